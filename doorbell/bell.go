@@ -1,0 +1,255 @@
+package doorbell
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// Source is a lane as its bell sees it. The bell asks it when it parks a lane, never per entry.
+type Source interface {
+	// Level loads the published index afresh and returns it with the index up to which the
+	// reader took entries. A lane that cannot be trusted reports more than it has, so that
+	// the reader looks at it and finds out.
+	Level() (head, tail uint64)
+}
+
+// LaneConfig is what the bell of a queue knows of one lane.
+type LaneConfig struct {
+	Row    *Row
+	Source Source
+	// Capacity bounds the wake index of a threshold: a full lane must be able to ring.
+	Capacity uint64
+	// ReaderPays says that the lane's producer publishes with release stores.
+	ReaderPays bool
+}
+
+// Config is what the reader of a queue gives its bell.
+type Config struct {
+	Arm   *Arm
+	Hints *Hints
+	Lanes int // how many lanes the queue may have
+	// Generation tells this reader from its predecessors.
+	Generation uint16
+	// Face is the reader's descriptor, nil if the queue has none.
+	Face *Face
+	// Open is asked for a lane that was marked and is not known yet. It returns false for a
+	// mark that no lane stands behind; it may be asked again. It runs under the bell's lock.
+	Open func(bit int) (LaneConfig, bool)
+	// Shared makes Lock and Unlock real: several goroutines use the queue.
+	Shared bool
+}
+
+// Bell is the reader's half of the bell of one queue. Lock must be held for every method, unless
+// it says otherwise; without Config.Shared one goroutine does everything and locks cost nothing.
+type Bell struct {
+	mu     sync.Mutex
+	shared bool
+	arm    *Arm
+	hints  *Hints
+	face   *Face
+	open   func(bit int) (LaneConfig, bool)
+	lanes  []LaneConfig
+	known  int
+	flags  uint64 // the layer above's bits of every row word
+	cand   bitset // lanes that are hot or perhaps not empty
+	hot    bitset // lanes whose row word says "not parked"
+	gen    uint64
+	seq    uint32
+	direct int    // goroutines in Sleep
+	takes  uint64 // grows when marks were taken; see Sleep
+	// Counted for Stats, which may be called from anywhere.
+	sleeps, barriers atomic.Uint64
+}
+
+// NewBell returns the bell of a queue whose words the caller mapped. Sequence numbers go on after
+// the armed word's, so that a producer that is late by a whole reader mutes nobody.
+func NewBell(c Config) *Bell {
+	b := &Bell{
+		shared: c.Shared, arm: c.Arm, hints: c.Hints, face: c.Face, open: c.Open,
+		lanes: make([]LaneConfig, c.Lanes), cand: newBitset(c.Lanes), hot: newBitset(c.Lanes),
+		gen: uint64(c.Generation) << armGenShift, seq: uint32(c.Arm.Word.Load()),
+	}
+	b.store(0)
+	return b
+}
+
+// Lock takes the queue's lock if several goroutines use it.
+func (b *Bell) Lock() {
+	if b.shared {
+		b.mu.Lock()
+	}
+}
+
+// Unlock releases it.
+func (b *Bell) Unlock() {
+	if b.shared {
+		b.mu.Unlock()
+	}
+}
+
+// Add makes a lane known and a candidate: a reader that takes over looks at every lane.
+func (b *Bell) Add(bit int, c LaneConfig) {
+	if b.lanes[bit].Source == nil {
+		b.known++
+	}
+	b.lanes[bit] = c
+	b.cand.set(bit)
+	if c.Row.Parked.Load()&Parked == 0 {
+		b.hot.set(bit)
+	} else {
+		b.hot.clear(bit)
+	}
+	b.storeRow(bit)
+}
+
+// Drop forgets a lane: nothing will be read from it again.
+func (b *Bell) Drop(bit int) {
+	if b.lanes[bit].Source == nil {
+		return
+	}
+	b.known--
+	b.lanes[bit] = LaneConfig{}
+	b.cand.clear(bit)
+	b.hot.clear(bit)
+}
+
+// SetFlags puts the layer above's bits into every known lane's row word; bit 0 is Parked.
+func (b *Bell) SetFlags(flags uint64) {
+	b.flags = flags &^ Parked
+	for bit := range b.lanes {
+		if b.lanes[bit].Source != nil {
+			b.storeRow(bit)
+		}
+	}
+}
+
+func (b *Bell) storeRow(bit int) {
+	w := b.flags
+	if !b.hot.has(bit) {
+		w |= Parked
+	}
+	b.lanes[bit].Row.Parked.Store(w)
+}
+
+// Take is R1: it takes the ready bits and makes their lanes candidates.
+func (b *Bell) Take() {
+	for i := range b.hints.ready {
+		if b.hints.ready[i].Load() == 0 {
+			continue
+		}
+		x := b.hints.ready[i].Swap(0)
+		b.takes++
+		for ; x != 0; x &= x - 1 {
+			b.candidate(i*64 + lowest(x))
+		}
+	}
+}
+
+func (b *Bell) candidate(bit int) {
+	if bit >= len(b.lanes) {
+		return // a forged mark
+	}
+	if b.lanes[bit].Source == nil {
+		c, ok := b.open(bit)
+		if !ok {
+			return
+		}
+		b.Add(bit, c)
+	}
+	b.cand.set(bit)
+}
+
+// Consider makes a lane a candidate, as if it had been marked.
+func (b *Bell) Consider(bit int) {
+	b.takes++
+	b.candidate(bit)
+}
+
+// Heat is R2: candidates are un-parked. From here on their producers publish without marking.
+func (b *Bell) Heat() {
+	for i := range b.cand {
+		for x := b.cand[i] &^ b.hot[i]; x != 0; x &= x - 1 {
+			bit := i*64 + lowest(x)
+			b.hot.set(bit)
+			b.storeRow(bit)
+		}
+	}
+}
+
+// Next returns the first candidate from lane bit on, or -1. It is how R3, the caller's, goes round.
+func (b *Bell) Next(bit int) int { return b.cand.next(bit) }
+
+// Drained is the end of R3 for one lane that was found empty: a parked one leaves the candidates,
+// a hot one stays, since its producer will not mark it.
+func (b *Bell) Drained(bit int) {
+	if !b.hot.has(bit) {
+		b.cand.clear(bit)
+	}
+}
+
+// Park is R4: all candidates are parked and looked at again; the empty ones leave. It reports
+// whether any is not empty. The store of the row word pairs with the producer's load in P2.
+func (b *Bell) Park() (more bool, err error) {
+	pay := false
+	for i := range b.cand {
+		for x := b.cand[i] & b.hot[i]; x != 0; x &= x - 1 {
+			bit := i*64 + lowest(x)
+			b.hot.clear(bit)
+			b.storeRow(bit)
+			pay = pay || b.lanes[bit].ReaderPays
+		}
+	}
+	if pay {
+		// A producer whose release store of the tail still sits in its store buffer, and that
+		// has already loaded "not parked", is made visible here.
+		b.barriers.Add(1)
+		if err := Barrier(); err != nil {
+			return true, err
+		}
+	}
+	for bit := b.cand.next(0); bit >= 0; bit = b.cand.next(bit + 1) {
+		if head, tail := b.lanes[bit].Source.Level(); head == tail {
+			b.cand.clear(bit)
+		} else {
+			more = true
+		}
+	}
+	return more, nil
+}
+
+// Pending reports whether a look is worth while: something is marked, or a candidate has entries,
+// or a signal is there. It takes nothing and needs no lock in a queue that is not shared.
+func (b *Bell) Pending() bool {
+	if b.marked() || b.hints.latch.Load() != 0 {
+		return true
+	}
+	for bit := b.cand.next(0); bit >= 0; bit = b.cand.next(bit + 1) {
+		if head, tail := b.lanes[bit].Source.Level(); head != tail {
+			return true
+		}
+	}
+	return false
+}
+
+func (b *Bell) marked() bool {
+	for i := range b.hints.ready {
+		if b.hints.ready[i].Load() != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// TakeSignal consumes a pending signal. At most one caller gets it.
+func (b *Bell) TakeSignal() bool {
+	return b.hints.latch.Load() != 0 && b.hints.latch.Swap(0) != 0
+}
+
+// Known returns how many lanes the bell knows.
+func (b *Bell) Known() int { return b.known }
+
+// Sleeps returns how often a reader went to sleep. It may be called from anywhere.
+func (b *Bell) Sleeps() uint64 { return b.sleeps.Load() }
+
+// Barriers returns how often the reader paid for order. It may be called from anywhere.
+func (b *Bell) Barriers() uint64 { return b.barriers.Load() }

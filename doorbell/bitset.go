@@ -1,0 +1,41 @@
+package doorbell
+
+import "math/bits"
+
+// bitset is private to the reader's process.
+type bitset []uint64
+
+func newBitset(n int) bitset    { return make(bitset, (n+63)/64) }
+func (b bitset) set(i int)      { b[i/64] |= 1 << (i % 64) }
+func (b bitset) clear(i int)    { b[i/64] &^= 1 << (i % 64) }
+func (b bitset) has(i int) bool { return b[i/64]>>(i%64)&1 != 0 }
+func (b bitset) empty() bool    { return b.next(0) < 0 }
+func (b bitset) or(other bitset) {
+	for i := range b {
+		b[i] |= other[i]
+	}
+}
+
+// next returns the first member from i on, or -1.
+func (b bitset) next(i int) int {
+	if i >= len(b)*64 {
+		return -1
+	}
+	w := b[i/64] >> (i % 64)
+	if w != 0 {
+		return i + bits.TrailingZeros64(w)
+	}
+	for k := i/64 + 1; k < len(b); k++ {
+		if b[k] != 0 {
+			return k*64 + bits.TrailingZeros64(b[k])
+		}
+	}
+	return -1
+}
+
+func (b bitset) count() (n int) {
+	for _, w := range b {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}

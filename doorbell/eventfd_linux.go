@@ -1,0 +1,136 @@
+package doorbell
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Face is the descriptor side of a bell, owned by the reader: what a user's epoll waits on. Two
+// sources stand behind it. An eventfd, which a producer duplicates from the reader's process;
+// and a FIFO that it opens by name where the kernel forbids that (ptrace restrictions). The
+// user gets an epoll descriptor over both, which can be waited on and nested, and not drained by
+// accident.
+type Face struct {
+	epoll   int
+	eventfd int
+	fifo    int
+}
+
+// NewFace makes the reader's descriptors. fifoPath names an existing FIFO, or is empty for a bell
+// that only this process and those it passes the eventfd to ring.
+func NewFace(fifoPath string) (f *Face, err error) {
+	f = &Face{epoll: -1, eventfd: -1, fifo: -1}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	if f.eventfd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	if f.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, os.NewSyscallError("epoll_create1", err)
+	}
+	if fifoPath != "" {
+		// O_RDWR: there is a writer as long as the reader lives, so no end of file is ever read.
+		const flags = unix.O_RDWR | unix.O_NONBLOCK | unix.O_CLOEXEC | unix.O_NOFOLLOW
+		if f.fifo, err = unix.Open(fifoPath, flags, 0); err != nil {
+			return nil, &os.PathError{Op: "open", Path: fifoPath, Err: err}
+		}
+	}
+	for _, fd := range []int{f.eventfd, f.fifo} {
+		if fd < 0 {
+			continue
+		}
+		ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
+		if err = unix.EpollCtl(f.epoll, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
+			return nil, os.NewSyscallError("epoll_ctl", err)
+		}
+	}
+	return f, nil
+}
+
+// FD returns the descriptor to wait on. It is readable after a producer rang.
+func (f *Face) FD() int { return f.epoll }
+
+// EventFD returns the descriptor that producers write to.
+func (f *Face) EventFD() int { return f.eventfd }
+
+// set makes the descriptor readable.
+func (f *Face) set() { _ = WriteEvent(f.eventfd) }
+
+// reset makes the descriptor unreadable. O_NONBLOCK is shared by all holders of an eventfd, so it
+// is not relied on: only this goroutine reads, and only what epoll says is there.
+func (f *Face) reset() error {
+	var evs [2]unix.EpollEvent
+	var buf [512]byte
+	for range 64 {
+		n, err := unix.EpollWait(f.epoll, evs[:], 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return os.NewSyscallError("epoll_wait", err)
+		}
+		if n == 0 {
+			return nil
+		}
+		for _, ev := range evs[:n] {
+			_, err := unix.Read(int(ev.Fd), buf[:])
+			if err != nil && err != unix.EAGAIN && err != unix.EINTR {
+				return os.NewSyscallError("read", err)
+			}
+		}
+	}
+	// A peer that writes without end leaves the descriptor readable: the user looks and finds
+	// nothing, which costs time but loses nothing.
+	return nil
+}
+
+// Close closes the descriptors. It is idempotent.
+func (f *Face) Close() {
+	for _, fd := range []*int{&f.epoll, &f.eventfd, &f.fifo} {
+		if *fd >= 0 {
+			_ = unix.Close(*fd)
+			*fd = -1
+		}
+	}
+}
+
+// WriteEvent adds one to an eventfd, or a byte to a FIFO. A full one is already readable.
+func WriteEvent(fd int) error {
+	one := [8]byte{1}
+	_, err := unix.Write(fd, one[:])
+	if err == unix.EAGAIN {
+		return nil
+	}
+	return err
+}
+
+// MakeFIFO makes the FIFO that stands in for an eventfd that cannot be passed.
+func MakeFIFO(path string) error {
+	if err := unix.Mkfifo(path, 0o600); err != nil && err != syscall.EEXIST {
+		return fmt.Errorf("doorbell: mkfifo %s: %w", path, err)
+	}
+	return nil
+}
+
+// OpenFIFO opens it as a producer does.
+func OpenFIFO(path string) (int, error) {
+	const flags = unix.O_WRONLY | unix.O_NONBLOCK | unix.O_CLOEXEC | unix.O_NOFOLLOW
+	fd, err := unix.Open(path, flags, 0)
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
+}
+
+// CloseFD closes a descriptor that a producer rings.
+func CloseFD(fd int) {
+	if fd >= 0 {
+		_ = unix.Close(fd)
+	}
+}

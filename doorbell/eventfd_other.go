@@ -1,0 +1,35 @@
+//go:build !linux
+
+package doorbell
+
+import "errors"
+
+// Face is the descriptor side of a bell; this system has none.
+type Face struct{}
+
+// NewFace reports that the system has no eventfd.
+func NewFace(string) (*Face, error) { return nil, errors.ErrUnsupported }
+
+// FD returns -1.
+func (*Face) FD() int { return -1 }
+
+// EventFD returns -1.
+func (*Face) EventFD() int { return -1 }
+
+func (*Face) set()         {}
+func (*Face) reset() error { return errors.ErrUnsupported }
+
+// Close does nothing.
+func (*Face) Close() {}
+
+// WriteEvent reports that the system has no eventfd.
+func WriteEvent(int) error { return errors.ErrUnsupported }
+
+// MakeFIFO reports that the system is not supported.
+func MakeFIFO(string) error { return errors.ErrUnsupported }
+
+// OpenFIFO reports that the system is not supported.
+func OpenFIFO(string) (int, error) { return -1, errors.ErrUnsupported }
+
+// CloseFD does nothing.
+func CloseFD(int) {}

@@ -1,0 +1,144 @@
+package doorbell
+
+import "sync/atomic"
+
+// Ringer is a producer's hold on the bell of a queue. One goroutine at a time may use it.
+type Ringer struct {
+	row   *Row
+	arm   *Arm
+	hints *Hints
+	bit   int
+	// Fence runs when the producer finds itself parked, before it goes on (P2'). It is nil if
+	// publishes are sequentially consistent already; otherwise it must be a full fence behind
+	// the publish, because from here on the reader does not pay any more.
+	fence func()
+	// face returns the descriptor of the reader's generation, or -1. It is asked once per
+	// generation and kept.
+	face    func(generation uint16) int
+	faceFD  int
+	faceGen uint32 // generation + 1 of faceFD; 0 is none
+	dom     *DomainRinger
+
+	wakes atomic.Uint64 // written by this goroutine, read by Stats
+}
+
+// RingerConfig is what a producer knows of the queue that it is attached to.
+type RingerConfig struct {
+	Row   *Row
+	Arm   *Arm
+	Hints *Hints
+	Bit   int // the lane's bit among the ready bits
+	Fence func()
+	Face  func(generation uint16) int
+	// Domain is the bell of the reader's process, nil until the queue is a member of a set.
+	Domain *DomainRinger
+}
+
+// NewRinger returns the ringer of one lane.
+func NewRinger(c RingerConfig) *Ringer {
+	return &Ringer{row: c.Row, arm: c.Arm, hints: c.Hints, bit: c.Bit, fence: c.Fence,
+		face: c.Face, faceFD: -1, dom: c.Domain}
+}
+
+// Published is P2 to P7, to be called after each publish: tail is the published index, urgent says
+// that the batch must end a wait for more entries (it holds an error). It returns the row word as
+// it was seen, 0 while the reader is awake and all is well.
+func (r *Ringer) Published(tail uint64, urgent bool) uint64 {
+	w := r.row.Parked.Load() // P2; pairs with the store in Bell.Park (R4)
+	if w != 0 {
+		r.ring(w, tail, urgent)
+	}
+	return w
+}
+
+// Flags loads the row word: what the layer above put beside Parked.
+func (r *Ringer) Flags() uint64 { return r.row.Parked.Load() }
+
+// Wakes returns how often this producer made a system call to wake the reader.
+func (r *Ringer) Wakes() uint64 { return r.wakes.Load() }
+
+// Attach is P3 to P7 for a lane that was just born, parked: the reader learns of it.
+func (r *Ringer) Attach() { r.ring(Parked, 0, true) }
+
+func (r *Ringer) ring(row, tail uint64, urgent bool) {
+	if row&Parked == 0 {
+		return
+	}
+	if r.fence != nil {
+		r.fence() // P2'
+	}
+	mark(r.hints.ready, r.bit) // P3
+	w := r.arm.Word.Load()     // P4
+	if w&armFlags == 0 {
+		return
+	}
+	// P5. The index is loaded after w: it was stored before this arming.
+	if w&armThr == 0 || urgent || tail >= r.row.Index.Load() {
+		if ringQueue(w, r.hints, r.descriptor) {
+			r.wakes.Add(1)
+		}
+	}
+	if w&armDom != 0 && r.dom != nil && r.dom.ring() {
+		r.wakes.Add(1)
+	}
+}
+
+// descriptor returns the reader's descriptor for the generation in w, asking for it when the
+// reader has changed.
+func (r *Ringer) descriptor(w uint64) int {
+	gen := uint16(w >> armGenShift)
+	if r.faceGen != uint32(gen)+1 {
+		CloseFD(r.faceFD)
+		r.faceFD, r.faceGen = -1, uint32(gen)+1
+		if r.face != nil {
+			r.faceFD = r.face(gen)
+		}
+	}
+	return r.faceFD
+}
+
+// Close releases the descriptor that the ringer holds.
+func (r *Ringer) Close() {
+	CloseFD(r.faceFD)
+	r.faceFD, r.faceGen = -1, 0
+}
+
+// ringQueue is P5 for the arming w: wake first, then mark it rung, so that whoever stops between
+// the two mutes nobody. Plain stores of rung suffice, since it is compared for equality only.
+func ringQueue(w uint64, h *Hints, descriptor func(uint64) int) bool {
+	seq := uint64(uint32(w))
+	if w&(armDirect|armFD) == 0 || h.rung.Load() == seq {
+		return false
+	}
+	h.epoch.Add(1)
+	if w&armDirect != 0 {
+		wakeAll(h.epoch)
+	}
+	if w&armFD != 0 {
+		if fd := descriptor(w); fd >= 0 {
+			_ = WriteEvent(fd)
+		}
+	}
+	h.rung.Store(seq)
+	return true
+}
+
+// Signal leaves a signal that exactly one waiter of the queue takes: now if one waits, later if
+// not. It is the latch, then P4 to P7 without an index. descriptor is asked for the reader's
+// descriptor if its user sleeps on one; it may be nil.
+func Signal(arm *Arm, h *Hints, descriptor func(generation uint16) int, dom *DomainRinger) {
+	h.latch.Store(1)
+	w := arm.Word.Load()
+	if w&armFlags == 0 {
+		return
+	}
+	ringQueue(w, h, func(w uint64) int {
+		if descriptor == nil {
+			return -1
+		}
+		return descriptor(uint16(w >> armGenShift))
+	})
+	if w&armDom != 0 && dom != nil {
+		dom.ring()
+	}
+}

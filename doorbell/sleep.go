@@ -1,0 +1,139 @@
+package doorbell
+
+import "math/bits"
+
+func lowest(x uint64) int { return bits.TrailingZeros64(x) }
+
+// Wait says how long [Bell.Sleep] may sleep.
+type Wait struct {
+	DeadlineNs int64 // of the monotonic clock (see Now); 0 is none
+	// SliceNs bounds one sleep where a producer's death would not be noticed otherwise; 0 is none.
+	SliceNs int64
+	// Stop is asked after the epoch was loaded, so that whoever makes it true and then calls
+	// Kick cannot be missed. It may be nil.
+	Stop func() bool
+	// Missing is how many entries the caller still waits for, with all lanes looked at; up to 1
+	// means any.
+	Missing uint64
+	// Takes is Bell.Takes as it was when the caller began to look; for Missing > 1 only.
+	Takes uint64
+}
+
+// Takes tells whether marks were taken by another goroutine between two looks.
+func (b *Bell) Takes() uint64 { return b.takes }
+
+// Sleep is R5 to R9, to be called without the lock after Park reported that nothing is there. It
+// returns when a look is worth while, at the deadline, the end of a slice, or for no reason.
+func (b *Bell) Sleep(w Wait) {
+	e := b.hints.epoch.Load() // R5
+	b.Lock()
+	thr := uint64(0)
+	if w.Missing > 1 && b.direct == 0 {
+		thr = armThr
+		b.setIndices(w.Missing)
+	}
+	b.direct++
+	b.seq++
+	b.store(b.armed()&^armThr | armDirect | thr) // R6
+	// R7, with the shared bits and what other goroutines of this process took from them.
+	busy := b.marked() || b.hints.latch.Load() != 0
+	if w.Missing > 1 {
+		busy = busy || b.takes != w.Takes
+	} else {
+		busy = busy || !b.cand.empty()
+	}
+	b.Unlock()
+	if !busy && (w.Stop == nil || !w.Stop()) {
+		b.sleeps.Add(1)
+		wait(b.hints.epoch, e, w.until()) // R8
+	}
+	b.Lock()
+	b.direct-- // R9: only the last to leave disarms, else it would mute the others
+	if b.direct == 0 {
+		b.store(b.armed() &^ (armDirect | armThr))
+	}
+	b.Unlock()
+}
+
+func (w Wait) until() int64 {
+	if w.SliceNs == 0 {
+		return w.DeadlineNs
+	}
+	if slice := Now() + w.SliceNs; w.DeadlineNs == 0 || slice < w.DeadlineNs {
+		return slice
+	}
+	return w.DeadlineNs
+}
+
+// setIndices spreads what is missing over the known lanes: if every lane stays below its share,
+// the sum stays below what is missing, so one of them rings in time. A lane that the reader
+// does not know yet has index 0 and rings at once.
+func (b *Bell) setIndices(missing uint64) {
+	share := max(1, (missing+uint64(b.known)-1)/max(1, uint64(b.known)))
+	for bit := range b.lanes {
+		l := &b.lanes[bit]
+		if l.Source == nil {
+			continue
+		}
+		head, tail := l.Source.Level()
+		l.Row.Index.Store(min(tail+share, head+l.Capacity))
+	}
+}
+
+// TryWait is the arming of the descriptor: everything is parked and looked at, and the user may
+// block on the face's descriptor if TryWait reports that nothing is there. The arming stands
+// until the next one; a producer rings it once.
+func (b *Bell) TryWait() (ready, signaled bool, err error) {
+	b.Lock()
+	defer b.Unlock()
+	b.Take()
+	if more, err := b.Park(); more || err != nil {
+		return more, false, err
+	}
+	if b.TakeSignal() {
+		return true, true, nil
+	}
+	// The reset comes before the arming: what rings after it stays visible.
+	if err := b.face.reset(); err != nil {
+		return false, false, err
+	}
+	b.seq++
+	b.store(b.armed()&^armThr | armFD)
+	return b.marked() || !b.cand.empty() || b.hints.latch.Load() != 0, false, nil
+}
+
+// Kick wakes everyone who waits, on futex and descriptor, whatever was armed: for closing, for a
+// cancelled context and for a producer's death. It may be called from anywhere.
+func (b *Bell) Kick() {
+	b.hints.epoch.Add(1)
+	wakeAll(b.hints.epoch)
+	if b.face != nil {
+		b.face.set()
+	}
+}
+
+// Mark sets a lane's ready bit and kicks: what a producer that died between publish and ring did
+// not do any more. It may be called from anywhere.
+func (b *Bell) Mark(bit int) {
+	mark(b.hints.ready, bit)
+	b.Kick()
+}
+
+// Signal is [Signal] by the reader's own process. It may be called from anywhere.
+func (b *Bell) Signal() {
+	b.hints.latch.Store(1)
+	w := b.arm.Word.Load()
+	ringQueue(w, b.hints, func(uint64) int {
+		if b.face == nil {
+			return -1
+		}
+		return b.face.EventFD()
+	})
+}
+
+func (b *Bell) armed() uint64 { return b.arm.Word.Load() & armFlags }
+
+// store writes the armed word. Every arming has a new sequence number; taking flags away keeps it.
+func (b *Bell) store(flags uint64) {
+	b.arm.Word.Store(b.gen | flags | uint64(b.seq))
+}

@@ -1,0 +1,131 @@
+package doorbell
+
+import (
+	"math/bits"
+	"sync/atomic"
+)
+
+// The armed word of a queue. The reader alone writes it, under the queue's lock; a producer loads
+// it once per ring.
+//
+//	bits 0..31  sequence number of the arming
+//	bit 32      a reader sleeps on the queue's futex
+//	bit 33      it waits for more than one entry: look at the lane's wake index
+//	bit 34      a wait set or poll set has the queue as a member
+//	bit 35      the user sleeps on the queue's descriptor
+//	bits 36,37  a completion channel is armed: solicited, any
+//	bits 48..63 generation of the reader, so that a producer notices a successor's descriptor
+const (
+	armDirect = 1 << 32
+	armThr    = 1 << 33
+	armDom    = 1 << 34
+	armFD     = 1 << 35
+	armFlags  = armDirect | armThr | armDom | armFD
+
+	armGenShift = 48
+)
+
+// Parked is bit 0 of a lane's row word: the reader no longer looks at the lane. The other bits
+// belong to the layer above, which uses them to send a producer down its slow path.
+const Parked = 1
+
+// Arm is the reader's armed word on a line of its own.
+type Arm struct {
+	Word atomic.Uint64
+	_    [120]byte
+}
+
+// Row is what the reader writes for one lane and its producer reads after a publish.
+type Row struct {
+	Parked atomic.Uint64 // Parked, and the layer above's flags
+	Index  atomic.Uint64 // wake index: with a threshold, do not wake before the tail reaches it
+	_      [112]byte
+}
+
+// Hints are the words of a queue, or of a domain, that its producers write. All are hints: whatever
+// a peer puts there costs at most a wake too many, or one that the next full look makes up for.
+// In memory the first three stand 128 bytes apart, the bits follow.
+type Hints struct {
+	epoch   *atomic.Uint32  // futex word; grows with every wake
+	rung    *atomic.Uint64  // sequence number of the arming that was rung last
+	latch   *atomic.Uint32  // 1: a signal that nobody took yet
+	ready   []atomic.Uint64 // a bit per lane (queue): look at it
+	summary []atomic.Uint64 // a domain only: a bit per word of ready, set after the bit
+}
+
+// HintsFixedBytes is the size of the part of the hints before the ready bits.
+const HintsFixedBytes = 3 * 128
+
+// HintsBytes returns how much memory the hints of a queue with so many lanes take.
+func HintsBytes(lanes int) uint64 {
+	return HintsFixedBytes + uint64(lanes+63)/64*8
+}
+
+// DomainBytes returns how much memory the hints of a domain with so many queues take: as for a
+// queue, and the summary words over the bits.
+func DomainBytes(queues int) uint64 {
+	words := uint64(queues+63) / 64
+	return HintsFixedBytes + (words+(words+63)/64)*8
+}
+
+// View is what an inspector shows of a queue's bell. It is a snapshot of words that change.
+type View struct {
+	Armed  bool // a reader sleeps, or the user on its descriptor
+	Direct bool
+	FD     bool
+	Member bool // of a wait set or poll set
+	Seq    uint32
+	Rung   uint32
+	Epoch  uint32
+	Signal bool // a signal is pending
+	Ready  int  // lanes marked and not looked at
+}
+
+// MapHints lays the hints of a queue with so many lanes over mem.
+func MapHints(mem []byte, lanes int) (*Hints, error) {
+	f, err := at[hintsFixed](mem, 0)
+	if err != nil {
+		return nil, err
+	}
+	ready, err := words(mem, HintsFixedBytes, (lanes+63)/64)
+	if err != nil {
+		return nil, err
+	}
+	return &Hints{epoch: &f.epoch, rung: &f.rung, latch: &f.latch, ready: ready}, nil
+}
+
+// MapDomain lays the hints of a domain with so many queues over mem.
+func MapDomain(mem []byte, queues int) (*Hints, error) {
+	h, err := MapHints(mem, queues)
+	if err != nil {
+		return nil, err
+	}
+	n := len(h.ready)
+	h.summary, err = words(mem, HintsFixedBytes+uint64(n)*8, (n+63)/64)
+	return h, err
+}
+
+// mark sets bit i of words unless it is set: a producer skips the store, never what follows it.
+func mark(words []atomic.Uint64, i int) {
+	if w, b := &words[i/64], uint64(1)<<(i%64); w.Load()&b == 0 {
+		w.Or(b)
+	}
+}
+
+// Inspect reads a queue's bell without changing it.
+func Inspect(armed uint64, h *Hints) View {
+	v := View{
+		Armed:  armed&armFlags != 0,
+		Direct: armed&armDirect != 0,
+		FD:     armed&armFD != 0,
+		Member: armed&armDom != 0,
+		Seq:    uint32(armed),
+		Rung:   uint32(h.rung.Load()),
+		Epoch:  h.epoch.Load(),
+		Signal: h.latch.Load() != 0,
+	}
+	for i := range h.ready {
+		v.Ready += bits.OnesCount64(h.ready[i].Load())
+	}
+	return v
+}
