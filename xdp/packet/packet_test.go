@@ -1,0 +1,294 @@
+package packet
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+)
+
+var (
+	macA = [6]byte{2, 0, 0, 0, 0, 1}
+	macB = [6]byte{2, 0, 0, 0, 0, 2}
+	adrA = netip.MustParseAddrPort("192.0.2.1:4000")
+	adrB = netip.MustParseAddrPort("192.0.2.2:5000")
+)
+
+func build(t testing.TB, payload []byte) []byte {
+	t.Helper()
+	tpl, err := NewTemplate(macA, macB, adrA, adrB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	frame := make([]byte, 2048)
+	n, err := tpl.Build(frame, payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return frame[:n]
+}
+
+// tagged puts VLAN tags in front of what follows the addresses.
+func tagged(frame []byte, kinds ...uint16) []byte {
+	out := append([]byte{}, frame[:12]...)
+	for i, k := range kinds {
+		out = binary.BigEndian.AppendUint16(out, k)
+		out = binary.BigEndian.AppendUint16(out, uint16(100+i))
+	}
+	return append(out, frame[12:]...)
+}
+
+// slowSum is RFC 1071 word for word.
+func slowSum(b []byte) uint16 {
+	var s uint32
+	for i := 0; i < len(b); i += 2 {
+		w := uint32(b[i]) << 8
+		if i+1 < len(b) {
+			w |= uint32(b[i+1])
+		}
+		s += w
+		s = s>>16 + s&0xffff
+	}
+	return uint16(s)
+}
+
+func TestSumAgainstReference(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for n := range 600 {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(r.Uint32())
+		}
+		if got, want := fold(sum(0, b)), slowSum(b); got != want {
+			t.Fatalf("%d bytes: sum %#x, want %#x", n, got, want)
+		}
+	}
+	ones := bytes.Repeat([]byte{0xff}, 9000)
+	if got := fold(sum(0, ones)); got != 0xffff {
+		t.Fatalf("all ones: %#x", got)
+	}
+}
+
+func TestBuildParse(t *testing.T) {
+	for _, n := range []int{0, 1, 2, 3, 17, 64, 1472} {
+		payload := bytes.Repeat([]byte{0xa5}, n)
+		frame := build(t, payload)
+		var d Datagram
+		if err := Parse(frame, &d); err != nil {
+			t.Fatalf("%d bytes: %v", n, err)
+		}
+		if d.SrcMAC != macA || d.DstMAC != macB || d.Src != adrA || d.Dst != adrB || d.Tags != 0 {
+			t.Fatalf("%d bytes: %+v", n, d)
+		}
+		if got := frame[d.PayloadOff:][:d.PayloadLen]; !bytes.Equal(got, payload) {
+			t.Fatalf("%d bytes: payload %x", n, got)
+		}
+		if c := VerifyUDP(frame, &d); c != ChecksumOK {
+			t.Fatalf("%d bytes: checksum %v", n, c)
+		}
+	}
+}
+
+func TestParseTagsAndPadding(t *testing.T) {
+	frame := build(t, []byte("hello"))
+	for _, c := range []struct {
+		frame []byte
+		tags  int
+		vlan  uint16
+	}{
+		{tagged(frame, typeVLAN), 1, 100},
+		{tagged(frame, typeQinQ, typeVLAN), 2, 100},
+		{append(bytes.Clone(frame), make([]byte, 13)...), 0, 0}, // padded to the minimum
+	} {
+		var d Datagram
+		if err := Parse(c.frame, &d); err != nil {
+			t.Fatal(err)
+		}
+		got := string(c.frame[d.PayloadOff:][:d.PayloadLen])
+		if d.Tags != c.tags || d.VLAN != c.vlan || got != "hello" {
+			t.Fatalf("%+v %q", d, got)
+		}
+		if v := VerifyUDP(c.frame, &d); v != ChecksumOK {
+			t.Fatal(v)
+		}
+	}
+}
+
+// options returns the frame with an IPv4 header that has n bytes of options.
+func options(frame []byte, n int) []byte {
+	out := append(bytes.Clone(frame[:34]), bytes.Repeat([]byte{1}, n)...)
+	out = append(out, frame[34:]...)
+	ip := out[EthernetBytes:]
+	ip[0] = 0x40 | byte((IPv4Bytes+n)/4)
+	binary.BigEndian.PutUint16(ip[2:], binary.BigEndian.Uint16(ip[2:])+uint16(n))
+	return resum(out)
+}
+
+func resum(frame []byte) []byte {
+	ip := frame[EthernetBytes:]
+	binary.BigEndian.PutUint16(ip[10:], 0)
+	binary.BigEndian.PutUint16(ip[10:], ^fold(sum(0, ip[:int(ip[0]&15)*4])))
+	return frame
+}
+
+func TestParseOptionsAndIPv6(t *testing.T) {
+	var d Datagram
+	with := options(build(t, []byte("hello")), 8)
+	if err := Parse(with, &d); err != nil || d.PayloadOff != HeaderBytes+8 {
+		t.Fatalf("options: %v, %+v", err, d)
+	}
+	six := make([]byte, EthernetBytes+IPv6Bytes+UDPBytes+4)
+	binary.BigEndian.PutUint16(six[12:], typeIPv6)
+	ip := six[EthernetBytes:]
+	ip[0], ip[6], ip[5] = 0x60, protoUDP, UDPBytes+4
+	ip[8], ip[24] = 0xfd, 0xfd
+	udp := ip[IPv6Bytes:]
+	udp[1], udp[3], udp[5] = 7, 9, UDPBytes+4
+	pseudo := sum(protoUDP+UDPBytes+4, ip[8:40])
+	binary.BigEndian.PutUint16(udp[6:], ^fold(sum(pseudo, udp)))
+	if err := Parse(six, &d); err != nil || d.PayloadLen != 4 || d.Src.Port() != 7 {
+		t.Fatalf("IPv6: %v, %+v", err, d)
+	}
+	if c := VerifyUDP(six, &d); c != ChecksumOK {
+		t.Fatal(c)
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	good := build(t, []byte("hello"))
+	change := func(f func(ip []byte)) []byte {
+		b := bytes.Clone(good)
+		f(b[EthernetBytes:])
+		return b
+	}
+	for name, c := range map[string]struct {
+		frame []byte
+		want  error
+	}{
+		"empty":      {nil, ErrShort},
+		"no type":    {good[:13], ErrShort},
+		"ARP":        {tagged(good, 0x0806), ErrNotUDP},
+		"three tags": {tagged(good, typeVLAN, typeVLAN, typeVLAN), ErrNotUDP},
+		"half a tag": {tagged(good, typeVLAN)[:15], ErrShort},
+		"half IP":    {good[:30], ErrShort},
+		"half UDP":   {resum(change(func(ip []byte) { ip[3] = 24 })), ErrShort},
+		"cut":        {good[:len(good)-1], ErrLength},
+		"version":    {change(func(ip []byte) { ip[0] = 0x55 }), ErrNotUDP},
+		"ihl":        {change(func(ip []byte) { ip[0] = 0x44 }), ErrNotUDP},
+		"TCP":        {change(func(ip []byte) { ip[9] = 6 }), ErrNotUDP},
+		"IP sum":     {change(func(ip []byte) { ip[8]++ }), ErrChecksum},
+		"UDP long":   {change(func(ip []byte) { ip[25] = 200 }), ErrLength},
+		"UDP short":  {change(func(ip []byte) { ip[25] = 7 }), ErrLength},
+		"first part": {resum(change(func(ip []byte) { ip[6] = 0x20 })), ErrFragment},
+		"later part": {resum(change(func(ip []byte) { ip[6], ip[7] = 0, 1 })), ErrFragment},
+	} {
+		var d Datagram
+		if err := Parse(c.frame, &d); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+}
+
+func TestVerifyUDP(t *testing.T) {
+	good := build(t, []byte("hello"))
+	var d Datagram
+	if err := Parse(good, &d); err != nil {
+		t.Fatal(err)
+	}
+	set := func(sum uint16) []byte {
+		b := bytes.Clone(good)
+		binary.BigEndian.PutUint16(b[d.UDPOff+6:], sum)
+		return b
+	}
+	partial := fold(sum(protoUDP+UDPBytes+5, good[26:34]))
+	wrong := bytes.Clone(good)
+	wrong[len(wrong)-1]++
+	for want, frame := range map[Checksum][]byte{
+		ChecksumOK: good, ChecksumAbsent: set(0), ChecksumPartial: set(partial),
+		ChecksumWrong: wrong,
+	} {
+		if got := VerifyUDP(frame, &d); got != want {
+			t.Errorf("%v, want %v", got, want)
+		}
+	}
+}
+
+func TestTemplateRefuses(t *testing.T) {
+	six := netip.MustParseAddrPort("[2001:db8::1]:1")
+	if _, err := NewTemplate(macA, macB, six, adrB); err == nil {
+		t.Error("a template from an IPv6 address was made")
+	}
+	tpl, err := NewTemplate(macA, macB, adrA, adrB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tpl.Build(make([]byte, HeaderBytes+3), make([]byte, 4)); !errors.Is(err, ErrTooBig) {
+		t.Errorf("small frame: %v", err)
+	}
+	if _, err := tpl.Build(make([]byte, 80000), make([]byte, 70000)); !errors.Is(err, ErrTooBig) {
+		t.Errorf("more than IPv4 can say: %v", err)
+	}
+}
+
+func TestNoAllocation(t *testing.T) {
+	tpl, err := NewTemplate(macA, macB, adrA, adrB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	frame, payload := make([]byte, 2048), make([]byte, 100)
+	var d Datagram
+	if n := testing.AllocsPerRun(100, func() {
+		n, err := tpl.Build(frame, payload)
+		if err != nil || Parse(frame[:n], &d) != nil || VerifyUDP(frame[:n], &d) != ChecksumOK {
+			t.Error("frame does not come back")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations a frame", n)
+	}
+}
+
+// FuzzParse: an error, or a datagram whose parts lie in the frame one behind the other.
+func FuzzParse(f *testing.F) {
+	good := build(f, []byte("hello"))
+	f.Add(good)
+	f.Add(tagged(good, typeQinQ, typeVLAN))
+	f.Add(options(good, 12))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		var d Datagram
+		if Parse(frame, &d) != nil {
+			return
+		}
+		if d.IPOff < EthernetBytes || d.UDPOff < d.IPOff+IPv4Bytes ||
+			d.PayloadOff != d.UDPOff+UDPBytes || d.PayloadLen < 0 ||
+			d.PayloadOff+d.PayloadLen > len(frame) || d.Tags > maxTags {
+			t.Fatalf("%d bytes: %+v", len(frame), d)
+		}
+		VerifyUDP(frame, &d)
+	})
+}
+
+func BenchmarkBuild(b *testing.B) {
+	tpl, err := NewTemplate(macA, macB, adrA, adrB)
+	if err != nil {
+		b.Fatal(err)
+	}
+	frame, payload := make([]byte, 2048), make([]byte, 64)
+	for b.Loop() {
+		if _, err := tpl.Build(frame, payload); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkParse(b *testing.B) {
+	frame := build(b, make([]byte, 64))
+	var d Datagram
+	for b.Loop() {
+		if err := Parse(frame, &d); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

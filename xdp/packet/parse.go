@@ -1,0 +1,145 @@
+// Package packet reads and builds the Ethernet frames of UDP datagrams. It is pure: it sees bytes
+// and nothing else.
+package packet
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+)
+
+// Why a frame is not a datagram that can be handed on.
+var (
+	ErrShort    = errors.New("packet: frame ends inside a header")
+	ErrNotUDP   = errors.New("packet: not a UDP datagram over IPv4 or IPv6")
+	ErrFragment = errors.New("packet: fragment of a datagram")
+	ErrLength   = errors.New("packet: length field does not fit the frame")
+	ErrChecksum = errors.New("packet: wrong checksum")
+)
+
+// Sizes of headers, in bytes.
+const (
+	EthernetBytes = 14
+	VLANBytes     = 4
+	IPv4Bytes     = 20
+	IPv6Bytes     = 40
+	UDPBytes      = 8
+	// HeaderBytes precede the payload of a frame as this package builds it.
+	HeaderBytes = EthernetBytes + IPv4Bytes + UDPBytes
+)
+
+const (
+	typeIPv4 = 0x0800
+	typeIPv6 = 0x86dd
+	typeVLAN = 0x8100
+	typeQinQ = 0x88a8
+	protoUDP = 17
+	maxTags  = 2
+)
+
+// Datagram says where in a frame the parts of a UDP datagram are.
+type Datagram struct {
+	SrcMAC, DstMAC [6]byte
+	Src, Dst       netip.AddrPort
+	VLAN           uint16 // tag control information of the outermost tag
+	Tags           int    // number of tags
+	IPOff          int    // offset of the IP header in the frame
+	UDPOff         int    // offset of the UDP header in the frame
+	PayloadOff     int
+	PayloadLen     int // from the UDP header, never beyond the frame
+}
+
+// Parse finds the UDP datagram in an Ethernet frame, behind at most two VLAN tags. The IPv4 header
+// checksum is verified, the UDP checksum is not: see VerifyUDP. Fragments are refused, and so are
+// IPv6 extension headers. d is left in an unspecified state on error. It does not allocate.
+func Parse(frame []byte, d *Datagram) error {
+	if len(frame) < EthernetBytes {
+		return ErrShort
+	}
+	copy(d.DstMAC[:], frame)
+	copy(d.SrcMAC[:], frame[6:])
+	d.VLAN, d.Tags = 0, 0
+	kind := binary.BigEndian.Uint16(frame[12:])
+	off := EthernetBytes
+	for kind == typeVLAN || kind == typeQinQ {
+		if d.Tags == maxTags {
+			return ErrNotUDP
+		}
+		if len(frame) < off+VLANBytes {
+			return ErrShort
+		}
+		if d.Tags == 0 {
+			d.VLAN = binary.BigEndian.Uint16(frame[off:])
+		}
+		kind = binary.BigEndian.Uint16(frame[off+2:])
+		off += VLANBytes
+		d.Tags++
+	}
+	d.IPOff = off
+	switch kind {
+	case typeIPv4:
+		return parseIPv4(frame, d)
+	case typeIPv6:
+		return parseIPv6(frame, d)
+	}
+	return ErrNotUDP
+}
+
+func parseIPv4(frame []byte, d *Datagram) error {
+	ip := frame[d.IPOff:]
+	if len(ip) < IPv4Bytes {
+		return ErrShort
+	}
+	header := int(ip[0]&0xf) * 4
+	if ip[0]>>4 != 4 || header < IPv4Bytes {
+		return ErrNotUDP
+	}
+	total := int(binary.BigEndian.Uint16(ip[2:]))
+	if total < header || total > len(ip) {
+		return ErrLength
+	}
+	if ip[9] != protoUDP {
+		return ErrNotUDP
+	}
+	// More-fragments or an offset: neither the first part nor a later one is a datagram.
+	if binary.BigEndian.Uint16(ip[6:])&0x3fff != 0 {
+		return ErrFragment
+	}
+	if fold(sum(0, ip[:header])) != 0xffff {
+		return ErrChecksum
+	}
+	src, dst := netip.AddrFrom4([4]byte(ip[12:16])), netip.AddrFrom4([4]byte(ip[16:20]))
+	return parseUDP(frame, d, d.IPOff+header, d.IPOff+total, src, dst)
+}
+
+func parseIPv6(frame []byte, d *Datagram) error {
+	ip := frame[d.IPOff:]
+	if len(ip) < IPv6Bytes {
+		return ErrShort
+	}
+	if ip[0]>>4 != 6 || ip[6] != protoUDP {
+		return ErrNotUDP
+	}
+	total := IPv6Bytes + int(binary.BigEndian.Uint16(ip[4:]))
+	if total > len(ip) {
+		return ErrLength
+	}
+	src, dst := netip.AddrFrom16([16]byte(ip[8:24])), netip.AddrFrom16([16]byte(ip[24:40]))
+	return parseUDP(frame, d, d.IPOff+IPv6Bytes, d.IPOff+total, src, dst)
+}
+
+// parseUDP reads the UDP header at off; the datagram must end before end.
+func parseUDP(frame []byte, d *Datagram, off, end int, src, dst netip.Addr) error {
+	if end-off < UDPBytes {
+		return ErrShort
+	}
+	udp := frame[off:end]
+	n := int(binary.BigEndian.Uint16(udp[4:]))
+	if n < UDPBytes || n > len(udp) {
+		return ErrLength
+	}
+	d.Src = netip.AddrPortFrom(src, binary.BigEndian.Uint16(udp))
+	d.Dst = netip.AddrPortFrom(dst, binary.BigEndian.Uint16(udp[2:]))
+	d.UDPOff, d.PayloadOff, d.PayloadLen = off, off+UDPBytes, n-UDPBytes
+	return nil
+}
