@@ -1,0 +1,221 @@
+package shm
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+)
+
+// Life says how an object stands with its owner.
+type Life int
+
+// How an object stands with its owner.
+const (
+	Alive    Life = iota + 1 // an owner holds the lock; it may be stopped, which is not death
+	Released                 // left on purpose: may be claimed
+	Dead                     // the owner is proved gone: may be claimed
+	LockLost                 // the lock is free though the owner lives: nobody may claim
+)
+
+// String returns the lower-case name.
+func (l Life) String() string {
+	switch l {
+	case Alive:
+		return "alive"
+	case Released:
+		return "released"
+	case Dead:
+		return "dead"
+	case LockLost:
+		return "lock lost"
+	}
+	return fmt.Sprintf("life %d", int(l))
+}
+
+// Generation returns the number of the present ownership: it grows with every claim. It is read
+// from shared memory with one atomic load, and is 0 after Close.
+func (o *Object) Generation() uint64 {
+	if o.mem == nil {
+		return 0
+	}
+	return word(o.mem, offCurrentGen).Load()
+}
+
+// Owner reads the owner record afresh. The result is never torn; it is zero if no valid record is
+// there, or after Close.
+func (o *Object) Owner() Owner {
+	if o.mem == nil {
+		return Owner{}
+	}
+	owner, ok := loadOwner(o.mem)
+	if !ok {
+		return Owner{}
+	}
+	return owner
+}
+
+// lifeTries bounds how often an owner that comes just now may make us look again.
+const lifeTries = 8
+
+// Life finds out whether the owner lives, without guessing. It works on every kind of access and
+// survives a file that was truncated. Errors: [ErrCorrupt], [ErrTruncated], os.ErrClosed.
+func (o *Object) Life() (life Life, err error) {
+	const op = "probe"
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return 0, named(op, o.name, os.ErrClosed)
+	}
+	if o.lockFD >= 0 {
+		return Alive, nil
+	}
+	for range lifeTries {
+		locked, lerr := sysLocked(o.fd)
+		if lerr != nil {
+			return 0, named(op, o.name, lerr)
+		}
+		if locked {
+			return Alive, nil
+		}
+		err = guarded(func() (e error) { life, e = o.fate(); return e })
+		if err != nil {
+			return 0, named(op, o.name, err)
+		}
+		if life != LockLost {
+			return life, nil
+		}
+		// Perhaps it claimed between our two looks: then the lock is held by now.
+	}
+	return LockLost, nil
+}
+
+// fate judges the owner of an object whose lock is free.
+func (o *Object) fate() (Life, error) {
+	owner, ok := loadOwner(o.mem)
+	switch {
+	case !ok:
+		return 0, damaged("owner record", "not valid", "a process")
+	case owner.State == StateReleased:
+		return Released, nil
+	case owner.PIDNS == 0 || owner.PIDNS != Self().PIDNS:
+		// The kernel drops the lock at death in every PID namespace; a second proof by PID is
+		// possible in the same one only.
+		return Dead, nil
+	}
+	if alive, known := ProcessAlive(owner); alive || !known {
+		return LockLost, nil
+	}
+	return Dead, nil
+}
+
+// Claim makes this process the owner of an object that was opened ReadWrite and is [Released] or
+// [Dead]. The lock is the claim and is taken first; then the name must still be there, the former
+// owner provably gone, and check (which may be nil) content; last the owner record is written,
+// with a generation one higher.
+//
+// Errors: *[BusyError] while it has a living owner; [ErrLockLost]; [ErrStale] if the object was
+// removed meanwhile; [ErrCorrupt]; what check returned. After an error nothing has changed.
+func (o *Object) Claim(check func() error) error {
+	const op = "claim"
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.closed:
+		return named(op, o.name, os.ErrClosed)
+	case o.acc != ReadWrite:
+		return &Error{Op: op, Name: o.name, Err: syscall.EBADF, Hint: "open it ReadWrite"}
+	case o.lockFD >= 0:
+		return &BusyError{Name: o.name, PID: Self().PID}
+	}
+	fd, err := o.lock()
+	if err != nil {
+		return named(op, o.name, err)
+	}
+	if err = guarded(func() error { return o.takeOver(check) }); err != nil {
+		sysClose(fd)
+		return named(op, o.name, err)
+	}
+	o.lockFD = fd
+	return nil
+}
+
+// lock takes the lock through a new private description.
+func (o *Object) lock() (int, error) {
+	fd, err := sysReopen(o.fd, true)
+	if err != nil {
+		return -1, err
+	}
+	err = sysLock(fd)
+	if err == nil {
+		return fd, nil
+	}
+	sysClose(fd)
+	if !isBusy(err) {
+		return -1, err
+	}
+	busy := &BusyError{Name: o.name}
+	if owner, ok := loadOwner(o.mem); ok {
+		busy.PID = owner.PID
+	}
+	return -1, busy
+}
+
+// takeOver runs under the lock.
+func (o *Object) takeOver(check func() error) error {
+	if o.dir != nil { // a remover had the lock before us
+		info, err := sysStat(o.fd)
+		if err != nil {
+			return err
+		}
+		if info.nlink == 0 {
+			return &Error{Err: ErrStale, Hint: "it was removed meanwhile; open it again"}
+		}
+	}
+	life, err := o.fate()
+	if err != nil {
+		return err
+	}
+	if life == LockLost {
+		return &Error{Field: "owner", Got: o.Owner().PID, Want: "a process that is gone",
+			Err: ErrLockLost, Hint: "end that process"}
+	}
+	if check != nil {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	before, _ := loadOwner(o.mem)
+	me := Self()
+	me.State, me.ClaimedNs = StateOwned, monoNs()
+	me.Generation = max(before.Generation, o.Generation()) + 1
+	storeOwner(o.mem, me)
+	return nil
+}
+
+// Release leaves the object for a successor: it records that, then gives up the lock. The memory
+// stays mapped, but the caller must not write to it any more.
+func (o *Object) Release() error {
+	const op = "release"
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return named(op, o.name, os.ErrClosed)
+	}
+	if o.lockFD < 0 {
+		return &Error{Op: op, Name: o.name, Err: syscall.ENOLCK, Hint: "it is not ours"}
+	}
+	err := o.markReleased()
+	sysUnlock(o.lockFD)
+	sysClose(o.lockFD)
+	o.lockFD = -1
+	return named(op, o.name, err)
+}
+
+// markReleased runs under the lock. The file may have been cut: that must not kill its owner.
+func (o *Object) markReleased() error {
+	return Guard(func() {
+		me := Self()
+		me.State, me.ClaimedNs, me.Generation = StateReleased, monoNs(), o.Generation()
+		storeOwner(o.mem, me)
+	})
+}

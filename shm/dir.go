@@ -1,0 +1,218 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// Dir is a directory of objects that is private to this user. Its methods are safe from any
+// goroutine; objects stay usable after Close.
+type Dir struct {
+	path string
+	mu   sync.Mutex
+	ref  *dirRef // nil after Close
+}
+
+// dirRef is the descriptor of a directory, shared by the Dir and the objects made through it,
+// which need it to remove their name.
+type dirRef struct {
+	fd int
+	n  atomic.Int32
+}
+
+func (r *dirRef) drop() {
+	if r != nil && r.n.Add(-1) == 0 {
+		sysClose(r.fd)
+	}
+}
+
+// DirEntry is one name in a directory.
+type DirEntry struct {
+	Name  string
+	IsDir bool
+}
+
+// EnvDir is the environment variable that says where objects live.
+const EnvDir = "SHMRING_DIR"
+
+// DefaultPath is $SHMRING_DIR, or /dev/shm/shmring- with the number of the effective user. Nothing
+// else is asked, so that services and login shells agree.
+func DefaultPath() string {
+	if path := os.Getenv(EnvDir); path != "" {
+		return path
+	}
+	return "/dev/shm/shmring-" + strconv.Itoa(os.Geteuid())
+}
+
+// OpenDir opens the directory at path, or at [DefaultPath] if path is empty, and makes it if it is
+// not there. It must be a directory of this user that nobody else may enter (else [ErrOwner], for
+// others could have guessed the name), and live on tmpfs or hugetlbfs (errors.ErrUnsupported).
+func OpenDir(path string) (*Dir, error) {
+	if path == "" {
+		path = DefaultPath()
+	}
+	path = filepath.Clean(path)
+	d, err := openDirAt(noDir, path, path, true)
+	return d, named("open directory", path, err)
+}
+
+func openDirAt(dirfd int, name, path string, create bool) (*Dir, error) {
+	if create {
+		if err := sysMkdir(dirfd, name); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+	}
+	fd, err := sysOpenDir(dirfd, name)
+	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENOTDIR) {
+		if info, serr := sysStatAt(dirfd, name); serr == nil && !info.directory() {
+			return nil, &Error{Field: "type", Got: "a link or file", Want: "a directory",
+				Err: ErrOwner, Hint: "remove what stands there"}
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := checkDir(fd); err != nil {
+		sysClose(fd)
+		return nil, err
+	}
+	ref := &dirRef{fd: fd}
+	ref.n.Store(1)
+	return &Dir{path: path, ref: ref}, nil
+}
+
+func checkDir(fd int) error {
+	info, err := sysStat(fd)
+	if err != nil {
+		return err
+	}
+	if err := checkPrivate(info); err != nil {
+		return err
+	}
+	ok, magic, err := sysMemoryFS(fd)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return &Error{Field: "file system type", Got: fmt.Sprintf("%#x", magic),
+			Want: "tmpfs or hugetlbfs", Err: errors.ErrUnsupported,
+			Hint: "set " + EnvDir + " to a directory below /dev/shm"}
+	}
+	return nil
+}
+
+// checkPrivate refuses what belongs to someone else or is open to others.
+func checkPrivate(info fileInfo) error {
+	if uid := os.Geteuid(); int(info.uid) != uid {
+		return &Error{Field: "owner", Got: info.uid, Want: uid, Err: ErrOwner,
+			Hint: "use a directory of your own, or run as that user"}
+	}
+	if perm := info.mode & 0o777; perm&0o077 != 0 {
+		return &Error{Field: "mode", Got: fmt.Sprintf("%#o", perm),
+			Want: fmt.Sprintf("%#o", perm&0o700), Err: ErrOwner, Hint: "chmod go= it"}
+	}
+	return nil
+}
+
+// use returns the descriptor with a reference that the caller drops.
+func (d *Dir) use() (*dirRef, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ref == nil {
+		return nil, os.ErrClosed
+	}
+	d.ref.n.Add(1)
+	return d.ref, nil
+}
+
+// Path returns the path under which the directory was opened.
+func (d *Dir) Path() string { return d.path }
+
+// Close gives the descriptor back. It may be called again.
+func (d *Dir) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ref.drop()
+	d.ref = nil
+	return nil
+}
+
+// Sub opens the directory of one queue, and makes it first if create is set. Errors: [ErrName],
+// fs.ErrNotExist, and those of [OpenDir].
+func (d *Dir) Sub(name string, create bool) (*Dir, error) {
+	const op = "open directory"
+	if err := checkSubName(op, name); err != nil {
+		return nil, err
+	}
+	ref, err := d.use()
+	if err != nil {
+		return nil, named(op, name, err)
+	}
+	defer ref.drop()
+	sub, err := openDirAt(ref.fd, name, filepath.Join(d.path, name), create)
+	return sub, named(op, name, err)
+}
+
+// RemoveSub removes the directory of one queue. errors.Is finds ENOTEMPTY while objects are in it.
+func (d *Dir) RemoveSub(name string) error {
+	const op = "remove directory"
+	if err := checkSubName(op, name); err != nil {
+		return err
+	}
+	ref, err := d.use()
+	if err != nil {
+		return named(op, name, err)
+	}
+	defer ref.drop()
+	return named(op, name, sysRmdir(ref.fd, name))
+}
+
+// List returns all names in the directory, sorted, also those of things that are no objects.
+func (d *Dir) List() ([]DirEntry, error) {
+	ref, err := d.use()
+	if err != nil {
+		return nil, named("list", d.path, err)
+	}
+	defer ref.drop()
+	entries, err := sysReadDir(ref.fd)
+	if err != nil {
+		return nil, named("list", d.path, err)
+	}
+	out := make([]DirEntry, len(entries))
+	for i, e := range entries {
+		out[i] = DirEntry{Name: e.Name(), IsDir: e.IsDir()}
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	return out, nil
+}
+
+// Stamp returns a number that changes when a name comes or goes, for the price of one system
+// call. Kernels before 6.13 keep times in ticks of some milliseconds: there a removal and an
+// addition within one tick can go unseen, so look with List now and then as well.
+func (d *Dir) Stamp() (uint64, error) {
+	ref, err := d.use()
+	if err != nil {
+		return 0, named("stat", d.path, err)
+	}
+	defer ref.drop()
+	info, err := sysStat(ref.fd)
+	if err != nil {
+		return 0, named("stat", d.path, err)
+	}
+	h := uint64(14695981039346656037)
+	// On tmpfs the size of a directory follows its number of names.
+	for _, v := range [...]uint64{uint64(info.mtimeNs), uint64(info.ctimeNs), uint64(info.size),
+		info.nlink} {
+		h = (h ^ v) * 1099511628211
+		h ^= h >> 32
+	}
+	return h, nil
+}

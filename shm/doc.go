@@ -1,0 +1,42 @@
+// Package shm makes and opens shared memory objects that other processes of the same user can
+// find, check and outlive.
+//
+// An object is one file in memory, or one memfd. Page 0 describes it; sections follow, each on pages
+// of its own unless its maker asks for less. One process at a time owns an object and writes it;
+// what others may write is a section that its maker sets aside.
+//
+//	byte      page 0, all numbers little-endian
+//	0x000     magic "shmring\0"
+//	0x008     byte order mark u32, ABI major u16, ABI minor u16
+//	0x010     header length u32, kind u32, total size u64
+//	0x020     feature bits: compatible, read-only-compatible, incompatible (u64 each)
+//	0x038     uuid 16, generation at creation u64, boot id 16
+//	0x060     creator: pid u64, pid namespace u64, start time u64
+//	0x078     creation: CLOCK_MONOTONIC ns, CLOCK_REALTIME ns (i64 each)
+//	0x088     length of name u32, number of sections u32, name 64, zero 48
+//	0x100     attributes 16 x u64, meaning by kind
+//	0x180     32 sections of 64 bytes: kind u32, id u32, offset, length, element size,
+//	          capacity, layout hash, alignment (u64 each), zero 8
+//	0x980     CRC32C of the 0x980 bytes before it; from here to 0xa00 zero
+//	          ---- nothing above changes after creation ----
+//	0xa00     state u64: 1 when complete, written last          | creator
+//	0xa80     turn u64: its low bit says which record holds     | owner, under the lock
+//	0xa88     generation u64: grows with every claim            | owner, under the lock
+//	0xb00     owner record 0: pid, pid namespace, start time,   | owner, under the lock
+//	          boot id 16, state, claimed ns, generation
+//	0xb80     owner record 1                                    | owner, under the lock
+//	0xc00     zero
+//	page 1    first section
+//
+// # Ownership and death
+//
+// The owner holds a write lock of its own open file description on the object. The kernel drops it
+// when the process dies, however it dies; nothing is ever taken over because time has passed. See
+// [Object.Life] and [Object.Claim].
+//
+// # Trust
+//
+// Objects of this kind are for processes of one user, who could trace each other anyway. Even so
+// nothing in a page is believed: a header is copied, checked, and the copy used. What cannot be
+// prevented is that the owner of a file cuts it, which makes reads fault: see [Guard].
+package shm

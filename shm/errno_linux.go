@@ -1,0 +1,5 @@
+package shm
+
+import "syscall"
+
+const errNoData = syscall.ENODATA

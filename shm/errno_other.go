@@ -1,0 +1,7 @@
+//go:build !linux
+
+package shm
+
+import "syscall"
+
+const errNoData = syscall.EIO

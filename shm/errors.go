@@ -1,0 +1,138 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+)
+
+// condition is a sentinel that is also the OS error number of the same meaning.
+type condition struct {
+	text  string
+	errno syscall.Errno
+}
+
+func (c *condition) Error() string { return c.text }
+
+// Is lets errors.Is find the error number and what the number itself stands for (fs.ErrPermission).
+func (c *condition) Is(target error) bool {
+	return target == error(c.errno) || c.errno.Is(target)
+}
+
+// What can be wrong with an object or a name. Every error of this package that has one of these
+// meanings wraps it, so errors.Is(err, shm.ErrCorrupt) is the way to ask; the error number in
+// brackets is found too.
+var (
+	// ErrName: a name that cannot be used, for example because it has a slash (EINVAL).
+	ErrName error = &condition{"name not allowed", syscall.EINVAL}
+	// ErrCorrupt: not an object of this library, half written or scribbled over (EBADMSG).
+	ErrCorrupt error = &condition{"damaged object", syscall.EBADMSG}
+	// ErrVersion: another version, byte order, or a feature unknown here (EPROTONOSUPPORT).
+	ErrVersion error = &condition{"object of another version", syscall.EPROTONOSUPPORT}
+	// ErrKind: an object or a section of another kind than the caller wants (EINVAL).
+	ErrKind error = &condition{"object of another kind", syscall.EINVAL}
+	// ErrTruncated: the file is shorter than its header says, or became so (ENODATA).
+	ErrTruncated error = &condition{"truncated object", errNoData}
+	// ErrStale: what is referred to has been replaced or removed (ESTALE).
+	ErrStale error = &condition{"stale reference", syscall.ESTALE}
+	// ErrLockLost: the owner lives but its lock is gone, so nobody may take over (ENOLCK).
+	ErrLockLost error = &condition{"lock lost by a living owner", syscall.ENOLCK}
+	// ErrOwner: owned by another user, or open to others (EPERM, fs.ErrPermission).
+	ErrOwner error = &condition{"not private to this user", syscall.EPERM}
+	// ErrNoSpace: the memory does not fit (ENOSPC); the error is a *NoSpaceError inside.
+	ErrNoSpace error = &condition{"not enough shared memory", syscall.ENOSPC}
+)
+
+// Error says which operation failed on what, and which field held what instead of what.
+// Field, Got, Want and Hint may be zero; Err never is.
+type Error struct {
+	Op    string // the operation: "open", "create", "claim"
+	Name  string // the object, section or directory
+	Field string // the property that was wrong
+	Got   any    // what was found
+	Want  any    // what was possible
+	Err   error  // the sentinel or OS error
+	Hint  string // what to do about it
+}
+
+// Error prints everything that is known on one line.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString("shm: ")
+	b.WriteString(e.Op)
+	if e.Name != "" {
+		fmt.Fprintf(&b, " %q", e.Name)
+	}
+	b.WriteString(": ")
+	if e.Field != "" {
+		fmt.Fprintf(&b, "%s is %v", e.Field, e.Got)
+		if e.Want != nil {
+			fmt.Fprintf(&b, ", want %v", e.Want)
+		}
+		b.WriteString(": ")
+	}
+	fmt.Fprintf(&b, "%v", e.Err)
+	if e.Hint != "" {
+		b.WriteString("; ")
+		b.WriteString(e.Hint)
+	}
+	return b.String()
+}
+
+// Unwrap returns the sentinel or OS error.
+func (e *Error) Unwrap() error { return e.Err }
+
+// BusyError: the object has a living owner. errors.Is finds EBUSY.
+type BusyError struct {
+	Name string
+	PID  int // as its owner recorded it, in the owner's PID namespace; 0 when unknown
+}
+
+// Error names the owner.
+func (e *BusyError) Error() string {
+	if e.PID == 0 {
+		return fmt.Sprintf("shm: claim %q: owned by a living process; stop it first", e.Name)
+	}
+	return fmt.Sprintf("shm: claim %q: owned by living process %d; stop it first", e.Name, e.PID)
+}
+
+// Is reports EBUSY.
+func (e *BusyError) Is(target error) bool { return target == error(syscall.EBUSY) }
+
+// NoSpaceError says how much memory was wanted and how much there was. It is [ErrNoSpace].
+type NoSpaceError struct {
+	Needed    uint64 // bytes
+	Available uint64 // bytes
+	Where     string // what limits: the file system, a memory cgroup, the machine
+}
+
+// Error gives both numbers.
+func (e *NoSpaceError) Error() string {
+	return fmt.Sprintf("needs %d bytes, %s has %d", e.Needed, e.Where, e.Available)
+}
+
+// Unwrap returns ErrNoSpace.
+func (e *NoSpaceError) Unwrap() error { return ErrNoSpace }
+
+// named fills in operation and name where a deeper layer could not know them.
+func named(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var busy *BusyError
+	if errors.As(err, &busy) {
+		return err
+	}
+	var e *Error
+	if !errors.As(err, &e) {
+		return &Error{Op: op, Name: name, Err: err}
+	}
+	if e.Op == "" {
+		e.Op = op
+	}
+	if e.Name == "" {
+		e.Name = name
+	}
+	return err
+}

@@ -1,0 +1,114 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+func readSelf() Owner {
+	o := Owner{PID: os.Getpid()}
+	if id, ok := parseUUID(strings.TrimSpace(string(
+		readOrNothing("/proc/sys/kernel/random/boot_id")))); ok {
+		o.BootID = id
+	}
+	// A /proc of another PID namespace would show strangers under our numbers.
+	if link, err := os.Readlink("/proc/self"); err != nil || link != strconv.Itoa(o.PID) {
+		return o
+	}
+	st, ok := readStat("/proc/self/stat")
+	info, err := sysStatFollow("/proc/self/ns/pid")
+	if ok && err == nil {
+		o.StartTicks, o.PIDNS = st.startTicks, info
+	}
+	return o
+}
+
+func sysStatFollow(path string) (ino uint64, err error) {
+	var st unix.Stat_t
+	err = again(func() error { return unix.Stat(path, &st) })
+	return st.Ino, err
+}
+
+func readStat(path string) (procStat, bool) { return parseStat(readOrNothing(path)) }
+
+// comparablePID reports whether the PID of w means the same process here.
+func comparablePID(w Owner) bool {
+	return w.PID > 0 && w.PIDNS != 0 && w.PIDNS == Self().PIDNS
+}
+
+func processAlive(w Owner) (alive, known bool) {
+	if boot := Self().BootID; !w.BootID.IsZero() && !boot.IsZero() && w.BootID != boot {
+		return false, true
+	}
+	if !comparablePID(w) {
+		return false, false
+	}
+	if gone(w.PID) {
+		return false, true
+	}
+	dir := "/proc/" + strconv.Itoa(w.PID)
+	st, ok := readStat(dir + "/stat")
+	if !ok { // it died just now, or /proc hides it
+		return false, gone(w.PID)
+	}
+	if st.startTicks != w.StartTicks {
+		return false, true
+	}
+	if !st.exiting() {
+		return true, true
+	}
+	// The first thread is leaving; a process lives as long as any of its threads does.
+	tasks, err := os.ReadDir(dir + "/task")
+	if err != nil {
+		return false, gone(w.PID)
+	}
+	for _, t := range tasks {
+		if st, ok := readStat(dir + "/task/" + t.Name() + "/stat"); ok && !st.exiting() {
+			return true, true
+		}
+	}
+	return false, true
+}
+
+func gone(pid int) bool { return unix.Kill(pid, 0) == unix.ESRCH }
+
+func errGone() error {
+	return &Error{Field: "process", Got: "gone", Want: "alive", Err: ErrStale}
+}
+
+// openPidfd opens the very process of w. The start time is read after the descriptor exists: from
+// then on the PID cannot come to mean another process unnoticed.
+func openPidfd(w Owner) (int, error) {
+	if !comparablePID(w) {
+		return -1, fmt.Errorf("%w: it is in another PID namespace", errors.ErrUnsupported)
+	}
+	fd, err := unix.PidfdOpen(w.PID, unix.PIDFD_NONBLOCK)
+	if err == unix.ESRCH {
+		return -1, errGone()
+	}
+	if err != nil {
+		return -1, err
+	}
+	if alive, known := processAlive(w); known && !alive {
+		sysClose(fd)
+		return -1, errGone()
+	} else if !known {
+		sysClose(fd)
+		return -1, fmt.Errorf("%w: /proc hides it", errors.ErrUnsupported)
+	}
+	return fd, nil
+}
+
+func pidfdGetfd(w Owner, fd int) (int, error) {
+	pidfd, err := openPidfd(w)
+	if err != nil {
+		return -1, err
+	}
+	defer sysClose(pidfd)
+	return unix.PidfdGetfd(pidfd, fd, 0)
+}

@@ -1,0 +1,47 @@
+package shm
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// maxNameBytes is what a header can hold; a file name could be longer.
+const maxNameBytes = 64
+
+// bellPrefix marks bells, which stand beside the queues: a queue called like one would hide it.
+const bellPrefix = "bell-"
+
+// checkName accepts names that are one visible path component and fit a header.
+func checkName(op, name string) error {
+	why := ""
+	switch {
+	case name == "":
+		why = "give it at least one character"
+	case len(name) > maxNameBytes:
+		why = "use at most 64 bytes"
+	case name[0] == '.':
+		why = "let it not begin with a dot"
+	case strings.ContainsRune(name, '/'):
+		why = "leave out the slash: a name is not a path"
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, notPrintable):
+		why = "use printable characters only"
+	default:
+		return nil
+	}
+	return &Error{Op: op, Name: name, Err: ErrName, Hint: why}
+}
+
+// checkSubName also keeps the names of bells free.
+func checkSubName(op, name string) error {
+	if err := checkName(op, name); err != nil {
+		return err
+	}
+	if strings.HasPrefix(name, bellPrefix) {
+		const why = `names that begin with "bell-" belong to bells`
+		return &Error{Op: op, Name: name, Err: ErrName, Hint: why}
+	}
+	return nil
+}
+
+func notPrintable(r rune) bool { return !unicode.IsPrint(r) }

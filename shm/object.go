@@ -1,0 +1,249 @@
+package shm
+
+import (
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+)
+
+// Access says what an opener may do with an object.
+type Access int
+
+// Kinds of access.
+const (
+	ReadOnly  Access = iota // map read-only; single sections may be mapped writable later
+	ReadWrite               // map writable; needed to claim
+	Inspect                 // look only, also at objects with features that forbid using them
+)
+
+// Object is one shared memory object, mapped. Header, Name, Bytes, Section, FD, Generation and
+// Owner may be used by any goroutine, but none after Close has begun, for the memory goes away;
+// all other methods are safe from anywhere.
+type Object struct {
+	name   string
+	acc    Access
+	header Header
+	fd     int    // description that maps and may be sent
+	mem    []byte // the whole object
+	dir    *dirRef
+	ino    uint64
+	dev    uint64
+
+	mu     sync.Mutex
+	lockFD int // description that holds the lock, -1 when not owned; never sent, never an *os.File
+	extra  []writable
+	closed bool
+}
+
+// writable is a second mapping, of one section.
+type writable struct {
+	kind SectionKind
+	id   uint32
+	mem  []byte
+}
+
+// Seals are promises that the kernel enforces for a memfd.
+type Seals uint
+
+// Seals, see fcntl(2).
+const (
+	SealSeal        Seals = 1 << iota // no further seals
+	SealShrink                        // the size cannot get smaller
+	SealGrow                          // nor larger
+	SealFutureWrite                   // mappings made from now on cannot be written, by anybody
+)
+
+// memfdPrefix begins the name of every memfd of this package, as /proc/PID/maps shows it.
+const memfdPrefix = "shmring:"
+
+// Header returns the private copy that was made and checked when the object was opened.
+func (o *Object) Header() Header {
+	h := o.header
+	h.Sections = slices.Clone(h.Sections)
+	return h
+}
+
+// Name returns the name in the directory, or the one given to a memfd.
+func (o *Object) Name() string { return o.name }
+
+// Bytes returns the whole mapping. Do not write to it after opening ReadOnly or Inspect: the
+// process would get a fault.
+func (o *Object) Bytes() []byte { return o.mem[:len(o.mem):len(o.mem)] }
+
+// FD returns the descriptor that may be sent to a peer. It stays the object's. It is not the one
+// that holds the lock.
+func (o *Object) FD() int { return o.fd }
+
+// Owned reports whether this Object holds the lock.
+func (o *Object) Owned() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.lockFD >= 0
+}
+
+// Section returns the memory of one section, with the capacity of the slice at its length. An
+// error is [ErrKind]: the object has no such section.
+func (o *Object) Section(k SectionKind, id uint32) ([]byte, Section, error) {
+	s, ok := o.header.find(k, id)
+	if !ok {
+		return nil, Section{}, o.noSection(k, id)
+	}
+	end := s.Offset + s.Length
+	return o.mem[s.Offset:end:end], s, nil
+}
+
+func (o *Object) noSection(k SectionKind, id uint32) error {
+	return &Error{Op: "map section of", Name: o.name, Field: "section kind and id",
+		Got: [2]uint32{uint32(k), id}, Want: "one that the object has", Err: ErrKind}
+}
+
+// MapWritable returns writable memory of one section of an object that was opened ReadOnly; asking
+// again gives the same. Close unmaps it. It refuses sections that share a page with others, and
+// objects that were opened to Inspect.
+func (o *Object) MapWritable(k SectionKind, id uint32) ([]byte, error) {
+	const op = "map section of"
+	s, ok := o.header.find(k, id)
+	if !ok {
+		return nil, o.noSection(k, id)
+	}
+	if o.acc == ReadWrite {
+		mem, _, err := o.Section(k, id)
+		return mem, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return nil, named(op, o.name, os.ErrClosed)
+	}
+	if o.acc == Inspect {
+		return nil, &Error{Op: op, Name: o.name, Err: syscall.EACCES,
+			Hint: "open it ReadOnly instead of Inspect"}
+	}
+	for _, w := range o.extra {
+		if w.kind == k && w.id == id {
+			return w.mem, nil
+		}
+	}
+	if err := o.ownPages(s); err != nil {
+		return nil, err
+	}
+	mem, err := mapAgain(o.fd, s)
+	if err != nil {
+		return nil, named(op, o.name, err)
+	}
+	o.extra = append(o.extra, writable{kind: k, id: id, mem: mem})
+	return mem, nil
+}
+
+// ownPages refuses a section whose pages hold something else, which would become writable too.
+func (o *Object) ownPages(s Section) error {
+	page := pageBytes()
+	end := alignUp(s.Offset+s.Length, page)
+	shared := s.Offset%page != 0 || end > o.header.TotalBytes
+	for _, other := range o.header.Sections {
+		shared = shared || other.Offset > s.Offset && other.Offset < end
+	}
+	if !shared {
+		return nil
+	}
+	return &Error{Op: "map section of", Name: o.name, Field: "section offset", Got: s.Offset,
+		Want: "pages of its own", Err: syscall.EINVAL, Hint: "make the section with page alignment"}
+}
+
+func mapAgain(fd int, s Section) ([]byte, error) {
+	wfd, err := sysReopen(fd, true)
+	if err != nil {
+		return nil, err
+	}
+	defer sysClose(wfd)
+	mem, err := sysMap(wfd, s.Offset, s.Length, true)
+	if err != nil {
+		return nil, err
+	}
+	if err := sysPrepare(mem, true); err != nil {
+		_ = sysUnmap(mem)
+		return nil, err
+	}
+	return mem[:s.Length:s.Length], nil
+}
+
+// Seal adds seals to a memfd; a file gives EPERM or EINVAL. SealFutureWrite binds the owner too,
+// whose mappings of before stay writable.
+func (o *Object) Seal(s Seals) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return named("seal", o.name, os.ErrClosed)
+	}
+	return named("seal", o.name, sysSeal(o.fd, s))
+}
+
+// Linked reports whether the object still has its name. A memfd never has one.
+func (o *Object) Linked() (bool, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return false, named("stat", o.name, os.ErrClosed)
+	}
+	info, err := sysStat(o.fd)
+	return err == nil && info.nlink != 0, named("stat", o.name, err)
+}
+
+// Unlink removes the name. Only the owner may, and only while the name still means this object:
+// else the error is [ErrStale]. The memory lives on until the last mapping is gone.
+func (o *Object) Unlink() error {
+	const op = "unlink"
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.closed:
+		return named(op, o.name, os.ErrClosed)
+	case o.dir == nil:
+		return &Error{Op: op, Name: o.name, Err: syscall.EINVAL, Hint: "a memfd has no name"}
+	case o.lockFD < 0:
+		return &Error{Op: op, Name: o.name, Err: syscall.ENOLCK, Hint: "claim it first"}
+	}
+	info, err := sysStatAt(o.dir.fd, o.name)
+	if err != nil {
+		return named(op, o.name, err)
+	}
+	if info.ino != o.ino || info.dev != o.dev {
+		return &Error{Op: op, Name: o.name, Field: "inode", Got: info.ino, Want: o.ino,
+			Err: ErrStale, Hint: "the name belongs to another object now"}
+	}
+	return named(op, o.name, sysUnlink(o.dir.fd, o.name))
+}
+
+// Close unmaps the object and gives up what it holds; an owner records before that it released
+// the object, and drops the lock last. The name stays, see Unlink. It may be called again.
+func (o *Object) Close() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return nil
+	}
+	o.closed = true
+	var first error
+	keep := func(err error) {
+		if first == nil {
+			first = err
+		}
+	}
+	if o.lockFD >= 0 {
+		keep(o.markReleased())
+	}
+	for _, w := range o.extra {
+		keep(sysUnmap(w.mem))
+	}
+	keep(sysUnmap(o.mem))
+	o.extra, o.mem = nil, nil
+	sysClose(o.fd)
+	o.fd = -1
+	if o.lockFD >= 0 {
+		sysClose(o.lockFD) // our stores are over: now a successor may claim
+		o.lockFD = -1
+	}
+	o.dir.drop()
+	return named("close", o.name, first)
+}

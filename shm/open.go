@@ -1,0 +1,98 @@
+package shm
+
+import (
+	"errors"
+	"syscall"
+)
+
+// Open maps an object by name. Its size comes from the file, its header is copied and checked
+// once, and geometry is never read from shared memory again.
+//
+// Errors: [ErrName], fs.ErrNotExist, [ErrOwner], [ErrTruncated], [ErrCorrupt], [ErrVersion].
+func (d *Dir) Open(name string, acc Access) (*Object, error) {
+	const op = "open"
+	if err := checkName(op, name); err != nil {
+		return nil, err
+	}
+	ref, err := d.use()
+	if err != nil {
+		return nil, named(op, name, err)
+	}
+	fd, err := sysOpen(ref.fd, name, acc == ReadWrite)
+	if errors.Is(err, syscall.ELOOP) {
+		err = &Error{Field: "type", Got: "a symbolic link", Want: "an object", Err: ErrOwner,
+			Hint: "remove the link"}
+	}
+	if errors.Is(err, syscall.EISDIR) {
+		err = notAnObject()
+	}
+	if err != nil {
+		ref.drop()
+		return nil, named(op, name, err)
+	}
+	return finishOpen(fd, name, acc, ref)
+}
+
+// OpenFD maps the object behind a descriptor that a peer sent. It makes a description of its own
+// and leaves fd to the caller. Errors are those of Open.
+func OpenFD(fd int, name string, acc Access) (*Object, error) {
+	info, err := sysStat(fd)
+	if err == nil && !info.regular() { // opening a pipe or device again could block or do things
+		err = notAnObject()
+	}
+	if err != nil {
+		return nil, named("open", name, err)
+	}
+	own, err := sysReopen(fd, acc == ReadWrite)
+	if err != nil {
+		return nil, named("open", name, err)
+	}
+	return finishOpen(own, name, acc, nil)
+}
+
+// finishOpen takes over fd and ref.
+func finishOpen(fd int, name string, acc Access, ref *dirRef) (*Object, error) {
+	o := &Object{name: name, acc: acc, fd: fd, lockFD: -1, dir: ref}
+	if err := o.check(); err != nil {
+		o.discard()
+		return nil, named("open", name, err)
+	}
+	return o, nil
+}
+
+func (o *Object) check() error {
+	info, err := sysStat(o.fd)
+	if err != nil {
+		return err
+	}
+	if !info.regular() {
+		return notAnObject()
+	}
+	if err := checkPrivate(info); err != nil {
+		return err
+	}
+	o.ino, o.dev = info.ino, info.dev
+	var page [headerBytes]byte
+	n, err := sysReadAt(o.fd, page[:]) // a read cannot fault, should the file shrink
+	if err != nil {
+		return err
+	}
+	if o.header, err = DecodeHeader(page[:n], uint64(max(info.size, 0))); err != nil {
+		return err
+	}
+	err = o.header.checkFeatures(commonFeatures, knownROCompat, knownIncompat, o.acc)
+	if err != nil {
+		return err
+	}
+	write := o.acc == ReadWrite
+	if o.mem, err = sysMap(o.fd, 0, o.header.TotalBytes, write); err != nil {
+		o.mem = nil
+		return err
+	}
+	return sysPrepare(o.mem, write)
+}
+
+func notAnObject() error {
+	return &Error{Field: "type", Got: "not a regular file", Want: "an object", Err: ErrCorrupt,
+		Hint: "remove it"}
+}

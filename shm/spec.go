@@ -1,0 +1,168 @@
+package shm
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/bits"
+	"os"
+	"syscall"
+)
+
+// Kind says what an object is for.
+type Kind uint32
+
+// The kinds of objects. A tool can list an object without knowing its kind.
+const (
+	KindQueue  Kind = 1 // what the reader of a queue writes
+	KindLane   Kind = 2 // what one producer of a queue writes
+	KindBell   Kind = 3 // the wake-up hints of one reading process
+	KindRegion Kind = 4 // memory that others read in place
+	KindUMEM   Kind = 5 // a region that a network device fills
+)
+
+// String returns the lower-case name of the kind.
+func (k Kind) String() string {
+	switch k {
+	case KindQueue:
+		return "queue"
+	case KindLane:
+		return "lane"
+	case KindBell:
+		return "bell"
+	case KindRegion:
+		return "region"
+	case KindUMEM:
+		return "umem"
+	}
+	return fmt.Sprintf("kind %d", uint32(k))
+}
+
+// SectionKind says what a section holds. Its values belong to the packages that use objects.
+type SectionKind uint32
+
+// Section is one contiguous part of an object.
+type Section struct {
+	Kind       SectionKind
+	ID         uint32 // tells sections of one kind apart
+	Length     uint64 // bytes
+	ElemSize   uint64 // bytes; zero together with Capacity when there are no elements
+	Capacity   uint64 // number of elements; ElemSize times Capacity fits Length
+	LayoutHash uint64 // of the element's layout, see [LayoutHash]
+	Align      uint64 // bytes, a power of two from 64 on; 0 in a Spec means a page
+	Offset     uint64 // bytes from the start of the object; computed, ignored in a Spec
+}
+
+// Spec describes an object to be made.
+type Spec struct {
+	Kind       Kind
+	Name       string // kept in the header; empty: the name of the file
+	UUID       UUID   // zero: random
+	Generation uint64 // zero: 1 for a file; random for a memfd, its low 16 bits never zero
+
+	// Feature bits 0 to 31 are this package's (none is defined yet) and checked by it. Bits 32 to
+	// 63 mean what the kind says; its package checks them with [Header.CheckFeatures].
+	FeatCompat, FeatROCompat, FeatIncompat uint64
+
+	Attrs    [attrCount]uint64 // immutable and checksummed; meaning by kind
+	Sections []Section
+	Mode     os.FileMode // zero: 0600; bits for group and others are refused
+}
+
+const (
+	minAlignBytes  = 64
+	maxAlignBytes  = 1 << 30
+	maxObjectBytes = 1 << 47 // what a Ref can address, with room
+)
+
+// Plan returns how many bytes of shared memory an object of this spec takes.
+func Plan(spec Spec) (bytes uint64, err error) {
+	_, total, err := place(spec, pageBytes())
+	if err != nil {
+		return 0, named("plan", spec.Name, err)
+	}
+	return total, nil
+}
+
+// LayoutHash condenses a description of an element's layout ("ctx u64, flags u64, …") into the
+// number that is stored and compared: peers that compute different numbers must not share memory.
+func LayoutHash(layout string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(layout)) // a hash never fails
+	return h.Sum64()
+}
+
+// pageBytes is the unit in which memory can be mapped here, and at least a header.
+func pageBytes() uint64 { return max(headerBytes, uint64(os.Getpagesize())) }
+
+// place gives every section its offset and returns the size of the whole object.
+func place(spec Spec, page uint64) ([]Section, uint64, error) {
+	if err := checkSpec(spec); err != nil {
+		return nil, 0, err
+	}
+	out := make([]Section, len(spec.Sections))
+	end := page
+	for i, s := range spec.Sections {
+		if s.Align == 0 {
+			s.Align = page
+		}
+		if err := checkSection(s); err != nil {
+			return nil, 0, inSection(i, err)
+		}
+		s.Offset = alignUp(end, s.Align)
+		end = s.Offset + s.Length // both were bounded: no overflow
+		if end > maxObjectBytes {
+			return nil, 0, invalid("total bytes", end, "at most 128 TiB")
+		}
+		for _, o := range out[:i] {
+			if o.Kind == s.Kind && o.ID == s.ID {
+				return nil, 0, inSection(i, invalid("kind and id", [2]any{s.Kind, s.ID}, "unique"))
+			}
+		}
+		out[i] = s
+	}
+	return out, alignUp(end, page), nil
+}
+
+func checkSpec(spec Spec) error {
+	switch {
+	case spec.Kind == 0:
+		return invalid("kind", spec.Kind, "not zero")
+	case len(spec.Name) > maxNameBytes:
+		return invalid("name length", len(spec.Name), "at most 64 bytes")
+	case len(spec.Sections) > maxSections:
+		return invalid("number of sections", len(spec.Sections), "at most 32")
+	case spec.Mode&^0o700 != 0:
+		return invalid("mode", spec.Mode, "nothing for group and others")
+	}
+	return nil
+}
+
+// checkSection checks what does not depend on the place of a section.
+func checkSection(s Section) error {
+	if s.Align < minAlignBytes || s.Align > maxAlignBytes || s.Align&(s.Align-1) != 0 {
+		return invalid("alignment", s.Align, "a power of two from 64 to 2^30")
+	}
+	if s.Length == 0 || s.Length > maxObjectBytes {
+		return invalid("length", s.Length, "from 1 to 2^47")
+	}
+	if (s.ElemSize == 0) != (s.Capacity == 0) {
+		return invalid("capacity", s.Capacity, "zero exactly when the element size is")
+	}
+	if hi, lo := bits.Mul64(s.ElemSize, s.Capacity); hi != 0 || lo > s.Length {
+		return invalid("capacity", s.Capacity, "at most length over element size")
+	}
+	return nil
+}
+
+func invalid(field string, got, want any) *Error {
+	return &Error{Field: field, Got: got, Want: want, Err: syscall.EINVAL}
+}
+
+func inSection(i int, err error) error {
+	if e, ok := err.(*Error); ok {
+		e.Field = fmt.Sprintf("section %d: %s", i, e.Field)
+	}
+	return err
+}
+
+func alignUp(n, align uint64) uint64 { return (n + align - 1) &^ (align - 1) }

@@ -1,0 +1,262 @@
+package shm
+
+import (
+	"errors"
+	"os"
+	"strconv"
+
+	"github.com/edsrzf/mmap-go"
+	"golang.org/x/sys/unix"
+)
+
+// fileInfo is the part of stat(2) that the checks need.
+type fileInfo struct {
+	dev, ino, nlink uint64
+	uid             uint32
+	mode            uint32 // type and permission bits
+	size            int64
+	mtimeNs         int64
+	ctimeNs         int64
+}
+
+func (i fileInfo) regular() bool   { return i.mode&unix.S_IFMT == unix.S_IFREG }
+func (i fileInfo) directory() bool { return i.mode&unix.S_IFMT == unix.S_IFDIR }
+
+const (
+	noDir       = unix.AT_FDCWD
+	openDirBits = unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_RDONLY | unix.O_CLOEXEC
+	// fallocate in steps: a signal makes it undo the step under way, not all of it.
+	allocateStepBytes = 64 << 20
+)
+
+// again repeats a call that a signal interrupted.
+func again(call func() error) error {
+	for {
+		if err := call(); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+func openFD(dirfd int, name string, flags int, mode uint32) (fd int, err error) {
+	err = again(func() error {
+		fd, err = unix.Openat(dirfd, name, flags|unix.O_CLOEXEC, mode)
+		return err
+	})
+	if err != nil {
+		return -1, err
+	}
+	return fd, nil
+}
+
+func sysOpenDir(dirfd int, name string) (int, error) { return openFD(dirfd, name, openDirBits, 0) }
+func sysMkdir(dirfd int, name string) error          { return unix.Mkdirat(dirfd, name, 0o700) }
+func sysRmdir(dirfd int, name string) error {
+	return unix.Unlinkat(dirfd, name, unix.AT_REMOVEDIR)
+}
+func sysUnlink(dirfd int, name string) error { return unix.Unlinkat(dirfd, name, 0) }
+func sysClose(fd int)                        { _ = unix.Close(fd) }
+
+func sysReadDir(dirfd int) ([]os.DirEntry, error) {
+	fd, err := sysOpenDir(dirfd, ".") // its own description: the read offset belongs to it
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), ".")
+	defer f.Close()
+	return f.ReadDir(-1)
+}
+
+func sysStat(fd int) (fileInfo, error) {
+	var st unix.Stat_t
+	if err := again(func() error { return unix.Fstat(fd, &st) }); err != nil {
+		return fileInfo{}, err
+	}
+	return infoOf(&st), nil
+}
+
+func sysStatAt(dirfd int, name string) (fileInfo, error) {
+	var st unix.Stat_t
+	err := again(func() error {
+		return unix.Fstatat(dirfd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	})
+	if err != nil {
+		return fileInfo{}, err
+	}
+	return infoOf(&st), nil
+}
+
+func infoOf(st *unix.Stat_t) fileInfo {
+	return fileInfo{dev: st.Dev, ino: st.Ino, nlink: uint64(st.Nlink), uid: st.Uid, mode: st.Mode,
+		size: st.Size, mtimeNs: st.Mtim.Nano(), ctimeNs: st.Ctim.Nano()}
+}
+
+// sysMemoryFS reports whether fd is on a file system that lives in memory.
+func sysMemoryFS(fd int) (ok bool, magic int64, err error) {
+	var st unix.Statfs_t
+	if err := again(func() error { return unix.Fstatfs(fd, &st) }); err != nil {
+		return false, 0, err
+	}
+	magic = int64(st.Type)
+	return magic == unix.TMPFS_MAGIC || magic == unix.HUGETLBFS_MAGIC, magic, nil
+}
+
+// sysOpen opens an object by name. O_NONBLOCK keeps a FIFO that stands there from blocking us.
+func sysOpen(dirfd int, name string, write bool) (int, error) {
+	return openFD(dirfd, name, accessBits(write)|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+}
+
+// sysReopen makes a new open file description of the file behind fd.
+func sysReopen(fd int, write bool) (int, error) {
+	return openFD(noDir, procFD(fd), accessBits(write), 0)
+}
+
+func accessBits(write bool) int {
+	if write {
+		return unix.O_RDWR
+	}
+	return unix.O_RDONLY
+}
+
+func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+func sysTmpfile(dirfd int) (int, error) {
+	return openFD(dirfd, ".", unix.O_TMPFILE|unix.O_RDWR, 0o600)
+}
+
+func sysMemfd(name string) (int, error) {
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err := unix.MemfdCreate(memfdPrefix+name, flags|unix.MFD_NOEXEC_SEAL)
+	if err == unix.EINVAL { // before Linux 6.3
+		fd, err = unix.MemfdCreate(memfdPrefix+name, flags)
+	}
+	return fd, err
+}
+
+func sysChmod(fd int, mode os.FileMode) error { return unix.Fchmod(fd, uint32(mode.Perm())) }
+
+func sysLink(fd, dirfd int, name string) error {
+	return unix.Linkat(noDir, procFD(fd), dirfd, name, unix.AT_SYMLINK_FOLLOW)
+}
+
+// sysAllocate gives the file its size and real memory for all of it.
+func sysAllocate(fd int, total uint64) error {
+	for at := uint64(0); at < total; {
+		n := min(total-at, allocateStepBytes)
+		err := again(func() error { return unix.Fallocate(fd, 0, int64(at), int64(n)) })
+		if err != nil {
+			return err
+		}
+		at += n
+	}
+	return nil
+}
+
+// sysReadAt reads exactly len(b) bytes unless the file is shorter.
+func sysReadAt(fd int, b []byte) (n int, err error) {
+	err = again(func() error {
+		n, err = unix.Pread(fd, b, 0)
+		return err
+	})
+	return max(n, 0), err
+}
+
+// sysMap maps a part of the file behind fd. The descriptor is needed only during the call.
+func sysMap(fd int, offset, length uint64, write bool) ([]byte, error) {
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(dup), "object")
+	defer f.Close()
+	prot := mmap.RDONLY
+	if write {
+		prot = mmap.RDWR
+	}
+	b, err := mmap.MapRegion(f, int(length), prot, 0, int64(offset))
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+func sysUnmap(b []byte) error {
+	m := mmap.MMap(b)
+	return m.Unmap()
+}
+
+// populateTries bounds how often signals may make us begin again.
+const populateTries = 16
+
+// sysPrepare keeps the mapping out of forked children and brings its pages in, so that the hot
+// path does not fault. The memory exists already: a kernel that cannot populate is no error.
+func sysPrepare(b []byte, write bool) error {
+	if err := unix.Madvise(b, unix.MADV_DONTFORK); err != nil && err != unix.EINVAL {
+		return err
+	}
+	advice := unix.MADV_POPULATE_READ
+	if write {
+		advice = unix.MADV_POPULATE_WRITE
+	}
+	for range populateTries {
+		switch err := unix.Madvise(b, advice); err {
+		case unix.EINTR, unix.EAGAIN:
+		case unix.EFAULT: // a page that the file does not have
+			return ErrTruncated
+		case nil, unix.EINVAL:
+			return nil
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+func lockOf(kind int16) unix.Flock_t {
+	return unix.Flock_t{Type: kind, Whence: unix.SEEK_SET} // length 0: the whole file
+}
+
+// sysLock takes the write lock for the description behind fd; EAGAIN when another one has it.
+func sysLock(fd int) error {
+	l := lockOf(unix.F_WRLCK)
+	return again(func() error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &l) })
+}
+
+func sysUnlock(fd int) {
+	l := lockOf(unix.F_UNLCK)
+	_ = unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &l)
+}
+
+// sysLocked reports whether another description holds the write lock. It asks for a read lock,
+// with which only a write lock conflicts: a peer's read lock must not fake life.
+func sysLocked(fd int) (bool, error) {
+	l := lockOf(unix.F_RDLCK)
+	err := again(func() error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &l) })
+	return err == nil && l.Type != unix.F_UNLCK, err
+}
+
+func isBusy(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) }
+
+func sysSeal(fd int, s Seals) error {
+	bits := 0
+	for _, m := range []struct {
+		seal Seals
+		bit  int
+	}{{SealSeal, unix.F_SEAL_SEAL}, {SealShrink, unix.F_SEAL_SHRINK},
+		{SealGrow, unix.F_SEAL_GROW}, {SealFutureWrite, unix.F_SEAL_FUTURE_WRITE}} {
+		if s&m.seal != 0 {
+			bits |= m.bit
+		}
+	}
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, bits)
+	return err
+}
+
+func sysClock(id int32) int64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(id, &ts) // both clocks always exist
+	return ts.Nano()
+}
+
+func monoNs() int64 { return sysClock(unix.CLOCK_MONOTONIC) }
+func realNs() int64 { return sysClock(unix.CLOCK_REALTIME) }
