@@ -1,0 +1,11 @@
+package shm
+
+import (
+	"testing"
+
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+func TestMain(m *testing.M) {
+	shmtest.Main(m, map[string]func(){})
+}

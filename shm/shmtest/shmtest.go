@@ -1,0 +1,181 @@
+// Package shmtest helps the tests of packages that use shared memory: a private directory for
+// objects, a gate against leaks, roles for child processes, and honest skips.
+package shmtest
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	envRole    = "SHMRING_TEST_ROLE"
+	envDir     = "SHMRING_DIR"
+	envRequire = "SHMRING_REQUIRE"
+)
+
+// Main is the body of a TestMain. In a process that [Child] started it runs the function of that
+// role and exits. Otherwise it points SHMRING_DIR to a fresh private directory, runs the tests,
+// and exits with 1 and a list if descriptors, mappings of objects, or files are left.
+func Main(m *testing.M, roles ...map[string]func()) {
+	if role := Role(); role != "" {
+		os.Exit(play(role, roles))
+	}
+	os.Exit(run(m))
+}
+
+func play(role string, roles []map[string]func()) int {
+	for _, r := range roles {
+		if f := r[role]; f != nil {
+			f()
+			return 0
+		}
+	}
+	fmt.Fprintf(os.Stderr, "shmtest: no role %q\n", role)
+	return 2
+}
+
+func run(m *testing.M) int {
+	flag.Parse()
+	dir, err := privateDir()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "shmtest:", err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Setenv(envDir, dir); err != nil {
+		fmt.Fprintln(os.Stderr, "shmtest:", err)
+		return 1
+	}
+	startPoller()
+	before := descriptors()
+	code := m.Run()
+	left := settle(func() []string {
+		return slices.Concat(newDescriptors(before), mappings(dir), files(dir))
+	})
+	if len(left) == 0 {
+		return code
+	}
+	fmt.Fprintf(os.Stderr, "shmtest: left behind:\n\t%s\n", strings.Join(left, "\n\t"))
+	return 1
+}
+
+// privateDir makes the directory in memory where there is such a file system.
+func privateDir() (string, error) {
+	base := "/dev/shm"
+	if _, err := os.Stat(base); err != nil {
+		base = ""
+	}
+	return os.MkdirTemp(base, "shmring-test-") // 0700
+}
+
+// startPoller makes the runtime open the descriptors of its own that it opens only when needed.
+func startPoller() {
+	if r, w, err := os.Pipe(); err == nil {
+		r.Close()
+		w.Close()
+	}
+}
+
+// settle gives goroutines that are closing something a little time.
+func settle(look func() []string) []string {
+	const tries = 40
+	for range tries {
+		if len(look()) == 0 {
+			return nil
+		}
+		time.Sleep(25 * time.Millisecond)
+	}
+	return look()
+}
+
+// descriptors returns what each open descriptor points to, nothing where there is no /proc.
+func descriptors() map[string]string {
+	const dir = "/proc/self/fd/"
+	out := map[string]string{}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return out
+	}
+	for _, e := range entries {
+		// The descriptor of this very listing is closed by now and has no target.
+		if target, err := os.Readlink(dir + e.Name()); err == nil {
+			out[e.Name()] = target
+		}
+	}
+	return out
+}
+
+func newDescriptors(before map[string]string) []string {
+	now := descriptors()
+	var out []string
+	for _, fd := range slices.Sorted(maps.Keys(now)) {
+		if before[fd] != now[fd] {
+			out = append(out, "descriptor "+fd+" -> "+now[fd])
+		}
+	}
+	return out
+}
+
+// mappings lists what is still mapped of the directory or of memfds of objects.
+func mappings(dir string) []string {
+	text, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, dir+"/") || strings.Contains(line, "/memfd:shmring:") {
+			out = append(out, "mapping "+strings.TrimSpace(line))
+		}
+	}
+	return out
+}
+
+func files(dir string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var out []string
+	for _, e := range entries {
+		out = append(out, "file "+dir+"/"+e.Name())
+	}
+	return out
+}
+
+// Require skips the test with err as the reason, unless err is nil or SHMRING_REQUIRE, a list
+// with commas, names the feature: then the test fails.
+func Require(t testing.TB, feature string, err error) {
+	t.Helper()
+	if err == nil {
+		return
+	}
+	if slices.Contains(strings.Split(os.Getenv(envRequire), ","), feature) {
+		t.Fatalf("%s is required but not there: %v", feature, err)
+	}
+	t.Skipf("needs %s: %v", feature, err)
+}
+
+// Role returns the role of this process, empty in the one that runs the tests.
+func Role() string { return os.Getenv(envRole) }
+
+// Child prepares this test binary to run in a role, with env ("KEY=value") added. The caller
+// starts it. It is killed when the test ends, should it still run then.
+func Child(t testing.TB, role string, env ...string) *exec.Cmd {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^$")
+	cmd.Env = append(append(os.Environ(), envRole+"="+role), env...)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
