@@ -35,6 +35,9 @@ type Config struct {
 	// Open is asked for a lane that was marked and is not known yet. It returns false for a
 	// mark that no lane stands behind; it may be asked again. It runs under the bell's lock.
 	Open func(bit int) (LaneConfig, bool)
+	// Marked is told of each parked lane that was marked and is known. It may be nil, and runs
+	// under the bell's lock.
+	Marked func(bit int)
 	// Shared makes Lock and Unlock real: several goroutines use the queue.
 	Shared bool
 }
@@ -48,6 +51,7 @@ type Bell struct {
 	hints  *Hints
 	face   *Face
 	open   func(bit int) (LaneConfig, bool)
+	marked func(bit int)
 	lanes  []LaneConfig
 	known  int
 	flags  uint64 // the layer above's bits of every row word
@@ -65,7 +69,7 @@ type Bell struct {
 // the armed word's, so that a producer that is late by a whole reader mutes nobody.
 func NewBell(c Config) *Bell {
 	b := &Bell{
-		shared: c.Shared, arm: c.Arm, hints: c.Hints, face: c.Face, open: c.Open,
+		shared: c.Shared, arm: c.Arm, hints: c.Hints, face: c.Face, open: c.Open, marked: c.Marked,
 		lanes: make([]LaneConfig, c.Lanes), cand: newBitset(c.Lanes), hot: newBitset(c.Lanes),
 		gen: uint64(c.Generation) << armGenShift, seq: uint32(c.Arm.Word.Load()),
 	}
@@ -101,6 +105,16 @@ func (b *Bell) Add(bit int, c LaneConfig) {
 	}
 	b.storeRow(bit)
 }
+
+// Reconfigure replaces what is known of a lane, whose state stays.
+func (b *Bell) Reconfigure(bit int, c LaneConfig) {
+	if b.lanes[bit].Source != nil {
+		b.lanes[bit] = c
+	}
+}
+
+// Knows reports whether the lane is known.
+func (b *Bell) Knows(bit int) bool { return b.lanes[bit].Source != nil }
 
 // Drop forgets a lane: nothing will be read from it again.
 func (b *Bell) Drop(bit int) {
@@ -155,6 +169,8 @@ func (b *Bell) candidate(bit int) {
 			return
 		}
 		b.Add(bit, c)
+	} else if b.marked != nil && !b.hot.has(bit) {
+		b.marked(bit)
 	}
 	b.cand.set(bit)
 }
@@ -220,7 +236,7 @@ func (b *Bell) Park() (more bool, err error) {
 // Pending reports whether a look is worth while: something is marked, or a candidate has entries,
 // or a signal is there. It takes nothing and needs no lock in a queue that is not shared.
 func (b *Bell) Pending() bool {
-	if b.marked() || b.hints.latch.Load() != 0 {
+	if b.anyMark() || b.hints.latch.Load() != 0 {
 		return true
 	}
 	for bit := b.cand.next(0); bit >= 0; bit = b.cand.next(bit + 1) {
@@ -231,7 +247,7 @@ func (b *Bell) Pending() bool {
 	return false
 }
 
-func (b *Bell) marked() bool {
+func (b *Bell) anyMark() bool {
 	for i := range b.hints.ready {
 		if b.hints.ready[i].Load() != 0 {
 			return true

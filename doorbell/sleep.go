@@ -36,7 +36,7 @@ func (b *Bell) Sleep(w Wait) {
 	b.seq++
 	b.store(b.armed()&^armThr | armDirect | thr) // R6
 	// R7, with the shared bits and what other goroutines of this process took from them.
-	busy := b.marked() || b.hints.latch.Load() != 0
+	busy := b.anyMark() || b.hints.latch.Load() != 0
 	if w.Missing > 1 {
 		busy = busy || b.takes != w.Takes
 	} else {
@@ -99,7 +99,7 @@ func (b *Bell) TryWait() (ready, signaled bool, err error) {
 	}
 	b.seq++
 	b.store(b.armed()&^armThr | armFD)
-	return b.marked() || !b.cand.empty() || b.hints.latch.Load() != 0, false, nil
+	return b.anyMark() || !b.cand.empty() || b.hints.latch.Load() != 0, false, nil
 }
 
 // Kick wakes everyone who waits, on futex and descriptor, whatever was armed: for closing, for a
