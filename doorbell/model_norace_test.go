@@ -1,0 +1,5 @@
+//go:build !race
+
+package doorbell_test
+
+const raceBuild = false

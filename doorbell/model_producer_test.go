@@ -1,0 +1,181 @@
+package doorbell_test
+
+// produce performs the next step of producer l (or of the signaller) on n, a copy of s.
+func (v *bell) produce(s, n *bellState, l int) {
+	switch s.at[l] {
+	case P1, P2, P2f, P3:
+		v.publish(s, n, l)
+	case P4, P5, P5e, P5w, P5d, P5r:
+		v.ringQueue(s, n, l)
+	default:
+		v.ringDomain(s, n, l)
+	}
+}
+
+func (v *bell) queue(l int) uint8 {
+	if l == signaller {
+		return 0
+	}
+	return v.queueOf[l]
+}
+
+func (n *bellState) finish(l int) {
+	n.at[l], n.w[l], n.wBits[l], n.dw[l] = P1, 0, 0, 0
+}
+
+func (v *bell) publish(s, n *bellState, l int) {
+	bit := uint8(1) << l
+	switch s.at[l] {
+	case P1:
+		n.left[l]--
+		n.at[l] = P2
+		switch {
+		case l == signaller:
+			n.latch = true
+			n.at[l] = P4
+		case v.plain:
+			n.buffered[l]++
+		default:
+			n.unread[l]++
+		}
+	case P2:
+		if s.parked&bit == 0 {
+			n.finish(l)
+			return
+		}
+		if v.bug == domainBitFirst {
+			n.dready |= 1 << v.queue(l)
+		}
+		n.at[l] = P3
+		if v.plain && v.bug != noFence && v.bug != noFenceWeak {
+			n.at[l] = P2f
+		}
+	case P2f:
+		n.flush(l)
+		n.at[l] = P3
+	case P3:
+		n.at[l] = P4
+		if s.ready&bit != 0 {
+			if v.bug == readyBitSkips {
+				n.finish(l)
+			}
+			return
+		}
+		n.ready |= bit
+		if v.bug != noFenceWeak {
+			n.flush(l)
+		}
+	}
+}
+
+// afterDirect is P6 or, for a queue that is in no set, the end.
+func (v *bell) afterDirect(n *bellState, l int) {
+	n.w[l], n.wBits[l] = 0, 0
+	n.at[l] = P6
+	if !v.member(v.queue(l)) {
+		n.finish(l)
+	}
+}
+
+func (v *bell) ringQueue(s, n *bellState, l int) {
+	switch s.at[l] {
+	case P4:
+		if v.queue(l) != 0 || s.armBits == 0 {
+			v.afterDirect(n, l)
+			return
+		}
+		n.w[l], n.wBits[l] = s.armed, s.armBits
+		n.at[l] = P5
+	case P5:
+		if s.rung == s.w[l] {
+			v.afterDirect(n, l)
+			if v.bug == oneRungWord {
+				n.finish(l)
+			}
+			return
+		}
+		if v.bug == rungBeforeWake {
+			n.rung = s.w[l]
+		}
+		n.at[l] = P5e
+		if s.wBits[l]&armDirect == 0 {
+			n.at[l] = P5d
+		}
+	case P5e:
+		v.forRole(direct, func(i int) { n.task[i].fresh = false })
+		n.at[l] = P5w
+	case P5w:
+		v.wakeDirect(s, n)
+		if v.bug == producerDisarms {
+			n.armed, n.armBits = 0, 0
+		}
+		n.at[l] = P5r
+		if s.wBits[l]&armFD != 0 {
+			n.at[l] = P5d
+		}
+	case P5d:
+		n.eventfd = true
+		n.at[l] = P5r
+	case P5r:
+		n.rung = s.w[l]
+		v.afterDirect(n, l)
+		if v.bug == directBellOnly {
+			n.finish(l)
+		}
+	}
+}
+
+func (v *bell) forRole(r role, f func(i int)) {
+	for i := range v.roles {
+		if v.roles[i] == r {
+			f(i)
+		}
+	}
+}
+
+func (v *bell) wakeDirect(s, n *bellState) {
+	woken := false
+	v.forRole(direct, func(i int) {
+		if v.bug == wakeOne && woken {
+			return
+		}
+		woken = woken || s.task[i].asleep
+		n.task[i].asleep = false
+	})
+}
+
+func (v *bell) ringDomain(s, n *bellState, l int) {
+	qbit := uint8(1) << v.queue(l)
+	switch s.at[l] {
+	case P6:
+		n.at[l] = P7
+		switch {
+		case v.bug == domainBitSkips && s.dready&qbit != 0,
+			v.bug == domainBitWhenArmed && s.darmed == 0:
+			n.finish(l)
+		case v.bug != domainBitFirst:
+			n.dready |= qbit
+		}
+	case P7:
+		n.dw[l], n.at[l] = s.darmed, P7c
+		if s.darmed == 0 {
+			n.finish(l)
+		}
+	case P7c:
+		n.at[l] = P7e
+		if s.drung == s.dw[l] {
+			n.finish(l)
+		} else if v.bug == drungBeforeWake {
+			n.drung = s.dw[l]
+		}
+	case P7e:
+		v.forRole(setter, func(i int) { n.task[i].fresh = false })
+		n.at[l] = P7w
+	case P7w:
+		v.forRole(setter, func(i int) { n.task[i].asleep = false })
+		n.at[l] = P7r
+	case P7r:
+		n.drung = s.dw[l]
+		n.finish(l)
+	}
+}

@@ -1,0 +1,135 @@
+package doorbell_test
+
+// step is a point of the protocol. The names are those of the protocol's description and of the
+// code; a letter behind the number is a part of that step that other processes can tell apart.
+type step uint8
+
+const (
+	app  step = iota // the application runs; it may call again or leave for good
+	gone             // it left
+	expire
+	visible
+
+	P1  // store tail
+	P2  // load parked; 0: done
+	P2f // a parked lane was seen and P1 was a plain store: full fence
+	P3  // set the lane in ready, unless it is set
+	P4  // load armed once
+	P5i // threshold: load the wake index, after armed
+	P5  // armed and not rung for this arming yet?
+	P5e // epoch++
+	P5w // futex wake all
+	P5d // write the eventfd
+	P5r // rung = seq
+	P6  // set the queue in the domain's ready word, unless it is set
+	P7  // load the domain's armed
+	P7c // not rung for this arming yet?
+	P7e // domain epoch++
+	P7w // futex wake all
+	P7r // domain rung = seq
+
+	R1  // lock; swap ready into cand
+	R1h // mutant: hand the bits on in a step of their own
+	R2  // un-park what is in cand
+	R3  // drain
+	R4  // park cand
+	R4b // barrier: every producer's store buffer drains, one after the other
+	R4t // read the tails of cand again; consume the latch
+	R5  // load epoch
+	R5i // threshold: store the lanes' wake indices
+	R6  // arm with a new sequence number
+	R7  // second look
+	R8  // futex wait
+	R9  // disarm
+
+	T4 // trywait: reset the eventfd
+	T8 // the user's epoll_wait
+
+	S1  // take the domain's bits, hand them to every set
+	S1h // mutant: hand them on in a step of their own
+	S2  // next queue off the list; lock; swap ready into cand
+	S2h // mutant: hand the bits on in a step of their own
+	S2p // park cand
+	S2b // barrier
+	S2t // read the tails of cand again; a queue that is not empty goes back on the list
+	S3  // load the domain's epoch
+	S4  // arm the domain with a new sequence number
+	S5  // second look
+	S6  // futex wait
+	S7  // disarm the domain when the last waiter leaves
+	S8  // return the ready queues
+	stepCount
+)
+
+var stepNames = [stepCount]string{
+	app: "calls", gone: "left", expire: "deadline", visible: "tail becomes visible",
+	P1: "P1 store tail", P2: "P2 load parked", P2f: "P2' fence", P3: "P3 set ready",
+	P4: "P4 load armed", P5i: "P5 load idx", P5: "P5 load rung", P5e: "P5 epoch++", P5w: "P5 wake",
+	P5d: "P5 write eventfd", P5r: "P5 store rung", P6: "P6 set D.ready", P7: "P7 load D.armed",
+	P7c: "P7 load D.rung", P7e: "P7 D.epoch++", P7w: "P7 wake", P7r: "P7 store D.rung",
+	R1: "R1 swap ready", R1h: "R1 hand on", R2: "R2 un-park", R3: "R3 drain", R4: "R4 park",
+	R4b: "R4 barrier", R4t: "R4 tails again", R5: "R5 load epoch", R5i: "R5 store indices",
+	R6: "R6 arm", R7: "R7 second look", R8: "R8 futex wait", R9: "R9 disarm",
+	T4: "T4 reset eventfd", T8: "T8 epoll_wait", S1: "S1 take D.ready", S1h: "S1 hand on",
+	S2: "S2 next queue", S2h: "S2 hand on", S2p: "S2 park", S2b: "S2 barrier",
+	S2t: "S2 tails again", S3: "S3 load D.epoch", S4: "S4 arm D", S5: "S5 second look",
+	S6: "S6 futex wait", S7: "S7 disarm D", S8: "S8 return",
+}
+
+func (s step) String() string { return stepNames[s] }
+
+// bug is the one deviation of a mutant.
+type bug uint8
+
+const (
+	none bug = iota
+
+	// Producer.
+	rungBeforeWake
+	drungBeforeWake
+	producerDisarms
+	domainBitFirst
+	domainBitSkips
+	domainBitWhenArmed
+	directBellOnly
+	oneRungWord
+	readyBitSkips
+	noFence     // P2' missing; P3 drains the buffer when it stores, as a locked instruction does
+	noFenceWeak // P2' missing and P3 orders nothing
+
+	// Direct reader.
+	noTailsAgain
+	noBarrier // neither side pays
+	noBarrierR4
+	lookIgnoresLatch
+	lookSharedOnly
+	lookUnlocked
+	noLock
+	eachDisarms
+	sameSeq
+	wakeOne
+
+	// Descriptor.
+	resetAfterArm
+	resetAfterLook
+	noReset
+	noSecondLook
+	disarmTakesFD
+	armForgetsFD
+
+	// Wait set.
+	readyBeforeDomain
+	setDoesNotPark
+	edgeList
+	noBarrierS2
+	lateOffList
+	eachDisarmsDomain
+	domainLookSharedOnly
+	domainHandOn
+
+	// Threshold.
+	wholeIndex
+	indexAfterLook
+	indexUnclamped
+	fullIgnored
+)

@@ -1,0 +1,119 @@
+// The bell's protocol, explored state by state. The model's steps carry the names of the code's
+// (P: producer, R: read, S: wait set, T: trywait), so the two can be read side by side.
+//
+// Facts of the model: a producer or signaller may stop for ever after any step; readers may leave
+// at every return; armings and epochs are not capped; only finished publishes count as lost. With
+// a plain publish each producer has a store buffer that drains in order, at any moment, and the
+// reader's barrier empties the buffers one producer after the other.
+//
+// Not in the model: parking or draining several lanes is one step, and so is taking bits together
+// with merging them under the lock; loads are not reordered (the barrier orders them, too); epoch
+// and sequence wrap; a process that is not registered for the barrier; death and take-over;
+// changes of a set's members; channels; an edge-triggered descriptor.
+package doorbell_test
+
+import (
+	"flag"
+	"strings"
+	"testing"
+)
+
+var modelFull = flag.Bool("model.full", false, "explore every variant and count every loss")
+
+func modelSize() size {
+	switch {
+	case *modelFull:
+		return complete
+	case testing.Short() || raceBuild:
+		return smallest
+	}
+	return short
+}
+
+var payers = map[bool]string{false: "producer pays", true: "reader pays"}
+
+func TestModelLosesNothing(t *testing.T) {
+	for _, v := range variants {
+		for _, plain := range []bool{false, true} {
+			if v.size > modelSize() || v.plainOnly && !plain {
+				continue
+			}
+			// The short forms explore the larger variants as they are built only.
+			if !plain && v.size > smallest && modelSize() < complete {
+				continue
+			}
+			if !plain && raceBuild {
+				continue
+			}
+			t.Run(v.key+"/"+payers[plain], func(t *testing.T) {
+				t.Parallel()
+				run, trace := v.explored(plain, none)
+				o := run(false)
+				t.Logf("(%s) %-46s %-13s %v", v.key, v.text, payers[plain], o)
+				if o.states == 0 || o.resting == 0 {
+					t.Errorf("nothing explored: %d states, %d asleep", o.states, o.resting)
+				}
+				if o.stuck > 0 {
+					t.Errorf("%d states are stuck", o.stuck)
+				}
+				if o.lost+o.muted > 0 {
+					t.Errorf("lost %d, muted %d; shortest run:%s", o.lost, o.muted, trace())
+				}
+			})
+		}
+	}
+}
+
+func TestModelCatchesMutants(t *testing.T) {
+	for _, m := range mutants {
+		for _, plain := range []bool{false, true} {
+			if m.plain && !plain || raceBuild && plain != m.plain {
+				continue
+			}
+			t.Run(m.base+"/"+m.text+"/"+payers[plain], func(t *testing.T) {
+				t.Parallel()
+				o := m.explore(t, plain)
+				if o.lost+o.muted == 0 {
+					t.Errorf("the mutant survives: %v", o)
+				}
+			})
+		}
+	}
+}
+
+func TestModelNotRequired(t *testing.T) {
+	if modelSize() < complete {
+		t.Skip("explored with -model.full only: it asserts nothing")
+	}
+	for _, m := range notRequired {
+		m.explore(t, m.plain)
+	}
+}
+
+func (m mutant) explore(t *testing.T, plain bool) outcome {
+	for _, v := range variants {
+		if v.key != m.base {
+			continue
+		}
+		run, _ := v.explored(plain, m.bug)
+		o := run(modelSize() < complete)
+		t.Logf("(%s) %-52s %-13s %v", m.base, m.text, payers[plain], o)
+		return o
+	}
+	t.Fatalf("no variant %q", m.base)
+	return outcome{}
+}
+
+// TestModelPrintsInterleavings keeps the report of a loss working: it is what a failure needs.
+func TestModelPrintsInterleavings(t *testing.T) {
+	for _, v := range variants {
+		if v.key == "a" {
+			_, trace := v.explored(true, noBarrier)
+			run := trace()
+			t.Logf("plain publish and nobody pays:%s", run)
+			if !strings.Contains(run, R4t.String()) || !strings.Contains(run, visible.String()) {
+				t.Error("the run does not show the tail becoming visible after the second look")
+			}
+		}
+	}
+}
