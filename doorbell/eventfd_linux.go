@@ -90,8 +90,11 @@ func (f *Face) reset() error {
 	return nil
 }
 
-// Close closes the descriptors. It is idempotent.
+// Close closes the descriptors. It is idempotent, and harmless on nil.
 func (f *Face) Close() {
+	if f == nil {
+		return
+	}
 	for _, fd := range []*int{&f.epoll, &f.eventfd, &f.fifo} {
 		if *fd >= 0 {
 			_ = unix.Close(*fd)

@@ -42,6 +42,10 @@ func (c *Consumer[T]) Len() int {
 	return int(c.seen - c.next)
 }
 
+// Waiting returns how many entries were published and not released when the producer's index was
+// last loaded.
+func (c *Consumer[T]) Waiting() uint64 { return c.seen - c.next }
+
 // Peek returns up to n published entries in place, from the first that is not released, as one
 // span or, around the end of the ring, two. They stay the consumer's until Release. Entries that
 // a poisoned producer had published before are still returned; Err says that no more will come.

@@ -1,0 +1,281 @@
+package cq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/ring"
+	"github.com/shmring/shmring/shm"
+)
+
+// WriterOptions of Attach. The zero value attaches to a queue that exists now.
+type WriterOptions struct {
+	// Wait waits for the queue to be created, until the context ends.
+	Wait bool
+	// Format is the detail that this writer fills in. A queue with a smaller format is
+	// ErrFormat; 0 does not ask.
+	Format Format
+}
+
+// attachEvery is how often Attach looks for a queue that does not exist yet.
+const attachEvery = 5 * time.Millisecond
+
+// Attach becomes a writer of a queue, with a lane of its own: a new one, or one whose writer
+// detached or is provably dead, which goes on where that one stopped. The queue need not have a
+// living reader. Errors are fs.ErrNotExist, ErrClosed, ErrLanes, ErrFormat, and those of opening
+// shared memory.
+func Attach(ctx context.Context, d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
+	for {
+		w, err := attach(d, name, o)
+		if err == nil || !o.Wait || !errors.Is(err, fs.ErrNotExist) {
+			return w, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("cq: attach %q: %w", name, ended(ctx))
+		case <-time.After(attachEvery):
+		}
+	}
+}
+
+func attach(d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
+	dir, err := d.Sub(name, false)
+	if err != nil {
+		return nil, fmt.Errorf("cq: attach %q: %w", name, err)
+	}
+	w := &Writer{name: name, home: d, dir: dir}
+	if err := w.open(o); err != nil {
+		w.unmap()
+		return nil, fmt.Errorf("cq: attach %q: %w", name, err)
+	}
+	return w, nil
+}
+
+// open maps the queue, claims a lane and tells the reader.
+func (w *Writer) open(o WriterOptions) (err error) {
+	if w.reader, err = w.dir.Open(readerFile, shm.ReadOnly); err != nil {
+		return err
+	}
+	h := w.reader.Header()
+	if h.Kind != shm.KindQueue {
+		return refuse("attach", w.name, "kind", h.Kind, shm.KindQueue, shm.ErrKind)
+	}
+	opt, err := stored("attach", w.name, h)
+	if err != nil {
+		return err
+	}
+	if o.Format > opt.Format {
+		return refuse("attach", w.name, "Format", opt.Format, o.Format, ErrFormat)
+	}
+	mem, _, err := w.reader.Section(sectQueue, 0)
+	if err != nil {
+		return err
+	}
+	words := overlay[queueWords](mem)
+	if words.state.Load() == stateClosed {
+		return ErrClosed
+	}
+	if mem, _, err = w.reader.Section(sectRows, 0); err != nil {
+		return err
+	}
+	rows := overlays[rowWords](mem)
+	if len(rows) < opt.rows() {
+		return refuse("attach", w.name, "rows", len(rows), opt.rows(), ErrCorrupt)
+	}
+	// Of the reader's object only the hints may be written.
+	if mem, err = w.reader.MapWritable(sectHints, 0); err != nil {
+		return err
+	}
+	hints, err := doorbell.MapHints(mem, opt.rows())
+	if err != nil {
+		return err
+	}
+	if err := w.claimLane(rows, opt); err != nil {
+		return err
+	}
+	order := ring.SeqCst
+	if !opt.WritersPay && doorbell.Register() == nil {
+		order = ring.Release
+	}
+	return w.start(w.obj, &rows[w.bit], words, hints, opt, order)
+}
+
+// start lays the producer over a lane that this process owns, and announces it.
+func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints *doorbell.Hints,
+	opt Options, order ring.Order) error {
+	m, err := laneMemory(obj, w.bit, opt.Size)
+	if err != nil {
+		return err
+	}
+	w.words, w.errs, w.policy = m.words, m.errs, opt.Overrun
+	at := m.words.tail.Load()
+	w.prod = ring.NewProducer(&m.words.tail, &row.head, m.slots, at, order)
+	if err := w.prod.Err(); err != nil {
+		return &LaneError{Lane: w.bit, Field: "head", Err: err}
+	}
+	m.words.order.Store(uint64(order))
+	gen := obj.Generation()
+	e := &m.words.epochs[gen%laneEpochs]
+	e.start.Store(at)
+	e.generation.Store(gen)
+	cfg := doorbell.RingerConfig{Row: &row.bell, Arm: &words.arm, Hints: hints, Bit: w.bit,
+		Face: func(uint16) int { return w.openFace(words) }}
+	if order == ring.Release {
+		cfg.Fence = w.prod.Republish
+	}
+	w.ringer = doorbell.NewRinger(cfg)
+	w.ringer.Attach()
+	countStore(&m.words.wakes, w.ringer.Wakes()+countLoad(&m.words.wakes))
+	return nil
+}
+
+// openFace gets a descriptor that wakes the reader's user: the reader's own eventfd, or the
+// queue's FIFO where the kernel does not let us have it.
+func (w *Writer) openFace(words *queueWords) int {
+	if n := words.face.Load(); n > 0 && n < 1<<31 {
+		if fd, err := shm.PidfdGetfd(w.reader.Owner(), int(n-1)); err == nil {
+			return fd
+		}
+	}
+	fd, err := doorbell.OpenFIFO(w.dir.Path() + "/" + fifoFile)
+	if err != nil {
+		return -1
+	}
+	return fd
+}
+
+// claimLane finds a row that nobody owns. The lock on the lane object is the claim.
+func (w *Writer) claimLane(rows []rowWords, opt Options) error {
+	queue := w.reader.Header().UUID
+	for bit := 1; bit < opt.rows(); bit++ {
+		if rows[bit].bell.Parked.Load()&rowPoisoned != 0 {
+			continue
+		}
+		obj, err := w.takeLane(bit, opt, queue, &rows[bit])
+		if err != nil {
+			return err
+		}
+		if obj != nil {
+			w.obj, w.bit = obj, bit
+			return nil
+		}
+	}
+	return &Error{Op: "attach", Name: w.name, Field: "lanes", Got: opt.MaxLanes, Err: ErrLanes,
+		Hint: "detach a writer, or create the queue with a larger MaxLanes"}
+}
+
+// takeLane tries one row: a nil object without error says that somebody has it.
+func (w *Writer) takeLane(bit int, opt Options, queue shm.UUID, row *rowWords) (*shm.Object, error) {
+	name := fmt.Sprintf(laneFile, bit)
+	for range 8 {
+		obj, err := w.dir.Open(name, shm.ReadWrite)
+		if errors.Is(err, fs.ErrNotExist) {
+			obj, err = w.dir.Create(name, laneSpec(name, bit, opt.Size, queue),
+				func(o *shm.Object) error { return initLane(o, bit, row) })
+			if errors.Is(err, fs.ErrExist) {
+				continue // another writer was faster: see whether it is gone already
+			}
+			return obj, err
+		}
+		if err != nil {
+			return nil, err
+		}
+		err = obj.Claim(func() error { return laneBelongs(obj, bit, opt.Size, queue) })
+		if err == nil {
+			return obj, nil
+		}
+		if errors.Is(err, errOtherQueue) && obj.Owned() {
+			_ = obj.Unlink() // left over from a destroyed queue of this name
+			_ = obj.Close()
+			continue
+		}
+		_ = obj.Close()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // unlinked under our hands
+		}
+		return nil, nil
+	}
+	return nil, nil
+}
+
+// initLane starts a new lane where the row stands, which is 0 unless an earlier lane of this row
+// was removed.
+func initLane(obj *shm.Object, bit int, row *rowWords) error {
+	mem, _, err := obj.Section(sectLane, uint32(bit))
+	if err != nil {
+		return err
+	}
+	overlay[laneWords](mem).tail.Store(row.head.Load())
+	return nil
+}
+
+// Writer returns a writer on the queue's own lane, for completions that the reader's process makes
+// itself. There is one at a time; it must be closed before the queue. Any one goroutine may use
+// it.
+func (q *Queue) Writer() (*Writer, error) {
+	if !q.guard.enterAny() {
+		return nil, ErrClosed
+	}
+	defer q.guard.leaveAny()
+	q.selfMu.Lock()
+	defer q.selfMu.Unlock()
+	if q.self != nil && !q.self.guard.isClosed() {
+		return nil, &Error{Op: "writer", Name: q.name, Err: ErrBusy,
+			Hint: "the queue's own lane has a writer; close it first"}
+	}
+	mem, _, err := q.obj.Section(sectHints, 0)
+	if err != nil {
+		return nil, err
+	}
+	hints, err := doorbell.MapHints(mem, q.opt.rows())
+	if err != nil {
+		return nil, err
+	}
+	w := &Writer{name: q.name, reader: q.obj, own: true}
+	if err := w.start(q.obj, &q.rows[0], q.words, hints, q.opt, ring.SeqCst); err != nil {
+		return nil, err
+	}
+	q.self = w
+	return w, nil
+}
+
+// Close ends the writer. What it posted stays for the reader; its lane goes to the next writer. It
+// waits for calls in other goroutines to end. Closing twice is harmless.
+func (w *Writer) Close() error {
+	first, err := w.guard.close(func() {})
+	if !first || err != nil {
+		return err
+	}
+	w.ringer.Close()
+	if w.own {
+		return nil
+	}
+	gone := w.ringer.Flags()&rowClosed != 0
+	if gone {
+		err = w.obj.Unlink()
+	} else {
+		err = w.obj.Release()
+	}
+	w.unmap()
+	if gone {
+		// The reader left the directory to the last writer.
+		_ = w.home.RemoveSub(w.name)
+	}
+	if err != nil && !removed(err) {
+		return fmt.Errorf("cq: close writer of %q: %w", w.name, err)
+	}
+	return nil
+}
+
+func (w *Writer) unmap() {
+	for _, o := range []*shm.Object{w.obj, w.reader} {
+		if o != nil {
+			_ = o.Close()
+		}
+	}
+	_ = w.dir.Close()
+}

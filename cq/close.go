@@ -1,0 +1,171 @@
+package cq
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+// Close destroys the queue (fi_close): completions that were not read are lost, writers learn of
+// it at their next post, and the name is free again once they have closed too. Blocked reads
+// return ErrClosed. Close waits for calls in other goroutines to end; it fails with ErrBusy while
+// entries are handed out by Peek, or while this process's own Writer is open. Closing twice is
+// harmless.
+func (q *Queue) Close() error {
+	return q.end("close", func() error {
+		q.words.state.Store(stateClosed)
+		q.bell.Lock()
+		q.bell.SetFlags(rowClosed)
+		q.bell.Unlock()
+		for bit := range q.rows {
+			q.rows[bit].bell.Parked.Store(rowClosed | doorbell.Parked)
+		}
+		return q.unlink()
+	})
+}
+
+// Detach leaves the queue to a successor, which finds it with Adopt: nothing is lost, and writers
+// go on until their lanes are full. Otherwise it is Close.
+func (q *Queue) Detach() error { return q.end("detach", q.obj.Release) }
+
+func (q *Queue) end(op string, last func() error) error {
+	q.selfMu.Lock()
+	defer q.selfMu.Unlock()
+	if q.self != nil && !q.self.guard.isClosed() {
+		return &Error{Op: op, Name: q.name, Err: ErrBusy, Hint: "close its own Writer first"}
+	}
+	first, err := q.guard.close(q.bell.Kick)
+	if err != nil {
+		return &Error{Op: op, Name: q.name, Err: err, Hint: "release what Peek handed out"}
+	}
+	if !first {
+		return nil
+	}
+	close(q.gone)
+	q.ticker.Wait()
+	q.watches.Lock()
+	for _, l := range q.lanes {
+		if l != nil && l.stop != nil {
+			l.stop()
+			l.stop = nil
+		}
+	}
+	q.watches.Unlock()
+	err = last()
+	for _, l := range q.lanes {
+		if l != nil && l.obj != nil {
+			err = errors.Join(err, l.obj.Close())
+		}
+	}
+	q.face.Close()
+	err = errors.Join(err, q.obj.Close(), q.dir.Close())
+	if op == "close" {
+		// Writers that are still attached keep the directory; the last of them removes it.
+		_ = q.home.RemoveSub(q.name)
+	}
+	if err != nil {
+		return fmt.Errorf("cq: %s %q: %w", op, q.name, err)
+	}
+	return nil
+}
+
+// unlink removes the queue's names: the reader object, the FIFO, and lanes that nobody owns.
+func (q *Queue) unlink() error {
+	err := q.obj.Unlink()
+	for bit := 1; bit < len(q.rows); bit++ {
+		removeLane(q.dir, fmt.Sprintf(laneFile, bit))
+	}
+	if e := os.Remove(q.dir.Path() + "/" + fifoFile); e != nil && !errors.Is(e, fs.ErrNotExist) {
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// removeLane removes a lane object whose writer released it or is provably dead. One with a living
+// writer stays; the writer removes it when it closes.
+func removeLane(dir *shm.Dir, name string) {
+	obj, err := dir.Open(name, shm.ReadWrite)
+	if err != nil {
+		return
+	}
+	if obj.Claim(nil) == nil {
+		_ = obj.Unlink()
+	}
+	_ = obj.Close()
+}
+
+// removeDead removes a queue that is ephemeral and whose reader and writers are all provably
+// gone, and fails if anything about it is alive, or may be.
+func removeDead(dir *shm.Dir) error {
+	obj, err := dir.Open(readerFile, shm.ReadWrite)
+	if err != nil {
+		return err
+	}
+	defer obj.Close()
+	o, err := stored("remove", "", obj.Header())
+	if err != nil {
+		return err
+	}
+	if life, err := obj.Life(); err != nil || life != shm.Dead || o.Lifetime != Ephemeral {
+		return errors.Join(err, ErrBusy)
+	}
+	if err := obj.Claim(nil); err != nil {
+		return err
+	}
+	names, err := dir.List()
+	if err != nil {
+		return err
+	}
+	var lanes []*shm.Object
+	defer func() {
+		for _, l := range lanes {
+			_ = l.Close()
+		}
+	}()
+	for _, n := range names {
+		if !strings.HasPrefix(n.Name, "lane-") {
+			continue
+		}
+		l, err := dir.Open(n.Name, shm.ReadWrite)
+		if err != nil {
+			return err
+		}
+		lanes = append(lanes, l)
+		if err := l.Claim(nil); err != nil {
+			_ = obj.Release()
+			return err
+		}
+	}
+	for _, l := range lanes {
+		err = errors.Join(err, l.Unlink())
+	}
+	return errors.Join(err, obj.Unlink())
+}
+
+// tick wakes the user of a descriptor now and then, where a writer's death gives no notice.
+func (q *Queue) tick() {
+	q.ticker.Go(func() {
+		t := time.NewTicker(time.Duration(sliceNs))
+		defer t.Stop()
+		for {
+			select {
+			case <-q.gone:
+				return
+			case <-t.C:
+				q.kick()
+			}
+		}
+	})
+}
+
+// removed reports errors that say that a name is gone already.
+func removed(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTEMPTY)
+}

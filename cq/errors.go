@@ -1,0 +1,181 @@
+package cq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// Errno is an error number of libfabric: the operating system's below 256, its own above.
+type Errno int32
+
+// The numbers that exist in libfabric only (rdma/fi_errno.h).
+const (
+	EOther        Errno = 256 + iota // unspecified
+	ETooSmall                        // buffer too small
+	EOpBadState                      // not permitted in this state
+	EAvail                           // error available
+	EBadFlags                        // flags not supported
+	ENoEQ                            // no event queue
+	EDomain                          // wrong domain
+	ENoCQ                            // no completion queue
+	ECRC                             // checksum
+	ETrunc                           // truncation
+	ENoKey                           // key not available
+	ENoAV                            // no address vector
+	EOverrun                         // queue overrun
+	ENoRx                            // receiver not ready
+	ENoMR                            // no more memory registrations
+	EFirewallAddr                    // host address unreachable
+)
+
+var fabricText = [...]string{
+	"unspecified error", "provided buffer is too small", "operation not permitted in this state",
+	"error available: read it with ReadErr", "flags not supported", "no event queue",
+	"invalid resource domain", "no completion queue", "CRC error", "truncation",
+	"key not available", "no address vector", "queue has been overrun", "receiver not ready",
+	"no more memory registrations", "host address unreachable",
+}
+
+func (e Errno) Error() string {
+	if i := int(e - EOther); i >= 0 && i < len(fabricText) {
+		return fabricText[i]
+	}
+	return syscall.Errno(e).Error()
+}
+
+// fabricErrno maps libfabric's own numbers to the errno of the same meaning, where there is one.
+var fabricErrno = map[Errno]syscall.Errno{
+	ETooSmall: syscall.EMSGSIZE, EOpBadState: syscall.EPERM, EBadFlags: syscall.EINVAL,
+	ECRC: syscall.EBADMSG, ETrunc: syscall.EMSGSIZE, EOverrun: syscall.EOVERFLOW,
+	EFirewallAddr: syscall.EHOSTUNREACH,
+}
+
+// Is reports a match with the operating system's number of the same meaning.
+func (e Errno) Is(target error) bool {
+	os, ok := target.(syscall.Errno)
+	if !ok {
+		if t, ok := target.(interface{ errno() Errno }); ok {
+			return t.errno() == e
+		}
+		return false
+	}
+	if e < EOther {
+		return syscall.Errno(e) == os || syscall.Errno(e).Is(target)
+	}
+	return fabricErrno[e] == os && os != 0
+}
+
+// sentinel is an error of this package with the errno of the same meaning. Comparing one costs
+// nothing and making one never allocates.
+type sentinel struct {
+	text string
+	num  Errno
+	also error // a standard sentinel of the same meaning
+}
+
+func (s *sentinel) Error() string { return "cq: " + s.text }
+func (s *sentinel) errno() Errno  { return s.num }
+
+func (s *sentinel) Is(target error) bool {
+	if s.also != nil && target == s.also {
+		return true
+	}
+	if e, ok := target.(Errno); ok {
+		return e == s.num
+	}
+	if e, ok := target.(syscall.Errno); ok {
+		return s.num.Is(e)
+	}
+	return false
+}
+
+// What calls of this package return. Compare with [errors.Is].
+var (
+	// ErrAgain: nothing to read (EAGAIN).
+	ErrAgain error = &sentinel{"no completion to read", Errno(syscall.EAGAIN), nil}
+	// ErrTimeout: the time is over and nothing came (EAGAIN, as fi_cq_sread says).
+	ErrTimeout error = &sentinel{"timed out with nothing to read", Errno(syscall.EAGAIN),
+		os.ErrDeadlineExceeded}
+	// ErrSignaled: Signal ended the wait (EAGAIN).
+	ErrSignaled error = &sentinel{"signaled with nothing to read", Errno(syscall.EAGAIN), nil}
+	// ErrFull: no room in the lane, the reader is behind (EAGAIN). Post again later.
+	ErrFull error = &sentinel{"lane is full: post again when the reader has caught up",
+		Errno(syscall.EAGAIN), nil}
+	// ErrNoCredit: a credited post without a credit (EAGAIN).
+	ErrNoCredit error = &sentinel{"no credit reserved", Errno(syscall.EAGAIN), nil}
+	// ErrAvail: an error entry is at the head; ReadErr returns it (EAVAIL).
+	ErrAvail error = &sentinel{"an error entry is next: take it with ReadErr", EAvail, nil}
+	// ErrOverrun: the queue lost entries, for ever (EOVERRUN).
+	ErrOverrun error = &sentinel{"queue has been overrun: entries were lost; close it and " +
+		"open a larger one", EOverrun, nil}
+	// ErrClosed: closed by this process, or by its reader.
+	ErrClosed error = &sentinel{"queue is closed", Errno(syscall.ESHUTDOWN), os.ErrClosed}
+	// ErrNoWait: a blocking call on a queue that cannot block (ENOSYS).
+	ErrNoWait error = &sentinel{"queue was opened without a wait object that this call can use",
+		Errno(syscall.ENOSYS), nil}
+	// ErrInvalid: an argument no call could make sense of (EINVAL).
+	ErrInvalid error = &sentinel{"invalid argument", Errno(syscall.EINVAL), nil}
+	// ErrFormat: the queue keeps less than was asked for (EINVAL).
+	ErrFormat error = &sentinel{"queue keeps a smaller format", Errno(syscall.EINVAL), nil}
+	// ErrBusy: entries that Peek handed out are not released, or another goroutine is inside
+	// (EBUSY).
+	ErrBusy error = &sentinel{"queue is in use", Errno(syscall.EBUSY), nil}
+	// ErrLanes: as many writers are attached as the queue has lanes (ENOSPC).
+	ErrLanes error = &sentinel{"every lane of the queue has a living writer",
+		Errno(syscall.ENOSPC), nil}
+	// ErrCorrupt: a peer wrote what it must not (EBADMSG).
+	ErrCorrupt error = &sentinel{"peer wrote an impossible value", Errno(syscall.EBADMSG),
+		shm.ErrCorrupt}
+	// ErrPeerGone: the process at the other end is dead (EPIPE).
+	ErrPeerGone error = &sentinel{"peer process is gone", Errno(syscall.EPIPE), nil}
+)
+
+// Error says which call failed on which queue, and why. Field, Got and Want are set where a value
+// was refused.
+type Error = shm.Error
+
+// LaneError says that a lane was given up because its writer wrote what it must not. The other
+// lanes are not affected.
+type LaneError struct {
+	Lane  int
+	PID   int    // the writer, 0 if not known
+	Field string // what was wrong
+	Err   error
+}
+
+func (e *LaneError) Error() string {
+	return fmt.Sprintf("cq: lane %d of process %d is given up: %s: %v", e.Lane, e.PID, e.Field, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *LaneError) Unwrap() error { return e.Err }
+
+// Is reports a match with [ErrCorrupt] and EBADMSG.
+func (e *LaneError) Is(target error) bool {
+	return target == ErrCorrupt || target == syscall.EBADMSG
+}
+
+func (e *ErrorEntry) Error() string {
+	return fmt.Sprintf("cq: operation %#x (%v) failed: %v (provider error %d)",
+		e.Context, e.Flags, e.Err, e.ProvErrno)
+}
+
+// Unwrap returns the error number.
+func (e *ErrorEntry) Unwrap() error { return e.Err }
+
+func refuse(op, name, field string, got, want any, err error) error {
+	return &Error{Op: op, Name: name, Field: field, Got: got, Want: want, Err: err}
+}
+
+// ended returns why a context ended a wait, matching both context.Canceled and its cause.
+func ended(ctx context.Context) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, ctx.Err()) {
+		return fmt.Errorf("cq: wait: %w: %w", ctx.Err(), cause)
+	}
+	return fmt.Errorf("cq: wait: %w", ctx.Err())
+}

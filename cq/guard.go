@@ -1,0 +1,90 @@
+package cq
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/ring"
+)
+
+// guard keeps Close, which may come from any goroutine, from unmapping memory that a call is
+// using. A call marks itself and then looks whether the handle is closed; Close marks it closed and
+// then waits for the mark to go. Each needs its store before its load. The caller's side is hot,
+// so Close pays for both: a barrier on every thread of the process.
+//
+// A handle that several goroutines use counts them instead.
+type guard struct {
+	busy   ring.Index   // written by the one goroutine that uses the handle
+	loans  ring.Index   // entries handed out in place, written by the goroutine that has them
+	users  atomic.Int64 // goroutines inside, beside the one that busy stands for
+	closed atomic.Bool
+	shared bool
+}
+
+// asymmetric tells whether Close can pay. It is decided once: both sides must agree.
+var asymmetric = doorbell.RegisterPrivate() == nil
+
+// enter reports whether the handle may be used; leave must follow if it may.
+func (g *guard) enter() bool {
+	switch {
+	case g.shared:
+		g.users.Add(1)
+	case asymmetric:
+		ring.StoreRelease(&g.busy, 1)
+	default:
+		g.busy.Store(1)
+	}
+	if !g.closed.Load() {
+		return true
+	}
+	g.leave()
+	return false
+}
+
+func (g *guard) leave() {
+	if g.shared {
+		g.users.Add(-1)
+		return
+	}
+	ring.StoreRelease(&g.busy, 0)
+}
+
+// enterAny is enter for calls that may come from any goroutine at any time; leaveAny must follow.
+func (g *guard) enterAny() bool {
+	g.users.Add(1)
+	if !g.closed.Load() {
+		return true
+	}
+	g.users.Add(-1)
+	return false
+}
+
+func (g *guard) leaveAny() { g.users.Add(-1) }
+
+// close closes the gate and calls wake until nobody is inside any more. It reports whether this
+// was the first close. With entries handed out it opens the gate again and fails.
+func (g *guard) close(wake func()) (first bool, err error) {
+	if !g.closed.CompareAndSwap(false, true) {
+		return false, nil
+	}
+	if asymmetric {
+		_ = doorbell.BarrierPrivate()
+	}
+	for i := 0; g.busy.Load() != 0 || g.users.Load() != 0; i++ {
+		wake()
+		if i < 16 {
+			runtime.Gosched()
+		} else {
+			time.Sleep(50 * time.Microsecond)
+		}
+	}
+	if g.loans.Load() != 0 {
+		g.closed.Store(false)
+		return false, ErrBusy
+	}
+	return true, nil
+}
+
+func (g *guard) isClosed() bool { return g.closed.Load() }

@@ -1,0 +1,238 @@
+package cq
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync/atomic"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/ring"
+	"github.com/shmring/shmring/shm"
+)
+
+// lane is the reader's view of one writer's ring.
+type lane struct {
+	bit    int
+	obj    *shm.Object // mapped read-only; nil for the reader's own lane
+	cons   *ring.Consumer[Entry]
+	errs   []errorRecord
+	row    *rowWords
+	words  *laneWords
+	peeked uint64 // private copy of what the row says
+	// marked is the index below which a previous reader may have handed entries out.
+	marked     uint64
+	generation uint64      // of the writer whose death is watched
+	dead       atomic.Bool // its death was noticed
+	stop       func()      // ends the watch; under Queue.watches
+}
+
+// Level implements doorbell.Source. A lane that was overrun or cannot be trusted has one entry
+// more than it has, until the reader has found out.
+func (l *lane) Level() (head, tail uint64) {
+	head, tail = l.cons.Head(), l.cons.Tail()
+	if l.cons.Err() != nil || l.words.overrun.Load() != 0 && l.bit != 0 {
+		return head, max(tail, head+1)
+	}
+	return head, tail
+}
+
+// ownLane maps lane 0, which the reader's own library writes.
+func (q *Queue) ownLane() error {
+	l, err := q.mapLane(q.obj, 0)
+	if err != nil {
+		return err
+	}
+	q.install(l)
+	return nil
+}
+
+func (q *Queue) install(l *lane) {
+	q.lanes[l.bit] = l
+	q.bell.Add(l.bit, l.config(uint64(q.opt.Size)))
+}
+
+func (l *lane) config(capacity uint64) doorbell.LaneConfig {
+	return doorbell.LaneConfig{Row: &l.row.bell, Source: l, Capacity: capacity,
+		ReaderPays: l.words.order.Load() == orderRelease}
+}
+
+// mapLane lays the structures of a lane over the object that holds it. Nothing in it is trusted:
+// geometry comes from the header that was checked when the object was opened.
+func (q *Queue) mapLane(obj *shm.Object, bit int) (*lane, error) {
+	m, err := laneMemory(obj, bit, q.opt.Size)
+	if err != nil {
+		return nil, err
+	}
+	l := &lane{bit: bit, row: &q.rows[bit], words: m.words, errs: m.errs}
+	head, peeked := l.row.head.Load(), l.row.peeked.Load()
+	if peeked-head > uint64(q.opt.Size) {
+		peeked = head // nothing was handed out, or the row is broken: mark nothing
+	}
+	l.peeked, l.marked = head, peeked
+	l.cons = ring.NewConsumer(&m.words.tail, &l.row.head, m.slots, head)
+	return l, nil
+}
+
+type laneMem struct {
+	words *laneWords
+	slots []Entry
+	errs  []errorRecord
+}
+
+func laneMemory(obj *shm.Object, bit, capacity int) (laneMem, error) {
+	var m laneMem
+	mem, _, err := obj.Section(sectLane, uint32(bit))
+	if err != nil {
+		return m, err
+	}
+	m.words = overlay[laneWords](mem)
+	mem, _, err = obj.Section(sectSlots, uint32(bit))
+	if err != nil {
+		return m, err
+	}
+	if m.slots, err = ring.Slots[Entry](mem); err != nil {
+		return m, err
+	}
+	mem, _, err = obj.Section(sectErrors, uint32(bit))
+	if err != nil {
+		return m, err
+	}
+	m.errs = overlays[errorRecord](mem)
+	if len(m.slots) != capacity || len(m.errs) != capacity {
+		return m, refuse("map lane", obj.Name(), "capacity", len(m.slots), capacity, ErrCorrupt)
+	}
+	return m, nil
+}
+
+// openLane is the bell's question for a lane that was marked and is not mapped.
+func (q *Queue) openLane(bit int) (doorbell.LaneConfig, bool) {
+	if bit == 0 || bit >= len(q.lanes) || q.guard.isClosed() {
+		return doorbell.LaneConfig{}, false
+	}
+	if q.lanes[bit] != nil { // given up before
+		return doorbell.LaneConfig{}, false
+	}
+	l, err := q.openLaneFile(bit)
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errOtherQueue) {
+			q.broken = append(q.broken, &LaneError{Lane: bit, Field: "object", Err: err})
+		}
+		return doorbell.LaneConfig{}, false
+	}
+	q.lanes[bit] = l
+	q.watch(l)
+	return l.config(uint64(q.opt.Size)), true
+}
+
+// errOtherQueue: the file is left over from a queue of the same name that was destroyed.
+var errOtherQueue = errors.New("lane belongs to an earlier queue of this name")
+
+func (q *Queue) openLaneFile(bit int) (*lane, error) {
+	obj, err := q.dir.Open(fmt.Sprintf(laneFile, bit), shm.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	if err = laneBelongs(obj, bit, q.opt.Size, q.obj.Header().UUID); err == nil {
+		var l *lane
+		if l, err = q.mapLane(obj, bit); err == nil {
+			l.obj = obj
+			return l, nil
+		}
+	}
+	_ = obj.Close()
+	return nil, err
+}
+
+// laneBelongs checks that a lane object is the one that this row of this queue should have.
+func laneBelongs(obj *shm.Object, bit, capacity int, queue shm.UUID) error {
+	h := obj.Header()
+	if h.Kind != shm.KindLane {
+		return refuse("open lane", obj.Name(), "kind", h.Kind, shm.KindLane, shm.ErrKind)
+	}
+	high, low := uuidWords(queue)
+	if h.Attrs[attrLaneQueueHigh] != high || h.Attrs[attrLaneQueueLow] != low {
+		return errOtherQueue
+	}
+	if h.Attrs[attrLaneRow] != uint64(bit) || h.Attrs[attrLaneCapacity] != uint64(capacity) {
+		return refuse("open lane", obj.Name(), "row and capacity",
+			[2]uint64{h.Attrs[attrLaneRow], h.Attrs[attrLaneCapacity]}, [2]int{bit, capacity},
+			ErrCorrupt)
+	}
+	return nil
+}
+
+// laneMarked is called for each parked lane whose ready bit was taken: another writer may have
+// taken the lane over since.
+func (q *Queue) laneMarked(bit int) {
+	l := q.lanes[bit]
+	if l == nil || l.obj == nil || l.obj.Generation() == l.generation {
+		return
+	}
+	q.watch(l)
+	q.bell.Reconfigure(bit, l.config(uint64(q.opt.Size)))
+}
+
+// watch arranges that the death of a lane's writer makes the reader look at the lane: whoever
+// died between publishing and ringing cannot do so itself. Where the kernel gives no notice the
+// reader wakes up now and then.
+func (q *Queue) watch(l *lane) {
+	q.watches.Lock()
+	defer q.watches.Unlock()
+	if l.stop != nil {
+		l.stop()
+		l.stop = nil
+	}
+	owner := l.obj.Owner()
+	l.generation = l.obj.Generation()
+	l.dead.Store(false)
+	if owner.PID == shm.Self().PID && owner.PIDNS == shm.Self().PIDNS {
+		return // it dies with us
+	}
+	stop, err := shm.WatchDeath(owner, func() {
+		l.dead.Store(true)
+		q.bell.Mark(l.bit)
+	})
+	if err != nil {
+		q.sliced.Store(true)
+		if q.face != nil {
+			q.ticking.Do(q.tick)
+		}
+		return
+	}
+	l.stop = stop
+}
+
+// findLanes makes every lane that exists a candidate: ready bits are hints.
+func (q *Queue) findLanes(always bool) error {
+	stamp, err := q.dir.Stamp()
+	if err != nil {
+		return err
+	}
+	if always || stamp != q.stamp {
+		q.stamp = stamp
+		for bit := 1; bit < len(q.lanes); bit++ {
+			if q.lanes[bit] == nil {
+				q.bell.Consider(bit)
+			}
+		}
+	}
+	for bit, l := range q.lanes {
+		if l != nil && q.bell.Knows(bit) {
+			q.bell.Consider(bit)
+		}
+	}
+	return nil
+}
+
+// giveUp drops a lane whose writer cannot be trusted, tells the writer, and keeps the reason for
+// the next read to return.
+func (q *Queue) giveUp(l *lane, field string, err error) {
+	q.bell.Drop(l.bit)
+	l.row.bell.Parked.Store(rowPoisoned | doorbell.Parked)
+	e := &LaneError{Lane: l.bit, Field: field, Err: err}
+	if l.obj != nil {
+		e.PID = l.obj.Owner().PID
+	}
+	q.broken = append(q.broken, e)
+}

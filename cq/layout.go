@@ -1,0 +1,88 @@
+package cq
+
+import "github.com/shmring/shmring/shm"
+
+// Sections of a queue's objects. The reader object has all of them, with lane 0; a lane object has
+// the lane's three.
+const (
+	sectQueue  shm.SectionKind = 0x100 + iota // reader-written words of the queue
+	sectRows                                  // reader-written, a row a lane
+	sectHints                                 // producer-written: see package doorbell
+	sectLane                                  // writer-written words of a lane
+	sectSlots                                 // entries
+	sectErrors                                // error detail, parallel to the entries
+)
+
+// Attributes of a reader object: fixed at creation, under the header's checksum.
+const (
+	attrFormat = iota
+	attrCapacity
+	attrLanes
+	attrOverrun
+	attrLifetime
+	attrWait
+	attrReaderPays
+	attrTrust
+)
+
+// Attributes of a lane object.
+const (
+	attrLaneRow = iota
+	attrLaneCapacity
+	attrLaneQueueHigh // uuid of the queue it belongs to
+	attrLaneQueueLow
+)
+
+// The queue's page: reader-written, read-only for everybody else.
+//
+//	0    armed word (doorbell.Arm)
+//	128  state: open, closed, overrun
+//	256  face: number of the eventfd in the reader's process + 1, 0 if there is none
+//	264  generation of the reader that wrote it
+const (
+	offArm       = 0
+	offState     = 128
+	offFace      = 256
+	queueBytes   = 4096
+	stateOpen    = 1
+	stateClosed  = 2
+	stateOverrun = 3
+)
+
+// A row: reader-written, one a lane, two lines that different sides poll.
+//
+//	0    parked, with the queue's state in its upper bits; wake index (doorbell.Row)
+//	128  head: released; peeked: handed out; high-water mark; entries read
+const (
+	rowBytes    = 256
+	rowOffIndex = 128
+)
+
+// What stands beside doorbell.Parked in a row word, to send a writer down its slow path.
+const (
+	rowClosed   = 1 << 1
+	rowOverrun  = 1 << 2
+	rowPoisoned = 1 << 3
+)
+
+// The lane's page: writer-written.
+//
+//	0    tail; sol: index after the last solicited entry; err: after the last error entry; both
+//	     stored before the tail that publishes the entry
+//	128  counters: publishes, wakes, refused posts
+//	256  order of publishes; index + 1 at which the lane overran, 0 if it did not
+//	384  who wrote what: the last four {generation, first index}
+const (
+	laneBytes     = 4096
+	laneEpochs    = 4
+	slotBytes     = 64
+	errorBytes    = 64
+	orderSeqCst   = 0
+	orderRelease  = 1
+	readerFile    = "reader"
+	laneFile      = "lane-%04d"
+	fifoFile      = "wake"
+	maxLanes      = 1024
+	maxCapacity   = 1 << 24
+	layoutVersion = 1 // in every section's layout hash
+)

@@ -1,0 +1,116 @@
+package cq
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/shmring/shmring/doorbell"
+)
+
+// rowWords is a row as it lies in the reader object.
+type rowWords struct {
+	bell      doorbell.Row
+	head      atomic.Uint64 // first entry not released
+	peeked    atomic.Uint64 // first entry not handed out
+	highWater atomic.Uint64 // most entries that were ever waiting
+	read      atomic.Uint64 // entries handed to the application
+	_         [96]byte
+}
+
+// queueWords is the queue's page.
+type queueWords struct {
+	arm     doorbell.Arm
+	state   atomic.Uint64
+	_       [120]byte
+	face    atomic.Uint64
+	faceGen atomic.Uint64
+}
+
+// laneWords is a lane's page.
+type laneWords struct {
+	tail      atomic.Uint64
+	sol       atomic.Uint64
+	err       atomic.Uint64
+	_         [104]byte
+	publishes atomic.Uint64
+	wakes     atomic.Uint64
+	refused   atomic.Uint64
+	_         [104]byte
+	order     atomic.Uint64
+	overrun   atomic.Uint64
+	_         [112]byte
+	epochs    [laneEpochs]epochWords
+}
+
+type epochWords struct{ generation, start atomic.Uint64 }
+
+// errorRecord is the detail of an error entry, at the same index in the parallel array.
+type errorRecord struct {
+	overrunBytes uint64
+	err          int32
+	provErrno    int32
+	dataBytes    uint64
+	data         [ErrDataMaxBytes]byte
+}
+
+// Layouts, asserted in both directions.
+const (
+	_ = uint(unsafe.Sizeof(Entry{}) - slotBytes)
+	_ = uint(slotBytes - unsafe.Sizeof(Entry{}))
+	_ = uint(unsafe.Sizeof(errorRecord{}) - errorBytes)
+	_ = uint(errorBytes - unsafe.Sizeof(errorRecord{}))
+	_ = uint(unsafe.Sizeof(rowWords{}) - rowBytes)
+	_ = uint(rowBytes - unsafe.Sizeof(rowWords{}))
+	_ = uint(unsafe.Offsetof(rowWords{}.head) - rowOffIndex)
+	_ = uint(rowOffIndex - unsafe.Offsetof(rowWords{}.head))
+	_ = uint(unsafe.Offsetof(queueWords{}.state) - offState)
+	_ = uint(offState - unsafe.Offsetof(queueWords{}.state))
+	_ = uint(unsafe.Offsetof(queueWords{}.face) - offFace)
+	_ = uint(offFace - unsafe.Offsetof(queueWords{}.face))
+	_ = uint(unsafe.Offsetof(laneWords{}.publishes) - 128)
+	_ = uint(128 - unsafe.Offsetof(laneWords{}.publishes))
+	_ = uint(unsafe.Offsetof(laneWords{}.order) - 256)
+	_ = uint(256 - unsafe.Offsetof(laneWords{}.order))
+	_ = uint(unsafe.Offsetof(laneWords{}.epochs) - 384)
+	_ = uint(384 - unsafe.Offsetof(laneWords{}.epochs))
+	_ = uint(unsafe.Offsetof(Entry{}.Meta) - 56)
+	_ = uint(56 - unsafe.Offsetof(Entry{}.Meta))
+	_ = uint(unsafe.Sizeof(Tagged{}) - unsafe.Offsetof(Entry{}.Src))
+	_ = uint(unsafe.Offsetof(Entry{}.Src) - unsafe.Sizeof(Tagged{}))
+)
+
+// overlay lays a T over the start of mem, which shm has mapped page-aligned.
+func overlay[T any](mem []byte) *T {
+	var zero T
+	if uintptr(len(mem)) < unsafe.Sizeof(zero) {
+		panic("cq: section smaller than the words in it")
+	}
+	return (*T)(unsafe.Pointer(unsafe.SliceData(mem)))
+}
+
+// overlays lays as many T over mem as it holds.
+func overlays[T any](mem []byte) []T {
+	var zero T
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(mem))),
+		uintptr(len(mem))/unsafe.Sizeof(zero))
+}
+
+// as reads a slot in a format, all of which are prefixes of the entry.
+func as[T Readable](e *Entry) T { return *(*T)(unsafe.Pointer(e)) }
+
+// flagsOf returns the flags word of a format that has one.
+func flagsOf[T Readable](t *T) *Flags {
+	if unsafe.Sizeof(*t) < unsafe.Sizeof(Msg{}) {
+		return nil
+	}
+	return &(*Msg)(unsafe.Pointer(t)).Flags
+}
+
+// loadMeta loads the last word of a slot once.
+func loadMeta(e *Entry) Meta {
+	return Meta(atomic.LoadUint64((*uint64)(unsafe.Pointer(&e.Meta))))
+}
+
+// plainCount adds to a counter that only this goroutine writes and inspectors read. No order is
+// needed, so it costs no XCHG; a 64-bit aligned store does not tear.
+func plainCount(p *atomic.Uint64, n uint64) { countStore(p, countLoad(p)+n) }

@@ -1,0 +1,229 @@
+package cq
+
+import (
+	"fmt"
+	"math/bits"
+	"time"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+// Overrun says what happens to an entry for which there is no room.
+type Overrun uint32
+
+const (
+	// BackPressure refuses it: the poster gets ErrFull, and reserves credits for what must not
+	// be refused. Nothing is lost.
+	BackPressure Overrun = iota
+	// OverrunQueue loses it and puts the queue in the overrun state of fi_cq(3): what was
+	// published before is read, then every read fails with ErrOverrun, for ever.
+	OverrunQueue
+)
+
+func (o Overrun) String() string {
+	if o == OverrunQueue {
+		return "overrun"
+	}
+	return "back-pressure"
+}
+
+// Lifetime says when a queue without a reader is garbage.
+type Lifetime uint32
+
+const (
+	// Ephemeral queues are garbage once reader and writers are provably dead.
+	Ephemeral Lifetime = iota
+	// Persistent queues with unread entries wait for a reader as long as it takes.
+	Persistent
+)
+
+func (l Lifetime) String() string {
+	if l == Persistent {
+		return "persistent"
+	}
+	return "ephemeral"
+}
+
+// WaitObject is what blocking calls of a queue's reader wait on.
+type WaitObject uint32
+
+const (
+	// WaitUnspec is the default: blocking reads sleep on a futex. (libfabric's default is
+	// FI_WAIT_NONE, with which a queue cannot block; this is a deviation.)
+	WaitUnspec WaitObject = iota
+	// WaitNone refuses blocking reads.
+	WaitNone
+	// WaitFD adds a descriptor for the user's own poll or epoll; see [Queue.FD].
+	WaitFD
+	// WaitYield blocks by giving the processor away between looks. It never sleeps.
+	WaitYield
+)
+
+func (w WaitObject) String() string {
+	switch w {
+	case WaitUnspec:
+		return "unspec"
+	case WaitNone:
+		return "none"
+	case WaitFD:
+		return "fd"
+	case WaitYield:
+		return "yield"
+	}
+	return "unknown"
+}
+
+// Options of a queue. The zero value is a queue of 1024 entries a lane, up to 64 writers, all
+// detail, back-pressure, that can block. Format, Size, MaxLanes, Overrun, Lifetime and Wait are
+// fixed at creation; [Queue.Options] returns what they were resolved to.
+type Options struct {
+	Format Format
+	// Size is the least number of entries that each writer's lane holds; it is rounded up to a
+	// power of two. 0 is 1024, the most is 1<<24.
+	Size int
+	// MaxLanes bounds how many writers can be attached at once. 0 is 64, the most 1024.
+	MaxLanes int
+	Overrun  Overrun
+	Lifetime Lifetime
+	Wait     WaitObject
+	// Spin is how long a blocking read looks before it sleeps, burning its CPU: 0 is
+	// doorbell.DefaultSpin, negative is not at all. With one CPU nobody spins.
+	Spin time.Duration
+	// Shared allows several goroutines to read, peek and wait at once, at the price of a lock
+	// a call. Without it the queue serves one goroutine at a time.
+	Shared bool
+	// WritersPay makes every writer publish with a full fence, instead of this reader with a
+	// membarrier each time that it parks a lane. It is for kernels and seccomp filters that
+	// forbid membarrier; where they do, it is set by itself.
+	WritersPay bool
+	// UserContext is the queue's own context (of fi_cq_open), returned by Queue.UserContext.
+	UserContext any
+}
+
+const (
+	defaultSize  = 1024
+	defaultLanes = 64
+)
+
+// resolve checks o and fills in what was left to us.
+func (o Options) resolve(op, name string) (Options, error) {
+	bad := func(field string, got, want any) (Options, error) {
+		return o, refuse(op, name, field, got, want, ErrInvalid)
+	}
+	if o.Format > FormatTagged {
+		return bad("Format", o.Format, "unspec, context, msg, data or tagged")
+	}
+	if o.Format == FormatUnspec {
+		o.Format = FormatTagged
+	}
+	if o.Size < 0 || o.Size > maxCapacity {
+		return bad("Size", o.Size, fmt.Sprintf("0 to %d", maxCapacity))
+	}
+	if o.Size == 0 {
+		o.Size = defaultSize
+	}
+	o.Size = 1 << bits.Len(uint(o.Size-1))
+	// One lane is the reader's own, so a queue needs a second one to be of use.
+	if o.MaxLanes < 0 || o.MaxLanes > maxLanes {
+		return bad("MaxLanes", o.MaxLanes, fmt.Sprintf("0 to %d", maxLanes))
+	}
+	if o.MaxLanes == 0 {
+		o.MaxLanes = defaultLanes
+	}
+	if o.Overrun > OverrunQueue {
+		return bad("Overrun", uint32(o.Overrun), "BackPressure or OverrunQueue")
+	}
+	if o.Lifetime > Persistent {
+		return bad("Lifetime", uint32(o.Lifetime), "Ephemeral or Persistent")
+	}
+	if o.Wait > WaitYield {
+		return bad("Wait", uint32(o.Wait), "WaitUnspec, WaitNone, WaitFD or WaitYield")
+	}
+	return o, nil
+}
+
+// rows is the number of lanes with the reader's own.
+func (o Options) rows() int { return o.MaxLanes + 1 }
+
+func laneSections(id uint32, capacity int) []shm.Section {
+	return []shm.Section{
+		{Kind: sectLane, ID: id, Length: laneBytes, ElemSize: laneBytes, Capacity: 1,
+			LayoutHash: layoutVersion},
+		{Kind: sectSlots, ID: id, Length: uint64(capacity) * slotBytes, ElemSize: slotBytes,
+			Capacity: uint64(capacity), LayoutHash: layoutVersion},
+		{Kind: sectErrors, ID: id, Length: uint64(capacity) * errorBytes, ElemSize: errorBytes,
+			Capacity: uint64(capacity), LayoutHash: layoutVersion},
+	}
+}
+
+func (o Options) readerSpec(name string) shm.Spec {
+	rows := o.rows()
+	s := shm.Spec{Kind: shm.KindQueue, Name: name, Sections: append([]shm.Section{
+		{Kind: sectQueue, Length: queueBytes, ElemSize: queueBytes, Capacity: 1,
+			LayoutHash: layoutVersion},
+		{Kind: sectRows, Length: uint64(rows) * rowBytes, ElemSize: rowBytes,
+			Capacity: uint64(rows), LayoutHash: layoutVersion},
+		{Kind: sectHints, Length: doorbell.HintsBytes(rows),
+			ElemSize: doorbell.HintsBytes(rows), Capacity: 1, LayoutHash: layoutVersion},
+	}, laneSections(0, o.Size)...)}
+	s.Attrs[attrFormat] = uint64(o.Format)
+	s.Attrs[attrCapacity] = uint64(o.Size)
+	s.Attrs[attrLanes] = uint64(rows)
+	s.Attrs[attrOverrun] = uint64(o.Overrun)
+	s.Attrs[attrLifetime] = uint64(o.Lifetime)
+	s.Attrs[attrWait] = uint64(o.Wait)
+	if !o.WritersPay {
+		s.Attrs[attrReaderPays] = 1
+	}
+	return s
+}
+
+func laneSpec(name string, row, capacity int, queue shm.UUID) shm.Spec {
+	s := shm.Spec{Kind: shm.KindLane, Name: name,
+		Sections: laneSections(uint32(row), capacity)}
+	s.Attrs[attrLaneRow] = uint64(row)
+	s.Attrs[attrLaneCapacity] = uint64(capacity)
+	s.Attrs[attrLaneQueueHigh], s.Attrs[attrLaneQueueLow] = uuidWords(queue)
+	return s
+}
+
+func uuidWords(u shm.UUID) (high, low uint64) {
+	for i := range 8 {
+		high = high<<8 | uint64(u[i])
+		low = low<<8 | uint64(u[8+i])
+	}
+	return high, low
+}
+
+// stored returns the options that a reader object was created with, bounded: they index memory.
+func stored(op, name string, h shm.Header) (Options, error) {
+	o := Options{
+		Format: Format(h.Attrs[attrFormat]), Size: int(h.Attrs[attrCapacity]),
+		MaxLanes: int(h.Attrs[attrLanes]) - 1, Overrun: Overrun(h.Attrs[attrOverrun]),
+		Lifetime: Lifetime(h.Attrs[attrLifetime]), Wait: WaitObject(h.Attrs[attrWait]),
+		WritersPay: h.Attrs[attrReaderPays] == 0,
+	}
+	if o.MaxLanes < 1 || o.Size < 1 {
+		return o, refuse(op, name, "attributes", h.Attrs, "at least one lane and slot", ErrCorrupt)
+	}
+	r, err := o.resolve(op, name)
+	if err != nil || r != o {
+		return o, refuse(op, name, "attributes", h.Attrs, "what Create writes", ErrCorrupt)
+	}
+	return o, nil
+}
+
+// Plan returns how many bytes of shared memory a queue takes with so many writers attached.
+func Plan(o Options, writers int) (uint64, error) {
+	o, err := o.resolve("plan", "")
+	if err != nil {
+		return 0, err
+	}
+	total, err := shm.Plan(o.readerSpec("plan"))
+	if err != nil {
+		return 0, err
+	}
+	lane, err := shm.Plan(laneSpec("plan", 1, o.Size, shm.UUID{}))
+	return total + lane*uint64(writers), err
+}

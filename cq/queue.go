@@ -1,0 +1,322 @@
+package cq
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+// Queue is the reading end of a completion queue (fid_cq). It has one living reader at a time and
+// as many writers as it has lanes.
+//
+// A Queue serves one goroutine at a time, unless Options.Shared; waiting counts. Signal, Close,
+// Detach, Stats and the methods that return options may be called from anywhere.
+type Queue struct {
+	name  string
+	opt   Options
+	home  *shm.Dir // the directory that holds the queue's
+	dir   *shm.Dir // the queue's own
+	obj   *shm.Object
+	words *queueWords
+	rows  []rowWords
+	bell  *doorbell.Bell
+	face  *doorbell.Face
+	spin  time.Duration
+	guard guard
+
+	lanes   []*lane // by row; nil until seen. Under the bell's lock.
+	cur     int     // lane that the next read begins with
+	errLane *lane   // has an error entry at its head, which a read stopped at
+	out     *lane   // has entries handed out by Peek
+	overrun *lane   // overran and is drained: nothing new is reported
+	broken  []error // lanes given up, to be reported once each
+
+	broadcast   atomic.Uint64 // grows with every SignalAll
+	redelivered bool          // of what the last Read or Peek returned
+	sliced      atomic.Bool   // some writer's death would not be noticed: wake up now and then
+	stamp       uint64        // of the directory, at the last full look
+
+	self    *Writer // on lane 0
+	selfMu  sync.Mutex
+	watches sync.Mutex    // guards lane.stop
+	gone    chan struct{} // closed when the queue is
+	ticker  sync.WaitGroup
+	ticking sync.Once
+}
+
+// Create makes a queue and becomes its reader. A queue of that name that exists is ErrExist
+// (fs.ErrExist, EEXIST), unless it is ephemeral and everybody who had to do with it is provably
+// dead: then it is removed first.
+func Create(d *shm.Dir, name string, o Options) (*Queue, error) {
+	o, err := o.resolve("create", name)
+	if err != nil {
+		return nil, err
+	}
+	if doorbell.Barrier() != nil {
+		o.WritersPay = true
+	}
+	dir, err := d.Sub(name, true)
+	if err != nil {
+		return nil, fmt.Errorf("cq: create %q: %w", name, err)
+	}
+	obj, err := createReader(dir, name, o)
+	if errors.Is(err, fs.ErrExist) && removeDead(dir) == nil {
+		obj, err = createReader(dir, name, o)
+	}
+	if err != nil {
+		_ = dir.Close()
+		_ = d.RemoveSub(name)
+		return nil, fmt.Errorf("cq: create %q: %w", name, err)
+	}
+	return newQueue("create", d, dir, obj, name, o)
+}
+
+func createReader(dir *shm.Dir, name string, o Options) (*shm.Object, error) {
+	if o.Wait == WaitFD {
+		if err := doorbell.MakeFIFO(dir.Path() + "/" + fifoFile); err != nil {
+			return nil, err
+		}
+	}
+	return dir.Create(readerFile, o.readerSpec(name), initReader)
+}
+
+// initReader writes what must be there before anybody can see the object: every row is born
+// parked, with wake index 0, so that the first publish in it rings.
+func initReader(obj *shm.Object) error {
+	mem, _, err := obj.Section(sectRows, 0)
+	if err != nil {
+		return err
+	}
+	rows := overlays[rowWords](mem)
+	for i := range rows {
+		rows[i].bell.Parked.Store(doorbell.Parked)
+	}
+	if mem, _, err = obj.Section(sectQueue, 0); err != nil {
+		return err
+	}
+	overlay[queueWords](mem).state.Store(stateOpen)
+	return nil
+}
+
+// Adopt becomes the reader of a queue that exists and has no living reader; a living one is a
+// [*shm.BusyError]. Fields of want that are not zero must agree with how the queue was created
+// (Spin, Shared and UserContext are this reader's own). What the previous reader had been handed
+// and not released comes again, marked FlagRedelivered.
+func Adopt(d *shm.Dir, name string, want Options) (*Queue, error) {
+	dir, err := d.Sub(name, false)
+	if err != nil {
+		return nil, fmt.Errorf("cq: adopt %q: %w", name, err)
+	}
+	q, err := adopt(d, dir, name, want)
+	if err != nil {
+		_ = dir.Close()
+		return nil, fmt.Errorf("cq: adopt %q: %w", name, err)
+	}
+	return q, nil
+}
+
+func adopt(d, dir *shm.Dir, name string, want Options) (*Queue, error) {
+	obj, err := dir.Open(readerFile, shm.ReadWrite)
+	if err != nil {
+		return nil, err
+	}
+	o, err := stored("adopt", name, obj.Header())
+	if err == nil {
+		err = want.agrees(o, name)
+	}
+	if err == nil {
+		err = obj.Claim(func() error { return readerState(obj, name) })
+	}
+	if err == nil && !o.WritersPay && doorbell.Barrier() != nil {
+		err = refuse("adopt", name, "membarrier", "refused by the kernel",
+			"allowed, as for the reader that created the queue", ErrInvalid)
+	}
+	if err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	o.Spin, o.Shared, o.UserContext = want.Spin, want.Shared, want.UserContext
+	return newQueue("adopt", d, dir, obj, name, o)
+}
+
+// readerState refuses a queue that its reader closed.
+func readerState(obj *shm.Object, name string) error {
+	mem, _, err := obj.Section(sectQueue, 0)
+	if err != nil {
+		return err
+	}
+	if s := overlay[queueWords](mem).state.Load(); s == stateClosed {
+		return &Error{Op: "open", Name: name, Err: ErrClosed,
+			Hint: "its reader destroyed it; create it again"}
+	}
+	return nil
+}
+
+// agrees checks what a reader asks for against what the queue is.
+func (o Options) agrees(have Options, name string) error {
+	check := func(field string, want, got uint64) error {
+		if want != 0 && want != got {
+			return refuse("adopt", name, field, got, want, ErrInvalid)
+		}
+		return nil
+	}
+	size := o
+	if o.Size > 0 {
+		r, err := o.resolve("adopt", name)
+		if err != nil {
+			return err
+		}
+		size = r
+	}
+	if o.Format > have.Format {
+		return refuse("adopt", name, "Format", have.Format, o.Format, ErrFormat)
+	}
+	return errors.Join(
+		check("Size", uint64(max(size.Size, 0)), uint64(have.Size)),
+		check("MaxLanes", uint64(max(o.MaxLanes, 0)), uint64(have.MaxLanes)),
+		check("Overrun", uint64(o.Overrun), uint64(have.Overrun)),
+		check("Lifetime", uint64(o.Lifetime), uint64(have.Lifetime)),
+		check("Wait", uint64(o.Wait), uint64(have.Wait)))
+}
+
+// Open adopts the queue if it exists, and creates it if not.
+func Open(d *shm.Dir, name string, o Options) (*Queue, error) {
+	for range 16 {
+		q, err := Adopt(d, name, o)
+		if err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return q, err
+		}
+		q, err = Create(d, name, o)
+		if err == nil || !errors.Is(err, fs.ErrExist) {
+			return q, err
+		}
+	}
+	return nil, &Error{Op: "open", Name: name, Err: ErrBusy,
+		Hint: "it is being created and destroyed all the time"}
+}
+
+// newQueue maps the words of an object that this process owns.
+func newQueue(op string, d, dir *shm.Dir, obj *shm.Object, name string, o Options) (*Queue, error) {
+	q := &Queue{name: name, opt: o, home: d, dir: dir, obj: obj, spin: doorbell.SpinBudget(o.Spin),
+		lanes: make([]*lane, o.rows()), gone: make(chan struct{})}
+	q.guard.shared = o.Shared
+	if err := q.start(); err != nil {
+		q.face.Close()
+		_ = obj.Release()
+		_ = obj.Close()
+		return nil, fmt.Errorf("cq: %s %q: %w", op, name, err)
+	}
+	return q, nil
+}
+
+func (q *Queue) start() (err error) {
+	var mem []byte
+	if mem, _, err = q.obj.Section(sectQueue, 0); err != nil {
+		return err
+	}
+	q.words = overlay[queueWords](mem)
+	if mem, _, err = q.obj.Section(sectRows, 0); err != nil {
+		return err
+	}
+	if q.rows = overlays[rowWords](mem); len(q.rows) < q.opt.rows() {
+		return refuse("open", q.name, "rows", len(q.rows), q.opt.rows(), ErrCorrupt)
+	}
+	if mem, _, err = q.obj.Section(sectHints, 0); err != nil {
+		return err
+	}
+	hints, err := doorbell.MapHints(mem, q.opt.rows())
+	if err != nil {
+		return err
+	}
+	if q.opt.Wait == WaitFD {
+		if q.face, err = doorbell.NewFace(q.dir.Path() + "/" + fifoFile); err != nil {
+			return err
+		}
+		q.words.face.Store(uint64(q.face.EventFD()) + 1)
+	} else {
+		q.words.face.Store(0)
+	}
+	generation := q.obj.Generation()
+	q.words.faceGen.Store(generation)
+	q.bell = doorbell.NewBell(doorbell.Config{Arm: &q.words.arm, Hints: hints,
+		Lanes: q.opt.rows(), Generation: uint16(generation), Face: q.face,
+		Open: q.openLane, Marked: q.laneMarked, Shared: q.opt.Shared})
+	q.bell.Lock()
+	defer q.bell.Unlock()
+	if err := q.ownLane(); err != nil {
+		return err
+	}
+	if q.words.state.Load() == stateOverrun {
+		q.bell.SetFlags(rowOverrun)
+		q.overrun = q.lanes[0]
+	}
+	// Hints died with whoever took them: look at every lane there may be.
+	return q.findLanes(true)
+}
+
+// Name returns the queue's name.
+func (q *Queue) Name() string { return q.name }
+
+// Options returns how the queue was created, with what was left open filled in.
+func (q *Queue) Options() Options { return q.opt }
+
+// UserContext returns Options.UserContext.
+func (q *Queue) UserContext() any { return q.opt.UserContext }
+
+// FD returns the descriptor of a queue that was created with WaitFD, for the caller's own poll or
+// epoll; it is readable after something was published. Before every blocking wait on it TryWait
+// must have succeeded. Without WaitFD it is -1.
+func (q *Queue) FD() int {
+	if q.face == nil {
+		return -1
+	}
+	return q.face.FD()
+}
+
+// Signal ends one blocking read of the queue: one that waits now, or else the next one that finds
+// nothing (fi_cq_signal). Signals do not add up. A queue without wait object is ErrNoWait.
+func (q *Queue) Signal() error {
+	if q.opt.Wait == WaitNone {
+		return &Error{Op: "signal", Name: q.name, Err: ErrNoWait}
+	}
+	if !q.guard.enterAny() {
+		return &Error{Op: "signal", Name: q.name, Err: ErrClosed}
+	}
+	defer q.guard.leaveAny()
+	q.bell.Signal()
+	return nil
+}
+
+// SignalAll ends every blocking read that waits now and leaves nothing for later ones. They
+// return ErrSignaled.
+func (q *Queue) SignalAll() error {
+	if q.opt.Wait == WaitNone {
+		return &Error{Op: "signal", Name: q.name, Err: ErrNoWait}
+	}
+	if !q.guard.enterAny() {
+		return &Error{Op: "signal", Name: q.name, Err: ErrClosed}
+	}
+	defer q.guard.leaveAny()
+	q.broadcast.Add(1)
+	q.bell.Kick()
+	return nil
+}
+
+// StrError returns the text of a provider error number and its detail (fi_cq_strerror). Numbers of
+// this library and the operating system have one; others are printed as they are.
+func (q *Queue) StrError(provErrno int32, errData []byte) string {
+	text := fmt.Sprintf("provider error %d", provErrno)
+	if provErrno > 0 && (provErrno < int32(EOther)+int32(len(fabricText))) {
+		text = Errno(provErrno).Error()
+	}
+	if len(errData) > 0 {
+		text = fmt.Sprintf("%s (detail %x)", text, errData)
+	}
+	return text
+}

@@ -1,0 +1,346 @@
+package cq
+
+import (
+	"github.com/shmring/shmring/ring"
+)
+
+// laneBudget is how many entries one lane gives before the next one's turn, so that a busy writer
+// starves nobody. Order is kept per lane.
+const laneBudget = 64
+
+// Read copies up to len(dst) completions and removes them from the queue (fi_cq_read). T is one of
+// the formats, no larger than the queue's. It never blocks.
+//
+// It returns how many it copied, at least one, or 0 and: ErrAgain if there is none; ErrAvail if an
+// error entry is next, until ReadErr has taken it; ErrOverrun once an overrun queue is drained;
+// a *LaneError, once, for a lane that was given up; ErrFormat, ErrClosed, or ErrBusy while
+// entries handed out by Peek are not released. Entries ahead of an error are returned first.
+//
+// An entry that Read returned is gone: if the process dies before it acted on it, no successor
+// sees it. Peek and Release keep it until it was acted on.
+func Read[T Readable](q *Queue, dst []T) (int, error) { return readFrom(q, dst, nil) }
+
+// ReadFrom is Read with the source of each entry, AddrNotAvail where it is not known
+// (fi_cq_readfrom). Both slices must have the same length.
+func ReadFrom[T Readable](q *Queue, dst []T, src []Addr) (int, error) {
+	if len(dst) != len(src) {
+		return 0, refuse("readfrom", q.name, "len(src)", len(src), len(dst), ErrInvalid)
+	}
+	return readFrom(q, dst, src)
+}
+
+func readFrom[T Readable](q *Queue, dst []T, src []Addr) (int, error) {
+	if !q.guard.enter() {
+		return 0, ErrClosed
+	}
+	if q.opt.Format != FormatTagged && formatOf[T]() > q.opt.Format {
+		q.guard.leave()
+		return 0, refuse("read", q.name, "format", formatOf[T](), q.opt.Format, ErrFormat)
+	}
+	q.bell.Lock()
+	n, err := drain(q, dst, src)
+	q.bell.Unlock()
+	q.guard.leave()
+	return n, err
+}
+
+// drain is R1 to R3: one round over the lanes that may have something, and more while a lane had
+// more than its budget.
+func drain[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
+	if q.errLane != nil {
+		return 0, ErrAvail
+	}
+	if q.out != nil {
+		return 0, ErrBusy
+	}
+	q.bell.Take()
+	q.bell.Heat()
+	q.redelivered = false
+	for again := true; again && n < len(dst); {
+		again = false
+		start := q.cur
+		for pass := range 2 { // from the current lane to the last, then from the first to it
+			from, to := start, len(q.lanes)
+			if pass == 1 {
+				from, to = 0, start
+			}
+			for bit := q.bell.Next(from); bit >= 0 && bit < to; bit = q.bell.Next(bit + 1) {
+				got, more, stop := takeLane(q, q.lanes[bit], dst[n:], tail(src, n))
+				n += got
+				if stop || n == len(dst) {
+					q.cur = bit
+					return q.result(n, len(dst))
+				}
+				again = again || more
+				if got == 0 {
+					q.empty(bit)
+				}
+			}
+		}
+	}
+	return q.result(n, len(dst))
+}
+
+func tail(src []Addr, n int) []Addr {
+	if src == nil {
+		return nil
+	}
+	return src[n:]
+}
+
+// result says what a read that copied n entries returns.
+func (q *Queue) result(n, wanted int) (int, error) {
+	switch {
+	case n > 0:
+		return n, nil
+	case q.errLane != nil:
+		return 0, ErrAvail
+	case len(q.broken) > 0:
+		err := q.broken[0]
+		q.broken = q.broken[1:]
+		return 0, err
+	case wanted == 0:
+		return 0, nil
+	case q.overrun != nil:
+		return 0, ErrOverrun
+	}
+	return 0, ErrAgain
+}
+
+// takeLane copies entries of one lane. more says that it stopped at the budget, stop that the read
+// must end here: at an error entry, or where redelivered entries end.
+func takeLane[T Readable](q *Queue, l *lane, dst []T, src []Addr) (n int, more, stop bool) {
+	want := min(len(dst), laneBudget)
+	again := l.again()
+	if again > 0 {
+		want = int(min(uint64(want), again))
+	}
+	a, b := l.cons.Peek(want)
+	n, stop = copyEntries(q, l, dst, src, a, again > 0)
+	if !stop && len(b) > 0 {
+		var k int
+		k, stop = copyEntries(q, l, dst[n:], tail(src, n), b, again > 0)
+		n += k
+	}
+	if n > 0 {
+		l.release(n)
+		q.redelivered = again > 0
+		stop = stop || again > 0
+		more = n == want
+	}
+	return n, more, stop
+}
+
+// again returns how many entries from the head on an earlier reader may have seen.
+func (l *lane) again() uint64 {
+	if left := l.marked - l.cons.Head(); left <= uint64(len(l.errs)) {
+		return left
+	}
+	return 0
+}
+
+// release gives n entries back to the writer and keeps the row's statistics.
+func (l *lane) release(n int) {
+	if waiting := l.cons.Waiting(); waiting > countLoad(&l.row.highWater) {
+		countStore(&l.row.highWater, waiting)
+	}
+	plainCount(&l.row.read, uint64(n))
+	l.cons.Release(n)
+	l.peeked = l.cons.Head()
+}
+
+// copyEntries copies one span. The kind of each entry is loaded once; what is copied is what was
+// there at that moment, and means nothing to us.
+func copyEntries[T Readable](q *Queue, l *lane, dst []T, src []Addr, span []Entry,
+	redelivered bool) (n int, stop bool) {
+	for i := range span {
+		e := &span[i]
+		m := loadMeta(e)
+		if m&kindMask != kindEntry {
+			q.notEntry(l, m)
+			return n, true
+		}
+		dst[n] = as[T](e)
+		if src != nil {
+			src[n] = e.Src
+		}
+		if redelivered || m&MetaNoContext != 0 {
+			markEntry(&dst[n], m, redelivered)
+		}
+		n++
+	}
+	return n, false
+}
+
+// markEntry sets this library's flags in formats that have flags.
+func markEntry[T Readable](t *T, m Meta, redelivered bool) {
+	f := flagsOf(t)
+	if f == nil {
+		return
+	}
+	if redelivered {
+		*f |= FlagRedelivered
+	}
+	if m&MetaNoContext != 0 {
+		*f |= FlagNoContext
+	}
+}
+
+// notEntry notes why a read stopped at a slot that holds no completion.
+func (q *Queue) notEntry(l *lane, m Meta) {
+	if m&kindMask == kindError {
+		q.errLane = l
+		return
+	}
+	q.giveUp(l, "entry kind", refuse("read", q.name, "kind", uint64(m&kindMask),
+		"completion or error", ErrCorrupt))
+}
+
+// empty is called for a lane that had nothing: it leaves the candidates if it is parked, and is
+// looked at more closely if it overran or broke.
+func (q *Queue) empty(bit int) {
+	l := q.lanes[bit]
+	if err := l.cons.Err(); err != nil {
+		q.giveUp(l, "index", err)
+		return
+	}
+	if q.overrun == nil && l.words.overrun.Load() != 0 && q.opt.Overrun == OverrunQueue {
+		if l.cons.Len() == 0 {
+			q.promote(l)
+		}
+	}
+	q.bell.Drained(bit)
+}
+
+// promote makes a lane's overrun the queue's: what the lane had published before is drained, every
+// writer learns of it at its next post.
+func (q *Queue) promote(l *lane) {
+	q.overrun = l
+	q.words.state.Store(stateOverrun)
+	q.bell.SetFlags(rowOverrun)
+	for bit := range q.rows {
+		if !q.bell.Knows(bit) {
+			q.rows[bit].bell.Parked.Store(rowOverrun | 1)
+		}
+	}
+}
+
+// Redelivered reports whether what the last Read or Peek returned may have been seen by an
+// earlier reader. Such entries never mix with others in one call, so that formats without flags
+// can be told apart too. Only the goroutine that read may ask.
+func (q *Queue) Redelivered() bool { return q.redelivered }
+
+// Peek returns up to n completions in place, without copying and without removing them. They all
+// come from one lane and are followed by those that the next Peek returns, until Release. The
+// slice is valid until then; the writer may be hostile and change what it points to, so read each
+// field once. Errors are those of [Read]; ErrAgain also means that this lane has no more while
+// others may.
+func (q *Queue) Peek(n int) ([]Entry, error) {
+	if !q.guard.enter() {
+		return nil, ErrClosed
+	}
+	q.bell.Lock()
+	es, err := q.peek(n)
+	q.bell.Unlock()
+	q.guard.leave()
+	return es, err
+}
+
+func (q *Queue) peek(n int) ([]Entry, error) {
+	if n <= 0 {
+		return nil, refuse("peek", q.name, "n", n, "1 or more", ErrInvalid)
+	}
+	if q.errLane != nil {
+		return nil, ErrAvail
+	}
+	if q.out != nil {
+		if es, _ := q.peekLane(q.out, n); len(es) > 0 {
+			return es, nil
+		}
+		return nil, ErrAgain
+	}
+	q.bell.Take()
+	q.bell.Heat()
+	start := q.cur
+	for pass := range 2 {
+		from, to := start, len(q.lanes)
+		if pass == 1 {
+			from, to = 0, start
+		}
+		for bit := q.bell.Next(from); bit >= 0 && bit < to; bit = q.bell.Next(bit + 1) {
+			es, stop := q.peekLane(q.lanes[bit], n)
+			if len(es) > 0 {
+				q.cur = (bit + 1) % len(q.lanes)
+				return es, nil
+			}
+			if stop {
+				_, err := q.result(0, n)
+				return nil, err
+			}
+			q.empty(bit)
+		}
+	}
+	_, err := q.result(0, n)
+	return nil, err
+}
+
+// peekLane hands out entries of one lane, from the first that was not handed out yet. What is
+// handed out is written to the row before it leaves, so that a successor can mark it.
+func (q *Queue) peekLane(l *lane, n int) (es []Entry, stop bool) {
+	left := l.marked - l.peeked
+	again := left != 0 && left <= uint64(len(l.errs))
+	if again {
+		n = int(min(uint64(n), left))
+	}
+	es, _ = l.cons.PeekFrom(l.peeked, n)
+	for i := range es {
+		if m := loadMeta(&es[i]); m&kindMask != kindEntry {
+			if i == 0 && q.out == nil {
+				q.notEntry(l, m)
+			}
+			es, stop = es[:i:i], true
+			break
+		}
+	}
+	if len(es) == 0 {
+		return nil, stop
+	}
+	q.redelivered = again
+	l.peeked += uint64(len(es))
+	if !again {
+		ring.StoreRelease(&l.row.peeked, l.peeked)
+	}
+	q.out = l
+	ring.StoreRelease(&q.guard.loans, l.peeked-l.cons.Head())
+	return es, stop
+}
+
+// Release removes the first n entries that Peek handed out.
+func (q *Queue) Release(n int) error {
+	if !q.guard.enter() {
+		return ErrClosed
+	}
+	q.bell.Lock()
+	err := q.release(n)
+	q.bell.Unlock()
+	q.guard.leave()
+	return err
+}
+
+func (q *Queue) release(n int) error {
+	if n == 0 {
+		return nil
+	}
+	if l := q.out; l != nil && n > 0 && uint64(n) <= l.peeked-l.cons.Head() {
+		peeked := l.peeked
+		l.release(n)
+		l.peeked = peeked
+		left := peeked - l.cons.Head()
+		if left == 0 {
+			q.out = nil
+		}
+		ring.StoreRelease(&q.guard.loans, left)
+		return nil
+	}
+	return refuse("release", q.name, "n", n, "what Peek handed out", ErrInvalid)
+}

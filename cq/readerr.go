@@ -1,0 +1,67 @@
+package cq
+
+// ReadErr takes the error entry that is next (fi_cq_readerr) and fills e. ErrAgain says that the
+// next entry is not an error. As much of the error data as e.ErrData holds is copied there and
+// e.ErrData shortened to it; the memory is the caller's.
+func (q *Queue) ReadErr(e *ErrorEntry) error {
+	if !q.guard.enter() {
+		return ErrClosed
+	}
+	q.bell.Lock()
+	err := q.readErr(e)
+	q.bell.Unlock()
+	q.guard.leave()
+	return err
+}
+
+func (q *Queue) readErr(e *ErrorEntry) error {
+	if q.out != nil {
+		return ErrBusy
+	}
+	if q.errLane == nil && !q.findError() {
+		return ErrAgain
+	}
+	l := q.errLane
+	a, _ := l.cons.Peek(1)
+	if len(a) == 0 {
+		return ErrAgain
+	}
+	s := a[0]
+	i := l.cons.Head() & uint64(len(l.errs)-1)
+	detail := l.errs[i] // copied once; everything below looks at the copy
+	l.fill(e, &s, &detail)
+	q.errLane = nil
+	l.release(1)
+	return nil
+}
+
+// fill bounds what the writer says and copies it.
+func (l *lane) fill(e *ErrorEntry, s *Entry, d *errorRecord) {
+	buf := e.ErrData
+	n := min(d.dataBytes, ErrDataMaxBytes)
+	*e = ErrorEntry{Context: s.Context, Flags: s.Flags, Len: s.Len, Buf: s.Buf, Data: s.Data,
+		Tag: s.Tag, Src: s.Src, OverrunBytes: d.overrunBytes, Err: Errno(d.err),
+		ProvErrno: d.provErrno}
+	e.ErrData = buf[:copy(buf, d.data[:n])]
+	if s.Meta&MetaNoContext != 0 {
+		e.Flags |= FlagNoContext
+	}
+	if l.again() > 0 {
+		e.Flags |= FlagRedelivered
+		e.Redelivered = true
+	}
+}
+
+// findError looks for a lane whose next entry is an error.
+func (q *Queue) findError() bool {
+	q.bell.Take()
+	q.bell.Heat()
+	for bit := q.bell.Next(0); bit >= 0; bit = q.bell.Next(bit + 1) {
+		l := q.lanes[bit]
+		if a, _ := l.cons.Peek(1); len(a) > 0 && loadMeta(&a[0])&kindMask == kindError {
+			q.errLane = l
+			return true
+		}
+	}
+	return false
+}

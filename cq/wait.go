@@ -1,0 +1,332 @@
+package cq
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"time"
+
+	"github.com/shmring/shmring/doorbell"
+)
+
+// sliceNs is how long a reader sleeps at most while some writer's death would not be noticed.
+const sliceNs = int64(100 * time.Millisecond)
+
+// WaitCond says what a blocking read waits for (FI_CQ_COND_THRESHOLD). The zero value is any entry.
+// Conditions are hints in libfabric; here a read with Min returns when Min entries are waiting, at
+// the deadline with what is there, when a lane is full, or when an error entry is waiting.
+type WaitCond struct {
+	Min int
+}
+
+// ReadTimeout is Read that waits (fi_cq_sread): up to timeout, for ever if it is negative, not at
+// all if it is 0. Besides Read's, its results are ErrTimeout and ErrSignaled, both EAGAIN;
+// ErrClosed when the queue is closed while it waits; ErrNoWait for a queue that cannot block. What
+// is available wins over a signal, and a timeout leaves a signal for the next call.
+//
+// While it waits it looks for Options.Spin and then sleeps on a futex, which holds an operating
+// system thread.
+func ReadTimeout[T Readable](q *Queue, dst []T, timeout time.Duration, cond ...WaitCond) (int, error) {
+	return readWait(context.Background(), q, dst, nil, timeout, cond)
+}
+
+// ReadContext is Read that waits until the context ends; then it returns an error that matches
+// ctx.Err() and its cause. The context is not looked at while entries are there.
+func ReadContext[T Readable](ctx context.Context, q *Queue, dst []T, cond ...WaitCond) (int, error) {
+	return readWait(ctx, q, dst, nil, -1, cond)
+}
+
+// ReadFromTimeout is ReadTimeout with the source of each entry (fi_cq_sreadfrom).
+func ReadFromTimeout[T Readable](q *Queue, dst []T, src []Addr, timeout time.Duration,
+	cond ...WaitCond) (int, error) {
+	if len(dst) != len(src) {
+		return 0, refuse("sreadfrom", q.name, "len(src)", len(src), len(dst), ErrInvalid)
+	}
+	return readWait(context.Background(), q, dst, src, timeout, cond)
+}
+
+// ReadFromContext is ReadContext with the source of each entry.
+func ReadFromContext[T Readable](ctx context.Context, q *Queue, dst []T, src []Addr,
+	cond ...WaitCond) (int, error) {
+	if len(dst) != len(src) {
+		return 0, refuse("sreadfrom", q.name, "len(src)", len(src), len(dst), ErrInvalid)
+	}
+	return readWait(ctx, q, dst, src, -1, cond)
+}
+
+// PeekContext is Peek that waits until the context ends.
+func (q *Queue) PeekContext(ctx context.Context, n int) ([]Entry, error) {
+	es, err := q.Peek(n)
+	if err != ErrAgain || q.out != nil {
+		return es, err
+	}
+	w, err := q.newWait(ctx, -1)
+	if err != nil {
+		return nil, err
+	}
+	defer w.close()
+	for {
+		if es, err = q.Peek(n); err != ErrAgain {
+			return es, err
+		}
+		if err = w.once(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func readWait[T Readable](ctx context.Context, q *Queue, dst []T, src []Addr,
+	timeout time.Duration, cond []WaitCond) (int, error) {
+	least := 1
+	if len(cond) > 0 && cond[0].Min > 1 {
+		least = cond[0].Min
+	}
+	if least == 1 { // the fast path touches neither clock nor context
+		if n, err := readFrom(q, dst, src); n > 0 || err != ErrAgain {
+			return n, err
+		}
+	}
+	if least > q.opt.Size*q.opt.rows() {
+		return 0, refuse("sread", q.name, "Min", least, q.opt.Size*q.opt.rows(), ErrInvalid)
+	}
+	w, err := q.newWait(ctx, timeout)
+	if err != nil {
+		return 0, err
+	}
+	defer w.close()
+	if least > 1 {
+		if err := w.threshold(uint64(least)); err != nil && err != ErrTimeout {
+			return 0, err
+		}
+		// At the deadline, what is there is the result.
+	}
+	for {
+		if n, err := readFrom(q, dst, src); n > 0 || err != ErrAgain {
+			return n, err
+		}
+		if err := w.once(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// wait is one blocking call.
+type wait struct {
+	q          *Queue
+	ctx        context.Context
+	cancel     func() bool // of context.AfterFunc, once about to sleep
+	deadlineNs int64       // 0 is none
+	broadcast  uint64      // Queue.broadcast when the call began
+	spun       bool
+}
+
+func (q *Queue) newWait(ctx context.Context, timeout time.Duration) (*wait, error) {
+	if q.opt.Wait == WaitNone {
+		return nil, &Error{Op: "sread", Name: q.name, Err: ErrNoWait,
+			Hint: "create the queue with another wait object"}
+	}
+	w := &wait{q: q, ctx: ctx, broadcast: q.broadcast.Load()}
+	if timeout >= 0 {
+		w.deadlineNs = deadline(timeout)
+	}
+	return w, nil
+}
+
+// deadline adds without overflow; 0 would mean none.
+func deadline(timeout time.Duration) int64 {
+	now := doorbell.Now()
+	if int64(timeout) > math.MaxInt64-now {
+		return math.MaxInt64
+	}
+	return max(1, now+int64(timeout))
+}
+
+func (w *wait) close() {
+	if w.cancel != nil {
+		w.cancel()
+	}
+}
+
+// over says why the call must end although nothing is there, or nil.
+func (w *wait) over() error {
+	switch {
+	case w.q.guard.isClosed():
+		return ErrClosed
+	case w.ctx.Err() != nil:
+		return ended(w.ctx)
+	case w.deadlineNs != 0 && doorbell.Now() >= w.deadlineNs:
+		return ErrTimeout // before the latch: a signal stays for the next call
+	case w.q.broadcast.Load() != w.broadcast:
+		return ErrSignaled
+	}
+	return nil
+}
+
+// once waits until a look is worth while; an error says why the call must end.
+func (w *wait) once() error {
+	q := w.q
+	if err := w.over(); err != nil {
+		return err
+	}
+	if !q.guard.enter() {
+		return ErrClosed
+	}
+	defer q.guard.leave()
+	if q.opt.Wait == WaitYield {
+		if q.bell.TakeSignal() {
+			return ErrSignaled
+		}
+		runtime.Gosched()
+		return nil
+	}
+	if !w.spun && q.spin > 0 {
+		w.spun = true
+		if doorbell.Spin(q.spin, w.look) {
+			return nil
+		}
+	}
+	q.bell.Lock()
+	q.bell.Take()
+	more, err := q.bell.Park() // R4
+	signaled := err == nil && !more && q.bell.TakeSignal()
+	q.bell.Unlock()
+	switch {
+	case err != nil:
+		return err
+	case more:
+		w.spun = false
+		return nil
+	case signaled:
+		return ErrSignaled
+	}
+	return w.sleep(doorbell.Wait{})
+}
+
+// look is what a spinning reader looks at. In a shared queue the lock keeps others from changing
+// the candidates meanwhile.
+func (w *wait) look() bool {
+	w.q.bell.Lock()
+	defer w.q.bell.Unlock()
+	return w.q.bell.Pending() || w.q.guard.isClosed() || w.q.broadcast.Load() != w.broadcast
+}
+
+// sleep is R5 to R9, and the full look at the end of a slice.
+func (w *wait) sleep(d doorbell.Wait) error {
+	q := w.q
+	if w.cancel == nil && w.ctx.Done() != nil {
+		w.cancel = context.AfterFunc(w.ctx, q.kick)
+	}
+	d.DeadlineNs = w.deadlineNs
+	if q.sliced.Load() {
+		d.SliceNs = sliceNs
+	}
+	d.Stop = func() bool { return w.over() != nil }
+	q.bell.Sleep(d)
+	if q.sliced.Load() {
+		q.bell.Lock()
+		defer q.bell.Unlock()
+		return q.findLanes(false)
+	}
+	return nil
+}
+
+// kick wakes every waiter. It may come late, from a context that outlived the wait.
+func (q *Queue) kick() {
+	if q.guard.enterAny() {
+		q.bell.Kick()
+		q.guard.leaveAny()
+	}
+}
+
+// threshold waits until least entries are waiting in all lanes together, or something else ends
+// the wait. Nothing is read.
+func (w *wait) threshold(least uint64) error {
+	q := w.q
+	for {
+		if !q.guard.enter() {
+			return ErrClosed
+		}
+		err, done := w.thresholdOnce(least)
+		q.guard.leave()
+		if done || err != nil {
+			return err
+		}
+	}
+}
+
+func (w *wait) thresholdOnce(least uint64) (err error, done bool) {
+	q := w.q
+	q.bell.Lock()
+	q.bell.Take()
+	takes := q.bell.Takes()
+	_, err = q.bell.Park()
+	sum, end := q.waiting()
+	q.bell.Unlock()
+	if err != nil || end || sum >= least {
+		return err, true
+	}
+	if err := w.over(); err != nil {
+		return err, true
+	}
+	if q.opt.Wait == WaitYield {
+		runtime.Gosched()
+		return nil, false
+	}
+	q.bell.Lock()
+	signaled := q.bell.TakeSignal()
+	q.bell.Unlock()
+	if signaled {
+		if sum > 0 {
+			return nil, true
+		}
+		return ErrSignaled, true
+	}
+	return w.sleep(doorbell.Wait{Missing: least - sum, Takes: takes}), false
+}
+
+// waiting counts the entries that wait in all lanes. end says that there is no point in waiting
+// for more: a lane is full, broken or overrun, or holds an error entry.
+func (q *Queue) waiting() (sum uint64, end bool) {
+	end = q.errLane != nil || len(q.broken) > 0 || q.overrun != nil || q.out != nil
+	for bit := q.bell.Next(0); bit >= 0; bit = q.bell.Next(bit + 1) {
+		l := q.lanes[bit]
+		head, tail := l.Level()
+		sum += tail - head
+		lastError := l.words.err.Load()
+		end = end || tail-head >= uint64(q.opt.Size) || lastError-head-1 < uint64(q.opt.Size)
+	}
+	return sum, end
+}
+
+// TryWait arms the queue's descriptor (fi_trywait). nil says that nothing is there and that a
+// blocking wait on FD will end when something comes; ErrAgain that something is there, or may be:
+// read until ErrAgain and try again. ErrSignaled reports a signal, once. It must be called before
+// each wait on the descriptor, by the goroutine that reads the queue.
+func (q *Queue) TryWait() error {
+	if q.face == nil {
+		return &Error{Op: "trywait", Name: q.name, Err: ErrNoWait,
+			Hint: "create the queue with WaitFD"}
+	}
+	if !q.guard.enter() {
+		return ErrClosed
+	}
+	defer q.guard.leave()
+	if q.sliced.Load() {
+		q.bell.Lock()
+		err := q.findLanes(false)
+		q.bell.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	ready, signaled, err := q.bell.TryWait()
+	switch {
+	case err != nil:
+		return err
+	case signaled:
+		return ErrSignaled
+	case ready || q.errLane != nil || len(q.broken) > 0:
+		return ErrAgain
+	}
+	return nil
+}

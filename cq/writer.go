@@ -1,0 +1,306 @@
+package cq
+
+import (
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/ring"
+	"github.com/shmring/shmring/shm"
+)
+
+// Writer posts completions to a queue through a lane of its own. It is one goroutine's at a time.
+// Close and Stats may be called from anywhere.
+type Writer struct {
+	name   string
+	bit    int
+	obj    *shm.Object // the lane, nil for the reader's own
+	reader *shm.Object // the queue's reader object
+	home   *shm.Dir
+	dir    *shm.Dir
+	prod   *ring.Producer[Entry]
+	errs   []errorRecord
+	words  *laneWords
+	ringer *doorbell.Ringer
+	guard  guard
+	own    bool // on lane 0: the queue owns the memory
+
+	policy   Overrun
+	credits  uint64 // promised and not used
+	reserved int    // slots that Reserve returned and Commit may publish
+	lost     bool   // this lane overran
+}
+
+// Lane returns the writer's lane number.
+func (w *Writer) Lane() int { return w.bit }
+
+// Cap returns how many entries the lane holds.
+func (w *Writer) Cap() int { return w.prod.Cap() }
+
+// Post publishes one completion. nil says that the reader will get it, if it does not close the
+// queue first; ErrFull that the reader is behind; ErrClosed that the queue or the writer is
+// closed; ErrOverrun that the queue was overrun, now or before. Only the marks of e.Meta are
+// taken.
+func (w *Writer) Post(e *Entry) error {
+	a, _, err := w.Reserve(1)
+	if err != nil {
+		return err
+	}
+	a[0] = *e
+	return w.Commit(1)
+}
+
+// PostBatch publishes the first n of es with one store and returns n, less than len(es) when the
+// lane has no room for all; then the error is ErrFull if n is 0, and nil if not.
+func (w *Writer) PostBatch(es []Entry) (int, error) {
+	if len(es) == 0 {
+		return 0, nil
+	}
+	a, b, err := w.Reserve(len(es))
+	if err != nil {
+		return 0, err
+	}
+	n := copy(a, es)
+	n += copy(b, es[n:])
+	return n, w.Commit(n)
+}
+
+// Reserve returns up to n free slots to be filled in place, as one span or, around the end of the
+// lane, two. Each slot must be assigned as a whole, since it holds what was there before. Nothing
+// is published before Commit. Room that credits were given for is not handed out. Errors are
+// those of [Writer.Post].
+func (w *Writer) Reserve(n int) (a, b []Entry, err error) {
+	if !w.guard.enter() {
+		return nil, nil, ErrClosed
+	}
+	a, b, err = w.reserve(n, w.credits)
+	w.guard.leave()
+	return a, b, err
+}
+
+func (w *Writer) reserve(n int, keep uint64) (a, b []Entry, err error) {
+	if n <= 0 {
+		return nil, nil, refuse("reserve", w.name, "n", n, "1 or more", ErrInvalid)
+	}
+	if f := w.ringer.Flags(); f > doorbell.Parked {
+		return nil, nil, w.refused(f)
+	}
+	a, b = w.prod.Reserve(n + int(keep))
+	room := len(a) + len(b) - int(keep)
+	if room <= 0 {
+		return nil, nil, w.full()
+	}
+	n = min(n, room)
+	if n <= len(a) {
+		a, b = a[:n:n], nil
+	} else {
+		b = b[: n-len(a) : n-len(a)]
+	}
+	w.reserved = n
+	return a, b, nil
+}
+
+// Commit publishes the first k of the slots that the last Reserve returned, with one store, and
+// wakes the reader if it sleeps.
+func (w *Writer) Commit(k int) error {
+	if !w.guard.enter() {
+		return ErrClosed
+	}
+	if k < 0 || k > w.reserved {
+		w.guard.leave()
+		return refuse("commit", w.name, "k", k, w.reserved, ErrInvalid)
+	}
+	w.reserved = 0
+	w.publish(k, kindEntry)
+	w.guard.leave()
+	return nil
+}
+
+// publish is P1 to P7 for k filled slots. Kind and sequence are stamped here; they are visible
+// before the tail is.
+func (w *Writer) publish(k int, kind Meta) {
+	at := w.prod.Tail()
+	a, b := w.prod.Reserve(k)
+	marks := stamp(a, at, kind) | stamp(b, at+uint64(len(a)), kind)
+	next := at + uint64(k)
+	if marks&MetaSolicited != 0 || kind == kindError {
+		w.words.sol.Store(lastMarked(a, b, at, kind))
+	}
+	if kind == kindError {
+		w.words.err.Store(next)
+	}
+	plainCount(&w.words.publishes, 1)
+	w.prod.Commit(k)
+	if row := w.ringer.Published(next, kind == kindError); row != 0 {
+		countStore(&w.words.wakes, w.ringer.Wakes())
+	}
+}
+
+// stamp completes the last word of each entry and returns all marks that were set.
+func stamp(es []Entry, at uint64, kind Meta) (marks Meta) {
+	for i := range es {
+		m := es[i].Meta & metaMarks
+		marks |= m
+		es[i].Meta = m | kind | Meta(uint32(at)+uint32(i))<<32
+	}
+	return marks
+}
+
+// lastMarked returns the index after the last entry that an event for solicited ones is due for.
+func lastMarked(a, b []Entry, at uint64, kind Meta) uint64 {
+	if kind == kindError {
+		return at + uint64(len(a)+len(b))
+	}
+	for i := len(b) - 1; i >= 0; i-- {
+		if b[i].Meta&MetaSolicited != 0 {
+			return at + uint64(len(a)+i) + 1
+		}
+	}
+	for i := len(a) - 1; i >= 0; i-- {
+		if a[i].Meta&MetaSolicited != 0 {
+			return at + uint64(i) + 1
+		}
+	}
+	return at
+}
+
+// PostError publishes a failed operation, which the reader takes with ReadErr, in order with the
+// completions of this lane. Up to ErrDataMaxBytes of e.ErrData are kept. Errors are those of Post.
+func (w *Writer) PostError(e *ErrorEntry) error {
+	if !w.guard.enter() {
+		return ErrClosed
+	}
+	defer w.guard.leave()
+	a, _, err := w.reserve(1, w.credits)
+	if err != nil {
+		return err
+	}
+	w.fillError(&a[0], e)
+	w.reserved = 0
+	w.publish(1, kindError)
+	return nil
+}
+
+func (w *Writer) fillError(slot *Entry, e *ErrorEntry) {
+	*slot = Entry{Context: e.Context, Flags: e.Flags, Len: e.Len, Buf: e.Buf, Data: e.Data,
+		Tag: e.Tag, Src: e.Src}
+	if e.Flags&FlagNoContext != 0 {
+		slot.Flags &^= FlagNoContext
+		slot.Meta = MetaNoContext
+	}
+	d := &w.errs[w.prod.Tail()&uint64(len(w.errs)-1)]
+	*d = errorRecord{overrunBytes: e.OverrunBytes, err: int32(e.Err), provErrno: e.ProvErrno}
+	d.dataBytes = uint64(copy(d.data[:], e.ErrData))
+}
+
+// Credit reserves room for n completions that must not be refused later: those of operations that
+// were accepted. It reserves all or nothing; ErrFull says that there is not that much room.
+// Credited posts use the room up, one each.
+func (w *Writer) Credit(n int) error {
+	if !w.guard.enter() {
+		return ErrClosed
+	}
+	defer w.guard.leave()
+	if n < 0 {
+		return refuse("credit", w.name, "n", n, "0 or more", ErrInvalid)
+	}
+	if f := w.ringer.Flags(); f > doorbell.Parked {
+		return w.refused(f)
+	}
+	if a, b := w.prod.Reserve(n + int(w.credits)); len(a)+len(b) < n+int(w.credits) {
+		return ErrFull
+	}
+	w.credits += uint64(n)
+	return nil
+}
+
+// Credits returns how many credits are reserved and not used.
+func (w *Writer) Credits() int { return int(w.credits) }
+
+// PostCredited is Post with room that Credit reserved: it is never refused for lack of room.
+func (w *Writer) PostCredited(e *Entry) error {
+	return w.credited(func(slot *Entry) Meta { *slot = *e; return kindEntry })
+}
+
+// PostErrorCredited is PostError with room that Credit reserved.
+func (w *Writer) PostErrorCredited(e *ErrorEntry) error {
+	return w.credited(func(slot *Entry) Meta { w.fillError(slot, e); return kindError })
+}
+
+func (w *Writer) credited(fill func(*Entry) Meta) error {
+	if !w.guard.enter() {
+		return ErrClosed
+	}
+	defer w.guard.leave()
+	if w.credits == 0 {
+		return ErrNoCredit
+	}
+	a, _, err := w.reserve(1, 0)
+	if err != nil {
+		return err
+	}
+	w.credits--
+	kind := fill(&a[0])
+	w.reserved = 0
+	w.publish(1, kind)
+	return nil
+}
+
+// ReturnCredits gives up n credits without posting.
+func (w *Writer) ReturnCredits(n int) {
+	w.credits -= min(w.credits, uint64(max(n, 0)))
+}
+
+// Free returns how many entries can be posted now without a credit.
+func (w *Writer) Free() int {
+	if !w.guard.enter() {
+		return 0
+	}
+	defer w.guard.leave()
+	return max(0, w.prod.Free()-int(w.credits))
+}
+
+// full says what no room means in this queue, and why there may be none.
+func (w *Writer) full() error {
+	if err := w.prod.Err(); err != nil {
+		return &LaneError{Lane: w.bit, PID: w.reader.Owner().PID, Field: "head", Err: err}
+	}
+	plainCount(&w.words.refused, 1)
+	if w.policy != OverrunQueue {
+		return ErrFull
+	}
+	// From here on the lane is final: the reader drains it and tells the queue.
+	w.lost = true
+	w.words.overrun.Store(w.prod.Tail() + 1)
+	w.ringer.Published(w.prod.Tail(), true)
+	return ErrOverrun
+}
+
+// refused translates what the reader wrote beside the parked bit.
+func (w *Writer) refused(flags uint64) error {
+	switch {
+	case flags&rowClosed != 0:
+		return ErrClosed
+	case flags&rowOverrun != 0:
+		return ErrOverrun
+	case flags&rowPoisoned != 0:
+		return &LaneError{Lane: w.bit, PID: w.reader.Owner().PID, Field: "lane",
+			Err: ErrCorrupt}
+	}
+	return nil
+}
+
+// Stats of a writer.
+type WriterStats struct {
+	Posted    uint64 // entries published by this lane, all its writers together
+	Publishes uint64 // batches
+	Wakes     uint64 // batches that made a system call to wake the reader
+	Refused   uint64 // posts for which there was no room
+}
+
+// Stats returns counters. It may be called from anywhere while the writer is open.
+func (w *Writer) Stats() WriterStats {
+	if !w.guard.enterAny() {
+		return WriterStats{}
+	}
+	defer w.guard.leaveAny()
+	return WriterStats{Posted: w.words.tail.Load(), Publishes: w.words.publishes.Load(),
+		Wakes: w.words.wakes.Load(), Refused: w.words.refused.Load()}
+}
