@@ -47,7 +47,7 @@ func attach(d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cq: attach %q: %w", name, err)
 	}
-	w := &Writer{name: name, home: d, dir: dir}
+	w := &Writer{name: name, home: d.Path(), dir: dir}
 	if err := w.open(o); err != nil {
 		w.unmap()
 		return nil, fmt.Errorf("cq: attach %q: %w", name, err)
@@ -263,7 +263,7 @@ func (w *Writer) Close() error {
 	w.unmap()
 	if gone {
 		// The reader left the directory to the last writer.
-		_ = w.home.RemoveSub(w.name)
+		removeHome(w.home, w.name)
 	}
 	if err != nil && !removed(err) {
 		return fmt.Errorf("cq: close writer of %q: %w", w.name, err)

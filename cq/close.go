@@ -68,7 +68,7 @@ func (q *Queue) end(op string, last func() error) error {
 	err = errors.Join(err, q.obj.Close(), q.dir.Close())
 	if op == "close" {
 		// Writers that are still attached keep the directory; the last of them removes it.
-		_ = q.home.RemoveSub(q.name)
+		removeHome(q.home, q.name)
 	}
 	if err != nil {
 		return fmt.Errorf("cq: %s %q: %w", op, q.name, err)
@@ -147,6 +147,15 @@ func removeDead(dir *shm.Dir) error {
 		err = errors.Join(err, l.Unlink())
 	}
 	return errors.Join(err, obj.Unlink())
+}
+
+// removeHome removes a queue's directory if it is empty. The caller's own handle on the directory
+// above may be closed by now.
+func removeHome(path, name string) {
+	if d, err := shm.OpenDir(path); err == nil {
+		_ = d.RemoveSub(name)
+		_ = d.Close()
+	}
 }
 
 // tick wakes the user of a descriptor now and then, where a writer's death gives no notice.

@@ -20,7 +20,7 @@ import (
 type Queue struct {
 	name  string
 	opt   Options
-	home  *shm.Dir // the directory that holds the queue's
+	home  string   // the directory that holds the queue's
 	dir   *shm.Dir // the queue's own
 	obj   *shm.Object
 	words *queueWords
@@ -203,7 +203,7 @@ func Open(d *shm.Dir, name string, o Options) (*Queue, error) {
 
 // newQueue maps the words of an object that this process owns.
 func newQueue(op string, d, dir *shm.Dir, obj *shm.Object, name string, o Options) (*Queue, error) {
-	q := &Queue{name: name, opt: o, home: d, dir: dir, obj: obj, spin: doorbell.SpinBudget(o.Spin),
+	q := &Queue{name: name, opt: o, home: d.Path(), dir: dir, obj: obj, spin: doorbell.SpinBudget(o.Spin),
 		lanes: make([]*lane, o.rows()), gone: make(chan struct{})}
 	q.guard.shared = o.Shared
 	if err := q.start(); err != nil {

@@ -13,7 +13,7 @@ type Writer struct {
 	bit    int
 	obj    *shm.Object // the lane, nil for the reader's own
 	reader *shm.Object // the queue's reader object
-	home   *shm.Dir
+	home   string
 	dir    *shm.Dir
 	prod   *ring.Producer[Entry]
 	errs   []errorRecord
@@ -33,6 +33,10 @@ func (w *Writer) Lane() int { return w.bit }
 
 // Cap returns how many entries the lane holds.
 func (w *Writer) Cap() int { return w.prod.Cap() }
+
+// Next returns the index that the next published entry gets; its low 32 bits are that entry's
+// sequence (see [Meta.Seq]). Only the goroutine that posts may ask.
+func (w *Writer) Next() uint64 { return w.prod.Tail() }
 
 // Post publishes one completion. nil says that the reader will get it, if it does not close the
 // queue first; ErrFull that the reader is behind; ErrClosed that the queue or the writer is

@@ -1,0 +1,50 @@
+package cq
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// Stats of a queue's reader.
+type Stats struct {
+	Read     uint64 // entries handed to the application, by this reader and those before it
+	Sleeps   uint64 // system calls to sleep
+	Barriers uint64 // system calls that paid for the order of writers' publishes
+	Lanes    int    // lanes that were ever written
+}
+
+// Stats returns counters. It may be called from anywhere while the queue is open.
+func (q *Queue) Stats() Stats {
+	if !q.guard.enterAny() {
+		return Stats{}
+	}
+	defer q.guard.leaveAny()
+	s := Stats{Sleeps: q.bell.Sleeps(), Barriers: q.bell.Barriers()}
+	for i := range q.rows {
+		if n := q.rows[i].read.Load(); n > 0 {
+			s.Read += n
+			s.Lanes++
+		}
+	}
+	return s
+}
+
+// RemoveDead removes a queue of which every party is provably gone: nobody reads it, nobody
+// writes it, and it is ephemeral. Otherwise it fails with ErrBusy and removes nothing.
+func RemoveDead(d *shm.Dir, name string) error {
+	dir, err := d.Sub(name, false)
+	if err == nil {
+		err = removeDead(dir)
+		_ = dir.Close()
+	}
+	if err == nil {
+		err = d.RemoveSub(name)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cq: remove %q: %w", name, err)
+	}
+	return nil
+}
