@@ -26,12 +26,13 @@
 // # The peer may be hostile
 //
 // An index that comes out of shared memory is loaded once, compared with the private copies and
-// used only if it lies within the ring; otherwise the handle is poisoned for good and every later
-// call returns a [*CorruptError]. Slot contents are the caller's to distrust.
+// used only if it lies within the ring; otherwise the handle is poisoned for good: its Err is a
+// [*CorruptError], and it goes no further than the last index that was possible. Slot
+// contents are the caller's to distrust.
 //
 // # Race detector
 //
 // Memory outside the Go heap gives the race detector no happens-before edges, so a producer and
 // a consumer in one process would look racy for what they hand over. Under -race the package adds
-// the edges itself; see race.go.
+// the edges itself; see race_unsafe.go.
 package ring

@@ -40,7 +40,8 @@ func (p *Producer[T]) Free() int {
 
 // Reserve returns up to n free slots, as one span or, around the end of the ring, two. Nothing is
 // promised to the consumer until Commit; a second Reserve returns the same slots again. Fewer
-// than n, or none, come back when the ring is full or the producer is poisoned (see Err).
+// than n, or none, come back when the ring is full or the producer is poisoned (see Err). What was
+// reserved before may still be committed then: the limit that an honest index gave stands.
 func (p *Producer[T]) Reserve(n int) (a, b []T) {
 	if uint64(n) > p.limit-p.next {
 		p.refresh()
@@ -62,7 +63,6 @@ func (p *Producer[T]) refresh() {
 	p.race.acquireFree()
 	if h-seen > p.next-seen {
 		p.err = &CorruptError{Field: "head", Found: h, Low: seen, High: p.next, Capacity: capacity}
-		p.limit = p.next
 		return
 	}
 	p.limit = h + capacity

@@ -1,0 +1,233 @@
+package ring_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/shmring/shmring/ring"
+)
+
+// everywhere runs f for each capacity, start index and order.
+func everywhere(t *testing.T, f func(t *testing.T, capacity int, start uint64, o ring.Order)) {
+	for _, capacity := range capacities {
+		for _, start := range starts(capacity) {
+			for _, o := range orders {
+				t.Run(fmt.Sprintf("cap=%d/start=%#x/%v", capacity, start, o), func(t *testing.T) {
+					f(t, capacity, start, o)
+				})
+			}
+		}
+	}
+}
+
+// batches are the batch sizes worth trying in a ring of that capacity.
+func batches(capacity int) []int {
+	all := []int{1, 2, 3, capacity/2 + 1, capacity - 1, capacity}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	return slices.DeleteFunc(all, func(n int) bool { return n < 1 || n > capacity })
+}
+
+// checkSpans verifies that a and b are the n slots from index at, that they break only at the end
+// of the ring, and that appending to them cannot reach a slot behind them.
+func checkSpans(t *testing.T, p *pair, at uint64, n int, a, b []uint64) {
+	t.Helper()
+	if len(a)+len(b) != n {
+		t.Fatalf("at %#x: spans of %d+%d slots, want %d", at, len(a), len(b), n)
+	}
+	if cap(a) != len(a) || cap(b) != len(b) {
+		t.Fatalf("at %#x: spans have room behind them: %d/%d %d/%d",
+			at, len(a), cap(a), len(b), cap(b))
+	}
+	first := int(at % uint64(len(p.slots)))
+	if want := min(n, len(p.slots)-first); len(a) != want {
+		t.Fatalf("at %#x: first span has %d slots, want %d", at, len(a), want)
+	}
+	if n > 0 && &a[0] != &p.slots[first] {
+		t.Fatalf("at %#x: first span starts at the wrong slot", at)
+	}
+	if len(b) > 0 && &b[0] != &p.slots[0] {
+		t.Fatalf("at %#x: second span does not start at slot 0", at)
+	}
+}
+
+func checkEntries(t *testing.T, at uint64, a, b []uint64) {
+	t.Helper()
+	for _, span := range [][]uint64{a, b} {
+		for _, v := range span {
+			if v != stamp(at) {
+				t.Fatalf("entry %#x holds %#x, want %#x", at, v, stamp(at))
+			}
+			at++
+		}
+	}
+}
+
+func TestBatchesAroundTheEnd(t *testing.T) {
+	everywhere(t, func(t *testing.T, capacity int, start uint64, o ring.Order) {
+		for _, n := range batches(capacity) {
+			p := newPair(capacity, start, o)
+			for at := start; at-start < uint64(2*capacity+n); at += uint64(n) {
+				a, b := p.prod.Reserve(n)
+				checkSpans(t, p, at, n, a, b)
+				if got := p.put(n); got != n {
+					t.Fatalf("published %d of %d", got, n)
+				}
+				if p.tail.Load() != at+uint64(n) || p.prod.Tail() != at+uint64(n) {
+					t.Fatalf("tail is %#x", p.tail.Load())
+				}
+				a, b = p.cons.Peek(n)
+				checkSpans(t, p, at, n, a, b)
+				checkEntries(t, at, a, b)
+				p.cons.Release(n)
+				if p.head.Load() != at+uint64(n) || p.cons.Head() != at+uint64(n) {
+					t.Fatalf("head is %#x", p.head.Load())
+				}
+			}
+		}
+	})
+}
+
+func TestFullAndEmpty(t *testing.T) {
+	everywhere(t, func(t *testing.T, capacity int, start uint64, o ring.Order) {
+		p := newPair(capacity, start, o)
+		if a, b := p.cons.Peek(1); len(a)+len(b) != 0 || p.cons.Len() != 0 {
+			t.Fatal("a new ring is not empty")
+		}
+		if p.prod.Free() != capacity || p.prod.Cap() != capacity || p.cons.Cap() != capacity {
+			t.Fatalf("a new ring has %d free slots of %d", p.prod.Free(), p.prod.Cap())
+		}
+		if n := p.put(capacity + 1); n != capacity {
+			t.Fatalf("%d entries fitted into %d slots", n, capacity)
+		}
+		if a, b := p.prod.Reserve(1); len(a)+len(b) != 0 || p.prod.Free() != 0 {
+			t.Fatal("a full ring has room")
+		}
+		a, b := p.cons.Peek(2 * capacity)
+		checkSpans(t, p, start, capacity, a, b)
+		checkEntries(t, start, a, b)
+		p.cons.Release(1)
+		if n := p.put(2); n != 1 {
+			t.Fatalf("%d entries fitted into one released slot", n)
+		}
+		a, b = p.cons.Peek(capacity)
+		checkSpans(t, p, start+1, capacity, a, b)
+		checkEntries(t, start+1, a, b)
+		p.cons.Release(capacity)
+		if p.cons.Len() != 0 || p.prod.Free() != capacity {
+			t.Fatal("a drained ring is not empty")
+		}
+		if p.prod.Err() != nil || p.cons.Err() != nil {
+			t.Fatal(p.prod.Err(), p.cons.Err())
+		}
+	})
+}
+
+func TestPeekFrom(t *testing.T) {
+	everywhere(t, func(t *testing.T, capacity int, start uint64, o ring.Order) {
+		p := newPair(capacity, start, o)
+		p.put(capacity)
+		for skip := range uint64(min(capacity, 5)) {
+			a, b := p.cons.PeekFrom(start+skip, capacity)
+			checkSpans(t, p, start+skip, capacity-int(skip), a, b)
+			checkEntries(t, start+skip, a, b)
+		}
+		if a, b := p.cons.PeekFrom(start+uint64(capacity), 1); len(a)+len(b) != 0 {
+			t.Fatal("an entry behind the last one")
+		}
+		p.cons.Release(1)
+		for _, at := range []uint64{start, start + uint64(capacity) + 1} {
+			mustPanic(t, "PeekFrom outside", func() { p.cons.PeekFrom(at, 1) })
+		}
+	})
+}
+
+// What was reserved and not committed is not seen; reserving again gives the same slots.
+func TestCommitPart(t *testing.T) {
+	everywhere(t, func(t *testing.T, capacity int, start uint64, o ring.Order) {
+		p := newPair(capacity, start, o)
+		a, _ := p.prod.Reserve(capacity)
+		a[0] = stamp(start)
+		p.prod.Commit(0)
+		if p.cons.Len() != 0 {
+			t.Fatal("an entry that was not committed is seen")
+		}
+		again, _ := p.prod.Reserve(1)
+		if &again[0] != &a[0] {
+			t.Fatal("a second Reserve gives other slots")
+		}
+		p.prod.Commit(1)
+		x, y := p.cons.Peek(capacity)
+		checkSpans(t, p, start, 1, x, y)
+		checkEntries(t, start, x, y)
+	})
+}
+
+// A producer goes on at the tail, a consumer at the head that its predecessor left.
+func TestTakeOver(t *testing.T) {
+	everywhere(t, func(t *testing.T, capacity int, start uint64, o ring.Order) {
+		p := newPair(capacity, start, o)
+		p.put(capacity)
+		p.cons.Release(0)
+		p.cons.Peek(1)
+		p.cons.Release(1)
+		p.prod = ring.NewProducer(p.tail, p.head, p.slots, p.tail.Load(), o)
+		p.cons = ring.NewConsumer(p.tail, p.head, p.slots, p.head.Load())
+		if got := p.cons.Len(); got != capacity-1 {
+			t.Fatalf("the successor sees %d entries, want %d", got, capacity-1)
+		}
+		if n := p.put(capacity); n != 1 {
+			t.Fatalf("the successor could publish %d, want 1", n)
+		}
+		a, b := p.cons.Peek(capacity)
+		checkEntries(t, start+1, a, b)
+	})
+}
+
+func TestRepublish(t *testing.T) {
+	p := newPair(4, 7, ring.Release)
+	p.put(3)
+	p.tail.Store(0)
+	p.prod.Republish()
+	if p.tail.Load() != 10 {
+		t.Fatalf("tail is %d, want 10", p.tail.Load())
+	}
+}
+
+func TestMisuse(t *testing.T) {
+	p := newPair(4, 0, ring.SeqCst)
+	p.put(2)
+	mustPanic(t, "Commit beyond the ring", func() { p.prod.Commit(3) })
+	mustPanic(t, "negative Commit", func() { p.prod.Commit(-1) })
+	p.cons.Peek(2)
+	mustPanic(t, "Release beyond the tail", func() { p.cons.Release(3) })
+	mustPanic(t, "negative Release", func() { p.cons.Release(-1) })
+	for _, n := range []int{0, 3, 5} {
+		mustPanic(t, "geometry", func() {
+			ring.NewConsumer(p.tail, p.head, make([]uint64, n), 0)
+		})
+		mustPanic(t, "geometry", func() {
+			ring.NewProducer(p.tail, p.head, make([]uint64, n), 0, ring.SeqCst)
+		})
+	}
+	if p.cons.Len() != 2 || p.prod.Free() != 2 {
+		t.Fatal("a refused call changed the ring")
+	}
+}
+
+func mustPanic(t *testing.T, what string, f func()) {
+	t.Helper()
+	defer func() {
+		if recover() == nil {
+			t.Errorf("%s: no panic", what)
+		}
+	}()
+	f()
+}
+
+func TestOrderString(t *testing.T) {
+	if ring.SeqCst.String() != "seq-cst" || ring.Release.String() != "release" {
+		t.Fatal(ring.SeqCst, ring.Release)
+	}
+}
