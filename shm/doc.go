@@ -1,9 +1,9 @@
 // Package shm makes and opens shared memory objects that other processes of the same user can
 // find, check and outlive.
 //
-// An object is one file in memory, or one memfd. Page 0 describes it; sections follow, each on pages
-// of its own unless its maker asks for less. One process at a time owns an object and writes it;
-// what others may write is a section that its maker sets aside.
+// An object is one file in memory, or one memfd. Page 0 describes it; sections follow, each on
+// pages of its own unless its maker asks for less. One process at a time owns an object and writes
+// it; what others may write is a section that its maker sets aside.
 //
 //	byte      page 0, all numbers little-endian
 //	0x000     magic "shmring\0"

@@ -107,9 +107,3 @@ func decodeOwner(page []byte) Owner {
 	}
 	return o
 }
-
-// sameProcess reports whether both records are of one process incarnation.
-func (o Owner) sameProcess(p Owner) bool {
-	return o.PID == p.PID && o.PIDNS == p.PIDNS && o.StartTicks == p.StartTicks &&
-		o.BootID == p.BootID
-}

@@ -72,10 +72,10 @@ func (r *Region) Bytes() []byte { return r.mem }
 // Ref returns the reference to offset off, which the caller keeps below the region's length.
 func (r *Region) Ref(off uint64) Ref { return MakeRef(r.id, off) }
 
-// View lends n bytes at ref without copying them. The reference may come from a peer: it is checked.
-// The bytes stay readable until the loan is released; what they hold is the peer's affair, so look
-// at each byte once. Errors: [ErrStale] for another region or generation, [ErrCorrupt] for a range
-// outside, os.ErrClosed.
+// View lends n bytes at ref without copying them. The reference may come from a peer: it is
+// checked. The bytes stay readable until the loan is released; what they hold is the peer's affair,
+// so look at each byte once. Errors: [ErrStale] for another region or generation, [ErrCorrupt] for
+// a range outside, os.ErrClosed.
 func (r *Region) View(ref Ref, n int) (Loan, error) {
 	if ref.Region() != r.id {
 		return Loan{}, r.badRef("region", ref.Region(), r.id, ErrStale)

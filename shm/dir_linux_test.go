@@ -1,0 +1,197 @@
+package shm
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+func TestNames(t *testing.T) {
+	d := openTestDir(t)
+	for _, name := range []string{"", ".", "..", ".hidden", "a/b", "/a", "a\x00b", "a\nb", "a\x7f",
+		"\xff", strings.Repeat("x", 65)} {
+		_, err := d.Open(name, ReadOnly)
+		_, err2 := d.Create(name, specFor(""), nil)
+		_, err3 := d.Sub(name, true)
+		for _, err := range []error{err, err2, err3, d.RemoveSub(name)} {
+			if !errors.Is(err, ErrName) || !errors.Is(err, syscall.EINVAL) {
+				t.Errorf("%q: %v", name, err)
+			}
+		}
+	}
+	if _, err := d.Sub("bell-1", true); !errors.Is(err, ErrName) {
+		t.Errorf("a queue called like a bell: %v", err)
+	}
+	for _, name := range []string{"x", "bell-" + NewUUID().String(), "Größe 3", "a..b",
+		strings.Repeat("x", 64)} {
+		o := makeObject(t, d, name)
+		if o.Header().Name != name {
+			t.Errorf("header says %q for %q", o.Header().Name, name)
+		}
+	}
+}
+
+func TestDirMustBePrivate(t *testing.T) {
+	base := openTestDir(t).Path()
+	dir := filepath.Join(base, "loose")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(dir)
+	for _, mode := range []os.FileMode{0o710, 0o701, 0o777} {
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		for _, err := range []error{second(OpenDir(dir)),
+			second(openTestDir(t).Sub("loose", true))} {
+			if !errors.Is(err, ErrOwner) || !errors.Is(err, fs.ErrPermission) {
+				t.Errorf("mode %v: %v", mode, err)
+			}
+		}
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(base, "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(link)
+	if _, err := OpenDir(link); !errors.Is(err, ErrOwner) {
+		t.Errorf("symbolic link: %v", err)
+	}
+	file := filepath.Join(base, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(file)
+	if _, err := OpenDir(file); !errors.Is(err, ErrOwner) {
+		t.Errorf("file: %v", err)
+	}
+	if _, err := OpenDir(filepath.Join(base, "no", "such")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("missing parent: %v", err)
+	}
+}
+
+func TestDirOfAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		shmtest.Require(t, "root", errors.New("giving files away needs root"))
+	}
+	d := openTestDir(t)
+	dir := filepath.Join(d.Path(), "theirs")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(dir)
+	const nobody = 65534
+	if err := os.Chown(dir, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenDir(dir); !errors.Is(err, ErrOwner) {
+		t.Errorf("directory: %v", err)
+	}
+	o := makeObject(t, d, "a")
+	if err := os.Chown(filepath.Join(d.Path(), "a"), nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Open("a", ReadOnly); !errors.Is(err, ErrOwner) {
+		t.Errorf("object: %v", err)
+	}
+	if _, err := OpenFD(o.FD(), "a", ReadOnly); !errors.Is(err, ErrOwner) {
+		t.Errorf("object by descriptor: %v", err)
+	}
+}
+
+func TestDirMustBeInMemory(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if ok, _, err := sysMemoryFS(int(f.Fd())); err != nil || ok {
+		t.Skipf("the directory for temporary files is itself in memory (%v)", err)
+	}
+	if _, err := OpenDir(dir); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSubListStamp(t *testing.T) {
+	d := openTestDir(t)
+	if _, err := d.Sub("orders", false); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("missing queue: %v", err)
+	}
+	sub, err := d.Sub("orders", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sub.Path() != filepath.Join(d.Path(), "orders") {
+		t.Error(sub.Path())
+	}
+	before, err := sub.Stamp()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := makeObject(t, sub, "reader")
+	after, err := sub.Stamp()
+	if err != nil || after == before {
+		t.Errorf("stamp %d, then %d, %v", before, after, err)
+	}
+	word(o.Bytes(), offAttrs).Store(1)
+	if again, err := sub.Stamp(); err != nil || again != after {
+		t.Errorf("stamp moved from %d to %d without a change of names, %v", after, again, err)
+	}
+	if got, err := d.List(); err != nil || len(got) != 1 || got[0] != (DirEntry{"orders", true}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := sub.List(); err != nil || len(got) != 1 || got[0] != (DirEntry{"reader", false}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if err := d.RemoveSub("orders"); !errors.Is(err, syscall.ENOTEMPTY) {
+		t.Errorf("removed a queue that holds objects: %v", err)
+	}
+
+	if err := errors.Join(sub.Close(), sub.Close()); err != nil {
+		t.Error(err)
+	}
+	_, err1 := sub.List()
+	_, err2 := sub.Stamp()
+	_, err3 := sub.Open("reader", ReadOnly)
+	_, err4 := sub.Create("x", specFor(""), nil)
+	_, err5 := sub.Sub("x", true)
+	for _, err := range []error{err1, err2, err3, err4, err5, sub.RemoveSub("x")} {
+		if !errors.Is(err, os.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	}
+	if err := o.Unlink(); err != nil { // an object outlives the Dir that it came from
+		t.Error(err)
+	}
+	if err := d.RemoveSub("orders"); err != nil {
+		t.Error(err)
+	}
+	if err := d.RemoveSub("orders"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("removed twice: %v", err)
+	}
+}
+
+func TestDefaultPath(t *testing.T) {
+	t.Setenv(EnvDir, "")
+	if got := DefaultPath(); !strings.HasPrefix(got, "/dev/shm/shmring-") {
+		t.Error(got)
+	}
+	t.Setenv(EnvDir, "/x")
+	if got := DefaultPath(); got != "/x" {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,191 @@
+package shm
+
+import (
+	"errors"
+	"net"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// socketPair returns two connected sockets of this type.
+func socketPair(t *testing.T, kind int) (a, b *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := func(fd int) *net.UnixConn {
+		f := os.NewFile(uintptr(fd), "socket")
+		defer f.Close()
+		c, err := net.FileConn(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c.(*net.UnixConn)
+	}
+	return conn(fds[0]), conn(fds[1])
+}
+
+func TestSendAndReceiveFDs(t *testing.T) {
+	for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_SEQPACKET} {
+		a, b := socketPair(t, kind)
+		o, err := CreateMemfd(specFor("sent"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer o.Close()
+		if err := SendFDs(a, []byte("two"), o.FD(), o.FD()); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 16)
+		n, fds, err := RecvFDs(b, buf, 2)
+		if err != nil || string(buf[:n]) != "two" || len(fds) != 2 {
+			t.Fatal(n, fds, err)
+		}
+		p, err := OpenFD(fds[0], "sent", ReadOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantLife(t, p, Alive)
+		if p.Header().UUID != o.Header().UUID {
+			t.Error("another object")
+		}
+		for _, fd := range fds {
+			if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil ||
+				flags&unix.FD_CLOEXEC == 0 {
+				t.Errorf("descriptor %d is not close-on-exec, %v", fd, err)
+			}
+			sysClose(fd)
+		}
+		p.Close()
+
+		// What does not fit is an error, and the leak gate sees that nothing stays open.
+		for _, sent := range [][]int{{o.FD(), o.FD()}, {o.FD(), o.FD(), o.FD(), o.FD()}} {
+			if err := SendFDs(a, []byte("x"), sent...); err != nil {
+				t.Fatal(err)
+			}
+			if _, fds, err := RecvFDs(b, buf, 1); !errors.Is(err, ErrTruncated) || fds != nil {
+				t.Errorf("%d descriptors where 1 was agreed: %v, %v", len(sent), fds, err)
+			}
+		}
+		if err := SendFDs(a, []byte("plain")); err != nil {
+			t.Fatal(err)
+		}
+		if n, fds, err := RecvFDs(b, buf, 0); err != nil || n != 5 || len(fds) != 0 {
+			t.Error(n, fds, err)
+		}
+	}
+	a, b := socketPair(t, unix.SOCK_SEQPACKET)
+	if err := SendFDs(a, make([]byte, 32)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := RecvFDs(b, make([]byte, 8), 0); !errors.Is(err, ErrTruncated) {
+		t.Errorf("long message: %v", err)
+	}
+	if err := SendFDs(a, nil, 0); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("empty message: %v", err)
+	}
+	if err := SendFDs(a, []byte("x"), make([]int, 254)...); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("254 descriptors: %v", err)
+	}
+	if _, _, err := RecvFDs(b, nil, -1); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("-1 descriptors: %v", err)
+	}
+}
+
+// identify returns the identity of a child.
+func identify(t *testing.T, c *child) Owner {
+	t.Helper()
+	st, ok := readStat("/proc/" + strconv.Itoa(c.Process.Pid) + "/stat")
+	if !ok {
+		t.Fatal("the child has no stat")
+	}
+	w := Self()
+	w.PID, w.StartTicks = c.Process.Pid, st.startTicks
+	return w
+}
+
+func TestWatchDeath(t *testing.T) {
+	c := startChild(t, "sleeper")
+	w := identify(t, c)
+	var calls, stopped atomic.Int32
+	died := make(chan struct{})
+	stop, err := WatchDeath(w, func() {
+		if calls.Add(1) == 1 {
+			close(died)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop2, err := WatchDeath(w, func() { stopped.Add(1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop2()
+	stop2()
+	select {
+	case <-died:
+		t.Fatal("a living process is reported dead")
+	case <-time.After(20 * time.Millisecond):
+	}
+	c.kill()
+	<-died
+	stop()
+	stop()
+	if calls.Load() != 1 || stopped.Load() != 0 {
+		t.Errorf("%d notices, %d after stop", calls.Load(), stopped.Load())
+	}
+
+	again := make(chan struct{})
+	stop, err = WatchDeath(w, func() { close(again) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-again
+	stop()
+
+	w = Self()
+	w.StartTicks++ // another process had our number
+	once := make(chan struct{})
+	stop, err = WatchDeath(w, func() { close(once) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-once
+	stop()
+
+	w = Self()
+	w.PIDNS++
+	if _, err := WatchDeath(w, func() {}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("another namespace: %v", err)
+	}
+}
+
+func TestPidfdGetfd(t *testing.T) {
+	c := startChild(t, "sleeper")
+	w := identify(t, c)
+	fd, err := PidfdGetfd(w, 0)
+	if err != nil {
+		t.Fatal(err) // our own child: the default rules of ptrace allow it
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	if err != nil || flags&unix.FD_CLOEXEC == 0 {
+		t.Errorf("flags %#x, %v", flags, err)
+	}
+	sysClose(fd)
+	if _, err := PidfdGetfd(w, 9999); !errors.Is(err, syscall.EBADF) {
+		t.Errorf("no such descriptor: %v", err)
+	}
+	c.kill()
+	if _, err := PidfdGetfd(w, 0); !errors.Is(err, ErrStale) {
+		t.Errorf("dead process: %v", err)
+	}
+}

@@ -1,0 +1,389 @@
+package shm
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+// forget removes an object that a test leaves behind without an owner.
+func forget(t *testing.T, d *Dir, name string) {
+	t.Cleanup(func() { os.Remove(filepath.Join(d.Path(), name)) })
+}
+
+func wantLife(t *testing.T, o *Object, want Life) {
+	t.Helper()
+	if got, err := o.Life(); got != want || err != nil {
+		t.Fatalf("life is %v, %v; want %v", got, err, want)
+	}
+}
+
+func TestKilledOwnerIsDead(t *testing.T) {
+	d := openTestDir(t)
+	forget(t, d, "a")
+	c := startChild(t, "owner", envObject+"=a")
+	if got := c.line(t); got != "ready "+strconv.Itoa(c.Process.Pid) {
+		t.Fatal(got)
+	}
+	look := openObject(t, d, "a", Inspect)
+	o := openObject(t, d, "a", ReadWrite)
+	wantLife(t, look, Alive)
+
+	var busy *BusyError
+	err := o.Claim(nil)
+	if !errors.As(err, &busy) || busy.PID != c.Process.Pid || !errors.Is(err, syscall.EBUSY) {
+		t.Fatalf("claim of a living owner's object: %v", err)
+	}
+	if err := o.Unlink(); err == nil {
+		t.Fatal("unlinked without the lock")
+	}
+
+	if err := c.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	stopped := func() bool {
+		b, _ := os.ReadFile("/proc/" + strconv.Itoa(c.Process.Pid) + "/stat")
+		return strings.Contains(string(b), ") T ")
+	}
+	eventually(t, "the child stops", stopped)
+	wantLife(t, look, Alive)
+	if err := o.Claim(nil); !errors.As(err, &busy) {
+		t.Fatalf("claim of a stopped owner's object: %v", err)
+	}
+
+	c.kill()
+	wantLife(t, look, Dead)
+	before := o.Generation()
+	refused := errors.New("not this one")
+	if err := o.Claim(func() error { return refused }); !errors.Is(err, refused) {
+		t.Fatal(err)
+	}
+	wantLife(t, look, Dead)
+	if err := o.Claim(nil); err != nil {
+		t.Fatal(err)
+	}
+	if o.Generation() != before+1 || look.Generation() != before+1 {
+		t.Errorf("generation %d after %d", o.Generation(), before)
+	}
+	if me := look.Owner(); me.PID != os.Getpid() || me.State != StateOwned {
+		t.Errorf("owner %+v", me)
+	}
+	wantLife(t, look, Alive)
+	if err := o.Claim(nil); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("second claim by the owner: %v", err)
+	}
+	if err := o.Unlink(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Between the moment when the lock becomes free and the one when the process is a zombie nobody may
+// call the owner alive: no LockLost is ever seen when a process is killed.
+func TestDyingIsNeverLockLost(t *testing.T) {
+	d := openTestDir(t)
+	for range 20 {
+		c := startChild(t, "owner", envObject+"=a")
+		c.line(t)
+		o, err := d.Open("a", ReadOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		life := Alive
+		for life == Alive {
+			if life, err = o.Life(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if life != Dead {
+			t.Fatalf("a dying owner is %v", life)
+		}
+		c.kill()
+		o.Close()
+		if err := os.Remove(filepath.Join(d.Path(), "a")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestReleasedAndClosed(t *testing.T) {
+	d := openTestDir(t)
+	forget(t, d, "a")
+	o := makeObject(t, d, "a")
+	look := openObject(t, d, "a", Inspect)
+	if err := o.Release(); err != nil {
+		t.Fatal(err)
+	}
+	wantLife(t, look, Released)
+	if err := o.Release(); err == nil {
+		t.Error("released twice")
+	}
+	if err := o.Claim(nil); err != nil {
+		t.Fatal(err)
+	}
+	if o.Generation() != 2 {
+		t.Errorf("generation %d", o.Generation())
+	}
+	if err := o.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantLife(t, look, Released)
+	if err := o.Close(); err != nil {
+		t.Error(err)
+	}
+	for name, err := range map[string]error{"claim": o.Claim(nil), "release": o.Release(),
+		"unlink": o.Unlink(), "seal": o.Seal(SealGrow), "life": second(o.Life()),
+		"linked": second(o.Linked())} {
+		if !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%s after Close: %v", name, err)
+		}
+	}
+	if o.Generation() != 0 || o.Owner() != (Owner{}) || o.Owned() {
+		t.Error("a closed object has an owner")
+	}
+	again := openObject(t, d, "a", ReadWrite)
+	if err := again.Claim(nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Unlink(); err != nil {
+		t.Error(err)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestLostLockPoisons(t *testing.T) {
+	d := openTestDir(t)
+	forget(t, d, "a")
+	c := startChild(t, "loser", envObject+"=a")
+	c.line(t)
+	o := openObject(t, d, "a", ReadWrite)
+	wantLife(t, o, LockLost)
+	if err := o.Claim(nil); !errors.Is(err, ErrLockLost) || !errors.Is(err, syscall.ENOLCK) {
+		t.Fatalf("claim: %v", err)
+	}
+	wantLife(t, o, LockLost)
+	c.kill()
+	wantLife(t, o, Dead)
+	if err := o.Claim(nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A process that the owner started has none of its descriptors, so the lock goes with the owner.
+func TestLockIsNotInherited(t *testing.T) {
+	d := openTestDir(t)
+	forget(t, d, "a")
+	c := startChild(t, "forker", envObject+"=a")
+	c.line(t)
+	o := openObject(t, d, "a", ReadWrite)
+	wantLife(t, o, Alive)
+	// Not c.kill, which also closes the pipe that keeps the grandchild alive.
+	if err := c.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the owner's death", func() bool {
+		life, err := o.Life()
+		return err == nil && life == Dead
+	})
+	if err := o.Claim(nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOneClaimerWins(t *testing.T) {
+	d := openTestDir(t)
+	forget(t, d, "a")
+	for range 5 {
+		o, err := d.Create("a", specFor(""), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := o.Release(); err != nil {
+			t.Fatal(err)
+		}
+		const claimers = 4
+		children := make([]*child, claimers)
+		for i := range children {
+			children[i] = startChild(t, "claimer", envObject+"=a")
+			children[i].line(t)
+		}
+		for _, c := range children {
+			if _, err := c.in.Write([]byte{1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		won := 0
+		for _, c := range children {
+			if got := c.line(t); strings.HasPrefix(got, "yes 2") {
+				won++
+			} else if !strings.HasPrefix(got, "no shm: claim") {
+				t.Error(got)
+			}
+		}
+		if won != 1 || o.Generation() != 2 {
+			t.Fatalf("%d claimers won, generation %d", won, o.Generation())
+		}
+		for _, c := range children {
+			c.kill()
+		}
+		if err := o.Claim(nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A peer that holds a read lock must not make a dead object look alive.
+func TestReadLockFakesNoLife(t *testing.T) {
+	d := openTestDir(t)
+	o := makeObject(t, d, "a")
+	peer := openObject(t, d, "a", ReadOnly)
+	if err := o.Release(); err != nil {
+		t.Fatal(err)
+	}
+	l := lockOf(unix.F_RDLCK)
+	if err := unix.FcntlFlock(uintptr(peer.FD()), unix.F_OFD_SETLK, &l); err != nil {
+		t.Fatal(err)
+	}
+	look := openObject(t, d, "a", Inspect)
+	wantLife(t, look, Released)
+	if err := peer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Claim(nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestUnlinkRace(t *testing.T) {
+	d := openTestDir(t)
+	o := makeObject(t, d, "a")
+	late := openObject(t, d, "a", ReadWrite)
+	if linked, err := late.Linked(); !linked || err != nil {
+		t.Fatal(linked, err)
+	}
+	if err := errors.Join(o.Unlink(), o.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if linked, err := late.Linked(); linked || err != nil {
+		t.Fatal(linked, err)
+	}
+	if err := late.Claim(nil); !errors.Is(err, ErrStale) || !errors.Is(err, syscall.ESTALE) {
+		t.Fatalf("claim of what was removed: %v", err)
+	}
+
+	first := makeObject(t, d, "b")
+	if err := os.Remove(filepath.Join(d.Path(), "b")); err != nil {
+		t.Fatal(err)
+	}
+	next := makeObject(t, d, "b")
+	if err := first.Unlink(); !errors.Is(err, ErrStale) {
+		t.Fatalf("unlinked somebody else's name: %v", err)
+	}
+	if linked, err := next.Linked(); !linked || err != nil {
+		t.Fatal(linked, err)
+	}
+}
+
+func TestProcessAlive(t *testing.T) {
+	me := Self()
+	if me.PID != os.Getpid() || me.PIDNS == 0 || me.StartTicks == 0 || me.BootID.IsZero() {
+		t.Fatalf("self: %+v", me)
+	}
+	check := func(what string, w Owner, alive, known bool) {
+		t.Helper()
+		if a, k := ProcessAlive(w); a != alive || k != known {
+			t.Errorf("%s: alive %v, known %v", what, a, k)
+		}
+	}
+	check("self", me, true, true)
+	other := me
+	other.StartTicks++
+	check("same PID, started later", other, false, true)
+	other = me
+	other.BootID[0]++
+	check("another boot", other, false, true)
+	other = me
+	other.PIDNS++
+	check("another PID namespace", other, false, false)
+	other = me
+	other.PIDNS = 0
+	check("unknown PID namespace", other, false, false)
+
+	c := startChild(t, "sleeper")
+	st, ok := readStat("/proc/" + strconv.Itoa(c.Process.Pid) + "/stat")
+	if !ok {
+		t.Fatal("no stat")
+	}
+	peer := me
+	peer.PID, peer.StartTicks = c.Process.Pid, st.startTicks
+	check("child", peer, true, true)
+	if err := c.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "zombie is dead", func() bool {
+		alive, known := ProcessAlive(peer)
+		return known && !alive
+	})
+	c.kill()
+	check("reaped child", peer, false, true)
+}
+
+// childOtherNS runs in a PID namespace of its own, where it is process 1.
+func childOtherNS() {
+	o, err := childDir().Open(os.Getenv(envObject), ReadWrite)
+	must(err)
+	life, err := o.Life()
+	must(err)
+	say("%v", life)
+	_, _ = os.Stdin.Read(make([]byte, 1))
+	life, err = o.Life()
+	must(err)
+	say("%v", life)
+	say("claim %v", o.Claim(nil))
+	say("watch unsupported %v",
+		errors.Is(second(WatchDeath(Owner{PID: 1, PIDNS: 1}, func() {})), errors.ErrUnsupported))
+	childSleep()
+}
+
+func TestOtherPIDNamespace(t *testing.T) {
+	d := openTestDir(t)
+	forget(t, d, "a")
+	owner := startChild(t, "owner", envObject+"=a")
+	owner.line(t)
+	cmd := shmtest.Child(t, "otherns", envObject+"=a")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	if os.Geteuid() != 0 {
+		shmtest.Require(t, "pidns", errors.New("making a PID namespace needs root"))
+	}
+	c := start(t, cmd)
+	if got := c.line(t); got != "alive" {
+		t.Fatal(got)
+	}
+	owner.kill()
+	if _, err := c.in.Write([]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"dead", "claim <nil>", "watch unsupported true"} {
+		if got := c.line(t); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	look := openObject(t, d, "a", Inspect)
+	wantLife(t, look, Alive)
+	c.kill()
+	wantLife(t, look, Dead)
+}

@@ -1,0 +1,377 @@
+package shm
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestCreateLeavesNothing(t *testing.T) {
+	d := openTestDir(t)
+	failed := errors.New("no")
+	var inner *Object
+	_, err := d.Create("a", specFor(""), func(o *Object) error {
+		inner = o
+		if _, _, err := o.Section(secData, 0); err != nil {
+			t.Error(err)
+		}
+		return failed
+	})
+	if !errors.Is(err, failed) {
+		t.Error(err)
+	}
+	if err := inner.Close(); err != nil {
+		t.Error(err)
+	}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic of init was swallowed")
+			}
+		}()
+		_, _ = d.Create("a", specFor(""), func(*Object) error { panic("init") })
+	}()
+	spec := specFor("")
+	spec.Sections[0].Length = 1 << 46
+	if _, err := d.Create("a", spec, nil); !errors.Is(err, ErrNoSpace) {
+		t.Errorf("64 TiB: %v", err)
+	}
+	if _, err := CreateMemfd(spec, nil); !errors.Is(err, ErrNoSpace) {
+		t.Errorf("64 TiB: %v", err)
+	}
+	spec.Mode = 0o640
+	if _, err := d.Create("a", spec, nil); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("mode: %v", err)
+	}
+	if left, err := d.List(); err != nil || len(left) != 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+func TestCreateTaken(t *testing.T) {
+	d := openTestDir(t)
+	makeObject(t, d, "a")
+	if _, err := d.Create("a", specFor(""), nil); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("got %v", err)
+	}
+	// The name is taken while we were busy with the memory.
+	_, err := d.Create("b", specFor(""), func(*Object) error {
+		makeObject(t, d, "b")
+		return nil
+	})
+	if !errors.Is(err, fs.ErrExist) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	d := openTestDir(t)
+	path := filepath.Join(d.Path(), "bad")
+	image := imageOf(goldenHeader(t))
+	changed := func(change func([]byte)) []byte {
+		b := append([]byte(nil), image...)
+		change(b)
+		return b
+	}
+	write := func(b []byte, mode os.FileMode) func() error {
+		return func() error {
+			return errors.Join(os.WriteFile(path, b, mode), os.Chmod(path, mode))
+		}
+	}
+	for name, c := range map[string]struct {
+		put  func() error
+		want error
+	}{
+		"missing":   {func() error { return nil }, fs.ErrNotExist},
+		"empty":     {write(nil, 0o600), ErrTruncated},
+		"cut":       {write(image[:len(image)-1], 0o600), ErrTruncated},
+		"half page": {write(image[:100], 0o600), ErrTruncated},
+		"grown":     {write(append(image, 0), 0o600), ErrCorrupt},
+		"text":      {write([]byte(strings.Repeat("hello ", 2000)), 0o600), ErrCorrupt},
+		"scribbled": {write(changed(func(b []byte) { b[offAttrs]++ }), 0o600), ErrCorrupt},
+		"half written": {write(changed(func(b []byte) { b[offState] = 0 }), 0o600),
+			ErrCorrupt},
+		"version":     {write(changed(func(b []byte) { b[offABIMajor] = 9 }), 0o600), ErrVersion},
+		"loose":       {write(image, 0o604), ErrOwner},
+		"loose group": {write(image, 0o620), ErrOwner},
+		"directory":   {func() error { return os.Mkdir(path, 0o700) }, ErrCorrupt},
+		"fifo":        {func() error { return syscall.Mkfifo(path, 0o600) }, ErrCorrupt},
+		"link":        {func() error { return os.Symlink("/etc/passwd", path) }, ErrOwner},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := c.put(); err != nil {
+				t.Fatal(err)
+			}
+			defer os.Remove(path)
+			for _, acc := range []Access{ReadOnly, ReadWrite, Inspect} {
+				_, err := d.Open("bad", acc)
+				if !errors.Is(err, c.want) {
+					t.Errorf("access %d: got %v, want %v", acc, err, c.want)
+				}
+				var e *Error
+				if !errors.As(err, &e) || e.Op != "open" || e.Name != "bad" {
+					t.Errorf("access %d: %v names neither operation nor object", acc, err)
+				}
+			}
+		})
+	}
+}
+
+func TestFeatures(t *testing.T) {
+	d := openTestDir(t)
+	open := func(spec Spec, acc Access) error {
+		o, err := d.Create("a", spec, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer o.Close()
+		defer o.Unlink()
+		p, err := d.Open("a", acc)
+		if err == nil {
+			p.Close()
+		}
+		return err
+	}
+	for _, acc := range []Access{ReadOnly, ReadWrite, Inspect} {
+		spec := specFor("")
+		spec.FeatCompat = 1 << 5
+		if err := open(spec, acc); err != nil {
+			t.Errorf("compatible, access %d: %v", acc, err)
+		}
+		spec.FeatROCompat = 1 << 5
+		if err := open(spec, acc); acc != Inspect && !errors.Is(err, ErrVersion) ||
+			acc == Inspect && err != nil {
+			t.Errorf("read-only-compatible, access %d: %v", acc, err)
+		}
+		spec.FeatIncompat = 1 << 5
+		if err := open(spec, acc); !errors.Is(err, ErrVersion) {
+			t.Errorf("incompatible, access %d: %v", acc, err)
+		}
+		spec.FeatIncompat, spec.FeatROCompat = 1<<40, 1<<41
+		if err := open(spec, acc); err != nil {
+			t.Errorf("the kind's own bits, access %d: %v", acc, err)
+		}
+		h := Header{FeatIncompat: 1 << 40, FeatROCompat: 1 << 41}
+		if err := h.CheckFeatures(1<<41, 1<<40, acc); err != nil {
+			t.Errorf("known bits, access %d: %v", acc, err)
+		}
+		if err := h.CheckFeatures(1<<41, 0, acc); !errors.Is(err, ErrVersion) {
+			t.Errorf("unknown bits, access %d: %v", acc, err)
+		}
+		if err := h.CheckFeatures(0, 1<<40, acc); (acc == Inspect) != (err == nil) {
+			t.Errorf("unknown bits, access %d: %v", acc, err)
+		}
+	}
+}
+
+func TestKindAndSections(t *testing.T) {
+	d := openTestDir(t)
+	o := makeObject(t, d, "a")
+	h := o.Header()
+	if err := h.CheckKind(KindLane); err != nil {
+		t.Error(err)
+	}
+	if err := h.CheckKind(KindBell); !errors.Is(err, ErrKind) {
+		t.Error(err)
+	}
+	if _, _, err := o.Section(secHint, 0); !errors.Is(err, ErrKind) {
+		t.Error(err)
+	}
+	h.Sections[0].Length = 1 << 40 // the caller's copy
+	if o.Header().Sections[0].Length == 1<<40 {
+		t.Error("Header hands out its own table")
+	}
+	if got := cap(o.Bytes()); uint64(got) != o.Header().TotalBytes {
+		t.Error(got)
+	}
+}
+
+func TestMapWritable(t *testing.T) {
+	d := openTestDir(t)
+	spec := specFor("")
+	spec.Sections = append(spec.Sections, Section{Kind: 7, Length: 64, Align: 64})
+	o, err := d.Create("a", spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	defer o.Unlink()
+	p := openObject(t, d, "a", ReadOnly)
+	for _, s := range []struct {
+		k  SectionKind
+		id uint32
+	}{{secHint, 3}, {7, 0}} { // they share a page
+		if _, err := p.MapWritable(s.k, s.id); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("section %v: %v", s, err)
+		}
+	}
+	a, err := p.MapWritable(secData, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := p.MapWritable(secData, 0); err != nil || &a[0] != &b[0] {
+		t.Errorf("a second mapping: %v", err)
+	}
+	if _, err := p.MapWritable(9, 9); !errors.Is(err, ErrKind) {
+		t.Error(err)
+	}
+	look := openObject(t, d, "a", Inspect)
+	if _, err := look.MapWritable(secData, 0); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("inspector: %v", err)
+	}
+	if err := look.Claim(nil); !errors.Is(err, syscall.EBADF) {
+		t.Errorf("inspector: %v", err)
+	}
+	rw := openObject(t, d, "a", ReadWrite)
+	if b, err := rw.MapWritable(secData, 0); err != nil || len(b) != 64*128 {
+		t.Error(len(b), err)
+	}
+	p.Close()
+	if _, err := p.MapWritable(secHint, 3); !errors.Is(err, os.ErrClosed) {
+		t.Error(err)
+	}
+}
+
+func TestLookingChangesNothing(t *testing.T) {
+	d := openTestDir(t)
+	o := makeObject(t, d, "a")
+	before := string(o.Bytes())
+	look := openObject(t, d, "a", Inspect)
+	wantLife(t, look, Alive)
+	_, _, _ = look.Owner(), look.Generation(), look.Header()
+	if string(o.Bytes()) != before {
+		t.Error("looking changed the object")
+	}
+}
+
+func TestTruncatedUnderInspector(t *testing.T) {
+	d := openTestDir(t)
+	o := makeObject(t, d, "a")
+	look := openObject(t, d, "a", Inspect)
+	data, _, err := look.Section(secData, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(filepath.Join(d.Path(), "a"), 0); err != nil {
+		t.Fatal(err)
+	}
+	sum := 0
+	err = Guard(func() {
+		for _, b := range data {
+			sum += int(b)
+		}
+	})
+	if !errors.Is(err, ErrTruncated) {
+		t.Errorf("reading: %v", err)
+	}
+	if err := o.Release(); !errors.Is(err, ErrTruncated) {
+		t.Errorf("release by the owner: %v", err)
+	}
+	if _, err := look.Life(); !errors.Is(err, ErrTruncated) {
+		t.Errorf("life: %v", err)
+	}
+	if err := o.Claim(nil); !errors.Is(err, ErrTruncated) {
+		t.Errorf("claim: %v", err)
+	}
+	if err := os.Remove(filepath.Join(d.Path(), "a")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestGuardPassesOtherPanics(t *testing.T) {
+	for name, f := range map[string]func(){
+		"value": func() { panic("x") },
+		"nil":   func() { var p *int; *p = 1 },
+		"index": func() { _ = []int{}[len(os.Args)] },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: swallowed", name)
+				}
+			}()
+			_ = Guard(f)
+		}()
+	}
+	if err := Guard(func() {}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMemfdAndSeals(t *testing.T) {
+	o, err := CreateMemfd(specFor("frames"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	if uint16(o.Generation()) == 0 {
+		t.Error("generation", o.Generation())
+	}
+	early, err := OpenFD(o.FD(), "frames", ReadWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer early.Close()
+	wantLife(t, early, Alive)
+	if err := early.Claim(nil); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("claim: %v", err)
+	}
+	if err := o.Unlink(); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("unlink: %v", err)
+	}
+	if linked, err := o.Linked(); linked || err != nil {
+		t.Error(linked, err)
+	}
+	if err := o.Seal(SealShrink | SealGrow | SealFutureWrite | SealSeal); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Seal(SealShrink); !errors.Is(err, syscall.EPERM) {
+		t.Errorf("seal of the sealed: %v", err)
+	}
+	if err := syscall.Ftruncate(o.FD(), 0); !errors.Is(err, syscall.EPERM) {
+		t.Errorf("truncate: %v", err)
+	}
+	if _, err := OpenFD(o.FD(), "frames", ReadWrite); !errors.Is(err, syscall.EPERM) {
+		t.Errorf("open for writing: %v", err)
+	}
+	p, err := OpenFD(o.FD(), "frames", ReadOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if _, err := p.MapWritable(secHint, 3); !errors.Is(err, syscall.EPERM) {
+		t.Errorf("map for writing: %v", err)
+	}
+	mine, _, _ := o.Section(secData, 0)
+	theirs, _, _ := p.Section(secData, 0)
+	mine[5] = 77
+	if theirs[5] != 77 {
+		t.Error("the owner's stores do not arrive")
+	}
+	if err := o.Release(); err != nil {
+		t.Error(err)
+	}
+	wantLife(t, p, Released)
+	if err := early.Claim(nil); err != nil { // it was mapped before the seal
+		t.Error(err)
+	}
+}
+
+func TestOpenFDRefuses(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	if _, err := OpenFD(int(r.Fd()), "pipe", ReadOnly); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("pipe: %v", err)
+	}
+	if _, err := OpenFD(-1, "none", ReadOnly); !errors.Is(err, syscall.EBADF) {
+		t.Errorf("none: %v", err)
+	}
+}

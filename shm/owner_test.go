@@ -1,0 +1,103 @@
+package shm
+
+import (
+	"sync"
+	"testing"
+)
+
+// A record that is replaced all the time is read whole or not at all.
+func TestOwnerNeverTorn(t *testing.T) {
+	page := make([]byte, headerBytes)
+	record := func(n uint64) Owner {
+		o := Owner{PID: int(n%1000) + 1, PIDNS: n, StartTicks: n, State: StateOwned,
+			ClaimedNs: int64(n), Generation: n}
+		le.PutUint64(o.BootID[:8], n)
+		le.PutUint64(o.BootID[8:], n)
+		return o
+	}
+	storeOwner(page, record(1))
+	const rounds = 20_000
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for n := uint64(2); n < rounds; n++ {
+			storeOwner(page, record(n))
+		}
+	})
+	whole := 0
+	for range rounds {
+		if o, ok := loadOwner(page); ok {
+			whole++
+			if o != record(o.Generation) {
+				t.Fatalf("torn: %+v", o)
+			}
+		}
+	}
+	wg.Wait()
+	if o, ok := loadOwner(page); !ok || o != record(rounds-1) {
+		t.Fatalf("at the end: %+v, %v", o, ok)
+	}
+	if whole == 0 {
+		t.Error("never read a whole record")
+	}
+}
+
+// A writer that stops after any store leaves the record of before, or the new one.
+func TestOwnerHalfWritten(t *testing.T) {
+	page := make([]byte, headerBytes)
+	old := Owner{PID: 1, State: StateReleased, Generation: 5}
+	storeOwner(page, old)
+	next := ownerSlot(word(page, offTurn).Load() + 1)
+	for off := 0; off < ownEnd; off += 8 {
+		word(page, next+off).Store(^uint64(0))
+		if got, ok := loadOwner(page); !ok || got != old {
+			t.Fatalf("after the store at %#x: %+v, %v", off, got, ok)
+		}
+	}
+}
+
+func TestOwnerDamaged(t *testing.T) {
+	for name, o := range map[string]Owner{
+		"pid 0":   {State: StateOwned},
+		"pid big": {PID: 1 << 30, State: StateOwned},
+		"state":   {PID: 1, State: 3},
+	} {
+		page := make([]byte, headerBytes)
+		storeOwner(page, o)
+		if got, ok := loadOwner(page); ok {
+			t.Errorf("%s: accepted %+v", name, got)
+		}
+		if got := decodeOwner(page); got != (Owner{}) {
+			t.Errorf("%s: decoded %+v", name, got)
+		}
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	const tail = " S 1 2 3 4 5 4194308 7 8 9 10 11 12 13 14 15 16 17 18 4711 0"
+	for text, want := range map[string]bool{
+		"12 (sh)" + tail:         true,
+		"12 (a) R (b) 7)" + tail: true,
+		"12 (sh) S 1":            false,
+		"":                       false,
+		"12 (sh" + tail:          false,
+	} {
+		p, ok := parseStat([]byte(text))
+		if ok != want || ok && (p.startTicks != 4711 || !p.exiting()) {
+			t.Errorf("%q: %+v, %v", text, p, ok)
+		}
+	}
+}
+
+func TestUUIDText(t *testing.T) {
+	u := NewUUID()
+	got, ok := parseUUID(u.String())
+	if !ok || got != u || u.IsZero() || u == NewUUID() {
+		t.Fatal(u, got, ok)
+	}
+	for _, bad := range []string{"", "x", u.String() + "0", "0011223344556677-8899-aabb-ccddeeff00",
+		"zz112233-4455-6677-8899-aabbccddeeff"} {
+		if _, ok := parseUUID(bad); ok {
+			t.Errorf("%q parses", bad)
+		}
+	}
+}
