@@ -1,0 +1,366 @@
+package xdp
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// world runs a core against a fake kernel and keeps its own account of every packet.
+type world struct {
+	c        *core
+	k        *fakeKernel
+	liar     bool
+	sent     uint64 // sequence number of the next packet from the wire
+	received uint64 // and of the next one that must come out
+	contexts map[uint64]bool
+	nextCtx  uint64
+	loans    []loan
+	buf      [8]Received
+	done     [8]Sent
+}
+
+type loan struct {
+	r   Received
+	gen uint32
+	seq uint64
+}
+
+func newWorld(start uint32, liar bool) *world {
+	c, k := newFake(fakeConfig{start: start})
+	return &world{c: c, k: k, liar: liar, contexts: map[uint64]bool{}, nextCtx: 1}
+}
+
+// step makes one random move of the device process, the kernel, the wire or the application.
+func (w *world) step(t testing.TB, r *rand.Rand) {
+	switch r.IntN(10) {
+	case 0, 1:
+		w.c.Fill(r.IntN(9))
+	case 2, 3:
+		var p [64]byte
+		binary.LittleEndian.PutUint64(p[14:], w.sent)
+		if w.k.deliver(p[:]) {
+			w.sent++
+		}
+	case 4:
+		w.receive(t, r)
+	case 5:
+		w.giveBack(t, r)
+	case 6:
+		w.send(t, r)
+	case 7:
+		w.k.begin()
+		w.k.finish(r.IntN(16))
+	case 8:
+		w.reap(t, r)
+	case 9:
+		w.hostile(r)
+	}
+}
+
+func (w *world) receive(t testing.TB, r *rand.Rand) {
+	for _, p := range w.buf[:w.c.Receive(w.buf[:1+r.IntN(8)])] {
+		var seq uint64
+		if !w.liar {
+			seq = binary.LittleEndian.Uint64(w.c.Packet(p)[14:])
+			if seq != w.received {
+				t.Fatalf("packet %d came out, want %d", seq, w.received)
+			}
+			w.received++
+		}
+		if r.IntN(4) == 0 {
+			w.c.Drop(p.Frame)
+			continue
+		}
+		gen := r.Uint32()
+		if w.c.Loan(p.Frame, gen) {
+			w.loans = append(w.loans, loan{p, gen, seq})
+		} else if !w.liar {
+			t.Fatalf("received frame %d cannot be handed out", p.Frame)
+		}
+	}
+}
+
+func (w *world) giveBack(t testing.TB, r *rand.Rand) {
+	if len(w.loans) == 0 {
+		return
+	}
+	i := r.IntN(len(w.loans))
+	l := w.loans[i]
+	w.loans = append(w.loans[:i], w.loans[i+1:]...)
+	if !w.liar {
+		if seq := binary.LittleEndian.Uint64(w.c.Packet(l.r)[14:]); seq != l.seq {
+			t.Fatalf("frame %d was overwritten while on loan: %d, want %d", l.r.Frame, seq, l.seq)
+		}
+	}
+	if !w.c.Return(l.r.Off, l.gen) && !w.liar {
+		t.Fatalf("return of frame %d refused", l.r.Frame)
+	}
+	before := w.c.FrameStats()
+	if w.c.Return(l.r.Off, l.gen) {
+		t.Fatalf("frame %d was taken back twice", l.r.Frame)
+	}
+	if s := w.c.FrameStats(); s.States != before.States || s.StaleReturn != before.StaleReturn+1 {
+		t.Fatalf("second return changed %+v to %+v", before, s)
+	}
+}
+
+func (w *world) send(t testing.TB, r *rand.Rand) {
+	frame, buf, ok := w.c.Acquire()
+	if !ok {
+		return
+	}
+	if r.IntN(5) == 0 {
+		w.c.Abandon(frame)
+		return
+	}
+	if err := w.c.Post(frame, 13, 0); !errors.Is(err, ErrTooBig) {
+		t.Fatalf("13 bytes: %v", err)
+	}
+	if err := w.c.Post(frame, 14+r.IntN(len(buf)-13), w.nextCtx); err != nil {
+		t.Fatal(err)
+	}
+	w.contexts[w.nextCtx] = true
+	w.nextCtx++
+	if r.IntN(2) == 0 {
+		w.c.Flush()
+	}
+}
+
+func (w *world) reap(t testing.TB, r *rand.Rand) {
+	w.c.Flush()
+	for _, s := range w.done[:w.c.Reap(w.done[:1+r.IntN(8)])] {
+		if !w.contexts[s.Context] && !w.liar {
+			t.Fatalf("completion of %d, which is not outstanding", s.Context)
+		}
+		delete(w.contexts, s.Context)
+	}
+}
+
+// hostile does what a bad application can, and a bad kernel if the world has one.
+func (w *world) hostile(r *rand.Rand) {
+	w.c.Return(r.Uint64(), r.Uint32())
+	w.c.Return(r.Uint64N(uint64(len(w.k.mem))), r.Uint32())
+	if w.liar {
+		w.k.lie(r)
+	}
+}
+
+// check recounts everything from the states themselves.
+func (w *world) check(t testing.TB) {
+	s := w.c.FrameStats()
+	if s.Sum() != s.Frames {
+		t.Fatalf("%d frames in all states, want %d: %+v", s.Sum(), s.Frames, s)
+	}
+	var counts [frameStates]uint64
+	for _, st := range w.c.frames.state {
+		counts[st]++
+	}
+	if counts != s.States {
+		t.Fatalf("recounted %v, kept %v", counts, s.States)
+	}
+	onStack := map[uint32]int{}
+	for _, id := range append(append([]uint32{}, w.c.frames.rxFree...), w.c.frames.txFree...) {
+		onStack[id]++
+	}
+	for id, st := range w.c.frames.state {
+		n := onStack[uint32(id)]
+		if st == FrameFree && n != 1 || n > 1 || n == 1 && st != FrameFree && st != FrameQuarantine {
+			t.Fatalf("frame %d is %v and %d times on a stack", id, st, n)
+		}
+	}
+	if w.liar {
+		return
+	}
+	r := w.c.RingStats()
+	if s.Illegal != 0 || s.States[FrameQuarantine] != 0 || r.BadDescriptors != 0 ||
+		r.RingFaults != 0 {
+		t.Fatalf("an honest kernel was blamed: %+v %+v", s, r)
+	}
+	if n := s.States[FrameLoaned]; n != uint64(len(w.loans)) {
+		t.Fatalf("%d frames on loan, want %d", n, len(w.loans))
+	}
+	if n := s.States[FrameSend]; n != uint64(len(w.contexts)) {
+		t.Fatalf("%d frames being sent, want %d", n, len(w.contexts))
+	}
+}
+
+// TestFramesProperty: 1000 moves a check, 100 checks for each kernel. The indices start just below
+// the wrap of their 32 bits in half of them.
+func TestFramesProperty(t *testing.T) {
+	for name, liar := range map[string]bool{"honest kernel": false, "lying kernel": true} {
+		t.Run(name, func(t *testing.T) {
+			rapid.Check(t, func(rt *rapid.T) {
+				start := rapid.SampledFrom([]uint32{0, ^uint32(40)}).Draw(rt, "start")
+				seed := rapid.Uint64().Draw(rt, "seed")
+				w, r := newWorld(start, liar), rand.New(rand.NewPCG(seed, 1))
+				for range 1000 {
+					w.step(t, r)
+					if s := w.c.FrameStats(); s.Sum() != s.Frames {
+						rt.Fatalf("sum %d: %+v", s.Sum(), s)
+					}
+				}
+				w.check(t)
+			})
+		})
+	}
+}
+
+func TestRingFaultIsFullNotWild(t *testing.T) {
+	c, k := newFake(fakeConfig{})
+	k.fill.consWord.Store(5) // taken more than was ever given
+	k.tx.consWord.Store(1 << 31)
+	k.rx.prodWord.Store(1 << 20)
+	k.comp.prodWord.Store(^uint32(0))
+	if n := c.Fill(20); n != 0 {
+		t.Errorf("filled %d", n)
+	}
+	if n := c.Receive(make([]Received, 8)); n != 0 {
+		t.Errorf("received %d", n)
+	}
+	if _, _, ok := c.Acquire(); ok && c.tx.room(17) != 0 {
+		t.Error("room in an impossible ring")
+	}
+	if n := c.Reap(make([]Sent, 8)); n != 0 {
+		t.Errorf("reaped %d", n)
+	}
+	if s := c.RingStats(); s.RingFaults < 3 {
+		t.Errorf("faults not counted: %+v", s)
+	}
+}
+
+func TestAcquireReservesRingRoom(t *testing.T) {
+	c, _ := newFake(fakeConfig{frames: 64, rxFrames: 8, entries: 16})
+	var frames []uint32
+	for {
+		f, _, ok := c.Acquire()
+		if !ok {
+			break
+		}
+		frames = append(frames, f)
+	}
+	if len(frames) != 16 {
+		t.Fatalf("acquired %d frames with room for 16", len(frames))
+	}
+	for _, f := range frames {
+		if err := c.Post(f, 60, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Post(frames[0], 60, 0); !errors.Is(err, ErrFrame) || !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("posted twice: %v", err)
+	}
+	if err := c.Post(1<<30, 60, 0); !errors.Is(err, ErrFrame) {
+		t.Errorf("no such frame: %v", err)
+	}
+}
+
+func TestReceiveFloodLeavesRoomToSend(t *testing.T) {
+	c, k := newFake(fakeConfig{})
+	buf := make([]Received, 8)
+	for range 100 { // nobody returns anything
+		c.Fill(8)
+		for k.deliver(make([]byte, 60)) {
+		}
+		for i, r := range buf[:c.Receive(buf)] {
+			c.Loan(r.Frame, uint32(i))
+		}
+	}
+	if n := c.FrameStats().States[FrameLoaned]; n != 16 {
+		t.Fatalf("%d frames on loan, want all 16 of the receive pool", n)
+	}
+	if _, _, ok := c.Acquire(); !ok {
+		t.Error("no frame to send from")
+	}
+}
+
+// TestConcurrentKernel lets the fake kernel run beside the core, so that the race detector sees
+// whether the indices order the entries.
+func TestConcurrentKernel(t *testing.T) {
+	c, k := newFake(fakeConfig{start: ^uint32(100)})
+	const packets = 20000
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		var p [64]byte
+		for sent := uint64(0); !stop.Load(); {
+			binary.LittleEndian.PutUint64(p[14:], sent)
+			if sent < packets && k.deliver(p[:]) {
+				sent++
+			}
+			k.begin()
+			k.finish(0)
+		}
+	}()
+	buf, sent := make([]Received, 8), make([]Sent, 8)
+	var got, posted, completed uint64
+	for got < packets || completed < packets {
+		c.Fill(16)
+		for _, r := range buf[:c.Receive(buf)] {
+			if seq := binary.LittleEndian.Uint64(c.Packet(r)[14:]); seq != got {
+				t.Fatalf("packet %d, want %d", seq, got)
+			}
+			got++
+			c.Drop(r.Frame)
+		}
+		if posted < packets {
+			if f, b, ok := c.Acquire(); ok {
+				b[0] = byte(posted)
+				if err := c.Post(f, 60, posted); err != nil {
+					t.Fatal(err)
+				}
+				c.Flush()
+				posted++
+			}
+		}
+		completed += uint64(c.Reap(sent))
+	}
+	stop.Store(true)
+	<-done
+	if s := c.FrameStats(); s.Illegal != 0 || s.Sum() != s.Frames {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestNoAllocationPerPacket(t *testing.T) {
+	c, k := newFake(fakeConfig{})
+	packet, buf, sent := make([]byte, 60), make([]Received, 8), make([]Sent, 8)
+	k.sending = make([]Desc, 0, 32)
+	n := testing.AllocsPerRun(200, func() {
+		c.Fill(8)
+		k.deliver(packet)
+		for _, r := range buf[:c.Receive(buf)] {
+			c.Loan(r.Frame, 7)
+			c.Return(r.Off, 7)
+		}
+		f, _, _ := c.Acquire()
+		if c.Post(f, 60, 1) != nil || !c.Flush() || !k.begin() || !k.finish(0) || c.Reap(sent) != 1 {
+			t.Error("the packet was not sent")
+		}
+	})
+	if n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkReceiveLoanReturn(b *testing.B) {
+	c, k := newFake(fakeConfig{frames: 128, entries: 64})
+	packet, buf := make([]byte, 60), make([]Received, 32)
+	for b.Loop() {
+		c.Fill(32)
+		for range 32 {
+			k.deliver(packet)
+		}
+		for i, r := range buf[:c.Receive(buf)] {
+			c.Loan(r.Frame, uint32(i))
+			c.Return(r.Off, uint32(i))
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(32*b.N), "ns/packet")
+}

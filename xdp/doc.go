@@ -1,0 +1,45 @@
+// Package xdp receives and sends packets of a network device by AF_XDP: the kernel puts frames into
+// memory that this process shares with it, and other processes may read them there.
+//
+// A [UMEM] is the memory, divided into frames. A [Socket] binds it to one queue of an interface and
+// moves frames through four rings. A [Program] in the kernel steers UDP datagrams by destination
+// port to sockets; all else goes to the kernel's stack as if nothing were there.
+//
+// # A frame
+//
+// A frame is a chunk of the UMEM:
+//
+//	+--------------+------------------+----------------------------------+
+//	| record, 64 B | kernel's, 256 B  | packet, from its Ethernet header |
+//	+--------------+------------------+----------------------------------+
+//	0              HeadroomBytes      HeadroomBytes + 256
+//
+// The [Record] is written by the process that owns the socket before it hands the frame to an
+// application, and says what does not fit a completion: addresses, time stamp, VLAN, queue.
+//
+// Each frame is in one [FrameState] at any time, and the numbers of frames in all states add up to
+// the number of frames, whatever applications and the kernel do:
+//
+//	free -> fill -> received -> loaned -> free      (receive pool)
+//	free -> build -> send -> free                   (send pool)
+//
+// A frame of which the kernel says something impossible goes to quarantine and stays there. An
+// application returns a loaned frame by naming the generation that it got it under, so a second or
+// a late return is noticed, counted and ignored. The two pools do not lend to each other: receivers
+// that hold on to all frames do not keep anybody from sending.
+//
+// # Trust
+//
+// The UMEM is a sealed memfd. A process that is given its descriptor can read all frames, those of
+// other applications on the same socket included, and can change nothing; use one UMEM for each
+// domain of trust. The descriptor of the socket itself should not be given away, since what it
+// sends and receives cannot be revoked.
+//
+// # Namespaces
+//
+// Open and Attach look an interface up in the network namespace of the calling thread. In a process
+// that uses several, lock the goroutine to its thread before.
+//
+// The package works on Linux from 5.9 on; elsewhere it compiles, and its functions return errors
+// that wrap errors.ErrUnsupported.
+package xdp

@@ -1,0 +1,360 @@
+package xdp_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/veth"
+	"github.com/shmring/shmring/xdp/xdptest"
+)
+
+// clear fails the test unless err is all that it should be, and tells what to do.
+func clear(t testing.TB, err error, hint string, want ...error) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, w := range want {
+		if !errors.Is(err, w) {
+			t.Errorf("%v: is not %v", err, w)
+		}
+	}
+	if !strings.HasPrefix(err.Error(), "xdp: ") || !strings.Contains(err.Error(), hint) {
+		t.Errorf("%q has no %q", err, hint)
+	}
+}
+
+// tryOpen opens a socket with a UMEM of its own and keeps neither.
+func tryOpen(ifname string, queue uint32, o xdp.Options) error {
+	u, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 16})
+	if err != nil {
+		return err
+	}
+	defer u.Close()
+	s, err := xdp.Open(ifname, queue, u, o)
+	if err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+func TestNoSuchInterface(t *testing.T) {
+	for _, name := range []string{"", "nosuchif0", "a-name-that-is-too-long"} {
+		clear(t, tryOpen(name, 0, xdp.Options{}), "", xdp.ErrNoDevice, syscall.ENODEV)
+		_, err := xdp.Attach(name, xdp.ProgramOptions{})
+		clear(t, err, "", xdp.ErrNoDevice, syscall.ENODEV)
+	}
+}
+
+func TestBadOptions(t *testing.T) {
+	for i, o := range []xdp.Options{
+		{RxEntries: 3}, {TxEntries: 1 << 30}, {TxEntries: 64, CompEntries: 32},
+		{SendFrames: 17}, {Mode: 9},
+	} {
+		if err := tryOpen("lo", 0, o); !errors.Is(err, xdp.ErrOptions) {
+			t.Errorf("options %d: %v", i, err)
+		}
+	}
+	for i, o := range []xdp.UMEMOptions{
+		{Frames: 1 << 30}, {ChunkBytes: 1024}, {ChunkBytes: 3000}, {HeadroomBytes: 8},
+		{HeadroomBytes: 2000},
+	} {
+		_, err := xdp.NewUMEM(o)
+		clear(t, err, "possible", xdp.ErrOptions, syscall.EINVAL)
+		if t.Failed() {
+			t.Fatalf("UMEM options %d", i)
+		}
+	}
+}
+
+func TestBindErrors(t *testing.T) {
+	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
+	b := r.pair.B
+	in := func(f func() error) (err error) { return b.Do(f) }
+	try := func(queue uint32, o xdp.Options) error {
+		o.BusyTimeout = -1
+		return in(func() error { return tryOpen(b.Name, queue, o) })
+	}
+	clear(t, try(0, xdp.Options{}), "ss --xdp", xdp.ErrQueueBusy, syscall.EBUSY)
+	clear(t, try(1, xdp.Options{}), "ethtool -l", xdp.ErrNoQueue, syscall.EINVAL)
+	clear(t, in(func() error {
+		_, err := xdp.Open(b.Name, 0, r.umem, xdp.Options{})
+		return err
+	}), "new UMEM", xdp.ErrUMEMUsed)
+	must(t, r.socket.Close())
+	clear(t, in(func() error {
+		return tryOpen(b.Name, 0, xdp.Options{Mode: xdp.BindZeroCopy})
+	}), "copy mode", xdp.ErrNoZeroCopy, syscall.EOPNOTSUPP, errors.ErrUnsupported)
+}
+
+func TestProgramAttached(t *testing.T) {
+	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
+		r := newRig(t, mode, xdp.UMEMOptions{Frames: 64}, xdp.Options{})
+		for _, want := range []xdp.AttachMode{xdp.AttachAuto, xdp.AttachNative, xdp.AttachGeneric} {
+			err := r.pair.B.Do(func() error {
+				_, err := xdp.Attach(r.pair.B.Name, xdp.ProgramOptions{Mode: want})
+				return err
+			})
+			clear(t, err, "bpftool prog show", syscall.EBUSY)
+			var attached *xdp.ProgramAttachedError
+			if !errors.As(err, &attached) || attached.ID == 0 || attached.Mode != mode {
+				t.Fatalf("%v over %v: %#v", want, mode, err)
+			}
+		}
+		r.stream(t, 10) // it still is ours that runs
+	}
+}
+
+func TestWrongInterfaceForProgram(t *testing.T) {
+	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
+	other := xdptest.NewPair(t, veth.Config{})
+	// Make the other pair's index differ from this one's.
+	var prog *xdp.Program
+	xdptest.Do(t, other.B, func() (err error) {
+		prog, err = xdp.Attach("lo", xdp.ProgramOptions{Mode: xdp.AttachGeneric})
+		return err
+	})
+	defer prog.Close()
+	clear(t, r.socket.Register(prog, 0), "interface of the socket", xdp.ErrOptions)
+}
+
+// TestNativeRefused: a peer with an MTU beyond one buffer; generic mode is taken and says why.
+func TestNativeRefused(t *testing.T) {
+	pair := xdptest.NewPair(t, veth.Config{MTU: 9000})
+	p := xdptest.Attach(t, pair.B, xdp.ProgramOptions{})
+	if p.Mode() != xdp.AttachGeneric || p.Refused() == nil {
+		t.Fatalf("mode %v, %v", p.Mode(), p.Refused())
+	}
+	must(t, p.Close())
+	err := pair.B.Do(func() error {
+		_, err := xdp.Attach(pair.B.Name, xdp.ProgramOptions{Mode: xdp.AttachNative})
+		return err
+	})
+	clear(t, err, "")
+}
+
+func TestLinkDownAndUp(t *testing.T) {
+	s := newSender(t, xdp.Options{})
+	b := s.pair.B
+	must(t, b.SetUp(false))
+	clear(t, b.Do(func() error { return tryOpen(b.Name, 0, xdp.Options{}) }), "ip link set",
+		xdp.ErrLinkDown, syscall.ENETDOWN)
+	clear(t, s.socket.Check(), "until it is up", xdp.ErrLinkDown)
+	must(t, s.post(0))
+	s.socket.Flush()
+	left, err := s.socket.Kick()
+	clear(t, err, "until it is up", xdp.ErrLinkDown)
+	if left != 1 {
+		t.Errorf("%d packets wait", left)
+	}
+	must(t, b.SetUp(true))
+	await(t, "the link", func() bool { return s.socket.Check() == nil })
+	await(t, "sending", func() bool { left, err := s.socket.Kick(); return err == nil && left == 0 })
+	checkSum(t, s.socket)
+}
+
+func TestDeviceGone(t *testing.T) {
+	s := newSender(t, xdp.Options{})
+	must(t, s.socket.Check())
+	must(t, s.pair.A.Remove())
+	await(t, "the removal", func() bool { return errors.Is(s.socket.Check(), xdp.ErrDeviceGone) })
+	must(t, s.post(0))
+	s.socket.Flush()
+	for range 3 { // it stays that way
+		_, err := s.socket.Kick()
+		clear(t, err, "close the socket", xdp.ErrDeviceGone, syscall.ENXIO)
+	}
+	must(t, s.socket.Close())
+	must(t, s.prog.Close())
+}
+
+// TestNoCapability gives up the privileges of one thread, which then ends.
+func TestNoCapability(t *testing.T) {
+	without := func(f func() error) error {
+		done := make(chan error, 1)
+		go func() {
+			runtime.LockOSThread()
+			h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+			var none [2]unix.CapUserData
+			if err := unix.Capset(&h, &none[0]); err != nil {
+				done <- err
+				return
+			}
+			done <- f()
+		}()
+		return <-done
+	}
+	clear(t, without(func() error { return tryOpen("lo", 0, xdp.Options{}) }), "CAP_NET_RAW",
+		xdp.ErrNoCapability, syscall.EPERM, fs.ErrPermission)
+	clear(t, without(func() error {
+		_, err := xdp.Attach("lo", xdp.ProgramOptions{})
+		return err
+	}), "CAP_BPF", xdp.ErrNoCapability, syscall.EPERM)
+}
+
+// memlockChild opens a socket with a limit that the UMEM does not fit, and without the privilege
+// to ignore it.
+func memlockChild() {
+	runtime.LockOSThread()
+	limit := unix.Rlimit{Cur: 4096, Max: 4096}
+	err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit)
+	if err == nil {
+		h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var caps [2]unix.CapUserData
+		caps[0].Effective = 1 << unix.CAP_NET_RAW
+		caps[0].Permitted = caps[0].Effective
+		err = unix.Capset(&h, &caps[0])
+	}
+	if err != nil {
+		fmt.Println("setup:", err)
+		return
+	}
+	err = tryOpen("lo", 0, xdp.Options{})
+	fmt.Println(errors.Is(err, xdp.ErrMemlock), errors.Is(err, syscall.ENOBUFS), err)
+}
+
+func TestMemlock(t *testing.T) {
+	if os.Geteuid() != 0 {
+		shmtest.Require(t, "xdp", errors.New("CAP_NET_RAW"))
+	}
+	out, err := shmtest.Child(t, "memlock").Output()
+	must(t, err)
+	if s := string(out); !strings.HasPrefix(s, "true true xdp: register UMEM") ||
+		!strings.Contains(s, "ulimit -l") {
+		t.Errorf("%q", s)
+	}
+}
+
+// inNamespace prepares a child that is given the namespace of an end, and what else it needs.
+func inNamespace(t testing.TB, role string, e *veth.End, more ...*os.File) *exec.Cmd {
+	t.Helper()
+	cmd := shmtest.Child(t, role, "IFNAME="+e.Name)
+	cmd.ExtraFiles = append([]*os.File{e.NetNS()}, more...)
+	return cmd
+}
+
+// holdQueue binds queue 0, attaches the program, says so, and waits to be killed.
+func holdQueue() {
+	runtime.LockOSThread()
+	err := veth.Enter(3)
+	var u *xdp.UMEM
+	if err == nil {
+		u, err = xdp.NewUMEM(xdp.UMEMOptions{Frames: 64})
+	}
+	if err == nil {
+		_, err = xdp.Open(os.Getenv("IFNAME"), 0, u, xdp.Options{})
+	}
+	if err == nil {
+		_, err = xdp.Attach(os.Getenv("IFNAME"), xdp.ProgramOptions{})
+	}
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// TestKilledOwnerLeavesNothing: queue and program are free again after SIGKILL.
+func TestKilledOwnerLeavesNothing(t *testing.T) {
+	pair := xdptest.NewPair(t, veth.Config{})
+	xdptest.Attach(t, pair.B, xdp.ProgramOptions{}).Close()
+	cmd := inNamespace(t, "hold-queue", pair.B)
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	defer in.Close()
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	line := make([]byte, 200)
+	n, err := out.Read(line)
+	if err != nil || string(line[:n]) != "ready\n" {
+		t.Fatalf("child: %q, %v", line[:n], err)
+	}
+	err = pair.B.Do(func() error { return tryOpen(pair.B.Name, 0, xdp.Options{BusyTimeout: -1}) })
+	if !errors.Is(err, xdp.ErrQueueBusy) {
+		t.Fatal(err)
+	}
+	must(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+	await(t, "the end of the program", func() bool {
+		var attached *xdp.ProgramAttachedError
+		err := pair.B.Do(func() error {
+			p, err := xdp.Attach(pair.B.Name, xdp.ProgramOptions{})
+			if err != nil {
+				return err
+			}
+			return p.Close()
+		})
+		if err != nil && !errors.As(err, &attached) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	xdptest.Do(t, pair.B, func() error {
+		return tryOpen(pair.B.Name, 0, xdp.Options{BusyTimeout: patience})
+	})
+}
+
+// readUMEMChild maps a UMEM that it was given and prints what lies at REF, then tries to write.
+func readUMEMChild() {
+	region, g, err := xdp.OpenUMEM(4, "umem of the parent")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer region.Close(context.Background())
+	ref, _ := strconv.ParseUint(os.Getenv("REF"), 10, 64)
+	n, _ := strconv.Atoi(os.Getenv("LEN"))
+	l, err := region.View(shm.Ref(ref), n)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	b := l.Bytes()
+	rec, err := region.View(region.Ref(g.Chunk(shm.Ref(ref).Offset())), xdp.RecordBytes)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, werr := unix.Mmap(4, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	fmt.Printf("%s %d %v", b[len(b)-5:], xdp.ReadRecord(rec.Bytes()).Sequence,
+		errors.Is(werr, unix.EPERM))
+	l.Release()
+	rec.Release()
+}
+
+// TestPeerReadsInPlace: another process sees the packet where the kernel put it, and cannot write.
+func TestPeerReadsInPlace(t *testing.T) {
+	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
+	from := udp(t, r.pair.A, 0)
+	_, err := from.WriteTo([]byte("hello"), addrOf(r.pair.B, testPort))
+	must(t, err)
+	p := r.receiveOne(t)
+	(&xdp.Record{Sequence: 77}).Put(r.socket.Headroom(p.Frame))
+	umem := os.NewFile(dup(t, r.umem.FD()), "umem")
+	defer umem.Close()
+	cmd := inNamespace(t, "read-umem", r.pair.B, umem)
+	cmd.Env = append(cmd.Env, fmt.Sprintf("REF=%d", uint64(r.umem.Region().Ref(p.Off))),
+		fmt.Sprintf("LEN=%d", p.Len))
+	out, err := cmd.Output()
+	must(t, err)
+	if string(out) != "hello 77 true" {
+		t.Errorf("the peer says %q", out)
+	}
+}

@@ -1,0 +1,101 @@
+package xdp
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kick makes the kernel send what was flushed, if it needs to be told, and returns how many packets
+// it has not begun with. That is not zero while the completion ring or the socket's buffer is full:
+// Reap and kick again.
+//
+// Errors: [ErrLinkDown], after which the packets wait for the link; [ErrDeviceGone].
+func (s *Socket) Kick() (unsent int, err error) {
+	if s.closed {
+		return 0, s.error("kick", os.ErrClosed, "")
+	}
+	left := s.tx.pending()
+	if left == 0 {
+		return 0, nil
+	}
+	if s.wakeup && !s.tx.wantsWakeup() {
+		s.sys.Suppressed++ // the driver is at it
+		return int(left), nil
+	}
+	// Every round sends or drops at least one packet, or is the last one. The number of rounds is
+	// bounded all the same, in case a kernel says otherwise for ever.
+	for rounds := left; left > 0 && rounds > 0; rounds-- {
+		e := s.sendto()
+		now := s.tx.pending()
+		progress := now < left
+		left = now
+		switch e {
+		case 0:
+			if s.zeroCopy {
+				return int(left), nil // the driver was woken and goes on by itself
+			}
+		case unix.EAGAIN:
+			s.sys.Again++
+		case unix.EBUSY:
+			// One packet was dropped by the device and completes all the same; the kernel stopped
+			// there. It counts as progress even if the index is not published yet.
+			s.sys.SendDropped++
+			progress = true
+		case unix.EINTR:
+			progress = true
+		case unix.ENOBUFS:
+			return int(left), nil // no memory just now
+		default:
+			return int(left), s.deviceError(e)
+		}
+		if !progress {
+			break
+		}
+	}
+	return int(left), nil
+}
+
+func (s *Socket) sendto() unix.Errno {
+	s.sys.Send++
+	// Not a raw system call: copy mode sends up to a ring of packets in it and may sleep.
+	_, _, e := unix.Syscall6(unix.SYS_SENDTO, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
+	return e
+}
+
+// WakeFill wakes the driver if it sleeps for want of frames to receive into. Call it after Fill. In
+// copy mode the kernel never asks for it.
+func (s *Socket) WakeFill() error {
+	if s.closed || !s.wakeup || !s.fill.wantsWakeup() {
+		return nil
+	}
+	return s.Check()
+}
+
+// Check asks the kernel whether the link is up and the device still there, which poll never tells:
+// a socket whose interface is removed just stays silent. The cost is a system call.
+//
+// Errors: [ErrLinkDown], [ErrDeviceGone].
+func (s *Socket) Check() error {
+	if s.closed {
+		return s.error("check", os.ErrClosed, "")
+	}
+	s.sys.Receive++
+	_, _, e := unix.Syscall6(unix.SYS_RECVFROM, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
+	switch e {
+	case 0, unix.EAGAIN, unix.EBUSY, unix.EINTR, unix.ENOBUFS:
+		return nil
+	}
+	return s.deviceError(e)
+}
+
+func (s *Socket) deviceError(e error) error {
+	switch {
+	case errors.Is(e, unix.ENETDOWN):
+		return s.error("use socket on", refine(ErrLinkDown, e), "packets wait until it is up again")
+	case errors.Is(e, unix.ENXIO):
+		return s.error("use socket on", refine(ErrDeviceGone, e), "close the socket")
+	}
+	return s.error("use socket on", e, "")
+}

@@ -1,0 +1,15 @@
+package xdp_test
+
+import (
+	"testing"
+
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+func TestMain(m *testing.M) {
+	shmtest.Main(m, map[string]func(){
+		"hold-queue": holdQueue,
+		"memlock":    memlockChild,
+		"read-umem":  readUMEMChild,
+	})
+}

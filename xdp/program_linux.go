@@ -1,0 +1,209 @@
+package xdp
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// Program is the steering program on one interface: UDP datagrams to the ports that it was told go
+// to sockets, everything else to the kernel's stack. The kernel detaches it when the process ends,
+// however it ends. Its methods may be called from any goroutine.
+type Program struct {
+	ifname  string
+	ifindex int
+	mode    AttachMode
+	refused error // why native mode was not granted
+
+	mu   sync.Mutex
+	objs steerObjects
+	link link.Link
+}
+
+// Attach loads the steering program and attaches it to an interface of the calling thread's network
+// namespace. A program that is there already is not touched: the error is then a
+// *[ProgramAttachedError].
+func Attach(ifname string, o ProgramOptions) (*Program, error) {
+	ifi, err := findInterface("attach program", ifname)
+	if err != nil {
+		return nil, err
+	}
+	if err := refuseAttached(ifi); err != nil {
+		return nil, err
+	}
+	p := &Program{ifname: ifname, ifindex: ifi.Index}
+	if err := p.load(o); err != nil {
+		return nil, err
+	}
+	if err := p.attach(o.Mode); err != nil {
+		_ = p.objs.Close()
+		if attached := refuseAttached(ifi); errors.Is(err, unix.EBUSY) && attached != nil {
+			return nil, attached // it came between the look and the attach
+		}
+		return nil, p.error("attach program", err)
+	}
+	return p, nil
+}
+
+func (p *Program) load(o ProgramOptions) error {
+	spec, err := loadSteer()
+	if err != nil {
+		return p.error("load program", err)
+	}
+	if o.Sockets != 0 {
+		spec.Maps[steerMapSocks].MaxEntries = o.Sockets
+	}
+	if o.Ports != 0 {
+		spec.Maps[steerMapPorts].MaxEntries = o.Ports
+	}
+	if err := spec.LoadAndAssign(&p.objs, nil); err != nil {
+		return p.error("load program", err)
+	}
+	return nil
+}
+
+func (p *Program) attach(want AttachMode) error {
+	if want != AttachGeneric {
+		err := p.attachAs(AttachNative)
+		if err == nil || want == AttachNative || !driverRefuses(err) {
+			return err
+		}
+		p.refused = err
+	}
+	return p.attachAs(AttachGeneric)
+}
+
+func (p *Program) attachAs(m AttachMode) error {
+	flags := link.XDPDriverMode
+	if m == AttachGeneric {
+		flags = link.XDPGenericMode
+	}
+	l, err := link.AttachXDP(link.XDPOptions{
+		Program: p.objs.Steer, Interface: p.ifindex, Flags: flags,
+	})
+	if err != nil {
+		return err
+	}
+	p.link, p.mode = l, m
+	return nil
+}
+
+// driverRefuses tells a driver that cannot run the program from reasons that generic mode would not
+// cure: no native support, an MTU beyond one buffer, too few queues for those of the peer.
+func driverRefuses(err error) bool {
+	for _, e := range []unix.Errno{
+		unix.EOPNOTSUPP, unix.ERANGE, unix.EINVAL, unix.ENOSPC, unix.ENOMEM,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Program) error(op string, err error) error {
+	out := &Error{Op: op, Name: p.ifname, Err: err}
+	if errors.Is(err, unix.EPERM) {
+		out.Err = refine(ErrNoCapability, err)
+		out.Hint = "run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW"
+	}
+	return out
+}
+
+// Mode is the mode that was granted.
+func (p *Program) Mode() AttachMode { return p.mode }
+
+// Refused says why native mode was not granted; nil if it was, or was not asked for.
+func (p *Program) Refused() error { return p.refused }
+
+// Steer sends UDP datagrams to port to the sockets that were put at base and the slots behind it,
+// one for each queue.
+func (p *Program) Steer(port uint16, base uint32) error {
+	if err := p.objs.Ports.Put(portKey(port), base); err != nil {
+		return p.error(fmt.Sprintf("steer port %d", port), err)
+	}
+	return nil
+}
+
+// Unsteer gives the port back to the kernel's stack.
+func (p *Program) Unsteer(port uint16) error {
+	err := p.objs.Ports.Delete(portKey(port))
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return p.error(fmt.Sprintf("unsteer port %d", port), err)
+	}
+	return nil
+}
+
+// portKey is the port as it stands in a packet.
+func portKey(port uint16) [2]byte { return [2]byte{byte(port >> 8), byte(port)} }
+
+// put makes the socket the one of its queue in the group that begins at base.
+func (p *Program) put(slot uint32, fd int) error {
+	if err := p.objs.Socks.Put(slot, uint32(fd)); err != nil {
+		return p.error(fmt.Sprintf("insert socket at slot %d", slot), err)
+	}
+	return nil
+}
+
+// remove empties a slot; frames that were to go there go to the kernel's stack.
+func (p *Program) remove(slot uint32) error {
+	err := p.objs.Socks.Delete(slot)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return p.error(fmt.Sprintf("remove socket at slot %d", slot), err)
+	}
+	return nil
+}
+
+// Counters adds up what the program counted on every CPU.
+func (p *Program) Counters() (Counters, error) {
+	var c Counters
+	for i, field := range c.counterOrder() {
+		var perCPU []uint64
+		if err := p.objs.Counts.Lookup(uint32(i), &perCPU); err != nil {
+			return Counters{}, p.error("read counters", err)
+		}
+		for _, n := range perCPU {
+			*field += n
+		}
+	}
+	return c, nil
+}
+
+// Close detaches the program. Frames go to the kernel's stack from then on.
+func (p *Program) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.link == nil {
+		return nil
+	}
+	err := errors.Join(p.link.Close(), p.objs.Close())
+	p.link = nil
+	return err
+}
+
+// findInterface looks a name up in the network namespace of the calling thread.
+func findInterface(op, ifname string) (*net.Interface, error) {
+	if ifname == "" || len(ifname) >= unix.IFNAMSIZ {
+		return nil, &Error{Op: op, Name: ifname, Err: ErrNoDevice,
+			Hint: fmt.Sprintf("a name has 1 to %d bytes", unix.IFNAMSIZ-1)}
+	}
+	ifi, err := net.InterfaceByName(ifname)
+	if err != nil {
+		var sys unix.Errno
+		if errors.As(err, &sys) && sys != unix.ENODEV {
+			return nil, &Error{Op: op, Name: ifname, Err: err}
+		}
+		return nil, &Error{Op: op, Name: ifname, Err: ErrNoDevice,
+			Hint: "see \"ip link\"; interfaces of other network namespaces are not seen"}
+	}
+	if ifi.Index <= 0 || ifi.Index > math.MaxInt32 {
+		return nil, &Error{Op: op, Name: ifname, Err: ErrNoDevice}
+	}
+	return ifi, nil
+}

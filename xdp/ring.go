@@ -1,0 +1,144 @@
+package xdp
+
+import "sync/atomic"
+
+// Desc is one entry of a receive or transmit ring, as the kernel defines it (struct xdp_desc).
+type Desc struct {
+	Addr    uint64 // offset of the first byte within the UMEM
+	Len     uint32 // bytes
+	Options uint32
+}
+
+// ringWords are the shared words of one ring. Indices run freely and wrap at 2^32, so they are
+// never widened: the difference of two of them is only right in 32 bits.
+type ringWords struct {
+	prod  *atomic.Uint32 // stored by whoever fills the ring
+	cons  *atomic.Uint32 // stored by whoever empties it
+	flags *atomic.Uint32 // stored by the kernel
+}
+
+// needWakeup is bit 0 of the flags word: the kernel sleeps and wants a system call.
+const needWakeup = 1
+
+// producer is this process's end of a fill or a transmit ring.
+type producer[E uint64 | Desc] struct {
+	ringWords
+	slots []E
+	mask  uint32
+	next  uint32 // the index that the next put writes; ahead of *prod until publish
+	seen  uint32 // the kernel's consumer index as last loaded
+	// faults counts index pairs that no ring can have; the ring is then taken as full.
+	faults uint64
+}
+
+func newProducer[E uint64 | Desc](w ringWords, slots []E) producer[E] {
+	p := producer[E]{ringWords: w, slots: slots, mask: uint32(len(slots)) - 1}
+	p.next, p.seen = w.prod.Load(), w.cons.Load()
+	return p
+}
+
+// room returns how many entries can be put. It asks the kernel's index only when the copy that it
+// has does not show as many as wanted.
+func (p *producer[E]) room(want uint32) uint32 {
+	size := p.mask + 1
+	free := size - (p.next - p.seen)
+	if free < want {
+		// Pairs with the kernel's release of the entries that it has read.
+		cons := p.cons.Load()
+		if p.next-cons > size {
+			p.faults++
+			return 0
+		}
+		p.seen = cons
+		free = size - (p.next - cons)
+	}
+	return free
+}
+
+// put writes one entry that publish makes visible. The caller has asked room.
+func (p *producer[E]) put(e E) {
+	p.slots[p.next&p.mask] = e
+	p.next++
+}
+
+// publish makes everything that was put visible with one store, and reports whether there was any.
+func (p *producer[E]) publish() bool {
+	if p.prod.Load() == p.next {
+		return false
+	}
+	p.prod.Store(p.next) // pairs with the kernel's acquire: the entries are written before it
+	return true
+}
+
+// pending returns how many published entries the kernel has not taken yet.
+func (p *producer[E]) pending() uint32 {
+	n := p.prod.Load() - p.cons.Load()
+	if n > p.mask+1 {
+		p.faults++
+		return 0
+	}
+	return n
+}
+
+// wantsWakeup reports whether the kernel asked for a system call.
+func (p *producer[E]) wantsWakeup() bool { return p.flags.Load()&needWakeup != 0 }
+
+// consumer is this process's end of a receive or a completion ring.
+type consumer[E uint64 | Desc] struct {
+	ringWords
+	slots  []E
+	mask   uint32
+	next   uint32 // the index that the next take reads; ahead of *cons until release
+	seen   uint32 // the kernel's producer index as last loaded
+	faults uint64
+}
+
+func newConsumer[E uint64 | Desc](w ringWords, slots []E) consumer[E] {
+	c := consumer[E]{ringWords: w, slots: slots, mask: uint32(len(slots)) - 1}
+	c.next, c.seen = w.cons.Load(), w.prod.Load()
+	return c
+}
+
+// available returns how many entries can be taken, looking at the kernel's index only when the copy
+// shows fewer than wanted.
+func (c *consumer[E]) available(want uint32) uint32 {
+	n := c.seen - c.next
+	if n < want {
+		// Pairs with the kernel's release of the entries that it wrote.
+		prod := c.prod.Load()
+		if prod-c.next > c.mask+1 {
+			c.faults++
+			return 0
+		}
+		c.seen = prod
+		n = prod - c.next
+	}
+	return n
+}
+
+// take reads one entry. The caller has asked available.
+func (c *consumer[E]) take() E {
+	e := c.slots[c.next&c.mask]
+	c.next++
+	return e
+}
+
+// release gives everything that was taken back to the kernel with one store.
+func (c *consumer[E]) release() {
+	if c.cons.Load() != c.next {
+		c.cons.Store(c.next) // pairs with the kernel's acquire: the entries are read before it
+	}
+}
+
+// deadProducer stands in for a ring that was unmapped: it is full for ever.
+func deadProducer[E uint64 | Desc]() producer[E] {
+	w := ringWords{prod: new(atomic.Uint32), cons: new(atomic.Uint32), flags: new(atomic.Uint32)}
+	w.prod.Store(1)
+	return newProducer(w, make([]E, 1))
+}
+
+// deadConsumer stands in for a ring that was unmapped: it is empty for ever.
+func deadConsumer[E uint64 | Desc]() consumer[E] {
+	w := ringWords{prod: new(atomic.Uint32), cons: new(atomic.Uint32), flags: new(atomic.Uint32)}
+	return newConsumer(w, make([]E, 1))
+}

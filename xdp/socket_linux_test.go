@@ -1,0 +1,295 @@
+package xdp_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/packet"
+	"github.com/shmring/shmring/xdp/veth"
+	"github.com/shmring/shmring/xdp/xdptest"
+)
+
+const (
+	testPort = 4791
+	patience = 10 * time.Second
+)
+
+// rig is a socket on end B with port 4791 steered to it.
+type rig struct {
+	pair   *veth.Pair
+	prog   *xdp.Program
+	umem   *xdp.UMEM
+	socket *xdp.Socket
+}
+
+func newRig(t testing.TB, mode xdp.AttachMode, uo xdp.UMEMOptions, so xdp.Options) *rig {
+	t.Helper()
+	r := &rig{pair: xdptest.NewPair(t, veth.Config{})}
+	r.prog = xdptest.Attach(t, r.pair.B, xdp.ProgramOptions{Mode: mode})
+	r.umem = xdptest.NewUMEM(t, uo)
+	r.socket = xdptest.Open(t, r.pair.B, 0, r.umem, so)
+	must(t, r.socket.Register(r.prog, 0))
+	must(t, r.prog.Steer(testPort, 0))
+	return r
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// udp opens a kernel socket in the namespace of an end.
+func udp(t testing.TB, e *veth.End, port int) *net.UDPConn {
+	t.Helper()
+	var c *net.UDPConn
+	xdptest.Do(t, e, func() (err error) {
+		c, err = net.ListenUDP("udp4", &net.UDPAddr{IP: e.Addr.AsSlice(), Port: port})
+		return err
+	})
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// await polls until ok, or fails the test.
+func await(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s did not happen within %v", what, patience)
+		}
+	}
+}
+
+// receiveOne waits for one packet.
+func (r *rig) receiveOne(t testing.TB) xdp.Received {
+	t.Helper()
+	var buf [1]xdp.Received
+	await(t, "a packet", func() bool { return r.socket.Receive(buf[:]) == 1 })
+	return buf[0]
+}
+
+func checkSum(t testing.TB, s *xdp.Socket) {
+	t.Helper()
+	f, rs := s.FrameStats(), s.RingStats()
+	if f.Sum() != f.Frames || f.Illegal != 0 || f.States[xdp.FrameQuarantine] != 0 {
+		t.Errorf("frames: %+v", f)
+	}
+	if rs.BadDescriptors != 0 || rs.RingFaults != 0 {
+		t.Errorf("rings: %+v", rs)
+	}
+}
+
+// TestReceive sends numbered datagrams from a kernel socket; they must come out complete, in order
+// and with the right bytes, in both modes.
+func TestReceive(t *testing.T) {
+	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
+		t.Run(mode.String(), func(t *testing.T) {
+			r := newRig(t, mode, xdp.UMEMOptions{}, xdp.Options{})
+			if r.prog.Mode() != mode || r.prog.Refused() != nil {
+				t.Fatalf("mode %v, %v", r.prog.Mode(), r.prog.Refused())
+			}
+			if r.socket.Mode() != xdp.BindCopy {
+				t.Fatalf("veth granted %v", r.socket.Mode())
+			}
+			r.stream(t, 5000)
+			c, err := r.prog.Counters()
+			must(t, err)
+			if c.Redirected != 5000 || c.NoSocket != 0 {
+				t.Errorf("counters: %+v", c)
+			}
+			k, err := r.socket.KernelStats()
+			must(t, err)
+			if k.RxDropped != 0 || k.RxInvalid != 0 || k.RxQueueFull != 0 {
+				t.Errorf("kernel: %+v", k)
+			}
+		})
+	}
+}
+
+// stream passes n datagrams through the socket with a window that cannot lose any.
+func (r *rig) stream(t testing.TB, n int) {
+	t.Helper()
+	const window = 32
+	from := udp(t, r.pair.A, 0)
+	to := &net.UDPAddr{IP: r.pair.B.Addr.AsSlice(), Port: testPort}
+	msg, want := make([]byte, 200), make([]byte, 200)
+	var buf [64]xdp.Received
+	sent := 0
+	for got := 0; got < n; {
+		for ; sent < n && sent < got+window; sent++ {
+			pattern(msg, sent)
+			_, err := from.WriteToUDP(msg, to)
+			must(t, err)
+		}
+		var k int
+		await(t, "a packet", func() bool { k = r.socket.Receive(buf[:]); return k > 0 })
+		for _, p := range buf[:k] {
+			pattern(want, got)
+			b := r.socket.Packet(p)
+			var d packet.Datagram
+			must(t, packet.Parse(b, &d))
+			if !bytes.Equal(b[d.PayloadOff:][:d.PayloadLen], want) {
+				t.Fatalf("datagram %d has other bytes", got)
+			}
+			if d.Src != from.LocalAddr().(*net.UDPAddr).AddrPort() || d.Dst.Port() != testPort {
+				t.Fatalf("datagram %d from %v to %v", got, d.Src, d.Dst)
+			}
+			if c := packet.VerifyUDP(b, &d); c == packet.ChecksumWrong {
+				t.Fatalf("datagram %d: checksum %v", got, c)
+			}
+			if !r.socket.Loan(p.Frame, uint32(got)) || !r.socket.Return(p.Off, uint32(got)) {
+				t.Fatalf("datagram %d: frame cannot be handed out and taken back", got)
+			}
+			got++
+		}
+		r.socket.Fill(len(buf))
+	}
+	checkSum(t, r.socket)
+}
+
+// pattern fills a message with bytes that only message n has.
+func pattern(b []byte, n int) {
+	for i := 0; i+8 <= len(b); i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], uint64(n)<<16|uint64(i))
+	}
+}
+
+func TestHeadroomIsOurs(t *testing.T) {
+	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{Frames: 64}, xdp.Options{SendFrames: 16})
+	g := r.umem.Geometry()
+	mem := r.umem.Region().Bytes()
+	for f := range g.Frames {
+		copy(mem[uint64(f)*uint64(g.ChunkBytes):][:g.HeadroomBytes],
+			bytes.Repeat([]byte{0x5a}, int(g.HeadroomBytes)))
+	}
+	r.stream(t, 500)
+	for f := range g.Frames {
+		head := mem[uint64(f)*uint64(g.ChunkBytes):][:g.HeadroomBytes]
+		if !bytes.Equal(head, bytes.Repeat([]byte{0x5a}, int(g.HeadroomBytes))) {
+			t.Fatalf("the kernel wrote to the headroom of frame %d: %x", f, head)
+		}
+	}
+}
+
+// TestOtherPortsReachTheKernel: what is not steered belongs to the sockets of the stack.
+func TestOtherPortsReachTheKernel(t *testing.T) {
+	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
+	from, other := udp(t, r.pair.A, 0), udp(t, r.pair.B, 7777)
+	_, err := from.WriteToUDPAddrPort([]byte("to the stack"), netip.AddrPortFrom(r.pair.B.Addr, 7777))
+	must(t, err)
+	must(t, other.SetReadDeadline(time.Now().Add(patience)))
+	buf := make([]byte, 64)
+	n, err := other.Read(buf)
+	if err != nil || string(buf[:n]) != "to the stack" {
+		t.Fatalf("%q, %v", buf[:n], err)
+	}
+	// A port that is given up goes back to the stack, and so does one whose queue has no socket.
+	stack := udp(t, r.pair.B, testPort)
+	must(t, r.prog.Unsteer(testPort))
+	must(t, r.prog.Unsteer(testPort))
+	sendRead := func() {
+		_, err = from.WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(r.pair.B.Addr, testPort))
+		must(t, err)
+		must(t, stack.SetReadDeadline(time.Now().Add(patience)))
+		_, err = stack.Read(buf)
+		must(t, err)
+	}
+	sendRead()
+	must(t, r.prog.Steer(testPort, 0))
+	must(t, r.socket.Close())
+	sendRead()
+	c, err := r.prog.Counters()
+	must(t, err)
+	if c.OtherPort != 2 || c.NoSocket != 1 || c.Redirected != 0 {
+		t.Errorf("counters: %+v", c)
+	}
+}
+
+func TestReceiveStatistics(t *testing.T) {
+	// Nobody takes packets: the receive ring fills up, or the fill ring runs dry.
+	for name, o := range map[string]xdp.Options{
+		"queue full": {RxEntries: 4, FillEntries: 32},
+		"fill empty": {RxEntries: 32, FillEntries: 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{Frames: 64}, o)
+			from := udp(t, r.pair.A, 0)
+			for range 20 {
+				_, err := from.WriteToUDPAddrPort([]byte("x"),
+					netip.AddrPortFrom(r.pair.B.Addr, testPort))
+				must(t, err)
+			}
+			await(t, "a count", func() bool {
+				k, err := r.socket.KernelStats()
+				must(t, err)
+				return name == "queue full" && k.RxQueueFull == 16 ||
+					name == "fill empty" && k.RxFillRingEmpty >= 16
+			})
+			if n := r.socket.Pending(100); n != 4 {
+				t.Errorf("%d packets wait, want 4", n)
+			}
+		})
+	}
+}
+
+// TestTwoQueues: in native mode a frame sent from queue 1 arrives on queue 1.
+func TestTwoQueues(t *testing.T) {
+	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
+	prog := xdptest.Attach(t, pair.B, xdp.ProgramOptions{Mode: xdp.AttachNative})
+	var rx [2]*xdp.Socket
+	for q := range rx {
+		u := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 64})
+		rx[q] = xdptest.Open(t, pair.B, uint32(q), u, xdp.Options{})
+		must(t, rx[q].Register(prog, 0))
+	}
+	must(t, prog.Steer(testPort, 0))
+	tpl, err := packet.NewTemplate([6]byte(pair.A.MAC), [6]byte(pair.B.MAC),
+		netip.AddrPortFrom(pair.A.Addr, 1), netip.AddrPortFrom(pair.B.Addr, testPort))
+	must(t, err)
+	var got [1]xdp.Received
+	for q := range rx {
+		u := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 64})
+		tx := xdptest.Open(t, pair.A, uint32(q), u, xdp.Options{})
+		frame, buf, _ := tx.Acquire()
+		n, err := tpl.Build(buf, []byte{byte(q)})
+		must(t, err)
+		must(t, tx.Post(frame, n, 0))
+		tx.Flush()
+		_, err = tx.Kick()
+		must(t, err)
+		await(t, "a packet", func() bool { return rx[q].Receive(got[:]) == 1 })
+		if b := rx[q].Packet(got[0]); b[len(b)-1] != byte(q) {
+			t.Errorf("queue %d got %x", q, b)
+		}
+	}
+}
+
+func TestReopen(t *testing.T) {
+	pair := xdptest.NewPair(t, veth.Config{})
+	xdptest.Attach(t, pair.B, xdp.ProgramOptions{}).Close()
+	for i := range 10 {
+		u, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 64})
+		must(t, err)
+		var s *xdp.Socket
+		xdptest.Do(t, pair.B, func() (err error) {
+			s, err = xdp.Open(pair.B.Name, 0, u, xdp.Options{BusyTimeout: patience})
+			return err
+		})
+		must(t, s.Close())
+		must(t, s.Close())
+		if n := s.Fill(10) + s.Receive(make([]xdp.Received, 4)) + s.Reap(nil); n != 0 {
+			t.Fatalf("round %d: a closed socket moved %d frames", i, n)
+		}
+		if _, err := s.Kick(); err == nil {
+			t.Fatal("a closed socket can be kicked")
+		}
+		must(t, u.Close())
+	}
+}

@@ -1,0 +1,82 @@
+//go:build !linux
+
+package xdp
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+)
+
+// errSystem wraps errors.ErrUnsupported.
+var errSystem = fmt.Errorf("AF_XDP on %s: %w", runtime.GOOS, errors.ErrUnsupported)
+
+// Program is the steering program on one interface. It exists on Linux only.
+type Program struct{}
+
+// Attach needs Linux.
+func Attach(ifname string, _ ProgramOptions) (*Program, error) {
+	return nil, &Error{Op: "attach program", Name: ifname, Err: errSystem}
+}
+
+// Mode is the mode that was granted.
+func (*Program) Mode() AttachMode { return AttachAuto }
+
+// Refused says why native mode was not granted.
+func (*Program) Refused() error { return errSystem }
+
+// Steer needs Linux.
+func (*Program) Steer(uint16, uint32) error { return errSystem }
+
+// Unsteer needs Linux.
+func (*Program) Unsteer(uint16) error { return errSystem }
+
+// Counters needs Linux.
+func (*Program) Counters() (Counters, error) { return Counters{}, errSystem }
+
+// Close does nothing.
+func (*Program) Close() error { return nil }
+
+// Socket is an AF_XDP socket. It exists on Linux only.
+type Socket struct{ core }
+
+// Open needs Linux.
+func Open(ifname string, _ uint32, _ *UMEM, _ Options) (*Socket, error) {
+	return nil, &Error{Op: "open socket", Name: ifname, Err: errSystem}
+}
+
+// Register needs Linux.
+func (*Socket) Register(*Program, uint32) error { return errSystem }
+
+// Kick needs Linux.
+func (*Socket) Kick() (unsent int, err error) { return 0, errSystem }
+
+// WakeFill needs Linux.
+func (*Socket) WakeFill() error { return errSystem }
+
+// Check needs Linux.
+func (*Socket) Check() error { return errSystem }
+
+// FD returns no descriptor.
+func (*Socket) FD() int { return -1 }
+
+// Queue returns the number of the queue.
+func (*Socket) Queue() uint32 { return 0 }
+
+// Interface returns name and index of the interface.
+func (*Socket) Interface() (name string, index int) { return "", 0 }
+
+// UMEM returns the memory of the frames.
+func (*Socket) UMEM() *UMEM { return nil }
+
+// Mode is the mode that was granted.
+func (*Socket) Mode() BindMode { return BindAuto }
+
+// SyscallStats counts the system calls made for this socket.
+func (*Socket) SyscallStats() SyscallStats { return SyscallStats{} }
+
+// KernelStats needs Linux.
+func (*Socket) KernelStats() (KernelStats, error) { return KernelStats{}, errSystem }
+
+// Close does nothing.
+func (*Socket) Close() error { return nil }

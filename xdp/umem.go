@@ -1,0 +1,202 @@
+package xdp
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// SectionFrames is the section of a UMEM object that holds the frames.
+const SectionFrames shm.SectionKind = 0x58465246 // "FRFX"
+
+// Attributes of a UMEM object: what a peer has to know to make sense of an address in it.
+const (
+	attrFrames = iota
+	attrChunkBytes
+	attrHeadroomBytes
+)
+
+// Bounds of chunks. The kernel wants at least the first, and a page at most.
+const (
+	minChunkBytes = 2048
+	maxChunkBytes = 4096
+	maxFrames     = 1 << 20
+)
+
+// UMEMOptions size a UMEM. Zero values stand for the defaults.
+type UMEMOptions struct {
+	Name   string // shows in /proc/PID/maps; "umem" by default
+	Frames uint32 // 2048 by default, which is 4 MiB and fits a memlock limit of 8 MiB
+	// ChunkBytes is the room of one frame: 2048 (default) or 4096. A packet has ChunkBytes less
+	// HeadroomBytes less 256 of it.
+	ChunkBytes uint32
+	// HeadroomBytes are kept free at the start of each chunk, in front of the 256 that are the
+	// kernel's. At least, and by default, RecordBytes.
+	HeadroomBytes uint32
+}
+
+// Geometry says how the memory of a UMEM is divided.
+type Geometry struct {
+	Frames        uint32
+	ChunkBytes    uint32
+	HeadroomBytes uint32
+}
+
+// PacketBytes is the longest packet that fits a frame.
+func (g Geometry) PacketBytes() uint32 {
+	return g.ChunkBytes - g.HeadroomBytes - kernelHeadroomBytes
+}
+
+// Bytes is the size of all frames.
+func (g Geometry) Bytes() uint64 { return uint64(g.Frames) * uint64(g.ChunkBytes) }
+
+// Chunk returns the offset of the chunk that an offset in the UMEM lies in; the record of a
+// received frame begins there.
+func (g Geometry) Chunk(off uint64) uint64 { return off &^ (uint64(g.ChunkBytes) - 1) }
+
+func (g Geometry) check() error {
+	switch {
+	case g.Frames == 0 || g.Frames > maxFrames:
+		return fmt.Errorf("%w: %d frames, possible are 1 to %d", ErrOptions, g.Frames, maxFrames)
+	case g.ChunkBytes < minChunkBytes || g.ChunkBytes > maxChunkBytes ||
+		bits.OnesCount32(g.ChunkBytes) != 1:
+		return fmt.Errorf("%w: chunks of %d bytes, possible are 2048 and 4096", ErrOptions,
+			g.ChunkBytes)
+	case g.HeadroomBytes < RecordBytes || g.HeadroomBytes > minChunkBytes/2 ||
+		g.HeadroomBytes%8 != 0:
+		return fmt.Errorf("%w: headroom of %d bytes, possible are %d to %d in steps of 8",
+			ErrOptions, g.HeadroomBytes, RecordBytes, minChunkBytes/2)
+	}
+	return nil
+}
+
+func (o UMEMOptions) geometry() (Geometry, error) {
+	g := Geometry{Frames: o.Frames, ChunkBytes: o.ChunkBytes, HeadroomBytes: o.HeadroomBytes}
+	if g.Frames == 0 {
+		g.Frames = 2048
+	}
+	if g.ChunkBytes == 0 {
+		g.ChunkBytes = minChunkBytes
+	}
+	if g.HeadroomBytes == 0 {
+		g.HeadroomBytes = RecordBytes
+	}
+	return g, g.check()
+}
+
+// UMEM is the memory that a device receives into and sends from. It lives in a memfd that is sealed
+// once this process has mapped it: a peer that gets the descriptor can read the frames and can
+// neither write nor resize them. Whoever gets it sees all traffic of the socket.
+//
+// A UMEM serves one socket and is not used again by another, nor by a process that comes after this
+// one, since the kernel may still be writing to it when the socket is closed.
+type UMEM struct {
+	region *shm.Region
+	geo    Geometry
+	used   atomic.Bool
+}
+
+// NewUMEM makes a UMEM. Errors: [ErrOptions], and those of [shm.CreateMemfd].
+func NewUMEM(o UMEMOptions) (*UMEM, error) {
+	g, err := o.geometry()
+	if err != nil {
+		return nil, &Error{Op: "create UMEM", Name: o.Name, Err: err}
+	}
+	spec := shm.Spec{
+		Kind: shm.KindUMEM,
+		Name: o.Name,
+		Sections: []shm.Section{{
+			Kind: SectionFrames, Length: g.Bytes(),
+			ElemSize: uint64(g.ChunkBytes), Capacity: uint64(g.Frames),
+		}},
+	}
+	spec.Attrs[attrFrames] = uint64(g.Frames)
+	spec.Attrs[attrChunkBytes] = uint64(g.ChunkBytes)
+	spec.Attrs[attrHeadroomBytes] = uint64(g.HeadroomBytes)
+	obj, err := shm.CreateMemfd(spec, nil)
+	if err != nil {
+		return nil, err
+	}
+	// After our own writable mapping: the seal forbids any that comes later, ours included.
+	seals := shm.SealShrink | shm.SealGrow | shm.SealFutureWrite | shm.SealSeal
+	if err := obj.Seal(seals); err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	region, err := shm.NewRegion(obj, SectionFrames)
+	if err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	return &UMEM{region: region, geo: g}, nil
+}
+
+// Region returns the frames as references to them see it: the offset of a reference is an address
+// of the UMEM.
+func (u *UMEM) Region() *shm.Region { return u.region }
+
+// Geometry says how the memory is divided.
+func (u *UMEM) Geometry() Geometry { return u.geo }
+
+// FD returns the descriptor that a peer opens with [OpenUMEM]. It stays the UMEM's.
+func (u *UMEM) FD() int { return u.region.Object().FD() }
+
+// Close unmaps the UMEM. The socket must have been closed before.
+func (u *UMEM) Close() error { return u.region.Close(context.Background()) }
+
+// OpenUMEM maps the UMEM of another process read-only. It does not own fd. The name is for errors.
+func OpenUMEM(fd int, name string) (*shm.Region, Geometry, error) {
+	obj, err := shm.OpenFD(fd, name, shm.ReadOnly)
+	if err != nil {
+		return nil, Geometry{}, err
+	}
+	g, err := geometryOf(obj)
+	if err != nil {
+		_ = obj.Close()
+		return nil, Geometry{}, err
+	}
+	region, err := shm.NewRegion(obj, SectionFrames)
+	if err != nil {
+		_ = obj.Close()
+		return nil, Geometry{}, err
+	}
+	return region, g, nil
+}
+
+func geometryOf(obj *shm.Object) (Geometry, error) {
+	h := obj.Header()
+	if err := h.CheckKind(shm.KindUMEM); err != nil {
+		return Geometry{}, err
+	}
+	if err := h.CheckFeatures(0, 0, shm.ReadOnly); err != nil {
+		return Geometry{}, err
+	}
+	mem, _, err := obj.Section(SectionFrames, 0)
+	if err != nil {
+		return Geometry{}, err
+	}
+	bad := func(field string, got, want any) error {
+		return &shm.Error{Op: "open", Name: obj.Name(), Field: field, Got: got, Want: want,
+			Err: shm.ErrCorrupt}
+	}
+	for i, limit := range [...]uint64{maxFrames, maxChunkBytes, minChunkBytes / 2} {
+		if h.Attrs[i] > limit {
+			return Geometry{}, bad(fmt.Sprintf("attribute %d", i), h.Attrs[i], limit)
+		}
+	}
+	g := Geometry{
+		Frames:        uint32(h.Attrs[attrFrames]),
+		ChunkBytes:    uint32(h.Attrs[attrChunkBytes]),
+		HeadroomBytes: uint32(h.Attrs[attrHeadroomBytes]),
+	}
+	if err := g.check(); err != nil {
+		return Geometry{}, bad("geometry", fmt.Sprintf("%+v", g), err)
+	}
+	if g.Bytes() != uint64(len(mem)) {
+		return Geometry{}, bad("length of the frames", len(mem), g.Bytes())
+	}
+	return g, nil
+}

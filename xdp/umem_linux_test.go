@@ -1,0 +1,95 @@
+package xdp
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/shm"
+)
+
+func TestUMEMIsSealed(t *testing.T) {
+	u, err := NewUMEM(UMEMOptions{Name: "umem", Frames: 8, ChunkBytes: 4096, HeadroomBytes: 128})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	if _, err := unix.Mmap(u.FD(), 0, 4096, unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
+		t.Error("it can be mapped writable")
+	}
+	for _, size := range []int64{0, 1 << 30} {
+		if err := unix.Ftruncate(u.FD(), size); !errors.Is(err, unix.EPERM) {
+			t.Errorf("resize to %d: %v", size, err)
+		}
+	}
+	if _, err := unix.Pwrite(u.FD(), []byte{1}, 4096); !errors.Is(err, unix.EPERM) {
+		t.Errorf("write: %v", err)
+	}
+	u.Region().Bytes()[5] = 0xaa // our own mapping still is writable
+	peer, g, err := OpenUMEM(u.FD(), "peer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close(context.Background())
+	if g != u.Geometry() || g.PacketBytes() != 4096-128-256 || g.Chunk(4096+777) != 4096 {
+		t.Errorf("geometry %+v, want %+v", g, u.Geometry())
+	}
+	if peer.Bytes()[5] != 0xaa || peer.ID() != u.Region().ID() {
+		t.Error("the peer sees something else")
+	}
+}
+
+// TestOpenUMEMRefuses: objects that are no UMEM, or whose header lies about it.
+func TestOpenUMEMRefuses(t *testing.T) {
+	good := func() shm.Spec {
+		s := shm.Spec{Kind: shm.KindUMEM, Sections: []shm.Section{
+			{Kind: SectionFrames, Length: 8 * 2048, ElemSize: 2048, Capacity: 8}}}
+		s.Attrs[attrFrames], s.Attrs[attrChunkBytes], s.Attrs[attrHeadroomBytes] = 8, 2048, 64
+		return s
+	}
+	for name, c := range map[string]struct {
+		change func(*shm.Spec)
+		want   error
+	}{
+		"kind":          {func(s *shm.Spec) { s.Kind = shm.KindRegion }, shm.ErrKind},
+		"section":       {func(s *shm.Spec) { s.Sections[0].Kind = 1 }, shm.ErrKind},
+		"frames":        {func(s *shm.Spec) { s.Attrs[attrFrames] = 9 }, shm.ErrCorrupt},
+		"no frames":     {func(s *shm.Spec) { s.Attrs[attrFrames] = 0 }, shm.ErrCorrupt},
+		"many frames":   {func(s *shm.Spec) { s.Attrs[attrFrames] = 1<<32 + 8 }, shm.ErrCorrupt},
+		"chunk":         {func(s *shm.Spec) { s.Attrs[attrChunkBytes] = 3000 }, shm.ErrCorrupt},
+		"huge chunk":    {func(s *shm.Spec) { s.Attrs[attrChunkBytes] = 1 << 40 }, shm.ErrCorrupt},
+		"headroom":      {func(s *shm.Spec) { s.Attrs[attrHeadroomBytes] = 0 }, shm.ErrCorrupt},
+		"huge headroom": {func(s *shm.Spec) { s.Attrs[attrHeadroomBytes] = 2048 }, shm.ErrCorrupt},
+		"feature":       {func(s *shm.Spec) { s.FeatIncompat = 1 << 40 }, shm.ErrVersion},
+	} {
+		spec := good()
+		c.change(&spec)
+		o, err := shm.CreateMemfd(spec, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if _, _, err := OpenUMEM(o.FD(), name); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+		if err := o.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	o, err := shm.CreateMemfd(good(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	r, _, err := OpenUMEM(o.FD(), "good")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := OpenUMEM(-1, "none"); err == nil {
+		t.Error("opened no descriptor")
+	}
+}
