@@ -203,8 +203,8 @@ func TestPlanPlacesSections(t *testing.T) {
 }
 
 // FuzzHeader changes the fields and the section table of a finished page. The checksum is made to
-// fit, since it is no obstacle for one who writes on purpose. The parts are small and apart, because
-// mutations of a whole page nearly always miss what matters.
+// fit, since it is no obstacle for one who writes on purpose. The parts are small and apart,
+// because mutations of a whole page nearly always miss what matters.
 func FuzzHeader(f *testing.F) {
 	h := goldenHeader(f)
 	image := imageOf(h)

@@ -43,12 +43,12 @@ func play(role string, roles []map[string]func()) int {
 
 func run(m *testing.M) int {
 	flag.Parse()
-	dir, err := privateDir()
+	dir, remove, err := privateDir()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "shmtest:", err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
+	defer remove()
 	if err := os.Setenv(envDir, dir); err != nil {
 		fmt.Fprintln(os.Stderr, "shmtest:", err)
 		return 1
@@ -64,15 +64,6 @@ func run(m *testing.M) int {
 	}
 	fmt.Fprintf(os.Stderr, "shmtest: left behind:\n\t%s\n", strings.Join(left, "\n\t"))
 	return 1
-}
-
-// privateDir makes the directory in memory where there is such a file system.
-func privateDir() (string, error) {
-	base := "/dev/shm"
-	if _, err := os.Stat(base); err != nil {
-		base = ""
-	}
-	return os.MkdirTemp(base, "shmring-test-") // 0700
 }
 
 // startPoller makes the runtime open the descriptors of its own that it opens only when needed.

@@ -1,0 +1,84 @@
+package shmtest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envLeak) != "" {
+		os.Exit(run(m)) // without the roles, to let the leak be found
+	}
+	Main(m, map[string]func(){"hello": func() { os.Stdout.WriteString("hello") }})
+}
+
+const envLeak = "SHMRING_TEST_LEAK"
+
+// TestLeaker leaks on demand.
+func TestLeaker(t *testing.T) {
+	switch os.Getenv(envLeak) {
+	case "file":
+		if err := os.WriteFile(filepath.Join(os.Getenv(envDir), "left"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	case "descriptor":
+		var err error
+		if leaked, err = os.Open("/dev/null"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// leaked keeps its file from being closed by the garbage collector.
+var leaked *os.File
+
+func TestGate(t *testing.T) {
+	if _, err := os.Stat("/proc/self/fd"); err != nil {
+		t.Skip("descriptors cannot be listed without /proc")
+	}
+	for kind, want := range map[string]string{"file": "/left", "descriptor": "/dev/null", "none": ""} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestLeaker$")
+		cmd.Env = append(os.Environ(), envLeak+"="+kind)
+		out, err := cmd.CombinedOutput()
+		if (err != nil) != (want != "") || !strings.Contains(string(out), want) {
+			t.Errorf("%s: %v\n%s", kind, err, out)
+		}
+	}
+}
+
+func TestChildPlaysItsRole(t *testing.T) {
+	out, err := Child(t, "hello").Output()
+	if err != nil || string(out) != "hello" {
+		t.Errorf("%q, %v", out, err)
+	}
+	cmd := Child(t, "unknown")
+	cmd.Stderr = nil
+	if err := cmd.Run(); err == nil {
+		t.Error("an unknown role succeeds")
+	}
+}
+
+func TestSweepSparesTheLiving(t *testing.T) {
+	base := t.TempDir()
+	dead, alive := filepath.Join(base, dirPrefix+"1"), filepath.Join(base, dirPrefix+"2")
+	for _, dir := range []string{dead, alive} {
+		if err := os.MkdirAll(filepath.Join(dir, "x"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lock, err := lockDir(alive, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	sweep(base)
+	if _, err := os.Stat(dead); err == nil {
+		t.Error("the dead one is still there")
+	}
+	if _, err := os.Stat(alive); err != nil {
+		t.Error("the living one is gone")
+	}
+}
