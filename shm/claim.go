@@ -66,9 +66,6 @@ func (o *Object) Life() (life Life, err error) {
 	if o.closed {
 		return 0, named(op, o.name, os.ErrClosed)
 	}
-	if o.lockFD >= 0 {
-		return Alive, nil
-	}
 	for range lifeTries {
 		locked, lerr := sysLocked(o.fd)
 		if lerr != nil {
@@ -189,6 +186,7 @@ func (o *Object) takeOver(check func() error) error {
 	me.State, me.ClaimedNs = StateOwned, monoNs()
 	me.Generation = max(before.Generation, o.Generation()) + 1
 	storeOwner(o.mem, me)
+	o.gen = me.Generation
 	return nil
 }
 
@@ -205,17 +203,45 @@ func (o *Object) Release() error {
 		return &Error{Op: op, Name: o.name, Err: syscall.ENOLCK, Hint: "it is not ours"}
 	}
 	err := o.markReleased()
-	sysUnlock(o.lockFD)
-	sysClose(o.lockFD)
-	o.lockFD = -1
+	o.dropLock()
 	return named(op, o.name, err)
 }
 
-// markReleased runs under the lock. The file may have been cut: that must not kill its owner.
+// markReleased runs under the lock, if that is still there: a stray close in this process may have
+// dropped it, and then the record can be somebody else's. Nor must a file that was cut kill us.
 func (o *Object) markReleased() error {
-	return Guard(func() {
-		me := Self()
-		me.State, me.ClaimedNs, me.Generation = StateReleased, monoNs(), o.Generation()
+	return guarded(func() error {
+		locked, err := sysLocked(o.fd)
+		if err != nil {
+			return err
+		}
+		me, ok := loadOwner(o.mem)
+		switch {
+		case !ok:
+			return damaged("owner record", "not valid", "this process")
+		case !locked || me.Generation != o.gen || me.PID != Self().PID:
+			return lockLost()
+		}
+		me.State, me.ClaimedNs = StateReleased, monoNs()
 		storeOwner(o.mem, me)
+		return nil
 	})
+}
+
+func lockLost() error {
+	return &Error{Err: ErrLockLost, Hint: "something in this process closed a descriptor that was " +
+		"not its own"}
+}
+
+// dropLock gives up the lock, and the descriptor unless its number means another file by now.
+func (o *Object) dropLock() {
+	if o.lockFD < 0 {
+		return
+	}
+	info, err := sysStat(o.lockFD)
+	if err == nil && info.ino == o.ino && info.dev == o.dev {
+		sysUnlock(o.lockFD)
+		sysClose(o.lockFD)
+	}
+	o.lockFD = -1
 }

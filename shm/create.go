@@ -61,6 +61,7 @@ func (b *builder) build(init func(*Object) error) (_ *Object, err error) {
 	}
 	encodeHeader(o.mem, &o.header)
 	storeOwner(o.mem, o.header.Owner)
+	o.gen = o.header.Owner.Generation
 	if init != nil {
 		if err := init(o); err != nil {
 			return nil, err

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"errors"
 	"os"
 	"slices"
 	"sync"
@@ -31,7 +32,8 @@ type Object struct {
 	dev    uint64
 
 	mu     sync.Mutex
-	lockFD int // description that holds the lock, -1 when not owned; never sent, never an *os.File
+	lockFD int    // description that holds the lock, -1 when not owned; never sent, never an *os.File
+	gen    uint64 // of our own claim
 	extra  []writable
 	closed bool
 }
@@ -204,6 +206,9 @@ func (o *Object) Unlink() error {
 	case o.lockFD < 0:
 		return &Error{Op: op, Name: o.name, Err: syscall.ENOLCK, Hint: "claim it first"}
 	}
+	if locked, err := sysLocked(o.fd); err != nil || !locked {
+		return named(op, o.name, errors.Join(err, lockLost()))
+	}
 	info, err := sysStatAt(o.dir.fd, o.name)
 	if err != nil {
 		return named(op, o.name, err)
@@ -240,10 +245,7 @@ func (o *Object) Close() error {
 	o.extra, o.mem = nil, nil
 	sysClose(o.fd)
 	o.fd = -1
-	if o.lockFD >= 0 {
-		sysClose(o.lockFD) // our stores are over: now a successor may claim
-		o.lockFD = -1
-	}
 	o.dir.drop()
+	o.dropLock() // our stores are over: now a successor may claim
 	return named("close", o.name, first)
 }
