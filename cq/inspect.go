@@ -1,0 +1,331 @@
+package cq
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+// State is what the reader of a queue has published about it.
+type State uint64
+
+// States of a queue.
+const (
+	StateOpen    State = stateOpen
+	StateClosed  State = stateClosed  // destroyed; writers may still be attached
+	StateOverrun State = stateOverrun // entries were lost, for ever
+)
+
+// String returns the lower-case name.
+func (s State) String() string {
+	switch s {
+	case StateOpen:
+		return "open"
+	case StateClosed:
+		return "closed"
+	case StateOverrun:
+		return "overrun"
+	}
+	return fmt.Sprintf("state %d", uint64(s))
+}
+
+// Level says where a lane stands. Indices count entries since the queue was made:
+// Head <= Peeked <= Tail, and Tail - Head is at most the capacity.
+type Level struct {
+	Head      uint64 // first entry that was not given back to the writer
+	Peeked    uint64 // first entry that was not handed to the application
+	Tail      uint64 // next entry that will be published
+	HighWater uint64 // most entries that were ever waiting, as far as the reader noticed
+	Read      uint64 // entries handed to the application for good
+}
+
+// Depth returns how many entries occupy room.
+func (l Level) Depth() uint64 { return l.Tail - l.Head }
+
+// Unreleased returns how many of them the application has and did not give back.
+func (l Level) Unreleased() uint64 { return l.Peeked - l.Head }
+
+// Traffic is what the writers of a lane count.
+type Traffic struct {
+	Publishes       uint64 // batches
+	Wakes           uint64 // system calls to wake the reader
+	WakesSuppressed uint64 // batches that needed none
+	Refused         uint64 // posts for which there was no room
+}
+
+// Snapshot is what an outsider sees of a queue. Each number was true at some moment while it was
+// taken; together they may never have been.
+type Snapshot struct {
+	Name               string
+	Path               string // the directory of its objects
+	UUID               shm.UUID
+	ABIMajor, ABIMinor uint16
+	Options            Options // Spin, Shared and UserContext are the reader's own: not known
+	State              State
+	Reader             shm.Owner
+	Life               shm.Life // of the reader
+	Generation         uint64   // grows with every reader
+	BootID             shm.UUID // of the boot in which it was made
+	CreatedMonoNs      int64    // CLOCK_MONOTONIC of that boot
+	CreatedRealNs      int64    // CLOCK_REALTIME
+	Bell               doorbell.View
+	SizeBytes          uint64  // of all its objects
+	Level              Level   // sums over all lanes, also those that are gone
+	Traffic            Traffic // sums over the lanes that exist
+	Overruns           int     // lanes that overran
+	Lanes              []LaneSnapshot
+}
+
+// LaneSnapshot is what an outsider sees of one lane. With Err set only Row is known: the object is
+// damaged, of another version, or was cut.
+type LaneSnapshot struct {
+	Row int
+	Err error
+	// Own is set for lane 0, which the reader's own library writes.
+	Own        bool
+	Writer     shm.Owner
+	Life       shm.Life // of the writer
+	Generation uint64   // grows with every writer
+	Level      Level
+	Traffic    Traffic
+	Overrun    bool // an entry was lost here
+	Poisoned   bool // the reader gave the lane up
+	Parked     bool // the next publish has to look whether the reader sleeps
+	ReaderPays bool // the writer publishes without a fence
+	SizeBytes  uint64
+}
+
+// Inspector looks at one queue from outside, from read-only mappings: no byte, lock or time of
+// change is touched, and no party notices. It is one goroutine's at a time.
+type Inspector struct {
+	parent *shm.Dir
+	name   string
+	dir    *shm.Dir
+	reader *shm.Object
+	opt    Options
+	lanes  map[int]*shm.Object
+}
+
+// Inspect prepares to look at a queue. The directory must stay open as long as the Inspector is.
+// Errors are fs.ErrNotExist and those of opening shared memory: [shm.ErrVersion],
+// [shm.ErrTruncated], [shm.ErrCorrupt], [shm.ErrOwner], [shm.ErrName].
+func Inspect(d *shm.Dir, name string) (*Inspector, error) {
+	i := &Inspector{parent: d, name: name, lanes: map[int]*shm.Object{}}
+	if err := i.open(); err != nil {
+		_ = i.Close()
+		return nil, fmt.Errorf("cq: inspect %q: %w", name, err)
+	}
+	return i, nil
+}
+
+func (i *Inspector) open() (err error) {
+	if i.dir, err = i.parent.Sub(i.name, false); err != nil {
+		return err
+	}
+	if i.reader, err = i.dir.Open(readerFile, shm.Inspect); err != nil {
+		return err
+	}
+	h := i.reader.Header()
+	if err := h.CheckKind(shm.KindQueue); err != nil {
+		return err
+	}
+	i.opt, err = stored("inspect", i.name, h)
+	return err
+}
+
+// Close unmaps everything. It may be called again.
+func (i *Inspector) Close() error {
+	var err error
+	for row, obj := range i.lanes {
+		err = errors.Join(err, obj.Close())
+		delete(i.lanes, row)
+	}
+	if i.reader != nil {
+		err = errors.Join(err, i.reader.Close())
+		i.reader = nil
+	}
+	if i.dir != nil {
+		err = errors.Join(err, i.dir.Close())
+		i.dir = nil
+	}
+	return err
+}
+
+// Snapshot looks at the queue. A queue that was destroyed is fs.ErrNotExist, one that another took
+// the place of is that other one; a reader object that is damaged or was cut is one of the errors
+// of [Inspect], a lane object that is has them in [LaneSnapshot.Err].
+func (i *Inspector) Snapshot() (Snapshot, error) {
+	s, err := i.snapshot()
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("cq: inspect %q: %w", i.name, err)
+	}
+	return s, nil
+}
+
+func (i *Inspector) snapshot() (s Snapshot, err error) {
+	if err := i.refresh(); err != nil {
+		return s, err
+	}
+	h := i.reader.Header()
+	s = Snapshot{Name: i.name, Path: i.dir.Path(), UUID: h.UUID, ABIMajor: h.ABIMajor,
+		ABIMinor: h.ABIMinor, Options: i.opt, BootID: h.BootID, CreatedMonoNs: h.CreatedMonoNs,
+		CreatedRealNs: h.CreatedRealNs, SizeBytes: h.TotalBytes}
+	if s.Life, err = i.reader.Life(); err != nil {
+		return s, err
+	}
+	found, err := i.findLanes()
+	if err != nil {
+		return s, err
+	}
+	// Whoever owns the file may cut it at any moment.
+	fault := shm.Guard(func() {
+		s.Reader, s.Generation = i.reader.Owner(), i.reader.Generation()
+		err = i.readQueue(&s, found)
+	})
+	return s, errors.Join(fault, err)
+}
+
+// refresh goes from a queue that was destroyed to the one that has its name now.
+func (i *Inspector) refresh() error {
+	if i.reader != nil {
+		if linked, err := i.reader.Linked(); err != nil || linked {
+			return err
+		}
+	}
+	if err := i.Close(); err != nil {
+		return err
+	}
+	return i.open()
+}
+
+// foundLane is a lane file, or why it cannot be looked at.
+type foundLane struct {
+	obj *shm.Object
+	err error
+}
+
+// findLanes maps the lanes that there are now and lets go of those that are not any more.
+func (i *Inspector) findLanes() (map[int]foundLane, error) {
+	names, err := i.dir.List()
+	if err != nil {
+		return nil, err
+	}
+	found := map[int]foundLane{}
+	for _, n := range names {
+		row, ok := laneRow(n.Name)
+		if !ok || row >= i.opt.rows() {
+			continue
+		}
+		obj, err := i.findLane(row, n.Name)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errOtherQueue) {
+			continue
+		}
+		found[row] = foundLane{obj: obj, err: err}
+	}
+	for row, obj := range i.lanes {
+		if found[row].obj != obj {
+			_ = obj.Close()
+			delete(i.lanes, row)
+		}
+	}
+	return found, nil
+}
+
+func laneRow(file string) (row int, ok bool) {
+	if _, err := fmt.Sscanf(file, laneFile, &row); err != nil || row < 1 {
+		return 0, false
+	}
+	return row, fmt.Sprintf(laneFile, row) == file
+}
+
+func (i *Inspector) findLane(row int, file string) (*shm.Object, error) {
+	if obj := i.lanes[row]; obj != nil {
+		if linked, err := obj.Linked(); err == nil && linked {
+			return obj, nil
+		}
+		_ = obj.Close()
+		delete(i.lanes, row)
+	}
+	obj, err := i.dir.Open(file, shm.Inspect)
+	if err != nil {
+		return nil, err
+	}
+	if err := laneBelongs(obj, row, i.opt.Size, i.reader.Header().UUID); err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	i.lanes[row] = obj
+	return obj, nil
+}
+
+// readQueue reads the words of the reader object and of every lane.
+func (i *Inspector) readQueue(s *Snapshot, found map[int]foundLane) error {
+	mem, err := sectionOf(i.reader, sectQueue, 0, queueBytes)
+	if err != nil {
+		return err
+	}
+	words := overlay[queueWords](mem)
+	if mem, err = sectionOf(i.reader, sectRows, 0, i.opt.rows()*rowBytes); err != nil {
+		return err
+	}
+	rows := overlays[rowWords](mem)
+	if mem, _, err = i.reader.Section(sectHints, 0); err != nil {
+		return err
+	}
+	hints, err := doorbell.MapHints(mem, i.opt.rows())
+	if err != nil {
+		return err
+	}
+	s.State = State(words.state.Load())
+	s.Bell = doorbell.Inspect(words.arm.Word.Load(), hints)
+	for row := range i.opt.rows() {
+		f, exists := found[row]
+		if row == 0 {
+			f, exists = foundLane{obj: i.reader}, true
+		}
+		if !exists {
+			// Its lane was removed: all that was read is known, and nothing waits.
+			head := rows[row].head.Load()
+			s.Level.add(Level{Head: head, Peeked: head, Tail: head,
+				HighWater: rows[row].highWater.Load(), Read: rows[row].read.Load()})
+			continue
+		}
+		s.add(i.lane(row, f, &rows[row]))
+	}
+	return nil
+}
+
+// add counts a lane in.
+func (s *Snapshot) add(l LaneSnapshot) {
+	s.Lanes = append(s.Lanes, l)
+	if l.Err != nil {
+		return
+	}
+	s.Level.add(l.Level)
+	s.Traffic.add(l.Traffic)
+	if l.Overrun {
+		s.Overruns++
+	}
+	if !l.Own { // lane 0 lies in the reader object
+		s.SizeBytes += l.SizeBytes
+	}
+}
+
+// add sums up, but for the high-water mark, which is the highest one.
+func (l *Level) add(m Level) {
+	l.Head += m.Head
+	l.Peeked += m.Peeked
+	l.Tail += m.Tail
+	l.Read += m.Read
+	l.HighWater = max(l.HighWater, m.HighWater)
+}
+
+func (t *Traffic) add(u Traffic) {
+	t.Publishes += u.Publishes
+	t.Wakes += u.Wakes
+	t.WakesSuppressed += u.WakesSuppressed
+	t.Refused += u.Refused
+}

@@ -1,0 +1,155 @@
+package ctl
+
+import (
+	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+// slotBytes is the size of an entry, whatever its format.
+const slotBytes = 64
+
+// describe turns a snapshot into what is printed.
+func describe(s *cq.Snapshot) Queue {
+	o := &s.Options
+	q := Queue{
+		Name: s.Name, Path: s.Path,
+		UUID:          new(s.UUID.String()),
+		ABI:           new(fmt.Sprintf("%d.%d", s.ABIMajor, s.ABIMinor)),
+		Format:        new(o.Format.String()),
+		Capacity:      new(uint64(o.Size)),
+		SlotBytes:     new(uint64(slotBytes)),
+		MaxLanes:      new(o.MaxLanes),
+		OverrunPolicy: new(o.Overrun.String()),
+		Lifetime:      new(o.Lifetime.String()),
+		WaitObject:    new(o.Wait.String()),
+		OrderPaidBy:   new(payer(o.WritersPay)),
+		Generation:    new(s.Generation),
+		CreatedAt:     new(time.Unix(0, s.CreatedRealNs).UTC()),
+		SizeBytes:     new(s.SizeBytes),
+		Reader:        new(process(s.Reader, s.Life)),
+		Bell:          new(bell(s.Bell)),
+		Overruns:      new(uint64(s.Overruns)),
+	}
+	if s.State >= cq.StateOpen && s.State <= cq.StateOverrun {
+		q.State = new(s.State.String())
+	}
+	if boot := shm.Self().BootID; !boot.IsZero() && boot == s.BootID {
+		q.AgeNs = new(max(0, doorbell.Now()-s.CreatedMonoNs))
+	}
+	q.levels(s)
+	q.file(s.Path)
+	for i := range s.Lanes {
+		q.Lanes = append(q.Lanes, lane(&s.Lanes[i]))
+	}
+	return q
+}
+
+func payer(writers bool) string {
+	if writers {
+		return "writers"
+	}
+	return "reader"
+}
+
+func (q *Queue) levels(s *cq.Snapshot) {
+	l, t := &s.Level, &s.Traffic
+	q.Head, q.Peeked, q.Tail = &l.Head, &l.Peeked, &l.Tail
+	q.Depth, q.Unreleased = new(l.Depth()), new(l.Unreleased())
+	q.HighWater, q.Posted, q.Read = &l.HighWater, &l.Tail, &l.Read
+	q.Publishes, q.Wakes, q.WakesSuppressed = &t.Publishes, &t.Wakes, &t.WakesSuppressed
+	q.Refused = &t.Refused
+}
+
+// file adds what the file system knows of the queue's directory and reader object.
+func (q *Queue) file(path string) {
+	info, err := os.Lstat(path + "/reader")
+	if err != nil {
+		return
+	}
+	q.Mode = new(fmt.Sprintf("%04o", info.Mode().Perm()))
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return
+	}
+	q.UID = &st.Uid
+	number := strconv.FormatUint(uint64(st.Uid), 10)
+	q.Owner = &number
+	if u, err := user.LookupId(number); err == nil {
+		q.Owner = &u.Username
+	}
+}
+
+func lane(s *cq.LaneSnapshot) Lane {
+	if s.Err != nil {
+		return Lane{Row: s.Row, Own: s.Own, Error: NewProblem(s.Err)}
+	}
+	l, t := &s.Level, &s.Traffic
+	order := "seq-cst"
+	if s.ReaderPays {
+		order = "release"
+	}
+	return Lane{Row: s.Row, Own: s.Own, Process: process(s.Writer, s.Life),
+		Generation: &s.Generation,
+		Head:       &l.Head, Peeked: &l.Peeked, Tail: &l.Tail,
+		Depth: new(l.Depth()), Unreleased: new(l.Unreleased()), HighWater: &l.HighWater,
+		Posted: &l.Tail, Read: &l.Read, Publishes: &t.Publishes, Wakes: &t.Wakes,
+		WakesSuppressed: &t.WakesSuppressed, Refused: &t.Refused,
+		Overrun: &s.Overrun, Poisoned: &s.Poisoned, Parked: &s.Parked,
+		Order: &order, SizeBytes: &s.SizeBytes}
+}
+
+func bell(v doorbell.View) Bell {
+	return Bell{Armed: v.Armed, Direct: v.Direct, FD: v.FD, Member: v.Member, Seq: v.Seq,
+		Rung: v.Rung, Epoch: v.Epoch, SignalPending: v.Signal, ReadyLanes: v.Ready}
+}
+
+// process says what is known of the owner of an object.
+func process(o shm.Owner, life shm.Life) Process {
+	p := Process{Life: new(life.String())}
+	if o.PID == 0 {
+		return p
+	}
+	p.PID = &o.PID
+	if o.PIDNS != 0 {
+		p.PIDNamespace = &o.PIDNS
+	}
+	alive, known := shm.ProcessAlive(o)
+	switch {
+	case known:
+		p.Alive = &alive
+	case life == shm.Alive: // the kernel holds its lock, wherever it lives
+		p.Alive = new(true)
+	case life == shm.Dead:
+		p.Alive = new(false)
+	}
+	if known && alive {
+		p.Command = command(o.PID)
+	}
+	return p
+}
+
+// command returns the name of a process of our own PID namespace. Its owner chose it, so what a
+// terminal could take for an order is replaced.
+func command(pid int) *string {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+	if err != nil {
+		return nil
+	}
+	name := strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, strings.TrimSuffix(string(text), "\n"))
+	return &name
+}

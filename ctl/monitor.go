@@ -1,0 +1,181 @@
+package ctl
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+// OpenDir opens a directory to look at, [shm.DefaultPath] if path is empty. Unlike [shm.OpenDir] it
+// makes nothing: a directory that is not there is fs.ErrNotExist.
+func OpenDir(path string) (*shm.Dir, error) {
+	if path == "" {
+		path = shm.DefaultPath()
+	}
+	if _, err := os.Lstat(path); err != nil {
+		return nil, &shm.Error{Op: "open directory", Name: path, Err: err,
+			Hint: "it is made with the first queue"}
+	}
+	return shm.OpenDir(path)
+}
+
+// List looks at every queue in the directory once. What cannot be looked at has its Error set; an
+// error means that the directory itself cannot be read.
+func List(d *shm.Dir) ([]Queue, error) {
+	m := NewMonitor(d)
+	defer m.Close()
+	return m.List()
+}
+
+// Show looks at one queue once. A queue that exists and cannot be looked at is returned with Error
+// set, together with the error.
+func Show(d *shm.Dir, name string) (Queue, error) {
+	m := NewMonitor(d)
+	defer m.Close()
+	return m.Show(name)
+}
+
+// Monitor looks at the queues of a directory again and again, keeps their mappings in between, and
+// knows how fast their counters grow. It is one goroutine's at a time.
+type Monitor struct {
+	dir   *shm.Dir
+	views map[string]*view
+}
+
+type view struct {
+	inspector *cq.Inspector
+	last      Queue
+	lastNs    int64
+}
+
+// NewMonitor returns a monitor. The directory must stay open as long as the monitor is.
+func NewMonitor(d *shm.Dir) *Monitor {
+	return &Monitor{dir: d, views: map[string]*view{}}
+}
+
+// Close unmaps everything. It may be called again.
+func (m *Monitor) Close() error {
+	var err error
+	for name := range m.views {
+		err = errors.Join(err, m.forget(name))
+	}
+	return err
+}
+
+func (m *Monitor) forget(name string) error {
+	v := m.views[name]
+	delete(m.views, name)
+	if v == nil {
+		return nil
+	}
+	return v.inspector.Close()
+}
+
+// List is [List].
+func (m *Monitor) List() ([]Queue, error) {
+	names, err := m.Names()
+	if err != nil {
+		return nil, err
+	}
+	queues := make([]Queue, 0, len(names))
+	there := map[string]bool{}
+	for _, name := range names {
+		there[name] = true
+		q, err := m.Show(name)
+		if errors.Is(err, fs.ErrNotExist) && !m.leftover(name) {
+			continue // it was destroyed meanwhile, or is just being made
+		}
+		queues = append(queues, q)
+	}
+	for name := range m.views {
+		if !there[name] {
+			_ = m.forget(name)
+		}
+	}
+	return queues, nil
+}
+
+// Names returns the names that queues of the directory may have, sorted. It looks at none of them.
+func (m *Monitor) Names() ([]string, error) {
+	entries, err := m.dir.List()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir && !strings.HasPrefix(e.Name, ".") {
+			names = append(names, e.Name)
+		}
+	}
+	return names, nil
+}
+
+// leftover reports whether a directory without a queue still takes memory: its reader destroyed the
+// queue, and some writer has not noticed yet.
+func (m *Monitor) leftover(name string) bool {
+	sub, err := m.dir.Sub(name, false)
+	if err != nil {
+		return false
+	}
+	defer sub.Close()
+	names, err := sub.List()
+	if err != nil {
+		return false
+	}
+	for _, n := range names {
+		if strings.HasPrefix(n.Name, "lane-") {
+			return true
+		}
+	}
+	return false
+}
+
+// Show is [Show].
+func (m *Monitor) Show(name string) (Queue, error) {
+	v := m.views[name]
+	if v == nil {
+		i, err := cq.Inspect(m.dir, name)
+		if err != nil {
+			return m.failed(name, err)
+		}
+		v = &view{inspector: i}
+		m.views[name] = v
+	}
+	s, err := v.inspector.Snapshot()
+	if err != nil {
+		_ = m.forget(name)
+		return m.failed(name, err)
+	}
+	q, nowNs := describe(&s), doorbell.Now()
+	q.PerSecond = rates(&v.last, &q, nowNs-v.lastNs)
+	v.last, v.lastNs = q, nowNs
+	return q, nil
+}
+
+func (m *Monitor) failed(name string, err error) (Queue, error) {
+	path := filepath.Join(m.dir.Path(), name)
+	return Queue{Name: name, Path: path, Error: NewProblem(err)}, err
+}
+
+// rates compares two looks at the same queue.
+func rates(before, now *Queue, elapsedNs int64) *Rates {
+	if before.UUID == nil || *before.UUID != *now.UUID || elapsedNs <= 0 {
+		return nil
+	}
+	per := func(a, b *uint64) float64 {
+		if *b < *a { // a lane went, and its counters with it
+			return 0
+		}
+		return float64(*b-*a) / time.Duration(elapsedNs).Seconds()
+	}
+	return &Rates{Posted: per(before.Posted, now.Posted), Read: per(before.Read, now.Read),
+		Wakes:           per(before.Wakes, now.Wakes),
+		WakesSuppressed: per(before.WakesSuppressed, now.WakesSuppressed)}
+}

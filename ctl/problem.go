@@ -1,0 +1,55 @@
+package ctl
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// Codes of problems, which are also what shmctl exits with.
+const (
+	CodeOK         = 0
+	CodeFailure    = 1
+	CodeUsage      = 2
+	CodeNotFound   = 3
+	CodePermission = 4
+	CodeCheck      = 5 // a check found something wrong
+	CodeVersion    = 6
+)
+
+// Problem is an error in the form that is printed.
+type Problem struct {
+	Message string  `json:"message"`
+	Hint    *string `json:"hint"` // what to do about it
+	Code    int     `json:"code"`
+}
+
+// NewProblem sorts an error into a code, and parts what is wrong from what to do about it.
+func NewProblem(err error) *Problem {
+	p := &Problem{Message: err.Error(), Code: Code(err)}
+	var e *shm.Error
+	if errors.As(err, &e) && e.Hint != "" {
+		p.Hint = &e.Hint
+		p.Message = strings.Replace(p.Message, "; "+e.Hint, "", 1)
+	}
+	return p
+}
+
+// Code returns the code of an error.
+func Code(err error) int {
+	switch {
+	case err == nil:
+		return CodeOK
+	case errors.Is(err, shm.ErrName):
+		return CodeUsage
+	case errors.Is(err, fs.ErrNotExist):
+		return CodeNotFound
+	case errors.Is(err, fs.ErrPermission):
+		return CodePermission
+	case errors.Is(err, shm.ErrVersion):
+		return CodeVersion
+	}
+	return CodeFailure
+}

@@ -1,0 +1,151 @@
+package ctl
+
+import "time"
+
+// Queue is one queue as an outsider sees it. With Error set only Name and Path are known.
+type Queue struct {
+	Name          string     `json:"name"`
+	Path          string     `json:"path"`
+	Error         *Problem   `json:"error"`
+	UUID          *string    `json:"uuid"`
+	ABI           *string    `json:"abi"`            // major.minor of the layout
+	Format        *string    `json:"format"`         // context, msg, data or tagged
+	Capacity      *uint64    `json:"capacity"`       // entries that each lane holds
+	SlotBytes     *uint64    `json:"slot_bytes"`     // size of an entry
+	MaxLanes      *int       `json:"max_lanes"`      // writers that can be attached at once
+	OverrunPolicy *string    `json:"overrun_policy"` // back-pressure or overrun
+	Lifetime      *string    `json:"lifetime"`       // ephemeral or persistent
+	WaitObject    *string    `json:"wait_object"`    // unspec, none, fd or yield
+	OrderPaidBy   *string    `json:"order_paid_by"`  // reader or writers: who has the fence
+	State         *string    `json:"state"`          // open, closed or overrun
+	Generation    *uint64    `json:"generation"`     // grows with every reader
+	CreatedAt     *time.Time `json:"created_at"`
+	AgeNs         *int64     `json:"age_ns"`
+	SizeBytes     *uint64    `json:"size_bytes"` // of all objects
+	Owner         *string    `json:"owner"`      // user name
+	UID           *uint32    `json:"uid"`
+	Mode          *string    `json:"mode"` // of the reader object, octal
+	Reader        *Process   `json:"reader"`
+	Bell          *Bell      `json:"bell"`
+
+	// Head, peeked, tail and the counters are sums over the lanes; see [Lane]. High water is the
+	// highest of them.
+	Head            *uint64 `json:"head"`
+	Peeked          *uint64 `json:"peeked"`
+	Tail            *uint64 `json:"tail"`
+	Depth           *uint64 `json:"depth"`
+	Unreleased      *uint64 `json:"unreleased"`
+	HighWater       *uint64 `json:"high_water"`
+	Posted          *uint64 `json:"posted"`
+	Read            *uint64 `json:"read"`
+	Publishes       *uint64 `json:"publishes"`
+	Wakes           *uint64 `json:"wakes"`
+	WakesSuppressed *uint64 `json:"wakes_suppressed"`
+	Refused         *uint64 `json:"refused"`
+	Overruns        *uint64 `json:"overruns"` // lanes that lost an entry
+
+	PerSecond *Rates `json:"per_second"` // since the look before; nil at the first one
+	Lanes     []Lane `json:"lanes"`
+}
+
+// Lane is the ring of one writer.
+type Lane struct {
+	Row   int      `json:"row"`
+	Own   bool     `json:"own"` // of the reader's own library: row 0
+	Error *Problem `json:"error"`
+	Process
+	Generation      *uint64 `json:"generation"` // grows with every writer
+	Head            *uint64 `json:"head"`       // first entry not given back by the reader
+	Peeked          *uint64 `json:"peeked"`     // first entry not handed to the application
+	Tail            *uint64 `json:"tail"`       // next entry to be published
+	Depth           *uint64 `json:"depth"`      // tail - head
+	Unreleased      *uint64 `json:"unreleased"` // peeked - head
+	HighWater       *uint64 `json:"high_water"` // most entries that ever waited
+	Posted          *uint64 `json:"posted"`
+	Read            *uint64 `json:"read"`
+	Publishes       *uint64 `json:"publishes"` // batches
+	Wakes           *uint64 `json:"wakes"`
+	WakesSuppressed *uint64 `json:"wakes_suppressed"` // batches without a system call
+	Refused         *uint64 `json:"refused"`          // posts for which there was no room
+	Overrun         *bool   `json:"overrun"`
+	Poisoned        *bool   `json:"poisoned"` // the reader does not trust it any more
+	Parked          *bool   `json:"parked"`   // the reader does not look until it is told
+	Order           *string `json:"order"`    // release or seq-cst: how its writer publishes
+	SizeBytes       *uint64 `json:"size_bytes"`
+}
+
+// Process is who owns an object.
+type Process struct {
+	PID *int `json:"pid"` // in its own PID namespace
+	// PIDNamespace is the inode of that namespace.
+	PIDNamespace *uint64 `json:"pid_namespace"`
+	Command      *string `json:"command"` // nil if it is dead or in another PID namespace
+	Alive        *bool   `json:"alive"`
+	// Life says how the object stands with it: alive, released (left on purpose), dead, or
+	// lock lost, which nobody may take over.
+	Life *string `json:"life"`
+}
+
+// Bell is how the writers wake the reader.
+type Bell struct {
+	Armed         bool   `json:"armed"`  // somebody sleeps and wants to be woken
+	Direct        bool   `json:"direct"` // in a blocking read
+	FD            bool   `json:"fd"`     // on the queue's descriptor
+	Member        bool   `json:"member"` // of a wait set or poll set
+	Seq           uint32 `json:"seq"`    // of the last arming
+	Rung          uint32 `json:"rung"`   // last arming that was answered
+	Epoch         uint32 `json:"epoch"`  // futex word: grows with every wake
+	SignalPending bool   `json:"signal_pending"`
+	ReadyLanes    int    `json:"ready_lanes"` // marked and not looked at
+}
+
+// Rates are differences between two looks, a second.
+type Rates struct {
+	Posted          float64 `json:"posted"`
+	Read            float64 `json:"read"`
+	Wakes           float64 `json:"wakes"`
+	WakesSuppressed float64 `json:"wakes_suppressed"`
+}
+
+// Health sums a queue up in a word: closed, overrun, no-reader, dead-reader, lock-lost,
+// damaged-lane, full (a lane is), open when all is well, and error when nothing is known.
+func (q *Queue) Health() string {
+	switch {
+	case q.Error != nil || q.State == nil:
+		return "error"
+	case *q.State != "open":
+		return *q.State
+	}
+	if q.Reader != nil && q.Reader.Life != nil {
+		switch *q.Reader.Life {
+		case "released":
+			return "no-reader"
+		case "dead":
+			return "dead-reader"
+		case "lock lost":
+			return "lock-lost"
+		}
+	}
+	word := "open"
+	for i := range q.Lanes {
+		l := &q.Lanes[i]
+		switch {
+		case l.Error != nil || l.Poisoned != nil && *l.Poisoned:
+			return "damaged-lane"
+		case l.Depth != nil && q.Capacity != nil && *l.Depth == *q.Capacity:
+			word = "full"
+		}
+	}
+	return word
+}
+
+// Writers returns how many lanes have a living writer, the reader's own lane not counted.
+func (q *Queue) Writers() int {
+	n := 0
+	for i := range q.Lanes {
+		if l := &q.Lanes[i]; !l.Own && l.Life != nil && *l.Life == "alive" {
+			n++
+		}
+	}
+	return n
+}
