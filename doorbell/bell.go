@@ -54,13 +54,15 @@ type Bell struct {
 	marked func(bit int)
 	lanes  []LaneConfig
 	known  int
-	flags  uint64 // the layer above's bits of every row word
-	cand   bitset // lanes that are hot or perhaps not empty
-	hot    bitset // lanes whose row word says "not parked"
+	flags  uint64   // the layer above's bits of every row word
+	cand   bitset   // lanes that are hot or perhaps not empty
+	hot    bitset   // lanes whose row word says "not parked"
+	seen   []uint64 // the tail of each lane at the last Park that looked at it
 	gen    uint64
 	seq    uint32
 	direct int    // goroutines in Sleep
-	takes  uint64 // grows when marks were taken; see Sleep
+	counts int    // those of them that wait for more than one entry
+	takes  uint64 // grows when marks were taken or lanes un-parked; see Sleep
 	// Counted for Stats, which may be called from anywhere.
 	sleeps, barriers atomic.Uint64
 }
@@ -71,7 +73,8 @@ func NewBell(c Config) *Bell {
 	b := &Bell{
 		shared: c.Shared, arm: c.Arm, hints: c.Hints, face: c.Face, open: c.Open, marked: c.Marked,
 		lanes: make([]LaneConfig, c.Lanes), cand: newBitset(c.Lanes), hot: newBitset(c.Lanes),
-		gen: uint64(c.Generation) << armGenShift, seq: uint32(c.Arm.Word.Load()),
+		seen: make([]uint64, c.Lanes),
+		gen:  uint64(c.Generation) << armGenShift, seq: uint32(c.Arm.Word.Load()),
 	}
 	b.store(0)
 	return b
@@ -97,6 +100,7 @@ func (b *Bell) Add(bit int, c LaneConfig) {
 		b.known++
 	}
 	b.lanes[bit] = c
+	b.seen[bit] = 0
 	b.cand.set(bit)
 	if c.Row.Parked.Load()&Parked == 0 {
 		b.hot.set(bit)
@@ -181,13 +185,24 @@ func (b *Bell) Consider(bit int) {
 	b.candidate(bit)
 }
 
-// Heat is R2: candidates are un-parked. From here on their producers publish without marking.
+// Heat is R2: candidates are un-parked. From here on their producers publish without marking. A
+// lane that a goroutine counted and left parked, because it waits for more, gets hot without a mark
+// and so without a wake: that goroutine is woken here and parks the lane again.
 func (b *Bell) Heat() {
+	heated := false
 	for i := range b.cand {
 		for x := b.cand[i] &^ b.hot[i]; x != 0; x &= x - 1 {
 			bit := i*64 + lowest(x)
 			b.hot.set(bit)
 			b.storeRow(bit)
+			heated = true
+		}
+	}
+	if heated && b.shared {
+		b.takes++
+		if b.counts > 0 {
+			b.hints.epoch.Add(1)
+			wakeAll(b.hints.epoch)
 		}
 	}
 }
@@ -224,7 +239,9 @@ func (b *Bell) Park() (more bool, err error) {
 		}
 	}
 	for bit := b.cand.next(0); bit >= 0; bit = b.cand.next(bit + 1) {
-		if head, tail := b.lanes[bit].Source.Level(); head == tail {
+		head, tail := b.lanes[bit].Source.Level()
+		b.seen[bit] = tail
+		if head == tail {
 			b.cand.clear(bit)
 		} else {
 			more = true

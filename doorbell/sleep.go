@@ -19,7 +19,7 @@ type Wait struct {
 	Takes uint64
 }
 
-// Takes tells whether marks were taken by another goroutine between two looks.
+// Takes tells whether another goroutine took marks or un-parked lanes between two looks.
 func (b *Bell) Takes() uint64 { return b.takes }
 
 // Sleep is R5 to R9, to be called without the lock after Park reported that nothing is there. It
@@ -28,9 +28,13 @@ func (b *Bell) Sleep(w Wait) {
 	e := b.hints.epoch.Load() // R5
 	b.Lock()
 	thr := uint64(0)
-	if w.Missing > 1 && b.direct == 0 {
-		thr = armThr
-		b.setIndices(w.Missing)
+	if w.Missing > 1 {
+		b.counts++
+		// The indices gate every bell of the queue, so they are for a reader that is alone.
+		if b.direct == 0 && b.armed()&armFD == 0 {
+			thr = armThr
+			b.setIndices(w.Missing)
+		}
 	}
 	b.direct++
 	b.seq++
@@ -48,6 +52,9 @@ func (b *Bell) Sleep(w Wait) {
 		wait(b.hints.epoch, e, w.until()) // R8
 	}
 	b.Lock()
+	if w.Missing > 1 {
+		b.counts--
+	}
 	b.direct-- // R9: only the last to leave disarms, else it would mute the others
 	if b.direct == 0 {
 		b.store(b.armed() &^ (armDirect | armThr))
@@ -68,6 +75,10 @@ func (w Wait) until() int64 {
 // setIndices spreads what is missing over the known lanes: if every lane stays below its share,
 // the sum stays below what is missing, so one of them rings in time. A lane that the reader
 // does not know yet has index 0 and rings at once.
+//
+// A share is added to a tail no newer than the caller's count, or an entry that came in between
+// would stand in the index and in what is missing too. That is the tail which Park saw, if the
+// caller is the only one who parks; else the head, which rings too early rather than too late.
 func (b *Bell) setIndices(missing uint64) {
 	share := max(1, (missing+uint64(b.known)-1)/max(1, uint64(b.known)))
 	for bit := range b.lanes {
@@ -75,8 +86,12 @@ func (b *Bell) setIndices(missing uint64) {
 		if l.Source == nil {
 			continue
 		}
-		head, tail := l.Source.Level()
-		l.Row.Index.Store(min(tail+share, head+l.Capacity))
+		head, _ := l.Source.Level()
+		base := head
+		if !b.shared && b.cand.has(bit) {
+			base = b.seen[bit]
+		}
+		l.Row.Index.Store(min(base+share, head+l.Capacity))
 	}
 }
 

@@ -1,0 +1,5 @@
+//go:build !race
+
+package doorbell
+
+const raceEnabled = false

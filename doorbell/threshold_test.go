@@ -1,0 +1,221 @@
+package doorbell
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/shmring/shmring/ring"
+)
+
+// soon is a deadline after which a test that should have been woken knows that it was not.
+func soon() int64 { return Now() + int64(5e9) }
+
+// A publish that the reader's count has not seen, and whose mark comes after the second look, must
+// not be counted twice: in the index that was stored and in what was missing.
+func TestThresholdCountsFromWhatWasCounted(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		q := heapQueue(t, 1)
+		r := newReader(q, readerOptions{shared: shared})
+		w := q.writer(0, ring.SeqCst)
+		w.put(1)
+		looks := 0
+		r.level = func(int) {
+			if looks++; looks == 2 { // after the count, as the indices are stored
+				w.publish(1)
+			}
+		}
+		woken := make(chan struct{})
+		stop := func() bool { // after the second look
+			r.level = nil
+			w.Published(w.prod.Tail(), false)
+			go func() {
+				w.put(1)
+				close(woken)
+			}()
+			return false
+		}
+		if got := r.waiting(3, Wait{DeadlineNs: soon(), Stop: once(stop)}); got != 3 {
+			t.Fatalf("%d entries", got)
+		}
+		<-woken
+		if w.Wakes() == 0 {
+			t.Errorf("shared %v: the publish that completes the threshold does not ring", shared)
+		}
+	}
+}
+
+// once returns f for its first call, and then what says no.
+func once(f func() bool) func() bool {
+	done := false
+	return func() bool {
+		if done {
+			return false
+		}
+		done = true
+		return f()
+	}
+}
+
+// A user who sleeps on the descriptor is told of the first entry, whatever another goroutine waits
+// for.
+func TestThresholdDoesNotGateTheDescriptor(t *testing.T) {
+	q := heapQueue(t, 1)
+	q.arm.Word.Store(armFD)
+	r := newReader(q, readerOptions{shared: true})
+	r.store(armFD)
+	w := q.writer(0, ring.SeqCst)
+	stop := once(func() bool {
+		w.put(1)
+		if w.Wakes() != 1 {
+			t.Error("the first entry does not ring")
+		}
+		return false
+	})
+	if got := r.waiting(3, Wait{DeadlineNs: Now() + 1e6, Stop: stop}); got != 1 {
+		t.Fatalf("%d entries", got)
+	}
+}
+
+// A goroutine that waits for more leaves entries in a parked lane. Another one that reads them
+// makes the lane hot, and has to tell the first.
+func TestThresholdAndReaderOnOneQueue(t *testing.T) {
+	q := heapQueue(t, 1)
+	r := newReader(q, readerOptions{shared: true})
+	w := q.writer(0, ring.SeqCst)
+	w.put(1)
+	done := make(chan uint64)
+	asleep := make(chan struct{})
+	go func() {
+		done <- r.waiting(3, Wait{DeadlineNs: soon(),
+			Stop: once(func() bool { close(asleep); return false })})
+	}()
+	<-asleep
+	r.Lock()
+	if n := r.read(laneSlots); n != 1 {
+		t.Errorf("%d entries", n)
+	}
+	r.Unlock()
+	start := Now()
+	w.put(2)
+	for range 3 {
+		w.put(1)
+	}
+	if n := <-done; n < 3 {
+		t.Errorf("the wait ends with %d entries", n)
+	}
+	if took := Now() - start; took > 4e9 {
+		t.Errorf("it took the deadline to see them: %d ns", took)
+	}
+	r.Lock()
+	defer r.Unlock()
+	r.read(laneSlots)
+	if r.broken != nil || r.count.Load() != 6 {
+		t.Error(r.broken, r.count.Load())
+	}
+}
+
+// The wake index never lies beyond what the lane can hold, nor at or below what is there.
+func TestWakeIndices(t *testing.T) {
+	for _, c := range []struct {
+		lanes, there int // entries in lane 0
+		missing      uint64
+		zero, others uint64
+	}{
+		{lanes: 1, there: 0, missing: 5, zero: 5},
+		{lanes: 1, there: 3, missing: 5, zero: 8},
+		{lanes: 2, there: 3, missing: 5, zero: 6, others: 3},
+		{lanes: 3, there: 3, missing: 2, zero: 4, others: 1},
+		{lanes: 1, there: 60, missing: 500, zero: laneSlots},
+		{lanes: 2, there: 10, missing: 1 << 62, zero: laneSlots, others: laneSlots},
+	} {
+		q := heapQueue(t, c.lanes)
+		r := newReader(q, readerOptions{})
+		q.writer(0, ring.SeqCst).put(c.there)
+		r.Take()
+		if _, err := r.Park(); err != nil {
+			t.Fatal(err)
+		}
+		r.setIndices(c.missing)
+		if got := q.row(0).Index.Load(); got != c.zero {
+			t.Errorf("%+v: lane 0 rings at %d", c, got)
+		}
+		for bit := 1; bit < c.lanes; bit++ {
+			if got := q.row(bit).Index.Load(); got != c.others {
+				t.Errorf("%+v: lane %d rings at %d", c, bit, got)
+			}
+		}
+	}
+}
+
+// An error in a batch ends a wait for more, and so does a signal.
+func TestThresholdUrgent(t *testing.T) {
+	q := heapQueue(t, 1)
+	w := q.writer(0, ring.SeqCst)
+	q.row(0).Index.Store(10)
+	q.arm.Word.Store(armDirect | armThr | 1)
+	w.put(1)
+	if w.Wakes() != 0 {
+		t.Fatal("one of ten entries rings")
+	}
+	w.publish(1)
+	w.Published(w.prod.Tail(), true)
+	if w.Wakes() != 1 {
+		t.Fatal("an urgent entry does not ring")
+	}
+	q.arm.Word.Store(armDirect | armThr | 2)
+	w.put(7)
+	if w.Wakes() != 1 {
+		t.Fatal("nine of ten entries ring")
+	}
+	w.put(1)
+	if w.Wakes() != 2 {
+		t.Fatal("the tenth entry does not ring")
+	}
+}
+
+func TestThresholdWithManyProducers(t *testing.T) {
+	each := uint64(10_000)
+	if testing.Short() || raceEnabled {
+		each /= 5
+	}
+	for _, o := range []ring.Order{ring.SeqCst, ring.Release} {
+		for _, shared := range []bool{false, true} {
+			for _, lanes := range []int{1, 3} {
+				t.Run(fmt.Sprintf("%v/shared=%v/lanes=%d", o, shared, lanes), func(t *testing.T) {
+					thresholds(t, o, shared, lanes, each)
+				})
+			}
+		}
+	}
+}
+
+func thresholds(t *testing.T, o ring.Order, shared bool, lanes int, each uint64) {
+	registered(t, o)
+	q := heapQueue(t, lanes)
+	watchdog(t, q.String)
+	r := newReader(q, readerOptions{order: o, shared: shared})
+	errs := produceAll(q, o, each)
+	rnd := newPace(5)
+	for left := each * uint64(lanes); left > 0; {
+		want := min(left, 1+rnd.Uint64N(uint64(lanes*laneSlots)))
+		got := r.waiting(want, Wait{})
+		if r.broken != nil {
+			t.Fatal(r.broken)
+		}
+		r.Lock()
+		n := r.read(int(min(got, want)))
+		r.Unlock()
+		if n == 0 {
+			t.Fatalf("a wait for %d ended with %d, and nothing can be read", want, got)
+		}
+		left -= uint64(n)
+	}
+	for range lanes {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r.broken != nil {
+		t.Fatal(r.broken)
+	}
+}
