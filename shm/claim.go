@@ -33,7 +33,8 @@ func (l Life) String() string {
 }
 
 // Generation returns the number of the present ownership: it grows with every claim. It is read
-// from shared memory with one atomic load, and is 0 after Close.
+// from shared memory with one atomic load, and is 0 after Close. An inspector calls it and Owner
+// inside [Guard].
 func (o *Object) Generation() uint64 {
 	if o.mem == nil {
 		return 0

@@ -81,7 +81,7 @@ func TestDirMustBePrivate(t *testing.T) {
 
 func TestDirOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
-		shmtest.Require(t, "root", errors.New("giving files away needs root"))
+		shmtest.Require(t, "root", errors.New("nobody else may give files away"))
 	}
 	d := openTestDir(t)
 	dir := filepath.Join(d.Path(), "theirs")

@@ -2,8 +2,10 @@ package shm
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strings"
@@ -103,10 +105,11 @@ type child struct {
 
 func startChild(t *testing.T, role string, env ...string) *child {
 	t.Helper()
-	return start(t, shmtest.Child(t, role, env...))
+	return start(t, shmtest.Child(t, role, env...), "children")
 }
 
-func start(t *testing.T, cmd *exec.Cmd) *child {
+// start starts a child that needs this feature.
+func start(t *testing.T, cmd *exec.Cmd, feature string) *child {
 	t.Helper()
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -116,7 +119,13 @@ func start(t *testing.T, cmd *exec.Cmd) *child {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	err = cmd.Start()
+	if errors.Is(err, fs.ErrPermission) {
+		in.Close()
+		out.Close()
+		shmtest.Require(t, feature, err)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	c := &child{Cmd: cmd, in: in, out: bufio.NewReader(out)}

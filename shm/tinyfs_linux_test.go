@@ -41,12 +41,9 @@ func childTinyFS() {
 }
 
 func TestTinyFileSystem(t *testing.T) {
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "mount", errors.New("mounting needs root"))
-	}
 	cmd := shmtest.Child(t, "tinyfs")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
-	c := start(t, cmd)
+	c := start(t, cmd, "mount")
 	for _, want := range []string{"true true", "needed true available true", "true",
 		"left 0, then <nil>", "unmounted"} {
 		if got := c.line(t); got != want {
