@@ -1,12 +1,181 @@
 package cq_test
 
 import (
+	"errors"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/shm/shmtest"
 )
 
 func TestMain(m *testing.M) { shmtest.Main(m, roles) }
 
-// roles are what the test binary does when it is started as a child.
+// roles are what the test binary does when it is started as a child. Files that are for some
+// systems only add theirs.
 var roles = map[string]func(){}
+
+func openDir(t testing.TB) *shm.Dir {
+	t.Helper()
+	d, err := shm.OpenDir("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	return d
+}
+
+// queueName is the test's name as a queue can have it.
+func queueName(t testing.TB) string {
+	name := strings.NewReplacer("/", ".", " ", "-", "#", "n").Replace(t.Name())
+	if len(name) > 60 {
+		name = name[len(name)-60:]
+	}
+	return strings.TrimLeft(name, ".-_")
+}
+
+// create makes a queue named after the test and closes it when the test ends.
+func create(t testing.TB, o cq.Options) (*shm.Dir, *cq.Queue) {
+	t.Helper()
+	d := openDir(t)
+	q, err := cq.Create(d, queueName(t), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeQueue(t, q) })
+	return d, q
+}
+
+// closeQueue closes a queue that a test may have left with entries handed out.
+func closeQueue(t testing.TB, q *cq.Queue) {
+	t.Helper()
+	err := q.Close()
+	for errors.Is(err, cq.ErrBusy) && q.Release(1) == nil {
+		err = q.Close()
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// attach makes a writer and closes it when the test ends.
+func attach(t testing.TB, d *shm.Dir, name string) *cq.Writer {
+	t.Helper()
+	w, err := cq.Attach(t.Context(), d, name, cq.WriterOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// pair makes a queue with one writer.
+func pair(t testing.TB, o cq.Options) (*cq.Queue, *cq.Writer) {
+	t.Helper()
+	d, q := create(t, o)
+	return q, attach(t, d, queueName(t))
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantErr checks that err is every one of targets.
+func wantErr(t testing.TB, what string, err error, targets ...error) {
+	t.Helper()
+	for _, target := range targets {
+		if !errors.Is(err, target) {
+			t.Errorf("%s: %v, want %v", what, err, target)
+		}
+	}
+}
+
+// wantField checks that err is a *cq.Error about the field.
+func wantField(t testing.TB, err error, field string) {
+	t.Helper()
+	var e *cq.Error
+	if !errors.As(err, &e) {
+		t.Fatalf("%v, want a *cq.Error about %s", err, field)
+	}
+	if e.Field != field {
+		t.Errorf("%v: field %q, want %q", err, e.Field, field)
+	}
+}
+
+// post publishes contexts from to to-1.
+func post(t testing.TB, w *cq.Writer, from, to uint64) {
+	t.Helper()
+	for i := from; i < to; i++ {
+		if err := w.Post(&cq.Entry{Context: i}); err != nil {
+			t.Fatalf("post %d: %v", i, err)
+		}
+	}
+}
+
+// postError publishes a failed operation.
+func postError(t testing.TB, w *cq.Writer, context uint64) {
+	t.Helper()
+	must(t, w.PostError(&cq.ErrorEntry{Context: context, Err: cq.ETrunc}))
+}
+
+// read returns the contexts that one Read of up to n entries returned.
+func read(t testing.TB, q *cq.Queue, n int) []uint64 {
+	t.Helper()
+	dst := make([]cq.Context, n)
+	k, err := cq.Read(q, dst)
+	if err != nil && err != cq.ErrAgain {
+		t.Fatal(err)
+	}
+	return contexts(dst[:k])
+}
+
+func contexts(es []cq.Context) []uint64 {
+	var out []uint64
+	for _, e := range es {
+		out = append(out, e.Context)
+	}
+	return out
+}
+
+// drain reads until there is nothing more.
+func drain(t testing.TB, q *cq.Queue) []uint64 {
+	t.Helper()
+	var out []uint64
+	for {
+		got := read(t, q, 16)
+		if len(got) == 0 {
+			return out
+		}
+		out = append(out, got...)
+	}
+}
+
+// upTo returns from, from+1, … to-1.
+func upTo(from, to uint64) []uint64 {
+	var out []uint64
+	for i := from; i < to; i++ {
+		out = append(out, i)
+	}
+	return out
+}
+
+// eventually waits until what others do by themselves has been done.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for range 4000 {
+		if ok() {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Fatal("never: ", what)
+}

@@ -166,20 +166,19 @@ func (o Options) agrees(have Options, name string) error {
 		}
 		return nil
 	}
-	size := o
-	if o.Size > 0 {
-		r, err := o.resolve("adopt", name)
-		if err != nil {
-			return err
-		}
-		size = r
+	asked, err := o.resolve("adopt", name)
+	if err != nil {
+		return err
+	}
+	if o.Size == 0 {
+		asked.Size = 0 // not asked for
 	}
 	if o.Format > have.Format {
 		return refuse("adopt", name, "Format", have.Format, o.Format, ErrFormat)
 	}
 	return errors.Join(
-		check("Size", uint64(max(size.Size, 0)), uint64(have.Size)),
-		check("MaxLanes", uint64(max(o.MaxLanes, 0)), uint64(have.MaxLanes)),
+		check("Size", uint64(asked.Size), uint64(have.Size)),
+		check("MaxLanes", uint64(o.MaxLanes), uint64(have.MaxLanes)),
 		check("Overrun", uint64(o.Overrun), uint64(have.Overrun)),
 		check("Lifetime", uint64(o.Lifetime), uint64(have.Lifetime)),
 		check("Wait", uint64(o.Wait), uint64(have.Wait)))

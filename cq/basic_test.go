@@ -7,18 +7,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/shm"
 )
-
-func openDir(t testing.TB) *shm.Dir {
-	t.Helper()
-	d, err := shm.OpenDir("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = d.Close() })
-	return d
-}
 
 func TestPostAndRead(t *testing.T) {
 	d := openDir(t)

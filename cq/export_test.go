@@ -1,0 +1,38 @@
+package cq
+
+import "github.com/shmring/shmring/shm"
+
+// What tests need to scribble where only a broken or hostile peer would.
+const (
+	SectQueue   = sectQueue
+	SectRows    = sectRows
+	SectHints   = sectHints
+	SectLane    = sectLane
+	SectSlots   = sectSlots
+	SectErrors  = sectErrors
+	RowBytes    = rowBytes
+	SlotBytes   = slotBytes
+	OffState    = offState
+	OffFace     = offFace
+	OffHead     = rowOffIndex
+	OffLaneOver = 264
+	ReaderFile  = readerFile
+	FIFOFile    = fifoFile
+	LaneBudget  = laneBudget
+	MaxLanes    = maxLanes
+	MaxCapacity = maxCapacity
+)
+
+// LaneSpec is the layout of a lane object.
+func LaneSpec(row, capacity int, queue shm.UUID) shm.Spec {
+	return laneSpec("lane", row, capacity, queue)
+}
+
+// ReaderSpec is the layout of a reader object.
+func ReaderSpec(name string, o Options) (shm.Spec, error) {
+	o, err := o.resolve("create", name)
+	return o.readerSpec(name), err
+}
+
+// QueueUUID is what a lane must name to belong to the queue.
+func QueueUUID(q *Queue) shm.UUID { return q.obj.Header().UUID }

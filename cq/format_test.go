@@ -1,0 +1,254 @@
+package cq_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+var full = cq.Entry{Context: 1, Flags: cq.FlagRecv | cq.FlagTagged, Len: 3, Buf: shm.Ref(4), Data: 5,
+	Tag: 6, Src: 7}
+
+// readOne reads one entry as T and says what came.
+func readOne[T cq.Readable](q *cq.Queue) (T, error) {
+	var dst [1]T
+	_, err := cq.Read(q, dst[:])
+	return dst[0], err
+}
+
+func readAs[T cq.Readable](q *cq.Queue) (any, error) { return readOne[T](q) }
+
+// TestFormats reads every format of every queue: as much detail as the queue keeps and less.
+func TestFormats(t *testing.T) {
+	formats := []struct {
+		format cq.Format
+		read   func(*cq.Queue) (any, error)
+		want   any
+	}{
+		{cq.FormatContext, readAs[cq.Context], cq.Context{Context: 1}},
+		{cq.FormatMsg, readAs[cq.Msg], cq.Msg{Context: 1, Flags: full.Flags, Len: 3}},
+		{cq.FormatData, readAs[cq.Data], cq.Data{Context: 1, Flags: full.Flags, Len: 3, Buf: 4, Data: 5}},
+		{cq.FormatTagged, readAs[cq.Tagged], cq.Tagged{Context: 1, Flags: full.Flags, Len: 3, Buf: 4,
+			Data: 5, Tag: 6}},
+		{cq.FormatUnspec, readAs[cq.Entry], cq.Entry{Context: 1, Flags: full.Flags, Len: 3, Buf: 4,
+			Data: 5, Tag: 6, Src: 7, Meta: 1}},
+	}
+	for _, have := range formats {
+		t.Run(have.format.String(), func(t *testing.T) {
+			q, w := pair(t, cq.Options{Format: have.format, Size: 8})
+			keeps := q.Options().Format
+			for _, f := range formats {
+				must(t, w.Post(&full))
+				got, err := f.read(q)
+				asked := f.format
+				if asked == cq.FormatUnspec {
+					asked = cq.FormatTagged
+				}
+				if asked > keeps {
+					wantErr(t, fmt.Sprint("read ", asked), err, cq.ErrFormat, syscall.EINVAL)
+					wantField(t, err, "format")
+					_ = read(t, q, 1)
+					continue
+				}
+				if e, ok := got.(cq.Entry); ok {
+					e.Meta &= 0xff // the rest is the sequence
+					got = e
+				}
+				if err != nil || got != f.want {
+					t.Errorf("read %v: %+v, %v; want %+v", asked, got, err, f.want)
+				}
+			}
+		})
+	}
+}
+
+func TestFormatNames(t *testing.T) {
+	for f, want := range map[cq.Format]string{cq.FormatUnspec: "unspec", cq.FormatContext: "context",
+		cq.FormatMsg: "msg", cq.FormatData: "data", cq.FormatTagged: "tagged", 99: "unknown"} {
+		if f.String() != want {
+			t.Errorf("%d is %q, want %q", f, f, want)
+		}
+	}
+	for f, want := range map[cq.Flags]string{0: "", cq.FlagSend | cq.FlagMsg: "MSG|SEND",
+		cq.FlagRedelivered: "REDELIVERED", 1 << 40: "0x10000000000",
+		cq.FlagRecv | 1: "RECV|0x1"} {
+		if f.String() != want {
+			t.Errorf("%#x is %q, want %q", uint64(f), f, want)
+		}
+	}
+}
+
+// TestOptions checks what is resolved, and read back by whoever opens the queue.
+func TestOptions(t *testing.T) {
+	base := cq.Options{Format: cq.FormatTagged, Size: 1024, MaxLanes: 64}
+	tests := []struct {
+		name string
+		in   cq.Options
+		set  func(*cq.Options)
+	}{
+		{"zero", cq.Options{}, func(o *cq.Options) {}},
+		{"size 1", cq.Options{Size: 1}, func(o *cq.Options) { o.Size = 1 }},
+		{"size 3", cq.Options{Size: 3}, func(o *cq.Options) { o.Size = 4 }},
+		{"size 4", cq.Options{Size: 4}, func(o *cq.Options) { o.Size = 4 }},
+		{"size 1025", cq.Options{Size: 1025}, func(o *cq.Options) { o.Size = 2048 }},
+		{"lanes 1", cq.Options{MaxLanes: 1}, func(o *cq.Options) { o.MaxLanes = 1 }},
+		{"most lanes", cq.Options{Size: 1, MaxLanes: cq.MaxLanes},
+			func(o *cq.Options) { o.Size, o.MaxLanes = 1, cq.MaxLanes }},
+		{"all", cq.Options{Format: cq.FormatMsg, Overrun: cq.OverrunQueue, Lifetime: cq.Persistent,
+			Wait: cq.WaitYield, WritersPay: true}, func(o *cq.Options) {
+			o.Format, o.Overrun, o.Lifetime = cq.FormatMsg, cq.OverrunQueue, cq.Persistent
+			o.Wait, o.WritersPay = cq.WaitYield, true
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.in.UserContext = tt.name
+			d, q := create(t, tt.in)
+			want := base
+			tt.set(&want)
+			want.UserContext = tt.name
+			got := q.Options()
+			want.WritersPay = want.WritersPay || got.WritersPay // where membarrier is forbidden
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+			if q.UserContext() != tt.name || q.Name() != queueName(t) {
+				t.Errorf("context %v, name %q", q.UserContext(), q.Name())
+			}
+			w := attach(t, d, queueName(t))
+			if w.Cap() != want.Size || w.Free() != want.Size || w.Lane() != 1 {
+				t.Errorf("cap %d, free %d, lane %d", w.Cap(), w.Free(), w.Lane())
+			}
+			must(t, w.Post(&cq.Entry{Context: 9}))
+			if got := read(t, q, 2); len(got) != 1 || got[0] != 9 {
+				t.Errorf("read %v", got)
+			}
+		})
+	}
+}
+
+func TestInvalidOptions(t *testing.T) {
+	d := openDir(t)
+	tests := []struct {
+		field string
+		o     cq.Options
+	}{
+		{"Format", cq.Options{Format: cq.FormatTagged + 1}},
+		{"Size", cq.Options{Size: -1}},
+		{"Size", cq.Options{Size: cq.MaxCapacity + 1}},
+		{"Size", cq.Options{Size: math.MaxInt}},
+		{"MaxLanes", cq.Options{MaxLanes: -1}},
+		{"MaxLanes", cq.Options{MaxLanes: cq.MaxLanes + 1}},
+		{"Overrun", cq.Options{Overrun: cq.OverrunQueue + 1}},
+		{"Lifetime", cq.Options{Lifetime: cq.Persistent + 1}},
+		{"Wait", cq.Options{Wait: cq.WaitYield + 1}},
+	}
+	_, open := create(t, cq.Options{Size: 4})
+	must(t, open.Detach())
+	for _, tt := range tests {
+		t.Run(tt.field, func(t *testing.T) {
+			calls := map[string]func() error{
+				"create": func() error { _, err := cq.Create(d, "none", tt.o); return err },
+				"open":   func() error { _, err := cq.Open(d, "none", tt.o); return err },
+				"plan":   func() error { _, err := cq.Plan(tt.o, 1); return err },
+				"adopt":  func() error { _, err := cq.Adopt(d, open.Name(), tt.o); return err },
+			}
+			for name, call := range calls {
+				err := call()
+				if err == nil {
+					t.Errorf("%s took %s", name, tt.field)
+					continue
+				}
+				wantErr(t, name, err, cq.ErrInvalid, syscall.EINVAL)
+				wantField(t, err, tt.field)
+			}
+		})
+	}
+	q, err := cq.Adopt(d, open.Name(), cq.Options{})
+	must(t, err)
+	w, err := cq.Attach(t.Context(), d, open.Name(), cq.WriterOptions{Format: cq.FormatTagged + 1})
+	if err == nil {
+		_ = w.Close()
+	}
+	wantErr(t, "attach", err, cq.ErrFormat, syscall.EINVAL)
+	wantField(t, err, "Format")
+	must(t, q.Close())
+	if left, _ := d.List(); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestPlan(t *testing.T) {
+	o := cq.Options{Size: 100, MaxLanes: 3}
+	alone, err := cq.Plan(o, 0)
+	must(t, err)
+	two, err := cq.Plan(o, 2)
+	must(t, err)
+	// Slots and error detail of a lane of 128.
+	if lane := (two - alone) / 2; lane < 128*128 || alone < lane {
+		t.Errorf("%d bytes alone, %d a lane", alone, lane)
+	}
+}
+
+func TestErrorsMatch(t *testing.T) {
+	for _, tt := range []struct {
+		err     error
+		targets []error
+	}{
+		{cq.ErrAgain, []error{syscall.EAGAIN, cq.Errno(syscall.EAGAIN)}},
+		{cq.ErrTimeout, []error{syscall.EAGAIN}},
+		{cq.ErrSignaled, []error{syscall.EAGAIN}},
+		{cq.ErrFull, []error{syscall.EAGAIN}},
+		{cq.ErrNoCredit, []error{syscall.EAGAIN}},
+		{cq.ErrAvail, []error{cq.EAvail}},
+		{cq.ErrOverrun, []error{cq.EOverrun, syscall.EOVERFLOW}},
+		{cq.ErrClosed, []error{syscall.ESHUTDOWN}},
+		{cq.ErrNoWait, []error{syscall.ENOSYS}},
+		{cq.ErrInvalid, []error{syscall.EINVAL}},
+		{cq.ErrFormat, []error{syscall.EINVAL}},
+		{cq.ErrBusy, []error{syscall.EBUSY}},
+		{cq.ErrLanes, []error{syscall.ENOSPC}},
+		{cq.ErrCorrupt, []error{syscall.EBADMSG, shm.ErrCorrupt}},
+		{cq.ErrPeerGone, []error{syscall.EPIPE}},
+		{cq.ETrunc, []error{syscall.EMSGSIZE}},
+		{cq.Errno(syscall.ENOENT), []error{syscall.ENOENT}},
+		{&cq.ErrorEntry{Err: cq.ETrunc}, []error{cq.ETrunc, syscall.EMSGSIZE}},
+		{&cq.LaneError{Err: cq.ErrInvalid}, []error{cq.ErrCorrupt, syscall.EBADMSG, cq.ErrInvalid}},
+	} {
+		wantErr(t, tt.err.Error(), tt.err, tt.targets...)
+		if tt.err.Error() == "" {
+			t.Errorf("%#v has no text", tt.err)
+		}
+	}
+	for _, pair := range [][2]error{{cq.ErrAgain, cq.ErrTimeout}, {cq.ErrAvail, cq.ErrAgain},
+		{cq.ErrAvail, syscall.Errno(0)}, {cq.EAvail, syscall.Errno(0)}} {
+		if errors.Is(pair[0], pair[1]) {
+			t.Errorf("%v is %v", pair[0], pair[1])
+		}
+	}
+}
+
+func TestStrError(t *testing.T) {
+	_, q := create(t, cq.Options{Size: 1})
+	for _, tt := range []struct {
+		prov int32
+		data []byte
+		want string
+	}{
+		{int32(syscall.ENOENT), nil, "no such file or directory"},
+		{int32(cq.ETrunc), nil, "truncation"},
+		{-5, nil, "provider error -5"},
+		{100000, []byte{1, 0xab}, "provider error 100000 (detail 01ab)"},
+	} {
+		if got := q.StrError(tt.prov, tt.data); got != tt.want {
+			t.Errorf("%d: %q, want %q", tt.prov, got, tt.want)
+		}
+	}
+}
