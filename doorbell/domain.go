@@ -26,6 +26,8 @@ func (r *DomainRinger) ring() bool {
 // Domain is the bell of a reader's process: one futex word, a bit per queue. Safe for use by
 // several goroutines.
 type Domain struct {
+	member sync.Mutex // held while a set's members and a queue's flag change; before mu
+
 	mu    sync.Mutex
 	arm   *Arm
 	hints *Hints
@@ -48,6 +50,13 @@ func (d *Domain) Register(bit int, b *Bell) {
 	d.bells[bit] = b
 }
 
+// Kick wakes everyone who waits on a set of the domain, whatever was armed: for what [Wait].Stop
+// asks. It may be called from anywhere.
+func (d *Domain) Kick() {
+	d.hints.epoch.Add(1)
+	wakeAll(d.hints.epoch)
+}
+
 // Set is a wait set: a mask over the domain's bits. Its queues must be shared, or used only by
 // the goroutine that waits on the set.
 type Set struct {
@@ -68,6 +77,8 @@ func (d *Domain) NewSet() *Set {
 // Add makes the queue with the given bit a member. The queue's flag comes first, so that no
 // producer publishes unseen between the two; a set that sleeps is woken to look.
 func (s *Set) Add(bit int) {
+	s.d.member.Lock()
+	defer s.d.member.Unlock()
 	b := s.d.bells[bit]
 	b.Lock()
 	b.store(b.armed() | armDom)
@@ -78,13 +89,14 @@ func (s *Set) Add(bit int) {
 	waiting := s.d.arm.Word.Load() != 0
 	s.d.mu.Unlock()
 	if waiting {
-		s.d.hints.epoch.Add(1)
-		wakeAll(s.d.hints.epoch)
+		s.d.Kick()
 	}
 }
 
 // Delete removes a member.
 func (s *Set) Delete(bit int) {
+	s.d.member.Lock()
+	defer s.d.member.Unlock()
 	s.d.mu.Lock()
 	s.mask.clear(bit)
 	s.todo.clear(bit)
@@ -149,16 +161,18 @@ func (s *Set) look(dst []int) ([]int, error) {
 		b.Take()
 		more, err := b.Park()
 		b.Unlock()
-		if err != nil {
-			return dst[:n], err
-		}
-		if more {
-			dst = append(dst, bit)
+		if more || err != nil {
 			s.d.mu.Lock()
 			if s.mask.has(bit) {
 				s.todo.set(bit)
 			}
 			s.d.mu.Unlock()
+		}
+		if err != nil {
+			return dst[:n], err
+		}
+		if more {
+			dst = append(dst, bit)
 		}
 	}
 	return dst, nil
