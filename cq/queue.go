@@ -32,6 +32,7 @@ type Queue struct {
 
 	lanes   []*lane // by row; nil until seen. Under the bell's lock.
 	cur     int     // lane that the next read begins with
+	turn    int     // what it gave of its budget
 	errLane *lane   // has an error entry at its head, which a read stopped at
 	out     *lane   // has entries handed out by Peek
 	overrun *lane   // overran and is drained: nothing new is reported

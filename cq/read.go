@@ -4,8 +4,8 @@ import (
 	"github.com/shmring/shmring/ring"
 )
 
-// laneBudget is how many entries one lane gives before the next one's turn, so that a busy writer
-// starves nobody. Order is kept per lane.
+// laneBudget is how many entries one lane gives before the next one's turn, in one read or in
+// many small ones, so that a busy writer starves nobody. Order is kept per lane.
 const laneBudget = 64
 
 // Read copies up to len(dst) completions and removes them from the queue (fi_cq_read). T is one of
@@ -65,10 +65,15 @@ func drain[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 				from, to = 0, start
 			}
 			for bit := q.bell.Next(from); bit >= 0 && bit < to; bit = q.bell.Next(bit + 1) {
+				if bit != q.cur {
+					q.cur, q.turn = bit, 0
+				}
 				got, more, stop := takeLane(q, q.lanes[bit], dst[n:], tail(src, n))
 				n += got
+				if q.turn += got; q.turn == laneBudget {
+					q.cur, q.turn = (bit+1)%len(q.lanes), 0
+				}
 				if stop || n == len(dst) {
-					q.cur = bit
 					return q.result(n, len(dst))
 				}
 				again = again || more
@@ -110,7 +115,7 @@ func (q *Queue) result(n, wanted int) (int, error) {
 // takeLane copies entries of one lane. more says that it stopped at the budget, stop that the read
 // must end here: at an error entry, or where redelivered entries end.
 func takeLane[T Readable](q *Queue, l *lane, dst []T, src []Addr) (n int, more, stop bool) {
-	want := min(len(dst), laneBudget)
+	want := min(len(dst), laneBudget-q.turn)
 	again := l.again()
 	if again > 0 {
 		want = int(min(uint64(want), again))
@@ -270,7 +275,7 @@ func (q *Queue) peek(n int) ([]Entry, error) {
 		for bit := q.bell.Next(from); bit >= 0 && bit < to; bit = q.bell.Next(bit + 1) {
 			es, stop := q.peekLane(q.lanes[bit], n)
 			if len(es) > 0 {
-				q.cur = (bit + 1) % len(q.lanes)
+				q.cur, q.turn = (bit+1)%len(q.lanes), 0
 				return es, nil
 			}
 			if stop {

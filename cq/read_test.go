@@ -1,0 +1,278 @@
+package cq_test
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// TestReadOrder posts and reads in steps that do not divide the lane, so that every position of
+// the wrap occurs.
+func TestReadOrder(t *testing.T) {
+	for _, size := range []int{1, 2, 8} {
+		for _, step := range []int{1, 3, 5, 16} {
+			t.Run(fmt.Sprint(size, " by ", step), func(t *testing.T) {
+				q, w := pair(t, cq.Options{Size: size})
+				next := uint64(0)
+				for posted := uint64(0); posted < 100; {
+					batch := make([]cq.Entry, min(step, size))
+					for i := range batch {
+						batch[i].Context = posted + uint64(i)
+					}
+					n, err := w.PostBatch(batch)
+					if err != nil && err != cq.ErrFull {
+						t.Fatal(err)
+					}
+					posted += uint64(n)
+					got := read(t, q, max(1, step-1))
+					if !slices.Equal(got, upTo(next, next+uint64(len(got)))) {
+						t.Fatalf("got %v, want from %d", got, next)
+					}
+					next += uint64(len(got))
+				}
+				if rest := drain(t, q); !slices.Equal(rest, upTo(next, w.Next())) {
+					t.Errorf("rest %v, want %d to %d", rest, next, w.Next())
+				}
+			})
+		}
+	}
+}
+
+// TestFairness reads with buffers smaller and larger than a lane's budget while one lane is always
+// full: the other lane's entries come all the same.
+func TestFairness(t *testing.T) {
+	for _, n := range []int{1, 7, 16, cq.LaneBudget, 3 * cq.LaneBudget} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			d, q := create(t, cq.Options{Size: 4 * cq.LaneBudget})
+			busy, quiet := attach(t, d, q.Name()), attach(t, d, q.Name())
+			fill := func() {
+				for busy.Post(&cq.Entry{Context: 1}) == nil {
+				}
+			}
+			fill()
+			_ = read(t, q, n) // the busy lane is known and current
+			must(t, quiet.Post(&cq.Entry{Context: 2}))
+			for seen := 0; ; {
+				fill()
+				got := read(t, q, n)
+				if slices.Contains(got, 2) {
+					break
+				}
+				if seen += len(got); seen > 4*cq.LaneBudget {
+					t.Fatalf("%d entries of the busy lane, none of the quiet one", seen)
+				}
+			}
+		})
+	}
+}
+
+func TestFairPeek(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 8})
+	busy, quiet := attach(t, d, q.Name()), attach(t, d, q.Name())
+	must(t, quiet.Post(&cq.Entry{Context: 2}))
+	for range 5 {
+		for busy.Post(&cq.Entry{Context: 1}) == nil {
+		}
+		es, err := q.Peek(4)
+		must(t, err)
+		found := es[0].Context == 2
+		must(t, q.Release(len(es)))
+		if found {
+			return
+		}
+	}
+	t.Error("the quiet lane's turn never came")
+}
+
+// TestManyLanes keeps order per lane over more lanes than one word of hints has bits.
+func TestManyLanes(t *testing.T) {
+	const lanes, each = 70, 30
+	d, q := create(t, cq.Options{Size: 8, MaxLanes: lanes})
+	ws := make([]*cq.Writer, lanes)
+	for i := range ws {
+		ws[i] = attach(t, d, q.Name())
+	}
+	next := make([]uint64, lanes)
+	dst := make([]cq.Tagged, 13)
+	for read := 0; read < lanes*each; {
+		for i, w := range ws {
+			if n := w.Next(); n < each {
+				_ = w.Post(&cq.Entry{Context: uint64(i), Tag: n})
+			}
+		}
+		n, err := cq.Read(q, dst)
+		must(t, err)
+		for _, e := range dst[:n] {
+			if e.Tag != next[e.Context] {
+				t.Fatalf("lane %d: %d, want %d", e.Context, e.Tag, next[e.Context])
+			}
+			next[e.Context]++
+		}
+		read += n
+	}
+	if s := q.Stats(); s.Read != lanes*each || s.Lanes != lanes {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+func TestReadNothing(t *testing.T) {
+	q, w := pair(t, cq.Options{Size: 4})
+	if n, err := cq.Read(q, []cq.Msg{}); n != 0 || err != nil {
+		t.Errorf("count 0 of an empty queue: %d, %v", n, err)
+	}
+	if n, err := cq.Read[cq.Msg](q, nil); n != 0 || err != nil {
+		t.Errorf("no memory: %d, %v", n, err)
+	}
+	post(t, w, 0, 2)
+	if n, err := cq.Read[cq.Msg](q, nil); n != 0 || err != nil {
+		t.Errorf("count 0 with entries: %d, %v", n, err)
+	}
+	if got := drain(t, q); !slices.Equal(got, upTo(0, 2)) {
+		t.Errorf("count 0 took entries: %v left", got)
+	}
+	postError(t, w, 3)
+	for range 2 {
+		if _, err := cq.Read(q, make([]cq.Msg, 1)); err != cq.ErrAvail {
+			t.Error(err)
+		}
+	}
+	if _, err := cq.Read[cq.Msg](q, nil); err != cq.ErrAvail {
+		t.Errorf("count 0 at an error: %v", err)
+	}
+}
+
+func TestReadFrom(t *testing.T) {
+	q, w := pair(t, cq.Options{Size: 4, Format: cq.FormatContext})
+	for _, src := range []cq.Addr{3, cq.AddrNotAvail, 0} {
+		must(t, w.Post(&cq.Entry{Context: uint64(src) + 1, Src: src}))
+	}
+	for _, lens := range [][2]int{{2, 1}, {1, 2}, {1, 0}, {0, 1}} {
+		dst, src := make([]cq.Context, lens[0]), make([]cq.Addr, lens[1])
+		_, err := cq.ReadFrom(q, dst, src)
+		wantErr(t, fmt.Sprint(lens), err, cq.ErrInvalid, syscall.EINVAL)
+		wantField(t, err, "len(src)")
+		_, err = cq.ReadFromTimeout(q, dst, src, 0)
+		wantField(t, err, "len(src)")
+		_, err = cq.ReadFromContext(t.Context(), q, dst, src)
+		wantField(t, err, "len(src)")
+	}
+	dst, src := make([]cq.Context, 2), make([]cq.Addr, 2)
+	if n, err := cq.ReadFrom(q, dst, src); n != 2 || err != nil ||
+		!slices.Equal(src, []cq.Addr{3, cq.AddrNotAvail}) || dst[0].Context != 4 {
+		t.Errorf("%d, %v, %v, %v", n, err, dst, src)
+	}
+	if n, err := cq.ReadFromTimeout(q, dst, src, -1); n != 1 || err != nil || src[0] != 0 {
+		t.Errorf("%d, %v, %v", n, err, src)
+	}
+	if _, err := cq.ReadFrom(q, dst, src); err != cq.ErrAgain {
+		t.Error(err)
+	}
+}
+
+// TestMarks: only the marks that a writer may set arrive; sequence and kind are stamped.
+func TestMarks(t *testing.T) {
+	q, w := pair(t, cq.Options{Size: 4})
+	must(t, w.Post(&cq.Entry{Meta: ^cq.Meta(0), Context: 5}))
+	must(t, w.Post(&cq.Entry{Meta: cq.MetaSolicited, Context: 6}))
+	must(t, w.Post(&cq.Entry{Meta: cq.MetaNoContext}))
+	dst := make([]cq.Entry, 3)
+	n, err := cq.Read(q, dst)
+	must(t, err)
+	for i, want := range []cq.Meta{cq.MetaSolicited | cq.MetaNoContext, cq.MetaSolicited,
+		cq.MetaNoContext} {
+		if m := dst[i].Meta; m&^0xff != want|cq.Meta(i)<<32 || m.Seq() != uint32(i) {
+			t.Errorf("entry %d of %d: %#x", i, n, m)
+		}
+		if got := dst[i].Flags&cq.FlagNoContext != 0; got != (want&cq.MetaNoContext != 0) {
+			t.Errorf("entry %d: flags %v", i, dst[i].Flags)
+		}
+	}
+	// A format without flags is not written over.
+	must(t, w.Post(&cq.Entry{Meta: cq.MetaNoContext, Context: 8}))
+	if got := read(t, q, 1); !slices.Equal(got, []uint64{8}) {
+		t.Error(got)
+	}
+}
+
+func TestPeekRelease(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 8})
+	a, b := attach(t, d, q.Name()), attach(t, d, q.Name())
+	wantErr(t, "release of nothing", q.Release(1), cq.ErrInvalid)
+	must(t, q.Release(0))
+	for _, n := range []int{0, -1} {
+		_, err := q.Peek(n)
+		wantErr(t, "peek", err, cq.ErrInvalid)
+		wantField(t, err, "n")
+	}
+	if _, err := q.Peek(1); err != cq.ErrAgain {
+		t.Fatal(err)
+	}
+	post(t, a, 0, 5)
+	post(t, b, 100, 105)
+	es, err := q.Peek(3)
+	must(t, err)
+	base := es[0].Context
+	check := func(es []cq.Entry, from, n uint64) {
+		t.Helper()
+		if uint64(len(es)) != n || es[0].Context != base+from || es[n-1].Context != base+from+n-1 {
+			t.Errorf("got %d entries from %d, want %d from %d", len(es), es[0].Context, n, base+from)
+		}
+	}
+	check(es, 0, 3)
+	if _, err := cq.Read(q, make([]cq.Msg, 1)); err != cq.ErrBusy {
+		t.Errorf("read while peeked: %v", err)
+	}
+	if err := q.ReadErr(&cq.ErrorEntry{}); err != cq.ErrBusy {
+		t.Errorf("readerr while peeked: %v", err)
+	}
+	must(t, q.Release(1)) // the next peek goes on behind what is out
+	es, err = q.Peek(9)
+	must(t, err)
+	check(es, 3, 2)
+	if _, err := q.Peek(1); err != cq.ErrAgain {
+		t.Errorf("peek beyond the lane: %v", err)
+	}
+	wantErr(t, "release of more", q.Release(5), cq.ErrInvalid)
+	wantErr(t, "release of less than nothing", q.Release(-1), cq.ErrInvalid)
+	must(t, q.Release(4))
+	wantErr(t, "release again", q.Release(1), cq.ErrInvalid)
+	es, err = q.Peek(8)
+	must(t, err)
+	base = 100 - base
+	check(es, 0, 5)
+	must(t, q.Release(5))
+}
+
+// TestPeekWrap peeks across the end of the lane: a span ends there, the next goes on.
+func TestPeekWrap(t *testing.T) {
+	q, w := pair(t, cq.Options{Size: 8})
+	post(t, w, 0, 6)
+	_ = drain(t, q)
+	post(t, w, 6, 14)
+	var got []uint64
+	for {
+		es, err := q.Peek(5)
+		if err == cq.ErrAgain {
+			break
+		}
+		must(t, err)
+		for i := range es {
+			got = append(got, es[i].Context)
+		}
+	}
+	if !slices.Equal(got, upTo(6, 14)) {
+		t.Errorf("%v", got)
+	}
+	wantErr(t, "post to a lane whose entries are all out", w.Post(&cq.Entry{}), cq.ErrFull)
+	must(t, q.Release(3))
+	if w.Free() != 3 {
+		t.Errorf("%d free, want 3", w.Free())
+	}
+	must(t, q.Release(5))
+	if got := q.Stats().Read; got != 14 {
+		t.Errorf("%d read", got)
+	}
+}
