@@ -1,0 +1,155 @@
+package doorbell
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/shmring/shmring/ring"
+)
+
+// Marks of lanes that do not exist are thrown away, as often as they come.
+func TestForgedMarks(t *testing.T) {
+	q := heapQueue(t, 3)
+	asked := map[int]int{}
+	b := NewBell(Config{Arm: q.arm, Hints: q.hints, Lanes: 3,
+		Open: func(bit int) (LaneConfig, bool) { asked[bit]++; return LaneConfig{}, false }})
+	for range 2 {
+		q.hints.ready[0].Store(^uint64(0))
+		if !b.Pending() {
+			t.Error("marks are not seen")
+		}
+		b.Take()
+		b.Heat()
+		if b.Next(0) != -1 || b.Known() != 0 || b.Pending() {
+			t.Error("a lane that nobody stands behind is a candidate")
+		}
+	}
+	if len(asked) != 3 || asked[0] != 2 || asked[2] != 2 {
+		t.Errorf("asked for %v", asked)
+	}
+	b.Consider(3)
+	b.Consider(1 << 20)
+	if more, err := b.Park(); more || err != nil {
+		t.Error(more, err)
+	}
+	b.SetFlags(^uint64(0))
+	b.Drop(1)
+}
+
+// scribble writes nonsense over all hints until stop.
+func scribble(h *Hints, stop *atomic.Bool) {
+	rnd := newPace(42)
+	for !stop.Load() {
+		switch x := rnd.Uint64(); x % 8 {
+		case 0:
+			h.epoch.Store(uint32(x >> 8))
+		case 1, 2:
+			h.rung.Store(x >> 8 & 0xff)
+		case 3:
+			h.latch.Store(uint32(x >> 8))
+		case 4:
+			h.ready[0].Store(x >> 3)
+		case 5:
+			h.ready[0].Store(0)
+		case 6:
+			for i := range h.summary {
+				h.summary[i].Store(x >> 3)
+			}
+		case 7:
+			rnd.pause()
+		}
+	}
+	// A forged number that equals that of a coming arming mutes this one arming; only a slice
+	// helps then, and what follows does without.
+	h.rung.Store(0)
+	h.latch.Store(0)
+}
+
+// While a peer scribbles over the hints a reader with slices gets on; once it has stopped, nothing
+// that was published is missing.
+func TestScribbledHints(t *testing.T) {
+	const lanes = 3
+	each := uint64(20_000)
+	if testing.Short() || raceEnabled {
+		each /= 4
+	}
+	for _, o := range orders {
+		t.Run(o.String(), func(t *testing.T) {
+			registered(t, o)
+			q := heapQueue(t, lanes)
+			watchdog(t, q.String)
+			r := newReader(q, readerOptions{order: o, shared: true})
+			var stop atomic.Bool
+			var wg sync.WaitGroup
+			wg.Go(func() { scribble(q.hints, &stop) })
+			errs := produceAll(q, o, each)
+			for r.count.Load() < lanes*each {
+				r.sread(laneSlots, Wait{DeadlineNs: Now() + 1e6})
+				// The full look at the end of a slice.
+				for bit := range lanes {
+					r.Consider(bit)
+				}
+				if !stop.Load() && r.count.Load() > lanes*each/2 {
+					stop.Store(true)
+					wg.Wait()
+				}
+			}
+			for range lanes {
+				if err := <-errs; err != nil {
+					t.Error(err)
+				}
+			}
+			if r.broken != nil {
+				t.Error(r.broken)
+			}
+			// From here on the bell works again without slices.
+			r.sread(1, Wait{DeadlineNs: Now() + 1e6})
+			w := q.writer(0, o)
+			go w.put(1)
+			if n, _ := r.sread(1, Wait{}); n != 1 {
+				t.Error("the bell stays dead")
+			}
+		})
+	}
+}
+
+// The same for a domain: a set that waits with slices goes round, and ends when told.
+func TestScribbledDomain(t *testing.T) {
+	d := newDomain(t, 3, 1, readerOptions{})
+	watchdog(t, d.String)
+	s := d.NewSet()
+	for bit := range d.q {
+		s.Add(bit)
+	}
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() { scribble(d.hints, &stop) })
+	const rounds = 300
+	for i := range rounds {
+		ready, err := s.Wait(nil, Wait{DeadlineNs: Now() + 1e5})
+		if err != nil || len(ready) > 0 {
+			t.Fatal(i, ready, err)
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+	w := d.q[1].writer(0, ring.SeqCst, d.ringer(1))
+	go w.put(1)
+	ready, err := s.Wait(nil, Wait{})
+	if err != nil || len(ready) != 1 || ready[0] != 1 {
+		t.Fatal(ready, err)
+	}
+}
+
+// A lane whose index is forged is what the reader finds out when it looks.
+func TestForgedTailEndsTheWait(t *testing.T) {
+	q := heapQueue(t, 1)
+	watchdog(t, q.String)
+	r := newReader(q, readerOptions{})
+	q.tail(0).Store(1 << 40)
+	r.Mark(0)
+	if _, why := r.sread(1, Wait{}); why != gotEntries || r.broken == nil {
+		t.Fatal(why, r.broken)
+	}
+}
