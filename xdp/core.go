@@ -147,9 +147,7 @@ func (c *core) Headroom(frame uint32) []byte {
 func (c *core) Loan(frame, generation uint32) bool { return c.frames.loan(frame, generation) }
 
 // Drop gives up a received packet.
-func (c *core) Drop(frame uint32) bool {
-	return c.frames.fromKernel(frame, FrameReceived, FrameFree)
-}
+func (c *core) Drop(frame uint32) bool { return c.frames.own(frame, FrameReceived, FrameFree) }
 
 // Return takes a loaned frame back; off is any address in it. The arguments come from another
 // process: if they name no loaned frame of this generation, nothing changes but a counter.
@@ -181,9 +179,7 @@ func (c *core) sendOff(frame uint32) uint64 {
 }
 
 // Abandon gives an acquired frame back unsent.
-func (c *core) Abandon(frame uint32) bool {
-	return c.frames.fromKernel(frame, FrameBuild, FrameFree)
-}
+func (c *core) Abandon(frame uint32) bool { return c.frames.own(frame, FrameBuild, FrameFree) }
 
 // Post puts the first n bytes of an acquired frame into the transmit ring, where Flush makes them
 // visible. The context comes back with the completion. On error the frame stays acquired.

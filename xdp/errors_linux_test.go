@@ -45,7 +45,7 @@ func tryOpen(ifname string, queue uint32, o xdp.Options) error {
 	if err != nil {
 		return err
 	}
-	defer u.Close()
+	defer u.Close(context.Background())
 	s, err := xdp.Open(ifname, queue, u, o)
 	if err != nil {
 		return err

@@ -159,6 +159,15 @@ func (t *frameTable) fromKernel(id uint32, owned, to FrameState) bool {
 	return false
 }
 
+// own moves a frame that this process says it holds. If it does not, nothing changes.
+func (t *frameTable) own(id uint32, held, to FrameState) bool {
+	if uint64(id) >= uint64(len(t.state)) || t.state[id] != held {
+		t.illegal++
+		return false
+	}
+	return t.move(id, to)
+}
+
 // loan hands a received frame out under a generation.
 func (t *frameTable) loan(id, generation uint32) bool {
 	if !t.move(id, FrameLoaned) {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"os"
+	"runtime"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -21,15 +23,20 @@ type Program struct {
 	mode    AttachMode
 	refused error // why native mode was not granted
 
-	mu   sync.Mutex
-	objs steerObjects
-	link link.Link
+	mu     sync.Mutex // guards what follows
+	objs   steerObjects
+	link   link.Link
+	owners map[uint32]*Socket // by slot: a socket takes only itself out again
+	closed bool
 }
 
 // Attach loads the steering program and attaches it to an interface of the calling thread's network
 // namespace. A program that is there already is not touched: the error is then a
 // *[ProgramAttachedError].
 func Attach(ifname string, o ProgramOptions) (*Program, error) {
+	// Interface, look and attach are to happen in the network namespace of one thread.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	ifi, err := findInterface("attach program", ifname)
 	if err != nil {
 		return nil, err
@@ -42,7 +49,7 @@ func Attach(ifname string, o ProgramOptions) (*Program, error) {
 		return nil, err
 	}
 	if err := p.attach(o.Mode); err != nil {
-		_ = p.objs.Close()
+		_ = p.Close()
 		if attached := refuseAttached(ifi); errors.Is(err, unix.EBUSY) && attached != nil {
 			return nil, attached // it came between the look and the attach
 		}
@@ -62,6 +69,7 @@ func (p *Program) load(o ProgramOptions) error {
 	if o.Ports != 0 {
 		spec.Maps[steerMapPorts].MaxEntries = o.Ports
 	}
+	p.owners = map[uint32]*Socket{}
 	if err := spec.LoadAndAssign(&p.objs, nil); err != nil {
 		return p.error("load program", err)
 	}
@@ -125,65 +133,100 @@ func (p *Program) Refused() error { return p.refused }
 // Steer sends UDP datagrams to port to the sockets that were put at base and the slots behind it,
 // one for each queue.
 func (p *Program) Steer(port uint16, base uint32) error {
-	if err := p.objs.Ports.Put(portKey(port), base); err != nil {
-		return p.error(fmt.Sprintf("steer port %d", port), err)
-	}
-	return nil
+	return p.locked(fmt.Sprintf("steer port %d", port), func() error {
+		return p.objs.Ports.Put(portKey(port), base)
+	})
 }
 
 // Unsteer gives the port back to the kernel's stack.
 func (p *Program) Unsteer(port uint16) error {
-	err := p.objs.Ports.Delete(portKey(port))
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return p.error(fmt.Sprintf("unsteer port %d", port), err)
+	return p.locked(fmt.Sprintf("unsteer port %d", port), func() error {
+		return present(p.objs.Ports.Delete(portKey(port)))
+	})
+}
+
+// locked runs f on a program that is not closed, and fills in what an error lacks.
+func (p *Program) locked(op string, f func() error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err := os.ErrClosed
+	if !p.closed {
+		err = f()
+	}
+	if err != nil {
+		return p.error(op, err)
 	}
 	return nil
+}
+
+// present takes the deletion of what is not there for done.
+func present(err error) error {
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	return err
 }
 
 // portKey is the port as it stands in a packet.
 func portKey(port uint16) [2]byte { return [2]byte{byte(port >> 8), byte(port)} }
 
-// put makes the socket the one of its queue in the group that begins at base.
-func (p *Program) put(slot uint32, fd int) error {
-	if err := p.objs.Socks.Put(slot, uint32(fd)); err != nil {
-		return p.error(fmt.Sprintf("insert socket at slot %d", slot), err)
-	}
-	return nil
+// put gives a slot to a socket, which may take it over from another one.
+func (p *Program) put(slot uint32, s *Socket) error {
+	return p.locked(fmt.Sprintf("insert socket at slot %d", slot), func() error {
+		err := p.objs.Socks.Put(slot, uint32(s.fd))
+		if err == nil {
+			p.owners[slot] = s
+		}
+		return err
+	})
 }
 
-// remove empties a slot; frames that were to go there go to the kernel's stack.
-func (p *Program) remove(slot uint32) error {
-	err := p.objs.Socks.Delete(slot)
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return p.error(fmt.Sprintf("remove socket at slot %d", slot), err)
+// remove empties a slot that still is the socket's; frames that were to go there go to the kernel's
+// stack. A program that was closed before has no slots any more.
+func (p *Program) remove(slot uint32, s *Socket) error {
+	err := p.locked(fmt.Sprintf("remove socket at slot %d", slot), func() error {
+		if p.owners[slot] != s {
+			return nil
+		}
+		delete(p.owners, slot)
+		return present(p.objs.Socks.Delete(slot))
+	})
+	if errors.Is(err, os.ErrClosed) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // Counters adds up what the program counted on every CPU.
 func (p *Program) Counters() (Counters, error) {
 	var c Counters
-	for i, field := range c.counterOrder() {
-		var perCPU []uint64
-		if err := p.objs.Counts.Lookup(uint32(i), &perCPU); err != nil {
-			return Counters{}, p.error("read counters", err)
+	err := p.locked("read counters", func() error {
+		for i, field := range c.counterOrder() {
+			var perCPU []uint64
+			if err := p.objs.Counts.Lookup(uint32(i), &perCPU); err != nil {
+				return err
+			}
+			for _, n := range perCPU {
+				*field += n
+			}
 		}
-		for _, n := range perCPU {
-			*field += n
-		}
-	}
-	return c, nil
+		return nil
+	})
+	return c, err
 }
 
 // Close detaches the program. Frames go to the kernel's stack from then on.
 func (p *Program) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.link == nil {
+	if p.closed {
 		return nil
 	}
-	err := errors.Join(p.link.Close(), p.objs.Close())
-	p.link = nil
+	p.closed = true
+	err := p.objs.Close()
+	if p.link != nil { // there is none if attaching failed
+		err = errors.Join(p.link.Close(), err)
+	}
 	return err
 }
 

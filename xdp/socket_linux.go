@@ -20,6 +20,7 @@ type Socket struct {
 	ifindex  int
 	queue    uint32
 	umem     *UMEM
+	holds    bool     // the UMEM is not to be unmapped
 	maps     [][]byte // the four rings
 	zeroCopy bool
 	wakeup   bool // the kernel tells when it wants a kick
@@ -73,6 +74,8 @@ func (s *Socket) open(mtu int, o Options) error {
 	if !s.umem.used.CompareAndSwap(false, true) {
 		return s.error("open socket", ErrUMEMUsed, "make a new UMEM for each socket")
 	}
+	s.holds = true
+	s.umem.open.Store(true)
 	if err := s.register(); err != nil {
 		return err
 	}
@@ -201,7 +204,7 @@ func (s *Socket) Register(p *Program, base uint32) error {
 		return s.error("register socket", fmt.Errorf("%w: program is attached to %q", ErrOptions,
 			p.ifname), "attach it to the interface of the socket")
 	}
-	if err := p.put(base+s.queue, s.fd); err != nil {
+	if err := p.put(base+s.queue, s); err != nil {
 		return err
 	}
 	s.slots = append(s.slots, programSlot{p, base + s.queue})
@@ -257,8 +260,7 @@ func (s *Socket) Close() error {
 	s.closed = true
 	var first error
 	for _, e := range s.slots {
-		if err := e.program.remove(e.slot); err != nil && first == nil &&
-			!errors.Is(err, os.ErrClosed) {
+		if err := e.program.remove(e.slot, s); err != nil && first == nil {
 			first = err
 		}
 	}
@@ -280,6 +282,10 @@ func (s *Socket) release() error {
 		}
 	}
 	s.maps = nil
+	if s.holds {
+		s.holds = false
+		s.umem.open.Store(false)
+	}
 	if s.fd >= 0 {
 		if err := unix.Close(s.fd); err != nil && first == nil {
 			first = err

@@ -3,6 +3,7 @@ package xdp_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"net"
 	"net/netip"
 	"testing"
@@ -271,6 +272,22 @@ func TestTwoQueues(t *testing.T) {
 	}
 }
 
+// TestSlotTakenOver: a socket that gives up a slot that is another's by now leaves it alone, and a
+// program may be closed before its sockets.
+func TestSlotTakenOver(t *testing.T) {
+	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
+	prog := xdptest.Attach(t, pair.B, xdp.ProgramOptions{Mode: xdp.AttachGeneric})
+	first := xdptest.Open(t, pair.B, 1, xdptest.NewUMEM(t, xdp.UMEMOptions{}), xdp.Options{})
+	second := xdptest.Open(t, pair.B, 0, xdptest.NewUMEM(t, xdp.UMEMOptions{}), xdp.Options{})
+	must(t, first.Register(prog, 0))  // slot 1
+	must(t, second.Register(prog, 1)) // slot 1
+	must(t, prog.Steer(testPort, 1))
+	must(t, first.Close())
+	(&rig{pair: pair, prog: prog, socket: second, umem: second.UMEM()}).stream(t, 10)
+	must(t, prog.Close())
+	must(t, second.Close())
+}
+
 func TestReopen(t *testing.T) {
 	pair := xdptest.NewPair(t, veth.Config{})
 	xdptest.Attach(t, pair.B, xdp.ProgramOptions{}).Close()
@@ -282,6 +299,9 @@ func TestReopen(t *testing.T) {
 			s, err = xdp.Open(pair.B.Name, 0, u, xdp.Options{BusyTimeout: patience})
 			return err
 		})
+		if err := u.Close(t.Context()); !errors.Is(err, xdp.ErrUMEMUsed) {
+			t.Fatalf("the UMEM of an open socket was closed: %v", err)
+		}
 		must(t, s.Close())
 		must(t, s.Close())
 		if n := s.Fill(10) + s.Receive(make([]xdp.Received, 4)) + s.Reap(nil); n != 0 {
@@ -290,6 +310,6 @@ func TestReopen(t *testing.T) {
 		if _, err := s.Kick(); err == nil {
 			t.Fatal("a closed socket can be kicked")
 		}
-		must(t, u.Close())
+		must(t, u.Close(t.Context()))
 	}
 }

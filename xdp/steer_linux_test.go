@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -30,8 +31,11 @@ func loaded(t *testing.T) *Program {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := p.objs.Close(); err != nil {
+		if err := errors.Join(p.Close(), p.Close()); err != nil {
 			t.Error(err)
+		}
+		if err := p.Steer(1, 0); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("a closed program steers: %v", err)
 		}
 	})
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
@@ -39,7 +43,7 @@ func loaded(t *testing.T) *Program {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(fd) })
-	if err := errors.Join(p.put(3, fd), p.Steer(4791, 3), p.Steer(4792, 4)); err != nil {
+	if err := errors.Join(p.put(3, &Socket{fd: fd}), p.Steer(4791, 3), p.Steer(4792, 4)); err != nil {
 		t.Fatal(err)
 	}
 	return p
@@ -203,10 +207,10 @@ func TestSlotsAndPortsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	if err := p.put(8, fd); !errors.Is(err, unix.E2BIG) {
+	if err := p.put(8, &Socket{fd: fd}); !errors.Is(err, unix.E2BIG) {
 		t.Errorf("slot 8 of 8: %v", err)
 	}
-	if err := p.remove(7); err != nil {
+	if err := p.remove(7, nil); err != nil {
 		t.Errorf("an empty slot: %v", err)
 	}
 	if err := errors.Join(p.Steer(1, 0), p.Steer(2, 0)); err != nil {

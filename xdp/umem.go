@@ -96,7 +96,8 @@ func (o UMEMOptions) geometry() (Geometry, error) {
 type UMEM struct {
 	region *shm.Region
 	geo    Geometry
-	used   atomic.Bool
+	used   atomic.Bool // by a socket, ever
+	open   atomic.Bool // by a socket that is not closed
 }
 
 // NewUMEM makes a UMEM. Errors: [ErrOptions], and those of [shm.CreateMemfd].
@@ -144,8 +145,15 @@ func (u *UMEM) Geometry() Geometry { return u.geo }
 // FD returns the descriptor that a peer opens with [OpenUMEM]. It stays the UMEM's.
 func (u *UMEM) FD() int { return u.region.Object().FD() }
 
-// Close unmaps the UMEM. The socket must have been closed before.
-func (u *UMEM) Close() error { return u.region.Close(context.Background()) }
+// Close waits until this process has released its loans, or ctx ends, and unmaps the UMEM. It fails
+// while the socket is not closed.
+func (u *UMEM) Close(ctx context.Context) error {
+	if u.open.Load() {
+		return &Error{Op: "close UMEM", Name: u.region.Object().Name(), Err: ErrUMEMUsed,
+			Hint: "close the socket first"}
+	}
+	return u.region.Close(ctx)
+}
 
 // OpenUMEM maps the UMEM of another process read-only. It does not own fd. The name is for errors.
 func OpenUMEM(fd int, name string) (*shm.Region, Geometry, error) {

@@ -15,7 +15,7 @@ func TestUMEMIsSealed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer u.Close()
+	defer u.Close(t.Context())
 	if _, err := unix.Mmap(u.FD(), 0, 4096, unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
 		t.Error("it can be mapped writable")
 	}

@@ -3,6 +3,7 @@
 package xdptest
 
 import (
+	"context"
 	"testing"
 
 	"github.com/shmring/shmring/shm/shmtest"
@@ -40,7 +41,7 @@ func NewUMEM(t testing.TB, o xdp.UMEMOptions) *xdp.UMEM {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := u.Close(); err != nil {
+		if err := u.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
 	})
