@@ -21,8 +21,8 @@ type Face struct {
 
 // NewFace makes the reader's descriptors. fifoPath names an existing FIFO, or is empty for a bell
 // that only this process and those it passes the eventfd to ring.
-func NewFace(fifoPath string) (f *Face, err error) {
-	f = &Face{epoll: -1, eventfd: -1, fifo: -1}
+func NewFace(fifoPath string) (_ *Face, err error) {
+	f := &Face{epoll: -1, eventfd: -1, fifo: -1}
 	defer func() {
 		if err != nil {
 			f.Close()

@@ -1,0 +1,366 @@
+package doorbell
+
+import (
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/ring"
+	"golang.org/x/sys/unix"
+)
+
+// newFace returns a face and how a producer gets at it: nil for the eventfd, else by the FIFO.
+func newFace(t *testing.T, fifo string) *Face {
+	t.Helper()
+	f, err := NewFace(fifo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Close)
+	return f
+}
+
+// userEpoll nests the face in an epoll descriptor of the user's own, as programs with an event
+// loop do.
+func userEpoll(t *testing.T, f *Face, events uint32) int {
+	t.Helper()
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(ep) })
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | events, Fd: 7}
+	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, f.FD(), &ev); err != nil {
+		t.Fatal(err)
+	}
+	return ep
+}
+
+// wakes reports whether an epoll_wait ends because of the face.
+func wakes(t *testing.T, ep int, timeoutMs int) bool {
+	t.Helper()
+	var evs [4]unix.EpollEvent
+	for {
+		n, err := unix.EpollWait(ep, evs[:], timeoutMs)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n > 1 || n == 1 && evs[0].Fd != 7 {
+			t.Fatal(n, err, evs)
+		}
+		return n == 1
+	}
+}
+
+// dup is what a producer's Face function does in these tests: it gets a descriptor of its own.
+func dup(fd int) func(*RingerConfig) {
+	return func(c *RingerConfig) {
+		c.Face = func(uint16) int {
+			own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+			if err != nil {
+				return -1
+			}
+			return own
+		}
+	}
+}
+
+// doors returns the two ways in which a producer rings a face.
+func doors(t *testing.T, f func(t *testing.T, face *Face, door func(*RingerConfig))) {
+	t.Run("eventfd", func(t *testing.T) {
+		face := newFace(t, "")
+		f(t, face, dup(face.EventFD()))
+	})
+	t.Run("fifo", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "bell")
+		for range 2 { // one that is there is taken
+			if err := MakeFIFO(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f(t, newFace(t, path), func(c *RingerConfig) {
+			c.Face = func(uint16) int {
+				fd, err := OpenFIFO(path)
+				if err != nil {
+					t.Error(err)
+				}
+				return fd
+			}
+		})
+	})
+}
+
+func idle(t *testing.T, r *reader) {
+	t.Helper()
+	for {
+		ready, signaled, err := r.TryWait()
+		if err != nil || signaled {
+			t.Fatal(signaled, err)
+		}
+		if !ready {
+			return
+		}
+		r.read(laneSlots)
+	}
+}
+
+// TryWait arms, one publish rings once, and what is there stays visible until the next TryWait.
+func TestTryWaitLevel(t *testing.T) {
+	doors(t, func(t *testing.T, face *Face, door func(*RingerConfig)) {
+		q := heapQueue(t, 2)
+		r := newReader(q, readerOptions{face: face})
+		w := q.writer(1, ring.SeqCst, door)
+		defer w.Close()
+		ep := userEpoll(t, face, 0)
+		w.put(1)
+		if wakes(t, ep, 0) || w.Wakes() != 0 {
+			t.Fatal("readable before it was armed")
+		}
+		if ready, _, err := r.TryWait(); !ready || err != nil {
+			t.Fatal("TryWait does not see what is there", err)
+		}
+		r.read(laneSlots)
+		idle(t, r)
+		if wakes(t, ep, 0) {
+			t.Fatal("readable with nothing there")
+		}
+		for range 3 {
+			w.put(1)
+		}
+		if w.Wakes() != 1 {
+			t.Fatalf("%d wakes for one arming", w.Wakes())
+		}
+		for range 3 {
+			if !wakes(t, ep, 5000) {
+				t.Fatal("not readable")
+			}
+		}
+		if n := r.read(laneSlots); n != 3 {
+			t.Fatal(n)
+		}
+		if !wakes(t, ep, 0) {
+			t.Fatal("reading has reset the descriptor")
+		}
+		idle(t, r)
+		if wakes(t, ep, 0) {
+			t.Fatal("TryWait leaves it readable")
+		}
+		r.Kick()
+		if !wakes(t, ep, 0) {
+			t.Fatal("Kick does not reach the descriptor")
+		}
+	})
+}
+
+// What comes between TryWait and epoll_wait ends the wait, also for an edge-triggered user.
+func TestTryWaitEdge(t *testing.T) {
+	doors(t, func(t *testing.T, face *Face, door func(*RingerConfig)) {
+		q := heapQueue(t, 1)
+		r := newReader(q, readerOptions{face: face})
+		w := q.writer(0, ring.SeqCst, door)
+		defer w.Close()
+		ep := userEpoll(t, face, unix.EPOLLET)
+		for i := range 20 {
+			idle(t, r)
+			for wakes(t, ep, 0) {
+			}
+			if i%2 == 0 {
+				w.put(1)
+			} else {
+				time.AfterFunc(time.Millisecond, func() { w.put(1) })
+			}
+			if !wakes(t, ep, 5000) {
+				t.Fatal("the edge is lost in round", i)
+			}
+			if wakes(t, ep, 0) {
+				t.Fatal("one ring is two edges")
+			}
+			if n := r.read(laneSlots); n != 1 {
+				t.Fatal(n)
+			}
+		}
+	})
+}
+
+// A signal makes the descriptor readable; TryWait reports it once.
+func TestTryWaitSignal(t *testing.T) {
+	face := newFace(t, "")
+	q := heapQueue(t, 1)
+	r := newReader(q, readerOptions{face: face, gen: 3})
+	ep := userEpoll(t, face, 0)
+	for name, signal := range map[string]func(){
+		"own": r.Signal,
+		"other": func() {
+			Signal(q.arm, q.hints, func(gen uint16) int {
+				if gen != 3 {
+					t.Error("generation", gen)
+				}
+				return face.EventFD()
+			}, nil)
+		},
+		"without a descriptor": func() { Signal(q.arm, q.hints, nil, nil); r.Kick() },
+	} {
+		idle(t, r)
+		signal()
+		if !wakes(t, ep, 5000) {
+			t.Fatal(name, "not readable")
+		}
+		if _, signaled, err := r.TryWait(); !signaled || err != nil {
+			t.Fatal(name, signaled, err)
+		}
+		idle(t, r)
+		if wakes(t, ep, 0) {
+			t.Fatal(name, "still readable")
+		}
+	}
+}
+
+// A producer asks for the descriptor once for each reader, and gives the old one back.
+func TestRingerFollowsTheReader(t *testing.T) {
+	q := heapQueue(t, 1)
+	asked := []uint16{}
+	face := newFace(t, "")
+	open := dup(face.EventFD())
+	w := q.writer(0, ring.SeqCst, open, func(c *RingerConfig) {
+		f := c.Face
+		c.Face = func(gen uint16) int { asked = append(asked, gen); return f(gen) }
+	})
+	for _, gen := range []uint16{0, 0, 1, 1, 7} {
+		r := newReader(q, readerOptions{face: face, gen: gen})
+		idle(t, r)
+		w.put(1)
+		r.read(1)
+	}
+	if len(asked) != 3 || asked[0] != 0 || asked[1] != 1 || asked[2] != 7 {
+		t.Errorf("asked for %v", asked)
+	}
+	old := w.faceFD
+	w.Close()
+	w.Close()
+	if _, err := unix.FcntlInt(uintptr(old), unix.F_GETFD, 0); err != unix.EBADF {
+		t.Error("the descriptor is still open")
+	}
+}
+
+// An event loop over producers that publish whenever they like: nothing stays behind a descriptor
+// that is not readable.
+func TestEventLoop(t *testing.T) {
+	each := uint64(15_000)
+	if testing.Short() || raceEnabled {
+		each /= 5
+	}
+	for _, o := range orders {
+		for name, events := range map[string]uint32{"level": 0, "edge": unix.EPOLLET} {
+			t.Run(o.String()+"/"+name, func(t *testing.T) {
+				doors(t, func(t *testing.T, face *Face, door func(*RingerConfig)) {
+					eventLoop(t, o, face, door, events, each)
+				})
+			})
+		}
+	}
+}
+
+func eventLoop(t *testing.T, o ring.Order, face *Face, door func(*RingerConfig), events uint32,
+	each uint64) {
+	registered(t, o)
+	const lanes = 3
+	q := heapQueue(t, lanes)
+	watchdog(t, q.String)
+	r := newReader(q, readerOptions{order: o, face: face})
+	ep := userEpoll(t, face, events)
+	errs := make(chan error, lanes)
+	for bit := range lanes {
+		w := q.writer(bit, o, door)
+		go func() {
+			defer w.Close()
+			errs <- w.run(each, newPace(uint64(bit)))
+		}()
+	}
+	for r.count.Load() < lanes*each {
+		ready, _, err := r.TryWait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ready && !wakes(t, ep, 30_000) {
+			t.Fatal("nothing for half a minute: ", q)
+		}
+		r.read(2 * laneSlots)
+		if r.broken != nil {
+			t.Fatal(r.broken)
+		}
+	}
+	for range lanes {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A descriptor that is full is readable: writing to it is no error and does not block. A peer that
+// fills it faster than it is emptied costs a spurious look.
+func TestFullDescriptor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "bell")
+	if err := MakeFIFO(path); err != nil {
+		t.Fatal(err)
+	}
+	face := newFace(t, path)
+	fd, err := OpenFIFO(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer CloseFD(fd)
+	for range 20_000 {
+		if err := WriteEvent(fd); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var full [8]byte
+	for i := range full {
+		full[i] = 0xff
+	}
+	full[0] = 0xfe // the largest count of an eventfd
+	if _, err := unix.Write(face.EventFD(), full[:]); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteEvent(face.EventFD()); err != nil {
+		t.Fatal(err)
+	}
+	ep := userEpoll(t, face, 0)
+	for n := 0; wakes(t, ep, 0); n++ {
+		if err := face.reset(); err != nil || n > 10 {
+			t.Fatal("does not get empty", err)
+		}
+	}
+}
+
+func TestFaceErrors(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := NewFace(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	if _, err := OpenFIFO(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	if err := MakeFIFO(filepath.Join(dir, "no", "dir")); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	path := filepath.Join(dir, "bell")
+	if err := MakeFIFO(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenFIFO(path); !errors.Is(err, unix.ENXIO) {
+		t.Error("a FIFO without a reader: ", err)
+	}
+	if err := WriteEvent(-1); !errors.Is(err, unix.EBADF) {
+		t.Error(err)
+	}
+	CloseFD(-1)
+	f := newFace(t, path)
+	f.Close()
+	f.Close()
+	if f.FD() != -1 || f.EventFD() != -1 {
+		t.Error("a closed face has descriptors")
+	}
+}
