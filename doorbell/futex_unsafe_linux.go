@@ -4,7 +4,6 @@ import (
 	"math"
 	"sync/atomic"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -35,13 +34,4 @@ func wait(word *atomic.Uint32, old uint32, deadlineNs int64) {
 	// EAGAIN, EINTR and ETIMEDOUT all mean: look again; the caller's loop does.
 	_, _, _ = syscall.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWaitBitset,
 		uintptr(old), uintptr(unsafe.Pointer(ts)), 0, futexMatchAny)
-}
-
-// Now returns the monotonic clock in nanoseconds, the one that futex deadlines are measured by.
-func Now() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		return time.Now().UnixNano()
-	}
-	return ts.Nano()
 }
