@@ -38,7 +38,6 @@ const (
 
 // bell is one variant of the protocol: its size, its roles and at most one bug.
 type bell struct {
-	name      string
 	publishes [laneCount + 1]uint8 // the last one is the number of signals
 	queueOf   [laneCount]uint8
 	roles     [taskCount]role
@@ -204,10 +203,8 @@ func (v *bell) judge(s *bellState) verdict {
 		}
 		sleeper = true
 		switch r {
-		case direct:
+		case direct, poller:
 			bad = bad || unread&1 != 0 || signaled
-		case poller:
-			bad = bad || unread&1 != 0
 		case setter:
 			bad = bad || unread&v.masks[i] != 0
 		}

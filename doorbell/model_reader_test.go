@@ -75,6 +75,11 @@ func (v *bell) take(s, n *bellState, i int, emit func(*bellState)) {
 		}
 		n.cand |= bits
 		t.at = R2
+		if t.call == trywait { // it may also leave lanes parked and go straight to R4
+			direct := *n
+			direct.task[i].at = R4
+			emit(&direct)
+		}
 	case R1h:
 		n.cand |= t.hand
 		t.hand, t.at = 0, R2
@@ -177,7 +182,7 @@ func (v *bell) tailsAgain(s, n *bellState, i int, emit func(*bellState)) {
 		return
 	case full != 0:
 		t.at = R2
-	case s.latch && t.call == sread:
+	case s.latch:
 		n.latch = false
 		v.giveBack(n, i, emit)
 		return

@@ -6,7 +6,7 @@ func (v *bell) waitSet(s, n *bellState, i int, emit func(*bellState)) {
 	switch t.at {
 	case S1, S1h:
 		v.takeDomain(s, n, i)
-	case S2, S2h, S2p, S2b, S2t:
+	case S2, S2l, S2h, S2p, S2b, S2t, S2r:
 		if !v.lookAt(s, n, i) {
 			return
 		}
@@ -19,7 +19,7 @@ func (v *bell) waitSet(s, n *bellState, i int, emit func(*bellState)) {
 	case S5: // under d.mu
 		some := s.dready & v.masks[i]
 		if v.bug != domainLookSharedOnly {
-			some |= s.todo[i]
+			some |= s.todo[v.list(i)]
 		}
 		t.at = S6
 		if some != 0 {
@@ -72,7 +72,19 @@ func (v *bell) lookAt(s, n *bellState, i int) bool {
 	qbit := uint8(1) << t.queue
 	switch t.at {
 	case S2:
-		return v.nextQueue(s, n, i)
+		v.nextQueue(s, n, i)
+	case S2l:
+		if !v.acquire(s, n, t.queue, i) {
+			return false
+		}
+		bits := s.ready & lanes
+		n.ready &^= bits
+		if v.bug == lookUnlocked {
+			t.hand, t.at = bits, S2h
+			break
+		}
+		n.cand |= bits
+		t.at = S2p
 	case S2h:
 		n.cand |= t.hand
 		t.hand, t.at = 0, S2p
@@ -91,25 +103,37 @@ func (v *bell) lookAt(s, n *bellState, i int) bool {
 	case S2t:
 		full := s.nonEmpty(s.cand & lanes)
 		n.cand = s.cand&^lanes | full
-		switch {
-		case full == 0 && v.bug == lateOffList:
-			n.todo[i] &^= qbit
-		case full != 0:
-			t.found |= qbit
-			if v.bug != edgeList {
-				n.todo[i] |= qbit
-			}
-		}
 		n.unlock(t.queue, i)
+		t.at = S2r
+		if full != 0 {
+			t.found |= qbit
+		}
+	case S2r:
+		switch full := t.found&qbit != 0; {
+		case full && v.bug != edgeList:
+			n.todo[v.list(i)] |= qbit
+		case !full && v.bug == lateOffList:
+			n.todo[v.list(i)] &^= qbit
+		}
 		t.done |= qbit
 		t.queue, t.at = 0, S2
 	}
 	return true
 }
 
-func (v *bell) nextQueue(s, n *bellState, i int) bool {
+// list is the index of the set that task i waits on. A set is for one waiter at a time: while it
+// looks at a queue the list lacks that queue, and a second one would go to sleep on it.
+func (v *bell) list(i int) int {
+	if v.bug == sharedList {
+		return 0
+	}
+	return i
+}
+
+// nextQueue takes a queue off the list before it is looked at.
+func (v *bell) nextQueue(s, n *bellState, i int) {
 	t := &n.task[i]
-	rest := s.todo[i] &^ t.done
+	rest := s.todo[v.list(i)] &^ t.done
 	if rest == 0 {
 		if v.bug == readyBeforeDomain {
 			n.dready &^= v.masks[i]
@@ -118,26 +142,13 @@ func (v *bell) nextQueue(s, n *bellState, i int) bool {
 		if t.found != 0 {
 			t.at = S8
 		}
-		return true
+		return
 	}
-	q := uint8(0)
 	if rest&1 == 0 {
-		q = 1
-	}
-	if !v.acquire(s, n, q, i) {
-		return false
+		t.queue = 1
 	}
 	if v.bug != lateOffList {
-		n.todo[i] &^= 1 << q
+		n.todo[v.list(i)] &^= 1 << t.queue
 	}
-	bits := s.ready & v.lanesOf(q)
-	n.ready &^= bits
-	t.queue = q
-	if v.bug == lookUnlocked {
-		t.hand, t.at = bits, S2h
-		return true
-	}
-	n.cand |= bits
-	t.at = S2p
-	return true
+	t.at = S2l
 }

@@ -72,7 +72,7 @@ func (v *bell) secondLook(s, n *bellState, i int, emit func(*bellState)) {
 	if v.bug != lookSharedOnly {
 		some = some || s.cand&lanes != 0
 	}
-	if t.call == sread && v.bug != lookIgnoresLatch {
+	if v.bug != lookIgnoresLatch {
 		some = some || s.latch
 	}
 	if v.bug == noSecondLook {

@@ -47,11 +47,13 @@ const (
 
 	S1  // take the domain's bits, hand them to every set
 	S1h // mutant: hand them on in a step of their own
-	S2  // next queue off the list; lock; swap ready into cand
+	S2  // next queue off the list
+	S2l // lock; swap ready into cand
 	S2h // mutant: hand the bits on in a step of their own
 	S2p // park cand
 	S2b // barrier
-	S2t // read the tails of cand again; a queue that is not empty goes back on the list
+	S2t // read the tails of cand again; unlock
+	S2r // a queue that is not empty goes back on the list
 	S3  // load the domain's epoch
 	S4  // arm the domain with a new sequence number
 	S5  // second look
@@ -71,7 +73,8 @@ var stepNames = [stepCount]string{
 	R4b: "R4 barrier", R4t: "R4 tails again", R5: "R5 load epoch", R5i: "R5 store indices",
 	R6: "R6 arm", R7: "R7 second look", R8: "R8 futex wait", R9: "R9 disarm",
 	T4: "T4 reset eventfd", T8: "T8 epoll_wait", S1: "S1 take D.ready", S1h: "S1 hand on",
-	S2: "S2 next queue", S2h: "S2 hand on", S2p: "S2 park", S2b: "S2 barrier",
+	S2: "S2 queue off the list", S2l: "S2 swap ready", S2r: "S2 queue back on the list",
+	S2h: "S2 hand on", S2p: "S2 park", S2b: "S2 barrier",
 	S2t: "S2 tails again", S3: "S3 load D.epoch", S4: "S4 arm D", S5: "S5 second look",
 	S6: "S6 futex wait", S7: "S7 disarm D", S8: "S8 return",
 }
@@ -126,10 +129,15 @@ const (
 	eachDisarmsDomain
 	domainLookSharedOnly
 	domainHandOn
+	sharedList
 
 	// Threshold.
 	wholeIndex
+	indexFromNow // tails are read anew for the indices, what is missing is not
 	indexAfterLook
 	indexUnclamped
+	unparksThreshold
+	hotIgnored
+	takesIgnored
 	fullIgnored
 )

@@ -2,22 +2,31 @@ package doorbell_test
 
 // threshold is a read that wants want entries over two lanes and drains nothing before.
 type threshold struct {
-	name      string
-	want      uint8
 	publishes [2]uint8
+	want      uint8
 	capacity  uint8
 	attach    bool // lane 1 attaches after the reader armed: born parked, index 0
+	shared    bool // another goroutine reads the queue without blocking
 	plain     bool
 	bug       bug
 }
 
+// The actors of the reader's process.
+const (
+	waiter = 10
+	other  = 11
+)
+
 // thresholdState holds absolute indices, since wake indices are compared with them.
 type thresholdState struct {
 	tail, buffered, left [2]uint8
-	seen, idx            [2]uint8
-	parked, ready        uint8
+	head, seen, idx      [2]uint8
+	missing              uint8
+	parked, ready, cand  uint8
 	armed, rung          uint8
-	at                   step
+	at, other            step
+	lock                 uint8
+	taken                bool // the other took marks since the waiter began to look
 	lane                 uint8
 	fresh, asleep        bool
 	unknown              bool // lane 1 is not known to the reader
@@ -26,10 +35,13 @@ type thresholdState struct {
 }
 
 func (v *threshold) start() (s thresholdState) {
-	s.left, s.at = v.publishes, R1
+	s.left, s.at, s.other, s.cand = v.publishes, R1, gone, 3
 	s.writer = [2]step{P1, P1}
+	if v.shared {
+		s.other = app
+	}
 	if v.attach {
-		s.unknown, s.parked = true, 2
+		s.unknown, s.parked, s.cand = true, 2, 1
 	}
 	return s
 }
@@ -43,8 +55,12 @@ func (v *threshold) next(s *thresholdState, emit emitter[thresholdState]) {
 	}
 	if !s.asleep && s.at != gone {
 		n := *s
-		v.reader(s, &n)
-		out(&n, label{10, s.at})
+		if v.wait(s, &n) {
+			out(&n, label{waiter, s.at})
+		}
+	}
+	if s.other != gone {
+		v.read(s, func(n *thresholdState) { out(n, label{other, s.other}) })
 	}
 	for l := range s.writer {
 		if s.buffered[l] > 0 {
@@ -53,7 +69,7 @@ func (v *threshold) next(s *thresholdState, emit emitter[thresholdState]) {
 			n.buffered[l]--
 			out(&n, label{uint8(20 + l), visible})
 		}
-		full := s.tail[l]+s.buffered[l] >= v.capacity
+		full := s.tail[l]+s.buffered[l]-s.head[l] >= v.capacity
 		if s.writer[l] == P1 && (s.left[l] == 0 || full) {
 			continue
 		}
@@ -66,7 +82,6 @@ func (v *threshold) next(s *thresholdState, emit emitter[thresholdState]) {
 func (v *threshold) produce(s, n *thresholdState, l int) {
 	bit := uint8(1) << l
 	done := func() { n.writer[l], n.w[l] = P1, 0 }
-	flush := func() { n.tail[l], n.buffered[l] = n.tail[l]+n.buffered[l], 0 }
 	switch s.writer[l] {
 	case P1:
 		n.left[l]--
@@ -84,14 +99,14 @@ func (v *threshold) produce(s, n *thresholdState, l int) {
 			n.writer[l] = P2f
 		}
 	case P2f:
-		flush()
+		n.flush(l)
 		n.writer[l] = P3
 	case P3:
 		n.writer[l] = P4
 		if s.ready&bit == 0 {
 			n.ready |= bit
 			if v.bug != noFenceWeak {
-				flush()
+				n.flush(l)
 			}
 		} else if v.bug == readyBitSkips {
 			done()
@@ -123,93 +138,56 @@ func (v *threshold) produce(s, n *thresholdState, l int) {
 	}
 }
 
-func (s *thresholdState) known() int {
-	if s.unknown {
-		return 1
-	}
-	return 2
+func (n *thresholdState) flush(l int) {
+	n.tail[l], n.buffered[l] = n.tail[l]+n.buffered[l], 0
 }
 
-func (v *threshold) reader(s, n *thresholdState) {
-	switch s.at {
-	case R1: // an attach is seen by its mark
-		n.unknown = s.unknown && s.ready&2 == 0
-		n.ready, n.at = 0, R4
-	case R4:
-		n.at = R4t
-		if v.plain && v.bug != noBarrierR4 {
-			n.at = R4b
+// read is the other goroutine: R1 to R3 under q.mu, again and again, and away at any time.
+func (v *threshold) read(s *thresholdState, emit func(*thresholdState)) {
+	n := *s
+	switch s.other {
+	case app:
+		n.other = gone
+		emit(&n)
+		n.other = R1
+	case R1:
+		if s.lock != 0 {
+			return
 		}
-		n.parked |= 1<<s.known() - 1
-	case R4b:
-		n.tail[s.lane] += s.buffered[s.lane]
-		n.buffered[s.lane] = 0
-		n.lane = 1 - s.lane
-		if s.lane == 1 {
-			n.at = R4t
+		n.lock = other
+		n.take(s)
+		n.taken = n.taken || s.ready != 0
+		n.other = R2
+	case R2: // while a threshold is armed, lanes stay parked: their indices, not marks, ring
+		if s.armed == 0 || v.bug == unparksThreshold {
+			n.parked &^= s.cand
 		}
-	case R4t:
-		v.count(s, n)
-	case R5:
-		n.fresh, n.at = true, R5i
-		if v.bug == indexAfterLook {
-			n.at = R6
+		n.other = R3
+	case R3:
+		n.lock, n.other = 0, app
+		for l := range s.head {
+			if s.cand&(1<<l) != 0 && s.tail[l] > s.head[l] {
+				one := n
+				one.head[l]++
+				if one.head[l] == one.tail[l] {
+					one.cand &^= s.parked & (1 << l)
+				}
+				emit(&one)
+			}
 		}
-	case R5i:
-		v.storeIndices(s, n)
-	case R6:
-		n.armed, n.at = newSeq, R7
-	case R7:
-		n.at = R8
-		if v.bug == indexAfterLook {
-			n.at = R5i
+		for l := range s.head {
+			if s.cand&(1<<l) != 0 {
+				n.head[l] = s.tail[l]
+				n.cand &^= s.parked & (1 << l)
+			}
 		}
-		if s.ready != 0 && v.bug != noSecondLook {
-			n.at = R9
-		}
-	case R8:
-		n.asleep, n.fresh, n.at = s.fresh, false, R9
-	case R9:
-		n.armed, n.fresh, n.at = 0, false, R1
 	}
+	emit(&n)
 }
 
-// count sums the tails; enough of them, or a full lane, ends the wait.
-func (v *threshold) count(s, n *thresholdState) {
-	sum, full := uint8(0), false
-	for l := range s.known() {
-		n.seen[l] = s.tail[l]
-		sum += s.tail[l]
-		full = full || s.tail[l] >= v.capacity
-	}
-	n.at = R5
-	if sum >= v.want || full && v.bug != fullIgnored {
-		n.at = gone
-	}
-}
-
-// storeIndices spreads what is missing: when enough is there, some lane reached its share.
-func (v *threshold) storeIndices(s, n *thresholdState) {
-	lanes := uint8(s.known())
-	missing := v.want - s.seen[0] - s.seen[1]
-	share := (missing + lanes - 1) / lanes
-	if v.bug == wholeIndex {
-		share = missing
-	}
-	for l := range lanes {
-		n.idx[l] = s.seen[l] + max(1, share)
-		if v.bug != indexUnclamped {
-			n.idx[l] = min(n.idx[l], v.capacity)
-		}
-	}
-	n.at = R6
-	if v.bug == indexAfterLook {
-		n.at = R8
-	}
-}
-
+// judge: what is finished must not be enough, and no lane may stand still because it is full.
 func (v *threshold) judge(s *thresholdState) verdict {
-	if s.buffered != [2]uint8{} || !s.asleep && s.at != gone {
+	if s.buffered != [2]uint8{} || !s.asleep && s.at != gone || s.other != gone {
 		return moving
 	}
 	if s.at == gone {
@@ -217,13 +195,14 @@ func (v *threshold) judge(s *thresholdState) verdict {
 	}
 	sum, half, blocked := uint8(0), false, false
 	for l := range s.writer {
-		sum += s.tail[l]
+		waiting := s.tail[l] - s.head[l]
 		if s.writer[l] != P1 {
 			half = true
-			sum--
+			sum += waiting - min(waiting, 1)
 			continue
 		}
-		blocked = blocked || s.tail[l] >= v.capacity && s.left[l] > 0
+		sum += waiting
+		blocked = blocked || waiting >= v.capacity && s.left[l] > 0
 	}
 	switch {
 	case sum < v.want && !blocked:

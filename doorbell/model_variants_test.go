@@ -61,6 +61,10 @@ var variants = []variant{
 	{key: "i4", text: "trywait + sread + set on one queue, 1 lane x2", size: complete,
 		bell: &bell{publishes: four(2, 0, 0, 0),
 			roles: three(poller, direct, setter), masks: [taskCount]uint8{0, 0, 1}}},
+	{key: "i5", text: "trywait + signal latch, 2 lanes x1", size: smallest,
+		bell: &bell{publishes: four(1, 1, 0, 1), roles: three(poller, absent, absent)}},
+	{key: "i6", text: "trywait + sread + signal, 1 lane x2", size: complete,
+		bell: &bell{publishes: four(2, 0, 0, 1), roles: three(poller, direct, absent)}},
 	{key: "j", text: "two sreads on one queue, 2 lanes x1", size: smallest,
 		bell: &bell{publishes: four(1, 1, 0, 0), roles: three(direct, direct, absent)}},
 	{key: "j2", text: "two sreads on one queue, x2 and x1", size: complete,
@@ -87,6 +91,14 @@ var variants = []variant{
 		threshold: &threshold{want: 3, publishes: [2]uint8{3, 3}, capacity: 9, attach: true}},
 	{key: "gf", text: "threshold 6, lanes of 2 slots", size: smallest,
 		threshold: &threshold{want: 6, publishes: [2]uint8{4, 4}, capacity: 2}},
+	{key: "gs", text: "threshold 3 and another reader, 1 lane x4", size: smallest,
+		threshold: &threshold{want: 3, publishes: [2]uint8{4, 0}, capacity: 9, shared: true}},
+	{key: "gt", text: "threshold 2 and another reader, 2 lanes x2", size: complete,
+		threshold: &threshold{want: 2, publishes: [2]uint8{2, 2}, capacity: 9, shared: true}},
+	{key: "gu", text: "threshold 3 and another reader, x3 and x2", size: complete,
+		threshold: &threshold{want: 3, publishes: [2]uint8{3, 2}, capacity: 9, shared: true}},
+	{key: "gw", text: "threshold 4, another reader, lanes of 2 slots", size: complete,
+		threshold: &threshold{want: 4, publishes: [2]uint8{3, 3}, capacity: 2, shared: true}},
 }
 
 func four(a, b, c, signals uint8) [laneCount + 1]uint8 {
