@@ -107,6 +107,7 @@ type Inspector struct {
 	reader *shm.Object
 	opt    Options
 	lanes  map[int]*shm.Object
+	closed bool
 }
 
 // Inspect prepares to look at a queue. The directory must stay open as long as the Inspector is.
@@ -138,6 +139,11 @@ func (i *Inspector) open() (err error) {
 
 // Close unmaps everything. It may be called again.
 func (i *Inspector) Close() error {
+	i.closed = true
+	return i.drop()
+}
+
+func (i *Inspector) drop() error {
 	var err error
 	for row, obj := range i.lanes {
 		err = errors.Join(err, obj.Close())
@@ -156,7 +162,7 @@ func (i *Inspector) Close() error {
 
 // Snapshot looks at the queue. A queue that was destroyed is fs.ErrNotExist, one that another took
 // the place of is that other one; a reader object that is damaged or was cut is one of the errors
-// of [Inspect], a lane object that is has them in [LaneSnapshot.Err].
+// of [Inspect], a lane object that is has them in [LaneSnapshot.Err]. After Close it is ErrClosed.
 func (i *Inspector) Snapshot() (Snapshot, error) {
 	s, err := i.snapshot()
 	if err != nil {
@@ -190,12 +196,15 @@ func (i *Inspector) snapshot() (s Snapshot, err error) {
 
 // refresh goes from a queue that was destroyed to the one that has its name now.
 func (i *Inspector) refresh() error {
+	if i.closed {
+		return ErrClosed
+	}
 	if i.reader != nil {
 		if linked, err := i.reader.Linked(); err != nil || linked {
 			return err
 		}
 	}
-	if err := i.Close(); err != nil {
+	if err := i.drop(); err != nil {
 		return err
 	}
 	return i.open()

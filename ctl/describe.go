@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
@@ -138,18 +137,12 @@ func process(o shm.Owner, life shm.Life) Process {
 	return p
 }
 
-// command returns the name of a process of our own PID namespace. Its owner chose it, so what a
-// terminal could take for an order is replaced.
+// command returns the name of a process of our own PID namespace. Its owner chose it.
 func command(pid int) *string {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
 	if err != nil {
 		return nil
 	}
-	name := strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, strings.TrimSuffix(string(text), "\n"))
+	name := escape(strings.TrimSuffix(string(text), "\n"))
 	return &name
 }

@@ -2,6 +2,7 @@ package ctl
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -19,8 +20,8 @@ func OpenDir(path string) (*shm.Dir, error) {
 	if path == "" {
 		path = shm.DefaultPath()
 	}
-	if _, err := os.Lstat(path); err != nil {
-		return nil, &shm.Error{Op: "open directory", Name: path, Err: err,
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil, &shm.Error{Op: "open directory", Name: path, Err: fs.ErrNotExist,
 			Hint: "it is made with the first queue"}
 	}
 	return shm.OpenDir(path)
@@ -89,7 +90,7 @@ func (m *Monitor) List() ([]Queue, error) {
 	for _, name := range names {
 		there[name] = true
 		q, err := m.Show(name)
-		if errors.Is(err, fs.ErrNotExist) && !m.leftover(name) {
+		if errors.Is(err, fs.ErrNotExist) && !errors.Is(err, cq.ErrClosed) {
 			continue // it was destroyed meanwhile, or is just being made
 		}
 		queues = append(queues, q)
@@ -117,26 +118,6 @@ func (m *Monitor) Names() ([]string, error) {
 	return names, nil
 }
 
-// leftover reports whether a directory without a queue still takes memory: its reader destroyed the
-// queue, and some writer has not noticed yet.
-func (m *Monitor) leftover(name string) bool {
-	sub, err := m.dir.Sub(name, false)
-	if err != nil {
-		return false
-	}
-	defer sub.Close()
-	names, err := sub.List()
-	if err != nil {
-		return false
-	}
-	for _, n := range names {
-		if strings.HasPrefix(n.Name, "lane-") {
-			return true
-		}
-	}
-	return false
-}
-
 // Show is [Show].
 func (m *Monitor) Show(name string) (Queue, error) {
 	v := m.views[name]
@@ -160,8 +141,35 @@ func (m *Monitor) Show(name string) (Queue, error) {
 }
 
 func (m *Monitor) failed(name string, err error) (Queue, error) {
+	if errors.Is(err, fs.ErrNotExist) && m.leftover(name) {
+		err = &shm.Error{Op: "open", Name: name, Err: errLeftover,
+			Hint: "it goes when the writers that are still attached close"}
+	}
 	path := filepath.Join(m.dir.Path(), name)
 	return Queue{Name: name, Path: path, Error: NewProblem(err)}, err
+}
+
+// errLeftover is a queue that is not there any more, but for what its writers hold.
+var errLeftover = fmt.Errorf("destroyed by its reader: %w, %w", cq.ErrClosed, fs.ErrNotExist)
+
+// leftover reports whether a directory without a queue still takes memory: its reader destroyed the
+// queue, and some writer has not noticed yet.
+func (m *Monitor) leftover(name string) bool {
+	sub, err := m.dir.Sub(name, false)
+	if err != nil {
+		return false
+	}
+	defer sub.Close()
+	names, err := sub.List()
+	if err != nil {
+		return false
+	}
+	for _, n := range names {
+		if strings.HasPrefix(n.Name, "lane-") {
+			return true
+		}
+	}
+	return false
 }
 
 // rates compares two looks at the same queue.

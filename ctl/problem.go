@@ -3,7 +3,10 @@ package ctl
 import (
 	"errors"
 	"io/fs"
+	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/shmring/shmring/shm"
 )
@@ -26,15 +29,34 @@ type Problem struct {
 	Code    int     `json:"code"`
 }
 
-// NewProblem sorts an error into a code, and parts what is wrong from what to do about it.
+// NewProblem sorts an error into a code, and parts what is wrong from what to do about it. The
+// message is one line of printable characters, whatever somebody wrote into shared memory.
 func NewProblem(err error) *Problem {
 	p := &Problem{Message: err.Error(), Code: Code(err)}
 	var e *shm.Error
-	if errors.As(err, &e) && e.Hint != "" {
-		p.Hint = &e.Hint
-		p.Message = strings.Replace(p.Message, "; "+e.Hint, "", 1)
+	if errors.As(err, &e) {
+		// What is around it repeats what the caller knows: the name of the queue.
+		p.Message = strings.TrimPrefix(e.Error(), "shm: ")
+		if e.Hint != "" {
+			p.Hint = &e.Hint
+			p.Message = strings.TrimSuffix(p.Message, "; "+e.Hint)
+		}
 	}
+	p.Message = escape(p.Message)
 	return p
+}
+
+// escape keeps what others wrote from giving orders to a terminal.
+func escape(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsPrint(r) && r != utf8.RuneError {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		}
+	}
+	return b.String()
 }
 
 // Code returns the code of an error.
