@@ -82,8 +82,13 @@ func (q *Queue) unlink() error {
 	for bit := 1; bit < len(q.rows); bit++ {
 		removeLane(q.dir, fmt.Sprintf(laneFile, bit))
 	}
-	if e := os.Remove(q.dir.Path() + "/" + fifoFile); e != nil && !errors.Is(e, fs.ErrNotExist) {
-		err = errors.Join(err, e)
+	return errors.Join(err, removeFIFO(q.dir))
+}
+
+func removeFIFO(dir *shm.Dir) error {
+	err := os.Remove(dir.Path() + "/" + fifoFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
 	return err
 }
@@ -146,7 +151,7 @@ func removeDead(dir *shm.Dir) error {
 	for _, l := range lanes {
 		err = errors.Join(err, l.Unlink())
 	}
-	return errors.Join(err, obj.Unlink())
+	return errors.Join(err, obj.Unlink(), removeFIFO(dir))
 }
 
 // removeHome removes a queue's directory if it is empty. The caller's own handle on the directory
