@@ -1,0 +1,87 @@
+package bench
+
+// A benchCase is one row to be measured: what our child and what the rival's child is told to do.
+type benchCase struct {
+	name      string
+	batch     int
+	pauses    int    // between two looks at an empty ring, both sides alike
+	ours      string // command of our child; "" for a rival against itself
+	rival     string // command of the rival's child
+	rivalName string
+	source    string // C program, without .c
+	perSecond bool   // report millions of messages a second, else nanoseconds
+	halve     bool   // the command counts round trips, the row reports one way
+}
+
+// How many PAUSE instructions a reader that found nothing waits before it looks again. It is the
+// same on both sides, and what suits the C ring best: few make a message arrive sooner, since
+// looking less often leaves the line to the writer; many let the writer get ahead, so that the
+// reader takes the line from it less often.
+const (
+	latencyPauses    = 4
+	throughputPauses = 64
+)
+
+func ringCases(o Options) []benchCase {
+	var cases []benchCase
+	for _, ours := range []string{"spsc", "spsc-xchg", "spsc-nobell"} {
+		for _, batch := range o.Batches {
+			cases = append(cases, benchCase{name: ours, batch: batch, ours: ours, rival: "spsc",
+				rivalName: "c", source: "ring", perSecond: true, pauses: throughputPauses})
+		}
+	}
+	cases = append(cases,
+		benchCase{name: "oneway", batch: 1, pauses: latencyPauses, ours: "oneway", rival: "oneway", rivalName: "c",
+			source: "ring", halve: true},
+		benchCase{name: "oneway-line", batch: 1, pauses: latencyPauses, ours: "oneway", rival: "line",
+			rivalName: "cache line", source: "pingpong", halve: true})
+	return withSelf(o, cases)
+}
+
+func wakeCases(o Options) []benchCase {
+	return withSelf(o, []benchCase{
+		{name: "futex", batch: 1, ours: "futex", rival: "futex", rivalName: "futex",
+			source: "futex"},
+		{name: "eventfd", batch: 1, ours: "eventfd", rival: "eventfd", rivalName: "eventfd",
+			source: "eventfd"},
+	})
+}
+
+// withSelf adds every distinct rival against itself: what the method reports when nothing differs.
+func withSelf(o Options, cases []benchCase) []benchCase {
+	if !o.Self {
+		return cases
+	}
+	type key struct {
+		rival string
+		batch int
+	}
+	seen := map[key]bool{}
+	for _, c := range cases[:len(cases):len(cases)] {
+		if k := (key{c.rival, c.batch}); !seen[k] {
+			seen[k] = true
+			c.name, c.ours = "self-"+c.rival, ""
+			cases = append(cases, c)
+		}
+	}
+	return cases
+}
+
+// value turns what a round took into the row's unit.
+func (c benchCase) value(ns, count uint64) float64 {
+	per := float64(ns) / float64(count)
+	switch {
+	case c.perSecond:
+		return 1e3 / per
+	case c.halve:
+		return per / 2
+	}
+	return per
+}
+
+func (c benchCase) unit() string {
+	if c.perSecond {
+		return "Mops/s"
+	}
+	return "ns"
+}

@@ -1,0 +1,199 @@
+package bench
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/ring"
+	"golang.org/x/sys/unix"
+)
+
+// Child runs the bench child that args ask for, if they do: ChildCommand and what follows it. A
+// program that calls [Ring] or [Wake] calls Child first thing, with os.Args[1:], and exits with
+// code if it was handled.
+func Child(args []string) (handled bool, code int) {
+	if len(args) == 0 || args[0] != ChildCommand {
+		return false, 0
+	}
+	if err := child(args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return true, 1
+	}
+	return true, 0
+}
+
+// party is one of the two processes of our side.
+type party struct {
+	role   int
+	mem    []byte
+	mine   *atomic.Uint64 // barrier words
+	other  *atomic.Uint64
+	ping   *atomic.Uint64
+	pong   *atomic.Uint64
+	face   *doorbell.Face // made when an eventfd command comes
+	peerFD int            // the other role's eventfd
+}
+
+func child(args []string) error {
+	if len(args) != 2 {
+		return fmt.Errorf("bench child: want ROLE CPU, got %q; it is started by a bench", args)
+	}
+	role, err := strconv.Atoi(args[0])
+	if err != nil || role < 0 || role > 1 {
+		return fmt.Errorf("bench child: role %q is neither 0 nor 1", args[0])
+	}
+	cpu, err := strconv.Atoi(args[1])
+	if err != nil {
+		return fmt.Errorf("bench child: processor %q: %w", args[1], err)
+	}
+	runtime.LockOSThread()
+	var set unix.CPUSet
+	set.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		return fmt.Errorf("bench child: pin to processor %d: %w", cpu, err)
+	}
+	// A producer's share of reader-pays order; where the kernel has no membarrier, commands that
+	// need it fail with the reason.
+	registered := doorbell.Register()
+	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_SHARED | unix.MAP_POPULATE
+	mem, err := unix.Mmap(memoryFD, 0, areaBytes, prot, flags)
+	if err != nil {
+		return fmt.Errorf("bench child: map the shared memory: %w", err)
+	}
+	p, err := newParty(role, mem)
+	if err != nil {
+		return err
+	}
+	return p.serve(os.Stdin, os.Stdout, registered)
+}
+
+func newParty(role int, mem []byte) (*party, error) {
+	p := &party{role: role, mem: mem, peerFD: -1}
+	for _, w := range []struct {
+		word **atomic.Uint64
+		off  uint64
+	}{{&p.mine, barrier0}, {&p.other, barrier1}, {&p.ping, probePing}, {&p.pong, probePong}} {
+		word, err := ring.IndexAt(mem, w.off)
+		if err != nil {
+			return nil, err
+		}
+		*w.word = word
+	}
+	if role == 1 {
+		p.mine, p.other = p.other, p.mine
+	}
+	return p, nil
+}
+
+// serve runs commands until the parent closes the pipe.
+func (p *party) serve(in io.Reader, out io.Writer, registered error) error {
+	lines := bufio.NewReader(in)
+	for {
+		text, err := lines.ReadString('\n')
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("bench child: read a command: %w", err)
+		}
+		var c command
+		var epoch uint64
+		_, err = fmt.Sscan(text, &c.name, &c.batch, &c.pauses, &c.count, &c.start, &epoch)
+		if err != nil {
+			return fmt.Errorf("bench child: command %q: %w", text, err)
+		}
+		if c.readerPays() && registered != nil {
+			return registered
+		}
+		a, err := p.round(c, epoch)
+		if err != nil {
+			return fmt.Errorf("bench child: %s: %w", c.name, err)
+		}
+		fmt.Fprintln(out, a.ns, a.checksum, a.before, a.after)
+	}
+}
+
+// round does what bench.h does in its main loop: the same barriers, so that a process of ours and
+// one in C can also be the two ends of a ring.
+func (p *party) round(c command, epoch uint64) (a answer, err error) {
+	if p.role == 0 {
+		if err := p.reset(c.start); err != nil {
+			return a, err
+		}
+	}
+	p.barrier(epoch + 1)
+	r, err := p.runner(c)
+	if err != nil {
+		return a, err
+	}
+	settle()
+	before := p.probe(epoch + 2)
+	p.barrier(epoch + 3)
+	began := time.Now()
+	sum, measured, err := r()
+	took := time.Since(began)
+	if err != nil {
+		return a, err
+	}
+	a = answer{checksum: sum, before: before, after: p.probe(epoch + 4)}
+	if measured {
+		a.ns = uint64(took)
+	}
+	return a, nil
+}
+
+// settle spins for a while before a round. After a process was idle, the Go runtime's monitor looks
+// every 20 µs at what the threads do, which interrupts one of the two processors each time, and
+// only after some 20 ms every 10 ms: what is measured is a process that keeps spinning, not one
+// that just woke up.
+func settle() {
+	for began := time.Now(); time.Since(began) < settleNs; {
+		doorbell.Pause(8)
+	}
+}
+
+func (p *party) barrier(epoch uint64) {
+	p.mine.Store(epoch)
+	for p.other.Load() < epoch {
+		doorbell.Pause(1)
+	}
+}
+
+// probe returns the one-way transfer of a cache line in nanoseconds; role 0 measures.
+func (p *party) probe(epoch uint64) float64 {
+	if p.role == 0 {
+		p.ping.Store(0)
+		p.pong.Store(0)
+	}
+	p.barrier(epoch)
+	var got [probeBursts]float64
+	for i := range got {
+		began := time.Now()
+		from := uint64(i*probeTrips) + 1
+		for k := from; k < from+probeTrips; k++ {
+			if p.role == 0 {
+				ring.StoreRelease(p.ping, k)
+				for p.pong.Load() != k {
+				}
+			} else {
+				for p.ping.Load() != k {
+				}
+				ring.StoreRelease(p.pong, k)
+			}
+		}
+		got[i] = float64(time.Since(began)) / probeTrips / 2
+	}
+	if p.role == 1 {
+		return 0
+	}
+	slices.Sort(got[:])
+	return got[probeBursts/2]
+}

@@ -1,0 +1,56 @@
+package bench
+
+// The memory that the two processes of a side map, the same for both sides. What the rivals use of
+// it is repeated in testdata/rivals/bench.h; a test compares the two.
+const (
+	areaBytes = 1 << 20
+	barrier0  = 0 // a word per role: the last step of the round that it reached
+	barrier1  = 128
+	probePing = 256 // the two lines of the placement probe
+	probePong = 384
+	word0     = 512 // futex words of the rivals
+	word1     = 640
+	ring0     = 64 << 10 // role 0 writes, role 1 reads
+	ring1     = 512 << 10
+	ringTail  = 0 // within a ring
+	ringHead  = 128
+	ringRow   = 256 // the bell's words, only ours
+	ringArm   = 384
+	ringHints = 512
+	ringSlots = 4096
+	capacity  = 4096
+	slotWords = 8
+)
+
+// Descriptors that every child inherits.
+const (
+	memoryFD = 3
+	eventFD0 = 4 // wakes role 0
+	eventFD1 = 5
+	socketFD = 6 // role 0's end of a socket pair, role 1's follows; only our children use it
+)
+
+const (
+	settleNs    = 20_000_000
+	probeTrips  = 64
+	probeBursts = 5
+)
+
+// slot is what both sides send: one cache line, written and read in place.
+type slot [slotWords]uint64
+
+// steps is how many barrier steps a round takes at most.
+const steps = 8
+
+// checksum is what adding up the words of count messages from index start gives, modulo 2^64, if
+// none was lost, repeated or read before it was written. Message s carries s, 0x402, 64,
+// 2^48 + 2^11 s, -1-s, s + 0x7a67, 3 and 2^32 s + 1.
+func checksum(start, count uint64) uint64 {
+	var indices uint64 // sum of s over the messages
+	if count%2 == 0 {
+		indices = count / 2 * (2*start + count - 1)
+	} else {
+		indices = count * (start + (count-1)/2)
+	}
+	return indices*(1+1<<11+1<<32) + count*(0x402+64+1<<48+0x7a67+3)
+}

@@ -1,0 +1,225 @@
+package bench
+
+import (
+	"fmt"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/ring"
+	"golang.org/x/sys/unix"
+)
+
+// command is what the parent asks of both processes of a side for one round.
+type command struct {
+	name         string
+	batch        int
+	pauses       uint32 // between two looks at an empty ring
+	count, start uint64
+}
+
+// readerPays reports which way of paying for order the command measures: the default, in which
+// producers publish with release stores, or the other.
+func (c command) readerPays() bool { return c.name != "spsc-xchg" && c.name != "spsc-nobell" }
+
+// outlet is the writing end of one direction, with its bell.
+type outlet struct {
+	ring *ring.Producer[slot]
+	bell *doorbell.Ringer
+}
+
+// inlet is the reading end of one direction, with its bell. It is its own bell's only lane.
+type inlet struct {
+	ring *ring.Consumer[slot]
+	bell *doorbell.Bell
+	// pauses is how long to wait between two looks.
+	pauses uint32
+	// await blocks until a look is worth while.
+	await func(*inlet) error
+}
+
+// Level tells the bell, when it parks the lane, whether it is empty.
+func (in *inlet) Level() (head, tail uint64) { return in.ring.Head(), in.ring.Tail() }
+
+// words is the memory of one direction.
+type words struct {
+	tail, head *ring.Index
+	slots      []slot
+	row        *doorbell.Row
+	arm        *doorbell.Arm
+	hints      *doorbell.Hints
+}
+
+func (p *party) words(direction int) (w words, err error) {
+	mem := p.mem[ring0:ring1]
+	if direction == 1 {
+		mem = p.mem[ring1:]
+	}
+	if w.tail, err = ring.IndexAt(mem, ringTail); err != nil {
+		return w, err
+	}
+	if w.head, err = ring.IndexAt(mem, ringHead); err != nil {
+		return w, err
+	}
+	if w.slots, err = ring.Slots[slot](mem[ringSlots:][:capacity*slotWords*8]); err != nil {
+		return w, err
+	}
+	if w.row, err = doorbell.RowAt(mem, ringRow); err != nil {
+		return w, err
+	}
+	if w.arm, err = doorbell.ArmAt(mem, ringArm); err != nil {
+		return w, err
+	}
+	w.hints, err = doorbell.MapHints(mem[ringHints:ringSlots], 1)
+	return w, err
+}
+
+// reset makes both directions new: empty, and parked as a lane is born. Role 0 does it.
+func (p *party) reset(start uint64) error {
+	for direction := range 2 {
+		w, err := p.words(direction)
+		if err != nil {
+			return err
+		}
+		mem := p.mem[ring0:]
+		if direction == 1 {
+			mem = p.mem[ring1:]
+		}
+		clear(mem[ringRow:ringSlots])
+		w.tail.Store(start)
+		w.head.Store(start)
+		w.row.Parked.Store(doorbell.Parked)
+	}
+	return nil
+}
+
+func (p *party) outlet(c command) (*outlet, error) {
+	w, err := p.words(p.role)
+	if err != nil {
+		return nil, err
+	}
+	order := ring.Release
+	if c.name == "spsc-xchg" {
+		order = ring.SeqCst
+	}
+	o := &outlet{ring: ring.NewProducer(w.tail, w.head, w.slots, c.start, order)}
+	cfg := doorbell.RingerConfig{Row: w.row, Arm: w.arm, Hints: w.hints,
+		Face: func(uint16) int { return p.peerFD }}
+	if c.readerPays() {
+		cfg.Fence = o.ring.Republish
+	}
+	o.bell = doorbell.NewRinger(cfg)
+	return o, nil
+}
+
+func (p *party) inlet(c command) (*inlet, error) {
+	w, err := p.words(1 - p.role)
+	if err != nil {
+		return nil, err
+	}
+	in := &inlet{ring: ring.NewConsumer(w.tail, w.head, w.slots, c.start), pauses: c.pauses}
+	in.bell = doorbell.NewBell(doorbell.Config{Arm: w.arm, Hints: w.hints, Lanes: 1, Generation: 1,
+		Face: p.face, Open: func(int) (doorbell.LaneConfig, bool) {
+			return doorbell.LaneConfig{}, false
+		}})
+	in.bell.Add(0, doorbell.LaneConfig{Row: w.row, Source: in, Capacity: capacity,
+		ReaderPays: c.readerPays()})
+	in.bell.Heat()
+	in.await = (*inlet).spinThenSleep
+	switch c.name {
+	case "futex":
+		in.await = (*inlet).sleep
+	case "eventfd":
+		in.await = p.poll
+	}
+	return in, nil
+}
+
+// runner prepares a round; the function it returns is what is measured. It returns the checksum of
+// what this process read and whether its time is the one that counts.
+func (p *party) runner(c command) (func() (uint64, bool, error), error) {
+	if c.name == "eventfd" && p.face == nil {
+		if err := p.swapFaces(); err != nil {
+			return nil, err
+		}
+	}
+	out, err := p.outlet(c)
+	if err != nil {
+		return nil, err
+	}
+	in, err := p.inlet(c)
+	if err != nil {
+		return nil, err
+	}
+	n := int(c.count)
+	switch {
+	case c.name == "spsc-nobell" && p.role == 0:
+		return func() (uint64, bool, error) { return 0, false, out.produceBare(c.batch, n) }, nil
+	case c.name == "spsc-nobell":
+		return func() (uint64, bool, error) {
+			sum, err := in.consumeBare(c.batch, n)
+			return sum, true, err
+		}, nil
+	case (c.name == "spsc" || c.name == "spsc-xchg") && p.role == 0:
+		return func() (uint64, bool, error) { return 0, false, out.produce(c.batch, n) }, nil
+	case c.name == "spsc" || c.name == "spsc-xchg":
+		return func() (uint64, bool, error) {
+			sum, err := in.consume(c.batch, n)
+			return sum, true, err
+		}, nil
+	case c.name == "oneway" || c.name == "futex" || c.name == "eventfd":
+		return func() (uint64, bool, error) {
+			sum, err := p.pingpong(out, in, n)
+			return sum, p.role == 0, err
+		}, nil
+	}
+	return nil, fmt.Errorf("no such command: %w", unix.EINVAL)
+}
+
+func (p *party) pingpong(out *outlet, in *inlet, n int) (sum uint64, err error) {
+	for range n {
+		if p.role == 0 {
+			if err := out.produce(1, 1); err != nil {
+				return sum, err
+			}
+		}
+		got, err := in.consume(1, 1)
+		if err != nil {
+			return sum, err
+		}
+		sum += got
+		if p.role == 1 {
+			if err := out.produce(1, 1); err != nil {
+				return sum, err
+			}
+		}
+	}
+	return sum, nil
+}
+
+// swapFaces makes this process's descriptor and gives its eventfd to the other.
+func (p *party) swapFaces() (err error) {
+	if p.face, err = doorbell.NewFace(""); err != nil {
+		return err
+	}
+	socket := socketFD + p.role
+	rights := unix.UnixRights(p.face.EventFD())
+	if err := unix.Sendmsg(socket, []byte{0}, rights, nil, 0); err != nil {
+		return fmt.Errorf("send the eventfd: %w", err)
+	}
+	data, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := unix.Recvmsg(socket, data, oob, unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("receive the other's eventfd: %w", err)
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil || len(messages) != 1 {
+		return fmt.Errorf("%d control messages with the eventfd: %w", len(messages), err)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return fmt.Errorf("%d descriptors with the eventfd: %w", len(fds), err)
+	}
+	p.peerFD = fds[0]
+	return nil
+}
+
+var _ doorbell.Source = (*inlet)(nil)

@@ -1,0 +1,127 @@
+package bench
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+func TestMedianRanksMatchTheTables(t *testing.T) {
+	// Ranks (from 1) of the usual 95% interval of a median, as in tables of the sign test.
+	for _, c := range []struct{ n, low, high int }{
+		{6, 1, 6}, {8, 1, 8}, {9, 2, 8}, {10, 2, 9}, {15, 4, 12}, {20, 6, 15}, {25, 8, 18},
+		{30, 10, 21}, {40, 14, 27}, {50, 18, 33}, {100, 40, 61},
+	} {
+		low, high, ok := medianRanks(c.n)
+		if !ok || low+1 != c.low || high+1 != c.high {
+			t.Errorf("n=%d: ranks %d to %d (ok %v), want %d to %d", c.n, low+1, high+1, ok, c.low,
+				c.high)
+		}
+	}
+	for n := range 6 {
+		if _, _, ok := medianRanks(n); ok {
+			t.Errorf("n=%d: there is no 95%% interval", n)
+		}
+	}
+}
+
+func TestMedianIntervalCoversTheMedian(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	const trials, n = 4000, 41
+	covered := 0
+	for range trials {
+		xs := make([]float64, n)
+		for i := range xs {
+			xs[i] = math.Exp(r.NormFloat64()) // skewed, median 1
+		}
+		slices.Sort(xs)
+		if low, high, _ := medianRanks(n); xs[low] <= 1 && 1 <= xs[high] {
+			covered++
+		}
+	}
+	if got := float64(covered) / trials; got < 0.945 {
+		t.Errorf("the interval holds the median in %.3f of the cases, want 0.95 or more", got)
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	xs := []float64{1, 2, 4, 8}
+	for _, c := range []struct{ q, want float64 }{{0, 1}, {0.5, 3}, {1, 8}, {0.25, 1.75}} {
+		if got := quantile(xs, c.q); got != c.want {
+			t.Errorf("quantile %v: %v, want %v", c.q, got, c.want)
+		}
+	}
+}
+
+func outcomeAt(value, before, after float64) outcome {
+	return outcome{value: value, before: before, after: after}
+}
+
+func TestReportDropsPairsThatMoved(t *testing.T) {
+	var pairs []pair
+	for i := range 20 {
+		// 10% slower than the rival wherever both run, in two placements that are far apart.
+		at := 55.0
+		if i%2 == 0 {
+			at = 530
+		}
+		pairs = append(pairs, pair{outcomeAt(0.9*at, at, 1.05*at), outcomeAt(at, at, 1.1*at)})
+	}
+	moved := pair{outcomeAt(530, 55, 530), outcomeAt(55, 55, 55)}
+	between := pair{outcomeAt(530, 530, 530), outcomeAt(55, 55, 55)}
+	pairs = append(pairs, moved, between)
+
+	var r Row
+	r.report(pairs)
+	if r.Rounds != 20 || r.Dropped != 2 {
+		t.Fatalf("%d pairs counted and %d dropped, want 20 and 2", r.Rounds, r.Dropped)
+	}
+	for _, x := range []*float64{r.Ratio, r.RatioLow, r.RatioHigh} {
+		if x == nil || math.Abs(*x-0.9) > 1e-9 {
+			t.Fatalf("ratio %v, want 0.9 with no width: pairs of one placement", x)
+		}
+	}
+	if *r.Spread > 1e-9 {
+		t.Errorf("spread %v, want 0", *r.Spread)
+	}
+}
+
+func TestReportSaysWhatIsMissing(t *testing.T) {
+	var r Row
+	r.report([]pair{{outcomeAt(1, 55, 530), outcomeAt(1, 55, 55)}})
+	if r.Ratio != nil || r.Note == "" || r.Dropped != 1 {
+		t.Errorf("only a pair that moved: %+v", r)
+	}
+	r = Row{}
+	r.report([]pair{{outcomeAt(1, 55, 55), outcomeAt(2, 55, 55)}})
+	if r.Ratio == nil || *r.Ratio != 0.5 || r.RatioLow != nil || r.Note == "" {
+		t.Errorf("one pair: %+v", r)
+	}
+	r = Row{}
+	r.reportAlone([]outcome{outcomeAt(3, 55, 55)}, ErrNoCompiler.Error())
+	if r.Rival != nil || r.Ratio != nil || *r.Ours != 3 || r.Note == "" {
+		t.Errorf("no rival: %+v", r)
+	}
+}
+
+func TestChecksum(t *testing.T) {
+	for _, start := range []uint64{0, 7, 1<<32 - 2, math.MaxUint64 - 3} {
+		for count := range uint64(9) {
+			span := make([]slot, count)
+			fill(span, start)
+			if got, want := sum(span), checksum(start, count); got != want {
+				t.Errorf("%d messages from %d: %d, formula %d", count, start, got, want)
+			}
+		}
+	}
+}
+
+func TestValue(t *testing.T) {
+	if got := (benchCase{perSecond: true}).value(1000, 50); got != 50 {
+		t.Errorf("50 messages in 1000 ns: %v Mops/s", got)
+	}
+	if got := (benchCase{halve: true}).value(1000, 50); got != 10 {
+		t.Errorf("50 round trips in 1000 ns: %v ns one way", got)
+	}
+}
