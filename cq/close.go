@@ -121,30 +121,18 @@ func removeDead(dir *shm.Dir) error {
 	if life, err := obj.Life(); err != nil || life != shm.Dead || o.Lifetime != Ephemeral {
 		return errors.Join(err, ErrBusy)
 	}
-	if err := obj.Claim(nil); err != nil {
-		return err
-	}
-	names, err := dir.List()
-	if err != nil {
-		return err
-	}
-	var lanes []*shm.Object
+	lanes, err := deadLanes(dir)
 	defer func() {
 		for _, l := range lanes {
 			_ = l.Close()
 		}
 	}()
-	for _, n := range names {
-		if !strings.HasPrefix(n.Name, "lane-") {
-			continue
-		}
-		l, err := dir.Open(n.Name, shm.ReadWrite)
-		if err != nil {
-			return err
-		}
-		lanes = append(lanes, l)
-		if err := l.Claim(nil); err != nil {
-			_ = obj.Release()
+	if err != nil {
+		return err
+	}
+	// The reader's object comes first: its lock keeps a successor out.
+	for _, o := range append([]*shm.Object{obj}, lanes...) {
+		if err := o.Claim(nil); err != nil {
 			return err
 		}
 	}
@@ -152,6 +140,31 @@ func removeDead(dir *shm.Dir) error {
 		err = errors.Join(err, l.Unlink())
 	}
 	return errors.Join(err, obj.Unlink(), removeFIFO(dir))
+}
+
+// deadLanes opens every lane of a queue, and fails if a writer is alive or may be. Nothing is
+// claimed before that is known: a claim that is given up again would leave "released" behind,
+// where "dead" stood.
+func deadLanes(dir *shm.Dir) (lanes []*shm.Object, err error) {
+	names, err := dir.List()
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range names {
+		if !strings.HasPrefix(n.Name, "lane-") {
+			continue
+		}
+		l, err := dir.Open(n.Name, shm.ReadWrite)
+		if err != nil {
+			return lanes, err
+		}
+		lanes = append(lanes, l)
+		life, err := l.Life()
+		if err != nil || life != shm.Dead && life != shm.Released {
+			return lanes, errors.Join(err, ErrBusy)
+		}
+	}
+	return lanes, nil
 }
 
 // removeHome removes a queue's directory if it is empty. The caller's own handle on the directory
