@@ -179,3 +179,13 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 	t.Fatal("never: ", what)
 }
+
+// later runs f soon, when the caller probably waits for what it does; wait returns when it has.
+func later(f func()) (wait func()) {
+	done := make(chan struct{})
+	time.AfterFunc(5*time.Millisecond, func() {
+		defer close(done)
+		f()
+	})
+	return func() { <-done }
+}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -178,7 +177,7 @@ func TestErrorWakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			q, w := pair(t, cq.Options{Size: 4, Spin: -1})
-			time.AfterFunc(5*time.Millisecond, func() { _ = w.PostError(&cq.ErrorEntry{Context: 1}) })
+			defer later(func() { postError(t, w, 1) })()
 			if err := wait(q); err != cq.ErrAvail {
 				t.Fatal(err)
 			}

@@ -13,8 +13,9 @@ import (
 const sliceNs = int64(100 * time.Millisecond)
 
 // WaitCond says what a blocking read waits for (FI_CQ_COND_THRESHOLD). The zero value is any entry.
-// Conditions are hints in libfabric; here a read with Min returns when Min entries are waiting, at
-// the deadline with what is there, when a lane is full, or when an error entry is waiting.
+// Conditions are hints in libfabric; here a read with Min returns when Min entries are waiting, when
+// a lane is full, when an error entry is waiting, and with what is there at the deadline, at a
+// signal, or when the context ends.
 type WaitCond struct {
 	Min int
 }
@@ -95,10 +96,13 @@ func readWait[T Readable](ctx context.Context, q *Queue, dst []T, src []Addr,
 	}
 	defer w.close()
 	if least > 1 {
-		if err := w.threshold(uint64(least)); err != nil && err != ErrTimeout {
-			return 0, err
+		if ended := w.threshold(uint64(least)); ended != nil {
+			// Whatever ended the wait, what is there is the result.
+			if n, err := readFrom(q, dst, src); n > 0 || err != ErrAgain {
+				return n, err
+			}
+			return 0, ended
 		}
-		// At the deadline, what is there is the result.
 	}
 	for {
 		if n, err := readFrom(q, dst, src); n > 0 || err != ErrAgain {
@@ -268,18 +272,17 @@ func (w *wait) thresholdOnce(least uint64) (err error, done bool) {
 	if err := w.over(); err != nil {
 		return err, true
 	}
-	if q.opt.Wait == WaitYield {
-		runtime.Gosched()
-		return nil, false
-	}
 	q.bell.Lock()
 	signaled := q.bell.TakeSignal()
 	q.bell.Unlock()
-	if signaled {
-		if sum > 0 {
-			return nil, true
-		}
+	switch {
+	case signaled && sum > 0:
+		return nil, true
+	case signaled:
 		return ErrSignaled, true
+	case q.opt.Wait == WaitYield:
+		runtime.Gosched()
+		return nil, false
 	}
 	return w.sleep(doorbell.Wait{Missing: least - sum, Takes: takes}), false
 }

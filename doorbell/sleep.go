@@ -12,10 +12,10 @@ type Wait struct {
 	// Stop is asked after the epoch was loaded, so that whoever makes it true and then calls
 	// Kick cannot be missed. It may be nil.
 	Stop func() bool
-	// Missing is how many entries the caller still waits for, with all lanes looked at; up to 1
-	// means any.
+	// Missing is how many entries the caller still waits for, beyond those that it counted and
+	// left in their lanes; 0 means any entry, with all lanes found empty.
 	Missing uint64
-	// Takes is Bell.Takes as it was when the caller began to look; for Missing > 1 only.
+	// Takes is Bell.Takes as it was when the caller began to look; for Missing > 0 only.
 	Takes uint64
 }
 
@@ -28,7 +28,7 @@ func (b *Bell) Sleep(w Wait) {
 	e := b.hints.epoch.Load() // R5
 	b.Lock()
 	thr := uint64(0)
-	if w.Missing > 1 {
+	if w.Missing > 0 {
 		b.counts++
 		// The indices gate every bell of the queue, so they are for a reader that is alone.
 		if b.direct == 0 && b.armed()&armFD == 0 {
@@ -41,7 +41,7 @@ func (b *Bell) Sleep(w Wait) {
 	b.store(b.armed()&^armThr | armDirect | thr) // R6
 	// R7, with the shared bits and what other goroutines of this process took from them.
 	busy := b.anyMark() || b.hints.latch.Load() != 0
-	if w.Missing > 1 {
+	if w.Missing > 0 {
 		busy = busy || b.takes != w.Takes
 	} else {
 		busy = busy || !b.cand.empty()
@@ -52,7 +52,7 @@ func (b *Bell) Sleep(w Wait) {
 		wait(b.hints.epoch, e, w.until()) // R8
 	}
 	b.Lock()
-	if w.Missing > 1 {
+	if w.Missing > 0 {
 		b.counts--
 	}
 	b.direct-- // R9: only the last to leave disarms, else it would mute the others

@@ -1,0 +1,149 @@
+package cq_test
+
+import (
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// TestSignalLatch is the table of what a signal does, for every wait object that has signals.
+func TestSignalLatch(t *testing.T) {
+	dst := make([]cq.Context, 4)
+	wait := func(q *cq.Queue, timeout time.Duration) error {
+		_, err := cq.ReadTimeout(q, dst, timeout)
+		return err
+	}
+	const short = 5 * time.Millisecond
+	tests := []struct {
+		name string
+		run  func(t *testing.T, q *cq.Queue, w *cq.Writer) error
+		want error
+	}{
+		{"none", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+			return wait(q, short)
+		}, cq.ErrTimeout},
+		{"before the wait", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+			must(t, q.Signal())
+			return wait(q, -1)
+		}, cq.ErrSignaled},
+		{"during the wait", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+			defer later(func() { _ = q.Signal() })()
+			return wait(q, -1)
+		}, cq.ErrSignaled},
+		{"during a wait for more", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+			defer later(func() { _ = q.Signal() })()
+			_, err := cq.ReadTimeout(q, dst, -1, cq.WaitCond{Min: 3})
+			return err
+		}, cq.ErrSignaled},
+		{"two are one", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+			must(t, q.Signal())
+			must(t, q.Signal())
+			if err := wait(q, -1); err != cq.ErrSignaled {
+				return err
+			}
+			return wait(q, short)
+		}, cq.ErrTimeout},
+		{"a timeout of 0 leaves it", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+			must(t, q.Signal())
+			if err := wait(q, 0); err != cq.ErrTimeout {
+				return err
+			}
+			return wait(q, -1)
+		}, cq.ErrSignaled},
+		{"Read leaves it", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+			must(t, q.Signal())
+			if _, err := cq.Read(q, dst); err != cq.ErrAgain {
+				return err
+			}
+			return wait(q, -1)
+		}, cq.ErrSignaled},
+		{"entries win", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+			must(t, q.Signal())
+			post(t, w, 0, 1)
+			return wait(q, -1)
+		}, nil},
+		{"entries win and leave it", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+			must(t, q.Signal())
+			post(t, w, 0, 1)
+			if err := wait(q, -1); err != nil {
+				return err
+			}
+			return wait(q, -1)
+		}, cq.ErrSignaled},
+		{"an error wins", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+			must(t, q.Signal())
+			postError(t, w, 1)
+			err := wait(q, -1)
+			must(t, q.ReadErr(&cq.ErrorEntry{}))
+			return err
+		}, cq.ErrAvail},
+		{"for a waiting peek", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+			must(t, q.Signal())
+			_, err := q.PeekContext(t.Context(), 1)
+			return err
+		}, cq.ErrSignaled},
+		{"all, before the wait", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+			must(t, q.SignalAll())
+			return wait(q, short)
+		}, cq.ErrTimeout},
+		{"all, during the wait", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+			defer later(func() { _ = q.SignalAll() })()
+			return wait(q, -1)
+		}, cq.ErrSignaled},
+	}
+	eachWait(t, func(t *testing.T, o cq.Options) {
+		for _, tt := range tests {
+			t.Run(tt.name, func(t *testing.T) {
+				q, w := pair(t, o)
+				if err := tt.run(t, q, w); err != tt.want {
+					t.Errorf("%v, want %v", err, tt.want)
+				}
+			})
+		}
+	})
+	wantErr(t, "signaled", cq.ErrSignaled, syscall.EAGAIN)
+}
+
+// waiters starts n goroutines that block in the queue and counts how they end.
+func waiters(q *cq.Queue, n int) (signaled *atomic.Int64, all *sync.WaitGroup) {
+	signaled, all = new(atomic.Int64), new(sync.WaitGroup)
+	for range n {
+		all.Go(func() {
+			if _, err := cq.ReadTimeout(q, make([]cq.Context, 1), -1); err == cq.ErrSignaled {
+				signaled.Add(1)
+			}
+		})
+	}
+	return signaled, all
+}
+
+func TestSignalOneOfSeveral(t *testing.T) {
+	_, q := create(t, cq.Options{Size: 8, Shared: true, Spin: -1})
+	const n = 5
+	signaled, all := waiters(q, n)
+	eventually(t, "all sleep", func() bool { return q.Stats().Sleeps >= n })
+	for i := int64(1); i <= n; i++ {
+		must(t, q.Signal())
+		eventually(t, "one took it", func() bool { return signaled.Load() >= i })
+		time.Sleep(2 * time.Millisecond) // room for a second one to be wrong
+		if got := signaled.Load(); got != i {
+			t.Fatalf("%d waiters took %d signals", got, i)
+		}
+	}
+	all.Wait()
+}
+
+func TestSignalAllOfSeveral(t *testing.T) {
+	_, q := create(t, cq.Options{Size: 8, Shared: true, Spin: -1})
+	signaled, all := waiters(q, 5)
+	eventually(t, "all sleep", func() bool { return q.Stats().Sleeps >= 5 })
+	must(t, q.SignalAll())
+	all.Wait()
+	if signaled.Load() != 5 {
+		t.Errorf("%d of 5 were told", signaled.Load())
+	}
+}
