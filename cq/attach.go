@@ -97,6 +97,12 @@ func (w *Writer) open(o WriterOptions) (err error) {
 	if err := w.claimLane(rows, opt); err != nil {
 		return err
 	}
+	// The queue may have been destroyed between the look at its state and the claim. Whoever
+	// destroys it closes first and unlinks then, and does not see a lane that came later.
+	if linked, err := w.reader.Linked(); err != nil || !linked || words.state.Load() == stateClosed {
+		_ = w.obj.Unlink()
+		return errors.Join(err, ErrClosed)
+	}
 	order := ring.SeqCst
 	if !opt.WritersPay && doorbell.Register() == nil {
 		order = ring.Release
