@@ -126,7 +126,8 @@ func TestOneWakePerArming(t *testing.T) {
 		}
 		return false
 	})
-	if n, why := r.sread(laneSlots, Wait{Stop: func() bool { return r.direct > 0 && stop() }}); n != 10 {
+	whileArmed := func() bool { return r.direct > 0 && stop() }
+	if n, why := r.sread(laneSlots, Wait{Stop: whileArmed}); n != 10 {
 		t.Fatal(n, why)
 	}
 	if got := a.Wakes() + b.Wakes(); got != 1 {

@@ -166,14 +166,17 @@ func TestTryWaitEdge(t *testing.T) {
 			idle(t, r)
 			for wakes(t, ep, 0) {
 			}
+			done := make(chan int)
 			if i%2 == 0 {
 				w.put(1)
+				close(done)
 			} else {
-				time.AfterFunc(time.Millisecond, func() { w.put(1) })
+				time.AfterFunc(time.Millisecond, func() { w.put(1); close(done) })
 			}
 			if !wakes(t, ep, 5000) {
 				t.Fatal("the edge is lost in round", i)
 			}
+			<-done
 			if wakes(t, ep, 0) {
 				t.Fatal("one ring is two edges")
 			}

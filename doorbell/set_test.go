@@ -218,7 +218,7 @@ func TestMembersComeAndGo(t *testing.T) {
 				s.Add(bit)
 				rnd.pause()
 				s.Delete(bit)
-				rnd.pause()
+				time.Sleep(time.Duration(rnd.IntN(100)) * time.Microsecond)
 			}
 			if s == a {
 				for bit := range queues {
@@ -229,7 +229,7 @@ func TestMembersComeAndGo(t *testing.T) {
 	}
 	errs := d.produce(ring.SeqCst, each)
 	for d.count() < total/2 {
-		newPace(2).pause()
+		time.Sleep(time.Millisecond)
 	}
 	stop.Store(true)
 	changes.Wait()
@@ -285,7 +285,8 @@ func TestSetWait(t *testing.T) {
 	s.Delete(69)
 	look()
 	asked := 0
-	if got, err := s.Wait(nil, Wait{Stop: func() bool { asked++; return asked > 1 }}); len(got) != 0 || err != nil {
+	stop := func() bool { asked++; return asked > 1 }
+	if got, err := s.Wait(nil, Wait{Stop: stop}); len(got) != 0 || err != nil {
 		t.Error(got, err)
 	}
 }

@@ -79,7 +79,8 @@ func TestSignalDuringWait(t *testing.T) {
 	}
 }
 
-// A signal that comes after the look at the latch, and before the sleep, is seen by the second look.
+// A signal that comes after the look at the latch, and before the sleep, is seen by the second
+// look.
 func TestSignalBeforeTheSecondLook(t *testing.T) {
 	q := heapQueue(t, 1)
 	r := newReader(q, readerOptions{})

@@ -1,0 +1,225 @@
+package doorbell
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/ring"
+	"github.com/shmring/shmring/shm/shmtest"
+	"golang.org/x/sys/unix"
+)
+
+func init() {
+	roles["producer"] = func() {
+		child(func(q *queue, o ring.Order) error {
+			lane := int(envInt("BELL_LANE"))
+			return q.writer(lane, o).run(envInt("BELL_TOTAL"), newPace(uint64(os.Getpid())))
+		})
+	}
+	roles["reader"] = func() { child(readAll) }
+}
+
+// child does its work on the queue that the parent passed as descriptor 3.
+func child(f func(q *queue, o ring.Order) error) {
+	o := ring.SeqCst
+	if os.Getenv("BELL_ORDER") == ring.Release.String() {
+		o = ring.Release
+	}
+	q, err := mapQueue(os.NewFile(3, "queue"), int(envInt("BELL_LANES")))
+	if err == nil {
+		err = Register()
+	}
+	if err == nil {
+		err = f(q, o)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "child:", err)
+		os.Exit(1)
+	}
+}
+
+func envInt(name string) uint64 { return must(strconv.ParseUint(os.Getenv(name), 10, 64)) }
+
+func mapQueue(file *os.File, lanes int) (*queue, error) {
+	mem, err := unix.Mmap(int(file.Fd()), 0, queueBytes(lanes), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED)
+	if err != nil {
+		return nil, os.NewSyscallError("mmap", err)
+	}
+	return overlay(mem, lanes)
+}
+
+// sharedQueue lays a new queue over a memfd.
+func sharedQueue(t *testing.T, lanes int) (*queue, *os.File) {
+	t.Helper()
+	fd, err := unix.MemfdCreate("shmring:bell-test", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := os.NewFile(uintptr(fd), "queue")
+	t.Cleanup(func() { file.Close() })
+	if err := file.Truncate(int64(queueBytes(lanes))); err != nil {
+		t.Fatal(err)
+	}
+	q, err := mapQueue(file, lanes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Munmap(q.mem); err != nil {
+			t.Error(err)
+		}
+	})
+	for bit := range lanes {
+		q.row(bit).Parked.Store(Parked)
+	}
+	return q, file
+}
+
+// command is a process in a role on the queue in file, to be started.
+func command(t *testing.T, role string, file *os.File, lanes int, o ring.Order,
+	env ...string) *exec.Cmd {
+	t.Helper()
+	env = append(env, "GORACE=atexit_sleep_ms=0", fmt.Sprintf("BELL_LANES=%d", lanes),
+		"BELL_ORDER="+o.String())
+	cmd := shmtest.Child(t, role, env...)
+	cmd.ExtraFiles = []*os.File{file}
+	return cmd
+}
+
+// readAll is a blocking reader without slices: a wake that is lost is a hang.
+func readAll(q *queue, o ring.Order) error {
+	r := newReader(q, readerOptions{order: o, lazy: true})
+	total := envInt("BELL_TOTAL") * uint64(q.lanes)
+	for r.count.Load() < total && r.broken == nil {
+		r.sread(2*laneSlots, Wait{})
+	}
+	return r.broken
+}
+
+func everyOrderAndThreads(t *testing.T, f func(t *testing.T, o ring.Order, env []string)) {
+	for _, o := range orders {
+		for _, threads := range []string{"", "1"} {
+			t.Run(fmt.Sprintf("%v/GOMAXPROCS=%s", o, threads), func(t *testing.T) {
+				registered(t, o)
+				var env []string
+				if threads != "" {
+					env = []string{"GOMAXPROCS=" + threads}
+				}
+				f(t, o, env)
+			})
+		}
+	}
+}
+
+// Two producers and a blocking reader, each a process.
+func TestProcesses(t *testing.T) {
+	each := uint64(100_000)
+	if testing.Short() || raceEnabled {
+		each /= 10
+	}
+	everyOrderAndThreads(t, func(t *testing.T, o ring.Order, env []string) {
+		const lanes = 2
+		q, file := sharedQueue(t, lanes)
+		watchdog(t, q.String)
+		env = append(env, fmt.Sprintf("BELL_TOTAL=%d", each))
+		cmds := []*exec.Cmd{command(t, "reader", file, lanes, o, env...)}
+		for lane := range lanes {
+			own := append(env[:len(env):len(env)], fmt.Sprintf("BELL_LANE=%d", lane))
+			cmds = append(cmds, command(t, "producer", file, lanes, o, own...))
+		}
+		for _, cmd := range cmds {
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, cmd := range cmds {
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("%v: %v", cmd.Args, err)
+			}
+		}
+		for lane := range lanes {
+			if q.head(lane).Load() != each {
+				t.Error("not all was read: ", q)
+			}
+		}
+		if q.hints.epoch.Load() == 0 {
+			t.Error("nobody ever had to wake the reader, so this tests nothing")
+		}
+	})
+}
+
+// A producer dies by SIGKILL at any moment, again and again, and a successor goes on at the tail of
+// its lane. The other producer's entries arrive all the time; what the dead had published arrives
+// once its lane is marked for it.
+func TestKilledProducer(t *testing.T) {
+	total := uint64(40_000)
+	kills := 12
+	if testing.Short() || raceEnabled {
+		total, kills = total/10, 4
+	}
+	for _, o := range orders {
+		t.Run(o.String(), func(t *testing.T) {
+			registered(t, o)
+			q, file := sharedQueue(t, 2)
+			watchdog(t, q.String)
+			r := newReader(q, readerOptions{order: o})
+			victims := make(chan error)
+			go func() { victims <- killAll(t, file, o, kills) }()
+			survivor := command(t, "producer", file, 2, o, "BELL_LANE=0",
+				fmt.Sprintf("BELL_TOTAL=%d", total))
+			if err := survivor.Start(); err != nil {
+				t.Fatal(err)
+			}
+			for r.cons[0].Head() < total && r.broken == nil {
+				r.sread(2*laneSlots, Wait{})
+			}
+			if err := survivor.Wait(); err != nil {
+				t.Error(err)
+			}
+			ended := make(chan error, 1)
+			var over atomic.Bool
+			go func() {
+				err := <-victims
+				over.Store(true)
+				r.Mark(1) // as the notice of its death would
+				ended <- err
+			}()
+			for !over.Load() {
+				r.sread(2*laneSlots, Wait{Stop: over.Load})
+			}
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			r.read(2 * laneSlots)
+			if r.broken != nil || r.cons[1].Len() != 0 || r.cons[1].Head() == 0 {
+				t.Errorf("%v; %v", r.broken, q)
+			}
+		})
+	}
+}
+
+// killAll starts one producer of lane 1 after the other and kills each at some moment.
+func killAll(t *testing.T, file *os.File, o ring.Order, kills int) error {
+	rnd := newPace(11)
+	for range kills {
+		victim := command(t, "producer", file, 2, o, "BELL_LANE=1",
+			fmt.Sprintf("BELL_TOTAL=%d", 1<<40))
+		if err := victim.Start(); err != nil {
+			return err
+		}
+		time.Sleep(10*time.Millisecond + time.Duration(rnd.IntN(20_000))*time.Microsecond)
+		if err := victim.Process.Signal(unix.SIGKILL); err != nil {
+			return err
+		}
+		if err := victim.Wait(); err == nil {
+			return fmt.Errorf("the victim ended by itself")
+		}
+	}
+	return nil
+}
