@@ -1,0 +1,53 @@
+// Package cq is completion queues in shared memory, with the semantics of libfabric's fi_cq(3).
+//
+// A queue has one reader, which creates it, and many writers, each with a ring of its own, its
+// lane. Nobody takes a lock to post, and a writer that dies owns nothing shared: what it had
+// published is read, what it had not published never existed. A reader that dies leaves the queue
+// to a successor.
+//
+//	q, err := cq.Create(d, "orders", cq.Options{})              // the reader
+//	w, err := cq.Attach(ctx, d, "orders", cq.WriterOptions{})   // a writer, in any process
+//	err = w.Post(&cq.Entry{Context: 7, Flags: cq.FlagSend | cq.FlagMsg})
+//	n, err := cq.ReadContext(ctx, q, buf)                       // buf is a []cq.Msg, say
+//
+// # Choosing a call
+//
+//	Read, ReadFrom          copies, removes, never blocks            fi_cq_read, fi_cq_readfrom
+//	ReadTimeout, …Context   the same, blocking                       fi_cq_sread, fi_cq_sreadfrom
+//	Peek, Release           in place; removed when you say so        -
+//	ReadErr                 the error entry that stopped a read      fi_cq_readerr
+//	TryWait, FD             for your own poll or epoll               fi_trywait, FI_GETWAIT
+//	Signal, SignalAll       end a blocking read                      fi_cq_signal
+//	Close, Detach           destroy the queue, or leave it           fi_close, -
+//
+// # What is promised
+//
+// Order is kept per lane. What a writer stored before it posted, in any memory that both sides map,
+// is visible to whoever read the entry. Posting to a full lane fails with ErrFull (or overruns the
+// queue, if it was created so); nothing is dropped in silence and nothing grows. A completion for
+// which a credit was reserved always has room.
+//
+// Read is at most once: what it returned is gone, whatever becomes of the process. Peek and
+// Release are at least once: a successor gets again what was not released, marked FlagRedelivered.
+//
+// # Layout
+//
+// A queue named "orders" is a directory of that name with an object of the reader and one of
+// each writer. See package shm for what every object begins with.
+//
+//	reader      reader-written, but for the hints       lane-0001   writer-written
+//	  queue     armed word, state, descriptor             lane      tail, counters, epochs
+//	  rows      per lane: parked, wake index              slots     64-byte entries
+//	            head, peeked, statistics                  errors    error detail, same index
+//	  hints     ready bits, epoch, rung, latch          wake        FIFO of a queue with WaitFD
+//	  lane 0    the reader's own: lane, slots, errors
+//
+// A lane's writer may be replaced: the next one takes the object over at its old tail and adds a
+// line {generation, first index} to its epochs. The same holds for the reader.
+//
+// # Trust
+//
+// Reader and writers belong to one user. Even so neither believes the other: whatever comes out of
+// shared memory is loaded once, bounded and then used, so that a broken peer costs an error and
+// never a crash.
+package cq
