@@ -118,6 +118,7 @@ func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints 
 		return err
 	}
 	w.words, w.errs, w.policy = m.words, m.errs, opt.Overrun
+	w.lost = w.policy == OverrunQueue && m.words.overrun.Load() != 0
 	at := m.words.tail.Load()
 	w.prod = ring.NewProducer(&m.words.tail, &row.head, m.slots, at, order)
 	if err := w.prod.Err(); err != nil {

@@ -25,7 +25,7 @@ type Writer struct {
 	policy   Overrun
 	credits  uint64 // promised and not used
 	reserved int    // slots that Reserve returned and Commit may publish
-	lost     bool   // this lane overran
+	lost     bool   // this lane overran, under this writer or one before: it is final
 }
 
 // Lane returns the writer's lane number.
@@ -85,6 +85,9 @@ func (w *Writer) reserve(n int, keep uint64) (a, b []Entry, err error) {
 	}
 	if f := w.ringer.Flags(); f > doorbell.Parked {
 		return nil, nil, w.refused(f)
+	}
+	if w.lost {
+		return nil, nil, ErrOverrun
 	}
 	a, b = w.prod.Reserve(n + int(keep))
 	room := len(a) + len(b) - int(keep)
@@ -208,7 +211,10 @@ func (w *Writer) Credit(n int) error {
 	if f := w.ringer.Flags(); f > doorbell.Parked {
 		return w.refused(f)
 	}
-	if a, b := w.prod.Reserve(n + int(w.credits)); len(a)+len(b) < n+int(w.credits) {
+	if w.lost {
+		return ErrOverrun
+	}
+	if n > w.prod.Free()-int(w.credits) {
 		return ErrFull
 	}
 	w.credits += uint64(n)

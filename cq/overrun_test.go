@@ -1,0 +1,128 @@
+package cq_test
+
+import (
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// overrun reads the queue until it reports its end and returns what came before.
+func overrun(t *testing.T, q *cq.Queue) (got []uint64) {
+	t.Helper()
+	dst := make([]cq.Context, 3)
+	for {
+		n, err := cq.Read(q, dst)
+		got = append(got, contexts(dst[:n])...)
+		switch {
+		case err == cq.ErrOverrun:
+			return got
+		case err != nil:
+			t.Fatalf("%v after %v", err, got)
+		}
+	}
+}
+
+// TestOverrun from end to end: what every lane published before is read, then the queue is overrun
+// for good and every writer is told.
+func TestOverrun(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 4, Overrun: cq.OverrunQueue, Wait: cq.WaitFD})
+	a, b := attach(t, d, q.Name()), attach(t, d, q.Name())
+	post(t, a, 0, 4)
+	post(t, b, 100, 103)
+	must(t, b.Credit(1))
+	wantErr(t, "overrun", a.Post(&cq.Entry{}), cq.ErrOverrun, syscall.EOVERFLOW, cq.EOverrun)
+	got := overrun(t, q)
+	slices.Sort(got)
+	if want := append(upTo(0, 4), upTo(100, 103)...); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	for range 3 {
+		_, err := cq.Read(q, make([]cq.Msg, 1))
+		wantErr(t, "read", err, cq.ErrOverrun)
+		_, err = cq.ReadTimeout(q, make([]cq.Msg, 1), -1)
+		wantErr(t, "sread", err, cq.ErrOverrun)
+		_, err = cq.ReadTimeout(q, make([]cq.Msg, 1), -1, cq.WaitCond{Min: 3})
+		wantErr(t, "threshold", err, cq.ErrOverrun)
+		_, err = q.Peek(1)
+		wantErr(t, "peek", err, cq.ErrOverrun)
+		_, err = q.PeekContext(t.Context(), 1)
+		wantErr(t, "peek", err, cq.ErrOverrun)
+		if err := q.ReadErr(&cq.ErrorEntry{}); err != cq.ErrAgain {
+			t.Error(err)
+		}
+		wantErr(t, "trywait: do not sleep", q.TryWait(), cq.ErrAgain)
+		for _, w := range []*cq.Writer{a, b} {
+			wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrOverrun)
+			wantErr(t, "error", w.PostError(&cq.ErrorEntry{}), cq.ErrOverrun)
+			wantErr(t, "credit", w.Credit(1), cq.ErrOverrun)
+			_, err := w.PostBatch(make([]cq.Entry, 2))
+			wantErr(t, "batch", err, cq.ErrOverrun)
+		}
+		wantErr(t, "credited", b.PostCredited(&cq.Entry{}), cq.ErrOverrun)
+	}
+	// Who attaches now is told as well, and so is a successor.
+	w := attach(t, d, q.Name())
+	wantErr(t, "late writer", w.Post(&cq.Entry{}), cq.ErrOverrun)
+	must(t, q.Detach())
+	next, err := cq.Adopt(d, q.Name(), cq.Options{})
+	must(t, err)
+	if got := overrun(t, next); len(got) != 0 {
+		t.Errorf("the successor reads %v", got)
+	}
+	wantErr(t, "post", a.Post(&cq.Entry{}), cq.ErrOverrun)
+	must(t, next.Close())
+}
+
+// TestOverrunIsFinal: room that the reader makes before it knows does not bring a lane back.
+func TestOverrunIsFinal(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 4, Overrun: cq.OverrunQueue})
+	w := attach(t, d, q.Name())
+	post(t, w, 0, 4)
+	wantErr(t, "overrun", w.Post(&cq.Entry{}), cq.ErrOverrun)
+	if got := read(t, q, 2); !slices.Equal(got, upTo(0, 2)) {
+		t.Fatal(got)
+	}
+	wantErr(t, "post with room", w.Post(&cq.Entry{Context: 99}), cq.ErrOverrun)
+	wantErr(t, "credit with room", w.Credit(1), cq.ErrOverrun)
+	must(t, w.Close())
+	w = attach(t, d, q.Name())
+	wantErr(t, "post of a successor", w.Post(&cq.Entry{Context: 99}), cq.ErrOverrun)
+	if got := overrun(t, q); !slices.Equal(got, upTo(2, 4)) {
+		t.Errorf("got %v", got)
+	}
+}
+
+// TestOverrunFromOwnLane is an overrun by the reader's own process.
+func TestOverrunFromOwnLane(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 2, Overrun: cq.OverrunQueue})
+	other := attach(t, d, q.Name())
+	w, err := q.Writer()
+	must(t, err)
+	post(t, w, 0, 2)
+	wantErr(t, "overrun", w.Post(&cq.Entry{}), cq.ErrOverrun)
+	if got := overrun(t, q); !slices.Equal(got, upTo(0, 2)) {
+		t.Error(got)
+	}
+	wantErr(t, "other lane", other.Post(&cq.Entry{}), cq.ErrOverrun)
+	must(t, w.Close())
+}
+
+// TestOverrunWakes: a sleeping reader with an empty queue is told of a lane that it cannot see
+// entries of, since others took them.
+func TestOverrunWakes(t *testing.T) {
+	q, w := pair(t, cq.Options{Size: 2, Overrun: cq.OverrunQueue, Spin: -1})
+	defer later(func() {
+		for w.Post(&cq.Entry{}) == nil {
+		}
+	})()
+	for {
+		_, err := cq.ReadTimeout(q, make([]cq.Msg, 1), time.Minute)
+		if err != nil {
+			wantErr(t, "read", err, cq.ErrOverrun)
+			return
+		}
+	}
+}

@@ -1,0 +1,259 @@
+package cq_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+)
+
+func TestPostFull(t *testing.T) {
+	q, w := pair(t, cq.Options{Size: 4})
+	post(t, w, 0, 4)
+	for range 3 {
+		wantErr(t, "no room", w.Post(&cq.Entry{}), cq.ErrFull, syscall.EAGAIN)
+	}
+	if _, err := w.PostBatch(make([]cq.Entry, 2)); err != cq.ErrFull {
+		t.Error(err)
+	}
+	if err := w.PostError(&cq.ErrorEntry{}); err != cq.ErrFull {
+		t.Error(err)
+	}
+	if s := w.Stats(); s.Posted != 4 || s.Refused != 5 || s.Publishes != 4 {
+		t.Errorf("%+v", s)
+	}
+	_ = read(t, q, 1)
+	post(t, w, 4, 5)
+	if got := drain(t, q); !slices.Equal(got, upTo(1, 5)) {
+		t.Error(got)
+	}
+}
+
+func TestPostBatch(t *testing.T) {
+	for start := range uint64(8) { // every position of the wrap
+		q, w := pair(t, cq.Options{Size: 8})
+		post(t, w, 0, start)
+		_ = drain(t, q)
+		batch := make([]cq.Entry, 11)
+		for i := range batch {
+			batch[i].Context = 100 + uint64(i)
+		}
+		if n, err := w.PostBatch(nil); n != 0 || err != nil {
+			t.Errorf("nothing: %d, %v", n, err)
+		}
+		if n, err := w.PostBatch(batch); n != 8 || err != nil {
+			t.Errorf("more than fits: %d, %v", n, err)
+		}
+		if n, err := w.PostBatch(batch[8:]); n != 0 || err != cq.ErrFull {
+			t.Errorf("full: %d, %v", n, err)
+		}
+		if w.Next() != start+8 {
+			t.Errorf("next %d", w.Next())
+		}
+		if got := drain(t, q); !slices.Equal(got, upTo(100, 108)) {
+			t.Error(got)
+		}
+		must(t, w.Close())
+		must(t, q.Close())
+	}
+}
+
+func TestReserveCommit(t *testing.T) {
+	q, w := pair(t, cq.Options{Size: 8})
+	post(t, w, 0, 5)
+	_ = drain(t, q)
+	for _, n := range []int{0, -1} {
+		_, _, err := w.Reserve(n)
+		wantErr(t, "reserve", err, cq.ErrInvalid)
+		wantField(t, err, "n")
+	}
+	a, b, err := w.Reserve(math.MaxInt)
+	if len(a) != 3 || len(b) != 5 || err != nil {
+		t.Fatalf("%d and %d slots, %v", len(a), len(b), err)
+	}
+	if got := drain(t, q); got != nil {
+		t.Errorf("reserved is not published: %v", got)
+	}
+	for _, k := range []int{-1, 9} {
+		err := w.Commit(k)
+		wantErr(t, "commit", err, cq.ErrInvalid)
+		wantField(t, err, "k")
+	}
+	for i := range a {
+		a[i] = cq.Entry{Context: 5 + uint64(i)}
+	}
+	b[0] = cq.Entry{Context: 8}
+	must(t, w.Commit(4)) // the rest is not published
+	wantErr(t, "commit twice", w.Commit(1), cq.ErrInvalid)
+	if got := drain(t, q); !slices.Equal(got, upTo(5, 9)) {
+		t.Error(got)
+	}
+	// A second Reserve returns the same slots; what was not committed never was.
+	_, _, err = w.Reserve(2)
+	must(t, err)
+	a, b, err = w.Reserve(1)
+	if len(a) != 1 || len(b) != 0 || err != nil {
+		t.Fatal(len(a), len(b), err)
+	}
+	a[0] = cq.Entry{Context: 9}
+	must(t, w.Commit(1))
+	must(t, w.Commit(0))
+	post(t, w, 10, 11)
+	if got := drain(t, q); !slices.Equal(got, upTo(9, 11)) {
+		t.Error(got)
+	}
+}
+
+// TestCredits: promised room is not handed out otherwise, and a credited post finds it.
+func TestCredits(t *testing.T) {
+	q, w := pair(t, cq.Options{Size: 8})
+	if err := w.PostCredited(&cq.Entry{}); err != cq.ErrNoCredit {
+		t.Errorf("without credit: %v", err)
+	}
+	if err := w.PostErrorCredited(&cq.ErrorEntry{}); err != cq.ErrNoCredit {
+		t.Errorf("without credit: %v", err)
+	}
+	wantErr(t, "less than none", w.Credit(-1), cq.ErrInvalid)
+	must(t, w.Credit(0))
+	must(t, w.Credit(3))
+	if w.Credits() != 3 || w.Free() != 5 {
+		t.Errorf("%d credits, %d free", w.Credits(), w.Free())
+	}
+	for _, n := range []int{6, math.MaxInt, math.MaxInt - 2, math.MaxInt32} {
+		wantErr(t, fmt.Sprint(n, " more"), w.Credit(n), cq.ErrFull)
+	}
+	if w.Credits() != 3 {
+		t.Fatalf("a refused credit counts: %d", w.Credits())
+	}
+	if n, err := w.PostBatch(make([]cq.Entry, 8)); n != 5 || err != nil {
+		t.Errorf("flood: %d, %v", n, err)
+	}
+	if _, _, err := w.Reserve(1); err != cq.ErrFull {
+		t.Errorf("promised room was handed out: %v", err)
+	}
+	if err := w.PostError(&cq.ErrorEntry{}); err != cq.ErrFull {
+		t.Errorf("promised room was handed out: %v", err)
+	}
+	must(t, w.PostCredited(&cq.Entry{Context: 50}))
+	must(t, w.PostErrorCredited(&cq.ErrorEntry{Context: 51, Err: cq.ETrunc}))
+	w.ReturnCredits(0)
+	w.ReturnCredits(-3)
+	w.ReturnCredits(100)
+	if w.Credits() != 0 {
+		t.Errorf("%d credits", w.Credits())
+	}
+	post(t, w, 52, 53)
+	got := drain5(t, q)
+	if !slices.Equal(got, []uint64{50, 51, 52}) {
+		t.Errorf("after the flood: %v", got)
+	}
+}
+
+// drain5 throws five entries away and returns the contexts of the rest, failures too.
+func drain5(t *testing.T, q *cq.Queue) (rest []uint64) {
+	t.Helper()
+	for got := 0; got < 5; {
+		got += len(read(t, q, 5-got))
+	}
+	for {
+		dst := make([]cq.Context, 1)
+		switch n, err := cq.Read(q, dst); {
+		case n == 1:
+			rest = append(rest, dst[0].Context)
+		case err == cq.ErrAvail:
+			var e cq.ErrorEntry
+			must(t, q.ReadErr(&e))
+			rest = append(rest, e.Context)
+		default:
+			return rest
+		}
+	}
+}
+
+// TestCreditsNeverFail plays random floods and credits against a reader of random appetite.
+func TestCreditsNeverFail(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	q, w := pair(t, cq.Options{Size: 16})
+	for step := range 20000 {
+		switch rng.IntN(5) {
+		case 0:
+			if free := w.Free(); w.Credit(rng.IntN(4)) != nil && free >= 4 {
+				t.Fatalf("step %d: no credit with %d free", step, free)
+			}
+		case 1:
+			if _, err := w.PostBatch(make([]cq.Entry, 1+rng.IntN(20))); err != nil && err != cq.ErrFull {
+				t.Fatal(err)
+			}
+		case 2:
+			if w.Credits() > 0 {
+				if err := w.PostCredited(&cq.Entry{}); err != nil {
+					t.Fatalf("step %d: %v", step, err)
+				}
+			}
+		case 3:
+			w.ReturnCredits(rng.IntN(2))
+		case 4:
+			_ = read(t, q, 1+rng.IntN(9))
+		}
+	}
+}
+
+// TestOwnLane: the reader's process posts to its own queue.
+func TestOwnLane(t *testing.T) {
+	eachWait(t, func(t *testing.T, o cq.Options) {
+		o.Size = 4
+		d, q := create(t, o)
+		other := attach(t, d, q.Name())
+		w, err := q.Writer()
+		must(t, err)
+		if w.Lane() != 0 || w.Cap() != 4 {
+			t.Errorf("lane %d, cap %d", w.Lane(), w.Cap())
+		}
+		_, err = q.Writer()
+		wantErr(t, "a second one", err, cq.ErrBusy, syscall.EBUSY)
+		wantErr(t, "close with it", q.Close(), cq.ErrBusy)
+		wantErr(t, "detach with it", q.Detach(), cq.ErrBusy)
+		post(t, w, 0, 4)
+		wantErr(t, "full", w.Post(&cq.Entry{}), cq.ErrFull)
+		post(t, other, 0, 4)
+		if got := drain(t, q); len(got) != 8 {
+			t.Error(got)
+		}
+		wait := later(func() { post(t, w, 9, 10) })
+		if n, err := cq.ReadTimeout(q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
+			t.Error(n, err)
+		}
+		wait()
+		post(t, w, 10, 12)
+		must(t, w.Close())
+		must(t, w.Close())
+		again, err := q.Writer() // goes on where the first one stopped
+		must(t, err)
+		if again.Next() != 7 {
+			t.Errorf("next %d", again.Next())
+		}
+		postError(t, again, 12)
+		must(t, again.Close())
+		if got := takeAll(t, q); !slices.Equal(got, []string{"10", "11", "E12"}) {
+			t.Error(got)
+		}
+	})
+}
+
+// TestAwake: while the reader is awake nobody wakes it.
+func TestAwake(t *testing.T) {
+	q, w := pair(t, cq.Options{Size: 8})
+	_ = read(t, q, 1)
+	before := w.Stats().Wakes
+	for i := range uint64(1000) {
+		post(t, w, i, i+1)
+		_ = read(t, q, 4)
+	}
+	if s := w.Stats(); s.Wakes != before || q.Stats().Sleeps != 0 || q.Stats().Barriers != 0 {
+		t.Errorf("%+v %+v", s, q.Stats())
+	}
+}
