@@ -31,6 +31,8 @@ const (
 	R1  // lock; swap ready into cand
 	R1h // mutant: hand the bits on in a step of their own
 	R2  // un-park what is in cand
+	R2e // a counted lane got hot without a mark: epoch++
+	R2w // futex wake all
 	R3  // drain
 	R4  // park cand
 	R4b // barrier: every producer's store buffer drains, one after the other
@@ -69,7 +71,8 @@ var stepNames = [stepCount]string{
 	P4: "P4 load armed", P5i: "P5 load idx", P5: "P5 load rung", P5e: "P5 epoch++", P5w: "P5 wake",
 	P5d: "P5 write eventfd", P5r: "P5 store rung", P6: "P6 set D.ready", P7: "P7 load D.armed",
 	P7c: "P7 load D.rung", P7e: "P7 D.epoch++", P7w: "P7 wake", P7r: "P7 store D.rung",
-	R1: "R1 swap ready", R1h: "R1 hand on", R2: "R2 un-park", R3: "R3 drain", R4: "R4 park",
+	R1: "R1 swap ready", R1h: "R1 hand on", R2: "R2 un-park", R2e: "R2 epoch++", R2w: "R2 wake",
+	R3: "R3 drain", R4: "R4 park",
 	R4b: "R4 barrier", R4t: "R4 tails again", R5: "R5 load epoch", R5i: "R5 store indices",
 	R6: "R6 arm", R7: "R7 second look", R8: "R8 futex wait", R9: "R9 disarm",
 	T4: "T4 reset eventfd", T8: "T8 epoll_wait", S1: "S1 take D.ready", S1h: "S1 hand on",
@@ -136,8 +139,7 @@ const (
 	indexFromNow // tails are read anew for the indices, what is missing is not
 	indexAfterLook
 	indexUnclamped
-	unparksThreshold
-	hotIgnored
+	unparksSilently
 	takesIgnored
 	fullIgnored
 )

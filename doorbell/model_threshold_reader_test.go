@@ -106,12 +106,10 @@ func (v *threshold) storeIndices(s, n *thresholdState) {
 
 // look is R7: marks, marks that another goroutine took, and lanes that it un-parked.
 func (v *threshold) look(s, n *thresholdState) {
-	hot := uint8(1<<s.known()-1)&^s.parked != 0
 	n.at = R8
 	switch {
 	case s.ready != 0 && v.bug != noSecondLook,
-		s.taken && v.bug != takesIgnored,
-		hot && v.bug != hotIgnored:
+		s.taken && v.bug != takesIgnored:
 		n.at, n.lock = R9, 0
 	case v.bug == indexAfterLook:
 		n.at = R5i

@@ -26,7 +26,7 @@ type thresholdState struct {
 	armed, rung          uint8
 	at, other            step
 	lock                 uint8
-	taken                bool // the other took marks since the waiter began to look
+	taken                bool // the other took marks or un-parked since the waiter began to look
 	lane                 uint8
 	fresh, asleep        bool
 	unknown              bool // lane 1 is not known to the reader
@@ -158,11 +158,19 @@ func (v *threshold) read(s *thresholdState, emit func(*thresholdState)) {
 		n.take(s)
 		n.taken = n.taken || s.ready != 0
 		n.other = R2
-	case R2: // while a threshold is armed, lanes stay parked: their indices, not marks, ring
-		if s.armed == 0 || v.bug == unparksThreshold {
-			n.parked &^= s.cand
-		}
+	case R2:
+		n.parked &^= s.cand
 		n.other = R3
+		if s.cand&s.parked != 0 {
+			n.taken = true
+			if s.armed != 0 && v.bug != unparksSilently {
+				n.other = R2e
+			}
+		}
+	case R2e:
+		n.fresh, n.other = false, R2w
+	case R2w:
+		n.asleep, n.other = false, R3
 	case R3:
 		n.lock, n.other = 0, app
 		for l := range s.head {
