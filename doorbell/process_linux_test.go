@@ -170,7 +170,7 @@ func TestKilledProducer(t *testing.T) {
 			watchdog(t, q.String)
 			r := newReader(q, readerOptions{order: o})
 			victims := make(chan error)
-			go func() { victims <- killAll(t, file, o, kills) }()
+			go func() { victims <- killAll(t, q, file, o, kills) }()
 			survivor := command(t, "producer", file, 2, o, "BELL_LANE=0",
 				fmt.Sprintf("BELL_TOTAL=%d", total))
 			if err := survivor.Start(); err != nil {
@@ -205,7 +205,7 @@ func TestKilledProducer(t *testing.T) {
 }
 
 // killAll starts one producer of lane 1 after the other and kills each at some moment.
-func killAll(t *testing.T, file *os.File, o ring.Order, kills int) error {
+func killAll(t *testing.T, q *queue, file *os.File, o ring.Order, kills int) error {
 	rnd := newPace(11)
 	for range kills {
 		victim := command(t, "producer", file, 2, o, "BELL_LANE=1",
@@ -213,7 +213,10 @@ func killAll(t *testing.T, file *os.File, o ring.Order, kills int) error {
 		if err := victim.Start(); err != nil {
 			return err
 		}
-		time.Sleep(10*time.Millisecond + time.Duration(rnd.IntN(20_000))*time.Microsecond)
+		for before := q.tail(1).Load(); q.tail(1).Load() == before; {
+			time.Sleep(time.Millisecond) // until it publishes
+		}
+		time.Sleep(time.Duration(rnd.IntN(20_000)) * time.Microsecond)
 		if err := victim.Process.Signal(unix.SIGKILL); err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/shmring/shmring/ring"
 )
@@ -29,9 +30,22 @@ func verify(s *slot, i uint64) error {
 	return nil
 }
 
+// patience counts fruitless looks. A side that has looked often lets the other processes of a busy
+// machine run, or each turn costs a time slice.
+type patience int
+
+func (p *patience) wait() {
+	if *p++; *p%256 == 0 {
+		time.Sleep(time.Microsecond)
+		return
+	}
+	runtime.Gosched()
+}
+
 // produce publishes entries until n of them stand in the ring's history, in batches of all sizes.
 func produce(p *ring.Producer[slot], n uint64, before func(i uint64)) error {
 	rnd := rand.New(rand.NewPCG(n, 1))
+	var idle patience
 	for at := p.Tail(); at < n; {
 		a, b := p.Reserve(int(min(n-at, 1+rnd.Uint64N(uint64(p.Cap())))))
 		for _, span := range [][]slot{a, b} {
@@ -45,9 +59,10 @@ func produce(p *ring.Producer[slot], n uint64, before func(i uint64)) error {
 			if p.Err() != nil {
 				return p.Err()
 			}
-			runtime.Gosched()
+			idle.wait()
 			continue
 		}
+		idle = 0
 		p.Commit(len(a) + len(b))
 	}
 	return nil
@@ -55,6 +70,7 @@ func produce(p *ring.Producer[slot], n uint64, before func(i uint64)) error {
 
 func consume(c *ring.Consumer[slot], n uint64, after func(i uint64) error) error {
 	rnd := rand.New(rand.NewPCG(n, 2))
+	var idle patience
 	for at := c.Head(); at < n; {
 		a, b := c.Peek(1 + rnd.IntN(c.Cap()))
 		for _, span := range [][]slot{a, b} {
@@ -72,9 +88,10 @@ func consume(c *ring.Consumer[slot], n uint64, after func(i uint64) error) error
 			if c.Err() != nil {
 				return c.Err()
 			}
-			runtime.Gosched()
+			idle.wait()
 			continue
 		}
+		idle = 0
 		c.Release(len(a) + len(b))
 	}
 	return nil
