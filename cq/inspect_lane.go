@@ -64,8 +64,8 @@ func readLevel(r *rowWords, words *laneWords, capacity uint64, name string) (Lev
 	}
 	if l.Depth() > capacity {
 		if still || l.Depth() > math.MaxInt64 {
-			return Level{}, refuse("inspect lane", name, "head and tail",
-				[2]uint64{l.Head, l.Tail}, fmt.Sprintf("at most %d apart", capacity), ErrCorrupt)
+			return Level{}, refuse("inspect", name, "distance of tail from head", l.Depth(),
+				fmt.Sprintf("at most %d", capacity), ErrCorrupt)
 		}
 		l.Tail = l.Head + capacity
 	}

@@ -1,0 +1,172 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shmring/shmring/cmd/shmctl/bench"
+)
+
+// benches by name, in the order in which they run.
+var benches = []struct {
+	name string
+	run  func(context.Context, bench.Options) ([]bench.Row, error)
+}{{"ring", bench.Ring}, {"wake", bench.Wake}}
+
+func newBench() *cobra.Command {
+	var (
+		o    output
+		opt  bench.Options
+		cpus []int
+	)
+	cmd := &cobra.Command{
+		Use:   "bench [ring] [wake]",
+		Short: "Measure the library against the same thing in C",
+		Long: `Measure the library against the same thing in C, on this machine.
+
+ring: throughput, and one-way latency with both sides looking all the time, against a ring of the
+same layout. wake: round trip of two processes that sleep for every message, against the raw
+primitive. Without a name, both.
+
+Both sides run in turn, in many short rounds, on the same two processors. RATIO is the median of
+ours divided by the rival's of the same moment, INTERVAL holds it with 95% confidence: for Mops/s
+more is better, for ns less. OURS and RIVAL depend on where the processors of this machine sit;
+they are context only. "As fast" means that the interval stays within 5% of 1.`,
+		Example: `  shmctl bench ring
+  shmctl bench wake --pairs 41            quick and rough
+  shmctl bench -j > bench.json            progress still shows on the terminal
+  shmctl bench ring --cpus 2,3 --cc clang`,
+		ValidArgs: []string{"ring", "wake"},
+		Args:      cobra.OnlyValidArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			if len(cpus) == 2 {
+				opt.CPUs = [2]int(cpus)
+			} else if len(cpus) != 0 {
+				return &usageError{verb: "bench", err: fmt.Errorf("--cpus wants two, got %d", len(cpus))}
+			}
+			if opt.Pairs < 0 || opt.RoundTime < 0 {
+				return &usageError{verb: "bench", err: errors.New("--pairs and --round are not negative")}
+			}
+			return runBenches(cmd, args, &o, opt)
+		},
+	}
+	o.flags(cmd)
+	f := cmd.Flags()
+	f.BoolVarP(&o.noHeader, "no-header", "H", false, "leave the heading out")
+	f.IntVar(&opt.Pairs, "pairs", 0, "pairs of rounds a row, 0 is 201 (`n`)")
+	f.DurationVar(&opt.RoundTime, "round", 0, "length of a round, 0 is 10ms (`time`)")
+	f.IntSliceVar(&cpus, "cpus", nil, "the two processors (`a,b`), the first two allowed if not given")
+	f.StringVar(&opt.Compiler, "cc", "", "C `compiler` for the rivals, or none")
+	f.BoolVar(&opt.Self, "self", false, "also measure each rival against itself")
+	return cmd
+}
+
+func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options) error {
+	p := &progress{w: cmd.ErrOrStderr(), term: terminalOf(cmd.ErrOrStderr())}
+	results := map[string][]bench.Row{}
+	t := &table{columns: []column{left("BENCH"), left("CASE"), right("BATCH"), right("OURS"),
+		right("RIVAL"), left("UNIT"), right("RATIO"), left("INTERVAL"), right("ROUNDS"),
+		left("AGAINST"), left("VERDICT")}}
+	for _, b := range benches {
+		if len(args) > 0 && !slices.Contains(args, b.name) {
+			continue
+		}
+		opt.Progress = p.show(b.name)
+		rows, err := b.run(cmd.Context(), opt)
+		p.clear()
+		if err != nil {
+			return opFailed("bench", b.name, err)
+		}
+		results[b.name] = rows
+		for i := range rows {
+			t.add(benchRow(b.name, &rows[i])...)
+		}
+	}
+	if o.json() {
+		return printJSON(cmd.OutOrStdout(), struct {
+			Schema string                 `json:"schema"`
+			Bench  map[string][]bench.Row `json:"bench"`
+		}{schemaName, results})
+	}
+	s := terminalOf(cmd.OutOrStdout()).style()
+	return printLines(cmd.OutOrStdout(), t.lines(!o.noHeader, s))
+}
+
+func benchRow(name string, r *bench.Row) []string {
+	figure := func(x *float64) string {
+		return orDash(x, func(x float64) string { return strconv.FormatFloat(x, 'f', 1, 64) })
+	}
+	ratio := func(x *float64) string {
+		return orDash(x, func(x float64) string { return strconv.FormatFloat(x, 'f', 3, 64) })
+	}
+	interval := "-"
+	if r.RatioLow != nil && r.RatioHigh != nil {
+		interval = ratio(r.RatioLow) + " to " + ratio(r.RatioHigh)
+	}
+	return []string{name, r.Case, strconv.Itoa(r.Batch), figure(r.Ours), figure(r.Rival), r.Unit,
+		ratio(r.Ratio), interval, strconv.Itoa(r.Rounds), r.RivalName, verdict(r)}
+}
+
+// margin within which two things count as equally fast.
+const margin = 0.05
+
+// verdict says what the interval proves, and no more.
+func verdict(r *bench.Row) string {
+	if r.RatioLow == nil || r.RatioHigh == nil {
+		if r.Note != "" {
+			return r.Note
+		}
+		return "not measured"
+	}
+	worst, best := *r.RatioLow, *r.RatioHigh
+	if r.Unit == "ns" { // less is better: turn it round
+		worst, best = 1 / *r.RatioHigh, 1 / *r.RatioLow
+	}
+	switch {
+	case worst > 1+margin:
+		return fmt.Sprintf("faster than %s", r.RivalName)
+	case worst >= 1-margin:
+		return fmt.Sprintf("as fast as %s", r.RivalName)
+	case best < 1-margin:
+		return fmt.Sprintf("slower than %s", r.RivalName)
+	}
+	return "not decided: measure longer"
+}
+
+// progress writes over one line of a terminal, and nothing elsewhere.
+type progress struct {
+	w    io.Writer
+	term terminal
+	last time.Time
+}
+
+func (p *progress) show(name string) func(bench.Progress) {
+	if !p.term.on {
+		return nil
+	}
+	const every = 100 * time.Millisecond
+	return func(b bench.Progress) {
+		if now := time.Now(); now.Sub(p.last) >= every {
+			p.last = now
+			line := fmt.Sprintf("%s: row %d of %d, %s, batch %d: %d of %d rounds", name, b.Row+1,
+				b.Rows, b.Case, b.Batch, b.Pair, b.Pairs)
+			fmt.Fprintf(p.w, "\r%s%s", cut(line, p.term.columns-1), escToLineEnd)
+		}
+	}
+}
+
+func (p *progress) clear() {
+	if p.term.on {
+		fmt.Fprintf(p.w, "\r%s", escToLineEnd)
+	}
+}

@@ -1,0 +1,128 @@
+package command
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+
+	"github.com/shmring/shmring/ctl"
+)
+
+// usageError is a command line that no verb can make sense of.
+type usageError struct {
+	verb string
+	err  error
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// opError says what the command did to which queue when it failed.
+type opError struct {
+	op, name string
+	problem  *ctl.Problem
+}
+
+func (e *opError) Error() string { return e.problem.Message }
+
+func opFailed(op, name string, err error) error {
+	return &opError{op: op, name: name, problem: ctl.NewProblem(err)}
+}
+
+// finish reports what a command returned and turns it into the exit code: of several errors, the
+// code is the first one's.
+func finish(err error, stderr io.Writer, asJSON bool) int {
+	if err == nil || errors.Is(err, syscall.EPIPE) { // the reader has seen enough
+		return ctl.CodeOK
+	}
+	if list, ok := err.(interface{ Unwrap() []error }); ok {
+		code := ctl.CodeOK
+		for _, e := range list.Unwrap() {
+			if c := finish(e, stderr, asJSON); code == ctl.CodeOK {
+				code = c
+			}
+		}
+		return code
+	}
+	e := asOpError(err)
+	if asJSON {
+		printErrorJSON(stderr, e)
+	} else {
+		printErrorText(stderr, e)
+	}
+	return e.problem.Code
+}
+
+func asOpError(err error) *opError {
+	var op *opError
+	if errors.As(err, &op) {
+		return op
+	}
+	var usage *usageError
+	if errors.As(err, &usage) {
+		// The first line says what is wrong, the rest what was perhaps meant.
+		message, meant, _ := strings.Cut(err.Error(), "\n")
+		hint := strings.Join(append(strings.Fields(meant), "see: shmctl"), " ")
+		if usage.verb != "" {
+			hint += " " + usage.verb
+		}
+		hint += " --help"
+		return &opError{op: usage.verb, problem: &ctl.Problem{Message: message, Hint: &hint,
+			Code: ctl.CodeUsage}}
+	}
+	return &opError{problem: ctl.NewProblem(err)}
+}
+
+func printErrorText(w io.Writer, e *opError) {
+	where := strings.TrimSpace(e.op + " " + printable(e.name))
+	if where != "" {
+		where += ": "
+	}
+	fmt.Fprintf(w, "shmctl: %s%s\n", where, e.problem.Message)
+	if e.problem.Hint != nil {
+		fmt.Fprintf(w, "  %s\n", *e.problem.Hint)
+	}
+}
+
+// errorBody is an error as JSON prints it; what does not apply is null.
+type errorBody struct {
+	Op   *string `json:"op"`
+	Name *string `json:"name"`
+	ctl.Problem
+}
+
+func printErrorJSON(w io.Writer, e *opError) {
+	b := errorBody{Op: orNil(e.op), Name: orNil(e.name), Problem: *e.problem}
+	text, err := json.Marshal(struct {
+		Schema string    `json:"schema"`
+		Error  errorBody `json:"error"`
+	}{schemaName, b})
+	if err == nil {
+		fmt.Fprintf(w, "%s\n", text)
+	}
+}
+
+func orNil(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// wantsJSON looks for the output flag by itself, for errors of a command line that was not parsed.
+func wantsJSON(args []string) bool {
+	for i, a := range args {
+		switch {
+		case a == "--":
+			return false
+		case a == "-j" || a == "--json" || a == "-ojson" || a == "-o=json" || a == "--output=json":
+			return true
+		case (a == "-o" || a == "--output") && i+1 < len(args) && args[i+1] == "json":
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,117 @@
+package command
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shmring/shmring/ctl"
+)
+
+func newList() *cobra.Command {
+	l := &look{op: "ls", render: listLines}
+	cmd := &cobra.Command{
+		Use:     "ls [NAME|GLOB]...",
+		Aliases: []string{"list"},
+		Short:   "List queues, one a line",
+		Long: `List queues, one a line: all of the directory, or those that are named.
+
+SLOTS is what each lane holds, LANES how many writers are attached of how many can be. DEPTH counts
+entries that take up room, FULL% how full the fullest lane is, HIGH the most entries that ever
+waited in one. POSTED and READ count entries, WAKES the system calls with which writers woke the
+reader, SUPPR the publishes that needed none. STATE is open, full, overrun, closed, no-reader (left
+for a successor), dead-reader, lock-lost, damaged-lane or error.
+
+Numbers of a queue in use are each true at some moment, not all at the same one.`,
+		Example: `  shmctl ls                     all queues of this user
+  shmctl ls 'order*' -w         those that match, once a second
+  shmctl ls -w=200ms -H         five times a second, without heading
+  shmctl ls -j | jq '.queues[] | select(.depth > 0) | .name'`,
+		RunE: l.run,
+	}
+	l.flags(cmd)
+	return cmd
+}
+
+// listLines is the table of queues. Rates stand beside totals once there are any.
+func listLines(queues []ctl.Queue, o *output, s style) []string {
+	rates := false
+	for i := range queues {
+		rates = rates || queues[i].PerSecond != nil
+	}
+	t := &table{columns: []column{left("NAME"), left("FORMAT"), right("SLOTS"), right("LANES"),
+		right("DEPTH"), right("FULL%"), right("HIGH"), right("POSTED"), right("READ"),
+		right("WAKES"), right("SUPPR")}}
+	if rates {
+		t.columns = append(t.columns, right("IN/s"), right("OUT/s"), right("WAKES/s"))
+	}
+	t.columns = append(t.columns, right("SIZE"), left("READER"), left("STATE"))
+	for i := range queues {
+		t.add(listRow(&queues[i], rates, o)...)
+	}
+	return t.lines(!o.noHeader, s)
+}
+
+func listRow(q *ctl.Queue, rates bool, o *output) []string {
+	num := func(n *uint64) string { return orDash(n, o.number) }
+	row := []string{printable(q.Name), orDash(q.Format, printable), num(q.Capacity), lanesOf(q),
+		num(q.Depth), fullest(q), num(q.HighWater), num(q.Posted), num(q.Read), num(q.Wakes),
+		num(q.WakesSuppressed)}
+	if rates {
+		if r := q.PerSecond; r != nil {
+			row = append(row, o.rate(r.Posted), o.rate(r.Read), o.rate(r.Wakes))
+		} else {
+			row = append(row, "-", "-", "-")
+		}
+	}
+	state := q.Health()
+	if q.Error != nil {
+		state += ": " + q.Error.Message
+	}
+	return append(row, orDash(q.SizeBytes, o.bytes), processWords(q.Reader), state)
+}
+
+func orDash[T any](v *T, f func(T) string) string {
+	if v == nil {
+		return "-"
+	}
+	return f(*v)
+}
+
+func lanesOf(q *ctl.Queue) string {
+	if q.MaxLanes == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%d/%d", q.Writers(), *q.MaxLanes)
+}
+
+// fullest returns how full the fullest lane is: a lane that is full stops its writer, whatever
+// room the others have.
+func fullest(q *ctl.Queue) string {
+	if q.Capacity == nil {
+		return "-"
+	}
+	var most uint64
+	for i := range q.Lanes {
+		if d := q.Lanes[i].Depth; d != nil {
+			most = max(most, *d)
+		}
+	}
+	return strconv.FormatFloat(100*float64(most)/float64(*q.Capacity), 'f', 1, 64)
+}
+
+// processWords names a process: its number, its command if known, and what is wrong with it.
+func processWords(p *ctl.Process) string {
+	if p == nil || p.PID == nil {
+		return "-"
+	}
+	words := strconv.Itoa(*p.PID)
+	if p.Command != nil {
+		words += " " + *p.Command
+	}
+	if p.Life != nil && *p.Life != "alive" {
+		words += " (" + *p.Life + ")"
+	}
+	return words
+}

@@ -1,0 +1,450 @@
+package command
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+func init() {
+	roles["reader"] = readerRole
+	roles["writer"] = writerRole
+}
+
+// newDir is a directory of queues for one test, which becomes the default one.
+func newDir(t testing.TB) *shm.Dir {
+	t.Helper()
+	path, err := os.MkdirTemp(os.Getenv(shm.EnvDir), "test-")
+	must(t, err)
+	d, err := shm.OpenDir(path)
+	must(t, err)
+	t.Setenv(shm.EnvDir, path)
+	t.Cleanup(func() {
+		must(t, d.Close())
+		must(t, os.RemoveAll(path))
+	})
+	return d
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// leave makes a queue with entries in it that nobody uses any more.
+func leave(t testing.TB, d *shm.Dir, name string, entries uint64) {
+	t.Helper()
+	q, err := cq.Create(d, name, cq.Options{Size: 8, MaxLanes: 4, Lifetime: cq.Persistent})
+	must(t, err)
+	w, err := cq.Attach(t.Context(), d, name, cq.WriterOptions{})
+	must(t, err)
+	for i := range entries {
+		must(t, w.Post(&cq.Entry{Context: i}))
+	}
+	must(t, w.Close())
+	must(t, q.Detach())
+}
+
+func TestExitCodes(t *testing.T) {
+	d := newDir(t)
+	leave(t, d, "good", 3)
+	// damaged, of another version, open to others, unreadable as a queue
+	for name, offset := range map[string]int64{"damaged": 0x100, "version": 0xc} {
+		leave(t, d, name, 0)
+		scribble(t, filepath.Join(d.Path(), name, "reader"), offset)
+	}
+	leave(t, d, "loose", 0)
+	must(t, os.Chmod(filepath.Join(d.Path(), "loose"), 0o755))
+	leave(t, d, "cut", 0)
+	must(t, os.Truncate(filepath.Join(d.Path(), "cut", "reader"), 5000))
+	for _, c := range []struct {
+		args string
+		code int
+		hint string
+	}{
+		{"show good", 0, ""}, {"ls good", 0, ""}, {"ls", 0, ""}, {"ls nothing*", 0, ""},
+		{"show nope", 3, "shmctl ls lists"}, {"ls nope", 3, "shmctl ls lists"},
+		{"show damaged", 1, "remove the object"}, {"show cut", 1, "cut"},
+		{"show version", 6, "one version of the library"}, {"show loose", 4, "chmod"},
+		{"show a/b", 2, "slash"}, {"show good nope", 3, "shmctl ls lists"},
+		{"show nope damaged", 3, "remove the object"}, {"ls --dir /nonexistent", 3, "first queue"},
+		{"show nope --dir " + d.Path(), 3, "ls --dir " + d.Path()},
+		{"ls --dir /etc/passwd", 4, "remove what stands there"}, {"ls -w nope", 3, "shmctl ls"},
+	} {
+		args := strings.Fields(c.args)
+		r := run(t, args...)
+		if r.code != c.code || !strings.Contains(r.stderr, c.hint) ||
+			(r.stderr == "") != (c.code == 0) {
+			t.Errorf("%s: exit %d, want %d; %s", c.args, r.code, c.code, r.stderr)
+		}
+		r = run(t, append(args, "-j")...)
+		for line := range strings.Lines(r.stderr) {
+			if p := failure(t, line); p.Op != args[0] || p.Message == "" {
+				t.Errorf("%s -j: %+v", c.args, p)
+			}
+		}
+		if r.stdout != "" {
+			valid(t, r.stdout)
+		}
+		if r.code != c.code {
+			t.Errorf("%s -j: exit %d, want %d", c.args, r.code, c.code)
+		}
+	}
+}
+
+// scribble changes a byte of a file.
+func scribble(t testing.TB, path string, offset int64) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	b := make([]byte, 1)
+	_, err = f.ReadAt(b, offset)
+	must(t, err)
+	b[0] ^= 0x55
+	_, err = f.WriteAt(b, offset)
+	must(t, err)
+}
+
+// TestListKeepsGoing has everything in the directory that does not belong there.
+func TestListKeepsGoing(t *testing.T) {
+	d := newDir(t)
+	leave(t, d, "good", 3)
+	leave(t, d, "damaged", 0)
+	scribble(t, filepath.Join(d.Path(), "damaged", "reader"), 0x100)
+	must(t, os.Mkdir(filepath.Join(d.Path(), "empty"), 0o700))
+	must(t, os.WriteFile(filepath.Join(d.Path(), "file"), []byte("x"), 0o600))
+	must(t, os.Mkdir(filepath.Join(d.Path(), "bad\nname"), 0o700))
+	must(t, os.Symlink("good", filepath.Join(d.Path(), "link")))
+	must(t, os.Mkdir(filepath.Join(d.Path(), "fifo"), 0o700))
+	must(t, unix.Mkfifo(filepath.Join(d.Path(), "fifo", "reader"), 0o600))
+	// Writers that have not noticed yet hold the rest of a destroyed queue.
+	q, err := cq.Create(d, "destroyed", cq.Options{Size: 8})
+	must(t, err)
+	w, err := cq.Attach(t.Context(), d, "destroyed", cq.WriterOptions{})
+	must(t, err)
+	must(t, q.Close())
+
+	got := map[string]int{}
+	for _, q := range queues(t, ok(t, "ls", "-j")) {
+		got[q.Name] = 0
+		if q.Error != nil {
+			got[q.Name] = q.Error.Code
+		}
+	}
+	want := map[string]int{"good": 0, "damaged": 1, "bad\nname": 2, "fifo": 1, "destroyed": 3}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if text := ok(t, "ls"); !strings.Contains(text, `"bad\nname"`) ||
+		!strings.Contains(text, "destroyed by its reader") {
+		t.Errorf("ls:\n%s", text)
+	}
+	must(t, w.Close())
+	if text := ok(t, "ls", "dest*", "-H"); text != "" {
+		t.Errorf("still there: %s", text)
+	}
+}
+
+func TestNoDirectoryYet(t *testing.T) {
+	path := filepath.Join(newDir(t).Path(), "later")
+	t.Setenv(shm.EnvDir, path)
+	if q := queues(t, ok(t, "ls", "-j")); len(q) != 0 {
+		t.Errorf("%v", q)
+	}
+	if r := run(t, "show", "orders"); r.code != 3 {
+		t.Errorf("exit %d, %s", r.code, r.stderr)
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("looking made the directory: %v", err)
+	}
+}
+
+// state is all that looking must not change: content, and what the file system notes of changes.
+func state(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	must(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return err
+		}
+		sum := [sha256.Size]byte{}
+		if e.Type().IsRegular() {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			sum = sha256.Sum256(content)
+		}
+		out[path] = fmt.Sprintf("mode %o links %d size %d mtime %d ctime %d ino %d sha256 %x",
+			st.Mode, st.Nlink, st.Size, st.Mtim.Nano(), st.Ctim.Nano(), st.Ino, sum)
+		return nil
+	}))
+	return out
+}
+
+func TestLookingChangesNothing(t *testing.T) {
+	d := newDir(t)
+	leave(t, d, "orders", 5)
+	leave(t, d, "fills", 0)
+	leave(t, d, "damaged", 1)
+	scribble(t, filepath.Join(d.Path(), "damaged", "reader"), 0x100)
+	// One that is in use, by this process, which does nothing meanwhile.
+	q, err := cq.Create(d, "idle", cq.Options{Size: 8, Wait: cq.WaitFD})
+	must(t, err)
+	defer q.Close()
+	w, err := cq.Attach(t.Context(), d, "idle", cq.WriterOptions{})
+	must(t, err)
+	defer w.Close()
+	must(t, w.Post(&cq.Entry{}))
+
+	before := state(t, d.Path())
+	ok(t, "ls")
+	ok(t, "ls", "-j")
+	ok(t, "show", "orders", "fills", "idle", "-j")
+	run(t, "show", "*")
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
+	defer cancel()
+	for _, format := range []string{"table", "json"} {
+		if r := runContext(t, ctx, "ls", "-w=5ms", "-o", format); r.code != 0 {
+			t.Errorf("watch: exit %d, %s", r.code, r.stderr)
+		}
+	}
+	if diff := cmp.Diff(before, state(t, d.Path())); diff != "" {
+		t.Errorf("looking changed (-before +after):\n%s", diff)
+	}
+}
+
+// TestLookingTakesNoLock lets a reader and a writer come while somebody looks.
+func TestLookingTakesNoLock(t *testing.T) {
+	d := newDir(t)
+	leave(t, d, "orders", 2)
+	m := ctl.NewMonitor(d)
+	defer m.Close()
+	_, err := m.List()
+	must(t, err)
+	q, err := cq.Adopt(d, "orders", cq.Options{})
+	must(t, err)
+	w, err := cq.Attach(t.Context(), d, "orders", cq.WriterOptions{})
+	must(t, err)
+	one, err := m.Show("orders")
+	must(t, err)
+	if *one.Generation != 2 || *one.Reader.Life != "alive" || *one.Lanes[1].Generation != 2 {
+		t.Errorf("%+v", one)
+	}
+	must(t, w.Close())
+	must(t, q.Close())
+	if left, err := m.List(); err != nil || len(left) != 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+}
+
+// readerRole creates the queue and reads until its standard input ends.
+func readerRole() {
+	d, err := shm.OpenDir("")
+	exitOn(err)
+	q, err := cq.Create(d, "live", cq.Options{Size: 64, MaxLanes: 4})
+	exitOn(err)
+	fmt.Println("ready")
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+		cancel()
+	}()
+	for buf := make([]cq.Context, 16); ctx.Err() == nil; {
+		_, _ = cq.ReadContext(ctx, q, buf)
+	}
+	exitOn(q.Close())
+}
+
+// writerRole posts as many entries as its standard input says, then waits for the end.
+func writerRole() {
+	d, err := shm.OpenDir("")
+	exitOn(err)
+	w, err := cq.Attach(context.Background(), d, "live", cq.WriterOptions{})
+	exitOn(err)
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		n, err := strconv.Atoi(in.Text())
+		exitOn(err)
+		for n > 0 {
+			if w.Post(&cq.Entry{}) == nil {
+				n--
+			} else {
+				runtime.Gosched()
+			}
+		}
+		fmt.Println("done")
+	}
+	exitOn(w.Close())
+}
+
+func exitOn(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// peer is a child process that is spoken to line by line.
+type peer struct {
+	t    testing.TB
+	pid  int
+	in   interface{ Write([]byte) (int, error) }
+	out  *bufio.Reader
+	kill func()
+	quit func()
+}
+
+func start(t testing.TB, role string) *peer {
+	t.Helper()
+	c := shmtest.Child(t, role)
+	in, err := c.StdinPipe()
+	must(t, err)
+	out, err := c.StdoutPipe()
+	must(t, err)
+	must(t, c.Start())
+	p := &peer{t: t, pid: c.Process.Pid, in: in, out: bufio.NewReader(out)}
+	p.kill = func() { _ = c.Process.Kill(); _ = c.Wait() }
+	p.quit = func() { _ = in.Close(); must(t, c.Wait()) }
+	return p
+}
+
+// say sends a line, if there is one, and waits for the answer.
+func (p *peer) say(line, answer string) {
+	p.t.Helper()
+	if line != "" {
+		_, err := p.in.Write([]byte(line + "\n"))
+		must(p.t, err)
+	}
+	got, err := p.out.ReadString('\n')
+	if err != nil || got != answer+"\n" {
+		p.t.Fatalf("%q, %v, want %q", got, err, answer)
+	}
+}
+
+func showOne(t testing.TB, name string) ctl.Queue {
+	t.Helper()
+	listed := queues(t, ok(t, "ls", name, "-j"))
+	shown := queues(t, ok(t, "show", name, "-j"))
+	if len(listed) != 1 || len(shown) != 1 || listed[0].Name != name || shown[0].Name != name {
+		t.Fatalf("ls %v, show %v", listed, shown)
+	}
+	return shown[0]
+}
+
+func TestLiveQueue(t *testing.T) {
+	newDir(t)
+	reader := start(t, "reader")
+	reader.say("", "ready")
+	writers := []*peer{start(t, "writer"), start(t, "writer")}
+	for i, n := range []string{"1000", "234"} {
+		writers[i].say(n, "done")
+	}
+	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", reader.pid))
+	must(t, err)
+	command := strings.TrimSpace(string(comm))
+
+	var q ctl.Queue
+	eventually(t, "all is read and the reader sleeps", func() bool {
+		q = showOne(t, "live")
+		return *q.Read == 1234 && q.Bell.Armed && q.Bell.Direct
+	})
+	if *q.Posted != 1234 || *q.Depth != 0 || *q.Head != 1234 || *q.Tail != 1234 ||
+		*q.Capacity != 64 || *q.State != "open" || *q.Publishes != 1234 ||
+		*q.Wakes+*q.WakesSuppressed < *q.Publishes || *q.HighWater > 64 || *q.AgeNs <= 0 {
+		t.Errorf("queue %+v", q)
+	}
+	if *q.Reader.PID != reader.pid || *q.Reader.Command != command || !*q.Reader.Alive {
+		t.Errorf("reader %+v", q.Reader)
+	}
+	var posted []uint64
+	var pids []int
+	for _, l := range q.Lanes[1:] {
+		posted, pids = append(posted, *l.Posted), append(pids, *l.PID)
+		if *l.Command != command || !*l.Alive || *l.Life != "alive" {
+			t.Errorf("lane %+v", l)
+		}
+	}
+	slices.Sort(posted)
+	slices.Sort(pids)
+	wantPIDs := []int{writers[0].pid, writers[1].pid}
+	slices.Sort(wantPIDs)
+	if !slices.Equal(posted, []uint64{234, 1000}) || !slices.Equal(pids, wantPIDs) {
+		t.Errorf("posted %v by %v, want 234 and 1000 by %v", posted, pids, wantPIDs)
+	}
+
+	writers[0].kill()
+	for _, l := range showOne(t, "live").Lanes {
+		if dead := *l.PID == writers[0].pid; *l.Alive == dead || (*l.Life == "dead") != dead ||
+			(l.Command == nil) != dead {
+			t.Errorf("after a writer was killed: lane %+v", l)
+		}
+	}
+	reader.kill()
+	q = showOne(t, "live")
+	if *q.Reader.Alive || *q.Reader.Life != "dead" || q.Health() != "dead-reader" {
+		t.Errorf("after the reader was killed: %+v, %s", q.Reader, q.Health())
+	}
+	if text := ok(t, "ls"); !strings.Contains(text, "dead-reader") {
+		t.Errorf("ls:\n%s", text)
+	}
+	writers[1].quit()
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for range 2000 {
+		if ok() {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Fatal("never: ", what)
+}
+
+// TestHostileQueue prints what a peer made of a queue that is in order otherwise.
+func TestHostileQueue(t *testing.T) {
+	d := newDir(t)
+	leave(t, d, "orders", 2)
+	f, err := os.OpenFile(filepath.Join(d.Path(), "orders", "lane-0001"), os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	var word [8]byte
+	binary.LittleEndian.PutUint64(word[:], 1<<40)
+	_, err = f.WriteAt(word[:], 4096) // the tail, first word of the lane's page
+	must(t, err)
+	q := showOne(t, "orders")
+	if q.Error != nil || q.Lanes[1].Error == nil || q.Health() != "no-reader" || *q.Tail != 0 {
+		t.Errorf("%+v", q)
+	}
+	if text := ok(t, "show", "orders"); !strings.Contains(text, "distance of tail from head is") {
+		t.Errorf("show:\n%s", text)
+	}
+}

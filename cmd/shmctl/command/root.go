@@ -1,0 +1,61 @@
+// Package command is the command line of shmctl, one file a verb.
+package command
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shmring/shmring/shm"
+)
+
+const rootLong = `shmctl looks at completion queues in shared memory while they are in use, without
+changing a byte of them.
+
+Queues live in a directory of files: --dir, or else $` + shm.EnvDir + `, or else
+/dev/shm/shmring-UID. Results go to standard output, everything else to standard error.
+
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 not found, 4 no permission, 6 other version.`
+
+// Main runs one command line, without the program's name, and returns the exit code.
+func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(append([]string{}, args...)) // nil would mean those of the process
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	// Until a verb runs, whatever goes wrong is wrong usage.
+	running := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { running = true }
+	cmd, err := root.ExecuteContextC(ctx)
+	if err != nil && !running {
+		err = &usageError{verb: verbPath(cmd), err: err}
+	}
+	return finish(err, stderr, wantsJSON(args))
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:               "shmctl",
+		Short:             "Look at, show and measure completion queues in shared memory",
+		Long:              rootLong,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
+	}
+	root.AddCommand(newList(), newShow(), newBench(), newVersion())
+	return root
+}
+
+// verbPath is the verb as errors name it: without the program.
+func verbPath(cmd *cobra.Command) string {
+	if cmd == nil || !cmd.HasParent() {
+		return ""
+	}
+	path := cmd.Name()
+	for p := cmd.Parent(); p != nil && p.HasParent(); p = p.Parent() {
+		path = p.Name() + " " + path
+	}
+	return path
+}

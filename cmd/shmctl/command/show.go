@@ -1,0 +1,205 @@
+package command
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shmring/shmring/ctl"
+)
+
+func newShow() *cobra.Command {
+	l := &look{op: "show", render: showLines}
+	cmd := &cobra.Command{
+		Use:   "show NAME|GLOB...",
+		Short: "Show all that is known of queues and their lanes",
+		Long: `Show all that is known of queues and their lanes: a key and a value a line, with the
+keys of the JSON form (with -n in full), then a table of lanes. What is not known is "-".
+
+Head is the first entry that the reader did not give back, peeked the first that its application has
+not got, tail the next that will be posted. Lane 0 belongs to the reader's own process.`,
+		Example: `  shmctl show orders            everything, once
+  shmctl show orders -w         again every second, with rates
+  shmctl show 'order*' -n       numbers in full
+  shmctl show orders -j | jq '.queues[0].lanes[] | {row, pid, command, depth}'`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: l.run,
+	}
+	l.flags(cmd)
+	return cmd
+}
+
+func showLines(queues []ctl.Queue, o *output, s style) []string {
+	var out []string
+	for i := range queues {
+		if i > 0 {
+			out = append(out, "")
+		}
+		out = append(out, showQueue(&queues[i], o, s)...)
+	}
+	return out
+}
+
+// showQueue prints the fields of a queue in the order of the struct, so that none is forgotten.
+func showQueue(q *ctl.Queue, o *output, s style) []string {
+	out := []string{s.bold(printable(q.Name))}
+	add := func(key, value string) {
+		if !o.raw { // numbers have their units with them
+			key = strings.TrimSuffix(strings.TrimSuffix(key, "_bytes"), "_ns")
+		}
+		out = append(out, fmt.Sprintf("  %-17s %s", key+":", value))
+	}
+	if q.Error != nil {
+		add("path", printable(q.Path))
+		add("state", s.state("error: "+q.Error.Message))
+		return out
+	}
+	v := reflect.ValueOf(*q)
+	for i := range v.NumField() {
+		key := jsonKey(v.Type().Field(i))
+		switch f := v.Field(i).Interface().(type) {
+		case *ctl.Process:
+			add(key, processLine(f))
+		case *ctl.Bell:
+			add(key, bellLine(f))
+		case *ctl.Rates:
+			if f != nil {
+				add(key, ratesLine(f, o))
+			}
+		default:
+			switch key {
+			case "name", "error", "lanes": // printed before and after
+			case "state":
+				add(key, s.state(q.Health()))
+			default:
+				add(key, valueText(key, v.Field(i), o))
+			}
+		}
+	}
+	out = append(out, "  lanes:")
+	for _, line := range laneLines(q.Lanes, o, s) {
+		out = append(out, "    "+line)
+	}
+	return out
+}
+
+func jsonKey(f reflect.StructField) string {
+	key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return key
+}
+
+// valueText prints a scalar, or a pointer to one.
+func valueText(key string, v reflect.Value, o *output) string {
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return "-"
+		}
+		v = v.Elem()
+	}
+	switch x := v.Interface().(type) {
+	case uint64:
+		if strings.HasSuffix(key, "_bytes") {
+			return o.bytes(x)
+		}
+		return o.number(x)
+	case int64: // the only ones are times
+		if o.raw {
+			return strconv.FormatInt(x, 10)
+		}
+		return duration(x)
+	case time.Time:
+		return x.Format(time.RFC3339)
+	case string:
+		return printable(x)
+	}
+	return fmt.Sprint(v.Interface())
+}
+
+// duration keeps three digits or so of a time.
+func duration(ns int64) string {
+	d := time.Duration(ns)
+	switch {
+	case d >= time.Minute:
+		return d.Round(time.Second).String()
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond).String()
+	}
+	return d.Round(10 * time.Microsecond).String()
+}
+
+func processLine(p *ctl.Process) string {
+	if p == nil || p.PID == nil {
+		return "-"
+	}
+	words := []string{"pid " + strconv.Itoa(*p.PID)}
+	if p.Command != nil {
+		words = append(words, "command "+*p.Command)
+	}
+	if p.Life != nil {
+		words = append(words, *p.Life)
+	}
+	return strings.Join(words, ", ")
+}
+
+func bellLine(b *ctl.Bell) string {
+	if b == nil {
+		return "-"
+	}
+	words := "not armed"
+	if b.Armed {
+		words = "armed"
+	}
+	for _, w := range []struct {
+		on   bool
+		text string
+	}{{b.Direct, "read sleeps"}, {b.FD, "descriptor"}, {b.Member, "in a set"},
+		{b.SignalPending, "signal pending"}} {
+		if w.on {
+			words += ", " + w.text
+		}
+	}
+	return fmt.Sprintf("%s, seq %d, rung %d, epoch %d, ready lanes %d", words, b.Seq, b.Rung,
+		b.Epoch, b.ReadyLanes)
+}
+
+func ratesLine(r *ctl.Rates, o *output) string {
+	return fmt.Sprintf("posted %s, read %s, wakes %s, suppressed %s", o.rate(r.Posted),
+		o.rate(r.Read), o.rate(r.Wakes), o.rate(r.WakesSuppressed))
+}
+
+func laneLines(lanes []ctl.Lane, o *output, s style) []string {
+	t := &table{columns: []column{right("ROW"), right("PID"), left("COMMAND"), right("GEN"),
+		right("HEAD"), right("PEEKED"), right("TAIL"), right("DEPTH"), right("HIGH"),
+		right("PUBLISHES"), right("WAKES"), right("SUPPR"), right("REFUSED"), left("ORDER"),
+		left("STATE")}}
+	for i := range lanes {
+		l := &lanes[i]
+		num := func(n *uint64) string { return orDash(n, o.number) }
+		t.add(strconv.Itoa(l.Row), orDash(l.PID, strconv.Itoa), orDash(l.Command, printable),
+			num(l.Generation), num(l.Head), num(l.Peeked), num(l.Tail), num(l.Depth),
+			num(l.HighWater), num(l.Publishes), num(l.Wakes), num(l.WakesSuppressed),
+			num(l.Refused), orDash(l.Order, printable), laneState(l))
+	}
+	return t.lines(!o.noHeader, s)
+}
+
+// laneState is how the writer stands, then what there is to say about the lane.
+func laneState(l *ctl.Lane) string {
+	if l.Error != nil {
+		return "error: " + l.Error.Message
+	}
+	words := []string{orDash(l.Life, printable)}
+	for _, w := range []struct {
+		on   *bool
+		text string
+	}{{l.Parked, "parked"}, {l.Overrun, "overrun"}, {l.Poisoned, "poisoned"}, {&l.Own, "own"}} {
+		if w.on != nil && *w.on {
+			words = append(words, w.text)
+		}
+	}
+	return strings.Join(words, " ")
+}

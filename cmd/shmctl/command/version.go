@@ -1,0 +1,87 @@
+package command
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// versionInfo is what a report of a fault should begin with.
+type versionInfo struct {
+	Module   string  `json:"module"`
+	Version  *string `json:"version"`
+	Revision *string `json:"revision"` // of the source, if the build knew it
+	Modified *bool   `json:"modified"` // the source was not quite that
+	Go       string  `json:"go"`
+	OS       string  `json:"os"`
+	Arch     string  `json:"arch"`
+	ABI      string  `json:"abi"` // of shared memory: major.minor
+	Kernel   *string `json:"kernel"`
+}
+
+func newVersion() *cobra.Command {
+	var o output
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print versions of program, memory layout, Go and kernel",
+		Example: `  shmctl version
+  shmctl version -j | jq -r .version.abi`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			v := readVersion()
+			if o.json() {
+				return printJSON(cmd.OutOrStdout(), struct {
+					Schema  string      `json:"schema"`
+					Version versionInfo `json:"version"`
+				}{schemaName, v})
+			}
+			same := func(s string) string { return s }
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "shmctl %s (%s %s)\nABI    %s\nGo     %s\n"+
+				"kernel %s (%s/%s)\n", orDash(v.Version, same), v.Module, orDash(v.Revision, same),
+				v.ABI, v.Go, orDash(v.Kernel, same), v.OS, v.Arch)
+			return err
+		},
+	}
+	o.flags(cmd)
+	return cmd
+}
+
+func readVersion() versionInfo {
+	v := versionInfo{Module: "github.com/shmring/shmring", Go: runtime.Version(),
+		ABI: fmt.Sprintf("%d.%d", shm.ABIMajor, shm.ABIMinor), OS: runtime.GOOS, Arch: runtime.GOARCH, Kernel: kernelRelease()}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	if info.Main.Path == v.Module && info.Main.Version != "" {
+		v.Version = &info.Main.Version
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			v.Revision = &s.Value
+		case "vcs.modified":
+			v.Modified = new(s.Value == "true")
+		}
+	}
+	return v
+}
+
+// kernelRelease returns nil where there is no /proc.
+func kernelRelease() *string {
+	text, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return nil
+	}
+	release := strings.TrimSpace(string(text))
+	return &release
+}

@@ -1,0 +1,10 @@
+// Command shmctl looks at shared-memory completion queues, shows what they do, and measures them.
+package main
+
+import (
+	"os"
+
+	"github.com/shmring/shmring/cmd/shmctl/command"
+)
+
+func main() { os.Exit(command.Process()) }
