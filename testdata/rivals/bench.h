@@ -37,7 +37,8 @@
 #define EVENT_FD_0 4
 #define EVENT_FD_1 5
 
-#define SETTLE_NS 20000000 /* both spin so long before a round: the Go runtime needs it, see below */
+#define SETTLE_NS 20000000 /* both spin so long before a round, see below */
+#define THINK_NS 30000 /* before a wake, so that whoever is woken sleeps */
 #define PROBE_TRIPS 64
 #define PROBE_BURSTS 5
 
@@ -73,13 +74,13 @@ static void barrier(uint64_t epoch)
 }
 
 /*
- * The runtime of a Go program that was idle looks every 20 us at what its threads do, and only after
- * some 20 ms every 10 ms: a process that keeps spinning is measured, not one that just woke up. In
+ * The runtime of a Go program that was idle looks every 20 us at what its threads do, and only
+ * after some 20 ms every 10 ms: a process that keeps spinning is measured, not one that just woke up. In
  * C this changes nothing, but both sides must heat the processors alike.
  */
-static void settle(void)
+static void spin_for(uint64_t ns)
 {
-	for (uint64_t end = now_ns() + SETTLE_NS; now_ns() < end;)
+	for (uint64_t end = now_ns() + ns; now_ns() < end;)
 		relax();
 }
 
@@ -166,7 +167,7 @@ int main(int argc, char **argv)
 		if (role == 0)
 			prepare(&c);
 		barrier(epoch + 1);
-		settle();
+		spin_for(SETTLE_NS);
 		double before = probe(epoch + 2);
 		barrier(epoch + 3);
 		struct answer a = run(&c);

@@ -30,13 +30,15 @@ static struct answer run(const struct command *c)
 
 	for (uint64_t i = 0; i < c->count; i++) {
 		if (role == 0) {
+			spin_for(THINK_NS);
 			ring_bell(EVENT_FD_1);
 			await(EVENT_FD_0);
 		} else {
 			await(EVENT_FD_1);
+			spin_for(THINK_NS);
 			ring_bell(EVENT_FD_0);
 		}
 	}
-	a.ns = role == 0 ? now_ns() - began : 0;
+	a.ns = role == 0 ? now_ns() - began - 2 * THINK_NS * c->count : 0;
 	return a;
 }

@@ -40,13 +40,15 @@ static struct answer run(const struct command *c)
 
 	for (uint32_t i = 1; i <= c->count; i++) {
 		if (role == 0) {
+			spin_for(THINK_NS);
 			wake(to_1, i);
 			await(to_0, i);
 		} else {
 			await(to_1, i);
+			spin_for(THINK_NS);
 			wake(to_0, i);
 		}
 	}
-	a.ns = role == 0 ? now_ns() - began : 0;
+	a.ns = role == 0 ? now_ns() - began - 2 * THINK_NS * c->count : 0;
 	return a;
 }

@@ -22,7 +22,7 @@ static inline uint64_t *slot(const struct ring *r, uint64_t i)
 	return r->slots + (i & (CAPACITY - 1)) * SLOT_WORDS;
 }
 
-/* The words of a completion: context, flags, length, buffer, data, tag, source, kind and sequence. */
+/* The words of a completion: context, flags, length, buffer, data, tag, source, meta. */
 static inline void fill(uint64_t *w, uint64_t s)
 {
 	w[0] = s;

@@ -26,8 +26,8 @@ func ringCases(o Options) []benchCase {
 	var cases []benchCase
 	for _, ours := range []string{"spsc", "spsc-xchg", "spsc-nobell"} {
 		for _, batch := range o.Batches {
-			cases = append(cases, benchCase{name: ours, batch: batch, ours: ours, rival: "spsc",
-				rivalName: "c", source: "ring", perSecond: true, pauses: throughputPauses})
+			cases = append(cases, benchCase{name: ours, batch: batch, pauses: throughputPauses,
+				ours: ours, rival: "spsc", rivalName: "c", source: "ring", perSecond: true})
 		}
 	}
 	cases = append(cases,

@@ -134,7 +134,7 @@ func (p *party) round(c command, epoch uint64) (a answer, err error) {
 	if err != nil {
 		return a, err
 	}
-	settle()
+	spinFor(settleNs)
 	before := p.probe(epoch + 2)
 	p.barrier(epoch + 3)
 	began := time.Now()
@@ -146,17 +146,20 @@ func (p *party) round(c command, epoch uint64) (a answer, err error) {
 	a = answer{checksum: sum, before: before, after: p.probe(epoch + 4)}
 	if measured {
 		a.ns = uint64(took)
+		if c.sleeps() {
+			a.ns -= 2 * thinkNs * c.count
+		}
 	}
 	return a, nil
 }
 
-// settle spins for a while before a round. After a process was idle, the Go runtime's monitor looks
+// spinFor spins. A round begins with it: after a process was idle, the Go runtime's monitor looks
 // every 20 µs at what the threads do, which interrupts one of the two processors each time, and
 // only after some 20 ms every 10 ms: what is measured is a process that keeps spinning, not one
 // that just woke up.
-func settle() {
-	for began := time.Now(); time.Since(began) < settleNs; {
-		doorbell.Pause(8)
+func spinFor(ns time.Duration) {
+	for began := time.Now(); time.Since(began) < ns; {
+		doorbell.Pause(1)
 	}
 }
 

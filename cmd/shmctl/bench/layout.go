@@ -32,6 +32,7 @@ const (
 
 const (
 	settleNs    = 20_000_000
+	thinkNs     = 30_000 // before a wake, so that whoever is woken sleeps
 	probeTrips  = 64
 	probeBursts = 5
 )

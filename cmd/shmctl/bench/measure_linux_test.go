@@ -238,7 +238,8 @@ func TestHeaderRepeatsLayout(t *testing.T) {
 		"RING_0": ring0, "RING_1": ring1, "RING_TAIL": ringTail, "RING_HEAD": ringHead,
 		"RING_SLOTS": ringSlots, "CAPACITY": capacity, "SLOT_WORDS": slotWords,
 		"MEMORY_FD": memoryFD, "EVENT_FD_0": eventFD0, "EVENT_FD_1": eventFD1,
-		"SETTLE_NS": settleNs, "PROBE_TRIPS": probeTrips, "PROBE_BURSTS": probeBursts,
+		"SETTLE_NS": settleNs, "THINK_NS": thinkNs,
+		"PROBE_TRIPS": probeTrips, "PROBE_BURSTS": probeBursts,
 	} {
 		m := regexp.MustCompile(`(?m)^#define ` + name + ` (\d+)\b`).FindSubmatch(text)
 		if m == nil || string(m[1]) != fmt.Sprint(want) {

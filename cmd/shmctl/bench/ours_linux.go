@@ -20,6 +20,9 @@ type command struct {
 // producers publish with release stores, or the other.
 func (c command) readerPays() bool { return c.name != "spsc-xchg" && c.name != "spsc-nobell" }
 
+// sleeps reports whether every message must find its reader asleep.
+func (c command) sleeps() bool { return c.name == "futex" || c.name == "eventfd" }
+
 // outlet is the writing end of one direction, with its bell.
 type outlet struct {
 	ring *ring.Producer[slot]
@@ -165,34 +168,44 @@ func (p *party) runner(c command) (func() (uint64, bool, error), error) {
 			sum, err := in.consume(c.batch, n)
 			return sum, true, err
 		}, nil
-	case c.name == "oneway" || c.name == "futex" || c.name == "eventfd":
+	case c.name == "oneway" || c.sleeps():
+		think := func() {}
+		if c.sleeps() {
+			think = func() { spinFor(thinkNs) }
+		}
 		return func() (uint64, bool, error) {
-			sum, err := p.pingpong(out, in, n)
+			sum, err := p.pingpong(out, in, n, think)
 			return sum, p.role == 0, err
 		}, nil
 	}
 	return nil, fmt.Errorf("no such command: %w", unix.EINVAL)
 }
 
-func (p *party) pingpong(out *outlet, in *inlet, n int) (sum uint64, err error) {
+func (p *party) pingpong(out *outlet, in *inlet, n int, think func()) (sum uint64, err error) {
+	if p.role == 1 {
+		got, err := in.consume(1, 1)
+		if err != nil {
+			return sum, err
+		}
+		sum += got
+		n--
+	}
 	for range n {
-		if p.role == 0 {
-			if err := out.produce(1, 1); err != nil {
-				return sum, err
-			}
+		think()
+		if err := out.produce(1, 1); err != nil {
+			return sum, err
 		}
 		got, err := in.consume(1, 1)
 		if err != nil {
 			return sum, err
 		}
 		sum += got
-		if p.role == 1 {
-			if err := out.produce(1, 1); err != nil {
-				return sum, err
-			}
-		}
 	}
-	return sum, nil
+	if p.role == 1 {
+		think()
+		err = out.produce(1, 1)
+	}
+	return sum, err
 }
 
 // swapFaces makes this process's descriptor and gives its eventfd to the other.
