@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm/shmtest"
@@ -152,5 +153,47 @@ func TestAttachRings(t *testing.T) {
 	r.read(1)
 	if r.Known() != 1 || !r.Knows(2) || r.Knows(1) {
 		t.Fatalf("%d lanes are known", r.Known())
+	}
+}
+
+// Two sleep and one gives up: the other is still to be woken.
+func TestLeavingDoesNotMuteTheOthers(t *testing.T) {
+	q := heapQueue(t, 1)
+	watchdog(t, q.String)
+	r := newReader(q, readerOptions{shared: true})
+	w := q.writer(0, ring.SeqCst)
+	done := make(chan int)
+	go func() {
+		n, _ := r.sread(1, Wait{})
+		done <- n
+	}()
+	for r.Sleeps() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if n, why := r.sread(1, Wait{DeadlineNs: Now() + 1e6}); n != 0 || why != gotNothing {
+		t.Fatal(n, why)
+	}
+	w.put(1)
+	if n := <-done; n != 1 || w.Wakes() != 1 {
+		t.Fatal(n, w.Wakes())
+	}
+}
+
+// What another goroutine took from the shared bits, between this one's look and its sleep, keeps
+// this one awake.
+func TestSecondLookSeesWhatOthersTook(t *testing.T) {
+	q := heapQueue(t, 1)
+	watchdog(t, q.String)
+	r := newReader(q, readerOptions{shared: true})
+	if more, err := r.Park(); more || err != nil {
+		t.Fatal(more, err)
+	}
+	q.writer(0, ring.SeqCst).put(1)
+	r.Lock()
+	r.Take()
+	r.Unlock()
+	r.Sleep(Wait{})
+	if r.Sleeps() != 0 {
+		t.Fatal("it slept")
 	}
 }
