@@ -256,6 +256,12 @@ func (q *Queue) start() (err error) {
 		q.bell.SetFlags(rowOverrun)
 		q.overrun = q.lanes[0]
 	}
+	if !q.opt.WritersPay {
+		// The previous reader may have parked a lane and died before it paid for that.
+		if err := doorbell.Barrier(); err != nil {
+			return err
+		}
+	}
 	// Hints died with whoever took them: look at every lane there may be.
 	return q.findLanes(true)
 }

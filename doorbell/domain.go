@@ -1,6 +1,10 @@
 package doorbell
 
-import "sync"
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+)
 
 // DomainRinger is a producer's hold on the bell of a reader's process.
 type DomainRinger struct {
@@ -57,12 +61,18 @@ func (d *Domain) Kick() {
 	wakeAll(d.hints.epoch)
 }
 
+// ErrWaiting says that another goroutine waits on the set. Two sets over the same queues do not
+// disturb each other.
+var ErrWaiting = errors.New("doorbell: another goroutine waits on this set: give each its own")
+
 // Set is a wait set: a mask over the domain's bits. Its queues must be shared, or used only by
-// the goroutine that waits on the set.
+// the goroutine that waits on the set. One goroutine at a time waits on it: while it looks at a
+// queue the list lacks that queue, and a second one would go to sleep on it.
 type Set struct {
 	d    *Domain
 	mask bitset // under d.mu
 	todo bitset // under d.mu: queues to look at before sleeping
+	busy atomic.Bool
 }
 
 // NewSet returns an empty wait set.
@@ -115,8 +125,13 @@ func (s *Set) Delete(bit int) {
 }
 
 // Wait appends the bits of the queues that have entries to dst and returns it; none at the
-// deadline, or when Stop says so. A queue stays ready until it was found empty.
+// deadline, or when Stop says so. A queue stays ready until it was found empty. ErrWaiting says
+// that another goroutine is inside.
 func (s *Set) Wait(dst []int, w Wait) ([]int, error) {
+	if !s.busy.CompareAndSwap(false, true) {
+		return dst, ErrWaiting
+	}
+	defer s.busy.Store(false)
 	for {
 		s.take() // S1
 		ready, err := s.look(dst)

@@ -115,8 +115,8 @@ func ringQueue(w uint64, h *Hints, descriptor func(uint64) int) bool {
 		wakeAll(h.epoch)
 	}
 	if w&armFD != 0 {
-		if fd := descriptor(w); fd >= 0 {
-			_ = WriteEvent(fd)
+		if fd := descriptor(w); fd < 0 || WriteEvent(fd) != nil {
+			return true // it is not rung: leave that to a producer who has a descriptor
 		}
 	}
 	h.rung.Store(seq)
