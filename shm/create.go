@@ -2,7 +2,6 @@ package shm
 
 import (
 	"errors"
-	"io/fs"
 	"math/rand/v2"
 	"syscall"
 )
@@ -11,8 +10,8 @@ import (
 // the header written, init called (it may be nil) to fill the sections, the lock taken, and only
 // then the name appears. The caller is its owner until Release, Close or death.
 //
-// Errors: [ErrName]; fs.ErrExist if the name is taken; [ErrNoSpace] with a *NoSpaceError; what
-// init returned. After an error nothing is left.
+// Errors: [ErrName]; fs.ErrExist (EEXIST) if the name is taken; [ErrNoSpace] with a
+// *NoSpaceError; what init returned. After an error nothing is left.
 func (d *Dir) Create(name string, spec Spec, init func(*Object) error) (*Object, error) {
 	const op = "create"
 	if err := checkName(op, name); err != nil {
@@ -123,7 +122,7 @@ func (b *builder) allocate(o *Object) error {
 		dirfd = b.dir.fd
 		// The link at the end decides; asking first saves the work.
 		if _, err := sysStatAt(dirfd, b.name); err == nil {
-			return fs.ErrExist
+			return syscall.EEXIST
 		}
 	}
 	total := o.header.TotalBytes

@@ -1,0 +1,213 @@
+package cq_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+// What a child is told.
+const (
+	envQueue = "SHMRING_TEST_QUEUE"
+	envLanes = "SHMRING_TEST_LANES"
+	envCount = "SHMRING_TEST_COUNT"
+	envLog   = "SHMRING_TEST_LOG"
+)
+
+func init() {
+	maps.Copy(roles, map[string]func(){
+		"writer":  childWriter,
+		"reader":  childReader,
+		"creator": childCreator,
+	})
+}
+
+// child is a running process in a role.
+type child struct {
+	*exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+func startChild(t testing.TB, role string, env ...string) *child {
+	t.Helper()
+	return start(t, shmtest.Child(t, role, env...))
+}
+
+func start(t testing.TB, cmd *exec.Cmd) *child {
+	t.Helper()
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	c := &child{Cmd: cmd, in: in, out: bufio.NewReader(out)}
+	t.Cleanup(c.kill)
+	return c
+}
+
+// line returns the next line that the child says.
+func (c *child) line(t testing.TB) string {
+	t.Helper()
+	s, err := c.out.ReadString('\n')
+	if err != nil {
+		t.Fatalf("child says nothing: %v", err)
+	}
+	return strings.TrimSpace(s)
+}
+
+// stop asks the child to end and returns what it says then.
+func (c *child) stop(t testing.TB) string {
+	t.Helper()
+	c.in.Close()
+	text, err := io.ReadAll(c.out)
+	must(t, err)
+	if err := c.Wait(); err != nil {
+		t.Errorf("child: %v", err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// kill ends the child with SIGKILL and waits; it may be called again.
+func (c *child) kill() {
+	_ = c.Process.Kill()
+	_ = c.Wait()
+	c.in.Close()
+}
+
+func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+
+// need ends a child that cannot go on.
+func need(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "child:", err)
+		os.Exit(3)
+	}
+}
+
+func number(name string, other int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+		return n
+	}
+	return other
+}
+
+// toldToStop returns a flag that the parent sets by closing the pipe.
+func toldToStop() *atomic.Bool {
+	stop := new(atomic.Bool)
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		stop.Store(true)
+	}()
+	return stop
+}
+
+// childWriter posts through some lanes at full speed, with pauses in which a reader falls asleep.
+// Every entry says its lane and its index there. It stops when told to, or after a number of
+// entries; then it keeps its lanes until it is told.
+func childWriter() {
+	d, err := shm.OpenDir("")
+	need(err)
+	stop, count := toldToStop(), uint64(number(envCount, 1<<40))
+	var all sync.WaitGroup
+	for range number(envLanes, 1) {
+		w, err := cq.Attach(context.Background(), d, os.Getenv(envQueue), cq.WriterOptions{Wait: true})
+		need(err)
+		say("lane %d", w.Lane())
+		all.Go(func() {
+			writeLane(w, stop, count)
+			for !stop.Load() { // or the lane would go to another one
+				time.Sleep(time.Millisecond)
+			}
+			need(w.Close())
+		})
+	}
+	all.Wait()
+}
+
+func writeLane(w *cq.Writer, stop *atomic.Bool, count uint64) {
+	batch := make([]cq.Entry, 7)
+	for round := 0; w.Next() < count && !stop.Load(); round++ {
+		at := w.Next()
+		n := int(min(uint64(1+round%len(batch)), count-at))
+		for i := range batch[:n] {
+			batch[i] = cq.Entry{Context: uint64(w.Lane()), Tag: at + uint64(i),
+				Data: ^(at + uint64(i)), Src: cq.AddrNotAvail}
+		}
+		if _, err := w.PostBatch(batch[:n]); err == cq.ErrFull {
+			runtime.Gosched()
+		} else {
+			need(err)
+		}
+		if round%500 == 499 {
+			time.Sleep(300 * time.Microsecond)
+		}
+	}
+}
+
+// A record of the log: an entry, with a mark if it may have been seen before; or a reader's start.
+const (
+	logAgain = 1 << 47
+	logStart = 1<<64 - 1
+)
+
+// childReader takes the queue over and appends each entry to the log before it releases it. It
+// never stops by itself.
+func childReader() {
+	d, err := shm.OpenDir("")
+	need(err)
+	q, err := cq.Adopt(d, os.Getenv(envQueue), cq.Options{})
+	need(err)
+	log, err := os.OpenFile(os.Getenv(envLog), os.O_WRONLY|os.O_APPEND, 0)
+	need(err)
+	// A kill cuts a write at the end of a page, which no record crosses.
+	_, err = log.Write(binary.LittleEndian.AppendUint64(nil, logStart))
+	need(err)
+	say("reading")
+	for round := 0; ; round++ {
+		es, err := q.PeekContext(context.Background(), 1+round%50)
+		need(err)
+		var text []byte
+		for i := range es {
+			r := es[i].Context<<48 | es[i].Tag
+			if es[i].Data != ^es[i].Tag {
+				r = 0 // no lane: the parent complains
+			}
+			if q.Redelivered() {
+				r |= logAgain
+			}
+			text = binary.LittleEndian.AppendUint64(text, r)
+		}
+		_, err = log.Write(text)
+		need(err)
+		need(q.Release(len(es)))
+	}
+}
+
+// childCreator makes a queue and keeps it, without reading.
+func childCreator() {
+	d, err := shm.OpenDir("")
+	need(err)
+	o := cq.Options{Size: 8, Lifetime: cq.Lifetime(number(envCount, 0))}
+	q, err := cq.Create(d, os.Getenv(envQueue), o)
+	need(err)
+	say("ready %d", os.Getpid())
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	need(q.Close())
+}
