@@ -63,6 +63,7 @@ type Bell struct {
 	direct int    // goroutines in Sleep
 	counts int    // those of them that wait for more than one entry
 	takes  uint64 // grows when marks were taken or lanes un-parked; see Sleep
+	owed   bool   // a hot lane was parked and the barrier for it is not paid yet
 	// Counted for Stats, which may be called from anywhere.
 	sleeps, barriers atomic.Uint64
 }
@@ -221,22 +222,22 @@ func (b *Bell) Drained(bit int) {
 // Park is R4: all candidates are parked and looked at again; the empty ones leave. It reports
 // whether any is not empty. The store of the row word pairs with the producer's load in P2.
 func (b *Bell) Park() (more bool, err error) {
-	pay := false
 	for i := range b.cand {
 		for x := b.cand[i] & b.hot[i]; x != 0; x &= x - 1 {
 			bit := i*64 + lowest(x)
 			b.hot.clear(bit)
 			b.storeRow(bit)
-			pay = pay || b.lanes[bit].ReaderPays
+			b.owed = b.owed || b.lanes[bit].ReaderPays
 		}
 	}
-	if pay {
+	if b.owed {
 		// A producer whose release store of the tail still sits in its store buffer, and that
 		// has already loaded "not parked", is made visible here.
 		b.barriers.Add(1)
 		if err := Barrier(); err != nil {
 			return true, err
 		}
+		b.owed = false
 	}
 	for bit := b.cand.next(0); bit >= 0; bit = b.cand.next(bit + 1) {
 		head, tail := b.lanes[bit].Source.Level()

@@ -12,8 +12,8 @@ type Ringer struct {
 	// publishes are sequentially consistent already; otherwise it must be a full fence behind
 	// the publish, because from here on the reader does not pay any more.
 	fence func()
-	// face returns the descriptor of the reader's generation, or -1. It is asked once per
-	// generation and kept.
+	// face returns the descriptor of the reader's generation, or -1. What it returns is kept as
+	// long as the reader is the same.
 	face    func(generation uint16) int
 	faceFD  int
 	faceGen uint32 // generation + 1 of faceFD; 0 is none
@@ -84,10 +84,10 @@ func (r *Ringer) ring(row, tail uint64, urgent bool) {
 }
 
 // descriptor returns the reader's descriptor for the generation in w, asking for it when the
-// reader has changed.
+// reader has changed, or could not be reached so far.
 func (r *Ringer) descriptor(w uint64) int {
 	gen := uint16(w >> armGenShift)
-	if r.faceGen != uint32(gen)+1 {
+	if r.faceGen != uint32(gen)+1 || r.faceFD < 0 {
 		CloseFD(r.faceFD)
 		r.faceFD, r.faceGen = -1, uint32(gen)+1
 		if r.face != nil {
