@@ -57,7 +57,8 @@ func newVersion() *cobra.Command {
 
 func readVersion() versionInfo {
 	v := versionInfo{Module: "github.com/shmring/shmring", Go: runtime.Version(),
-		ABI: fmt.Sprintf("%d.%d", shm.ABIMajor, shm.ABIMinor), OS: runtime.GOOS, Arch: runtime.GOARCH, Kernel: kernelRelease()}
+		ABI: fmt.Sprintf("%d.%d", shm.ABIMajor, shm.ABIMinor), OS: runtime.GOOS,
+		Arch: runtime.GOARCH, Kernel: kernelRelease()}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return v

@@ -1,0 +1,162 @@
+package ctl_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/shm"
+)
+
+func openDir(t testing.TB) *shm.Dir {
+	t.Helper()
+	d, err := shm.OpenDir("")
+	must(t, err)
+	t.Cleanup(func() { must(t, d.Close()) })
+	return d
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// queue makes a queue with one writer, both closed when the test ends.
+func queue(t testing.TB, d *shm.Dir, name string, o cq.Options) (*cq.Queue, *cq.Writer) {
+	t.Helper()
+	q, err := cq.Create(d, name, o)
+	must(t, err)
+	t.Cleanup(func() { must(t, q.Close()) })
+	w, err := cq.Attach(t.Context(), d, name, cq.WriterOptions{})
+	must(t, err)
+	t.Cleanup(func() { must(t, w.Close()) })
+	return q, w
+}
+
+func TestShowDescribes(t *testing.T) {
+	d := openDir(t)
+	_, w := queue(t, d, "described", cq.Options{Size: 4, MaxLanes: 2, Format: cq.FormatData,
+		Overrun: cq.OverrunQueue, Lifetime: cq.Persistent, Wait: cq.WaitFD, WritersPay: true})
+	must(t, w.Post(&cq.Entry{}))
+	q, err := ctl.Show(d, "described")
+	must(t, err)
+	for field, pair := range map[string][2]string{
+		"format": {*q.Format, "data"}, "policy": {*q.OverrunPolicy, "overrun"},
+		"lifetime": {*q.Lifetime, "persistent"}, "wait": {*q.WaitObject, "fd"},
+		"paid by": {*q.OrderPaidBy, "writers"}, "state": {*q.State, "open"},
+		"mode": {*q.Mode, "0600"}, "order": {*q.Lanes[1].Order, "seq-cst"},
+		"path": {q.Path, filepath.Join(d.Path(), "described")}, "health": {q.Health(), "open"},
+	} {
+		if pair[0] != pair[1] {
+			t.Errorf("%s is %q, want %q", field, pair[0], pair[1])
+		}
+	}
+	if *q.UID != uint32(os.Geteuid()) || *q.Capacity != 4 || *q.MaxLanes != 2 ||
+		*q.Depth != 1 || *q.SlotBytes != 64 || q.Writers() != 1 || q.PerSecond != nil {
+		t.Errorf("%+v", q)
+	}
+	var total int64
+	must(t, filepath.WalkDir(q.Path, func(_ string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			var info fs.FileInfo
+			info, err = e.Info()
+			total += info.Size()
+		}
+		return err
+	}))
+	if *q.SizeBytes != uint64(total) {
+		t.Errorf("%d bytes, files have %d", *q.SizeBytes, total)
+	}
+	list, err := ctl.List(d)
+	must(t, err)
+	if len(list) != 1 || *list[0].UUID != *q.UUID {
+		t.Errorf("listed: %+v", list)
+	}
+}
+
+func TestMonitorRates(t *testing.T) {
+	d := openDir(t)
+	q, w := queue(t, d, "rates", cq.Options{Size: 64})
+	m := ctl.NewMonitor(d)
+	defer m.Close()
+	first, err := m.Show("rates")
+	must(t, err)
+	if first.PerSecond != nil {
+		t.Errorf("rates at the first look: %+v", first.PerSecond)
+	}
+	for range 10 {
+		must(t, w.Post(&cq.Entry{}))
+	}
+	_, err = cq.Read(q, make([]cq.Context, 4))
+	must(t, err)
+	now, err := m.Show("rates")
+	must(t, err)
+	r := now.PerSecond
+	if r == nil || r.Posted <= 0 || r.Read <= 0 || r.Posted < 2.4*r.Read || r.Posted > 2.6*r.Read {
+		t.Errorf("10 posted and 4 read: %+v", r)
+	}
+	if now, err = m.Show("rates"); err != nil || now.PerSecond.Posted != 0 {
+		t.Errorf("idle: %+v, %v", now.PerSecond, err)
+	}
+}
+
+// TestMonitorNewQueueOfTheName must not compare a queue with the one that had its name before.
+func TestMonitorNewQueueOfTheName(t *testing.T) {
+	d := openDir(t)
+	m := ctl.NewMonitor(d)
+	defer m.Close()
+	for range 2 {
+		q, err := cq.Create(d, "again", cq.Options{Size: 4})
+		must(t, err)
+		one, err := m.Show("again")
+		must(t, err)
+		if one.PerSecond != nil {
+			t.Errorf("%+v", one.PerSecond)
+		}
+		must(t, q.Close())
+	}
+	q, err := m.Show("again")
+	if !errors.Is(err, fs.ErrNotExist) || q.Error == nil || q.Error.Code != ctl.CodeNotFound {
+		t.Errorf("%+v, %v", q, err)
+	}
+}
+
+func TestHealth(t *testing.T) {
+	d := openDir(t)
+	q, w := queue(t, d, "health", cq.Options{Size: 2, Overrun: cq.OverrunQueue})
+	health := func(want string) {
+		t.Helper()
+		got, err := ctl.Show(d, "health")
+		must(t, err)
+		if got.Health() != want {
+			t.Errorf("%s, want %s", got.Health(), want)
+		}
+	}
+	health("open")
+	must(t, w.Post(&cq.Entry{}))
+	must(t, w.Post(&cq.Entry{}))
+	health("full")
+	if err := w.Post(&cq.Entry{}); !errors.Is(err, cq.ErrOverrun) {
+		t.Fatal(err)
+	}
+	for err := error(nil); !errors.Is(err, cq.ErrOverrun); {
+		_, err = cq.Read(q, make([]cq.Context, 2))
+	}
+	health("overrun")
+}
+
+func TestOpenDirMakesNothing(t *testing.T) {
+	path := filepath.Join(os.Getenv(shm.EnvDir), "not-there")
+	if _, err := ctl.OpenDir(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it was made: %v", err)
+	}
+}
