@@ -47,6 +47,7 @@ type child struct {
 
 func startChild(t testing.TB, role string, env ...string) *child {
 	t.Helper()
+	env = append(env, "GORACE=atexit_sleep_ms=0") // a second each, where races are looked for
 	return start(t, shmtest.Child(t, role, env...))
 }
 
@@ -155,7 +156,7 @@ func writeLane(w *cq.Writer, stop *atomic.Bool, count uint64) {
 		} else {
 			need(err)
 		}
-		if round%500 == 499 {
+		if round%200 == 199 {
 			time.Sleep(300 * time.Microsecond)
 		}
 	}

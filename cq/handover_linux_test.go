@@ -3,6 +3,7 @@ package cq_test
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -19,6 +20,9 @@ type ledger struct {
 	mine  map[uint64]uint64 // by lane: what the present reader must see next
 	again int
 	all   int
+
+	log    *os.File
+	offset int64
 }
 
 // add takes one record.
@@ -50,23 +54,33 @@ func (l *ledger) add(r uint64) error {
 	return nil
 }
 
-// checkLog reads the log; the error says which lane was not seen up to its tail yet.
-func checkLog(t *testing.T, path string, tails map[uint64]uint64) (*ledger, error) {
+// read takes what the log has new.
+func (l *ledger) read(t *testing.T) {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	must(t, err)
-	l := &ledger{next: map[uint64]uint64{}}
-	for i := 0; i+8 <= len(text); i += 8 {
-		if err := l.add(binary.LittleEndian.Uint64(text[i:])); err != nil {
-			t.Fatal(err)
+	text := make([]byte, 1<<20)
+	for {
+		n, err := l.log.ReadAt(text, l.offset)
+		for i := 0; i+8 <= n; i += 8 {
+			if err := l.add(binary.LittleEndian.Uint64(text[i:])); err != nil {
+				t.Fatal(err)
+			}
+			l.offset += 8
 		}
+		if err == io.EOF {
+			return
+		}
+		must(t, err)
 	}
+}
+
+// complete reports whether every lane was seen up to its tail.
+func (l *ledger) complete(tails map[uint64]uint64) bool {
 	for lane, tail := range tails {
 		if l.next[lane] != tail {
-			return l, fmt.Errorf("lane %d: %d of %d were seen", lane, l.next[lane], tail)
+			return false
 		}
 	}
-	return l, nil
+	return true
 }
 
 // tailsOf reads how much each lane of a queue published.
@@ -109,7 +123,10 @@ func TestReaderKilledAndReplaced(t *testing.T) {
 			must(t, err)
 			must(t, q.Detach())
 			path := filepath.Join(t.TempDir(), "log")
-			must(t, os.WriteFile(path, nil, 0o600))
+			log, err := os.Create(path)
+			must(t, err)
+			defer log.Close()
+			l := &ledger{next: map[uint64]uint64{}, log: log}
 
 			newWriter := func() *child {
 				c := startChild(t, "writer", envQueue+"="+name, envLanes+"=2")
@@ -128,16 +145,16 @@ func TestReaderKilledAndReplaced(t *testing.T) {
 					writers[i] = newWriter()
 				}
 				reader.kill()
+				l.read(t)
 			}
 			reader = startChild(t, "reader", envQueue+"="+name, envLog+"="+path)
 			for _, w := range writers {
 				_ = w.stop(t)
 			}
 			tails := tailsOf(t, d, name)
-			var l *ledger
 			eventually(t, "the last reader has seen all", func() bool {
-				l, err = checkLog(t, path, tails)
-				return err == nil
+				l.read(t)
+				return l.complete(tails)
 			})
 			reader.kill()
 			t.Logf("%d entries in %d lanes, %d marked as redelivered", l.all, len(tails), l.again)
