@@ -75,8 +75,8 @@ static void barrier(uint64_t epoch)
 
 /*
  * The runtime of a Go program that was idle looks every 20 us at what its threads do, and only
- * after some 20 ms every 10 ms: a process that keeps spinning is measured, not one that just woke up. In
- * C this changes nothing, but both sides must heat the processors alike.
+ * after some 20 ms every 10 ms: a process that keeps spinning is measured, not one that just woke
+ * up. In C this changes nothing, but both sides must heat the processors alike.
  */
 static void spin_for(uint64_t ns)
 {

@@ -10,6 +10,7 @@ type benchCase struct {
 	rivalName string
 	source    string // C program, without .c
 	perSecond bool   // report millions of messages a second, else nanoseconds
+	stagger   bool   // begin a pair of rounds at a random index, else at 0
 	halve     bool   // the command counts round trips, the row reports one way
 }
 
@@ -30,11 +31,18 @@ func ringCases(o Options) []benchCase {
 				ours: ours, rival: "spsc", rivalName: "c", source: "ring", perSecond: true})
 		}
 	}
-	cases = append(cases,
-		benchCase{name: "oneway", batch: 1, pauses: latencyPauses, ours: "oneway", rival: "oneway", rivalName: "c",
-			source: "ring", halve: true},
-		benchCase{name: "oneway-line", batch: 1, pauses: latencyPauses, ours: "oneway", rival: "line",
-			rivalName: "cache line", source: "pingpong", halve: true})
+	for _, batch := range o.Batches {
+		// Batches that begin anywhere in a page, and are split at the end of the ring.
+		cases = append(cases, benchCase{name: "spsc-stagger", batch: batch, stagger: true,
+			pauses: throughputPauses, ours: "spsc", rival: "spsc", rivalName: "c", source: "ring",
+			perSecond: true})
+	}
+	oneway := benchCase{name: "oneway", batch: 1, pauses: latencyPauses, ours: "oneway",
+		rival: "oneway", rivalName: "c", source: "ring", halve: true}
+	line := oneway
+	line.name, line.rival, line.rivalName, line.source = "oneway-line", "line", "cache line",
+		"pingpong"
+	cases = append(cases, oneway, line)
 	return withSelf(o, cases)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"runtime"
 	"time"
@@ -24,7 +25,7 @@ type bencher struct {
 	why   error // why there are no rivals
 	area  *area
 	epoch uint64 // grows by steps each round, so that no barrier can see an old round
-	start uint64 // index at which the next round's rings begin
+	start uint64 // index at which the rings of the next round begin
 }
 
 func measure(ctx context.Context, o Options, cases []benchCase) (rows []Row, err error) {
@@ -151,6 +152,11 @@ func (b *bencher) calibrate(ctx context.Context, c benchCase, sides ...*side) (u
 func (b *bencher) pair(ctx context.Context, c benchCase, ours, rival *side, count uint64,
 	rivalFirst bool,
 ) (p pair, err error) {
+	// Both rounds of a pair begin at the same index: where batches lie relative to a page shows.
+	b.start = 0
+	if c.stagger {
+		b.start = rand.Uint64N(1 << 40)
+	}
 	order := []*side{ours, rival}
 	if rivalFirst {
 		order = []*side{rival, ours}
@@ -177,8 +183,6 @@ func (b *bencher) pair(ctx context.Context, c benchCase, ours, rival *side, coun
 func (b *bencher) round(ctx context.Context, c benchCase, s *side, count uint64) (
 	ns uint64, o outcome, err error,
 ) {
-	// Begin at odd places, so that spans also break at the end of the ring.
-	b.start += 12345
 	b.epoch += steps
 	line := fmt.Sprintf("%s %d %d %d %d %d\n", s.command, c.batch, c.pauses, count, b.start, b.epoch)
 	answers, err := s.duo.run(ctx, line)
