@@ -66,6 +66,10 @@ func (g *guard) leaveAny() { g.users.Add(-1) }
 // close closes the gate and calls wake until nobody is inside any more. It reports whether this
 // was the first close. With entries handed out it opens the gate again and fails.
 func (g *guard) close(wake func()) (first bool, err error) {
+	// Looked at before the gate closes as well, so that a close that must fail turns nobody away.
+	if g.loans.Load() != 0 {
+		return false, ErrBusy
+	}
 	if !g.closed.CompareAndSwap(false, true) {
 		return false, nil
 	}

@@ -1,0 +1,260 @@
+package cq_test
+
+import (
+	"context"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// TestAfterClose calls everything after Close, and after Detach.
+func TestAfterClose(t *testing.T) {
+	ends := map[string]func(*cq.Queue) error{"close": (*cq.Queue).Close, "detach": (*cq.Queue).Detach}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			d, q := create(t, cq.Options{Size: 4, Wait: cq.WaitFD})
+			w := attach(t, d, q.Name())
+			post(t, w, 0, 2)
+			must(t, end(q))
+			dst, src := make([]cq.Msg, 1), make([]cq.Addr, 1)
+			calls := map[string]func() error{
+				"Read":     func() error { _, err := cq.Read(q, dst); return err },
+				"ReadFrom": func() error { _, err := cq.ReadFrom(q, dst, src); return err },
+				"ReadTimeout": func() error {
+					_, err := cq.ReadTimeout(q, dst, -1)
+					return err
+				},
+				"threshold": func() error {
+					_, err := cq.ReadTimeout(q, dst, -1, cq.WaitCond{Min: 2})
+					return err
+				},
+				"ReadContext": func() error { _, err := cq.ReadContext(t.Context(), q, dst); return err },
+				"Peek":        func() error { _, err := q.Peek(1); return err },
+				"PeekContext": func() error { _, err := q.PeekContext(t.Context(), 1); return err },
+				"Release":     func() error { return q.Release(1) },
+				"ReadErr":     func() error { return q.ReadErr(&cq.ErrorEntry{}) },
+				"TryWait":     q.TryWait,
+				"Signal":      q.Signal,
+				"SignalAll":   q.SignalAll,
+				"Writer":      func() error { _, err := q.Writer(); return err },
+			}
+			for name, call := range calls {
+				wantErr(t, name, call(), cq.ErrClosed, os.ErrClosed, syscall.ESHUTDOWN)
+			}
+			must(t, q.Close())
+			must(t, q.Detach())
+			if s := q.Stats(); s != (cq.Stats{}) {
+				t.Errorf("%+v", s)
+			}
+			if q.FD() != -1 || q.Name() == "" || q.Options().Size != 4 || q.Redelivered() {
+				t.Errorf("descriptor %d", q.FD())
+			}
+			if name == "detach" {
+				q, err := cq.Adopt(d, q.Name(), cq.Options{})
+				must(t, err)
+				must(t, q.Close())
+			}
+		})
+	}
+}
+
+func TestWriterAfterClose(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 4})
+	w := attach(t, d, q.Name())
+	must(t, w.Credit(1))
+	a, _, err := w.Reserve(1)
+	must(t, err)
+	a[0] = cq.Entry{}
+	must(t, w.Close())
+	must(t, w.Close())
+	calls := map[string]func() error{
+		"Post":              func() error { return w.Post(&cq.Entry{}) },
+		"PostBatch":         func() error { _, err := w.PostBatch(make([]cq.Entry, 1)); return err },
+		"Reserve":           func() error { _, _, err := w.Reserve(1); return err },
+		"Commit":            func() error { return w.Commit(1) },
+		"PostError":         func() error { return w.PostError(&cq.ErrorEntry{}) },
+		"Credit":            func() error { return w.Credit(1) },
+		"PostCredited":      func() error { return w.PostCredited(&cq.Entry{}) },
+		"PostErrorCredited": func() error { return w.PostErrorCredited(&cq.ErrorEntry{}) },
+	}
+	for name, call := range calls {
+		wantErr(t, name, call(), cq.ErrClosed, os.ErrClosed)
+	}
+	if w.Stats() != (cq.WriterStats{}) || w.Free() != 0 || w.Cap() != 4 || w.Next() != 0 {
+		t.Errorf("%+v, %d free", w.Stats(), w.Free())
+	}
+	w.ReturnCredits(1)
+}
+
+// TestQueueCloses: a writer learns that its queue is gone.
+func TestQueueCloses(t *testing.T) {
+	for _, policy := range []cq.Overrun{cq.BackPressure, cq.OverrunQueue} {
+		d, q := create(t, cq.Options{Size: 4, Overrun: policy})
+		w := attach(t, d, q.Name())
+		must(t, w.Credit(1))
+		post(t, w, 0, 3)
+		must(t, q.Close())
+		wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrClosed, os.ErrClosed)
+		wantErr(t, "error", w.PostError(&cq.ErrorEntry{}), cq.ErrClosed)
+		wantErr(t, "credit", w.Credit(1), cq.ErrClosed)
+		wantErr(t, "credited", w.PostCredited(&cq.Entry{}), cq.ErrClosed)
+		_, err := w.PostBatch(make([]cq.Entry, 2))
+		wantErr(t, "batch", err, cq.ErrClosed)
+		must(t, w.Close())
+		if left, err := d.List(); len(left) != 0 {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
+	}
+}
+
+// TestCloseEndsWaits closes a queue under goroutines that block in it, in every way to block.
+func TestCloseEndsWaits(t *testing.T) {
+	kinds := map[string]func(*cq.Queue) error{
+		"timeout": func(q *cq.Queue) error {
+			_, err := cq.ReadTimeout(q, make([]cq.Msg, 1), -1)
+			return err
+		},
+		"context": func(q *cq.Queue) error {
+			_, err := cq.ReadContext(t.Context(), q, make([]cq.Msg, 1))
+			return err
+		},
+		"threshold": func(q *cq.Queue) error {
+			_, err := cq.ReadTimeout(q, make([]cq.Msg, 1), -1, cq.WaitCond{Min: 3})
+			return err
+		},
+		"peek": func(q *cq.Queue) error {
+			_, err := q.PeekContext(t.Context(), 1)
+			return err
+		},
+	}
+	for name, block := range kinds {
+		t.Run(name, func(t *testing.T) {
+			eachWait(t, func(t *testing.T, o cq.Options) {
+				for _, waiters := range []int{1, 3} {
+					o.Shared = waiters > 1
+					d, q := create(t, o)
+					w := attach(t, d, q.Name())
+					var all sync.WaitGroup
+					var wrong atomic.Value
+					for range waiters {
+						all.Go(func() {
+							if err := block(q); err != cq.ErrClosed {
+								wrong.Store(err)
+							}
+						})
+					}
+					time.Sleep(3 * time.Millisecond)
+					must(t, q.Close())
+					all.Wait()
+					if err := wrong.Load(); err != nil {
+						t.Errorf("%d waiters: %v", waiters, err)
+					}
+					must(t, w.Close())
+				}
+			})
+		})
+	}
+}
+
+// TestCloseWaits: Close comes at any moment of a busy reader and a busy writer, and neither sees
+// memory that is gone.
+func TestCloseWaits(t *testing.T) {
+	for range 60 {
+		d, q := create(t, cq.Options{Size: 8, Spin: -1})
+		w := attach(t, d, q.Name())
+		var all sync.WaitGroup
+		all.Go(func() {
+			for w.Post(&cq.Entry{}) != cq.ErrClosed {
+			}
+		})
+		all.Go(func() {
+			dst := make([]cq.Msg, 3)
+			for {
+				if _, err := cq.ReadTimeout(q, dst, time.Microsecond); err == cq.ErrClosed {
+					return
+				}
+			}
+		})
+		all.Go(func() {
+			for q.Signal() == nil {
+				_ = q.Stats()
+				_ = w.Stats()
+			}
+		})
+		time.Sleep(100 * time.Microsecond)
+		all.Go(func() {
+			if err := w.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		must(t, q.Close())
+		all.Wait()
+	}
+}
+
+// TestCloseWithLoans: entries that are handed out keep the queue open, and working.
+func TestCloseWithLoans(t *testing.T) {
+	for name, end := range map[string]func(*cq.Queue) error{"close": (*cq.Queue).Close,
+		"detach": (*cq.Queue).Detach} {
+		_, q := create(t, cq.Options{Size: 4})
+		w, err := q.Writer()
+		must(t, err)
+		post(t, w, 0, 3)
+		must(t, w.Close())
+		es, err := q.Peek(2)
+		must(t, err)
+		wantErr(t, name, end(q), cq.ErrBusy, syscall.EBUSY)
+		must(t, q.Release(1))
+		wantErr(t, name, end(q), cq.ErrBusy)
+		if es[1].Context != 1 {
+			t.Error("the entry is gone")
+		}
+		if _, err := q.Peek(1); err != nil {
+			t.Errorf("the queue works on: %v", err)
+		}
+		must(t, q.Release(2))
+		must(t, end(q))
+		if name == "detach" {
+			d := openDir(t)
+			q, err := cq.Adopt(d, q.Name(), cq.Options{})
+			must(t, err)
+			must(t, q.Close())
+		}
+	}
+}
+
+// TestRefusedCloseDisturbsNobody: a goroutine that waits does not notice a Close that fails.
+func TestRefusedCloseDisturbsNobody(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 4, Shared: true, Spin: -1})
+	w := attach(t, d, q.Name())
+	post(t, w, 0, 1)
+	_, err := q.Peek(1)
+	must(t, err)
+	end := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		for {
+			if _, err := q.Peek(1); err != cq.ErrAgain {
+				end <- err
+				return
+			}
+			if ctx.Err() != nil {
+				end <- nil
+				return
+			}
+		}
+	}()
+	for range 200 {
+		wantErr(t, "close", q.Close(), cq.ErrBusy)
+	}
+	cancel()
+	if err := <-end; err != nil {
+		t.Errorf("somebody saw %v", err)
+	}
+	must(t, q.Release(1))
+}
