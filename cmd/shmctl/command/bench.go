@@ -74,9 +74,9 @@ they are context only. "As fast" means that the interval stays within 5% of 1.`,
 func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options) error {
 	p := &progress{w: cmd.ErrOrStderr(), term: terminalOf(cmd.ErrOrStderr())}
 	results := map[string][]bench.Row{}
-	t := &table{columns: []column{left("BENCH"), left("CASE"), right("BATCH"), right("OURS"),
-		right("RIVAL"), left("UNIT"), right("RATIO"), left("INTERVAL"), right("ROUNDS"),
-		left("AGAINST"), left("VERDICT")}}
+	t := &table{columns: []column{left("BENCH", 0), left("CASE", 0), right("BATCH", 0),
+		right("OURS", 2), right("RIVAL", 2), left("UNIT", 2), right("RATIO", 0),
+		left("INTERVAL", 4), right("ROUNDS", 1), left("AGAINST", 3), left("VERDICT", 0)}}
 	for _, b := range benches {
 		if len(args) > 0 && !slices.Contains(args, b.name) {
 			continue
@@ -98,8 +98,8 @@ func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options)
 			Bench  map[string][]bench.Row `json:"bench"`
 		}{schemaName, results})
 	}
-	s := terminalOf(cmd.OutOrStdout()).style()
-	return printLines(cmd.OutOrStdout(), t.lines(!o.noHeader, s))
+	w := cmd.OutOrStdout()
+	return printLines(w, t.lines(!o.noHeader, terminalOf(w).page(), ""))
 }
 
 func benchRow(name string, r *bench.Row) []string {

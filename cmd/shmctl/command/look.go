@@ -23,7 +23,7 @@ type look struct {
 	op     string
 	dir    string
 	every  time.Duration
-	render func(q []ctl.Queue, o *output, s style) []string
+	render func(q []ctl.Queue, o *output, p page) []string
 }
 
 func (l *look) flags(cmd *cobra.Command) {
@@ -47,21 +47,12 @@ func (l *look) run(cmd *cobra.Command, args []string) error {
 			return &usageError{verb: l.op, err: fmt.Errorf("pattern %q: %w", pattern, err)}
 		}
 	}
-	d, err := ctl.OpenDir(l.dir)
-	if err != nil {
-		// Before the first queue was made there is no directory: that is an empty list.
-		if errors.Is(err, fs.ErrNotExist) && l.dir == "" && l.every == 0 && onlyPatterns(args) {
-			return l.print(cmd, nil)
-		}
-		return opFailed(l.op, strings.Join(args, " "), err)
-	}
-	defer d.Close()
-	m := ctl.NewMonitor(d)
-	defer m.Close()
+	src := &source{path: l.dir}
+	defer src.close()
 	if l.every > 0 {
-		return l.watch(cmd.Context(), cmd.OutOrStdout(), d, m, args)
+		return l.watch(cmd.Context(), cmd.OutOrStdout(), src, args)
 	}
-	queues, failed, err := l.collect(d, m, args)
+	queues, failed, err := l.collect(src, args)
 	if err != nil {
 		return err
 	}
@@ -82,8 +73,15 @@ func isPattern(arg string) bool { return strings.ContainsAny(arg, `*?[\`) }
 
 // collect looks at the queues that args name. What was named itself and cannot be looked at is a
 // failure; what only matches a pattern, or is just there, shows its error in its place.
-func (l *look) collect(d *shm.Dir, m *ctl.Monitor, args []string) (q []ctl.Queue, failed []error,
-	err error) {
+func (l *look) collect(src *source, args []string) (q []ctl.Queue, failed []error, err error) {
+	if err := src.refresh(); err != nil {
+		// Before the first queue was made there is no directory: that is an empty list.
+		if errors.Is(err, fs.ErrNotExist) && l.dir == "" && onlyPatterns(args) {
+			return nil, nil, nil
+		}
+		return nil, nil, opFailed(l.op, strings.Join(args, " "), err)
+	}
+	m := src.monitor
 	if len(args) == 0 {
 		q, err = m.List()
 		if err != nil {
@@ -95,7 +93,7 @@ func (l *look) collect(d *shm.Dir, m *ctl.Monitor, args []string) (q []ctl.Queue
 	for _, arg := range args {
 		if !isPattern(arg) {
 			if one, err := m.Show(arg); err != nil {
-				failed = append(failed, l.failed(d, arg, err))
+				failed = append(failed, l.failed(src.dir, arg, err))
 				if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, shm.ErrName) && !seen[arg] {
 					q = append(q, one)
 				}
@@ -148,7 +146,7 @@ func (l *look) print(cmd *cobra.Command, queues []ctl.Queue) error {
 		}
 		fmt.Fprintln(cmd.ErrOrStderr(), "no queues in", printable(where))
 	}
-	return printLines(w, l.render(queues, &l.output, terminalOf(w).style()))
+	return printLines(w, l.render(queues, &l.output, terminalOf(w).page()))
 }
 
 func printQueues(w io.Writer, queues []ctl.Queue) error {
@@ -170,12 +168,11 @@ func printLines(w io.Writer, lines []string) error {
 }
 
 // watch looks until the user has seen enough: on a terminal in place, else block after block.
-func (l *look) watch(ctx context.Context, w io.Writer, d *shm.Dir, m *ctl.Monitor,
-	args []string) error {
+func (l *look) watch(ctx context.Context, w io.Writer, src *source, args []string) error {
 	s := &screen{w: w}
 	defer s.close()
 	for first := true; ; first = false {
-		queues, failed, err := l.collect(d, m, args)
+		queues, failed, err := l.collect(src, args)
 		if err != nil {
 			return err
 		}
@@ -198,7 +195,7 @@ func (l *look) frame(w io.Writer, s *screen, queues []ctl.Queue, failed []error,
 		return printQueues(w, queues)
 	}
 	t := terminalOf(w)
-	lines := l.render(queues, &l.output, t.style())
+	lines := l.render(queues, &l.output, t.page())
 	for _, err := range failed { // it was there before, or others are
 		if e := asOpError(err); e.problem.Code == ctl.CodeNotFound {
 			lines = append(lines, printable(e.name)+": gone")
@@ -215,13 +212,11 @@ func (l *look) frame(w io.Writer, s *screen, queues []ctl.Queue, failed []error,
 
 // complete offers the names of queues.
 func (l *look) complete(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	d, err := ctl.OpenDir(l.dir)
-	if err != nil {
+	src := &source{path: l.dir}
+	defer src.close()
+	if src.refresh() != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	defer d.Close()
-	m := ctl.NewMonitor(d)
-	defer m.Close()
-	names, _ := m.Names()
+	names, _ := src.monitor.Names()
 	return names, cobra.ShellCompDirectiveNoFileComp
 }

@@ -35,22 +35,22 @@ Numbers of a queue in use are each true at some moment, not all at the same one.
 }
 
 // listLines is the table of queues. Rates stand beside totals once there are any.
-func listLines(queues []ctl.Queue, o *output, s style) []string {
+func listLines(queues []ctl.Queue, o *output, p page) []string {
 	rates := false
 	for i := range queues {
 		rates = rates || queues[i].PerSecond != nil
 	}
-	t := &table{columns: []column{left("NAME"), left("FORMAT"), right("SLOTS"), right("LANES"),
-		right("DEPTH"), right("FULL%"), right("HIGH"), right("POSTED"), right("READ"),
-		right("WAKES"), right("SUPPR")}}
+	t := &table{columns: []column{left("NAME", 0), left("FORMAT", 2), right("SLOTS", 5),
+		right("LANES", 7), right("DEPTH", 0), right("FULL%", 0), right("HIGH", 3),
+		right("POSTED", 6), right("READ", 6), right("WAKES", 4), right("SUPPR", 1)}}
 	if rates {
-		t.columns = append(t.columns, right("IN/s"), right("OUT/s"), right("WAKES/s"))
+		t.columns = append(t.columns, right("IN/s", 0), right("OUT/s", 0), right("WAKES/s", 8))
 	}
-	t.columns = append(t.columns, right("SIZE"), left("READER"), left("STATE"))
+	t.columns = append(t.columns, right("SIZE", 3), left("READER", 9), left("STATE", 0))
 	for i := range queues {
 		t.add(listRow(&queues[i], rates, o)...)
 	}
-	return t.lines(!o.noHeader, s)
+	return t.lines(!o.noHeader, p, "")
 }
 
 func listRow(q *ctl.Queue, rates bool, o *output) []string {

@@ -84,14 +84,17 @@ func sample(name, life string) ctl.Queue {
 func TestTables(t *testing.T) {
 	human, raw := &output{}, &output{raw: true, noHeader: true}
 	once := sample("orders", "alive")
-	golden(t, "ls", listLines([]ctl.Queue{once}, human, style{}))
-	golden(t, "ls-watch", listLines(samples(), human, style{}))
-	golden(t, "ls-raw", listLines(samples(), raw, style{}))
-	golden(t, "ls-colour", listLines(samples(), human, style{on: true}))
+	golden(t, "ls", listLines([]ctl.Queue{once}, human, page{}))
+	golden(t, "ls-watch", listLines(samples(), human, page{}))
+	golden(t, "ls-raw", listLines(samples(), raw, page{}))
+	golden(t, "ls-colour", listLines(samples(), human, page{style: style{on: true}}))
 	all := samples()
-	golden(t, "show", showLines([]ctl.Queue{all[0], all[5], all[6]}, human, style{}))
-	golden(t, "show-raw-colour", showLines(all[:1], raw, style{on: true}))
-	golden(t, "ls-none", listLines(nil, human, style{}))
+	golden(t, "show", showLines([]ctl.Queue{all[0], all[5], all[6]}, human, page{}))
+	golden(t, "show-raw-colour", showLines(all[:1], raw, page{style: style{on: true}}))
+	golden(t, "ls-80", listLines(samples(), human, page{columns: 80}))
+	golden(t, "ls-60", listLines(samples(), human, page{columns: 60}))
+	golden(t, "show-80", showLines(all[:1], human, page{columns: 80}))
+	golden(t, "ls-none", listLines(nil, human, page{}))
 }
 
 func TestScaled(t *testing.T) {

@@ -33,20 +33,20 @@ not got, tail the next that will be posted. Lane 0 belongs to the reader's own p
 	return cmd
 }
 
-func showLines(queues []ctl.Queue, o *output, s style) []string {
+func showLines(queues []ctl.Queue, o *output, p page) []string {
 	var out []string
 	for i := range queues {
 		if i > 0 {
 			out = append(out, "")
 		}
-		out = append(out, showQueue(&queues[i], o, s)...)
+		out = append(out, showQueue(&queues[i], o, p)...)
 	}
 	return out
 }
 
 // showQueue prints the fields of a queue in the order of the struct, so that none is forgotten.
-func showQueue(q *ctl.Queue, o *output, s style) []string {
-	out := []string{s.bold(printable(q.Name))}
+func showQueue(q *ctl.Queue, o *output, p page) []string {
+	out := []string{p.bold(printable(q.Name))}
 	add := func(key, value string) {
 		if !o.raw { // numbers have their units with them
 			key = strings.TrimSuffix(strings.TrimSuffix(key, "_bytes"), "_ns")
@@ -55,7 +55,7 @@ func showQueue(q *ctl.Queue, o *output, s style) []string {
 	}
 	if q.Error != nil {
 		add("path", printable(q.Path))
-		add("state", s.state("error: "+q.Error.Message))
+		add("state", p.state("error: "+q.Error.Message))
 		return out
 	}
 	v := reflect.ValueOf(*q)
@@ -74,17 +74,14 @@ func showQueue(q *ctl.Queue, o *output, s style) []string {
 			switch key {
 			case "name", "error", "lanes": // printed before and after
 			case "state":
-				add(key, s.state(q.Health()))
+				add(key, p.state(q.Health()))
 			default:
 				add(key, valueText(key, v.Field(i), o))
 			}
 		}
 	}
 	out = append(out, "  lanes:")
-	for _, line := range laneLines(q.Lanes, o, s) {
-		out = append(out, "    "+line)
-	}
-	return out
+	return append(out, laneLines(q.Lanes, o, p)...)
 }
 
 func jsonKey(f reflect.StructField) string {
@@ -171,11 +168,11 @@ func ratesLine(r *ctl.Rates, o *output) string {
 		o.rate(r.Read), o.rate(r.Wakes), o.rate(r.WakesSuppressed))
 }
 
-func laneLines(lanes []ctl.Lane, o *output, s style) []string {
-	t := &table{columns: []column{right("ROW"), right("PID"), left("COMMAND"), right("GEN"),
-		right("HEAD"), right("PEEKED"), right("TAIL"), right("DEPTH"), right("HIGH"),
-		right("PUBLISHES"), right("WAKES"), right("SUPPR"), right("REFUSED"), left("ORDER"),
-		left("STATE")}}
+func laneLines(lanes []ctl.Lane, o *output, p page) []string {
+	t := &table{columns: []column{right("ROW", 0), right("PID", 0), left("COMMAND", 7),
+		right("GEN", 2), right("HEAD", 0), right("PEEKED", 4), right("TAIL", 0),
+		right("DEPTH", 0), right("HIGH", 5), right("PUBLISHES", 3), right("WAKES", 6),
+		right("SUPPR", 3), right("REFUSED", 6), left("ORDER", 1), left("STATE", 0)}}
 	for i := range lanes {
 		l := &lanes[i]
 		num := func(n *uint64) string { return orDash(n, o.number) }
@@ -184,7 +181,7 @@ func laneLines(lanes []ctl.Lane, o *output, s style) []string {
 			num(l.HighWater), num(l.Publishes), num(l.Wakes), num(l.WakesSuppressed),
 			num(l.Refused), orDash(l.Order, printable), laneState(l))
 	}
-	return t.lines(!o.noHeader, s)
+	return t.lines(!o.noHeader, p, "    ")
 }
 
 // laneState is how the writer stands, then what there is to say about the lane.

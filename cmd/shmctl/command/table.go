@@ -9,12 +9,20 @@ import (
 type column struct {
 	title string
 	right bool
+	// spare says when the column is left out of a page that is too narrow: 1 goes first, 0 stays.
+	spare int
 }
 
-func left(title string) column  { return column{title: title} }
-func right(title string) column { return column{title: title, right: true} }
+func left(title string, spare int) column  { return column{title, false, spare} }
+func right(title string, spare int) column { return column{title, true, spare} }
 
-// table lays out rows in columns. A row may be shorter than the heading.
+// page is what a table is printed on. The zero value is as wide as it takes, and plain.
+type page struct {
+	style
+	columns int
+}
+
+// table lays out rows in columns. Every row has a cell for each.
 type table struct {
 	columns []column
 	rows    [][]string
@@ -22,44 +30,70 @@ type table struct {
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// lines returns the table without line ends. style is applied to the last column of a row after
-// everything is aligned, and to the heading as a whole.
-func (t *table) lines(header bool, s style) []string {
-	width := make([]int, len(t.columns))
+// lines returns the table without line ends. Style is applied to the last column of a row after
+// everything is aligned, and to the heading as a whole. indent stands before every line.
+func (t *table) lines(header bool, p page, indent string) []string {
+	titles := make([]string, len(t.columns))
 	for i, c := range t.columns {
+		titles[i] = c.title
+	}
+	width := make([]int, len(t.columns))
+	for i := range t.columns {
 		if header {
-			width[i] = len(c.title)
+			width[i] = len(titles[i])
 		}
 		for _, r := range t.rows {
-			if i < len(r) {
-				width[i] = max(width[i], utf8.RuneCountInString(r[i]))
-			}
+			width[i] = max(width[i], utf8.RuneCountInString(r[i]))
 		}
 	}
+	t.fit(width, p.columns-len(indent))
 	var out []string
 	if header {
-		titles := make([]string, len(t.columns))
-		for i, c := range t.columns {
-			titles[i] = c.title
-		}
-		out = append(out, s.bold(t.line(titles, width, style{})))
+		out = append(out, indent+p.bold(t.line(titles, width, style{})))
 	}
 	for _, r := range t.rows {
-		out = append(out, t.line(r, width, s))
+		out = append(out, indent+t.line(r, width, p.style))
 	}
 	return out
 }
 
+const gap = 2 // columns of the page between those of the table
+
+// fit sets the width of what has to be left out to -1. The last column is text that may be cut.
+func (t *table) fit(width []int, room int) {
+	need := -gap
+	for _, w := range width {
+		need += w + gap
+	}
+	if last := len(width) - 1; width[last] > lastColumns {
+		need -= width[last] - lastColumns
+	}
+	for spare := 1; room > 0 && need > room && spare <= len(width); spare++ {
+		for i, c := range t.columns {
+			if c.spare == spare && need > room {
+				need -= width[i] + gap
+				width[i] = -1
+			}
+		}
+	}
+}
+
+// lastColumns is what the last column must have of a page: the longest word for a state.
+const lastColumns = len("damaged-lane")
+
 func (t *table) line(cells []string, width []int, s style) string {
 	var b strings.Builder
 	for i, cell := range cells {
+		if width[i] < 0 {
+			continue
+		}
 		pad := strings.Repeat(" ", max(0, width[i]-utf8.RuneCountInString(cell)))
 		last := i == len(t.columns)-1
 		if last {
 			cell = s.state(cell)
 		}
-		if i > 0 {
-			b.WriteString("  ")
+		if b.Len() > 0 {
+			b.WriteString(strings.Repeat(" ", gap))
 		}
 		if t.columns[i].right {
 			b.WriteString(pad)

@@ -29,8 +29,10 @@ func terminalOf(w io.Writer) terminal {
 	return terminal{on: true, columns: columns, rows: rows}
 }
 
-func (t terminal) style() style {
-	return style{on: t.on && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
+// page is what fits on the terminal, and in what style.
+func (t terminal) page() page {
+	colour := t.on && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	return page{style: style{on: colour}, columns: t.columns}
 }
 
 const (

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/shm"
 )
 
 // pty is a terminal whose output is collected.
@@ -79,7 +81,7 @@ func TestWatchOnTerminal(t *testing.T) {
 	q, err := cq.Create(d, "orders", cq.Options{Size: 8})
 	must(t, err)
 	defer q.Close()
-	p := newPTY(t, 90, 24)
+	p := newPTY(t, 60, 24)
 	ctx, cancel := context.WithCancel(t.Context())
 	code := make(chan int, 1)
 	go func() {
@@ -110,8 +112,8 @@ func TestWatchOnTerminal(t *testing.T) {
 		t.Errorf("no colour on a terminal: %q", text)
 	}
 	for line := range strings.SplitSeq(text, "\r\n") {
-		if n := visible(line); n > 90 {
-			t.Errorf("%d columns on a terminal of 90: %q", n, line)
+		if n := visible(line); n > 60 {
+			t.Errorf("%d columns on a terminal of 60: %q", n, line)
 		}
 	}
 }
@@ -262,5 +264,41 @@ func TestClosedPipe(t *testing.T) {
 			t.Errorf("%v: exit %d, %s", args, code, stderr.String())
 		}
 		must(t, w.Close())
+	}
+}
+
+// TestWatchFollowsTheDirectory begins before there is one, and has it go and come back.
+func TestWatchFollowsTheDirectory(t *testing.T) {
+	path := filepath.Join(newDir(t).Path(), "later")
+	t.Setenv(shm.EnvDir, path)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	step := 0
+	make := func() {
+		d, err := shm.OpenDir(path)
+		must(t, err)
+		defer d.Close()
+		leave(t, d, fmt.Sprintf("queue-%d", step), 0)
+	}
+	out := &lines{wrote: func(text string) {
+		last := text[strings.LastIndex(text, "NAME"):]
+		switch {
+		case step == 0:
+			make()
+			step++
+		case step == 1 && strings.Contains(last, "queue-0"):
+			must(t, os.RemoveAll(path))
+			step++
+		case step == 2 && !strings.Contains(last, "queue-"):
+			make()
+			step++
+		case step == 3 && strings.Contains(last, "queue-2"):
+			step++
+			cancel()
+		}
+	}}
+	code := Main(ctx, []string{"ls", "-w=2ms"}, strings.NewReader(""), out, io.Discard)
+	if code != 0 || step != 4 {
+		t.Errorf("exit %d at step %d:\n%s", code, step, out.text.String())
 	}
 }
