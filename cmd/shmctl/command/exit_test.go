@@ -64,7 +64,8 @@ func TestVersion(t *testing.T) {
 
 func TestWantsJSON(t *testing.T) {
 	for args, want := range map[string]bool{"": false, "ls -j": true, "ls -o json": true,
-		"ls -ojson": true, "ls --output=json": true, "ls --json": true, "ls -o table": false,
+		"ls -ojson": true, "ls --output=json": true, "ls --json": true, "ls -Hj x": true,
+		"ls -wjn": true, "ls -w": false, "ls -H": false, "ls -": false, "ls --js": false, "ls -o table": false,
 		"show json": false, "show -- -j": false, "ls -o": false} {
 		if got := wantsJSON(strings.Fields(args)); got != want {
 			t.Errorf("%q: %v", args, got)
