@@ -160,3 +160,48 @@ func TestOpenDirMakesNothing(t *testing.T) {
 		t.Errorf("it was made: %v", err)
 	}
 }
+
+// TestListWhileQueuesComeAndGo may find a queue or not, or what is left of it; nothing else.
+func TestListWhileQueuesComeAndGo(t *testing.T) {
+	d := openDir(t)
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		for range 200 {
+			q, e := cq.Create(d, "fleeting", cq.Options{Size: 4, MaxLanes: 1})
+			if err = e; err != nil {
+				break
+			}
+			w, e := cq.Attach(t.Context(), d, "fleeting", cq.WriterOptions{})
+			if err = e; err != nil {
+				break
+			}
+			if err = errors.Join(q.Close(), w.Close()); err != nil {
+				break
+			}
+		}
+		done <- err
+	}()
+	m := ctl.NewMonitor(d)
+	defer m.Close()
+	for {
+		select {
+		case err := <-done:
+			must(t, err)
+			return
+		default:
+		}
+		list, err := m.List()
+		must(t, err)
+		for _, q := range list {
+			if q.Name != "fleeting" || q.Error != nil && q.Error.Code != ctl.CodeNotFound {
+				t.Fatalf("%s: %+v", q.Name, q.Error)
+			}
+			for _, l := range q.Lanes {
+				if l.Error != nil {
+					t.Fatalf("lane %d: %+v", l.Row, l.Error)
+				}
+			}
+		}
+	}
+}
