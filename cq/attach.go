@@ -61,9 +61,6 @@ func (w *Writer) open(o WriterOptions) (err error) {
 		return err
 	}
 	h := w.reader.Header()
-	if h.Kind != shm.KindQueue {
-		return refuse("attach", w.name, "kind", h.Kind, shm.KindQueue, shm.ErrKind)
-	}
 	opt, err := stored("attach", w.name, h)
 	if err != nil {
 		return err
@@ -187,6 +184,9 @@ func (w *Writer) takeLane(bit int, opt Options, queue shm.UUID, row *rowWords) (
 				continue // another writer was faster: see whether it is gone already
 			}
 			return obj, err
+		}
+		if damaged(err) {
+			return nil, nil // nobody's, for as long as it stands there
 		}
 		if err != nil {
 			return nil, err

@@ -36,3 +36,6 @@ func ReaderSpec(name string, o Options) (shm.Spec, error) {
 
 // QueueUUID is what a lane must name to belong to the queue.
 func QueueUUID(q *Queue) shm.UUID { return q.obj.Header().UUID }
+
+// MarkLane sets a lane's ready bit, as any peer can.
+func MarkLane(q *Queue, bit int) { q.bell.Mark(bit) }

@@ -115,14 +115,31 @@ func (q *Queue) openLane(bit int) (doorbell.LaneConfig, bool) {
 	}
 	l, err := q.openLaneFile(bit)
 	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errOtherQueue) {
-			q.broken = append(q.broken, &LaneError{Lane: bit, Field: "object", Err: err})
-		}
+		q.refuseLane(bit, err)
 		return doorbell.LaneConfig{}, false
 	}
 	q.lanes[bit] = l
 	q.watch(l)
 	return l.config(uint64(q.opt.Size)), true
+}
+
+// refuseLane notes why a lane that was marked cannot be mapped. One that never will be is reported
+// once, however often it is marked.
+func (q *Queue) refuseLane(bit int, err error) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errOtherQueue) {
+		return
+	}
+	if damaged(err) {
+		q.lanes[bit] = &lane{bit: bit}
+		q.rows[bit].bell.Parked.Store(rowPoisoned | doorbell.Parked)
+	}
+	q.broken = append(q.broken, &LaneError{Lane: bit, Field: "object", Err: err})
+}
+
+// damaged reports errors that lie in an object, and not in the moment.
+func damaged(err error) bool {
+	return errors.Is(err, shm.ErrCorrupt) || errors.Is(err, shm.ErrTruncated) ||
+		errors.Is(err, shm.ErrVersion) || errors.Is(err, shm.ErrKind)
 }
 
 // errOtherQueue: the file is left over from a queue of the same name that was destroyed.
@@ -159,7 +176,7 @@ func laneBelongs(obj *shm.Object, bit, capacity int, queue shm.UUID) error {
 			[2]uint64{h.Attrs[attrLaneRow], h.Attrs[attrLaneCapacity]}, [2]int{bit, capacity},
 			ErrCorrupt)
 	}
-	return nil
+	return hasSections("open lane", obj.Name(), h, laneSpec("", bit, capacity, queue))
 }
 
 // laneMarked is called for each parked lane whose ready bit was taken: another writer may have

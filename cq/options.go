@@ -198,6 +198,9 @@ func uuidWords(u shm.UUID) (high, low uint64) {
 
 // stored returns the options that a reader object was created with, bounded: they index memory.
 func stored(op, name string, h shm.Header) (Options, error) {
+	if h.Kind != shm.KindQueue {
+		return Options{}, refuse(op, name, "kind", h.Kind, shm.KindQueue, shm.ErrKind)
+	}
 	o := Options{
 		Format: Format(h.Attrs[attrFormat]), Size: int(h.Attrs[attrCapacity]),
 		MaxLanes: int(h.Attrs[attrLanes]) - 1, Overrun: Overrun(h.Attrs[attrOverrun]),
@@ -208,10 +211,29 @@ func stored(op, name string, h shm.Header) (Options, error) {
 		return o, refuse(op, name, "attributes", h.Attrs, "at least one lane and slot", ErrCorrupt)
 	}
 	r, err := o.resolve(op, name)
-	if err != nil || r != o {
+	want := o.readerSpec(name)
+	if err != nil || r != o || h.Attrs != want.Attrs {
 		return o, refuse(op, name, "attributes", h.Attrs, "what Create writes", ErrCorrupt)
 	}
-	return o, nil
+	return o, hasSections(op, name, h, want)
+}
+
+// hasSections checks that an object has the sections that were asked for, of just that size: the
+// structures laid over them are bounded here and nowhere else.
+func hasSections(op, name string, h shm.Header, want shm.Spec) error {
+	for _, w := range want.Sections {
+		var got shm.Section
+		for _, s := range h.Sections {
+			if s.Kind == w.Kind && s.ID == w.ID {
+				got = s
+			}
+		}
+		got.Offset, got.Align = 0, 0
+		if got != w {
+			return refuse(op, name, fmt.Sprintf("section %#x", uint32(w.Kind)), got, w, ErrCorrupt)
+		}
+	}
+	return nil
 }
 
 // Plan returns how many bytes of shared memory a queue takes with so many writers attached.

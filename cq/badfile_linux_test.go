@@ -1,0 +1,223 @@
+package cq_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+// users are the ways to come to a queue that exists.
+func users(t *testing.T, d *shm.Dir, name string) map[string]func() error {
+	return map[string]func() error{
+		"adopt": func() error { _, err := cq.Adopt(d, name, cq.Options{}); return err },
+		"open":  func() error { _, err := cq.Open(d, name, cq.Options{}); return err },
+		"attach": func() error {
+			_, err := cq.Attach(t.Context(), d, name, cq.WriterOptions{})
+			return err
+		},
+	}
+}
+
+// badReader puts text where a queue's reader object should be and returns the queue's name.
+func badReader(t *testing.T, d *shm.Dir, text []byte) string {
+	t.Helper()
+	name := queueName(t)
+	sub, err := d.Sub(name, true)
+	must(t, err)
+	must(t, sub.Close())
+	dir := filepath.Join(d.Path(), name)
+	must(t, os.WriteFile(filepath.Join(dir, cq.ReaderFile), text, 0o600))
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return name
+}
+
+// TestBadReaderFiles: what is no reader object, or a damaged one, is a typed error for everybody.
+func TestBadReaderFiles(t *testing.T) {
+	d := openDir(t)
+	_, q := create(t, cq.Options{Size: 4})
+	good, err := os.ReadFile(filepath.Join(d.Path(), q.Name(), cq.ReaderFile))
+	must(t, err)
+	change := func(at int, b byte) []byte {
+		text := append([]byte(nil), good...)
+		text[at] ^= b
+		return text
+	}
+	for name, tt := range map[string]struct {
+		text []byte
+		want []error
+	}{
+		"empty":            {nil, []error{shm.ErrTruncated, shm.ErrCorrupt}},
+		"short":            {good[:100], []error{shm.ErrTruncated, shm.ErrCorrupt}},
+		"a page":           {good[:4096], []error{shm.ErrTruncated, shm.ErrCorrupt}},
+		"all but a byte":   {good[:len(good)-1], []error{shm.ErrTruncated, shm.ErrCorrupt}},
+		"zeros":            {make([]byte, len(good)), []error{shm.ErrCorrupt}},
+		"other magic":      {change(0, 1), []error{shm.ErrCorrupt}},
+		"damaged checksum": {change(200, 0xff), []error{shm.ErrCorrupt, shm.ErrVersion}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			queue := badReader(t, d, tt.text)
+			for what, use := range users(t, d, queue) {
+				err := use()
+				match := false
+				for _, want := range tt.want {
+					match = match || errors.Is(err, want)
+				}
+				var e *shm.Error
+				if !match || !errors.As(err, &e) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			_, err := cq.Create(d, queue, cq.Options{})
+			wantErr(t, "create", err, syscall.EEXIST)
+		})
+	}
+}
+
+// placeReader makes a reader object that is a good object but no good queue. Nobody owns it.
+func placeReader(t *testing.T, d *shm.Dir, spec shm.Spec) string {
+	t.Helper()
+	name := queueName(t)
+	sub, err := d.Sub(name, true)
+	must(t, err)
+	defer sub.Close()
+	obj, err := sub.Create(cq.ReaderFile, spec, nil)
+	must(t, err)
+	must(t, obj.Close())
+	t.Cleanup(func() { _ = os.RemoveAll(filepath.Join(d.Path(), name)) })
+	return name
+}
+
+// TestForgedReader has a valid header over impossible attributes and sections.
+func TestForgedReader(t *testing.T) {
+	d := openDir(t)
+	const format, capacity, lanes, overrun, lifetime, wait = 0, 1, 2, 3, 4, 5
+	attr := func(i int, v uint64) func(*shm.Spec) { return func(s *shm.Spec) { s.Attrs[i] = v } }
+	length := func(i int, bytes uint64) func(*shm.Spec) {
+		return func(s *shm.Spec) {
+			s.Sections[i].Length, s.Sections[i].ElemSize, s.Sections[i].Capacity = bytes, 0, 0
+		}
+	}
+	forgeries := map[string]func(*shm.Spec){
+		"format 0": attr(format, 0), "format 9": attr(format, 9),
+		"capacity 0": attr(capacity, 0), "capacity 3": attr(capacity, 3),
+		"capacity 8 of 4": attr(capacity, 8), "capacity 2 of 4": attr(capacity, 2),
+		"capacity 2^40": attr(capacity, 1<<40), "capacity 2^63": attr(capacity, 1<<63),
+		"lanes 0": attr(lanes, 0), "lanes 1": attr(lanes, 1), "lanes 60": attr(lanes, 60),
+		"lanes 2^40": attr(lanes, 1<<40), "lanes -1": attr(lanes, ^uint64(0)),
+		"overrun 5": attr(overrun, 5), "overrun 2^32": attr(overrun, 1<<32),
+		"lifetime 7": attr(lifetime, 7), "wait 77": attr(wait, 77),
+		"another layout": func(s *shm.Spec) { s.Sections[4].LayoutHash++ },
+		"no sections":    func(s *shm.Spec) { s.Sections = nil },
+	}
+	for i := range 6 {
+		forgeries[fmt.Sprint("section ", i, " short")] = length(i, 64)
+		forgeries[fmt.Sprint("section ", i, " of 8 bytes")] = length(i, 8)
+		forgeries[fmt.Sprint("section ", i, " missing")] = func(s *shm.Spec) {
+			s.Sections = append(s.Sections[:i:i], s.Sections[i+1:]...)
+		}
+	}
+	for name, forge := range forgeries {
+		t.Run(name, func(t *testing.T) {
+			spec, err := cq.ReaderSpec("forged", cq.Options{Size: 4, MaxLanes: 2})
+			must(t, err)
+			forge(&spec)
+			queue := placeReader(t, d, spec)
+			for what, use := range users(t, d, queue) {
+				wantErr(t, what, use(), cq.ErrCorrupt, syscall.EBADMSG)
+			}
+			if i, err := cq.Inspect(d, queue); err == nil {
+				_, _ = i.Snapshot()
+				_ = i.Close()
+			}
+			_, err = cq.Create(d, queue, cq.Options{})
+			wantErr(t, "create", err, syscall.EEXIST)
+		})
+	}
+	t.Run("a lane", func(t *testing.T) {
+		queue := placeReader(t, d, cq.LaneSpec(1, 4, shm.UUID{}))
+		for what, use := range users(t, d, queue) {
+			wantErr(t, what, use(), shm.ErrKind, syscall.EINVAL)
+		}
+	})
+}
+
+// placeLane makes a lane object in a queue that exists. Nobody owns it.
+func placeLane(t *testing.T, d *shm.Dir, queue string, row int, spec shm.Spec) {
+	t.Helper()
+	sub, err := d.Sub(queue, false)
+	must(t, err)
+	defer sub.Close()
+	obj, err := sub.Create(fmt.Sprintf("lane-%04d", row), spec, nil)
+	must(t, err)
+	must(t, obj.Close())
+}
+
+// TestForgedLane: a lane object that does not fit is reported once, disturbs nobody, and does not
+// keep new writers from attaching.
+func TestForgedLane(t *testing.T) {
+	forgeries := map[string]func(*shm.Spec){
+		"another row":   func(s *shm.Spec) { s.Attrs[0] = 2 },
+		"capacity":      func(s *shm.Spec) { s.Attrs[1] = 8 },
+		"another kind":  func(s *shm.Spec) { s.Kind = shm.KindRegion },
+		"no slots":      func(s *shm.Spec) { s.Sections = s.Sections[:1] },
+		"short words":   func(s *shm.Spec) { s.Sections[0] = shm.Section{Kind: cq.SectLane, ID: 1, Length: 64} },
+		"short slots":   func(s *shm.Spec) { s.Sections[1] = shm.Section{Kind: cq.SectSlots, ID: 1, Length: 64} },
+		"odd slots":     func(s *shm.Spec) { s.Sections[1] = shm.Section{Kind: cq.SectSlots, ID: 1, Length: 77} },
+		"short errors":  func(s *shm.Spec) { s.Sections[2] = shm.Section{Kind: cq.SectErrors, ID: 1, Length: 8} },
+		"other layout":  func(s *shm.Spec) { s.Sections[1].LayoutHash++ },
+		"no lane words": func(s *shm.Spec) { s.Sections = s.Sections[1:] },
+	}
+	for name, forge := range forgeries {
+		t.Run(name, func(t *testing.T) {
+			d, q := create(t, cq.Options{Size: 4, MaxLanes: 3})
+			spec := cq.LaneSpec(1, 4, cq.QueueUUID(q))
+			forge(&spec)
+			placeLane(t, d, q.Name(), 1, spec)
+			w := attach(t, d, q.Name())
+			if w.Lane() != 2 {
+				t.Fatalf("lane %d", w.Lane())
+			}
+			post(t, w, 0, 2)
+			cq.MarkLane(q, 1)
+			broken := 0
+			dst := make([]cq.Context, 8)
+			got := 0
+			for range 10 {
+				n, err := cq.Read(q, dst)
+				got += n
+				var bad *cq.LaneError
+				if errors.As(err, &bad) {
+					broken++
+					wantErr(t, "read", err, cq.ErrCorrupt, syscall.EBADMSG)
+					if bad.Lane != 1 {
+						t.Errorf("lane %d: %v", bad.Lane, err)
+					}
+				}
+				cq.MarkLane(q, 1) // a peer may do so for ever
+			}
+			if got != 2 || broken != 1 {
+				t.Errorf("%d entries, %d times told of the lane", got, broken)
+			}
+		})
+	}
+}
+
+// TestTruncatedLane: a lane file of which only a part is left keeps no writer from attaching.
+func TestTruncatedLane(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 4, MaxLanes: 3})
+	w := attach(t, d, q.Name())
+	must(t, w.Close())
+	path := filepath.Join(d.Path(), q.Name(), "lane-0001")
+	must(t, os.Truncate(path, 4096))
+	w = attach(t, d, q.Name())
+	if w.Lane() != 2 {
+		t.Errorf("lane %d", w.Lane())
+	}
+	must(t, os.Remove(path))
+}
