@@ -1,6 +1,10 @@
 package xdp
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/shmring/shmring/xdp/packet"
+)
 
 // The kernel leaves this many bytes in front of a packet for programs to grow it into.
 const kernelHeadroomBytes = 256
@@ -41,6 +45,7 @@ type core struct {
 	chunk     uint64
 	headroom  uint64 // of each chunk, in front of the kernel's own
 	maxPacket uint32 // bytes that may be sent in one packet
+	mtu       uint32 // of the interface
 
 	frames *frameTable
 	fill   producer[uint64]
@@ -153,6 +158,12 @@ func (c *core) Drop(frame uint32) bool { return c.frames.own(frame, FrameReceive
 // process: if they name no loaned frame of this generation, nothing changes but a counter.
 func (c *core) Return(off uint64, generation uint32) bool {
 	return c.frames.giveBack(c.frameOf(off), generation)
+}
+
+// maxPayload is the longest payload of a datagram that goes out as one packet.
+func (c *core) maxPayload() uint64 {
+	room := min(uint64(c.mtu)+packet.EthernetBytes, uint64(c.maxPacket))
+	return room - min(room, packet.HeaderBytes)
 }
 
 // Acquire takes a free frame to send from, and returns the bytes to write the packet to. It fails

@@ -80,7 +80,7 @@ func newFake(c fakeConfig) (*core, *fakeKernel) {
 		headroom: RecordBytes,
 	}
 	return &core{
-		mem: k.mem, chunk: 2048, headroom: k.headroom, maxPacket: 1514,
+		mem: k.mem, chunk: 2048, headroom: k.headroom, maxPacket: 1518, mtu: 1500,
 		frames:  newFrameTable(uint32(c.frames), uint32(c.rxFrames)),
 		fill:    newProducer(k.fill.words(), k.fill.slots),
 		rx:      newConsumer(k.rx.words(), k.rx.slots),

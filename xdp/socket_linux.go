@@ -130,6 +130,7 @@ func (s *Socket) initCore(mtu int, o Options) {
 	const tagBytes = 4
 	s.mem, s.chunk, s.headroom = s.umem.region.Bytes(), uint64(g.ChunkBytes), uint64(g.HeadroomBytes)
 	s.maxPacket = min(g.PacketBytes(), uint32(max(0, mtu))+minPacketBytes+tagBytes)
+	s.mtu = uint32(max(0, mtu))
 	s.frames = newFrameTable(g.Frames, g.Frames-o.SendFrames)
 	s.context = make([]uint64, g.Frames)
 }
