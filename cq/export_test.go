@@ -39,3 +39,6 @@ func QueueUUID(q *Queue) shm.UUID { return q.obj.Header().UUID }
 
 // MarkLane sets a lane's ready bit, as any peer can.
 func MarkLane(q *Queue, bit int) { q.bell.Mark(bit) }
+
+// Announce marks the writer's lane, as its next publish would.
+func (w *Writer) Announce() { w.ringer.Attach() }

@@ -31,7 +31,7 @@ type lane struct {
 // more than it has, until the reader has found out.
 func (l *lane) Level() (head, tail uint64) {
 	head, tail = l.cons.Head(), l.cons.Tail()
-	if l.cons.Err() != nil || l.words.overrun.Load() != 0 && l.bit != 0 {
+	if l.cons.Err() != nil || l.words.overrun.Load() != 0 {
 		return head, max(tail, head+1)
 	}
 	return head, tail
@@ -82,12 +82,11 @@ type laneMem struct {
 
 func laneMemory(obj *shm.Object, bit, capacity int) (laneMem, error) {
 	var m laneMem
-	mem, _, err := obj.Section(sectLane, uint32(bit))
-	if err != nil {
+	var err error
+	if m.words, err = wordsOf[laneWords](obj, sectLane, uint32(bit)); err != nil {
 		return m, err
 	}
-	m.words = overlay[laneWords](mem)
-	mem, _, err = obj.Section(sectSlots, uint32(bit))
+	mem, _, err := obj.Section(sectSlots, uint32(bit))
 	if err != nil {
 		return m, err
 	}

@@ -8,6 +8,10 @@ import (
 // many small ones, so that a busy writer starves nobody. Order is kept per lane.
 const laneBudget = 64
 
+// coolAfter is how many reads in a row may find several lanes empty before all of them are parked:
+// a system call for as many reads, so that polling costs what the lanes in use cost.
+const coolAfter = 1024
+
 // Read copies up to len(dst) completions and removes them from the queue (fi_cq_read). T is one of
 // the formats, no larger than the queue's. It never blocks.
 //
@@ -53,6 +57,11 @@ func drain[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	if q.out != nil {
 		return 0, ErrBusy
 	}
+	if bit := q.bell.Sole(); bit >= 0 {
+		if n, ok := takeSole(q, q.lanes[bit], dst, src); ok {
+			return q.result(n, len(dst))
+		}
+	}
 	q.bell.Take()
 	q.bell.Heat()
 	q.redelivered = false
@@ -83,7 +92,38 @@ func drain[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 			}
 		}
 	}
+	if n > 0 {
+		q.idle = 0
+	} else if q.idle++; q.idle == coolAfter {
+		// A reader that only polls would look at every lane that was ever hot for ever.
+		q.idle = 0
+		if _, err := q.bell.Park(); err != nil {
+			return 0, err
+		}
+	}
 	return q.result(n, len(dst))
+}
+
+// takeSole is a round over one lane that alone can have anything. ok says that nothing about the
+// lane needs a closer look; otherwise nothing was taken.
+func takeSole[T Readable](q *Queue, l *lane, dst []T, src []Addr) (n int, ok bool) {
+	if l.again() > 0 {
+		return 0, false
+	}
+	a, b := l.cons.Peek(len(dst))
+	if len(a) == 0 {
+		return 0, l.cons.Err() == nil && l.words.overrun.Load() == 0
+	}
+	q.redelivered = false
+	n, stop := copyEntries(q, l, dst, src, a, false)
+	if !stop && len(b) > 0 {
+		k, _ := copyEntries(q, l, dst[n:], tail(src, n), b, false)
+		n += k
+	}
+	if n > 0 {
+		l.release(n)
+	}
+	return n, true
 }
 
 func tail(src []Addr, n int) []Addr {
@@ -209,8 +249,12 @@ func (q *Queue) empty(bit int) {
 		q.giveUp(l, "index", err)
 		return
 	}
-	if q.overrun == nil && l.words.overrun.Load() != 0 && q.opt.Overrun == OverrunQueue {
-		if l.cons.Len() == 0 {
+	if at := l.words.overrun.Load(); at != 0 {
+		switch {
+		case q.opt.Overrun != OverrunQueue:
+			q.giveUp(l, "overrun", refuse("read", q.name, "overrun", at, 0, ErrCorrupt))
+			return
+		case q.overrun == nil && l.cons.Len() == 0:
 			q.promote(l)
 		}
 	}

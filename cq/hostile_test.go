@@ -1,0 +1,221 @@
+package cq_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+// scribbler maps an object of a queue as a hostile peer would.
+type scribbler struct{ obj *shm.Object }
+
+func scribble(t testing.TB, d *shm.Dir, queue, file string) scribbler {
+	t.Helper()
+	sub, err := d.Sub(queue, false)
+	must(t, err)
+	defer sub.Close()
+	obj, err := sub.Open(file, shm.ReadWrite)
+	must(t, err)
+	t.Cleanup(func() { _ = obj.Close() })
+	return scribbler{obj}
+}
+
+func (s scribbler) section(t testing.TB, kind shm.SectionKind, id uint32) []byte {
+	t.Helper()
+	mem, _, err := s.obj.Section(kind, id)
+	must(t, err)
+	return mem
+}
+
+func poke(mem []byte, at int, v uint64) { binary.LittleEndian.PutUint64(mem[at:], v) }
+func peek64(mem []byte, at int) uint64  { return binary.LittleEndian.Uint64(mem[at:]) }
+
+// TestHostileLane: a writer that writes nonsense loses its lane, once told, and only that.
+func TestHostileLane(t *testing.T) {
+	tail := func(v func(uint64) uint64) func(t *testing.T, s scribbler) {
+		return func(t *testing.T, s scribbler) {
+			words := s.section(t, cq.SectLane, 1)
+			poke(words, 0, v(peek64(words, 0)))
+		}
+	}
+	kind := func(k uint64) func(t *testing.T, s scribbler) {
+		return func(t *testing.T, s scribbler) {
+			poke(s.section(t, cq.SectSlots, 1), 2*cq.SlotBytes+56, k) // of the third entry
+		}
+	}
+	tests := []struct {
+		name  string
+		do    func(t *testing.T, s scribbler)
+		field string
+		read  uint64 // entries of the lane that are still read
+	}{
+		{"tail beyond the lane", tail(func(v uint64) uint64 { return v + 9 }), "index", 0},
+		{"tail far away", tail(func(v uint64) uint64 { return v + 1<<60 }), "index", 0},
+		{"tail backwards", tail(func(v uint64) uint64 { return v - 5 }), "index", 0},
+		{"tail minus one", tail(func(uint64) uint64 { return ^uint64(0) }), "index", 0},
+		{"kind 0", kind(0), "entry kind", 2},
+		{"kind 3", kind(3), "entry kind", 2},
+		{"kind 255", kind(255), "entry kind", 2},
+		{"overrun in a queue that has none", func(t *testing.T, s scribbler) {
+			poke(s.section(t, cq.SectLane, 1), cq.OffLaneOver, 3)
+		}, "overrun", 4},
+	}
+	for _, tt := range tests {
+		for _, how := range []string{"read", "peek", "wait", "trywait"} {
+			t.Run(tt.name+" "+how, func(t *testing.T) {
+				d, q := create(t, cq.Options{Size: 8, MaxLanes: 3, Wait: cq.WaitFD, Spin: -1})
+				bad, good := attach(t, d, q.Name()), attach(t, d, q.Name())
+				post(t, bad, 0, 4)
+				post(t, good, 100, 104)
+				tt.do(t, scribble(t, d, q.Name(), "lane-0001"))
+				fromBad, fromGood, told := uint64(0), []uint64{}, 0
+				for range 20 {
+					got, err := readHow(q, how)
+					for _, c := range got {
+						if c < 100 {
+							fromBad++
+						} else {
+							fromGood = append(fromGood, c)
+						}
+					}
+					var e *cq.LaneError
+					if errors.As(err, &e) {
+						told++
+						wantErr(t, how, err, cq.ErrCorrupt, syscall.EBADMSG)
+						if e.Lane != 1 || e.Field != tt.field || e.PID == 0 {
+							t.Errorf("%+v", e)
+						}
+					} else if err != nil && !errors.Is(err, cq.ErrAgain) && err != cq.ErrTimeout {
+						t.Fatal(err)
+					}
+				}
+				if told != 1 || fromBad != tt.read || !slices.Equal(fromGood, upTo(100, 104)) {
+					t.Errorf("told %d times, %d entries of the lane (want %d), good: %v", told, fromBad,
+						tt.read, fromGood)
+				}
+				wantErr(t, "post of the bad one", bad.Post(&cq.Entry{}), cq.ErrCorrupt, syscall.EBADMSG)
+				post(t, good, 104, 106)
+				if got := drain(t, q); !slices.Equal(got, upTo(104, 106)) {
+					t.Errorf("then %v", got)
+				}
+				sleeps := q.Stats().Sleeps
+				_, err := cq.ReadTimeout(q, make([]cq.Msg, 1), 5*time.Millisecond)
+				if err != cq.ErrTimeout || q.Stats().Sleeps == sleeps {
+					t.Errorf("it does not sleep any more: %v", err)
+				}
+				must(t, bad.Close())
+				if w := attach(t, d, q.Name()); w.Lane() != 3 {
+					t.Errorf("the lane that was given up goes to the next writer")
+				}
+			})
+		}
+	}
+}
+
+// readHow reads once, in one of several ways.
+func readHow(q *cq.Queue, how string) ([]uint64, error) {
+	dst := make([]cq.Context, 5)
+	switch how {
+	case "read":
+		n, err := cq.Read(q, dst)
+		return contexts(dst[:n]), err
+	case "wait":
+		n, err := cq.ReadTimeout(q, dst, time.Millisecond)
+		return contexts(dst[:n]), err
+	case "trywait":
+		err := q.TryWait()
+		if err == nil {
+			return nil, nil // nothing there: the user would sleep
+		}
+		n, err := cq.Read(q, dst)
+		return contexts(dst[:n]), err
+	}
+	es, err := q.Peek(5)
+	if err != nil {
+		return nil, err
+	}
+	var out []uint64
+	for i := range es {
+		out = append(out, es[i].Context)
+	}
+	return out, q.Release(len(es))
+}
+
+// TestHostileReader: a head that is nonsense costs the writer its lane, with a typed error.
+func TestHostileReader(t *testing.T) {
+	for _, jump := range []uint64{1, 5, 1 << 40, ^uint64(0)} {
+		t.Run(fmt.Sprint(jump), func(t *testing.T) {
+			d, q := create(t, cq.Options{Size: 4})
+			w := attach(t, d, q.Name())
+			post(t, w, 0, 4)
+			_ = read(t, q, 2)
+			post(t, w, 4, 6) // the writer has seen that head
+			rows := scribble(t, d, q.Name(), cq.ReaderFile).section(t, cq.SectRows, 0)
+			head := rows[cq.RowBytes+cq.OffHead:]
+			if jump == 1 {
+				poke(head, 0, peek64(head, 0)-1)
+			} else {
+				poke(head, 0, peek64(head, 0)+jump)
+			}
+			err := w.Post(&cq.Entry{})
+			var e *cq.LaneError
+			if !errors.As(err, &e) || e.Lane != 1 || e.Field != "head" {
+				t.Errorf("post: %v", err)
+			}
+			wantErr(t, "post", err, cq.ErrCorrupt, syscall.EBADMSG)
+			if w.Free() != 0 {
+				t.Errorf("%d free", w.Free())
+			}
+			wantErr(t, "credit", w.Credit(1), cq.ErrFull)
+		})
+	}
+}
+
+// TestHostileRow: a successor that finds nonsense in its rows goes on with what is possible.
+func TestHostileRow(t *testing.T) {
+	for _, peeked := range []uint64{0, 3, 7, 100, 1 << 50, ^uint64(0)} {
+		d, q := create(t, cq.Options{Size: 4})
+		w := attach(t, d, q.Name())
+		post(t, w, 0, 4)
+		_ = read(t, q, 2)
+		must(t, q.Detach())
+		rows := scribble(t, d, q.Name(), cq.ReaderFile).section(t, cq.SectRows, 0)
+		poke(rows[cq.RowBytes+cq.OffHead:], 8, peeked)
+		q, err := cq.Adopt(d, q.Name(), cq.Options{})
+		must(t, err)
+		if got := drain(t, q); !slices.Equal(got, upTo(2, 4)) {
+			t.Errorf("peeked %d: %v", peeked, got)
+		}
+		must(t, w.Close())
+		must(t, q.Close())
+	}
+}
+
+// TestHostileHints scribbles over every hint there is, all the time, while entries go through.
+func TestHostileHints(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 8, MaxLanes: 70, Spin: -1})
+	w := attach(t, d, q.Name())
+	hints := scribble(t, d, q.Name(), cq.ReaderFile).section(t, cq.SectHints, 0)
+	for i := range uint64(300) {
+		for at := 0; at+8 <= len(hints); at += 8 {
+			poke(hints, at, []uint64{0, ^uint64(0), i, 0x5555555555555555}[i%4])
+		}
+		post(t, w, i, i+1)
+		for got := 0; got == 0; {
+			n, err := cq.ReadTimeout(q, make([]cq.Msg, 2), 3*time.Millisecond)
+			if err != nil && !errors.Is(err, syscall.EAGAIN) {
+				t.Fatal(err)
+			}
+			if got = n; n == 0 {
+				w.Announce()
+			}
+		}
+	}
+}
