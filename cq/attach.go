@@ -68,23 +68,20 @@ func (w *Writer) open(o WriterOptions) (err error) {
 	if o.Format > opt.Format {
 		return refuse("attach", w.name, "Format", opt.Format, o.Format, ErrFormat)
 	}
-	mem, _, err := w.reader.Section(sectQueue, 0)
+	words, err := wordsOf[queueWords](w.reader, sectQueue, 0)
 	if err != nil {
 		return err
 	}
-	words := overlay[queueWords](mem)
 	if words.state.Load() == stateClosed {
 		return ErrClosed
 	}
-	if mem, _, err = w.reader.Section(sectRows, 0); err != nil {
+	rows, err := rowsOf(w.reader, opt.rows())
+	if err != nil {
 		return err
 	}
-	rows := overlays[rowWords](mem)
-	if len(rows) < opt.rows() {
-		return refuse("attach", w.name, "rows", len(rows), opt.rows(), ErrCorrupt)
-	}
 	// Of the reader's object only the hints may be written.
-	if mem, err = w.reader.MapWritable(sectHints, 0); err != nil {
+	mem, err := w.reader.MapWritable(sectHints, 0)
+	if err != nil {
 		return err
 	}
 	hints, err := doorbell.MapHints(mem, opt.rows())
@@ -212,11 +209,11 @@ func (w *Writer) takeLane(bit int, opt Options, queue shm.UUID, row *rowWords) (
 // initLane starts a new lane where the row stands, which is 0 unless an earlier lane of this row
 // was removed.
 func initLane(obj *shm.Object, bit int, row *rowWords) error {
-	mem, _, err := obj.Section(sectLane, uint32(bit))
+	words, err := wordsOf[laneWords](obj, sectLane, uint32(bit))
 	if err != nil {
 		return err
 	}
-	overlay[laneWords](mem).tail.Store(row.head.Load())
+	words.tail.Store(row.head.Load())
 	return nil
 }
 

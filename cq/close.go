@@ -136,8 +136,8 @@ func removeDead(dir *shm.Dir) error {
 			return err
 		}
 	}
-	if mem, _, e := obj.Section(sectQueue, 0); e == nil {
-		overlay[queueWords](mem).state.Store(stateClosed)
+	if words, e := wordsOf[queueWords](obj, sectQueue, 0); e == nil {
+		words.state.Store(stateClosed)
 	}
 	for _, l := range lanes {
 		err = errors.Join(err, l.Unlink())

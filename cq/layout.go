@@ -86,3 +86,31 @@ const (
 	maxCapacity   = 1 << 24
 	layoutVersion = 1 // in every section's layout hash
 )
+
+// wordsOf lays a T over a section, whose length a header may have wrong: everything in a header
+// that was made by hand can pass its checksum.
+func wordsOf[T any](obj *shm.Object, kind shm.SectionKind, id uint32) (*T, error) {
+	mem, _, err := obj.Section(kind, id)
+	if err != nil {
+		return nil, err
+	}
+	t := overlay[T](mem)
+	if t == nil {
+		return nil, refuse("map", obj.Name(), "section length", len(mem), "room for its words",
+			ErrCorrupt)
+	}
+	return t, nil
+}
+
+// rowsOf returns the rows of a reader object that has at least n of them.
+func rowsOf(obj *shm.Object, n int) ([]rowWords, error) {
+	mem, _, err := obj.Section(sectRows, 0)
+	if err != nil {
+		return nil, err
+	}
+	rows := overlays[rowWords](mem)
+	if len(rows) < n {
+		return nil, refuse("map", obj.Name(), "rows", len(rows), n, ErrCorrupt)
+	}
+	return rows, nil
+}

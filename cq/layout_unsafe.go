@@ -79,11 +79,12 @@ const (
 	_ = uint(unsafe.Offsetof(Entry{}.Src) - unsafe.Sizeof(Tagged{}))
 )
 
-// overlay lays a T over the start of mem, which shm has mapped page-aligned.
+// overlay lays a T over the start of mem, which shm has mapped page-aligned. It is nil if there is
+// no room for it.
 func overlay[T any](mem []byte) *T {
 	var zero T
 	if uintptr(len(mem)) < unsafe.Sizeof(zero) {
-		panic("cq: section smaller than the words in it")
+		return nil
 	}
 	return (*T)(unsafe.Pointer(unsafe.SliceData(mem)))
 }

@@ -33,6 +33,7 @@ type Queue struct {
 	lanes   []*lane // by row; nil until seen. Under the bell's lock.
 	cur     int     // lane that the next read begins with
 	turn    int     // what it gave of its budget
+	idle    int     // reads in a row that found several lanes empty
 	errLane *lane   // has an error entry at its head, which a read stopped at
 	out     *lane   // has entries handed out by Peek
 	overrun *lane   // overran and is drained: nothing new is reported
@@ -90,18 +91,18 @@ func createReader(dir *shm.Dir, name string, o Options) (*shm.Object, error) {
 // initReader writes what must be there before anybody can see the object: every row is born
 // parked, with wake index 0, so that the first publish in it rings.
 func initReader(obj *shm.Object) error {
-	mem, _, err := obj.Section(sectRows, 0)
+	rows, err := rowsOf(obj, 1)
 	if err != nil {
 		return err
 	}
-	rows := overlays[rowWords](mem)
 	for i := range rows {
 		rows[i].bell.Parked.Store(doorbell.Parked)
 	}
-	if mem, _, err = obj.Section(sectQueue, 0); err != nil {
+	words, err := wordsOf[queueWords](obj, sectQueue, 0)
+	if err != nil {
 		return err
 	}
-	overlay[queueWords](mem).state.Store(stateOpen)
+	words.state.Store(stateOpen)
 	return nil
 }
 
@@ -148,11 +149,11 @@ func adopt(d, dir *shm.Dir, name string, want Options) (*Queue, error) {
 
 // readerState refuses a queue that its reader closed.
 func readerState(obj *shm.Object, name string) error {
-	mem, _, err := obj.Section(sectQueue, 0)
+	words, err := wordsOf[queueWords](obj, sectQueue, 0)
 	if err != nil {
 		return err
 	}
-	if s := overlay[queueWords](mem).state.Load(); s == stateClosed {
+	if words.state.Load() == stateClosed {
 		return &Error{Op: "open", Name: name, Err: ErrClosed,
 			Hint: "its reader destroyed it; create it again"}
 	}
@@ -216,18 +217,14 @@ func newQueue(op string, d, dir *shm.Dir, obj *shm.Object, name string, o Option
 }
 
 func (q *Queue) start() (err error) {
-	var mem []byte
-	if mem, _, err = q.obj.Section(sectQueue, 0); err != nil {
+	if q.words, err = wordsOf[queueWords](q.obj, sectQueue, 0); err != nil {
 		return err
 	}
-	q.words = overlay[queueWords](mem)
-	if mem, _, err = q.obj.Section(sectRows, 0); err != nil {
+	if q.rows, err = rowsOf(q.obj, q.opt.rows()); err != nil {
 		return err
 	}
-	if q.rows = overlays[rowWords](mem); len(q.rows) < q.opt.rows() {
-		return refuse("open", q.name, "rows", len(q.rows), q.opt.rows(), ErrCorrupt)
-	}
-	if mem, _, err = q.obj.Section(sectHints, 0); err != nil {
+	mem, _, err := q.obj.Section(sectHints, 0)
+	if err != nil {
 		return err
 	}
 	hints, err := doorbell.MapHints(mem, q.opt.rows())

@@ -208,6 +208,18 @@ func (b *Bell) Heat() {
 	}
 }
 
+// Sole returns the lane that alone can have anything, if there is one and neither Take nor Heat has
+// anything to do: the usual case of a reader that keeps up with one writer. Otherwise it is -1.
+func (b *Bell) Sole() int {
+	if len(b.cand) != 1 || b.hints.ready[0].Load() != 0 {
+		return -1
+	}
+	if c := b.cand[0]; c&(c-1) == 0 && c&b.hot[0] != 0 {
+		return lowest(c)
+	}
+	return -1
+}
+
 // Next returns the first candidate from lane bit on, or -1. It is how R3, the caller's, goes round.
 func (b *Bell) Next(bit int) int { return b.cand.next(bit) }
 
