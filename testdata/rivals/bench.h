@@ -4,8 +4,9 @@
  * cmd/shmctl/bench/layout.go; a test compares them.
  *
  * argv: ROLE CPU. Descriptor 3 is the memory, 4 and 5 are eventfds towards role 0 and role 1.
- * A command is one line "NAME BATCH PAUSES COUNT START EPOCH"; the answer is one line
- * "NANOSECONDS CHECKSUM PROBE_BEFORE PROBE_AFTER" with zeros for what this role did not measure.
+ * A command is one line "NAME BATCH PAUSES COUNT START EPOCH AREA"; the answer is one line
+ * "NANOSECONDS CHECKSUM PROBE_BEFORE PROBE_AFTER SHARE", where SHARE is how much of the round this
+ * process was running, with zeros for what this role did not measure.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 #define AREA_BYTES 1048576
+#define AREAS 32
 #define BARRIER_0 0
 #define BARRIER_1 128
 #define PROBE_PING 256
@@ -44,7 +46,7 @@
 
 typedef _Atomic uint64_t word64;
 
-static unsigned char *area;
+static unsigned char *area; /* of this round */
 static int role;
 
 static inline word64 *at(size_t offset) { return (word64 *)(area + offset); }
@@ -58,12 +60,14 @@ static inline void relax(void)
 #endif
 }
 
-static inline uint64_t now_ns(void)
+static inline uint64_t clock_ns(clockid_t clock)
 {
 	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
+	clock_gettime(clock, &t);
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
+
+static inline uint64_t now_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
 
 static void barrier(uint64_t epoch)
 {
@@ -148,7 +152,7 @@ static void pin(int cpu)
 int main(int argc, char **argv)
 {
 	struct command c;
-	uint64_t epoch;
+	uint64_t epoch, index;
 
 	if (argc != 3) {
 		fprintf(stderr, "usage: %s ROLE CPU, started by shmctl bench\n", argv[0]);
@@ -156,23 +160,28 @@ int main(int argc, char **argv)
 	}
 	role = atoi(argv[1]);
 	pin(atoi(argv[2]));
-	area = mmap(NULL, AREA_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, MEMORY_FD, 0);
-	if (area == MAP_FAILED) {
+	unsigned char *mem = mmap(NULL, (size_t)AREAS * AREA_BYTES, PROT_READ | PROT_WRITE,
+				  MAP_SHARED | MAP_POPULATE, MEMORY_FD, 0);
+	if (mem == MAP_FAILED) {
 		perror("mmap");
 		return 1;
 	}
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	while (scanf("%31s %lu %lu %lu %lu %lu", c.name, &c.batch, &c.pauses, &c.count, &c.start,
-		     &epoch) == 6) {
+	while (scanf("%31s %lu %lu %lu %lu %lu %lu", c.name, &c.batch, &c.pauses, &c.count, &c.start,
+		     &epoch, &index) == 7 && index < AREAS) {
+		area = mem + index * AREA_BYTES;
 		if (role == 0)
 			prepare(&c);
 		barrier(epoch + 1);
 		spin_for(SETTLE_NS);
 		double before = probe(epoch + 2);
 		barrier(epoch + 3);
+		uint64_t began = now_ns(), cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 		struct answer a = run(&c);
+		cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu;
+		double share = (double)cpu / (double)(now_ns() - began);
 		double after = probe(epoch + 4);
-		printf("%lu %lu %.1f %.1f\n", a.ns, a.checksum, before, after);
+		printf("%lu %lu %.1f %.1f %.3f\n", a.ns, a.checksum, before, after, share);
 	}
 	return 0;
 }

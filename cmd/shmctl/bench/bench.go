@@ -5,8 +5,9 @@
 // a second and moves everything up to tenfold. So only ratios count. Both sides run as two pinned
 // processes each, on the same two processors and the same physical memory, in short rounds that
 // alternate; a cache-line ping-pong before and after every round tells where the processors are,
-// and a pair of rounds counts only if all four probes agree. A [Row] reports the median of the
-// paired ratios with its 95% interval from order statistics, which assumes no distribution.
+// and a pair of rounds counts only if all four probes agree and, where both sides spin, the four
+// processes had their processors to themselves. A [Row] reports the median of the paired ratios with
+// its 95% interval from order statistics, which assumes no distribution.
 package bench
 
 import (
@@ -53,7 +54,7 @@ type Row struct {
 	RatioLow    *float64 `json:"ratio_low"`
 	RatioHigh   *float64 `json:"ratio_high"`
 	Rounds      int      `json:"rounds"`         // pairs that counted
-	Dropped     int      `json:"dropped_rounds"` // pairs during which the processors moved
+	Dropped     int      `json:"dropped_rounds"` // pairs that were disturbed
 	Spread      *float64 `json:"spread"`         // interquartile range of the ratios, by median
 	PlacementNs *float64 `json:"placement_ns"`   // one-way transfer of a line, median of probes
 	Note        string   `json:"note,omitempty"` // why something is null

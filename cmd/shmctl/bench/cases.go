@@ -11,6 +11,7 @@ type benchCase struct {
 	source    string // C program, without .c
 	perSecond bool   // report millions of messages a second, else nanoseconds
 	stagger   bool   // begin a pair of rounds at a random index, else at 0
+	sleeps    bool   // the processes do not run all the time
 	halve     bool   // the command counts round trips, the row reports one way
 }
 
@@ -49,9 +50,9 @@ func ringCases(o Options) []benchCase {
 func wakeCases(o Options) []benchCase {
 	return withSelf(o, []benchCase{
 		{name: "futex", batch: 1, ours: "futex", rival: "futex", rivalName: "futex",
-			source: "futex"},
+			source: "futex", sleeps: true},
 		{name: "eventfd", batch: 1, ours: "eventfd", rival: "eventfd", rivalName: "eventfd",
-			source: "eventfd"},
+			source: "eventfd", sleeps: true},
 	})
 }
 

@@ -33,7 +33,8 @@ func Child(args []string) (handled bool, code int) {
 // party is one of the two processes of our side.
 type party struct {
 	role   int
-	mem    []byte
+	all    []byte         // the shared memory
+	mem    []byte         // the area of this round
 	mine   *atomic.Uint64 // barrier words
 	other  *atomic.Uint64
 	ping   *atomic.Uint64
@@ -64,33 +65,34 @@ func child(args []string) error {
 	// need it fail with the reason.
 	registered := doorbell.Register()
 	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_SHARED | unix.MAP_POPULATE
-	mem, err := unix.Mmap(memoryFD, 0, areaBytes, prot, flags)
+	mem, err := unix.Mmap(memoryFD, 0, areas*areaBytes, prot, flags)
 	if err != nil {
 		return fmt.Errorf("bench child: map the shared memory: %w", err)
 	}
-	p, err := newParty(role, mem)
-	if err != nil {
-		return err
-	}
+	p := &party{role: role, all: mem, peerFD: -1}
 	return p.serve(os.Stdin, os.Stdout, registered)
 }
 
-func newParty(role int, mem []byte) (*party, error) {
-	p := &party{role: role, mem: mem, peerFD: -1}
+// use makes an area the one of the next round.
+func (p *party) use(area int) error {
+	if area < 0 || area >= areas {
+		return fmt.Errorf("no area %d", area)
+	}
+	p.mem = p.all[area*areaBytes:][:areaBytes]
 	for _, w := range []struct {
 		word **atomic.Uint64
 		off  uint64
 	}{{&p.mine, barrier0}, {&p.other, barrier1}, {&p.ping, probePing}, {&p.pong, probePong}} {
-		word, err := ring.IndexAt(mem, w.off)
+		word, err := ring.IndexAt(p.mem, w.off)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		*w.word = word
 	}
-	if role == 1 {
+	if p.role == 1 {
 		p.mine, p.other = p.other, p.mine
 	}
-	return p, nil
+	return nil
 }
 
 // serve runs commands until the parent closes the pipe.
@@ -106,7 +108,11 @@ func (p *party) serve(in io.Reader, out io.Writer, registered error) error {
 		}
 		var c command
 		var epoch uint64
-		_, err = fmt.Sscan(text, &c.name, &c.batch, &c.pauses, &c.count, &c.start, &epoch)
+		var area int
+		_, err = fmt.Sscan(text, &c.name, &c.batch, &c.pauses, &c.count, &c.start, &epoch, &area)
+		if err == nil {
+			err = p.use(area)
+		}
 		if err != nil {
 			return fmt.Errorf("bench child: command %q: %w", text, err)
 		}
@@ -117,7 +123,7 @@ func (p *party) serve(in io.Reader, out io.Writer, registered error) error {
 		if err != nil {
 			return fmt.Errorf("bench child: %s: %w", c.name, err)
 		}
-		fmt.Fprintln(out, a.ns, a.checksum, a.before, a.after)
+		fmt.Fprintln(out, a.ns, a.checksum, a.before, a.after, a.share)
 	}
 }
 
@@ -137,13 +143,15 @@ func (p *party) round(c command, epoch uint64) (a answer, err error) {
 	spinFor(settleNs)
 	before := p.probe(epoch + 2)
 	p.barrier(epoch + 3)
-	began := time.Now()
+	cpu, began := threadTime(), time.Now()
 	sum, measured, err := r()
 	took := time.Since(began)
+	cpu = threadTime() - cpu
 	if err != nil {
 		return a, err
 	}
-	a = answer{checksum: sum, before: before, after: p.probe(epoch + 4)}
+	a = answer{checksum: sum, before: before, after: p.probe(epoch + 4),
+		share: float64(cpu) / float64(took)}
 	if measured {
 		a.ns = uint64(took)
 		if c.sleeps() {
@@ -151,6 +159,15 @@ func (p *party) round(c command, epoch uint64) (a answer, err error) {
 		}
 	}
 	return a, nil
+}
+
+// threadTime is how long this thread has run. It is 0 where the kernel does not say.
+func threadTime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
 }
 
 // spinFor spins. A round begins with it: after a process was idle, the Go runtime's monitor looks

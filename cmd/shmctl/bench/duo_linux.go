@@ -18,41 +18,41 @@ import (
 // roundLimit is when a round is given up: thousands of times what one takes.
 const roundLimit = 60 * time.Second
 
-// area is the memory, the two eventfds and the socket pair that all processes of a run share. All
+// shared is the memory, the two eventfds and the socket pair that all processes of a run share. All
 // are anonymous, so nothing is left behind however the run ends.
-type area struct{ files []*os.File }
+type shared struct{ files []*os.File }
 
-func newArea() (*area, error) {
+func newShared() (*shared, error) {
 	fd, err := unix.MemfdCreate("shmring-bench", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("bench: memfd_create: %w", err)
 	}
-	a := &area{files: []*os.File{os.NewFile(uintptr(fd), "shmring-bench")}}
-	if err := unix.Fallocate(fd, 0, 0, areaBytes); err != nil {
-		a.close()
-		return nil, fmt.Errorf("bench: allocate %d bytes: %w", areaBytes, err)
+	s := &shared{files: []*os.File{os.NewFile(uintptr(fd), "shmring-bench")}}
+	if err := unix.Fallocate(fd, 0, 0, areas*areaBytes); err != nil {
+		s.close()
+		return nil, fmt.Errorf("bench: allocate %d bytes: %w", areas*areaBytes, err)
 	}
 	for range 2 {
 		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 		if err != nil {
-			a.close()
+			s.close()
 			return nil, fmt.Errorf("bench: eventfd: %w", err)
 		}
-		a.files = append(a.files, os.NewFile(uintptr(fd), "eventfd"))
+		s.files = append(s.files, os.NewFile(uintptr(fd), "eventfd"))
 	}
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		a.close()
+		s.close()
 		return nil, fmt.Errorf("bench: socketpair: %w", err)
 	}
 	for _, fd := range ends {
-		a.files = append(a.files, os.NewFile(uintptr(fd), "socket"))
+		s.files = append(s.files, os.NewFile(uintptr(fd), "socket"))
 	}
-	return a, nil
+	return s, nil
 }
 
-func (a *area) close() {
-	for _, f := range a.files {
+func (s *shared) close() {
+	for _, f := range s.files {
 		_ = f.Close()
 	}
 }
@@ -60,7 +60,8 @@ func (a *area) close() {
 // answer is what one process says after a round; zero is what it did not measure.
 type answer struct {
 	ns, checksum  uint64
-	before, after float64
+	before, after float64 // probes
+	share         float64 // of the round, during which the process was running
 }
 
 // duo is the two processes of a side, role 0 and role 1, each pinned to a processor.
@@ -77,10 +78,10 @@ type answerLine struct {
 
 // startDuo starts both processes, each with its command line followed by role and processor. The
 // caller's goroutine must be locked to its thread until close.
-func startDuo(a *area, cpus [2]int, argv0, argv1 []string) (*duo, error) {
+func startDuo(s *shared, cpus [2]int, argv0, argv1 []string) (*duo, error) {
 	d := &duo{}
 	for role, argv := range [2][]string{argv0, argv1} {
-		if err := d.start(role, cpus[role], a, argv); err != nil {
+		if err := d.start(role, cpus[role], s, argv); err != nil {
 			d.close()
 			return nil, fmt.Errorf("bench: start %s: %w", argv[0], err)
 		}
@@ -88,10 +89,10 @@ func startDuo(a *area, cpus [2]int, argv0, argv1 []string) (*duo, error) {
 	return d, nil
 }
 
-func (d *duo) start(role, cpu int, a *area, argv []string) error {
+func (d *duo) start(role, cpu int, s *shared, argv []string) error {
 	args := append(argv[1:len(argv):len(argv)], strconv.Itoa(role), strconv.Itoa(cpu))
 	cmd := exec.Command(argv[0], args...)
-	cmd.ExtraFiles = a.files
+	cmd.ExtraFiles = s.files
 	cmd.Stderr = os.Stderr
 	// A process whose partner died spins: it must not outlive us.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -151,7 +152,7 @@ func (d *duo) run(ctx context.Context, command string) (answers [2]answer, err e
 			return answers, fmt.Errorf("process %d ended during a round: %w", role, l.err)
 		}
 		a := &answers[role]
-		_, err := fmt.Sscan(l.text, &a.ns, &a.checksum, &a.before, &a.after)
+		_, err := fmt.Sscan(l.text, &a.ns, &a.checksum, &a.before, &a.after, &a.share)
 		if err != nil {
 			return answers, fmt.Errorf("answer %q of process %d: %w", l.text, role, err)
 		}

@@ -1,9 +1,14 @@
 package bench
 
-// The memory that the two processes of a side map, the same for both sides. What the rivals use of
-// it is repeated in testdata/rivals/bench.h; a test compares the two.
+// The memory that the processes map holds many areas, used in turn: which physical pages a ring has
+// decides how its lines meet in the caches and made rounds that were else alike differ by a third,
+// the same way for as long as the memory was kept. Both rounds of a pair use one area.
+//
+// The offsets are those within an area. What the rivals use of them is repeated in
+// testdata/rivals/bench.h; a test compares the two.
 const (
 	areaBytes = 1 << 20
+	areas     = 32
 	barrier0  = 0 // a word per role: the last step of the round that it reached
 	barrier1  = 128
 	probePing = 256 // the two lines of the placement probe

@@ -20,12 +20,13 @@ type side struct {
 
 // bencher holds what the rows of one run share.
 type bencher struct {
-	o     Options
-	tools *toolchain
-	why   error // why there are no rivals
-	area  *area
-	epoch uint64 // grows by steps each round, so that no barrier can see an old round
-	start uint64 // index at which the rings of the next round begin
+	o      Options
+	tools  *toolchain
+	why    error // why there are no rivals
+	shared *shared
+	epoch  uint64 // grows by steps each round, so that no barrier can see an old round
+	area   int    // of the next round
+	start  uint64 // index at which the rings of the next round begin
 }
 
 func measure(ctx context.Context, o Options, cases []benchCase) (rows []Row, err error) {
@@ -46,10 +47,10 @@ func measure(ctx context.Context, o Options, cases []benchCase) (rows []Row, err
 	} else if !errors.Is(b.why, ErrNoCompiler) {
 		return nil, b.why
 	}
-	if b.area, err = newArea(); err != nil {
+	if b.shared, err = newShared(); err != nil {
 		return nil, err
 	}
-	defer b.area.close()
+	defer b.shared.close()
 	for i, c := range cases {
 		if c.ours == "" && b.tools == nil {
 			continue
@@ -117,11 +118,11 @@ func (b *bencher) sides(ctx context.Context, c benchCase) (ours, rival *side, er
 		child, c.ours = theirs, c.rival
 	}
 	ours = &side{command: c.ours}
-	if ours.duo, err = startDuo(b.area, b.o.CPUs, child, child); err != nil || b.tools == nil {
+	if ours.duo, err = startDuo(b.shared, b.o.CPUs, child, child); err != nil || b.tools == nil {
 		return ours, nil, err
 	}
 	rival = &side{command: c.rival}
-	if rival.duo, err = startDuo(b.area, b.o.CPUs, theirs, theirs); err != nil {
+	if rival.duo, err = startDuo(b.shared, b.o.CPUs, theirs, theirs); err != nil {
 		ours.duo.close()
 	}
 	return ours, rival, err
@@ -153,6 +154,7 @@ func (b *bencher) pair(ctx context.Context, c benchCase, ours, rival *side, coun
 	rivalFirst bool,
 ) (p pair, err error) {
 	// Both rounds of a pair begin at the same index: where batches lie relative to a page shows.
+	b.area = (b.area + 1) % areas
 	b.start = 0
 	if c.stagger {
 		b.start = rand.Uint64N(1 << 40)
@@ -184,12 +186,17 @@ func (b *bencher) round(ctx context.Context, c benchCase, s *side, count uint64)
 	ns uint64, o outcome, err error,
 ) {
 	b.epoch += steps
-	line := fmt.Sprintf("%s %d %d %d %d %d\n", s.command, c.batch, c.pauses, count, b.start, b.epoch)
+	line := fmt.Sprintf("%s %d %d %d %d %d %d\n", s.command, c.batch, c.pauses, count, b.start,
+		b.epoch, b.area)
 	answers, err := s.duo.run(ctx, line)
 	if err != nil {
 		return 0, o, err
 	}
+	o.share = 1
 	for role, a := range answers {
+		if !c.sleeps {
+			o.share = min(o.share, a.share)
+		}
 		ns = max(ns, a.ns)
 		o.before, o.after = max(o.before, a.before), max(o.after, a.after)
 		if want := checksum(b.start, count); a.checksum != 0 && a.checksum != want {

@@ -150,7 +150,7 @@ func TestOursAndRivalShareARing(t *testing.T) {
 		for name, argv := range map[string][2][]string{
 			"ours to C": {ours, theirs}, "C to ours": {theirs, ours},
 		} {
-			d, err := startDuo(b.area, b.o.CPUs, argv[0], argv[1])
+			d, err := startDuo(b.shared, b.o.CPUs, argv[0], argv[1])
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -182,10 +182,10 @@ func newTestBencher(t *testing.T) *bencher {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.tools.close)
-	if b.area, err = newArea(); err != nil {
+	if b.shared, err = newShared(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(b.area.close)
+	t.Cleanup(b.shared.close)
 	return b
 }
 
@@ -194,7 +194,7 @@ func TestDeadChildEndsTheRound(t *testing.T) {
 	needCompiler(t)
 	b := newTestBencher(t)
 	argv := []string{b.o.Exe, ChildCommand}
-	d, err := startDuo(b.area, b.o.CPUs, argv, argv)
+	d, err := startDuo(b.shared, b.o.CPUs, argv, argv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestHeaderRepeatsLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]int{
-		"AREA_BYTES": areaBytes, "BARRIER_0": barrier0, "BARRIER_1": barrier1,
+		"AREA_BYTES": areaBytes, "AREAS": areas, "BARRIER_0": barrier0, "BARRIER_1": barrier1,
 		"PROBE_PING": probePing, "PROBE_PONG": probePong, "WORD_0": word0, "WORD_1": word1,
 		"RING_0": ring0, "RING_1": ring1, "RING_TAIL": ringTail, "RING_HEAD": ringHead,
 		"RING_SLOTS": ringSlots, "CAPACITY": capacity, "SLOT_WORDS": slotWords,

@@ -9,25 +9,32 @@ import (
 // by a factor of two and more, the probes within one by a few per cent.
 const movedFactor = 1.4
 
+// wholeShare is how much of a round processes that spin must have run for the round to count: less
+// means that something else was on a processor. The Go runtime's own threads take under one per
+// cent of a settled process and do not count as something else.
+const wholeShare = 0.97
+
 // outcome is one round of one side.
 type outcome struct {
 	value         float64
 	before, after float64 // line transfer, ns
+	share         float64 // of the round, during which the processes ran; the lesser of the two
 }
 
 // pair is a round of ours and a round of the rival, next to each other in time.
 type pair struct{ ours, rival outcome }
 
-// moved reports whether the processors changed their place during the pair.
-func (p pair) moved() bool {
+// disturbed reports whether the processors changed their place during the pair or were shared.
+func (p pair) disturbed() bool {
 	probes := []float64{p.ours.before, p.ours.after, p.rival.before, p.rival.after}
-	return slices.Max(probes) > movedFactor*slices.Min(probes)
+	return slices.Max(probes) > movedFactor*slices.Min(probes) ||
+		min(p.ours.share, p.rival.share) < wholeShare
 }
 
-// keepSteady drops the pairs during which the processors moved.
-func keepSteady(pairs []pair) (kept []pair, dropped int) {
+// undisturbed drops the pairs that do not count.
+func undisturbed(pairs []pair) (kept []pair, dropped int) {
 	for _, p := range pairs {
-		if p.moved() {
+		if p.disturbed() {
 			dropped++
 		} else {
 			kept = append(kept, p)
@@ -82,10 +89,10 @@ func binomialHalf(n, k int) float64 {
 
 // report fills the figures of a row in which both sides were measured.
 func (r *Row) report(pairs []pair) {
-	kept, dropped := keepSteady(pairs)
+	kept, dropped := undisturbed(pairs)
 	r.Rounds, r.Dropped = len(kept), dropped
 	if len(kept) == 0 {
-		r.Note = "the processors moved during every pair of rounds; measure again, for longer"
+		r.Note = "every pair of rounds was disturbed: the processors moved or were shared; measure again"
 		return
 	}
 	ratios := column(kept, func(p pair) float64 { return p.ours.value / p.rival.value })

@@ -55,10 +55,10 @@ func TestQuantile(t *testing.T) {
 }
 
 func outcomeAt(value, before, after float64) outcome {
-	return outcome{value: value, before: before, after: after}
+	return outcome{value: value, before: before, after: after, share: 1}
 }
 
-func TestReportDropsPairsThatMoved(t *testing.T) {
+func TestReportDropsDisturbedPairs(t *testing.T) {
 	var pairs []pair
 	for i := range 20 {
 		// 10% slower than the rival wherever both run, in two placements that are far apart.
@@ -70,12 +70,14 @@ func TestReportDropsPairsThatMoved(t *testing.T) {
 	}
 	moved := pair{outcomeAt(530, 55, 530), outcomeAt(55, 55, 55)}
 	between := pair{outcomeAt(530, 530, 530), outcomeAt(55, 55, 55)}
-	pairs = append(pairs, moved, between)
+	shared := pair{outcomeAt(55, 55, 55), outcomeAt(110, 55, 55)}
+	shared.rival.share = 0.5
+	pairs = append(pairs, moved, between, shared)
 
 	var r Row
 	r.report(pairs)
-	if r.Rounds != 20 || r.Dropped != 2 {
-		t.Fatalf("%d pairs counted and %d dropped, want 20 and 2", r.Rounds, r.Dropped)
+	if r.Rounds != 20 || r.Dropped != 3 {
+		t.Fatalf("%d pairs counted and %d dropped, want 20 and 3", r.Rounds, r.Dropped)
 	}
 	for _, x := range []*float64{r.Ratio, r.RatioLow, r.RatioHigh} {
 		if x == nil || math.Abs(*x-0.9) > 1e-9 {
