@@ -126,3 +126,44 @@ func TestOverrunWakes(t *testing.T) {
 		}
 	}
 }
+
+// TestNothingAfterOverrun: what was reserved before and is committed after the queue reported its
+// end does not come.
+func TestNothingAfterOverrun(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 4, Overrun: cq.OverrunQueue})
+	a, b := attach(t, d, q.Name()), attach(t, d, q.Name())
+	slot, _, err := b.Reserve(1)
+	must(t, err)
+	slot[0] = cq.Entry{Context: 99}
+	for a.Post(&cq.Entry{}) == nil {
+	}
+	if got := overrun(t, q); len(got) != 4 {
+		t.Errorf("got %v", got)
+	}
+	must(t, b.Commit(1))
+	for range 3 {
+		if n, err := cq.Read(q, make([]cq.Msg, 1)); n != 0 || err != cq.ErrOverrun {
+			t.Errorf("%d, %v", n, err)
+		}
+		if _, err := q.Peek(1); err != cq.ErrOverrun {
+			t.Error(err)
+		}
+	}
+}
+
+// TestOverrunSuccessor: the successor of a reader whose queue was overrun must not be put to sleep.
+func TestOverrunSuccessor(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 2, Overrun: cq.OverrunQueue, Wait: cq.WaitFD})
+	w := attach(t, d, q.Name())
+	for w.Post(&cq.Entry{}) == nil {
+	}
+	_ = overrun(t, q)
+	must(t, w.Close())
+	must(t, q.Detach())
+	q, err := cq.Adopt(d, q.Name(), cq.Options{})
+	must(t, err)
+	defer q.Close()
+	wantErr(t, "trywait", q.TryWait(), cq.ErrAgain)
+	_, err = cq.ReadTimeout(q, make([]cq.Msg, 1), -1)
+	wantErr(t, "sread", err, cq.ErrOverrun)
+}

@@ -37,6 +37,7 @@ type Queue struct {
 	errLane *lane   // has an error entry at its head, which a read stopped at
 	out     *lane   // has entries handed out by Peek
 	overrun *lane   // overran and is drained: nothing new is reported
+	final   bool    // that was reported
 	broken  []error // lanes given up, to be reported once each
 
 	broadcast   atomic.Uint64 // grows with every SignalAll

@@ -51,6 +51,9 @@ func readFrom[T Readable](q *Queue, dst []T, src []Addr) (int, error) {
 // drain is R1 to R3: one round over the lanes that may have something, and more while a lane had
 // more than its budget.
 func drain[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
+	if q.final {
+		return 0, ErrOverrun
+	}
 	if q.errLane != nil {
 		return 0, ErrAvail
 	}
@@ -147,6 +150,8 @@ func (q *Queue) result(n, wanted int) (int, error) {
 	case wanted == 0:
 		return 0, nil
 	case q.overrun != nil:
+		// Whoever had reserved room before it was told may still commit: too late.
+		q.final = true
 		return 0, ErrOverrun
 	}
 	return 0, ErrAgain
@@ -285,19 +290,29 @@ func (q *Queue) Redelivered() bool { return q.redelivered }
 // field once. Errors are those of [Read]; ErrAgain also means that this lane has no more while
 // others may.
 func (q *Queue) Peek(n int) ([]Entry, error) {
+	es, _, err := q.peekOnce(n)
+	return es, err
+}
+
+// peekOnce says also whether any entries are handed out now.
+func (q *Queue) peekOnce(n int) (es []Entry, out bool, err error) {
 	if !q.guard.enter() {
-		return nil, ErrClosed
+		return nil, false, ErrClosed
 	}
 	q.bell.Lock()
-	es, err := q.peek(n)
+	es, err = q.peek(n)
+	out = q.out != nil
 	q.bell.Unlock()
 	q.guard.leave()
-	return es, err
+	return es, out, err
 }
 
 func (q *Queue) peek(n int) ([]Entry, error) {
 	if n <= 0 {
 		return nil, refuse("peek", q.name, "n", n, "1 or more", ErrInvalid)
+	}
+	if q.final {
+		return nil, ErrOverrun
 	}
 	if q.errLane != nil {
 		return nil, ErrAvail

@@ -57,8 +57,8 @@ func ReadFromContext[T Readable](ctx context.Context, q *Queue, dst []T, src []A
 
 // PeekContext is Peek that waits until the context ends.
 func (q *Queue) PeekContext(ctx context.Context, n int) ([]Entry, error) {
-	es, err := q.Peek(n)
-	if err != ErrAgain || q.out != nil {
+	es, out, err := q.peekOnce(n)
+	if err != ErrAgain || out {
 		return es, err
 	}
 	w, err := q.newWait(ctx, -1)
@@ -67,7 +67,7 @@ func (q *Queue) PeekContext(ctx context.Context, n int) ([]Entry, error) {
 	}
 	defer w.close()
 	for {
-		if es, err = q.Peek(n); err != ErrAgain {
+		if es, out, err = q.peekOnce(n); err != ErrAgain || out {
 			return es, err
 		}
 		if err = w.once(); err != nil {
@@ -314,13 +314,11 @@ func (q *Queue) TryWait() error {
 		return ErrClosed
 	}
 	defer q.guard.leave()
-	if q.sliced.Load() {
-		q.bell.Lock()
-		err := q.findLanes(false)
-		q.bell.Unlock()
-		if err != nil {
-			return err
-		}
+	switch due, err := q.due(); {
+	case err != nil:
+		return err
+	case due:
+		return ErrAgain
 	}
 	ready, signaled, err := q.bell.TryWait()
 	switch {
@@ -328,8 +326,20 @@ func (q *Queue) TryWait() error {
 		return err
 	case signaled:
 		return ErrSignaled
-	case ready || q.errLane != nil || len(q.broken) > 0:
+	case ready:
 		return ErrAgain
 	}
 	return nil
+}
+
+// due looks for what a read would return that no lane has a mark for.
+func (q *Queue) due() (bool, error) {
+	q.bell.Lock()
+	defer q.bell.Unlock()
+	if q.sliced.Load() {
+		if err := q.findLanes(false); err != nil {
+			return false, err
+		}
+	}
+	return q.errLane != nil || len(q.broken) > 0 || q.overrun != nil, nil
 }
