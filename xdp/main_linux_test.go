@@ -8,8 +8,10 @@ import (
 
 func TestMain(m *testing.M) {
 	shmtest.Main(m, map[string]func(){
-		"hold-queue": holdQueue,
-		"memlock":    memlockChild,
-		"read-umem":  readUMEMChild,
+		"hold-queue":  holdQueue,
+		"memlock":     memlockChild,
+		"read-umem":   readUMEMChild,
+		"port-app":    portAppChild,
+		"port-device": portDeviceChild,
 	})
 }

@@ -30,7 +30,13 @@ type rig struct {
 
 func newRig(t testing.TB, mode xdp.AttachMode, uo xdp.UMEMOptions, so xdp.Options) *rig {
 	t.Helper()
-	r := &rig{pair: xdptest.NewPair(t, veth.Config{})}
+	return newRigOn(t, xdptest.NewPair(t, veth.Config{}), mode, uo, so)
+}
+
+func newRigOn(t testing.TB, pair *veth.Pair, mode xdp.AttachMode, uo xdp.UMEMOptions,
+	so xdp.Options) *rig {
+	t.Helper()
+	r := &rig{pair: pair}
 	r.prog = xdptest.Attach(t, r.pair.B, xdp.ProgramOptions{Mode: mode})
 	r.umem = xdptest.NewUMEM(t, uo)
 	r.socket = xdptest.Open(t, r.pair.B, 0, r.umem, so)
