@@ -7,10 +7,11 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/cmd/shmctl/bench"
+	"github.com/shmring/shmring/cmd/shmctl/demo"
 )
 
 // children are asked, before anything else, whether the program was started as one of theirs.
-var children = []func(args []string) (handled bool, code int){bench.Child}
+var children = []func(args []string) (handled bool, code int){bench.Child, demo.Child}
 
 // Process runs the command line of this process and returns what to exit with.
 func Process() int {

@@ -44,7 +44,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 	}
-	root.AddCommand(newList(), newShow(), newBench(), newVersion())
+	root.AddCommand(newList(), newShow(), newDemo(), newBench(), newVersion())
 	return root
 }
 

@@ -1,0 +1,20 @@
+//go:build !linux
+
+package demo
+
+import (
+	"errors"
+	"os"
+	"runtime"
+)
+
+type network struct{}
+
+func openNetwork() (*network, error)           { return nil, errors.ErrUnsupported }
+func (n *network) configure(*config)           {}
+func (n *network) device(f func() error) error { return f() }
+func (n *network) peer(f func() error) error   { return f() }
+func (n *network) close()                      {}
+
+func socketPair() ([2]*os.File, error) { return [2]*os.File{}, errors.ErrUnsupported }
+func kernelRelease() string            { return runtime.GOOS }

@@ -1,0 +1,114 @@
+package demo
+
+import (
+	"fmt"
+	"io"
+	"time"
+)
+
+// Schema names the JSON that Report is printed as.
+const Schema = "shmctl/1"
+
+// Report is the outcome of a run. Unknown values are null.
+type Report struct {
+	Path         string         `json:"path"` // af_xdp or shm
+	Mode         *string        `json:"mode"` // native or generic
+	Copy         *bool          `json:"copy"` // the driver copies between its memory and the UMEM
+	Interface    *string        `json:"interface"`
+	Queue        *uint32        `json:"queue"`
+	Kernel       string         `json:"kernel"`
+	PIDs         map[string]int `json:"pids"`
+	RX           Direction      `json:"rx"`
+	TX           Direction      `json:"tx"`
+	Wakes        *uint64        `json:"wakes"`
+	Suppressed   *uint64        `json:"wakes_suppressed"`
+	Syscalls1000 *float64       `json:"library_syscalls_per_1000"`
+	Reason       *string        `json:"path_reason"` // why the device path was not taken
+}
+
+// Direction is one half of a run: rx is towards the application, tx from it.
+type Direction struct {
+	Sent      uint64   `json:"sent"`
+	Completed uint64   `json:"completed"`
+	Lost      uint64   `json:"lost"`
+	Corrupt   uint64   `json:"corrupt"`
+	Duplicate uint64   `json:"duplicate"`
+	RatePPS   *float64 `json:"rate_pps"`
+	Latency   Latency  `json:"latency_ns"`
+}
+
+// Latency is from the post of a completion to its read (rx), or from the post of a send to the read
+// of its completion (tx).
+type Latency struct {
+	P50 *int64 `json:"p50"`
+	P99 *int64 `json:"p99"`
+	Max *int64 `json:"max"`
+}
+
+// Good reports whether every datagram was sent, arrived once and was intact.
+func (r *Report) Good(count uint64) bool {
+	for _, d := range []Direction{r.RX, r.TX} {
+		if d.Sent != count || d.Completed != count || d.Lost+d.Corrupt+d.Duplicate != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Print writes the report for people.
+func (r *Report) Print(w io.Writer) {
+	row := func(name, format string, a ...any) {
+		fmt.Fprintf(w, "%-10s %s\n", name, fmt.Sprintf(format, a...))
+	}
+	if r.Path == "shm" {
+		row("path", "shm: a producer process in place of the device")
+		if r.Reason != nil {
+			row("", "device path not taken: %s", *r.Reason)
+		}
+	} else {
+		how := "copy"
+		if r.Copy != nil && !*r.Copy {
+			how = "zero-copy"
+		}
+		row("path", "af_xdp: %s mode, %s, queue %d of %s", *r.Mode, how, *r.Queue, *r.Interface)
+	}
+	row("kernel", "%s", r.Kernel)
+	pids := ""
+	for _, role := range []string{"supervisor", "application", "device", "producer", "peer"} {
+		if pid, ok := r.PIDs[role]; ok {
+			pids += fmt.Sprintf("%s %d  ", role, pid)
+		}
+	}
+	row("processes", "%s", pids)
+	r.RX.print(row, "receive", "post to read")
+	r.TX.print(row, "send", "post to completion")
+	if r.Wakes != nil && r.Suppressed != nil {
+		row("bell", "%d wakes, %d publishes that needed none", *r.Wakes, *r.Suppressed)
+	}
+	if r.Syscalls1000 != nil {
+		row("syscalls", "%.1f by the library per 1000 frames", *r.Syscalls1000)
+	}
+}
+
+func (d *Direction) print(row func(name, format string, a ...any), name, what string) {
+	row(name, "%d sent, %d completed, %d lost, %d corrupt, %d duplicate", d.Sent, d.Completed,
+		d.Lost, d.Corrupt, d.Duplicate)
+	if d.RatePPS != nil {
+		row("", "%.0f a second", *d.RatePPS)
+	}
+	if d.Latency.P50 != nil {
+		row("", "%s p50 %v, p99 %v, max %v", what, duration(d.Latency.P50),
+			duration(d.Latency.P99), duration(d.Latency.Max))
+	}
+}
+
+func duration(ns *int64) time.Duration {
+	d := time.Duration(*ns)
+	switch {
+	case d >= time.Millisecond:
+		return d.Round(10 * time.Microsecond)
+	case d >= time.Microsecond:
+		return d.Round(10 * time.Nanosecond)
+	}
+	return d
+}

@@ -1,0 +1,359 @@
+package demo
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+// Paths of Options.Path.
+const (
+	PathAuto   = "auto"   // the device path where it is possible, shared memory alone if not
+	PathAFXDP  = "af_xdp" // the device path or an error
+	PathShm    = "shm"    // shared memory alone
+	defaultN   = 200_000
+	maxCount   = 1 << 40 // a send's context has 48 bits for its number
+	graceful   = 5 * time.Second
+	startLimit = 30 * time.Second
+)
+
+// Options of a run.
+type Options struct {
+	Path     string
+	Count    uint64 // datagrams in each direction; 0 is 200,000
+	Dir      string // "" is the default directory
+	Generic  bool   // do not try native mode
+	Progress func(phase string, done, total uint64)
+}
+
+// ErrNotGood says that something was lost, corrupt or seen twice; the report has the numbers.
+var ErrNotGood = errors.New("demo: not every datagram arrived exactly once and intact")
+
+// Run runs the demonstration. The report is not nil if all processes finished; the error is nil
+// only if nothing was lost, corrupt or duplicate. Nothing is left behind either way.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	if o.Count == 0 {
+		o.Count = defaultN
+	}
+	if o.Count > maxCount {
+		return nil, fmt.Errorf("demo: count %d is more than %d", o.Count, uint64(maxCount))
+	}
+	d, err := shm.OpenDir(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	s := &supervisor{o: o, dir: d, events: make(chan childEvent, 64)}
+	name := fmt.Sprintf("demo-%d", os.Getpid())
+	s.cfg = config{Dir: d.Path(), Queue: name, Commands: name + "-device", Count: o.Count}
+	s.report = Report{Kernel: kernelRelease(), PIDs: map[string]int{"supervisor": os.Getpid()}}
+	err = s.run(ctx)
+	s.stop()
+	if err != nil {
+		return nil, err
+	}
+	if !s.report.Good(o.Count) {
+		err = ErrNotGood
+	}
+	return &s.report, err
+}
+
+type supervisor struct {
+	o        Options
+	dir      *shm.Dir
+	cfg      config
+	report   Report
+	net      *network // nil on the shared memory path
+	children []*child
+	events   chan childEvent
+	waiting  sync.WaitGroup
+}
+
+type child struct {
+	role  string
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	done  chan struct{}
+}
+
+type childEvent struct {
+	from *child
+	event
+}
+
+func (s *supervisor) run(ctx context.Context) error {
+	if err := s.choosePath(); err != nil {
+		return err
+	}
+	if err := s.startAll(); err != nil {
+		return err
+	}
+	if err := s.gather(ctx, "ready", "", nil); err != nil {
+		return err
+	}
+	for _, phase := range []string{"rx", "tx"} {
+		s.tell(order{Do: phase})
+		if err := s.gather(ctx, "done", phase, nil); err != nil {
+			return err
+		}
+	}
+	s.tell(order{Do: "report"})
+	results := map[string]*result{}
+	if err := s.gather(ctx, "report", "", results); err != nil {
+		return err
+	}
+	s.sum(results)
+	return nil
+}
+
+// choosePath opens the network if the device path is wanted and possible.
+func (s *supervisor) choosePath() error {
+	s.report.Path = PathShm
+	switch s.o.Path {
+	case PathShm:
+		s.reason("not asked for (--path shm)")
+		return nil
+	case PathAFXDP, PathAuto, "":
+	default:
+		return fmt.Errorf("demo: path %q: possible are %s, %s and %s", s.o.Path, PathAuto,
+			PathAFXDP, PathShm)
+	}
+	n, err := openNetwork()
+	if err != nil {
+		if s.o.Path == PathAFXDP {
+			return err
+		}
+		s.reason(err.Error())
+		return nil
+	}
+	s.net, s.report.Path = n, PathAFXDP
+	n.configure(&s.cfg)
+	s.cfg.Generic = s.o.Generic
+	return nil
+}
+
+func (s *supervisor) reason(text string) { s.report.Reason = &text }
+
+// startAll starts the children with what they share.
+func (s *supervisor) startAll() error {
+	memory, err := socketPair()
+	if err != nil {
+		return err
+	}
+	credit, err := socketPair()
+	if err != nil {
+		memory[0].Close()
+		memory[1].Close()
+		return err
+	}
+	defer func() {
+		for _, f := range append(memory[:], credit[:]...) {
+			f.Close()
+		}
+	}()
+	if err := s.start("application", nil, memory[0], credit[0]); err != nil {
+		return err
+	}
+	if s.net == nil {
+		return s.start("producer", nil, memory[1])
+	}
+	if err := s.start("device", s.net.device, memory[1]); err != nil {
+		return err
+	}
+	// The peer has nothing to do with the memory; its credit socket has the second number too.
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	return s.start("peer", s.net.peer, null, credit[1])
+}
+
+// start starts a child, in a network namespace if within says so.
+func (s *supervisor) start(role string, within func(func() error) error, files ...*os.File) error {
+	text, err := json.Marshal(s.cfg)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	c := &child{role: role, cmd: exec.Command(self, ChildCommand, role, string(text)),
+		done: make(chan struct{})}
+	c.cmd.ExtraFiles = files
+	c.cmd.Stderr = os.Stderr
+	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
+		return err
+	}
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if within == nil {
+		within = func(f func() error) error { return f() }
+	}
+	if err := within(c.cmd.Start); err != nil {
+		return fmt.Errorf("demo: start %s: %w", role, err)
+	}
+	s.report.PIDs[role] = c.cmd.Process.Pid
+	s.children = append(s.children, c)
+	s.waiting.Go(func() { s.listen(c, out) })
+	return nil
+}
+
+// listen passes a child's events on until it ends.
+func (s *supervisor) listen(c *child, out io.Reader) {
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		var e event
+		if json.Unmarshal(lines.Bytes(), &e) == nil {
+			s.events <- childEvent{c, e}
+		}
+	}
+	err := c.cmd.Wait()
+	close(c.done)
+	e := event{Is: "exit"}
+	if err != nil {
+		e.Error = err.Error()
+	}
+	s.events <- childEvent{c, e}
+}
+
+// tell gives every child an order; one that is gone is noticed when it should answer.
+func (s *supervisor) tell(o order) {
+	text, _ := json.Marshal(o)
+	for _, c := range s.children {
+		_, _ = c.stdin.Write(append(text, '\n'))
+	}
+}
+
+// gather waits until every child has sent the event. Reports go to results.
+func (s *supervisor) gather(ctx context.Context, what, phase string,
+	results map[string]*result) error {
+	missing := map[string]bool{}
+	for _, c := range s.children {
+		if !(what == "done" && c.role == "device") { // the device serves, it has no end of its own
+			missing[c.role] = true
+		}
+	}
+	var limit <-chan time.Time
+	if what == "ready" {
+		limit = time.After(startLimit)
+	}
+	for len(missing) > 0 {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-limit:
+			return fmt.Errorf("demo: not ready after %v: %v", startLimit, keys(missing))
+		case e := <-s.events:
+			switch {
+			case e.Is == "error":
+				return fmt.Errorf("demo: %s: %s", e.from.role, e.Error)
+			case e.Is == "exit" && (what != "report" || missing[e.from.role]):
+				return fmt.Errorf("demo: the %s process ended early (%s)", e.from.role,
+					orElse(e.Error, "without a word"))
+			case e.Is == "progress" && s.o.Progress != nil:
+				s.o.Progress(e.Phase, e.Count, s.o.Count)
+			case e.Is == what && e.Phase == phase:
+				delete(missing, e.from.role)
+				if results != nil {
+					results[e.from.role] = e.Stats
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// stop ends every child and removes what one that was killed left behind.
+func (s *supervisor) stop() {
+	for _, c := range s.children {
+		_ = c.stdin.Close()
+	}
+	drained := make(chan struct{})
+	go func() {
+		for range s.events {
+		}
+		close(drained)
+	}()
+	late := time.AfterFunc(graceful, func() {
+		for _, c := range s.children {
+			select {
+			case <-c.done:
+			default:
+				_ = c.cmd.Process.Kill()
+			}
+		}
+	})
+	s.waiting.Wait()
+	late.Stop()
+	close(s.events)
+	<-drained
+	if s.net != nil {
+		s.net.close()
+	}
+	for _, name := range []string{s.cfg.Queue, s.cfg.Commands} {
+		_ = cq.RemoveDead(s.dir, name)
+	}
+}
+
+// sum makes the report from what the children know. The sides that received are believed about
+// what arrived, those that sent about what was sent.
+func (s *supervisor) sum(results map[string]*result) {
+	r := &s.report
+	app := results["application"]
+	other := results["peer"]
+	if s.net == nil {
+		other = results["producer"]
+	} else if dev := results["device"]; dev != nil {
+		r.Mode, r.Copy, r.Queue = &dev.Mode, &dev.Copy, &dev.Queue
+		r.Interface = &s.cfg.Interface
+	}
+	if app == nil || other == nil {
+		return
+	}
+	r.RX, r.TX = *app.RX, *app.TX
+	r.RX.Sent = other.RX.Sent
+	r.RX.Duplicate += other.RX.Duplicate
+	// A send counts as completed when both its completion and its datagram arrived.
+	r.TX.Completed = min(app.TX.Completed, other.TX.Completed)
+	r.TX.Lost = max(app.TX.Lost, other.TX.Lost)
+	r.TX.Corrupt += other.TX.Corrupt
+	r.TX.Duplicate += other.TX.Duplicate
+	var syscalls, wakes, publishes uint64
+	for _, c := range results {
+		syscalls, wakes, publishes = syscalls+c.Syscalls, wakes+c.Wakes, publishes+c.Publishes
+	}
+	suppressed := publishes - min(wakes, publishes)
+	r.Wakes, r.Suppressed = &wakes, &suppressed
+	if frames := r.RX.Completed + r.TX.Completed; frames > 0 {
+		per := float64(syscalls) / float64(frames) * 1000
+		r.Syscalls1000 = &per
+	}
+}
+
+func keys(m map[string]bool) (out []string) {
+	for k := range m {
+		out = append(out, k)
+	}
+	return out
+}
+
+func orElse(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}

@@ -1,0 +1,145 @@
+package demo
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/xdp"
+)
+
+// sender is the state of the sending phase. A payload slot is busy from the post of a send until
+// its completion, whose context names the slot and which send it was for.
+type sender struct {
+	a         *application
+	postedNs  [sendSlots]int64
+	sequence  [sendSlots]uint64
+	free      []int
+	posted    uint64
+	completed uint64
+	wrong     uint64 // completions that match no send under way
+	failed    uint64 // completions in error
+	acks      acks
+	begin     int64
+	end       int64
+	entries   []cq.Entry
+	buf       []cq.Tagged
+}
+
+// transmit posts sends and reads their completions.
+func (a *application) transmit() (*Direction, error) {
+	s := &sender{a: a, entries: make([]cq.Entry, 0, readBatch), buf: make([]cq.Tagged, readBatch)}
+	for i := range sendSlots {
+		s.free = append(s.free, i)
+	}
+	if a.credit != nil {
+		go s.acks.follow(a.credit, a.cfg.Count, a.q)
+	}
+	last := time.Now()
+	s.begin = doorbell.Now()
+	for s.completed+s.failed < a.cfg.Count {
+		posted, err := s.post()
+		if err != nil {
+			return nil, err
+		}
+		read, err := s.read(posted)
+		if err != nil {
+			return nil, err
+		}
+		if posted+read > 0 {
+			last = time.Now()
+			a.progress("tx", s.completed)
+		} else if time.Since(last) > quiet {
+			break
+		}
+	}
+	s.end = doorbell.Now()
+	d := a.direction(s.completed, nil, s.completed, s.begin, s.end)
+	d.Sent, d.Duplicate, d.Corrupt = s.posted, s.wrong, s.failed
+	return d, nil
+}
+
+// post fills free slots and posts them as one batch, no further ahead of the peer than the window.
+func (s *sender) post() (int, error) {
+	room := uint64(len(s.free))
+	if s.a.credit != nil {
+		room = min(room, window-min(window, s.posted-s.acks.n.Load()))
+	}
+	n := int(min(room, readBatch, s.a.cfg.Count-s.posted))
+	if n == 0 {
+		return 0, nil
+	}
+	s.entries = s.entries[:0]
+	now := doorbell.Now()
+	for i := range n {
+		slot := s.free[len(s.free)-1-i]
+		off := slot * payloadMaxBytes
+		seq := s.posted + uint64(i)
+		size := makePayload(s.a.payloads.Bytes()[off:off+payloadMaxBytes], seq)
+		s.sequence[slot], s.postedNs[slot] = seq, now
+		context := seq<<16 | uint64(slot)
+		s.entries = append(s.entries,
+			xdp.SendCommand(context, s.a.payloads.Ref(uint64(off)), size, 0))
+	}
+	k, err := s.a.commands.PostBatch(s.entries)
+	if err != nil && !errors.Is(err, cq.ErrFull) {
+		return 0, err
+	}
+	s.free = s.free[:len(s.free)-k]
+	s.posted += uint64(k)
+	return k, nil
+}
+
+// read takes completions, and waits for one if there was nothing to post either.
+func (s *sender) read(posted int) (int, error) {
+	timeout := time.Duration(0)
+	if posted == 0 {
+		timeout = 10 * time.Millisecond
+	}
+	n, err := cq.ReadTimeout(s.a.q, s.buf, timeout)
+	switch {
+	case errors.Is(err, cq.ErrAvail):
+		return s.readError()
+	case errors.Is(err, cq.ErrTimeout), errors.Is(err, cq.ErrSignaled):
+		if s.a.line.ctx.Err() != nil {
+			return 0, errSupervisorGone
+		}
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	now := doorbell.Now()
+	for _, e := range s.buf[:n] {
+		if slot, ok := s.release(e.Context); ok {
+			s.completed++
+			_ = s.a.hist.RecordValue(max(1, now-s.postedNs[slot]))
+		}
+	}
+	return n, nil
+}
+
+// release frees the slot of a completion, if it is one that is due.
+func (s *sender) release(context uint64) (slot int, ok bool) {
+	slot = int(context & 0xffff)
+	if slot >= sendSlots || s.sequence[slot] != context>>16 || s.postedNs[slot] == 0 {
+		s.wrong++
+		return 0, false
+	}
+	s.free = append(s.free, slot)
+	s.sequence[slot] = ^uint64(0)
+	return slot, true
+}
+
+func (s *sender) readError() (int, error) {
+	var e cq.ErrorEntry
+	if err := s.a.q.ReadErr(&e); err != nil {
+		return 0, err
+	}
+	if _, ok := s.release(e.Context); ok {
+		s.failed++
+		s.a.result.Detail = fmt.Sprintf("first failed send: %v", &e)
+	}
+	return 1, nil
+}
