@@ -188,6 +188,18 @@ func (t *frameTable) giveBack(id, generation uint32) bool {
 	return t.move(id, FrameFree)
 }
 
+// reclaim takes back every loan that was made before the one of this generation. Generations count
+// up and wrap; no loan is as old as half of their range while receiving goes on at all.
+func (t *frameTable) reclaim(before uint32) (n int) {
+	for id, state := range t.state {
+		if state == FrameLoaned && int32(before-t.generation[id]) > 0 {
+			t.move(uint32(id), FrameFree)
+			n++
+		}
+	}
+	return n
+}
+
 func (t *frameTable) stats() FrameStats {
 	return FrameStats{Frames: uint64(len(t.state)), States: t.counts, Illegal: t.illegal,
 		StaleReturn: t.stale}

@@ -17,6 +17,7 @@ type PortStats struct {
 	Received  uint64 // receive completions posted
 	Malformed uint64 // packets dropped because they are no whole UDP datagram
 	Returned  uint64 // frames that applications gave back
+	Reclaimed uint64 // frames that a successor gave back for a dead application
 	Accepted  uint64 // sends taken
 	Completed uint64 // sends completed: the kernel is done with the packet
 	Cancelled uint64 // sends answered with ECANCELED when the socket was closed
@@ -95,7 +96,7 @@ func (p *Port) end() error {
 func (p *Port) endCommands() error {
 	for i := range p.pending {
 		switch e := p.pending[i]; {
-		case e.Flags == returnFlags:
+		case e.Flags == returnFlags || e.Flags == reclaimFlags:
 			p.takeBack(&e)
 		case p.tx.Credit(1) != nil:
 			p.stats.Abandoned++

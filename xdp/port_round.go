@@ -127,7 +127,7 @@ func (p *Port) peek() (taken int, err error) {
 
 // do carries out one command. It reports false if the command has to wait.
 func (p *Port) do(e *cq.Entry) (bool, error) {
-	if e.Flags == returnFlags {
+	if e.Flags == returnFlags || e.Flags == reclaimFlags {
 		p.takeBack(e)
 		return true, nil
 	}
@@ -152,12 +152,18 @@ func (p *Port) do(e *cq.Entry) (bool, error) {
 	return true, nil
 }
 
-// takeBack ends the loan of a frame. Nothing of what the command says is believed; what does not
-// name a loan of this UMEM is counted by the frame table.
+// takeBack ends the loan of a frame, or of all that a dead reader may have had. Nothing of what the
+// command says is believed; what does not name a loan of this UMEM is counted by the frame table.
 func (p *Port) takeBack(e *cq.Entry) {
 	off := e.Buf.Offset()
-	if e.Buf.Region() != p.umem || e.Data > math.MaxUint32 {
+	switch mine := e.Buf.Region() == p.umem && e.Data <= math.MaxUint32; {
+	case !mine:
 		off = math.MaxUint64 // a frame of a former UMEM, or none at all
+	case e.Flags == reclaimFlags:
+		if e.Len == uint64(p.rx.Lane()) {
+			p.stats.Reclaimed += uint64(p.core.frames.reclaim(uint32(e.Data)))
+		}
+		return
 	}
 	if p.core.Return(off, uint32(e.Data)) {
 		p.stats.Returned++

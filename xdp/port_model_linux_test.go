@@ -1,0 +1,241 @@
+package xdp
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+// portModel drives a port with random moves of the wire, the kernel and an application that is
+// killed and replaced, and keeps its own account of all datagrams, frames and sends.
+type portModel struct {
+	*portRig
+	r        *rand.Rand
+	sent     uint64 // number of the next datagram from the wire
+	seen     uint64 // and of the next one that the application must get
+	held     []heldFrame
+	returned []cq.Entry // returns that were posted, to be posted again by a confused application
+	open     map[uint64]bool
+	context  uint64
+	kills    int
+	reclaim  []cq.Entry // to be posted when there is room
+}
+
+type heldFrame struct {
+	e   cq.Entry
+	seq uint64
+}
+
+func (m *portModel) step(t testing.TB) {
+	m.remind(t)
+	switch m.r.IntN(12) {
+	case 0, 1, 2:
+		var b [40]byte
+		binary.LittleEndian.PutUint64(b[:], m.sent)
+		if m.arrive(t, m.from, b[:8+m.r.IntN(32)]) {
+			m.sent++
+		}
+	case 3, 4:
+		_, err := m.port.Progress()
+		check(t, err)
+	case 5, 6:
+		m.readSome(t)
+	case 7:
+		m.giveBack(t)
+	case 8:
+		m.send(t)
+	case 9:
+		m.hostile(t)
+	case 10:
+		m.dev.hold = m.r.IntN(2) == 0
+		m.kernel.begin()
+		m.kernel.finish(m.r.IntN(16))
+	case 11:
+		if m.r.IntN(400) == 0 {
+			m.kill(t)
+		}
+	}
+}
+
+// remind posts what a successor has to, as far as there is room.
+func (m *portModel) remind(t testing.TB) {
+	for len(m.reclaim) > 0 && m.tell(t, m.reclaim[0]) {
+		m.reclaim = m.reclaim[1:]
+	}
+}
+
+// tell posts a command if there is room.
+func (m *portModel) tell(t testing.TB, e cq.Entry) bool {
+	err := m.asker.Post(&e)
+	if !errors.Is(err, cq.ErrFull) {
+		check(t, err)
+	}
+	return err == nil
+}
+
+func (m *portModel) readSome(t testing.TB) {
+	var buf [16]cq.Entry
+	n, err := cq.Read(m.app, buf[:1+m.r.IntN(16)])
+	switch {
+	case errors.Is(err, cq.ErrAvail):
+		e := m.readErr(t)
+		m.complete(t, e.Context)
+	case !errors.Is(err, cq.ErrAgain):
+		check(t, err)
+	}
+	for _, e := range buf[:n] {
+		if e.Flags&cq.FlagSend != 0 {
+			m.complete(t, e.Context)
+			continue
+		}
+		if seq := binary.LittleEndian.Uint64(m.bytes(&e)); seq != m.seen {
+			t.Fatalf("datagram %d, want %d", seq, m.seen)
+		}
+		m.seen++
+		m.held = append(m.held, heldFrame{e, m.seen - 1})
+	}
+}
+
+func (m *portModel) complete(t testing.TB, context uint64) {
+	if !m.open[context] {
+		t.Fatalf("send %d completed, which is not under way", context)
+	}
+	delete(m.open, context)
+}
+
+func (m *portModel) giveBack(t testing.TB) {
+	if len(m.held) == 0 {
+		return
+	}
+	i := m.r.IntN(len(m.held))
+	h := m.held[i]
+	if seq := binary.LittleEndian.Uint64(m.bytes(&h.e)); seq != h.seq {
+		t.Fatalf("frame of datagram %d was overwritten by %d while on loan", h.seq, seq)
+	}
+	if m.tell(t, ReturnCommand(&h.e)) {
+		m.held = append(m.held[:i], m.held[i+1:]...)
+		m.returned = append(m.returned, h.e)
+		m.returned = m.returned[max(0, len(m.returned)-64):]
+	}
+}
+
+func (m *portModel) send(t testing.TB) {
+	m.context++
+	e := SendCommand(m.context, m.payload.Ref(m.r.Uint64N(1<<16)), m.r.IntN(2000), cq.Addr(m.r.IntN(3)))
+	if m.tell(t, e) {
+		m.open[m.context] = true
+	}
+}
+
+// hostile posts returns again, and nonsense.
+func (m *portModel) hostile(t testing.TB) {
+	if n := len(m.returned); n > 0 {
+		m.tell(t, ReturnCommand(&m.returned[m.r.IntN(n)]))
+	}
+	e := cq.Entry{Flags: returnFlags, Buf: shm.MakeRef(fakeUMEM, m.r.Uint64N(1<<17)),
+		Data: m.r.Uint64()}
+	m.tell(t, e)
+	m.context++
+	e = cq.Entry{Context: m.context, Flags: cq.Flags(m.r.Uint64()) | 1, Len: m.r.Uint64(),
+		Buf: shm.Ref(m.r.Uint64()), Src: cq.Addr(m.r.Uint64())}
+	if m.tell(t, e) {
+		m.open[m.context] = true
+	}
+}
+
+// kill replaces the application. The successor returns what it believes to be redelivered, part of
+// which was returned already, and reclaims the rest.
+func (m *portModel) kill(t testing.TB) {
+	m.kills++
+	check(t, m.app.Detach())
+	q, err := cq.Adopt(m.dir, "app", cq.Options{})
+	check(t, err)
+	m.app = q
+	for i := range m.returned {
+		m.tell(t, ReturnCommand(&m.returned[i]))
+	}
+	for i := range m.held {
+		if m.r.IntN(3) == 0 {
+			m.tell(t, ReturnCommand(&m.held[i].e))
+		}
+	}
+	// What the dead one held is nobody's now.
+	m.held = m.held[:0]
+	es, err := ReclaimCommands(m.dir, "app", fakeUMEM)
+	check(t, err)
+	m.reclaim = append(m.reclaim, es...)
+}
+
+// TestPortModel makes 100,000 moves. The frames add up after every one; each datagram that was
+// taken comes out once, in order; each send is answered once; at the end nothing is on loan.
+func TestPortModel(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	m := &portModel{portRig: newPortRig(t, rigOptions{lane: 16, commands: 64,
+		fake: fakeConfig{frames: 64, rxFrames: 40, start: ^uint32(500)}}),
+		r: rand.New(rand.NewPCG(seed, 1)), open: map[uint64]bool{}}
+	for range 100000 {
+		m.step(t)
+		if s := m.core.FrameStats(); s.Sum() != s.Frames || s.Illegal != 0 {
+			t.Fatalf("%+v", s)
+		}
+	}
+	m.dev.hold = false
+	for range 10000 {
+		m.remind(t)
+		for m.kernel.finish(0) {
+		}
+		m.rounds(t)
+		m.readSome(t)
+		m.giveBack(t)
+	}
+	m.rounds(t)
+	s := m.port.Stats()
+	if m.seen != m.sent || len(m.open) != 0 || s.Frames.States[FrameLoaned] != 0 ||
+		s.Frames.States[FrameSend] != 0 || s.Frames.States[FrameQuarantine] != 0 {
+		t.Errorf("%d of %d datagrams, %d sends open, %+v", m.seen, m.sent, len(m.open), s)
+	}
+	if m.kills == 0 || s.Reclaimed == 0 || s.Frames.StaleReturn == 0 || s.Refused == 0 ||
+		s.RxBlocked == 0 || s.TxBlocked == 0 {
+		t.Errorf("not everything happened: %d kills, %+v", m.kills, s)
+	}
+}
+
+// FuzzPortCommand posts one command of any content: it never harms the frames and is answered
+// once, unless it is a return.
+func FuzzPortCommand(f *testing.F) {
+	r := newPortRig(f, rigOptions{})
+	ok := r.payload.Ref(0)
+	for _, e := range []cq.Entry{SendCommand(1, ok, 100, 1), SendCommand(2, ok, 9999, 0),
+		ReturnCommand(&cq.Entry{Buf: shm.MakeRef(fakeUMEM, 400)}),
+		{Flags: reclaimFlags, Buf: shm.MakeRef(fakeUMEM, 400)}, {}} {
+		f.Add(e.Context, uint64(e.Flags), e.Len, uint64(e.Buf), e.Data, uint64(e.Src), uint64(e.Meta))
+	}
+	f.Fuzz(func(t *testing.T, context, flags, n, buf, data, src, meta uint64) {
+		e := cq.Entry{Context: context, Flags: cq.Flags(flags), Len: n, Buf: shm.Ref(buf),
+			Data: data, Src: cq.Addr(src), Meta: cq.Meta(meta)}
+		check(t, r.asker.Post(&e))
+		r.rounds(t)
+		r.checkFrames(t)
+		es := r.read(t)
+		answers := len(es)
+		if answers == 0 {
+			var failed cq.ErrorEntry
+			if r.app.ReadErr(&failed) == nil {
+				answers++
+				es = append(es, cq.Entry{Context: failed.Context})
+			}
+		}
+		want := 1
+		if e.Flags == returnFlags || e.Flags == reclaimFlags {
+			want = 0
+		}
+		if answers != want || want == 1 && es[0].Context != context {
+			t.Errorf("%d answers to %+v: %+v", answers, e, es)
+		}
+	})
+}
