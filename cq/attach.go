@@ -170,7 +170,8 @@ func (w *Writer) claimLane(rows []rowWords, opt Options) error {
 }
 
 // takeLane tries one row: a nil object without error says that somebody has it.
-func (w *Writer) takeLane(bit int, opt Options, queue shm.UUID, row *rowWords) (*shm.Object, error) {
+func (w *Writer) takeLane(bit int, opt Options, queue shm.UUID, row *rowWords) (*shm.Object,
+	error) {
 	name := fmt.Sprintf(laneFile, bit)
 	for range 8 {
 		obj, err := w.dir.Open(name, shm.ReadWrite)
@@ -239,7 +240,7 @@ func (q *Queue) Writer() (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{name: q.name, reader: q.obj, own: true}
+	w := &Writer{name: q.name, reader: q.obj, dir: q.dir, own: true}
 	if err := w.start(q.obj, &q.rows[0], q.words, hints, q.opt, ring.SeqCst); err != nil {
 		return nil, err
 	}
@@ -263,6 +264,10 @@ func (w *Writer) Close() error {
 		err = w.obj.Unlink()
 	} else {
 		err = w.obj.Release()
+		if w.ringer.Flags()&rowClosed != 0 && w.obj.Claim(nil) == nil {
+			// Closed between the look and the release: its reader found the lane ours.
+			gone, err = true, w.obj.Unlink()
+		}
 	}
 	w.unmap()
 	if gone {

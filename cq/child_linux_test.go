@@ -151,9 +151,12 @@ func writeLane(w *cq.Writer, stop *atomic.Bool, count uint64) {
 			batch[i] = cq.Entry{Context: uint64(w.Lane()), Tag: at + uint64(i),
 				Data: ^(at + uint64(i)), Src: cq.AddrNotAvail}
 		}
-		if _, err := w.PostBatch(batch[:n]); err == cq.ErrFull {
+		switch _, err := w.PostBatch(batch[:n]); err {
+		case cq.ErrFull:
 			runtime.Gosched()
-		} else {
+		case cq.ErrClosed:
+			return
+		default:
 			need(err)
 		}
 		if round%200 == 199 {

@@ -20,14 +20,10 @@ import (
 // harmless.
 func (q *Queue) Close() error {
 	return q.end("close", func() error {
-		q.words.state.Store(stateClosed)
 		q.bell.Lock()
 		q.bell.SetFlags(rowClosed)
 		q.bell.Unlock()
-		for bit := range q.rows {
-			q.rows[bit].bell.Parked.Store(rowClosed | doorbell.Parked)
-		}
-		return q.unlink()
+		return q.destroy()
 	})
 }
 
@@ -48,6 +44,19 @@ func (q *Queue) end(op string, last func() error) error {
 	if !first {
 		return nil
 	}
+	if err = q.drop(last); op == "close" {
+		// Writers that are still attached keep the directory; the last of them removes it.
+		removeHome(q.home, q.name)
+	}
+	if err != nil {
+		return fmt.Errorf("cq: %s %q: %w", op, q.name, err)
+	}
+	return nil
+}
+
+// drop gives everything back that the queue holds in this process, calling last before its memory
+// goes. Nobody is inside any more.
+func (q *Queue) drop(last func() error) error {
 	close(q.gone)
 	q.ticker.Wait()
 	q.watches.Lock()
@@ -58,31 +67,29 @@ func (q *Queue) end(op string, last func() error) error {
 		}
 	}
 	q.watches.Unlock()
-	err = last()
+	err := last()
 	for _, l := range q.lanes {
 		if l != nil && l.obj != nil {
 			err = errors.Join(err, l.obj.Close())
 		}
 	}
 	q.face.Close()
-	err = errors.Join(err, q.obj.Close(), q.dir.Close())
-	if op == "close" {
-		// Writers that are still attached keep the directory; the last of them removes it.
-		removeHome(q.home, q.name)
-	}
-	if err != nil {
-		return fmt.Errorf("cq: %s %q: %w", op, q.name, err)
-	}
-	return nil
+	return errors.Join(err, q.obj.Close(), q.dir.Close())
 }
 
-// unlink removes the queue's names: the reader object, the FIFO, and lanes that nobody owns.
-func (q *Queue) unlink() error {
-	err := q.obj.Unlink()
-	for bit := 1; bit < len(q.rows); bit++ {
+// destroy tells writers that the queue is closed and removes its names: lanes that nobody owns, the
+// FIFO, and last the reader object, so that nothing of a new queue of this name is there yet.
+func (q *Queue) destroy() error {
+	if q.words != nil {
+		q.words.state.Store(stateClosed)
+	}
+	for bit := range q.rows {
+		q.rows[bit].bell.Parked.Store(rowClosed | doorbell.Parked)
+	}
+	for bit := 1; bit < q.opt.rows(); bit++ {
 		removeLane(q.dir, fmt.Sprintf(laneFile, bit))
 	}
-	return errors.Join(err, removeFIFO(q.dir))
+	return errors.Join(removeFIFO(q.dir), q.obj.Unlink())
 }
 
 func removeFIFO(dir *shm.Dir) error {
@@ -110,6 +117,9 @@ func removeLane(dir *shm.Dir, name string) {
 // gone, and fails if anything about it is alive, or may be.
 func removeDead(dir *shm.Dir) error {
 	obj, err := dir.Open(readerFile, shm.ReadWrite)
+	if errors.Is(err, fs.ErrNotExist) {
+		return removeOrphans(dir)
+	}
 	if err != nil {
 		return err
 	}
@@ -142,7 +152,22 @@ func removeDead(dir *shm.Dir) error {
 	for _, l := range lanes {
 		err = errors.Join(err, l.Unlink())
 	}
-	return errors.Join(err, obj.Unlink(), removeFIFO(dir))
+	return errors.Join(err, removeFIFO(dir), obj.Unlink())
+}
+
+// removeOrphans removes what writers left who died after their queue was destroyed.
+func removeOrphans(dir *shm.Dir) error {
+	lanes, err := deadLanes(dir)
+	for _, l := range lanes {
+		if err == nil {
+			err = l.Claim(nil)
+		}
+		if err == nil {
+			err = l.Unlink()
+		}
+		_ = l.Close()
+	}
+	return err
 }
 
 // deadLanes opens every lane of a queue, and fails if a writer is alive or may be. Nothing is

@@ -64,29 +64,39 @@ func Create(d *shm.Dir, name string, o Options) (*Queue, error) {
 	if doorbell.Barrier() != nil {
 		o.WritersPay = true
 	}
-	dir, err := d.Sub(name, true)
+	var q *Queue
+	for range 16 {
+		// The last party of an earlier queue may be removing the directory.
+		if q, err = create(d, name, o); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cq: create %q: %w", name, err)
 	}
-	obj, err := createReader(dir, name, o)
+	return q, nil
+}
+
+func create(d *shm.Dir, name string, o Options) (*Queue, error) {
+	dir, err := d.Sub(name, true)
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			_ = d.RemoveSub(name) // it may have been made and not opened
+		}
+		return nil, err
+	}
+	obj, err := dir.Create(readerFile, o.readerSpec(name), initReader)
 	if errors.Is(err, fs.ErrExist) && removeDead(dir) == nil {
-		obj, err = createReader(dir, name, o)
+		obj, err = dir.Create(readerFile, o.readerSpec(name), initReader)
 	}
 	if err != nil {
 		_ = dir.Close()
-		_ = d.RemoveSub(name)
-		return nil, fmt.Errorf("cq: create %q: %w", name, err)
-	}
-	return newQueue("create", d, dir, obj, name, o)
-}
-
-func createReader(dir *shm.Dir, name string, o Options) (*shm.Object, error) {
-	if o.Wait == WaitFD {
-		if err := doorbell.MakeFIFO(dir.Path() + "/" + fifoFile); err != nil {
-			return nil, err
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist) {
+			_ = d.RemoveSub(name) // else it belongs to others by now
 		}
+		return nil, err
 	}
-	return dir.Create(readerFile, o.readerSpec(name), initReader)
+	return newQueue(d, dir, obj, name, o, true)
 }
 
 // initReader writes what must be there before anybody can see the object: every row is born
@@ -145,7 +155,7 @@ func adopt(d, dir *shm.Dir, name string, want Options) (*Queue, error) {
 		return nil, err
 	}
 	o.Spin, o.Shared, o.UserContext = want.Spin, want.Shared, want.UserContext
-	return newQueue("adopt", d, dir, obj, name, o)
+	return newQueue(d, dir, obj, name, o, false)
 }
 
 // readerState refuses a queue that its reader closed.
@@ -203,18 +213,23 @@ func Open(d *shm.Dir, name string, o Options) (*Queue, error) {
 		Hint: "it is being created and destroyed all the time"}
 }
 
-// newQueue maps the words of an object that this process owns.
-func newQueue(op string, d, dir *shm.Dir, obj *shm.Object, name string, o Options) (*Queue, error) {
-	q := &Queue{name: name, opt: o, home: d.Path(), dir: dir, obj: obj, spin: doorbell.SpinBudget(o.Spin),
-		lanes: make([]*lane, o.rows()), gone: make(chan struct{})}
+// newQueue maps the words of an object that this process owns. If that fails, one that was just made
+// goes again.
+func newQueue(d, dir *shm.Dir, obj *shm.Object, name string, o Options, made bool) (*Queue, error) {
+	q := &Queue{name: name, opt: o, home: d.Path(), dir: dir, obj: obj,
+		spin: doorbell.SpinBudget(o.Spin), lanes: make([]*lane, o.rows()), gone: make(chan struct{})}
 	q.guard.shared = o.Shared
-	if err := q.start(); err != nil {
-		q.face.Close()
-		_ = obj.Release()
-		_ = obj.Close()
-		return nil, fmt.Errorf("cq: %s %q: %w", op, name, err)
+	err := q.start()
+	if err == nil {
+		return q, nil
 	}
-	return q, nil
+	if !made {
+		_ = q.drop(obj.Release)
+		return nil, err
+	}
+	_ = q.drop(q.destroy)
+	_ = d.RemoveSub(name)
+	return nil, err
 }
 
 func (q *Queue) start() (err error) {
@@ -233,6 +248,9 @@ func (q *Queue) start() (err error) {
 		return err
 	}
 	if q.opt.Wait == WaitFD {
+		if err = doorbell.MakeFIFO(q.dir.Path() + "/" + fifoFile); err != nil {
+			return err
+		}
 		if q.face, err = doorbell.NewFace(q.dir.Path() + "/" + fifoFile); err != nil {
 			return err
 		}

@@ -1,0 +1,262 @@
+package cq_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// epoll is the user's own, waiting on queues' descriptors.
+type epoll struct {
+	t  testing.TB
+	fd int
+}
+
+func newEpoll(t testing.TB, events uint32, qs ...*cq.Queue) epoll {
+	t.Helper()
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	must(t, err)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	for i, q := range qs {
+		ev := unix.EpollEvent{Events: events, Fd: int32(i)}
+		must(t, unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, q.FD(), &ev))
+	}
+	return epoll{t, fd}
+}
+
+// wait returns which queues became ready within some milliseconds.
+func (e epoll) wait(ms int) []int {
+	e.t.Helper()
+	var evs [4]unix.EpollEvent
+	for {
+		n, err := unix.EpollWait(e.fd, evs[:], ms)
+		if err == unix.EINTR {
+			continue
+		}
+		must(e.t, err)
+		var out []int
+		for _, ev := range evs[:n] {
+			out = append(out, int(ev.Fd))
+		}
+		return out
+	}
+}
+
+// TestFDLevel: after TryWait nothing is readable; after a post it is, until it was read and TryWait
+// armed again.
+func TestFDLevel(t *testing.T) {
+	q, w := pair(t, cq.Options{Size: 8, Wait: cq.WaitFD})
+	ep := newEpoll(t, unix.EPOLLIN, q)
+	for err := q.TryWait(); err != nil; err = q.TryWait() { // the attached lane is looked at
+		_ = drain(t, q)
+	}
+	for i := range uint64(4) {
+		if got := ep.wait(0); got != nil {
+			t.Fatal("readable with nothing there")
+		}
+		post(t, w, i, i+1)
+		for range 3 { // level: it stays readable
+			if got := ep.wait(10_000); len(got) != 1 {
+				t.Fatal("not readable")
+			}
+		}
+		wantErr(t, "trywait with an entry", q.TryWait(), cq.ErrAgain)
+		if got := drain(t, q); len(got) != 1 {
+			t.Fatal(got)
+		}
+		must(t, q.TryWait())
+	}
+	postError(t, w, 9)
+	if got := ep.wait(10_000); len(got) != 1 {
+		t.Fatal("an error does not make it readable")
+	}
+	_, err := cq.Read(q, make([]cq.Msg, 1))
+	wantErr(t, "read", err, cq.ErrAvail)
+	wantErr(t, "trywait with an error that nobody took", q.TryWait(), cq.ErrAgain)
+	must(t, q.ReadErr(&cq.ErrorEntry{}))
+	must(t, q.TryWait())
+
+	must(t, q.Signal())
+	if got := ep.wait(10_000); len(got) != 1 {
+		t.Fatal("a signal does not make it readable")
+	}
+	wantErr(t, "trywait with a signal", q.TryWait(), cq.ErrSignaled)
+	must(t, q.TryWait())
+	must(t, q.SignalAll())
+	if got := ep.wait(10_000); len(got) != 1 {
+		t.Fatal("a broadcast does not make it readable")
+	}
+}
+
+// TestFDEpoll drains under load with the loop of fi_trywait's page: it never hangs, whatever the
+// triggering and wherever the entry falls in the loop. Two queues share an epoll descriptor.
+func TestFDEpoll(t *testing.T) {
+	for name, events := range map[string]uint32{"level": unix.EPOLLIN,
+		"edge": unix.EPOLLIN | unix.EPOLLET} {
+		for _, far := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", other processes ", far), func(t *testing.T) {
+				const each = 3000
+				var qs []*cq.Queue
+				var children []*child
+				var all sync.WaitGroup
+				d := openDir(t)
+				for i := range 2 {
+					q, err := cq.Create(d, fmt.Sprint(queueName(t), i), cq.Options{Size: 16, Wait: cq.WaitFD})
+					must(t, err)
+					defer closeQueue(t, q)
+					qs = append(qs, q)
+					if far {
+						children = append(children, startChild(t, "writer", envQueue+"="+q.Name(),
+							envCount+"="+fmt.Sprint(each)))
+						continue
+					}
+					w := attach(t, d, q.Name())
+					all.Go(func() { postAll(t, w, each) })
+				}
+				ep := newEpoll(t, events, qs...)
+				got := make([]int, len(qs))
+				for got[0] < each || got[1] < each {
+					idle := true
+					for i, q := range qs {
+						for q.TryWait() != nil {
+							n := len(drain(t, q))
+							got[i] += n
+							idle = false
+						}
+					}
+					if idle && len(ep.wait(60_000)) == 0 {
+						t.Fatalf("asleep with %v of %d each", got, each)
+					}
+				}
+				all.Wait()
+				for _, c := range children {
+					_ = c.stop(t)
+				}
+			})
+		}
+	}
+}
+
+func postAll(t *testing.T, w *cq.Writer, n uint64) {
+	for i := range n {
+		for {
+			err := w.Post(&cq.Entry{Context: i})
+			if err == nil {
+				break
+			}
+			if err != cq.ErrFull {
+				t.Error(err)
+				return
+			}
+			time.Sleep(5 * time.Microsecond)
+		}
+		if i%100 == 99 {
+			time.Sleep(200 * time.Microsecond)
+		}
+	}
+}
+
+// TestFDFallback: where a writer cannot get the reader's descriptor it writes to the queue's FIFO,
+// from the reader's own lane as well.
+func TestFDFallback(t *testing.T) {
+	for _, face := range []uint64{0, 1 << 40, 60_000, ^uint64(0)} {
+		t.Run(fmt.Sprint(face), func(t *testing.T) {
+			d, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD})
+			words := scribble(t, d, q.Name(), cq.ReaderFile).section(t, cq.SectQueue, 0)
+			poke(words, cq.OffFace, face)
+			w := attach(t, d, q.Name())
+			own, err := q.Writer()
+			must(t, err)
+			defer own.Close()
+			ep := newEpoll(t, unix.EPOLLIN, q)
+			for i, w := range []*cq.Writer{w, own, w} {
+				for q.TryWait() != nil {
+					_ = drain(t, q)
+				}
+				if ep.wait(0) != nil {
+					t.Fatal("readable")
+				}
+				post(t, w, uint64(i), uint64(i)+1)
+				if ep.wait(10_000) == nil {
+					t.Fatalf("post %d through the FIFO is not seen", i)
+				}
+			}
+		})
+	}
+}
+
+// TestFDOfSuccessor: a writer that rang one reader's descriptor finds the next one's.
+func TestFDOfSuccessor(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD})
+	w := attach(t, d, q.Name())
+	for i := range uint64(4) {
+		ep := newEpoll(t, unix.EPOLLIN, q)
+		for q.TryWait() != nil {
+			_ = drain(t, q)
+		}
+		post(t, w, i, i+1)
+		if ep.wait(10_000) == nil {
+			t.Fatalf("reader %d sleeps on", i)
+		}
+		must(t, q.Detach())
+		var err error
+		q, err = cq.Adopt(d, q.Name(), cq.Options{})
+		must(t, err)
+	}
+	must(t, q.Close())
+}
+
+// TestFDClose: Close makes the descriptor readable, or ends it.
+func TestFDClose(t *testing.T) {
+	_, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD})
+	must(t, q.TryWait())
+	fd, err := unix.Dup(q.FD())
+	must(t, err)
+	defer unix.Close(fd)
+	must(t, q.Close())
+	if q.FD() != -1 {
+		t.Errorf("descriptor %d", q.FD())
+	}
+	wantErr(t, "trywait", q.TryWait(), cq.ErrClosed)
+}
+
+// TestDeathMakesReadable: a writer that died between publishing and waking does not leave the user
+// of a descriptor, or of a blocking read, asleep. Here it dies without having published at all,
+// which nothing but its death can tell.
+func TestDeathMakesReadable(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD, Spin: -1})
+	c := startChild(t, "writer", envQueue+"="+q.Name(), envCount+"=1")
+	_ = c.line(t)
+	for got := 0; got < 1; {
+		got += len(drain(t, q))
+	}
+	ep := newEpoll(t, unix.EPOLLIN, q)
+	for q.TryWait() != nil {
+		_ = drain(t, q)
+	}
+	// What it would have published before it died:
+	lane := scribble(t, d, q.Name(), "lane-0001")
+	slot := lane.section(t, cq.SectSlots, 1)[cq.SlotBytes:]
+	poke(slot, 0, 77)
+	poke(slot, 56, 1|1<<32)
+	poke(lane.section(t, cq.SectLane, 1), 0, 2)
+	if ep.wait(20) != nil {
+		t.Fatal("readable before its death")
+	}
+	c.kill()
+	if ep.wait(30_000) == nil {
+		t.Fatal("its death is not seen")
+	}
+	if err := q.TryWait(); !errors.Is(err, cq.ErrAgain) {
+		t.Errorf("trywait: %v", err)
+	}
+	if got := drain(t, q); len(got) != 1 || got[0] != 77 {
+		t.Error(got)
+	}
+}
