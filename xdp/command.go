@@ -23,9 +23,9 @@ func SendCommand(context uint64, payload shm.Ref, n int, to cq.Addr) cq.Entry {
 }
 
 // ReturnCommand gives back the frame of a receive completion. It names the completion's sequence,
-// so that a return which comes twice, or after the frame was used again, is harmless. An application
-// that posts it before it releases the completion leaves no loan behind when it is killed: its
-// successor gets the completion again, and returns the frame, for the first or the second time.
+// so that a return which comes twice, or after the frame was used again, is harmless. Whoever posts
+// it before releasing the completion leaves no loan behind when killed: the successor gets the
+// completion again, and returns the frame, for the first or the second time.
 func ReturnCommand(e *cq.Entry) cq.Entry {
 	return cq.Entry{Flags: returnFlags, Buf: e.Buf, Data: uint64(e.Meta.Seq()),
 		Meta: cq.MetaNoContext}

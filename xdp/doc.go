@@ -28,6 +28,30 @@
 // a late return is noticed, counted and ignored. The two pools do not lend to each other: receivers
 // that hold on to all frames do not keep anybody from sending.
 //
+// # A port
+//
+// A [Port] joins a socket and queues of package cq, so that other processes need no more than the
+// descriptor of the UMEM and two queues:
+//
+//	device process                          application
+//	receive ring -> RX lane ----------->    entry refers to the frame, read in place
+//	frames       <- Commands <----------    ReturnCommand(&entry)
+//	transmit ring <- Commands <---------    SendCommand(context, payload, n, peer)
+//	completion ring -> TX lane -------->    entry with the context
+//
+// One goroutine drives it with [Port.Run], which sleeps when there is nothing to do, or with
+// [Port.Progress]. What finds no room waits where it is: packets in the receive ring, commands in
+// their queue. Nothing is taken that cannot be completed.
+//
+// An application that posts the return before it releases the completion can be killed at any
+// moment without a frame being lost: its successor sees the completion again and returns the frame,
+// once more perhaps, which is harmless. One that copies completions out leaves what it held; its
+// successor posts [ReclaimCommands].
+//
+// A send completion says that the kernel is done with the packet, not that anybody got it. The
+// kernel completes packets that the device refused like all others; SyscallStats.SendDropped
+// counts those.
+//
 // # Trust
 //
 // The UMEM is a sealed memfd. A process that is given its descriptor can read all frames, those of

@@ -68,6 +68,9 @@ type Port struct {
 	q        *cq.Queue
 	peers    []*packet.Template
 	known    map[netip.AddrPort]cq.Addr
+	lastSrc  netip.AddrPort // as found in known, or not
+	lastAddr cq.Addr
+	queue    uint16 // of the interface
 	regions  atomic.Pointer[map[uint16]*shm.Region]
 	regionMu sync.Mutex
 
@@ -129,6 +132,7 @@ func newPort(c PortConfig, k *core, dev device, umem uint16) (*Port, error) {
 		c.TxBatch = 32
 	}
 	p := &Port{core: k, dev: dev, umem: umem, rx: c.RX, tx: c.TX, q: c.Commands,
+		queue: uint16(dev.Queue()), lastAddr: cq.AddrNotAvail,
 		known: map[netip.AddrPort]cq.Addr{}, spin: doorbell.SpinBudget(c.Spin),
 		packets: make([]Received, c.RxBatch), done: make([]Sent, max(c.TxBatch, 64)),
 		txBatch: c.TxBatch, maxPayload: k.maxPayload()}

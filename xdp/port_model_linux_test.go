@@ -125,7 +125,8 @@ func (m *portModel) giveBack(t testing.TB) {
 
 func (m *portModel) send(t testing.TB) {
 	m.context++
-	e := SendCommand(m.context, m.payload.Ref(m.r.Uint64N(1<<16)), m.r.IntN(2000), cq.Addr(m.r.IntN(3)))
+	from := m.payload.Ref(m.r.Uint64N(1 << 16))
+	e := SendCommand(m.context, from, m.r.IntN(2000), cq.Addr(m.r.IntN(3)))
 	if m.tell(t, e) {
 		m.open[m.context] = true
 	}

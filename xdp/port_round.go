@@ -3,6 +3,7 @@ package xdp
 import (
 	"errors"
 	"math"
+	"net/netip"
 	"syscall"
 
 	"github.com/shmring/shmring/cq"
@@ -270,12 +271,8 @@ func (p *Port) deliver(r *Received, index, now uint64, slot *cq.Entry) bool {
 		p.core.Drop(r.Frame)
 		return false
 	}
-	src, known := p.known[d.Src]
-	if !known {
-		src = cq.AddrNotAvail
-	}
 	rec := Record{Sequence: index, RxNs: now, Src: d.Src, Dst: d.Dst,
-		Queue: uint16(p.dev.Queue()), VLAN: d.VLAN, PayloadLen: uint16(d.PayloadLen),
+		Queue: p.queue, VLAN: d.VLAN, PayloadLen: uint16(d.PayloadLen),
 		PayloadOff: uint16(r.Off - p.core.base(r.Frame) + uint64(d.PayloadOff)),
 		FrameLen:   uint16(r.Len)}
 	if d.Tags > 0 {
@@ -284,8 +281,22 @@ func (p *Port) deliver(r *Received, index, now uint64, slot *cq.Entry) bool {
 	rec.Put(p.core.Headroom(r.Frame))
 	p.core.Loan(r.Frame, uint32(index))
 	*slot = cq.Entry{Flags: cq.FlagRecv | cq.FlagMsg | cq.FlagFrame, Len: uint64(d.PayloadLen),
-		Buf: shm.MakeRef(p.umem, r.Off+uint64(d.PayloadOff)), Src: src, Meta: cq.MetaNoContext}
+		Buf: shm.MakeRef(p.umem, r.Off+uint64(d.PayloadOff)), Src: p.addressOf(d.Src),
+		Meta: cq.MetaNoContext}
 	return true
+}
+
+// addressOf looks a sender up in the address table. Packets come in runs from one sender.
+func (p *Port) addressOf(src netip.AddrPort) cq.Addr {
+	if src == p.lastSrc {
+		return p.lastAddr
+	}
+	a, known := p.known[src]
+	if !known {
+		a = cq.AddrNotAvail
+	}
+	p.lastSrc, p.lastAddr = src, a
+	return a
 }
 
 // kick shows the kernel what is new. A link that is down is not an error: packets wait for it.

@@ -132,9 +132,6 @@ func (r *runner) sleep(now int64) error {
 		fds = append(fds, unix.PollFd{Fd: int32(r.q.FD()), Events: unix.POLLIN})
 	}
 	r.stats.Polls++
-	if r.dirty || r.stats.Polls&15 == 0 {
-		r.publish(now)
-	}
 	ts := unix.NsecToTimespec(timeout)
 	if _, err := unix.Ppoll(fds, &ts, nil); err != nil && err != unix.EINTR && err != unix.EAGAIN {
 		return err
