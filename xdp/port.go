@@ -211,7 +211,7 @@ func (p *Port) Progress() (work int, err error) {
 }
 
 // Close ends Run, closes the socket, and answers every send that was accepted and is not completed
-// with ECANCELED. Writers and queue stay the caller's.
+// with ECANCELED. Writers and queue stay the caller's, to be closed after the port.
 func (p *Port) Close() error {
 	if !p.closed.CompareAndSwap(false, true) {
 		return nil

@@ -36,7 +36,6 @@ type portOptions struct {
 	mode     xdp.AttachMode
 	pair     *veth.Pair // nil makes one
 	commands *cq.Queue  // adopted; nil creates it
-	lane     int        // entries of the application's lanes
 	config   xdp.PortConfig
 	// app makes the application's queue come to be; the default creates it in this process.
 	app func(p *portRun)
