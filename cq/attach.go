@@ -189,7 +189,12 @@ func (w *Writer) takeLane(bit int, opt Options, queue shm.UUID, row *rowWords) (
 		if err != nil {
 			return nil, err
 		}
-		err = obj.Claim(func() error { return laneBelongs(obj, bit, opt.Size, queue) })
+		err = obj.Claim(func() error {
+			if err := laneBelongs(obj, bit, opt.Size, queue); err != nil {
+				return err
+			}
+			return lanePossible(obj, bit, opt.Size, row)
+		})
 		if err == nil {
 			return obj, nil
 		}
@@ -205,6 +210,21 @@ func (w *Writer) takeLane(bit int, opt Options, queue shm.UUID, row *rowWords) (
 		return nil, nil
 	}
 	return nil, nil
+}
+
+// lanePossible refuses a lane that no writer can go on in: its last one, or the reader, left an index
+// there that cannot be.
+func lanePossible(obj *shm.Object, bit, capacity int, row *rowWords) error {
+	words, err := wordsOf[laneWords](obj, sectLane, uint32(bit))
+	if err != nil {
+		return err
+	}
+	head, tail := row.head.Load(), words.tail.Load()
+	if tail-head > uint64(capacity) {
+		return refuse("open lane", obj.Name(), "tail", tail, [2]uint64{head, head + uint64(capacity)},
+			ErrCorrupt)
+	}
+	return nil
 }
 
 // initLane starts a new lane where the row stands, which is 0 unless an earlier lane of this row

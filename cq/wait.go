@@ -13,9 +13,9 @@ import (
 const sliceNs = int64(100 * time.Millisecond)
 
 // WaitCond says what a blocking read waits for (FI_CQ_COND_THRESHOLD). The zero value is any entry.
-// Conditions are hints in libfabric; here a read with Min returns when Min entries are waiting, when
-// a lane is full, when an error entry is waiting, and with what is there at the deadline, at a
-// signal, or when the context ends.
+// Conditions are hints in libfabric; here a read with Min returns when Min entries are waiting, a
+// lane is full, or an error entry is waiting, and with what is there at the deadline, at a signal,
+// or when the context ends.
 type WaitCond struct {
 	Min int
 }
@@ -27,13 +27,15 @@ type WaitCond struct {
 //
 // While it waits it looks for Options.Spin and then sleeps on a futex, which holds an operating
 // system thread.
-func ReadTimeout[T Readable](q *Queue, dst []T, timeout time.Duration, cond ...WaitCond) (int, error) {
+func ReadTimeout[T Readable](q *Queue, dst []T, timeout time.Duration, cond ...WaitCond) (int,
+	error) {
 	return readWait(context.Background(), q, dst, nil, timeout, cond)
 }
 
 // ReadContext is Read that waits until the context ends; then it returns an error that matches
 // ctx.Err() and its cause. The context is not looked at while entries are there.
-func ReadContext[T Readable](ctx context.Context, q *Queue, dst []T, cond ...WaitCond) (int, error) {
+func ReadContext[T Readable](ctx context.Context, q *Queue, dst []T, cond ...WaitCond) (int,
+	error) {
 	return readWait(ctx, q, dst, nil, -1, cond)
 }
 

@@ -1,0 +1,128 @@
+package cq
+
+import "github.com/shmring/shmring/ring"
+
+// Peek returns up to n completions in place, without copying and without removing them. They all
+// come from one lane and are followed by those that the next Peek returns, until Release. The
+// slice is valid until then; the writer may be hostile and change what it points to, so read each
+// field once. Errors are those of [Read]; ErrAgain also means that this lane has no more while
+// others may.
+func (q *Queue) Peek(n int) ([]Entry, error) {
+	es, _, err := q.peekOnce(n)
+	return es, err
+}
+
+// peekOnce says also whether any entries are handed out now.
+func (q *Queue) peekOnce(n int) (es []Entry, out bool, err error) {
+	if !q.guard.enter() {
+		return nil, false, ErrClosed
+	}
+	q.bell.Lock()
+	es, err = q.peek(n)
+	out = q.out != nil
+	q.bell.Unlock()
+	q.guard.leave()
+	return es, out, err
+}
+
+func (q *Queue) peek(n int) ([]Entry, error) {
+	if n <= 0 {
+		return nil, refuse("peek", q.name, "n", n, "1 or more", ErrInvalid)
+	}
+	if q.final {
+		return nil, ErrOverrun
+	}
+	if q.errLane != nil {
+		return nil, ErrAvail
+	}
+	if q.out != nil {
+		if es, _ := q.peekLane(q.out, n); len(es) > 0 {
+			return es, nil
+		}
+		return nil, ErrAgain
+	}
+	q.bell.Take()
+	q.bell.Heat()
+	start := q.cur
+	for pass := range 2 {
+		from, to := start, len(q.lanes)
+		if pass == 1 {
+			from, to = 0, start
+		}
+		for bit := q.bell.Next(from); bit >= 0 && bit < to; bit = q.bell.Next(bit + 1) {
+			es, stop := q.peekLane(q.lanes[bit], n)
+			if len(es) > 0 {
+				q.cur, q.turn = (bit+1)%len(q.lanes), 0
+				return es, nil
+			}
+			if stop {
+				_, err := q.result(0, n)
+				return nil, err
+			}
+			q.empty(bit)
+		}
+	}
+	_, err := q.result(0, n)
+	return nil, err
+}
+
+// peekLane hands out entries of one lane, from the first that was not handed out yet. What is
+// handed out is written to the row before it leaves, so that a successor can mark it.
+func (q *Queue) peekLane(l *lane, n int) (es []Entry, stop bool) {
+	left := l.marked - l.peeked
+	again := left != 0 && left <= uint64(len(l.errs))
+	if again {
+		n = int(min(uint64(n), left))
+	}
+	es, _ = l.cons.PeekFrom(l.peeked, n)
+	for i := range es {
+		if m := loadMeta(&es[i]); m&kindMask != kindEntry {
+			if i == 0 && q.out == nil {
+				q.notEntry(l, m)
+			}
+			es, stop = es[:i:i], true
+			break
+		}
+	}
+	if len(es) == 0 {
+		return nil, stop
+	}
+	q.redelivered = again
+	l.peeked += uint64(len(es))
+	if !again {
+		ring.StoreRelease(&l.row.peeked, l.peeked)
+	}
+	q.out = l
+	ring.StoreRelease(&q.guard.loans, l.peeked-l.cons.Head())
+	return es, stop
+}
+
+// Release removes the first n entries that Peek handed out.
+func (q *Queue) Release(n int) error {
+	if !q.guard.enter() {
+		return ErrClosed
+	}
+	q.bell.Lock()
+	err := q.release(n)
+	q.bell.Unlock()
+	q.guard.leave()
+	return err
+}
+
+func (q *Queue) release(n int) error {
+	if n == 0 {
+		return nil
+	}
+	if l := q.out; l != nil && n > 0 && uint64(n) <= l.peeked-l.cons.Head() {
+		peeked := l.peeked
+		l.release(n)
+		l.peeked = peeked
+		left := peeked - l.cons.Head()
+		if left == 0 {
+			q.out = nil
+		}
+		ring.StoreRelease(&q.guard.loans, left)
+		return nil
+	}
+	return refuse("release", q.name, "n", n, "what Peek handed out", ErrInvalid)
+}
