@@ -34,6 +34,7 @@ func TestPortToAnotherProcess(t *testing.T) {
 			ackRead, ackWrite, err := os.Pipe()
 			must(t, err)
 			defer ackRead.Close()
+			defer ackWrite.Close() // the test may be skipped before it is handed on
 			cmd := shmtest.Child(t, "port-app")
 			p := newPortRun(t, portOptions{mode: mode, app: func(p *portRun) {
 				umem := os.NewFile(dup(t, p.umem.FD()), "umem")
