@@ -221,3 +221,20 @@ func TestTruncatedLane(t *testing.T) {
 	}
 	must(t, os.Remove(path))
 }
+
+// TestImpossibleLane: a lane that was left with an index that cannot be is not taken over, and does
+// not keep new writers from attaching.
+func TestImpossibleLane(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 4, MaxLanes: 3})
+	w := attach(t, d, q.Name())
+	post(t, w, 0, 2)
+	must(t, w.Close())
+	poke(scribble(t, d, q.Name(), "lane-0001").section(t, cq.SectLane, 1), 0, 100)
+	for range 2 {
+		w = attach(t, d, q.Name())
+		if w.Lane() != 2 {
+			t.Errorf("lane %d", w.Lane())
+		}
+		must(t, w.Close())
+	}
+}
