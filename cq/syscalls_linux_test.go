@@ -1,0 +1,166 @@
+package cq_test
+
+import (
+	"os"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+// countSyscalls returns a function that says how many system calls this thread, to which the caller
+// is locked, has made. The kernel counts; bpf(2), by which the answer comes, is left out.
+func countSyscalls(t *testing.T) func() uint64 {
+	t.Helper()
+	_ = rlimit.RemoveMemlock() // before Linux 5.11 only; loading tells otherwise
+	count, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	shmtest.Require(t, "bpf", err)
+	t.Cleanup(func() { count.Close() })
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.RawTracepoint, License: "GPL",
+		Instructions: asm.Instructions{
+			asm.LoadMem(asm.R6, asm.R1, 8, asm.DWord), // args[1]: the number
+			asm.JEq.Imm(asm.R6, unix.SYS_BPF, "exit"),
+			asm.FnGetCurrentPidTgid.Call(),
+			asm.LSh.Imm(asm.R0, 32),
+			asm.RSh.Imm(asm.R0, 32), // the thread
+			asm.JNE.Imm(asm.R0, int32(unix.Gettid()), "exit"),
+			asm.StoreImm(asm.RFP, -4, 0, asm.Word),
+			asm.LoadMapPtr(asm.R1, count.FD()),
+			asm.Mov.Reg(asm.R2, asm.RFP),
+			asm.Add.Imm(asm.R2, -4),
+			asm.FnMapLookupElem.Call(),
+			asm.JEq.Imm(asm.R0, 0, "exit"),
+			asm.Mov.Imm(asm.R1, 1),
+			asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+			asm.Mov.Imm(asm.R0, 0).WithSymbol("exit"),
+			asm.Return(),
+		}})
+	shmtest.Require(t, "bpf", err)
+	defer prog.Close()
+	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sys_enter", Program: prog})
+	shmtest.Require(t, "bpf", err)
+	t.Cleanup(func() { l.Close() })
+	return func() (n uint64) {
+		if err := count.Lookup(uint32(0), &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+}
+
+// quiet fails if a round of f makes system calls. The runtime makes some of its own on any thread, so
+// many rounds are looked at: a call by the library would be in every one.
+func quiet(t *testing.T, what string, calls func() uint64, f func()) {
+	t.Helper()
+	var each []uint64
+	for range 100 {
+		before := calls()
+		for range 50 {
+			f()
+		}
+		each = append(each, calls()-before)
+	}
+	slices.Sort(each)
+	if median := each[len(each)/2]; median != 0 {
+		t.Errorf("%s: 50 times make %d system calls", what, median)
+	}
+}
+
+// TestNoSyscalls: while the reader is awake neither side makes a system call, nor does a reader that
+// looks at an empty queue.
+func TestNoSyscalls(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	calls := countSyscalls(t)
+	for _, o := range []cq.Options{{}, {WritersPay: true}, {Wait: cq.WaitFD}, {Shared: true}} {
+		o.Size = 64
+		d := openDir(t)
+		q, err := cq.Create(d, "quiet", o)
+		must(t, err)
+		w, err := cq.Attach(t.Context(), d, "quiet", cq.WriterOptions{})
+		must(t, err)
+		batch, dst := make([]cq.Entry, 8), make([]cq.Msg, 8)
+		_, _ = cq.Read(q, dst)
+		quiet(t, "post and read", calls, func() {
+			_ = w.Post(&batch[0])
+			_, _ = cq.Read(q, dst)
+		})
+		quiet(t, "batch and peek", calls, func() {
+			_, _ = w.PostBatch(batch)
+			es, _ := q.Peek(8)
+			_ = q.Release(len(es))
+		})
+		quiet(t, "blocking read with entries", calls, func() {
+			_ = w.Post(&batch[0])
+			_, _ = cq.ReadContext(t.Context(), q, dst)
+		})
+		quiet(t, "nothing there", calls, func() { _, _ = cq.Read(q, dst) })
+		quiet(t, "full", calls, func() {
+			for w.Post(&batch[0]) == nil {
+			}
+			for n := 1; n > 0; {
+				n, _ = cq.Read(q, dst)
+			}
+		})
+		// A reader that is awake parks idle lanes now and then, which it pays for.
+		if s := q.Stats(); s.Sleeps != 0 || s.Barriers > s.Read/1000 {
+			t.Errorf("%+v", s)
+		}
+		must(t, w.Close())
+		must(t, q.Close())
+	}
+}
+
+// TestWriterSyscalls has the reader awake in another process.
+func TestWriterSyscalls(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	calls := countSyscalls(t)
+	for _, wait := range blocking {
+		name := queueName(t) + wait.String()
+		c := startChild(t, "spinner", envQueue+"="+name, envCount+"="+string(rune('0'+wait)))
+		_ = c.line(t)
+		w, err := cq.Attach(t.Context(), openDir(t), name, cq.WriterOptions{})
+		must(t, err)
+		must(t, w.Post(&cq.Entry{}))
+		eventually(t, "it is awake", func() bool { return w.Free() == w.Cap() })
+		before := w.Stats().Wakes
+		quiet(t, wait.String(), calls, func() {
+			for w.Post(&cq.Entry{}) == cq.ErrFull {
+			}
+		})
+		if s := w.Stats(); s.Wakes != before {
+			t.Errorf("%v: %+v", wait, s)
+		}
+		_ = c.stop(t)
+		must(t, w.Close())
+	}
+}
+
+// childSpinner reads a queue without ever blocking.
+func childSpinner() {
+	d, err := shm.OpenDir("")
+	need(err)
+	q, err := cq.Create(d, os.Getenv(envQueue), cq.Options{Wait: cq.WaitObject(number(envCount, 0))})
+	need(err)
+	stop := toldToStop()
+	say("ready")
+	dst := make([]cq.Msg, 64)
+	for !stop.Load() {
+		if n, _ := cq.Read(q, dst); n == 0 {
+			runtime.Gosched()
+		}
+	}
+	need(q.Close())
+}
+
+func init() { roles["spinner"] = childSpinner }
