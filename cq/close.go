@@ -128,7 +128,9 @@ func removeDead(dir *shm.Dir) error {
 	if err != nil {
 		return err
 	}
-	if life, err := obj.Life(); err != nil || life != shm.Dead || o.Lifetime != Ephemeral {
+	closed := errors.Is(readerState(obj, ""), ErrClosed) // its reader died while it destroyed it
+	life, err := obj.Life()
+	if err != nil || life != shm.Dead || o.Lifetime != Ephemeral && !closed {
 		return errors.Join(err, ErrBusy)
 	}
 	lanes, err := deadLanes(dir)

@@ -1,7 +1,6 @@
 package cq_test
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -224,39 +223,4 @@ func TestFDClose(t *testing.T) {
 		t.Errorf("descriptor %d", q.FD())
 	}
 	wantErr(t, "trywait", q.TryWait(), cq.ErrClosed)
-}
-
-// TestDeathMakesReadable: a writer that died between publishing and waking does not leave the user
-// of a descriptor, or of a blocking read, asleep. Here it dies without having published at all,
-// which nothing but its death can tell.
-func TestDeathMakesReadable(t *testing.T) {
-	d, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD, Spin: -1})
-	c := startChild(t, "writer", envQueue+"="+q.Name(), envCount+"=1")
-	_ = c.line(t)
-	for got := 0; got < 1; {
-		got += len(drain(t, q))
-	}
-	ep := newEpoll(t, unix.EPOLLIN, q)
-	for q.TryWait() != nil {
-		_ = drain(t, q)
-	}
-	// What it would have published before it died:
-	lane := scribble(t, d, q.Name(), "lane-0001")
-	slot := lane.section(t, cq.SectSlots, 1)[cq.SlotBytes:]
-	poke(slot, 0, 77)
-	poke(slot, 56, 1|1<<32)
-	poke(lane.section(t, cq.SectLane, 1), 0, 2)
-	if ep.wait(20) != nil {
-		t.Fatal("readable before its death")
-	}
-	c.kill()
-	if ep.wait(30_000) == nil {
-		t.Fatal("its death is not seen")
-	}
-	if err := q.TryWait(); !errors.Is(err, cq.ErrAgain) {
-		t.Errorf("trywait: %v", err)
-	}
-	if got := drain(t, q); len(got) != 1 || got[0] != 77 {
-		t.Error(got)
-	}
 }

@@ -201,7 +201,7 @@ func (o Options) agrees(have Options, name string) error {
 func Open(d *shm.Dir, name string, o Options) (*Queue, error) {
 	for range 16 {
 		q, err := Adopt(d, name, o)
-		if err == nil || !errors.Is(err, fs.ErrNotExist) {
+		if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrClosed) {
 			return q, err
 		}
 		q, err = Create(d, name, o)

@@ -1,0 +1,127 @@
+package cq_test
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+// mortal starts a writer that posts once and waits, here or in a PID namespace of its own, where its
+// death gives no notice.
+func mortal(t *testing.T, queue string, elsewhere bool) *child {
+	t.Helper()
+	cmd := shmtest.Child(t, "writer", envQueue+"="+queue, envCount+"=1")
+	if elsewhere {
+		if os.Geteuid() != 0 {
+			shmtest.Require(t, "pidns", errors.New("a PID namespace needs root"))
+		}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	}
+	c := start(t, cmd)
+	if got := c.line(t); got != "lane 1" {
+		t.Fatal(got)
+	}
+	return c
+}
+
+// publishFor does what the writer would have done just before it died: publish, and not ring.
+func publishFor(t *testing.T, d *shm.Dir, queue string) {
+	t.Helper()
+	lane := scribble(t, d, queue, "lane-0001")
+	slot := lane.section(t, cq.SectSlots, 1)[cq.SlotBytes:]
+	poke(slot, 0, 77)
+	poke(slot, 56, 1|1<<32)
+	poke(lane.section(t, cq.SectLane, 1), 0, 2)
+}
+
+// TestDeathWakes: a writer that died between publishing and ringing leaves nobody asleep, neither
+// in a blocking read nor on a descriptor.
+func TestDeathWakes(t *testing.T) {
+	for name, elsewhere := range map[string]bool{"here": false, "in another PID namespace": true} {
+		t.Run(name, func(t *testing.T) {
+			d, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD, Spin: -1})
+			c := mortal(t, q.Name(), elsewhere)
+			for got := 0; got < 1; {
+				got += len(drain(t, q))
+			}
+			asleep := make(chan struct{})
+			go func() {
+				defer close(asleep)
+				for q.Stats().Sleeps == 0 {
+					time.Sleep(time.Millisecond)
+				}
+				publishFor(t, d, q.Name())
+				time.Sleep(5 * time.Millisecond)
+				c.kill()
+			}()
+			dst := make([]cq.Context, 2)
+			if n, err := cq.ReadTimeout(q, dst, time.Minute); n != 1 || dst[0].Context != 77 {
+				t.Errorf("%d, %v, %v", n, err, dst)
+			}
+			<-asleep
+			// The lane is free for the next, wherever its writer was.
+			w := attach(t, d, q.Name())
+			if w.Lane() != 1 || w.Next() != 2 {
+				t.Errorf("lane %d at %d", w.Lane(), w.Next())
+			}
+		})
+		t.Run("descriptor "+name, func(t *testing.T) {
+			d, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD})
+			c := mortal(t, q.Name(), elsewhere)
+			for got := 0; got < 1; {
+				got += len(drain(t, q))
+			}
+			ep := newEpoll(t, unix.EPOLLIN, q)
+			for q.TryWait() != nil {
+				_ = drain(t, q)
+			}
+			publishFor(t, d, q.Name())
+			if !elsewhere && ep.wait(20) != nil {
+				t.Fatal("readable before its death")
+			}
+			c.kill()
+			for {
+				if ep.wait(30_000) == nil {
+					t.Fatal("its death is not seen")
+				}
+				if q.TryWait() != nil { // the notice of a slice may have been an earlier one
+					break
+				}
+			}
+			if got := drain(t, q); len(got) != 1 || got[0] != 77 {
+				t.Error(got)
+			}
+		})
+	}
+}
+
+// TestDestroyedHalfway: a reader that died while it destroyed its queue leaves one that nobody can
+// use any more, and that makes way for a new one, persistent or not.
+func TestDestroyedHalfway(t *testing.T) {
+	for _, lifetime := range []string{"0", "1"} {
+		d := openDir(t)
+		name := queueName(t) + lifetime
+		killedCreator(t, name, lifetime)
+		words := scribble(t, d, name, cq.ReaderFile).section(t, cq.SectQueue, 0)
+		poke(words, cq.OffState, uint64(cq.StateClosed))
+		use := users(t, d, name)
+		for _, what := range []string{"adopt", "attach"} {
+			wantErr(t, what, use[what](), cq.ErrClosed, os.ErrClosed)
+		}
+		q, err := cq.Open(d, name, cq.Options{})
+		if err != nil {
+			_ = os.RemoveAll(d.Path() + "/" + name)
+			t.Fatal(err)
+		}
+		must(t, q.Close())
+		nothingLeft(t, d)
+	}
+}
