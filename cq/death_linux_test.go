@@ -125,3 +125,36 @@ func TestDestroyedHalfway(t *testing.T) {
 		nothingLeft(t, d)
 	}
 }
+
+// TestDeathOfSuccessor: the second writer of a lane that the reader never parked between the two is
+// watched as the first one was.
+func TestDeathOfSuccessor(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 8, Spin: -1})
+	first := startChild(t, "writer", envQueue+"="+q.Name(), envCount+"=1")
+	_ = first.line(t)
+	for got := 0; got < 1; { // from here on the lane is hot
+		got += len(drain(t, q))
+	}
+	first.kill()
+	second := startChild(t, "writer", envQueue+"="+q.Name(), envCount+"=1")
+	if got := second.line(t); got != "lane 1" {
+		t.Fatal(got)
+	}
+	_ = drain(t, q)
+	for range 2 { // what woke up for the two is looked at
+		_, _ = cq.ReadTimeout(q, make([]cq.Msg, 1), 20*time.Millisecond)
+	}
+	sleeps := q.Stats().Sleeps
+	go func() {
+		for q.Stats().Sleeps == sleeps {
+			time.Sleep(time.Millisecond)
+		}
+		publishFor(t, d, q.Name())
+		time.Sleep(5 * time.Millisecond)
+		second.kill()
+	}()
+	dst := make([]cq.Context, 2)
+	if n, err := cq.ReadTimeout(q, dst, 20*time.Second); n != 1 || dst[0].Context != 77 {
+		t.Errorf("%d, %v, %v", n, err, dst)
+	}
+}

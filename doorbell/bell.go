@@ -35,8 +35,8 @@ type Config struct {
 	// Open is asked for a lane that was marked and is not known yet. It returns false for a
 	// mark that no lane stands behind; it may be asked again. It runs under the bell's lock.
 	Open func(bit int) (LaneConfig, bool)
-	// Marked is told of each parked lane that was marked and is known. It may be nil, and runs
-	// under the bell's lock.
+	// Marked is told of each lane that was marked and is known. A hot one is marked by a producer
+	// that took the lane over. It may be nil, and runs under the bell's lock.
 	Marked func(bit int)
 	// Shared makes Lock and Unlock real: several goroutines use the queue.
 	Shared bool
@@ -174,7 +174,7 @@ func (b *Bell) candidate(bit int) {
 			return
 		}
 		b.Add(bit, c)
-	} else if b.marked != nil && !b.hot.has(bit) {
+	} else if b.marked != nil {
 		b.marked(bit)
 	}
 	b.cand.set(bit)
