@@ -5,6 +5,7 @@ import "sync/atomic"
 // Ringer is a producer's hold on the bell of a queue. One goroutine at a time may use it.
 type Ringer struct {
 	row   *Row
+	word  *atomic.Uint64 // the row's parked word: one step less in Published, which is inlined
 	arm   *Arm
 	hints *Hints
 	bit   int
@@ -36,7 +37,7 @@ type RingerConfig struct {
 
 // NewRinger returns the ringer of one lane.
 func NewRinger(c RingerConfig) *Ringer {
-	return &Ringer{row: c.Row, arm: c.Arm, hints: c.Hints, bit: c.Bit, fence: c.Fence,
+	return &Ringer{row: c.Row, word: &c.Row.Parked, arm: c.Arm, hints: c.Hints, bit: c.Bit, fence: c.Fence,
 		face: c.Face, faceFD: -1, dom: c.Domain}
 }
 
@@ -44,7 +45,7 @@ func NewRinger(c RingerConfig) *Ringer {
 // that the batch must end a wait for more entries (it holds an error). It returns the row word as
 // it was seen, 0 while the reader is awake and all is well.
 func (r *Ringer) Published(tail uint64, urgent bool) uint64 {
-	w := r.row.Parked.Load() // P2; pairs with the store in Bell.Park (R4)
+	w := r.word.Load() // P2; pairs with the store in Bell.Park (R4)
 	if w != 0 {
 		r.ring(w, tail, urgent)
 	}
