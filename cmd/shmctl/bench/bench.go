@@ -6,8 +6,8 @@
 // processes each, on the same two processors and the same physical memory, in short rounds that
 // alternate; a cache-line ping-pong before and after every round tells where the processors are,
 // and a pair of rounds counts only if all four probes agree and, where both sides spin, the four
-// processes had their processors to themselves. A [Row] reports the median of the paired ratios with
-// its 95% interval from order statistics, which assumes no distribution.
+// processes had their processors to themselves. A [Row] reports the median of the paired ratios
+// with its 95% interval from order statistics, which assumes no distribution.
 package bench
 
 import (
