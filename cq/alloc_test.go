@@ -17,59 +17,7 @@ func TestNoAllocation(t *testing.T) {
 			w := attach(t, d, q.Name())
 			own, err := q.Writer()
 			must(t, err)
-			entry, batch := &cq.Entry{Context: 1}, make([]cq.Entry, 8)
-			dst, src, ctx := make([]cq.Msg, 16), make([]cq.Addr, 16), t.Context()
-			fail, failed := &cq.ErrorEntry{Err: cq.ETrunc}, cq.ErrorEntry{ErrData: make([]byte, 8)}
-			buf := failed.ErrData
-			calls := map[string]func(){
-				"Post and Read": func() {
-					_ = w.Post(entry)
-					_, _ = cq.Read(q, dst)
-				},
-				"own lane": func() {
-					_ = own.Post(entry)
-					_, _ = cq.Read(q, dst)
-				},
-				"PostBatch and ReadFrom": func() {
-					_, _ = w.PostBatch(batch)
-					_, _ = cq.ReadFrom(q, dst, src)
-				},
-				"Reserve, Commit, Peek, Release": func() {
-					a, _, _ := w.Reserve(1)
-					a[0] = *entry
-					_ = w.Commit(1)
-					es, _ := q.Peek(4)
-					_ = q.Release(len(es))
-				},
-				"ReadTimeout": func() {
-					_ = w.Post(entry)
-					_, _ = cq.ReadTimeout(q, dst, time.Second)
-				},
-				"ReadContext": func() {
-					_ = w.Post(entry)
-					_, _ = cq.ReadContext(ctx, q, dst)
-				},
-				"errors": func() {
-					_ = w.PostError(fail)
-					_, _ = cq.Read(q, dst)
-					failed.ErrData = buf
-					_ = q.ReadErr(&failed)
-				},
-				"credits": func() {
-					_ = w.Credit(1)
-					_ = w.PostCredited(entry)
-					_, _ = cq.Read(q, dst)
-				},
-				"nothing there": func() { _, _ = cq.Read(q, dst) },
-				"full": func() {
-					for w.Post(entry) == nil {
-					}
-					for n := 1; n > 0; {
-						n, _ = cq.Read(q, dst)
-					}
-				},
-			}
-			for name, call := range calls {
+			for name, call := range hotCalls(t, q, w, own) {
 				if n := testing.AllocsPerRun(200, call); n != 0 {
 					t.Errorf("%v, shared %v: %s: %v allocations", format, shared, name, n)
 				}
@@ -78,5 +26,61 @@ func TestNoAllocation(t *testing.T) {
 			must(t, w.Close())
 			must(t, q.Close())
 		}
+	}
+}
+
+// hotCalls are the calls that a busy reader and writer make.
+func hotCalls(t *testing.T, q *cq.Queue, w, own *cq.Writer) map[string]func() {
+	entry, batch := &cq.Entry{Context: 1}, make([]cq.Entry, 8)
+	dst, src, ctx := make([]cq.Msg, 16), make([]cq.Addr, 16), t.Context()
+	fail, failed := &cq.ErrorEntry{Err: cq.ETrunc}, cq.ErrorEntry{ErrData: make([]byte, 8)}
+	buf := failed.ErrData
+	return map[string]func(){
+		"Post and Read": func() {
+			_ = w.Post(entry)
+			_, _ = cq.Read(q, dst)
+		},
+		"own lane": func() {
+			_ = own.Post(entry)
+			_, _ = cq.Read(q, dst)
+		},
+		"PostBatch and ReadFrom": func() {
+			_, _ = w.PostBatch(batch)
+			_, _ = cq.ReadFrom(q, dst, src)
+		},
+		"Reserve, Commit, Peek, Release": func() {
+			a, _, _ := w.Reserve(1)
+			a[0] = *entry
+			_ = w.Commit(1)
+			es, _ := q.Peek(4)
+			_ = q.Release(len(es))
+		},
+		"ReadTimeout": func() {
+			_ = w.Post(entry)
+			_, _ = cq.ReadTimeout(q, dst, time.Second)
+		},
+		"ReadContext": func() {
+			_ = w.Post(entry)
+			_, _ = cq.ReadContext(ctx, q, dst)
+		},
+		"errors": func() {
+			_ = w.PostError(fail)
+			_, _ = cq.Read(q, dst)
+			failed.ErrData = buf
+			_ = q.ReadErr(&failed)
+		},
+		"credits": func() {
+			_ = w.Credit(1)
+			_ = w.PostCredited(entry)
+			_, _ = cq.Read(q, dst)
+		},
+		"nothing there": func() { _, _ = cq.Read(q, dst) },
+		"full": func() {
+			for w.Post(entry) == nil {
+			}
+			for n := 1; n > 0; {
+				n, _ = cq.Read(q, dst)
+			}
+		},
 	}
 }

@@ -212,8 +212,8 @@ func (w *Writer) takeLane(bit int, opt Options, queue shm.UUID, row *rowWords) (
 	return nil, nil
 }
 
-// lanePossible refuses a lane that no writer can go on in: its last one, or the reader, left an index
-// there that cannot be.
+// lanePossible refuses a lane that no writer can go on in: its last one, or the reader, left an
+// index there that cannot be.
 func lanePossible(obj *shm.Object, bit, capacity int, row *rowWords) error {
 	words, err := wordsOf[laneWords](obj, sectLane, uint32(bit))
 	if err != nil {
@@ -221,8 +221,8 @@ func lanePossible(obj *shm.Object, bit, capacity int, row *rowWords) error {
 	}
 	head, tail := row.head.Load(), words.tail.Load()
 	if tail-head > uint64(capacity) {
-		return refuse("open lane", obj.Name(), "tail", tail, [2]uint64{head, head + uint64(capacity)},
-			ErrCorrupt)
+		return refuse("open lane", obj.Name(), "tail", tail,
+			[2]uint64{head, head + uint64(capacity)}, ErrCorrupt)
 	}
 	return nil
 }

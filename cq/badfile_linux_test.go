@@ -161,15 +161,18 @@ func placeLane(t *testing.T, d *shm.Dir, queue string, row int, spec shm.Spec) {
 // TestForgedLane: a lane object that does not fit is reported once, disturbs nobody, and does not
 // keep new writers from attaching.
 func TestForgedLane(t *testing.T) {
+	replace := func(i int, kind shm.SectionKind, bytes uint64) func(*shm.Spec) {
+		return func(s *shm.Spec) { s.Sections[i] = shm.Section{Kind: kind, ID: 1, Length: bytes} }
+	}
 	forgeries := map[string]func(*shm.Spec){
 		"another row":   func(s *shm.Spec) { s.Attrs[0] = 2 },
 		"capacity":      func(s *shm.Spec) { s.Attrs[1] = 8 },
 		"another kind":  func(s *shm.Spec) { s.Kind = shm.KindRegion },
 		"no slots":      func(s *shm.Spec) { s.Sections = s.Sections[:1] },
-		"short words":   func(s *shm.Spec) { s.Sections[0] = shm.Section{Kind: cq.SectLane, ID: 1, Length: 64} },
-		"short slots":   func(s *shm.Spec) { s.Sections[1] = shm.Section{Kind: cq.SectSlots, ID: 1, Length: 64} },
-		"odd slots":     func(s *shm.Spec) { s.Sections[1] = shm.Section{Kind: cq.SectSlots, ID: 1, Length: 77} },
-		"short errors":  func(s *shm.Spec) { s.Sections[2] = shm.Section{Kind: cq.SectErrors, ID: 1, Length: 8} },
+		"short words":   replace(0, cq.SectLane, 64),
+		"short slots":   replace(1, cq.SectSlots, 64),
+		"odd slots":     replace(1, cq.SectSlots, 77),
+		"short errors":  replace(2, cq.SectErrors, 8),
 		"other layout":  func(s *shm.Spec) { s.Sections[1].LayoutHash++ },
 		"no lane words": func(s *shm.Spec) { s.Sections = s.Sections[1:] },
 	}

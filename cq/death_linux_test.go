@@ -14,8 +14,8 @@ import (
 	"github.com/shmring/shmring/shm/shmtest"
 )
 
-// mortal starts a writer that posts once and waits, here or in a PID namespace of its own, where its
-// death gives no notice.
+// mortal starts a writer that posts once and waits, here or in a PID namespace of its own, where
+// its death gives no notice.
 func mortal(t *testing.T, queue string, elsewhere bool) *child {
 	t.Helper()
 	cmd := shmtest.Child(t, "writer", envQueue+"="+queue, envCount+"=1")

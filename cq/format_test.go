@@ -13,8 +13,8 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-var full = cq.Entry{Context: 1, Flags: cq.FlagRecv | cq.FlagTagged, Len: 3, Buf: shm.Ref(4), Data: 5,
-	Tag: 6, Src: 7}
+var full = cq.Entry{Context: 1, Flags: cq.FlagRecv | cq.FlagTagged, Len: 3, Buf: shm.Ref(4),
+	Data: 5, Tag: 6, Src: 7}
 
 // readOne reads one entry as T and says what came.
 func readOne[T cq.Readable](q *cq.Queue) (T, error) {

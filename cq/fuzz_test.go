@@ -24,8 +24,8 @@ func fuzzLane(n, kind uint64) []byte {
 	return mem
 }
 
-// FuzzLane has arbitrary bytes as a lane's words, slots and error details, and as the reader's row of
-// it. Whatever they are, the reader ends, hands out no more than the lane holds, and the other
+// FuzzLane has arbitrary bytes as a lane's words, slots and error details, and as the reader's row
+// of it. Whatever they are, the reader ends, hands out no more than the lane holds, and the other
 // lane's entries come in order.
 func FuzzLane(f *testing.F) {
 	row := make([]byte, cq.RowBytes)

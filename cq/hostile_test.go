@@ -75,27 +75,7 @@ func TestHostileLane(t *testing.T) {
 				post(t, bad, 0, 4)
 				post(t, good, 100, 104)
 				tt.do(t, scribble(t, d, q.Name(), "lane-0001"))
-				fromBad, fromGood, told := uint64(0), []uint64{}, 0
-				for range 20 {
-					got, err := readHow(q, how)
-					for _, c := range got {
-						if c < 100 {
-							fromBad++
-						} else {
-							fromGood = append(fromGood, c)
-						}
-					}
-					var e *cq.LaneError
-					if errors.As(err, &e) {
-						told++
-						wantErr(t, how, err, cq.ErrCorrupt, syscall.EBADMSG)
-						if e.Lane != 1 || e.Field != tt.field || e.PID == 0 {
-							t.Errorf("%+v", e)
-						}
-					} else if err != nil && !errors.Is(err, cq.ErrAgain) && err != cq.ErrTimeout {
-						t.Fatal(err)
-					}
-				}
+				fromBad, fromGood, told := readAround(t, q, how, tt.field)
 				if told != 1 || fromBad != tt.read || !slices.Equal(fromGood, upTo(100, 104)) {
 					t.Errorf("told %d times, %d entries of the lane (want %d), good: %v", told, fromBad,
 						tt.read, fromGood)
@@ -117,6 +97,34 @@ func TestHostileLane(t *testing.T) {
 			})
 		}
 	}
+}
+
+// readAround reads much more often than there is something, and counts what came of the bad lane,
+// whose entries are below 100, and how often the reader was told of it.
+func readAround(t *testing.T, q *cq.Queue, how, field string) (bad uint64, good []uint64,
+	told int) {
+	t.Helper()
+	for range 20 {
+		got, err := readHow(q, how)
+		for _, c := range got {
+			if c < 100 {
+				bad++
+			} else {
+				good = append(good, c)
+			}
+		}
+		var e *cq.LaneError
+		if errors.As(err, &e) {
+			told++
+			wantErr(t, how, err, cq.ErrCorrupt, syscall.EBADMSG)
+			if e.Lane != 1 || e.Field != field || e.PID == 0 {
+				t.Errorf("%+v", e)
+			}
+		} else if err != nil && !errors.Is(err, cq.ErrAgain) && err != cq.ErrTimeout {
+			t.Fatal(err)
+		}
+	}
+	return bad, good, told
 }
 
 // readHow reads once, in one of several ways.

@@ -139,7 +139,7 @@ func TestFewDescriptors(t *testing.T) {
 func childPoor() {
 	d, err := shm.OpenDir("")
 	need(err)
-	time.Sleep(1) // the runtime gets the descriptors that it cannot do without
+	time.Sleep(time.Millisecond) // the runtime gets the descriptors that it cannot do without
 	fillGaps()
 	name := os.Getenv(envQueue)
 	o := cq.Options{Size: 4, Wait: cq.WaitFD}
@@ -163,7 +163,10 @@ func childPoor() {
 		say("attach: lane %d", w.Lane())
 	}
 	need(q.Detach())
-	sweep("adopt", func() (err error) { q, err = cq.Adopt(d, name, cq.Options{}); return err }, func() {})
+	sweep("adopt", func() (err error) {
+		q, err = cq.Adopt(d, name, cq.Options{})
+		return err
+	}, func() {})
 	dst := make([]cq.Msg, 2)
 	if n, err := cq.Read(q, dst); n != 1 || dst[0].Context != 5 {
 		say("adopt: read %d, %v", n, err)
@@ -216,7 +219,8 @@ func fillGaps() {
 // openFiles lists this process's descriptors, without asking for one while there are none.
 func openFiles() (fds []int) {
 	for fd := range 256 {
-		if _, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_GETFD, 0); errno == 0 {
+		_, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_GETFD, 0)
+		if errno == 0 {
 			fds = append(fds, fd)
 		}
 	}

@@ -213,8 +213,8 @@ func Open(d *shm.Dir, name string, o Options) (*Queue, error) {
 		Hint: "it is being created and destroyed all the time"}
 }
 
-// newQueue maps the words of an object that this process owns. If that fails, one that was just made
-// goes again.
+// newQueue maps the words of an object that this process owns. If that fails, one that was just
+// made goes again.
 func newQueue(d, dir *shm.Dir, obj *shm.Object, name string, o Options, made bool) (*Queue, error) {
 	q := &Queue{name: name, opt: o, home: d.Path(), dir: dir, obj: obj,
 		spin: doorbell.SpinBudget(o.Spin), lanes: make([]*lane, o.rows()), gone: make(chan struct{})}

@@ -33,7 +33,9 @@ func TestShared(t *testing.T) {
 		readers := map[string]func(dst []cq.Context) (int, error){
 			"read":    func(dst []cq.Context) (int, error) { return cq.Read(q, dst) },
 			"context": func(dst []cq.Context) (int, error) { return cq.ReadContext(ctx, q, dst) },
-			"timeout": func(dst []cq.Context) (int, error) { return cq.ReadTimeout(q, dst, time.Millisecond) },
+			"timeout": func(dst []cq.Context) (int, error) {
+				return cq.ReadTimeout(q, dst, time.Millisecond)
+			},
 			"threshold": func(dst []cq.Context) (int, error) {
 				return cq.ReadTimeout(q, dst, 2*time.Millisecond, cq.WaitCond{Min: 3})
 			},

@@ -10,93 +10,96 @@ import (
 	"github.com/shmring/shmring/cq"
 )
 
-// TestSignalLatch is the table of what a signal does, for every wait object that has signals.
-func TestSignalLatch(t *testing.T) {
-	dst := make([]cq.Context, 4)
-	wait := func(q *cq.Queue, timeout time.Duration) error {
-		_, err := cq.ReadTimeout(q, dst, timeout)
+const short = 5 * time.Millisecond
+
+func wait(q *cq.Queue, timeout time.Duration) error {
+	_, err := cq.ReadTimeout(q, make([]cq.Context, 4), timeout)
+	return err
+}
+
+// latchTests are the table of what a signal does.
+var latchTests = []struct {
+	name string
+	run  func(t *testing.T, q *cq.Queue, w *cq.Writer) error
+	want error
+}{
+	{"none", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+		return wait(q, short)
+	}, cq.ErrTimeout},
+	{"before the wait", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+		must(t, q.Signal())
+		return wait(q, -1)
+	}, cq.ErrSignaled},
+	{"during the wait", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+		defer later(func() { _ = q.Signal() })()
+		return wait(q, -1)
+	}, cq.ErrSignaled},
+	{"during a wait for more", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+		defer later(func() { _ = q.Signal() })()
+		_, err := cq.ReadTimeout(q, make([]cq.Msg, 4), -1, cq.WaitCond{Min: 3})
 		return err
-	}
-	const short = 5 * time.Millisecond
-	tests := []struct {
-		name string
-		run  func(t *testing.T, q *cq.Queue, w *cq.Writer) error
-		want error
-	}{
-		{"none", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
-			return wait(q, short)
-		}, cq.ErrTimeout},
-		{"before the wait", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
-			must(t, q.Signal())
-			return wait(q, -1)
-		}, cq.ErrSignaled},
-		{"during the wait", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
-			defer later(func() { _ = q.Signal() })()
-			return wait(q, -1)
-		}, cq.ErrSignaled},
-		{"during a wait for more", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
-			defer later(func() { _ = q.Signal() })()
-			_, err := cq.ReadTimeout(q, dst, -1, cq.WaitCond{Min: 3})
+	}, cq.ErrSignaled},
+	{"two are one", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+		must(t, q.Signal())
+		must(t, q.Signal())
+		if err := wait(q, -1); err != cq.ErrSignaled {
 			return err
-		}, cq.ErrSignaled},
-		{"two are one", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
-			must(t, q.Signal())
-			must(t, q.Signal())
-			if err := wait(q, -1); err != cq.ErrSignaled {
-				return err
-			}
-			return wait(q, short)
-		}, cq.ErrTimeout},
-		{"a timeout of 0 leaves it", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
-			must(t, q.Signal())
-			if err := wait(q, 0); err != cq.ErrTimeout {
-				return err
-			}
-			return wait(q, -1)
-		}, cq.ErrSignaled},
-		{"Read leaves it", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
-			must(t, q.Signal())
-			if _, err := cq.Read(q, dst); err != cq.ErrAgain {
-				return err
-			}
-			return wait(q, -1)
-		}, cq.ErrSignaled},
-		{"entries win", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
-			must(t, q.Signal())
-			post(t, w, 0, 1)
-			return wait(q, -1)
-		}, nil},
-		{"entries win and leave it", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
-			must(t, q.Signal())
-			post(t, w, 0, 1)
-			if err := wait(q, -1); err != nil {
-				return err
-			}
-			return wait(q, -1)
-		}, cq.ErrSignaled},
-		{"an error wins", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
-			must(t, q.Signal())
-			postError(t, w, 1)
-			err := wait(q, -1)
-			must(t, q.ReadErr(&cq.ErrorEntry{}))
+		}
+		return wait(q, short)
+	}, cq.ErrTimeout},
+	{"a timeout of 0 leaves it", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+		must(t, q.Signal())
+		if err := wait(q, 0); err != cq.ErrTimeout {
 			return err
-		}, cq.ErrAvail},
-		{"for a waiting peek", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
-			must(t, q.Signal())
-			_, err := q.PeekContext(t.Context(), 1)
+		}
+		return wait(q, -1)
+	}, cq.ErrSignaled},
+	{"Read leaves it", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+		must(t, q.Signal())
+		if _, err := cq.Read(q, make([]cq.Msg, 4)); err != cq.ErrAgain {
 			return err
-		}, cq.ErrSignaled},
-		{"all, before the wait", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
-			must(t, q.SignalAll())
-			return wait(q, short)
-		}, cq.ErrTimeout},
-		{"all, during the wait", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
-			defer later(func() { _ = q.SignalAll() })()
-			return wait(q, -1)
-		}, cq.ErrSignaled},
-	}
+		}
+		return wait(q, -1)
+	}, cq.ErrSignaled},
+	{"entries win", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+		must(t, q.Signal())
+		post(t, w, 0, 1)
+		return wait(q, -1)
+	}, nil},
+	{"entries win and leave it", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+		must(t, q.Signal())
+		post(t, w, 0, 1)
+		if err := wait(q, -1); err != nil {
+			return err
+		}
+		return wait(q, -1)
+	}, cq.ErrSignaled},
+	{"an error wins", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+		must(t, q.Signal())
+		postError(t, w, 1)
+		err := wait(q, -1)
+		must(t, q.ReadErr(&cq.ErrorEntry{}))
+		return err
+	}, cq.ErrAvail},
+	{"for a waiting peek", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+		must(t, q.Signal())
+		_, err := q.PeekContext(t.Context(), 1)
+		return err
+	}, cq.ErrSignaled},
+	{"all, before the wait", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+		must(t, q.SignalAll())
+		return wait(q, short)
+	}, cq.ErrTimeout},
+	{"all, during the wait", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
+		defer later(func() { _ = q.SignalAll() })()
+		return wait(q, -1)
+	}, cq.ErrSignaled},
+}
+
+// TestSignalLatch plays the table for every wait object that has signals.
+func TestSignalLatch(t *testing.T) {
 	eachWait(t, func(t *testing.T, o cq.Options) {
-		for _, tt := range tests {
+		for _, tt := range latchTests {
 			t.Run(tt.name, func(t *testing.T) {
 				q, w := pair(t, o)
 				if err := tt.run(t, q, w); err != tt.want {

@@ -57,8 +57,8 @@ func countSyscalls(t *testing.T) func() uint64 {
 	}
 }
 
-// quiet fails if a round of f makes system calls. The runtime makes some of its own on any thread, so
-// many rounds are looked at: a call by the library would be in every one.
+// quiet fails if a round of f makes system calls. The runtime makes some of its own on any thread,
+// so many rounds are looked at: a call by the library would be in every one.
 func quiet(t *testing.T, what string, calls func() uint64, f func()) {
 	t.Helper()
 	var each []uint64
@@ -75,8 +75,8 @@ func quiet(t *testing.T, what string, calls func() uint64, f func()) {
 	}
 }
 
-// TestNoSyscalls: while the reader is awake neither side makes a system call, nor does a reader that
-// looks at an empty queue.
+// TestNoSyscalls: while the reader is awake neither side makes a system call, nor does a reader
+// that looks at an empty queue.
 func TestNoSyscalls(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
