@@ -109,6 +109,9 @@ func checkDir(fd int) error {
 	return nil
 }
 
+// sticky marks directories that are shared on purpose, as /tmp is (S_ISVTX).
+const sticky = 0o1000
+
 // checkPrivate refuses what belongs to someone else or is open to others.
 func checkPrivate(info fileInfo) error {
 	if uid := os.Geteuid(); int(info.uid) != uid {
@@ -116,8 +119,12 @@ func checkPrivate(info fileInfo) error {
 			Hint: "use a directory of your own, or run as that user"}
 	}
 	if perm := info.mode & 0o777; perm&0o077 != 0 {
+		hint := "chmod go= it"
+		if info.mode&sticky != 0 { // it is meant for everybody, and closing it would break others
+			hint = "use a directory of your own below it"
+		}
 		return &Error{Field: "mode", Got: fmt.Sprintf("%#o", perm),
-			Want: fmt.Sprintf("%#o", perm&0o700), Err: ErrOwner, Hint: "chmod go= it"}
+			Want: fmt.Sprintf("%#o", perm&0o700), Err: ErrOwner, Hint: hint}
 	}
 	return nil
 }

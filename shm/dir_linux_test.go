@@ -55,6 +55,13 @@ func TestDirMustBePrivate(t *testing.T) {
 			}
 		}
 	}
+	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenDir(dir); !errors.Is(err, ErrOwner) ||
+		!strings.Contains(err.Error(), "a directory of your own") {
+		t.Errorf("one for everybody: %v", err)
+	}
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -115,6 +115,17 @@ func (e *NoSpaceError) Error() string {
 // Unwrap returns ErrNoSpace.
 func (e *NoSpaceError) Unwrap() error { return ErrNoSpace }
 
+// osHint says what to do about an error of the operating system that users meet by a wrong name.
+func osHint(err error) string {
+	switch {
+	case errors.Is(err, syscall.ENOENT):
+		return "it is not made yet, was removed, or " + EnvDir + " differs from its owner's"
+	case errors.Is(err, syscall.EEXIST):
+		return "open what is there, remove it when nobody uses it, or take another name"
+	}
+	return ""
+}
+
 // named fills in operation and name where a deeper layer could not know them.
 func named(op, name string, err error) error {
 	if err == nil {
@@ -126,7 +137,7 @@ func named(op, name string, err error) error {
 	}
 	var e *Error
 	if !errors.As(err, &e) {
-		return &Error{Op: op, Name: name, Err: err}
+		return &Error{Op: op, Name: name, Err: err, Hint: osHint(err)}
 	}
 	if e.Op == "" {
 		e.Op = op

@@ -17,6 +17,10 @@ func TestErrorText(t *testing.T) {
 			`the limit`: named("create", "a", roomError(room{"b", 7}, 9)),
 		`shm: claim "q": owned by living process 7; stop it first`: &BusyError{Name: "q", PID: 7},
 		`shm: claim "q": owned by a living process; stop it first`: &BusyError{Name: "q"},
+		`shm: open "x": no such file or directory; it is not made yet, was removed, or ` +
+			`SHMRING_DIR differs from its owner's`: named("open", "x", syscall.ENOENT),
+		`shm: create "x": file exists; open what is there, remove it when nobody uses it, or ` +
+			`take another name`: named("create", "x", syscall.EEXIST),
 	} {
 		if got := err.Error(); got != want {
 			t.Errorf("\n%s\n%s", got, want)

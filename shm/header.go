@@ -54,7 +54,8 @@ func (h Header) CheckKind(want Kind) error {
 	if h.Kind == want {
 		return nil
 	}
-	return &Error{Op: "open", Name: h.Name, Field: "kind", Got: h.Kind, Want: want, Err: ErrKind}
+	return &Error{Op: "open", Name: h.Name, Field: "kind", Got: h.Kind, Want: want, Err: ErrKind,
+		Hint: "take another name, or remove what stands there"}
 }
 
 // CheckFeatures refuses feature bits 32 to 63 that the package of this kind does not know:

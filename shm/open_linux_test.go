@@ -117,8 +117,8 @@ func TestOpenRefuses(t *testing.T) {
 					t.Errorf("access %d: got %v, want %v", acc, err, c.want)
 				}
 				var e *Error
-				if !errors.As(err, &e) || e.Op != "open" || e.Name != "bad" {
-					t.Errorf("access %d: %v names neither operation nor object", acc, err)
+				if !errors.As(err, &e) || e.Op != "open" || e.Name != "bad" || e.Hint == "" {
+					t.Errorf("access %d: %v lacks operation, object or remedy", acc, err)
 				}
 			}
 		})

@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -122,7 +123,8 @@ func (l *look) collect(src *source, args []string) (q []ctl.Queue, failed []erro
 
 func (l *look) failed(d *shm.Dir, name string, err error) error {
 	p := ctl.NewProblem(err)
-	if p.Code == ctl.CodeNotFound && p.Hint == nil {
+	// What the system did not find is a name; a queue that is being destroyed says so itself.
+	if errors.Is(err, syscall.ENOENT) {
 		hint := "shmctl ls"
 		if l.dir != "" {
 			hint += " --dir " + l.dir
