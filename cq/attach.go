@@ -242,13 +242,13 @@ func initLane(obj *shm.Object, bit int, row *rowWords) error {
 // itself. There is one at a time; it must be closed before the queue. Any one goroutine may use
 // it.
 func (q *Queue) Writer() (*Writer, error) {
+	q.selfMu.Lock() // before the guard: Close holds it while it waits for the guard
+	defer q.selfMu.Unlock()
 	if !q.guard.enterAny() {
 		return nil, ErrClosed
 	}
 	defer q.guard.leaveAny()
-	q.selfMu.Lock()
-	defer q.selfMu.Unlock()
-	if q.self != nil && !q.self.guard.isClosed() {
+	if q.self != nil && !q.self.guard.isOver() {
 		return nil, &Error{Op: "writer", Name: q.name, Err: ErrBusy,
 			Hint: "the queue's own lane has a writer; close it first"}
 	}

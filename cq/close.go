@@ -34,7 +34,7 @@ func (q *Queue) Detach() error { return q.end("detach", q.obj.Release) }
 func (q *Queue) end(op string, last func() error) error {
 	q.selfMu.Lock()
 	defer q.selfMu.Unlock()
-	if q.self != nil && !q.self.guard.isClosed() {
+	if q.self != nil && !q.self.guard.isOver() {
 		return &Error{Op: op, Name: q.name, Err: ErrBusy, Hint: "close its own Writer first"}
 	}
 	first, err := q.guard.close(q.bell.Kick)

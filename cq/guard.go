@@ -20,6 +20,7 @@ type guard struct {
 	loans  ring.Index   // entries handed out in place, written by the goroutine that has them
 	users  atomic.Int64 // goroutines inside, beside the one that busy stands for
 	closed atomic.Bool
+	over   atomic.Bool // closed, and nobody is inside any more
 	shared bool
 }
 
@@ -88,7 +89,11 @@ func (g *guard) close(wake func()) (first bool, err error) {
 		g.closed.Store(false)
 		return false, ErrBusy
 	}
+	g.over.Store(true)
 	return true, nil
 }
 
 func (g *guard) isClosed() bool { return g.closed.Load() }
+
+// isOver reports whether a close has turned everybody out: from then on nobody uses the memory.
+func (g *guard) isOver() bool { return g.over.Load() }

@@ -43,12 +43,16 @@ func (w *Writer) Next() uint64 { return w.prod.Tail() }
 // closed; ErrOverrun that the queue was overrun, now or before. Only the marks of e.Meta are
 // taken.
 func (w *Writer) Post(e *Entry) error {
-	a, _, err := w.Reserve(1)
-	if err != nil {
-		return err
+	if !w.guard.enter() {
+		return ErrClosed
 	}
-	a[0] = *e
-	return w.Commit(1)
+	a, _, err := w.reserve(1, w.credits)
+	if err == nil {
+		a[0] = *e
+		w.publishReserved(1)
+	}
+	w.guard.leave()
+	return err
 }
 
 // PostBatch publishes the first n of es with one store and returns n, less than len(es) when the
@@ -57,19 +61,25 @@ func (w *Writer) PostBatch(es []Entry) (int, error) {
 	if len(es) == 0 {
 		return 0, nil
 	}
-	a, b, err := w.Reserve(len(es))
-	if err != nil {
-		return 0, err
+	if !w.guard.enter() {
+		return 0, ErrClosed
 	}
-	n := copy(a, es)
-	n += copy(b, es[n:])
-	return n, w.Commit(n)
+	a, b, err := w.reserve(len(es), w.credits)
+	n := 0
+	if err == nil {
+		n = copy(a, es)
+		n += copy(b, es[n:])
+		w.publishReserved(n)
+	}
+	w.guard.leave()
+	return n, err
 }
 
 // Reserve returns up to n free slots to be filled in place, as one span or, around the end of the
 // lane, two. Each slot must be assigned as a whole, since it holds what was there before. Nothing
-// is published before Commit. Room that credits were given for is not handed out. Errors are
-// those of [Writer.Post].
+// is published before Commit, and the slots go with Close: nobody may close the writer while they
+// are being filled. Room that credits were given for is not handed out. Errors are those of
+// [Writer.Post].
 func (w *Writer) Reserve(n int) (a, b []Entry, err error) {
 	if !w.guard.enter() {
 		return nil, nil, ErrClosed
@@ -114,10 +124,14 @@ func (w *Writer) Commit(k int) error {
 		w.guard.leave()
 		return refuse("commit", w.name, "k", k, w.reserved, ErrInvalid)
 	}
-	w.reserved = 0
-	w.publish(k, kindEntry)
+	w.publishReserved(k)
 	w.guard.leave()
 	return nil
+}
+
+func (w *Writer) publishReserved(k int) {
+	w.reserved = 0
+	w.publish(k, kindEntry)
 }
 
 // publish is P1 to P7 for k filled slots. Kind and sequence are stamped here; they are visible

@@ -1,0 +1,63 @@
+package cq_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// TestPostWhileClosing: Close of a writer may come from anywhere, also in the middle of a post.
+func TestPostWhileClosing(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 1 << 12})
+	for range 300 {
+		w, err := cq.Attach(t.Context(), d, q.Name(), cq.WriterOptions{})
+		must(t, err)
+		var all sync.WaitGroup
+		all.Go(func() {
+			batch := make([]cq.Entry, 512)
+			for {
+				if _, err := w.PostBatch(batch); err == cq.ErrClosed {
+					return
+				}
+				if err := w.Post(&batch[0]); err == cq.ErrClosed {
+					return
+				}
+			}
+		})
+		time.Sleep(20 * time.Microsecond)
+		must(t, w.Close())
+		all.Wait()
+		_ = drain(t, q)
+	}
+}
+
+// TestWriterWhileClosing: neither waits for the other for ever.
+func TestWriterWhileClosing(t *testing.T) {
+	d := openDir(t)
+	for range 300 {
+		q, err := cq.Create(d, "closing", cq.Options{Size: 4, MaxLanes: 1, Shared: true})
+		must(t, err)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				w, err := q.Writer()
+				if errors.Is(err, cq.ErrClosed) {
+					return
+				}
+				if err == nil {
+					_ = w.Close()
+				}
+			}
+		}()
+		for {
+			if err := q.Close(); err == nil {
+				break
+			}
+		}
+		<-done
+	}
+}
