@@ -145,7 +145,9 @@ func TestDeathOfSuccessor(t *testing.T) {
 		_, _ = cq.ReadTimeout(q, make([]cq.Msg, 1), 20*time.Millisecond)
 	}
 	sleeps := q.Stats().Sleeps
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		for q.Stats().Sleeps == sleeps {
 			time.Sleep(time.Millisecond)
 		}
@@ -157,4 +159,5 @@ func TestDeathOfSuccessor(t *testing.T) {
 	if n, err := cq.ReadTimeout(q, dst, 20*time.Second); n != 1 || dst[0].Context != 77 {
 		t.Errorf("%d, %v, %v", n, err, dst)
 	}
+	<-done
 }
