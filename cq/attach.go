@@ -137,13 +137,30 @@ func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints 
 // openFace gets a descriptor that wakes the reader's user: the reader's own eventfd, or the
 // queue's FIFO where the kernel does not let us have it.
 func (w *Writer) openFace(words *queueWords) int {
-	if n := words.face.Load(); n > 0 && n < 1<<31 {
-		if fd, err := shm.PidfdGetfd(w.reader.Owner(), int(n-1)); err == nil {
-			return fd
-		}
+	if fd := w.takeEvent(words); fd >= 0 {
+		return fd
 	}
 	fd, err := doorbell.OpenFIFO(w.dir.Path() + "/" + fifoFile)
 	if err != nil {
+		return -1
+	}
+	return fd
+}
+
+// takeEvent duplicates the reader's eventfd, or returns -1. The number must be this reader's, not
+// one that its predecessor left; and the reader clears the word before it closes what the number
+// means, so that one which still stands afterwards was the right one.
+func (w *Writer) takeEvent(words *queueWords) int {
+	n, owner := words.face.Load(), w.reader.Owner()
+	if n == 0 || n >= 1<<31 || words.faceGen.Load() != owner.Generation {
+		return -1
+	}
+	fd, err := shm.PidfdGetfd(owner, int(n-1))
+	if err != nil {
+		return -1
+	}
+	if words.face.Load() != n || !doorbell.IsEvent(fd) {
+		doorbell.CloseFD(fd)
 		return -1
 	}
 	return fd

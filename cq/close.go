@@ -67,6 +67,7 @@ func (q *Queue) drop(last func() error) error {
 		}
 	}
 	q.watches.Unlock()
+	q.silence()
 	err := last()
 	for _, l := range q.lanes {
 		if l != nil && l.obj != nil {
@@ -75,6 +76,19 @@ func (q *Queue) drop(last func() error) error {
 	}
 	q.face.Close()
 	return errors.Join(err, q.obj.Close(), q.dir.Close())
+}
+
+// silence keeps writers from ringing a reader that leaves: nobody would hear them, and the number of
+// its descriptor soon means another file of this process.
+func (q *Queue) silence() {
+	if q.bell != nil {
+		q.bell.Lock()
+		q.bell.Disarm()
+		q.bell.Unlock()
+	}
+	if q.words != nil {
+		q.words.face.Store(0)
+	}
 }
 
 // destroy tells writers that the queue is closed and removes its names: lanes that nobody owns, the

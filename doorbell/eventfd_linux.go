@@ -3,6 +3,7 @@ package doorbell
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -111,6 +112,13 @@ func WriteEvent(fd int) error {
 		return nil
 	}
 	return err
+}
+
+// IsEvent reports whether fd is an eventfd. A number that another process wrote can mean anything
+// by the time that it is used, and a ring must not be written into somebody's file.
+func IsEvent(fd int) bool {
+	what, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	return err == nil && what == "anon_inode:[eventfd]"
 }
 
 // MakeFIFO makes the FIFO that stands in for an eventfd that cannot be passed.

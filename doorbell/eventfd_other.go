@@ -25,6 +25,9 @@ func (*Face) Close() {}
 // WriteEvent reports that the system has no eventfd.
 func WriteEvent(int) error { return errors.ErrUnsupported }
 
+// IsEvent returns false.
+func IsEvent(int) bool { return false }
+
 // MakeFIFO reports that the system is not supported.
 func MakeFIFO(string) error { return errors.ErrUnsupported }
 

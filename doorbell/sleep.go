@@ -146,6 +146,9 @@ func (b *Bell) Signal() {
 	})
 }
 
+// Disarm is for a reader that leaves: nobody of it waits any more, and producers need not ring.
+func (b *Bell) Disarm() { b.store(0) }
+
 func (b *Bell) armed() uint64 { return b.arm.Word.Load() & armFlags }
 
 // store writes the armed word. Every arming has a new sequence number; taking flags away keeps it.

@@ -1,0 +1,39 @@
+package cq_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// TestDetachedDescriptor: once a reader has left, its descriptor numbers mean other things, and
+// writers must not ring them.
+func TestDetachedDescriptor(t *testing.T) {
+	d := openDir(t)
+	name := queueName(t)
+	q, err := cq.Create(d, name, cq.Options{Size: 8, Wait: cq.WaitFD})
+	must(t, err)
+	w := attach(t, d, name)
+	_ = drain(t, q)
+	for q.TryWait() != nil {
+		_ = drain(t, q)
+	}
+	must(t, q.Detach())
+	var files []*os.File // take over the numbers that are free now
+	for range 8 {
+		f, err := os.CreateTemp(t.TempDir(), "")
+		must(t, err)
+		t.Cleanup(func() { f.Close() })
+		files = append(files, f)
+	}
+	post(t, w, 0, 3)
+	for _, f := range files {
+		if i, err := f.Stat(); err != nil || i.Size() != 0 {
+			t.Errorf("a writer wrote %d bytes into a file of this process (%v)", i.Size(), err)
+		}
+	}
+	q, err = cq.Adopt(d, name, cq.Options{})
+	must(t, err)
+	closeQueue(t, q)
+}
