@@ -50,6 +50,9 @@ func attach(d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
 	w := &Writer{name: name, home: d.Path(), dir: dir}
 	if err := w.open(o); err != nil {
 		w.unmap()
+		if errors.Is(err, ErrClosed) {
+			removeHome(w.home, name) // the reader may have left it because of our lane
+		}
 		return nil, fmt.Errorf("cq: attach %q: %w", name, err)
 	}
 	return w, nil
@@ -206,27 +209,45 @@ func (w *Writer) takeLane(bit int, opt Options, queue shm.UUID, row *rowWords) (
 		if err != nil {
 			return nil, err
 		}
-		err = obj.Claim(func() error {
-			if err := laneBelongs(obj, bit, opt.Size, queue); err != nil {
+		former := false
+		err = obj.Claim(func() (err error) {
+			if former, err = w.laneUsable(obj, bit, opt, queue); former || err != nil {
 				return err
 			}
 			return lanePossible(obj, bit, opt.Size, row)
 		})
-		if err == nil {
+		if err == nil && !former {
 			return obj, nil
 		}
-		if errors.Is(err, errOtherQueue) && obj.Owned() {
-			_ = obj.Unlink() // left over from a destroyed queue of this name
-			_ = obj.Close()
-			continue
+		if err == nil {
+			err = obj.Unlink()
 		}
 		_ = obj.Close()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // unlinked under our hands
+		switch {
+		case errors.Is(err, ErrClosed):
+			return nil, err
+		case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, shm.ErrStale):
+			return nil, nil
 		}
-		return nil, nil
+		// It was in the way, or somebody removed it under our hands: there is room now.
 	}
 	return nil, nil
+}
+
+// laneUsable checks that a lane is this queue's. former says that it is left over from a queue of
+// the same name that was destroyed, and only in the way. While our reader object has its name no
+// newer queue can have it; afterwards the lane may be one of those, and is not to be touched.
+func (w *Writer) laneUsable(obj *shm.Object, bit int, opt Options, queue shm.UUID) (former bool,
+	err error) {
+	err = laneBelongs(obj, bit, opt.Size, queue)
+	if !errors.Is(err, errOtherQueue) {
+		return false, err
+	}
+	linked, err := w.reader.Linked()
+	if err == nil && !linked {
+		err = ErrClosed
+	}
+	return err == nil, err
 }
 
 // lanePossible refuses a lane that no writer can go on in: its last one, or the reader, left an

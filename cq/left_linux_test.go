@@ -37,3 +37,20 @@ func TestDetachedDescriptor(t *testing.T) {
 	must(t, err)
 	closeQueue(t, q)
 }
+
+// TestLaneOfFormerQueue: what a dead writer of a destroyed queue left makes way.
+func TestLaneOfFormerQueue(t *testing.T) {
+	d := openDir(t)
+	q, err := cq.Create(d, "again", cq.Options{Size: 4, MaxLanes: 1})
+	must(t, err)
+	c := startChild(t, "writer", envQueue+"=again", envCount+"=1")
+	_ = c.line(t)
+	must(t, q.Close())
+	c.kill()
+	q, err = cq.Create(d, "again", cq.Options{Size: 4, MaxLanes: 1})
+	must(t, err)
+	t.Cleanup(func() { closeQueue(t, q) })
+	if w := attach(t, d, "again"); w.Lane() != 1 {
+		t.Error("lane", w.Lane())
+	}
+}
