@@ -22,7 +22,8 @@ const (
 
 // Main is the body of a TestMain. In a process that [Child] started it runs the function of that
 // role and exits. Otherwise it points SHMRING_DIR to a fresh private directory, runs the tests,
-// and exits with 1 and a list if descriptors, mappings of objects, or files are left.
+// and exits with 1 and a list if descriptors, mappings of objects, files, threads in other
+// namespaces, or child processes are left.
 func Main(m *testing.M, roles ...map[string]func()) {
 	if role := Role(); role != "" {
 		os.Exit(play(role, roles))
@@ -54,10 +55,11 @@ func run(m *testing.M) int {
 		return 1
 	}
 	startPoller()
-	before := descriptors()
+	before, home := descriptors(), ownNamespaces()
 	code := m.Run()
 	left := settle(func() []string {
-		return slices.Concat(newDescriptors(before), mappings(dir), files(dir))
+		return slices.Concat(newDescriptors(before), mappings(dir), files(dir),
+			strayThreads(home), children())
 	})
 	if len(left) == 0 {
 		return code

@@ -1,18 +1,21 @@
 package shmtest
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envLeak) != "" {
 		os.Exit(run(m)) // without the roles, to let the leak be found
 	}
-	Main(m, map[string]func(){"hello": func() { os.Stdout.WriteString("hello") }})
+	Main(m, map[string]func(){"hello": func() { os.Stdout.WriteString("hello") },
+		"sleep": func() { time.Sleep(3 * time.Second) }})
 }
 
 const envLeak = "SHMRING_TEST_LEAK"
@@ -29,6 +32,15 @@ func TestLeaker(t *testing.T) {
 		if leaked, err = os.Open("/dev/null"); err != nil {
 			t.Fatal(err)
 		}
+	case "process":
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), envLeak+"=", envRole+"=sleep")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+	case "need":
+		Require(t, "moon", errors.New("no moon tonight"))
+		t.Error("goes on without what it needs")
 	}
 }
 
@@ -39,12 +51,28 @@ func TestGate(t *testing.T) {
 	if _, err := os.Stat("/proc/self/fd"); err != nil {
 		t.Skip("descriptors cannot be listed without /proc")
 	}
-	for kind, want := range map[string]string{"file": "/left", "descriptor": "/dev/null", "none": ""} {
+	for kind, want := range map[string]string{"file": "/left", "descriptor": "/dev/null",
+		"process": "\tprocess ", "none": ""} {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestLeaker$")
 		cmd.Env = append(os.Environ(), envLeak+"="+kind)
 		out, err := cmd.CombinedOutput()
 		if (err != nil) != (want != "") || !strings.Contains(string(out), want) {
 			t.Errorf("%s: %v\n%s", kind, err, out)
+		}
+	}
+}
+
+// TestRequire: what is not there is a skip with its reason, unless somebody insists on it.
+func TestRequire(t *testing.T) {
+	for require, passes := range map[string]bool{"": true, "sun,moonlight": true, "moon": false,
+		"sun,moon,stars": false} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestLeaker$", "-test.v")
+		cmd.Env = append(os.Environ(), envLeak+"=need", envRequire+"="+require)
+		out, err := cmd.CombinedOutput()
+		text := string(out)
+		if (err == nil) != passes || strings.Contains(text, "--- SKIP") != passes ||
+			!strings.Contains(text, "no moon tonight") || strings.Contains(text, "goes on") {
+			t.Errorf("%s=%q: %v\n%s", envRequire, require, err, text)
 		}
 	}
 }

@@ -139,6 +139,14 @@ func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread is thrown away
+		if unix.Gettid() == unix.Getpid() {
+			// The runtime cannot throw the process's first thread away: it would stay as f left it,
+			// in a namespace that then lives as long as the process. Held here, it is not f's.
+			err := onThread(f)
+			runtime.UnlockOSThread()
+			done <- err
+			return
+		}
 		done <- f()
 	}()
 	return <-done
