@@ -31,24 +31,25 @@ func supervisorRole() {
 	os.Exit(1)
 }
 
-// paths are the ways that run here; the device path needs root and network namespaces.
-func paths(t *testing.T) []string {
+var paths = []string{PathShm, PathAFXDP}
+
+// needs skips what cannot run here: the device path needs root and network namespaces.
+func needs(t *testing.T, path string) {
 	t.Helper()
+	if path != PathAFXDP {
+		return
+	}
 	n, err := openNetwork()
 	if err == nil {
 		n.close()
-		return []string{PathShm, PathAFXDP}
 	}
-	if strings.Contains(os.Getenv("SHMRING_REQUIRE"), "netns") {
-		t.Fatal(err)
-	}
-	t.Logf("device path not tested: %v", err)
-	return []string{PathShm}
+	shmtest.Require(t, "netns", err)
 }
 
 func TestEveryDatagramOnce(t *testing.T) {
-	for _, path := range paths(t) {
+	for _, path := range paths {
 		t.Run(path, func(t *testing.T) {
+			needs(t, path)
 			const count = 20_000
 			progressed := false
 			r, err := Run(t.Context(), Options{Path: path, Count: count,
@@ -59,8 +60,8 @@ func TestEveryDatagramOnce(t *testing.T) {
 			if r.Path != path || !r.Good(count) || !progressed {
 				t.Errorf("report %+v", r)
 			}
-			if (r.Mode == nil) != (path == PathShm) {
-				t.Errorf("mode %v on path %s", r.Mode, path)
+			if shm := path == PathShm; (r.Mode == nil) != shm || (r.Reason != nil) != shm {
+				t.Errorf("mode %v, reason %v on path %s", r.Mode, r.Reason, path)
 			}
 			if r.RX.Latency.P50 == nil || r.Wakes == nil || r.Syscalls1000 == nil {
 				t.Errorf("unknown values in %+v", r)
@@ -76,9 +77,7 @@ func TestEveryDatagramOnce(t *testing.T) {
 }
 
 func TestGenericMode(t *testing.T) {
-	if len(paths(t)) < 2 {
-		t.Skip("generic mode is a mode of the device path, which is not possible here")
-	}
+	needs(t, PathAFXDP)
 	r, err := Run(t.Context(), Options{Path: PathAFXDP, Count: 5000, Generic: true})
 	if err != nil {
 		t.Fatalf("%v; report %+v", err, r)
@@ -178,7 +177,7 @@ func childrenOf(t *testing.T, supervisor int) map[string]int {
 
 // TestNothingIsLeft kills each process of a run in the middle of it.
 func TestNothingIsLeft(t *testing.T) {
-	for _, path := range paths(t) {
+	for _, path := range paths {
 		victims := []string{"supervisor", "application", "producer"}
 		if path == PathAFXDP {
 			victims = []string{"supervisor", "application", "device", "peer"}
@@ -189,6 +188,7 @@ func TestNothingIsLeft(t *testing.T) {
 					continue // the others ignore it, so that a terminal's signals go to one
 				}
 				t.Run(fmt.Sprintf("%s/%v %s", path, sig, victim), func(t *testing.T) {
+					needs(t, path)
 					cmd, pids := start(t, path)
 					pids["supervisor"] = cmd.Process.Pid
 					if len(pids) != len(victims) {
