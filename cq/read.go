@@ -76,6 +76,9 @@ func drain[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 				if bit != q.cur {
 					q.cur, q.turn = bit, 0
 				}
+				if n > 0 && q.lanes[bit].again() > 0 {
+					return q.result(n, len(dst)) // these do not mix
+				}
 				got, more, stop := takeLane(q, q.lanes[bit], dst[n:], tail(src, n))
 				n += got
 				if q.turn += got; q.turn == laneBudget {
