@@ -187,13 +187,14 @@ func (w *wait) once() error {
 	}
 	if !w.spun && q.spin > 0 {
 		w.spun = true
-		if doorbell.Spin(q.spin, w.look) {
+		if w.spin() {
 			return nil
 		}
 	}
 	q.bell.Lock()
 	q.bell.Take()
-	more, err := q.bell.Park() // R4
+	more, err := q.bell.Park()       // R4
+	more = more || len(q.broken) > 0 // Take may have found a lane that cannot be opened
 	signaled := err == nil && !more && q.bell.TakeSignal()
 	q.bell.Unlock()
 	switch {
@@ -206,6 +207,18 @@ func (w *wait) once() error {
 		return ErrSignaled
 	}
 	return w.sleep(doorbell.Wait{})
+}
+
+// spin looks for as long as the queue's options say. It reports that there is something to do, which
+// may be that the call is over: clock and context are asked between stretches, not at every look.
+func (w *wait) spin() bool {
+	const stretch = 5 * doorbell.DefaultSpin
+	for left := w.q.spin; left > 0; left -= stretch {
+		if doorbell.Spin(min(left, stretch), w.look) || w.over() != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // look is what a spinning reader looks at. In a shared queue the lock keeps others from changing
@@ -278,9 +291,7 @@ func (w *wait) thresholdOnce(least uint64) (err error, done bool) {
 	signaled := q.bell.TakeSignal()
 	q.bell.Unlock()
 	switch {
-	case signaled && sum > 0:
-		return nil, true
-	case signaled:
+	case signaled: // what is there is the result; in a shared queue it may be gone by now
 		return ErrSignaled, true
 	case q.opt.Wait == WaitYield:
 		runtime.Gosched()
@@ -298,7 +309,8 @@ func (q *Queue) waiting() (sum uint64, end bool) {
 		head, tail := l.Level()
 		sum += tail - head
 		lastError := l.words.err.Load()
-		end = end || tail-head >= uint64(q.opt.Size) || lastError-head-1 < uint64(q.opt.Size)
+		end = end || tail-head >= uint64(q.opt.Size) || lastError-head-1 < uint64(q.opt.Size) ||
+			l.cons.Err() != nil || l.words.overrun.Load() != 0
 	}
 	return sum, end
 }
@@ -329,6 +341,11 @@ func (q *Queue) TryWait() error {
 	case signaled:
 		return ErrSignaled
 	case ready:
+		return ErrAgain
+	}
+	q.bell.Lock()
+	defer q.bell.Unlock()
+	if len(q.broken) > 0 { // it was marked just now, and cannot be opened
 		return ErrAgain
 	}
 	return nil
