@@ -18,8 +18,9 @@ func Child(args []string) (handled bool, code int) {
 	if len(args) != 3 || args[0] != ChildCommand {
 		return false, 0
 	}
-	// The terminal's interrupt goes to the whole process group; the supervisor decides.
-	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	// What a terminal sends goes to the whole process group; the supervisor decides, and its end is
+	// the order to clean up.
+	signal.Ignore(os.Interrupt, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	l := newLine(context.Background(), os.Stdin, os.Stdout)
 	var c config
 	err := json.Unmarshal([]byte(args[2]), &c)

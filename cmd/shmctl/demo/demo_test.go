@@ -125,6 +125,8 @@ func leftovers(t *testing.T) string {
 func start(t *testing.T, path string) (*exec.Cmd, map[string]int) {
 	t.Helper()
 	cmd := shmtest.Child(t, "supervisor", "DEMO_PATH="+path)
+	cmd.Stderr = nil // what it prints when it is told to quit is of no interest
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -175,32 +177,37 @@ func childrenOf(t *testing.T, supervisor int) map[string]int {
 	return pids
 }
 
-// TestNothingIsLeft kills each process of a run in the middle of it.
+// TestNothingIsLeft ends a run in the middle of it: by killing each of its processes, and by what a
+// terminal sends to all of them.
 func TestNothingIsLeft(t *testing.T) {
+	const group = "group"
+	victims := map[string][]string{
+		PathShm:   {"supervisor", "application", "producer"},
+		PathAFXDP: {"supervisor", "application", "device", "peer"},
+	}
 	for _, path := range paths {
-		victims := []string{"supervisor", "application", "producer"}
-		if path == PathAFXDP {
-			victims = []string{"supervisor", "application", "device", "peer"}
-		}
-		for _, victim := range victims {
-			for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
-				if sig == syscall.SIGTERM && victim != "supervisor" {
-					continue // the others ignore it, so that a terminal's signals go to one
+		end := func(victim string, sig syscall.Signal) {
+			t.Run(fmt.Sprintf("%s/%v %s", path, sig, victim), func(t *testing.T) {
+				needs(t, path)
+				cmd, pids := start(t, path)
+				pids["supervisor"] = cmd.Process.Pid
+				if len(pids) != len(victims[path]) {
+					t.Errorf("processes %v", pids)
 				}
-				t.Run(fmt.Sprintf("%s/%v %s", path, sig, victim), func(t *testing.T) {
-					needs(t, path)
-					cmd, pids := start(t, path)
-					pids["supervisor"] = cmd.Process.Pid
-					if len(pids) != len(victims) {
-						t.Errorf("processes %v", pids)
-					}
-					if err := syscall.Kill(pids[victim], sig); err != nil {
-						t.Error(err)
-					}
-					_ = cmd.Wait()
-					leftNothing(t)
-				})
-			}
+				pids[group] = -cmd.Process.Pid
+				if err := syscall.Kill(pids[victim], sig); err != nil {
+					t.Error(err)
+				}
+				_ = cmd.Wait()
+				leftNothing(t)
+			})
+		}
+		for _, victim := range victims[path] {
+			end(victim, syscall.SIGKILL)
+		}
+		end("supervisor", syscall.SIGTERM)
+		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP} {
+			end(group, sig)
 		}
 	}
 }
