@@ -19,12 +19,7 @@ import (
 // entries are handed out by Peek, or while this process's own Writer is open. Closing twice is
 // harmless.
 func (q *Queue) Close() error {
-	return q.end("close", func() error {
-		q.bell.Lock()
-		q.bell.SetFlags(rowClosed)
-		q.bell.Unlock()
-		return q.destroy()
-	})
+	return q.end("close", q.destroy)
 }
 
 // Detach leaves the queue to a successor, which finds it with Adopt: nothing is lost, and writers
@@ -94,16 +89,21 @@ func (q *Queue) silence() {
 // destroy tells writers that the queue is closed and removes its names: lanes that nobody owns, the
 // FIFO, and last the reader object, so that nothing of a new queue of this name is there yet.
 func (q *Queue) destroy() error {
-	if q.words != nil {
-		q.words.state.Store(stateClosed)
-	}
-	for bit := range q.rows {
-		q.rows[bit].bell.Parked.Store(rowClosed | doorbell.Parked)
-	}
+	condemn(q.words, q.rows)
 	for bit := 1; bit < q.opt.rows(); bit++ {
 		removeLane(q.dir, fmt.Sprintf(laneFile, bit))
 	}
 	return errors.Join(removeFIFO(q.dir), q.obj.Unlink())
+}
+
+// condemn tells those who come that the queue is closed, and writers at their next post.
+func condemn(words *queueWords, rows []rowWords) {
+	if words != nil {
+		words.state.Store(stateClosed)
+	}
+	for i := range rows {
+		rows[i].bell.Parked.Store(rowClosed | doorbell.Parked)
+	}
 }
 
 func removeFIFO(dir *shm.Dir) error {
@@ -156,24 +156,47 @@ func removeDead(dir *shm.Dir) error {
 	if err != nil {
 		return err
 	}
-	// The reader's object comes first: its lock keeps a successor out.
-	for _, o := range append([]*shm.Object{obj}, lanes...) {
-		if err := o.Claim(nil); err != nil {
+	// The reader's object comes last: giving up its claim would leave it released, not dead.
+	for _, l := range lanes {
+		if err := l.Claim(nil); err != nil {
 			return err
 		}
 	}
-	if words, e := wordsOf[queueWords](obj, sectQueue, 0); e == nil {
-		words.state.Store(stateClosed)
+	if err := obj.Claim(func() error { return notReleased(obj) }); err != nil {
+		return err
 	}
+	words, err := wordsOf[queueWords](obj, sectQueue, 0)
+	if err != nil {
+		return err
+	}
+	rows, err := rowsOf(obj, o.rows())
+	if err != nil {
+		return err
+	}
+	condemn(words, rows) // also a writer that attached since we looked must learn of it
 	for _, l := range lanes {
 		err = errors.Join(err, l.Unlink())
 	}
 	return errors.Join(err, removeFIFO(dir), obj.Unlink())
 }
 
+// notReleased refuses a queue that somebody adopted since we looked, and left to a successor.
+func notReleased(obj *shm.Object) error {
+	if obj.Owner().State == shm.StateReleased {
+		return ErrBusy
+	}
+	return nil
+}
+
 // removeOrphans removes what writers left who died after their queue was destroyed.
 func removeOrphans(dir *shm.Dir) error {
 	lanes, err := deadLanes(dir)
+	if obj, e := dir.Open(readerFile, shm.ReadOnly); !errors.Is(e, fs.ErrNotExist) {
+		err = errors.Join(err, ErrBusy) // a new queue came, and the lanes may be its own
+		if e == nil {
+			_ = obj.Close()
+		}
+	}
 	for _, l := range lanes {
 		if err == nil {
 			err = l.Claim(nil)
