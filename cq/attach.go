@@ -133,7 +133,8 @@ func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints 
 	}
 	w.ringer = doorbell.NewRinger(cfg)
 	w.ringer.Attach()
-	countStore(&m.words.wakes, w.ringer.Wakes()+countLoad(&m.words.wakes))
+	w.woke = countLoad(&m.words.wakes)
+	countStore(&m.words.wakes, w.woke+w.ringer.Wakes())
 	return nil
 }
 

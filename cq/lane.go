@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"sync/atomic"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/ring"
@@ -22,9 +21,8 @@ type lane struct {
 	peeked uint64 // private copy of what the row says
 	// marked is the index below which a previous reader may have handed entries out.
 	marked     uint64
-	generation uint64      // of the writer whose death is watched
-	dead       atomic.Bool // its death was noticed
-	stop       func()      // ends the watch; under Queue.watches
+	generation uint64 // of the writer whose death is watched
+	stop       func() // ends the watch; under Queue.watches
 }
 
 // Level implements doorbell.Source. A lane that was overrun or cannot be trusted has one entry
@@ -131,6 +129,8 @@ func (q *Queue) refuseLane(bit int, err error) {
 	if damaged(err) {
 		q.lanes[bit] = &lane{bit: bit}
 		q.rows[bit].bell.Parked.Store(rowPoisoned | doorbell.Parked)
+	} else if len(q.broken) >= len(q.lanes) {
+		return // a lack of descriptors, say, for which the lane is asked for again and again
 	}
 	q.broken = append(q.broken, &LaneError{Lane: bit, Field: "object", Err: err})
 }
@@ -200,15 +200,11 @@ func (q *Queue) watch(l *lane) {
 		l.stop = nil
 	}
 	owner := l.obj.Owner()
-	l.generation = l.obj.Generation()
-	l.dead.Store(false)
+	l.generation = owner.Generation // from the same record: a successor may come just now
 	if owner.PID == shm.Self().PID && owner.PIDNS == shm.Self().PIDNS {
 		return // it dies with us
 	}
-	stop, err := shm.WatchDeath(owner, func() {
-		l.dead.Store(true)
-		q.bell.Mark(l.bit)
-	})
+	stop, err := shm.WatchDeath(owner, func() { q.bell.Mark(l.bit) })
 	if err != nil {
 		q.sliced.Store(true)
 		if q.face != nil {

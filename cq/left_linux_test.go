@@ -54,3 +54,37 @@ func TestLaneOfFormerQueue(t *testing.T) {
 		t.Error("lane", w.Lane())
 	}
 }
+
+// TestRemoveBesideWriter: an attempt to remove a queue that cannot be removed yet does not change
+// whether it can be removed later, and a writer that comes too late learns that it did.
+func TestRemoveBesideWriter(t *testing.T) {
+	d := openDir(t)
+	killedCreator(t, "beside", "0")
+	w, err := cq.Attach(t.Context(), d, "beside", cq.WriterOptions{})
+	must(t, err)
+	wantErr(t, "remove beside a writer", cq.RemoveDead(d, "beside"), cq.ErrBusy)
+	must(t, w.Close())
+	must(t, cq.RemoveDead(d, "beside"))
+	nothingLeft(t, d)
+}
+
+// TestWakesAddUp: what a lane's writers counted is kept when the next one takes it over.
+func TestWakesAddUp(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD})
+	wakes := uint64(0)
+	for range 3 {
+		w, err := cq.Attach(t.Context(), d, q.Name(), cq.WriterOptions{})
+		must(t, err)
+		for range 2 {
+			for q.TryWait() != nil {
+				_ = drain(t, q)
+			}
+			must(t, w.Post(&cq.Entry{}))
+			wakes++
+		}
+		if got := w.Stats().Wakes; got < wakes {
+			t.Errorf("%d wakes after %d", got, wakes)
+		}
+		must(t, w.Close())
+	}
+}

@@ -26,6 +26,7 @@ type Writer struct {
 	credits  uint64 // promised and not used
 	reserved int    // slots that Reserve returned and Commit may publish
 	lost     bool   // this lane overran, under this writer or one before: it is final
+	woke     uint64 // wakes of the lane's writers before this one
 }
 
 // Lane returns the writer's lane number.
@@ -150,7 +151,7 @@ func (w *Writer) publish(k int, kind Meta) {
 	plainCount(&w.words.publishes, 1)
 	w.prod.Commit(k)
 	if row := w.ringer.Published(next, kind == kindError); row != 0 {
-		countStore(&w.words.wakes, w.ringer.Wakes())
+		countStore(&w.words.wakes, w.woke+w.ringer.Wakes())
 	}
 }
 
@@ -294,6 +295,7 @@ func (w *Writer) full() error {
 	w.lost = true
 	w.words.overrun.Store(w.prod.Tail() + 1)
 	w.ringer.Published(w.prod.Tail(), true)
+	countStore(&w.words.wakes, w.woke+w.ringer.Wakes())
 	return ErrOverrun
 }
 
