@@ -18,6 +18,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // pty is a terminal whose output is collected.
@@ -31,7 +32,7 @@ func newPTY(t *testing.T, columns, rows uint16) *pty {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
-		t.Skip("needs a pseudo terminal: ", err)
+		shmtest.Require(t, "pty", err)
 	}
 	var number int
 	conn, err := master.SyscallConn()
