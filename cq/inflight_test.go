@@ -61,3 +61,21 @@ func TestWriterWhileClosing(t *testing.T) {
 		<-done
 	}
 }
+
+// TestCreditBesideReserve: room that Reserve handed out is not promised to somebody else.
+func TestCreditBesideReserve(t *testing.T) {
+	_, w := pair(t, cq.Options{Size: 8})
+	a, _, err := w.Reserve(6)
+	if err != nil || len(a) != 6 {
+		t.Fatal(len(a), err)
+	}
+	if err := w.Credit(3); err != cq.ErrFull {
+		t.Errorf("credit for room that is reserved: %v", err)
+	}
+	must(t, w.Credit(2))
+	clear(a)
+	must(t, w.Commit(6))
+	for w.Credits() > 0 {
+		must(t, w.PostCredited(&cq.Entry{}))
+	}
+}

@@ -213,8 +213,8 @@ func (w *Writer) fillError(slot *Entry, e *ErrorEntry) {
 }
 
 // Credit reserves room for n completions that must not be refused later: those of operations that
-// were accepted. It reserves all or nothing; ErrFull says that there is not that much room.
-// Credited posts use the room up, one each.
+// were accepted. It reserves all or nothing; ErrFull says that there is not that much room beside
+// what Reserve handed out last. Credited posts use the room up, one each.
 func (w *Writer) Credit(n int) error {
 	if !w.guard.enter() {
 		return ErrClosed
@@ -229,7 +229,8 @@ func (w *Writer) Credit(n int) error {
 	if w.lost {
 		return ErrOverrun
 	}
-	if n > w.prod.Free()-int(w.credits) {
+	// What Reserve handed out may still be committed.
+	if n > w.prod.Free()-int(w.credits)-w.reserved {
 		return ErrFull
 	}
 	w.credits += uint64(n)
