@@ -73,8 +73,8 @@ func (q *Queue) drop(last func() error) error {
 	return errors.Join(err, q.obj.Close(), q.dir.Close())
 }
 
-// silence keeps writers from ringing a reader that leaves: nobody would hear them, and the number of
-// its descriptor soon means another file of this process.
+// silence keeps writers from ringing a reader that leaves: nobody would hear them, and the number
+// of its descriptor soon means another file of this process.
 func (q *Queue) silence() {
 	if q.bell != nil {
 		q.bell.Lock()

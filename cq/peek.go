@@ -7,6 +7,9 @@ import "github.com/shmring/shmring/ring"
 // slice is valid until then; the writer may be hostile and change what it points to, so read each
 // field once. Errors are those of [Read]; ErrAgain also means that this lane has no more while
 // others may.
+//
+// What is handed out is one sequence of the queue, also of a shared one, and Release takes from its
+// beginning whoever peeked: goroutines that peek side by side must release in the same order.
 func (q *Queue) Peek(n int) ([]Entry, error) {
 	es, _, err := q.peekOnce(n)
 	return es, err

@@ -1,8 +1,9 @@
 package cq
 
 // ReadErr takes the error entry that is next (fi_cq_readerr) and fills e. ErrAgain says that the
-// next entry is not an error. As much of the error data as e.ErrData holds is copied there and
-// e.ErrData shortened to it; the memory is the caller's.
+// next entry is not an error; ErrBusy that entries handed out by Peek are not released. As much of
+// the error data as e.ErrData holds is copied there and e.ErrData shortened to it; the memory is
+// the caller's.
 func (q *Queue) ReadErr(e *ErrorEntry) error {
 	if !q.guard.enter() {
 		return ErrClosed

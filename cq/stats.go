@@ -13,7 +13,7 @@ type Stats struct {
 	Read     uint64 // entries handed to the application, by this reader and those before it
 	Sleeps   uint64 // system calls to sleep
 	Barriers uint64 // system calls that paid for the order of writers' publishes
-	Lanes    int    // lanes that were ever written
+	Lanes    int    // lanes that entries were ever taken from
 }
 
 // Stats returns counters. It may be called from anywhere while the queue is open.

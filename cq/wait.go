@@ -57,7 +57,8 @@ func ReadFromContext[T Readable](ctx context.Context, q *Queue, dst []T, src []A
 	return readWait(ctx, q, dst, src, -1, cond)
 }
 
-// PeekContext is Peek that waits until the context ends.
+// PeekContext is Peek that waits until the context ends. It does not wait while entries are handed
+// out: what could follow them is ErrAgain then, as with Peek.
 func (q *Queue) PeekContext(ctx context.Context, n int) ([]Entry, error) {
 	es, out, err := q.peekOnce(n)
 	if err != ErrAgain || out {
@@ -209,8 +210,9 @@ func (w *wait) once() error {
 	return w.sleep(doorbell.Wait{})
 }
 
-// spin looks for as long as the queue's options say. It reports that there is something to do, which
-// may be that the call is over: clock and context are asked between stretches, not at every look.
+// spin looks for as long as the queue's options say. It reports that there is something to do,
+// which may be that the call is over: clock and context are asked between stretches, not at every
+// look.
 func (w *wait) spin() bool {
 	const stretch = 5 * doorbell.DefaultSpin
 	for left := w.q.spin; left > 0; left -= stretch {
