@@ -57,17 +57,6 @@ func (c *Consumer[T]) Peek(n int) (a, b []T) {
 	return spans(c.slots, c.next, n)
 }
 
-// Front returns the first entry that is not released, in place, or nil if there is none: Peek for
-// one entry, without the spans. Release(1) gives it back.
-func (c *Consumer[T]) Front() *T {
-	if c.next == c.seen {
-		if c.refresh(); c.next == c.seen {
-			return nil
-		}
-	}
-	return &c.slots[c.next&uint64(len(c.slots)-1)]
-}
-
 // PeekFrom is Peek from index at, which must lie in [Head, Tail]: entries before it are handed out
 // already and not yet released.
 func (c *Consumer[T]) PeekFrom(at uint64, n int) (a, b []T) {

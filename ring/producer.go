@@ -50,17 +50,6 @@ func (p *Producer[T]) Reserve(n int) (a, b []T) {
 	return spans(p.slots, p.next, n)
 }
 
-// Slot returns the next free slot, or nil if the ring is full or the producer is poisoned: Reserve
-// for one entry, without the spans. Commit(1) publishes it.
-func (p *Producer[T]) Slot() *T {
-	if p.next == p.limit {
-		if p.refresh(); p.next == p.limit {
-			return nil
-		}
-	}
-	return &p.slots[p.next&uint64(len(p.slots)-1)]
-}
-
 // refresh loads the consumer's index once and takes it if it is possible: it lies in
 // [cached head, tail]. The load pairs with the consumer's store of head in Release, so that what
 // the consumer read from a slot was read before the slot is written again.
