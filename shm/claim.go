@@ -152,9 +152,11 @@ func (o *Object) lock() (int, error) {
 		return -1, err
 	}
 	busy := &BusyError{Name: o.name}
-	if owner, ok := loadOwner(o.mem); ok {
-		busy.PID = owner.PID
-	}
+	_ = Guard(func() { // its owner may cut the file
+		if owner, ok := loadOwner(o.mem); ok {
+			busy.PID = owner.PID
+		}
+	})
 	return -1, busy
 }
 
