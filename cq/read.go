@@ -102,6 +102,11 @@ func drain[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 		if _, err := q.bell.Park(); err != nil {
 			return 0, err
 		}
+		if q.sliced.Load() { // nobody tells of a writer that died before it could mark its lane
+			if err := q.findLanes(false); err != nil {
+				return 0, err
+			}
+		}
 	}
 	return q.result(n, len(dst))
 }
