@@ -3,11 +3,13 @@ package bench
 import (
 	"os"
 	"testing"
+
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 func TestMain(m *testing.M) {
 	if handled, code := Child(os.Args[1:]); handled {
 		os.Exit(code)
 	}
-	os.Exit(m.Run())
+	shmtest.Main(m)
 }

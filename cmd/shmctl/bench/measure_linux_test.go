@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/testdata"
 	"golang.org/x/sys/unix"
 )
@@ -18,16 +19,15 @@ import (
 // needTwo skips where the bench itself refuses to run.
 func needTwo(t *testing.T) {
 	t.Helper()
-	if _, err := processors([2]int{}); err != nil {
-		t.Skip(err)
-	}
+	_, err := processors([2]int{})
+	shmtest.Require(t, "cpus", err)
 }
 
 func needCompiler(t *testing.T) {
 	t.Helper()
 	tools, err := newToolchain("cc")
 	if errors.Is(err, ErrNoCompiler) {
-		t.Skip(err)
+		shmtest.Require(t, "cc", err)
 	}
 	if err != nil {
 		t.Fatal(err)

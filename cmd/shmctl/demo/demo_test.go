@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,7 +26,11 @@ func TestMain(m *testing.M) {
 
 // supervisorRole is a whole run in a process of its own, to be interrupted and killed.
 func supervisorRole() {
-	_, err := Run(context.Background(), Options{Path: os.Getenv("DEMO_PATH"), Count: 50_000_000,
+	// As shmctl does; and a shell that starts the tests in the background has interrupts ignored.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGQUIT,
+		syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	_, err := Run(ctx, Options{Path: os.Getenv("DEMO_PATH"), Count: 50_000_000,
 		Progress: func(phase string, done, total uint64) { fmt.Println("progress", phase) }})
 	fmt.Println(err)
 	os.Exit(1)
