@@ -114,7 +114,8 @@ var (
 	ErrOverrun error = &sentinel{"queue has been overrun: entries were lost; close it and " +
 		"open a larger one", EOverrun, nil}
 	// ErrClosed: closed by this process, or by its reader.
-	ErrClosed error = &sentinel{"queue is closed", Errno(syscall.ESHUTDOWN), os.ErrClosed}
+	ErrClosed error = &sentinel{"queue is closed: open or attach again to go on",
+		Errno(syscall.ESHUTDOWN), os.ErrClosed}
 	// ErrNoWait: a blocking call on a queue that cannot block (ENOSYS).
 	ErrNoWait error = &sentinel{"queue was opened without a wait object that this call can use",
 		Errno(syscall.ENOSYS), nil}

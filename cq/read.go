@@ -56,7 +56,8 @@ func drain[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	if q.out != nil {
 		return 0, ErrBusy
 	}
-	if bit := q.bell.Sole(); bit >= 0 {
+	// With a writer whose death would not be noticed, only full rounds lead to a full look.
+	if bit := q.bell.Sole(); bit >= 0 && !q.sliced.Load() {
 		if n, ok := takeSole(q, q.lanes[bit], dst, src); ok {
 			return q.result(n, len(dst))
 		}

@@ -42,8 +42,10 @@ type Row struct {
 	_      [112]byte
 }
 
-// Hints are the words of a queue, or of a domain, that its producers write. All are hints: whatever
-// a peer puts there costs at most a wake too many, or one that the next full look makes up for.
+// Hints are the words of a queue, or of a domain, that its producers write. They are hints: whoever
+// took one may die before acting on it, and a reader makes up for that with a full look. A producer
+// of the same user that forges them can cause a wake too many, or keep a sleeper asleep until the
+// next wake of any kind; it can do worse to a process of its user by other means.
 // In memory the first three stand 128 bytes apart, the bits follow.
 type Hints struct {
 	epoch   *atomic.Uint32  // futex word; grows with every wake

@@ -3,6 +3,7 @@ package command
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -63,7 +64,7 @@ func runDemo(cmd *cobra.Command, o *output, opt demo.Options) error {
 	report, err := demo.Run(cmd.Context(), opt)
 	p.clear()
 	if report == nil {
-		return opFailed("demo", "", err)
+		return demoFailed(err)
 	}
 	if o.json() {
 		if e := printJSON(cmd.OutOrStdout(), struct {
@@ -76,9 +77,17 @@ func runDemo(cmd *cobra.Command, o *output, opt demo.Options) error {
 		report.Print(cmd.OutOrStdout())
 	}
 	if err != nil {
-		return opFailed("demo", "", err)
+		return demoFailed(err)
 	}
 	return nil
+}
+
+// demoFailed names the verb once: errors of the demonstration itself begin with it.
+func demoFailed(err error) error {
+	if strings.HasPrefix(err.Error(), "demo: ") {
+		return opFailed("", "", err)
+	}
+	return opFailed("demo", "", err)
 }
 
 // phase shows how far a direction of the demonstration is.

@@ -27,7 +27,20 @@ func openNetwork() (*network, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no network namespaces: %w", err)
 	}
+	// Root of a container may have namespaces and still no raw sockets.
+	if err := p.A.Do(tryRawSocket); err != nil {
+		_ = p.Close()
+		return nil, fmt.Errorf("no AF_XDP socket (CAP_NET_RAW is needed): %w", err)
+	}
 	return &network{p}, nil
+}
+
+func tryRawSocket() error {
+	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	return unix.Close(fd)
 }
 
 func (n *network) configure(c *config) {

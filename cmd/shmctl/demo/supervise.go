@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"time"
 
@@ -53,8 +54,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	defer d.Close()
+	removeFormer(d)
 	s := &supervisor{o: o, dir: d, events: make(chan childEvent, 64)}
-	name := fmt.Sprintf("demo-%d", os.Getpid())
+	name := fmt.Sprintf("%s%d", queuePrefix, os.Getpid())
 	s.cfg = config{Dir: d.Path(), Queue: name, Commands: name + "-device", Count: o.Count}
 	s.report = Report{Kernel: kernelRelease(), PIDs: map[string]int{"supervisor": os.Getpid()}}
 	err = s.run(ctx)
@@ -66,6 +68,19 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		err = ErrNotGood
 	}
 	return &s.report, err
+}
+
+// queuePrefix begins the names of all queues of a demonstration.
+const queuePrefix = "demo-"
+
+// removeFormer removes what a demonstration left of which every process was killed at once.
+func removeFormer(d *shm.Dir) {
+	entries, _ := d.List()
+	for _, e := range entries {
+		if e.IsDir && strings.HasPrefix(e.Name, queuePrefix) {
+			_ = cq.RemoveDead(d, e.Name) // which leaves alone what may be alive
+		}
+	}
 }
 
 type supervisor struct {
