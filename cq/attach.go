@@ -45,7 +45,7 @@ func Attach(ctx context.Context, d *shm.Dir, name string, o WriterOptions) (*Wri
 func attach(d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
 	dir, err := d.Sub(name, false)
 	if err != nil {
-		return nil, fmt.Errorf("cq: attach %q: %w", name, err)
+		return nil, failed("attach", name, err)
 	}
 	w := &Writer{name: name, home: d.Path(), dir: dir}
 	if err := w.open(o); err != nil {
@@ -53,7 +53,7 @@ func attach(d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
 		if errors.Is(err, ErrClosed) {
 			removeHome(w.home, name) // the reader may have left it because of our lane
 		}
-		return nil, fmt.Errorf("cq: attach %q: %w", name, err)
+		return nil, failed("attach", name, err)
 	}
 	return w, nil
 }
@@ -186,7 +186,8 @@ func (w *Writer) claimLane(rows []rowWords, opt Options) error {
 			return nil
 		}
 	}
-	return &Error{Op: "attach", Name: w.name, Field: "lanes", Got: opt.MaxLanes, Err: ErrLanes,
+	return &Error{Pkg: pkg, Op: "attach", Name: w.name, Field: "lanes", Got: opt.MaxLanes,
+		Err:  ErrLanes,
 		Hint: "detach a writer, or create the queue with a larger MaxLanes"}
 }
 
@@ -288,7 +289,7 @@ func (q *Queue) Writer() (*Writer, error) {
 	}
 	defer q.guard.leaveAny()
 	if q.self != nil && !q.self.guard.isOver() {
-		return nil, &Error{Op: "writer", Name: q.name, Err: ErrBusy,
+		return nil, &Error{Pkg: pkg, Op: "writer", Name: q.name, Err: ErrBusy,
 			Hint: "the queue's own lane has a writer; close it first"}
 	}
 	mem, _, err := q.obj.Section(sectHints, 0)

@@ -30,11 +30,11 @@ func (q *Queue) end(op string, last func() error) error {
 	q.selfMu.Lock()
 	defer q.selfMu.Unlock()
 	if q.self != nil && !q.self.guard.isOver() {
-		return &Error{Op: op, Name: q.name, Err: ErrBusy, Hint: "close its own Writer first"}
+		return &Error{Pkg: pkg, Op: op, Name: q.name, Err: ErrBusy, Hint: "close its own Writer first"}
 	}
 	first, err := q.guard.close(q.bell.Kick)
 	if err != nil {
-		return &Error{Op: op, Name: q.name, Err: err, Hint: "release what Peek handed out"}
+		return &Error{Pkg: pkg, Op: op, Name: q.name, Err: err, Hint: "release what Peek handed out"}
 	}
 	if !first {
 		return nil

@@ -169,8 +169,19 @@ func (e *ErrorEntry) Error() string {
 // Unwrap returns the error number.
 func (e *ErrorEntry) Unwrap() error { return e.Err }
 
+const pkg = "cq" // of errors
+
+// failed says which call failed on which queue, unless err says so itself.
+func failed(op, name string, err error) error {
+	var e *Error
+	if errors.As(err, &e) && e.Op == op && e.Name == name {
+		return err
+	}
+	return fmt.Errorf("cq: %s %q: %w", op, name, err)
+}
+
 func refuse(op, name, field string, got, want any, err error) error {
-	return &Error{Op: op, Name: name, Field: field, Got: got, Want: want, Err: err}
+	return &Error{Pkg: pkg, Op: op, Name: name, Field: field, Got: got, Want: want, Err: err}
 }
 
 // ended returns why a context ended a wait, matching both context.Canceled and its cause.

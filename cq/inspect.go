@@ -117,7 +117,7 @@ func Inspect(d *shm.Dir, name string) (*Inspector, error) {
 	i := &Inspector{parent: d, name: name, lanes: map[int]*shm.Object{}}
 	if err := i.open(); err != nil {
 		_ = i.Close()
-		return nil, fmt.Errorf("cq: inspect %q: %w", name, err)
+		return nil, failed("inspect", name, err)
 	}
 	return i, nil
 }

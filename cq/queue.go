@@ -72,7 +72,7 @@ func Create(d *shm.Dir, name string, o Options) (*Queue, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cq: create %q: %w", name, err)
+		return nil, failed("create", name, err)
 	}
 	return q, nil
 }
@@ -124,12 +124,12 @@ func initReader(obj *shm.Object) error {
 func Adopt(d *shm.Dir, name string, want Options) (*Queue, error) {
 	dir, err := d.Sub(name, false)
 	if err != nil {
-		return nil, fmt.Errorf("cq: adopt %q: %w", name, err)
+		return nil, failed("adopt", name, err)
 	}
 	q, err := adopt(d, dir, name, want)
 	if err != nil {
 		_ = dir.Close()
-		return nil, fmt.Errorf("cq: adopt %q: %w", name, err)
+		return nil, failed("adopt", name, err)
 	}
 	return q, nil
 }
@@ -165,7 +165,7 @@ func readerState(obj *shm.Object, name string) error {
 		return err
 	}
 	if words.state.Load() == stateClosed {
-		return &Error{Op: "open", Name: name, Err: ErrClosed,
+		return &Error{Pkg: pkg, Op: "open", Name: name, Err: ErrClosed,
 			Hint: "its reader destroyed it; create it again"}
 	}
 	return nil
@@ -209,7 +209,7 @@ func Open(d *shm.Dir, name string, o Options) (*Queue, error) {
 			return q, err
 		}
 	}
-	return nil, &Error{Op: "open", Name: name, Err: ErrBusy,
+	return nil, &Error{Pkg: pkg, Op: "open", Name: name, Err: ErrBusy,
 		Hint: "it is being created and destroyed all the time"}
 }
 
@@ -305,10 +305,10 @@ func (q *Queue) FD() int {
 // nothing (fi_cq_signal). Signals do not add up. A queue without wait object is ErrNoWait.
 func (q *Queue) Signal() error {
 	if q.opt.Wait == WaitNone {
-		return &Error{Op: "signal", Name: q.name, Err: ErrNoWait}
+		return &Error{Pkg: pkg, Op: "signal", Name: q.name, Err: ErrNoWait}
 	}
 	if !q.guard.enterAny() {
-		return &Error{Op: "signal", Name: q.name, Err: ErrClosed}
+		return &Error{Pkg: pkg, Op: "signal", Name: q.name, Err: ErrClosed}
 	}
 	defer q.guard.leaveAny()
 	q.bell.Signal()
@@ -319,10 +319,10 @@ func (q *Queue) Signal() error {
 // return ErrSignaled.
 func (q *Queue) SignalAll() error {
 	if q.opt.Wait == WaitNone {
-		return &Error{Op: "signal", Name: q.name, Err: ErrNoWait}
+		return &Error{Pkg: pkg, Op: "signal", Name: q.name, Err: ErrNoWait}
 	}
 	if !q.guard.enterAny() {
-		return &Error{Op: "signal", Name: q.name, Err: ErrClosed}
+		return &Error{Pkg: pkg, Op: "signal", Name: q.name, Err: ErrClosed}
 	}
 	defer q.guard.leaveAny()
 	q.broadcast.Add(1)

@@ -2,7 +2,6 @@ package cq
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 
 	"github.com/shmring/shmring/shm"
@@ -44,7 +43,7 @@ func RemoveDead(d *shm.Dir, name string) error {
 		err = d.RemoveSub(name)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("cq: remove %q: %w", name, err)
+		return failed("remove", name, err)
 	}
 	return nil
 }

@@ -129,7 +129,7 @@ type wait struct {
 
 func (q *Queue) newWait(ctx context.Context, timeout time.Duration) (*wait, error) {
 	if q.opt.Wait == WaitNone {
-		return nil, &Error{Op: "sread", Name: q.name, Err: ErrNoWait,
+		return nil, &Error{Pkg: pkg, Op: "sread", Name: q.name, Err: ErrNoWait,
 			Hint: "create the queue with another wait object"}
 	}
 	w := &wait{q: q, ctx: ctx, broadcast: q.broadcast.Load()}
@@ -323,7 +323,7 @@ func (q *Queue) waiting() (sum uint64, end bool) {
 // each wait on the descriptor, by the goroutine that reads the queue.
 func (q *Queue) TryWait() error {
 	if q.face == nil {
-		return &Error{Op: "trywait", Name: q.name, Err: ErrNoWait,
+		return &Error{Pkg: pkg, Op: "trywait", Name: q.name, Err: ErrNoWait,
 			Hint: "create the queue with WaitFD"}
 	}
 	if !q.guard.enter() {

@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"strconv"
@@ -36,7 +37,7 @@ func NewProblem(err error) *Problem {
 	var e *shm.Error
 	if errors.As(err, &e) {
 		// What is around it repeats what the caller knows: the name of the queue.
-		p.Message = strings.TrimPrefix(e.Error(), "shm: ")
+		p.Message = strings.TrimPrefix(e.Error(), cmp.Or(e.Pkg, "shm")+": ")
 		if e.Hint != "" {
 			p.Hint = &e.Hint
 			p.Message = strings.TrimSuffix(p.Message, "; "+e.Hint)

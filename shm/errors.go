@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -19,6 +20,10 @@ func (c *condition) Error() string { return c.text }
 func (c *condition) Is(target error) bool {
 	return target == error(c.errno) || c.errno.Is(target)
 }
+
+// Sentinel returns an error to be compared with errors.Is that is also the OS error number of the
+// same meaning, for packages above this one.
+func Sentinel(text string, errno syscall.Errno) error { return &condition{text, errno} }
 
 // What can be wrong with an object or a name. Every error of this package that has one of these
 // meanings wraps it, so errors.Is(err, shm.ErrCorrupt) is the way to ask; the error number in
@@ -45,8 +50,9 @@ var (
 )
 
 // Error says which operation failed on what, and which field held what instead of what.
-// Field, Got, Want and Hint may be zero; Err never is.
+// Field, Got, Want and Hint may be zero; Err never is. Packages above this one use it too.
 type Error struct {
+	Pkg   string // whose operation; "" is this package's
 	Op    string // the operation: "open", "create", "claim"
 	Name  string // the object, section or directory
 	Field string // the property that was wrong
@@ -59,7 +65,8 @@ type Error struct {
 // Error prints everything that is known on one line.
 func (e *Error) Error() string {
 	var b strings.Builder
-	b.WriteString("shm: ")
+	b.WriteString(cmp.Or(e.Pkg, "shm"))
+	b.WriteString(": ")
 	b.WriteString(e.Op)
 	if e.Name != "" {
 		fmt.Fprintf(&b, " %q", e.Name)

@@ -21,7 +21,7 @@ const (
 func refuseAttached(ifi *net.Interface) error {
 	id, mode, err := attachedProgram(ifi.Index)
 	if err != nil {
-		return &Error{Op: "look for a program", Name: ifi.Name, Err: err}
+		return &Error{Pkg: pkg, Op: "look for a program", Name: ifi.Name, Err: err}
 	}
 	if id == 0 {
 		return nil

@@ -40,12 +40,12 @@ func ReclaimCommands(d *shm.Dir, name string, region uint16) ([]cq.Entry, error)
 	const op = "reclaim frames of"
 	i, err := cq.Inspect(d, name)
 	if err != nil {
-		return nil, &Error{Op: op, Name: name, Err: err}
+		return nil, &Error{Pkg: pkg, Op: op, Name: name, Err: err}
 	}
 	defer i.Close()
 	s, err := i.Snapshot()
 	if err != nil {
-		return nil, &Error{Op: op, Name: name, Err: err}
+		return nil, &Error{Pkg: pkg, Op: op, Name: name, Err: err}
 	}
 	// Which lane is the device's does not matter: it does not know the others.
 	var out []cq.Entry

@@ -111,7 +111,7 @@ func NewPort(c PortConfig) (*Port, error) {
 }
 
 func portError(what, hint string) error {
-	return &Error{Op: "make port", Err: fmt.Errorf("%w: %s", ErrOptions, what), Hint: hint}
+	return &Error{Pkg: pkg, Op: "make port", Err: fmt.Errorf("%w: %s", ErrOptions, what), Hint: hint}
 }
 
 func newPort(c PortConfig, k *core, dev device, umem uint16) (*Port, error) {
@@ -141,7 +141,8 @@ func newPort(c PortConfig, k *core, dev device, umem uint16) (*Port, error) {
 	for i, e := range c.Peers {
 		t, err := e.template()
 		if err != nil {
-			return nil, &Error{Op: "make port", Err: fmt.Errorf("%w: peer %d: %w", ErrOptions, i, err)}
+			return nil, &Error{Pkg: pkg, Op: "make port",
+				Err: fmt.Errorf("%w: peer %d: %w", ErrOptions, i, err)}
 		}
 		p.peers = append(p.peers, t)
 		if _, twice := p.known[e.Peer]; !twice {
@@ -164,7 +165,7 @@ func (e Peer) template() (*packet.Template, error) {
 // would kill this process. The region stays the caller's.
 func (p *Port) AddRegion(r *shm.Region) error {
 	bad := func(err error, hint string) error {
-		return &Error{Op: "add region", Name: r.Object().Name(), Err: err, Hint: hint}
+		return &Error{Pkg: pkg, Op: "add region", Name: r.Object().Name(), Err: err, Hint: hint}
 	}
 	if err := sealShrink(r.Object().FD()); err != nil {
 		return bad(fmt.Errorf("%w: memory may get smaller: %w", ErrOptions, err),
@@ -201,11 +202,11 @@ func (p *Port) RemoveRegion(r *shm.Region) {
 // os.ErrClosed; EBUSY while somebody else drives the port. A link that is down is none.
 func (p *Port) Progress() (work int, err error) {
 	if !p.drive.TryLock() {
-		return 0, &Error{Op: "drive port", Err: errDriven}
+		return 0, &Error{Pkg: pkg, Op: "drive port", Err: errDriven}
 	}
 	defer p.drive.Unlock()
 	if p.ended || p.closed.Load() {
-		return 0, &Error{Op: "drive port", Err: os.ErrClosed}
+		return 0, &Error{Pkg: pkg, Op: "drive port", Err: os.ErrClosed}
 	}
 	return p.round(doorbell.Now())
 }

@@ -7,10 +7,11 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
 )
 
 // errDriven: one goroutine at a time.
-var errDriven error = &condition{"another goroutine drives this port", syscall.EBUSY}
+var errDriven = shm.Sentinel("another goroutine drives this port", syscall.EBUSY)
 
 // PortStats counts what a port did since it was made.
 type PortStats struct {

@@ -116,7 +116,7 @@ func driverRefuses(err error) bool {
 }
 
 func (p *Program) error(op string, err error) error {
-	out := &Error{Op: op, Name: p.ifname, Err: err}
+	out := &Error{Pkg: pkg, Op: op, Name: p.ifname, Err: err}
 	if errors.Is(err, unix.EPERM) {
 		out.Err = refine(ErrNoCapability, err)
 		out.Hint = "run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW"
@@ -233,20 +233,20 @@ func (p *Program) Close() error {
 // findInterface looks a name up in the network namespace of the calling thread.
 func findInterface(op, ifname string) (*net.Interface, error) {
 	if ifname == "" || len(ifname) >= unix.IFNAMSIZ {
-		return nil, &Error{Op: op, Name: ifname, Err: ErrNoDevice,
+		return nil, &Error{Pkg: pkg, Op: op, Name: ifname, Err: ErrNoDevice,
 			Hint: fmt.Sprintf("a name has 1 to %d bytes", unix.IFNAMSIZ-1)}
 	}
 	ifi, err := net.InterfaceByName(ifname)
 	if err != nil {
 		var sys unix.Errno
 		if errors.As(err, &sys) && sys != unix.ENODEV {
-			return nil, &Error{Op: op, Name: ifname, Err: err}
+			return nil, &Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
 		}
-		return nil, &Error{Op: op, Name: ifname, Err: ErrNoDevice,
+		return nil, &Error{Pkg: pkg, Op: op, Name: ifname, Err: ErrNoDevice,
 			Hint: "see \"ip link\"; interfaces of other network namespaces are not seen"}
 	}
 	if ifi.Index <= 0 || ifi.Index > math.MaxInt32 {
-		return nil, &Error{Op: op, Name: ifname, Err: ErrNoDevice}
+		return nil, &Error{Pkg: pkg, Op: op, Name: ifname, Err: ErrNoDevice}
 	}
 	return ifi, nil
 }

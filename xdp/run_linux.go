@@ -43,15 +43,15 @@ type runner struct {
 func (p *Port) Run(ctx context.Context) error {
 	const op = "run port"
 	if !p.drive.TryLock() {
-		return &Error{Op: op, Err: errDriven}
+		return &Error{Pkg: pkg, Op: op, Err: errDriven}
 	}
 	defer p.drive.Unlock()
 	if p.ended {
-		return &Error{Op: op, Err: os.ErrClosed}
+		return &Error{Pkg: pkg, Op: op, Err: os.ErrClosed}
 	}
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
-		return &Error{Op: op, Err: err}
+		return &Error{Pkg: pkg, Op: op, Err: err}
 	}
 	r := &runner{Port: p, stopFD: fd, pauseNs: firstPauseNs}
 	p.waker.set(fd)
@@ -79,7 +79,7 @@ func (p *Port) Run(ctx context.Context) error {
 		}
 	}
 	p.publish(doorbell.Now())
-	return &Error{Op: op, Err: err}
+	return &Error{Pkg: pkg, Op: op, Err: err}
 }
 
 // loop returns nil when it is told to stop.

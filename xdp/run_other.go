@@ -5,6 +5,6 @@ package xdp
 import "context"
 
 // Run needs Linux.
-func (*Port) Run(context.Context) error { return &Error{Op: "run port", Err: errSystem} }
+func (*Port) Run(context.Context) error { return &Error{Pkg: pkg, Op: "run port", Err: errSystem} }
 
 func sealShrink(int) error { return errSystem }

@@ -47,14 +47,14 @@ func Open(ifname string, queue uint32, umem *UMEM, o Options) (*Socket, error) {
 	defer runtime.UnlockOSThread()
 	o, err := o.resolve(umem.geo)
 	if err != nil {
-		return nil, &Error{Op: op, Name: ifname, Err: err}
+		return nil, &Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
 	}
 	ifi, err := findInterface(op, ifname)
 	if err != nil {
 		return nil, err
 	}
 	if ifi.Flags&net.FlagUp == 0 {
-		return nil, &Error{Op: op, Name: ifname, Err: ErrLinkDown,
+		return nil, &Error{Pkg: pkg, Op: op, Name: ifname, Err: ErrLinkDown,
 			Hint: fmt.Sprintf("try \"ip link set %s up\"", ifname)}
 	}
 	s := &Socket{fd: -1, ifname: ifname, ifindex: ifi.Index, queue: queue, umem: umem}
@@ -191,7 +191,7 @@ func (s *Socket) bindError(err error) error {
 }
 
 func (s *Socket) error(op string, err error, hint string) error {
-	return &Error{Op: op, Name: s.ifname, Err: err, Hint: hint}
+	return &Error{Pkg: pkg, Op: op, Name: s.ifname, Err: err, Hint: hint}
 }
 
 // Register tells the steering program to send what it redirects on this queue, for the group of

@@ -16,7 +16,7 @@ type Program struct{}
 
 // Attach needs Linux.
 func Attach(ifname string, _ ProgramOptions) (*Program, error) {
-	return nil, &Error{Op: "attach program", Name: ifname, Err: errSystem}
+	return nil, &Error{Pkg: pkg, Op: "attach program", Name: ifname, Err: errSystem}
 }
 
 // Mode is the mode that was granted.
@@ -42,7 +42,7 @@ type Socket struct{ core }
 
 // Open needs Linux.
 func Open(ifname string, _ uint32, _ *UMEM, _ Options) (*Socket, error) {
-	return nil, &Error{Op: "open socket", Name: ifname, Err: errSystem}
+	return nil, &Error{Pkg: pkg, Op: "open socket", Name: ifname, Err: errSystem}
 }
 
 // Register needs Linux.

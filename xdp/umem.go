@@ -104,7 +104,7 @@ type UMEM struct {
 func NewUMEM(o UMEMOptions) (*UMEM, error) {
 	g, err := o.geometry()
 	if err != nil {
-		return nil, &Error{Op: "create UMEM", Name: o.Name, Err: err}
+		return nil, &Error{Pkg: pkg, Op: "create UMEM", Name: o.Name, Err: err}
 	}
 	spec := shm.Spec{
 		Kind: shm.KindUMEM,
@@ -149,7 +149,7 @@ func (u *UMEM) FD() int { return u.region.Object().FD() }
 // while the socket is not closed.
 func (u *UMEM) Close(ctx context.Context) error {
 	if u.open.Load() {
-		return &Error{Op: "close UMEM", Name: u.region.Object().Name(), Err: ErrUMEMUsed,
+		return &Error{Pkg: pkg, Op: "close UMEM", Name: u.region.Object().Name(), Err: ErrUMEMUsed,
 			Hint: "close the socket first"}
 	}
 	return u.region.Close(ctx)
@@ -187,7 +187,7 @@ func geometryOf(obj *shm.Object) (Geometry, error) {
 		return Geometry{}, err
 	}
 	bad := func(field string, got, want any) error {
-		return &shm.Error{Op: "open", Name: obj.Name(), Field: field, Got: got, Want: want,
+		return &shm.Error{Pkg: pkg, Op: "open", Name: obj.Name(), Field: field, Got: got, Want: want,
 			Err: shm.ErrCorrupt}
 	}
 	for i, limit := range [...]uint64{maxFrames, maxChunkBytes, minChunkBytes / 2} {
