@@ -12,6 +12,7 @@ type Stats struct {
 	Read     uint64 // entries handed to the application, by this reader and those before it
 	Sleeps   uint64 // system calls to sleep
 	Barriers uint64 // system calls that paid for the order of writers' publishes
+	Resets   uint64 // system calls of TryWait, to reset the descriptor
 	Lanes    int    // lanes that entries were ever taken from
 }
 
@@ -21,7 +22,8 @@ func (q *Queue) Stats() Stats {
 		return Stats{}
 	}
 	defer q.guard.leaveAny()
-	s := Stats{Sleeps: q.bell.Sleeps(), Barriers: q.bell.Barriers()}
+	s := Stats{Sleeps: q.bell.Sleeps(), Barriers: q.bell.Barriers(),
+		Resets: q.face.Calls()}
 	for i := range q.rows {
 		if n := q.rows[i].read.Load(); n > 0 {
 			s.Read += n

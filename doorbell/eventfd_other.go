@@ -16,6 +16,9 @@ func (*Face) FD() int { return -1 }
 // EventFD returns -1.
 func (*Face) EventFD() int { return -1 }
 
+// Calls returns 0.
+func (*Face) Calls() uint64 { return 0 }
+
 func (*Face) set()         {}
 func (*Face) reset() error { return errors.ErrUnsupported }
 

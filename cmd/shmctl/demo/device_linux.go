@@ -154,7 +154,7 @@ func (dev *device) report() *result {
 		r.Wakes, r.Publishes = r.Wakes+s.Wakes, r.Publishes+s.Publishes
 	}
 	p, q := dev.port.Stats(), dev.commands.Stats()
-	r.Syscalls = r.Wakes + p.Syscalls.Total() + p.Polls + q.Sleeps + q.Barriers
+	r.Syscalls = r.Wakes + p.Syscalls.Total() + p.Polls + q.Sleeps + q.Barriers + q.Resets
 	return r
 }
 
