@@ -132,8 +132,6 @@ var (
 	// ErrCorrupt: a peer wrote what it must not (EBADMSG).
 	ErrCorrupt error = &sentinel{"peer wrote an impossible value", Errno(syscall.EBADMSG),
 		shm.ErrCorrupt}
-	// ErrPeerGone: the process at the other end is dead (EPIPE).
-	ErrPeerGone error = &sentinel{"peer process is gone", Errno(syscall.EPIPE), nil}
 )
 
 // Error says which call failed on which queue, and why. Field, Got and Want are set where a value

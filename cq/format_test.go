@@ -216,7 +216,6 @@ func TestErrorsMatch(t *testing.T) {
 		{cq.ErrBusy, []error{syscall.EBUSY}},
 		{cq.ErrLanes, []error{syscall.ENOSPC}},
 		{cq.ErrCorrupt, []error{syscall.EBADMSG, shm.ErrCorrupt}},
-		{cq.ErrPeerGone, []error{syscall.EPIPE}},
 		{cq.ETrunc, []error{syscall.EMSGSIZE}},
 		{cq.Errno(syscall.ENOENT), []error{syscall.ENOENT}},
 		{&cq.ErrorEntry{Err: cq.ETrunc}, []error{cq.ETrunc, syscall.EMSGSIZE}},

@@ -46,9 +46,6 @@ func ArmAt(mem []byte, off uint64) (*Arm, error) { return at[Arm](mem, off) }
 // RowAt returns the row of one lane at byte offset off of mem.
 func RowAt(mem []byte, off uint64) (*Row, error) { return at[Row](mem, off) }
 
-// WordAt returns a 64-bit word at byte offset off of mem.
-func WordAt(mem []byte, off uint64) (*atomic.Uint64, error) { return at[atomic.Uint64](mem, off) }
-
 func words(mem []byte, off uint64, n int) ([]atomic.Uint64, error) {
 	if n == 0 || off+uint64(n)*8 > uint64(len(mem)) {
 		return nil, fmt.Errorf("doorbell: no room for %d words at offset %d of %d bytes",
