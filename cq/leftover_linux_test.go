@@ -140,7 +140,6 @@ func childPoor() {
 	d, err := shm.OpenDir("")
 	need(err)
 	time.Sleep(time.Millisecond) // the runtime gets the descriptors that it cannot do without
-	fillGaps()
 	name := os.Getenv(envQueue)
 	o := cq.Options{Size: 4, Wait: cq.WaitFD}
 	var q *cq.Queue
@@ -175,8 +174,10 @@ func childPoor() {
 	say("done")
 }
 
-// sweep calls f with ever more descriptors until it succeeds.
+// sweep calls f with ever more descriptors until it succeeds. What was closed before it must not
+// serve f beneath the limit, or f would need none.
 func sweep(what string, f func() error, after func()) {
+	fillGaps()
 	for more := range 100 {
 		before := openFiles()
 		limit(uint64(slices.Max(before) + 1 + more))
