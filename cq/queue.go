@@ -19,6 +19,7 @@ import (
 // Detach, Stats and the methods that return options may be called from anywhere.
 type Queue struct {
 	name  string
+	fid   FID
 	opt   Options
 	home  string   // the directory that holds the queue's
 	dir   *shm.Dir // the queue's own
@@ -259,6 +260,7 @@ func (q *Queue) start() (err error) {
 		q.words.face.Store(0)
 	}
 	generation := q.obj.Generation()
+	q.fid = objectFID(FIDQueue, q.obj)
 	q.words.faceGen.Store(generation)
 	q.bell = doorbell.NewBell(doorbell.Config{Arm: &q.words.arm, Hints: hints,
 		Lanes: q.opt.rows(), Generation: uint16(generation), Face: q.face,
