@@ -198,26 +198,74 @@ func (o *Object) Unlink() error {
 	const op = "unlink"
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch {
-	case o.closed:
-		return named(op, o.name, os.ErrClosed)
-	case o.dir == nil:
+	if o.dir == nil && !o.closed {
 		return &Error{Op: op, Name: o.name, Err: syscall.EINVAL, Hint: "a memfd has no name"}
-	case o.lockFD < 0:
-		return &Error{Op: op, Name: o.name, Err: syscall.ENOLCK, Hint: "claim it first"}
 	}
-	if locked, err := sysLocked(o.fd); err != nil || !locked {
-		return named(op, o.name, errors.Join(err, lockLost()))
+	return named(op, o.name, o.unlinkFrom(o.dir, o.name))
+}
+
+// LinkTo gives the object one more name, in another directory of the same file system (else
+// EXDEV; a memfd has no file system and gives that too). Only the owner may. Errors are those of
+// [Dir.Create] for the name.
+func (o *Object) LinkTo(d *Dir, name string) error {
+	const op = "link"
+	if err := checkName(op, name); err != nil {
+		return err
 	}
-	info, err := sysStatAt(o.dir.fd, o.name)
+	ref, err := d.use()
 	if err != nil {
-		return named(op, o.name, err)
+		return named(op, name, err)
+	}
+	defer ref.drop()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := o.ownsLock(); err != nil {
+		return named(op, name, err)
+	}
+	return named(op, name, sysLink(o.fd, ref.fd, name))
+}
+
+// UnlinkFrom removes a name that [Object.LinkTo] gave, as Unlink does.
+func (o *Object) UnlinkFrom(d *Dir, name string) error {
+	const op = "unlink"
+	ref, err := d.use()
+	if err != nil {
+		return named(op, name, err)
+	}
+	defer ref.drop()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return named(op, name, o.unlinkFrom(ref, name))
+}
+
+// unlinkFrom removes a name while it means this object.
+func (o *Object) unlinkFrom(dir *dirRef, name string) error {
+	if err := o.ownsLock(); err != nil {
+		return err
+	}
+	info, err := sysStatAt(dir.fd, name)
+	if err != nil {
+		return err
 	}
 	if info.ino != o.ino || info.dev != o.dev {
-		return &Error{Op: op, Name: o.name, Field: "inode", Got: info.ino, Want: o.ino,
+		return &Error{Field: "inode", Got: info.ino, Want: o.ino,
 			Err: ErrStale, Hint: "the name belongs to another object now"}
 	}
-	return named(op, o.name, sysUnlink(o.dir.fd, o.name))
+	return sysUnlink(dir.fd, name)
+}
+
+// ownsLock asks the kernel whether this Object is still the owner.
+func (o *Object) ownsLock() error {
+	switch {
+	case o.closed:
+		return os.ErrClosed
+	case o.lockFD < 0:
+		return &Error{Err: syscall.ENOLCK, Hint: "claim it first"}
+	}
+	if locked, err := sysLocked(o.fd); err != nil || !locked {
+		return errors.Join(err, lockLost())
+	}
+	return nil
 }
 
 // Close unmaps the object and gives up what it holds; an owner records before that it released
