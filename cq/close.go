@@ -16,8 +16,8 @@ import (
 // Close destroys the queue (fi_close): completions that were not read are lost, writers learn of
 // it at their next post, and the name is free again once they have closed too. Blocked reads
 // return ErrClosed. Close waits for calls in other goroutines to end; it fails with ErrBusy while
-// entries are handed out by Peek, or while this process's own Writer is open. Closing twice is
-// harmless.
+// entries are handed out by Peek, while this process's own Writer is open, and while the queue is
+// in a set or channel or something of this process is bound to it. Closing twice is harmless.
 func (q *Queue) Close() error {
 	return q.end("close", q.destroy)
 }
@@ -32,8 +32,13 @@ func (q *Queue) end(op string, last func() error) error {
 	if q.self != nil && !q.self.guard.isOver() {
 		return &Error{Pkg: pkg, Op: op, Name: q.name, Err: ErrBusy, Hint: "close its own Writer first"}
 	}
+	if err := q.holders.close(); err != nil && !q.guard.isOver() {
+		return &Error{Pkg: pkg, Op: op, Name: q.name, Err: err,
+			Hint: "take it out of its sets and channels, and unbind what feeds it"}
+	}
 	first, err := q.guard.close(q.bell.Kick)
 	if err != nil {
+		q.holders.reopen()
 		return &Error{Pkg: pkg, Op: op, Name: q.name, Err: err, Hint: "release what Peek handed out"}
 	}
 	if !first {

@@ -39,10 +39,12 @@ const (
 //	128  state: open, closed, overrun
 //	256  face: number of the eventfd in the reader's process + 1, 0 if there is none
 //	264  generation of the reader that wrote it
+//	384  the reader's bell: uuid (two words), bit, descriptor + 1, generation; see bellWords
 const (
 	offArm       = 0
 	offState     = 128
 	offFace      = 256
+	offBell      = 384
 	queueBytes   = 4096
 	stateOpen    = 1
 	stateClosed  = 2

@@ -16,6 +16,8 @@ const (
 	_ = uint(offState - unsafe.Offsetof(queueWords{}.state))
 	_ = uint(unsafe.Offsetof(queueWords{}.face) - offFace)
 	_ = uint(offFace - unsafe.Offsetof(queueWords{}.face))
+	_ = uint(unsafe.Offsetof(queueWords{}.bell) - offBell)
+	_ = uint(offBell - unsafe.Offsetof(queueWords{}.bell))
 	_ = uint(unsafe.Offsetof(laneWords{}.publishes) - 128)
 	_ = uint(128 - unsafe.Offsetof(laneWords{}.publishes))
 	_ = uint(unsafe.Offsetof(laneWords{}.order) - 256)

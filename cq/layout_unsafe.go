@@ -24,6 +24,8 @@ type queueWords struct {
 	_       [120]byte
 	face    atomic.Uint64
 	faceGen atomic.Uint64
+	_       [112]byte
+	bell    bellWords
 }
 
 // laneWords is a lane's page.

@@ -46,6 +46,7 @@ type Queue struct {
 	sliced      atomic.Bool   // some writer's death would not be noticed: wake up now and then
 	stamp       uint64        // of the directory, at the last full look
 
+	holders holders // sets, channels and feeders of this process
 	self    *Writer // on lane 0
 	selfMu  sync.Mutex
 	watches sync.Mutex    // guards lane.stop
@@ -262,6 +263,7 @@ func (q *Queue) start() (err error) {
 	generation := q.obj.Generation()
 	q.fid = objectFID(FIDQueue, q.obj)
 	q.words.faceGen.Store(generation)
+	q.words.bell.generation.Store(0) // the predecessor's is no use
 	q.bell = doorbell.NewBell(doorbell.Config{Arm: &q.words.arm, Hints: hints,
 		Lanes: q.opt.rows(), Generation: uint16(generation), Face: q.face,
 		Open: q.openLane, Marked: q.laneMarked, Shared: q.opt.Shared})

@@ -1,0 +1,237 @@
+package cq
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+// The bell of a reading process is an object of its own, beside the queues: one futex word that its
+// wait sets and completion channels sleep on, and a bit for each of their members.
+const (
+	sectBellArm   shm.SectionKind = 0x200 + iota // owner-written: the armed word
+	sectBellHints                                // producer-written
+)
+
+const (
+	attrBellBits = 0
+	// domainBits is how many members all sets and channels of one process can have together.
+	domainBits = 1 << 14
+	bellPrefix = "bell-"
+)
+
+// bellWords tell a producer which bit of which bell is a queue's, or a counter's. The reader writes
+// them before the flag that makes producers ring it.
+type bellWords struct {
+	high, low  atomic.Uint64 // uuid of the bell
+	bit        atomic.Uint64
+	fd         atomic.Uint64 // number of its descriptor in the reader's process + 1
+	generation atomic.Uint64 // of the reader, stored last; 0: no bell
+}
+
+// domain is this process's bell, and who uses it. It exists while there is a set, a channel, or a
+// queue that was a member of one: producers may still have such a queue's bit in their hands.
+type domain struct {
+	mu    sync.Mutex
+	users int
+	obj   *shm.Object
+	bell  *doorbell.Domain
+	homes map[string]bool // directories in which the bell has a name
+	taken [domainBits / 64]uint64
+}
+
+var processDomain domain
+
+func bellSpec() shm.Spec {
+	hints := doorbell.DomainBytes(domainBits)
+	s := shm.Spec{Kind: shm.KindBell, Sections: []shm.Section{
+		{Kind: sectBellArm, Length: queueBytes, ElemSize: queueBytes, Capacity: 1,
+			LayoutHash: layoutVersion},
+		{Kind: sectBellHints, Length: hints, ElemSize: hints, Capacity: 1,
+			LayoutHash: layoutVersion}}}
+	s.Attrs[attrBellBits] = domainBits
+	return s
+}
+
+// acquire returns the process's bell for a set or channel, and makes it if there is none. d may be
+// nil: then the bell has no name, and producers get it by descriptor.
+func (p *domain) acquire(d *shm.Dir) (*doorbell.Domain, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.users == 0 {
+		if err := p.create(d); err != nil {
+			return nil, err
+		}
+	}
+	p.users++
+	return p.bell, nil
+}
+
+func (p *domain) create(d *shm.Dir) (err error) {
+	spec := bellSpec()
+	spec.UUID = shm.NewUUID()
+	p.homes = map[string]bool{}
+	if d == nil {
+		p.obj, err = shm.CreateMemfd(spec, nil)
+	} else {
+		removeDeadBells(d)
+		p.obj, err = d.Create(bellName(spec.UUID), spec, nil)
+		p.homes[d.Path()] = true
+	}
+	if err != nil {
+		return err
+	}
+	arm, hints, err := bellMemory(p.obj, false)
+	if err != nil {
+		return errors.Join(err, p.destroy())
+	}
+	p.bell = doorbell.NewDomain(arm, hints, domainBits)
+	return nil
+}
+
+func bellName(u shm.UUID) string { return bellPrefix + u.String() }
+
+// bellMemory lays the words over a bell object. A producer may write the hints only.
+func bellMemory(obj *shm.Object, producer bool) (*doorbell.Arm, *doorbell.Hints, error) {
+	mem, _, err := obj.Section(sectBellArm, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	arm, err := doorbell.ArmAt(mem, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	if producer {
+		mem, err = obj.MapWritable(sectBellHints, 0)
+	} else {
+		mem, _, err = obj.Section(sectBellHints, 0)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	hints, err := doorbell.MapDomain(mem, domainBits)
+	return arm, hints, err
+}
+
+// release gives up what acquire or enroll took.
+func (p *domain) release() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.users--
+	if p.users > 0 {
+		return nil
+	}
+	return p.destroy()
+}
+
+func (p *domain) destroy() error {
+	var err error
+	for path := range p.homes {
+		d, e := shm.OpenDir(path)
+		if e == nil {
+			e = errors.Join(p.obj.UnlinkFrom(d, bellName(p.obj.Header().UUID)), d.Close())
+		}
+		if !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	err = errors.Join(err, p.obj.Close())
+	p.obj, p.bell, p.homes = nil, nil, nil
+	return err
+}
+
+// enroll gives a queue its bit, and tells its producers in words. home is the directory where they
+// look for the bell, empty for a queue without a name.
+func (p *domain) enroll(home string, words *bellWords, generation uint64) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.nameIn(home); err != nil {
+		return -1, err
+	}
+	bit := p.takeBit()
+	if bit < 0 {
+		return -1, &Error{Pkg: pkg, Op: "add", Field: "members", Got: domainBits,
+			Want: "fewer", Err: syscall.ENOSPC, Hint: "close queues that are no longer needed"}
+	}
+	p.users++
+	high, low := uuidWords(p.obj.Header().UUID)
+	words.generation.Store(0)
+	words.high.Store(high)
+	words.low.Store(low)
+	words.bit.Store(uint64(bit))
+	words.fd.Store(uint64(p.obj.FD()) + 1)
+	words.generation.Store(generation)
+	return bit, nil
+}
+
+// nameIn gives the bell a name beside the queue. Where it cannot have one, in another file system,
+// producers take its descriptor.
+func (p *domain) nameIn(home string) error {
+	if home == "" || p.homes[home] {
+		return nil
+	}
+	d, err := shm.OpenDir(home)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := p.obj.LinkTo(d, bellName(p.obj.Header().UUID)); err != nil {
+		if errors.Is(err, syscall.EXDEV) {
+			return nil
+		}
+		return err
+	}
+	p.homes[home] = true
+	return nil
+}
+
+func (p *domain) takeBit() int {
+	for i, w := range p.taken {
+		if w == ^uint64(0) {
+			continue
+		}
+		for b := range 64 {
+			if w>>b&1 == 0 {
+				p.taken[i] |= 1 << b
+				return i*64 + b
+			}
+		}
+	}
+	return -1
+}
+
+// leave gives a bit back when its queue closes.
+func (p *domain) leave(bit int, words *bellWords) error {
+	words.generation.Store(0)
+	p.mu.Lock()
+	p.taken[bit/64] &^= 1 << (bit % 64)
+	p.mu.Unlock()
+	return p.release()
+}
+
+// removeDeadBells removes the bells of processes that died.
+func removeDeadBells(d *shm.Dir) {
+	names, err := d.List()
+	if err != nil {
+		return
+	}
+	for _, n := range names {
+		if n.IsDir || !strings.HasPrefix(n.Name, bellPrefix) {
+			continue
+		}
+		obj, err := d.Open(n.Name, shm.ReadWrite)
+		if err != nil {
+			continue
+		}
+		if obj.Header().Kind == shm.KindBell && obj.Claim(nil) == nil {
+			_ = obj.Unlink()
+		}
+		_ = obj.Close()
+	}
+}

@@ -1,0 +1,47 @@
+package cq
+
+import "sync"
+
+// holders counts who relies on an object of this process: sets and channels that it is a member of,
+// feeders and counters bound to it. While there is one the object cannot be closed (EBUSY).
+type holders struct {
+	mu     sync.Mutex
+	n      int
+	closed bool
+}
+
+// bind adds a holder, unless the object is closed.
+func (h *holders) bind() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return ErrClosed
+	}
+	h.n++
+	return nil
+}
+
+// unbind takes one away.
+func (h *holders) unbind() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.n--
+}
+
+// close refuses holders from now on, or is ErrBusy if there are any.
+func (h *holders) close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.n > 0 {
+		return ErrBusy
+	}
+	h.closed = true
+	return nil
+}
+
+// reopen takes a close back, of an object that could not be closed for another reason.
+func (h *holders) reopen() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = false
+}
