@@ -47,11 +47,11 @@ func attach(d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
 	if err != nil {
 		return nil, failed("attach", name, err)
 	}
-	w := &Writer{name: name, home: d.Path(), dir: dir}
+	w := &Writer{name: name, door: &dirHome{path: d.Path(), name: name, dir: dir}}
 	if err := w.open(o); err != nil {
 		w.unmap()
 		if errors.Is(err, ErrClosed) {
-			removeHome(w.home, name) // the reader may have left it because of our lane
+			w.door.vacate() // the reader may have left it because of our lane
 		}
 		return nil, failed("attach", name, err)
 	}
@@ -60,7 +60,7 @@ func attach(d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
 
 // open maps the queue, claims a lane and tells the reader.
 func (w *Writer) open(o WriterOptions) (err error) {
-	if w.reader, err = w.dir.Open(readerFile, shm.ReadOnly); err != nil {
+	if w.reader, err = w.door.openReader(); err != nil {
 		return err
 	}
 	h := w.reader.Header()
@@ -91,13 +91,12 @@ func (w *Writer) open(o WriterOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := w.claimLane(rows, opt); err != nil {
+	if w.obj, w.bit, err = w.door.claimLane(w.reader, rows, opt); err != nil {
 		return err
 	}
-	// The queue may have been destroyed between the look at its state and the claim. Whoever
-	// destroys it closes first and unlinks then, and does not see a lane that came later.
-	if linked, err := w.reader.Linked(); err != nil || !linked || words.state.Load() == stateClosed {
-		_ = w.obj.Unlink()
+	// The queue may have been destroyed between the look at its state and the claim.
+	if gone, err := w.door.gone(w.reader); err != nil || gone || words.state.Load() == stateClosed {
+		_, _ = w.door.leave(w.obj, func() bool { return true })
 		return errors.Join(err, ErrClosed)
 	}
 	order := ring.SeqCst
@@ -127,7 +126,7 @@ func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints 
 	e.start.Store(at)
 	e.generation.Store(gen)
 	cfg := doorbell.RingerConfig{Row: &row.bell, Arm: &words.arm, Hints: hints, Bit: w.bit,
-		Face: func(uint16) int { return w.openFace(words) }}
+		Face: func(gen uint16) int { return w.openFace(words, gen) }}
 	if order == ring.Release {
 		cfg.Fence = w.prod.Republish
 	}
@@ -138,67 +137,49 @@ func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints 
 	return nil
 }
 
-// openFace gets a descriptor that wakes the reader's user: the reader's own eventfd, or the
-// queue's FIFO where the kernel does not let us have it.
-func (w *Writer) openFace(words *queueWords) int {
-	if fd := w.takeEvent(words); fd >= 0 {
-		return fd
+// openFace returns a descriptor that wakes the reader's user, or -1.
+func (w *Writer) openFace(words *queueWords, generation uint16) int {
+	if !w.own {
+		return w.door.openFace(w.reader, words, generation)
 	}
-	fd, err := doorbell.OpenFIFO(w.dir.Path() + "/" + fifoFile)
-	if err != nil {
+	if w.face == nil {
 		return -1
 	}
-	return fd
-}
-
-// takeEvent duplicates the reader's eventfd, or returns -1. The number must be this reader's, not
-// one that its predecessor left; and the reader clears the word before it closes what the number
-// means, so that one which still stands afterwards was the right one.
-func (w *Writer) takeEvent(words *queueWords) int {
-	n, owner := words.face.Load(), w.reader.Owner()
-	if n == 0 || n >= 1<<31 || words.faceGen.Load() != owner.Generation {
-		return -1
-	}
-	fd, err := shm.PidfdGetfd(owner, int(n-1))
-	if err != nil {
-		return -1
-	}
-	if words.face.Load() != n || !doorbell.IsEvent(fd) {
-		doorbell.CloseFD(fd)
-		return -1
-	}
-	return fd
+	return doorbell.DupFD(w.face.EventFD())
 }
 
 // claimLane finds a row that nobody owns. The lock on the lane object is the claim.
-func (w *Writer) claimLane(rows []rowWords, opt Options) error {
-	queue := w.reader.Header().UUID
+func (h *dirHome) claimLane(reader *shm.Object, rows []rowWords, opt Options) (*shm.Object, int,
+	error) {
 	for bit := 1; bit < opt.rows(); bit++ {
 		if rows[bit].bell.Parked.Load()&rowPoisoned != 0 {
 			continue
 		}
-		obj, err := w.takeLane(bit, opt, queue, &rows[bit])
+		obj, err := h.takeLane(bit, opt, reader, &rows[bit])
 		if err != nil {
-			return err
+			return nil, 0, err
 		}
 		if obj != nil {
-			w.obj, w.bit = obj, bit
-			return nil
+			return obj, bit, nil
 		}
 	}
-	return &Error{Pkg: pkg, Op: "attach", Name: w.name, Field: "lanes", Got: opt.MaxLanes,
+	return nil, 0, noLane("attach", h.name, opt)
+}
+
+func noLane(op, name string, opt Options) error {
+	return &Error{Pkg: pkg, Op: op, Name: name, Field: "lanes", Got: opt.MaxLanes,
 		Err:  ErrLanes,
 		Hint: "detach a writer, or create the queue with a larger MaxLanes"}
 }
 
 // takeLane tries one row: a nil object without error says that somebody has it.
-func (w *Writer) takeLane(bit int, opt Options, queue shm.UUID, row *rowWords) (*shm.Object,
+func (h *dirHome) takeLane(bit int, opt Options, reader *shm.Object, row *rowWords) (*shm.Object,
 	error) {
-	name := fmt.Sprintf(laneFile, bit)
+	name, queue := fmt.Sprintf(laneFile, bit), reader.Header().UUID
 	for range 8 {
-		obj, err := w.dir.Open(name, shm.ReadWrite)
+		obj, err := h.dir.Open(name, shm.ReadWrite)
 		if errors.Is(err, fs.ErrNotExist) {
-			obj, err = w.dir.Create(name, laneSpec(name, bit, opt.Size, queue),
+			obj, err = h.dir.Create(name, laneSpec(name, bit, opt.Size, queue),
 				func(o *shm.Object) error { return initLane(o, bit, row) })
 			if errors.Is(err, fs.ErrExist) {
 				continue // another writer was faster: see whether it is gone already
@@ -213,7 +194,7 @@ func (w *Writer) takeLane(bit int, opt Options, queue shm.UUID, row *rowWords) (
 		}
 		former := false
 		err = obj.Claim(func() (err error) {
-			if former, err = w.laneUsable(obj, bit, opt, queue); former || err != nil {
+			if former, err = laneUsable(obj, bit, opt, reader); former || err != nil {
 				return err
 			}
 			return lanePossible(obj, bit, opt.Size, row)
@@ -239,13 +220,13 @@ func (w *Writer) takeLane(bit int, opt Options, queue shm.UUID, row *rowWords) (
 // laneUsable checks that a lane is this queue's. former says that it is left over from a queue of
 // the same name that was destroyed, and only in the way. While our reader object has its name no
 // newer queue can have it; afterwards the lane may be one of those, and is not to be touched.
-func (w *Writer) laneUsable(obj *shm.Object, bit int, opt Options, queue shm.UUID) (former bool,
+func laneUsable(obj *shm.Object, bit int, opt Options, reader *shm.Object) (former bool,
 	err error) {
-	err = laneBelongs(obj, bit, opt.Size, queue)
+	err = laneBelongs(obj, bit, opt.Size, reader.Header().UUID)
 	if !errors.Is(err, errOtherQueue) {
 		return false, err
 	}
-	linked, err := w.reader.Linked()
+	linked, err := reader.Linked()
 	if err == nil && !linked {
 		err = ErrClosed
 	}
@@ -300,7 +281,7 @@ func (q *Queue) Writer() (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{name: q.name, reader: q.obj, dir: q.dir, own: true}
+	w := &Writer{name: q.name, reader: q.obj, face: q.face, own: true}
 	if err := w.start(q.obj, &q.rows[0], q.words, hints, q.opt, ring.SeqCst); err != nil {
 		return nil, err
 	}
@@ -319,20 +300,11 @@ func (w *Writer) Close() error {
 	if w.own {
 		return nil
 	}
-	gone := w.ringer.Flags()&rowClosed != 0
-	if gone {
-		err = w.obj.Unlink()
-	} else {
-		err = w.obj.Release()
-		if w.ringer.Flags()&rowClosed != 0 && w.obj.Claim(nil) == nil {
-			// Closed between the look and the release: its reader found the lane ours.
-			gone, err = true, w.obj.Unlink()
-		}
-	}
+	last, err := w.door.leave(w.obj, func() bool { return w.ringer.Flags()&rowClosed != 0 })
 	w.unmap()
-	if gone {
+	if last {
 		// The reader left the directory to the last writer.
-		removeHome(w.home, w.name)
+		w.door.vacate()
 	}
 	if err != nil && !removed(err) {
 		return fmt.Errorf("cq: close writer of %q: %w", w.name, err)
@@ -346,5 +318,5 @@ func (w *Writer) unmap() {
 			_ = o.Close()
 		}
 	}
-	_ = w.dir.Close()
+	_ = w.door.close()
 }

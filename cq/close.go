@@ -46,7 +46,7 @@ func (q *Queue) end(op string, last func() error) error {
 	}
 	if err = q.drop(last); op == "close" {
 		// Writers that are still attached keep the directory; the last of them removes it.
-		removeHome(q.home, q.name)
+		q.home.vacate()
 	}
 	if err != nil {
 		return fmt.Errorf("cq: %s %q: %w", op, q.name, err)
@@ -75,7 +75,7 @@ func (q *Queue) drop(last func() error) error {
 		}
 	}
 	q.face.Close()
-	return errors.Join(err, q.obj.Close(), q.dir.Close())
+	return errors.Join(err, q.obj.Close(), q.home.close())
 }
 
 // silence keeps writers from ringing a reader that leaves: nobody would hear them, and the number
@@ -91,14 +91,10 @@ func (q *Queue) silence() {
 	}
 }
 
-// destroy tells writers that the queue is closed and removes its names: lanes that nobody owns, the
-// FIFO, and last the reader object, so that nothing of a new queue of this name is there yet.
+// destroy tells writers that the queue is closed and removes its names.
 func (q *Queue) destroy() error {
 	condemn(q.words, q.rows)
-	for bit := 1; bit < q.opt.rows(); bit++ {
-		removeLane(q.dir, fmt.Sprintf(laneFile, bit))
-	}
-	return errors.Join(removeFIFO(q.dir), q.obj.Unlink())
+	return q.home.destroy(q.obj, q.opt.rows())
 }
 
 // condemn tells those who come that the queue is closed, and writers at their next post.
@@ -237,15 +233,6 @@ func deadLanes(dir *shm.Dir) (lanes []*shm.Object, err error) {
 		}
 	}
 	return lanes, nil
-}
-
-// removeHome removes a queue's directory if it is empty. The caller's own handle on the directory
-// above may be closed by now.
-func removeHome(path, name string) {
-	if d, err := shm.OpenDir(path); err == nil {
-		_ = d.RemoveSub(name)
-		_ = d.Close()
-	}
 }
 
 // tick wakes the user of a descriptor now and then, where a writer's death gives no notice.

@@ -2,7 +2,6 @@ package cq
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 
 	"github.com/shmring/shmring/doorbell"
@@ -145,7 +144,7 @@ func damaged(err error) bool {
 var errOtherQueue = errors.New("lane belongs to an earlier queue of this name")
 
 func (q *Queue) openLaneFile(bit int) (*lane, error) {
-	obj, err := q.dir.Open(fmt.Sprintf(laneFile, bit), shm.ReadOnly)
+	obj, err := q.home.openLane(bit)
 	if err != nil {
 		return nil, err
 	}
@@ -217,7 +216,7 @@ func (q *Queue) watch(l *lane) {
 
 // findLanes makes every lane that exists a candidate: ready bits are hints.
 func (q *Queue) findLanes(always bool) error {
-	stamp, err := q.dir.Stamp()
+	stamp, err := q.home.stamp()
 	if err != nil {
 		return err
 	}

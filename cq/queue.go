@@ -21,8 +21,7 @@ type Queue struct {
 	name  string
 	fid   FID
 	opt   Options
-	home  string   // the directory that holds the queue's
-	dir   *shm.Dir // the queue's own
+	home  home
 	obj   *shm.Object
 	words *queueWords
 	rows  []rowWords
@@ -44,7 +43,7 @@ type Queue struct {
 	broadcast   atomic.Uint64 // grows with every SignalAll
 	redelivered bool          // of what the last Read or Peek returned
 	sliced      atomic.Bool   // some writer's death would not be noticed: wake up now and then
-	stamp       uint64        // of the directory, at the last full look
+	stamp       uint64        // of the home, at the last full look
 
 	holders holders // sets, channels and feeders of this process
 	self    *Writer // on lane 0
@@ -98,7 +97,7 @@ func create(d *shm.Dir, name string, o Options) (*Queue, error) {
 		}
 		return nil, err
 	}
-	return newQueue(d, dir, obj, name, o, true)
+	return newQueue(&dirHome{d.Path(), name, dir}, obj, name, o, true)
 }
 
 // initReader writes what must be there before anybody can see the object: every row is born
@@ -157,7 +156,7 @@ func adopt(d, dir *shm.Dir, name string, want Options) (*Queue, error) {
 		return nil, err
 	}
 	o.Spin, o.Shared, o.UserContext = want.Spin, want.Shared, want.UserContext
-	return newQueue(d, dir, obj, name, o, false)
+	return newQueue(&dirHome{d.Path(), name, dir}, obj, name, o, false)
 }
 
 // readerState refuses a queue that its reader closed.
@@ -217,8 +216,8 @@ func Open(d *shm.Dir, name string, o Options) (*Queue, error) {
 
 // newQueue maps the words of an object that this process owns. If that fails, one that was just
 // made goes again.
-func newQueue(d, dir *shm.Dir, obj *shm.Object, name string, o Options, made bool) (*Queue, error) {
-	q := &Queue{name: name, opt: o, home: d.Path(), dir: dir, obj: obj,
+func newQueue(h home, obj *shm.Object, name string, o Options, made bool) (*Queue, error) {
+	q := &Queue{name: name, opt: o, home: h, obj: obj,
 		spin: doorbell.SpinBudget(o.Spin), lanes: make([]*lane, o.rows()), gone: make(chan struct{})}
 	q.guard.shared = o.Shared
 	err := q.start()
@@ -230,7 +229,7 @@ func newQueue(d, dir *shm.Dir, obj *shm.Object, name string, o Options, made boo
 		return nil, err
 	}
 	_ = q.drop(q.destroy)
-	_ = d.RemoveSub(name)
+	h.vacate()
 	return nil, err
 }
 
@@ -250,10 +249,7 @@ func (q *Queue) start() (err error) {
 		return err
 	}
 	if q.opt.Wait == WaitFD {
-		if err = doorbell.MakeFIFO(q.dir.Path() + "/" + fifoFile); err != nil {
-			return err
-		}
-		if q.face, err = doorbell.NewFace(q.dir.Path() + "/" + fifoFile); err != nil {
+		if q.face, err = q.home.newFace(); err != nil {
 			return err
 		}
 		q.words.face.Store(uint64(q.face.EventFD()) + 1)

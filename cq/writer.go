@@ -11,10 +11,10 @@ import (
 type Writer struct {
 	name   string
 	bit    int
-	obj    *shm.Object // the lane, nil for the reader's own
-	reader *shm.Object // the queue's reader object
-	home   string
-	dir    *shm.Dir
+	obj    *shm.Object    // the lane, nil for the reader's own
+	reader *shm.Object    // the queue's reader object
+	door   door           // nil for the reader's own
+	face   *doorbell.Face // of the reader's own process, on its own lane
 	prod   *ring.Producer[Entry]
 	errs   []errorRecord
 	words  *laneWords

@@ -152,6 +152,15 @@ func OpenFIFO(path string) (int, error) {
 	return fd, nil
 }
 
+// DupFD returns a close-on-exec duplicate of a descriptor that a producer rings, or -1.
+func DupFD(fd int) int {
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	return dup
+}
+
 // CloseFD closes a descriptor that a producer rings.
 func CloseFD(fd int) {
 	if fd >= 0 {

@@ -37,5 +37,8 @@ func MakeFIFO(string) error { return errors.ErrUnsupported }
 // OpenFIFO reports that the system is not supported.
 func OpenFIFO(string) (int, error) { return -1, errors.ErrUnsupported }
 
+// DupFD returns -1.
+func DupFD(int) int { return -1 }
+
 // CloseFD does nothing.
 func CloseFD(int) {}

@@ -1,0 +1,138 @@
+package cq
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+// home is where the objects of a queue live, as its reader needs it: a directory of its own, or
+// nothing but descriptors.
+type home interface {
+	// openLane opens the object of a row's writer for reading. It is fs.ErrNotExist if there is
+	// none, and errOtherQueue if what stands there is not this queue's.
+	openLane(bit int) (*shm.Object, error)
+	// stamp returns a number that changes when a lane comes.
+	stamp() (uint64, error)
+	// newFace makes the reader's descriptors, so that writers can get at one of them.
+	newFace() (*doorbell.Face, error)
+	// destroy removes the names of a queue whose writers have been told. The reader's object is
+	// still ours.
+	destroy(reader *shm.Object, rows int) error
+	// vacate removes what is left when all objects are closed, unless others still use it.
+	vacate()
+	close() error
+}
+
+// door is a writer's way to the objects of a queue.
+type door interface {
+	openReader() (*shm.Object, error)
+	// claimLane returns a lane object that this process owns, and its row.
+	claimLane(reader *shm.Object, rows []rowWords, opt Options) (*shm.Object, int, error)
+	// gone reports whether the queue was destroyed, beyond what its words say.
+	gone(reader *shm.Object) (bool, error)
+	// openFace returns a descriptor that wakes the user of the reader of that generation, or -1.
+	openFace(reader *shm.Object, words *queueWords, generation uint16) int
+	// leave gives the lane back: to the next writer, or to nobody if the queue is closed, which
+	// last then reports.
+	leave(lane *shm.Object, closed func() bool) (last bool, err error)
+	vacate()
+	close() error
+}
+
+// dirHome is the directory of a queue that has a name.
+type dirHome struct {
+	path string // the directory that holds the queue's
+	name string
+	dir  *shm.Dir // the queue's own
+}
+
+func (h *dirHome) openLane(bit int) (*shm.Object, error) {
+	return h.dir.Open(fmt.Sprintf(laneFile, bit), shm.ReadOnly)
+}
+
+func (h *dirHome) stamp() (uint64, error) { return h.dir.Stamp() }
+
+func (h *dirHome) fifo() string { return h.dir.Path() + "/" + fifoFile }
+
+func (h *dirHome) newFace() (*doorbell.Face, error) {
+	if err := doorbell.MakeFIFO(h.fifo()); err != nil {
+		return nil, err
+	}
+	return doorbell.NewFace(h.fifo())
+}
+
+// destroy removes lanes that nobody owns, the FIFO, and last the reader object, so that nothing of
+// a new queue of this name is there yet.
+func (h *dirHome) destroy(reader *shm.Object, rows int) error {
+	for bit := 1; bit < rows; bit++ {
+		removeLane(h.dir, fmt.Sprintf(laneFile, bit))
+	}
+	return errors.Join(removeFIFO(h.dir), reader.Unlink())
+}
+
+// vacate removes the queue's directory if it is empty. The caller's own handle on the directory
+// above may be closed by now.
+func (h *dirHome) vacate() {
+	if d, err := shm.OpenDir(h.path); err == nil {
+		_ = d.RemoveSub(h.name)
+		_ = d.Close()
+	}
+}
+
+func (h *dirHome) close() error { return h.dir.Close() }
+
+func (h *dirHome) openReader() (*shm.Object, error) { return h.dir.Open(readerFile, shm.ReadOnly) }
+
+// gone: whoever destroys a queue closes it first and unlinks then, and does not see a lane that
+// came later.
+func (h *dirHome) gone(reader *shm.Object) (bool, error) {
+	linked, err := reader.Linked()
+	return !linked, err
+}
+
+// openFace gets the reader's own eventfd, or the queue's FIFO where the kernel does not let us
+// have it.
+func (h *dirHome) openFace(reader *shm.Object, words *queueWords, _ uint16) int {
+	if fd := takeEvent(reader, words); fd >= 0 {
+		return fd
+	}
+	fd, err := doorbell.OpenFIFO(h.fifo())
+	if err != nil {
+		return -1
+	}
+	return fd
+}
+
+// takeEvent duplicates the reader's eventfd, or returns -1. The number must be this reader's, not
+// one that its predecessor left; and the reader clears the word before it closes what the number
+// means, so that one which still stands afterwards was the right one.
+func takeEvent(reader *shm.Object, words *queueWords) int {
+	n, owner := words.face.Load(), reader.Owner()
+	if n == 0 || n >= 1<<31 || words.faceGen.Load() != owner.Generation {
+		return -1
+	}
+	fd, err := shm.PidfdGetfd(owner, int(n-1))
+	if err != nil {
+		return -1
+	}
+	if words.face.Load() != n || !doorbell.IsEvent(fd) {
+		doorbell.CloseFD(fd)
+		return -1
+	}
+	return fd
+}
+
+func (h *dirHome) leave(lane *shm.Object, closed func() bool) (last bool, err error) {
+	if closed() {
+		return true, lane.Unlink()
+	}
+	err = lane.Release()
+	if closed() && lane.Claim(nil) == nil {
+		// Closed between the look and the release: its reader found the lane ours.
+		return true, lane.Unlink()
+	}
+	return false, err
+}
