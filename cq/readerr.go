@@ -36,8 +36,16 @@ func (q *Queue) readErr(e *ErrorEntry) error {
 	return nil
 }
 
-// fill bounds what the writer says and copies it.
 func (l *lane) fill(e *ErrorEntry, s *Entry, d *errorRecord) {
+	e.fill(s, d)
+	if l.again() > 0 {
+		e.Flags |= FlagRedelivered
+		e.Redelivered = true
+	}
+}
+
+// fill bounds what the writer says and copies it.
+func (e *ErrorEntry) fill(s *Entry, d *errorRecord) {
 	buf := e.ErrData
 	n := min(d.dataBytes, ErrDataMaxBytes)
 	*e = ErrorEntry{Context: s.Context, Flags: s.Flags, Len: s.Len, Buf: s.Buf, Data: s.Data,
@@ -46,10 +54,6 @@ func (l *lane) fill(e *ErrorEntry, s *Entry, d *errorRecord) {
 	e.ErrData = buf[:copy(buf, d.data[:n])]
 	if s.Meta&MetaNoContext != 0 {
 		e.Flags |= FlagNoContext
-	}
-	if l.again() > 0 {
-		e.Flags |= FlagRedelivered
-		e.Redelivered = true
 	}
 }
 

@@ -1,0 +1,147 @@
+package cq
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// EntryState says how far an entry has come.
+type EntryState uint32
+
+// The states of an entry in its lane.
+const (
+	EntryWaiting  EntryState = iota // published, and not handed to the application
+	EntryPeeked                     // handed out by Peek, and not given back
+	EntryReleased                   // read: it is only still there
+)
+
+func (s EntryState) String() string {
+	switch s {
+	case EntryWaiting:
+		return "waiting"
+	case EntryPeeked:
+		return "peeked"
+	case EntryReleased:
+		return "released"
+	}
+	return "unknown"
+}
+
+// EntrySnapshot is an entry as an outsider found it in its lane.
+type EntrySnapshot struct {
+	Index uint64 // counts the entries of the lane
+	State EntryState
+	Entry Entry
+	Error *ErrorEntry // detail of a failed operation, nil for a completion
+}
+
+// LaneEntries is what an outsider found in one lane, oldest first. With Err set only Row is known.
+type LaneEntries struct {
+	Row     int
+	Own     bool
+	Err     error
+	Writer  shm.Owner
+	First   uint64 // least index that can still be there
+	Tail    uint64 // next index that will be published
+	Entries []EntrySnapshot
+}
+
+// Entries returns the last n entries of every lane, those included that were read and whose place
+// was not used again, but none whose index is below since of its row; a nil since leaves none out.
+// Nothing is consumed and no party notices. An entry that is waiting or peeked is whole. One that
+// was read may just be overwritten: it is left out as soon as that shows, and can only be mixed
+// with its successor while a writer is between filling that and publishing it. Errors are those of
+// [Inspector.Snapshot].
+func (i *Inspector) Entries(n int, since map[int]uint64) ([]LaneEntries, error) {
+	lanes, err := i.entries(n, since)
+	if err != nil {
+		return nil, fmt.Errorf("cq: inspect %q: %w", i.name, err)
+	}
+	return lanes, nil
+}
+
+func (i *Inspector) entries(n int, since map[int]uint64) (out []LaneEntries, err error) {
+	if err := i.refresh(); err != nil {
+		return nil, err
+	}
+	found, err := i.findLanes()
+	if err != nil {
+		return nil, err
+	}
+	mem, err := sectionOf(i.reader, sectRows, 0, i.opt.rows()*rowBytes)
+	if err != nil {
+		return nil, err
+	}
+	rows := overlays[rowWords](mem)
+	found[0] = foundLane{obj: i.reader}
+	for row := range i.opt.rows() {
+		f, ok := found[row]
+		if !ok {
+			continue
+		}
+		l := LaneEntries{Row: row, Own: row == 0}
+		err := f.err
+		if err == nil {
+			fault := shm.Guard(func() { err = i.readEntries(&l, f.obj, &rows[row], n, since[row]) })
+			err = errors.Join(fault, err)
+		}
+		if err != nil {
+			l = LaneEntries{Row: row, Own: row == 0, Err: err}
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+func (i *Inspector) readEntries(l *LaneEntries, obj *shm.Object, r *rowWords, n int,
+	since uint64) error {
+	m, err := laneMemory(obj, l.Row, i.opt.Size)
+	if err != nil {
+		return err
+	}
+	capacity := uint64(i.opt.Size)
+	level, err := readLevel(r, m.words, capacity, obj.Name())
+	if err != nil {
+		return err
+	}
+	l.Writer, l.Tail = obj.Owner(), level.Tail
+	l.First = level.Tail - min(level.Tail, capacity)
+	from := level.Tail - min(level.Tail, capacity, uint64(max(n, 0)))
+	for at := max(from, since); at < level.Tail; at++ {
+		s := EntrySnapshot{Index: at}
+		if !s.copy(&m, at, capacity) {
+			continue
+		}
+		// What the reader had not given back when the copy was complete cannot have changed.
+		if s.State = EntryWaiting; at < r.head.Load() {
+			s.State = EntryReleased
+		} else if at < level.Peeked {
+			s.State = EntryPeeked
+		}
+		l.Entries = append(l.Entries, s)
+	}
+	return nil
+}
+
+// copy takes the entry out of its slot, unless another one is there by now, or was never there: a
+// lane that was removed goes on in a new object at its old index.
+func (s *EntrySnapshot) copy(m *laneMem, at, capacity uint64) bool {
+	k := at & (capacity - 1)
+	s.Entry = loadLine(&m.slots[k])
+	detail := loadLine(&m.errs[k])
+	meta := s.Entry.Meta
+	if meta.Seq() != uint32(at) || loadMeta(&m.slots[k]) != meta || m.words.tail.Load() > at+capacity {
+		return false
+	}
+	switch meta & kindMask {
+	case kindEntry:
+		return true
+	case kindError:
+		s.Error = &ErrorEntry{ErrData: make([]byte, ErrDataMaxBytes)}
+		s.Error.fill(&s.Entry, &detail)
+		return true
+	}
+	return false
+}

@@ -1,0 +1,63 @@
+package cq_test
+
+import (
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+)
+
+func TestParseFlags(t *testing.T) {
+	for text, want := range map[string]cq.Flags{
+		"": 0, "SEND": cq.FlagSend, "send|msg": cq.FlagSend | cq.FlagMsg,
+		"FI_RECV, fi_tagged": cq.FlagRecv | cq.FlagTagged, "0x402": cq.FlagRecv | cq.FlagMsg,
+		"RECV|0x100000000000000": cq.FlagRecv | 1<<56, "redelivered": cq.FlagRedelivered,
+	} {
+		got, err := cq.ParseFlags(text)
+		if err != nil || got != want {
+			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"SENT", "SEND|", "-1", "0xg", "SEND|nope"} {
+		if f, err := cq.ParseFlags(text); text != "SEND|" {
+			wantErr(t, text, err, cq.ErrInvalid, syscall.EINVAL)
+		} else if err != nil || f != cq.FlagSend {
+			t.Errorf("%q: %v, %v", text, f, err)
+		}
+	}
+	// What String prints is read again, whatever the bits.
+	for bit := range 64 {
+		f := cq.Flags(1) << bit
+		if got, err := cq.ParseFlags((f | cq.FlagMsg).String()); err != nil || got != f|cq.FlagMsg {
+			t.Errorf("bit %d: %v, %v", bit, got, err)
+		}
+		if names := f.Names(); len(names) > 1 || len(names) == 1 && names[0] != f.String() {
+			t.Errorf("bit %d: names %v", bit, names)
+		}
+	}
+}
+
+func TestErrnoNames(t *testing.T) {
+	for text, want := range map[string]cq.Errno{
+		"ETRUNC": cq.ETrunc, "fi_eoverrun": cq.EOverrun, "EIO": cq.Errno(syscall.EIO),
+		"EFIREWALLADDR": cq.EFirewallAddr, "5": 5, "0x109": cq.ETrunc, "100000": 100000,
+	} {
+		got, err := cq.ParseErrno(text)
+		if err != nil || got != want {
+			t.Errorf("%q: %d, %v, want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "0", "-5", "ENOPE", "4294967296"} {
+		_, err := cq.ParseErrno(text)
+		wantErr(t, text, err, cq.ErrInvalid)
+	}
+	for e := cq.Errno(-1); e < cq.EFirewallAddr+2; e++ {
+		if name := e.Name(); name != "" {
+			if got, err := cq.ParseErrno(name); err != nil || got.Name() != name {
+				t.Errorf("%d is %s, which is %d, %v", e, name, got, err)
+			}
+		} else if e >= cq.EOther && e <= cq.EFirewallAddr {
+			t.Errorf("%d has no name", e)
+		}
+	}
+}
