@@ -19,6 +19,8 @@ type WriterOptions struct {
 	// Format is the detail that this writer fills in. A queue with a smaller format is
 	// ErrFormat; 0 does not ask.
 	Format Format
+
+	events bool // attach to an event queue
 }
 
 // attachEvery is how often Attach looks for a queue that does not exist yet.
@@ -68,6 +70,9 @@ func (w *Writer) open(o WriterOptions) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := opt.checkKind("attach", w.name, shape{events: o.events}); err != nil {
+		return err
+	}
 	if o.Format > opt.Format {
 		return refuse("attach", w.name, "Format", opt.Format, o.Format, ErrFormat)
 	}
@@ -108,12 +113,12 @@ func (w *Writer) open(o WriterOptions) (err error) {
 
 // start lays the producer over a lane that this process owns, and announces it.
 func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints *doorbell.Hints,
-	opt Options, order ring.Order) error {
-	m, err := laneMemory(obj, w.bit, opt.Size)
+	opt shape, order ring.Order) error {
+	m, err := laneMemory(obj, w.bit, opt)
 	if err != nil {
 		return err
 	}
-	w.words, w.errs, w.policy = m.words, m.errs, opt.Overrun
+	w.words, w.detail, w.policy = m.words, m.detail, opt.Overrun
 	w.lost = w.policy == OverrunQueue && m.words.overrun.Load() != 0
 	at := m.words.tail.Load()
 	w.prod = ring.NewProducer(&m.words.tail, &row.head, m.slots, at, order)
@@ -149,7 +154,7 @@ func (w *Writer) openFace(words *queueWords, generation uint16) int {
 }
 
 // claimLane finds a row that nobody owns. The lock on the lane object is the claim.
-func (h *dirHome) claimLane(reader *shm.Object, rows []rowWords, opt Options) (*shm.Object, int,
+func (h *dirHome) claimLane(reader *shm.Object, rows []rowWords, opt shape) (*shm.Object, int,
 	error) {
 	for bit := 1; bit < opt.rows(); bit++ {
 		if rows[bit].bell.Parked.Load()&rowPoisoned != 0 {
@@ -166,20 +171,20 @@ func (h *dirHome) claimLane(reader *shm.Object, rows []rowWords, opt Options) (*
 	return nil, 0, noLane("attach", h.name, opt)
 }
 
-func noLane(op, name string, opt Options) error {
+func noLane(op, name string, opt shape) error {
 	return &Error{Pkg: pkg, Op: op, Name: name, Field: "lanes", Got: opt.MaxLanes,
 		Err:  ErrLanes,
 		Hint: "detach a writer, or create the queue with a larger MaxLanes"}
 }
 
 // takeLane tries one row: a nil object without error says that somebody has it.
-func (h *dirHome) takeLane(bit int, opt Options, reader *shm.Object, row *rowWords) (*shm.Object,
+func (h *dirHome) takeLane(bit int, opt shape, reader *shm.Object, row *rowWords) (*shm.Object,
 	error) {
 	name, queue := fmt.Sprintf(laneFile, bit), reader.Header().UUID
 	for range 8 {
 		obj, err := h.dir.Open(name, shm.ReadWrite)
 		if errors.Is(err, fs.ErrNotExist) {
-			obj, err = h.dir.Create(name, laneSpec(name, bit, opt.Size, queue),
+			obj, err = h.dir.Create(name, laneSpec(name, bit, opt, queue),
 				func(o *shm.Object) error { return initLane(o, bit, row) })
 			if errors.Is(err, fs.ErrExist) {
 				continue // another writer was faster: see whether it is gone already
@@ -220,9 +225,9 @@ func (h *dirHome) takeLane(bit int, opt Options, reader *shm.Object, row *rowWor
 // laneUsable checks that a lane is this queue's. former says that it is left over from a queue of
 // the same name that was destroyed, and only in the way. While our reader object has its name no
 // newer queue can have it; afterwards the lane may be one of those, and is not to be touched.
-func laneUsable(obj *shm.Object, bit int, opt Options, reader *shm.Object) (former bool,
+func laneUsable(obj *shm.Object, bit int, opt shape, reader *shm.Object) (former bool,
 	err error) {
-	err = laneBelongs(obj, bit, opt.Size, reader.Header().UUID)
+	err = laneBelongs(obj, bit, opt, reader.Header().UUID)
 	if !errors.Is(err, errOtherQueue) {
 		return false, err
 	}

@@ -96,7 +96,7 @@ func placeReader(t *testing.T, d *shm.Dir, spec shm.Spec) string {
 // TestForgedReader has a valid header over impossible attributes and sections.
 func TestForgedReader(t *testing.T) {
 	d := openDir(t)
-	const format, capacity, lanes, overrun, lifetime, wait = 0, 1, 2, 3, 4, 5
+	const format, capacity, lanes, overrun, lifetime, wait, detail = 0, 1, 2, 3, 4, 5, 8
 	attr := func(i int, v uint64) func(*shm.Spec) { return func(s *shm.Spec) { s.Attrs[i] = v } }
 	length := func(i int, bytes uint64) func(*shm.Spec) {
 		return func(s *shm.Spec) {
@@ -112,6 +112,7 @@ func TestForgedReader(t *testing.T) {
 		"lanes 2^40": attr(lanes, 1<<40), "lanes -1": attr(lanes, ^uint64(0)),
 		"overrun 5": attr(overrun, 5), "overrun 2^32": attr(overrun, 1<<32),
 		"lifetime 7": attr(lifetime, 7), "wait 77": attr(wait, 77),
+		"detail 0": attr(detail, 0), "detail 128": attr(detail, 128), "detail -1": attr(detail, ^uint64(0)),
 		"another layout": func(s *shm.Spec) { s.Sections[4].LayoutHash++ },
 		"no sections":    func(s *shm.Spec) { s.Sections = nil },
 	}

@@ -25,13 +25,13 @@ const (
 
 // LaneSpec is the layout of a lane object.
 func LaneSpec(row, capacity int, queue shm.UUID) shm.Spec {
-	return laneSpec("lane", row, capacity, queue)
+	return laneSpec("lane", row, queueShape(Options{Size: capacity}), queue)
 }
 
 // ReaderSpec is the layout of a reader object.
 func ReaderSpec(name string, o Options) (shm.Spec, error) {
 	o, err := o.resolve("create", name)
-	return o.readerSpec(name), err
+	return queueShape(o).readerSpec(name), err
 }
 
 // QueueUUID is what a lane must name to belong to the queue.

@@ -30,7 +30,7 @@ type home interface {
 type door interface {
 	openReader() (*shm.Object, error)
 	// claimLane returns a lane object that this process owns, and its row.
-	claimLane(reader *shm.Object, rows []rowWords, opt Options) (*shm.Object, int, error)
+	claimLane(reader *shm.Object, rows []rowWords, opt shape) (*shm.Object, int, error)
 	// gone reports whether the queue was destroyed, beyond what its words say.
 	gone(reader *shm.Object) (bool, error)
 	// openFace returns a descriptor that wakes the user of the reader of that generation, or -1.

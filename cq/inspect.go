@@ -105,7 +105,7 @@ type Inspector struct {
 	name   string
 	dir    *shm.Dir
 	reader *shm.Object
-	opt    Options
+	opt    shape
 	lanes  map[int]*shm.Object
 	closed bool
 }
@@ -177,7 +177,7 @@ func (i *Inspector) snapshot() (s Snapshot, err error) {
 	}
 	h := i.reader.Header()
 	s = Snapshot{Name: i.name, Path: i.dir.Path(), UUID: h.UUID, ABIMajor: h.ABIMajor,
-		ABIMinor: h.ABIMinor, Options: i.opt, BootID: h.BootID, CreatedMonoNs: h.CreatedMonoNs,
+		ABIMinor: h.ABIMinor, Options: i.opt.Options, BootID: h.BootID, CreatedMonoNs: h.CreatedMonoNs,
 		CreatedRealNs: h.CreatedRealNs, SizeBytes: h.TotalBytes}
 	if s.Life, err = i.reader.Life(); err != nil {
 		return s, err
@@ -262,7 +262,7 @@ func (i *Inspector) findLane(row int, file string) (*shm.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := laneBelongs(obj, row, i.opt.Size, i.reader.Header().UUID); err != nil {
+	if err := laneBelongs(obj, row, i.opt, i.reader.Header().UUID); err != nil {
 		_ = obj.Close()
 		return nil, err
 	}

@@ -97,7 +97,7 @@ func (i *Inspector) entries(n int, since map[int]uint64) (out []LaneEntries, err
 
 func (i *Inspector) readEntries(l *LaneEntries, obj *shm.Object, r *rowWords, n int,
 	since uint64) error {
-	m, err := laneMemory(obj, l.Row, i.opt.Size)
+	m, err := laneMemory(obj, l.Row, i.opt)
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (i *Inspector) readEntries(l *LaneEntries, obj *shm.Object, r *rowWords, n 
 func (s *EntrySnapshot) copy(m *laneMem, at, capacity uint64) bool {
 	k := at & (capacity - 1)
 	s.Entry = loadLine(&m.slots[k])
-	detail := loadLine(&m.errs[k])
+	detail := loadLine(m.detail.record(at))
 	meta := s.Entry.Meta
 	if meta.Seq() != uint32(at) || loadMeta(&m.slots[k]) != meta || m.words.tail.Load() > at+capacity {
 		return false

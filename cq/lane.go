@@ -14,7 +14,7 @@ type lane struct {
 	bit    int
 	obj    *shm.Object // mapped read-only; nil for the reader's own lane
 	cons   *ring.Consumer[Entry]
-	errs   []errorRecord
+	detail details
 	row    *rowWords
 	words  *laneWords
 	peeked uint64 // private copy of what the row says
@@ -57,11 +57,11 @@ func (l *lane) config(capacity uint64) doorbell.LaneConfig {
 // mapLane lays the structures of a lane over the object that holds it. Nothing in it is trusted:
 // geometry comes from the header that was checked when the object was opened.
 func (q *Queue) mapLane(obj *shm.Object, bit int) (*lane, error) {
-	m, err := laneMemory(obj, bit, q.opt.Size)
+	m, err := laneMemory(obj, bit, q.opt)
 	if err != nil {
 		return nil, err
 	}
-	l := &lane{bit: bit, row: &q.rows[bit], words: m.words, errs: m.errs}
+	l := &lane{bit: bit, row: &q.rows[bit], words: m.words, detail: m.detail}
 	head, peeked := l.row.head.Load(), l.row.peeked.Load()
 	if peeked-head > uint64(q.opt.Size) {
 		peeked = head // nothing was handed out, or the row is broken: mark nothing
@@ -72,12 +72,12 @@ func (q *Queue) mapLane(obj *shm.Object, bit int) (*lane, error) {
 }
 
 type laneMem struct {
-	words *laneWords
-	slots []Entry
-	errs  []errorRecord
+	words  *laneWords
+	slots  []Entry
+	detail details
 }
 
-func laneMemory(obj *shm.Object, bit, capacity int) (laneMem, error) {
+func laneMemory(obj *shm.Object, bit int, o shape) (laneMem, error) {
 	var m laneMem
 	var err error
 	if m.words, err = wordsOf[laneWords](obj, sectLane, uint32(bit)); err != nil {
@@ -90,15 +90,11 @@ func laneMemory(obj *shm.Object, bit, capacity int) (laneMem, error) {
 	if m.slots, err = ring.Slots[Entry](mem); err != nil {
 		return m, err
 	}
-	mem, _, err = obj.Section(sectErrors, uint32(bit))
-	if err != nil {
-		return m, err
+	if len(m.slots) != o.Size {
+		return m, refuse("map lane", obj.Name(), "capacity", len(m.slots), o.Size, ErrCorrupt)
 	}
-	m.errs = overlays[errorRecord](mem)
-	if len(m.slots) != capacity || len(m.errs) != capacity {
-		return m, refuse("map lane", obj.Name(), "capacity", len(m.slots), capacity, ErrCorrupt)
-	}
-	return m, nil
+	m.detail, err = detailsOf(obj, bit, o)
+	return m, err
 }
 
 // openLane is the bell's question for a lane that was marked and is not mapped.
@@ -148,7 +144,7 @@ func (q *Queue) openLaneFile(bit int) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = laneBelongs(obj, bit, q.opt.Size, q.obj.Header().UUID); err == nil {
+	if err = laneBelongs(obj, bit, q.opt, q.obj.Header().UUID); err == nil {
 		var l *lane
 		if l, err = q.mapLane(obj, bit); err == nil {
 			l.obj = obj
@@ -160,7 +156,7 @@ func (q *Queue) openLaneFile(bit int) (*lane, error) {
 }
 
 // laneBelongs checks that a lane object is the one that this row of this queue should have.
-func laneBelongs(obj *shm.Object, bit, capacity int, queue shm.UUID) error {
+func laneBelongs(obj *shm.Object, bit int, o shape, queue shm.UUID) error {
 	h := obj.Header()
 	if h.Kind != shm.KindLane {
 		return refuse("open lane", obj.Name(), "kind", h.Kind, shm.KindLane, shm.ErrKind)
@@ -169,12 +165,12 @@ func laneBelongs(obj *shm.Object, bit, capacity int, queue shm.UUID) error {
 	if h.Attrs[attrLaneQueueHigh] != high || h.Attrs[attrLaneQueueLow] != low {
 		return errOtherQueue
 	}
-	if h.Attrs[attrLaneRow] != uint64(bit) || h.Attrs[attrLaneCapacity] != uint64(capacity) {
+	if h.Attrs[attrLaneRow] != uint64(bit) || h.Attrs[attrLaneCapacity] != uint64(o.Size) {
 		return refuse("open lane", obj.Name(), "row and capacity",
-			[2]uint64{h.Attrs[attrLaneRow], h.Attrs[attrLaneCapacity]}, [2]int{bit, capacity},
+			[2]uint64{h.Attrs[attrLaneRow], h.Attrs[attrLaneCapacity]}, [2]int{bit, o.Size},
 			ErrCorrupt)
 	}
-	return hasSections("open lane", obj.Name(), h, laneSpec("", bit, capacity, queue))
+	return hasSections("open lane", obj.Name(), h, laneSpec("", bit, o, queue))
 }
 
 // laneMarked is called for each parked lane whose ready bit was taken: another writer may have

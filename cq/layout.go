@@ -10,7 +10,7 @@ const (
 	sectHints                                 // producer-written: see package doorbell
 	sectLane                                  // writer-written words of a lane
 	sectSlots                                 // entries
-	sectErrors                                // error detail, parallel to the entries
+	sectErrors                                // detail records, parallel to the entries
 )
 
 // Attributes of a reader object: fixed at creation, under the header's checksum.
@@ -23,6 +23,7 @@ const (
 	attrWait
 	attrReaderPays
 	attrTrust
+	attrDetailBytes
 )
 
 // Attributes of a lane object.

@@ -146,44 +146,46 @@ func (o Options) resolve(op, name string) (Options, error) {
 // rows is the number of lanes with the reader's own.
 func (o Options) rows() int { return o.MaxLanes + 1 }
 
-func laneSections(id uint32, capacity int) []shm.Section {
+func laneSections(id uint32, o shape) []shm.Section {
+	capacity, stride := uint64(o.Size), uint64(o.detailBytes)
 	return []shm.Section{
 		{Kind: sectLane, ID: id, Length: laneBytes, ElemSize: laneBytes, Capacity: 1,
 			LayoutHash: layoutVersion},
-		{Kind: sectSlots, ID: id, Length: uint64(capacity) * slotBytes, ElemSize: slotBytes,
-			Capacity: uint64(capacity), LayoutHash: layoutVersion},
-		{Kind: sectErrors, ID: id, Length: uint64(capacity) * errorBytes, ElemSize: errorBytes,
-			Capacity: uint64(capacity), LayoutHash: layoutVersion},
+		{Kind: sectSlots, ID: id, Length: capacity * slotBytes, ElemSize: slotBytes,
+			Capacity: capacity, LayoutHash: layoutVersion},
+		{Kind: sectErrors, ID: id, Length: capacity * stride, ElemSize: stride,
+			Capacity: capacity, LayoutHash: layoutVersion},
 	}
 }
 
-func (o Options) readerSpec(name string) shm.Spec {
+func (o shape) readerSpec(name string) shm.Spec {
 	rows := o.rows()
-	s := shm.Spec{Kind: shm.KindQueue, Name: name, Sections: append([]shm.Section{
+	s := shm.Spec{Kind: o.kind(), Name: name, Sections: append([]shm.Section{
 		{Kind: sectQueue, Length: queueBytes, ElemSize: queueBytes, Capacity: 1,
 			LayoutHash: layoutVersion},
 		{Kind: sectRows, Length: uint64(rows) * rowBytes, ElemSize: rowBytes,
 			Capacity: uint64(rows), LayoutHash: layoutVersion},
 		{Kind: sectHints, Length: doorbell.HintsBytes(rows),
 			ElemSize: doorbell.HintsBytes(rows), Capacity: 1, LayoutHash: layoutVersion},
-	}, laneSections(0, o.Size)...)}
+	}, laneSections(0, o)...)}
 	s.Attrs[attrFormat] = uint64(o.Format)
 	s.Attrs[attrCapacity] = uint64(o.Size)
 	s.Attrs[attrLanes] = uint64(rows)
 	s.Attrs[attrOverrun] = uint64(o.Overrun)
 	s.Attrs[attrLifetime] = uint64(o.Lifetime)
 	s.Attrs[attrWait] = uint64(o.Wait)
+	s.Attrs[attrDetailBytes] = uint64(o.detailBytes)
 	if !o.WritersPay {
 		s.Attrs[attrReaderPays] = 1
 	}
 	return s
 }
 
-func laneSpec(name string, row, capacity int, queue shm.UUID) shm.Spec {
+func laneSpec(name string, row int, o shape, queue shm.UUID) shm.Spec {
 	s := shm.Spec{Kind: shm.KindLane, Name: name,
-		Sections: laneSections(uint32(row), capacity)}
+		Sections: laneSections(uint32(row), o)}
 	s.Attrs[attrLaneRow] = uint64(row)
-	s.Attrs[attrLaneCapacity] = uint64(capacity)
+	s.Attrs[attrLaneCapacity] = uint64(o.Size)
 	s.Attrs[attrLaneQueueHigh], s.Attrs[attrLaneQueueLow] = uuidWords(queue)
 	return s
 }
@@ -197,22 +199,23 @@ func uuidWords(u shm.UUID) (high, low uint64) {
 }
 
 // stored returns the options that a reader object was created with, bounded: they index memory.
-func stored(op, name string, h shm.Header) (Options, error) {
-	if h.Kind != shm.KindQueue {
-		return Options{}, refuse(op, name, "kind", h.Kind, shm.KindQueue, shm.ErrKind)
+func stored(op, name string, h shm.Header) (shape, error) {
+	if h.Kind != shm.KindQueue && h.Kind != shm.KindEvents {
+		return shape{}, refuse(op, name, "kind", h.Kind, shm.KindQueue, shm.ErrKind)
 	}
-	o := Options{
+	o := shape{Options: Options{
 		Format: Format(h.Attrs[attrFormat]), Size: int(h.Attrs[attrCapacity]),
 		MaxLanes: int(h.Attrs[attrLanes]) - 1, Overrun: Overrun(h.Attrs[attrOverrun]),
 		Lifetime: Lifetime(h.Attrs[attrLifetime]), Wait: WaitObject(h.Attrs[attrWait]),
 		WritersPay: h.Attrs[attrReaderPays] == 0,
-	}
+	}, detailBytes: int(min(h.Attrs[attrDetailBytes], maxDetailBytes+1))}
+	o.events = h.Kind == shm.KindEvents
 	if o.MaxLanes < 1 || o.Size < 1 {
 		return o, refuse(op, name, "attributes", h.Attrs, "at least one lane and slot", ErrCorrupt)
 	}
-	r, err := o.resolve(op, name)
+	r, err := o.Options.resolve(op, name)
 	want := o.readerSpec(name)
-	if err != nil || r != o || h.Attrs != want.Attrs {
+	if err != nil || r != o.Options || !o.detailPossible() || h.Attrs != want.Attrs {
 		return o, refuse(op, name, "attributes", h.Attrs, "what Create writes", ErrCorrupt)
 	}
 	return o, hasSections(op, name, h, want)
@@ -242,10 +245,14 @@ func Plan(o Options, writers int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+	return plan(queueShape(o), writers)
+}
+
+func plan(o shape, writers int) (uint64, error) {
 	total, err := shm.Plan(o.readerSpec("plan"))
 	if err != nil {
 		return 0, err
 	}
-	lane, err := shm.Plan(laneSpec("plan", 1, o.Size, shm.UUID{}))
+	lane, err := shm.Plan(laneSpec("plan", 1, o, shm.UUID{}))
 	return total + lane*uint64(writers), err
 }

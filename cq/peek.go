@@ -73,7 +73,7 @@ func (q *Queue) peek(n int) ([]Entry, error) {
 // handed out is written to the row before it leaves, so that a successor can mark it.
 func (q *Queue) peekLane(l *lane, n int) (es []Entry, stop bool) {
 	left := l.marked - l.peeked
-	again := left != 0 && left <= uint64(len(l.errs))
+	again := left != 0 && left <= uint64(l.cons.Cap())
 	if again {
 		n = int(min(uint64(n), left))
 	}

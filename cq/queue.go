@@ -20,7 +20,7 @@ import (
 type Queue struct {
 	name  string
 	fid   FID
-	opt   Options
+	opt   shape
 	home  home
 	obj   *shm.Object
 	words *queueWords
@@ -62,10 +62,14 @@ func Create(d *shm.Dir, name string, o Options) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
+	return createShape(d, name, queueShape(o))
+}
+
+// createShape makes a queue of either kind. Its options are resolved.
+func createShape(d *shm.Dir, name string, o shape) (q *Queue, err error) {
 	if doorbell.Barrier() != nil {
 		o.WritersPay = true
 	}
-	var q *Queue
 	for range 16 {
 		// The last party of an earlier queue may be removing the directory.
 		if q, err = create(d, name, o); !errors.Is(err, fs.ErrNotExist) {
@@ -78,7 +82,7 @@ func Create(d *shm.Dir, name string, o Options) (*Queue, error) {
 	return q, nil
 }
 
-func create(d *shm.Dir, name string, o Options) (*Queue, error) {
+func create(d *shm.Dir, name string, o shape) (*Queue, error) {
 	dir, err := d.Sub(name, true)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -123,6 +127,11 @@ func initReader(obj *shm.Object) error {
 // (Spin, Shared and UserContext are this reader's own). What the previous reader had been handed
 // and not released comes again, marked FlagRedelivered.
 func Adopt(d *shm.Dir, name string, want Options) (*Queue, error) {
+	return adoptShape(d, name, queueShape(want))
+}
+
+// adoptShape adopts a queue of either kind.
+func adoptShape(d *shm.Dir, name string, want shape) (*Queue, error) {
 	dir, err := d.Sub(name, false)
 	if err != nil {
 		return nil, failed("adopt", name, err)
@@ -135,12 +144,15 @@ func Adopt(d *shm.Dir, name string, want Options) (*Queue, error) {
 	return q, nil
 }
 
-func adopt(d, dir *shm.Dir, name string, want Options) (*Queue, error) {
+func adopt(d, dir *shm.Dir, name string, want shape) (*Queue, error) {
 	obj, err := dir.Open(readerFile, shm.ReadWrite)
 	if err != nil {
 		return nil, err
 	}
 	o, err := stored("adopt", name, obj.Header())
+	if err == nil {
+		err = o.checkKind("adopt", name, want)
+	}
 	if err == nil {
 		err = want.agrees(o, name)
 	}
@@ -173,14 +185,14 @@ func readerState(obj *shm.Object, name string) error {
 }
 
 // agrees checks what a reader asks for against what the queue is.
-func (o Options) agrees(have Options, name string) error {
+func (o shape) agrees(have shape, name string) error {
 	check := func(field string, want, got uint64) error {
 		if want != 0 && want != got {
 			return refuse("adopt", name, field, got, want, ErrInvalid)
 		}
 		return nil
 	}
-	asked, err := o.resolve("adopt", name)
+	asked, err := o.Options.resolve("adopt", name)
 	if err != nil {
 		return err
 	}
@@ -195,17 +207,24 @@ func (o Options) agrees(have Options, name string) error {
 		check("MaxLanes", uint64(o.MaxLanes), uint64(have.MaxLanes)),
 		check("Overrun", uint64(o.Overrun), uint64(have.Overrun)),
 		check("Lifetime", uint64(o.Lifetime), uint64(have.Lifetime)),
-		check("Wait", uint64(o.Wait), uint64(have.Wait)))
+		check("Wait", uint64(o.Wait), uint64(have.Wait)),
+		check("DataMaxBytes", uint64(o.detailBytes), uint64(have.detailBytes)))
 }
 
 // Open adopts the queue if it exists, and creates it if not.
 func Open(d *shm.Dir, name string, o Options) (*Queue, error) {
+	return openEither(name, func() (*Queue, error) { return Adopt(d, name, o) },
+		func() (*Queue, error) { return Create(d, name, o) })
+}
+
+// openEither adopts or creates, whichever is possible, though others do the same at once.
+func openEither[Q any](name string, adopt, create func() (*Q, error)) (*Q, error) {
 	for range 16 {
-		q, err := Adopt(d, name, o)
+		q, err := adopt()
 		if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrClosed) {
 			return q, err
 		}
-		q, err = Create(d, name, o)
+		q, err = create()
 		if err == nil || !errors.Is(err, fs.ErrExist) {
 			return q, err
 		}
@@ -216,7 +235,7 @@ func Open(d *shm.Dir, name string, o Options) (*Queue, error) {
 
 // newQueue maps the words of an object that this process owns. If that fails, one that was just
 // made goes again.
-func newQueue(h home, obj *shm.Object, name string, o Options, made bool) (*Queue, error) {
+func newQueue(h home, obj *shm.Object, name string, o shape, made bool) (*Queue, error) {
 	q := &Queue{name: name, opt: o, home: h, obj: obj,
 		spin: doorbell.SpinBudget(o.Spin), lanes: make([]*lane, o.rows()), gone: make(chan struct{})}
 	q.guard.shared = o.Shared
@@ -257,7 +276,7 @@ func (q *Queue) start() (err error) {
 		q.words.face.Store(0)
 	}
 	generation := q.obj.Generation()
-	q.fid = objectFID(FIDQueue, q.obj)
+	q.fid = objectFID(q.opt.fidKind(), q.obj)
 	q.words.faceGen.Store(generation)
 	q.words.bell.generation.Store(0) // the predecessor's is no use
 	q.bell = doorbell.NewBell(doorbell.Config{Arm: &q.words.arm, Hints: hints,
@@ -286,7 +305,7 @@ func (q *Queue) start() (err error) {
 func (q *Queue) Name() string { return q.name }
 
 // Options returns how the queue was created, with what was left open filled in.
-func (q *Queue) Options() Options { return q.opt }
+func (q *Queue) Options() Options { return q.opt.Options }
 
 // UserContext returns Options.UserContext.
 func (q *Queue) UserContext() any { return q.opt.UserContext }

@@ -188,7 +188,7 @@ func takeLane[T Readable](q *Queue, l *lane, dst []T, src []Addr) (n int, more, 
 
 // again returns how many entries from the head on an earlier reader may have seen.
 func (l *lane) again() uint64 {
-	if left := l.marked - l.cons.Head(); left <= uint64(len(l.errs)) {
+	if left := l.marked - l.cons.Head(); left <= uint64(l.cons.Cap()) {
 		return left
 	}
 	return 0

@@ -28,8 +28,7 @@ func (q *Queue) readErr(e *ErrorEntry) error {
 		return ErrAgain
 	}
 	s := a[0]
-	i := l.cons.Head() & uint64(len(l.errs)-1)
-	detail := l.errs[i] // copied once; everything below looks at the copy
+	detail := *l.detail.record(l.cons.Head()) // copied once; everything below looks at the copy
 	l.fill(e, &s, &detail)
 	q.errLane = nil
 	l.release(1)

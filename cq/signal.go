@@ -41,7 +41,7 @@ func SignalQueue(d *shm.Dir, name string) error {
 
 // signalFrom does to the reader what Bell.Signal does inside its process. Of the reader's object
 // only the hints are mapped for writing, as for a writer.
-func signalFrom(door door, obj *shm.Object, o Options) error {
+func signalFrom(door door, obj *shm.Object, o shape) error {
 	words, err := wordsOf[queueWords](obj, sectQueue, 0)
 	if err != nil {
 		return err

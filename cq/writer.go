@@ -16,7 +16,7 @@ type Writer struct {
 	door   door           // nil for the reader's own
 	face   *doorbell.Face // of the reader's own process, on its own lane
 	prod   *ring.Producer[Entry]
-	errs   []errorRecord
+	detail details
 	words  *laneWords
 	ringer *doorbell.Ringer
 	guard  guard
@@ -207,7 +207,7 @@ func (w *Writer) fillError(slot *Entry, e *ErrorEntry) {
 		slot.Flags &^= FlagNoContext
 		slot.Meta = MetaNoContext
 	}
-	d := &w.errs[w.prod.Tail()&uint64(len(w.errs)-1)]
+	d := w.detail.record(w.prod.Tail())
 	*d = errorRecord{overrunBytes: e.OverrunBytes, err: int32(e.Err), provErrno: e.ProvErrno}
 	d.dataBytes = uint64(copy(d.data[:], e.ErrData))
 }

@@ -18,6 +18,7 @@ const (
 	KindBell   Kind = 3 // the wake-up hints of one reading process
 	KindRegion Kind = 4 // memory that others read in place
 	KindUMEM   Kind = 5 // a region that a network device fills
+	KindEvents Kind = 6 // what the reader of an event queue writes
 )
 
 // String returns the lower-case name of the kind.
@@ -33,6 +34,8 @@ func (k Kind) String() string {
 		return "region"
 	case KindUMEM:
 		return "umem"
+	case KindEvents:
+		return "events"
 	}
 	return fmt.Sprintf("kind %d", uint32(k))
 }
