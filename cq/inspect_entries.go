@@ -145,3 +145,11 @@ func (s *EntrySnapshot) copy(m *laneMem, at, capacity uint64) bool {
 	}
 	return false
 }
+
+// UUID returns which queue of that name was looked at last: one that takes its place has another.
+func (i *Inspector) UUID() shm.UUID {
+	if i.reader == nil {
+		return shm.UUID{}
+	}
+	return i.reader.Header().UUID
+}

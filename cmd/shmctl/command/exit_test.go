@@ -9,6 +9,13 @@ func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{"lss"}, {"show"}, {"ls", "--nope"}, {"ls", "-o", "xml"}, {"show", "x", "-o", "yaml"},
 		{"ls", "-w=never"}, {"ls", "-w=-1s"}, {"ls", "-w=0s"}, {"ls", "[a"}, {"version", "x"},
+		{"tail"}, {"tail", "a", "b"}, {"tail", "a", "-n", "-1"}, {"tail", "a", "--interval", "0s"},
+		{"signal"}, {"post"}, {"post", "a", "--flags", "SENT"}, {"post", "a", "--context", "x"},
+		{"post", "a", "--len=-1"}, {"post", "a", "--tag", "y"}, {"post", "a", "--src", "z"},
+		{"post", "a", "--error", "ENOPE"}, {"post", "a", "--error-data", "00"},
+		{"post", "a", "--error", "EIO", "--error-data", "0"}, {"post", "a", "--count", "0"},
+		{"post", "a", "--error", "EIO", "--solicited"}, {"post", "a", "--buf", "70000+1"},
+		{"post", "a", "--error", "EIO", "--error-data", strings.Repeat("00", 41)},
 		{"bench", "moon"}, {"bench", "--pairs=-1"}, {"bench", "--cpus=1"}, {"version", "-o", "x"},
 	} {
 		r := run(t, args...)
@@ -64,7 +71,7 @@ func TestVersion(t *testing.T) {
 
 func TestWantsJSON(t *testing.T) {
 	for args, want := range map[string]bool{"": false, "ls -j": true, "ls -o json": true,
-		"ls -ojson": true, "ls --output=json": true, "ls --json": true, "ls -Hj x": true,
+		"ls -ojson": true, "ls --output=json": true, "ls --json": true, "ls -Hj x": true, "tail -fj": true,
 		"ls -wjn": true, "ls -w": false, "ls -H": false, "ls -": false, "ls --js": false, "ls -o table": false,
 		"show json": false, "show -- -j": false, "ls -o": false} {
 		if got := wantsJSON(strings.Fields(args)); got != want {

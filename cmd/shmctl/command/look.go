@@ -125,12 +125,7 @@ func (l *look) failed(d *shm.Dir, name string, err error) error {
 	p := ctl.NewProblem(err)
 	// What the system did not find is a name; a queue that is being destroyed says so itself.
 	if errors.Is(err, syscall.ENOENT) {
-		hint := "shmctl ls"
-		if l.dir != "" {
-			hint += " --dir " + l.dir
-		}
-		hint += " lists the queues that there are"
-		p.Hint = &hint
+		p.Hint = new(listHint(l.dir))
 		p.Message = "no queue of that name in " + d.Path()
 	}
 	return &opError{op: l.op, name: name, problem: p}
@@ -214,11 +209,5 @@ func (l *look) frame(w io.Writer, s *screen, queues []ctl.Queue, failed []error,
 
 // complete offers the names of queues.
 func (l *look) complete(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	src := &source{path: l.dir}
-	defer src.close()
-	if src.refresh() != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	names, _ := src.monitor.Names()
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return queueNames(l.dir), cobra.ShellCompDirectiveNoFileComp
 }

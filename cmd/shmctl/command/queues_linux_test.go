@@ -219,12 +219,22 @@ func TestLookingChangesNothing(t *testing.T) {
 	ok(t, "ls", "-j")
 	ok(t, "show", "orders", "fills", "idle", "-j")
 	run(t, "show", "*")
+	for _, name := range []string{"orders", "fills", "idle"} {
+		ok(t, "tail", name)
+		ok(t, "tail", name, "-n", "100", "-j")
+	}
+	run(t, "tail", "damaged")
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
 	defer cancel()
 	for _, format := range []string{"table", "json"} {
 		if r := runContext(t, ctx, "ls", "-w=5ms", "-o", format); r.code != 0 {
 			t.Errorf("watch: exit %d, %s", r.code, r.stderr)
 		}
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 60*time.Millisecond)
+	defer cancel()
+	if r := runContext(t, ctx, "tail", "orders", "-f", "--interval=5ms"); r.code != 0 {
+		t.Errorf("follow: exit %d, %s", r.code, r.stderr)
 	}
 	if diff := cmp.Diff(before, state(t, d.Path())); diff != "" {
 		t.Errorf("looking changed (-before +after):\n%s", diff)

@@ -11,7 +11,8 @@ import (
 )
 
 const rootLong = `shmctl looks at completion queues in shared memory while they are in use, without
-changing a byte of them.
+changing a byte of them: ls, show and tail. post and signal act on one, as any process of its user
+can.
 
 Queues live in a directory of files: --dir, or else $` + shm.EnvDir + `, or else
 /dev/shm/shmring-UID. Results go to standard output, everything else to standard error.
@@ -44,7 +45,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 	}
-	root.AddCommand(newList(), newShow(), newDemo(), newBench(), newVersion())
+	root.AddCommand(newList(), newShow(), newTail(), newPost(), newSignal(), newDemo(), newBench(), newVersion())
 	return root
 }
 

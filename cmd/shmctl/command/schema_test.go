@@ -25,7 +25,9 @@ func TestSchemaKeys(t *testing.T) {
 	}
 	for def, v := range map[string]any{"queue": ctl.Queue{}, "lane": ctl.Lane{},
 		"process": ctl.Process{}, "bell": ctl.Bell{}, "rates": ctl.Rates{},
-		"problem": ctl.Problem{}, "version": versionInfo{}} {
+		"problem": ctl.Problem{}, "version": versionInfo{}, "tail": ctl.Tail{},
+		"laneTail": ctl.LaneTail{}, "entry": ctl.Entry{}, "failure": ctl.Failure{},
+		"post": postResult{}, "signal": signalResult{}} {
 		d := doc.Defs[def]
 		want := keysOf(t, reflect.TypeOf(v))
 		slices.Sort(want)
@@ -61,7 +63,9 @@ func TestSchemaRefuses(t *testing.T) {
 	s := schema(t)
 	for _, text := range []string{`{}`, `{"schema":"shmctl/1"}`, `{"schema":"shmctl/2","queues":[]}`,
 		`{"schema":"shmctl/1","queues":[{"name":"a"}]}`, `{"schema":"shmctl/1","error":{"code":0}}`,
-		`{"schema":"shmctl/1","bench":{}}`} {
+		`{"schema":"shmctl/1","bench":{}}`,
+		`{"schema":"shmctl/1","tail":{"queue":"a"}}`, `{"schema":"shmctl/1","post":{"queue":"a"}}`,
+		`{"schema":"shmctl/1","signal":{}}`} {
 		var v any
 		if err := json.Unmarshal([]byte(text), &v); err != nil {
 			t.Fatal(err)

@@ -1,0 +1,297 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/shm"
+)
+
+// createQueue makes a queue that the test reads.
+func createQueue(t testing.TB, d *shm.Dir, name string, o cq.Options) *cq.Queue {
+	t.Helper()
+	q, err := cq.Create(d, name, o)
+	must(t, err)
+	t.Cleanup(func() { _ = q.Close() })
+	return q
+}
+
+func tailOf(t testing.TB, text string) ctl.Tail {
+	t.Helper()
+	valid(t, text)
+	var v struct{ Tail ctl.Tail }
+	must(t, json.Unmarshal([]byte(text), &v))
+	return v.Tail
+}
+
+// TestPostIsRead: what was said on the command line arrives, and tail shows it before and after.
+func TestPostIsRead(t *testing.T) {
+	d := newDir(t)
+	q := createQueue(t, d, "orders", cq.Options{Size: 8})
+	text := ok(t, "post", "orders", "-c", "7", "--flags", "recv|FI_TAGGED", "--len", "64", "--tag",
+		"0x2a", "--data", "0b101", "--src", "3", "--buf", "16+0x1000", "--solicited")
+	if text != "orders: posted 1, lane 1, index 0\n" {
+		t.Error(text)
+	}
+	text = ok(t, "post", "orders", "--error", "etrunc", "--context", "8", "--prov-errno=-4",
+		"--overrun-bytes", "12", "--error-data", "776879", "--flags", "RECV", "-j")
+	valid(t, text)
+	if !strings.Contains(text, `"index":1`) {
+		t.Error(text)
+	}
+	ok(t, "post", "orders", "--count", "2")
+
+	entries := tailOf(t, ok(t, "tail", "orders", "-j")).Lanes[1].Entries
+	want := []ctl.Entry{
+		{Index: 0, State: "waiting", Context: new(uint64(7)), Flags: []string{"TAGGED", "RECV"},
+			FlagBits: 0x408, Len: 64, Tag: 42, Data: 5, Src: new(uint64(3)), Solicited: true,
+			Buf: &ctl.Place{Region: 16, Offset: 0x1000}},
+		{Index: 1, State: "waiting", Context: new(uint64(8)), Flags: []string{"RECV"},
+			FlagBits: 0x400, Failure: &ctl.Failure{Errno: 265, Name: new("ETRUNC"),
+				Message: "truncation", ProvErrno: -4, OverrunBytes: 12, Data: "776879"}},
+		{Index: 2, State: "waiting", Flags: []string{}}, {Index: 3, State: "waiting", Flags: []string{}},
+	}
+	if diff := cmp.Diff(want, entries); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	dst := make([]cq.Tagged, 4)
+	n, err := cq.Read(q, dst)
+	if err != nil || n != 1 || dst[0].Context != 7 || dst[0].Tag != 42 || dst[0].Data != 5 ||
+		dst[0].Buf != shm.MakeRef(16, 0x1000) || dst[0].Flags != cq.FlagRecv|cq.FlagTagged {
+		t.Errorf("%d, %v, %+v", n, err, dst[0])
+	}
+	var e cq.ErrorEntry
+	must(t, q.ReadErr(&e))
+	if e.Err != cq.ETrunc || e.Context != 8 || e.ProvErrno != -4 || e.OverrunBytes != 12 {
+		t.Errorf("%+v", e)
+	}
+	es, err := q.Peek(1)
+	must(t, err)
+	var states []string
+	for _, e := range tailOf(t, ok(t, "tail", "orders", "-n", "3", "-j")).Lanes[1].Entries {
+		states = append(states, e.State)
+	}
+	if !slices.Equal(states, []string{"released", "peeked", "waiting"}) {
+		t.Error(states)
+	}
+	must(t, q.Release(len(es)))
+	if text = ok(t, "tail", "orders"); !strings.HasPrefix(text, "LANE") ||
+		!strings.Contains(text, "TAGGED|RECV") || !strings.Contains(text,
+		"ETRUNC: truncation (provider -4), 12 bytes did not fit, detail 776879") ||
+		!strings.Contains(text, "16+0x1000") || !strings.Contains(text, "solicited") {
+		t.Errorf("tail:\n%s", text)
+	}
+	if text = ok(t, "tail", "orders", "-n", "0"); strings.Count(text, "\n") != 1 {
+		t.Errorf("tail -n 0:\n%s", text)
+	}
+}
+
+func TestPostRefused(t *testing.T) {
+	d := newDir(t)
+	createQueue(t, d, "small", cq.Options{Size: 4, MaxLanes: 1})
+	createQueue(t, d, "lossy", cq.Options{Size: 4, Overrun: cq.OverrunQueue})
+	taken := createQueue(t, d, "taken", cq.Options{Size: 4, MaxLanes: 1})
+	w, err := cq.Attach(t.Context(), d, "taken", cq.WriterOptions{})
+	must(t, err)
+	for _, c := range []struct {
+		args, out, hint string
+		code            int
+	}{
+		{"post small --count 6", "posted 4", "its reader is behind: shmctl show small", 1},
+		{"post small --wait 20ms", "", "its reader is behind", 1},
+		{"post lossy --count 6", "posted 4", "larger one", 1},
+		{"post taken", "", "MaxLanes", 1}, {"post nope", "", "shmctl ls lists", 3},
+		{"post nope --wait 20ms", "", "shmctl ls lists", 3}, {"post a/b", "", "slash", 2},
+		{"post x --dir /nonexistent", "", "first queue", 3},
+		{"signal nope", "", "shmctl ls lists", 3}, {"tail nope", "", "shmctl ls lists", 3},
+		{"tail x --dir /nonexistent", "", "first queue", 3},
+	} {
+		r := run(t, strings.Fields(c.args)...)
+		if r.code != c.code || !strings.Contains(r.stdout, c.out) || (r.stdout == "") != (c.out == "") ||
+			!strings.Contains(r.stderr, c.hint) {
+			t.Errorf("%s: exit %d, %q, %q", c.args, r.code, r.stdout, r.stderr)
+		}
+	}
+	must(t, taken.Close())
+	for _, verb := range []string{"post", "signal"} {
+		if r := run(t, verb, "taken"); r.code == 0 || r.stdout != "" {
+			t.Errorf("%s to a destroyed queue: exit %d, %q, %q", verb, r.code, r.stdout, r.stderr)
+		}
+	}
+	must(t, w.Close())
+}
+
+func TestPostWaits(t *testing.T) {
+	d := newDir(t)
+	done := make(chan result, 1)
+	go func() { done <- run(t, "post", "later", "--wait", "1m") }()
+	q := createQueue(t, d, "later", cq.Options{Size: 4})
+	if r := <-done; r.code != 0 {
+		t.Errorf("exit %d, %s", r.code, r.stderr)
+	}
+	if n, err := cq.Read(q, make([]cq.Msg, 4)); n != 1 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+}
+
+func TestSignalVerb(t *testing.T) {
+	d := newDir(t)
+	q := createQueue(t, d, "orders", cq.Options{Size: 4, Spin: -1})
+	if text := ok(t, "signal", "orders"); !strings.Contains(text, "nobody waits") {
+		t.Error(text)
+	}
+	wait := func() error {
+		_, err := cq.ReadTimeout(q, make([]cq.Msg, 1), time.Minute)
+		return err
+	}
+	if err := wait(); err != cq.ErrSignaled {
+		t.Error(err)
+	}
+	got := make(chan error, 1)
+	go func() { got <- wait() }()
+	eventually(t, "it sleeps", func() bool { return showOne(t, "orders").Bell.Armed })
+	text := ok(t, "signal", "orders", "-j")
+	valid(t, text)
+	if !strings.Contains(text, `"waiting":true`) ||
+		!strings.Contains(text, fmt.Sprintf(`"pid":%d`, os.Getpid())) {
+		t.Error(text)
+	}
+	if err := <-got; err != cq.ErrSignaled {
+		t.Error(err)
+	}
+	createQueue(t, d, "never", cq.Options{Size: 4, Wait: cq.WaitNone})
+	if r := run(t, "signal", "never"); r.code != 1 || !strings.Contains(r.stderr, "never blocks") {
+		t.Errorf("exit %d, %s", r.code, r.stderr)
+	}
+}
+
+// lockedText is written by one goroutine and read by another.
+type lockedText struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// TestTailFollows: each entry is shown once, also those of a queue that takes the name later.
+func TestTailFollows(t *testing.T) {
+	d := newDir(t)
+	q := createQueue(t, d, "orders", cq.Options{Size: 8})
+	ok(t, "post", "orders", "-c", "0x100")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var out, diag lockedText
+	code := make(chan int, 1)
+	go func() {
+		code <- Main(ctx, []string{"tail", "orders", "-f", "--interval", "2ms"},
+			strings.NewReader(""), &out, &diag)
+	}()
+	seen := func(context string) func() bool {
+		return func() bool { return strings.Contains(out.String(), " "+context+" ") }
+	}
+	eventually(t, "the first", seen("0x100"))
+	ok(t, "post", "orders", "-c", "0x101")
+	eventually(t, "the second", seen("0x101"))
+	must(t, q.Close())
+	eventually(t, "it is gone", func() bool { return strings.Contains(diag.String(), "is gone") })
+	createQueue(t, d, "orders", cq.Options{Size: 8})
+	ok(t, "post", "orders", "-c", "0x102")
+	eventually(t, "the successor's", seen("0x102"))
+	cancel()
+	if c := <-code; c != 0 {
+		t.Errorf("exit %d: %s", c, diag.String())
+	}
+	text := out.String()
+	for _, context := range []string{"0x100", "0x101", "0x102"} {
+		if strings.Count(text, context) != 1 {
+			t.Errorf("%s is not there once:\n%s", context, text)
+		}
+	}
+	if strings.Count(text, "LANE") != 1 {
+		t.Errorf("one heading:\n%s", text)
+	}
+}
+
+// TestTailCountsMissed: a follower that is too slow says how much it did not see.
+func TestTailCountsMissed(t *testing.T) {
+	d := newDir(t)
+	q := createQueue(t, d, "orders", cq.Options{Size: 4})
+	ok(t, "post", "orders", "-c", "1")
+	f := ctl.NewFollower(d, "orders")
+	defer f.Close()
+	_, err := f.Next(10)
+	must(t, err)
+	buf := make([]cq.Msg, 8)
+	for range 3 {
+		_, _ = cq.Read(q, buf)
+		ok(t, "post", "orders", "--count", "4")
+	}
+	got, err := f.Next(100)
+	must(t, err)
+	if len(got.Lanes) != 1 || len(got.Lanes[0].Entries) != 4 || got.Lanes[0].Missed != 8 {
+		t.Errorf("%+v", got)
+	}
+	if got, err = f.Next(100); err != nil || len(got.Lanes) != 0 {
+		t.Errorf("nothing new: %+v, %v", got, err)
+	}
+	lines := tailLines(&ctl.Tail{Lanes: []ctl.LaneTail{{Row: 1, Missed: 8},
+		{Row: 2, Error: &ctl.Problem{Message: "cut"}}}}, &output{noHeader: true}, page{})
+	if len(lines) != 2 || !strings.Contains(lines[0], "8 overwritten") ||
+		!strings.Contains(lines[1], "error: cut") {
+		t.Errorf("%q", lines)
+	}
+}
+
+// TestTailDamagedLane shows the other lanes of a queue of which one is damaged.
+func TestTailDamagedLane(t *testing.T) {
+	d := newDir(t)
+	leave(t, d, "orders", 2)
+	must(t, os.Truncate(filepath.Join(d.Path(), "orders", "lane-0001"), 4096))
+	got := tailOf(t, ok(t, "tail", "orders", "-j"))
+	if len(got.Lanes) != 2 || got.Lanes[0].Error != nil || got.Lanes[1].Error == nil {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestNamesComplete(t *testing.T) {
+	d := newDir(t)
+	leave(t, d, "orders", 0)
+	leave(t, d, "fills", 0)
+	for _, verb := range []string{"ls", "show", "tail", "post", "signal"} {
+		text := run(t, cobra.ShellCompNoDescRequestCmd, verb, "").stdout
+		if !strings.Contains(text, "orders\n") || !strings.Contains(text, "fills\n") {
+			t.Errorf("%s: %q", verb, text)
+		}
+	}
+	if text := run(t, cobra.ShellCompNoDescRequestCmd, "tail", "orders", "").stdout; strings.Contains(
+		text, "fills") {
+		t.Errorf("a second name: %q", text)
+	}
+	if text := run(t, cobra.ShellCompNoDescRequestCmd, "post", "orders", "--flags", "").stdout; !strings.
+		Contains(text, "REMOTE_CQ_DATA") {
+		t.Errorf("flags: %q", text)
+	}
+}

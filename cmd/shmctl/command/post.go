@@ -1,0 +1,245 @@
+package command
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+// post is the verb that makes completions by hand.
+type post struct {
+	output
+	one   target
+	count int
+	wait  time.Duration
+
+	context, length, data, tag, src, buf string
+	flags, fault, detail                 string
+	provErrno                            int32
+	overrun                              uint64
+	solicited                            bool
+}
+
+// postResult is what post prints.
+type postResult struct {
+	Queue  string `json:"queue"`
+	Lane   int    `json:"lane"`
+	Index  uint64 `json:"index"` // of the first one, in its lane
+	Posted int    `json:"posted"`
+}
+
+func newPost() *cobra.Command {
+	p := &post{one: target{op: "post"}}
+	cmd := &cobra.Command{
+		Use:   "post NAME",
+		Short: "Post a completion, or an error, by hand",
+		Long: `Post a completion to a queue by hand, as a writer of its own: it takes a lane for a moment.
+
+Numbers can be written as 7, 0x7 or 0b111. Flags are names of the manual (SEND|MSG, FI_RECV,TAGGED)
+or numbers. With --error the entry is a failed operation, which the reader takes with ReadErr; ERRNO
+is a name (ETRUNC, EIO, FI_ENOMSG) or a number. Without --context no operation stands behind it.
+
+It fails with 3 if there is no such queue, and with 1 if the lane is full, no lane is free, or the
+queue is closed or overrun; what was posted before stays.`,
+		Example: `  shmctl post orders --context 7 --flags 'SEND|MSG'
+  shmctl post orders --context 8 --flags RECV,TAGGED --len 64 --tag 0x2a --solicited
+  shmctl post orders --context 9 --error ETRUNC --overrun-bytes 12 --error-data 776879
+  shmctl post orders --count 100 --wait 5s         as soon as the queue is there`,
+		Args: cobra.ExactArgs(1),
+		RunE: p.run,
+	}
+	p.output.flags(cmd)
+	p.one.flags(cmd)
+	f := cmd.Flags()
+	f.StringVarP(&p.context, "context", "c", "", "token of the operation (`n`)")
+	f.StringVar(&p.flags, "flags", "", "what completed: `names` or numbers")
+	f.StringVar(&p.length, "len", "0", "bytes received (`n`)")
+	f.StringVar(&p.buf, "buf", "", "where they are (`region+offset`)")
+	f.StringVar(&p.data, "data", "0", "remote data, with REMOTE_CQ_DATA (`n`)")
+	f.StringVar(&p.tag, "tag", "0", "tag (`n`)")
+	f.StringVar(&p.src, "src", "", "sender, by its index in the address vector (`n`)")
+	f.BoolVar(&p.solicited, "solicited", false, "ask for an event at a channel that wants these only")
+	f.StringVar(&p.fault, "error", "", "the operation failed: `errno`")
+	f.Int32Var(&p.provErrno, "prov-errno", 0, "the poster's own error number (`n`)")
+	f.Uint64Var(&p.overrun, "overrun-bytes", 0, "bytes that did not fit (`n`)")
+	f.StringVar(&p.detail, "error-data", "", "the poster's own detail, in `hex`")
+	f.IntVar(&p.count, "count", 1, "how many of it (`n`)")
+	f.DurationVar(&p.wait, "wait", 0, "wait so long for the queue to be created, and for room")
+	_ = cmd.RegisterFlagCompletionFunc("flags",
+		cobra.FixedCompletions(cq.FlagNames(), cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func (p *post) run(cmd *cobra.Command, args []string) error {
+	if err := p.check(cmd); err != nil {
+		return err
+	}
+	e, err := p.parse()
+	if err != nil {
+		return &usageError{verb: "post", err: err}
+	}
+	open := p.one.open
+	if p.wait > 0 { // also for the first queue ever
+		open = p.one.make
+	}
+	d, err := open(args[0])
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	r, err := p.post(cmd.Context(), d, args[0], e)
+	if r.Posted > 0 || err == nil {
+		if err := p.print(cmd, r); err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return p.one.failed(args[0], err)
+	}
+	return nil
+}
+
+// parse makes the entry that the flags describe. A completion has no errno.
+func (p *post) parse() (e cq.ErrorEntry, err error) {
+	for _, w := range []struct {
+		name, text string
+		to         *uint64
+	}{{"len", p.length, &e.Len}, {"data", p.data, &e.Data}, {"tag", p.tag, &e.Tag}} {
+		if *w.to, err = strconv.ParseUint(w.text, 0, 64); err != nil {
+			return e, fmt.Errorf("--%s %q is not a number of 64 bits", w.name, w.text)
+		}
+	}
+	if e.Flags, err = cq.ParseFlags(p.flags); err != nil {
+		return e, plain("--flags", err)
+	}
+	if p.context == "" {
+		e.Flags |= cq.FlagNoContext
+	} else if e.Context, err = strconv.ParseUint(p.context, 0, 64); err != nil {
+		return e, fmt.Errorf("--context %q is not a number of 64 bits", p.context)
+	}
+	e.Src = cq.AddrNotAvail
+	if p.src != "" {
+		n, err := strconv.ParseUint(p.src, 0, 64)
+		if err != nil {
+			return e, fmt.Errorf("--src %q is not an index", p.src)
+		}
+		e.Src = cq.Addr(n)
+	}
+	if e.Buf, err = parseRef(p.buf); err != nil {
+		return e, err
+	}
+	if p.count < 1 || p.wait < 0 {
+		return e, errors.New("--count is above 0, and --wait not below")
+	}
+	return e, p.parseFault(&e)
+}
+
+// parseFault adds what only a failed operation has.
+func (p *post) parseFault(e *cq.ErrorEntry) (err error) {
+	e.ProvErrno, e.OverrunBytes = p.provErrno, p.overrun
+	if p.fault == "" {
+		if p.provErrno != 0 || p.overrun != 0 || p.detail != "" {
+			return errors.New("--prov-errno, --overrun-bytes and --error-data go with --error")
+		}
+		return nil
+	}
+	if p.solicited {
+		return errors.New("--solicited does not go with --error: an error always makes an event")
+	}
+	if e.Err, err = cq.ParseErrno(p.fault); err != nil {
+		return plain("--error", err)
+	}
+	if e.ErrData, err = hex.DecodeString(p.detail); err != nil {
+		return fmt.Errorf("--error-data %q is not hex", p.detail)
+	}
+	if len(e.ErrData) > cq.ErrDataMaxBytes {
+		return fmt.Errorf("--error-data has %d bytes, %d is the most", len(e.ErrData),
+			cq.ErrDataMaxBytes)
+	}
+	return nil
+}
+
+// plain says in the words of the command line what a parser of the library refused.
+func plain(flag string, err error) error {
+	var e *cq.Error
+	if errors.As(err, &e) {
+		return fmt.Errorf("%s %q is not %v", flag, fmt.Sprint(e.Got), e.Want)
+	}
+	return err
+}
+
+func parseRef(text string) (shm.Ref, error) {
+	if text == "" {
+		return 0, nil
+	}
+	region, offset, ok := strings.Cut(text, "+")
+	r, err := strconv.ParseUint(region, 0, 16)
+	o, err2 := strconv.ParseUint(offset, 0, 48)
+	if !ok || err != nil || err2 != nil {
+		return 0, fmt.Errorf("--buf %q is not REGION+OFFSET, of 16 and 48 bits", text)
+	}
+	return shm.MakeRef(uint16(r), o), nil
+}
+
+func (p *post) post(ctx context.Context, d *shm.Dir, name string, e cq.ErrorEntry) (r postResult,
+	err error) {
+	ctx, cancel := context.WithTimeout(ctx, p.wait)
+	defer cancel()
+	r = postResult{Queue: name}
+	w, err := cq.Attach(ctx, d, name, cq.WriterOptions{Wait: p.wait > 0})
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("not created within %v: %w", p.wait, fs.ErrNotExist)
+	}
+	if err != nil {
+		return r, err
+	}
+	r.Lane, r.Index = w.Lane(), w.Next()
+	for r.Posted < p.count {
+		if err = p.once(w, &e); err == nil {
+			r.Posted++
+			continue
+		}
+		if !errors.Is(err, cq.ErrFull) || ctx.Err() != nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return r, errors.Join(err, w.Close())
+}
+
+func (p *post) once(w *cq.Writer, e *cq.ErrorEntry) error {
+	if p.fault != "" {
+		return w.PostError(e)
+	}
+	entry := cq.Entry{Context: e.Context, Flags: e.Flags &^ cq.FlagNoContext, Len: e.Len, Buf: e.Buf,
+		Data: e.Data, Tag: e.Tag, Src: e.Src}
+	if p.context == "" {
+		entry.Meta |= cq.MetaNoContext
+	}
+	if p.solicited {
+		entry.Meta |= cq.MetaSolicited
+	}
+	return w.Post(&entry)
+}
+
+func (p *post) print(cmd *cobra.Command, r postResult) error {
+	if p.json() {
+		return printJSON(cmd.OutOrStdout(), struct {
+			Schema string     `json:"schema"`
+			Post   postResult `json:"post"`
+		}{schemaName, r})
+	}
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: posted %d, lane %d, index %d\n",
+		printable(r.Queue), r.Posted, r.Lane, r.Index)
+	return err
+}

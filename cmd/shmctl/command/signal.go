@@ -1,0 +1,76 @@
+package command
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
+)
+
+// signalResult is what signal prints.
+type signalResult struct {
+	Queue string `json:"queue"`
+	// Waiting says that somebody slept who wanted to be woken; without one the signal is kept.
+	Waiting bool         `json:"waiting"`
+	Reader  *ctl.Process `json:"reader"`
+}
+
+func newSignal() *cobra.Command {
+	var o output
+	one := target{op: "signal"}
+	cmd := &cobra.Command{
+		Use:   "signal NAME",
+		Short: "End a blocking read of a queue",
+		Long: `End one blocking read of a queue, from outside (fi_cq_signal): it returns without an entry and
+says that it was signaled. If nobody waits, the next read that would block takes the signal. Signals
+do not add up, and entries that are there win.
+
+It fails with 3 if there is no such queue, and with 1 if its reader cannot block or destroyed it.`,
+		Example: `  shmctl signal orders
+  shmctl signal orders -j | jq .signal.waiting`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			return signalQueue(cmd, &o, &one, args[0])
+		},
+	}
+	o.flags(cmd)
+	one.flags(cmd)
+	return cmd
+}
+
+func signalQueue(cmd *cobra.Command, o *output, one *target, name string) error {
+	d, err := one.open(name)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	before, err := ctl.Show(d, name) // whoever waits is gone afterwards
+	if err == nil {
+		err = cq.SignalQueue(d, name)
+	}
+	if err != nil {
+		return one.failed(name, err)
+	}
+	r := signalResult{Queue: name, Reader: before.Reader}
+	if b := before.Bell; b != nil {
+		r.Waiting = b.Armed
+	}
+	if o.json() {
+		return printJSON(cmd.OutOrStdout(), struct {
+			Schema string       `json:"schema"`
+			Signal signalResult `json:"signal"`
+		}{schemaName, r})
+	}
+	what := "nobody waits: the next read that would block takes it"
+	if r.Waiting {
+		what = "somebody waited"
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: signaled, reader %s; %s\n", printable(name),
+		processWords(r.Reader), what)
+	return err
+}

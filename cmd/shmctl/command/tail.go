@@ -1,0 +1,194 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
+)
+
+// tail is the verb that shows entries.
+type tail struct {
+	output
+	one    target
+	n      int
+	follow bool
+	every  time.Duration
+}
+
+func newTail() *cobra.Command {
+	t := &tail{one: target{op: "tail"}}
+	cmd := &cobra.Command{
+		Use:   "tail NAME",
+		Short: "Show the last entries of a queue, without taking them",
+		Long: `Show the last entries of each lane of a queue, without taking them: not a byte changes.
+
+STATE is waiting, peeked (the application has it in hand) or released: it was read, and its place
+was not used again yet. CONTEXT, DATA and TAG are in hex; a context of - belongs to no operation.
+What was released may just be overwritten; what was not is whole.
+
+Order is kept within a lane only. With -f, what is new is shown as it comes; a queue that is created
+again under its name is followed too. Entries that were overwritten between two looks are counted.`,
+		Example: `  shmctl tail orders            the last ten of each lane
+  shmctl tail orders -n 100 -H  a hundred, without heading
+  shmctl tail orders -f         and then what comes
+  shmctl tail orders -j | jq '.tail.lanes[].entries[] | select(.failure)'`,
+		Args: cobra.ExactArgs(1),
+		RunE: t.run,
+	}
+	t.flags(cmd)
+	t.one.flags(cmd)
+	f := cmd.Flags()
+	f.BoolVarP(&t.noHeader, "no-header", "H", false, "leave the heading out")
+	f.IntVarP(&t.n, "lines", "n", 10, "entries of each lane (`n`)")
+	f.BoolVarP(&t.follow, "follow", "f", false, "go on with what comes")
+	f.DurationVar(&t.every, "interval", 100*time.Millisecond, "time between two looks with -f")
+	return cmd
+}
+
+func (t *tail) run(cmd *cobra.Command, args []string) error {
+	if err := t.check(cmd); err != nil {
+		return err
+	}
+	if t.n < 0 {
+		return &usageError{verb: "tail", err: fmt.Errorf("%d lines are less than none", t.n)}
+	}
+	if t.every <= 0 {
+		return &usageError{verb: "tail", err: fmt.Errorf("interval %v is not above 0", t.every)}
+	}
+	d, err := t.one.open(args[0])
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	f := ctl.NewFollower(d, args[0])
+	defer f.Close()
+	got, err := f.Next(t.n)
+	if err != nil {
+		return t.one.failed(args[0], err)
+	}
+	if err := t.print(cmd.OutOrStdout(), got); err != nil || !t.follow {
+		return err
+	}
+	t.noHeader = true
+	return t.goOn(cmd.Context(), f, cmd.OutOrStdout(), cmd.ErrOrStderr())
+}
+
+// goOn prints what comes until the user has seen enough.
+func (t *tail) goOn(ctx context.Context, f *ctl.Follower, w, stderr io.Writer) error {
+	gone := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(t.every):
+		}
+		got, err := f.Next(math.MaxInt)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			if !gone && !t.json() {
+				fmt.Fprintf(stderr, "%s is gone; if it comes again it is followed\n",
+					printable(got.Queue))
+			}
+			gone = true
+			continue
+		case err != nil:
+			return t.one.failed(got.Queue, err)
+		}
+		gone = false
+		if len(got.Lanes) == 0 {
+			continue
+		}
+		if err := t.print(w, got); err != nil {
+			return err
+		}
+	}
+}
+
+func (t *tail) print(w io.Writer, got ctl.Tail) error {
+	if t.json() {
+		return printJSON(w, struct {
+			Schema string   `json:"schema"`
+			Tail   ctl.Tail `json:"tail"`
+		}{schemaName, got})
+	}
+	return printLines(w, tailLines(&got, &t.output, terminalOf(w).page()))
+}
+
+func tailLines(got *ctl.Tail, o *output, p page) []string {
+	t := &table{columns: []column{right("LANE", 0), right("INDEX", 0), left("STATE", 3),
+		right("CONTEXT", 0), left("FLAGS", 0), right("LEN", 0), left("BUF", 1), right("DATA", 2),
+		right("TAG", 0), right("SRC", 1), left("DETAIL", 0)}}
+	for i := range got.Lanes {
+		l := &got.Lanes[i]
+		row := strconv.Itoa(l.Row)
+		if l.Error != nil {
+			t.note(row, "error: "+l.Error.Message)
+		}
+		if l.Missed > 0 {
+			t.note(row, fmt.Sprintf("%d overwritten before they were seen", l.Missed))
+		}
+		for k := range l.Entries {
+			t.add(append([]string{row}, entryRow(&l.Entries[k])...)...)
+		}
+	}
+	return t.lines(!o.noHeader, p, "")
+}
+
+// note adds a row that has nothing but a text.
+func (t *table) note(first, text string) {
+	cells := make([]string, len(t.columns))
+	cells[0], cells[len(cells)-1] = first, text
+	t.add(cells...)
+}
+
+func entryRow(e *ctl.Entry) []string {
+	decimal := func(n uint64) string { return strconv.FormatUint(n, 10) }
+	hex := func(n uint64) string { return "0x" + strconv.FormatUint(n, 16) }
+	return []string{decimal(e.Index), e.State, orDash(e.Context, hex), flagWords(e), decimal(e.Len),
+		orDash(e.Buf, func(p ctl.Place) string { return fmt.Sprintf("%d+%#x", p.Region, p.Offset) }),
+		hex(e.Data), hex(e.Tag), orDash(e.Src, decimal), entryDetail(e)}
+}
+
+// flagWords are the flags as the library prints them: names, and in hex what has none.
+func flagWords(e *ctl.Entry) string {
+	if e.FlagBits == 0 {
+		return "-"
+	}
+	return cq.Flags(e.FlagBits).String()
+}
+
+func entryDetail(e *ctl.Entry) string {
+	var words []string
+	if f := e.Failure; f != nil {
+		name := orDash(f.Name, printable)
+		if f.Name == nil {
+			name = strconv.Itoa(int(f.Errno))
+		}
+		text := name + ": " + f.Message
+		if f.ProvErrno != 0 {
+			text += fmt.Sprintf(" (provider %d)", f.ProvErrno)
+		}
+		words = append(words, text)
+		if f.OverrunBytes != 0 {
+			words = append(words, fmt.Sprintf("%d bytes did not fit", f.OverrunBytes))
+		}
+		if f.Data != "" {
+			words = append(words, "detail "+f.Data)
+		}
+	}
+	if e.Solicited {
+		words = append(words, "solicited")
+	}
+	return strings.Join(words, ", ")
+}

@@ -1,0 +1,111 @@
+package command
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/shm"
+)
+
+// target is what the verbs for one queue have in common: where it is, its name, and what to say if
+// it is not there.
+type target struct {
+	op  string
+	dir string
+}
+
+func (o *target) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.dir, "dir", "", "`directory` of the queues")
+	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string,
+		cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return queueNames(o.dir), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// queueNames are what a shell can complete a name to.
+func queueNames(dir string) []string {
+	src := &source{path: dir}
+	defer src.close()
+	if src.refresh() != nil {
+		return nil
+	}
+	names, _ := src.monitor.Names()
+	return names
+}
+
+// open opens the directory of the queue, and makes none.
+func (o *target) open(name string) (*shm.Dir, error) {
+	d, err := ctl.OpenDir(o.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, o.failed(name, err)
+	}
+	if err != nil {
+		return nil, opFailed(o.op, name, err)
+	}
+	return d, nil
+}
+
+// make is open for a queue that is waited for, whose directory may not be there yet either.
+func (o *target) make(name string) (*shm.Dir, error) {
+	d, err := shm.OpenDir(o.dir)
+	if err != nil {
+		return nil, opFailed(o.op, name, err)
+	}
+	return d, nil
+}
+
+func (o *target) failed(name string, err error) error {
+	p := ctl.NewProblem(err)
+	switch {
+	case errors.Is(err, syscall.ENOENT) || errors.Is(err, fs.ErrNotExist) && p.Hint == nil:
+		p.Hint = new(listHint(o.dir))
+		if errors.Is(err, syscall.ENOENT) {
+			path := o.dir
+			if path == "" {
+				path = shm.DefaultPath()
+			}
+			p.Message = "no queue of that name in " + path
+		}
+	case p.Hint == nil:
+		p.Hint = remedy(err, name)
+	}
+	return &opError{op: o.op, name: name, problem: p}
+}
+
+func listHint(dir string) string {
+	hint := "shmctl ls"
+	if dir != "" {
+		hint += " --dir " + dir
+	}
+	return hint + " lists the queues that there are"
+}
+
+// remedies for what the library says without one: it does not know that a tool asked.
+var remedies = []struct {
+	err  error
+	text string // NAME is the queue's
+}{
+	{cq.ErrFull, "its reader is behind: shmctl show NAME tells who it is and whether it lives"},
+	{cq.ErrOverrun, "entries were lost; its reader has to close it and open a larger one"},
+	{cq.ErrClosed, "its reader destroyed it; it is gone when its writers have closed too"},
+	{cq.ErrLanes, "close a writer, or create the queue with a larger MaxLanes: shmctl show NAME"},
+	{cq.ErrNoWait, "its reader never blocks, so there is nothing to end"},
+}
+
+func remedy(err error, name string) *string {
+	for _, r := range remedies {
+		if errors.Is(err, r.err) {
+			return new(strings.ReplaceAll(r.text, "NAME", printable(name)))
+		}
+	}
+	return nil
+}
