@@ -34,6 +34,12 @@ func (l *lane) Level() (head, tail uint64) {
 	return head, tail
 }
 
+// Solicited implements doorbell.Source. The writer raises its word before the tail, by no more than
+// the lane holds.
+func (l *lane) Solicited() uint64 {
+	return min(l.words.sol.Load(), l.cons.Head()+uint64(l.cons.Cap()))
+}
+
 // ownLane maps lane 0, which the reader's own library writes.
 func (q *Queue) ownLane() error {
 	l, err := q.mapLane(q.obj, 0)

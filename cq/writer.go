@@ -142,15 +142,18 @@ func (w *Writer) publish(k int, kind Meta) {
 	a, b := w.prod.Reserve(k)
 	marks := stamp(a, at, kind) | stamp(b, at+uint64(len(a)), kind)
 	next := at + uint64(k)
+	var holds doorbell.Holds
 	if marks&MetaSolicited != 0 || kind == kindError {
 		w.words.sol.Store(lastMarked(a, b, at, kind))
+		holds = doorbell.HoldsSolicited
 	}
 	if kind == kindError {
 		w.words.err.Store(next)
+		holds |= doorbell.HoldsError
 	}
 	plainCount(&w.words.publishes, 1)
 	w.prod.Commit(k)
-	if row := w.ringer.Published(next, kind == kindError); row != 0 {
+	if row := w.ringer.Published(next, holds); row != 0 {
 		countStore(&w.words.wakes, w.woke+w.ringer.Wakes())
 	}
 }
@@ -295,7 +298,7 @@ func (w *Writer) full() error {
 	// From here on the lane is final: the reader drains it and tells the queue.
 	w.lost = true
 	w.words.overrun.Store(w.prod.Tail() + 1)
-	w.ringer.Published(w.prod.Tail(), true)
+	w.ringer.Published(w.prod.Tail(), doorbell.HoldsError)
 	countStore(&w.words.wakes, w.woke+w.ringer.Wakes())
 	return ErrOverrun
 }

@@ -11,6 +11,9 @@ type Source interface {
 	// reader took entries. A lane that cannot be trusted reports more than it has, so that
 	// the reader looks at it and finds out.
 	Level() (head, tail uint64)
+	// Solicited loads the index after the last entry that a completion channel armed for
+	// solicited ones waits for. The producer stores it before the tail, so it may be beyond it.
+	Solicited() uint64
 }
 
 // LaneConfig is what the bell of a queue knows of one lane.
@@ -64,6 +67,9 @@ type Bell struct {
 	counts int    // those of them that wait for more than one entry
 	takes  uint64 // grows when marks were taken or lanes un-parked; see Sleep
 	owed   bool   // a hot lane was parked and the barrier for it is not paid yet
+	notes  *notes // of a completion channel that has the queue
+	// seat is the queue's place in the bell of its process, for calls from anywhere.
+	seat atomic.Pointer[seat]
 	// Counted for Stats, which may be called from anywhere.
 	sleeps, barriers atomic.Uint64
 }
@@ -102,7 +108,7 @@ func (b *Bell) Add(bit int, c LaneConfig) {
 	}
 	b.lanes[bit] = c
 	b.seen[bit] = 0
-	b.cand.set(bit)
+	b.enlist(bit)
 	if c.Row.Parked.Load()&Parked == 0 {
 		b.hot.set(bit)
 	} else {
@@ -130,6 +136,7 @@ func (b *Bell) Drop(bit int) {
 	b.lanes[bit] = LaneConfig{}
 	b.cand.clear(bit)
 	b.hot.clear(bit)
+	b.notes.forget(bit)
 }
 
 // SetFlags puts the layer above's bits into every known lane's row word; bit 0 is Parked.
@@ -177,20 +184,39 @@ func (b *Bell) candidate(bit int) {
 	} else if b.marked != nil {
 		b.marked(bit)
 	}
-	b.cand.set(bit)
+	b.enlist(bit)
 }
 
-// Consider makes a lane a candidate, as if it had been marked.
+// enlist makes a known lane a candidate. While a channel is armed this is the moment to note where
+// the lane stood at the arming: it was parked and empty, so nobody has read from it since.
+func (b *Bell) enlist(bit int) {
+	b.cand.set(bit)
+	if b.notes != nil && b.armed()&armNotify != 0 && !b.notes.lanes.has(bit) {
+		head, _ := b.lanes[bit].Source.Level()
+		b.notes.note(bit, head)
+	}
+}
+
+// Consider makes a lane a candidate, as if it had been marked. If it has entries, the sets and
+// channels that have the queue learn of it: they rely on marks, and there was none.
 func (b *Bell) Consider(bit int) {
 	b.takes++
 	b.candidate(bit)
+	if bit < len(b.lanes) && b.lanes[bit].Source != nil && b.member() {
+		if head, tail := b.lanes[bit].Source.Level(); head != tail {
+			b.tellDomain()
+		}
+	}
 }
 
-// Heat is R2: candidates are un-parked. From here on their producers publish without marking. A
-// lane that a goroutine counted and left parked, because it waits for more, gets hot without a mark
+// Heat is R2: candidates are un-parked, but not while a channel is armed, which needs their marks.
+// From here on their producers publish without marking. A lane that a goroutine counted and left parked, because it waits for more, gets hot without a mark
 // and so without a wake: that goroutine is woken here and parks the lane again.
 func (b *Bell) Heat() {
 	heated := false
+	if b.notes != nil && b.armed()&armNotify != 0 {
+		return
+	}
 	for i := range b.cand {
 		for x := b.cand[i] &^ b.hot[i]; x != 0; x &= x - 1 {
 			bit := i*64 + lowest(x)

@@ -19,7 +19,7 @@ func BenchmarkPublished(b *testing.B) {
 					r.read(1)
 					for b.Loop() {
 						n := w.publish(batch)
-						if bell && w.Published(w.prod.Tail(), false) != 0 {
+						if bell && w.Published(w.prod.Tail(), 0) != 0 {
 							b.Fatal("parked")
 						}
 						a, c := r.cons[0].Peek(n)

@@ -39,3 +39,39 @@ func (b bitset) count() (n int) {
 	}
 	return n
 }
+
+// tree is a bitset with a bit for each word of it that is not zero, so that it costs what is set.
+type tree struct{ leaf, top bitset }
+
+func newTree(n int) tree {
+	leaf := newBitset(n)
+	return tree{leaf, newBitset(len(leaf))}
+}
+
+func (t *tree) or(word int, x uint64) {
+	t.leaf[word] |= x
+	t.top.set(word)
+}
+
+func (t *tree) clear(i int) {
+	if t.leaf.clear(i); t.leaf[i/64] == 0 {
+		t.top.clear(i / 64)
+	}
+}
+
+func (t *tree) empty() bool { return t.top.empty() }
+
+// next returns the first member from i on, or -1.
+func (t *tree) next(i int) int {
+	if i >= len(t.leaf)*64 {
+		return -1
+	}
+	if w := t.leaf[i/64] >> (i % 64); w != 0 {
+		return i + lowest(w)
+	}
+	word := t.top.next(i/64 + 1)
+	if word < 0 {
+		return -1
+	}
+	return word*64 + lowest(t.leaf[word])
+}

@@ -104,7 +104,7 @@ func TestNoWakeWhileAwake(t *testing.T) {
 				t.Fatal("an entry is missing")
 			}
 			w.put(1)
-			if w.Published(w.prod.Tail(), false) != 0 {
+			if w.Published(w.prod.Tail(), 0) != 0 {
 				t.Fatal("the lane of a reader that is awake is parked")
 			}
 		}

@@ -120,7 +120,7 @@ func TestScribbledDomain(t *testing.T) {
 	watchdog(t, d.String)
 	s := d.NewSet()
 	for bit := range d.q {
-		s.Add(bit)
+		s.Add(bit, d.r[bit].Bell)
 	}
 	var stop atomic.Bool
 	var wg sync.WaitGroup

@@ -19,7 +19,7 @@ import (
 //	256   domain's armed word
 //	512   control word of a test
 //	1024  hints (room for 4096 lanes), then lane after lane:
-//	      0 row, 128 tail, 256 head, 512 slots
+//	      0 row, 128 tail, 256 head, 384 index after the last solicited entry, 512 slots
 const (
 	offHints  = 1024
 	offLanes  = 4096
@@ -68,6 +68,7 @@ func (q *queue) lane(bit int) []byte      { return q.mem[offLanes+bit*laneBytes:
 func (q *queue) row(bit int) *Row         { return must(RowAt(q.lane(bit), 0)) }
 func (q *queue) tail(bit int) *ring.Index { return must(ring.IndexAt(q.lane(bit), 128)) }
 func (q *queue) head(bit int) *ring.Index { return must(ring.IndexAt(q.lane(bit), 256)) }
+func (q *queue) sol(bit int) *ring.Index  { return must(ring.IndexAt(q.lane(bit), 384)) }
 func (q *queue) slots(bit int) []uint64 {
 	return must(ring.Slots[uint64](q.lane(bit)[512:]))
 }
@@ -110,7 +111,7 @@ func (q *queue) writer(bit int, o ring.Order, more ...func(*RingerConfig)) *writ
 func (w *writer) put(n int) int {
 	n = w.publish(n)
 	if n > 0 {
-		w.Published(w.prod.Tail(), false)
+		w.Published(w.prod.Tail(), 0)
 	}
 	return n
 }

@@ -41,6 +41,8 @@ func (s source) Level() (head, tail uint64) {
 	return s.r.cons[s.bit].Head(), s.r.cons[s.bit].Tail()
 }
 
+func (s source) Solicited() uint64 { return s.r.q.sol(s.bit).Load() }
+
 func newReader(q *queue, o readerOptions) *reader {
 	r := &reader{q: q}
 	for bit := range q.lanes {

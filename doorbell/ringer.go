@@ -18,7 +18,10 @@ type Ringer struct {
 	face    func(generation uint16) int
 	faceFD  int
 	faceGen uint32 // generation + 1 of faceFD; 0 is none
-	dom     *DomainRinger
+	// domain returns a hold on the bell of the reader's process, or nil; likewise.
+	domain func(generation uint16) *DomainRinger
+	dom    *DomainRinger
+	domGen uint16 // of dom
 
 	wakes atomic.Uint64 // written by this goroutine, read by Stats
 }
@@ -31,23 +34,35 @@ type RingerConfig struct {
 	Bit   int // the lane's bit among the ready bits
 	Fence func()
 	Face  func(generation uint16) int
-	// Domain is the bell of the reader's process, nil until the queue is a member of a set.
-	Domain *DomainRinger
+	// Domain returns the bell of the reader's process. It is asked for when the reader wants it
+	// rung and none of this generation is known; nil says that it cannot be reached now, and it
+	// is asked again the next time. What it returned for another generation is not used again.
+	Domain func(generation uint16) *DomainRinger
 }
+
+// Holds says what a published batch holds that somebody may wait for.
+type Holds uint8
+
+const (
+	// HoldsSolicited says that the poster asked for an event for an entry.
+	HoldsSolicited Holds = 1 << iota
+	// HoldsError says that there is an error, which ends a wait for more entries and counts as
+	// solicited.
+	HoldsError
+)
 
 // NewRinger returns the ringer of one lane.
 func NewRinger(c RingerConfig) *Ringer {
 	return &Ringer{row: c.Row, word: &c.Row.Parked, arm: c.Arm, hints: c.Hints, bit: c.Bit, fence: c.Fence,
-		face: c.Face, faceFD: -1, dom: c.Domain}
+		face: c.Face, faceFD: -1, domain: c.Domain}
 }
 
-// Published is P2 to P7, to be called after each publish: tail is the published index, urgent says
-// that the batch must end a wait for more entries (it holds an error). It returns the row word as
-// it was seen, 0 while the reader is awake and all is well.
-func (r *Ringer) Published(tail uint64, urgent bool) uint64 {
+// Published is P2 to P7, to be called after each publish: tail is the published index. It returns
+// the row word as it was seen, 0 while the reader is awake and all is well.
+func (r *Ringer) Published(tail uint64, holds Holds) uint64 {
 	w := r.word.Load() // P2; pairs with the store in Bell.Park (R4)
 	if w != 0 {
-		r.ring(w, tail, urgent)
+		r.ring(w, tail, holds)
 	}
 	return w
 }
@@ -59,9 +74,9 @@ func (r *Ringer) Flags() uint64 { return r.row.Parked.Load() }
 func (r *Ringer) Wakes() uint64 { return r.wakes.Load() }
 
 // Attach is P3 to P7 for a lane that was just born, parked: the reader learns of it.
-func (r *Ringer) Attach() { r.ring(Parked, 0, true) }
+func (r *Ringer) Attach() { r.ring(Parked, 0, HoldsError) }
 
-func (r *Ringer) ring(row, tail uint64, urgent bool) {
+func (r *Ringer) ring(row, tail uint64, holds Holds) {
 	if row&Parked == 0 {
 		return
 	}
@@ -74,14 +89,29 @@ func (r *Ringer) ring(row, tail uint64, urgent bool) {
 		return
 	}
 	// P5. The index is loaded after w: it was stored before this arming.
-	if w&armThr == 0 || urgent || tail >= r.row.Index.Load() {
+	if w&armThr == 0 || holds&HoldsError != 0 || tail >= r.row.Index.Load() {
 		if ringQueue(w, r.hints, r.descriptor) {
 			r.wakes.Add(1)
 		}
 	}
-	if w&armDom != 0 && r.dom != nil && r.dom.ring() {
-		r.wakes.Add(1)
+	if n := notifyOf(w); w&armDom != 0 || n == NotifyAny || n == NotifySolicited && holds != 0 {
+		if d := r.reach(w); d != nil && d.ring() {
+			r.wakes.Add(1)
+		}
 	}
+}
+
+// reach returns the hold on the bell of the reader's process, asking for it when the reader has
+// changed, or could not be reached so far.
+func (r *Ringer) reach(w uint64) *DomainRinger {
+	gen := uint16(w >> armGenShift)
+	if r.dom == nil || r.domGen != gen {
+		r.dom, r.domGen = nil, gen
+		if r.domain != nil {
+			r.dom = r.domain(gen)
+		}
+	}
+	return r.dom
 }
 
 // descriptor returns the reader's descriptor for the generation in w, asking for it when the
@@ -126,8 +156,10 @@ func ringQueue(w uint64, h *Hints, descriptor func(uint64) int) bool {
 
 // Signal leaves a signal that exactly one waiter of the queue takes: now if one waits, later if
 // not. It is the latch, then P4 to P7 without an index. descriptor is asked for the reader's
-// descriptor if its user sleeps on one; it may be nil.
-func Signal(arm *Arm, h *Hints, descriptor func(generation uint16) int, dom *DomainRinger) {
+// descriptor if its user sleeps on one, domain for the bell of the reader's process if the queue is
+// a member of a set; both may be nil.
+func Signal(arm *Arm, h *Hints, descriptor func(generation uint16) int,
+	domain func(generation uint16) *DomainRinger) {
 	h.latch.Store(1)
 	w := arm.Word.Load()
 	if w&armFlags == 0 {
@@ -139,7 +171,10 @@ func Signal(arm *Arm, h *Hints, descriptor func(generation uint16) int, dom *Dom
 		}
 		return descriptor(uint16(w >> armGenShift))
 	})
-	if w&armDom != 0 && dom != nil {
-		dom.ring()
+	if w&armDom == 0 || domain == nil {
+		return
+	}
+	if d := domain(uint16(w >> armGenShift)); d != nil {
+		d.ring()
 	}
 }

@@ -28,15 +28,16 @@ func newDomain(t testing.TB, queues, lanes int, o readerOptions) *domainQueues {
 	for bit := range queues {
 		d.q = append(d.q, heapQueue(t, lanes))
 		d.r = append(d.r, newReader(d.q[bit], o))
-		d.Register(bit, d.r[bit].Bell)
+		d.r[bit].SetDomain(d.Domain, bit)
 	}
 	return d
 }
 
 // ringer lets a producer of queue bit ring the domain.
 func (d *domainQueues) ringer(bit int) func(*RingerConfig) {
+	hold := &DomainRinger{Arm: d.arm, Hints: d.hints, Bit: bit}
 	return func(c *RingerConfig) {
-		c.Domain = &DomainRinger{Arm: d.arm, Hints: d.hints, Bit: bit}
+		c.Domain = func(uint16) *DomainRinger { return hold }
 	}
 }
 
@@ -124,7 +125,7 @@ func sets(t *testing.T, o ring.Order, queues, waiters int, each uint64) {
 	for range waiters {
 		s := d.NewSet()
 		for bit := range queues {
-			s.Add(bit)
+			s.Add(bit, d.r[bit].Bell)
 		}
 		wg.Go(func() {
 			if err := d.drainSet(s, over, 2*laneSlots); err != nil {
@@ -161,8 +162,8 @@ func TestSetAndDirectReadOnOneQueue(t *testing.T) {
 			total := each * 4
 			over := func() bool { return d.count() >= total }
 			s := d.NewSet()
-			s.Add(0)
-			s.Add(1)
+			s.Add(0, d.r[0].Bell)
+			s.Add(1, d.r[1].Bell)
 			var wg sync.WaitGroup
 			wg.Go(func() {
 				if err := d.drainSet(s, over, laneSlots); err != nil {
@@ -215,14 +216,14 @@ func TestMembersComeAndGo(t *testing.T) {
 			rnd := newPace(1)
 			for !stop.Load() {
 				bit := rnd.IntN(queues)
-				s.Add(bit)
+				s.Add(bit, d.r[bit].Bell)
 				rnd.pause()
 				s.Delete(bit)
 				time.Sleep(time.Duration(rnd.IntN(100)) * time.Microsecond)
 			}
 			if s == a {
 				for bit := range queues {
-					s.Add(bit)
+					s.Add(bit, d.r[bit].Bell)
 				}
 			}
 		})
@@ -256,11 +257,12 @@ func TestSetWait(t *testing.T) {
 	s := d.NewSet()
 	past := Wait{DeadlineNs: 1}
 	for _, bit := range []int{0, 5, 69} {
-		s.Add(bit)
+		s.Add(bit, d.r[bit].Bell)
 	}
 	look := func(want ...int) {
 		t.Helper()
 		got, err := s.Wait([]int{-1}, past)
+		slices.Sort(got) // members take turns in coming first
 		if err != nil || !slices.Equal(got, append([]int{-1}, want...)) {
 			t.Errorf("ready is %v, want %v (%v)", got, want, err)
 		}
@@ -275,11 +277,11 @@ func TestSetWait(t *testing.T) {
 	look(5, 69)
 	d.r[5].read(1)
 	look(69)
-	s.Add(6)
+	s.Add(6, d.r[6].Bell)
 	look(6, 69)
 	s.Delete(69)
 	look(6)
-	s.Add(69)
+	s.Add(69, d.r[69].Bell)
 	look(6, 69)
 	s.Delete(6)
 	s.Delete(69)
@@ -296,7 +298,7 @@ func TestDomainKick(t *testing.T) {
 	d := newDomain(t, 1, 1, readerOptions{})
 	watchdog(t, d.String)
 	s := d.NewSet()
-	s.Add(0)
+	s.Add(0, d.r[0].Bell)
 	var stop atomic.Bool
 	asked := make(chan struct{}, 100)
 	done := make(chan error)
@@ -322,10 +324,10 @@ func TestAddBesideDelete(t *testing.T) {
 	const settle = 20 * time.Millisecond
 	d := newDomain(t, 1, 1, readerOptions{shared: true})
 	a, b := d.NewSet(), d.NewSet()
-	a.Add(0)
+	a.Add(0, d.r[0].Bell)
 	var wg sync.WaitGroup
 	d.r[0].Lock() // so that both get as far as the queue's lock, the new member first
-	wg.Go(func() { b.Add(0) })
+	wg.Go(func() { b.Add(0, d.r[0].Bell) })
 	time.Sleep(settle)
 	wg.Go(func() { a.Delete(0) })
 	time.Sleep(settle)

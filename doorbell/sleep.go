@@ -117,13 +117,17 @@ func (b *Bell) TryWait() (ready, signaled bool, err error) {
 	return b.anyMark() || !b.cand.empty() || b.hints.latch.Load() != 0, false, nil
 }
 
-// Kick wakes everyone who waits, on futex and descriptor, whatever was armed: for closing, for a
-// cancelled context and for a producer's death. It may be called from anywhere.
+// Kick wakes everyone who waits, on futex and descriptor, whatever was armed, and makes the sets
+// and channels that have the queue look at it: for closing, for a cancelled context and for a
+// producer's death. It may be called from anywhere.
 func (b *Bell) Kick() {
 	b.hints.epoch.Add(1)
 	wakeAll(b.hints.epoch)
 	if b.face != nil {
 		b.face.set()
+	}
+	if b.member() {
+		b.tellDomain()
 	}
 }
 
@@ -144,6 +148,9 @@ func (b *Bell) Signal() {
 		}
 		return b.face.EventFD()
 	})
+	if s := b.seat.Load(); s != nil && w&armDom != 0 {
+		s.ringer.ring()
+	}
 }
 
 // Disarm is for a reader that leaves: nobody of it waits any more, and producers need not ring.

@@ -106,7 +106,7 @@ func TestNoAllocationsWhileAwake(t *testing.T) {
 				r.seq++
 				r.store(armDirect)
 				r.Park()
-				w.Published(w.prod.Tail(), false)
+				w.Published(w.prod.Tail(), 0)
 				r.store(0)
 			},
 			"ring the domain": func() {
@@ -115,7 +115,7 @@ func TestNoAllocationsWhileAwake(t *testing.T) {
 				r.seq++
 				r.store(armDom)
 				r.Park()
-				w.Published(w.prod.Tail(), false)
+				w.Published(w.prod.Tail(), 0)
 				r.store(0)
 			},
 			"signal": func() { r.Signal(); Signal(q.arm, q.hints, nil, nil); r.TakeSignal() },

@@ -156,7 +156,7 @@ func TestSyscallsToWake(t *testing.T) {
 		for i := range uint64(wakes) {
 			q.arm.Word.Store(c.arm | i + 1)
 			w.put(1)
-			w.Published(w.prod.Tail(), false) // rung already
+			w.Published(w.prod.Tail(), 0) // rung already
 		}
 		// The runtime may add futex calls of its own, and never takes any away.
 		if got := calls.of(t, c.number) - before; got < wakes || got > wakes+wakes/2 {

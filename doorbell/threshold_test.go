@@ -27,7 +27,7 @@ func TestThresholdCountsFromWhatWasCounted(t *testing.T) {
 		woken := make(chan struct{})
 		stop := func() bool { // after the second look
 			r.level = nil
-			w.Published(w.prod.Tail(), false)
+			w.Published(w.prod.Tail(), 0)
 			go func() {
 				w.put(1)
 				close(woken)
@@ -158,7 +158,7 @@ func TestThresholdUrgent(t *testing.T) {
 		t.Fatal("one of ten entries rings")
 	}
 	w.publish(1)
-	w.Published(w.prod.Tail(), true)
+	w.Published(w.prod.Tail(), HoldsError)
 	if w.Wakes() != 1 {
 		t.Fatal("an urgent entry does not ring")
 	}

@@ -13,16 +13,18 @@ import (
 //	bit 33      it waits for more than one entry: look at the lane's wake index
 //	bit 34      a wait set or poll set has the queue as a member
 //	bit 35      the user sleeps on the queue's descriptor
-//	bits 36,37  a completion channel is armed: solicited, any
+//	bits 36,37  a completion channel is armed: NotifyNone, NotifySolicited or NotifyAny
 //	bits 48..63 generation of the reader, so that a producer notices a successor's descriptor
 const (
 	armDirect = 1 << 32
 	armThr    = 1 << 33
 	armDom    = 1 << 34
 	armFD     = 1 << 35
-	armFlags  = armDirect | armThr | armDom | armFD
+	armNotify = 3 << armNotifyShift
+	armFlags  = armDirect | armThr | armDom | armFD | armNotify
 
-	armGenShift = 48
+	armNotifyShift = 36
+	armGenShift    = 48
 )
 
 // Parked is bit 0 of a lane's row word: the reader no longer looks at the lane. The other bits
@@ -76,6 +78,7 @@ type View struct {
 	Direct bool
 	FD     bool
 	Member bool // of a wait set or poll set
+	Notify int  // what a completion channel waits for: NotifyNone, NotifySolicited, NotifyAny
 	Seq    uint32
 	Rung   uint32
 	Epoch  uint32
@@ -121,6 +124,7 @@ func Inspect(armed uint64, h *Hints) View {
 		Direct: armed&armDirect != 0,
 		FD:     armed&armFD != 0,
 		Member: armed&armDom != 0,
+		Notify: notifyOf(armed),
 		Seq:    uint32(armed),
 		Rung:   uint32(h.rung.Load()),
 		Epoch:  h.epoch.Load(),

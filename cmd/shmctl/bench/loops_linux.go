@@ -20,7 +20,7 @@ func (o *outlet) produce(batch, n int) error {
 		fill(a, s)
 		fill(b, s+uint64(len(a)))
 		o.ring.Commit(want)
-		o.bell.Published(o.ring.Tail(), false)
+		o.bell.Published(o.ring.Tail(), 0)
 		n -= want
 	}
 	return nil

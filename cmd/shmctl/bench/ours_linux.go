@@ -42,6 +42,9 @@ type inlet struct {
 // Level tells the bell, when it parks the lane, whether it is empty.
 func (in *inlet) Level() (head, tail uint64) { return in.ring.Head(), in.ring.Tail() }
 
+// Solicited implements doorbell.Source.
+func (in *inlet) Solicited() uint64 { return 0 }
+
 // words is the memory of one direction.
 type words struct {
 	tail, head *ring.Index

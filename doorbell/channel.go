@@ -1,0 +1,309 @@
+package doorbell
+
+import (
+	"os"
+	"sync"
+)
+
+// Channel is a completion channel: one-shot events of many queues, of which each goes to exactly
+// one goroutine. Every method may be called from anywhere, with one exception: a queue that was
+// not shared before is used by its own goroutine alone until Add has returned. From then on
+// its bell takes its lock, since those who get events look at the queue.
+type Channel struct {
+	watcher                  // the mask has the queues that the channel is armed for
+	members []*channelMember // under Domain.mu
+	lowers  sync.Mutex       // held while the descriptor is reset; before Domain.mu
+}
+
+// channelMember is what the channel knows of one queue, under Domain.mu. As long as an event
+// is in here the queue is on the list.
+type channelMember struct {
+	bell   *Bell
+	events [4]uint32 // made when the queue was armed again, by mode and solicited
+	dummy  uint32    // injected
+}
+
+// ChannelEvent says which queue has an event, and why.
+type ChannelEvent struct {
+	Bit       int
+	Solicited bool // a solicited entry or an error has come since the arming
+	Mode      int  // what the queue was armed for
+	Dummy     bool // it was injected, and no arming was used up
+}
+
+func (m *channelMember) add(e ChannelEvent) {
+	k := 2 * (e.Mode - 1)
+	if e.Solicited {
+		k++
+	}
+	m.events[k]++
+}
+
+// take returns one of the events that wait for a getter.
+func (m *channelMember) take(bit int) (ChannelEvent, bool) {
+	for k := range m.events {
+		if m.events[k] > 0 {
+			m.events[k]--
+			return ChannelEvent{Bit: bit, Mode: k/2 + 1, Solicited: k%2 == 1}, true
+		}
+	}
+	if m.dummy > 0 {
+		m.dummy--
+		return ChannelEvent{Bit: bit, Dummy: true}, true
+	}
+	return ChannelEvent{}, false
+}
+
+func (m *channelMember) waits() bool { return m.events != [4]uint32{} || m.dummy > 0 }
+
+// NewChannel returns a channel without queues.
+func (d *Domain) NewChannel() *Channel {
+	c := new(Channel)
+	d.watch(&c.watcher)
+	return c
+}
+
+// Add attaches a queue that owns the given bit of the domain. A queue is on one channel at most.
+func (c *Channel) Add(bit int, b *Bell) {
+	c.d.member.Lock()
+	defer c.d.member.Unlock()
+	b.SetDomain(c.d, bit)
+	b.joinChannel()
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	if c.closed {
+		return
+	}
+	for len(c.members) <= bit {
+		c.members = append(c.members, nil)
+	}
+	c.members[bit] = &channelMember{bell: b}
+}
+
+// Delete detaches a queue. Its arming ends, and its events that nobody fetched are gone.
+func (c *Channel) Delete(bit int) {
+	c.d.member.Lock()
+	defer c.d.member.Unlock()
+	c.drop(bit)
+}
+
+func (c *Channel) drop(bit int) {
+	m := c.member(bit)
+	if m == nil {
+		return
+	}
+	m.bell.leaveChannel()
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	c.members[bit] = nil
+	c.mask.clear(bit)
+	c.todo.clear(bit)
+}
+
+func (c *Channel) member(bit int) *channelMember {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	if uint(bit) >= uint(len(c.members)) {
+		return nil
+	}
+	return c.members[bit]
+}
+
+// Arm asks for one event of a queue (req_notify): for entries that come from now on, those that
+// are there already being the caller's to read. If the queue was armed already and that event is
+// due, it will be delivered as well; if not, the two armings become one, for the greater mode.
+// NotifyNone changes nothing. os.ErrClosed says that the queue is not on the channel.
+func (c *Channel) Arm(bit, mode int) error {
+	m := c.member(bit)
+	if m == nil {
+		return os.ErrClosed
+	}
+	b := m.bell
+	b.Lock()
+	defer b.Unlock()
+	if b.notes == nil {
+		return os.ErrClosed
+	}
+	if mode = min(mode, NotifyAny); mode <= NotifyNone {
+		return nil
+	}
+	b.Take() // N1
+	if _, err := b.Park(); err != nil {
+		return err
+	}
+	e, due := b.fire() // N2
+	c.d.mu.Lock()
+	c.mask.set(bit)
+	waiting := false
+	if due {
+		m.add(e)
+		c.put(bit/64, 1<<(bit%64))
+		waiting = c.d.nw > 0
+	}
+	c.d.mu.Unlock()
+	b.notify(max(mode, notifyOf(b.armed()))) // N3
+	b.rebase()                               // N4
+	if waiting {
+		c.d.Kick()
+	}
+	return nil
+}
+
+// Inject makes a dummy event of a queue, whether it is armed or not. One that is not on the channel
+// has none.
+func (c *Channel) Inject(bit int) {
+	c.d.mu.Lock()
+	known := uint(bit) < uint(len(c.members)) && c.members[bit] != nil
+	if known {
+		c.members[bit].dummy++
+		c.put(bit/64, 1<<(bit%64))
+	}
+	waiting := known && c.d.nw > 0
+	c.d.mu.Unlock()
+	if waiting {
+		c.d.Kick()
+	}
+}
+
+// Pending reports whether an event of the queue waits for a getter.
+func (c *Channel) Pending(bit int) bool {
+	m := c.member(bit)
+	if m == nil {
+		return false
+	}
+	m.bell.Lock()
+	m.bell.Take()
+	_, due := m.bell.due()
+	m.bell.Unlock()
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	return due || m.waits()
+}
+
+// Get waits for an event and returns it; none at the deadline, or when Stop says so. Queues take
+// turns. os.ErrClosed says that the channel was closed.
+func (c *Channel) Get(w Wait) (ChannelEvent, bool, error) {
+	p := patience{w: w}
+	for {
+		e, ok, err := c.TryGet()
+		if ok || err != nil || p.over() {
+			return e, ok, err
+		}
+		p.sleep(&c.watcher)
+	}
+}
+
+// TryGet is Get that does not wait.
+func (c *Channel) TryGet() (ChannelEvent, bool, error) {
+	c.d.mu.Lock()
+	c.d.takeLocked() // C1
+	closed, described := c.closed, c.desc != nil
+	c.d.mu.Unlock()
+	if closed {
+		return ChannelEvent{}, false, os.ErrClosed
+	}
+	e, ok := c.get()
+	if described {
+		c.settle()
+	}
+	return e, ok, nil
+}
+
+// get is C2: the queue leaves the list before it is judged, and goes back as long as events of it
+// wait.
+func (c *Channel) get() (ChannelEvent, bool) {
+	for {
+		c.d.mu.Lock()
+		bit := c.pick(c.next, c.d.bits)
+		if bit < 0 {
+			bit = c.pick(0, c.d.bits)
+		}
+		if bit < 0 {
+			c.d.mu.Unlock()
+			return ChannelEvent{}, false
+		}
+		c.next = bit + 1
+		m := c.members[bit]
+		e, ok := m.take(bit)
+		if ok && (m.waits() || c.mask.has(bit)) {
+			c.put(bit/64, 1<<(bit%64))
+		}
+		c.d.mu.Unlock()
+		if !ok {
+			e, ok = c.judge(bit, m.bell)
+		}
+		if ok {
+			return e, true
+		}
+	}
+}
+
+// judge decides under the queue's lock, so once per arming and for one getter.
+func (c *Channel) judge(bit int, b *Bell) (ChannelEvent, bool) {
+	b.Lock()
+	defer b.Unlock()
+	b.Take()
+	e, due := b.fire()
+	if due {
+		e.Bit = bit
+		c.d.mu.Lock()
+		c.mask.clear(bit)
+		c.d.mu.Unlock()
+	}
+	return e, due
+}
+
+// Face returns the channel's descriptor, making it at the first call. It is readable while events may
+// be there, belongs to the channel, and may be used edge-triggered, with one get for each edge.
+func (c *Channel) Face() (*Face, error) {
+	face, err := c.d.describe(&c.watcher)
+	if err == nil {
+		c.settle()
+	}
+	return face, err
+}
+
+// settle makes the descriptor agree with the list. Where something is left it is set once more, for
+// the sake of edges. Otherwise it is reset, and set again if something came meanwhile.
+func (c *Channel) settle() {
+	c.d.mu.Lock()
+	if c.desc == nil || c.lowered {
+		c.d.mu.Unlock()
+		return
+	}
+	if c.d.busy(&c.watcher) {
+		c.desc.set()
+		c.d.mu.Unlock()
+		return
+	}
+	c.d.mu.Unlock()
+	c.lowers.Lock()
+	defer c.lowers.Unlock()
+	c.d.mu.Lock()
+	face := c.desc
+	c.d.mu.Unlock()
+	if face == nil || face.reset() != nil {
+		return // it stays readable, which costs time but loses nothing
+	}
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	if c.d.takeLocked(); c.d.busy(&c.watcher) {
+		c.desc.set()
+	} else {
+		c.lowered = true
+	}
+}
+
+// Close takes the channel out of the domain. Those who wait for an event return os.ErrClosed;
+// armings end, events that nobody fetched are gone, and the descriptor is closed.
+func (c *Channel) Close() {
+	c.d.leave(&c.watcher)
+	c.d.member.Lock()
+	defer c.d.member.Unlock()
+	for bit := range c.members {
+		c.drop(bit)
+	}
+	c.lowers.Lock()
+	defer c.lowers.Unlock()
+	c.d.undescribe(&c.watcher)
+}

@@ -1,0 +1,57 @@
+package doorbell
+
+// Member is what a wait set looks at: a queue's [Bell], or anything else whose producers ring the
+// domain. Both methods run without the domain's locks, and may be called while the member is
+// being removed from the set by another goroutine: one that goes away must see to it that a late
+// call finds it gone.
+type Member interface {
+	// Look is S2 for one member: under the member's own lock it takes what is marked, parks what
+	// is hot and looks again. ready says that a read would return something. An error puts the
+	// member back on the list and ends the wait.
+	Look() (ready bool, err error)
+	// Join sets or clears the flag that makes the member's producers ring the domain. It takes
+	// the member's lock.
+	Join(on bool)
+}
+
+// seat is a queue's place in the bell of its process.
+type seat struct {
+	d      *Domain
+	ringer DomainRinger
+}
+
+// SetDomain tells the bell which bit of the domain is its own. From then on Signal, Kick, Mark and
+// Consider also reach the sets and channels that have the queue. It may be called from anywhere.
+func (b *Bell) SetDomain(d *Domain, bit int) {
+	b.seat.Store(&seat{d: d, ringer: DomainRinger{Arm: d.arm, Hints: d.hints, Bit: bit}})
+}
+
+// Look implements [Member]. It takes the lock. A signal that nobody took makes the queue ready and
+// stays, for the read that follows.
+func (b *Bell) Look() (ready bool, err error) {
+	b.Lock()
+	defer b.Unlock()
+	b.Take()
+	more, err := b.Park()
+	return more || b.hints.latch.Load() != 0, err
+}
+
+// Join implements [Member]. It takes the lock.
+func (b *Bell) Join(on bool) {
+	b.Lock()
+	defer b.Unlock()
+	if on {
+		b.store(b.armed() | armDom)
+	} else {
+		b.store(b.armed() &^ armDom)
+	}
+}
+
+// member reports whether a set has the queue, or a channel is armed for it.
+func (b *Bell) member() bool { return b.arm.Word.Load()&(armDom|armNotify) != 0 }
+
+func (b *Bell) tellDomain() {
+	if s := b.seat.Load(); s != nil {
+		s.d.Consider(s.ringer.Bit)
+	}
+}
