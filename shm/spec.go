@@ -19,6 +19,8 @@ const (
 	KindRegion Kind = 4 // memory that others read in place
 	KindUMEM   Kind = 5 // a region that a network device fills
 	KindEvents Kind = 6 // what the reader of an event queue writes
+
+	KindAddresses Kind = 8 // an address vector
 )
 
 // String returns the lower-case name of the kind.
@@ -36,6 +38,8 @@ func (k Kind) String() string {
 		return "umem"
 	case KindEvents:
 		return "events"
+	case KindAddresses:
+		return "addresses"
 	}
 	return fmt.Sprintf("kind %d", uint32(k))
 }

@@ -1,0 +1,295 @@
+package cq
+
+import (
+	"errors"
+	"io/fs"
+	"sync"
+	"syscall"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// ErrReadOnly: only the owner of an address vector changes it (EACCES).
+var ErrReadOnly error = &sentinel{"opened only to look things up", Errno(syscall.EACCES),
+	fs.ErrPermission}
+
+// AddressOptions of an address vector (struct fi_av_attr). The zero value holds 1024 socket
+// addresses. Count, AddrMaxBytes, Format, UserID and Lifetime are fixed at creation;
+// [AddressVector.Options] returns what they were resolved to.
+type AddressOptions struct {
+	// Count is the least number of addresses that fit; it is rounded up to a power of two. 0 is
+	// 1024, the most is 1<<22. A vector does not grow: memory that others map cannot.
+	Count int
+	// AddrMaxBytes is the longest address that fits, rounded up to a multiple of 8. 0 is 32, enough
+	// for a sockaddr_in6; the most is 256.
+	AddrMaxBytes int
+	Format       AddressFormat
+	// Check refuses addresses beyond what the format says: its error is that of the address. It is
+	// this process's own.
+	Check func(raw []byte) error
+	// UserID allows SetUserID and InsertIDs (FI_AV_USER_ID).
+	UserID   bool
+	Lifetime Lifetime
+	// UserContext is the vector's own context (of fi_av_open), returned by
+	// AddressVector.UserContext.
+	UserContext any
+}
+
+// AddressVector maps indices to addresses (fid_av of type FI_AV_TABLE), and addresses back to
+// indices, which is how the source of a completion is named. It lies in shared memory: the process
+// that created or adopted it changes it, any number of others open it by name or descriptor and
+// look things up while it changes.
+//
+// All methods may be called from anywhere at any time. Resolve and Lookup take no lock.
+type AddressVector struct {
+	name  string
+	fid   FID
+	opt   AddressOptions
+	obj   *shm.Object
+	table *addrTable
+	owner bool
+	named bool // it has a name in a directory
+	guard guard
+
+	holders holders    // endpoints
+	mu      sync.Mutex // orders changes; what follows is under it
+	taken   []uint64   // the owner's own record of which rows are in use
+	low     int        // no row below is free
+}
+
+// CreateAddresses makes an address vector and becomes its owner (fi_av_open). With a nil directory
+// it has no name and is passed on by descriptor. A vector of that name that exists is ErrExist
+// (fs.ErrExist, EEXIST), unless it is ephemeral and its owner provably dead: then it is removed
+// first. Names are shared with queues.
+func CreateAddresses(d *shm.Dir, name string, o AddressOptions) (*AddressVector, error) {
+	const op = "create addresses"
+	r, err := o.resolve(op, name)
+	if err != nil {
+		return nil, err
+	}
+	init := func(obj *shm.Object) error {
+		words, err := wordsOf[addrWords](obj, sectAddrWords, 0)
+		if err == nil {
+			words.state.Store(stateOpen)
+		}
+		return err
+	}
+	var obj *shm.Object
+	if d == nil {
+		obj, err = shm.CreateMemfd(r.spec(name), init)
+	} else {
+		obj, err = d.Create(name, r.spec(name), init)
+		if errors.Is(err, fs.ErrExist) && removeDeadAddresses(d, name) == nil {
+			obj, err = d.Create(name, r.spec(name), init)
+		}
+	}
+	if err != nil {
+		return nil, failed(op, name, err)
+	}
+	return newAddresses(obj, name, r, true, d != nil)
+}
+
+// AdoptAddresses becomes the owner of a vector that exists and has no living owner; a living one is
+// a [*shm.BusyError]. Addresses keep their indices. Fields of want that are not zero must agree
+// with how the vector was created; Check and UserContext are this process's own.
+func AdoptAddresses(d *shm.Dir, name string, want AddressOptions) (*AddressVector, error) {
+	const op = "adopt addresses"
+	obj, err := d.Open(name, shm.ReadWrite)
+	if err != nil {
+		return nil, failed(op, name, err)
+	}
+	o, err := storedAddresses(op, name, obj.Header())
+	if err == nil {
+		err = want.agrees(op, name, o)
+	}
+	if err == nil {
+		err = obj.Claim(func() error { return addressesOpen(op, obj) })
+	}
+	if err != nil {
+		_ = obj.Close()
+		return nil, failed(op, name, err)
+	}
+	o.Check, o.UserContext = want.Check, want.UserContext
+	return newAddresses(obj, name, o, true, true)
+}
+
+// OpenAddresses opens a vector that another process owns, to look things up in it (a shared AV,
+// opened with FI_READ). It sees every change as soon as it is made, and needs no living owner.
+func OpenAddresses(d *shm.Dir, name string) (*AddressVector, error) {
+	obj, err := d.Open(name, shm.ReadOnly)
+	if err != nil {
+		return nil, failed("open addresses", name, err)
+	}
+	return openAddresses(obj, name, true)
+}
+
+// OpenAddressesFD is OpenAddresses with a descriptor, which stays the caller's.
+func OpenAddressesFD(fd int, name string) (*AddressVector, error) {
+	obj, err := shm.OpenFD(fd, name, shm.ReadOnly)
+	if err != nil {
+		return nil, failed("open addresses", name, err)
+	}
+	return openAddresses(obj, name, false)
+}
+
+func openAddresses(obj *shm.Object, name string, named bool) (*AddressVector, error) {
+	const op = "open addresses"
+	o, err := storedAddresses(op, name, obj.Header())
+	if err == nil {
+		err = addressesOpen(op, obj)
+	}
+	if err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	return newAddresses(obj, name, o, false, named)
+}
+
+// addressesOpen refuses a vector that its owner closed.
+func addressesOpen(op string, obj *shm.Object) error {
+	words, err := wordsOf[addrWords](obj, sectAddrWords, 0)
+	if err == nil && words.state.Load() == stateClosed {
+		err = &Error{Pkg: pkg, Op: op, Name: obj.Name(), Err: ErrClosed,
+			Hint: "its owner destroyed it; create it again"}
+	}
+	return err
+}
+
+// newAddresses takes obj over.
+func newAddresses(obj *shm.Object, name string, o AddressOptions, owner, named bool) (
+	*AddressVector, error) {
+	table, err := newAddrTable(obj, o)
+	if err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	v := &AddressVector{name: name, fid: objectFID(FIDAddresses, obj), opt: o, obj: obj,
+		table: table, owner: owner, named: named}
+	if owner {
+		v.taken = make([]uint64, (o.Count+63)/64)
+		table.repair(make([]byte, o.AddrMaxBytes), func(slot int) { v.take(slot, true) })
+	}
+	return v, nil
+}
+
+// agrees checks what a successor asks for against what the vector is.
+func (o AddressOptions) agrees(op, name string, have AddressOptions) error {
+	asked, err := o.resolve(op, name)
+	if err != nil {
+		return err
+	}
+	check := func(field string, set bool, want, got any) error {
+		if set && want != got {
+			return refuse(op, name, field, got, want, ErrInvalid)
+		}
+		return nil
+	}
+	return errors.Join(
+		check("Count", o.Count != 0, asked.Count, have.Count),
+		check("AddrMaxBytes", o.AddrMaxBytes != 0, asked.AddrMaxBytes, have.AddrMaxBytes),
+		check("Format", o.Format != AddrUnspec, o.Format, have.Format),
+		check("UserID", o.UserID, true, have.UserID),
+		check("Lifetime", o.Lifetime != Ephemeral, o.Lifetime, have.Lifetime))
+}
+
+// removeDeadAddresses removes a vector that nobody owns and nobody is to own.
+func removeDeadAddresses(d *shm.Dir, name string) error {
+	const op = "create addresses"
+	obj, err := d.Open(name, shm.ReadWrite)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer obj.Close()
+	o, err := storedAddresses(op, name, obj.Header())
+	if err != nil {
+		return err
+	}
+	closed := errors.Is(addressesOpen(op, obj), ErrClosed)
+	life, err := obj.Life()
+	if err != nil || !closed && (life != shm.Dead || o.Lifetime != Ephemeral) {
+		return errors.Join(err, ErrBusy)
+	}
+	err = obj.Claim(func() error {
+		if closed {
+			return nil
+		}
+		return notReleased(obj)
+	})
+	if err != nil {
+		return err
+	}
+	return obj.Unlink()
+}
+
+// Close destroys the vector if this process owns it (fi_close): its name is free again, and others
+// that have it open find nothing in it any more. In another process it only ends the use. ErrBusy
+// says that an endpoint is bound to it. Closing twice is harmless.
+func (v *AddressVector) Close() error {
+	return v.end("close", func() error {
+		v.table.words.state.Store(stateClosed)
+		if !v.named {
+			return nil
+		}
+		return v.obj.Unlink()
+	})
+}
+
+// Detach leaves the vector, with all addresses, to a successor, which finds it with AdoptAddresses.
+// Otherwise it is Close.
+func (v *AddressVector) Detach() error {
+	return v.end("detach", func() error { return nil })
+}
+
+func (v *AddressVector) end(op string, last func() error) error {
+	if err := v.holders.close(); err != nil {
+		return &Error{Pkg: pkg, Op: op, Name: v.name, Err: err, Hint: "close what is bound to it"}
+	}
+	first, err := v.guard.close(func() {})
+	if !first {
+		return err
+	}
+	if v.owner {
+		err = last()
+	}
+	if err = errors.Join(err, v.obj.Close()); err != nil {
+		return failed(op, v.name, err)
+	}
+	return nil
+}
+
+// Name returns the vector's name.
+func (v *AddressVector) Name() string { return v.name }
+
+// FID returns the vector's identifier, by which events mean it.
+func (v *AddressVector) FID() FID { return v.fid }
+
+// FD returns the descriptor by which others can open the vector; it stays the vector's. It is -1
+// after Close.
+func (v *AddressVector) FD() int {
+	if !v.guard.enterAny() {
+		return -1
+	}
+	defer v.guard.leaveAny()
+	return v.obj.FD()
+}
+
+// Options returns how the vector was created, with what was left open filled in.
+func (v *AddressVector) Options() AddressOptions { return v.opt }
+
+// UserContext returns AddressOptions.UserContext.
+func (v *AddressVector) UserContext() any { return v.opt.UserContext }
+
+// Cap returns how many addresses fit.
+func (v *AddressVector) Cap() int { return v.opt.Count }
+
+// Len returns how many addresses are in the vector; 0 after Close.
+func (v *AddressVector) Len() int {
+	if !v.guard.enterAny() {
+		return 0
+	}
+	defer v.guard.leaveAny()
+	return int(min(v.table.words.used.Load(), uint64(v.opt.Count)))
+}

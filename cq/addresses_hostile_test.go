@@ -1,0 +1,229 @@
+package cq_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+// addressMemory maps a vector's sections as a hostile owner would.
+func addressMemory(t testing.TB, d *shm.Dir, name string) (words, rows, index []byte) {
+	t.Helper()
+	obj, err := d.Open(name, shm.ReadWrite)
+	must(t, err)
+	t.Cleanup(func() { _ = obj.Close() })
+	s := scribbler{obj}
+	return s.section(t, cq.SectAddrWords, 0), s.section(t, cq.SectAddrRows, 0),
+		s.section(t, cq.SectAddrIndex, 0)
+}
+
+// TestHostileAddresses: whatever stands in a vector, looking things up ends without harm, and a
+// successor makes it whole.
+func TestHostileAddresses(t *testing.T) {
+	const row = 64
+	for name, do := range map[string]func(words, rows, index []byte){
+		"row in the middle of a write": func(_, rows, _ []byte) { poke(rows, 2*row, 7) },
+		"every row so": func(_, rows, _ []byte) {
+			for at := 0; at < len(rows); at += row {
+				poke(rows, at, ^uint64(0))
+			}
+		},
+		"length beyond the row":  func(_, rows, _ []byte) { poke(rows, 2*row+8, cq.AddrRowUsed|33) },
+		"length of nothing":      func(_, rows, _ []byte) { poke(rows, 2*row+8, cq.AddrRowUsed) },
+		"two rows, one address":  func(_, rows, _ []byte) { copy(rows[2*row:3*row], rows[3*row:]) },
+		"index leads nowhere":    func(_, _, index []byte) { fillWords(index, ^uint64(0)) },
+		"index leads to row 0":   func(_, _, index []byte) { fillWords(index, 1) },
+		"index is empty":         func(_, _, index []byte) { clear(index) },
+		"index of random things": func(_, _, index []byte) { randomWords(index) },
+		"everything is random": func(words, rows, index []byte) {
+			randomWords(words[8:64])
+			randomWords(rows)
+			randomWords(index)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := openDir(t)
+			v, err := cq.CreateAddresses(d, queueName(t), cq.AddressOptions{Count: 16})
+			must(t, err)
+			insert(t, v, sockaddrs(0, 10)...)
+			r, err := cq.OpenAddresses(d, v.Name())
+			must(t, err)
+			defer r.Close()
+			do(addressMemory(t, d, v.Name()))
+			for _, v := range []*cq.AddressVector{r, v} {
+				lookAround(t, v)
+			}
+			_, _ = v.Insert(sockaddrs(5, 15))
+			_ = v.Remove(3, 5)
+			_ = v.Remove(2)
+			must(t, v.Detach())
+			v, err = cq.AdoptAddresses(d, v.Name(), cq.AddressOptions{})
+			must(t, err)
+			wantSound(t, v)
+			must(t, v.Close())
+		})
+	}
+}
+
+// lookAround asks for everything that can be asked for.
+func lookAround(t testing.TB, v *cq.AddressVector) {
+	t.Helper()
+	buf := make([]byte, 300)
+	for a := range cq.Addr(v.Cap() + 2) {
+		n, err := v.Lookup(a, buf)
+		if err != nil && !errors.Is(err, cq.ErrInvalid) {
+			t.Error(err)
+		}
+		if err == nil && (n < 1 || n > v.Options().AddrMaxBytes) {
+			t.Errorf("an address of %d bytes", n)
+		}
+	}
+	for i := range 20 {
+		if a, ok := v.Resolve(sockaddr(i)); ok && a >= cq.Addr(v.Cap()) && !v.Options().UserID {
+			t.Errorf("resolved to %d", a)
+		}
+	}
+	if n := v.Len(); n > v.Cap() {
+		t.Errorf("%d addresses", n)
+	}
+}
+
+// wantSound checks a vector that was adopted: it agrees with itself, and can be filled and emptied.
+func wantSound(t *testing.T, v *cq.AddressVector) {
+	t.Helper()
+	n, buf := 0, make([]byte, 300)
+	for a := range cq.Addr(v.Cap()) {
+		k, err := v.Lookup(a, buf)
+		if err != nil {
+			continue
+		}
+		n++
+		if got, ok := v.Resolve(buf[:k]); !ok || got != a && !v.Options().UserID {
+			t.Errorf("address %d resolves to %d, %v", a, got, ok)
+		}
+		must(t, v.Remove(a))
+		if _, ok := v.Resolve(buf[:k]); ok {
+			t.Errorf("address %d is there after its removal", a)
+		}
+		_, err = v.Lookup(a, nil)
+		wantErr(t, "lookup", err, cq.ErrInvalid)
+	}
+	if v.Len() != 0 {
+		t.Errorf("%d addresses, %d left", n, v.Len())
+	}
+	insert(t, v, sockaddrs(100, 100+v.Cap())...)
+	for i := range v.Cap() {
+		wantLookup(t, v, cq.Addr(i), sockaddr(100+i))
+	}
+}
+
+func fillWords(mem []byte, w uint64) {
+	for at := 0; at+8 <= len(mem); at += 8 {
+		poke(mem, at, w)
+	}
+}
+
+func randomWords(mem []byte) {
+	for at := 0; at+8 <= len(mem); at += 8 {
+		poke(mem, at, rand.Uint64()>>(rand.Uint32()%64))
+	}
+}
+
+// FuzzAddresses has arbitrary bytes as a vector's rows and index.
+func FuzzAddresses(f *testing.F) {
+	d, err := shm.OpenDir("")
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer d.Close()
+	v, err := cq.CreateAddresses(d, "seed", cq.AddressOptions{Count: 4})
+	if err != nil {
+		f.Fatal(err)
+	}
+	insert(f, v, sockaddrs(0, 3)...)
+	words, rows, index := addressMemory(f, d, "seed")
+	f.Add(bytes.Clone(words[:24]), bytes.Clone(rows), bytes.Clone(index))
+	must(f, v.Remove(1))
+	f.Add(bytes.Clone(words[:24]), bytes.Clone(rows), bytes.Clone(index))
+	must(f, v.Close())
+	f.Add([]byte{1}, bytes.Repeat([]byte{1}, 256), bytes.Repeat([]byte{1, 0, 0, 0}, 32))
+	f.Add([]byte{3}, []byte{}, []byte{})
+	f.Fuzz(func(t *testing.T, words, rows, index []byte) {
+		d := openDir(t)
+		v, err := cq.CreateAddresses(d, "fuzz", cq.AddressOptions{Count: 4})
+		must(t, err)
+		r, err := cq.OpenAddresses(d, "fuzz")
+		must(t, err)
+		inWords, inRows, inIndex := addressMemory(t, d, "fuzz")
+		copy(inWords[:64], words)
+		copy(inRows, rows)
+		copy(inIndex, index)
+		lookAround(t, r)
+		lookAround(t, v)
+		_, _ = v.Insert(sockaddrs(0, 3))
+		_ = v.Remove(1)
+		binary.LittleEndian.PutUint64(inWords, 1) // or it says that it was closed
+		must(t, v.Detach())
+		v, err = cq.AdoptAddresses(d, "fuzz", cq.AddressOptions{})
+		must(t, err)
+		lookAround(t, r)
+		wantSound(t, v)
+		must(t, errors.Join(r.Close(), v.Close()))
+		must(t, os.RemoveAll(d.Path()+"/fuzz"))
+	})
+}
+
+func BenchmarkResolve(b *testing.B) {
+	for _, count := range []int{16, 1 << 16} {
+		v, err := cq.CreateAddresses(nil, "bench", cq.AddressOptions{Count: count})
+		must(b, err)
+		addrs := sockaddrs(0, count)
+		insert(b, v, addrs...)
+		for name, i := range map[string]int{"IPv4": 10, "IPv6": 11} {
+			raw := addrs[i]
+			b.Run(name+"/of="+fmt.Sprint(count), func(b *testing.B) {
+				for b.Loop() {
+					if _, ok := v.Resolve(raw); !ok {
+						b.Fatal("lost")
+					}
+				}
+			})
+		}
+		b.Run("spread/of="+fmt.Sprint(count), func(b *testing.B) {
+			i := 0
+			for b.Loop() {
+				i = (i + 7919) & (count - 1)
+				if _, ok := v.Resolve(addrs[i]); !ok {
+					b.Fatal("lost")
+				}
+			}
+		})
+		unknown := sockaddr(count + 2)
+		b.Run("unknown/of="+fmt.Sprint(count), func(b *testing.B) {
+			for b.Loop() {
+				_, _ = v.Resolve(unknown)
+			}
+		})
+		must(b, v.Close())
+	}
+}
+
+func BenchmarkLookup(b *testing.B) {
+	v, err := cq.CreateAddresses(nil, "bench", cq.AddressOptions{})
+	must(b, err)
+	defer v.Close()
+	insert(b, v, sockaddrs(0, 100)...)
+	buf := make([]byte, 32)
+	for b.Loop() {
+		if _, err := v.Lookup(51, buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,292 @@
+package cq
+
+import (
+	"fmt"
+	"math/bits"
+	"syscall"
+)
+
+// InsertError says which addresses of an insertion failed (FI_SYNC_ERR). errors.Is finds what went
+// wrong with any of them.
+type InsertError struct {
+	Name     string  // of the vector
+	Inserted int     // how many went well
+	Errs     []error // by address; nil for one that went well
+}
+
+func (e *InsertError) Error() string {
+	for i, err := range e.Errs {
+		if err != nil {
+			return fmt.Sprintf("cq: insert into %q: %d of %d addresses failed: address %d: %v", e.Name,
+				len(e.Errs)-e.Inserted, len(e.Errs), i, err)
+		}
+	}
+	return fmt.Sprintf("cq: insert into %q: no address failed", e.Name)
+}
+
+// Unwrap returns the errors of the addresses that failed.
+func (e *InsertError) Unwrap() (errs []error) {
+	for _, err := range e.Errs {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+// errVectorFull is what an address gets for which there is no row.
+var errVectorFull error = &sentinel{"address vector is full: remove addresses, or create it larger",
+	Errno(syscall.ENOMEM), nil}
+
+// Insert adds addresses and returns their indices (fi_av_insert): the lowest that are free, from 0
+// on. An index stays until the address is removed. One that is in the vector already keeps its
+// index, which is returned again (the page leaves that undefined); one Remove takes it out.
+//
+// Where some fail the others are inserted all the same: a failed one has the index AddrNotAvail and
+// its reason in the *[InsertError] that is returned. Reasons are ErrInvalid for bytes that are no
+// address of the format, EADDRNOTAVAIL for an address without port or host, ENOMEM when the vector
+// is full, and what AddressOptions.Check says. Other errors, with nothing inserted, are ErrClosed
+// and ErrReadOnly.
+func (v *AddressVector) Insert(addrs [][]byte) ([]Addr, error) {
+	out := make([]Addr, len(addrs))
+	_, err := v.insert(out, addrs, nil)
+	return out, err
+}
+
+// InsertTo is Insert into the caller's memory, which may be nil if the indices are not wanted. It
+// returns how many addresses were inserted, as fi_av_insert does.
+func (v *AddressVector) InsertTo(dst []Addr, addrs [][]byte) (int, error) {
+	if dst != nil && len(dst) != len(addrs) {
+		return 0, refuse("insert", v.name, "len(dst)", len(dst), len(addrs), ErrInvalid)
+	}
+	return v.insert(dst, addrs, nil)
+}
+
+// InsertIDs is Insert with the user id of each address (FI_AV_USER_ID): no completion names the
+// index in between.
+func (v *AddressVector) InsertIDs(addrs [][]byte, ids []Addr) ([]Addr, error) {
+	if len(ids) != len(addrs) {
+		return nil, refuse("insert", v.name, "len(ids)", len(ids), len(addrs), ErrInvalid)
+	}
+	if err := v.wantsIDs("insert"); err != nil {
+		return nil, err
+	}
+	out := make([]Addr, len(addrs))
+	_, err := v.insert(out, addrs, ids)
+	return out, err
+}
+
+func (v *AddressVector) insert(dst []Addr, addrs [][]byte, ids []Addr) (n int, err error) {
+	for i := range dst {
+		dst[i] = AddrNotAvail
+	}
+	if err := v.enterOwner("insert"); err != nil {
+		return 0, err
+	}
+	defer v.guard.leaveAny()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var failed *InsertError
+	for i, raw := range addrs {
+		var id *Addr
+		if ids != nil {
+			id = &ids[i]
+		}
+		at, err := v.insertOne(raw, id)
+		if err != nil {
+			if failed == nil {
+				failed = &InsertError{Name: v.name, Errs: make([]error, len(addrs))}
+			}
+			failed.Errs[i] = err
+			continue
+		}
+		n++
+		if dst != nil {
+			dst[i] = at
+		}
+	}
+	if failed != nil {
+		failed.Inserted = n
+		return n, failed
+	}
+	return n, nil
+}
+
+// insertOne adds one address, under the lock.
+func (v *AddressVector) insertOne(raw []byte, id *Addr) (Addr, error) {
+	if len(raw) > v.opt.AddrMaxBytes {
+		return AddrNotAvail, refuse("insert", v.name, "length", len(raw), v.opt.AddrMaxBytes,
+			ErrInvalid)
+	}
+	if err := v.opt.Format.check(raw); err != nil {
+		return AddrNotAvail, err
+	}
+	if v.opt.Check != nil {
+		if err := v.opt.Check(raw); err != nil {
+			return AddrNotAvail, err
+		}
+	}
+	k := v.table.key(raw)
+	if slot, _, ok := v.table.find(k); ok && v.isTaken(slot) {
+		if id != nil {
+			v.table.setID(slot, *id)
+		}
+		return Addr(slot), nil
+	}
+	slot := v.lowest()
+	if slot < 0 {
+		return AddrNotAvail, errVectorFull
+	}
+	// The row first: whoever finds it through the index finds it whole.
+	if id != nil {
+		v.table.fill(slot, k, *id, true)
+	} else {
+		v.table.fill(slot, k, 0, false)
+	}
+	if !v.table.place(slot, k.hash) {
+		v.table.clear(slot)
+		return AddrNotAvail, errVectorFull
+	}
+	v.take(slot, true)
+	v.table.words.used.Add(1)
+	return Addr(slot), nil
+}
+
+// Remove takes addresses out (fi_av_remove); their indices are free for others. An index that is
+// not set, out of range or given twice is ErrInvalid, and then nothing is removed. What operations
+// that are under way to a removed address do is undefined, as in libfabric.
+func (v *AddressVector) Remove(addrs ...Addr) error {
+	if err := v.enterOwner("remove"); err != nil {
+		return err
+	}
+	defer v.guard.leaveAny()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for i, a := range addrs {
+		if !v.isSet(a) {
+			for _, b := range addrs[:i] {
+				v.take(int(b), true)
+			}
+			return refuse("remove", v.name, fmt.Sprintf("address %d", i), a, "an index that is set",
+				ErrInvalid)
+		}
+		v.take(int(a), false) // so that its second mention fails
+	}
+	buf := make([]byte, v.opt.AddrMaxBytes)
+	for _, a := range addrs {
+		slot := int(a)
+		if n, ok := v.table.load(slot, buf); ok {
+			v.table.displace(slot, v.table.key(buf[:n]).hash)
+		}
+		v.table.clear(slot)
+		v.table.words.used.Add(^uint64(0))
+	}
+	return nil
+}
+
+// SetUserID makes completions from an address name id as their source, instead of the index
+// (fi_av_set_user_id). Before it they name the index. ErrInvalid says that the index is not set, or
+// that the vector was created without UserID.
+func (v *AddressVector) SetUserID(a, id Addr) error {
+	if err := v.wantsIDs("set user id"); err != nil {
+		return err
+	}
+	if err := v.enterOwner("set user id"); err != nil {
+		return err
+	}
+	defer v.guard.leaveAny()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.isSet(a) {
+		return refuse("set user id", v.name, "address", a, "an index that is set", ErrInvalid)
+	}
+	v.table.setID(int(a), id)
+	return nil
+}
+
+// Lookup copies the address of an index to buf (fi_av_lookup) and returns its whole length: more
+// than len(buf) if it did not fit, and then buf has its beginning. ErrInvalid says that the index
+// is not set; also while its owner is writing it, or if it died over that.
+func (v *AddressVector) Lookup(a Addr, buf []byte) (int, error) {
+	if !v.guard.enterAny() {
+		return 0, &Error{Pkg: pkg, Op: "lookup", Name: v.name, Err: ErrClosed}
+	}
+	defer v.guard.leaveAny()
+	if v.table.words.state.Load() == stateClosed {
+		return 0, &Error{Pkg: pkg, Op: "lookup", Name: v.name, Err: ErrClosed,
+			Hint: "its owner destroyed it"}
+	}
+	if a < Addr(v.opt.Count) {
+		if n, ok := v.table.load(int(a), buf); ok {
+			return n, nil
+		}
+	}
+	return 0, refuse("lookup", v.name, "address", a, "an index that is set", ErrInvalid)
+}
+
+// Resolve returns what completions from an address name as their source: its index or user id. It
+// allocates nothing and costs the same for every size of the vector. It reports false for an
+// address that is not in the vector, or was being inserted or removed.
+func (v *AddressVector) Resolve(raw []byte) (Addr, bool) {
+	if len(raw) == 0 || len(raw) > v.opt.AddrMaxBytes || !v.guard.enterAny() {
+		return AddrNotAvail, false
+	}
+	src, ok := AddrNotAvail, false
+	if v.table.words.state.Load() != stateClosed {
+		if _, s, found := v.table.find(v.table.key(raw)); found {
+			src, ok = s, true
+		}
+	}
+	v.guard.leaveAny()
+	return src, ok
+}
+
+// enterOwner lets in who may change the vector; guard.leaveAny must follow.
+func (v *AddressVector) enterOwner(op string) error {
+	if !v.owner {
+		return &Error{Pkg: pkg, Op: op, Name: v.name, Err: ErrReadOnly,
+			Hint: "only its owner changes it"}
+	}
+	if !v.guard.enterAny() {
+		return &Error{Pkg: pkg, Op: op, Name: v.name, Err: ErrClosed}
+	}
+	return nil
+}
+
+func (v *AddressVector) wantsIDs(op string) error {
+	if !v.opt.UserID {
+		return refuse(op, v.name, "UserID", false, "a vector created with it", ErrInvalid)
+	}
+	return nil
+}
+
+func (v *AddressVector) isTaken(slot int) bool {
+	return v.taken[slot/64]>>(slot%64)&1 != 0
+}
+
+func (v *AddressVector) isSet(a Addr) bool {
+	return a < Addr(v.opt.Count) && v.isTaken(int(a))
+}
+
+func (v *AddressVector) take(slot int, on bool) {
+	if on {
+		v.taken[slot/64] |= 1 << (slot % 64)
+		return
+	}
+	v.taken[slot/64] &^= 1 << (slot % 64)
+	v.low = min(v.low, slot)
+}
+
+// lowest returns the lowest free row, or -1.
+func (v *AddressVector) lowest() int {
+	for w := v.low / 64; w < len(v.taken); w++ {
+		if free := ^v.taken[w]; free != 0 {
+			if slot := 64*w + bits.TrailingZeros64(free); slot < v.opt.Count {
+				v.low = slot
+				return slot
+			}
+		}
+	}
+	v.low = v.opt.Count
+	return -1
+}

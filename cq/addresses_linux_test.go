@@ -1,0 +1,272 @@
+package cq_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+func init() {
+	maps.Copy(roles, map[string]func(){
+		"address-owner":  childAddressOwner,
+		"address-reader": childAddressReader,
+	})
+}
+
+const (
+	steadyAddresses = 20 // stay from the first owner on
+	churnAddresses  = 44 // come and go
+)
+
+// stripes is an address in which a mix of two shows. Those of one number but another round differ
+// in every word.
+func stripes(i int, round uint64) []byte {
+	b := make([]byte, 32)
+	for at := 0; at < len(b); at += 8 {
+		binary.LittleEndian.PutUint64(b[at:], uint64(i)<<48|round)
+	}
+	return b
+}
+
+// whole reports whether an address is one that somebody inserted.
+func whole(b []byte) bool {
+	return len(b) == 32 && bytes.Equal(b[:24], b[8:])
+}
+
+var churning = cq.AddressOptions{Count: steadyAddresses + churnAddresses, Format: cq.AddrOpaque,
+	UserID: true}
+
+// childAddressOwner adopts or creates the vector and changes it as fast as it can until it is
+// killed or told to stop.
+func childAddressOwner() {
+	d, err := shm.OpenDir("")
+	need(err)
+	stop := toldToStop()
+	name := os.Getenv(envQueue)
+	v, err := cq.AdoptAddresses(d, name, churning)
+	if errors.Is(err, fs.ErrNotExist) {
+		v, err = cq.CreateAddresses(d, name, churning)
+	}
+	need(err)
+	for i := range steadyAddresses {
+		_, err := v.Insert([][]byte{stripes(i, 0)})
+		need(err)
+	}
+	// What a predecessor left goes first.
+	for a := cq.Addr(steadyAddresses); a < cq.Addr(v.Cap()); a++ {
+		if _, err := v.Lookup(a, nil); err == nil {
+			need(v.Remove(a))
+		}
+	}
+	say("ready %d", v.Len())
+	var held []cq.Addr
+	for round := uint64(1); !stop.Load(); round++ {
+		if n := len(held); n == churnAddresses || n > 0 && rand.IntN(2) == 0 {
+			i := rand.IntN(n)
+			need(v.Remove(held[i]))
+			held[i] = held[n-1]
+			held = held[:n-1]
+			continue
+		}
+		got, err := v.InsertIDs([][]byte{stripes(rand.IntN(1000)+100, round)}, []cq.Addr{cq.Addr(round)})
+		need(err)
+		held = append(held, got...)
+	}
+	need(v.Close())
+}
+
+// seen counts what a reader of a vector that changes all the time found.
+type seen struct{ found, unset, gone, torn, lost int }
+
+// watchAddresses looks every index and every steady address up until stop says so.
+func watchAddresses(v *cq.AddressVector, stop func() bool) (s seen) {
+	buf := make([]byte, 64)
+	for !stop() {
+		for i := range v.Cap() {
+			n, err := v.Lookup(cq.Addr(i), buf)
+			switch {
+			case err != nil:
+				s.unset++
+			case !whole(buf[:n]):
+				s.torn++
+			default:
+				s.found++
+				// It may be gone by now, but not belong to a steady one.
+				if src, ok := v.Resolve(buf[:n]); !ok {
+					s.gone++
+				} else if (i < steadyAddresses) != (src < steadyAddresses) {
+					s.torn++
+				}
+			}
+		}
+		for i := range steadyAddresses {
+			if src, ok := v.Resolve(stripes(i, 0)); !ok || src != cq.Addr(i) {
+				s.lost++
+			}
+		}
+	}
+	return s
+}
+
+func childAddressReader() {
+	d, err := shm.OpenDir("")
+	need(err)
+	v, err := cq.OpenAddresses(d, os.Getenv(envQueue))
+	need(err)
+	say("ready")
+	stop := toldToStop()
+	s := watchAddresses(v, stop.Load)
+	say("%d %d", s.torn, s.lost)
+	need(v.Close())
+}
+
+// TestAddressesReadWhileWritten: readers in two processes never see a torn address, and an address
+// that stays is found at every moment, whatever else moves in the index.
+func TestAddressesReadWhileWritten(t *testing.T) {
+	d := openDir(t)
+	env := envQueue + "=" + queueName(t)
+	owner := startChild(t, "address-owner", env)
+	if got := owner.line(t); got != "ready 20" {
+		t.Fatal(got)
+	}
+	v, err := cq.OpenAddresses(d, queueName(t))
+	must(t, err)
+	other := startChild(t, "address-reader", env)
+	_ = other.line(t)
+	end := time.Now().Add(700 * time.Millisecond)
+	s := watchAddresses(v, func() bool { return time.Now().After(end) })
+	if s.torn > 0 || s.lost > 0 || s.found == 0 || s.unset == 0 {
+		t.Errorf("%+v", s)
+	}
+	if got := other.stop(t); got != "0 0" {
+		t.Errorf("torn and lost in the other process: %s", got)
+	}
+	_ = owner.stop(t)
+	must(t, v.Close())
+}
+
+// TestAddressesMove: an address is found at every moment while the cells before its own are emptied
+// and it moves up.
+func TestAddressesMove(t *testing.T) {
+	v, err := cq.CreateAddresses(nil, "move", cq.AddressOptions{Count: 16, Format: cq.AddrOpaque})
+	must(t, err)
+	defer v.Close()
+	const neighbours = 8
+	var addrs [][]byte // all of one cell
+	home := cq.AddressHome(v, stripes(0, 0))
+	for i := uint64(0); len(addrs) < neighbours+1; i++ {
+		if a := stripes(0, i); cq.AddressHome(v, a) == home {
+			addrs = append(addrs, a)
+		}
+	}
+	last := addrs[neighbours]
+	var steady atomic.Uint64 // odd while the last one is in the vector
+	var stop atomic.Bool
+	done := make(chan [2]int)
+	go func() {
+		looks, lost := 0, 0
+		for !stop.Load() {
+			before := steady.Load()
+			_, ok := v.Resolve(last)
+			if before&1 == 1 && steady.Load() == before {
+				looks++
+				if !ok {
+					lost++
+				}
+			}
+		}
+		done <- [2]int{looks, lost}
+	}()
+	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
+		at := insert(t, v, addrs...)
+		steady.Add(1)
+		for _, i := range rand.Perm(neighbours) {
+			must(t, v.Remove(at[i]))
+		}
+		steady.Add(1)
+		must(t, v.Remove(at[neighbours]))
+	}
+	stop.Store(true)
+	if got := <-done; got[0] == 0 || got[1] != 0 {
+		t.Errorf("lost %d times in %d looks", got[1], got[0])
+	}
+}
+
+// TestAddressOwnerKilled: while the owner is dead everything that stays is found, and a successor
+// makes whole what it had been changing.
+func TestAddressOwnerKilled(t *testing.T) {
+	d := openDir(t)
+	name := queueName(t)
+	var r *cq.AddressVector
+	for kill := range 15 {
+		owner := startChild(t, "address-owner", envQueue+"="+name)
+		_ = owner.line(t)
+		if r == nil {
+			var err error
+			r, err = cq.OpenAddresses(d, name)
+			must(t, err)
+		}
+		time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond)
+		owner.kill()
+		var rounds atomic.Int32
+		if s := watchAddresses(r, func() bool { return rounds.Add(1) > 20 }); s.torn > 0 || s.lost > 0 {
+			t.Fatalf("after kill %d: %+v", kill, s)
+		}
+		v, err := cq.AdoptAddresses(d, name, churning)
+		must(t, err)
+		wantWhole(t, v)
+		must(t, v.Detach())
+	}
+	must(t, r.Close())
+	v, err := cq.AdoptAddresses(d, name, cq.AddressOptions{})
+	must(t, err)
+	must(t, v.Close())
+}
+
+// wantWhole checks that every address has one index, and the index of the search nothing else.
+func wantWhole(t *testing.T, v *cq.AddressVector) {
+	t.Helper()
+	n, buf := 0, make([]byte, 256)
+	for a := range cq.Addr(v.Cap()) {
+		k, err := v.Lookup(a, buf)
+		if err != nil {
+			continue
+		}
+		n++
+		again, err := v.Insert([][]byte{buf[:k]})
+		if err != nil || again[0] != a {
+			t.Errorf("address %d, % x: index %v, %v", a, buf[:k], again, err)
+		}
+	}
+	if cells := cq.AddressCells(v); v.Len() != n || cells != n {
+		t.Errorf("%d addresses, says %d, %d cells", n, v.Len(), cells)
+	}
+}
+
+// TestDeadAddresses: the name of an ephemeral vector whose owner is dead can be taken, that of a
+// persistent or living one cannot.
+func TestDeadAddresses(t *testing.T) {
+	d := openDir(t)
+	name := queueName(t)
+	owner := startChild(t, "address-owner", envQueue+"="+name)
+	_ = owner.line(t)
+	_, err := cq.CreateAddresses(d, name, cq.AddressOptions{})
+	wantErr(t, "its owner lives", err, fs.ErrExist)
+	owner.kill()
+	v, err := cq.CreateAddresses(d, name, cq.AddressOptions{})
+	must(t, err)
+	if v.Len() != 0 {
+		t.Errorf("%d addresses", v.Len())
+	}
+	must(t, v.Close())
+}
