@@ -82,7 +82,12 @@ var stepNames = [stepCount]string{
 	S6: "S6 futex wait", S7: "S7 disarm D", S8: "S8 return",
 }
 
-func (s step) String() string { return stepNames[s] }
+func (s step) String() string {
+	if s > stepCount {
+		return countStepNames[s]
+	}
+	return stepNames[s]
+}
 
 // bug is the one deviation of a mutant.
 type bug uint8

@@ -22,6 +22,7 @@ func TestMain(m *testing.M) {
 		"loser":   childLoser,
 		"claimer": childClaimer,
 		"forker":  childForker,
+		"sitter":  childSitter,
 		"sleeper": childSleep,
 		"tinyfs":  childTinyFS,
 		"otherns": childOtherNS,

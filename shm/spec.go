@@ -20,6 +20,7 @@ const (
 	KindUMEM   Kind = 5 // a region that a network device fills
 	KindEvents Kind = 6 // what the reader of an event queue writes
 
+	KindCounter   Kind = 7 // a counter, which many processes write
 	KindAddresses Kind = 8 // an address vector
 )
 
@@ -38,6 +39,8 @@ func (k Kind) String() string {
 		return "umem"
 	case KindEvents:
 		return "events"
+	case KindCounter:
+		return "counter"
 	case KindAddresses:
 		return "addresses"
 	}

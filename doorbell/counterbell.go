@@ -1,0 +1,148 @@
+package doorbell
+
+import (
+	"math"
+	"sync/atomic"
+)
+
+// CountSeats is how many handles of a counter can say which value they sleep for.
+const CountSeats = 64
+
+// Idle is the threshold of a seat where nobody sleeps.
+const Idle = math.MaxUint64
+
+// CountWords are the shared words of a counter's bell. Unlike a queue's, where one reader sleeps,
+// they are written by everybody: any process adds, and any may sleep until the value reaches its
+// threshold.
+//
+//	adder                                    waiter, the one of its seat that sleeps
+//	C1 add to the value: v                   W1 threshold of the seat = lowest of its waiters'
+//	C2 a = armed                             W2 e = epoch
+//	C3 rung == a: done                       W3 armed++
+//	C4 no seat with threshold <= v: done     W4 new handles to watch? second look at the value
+//	C5 epoch++                               W5 futex wait(epoch, e), then W2 again
+//	C6 wake all                              W6 threshold of the seat = lowest of the others'
+//	C7 rung = a
+//
+// Each arming is a new number, so rung == armed says that all who sleep were woken since they
+// armed; a late store of an old number can only cause a wake too many. An adder marks the arming
+// rung after it has woken, so that one which is stopped in between mutes nobody. Nothing is
+// disarmed: a waiter that leaves takes its threshold back, and costs nothing; one that was killed
+// costs one wake.
+//
+// An adder that dies between C1 and C6 leaves a value behind that nobody was told of. So every
+// handle says who it is before it adds, and whoever sleeps watches the processes of the others and
+// looks again when one dies. A handle that came since is announced by Announce, which wakes.
+//
+// A peer that scribbles here can keep sleepers asleep until the next wake of any kind, or wake them
+// for nothing. Nothing in these words indexes memory unbounded.
+type CountWords struct {
+	epoch    atomic.Uint32 // futex word; grows with every wake
+	_        uint32
+	armed    atomic.Uint64 // number of armings so far
+	rung     atomic.Uint64 // the arming up to which everybody was woken
+	joined   atomic.Uint64 // number of handles that came so far
+	seats    atomic.Uint64 // seats from this one on were never taken
+	standing atomic.Uint64 // 1: some handle found no seat, so that C4 cannot tell
+	domains  atomic.Uint64 // a bit for every seat whose process wants its domain's bell rung
+	_        [72]byte
+
+	// Each written by the handle that has the seat: threshold + 1, so that 0 is Idle.
+	thresholds [CountSeats]atomic.Uint64
+}
+
+// Ring is C2 to C7, after v was added up to or stored. It reports whether it made a system call.
+func (w *CountWords) Ring(v uint64) bool {
+	a := w.armed.Load() // C2
+	if w.rung.Load() == a {
+		return false // C3
+	}
+	return w.ring(a, v)
+}
+
+func (w *CountWords) ring(a, v uint64) bool {
+	if !w.wanted(v) { // C4
+		return false
+	}
+	w.Kick()        // C5, C6
+	w.rung.Store(a) // C7
+	return true
+}
+
+// wanted looks for a seat whose threshold v has reached.
+func (w *CountWords) wanted(v uint64) bool {
+	if w.standing.Load() != 0 {
+		return true
+	}
+	for i := range min(w.seats.Load(), CountSeats) {
+		if t := w.Threshold(int(i)); v >= t && t != Idle {
+			return true
+		}
+	}
+	return false
+}
+
+// RingAll is Ring for what everybody waits for, whatever his threshold: errors.
+func (w *CountWords) RingAll() bool {
+	a := w.armed.Load()
+	if w.rung.Load() == a {
+		return false
+	}
+	w.Kick()
+	w.rung.Store(a)
+	return true
+}
+
+// Sit makes a seat known to adders, with nobody asleep there; -1 is a handle without one.
+func (w *CountWords) Sit(seat int) {
+	if seat < 0 {
+		w.standing.Store(1)
+		return
+	}
+	w.SetThreshold(seat, Idle)
+	for {
+		n := w.seats.Load()
+		if uint64(seat) < n || w.seats.CompareAndSwap(n, uint64(seat)+1) {
+			return
+		}
+	}
+}
+
+// Announce tells those who sleep that a handle came whose process they have to watch. It comes
+// before the handle's first add.
+func (w *CountWords) Announce() {
+	w.joined.Add(1)
+	w.RingAll()
+}
+
+// Joined returns a number that grows with every handle; it is loaded after Arm.
+func (w *CountWords) Joined() uint64 { return w.joined.Load() }
+
+// SetThreshold is W1 and W6. Only the handle that has the seat calls it, under a lock of its own.
+func (w *CountWords) SetThreshold(seat int, v uint64) {
+	if seat >= 0 {
+		w.thresholds[seat].Store(v + 1)
+	}
+}
+
+// Threshold returns what the handle on the seat sleeps for, or Idle.
+func (w *CountWords) Threshold(seat int) uint64 { return w.thresholds[seat].Load() - 1 }
+
+// Arm is W2 and W3: the caller looks at the value afterwards, and sleeps with what Arm returned.
+func (w *CountWords) Arm() (epoch uint32) {
+	epoch = w.epoch.Load()
+	w.armed.Add(1)
+	return epoch
+}
+
+// Sleep is W5: it returns after a wake since Arm, at the deadline (0: none), or for no reason.
+func (w *CountWords) Sleep(epoch uint32, deadlineNs int64) { wait(&w.epoch, epoch, deadlineNs) }
+
+// Kick wakes everyone, armed or not: for a death, and for a wait that ends for another reason.
+func (w *CountWords) Kick() {
+	w.epoch.Add(1)
+	wakeAll(&w.epoch)
+}
+
+// Asleep reports whether somebody armed and was not woken since. He may have left.
+func (w *CountWords) Asleep() bool { return w.rung.Load() != w.armed.Load() }

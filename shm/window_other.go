@@ -1,0 +1,5 @@
+//go:build !linux
+
+package shm
+
+func sysBlank([]byte) error { return errSystem }
