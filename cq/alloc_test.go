@@ -5,10 +5,12 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // TestNoAllocation: what runs once an entry does not allocate.
 func TestNoAllocation(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, format := range []cq.Format{cq.FormatMsg, cq.FormatTagged} {
 		for _, shared := range []bool{false, true} {
 			d := openDir(t)

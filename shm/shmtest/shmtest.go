@@ -23,7 +23,8 @@ const (
 // Main is the body of a TestMain. In a process that [Child] started it runs the function of that
 // role and exits. Otherwise it points SHMRING_DIR to a fresh private directory, runs the tests,
 // and exits with 1 and a list if descriptors, mappings of objects, files, threads in other
-// namespaces, or child processes are left.
+// namespaces, or child processes are left, or if a row of testdata/conformance.tsv names a test of
+// this package that did not run though no test was left out.
 func Main(m *testing.M, roles ...map[string]func()) {
 	if role := Role(); role != "" {
 		os.Exit(play(role, roles))
@@ -56,16 +57,21 @@ func run(m *testing.M) int {
 	}
 	startPoller()
 	before, home := descriptors(), ownNamespaces()
+	_ = packagePath() // before a test goes elsewhere
 	code := m.Run()
 	left := settle(func() []string {
 		return slices.Concat(newDescriptors(before), mappings(dir), files(dir),
 			strayThreads(home), children())
 	})
-	if len(left) == 0 {
-		return code
+	if len(left) > 0 {
+		fmt.Fprintf(os.Stderr, "shmtest: left behind:\n\t%s\n", strings.Join(left, "\n\t"))
+		return 1
 	}
-	fmt.Fprintf(os.Stderr, "shmtest: left behind:\n\t%s\n", strings.Join(left, "\n\t"))
-	return 1
+	if rows := unproved(); code == 0 && len(rows) > 0 {
+		fmt.Fprintf(os.Stderr, "shmtest: not proved:\n\t%s\n", strings.Join(rows, "\n\t"))
+		return 1
+	}
+	return code
 }
 
 // startPoller makes the runtime open the descriptors of its own that it opens only when needed.

@@ -1,0 +1,139 @@
+package cq_test
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// TestConformanceCQOpen is fi_cq_open and its attributes.
+func TestConformanceCQOpen(t *testing.T) {
+	conform(t, "zero-options", cq.Options{}, func(t *testing.T, r *rig) {
+		r.post(t, 1, 2)
+		wantContexts(t, "a queue of zero options", read(t, r.q, 4), 1)
+	})
+	conform(t, "resolved-attributes", cq.Options{Format: cq.FormatMsg, Size: 100, MaxLanes: 3,
+		Overrun: cq.OverrunQueue, Wait: cq.WaitYield}, func(t *testing.T, r *rig) {
+		o := r.q.Options()
+		if o.Format != cq.FormatMsg || o.Size != 128 || o.MaxLanes != 3 ||
+			o.Overrun != cq.OverrunQueue || o.Wait != cq.WaitYield {
+			t.Errorf("%+v", o)
+		}
+	})
+	conform(t, "size-is-a-minimum", cq.Options{Size: 5}, func(t *testing.T, r *rig) {
+		size := uint64(r.q.Options().Size)
+		if size < 5 {
+			t.Errorf("size %d, asked for 5", size)
+		}
+		r.post(t, 0, size)
+		wantErr(t, "one more than the size", r.w.Post(&cq.Entry{}), cq.ErrFull)
+	})
+	conform(t, "size-zero", cq.Options{Size: 0}, func(t *testing.T, r *rig) {
+		if got := r.q.Options().Size; got < 1 {
+			t.Errorf("size %d", got)
+		}
+		r.post(t, 0, 16)
+	})
+	conform(t, "user-context", cq.Options{UserContext: "mine"}, func(t *testing.T, r *rig) {
+		if got := r.q.UserContext(); got != "mine" {
+			t.Errorf("context %v", got)
+		}
+	})
+	conformOnce(t, "sizes", func(t *testing.T) {
+		d := openDir(t)
+		for size := 0; size <= 65536; size = max(1, 2*size) {
+			q, err := cq.Create(d, "q", cq.Options{Size: size})
+			if err != nil {
+				t.Fatalf("size %d: %v", size, err)
+			}
+			if got := q.Options().Size; got < size {
+				t.Errorf("size %d became %d", size, got)
+			}
+			must(t, q.Close())
+		}
+	})
+	conformOnce(t, "many-queues", func(t *testing.T) {
+		const many = 300
+		d := openDir(t)
+		var qs []*cq.Queue
+		for i := range many {
+			q, err := cq.Create(d, fmt.Sprint("many-", i), cq.Options{Size: 1, MaxLanes: 1})
+			if err != nil {
+				t.Errorf("queue %d: %v", i, err)
+				break
+			}
+			qs = append(qs, q)
+		}
+		for _, q := range qs {
+			must(t, q.Close())
+		}
+	})
+	conformOnce(t, "invalid-attributes", func(t *testing.T) {
+		d := openDir(t)
+		for field, o := range map[string]cq.Options{
+			"Size": {Size: cq.MaxCapacity + 1}, "MaxLanes": {MaxLanes: cq.MaxLanes + 1},
+			"Format": {Format: 99}, "Wait": {Wait: 99}, "Overrun": {Overrun: 99},
+		} {
+			_, err := cq.Create(d, "bad", o)
+			wantErr(t, field, err, cq.ErrInvalid, syscall.EINVAL)
+			wantField(t, err, field)
+		}
+	})
+}
+
+// TestConformanceCQClose is fi_close of a queue.
+func TestConformanceCQClose(t *testing.T) {
+	conform(t, "releases", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
+		must(t, r.q.Close())
+		must(t, r.w.Close())
+		left, err := os.ReadDir(filepath.Join(r.d.Path(), r.q.Name()))
+		if len(left) != 0 || err != nil && !os.IsNotExist(err) {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
+		if maps, _ := os.ReadFile("/proc/self/maps"); strings.Contains(string(maps),
+			"/"+r.q.Name()+"/") {
+			t.Errorf("still mapped")
+		}
+		_, err = cq.Read(r.q, make([]cq.Msg, 1))
+		wantErr(t, "read", err, cq.ErrClosed, os.ErrClosed)
+	})
+	conform(t, "unread-are-lost", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
+		r.post(t, 0, 3)
+		r.postError(t, 3)
+		must(t, r.q.Close())
+		wantErr(t, "post", r.w.Post(&cq.Entry{}), cq.ErrClosed)
+		must(t, r.w.Close())
+		_, err := cq.Adopt(r.d, r.q.Name(), cq.Options{})
+		wantErr(t, "adopt", err, fs.ErrNotExist)
+		q, err := cq.Create(r.d, r.q.Name(), cq.Options{})
+		must(t, err)
+		wantContexts(t, "a new queue of that name", drain(t, q))
+		must(t, q.Close())
+	})
+}
+
+// TestConformanceCQWriter is what a provider's side of a queue offers (fi_cq_write, a peer's owner
+// operations).
+func TestConformanceCQWriter(t *testing.T) {
+	conform(t, "sink", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
+		n, err := r.w.PostBatch([]cq.Entry{{Context: 1}, {Context: 2}, {Context: 3}})
+		if n != 3 || err != nil {
+			t.Errorf("batch: %d, %v", n, err)
+		}
+		must(t, r.w.PostError(&cq.ErrorEntry{Context: 4, Err: cq.ETrunc}))
+		wantContexts(t, "completions", read(t, r.q, 8), 1, 2, 3)
+		var e cq.ErrorEntry
+		_, err = cq.Read(r.q, make([]cq.Msg, 1))
+		wantErr(t, "read", err, cq.ErrAvail)
+		must(t, r.q.ReadErr(&e))
+		if e.Context != 4 || e.Err != cq.ETrunc {
+			t.Errorf("%+v", e)
+		}
+	})
+}

@@ -1,0 +1,179 @@
+package cq_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/rpc"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+func init() { roles["peer"] = childPeer }
+
+// peer is the other process of all cases of a test, started when the first one needs it. It does
+// what it is asked to over its standard input and output.
+type peer struct {
+	t      *testing.T // of the whole test
+	once   sync.Once
+	client *rpc.Client
+}
+
+type pipes struct {
+	io.Reader
+	io.WriteCloser
+}
+
+// call has the peer do something. Calls may be made side by side, and may block there.
+func (p *peer) call(t testing.TB, method string, args, reply any) {
+	t.Helper()
+	p.once.Do(func() {
+		c := startChild(p.t, "peer")
+		p.client = rpc.NewClient(pipes{c.out, c.in})
+		p.t.Cleanup(func() { _ = p.client.Close() })
+	})
+	if err := p.client.Call("Peer."+method, args, reply); err != nil {
+		t.Fatalf("other process: %s: %v", method, err)
+	}
+}
+
+// attach returns a writer in the other process.
+func (p *peer) attach(t testing.TB, queue string) poster {
+	t.Helper()
+	w := &farWriter{t: t, p: p}
+	var reply AttachReply
+	p.call(t, "Attach", queue, &reply)
+	must(t, reply.Err.err())
+	w.handle = reply.Handle
+	t.Cleanup(func() { must(t, w.Close()) })
+	return w
+}
+
+// farWriter is a writer of another process.
+type farWriter struct {
+	t      testing.TB
+	p      *peer
+	handle int
+}
+
+func (w *farWriter) do(a PostArgs) (int, error) {
+	w.t.Helper()
+	a.Handle = w.handle
+	var reply PostReply
+	w.p.call(w.t, "Post", a, &reply)
+	return reply.N, reply.Err.err()
+}
+
+func (w *farWriter) Post(e *cq.Entry) error {
+	_, err := w.do(PostArgs{How: "post", Entries: []cq.Entry{*e}})
+	return err
+}
+
+func (w *farWriter) PostBatch(es []cq.Entry) (int, error) {
+	return w.do(PostArgs{How: "batch", Entries: es})
+}
+
+func (w *farWriter) PostCredited(e *cq.Entry) error {
+	_, err := w.do(PostArgs{How: "credited", Entries: []cq.Entry{*e}})
+	return err
+}
+
+func (w *farWriter) PostError(e *cq.ErrorEntry) error {
+	_, err := w.do(PostArgs{How: "error", Error: *e})
+	return err
+}
+
+func (w *farWriter) PostErrorCredited(e *cq.ErrorEntry) error {
+	_, err := w.do(PostArgs{How: "error credited", Error: *e})
+	return err
+}
+
+func (w *farWriter) Credit(n int) error {
+	_, err := w.do(PostArgs{How: "credit", N: n})
+	return err
+}
+
+func (w *farWriter) Close() error {
+	_, err := w.do(PostArgs{How: "close"})
+	return err
+}
+
+// Peer is what the other process offers.
+type Peer struct {
+	sync.Mutex
+	d       *shm.Dir
+	writers []*cq.Writer
+}
+
+// PostArgs is a call of a writer.
+type PostArgs struct {
+	Handle, N int
+	How       string
+	Entries   []cq.Entry
+	Error     cq.ErrorEntry
+	Every     time.Duration // between entries
+}
+
+// PostReply is what came of it.
+type PostReply struct {
+	N   int
+	Err wire
+}
+
+// AttachReply is a new writer.
+type AttachReply struct {
+	Handle int
+	Err    wire
+}
+
+// Attach adds a writer of the queue.
+func (p *Peer) Attach(queue string, reply *AttachReply) error {
+	w, err := cq.Attach(context.Background(), p.d, queue, cq.WriterOptions{})
+	p.Lock()
+	defer p.Unlock()
+	p.writers = append(p.writers, w)
+	*reply = AttachReply{Handle: len(p.writers) - 1, Err: toWire(err)}
+	return nil
+}
+
+// Post does what a writer can.
+func (p *Peer) Post(a PostArgs, reply *PostReply) error {
+	p.Lock()
+	w := p.writers[a.Handle]
+	p.Unlock()
+	n, err := 0, error(nil)
+	switch a.How {
+	case "post":
+		err = w.Post(&a.Entries[0])
+	case "batch":
+		n, err = w.PostBatch(a.Entries)
+	case "credited":
+		err = w.PostCredited(&a.Entries[0])
+	case "error":
+		err = w.PostError(&a.Error)
+	case "error credited":
+		err = w.PostErrorCredited(&a.Error)
+	case "credit":
+		err = w.Credit(a.N)
+	case "close":
+		err = w.Close()
+	default:
+		return errors.New("no such call: " + a.How)
+	}
+	*reply = PostReply{N: n, Err: toWire(err)}
+	return nil
+}
+
+// childPeer serves until its input ends.
+func childPeer() {
+	d, err := shm.OpenDir("")
+	need(err)
+	s := rpc.NewServer()
+	need(s.Register(&Peer{d: d}))
+	s.ServeConn(pipes{os.Stdin, os.Stdout})
+}

@@ -1,0 +1,157 @@
+package cq_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+// The conformance suite: one test per demand of the pages, named after the call and the case, and
+// named by a row of testdata/conformance.tsv. Where two parties take part, each runs in one process
+// and across two, on named objects and on memfds.
+
+// place says where the two ends of a queue are.
+type place struct {
+	memfd bool // the queue has no name, its writers get its memory over a socket
+	far   bool // the writers are another process
+}
+
+func (p place) String() string {
+	s := "named"
+	if p.memfd {
+		s = "memfd"
+	}
+	if p.far {
+		return s + " two-processes"
+	}
+	return s + " one-process"
+}
+
+// places are where every case runs.
+var places = []place{{false, false}, {false, true}}
+
+// poster is a writer, in this process or another one.
+type poster interface {
+	Post(e *cq.Entry) error
+	PostBatch(es []cq.Entry) (int, error)
+	PostError(e *cq.ErrorEntry) error
+	Credit(n int) error
+	PostCredited(e *cq.Entry) error
+	PostErrorCredited(e *cq.ErrorEntry) error
+	Close() error
+}
+
+// rig is a queue with one writer at some place.
+type rig struct {
+	place
+	d *shm.Dir
+	q *cq.Queue
+	w poster
+	p *peer // where the writers of a far place live
+}
+
+// conform runs a case that has a queue with one writer, at every place.
+func conform(t *testing.T, name string, o cq.Options, f func(t *testing.T, r *rig)) {
+	t.Helper()
+	p := &peer{t: t}
+	t.Run(name, func(t *testing.T) {
+		for _, at := range places {
+			t.Run(at.String(), func(t *testing.T) {
+				shmtest.Conforms(t)
+				r := newRig(t, at, p, o)
+				r.w = r.attach(t)
+				f(t, r)
+			})
+		}
+	})
+}
+
+// conformOnce runs a case that has one party.
+func conformOnce(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		shmtest.Conforms(t)
+		f(t)
+	})
+}
+
+func newRig(t *testing.T, at place, p *peer, o cq.Options) *rig {
+	t.Helper()
+	d, q := create(t, o)
+	return &rig{place: at, d: d, q: q, p: p}
+}
+
+// attach returns another writer at the rig's place.
+func (r *rig) attach(t *testing.T) poster {
+	t.Helper()
+	if !r.far {
+		return attach(t, r.d, r.q.Name())
+	}
+	return r.p.attach(t, r.q.Name())
+}
+
+// postAll publishes contexts from to to-1.
+func (r *rig) post(t testing.TB, from, to uint64) {
+	t.Helper()
+	postTo(t, r.w, from, to)
+}
+
+func postTo(t testing.TB, w poster, from, to uint64) {
+	t.Helper()
+	for i := from; i < to; i++ {
+		if err := w.Post(&cq.Entry{Context: i, Src: cq.AddrNotAvail}); err != nil {
+			t.Fatalf("post %d: %v", i, err)
+		}
+	}
+}
+
+func (r *rig) postError(t testing.TB, context uint64) {
+	t.Helper()
+	must(t, r.w.PostError(&cq.ErrorEntry{Context: context, Err: cq.ETrunc}))
+}
+
+// wantContexts checks which contexts one read returned.
+func wantContexts(t testing.TB, what string, got []uint64, want ...uint64) {
+	t.Helper()
+	if strings.Trim(fmt.Sprint(got), "[]") != strings.Trim(fmt.Sprint(want), "[]") {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+// crossing are the errors that have the same identity on both sides of a process border.
+var crossing = []error{cq.ErrFull, cq.ErrClosed, cq.ErrOverrun, cq.ErrNoCredit, cq.ErrAgain,
+	cq.ErrInvalid, cq.ErrAvail, cq.ErrTimeout, cq.ErrBusy, cq.ErrSignaled, cq.ErrNoWait}
+
+// wire is an error on its way between processes.
+type wire struct {
+	Sentinel int // 1 + index in crossing
+	Text     string
+}
+
+func toWire(err error) (w wire) {
+	if err == nil {
+		return w
+	}
+	for i, s := range crossing {
+		if errors.Is(err, s) && (w.Sentinel == 0 || err == s) {
+			w.Sentinel = i + 1
+		}
+	}
+	w.Text = err.Error()
+	return w
+}
+
+func (w wire) err() error {
+	switch {
+	case w.Text == "":
+		return nil
+	case w.Sentinel != 0:
+		return crossing[w.Sentinel-1]
+	}
+	return errors.New(w.Text)
+}

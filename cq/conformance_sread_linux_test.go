@@ -1,0 +1,308 @@
+package cq_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+)
+
+const tooLong = time.Minute // for anything that is not broken
+
+// asleep waits until the queue's reader has gone to sleep once more than before.
+func asleep(t testing.TB, q *cq.Queue, before uint64) {
+	t.Helper()
+	eventually(t, "the reader sleeps", func() bool { return q.Stats().Sleeps > before })
+}
+
+// whenAsleep runs f as soon as the queue's reader sleeps; wait returns when it has.
+func whenAsleep(t testing.TB, q *cq.Queue, f func()) (wait func()) {
+	before, done := q.Stats().Sleeps, make(chan struct{})
+	go func() {
+		defer close(done)
+		asleep(t, q, before)
+		f()
+	}()
+	return func() { <-done }
+}
+
+// TestConformanceCQSread is fi_cq_sread and fi_cq_sreadfrom.
+func TestConformanceCQSread(t *testing.T) {
+	o := cq.Options{Size: 8, Spin: -1}
+	conform(t, "completion", o, func(t *testing.T, r *rig) {
+		r.post(t, 1, 2)
+		dst := make([]cq.Context, 4)
+		if n, err := cq.ReadTimeout(r.q, dst, tooLong); n != 1 || err != nil || dst[0].Context != 1 {
+			t.Errorf("there before: %d, %v, %v", n, err, dst)
+		}
+		defer whenAsleep(t, r.q, func() { r.post(t, 2, 3) })()
+		if n, err := cq.ReadTimeout(r.q, dst, tooLong); n != 1 || err != nil || dst[0].Context != 2 {
+			t.Errorf("while it sleeps: %d, %v, %v", n, err, dst)
+		}
+	})
+	conform(t, "with-source", o, func(t *testing.T, r *rig) {
+		defer whenAsleep(t, r.q, func() {
+			_, err := r.w.PostBatch([]cq.Entry{{Context: 1, Src: 5}, {Context: 2, Src: cq.AddrNotAvail}})
+			must(t, err)
+		})()
+		dst, src := make([]cq.Context, 4), make([]cq.Addr, 4)
+		n, err := cq.ReadFromTimeout(r.q, dst, src, tooLong)
+		if n != 2 || err != nil || src[0] != 5 || src[1] != cq.AddrNotAvail {
+			t.Errorf("%d, %v, %v", n, err, src)
+		}
+	})
+	conform(t, "error", o, func(t *testing.T, r *rig) {
+		defer whenAsleep(t, r.q, func() { r.postError(t, 9) })()
+		n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 4), tooLong)
+		if n != 0 {
+			t.Errorf("%d entries", n)
+		}
+		wantErr(t, "sread", err, cq.ErrAvail)
+		must(t, r.q.ReadErr(&cq.ErrorEntry{}))
+	})
+	conform(t, "timeout", o, func(t *testing.T, r *rig) {
+		for _, timeout := range []time.Duration{0, time.Millisecond, 30 * time.Millisecond} {
+			begin := time.Now()
+			n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 4), timeout)
+			wantErr(t, timeout.String(), err, cq.ErrTimeout, syscall.EAGAIN, os.ErrDeadlineExceeded)
+			if took := time.Since(begin); n != 0 || took < timeout {
+				t.Errorf("%v: %d entries after %v", timeout, n, took)
+			}
+		}
+		r.post(t, 1, 2)
+		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 4), 0); n != 1 || err != nil {
+			t.Errorf("no time, but an entry: %d, %v", n, err)
+		}
+	})
+	conform(t, "negative-timeout", o, func(t *testing.T, r *rig) {
+		defer whenAsleep(t, r.q, func() { r.post(t, 1, 2) })()
+		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 4), -1); n != 1 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+	})
+	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitFD, cq.WaitYield, cq.WaitNone} {
+		name := "every-wait-object"
+		conform(t, name+"/"+wait.String(), cq.Options{Size: 8, Wait: wait}, everyWaitObject)
+	}
+	conform(t, "why-it-ended", o, whySreadEnded)
+}
+
+// everyWaitObject reads as fabtests does: by polling until the time is over where the queue cannot
+// block, else blocking.
+func everyWaitObject(t *testing.T, r *rig) {
+	next := func(timeout time.Duration) (int, error) {
+		dst := make([]cq.Msg, 4)
+		if r.q.Options().Wait != cq.WaitNone {
+			return cq.ReadTimeout(r.q, dst, timeout)
+		}
+		for end := time.Now().Add(timeout); ; {
+			if n, err := cq.Read(r.q, dst); err != cq.ErrAgain || time.Now().After(end) {
+				return n, err
+			}
+		}
+	}
+	for i := range uint64(20) {
+		done := later(func() { r.post(t, i, i+1) })
+		if n, err := next(tooLong); n != 1 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+		done()
+	}
+	_, err := next(time.Millisecond)
+	wantErr(t, "nothing", err, syscall.EAGAIN)
+}
+
+// whySreadEnded: every reason has an error of its own.
+func whySreadEnded(t *testing.T, r *rig) {
+	all := []error{cq.ErrTimeout, cq.ErrSignaled, cq.ErrClosed, cq.ErrAvail, context.Canceled,
+		context.DeadlineExceeded}
+	only := func(what string, err error, want error) {
+		t.Helper()
+		for _, e := range all {
+			if errors.Is(err, e) != (e == want) {
+				t.Errorf("%s: %v matches %v: %v", what, err, e, errors.Is(err, e))
+			}
+		}
+	}
+	dst := make([]cq.Msg, 4)
+	_, err := cq.ReadTimeout(r.q, dst, time.Millisecond)
+	only("time", err, cq.ErrTimeout)
+	must(t, r.q.Signal())
+	_, err = cq.ReadTimeout(r.q, dst, -1)
+	only("signal", err, cq.ErrSignaled)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := whenAsleep(t, r.q, cancel)
+	_, err = cq.ReadContext(ctx, r.q, dst)
+	only("cancelled", err, context.Canceled)
+	done()
+	ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
+	_, err = cq.ReadContext(ctx, r.q, dst)
+	only("deadline", err, context.DeadlineExceeded)
+	cancel()
+	r.postError(t, 1)
+	_, err = cq.ReadTimeout(r.q, dst, -1)
+	only("failure", err, cq.ErrAvail)
+	must(t, r.q.ReadErr(&cq.ErrorEntry{}))
+	done = whenAsleep(t, r.q, func() { must(t, r.q.Close()) })
+	_, err = cq.ReadTimeout(r.q, dst, -1)
+	only("closed", err, cq.ErrClosed)
+	done()
+}
+
+// TestConformanceCQSignal is fi_cq_signal.
+func TestConformanceCQSignal(t *testing.T) {
+	o := cq.Options{Size: 8, Spin: -1}
+	conform(t, "ends-a-wait", o, func(t *testing.T, r *rig) {
+		for _, timeout := range []time.Duration{-1, tooLong} {
+			done := whenAsleep(t, r.q, func() { must(t, r.q.Signal()) })
+			n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 4), timeout)
+			if n != 0 {
+				t.Errorf("%d entries", n)
+			}
+			wantErr(t, "sread", err, cq.ErrSignaled, syscall.EAGAIN)
+			done()
+		}
+		r.post(t, 1, 2)
+		wantContexts(t, "then", read(t, r.q, 4), 1)
+	})
+	conform(t, "before-the-wait", cq.Options{Size: 1}, func(t *testing.T, r *rig) {
+		must(t, r.q.Signal())
+		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong)
+		wantErr(t, "sread", err, cq.ErrSignaled)
+	})
+	conform(t, "coalesce", o, func(t *testing.T, r *rig) {
+		for range 5 {
+			must(t, r.q.Signal())
+		}
+		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong)
+		wantErr(t, "first", err, cq.ErrSignaled)
+		_, err = cq.ReadTimeout(r.q, make([]cq.Msg, 1), time.Millisecond)
+		wantErr(t, "second", err, cq.ErrTimeout)
+	})
+	conform(t, "zero-timeout-leaves-it", o, func(t *testing.T, r *rig) {
+		must(t, r.q.Signal())
+		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), 0)
+		wantErr(t, "no time", err, cq.ErrTimeout)
+		r.post(t, 1, 2)
+		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
+			t.Errorf("an entry beats a signal: %d, %v", n, err)
+		}
+		_, err = cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1)
+		wantErr(t, "afterwards", err, cq.ErrSignaled)
+	})
+	conform(t, "without-wait-object", cq.Options{Wait: cq.WaitNone}, func(t *testing.T, r *rig) {
+		wantErr(t, "signal", r.q.Signal(), cq.ErrNoWait, syscall.ENOSYS)
+	})
+	shared := cq.Options{Size: 8, Spin: -1, Shared: true}
+	conform(t, "one-of-many-waiters", shared, func(t *testing.T, r *rig) {
+		signaled, all := sleepers(t, r, 6)
+		must(t, r.q.Signal())
+		eventually(t, "one is told", func() bool { return signaled.Load() == 1 })
+		time.Sleep(20 * time.Millisecond)
+		if n := signaled.Load(); n != 1 {
+			t.Errorf("one signal ended %d waits", n)
+		}
+		r.post(t, 0, 5) // one for each of the others
+		all.Wait()
+	})
+	conform(t, "all", shared, func(t *testing.T, r *rig) {
+		signaled, all := sleepers(t, r, 6)
+		must(t, r.q.SignalAll())
+		all.Wait()
+		if n := signaled.Load(); n != 6 {
+			t.Errorf("%d of 6 were told", n)
+		}
+		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), time.Millisecond)
+		wantErr(t, "afterwards", err, cq.ErrTimeout)
+	})
+}
+
+// sleepers has n goroutines sleep in a read of one entry and counts those that a signal ends.
+func sleepers(t *testing.T, r *rig, n int) (signaled *atomic.Int64, all *sync.WaitGroup) {
+	signaled, all = new(atomic.Int64), new(sync.WaitGroup)
+	before := r.q.Stats().Sleeps
+	for range n {
+		all.Go(func() {
+			switch _, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong); err {
+			case nil:
+			case cq.ErrSignaled:
+				signaled.Add(1)
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	eventually(t, "all sleep", func() bool { return r.q.Stats().Sleeps >= before+uint64(n) })
+	return signaled, all
+}
+
+// TestConformanceCQWaitObject is wait_obj of fi_cq_attr.
+func TestConformanceCQWaitObject(t *testing.T) {
+	conform(t, "none", cq.Options{Wait: cq.WaitNone}, func(t *testing.T, r *rig) {
+		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1)
+		wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
+		_, err = cq.ReadFromTimeout(r.q, make([]cq.Msg, 1), make([]cq.Addr, 1), -1)
+		wantErr(t, "sreadfrom", err, cq.ErrNoWait)
+		wantErr(t, "trywait", r.q.TryWait(), cq.ErrNoWait)
+		r.post(t, 1, 2)
+		wantContexts(t, "polled", read(t, r.q, 4), 1)
+	})
+	conform(t, "unspec", cq.Options{Wait: cq.WaitUnspec, Spin: -1}, func(t *testing.T, r *rig) {
+		defer whenAsleep(t, r.q, func() { r.post(t, 1, 2) })()
+		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+	})
+	conform(t, "yield", cq.Options{Wait: cq.WaitYield}, func(t *testing.T, r *rig) {
+		defer later(func() { r.post(t, 1, 2) })()
+		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+		if n := r.q.Stats().Sleeps; n != 0 {
+			t.Errorf("it slept %d times", n)
+		}
+		defer later(func() { must(t, r.q.Signal()) })()
+		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1)
+		wantErr(t, "signal", err, cq.ErrSignaled)
+	})
+	conform(t, "fd", cq.Options{Wait: cq.WaitFD}, func(t *testing.T, r *rig) {
+		ep := newEpoll(t, unix.EPOLLIN, r.q)
+		quiet := func() {
+			t.Helper()
+			for err := r.q.TryWait(); err != nil; err = r.q.TryWait() {
+				wantErr(t, "trywait", err, cq.ErrAgain)
+				_ = drain(t, r.q)
+			}
+		}
+		ready := func(ms int) (polled, selected, epolled bool) {
+			fds := []unix.PollFd{{Fd: int32(r.q.FD()), Events: unix.POLLIN}}
+			n, err := unix.Poll(fds, ms)
+			must(t, err)
+			var set unix.FdSet
+			set.Set(r.q.FD())
+			tv := unix.NsecToTimeval(int64(ms) * 1e6)
+			m, err := unix.Select(r.q.FD()+1, &set, nil, &set, &tv)
+			must(t, err)
+			return n == 1, m == 1, len(ep.wait(ms)) == 1
+		}
+		for i := range uint64(3) {
+			quiet()
+			if a, b, c := ready(0); a || b || c {
+				t.Errorf("readable with nothing there: %v %v %v", a, b, c)
+			}
+			r.post(t, i, i+1)
+			if a, b, c := ready(20_000); !a || !b || !c {
+				t.Errorf("not readable with an entry: %v %v %v", a, b, c)
+			}
+			wantContexts(t, "entry", read(t, r.q, 4), i)
+		}
+	})
+}
