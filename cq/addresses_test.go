@@ -314,4 +314,3 @@ func TestUserIDs(t *testing.T) {
 	wantErr(t, "without UserID", err, cq.ErrInvalid)
 	must(t, v.Close())
 }
-

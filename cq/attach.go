@@ -131,7 +131,11 @@ func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints 
 	e.start.Store(at)
 	e.generation.Store(gen)
 	cfg := doorbell.RingerConfig{Row: &row.bell, Arm: &words.arm, Hints: hints, Bit: w.bit,
-		Face: func(gen uint16) int { return w.openFace(words, gen) }}
+		Face: func(gen uint16) int { return w.openFace(words, gen) }, Domain: w.bell.ring}
+	w.bell = bellHold{words: &words.bell, owner: w.reader.Owner}
+	if w.door != nil {
+		w.bell.home = w.door.beside()
+	}
 	if order == ring.Release {
 		cfg.Fence = w.prod.Republish
 	}
@@ -278,15 +282,6 @@ func (q *Queue) Writer() (*Writer, error) {
 		return nil, &Error{Pkg: pkg, Op: "writer", Name: q.name, Err: ErrBusy,
 			Hint: "the queue's own lane has a writer; close it first"}
 	}
-	w, err := q.ownWriter(ring.SeqCst)
-	if err != nil {
-		return nil, err
-	}
-	q.self = w
-	return w, nil
-}
-
-func (q *Queue) ownWriter(order ring.Order) (*Writer, error) {
 	mem, _, err := q.obj.Section(sectHints, 0)
 	if err != nil {
 		return nil, err
@@ -296,7 +291,11 @@ func (q *Queue) ownWriter(order ring.Order) (*Writer, error) {
 		return nil, err
 	}
 	w := &Writer{name: q.name, reader: q.obj, face: q.face, own: true}
-	return w, w.start(q.obj, &q.rows[0], q.words, hints, q.opt, order)
+	if err := w.start(q.obj, &q.rows[0], q.words, hints, q.opt, ring.SeqCst); err != nil {
+		return nil, err
+	}
+	q.self = w
+	return w, nil
 }
 
 // Close ends the writer. What it posted stays for the reader; its lane goes to the next writer. It
@@ -307,6 +306,7 @@ func (w *Writer) Close() error {
 		return err
 	}
 	w.ringer.Close()
+	w.bell.drop()
 	if w.own {
 		return nil
 	}

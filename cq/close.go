@@ -32,7 +32,7 @@ func (q *Queue) end(op string, last func() error) error {
 	if q.self != nil && !q.self.guard.isOver() {
 		return &Error{Pkg: pkg, Op: op, Name: q.name, Err: ErrBusy, Hint: "close its own Writer first"}
 	}
-	if err := q.holders.close(); err != nil && !q.guard.isOver() {
+	if err := q.holders.close(q.inSet); err != nil && !q.guard.isOver() {
 		return &Error{Pkg: pkg, Op: op, Name: q.name, Err: err,
 			Hint: "take it out of its sets and channels, and unbind what feeds it"}
 	}
@@ -57,6 +57,9 @@ func (q *Queue) end(op string, last func() error) error {
 // drop gives everything back that the queue holds in this process, calling last before its memory
 // goes. Nobody is inside any more.
 func (q *Queue) drop(last func() error) error {
+	if q.inSet {
+		_ = q.opt.WaitSet.Remove(q)
+	}
 	close(q.gone)
 	q.ticker.Wait()
 	q.watches.Lock()
@@ -67,8 +70,10 @@ func (q *Queue) drop(last func() error) error {
 		}
 	}
 	q.watches.Unlock()
+	q.keeper.close()
 	q.silence()
-	err := last()
+	err := q.vacateSeat()
+	err = errors.Join(err, last())
 	for _, l := range q.lanes {
 		if l != nil && l.obj != nil {
 			err = errors.Join(err, l.obj.Close())
@@ -89,6 +94,19 @@ func (q *Queue) silence() {
 	if q.words != nil {
 		q.words.face.Store(0)
 	}
+}
+
+// vacateSeat gives the queue's bit in the process's bell back. Writers do not ring it any more, but
+// for one that is late.
+func (q *Queue) vacateSeat() error {
+	q.seatMu.Lock()
+	defer q.seatMu.Unlock()
+	if q.bit < 0 {
+		return nil
+	}
+	bit := q.bit
+	q.bit = -1
+	return processDomain.leave(bit, &q.words.bell)
 }
 
 // destroy tells writers that the queue is closed and removes its names.
@@ -235,7 +253,8 @@ func deadLanes(dir *shm.Dir) (lanes []*shm.Object, err error) {
 	return lanes, nil
 }
 
-// tick wakes the user of a descriptor now and then, where a writer's death gives no notice.
+// tick marks lanes whose writer's death gives no notice, now and then, for whoever waits on
+// a descriptor, a set or a channel.
 func (q *Queue) tick() {
 	q.ticker.Go(func() {
 		t := time.NewTicker(time.Duration(sliceNs))
@@ -245,10 +264,22 @@ func (q *Queue) tick() {
 			case <-q.gone:
 				return
 			case <-t.C:
-				q.kick()
+				q.markUnwatched()
 			}
 		}
 	})
+}
+
+func (q *Queue) markUnwatched() {
+	if !q.guard.enterAny() {
+		return
+	}
+	defer q.guard.leaveAny()
+	q.watches.Lock()
+	defer q.watches.Unlock()
+	for _, bit := range q.unwatched {
+		q.bell.Mark(bit)
+	}
 }
 
 // removed reports errors that say that a name is gone already.

@@ -148,7 +148,7 @@ func TestInvalidOptions(t *testing.T) {
 		{"MaxLanes", cq.Options{MaxLanes: cq.MaxLanes + 1}},
 		{"Overrun", cq.Options{Overrun: cq.OverrunQueue + 1}},
 		{"Lifetime", cq.Options{Lifetime: cq.Persistent + 1}},
-		{"Wait", cq.Options{Wait: cq.WaitYield + 1}},
+		{"Wait", cq.Options{Wait: cq.WaitCritSecCond + 1}},
 	}
 	_, open := create(t, cq.Options{Size: 4})
 	must(t, open.Detach())

@@ -28,11 +28,12 @@ func (h *holders) unbind() {
 	h.n--
 }
 
-// close refuses holders from now on, or is ErrBusy if there are any.
-func (h *holders) close() error {
+// close refuses holders from now on, or is ErrBusy if there are any, but for one that goes with the
+// object.
+func (h *holders) close(one bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.n > 0 {
+	if h.n > 1 || h.n == 1 && !one {
 		return ErrBusy
 	}
 	h.closed = true

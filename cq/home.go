@@ -21,6 +21,8 @@ type home interface {
 	// destroy removes the names of a queue whose writers have been told. The reader's object is
 	// still ours.
 	destroy(reader *shm.Object, rows int) error
+	// beside returns the directory where the bell of the reader's process is found, or nothing.
+	beside() string
 	// vacate removes what is left when all objects are closed, unless others still use it.
 	vacate()
 	close() error
@@ -38,6 +40,7 @@ type door interface {
 	// leave gives the lane back: to the next writer, or to nobody if the queue is closed, which
 	// last then reports.
 	leave(lane *shm.Object, closed func() bool) (last bool, err error)
+	beside() string
 	vacate()
 	close() error
 }
@@ -52,6 +55,8 @@ type dirHome struct {
 func (h *dirHome) openLane(bit int) (*shm.Object, error) {
 	return h.dir.Open(fmt.Sprintf(laneFile, bit), shm.ReadOnly)
 }
+
+func (h *dirHome) beside() string { return h.path }
 
 func (h *dirHome) stamp() (uint64, error) { return h.dir.Stamp() }
 

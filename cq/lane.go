@@ -208,7 +208,8 @@ func (q *Queue) watch(l *lane) {
 	stop, err := shm.WatchDeath(owner, func() { q.bell.Mark(l.bit) })
 	if err != nil {
 		q.sliced.Store(true)
-		if q.face != nil {
+		q.unwatched = append(q.unwatched, l.bit)
+		if q.face != nil || q.seated.Load() {
 			q.ticking.Do(q.tick)
 		}
 		return

@@ -1,6 +1,7 @@
 package cq
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
 	"time"
@@ -45,6 +46,11 @@ func (l Lifetime) String() string {
 	return "ephemeral"
 }
 
+// hasFD reports whether a descriptor stands behind the wait object.
+func (w WaitObject) hasFD() bool {
+	return w == WaitFD || w == WaitMutexCond || w == WaitPollFD
+}
+
 // WaitObject is what blocking calls of a queue's reader wait on.
 type WaitObject uint32
 
@@ -58,6 +64,15 @@ const (
 	WaitFD
 	// WaitYield blocks by giving the processor away between looks. It never sleeps.
 	WaitYield
+	// WaitInSet is for a queue that is waited for only through Options.WaitSet, of which it is a
+	// member until it is closed. Blocking reads of it are refused.
+	WaitInSet
+	// WaitMutexCond adds a mutex and a condition variable of this process; see [MutexCond].
+	WaitMutexCond
+	// WaitPollFD is WaitFD with the descriptor as a list for poll(2); see [Native].
+	WaitPollFD
+	// WaitCritSecCond, a Windows critical section, exists in name only: errors.ErrUnsupported.
+	WaitCritSecCond
 )
 
 func (w WaitObject) String() string {
@@ -70,6 +85,14 @@ func (w WaitObject) String() string {
 		return "fd"
 	case WaitYield:
 		return "yield"
+	case WaitInSet:
+		return "set"
+	case WaitMutexCond:
+		return "mutex-cond"
+	case WaitPollFD:
+		return "pollfd"
+	case WaitCritSecCond:
+		return "critsec-cond"
 	}
 	return "unknown"
 }
@@ -97,8 +120,23 @@ type Options struct {
 	// membarrier each time that it parks a lane. It is for kernels and seccomp filters that
 	// forbid membarrier; where they do, it is set by itself.
 	WritersPay bool
+	// WaitSet is the set of a queue with WaitInSet; otherwise it is ignored.
+	WaitSet *WaitSet
+	// Affinity names the processor that should handle what the queue signals. It is a hint, which
+	// a queue in memory has no use for.
+	Affinity Affinity
+	// NotifyFlagsOnly clears all flags of completions but those that libfabric guarantees in this
+	// mode (FI_NOTIFY_FLAGS_ONLY): REMOTE_READ, REMOTE_WRITE, REMOTE_CQ_DATA, MULTI_RECV; and
+	// those of this library. Error entries keep theirs.
+	NotifyFlagsOnly bool
 	// UserContext is the queue's own context (of fi_cq_open), returned by Queue.UserContext.
 	UserContext any
+}
+
+// Affinity is the signaling vector of libfabric, which counts only if Valid (FI_AFFINITY).
+type Affinity struct {
+	Valid bool
+	CPU   int
 }
 
 const (
@@ -137,8 +175,15 @@ func (o Options) resolve(op, name string) (Options, error) {
 	if o.Lifetime > Persistent {
 		return bad("Lifetime", uint32(o.Lifetime), "Ephemeral or Persistent")
 	}
-	if o.Wait > WaitYield {
-		return bad("Wait", uint32(o.Wait), "WaitUnspec, WaitNone, WaitFD or WaitYield")
+	if o.Wait == WaitCritSecCond {
+		return o, &Error{Pkg: pkg, Op: op, Name: name, Field: "Wait", Got: o.Wait,
+			Err: errors.ErrUnsupported, Hint: "it is for Windows; use WaitMutexCond"}
+	}
+	if o.Wait > WaitCritSecCond {
+		return bad("Wait", uint32(o.Wait), "one of the constants of WaitObject")
+	}
+	if o.Affinity.Valid && o.Affinity.CPU < 0 {
+		return bad("Affinity", o.Affinity.CPU, "0 or more")
 	}
 	return o, nil
 }

@@ -46,12 +46,21 @@ type Queue struct {
 	stamp       uint64        // of the home, at the last full look
 
 	holders holders // sets, channels and feeders of this process
-	self    *Writer // on lane 0
+	feeders feeders
+	keeper  *condKeeper // of WaitMutexCond
+	seatMu  sync.Mutex
+	bit     int                     // in the process's bell, -1 before the first set; under seatMu
+	seated  atomic.Bool             // it has a bit
+	inSet   bool                    // WaitInSet, and a member of the set
+	channel atomic.Pointer[Channel] // that it is attached to
+	self    *Writer                 // on lane 0
 	selfMu  sync.Mutex
-	watches sync.Mutex    // guards lane.stop
-	gone    chan struct{} // closed when the queue is
-	ticker  sync.WaitGroup
-	ticking sync.Once
+	watches sync.Mutex // guards lane.stop and unwatched
+	// unwatched are lanes that had a writer whose death gives no notice.
+	unwatched []int
+	gone      chan struct{} // closed when the queue is
+	ticker    sync.WaitGroup
+	ticking   sync.Once
 }
 
 // Create makes a queue and becomes its reader. A queue of that name that exists is ErrExist
@@ -236,10 +245,13 @@ func openEither[Q any](name string, adopt, create func() (*Q, error)) (*Q, error
 // newQueue maps the words of an object that this process owns. If that fails, one that was just
 // made goes again.
 func newQueue(h home, obj *shm.Object, name string, o shape, made bool) (*Queue, error) {
-	q := &Queue{name: name, opt: o, home: h, obj: obj,
+	q := &Queue{name: name, opt: o, home: h, obj: obj, bit: -1,
 		spin: doorbell.SpinBudget(o.Spin), lanes: make([]*lane, o.rows()), gone: make(chan struct{})}
 	q.guard.shared = o.Shared
 	err := q.start()
+	if err == nil {
+		err = q.startWait(made)
+	}
 	if err == nil {
 		return q, nil
 	}
@@ -267,7 +279,7 @@ func (q *Queue) start() (err error) {
 	if err != nil {
 		return err
 	}
-	if q.opt.Wait == WaitFD {
+	if q.opt.Wait.hasFD() {
 		if q.face, err = q.home.newFace(); err != nil {
 			return err
 		}
@@ -301,6 +313,23 @@ func (q *Queue) start() (err error) {
 	return q.findLanes(true)
 }
 
+// startWait makes the wait object that stands beside the bell.
+func (q *Queue) startWait(made bool) (err error) {
+	switch set := q.opt.WaitSet; q.opt.Wait {
+	case WaitMutexCond:
+		q.keeper, err = newCondKeeper(q.face.FD())
+	case WaitInSet:
+		if set == nil && made { // an adopter may put it into one later
+			return refuse("create", q.name, "WaitSet", nil, "an open wait set", ErrInvalid)
+		}
+		if set != nil {
+			err = set.Add(q)
+			q.inSet = err == nil
+		}
+	}
+	return err
+}
+
 // Name returns the queue's name.
 func (q *Queue) Name() string { return q.name }
 
@@ -312,9 +341,9 @@ func (q *Queue) UserContext() any { return q.opt.UserContext }
 
 // FD returns the descriptor of a queue that was created with WaitFD, for the caller's own poll or
 // epoll; it is readable after something was published. Before every blocking wait on it TryWait
-// must have succeeded. Without WaitFD it is -1.
+// must have succeeded. Without WaitFD (or WaitPollFD) it is -1.
 func (q *Queue) FD() int {
-	if q.face == nil {
+	if q.face == nil || q.opt.Wait == WaitMutexCond {
 		return -1
 	}
 	return q.face.FD()

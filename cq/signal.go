@@ -57,11 +57,13 @@ func signalFrom(door door, obj *shm.Object, o shape) error {
 	if err != nil {
 		return err
 	}
+	hold := bellHold{words: &words.bell, home: door.beside(), owner: obj.Owner}
+	defer hold.drop()
 	fd := -1
 	doorbell.Signal(&words.arm, hints, func(generation uint16) int {
 		fd = door.openFace(obj, words, generation)
 		return fd
-	}, nil)
+	}, hold.ring)
 	doorbell.CloseFD(fd)
 	return nil
 }

@@ -128,7 +128,7 @@ type wait struct {
 }
 
 func (q *Queue) newWait(ctx context.Context, timeout time.Duration) (*wait, error) {
-	if q.opt.Wait == WaitNone {
+	if q.opt.Wait == WaitNone || q.opt.Wait == WaitInSet {
 		return nil, &Error{Pkg: pkg, Op: "sread", Name: q.name, Err: ErrNoWait,
 			Hint: "create the queue with another wait object"}
 	}
@@ -350,6 +350,7 @@ func (q *Queue) TryWait() error {
 	if len(q.broken) > 0 { // it was marked just now, and cannot be opened
 		return ErrAgain
 	}
+	q.keeper.arm()
 	return nil
 }
 

@@ -19,6 +19,7 @@ type Writer struct {
 	detail details
 	words  *laneWords
 	ringer *doorbell.Ringer
+	bell   bellHold // of the reader's process
 	guard  guard
 	own    bool // on lane 0: the queue owns the memory
 

@@ -1,0 +1,373 @@
+package cq
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+// Notify says for which completions an armed queue makes an event.
+type Notify int
+
+const (
+	// NotifySolicited: for those whose poster set MetaSolicited, and for every error.
+	NotifySolicited Notify = Notify(doorbell.NotifySolicited)
+	// NotifyAny: for every completion.
+	NotifyAny Notify = Notify(doorbell.NotifyAny)
+)
+
+func (n Notify) String() string {
+	switch n {
+	case NotifySolicited:
+		return "solicited"
+	case NotifyAny:
+		return "any"
+	}
+	return fmt.Sprintf("notify %d", int(n))
+}
+
+// ChannelEvent says that a queue got a completion of the kind that it was armed for.
+type ChannelEvent struct {
+	Queue   *Queue
+	Context any // the queue's UserContext
+	// Solicited says that a solicited or failed completion is among those that made the event.
+	Solicited bool
+	// Dummy marks an event that Channel.Inject made.
+	Dummy bool
+}
+
+// Channel delivers completion events of many queues (struct ibv_comp_channel). A queue makes one
+// event per arming: see [Channel.Arm]. The usual loop is
+//
+//	ev, err := ch.Get(ctx)      // wait
+//	ch.Ack(ev.Queue, 1)         // or later, several at once
+//	ch.Arm(ev.Queue, cq.NotifyAny)
+//	for { n, err := cq.Read(ev.Queue, buf); … }   // until ErrAgain, after arming
+//
+// All methods may be called from anywhere, by any number of goroutines; each event goes to exactly
+// one of them. Queues that are read by another goroutine than the one that arms them, or of which
+// several goroutines get events, must be Shared.
+type Channel struct {
+	fid  FID
+	bell *doorbell.Domain
+	ch   *doorbell.Channel
+	face *doorbell.Face
+	gate guard
+
+	mu    sync.Mutex
+	byBit map[int]*attached
+	byFID map[FID]*attached
+
+	signal    atomic.Bool
+	broadcast atomic.Uint64
+}
+
+// attached is a queue's account with its channel.
+type attached struct {
+	q    *Queue
+	bit  int
+	got  uint64        // events delivered; under Channel.mu
+	acks uint64        // of them acknowledged; under Channel.mu
+	even chan struct{} // closed when got equals acks and somebody waits for it
+}
+
+// NewChannel makes a channel without queues (ibv_create_comp_channel). d is as for [NewWaitSet].
+func NewChannel(d *shm.Dir) (*Channel, error) {
+	bell, err := processDomain.acquire(d)
+	if err != nil {
+		return nil, failed("open", "channel", err)
+	}
+	c := &Channel{fid: FID{Kind: FIDChannel, ID: rand.Uint64()}, bell: bell, ch: bell.NewChannel(),
+		byBit: map[int]*attached{}, byFID: map[FID]*attached{}}
+	c.gate.shared = true
+	return c, nil
+}
+
+// FID returns the channel's identifier.
+func (c *Channel) FID() FID { return c.fid }
+
+// Attach makes the channel that of q, which stays unarmed (the channel argument of ibv_create_cq).
+// fs.ErrExist if q is attached to it already, ErrBusy if to another one.
+func (c *Channel) Attach(q *Queue) error {
+	if !c.gate.enter() {
+		return ErrClosed
+	}
+	defer c.gate.leave()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byFID[q.fid] != nil {
+		return fmt.Errorf("cq: attach %v to channel: it is attached: %w", q.fid, fs.ErrExist)
+	}
+	if !q.channel.CompareAndSwap(nil, c) {
+		return &Error{Pkg: pkg, Op: "attach to channel", Name: q.name, Err: ErrBusy,
+			Hint: "detach it from its other channel first"}
+	}
+	bit, err := q.seat()
+	if err != nil {
+		q.channel.Store(nil)
+		return err
+	}
+	a := &attached{q: q, bit: bit}
+	c.byBit[bit], c.byFID[q.fid] = a, a
+	c.ch.Add(bit, q.bell)
+	return nil
+}
+
+// Detach takes q off the channel (ibv_destroy_cq, without destroying it): events that nobody got are
+// dropped, and Detach waits until all that were got are acknowledged. When the context ends first,
+// its error is returned, q gets no more events, and Detach can be called again. fs.ErrNotExist if q
+// is not attached.
+func (c *Channel) Detach(ctx context.Context, q *Queue) error {
+	if !c.gate.enter() {
+		return ErrClosed
+	}
+	defer c.gate.leave()
+	c.mu.Lock()
+	a := c.byFID[q.fid]
+	if a == nil {
+		c.mu.Unlock()
+		return notAttached("detach from channel", q)
+	}
+	if c.byBit[a.bit] == a {
+		c.ch.Delete(a.bit)
+		delete(c.byBit, a.bit)
+	}
+	for a.got != a.acks {
+		if a.even == nil {
+			a.even = make(chan struct{})
+		}
+		even := a.even
+		open := a.got - a.acks
+		c.mu.Unlock()
+		select {
+		case <-even:
+		case <-ctx.Done():
+			return &Error{Pkg: pkg, Op: "detach from channel", Name: q.name,
+				Field: "unacknowledged events", Got: open, Want: 0, Err: ended(ctx),
+				Hint: "acknowledge every event with Ack"}
+		}
+		c.mu.Lock()
+	}
+	gone := c.byFID[q.fid] == a
+	delete(c.byFID, q.fid)
+	c.mu.Unlock()
+	if gone { // else another goroutine waited too, and was faster
+		q.channel.Store(nil)
+		q.part()
+	}
+	return nil
+}
+
+func notAttached(op string, q *Queue) error {
+	return &Error{Pkg: pkg, Op: op, Name: q.name, Err: fs.ErrNotExist,
+		Hint: "attach it to this channel first"}
+}
+
+// Arm asks for one event, for the next completion of the given kind that is added from now on
+// (ibv_req_notify_cq). Completions that are there already make none, so read the queue after arming.
+// Arming again before the event came changes nothing, but for NotifyAny winning over NotifySolicited.
+// An event that was due and not yet got is not lost by arming again.
+func (c *Channel) Arm(q *Queue, n Notify) error {
+	if n != NotifySolicited && n != NotifyAny {
+		return refuse("arm", q.name, "notify", int(n), "NotifySolicited or NotifyAny", ErrInvalid)
+	}
+	return c.with(q, "arm", func(a *attached) error { return c.ch.Arm(a.bit, int(n)) })
+}
+
+// Inject makes an event for q although nothing was completed: for a handler that stopped before the
+// queue was empty and wants its turn again behind the others, or to wake somebody.
+func (c *Channel) Inject(q *Queue) error {
+	return c.with(q, "inject", func(a *attached) error { c.ch.Inject(a.bit); return nil })
+}
+
+// Pending reports whether an event of q waits to be got.
+func (c *Channel) Pending(q *Queue) bool {
+	pending := false
+	_ = c.with(q, "pending", func(a *attached) error { pending = c.ch.Pending(a.bit); return nil })
+	return pending
+}
+
+// with finds q's account and uses it while neither q nor the channel can go.
+func (c *Channel) with(q *Queue, op string, do func(*attached) error) error {
+	if !c.gate.enter() {
+		return ErrClosed
+	}
+	defer c.gate.leave()
+	c.mu.Lock()
+	a := c.byFID[q.fid]
+	there := a != nil && c.byBit[a.bit] == a
+	c.mu.Unlock()
+	if !there {
+		return notAttached(op, q)
+	}
+	return do(a)
+}
+
+// Ack acknowledges n events of q (ibv_ack_cq_events), before or after the queue was read. More than
+// were got is ErrInvalid. It costs a lock, so acknowledge many at once.
+func (c *Channel) Ack(q *Queue, n int) error {
+	if !c.gate.enter() {
+		return ErrClosed
+	}
+	defer c.gate.leave()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a := c.byFID[q.fid]
+	if a == nil {
+		return notAttached("ack", q)
+	}
+	if n < 0 || uint64(n) > a.got-a.acks {
+		return refuse("ack", q.name, "n", n, a.got-a.acks, ErrInvalid)
+	}
+	a.acks += uint64(n)
+	if a.got == a.acks && a.even != nil {
+		close(a.even)
+		a.even = nil
+	}
+	return nil
+}
+
+// Close closes the channel (ibv_destroy_comp_channel). ErrBusy while queues are attached. Calls of
+// Get that wait return ErrClosed; closing twice is harmless.
+func (c *Channel) Close() error {
+	c.mu.Lock()
+	n := len(c.byFID)
+	c.mu.Unlock()
+	if n > 0 {
+		return &Error{Pkg: pkg, Op: "close", Name: "channel", Field: "attached queues", Got: n,
+			Want: 0, Err: ErrBusy, Hint: "detach them first"}
+	}
+	first, err := c.gate.close(c.bell.Kick)
+	if !first || err != nil {
+		return err
+	}
+	c.ch.Close()
+	return processDomain.release()
+}
+
+// Get waits for the next event and takes it (ibv_get_cq_event). It ends with the context's error,
+// with ErrSignaled after Signal, or with ErrClosed.
+func (c *Channel) Get(ctx context.Context) (ChannelEvent, error) { return c.get(ctx, -1) }
+
+// GetTimeout is Get with a timeout, for ever if it is negative. ErrTimeout (EAGAIN) says that no
+// event came.
+func (c *Channel) GetTimeout(timeout time.Duration) (ChannelEvent, error) {
+	return c.get(context.Background(), timeout)
+}
+
+// TryGet takes an event if there is one, else it is ErrAgain: Get on a descriptor with O_NONBLOCK.
+func (c *Channel) TryGet() (ChannelEvent, error) {
+	if !c.gate.enter() {
+		return ChannelEvent{}, ErrClosed
+	}
+	defer c.gate.leave()
+	for {
+		e, got, err := c.ch.TryGet()
+		if err != nil {
+			return ChannelEvent{}, failed("get event", "channel", err)
+		}
+		if !got {
+			return ChannelEvent{}, ErrAgain
+		}
+		if ev, ok := c.deliver(e); ok {
+			return ev, nil
+		}
+	}
+}
+
+func (c *Channel) get(ctx context.Context, timeout time.Duration) (ChannelEvent, error) {
+	if !c.gate.enter() {
+		return ChannelEvent{}, ErrClosed
+	}
+	defer c.gate.leave()
+	w := doorbell.Wait{}
+	if timeout >= 0 {
+		w.DeadlineNs = deadline(timeout)
+	}
+	stop := stopOn(ctx, &c.gate, c.bell)
+	defer stop()
+	broadcast := c.broadcast.Load()
+	w.Stop = func() bool {
+		return c.signal.Load() || c.broadcast.Load() != broadcast || c.gate.isClosed() ||
+			ctx.Err() != nil
+	}
+	for {
+		e, got, err := c.ch.Get(w)
+		if err != nil {
+			return ChannelEvent{}, failed("get event", "channel", err)
+		}
+		if got {
+			if ev, ok := c.deliver(e); ok {
+				return ev, nil
+			}
+			continue // its queue was detached meanwhile
+		}
+		switch {
+		case c.gate.isClosed():
+			return ChannelEvent{}, ErrClosed
+		case ctx.Err() != nil:
+			return ChannelEvent{}, ended(ctx)
+		case w.DeadlineNs != 0 && doorbell.Now() >= w.DeadlineNs:
+			return ChannelEvent{}, ErrTimeout
+		case c.signal.Swap(false), c.broadcast.Load() != broadcast:
+			return ChannelEvent{}, ErrSignaled
+		}
+	}
+}
+
+// deliver books an event to its queue's account.
+func (c *Channel) deliver(e doorbell.ChannelEvent) (ChannelEvent, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a := c.byBit[e.Bit]
+	if a == nil {
+		return ChannelEvent{}, false
+	}
+	a.got++
+	return ChannelEvent{Queue: a.q, Context: a.q.opt.UserContext, Solicited: e.Solicited,
+		Dummy: e.Dummy}, true
+}
+
+// Signal ends one Get: one that is waiting now, or else the next that finds no event.
+func (c *Channel) Signal() error {
+	if !c.gate.enter() {
+		return ErrClosed
+	}
+	defer c.gate.leave()
+	c.signal.Store(true)
+	c.bell.Kick()
+	return nil
+}
+
+// SignalAll ends every Get that is waiting now, and leaves nothing for later ones.
+func (c *Channel) SignalAll() error {
+	if !c.gate.enter() {
+		return ErrClosed
+	}
+	defer c.gate.leave()
+	c.broadcast.Add(1)
+	c.bell.Kick()
+	return nil
+}
+
+// FD returns a descriptor for the caller's own poll or epoll, level- or edge-triggered: readable
+// while an event may be there, never writable. Take events with TryGet until ErrAgain. The first
+// call makes it; see [WaitSet.FD] for what a wake through it costs.
+func (c *Channel) FD() (int, error) {
+	if !c.gate.enter() {
+		return -1, ErrClosed
+	}
+	defer c.gate.leave()
+	face, err := c.ch.Face()
+	if err != nil {
+		return -1, failed("open descriptor of", "channel", err)
+	}
+	return face.FD(), nil
+}

@@ -1,0 +1,158 @@
+package cq_test
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// TestControl asks for the wait object of queues of every kind.
+func TestControl(t *testing.T) {
+	for _, c := range []struct {
+		wait     cq.WaitObject
+		get, obj error
+	}{
+		{cq.WaitNone, cq.ErrNoData, cq.ErrNoData},
+		{cq.WaitUnspec, syscall.ENOSYS, nil},
+		{cq.WaitYield, syscall.ENOSYS, nil},
+		{cq.WaitInSet, syscall.ENOSYS, nil},
+		{cq.WaitFD, nil, nil},
+		{cq.WaitPollFD, nil, nil},
+		{cq.WaitMutexCond, nil, nil},
+	} {
+		t.Run(c.wait.String(), func(t *testing.T) {
+			o := cq.Options{Wait: c.wait}
+			if c.wait == cq.WaitInSet {
+				o.WaitSet = waitSet(t, openDir(t), cq.WaitSetOptions{})
+			}
+			_, q := create(t, o)
+			n, err := q.Control(cq.GetWaitObj)
+			if !errors.Is(err, c.obj) || err == nil && n.Object != c.wait {
+				t.Errorf("kind: %+v, %v", n, err)
+			}
+			n, err = q.Control(cq.GetWait)
+			if !errors.Is(err, c.get) {
+				t.Errorf("object: %v", err)
+			}
+			if err != nil {
+				return
+			}
+			fd := c.wait == cq.WaitFD && n.FD == q.FD() && n.FD >= 0
+			list := c.wait == cq.WaitPollFD && len(n.PollFDs) == 1 && n.PollFDs[0] == q.FD()
+			cond := c.wait == cq.WaitMutexCond && n.Cond != nil && q.FD() == -1
+			if !fd && !list && !cond {
+				t.Errorf("object %+v, descriptor %d", n, q.FD())
+			}
+			_, err = q.Control(7)
+			wantErr(t, "unknown command", err, syscall.ENOSYS)
+		})
+	}
+	d := openDir(t)
+	_, err := cq.Create(d, "windows", cq.Options{Wait: cq.WaitCritSecCond})
+	wantErr(t, "a Windows object", err, errors.ErrUnsupported)
+	_, err = cq.Create(d, "beyond", cq.Options{Wait: cq.WaitCritSecCond + 1})
+	wantErr(t, "no object", err, cq.ErrInvalid)
+	nothingLeft(t, d)
+}
+
+// TestAffinity: a hint that is read back, ignored unless it is valid.
+func TestAffinity(t *testing.T) {
+	_, q := create(t, cq.Options{Affinity: cq.Affinity{Valid: true, CPU: 1}})
+	if a := q.Options().Affinity; !a.Valid || a.CPU != 1 {
+		t.Errorf("%+v", a)
+	}
+	d := openDir(t)
+	_, err := cq.Create(d, "negative", cq.Options{Affinity: cq.Affinity{Valid: true, CPU: -1}})
+	wantErr(t, "no processor", err, cq.ErrInvalid)
+	q, err = cq.Create(d, "ignored", cq.Options{Affinity: cq.Affinity{CPU: -1}})
+	must(t, err)
+	must(t, q.Close())
+}
+
+// TestMutexCond waits on a queue's and on a set's condition variable, and is woken by completions
+// and by Close.
+func TestMutexCond(t *testing.T) {
+	d := openDir(t)
+	q, w := member(t, d, "q", cq.Options{Wait: cq.WaitMutexCond})
+	s := waitSet(t, d, cq.WaitSetOptions{Wait: cq.WaitMutexCond})
+	inSet, v := member(t, d, "in set", cq.Options{}, s)
+	for what, c := range map[string]struct {
+		object interface {
+			TryWait() error
+			Control(cq.Command) (cq.Native, error)
+		}
+		q *cq.Queue
+		w *cq.Writer
+	}{"queue": {q, q, w}, "set": {s, inSet, v}} {
+		n, err := c.object.Control(cq.GetWait)
+		must(t, err)
+		var got atomic.Uint64
+		done := make(chan error)
+		go func() {
+			dst := make([]cq.Context, 4)
+			for got.Load() < 100 {
+				n.Cond.Lock()
+				for c.object.TryWait() == nil {
+					n.Cond.Wait()
+				}
+				n.Cond.Unlock()
+				for k := 1; k > 0; {
+					k, _ = cq.Read(c.q, dst)
+					got.Add(uint64(k))
+				}
+			}
+			done <- nil
+		}()
+		for i := range uint64(100) {
+			eventually(t, fmt.Sprint(what, " reads ", i), func() bool { return got.Load() >= i })
+			post(t, c.w, i, i+1)
+		}
+		<-done
+	}
+	q, err := cq.Create(d, "closing", cq.Options{Wait: cq.WaitMutexCond})
+	must(t, err)
+	n, err := q.Control(cq.GetWait)
+	must(t, err)
+	ended := make(chan error)
+	go func() {
+		n.Cond.Lock()
+		defer n.Cond.Unlock()
+		for {
+			if err := q.TryWait(); err != nil {
+				ended <- err
+				return
+			}
+			n.Cond.Wait()
+		}
+	}()
+	time.Sleep(5 * time.Millisecond)
+	must(t, q.Close())
+	wantErr(t, "closed", <-ended, cq.ErrClosed)
+}
+
+// TestTryWaitMany: all of one kind, each armed; what cannot be slept on says so.
+func TestTryWaitMany(t *testing.T) {
+	d := openDir(t)
+	a, wa := member(t, d, "a", cq.Options{Wait: cq.WaitFD})
+	b, _ := member(t, d, "b", cq.Options{Wait: cq.WaitFD})
+	plain, _ := member(t, d, "plain", cq.Options{})
+	s := waitSet(t, d, cq.WaitSetOptions{Wait: cq.WaitFD})
+	in, wi := member(t, d, "in", cq.Options{}, s)
+	must(t, cq.TryWait())
+	must(t, cq.TryWait(a, b, s))
+	wantErr(t, "mixed", cq.TryWait(a, plain), cq.ErrInvalid)
+	wantErr(t, "nothing to sleep on", cq.TryWait(plain), cq.ErrNoWait)
+	post(t, wa, 0, 1)
+	wantErr(t, "something there", cq.TryWait(b, a, s), cq.ErrAgain)
+	drain(t, a)
+	must(t, cq.TryWait(b, a, s))
+	post(t, wi, 0, 1)
+	wantErr(t, "something in the set", cq.TryWait(b, a, s), cq.ErrAgain)
+	drain(t, in)
+	must(t, cq.TryWait(b, a, s))
+}

@@ -1,0 +1,109 @@
+package cq
+
+import (
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"github.com/shmring/shmring/doorbell"
+)
+
+// memberList is who is in a set, by bit and by object. Its own lock is held while the set's list
+// changes with it, and never while a member is looked at.
+type memberList struct {
+	mu    sync.Mutex
+	byBit map[int]listed
+	byFID map[FID]int
+}
+
+type listed struct {
+	m    Waitable
+	face face
+}
+
+func (l *memberList) add(gate *guard, set *doorbell.Set, m Waitable) error {
+	if !gate.enterAny() {
+		return ErrClosed
+	}
+	defer gate.leaveAny()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, is := l.byFID[m.FID()]; is {
+		return fmt.Errorf("cq: add %v: it is a member: %w", m.FID(), fs.ErrExist)
+	}
+	bit, face, err := m.join()
+	if err != nil {
+		return err
+	}
+	if l.byBit == nil {
+		l.byBit, l.byFID = map[int]listed{}, map[FID]int{}
+	}
+	l.byBit[bit], l.byFID[m.FID()] = listed{m, face}, bit
+	set.Add(bit, face)
+	return nil
+}
+
+func (l *memberList) remove(gate *guard, set *doorbell.Set, m Waitable) error {
+	if !gate.enterAny() {
+		return ErrClosed
+	}
+	defer gate.leaveAny()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	bit, is := l.byFID[m.FID()]
+	if !is {
+		return fmt.Errorf("cq: remove %v: it is no member: %w", m.FID(), fs.ErrNotExist)
+	}
+	set.Delete(bit)
+	delete(l.byBit, bit)
+	delete(l.byFID, m.FID())
+	m.part()
+	return nil
+}
+
+func (l *memberList) len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.byBit)
+}
+
+// report turns bits into the members that they stand for, as many as dst holds.
+func (l *memberList) report(bits []int, dst []Waitable) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, bit := range bits {
+		e, is := l.byBit[bit]
+		if !is || n == len(dst) {
+			continue
+		}
+		e.face.reported()
+		dst[n] = e.m
+		n++
+	}
+	return n
+}
+
+// progress drives the members, and returns how long a wait may sleep before it does so again; 0 is
+// no limit.
+func (l *memberList) progress() (sliceNs int64) {
+	if manualFeeders.Load() == 0 {
+		return 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.byBit {
+		if d := e.m.progress(); d >= 0 && (sliceNs == 0 || int64(d) < sliceNs) {
+			sliceNs = max(1, int64(d))
+		}
+	}
+	return sliceNs
+}
+
+// room returns an empty list with room for just n bits, or for one, from memory that is kept.
+func room(kept *[]int, n int) []int {
+	n = max(1, n)
+	if cap(*kept) < n {
+		*kept = make([]int, 0, n)
+	}
+	return (*kept)[:0:n]
+}

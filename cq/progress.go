@@ -1,0 +1,101 @@
+package cq
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Feeder is what posts into a queue from the queue's own process and has a life of its own: an
+// endpoint, say. See [Queue.Bind].
+type Feeder interface {
+	// Progress moves the feeder's operations on, without blocking, and says after how long it
+	// wants to be called again at the latest: 0 is as soon as possible, less is never. It is only
+	// called for feeders that were bound with manual progress, by whoever reads, polls or waits.
+	Progress() (again time.Duration)
+	// Overrun tells the feeder that the queue lost entries and reports nothing new any more. It
+	// must not call the queue.
+	Overrun(q *Queue)
+}
+
+// manualFeeders counts them in all queues of the process, so that sets need not ask their members.
+var manualFeeders atomic.Int32
+
+// feeders of a queue.
+type feeders struct {
+	mu     sync.Mutex
+	all    []*feeder
+	manual atomic.Int32 // how many of them are driven by reads
+}
+
+type feeder struct {
+	f      Feeder
+	manual bool
+}
+
+// Bind says that f posts into the queue. Until unbind is called the queue cannot be closed
+// (ErrBusy), and f learns of an overrun. With manual progress f moves on only while somebody reads
+// (also nothing: a Read into an empty slice), polls or waits (FI_PROGRESS_MANUAL); otherwise it
+// drives itself (FI_PROGRESS_AUTO), which is for free. Bind and unbind may be called from anywhere.
+func (q *Queue) Bind(f Feeder, manual bool) (unbind func(), err error) {
+	if err := q.holders.bind(); err != nil {
+		return nil, &Error{Pkg: pkg, Op: "bind", Name: q.name, Err: err}
+	}
+	e := &feeder{f, manual}
+	q.feeders.mu.Lock()
+	defer q.feeders.mu.Unlock()
+	q.feeders.all = append(q.feeders.all, e)
+	if manual {
+		q.feeders.manual.Add(1)
+		manualFeeders.Add(1)
+	}
+	return sync.OnceFunc(func() { q.unbind(e) }), nil
+}
+
+func (q *Queue) unbind(e *feeder) {
+	q.feeders.mu.Lock()
+	for i, x := range q.feeders.all {
+		if x == e {
+			q.feeders.all = append(q.feeders.all[:i:i], q.feeders.all[i+1:]...)
+			break
+		}
+	}
+	if e.manual {
+		q.feeders.manual.Add(-1)
+		manualFeeders.Add(-1)
+	}
+	q.feeders.mu.Unlock()
+	q.holders.unbind()
+}
+
+// progress drives the feeders that do not drive themselves, and returns after how long they want it
+// again, or a negative number for never.
+func (q *Queue) progress() (again time.Duration) {
+	again = -1
+	if q.feeders.manual.Load() == 0 {
+		return again
+	}
+	q.feeders.mu.Lock()
+	all := q.feeders.all // never changed in place
+	q.feeders.mu.Unlock()
+	for _, e := range all {
+		if !e.manual {
+			continue
+		}
+		if d := e.f.Progress(); d >= 0 && (again < 0 || d < again) {
+			again = d
+		}
+	}
+	return again
+}
+
+// overran tells everybody who is bound to the queue. It runs in the reader's goroutine, without the
+// queue's lock.
+func (q *Queue) overran() {
+	q.feeders.mu.Lock()
+	all := q.feeders.all
+	q.feeders.mu.Unlock()
+	for _, e := range all {
+		e.f.Overrun(q)
+	}
+}

@@ -1,0 +1,100 @@
+package cq
+
+import (
+	"context"
+	"time"
+
+	"github.com/shmring/shmring/doorbell"
+)
+
+// Waitable is what wait sets and poll sets take: a [*Queue], an [*EventQueue] or a [*Counter] of
+// this process.
+type Waitable interface {
+	// FID identifies the object in events, and UserContext is what its owner gave it.
+	FID() FID
+	UserContext() any
+
+	// join makes the object's producers ring the process's bell, at the bit that it returns, and
+	// keeps the object from being closed until part. face is the object as one set looks at it.
+	join() (bit int, face face, err error)
+	part()
+	waitObject() WaitObject
+	// progress drives what feeds the object, if nothing else does, and returns after how long it
+	// wants it again, or a negative number for never.
+	progress() time.Duration
+}
+
+// face is a member as one set sees it.
+type face interface {
+	doorbell.Member
+	// reported is told that the set returned the member as ready.
+	reported()
+}
+
+// queueFace is a queue in a set.
+type queueFace struct{ q *Queue }
+
+// Look implements doorbell.Member: a queue is ready while a read would return anything but ErrAgain,
+// or a signal is pending.
+func (f queueFace) Look() (bool, error) {
+	if !f.q.guard.enterAny() {
+		return false, nil
+	}
+	defer f.q.guard.leaveAny()
+	if due, err := f.q.due(); due || err != nil {
+		return due, err
+	}
+	return f.q.bell.Look()
+}
+
+// Join implements doorbell.Member.
+func (f queueFace) Join(on bool) { f.q.bell.Join(on) }
+
+func (f queueFace) reported() {}
+
+func (q *Queue) join() (int, face, error) {
+	bit, err := q.seat()
+	return bit, queueFace{q}, err
+}
+
+// seat binds the queue and gives it its bit in the process's bell, which it keeps until it closes.
+func (q *Queue) seat() (int, error) {
+	if err := q.holders.bind(); err != nil {
+		return -1, err
+	}
+	q.seatMu.Lock()
+	defer q.seatMu.Unlock()
+	if q.bit < 0 {
+		bit, err := processDomain.enroll(q.home.beside(), &q.words.bell, q.words.faceGen.Load())
+		if err != nil {
+			q.holders.unbind()
+			return -1, failed("add", q.name, err)
+		}
+		q.bit = bit
+		q.bell.SetDomain(processDomain.bell, bit)
+		q.seated.Store(true)
+		if q.sliced.Load() { // else whoever finds that out sees that the queue has a seat
+			q.ticking.Do(q.tick)
+		}
+	}
+	return q.bit, nil
+}
+
+// part gives up what join or seat took. The bit stays: producers may have it in their hands.
+func (q *Queue) part() { q.holders.unbind() }
+
+func (q *Queue) waitObject() WaitObject { return q.opt.Wait }
+
+// stopOn makes a context end a wait on the process's bell; cancel must be called. The context may
+// end late, when the set or channel and with it the bell are gone: its gate says so.
+func stopOn(ctx context.Context, gate *guard, bell *doorbell.Domain) (cancel func() bool) {
+	if ctx.Done() == nil {
+		return func() bool { return true }
+	}
+	return context.AfterFunc(ctx, func() {
+		if gate.enterAny() {
+			bell.Kick()
+			gate.leaveAny()
+		}
+	})
+}

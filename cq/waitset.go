@@ -1,0 +1,209 @@
+package cq
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+// WaitSetOptions of [NewWaitSet] (struct fi_wait_attr).
+type WaitSetOptions struct {
+	// Wait is WaitUnspec, or WaitFD, WaitPollFD or WaitMutexCond for a set with a wait object that
+	// the caller can use itself, see [WaitSet.FD] and [WaitSet.Control].
+	Wait WaitObject
+	// Flags must be 0.
+	Flags Flags
+}
+
+// WaitSet waits for many queues, event queues and counters at once (fid_wait). Waiting costs what
+// the ready members cost, however many there are. Members come and go at any time, and a queue may
+// be in several sets and be read with blocking calls besides, without losing a wake.
+//
+// One goroutine at a time waits on a set; that counts as using its members, so a queue in it is
+// either Shared or read by the goroutine that waits. Add, Remove, Signal and Close may be called
+// from anywhere.
+type WaitSet struct {
+	fid    FID
+	opt    WaitSetOptions
+	bell   *doorbell.Domain
+	set    *doorbell.Set
+	face   *doorbell.Face
+	keeper *condKeeper // of WaitMutexCond
+	gate   guard
+	list   memberList
+	bits   []int // of the one who waits
+
+	signal atomic.Bool
+}
+
+// NewWaitSet makes an empty wait set (fi_wait_open). d is the directory of the queues that are to
+// be its members; others can be members as well. Flags and kinds of wait object that a set does not
+// know are ErrInvalid.
+func NewWaitSet(d *shm.Dir, o WaitSetOptions) (*WaitSet, error) {
+	if o.Flags != 0 {
+		return nil, refuse("open", "wait set", "Flags", o.Flags, 0, ErrInvalid)
+	}
+	if o.Wait != WaitUnspec && !o.Wait.hasFD() {
+		return nil, refuse("open", "wait set", "Wait", o.Wait,
+			"WaitUnspec, WaitFD, WaitPollFD or WaitMutexCond", ErrInvalid)
+	}
+	s := &WaitSet{fid: FID{Kind: FIDWaitSet, ID: rand.Uint64()}, opt: o}
+	s.gate.shared = true
+	var err error
+	if s.bell, err = processDomain.acquire(d); err != nil {
+		return nil, failed("open", "wait set", err)
+	}
+	s.set = s.bell.NewSet()
+	if o.Wait.hasFD() {
+		if s.face, err = s.set.Face(); err == nil && o.Wait == WaitMutexCond {
+			s.keeper, err = newCondKeeper(s.face.FD())
+		}
+		if err != nil {
+			s.set.Close()
+			_ = processDomain.release()
+			return nil, failed("open", "wait set", err)
+		}
+	}
+	return s, nil
+}
+
+// FID returns the set's identifier.
+func (s *WaitSet) FID() FID { return s.fid }
+
+// Add makes m a member. It may be ready at once. ErrExist if it is one already; ErrNoWait for a
+// queue that was opened with WaitNone.
+func (s *WaitSet) Add(m Waitable) error {
+	if m.waitObject() == WaitNone {
+		return &Error{Pkg: pkg, Op: "add", Name: "wait set", Err: ErrNoWait,
+			Hint: "open the member with another wait object"}
+	}
+	return s.list.add(&s.gate, s.set, m)
+}
+
+// Remove takes a member out (fs.ErrNotExist if it is none).
+func (s *WaitSet) Remove(m Waitable) error { return s.list.remove(&s.gate, s.set, m) }
+
+// Len returns the number of members.
+func (s *WaitSet) Len() int { return s.list.len() }
+
+// Wait waits until at least one member is ready and returns how many of them it put into dst
+// (fi_wait, which does not say which). With an empty dst it only waits. Those that do not fit come
+// first the next time. A queue is ready while a read would return something or a signal is pending,
+// a counter when one of its values differs from what it was when a Wait of this set last returned
+// it. It ends with ErrSignaled after Signal, ErrClosed, the context's error, or ErrBusy if another
+// goroutine waits.
+func (s *WaitSet) Wait(ctx context.Context, dst []Waitable) (int, error) {
+	return s.wait(ctx, dst, -1)
+}
+
+// WaitTimeout is Wait with a timeout, for ever if it is negative. ErrTimedOut (ETIMEDOUT) says that
+// nothing became ready.
+func (s *WaitSet) WaitTimeout(dst []Waitable, timeout time.Duration) (int, error) {
+	return s.wait(context.Background(), dst, timeout)
+}
+
+func (s *WaitSet) wait(ctx context.Context, dst []Waitable, timeout time.Duration) (int, error) {
+	if !s.gate.enter() {
+		return 0, ErrClosed
+	}
+	defer s.gate.leave()
+	w := doorbell.Wait{}
+	if timeout >= 0 {
+		w.DeadlineNs = deadline(timeout)
+	}
+	stop := stopOn(ctx, &s.gate, s.bell)
+	defer stop()
+	w.Stop = func() bool { return s.signal.Load() || s.gate.isClosed() || ctx.Err() != nil }
+	for {
+		w.SliceNs = s.list.progress()
+		bits, err := s.set.Wait(room(&s.bits, len(dst)), w)
+		if err == doorbell.ErrWaiting {
+			return 0, &Error{Pkg: pkg, Op: "wait", Name: "wait set", Err: ErrBusy,
+				Hint: "another goroutine waits on it: give each a set of its own"}
+		}
+		if n := s.list.report(bits, dst); n > 0 || err != nil {
+			return n, err
+		}
+		if len(dst) == 0 && len(bits) > 0 {
+			return 0, nil
+		}
+		switch {
+		case len(bits) > 0: // all of them were taken out meanwhile
+		case s.gate.isClosed():
+			return 0, ErrClosed
+		case ctx.Err() != nil:
+			return 0, ended(ctx)
+		case s.signal.Swap(false):
+			return 0, ErrSignaled
+		case w.DeadlineNs != 0 && doorbell.Now() >= w.DeadlineNs:
+			return 0, ErrTimedOut
+		}
+	}
+}
+
+// Signal ends one Wait: one that is waiting now, or else the next that finds nothing ready.
+func (s *WaitSet) Signal() error {
+	if !s.gate.enterAny() {
+		return ErrClosed
+	}
+	defer s.gate.leaveAny()
+	s.signal.Store(true)
+	s.bell.Kick()
+	return nil
+}
+
+// FD returns the descriptor of a set that was opened with WaitFD, for the caller's own poll or
+// epoll; otherwise it is -1. Before every blocking wait on it TryWait must have succeeded. One
+// goroutine of the library, with a thread of its own, turns what producers ring into the descriptor:
+// a wake through it costs one switch between threads more than Wait.
+func (s *WaitSet) FD() int {
+	if s.face == nil || s.opt.Wait == WaitMutexCond {
+		return -1
+	}
+	return s.face.FD()
+}
+
+// TryWait arms the descriptor (fi_trywait): nil says that no member is ready and that the
+// descriptor becomes readable when one does; ErrAgain that one is, or may be.
+func (s *WaitSet) TryWait() error {
+	if s.face == nil {
+		return &Error{Pkg: pkg, Op: "trywait", Name: "wait set", Err: ErrNoWait,
+			Hint: "open the set with WaitFD"}
+	}
+	if !s.gate.enter() {
+		return ErrClosed
+	}
+	defer s.gate.leave()
+	s.list.progress()
+	ready, err := s.set.TryWait()
+	if err != nil {
+		return failed("trywait", "wait set", err)
+	}
+	if ready {
+		return ErrAgain
+	}
+	s.keeper.arm()
+	return nil
+}
+
+func (s *WaitSet) waitObject() WaitObject { return s.opt.Wait }
+
+// Close closes the set (fi_close). ErrBusy while it has members. A Wait that is under way returns
+// ErrClosed; closing twice is harmless.
+func (s *WaitSet) Close() error {
+	if n := s.Len(); n > 0 {
+		return &Error{Pkg: pkg, Op: "close", Name: "wait set", Field: "members", Got: n, Want: 0,
+			Err: ErrBusy, Hint: "remove them, and close the queues that were opened in it"}
+	}
+	first, err := s.gate.close(s.bell.Kick)
+	if !first || err != nil {
+		return err
+	}
+	s.keeper.close()
+	s.set.Close()
+	return processDomain.release()
+}
