@@ -282,6 +282,15 @@ func (q *Queue) Writer() (*Writer, error) {
 		return nil, &Error{Pkg: pkg, Op: "writer", Name: q.name, Err: ErrBusy,
 			Hint: "the queue's own lane has a writer; close it first"}
 	}
+	w, err := q.ownWriter(ring.SeqCst)
+	if err != nil {
+		return nil, err
+	}
+	q.self = w
+	return w, nil
+}
+
+func (q *Queue) ownWriter(order ring.Order) (*Writer, error) {
 	mem, _, err := q.obj.Section(sectHints, 0)
 	if err != nil {
 		return nil, err
@@ -291,11 +300,7 @@ func (q *Queue) Writer() (*Writer, error) {
 		return nil, err
 	}
 	w := &Writer{name: q.name, reader: q.obj, face: q.face, own: true}
-	if err := w.start(q.obj, &q.rows[0], q.words, hints, q.opt, ring.SeqCst); err != nil {
-		return nil, err
-	}
-	q.self = w
-	return w, nil
+	return w, w.start(q.obj, &q.rows[0], q.words, hints, q.opt, order)
 }
 
 // Close ends the writer. What it posted stays for the reader; its lane goes to the next writer. It

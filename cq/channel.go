@@ -58,7 +58,6 @@ type Channel struct {
 	fid  FID
 	bell *doorbell.Domain
 	ch   *doorbell.Channel
-	face *doorbell.Face
 	gate guard
 
 	mu    sync.Mutex

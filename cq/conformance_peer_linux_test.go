@@ -43,7 +43,7 @@ func (p *peer) call(t testing.TB, method string, args, reply any) {
 }
 
 // attach returns a writer in the other process.
-func (p *peer) attach(t testing.TB, queue string) poster {
+func (p *peer) attach(t testing.TB, queue string) sink {
 	t.Helper()
 	w := &farWriter{t: t, p: p}
 	var reply AttachReply

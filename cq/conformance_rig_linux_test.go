@@ -15,13 +15,13 @@ import (
 // named by a row of testdata/conformance.tsv. Where two parties take part, each runs in one process
 // and across two, on named objects and on memfds.
 
-// place says where the two ends of a queue are.
-type place struct {
+// site says where the two ends of a queue are.
+type site struct {
 	memfd bool // the queue has no name, its writers get its memory over a socket
 	far   bool // the writers are another process
 }
 
-func (p place) String() string {
+func (p site) String() string {
 	s := "named"
 	if p.memfd {
 		s = "memfd"
@@ -32,11 +32,11 @@ func (p place) String() string {
 	return s + " one-process"
 }
 
-// places are where every case runs.
-var places = []place{{false, false}, {false, true}}
+// sites are where every case runs.
+var sites = []site{{false, false}, {false, true}}
 
-// poster is a writer, in this process or another one.
-type poster interface {
+// sink is a writer, in this process or another one.
+type sink interface {
 	Post(e *cq.Entry) error
 	PostBatch(es []cq.Entry) (int, error)
 	PostError(e *cq.ErrorEntry) error
@@ -46,21 +46,21 @@ type poster interface {
 	Close() error
 }
 
-// rig is a queue with one writer at some place.
+// rig is a queue with one writer at some site.
 type rig struct {
-	place
+	site
 	d *shm.Dir
 	q *cq.Queue
-	w poster
-	p *peer // where the writers of a far place live
+	w sink
+	p *peer // where the writers of a far site live
 }
 
-// conform runs a case that has a queue with one writer, at every place.
+// conform runs a case that has a queue with one writer, at every site.
 func conform(t *testing.T, name string, o cq.Options, f func(t *testing.T, r *rig)) {
 	t.Helper()
 	p := &peer{t: t}
 	t.Run(name, func(t *testing.T) {
-		for _, at := range places {
+		for _, at := range sites {
 			t.Run(at.String(), func(t *testing.T) {
 				shmtest.Conforms(t)
 				r := newRig(t, at, p, o)
@@ -80,14 +80,14 @@ func conformOnce(t *testing.T, name string, f func(t *testing.T)) {
 	})
 }
 
-func newRig(t *testing.T, at place, p *peer, o cq.Options) *rig {
+func newRig(t *testing.T, at site, p *peer, o cq.Options) *rig {
 	t.Helper()
 	d, q := create(t, o)
-	return &rig{place: at, d: d, q: q, p: p}
+	return &rig{site: at, d: d, q: q, p: p}
 }
 
-// attach returns another writer at the rig's place.
-func (r *rig) attach(t *testing.T) poster {
+// attach returns another writer at the rig's site.
+func (r *rig) attach(t *testing.T) sink {
 	t.Helper()
 	if !r.far {
 		return attach(t, r.d, r.q.Name())
@@ -101,7 +101,7 @@ func (r *rig) post(t testing.TB, from, to uint64) {
 	postTo(t, r.w, from, to)
 }
 
-func postTo(t testing.TB, w poster, from, to uint64) {
+func postTo(t testing.TB, w sink, from, to uint64) {
 	t.Helper()
 	for i := from; i < to; i++ {
 		if err := w.Post(&cq.Entry{Context: i, Src: cq.AddrNotAvail}); err != nil {

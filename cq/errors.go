@@ -101,8 +101,10 @@ var (
 	// ErrTimeout: the time is over and nothing came (EAGAIN, as fi_cq_sread says).
 	ErrTimeout error = &sentinel{"timed out with nothing to read", Errno(syscall.EAGAIN),
 		os.ErrDeadlineExceeded}
-	// ErrTimedOut: the time is over, of calls whose pages say ETIMEDOUT.
+	// ErrTimedOut: the time is over and nothing came (ETIMEDOUT, as fi_wait and kfi_eq_sread say).
 	ErrTimedOut error = &sentinel{"timed out", Errno(syscall.ETIMEDOUT), os.ErrDeadlineExceeded}
+	// ErrHandled: the events of this queue go to its handler (EOPBADSTATE).
+	ErrHandled error = &sentinel{"events of this queue go to its handler", EOpBadState, nil}
 	// ErrSignaled: Signal ended the wait (EAGAIN).
 	ErrSignaled error = &sentinel{"signaled with nothing to read", Errno(syscall.EAGAIN), nil}
 	// ErrFull: no room in the lane, the reader is behind (EAGAIN). Post again later.

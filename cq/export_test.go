@@ -65,3 +65,9 @@ func AddressCells(v *AddressVector) (n int) {
 func AddressHome(v *AddressVector, raw []byte) uint32 {
 	return v.table.key(raw).hash & v.table.mask
 }
+
+// PostEvent is what an object of the library does.
+func PostEvent(e *EventQueue, ev *Event) error { return e.post(ev, false) }
+
+// PostEventError is what an operation of the library does that fails.
+func PostEventError(e *EventQueue, ev *EventError) error { return e.postErr(ev, false) }

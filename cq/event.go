@@ -1,0 +1,141 @@
+package cq
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"syscall"
+)
+
+// EventKind says what happened. Numbers below 1<<31 are libfabric's (rdma/fi_eq.h).
+type EventKind uint32
+
+// The events of libfabric. What an [Event] carries beside FID, Context and Data is said with each.
+const (
+	EventNotify       EventKind = iota // asynchronous news about the object; nothing
+	EventConnReq                       // somebody wants to connect to a passive endpoint; a [CMEntry]
+	EventConnected                     // an endpoint is connected; a [CMEntry], with data if active
+	EventShutdown                      // the peer of the endpoint disconnected; a [CMEntry]
+	EventMRComplete                    // a memory region was registered; nothing
+	EventAVComplete                    // addresses were inserted, Data of them; nothing
+	EventJoinComplete                  // a multicast group was joined; nothing
+)
+
+// Events of this library, and of applications: from EventUser on every number is free.
+const (
+	EventPeerDeath EventKind = 1<<31 + iota // the process that the object stood for is gone; nothing
+	EventUser      EventKind = 1<<31 + 1<<16
+)
+
+var eventNames = [...]string{"notify", "connection request", "connected", "shutdown",
+	"memory registered", "addresses inserted", "joined"}
+
+func (k EventKind) String() string {
+	switch {
+	case int(k) < len(eventNames):
+		return eventNames[k]
+	case k == EventPeerDeath:
+		return "peer death"
+	case k >= EventUser:
+		return fmt.Sprintf("user event %d", k-EventUser)
+	}
+	return fmt.Sprintf("event %d", uint32(k))
+}
+
+// EventHeaderBytes is what every event takes of a read's count before its payload: object, context
+// and data (struct fi_eq_entry).
+const EventHeaderBytes = 24
+
+// EventErrorBytes is what reading or writing an error event counts (struct fi_eq_err_entry).
+const EventErrorBytes = 48
+
+// Event is what an event queue reports (struct fi_eq_entry, and fi_eq_cm_entry with its payload).
+type Event struct {
+	Event EventKind
+	FID   FID // the object that it is about
+	// Context is the context of the operation that completed. An operation that had none has that
+	// of its object: whoever writes the event puts it here.
+	Context uint64
+	Data    uint64
+	// Payload is what comes with events of some kinds. A read copies it to the memory that stands
+	// here, as far as its capacity goes, and sets the length.
+	Payload []byte
+	// Redelivered is set by a read if an earlier reader had peeked at the event.
+	Redelivered bool
+}
+
+// EventError is a failed operation, as [EventQueue.ReadErr] returns it (struct fi_eq_err_entry). It
+// is an error too: it unwraps to Err.
+type EventError struct {
+	FID       FID
+	Context   uint64
+	Data      uint64
+	Err       Errno // positive, as in libfabric
+	ProvErrno int32 // the poster's own number; see StrError
+	// ErrData is the poster's own detail. A read copies as much of it as the capacity of the
+	// slice allows that the caller put here, and sets the length.
+	ErrData []byte
+	// ErrDataBytes is how much there was. A write ignores it.
+	ErrDataBytes int
+	// Redelivered is set by a read if an earlier reader had peeked at the entry.
+	Redelivered bool
+}
+
+func (e *EventError) Error() string {
+	return fmt.Sprintf("cq: operation %#x of %v failed: %v (provider error %d)",
+		e.Context, e.FID, e.Err, e.ProvErrno)
+}
+
+// Unwrap returns the error number.
+func (e *EventError) Unwrap() error { return e.Err }
+
+// TooSmallError says that the payload of the next event does not fit the capacity of
+// [Event.Payload]. The event stays where it is. The error matches ETooSmall.
+type TooSmallError struct {
+	NeedBytes int // the capacity that is needed
+}
+
+func (e *TooSmallError) Error() string {
+	return fmt.Sprintf("cq: the next event has %d bytes of payload: read it with a larger buffer",
+		e.NeedBytes)
+}
+
+// Is reports a match with ETooSmall and EMSGSIZE.
+func (e *TooSmallError) Is(target error) bool {
+	return target == ETooSmall || target == syscall.EMSGSIZE
+}
+
+// CMEntry is the payload of connection events (struct fi_eq_cm_entry).
+type CMEntry struct {
+	// Info describes the endpoint that wants to connect, in the form of whoever made the event.
+	Info []byte
+	// Data is what the peer sent with its request or answer. The protocol of a connection may pad
+	// it: it can be longer than what was sent, never shorter. This library adds nothing.
+	Data []byte
+}
+
+const cmHeaderBytes = 8 // length of Info, zero
+
+// AppendTo appends the entry to b as a payload.
+func (c *CMEntry) AppendTo(b []byte) ([]byte, error) {
+	if uint64(len(c.Info)) > math.MaxUint32 {
+		return b, refuse("encode", "connection event", "len(Info)", len(c.Info), "32 bits", ErrInvalid)
+	}
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(c.Info)))
+	return append(append(b, c.Info...), c.Data...), nil
+}
+
+// ParseCMEntry takes the payload of a connection event apart. Info and Data point into it. One that
+// a peer made wrong is ErrCorrupt.
+func ParseCMEntry(payload []byte) (CMEntry, error) {
+	if len(payload) < cmHeaderBytes {
+		return CMEntry{}, refuse("parse", "connection event", "payload length", len(payload),
+			"8 or more", ErrCorrupt)
+	}
+	n, rest := binary.LittleEndian.Uint64(payload), payload[cmHeaderBytes:]
+	if n > uint64(len(rest)) {
+		return CMEntry{}, refuse("parse", "connection event", "info length", n,
+			fmt.Sprintf("at most %d", len(rest)), ErrCorrupt)
+	}
+	return CMEntry{Info: rest[:n:n], Data: rest[n:]}, nil
+}

@@ -1,0 +1,58 @@
+package cq
+
+// An event in a slot, which is an Entry. The names of the entry's words do not fit; what stands in
+// them is
+//
+//	Context  context
+//	Flags    bits 0..31 event kind, bits 32..63 kind of the object
+//	Len      bytes of payload, which begins the data of the detail record
+//	Buf      0
+//	Data     data
+//	Tag      id of the object
+//	Src      generation of the object
+//	Meta     as in every entry; the kind tells events from error events
+//
+// An error event has its numbers and error data in the detail record, as the error entry of a
+// completion queue has, and no length in the slot.
+
+func packKind(k EventKind, f FIDKind) Flags { return Flags(k) | Flags(f)<<32 }
+
+func eventKind(s *Entry) EventKind { return EventKind(uint32(s.Flags)) }
+
+func eventFID(s *Entry) FID {
+	return FID{Kind: FIDKind(s.Flags >> 32), ID: s.Tag, Generation: uint64(s.Src)}
+}
+
+func (ev *Event) slot() Entry {
+	return Entry{Context: ev.Context, Flags: packKind(ev.Event, ev.FID.Kind),
+		Len: uint64(len(ev.Payload)), Data: ev.Data, Tag: ev.FID.ID, Src: Addr(ev.FID.Generation)}
+}
+
+func (e *EventError) slot() Entry {
+	return Entry{Context: e.Context, Flags: packKind(0, e.FID.Kind), Data: e.Data, Tag: e.FID.ID,
+		Src: Addr(e.FID.Generation)}
+}
+
+// decode fills ev from a private copy of a slot and the data of its record, which the writer may
+// change all the time. It returns how much payload the slot claims and copies nothing unless that
+// fits both the record and the caller's memory.
+func (ev *Event) decode(s *Entry, data []byte) (payload uint64, ok bool) {
+	if s.Len > uint64(len(data)) || s.Len > uint64(cap(ev.Payload)) {
+		return s.Len, false
+	}
+	ev.Event, ev.FID, ev.Context, ev.Data = eventKind(s), eventFID(s), s.Context, s.Data
+	ev.Payload = ev.Payload[:s.Len]
+	if s.Len > 0 {
+		copy(ev.Payload, data)
+	}
+	return s.Len, true
+}
+
+// decode fills e likewise. d is a private copy of the record's header.
+func (e *EventError) decode(s *Entry, d *errorRecord, data []byte) {
+	n := min(d.dataBytes, uint64(len(data)))
+	buf := e.ErrData[:min(n, uint64(cap(e.ErrData)))]
+	*e = EventError{FID: eventFID(s), Context: s.Context, Data: s.Data, Err: Errno(d.err),
+		ProvErrno: d.provErrno, ErrData: buf, ErrDataBytes: int(n)}
+	copy(buf, data)
+}

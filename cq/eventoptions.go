@@ -1,0 +1,98 @@
+package cq
+
+import (
+	"fmt"
+	"time"
+)
+
+// WaitQueue is the kernel wait queue of kfi_eq(3) (KFI_WAIT_QUEUE): here blocking reads sleep on a
+// futex, which is what WaitUnspec does too.
+const WaitQueue = WaitUnspec
+
+// EventOptions of an event queue. The zero value holds 1024 events a writer, of up to 232 bytes of
+// payload, of up to 63 writers, and can block. Size, DataMaxBytes, MaxLanes, Overrun, Lifetime and
+// Wait are fixed at creation; [EventQueue.Options] returns what they were resolved to.
+type EventOptions struct {
+	// Size is how many events each writer, and the queue's owner, can write without a read; it is
+	// rounded up to a power of two. 0 is 1024, the most is 1<<24.
+	Size int
+	// DataMaxBytes is the longest payload of an event and error data of an error event. It is
+	// rounded up. 0 is 232, the most is 65512; every slot takes that much memory.
+	DataMaxBytes int
+	// MaxLanes bounds how many other writers can be attached at once. 0 is 63, the most 1024.
+	MaxLanes int
+	Overrun  Overrun
+	Lifetime Lifetime
+	Wait     WaitObject
+	// Spin and Shared are as in [Options].
+	Spin   time.Duration
+	Shared bool
+	// Write allows Write and WriteErr on this handle (FI_WRITE). What the library itself reports,
+	// and what writers of other processes do, needs no permission.
+	Write bool
+	// KernelTimeouts makes a blocking read that times out fail with ErrTimedOut (ETIMEDOUT), as
+	// kfi_eq(3) says, in place of ErrTimeout (EAGAIN), as fi_eq(3) does.
+	KernelTimeouts bool
+	// Affinity hints at the CPU that wakes should target, by its number (FI_AFFINITY,
+	// signaling_vector). The scheduler knows better: it is kept and not used. 0 is no hint as well.
+	Affinity int
+	// Handler gets every event in place of a reader: see [CreateEvents].
+	Handler func(*Event, error)
+	// WritersPay is as in [Options].
+	WritersPay bool
+	// UserContext is the queue's own context (of fi_eq_open), returned by EventQueue.UserContext.
+	UserContext any
+}
+
+const (
+	defaultEventLanes  = 63 // with the owner's lane one word of marks, which a read looks at
+	defaultDetailBytes = 256
+)
+
+// shape checks o and says what queue that is. Of what an Adopt leaves open, creating says so.
+func (o EventOptions) shape(op, name string, creating bool) (shape, error) {
+	var s shape
+	if o.DataMaxBytes < 0 || o.DataMaxBytes > maxDetailBytes-detailHeaderBytes {
+		return s, refuse(op, name, "DataMaxBytes", o.DataMaxBytes,
+			fmt.Sprintf("0 to %d", maxDetailBytes-detailHeaderBytes), ErrInvalid)
+	}
+	if o.Handler != nil && o.Wait == WaitFD {
+		return s, refuse(op, name, "Wait", o.Wait, "another wait object, or no Handler", ErrInvalid)
+	}
+	s = shape{events: true, Options: Options{Size: o.Size, MaxLanes: o.MaxLanes,
+		Overrun: o.Overrun, Lifetime: o.Lifetime, Wait: o.Wait, Spin: o.Spin, Shared: o.Shared,
+		WritersPay: o.WritersPay, UserContext: o.UserContext}}
+	if o.DataMaxBytes > 0 {
+		s.detailBytes = (o.DataMaxBytes + detailHeaderBytes + minDetailBytes - 1) &^
+			(minDetailBytes - 1)
+	}
+	if !creating {
+		return s, nil
+	}
+	if s.detailBytes == 0 {
+		s.detailBytes = defaultDetailBytes
+	}
+	if s.MaxLanes == 0 {
+		s.MaxLanes = defaultEventLanes
+	}
+	var err error
+	s.Options, err = s.Options.resolve(op, name)
+	return s, err
+}
+
+// resolved returns o as the queue is.
+func (o EventOptions) resolved(s shape) EventOptions {
+	o.Size, o.MaxLanes, o.Overrun, o.Lifetime = s.Size, s.MaxLanes, s.Overrun, s.Lifetime
+	o.Wait, o.WritersPay, o.DataMaxBytes = s.Wait, s.WritersPay, s.detailBytes-detailHeaderBytes
+	return o
+}
+
+// PlanEvents returns how many bytes of shared memory an event queue takes with so many writers
+// attached.
+func PlanEvents(o EventOptions, writers int) (uint64, error) {
+	s, err := o.shape("plan", "", true)
+	if err != nil {
+		return 0, err
+	}
+	return plan(s, writers)
+}

@@ -1,0 +1,280 @@
+package cq
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/shmring/shmring/ring"
+)
+
+// Read takes the next event and fills ev (fi_eq_read). It never blocks. It returns how many bytes
+// the event has, EventHeaderBytes and its payload, or 0 and: ErrAgain if there is none; a
+// *TooSmallError if the payload does not fit the capacity of ev.Payload, and the event stays;
+// ErrAvail if an error event is next, until ReadErr has taken it; ErrOverrun once an overrun queue
+// is drained; a *LaneError, once, for a writer that was given up; ErrClosed; ErrHandled.
+//
+// Events of one writer come in its order. An event that Read returned is gone, whatever becomes
+// of the process.
+func (e *EventQueue) Read(ev *Event) (int, error) { return e.readOnce(ev, false) }
+
+// Peek is Read that leaves the event in the queue (FI_PEEK): the next Peek or Read returns it
+// again, whatever else arrives, unless its object is closed meanwhile. What was readable stays so, also
+// for a descriptor.
+func (e *EventQueue) Peek(ev *Event) (int, error) { return e.readOnce(ev, true) }
+
+// ReadTimeout is Read that waits (fi_eq_sread): up to timeout, for ever if it is negative, not at
+// all if it is 0. Besides Read's, its results are ErrTimeout (EAGAIN), or ErrTimedOut (ETIMEDOUT)
+// with EventOptions.KernelTimeouts; ErrSignaled; ErrClosed when the queue is closed while it waits;
+// ErrNoWait for a queue that cannot block.
+func (e *EventQueue) ReadTimeout(ev *Event, timeout time.Duration) (int, error) {
+	return e.readWait(context.Background(), ev, timeout, false)
+}
+
+// ReadContext is Read that waits until the context ends; then it returns an error that matches
+// ctx.Err() and its cause. The context is not looked at while an event is there.
+func (e *EventQueue) ReadContext(ctx context.Context, ev *Event) (int, error) {
+	return e.readWait(ctx, ev, -1, false)
+}
+
+// PeekTimeout is Peek that waits as ReadTimeout does (fi_eq_sread with FI_PEEK).
+func (e *EventQueue) PeekTimeout(ev *Event, timeout time.Duration) (int, error) {
+	return e.readWait(context.Background(), ev, timeout, true)
+}
+
+// PeekContext is Peek that waits as ReadContext does.
+func (e *EventQueue) PeekContext(ctx context.Context, ev *Event) (int, error) {
+	return e.readWait(ctx, ev, -1, true)
+}
+
+func (e *EventQueue) readWait(ctx context.Context, ev *Event, timeout time.Duration,
+	peek bool) (int, error) {
+	n, err := e.readOnce(ev, peek)
+	if err != ErrAgain {
+		return n, err
+	}
+	w, err := e.q.newWait(ctx, timeout)
+	if err != nil {
+		return 0, err
+	}
+	defer w.close()
+	for {
+		if n, err = e.readOnce(ev, peek); err != ErrAgain {
+			return n, err
+		}
+		if err = w.once(); err == ErrTimeout && e.opt.KernelTimeouts {
+			return 0, ErrTimedOut
+		} else if err != nil {
+			return 0, err
+		}
+	}
+}
+
+func (e *EventQueue) readOnce(ev *Event, peek bool) (int, error) {
+	if e.handler != nil {
+		return 0, ErrHandled
+	}
+	q := e.q
+	if !q.guard.enter() {
+		return 0, ErrClosed
+	}
+	q.bell.Lock()
+	l, err := e.take(ev)
+	switch {
+	case err != nil:
+	case peek:
+		l.pin()
+	default:
+		e.pinned = nil
+		e.release(l)
+	}
+	q.bell.Unlock()
+	q.guard.leave()
+	if err != nil {
+		return 0, err
+	}
+	return EventHeaderBytes + len(ev.Payload), nil
+}
+
+// take fills ev with the next event and pins its lane. The caller releases it, or leaves it.
+func (e *EventQueue) take(ev *Event) (*lane, error) {
+	q := e.q
+	if e.purge.due.Load() {
+		e.applyPurges()
+	}
+	l := e.pinned
+	if l == nil {
+		var err error
+		if l, err = e.find(); err != nil {
+			return nil, err
+		}
+	}
+	a, _ := l.cons.Peek(1)
+	s := a[0] // copied once; everything below looks at the copy
+	data := l.detail.data(l.cons.Head())
+	e.pinned = l
+	need, ok := ev.decode(&s, data)
+	if !ok {
+		if need <= uint64(len(data)) {
+			return nil, &TooSmallError{NeedBytes: int(need)}
+		}
+		e.pinned = nil
+		q.giveUp(l, "payload length", refuse("read", q.name, "payload length", need,
+			fmt.Sprintf("at most %d", len(data)), ErrCorrupt))
+		_, err := q.result(0, 1)
+		return nil, err
+	}
+	ev.Redelivered = l.again() > 0
+	return l, nil
+}
+
+// find returns the lane whose next entry is an event that is due.
+func (e *EventQueue) find() (*lane, error) {
+	q := e.q
+	if q.final {
+		return nil, ErrOverrun
+	}
+	if q.errLane != nil {
+		return nil, ErrAvail
+	}
+	// With a writer whose death would not be noticed, only full rounds lead to a full look.
+	if bit := q.bell.Sole(); bit >= 0 && !q.sliced.Load() {
+		l := q.lanes[bit]
+		a, _ := l.cons.Peek(1)
+		if len(a) > 0 && loadMeta(&a[0])&kindMask == kindEntry {
+			return l, nil
+		}
+		if len(a) == 0 && l.cons.Err() == nil && l.words.overrun.Load() == 0 {
+			_, err := q.result(0, 1)
+			return nil, err
+		}
+	}
+	q.bell.Take()
+	q.bell.Heat()
+	start := q.cur
+	for pass := range 2 { // from the current lane to the last, then from the first to it
+		from, to := start, len(q.lanes)
+		if pass == 1 {
+			from, to = 0, start
+		}
+		for bit := q.bell.Next(from); bit >= 0 && bit < to; bit = q.bell.Next(bit + 1) {
+			l := q.lanes[bit]
+			a, _ := l.cons.Peek(1)
+			if len(a) == 0 {
+				q.empty(bit)
+				continue
+			}
+			if m := loadMeta(&a[0]); m&kindMask != kindEntry {
+				q.notEntry(l, m)
+				_, err := q.result(0, 1)
+				return nil, err
+			}
+			q.idle = 0
+			e.turnTo(bit)
+			return l, nil
+		}
+	}
+	if err := e.cool(); err != nil {
+		return nil, err
+	}
+	_, err := q.result(0, 1)
+	return nil, err
+}
+
+// turnTo counts what a lane gives, so that a busy writer starves nobody.
+func (e *EventQueue) turnTo(bit int) {
+	q := e.q
+	if bit != q.cur {
+		q.cur, q.turn = bit, 0
+	}
+	if q.turn++; q.turn == laneBudget {
+		q.cur, q.turn = (bit+1)%len(q.lanes), 0
+	}
+}
+
+// cool parks all lanes now and then, as a read of a completion queue does that only polls.
+func (e *EventQueue) cool() error {
+	q := e.q
+	if q.idle++; q.idle < coolAfter {
+		return nil
+	}
+	q.idle = 0
+	if _, err := q.bell.Park(); err != nil {
+		return err
+	}
+	if q.sliced.Load() {
+		return q.findLanes(false)
+	}
+	return nil
+}
+
+// pin notes in shared memory that the next entry was seen, so that a successor can say so.
+func (l *lane) pin() {
+	if l.again() == 0 {
+		l.peeked = l.cons.Head() + 1
+		ring.StoreRelease(&l.row.peeked, l.peeked)
+	}
+}
+
+// release takes the next entry of a lane away, and those behind it that were purged.
+func (e *EventQueue) release(l *lane) {
+	l.release(1)
+	if e.purge.count > 0 {
+		e.skip(l)
+	}
+}
+
+// ReadErr takes the error event that is next and fills ev (fi_eq_readerr). It never blocks. It
+// returns EventErrorBytes, or 0 and: ErrAgain if the next event is not an error; ErrClosed;
+// ErrHandled. As much of the error data as the capacity of ev.ErrData allows is copied there; the
+// memory is the caller's.
+func (e *EventQueue) ReadErr(ev *EventError) (int, error) { return e.readErr(ev, false) }
+
+// PeekErr is ReadErr that leaves the error event in the queue (FI_PEEK).
+func (e *EventQueue) PeekErr(ev *EventError) (int, error) { return e.readErr(ev, true) }
+
+func (e *EventQueue) readErr(ev *EventError, peek bool) (int, error) {
+	if e.handler != nil {
+		return 0, ErrHandled
+	}
+	q := e.q
+	if !q.guard.enter() {
+		return 0, ErrClosed
+	}
+	defer q.guard.leave()
+	q.bell.Lock()
+	defer q.bell.Unlock()
+	if e.purge.due.Load() {
+		e.applyPurges()
+	}
+	l, err := e.takeErr(ev)
+	if err != nil {
+		return 0, err
+	}
+	if peek {
+		l.pin()
+	} else {
+		q.errLane = nil
+		e.release(l)
+	}
+	return EventErrorBytes, nil
+}
+
+// takeErr fills ev with the error event that is next. The caller releases it, or leaves it.
+func (e *EventQueue) takeErr(ev *EventError) (*lane, error) {
+	q := e.q
+	if q.errLane == nil && !q.findError() {
+		return nil, ErrAgain
+	}
+	l := q.errLane
+	a, _ := l.cons.Peek(1)
+	if len(a) == 0 {
+		q.errLane = nil
+		return nil, ErrAgain
+	}
+	s, at := a[0], l.cons.Head()
+	d := *l.detail.record(at)
+	ev.decode(&s, &d, l.detail.data(at))
+	ev.Redelivered = l.again() > 0
+	return l, nil
+}
