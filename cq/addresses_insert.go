@@ -228,16 +228,20 @@ func (v *AddressVector) Lookup(a Addr, buf []byte) (int, error) {
 // allocates nothing and costs the same for every size of the vector. It reports false for an
 // address that is not in the vector, or was being inserted or removed.
 func (v *AddressVector) Resolve(raw []byte) (Addr, bool) {
-	if len(raw) == 0 || len(raw) > v.opt.AddrMaxBytes || !v.guard.enterAny() {
+	if !v.guard.enterAny() {
 		return AddrNotAvail, false
 	}
-	src, ok := AddrNotAvail, false
-	if v.table.words.state.Load() != stateClosed {
-		if _, s, found := v.table.find(v.table.key(raw)); found {
-			src, ok = s, true
-		}
-	}
+	src, ok := v.resolve(raw)
 	v.guard.leaveAny()
+	return src, ok
+}
+
+// resolve is Resolve for those who keep the vector from being closed.
+func (v *AddressVector) resolve(raw []byte) (Addr, bool) {
+	if len(raw) == 0 || len(raw) > v.opt.AddrMaxBytes || v.table.words.state.Load() == stateClosed {
+		return AddrNotAvail, false
+	}
+	_, src, ok := v.table.find(v.table.key(raw))
 	return src, ok
 }
 

@@ -20,13 +20,23 @@ func (t *addrTable) key(raw []byte) addrKey {
 	if t.short && len(raw) == sockaddrIn4Bytes && raw[0] == familyIn4 && raw[1] == 0 {
 		k.raw = raw[:8]
 	}
-	h := t.seed ^ uint64(k.full)
-	for i := range (len(k.raw) + 7) / 8 {
-		h = mixWords(h^addrWord(k.raw, i), 0x9e3779b97f4a7c15)
+	h, rest := t.seed^uint64(k.full), k.raw
+	for ; len(rest) >= 16; rest = rest[16:] {
+		h = mixWords(h^binary.LittleEndian.Uint64(rest), oddWord1^binary.LittleEndian.Uint64(rest[8:]))
 	}
-	k.hash = uint32(mixWords(h, 0xd6e8feb86659fd93) >> 32)
+	if len(rest) > 0 {
+		at := (len(k.raw) - len(rest)) / 8
+		h = mixWords(h^addrWord(k.raw, at), oddWord1^addrWord(k.raw, at+1))
+	}
+	k.hash = uint32(mixWords(h, oddWord2) >> 32)
 	return k
 }
+
+// Any words with as many ones as zeros will do.
+const (
+	oddWord1 = 0x9e3779b97f4a7c15
+	oddWord2 = 0xd6e8feb86659fd93
+)
 
 func mixWords(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
@@ -92,17 +102,7 @@ func (t *addrTable) match(slot int, k addrKey) (src Addr, ok bool) {
 			continue
 		}
 		info := row[1].Load()
-		same := info&addrRowUsed != 0 && int(info&addrRowLengthMask) == k.full
-		if n := (len(k.raw) + 7) / 8; same && n <= len(row)-addrRowWords {
-			for i := range n {
-				if row[addrRowWords+i].Load() != addrWord(k.raw, i) {
-					same = false
-					break
-				}
-			}
-		} else {
-			same = false
-		}
+		same := info&addrRowUsed != 0 && int(info&addrRowLengthMask) == k.full && sameWords(row, k.raw)
 		id := row[2].Load()
 		if row[0].Load() != seq {
 			continue
@@ -113,6 +113,20 @@ func (t *addrTable) match(slot int, k addrKey) (src Addr, ok bool) {
 		return Addr(slot), same
 	}
 	return AddrNotAvail, false
+}
+
+// sameWords compares an address with the words of a row.
+func sameWords(row []atomic.Uint64, raw []byte) bool {
+	words, i := row[addrRowWords:], 0
+	if 8*len(words) < len(raw) {
+		return false
+	}
+	for ; len(raw)-8*i >= 8; i++ {
+		if words[i].Load() != binary.LittleEndian.Uint64(raw[8*i:]) {
+			return false
+		}
+	}
+	return len(raw) == 8*i || words[i].Load() == addrWord(raw, i)
 }
 
 // load copies as much of a row's address as dst holds and returns its whole length. A row that is

@@ -39,7 +39,7 @@ func vectors(t *testing.T, o cq.AddressOptions, test func(*testing.T, *cq.Addres
 			if place == "named" {
 				d = openDir(t)
 			}
-			v, err := cq.CreateAddresses(d, queueName(t), o)
+			v, err := cq.CreateAddresses(d, "av."+queueName(t), o)
 			must(t, err)
 			t.Cleanup(func() { must(t, v.Close()) })
 			test(t, v)

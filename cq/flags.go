@@ -33,6 +33,14 @@ const (
 	FlagClaim        Flags = 1 << 59
 )
 
+// Flags of libfabric that say what something is bound for or can do; they occur in no completion.
+const (
+	FlagTransmit            = FlagSend
+	FlagSelectiveCompletion = Flags(1 << 59) // the number of FlagClaim: it is for binding only
+	FlagSource              = Flags(1 << 57) // completions name their source
+	FlagSourceErr           = Flags(1 << 50) // and are errors if it is not in the address vector
+)
+
 // Flags of this library.
 const (
 	// FlagRedelivered marks an entry that a reader who died, or detached, had been handed
@@ -43,6 +51,10 @@ const (
 	FlagNoContext Flags = 1 << 62
 	// FlagFrame says that Buf is a loan of a received frame, to be given back.
 	FlagFrame Flags = 1 << 61
+	// FlagInjectCall marks an operation that was posted by a call that never completes into a
+	// queue (fi_inject, fi_tinject, fi_inject_write and so on). FlagInject, which an operation
+	// of any call can have, only frees its buffer at once and completes as others do.
+	FlagInjectCall Flags = 1 << 60
 )
 
 var flagNames = []struct {
@@ -58,7 +70,7 @@ var flagNames = []struct {
 	{FlagInjectDone, "INJECT_COMPLETE"}, {FlagTransmitDone, "TRANSMIT_COMPLETE"},
 	{FlagDeliveryDone, "DELIVERY_COMPLETE"}, {FlagCommitDone, "COMMIT_COMPLETE"},
 	{FlagMatchDone, "MATCH_COMPLETE"}, {FlagClaim, "CLAIM"},
-	{FlagFrame, "FRAME"}, {FlagNoContext, "NO_CONTEXT"}, {FlagRedelivered, "REDELIVERED"},
+	{FlagInjectCall, "INJECT_CALL"}, {FlagFrame, "FRAME"}, {FlagNoContext, "NO_CONTEXT"}, {FlagRedelivered, "REDELIVERED"},
 }
 
 // String returns the names of the bits, separated by a bar.

@@ -1,0 +1,284 @@
+package cq
+
+import "errors"
+
+// BindingOptions say how an endpoint is bound to what it reports to (fi_ep_bind).
+type BindingOptions struct {
+	// Queue takes the completions, through this writer's lane. Without one only counters count.
+	Queue *Writer
+	// Flags are FlagTransmit, FlagRecv or both: which side of the endpoint is bound. With
+	// FlagSelectiveCompletion beside them, only operations complete that ask for it.
+	Flags Flags
+	// Counters count operations that end.
+	Counters []CounterBinding
+	// Addresses is where sources are looked up, as Source says.
+	Addresses *AddressVector
+	Source    SourceMode
+}
+
+// CounterBinding is a counter with the kinds of operations that it counts: any of FlagSend,
+// FlagRecv, FlagRead, FlagWrite, FlagRemoteRead and FlagRemoteWrite.
+type CounterBinding struct {
+	Counter tally
+	Flags   Flags
+}
+
+// tally is a counter, as far as a binding needs one.
+type tally interface {
+	Add(n uint64) error
+	AddErr(n uint64) error
+}
+
+const (
+	transmitKinds = FlagSend | FlagRead | FlagWrite
+	receiveKinds  = FlagRecv | FlagRemoteRead | FlagRemoteWrite
+	countedKinds  = transmitKinds | receiveKinds
+	bindingFlags  = FlagTransmit | FlagRecv | FlagSelectiveCompletion
+
+	// askingFlags ask for a completion: directly, or for one of a level. (libfabric's own helper
+	// leaves the last two out; whoever names a level wants to know that it was reached.)
+	askingFlags = FlagCompletion | FlagInjectDone | FlagTransmitDone | FlagDeliveryDone |
+		FlagCommitDone | FlagMatchDone
+)
+
+// Binding decides what an endpoint's operations leave in a completion queue and in counters. It
+// belongs to the goroutine that its queue's writer belongs to.
+//
+//	operation                                   succeeds             fails
+//	fi_inject and the like (FlagInjectCall)     nothing              error entry
+//	any other, ordinary binding                 completion           error entry
+//	selective, asks (FlagCompletion, a level)   completion           error entry
+//	selective, does not ask                     nothing              error entry
+//	last of a multi-receive buffer              completion           error entry
+//
+// Counters count each of them. To be sure that a completion finds room, the operation begins with
+// Begin, which reserves it, and ends with one of Complete, CompleteFrom, Fail and Drop.
+type Binding struct {
+	opt       BindingOptions
+	selective bool
+	credits   int // of Queue, reserved by operations that have not ended
+	closed    bool
+}
+
+// NewBinding binds. ErrInvalid says which of the options makes no sense: FlagSelectiveCompletion
+// must stand beside FlagTransmit or FlagRecv. The address vector cannot be closed before the
+// binding is.
+func NewBinding(o BindingOptions) (*Binding, error) {
+	bad := func(field string, got, want any) (*Binding, error) {
+		return nil, refuse("bind", "", field, got, want, ErrInvalid)
+	}
+	if o.Flags&^bindingFlags != 0 || o.Flags&(FlagTransmit|FlagRecv) == 0 {
+		return bad("Flags", o.Flags, "FlagTransmit, FlagRecv or both, with or without "+
+			"FlagSelectiveCompletion")
+	}
+	if o.Source > SourceErr {
+		return bad("Source", uint32(o.Source), "SourceNone, SourceAddr or SourceErr")
+	}
+	for _, c := range o.Counters {
+		if c.Counter == nil || c.Flags == 0 || c.Flags&^countedKinds != 0 {
+			return bad("Counters", c.Flags, "a counter, and what it counts")
+		}
+	}
+	if o.Queue == nil && len(o.Counters) == 0 {
+		return bad("Queue", nil, "a queue or a counter")
+	}
+	if o.Addresses != nil {
+		if err := o.Addresses.holders.bind(); err != nil {
+			return nil, err
+		}
+	}
+	return &Binding{opt: o, selective: o.Flags&FlagSelectiveCompletion != 0}, nil
+}
+
+// Close ends the binding, and gives back the room that operations had reserved which have not
+// ended. Closing twice is harmless.
+func (b *Binding) Close() error {
+	if b.closed {
+		return nil
+	}
+	b.closed = true
+	if b.opt.Queue != nil {
+		b.opt.Queue.ReturnCredits(b.credits)
+	}
+	if b.opt.Addresses != nil {
+		b.opt.Addresses.holders.unbind()
+	}
+	return nil
+}
+
+// Wants reports whether an operation with these flags completes into the queue if it succeeds. The
+// flags are those of the call, or the endpoint's default ones where the call takes none.
+func (b *Binding) Wants(op Flags) bool {
+	return b.opt.Queue != nil && op&FlagInjectCall == 0 && (!b.selective || op&askingFlags != 0)
+}
+
+// holds reports whether an operation reserves room: for its completion, or for the one that gives a
+// multi-receive buffer back.
+func (b *Binding) holds(op Flags) bool {
+	return b.Wants(op) || b.opt.Queue != nil && op&FlagMultiRecv != 0
+}
+
+// Begin is called before an operation is accepted. It reserves room in the queue for what the
+// operation will certainly report; ErrFull says that there is none, and the operation is to be
+// refused with EAGAIN. An operation that reports nothing if all goes well reserves none: should it
+// fail, its error can find the queue full. Nor do messages in a multi-receive buffer, of which
+// nobody knows the number, but for the one that gives it back.
+func (b *Binding) Begin(op Flags) error {
+	if b.closed {
+		return ErrClosed
+	}
+	if !b.holds(op) {
+		return nil
+	}
+	err := b.opt.Queue.Credit(1)
+	if err == nil {
+		b.credits++
+	}
+	return err
+}
+
+// Drop ends an operation that was begun and then not accepted. Nothing is reported or counted.
+func (b *Binding) Drop(op Flags) {
+	if b.holds(op) && b.credits > 0 {
+		b.credits--
+		b.opt.Queue.ReturnCredits(1)
+	}
+}
+
+// Complete ends an operation that went well: it posts the completion, if one is wanted, and counts.
+// e.Flags say what completed and op what was asked for. An entry with FlagMultiRecv gives the
+// multi-receive buffer back and is posted even by a selective binding.
+//
+// Errors are those of Post, ErrInvalid for an entry of the side that is not bound, and ErrNoCredit
+// without Begin. After ErrFull, which only operations get that reserved no room, nothing is counted
+// and the call is to be repeated.
+func (b *Binding) Complete(e *Entry, op Flags) error {
+	if err := b.check(e.Flags); err != nil {
+		return err
+	}
+	var err error
+	if b.reports(e.Flags, op) {
+		if b.spends(e.Flags, op) {
+			err = b.spent(b.opt.Queue.PostCredited(e))
+		} else {
+			err = b.opt.Queue.Post(e)
+		}
+	}
+	return b.count(err, e.Flags, false)
+}
+
+// CompleteFrom is Complete for data that came from a raw address, which becomes e.Src as
+// BindingOptions.Source says; see [Writer.PostFrom]. An error entry for want of a known source is
+// made only where a completion would be, and counts as one: the data has arrived.
+func (b *Binding) CompleteFrom(e *Entry, op Flags, rawAddr []byte) error {
+	if err := b.check(e.Flags); err != nil {
+		return err
+	}
+	var err error
+	if b.reports(e.Flags, op) {
+		from := source{raw: rawAddr, av: b.opt.Addresses, mode: b.opt.Source, bound: true}
+		credited := b.spends(e.Flags, op)
+		if err = b.opt.Queue.postFrom(e, from, credited); credited {
+			err = b.spent(err)
+		}
+	}
+	return b.count(err, e.Flags, false)
+}
+
+// CompleteTarget reports what a peer did to this process's memory: an operation that nobody here
+// began. It is counted, and has a completion, without a context, if it carries remote CQ data.
+// Errors are those of Complete.
+func (b *Binding) CompleteTarget(e *Entry) error {
+	if err := b.check(e.Flags); err != nil {
+		return err
+	}
+	var err error
+	if b.opt.Queue != nil && e.Flags&FlagRemoteCQData != 0 {
+		c := *e
+		c.Context, c.Meta = 0, c.Meta|MetaNoContext
+		err = b.opt.Queue.Post(&c)
+	}
+	return b.count(err, e.Flags, false)
+}
+
+// Fail ends an operation that failed. There is an error entry for every one, whether it asked for a
+// completion or not. What is not known any more is left zero in e, with FlagNoContext if that is
+// the context; calls that have no context (FlagInjectCall) get the mark by themselves. Errors are
+// those of Complete; in a queue with the policy OverrunQueue, an error for which no room was
+// reserved can overrun it.
+func (b *Binding) Fail(e *ErrorEntry, op Flags) error {
+	if err := b.check(e.Flags); err != nil {
+		return err
+	}
+	var err error
+	if q := b.opt.Queue; q != nil {
+		c := *e
+		if op&FlagInjectCall != 0 {
+			c.Context, c.Flags = 0, c.Flags|FlagNoContext
+		}
+		if b.spends(e.Flags, op) {
+			err = b.spent(q.PostErrorCredited(&c))
+		} else {
+			err = q.PostError(&c)
+		}
+	}
+	return b.count(err, e.Flags, true)
+}
+
+// check refuses an entry of a side that is not bound.
+func (b *Binding) check(f Flags) error {
+	if b.closed {
+		return ErrClosed
+	}
+	side := Flags(0)
+	if f&transmitKinds != 0 {
+		side |= FlagTransmit
+	}
+	if f&(receiveKinds|FlagMultiRecv) != 0 {
+		side |= FlagRecv
+	}
+	if side == 0 || side&^b.opt.Flags != 0 {
+		return refuse("complete", "", "Flags", f, b.opt.Flags&(FlagTransmit|FlagRecv), ErrInvalid)
+	}
+	return nil
+}
+
+// reports says whether a completion is posted.
+func (b *Binding) reports(entry, op Flags) bool {
+	return b.Wants(op) || b.opt.Queue != nil && entry&FlagMultiRecv != 0
+}
+
+// spends says whether an entry is the one that its operation reserved room for.
+func (b *Binding) spends(entry, op Flags) bool {
+	if op&FlagMultiRecv != 0 {
+		return entry&FlagMultiRecv != 0
+	}
+	return b.Wants(op)
+}
+
+// spent notes that a credited post used a credit up, unless it did not.
+func (b *Binding) spent(err error) error {
+	if err == nil {
+		b.credits--
+	}
+	return err
+}
+
+// count adds to the counters of an operation's kind, unless it is to be reported again.
+func (b *Binding) count(posted error, f Flags, failed bool) error {
+	if posted != nil && (posted == ErrFull || posted == ErrNoCredit ||
+		errors.Is(posted, ErrInvalid)) {
+		return posted
+	}
+	err := posted
+	for _, c := range b.opt.Counters {
+		switch {
+		case c.Flags&f == 0:
+		case failed:
+			err = errors.Join(err, c.Counter.AddErr(1))
+		default:
+			err = errors.Join(err, c.Counter.Add(1))
+		}
+	}
+	return err
+}

@@ -1,0 +1,315 @@
+package cq_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// tallied is a counter of which only the calls matter.
+type tallied struct{ ok, failed uint64 }
+
+func (c *tallied) Add(n uint64) error    { c.ok += n; return nil }
+func (c *tallied) AddErr(n uint64) error { c.failed += n; return nil }
+
+// asking are the flags by which an operation asks for a completion, under selective completion.
+var asking = []cq.Flags{cq.FlagCompletion, cq.FlagInjectDone, cq.FlagTransmitDone,
+	cq.FlagDeliveryDone, cq.FlagCommitDone, cq.FlagMatchDone}
+
+// subsets returns every combination of some flags.
+func subsets(of []cq.Flags) []cq.Flags {
+	out := []cq.Flags{0}
+	for _, f := range of {
+		for _, s := range slices.Clone(out) {
+			out = append(out, s|f)
+		}
+	}
+	return out
+}
+
+// TestCompletionTable is T46 in every combination: what was bound, the call, what the operation
+// asked for, what completes, how it ends.
+func TestCompletionTable(t *testing.T) {
+	q, w := pair(t, cq.Options{Size: 8})
+	ops := subsets(append([]cq.Flags{cq.FlagInject, cq.FlagInjectCall}, asking...))
+	for _, selective := range []cq.Flags{0, cq.FlagSelectiveCompletion} {
+		for _, side := range []cq.Flags{cq.FlagTransmit, cq.FlagRecv, cq.FlagTransmit | cq.FlagRecv} {
+			for _, kind := range []cq.Flags{cq.FlagSend | cq.FlagMsg, cq.FlagRecv | cq.FlagTagged,
+				cq.FlagRMA | cq.FlagRead, cq.FlagAtomic | cq.FlagWrite} {
+				bound := kind&cq.FlagRecv != 0 && side&cq.FlagRecv != 0 ||
+					kind&cq.FlagRecv == 0 && side&cq.FlagTransmit != 0
+				for _, op := range ops {
+					expect := op&cq.FlagInjectCall == 0 &&
+						(selective == 0 || op&^cq.FlagInject != 0)
+					row := fmt.Sprintf("bound %v %v, kind %v, op %v", side, selective, kind, op)
+					tableRow(t, row, q, w, selective|side, kind, op, bound, expect)
+				}
+			}
+		}
+	}
+}
+
+func tableRow(t *testing.T, row string, q *cq.Queue, w *cq.Writer, flags, kind, op cq.Flags, bound,
+	expect bool) {
+	t.Helper()
+	var count, other tallied
+	b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: flags, Counters: []cq.CounterBinding{
+		{Counter: &count, Flags: kind & (cq.FlagSend | cq.FlagRecv | cq.FlagRead | cq.FlagWrite)},
+		{Counter: &other, Flags: cq.FlagRemoteRead}}})
+	must(t, err)
+	defer b.Close()
+	if !bound {
+		wantErr(t, row, b.Complete(&cq.Entry{Flags: kind}, op), cq.ErrInvalid)
+		wantErr(t, row, b.Fail(&cq.ErrorEntry{Flags: kind}, op), cq.ErrInvalid)
+		return
+	}
+	must(t, b.Begin(op))
+	if held := w.Credits() == 1; held != expect || b.Wants(op) != expect {
+		t.Errorf("%s: room reserved: %v, wants %v", row, held, b.Wants(op))
+	}
+	must(t, b.Complete(&cq.Entry{Context: 1, Flags: kind}, op))
+	must(t, b.Begin(op))
+	must(t, b.Fail(&cq.ErrorEntry{Context: 2, Flags: kind, Err: cq.ETrunc}, op))
+	var want []string
+	if expect {
+		want = append(want, "1")
+	}
+	if op&cq.FlagInjectCall == 0 {
+		want = append(want, "E2")
+	} else {
+		want = append(want, "E0") // the call has no context
+	}
+	if got := takeAll(t, q); !slices.Equal(got, want) {
+		t.Errorf("%s: %v, want %v", row, got, want)
+	}
+	if count != (tallied{1, 1}) || other != (tallied{}) || w.Credits() != 0 {
+		t.Errorf("%s: counted %v and %v, %d credits left", row, count, other, w.Credits())
+	}
+}
+
+func TestBindingOptions(t *testing.T) {
+	_, w := pair(t, cq.Options{Size: 4})
+	var c tallied
+	for field, options := range map[string][]cq.BindingOptions{
+		"Flags": {
+			{Queue: w},
+			{Queue: w, Flags: cq.FlagSelectiveCompletion},
+			{Queue: w, Flags: cq.FlagTransmit | cq.FlagRead},
+		},
+		"Source": {{Queue: w, Flags: cq.FlagRecv, Source: 7}},
+		"Queue":  {{Flags: cq.FlagRecv}},
+		"Counters": {
+			{Flags: cq.FlagRecv, Counters: []cq.CounterBinding{{Flags: cq.FlagRecv}}},
+			{Flags: cq.FlagRecv, Counters: []cq.CounterBinding{{Counter: &c}}},
+			{Flags: cq.FlagRecv, Counters: []cq.CounterBinding{{Counter: &c, Flags: cq.FlagMsg}}},
+		},
+	} {
+		for _, o := range options {
+			_, err := cq.NewBinding(o)
+			wantErr(t, field, err, cq.ErrInvalid, syscall.EINVAL)
+			wantField(t, err, field)
+		}
+	}
+}
+
+// TestBindingRoom: an operation that reports is refused while there is no room, and one that was
+// accepted always finds it.
+func TestBindingRoom(t *testing.T) {
+	q, w := pair(t, cq.Options{Size: 4})
+	b, err := cq.NewBinding(cq.BindingOptions{Queue: w,
+		Flags: cq.FlagTransmit | cq.FlagSelectiveCompletion})
+	must(t, err)
+	send := cq.FlagSend | cq.FlagMsg
+	for range 4 {
+		must(t, b.Begin(cq.FlagCompletion))
+	}
+	wantErr(t, "fifth", b.Begin(cq.FlagCompletion), cq.ErrFull, syscall.EAGAIN)
+	b.Drop(cq.FlagCompletion)
+	must(t, b.Begin(cq.FlagCompletion))
+	b.Drop(0) // it held nothing
+	must(t, b.Begin(0))
+	wantErr(t, "an error without room", b.Fail(&cq.ErrorEntry{Context: 9, Flags: send, Err: cq.EOther},
+		0), cq.ErrFull)
+	for i := range uint64(3) {
+		must(t, b.Complete(&cq.Entry{Context: i, Flags: send}, cq.FlagCompletion))
+	}
+	must(t, b.Fail(&cq.ErrorEntry{Context: 3, Flags: send, Err: cq.EOther}, cq.FlagCompletion))
+	wantErr(t, "more than began", b.Complete(&cq.Entry{Flags: send}, cq.FlagCompletion),
+		cq.ErrNoCredit)
+	if got := takeAll(t, q); !slices.Equal(got, []string{"0", "1", "2", "E3"}) {
+		t.Error(got)
+	}
+	must(t, b.Begin(cq.FlagCompletion))
+	must(t, b.Begin(cq.FlagCompletion))
+	must(t, b.Close())
+	must(t, b.Close())
+	if w.Credits() != 0 {
+		t.Errorf("%d credits left", w.Credits())
+	}
+	for _, err := range []error{b.Begin(0), b.Complete(&cq.Entry{Flags: send}, 0),
+		b.Fail(&cq.ErrorEntry{Flags: send}, 0), b.CompleteTarget(&cq.Entry{Flags: send}),
+		b.CompleteFrom(&cq.Entry{Flags: send}, 0, nil)} {
+		wantErr(t, "closed", err, cq.ErrClosed)
+	}
+}
+
+// TestBindingOverrun: an error for which no room could be reserved overruns a queue that is made to.
+func TestBindingOverrun(t *testing.T) {
+	_, w := pair(t, cq.Options{Size: 2, Overrun: cq.OverrunQueue})
+	var count tallied
+	b, err := cq.NewBinding(cq.BindingOptions{Queue: w,
+		Flags:    cq.FlagTransmit | cq.FlagSelectiveCompletion,
+		Counters: []cq.CounterBinding{{Counter: &count, Flags: cq.FlagSend}}})
+	must(t, err)
+	defer b.Close()
+	for range 2 {
+		must(t, b.Fail(&cq.ErrorEntry{Flags: cq.FlagSend, Err: cq.EOther}, 0))
+	}
+	wantErr(t, "third", b.Fail(&cq.ErrorEntry{Flags: cq.FlagSend, Err: cq.EOther}, 0), cq.ErrOverrun)
+	if count.failed != 3 {
+		t.Errorf("%d counted", count.failed)
+	}
+}
+
+// TestMultiRecvRelease: what gives the buffer back is posted also where no completion was asked
+// for, in both styles, and has its room.
+func TestMultiRecvRelease(t *testing.T) {
+	message := cq.FlagRecv | cq.FlagMsg
+	for _, tt := range []struct {
+		name      string
+		selective cq.Flags
+		op        cq.Flags
+		last      cq.Flags // flags of the entry that gives it back
+		want      []string
+		counted   uint64
+	}{
+		{"ordinary, with the last message", 0, 0, message | cq.FlagMultiRecv,
+			[]string{"1", "2", "3"}, 3},
+		{"ordinary, by itself", 0, 0, cq.FlagMultiRecv, []string{"1", "2", "3"}, 2},
+		{"selective, with the last message", cq.FlagSelectiveCompletion, 0, message | cq.FlagMultiRecv,
+			[]string{"3"}, 3},
+		{"selective, by itself", cq.FlagSelectiveCompletion, 0, cq.FlagMultiRecv, []string{"3"}, 2},
+		{"selective, asked for", cq.FlagSelectiveCompletion, cq.FlagCompletion, cq.FlagMultiRecv,
+			[]string{"1", "2", "3"}, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			q, w := pair(t, cq.Options{Size: 4})
+			var count tallied
+			b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: cq.FlagRecv | tt.selective,
+				Counters: []cq.CounterBinding{{Counter: &count, Flags: cq.FlagRecv}}})
+			must(t, err)
+			defer b.Close()
+			op := tt.op | cq.FlagMultiRecv
+			must(t, b.Begin(op))
+			if w.Credits() != 1 {
+				t.Errorf("%d credits", w.Credits())
+			}
+			must(t, b.Complete(&cq.Entry{Context: 1, Flags: message}, op))
+			must(t, b.Complete(&cq.Entry{Context: 2, Flags: message}, op))
+			for w.Post(&cq.Entry{}) == nil { // until there is room for nothing but the release
+			}
+			must(t, b.Complete(&cq.Entry{Context: 3, Flags: tt.last}, op))
+			got := slices.DeleteFunc(takeAll(t, q), func(s string) bool { return s == "0" })
+			if !slices.Equal(got, tt.want) || count.ok != tt.counted || w.Credits() != 0 {
+				t.Errorf("%v, %d counted, %d credits", got, count.ok, w.Credits())
+			}
+		})
+	}
+}
+
+// TestTargetCompletions: what a peer did here is counted, and completes if it carries data for that.
+func TestTargetCompletions(t *testing.T) {
+	q, w := pair(t, cq.Options{Size: 4})
+	var reads, writes tallied
+	b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: cq.FlagRecv, Counters: []cq.CounterBinding{
+		{Counter: &reads, Flags: cq.FlagRemoteRead}, {Counter: &writes, Flags: cq.FlagRemoteWrite}}})
+	must(t, err)
+	defer b.Close()
+	write := cq.FlagRMA | cq.FlagRemoteWrite
+	must(t, b.CompleteTarget(&cq.Entry{Flags: cq.FlagRMA | cq.FlagRemoteRead}))
+	must(t, b.CompleteTarget(&cq.Entry{Flags: write}))
+	must(t, b.CompleteTarget(&cq.Entry{Context: 99, Flags: write | cq.FlagRemoteCQData, Data: 7}))
+	dst := make([]cq.Data, 4)
+	n, err := cq.Read(q, dst)
+	if n != 1 || err != nil || dst[0].Context != 0 || dst[0].Data != 7 ||
+		dst[0].Flags != write|cq.FlagRemoteCQData|cq.FlagNoContext {
+		t.Errorf("%d, %v, %+v", n, err, dst[0])
+	}
+	if reads.ok != 1 || writes.ok != 2 {
+		t.Errorf("%+v %+v", reads, writes)
+	}
+	wantErr(t, "the other side", b.CompleteTarget(&cq.Entry{Flags: cq.FlagSend}), cq.ErrInvalid)
+}
+
+// TestBindingSources: a binding keeps its address vector open, and asks it.
+func TestBindingSources(t *testing.T) {
+	v, err := cq.CreateAddresses(nil, "bound", cq.AddressOptions{})
+	must(t, err)
+	insert(t, v, sockaddrs(0, 2)...)
+	q, w := pair(t, cq.Options{Size: 8})
+	var count tallied
+	b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Addresses: v, Source: cq.SourceErr,
+		Flags:    cq.FlagRecv | cq.FlagSelectiveCompletion,
+		Counters: []cq.CounterBinding{{Counter: &count, Flags: cq.FlagRecv}}})
+	must(t, err)
+	wantErr(t, "close", v.Close(), cq.ErrBusy, syscall.EBUSY)
+	wantErr(t, "detach", v.Detach(), cq.ErrBusy)
+	for i, op := range []cq.Flags{cq.FlagCompletion, cq.FlagCompletion, 0, cq.FlagCompletion} {
+		must(t, b.Begin(op))
+		must(t, b.CompleteFrom(arrived(uint64(i)), op, sockaddr(1+i%2*8)))
+	}
+	dst, src := make([]cq.Context, 4), make([]cq.Addr, 4)
+	if n, err := cq.ReadFrom(q, dst, src); n != 1 || err != nil || src[0] != 1 {
+		t.Error(n, err, src)
+	}
+	if got := takeAll(t, q); !slices.Equal(got, []string{"E1", "E3"}) {
+		t.Error(got)
+	}
+	if count != (tallied{ok: 4}) {
+		t.Errorf("%+v: the data has arrived", count)
+	}
+	must(t, b.Close())
+	must(t, v.Close())
+	_, err = cq.NewBinding(cq.BindingOptions{Queue: w, Addresses: v, Flags: cq.FlagRecv})
+	wantErr(t, "a closed vector", err, cq.ErrClosed)
+}
+
+// TestCountersOnly: an endpoint may have counters and no queue.
+func TestCountersOnly(t *testing.T) {
+	var count tallied
+	b, err := cq.NewBinding(cq.BindingOptions{Flags: cq.FlagTransmit,
+		Counters: []cq.CounterBinding{{Counter: &count, Flags: cq.FlagSend | cq.FlagWrite}}})
+	must(t, err)
+	must(t, b.Begin(cq.FlagCompletion))
+	must(t, b.Complete(&cq.Entry{Flags: cq.FlagSend}, cq.FlagCompletion))
+	must(t, b.Complete(&cq.Entry{Flags: cq.FlagRead}, cq.FlagCompletion))
+	must(t, b.Fail(&cq.ErrorEntry{Flags: cq.FlagWrite}, 0))
+	b.Drop(cq.FlagCompletion)
+	if count != (tallied{1, 1}) {
+		t.Errorf("%+v", count)
+	}
+	must(t, b.Close())
+}
+
+// TestBindingAllocates: reporting costs no memory.
+func TestBindingAllocates(t *testing.T) {
+	q, w := pair(t, cq.Options{Size: 8})
+	var count tallied
+	b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: cq.FlagTransmit,
+		Counters: []cq.CounterBinding{{Counter: &count, Flags: cq.FlagSend}}})
+	must(t, err)
+	defer b.Close()
+	e, dst := cq.Entry{Flags: cq.FlagSend}, make([]cq.Msg, 1)
+	if n := testing.AllocsPerRun(100, func() {
+		err := errors.Join(b.Begin(0), b.Complete(&e, 0))
+		if n, e := cq.Read(q, dst); n != 1 || e != nil || err != nil {
+			t.Fatal(n, e, err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
