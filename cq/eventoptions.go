@@ -24,6 +24,8 @@ type EventOptions struct {
 	Overrun  Overrun
 	Lifetime Lifetime
 	Wait     WaitObject
+	// WaitSet is the set of a queue with WaitInSet; otherwise it is ignored.
+	WaitSet *WaitSet
 	// Spin and Shared are as in [Options].
 	Spin   time.Duration
 	Shared bool
@@ -56,12 +58,12 @@ func (o EventOptions) shape(op, name string, creating bool) (shape, error) {
 		return s, refuse(op, name, "DataMaxBytes", o.DataMaxBytes,
 			fmt.Sprintf("0 to %d", maxDetailBytes-detailHeaderBytes), ErrInvalid)
 	}
-	if o.Handler != nil && o.Wait == WaitFD {
+	if o.Handler != nil && (o.Wait.hasFD() || o.Wait == WaitInSet) {
 		return s, refuse(op, name, "Wait", o.Wait, "another wait object, or no Handler", ErrInvalid)
 	}
 	s = shape{events: true, Options: Options{Size: o.Size, MaxLanes: o.MaxLanes,
 		Overrun: o.Overrun, Lifetime: o.Lifetime, Wait: o.Wait, Spin: o.Spin, Shared: o.Shared,
-		WritersPay: o.WritersPay, UserContext: o.UserContext}}
+		WaitSet: o.WaitSet, WritersPay: o.WritersPay, UserContext: o.UserContext}}
 	if o.DataMaxBytes > 0 {
 		s.detailBytes = (o.DataMaxBytes + detailHeaderBytes + minDetailBytes - 1) &^
 			(minDetailBytes - 1)

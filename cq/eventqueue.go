@@ -47,7 +47,7 @@ func CreateEvents(d *shm.Dir, name string, o EventOptions) (*EventQueue, error) 
 	if err != nil {
 		return nil, err
 	}
-	e, err := openEvents(q, o)
+	e, err := openEvents(q, o, true)
 	if err != nil {
 		_ = q.Close()
 		return nil, failed("create", name, err)
@@ -67,7 +67,7 @@ func AdoptEvents(d *shm.Dir, name string, want EventOptions) (*EventQueue, error
 	if err != nil {
 		return nil, err
 	}
-	e, err := openEvents(q, want)
+	e, err := openEvents(q, want, false)
 	if err != nil {
 		_ = q.Detach()
 		return nil, failed("adopt", name, err)
@@ -81,14 +81,17 @@ func OpenEvents(d *shm.Dir, name string, o EventOptions) (*EventQueue, error) {
 		func() (*EventQueue, error) { return CreateEvents(d, name, o) })
 }
 
-func openEvents(q *Queue, o EventOptions) (*EventQueue, error) {
+func openEvents(q *Queue, o EventOptions, made bool) (*EventQueue, error) {
 	e := &EventQueue{q: q, opt: o.resolved(q.opt)}
-	if o.Handler != nil && q.opt.Wait == WaitFD {
+	if o.Handler != nil && (q.opt.Wait.hasFD() || q.opt.Wait == WaitInSet) {
 		return nil, refuse("open", q.name, "Wait", q.opt.Wait, "another wait object, or no Handler",
 			ErrInvalid)
 	}
 	if err := e.openOwn(); err != nil {
 		return nil, err
+	}
+	if err := q.enterSet(e, made); err != nil {
+		return nil, errors.Join(err, e.own.w.Close())
 	}
 	if o.Handler != nil {
 		e.handler = new(handling)
@@ -135,7 +138,7 @@ func (e *EventQueue) held(op string) error {
 	h := &e.q.holders
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.n == 0 || h.closed {
+	if h.n == 0 || h.n == 1 && e.q.inSet || h.closed {
 		return nil
 	}
 	return &Error{Pkg: pkg, Op: op, Name: e.q.name, Err: ErrBusy,
@@ -176,6 +179,9 @@ func (e *EventQueue) Stats() Stats { return e.q.Stats() }
 // own poll or epoll. Before every blocking wait on it TryWait must have succeeded. Without WaitFD
 // it is -1.
 func (e *EventQueue) FD() int { return e.q.FD() }
+
+// Control returns the queue's wait object or its kind: see [Queue.Control].
+func (e *EventQueue) Control(c Command) (Native, error) { return e.q.Control(c) }
 
 // TryWait arms the queue's descriptor (fi_trywait): see [Queue.TryWait].
 func (e *EventQueue) TryWait() error {

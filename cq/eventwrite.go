@@ -164,6 +164,12 @@ func (w *EventWriter) Write(ev *Event) (int, error) { return w.lane.write(ev, fa
 // of this writer. It returns EventErrorBytes; errors are those of Write.
 func (w *EventWriter) WriteErr(e *EventError) (int, error) { return w.lane.writeErr(e, false) }
 
+// postErr implements EventSink.
+func (w *EventWriter) postErr(e *EventError, credited bool) error {
+	_, err := w.lane.writeErr(e, credited)
+	return err
+}
+
 // Lane returns the writer's lane number.
 func (w *EventWriter) Lane() int { return w.lane.w.Lane() }
 

@@ -21,10 +21,26 @@ type Feeder interface {
 // manualFeeders counts them in all queues of the process, so that sets need not ask their members.
 var manualFeeders atomic.Int32
 
+// EventSink is where objects of this process report what is no completion: an [*EventQueue] of this
+// process, or an [*EventWriter] of another's.
+type EventSink interface {
+	postErr(e *EventError, credited bool) error
+}
+
+// BindEvents makes the queue report its overrun to an event queue: an error event with the queue's
+// FID and EOverrun. It replaces an earlier sink; nil ends it. It may be called from anywhere. The
+// event queue may be closed before: then nothing is reported.
+func (q *Queue) BindEvents(events EventSink) {
+	q.feeders.mu.Lock()
+	defer q.feeders.mu.Unlock()
+	q.feeders.events = events
+}
+
 // feeders of a queue.
 type feeders struct {
 	mu     sync.Mutex
 	all    []*feeder
+	events EventSink    // learns of an overrun
 	manual atomic.Int32 // how many of them are driven by reads
 }
 
@@ -89,13 +105,17 @@ func (q *Queue) progress() (again time.Duration) {
 	return again
 }
 
-// overran tells everybody who is bound to the queue. It runs in the reader's goroutine, without the
-// queue's lock.
+// overran tells everybody who is bound to the queue that it lost entries. The reader calls it with
+// the queue's lock held.
 func (q *Queue) overran() {
 	q.feeders.mu.Lock()
-	all := q.feeders.all
+	all, events := q.feeders.all, q.feeders.events // never changed in place
 	q.feeders.mu.Unlock()
 	for _, e := range all {
 		e.f.Overrun(q)
+	}
+	if events != nil {
+		// An event queue without room must not stop the reader, whose own reads tell as well.
+		_ = events.postErr(&EventError{FID: q.fid, Err: EOverrun}, false)
 	}
 }

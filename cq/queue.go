@@ -249,8 +249,11 @@ func newQueue(h home, obj *shm.Object, name string, o shape, made bool) (*Queue,
 		spin: doorbell.SpinBudget(o.Spin), lanes: make([]*lane, o.rows()), gone: make(chan struct{})}
 	q.guard.shared = o.Shared
 	err := q.start()
-	if err == nil {
-		err = q.startWait(made)
+	if err == nil && q.opt.Wait == WaitMutexCond {
+		q.keeper, err = newCondKeeper(q.face.FD())
+	}
+	if err == nil && !o.events {
+		err = q.enterSet(q, made)
 	}
 	if err == nil {
 		return q, nil
@@ -313,20 +316,20 @@ func (q *Queue) start() (err error) {
 	return q.findLanes(true)
 }
 
-// startWait makes the wait object that stands beside the bell.
-func (q *Queue) startWait(made bool) (err error) {
-	switch set := q.opt.WaitSet; q.opt.Wait {
-	case WaitMutexCond:
-		q.keeper, err = newCondKeeper(q.face.FD())
-	case WaitInSet:
-		if set == nil && made { // an adopter may put it into one later
-			return refuse("create", q.name, "WaitSet", nil, "an open wait set", ErrInvalid)
-		}
-		if set != nil {
-			err = set.Add(q)
-			q.inSet = err == nil
-		}
+// enterSet makes m, the queue as its user sees it, a member of the set that it was opened for.
+func (q *Queue) enterSet(m Waitable, made bool) error {
+	set := q.opt.WaitSet
+	if q.opt.Wait != WaitInSet {
+		return nil
 	}
+	if set == nil && made {
+		return refuse("create", q.name, "WaitSet", nil, "an open wait set", ErrInvalid)
+	}
+	if set == nil { // an adopter may put it into one later
+		return nil
+	}
+	err := set.Add(m)
+	q.inSet = err == nil
 	return err
 }
 

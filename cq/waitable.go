@@ -85,6 +85,21 @@ func (q *Queue) part() { q.holders.unbind() }
 
 func (q *Queue) waitObject() WaitObject { return q.opt.Wait }
 
+// join puts an event queue into a set. One with a handler is read by that alone.
+func (e *EventQueue) join() (int, face, error) {
+	if e.handler != nil {
+		return -1, nil, &Error{Pkg: pkg, Op: "add", Name: e.q.name, Err: ErrHandled,
+			Hint: "open it without a Handler to wait for it yourself"}
+	}
+	return e.q.join()
+}
+
+func (e *EventQueue) part() { e.q.part() }
+
+func (e *EventQueue) waitObject() WaitObject { return e.opt.Wait }
+
+func (e *EventQueue) progress() time.Duration { return e.q.progress() }
+
 // stopOn makes a context end a wait on the process's bell; cancel must be called. The context may
 // end late, when the set or channel and with it the bell are gone: its gate says so.
 func stopOn(ctx context.Context, gate *guard, bell *doorbell.Domain) (cancel func() bool) {
