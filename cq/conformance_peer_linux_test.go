@@ -108,6 +108,7 @@ type Peer struct {
 	sync.Mutex
 	d       *shm.Dir
 	writers []*cq.Writer
+	vectors []*cq.AddressVector
 }
 
 // PostArgs is a call of a writer.

@@ -1,0 +1,352 @@
+package cq_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+// lookup is the reading side of an address vector, in this process or in another one.
+type lookup interface {
+	Lookup(a cq.Addr, buf []byte) (int, error)
+	Resolve(raw []byte) (cq.Addr, bool)
+}
+
+// conformAV runs a case for a vector that is changed here and read through look, at every site.
+func conformAV(t *testing.T, name string, o cq.AddressOptions,
+	f func(t *testing.T, v *cq.AddressVector, look lookup)) {
+	t.Helper()
+	p := &peer{t: t}
+	t.Run(name, func(t *testing.T) {
+		for _, at := range []site{{false, false}, {false, true}, {true, false}, {true, true}} {
+			t.Run(at.String(), func(t *testing.T) {
+				shmtest.Conforms(t)
+				v := newVector(t, at, o)
+				f(t, v, lookAt(t, at, p, v))
+			})
+		}
+	})
+}
+
+func newVector(t *testing.T, at site, o cq.AddressOptions) *cq.AddressVector {
+	t.Helper()
+	var d *shm.Dir
+	if !at.memfd {
+		d = openDir(t)
+	}
+	v, err := cq.CreateAddresses(d, queueName(t), o)
+	must(t, err)
+	t.Cleanup(func() { must(t, v.Close()) })
+	return v
+}
+
+func lookAt(t *testing.T, at site, p *peer, v *cq.AddressVector) lookup {
+	t.Helper()
+	a := VectorArgs{Name: v.Name(), FD: -1}
+	if at.memfd {
+		a.FD = v.FD()
+	}
+	if at.far {
+		look := &farVector{t: t, p: p}
+		p.call(t, "OpenVector", a, &look.handle)
+		t.Cleanup(func() { p.call(t, "CloseVector", look.handle, new(int)) })
+		return look
+	}
+	look, err := openVector(openDir(t), a)
+	must(t, err)
+	t.Cleanup(func() { must(t, look.Close()) })
+	return look
+}
+
+// VectorArgs say which vector: by descriptor, or by name.
+type VectorArgs struct {
+	Name   string
+	FD     int // of the parent
+	Handle int
+	Addr   cq.Addr
+	Raw    []byte
+	Room   int
+}
+
+// VectorReply is what is in it.
+type VectorReply struct {
+	N    int
+	Addr cq.Addr
+	OK   bool
+	Raw  []byte
+	Err  wire
+}
+
+func openVector(d *shm.Dir, a VectorArgs) (*cq.AddressVector, error) {
+	if a.FD < 0 {
+		return cq.OpenAddresses(d, a.Name)
+	}
+	return cq.OpenAddressesFD(a.FD, a.Name)
+}
+
+// OpenVector opens a vector of the parent's.
+func (p *Peer) OpenVector(a VectorArgs, handle *int) error {
+	if a.FD >= 0 {
+		f, err := os.Open(fmt.Sprintf("/proc/%d/fd/%d", os.Getppid(), a.FD))
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		a.FD = int(f.Fd())
+	}
+	v, err := openVector(p.d, a)
+	p.Lock()
+	defer p.Unlock()
+	p.vectors = append(p.vectors, v)
+	*handle = len(p.vectors) - 1
+	return err
+}
+
+// CloseVector ends the use.
+func (p *Peer) CloseVector(handle int, _ *int) error { return p.vectors[handle].Close() }
+
+// Vector looks something up, or resolves an address.
+func (p *Peer) Vector(a VectorArgs, reply *VectorReply) error {
+	p.Lock()
+	v := p.vectors[a.Handle]
+	p.Unlock()
+	if len(a.Raw) > 0 {
+		reply.Addr, reply.OK = v.Resolve(a.Raw)
+		return nil
+	}
+	reply.Raw = make([]byte, a.Room)
+	n, err := v.Lookup(a.Addr, reply.Raw)
+	reply.N, reply.Err = n, toWire(err)
+	return nil
+}
+
+type farVector struct {
+	t      testing.TB
+	p      *peer
+	handle int
+}
+
+func (v *farVector) Lookup(a cq.Addr, buf []byte) (int, error) {
+	var reply VectorReply
+	v.p.call(v.t, "Vector", VectorArgs{Handle: v.handle, Addr: a, Room: len(buf)}, &reply)
+	copy(buf, reply.Raw)
+	return reply.N, reply.Err.err()
+}
+
+func (v *farVector) Resolve(raw []byte) (cq.Addr, bool) {
+	var reply VectorReply
+	v.p.call(v.t, "Vector", VectorArgs{Handle: v.handle, Raw: raw}, &reply)
+	return reply.Addr, reply.OK
+}
+
+// finds checks both directions.
+func finds(t *testing.T, look lookup, a cq.Addr, want []byte) {
+	t.Helper()
+	buf := make([]byte, 64)
+	n, err := look.Lookup(a, buf)
+	if err != nil || !bytes.Equal(buf[:min(n, 64)], want) {
+		t.Errorf("lookup of %d: %d bytes, %x, %v; want %x", a, n, buf, err, want)
+	}
+	if got, ok := look.Resolve(want); !ok || got != a {
+		t.Errorf("resolve %x: %d, %v; want %d", want, got, ok, a)
+	}
+}
+
+// findsNot checks that an index is not set.
+func findsNot(t *testing.T, look lookup, as ...cq.Addr) {
+	t.Helper()
+	for _, a := range as {
+		_, err := look.Lookup(a, make([]byte, 64))
+		wantErr(t, fmt.Sprint("lookup of ", a), err, cq.ErrInvalid, syscall.EINVAL)
+	}
+}
+
+// TestConformanceAVOpen is fi_av_open.
+func TestConformanceAVOpen(t *testing.T) {
+	conformOnce(t, "sizes", func(t *testing.T) {
+		d := openDir(t)
+		for count := 1; count <= 65536; count *= 2 {
+			v, err := cq.CreateAddresses(d, "v", cq.AddressOptions{Count: count})
+			must(t, err)
+			if v.Cap() < count {
+				t.Errorf("count %d: %d fit", count, v.Cap())
+			}
+			must(t, v.Close())
+		}
+	})
+}
+
+// TestConformanceAVInsert is fi_av_insert.
+func TestConformanceAVInsert(t *testing.T) {
+	o := cq.AddressOptions{Count: 8, UserID: true}
+	conformAV(t, "one", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
+		dst := []cq.Addr{99}
+		n, err := v.InsertTo(dst, sockaddrs(0, 1))
+		if n != 1 || err != nil || dst[0] == cq.AddrNotAvail {
+			t.Errorf("%d, %v, %v", n, err, dst)
+		}
+		finds(t, look, dst[0], sockaddr(0))
+	})
+	conformAV(t, "no-output", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
+		if n, err := v.InsertTo(nil, sockaddrs(0, 1)); n != 1 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+		finds(t, look, 0, sockaddr(0))
+	})
+	conformAV(t, "stages", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
+		for i := 0; i < 4; i += 2 {
+			if n, err := v.InsertTo(make([]cq.Addr, 2), sockaddrs(i, i+2)); n != 2 || err != nil {
+				t.Errorf("%d, %v", n, err)
+			}
+			finds(t, look, cq.Addr(i+1), sockaddr(i+1))
+		}
+		finds(t, look, 0, sockaddr(0))
+	})
+	conformAV(t, "bad", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
+		dst := []cq.Addr{99}
+		n, err := v.InsertTo(dst, [][]byte{{1, 2, 3}})
+		if n != 0 || dst[0] != cq.AddrNotAvail {
+			t.Errorf("%d, %v", n, dst)
+		}
+		wantErr(t, "insert", err, cq.ErrInvalid, syscall.EINVAL)
+		findsNot(t, look, 0)
+	})
+	conformAV(t, "good-and-bad", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
+		dst := []cq.Addr{99, 99}
+		n, err := v.InsertTo(dst, [][]byte{sockaddr(0), {9}})
+		if n != 1 || dst[0] != 0 || dst[1] != cq.AddrNotAvail {
+			t.Errorf("%d, %v", n, dst)
+		}
+		var each *cq.InsertError
+		if !errors.As(err, &each) || each.Inserted != 1 || each.Errs[0] != nil || each.Errs[1] == nil {
+			t.Errorf("the error of each: %+v", err)
+		}
+		finds(t, look, 0, sockaddr(0))
+		findsNot(t, look, 1)
+	})
+	conformAV(t, "lowest-free-index", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
+		wantAddrs(t, insert(t, v, sockaddrs(0, 5)...), 0, 1, 2, 3, 4)
+		must(t, v.Remove(3, 1))
+		wantAddrs(t, insert(t, v, sockaddrs(5, 8)...), 1, 3, 5)
+		finds(t, look, 1, sockaddr(5))
+		finds(t, look, 4, sockaddr(4))
+		wantAddrs(t, insert(t, v, sockaddrs(8, 10)...), 6, 7)
+		_, err := v.Insert(sockaddrs(10, 11))
+		wantErr(t, "one too many", err, syscall.ENOMEM)
+	})
+	conformAV(t, "user-id", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
+		got, err := v.InsertIDs(sockaddrs(0, 2), []cq.Addr{700, 701})
+		must(t, err)
+		must(t, v.SetUserID(got[1], 800))
+		for i, want := range []cq.Addr{700, 800} {
+			if src, ok := look.Resolve(sockaddr(i)); !ok || src != want {
+				t.Errorf("source %d, %v; want %d", src, ok, want)
+			}
+		}
+		wantErr(t, "of none", v.SetUserID(5, 1), cq.ErrInvalid)
+	})
+}
+
+func wantAddrs(t *testing.T, got []cq.Addr, want ...cq.Addr) {
+	t.Helper()
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestConformanceAVLookup is fi_av_lookup.
+func TestConformanceAVLookup(t *testing.T) {
+	o := cq.AddressOptions{Count: 16}
+	conformAV(t, "same-bytes", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
+		for i, a := range insert(t, v, sockaddrs(0, 10)...) {
+			finds(t, look, a, sockaddr(i))
+		}
+		want := sockaddr(3)
+		buf := make([]byte, 4)
+		if n, err := look.Lookup(3, buf); n != len(want) || err != nil || !bytes.Equal(buf, want[:4]) {
+			t.Errorf("room for 4: %d, %v, %x; want the whole length and the beginning", n, err, buf)
+		}
+	})
+	conformAV(t, "not-there", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
+		_ = insert(t, v, sockaddrs(0, 4)...)
+		must(t, v.Remove(2))
+		findsNot(t, look, 2, 4, 4+32, cq.AddrNotAvail)
+		if a, ok := look.Resolve(sockaddr(2)); ok || a != cq.AddrNotAvail && a != 0 {
+			t.Errorf("a removed address: %d, %v", a, ok)
+		}
+	})
+}
+
+// TestConformanceAVRemove is fi_av_remove.
+func TestConformanceAVRemove(t *testing.T) {
+	o := cq.AddressOptions{Count: 16}
+	conformAV(t, "each", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
+		for _, a := range insert(t, v, sockaddrs(0, 6)...) {
+			must(t, v.Remove(a))
+			findsNot(t, look, a)
+		}
+		wantAddrs(t, insert(t, v, sockaddr(3)), 0) // what was removed can come again
+		finds(t, look, 0, sockaddr(3))
+	})
+	conformAV(t, "not-there", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
+		_ = insert(t, v, sockaddrs(0, 6)...)
+		must(t, v.Remove(2))
+		for _, as := range [][]cq.Addr{{6}, {cq.AddrNotAvail}, {6 + 32}, {2}, {2, 0}, {0, 2}, {1, 1}} {
+			wantErr(t, fmt.Sprint("remove ", as), v.Remove(as...), cq.ErrInvalid, syscall.EINVAL)
+		}
+		finds(t, look, 0, sockaddr(0)) // nothing was removed
+		finds(t, look, 1, sockaddr(1))
+	})
+}
+
+// TestConformanceAVShared is a vector that others read by name or descriptor while it changes.
+func TestConformanceAVShared(t *testing.T) {
+	o := cq.AddressOptions{Count: 8, Format: cq.AddrOpaque, AddrMaxBytes: 64}
+	conformAV(t, "read-while-written", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
+		addr := func(i uint64) []byte {
+			return bytes.Repeat(binary.LittleEndian.AppendUint64(nil, i), 8)
+		}
+		_ = insert(t, v, addr(0))
+		stop, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			for i := uint64(0); ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if v.Remove(0) != nil || len(insert(t, v, addr(i))) != 1 {
+					t.Error("cannot change it")
+					return
+				}
+			}
+		}()
+		buf := make([]byte, 64)
+		for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
+			n, err := look.Lookup(0, buf)
+			if err != nil {
+				wantErr(t, "lookup", err, cq.ErrInvalid) // it is being changed
+				continue
+			}
+			if n != 64 || !bytes.Equal(buf, addr(binary.LittleEndian.Uint64(buf))) {
+				t.Errorf("torn: %d bytes, %x", n, buf)
+			}
+		}
+		close(stop)
+		<-done
+		eventually(t, "it is seen", func() bool {
+			n, err := look.Lookup(0, buf)
+			return n == 64 && err == nil
+		})
+	})
+}
