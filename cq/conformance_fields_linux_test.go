@@ -9,8 +9,8 @@ import (
 )
 
 // everyField has something in every field.
-var everyField = cq.Entry{Context: 1, Flags: cq.FlagRecv | cq.FlagTagged | cq.FlagRemoteCQData, Len: 3,
-	Buf: 4, Data: 0x0102030405060708, Tag: 0x1122334455667788, Src: 7}
+var everyField = cq.Entry{Context: 1, Flags: cq.FlagRecv | cq.FlagTagged | cq.FlagRemoteCQData,
+	Len: 3, Buf: 4, Data: 0x0102030405060708, Tag: 0x1122334455667788, Src: 7}
 
 // TestConformanceCQFormat is the format of fi_cq_attr and what reads return in each.
 func TestConformanceCQFormat(t *testing.T) {
@@ -37,8 +37,8 @@ func TestConformanceCQFormat(t *testing.T) {
 		refusesAs[cq.Tagged](t, r)
 	})
 	of("tagged", cq.FormatTagged, func(t *testing.T, r *rig) {
-		readsAs(t, r, cq.Tagged{Context: 1, Flags: everyField.Flags, Len: 3, Buf: 4, Data: everyField.Data,
-			Tag: everyField.Tag})
+		readsAs(t, r, cq.Tagged{Context: 1, Flags: everyField.Flags, Len: 3, Buf: 4,
+			Data: everyField.Data, Tag: everyField.Tag})
 	})
 	of("unspec", cq.FormatUnspec, func(t *testing.T, r *rig) {
 		if got := r.q.Options().Format; got == cq.FormatUnspec {

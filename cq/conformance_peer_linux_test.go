@@ -109,6 +109,7 @@ type Peer struct {
 	d       *shm.Dir
 	writers []*cq.Writer
 	vectors []*cq.AddressVector
+	events  []*cq.EventWriter
 }
 
 // PostArgs is a call of a writer.

@@ -1,0 +1,294 @@
+package cq_test
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+// eqRig is an event queue and who writes to it: its owner, or another process.
+type eqRig struct {
+	site
+	d *shm.Dir
+	e *cq.EventQueue
+	w eventWriter
+	p *peer
+}
+
+// conformEQ runs a case for an event queue, written by its own process and by another one.
+func conformEQ(t *testing.T, name string, o cq.EventOptions, f func(t *testing.T, r *eqRig)) {
+	t.Helper()
+	p := &peer{t: t}
+	t.Run(name, func(t *testing.T) {
+		for _, at := range []site{{false, false}, {false, true}} {
+			t.Run(at.String(), func(t *testing.T) {
+				shmtest.Conforms(t)
+				r := &eqRig{site: at, p: p}
+				o.Write = !at.far
+				r.d, r.e = createEvents(t, o)
+				r.w = r.attach(t)
+				f(t, r)
+			})
+		}
+	})
+}
+
+func (r *eqRig) attach(t *testing.T) eventWriter {
+	t.Helper()
+	if !r.far {
+		return r.e
+	}
+	w := &farEvents{t: t, p: r.p}
+	var reply AttachReply
+	r.p.call(t, "AttachEvents", r.e.Name(), &reply)
+	must(t, reply.Err.err())
+	w.handle = reply.Handle
+	t.Cleanup(func() {
+		w.p.call(t, "WriteEvent", EventArgs{Handle: w.handle, How: "close"}, new(PostReply))
+	})
+	return w
+}
+
+// farEvents is an event writer of another process.
+type farEvents struct {
+	t      testing.TB
+	p      *peer
+	handle int
+}
+
+func (w *farEvents) Write(ev *cq.Event) (int, error) {
+	var reply PostReply
+	w.p.call(w.t, "WriteEvent", EventArgs{Handle: w.handle, How: "event", Event: *ev}, &reply)
+	return reply.N, reply.Err.err()
+}
+
+func (w *farEvents) WriteErr(ev *cq.EventError) (int, error) {
+	var reply PostReply
+	w.p.call(w.t, "WriteEvent", EventArgs{Handle: w.handle, How: "error", Error: *ev}, &reply)
+	return reply.N, reply.Err.err()
+}
+
+// EventArgs is a call of an event writer.
+type EventArgs struct {
+	Handle int
+	How    string
+	Event  cq.Event
+	Error  cq.EventError
+}
+
+// AttachEvents adds a writer of an event queue.
+func (p *Peer) AttachEvents(queue string, reply *AttachReply) error {
+	w, err := cq.AttachEvents(context.Background(), p.d, queue, cq.WriterOptions{})
+	p.Lock()
+	defer p.Unlock()
+	p.events = append(p.events, w)
+	*reply = AttachReply{Handle: len(p.events) - 1, Err: toWire(err)}
+	return nil
+}
+
+// WriteEvent does what an event writer can.
+func (p *Peer) WriteEvent(a EventArgs, reply *PostReply) error {
+	p.Lock()
+	w := p.events[a.Handle]
+	p.Unlock()
+	n, err := 0, error(nil)
+	switch a.How {
+	case "event":
+		n, err = w.Write(&a.Event)
+	case "error":
+		n, err = w.WriteErr(&a.Error)
+	case "close":
+		err = w.Close()
+	}
+	*reply = PostReply{N: n, Err: toWire(err)}
+	return nil
+}
+
+// eventAsleep runs f as soon as the queue's reader sleeps; wait returns when it has.
+func eventAsleep(t testing.TB, e *cq.EventQueue, f func()) (wait func()) {
+	before, done := e.Stats().Sleeps, make(chan struct{})
+	go func() {
+		defer close(done)
+		eventually(t, "the reader sleeps", func() bool { return e.Stats().Sleeps > before })
+		f()
+	}()
+	return func() { <-done }
+}
+
+func sameEvent(t *testing.T, what string, got, want cq.Event) {
+	t.Helper()
+	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
+		t.Errorf("%s: got %+v, want %+v", what, got, want)
+	}
+}
+
+// TestConformanceEQOpen is fi_eq_open and its attributes.
+func TestConformanceEQOpen(t *testing.T) {
+	conformEQ(t, "resolved-attributes", cq.EventOptions{Size: 5, DataMaxBytes: 100, MaxLanes: 2,
+		Wait: cq.WaitYield}, func(t *testing.T, r *eqRig) {
+		o := r.e.Options()
+		if o.Size < 5 || o.DataMaxBytes < 100 || o.MaxLanes != 2 || o.Wait != cq.WaitYield {
+			t.Errorf("%+v", o)
+		}
+	})
+	conformEQ(t, "size-is-guaranteed", cq.EventOptions{Size: 32}, func(t *testing.T, r *eqRig) {
+		writeEvents(t, r.w, 0, 32)
+		wantContexts(t, "all", drainEvents(t, r.e), upTo(0, 32)...)
+	})
+	conformEQ(t, "user-context", cq.EventOptions{UserContext: "mine"}, func(t *testing.T, r *eqRig) {
+		if got := r.e.UserContext(); got != "mine" {
+			t.Errorf("context %v", got)
+		}
+	})
+	conformEQ(t, "affinity", cq.EventOptions{Affinity: 1}, func(t *testing.T, r *eqRig) {
+		if got := r.e.Options().Affinity; got != 1 {
+			t.Errorf("hint %d", got)
+		}
+		writeEvents(t, r.w, 0, 1)
+	})
+	conformOnce(t, "sizes", func(t *testing.T) {
+		d := openDir(t)
+		for size := 1; size <= 65536; size *= 2 {
+			e, err := cq.CreateEvents(d, "e", cq.EventOptions{Size: size, DataMaxBytes: 8})
+			must(t, err)
+			if e.Options().Size < size {
+				t.Errorf("size %d became %d", size, e.Options().Size)
+			}
+			must(t, e.Close())
+		}
+	})
+	conformOnce(t, "invalid-attributes", func(t *testing.T) {
+		d := openDir(t)
+		for field, o := range map[string]cq.EventOptions{"Size": {Size: -1}, "Wait": {Wait: 99},
+			"MaxLanes": {MaxLanes: -1}, "DataMaxBytes": {DataMaxBytes: 1 << 30}} {
+			_, err := cq.CreateEvents(d, "e", o)
+			wantErr(t, field, err, cq.ErrInvalid, syscall.EINVAL)
+			wantField(t, err, field)
+		}
+	})
+}
+
+// TestConformanceEQClose is fi_close of an event queue.
+func TestConformanceEQClose(t *testing.T) {
+	conformEQ(t, "unread-are-lost", cq.EventOptions{}, func(t *testing.T, r *eqRig) {
+		writeEvents(t, r.w, 0, 3)
+		must(t, r.e.Close())
+		_, err := r.w.Write(&cq.Event{})
+		wantErr(t, "write", err, cq.ErrClosed)
+		_, err = r.e.Read(&cq.Event{})
+		wantErr(t, "read", err, cq.ErrClosed)
+		if !r.far {
+			_, err = cq.AdoptEvents(r.d, r.e.Name(), cq.EventOptions{})
+			wantErr(t, "adopt", err, fs.ErrNotExist)
+		}
+	})
+}
+
+// TestConformanceEQWaitObject is wait_obj of fi_eq_attr.
+func TestConformanceEQWaitObject(t *testing.T) {
+	conformEQ(t, "none", cq.EventOptions{Wait: cq.WaitNone}, func(t *testing.T, r *eqRig) {
+		_, err := r.e.ReadTimeout(&cq.Event{}, -1)
+		wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
+		if fd := r.e.FD(); fd != -1 {
+			t.Errorf("descriptor %d", fd)
+		}
+		wantErr(t, "trywait", r.e.TryWait(), cq.ErrNoWait)
+		writeEvents(t, r.w, 1, 2)
+		wantContexts(t, "polled", drainEvents(t, r.e), 1)
+	})
+	conformEQ(t, "futex", cq.EventOptions{Wait: cq.WaitQueue, Spin: -1}, func(t *testing.T, r *eqRig) {
+		defer eventAsleep(t, r.e, func() { writeEvents(t, r.w, 1, 2) })()
+		var ev cq.Event
+		if _, err := r.e.ReadTimeout(&ev, -1); err != nil || ev.Context != 1 {
+			t.Errorf("%+v, %v", ev, err)
+		}
+	})
+	conformEQ(t, "fd", cq.EventOptions{Wait: cq.WaitFD}, func(t *testing.T, r *eqRig) {
+		readable := func(ms int) bool {
+			fds := []unix.PollFd{{Fd: int32(r.e.FD()), Events: unix.POLLIN}}
+			n, err := unix.Poll(fds, ms)
+			must(t, err)
+			return n == 1
+		}
+		for i := range uint64(3) {
+			for err := r.e.TryWait(); err != nil; err = r.e.TryWait() { // an attached lane is looked at
+				wantErr(t, "trywait", err, cq.ErrAgain)
+				wantContexts(t, "nothing yet", drainEvents(t, r.e))
+			}
+			if readable(0) {
+				t.Error("readable with nothing there")
+			}
+			writeEvents(t, r.w, i, i+1)
+			if !readable(20_000) {
+				t.Error("not readable with an event")
+			}
+			if _, err := r.e.Peek(&cq.Event{}); err != nil || !readable(0) {
+				t.Errorf("a peek takes the readiness away: %v", err)
+			}
+			wantErr(t, "trywait with an event", r.e.TryWait(), cq.ErrAgain)
+			wantContexts(t, "event", drainEvents(t, r.e), i)
+		}
+	})
+}
+
+// TestConformanceEQPurge: events of an object that was closed are not read.
+func TestConformanceEQPurge(t *testing.T) {
+	conformEQ(t, "closed-object", cq.EventOptions{}, func(t *testing.T, r *eqRig) {
+		for i := range uint64(6) {
+			_, err := r.w.Write(&cq.Event{Event: cq.EventNotify, FID: fabric(i % 2), Context: i})
+			must(t, err)
+		}
+		_, err := r.w.WriteErr(&cq.EventError{FID: fabric(1), Err: cq.EOther})
+		must(t, err)
+		must(t, r.e.Purge(fabric(1)))
+		wantContexts(t, "the other object's", drainEvents(t, r.e), 0, 2, 4)
+	})
+}
+
+// TestConformanceEQStrError is fi_eq_strerror.
+func TestConformanceEQStrError(t *testing.T) {
+	conformEQ(t, "text", cq.EventOptions{}, func(t *testing.T, r *eqRig) {
+		if text := r.e.StrError(int32(cq.ENoKey), []byte{1}); text == "" {
+			t.Error("no text")
+		}
+	})
+}
+
+// TestConformanceEQHandler is the event handler of kfi_eq_open.
+func TestConformanceEQHandler(t *testing.T) {
+	got := make(chan uint64, 64)
+	o := cq.EventOptions{Handler: func(ev *cq.Event, err error) {
+		if err != nil {
+			got <- 1 << 32
+			return
+		}
+		got <- ev.Context
+	}}
+	conformEQ(t, "called-in-order", o, func(t *testing.T, r *eqRig) {
+		writeEvents(t, r.w, 0, 5)
+		_, err := r.w.WriteErr(&cq.EventError{Err: cq.EOther})
+		must(t, err)
+		writeEvents(t, r.w, 5, 8)
+		for _, want := range []uint64{0, 1, 2, 3, 4, 1 << 32, 5, 6, 7} {
+			select {
+			case c := <-got:
+				if c != want {
+					t.Errorf("got %d, want %d", c, want)
+				}
+			case <-time.After(tooLong):
+				t.Fatal("the handler is not called")
+			}
+		}
+		_, err = r.e.Read(&cq.Event{})
+		wantErr(t, "a read beside the handler", err, cq.ErrHandled)
+	})
+}

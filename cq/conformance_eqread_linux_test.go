@@ -1,0 +1,231 @@
+package cq_test
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// TestConformanceEQRead is fi_eq_read.
+func TestConformanceEQRead(t *testing.T) {
+	o := cq.EventOptions{Size: 8}
+	conformEQ(t, "empty", o, func(t *testing.T, r *eqRig) {
+		n, err := r.e.Read(&cq.Event{})
+		wantErr(t, "read", err, cq.ErrAgain, syscall.EAGAIN)
+		if n != 0 {
+			t.Errorf("%d bytes", n)
+		}
+	})
+	conformEQ(t, "control-operation", o, func(t *testing.T, r *eqRig) {
+		want := cq.Event{Event: cq.EventAVComplete, FID: cq.FID{Kind: cq.FIDAddresses, ID: 5,
+			Generation: 2}, Context: 7, Data: 9}
+		_, err := r.w.Write(&want)
+		must(t, err)
+		var got cq.Event
+		n, err := r.e.Read(&got)
+		if n != cq.EventHeaderBytes || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+		sameEvent(t, "read", got, want)
+	})
+	conformEQ(t, "one-event", o, func(t *testing.T, r *eqRig) {
+		for i := range uint64(3) {
+			_, err := r.w.Write(&cq.Event{Event: cq.EventUser, Context: i, Payload: make([]byte, i)})
+			must(t, err)
+		}
+		for i := range uint64(3) {
+			ev := cq.Event{Payload: make([]byte, 0, 100)}
+			n, err := r.e.Read(&ev)
+			if n != cq.EventHeaderBytes+int(i) || err != nil || ev.Context != i {
+				t.Errorf("%d: %d bytes, %v, %+v", i, n, err, ev)
+			}
+		}
+		_, err := r.e.Read(&cq.Event{})
+		wantErr(t, "a fourth", err, cq.ErrAgain)
+	})
+	conformEQ(t, "too-large-stays", o, func(t *testing.T, r *eqRig) {
+		_, err := r.w.Write(&cq.Event{Event: cq.EventUser, Context: 1, Payload: []byte("connection")})
+		must(t, err)
+		for range 3 {
+			ev := cq.Event{Payload: make([]byte, 0, 4)}
+			_, err := r.e.Read(&ev)
+			wantErr(t, "read", err, cq.ETooSmall, syscall.EMSGSIZE)
+			var small *cq.TooSmallError
+			if !errors.As(err, &small) || small.NeedBytes != 10 {
+				t.Fatalf("%v does not say that 10 bytes are needed", err)
+			}
+			_, err = r.e.ReadTimeout(&ev, -1)
+			wantErr(t, "sread", err, cq.ETooSmall)
+		}
+		ev := cq.Event{Payload: make([]byte, 0, 10)}
+		if _, err := r.e.Read(&ev); err != nil || string(ev.Payload) != "connection" {
+			t.Errorf("%v, %q", err, ev.Payload)
+		}
+	})
+}
+
+// TestConformanceEQPeek is FI_PEEK.
+func TestConformanceEQPeek(t *testing.T) {
+	o := cq.EventOptions{Size: 32, Wait: cq.WaitFD}
+	conformEQ(t, "leaves-it", o, func(t *testing.T, r *eqRig) {
+		writeEvents(t, r.w, 0, 5)
+		for range 5 {
+			var ev cq.Event
+			if n, err := r.e.Peek(&ev); n != cq.EventHeaderBytes || err != nil || ev.Context != 0 {
+				t.Errorf("peek: %d, %v, %+v", n, err, ev)
+			}
+		}
+		wantContexts(t, "reads", drainEvents(t, r.e), upTo(0, 5)...)
+		_, err := r.e.Peek(&cq.Event{})
+		wantErr(t, "peek at nothing", err, cq.ErrAgain)
+	})
+	conformEQ(t, "alternating", o, func(t *testing.T, r *eqRig) {
+		fids := []cq.FID{r.e.FID(), fabric(3)}
+		for i := range uint64(5) {
+			n, err := r.w.Write(&cq.Event{Event: cq.EventNotify, FID: fids[i%2], Context: i})
+			if n != cq.EventHeaderBytes || err != nil {
+				t.Errorf("write: %d, %v", n, err)
+			}
+		}
+		for i := range uint64(10) {
+			read := r.e.Peek
+			if i%2 == 1 {
+				read = r.e.Read
+			}
+			var ev cq.Event
+			n, err := read(&ev)
+			if n != cq.EventHeaderBytes || err != nil {
+				t.Errorf("%d: %d, %v", i, n, err)
+			}
+			sameEvent(t, fmt.Sprint(i), ev,
+				cq.Event{Event: cq.EventNotify, FID: fids[i/2%2], Context: i / 2})
+		}
+		_, err := r.e.Read(&cq.Event{})
+		wantErr(t, "an eleventh", err, cq.ErrAgain)
+	})
+	conformEQ(t, "blocking", o, func(t *testing.T, r *eqRig) {
+		writeEvents(t, r.w, 0, 2)
+		for i, read := range []func(*cq.Event, time.Duration) (int, error){r.e.ReadTimeout,
+			r.e.PeekTimeout, r.e.ReadTimeout} {
+			var ev cq.Event
+			if n, err := read(&ev, tooLong); n != cq.EventHeaderBytes || err != nil ||
+				ev.Context != uint64(min(i, 1)) {
+				t.Errorf("%d: %d, %v, %+v", i, n, err, ev)
+			}
+		}
+	})
+}
+
+// TestConformanceEQSread is fi_eq_sread.
+func TestConformanceEQSread(t *testing.T) {
+	o := cq.EventOptions{Size: 8, Spin: -1}
+	conformEQ(t, "event", o, func(t *testing.T, r *eqRig) {
+		want := cq.Event{Event: cq.EventNotify, FID: fabric(1), Context: 4, Data: 5}
+		defer eventAsleep(t, r.e, func() { _, _ = r.w.Write(&want) })()
+		var got cq.Event
+		if n, err := r.e.ReadTimeout(&got, tooLong); n != cq.EventHeaderBytes || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+		sameEvent(t, "sread", got, want)
+	})
+	conformEQ(t, "negative-timeout", o, func(t *testing.T, r *eqRig) {
+		defer eventAsleep(t, r.e, func() { writeEvents(t, r.w, 1, 2) })()
+		if n, err := r.e.ReadTimeout(&cq.Event{}, -1); n == 0 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+	})
+	conformEQ(t, "error", o, func(t *testing.T, r *eqRig) {
+		defer eventAsleep(t, r.e, func() { _, _ = r.w.WriteErr(&cq.EventError{Err: cq.EOther}) })()
+		_, err := r.e.ReadTimeout(&cq.Event{}, tooLong)
+		wantErr(t, "sread", err, cq.ErrAvail, cq.EAvail)
+	})
+	conformEQ(t, "timeout", o, func(t *testing.T, r *eqRig) {
+		for _, timeout := range []time.Duration{0, 20 * time.Millisecond} {
+			begin := time.Now()
+			_, err := r.e.ReadTimeout(&cq.Event{}, timeout)
+			wantErr(t, "sread", err, cq.ErrTimeout, syscall.EAGAIN)
+			if took := time.Since(begin); took < timeout {
+				t.Errorf("%v was over after %v", timeout, took)
+			}
+		}
+		writeEvents(t, r.w, 1, 2)
+		var ev cq.Event
+		if _, err := r.e.ReadTimeout(&ev, tooLong); err != nil || ev.Context != 1 {
+			t.Errorf("%+v, %v", ev, err)
+		}
+	})
+	o.KernelTimeouts = true
+	conformEQ(t, "timeout-of-kfabric", o, func(t *testing.T, r *eqRig) {
+		for _, timeout := range []time.Duration{0, time.Millisecond} {
+			_, err := r.e.ReadTimeout(&cq.Event{}, timeout)
+			wantErr(t, "sread", err, cq.ErrTimedOut, syscall.ETIMEDOUT)
+			if errors.Is(err, syscall.EAGAIN) {
+				t.Error("it is EAGAIN too")
+			}
+		}
+		_, err := r.e.Read(&cq.Event{})
+		wantErr(t, "read", err, cq.ErrAgain)
+	})
+}
+
+// TestConformanceEQReadErr is fi_eq_readerr.
+func TestConformanceEQReadErr(t *testing.T) {
+	o := cq.EventOptions{Size: 16}
+	conformEQ(t, "no-error", o, func(t *testing.T, r *eqRig) {
+		writeEvents(t, r.w, 0, 5)
+		_, err := r.e.ReadErr(&cq.EventError{})
+		wantErr(t, "an event is next", err, cq.ErrAgain)
+		_ = drainEvents(t, r.e)
+		_, err = r.e.ReadErr(&cq.EventError{})
+		wantErr(t, "nothing is there", err, cq.ErrAgain, syscall.EAGAIN)
+	})
+	conformEQ(t, "every-field", o, func(t *testing.T, r *eqRig) {
+		for _, kind := range []cq.FIDKind{cq.FIDMemory, cq.FIDAddresses, cq.FIDEndpoint} {
+			want := cq.EventError{FID: cq.FID{Kind: kind, ID: 4, Generation: 1}, Context: 2, Data: 3,
+				Err: cq.Errno(syscall.ECONNREFUSED), ProvErrno: -7, ErrData: []byte("no")}
+			_, err := r.w.WriteErr(&want)
+			must(t, err)
+			got := cq.EventError{ErrData: make([]byte, 0, 8)}
+			n, err := r.e.ReadErr(&got)
+			if n != cq.EventErrorBytes || err != nil {
+				t.Errorf("%d, %v", n, err)
+			}
+			want.ErrDataBytes = 2
+			if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+			wantErr(t, "entry", &got, syscall.ECONNREFUSED)
+		}
+	})
+	conformEQ(t, "eavail-until-taken", o, func(t *testing.T, r *eqRig) {
+		_, err := r.w.WriteErr(&cq.EventError{Err: cq.EOther})
+		must(t, err)
+		writeEvents(t, r.w, 1, 2)
+		for range 3 {
+			_, err := r.e.Read(&cq.Event{})
+			wantErr(t, "read", err, cq.ErrAvail)
+			_, err = r.e.Peek(&cq.Event{})
+			wantErr(t, "peek", err, cq.ErrAvail)
+			_, err = r.e.PeekErr(&cq.EventError{})
+			must(t, err)
+		}
+		_, err = r.e.ReadErr(&cq.EventError{})
+		must(t, err)
+		wantContexts(t, "after it", drainEvents(t, r.e), 1)
+	})
+	conformEQ(t, "in-order", o, func(t *testing.T, r *eqRig) {
+		for i := range uint64(6) {
+			if i%3 == 1 {
+				_, err := r.w.WriteErr(&cq.EventError{Context: i, Err: cq.EOther})
+				must(t, err)
+				continue
+			}
+			writeEvents(t, r.w, i, i+1)
+		}
+		wantContexts(t, "events and errors", drainEventsAnd(t, r.e), 0, 1, 2, 3, 4, 5)
+	})
+}

@@ -1,0 +1,209 @@
+package cq_test
+
+import (
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// TestConformanceEQWrite is fi_eq_write.
+func TestConformanceEQWrite(t *testing.T) {
+	o := cq.EventOptions{Size: 4}
+	conformEQ(t, "returns-bytes", o, func(t *testing.T, r *eqRig) {
+		n, err := r.w.Write(&cq.Event{Event: cq.EventUser, Payload: make([]byte, 11)})
+		if n != cq.EventHeaderBytes+11 || err != nil {
+			t.Errorf("write: %d, %v", n, err)
+		}
+		n, err = r.w.WriteErr(&cq.EventError{Err: cq.EOther})
+		if n != cq.EventErrorBytes || err != nil {
+			t.Errorf("writeerr: %d, %v", n, err)
+		}
+	})
+	conformEQ(t, "user-event", o, func(t *testing.T, r *eqRig) {
+		want := cq.Event{Event: cq.EventUser + 7, FID: cq.FID{Kind: cq.FIDUser, ID: 1}, Context: 2,
+			Payload: []byte("mine")}
+		_, err := r.w.Write(&want)
+		must(t, err)
+		got := cq.Event{Payload: make([]byte, 0, 4)}
+		_, err = r.e.Read(&got)
+		must(t, err)
+		sameEvent(t, "read", got, want)
+	})
+	conformEQ(t, "only-when-opened-for-it", o, func(t *testing.T, r *eqRig) {
+		if !r.far {
+			e, err := cq.CreateEvents(r.d, r.e.Name()+"-2", cq.EventOptions{})
+			must(t, err)
+			defer e.Close()
+			r.e = e
+		}
+		_, err := r.e.Write(&cq.Event{})
+		wantErr(t, "write", err, cq.ErrInvalid, syscall.EINVAL)
+		_, err = r.e.WriteErr(&cq.EventError{})
+		wantErr(t, "writeerr", err, cq.ErrInvalid)
+	})
+	conformEQ(t, "full", o, func(t *testing.T, r *eqRig) {
+		writeEvents(t, r.w, 0, 4)
+		_, err := r.w.Write(&cq.Event{})
+		wantErr(t, "a fifth", err, cq.ErrFull, syscall.EAGAIN)
+		wantContexts(t, "nothing was lost", drainEvents(t, r.e), 0, 1, 2, 3)
+	})
+	o.Overrun = cq.OverrunQueue
+	conformEQ(t, "overrun", o, func(t *testing.T, r *eqRig) {
+		writeEvents(t, r.w, 0, 4)
+		_, err := r.w.Write(&cq.Event{})
+		wantErr(t, "a fifth", err, cq.ErrOverrun, cq.EOverrun)
+		for i := range uint64(4) {
+			var ev cq.Event
+			if _, err := r.e.Read(&ev); err != nil || ev.Context != i {
+				t.Errorf("%d: %+v, %v", i, ev, err)
+			}
+		}
+		for range 3 {
+			_, err := r.e.Read(&cq.Event{})
+			wantErr(t, "then", err, cq.ErrOverrun)
+		}
+	})
+	conformEQ(t, "several-writers", cq.EventOptions{Size: 8, Spin: -1, MaxLanes: 4}, severalWriters)
+}
+
+// severalWriters has the queue's writer and two more write at once: each one's order is kept.
+func severalWriters(t *testing.T, r *eqRig) {
+	const each = 300
+	ws := []eventWriter{r.w, attachEvents(t, r.d, r.e.Name()), attachEvents(t, r.d, r.e.Name())}
+	var all sync.WaitGroup
+	for i, w := range ws {
+		all.Go(func() {
+			for n := uint64(0); n < each; {
+				_, err := w.Write(&cq.Event{Event: cq.EventUser, Context: uint64(i), Data: n})
+				if err == nil {
+					n++
+				} else if err != cq.ErrFull {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	var next [3]uint64
+	for range each * len(ws) {
+		var ev cq.Event
+		_, err := r.e.ReadTimeout(&ev, tooLong)
+		must(t, err)
+		if ev.Data != next[ev.Context] {
+			t.Fatalf("writer %d: event %d, want %d", ev.Context, ev.Data, next[ev.Context])
+		}
+		next[ev.Context]++
+	}
+	all.Wait()
+}
+
+// TestConformanceEQEvents are the kinds of events and what they carry.
+func TestConformanceEQEvents(t *testing.T) {
+	o := cq.EventOptions{Size: 16}
+	conformEQ(t, "kinds", o, func(t *testing.T, r *eqRig) {
+		kinds := []cq.EventKind{cq.EventNotify, cq.EventConnReq, cq.EventConnected, cq.EventShutdown,
+			cq.EventMRComplete, cq.EventAVComplete, cq.EventJoinComplete}
+		for i, k := range kinds { // the numbers of rdma/fi_eq.h
+			if int(k) != i {
+				t.Errorf("%v is %d, want %d", k, k, i)
+			}
+			_, err := r.w.Write(&cq.Event{Event: k, FID: fabric(1)})
+			must(t, err)
+		}
+		for _, k := range kinds {
+			var ev cq.Event
+			if _, err := r.e.Read(&ev); err != nil || ev.Event != k {
+				t.Errorf("%v, %v; want %v", ev.Event, err, k)
+			}
+		}
+	})
+	cm := func(t *testing.T, r *eqRig, kind cq.EventKind, of cq.FIDKind, in cq.CMEntry) cq.CMEntry {
+		t.Helper()
+		payload, err := in.AppendTo(nil)
+		must(t, err)
+		_, err = r.w.Write(&cq.Event{Event: kind, FID: cq.FID{Kind: of, ID: 3}, Payload: payload})
+		must(t, err)
+		ev := cq.Event{Payload: make([]byte, 0, 200)}
+		n, err := r.e.Read(&ev)
+		if err != nil || n != cq.EventHeaderBytes+len(payload) || ev.Event != kind || ev.FID.Kind != of {
+			t.Fatalf("%v: %d, %v, %+v", kind, n, err, ev)
+		}
+		out, err := cq.ParseCMEntry(ev.Payload)
+		must(t, err)
+		return out
+	}
+	conformEQ(t, "connection-entries", o, func(t *testing.T, r *eqRig) {
+		got := cm(t, r, cq.EventConnReq, cq.FIDPassiveEndpoint, cq.CMEntry{Info: []byte("who")})
+		if string(got.Info) != "who" || len(got.Data) != 0 {
+			t.Errorf("request: %+v", got)
+		}
+		_ = cm(t, r, cq.EventConnected, cq.FIDEndpoint, cq.CMEntry{})
+		_ = cm(t, r, cq.EventShutdown, cq.FIDEndpoint, cq.CMEntry{})
+	})
+	conformEQ(t, "connection-data", o, func(t *testing.T, r *eqRig) {
+		for _, data := range []string{"", "hello"} {
+			got := cm(t, r, cq.EventConnected, cq.FIDEndpoint, cq.CMEntry{Info: []byte("x"),
+				Data: []byte(data)})
+			if string(got.Data) != data {
+				t.Errorf("data %q, want %q", got.Data, data)
+			}
+		}
+	})
+}
+
+// TestConformanceEQCQExchange: a completion and an event answer each other with every wait object.
+func TestConformanceEQCQExchange(t *testing.T) {
+	name := "wait-objects"
+	for _, eq := range []cq.WaitObject{cq.WaitNone, cq.WaitUnspec, cq.WaitFD} {
+		for _, wait := range []cq.WaitObject{cq.WaitNone, cq.WaitUnspec, cq.WaitFD} {
+			conform(t, fmt.Sprint(name, "/", eq, "-", wait), cq.Options{Wait: wait, Size: 4},
+				func(t *testing.T, r *rig) {
+					e, err := cq.CreateEvents(r.d, "answers", cq.EventOptions{Wait: eq, Size: 4, Write: true})
+					must(t, err)
+					defer e.Close()
+					exchange(t, r, e)
+				})
+		}
+	}
+}
+
+func exchange(t *testing.T, r *rig, e *cq.EventQueue) {
+	var done sync.WaitGroup
+	defer done.Wait()
+	done.Go(func() { // completions are answered by events
+		dst := make([]cq.Context, 1)
+		for n := uint64(0); n < 20; {
+			k, err := cq.Read(r.q, dst)
+			if err == cq.ErrAgain && r.q.Options().Wait != cq.WaitNone {
+				k, err = cq.ReadTimeout(r.q, dst, tooLong)
+			}
+			if k == 1 {
+				writeEvents(t, e, dst[0].Context, dst[0].Context+1)
+				n++
+			} else if err != cq.ErrAgain {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for i := range uint64(20) {
+		r.post(t, i, i+1)
+		var ev cq.Event
+		for {
+			_, err := e.Read(&ev)
+			if err == cq.ErrAgain && e.Options().Wait != cq.WaitNone {
+				_, err = e.ReadTimeout(&ev, tooLong)
+			}
+			if err == nil {
+				break
+			}
+			wantErr(t, "read", err, cq.ErrAgain)
+		}
+		if ev.Context != i {
+			t.Errorf("event %d, want %d", ev.Context, i)
+		}
+	}
+}
