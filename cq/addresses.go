@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/shmring/shmring/shm"
@@ -55,6 +56,12 @@ type AddressVector struct {
 	mu      sync.Mutex // orders changes; what follows is under it
 	taken   []uint64   // the owner's own record of which rows are in use
 	low     int        // no row below is free
+	events  *EventQueue
+	jobs    []asyncInsert
+	working bool // a worker will look at jobs
+
+	worker   sync.WaitGroup
+	aborting atomic.Bool
 }
 
 // CreateAddresses makes an address vector and becomes its owner (fi_av_open). With a nil directory
@@ -225,8 +232,9 @@ func removeDeadAddresses(d *shm.Dir, name string) error {
 }
 
 // Close destroys the vector if this process owns it (fi_close): its name is free again, and others
-// that have it open find nothing in it any more. In another process it only ends the use. ErrBusy
-// says that an endpoint is bound to it. Closing twice is harmless.
+// that have it open find nothing in it any more. In another process it only ends the use. Insertions
+// that are under way end with ECANCELED; their events stay in the event queue. ErrBusy says that an
+// endpoint is bound to the vector. Closing twice is harmless.
 func (v *AddressVector) Close() error {
 	return v.end("close", func() error {
 		v.table.words.state.Store(stateClosed)
@@ -247,9 +255,13 @@ func (v *AddressVector) end(op string, last func() error) error {
 	if err := v.holders.close(false); err != nil {
 		return &Error{Pkg: pkg, Op: op, Name: v.name, Err: err, Hint: "close what is bound to it"}
 	}
+	v.abort()
 	first, err := v.guard.close(func() {})
 	if !first {
 		return err
+	}
+	if v.events != nil {
+		v.events.q.holders.unbind()
 	}
 	if v.owner {
 		err = last()

@@ -84,8 +84,6 @@ func (v *AddressVector) insert(dst []Addr, addrs [][]byte, ids []Addr) (n int, e
 		return 0, err
 	}
 	defer v.guard.leaveAny()
-	v.mu.Lock()
-	defer v.mu.Unlock()
 	var failed *InsertError
 	for i, raw := range addrs {
 		var id *Addr
@@ -112,7 +110,7 @@ func (v *AddressVector) insert(dst []Addr, addrs [][]byte, ids []Addr) (n int, e
 	return n, nil
 }
 
-// insertOne adds one address, under the lock.
+// insertOne adds one address.
 func (v *AddressVector) insertOne(raw []byte, id *Addr) (Addr, error) {
 	if len(raw) > v.opt.AddrMaxBytes {
 		return AddrNotAvail, refuse("insert", v.name, "length", len(raw), v.opt.AddrMaxBytes,
@@ -127,6 +125,8 @@ func (v *AddressVector) insertOne(raw []byte, id *Addr) (Addr, error) {
 		}
 	}
 	k := v.table.key(raw)
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	if slot, _, ok := v.table.find(k); ok && v.isTaken(slot) {
 		if id != nil {
 			v.table.setID(slot, *id)

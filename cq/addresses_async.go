@@ -1,0 +1,145 @@
+package cq
+
+import (
+	"errors"
+	"slices"
+	"syscall"
+)
+
+// ErrNoEQ: an asynchronous operation of an object that no event queue is bound to (ENOEQ).
+var ErrNoEQ error = &sentinel{"no event queue is bound that could tell how it ends", ENoEQ, nil}
+
+// asyncInsert is an insertion whose end is an event.
+type asyncInsert struct {
+	addrs   [][]byte
+	context uint64
+}
+
+// BindEvents binds an event queue of this process, which InsertAsync reports to (fi_av_bind). The
+// queue cannot be closed before the vector is. ErrBusy says that one is bound already.
+func (v *AddressVector) BindEvents(eq *EventQueue) error {
+	const op = "bind"
+	if err := v.enterOwner(op); err != nil {
+		return err
+	}
+	defer v.guard.leaveAny()
+	if eq == nil {
+		return refuse(op, v.name, "event queue", nil, "one", ErrInvalid)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.events != nil {
+		return &Error{Pkg: pkg, Op: op, Name: v.name, Err: ErrBusy,
+			Hint: "an event queue is bound already"}
+	}
+	if err := eq.q.holders.bind(); err != nil {
+		return &Error{Pkg: pkg, Op: op, Name: v.name, Err: err}
+	}
+	v.events = eq
+	return nil
+}
+
+// InsertAsync adds addresses in the background (fi_av_insert on a vector opened with FI_EVENT).
+// Nothing of addrs is kept. For each address that fails there is an error event with the context,
+// Data its position in addrs, and Err why; then, after all of them, one EventAVComplete with Data
+// how many went in. Indices are those that Insert would have given; Lookup and Resolve find them.
+// Insertions end in the order in which they began.
+//
+// Errors are ErrNoEQ without BindEvents, ErrFull if the event queue has no room for as many events
+// as there may be, ErrInvalid if it never has, and ErrClosed. Close ends insertions that are under
+// way: what was not inserted has error events with ECANCELED.
+func (v *AddressVector) InsertAsync(addrs [][]byte, context uint64) error {
+	const op = "insert"
+	if err := v.enterOwner(op); err != nil {
+		return err
+	}
+	defer v.guard.leaveAny()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch {
+	case v.events == nil:
+		return &Error{Pkg: pkg, Op: op, Name: v.name, Err: ErrNoEQ, Hint: "call BindEvents first"}
+	case v.aborting.Load():
+		return &Error{Pkg: pkg, Op: op, Name: v.name, Err: ErrClosed}
+	case len(addrs) >= v.events.opt.Size:
+		return refuse(op, v.name, "len(addrs)", len(addrs), "less than the size of the event queue",
+			ErrInvalid)
+	}
+	if err := v.events.own.credit(len(addrs) + 1); err != nil {
+		return err
+	}
+	job := asyncInsert{addrs: make([][]byte, len(addrs)), context: context}
+	for i, raw := range addrs {
+		job.addrs[i] = slices.Clone(raw)
+	}
+	v.jobs = append(v.jobs, job)
+	if !v.working {
+		v.working = true
+		v.worker.Go(v.work)
+	}
+	return nil
+}
+
+// work runs until there is nothing more to insert.
+func (v *AddressVector) work() {
+	for {
+		v.mu.Lock()
+		if len(v.jobs) == 0 {
+			v.working = false
+			v.mu.Unlock()
+			return
+		}
+		job := v.jobs[0]
+		v.jobs = v.jobs[1:]
+		v.mu.Unlock()
+		v.insertJob(job)
+	}
+}
+
+// insertJob reports with room that was reserved: a post fails only if the event queue was overrun
+// by others, and then its reader is told that events were lost.
+func (v *AddressVector) insertJob(job asyncInsert) {
+	good := 0
+	for i, raw := range job.addrs {
+		var err error = Errno(syscall.ECANCELED)
+		if !v.aborting.Load() {
+			_, err = v.insertOne(raw, nil)
+		}
+		if err == nil {
+			good++
+			continue
+		}
+		_ = v.events.postErr(&EventError{FID: v.fid, Context: job.context, Data: uint64(i),
+			Err: errnoOf(err)}, true)
+	}
+	_ = v.events.post(&Event{Event: EventAVComplete, FID: v.fid, Context: job.context,
+		Data: uint64(good)}, true)
+	v.events.own.returnCredits(good) // kept for errors that did not happen
+}
+
+// abort ends the insertions that are under way and waits for the last of them to be reported.
+func (v *AddressVector) abort() {
+	v.mu.Lock()
+	v.aborting.Store(true) // under the lock: no insertion begins after it
+	v.mu.Unlock()
+	v.worker.Wait()
+}
+
+// errnoOf returns the number of an error, EOther if it has none.
+func errnoOf(err error) Errno {
+	var s interface {
+		error
+		errno() Errno
+	}
+	var fabric Errno
+	var system syscall.Errno
+	switch {
+	case errors.As(err, &s):
+		return s.errno()
+	case errors.As(err, &fabric):
+		return fabric
+	case errors.As(err, &system):
+		return Errno(system)
+	}
+	return EOther
+}
