@@ -1,6 +1,7 @@
 package cq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,6 +67,7 @@ func (w *Writer) open(o WriterOptions) (err error) {
 		return err
 	}
 	h := w.reader.Header()
+	w.name = cmp.Or(w.name, h.Name)
 	opt, err := stored("attach", w.name, h)
 	if err != nil {
 		return err

@@ -24,7 +24,19 @@ func (q *Queue) Close() error {
 
 // Detach leaves the queue to a successor, which finds it with Adopt: nothing is lost, and writers
 // go on until their lanes are full. Otherwise it is Close.
-func (q *Queue) Detach() error { return q.end("detach", q.obj.Release) }
+func (q *Queue) Detach() error {
+	if _, ok := q.home.(*memfdHome); ok {
+		return &Error{Pkg: pkg, Op: "detach", Name: q.name, Err: syscall.EOPNOTSUPP,
+			Hint: "nobody could find a queue without a name: close it"}
+	}
+	return q.end("detach", q.obj.Release)
+}
+
+// wake ends what blocks in the queue.
+func (q *Queue) wake() {
+	q.home.interrupt()
+	q.bell.Kick()
+}
 
 func (q *Queue) end(op string, last func() error) error {
 	q.selfMu.Lock()
@@ -36,7 +48,7 @@ func (q *Queue) end(op string, last func() error) error {
 		return &Error{Pkg: pkg, Op: op, Name: q.name, Err: err,
 			Hint: "take it out of its sets and channels, and unbind what feeds it"}
 	}
-	first, err := q.guard.close(q.bell.Kick)
+	first, err := q.guard.close(q.wake)
 	if err != nil {
 		q.holders.reopen()
 		return &Error{Pkg: pkg, Op: op, Name: q.name, Err: err, Hint: "release what Peek handed out"}

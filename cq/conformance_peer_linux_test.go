@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/rpc"
 	"os"
 	"sync"
@@ -22,6 +23,7 @@ type peer struct {
 	t      *testing.T // of the whole test
 	once   sync.Once
 	client *rpc.Client
+	conn   *net.UnixConn // over which it gets queues without a name
 }
 
 type pipes struct {
@@ -32,14 +34,19 @@ type pipes struct {
 // call has the peer do something. Calls may be made side by side, and may block there.
 func (p *peer) call(t testing.TB, method string, args, reply any) {
 	t.Helper()
-	p.once.Do(func() {
-		c := startChild(p.t, "peer")
-		p.client = rpc.NewClient(pipes{c.out, c.in})
-		p.t.Cleanup(func() { _ = p.client.Close() })
-	})
+	p.start(t)
 	if err := p.client.Call("Peer."+method, args, reply); err != nil {
 		t.Fatalf("other process: %s: %v", method, err)
 	}
+}
+
+func (p *peer) start(t testing.TB) {
+	t.Helper()
+	p.once.Do(func() {
+		c, conn := startWithSocket(p.t, "peer")
+		p.client, p.conn = rpc.NewClient(pipes{c.out, c.in}), conn
+		p.t.Cleanup(func() { _ = p.client.Close() })
+	})
 }
 
 // attach returns a writer in the other process.
@@ -107,6 +114,7 @@ func (w *farWriter) Close() error {
 type Peer struct {
 	sync.Mutex
 	d       *shm.Dir
+	conn    *net.UnixConn
 	writers []*cq.Writer
 	vectors []*cq.AddressVector
 	events  []*cq.EventWriter
@@ -133,9 +141,17 @@ type AttachReply struct {
 	Err    wire
 }
 
+// writer attaches to a queue by name, or to the one that comes over the socket.
+func (p *Peer) writer(queue string) (*cq.Writer, error) {
+	if queue == "" {
+		return cq.AttachConn(context.Background(), p.conn, cq.WriterOptions{})
+	}
+	return cq.Attach(context.Background(), p.d, queue, cq.WriterOptions{})
+}
+
 // Attach adds a writer of the queue.
 func (p *Peer) Attach(queue string, reply *AttachReply) error {
-	w, err := cq.Attach(context.Background(), p.d, queue, cq.WriterOptions{})
+	w, err := p.writer(queue)
 	p.Lock()
 	defer p.Unlock()
 	p.writers = append(p.writers, w)
@@ -176,6 +192,8 @@ func childPeer() {
 	d, err := shm.OpenDir("")
 	need(err)
 	s := rpc.NewServer()
-	need(s.Register(&Peer{d: d}))
+	conn, err := socket(3)
+	need(err)
+	need(s.Register(&Peer{d: d, conn: conn}))
 	s.ServeConn(pipes{os.Stdin, os.Stdout})
 }

@@ -33,7 +33,7 @@ func (p site) String() string {
 }
 
 // sites are where every case runs.
-var sites = []site{{false, false}, {false, true}}
+var sites = []site{{false, false}, {false, true}, {true, false}, {true, true}}
 
 // sink is a writer, in this process or another one.
 type sink interface {
@@ -82,6 +82,9 @@ func conformOnce(t *testing.T, name string, f func(t *testing.T)) {
 
 func newRig(t *testing.T, at site, p *peer, o cq.Options) *rig {
 	t.Helper()
+	if at.memfd {
+		return &rig{site: at, d: openDir(t), q: anonymous(t, o), p: p}
+	}
 	d, q := create(t, o)
 	return &rig{site: at, d: d, q: q, p: p}
 }
@@ -89,10 +92,34 @@ func newRig(t *testing.T, at site, p *peer, o cq.Options) *rig {
 // attach returns another writer at the rig's site.
 func (r *rig) attach(t *testing.T) sink {
 	t.Helper()
-	if !r.far {
-		return attach(t, r.d, r.q.Name())
+	switch {
+	case r.far:
+		defer r.hand(t)()
+		return r.p.attach(t, r.address())
+	case r.memfd:
+		return join(t, r.q)
 	}
-	return r.p.attach(t, r.q.Name())
+	return attach(t, r.d, r.q.Name())
+}
+
+// address is how the other process gets at the queue: its name, or nothing for one that it gets
+// over its socket.
+func (r *rig) address() string {
+	if r.memfd {
+		return ""
+	}
+	return r.q.Name()
+}
+
+// hand gives a queue without a name to a writer in the other process; wait returns when it has it.
+func (r *rig) hand(t *testing.T) (wait func()) {
+	t.Helper()
+	if !r.memfd {
+		return func() {}
+	}
+	r.p.start(t)
+	done := accept(soon(t), r.q, r.p.conn)
+	return func() { must(t, <-done) }
 }
 
 // postAll publishes contexts from to to-1.

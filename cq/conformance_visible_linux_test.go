@@ -1,7 +1,6 @@
 package cq_test
 
 import (
-	"context"
 	"encoding/binary"
 	"os"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/shm"
 )
 
 // TestConformanceCQVisibility is the target side of completion semantics: memory that a writer
@@ -36,8 +34,15 @@ const (
 func litmus(t *testing.T, r *rig, every int) {
 	path := filepath.Join(t.TempDir(), "payload")
 	must(t, os.WriteFile(path, make([]byte, 2*litmusSize*every*litmusBytes), 0o600))
-	a := LitmusArgs{Queue: r.q.Name(), Path: path, Every: every}
+	a := LitmusArgs{Queue: r.address(), Path: path, Every: every}
 	done, ended := make(chan struct{}), error(nil)
+	var near *cq.Writer
+	handed := func() {}
+	if r.far {
+		handed = r.hand(t)
+	} else {
+		near = r.attach(t).(*cq.Writer)
+	}
 	go func() {
 		defer close(done)
 		if r.far {
@@ -45,9 +50,10 @@ func litmus(t *testing.T, r *rig, every int) {
 			r.p.call(t, "Litmus", a, &reply)
 			ended = reply.Err.err()
 		} else {
-			ended = runLitmus(r.d, a)
+			ended = runLitmus(near, a)
 		}
 	}()
+	handed()
 	defer func() {
 		_ = r.q.Close() // should the writer still wait for room
 		<-done
@@ -83,21 +89,22 @@ type LitmusArgs struct {
 
 // Litmus is the writer's part, in the other process.
 func (p *Peer) Litmus(a LitmusArgs, reply *PostReply) error {
-	reply.Err = toWire(runLitmus(p.d, a))
+	w, err := p.writer(a.Queue)
+	if err == nil {
+		err = runLitmus(w, a)
+	}
+	reply.Err = toWire(err)
 	return nil
 }
 
-func runLitmus(d *shm.Dir, a LitmusArgs) error {
+// runLitmus posts and closes the writer.
+func runLitmus(w *cq.Writer, a LitmusArgs) error {
+	defer w.Close()
 	mem, err := openPayload(a.Path)
 	if err != nil {
 		return err
 	}
 	defer unix.Munmap(mem)
-	w, err := cq.Attach(context.Background(), d, a.Queue, cq.WriterOptions{})
-	if err != nil {
-		return err
-	}
-	defer w.Close()
 	for i := range uint64(litmusCount) {
 		slot := payloadOf(mem, i)
 		for at := 0; at < litmusBytes; at += 8 {

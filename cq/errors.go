@@ -133,6 +133,8 @@ var (
 	// ErrLanes: as many writers are attached as the queue has lanes (ENOSPC).
 	ErrLanes error = &sentinel{"every lane of the queue has a living writer",
 		Errno(syscall.ENOSPC), nil}
+	// ErrPeerGone: the other process of a rendezvous died, or hung up (ECONNRESET).
+	ErrPeerGone error = &sentinel{"peer is gone", Errno(syscall.ECONNRESET), nil}
 	// ErrCorrupt: a peer wrote what it must not (EBADMSG).
 	ErrCorrupt error = &sentinel{"peer wrote an impossible value", Errno(syscall.EBADMSG),
 		shm.ErrCorrupt}

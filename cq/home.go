@@ -18,6 +18,8 @@ type home interface {
 	stamp() (uint64, error)
 	// newFace makes the reader's descriptors, so that writers can get at one of them.
 	newFace() (*doorbell.Face, error)
+	// interrupt ends what Close would have to wait for.
+	interrupt()
 	// destroy removes the names of a queue whose writers have been told. The reader's object is
 	// still ours.
 	destroy(reader *shm.Object, rows int) error
@@ -68,6 +70,8 @@ func (h *dirHome) newFace() (*doorbell.Face, error) {
 	}
 	return doorbell.NewFace(h.fifo())
 }
+
+func (h *dirHome) interrupt() {}
 
 // destroy removes lanes that nobody owns, the FIFO, and last the reader object, so that nothing of
 // a new queue of this name is there yet.

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"sync"
@@ -179,6 +180,31 @@ func (o *Object) Seal(s Seals) error {
 		return named("seal", o.name, os.ErrClosed)
 	}
 	return named("seal", o.name, sysSeal(o.fd, s))
+}
+
+// CheckSealed refuses an object that does not have just these seals, [ErrOwner], or is shorter than
+// its header says, [ErrTruncated]. Without [SealShrink] a peer could cut an object that came as a
+// descriptor, under us or before; without [SealSeal] it could keep others from writing.
+func (o *Object) CheckSealed(want Seals) error {
+	const op = "open"
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return named(op, o.name, os.ErrClosed)
+	}
+	got, exact, err := sysSealed(o.fd, want)
+	if err != nil {
+		return named(op, o.name, err)
+	}
+	if !exact {
+		return &Error{Op: op, Name: o.name, Field: "seals", Got: fmt.Sprintf("%#x", got),
+			Want: fmt.Sprintf("%#x", sealBits(want)), Err: ErrOwner}
+	}
+	info, err := sysStat(o.fd) // after the seal: from here on it cannot get less
+	if err == nil && uint64(max(info.size, 0)) < o.header.TotalBytes {
+		err = &Error{Field: "size", Got: info.size, Want: o.header.TotalBytes, Err: ErrTruncated}
+	}
+	return named(op, o.name, err)
 }
 
 // Linked reports whether the object still has its name. A memfd never has one.

@@ -237,7 +237,7 @@ func sysLocked(fd int) (bool, error) {
 
 func isBusy(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) }
 
-func sysSeal(fd int, s Seals) error {
+func sealBits(s Seals) int {
 	bits := 0
 	for _, m := range []struct {
 		seal Seals
@@ -248,8 +248,31 @@ func sysSeal(fd int, s Seals) error {
 			bits |= m.bit
 		}
 	}
-	_, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, bits)
+	return bits
+}
+
+func sysSeal(fd int, s Seals) error {
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sealBits(s))
 	return err
+}
+
+// sysSealed returns a file's seals, and whether they are just these. One against execution does
+// not matter.
+func sysSealed(fd int, want Seals) (bits int, exact bool, err error) {
+	bits, err = unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err == unix.EINVAL { // a file of a kind that cannot be sealed
+		return 0, false, nil
+	}
+	return bits, err == nil && bits&^unix.F_SEAL_EXEC == sealBits(want), err
+}
+
+// sysPeer returns the user at the other end of a socket, as it was when it connected.
+func sysPeer(fd int) (uid int, err error) {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return -1, err
+	}
+	return int(cred.Uid), nil
 }
 
 func sysClock(id int32) int64 {

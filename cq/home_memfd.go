@@ -1,0 +1,296 @@
+package cq
+
+import (
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+// memfdHome is what holds the objects of a queue without a name: descriptors in its reader's
+// process. Lanes come by rendezvous, in any goroutine; the reader maps one when it sees its mark.
+type memfdHome struct {
+	mu       sync.Mutex
+	lanes    []memfdLane // by row
+	came     uint64
+	meetings map[*meeting]struct{}
+	face     *doorbell.Face // set before the first rendezvous
+}
+
+type memfdLane struct {
+	obj  *shm.Object // nil until a writer brought it; the reader's lane has the same one
+	busy bool        // offered in a rendezvous that is under way
+}
+
+func newMemfdHome(rows int) *memfdHome {
+	return &memfdHome{lanes: make([]memfdLane, rows), meetings: map[*meeting]struct{}{}}
+}
+
+func (h *memfdHome) openLane(bit int) (*shm.Object, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if obj := h.lanes[bit].obj; obj != nil {
+		return obj, nil
+	}
+	return nil, fs.ErrNotExist
+}
+
+func (h *memfdHome) stamp() (uint64, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.came, nil
+}
+
+func (h *memfdHome) newFace() (face *doorbell.Face, err error) {
+	h.face, err = doorbell.NewFace("")
+	return h.face, err
+}
+
+// destroy: there are no names, and the memory goes with the last mapping.
+func (h *memfdHome) destroy(*shm.Object, int) error { return nil }
+func (h *memfdHome) vacate()                        {}
+func (h *memfdHome) beside() string                 { return "" }
+
+// enter notes a rendezvous, so that Close can end it.
+func (h *memfdHome) enter(m *meeting) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.meetings[m] = struct{}{}
+}
+
+func (h *memfdHome) leave(m *meeting) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.meetings, m)
+}
+
+// interrupt ends every rendezvous that is under way.
+func (h *memfdHome) interrupt() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for m := range h.meetings {
+		m.cancel(ErrClosed)
+	}
+}
+
+func (h *memfdHome) close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var err error
+	for i := range h.lanes {
+		if obj := h.lanes[i].obj; obj != nil {
+			if e := obj.Close(); err == nil { // the reader's lane may have closed it
+				err = e
+			}
+			h.lanes[i].obj = nil
+		}
+	}
+	return err
+}
+
+// allot returns a row that no living writer has, with its former lane if there was one, and keeps
+// it from others until release.
+func (h *memfdHome) allot(name string, opt shape, rows []rowWords) (bit int, former *shm.Object,
+	err error) {
+	for bit := 1; bit < len(h.lanes); bit++ {
+		if rows[bit].bell.Parked.Load()&rowPoisoned != 0 {
+			continue
+		}
+		obj, mine := h.reserve(bit)
+		if !mine {
+			continue
+		}
+		if obj == nil || vacant(obj, bit, opt, &rows[bit]) {
+			return bit, obj, nil
+		}
+		h.release(bit)
+	}
+	return 0, nil, noLane(opMeet, name, opt)
+}
+
+func (h *memfdHome) reserve(bit int) (obj *shm.Object, mine bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := &h.lanes[bit]
+	if l.busy {
+		return nil, false
+	}
+	l.busy = true
+	return l.obj, true
+}
+
+// vacant reports whether a next writer can go on in a lane. It looks as that writer will: the last
+// one may have written over what was checked when it came.
+func vacant(obj *shm.Object, bit int, opt shape, row *rowWords) bool {
+	life, err := obj.Life()
+	if err != nil || life != shm.Dead && life != shm.Released {
+		return false
+	}
+	fresh, err := openPassed(obj.FD(), obj.Name(), shm.ReadOnly)
+	if err != nil {
+		return false
+	}
+	defer fresh.Close()
+	was := obj.Header()
+	high, low := was.Attrs[attrLaneQueueHigh], was.Attrs[attrLaneQueueLow]
+	return laneBelongs(fresh, bit, opt, uuidOf(high, low)) == nil &&
+		lanePossible(fresh, bit, opt.Size, row) == nil
+}
+
+func (h *memfdHome) release(bit int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lanes[bit].busy = false
+}
+
+// bring keeps a lane that a writer brought for a row.
+func (h *memfdHome) bring(bit int, obj *shm.Object) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lanes[bit].obj = obj
+	h.came++
+}
+
+// memfdDoor is a writer's side of a rendezvous, and what it got there.
+type memfdDoor struct {
+	m     *meeting // nil when the rendezvous is over
+	name  string
+	offer message
+	fds   passed
+}
+
+func (d *memfdDoor) openReader() (*shm.Object, error) {
+	err := shm.CheckPeer(d.m.conn)
+	if err != nil {
+		return nil, err
+	}
+	err = d.m.send(message{step: stepAsk}, noFDs)
+	if err == nil {
+		d.offer, d.fds, err = d.m.receive(stepOffer)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if d.fds[fdReader] < 0 {
+		return nil, refuse(opMeet, d.name, "descriptors", "no reader object", "one", ErrCorrupt)
+	}
+	return openPassed(d.fds[fdReader], "reader", shm.ReadOnly)
+}
+
+// laneSeals are those of all objects that are passed.
+const laneSeals = shm.SealShrink | shm.SealGrow | shm.SealSeal
+
+// openPassed maps an object that a peer sent.
+func openPassed(fd int, name string, acc shm.Access) (*shm.Object, error) {
+	obj, err := shm.OpenFD(fd, name, acc)
+	if err != nil {
+		return nil, err
+	}
+	if err = obj.CheckSealed(laneSeals); err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	return obj, nil
+}
+
+// sealed makes a memfd that peers can use: none of them can cut it.
+func sealed(spec shm.Spec, init func(*shm.Object) error) (*shm.Object, error) {
+	obj, err := shm.CreateMemfd(spec, init)
+	if err != nil {
+		return nil, err
+	}
+	if err = obj.Seal(laneSeals); err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	return obj, nil
+}
+
+// claimLane takes the lane that was offered, or makes one and tells the reader, and returns when
+// the reader knows it.
+func (d *memfdDoor) claimLane(reader *shm.Object, rows []rowWords, opt shape) (*shm.Object, int,
+	error) {
+	d.name = reader.Header().Name
+	queue, bit := reader.Header().UUID, int(d.offer.row)
+	switch {
+	case d.offer.row == 0 || d.offer.row >= uint32(opt.rows()):
+		return nil, 0, refuse(opMeet, d.name, "row", d.offer.row, opt.MaxLanes, ErrCorrupt)
+	case d.offer.queue != queue:
+		return nil, 0, refuse(opMeet, d.name, "queue", queue, d.offer.queue, ErrCorrupt)
+	case opt.Wait.hasFD() != (d.fds[fdEvent] >= 0),
+		d.fds[fdEvent] >= 0 && !doorbell.IsEvent(d.fds[fdEvent]):
+		return nil, 0, refuse(opMeet, d.name, "descriptors", "something else", "an eventfd",
+			ErrCorrupt)
+	}
+	obj, err := d.lane(bit, opt, queue, &rows[bit])
+	if err != nil {
+		return nil, 0, err
+	}
+	fds := noFDs
+	if d.fds[fdLane] < 0 {
+		fds[fdLane] = obj.FD()
+	}
+	err = d.m.send(message{step: stepLane, row: d.offer.row, queue: queue}, fds)
+	if err == nil {
+		_, _, err = d.m.receive(stepDone)
+	}
+	if err != nil {
+		_ = obj.Close()
+		return nil, 0, err
+	}
+	return obj, bit, nil
+}
+
+func (d *memfdDoor) lane(bit int, opt shape, queue shm.UUID, row *rowWords) (*shm.Object, error) {
+	name := fmt.Sprintf(laneFile, bit)
+	if d.fds[fdLane] < 0 {
+		return sealed(laneSpec(name, bit, opt, queue),
+			func(o *shm.Object) error { return initLane(o, bit, row) })
+	}
+	obj, err := openPassed(d.fds[fdLane], name, shm.ReadWrite)
+	if err != nil {
+		return nil, err
+	}
+	err = obj.Claim(func() error {
+		if err := laneBelongs(obj, bit, opt, queue); err != nil {
+			return err
+		}
+		return lanePossible(obj, bit, opt.Size, row)
+	})
+	if err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	return obj, nil
+}
+
+func (d *memfdDoor) gone(*shm.Object) (bool, error) { return false, nil }
+
+// openFace returns the eventfd that came with the offer, as long as the reader is that one.
+func (d *memfdDoor) openFace(_ *shm.Object, _ *queueWords, generation uint16) int {
+	if generation != uint16(d.offer.generation) || d.fds[fdEvent] < 0 {
+		return -1
+	}
+	return doorbell.DupFD(d.fds[fdEvent])
+}
+
+func (d *memfdDoor) leave(lane *shm.Object, _ func() bool) (last bool, err error) {
+	return false, lane.Release()
+}
+
+// settle closes what is not needed any more when the rendezvous is over.
+func (d *memfdDoor) settle() {
+	d.m = nil
+	shm.CloseFDs(d.fds[:fdEvent])
+	d.fds[fdReader], d.fds[fdLane] = -1, -1
+}
+
+func (d *memfdDoor) vacate()        {}
+func (d *memfdDoor) beside() string { return "" }
+
+func (d *memfdDoor) close() error {
+	d.fds.close()
+	return nil
+}

@@ -1,0 +1,263 @@
+package cq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+// CreateAnonymous makes a queue without a name in any file system and becomes its reader. Its
+// memory is sealed memfds, which nobody can cut or find: writers of the same user get them over a
+// connected socket, by [Queue.Accept] here and [AttachConn] there. name, of up to 64 bytes, shows
+// in /proc and in errors only; two queues may have the same. All memory goes with the last process
+// that has it.
+//
+// The queue lives as long as its reader: Detach is errors.ErrUnsupported, and Options.Lifetime
+// means nothing. Otherwise it is what [Create] makes. Errors are those of creating shared memory.
+func CreateAnonymous(name string, o Options) (*Queue, error) {
+	o, err := o.resolve("create", name)
+	if err != nil {
+		return nil, err
+	}
+	return createMemfds(name, queueShape(o))
+}
+
+// createMemfds makes a queue of either kind. Its options are resolved.
+func createMemfds(name string, o shape) (*Queue, error) {
+	if doorbell.Barrier() != nil {
+		o.WritersPay = true
+	}
+	obj, err := sealed(o.readerSpec(name), initReader)
+	if err != nil {
+		return nil, failed("create", name, err)
+	}
+	q, err := newQueue(newMemfdHome(o.rows()), obj, name, o, true)
+	if err != nil {
+		return nil, failed("create", name, err)
+	}
+	return q, nil
+}
+
+// Accept lets the process at the other end of a connected socket, a stream or a seqpacket, attach
+// one writer to a queue that CreateAnonymous made; there [AttachConn] must be called. It may be
+// called from anywhere, also while the queue is read, and for several connections at once. The
+// writer gets a lane of its own: a new one, or one whose writer detached or is provably dead, which
+// goes on where that one stopped.
+//
+// The connection stays the caller's, without a deadline; further rendezvous may follow on it, and
+// after an error it should be closed. Nothing depends on it once Accept returned: the death of a
+// writer is proved and noticed as with named queues. See [Queue.Serve] for a loop around it.
+//
+// The context ends an Accept whose peer is silent; Close does too (ErrClosed). Other errors are
+// ErrLanes; ErrPeerGone; [shm.ErrOwner] for a peer of another user; ErrCorrupt and
+// [shm.ErrVersion] for one that does not keep to the protocol; what the peer refused for. In each
+// case the peer is told why if it waits, every descriptor that came is closed, and the queue is as
+// it was.
+func (q *Queue) Accept(ctx context.Context, conn *net.UnixConn) error {
+	_, err := q.accept(ctx, conn)
+	if err != nil {
+		return failed("accept", q.name, err)
+	}
+	return nil
+}
+
+// accept returns the row that was taken.
+func (q *Queue) accept(ctx context.Context, conn *net.UnixConn) (bit int, err error) {
+	h, ok := q.home.(*memfdHome)
+	if !ok {
+		return 0, &Error{Pkg: pkg, Op: "accept", Name: q.name, Err: syscall.EOPNOTSUPP,
+			Hint: "writers find this queue by its name: use Attach"}
+	}
+	m := meet(ctx, conn, stepOffer)
+	defer func() { m.end(err) }()
+	if err = shm.CheckPeer(conn); err != nil {
+		return 0, err
+	}
+	h.enter(m)
+	defer h.leave(m)
+	if !q.guard.enterAny() { // after enter: Close ends what it has to wait for
+		return 0, ErrClosed
+	}
+	defer q.guard.leaveAny()
+	if _, _, err = m.receive(stepAsk); err != nil {
+		return 0, err
+	}
+	bit, former, err := h.allot(q.name, q.opt, q.rows)
+	if err != nil {
+		return 0, err
+	}
+	defer h.release(bit)
+	fds := passed{fdReader: q.obj.FD(), fdLane: -1, fdEvent: -1, fdBell: -1}
+	if former != nil {
+		fds[fdLane] = former.FD()
+	}
+	if q.face != nil {
+		fds[fdEvent] = q.face.EventFD()
+	}
+	queue := q.obj.Header().UUID
+	err = m.send(message{step: stepOffer, row: uint32(bit), queue: queue,
+		generation: q.fid.Generation}, fds)
+	if err != nil {
+		return 0, err
+	}
+	reply, fds, err := m.receive(stepLane)
+	if err != nil {
+		return 0, err
+	}
+	defer fds.close()
+	if reply.row != uint32(bit) || reply.queue != queue {
+		return 0, refuse(opMeet, q.name, "row", reply.row, bit, ErrCorrupt)
+	}
+	if former == nil {
+		lane, err := q.newLane(fds[fdLane], bit)
+		if err != nil {
+			return 0, err
+		}
+		h.bring(bit, lane)
+	} else if fds[fdLane] >= 0 {
+		return 0, refuse(opMeet, q.name, "descriptors", "a lane", "none", ErrCorrupt)
+	} else if err = claimed(former); err != nil {
+		return 0, err
+	}
+	if err = m.send(message{step: stepDone, row: uint32(bit), queue: queue}, noFDs); err != nil {
+		return 0, err
+	}
+	return bit, nil
+}
+
+// newLane maps what a writer brought, of which nothing is trusted.
+func (q *Queue) newLane(fd, bit int) (*shm.Object, error) {
+	if fd < 0 {
+		return nil, refuse(opMeet, q.name, "descriptors", "no lane", "one", ErrCorrupt)
+	}
+	obj, err := openPassed(fd, fmt.Sprintf(laneFile, bit), shm.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	if err = laneBelongs(obj, bit, q.opt, q.obj.Header().UUID); err == nil {
+		err = lanePossible(obj, bit, q.opt.Size, &q.rows[bit])
+	}
+	if err == nil {
+		err = claimed(obj)
+	}
+	if errors.Is(err, errOtherQueue) {
+		err = refuse(opMeet, q.name, "lane", "of another queue", "of this one", ErrCorrupt)
+	}
+	if err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	return obj, nil
+}
+
+// claimed refuses a lane that its writer does not hold the lock of: its death would be a secret.
+func claimed(lane *shm.Object) error {
+	life, err := lane.Life()
+	if err == nil && life != shm.Alive {
+		err = refuse(opMeet, lane.Name(), "lane", life, shm.Alive, ErrCorrupt)
+	}
+	return err
+}
+
+// AttachConn becomes a writer of the queue whose reader calls [Queue.Accept] at the other end of a
+// connected socket; the other end may be in this process. WriterOptions.Wait means nothing here:
+// the context alone says how long to wait for the reader. The connection stays the caller's, as
+// with Accept, and may be closed; kept open it is a life line to a reader that calls Serve.
+//
+// Errors are those of [Attach], ErrPeerGone, ErrCorrupt, [shm.ErrVersion] and [shm.ErrOwner], and
+// what the reader refused for: ErrLanes, ErrClosed.
+func AttachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions) (*Writer, error) {
+	d := &memfdDoor{m: meet(ctx, conn, stepAsk), fds: noFDs}
+	w := &Writer{door: d}
+	err := w.open(o)
+	d.m.end(err)
+	d.settle()
+	if err != nil {
+		w.unmap()
+		return nil, failed("attach", w.name, err)
+	}
+	return w, nil
+}
+
+// meetTimeout is how long Serve waits for a peer that connected and does not attach.
+const meetTimeout = 10 * time.Second
+
+// Serve accepts writers that connect to l, until l or the queue is closed, and returns why it
+// ended: ErrClosed or the listener's error (net.ErrClosed). It may be called from anywhere, several
+// times; the listener stays the caller's. A peer that breaks the protocol, or has not attached
+// after 10 seconds, loses its connection and nothing else happens; report, which may be nil, is
+// told of it, from several goroutines.
+//
+// Each connection is kept as a life line. Its end makes the reader look at the lane once more, in
+// addition to what tells of a process's death; it is not taken as proof of a death, so the lane
+// goes to another writer only when this one has closed it or is provably gone. At most twice as
+// many connections as there are lanes are served at once.
+func (q *Queue) Serve(l *net.UnixListener, report func(error)) error {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	var all sync.WaitGroup
+	defer all.Wait()
+	left := make(chan struct{})
+	defer close(left)
+	all.Go(func() {
+		select {
+		case <-q.gone:
+			cancel(ErrClosed)
+			_ = l.SetDeadline(time.Unix(1, 0))
+		case <-left:
+			cancel(net.ErrClosed)
+		}
+	})
+	places := make(chan struct{}, 2*q.opt.rows())
+	for {
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			if ctx.Err() != nil {
+				_ = l.SetDeadline(time.Time{})
+				return context.Cause(ctx)
+			}
+			return failed("serve", q.name, err)
+		}
+		all.Go(func() {
+			defer func() { <-places }()
+			if err := q.serve(ctx, conn); err != nil && report != nil && ctx.Err() == nil {
+				report(err)
+			}
+		})
+	}
+}
+
+// serve attaches one writer and holds its life line.
+func (q *Queue) serve(ctx context.Context, conn *net.UnixConn) error {
+	defer conn.Close()
+	meeting, cancel := context.WithTimeout(ctx, meetTimeout)
+	bit, err := q.accept(meeting, conn)
+	cancel()
+	if err != nil {
+		return failed("accept", q.name, err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var one [1]byte
+	n, _ := conn.Read(one[:]) // descriptors that come with it are lost on the way
+	if q.guard.enterAny() {
+		q.bell.Mark(bit)
+		q.guard.leaveAny()
+	}
+	if n > 0 {
+		return refuse("serve", q.name, "message", "more", "the end of the connection", ErrCorrupt)
+	}
+	return nil
+}

@@ -1,0 +1,282 @@
+package cq_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+// receive returns one message of a peer.
+func receive(t testing.TB, c *net.UnixConn) (n int, fds []int) {
+	t.Helper()
+	must(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
+	n, fds, err := shm.RecvFDs(c, make([]byte, 64), 4)
+	must(t, err)
+	return n, fds
+}
+
+// lane makes a lane object as a writer would.
+func lane(t testing.TB, q *cq.Queue, row, capacity int, seals shm.Seals) *shm.Object {
+	t.Helper()
+	o, err := shm.CreateMemfd(cq.LaneSpec(row, capacity, cq.QueueUUID(q)), nil)
+	must(t, err)
+	t.Cleanup(func() { _ = o.Close() })
+	if seals != 0 {
+		must(t, o.Seal(seals))
+	}
+	return o
+}
+
+// TestHostileMeetingWriter: whatever a writer sends instead of what was agreed is a typed error,
+// the descriptors that came with it are closed, and the row is free for the next writer.
+func TestHostileMeetingWriter(t *testing.T) {
+	const size = 8
+	q := anonymous(t, cq.Options{Size: size, MaxLanes: 1})
+	uuid := cq.QueueUUID(q)
+	ask := cq.RendezvousMessage(cq.StepAsk, 0, 0, 0, shm.UUID{})
+	bring := cq.RendezvousMessage(cq.StepLane, 0, cq.FDLane, 1, uuid)
+	seals := shm.SealShrink | shm.SealGrow | shm.SealSeal
+	r, w, err := os.Pipe()
+	must(t, err)
+	defer w.Close()
+	defer r.Close()
+	file, err := os.CreateTemp(t.TempDir(), "file")
+	must(t, err)
+	defer file.Close()
+	version := append([]byte{}, ask...)
+	version[8] = 9
+	reserved := append([]byte{}, ask...)
+	reserved[60] = 1
+	released := lane(t, q, 1, size, seals)
+	must(t, released.Release())
+	cut := lane(t, q, 1, size, 0)
+	must(t, syscall.Ftruncate(cut.FD(), 4096))
+	must(t, cut.Seal(seals))
+	for name, tt := range map[string]struct {
+		first  []byte
+		second []byte
+		fds    []int
+		want   error
+	}{
+		"nothing":         {nil, nil, nil, context.DeadlineExceeded},
+		"half":            {ask[:40], nil, nil, context.DeadlineExceeded},
+		"magic":           {make([]byte, 64), nil, nil, cq.ErrCorrupt},
+		"version":         {version, nil, nil, shm.ErrVersion},
+		"reserved":        {reserved, nil, nil, cq.ErrCorrupt},
+		"wrong step":      {bring, nil, nil, cq.ErrCorrupt},
+		"refusal":         {cq.RendezvousMessage(cq.StepAsk, 3, 0, 0, uuid), nil, nil, cq.ErrFormat},
+		"unknown refusal": {cq.RendezvousMessage(cq.StepAsk, 1<<31, 0, 0, uuid), nil, nil, nil},
+		"no lane":         {ask, cq.RendezvousMessage(cq.StepLane, 0, 0, 1, uuid), nil, cq.ErrCorrupt},
+		"no descriptor":   {ask, bring, nil, cq.ErrCorrupt},
+		"two lanes":       {ask, bring, []int{released.FD(), released.FD()}, cq.ErrCorrupt},
+		"five":            {ask, bring, []int{0, 0, 0, 0, 0}, shm.ErrTruncated},
+		"a pipe":          {ask, bring, []int{int(r.Fd())}, shm.ErrCorrupt},
+		"an empty file":   {ask, bring, []int{int(file.Fd())}, shm.ErrTruncated},
+		"the reader":      {ask, bring, []int{cq.ReaderFD(q)}, shm.ErrKind},
+		"another row": {ask, cq.RendezvousMessage(cq.StepLane, 0, cq.FDLane, 2, uuid),
+			[]int{lane(t, q, 2, size, seals).FD()}, cq.ErrCorrupt},
+		"lane of another row": {ask, bring, []int{lane(t, q, 2, size, seals).FD()}, cq.ErrCorrupt},
+		"another queue": {ask, cq.RendezvousMessage(cq.StepLane, 0, cq.FDLane, 1, shm.NewUUID()),
+			[]int{lane(t, q, 1, size, seals).FD()}, cq.ErrCorrupt},
+		"lane of another queue": {ask, bring,
+			[]int{lane(t, anonymous(t, cq.Options{}), 1, size, seals).FD()}, cq.ErrCorrupt},
+		"small":    {ask, bring, []int{lane(t, q, 1, size/2, seals).FD()}, cq.ErrCorrupt},
+		"unsealed": {ask, bring, []int{lane(t, q, 1, size, 0).FD()}, shm.ErrOwner},
+		"cut":      {ask, bring, []int{cut.FD()}, shm.ErrTruncated},
+		"read-only": {ask, bring,
+			[]int{lane(t, q, 1, size, seals|shm.SealFutureWrite).FD()}, shm.ErrOwner},
+		"released": {ask, bring, []int{released.FD()}, cq.ErrCorrupt},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := connect(t, unix.SOCK_STREAM)
+			before := len(openFiles())
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if errors.Is(tt.want, context.DeadlineExceeded) {
+				ctx, cancel = context.WithTimeout(t.Context(), short)
+				defer cancel()
+			}
+			if tt.first != nil {
+				must(t, shm.SendFDs(b, tt.first))
+			}
+			done := accept(ctx, q, a)
+			if tt.second != nil {
+				n, fds := receive(t, b)
+				if n != 64 || len(fds) != 1 {
+					t.Errorf("offer of %d bytes with %d descriptors", n, len(fds))
+				}
+				shm.CloseFDs(fds)
+				must(t, shm.SendFDs(b, tt.second, tt.fds...))
+			}
+			err := <-done
+			if err == nil || tt.want != nil && !errors.Is(err, tt.want) {
+				t.Errorf("%v, want %v", err, tt.want)
+			}
+			if now := len(openFiles()); now != before {
+				t.Errorf("%d descriptors open, %d before", now, before)
+			}
+		})
+	}
+	next := join(t, q) // the row is not lost
+	post(t, next, 0, 8)
+	if got := drain(t, q); len(got) != 8 {
+		t.Error(got)
+	}
+}
+
+// readerObject makes a reader object without a reader.
+func readerObject(t testing.TB, o cq.Options, seals shm.Seals) *shm.Object {
+	t.Helper()
+	spec, err := cq.ReaderSpec("reader", o)
+	must(t, err)
+	obj, err := shm.CreateMemfd(spec, nil)
+	must(t, err)
+	t.Cleanup(func() { _ = obj.Close() })
+	if seals != 0 {
+		must(t, obj.Seal(seals))
+	}
+	return obj
+}
+
+// TestHostileMeetingReader is the same from the other side.
+func TestHostileMeetingReader(t *testing.T) {
+	const size = 8
+	const seals = shm.SealShrink | shm.SealGrow | shm.SealSeal
+	q := anonymous(t, cq.Options{Size: size, MaxLanes: 2})
+	withFD := anonymous(t, cq.Options{Size: size, Wait: cq.WaitFD})
+	uuid := cq.QueueUUID(q)
+	r, w, err := os.Pipe()
+	must(t, err)
+	defer w.Close()
+	defer r.Close()
+	offer := func(fds uint32) []byte {
+		return cq.RendezvousMessage(cq.StepOffer, 0, fds, 1, uuid)
+	}
+	good := []int{cq.ReaderFD(q)}
+	alive := lane(t, q, 1, size, seals)
+	bare := readerObject(t, cq.Options{Size: size}, 0)
+	for name, tt := range map[string]struct {
+		offer []byte
+		fds   []int
+		done  []byte // sent when the lane came
+		want  error
+	}{
+		"nothing":    {nil, nil, nil, context.DeadlineExceeded},
+		"half":       {offer(cq.FDReader)[:63], good, nil, context.DeadlineExceeded},
+		"wrong step": {cq.RendezvousMessage(cq.StepDone, 0, 0, 1, uuid), nil, nil, cq.ErrCorrupt},
+		"refusal":    {cq.RendezvousMessage(cq.StepOffer, 1, 0, 0, uuid), nil, nil, cq.ErrLanes},
+		"no reader":  {offer(0), nil, nil, cq.ErrCorrupt},
+		"fewer":      {offer(cq.FDReader | cq.FDLane), good, nil, cq.ErrCorrupt},
+		"more":       {offer(cq.FDReader), []int{good[0], good[0]}, nil, cq.ErrCorrupt},
+		"unknown":    {offer(cq.FDReader | 1<<9), good, nil, cq.ErrCorrupt},
+		"a pipe":     {offer(cq.FDReader), []int{int(r.Fd())}, nil, shm.ErrCorrupt},
+		"a lane":     {offer(cq.FDReader), []int{alive.FD()}, nil, shm.ErrKind},
+		"unsealed":   {offer(cq.FDReader), []int{bare.FD()}, nil, shm.ErrOwner},
+		"row 0":      {cq.RendezvousMessage(cq.StepOffer, 0, 1, 0, uuid), good, nil, cq.ErrCorrupt},
+		"row 3":      {cq.RendezvousMessage(cq.StepOffer, 0, 1, 3, uuid), good, nil, cq.ErrCorrupt},
+		"row -1": {cq.RendezvousMessage(cq.StepOffer, 0, 1, ^uint32(0), uuid), good, nil,
+			cq.ErrCorrupt},
+		"other queue": {cq.RendezvousMessage(cq.StepOffer, 0, 1, 1, shm.UUID{}), good, nil,
+			cq.ErrCorrupt},
+		"an eventfd too many": {offer(cq.FDReader | cq.FDEvent), []int{good[0], good[0]}, nil,
+			cq.ErrCorrupt},
+		"no eventfd": {cq.RendezvousMessage(cq.StepOffer, 0, cq.FDReader, 1, cq.QueueUUID(withFD)),
+			[]int{cq.ReaderFD(withFD)}, nil, cq.ErrCorrupt},
+		"not an eventfd": {cq.RendezvousMessage(cq.StepOffer, 0, cq.FDReader|cq.FDEvent, 1,
+			cq.QueueUUID(withFD)), []int{cq.ReaderFD(withFD), int(w.Fd())}, nil, cq.ErrCorrupt},
+		"lane of a living writer": {offer(cq.FDReader | cq.FDLane), []int{good[0], alive.FD()}, nil,
+			syscall.EBUSY},
+		"lane that is none": {offer(cq.FDReader | cq.FDLane), []int{good[0], good[0]}, nil,
+			syscall.EBUSY},
+		"done refused": {offer(cq.FDReader), good,
+			cq.RendezvousMessage(cq.StepDone, 2, 0, 1, uuid), cq.ErrClosed},
+		"done wrong": {offer(cq.FDReader), good,
+			cq.RendezvousMessage(cq.StepAsk, 0, 0, 1, uuid), cq.ErrCorrupt},
+		"never done": {offer(cq.FDReader), good, []byte{1}, context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := connect(t, unix.SOCK_STREAM)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if errors.Is(tt.want, context.DeadlineExceeded) {
+				ctx, cancel = context.WithTimeout(t.Context(), 20*short)
+				defer cancel()
+			}
+			before := len(openFiles())
+			if tt.offer != nil {
+				must(t, shm.SendFDs(a, tt.offer, tt.fds...))
+			}
+			if tt.done != nil { // the steps do not depend on when they are sent
+				must(t, shm.SendFDs(a, tt.done))
+			}
+			_, err := cq.AttachConn(ctx, b, cq.WriterOptions{})
+			if err == nil || !errors.Is(err, tt.want) {
+				t.Errorf("%v, want %v", err, tt.want)
+			}
+			if now := len(openFiles()); now != before {
+				t.Errorf("%d descriptors open, %d before", now, before)
+			}
+		})
+	}
+	post(t, join(t, q), 0, 1)
+}
+
+// FuzzRendezvous has a peer that sends anything, with any descriptors, to both sides. Each ends
+// with a writer or an error, and keeps nothing.
+func FuzzRendezvous(f *testing.F) {
+	zero := shm.UUID{}
+	f.Add(cq.RendezvousMessage(cq.StepAsk, 0, 0, 0, zero), cq.RendezvousMessage(cq.StepLane, 0, 2, 1,
+		zero), uint16(2))
+	f.Add(cq.RendezvousMessage(cq.StepOffer, 0, 1, 1, zero), cq.RendezvousMessage(cq.StepDone, 0, 0,
+		1, zero), uint16(1))
+	f.Add(cq.RendezvousMessage(cq.StepOffer, 0, 3, 1, zero), []byte{1, 2, 3}, uint16(3))
+	f.Add(cq.RendezvousMessage(cq.StepOffer, 7, 0, 1, zero), []byte{}, uint16(0))
+	f.Add(make([]byte, 200), make([]byte, 64), uint16(0x1ff))
+	f.Fuzz(func(t *testing.T, first, second []byte, which uint16) {
+		q := anonymous(t, cq.Options{Size: 8, MaxLanes: 2})
+		pool := []int{cq.ReaderFD(q), lane(t, q, 1, 8,
+			shm.SealShrink|shm.SealGrow|shm.SealSeal).FD(), 0}
+		uuid := cq.QueueUUID(q)
+		for _, m := range [][]byte{first, second} { // or no message would be about this queue
+			if len(m) >= 48 && which&(1<<15) == 0 {
+				copy(m[32:48], uuid[:])
+			}
+		}
+		for _, side := range []string{"accept", "attach"} {
+			a, b := connect(t, unix.SOCK_STREAM)
+			for i, m := range [][]byte{first, second} {
+				if len(m) == 0 {
+					continue
+				}
+				var fds []int
+				for bit, fd := range pool {
+					if which>>(3*i+bit)&1 != 0 {
+						fds = append(fds, fd)
+					}
+				}
+				must(t, shm.SendFDs(b, m, fds...))
+			}
+			must(t, b.CloseWrite())
+			before := len(openFiles())
+			if side == "accept" {
+				if q.Accept(soon(t), a) == nil {
+					continue
+				}
+			} else if w, err := cq.AttachConn(soon(t), a, cq.WriterOptions{}); err == nil {
+				must(t, w.Close())
+			}
+			if now := len(openFiles()); now != before {
+				t.Errorf("%s: %d descriptors open, %d before", side, now, before)
+			}
+		}
+	})
+}

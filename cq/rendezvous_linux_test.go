@@ -1,0 +1,403 @@
+package cq_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
+	"golang.org/x/sys/unix"
+)
+
+// connect returns a connected pair of sockets, which are closed when the test ends.
+func connect(t testing.TB, kind int) (a, b *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	a, err = socket(fds[0])
+	must(t, err)
+	t.Cleanup(func() { a.Close() })
+	b, err = socket(fds[1])
+	must(t, err)
+	t.Cleanup(func() { b.Close() })
+	return a, b
+}
+
+// socket takes over a descriptor.
+func socket(fd int) (*net.UnixConn, error) {
+	f := os.NewFile(uintptr(fd), "socket")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.UnixConn), nil
+}
+
+// startWithSocket starts a child that has a socket to us as its descriptor 3.
+func startWithSocket(t testing.TB, role string) (*child, *net.UnixConn) {
+	t.Helper()
+	ours, theirs := connect(t, unix.SOCK_STREAM)
+	f, err := theirs.File()
+	must(t, err)
+	defer f.Close()
+	defer theirs.Close()
+	cmd := shmtest.Child(t, role, "GORACE=atexit_sleep_ms=0") // a second each, otherwise
+	cmd.ExtraFiles = append(cmd.ExtraFiles, f)
+	return start(t, cmd), ours
+}
+
+// accept runs Accept in another goroutine.
+func accept(ctx context.Context, q *cq.Queue, c *net.UnixConn) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- q.Accept(ctx, c) }()
+	return done
+}
+
+// anonymous makes a queue without a name and closes it when the test ends.
+func anonymous(t testing.TB, o cq.Options) *cq.Queue {
+	t.Helper()
+	q, err := cq.CreateAnonymous(queueName(t), o)
+	must(t, err)
+	t.Cleanup(func() { closeQueue(t, q) })
+	return q
+}
+
+// soon is a context that turns a hang into a failure.
+func soon(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// join attaches a writer over a new connection and closes it when the test ends.
+func join(t testing.TB, q *cq.Queue) *cq.Writer {
+	t.Helper()
+	a, b := connect(t, unix.SOCK_STREAM)
+	done := accept(soon(t), q, a)
+	w, err := cq.AttachConn(soon(t), b, cq.WriterOptions{})
+	must(t, errors.Join(err, <-done))
+	must(t, errors.Join(a.Close(), b.Close()))
+	t.Cleanup(func() { must(t, w.Close()) })
+	return w
+}
+
+func TestAnonymousQueue(t *testing.T) {
+	for name, kind := range map[string]int{"stream": unix.SOCK_STREAM,
+		"seqpacket": unix.SOCK_SEQPACKET} {
+		t.Run(name, func(t *testing.T) {
+			q := anonymous(t, cq.Options{Size: 8})
+			a, b := connect(t, kind)
+			var ws []*cq.Writer
+			for range 3 { // several on one connection
+				done := accept(soon(t), q, a)
+				w, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Format: cq.FormatTagged})
+				must(t, errors.Join(err, <-done))
+				ws = append(ws, w)
+			}
+			for i, w := range ws {
+				if w.Lane() != i+1 {
+					t.Errorf("lane %d, want %d", w.Lane(), i+1)
+				}
+				post(t, w, uint64(10*i), uint64(10*i+8))
+				wantErr(t, "full", w.Post(&cq.Entry{}), cq.ErrFull)
+			}
+			got := drain(t, q)
+			slices.Sort(got)
+			want := slices.Concat(upTo(0, 8), upTo(10, 18), upTo(20, 28))
+			if !slices.Equal(got, want) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+			for _, w := range ws {
+				must(t, w.Close())
+			}
+		})
+	}
+}
+
+// TestAnonymousLaneGoesOn: the next writer of a row continues the lane, also one that has entries.
+func TestAnonymousLaneGoesOn(t *testing.T) {
+	q := anonymous(t, cq.Options{Size: 16, MaxLanes: 1})
+	for i := range uint64(5) {
+		w := join(t, q)
+		if w.Next() != i*3 || w.Lane() != 1 {
+			t.Errorf("writer %d begins at %d in lane %d", i, w.Next(), w.Lane())
+		}
+		post(t, w, i*3, i*3+3)
+		if i == 2 {
+			if got := drain(t, q); !slices.Equal(got, upTo(0, 9)) {
+				t.Errorf("got %v", got)
+			}
+		}
+		must(t, w.Close())
+	}
+	if got := drain(t, q); !slices.Equal(got, upTo(9, 15)) {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestAnonymousFull(t *testing.T) {
+	q := anonymous(t, cq.Options{Size: 8, MaxLanes: 2})
+	join(t, q)
+	w := join(t, q)
+	a, b := connect(t, unix.SOCK_STREAM)
+	done := accept(soon(t), q, a)
+	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{})
+	wantErr(t, "attach", err, cq.ErrLanes, syscall.ENOSPC)
+	wantErr(t, "accept", <-done, cq.ErrLanes)
+	must(t, w.Close())
+	if again := join(t, q); again.Lane() != 2 {
+		t.Error("lane ", again.Lane())
+	}
+}
+
+// TestAnonymousRefusals: each side learns why the other one refused.
+func TestAnonymousRefusals(t *testing.T) {
+	q := anonymous(t, cq.Options{Size: 8, Format: cq.FormatMsg})
+	a, b := connect(t, unix.SOCK_STREAM)
+	done := accept(soon(t), q, a)
+	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Format: cq.FormatTagged})
+	wantErr(t, "attach", err, cq.ErrFormat)
+	wantErr(t, "accept", <-done, cq.ErrFormat)
+	join(t, q) // the row is not lost
+
+	_, named := create(t, cq.Options{Size: 8})
+	wantErr(t, "a queue with a name", named.Accept(soon(t), a), errors.ErrUnsupported)
+	wantErr(t, "detach", q.Detach(), errors.ErrUnsupported)
+	if _, err := cq.CreateAnonymous(strings.Repeat("n", 65), cq.Options{}); err == nil {
+		t.Error("a name of 65 bytes")
+	}
+	if _, err := cq.CreateAnonymous("", cq.Options{Size: -1}); !errors.Is(err, cq.ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+// TestAnonymousClose: writers learn of it at their next post, and all memory is free when they
+// have closed too.
+func TestAnonymousClose(t *testing.T) {
+	q := anonymous(t, cq.Options{Size: 8})
+	v, w := join(t, q), join(t, q)
+	post(t, w, 0, 2)
+	must(t, q.Close())
+	for range 2 {
+		wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrClosed)
+		_, err := w.PostBatch(make([]cq.Entry, 2))
+		wantErr(t, "batch", err, cq.ErrClosed)
+		wantErr(t, "credit", v.Credit(1), cq.ErrClosed)
+	}
+	a, b := connect(t, unix.SOCK_STREAM)
+	done := accept(soon(t), q, a)
+	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{})
+	wantErr(t, "attach", err, cq.ErrClosed)
+	wantErr(t, "accept", <-done, cq.ErrClosed)
+	must(t, errors.Join(v.Close(), w.Close(), w.Close(), q.Close()))
+	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrClosed)
+	if left := memfds(t); len(left) != 0 {
+		t.Errorf("memory that is still there: %v", left)
+	}
+}
+
+// memfds lists the objects without a name that this process holds.
+func memfds(t testing.TB) (out []string) {
+	t.Helper()
+	fds, err := filepath.Glob("/proc/self/fd/*")
+	must(t, err)
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err == nil && strings.Contains(to, "memfd:shmring:") {
+			out = append(out, to)
+		}
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	must(t, err)
+	for line := range strings.Lines(string(maps)) {
+		if strings.Contains(line, "memfd:shmring:") {
+			out = append(out, strings.TrimSpace(line))
+		}
+	}
+	return out
+}
+
+// TestCloseDuringAccept: a peer that is silent does not keep the queue open.
+func TestCloseDuringAccept(t *testing.T) {
+	for name, first := range map[string][]byte{"silent": nil, "half": []byte("shmrdv")} {
+		t.Run(name, func(t *testing.T) {
+			q := anonymous(t, cq.Options{Size: 8})
+			a, b := connect(t, unix.SOCK_STREAM)
+			if len(first) > 0 {
+				_, err := b.Write(first)
+				must(t, err)
+			}
+			done := accept(context.Background(), q, a)
+			time.Sleep(short)
+			must(t, q.Close())
+			wantErr(t, "accept", <-done, cq.ErrClosed)
+		})
+	}
+}
+
+// TestSilentPeer: the context ends both sides, and the connection has no deadline afterwards.
+func TestSilentPeer(t *testing.T) {
+	q := anonymous(t, cq.Options{Size: 8})
+	ctx, cancel := context.WithTimeout(t.Context(), short)
+	defer cancel()
+	a, b := connect(t, unix.SOCK_STREAM)
+	wantErr(t, "accept", q.Accept(ctx, a), context.DeadlineExceeded)
+	c, d := connect(t, unix.SOCK_STREAM)
+	_, err := cq.AttachConn(ctx, d, cq.WriterOptions{})
+	wantErr(t, "attach", err, context.DeadlineExceeded)
+	why := errors.New("why")
+	gone, end := context.WithCancelCause(t.Context())
+	defer later(func() { end(why) })()
+	wantErr(t, "accept", q.Accept(gone, a), context.Canceled, why)
+	defer later(func() { _, _ = b.Write([]byte{1}); _, _ = c.Write([]byte{1}) })()
+	for _, s := range []*net.UnixConn{a, d} {
+		if _, err := s.Read(make([]byte, 1)); err != nil {
+			t.Error("a deadline is left: ", err)
+		}
+	}
+}
+
+func TestPeerHangsUp(t *testing.T) {
+	q := anonymous(t, cq.Options{Size: 8})
+	a, b := connect(t, unix.SOCK_STREAM)
+	must(t, b.Close())
+	wantErr(t, "accept", q.Accept(soon(t), a), cq.ErrPeerGone, syscall.ECONNRESET)
+	a, b = connect(t, unix.SOCK_STREAM)
+	must(t, a.Close())
+	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{})
+	wantErr(t, "attach", err, cq.ErrPeerGone)
+}
+
+// TestAnonymousWaitFD: a writer that came over a socket makes the reader's descriptor readable.
+func TestAnonymousWaitFD(t *testing.T) {
+	q := anonymous(t, cq.Options{Size: 8, Wait: cq.WaitFD})
+	w := join(t, q)
+	own, err := q.Writer()
+	must(t, err)
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	must(t, err)
+	defer unix.Close(ep)
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: 1}
+	must(t, unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, q.FD(), &ev))
+	readable := func(ms int) bool {
+		for {
+			var evs [1]unix.EpollEvent
+			n, err := unix.EpollWait(ep, evs[:], ms)
+			if err != unix.EINTR {
+				return n == 1
+			}
+		}
+	}
+	for i := range uint64(6) {
+		for q.TryWait() != nil {
+			drain(t, q)
+		}
+		if readable(0) {
+			t.Fatal("readable with nothing there")
+		}
+		if i%2 == 0 {
+			post(t, w, i, i+1)
+		} else {
+			post(t, own, i, i+1)
+		}
+		if !readable(10_000) {
+			t.Fatal("not readable after a post")
+		}
+		if got := drain(t, q); !slices.Equal(got, upTo(i, i+1)) {
+			t.Fatal(got)
+		}
+	}
+	must(t, own.Close())
+}
+
+// TestAnonymousSealed: no peer can cut the memory, or keep the next one from writing.
+func TestAnonymousSealed(t *testing.T) {
+	q := anonymous(t, cq.Options{Size: 8})
+	join(t, q)
+	n := 0
+	fds, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	for _, e := range fds {
+		path := "/proc/self/fd/" + e.Name()
+		if to, _ := os.Readlink(path); !strings.Contains(to, "memfd:shmring:") {
+			continue
+		}
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		must(t, err)
+		n++
+		if err := f.Truncate(4096); !errors.Is(err, syscall.EPERM) {
+			t.Errorf("%s was cut: %v", path, err)
+		}
+		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE)
+		if !errors.Is(err, syscall.EPERM) {
+			t.Errorf("%s was sealed: %v", path, err)
+		}
+		must(t, f.Close())
+	}
+	if n == 0 {
+		t.Error("no memfd")
+	}
+}
+
+// TestServe attaches writers that connect to a socket, and ends with the queue.
+func TestServe(t *testing.T) {
+	q := anonymous(t, cq.Options{Size: 8, Spin: -1})
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	must(t, err)
+	defer l.Close()
+	served, reports := make(chan error), make(chan error, 10)
+	go func() { served <- q.Serve(l, func(err error) { reports <- err }) }()
+	dial := func() *net.UnixConn {
+		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+		must(t, err)
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	bad := dial()
+	_, err = bad.Write(make([]byte, 64))
+	must(t, err)
+	wantErr(t, "report", <-reports, cq.ErrCorrupt, syscall.EBADMSG)
+	for i := range uint64(3) {
+		c := dial()
+		w, err := cq.AttachConn(soon(t), c, cq.WriterOptions{})
+		must(t, err)
+		post(t, w, i, i+1)
+		buf := make([]cq.Context, 4)
+		if n, err := cq.ReadContext(soon(t), q, buf); n != 1 || buf[0].Context != i {
+			t.Error(n, err, buf)
+		}
+		must(t, w.Close())
+		if i == 1 { // a life line carries nothing
+			_, err = c.Write([]byte{1})
+			must(t, err)
+			wantErr(t, "report", <-reports, cq.ErrCorrupt)
+		}
+	}
+	must(t, q.Close())
+	wantErr(t, "serve", <-served, cq.ErrClosed)
+	if len(reports) != 0 {
+		t.Error(<-reports)
+	}
+
+	q = anonymous(t, cq.Options{Size: 8})
+	go func() { served <- q.Serve(l, nil) }()
+	w, err := cq.AttachConn(soon(t), dial(), cq.WriterOptions{})
+	must(t, err)
+	must(t, l.Close())
+	wantErr(t, "serve", <-served, net.ErrClosed)
+	post(t, w, 0, 3)
+	if got := drain(t, q); !slices.Equal(got, upTo(0, 3)) {
+		t.Error(got)
+	}
+	must(t, w.Close())
+}

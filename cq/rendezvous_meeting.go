@@ -1,0 +1,134 @@
+package cq
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/shmring/shmring/shm"
+)
+
+const opMeet = "rendezvous"
+
+// farewellTimeout bounds telling a peer why a rendezvous failed: it waits for that, so there is
+// room in its socket.
+const farewellTimeout = 100 * time.Millisecond
+
+// meeting is one side of a rendezvous that is under way.
+type meeting struct {
+	conn   *net.UnixConn
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	stop   func() bool   // of the function that ends a blocked call when the context does
+	fired  chan struct{} // closed when that function has run
+	next   step          // what this side sends next, 0 if nothing: the peer waits for it, or will
+}
+
+// meet begins a rendezvous of the side that sends first; end must follow. While it lasts the
+// deadline of the connection is ours.
+func meet(ctx context.Context, conn *net.UnixConn, first step) *meeting {
+	m := &meeting{conn: conn, fired: make(chan struct{}), next: first}
+	m.ctx, m.cancel = context.WithCancelCause(ctx)
+	_ = conn.SetDeadline(time.Time{})
+	m.stop = context.AfterFunc(m.ctx, func() {
+		defer close(m.fired)
+		_ = conn.SetDeadline(time.Unix(1, 0))
+	})
+	return m
+}
+
+// end leaves the connection without a deadline. With an error the peer is told.
+func (m *meeting) end(err error) {
+	if !m.stop() {
+		<-m.fired
+	}
+	if err != nil && m.next != 0 {
+		_ = m.conn.SetDeadline(time.Now().Add(farewellTimeout))
+		no := message{step: m.next, status: statusOf(err)}
+		_ = shm.SendFDs(m.conn, no.encode())
+	}
+	_ = m.conn.SetDeadline(time.Time{})
+	m.cancel(nil)
+}
+
+// send sends a message with the descriptors that are not -1.
+func (m *meeting) send(msg message, fds passed) error {
+	var list []int
+	for i, fd := range fds {
+		if fd >= 0 {
+			msg.fds |= 1 << i
+			list = append(list, fd)
+		}
+	}
+	err := shm.SendFDs(m.conn, msg.encode(), list...)
+	if m.next += 2; m.next > stepDone {
+		m.next = 0
+	}
+	return m.why(err)
+}
+
+// receive returns the peer's next message, and the descriptors of it, which the caller closes. A
+// stream may cut the message in pieces.
+func (m *meeting) receive(want step) (msg message, fds passed, err error) {
+	var buf [messageBytes]byte
+	var list []int
+	fds = noFDs
+	for n := 0; n < len(buf) && err == nil; {
+		k, more, e := shm.RecvFDs(m.conn, buf[n:], fdCount-len(list))
+		list = append(list, more...)
+		if n += k; e == nil && k == 0 {
+			e = io.EOF
+		}
+		err = e
+	}
+	if err == nil {
+		msg, err = decodeMessage(buf[:], want, len(list))
+	}
+	if err == nil {
+		if err = statusError(msg.status); err != nil {
+			m.next = 0
+		}
+	}
+	if err != nil {
+		shm.CloseFDs(list)
+		return msg, fds, m.why(err)
+	}
+	for i, next := 0, 0; i < fdCount; i++ {
+		if msg.fds>>i&1 != 0 {
+			fds[i] = list[next]
+			next++
+		}
+	}
+	return msg, fds, nil
+}
+
+// why translates an error of the connection.
+func (m *meeting) why(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded) && m.ctx.Err() != nil:
+		if context.Cause(m.ctx) == ErrClosed { // by Close, not by the caller
+			return ErrClosed
+		}
+		return ended(m.ctx)
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return &Error{Pkg: pkg, Op: opMeet, Err: ErrPeerGone,
+			Hint: "it died, or closed the connection"}
+	}
+	return err
+}
+
+// passed are the descriptors of a message, -1 where there is none.
+type passed [fdCount]int
+
+var noFDs = passed{-1, -1, -1, -1}
+
+func (p *passed) close() {
+	shm.CloseFDs(p[:])
+	*p = noFDs
+}

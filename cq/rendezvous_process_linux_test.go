@@ -1,0 +1,290 @@
+package cq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+func init() {
+	roles["anonymous reader"], roles["poor meeting"] = childAnonymousReader, childPoorMeeting
+	roles["joiner"] = childJoiner
+}
+
+// joiner is a process with a writer of a queue without a name.
+type joiner struct {
+	*child
+	lane int
+	next uint64 // where its writer began
+}
+
+func startJoiner(t *testing.T, q *cq.Queue) *joiner {
+	t.Helper()
+	c, conn := startWithSocket(t, "joiner")
+	must(t, q.Accept(soon(t), conn))
+	j := &joiner{child: c}
+	if _, err := fmt.Sscanf(c.line(t), "lane %d at %d", &j.lane, &j.next); err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+// post has it post contexts from one number to before another.
+func (j *joiner) post(t *testing.T, from, to uint64) {
+	t.Helper()
+	_, err := fmt.Fprintln(j.in, from, to)
+	must(t, err)
+	if got := j.line(t); got != "posted" {
+		t.Fatal(got)
+	}
+}
+
+// childJoiner posts what it is told to.
+func childJoiner() {
+	c, err := socket(3)
+	need(err)
+	w, err := cq.AttachConn(context.Background(), c, cq.WriterOptions{})
+	need(err)
+	say("lane %d at %d", w.Lane(), w.Next())
+	for {
+		var from, to uint64
+		if _, err := fmt.Scanln(&from, &to); err != nil {
+			break
+		}
+		for ; from < to; from++ {
+			need(w.Post(&cq.Entry{Context: from}))
+		}
+		say("posted")
+	}
+	need(w.Close())
+}
+
+// TestAnonymousProcesses: three processes post to a queue without a name.
+func TestAnonymousProcesses(t *testing.T) {
+	q := anonymous(t, cq.Options{Size: 8, Spin: -1})
+	var ws []*joiner
+	for i := range 3 {
+		ws = append(ws, startJoiner(t, q))
+		if ws[i].lane != i+1 {
+			t.Errorf("lane %d of writer %d", ws[i].lane, i)
+		}
+	}
+	next := []uint64{0, 100, 200}
+	dst := make([]cq.Context, 4)
+	for round := range uint64(20) {
+		for i, w := range ws {
+			w.post(t, uint64(100*i)+round, uint64(100*i)+round+1)
+		}
+		for got := 0; got < 3; {
+			n, err := cq.ReadContext(soon(t), q, dst)
+			must(t, err)
+			got += n
+			for _, e := range dst[:n] {
+				if e.Context != next[e.Context/100] {
+					t.Fatalf("got %d, want %d", e.Context, next[e.Context/100])
+				}
+				next[e.Context/100]++
+			}
+		}
+	}
+}
+
+// TestAnonymousKilledWriter: what it published is read, and the next one goes on in its lane.
+func TestAnonymousKilledWriter(t *testing.T) {
+	q := anonymous(t, cq.Options{Size: 16, MaxLanes: 1})
+	for i := range uint64(3) {
+		w := startJoiner(t, q)
+		if w.next != 4*i || w.lane != 1 {
+			t.Errorf("writer %d begins at %d in lane %d", i, w.next, w.lane)
+		}
+		w.post(t, 4*i, 4*i+4)
+		a, b := connect(t, unix.SOCK_STREAM)
+		done := accept(soon(t), q, a)
+		_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{})
+		wantErr(t, "with a living writer", errors.Join(err, <-done), cq.ErrLanes)
+		w.kill()
+	}
+	w := join(t, q)
+	post(t, w, w.Next(), 14)
+	if got := drain(t, q); !slices.Equal(got, upTo(0, 14)) {
+		t.Errorf("got %v", got)
+	}
+}
+
+// laneObject opens a lane of a queue without a name as only its writer could.
+func laneObject(t testing.TB, row int) scribbler {
+	t.Helper()
+	fds, err := filepath.Glob("/proc/self/fd/*")
+	must(t, err)
+	for _, path := range fds {
+		to, _ := os.Readlink(path)
+		var fd int
+		if strings.Contains(to, fmt.Sprintf("memfd:shmring:lane-%04d", row)) {
+			_, err = fmt.Sscanf(filepath.Base(path), "%d", &fd)
+			must(t, err)
+			obj, err := shm.OpenFD(fd, "lane", shm.ReadWrite)
+			must(t, err)
+			t.Cleanup(func() { _ = obj.Close() })
+			return scribbler{obj}
+		}
+	}
+	t.Fatal("no such lane")
+	return scribbler{}
+}
+
+// TestAnonymousDeathWakes: a writer that died between publishing and ringing leaves nobody asleep.
+func TestAnonymousDeathWakes(t *testing.T) {
+	publish := func(t *testing.T) {
+		lane := laneObject(t, 1)
+		slot := lane.section(t, cq.SectSlots, 1)[cq.SlotBytes:]
+		poke(slot, 0, 77)
+		poke(slot, 56, 1|1<<32)
+		poke(lane.section(t, cq.SectLane, 1), 0, 2)
+	}
+	begin := func(t *testing.T) (*cq.Queue, *joiner) {
+		q := anonymous(t, cq.Options{Size: 8, Wait: cq.WaitFD, Spin: -1})
+		w := startJoiner(t, q)
+		w.post(t, 1, 2)
+		if n, err := cq.ReadContext(soon(t), q, make([]cq.Context, 1)); n != 1 {
+			t.Fatal(n, err)
+		}
+		return q, w
+	}
+	t.Run("read", func(t *testing.T) {
+		q, w := begin(t)
+		defer later(func() {
+			publish(t)
+			time.Sleep(short)
+			w.kill()
+		})()
+		dst := make([]cq.Context, 2)
+		if n, err := cq.ReadContext(soon(t), q, dst); n != 1 || dst[0].Context != 77 {
+			t.Errorf("%d, %v, %v", n, err, dst)
+		}
+	})
+	t.Run("descriptor", func(t *testing.T) {
+		q, w := begin(t)
+		ep := newEpoll(t, unix.EPOLLIN, q)
+		for q.TryWait() != nil {
+			_ = drain(t, q)
+		}
+		publish(t)
+		if ep.wait(20) != nil {
+			t.Fatal("readable before its death")
+		}
+		w.kill()
+		if ep.wait(30_000) == nil {
+			t.Fatal("its death is not seen")
+		}
+		if got := drain(t, q); !slices.Equal(got, upTo(77, 78)) {
+			t.Error(got)
+		}
+	})
+}
+
+// childAnonymousReader makes a queue and hands it to one writer.
+func childAnonymousReader() {
+	q, err := cq.CreateAnonymous("orphan", cq.Options{Size: 8})
+	need(err)
+	c, err := socket(3)
+	need(err)
+	need(q.Accept(context.Background(), c))
+	say("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	need(q.Close())
+	say("closed")
+}
+
+// TestAnonymousKilledReader: its writer goes on until the lane is full, as with a name, and the
+// memory goes with the writer.
+func TestAnonymousKilledReader(t *testing.T) {
+	for _, how := range []string{"killed", "closed"} {
+		t.Run(how, func(t *testing.T) {
+			c, ours := startWithSocket(t, "anonymous reader")
+			w, err := cq.AttachConn(soon(t), ours, cq.WriterOptions{})
+			must(t, err)
+			if got := c.line(t); got != "ready" {
+				t.Fatal(got)
+			}
+			post(t, w, 0, 3)
+			if how == "killed" {
+				c.kill()
+				post(t, w, 3, 8)
+				wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrFull)
+			} else {
+				if got := c.stop(t); got != "closed" {
+					t.Error(got)
+				}
+				wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrClosed)
+			}
+			must(t, w.Close())
+			if left := memfds(t); len(left) != 0 {
+				t.Errorf("left: %v", left)
+			}
+		})
+	}
+}
+
+// TestFewDescriptorsToMeet lets a rendezvous fail at each place where one side wants a descriptor.
+func TestFewDescriptorsToMeet(t *testing.T) {
+	c := startChild(t, "poor meeting")
+	for {
+		line := c.line(t)
+		if line == "done" {
+			break
+		}
+		t.Error(line)
+	}
+	_ = c.stop(t)
+}
+
+func childPoorMeeting() {
+	time.Sleep(time.Millisecond) // the runtime gets the descriptors that it cannot do without
+	var q *cq.Queue
+	sweep("create", func() (err error) {
+		q, err = cq.CreateAnonymous("poor", cq.Options{Size: 4, Wait: cq.WaitFD})
+		return err
+	}, func() {})
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	need(err)
+	a, err := socket(fds[0])
+	need(err)
+	b, err := socket(fds[1])
+	need(err)
+	var w *cq.Writer
+	sweep("meet", func() (err error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		accepted := make(chan error)
+		go func() { accepted <- q.Accept(ctx, a) }()
+		w, err = cq.AttachConn(ctx, b, cq.WriterOptions{})
+		err = errors.Join(err, <-accepted)
+		if err != nil && w != nil {
+			err = errors.Join(err, w.Close())
+		}
+		if errors.Is(err, shm.ErrTruncated) { // so the kernel says that no descriptor was free
+			err = syscall.EMFILE
+		}
+		return err
+	}, func() {})
+	need(w.Post(&cq.Entry{Context: 5}))
+	dst := make([]cq.Msg, 2)
+	if n, err := cq.Read(q, dst); n != 1 || dst[0].Context != 5 {
+		say("read %d, %v", n, err)
+	}
+	need(errors.Join(w.Close(), q.Close(), a.Close(), b.Close()))
+	say("done")
+}
