@@ -13,6 +13,7 @@ const (
 	futexWaitBitset = 9
 	futexWake       = 1
 	futexMatchAny   = 0xffffffff
+	futexSize32     = 2 // of struct futex_waitv: 32 bits, and not private
 )
 
 // wakeAll wakes every sleeper on the word, in any process. FUTEX_PRIVATE_FLAG must not be set: a
@@ -22,10 +23,10 @@ func wakeAll(word *atomic.Uint32) {
 		math.MaxInt32, 0, 0, 0)
 }
 
-// wait sleeps while the word holds old, until a wake, a signal to the thread or the absolute
+// futexWait sleeps while the word holds old, until a wake, a signal to the thread or the absolute
 // monotonic deadline (0: none). It goes through the scheduler: a raw system call would pin a P and
 // hang the garbage collector.
-func wait(word *atomic.Uint32, old uint32, deadlineNs int64) {
+func futexWait(word *atomic.Uint32, old uint32, deadlineNs int64) {
 	var ts *unix.Timespec
 	if deadlineNs > 0 {
 		t := unix.NsecToTimespec(deadlineNs)
@@ -34,4 +35,26 @@ func wait(word *atomic.Uint32, old uint32, deadlineNs int64) {
 	// EAGAIN, EINTR and ETIMEDOUT all mean: look again; the caller's loop does.
 	_, _, _ = syscall.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWaitBitset,
 		uintptr(old), uintptr(unsafe.Pointer(ts)), 0, futexMatchAny)
+}
+
+// watched is a word and the value that it had (struct futex_waitv).
+type watched struct {
+	value uint64
+	word  *atomic.Uint32
+	flags uint64 // of which the upper half is reserved
+}
+
+// futexWaitMany sleeps while every word holds its value, until a wake or a signal to the thread. Its
+// error is ENOSYS where there is no such call, EAGAIN if a word holds another value, EFAULT if one
+// is not mapped any more.
+func futexWaitMany(words []watched) error {
+	for i := range words {
+		words[i].flags = futexSize32
+	}
+	_, _, errno := syscall.Syscall6(unix.SYS_FUTEX_WAITV, uintptr(unsafe.Pointer(&words[0])),
+		uintptr(len(words)), 0, 0, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
 }

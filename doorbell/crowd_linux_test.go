@@ -1,0 +1,114 @@
+package doorbell
+
+import (
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func threads(t *testing.T) int {
+	t.Helper()
+	names, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(names)
+}
+
+// TestCrowd lets many goroutines sleep, some on one word and some on words of their own: they take
+// few threads, each is woken by a change of its word, and none by another's for good.
+func TestCrowd(t *testing.T) {
+	const sleepers, words = 1000, 300
+	var word [words]atomic.Uint32
+	var awake [words]atomic.Int32
+	before := threads(t)
+	var all sync.WaitGroup
+	for i := range sleepers {
+		at := i % words
+		all.Go(func() {
+			for word[at].Load() == 0 {
+				wait(&word[at], 0, 0)
+			}
+			awake[at].Add(1)
+		})
+	}
+	for range 2000 {
+		crowds.mu.Lock()
+		n := 0
+		for _, c := range crowds.list {
+			n += len(c.members)
+		}
+		crowds.mu.Unlock()
+		if n == sleepers-soloWaiters {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	// A thread for each crowd, and some that the runtime keeps for system calls.
+	if n, most := threads(t)-before, soloWaiters+2*(sleepers/crowdSize+1)+16; n > most {
+		t.Errorf("%d sleepers take %d threads, want at most %d", sleepers, n, most)
+	}
+	for at := range word {
+		if n := awake[at].Load(); n != 0 {
+			t.Fatalf("word %d: %d awake too early", at, n)
+		}
+		word[at].Store(1)
+		wakeAll(&word[at])
+		if at == words/2 {
+			for awake[0].Load() < sleepers/words {
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
+	all.Wait()
+	for range 2000 {
+		crowds.mu.Lock()
+		n := len(crowds.list)
+		crowds.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Error("a crowd without members lives on")
+}
+
+// TestCrowdDeadline: a deadline ends a wait in a crowd, and the crowd forgets the word.
+func TestCrowdDeadline(t *testing.T) {
+	var word, other atomic.Uint32
+	stay := make(chan struct{})
+	go func() {
+		waitInCrowd(&other, 0, 0)
+		close(stay)
+	}()
+	for range 20 {
+		begin := Now()
+		waitInCrowd(&word, 0, begin+int64(2*time.Millisecond))
+		if Now()-begin < int64(2*time.Millisecond) {
+			t.Error("woken before its deadline")
+		}
+	}
+	waitInCrowd(&word, 1, 0) // it has changed already
+	other.Store(1)
+	wakeAll(&other)
+	<-stay
+}
+
+// TestCrowdUnknown: where the kernel has no such call everybody waits alone.
+func TestCrowdUnknown(t *testing.T) {
+	var word atomic.Uint32
+	c := joinCrowd(&crowdMember{word: &word, woke: make(chan struct{}, 1)})
+	noCrowds.Store(true)
+	defer noCrowds.Store(false)
+	m := &crowdMember{word: &word, woke: make(chan struct{}, 1)}
+	joinCrowd(m)
+	c.disband()
+	c.change.Add(1)
+	wakeAll(&c.change)
+	<-m.woke
+	soloNow.Add(soloWaiters)
+	defer soloNow.Add(-soloWaiters)
+	wait(&word, 0, Now()+int64(time.Millisecond))
+}
