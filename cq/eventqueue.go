@@ -12,8 +12,8 @@ import (
 // process, by its own Write, and by the processes that attached to it.
 //
 // Reading is one goroutine's at a time, unless EventOptions.Shared; waiting counts. Write,
-// WriteErr, Signal, Purge, Close, Detach, Stats and the methods that return options may be called from
-// anywhere.
+// WriteErr, Signal, Purge, Close, Detach, Stats and the methods that return options may be called
+// from anywhere.
 type EventQueue struct {
 	q   *Queue
 	opt EventOptions
@@ -204,3 +204,8 @@ func (e *EventQueue) Signal() error { return e.q.Signal() }
 func (e *EventQueue) StrError(provErrno int32, errData []byte) string {
 	return e.q.StrError(provErrno, errData)
 }
+
+// bind keeps the queue open for an object of this process that reports to it, until unbind.
+func (e *EventQueue) bind() error { return e.q.holders.bind() }
+
+func (e *EventQueue) unbind() { e.q.holders.unbind() }

@@ -19,8 +19,8 @@ import (
 func (e *EventQueue) Read(ev *Event) (int, error) { return e.readOnce(ev, false) }
 
 // Peek is Read that leaves the event in the queue (FI_PEEK): the next Peek or Read returns it
-// again, whatever else arrives, unless its object is closed meanwhile. What was readable stays so, also
-// for a descriptor.
+// again, whatever else arrives, unless its object is closed meanwhile. What was readable stays so,
+// also for a descriptor.
 func (e *EventQueue) Peek(ev *Event) (int, error) { return e.readOnce(ev, true) }
 
 // ReadTimeout is Read that waits (fi_eq_sread): up to timeout, for ever if it is negative, not at

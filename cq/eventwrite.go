@@ -135,8 +135,8 @@ func (l *eventLane) returnCredits(n int) {
 
 // EventWriter writes events into a queue of another process, or of this one, through a lane of its
 // own: it is how one process's library tells another of peers, connections and operations. The
-// queue need not have been opened with EventOptions.Write, which is about its owner's own writes. Every
-// method may be called from anywhere.
+// queue need not have been opened with EventOptions.Write, which is about its owner's own writes.
+// Every method may be called from anywhere.
 type EventWriter struct{ lane eventLane }
 
 // AttachEvents becomes a writer of an event queue. Everything else is as with [Attach]; a

@@ -71,3 +71,30 @@ func PostEvent(e *EventQueue, ev *Event) error { return e.post(ev, false) }
 
 // PostEventError is what an operation of the library does that fails.
 func PostEventError(e *EventQueue, ev *EventError) error { return e.postErr(ev, false) }
+
+// BindEvents is what an object does that reports to the queue, UnbindEvents when it is closed.
+func BindEvents(e *EventQueue) error { return e.bind() }
+
+// UnbindEvents ends that.
+func UnbindEvents(e *EventQueue) { e.unbind() }
+
+// EventLaneSpec is the layout of a lane object of an event queue.
+func EventLaneSpec(row int, e *EventQueue) shm.Spec {
+	return laneSpec("lane", row, e.q.opt, e.q.obj.Header().UUID)
+}
+
+// MarkEventLane sets a lane's ready bit, as any peer can.
+func MarkEventLane(e *EventQueue, bit int) { e.q.bell.Mark(bit) }
+
+// PromiseEvents is what an object does when it accepts n operations, KeepEvent what it does when
+// one of them ends.
+func PromiseEvents(e *EventQueue, n int) error { return e.own.credit(n) }
+
+// KeepEvent reports the end of an operation for which there is room.
+func KeepEvent(e *EventQueue, ev *Event) error { return e.post(ev, true) }
+
+// KeepEventError reports that it failed.
+func KeepEventError(e *EventQueue, ev *EventError) error { return e.postErr(ev, true) }
+
+// BreakPromise says that n operations end without an event.
+func BreakPromise(e *EventQueue, n int) { e.own.returnCredits(n) }

@@ -1,0 +1,337 @@
+package cq_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+func init() {
+	maps.Copy(roles, map[string]func(){
+		"event-writer": childEventWriter,
+		"event-reader": childEventReader,
+	})
+}
+
+// eventPayload is what the event of an index carries, of all lengths.
+func eventPayload(buf []byte, index uint64) []byte {
+	buf = buf[:index%uint64(cap(buf)+1)]
+	for i := range buf {
+		buf[i] = byte(index) + byte(i)
+	}
+	return buf
+}
+
+// childEventWriter writes events that say their lane and their index there, every seventh of them
+// as an error event, until it is told to stop.
+func childEventWriter() {
+	d, err := shm.OpenDir("")
+	need(err)
+	stop := toldToStop()
+	w, err := cq.AttachEvents(context.Background(), d, os.Getenv(envQueue),
+		cq.WriterOptions{Wait: true})
+	need(err)
+	at := w.Stats().Posted
+	say("lane %d at %d", w.Lane(), at)
+	lane, buf := uint64(w.Lane()), make([]byte, 0, 100)
+	for count := uint64(number(envCount, 1<<40)); at < count && !stop.Load(); at++ {
+		for {
+			data := eventPayload(buf, at)
+			if at%7 == 6 {
+				_, err = w.WriteErr(&cq.EventError{Context: lane, Data: at, ErrData: data})
+			} else {
+				_, err = w.Write(&cq.Event{Context: lane, Data: at, Payload: data})
+			}
+			if err != cq.ErrFull || stop.Load() {
+				break
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+		if errors.Is(err, cq.ErrFull) || errors.Is(err, cq.ErrClosed) {
+			break
+		}
+		need(err)
+		if at%100 == 99 {
+			time.Sleep(200 * time.Microsecond)
+		}
+	}
+	for !stop.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	say("wrote %d", at)
+	need(w.Close())
+}
+
+// checkEvent returns what the log of an event is, or 0 if the event is not what its writer wrote.
+func checkEvent(ev *cq.Event, err error) uint64 {
+	lane, at, data, again := uint64(0), uint64(0), []byte(nil), false
+	var bad *cq.EventError
+	switch {
+	case ev != nil:
+		lane, at, data, again = ev.Context, ev.Data, ev.Payload, ev.Redelivered
+	case errors.As(err, &bad):
+		lane, at, data, again = bad.Context, bad.Data, bad.ErrData, bad.Redelivered
+	}
+	if string(data) != string(eventPayload(make([]byte, 0, 100), at)) || (at%7 == 6) != (ev == nil) {
+		return 0
+	}
+	r := lane<<48 | at
+	if again {
+		r |= logAgain
+	}
+	return r
+}
+
+// childEventReader takes the queue over and logs every event from its handler.
+func childEventReader() {
+	d, err := shm.OpenDir("")
+	need(err)
+	log, err := os.OpenFile(os.Getenv(envLog), os.O_WRONLY|os.O_APPEND, 0)
+	need(err)
+	_, err = cq.AdoptEvents(d, os.Getenv(envQueue), cq.EventOptions{
+		Handler: func(ev *cq.Event, err error) {
+			_, err = log.Write(binary.LittleEndian.AppendUint64(nil, checkEvent(ev, err)))
+			need(err)
+		}})
+	need(err)
+	say("reading")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// TestEventProcesses has several processes write while readers are killed and replaced: every event
+// comes at least once, in the order of its writer, and again only if it is marked and was the one
+// that the dead reader had in its hands.
+func TestEventProcesses(t *testing.T) {
+	const writers, kills = 3, 5
+	d := openDir(t)
+	name := queueName(t)
+	e, err := cq.CreateEvents(d, name, cq.EventOptions{Size: 64, Wait: cq.WaitUnspec,
+		Lifetime: cq.Persistent})
+	must(t, err)
+	must(t, e.Detach())
+	path := filepath.Join(t.TempDir(), "log")
+	must(t, os.WriteFile(path, nil, 0o600))
+	var children []*child
+	for range writers {
+		children = append(children, startChild(t, "event-writer", envQueue+"="+name))
+	}
+	for _, c := range children {
+		_ = c.line(t)
+	}
+	size := func() int64 {
+		info, err := os.Stat(path)
+		must(t, err)
+		return info.Size()
+	}
+	for range kills {
+		before := size()
+		r := startChild(t, "event-reader", envQueue+"="+name, envLog+"="+path)
+		if got := r.line(t); got != "reading" {
+			t.Fatal(got)
+		}
+		eventually(t, "it reads", func() bool { return size() > before+8*500 })
+		r.kill()
+	}
+	wrote := map[uint64]uint64{}
+	for _, c := range children {
+		var n uint64
+		_, err := fmt.Sscanf(c.stop(t), "wrote %d", &n)
+		must(t, err)
+		wrote[uint64(len(wrote)+1)] = n
+	}
+	text, err := os.ReadFile(path)
+	must(t, err)
+	var records []uint64
+	for ; len(text) >= 8; text = text[8:] {
+		records = append(records, binary.LittleEndian.Uint64(text))
+	}
+	records = append(records, restOfEvents(t, d, name)...)
+	checkEventLog(t, records, wrote, kills)
+}
+
+// restOfEvents reads what the last reader left.
+func restOfEvents(t *testing.T, d *shm.Dir, name string) (records []uint64) {
+	t.Helper()
+	e, err := cq.AdoptEvents(d, name, cq.EventOptions{})
+	must(t, err)
+	ev := cq.Event{Payload: make([]byte, 0, 300)}
+	bad := cq.EventError{ErrData: make([]byte, 0, 300)}
+	for {
+		_, err := e.Read(&ev)
+		if err == cq.ErrAgain {
+			break
+		}
+		if err == cq.ErrAvail {
+			_, err = e.ReadErr(&bad)
+			must(t, err)
+			records = append(records, checkEvent(nil, &bad))
+			continue
+		}
+		must(t, err)
+		records = append(records, checkEvent(&ev, nil))
+	}
+	must(t, e.Close())
+	return records
+}
+
+func checkEventLog(t *testing.T, records []uint64, wrote map[uint64]uint64, kills int) {
+	t.Helper()
+	next, again := map[uint64]uint64{}, 0
+	for i, r := range records {
+		if r == 0 {
+			t.Fatalf("record %d: not what was written", i)
+		}
+		lane, at, marked := r>>48, r&^(logAgain|0xffff<<48), r&logAgain != 0
+		switch {
+		case at == next[lane]:
+			next[lane]++
+		case at == next[lane]-1 && marked:
+			again++
+		default:
+			t.Fatalf("record %d: lane %d, event %d (marked: %v), want %d", i, lane, at, marked,
+				next[lane])
+		}
+	}
+	if again > kills {
+		t.Errorf("%d events came twice with %d kills", again, kills)
+	}
+	var sum, want uint64
+	for lane, n := range next {
+		sum += n
+		if lane < 1 || lane > uint64(len(wrote)) {
+			t.Errorf("lane %d", lane)
+		}
+	}
+	for _, n := range wrote {
+		want += n
+	}
+	if sum != want {
+		t.Errorf("%d events of %d", sum, want)
+	}
+}
+
+// TestEventWriterDies: what it wrote is read, its lane goes to the next.
+func TestEventWriterDies(t *testing.T) {
+	d, e := createEvents(t, cq.EventOptions{Size: 64, Spin: -1})
+	for round := range uint64(3) {
+		count := fmt.Sprint((round + 1) * 10)
+		c := startChild(t, "event-writer", envQueue+"="+e.Name(), envCount+"="+count)
+		if got, want := c.line(t), fmt.Sprint("lane 1 at ", round*10); got != want {
+			t.Fatalf("%q, want %q", got, want)
+		}
+		ev := cq.Event{Payload: make([]byte, 0, 100)}
+		bad := cq.EventError{ErrData: make([]byte, 0, 100)}
+		for i := round * 10; i < round*10+10; i++ {
+			_, err := e.ReadTimeout(&ev, time.Minute)
+			got := checkEvent(&ev, nil)
+			if err == cq.ErrAvail {
+				_, err = e.ReadErr(&bad)
+				got = checkEvent(nil, &bad)
+			}
+			if err != nil || got != 1<<48|i {
+				t.Fatalf("event %d: %v, %#x", i, err, got)
+			}
+		}
+		c.kill()
+	}
+	w := attachEvents(t, d, e.Name())
+	if w.Lane() != 1 {
+		t.Errorf("lane %d", w.Lane())
+	}
+}
+
+// TestEventDescriptor is T7 and T9: level-triggered, and a peek takes no readiness away. The
+// writers are the queue itself and another process.
+func TestEventDescriptor(t *testing.T) {
+	_, e := createEvents(t, cq.EventOptions{Write: true, Wait: cq.WaitFD})
+	readable := func(ms int) bool {
+		t.Helper()
+		fds := []unix.PollFd{{Fd: int32(e.FD()), Events: unix.POLLIN}}
+		for {
+			n, err := unix.Poll(fds, ms)
+			if err == syscall.EINTR {
+				continue
+			}
+			must(t, err)
+			return n == 1 && fds[0].Revents == unix.POLLIN
+		}
+	}
+	must(t, e.TryWait())
+	if readable(0) {
+		t.Error("readable with nothing there")
+	}
+	writeEvents(t, e, 1, 2)
+	for range 2 {
+		if !readable(0) {
+			t.Error("not readable with an event")
+		}
+	}
+	var ev cq.Event
+	_, err := e.ReadTimeout(&ev, time.Minute)
+	must(t, err)
+	writeEvents(t, e, 2, 3)
+	for range 3 {
+		if _, err := e.PeekTimeout(&ev, time.Minute); err != nil || ev.Context != 2 {
+			t.Fatal(err, ev)
+		}
+		wantErr(t, "trywait with an event that was peeked at", e.TryWait(), cq.ErrAgain)
+		if !readable(0) {
+			t.Error("not readable after a peek")
+		}
+	}
+	_, err = e.ReadTimeout(&ev, time.Minute)
+	must(t, err)
+	must(t, e.TryWait())
+	if readable(0) {
+		t.Error("readable when everything was read")
+	}
+
+	c := startChild(t, "event-writer", envQueue+"="+e.Name(), envCount+"=3")
+	_ = c.line(t)
+	for i := uint64(0); i < 3; {
+		if err := e.TryWait(); err == nil {
+			if !readable(60_000) {
+				t.Fatal("it never gets readable")
+			}
+		} else {
+			wantErr(t, "trywait", err, cq.ErrAgain)
+		}
+		ev.Payload = make([]byte, 0, 100)
+		for _, err = e.Read(&ev); err == nil; _, err = e.Read(&ev) {
+			if ev.Data != i {
+				t.Errorf("event %d, want %d", ev.Data, i)
+			}
+			i++
+		}
+		wantErr(t, "read", err, cq.ErrAgain)
+	}
+	_ = c.stop(t)
+}
+
+// TestEventQueueGone: a writer of another process learns that its queue was closed.
+func TestEventQueueGone(t *testing.T) {
+	d := openDir(t)
+	e, err := cq.CreateEvents(d, "gone", cq.EventOptions{})
+	must(t, err)
+	c := startChild(t, "event-writer", envQueue+"=gone")
+	_ = c.line(t)
+	must(t, e.Close())
+	if got := c.stop(t); got == "" {
+		t.Error("it says nothing")
+	}
+	_, err = cq.AttachEvents(t.Context(), d, "gone", cq.WriterOptions{})
+	wantErr(t, "attach", err, syscall.ENOENT)
+}
