@@ -83,15 +83,7 @@ func (w *CountWords) wanted(v uint64) bool {
 }
 
 // RingAll is Ring for what everybody waits for, whatever his threshold: errors.
-func (w *CountWords) RingAll() bool {
-	a := w.armed.Load()
-	if w.rung.Load() == a {
-		return false
-	}
-	w.Kick()
-	w.rung.Store(a)
-	return true
-}
+func (w *CountWords) RingAll() bool { return w.Ring(Idle - 1) }
 
 // Sit makes a seat known to adders, with nobody asleep there; -1 is a handle without one.
 func (w *CountWords) Sit(seat int) {
@@ -100,6 +92,7 @@ func (w *CountWords) Sit(seat int) {
 		return
 	}
 	w.SetThreshold(seat, Idle)
+	w.domains.And(^(uint64(1) << seat)) // a predecessor may have died with its bit set
 	for {
 		n := w.seats.Load()
 		if uint64(seat) < n || w.seats.CompareAndSwap(n, uint64(seat)+1) {
@@ -107,6 +100,9 @@ func (w *CountWords) Sit(seat int) {
 		}
 	}
 }
+
+// Standing reports whether some handle ever found no seat.
+func (w *CountWords) Standing() bool { return w.standing.Load() != 0 }
 
 // Announce tells those who sleep that a handle came whose process they have to watch. It comes
 // before the handle's first add.
@@ -118,7 +114,8 @@ func (w *CountWords) Announce() {
 // Joined returns a number that grows with every handle; it is loaded after Arm.
 func (w *CountWords) Joined() uint64 { return w.joined.Load() }
 
-// SetThreshold is W1 and W6. Only the handle that has the seat calls it, under a lock of its own.
+// SetThreshold is W1 and W6: who sleeps has one below Idle. Only the handle that has the seat calls
+// it, under a lock of its own.
 func (w *CountWords) SetThreshold(seat int, v uint64) {
 	if seat >= 0 {
 		w.thresholds[seat].Store(v + 1)
@@ -144,5 +141,11 @@ func (w *CountWords) Kick() {
 	wakeAll(&w.epoch)
 }
 
-// Asleep reports whether somebody armed and was not woken since. He may have left.
-func (w *CountWords) Asleep() bool { return w.rung.Load() != w.armed.Load() }
+// Wakes returns how often somebody woke those who sleep, wrapping.
+func (w *CountWords) Wakes() uint32 { return w.epoch.Load() }
+
+// Reset makes the descriptor unreadable, for one who arms it by other words than a [Bell]'s.
+func (f *Face) Reset() error { return f.reset() }
+
+// Set makes it readable.
+func (f *Face) Set() { f.set() }

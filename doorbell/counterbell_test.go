@@ -59,6 +59,10 @@ func TestRingOnlyWhoeverWaits(t *testing.T) {
 	w.SetThreshold(5, Idle)
 	ring("left", 12, false)
 	ring("left", Idle, false)
+	if w.RingAll() {
+		t.Error("an error rings where nobody sleeps")
+	}
+	w.SetThreshold(5, Idle-1)
 	if !w.RingAll() || w.RingAll() {
 		t.Error("an error rings once whatever the thresholds")
 	}

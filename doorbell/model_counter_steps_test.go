@@ -98,6 +98,7 @@ type countModel struct {
 	seat   [countWaiters]uint8
 	deaths bool
 	joins  bool
+	size   size
 	bug    countBug
 }
 
@@ -158,14 +159,11 @@ func (m *countModel) adderSteps(s *countState, i int, emit func(*countState)) {
 		a.a, a.at = s.armed, c3
 	case c3:
 		a.at, a.seat = c4, 0
-		if a.all {
-			a.at = c5
-		}
 		if s.rung == a.a {
 			n.finish(i)
 		}
 	case c4:
-		if t := s.threshold[a.seat]; a.v >= t {
+		if t := s.threshold[a.seat]; a.v >= t || a.all && t != idleThreshold {
 			a.at = c5
 		} else if a.seat++; a.seat == 2 {
 			n.finish(i)

@@ -1,0 +1,338 @@
+package cq_test
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+// counter makes a counter named after the test and closes it when the test ends.
+func counter(t testing.TB, o cq.CounterOptions) (*shm.Dir, *cq.Counter) {
+	t.Helper()
+	d := openDir(t)
+	c, err := cq.CreateCounter(d, queueName(t), o)
+	must(t, err)
+	t.Cleanup(func() { must(t, c.Close()) })
+	return d, c
+}
+
+// again opens a counter once more, as another process would.
+func again(t testing.TB, d *shm.Dir, name string, o cq.CounterOptions) *cq.Counter {
+	t.Helper()
+	c, err := cq.OpenCounter(d, name, o)
+	must(t, err)
+	t.Cleanup(func() { must(t, c.Close()) })
+	return c
+}
+
+func wantCounter(t testing.TB, c *cq.Counter, value, errs uint64) {
+	t.Helper()
+	v, err := c.Read()
+	must(t, err)
+	e, err := c.ReadErr()
+	must(t, err)
+	if v != value || e != errs {
+		t.Errorf("value %d, errors %d; want %d, %d", v, e, value, errs)
+	}
+}
+
+// T12: up to 100 counters, each set and added to.
+func TestCounterSetAndAdd(t *testing.T) {
+	d := openDir(t)
+	var all []*cq.Counter
+	for i := range uint64(100) {
+		c, err := cq.CreateCounter(d, fmt.Sprint("count-", i), cq.CounterOptions{})
+		must(t, err)
+		all = append(all, c)
+		must(t, c.Set(i))
+		must(t, c.SetErr(2*i))
+		must(t, c.Add(i))
+		must(t, c.AddErr(i))
+	}
+	for i, c := range all {
+		n := uint64(i)
+		eventually(t, "both values arrive", func() bool {
+			v, _ := c.Read()
+			e, _ := c.ReadErr()
+			return v == 2*n && e == 3*n
+		})
+		must(t, c.Close())
+	}
+	nothingLeft(t, d)
+}
+
+func TestCounterIsShared(t *testing.T) {
+	d, c := counter(t, cq.CounterOptions{Events: cq.BytesCounter, UserContext: 7})
+	other := again(t, d, c.Name(), cq.CounterOptions{})
+	if other.FID() != c.FID() || c.FID().Kind != cq.FIDCounter || c.FID().ID == 0 {
+		t.Error(c.FID(), other.FID())
+	}
+	if o := other.Options(); o.Events != cq.BytesCounter || other.UserContext() != nil ||
+		c.UserContext() != 7 {
+		t.Errorf("%+v", o)
+	}
+	must(t, c.Add(5))
+	must(t, other.AddErr(1))
+	wantCounter(t, c, 5, 1)
+	wantCounter(t, other, 5, 1)
+	must(t, other.Set(1))
+	must(t, other.SetErr(9))
+	wantCounter(t, c, 1, 9)
+	_, err := cq.CreateCounter(d, c.Name(), cq.CounterOptions{})
+	wantErr(t, "create it again", err, fs.ErrExist, syscall.EEXIST)
+}
+
+// TestCounterEvents: bytes count bytes, but for errors.
+func TestCounterEvents(t *testing.T) {
+	for events, want := range map[cq.CounterEvents]uint64{
+		cq.CompletionsCounter: 3, cq.BytesCounter: 4096 + 100} {
+		t.Run(events.String(), func(t *testing.T) {
+			_, c := counter(t, cq.CounterOptions{Events: events})
+			for _, n := range []uint64{4096, 0, 100} {
+				must(t, c.AddCompletion(n))
+			}
+			must(t, c.AddError())
+			wantCounter(t, c, want, 1)
+		})
+	}
+}
+
+func TestCounterWraps(t *testing.T) {
+	_, c := counter(t, cq.CounterOptions{})
+	must(t, c.Set(cq.MaxCounterValue))
+	must(t, c.SetErr(cq.MaxCounterErrValue))
+	wantCounter(t, c, cq.MaxCounterValue, cq.MaxCounterErrValue)
+	must(t, c.Add(2))
+	must(t, c.AddErr(1))
+	wantCounter(t, c, 1, 0)
+}
+
+// TestCounterLifetime: an ephemeral counter goes with the last that closes it, a persistent one
+// stays with its value.
+func TestCounterLifetime(t *testing.T) {
+	d := openDir(t)
+	c, err := cq.CreateCounter(d, "ephemeral", cq.CounterOptions{})
+	must(t, err)
+	other, err := cq.OpenCounter(d, "ephemeral", cq.CounterOptions{})
+	must(t, err)
+	must(t, c.Add(3))
+	must(t, c.Close())
+	wantErr(t, "remove while it is open", cq.RemoveCounter(d, "ephemeral"), cq.ErrBusy,
+		syscall.EBUSY)
+	wantErr(t, "remove while it is open", cq.RemoveDeadCounter(d, "ephemeral"), cq.ErrBusy)
+	wantCounter(t, other, 3, 0)
+	must(t, other.Close())
+	must(t, other.Close())
+	nothingLeft(t, d)
+	wantErr(t, "remove what is not there", cq.RemoveCounter(d, "ephemeral"), fs.ErrNotExist)
+	must(t, cq.RemoveDeadCounter(d, "ephemeral"))
+
+	c, err = cq.CreateCounter(d, "persistent", cq.CounterOptions{Lifetime: cq.Persistent})
+	must(t, err)
+	must(t, c.Add(4))
+	must(t, c.Close())
+	wantErr(t, "it may be wanted", cq.RemoveDeadCounter(d, "persistent"), cq.ErrBusy)
+	c, err = cq.OpenCounter(d, "persistent", cq.CounterOptions{Lifetime: cq.Persistent})
+	must(t, err)
+	wantCounter(t, c, 4, 0)
+	must(t, c.Close())
+	must(t, cq.RemoveCounter(d, "persistent"))
+	nothingLeft(t, d)
+}
+
+func TestCounterAnonymous(t *testing.T) {
+	c, err := cq.CreateAnonymousCounter("sum", cq.CounterOptions{Events: cq.BytesCounter})
+	must(t, err)
+	other, err := cq.OpenCounterFD(c.ObjectFD(), cq.CounterOptions{Events: cq.BytesCounter})
+	must(t, err)
+	if other.Name() != "sum" || other.FID() != c.FID() {
+		t.Error(other.Name(), other.FID())
+	}
+	must(t, c.Add(2))
+	must(t, c.Close())
+	wantCounter(t, other, 2, 0)
+	if err := os.Truncate(fmt.Sprintf("/proc/self/fd/%d", other.ObjectFD()), 0); err == nil {
+		t.Error("a peer can cut it")
+	}
+	must(t, other.Close())
+}
+
+func TestCounterMisuse(t *testing.T) {
+	d, c := counter(t, cq.CounterOptions{})
+	for field, o := range map[string]cq.CounterOptions{
+		"Events": {Events: 2}, "Lifetime": {Lifetime: 2}, "Wait": {Wait: 99}} {
+		_, err := cq.CreateCounter(d, "bad", o)
+		wantErr(t, field, err, cq.ErrInvalid, syscall.EINVAL)
+		wantField(t, err, field)
+		_, err = cq.OpenCounter(d, c.Name(), o)
+		wantErr(t, field, err, cq.ErrInvalid)
+		_, err = cq.CreateAnonymousCounter("bad", o)
+		wantErr(t, field, err, cq.ErrInvalid)
+	}
+	_, err := cq.OpenCounter(d, c.Name(), cq.CounterOptions{Events: cq.BytesCounter})
+	wantErr(t, "other events", err, cq.ErrInvalid)
+	_, err = cq.OpenCounter(d, c.Name(), cq.CounterOptions{Lifetime: cq.Persistent})
+	wantErr(t, "other lifetime", err, cq.ErrInvalid)
+	_, err = cq.OpenCounter(d, "none", cq.CounterOptions{})
+	wantErr(t, "none", err, fs.ErrNotExist, syscall.ENOENT)
+	for _, name := range []string{"", "bell-x", "a/b", ".x"} {
+		_, err = cq.CreateCounter(d, name, cq.CounterOptions{})
+		wantErr(t, name, err, shm.ErrName)
+	}
+	_, err = cq.OpenCounterFD(int(^uint(0)>>1), cq.CounterOptions{})
+	wantErr(t, "no descriptor", err, syscall.EBADF)
+	nobody, err := d.Create("region", shm.Spec{Kind: shm.KindRegion}, nil)
+	must(t, err)
+	_, err = cq.OpenCounter(d, "region", cq.CounterOptions{})
+	wantErr(t, "a region", err, shm.ErrKind)
+	wantErr(t, "a region", cq.RemoveCounter(d, "region"), shm.ErrKind)
+	must(t, nobody.Unlink())
+	must(t, nobody.Close())
+
+	must(t, c.Bind())
+	wantErr(t, "close while bound", c.Close(), cq.ErrBusy, syscall.EBUSY)
+	must(t, c.Add(1)) // it is still open
+	c.Unbind()
+	must(t, c.Close())
+	for name, call := range map[string]func() error{
+		"read":    func() error { _, err := c.Read(); return err },
+		"readerr": func() error { _, err := c.ReadErr(); return err },
+		"add":     func() error { return c.Add(1) },
+		"adderr":  func() error { return c.AddErr(1) },
+		"set":     func() error { return c.Set(1) },
+		"seterr":  func() error { return c.SetErr(1) },
+		"wait":    func() error { return c.Wait(t.Context(), 9) },
+		"wait 0":  func() error { return c.Wait(t.Context(), 0) },
+		"waiting": func() error { return c.WaitTimeout(9, 0) },
+		"bind":    func() error { return c.Bind() },
+	} {
+		wantErr(t, name+" after Close", call(), cq.ErrClosed, os.ErrClosed)
+	}
+}
+
+// TestCounterClosedInUse: Close beside every other call, which then either counts or says so.
+func TestCounterClosedInUse(t *testing.T) {
+	d := openDir(t)
+	keep, err := cq.CreateCounter(d, "kept", cq.CounterOptions{})
+	must(t, err)
+	var counted uint64
+	for range 30 {
+		c, err := cq.OpenCounter(d, "kept", cq.CounterOptions{})
+		must(t, err)
+		var all sync.WaitGroup
+		var sure [2]uint64
+		for i := range sure {
+			all.Go(func() {
+				for c.Add(1) == nil {
+					if sure[i]++; sure[i]%256 == 0 {
+						runtime.Gosched()
+					}
+				}
+			})
+			all.Go(func() {
+				for i := 0; ; i++ {
+					if _, err := c.Read(); err != nil {
+						return
+					}
+					if i%256 == 0 {
+						runtime.Gosched()
+					}
+				}
+			})
+		}
+		for range 20 {
+			runtime.Gosched()
+		}
+		must(t, c.Close())
+		all.Wait()
+		counted += sure[0] + sure[1]
+	}
+	if v, _ := keep.Read(); v < counted || v > counted+60 {
+		t.Errorf("value %d, %d adds succeeded", v, counted)
+	}
+	must(t, keep.Close())
+}
+
+// TestCounterSeats: handles beyond the seats work, and wake and are woken.
+func TestCounterSeats(t *testing.T) {
+	d, c := counter(t, cq.CounterOptions{})
+	var all []*cq.Counter
+	for range 70 {
+		all = append(all, again(t, d, c.Name(), cq.CounterOptions{Spin: -1}))
+	}
+	s, err := cq.InspectCounter(d, c.Name())
+	must(t, err)
+	if len(s.Handles) != 64 || !s.Standing {
+		t.Errorf("%d seats, standing %v", len(s.Handles), s.Standing)
+	}
+	last := all[len(all)-1]
+	done := make(chan error, 2)
+	go func() { done <- last.Wait(t.Context(), 2) }()
+	go func() { done <- all[0].Wait(t.Context(), 1) }()
+	eventually(t, "both sleep", func() bool {
+		return last.Stats().Sleeps > 0 && all[0].Stats().Sleeps > 0
+	})
+	must(t, last.Add(1))
+	must(t, all[1].Add(1))
+	must(t, <-done)
+	must(t, <-done)
+}
+
+// TestCounterNews: what a set is told, and that it is told again until it stores its checkpoint.
+func TestCounterNews(t *testing.T) {
+	d, c := counter(t, cq.CounterOptions{})
+	other := again(t, d, c.Name(), cq.CounterOptions{})
+	var cp cq.CounterCheckpoint
+	news := func(what string, want bool) (now cq.CounterCheckpoint) {
+		t.Helper()
+		now, got, err := c.News(cp)
+		if got != want || err != nil {
+			t.Errorf("%s: %v, %v", what, got, err)
+		}
+		return now
+	}
+	news("untouched", false)
+	must(t, other.Add(1))
+	news("added", true)
+	cp = news("the array was short", true)
+	news("reported", false)
+	must(t, c.AddErr(1))
+	cp = news("an error", true)
+	must(t, c.Set(1))
+	cp = news("set to what it was", true)
+	must(t, c.Add(0))
+	news("nothing added", false)
+}
+
+func TestInspectCounter(t *testing.T) {
+	d, c := counter(t, cq.CounterOptions{Events: cq.BytesCounter, Lifetime: cq.Ephemeral, Spin: -1})
+	must(t, c.Add(12))
+	must(t, c.SetErr(2))
+	done := make(chan error)
+	go func() { done <- c.Wait(t.Context(), 20) }()
+	eventually(t, "it sleeps", func() bool { return c.Stats().Sleeps > 0 })
+	s, err := cq.InspectCounter(d, c.Name())
+	must(t, err)
+	if s.Name != c.Name() || s.Value != 12 || s.Errors != 2 || s.Sets != 1 ||
+		s.Options.Events != cq.BytesCounter || s.Standing || s.SizeBytes == 0 {
+		t.Errorf("%+v", s)
+	}
+	if len(s.Handles) != 1 || !s.Handles[0].Waiting || s.Handles[0].Threshold != 20 ||
+		s.Handles[0].Process.PID != os.Getpid() {
+		t.Errorf("%+v", s.Handles)
+	}
+	must(t, c.Add(8))
+	must(t, <-done)
+	if s, err = cq.InspectCounter(d, c.Name()); err != nil || s.Handles[0].Waiting || s.Wakes == 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	_, err = cq.InspectCounter(d, "none")
+	wantErr(t, "none", err, fs.ErrNotExist)
+}

@@ -1,0 +1,344 @@
+package cq
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+// CreateCounter makes a counter and opens it (fi_cntr_open). One of that name that exists is
+// ErrExist (fs.ErrExist, EEXIST), unless it is ephemeral and no living process has it open: then it
+// is removed first. Names are shared with queues.
+func CreateCounter(d *shm.Dir, name string, o CounterOptions) (*Counter, error) {
+	const op = "create counter"
+	if err := o.check(op, name); err != nil {
+		return nil, err
+	}
+	if strings.HasPrefix(name, bellPrefix) {
+		return nil, refuse(op, name, "name", name, "one that is not a bell's", shm.ErrName)
+	}
+	for range openTries {
+		c, err := createCounter(d, name, o)
+		if !errors.Is(err, errCounterGone) {
+			return c, failedOr(op, name, err)
+		}
+	}
+	return nil, failed(op, name, ErrBusy)
+}
+
+func createCounter(d *shm.Dir, name string, o CounterOptions) (*Counter, error) {
+	obj, err := d.Create(name, o.spec(name), nil)
+	if errors.Is(err, fs.ErrExist) && RemoveDeadCounter(d, name) == nil {
+		obj, err = d.Create(name, o.spec(name), nil)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return newCounter(obj, name, d.Path(), o, true)
+}
+
+// OpenCounter opens a counter that exists. Events and Lifetime of o, if not zero, must agree with
+// how it was created. Errors are fs.ErrNotExist and those of opening shared memory.
+func OpenCounter(d *shm.Dir, name string, o CounterOptions) (*Counter, error) {
+	const op = "open counter"
+	for range openTries {
+		obj, err := d.Open(name, shm.ReadOnly)
+		if err != nil {
+			return nil, failed(op, name, err)
+		}
+		c, err := openCounter(op, obj, name, d.Path(), o)
+		if !errors.Is(err, errCounterGone) {
+			return c, failedOr(op, name, err)
+		}
+	}
+	return nil, failed(op, name, ErrBusy)
+}
+
+// CreateAnonymousCounter makes a counter without a name in the file system; other processes open it
+// by descriptor, see [Counter.ObjectFD]. The name shows in /proc. It goes with its last process.
+func CreateAnonymousCounter(name string, o CounterOptions) (*Counter, error) {
+	const op = "create counter"
+	if err := o.check(op, name); err != nil {
+		return nil, err
+	}
+	obj, err := shm.CreateMemfd(o.spec(name), nil)
+	if err != nil {
+		return nil, failed(op, name, err)
+	}
+	err = obj.Seal(shm.SealShrink | shm.SealGrow | shm.SealSeal)
+	if err != nil {
+		_ = obj.Close()
+		return nil, failed(op, name, err)
+	}
+	c, err := newCounter(obj, name, "", o, true)
+	return c, failedOr(op, name, err)
+}
+
+// OpenCounterFD opens a counter by a descriptor that another process sent; fd stays the caller's.
+// o is as for [OpenCounter].
+func OpenCounterFD(fd int, o CounterOptions) (*Counter, error) {
+	const op = "open counter"
+	obj, err := shm.OpenFD(fd, "descriptor", shm.ReadOnly)
+	if err != nil {
+		return nil, failed(op, "descriptor", err)
+	}
+	name := obj.Header().Name
+	c, err := openCounter(op, obj, name, "", o)
+	return c, failedOr(op, name, err)
+}
+
+// failedOr is failed for a call that may have succeeded.
+func failedOr(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return failed(op, name, err)
+}
+
+// openTries bounds how often a counter that goes away while it is opened is looked for again.
+const openTries = 16
+
+// errCounterGone: the last process closed it between our finding and our opening it.
+var errCounterGone = fmt.Errorf("cq: counter is just removed: %w", fs.ErrNotExist)
+
+func openCounter(op string, obj *shm.Object, name, path string, want CounterOptions) (*Counter,
+	error) {
+	o, err := storedCounter(op, name, obj.Header())
+	if err == nil {
+		err = want.check(op, name)
+	}
+	if err == nil && want.Events != CompletionsCounter && want.Events != o.Events {
+		err = refuse(op, name, "Events", o.Events, want.Events, ErrInvalid)
+	}
+	if err == nil && want.Lifetime != Ephemeral && want.Lifetime != o.Lifetime {
+		err = refuse(op, name, "Lifetime", o.Lifetime, want.Lifetime, ErrInvalid)
+	}
+	if err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	want.Events, want.Lifetime = o.Events, o.Lifetime
+	return newCounter(obj, name, path, want, false)
+}
+
+// newCounter takes over the object. If it fails one that was just made goes again.
+func newCounter(obj *shm.Object, name, path string, o CounterOptions, made bool) (*Counter, error) {
+	c := &Counter{name: name, path: path, opt: o, obj: obj, fid: objectFID(FIDCounter, obj),
+		spin: doorbell.SpinBudget(o.Spin), gone: make(chan struct{})}
+	c.waiters.low = doorbell.Idle
+	var err error
+	if made {
+		err = obj.Release() // it is nobody's: whoever has it open has a seat
+	}
+	if err == nil {
+		err = c.start()
+	}
+	if err == nil {
+		return c, nil
+	}
+	err = errors.Join(err, c.drop())
+	if made {
+		err = errors.Join(err, c.removeUnused())
+	}
+	return nil, err
+}
+
+func (c *Counter) start() (err error) {
+	if err = c.sit(); err != nil {
+		return err
+	}
+	if c.path != "" {
+		// Whoever had the whole object before us may have removed it; now nobody can.
+		linked, err := c.obj.Linked()
+		if err == nil && !linked {
+			err = errCounterGone
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if c.window, err = c.obj.Window(sectCounter, 0); err != nil {
+		return err
+	}
+	if c.words = overlay[counterWords](c.window.Bytes()); c.words == nil {
+		return refuse("map", c.name, "section length", len(c.window.Bytes()), counterBytes,
+			ErrCorrupt)
+	}
+	c.edge.init(c.fid.ID)
+	if c.opt.Wait == WaitFD {
+		if c.face, err = doorbell.NewFace(""); err != nil {
+			return err
+		}
+	}
+	c.register()
+	return nil
+}
+
+// sit takes a seat. Whoever creates or removes the counter has all of them for a moment.
+func (c *Counter) sit() (err error) {
+	const tries = 2000
+	for range tries {
+		c.seat, err = c.obj.TakeSeat(doorbell.CountSeats)
+		var busy *shm.BusyError
+		if !errors.As(err, &busy) {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return err
+}
+
+// register says whose death the others must watch, before anything is added.
+func (c *Counter) register() {
+	i := c.seat.Index()
+	if i >= 0 {
+		row, me := &c.words.rows[i], shm.Self()
+		row.mark.Store(0)
+		row.pid.Store(uint64(me.PID))
+		row.pidNS.Store(me.PIDNS)
+		row.start.Store(me.StartTicks)
+		row.bell.generation.Store(0)
+		row.mark.Store(rand.Uint64() | 1)
+	}
+	c.words.bell.Sit(i)
+	c.words.bell.Announce()
+}
+
+// Close closes this handle (fi_close); those of other processes go on, and keep the value. The last
+// one to close an ephemeral counter removes its name. Blocked waits of this handle return
+// ErrClosed. It fails with ErrBusy while the counter is in a set or bound to something that feeds
+// it. Closing twice is harmless.
+func (c *Counter) Close() error {
+	if err := c.holders.close(false); err != nil {
+		return &Error{Pkg: pkg, Op: "close", Name: c.name, Err: err,
+			Hint: "take it out of its sets and close what feeds it first"}
+	}
+	first, err := c.guard.close(c.turnOut)
+	if err != nil || !first {
+		return err
+	}
+	c.turnOut()
+	c.keeper.wg.Wait()
+	c.peers.stop()
+	err = c.drop()
+	if c.path != "" && c.opt.Lifetime == Ephemeral {
+		err = errors.Join(err, c.removeUnused())
+	}
+	return failedOr("close", c.name, err)
+}
+
+// turnOut wakes who waits in this handle, and with it others for nothing.
+func (c *Counter) turnOut() {
+	c.closing.Do(func() { close(c.gone) })
+	c.words.bell.Kick()
+}
+
+// drop gives back what the handle holds. An add by another goroutine may be under way.
+func (c *Counter) drop() error {
+	var err error
+	if c.window != nil {
+		err = c.window.Close()
+		err = errors.Join(err, c.deregister())
+	}
+	if c.seat != nil {
+		c.seat.Leave()
+	}
+	c.face.Close()
+	return errors.Join(err, c.obj.Close())
+}
+
+// deregister runs when nothing can be added through the handle any more. An add that came before
+// may have found its memory exchanged between its epoch and its wake: so who sleeps is woken once
+// more, if anybody is not known to be awake. Then no death of this process matters to him.
+func (c *Counter) deregister() error {
+	last, err := c.obj.Window(sectCounter, 0)
+	if err != nil {
+		return err
+	}
+	words := overlay[counterWords](last.Bytes())
+	words.bell.RingAll()
+	if i := c.seat.Index(); i >= 0 {
+		words.bell.Sit(i)
+		words.rows[i].mark.Store(0)
+	}
+	return last.Close()
+}
+
+// removeUnused removes the counter's name unless somebody has it open.
+func (c *Counter) removeUnused() error {
+	if c.path == "" {
+		return nil
+	}
+	d, err := shm.OpenDir(c.path)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	err = removeCounter(d, c.name, func(o shm.Header) error {
+		if binary.LittleEndian.Uint64(o.UUID[:8]) != c.fid.ID {
+			return fs.ErrNotExist // another one has the name by now
+		}
+		return nil
+	})
+	if errors.Is(err, ErrBusy) || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// RemoveCounter removes a counter that no living process has open, whatever its lifetime; else it
+// fails with ErrBusy. One that does not exist is fs.ErrNotExist.
+func RemoveCounter(d *shm.Dir, name string) error {
+	return failedOr("remove counter", name, removeCounter(d, name, nil))
+}
+
+// RemoveDeadCounter removes an ephemeral counter all of whose processes are gone; else it fails
+// with ErrBusy and removes nothing. One that does not exist is no error.
+func RemoveDeadCounter(d *shm.Dir, name string) error {
+	err := removeCounter(d, name, func(h shm.Header) error {
+		if h.Attrs[attrCounterLifetime] != uint64(Ephemeral) {
+			return ErrBusy
+		}
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return failedOr("remove counter", name, err)
+}
+
+// removeCounter claims the whole object, which nobody can while anybody has a seat.
+func removeCounter(d *shm.Dir, name string, check func(shm.Header) error) error {
+	obj, err := d.Open(name, shm.ReadWrite)
+	if err != nil {
+		return err
+	}
+	defer obj.Close()
+	h := obj.Header()
+	if h.Kind != shm.KindCounter {
+		return refuse("remove counter", name, "kind", h.Kind, shm.KindCounter, shm.ErrKind)
+	}
+	if check != nil {
+		if err := check(h); err != nil {
+			return err
+		}
+	}
+	var busy *shm.BusyError
+	switch err := obj.Claim(nil); {
+	case errors.As(err, &busy):
+		return &Error{Pkg: pkg, Op: "remove counter", Name: name, Err: ErrBusy,
+			Hint: "some process has it open"}
+	case errors.Is(err, shm.ErrStale): // somebody else removed it
+		return fs.ErrNotExist
+	case err != nil:
+		return err
+	}
+	return obj.Unlink()
+}

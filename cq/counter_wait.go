@@ -1,0 +1,341 @@
+package cq
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/shmring/shmring/doorbell"
+)
+
+// Wait waits until the value is at least threshold (fi_cntr_wait), and returns nil then. Otherwise
+// it returns an error that matches ErrAvail (EAVAIL) when the error value is another one than when
+// it was called, which what failed before does not make it; ErrClosed when this handle is closed;
+// or one that matches ctx.Err() and its cause. A value that was reached comes before an error, and
+// both before the end of the context.
+//
+// One goroutine of a handle sleeps on a futex, which holds an operating system thread; the others
+// wait for it. An add that reaches nobody's threshold wakes nobody. No time is polled, unless a
+// process has the counter open whose death cannot be seen (in another PID namespace, or beyond the
+// 64th handle): then every sleep ends after 100 ms.
+func (c *Counter) Wait(ctx context.Context, threshold uint64) error {
+	return c.wait(ctx, threshold, 0)
+}
+
+// WaitTimeout is Wait for so long; negative is for ever, 0 not at all. When the time is over the
+// error is ErrTimedOut (ETIMEDOUT, os.ErrDeadlineExceeded), as fi_cntr_wait has it, which is not
+// the EAGAIN of a read.
+func (c *Counter) WaitTimeout(threshold uint64, timeout time.Duration) error {
+	if timeout < 0 {
+		return c.wait(context.Background(), threshold, 0)
+	}
+	if c.opt.Wait != WaitNone && c.reached(threshold) {
+		return c.open() // without a look at the clock
+	}
+	return c.wait(context.Background(), threshold, deadline(timeout))
+}
+
+// reached is the first look. With the counter closed meanwhile it says nothing.
+func (c *Counter) reached(threshold uint64) bool {
+	v := c.words.value.Load()
+	c.edge.acquire()
+	return v >= threshold
+}
+
+func (c *Counter) wait(ctx context.Context, threshold uint64, deadlineNs int64) error {
+	if c.opt.Wait == WaitNone {
+		return &Error{Pkg: pkg, Op: "wait", Name: c.name, Err: ErrNoWait,
+			Hint: "open the counter with another wait object"}
+	}
+	errs := c.words.errs.Load()
+	if c.reached(threshold) {
+		return c.open()
+	}
+	w := counterWaiterPool.Get().(*counterWaiter)
+	defer w.put()
+	w.threshold, w.errs = threshold, errs
+	if c.opt.Wait == WaitYield {
+		return c.yield(ctx, w, deadlineNs)
+	}
+	if !c.guard.enterAny() {
+		return ErrClosed
+	}
+	defer c.guard.leaveAny()
+	if done, err := c.spinFor(ctx, w, deadlineNs); done {
+		return err
+	}
+	if c.enlist(w) {
+		return c.lead(ctx, w, deadlineNs)
+	}
+	return c.follow(ctx, w, deadlineNs)
+}
+
+// yield is a wait that never sleeps.
+func (c *Counter) yield(ctx context.Context, w *counterWaiter, deadlineNs int64) error {
+	for {
+		done, err := c.judge(w)
+		if over := c.over(ctx, deadlineNs); over == ErrClosed || over != nil && !done {
+			return over
+		}
+		if done {
+			return err
+		}
+		runtime.Gosched()
+	}
+}
+
+// spinFor looks for as long as the options say, and reports that the wait is over by the counter
+// itself. Clock and context are asked between stretches, not at every look.
+func (c *Counter) spinFor(ctx context.Context, w *counterWaiter, deadlineNs int64) (done bool,
+	err error) {
+	const stretch = 5 * doorbell.DefaultSpin
+	for left := c.spin; left > 0 && !done; left -= stretch {
+		doorbell.Spin(min(left, stretch), func() bool {
+			done, err = c.judge(w)
+			return done || c.guard.isClosed()
+		})
+		if c.over(ctx, deadlineNs) != nil {
+			break
+		}
+	}
+	return done, err
+}
+
+// counterWaiter is one blocking call, or the descriptor while it is armed.
+type counterWaiter struct {
+	threshold uint64
+	errs      uint64
+	value     uint64 // for the descriptor, which is told of any change
+	any       bool
+	turn      chan struct{} // told that it is done, or leads now
+
+	at   int   // in the list, under its lock
+	done bool  // taken off the list
+	off  bool  // because nobody wants it any more
+	err  error // what the counter itself made of the wait
+}
+
+// counterWaiters are those of one handle. The protocol is that of doorbell.CountWords, where this
+// is one seat: one of them leads, which is to sleep on the futex and look for all; when it leaves
+// it names another.
+type counterWaiters struct {
+	mu     sync.Mutex
+	list   []*counterWaiter
+	leader *counterWaiter // on the list; nil if that is empty
+	low    uint64         // lowest threshold on the list, as adders see it
+}
+
+var counterWaiterPool = sync.Pool{New: func() any {
+	return &counterWaiter{turn: make(chan struct{}, 1)}
+}}
+
+func (w *counterWaiter) put() {
+	select {
+	case <-w.turn: // told after it had left by itself
+	default:
+	}
+	*w = counterWaiter{turn: w.turn}
+	counterWaiterPool.Put(w)
+}
+
+// tell lets the waiter look whether it is done, or leads.
+func (w *counterWaiter) tell() {
+	select {
+	case w.turn <- struct{}{}:
+	default:
+	}
+}
+
+// wakeAt is the value from which on the waiter wants to be woken.
+func (w *counterWaiter) wakeAt() uint64 {
+	if w.any {
+		return 0
+	}
+	return min(w.threshold, doorbell.Idle-1)
+}
+
+// judge decides whether a wait is over by the counter itself, and how.
+func (c *Counter) judge(w *counterWaiter) (done bool, err error) {
+	v, errs, _ := c.mark()
+	c.edge.acquire()
+	switch {
+	case w.any:
+		return v != w.value || errs != w.errs, nil
+	case v >= w.threshold:
+		return true, nil
+	case errs != w.errs:
+		return true, ErrAvail
+	}
+	return false, nil
+}
+
+// enlist is W1. It reports whether the waiter leads.
+func (c *Counter) enlist(w *counterWaiter) (leads bool) {
+	q := &c.waiters
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	w.at = len(q.list)
+	q.list = append(q.list, w)
+	if q.leader == nil {
+		q.leader = w
+	}
+	c.setLow(min(q.low, w.wakeAt()))
+	return q.leader == w
+}
+
+// setLow tells adders, under the list's lock.
+func (c *Counter) setLow(low uint64) {
+	if low != c.waiters.low {
+		c.waiters.low = low
+		c.words.bell.SetThreshold(c.seat.Index(), low)
+	}
+}
+
+// lowest looks at the whole list, under its lock.
+func (q *counterWaiters) lowest() uint64 {
+	low := uint64(doorbell.Idle)
+	for _, w := range q.list {
+		low = min(low, w.wakeAt())
+	}
+	return low
+}
+
+// remove takes a waiter off, under the list's lock: the last act of a leader is to name another.
+func (q *counterWaiters) remove(w *counterWaiter) {
+	last := len(q.list) - 1
+	q.list[w.at] = q.list[last]
+	q.list[w.at].at = w.at
+	q.list[last] = nil
+	q.list = q.list[:last]
+	w.done = true
+	if q.leader == w {
+		q.leader = nil
+		if last > 0 {
+			q.leader = q.list[0]
+			q.leader.tell()
+		}
+	}
+}
+
+// lead is W2 to W6.
+func (c *Counter) lead(ctx context.Context, w *counterWaiter, deadlineNs int64) error {
+	if ctx.Done() != nil {
+		cancel := context.AfterFunc(ctx, c.kick)
+		defer cancel()
+	}
+	for !c.serve(w) { // without arming, if it is so already
+		epoch := c.words.bell.Arm() // W2, W3
+		sliced := c.watchPeers()
+		if c.serve(w) { // W4
+			return w.err
+		}
+		if err := c.over(ctx, deadlineNs); err != nil {
+			return c.quit(w, err)
+		}
+		until := deadlineNs
+		if slice := doorbell.Now() + sliceNs; sliced && (until == 0 || slice < until) {
+			until = slice
+		}
+		c.sleeps.Add(1)
+		c.words.bell.Sleep(epoch, until) // W5
+	}
+	return w.err
+}
+
+// follow waits for what the leader finds. The look comes after the waiter is on the list, as the
+// leader's comes after it armed: an adder that both miss finds the threshold.
+func (c *Counter) follow(ctx context.Context, w *counterWaiter, deadlineNs int64) error {
+	if done, err := c.judge(w); done {
+		return c.quit(w, err)
+	}
+	var expired <-chan time.Time
+	if deadlineNs != 0 {
+		t := time.NewTimer(time.Duration(max(0, deadlineNs-doorbell.Now())))
+		defer t.Stop()
+		expired = t.C
+	}
+	for {
+		select {
+		case <-w.turn:
+		case <-expired:
+			return c.quit(w, ErrTimedOut)
+		case <-ctx.Done():
+			return c.quit(w, ended(ctx))
+		case <-c.gone:
+			return c.quit(w, ErrClosed)
+		}
+		c.waiters.mu.Lock()
+		done, leads := w.done, c.waiters.leader == w
+		c.waiters.mu.Unlock()
+		switch {
+		case done:
+			return w.err
+		case leads:
+			return c.lead(ctx, w, deadlineNs)
+		}
+	}
+}
+
+// serve looks for everybody on the list, and takes off who is done. It reports whether w is.
+func (c *Counter) serve(w *counterWaiter) bool {
+	q := &c.waiters
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	before := len(q.list)
+	for i := 0; i < len(q.list); {
+		o := q.list[i]
+		done, err := c.judge(o)
+		if !done {
+			i++
+			continue
+		}
+		o.err = err
+		q.remove(o) // another one stands at i now
+		o.tell()
+	}
+	if len(q.list) != before {
+		c.setLow(q.lowest())
+	}
+	return w.done
+}
+
+// quit takes a waiter off the list, and returns why. What it waits for may have come meanwhile, and
+// that is the result then.
+func (c *Counter) quit(w *counterWaiter, why error) error {
+	q := &c.waiters
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w.done {
+		return w.err
+	}
+	q.remove(w)
+	if w.wakeAt() == q.low {
+		c.setLow(q.lowest())
+	}
+	if done, err := c.judge(w); done && !c.guard.isClosed() {
+		return err
+	}
+	return why
+}
+
+// over says why a wait must end although nothing came, or nil.
+func (c *Counter) over(ctx context.Context, deadlineNs int64) error {
+	switch {
+	case c.guard.isClosed():
+		return ErrClosed
+	case ctx.Err() != nil:
+		return ended(ctx)
+	case deadlineNs != 0 && doorbell.Now() >= deadlineNs:
+		return ErrTimedOut
+	}
+	return nil
+}
+
+// kick wakes who sleeps, to look again. It may come late, from a context that outlived the wait.
+func (c *Counter) kick() {
+	if c.guard.enterAny() {
+		c.words.bell.Kick()
+		c.guard.leaveAny()
+	}
+}

@@ -1,0 +1,30 @@
+package cq
+
+import "github.com/shmring/shmring/shm"
+
+// What tests need to stop a process half way through an add, or to scribble as a hostile peer.
+const (
+	SectCounter     = sectCounter
+	OffCounterErr   = offCounterErr
+	OffCounterBell  = offCounterBell
+	OffCounterRows  = offCounterRows
+	CounterRowBytes = counterRowBytes
+)
+
+// AddSilently is the first half of Add: what an adder has done that dies before it rings.
+func (c *Counter) AddSilently(n uint64) { c.words.value.Add(n) }
+
+// CounterSpec is the layout of a counter.
+func CounterSpec(name string, o CounterOptions) shm.Spec { return o.spec(name) }
+
+// CounterCheckpoint is what a set keeps of a counter.
+type CounterCheckpoint = counterCheckpoint
+
+// News is what a set asks.
+func (c *Counter) News(cp CounterCheckpoint) (CounterCheckpoint, bool, error) { return c.news(cp) }
+
+// Bind is what a set or a feeder does.
+func (c *Counter) Bind() error { return c.holders.bind() }
+
+// Unbind takes it back.
+func (c *Counter) Unbind() { c.holders.unbind() }
