@@ -43,7 +43,7 @@ func newVector(t *testing.T, at site, o cq.AddressOptions) *cq.AddressVector {
 	if !at.memfd {
 		d = openDir(t)
 	}
-	v, err := cq.CreateAddresses(d, queueName(t), o)
+	v, err := cq.CreateAddresses(d, "av-"+queueName(t), o)
 	must(t, err)
 	t.Cleanup(func() { must(t, v.Close()) })
 	return v

@@ -45,6 +45,25 @@ func TestConformanceCQOpen(t *testing.T) {
 			t.Errorf("context %v", got)
 		}
 	})
+	affine := cq.Options{Affinity: cq.Affinity{Valid: true, CPU: 1}}
+	conform(t, "affinity", affine, func(t *testing.T, r *rig) {
+		if got := r.q.Options().Affinity; got != affine.Affinity {
+			t.Errorf("hint %+v", got)
+		}
+		r.post(t, 1, 2)
+		wantContexts(t, "a hint changes nothing", read(t, r.q, 4), 1)
+	})
+	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitNone, cq.WaitFD, cq.WaitYield,
+		cq.WaitMutexCond, cq.WaitPollFD} {
+		name := "wait-objects"
+		conform(t, name+"/"+wait.String(), cq.Options{Wait: wait}, func(t *testing.T, r *rig) {
+			if got := r.q.Options().Wait; got != wait {
+				t.Errorf("wait object %v, asked for %v", got, wait)
+			}
+			r.post(t, 1, 2)
+			wantContexts(t, "entry", read(t, r.q, 4), 1)
+		})
+	}
 	conformOnce(t, "sizes", func(t *testing.T) {
 		d := openDir(t)
 		for size := 0; size <= 65536; size = max(1, 2*size) {

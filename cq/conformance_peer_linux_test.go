@@ -9,7 +9,6 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
@@ -105,6 +104,36 @@ func (w *farWriter) Credit(n int) error {
 	return err
 }
 
+func (w *farWriter) PostFrom(e *cq.Entry, raw []byte, v *cq.AddressVector,
+	mode cq.SourceMode) error {
+	w.t.Helper()
+	a := PostArgs{How: "from", Entries: []cq.Entry{*e}, Raw: raw, Mode: mode}
+	w.p.call(w.t, "OpenVector", VectorArgs{Name: v.Name(), FD: -1}, &a.N)
+	_, err := w.do(a)
+	w.p.call(w.t, "CloseVector", a.N, new(int))
+	return err
+}
+
+func (w *farWriter) Bind(flags cq.Flags) error {
+	_, err := w.do(PostArgs{How: "bind", Flags: flags})
+	return err
+}
+
+func (w *farWriter) Begin(op cq.Flags) error {
+	_, err := w.do(PostArgs{How: "begin", Flags: op})
+	return err
+}
+
+func (w *farWriter) Complete(e *cq.Entry, op cq.Flags) error {
+	_, err := w.do(PostArgs{How: "complete", Flags: op, Entries: []cq.Entry{*e}})
+	return err
+}
+
+func (w *farWriter) Fail(e *cq.ErrorEntry, op cq.Flags) error {
+	_, err := w.do(PostArgs{How: "fail", Flags: op, Error: *e})
+	return err
+}
+
 func (w *farWriter) Close() error {
 	_, err := w.do(PostArgs{How: "close"})
 	return err
@@ -115,7 +144,7 @@ type Peer struct {
 	sync.Mutex
 	d       *shm.Dir
 	conn    *net.UnixConn
-	writers []*cq.Writer
+	writers []*nearWriter
 	vectors []*cq.AddressVector
 	events  []*cq.EventWriter
 }
@@ -126,7 +155,9 @@ type PostArgs struct {
 	How       string
 	Entries   []cq.Entry
 	Error     cq.ErrorEntry
-	Every     time.Duration // between entries
+	Raw       []byte
+	Mode      cq.SourceMode
+	Flags     cq.Flags
 }
 
 // PostReply is what came of it.
@@ -154,7 +185,7 @@ func (p *Peer) Attach(queue string, reply *AttachReply) error {
 	w, err := p.writer(queue)
 	p.Lock()
 	defer p.Unlock()
-	p.writers = append(p.writers, w)
+	p.writers = append(p.writers, &nearWriter{Writer: w})
 	*reply = AttachReply{Handle: len(p.writers) - 1, Err: toWire(err)}
 	return nil
 }
@@ -178,6 +209,16 @@ func (p *Peer) Post(a PostArgs, reply *PostReply) error {
 		err = w.PostErrorCredited(&a.Error)
 	case "credit":
 		err = w.Credit(a.N)
+	case "from":
+		err = w.PostFrom(&a.Entries[0], a.Raw, p.vectors[a.N], a.Mode)
+	case "bind":
+		err = w.Bind(a.Flags)
+	case "begin":
+		err = w.Begin(a.Flags)
+	case "complete":
+		err = w.Complete(&a.Entries[0], a.Flags)
+	case "fail":
+		err = w.Fail(&a.Error, a.Flags)
 	case "close":
 		err = w.Close()
 	default:

@@ -43,8 +43,28 @@ type sink interface {
 	Credit(n int) error
 	PostCredited(e *cq.Entry) error
 	PostErrorCredited(e *cq.ErrorEntry) error
+	PostFrom(e *cq.Entry, raw []byte, v *cq.AddressVector, mode cq.SourceMode) error
+	Bind(flags cq.Flags) error // an endpoint, to which the rest belongs
+	Begin(op cq.Flags) error
+	Complete(e *cq.Entry, op cq.Flags) error
+	Fail(e *cq.ErrorEntry, op cq.Flags) error
 	Close() error
 }
+
+// nearWriter is a writer with an endpoint, in the process that calls it.
+type nearWriter struct {
+	*cq.Writer
+	b *cq.Binding
+}
+
+func (w *nearWriter) Bind(flags cq.Flags) (err error) {
+	w.b, err = cq.NewBinding(cq.BindingOptions{Queue: w.Writer, Flags: flags})
+	return err
+}
+
+func (w *nearWriter) Begin(op cq.Flags) error                  { return w.b.Begin(op) }
+func (w *nearWriter) Complete(e *cq.Entry, op cq.Flags) error  { return w.b.Complete(e, op) }
+func (w *nearWriter) Fail(e *cq.ErrorEntry, op cq.Flags) error { return w.b.Fail(e, op) }
 
 // rig is a queue with one writer at some site.
 type rig struct {
@@ -97,9 +117,9 @@ func (r *rig) attach(t *testing.T) sink {
 		defer r.hand(t)()
 		return r.p.attach(t, r.address())
 	case r.memfd:
-		return join(t, r.q)
+		return &nearWriter{Writer: join(t, r.q)}
 	}
-	return attach(t, r.d, r.q.Name())
+	return &nearWriter{Writer: attach(t, r.d, r.q.Name())}
 }
 
 // address is how the other process gets at the queue: its name, or nothing for one that it gets

@@ -40,4 +40,66 @@ func TestConformanceCQReadFrom(t *testing.T) {
 		}
 		wantContexts(t, "nothing was taken", read(t, r.q, 2), 0)
 	})
+	conform(t, "source-in-address-vector", o, func(t *testing.T, r *rig) {
+		v := newVector(t, site{}, cq.AddressOptions{})
+		got := insert(t, v, sockaddrs(0, 3)...)
+		for _, mode := range []cq.SourceMode{cq.SourceAddr, cq.SourceErr} {
+			must(t, r.w.PostFrom(&cq.Entry{Context: 1}, sockaddr(2), v, mode))
+			src := []cq.Addr{99}
+			if n, err := cq.ReadFrom(r.q, make([]cq.Context, 1), src); n != 1 || err != nil ||
+				src[0] != got[2] {
+				t.Errorf("%v: %d, %v, %v; want %d", mode, n, err, src, got[2])
+			}
+		}
+	})
+	conform(t, "unknown-peer", o, func(t *testing.T, r *rig) {
+		v := newVector(t, site{}, cq.AddressOptions{})
+		_ = insert(t, v, sockaddr(0))
+		must(t, r.w.PostFrom(&cq.Entry{Context: 1}, sockaddr(5), v, cq.SourceAddr))
+		src := []cq.Addr{99}
+		if n, err := cq.ReadFrom(r.q, make([]cq.Context, 1), src); n != 1 || err != nil ||
+			src[0] != cq.AddrNotAvail {
+			t.Errorf("%d, %v, %v", n, err, src)
+		}
+	})
+	conform(t, "nothing-inserted", o, func(t *testing.T, r *rig) {
+		v := newVector(t, site{}, cq.AddressOptions{})
+		for _, mode := range []cq.SourceMode{cq.SourceNone, cq.SourceAddr, cq.SourceErr} {
+			must(t, r.w.PostFrom(&cq.Entry{Context: 1}, sockaddr(5), v, mode))
+		}
+		_ = takeAll(t, r.q)
+		if n := v.Len(); n != 0 {
+			t.Errorf("%d addresses were inserted", n)
+		}
+	})
+	conform(t, "source-err", o, sourceErr)
+}
+
+// sourceErr: data came well from a peer that is not in the vector. The error entry says so, and what
+// it carries makes the peer known.
+func sourceErr(t *testing.T, r *rig) {
+	v := newVector(t, site{}, cq.AddressOptions{})
+	e := cq.Entry{Context: 1, Flags: cq.FlagRecv | cq.FlagTagged, Len: 7, Data: 8, Tag: 9}
+	for i := range 2 { // of both families
+		raw := sockaddr(i)
+		must(t, r.w.PostFrom(&e, raw, v, cq.SourceErr))
+		_, err := cq.ReadFrom(r.q, make([]cq.Context, 1), make([]cq.Addr, 1))
+		wantErr(t, "readfrom", err, cq.ErrAvail)
+		got := cq.ErrorEntry{ErrData: make([]byte, cq.ErrDataMaxBytes)}
+		must(t, r.q.ReadErr(&got))
+		wantErr(t, "entry", &got, syscall.EADDRNOTAVAIL)
+		if got.Context != 1 || got.Flags != e.Flags || got.Len != 7 || got.Data != 8 || got.Tag != 9 ||
+			got.Src != cq.AddrNotAvail {
+			t.Errorf("%+v", got)
+		}
+		if !slices.Equal(got.ErrData, raw) {
+			t.Errorf("raw address %x, want %x", got.ErrData, raw)
+		}
+		at := insert(t, v, got.ErrData)
+		must(t, r.w.PostFrom(&e, raw, v, cq.SourceErr))
+		src := []cq.Addr{99}
+		if n, err := cq.ReadFrom(r.q, make([]cq.Context, 1), src); n != 1 || err != nil || src[0] != at[0] {
+			t.Errorf("once inserted: %d, %v, %v; want %v", n, err, src, at)
+		}
+	}
 }

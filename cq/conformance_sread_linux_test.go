@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/cq"
 )
 
@@ -242,67 +240,4 @@ func sleepers(t *testing.T, r *rig, n int) (signaled *atomic.Int64, all *sync.Wa
 	}
 	eventually(t, "all sleep", func() bool { return r.q.Stats().Sleeps >= before+uint64(n) })
 	return signaled, all
-}
-
-// TestConformanceCQWaitObject is wait_obj of fi_cq_attr.
-func TestConformanceCQWaitObject(t *testing.T) {
-	conform(t, "none", cq.Options{Wait: cq.WaitNone}, func(t *testing.T, r *rig) {
-		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1)
-		wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
-		_, err = cq.ReadFromTimeout(r.q, make([]cq.Msg, 1), make([]cq.Addr, 1), -1)
-		wantErr(t, "sreadfrom", err, cq.ErrNoWait)
-		wantErr(t, "trywait", r.q.TryWait(), cq.ErrNoWait)
-		r.post(t, 1, 2)
-		wantContexts(t, "polled", read(t, r.q, 4), 1)
-	})
-	conform(t, "unspec", cq.Options{Wait: cq.WaitUnspec, Spin: -1}, func(t *testing.T, r *rig) {
-		defer whenAsleep(t, r.q, func() { r.post(t, 1, 2) })()
-		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
-			t.Errorf("%d, %v", n, err)
-		}
-	})
-	conform(t, "yield", cq.Options{Wait: cq.WaitYield}, func(t *testing.T, r *rig) {
-		defer later(func() { r.post(t, 1, 2) })()
-		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
-			t.Errorf("%d, %v", n, err)
-		}
-		if n := r.q.Stats().Sleeps; n != 0 {
-			t.Errorf("it slept %d times", n)
-		}
-		defer later(func() { must(t, r.q.Signal()) })()
-		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1)
-		wantErr(t, "signal", err, cq.ErrSignaled)
-	})
-	conform(t, "fd", cq.Options{Wait: cq.WaitFD}, func(t *testing.T, r *rig) {
-		ep := newEpoll(t, unix.EPOLLIN, r.q)
-		quiet := func() {
-			t.Helper()
-			for err := r.q.TryWait(); err != nil; err = r.q.TryWait() {
-				wantErr(t, "trywait", err, cq.ErrAgain)
-				_ = drain(t, r.q)
-			}
-		}
-		ready := func(ms int) (polled, selected, epolled bool) {
-			fds := []unix.PollFd{{Fd: int32(r.q.FD()), Events: unix.POLLIN}}
-			n, err := unix.Poll(fds, ms)
-			must(t, err)
-			var set unix.FdSet
-			set.Set(r.q.FD())
-			tv := unix.NsecToTimeval(int64(ms) * 1e6)
-			m, err := unix.Select(r.q.FD()+1, &set, nil, &set, &tv)
-			must(t, err)
-			return n == 1, m == 1, len(ep.wait(ms)) == 1
-		}
-		for i := range uint64(3) {
-			quiet()
-			if a, b, c := ready(0); a || b || c {
-				t.Errorf("readable with nothing there: %v %v %v", a, b, c)
-			}
-			r.post(t, i, i+1)
-			if a, b, c := ready(20_000); !a || !b || !c {
-				t.Errorf("not readable with an entry: %v %v %v", a, b, c)
-			}
-			wantContexts(t, "entry", read(t, r.q, 4), i)
-		}
-	})
 }

@@ -1,0 +1,185 @@
+package cq_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// TestConformanceCQSelective is FI_SELECTIVE_COMPLETION.
+func TestConformanceCQSelective(t *testing.T) {
+	o := cq.Options{Size: 8}
+	const send = cq.FlagSend | cq.FlagMsg
+	conform(t, "success-only-when-asked", o, func(t *testing.T, r *rig) {
+		must(t, r.w.Bind(cq.FlagTransmit|cq.FlagSelectiveCompletion))
+		for i, op := range []cq.Flags{0, cq.FlagCompletion, cq.FlagInject, cq.FlagDeliveryDone} {
+			must(t, r.w.Begin(op))
+			must(t, r.w.Complete(&cq.Entry{Context: uint64(i), Flags: send}, op))
+		}
+		wantContexts(t, "those that asked", drain(t, r.q), 1, 3)
+	})
+	conform(t, "errors-always", o, func(t *testing.T, r *rig) {
+		must(t, r.w.Bind(cq.FlagTransmit|cq.FlagSelectiveCompletion))
+		for i, op := range []cq.Flags{0, cq.FlagInject, cq.FlagInjectCall, cq.FlagCompletion} {
+			must(t, r.w.Begin(op))
+			must(t, r.w.Fail(&cq.ErrorEntry{Context: uint64(i), Flags: send,
+				Err: cq.Errno(syscall.EIO)}, op))
+		}
+		if got := fmt.Sprint(takeAll(t, r.q)); got != "[E0 E1 E0 E3]" { // an inject call has no context
+			t.Errorf("got %v", got)
+		}
+	})
+}
+
+// fed is an endpoint of this process.
+type fed struct {
+	progressed atomic.Int64
+	overran    atomic.Pointer[cq.Queue]
+}
+
+func (f *fed) Progress() time.Duration {
+	f.progressed.Add(1)
+	return -1
+}
+
+func (f *fed) Overrun(q *cq.Queue) { f.overran.Store(q) }
+
+// TestConformanceCQBound is a queue with something bound to it.
+func TestConformanceCQBound(t *testing.T) {
+	conform(t, "busy-while-bound", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
+		unbind, err := r.q.Bind(&fed{}, false)
+		must(t, err)
+		for range 2 {
+			wantErr(t, "close", r.q.Close(), cq.ErrBusy, syscall.EBUSY)
+		}
+		r.post(t, 1, 2)
+		wantContexts(t, "it goes on", read(t, r.q, 2), 1)
+		unbind()
+		must(t, r.q.Close()) // a writer of another process does not keep it
+	})
+	o := cq.Options{Size: 4, Overrun: cq.OverrunQueue}
+	conform(t, "overrun-told-to-feeders", o, func(t *testing.T, r *rig) {
+		f := &fed{}
+		unbind, err := r.q.Bind(f, false)
+		must(t, err)
+		defer unbind()
+		r.post(t, 0, 4)
+		wantErr(t, "one too many", r.w.Post(&cq.Entry{}), cq.ErrOverrun)
+		_ = overrun(t, r.q)
+		if f.overran.Load() != r.q {
+			t.Error("the feeder was not told")
+		}
+	})
+	conform(t, "overrun-told-to-event-queue", o, func(t *testing.T, r *rig) {
+		e, err := cq.CreateEvents(r.d, "events", cq.EventOptions{})
+		must(t, err)
+		defer e.Close()
+		r.q.BindEvents(e)
+		r.post(t, 0, 4)
+		wantErr(t, "one too many", r.w.Post(&cq.Entry{}), cq.ErrOverrun)
+		_ = overrun(t, r.q)
+		_, err = e.Read(&cq.Event{})
+		wantErr(t, "read of events", err, cq.ErrAvail)
+		var ev cq.EventError
+		_, err = e.ReadErr(&ev)
+		if err != nil || ev.FID != r.q.FID() {
+			t.Errorf("%+v, %v", ev, err)
+		}
+		wantErr(t, "event", &ev, cq.EOverrun)
+		_, err = e.ReadErr(&ev)
+		wantErr(t, "it is told once", err, cq.ErrAgain)
+	})
+}
+
+// TestConformanceCQControl is fi_control of a queue.
+func TestConformanceCQControl(t *testing.T) {
+	conform(t, "getwait-fd", cq.Options{Wait: cq.WaitFD}, func(t *testing.T, r *rig) {
+		n, err := r.q.Control(cq.GetWait)
+		if err != nil || n.Object != cq.WaitFD || n.FD != r.q.FD() || n.FD < 0 {
+			t.Errorf("%+v, %v", n, err)
+		}
+	})
+	conform(t, "getwait-pollfd", cq.Options{Wait: cq.WaitPollFD}, func(t *testing.T, r *rig) {
+		n, err := r.q.Control(cq.GetWait)
+		if err != nil || n.Object != cq.WaitPollFD || len(n.PollFDs) != 1 || n.PollFDs[0] != r.q.FD() {
+			t.Errorf("%+v, %v", n, err)
+		}
+		again, err := r.q.Control(cq.GetWait)
+		if err != nil || again.ChangeIndex != n.ChangeIndex {
+			t.Errorf("the list is the same but its index is not: %+v, %v", again, err)
+		}
+	})
+	conform(t, "getwait-none", cq.Options{Wait: cq.WaitNone}, func(t *testing.T, r *rig) {
+		for _, c := range []cq.Command{cq.GetWait, cq.GetWaitObj} {
+			_, err := r.q.Control(c)
+			wantErr(t, "control", err, cq.ErrNoData, syscall.ENODATA)
+		}
+	})
+	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitYield} {
+		name := "getwait-without"
+		conform(t, name+"/"+wait.String(), cq.Options{Wait: wait}, func(t *testing.T, r *rig) {
+			_, err := r.q.Control(cq.GetWait)
+			wantErr(t, "control", err, syscall.ENOSYS)
+		})
+	}
+	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitFD, cq.WaitYield, cq.WaitMutexCond,
+		cq.WaitPollFD} {
+		name := "getwaitobj"
+		conform(t, name+"/"+wait.String(), cq.Options{Wait: wait}, func(t *testing.T, r *rig) {
+			if n, err := r.q.Control(cq.GetWaitObj); err != nil || n.Object != wait {
+				t.Errorf("%v, %v; want %v", n.Object, err, wait)
+			}
+			_, err := r.q.Control(99)
+			wantErr(t, "an unknown command", err, syscall.ENOSYS)
+		})
+	}
+}
+
+// TestConformanceCQIterator is ibv_start_poll, ibv_next_poll and ibv_end_poll.
+func TestConformanceCQIterator(t *testing.T) {
+	conform(t, "all", cq.Options{Size: 64}, func(t *testing.T, r *rig) {
+		for range r.q.Entries(0) {
+			t.Error("an empty queue has an entry")
+		}
+		r.post(t, 0, 40)
+		var got []uint64
+		for e, err := range r.q.Entries(0) {
+			must(t, err)
+			got = append(got, e.Context)
+		}
+		wantContexts(t, "all", got, upTo(0, 40)...)
+		wantContexts(t, "they are gone", drain(t, r.q))
+	})
+	conform(t, "some", cq.Options{Size: 64}, func(t *testing.T, r *rig) {
+		r.post(t, 0, 10)
+		var got []uint64
+		for e, err := range r.q.Entries(3) {
+			must(t, err)
+			got = append(got, e.Context)
+		}
+		wantContexts(t, "a limit", got, 0, 1, 2)
+		for e, err := range r.q.Entries(0) {
+			must(t, err)
+			if e.Context == 5 {
+				break
+			}
+		}
+		wantContexts(t, "what a break left", drain(t, r.q), 6, 7, 8, 9)
+		r.post(t, 10, 11)
+		r.postError(t, 11)
+		got = nil
+		for e, err := range r.q.Entries(0) {
+			if err != nil {
+				wantErr(t, "at the error", err, cq.ErrAvail)
+				break
+			}
+			got = append(got, e.Context)
+		}
+		wantContexts(t, "ahead of the error", got, 10)
+		must(t, r.q.ReadErr(&cq.ErrorEntry{}))
+	})
+}

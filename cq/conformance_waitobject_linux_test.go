@@ -1,0 +1,168 @@
+package cq_test
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+// TestConformanceCQWaitObject is wait_obj of fi_cq_attr.
+func TestConformanceCQWaitObject(t *testing.T) {
+	conform(t, "none", cq.Options{Wait: cq.WaitNone}, func(t *testing.T, r *rig) {
+		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1)
+		wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
+		_, err = cq.ReadFromTimeout(r.q, make([]cq.Msg, 1), make([]cq.Addr, 1), -1)
+		wantErr(t, "sreadfrom", err, cq.ErrNoWait)
+		wantErr(t, "trywait", r.q.TryWait(), cq.ErrNoWait)
+		r.post(t, 1, 2)
+		wantContexts(t, "polled", read(t, r.q, 4), 1)
+	})
+	conform(t, "unspec", cq.Options{Wait: cq.WaitUnspec, Spin: -1}, func(t *testing.T, r *rig) {
+		defer whenAsleep(t, r.q, func() { r.post(t, 1, 2) })()
+		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+	})
+	conform(t, "yield", cq.Options{Wait: cq.WaitYield}, func(t *testing.T, r *rig) {
+		defer later(func() { r.post(t, 1, 2) })()
+		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+		if n := r.q.Stats().Sleeps; n != 0 {
+			t.Errorf("it slept %d times", n)
+		}
+		defer later(func() { must(t, r.q.Signal()) })()
+		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1)
+		wantErr(t, "signal", err, cq.ErrSignaled)
+	})
+	conform(t, "mutex-cond", cq.Options{Wait: cq.WaitMutexCond}, mutexCond)
+	conformOnce(t, "critsec", func(t *testing.T) {
+		_, err := cq.Create(openDir(t), "windows", cq.Options{Wait: cq.WaitCritSecCond})
+		wantErr(t, "create", err, errors.ErrUnsupported)
+	})
+	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitFD} {
+		name := "set-ignored"
+		conformOnce(t, name+"/"+wait.String(), func(t *testing.T) {
+			s := waitSet(t, openDir(t), cq.WaitSetOptions{})
+			q, w := pair(t, cq.Options{Wait: wait, WaitSet: s})
+			if n := s.Len(); n != 0 {
+				t.Errorf("%d members", n)
+			}
+			post(t, w, 1, 2)
+			if n, err := cq.ReadTimeout(q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
+				t.Errorf("%d, %v", n, err)
+			}
+		})
+	}
+	conformInSet(t, "set")
+	conform(t, "fd", cq.Options{Wait: cq.WaitFD}, func(t *testing.T, r *rig) {
+		ep := newEpoll(t, unix.EPOLLIN, r.q)
+		quiet := func() {
+			t.Helper()
+			for err := r.q.TryWait(); err != nil; err = r.q.TryWait() {
+				wantErr(t, "trywait", err, cq.ErrAgain)
+				_ = drain(t, r.q)
+			}
+		}
+		ready := func(ms int) (polled, selected, epolled bool) {
+			fds := []unix.PollFd{{Fd: int32(r.q.FD()), Events: unix.POLLIN}}
+			n, err := unix.Poll(fds, ms)
+			must(t, err)
+			var set unix.FdSet
+			set.Set(r.q.FD())
+			tv := unix.NsecToTimeval(int64(ms) * 1e6)
+			m, err := unix.Select(r.q.FD()+1, &set, nil, &set, &tv)
+			must(t, err)
+			return n == 1, m == 1, len(ep.wait(ms)) == 1
+		}
+		for i := range uint64(3) {
+			quiet()
+			if a, b, c := ready(0); a || b || c {
+				t.Errorf("readable with nothing there: %v %v %v", a, b, c)
+			}
+			r.post(t, i, i+1)
+			if a, b, c := ready(20_000); !a || !b || !c {
+				t.Errorf("not readable with an entry: %v %v %v", a, b, c)
+			}
+			wantContexts(t, "entry", read(t, r.q, 4), i)
+		}
+	})
+}
+
+// mutexCond waits as C does on a mutex and a condition variable.
+func mutexCond(t *testing.T, r *rig) {
+	n, err := r.q.Control(cq.GetWait)
+	if err != nil || n.Cond == nil {
+		t.Fatalf("%+v, %v", n, err)
+	}
+	got := make(chan uint64)
+	go func() {
+		defer close(got)
+		dst := make([]cq.Context, 4)
+		for range 5 {
+			n.Cond.Lock()
+			for r.q.TryWait() == nil {
+				n.Cond.Wait()
+			}
+			n.Cond.Unlock()
+			k, err := cq.Read(r.q, dst)
+			if err != nil && err != cq.ErrAgain {
+				t.Error(err)
+				return
+			}
+			for _, e := range dst[:k] {
+				got <- e.Context
+				if e.Context == 4 {
+					return
+				}
+			}
+		}
+	}()
+	for i := range uint64(5) {
+		r.post(t, i, i+1)
+		select {
+		case c := <-got:
+			if c != i {
+				t.Errorf("got %d, want %d", c, i)
+			}
+		case <-time.After(tooLong):
+			t.Fatal("nobody was woken")
+		}
+	}
+	<-got
+}
+
+// conformInSet is a queue that was opened with a wait set.
+func conformInSet(t *testing.T, name string) {
+	p := &peer{t: t}
+	t.Run(name, func(t *testing.T) {
+		for _, at := range sites {
+			t.Run(at.String(), func(t *testing.T) {
+				shmtest.Conforms(t)
+				s := waitSet(t, openDir(t), cq.WaitSetOptions{})
+				r := newRig(t, at, p, cq.Options{Wait: cq.WaitInSet, WaitSet: s})
+				r.w = r.attach(t)
+				_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1)
+				wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
+				defer later(func() { r.post(t, 1, 2) })()
+				dst := make([]cq.Waitable, 2)
+				for got := false; !got; { // the attaching of a lane may wake it too
+					if n, err := s.WaitTimeout(dst, tooLong); n != 1 || err != nil || dst[0] != r.q {
+						t.Fatalf("%d, %v", n, err)
+					}
+					got = len(read(t, r.q, 2)) == 1
+				}
+			})
+		}
+	})
+	t.Run(name+"/none", func(t *testing.T) {
+		_, err := cq.Create(openDir(t), "none", cq.Options{Wait: cq.WaitInSet})
+		wantErr(t, "without a set", err, cq.ErrInvalid, syscall.EINVAL)
+	})
+}
