@@ -142,7 +142,7 @@ func (r *rig) hand(t *testing.T) (wait func()) {
 	return func() { must(t, <-done) }
 }
 
-// postAll publishes contexts from to to-1.
+// post publishes contexts from to to-1.
 func (r *rig) post(t testing.TB, from, to uint64) {
 	t.Helper()
 	postTo(t, r.w, from, to)

@@ -75,8 +75,8 @@ func TestConformanceCQReadFrom(t *testing.T) {
 	conform(t, "source-err", o, sourceErr)
 }
 
-// sourceErr: data came well from a peer that is not in the vector. The error entry says so, and what
-// it carries makes the peer known.
+// sourceErr: data came well from a peer that is not in the vector. The error entry says so, and
+// what it carries makes the peer known.
 func sourceErr(t *testing.T, r *rig) {
 	v := newVector(t, site{}, cq.AddressOptions{})
 	e := cq.Entry{Context: 1, Flags: cq.FlagRecv | cq.FlagTagged, Len: 7, Data: 8, Tag: 9}
@@ -98,7 +98,8 @@ func sourceErr(t *testing.T, r *rig) {
 		at := insert(t, v, got.ErrData)
 		must(t, r.w.PostFrom(&e, raw, v, cq.SourceErr))
 		src := []cq.Addr{99}
-		if n, err := cq.ReadFrom(r.q, make([]cq.Context, 1), src); n != 1 || err != nil || src[0] != at[0] {
+		if n, err := cq.ReadFrom(r.q, make([]cq.Context, 1), src); n != 1 || err != nil ||
+			src[0] != at[0] {
 			t.Errorf("once inserted: %d, %v, %v; want %v", n, err, src, at)
 		}
 	}

@@ -41,7 +41,7 @@ func litmus(t *testing.T, r *rig, every int) {
 	if r.far {
 		handed = r.hand(t)
 	} else {
-		near = r.attach(t).(*cq.Writer)
+		near = r.attach(t).(*nearWriter).Writer
 	}
 	go func() {
 		defer close(done)
