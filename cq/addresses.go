@@ -232,9 +232,9 @@ func removeDeadAddresses(d *shm.Dir, name string) error {
 }
 
 // Close destroys the vector if this process owns it (fi_close): its name is free again, and others
-// that have it open find nothing in it any more. In another process it only ends the use. Insertions
-// that are under way end with ECANCELED; their events stay in the event queue. ErrBusy says that an
-// endpoint is bound to the vector. Closing twice is harmless.
+// that have it open find nothing in it any more. In another process it only ends the use.
+// Insertions that are under way end with ECANCELED; their events stay in the event queue. ErrBusy
+// says that an endpoint is bound to the vector. Closing twice is harmless.
 func (v *AddressVector) Close() error {
 	return v.end("close", func() error {
 		v.table.words.state.Store(stateClosed)
@@ -261,7 +261,7 @@ func (v *AddressVector) end(op string, last func() error) error {
 		return err
 	}
 	if v.events != nil {
-		v.events.q.holders.unbind()
+		v.events.unbind()
 	}
 	if v.owner {
 		err = last()

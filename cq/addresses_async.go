@@ -32,7 +32,7 @@ func (v *AddressVector) BindEvents(eq *EventQueue) error {
 		return &Error{Pkg: pkg, Op: op, Name: v.name, Err: ErrBusy,
 			Hint: "an event queue is bound already"}
 	}
-	if err := eq.q.holders.bind(); err != nil {
+	if err := eq.bind(); err != nil {
 		return &Error{Pkg: pkg, Op: op, Name: v.name, Err: err}
 	}
 	v.events = eq

@@ -79,7 +79,8 @@ func TestSockaddr(t *testing.T) {
 	if got := v.StrAddr([]byte{9}); got != "not a sockaddr: 09" {
 		t.Error(got)
 	}
-	if got := cq.AddrSockaddrIn6.String() + cq.AddressFormat(77).String(); got != "sockaddr_in6unknown" {
+	got := cq.AddrSockaddrIn6.String() + cq.AddressFormat(77).String()
+	if got != "sockaddr_in6unknown" {
 		t.Error(got)
 	}
 }

@@ -132,8 +132,8 @@ func TestBindingRoom(t *testing.T) {
 	must(t, b.Begin(cq.FlagCompletion))
 	b.Drop(0) // it held nothing
 	must(t, b.Begin(0))
-	wantErr(t, "an error without room", b.Fail(&cq.ErrorEntry{Context: 9, Flags: send, Err: cq.EOther},
-		0), cq.ErrFull)
+	err = b.Fail(&cq.ErrorEntry{Context: 9, Flags: send, Err: cq.EOther}, 0)
+	wantErr(t, "an error without room", err, cq.ErrFull)
 	for i := range uint64(3) {
 		must(t, b.Complete(&cq.Entry{Context: i, Flags: send}, cq.FlagCompletion))
 	}
@@ -157,7 +157,7 @@ func TestBindingRoom(t *testing.T) {
 	}
 }
 
-// TestBindingOverrun: an error for which no room could be reserved overruns a queue that is made to.
+// TestBindingOverrun: an error for which no room was reserved overruns a queue that is made to.
 func TestBindingOverrun(t *testing.T) {
 	_, w := pair(t, cq.Options{Size: 2, Overrun: cq.OverrunQueue})
 	var count tallied
@@ -221,12 +221,13 @@ func TestMultiRecvRelease(t *testing.T) {
 	}
 }
 
-// TestTargetCompletions: what a peer did here is counted, and completes if it carries data for that.
+// TestTargetCompletions: what a peer did here is counted, and completes if it carries data.
 func TestTargetCompletions(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 4})
 	var reads, writes tallied
-	b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: cq.FlagRecv, Counters: []cq.CounterBinding{
-		{Counter: &reads, Flags: cq.FlagRemoteRead}, {Counter: &writes, Flags: cq.FlagRemoteWrite}}})
+	b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: cq.FlagRecv,
+		Counters: []cq.CounterBinding{{Counter: &reads, Flags: cq.FlagRemoteRead},
+			{Counter: &writes, Flags: cq.FlagRemoteWrite}}})
 	must(t, err)
 	defer b.Close()
 	write := cq.FlagRMA | cq.FlagRemoteWrite

@@ -43,29 +43,6 @@ func MarkLane(q *Queue, bit int) { q.bell.Mark(bit) }
 // Announce marks the writer's lane, as its next publish would.
 func (w *Writer) Announce() { w.ringer.Attach() }
 
-// What tests need to scribble over address vectors.
-const (
-	SectAddrWords = sectAddrWords
-	SectAddrRows  = sectAddrRows
-	SectAddrIndex = sectAddrIndex
-	AddrRowUsed   = addrRowUsed
-)
-
-// AddressCells returns how many cells of the index are in use.
-func AddressCells(v *AddressVector) (n int) {
-	for i := range v.table.index {
-		if v.table.index[i].Load() != 0 {
-			n++
-		}
-	}
-	return n
-}
-
-// AddressHome returns the cell of the index that the search for an address begins at.
-func AddressHome(v *AddressVector, raw []byte) uint32 {
-	return v.table.key(raw).hash & v.table.mask
-}
-
 // PostEvent is what an object of the library does.
 func PostEvent(e *EventQueue, ev *Event) error { return e.post(ev, false) }
 

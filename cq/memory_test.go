@@ -1,0 +1,363 @@
+package cq_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+const (
+	payloadSection = shm.SectionKind(0x900)
+	payloadBytes   = 3 * 4096
+	allRemote      = cq.FlagRemoteRead | cq.FlagRemoteWrite
+)
+
+// payload makes an object with two sections of the same size.
+func payload(t testing.TB, d *shm.Dir) (obj *shm.Object, offset uint64) {
+	t.Helper()
+	spec := shm.Spec{Kind: shm.KindRegion, Name: "payload", Sections: []shm.Section{
+		{Kind: payloadSection, Length: payloadBytes},
+		{Kind: payloadSection + 1, Length: payloadBytes}}}
+	var err error
+	if d == nil {
+		obj, err = shm.CreateMemfd(spec, nil)
+	} else {
+		obj, err = d.Create("mr."+queueName(t), spec, nil)
+	}
+	must(t, err)
+	t.Cleanup(func() {
+		if d != nil {
+			_ = obj.Unlink()
+		}
+		_ = obj.Close()
+	})
+	_, s, err := obj.Section(payloadSection, 0)
+	must(t, err)
+	return obj, s.Offset
+}
+
+func register(t testing.TB, obj *shm.Object, o cq.MemoryOptions) *cq.MemoryRegion {
+	t.Helper()
+	r, err := cq.RegisterMemory(obj, o)
+	must(t, err)
+	t.Cleanup(func() { must(t, r.Close()) })
+	return r
+}
+
+func TestRegisterMemory(t *testing.T) {
+	obj, at := payload(t, nil)
+	for _, o := range []cq.MemoryOptions{
+		{Offset: at, Length: payloadBytes, Access: cq.FlagSend},
+		{Offset: at + 5, Length: 1, Access: allRemote},
+		{Offset: at + payloadBytes, Length: payloadBytes, Access: cq.FlagRecv | cq.FlagRead},
+		{Offset: at, Length: 7, Access: cq.FlagWrite | cq.FlagCollective, RequestedKey: 42,
+			UserContext: "mine"},
+	} {
+		r := register(t, obj, o)
+		if r.Key() == 0 || r.Key() == cq.KeyNotAvail ||
+			o.RequestedKey != 0 && r.Key() != o.RequestedKey {
+			t.Errorf("key %#x", r.Key())
+		}
+		if f, ok := cq.FindMemory(r.Key()); !ok || f != r {
+			t.Error("the key finds another region")
+		}
+		if got := r.Options(); got.RequestedKey != r.Key() || r.UserContext() != o.UserContext ||
+			r.Object() != obj {
+			t.Errorf("%+v", got)
+		}
+		mem, err := r.View(0, o.Length, o.Access)
+		if err != nil || uint64(len(mem)) != o.Length || &mem[0] != &obj.Bytes()[o.Offset] {
+			t.Errorf("%+v: %d bytes, %v", o, len(mem), err)
+		}
+	}
+	a := register(t, obj, cq.MemoryOptions{Offset: at, Length: 1, Access: cq.FlagSend})
+	b := register(t, obj, cq.MemoryOptions{Offset: at, Length: 1, Access: cq.FlagSend})
+	if a.Key() == b.Key() || a.FID() == b.FID() || a.FID().Kind != cq.FIDMemory {
+		t.Errorf("%v %v", a.FID(), b.FID())
+	}
+}
+
+func TestRegisterMemoryRefuses(t *testing.T) {
+	d := openDir(t)
+	obj, at := payload(t, d)
+	inspected, err := d.Open(obj.Name(), shm.Inspect)
+	must(t, err)
+	defer inspected.Close()
+	taken := register(t, obj, cq.MemoryOptions{Offset: at, Length: 1, Access: cq.FlagSend,
+		RequestedKey: 77})
+	invalid := map[string]cq.MemoryOptions{
+		"nothing":        {Offset: at, Access: cq.FlagSend},
+		"header":         {Length: 8, Access: cq.FlagSend},
+		"over the end":   {Offset: at + 1, Length: payloadBytes, Access: cq.FlagSend},
+		"behind":         {Offset: at + 2*payloadBytes, Length: 1, Access: cq.FlagSend},
+		"overflow":       {Offset: at + 8, Length: ^uint64(0) - 4, Access: cq.FlagSend},
+		"far":            {Offset: ^uint64(0), Length: 1, Access: cq.FlagSend},
+		"no access":      {Offset: at, Length: 1},
+		"strange access": {Offset: at, Length: 1, Access: cq.FlagMsg},
+		"impossible key": {Offset: at, Length: 1, Access: cq.FlagSend, RequestedKey: cq.KeyNotAvail},
+	}
+	for name, o := range invalid {
+		_, err := cq.RegisterMemory(obj, o)
+		wantErr(t, name, err, cq.ErrInvalid, syscall.EINVAL)
+	}
+	o := cq.MemoryOptions{Offset: at, Length: 1, Access: cq.FlagRecv, RequestedKey: 77}
+	_, err = cq.RegisterMemory(nil, o)
+	wantErr(t, "no object", err, cq.ErrInvalid)
+	_, err = cq.RegisterMemory(obj, o)
+	wantErr(t, "key in use", err, cq.ErrNoKey, cq.ENoKey)
+	_, err = cq.RegisterMemory(inspected, o)
+	wantErr(t, "not to be written", err, syscall.EACCES)
+	must(t, taken.Close())
+	again := register(t, obj, cq.MemoryOptions{Offset: at, Length: 1, Access: cq.FlagSend,
+		RequestedKey: 77})
+	if again.Key() != 77 || taken.Key() != cq.KeyNotAvail {
+		t.Errorf("%d, %#x", again.Key(), taken.Key())
+	}
+	must(t, taken.Close())
+	if _, ok := cq.FindMemory(77); !ok {
+		t.Error("a second close took the key from its new region")
+	}
+}
+
+func TestMemoryView(t *testing.T) {
+	obj, at := payload(t, nil)
+	r, err := cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 100,
+		Access: cq.FlagRemoteRead | cq.FlagSend})
+	must(t, err)
+	for _, ok := range [][2]uint64{{0, 100}, {99, 1}, {100, 0}, {0, 0}} {
+		mem, err := r.View(ok[0], ok[1], cq.FlagRemoteRead)
+		if err != nil || uint64(len(mem)) != ok[1] || uint64(cap(mem)) != ok[1] {
+			t.Errorf("%v: %d, %v", ok, len(mem), err)
+		}
+	}
+	for _, bad := range [][2]uint64{{0, 101}, {100, 1}, {101, 0}, {1 << 63, 1 << 63},
+		{5, ^uint64(0)}} {
+		_, err := r.View(bad[0], bad[1], cq.FlagRemoteRead)
+		wantErr(t, fmt.Sprint(bad), err, cq.ErrInvalid)
+	}
+	for _, access := range []cq.Flags{0, cq.FlagRemoteWrite, allRemote} {
+		_, err := r.View(0, 1, access)
+		wantErr(t, fmt.Sprint(access), err, syscall.EACCES)
+	}
+	must(t, r.Close())
+	_, err = r.View(0, 1, cq.FlagRemoteRead)
+	wantErr(t, "closed", err, cq.ErrNotRegistered, cq.EOpBadState)
+	_, err = r.Describe()
+	wantErr(t, "closed", err, cq.ErrNotRegistered)
+}
+
+// TestRegisterAsync: how a registration ends is an event, and one that nobody read goes with its
+// region.
+func TestRegisterAsync(t *testing.T) {
+	obj, at := payload(t, nil)
+	eq := events(t, cq.EventOptions{Size: 4})
+	good := cq.MemoryOptions{Offset: at, Length: 9, Access: allRemote, RequestedKey: 5, Events: eq,
+		Context: 1}
+	r, err := cq.RegisterMemory(obj, good)
+	must(t, err)
+	wantErr(t, "close of the queue", eq.Close(), cq.ErrBusy)
+	wantEvents(t, eq, r.FID(), "memory registered 1 0")
+	if r.Key() != 5 {
+		t.Errorf("key %d", r.Key())
+	}
+	for i, tt := range []struct {
+		length, key uint64
+		want        string
+	}{{9, 5, "key not available"}, {0, 6, "invalid argument"}} {
+		bad, err := cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: tt.length,
+			Access: allRemote, RequestedKey: tt.key, Events: eq, Context: uint64(i)})
+		must(t, err)
+		wantEvents(t, eq, bad.FID(), fmt.Sprintf("%s %d 0", tt.want, i))
+		if bad.Key() != cq.KeyNotAvail {
+			t.Error("it has a key")
+		}
+		must(t, bad.Close())
+	}
+	var open []*cq.MemoryRegion
+	for range 4 {
+		o := good
+		o.RequestedKey = 0
+		r, err := cq.RegisterMemory(obj, o)
+		must(t, err)
+		open = append(open, r)
+	}
+	_, err = cq.RegisterMemory(obj, good)
+	wantErr(t, "no room for its event", err, cq.ErrFull)
+	for _, r := range open[:3] {
+		must(t, r.Close())
+	}
+	wantEvents(t, eq, open[3].FID(), "memory registered 1 0")
+	must(t, open[3].Close())
+	must(t, r.Close())
+	must(t, r.Close())
+}
+
+func TestMemoryCounters(t *testing.T) {
+	obj, at := payload(t, nil)
+	r, err := cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 9, Access: allRemote})
+	must(t, err)
+	var writes, both tallied
+	wantErr(t, "flags", r.BindCounter(&writes, cq.FlagSend), cq.ErrInvalid)
+	wantErr(t, "none", r.BindCounter(nil, cq.FlagRemoteWrite), cq.ErrInvalid)
+	must(t, r.BindCounter(&writes, cq.FlagRemoteWrite))
+	must(t, r.BindCounter(&both, allRemote))
+	must(t, r.Count(cq.FlagRemoteWrite, 9))
+	must(t, r.Count(cq.FlagRemoteRead, 9))
+	if writes.ok != 1 || both.ok != 2 {
+		t.Errorf("%+v %+v", writes, both)
+	}
+	wantErr(t, "close", r.Close(), cq.ErrBusy, syscall.EBUSY)
+	must(t, r.UnbindCounter(&writes))
+	wantErr(t, "close", r.Close(), cq.ErrBusy)
+	wantErr(t, "not bound", r.UnbindCounter(&writes), cq.ErrInvalid)
+	must(t, r.UnbindCounter(&both))
+	must(t, r.Close())
+	wantErr(t, "closed", r.BindCounter(&both, allRemote), cq.ErrClosed)
+}
+
+// TestOpenMemory maps regions as another process would.
+func TestOpenMemory(t *testing.T) {
+	for _, place := range []string{"named", "memfd"} {
+		t.Run(place, func(t *testing.T) {
+			var d *shm.Dir
+			if place == "named" {
+				d = openDir(t)
+			}
+			obj, at := payload(t, d)
+			other, err := shm.OpenFD(obj.FD(), "peer", shm.ReadOnly)
+			must(t, err)
+			defer other.Close()
+			for _, access := range []cq.Flags{cq.FlagRemoteRead, cq.FlagRemoteWrite, allRemote} {
+				r := register(t, obj, cq.MemoryOptions{Offset: at + 10, Length: 100, Access: access})
+				desc, err := r.Describe()
+				must(t, err)
+				desc, err = cq.ParseMemoryDescriptor(desc.AppendTo(nil))
+				must(t, err)
+				p, err := cq.OpenMemory(desc, other)
+				must(t, err)
+				mine, err := r.View(0, 100, access)
+				must(t, err)
+				copy(mine, fmt.Sprint(access))
+				if !bytes.Equal(p.Bytes(), mine) || p.Descriptor() != desc || p.Stale() {
+					t.Errorf("%v: %q", access, p.Bytes())
+				}
+				may := access&cq.FlagRemoteWrite != 0
+				if p.Writable() != may || writable(p.Bytes()) != may {
+					t.Errorf("%v: writable %v", access, p.Writable())
+				}
+				if p.Writable() && mine[99] != 'w' {
+					t.Error("what the peer stored is not there")
+				}
+				must(t, p.Close())
+				must(t, p.Close())
+			}
+		})
+	}
+}
+
+// writable finds out by storing.
+func writable(mem []byte) bool {
+	return shm.Guard(func() { mem[len(mem)-1] = 'w' }) == nil
+}
+
+func TestOpenMemoryRefuses(t *testing.T) {
+	d := openDir(t)
+	obj, at := payload(t, d)
+	another, _ := payload(t, nil)
+	local := register(t, obj, cq.MemoryOptions{Offset: at, Length: 10, Access: cq.FlagSend})
+	desc, err := local.Describe()
+	must(t, err)
+	_, err = cq.OpenMemory(desc, obj)
+	wantErr(t, "no access for peers", err, syscall.EACCES)
+	r := register(t, obj, cq.MemoryOptions{Offset: at, Length: 10, Access: allRemote})
+	desc, err = r.Describe()
+	must(t, err)
+	_, err = cq.OpenMemory(desc, another)
+	wantErr(t, "another object", err, shm.ErrStale, syscall.ESTALE)
+	bad := desc
+	bad.Length = payloadBytes + 1
+	_, err = cq.OpenMemory(bad, obj)
+	wantErr(t, "too long", err, cq.ErrInvalid)
+	bad = desc
+	bad.Offset = 0
+	_, err = cq.OpenMemory(bad, obj)
+	wantErr(t, "the header", err, cq.ErrInvalid)
+	p, err := cq.OpenMemory(desc, obj)
+	must(t, err)
+	must(t, obj.Release())
+	next, err := d.Open(obj.Name(), shm.ReadWrite)
+	must(t, err)
+	must(t, next.Claim(nil))
+	if !p.Stale() {
+		t.Error("the object has another owner")
+	}
+	_, err = cq.OpenMemory(desc, next)
+	wantErr(t, "another owner", err, shm.ErrStale)
+	must(t, errors.Join(p.Close(), next.Unlink(), next.Close()))
+}
+
+// goodDescriptor is one that an honest process sends.
+func goodDescriptor(t testing.TB) []byte {
+	t.Helper()
+	obj, at := payload(t, nil)
+	r := register(t, obj, cq.MemoryOptions{Offset: at, Length: 10, Access: allRemote})
+	desc, err := r.Describe()
+	must(t, err)
+	return desc.AppendTo(nil)
+}
+
+func TestParseMemoryDescriptor(t *testing.T) {
+	good := goodDescriptor(t)
+	if len(good) != cq.MemoryDescriptorBytes {
+		t.Fatalf("%d bytes", len(good))
+	}
+	for i := range good {
+		flipped := slices.Clone(good)
+		flipped[i] ^= 1
+		for _, b := range [][]byte{good[:i], flipped} {
+			_, err := cq.ParseMemoryDescriptor(b)
+			wantErr(t, fmt.Sprint("byte ", i), err, cq.ErrCorrupt, syscall.EBADMSG)
+		}
+	}
+}
+
+// FuzzMemoryDescriptor has arbitrary bytes as a descriptor, its checksum made right: whatever they
+// say, what is mapped lies in the object.
+func FuzzMemoryDescriptor(f *testing.F) {
+	f.Add(goodDescriptor(f))
+	f.Add([]byte{})
+	f.Add(bytes.Repeat([]byte{0xff}, cq.MemoryDescriptorBytes))
+	obj, _ := payload(f, nil)
+	h := obj.Header()
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, _ = cq.ParseMemoryDescriptor(b)
+		b = append(b, make([]byte, cq.MemoryDescriptorBytes)...)[:cq.MemoryDescriptorBytes]
+		d, err := cq.ParseMemoryDescriptor(cq.SealDescriptor(b))
+		if err != nil {
+			wantErr(t, "parse", err, cq.ErrCorrupt)
+			return
+		}
+		if again, err := cq.ParseMemoryDescriptor(d.AppendTo(nil)); err != nil || again != d {
+			t.Errorf("%+v, again %+v, %v", d, again, err)
+		}
+		d.UUID, d.Generation = h.UUID, h.Generation
+		p, err := cq.OpenMemory(d, obj)
+		if err != nil {
+			return
+		}
+		if uint64(len(p.Bytes())) != d.Length || d.Length > payloadBytes {
+			t.Errorf("%d bytes of %+v", len(p.Bytes()), d)
+		}
+		sum := byte(0)
+		for _, v := range p.Bytes() {
+			sum += v
+		}
+		must(t, p.Close())
+	})
+}
