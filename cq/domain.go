@@ -78,7 +78,7 @@ func (p *domain) create(d *shm.Dir) (err error) {
 	spec.UUID = shm.NewUUID()
 	p.homes = map[string]bool{}
 	if d == nil {
-		p.obj, err = shm.CreateMemfd(spec, nil)
+		p.obj, err = sealed(spec, nil)
 	} else {
 		removeDeadBells(d)
 		p.obj, err = d.Create(bellName(spec.UUID), spec, nil)
@@ -148,14 +148,23 @@ func (p *domain) destroy() error {
 
 // enroll gives a queue its bit, and tells its producers in words. home is the directory where they
 // look for the bell, empty for a queue without a name.
-func (p *domain) enroll(home string, words *bellWords, generation uint64) (int, error) {
+func (p *domain) enroll(home string, words *bellWords, generation uint64) (bit int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.users == 0 {
+		if err = p.create(nil); err != nil {
+			return -1, err
+		}
+		defer func() {
+			if err != nil {
+				_ = p.destroy()
+			}
+		}()
+	}
 	if err := p.nameIn(home); err != nil {
 		return -1, err
 	}
-	bit := p.takeBit()
-	if bit < 0 {
+	if bit = p.takeBit(); bit < 0 {
 		return -1, &Error{Pkg: pkg, Op: "add", Field: "members", Got: domainBits,
 			Want: "fewer", Err: syscall.ENOSPC, Hint: "close queues that are no longer needed"}
 	}

@@ -26,6 +26,7 @@ var peerBells = struct {
 type bellHold struct {
 	words *bellWords // of the queue
 	home  string     // directory to look in, empty if there is none
+	fd    int        // descriptor of the bell that came by rendezvous, or -1
 	owner func() shm.Owner
 	bell  *peerBell
 	// ringer is what the producer rings, for the generation that it was made for.
@@ -46,7 +47,7 @@ func (h *bellHold) ring(generation uint16) *doorbell.DomainRinger {
 	}
 	if h.bell == nil || h.bell.uuid != uuid {
 		h.drop()
-		bell, err := holdBell(uuid, h.home, h.owner(), fd)
+		bell, err := h.hold(uuid, fd)
 		if err != nil {
 			return nil
 		}
@@ -71,14 +72,14 @@ func (h *bellHold) drop() {
 	h.bell = nil
 }
 
-func holdBell(uuid shm.UUID, home string, owner shm.Owner, fd uint64) (*peerBell, error) {
+func (h *bellHold) hold(uuid shm.UUID, fd uint64) (*peerBell, error) {
 	peerBells.mu.Lock()
 	defer peerBells.mu.Unlock()
 	if b := peerBells.open[uuid]; b != nil {
 		b.users++
 		return b, nil
 	}
-	obj, err := openBell(uuid, home, owner, fd)
+	obj, err := h.open(uuid, fd)
 	if err != nil {
 		return nil, err
 	}
@@ -91,23 +92,28 @@ func holdBell(uuid shm.UUID, home string, owner shm.Owner, fd uint64) (*peerBell
 	return b, nil
 }
 
-// openBell finds the bell by its name beside the queue, or takes its descriptor from the reader.
-func openBell(uuid shm.UUID, home string, owner shm.Owner, fd uint64) (*shm.Object, error) {
-	obj, err := openBellFile(uuid, home)
+// open finds the bell by its name beside the queue, by the descriptor that came with it, or takes
+// its descriptor from the reader.
+func (h *bellHold) open(uuid shm.UUID, fd uint64) (*shm.Object, error) {
+	obj, err := openBellFile(uuid, h.home)
+	if err != nil && h.fd >= 0 {
+		obj, err = openBellFD(uuid, h.fd)
+	}
 	if err != nil && fd > 0 && fd < 1<<31 {
-		if n, e := shm.PidfdGetfd(owner, int(fd-1)); e == nil {
-			obj, err = shm.OpenFD(n, bellName(uuid), shm.ReadOnly)
+		if n, e := shm.PidfdGetfd(h.owner(), int(fd-1)); e == nil {
+			obj, err = openBellFD(uuid, n)
 			doorbell.CloseFD(n)
 		}
 	}
+	return obj, err
+}
+
+func openBellFD(uuid shm.UUID, fd int) (*shm.Object, error) {
+	obj, err := shm.OpenFD(fd, bellName(uuid), shm.ReadOnly)
 	if err != nil {
 		return nil, err
 	}
-	if err = checkBell(obj, uuid); err != nil {
-		_ = obj.Close()
-		return nil, err
-	}
-	return obj, nil
+	return checkBell(obj, uuid)
 }
 
 func openBellFile(uuid shm.UUID, home string) (*shm.Object, error) {
@@ -119,20 +125,30 @@ func openBellFile(uuid shm.UUID, home string) (*shm.Object, error) {
 		return nil, err
 	}
 	defer d.Close()
-	return d.Open(bellName(uuid), shm.ReadOnly)
+	obj, err := d.Open(bellName(uuid), shm.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	return checkBell(obj, uuid)
 }
 
-// checkBell refuses an object that is not the bell that the reader means.
-func checkBell(obj *shm.Object, uuid shm.UUID) error {
+// checkBell closes an object that is not the bell that the reader means.
+func checkBell(obj *shm.Object, uuid shm.UUID) (_ *shm.Object, err error) {
 	h := obj.Header()
-	if h.Kind != shm.KindBell || h.UUID != uuid {
-		return refuse("open bell", obj.Name(), "kind and uuid", [2]any{h.Kind, h.UUID},
+	switch {
+	case h.Kind != shm.KindBell || h.UUID != uuid:
+		err = refuse("open bell", obj.Name(), "kind and uuid", [2]any{h.Kind, h.UUID},
 			[2]any{shm.KindBell, uuid}, shm.ErrKind)
+	case h.Attrs[attrBellBits] != domainBits:
+		err = refuse("open bell", obj.Name(), "bits", h.Attrs[attrBellBits], domainBits, ErrCorrupt)
+	default:
+		err = hasSections("open bell", obj.Name(), h, bellSpec())
 	}
-	if h.Attrs[attrBellBits] != domainBits {
-		return refuse("open bell", obj.Name(), "bits", h.Attrs[attrBellBits], domainBits, ErrCorrupt)
+	if err != nil {
+		_ = obj.Close()
+		return nil, err
 	}
-	return hasSections("open bell", obj.Name(), h, bellSpec())
+	return obj, nil
 }
 
 func uuidOf(high, low uint64) (u shm.UUID) {

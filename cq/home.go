@@ -42,7 +42,10 @@ type door interface {
 	// leave gives the lane back: to the next writer, or to nobody if the queue is closed, which
 	// last then reports.
 	leave(lane *shm.Object, closed func() bool) (last bool, err error)
+	// beside returns the directory of the bell of the reader's process, and bell a descriptor of
+	// it; nothing and -1 if there is no such way to it.
 	beside() string
+	bell() int
 	vacate()
 	close() error
 }
@@ -59,6 +62,8 @@ func (h *dirHome) openLane(bit int) (*shm.Object, error) {
 }
 
 func (h *dirHome) beside() string { return h.path }
+
+func (h *dirHome) bell() int { return -1 }
 
 func (h *dirHome) stamp() (uint64, error) { return h.dir.Stamp() }
 

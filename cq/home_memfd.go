@@ -288,6 +288,7 @@ func (d *memfdDoor) settle() {
 }
 
 func (d *memfdDoor) vacate()        {}
+func (d *memfdDoor) bell() int      { return d.fds[fdBell] }
 func (d *memfdDoor) beside() string { return "" }
 
 func (d *memfdDoor) close() error {

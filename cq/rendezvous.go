@@ -94,7 +94,11 @@ func (q *Queue) accept(ctx context.Context, conn *net.UnixConn) (bit int, err er
 		return 0, err
 	}
 	defer h.release(bit)
-	fds := passed{fdReader: q.obj.FD(), fdLane: -1, fdEvent: -1, fdBell: -1}
+	_, bell, err := q.enroll() // now, for later the writer could not find the bell
+	if err != nil {
+		return 0, err
+	}
+	fds := passed{fdReader: q.obj.FD(), fdLane: -1, fdEvent: -1, fdBell: bell}
 	if former != nil {
 		fds[fdLane] = former.FD()
 	}

@@ -41,6 +41,9 @@ func lane(t testing.TB, q *cq.Queue, row, capacity int, seals shm.Seals) *shm.Ob
 func TestHostileMeetingWriter(t *testing.T) {
 	const size = 8
 	q := anonymous(t, cq.Options{Size: size, MaxLanes: 1})
+	bells, err := cq.NewPollSet(nil, 0) // the bell takes descriptors too, once
+	must(t, err)
+	must(t, errors.Join(bells.Add(q), bells.Remove(q), bells.Close()))
 	uuid := cq.QueueUUID(q)
 	ask := cq.RendezvousMessage(cq.StepAsk, 0, 0, 0, shm.UUID{})
 	bring := cq.RendezvousMessage(cq.StepLane, 0, cq.FDLane, 1, uuid)
@@ -111,7 +114,7 @@ func TestHostileMeetingWriter(t *testing.T) {
 			done := accept(ctx, q, a)
 			if tt.second != nil {
 				n, fds := receive(t, b)
-				if n != 64 || len(fds) != 1 {
+				if n != 64 || len(fds) != 2 { // the reader's object and its process's bell
 					t.Errorf("offer of %d bytes with %d descriptors", n, len(fds))
 				}
 				shm.CloseFDs(fds)

@@ -57,7 +57,7 @@ func signalFrom(door door, obj *shm.Object, o shape) error {
 	if err != nil {
 		return err
 	}
-	hold := bellHold{words: &words.bell, home: door.beside(), owner: obj.Owner}
+	hold := bellHold{words: &words.bell, home: door.beside(), owner: obj.Owner, fd: -1}
 	defer hold.drop()
 	fd := -1
 	doorbell.Signal(&words.arm, hints, func(generation uint16) int {

@@ -62,22 +62,33 @@ func (q *Queue) seat() (int, error) {
 	if err := q.holders.bind(); err != nil {
 		return -1, err
 	}
+	bit, _, err := q.enroll()
+	if err != nil {
+		q.holders.unbind()
+		return -1, failed("add", q.name, err)
+	}
+	return bit, nil
+}
+
+// enroll gives the queue its bit if it has none. The descriptor of the bell is valid until the queue
+// closes.
+func (q *Queue) enroll() (bit, bellFD int, err error) {
 	q.seatMu.Lock()
 	defer q.seatMu.Unlock()
-	if q.bit < 0 {
-		bit, err := processDomain.enroll(q.home.beside(), &q.words.bell, q.words.faceGen.Load())
-		if err != nil {
-			q.holders.unbind()
-			return -1, failed("add", q.name, err)
-		}
-		q.bit = bit
-		q.bell.SetDomain(processDomain.bell, bit)
-		q.seated.Store(true)
-		if q.sliced.Load() { // else whoever finds that out sees that the queue has a seat
-			q.ticking.Do(q.tick)
-		}
+	if q.bit >= 0 {
+		return q.bit, processDomain.obj.FD(), nil
 	}
-	return q.bit, nil
+	bit, err = processDomain.enroll(q.home.beside(), &q.words.bell, q.words.faceGen.Load())
+	if err != nil {
+		return -1, -1, err
+	}
+	q.bit = bit
+	q.bell.SetDomain(processDomain.bell, bit)
+	q.seated.Store(true)
+	if q.sliced.Load() { // else whoever finds that out sees that the queue has a seat
+		q.ticking.Do(q.tick)
+	}
+	return bit, processDomain.obj.FD(), nil
 }
 
 // part gives up what join or seat took. The bit stays: producers may have it in their hands.

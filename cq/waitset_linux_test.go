@@ -205,3 +205,34 @@ func TestDeathWakesSets(t *testing.T) {
 		})
 	}
 }
+
+// TestSetsOfAnonymousQueues: a writer of a queue without a name rings the set and the channel of its
+// reader's process, which it knows by descriptor only.
+func TestSetsOfAnonymousQueues(t *testing.T) {
+	s, err := cq.NewWaitSet(nil, cq.WaitSetOptions{})
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	q, err := cq.CreateAnonymous("anonymous", cq.Options{Shared: true})
+	must(t, err)
+	t.Cleanup(func() { closeQueue(t, q) })
+	ours, theirs := connect(t, unix.SOCK_STREAM)
+	accepted := accept(t.Context(), q, ours)
+	w, err := cq.AttachConn(t.Context(), theirs, cq.WriterOptions{})
+	must(t, err)
+	t.Cleanup(func() { must(t, w.Close()) })
+	must(t, <-accepted)
+	must(t, s.Add(q))
+	defer s.Remove(q)
+	dst := make([]cq.Waitable, 1)
+	for i := range uint64(20) {
+		wait := later(func() { post(t, w, i, i+1) })
+		if n, err := s.Wait(t.Context(), dst); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		wait()
+		drain(t, q)
+	}
+	if w.Stats().Wakes == 0 {
+		t.Error("nobody rang")
+	}
+}
