@@ -19,6 +19,17 @@ func tally(t testing.TB, o cq.CounterOptions) *cq.Counter {
 	return c
 }
 
+func wantTally(t testing.TB, c *cq.Counter, value, errs uint64) {
+	t.Helper()
+	v, err := c.Read()
+	must(t, err)
+	e, err := c.ReadErr()
+	must(t, err)
+	if v != value || e != errs {
+		t.Errorf("counted %d and %d failures, want %d and %d", v, e, value, errs)
+	}
+}
+
 // asking are the flags by which an operation asks for a completion, under selective completion.
 var asking = []cq.Flags{cq.FlagCompletion, cq.FlagInjectDone, cq.FlagTransmitDone,
 	cq.FlagDeliveryDone, cq.FlagCommitDone, cq.FlagMatchDone}
@@ -57,18 +68,18 @@ func TestCompletionTable(t *testing.T) {
 					must(t, errors.Join(count.Set(0), count.SetErr(0)))
 					if bound {
 						tableRow(t, row, q, w, b, kind, op, expect)
-						wantCounter(t, count, 1, 1)
+						wantTally(t, count, 1, 1)
 					} else {
 						wantErr(t, row, b.Complete(&cq.Entry{Flags: kind}, op), cq.ErrInvalid)
 						wantErr(t, row, b.Fail(&cq.ErrorEntry{Flags: kind}, op), cq.ErrInvalid)
-						wantCounter(t, count, 0, 0)
+						wantTally(t, count, 0, 0)
 					}
 					must(t, b.Close())
 				}
 			}
 		}
 	}
-	wantCounter(t, other, 0, 0)
+	wantTally(t, other, 0, 0)
 }
 
 const counted = cq.FlagSend | cq.FlagRecv | cq.FlagRead | cq.FlagWrite
@@ -179,7 +190,7 @@ func TestBindingOverrun(t *testing.T) {
 		must(t, b.Fail(&cq.ErrorEntry{Flags: cq.FlagSend, Err: cq.EOther}, 0))
 	}
 	wantErr(t, "third", b.Fail(&cq.ErrorEntry{Flags: cq.FlagSend, Err: cq.EOther}, 0), cq.ErrOverrun)
-	wantCounter(t, count, 0, 3)
+	wantTally(t, count, 0, 3)
 }
 
 // TestMultiRecvRelease: what gives the buffer back is posted also where no completion was asked
@@ -224,7 +235,7 @@ func TestMultiRecvRelease(t *testing.T) {
 			if !slices.Equal(got, tt.want) || w.Credits() != 0 {
 				t.Errorf("%v, %d credits", got, w.Credits())
 			}
-			wantCounter(t, count, tt.counted, 0)
+			wantTally(t, count, tt.counted, 0)
 		})
 	}
 }
@@ -248,8 +259,8 @@ func TestTargetCompletions(t *testing.T) {
 		dst[0].Flags != write|cq.FlagRemoteCQData|cq.FlagNoContext {
 		t.Errorf("%d, %v, %+v", n, err, dst[0])
 	}
-	wantCounter(t, reads, 1, 0)
-	wantCounter(t, writes, 2, 0)
+	wantTally(t, reads, 1, 0)
+	wantTally(t, writes, 2, 0)
 	wantErr(t, "the other side", b.CompleteTarget(&cq.Entry{Flags: cq.FlagSend}), cq.ErrInvalid)
 }
 
@@ -277,7 +288,7 @@ func TestBindingSources(t *testing.T) {
 	if got := takeAll(t, q); !slices.Equal(got, []string{"E1", "E3"}) {
 		t.Error(got)
 	}
-	wantCounter(t, count, 4, 0) // the data has arrived
+	wantTally(t, count, 4, 0) // the data has arrived
 	must(t, b.Close())
 	must(t, v.Close())
 	_, err = cq.NewBinding(cq.BindingOptions{Queue: w, Addresses: v, Flags: cq.FlagRecv})
@@ -299,8 +310,8 @@ func TestCountersOnly(t *testing.T) {
 	must(t, b.Complete(&cq.Entry{Flags: cq.FlagRead, Len: 1000}, cq.FlagCompletion))
 	must(t, b.Fail(&cq.ErrorEntry{Flags: cq.FlagWrite, Len: 10}, 0))
 	b.Drop(cq.FlagCompletion)
-	wantCounter(t, count, 1, 1)
-	wantCounter(t, size, 100, 1)
+	wantTally(t, count, 1, 1)
+	wantTally(t, size, 100, 1)
 	must(t, b.Close())
 	must(t, size.Close())
 	_, err = cq.NewBinding(cq.BindingOptions{Flags: cq.FlagTransmit, Counters: []cq.CounterBinding{
