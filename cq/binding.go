@@ -1,9 +1,6 @@
 package cq
 
-import (
-	"errors"
-	"slices"
-)
+import "errors"
 
 // BindingOptions say how an endpoint is bound to what it reports to (fi_ep_bind).
 type BindingOptions struct {
@@ -20,11 +17,16 @@ type BindingOptions struct {
 }
 
 // CounterBinding is a counter with the kinds of operations that it counts: any of FlagSend,
-// FlagRecv, FlagRead, FlagWrite, FlagRemoteRead and FlagRemoteWrite. A BytesCounter grows by the
-// Len of the entry that ends an operation, whether that is posted or not.
+// FlagRecv, FlagRead, FlagWrite, FlagRemoteRead and FlagRemoteWrite.
 type CounterBinding struct {
-	Counter *Counter
+	Counter tally
 	Flags   Flags
+}
+
+// tally is a counter, as far as a binding needs one.
+type tally interface {
+	Add(n uint64) error
+	AddErr(n uint64) error
 }
 
 const (
@@ -59,8 +61,8 @@ type Binding struct {
 }
 
 // NewBinding binds. ErrInvalid says which of the options makes no sense: FlagSelectiveCompletion
-// must stand beside FlagTransmit or FlagRecv. Counters and address vector cannot be closed before
-// the binding is.
+// must stand beside FlagTransmit or FlagRecv. The address vector cannot be closed before the
+// binding is.
 func NewBinding(o BindingOptions) (*Binding, error) {
 	bad := func(field string, got, want any) (*Binding, error) {
 		return nil, refuse("bind", "", field, got, want, ErrInvalid)
@@ -80,28 +82,12 @@ func NewBinding(o BindingOptions) (*Binding, error) {
 	if o.Queue == nil && len(o.Counters) == 0 {
 		return bad("Queue", nil, "a queue or a counter")
 	}
-	o.Counters = slices.Clone(o.Counters)
-	b := &Binding{opt: o, selective: o.Flags&FlagSelectiveCompletion != 0}
-	for i, h := range b.held() {
-		if err := h.bind(); err != nil {
-			for _, h := range b.held()[:i] {
-				h.unbind()
-			}
+	if o.Addresses != nil {
+		if err := o.Addresses.holders.bind(); err != nil {
 			return nil, err
 		}
 	}
-	return b, nil
-}
-
-// held returns who must stay open as long as the binding does.
-func (b *Binding) held() (out []*holders) {
-	for _, c := range b.opt.Counters {
-		out = append(out, &c.Counter.holders)
-	}
-	if b.opt.Addresses != nil {
-		out = append(out, &b.opt.Addresses.holders)
-	}
-	return out
+	return &Binding{opt: o, selective: o.Flags&FlagSelectiveCompletion != 0}, nil
 }
 
 // Close ends the binding, and gives back the room that operations had reserved which have not
@@ -114,8 +100,8 @@ func (b *Binding) Close() error {
 	if b.opt.Queue != nil {
 		b.opt.Queue.ReturnCredits(b.credits)
 	}
-	for _, h := range b.held() {
-		h.unbind()
+	if b.opt.Addresses != nil {
+		b.opt.Addresses.holders.unbind()
 	}
 	return nil
 }
@@ -178,7 +164,7 @@ func (b *Binding) Complete(e *Entry, op Flags) error {
 			err = b.opt.Queue.Post(e)
 		}
 	}
-	return b.count(err, e.Flags, e.Len, false)
+	return b.count(err, e.Flags, false)
 }
 
 // CompleteFrom is Complete for data that came from a raw address, which becomes e.Src as
@@ -196,7 +182,7 @@ func (b *Binding) CompleteFrom(e *Entry, op Flags, rawAddr []byte) error {
 			err = b.spent(err)
 		}
 	}
-	return b.count(err, e.Flags, e.Len, false)
+	return b.count(err, e.Flags, false)
 }
 
 // CompleteTarget reports what a peer did to this process's memory: an operation that nobody here
@@ -212,7 +198,7 @@ func (b *Binding) CompleteTarget(e *Entry) error {
 		c.Context, c.Meta = 0, c.Meta|MetaNoContext
 		err = b.opt.Queue.Post(&c)
 	}
-	return b.count(err, e.Flags, e.Len, false)
+	return b.count(err, e.Flags, false)
 }
 
 // Fail ends an operation that failed. There is an error entry for every one, whether it asked for a
@@ -236,7 +222,7 @@ func (b *Binding) Fail(e *ErrorEntry, op Flags) error {
 			err = q.PostError(&c)
 		}
 	}
-	return b.count(err, e.Flags, 0, true)
+	return b.count(err, e.Flags, true)
 }
 
 // check refuses an entry of a side that is not bound.
@@ -279,7 +265,7 @@ func (b *Binding) spent(err error) error {
 }
 
 // count adds to the counters of an operation's kind, unless it is to be reported again.
-func (b *Binding) count(posted error, f Flags, lenBytes uint64, failed bool) error {
+func (b *Binding) count(posted error, f Flags, failed bool) error {
 	if posted != nil && (posted == ErrFull || posted == ErrNoCredit ||
 		errors.Is(posted, ErrInvalid)) {
 		return posted
@@ -289,9 +275,9 @@ func (b *Binding) count(posted error, f Flags, lenBytes uint64, failed bool) err
 		switch {
 		case c.Flags&f == 0:
 		case failed:
-			err = errors.Join(err, c.Counter.AddError())
+			err = errors.Join(err, c.Counter.AddErr(1))
 		default:
-			err = errors.Join(err, c.Counter.AddCompletion(lenBytes))
+			err = errors.Join(err, c.Counter.Add(1))
 		}
 	}
 	return err

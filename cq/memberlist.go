@@ -2,8 +2,8 @@ package cq
 
 import (
 	"fmt"
+	"io/fs"
 	"sync"
-	"syscall"
 
 	"github.com/shmring/shmring/doorbell"
 )
@@ -29,7 +29,7 @@ func (l *memberList) add(gate *guard, set *doorbell.Set, m Waitable) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, is := l.byFID[m.FID()]; is {
-		return fmt.Errorf("cq: add %v: it is a member: %w", m.FID(), syscall.EEXIST)
+		return fmt.Errorf("cq: add %v: it is a member: %w", m.FID(), fs.ErrExist)
 	}
 	bit, face, err := m.join()
 	if err != nil {
@@ -52,7 +52,7 @@ func (l *memberList) remove(gate *guard, set *doorbell.Set, m Waitable) error {
 	defer l.mu.Unlock()
 	bit, is := l.byFID[m.FID()]
 	if !is {
-		return fmt.Errorf("cq: remove %v: it is no member: %w", m.FID(), syscall.ENOENT)
+		return fmt.Errorf("cq: remove %v: it is no member: %w", m.FID(), fs.ErrNotExist)
 	}
 	set.Delete(bit)
 	delete(l.byBit, bit)

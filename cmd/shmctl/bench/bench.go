@@ -1,5 +1,6 @@
 // Package bench measures shmring against programs in C that do the same with nothing around it:
-// a ring of the same layout, a raw futex, a raw eventfd, a bare cache line.
+// a ring of the same layout, a raw futex, a raw eventfd, a bare cache line; and against the same
+// calls of libfabric.
 //
 // Absolute figures of a virtual machine say little: where its processors sit changes several times
 // a second and moves everything up to tenfold. So only ratios count. Both sides run as two pinned
@@ -60,8 +61,11 @@ type Row struct {
 	Note        string   `json:"note,omitempty"` // why something is null
 }
 
-// ErrNoCompiler says why rows have no rival.
-var ErrNoCompiler = errors.New("bench: no C compiler, rivals not measured")
+// Why rows have no rival.
+var (
+	ErrNoCompiler = errors.New("bench: no C compiler, rivals not measured")
+	ErrNoLibrary  = errors.New("bench: libfabric is not installed (libfabric-dev), rival not measured")
+)
 
 func (o Options) withDefaults() Options {
 	if o.Pairs == 0 {
@@ -84,6 +88,15 @@ func (o Options) withDefaults() Options {
 func Ring(ctx context.Context, o Options) ([]Row, error) {
 	o = o.withDefaults()
 	return measure(ctx, o, ringCases(o))
+}
+
+// Queue measures completion queues, event queues and counters: the same calls as libfabric's shm
+// provider where its headers and library are installed, the way from post to read between two
+// processes, also against a bare cache line, and what Options.Shared and wait objects cost. It needs
+// two processors.
+func Queue(ctx context.Context, o Options) ([]Row, error) {
+	o = o.withDefaults()
+	return measure(ctx, o, queueCases(o))
 }
 
 // Wake measures the round trip between two processes that sleep for every message, against the raw

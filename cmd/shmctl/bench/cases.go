@@ -13,6 +13,9 @@ type benchCase struct {
 	stagger   bool   // begin a pair of rounds at a random index, else at 0
 	sleeps    bool   // the processes do not run all the time
 	halve     bool   // the command counts round trips, the row reports one way
+	solo      bool   // role 0 does it alone, role 1 sleeps
+	share     int    // of a round that is measured, 1 in so many; 0 is all of it
+	rivalOurs bool   // the rival is another command of our child
 }
 
 // How many PAUSE instructions a reader that found nothing waits before it looks again. It is the

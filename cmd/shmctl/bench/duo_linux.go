@@ -8,19 +8,26 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/shm"
 )
 
 // roundLimit is when a round is given up: thousands of times what one takes.
 const roundLimit = 60 * time.Second
 
 // shared is the memory, the two eventfds and the socket pair that all processes of a run share. All
-// are anonymous, so nothing is left behind however the run ends.
-type shared struct{ files []*os.File }
+// are anonymous, so nothing is left behind however the run ends; but for the directory in which
+// each pair of processes has one for its queues.
+type shared struct {
+	files []*os.File
+	dir   string
+}
 
 func newShared() (*shared, error) {
 	fd, err := unix.MemfdCreate("shmring-bench", unix.MFD_CLOEXEC)
@@ -28,6 +35,11 @@ func newShared() (*shared, error) {
 		return nil, fmt.Errorf("bench: memfd_create: %w", err)
 	}
 	s := &shared{files: []*os.File{os.NewFile(uintptr(fd), "shmring-bench")}}
+	// Beside the default directory: there memory is, and the bench is no queue in it.
+	if s.dir, err = os.MkdirTemp(filepath.Dir(shm.DefaultPath()), "shmring-bench-"); err != nil {
+		s.close()
+		return nil, fmt.Errorf("bench: directory for queues: %w", err)
+	}
 	if err := unix.Fallocate(fd, 0, 0, areas*areaBytes); err != nil {
 		s.close()
 		return nil, fmt.Errorf("bench: allocate %d bytes: %w", areas*areaBytes, err)
@@ -55,6 +67,9 @@ func (s *shared) close() {
 	for _, f := range s.files {
 		_ = f.Close()
 	}
+	if s.dir != "" {
+		_ = os.RemoveAll(s.dir)
+	}
 }
 
 // answer is what one process says after a round; zero is what it did not measure.
@@ -69,6 +84,7 @@ type duo struct {
 	procs [2]*exec.Cmd
 	in    [2]io.WriteCloser
 	out   [2]chan answerLine
+	dir   string // of their queues
 }
 
 type answerLine struct {
@@ -79,7 +95,11 @@ type answerLine struct {
 // startDuo starts both processes, each with its command line followed by role and processor. The
 // caller's goroutine must be locked to its thread until close.
 func startDuo(s *shared, cpus [2]int, argv0, argv1 []string) (*duo, error) {
-	d := &duo{}
+	dir, err := os.MkdirTemp(s.dir, "side-")
+	if err != nil {
+		return nil, fmt.Errorf("bench: directory for queues: %w", err)
+	}
+	d := &duo{dir: dir}
 	for role, argv := range [2][]string{argv0, argv1} {
 		if err := d.start(role, cpus[role], s, argv); err != nil {
 			d.close()
@@ -93,6 +113,7 @@ func (d *duo) start(role, cpu int, s *shared, argv []string) error {
 	args := append(argv[1:len(argv):len(argv)], strconv.Itoa(role), strconv.Itoa(cpu))
 	cmd := exec.Command(argv[0], args...)
 	cmd.ExtraFiles = s.files
+	cmd.Env = append(os.Environ(), shm.EnvDir+"="+d.dir)
 	cmd.Stderr = os.Stderr
 	// A process whose partner died spins: it must not outlive us.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -160,17 +181,33 @@ func (d *duo) run(ctx context.Context, command string) (answers [2]answer, err e
 	return answers, nil
 }
 
-// close kills what still runs and waits for it.
+// patience is how long a process may take to clean up. One whose partner died spins instead.
+const patience = time.Second
+
+// close ends both processes: libfabric's files go only if it may remove them itself. What does not
+// end is killed.
 func (d *duo) close() {
+	for _, in := range d.in {
+		if in != nil {
+			_ = in.Close()
+		}
+	}
+	limit := time.AfterFunc(patience, func() {
+		for _, cmd := range d.procs {
+			if cmd != nil {
+				_ = cmd.Process.Kill()
+			}
+		}
+	})
+	defer limit.Stop()
 	for role, cmd := range d.procs {
 		if cmd == nil {
 			continue
 		}
-		_ = cmd.Process.Kill()
-		_ = d.in[role].Close()
 		// The reader of the answers ends with the pipe; it must, before Wait closes the pipe.
 		for range d.out[role] {
 		}
 		_ = cmd.Wait()
 	}
+	_ = os.RemoveAll(d.dir)
 }

@@ -52,7 +52,7 @@ func measure(ctx context.Context, o Options, cases []benchCase) (rows []Row, err
 	}
 	defer b.shared.close()
 	for i, c := range cases {
-		if c.ours == "" && b.tools == nil {
+		if c.ours == "" && b.missing(ctx, c) != nil {
 			continue
 		}
 		row, err := b.row(ctx, c, i, len(cases))
@@ -99,26 +99,42 @@ func (b *bencher) row(ctx context.Context, c benchCase, i, n int) (Row, error) {
 	}
 	tell(b.o.Pairs)
 	if rival == nil {
-		r.reportAlone(alone, b.why.Error())
+		r.reportAlone(alone, b.missing(ctx, c).Error())
 	} else {
 		r.report(pairs)
 	}
 	return r, nil
 }
 
+// missing says why the case has no rival here, nil if it has one.
+func (b *bencher) missing(ctx context.Context, c benchCase) error {
+	if c.rivalOurs {
+		return nil
+	}
+	if b.tools == nil {
+		return b.why
+	}
+	if _, err := b.tools.build(ctx, c.source); errors.Is(err, ErrNoLibrary) {
+		return err
+	}
+	return nil
+}
+
 func (b *bencher) sides(ctx context.Context, c benchCase) (ours, rival *side, err error) {
-	var exe string
-	if b.tools != nil {
-		if exe, err = b.tools.build(ctx, c.source); err != nil {
+	child := []string{b.o.Exe, ChildCommand}
+	theirs, alone := child, b.missing(ctx, c) != nil
+	if !c.rivalOurs && !alone {
+		exe, err := b.tools.build(ctx, c.source)
+		if err != nil {
 			return nil, nil, err
 		}
+		theirs = []string{exe}
 	}
-	child, theirs := []string{b.o.Exe, ChildCommand}, []string{exe}
 	if c.ours == "" {
 		child, c.ours = theirs, c.rival
 	}
 	ours = &side{command: c.ours}
-	if ours.duo, err = startDuo(b.shared, b.o.CPUs, child, child); err != nil || b.tools == nil {
+	if ours.duo, err = startDuo(b.shared, b.o.CPUs, child, child); err != nil || alone {
 		return ours, nil, err
 	}
 	rival = &side{command: c.rival}
@@ -130,7 +146,7 @@ func (b *bencher) sides(ctx context.Context, c benchCase) (ours, rival *side, er
 
 // calibrate returns how many messages the slower side handles in a round, having warmed both up.
 func (b *bencher) calibrate(ctx context.Context, c benchCase, sides ...*side) (uint64, error) {
-	count := uint64(200)
+	count, want := uint64(200), b.o.RoundTime/time.Duration(max(1, c.share))
 	for {
 		var slowest time.Duration
 		for _, s := range sides {
@@ -143,8 +159,8 @@ func (b *bencher) calibrate(ctx context.Context, c benchCase, sides ...*side) (u
 			}
 			slowest = max(slowest, time.Duration(ns))
 		}
-		if slowest >= b.o.RoundTime/2 {
-			return max(1, uint64(float64(count)*float64(b.o.RoundTime)/float64(slowest))), nil
+		if slowest >= want/2 {
+			return max(1, uint64(float64(count)*float64(want)/float64(slowest))), nil
 		}
 		count *= 2
 	}
@@ -194,7 +210,7 @@ func (b *bencher) round(ctx context.Context, c benchCase, s *side, count uint64)
 	}
 	o.share = 1
 	for role, a := range answers {
-		if !c.sleeps {
+		if !c.sleeps && (!c.solo || role == 0) {
 			o.share = min(o.share, a.share)
 		}
 		ns = max(ns, a.ns)

@@ -1,16 +1,19 @@
 package bench
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/testdata"
 	"golang.org/x/sys/unix"
@@ -81,6 +84,93 @@ func TestWakeMeasuresEveryCase(t *testing.T) {
 	for _, r := range rows {
 		if r.Unit != "ns" {
 			t.Errorf("%s: unit %q", r.Case, r.Unit)
+		}
+	}
+}
+
+func needLibfabric(t *testing.T) {
+	t.Helper()
+	tools, err := newToolchain("cc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tools.close()
+	if _, err := tools.build(t.Context(), libfabricSource); errors.Is(err, ErrNoLibrary) {
+		shmtest.Require(t, "libfabric", err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestQueueMeasuresEveryCase(t *testing.T) {
+	needTwo(t)
+	needCompiler(t)
+	needLibfabric(t)
+	o := short()
+	o.Pairs = 3
+	rows, err := Queue(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, c := range queueCases(o) {
+		want = append(want, c.name)
+	}
+	if got := names(rows); got != strings.Join(want, " ") {
+		t.Errorf("rows %q, want %q", got, want)
+	}
+	for _, r := range rows {
+		if r.Rounds+r.Dropped != o.Pairs {
+			t.Errorf("%s: %d pairs counted and %d dropped of %d", r.Case, r.Rounds, r.Dropped,
+				o.Pairs)
+		}
+		if r.Rounds > 0 && (*r.Ours <= 0 || *r.Rival <= 0 || *r.Ratio <= 0) {
+			t.Errorf("%s: figures are missing: %+v", r.Case, r)
+		}
+	}
+	// Nothing of either side is left where queues and endpoints live.
+	left, err := filepath.Glob(filepath.Join(filepath.Dir(shm.DefaultPath()), "shmring-bench-*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %q, %v", left, err)
+	}
+}
+
+// Without libfabric our side is measured all the same, and the row says why it is alone.
+func TestWithoutLibraryRatiosAreNull(t *testing.T) {
+	needTwo(t)
+	needCompiler(t)
+	b := newTestBencher(t)
+	b.o.Pairs, b.o.RoundTime = 3, time.Millisecond
+	// As where there are no headers: the rival is of another library.
+	file := filepath.Join(b.tools.dir, "rivals", libfabricSource+".c")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = bytes.ReplaceAll(text, []byte("<rdma/"), []byte("<nowhere/rdma/"))
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := queueCases(b.o)[0]
+	r, err := b.row(t.Context(), c, 0, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Ours == nil || r.Rival != nil || r.Ratio != nil || !strings.Contains(r.Note, "libfabric-dev") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestNoLibrary(t *testing.T) {
+	for text, want := range map[string]bool{
+		"libfabric.c:20:10: fatal error: rdma/fabric.h: No such file or directory\n": true,
+		"libfabric.c:20:10: fatal error: 'rdma/fabric.h' file not found\n":           true,
+		"/usr/bin/ld: cannot find -lfabric: No such file or directory\n":             true,
+		"libfabric.c:20:10: error: expected ';' before '}' token\n":                  false,
+		"ld: undefined reference to `fi_nothing'\n":                                  false,
+	} {
+		if noLibrary(text) != want {
+			t.Errorf("%q: %v", text, !want)
 		}
 	}
 }

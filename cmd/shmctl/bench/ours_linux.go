@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/ring"
@@ -18,10 +19,17 @@ type command struct {
 
 // readerPays reports which way of paying for order the command measures: the default, in which
 // producers publish with release stores, or the other.
-func (c command) readerPays() bool { return c.name != "spsc-xchg" && c.name != "spsc-nobell" }
+func (c command) readerPays() bool {
+	return c.name != "spsc-xchg" && c.name != "spsc-nobell" && !c.isQueue()
+}
+
+// isQueue reports whether the command is one on a whole queue, not on a ring and a bell.
+func (c command) isQueue() bool { return strings.HasPrefix(c.name, queuePrefix) }
 
 // sleeps reports whether every message must find its reader asleep.
-func (c command) sleeps() bool { return c.name == "futex" || c.name == "eventfd" }
+func (c command) sleeps() bool {
+	return c.name == "futex" || c.name == "eventfd" || strings.HasPrefix(c.name, "cq-sread")
+}
 
 // outlet is the writing end of one direction, with its bell.
 type outlet struct {
@@ -80,6 +88,7 @@ func (p *party) words(direction int) (w words, err error) {
 
 // reset makes both directions new: empty, and parked as a lane is born. Role 0 does it.
 func (p *party) reset(start uint64) error {
+	p.done.Store(0)
 	for direction := range 2 {
 		w, err := p.words(direction)
 		if err != nil {
@@ -142,6 +151,9 @@ func (p *party) inlet(c command) (*inlet, error) {
 // runner prepares a round; the function it returns is what is measured. It returns the checksum of
 // what this process read and whether its time is the one that counts.
 func (p *party) runner(c command) (func() (uint64, bool, error), error) {
+	if c.isQueue() {
+		return p.queueRunner(c)
+	}
 	if c.name == "eventfd" && p.face == nil {
 		if err := p.swapFaces(); err != nil {
 			return nil, err

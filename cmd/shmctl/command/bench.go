@@ -18,7 +18,7 @@ import (
 var benches = []struct {
 	name string
 	run  func(context.Context, bench.Options) ([]bench.Row, error)
-}{{"ring", bench.Ring}, {"wake", bench.Wake}}
+}{{"ring", bench.Ring}, {"wake", bench.Wake}, {"cq", bench.Queue}}
 
 func newBench() *cobra.Command {
 	var (
@@ -27,13 +27,16 @@ func newBench() *cobra.Command {
 		cpus []int
 	)
 	cmd := &cobra.Command{
-		Use:   "bench [ring] [wake]",
-		Short: "Measure the library against the same thing in C",
+		Use:   "bench [ring] [wake] [cq]",
+		Short: "Measure the library against the same thing in C, and libfabric",
 		Long: `Measure the library against the same thing in C, on this machine.
 
 ring: throughput, and one-way latency with both sides looking all the time, against a ring of the
 same layout. wake: round trip of two processes that sleep for every message, against the raw
-primitive. Without a name, both.
+primitive. cq: calls of completion queues, event queues and counters, against the same call of
+libfabric's shm provider if libfabric-dev is installed; the way from post to read between two
+processes, also against a bare cache line; and what options cost, against ourselves. Without a name,
+all.
 
 Both sides run in turn, in many short rounds, on the same two processors. RATIO is the median of
 ours divided by the rival's of the same moment, INTERVAL holds it with 95% confidence: for Mops/s
@@ -43,7 +46,7 @@ they are context only. "As fast" means that the interval stays within 5% of 1.`,
   shmctl bench wake --pairs 41            quick and rough
   shmctl bench -j > bench.json            progress still shows on the terminal
   shmctl bench ring --cpus 2,3 --cc clang`,
-		ValidArgs: []string{"ring", "wake"},
+		ValidArgs: []string{"ring", "wake", "cq"},
 		Args:      cobra.OnlyValidArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.check(cmd); err != nil {
