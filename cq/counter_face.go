@@ -3,16 +3,24 @@ package cq
 import (
 	"context"
 	"sync"
+
+	"github.com/shmring/shmring/doorbell"
 )
 
-// counterKeeper is the goroutine that writes a counter's descriptor. Adders do not know whose epoll
-// waits, they know a futex: so while the descriptor is armed, and nobody else of the handle sleeps
-// there, the keeper does.
+// counterKeeper is a goroutine that waits for a counter in place of a descriptor, or of a set.
+// Adders do not know whose epoll waits, they know a futex: so while the keeper is armed, and nobody
+// else of the handle sleeps there, it does.
 type counterKeeper struct {
+	c      *Counter
+	notify func() // makes the descriptor readable, or the set look
+
 	mu      sync.Mutex
-	armed   *counterWaiter // what the last successful TryWait put on the list
+	armed   *counterWaiter // what the last arming put on the list
 	running *counterWaiter // what the goroutine took last
 	poke    chan struct{}  // made with the goroutine
+	ctx     context.Context
+	cancel  context.CancelFunc
+	over    bool // nothing is armed any more
 	wg      sync.WaitGroup
 }
 
@@ -40,43 +48,53 @@ func (c *Counter) TryWait() error {
 		return ErrClosed
 	}
 	defer c.guard.leaveAny()
-	k := &c.keeper
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	// The reset comes before the arming: what is written after it stays visible.
 	if err := c.face.Reset(); err != nil {
 		return failed("trywait", c.name, err)
 	}
-	w := &counterWaiter{any: true, value: c.seen.value.Load(), errs: c.seen.errs.Load(),
-		turn: make(chan struct{}, 1)}
-	if changed, _ := c.judge(w); changed {
+	if !c.keeper.arm(c.seen.value.Load(), c.seen.errs.Load()) {
 		return ErrAgain
 	}
-	c.disarm()
+	return nil
+}
+
+// arm makes the keeper tell of the next change, and reports whether nothing has changed so far.
+func (k *counterKeeper) arm(value, errs uint64) bool {
+	c := k.c
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.over {
+		return true
+	}
+	w := &counterWaiter{any: true, value: value, errs: errs, turn: make(chan struct{}, 1)}
+	if changed, _ := c.judge(w); changed {
+		return false
+	}
+	k.disarm()
 	k.armed = w
 	if c.enlist(w) {
 		w.tell()
 	}
 	if changed, _ := c.judge(w); changed {
-		c.disarm()
-		return ErrAgain
+		k.disarm()
+		return false
 	}
 	if k.poke == nil {
 		k.poke = make(chan struct{}, 1)
-		k.wg.Go(c.keep)
+		k.wg.Go(k.keep)
 	}
 	select {
 	case k.poke <- struct{}{}:
 	default:
 	}
-	return nil
+	return true
 }
 
 // disarm takes an arming back that is not needed any more. The keeper's lock is held. One that
 // leads stays if the goroutine has it: it sleeps for the whole list, and writes once too often at
 // most.
-func (c *Counter) disarm() {
-	k, q := &c.keeper, &c.waiters
+func (k *counterKeeper) disarm() {
+	c, q := k.c, &k.c.waiters
 	w := k.armed
 	k.armed = nil
 	if w == nil {
@@ -94,11 +112,13 @@ func (c *Counter) disarm() {
 }
 
 // keep is the goroutine. It waits as any other goroutine does, for any change.
-func (c *Counter) keep() {
-	k := &c.keeper
+func (k *counterKeeper) keep() {
+	c := k.c
 	for {
 		select {
 		case <-c.gone:
+			return
+		case <-k.ctx.Done():
 			return
 		case <-k.poke:
 		}
@@ -114,10 +134,72 @@ func (c *Counter) keep() {
 		if w == nil || !c.guard.enterAny() {
 			continue
 		}
-		_ = c.follow(context.Background(), w, 0)
+		_ = c.follow(k.ctx, w, 0)
 		if !w.off {
-			c.face.Set() // also when the counter is closed: TryWait says so
+			k.notify() // also when the counter is closed: whoever looks finds out
 		}
 		c.guard.leaveAny()
 	}
+}
+
+// init must be called before anything else.
+func (k *counterKeeper) init(c *Counter, notify func()) {
+	k.c, k.notify = c, notify
+	k.ctx, k.cancel = context.WithCancel(context.Background())
+}
+
+// stop ends the goroutine, also one that sleeps. It is harmless without init.
+func (k *counterKeeper) stop() {
+	if k.cancel == nil {
+		return
+	}
+	k.mu.Lock()
+	k.over = true
+	k.disarm()
+	k.mu.Unlock()
+	k.cancel()
+	k.wg.Wait()
+}
+
+// counterFace is a counter in one wait set. Producers of a queue ring the process's bell; for a
+// counter its keeper does, of the process that waits: so only a counter that a set sleeps for costs
+// its adders anything, and a thread of this process, or a share of one, stands for each.
+type counterFace struct {
+	c      *Counter
+	bit    int
+	keeper counterKeeper
+	// last is what the set reported. Only the goroutine that waits on the set uses it.
+	last, now counterCheckpoint
+}
+
+func newCounterFace(c *Counter, bell *doorbell.Domain, bit int) *counterFace {
+	f := &counterFace{c: c, bit: bit}
+	f.keeper.init(c, func() { bell.Consider(bit) })
+	return f
+}
+
+// Look implements doorbell.Member: a counter is ready while it stands elsewhere than when the set
+// last reported it. One that does not is waited for.
+func (f *counterFace) Look() (bool, error) {
+	if !f.c.guard.enterAny() {
+		return false, nil
+	}
+	defer f.c.guard.leaveAny()
+	now, changed, err := f.c.news(f.last)
+	if err == nil && !changed && !f.keeper.arm(now.value, now.errs) {
+		now, changed, err = f.c.news(f.last)
+	}
+	f.now = now
+	return changed, err
+}
+
+// Join implements doorbell.Member. Nobody but the keeper rings.
+func (f *counterFace) Join(bool) {}
+
+func (f *counterFace) reported() { f.last = f.now }
+
+func (f *counterFace) part() {
+	f.keeper.stop()
+	processDomain.giveBack(f.bit)
+	f.c.holders.unbind()
 }

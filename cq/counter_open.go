@@ -176,6 +176,7 @@ func (c *Counter) start() (err error) {
 		if c.face, err = doorbell.NewFace(""); err != nil {
 			return err
 		}
+		c.keeper.init(c, c.face.Set)
 	}
 	c.register()
 	return nil
@@ -225,7 +226,7 @@ func (c *Counter) Close() error {
 		return err
 	}
 	c.turnOut()
-	c.keeper.wg.Wait()
+	c.keeper.stop()
 	c.peers.stop()
 	err = c.drop()
 	if c.path != "" && c.opt.Lifetime == Ephemeral {

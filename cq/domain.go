@@ -165,8 +165,7 @@ func (p *domain) enroll(home string, words *bellWords, generation uint64) (bit i
 		return -1, err
 	}
 	if bit = p.takeBit(); bit < 0 {
-		return -1, &Error{Pkg: pkg, Op: "add", Field: "members", Got: domainBits,
-			Want: "fewer", Err: syscall.ENOSPC, Hint: "close queues that are no longer needed"}
+		return -1, errNoBit()
 	}
 	p.users++
 	high, low := uuidWords(p.obj.Header().UUID)
@@ -177,6 +176,29 @@ func (p *domain) enroll(home string, words *bellWords, generation uint64) (bit i
 	words.fd.Store(uint64(p.obj.FD()) + 1)
 	words.generation.Store(generation)
 	return bit, nil
+}
+
+// lend gives a bit to a member that this process rings itself. There is a set, and with it a bell.
+func (p *domain) lend() (int, *doorbell.Domain, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	bit := p.takeBit()
+	if bit < 0 {
+		return -1, nil, errNoBit()
+	}
+	return bit, p.bell, nil
+}
+
+// giveBack takes it back.
+func (p *domain) giveBack(bit int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken[bit/64] &^= 1 << (bit % 64)
+}
+
+func errNoBit() error {
+	return &Error{Pkg: pkg, Op: "add", Field: "members", Got: domainBits,
+		Want: "fewer", Err: syscall.ENOSPC, Hint: "close queues that are no longer needed"}
 }
 
 // nameIn gives the bell a name beside the queue. Where it cannot have one, in another file system,
@@ -218,9 +240,7 @@ func (p *domain) takeBit() int {
 // leave gives a bit back when its queue closes.
 func (p *domain) leave(bit int, words *bellWords) error {
 	words.generation.Store(0)
-	p.mu.Lock()
-	p.taken[bit/64] &^= 1 << (bit % 64)
-	p.mu.Unlock()
+	p.giveBack(bit)
 	return p.release()
 }
 

@@ -29,7 +29,7 @@ func (l *memberList) add(gate *guard, set *doorbell.Set, m Waitable) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, is := l.byFID[m.FID()]; is {
-		return fmt.Errorf("cq: add %v: it is a member: %w", m.FID(), fs.ErrExist)
+		return errMember(m)
 	}
 	bit, face, err := m.join()
 	if err != nil {
@@ -52,13 +52,22 @@ func (l *memberList) remove(gate *guard, set *doorbell.Set, m Waitable) error {
 	defer l.mu.Unlock()
 	bit, is := l.byFID[m.FID()]
 	if !is {
-		return fmt.Errorf("cq: remove %v: it is no member: %w", m.FID(), fs.ErrNotExist)
+		return errNoMember(m)
 	}
 	set.Delete(bit)
+	face := l.byBit[bit].face
 	delete(l.byBit, bit)
 	delete(l.byFID, m.FID())
-	m.part()
+	face.part()
 	return nil
+}
+
+func errMember(m Waitable) error {
+	return fmt.Errorf("cq: add %v: it is a member: %w", m.FID(), fs.ErrExist)
+}
+
+func errNoMember(m Waitable) error {
+	return fmt.Errorf("cq: remove %v: it is no member: %w", m.FID(), fs.ErrNotExist)
 }
 
 func (l *memberList) len() int {
@@ -99,8 +108,8 @@ func (l *memberList) progress() (sliceNs int64) {
 	return sliceNs
 }
 
-// room returns an empty list with room for just n bits, or for one, from memory that is kept.
-func room(kept *[]int, n int) []int {
+// roomFor returns an empty list with room for just n bits, or for one, from memory that is kept.
+func roomFor(kept *[]int, n int) []int {
 	n = max(1, n)
 	if cap(*kept) < n {
 		*kept = make([]int, 0, n)

@@ -2,13 +2,15 @@ package cq
 
 import (
 	"math/rand/v2"
+	"slices"
+	"sync"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
 )
 
 // PollSet finds out which of many queues and counters have something, without waiting (fid_poll).
-// Polling costs what the ready members cost. One goroutine at a time polls; that counts as using
+// One goroutine at a time polls; that counts as using
 // the members. Add, Remove and Close may be called from anywhere.
 type PollSet struct {
 	fid  FID
@@ -17,6 +19,16 @@ type PollSet struct {
 	gate guard
 	list memberList
 	bits []int
+
+	mu       sync.Mutex
+	counters []*polledCounter
+	turn     bool // counters come first the next time
+}
+
+// polledCounter is a counter in a poll set, which is looked at each time: nobody rings for it.
+type polledCounter struct {
+	c    *Counter
+	last counterCheckpoint // what was reported; of the goroutine that polls
 }
 
 // NewPollSet makes an empty poll set (fi_poll_open). d is as for [NewWaitSet]; flags must be 0.
@@ -37,30 +49,110 @@ func NewPollSet(d *shm.Dir, flags Flags) (*PollSet, error) {
 func (s *PollSet) FID() FID { return s.fid }
 
 // Add makes m a member (fi_poll_add), whatever its wait object. fs.ErrExist if it is one already.
-func (s *PollSet) Add(m Waitable) error { return s.list.add(&s.gate, s.set, m) }
+func (s *PollSet) Add(m Waitable) error {
+	c, ok := m.(*Counter)
+	if !ok {
+		return s.list.add(&s.gate, s.set, m)
+	}
+	if !s.gate.enterAny() {
+		return ErrClosed
+	}
+	defer s.gate.leaveAny()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.find(c) >= 0 {
+		return errMember(m)
+	}
+	if err := c.holders.bind(); err != nil {
+		return err
+	}
+	s.counters = append(slices.Clone(s.counters), &polledCounter{c: c})
+	return nil
+}
 
 // Remove takes a member out (fi_poll_del); fs.ErrNotExist if it is none.
-func (s *PollSet) Remove(m Waitable) error { return s.list.remove(&s.gate, s.set, m) }
+func (s *PollSet) Remove(m Waitable) error {
+	c, ok := m.(*Counter)
+	if !ok {
+		return s.list.remove(&s.gate, s.set, m)
+	}
+	if !s.gate.enterAny() {
+		return ErrClosed
+	}
+	defer s.gate.leaveAny()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.find(c)
+	if i < 0 {
+		return errNoMember(m)
+	}
+	s.counters = slices.Delete(slices.Clone(s.counters), i, i+1)
+	c.holders.unbind()
+	return nil
+}
+
+func (s *PollSet) find(c *Counter) int {
+	return slices.IndexFunc(s.counters, func(p *polledCounter) bool { return p.c == c })
+}
 
 // Len returns the number of members.
-func (s *PollSet) Len() int { return s.list.len() }
+func (s *PollSet) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.list.len() + len(s.counters)
+}
 
 // Poll drives the progress of all members and puts those into dst that may have something
-// (fi_poll): queues that are not empty, and counters of which a value differs from what it was when
-// Poll of this set last returned them, or when this process last called Set or Add of them. It
-// returns how many. Those that do not fit in dst come first the next time: nothing is forgotten
-// because dst is short.
-func (s *PollSet) Poll(dst []Waitable) (int, error) {
+// (fi_poll): queues that are not empty, and counters that stand elsewhere than when Poll of this set
+// last returned them. (fi_poll(3) has a set forget what its application adds itself, and allows to
+// report too much: here any change is reported, whoever made it.) It returns how many. Those that do
+// not fit in dst come first the next time: nothing is forgotten because dst is short.
+//
+// Polling costs what the queues that have something cost, and a look at every counter.
+func (s *PollSet) Poll(dst []Waitable) (n int, err error) {
 	if !s.gate.enter() {
 		return 0, ErrClosed
 	}
 	defer s.gate.leave()
 	s.list.progress()
-	if len(dst) == 0 {
-		return 0, nil
+	if s.turn {
+		n = s.pollCounters(dst)
 	}
-	bits, err := s.set.Poll(room(&s.bits, len(dst)))
-	return s.list.report(bits, dst), err
+	if room := dst[n:]; len(room) > 0 {
+		bits, e := s.set.Poll(roomFor(&s.bits, len(room)))
+		n, err = n+s.list.report(bits, room), e
+	}
+	if !s.turn {
+		n += s.pollCounters(dst[n:])
+	}
+	s.turn = !s.turn
+	return n, err
+}
+
+// pollCounters puts those into dst that changed. Those that did not fit in keep their checkpoint; the
+// next look begins with them.
+func (s *PollSet) pollCounters(dst []Waitable) (n int) {
+	s.mu.Lock()
+	all := s.counters // replaced, never changed in place, but for the order
+	s.mu.Unlock()
+	for i, p := range all {
+		if n == len(dst) {
+			s.mu.Lock()
+			if len(s.counters) == len(all) && &s.counters[0] == &all[0] {
+				s.counters = append(slices.Clone(all[i:]), all[:i]...)
+			}
+			s.mu.Unlock()
+			break
+		}
+		now, changed, err := p.c.news(p.last)
+		if !changed && err == nil {
+			continue
+		}
+		p.last = now
+		dst[n] = p.c
+		n++
+	}
+	return n
 }
 
 // Close closes the set (fi_close). ErrBusy while it has members; closing twice is harmless.

@@ -14,10 +14,9 @@ type Waitable interface {
 	FID() FID
 	UserContext() any
 
-	// join makes the object's producers ring the process's bell, at the bit that it returns, and
-	// keeps the object from being closed until part. face is the object as one set looks at it.
+	// join makes the object ring the process's bell, at the bit that it returns. face is the object
+	// as one set looks at it; the object cannot be closed until the face's part.
 	join() (bit int, face face, err error)
-	part()
 	waitObject() WaitObject
 	// progress drives what feeds the object, if nothing else does, and returns after how long it
 	// wants it again, or a negative number for never.
@@ -29,6 +28,8 @@ type face interface {
 	doorbell.Member
 	// reported is told that the set returned the member as ready.
 	reported()
+	// part is told that the member left the set.
+	part()
 }
 
 // queueFace is a queue in a set.
@@ -51,6 +52,8 @@ func (f queueFace) Look() (bool, error) {
 func (f queueFace) Join(on bool) { f.q.bell.Join(on) }
 
 func (f queueFace) reported() {}
+
+func (f queueFace) part() { f.q.part() }
 
 func (q *Queue) join() (int, face, error) {
 	bit, err := q.seat()
@@ -91,10 +94,28 @@ func (q *Queue) enroll() (bit, bellFD int, err error) {
 	return bit, processDomain.obj.FD(), nil
 }
 
-// part gives up what join or seat took. The bit stays: producers may have it in their hands.
+// part gives up what seat took. The bit stays: producers may have it in their hands.
 func (q *Queue) part() { q.holders.unbind() }
 
 func (q *Queue) waitObject() WaitObject { return q.opt.Wait }
+
+// join puts a counter into a wait set, with a bit for that set alone.
+func (c *Counter) join() (int, face, error) {
+	if err := c.holders.bind(); err != nil {
+		return -1, nil, err
+	}
+	bit, bell, err := processDomain.lend()
+	if err != nil {
+		c.holders.unbind()
+		return -1, nil, failed("add", c.name, err)
+	}
+	return bit, newCounterFace(c, bell, bit), nil
+}
+
+func (c *Counter) waitObject() WaitObject { return c.opt.Wait }
+
+// progress: what adds to a counter drives itself.
+func (c *Counter) progress() time.Duration { return -1 }
 
 // join puts an event queue into a set. One with a handler is read by that alone.
 func (e *EventQueue) join() (int, face, error) {
@@ -104,8 +125,6 @@ func (e *EventQueue) join() (int, face, error) {
 	}
 	return e.q.join()
 }
-
-func (e *EventQueue) part() { e.q.part() }
 
 func (e *EventQueue) waitObject() WaitObject { return e.opt.Wait }
 

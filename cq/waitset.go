@@ -120,7 +120,7 @@ func (s *WaitSet) wait(ctx context.Context, dst []Waitable, timeout time.Duratio
 	w.Stop = func() bool { return s.signal.Load() || s.gate.isClosed() || ctx.Err() != nil }
 	for {
 		w.SliceNs = s.list.progress()
-		bits, err := s.set.Wait(room(&s.bits, len(dst)), w)
+		bits, err := s.set.Wait(roomFor(&s.bits, len(dst)), w)
 		if err == doorbell.ErrWaiting {
 			return 0, &Error{Pkg: pkg, Op: "wait", Name: "wait set", Err: ErrBusy,
 				Hint: "another goroutine waits on it: give each a set of its own"}
