@@ -117,7 +117,7 @@ func TestMutexCond(t *testing.T) {
 	must(t, err)
 	n, err := q.Control(cq.GetWait)
 	must(t, err)
-	ended := make(chan error)
+	ended := make(chan error, 1) // Close takes the mutex, which is held here
 	go func() {
 		n.Cond.Lock()
 		defer n.Cond.Unlock()
