@@ -14,11 +14,20 @@ const (
 type role uint8
 
 const (
-	absent role = iota
-	direct      // blocking reads of queue 0
-	setter      // waits on a wait set, then reads one of the queues that it reports
-	poller      // trywait, then epoll on the descriptor of queue 0; reads without blocking
+	absent      role = iota
+	direct           // blocking reads of queue 0
+	setter           // waits on a wait set, then reads one of the queues that it reports
+	poller           // trywait, then epoll on the descriptor of queue 0; reads without blocking
+	getter           // gets an event of a channel, arms the queue again, drains it
+	setPoller        // trywait on a set, then epoll on the set's descriptor
+	eventPoller      // epoll on the channel's descriptor, then a getter's steps without sleeping
+	keeper           // waits on the domain for the descriptors of sets and channels
+	changer          // adds queue 0 to the set of task 1, deletes it, adds it
+	undertaker       // brings the notice that producer 0 died
 )
+
+// gets tells whether the role gets events of the channel.
+func (r role) gets() bool { return r == getter || r == eventPoller }
 
 // call is what such a goroutine currently asks of a queue.
 type call uint8
@@ -28,12 +37,20 @@ const (
 	read         // never blocks
 	sread
 	trywait
+	empty // drain all there is: what the user of a channel does after arming
 )
 
 // Bits of the queue's armed word.
 const (
 	armDirect = 1 << iota
 	armFD
+)
+
+// What a channel is armed for.
+const (
+	forNone = iota
+	forSolicited
+	forAny
 )
 
 // bell is one variant of the protocol: its size, its roles and at most one bug.
@@ -45,6 +62,12 @@ type bell struct {
 	plain     bool             // P1 is a plain store; the reader that parks runs the barrier
 	lazy      bool             // no barrier if the lanes in hand were parked already
 	keep      bool             // R2 never un-parks, as while a completion channel is armed
+	channel   uint8            // queues on the channel
+	mode      uint8            // what its users arm
+	twice     bool             // they arm for solicited entries before
+	solicited [laneCount]uint8 // bit k: publish k is solicited
+	summary   bool             // the domain's bits have a summary (one waiter only)
+	edges     bool             // the user's epoll is edge-triggered
 	bug       bug
 }
 
@@ -71,17 +94,27 @@ type bellState struct {
 	armed, armBits, rung   uint8 // queue 0
 	waiters                uint8 // direct sleepers of queue 0, under q.mu
 	latch, eventfd         bool
-	dready                 uint8 // bits of queues
-	todo                   [taskCount]uint8
+	dready, dom            uint8 // bits of queues; dom is in their armed words
+	dsum, dead, started    bool
+	mask, todo             [taskCount]uint8 // of lists; a channel's mask is what it is armed for
 	darmed, drung, nw      uint8
 	task                   [taskCount]task
 	at                     [laneCount + 1]step // of the producers
 	w, wBits, dw           [laneCount + 1]uint8
+	wDom                   uint8 // bits of producers that go on to P6
+
+	notify              [2]uint8         // of a channel, in the queue's armed word
+	base, sol, since    [laneCount]uint8 // since: the tail at the end of the last arming
+	noted               uint8            // lanes whose base counts
+	pending, owed       [2]uint8         // events that wait; armings less events delivered
+	face, edge, lowered bool             // the descriptor of a set or channel
+	lowering            uint8            // who resets it
 }
 
 func (v *bell) start() (s bellState) {
 	s.left = v.publishes
-	s.todo = v.masks
+	s.mask, s.todo = v.masks, v.masks
+	s.dom = v.masks[0] | v.masks[1] | v.masks[2]
 	for l := range laneCount {
 		if v.publishes[l] > 0 {
 			s.cand |= 1 << l // a new reader takes every lane in hand
@@ -91,6 +124,19 @@ func (v *bell) start() (s bellState) {
 	s.at[signaller] = P1
 	for i := range s.task {
 		s.task[i].at = app
+		switch {
+		case v.roles[i] == keeper:
+			s.task[i].at = S1
+		case v.roles[i] == undertaker:
+			s.task[i].at = U1
+		case v.roles[i] == changer:
+			s.task[i].at = A1
+			if v.bug == listBeforeFlag {
+				s.task[i].at = A2
+			}
+		case v.roles[i].gets() && i == v.list(i):
+			s.task[i] = task{at: N1} // it arms the queues, one after the other
+		}
 	}
 	return s
 }
@@ -103,10 +149,6 @@ func (v *bell) lanesOf(q uint8) (m uint8) {
 		}
 	}
 	return m
-}
-
-func (v *bell) member(q uint8) bool {
-	return (v.masks[0]|v.masks[1]|v.masks[2])&(1<<q) != 0
 }
 
 func (s *bellState) nonEmpty(lanes uint8) (m uint8) {
@@ -146,6 +188,9 @@ func (v *bell) next(s *bellState, emit emitter[bellState]) {
 			continue
 		}
 		by := label{uint8(10 + i), t.at}
+		if t.asleep && v.roles[i] == keeper {
+			continue
+		}
 		if t.asleep {
 			n := *s
 			n.task[i].asleep = false
@@ -161,61 +206,11 @@ func (v *bell) next(s *bellState, emit emitter[bellState]) {
 			n.buffered[l]--
 			out(&n, label{uint8(20 + l), visible})
 		}
-		if s.at[l] == P1 && s.left[l] == 0 {
+		if s.at[l] == P1 && s.left[l] == 0 || l == 0 && s.dead {
 			continue
 		}
 		n := *s
 		v.produce(s, &n, l)
 		out(&n, label{uint8(l), s.at[l]})
 	}
-}
-
-// judge never needs a flag for "stopped for ever": a producer that stops is one that is not
-// scheduled again, so every state in which all of the reader's process sleeps is final for the
-// steps that are still missing. A store buffer, in contrast, always drains.
-func (v *bell) judge(s *bellState) verdict {
-	var unread uint8
-	half := false
-	for l := range laneCount {
-		if s.buffered[l] > 0 {
-			return moving
-		}
-		u := s.unread[l]
-		if s.at[l] != P1 {
-			half = true
-			u -= min(u, 1) // the newest entry is not finished
-		}
-		if u > 0 {
-			unread |= 1 << v.queueOf[l]
-		}
-	}
-	half = half || s.at[signaller] != P1
-	signaled := s.latch && s.left[signaller] == 0 && s.at[signaller] == P1
-	bad, sleeper := false, false
-	for i, r := range v.roles {
-		t := &s.task[i]
-		blocked := t.asleep || t.at == T8 && !s.eventfd
-		if r == absent || t.at == gone {
-			continue
-		}
-		if !blocked {
-			return moving
-		}
-		sleeper = true
-		switch r {
-		case direct, poller:
-			bad = bad || unread&1 != 0 || signaled
-		case setter:
-			bad = bad || unread&v.masks[i] != 0
-		}
-	}
-	switch {
-	case bad && half:
-		return muted
-	case bad:
-		return lost
-	case sleeper:
-		return resting
-	}
-	return over
 }

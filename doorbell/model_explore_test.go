@@ -16,6 +16,7 @@ const (
 	resting                // all of them sleep or have left, and nothing waits unseen
 	lost                   // all of them sleep, something finished waits, nobody is half way
 	muted                  // the same, while a producer or signaller stands half way
+	twice                  // more events than armings
 )
 
 // label names one step of one actor, for the printed interleaving.
@@ -73,14 +74,14 @@ func explore[S comparable](p protocol[S], firstLoss bool) (o outcome) {
 		o.states++
 		v := p.judge(&s)
 		switch v {
-		case lost:
+		case lost, twice:
 			o.lost++
 		case muted:
 			o.muted++
 		case resting:
 			o.resting++
 		}
-		if firstLoss && (v == lost || v == muted) {
+		if firstLoss && v >= lost {
 			o.cut = true
 			return o
 		}
@@ -104,7 +105,7 @@ func interleaving[S comparable](p protocol[S]) string {
 	seen.add(&states[0])
 	for i := 0; i < len(states); i++ {
 		s := states[i]
-		if v := p.judge(&s); v == lost || v == muted {
+		if p.judge(&s) >= lost {
 			var run []string
 			for j := i; origins[j].from >= 0; j = origins[j].from {
 				by := origins[j].by

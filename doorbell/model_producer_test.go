@@ -3,7 +3,7 @@ package doorbell_test
 // produce performs the next step of producer l (or of the signaller) on n, a copy of s.
 func (v *bell) produce(s, n *bellState, l int) {
 	switch s.at[l] {
-	case P1, P2, P2f, P3:
+	case P1, P1t, P2, P2f, P3:
 		v.publish(s, n, l)
 	case P4, P5, P5e, P5w, P5d, P5r:
 		v.ringQueue(s, n, l)
@@ -21,12 +21,19 @@ func (v *bell) queue(l int) uint8 {
 
 func (n *bellState) finish(l int) {
 	n.at[l], n.w[l], n.wBits[l], n.dw[l] = P1, 0, 0, 0
+	n.wDom &^= 1 << l
 }
 
 func (v *bell) publish(s, n *bellState, l int) {
 	bit := uint8(1) << l
 	switch s.at[l] {
-	case P1:
+	case P1, P1t:
+		if s.at[l] == P1 && v.isSolicited(s, l, 0) {
+			n.flush(l)
+			n.sol[l] = v.publishes[l] - s.left[l] + 1
+			n.at[l] = P1t
+			return
+		}
 		n.left[l]--
 		n.at[l] = P2
 		switch {
@@ -68,11 +75,26 @@ func (v *bell) publish(s, n *bellState, l int) {
 	}
 }
 
+// isSolicited tells whether the publish that comes next, or the one back before that, is.
+func (v *bell) isSolicited(s *bellState, l, back int) bool {
+	return l < laneCount && v.solicited[l]>>(int(v.publishes[l]-s.left[l])-back)&1 != 0
+}
+
+// wantsDomain is the condition of P6, on the armed word that P4 loaded.
+func (v *bell) wantsDomain(s *bellState, l int) bool {
+	q := v.queue(l)
+	if s.dom&(1<<q) != 0 {
+		return l != signaller || v.bug != signalQueueOnly
+	}
+	return l != signaller &&
+		(s.notify[q] == forAny || s.notify[q] == forSolicited && v.isSolicited(s, l, 1))
+}
+
 // afterDirect is P6 or, for a queue that is in no set, the end.
 func (v *bell) afterDirect(n *bellState, l int) {
 	n.w[l], n.wBits[l] = 0, 0
 	n.at[l] = P6
-	if !v.member(v.queue(l)) {
+	if n.wDom&(1<<l) == 0 {
 		n.finish(l)
 	}
 }
@@ -80,6 +102,9 @@ func (v *bell) afterDirect(n *bellState, l int) {
 func (v *bell) ringQueue(s, n *bellState, l int) {
 	switch s.at[l] {
 	case P4:
+		if v.wantsDomain(s, l) {
+			n.wDom |= 1 << l
+		}
 		if v.queue(l) != 0 || s.armBits == 0 {
 			v.afterDirect(n, l)
 			return
@@ -149,12 +174,29 @@ func (v *bell) ringDomain(s, n *bellState, l int) {
 	switch s.at[l] {
 	case P6:
 		n.at[l] = P7
+		if v.summary {
+			n.at[l] = P6s
+			if v.bug == summaryFirst {
+				n.dsum, n.at[l] = true, P6s
+				return
+			}
+			if v.bug == summarySkips && s.dready&qbit != 0 {
+				n.at[l] = P7
+			}
+		}
 		switch {
 		case v.bug == domainBitSkips && s.dready&qbit != 0,
 			v.bug == domainBitWhenArmed && s.darmed == 0:
 			n.finish(l)
 		case v.bug != domainBitFirst:
 			n.dready |= qbit
+		}
+	case P6s:
+		n.at[l] = P7
+		if v.bug == summaryFirst {
+			n.dready |= qbit
+		} else {
+			n.dsum = true
 		}
 	case P7:
 		n.dw[l], n.at[l] = s.darmed, P7c
@@ -169,13 +211,37 @@ func (v *bell) ringDomain(s, n *bellState, l int) {
 			n.drung = s.dw[l]
 		}
 	case P7e:
-		v.forRole(setter, func(i int) { n.task[i].fresh = false })
+		v.stale(n)
 		n.at[l] = P7w
 	case P7w:
-		v.forRole(setter, func(i int) { n.task[i].asleep = false })
+		v.wakeDomain(n)
 		n.at[l] = P7r
 	case P7r:
 		n.drung = s.dw[l]
 		n.finish(l)
+	}
+}
+
+// onDomain tells whether the role sleeps on the domain's futex.
+func (r role) onDomain() bool { return r == setter || r == getter || r == keeper }
+
+// stale is what the domain's epoch++ does.
+func (v *bell) stale(n *bellState) {
+	for i, r := range v.roles {
+		if r.onDomain() {
+			n.task[i].fresh = false
+		}
+	}
+}
+
+func (v *bell) wakeDomain(n *bellState) {
+	for i, r := range v.roles {
+		if !r.onDomain() || !n.task[i].asleep {
+			continue
+		}
+		n.task[i].asleep = false
+		if v.bug == wakeOneDomain {
+			return
+		}
 	}
 }

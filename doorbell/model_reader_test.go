@@ -11,6 +11,14 @@ func (v *bell) act(s *bellState, i int, emit func(*bellState)) {
 		v.take(s, &n, i, emit)
 	case at >= R5 && at <= T8:
 		v.sleep(s, &n, i, emit)
+	case at >= N1 && at <= N6:
+		v.arming(s, &n, i, emit)
+	case at >= C1 && at <= C4:
+		v.get(s, &n, i, emit)
+	case at >= F1 && at <= F8:
+		v.descriptor(s, &n, i, emit)
+	case at >= A1 && at <= U3w:
+		v.fromOutside(s, &n, i, emit)
 	default:
 		v.waitSet(s, &n, i, emit)
 	}
@@ -25,12 +33,26 @@ func (v *bell) choose(n *bellState, i int, emit func(*bellState)) {
 		calls = []task{{at: gone}, {at: R1, call: sread}, {at: R1, call: read}}
 	case poller:
 		calls = []task{{at: gone}, {at: R1, call: trywait}, {at: R1, call: read}}
-	case setter:
-		calls = []task{{at: gone}, {at: S1}}
+	case setter, setPoller:
+		calls = []task{{at: gone}, {at: v.setBegins()}}
+	case getter, eventPoller:
+		calls = []task{{at: gone}, {at: C1}}
 	}
 	for _, c := range calls {
 		*t = c
 		emit(n)
+	}
+}
+
+// enlist merges ready bits that were taken into cand. While a channel is armed a lane that was no
+// candidate is noted with its head: nobody has read from it since the arming.
+func (v *bell) enlist(s, n *bellState, bits uint8) {
+	n.cand |= bits
+	for l := range laneCount {
+		if bits&^s.noted&(1<<l) != 0 && s.notify[v.queueOf[l]] != forNone {
+			n.base[l] = v.head(s, l)
+			n.noted |= 1 << l
+		}
 	}
 }
 
@@ -53,8 +75,13 @@ func (n *bellState) unlock(q uint8, i int) {
 
 // giveBack ends a call: the lock is dropped and the application runs.
 func (v *bell) giveBack(n *bellState, i int, emit func(*bellState)) {
-	n.unlock(n.task[i].queue, i)
-	n.task[i] = task{at: app}
+	t := &n.task[i]
+	n.unlock(t.queue, i)
+	next := task{at: app}
+	if t.call == empty && v.channel == 3 && !n.started {
+		n.started, next = true, task{at: N1, queue: 1}
+	}
+	*t = next
 	emit(n)
 }
 
@@ -73,7 +100,7 @@ func (v *bell) take(s, n *bellState, i int, emit func(*bellState)) {
 			t.hand, t.at = bits, R1h
 			break
 		}
-		n.cand |= bits
+		v.enlist(s, n, bits)
 		t.at = R2
 		if t.call == trywait { // it may also leave lanes parked and go straight to R4
 			direct := *n
@@ -81,10 +108,10 @@ func (v *bell) take(s, n *bellState, i int, emit func(*bellState)) {
 			emit(&direct)
 		}
 	case R1h:
-		n.cand |= t.hand
+		v.enlist(s, n, t.hand)
 		t.hand, t.at = 0, R2
 	case R2:
-		if !v.keep {
+		if !v.keep && (s.notify[t.queue] == forNone || v.bug == unparkArmed) {
 			n.parked &^= s.cand & lanes
 		}
 		t.at = R3
@@ -144,7 +171,7 @@ func (v *bell) drain(s, n *bellState, i int, emit func(*bellState)) {
 		return
 	}
 	for l := range laneCount {
-		if full&(1<<l) != 0 {
+		if full&(1<<l) != 0 && t.call != empty {
 			one := *n
 			one.unread[l]--
 			if one.unread[l] == 0 {
@@ -163,6 +190,9 @@ func (v *bell) drain(s, n *bellState, i int, emit func(*bellState)) {
 		t.at = R4
 		emit(n)
 		return
+	}
+	if full == 0 && v.roles[i] == setter && t.queue == 0 {
+		n.latch = false // the signal that made the queue ready
 	}
 	v.giveBack(n, i, emit)
 }

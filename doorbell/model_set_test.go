@@ -4,6 +4,14 @@ package doorbell_test
 func (v *bell) waitSet(s, n *bellState, i int, emit func(*bellState)) {
 	t := &n.task[i]
 	switch t.at {
+	case S1s:
+		n.dsum, t.at = false, S1
+		if v.bug == leafBeforeSummary {
+			t.at = S2
+		}
+		if !s.dsum {
+			t.at = S2 // nothing is marked
+		}
 	case S1, S1h:
 		v.takeDomain(s, n, i)
 	case S2, S2l, S2h, S2p, S2b, S2t, S2r:
@@ -17,10 +25,7 @@ func (v *bell) waitSet(s, n *bellState, i int, emit func(*bellState)) {
 		n.nw++
 		t.at = S5
 	case S5: // under d.mu
-		some := s.dready & v.masks[i]
-		if v.bug != domainLookSharedOnly {
-			some |= s.todo[v.list(i)]
-		}
+		some := v.domainLook(s, i)
 		t.at = S6
 		if some != 0 {
 			t.fresh, t.at = false, S7
@@ -33,6 +38,9 @@ func (v *bell) waitSet(s, n *bellState, i int, emit func(*bellState)) {
 			n.darmed = 0
 		}
 		*t = task{at: app}
+		if v.roles[i] == keeper {
+			t.at = S1
+		}
 	case S8:
 		found := t.found
 		*t = task{at: gone}
@@ -48,10 +56,59 @@ func (v *bell) waitSet(s, n *bellState, i int, emit func(*bellState)) {
 	emit(n)
 }
 
+// setBegins is the first step of a wait on a set.
+func (v *bell) setBegins() step {
+	if v.summary && v.bug != leafBeforeSummary {
+		return S1s
+	}
+	return S1
+}
+
+// domainLook is the second look of S5 and its like. The keeper looks at what those who have a
+// descriptor have in their masks, and at no list: what is listed for them shows in the descriptor.
+func (v *bell) domainLook(s *bellState, i int) uint8 {
+	list := v.list(i)
+	if v.roles[i] == keeper {
+		list = v.described()
+		if v.bug == keeperBlind {
+			return 0
+		}
+	}
+	bits := s.dready
+	if v.summary && !s.dsum {
+		bits = 0
+	}
+	bits &= s.mask[list]
+	if v.roles[i] != keeper && v.bug != domainLookSharedOnly {
+		bits |= s.todo[list]
+	}
+	return bits
+}
+
+// put adds queues to a list. Under d.mu it also raises a lowered descriptor.
+func (v *bell) put(n *bellState, list int, queues uint8) {
+	n.todo[list] |= queues
+	if queues != 0 && n.lowered && list == v.described() && v.bug != listsSilently {
+		n.lowered, n.face, n.edge = false, true, v.edges
+	}
+}
+
+// handOn gives the domain's bits to every list that has them in its mask.
+func (v *bell) handOn(n *bellState, bits uint8) {
+	for i, r := range v.roles {
+		if v.list(i) != i && v.bug != sharedList || r.gets() && v.bug == setsOnly {
+			continue
+		}
+		if r.gets() || r == setter || r == setPoller {
+			v.put(n, i, bits&n.mask[i])
+		}
+	}
+}
+
 // takeDomain is S1: what is taken goes to every set in the same critical section of d.mu.
 func (v *bell) takeDomain(s, n *bellState, i int) {
 	t := &n.task[i]
-	bits := s.dready & v.masks[i]
+	bits := s.dready
 	if t.at == S1h {
 		bits = t.hand
 	} else if v.bug != readyBeforeDomain {
@@ -61,8 +118,14 @@ func (v *bell) takeDomain(s, n *bellState, i int) {
 		t.hand, t.at = bits, S1h
 		return
 	}
-	v.forRole(setter, func(f int) { n.todo[f] |= bits & v.masks[f] })
+	v.handOn(n, bits)
 	*t = task{at: S2}
+	switch {
+	case v.roles[i] == keeper:
+		t.at = S3
+	case v.summary && v.bug == leafBeforeSummary:
+		t.at = S1s
+	}
 }
 
 // lookAt is S2. It returns false while the queue's lock is taken.
@@ -83,10 +146,10 @@ func (v *bell) lookAt(s, n *bellState, i int) bool {
 			t.hand, t.at = bits, S2h
 			break
 		}
-		n.cand |= bits
+		v.enlist(s, n, bits)
 		t.at = S2p
 	case S2h:
-		n.cand |= t.hand
+		v.enlist(s, n, t.hand)
 		t.hand, t.at = 0, S2p
 	case S2p:
 		t.at = S2t
@@ -105,13 +168,13 @@ func (v *bell) lookAt(s, n *bellState, i int) bool {
 		n.cand = s.cand&^lanes | full
 		n.unlock(t.queue, i)
 		t.at = S2r
-		if full != 0 {
+		if full != 0 || t.queue == 0 && s.latch && v.bug != latchUnseen {
 			t.found |= qbit
 		}
 	case S2r:
 		switch full := t.found&qbit != 0; {
 		case full && v.bug != edgeList:
-			n.todo[v.list(i)] |= qbit
+			v.put(n, v.list(i), qbit&s.mask[i])
 		case !full && v.bug == lateOffList:
 			n.todo[v.list(i)] &^= qbit
 		}
@@ -122,12 +185,30 @@ func (v *bell) lookAt(s, n *bellState, i int) bool {
 }
 
 // list is the index of the set that task i waits on. A set is for one waiter at a time: while it
-// looks at a queue the list lacks that queue, and a second one would go to sleep on it.
+// looks at a queue the list lacks that queue, and a second one would go to sleep on it. A channel is
+// for many.
 func (v *bell) list(i int) int {
 	if v.bug == sharedList {
 		return 0
 	}
+	if v.roles[i].gets() {
+		for j, r := range v.roles {
+			if r.gets() {
+				return j
+			}
+		}
+	}
 	return i
+}
+
+// described is the list that has a descriptor, or -1.
+func (v *bell) described() int {
+	for i, r := range v.roles {
+		if r == setPoller || r == eventPoller {
+			return v.list(i)
+		}
+	}
+	return -1
 }
 
 // nextQueue takes a queue off the list before it is looked at.
@@ -136,9 +217,15 @@ func (v *bell) nextQueue(s, n *bellState, i int) {
 	rest := s.todo[v.list(i)] &^ t.done
 	if rest == 0 {
 		if v.bug == readyBeforeDomain {
-			n.dready &^= v.masks[i]
+			n.dready = 0
 		}
 		*t = task{at: S3, found: t.found}
+		if v.roles[i] == setPoller {
+			t.at = F4
+			if v.bug == faceResetLate {
+				t.at = F5
+			}
+		}
 		if t.found != 0 {
 			t.at = S8
 		}

@@ -8,9 +8,10 @@
 //
 // Not in the model: parking or draining several lanes is one step, and so is taking bits together
 // with merging them under the lock; loads are not reordered (the barrier orders them, too); epoch
-// and sequence wrap; a process that is not registered for the barrier; death and take-over;
-// changes of a set's members; channels; an edge-triggered descriptor; a threshold together with a
-// set or a descriptor; a latch with a set; a producer that has no descriptor to write to.
+// and sequence wrap; a process that is not registered for the barrier; take-over, and a domain's
+// generation; a summary word with more than one waiter; a threshold together with a set, a channel
+// or a descriptor; several channels; a producer that has no descriptor to write to, or that
+// cannot reach the domain.
 package doorbell_test
 
 import (

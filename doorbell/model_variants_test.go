@@ -69,7 +69,7 @@ var variants = []variant{
 		bell: &bell{publishes: four(1, 1, 0, 0), roles: three(direct, direct, absent)}},
 	{key: "j2", text: "two sreads on one queue, x2 and x1", size: complete,
 		bell: &bell{publishes: four(2, 1, 0, 0), roles: three(direct, direct, absent)}},
-	{key: "j3", text: "two sreads and two signals, 1 lane x2", size: short,
+	{key: "j3", text: "two sreads and two signals, 1 lane x2", size: complete,
 		bell: &bell{publishes: four(2, 0, 0, 2), roles: three(direct, direct, absent)}},
 	{key: "j4", text: "three sreads on one queue, 1 lane x2", size: complete,
 		bell: &bell{publishes: four(2, 0, 0, 0), roles: three(direct, direct, direct)}},
