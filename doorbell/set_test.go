@@ -18,6 +18,7 @@ type domainQueues struct {
 	hints *Hints
 	q     []*queue
 	r     []*reader
+	lanes []*packedLane // of a benchmark, in place of q
 }
 
 func newDomain(t testing.TB, queues, lanes int, o readerOptions) *domainQueues {

@@ -1,0 +1,380 @@
+package doorbell
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/ring"
+)
+
+// tally is a member that is no queue: a count, a checkpoint, and a flag that its adders look at.
+type tally struct {
+	n, seen atomic.Int64
+	joined  atomic.Bool
+	looks   atomic.Int64
+	err     error
+	ring    DomainRinger
+}
+
+func (m *tally) Look() (bool, error) {
+	m.looks.Add(1)
+	return m.n.Load() != m.seen.Load(), m.err
+}
+
+func (m *tally) Join(on bool) { m.joined.Store(on) }
+
+func (m *tally) add() {
+	m.n.Add(1)
+	if m.joined.Load() {
+		m.ring.Ring()
+	}
+}
+
+func (m *tally) read() { m.seen.Store(m.n.Load()) }
+
+func tallies(t testing.TB, n int) (*domainQueues, []*tally) {
+	t.Helper()
+	d := &domainQueues{arm: new(Arm)}
+	d.hints = must(MapDomain(words8(int(DomainBytes(n))), n))
+	d.Domain = NewDomain(d.arm, d.hints, n)
+	ms := make([]*tally, n)
+	for bit := range ms {
+		ms[bit] = &tally{ring: DomainRinger{Arm: d.arm, Hints: d.hints, Bit: bit}}
+	}
+	return d, ms
+}
+
+func wantReady(t *testing.T, got []int, err error, want ...int) {
+	t.Helper()
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("ready is %v, want %v; %v", got, want, err)
+	}
+}
+
+// What does not fit into dst comes first the next time, and nothing is lost by that.
+func TestPollTakesTurns(t *testing.T) {
+	d, ms := tallies(t, 200)
+	s := d.NewSet()
+	for bit, m := range ms {
+		s.Add(bit, m)
+	}
+	if s.Len() != 200 {
+		t.Errorf("%d members", s.Len())
+	}
+	two := make([]int, 0, 2)
+	got, err := s.Poll(two)
+	wantReady(t, got, err)
+	for _, bit := range []int{3, 64, 65, 130, 199} {
+		ms[bit].add()
+	}
+	for _, want := range [][]int{{3, 64}, {65, 130}, {199, 3}, {64, 65}, {130, 199}} {
+		got, err = s.Poll(two)
+		wantReady(t, got, err, want...)
+	}
+	ms[64].read()
+	ms[3].read()
+	got, err = s.Wait(two, Wait{})
+	wantReady(t, got, err, 65, 130)
+	got, err = s.Poll(nil)
+	wantReady(t, got, err, 199, 65, 130)
+	got, err = s.Poll([]int{7})
+	wantReady(t, got, err, 7, 199, 65, 130)
+	for _, m := range ms {
+		m.read()
+	}
+	got, err = s.Poll(two)
+	wantReady(t, got, err)
+	before := ms[5].looks.Load()
+	if got, err = s.Poll(two); ms[5].looks.Load() != before {
+		t.Error("a member that nobody marked is looked at")
+	}
+	s.ConsiderAll()
+	if got, err = s.Poll(two); ms[5].looks.Load() != before+1 {
+		t.Error("a full look leaves a member out")
+	}
+	wantReady(t, got, err)
+}
+
+// A member that fails does not hide the others, nor they it.
+func TestMemberErrors(t *testing.T) {
+	d, ms := tallies(t, 3)
+	s := d.NewSet()
+	for bit, m := range ms {
+		s.Add(bit, m)
+	}
+	broken := errors.New("broken")
+	ms[1].err = broken
+	ms[0].add()
+	got, err := s.Poll(nil)
+	wantReady(t, got, err, 0)
+	if got, err = s.Poll(nil); !errors.Is(err, broken) || len(got) > 0 {
+		t.Error(got, err)
+	}
+	got, err = s.Poll(nil)
+	wantReady(t, got, err, 0)
+	ms[1].err = nil
+	ms[0].read()
+	got, err = s.Poll(nil)
+	wantReady(t, got, err)
+}
+
+// Two sets share a member: each finds it, and its flag stays until both have lost it. A set that is
+// closed leaves nothing behind.
+func TestSharedMembers(t *testing.T) {
+	d, ms := tallies(t, 2)
+	a, b := d.NewSet(), d.NewSet()
+	for range 2 { // adding twice is adding once
+		a.Add(0, ms[0])
+	}
+	b.Add(0, ms[0])
+	a.Add(1, ms[1])
+	ms[0].add()
+	for _, s := range []*Set{a, b} {
+		got, err := s.Poll(nil)
+		wantReady(t, got, err, 0)
+	}
+	b.Delete(0)
+	b.Delete(0)
+	b.Delete(1)
+	if !ms[0].joined.Load() || a.Len() != 2 || b.Len() != 0 {
+		t.Error("a member of one set left with the other")
+	}
+	a.Close()
+	a.Close()
+	if ms[0].joined.Load() || ms[1].joined.Load() {
+		t.Error("a closed set keeps its members ringing")
+	}
+	a.Add(0, ms[0])
+	if _, err := a.Poll(nil); !errors.Is(err, os.ErrClosed) || ms[0].joined.Load() || a.Len() != 0 {
+		t.Error("a closed set is used:", err)
+	}
+	if _, err := a.Face(); !errors.Is(err, os.ErrClosed) {
+		t.Error("a closed set has a descriptor:", err)
+	}
+	if n := len(d.watchers); n != 1 {
+		t.Errorf("%d sets are left of 1", n)
+	}
+}
+
+// asleep waits until somebody sleeps on the domain, or is about to.
+func (d *domainQueues) asleep(t *testing.T, waiters int) {
+	t.Helper()
+	for {
+		d.mu.Lock()
+		n := d.nw
+		d.mu.Unlock()
+		if n >= waiters {
+			return
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// What ends a wait on a set that sleeps. Each is something that no mark tells of, or not all.
+func TestWhatWakesASet(t *testing.T) {
+	for name, wake := range map[string]func(d *domainQueues, s *Set){
+		"published":  func(d *domainQueues, _ *Set) { d.q[1].writer(0, ring.SeqCst, d.ringer(1)).put(1) },
+		"own signal": func(d *domainQueues, _ *Set) { d.r[1].Signal() },
+		"other's signal": func(d *domainQueues, _ *Set) {
+			hold := &DomainRinger{Arm: d.arm, Hints: d.hints, Bit: 1}
+			Signal(d.q[1].arm, d.q[1].hints, nil, func(uint16) *DomainRinger { return hold })
+		},
+		"death": func(d *domainQueues, _ *Set) {
+			d.q[1].writer(0, ring.SeqCst).publish(1)
+			d.r[1].Mark(0)
+		},
+		"considered lane": func(d *domainQueues, _ *Set) {
+			d.q[1].writer(0, ring.SeqCst).publish(1)
+			d.r[1].Lock()
+			d.r[1].Consider(0)
+			d.r[1].Unlock()
+		},
+		"considered queue": func(d *domainQueues, _ *Set) {
+			d.q[1].writer(0, ring.SeqCst).publish(1)
+			mark(d.q[1].hints.ready, 0)
+			d.Consider(-1)
+			d.Consider(1 << 20)
+			d.Consider(1)
+		},
+		"kicked queue": func(d *domainQueues, _ *Set) {
+			d.q[1].writer(0, ring.SeqCst).publish(1)
+			mark(d.q[1].hints.ready, 0)
+			d.r[1].Kick()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDomain(t, 2, 1, readerOptions{shared: true})
+			watchdog(t, d.String)
+			s := d.NewSet()
+			for bit := range 2 {
+				s.Add(bit, d.r[bit].Bell)
+			}
+			done := make(chan error)
+			go func() {
+				got, err := s.Wait(nil, Wait{})
+				if err == nil && !slices.Equal(got, []int{1}) {
+					err = fmt.Errorf("ready is %v", got)
+				}
+				done <- err
+			}()
+			d.asleep(t, 1)
+			wake(d, s)
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			got, err := s.Poll(nil) // a signal stays for the read that follows
+			wantReady(t, got, err, 1)
+			d.r[1].TakeSignal()
+			d.r[1].read(laneSlots)
+			got, err = s.Poll(nil)
+			wantReady(t, got, err)
+		})
+	}
+}
+
+// Whoever closes a set, or a channel, gets those out who sleep on it.
+func TestCloseWakes(t *testing.T) {
+	d, _ := tallies(t, 1)
+	watchdog(t, d.String)
+	s, c := d.NewSet(), d.NewChannel()
+	done := make(chan error)
+	go func() {
+		_, err := s.Wait(nil, Wait{})
+		done <- err
+	}()
+	go func() {
+		_, _, err := c.Get(Wait{})
+		done <- err
+	}()
+	d.asleep(t, 2)
+	s.Close()
+	c.Close()
+	for range 2 {
+		if err := <-done; !errors.Is(err, os.ErrClosed) {
+			t.Error(err)
+		}
+	}
+}
+
+// A producer that stopped between its publish and its mark is found at the end of a slice, by a set
+// and by a channel.
+func TestSlicesLookEverywhere(t *testing.T) {
+	d, ms := tallies(t, 70)
+	watchdog(t, d.String)
+	s := d.NewSet()
+	for bit, m := range ms {
+		s.Add(bit, m)
+	}
+	if got, err := s.Poll(nil); len(got) > 0 || err != nil {
+		t.Fatal(got, err)
+	}
+	ms[69].n.Add(1)
+	got, err := s.Wait(nil, Wait{DeadlineNs: 1})
+	wantReady(t, got, err)
+	got, err = s.Wait(nil, Wait{SliceNs: 1e6})
+	wantReady(t, got, err, 69)
+
+	q := newDomain(t, 1, 1, readerOptions{})
+	c := q.NewChannel()
+	c.Add(0, q.r[0].Bell)
+	if err := c.Arm(0, NotifyAny); err != nil {
+		t.Fatal(err)
+	}
+	q.q[0].writer(0, ring.SeqCst).publish(1)
+	mark(q.q[0].hints.ready, 0)
+	if e, ok, err := c.Get(Wait{SliceNs: 1e6}); !ok || err != nil || e.Mode != NotifyAny {
+		t.Error(e, ok, err)
+	}
+}
+
+// A producer asks for its hold on the domain when the reader first wants that, asks again when it
+// got none, and again when the reader is another one.
+func TestDomainIsAskedFor(t *testing.T) {
+	d := newDomain(t, 1, 1, readerOptions{gen: 7})
+	var asked []uint16
+	var hold *DomainRinger
+	w := d.q[0].writer(0, ring.SeqCst, func(c *RingerConfig) {
+		c.Domain = func(gen uint16) *DomainRinger { asked = append(asked, gen); return hold }
+	})
+	w.put(1)
+	s := d.NewSet()
+	s.Add(0, d.r[0].Bell)
+	if len(asked) != 0 {
+		t.Error("asked although no set has the queue")
+	}
+	step := func(ready bool, want ...uint16) {
+		t.Helper()
+		d.r[0].read(laneSlots)
+		s.ConsiderAll() // where producers cannot reach the domain, only that helps
+		if got, err := s.Poll(nil); len(got) > 0 || err != nil {
+			t.Error(got, err)
+		}
+		w.put(1)
+		if got, err := s.Poll(nil); ready != (len(got) == 1) || err != nil {
+			t.Error(got, err)
+		}
+		if !slices.Equal(asked, want) {
+			t.Errorf("asked for %v, want %v", asked, want)
+		}
+	}
+	step(false, 7)
+	hold = &DomainRinger{Arm: d.arm, Hints: d.hints}
+	step(true, 7, 7)
+	step(true, 7, 7)
+	d.r[0].gen = 8 << armGenShift
+	d.r[0].Join(true)
+	step(true, 7, 7, 8)
+	hold.Bit = 64 // the reader's object names a bit that there is not
+	if hold.ring() {
+		t.Error("rings for a bit beyond the domain's")
+	}
+	hold.Bit = -1
+	if hold.ring() {
+		t.Error("rings for a bit below the domain's")
+	}
+}
+
+func TestNoAllocationsOfSetsAndChannels(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	d := newDomain(t, 2, 1, readerOptions{})
+	s, c := d.NewSet(), d.NewChannel()
+	for bit := range 2 {
+		s.Add(bit, d.r[bit].Bell)
+	}
+	c.Add(0, d.r[0].Bell)
+	w := d.q[0].writer(0, ring.SeqCst, d.ringer(0))
+	buf := make([]int, 0, 2)
+	for name, f := range map[string]func(){
+		"wait": func() {
+			w.put(1)
+			if got, _ := s.Wait(buf, Wait{}); len(got) != 1 {
+				t.Error(got)
+			}
+			d.r[0].readAllOf()
+		},
+		"poll":     func() { _, _ = s.Poll(buf) },
+		"deadline": func() { _, _ = s.Wait(buf, Wait{DeadlineNs: Now() + 1000, SliceNs: 500}) },
+		"event": func() {
+			_ = c.Arm(0, NotifyAny)
+			w.put(1)
+			d.r[0].readAllOf()
+			if _, ok, _ := c.Get(Wait{}); !ok {
+				t.Error("no event")
+			}
+			_, _, _ = c.TryGet()
+			c.Inject(0)
+			_, _, _ = c.TryGet()
+		},
+	} {
+		if n := testing.AllocsPerRun(100, f); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
