@@ -1,4 +1,5 @@
-// Package cq is completion queues in shared memory, with the semantics of libfabric's fi_cq(3).
+// Package cq is completion queues, event queues and counters in shared memory, with the semantics of
+// libfabric's fi_cq(3), fi_eq(3), fi_cntr(3) and fi_poll(3) and of verbs' completion channels.
 //
 // A queue has one reader, which creates it, and many writers, each with a ring of its own, its
 // lane. Nobody takes a lock to post, and a writer that dies owns nothing shared: what it had
@@ -15,10 +16,26 @@
 //	Read, ReadFrom          copies, removes, never blocks            fi_cq_read, fi_cq_readfrom
 //	ReadTimeout, …Context   the same, blocking                       fi_cq_sread, fi_cq_sreadfrom
 //	Peek, Release           in place; removed when you say so        -
+//	Queue.Entries           in place, one by one                     ibv_start_poll, ibv_next_poll
 //	ReadErr                 the error entry that stopped a read      fi_cq_readerr
-//	TryWait, FD             for your own poll or epoll               fi_trywait, FI_GETWAIT
+//	TryWait, FD, Control    for your own poll or epoll               fi_trywait, FI_GETWAIT
 //	Signal, SignalAll       end a blocking read                      fi_cq_signal
 //	Close, Detach           destroy the queue, or leave it           fi_close, -
+//
+//	EventQueue              what is no data transfer: connections,   fi_eq, kfi_eq
+//	                        registrations, overruns, user events
+//	Counter                 values to add to and to wait for         fi_cntr
+//	WaitSet, PollSet        many of these at once                    fi_wait, fi_poll
+//	Channel                 one event per arming of a queue          ibv_comp_channel
+//	AddressVector           addresses under small numbers            fi_av
+//	MemoryRegion            memory under keys                        fi_mr
+//	Binding                 which operations complete where          fi_ep_bind
+//
+// Queues have names in a directory ([Create], [Attach]), or none ([CreateAnonymous], with
+// [Queue.Accept] and [AttachConn] over a socket).
+//
+// What each sentence of the manual pages became is in testdata/conformance.tsv: a test, a deviation
+// with its reason, or endpoints, which do not exist yet.
 //
 // # What is promised
 //
@@ -41,6 +58,10 @@
 //	            head, peeked, statistics                  errors    error detail, same index
 //	  hints     ready bits, epoch, rung, latch          wake        FIFO of a queue with WaitFD
 //	  lane 0    the reader's own: lane, slots, errors
+//
+// An event queue is laid out alike, with longer detail records. A counter is one object of its own,
+// which all its processes write; so is an address vector, which its owner writes. Beside them lies
+// the bell of each process that waits on sets or channels, bell-<uuid>.
 //
 // A lane's writer may be replaced: the next one takes the object over at its old tail and adds a
 // line {generation, first index} to its epochs. The same holds for the reader.
