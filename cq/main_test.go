@@ -3,6 +3,7 @@ package cq_test
 import (
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -40,6 +41,11 @@ func queueName(t testing.TB) string {
 func create(t testing.TB, o cq.Options) (*shm.Dir, *cq.Queue) {
 	t.Helper()
 	d := openDir(t)
+	if withoutName(t) {
+		q := createUnnamed(t, o)
+		unnamed.Store(q.Name(), q)
+		return d, q
+	}
 	q, err := cq.Create(d, queueName(t), o)
 	if err != nil {
 		t.Fatal(err)
@@ -47,6 +53,16 @@ func create(t testing.TB, o cq.Options) (*shm.Dir, *cq.Queue) {
 	t.Cleanup(func() { closeQueue(t, q) })
 	return d, q
 }
+
+// withoutName says that the test is repeated with queues that have no name.
+func withoutName(t testing.TB) bool { return strings.HasPrefix(t.Name(), "TestWithoutName/") }
+
+// How queues without a name are made and attached to, where the system has them.
+var (
+	createUnnamed func(testing.TB, cq.Options) *cq.Queue
+	attachUnnamed func(testing.TB, *cq.Queue) *cq.Writer
+	unnamed       sync.Map // by name
+)
 
 // closeQueue closes a queue that a test may have left with entries handed out.
 func closeQueue(t testing.TB, q *cq.Queue) {
@@ -63,6 +79,11 @@ func closeQueue(t testing.TB, q *cq.Queue) {
 // attach makes a writer and closes it when the test ends.
 func attach(t testing.TB, d *shm.Dir, name string) *cq.Writer {
 	t.Helper()
+	if withoutName(t) {
+		if q, ok := unnamed.Load(name); ok {
+			return attachUnnamed(t, q.(*cq.Queue))
+		}
+	}
 	w, err := cq.Attach(t.Context(), d, name, cq.WriterOptions{})
 	if err != nil {
 		t.Fatal(err)
