@@ -2,6 +2,7 @@ package cq_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"syscall"
@@ -29,17 +30,29 @@ func conformEQ(t *testing.T, name string, o cq.EventOptions, f func(t *testing.T
 	t.Helper()
 	p := &peer{t: t}
 	t.Run(name, func(t *testing.T) {
-		for _, at := range []site{{false, false}, {false, true}} {
+		for _, at := range sites {
 			t.Run(at.String(), func(t *testing.T) {
 				shmtest.Conforms(t)
 				r := &eqRig{site: at, p: p}
 				o.Write = !at.far
-				r.d, r.e = createEvents(t, o)
+				r.create(t, o)
 				r.w = r.attach(t)
 				f(t, r)
 			})
 		}
 	})
+}
+
+func (r *eqRig) create(t *testing.T, o cq.EventOptions) {
+	t.Helper()
+	if !r.memfd {
+		r.d, r.e = createEvents(t, o)
+		return
+	}
+	e, err := cq.CreateAnonymousEvents(queueName(t), o)
+	must(t, err)
+	t.Cleanup(func() { must(t, e.Close()) })
+	r.d, r.e = openDir(t), e
 }
 
 func (r *eqRig) attach(t *testing.T) eventWriter {
@@ -49,12 +62,35 @@ func (r *eqRig) attach(t *testing.T) eventWriter {
 	}
 	w := &farEvents{t: t, p: r.p}
 	var reply AttachReply
-	r.p.call(t, "AttachEvents", r.e.Name(), &reply)
+	address := r.e.Name()
+	if r.memfd {
+		r.p.start(t)
+		done := make(chan error, 1)
+		go func() { done <- r.e.Accept(soon(t), r.p.conn) }()
+		defer func() { must(t, <-done) }()
+		address = ""
+	}
+	r.p.call(t, "AttachEvents", address, &reply)
 	must(t, reply.Err.err())
 	w.handle = reply.Handle
 	t.Cleanup(func() {
 		w.p.call(t, "WriteEvent", EventArgs{Handle: w.handle, How: "close"}, new(PostReply))
 	})
+	return w
+}
+
+// near attaches one more writer, in this process.
+func (r *eqRig) near(t *testing.T) *cq.EventWriter {
+	t.Helper()
+	if !r.memfd {
+		return attachEvents(t, r.d, r.e.Name())
+	}
+	a, b := connect(t, unix.SOCK_STREAM)
+	done := make(chan error, 1)
+	go func() { done <- r.e.Accept(soon(t), a) }()
+	w, err := cq.AttachEventsConn(soon(t), b, cq.WriterOptions{})
+	must(t, errors.Join(err, <-done))
+	t.Cleanup(func() { must(t, w.Close()) })
 	return w
 }
 
@@ -87,7 +123,13 @@ type EventArgs struct {
 
 // AttachEvents adds a writer of an event queue.
 func (p *Peer) AttachEvents(queue string, reply *AttachReply) error {
-	w, err := cq.AttachEvents(context.Background(), p.d, queue, cq.WriterOptions{})
+	var w *cq.EventWriter
+	var err error
+	if queue == "" {
+		w, err = cq.AttachEventsConn(context.Background(), p.conn, cq.WriterOptions{})
+	} else {
+		w, err = cq.AttachEvents(context.Background(), p.d, queue, cq.WriterOptions{})
+	}
 	p.Lock()
 	defer p.Unlock()
 	p.events = append(p.events, w)

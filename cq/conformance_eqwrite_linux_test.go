@@ -72,7 +72,7 @@ func TestConformanceEQWrite(t *testing.T) {
 // severalWriters has the queue's writer and two more write at once: each one's order is kept.
 func severalWriters(t *testing.T, r *eqRig) {
 	const each = 300
-	ws := []eventWriter{r.w, attachEvents(t, r.d, r.e.Name()), attachEvents(t, r.d, r.e.Name())}
+	ws := []eventWriter{r.w, r.near(t), r.near(t)}
 	var all sync.WaitGroup
 	for i, w := range ws {
 		all.Go(func() {

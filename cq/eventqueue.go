@@ -47,10 +47,15 @@ func CreateEvents(d *shm.Dir, name string, o EventOptions) (*EventQueue, error) 
 	if err != nil {
 		return nil, err
 	}
+	return newEvents(q, o)
+}
+
+// newEvents makes an event queue of what was just made.
+func newEvents(q *Queue, o EventOptions) (*EventQueue, error) {
 	e, err := openEvents(q, o, true)
 	if err != nil {
 		_ = q.Close()
-		return nil, failed("create", name, err)
+		return nil, failed("create", q.name, err)
 	}
 	return e, nil
 }

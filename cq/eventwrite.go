@@ -148,7 +148,11 @@ func AttachEvents(ctx context.Context, d *shm.Dir, name string, o WriterOptions)
 	if err != nil {
 		return nil, err
 	}
-	return &EventWriter{eventLane{w: w, max: int(w.detail.stride) - detailHeaderBytes}}, nil
+	return newEventWriter(w), nil
+}
+
+func newEventWriter(w *Writer) *EventWriter {
+	return &EventWriter{eventLane{w: w, max: int(w.detail.stride) - detailHeaderBytes}}
 }
 
 // Write publishes an event (fi_eq_write) and returns how many bytes that is: the header and the

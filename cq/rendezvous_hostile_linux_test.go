@@ -64,6 +64,8 @@ func TestHostileMeetingWriter(t *testing.T) {
 	cut := lane(t, q, 1, size, 0)
 	must(t, syscall.Ftruncate(cut.FD(), 4096))
 	must(t, cut.Seal(seals))
+	ahead := lane(t, q, 1, size, seals)
+	poke(scribbler{ahead}.section(t, cq.SectLane, 1), 0, size+1)
 	for name, tt := range map[string]struct {
 		first  []byte
 		second []byte
@@ -97,6 +99,7 @@ func TestHostileMeetingWriter(t *testing.T) {
 		"cut":      {ask, bring, []int{cut.FD()}, shm.ErrTruncated},
 		"read-only": {ask, bring,
 			[]int{lane(t, q, 1, size, seals|shm.SealFutureWrite).FD()}, shm.ErrOwner},
+		"ahead":    {ask, bring, []int{ahead.FD()}, cq.ErrCorrupt},
 		"released": {ask, bring, []int{released.FD()}, cq.ErrCorrupt},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -124,6 +124,65 @@ func TestAnonymousKilledWriter(t *testing.T) {
 	}
 }
 
+// TestAnonymousSpoiledLane: a lane that its last writer scribbled over goes to nobody, and does not
+// keep others from attaching.
+func TestAnonymousSpoiledLane(t *testing.T) {
+	for name, spoil := range map[string]func(scribbler){
+		"header": func(s scribbler) { poke(s.obj.Bytes(), 0, 0) },
+		"owner":  func(s scribbler) { clear(s.obj.Bytes()[0xb00:0xc00]) },
+		"tail":   func(s scribbler) { poke(s.section(t, cq.SectLane, 1), 0, 1<<40) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := anonymous(t, cq.Options{Size: 8, MaxLanes: 2})
+			w := startJoiner(t, q)
+			spoil(laneObject(t, 1))
+			w.kill()
+			for range 2 {
+				next := join(t, q)
+				if next.Lane() != 2 {
+					t.Errorf("lane %d", next.Lane())
+				}
+				must(t, next.Post(&cq.Entry{Context: 5}))
+				must(t, next.Close())
+			}
+			got, broken := 0, 0
+			for range 20 {
+				n, err := cq.Read(q, make([]cq.Msg, 4))
+				if got += n; errors.As(err, new(*cq.LaneError)) {
+					broken++
+				}
+			}
+			if got != 2 || broken > 1 {
+				t.Errorf("%d entries, %d broken lanes", got, broken)
+			}
+		})
+	}
+}
+
+// TestAnonymousEvents: the two kinds of queues are not taken for each other.
+func TestAnonymousEvents(t *testing.T) {
+	e, err := cq.CreateAnonymousEvents(queueName(t), cq.EventOptions{})
+	must(t, err)
+	defer func() { must(t, e.Close()) }()
+	q := anonymous(t, cq.Options{})
+	for range 2 {
+		a, b := connect(t, unix.SOCK_STREAM)
+		done := make(chan error, 1)
+		go func() { done <- e.Accept(soon(t), a) }()
+		_, err = cq.AttachConn(soon(t), b, cq.WriterOptions{})
+		wantErr(t, "attach", err, shm.ErrKind)
+		wantErr(t, "accept", <-done, shm.ErrKind)
+		a, b = connect(t, unix.SOCK_STREAM)
+		done2 := accept(soon(t), q, a)
+		_, err = cq.AttachEventsConn(soon(t), b, cq.WriterOptions{})
+		wantErr(t, "attach", err, shm.ErrKind)
+		wantErr(t, "accept", <-done2, shm.ErrKind)
+	}
+	wantErr(t, "detach", e.Detach(), errors.ErrUnsupported)
+	_, err = cq.CreateAnonymousEvents("", cq.EventOptions{Size: -1})
+	wantErr(t, "size", err, cq.ErrInvalid)
+}
+
 // laneObject opens a lane of a queue without a name as only its writer could.
 func laneObject(t testing.TB, row int) scribbler {
 	t.Helper()

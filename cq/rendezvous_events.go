@@ -1,0 +1,46 @@
+package cq
+
+import (
+	"context"
+	"net"
+)
+
+// CreateAnonymousEvents makes an event queue without a name in any file system and becomes its
+// reader: [CreateEvents] as [CreateAnonymous] is [Create]. Writers attach by [EventQueue.Accept]
+// here and [AttachEventsConn] there.
+func CreateAnonymousEvents(name string, o EventOptions) (*EventQueue, error) {
+	s, err := o.shape("create", name, true)
+	if err != nil {
+		return nil, err
+	}
+	q, err := createMemfds(name, s)
+	if err != nil {
+		return nil, err
+	}
+	return newEvents(q, o)
+}
+
+// Accept lets the process at the other end of a connected socket attach one writer to a queue that
+// CreateAnonymousEvents made; there [AttachEventsConn] must be called. Everything else is as with
+// [Queue.Accept].
+func (e *EventQueue) Accept(ctx context.Context, conn *net.UnixConn) error {
+	return e.q.Accept(ctx, conn)
+}
+
+// Serve accepts writers that connect to l, until l or the queue is closed; see [Queue.Serve].
+func (e *EventQueue) Serve(l *net.UnixListener, report func(error)) error {
+	return e.q.Serve(l, report)
+}
+
+// AttachEventsConn becomes a writer of the event queue whose reader calls [EventQueue.Accept] at
+// the other end of a connected socket. Everything else is as with [AttachConn]; a completion queue
+// is shm.ErrKind, and WriterOptions.Format means nothing.
+func AttachEventsConn(ctx context.Context, conn *net.UnixConn, o WriterOptions) (*EventWriter,
+	error) {
+	o.events, o.Format = true, FormatUnspec
+	w, err := AttachConn(ctx, conn, o)
+	if err != nil {
+		return nil, err
+	}
+	return newEventWriter(w), nil
+}
