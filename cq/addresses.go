@@ -64,36 +64,51 @@ type AddressVector struct {
 	aborting atomic.Bool
 }
 
-// CreateAddresses makes an address vector and becomes its owner (fi_av_open). With a nil directory
-// it has no name and is passed on by descriptor. A vector of that name that exists is ErrExist
-// (fs.ErrExist, EEXIST), unless it is ephemeral and its owner provably dead: then it is removed
-// first. Names are shared with queues.
+// CreateAddresses makes an address vector and becomes its owner (fi_av_open). A vector of that name
+// that exists is ErrExist (fs.ErrExist, EEXIST), unless it is ephemeral and its owner provably dead:
+// then it is removed first. Names are shared with queues.
 func CreateAddresses(d *shm.Dir, name string, o AddressOptions) (*AddressVector, error) {
 	const op = "create addresses"
 	r, err := o.resolve(op, name)
 	if err != nil {
 		return nil, err
 	}
-	init := func(obj *shm.Object) error {
-		words, err := wordsOf[addrWords](obj, sectAddrWords, 0)
-		if err == nil {
-			words.state.Store(stateOpen)
-		}
-		return err
-	}
-	var obj *shm.Object
-	if d == nil {
-		obj, err = shm.CreateMemfd(r.spec(name), init)
-	} else {
-		obj, err = d.Create(name, r.spec(name), init)
-		if errors.Is(err, fs.ErrExist) && removeDeadAddresses(d, name) == nil {
-			obj, err = d.Create(name, r.spec(name), init)
-		}
+	obj, err := d.Create(name, r.spec(name), openAddressState)
+	if errors.Is(err, fs.ErrExist) && removeDeadAddresses(d, name) == nil {
+		obj, err = d.Create(name, r.spec(name), openAddressState)
 	}
 	if err != nil {
 		return nil, failed(op, name, err)
 	}
-	return newAddresses(obj, name, r, true, d != nil)
+	return newAddresses(obj, name, r, true, true)
+}
+
+// CreateAnonymousAddresses makes a vector without a name in the file system; other processes open
+// it by descriptor, see [AddressVector.ObjectFD]. The name shows in /proc. It goes with its last
+// process.
+func CreateAnonymousAddresses(name string, o AddressOptions) (*AddressVector, error) {
+	const op = "create addresses"
+	r, err := o.resolve(op, name)
+	if err != nil {
+		return nil, err
+	}
+	obj, err := shm.CreateMemfd(r.spec(name), openAddressState)
+	if err != nil {
+		return nil, failed(op, name, err)
+	}
+	if err := obj.Seal(shm.SealShrink | shm.SealGrow | shm.SealSeal); err != nil {
+		_ = obj.Close()
+		return nil, failed(op, name, err)
+	}
+	return newAddresses(obj, name, r, true, false)
+}
+
+func openAddressState(obj *shm.Object) error {
+	words, err := wordsOf[addrWords](obj, sectAddrWords, 0)
+	if err == nil {
+		words.state.Store(stateOpen)
+	}
+	return err
 }
 
 // AdoptAddresses becomes the owner of a vector that exists and has no living owner; a living one is
@@ -278,9 +293,9 @@ func (v *AddressVector) Name() string { return v.name }
 // FID returns the vector's identifier, by which events mean it.
 func (v *AddressVector) FID() FID { return v.fid }
 
-// FD returns the descriptor by which others can open the vector; it stays the vector's. It is -1
-// after Close.
-func (v *AddressVector) FD() int {
+// ObjectFD returns the descriptor by which another process opens the vector, with
+// [OpenAddressesFD]: send it with [shm.SendFDs]. It stays the vector's, and is -1 after Close.
+func (v *AddressVector) ObjectFD() int {
 	if !v.guard.enterAny() {
 		return -1
 	}

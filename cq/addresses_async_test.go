@@ -84,7 +84,7 @@ func TestInsertAsync(t *testing.T) {
 // accounted for.
 func TestInsertAsyncCanceled(t *testing.T) {
 	began, leave := make(chan struct{}), make(chan struct{})
-	v, err := cq.CreateAddresses(nil, "slow", cq.AddressOptions{Check: func([]byte) error {
+	v, err := cq.CreateAnonymousAddresses("slow", cq.AddressOptions{Check: func([]byte) error {
 		began <- struct{}{}
 		<-leave
 		return nil

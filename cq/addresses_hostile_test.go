@@ -182,7 +182,7 @@ func FuzzAddresses(f *testing.F) {
 
 func BenchmarkResolve(b *testing.B) {
 	for _, count := range []int{16, 1 << 16} {
-		v, err := cq.CreateAddresses(nil, "bench", cq.AddressOptions{Count: count})
+		v, err := cq.CreateAnonymousAddresses("bench", cq.AddressOptions{Count: count})
 		must(b, err)
 		addrs := sockaddrs(0, count)
 		insert(b, v, addrs...)
@@ -216,7 +216,7 @@ func BenchmarkResolve(b *testing.B) {
 }
 
 func BenchmarkLookup(b *testing.B) {
-	v, err := cq.CreateAddresses(nil, "bench", cq.AddressOptions{})
+	v, err := cq.CreateAnonymousAddresses("bench", cq.AddressOptions{})
 	must(b, err)
 	defer v.Close()
 	insert(b, v, sockaddrs(0, 100)...)

@@ -158,7 +158,7 @@ func TestAddressesReadWhileWritten(t *testing.T) {
 // TestAddressesMove: an address is found at every moment while the cells before its own are emptied
 // and it moves up.
 func TestAddressesMove(t *testing.T) {
-	v, err := cq.CreateAddresses(nil, "move", cq.AddressOptions{Count: 16, Format: cq.AddrOpaque})
+	v, err := cq.CreateAnonymousAddresses("move", cq.AddressOptions{Count: 16, Format: cq.AddrOpaque})
 	must(t, err)
 	defer v.Close()
 	const neighbours = 8

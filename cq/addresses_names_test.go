@@ -16,7 +16,7 @@ import (
 
 func TestAddressFormats(t *testing.T) {
 	make := func(f cq.AddressFormat, bytes int) *cq.AddressVector {
-		v, err := cq.CreateAddresses(nil, "formats", cq.AddressOptions{Format: f, AddrMaxBytes: bytes})
+		v, err := cq.CreateAnonymousAddresses("formats", cq.AddressOptions{Format: f, AddrMaxBytes: bytes})
 		must(t, err)
 		t.Cleanup(func() { must(t, v.Close()) })
 		return v
@@ -57,7 +57,7 @@ func TestAddressFormats(t *testing.T) {
 }
 
 func TestSockaddr(t *testing.T) {
-	v, err := cq.CreateAddresses(nil, "text", cq.AddressOptions{})
+	v, err := cq.CreateAnonymousAddresses("text", cq.AddressOptions{})
 	must(t, err)
 	defer v.Close()
 	for _, s := range []string{"10.1.2.3:80", "[fe80::1%2]:65535", "[2001:db8::7]:1",
@@ -100,7 +100,7 @@ func TestAddressNames(t *testing.T) {
 	}
 	r, err := cq.OpenAddresses(d, name)
 	must(t, err)
-	byFD, err := cq.OpenAddressesFD(v.FD(), "by descriptor")
+	byFD, err := cq.OpenAddressesFD(v.ObjectFD(), "by descriptor")
 	must(t, err)
 	for _, r := range []*cq.AddressVector{r, byFD} {
 		wantLookup(t, r, 2, sockaddr(2))
@@ -146,7 +146,7 @@ func TestAddressNames(t *testing.T) {
 	} {
 		wantErr(t, what, call(), cq.ErrClosed, os.ErrClosed)
 	}
-	if _, ok := next.Resolve(sockaddr(0)); ok || next.Len() != 0 || next.FD() != -1 {
+	if _, ok := next.Resolve(sockaddr(0)); ok || next.Len() != 0 || next.ObjectFD() != -1 {
 		t.Error("a closed vector resolves")
 	}
 	must(t, next.Close())
@@ -166,7 +166,7 @@ func TestAddressesAreNoQueue(t *testing.T) {
 }
 
 func TestResolveAllocates(t *testing.T) {
-	v, err := cq.CreateAddresses(nil, "alloc", cq.AddressOptions{})
+	v, err := cq.CreateAnonymousAddresses("alloc", cq.AddressOptions{})
 	must(t, err)
 	defer v.Close()
 	insert(t, v, sockaddrs(0, 100)...)

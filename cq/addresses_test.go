@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/shm"
 )
 
 // sockaddr is the i-th of many different addresses, of both families.
@@ -35,11 +34,13 @@ func vectors(t *testing.T, o cq.AddressOptions, test func(*testing.T, *cq.Addres
 	t.Helper()
 	for _, place := range []string{"named", "memfd"} {
 		t.Run(place, func(t *testing.T) {
-			var d *shm.Dir
-			if place == "named" {
-				d = openDir(t)
+			var v *cq.AddressVector
+			var err error
+			if name := "av." + queueName(t); place == "named" {
+				v, err = cq.CreateAddresses(openDir(t), name, o)
+			} else {
+				v, err = cq.CreateAnonymousAddresses(name, o)
 			}
-			v, err := cq.CreateAddresses(d, "av."+queueName(t), o)
 			must(t, err)
 			t.Cleanup(func() { must(t, v.Close()) })
 			test(t, v)
@@ -100,13 +101,13 @@ func TestAddressBadOptions(t *testing.T) {
 		"Format":       {Format: 99},
 		"Lifetime":     {Lifetime: 9},
 	} {
-		_, err := cq.CreateAddresses(nil, "bad", o)
+		_, err := cq.CreateAnonymousAddresses("bad", o)
 		wantErr(t, field, err, cq.ErrInvalid, syscall.EINVAL)
 		wantField(t, err, field)
 	}
 	for _, o := range []cq.AddressOptions{{Count: 1<<22 + 1}, {AddrMaxBytes: 257},
 		{AddrMaxBytes: -1}} {
-		_, err := cq.CreateAddresses(nil, "bad", o)
+		_, err := cq.CreateAnonymousAddresses("bad", o)
 		wantErr(t, "options", err, cq.ErrInvalid)
 	}
 }
@@ -306,7 +307,7 @@ func TestUserIDs(t *testing.T) {
 		_, err = v.InsertIDs(sockaddrs(0, 2), make([]cq.Addr, 1))
 		wantErr(t, "lengths", err, cq.ErrInvalid)
 	})
-	v, err := cq.CreateAddresses(nil, "plain", cq.AddressOptions{})
+	v, err := cq.CreateAnonymousAddresses("plain", cq.AddressOptions{})
 	must(t, err)
 	insert(t, v, sockaddr(0))
 	wantErr(t, "without UserID", v.SetUserID(0, 1), cq.ErrInvalid)

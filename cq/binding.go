@@ -1,6 +1,9 @@
 package cq
 
-import "errors"
+import (
+	"errors"
+	"slices"
+)
 
 // BindingOptions say how an endpoint is bound to what it reports to (fi_ep_bind).
 type BindingOptions struct {
@@ -17,16 +20,11 @@ type BindingOptions struct {
 }
 
 // CounterBinding is a counter with the kinds of operations that it counts: any of FlagSend,
-// FlagRecv, FlagRead, FlagWrite, FlagRemoteRead and FlagRemoteWrite.
+// FlagRecv, FlagRead, FlagWrite, FlagRemoteRead and FlagRemoteWrite. A BytesCounter grows by the
+// Len of the entry that ends an operation, whether that is posted or not.
 type CounterBinding struct {
-	Counter tally
+	Counter *Counter
 	Flags   Flags
-}
-
-// tally is a counter, as far as a binding needs one.
-type tally interface {
-	Add(n uint64) error
-	AddErr(n uint64) error
 }
 
 const (
@@ -61,8 +59,8 @@ type Binding struct {
 }
 
 // NewBinding binds. ErrInvalid says which of the options makes no sense: FlagSelectiveCompletion
-// must stand beside FlagTransmit or FlagRecv. The address vector cannot be closed before the
-// binding is.
+// must stand beside FlagTransmit or FlagRecv. Counters and address vector cannot be closed before
+// the binding is.
 func NewBinding(o BindingOptions) (*Binding, error) {
 	bad := func(field string, got, want any) (*Binding, error) {
 		return nil, refuse("bind", "", field, got, want, ErrInvalid)
@@ -82,12 +80,28 @@ func NewBinding(o BindingOptions) (*Binding, error) {
 	if o.Queue == nil && len(o.Counters) == 0 {
 		return bad("Queue", nil, "a queue or a counter")
 	}
-	if o.Addresses != nil {
-		if err := o.Addresses.holders.bind(); err != nil {
+	o.Counters = slices.Clone(o.Counters)
+	b := &Binding{opt: o, selective: o.Flags&FlagSelectiveCompletion != 0}
+	for i, h := range b.held() {
+		if err := h.bind(); err != nil {
+			for _, h := range b.held()[:i] {
+				h.unbind()
+			}
 			return nil, err
 		}
 	}
-	return &Binding{opt: o, selective: o.Flags&FlagSelectiveCompletion != 0}, nil
+	return b, nil
+}
+
+// held returns who must stay open as long as the binding does.
+func (b *Binding) held() (out []*holders) {
+	for _, c := range b.opt.Counters {
+		out = append(out, &c.Counter.holders)
+	}
+	if b.opt.Addresses != nil {
+		out = append(out, &b.opt.Addresses.holders)
+	}
+	return out
 }
 
 // Close ends the binding, and gives back the room that operations had reserved which have not
@@ -100,8 +114,8 @@ func (b *Binding) Close() error {
 	if b.opt.Queue != nil {
 		b.opt.Queue.ReturnCredits(b.credits)
 	}
-	if b.opt.Addresses != nil {
-		b.opt.Addresses.holders.unbind()
+	for _, h := range b.held() {
+		h.unbind()
 	}
 	return nil
 }
@@ -164,7 +178,7 @@ func (b *Binding) Complete(e *Entry, op Flags) error {
 			err = b.opt.Queue.Post(e)
 		}
 	}
-	return b.count(err, e.Flags, false)
+	return b.count(err, e.Flags, e.Len, false)
 }
 
 // CompleteFrom is Complete for data that came from a raw address, which becomes e.Src as
@@ -182,7 +196,7 @@ func (b *Binding) CompleteFrom(e *Entry, op Flags, rawAddr []byte) error {
 			err = b.spent(err)
 		}
 	}
-	return b.count(err, e.Flags, false)
+	return b.count(err, e.Flags, e.Len, false)
 }
 
 // CompleteTarget reports what a peer did to this process's memory: an operation that nobody here
@@ -198,7 +212,7 @@ func (b *Binding) CompleteTarget(e *Entry) error {
 		c.Context, c.Meta = 0, c.Meta|MetaNoContext
 		err = b.opt.Queue.Post(&c)
 	}
-	return b.count(err, e.Flags, false)
+	return b.count(err, e.Flags, e.Len, false)
 }
 
 // Fail ends an operation that failed. There is an error entry for every one, whether it asked for a
@@ -222,7 +236,7 @@ func (b *Binding) Fail(e *ErrorEntry, op Flags) error {
 			err = q.PostError(&c)
 		}
 	}
-	return b.count(err, e.Flags, true)
+	return b.count(err, e.Flags, 0, true)
 }
 
 // check refuses an entry of a side that is not bound.
@@ -265,7 +279,7 @@ func (b *Binding) spent(err error) error {
 }
 
 // count adds to the counters of an operation's kind, unless it is to be reported again.
-func (b *Binding) count(posted error, f Flags, failed bool) error {
+func (b *Binding) count(posted error, f Flags, lenBytes uint64, failed bool) error {
 	if posted != nil && (posted == ErrFull || posted == ErrNoCredit ||
 		errors.Is(posted, ErrInvalid)) {
 		return posted
@@ -275,9 +289,9 @@ func (b *Binding) count(posted error, f Flags, failed bool) error {
 		switch {
 		case c.Flags&f == 0:
 		case failed:
-			err = errors.Join(err, c.Counter.AddErr(1))
+			err = errors.Join(err, c.Counter.AddError())
 		default:
-			err = errors.Join(err, c.Counter.Add(1))
+			err = errors.Join(err, c.Counter.AddCompletion(lenBytes))
 		}
 	}
 	return err

@@ -10,11 +10,25 @@ import (
 	"github.com/shmring/shmring/cq"
 )
 
-// tallied is a counter of which only the calls matter.
-type tallied struct{ ok, failed uint64 }
+// tally makes a counter without a name.
+func tally(t testing.TB, o cq.CounterOptions) *cq.Counter {
+	t.Helper()
+	c, err := cq.CreateAnonymousCounter("tally", o)
+	must(t, err)
+	t.Cleanup(func() { must(t, c.Close()) })
+	return c
+}
 
-func (c *tallied) Add(n uint64) error    { c.ok += n; return nil }
-func (c *tallied) AddErr(n uint64) error { c.failed += n; return nil }
+func wantTally(t testing.TB, c *cq.Counter, value, errs uint64) {
+	t.Helper()
+	v, err := c.Read()
+	must(t, err)
+	e, err := c.ReadErr()
+	must(t, err)
+	if v != value || e != errs {
+		t.Errorf("counted %d and %d failures, want %d and %d", v, e, value, errs)
+	}
+}
 
 // asking are the flags by which an operation asks for a completion, under selective completion.
 var asking = []cq.Flags{cq.FlagCompletion, cq.FlagInjectDone, cq.FlagTransmitDone,
@@ -35,6 +49,7 @@ func subsets(of []cq.Flags) []cq.Flags {
 // asked for, what completes, how it ends.
 func TestCompletionTable(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 8})
+	count, other := tally(t, cq.CounterOptions{}), tally(t, cq.CounterOptions{})
 	ops := subsets(append([]cq.Flags{cq.FlagInject, cq.FlagInjectCall}, asking...))
 	for _, selective := range []cq.Flags{0, cq.FlagSelectiveCompletion} {
 		for _, side := range []cq.Flags{cq.FlagTransmit, cq.FlagRecv, cq.FlagTransmit | cq.FlagRecv} {
@@ -46,27 +61,32 @@ func TestCompletionTable(t *testing.T) {
 					expect := op&cq.FlagInjectCall == 0 &&
 						(selective == 0 || op&^cq.FlagInject != 0)
 					row := fmt.Sprintf("bound %v %v, kind %v, op %v", side, selective, kind, op)
-					tableRow(t, row, q, w, selective|side, kind, op, bound, expect)
+					b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: selective | side,
+						Counters: []cq.CounterBinding{{Counter: count, Flags: kind & counted},
+							{Counter: other, Flags: cq.FlagRemoteRead}}})
+					must(t, err)
+					must(t, errors.Join(count.Set(0), count.SetErr(0)))
+					if bound {
+						tableRow(t, row, q, w, b, kind, op, expect)
+						wantTally(t, count, 1, 1)
+					} else {
+						wantErr(t, row, b.Complete(&cq.Entry{Flags: kind}, op), cq.ErrInvalid)
+						wantErr(t, row, b.Fail(&cq.ErrorEntry{Flags: kind}, op), cq.ErrInvalid)
+						wantTally(t, count, 0, 0)
+					}
+					must(t, b.Close())
 				}
 			}
 		}
 	}
+	wantTally(t, other, 0, 0)
 }
 
-func tableRow(t *testing.T, row string, q *cq.Queue, w *cq.Writer, flags, kind, op cq.Flags, bound,
+const counted = cq.FlagSend | cq.FlagRecv | cq.FlagRead | cq.FlagWrite
+
+func tableRow(t *testing.T, row string, q *cq.Queue, w *cq.Writer, b *cq.Binding, kind, op cq.Flags,
 	expect bool) {
 	t.Helper()
-	var count, other tallied
-	b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: flags, Counters: []cq.CounterBinding{
-		{Counter: &count, Flags: kind & (cq.FlagSend | cq.FlagRecv | cq.FlagRead | cq.FlagWrite)},
-		{Counter: &other, Flags: cq.FlagRemoteRead}}})
-	must(t, err)
-	defer b.Close()
-	if !bound {
-		wantErr(t, row, b.Complete(&cq.Entry{Flags: kind}, op), cq.ErrInvalid)
-		wantErr(t, row, b.Fail(&cq.ErrorEntry{Flags: kind}, op), cq.ErrInvalid)
-		return
-	}
 	must(t, b.Begin(op))
 	if held := w.Credits() == 1; held != expect || b.Wants(op) != expect {
 		t.Errorf("%s: room reserved: %v, wants %v", row, held, b.Wants(op))
@@ -86,14 +106,14 @@ func tableRow(t *testing.T, row string, q *cq.Queue, w *cq.Writer, flags, kind, 
 	if got := takeAll(t, q); !slices.Equal(got, want) {
 		t.Errorf("%s: %v, want %v", row, got, want)
 	}
-	if count != (tallied{1, 1}) || other != (tallied{}) || w.Credits() != 0 {
-		t.Errorf("%s: counted %v and %v, %d credits left", row, count, other, w.Credits())
+	if w.Credits() != 0 {
+		t.Errorf("%s: %d credits left", row, w.Credits())
 	}
 }
 
 func TestBindingOptions(t *testing.T) {
 	_, w := pair(t, cq.Options{Size: 4})
-	var c tallied
+	c := tally(t, cq.CounterOptions{})
 	for field, options := range map[string][]cq.BindingOptions{
 		"Flags": {
 			{Queue: w},
@@ -104,8 +124,8 @@ func TestBindingOptions(t *testing.T) {
 		"Queue":  {{Flags: cq.FlagRecv}},
 		"Counters": {
 			{Flags: cq.FlagRecv, Counters: []cq.CounterBinding{{Flags: cq.FlagRecv}}},
-			{Flags: cq.FlagRecv, Counters: []cq.CounterBinding{{Counter: &c}}},
-			{Flags: cq.FlagRecv, Counters: []cq.CounterBinding{{Counter: &c, Flags: cq.FlagMsg}}},
+			{Flags: cq.FlagRecv, Counters: []cq.CounterBinding{{Counter: c}}},
+			{Flags: cq.FlagRecv, Counters: []cq.CounterBinding{{Counter: c, Flags: cq.FlagMsg}}},
 		},
 	} {
 		for _, o := range options {
@@ -160,19 +180,17 @@ func TestBindingRoom(t *testing.T) {
 // TestBindingOverrun: an error for which no room was reserved overruns a queue that is made to.
 func TestBindingOverrun(t *testing.T) {
 	_, w := pair(t, cq.Options{Size: 2, Overrun: cq.OverrunQueue})
-	var count tallied
+	count := tally(t, cq.CounterOptions{})
 	b, err := cq.NewBinding(cq.BindingOptions{Queue: w,
 		Flags:    cq.FlagTransmit | cq.FlagSelectiveCompletion,
-		Counters: []cq.CounterBinding{{Counter: &count, Flags: cq.FlagSend}}})
+		Counters: []cq.CounterBinding{{Counter: count, Flags: cq.FlagSend}}})
 	must(t, err)
 	defer b.Close()
 	for range 2 {
 		must(t, b.Fail(&cq.ErrorEntry{Flags: cq.FlagSend, Err: cq.EOther}, 0))
 	}
 	wantErr(t, "third", b.Fail(&cq.ErrorEntry{Flags: cq.FlagSend, Err: cq.EOther}, 0), cq.ErrOverrun)
-	if count.failed != 3 {
-		t.Errorf("%d counted", count.failed)
-	}
+	wantTally(t, count, 0, 3)
 }
 
 // TestMultiRecvRelease: what gives the buffer back is posted also where no completion was asked
@@ -198,9 +216,9 @@ func TestMultiRecvRelease(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			q, w := pair(t, cq.Options{Size: 4})
-			var count tallied
+			count := tally(t, cq.CounterOptions{})
 			b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: cq.FlagRecv | tt.selective,
-				Counters: []cq.CounterBinding{{Counter: &count, Flags: cq.FlagRecv}}})
+				Counters: []cq.CounterBinding{{Counter: count, Flags: cq.FlagRecv}}})
 			must(t, err)
 			defer b.Close()
 			op := tt.op | cq.FlagMultiRecv
@@ -214,9 +232,10 @@ func TestMultiRecvRelease(t *testing.T) {
 			}
 			must(t, b.Complete(&cq.Entry{Context: 3, Flags: tt.last}, op))
 			got := slices.DeleteFunc(takeAll(t, q), func(s string) bool { return s == "0" })
-			if !slices.Equal(got, tt.want) || count.ok != tt.counted || w.Credits() != 0 {
-				t.Errorf("%v, %d counted, %d credits", got, count.ok, w.Credits())
+			if !slices.Equal(got, tt.want) || w.Credits() != 0 {
+				t.Errorf("%v, %d credits", got, w.Credits())
 			}
+			wantTally(t, count, tt.counted, 0)
 		})
 	}
 }
@@ -224,10 +243,10 @@ func TestMultiRecvRelease(t *testing.T) {
 // TestTargetCompletions: what a peer did here is counted, and completes if it carries data.
 func TestTargetCompletions(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 4})
-	var reads, writes tallied
+	reads, writes := tally(t, cq.CounterOptions{}), tally(t, cq.CounterOptions{})
 	b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: cq.FlagRecv,
-		Counters: []cq.CounterBinding{{Counter: &reads, Flags: cq.FlagRemoteRead},
-			{Counter: &writes, Flags: cq.FlagRemoteWrite}}})
+		Counters: []cq.CounterBinding{{Counter: reads, Flags: cq.FlagRemoteRead},
+			{Counter: writes, Flags: cq.FlagRemoteWrite}}})
 	must(t, err)
 	defer b.Close()
 	write := cq.FlagRMA | cq.FlagRemoteWrite
@@ -240,22 +259,21 @@ func TestTargetCompletions(t *testing.T) {
 		dst[0].Flags != write|cq.FlagRemoteCQData|cq.FlagNoContext {
 		t.Errorf("%d, %v, %+v", n, err, dst[0])
 	}
-	if reads.ok != 1 || writes.ok != 2 {
-		t.Errorf("%+v %+v", reads, writes)
-	}
+	wantTally(t, reads, 1, 0)
+	wantTally(t, writes, 2, 0)
 	wantErr(t, "the other side", b.CompleteTarget(&cq.Entry{Flags: cq.FlagSend}), cq.ErrInvalid)
 }
 
 // TestBindingSources: a binding keeps its address vector open, and asks it.
 func TestBindingSources(t *testing.T) {
-	v, err := cq.CreateAddresses(nil, "bound", cq.AddressOptions{})
+	v, err := cq.CreateAnonymousAddresses("bound", cq.AddressOptions{})
 	must(t, err)
 	insert(t, v, sockaddrs(0, 2)...)
 	q, w := pair(t, cq.Options{Size: 8})
-	var count tallied
+	count := tally(t, cq.CounterOptions{})
 	b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Addresses: v, Source: cq.SourceErr,
 		Flags:    cq.FlagRecv | cq.FlagSelectiveCompletion,
-		Counters: []cq.CounterBinding{{Counter: &count, Flags: cq.FlagRecv}}})
+		Counters: []cq.CounterBinding{{Counter: count, Flags: cq.FlagRecv}}})
 	must(t, err)
 	wantErr(t, "close", v.Close(), cq.ErrBusy, syscall.EBUSY)
 	wantErr(t, "detach", v.Detach(), cq.ErrBusy)
@@ -270,38 +288,43 @@ func TestBindingSources(t *testing.T) {
 	if got := takeAll(t, q); !slices.Equal(got, []string{"E1", "E3"}) {
 		t.Error(got)
 	}
-	if count != (tallied{ok: 4}) {
-		t.Errorf("%+v: the data has arrived", count)
-	}
+	wantTally(t, count, 4, 0) // the data has arrived
 	must(t, b.Close())
 	must(t, v.Close())
 	_, err = cq.NewBinding(cq.BindingOptions{Queue: w, Addresses: v, Flags: cq.FlagRecv})
 	wantErr(t, "a closed vector", err, cq.ErrClosed)
 }
 
-// TestCountersOnly: an endpoint may have counters and no queue.
+// TestCountersOnly: an endpoint may have counters and no queue. While it does they stay open.
 func TestCountersOnly(t *testing.T) {
-	var count tallied
-	b, err := cq.NewBinding(cq.BindingOptions{Flags: cq.FlagTransmit,
-		Counters: []cq.CounterBinding{{Counter: &count, Flags: cq.FlagSend | cq.FlagWrite}}})
+	count := tally(t, cq.CounterOptions{})
+	size, err := cq.CreateAnonymousCounter("bytes", cq.CounterOptions{Events: cq.BytesCounter})
 	must(t, err)
+	kinds := cq.FlagSend | cq.FlagWrite
+	b, err := cq.NewBinding(cq.BindingOptions{Flags: cq.FlagTransmit, Counters: []cq.CounterBinding{
+		{Counter: count, Flags: kinds}, {Counter: size, Flags: kinds}}})
+	must(t, err)
+	wantErr(t, "close", size.Close(), cq.ErrBusy, syscall.EBUSY)
 	must(t, b.Begin(cq.FlagCompletion))
-	must(t, b.Complete(&cq.Entry{Flags: cq.FlagSend}, cq.FlagCompletion))
-	must(t, b.Complete(&cq.Entry{Flags: cq.FlagRead}, cq.FlagCompletion))
-	must(t, b.Fail(&cq.ErrorEntry{Flags: cq.FlagWrite}, 0))
+	must(t, b.Complete(&cq.Entry{Flags: cq.FlagSend, Len: 100}, cq.FlagCompletion))
+	must(t, b.Complete(&cq.Entry{Flags: cq.FlagRead, Len: 1000}, cq.FlagCompletion))
+	must(t, b.Fail(&cq.ErrorEntry{Flags: cq.FlagWrite, Len: 10}, 0))
 	b.Drop(cq.FlagCompletion)
-	if count != (tallied{1, 1}) {
-		t.Errorf("%+v", count)
-	}
+	wantTally(t, count, 1, 1)
+	wantTally(t, size, 100, 1)
 	must(t, b.Close())
+	must(t, size.Close())
+	_, err = cq.NewBinding(cq.BindingOptions{Flags: cq.FlagTransmit, Counters: []cq.CounterBinding{
+		{Counter: count, Flags: kinds}, {Counter: size, Flags: kinds}}})
+	wantErr(t, "a closed counter", err, cq.ErrClosed)
 }
 
 // TestBindingAllocates: reporting costs no memory.
 func TestBindingAllocates(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 8})
-	var count tallied
+	count := tally(t, cq.CounterOptions{})
 	b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: cq.FlagTransmit,
-		Counters: []cq.CounterBinding{{Counter: &count, Flags: cq.FlagSend}}})
+		Counters: []cq.CounterBinding{{Counter: count, Flags: cq.FlagSend}}})
 	must(t, err)
 	defer b.Close()
 	e, dst := cq.Entry{Flags: cq.FlagSend}, make([]cq.Msg, 1)

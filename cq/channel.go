@@ -3,10 +3,10 @@ package cq
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
@@ -102,7 +102,7 @@ func (c *Channel) Attach(q *Queue) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.byFID[q.fid] != nil {
-		return fmt.Errorf("cq: attach %v to channel: it is attached: %w", q.fid, fs.ErrExist)
+		return fmt.Errorf("cq: attach %v to channel: it is attached: %w", q.fid, syscall.EEXIST)
 	}
 	if !q.channel.CompareAndSwap(nil, c) {
 		return &Error{Pkg: pkg, Op: "attach to channel", Name: q.name, Err: ErrBusy,
@@ -165,7 +165,7 @@ func (c *Channel) Detach(ctx context.Context, q *Queue) error {
 }
 
 func notAttached(op string, q *Queue) error {
-	return &Error{Pkg: pkg, Op: op, Name: q.name, Err: fs.ErrNotExist,
+	return &Error{Pkg: pkg, Op: op, Name: q.name, Err: syscall.ENOENT,
 		Hint: "attach it to this channel first"}
 }
 

@@ -39,11 +39,13 @@ func conformAV(t *testing.T, name string, o cq.AddressOptions,
 
 func newVector(t *testing.T, at site, o cq.AddressOptions) *cq.AddressVector {
 	t.Helper()
-	var d *shm.Dir
-	if !at.memfd {
-		d = openDir(t)
+	make := func() (*cq.AddressVector, error) {
+		return cq.CreateAddresses(openDir(t), "av-"+queueName(t), o)
 	}
-	v, err := cq.CreateAddresses(d, "av-"+queueName(t), o)
+	if at.memfd {
+		make = func() (*cq.AddressVector, error) { return cq.CreateAnonymousAddresses("av", o) }
+	}
+	v, err := make()
 	must(t, err)
 	t.Cleanup(func() { must(t, v.Close()) })
 	return v
@@ -53,7 +55,7 @@ func lookAt(t *testing.T, at site, p *peer, v *cq.AddressVector) lookup {
 	t.Helper()
 	a := VectorArgs{Name: v.Name(), FD: -1}
 	if at.memfd {
-		a.FD = v.FD()
+		a.FD = v.ObjectFD()
 	}
 	if at.far {
 		look := &farVector{t: t, p: p}

@@ -2,8 +2,8 @@ package cq
 
 import (
 	"fmt"
-	"io/fs"
 	"sync"
+	"syscall"
 
 	"github.com/shmring/shmring/doorbell"
 )
@@ -63,11 +63,11 @@ func (l *memberList) remove(gate *guard, set *doorbell.Set, m Waitable) error {
 }
 
 func errMember(m Waitable) error {
-	return fmt.Errorf("cq: add %v: it is a member: %w", m.FID(), fs.ErrExist)
+	return fmt.Errorf("cq: add %v: it is a member: %w", m.FID(), syscall.EEXIST)
 }
 
 func errNoMember(m Waitable) error {
-	return fmt.Errorf("cq: remove %v: it is no member: %w", m.FID(), fs.ErrNotExist)
+	return fmt.Errorf("cq: remove %v: it is no member: %w", m.FID(), syscall.ENOENT)
 }
 
 func (l *memberList) len() int {

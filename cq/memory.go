@@ -196,12 +196,16 @@ func (r *MemoryRegion) Close() error {
 
 // BindCounter counts what peers do to the region (fi_mr_bind): flags are FlagRemoteRead,
 // FlagRemoteWrite or both. Neither can be closed before UnbindCounter.
-func (r *MemoryRegion) BindCounter(c tally, flags Flags) error {
+func (r *MemoryRegion) BindCounter(c *Counter, flags Flags) error {
 	if c == nil || flags == 0 || flags&^(FlagRemoteRead|FlagRemoteWrite) != 0 {
 		return refuse("bind", r.obj.Name(), "Flags", flags, "FlagRemoteRead or FlagRemoteWrite",
 			ErrInvalid)
 	}
 	if err := r.holders.bind(); err != nil {
+		return err
+	}
+	if err := c.holders.bind(); err != nil {
+		r.holders.unbind()
 		return err
 	}
 	r.mu.Lock()
@@ -211,13 +215,14 @@ func (r *MemoryRegion) BindCounter(c tally, flags Flags) error {
 }
 
 // UnbindCounter takes a counter away that BindCounter added; another one is ErrInvalid.
-func (r *MemoryRegion) UnbindCounter(c tally) error {
+func (r *MemoryRegion) UnbindCounter(c *Counter) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, b := range r.counters {
 		if b.Counter == c {
 			r.counters = append(r.counters[:i:i], r.counters[i+1:]...)
 			r.holders.unbind()
+			c.holders.unbind()
 			return nil
 		}
 	}
@@ -232,7 +237,7 @@ func (r *MemoryRegion) Count(kind Flags, lenBytes uint64) error {
 	var err error
 	for _, b := range r.counters {
 		if b.Flags&kind != 0 {
-			err = errors.Join(err, b.Counter.Add(1))
+			err = errors.Join(err, b.Counter.AddCompletion(lenBytes))
 		}
 	}
 	return err

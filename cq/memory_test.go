@@ -202,23 +202,24 @@ func TestMemoryCounters(t *testing.T) {
 	obj, at := payload(t, nil)
 	r, err := cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 9, Access: allRemote})
 	must(t, err)
-	var writes, both tallied
-	wantErr(t, "flags", r.BindCounter(&writes, cq.FlagSend), cq.ErrInvalid)
+	writes := tally(t, cq.CounterOptions{})
+	both := tally(t, cq.CounterOptions{Events: cq.BytesCounter})
+	wantErr(t, "flags", r.BindCounter(writes, cq.FlagSend), cq.ErrInvalid)
 	wantErr(t, "none", r.BindCounter(nil, cq.FlagRemoteWrite), cq.ErrInvalid)
-	must(t, r.BindCounter(&writes, cq.FlagRemoteWrite))
-	must(t, r.BindCounter(&both, allRemote))
+	must(t, r.BindCounter(writes, cq.FlagRemoteWrite))
+	must(t, r.BindCounter(both, allRemote))
 	must(t, r.Count(cq.FlagRemoteWrite, 9))
 	must(t, r.Count(cq.FlagRemoteRead, 9))
-	if writes.ok != 1 || both.ok != 2 {
-		t.Errorf("%+v %+v", writes, both)
-	}
+	wantTally(t, writes, 1, 0)
+	wantTally(t, both, 18, 0)
+	wantErr(t, "close of a counter", both.Close(), cq.ErrBusy)
 	wantErr(t, "close", r.Close(), cq.ErrBusy, syscall.EBUSY)
-	must(t, r.UnbindCounter(&writes))
+	must(t, r.UnbindCounter(writes))
 	wantErr(t, "close", r.Close(), cq.ErrBusy)
-	wantErr(t, "not bound", r.UnbindCounter(&writes), cq.ErrInvalid)
-	must(t, r.UnbindCounter(&both))
+	wantErr(t, "not bound", r.UnbindCounter(writes), cq.ErrInvalid)
+	must(t, r.UnbindCounter(both))
 	must(t, r.Close())
-	wantErr(t, "closed", r.BindCounter(&both, allRemote), cq.ErrClosed)
+	wantErr(t, "closed", r.BindCounter(both, allRemote), cq.ErrClosed)
 }
 
 // TestOpenMemory maps regions as another process would.

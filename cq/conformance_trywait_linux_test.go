@@ -1,0 +1,278 @@
+package cq_test
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// readable reports whether a descriptor becomes readable within some milliseconds.
+func pollable(t testing.TB, fd, ms int) bool {
+	t.Helper()
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(fds, ms)
+		if err == unix.EINTR {
+			continue
+		}
+		must(t, err)
+		return n == 1
+	}
+}
+
+// armed calls TryWait until it is safe to sleep. take reads what there is before that.
+func armed(t testing.TB, take func(), objects ...cq.TryWaiter) {
+	t.Helper()
+	for range 1000 {
+		err := cq.TryWait(objects...)
+		if err == nil {
+			return
+		}
+		wantErr(t, "trywait", err, cq.ErrAgain)
+		take()
+	}
+	t.Fatal("it never becomes safe to sleep")
+}
+
+// TestConformanceWaitSetFD is a wait set that the caller sleeps on by itself.
+func TestConformanceWaitSetFD(t *testing.T) {
+	o := cq.Options{Size: 8, UserContext: 0}
+	for _, wait := range []cq.WaitObject{cq.WaitFD, cq.WaitPollFD} {
+		name := "one-descriptor"
+		conform(t, name+"/"+wait.String(), o, func(t *testing.T, r *rig) {
+			other := r.another(t, 1, o)
+			s := waitSet(t, r.d, cq.WaitSetOptions{Wait: wait})
+			addTo(t, s, r.q, other.q)
+			native, err := s.Control(cq.GetWait)
+			must(t, err)
+			fd := native.FD
+			if wait == cq.WaitPollFD {
+				fd = native.PollFDs[0]
+			}
+			for i := range uint64(6) {
+				q := []*rig{r, other}[i%2]
+				armed(t, func() { _ = drain(t, r.q); _ = drain(t, other.q) }, s)
+				if pollable(t, fd, 0) {
+					t.Error("readable with nothing there")
+				}
+				done := later(func() { q.post(t, i, i+1) })
+				if !pollable(t, fd, 20_000) {
+					t.Error("not readable with an entry")
+				}
+				done()
+				wantErr(t, "trywait with an entry", s.TryWait(), cq.ErrAgain)
+				dst := make([]cq.Waitable, 2)
+				if n, err := s.WaitTimeout(dst, 0); n != 1 || err != nil || dst[0] != q.q {
+					t.Errorf("%d, %v, %v", n, err, dst[0])
+				}
+				wantContexts(t, "entry", drain(t, q.q), i)
+			}
+		})
+	}
+	conform(t, "no-descriptor", o, func(t *testing.T, r *rig) {
+		s := waitSet(t, r.d, cq.WaitSetOptions{})
+		_, err := s.Control(cq.GetWait)
+		wantErr(t, "control", err, syscall.ENOSYS)
+		if s.FD() != -1 {
+			t.Errorf("descriptor %d", s.FD())
+		}
+		wantErr(t, "trywait", s.TryWait(), cq.ErrNoWait)
+	})
+	conform(t, "mutex-cond", o, func(t *testing.T, r *rig) {
+		s := waitSet(t, r.d, cq.WaitSetOptions{Wait: cq.WaitMutexCond})
+		addTo(t, s, r.q)
+		native, err := s.Control(cq.GetWait)
+		if err != nil || native.Cond == nil {
+			t.Fatalf("%+v, %v", native, err)
+		}
+		for i := range uint64(5) {
+			done := later(func() { r.post(t, i, i+1) })
+			var got []uint64
+			for len(got) == 0 {
+				native.Cond.Lock()
+				for s.TryWait() == nil {
+					native.Cond.Wait()
+				}
+				native.Cond.Unlock()
+				got = drain(t, r.q)
+			}
+			wantContexts(t, "entry", got, i)
+			done()
+		}
+	})
+}
+
+// TestConformanceTryWait is fi_trywait.
+func TestConformanceTryWait(t *testing.T) {
+	o := cq.Options{Size: 8, UserContext: 0, Wait: cq.WaitFD}
+	conform(t, "safe-to-block", o, func(t *testing.T, r *rig) {
+		for i := range uint64(4) {
+			armed(t, func() { _ = drain(t, r.q) }, r.q)
+			if pollable(t, r.q.FD(), 0) {
+				t.Error("readable with nothing there")
+			}
+			r.post(t, i, i+1) // after it: a sleep ends
+			if !pollable(t, r.q.FD(), 20_000) {
+				t.Error("it was not safe")
+			}
+			wantContexts(t, "entry", drain(t, r.q), i)
+		}
+	})
+	conform(t, "something-queued", o, func(t *testing.T, r *rig) {
+		r.post(t, 1, 3)
+		for range 3 {
+			wantErr(t, "trywait", cq.TryWait(r.q), cq.ErrAgain, syscall.EAGAIN)
+		}
+		_ = read(t, r.q, 1)
+		wantErr(t, "one is left", cq.TryWait(r.q), cq.ErrAgain)
+		armed(t, func() { _ = drain(t, r.q) }, r.q)
+	})
+	conform(t, "blocking-could-hang", o, func(t *testing.T, r *rig) {
+		r.postError(t, 1)
+		_, err := cq.Read(r.q, make([]cq.Msg, 1))
+		wantErr(t, "read", err, cq.ErrAvail)
+		wantErr(t, "a failure nobody took", cq.TryWait(r.q), cq.ErrAgain)
+		must(t, r.q.ReadErr(&cq.ErrorEntry{}))
+		must(t, r.q.Signal())
+		wantErr(t, "a signal", cq.TryWait(r.q), syscall.EAGAIN)
+	})
+	conform(t, "select-loop", o, selectLoop)
+	conform(t, "several", o, func(t *testing.T, r *rig) {
+		other := r.another(t, 1, o)
+		both := func() { _ = drain(t, r.q); _ = drain(t, other.q) }
+		armed(t, both, r.q, other.q)
+		if pollable(t, r.q.FD(), 0) || pollable(t, other.q.FD(), 0) {
+			t.Error("readable with nothing there")
+		}
+		other.post(t, 1, 2)
+		wantErr(t, "one of two", cq.TryWait(r.q, other.q), cq.ErrAgain)
+		both()
+		armed(t, both, r.q, other.q)
+		r.post(t, 1, 2)
+		if !pollable(t, r.q.FD(), 20_000) || pollable(t, other.q.FD(), 0) {
+			t.Error("the wrong one is readable")
+		}
+	})
+	conform(t, "mixed-kinds", o, func(t *testing.T, r *rig) {
+		o := o
+		o.Wait = cq.WaitUnspec
+		other := r.another(t, 1, o)
+		wantErr(t, "trywait", cq.TryWait(r.q, other.q), cq.ErrInvalid, syscall.EINVAL)
+		wantErr(t, "no descriptor", cq.TryWait(other.q), cq.ErrNoWait)
+	})
+	conform(t, "every-kind", o, func(t *testing.T, r *rig) {
+		e, err := cq.CreateEvents(r.d, "events", cq.EventOptions{Wait: cq.WaitFD, Write: true})
+		must(t, err)
+		defer e.Close()
+		s := waitSet(t, r.d, cq.WaitSetOptions{Wait: cq.WaitFD})
+		member := r.another(t, 1, cq.Options{})
+		addTo(t, s, member.q)
+		take := func() {
+			_ = drain(t, r.q)
+			_ = drain(t, member.q)
+			_ = drainEvents(t, e)
+		}
+		armed(t, take, r.q, e, s)
+		writeEvents(t, e, 1, 2)
+		wantErr(t, "an event", cq.TryWait(r.q, e, s), cq.ErrAgain)
+		if !pollable(t, e.FD(), 20_000) {
+			t.Error("the event queue is not readable")
+		}
+		take()
+		armed(t, take, r.q, e, s)
+		member.post(t, 1, 2)
+		if !pollable(t, s.FD(), 20_000) || pollable(t, r.q.FD(), 0) {
+			t.Error("the set is not readable, or the queue is")
+		}
+	})
+	conform(t, "wait-set", o, func(t *testing.T, r *rig) {
+		s := waitSet(t, r.d, cq.WaitSetOptions{Wait: cq.WaitFD})
+		addTo(t, s, r.q)
+		armed(t, func() { _ = drain(t, r.q) }, s) // not its member
+		r.post(t, 1, 2)
+		if !pollable(t, s.FD(), 20_000) {
+			t.Error("the set is not readable")
+		}
+	})
+	conform(t, "with-a-poll-set", o, func(t *testing.T, r *rig) {
+		other := r.another(t, 1, o)
+		s := pollSet(t, r, r.q, other.q)
+		for i := range uint64(4) {
+			q := []*rig{r, other}[i%2]
+			armed(t, func() {}, r.q, other.q)
+			q.post(t, i, i+1)
+			wantErr(t, "trywait", cq.TryWait(r.q, other.q), cq.ErrAgain)
+			wantReady(t, "poll", polled(t, s, 2), int(i%2))
+			wantContexts(t, "entry", drain(t, q.q), i)
+		}
+	})
+	conform(t, "epoll-right-queue", o, func(t *testing.T, r *rig) {
+		qs := []*rig{r, r.another(t, 1, o), r.another(t, 2, o)}
+		ep := newEpoll(t, unix.EPOLLIN, qs[0].q, qs[1].q, qs[2].q)
+		for i := range uint64(12) {
+			at := int(i*7) % 3
+			for _, q := range qs {
+				armed(t, func() { _ = drain(t, q.q) }, q.q)
+			}
+			done := later(func() { qs[at].post(t, i, i+1) })
+			if got := ep.wait(20_000); len(got) != 1 || got[0] != at {
+				t.Errorf("%d: woken for %v, want %d", i, got, at)
+			}
+			done()
+			wantContexts(t, "entry", drain(t, qs[at].q), i)
+		}
+	})
+}
+
+// selectLoop is the loop of the page: trywait, select, read until nothing is there.
+func selectLoop(t *testing.T, r *rig) {
+	const total = 400
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := uint64(0); i < total; {
+			switch err := r.w.Post(&cq.Entry{Context: i}); err {
+			case nil:
+				i++
+				if i%37 == 0 {
+					time.Sleep(time.Millisecond)
+				}
+			case cq.ErrFull:
+			default:
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	var next uint64
+	dst := make([]cq.Context, 3)
+	for next < total {
+		if cq.TryWait(r.q) == nil {
+			var set unix.FdSet
+			set.Set(r.q.FD())
+			tv := unix.Timeval{Sec: 20}
+			n, err := unix.Select(r.q.FD()+1, &set, nil, &set, &tv)
+			if n == 0 && err == nil {
+				t.Fatalf("asleep after %d of %d", next, total)
+			}
+		}
+		for {
+			n, err := cq.Read(r.q, dst)
+			if err == cq.ErrAgain {
+				break
+			}
+			must(t, err)
+			for _, e := range dst[:n] {
+				if e.Context != next {
+					t.Fatalf("entry %d, want %d", e.Context, next)
+				}
+				next++
+			}
+		}
+	}
+	<-done
+}
