@@ -296,14 +296,11 @@ func mixedMembers(t *testing.T, r *rig) {
 	addTo(t, s, r.q, e)
 	dst := make([]cq.Waitable, 2)
 	for i := range uint64(6) {
-		want := cq.Waitable(r.q)
-		done := func() {}
+		want, write := cq.Waitable(r.q), func() { r.post(t, i, i+1) }
 		if i%2 == 0 {
-			want = e
-			done = later(func() { writeEvents(t, e, i, i+1) })
-		} else {
-			done = later(func() { r.post(t, i, i+1) })
+			want, write = e, func() { writeEvents(t, e, i, i+1) }
 		}
+		done := later(write)
 		if n, err := s.WaitTimeout(dst, tooLong); n != 1 || err != nil || dst[0] != want {
 			t.Errorf("%d: %d, %v, %v", i, n, err, dst[0])
 		}

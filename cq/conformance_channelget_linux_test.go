@@ -1,0 +1,175 @@
+package cq_test
+
+import (
+	"context"
+	"io/fs"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// TestConformanceChannelGet is the ways to wait for an event, and to leave that.
+func TestConformanceChannelGet(t *testing.T) {
+	onChannel(t, "get-blocks", func(t *testing.T, r *rig, c *cq.Channel) {
+		must(t, c.Arm(r.q, cq.NotifyAny))
+		got := make(chan error, 1)
+		go func() {
+			_, err := c.Get(t.Context())
+			got <- err
+		}()
+		select {
+		case err := <-got:
+			t.Fatalf("it did not wait: %v", err)
+		case <-time.After(20 * time.Millisecond):
+		}
+		r.post(t, 1, 2)
+		must(t, <-got)
+	})
+	onChannel(t, "get-with-timeout", func(t *testing.T, r *rig, c *cq.Channel) {
+		must(t, c.Arm(r.q, cq.NotifyAny))
+		begin := time.Now()
+		_, err := c.GetTimeout(20 * time.Millisecond)
+		wantErr(t, "get", err, cq.ErrTimeout, syscall.EAGAIN)
+		if took := time.Since(begin); took < 20*time.Millisecond {
+			t.Errorf("over after %v", took)
+		}
+		_, err = c.TryGet()
+		wantErr(t, "get without waiting", err, cq.ErrAgain, syscall.EAGAIN)
+	})
+	onChannel(t, "leave-a-blocked-get", func(t *testing.T, r *rig, c *cq.Channel) {
+		must(t, c.Arm(r.q, cq.NotifyAny))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := later(cancel)
+		_, err := c.Get(ctx)
+		wantErr(t, "by context", err, context.Canceled)
+		done()
+		done = later(func() { must(t, c.Signal()) })
+		_, err = c.Get(t.Context())
+		wantErr(t, "by signal", err, cq.ErrSignaled)
+		done()
+		r.post(t, 1, 2)
+		gets(t, "no event was lost", c, r.q)
+	})
+	conform(t, "one-getter-per-event", cq.Options{Size: 32, Shared: true, UserContext: 0},
+		func(t *testing.T, r *rig) {
+			c := channel(t, r.d)
+			attachTo(t, c, r.q)
+			got := make(chan cq.ChannelEvent, 100)
+			var getters sync.WaitGroup
+			for range 4 {
+				getters.Go(func() {
+					for {
+						ev, err := c.Get(t.Context())
+						if err != nil {
+							return
+						}
+						got <- ev
+					}
+				})
+			}
+			for i := range uint64(30) {
+				must(t, c.Arm(r.q, cq.NotifyAny))
+				r.post(t, i, i+1)
+				<-got
+				_ = drain(t, r.q)
+			}
+			eventually(t, "the getters leave", func() bool {
+				must(t, c.SignalAll())
+				time.Sleep(time.Millisecond)
+				waited := make(chan struct{})
+				go func() { getters.Wait(); close(waited) }()
+				select {
+				case <-waited:
+					return true
+				case <-time.After(10 * time.Millisecond):
+					return false
+				}
+			})
+			if n := len(got); n != 0 {
+				t.Errorf("%d events too many", n)
+			}
+		})
+	onChannel(t, "descriptor", func(t *testing.T, r *rig, c *cq.Channel) {
+		other := r.another(t, 1, cq.Options{})
+		attachTo(t, c, other.q)
+		fd, err := c.FD()
+		must(t, err)
+		for range 3 {
+			must(t, c.Arm(r.q, cq.NotifyAny))
+			must(t, c.Arm(other.q, cq.NotifyAny))
+			if pollable(t, fd, 0) {
+				t.Error("readable without an event")
+			}
+			r.post(t, 1, 2)
+			other.post(t, 1, 2)
+			for left := 2; left > 0; left-- {
+				if !pollable(t, fd, 20_000) {
+					t.Errorf("%d events are pending and it is not readable", left)
+				}
+				_, err := c.TryGet()
+				must(t, err)
+			}
+			_, err = c.TryGet()
+			wantErr(t, "the last was taken", err, cq.ErrAgain)
+			_, _ = drain(t, r.q), drain(t, other.q)
+		}
+	})
+	onChannel(t, "never-writable", func(t *testing.T, r *rig, c *cq.Channel) {
+		fd, err := c.FD()
+		must(t, err)
+		must(t, c.Arm(r.q, cq.NotifyAny))
+		r.post(t, 1, 2)
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLOUT}}
+		eventually(t, "it is readable", func() bool {
+			_, err := unix.Poll(fds, 100)
+			return err == nil && fds[0].Revents&unix.POLLIN != 0
+		})
+		if fds[0].Revents&unix.POLLOUT != 0 {
+			t.Errorf("it is writable: %#x", fds[0].Revents)
+		}
+	})
+}
+
+// TestConformanceChannelEnd is acknowledging and destroying.
+func TestConformanceChannelEnd(t *testing.T) {
+	onChannel(t, "busy-while-attached", func(t *testing.T, r *rig, c *cq.Channel) {
+		wantErr(t, "close", c.Close(), cq.ErrBusy, syscall.EBUSY)
+		wantErr(t, "close of the queue", r.q.Close(), cq.ErrBusy, syscall.EBUSY)
+		wantErr(t, "attach twice", c.Attach(r.q), fs.ErrExist, syscall.EEXIST)
+		wantErr(t, "to another one", channel(t, r.d).Attach(r.q), cq.ErrBusy)
+		must(t, c.Detach(t.Context(), r.q))
+		must(t, c.Close())
+		must(t, r.q.Close())
+	})
+	onChannel(t, "destroy-waits-for-acks", func(t *testing.T, r *rig, c *cq.Channel) {
+		for range 2 {
+			must(t, c.Arm(r.q, cq.NotifyAny))
+			r.post(t, 1, 2)
+			gets(t, "event", c, r.q)
+		}
+		must(t, c.Ack(r.q, 1))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		wantErr(t, "one is not acknowledged", c.Detach(ctx, r.q), context.DeadlineExceeded)
+		done := later(func() { must(t, c.Ack(r.q, 1)) })
+		must(t, c.Detach(t.Context(), r.q))
+		done()
+	})
+	onChannel(t, "acks-at-the-end", func(t *testing.T, r *rig, c *cq.Channel) {
+		const events = 20
+		for i := range uint64(events) {
+			must(t, c.Arm(r.q, cq.NotifyAny))
+			r.post(t, i, i+1)
+			gets(t, "event", c, r.q)
+			wantContexts(t, "entry", drain(t, r.q), i)
+		}
+		wantErr(t, "more than were got", c.Ack(r.q, events+1), cq.ErrInvalid, syscall.EINVAL)
+		must(t, c.Ack(r.q, events))
+		must(t, c.Detach(t.Context(), r.q))
+	})
+}
