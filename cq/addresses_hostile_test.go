@@ -40,6 +40,7 @@ func TestHostileAddresses(t *testing.T) {
 		"two rows, one address":  func(_, rows, _ []byte) { copy(rows[2*row:3*row], rows[3*row:]) },
 		"index leads nowhere":    func(_, _, index []byte) { fillWords(index, ^uint64(0)) },
 		"index leads to row 0":   func(_, _, index []byte) { fillWords(index, 1) },
+		"one cell twice":         func(_, _, index []byte) { doubleCell(index) },
 		"index is empty":         func(_, _, index []byte) { clear(index) },
 		"index of random things": func(_, _, index []byte) { randomWords(index) },
 		"everything is random": func(words, rows, index []byte) {
@@ -66,9 +67,20 @@ func TestHostileAddresses(t *testing.T) {
 			must(t, v.Detach())
 			v, err = cq.AdoptAddresses(d, v.Name(), cq.AddressOptions{})
 			must(t, err)
+			wantWhole(t, v)
 			wantSound(t, v)
 			must(t, v.Close())
 		})
+	}
+}
+
+// doubleCell copies a cell to the empty one behind it, as a removal does before it goes on.
+func doubleCell(index []byte) {
+	for at := 0; at+16 <= len(index); at += 8 {
+		if peek64(index, at) != 0 && peek64(index, at+8) == 0 {
+			poke(index, at+8, peek64(index, at))
+			return
+		}
 	}
 }
 
@@ -121,6 +133,26 @@ func wantSound(t *testing.T, v *cq.AddressVector) {
 	insert(t, v, sockaddrs(100, 100+v.Cap())...)
 	for i := range v.Cap() {
 		wantLookup(t, v, cq.Addr(i), sockaddr(100+i))
+	}
+}
+
+// wantWhole checks that every address has one index, and the index of the search nothing else.
+func wantWhole(t *testing.T, v *cq.AddressVector) {
+	t.Helper()
+	n, buf := 0, make([]byte, 256)
+	for a := range cq.Addr(v.Cap()) {
+		k, err := v.Lookup(a, buf)
+		if err != nil {
+			continue
+		}
+		n++
+		again, err := v.Insert([][]byte{buf[:k]})
+		if err != nil || again[0] != a {
+			t.Errorf("address %d, % x: index %v, %v", a, buf[:k], again, err)
+		}
+	}
+	if cells := cq.AddressCells(v); v.Len() != n || cells != n {
+		t.Errorf("%d addresses, says %d, %d cells", n, v.Len(), cells)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -233,24 +234,40 @@ func TestAddressOwnerKilled(t *testing.T) {
 	must(t, v.Close())
 }
 
-// wantWhole checks that every address has one index, and the index of the search nothing else.
-func wantWhole(t *testing.T, v *cq.AddressVector) {
-	t.Helper()
-	n, buf := 0, make([]byte, 256)
-	for a := range cq.Addr(v.Cap()) {
-		k, err := v.Lookup(a, buf)
-		if err != nil {
-			continue
+// TestAddressOwnerStopped looks at hundreds of the moments at which an owner can die: it is stopped,
+// and what it has written so far is read, and copied and adopted.
+func TestAddressOwnerStopped(t *testing.T) {
+	d := openDir(t)
+	name := queueName(t)
+	owner := startChild(t, "address-owner", envQueue+"="+name)
+	_ = owner.line(t)
+	r, err := cq.OpenAddresses(d, name)
+	must(t, err)
+	halfway := 0
+	for i := range 300 {
+		must(t, owner.Process.Signal(syscall.SIGSTOP))
+		var ws syscall.WaitStatus
+		_, err := syscall.Wait4(owner.Process.Pid, &ws, syscall.WUNTRACED, nil)
+		must(t, err)
+		once := true
+		if s := watchAddresses(r, func() bool { once = !once; return once }); s.torn > 0 || s.lost > 0 {
+			t.Fatalf("stop %d: %+v", i, s)
 		}
-		n++
-		again, err := v.Insert([][]byte{buf[:k]})
-		if err != nil || again[0] != a {
-			t.Errorf("address %d, % x: index %v, %v", a, buf[:k], again, err)
+		must(t, cq.CopyAddresses(d, name, "copy"))
+		must(t, owner.Process.Signal(syscall.SIGCONT))
+		v, err := cq.AdoptAddresses(d, "copy", cq.AddressOptions{})
+		must(t, err)
+		if cq.AddressCells(v) != cq.AddressCells(r) {
+			halfway++ // a rough count: the owner goes on
 		}
+		wantWhole(t, v)
+		must(t, v.Close())
 	}
-	if cells := cq.AddressCells(v); v.Len() != n || cells != n {
-		t.Errorf("%d addresses, says %d, %d cells", n, v.Len(), cells)
+	if halfway == 0 {
+		t.Error("the owner did nothing")
 	}
+	_ = owner.stop(t)
+	must(t, r.Close())
 }
 
 // TestDeadAddresses: the name of an ephemeral vector whose owner is dead can be taken, that of a

@@ -21,6 +21,7 @@
 //	TryWait, FD, Control    for your own poll or epoll               fi_trywait, FI_GETWAIT
 //	Signal, SignalAll       end a blocking read                      fi_cq_signal
 //	Close, Detach           destroy the queue, or leave it           fi_close, -
+//	PostFrom                names the source of a completion         FI_SOURCE, FI_SOURCE_ERR
 //
 //	EventQueue              what is no data transfer: connections,   fi_eq, kfi_eq
 //	                        registrations, overruns, user events
