@@ -111,6 +111,19 @@ func (f Format) String() string {
 	return "unknown"
 }
 
+// bytes returns how much of a slot a queue of the format may be asked for.
+func (f Format) bytes() uintptr {
+	switch f {
+	case FormatContext:
+		return bytesOf[Context]()
+	case FormatMsg:
+		return bytesOf[Msg]()
+	case FormatData:
+		return bytesOf[Data]()
+	}
+	return bytesOf[Entry]()
+}
+
 // formatOf returns the least format that a queue must have to be read as T.
 func formatOf[T Readable]() Format {
 	var t T

@@ -138,7 +138,7 @@ func (e *EventQueue) find() (*lane, error) {
 		return nil, ErrAvail
 	}
 	// With a writer whose death would not be noticed, only full rounds lead to a full look.
-	if bit := q.bell.Sole(); bit >= 0 && !q.sliced.Load() {
+	if bit := q.only(); bit >= 0 && !q.sliced.Load() {
 		l := q.lanes[bit]
 		a, _ := l.cons.Peek(1)
 		if len(a) > 0 && loadMeta(&a[0])&kindMask == kindEntry {

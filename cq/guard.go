@@ -14,7 +14,7 @@ import (
 // then waits for the mark to go. Each needs its store before its load. The caller's side is hot,
 // so Close pays for both: a barrier on every thread of the process.
 //
-// A handle that several goroutines use counts them instead.
+// A handle that several goroutines use counts them instead, or has a lock under which there is one.
 type guard struct {
 	busy   ring.Index   // written by the one goroutine that uses the handle
 	loans  ring.Index   // entries handed out in place, written by the goroutine that has them
@@ -29,28 +29,35 @@ var asymmetric = doorbell.RegisterPrivate() == nil
 
 // enter reports whether the handle may be used; leave must follow if it may.
 func (g *guard) enter() bool {
-	switch {
-	case g.shared:
-		g.users.Add(1)
-	case asymmetric:
-		ring.StoreRelease(&g.busy, 1)
-	default:
-		g.busy.Store(1)
+	if g.shared {
+		return g.enterAny()
 	}
-	if !g.closed.Load() {
-		return true
-	}
-	g.leave()
-	return false
+	return g.enterAlone()
 }
 
 func (g *guard) leave() {
 	if g.shared {
-		g.users.Add(-1)
+		g.leaveAny()
 		return
 	}
-	ring.StoreRelease(&g.busy, 0)
+	g.leaveAlone()
 }
+
+// enterAlone is enter for the one goroutine that uses the handle, or has its lock; leaveAlone must
+// follow. Both are inlined, and on amd64 they are two stores and a load.
+func (g *guard) enterAlone() bool {
+	ring.StoreRelease(&g.busy, 1)
+	if !asymmetric {
+		g.busy.Store(1)
+	}
+	if g.closed.Load() {
+		g.leaveAlone()
+		return false
+	}
+	return true
+}
+
+func (g *guard) leaveAlone() { ring.StoreRelease(&g.busy, 0) }
 
 // enterAny is enter for calls that may come from any goroutine at any time; leaveAny must follow.
 func (g *guard) enterAny() bool {

@@ -299,7 +299,7 @@ func (i *Inspector) readQueue(s *Snapshot, found map[int]foundLane) error {
 			// Its lane was removed: all that was read is known, and nothing waits.
 			head := rows[row].head.Load()
 			s.Level.add(Level{Head: head, Peeked: head, Tail: head,
-				HighWater: rows[row].highWater.Load(), Read: rows[row].read.Load()})
+				HighWater: rows[row].highWater.Load(), Read: head})
 			continue
 		}
 		s.add(i.lane(row, f, &rows[row]))

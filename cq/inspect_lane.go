@@ -76,7 +76,7 @@ func readLevel(r *rowWords, words *laneWords, capacity uint64, name string) (Lev
 		l.Peeked = l.Tail
 	}
 	l.HighWater = max(min(r.highWater.Load(), capacity), l.Depth())
-	l.Read = r.read.Load()
+	l.Read = l.Head // every row begins at 0
 	return l, nil
 }
 

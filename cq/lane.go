@@ -17,7 +17,7 @@ type lane struct {
 	detail details
 	row    *rowWords
 	words  *laneWords
-	peeked uint64 // private copy of what the row says
+	peeked uint64 // up to where entries are handed out, while any are
 	// marked is the index below which a previous reader may have handed entries out.
 	marked     uint64
 	generation uint64 // of the writer whose death is watched

@@ -55,7 +55,7 @@ const (
 // A row: reader-written, one a lane, two lines that different sides poll.
 //
 //	0    parked, with the queue's state in its upper bits; wake index (doorbell.Row)
-//	128  head: released; peeked: handed out; high-water mark; entries read
+//	128  head: released, and so how many were ever read; peeked: handed out; high-water mark
 const (
 	rowBytes    = 256
 	rowOffIndex = 128

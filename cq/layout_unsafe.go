@@ -13,8 +13,7 @@ type rowWords struct {
 	head      atomic.Uint64 // first entry not released
 	peeked    atomic.Uint64 // first entry not handed out
 	highWater atomic.Uint64 // most entries that were ever waiting
-	read      atomic.Uint64 // entries handed to the application
-	_         [96]byte
+	_         [104]byte
 }
 
 // queueWords is the queue's page.
@@ -72,8 +71,15 @@ func overlays[T any](mem []byte) []T {
 		uintptr(len(mem))/unsafe.Sizeof(zero))
 }
 
-// as reads a slot in a format, all of which are prefixes of the entry.
-func as[T Readable](e *Entry) T { return *(*T)(unsafe.Pointer(e)) }
+// copyAs reads a slot in a format, all of which are prefixes of the entry. It copies once: a result
+// would be a copy more.
+func copyAs[T Readable](dst *T, e *Entry) { *dst = *(*T)(unsafe.Pointer(e)) }
+
+// bytesOf returns how much of a slot a format takes.
+func bytesOf[T Readable]() uintptr {
+	var t T
+	return unsafe.Sizeof(t)
+}
 
 // flagsOf returns the flags word of a format that has one.
 func flagsOf[T Readable](t *T) *Flags {

@@ -17,14 +17,12 @@ func (q *Queue) Peek(n int) ([]Entry, error) {
 
 // peekOnce says also whether any entries are handed out now.
 func (q *Queue) peekOnce(n int) (es []Entry, out bool, err error) {
-	if !q.guard.enter() {
+	if !q.enter() {
 		return nil, false, ErrClosed
 	}
-	q.bell.Lock()
 	es, err = q.peek(n)
 	out = q.out != nil
-	q.bell.Unlock()
-	q.guard.leave()
+	q.leave()
 	return es, out, err
 }
 
@@ -72,6 +70,9 @@ func (q *Queue) peek(n int) ([]Entry, error) {
 // peekLane hands out entries of one lane, from the first that was not handed out yet. What is
 // handed out is written to the row before it leaves, so that a successor can mark it.
 func (q *Queue) peekLane(l *lane, n int) (es []Entry, stop bool) {
+	if q.out == nil {
+		l.peeked = l.cons.Head() // Read does not keep it up
+	}
 	left := l.marked - l.peeked
 	again := left != 0 && left <= uint64(l.cons.Cap())
 	if again {
@@ -102,13 +103,11 @@ func (q *Queue) peekLane(l *lane, n int) (es []Entry, stop bool) {
 
 // Release removes the first n entries that Peek handed out.
 func (q *Queue) Release(n int) error {
-	if !q.guard.enter() {
+	if !q.enter() {
 		return ErrClosed
 	}
-	q.bell.Lock()
 	err := q.release(n)
-	q.bell.Unlock()
-	q.guard.leave()
+	q.leave()
 	return err
 }
 
@@ -117,10 +116,8 @@ func (q *Queue) release(n int) error {
 		return nil
 	}
 	if l := q.out; l != nil && n > 0 && uint64(n) <= l.peeked-l.cons.Head() {
-		peeked := l.peeked
 		l.release(n)
-		l.peeked = peeked
-		left := peeked - l.cons.Head()
+		left := l.peeked - l.cons.Head()
 		if left == 0 {
 			q.out = nil
 		}

@@ -30,6 +30,7 @@ type Queue struct {
 	spin  time.Duration
 	guard guard
 
+	widest  uintptr // format that may be read
 	lanes   []*lane // by row; nil until seen. Under the bell's lock.
 	cur     int     // lane that the next read begins with
 	turn    int     // what it gave of its budget
@@ -247,7 +248,7 @@ func openEither[Q any](name string, adopt, create func() (*Q, error)) (*Q, error
 func newQueue(h home, obj *shm.Object, name string, o shape, made bool) (*Queue, error) {
 	q := &Queue{name: name, opt: o, home: h, obj: obj, bit: -1,
 		spin: doorbell.SpinBudget(o.Spin), lanes: make([]*lane, o.rows()), gone: make(chan struct{})}
-	q.guard.shared = o.Shared
+	q.guard.shared, q.widest = o.Shared, o.Format.bytes()
 	err := q.start()
 	if err == nil && q.opt.Wait == WaitMutexCond {
 		q.keeper, err = newCondKeeper(q.face.FD())

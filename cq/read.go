@@ -1,5 +1,7 @@
 package cq
 
+import "github.com/shmring/shmring/doorbell"
+
 // laneBudget is how many entries one lane gives before the next one's turn, in one read or in
 // many small ones, so that a busy writer starves nobody. Order is kept per lane.
 const laneBudget = 64
@@ -29,38 +31,161 @@ func ReadFrom[T Readable](q *Queue, dst []T, src []Addr) (int, error) {
 	return readFrom(q, dst, src)
 }
 
-func readFrom[T Readable](q *Queue, dst []T, src []Addr) (int, error) {
-	if !q.guard.enter() {
+// readFrom is what every read ends in. The two usual cases, nothing there and entries of one writer
+// that the reader keeps up with, take no call beyond this one: whatever stands outside of drain and
+// takeRest is inlined. (Methods of other packages are inlined in a generic function only if
+// something that is not generic calls them too, hence the small methods of lane.)
+func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
+	if q.shared() {
+		return readLocked(q, dst, src)
+	}
+	if !q.guard.enterAlone() {
 		return 0, ErrClosed
 	}
-	if q.opt.Format != FormatTagged && formatOf[T]() > q.opt.Format {
-		q.guard.leave()
-		return 0, refuse("read", q.name, "format", formatOf[T](), q.opt.Format, ErrFormat)
+	bit := q.only()
+	if bit == doorbell.Several || len(dst) == 0 || bytesOf[T]() > q.widest {
+		n, err = drain(q, dst, src)
+	} else if bit == doorbell.Nobody {
+		err = ErrAgain
+	} else if l := q.lanes[bit]; !l.waits() && !l.moved() && !l.overran() {
+		err = ErrAgain
+	} else {
+		if l.waiting() < uint64(len(dst)) {
+			l.look()
+		}
+		span := l.span(len(dst))
+		n = copyPlain(dst, span)
+		if src != nil {
+			copySources(src, span[:n])
+		}
+		if n > 0 {
+			l.release(n)
+		}
+		if n < len(dst) && (n == 0 || n < len(span) || l.atStart()) {
+			n, err = takeRest(q, l, dst, src, n)
+		}
 	}
-	q.bell.Lock()
-	n, err := drain(q, dst, src)
-	q.bell.Unlock()
-	q.guard.leave()
+	q.guard.leaveAlone()
 	return n, err
 }
 
-// drain is R1 to R3: one round over the lanes that may have something, and more while a lane had
-// more than its budget.
-func drain[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
-	if q.final {
-		return 0, ErrOverrun
+func readLocked[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
+	if !q.enter() {
+		return 0, ErrClosed
 	}
-	if q.errLane != nil {
-		return 0, ErrAvail
+	if bit := q.only(); bit < 0 || len(dst) == 0 || bytesOf[T]() > q.widest {
+		n, err = drain(q, dst, src)
+	} else {
+		n, err = takeRest(q, q.lanes[bit], dst, src, 0)
 	}
-	if q.out != nil {
-		return 0, ErrBusy
+	q.leave()
+	return n, err
+}
+
+// enter and leave stand around every other call that takes from the queue.
+func (q *Queue) enter() bool {
+	q.bell.Lock()
+	if q.guard.enterAlone() {
+		return true
 	}
-	// With a writer whose death would not be noticed, only full rounds lead to a full look.
-	if bit := q.bell.Sole(); bit >= 0 && !q.sliced.Load() {
-		if n, ok := takeSole(q, q.lanes[bit], dst, src); ok {
-			return q.result(n, len(dst))
+	q.bell.Unlock()
+	return false
+}
+
+func (q *Queue) leave() {
+	q.settle()
+	q.guard.leaveAlone()
+	q.bell.Unlock()
+}
+
+// only is asked first by every read. It answers with a lane if a read has nothing to think of but
+// the entries of that one.
+func (q *Queue) only() int { return q.bell.Only() }
+
+func (q *Queue) shared() bool { return q.bell.Shared() }
+
+// settle keeps only from answering while there is something else to think of. With a writer whose
+// death would not be noticed there is: only full rounds lead to a full look. It runs after whatever
+// may change that; a lane that turns up makes the bell look closer by itself.
+func (q *Queue) settle() {
+	if q.errLane != nil || q.out != nil || q.overrun != nil || len(q.broken) > 0 ||
+		q.redelivered || q.sliced.Load() {
+		q.bell.LookCloser()
+	} else if bit := q.bell.Only(); bit >= 0 && q.lanes[bit].again() > 0 {
+		q.bell.LookCloser()
+	}
+}
+
+// The words of a lane that readFrom looks at.
+func (l *lane) waiting() uint64    { return l.cons.Waiting() }
+func (l *lane) waits() bool        { return l.cons.Waiting() > 0 }
+func (l *lane) moved() bool        { return l.cons.Moved() }
+func (l *lane) overran() bool      { return l.words.overrun.Load() != 0 }
+func (l *lane) look()              { l.cons.Look() }
+func (l *lane) span(n int) []Entry { return l.cons.Span(n) }
+func (l *lane) atStart() bool      { return l.cons.Head()&uint64(l.cons.Cap()-1) == 0 }
+
+// takeRest goes on where n entries were taken from the one lane that can have anything: around the
+// end of the ring, or at an entry that needs a closer look.
+func takeRest[T Readable](q *Queue, l *lane, dst []T, src []Addr, n int) (int, error) {
+	a, b := l.cons.Peek(len(dst) - n)
+	k, stop := copyEntries(q, l, dst[n:], tail(src, n), a, false)
+	if !stop && len(b) > 0 {
+		i, _ := copyEntries(q, l, dst[n+k:], tail(src, n+k), b, false)
+		k += i
+	}
+	if k > 0 {
+		l.release(k)
+	}
+	if n += k; n == 0 {
+		return drain(q, dst, src)
+	}
+	q.settle()
+	return n, nil
+}
+
+// copyPlain copies the entries of a span up to the first that is not a completion without marks, and
+// returns how many. The kind of each is loaded once; what is copied is what was there at that
+// moment, and means nothing to us.
+func copyPlain[T Readable](dst []T, span []Entry) int {
+	dst = dst[:len(span)]
+	for i := range span {
+		e := &span[i]
+		if (loadMeta(e)^kindEntry)&(kindMask|MetaNoContext) != 0 {
+			return i
 		}
+		copyAs(&dst[i], e)
+	}
+	return len(span)
+}
+
+func copySources(src []Addr, span []Entry) int {
+	n := min(len(src), len(span))
+	for i := range n {
+		src[i] = span[i].Src
+	}
+	return n
+}
+
+// drain takes from whatever lanes have something, or finds out what else there is.
+func drain[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
+	n, err = drainLanes(q, dst, src)
+	q.settle()
+	return n, err
+}
+
+// drainLanes is R1 to R3: one round over the lanes that may have something, and more while a lane
+// had more than its budget.
+func drainLanes[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
+	switch {
+	case bytesOf[T]() > q.widest:
+		return 0, refuse("read", q.name, "format", formatOf[T](), q.opt.Format, ErrFormat)
+	case q.final:
+		return 0, ErrOverrun
+	case q.errLane != nil:
+		return 0, ErrAvail
+	case q.out != nil:
+		return 0, ErrBusy
 	}
 	q.bell.Take()
 	q.bell.Heat()
@@ -110,28 +235,6 @@ func drain[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 		}
 	}
 	return q.result(n, len(dst))
-}
-
-// takeSole is a round over one lane that alone can have anything. ok says that nothing about the
-// lane needs a closer look; otherwise nothing was taken.
-func takeSole[T Readable](q *Queue, l *lane, dst []T, src []Addr) (n int, ok bool) {
-	if l.again() > 0 {
-		return 0, false
-	}
-	a, b := l.cons.Peek(len(dst))
-	if len(a) == 0 {
-		return 0, l.cons.Err() == nil && l.words.overrun.Load() == 0
-	}
-	q.redelivered = false
-	n, stop := copyEntries(q, l, dst, src, a, false)
-	if !stop && len(b) > 0 {
-		k, _ := copyEntries(q, l, dst[n:], tail(src, n), b, false)
-		n += k
-	}
-	if n > 0 {
-		l.release(n)
-	}
-	return n, true
 }
 
 func tail(src []Addr, n int) []Addr {
@@ -199,32 +302,33 @@ func (l *lane) release(n int) {
 	if waiting := l.cons.Waiting(); waiting > countLoad(&l.row.highWater) {
 		countStore(&l.row.highWater, waiting)
 	}
-	plainCount(&l.row.read, uint64(n))
 	l.cons.Release(n)
-	l.peeked = l.cons.Head()
 }
 
-// copyEntries copies one span. The kind of each entry is loaded once; what is copied is what was
-// there at that moment, and means nothing to us.
+// copyEntries copies one span, with marks, up to what is not a completion.
 func copyEntries[T Readable](q *Queue, l *lane, dst []T, src []Addr, span []Entry,
 	redelivered bool) (n int, stop bool) {
-	for i := range span {
+	if !redelivered {
+		n = copyPlain(dst[:len(span)], span)
+	}
+	for i := n; i < len(span); i++ {
 		e := &span[i]
 		m := loadMeta(e)
 		if m&kindMask != kindEntry {
 			q.notEntry(l, m)
-			return n, true
+			stop = true
+			break
 		}
-		dst[n] = as[T](e)
-		if src != nil {
-			src[n] = e.Src
-		}
+		copyAs(&dst[i], e)
 		if redelivered || m&MetaNoContext != 0 {
-			markEntry(&dst[n], m, redelivered)
+			markEntry(&dst[i], m, redelivered)
 		}
 		n++
 	}
-	return n, false
+	if src != nil {
+		copySources(src[:n], span)
+	}
+	return n, stop
 }
 
 // markEntry sets this library's flags in formats that have flags.

@@ -5,13 +5,11 @@ package cq
 // the error data as e.ErrData holds is copied there and e.ErrData shortened to it; the memory is
 // the caller's.
 func (q *Queue) ReadErr(e *ErrorEntry) error {
-	if !q.guard.enter() {
+	if !q.enter() {
 		return ErrClosed
 	}
-	q.bell.Lock()
 	err := q.readErr(e)
-	q.bell.Unlock()
-	q.guard.leave()
+	q.leave()
 	return err
 }
 

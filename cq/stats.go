@@ -25,7 +25,7 @@ func (q *Queue) Stats() Stats {
 	s := Stats{Sleeps: q.bell.Sleeps(), Barriers: q.bell.Barriers(),
 		Resets: q.face.Calls()}
 	for i := range q.rows {
-		if n := q.rows[i].read.Load(); n > 0 {
+		if n := q.rows[i].head.Load(); n > 0 {
 			s.Read += n
 			s.Lanes++
 		}

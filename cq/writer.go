@@ -45,17 +45,52 @@ func (w *Writer) Next() uint64 { return w.prod.Tail() }
 // closed; ErrOverrun that the queue was overrun, now or before. Only the marks of e.Meta are
 // taken.
 func (w *Writer) Post(e *Entry) error {
-	if !w.guard.enter() {
+	if !w.guard.enterAlone() {
 		return ErrClosed
 	}
-	a, _, err := w.reserve(1, w.credits)
-	if err == nil {
-		a[0] = *e
-		w.publishReserved(1)
+	slot, err := w.prod.Next(w.credits), error(nil)
+	if slot == nil || w.lost || w.ringer.Flags() > doorbell.Parked {
+		slot, err = w.slot()
 	}
-	w.guard.leave()
+	if err == nil {
+		at := w.prod.Tail()
+		*slot = *e
+		slot.Meta = e.Meta&metaMarks | kindEntry | Meta(at)<<32
+		var holds doorbell.Holds
+		if e.Meta&MetaSolicited != 0 {
+			w.words.sol.Store(at + 1)
+			holds = doorbell.HoldsSolicited
+		}
+		w.reserved = 0
+		plainCount(&w.words.publishes, 1)
+		w.prod.Commit(1)
+		if row := w.ringer.Published(at+1, holds); row != 0 {
+			w.rang()
+		}
+	}
+	w.guard.leaveAlone()
 	return err
 }
+
+// slot is what Post does when there is no room as far as it knows, or something else to think of.
+func (w *Writer) slot() (*Entry, error) {
+	a, _, err := w.reserve(1, w.credits)
+	if err != nil {
+		return nil, err
+	}
+	return &a[0], nil
+}
+
+// commit publishes k slots and rings.
+func (w *Writer) commit(k int, holds doorbell.Holds) {
+	plainCount(&w.words.publishes, 1)
+	w.prod.Commit(k)
+	if row := w.ringer.Published(w.prod.Tail(), holds); row != 0 {
+		w.rang()
+	}
+}
+
+func (w *Writer) rang() { countStore(&w.words.wakes, w.woke+w.ringer.Wakes()) }
 
 // PostBatch publishes the first n of es with one store and returns n, less than len(es) when the
 // lane has no room for all; then the error is ErrFull if n is 0, and nil if not.
@@ -152,11 +187,7 @@ func (w *Writer) publish(k int, kind Meta) {
 		w.words.err.Store(next)
 		holds |= doorbell.HoldsError
 	}
-	plainCount(&w.words.publishes, 1)
-	w.prod.Commit(k)
-	if row := w.ringer.Published(next, holds); row != 0 {
-		countStore(&w.words.wakes, w.woke+w.ringer.Wakes())
-	}
+	w.commit(k, holds)
 }
 
 // stamp completes the last word of each entry and returns all marks that were set.

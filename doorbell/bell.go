@@ -57,10 +57,13 @@ type Bell struct {
 	marked func(bit int)
 	lanes  []LaneConfig
 	known  int
-	flags  uint64   // the layer above's bits of every row word
-	cand   bitset   // lanes that are hot or perhaps not empty
-	hot    bitset   // lanes whose row word says "not parked"
-	seen   []uint64 // the tail of each lane at the last Park that looked at it
+	flags  uint64         // the layer above's bits of every row word
+	cand   bitset         // lanes that are hot or perhaps not empty
+	hot    bitset         // lanes whose row word says "not parked"
+	only   int            // what Only may answer; Several after each change of cand and hot
+	seen   []uint64       // the tail of each lane at the last Park that looked at it
+	first  *atomic.Uint64 // of the ready words
+	last   *atomic.Uint64
 	gen    uint64
 	seq    uint32
 	direct int    // goroutines in Sleep
@@ -79,8 +82,10 @@ type Bell struct {
 func NewBell(c Config) *Bell {
 	b := &Bell{
 		shared: c.Shared, arm: c.Arm, hints: c.Hints, face: c.Face, open: c.Open, marked: c.Marked,
-		lanes: make([]LaneConfig, c.Lanes), cand: newBitset(c.Lanes), hot: newBitset(c.Lanes),
-		seen: make([]uint64, c.Lanes),
+		only: Several, lanes: make([]LaneConfig, c.Lanes), cand: newBitset(c.Lanes),
+		hot:  newBitset(c.Lanes),
+		seen: make([]uint64, c.Lanes), first: &c.Hints.ready[0],
+		last: &c.Hints.ready[len(c.Hints.ready)-1],
 		gen:  uint64(c.Generation) << armGenShift, seq: uint32(c.Arm.Word.Load()),
 	}
 	b.store(0)
@@ -93,6 +98,9 @@ func (b *Bell) Lock() {
 		b.mu.Lock()
 	}
 }
+
+// Shared reports whether Lock is real: the queue is shared, or was on a channel.
+func (b *Bell) Shared() bool { return b.shared }
 
 // Unlock releases it.
 func (b *Bell) Unlock() {
@@ -133,7 +141,7 @@ func (b *Bell) Drop(bit int) {
 		return
 	}
 	b.known--
-	b.lanes[bit] = LaneConfig{}
+	b.lanes[bit], b.only = LaneConfig{}, Several
 	b.cand.clear(bit)
 	b.hot.clear(bit)
 	b.notes.forget(bit)
@@ -165,6 +173,7 @@ func (b *Bell) Take() {
 		}
 		x := b.hints.ready[i].Swap(0)
 		b.takes++
+		b.only = Several
 		for ; x != 0; x &= x - 1 {
 			b.candidate(i*64 + lowest(x))
 		}
@@ -190,6 +199,7 @@ func (b *Bell) candidate(bit int) {
 // enlist makes a known lane a candidate. While a channel is armed this is the moment to note where
 // the lane stood at the arming: it was parked and empty, so nobody has read from it since.
 func (b *Bell) enlist(bit int) {
+	b.only = Several
 	b.cand.set(bit)
 	if b.notes != nil && b.armed()&armNotify != 0 && !b.notes.lanes.has(bit) {
 		head, _ := b.lanes[bit].Source.Level()
@@ -201,6 +211,7 @@ func (b *Bell) enlist(bit int) {
 // channels that have the queue learn of it: they rely on marks, and there was none.
 func (b *Bell) Consider(bit int) {
 	b.takes++
+	b.only = Several // the lane may be one that cannot be opened, which is news too
 	b.candidate(bit)
 	if bit < len(b.lanes) && b.lanes[bit].Source != nil && b.member() {
 		if head, tail := b.lanes[bit].Source.Level(); head != tail {
@@ -209,8 +220,10 @@ func (b *Bell) Consider(bit int) {
 	}
 }
 
-// Heat is R2: candidates are un-parked, but not while a channel is armed, which needs their marks.
-// From here on their producers publish without marking. A lane that a goroutine counted and left parked, because it waits for more, gets hot without a mark
+// Heat is R2: candidates are un-parked, but not while a channel is armed, which needs their marks,
+// and not those that have nothing: their marks were old, or forged, and they leave. From here on
+// their producers publish without marking. A lane that a goroutine counted and left parked, because
+// it waits for more, gets hot without a mark
 // and so without a wake: that goroutine is woken here and parks the lane again.
 func (b *Bell) Heat() {
 	heated := false
@@ -220,11 +233,17 @@ func (b *Bell) Heat() {
 	for i := range b.cand {
 		for x := b.cand[i] &^ b.hot[i]; x != 0; x &= x - 1 {
 			bit := i*64 + lowest(x)
+			// It is parked, and that is paid for: whatever comes is marked again.
+			if head, tail := b.lanes[bit].Source.Level(); head == tail && !b.owed {
+				b.cand.clear(bit)
+				continue
+			}
 			b.hot.set(bit)
 			b.storeRow(bit)
 			heated = true
 		}
 	}
+	b.only = b.survey()
 	if heated && b.shared {
 		b.takes++
 		if b.counts > 0 {
@@ -234,16 +253,38 @@ func (b *Bell) Heat() {
 	}
 }
 
-// Sole returns the lane that alone can have anything, if there is one and neither Take nor Heat has
-// anything to do: the usual case of a reader that keeps up with one writer. Otherwise it is -1.
-func (b *Bell) Sole() int {
-	if len(b.cand) != 1 || b.hints.ready[0].Load() != 0 {
-		return -1
+// What Only answers beside the number of a lane.
+const (
+	Nobody  = -1 // no lane can have anything
+	Several = -2 // that needs a closer look: Take, Heat, and Next
+)
+
+// Only returns the lane that alone can have anything, Nobody, or Several. It is the short cut of a
+// reader that keeps up with one writer, for which Take and Heat have nothing to do; they do not run
+// here, so after anything happened it says Several until they did. It is inlined.
+func (b *Bell) Only() int {
+	if b.first.Load()|b.last.Load() != 0 {
+		return Several
 	}
-	if c := b.cand[0]; c&(c-1) == 0 && c&b.hot[0] != 0 {
-		return lowest(c)
+	return b.only
+}
+
+// LookCloser makes Only say Several until the next Heat: the caller has something to think of beside
+// the lanes.
+func (b *Bell) LookCloser() { b.only = Several }
+
+// survey finds the answer for Only in cand and hot. Only looks at two words of marks.
+func (b *Bell) survey() int {
+	bit := b.cand.next(0)
+	switch {
+	case len(b.hints.ready) > 2:
+		return Several
+	case bit < 0:
+		return Nobody
+	case b.hot.has(bit) && b.cand.next(bit+1) < 0:
+		return bit
 	}
-	return -1
+	return Several
 }
 
 // Next returns the first candidate from lane bit on, or -1. It is how R3, the caller's, goes round.
@@ -254,12 +295,14 @@ func (b *Bell) Next(bit int) int { return b.cand.next(bit) }
 func (b *Bell) Drained(bit int) {
 	if !b.hot.has(bit) {
 		b.cand.clear(bit)
+		b.only = Several
 	}
 }
 
 // Park is R4: all candidates are parked and looked at again; the empty ones leave. It reports
 // whether any is not empty. The store of the row word pairs with the producer's load in P2.
 func (b *Bell) Park() (more bool, err error) {
+	b.only = Several
 	for i := range b.cand {
 		for x := b.cand[i] & b.hot[i]; x != 0; x &= x - 1 {
 			bit := i*64 + lowest(x)

@@ -68,6 +68,7 @@ type bell struct {
 	solicited [laneCount]uint8 // bit k: publish k is solicited
 	summary   bool             // the domain's bits have a summary (one waiter only)
 	edges     bool             // the user's epoll is edge-triggered
+	sift      bool             // R2 takes parked lanes that are empty off again
 	bug       bug
 }
 

@@ -112,7 +112,10 @@ func (v *bell) take(s, n *bellState, i int, emit func(*bellState)) {
 		t.hand, t.at = 0, R2
 	case R2:
 		if !v.keep && (s.notify[t.queue] == forNone || v.bug == unparkArmed) {
-			n.parked &^= s.cand & lanes
+			if v.sift {
+				n.cand &^= s.parked & lanes &^ s.filled()
+			}
+			n.parked &^= n.cand & lanes
 		}
 		t.at = R3
 	case R3:
@@ -133,6 +136,16 @@ func (v *bell) take(s, n *bellState, i int, emit func(*bellState)) {
 		return
 	}
 	emit(n)
+}
+
+// filled returns the lanes with entries that the reader can see.
+func (s *bellState) filled() (lanes uint8) {
+	for l := range laneCount {
+		if s.unread[l] > 0 {
+			lanes |= 1 << l
+		}
+	}
+	return lanes
 }
 
 // pays tells whether the reader runs the barrier at the place where the bug would omit it.

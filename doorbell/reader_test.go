@@ -38,7 +38,11 @@ func (s source) Level() (head, tail uint64) {
 	if s.r.level != nil {
 		s.r.level(s.bit)
 	}
-	return s.r.cons[s.bit].Head(), s.r.cons[s.bit].Tail()
+	head, tail = s.r.cons[s.bit].Head(), s.r.cons[s.bit].Tail()
+	if s.r.cons[s.bit].Err() != nil {
+		tail = max(tail, head+1)
+	}
+	return head, tail
 }
 
 func (s source) Solicited() uint64 { return s.r.q.sol(s.bit).Load() }

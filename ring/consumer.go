@@ -46,6 +46,11 @@ func (c *Consumer[T]) Len() int {
 // last loaded.
 func (c *Consumer[T]) Waiting() uint64 { return c.seen - c.next }
 
+// Moved reports whether the producer's index is another one than when it was last looked at. It is
+// inlined and loads that word only, never a slot, for readers that look again and again; Peek says
+// what the change means.
+func (c *Consumer[T]) Moved() bool { return c.tail.Load() != c.seen }
+
 // Peek returns up to n published entries in place, from the first that is not released, as one
 // span or, around the end of the ring, two. They stay the consumer's until Release. Entries that
 // a poisoned producer had published before are still returned; Err says that no more will come.
@@ -55,6 +60,16 @@ func (c *Consumer[T]) Peek(n int) (a, b []T) {
 		n = int(min(uint64(n), c.seen-c.next))
 	}
 	return spans(c.slots, c.next, n)
+}
+
+// Look loads the producer's index.
+func (c *Consumer[T]) Look() { c.refresh() }
+
+// Span is Peek without another look at the producer's index, and no further than the end of the
+// ring. It is inlined.
+func (c *Consumer[T]) Span(n int) []T {
+	i := c.next & uint64(len(c.slots)-1)
+	return c.slots[i:][:min(uint64(n), c.seen-c.next, uint64(len(c.slots))-i)]
 }
 
 // PeekFrom is Peek from index at, which must lie in [Head, Tail]: entries before it are handed out
@@ -71,20 +86,26 @@ func (c *Consumer[T]) PeekFrom(at uint64, n int) (a, b []T) {
 }
 
 // refresh loads the producer's index once and takes it if it is possible: it lies in
-// [cached tail, head+capacity]. The load pairs with the store in Commit.
+// [cached tail, head+capacity]. The load pairs with the store in Commit. It is inlined.
 func (c *Consumer[T]) refresh() {
-	if c.err != nil {
-		return
-	}
-	capacity := uint64(len(c.slots))
 	t := c.tail.Load()
 	c.race.acquireFull()
-	if t-c.seen > c.next+capacity-c.seen {
-		c.err = &CorruptError{Field: "tail", Found: t, Low: c.seen, High: c.next + capacity,
-			Capacity: capacity}
+	if t-c.seen > c.next+uint64(len(c.slots))-c.seen {
+		c.poison(t)
 		return
 	}
 	c.seen = t
+}
+
+// poison ends a consumer: it looks at a word of its own from now on, which is as impossible.
+func (c *Consumer[T]) poison(t uint64) {
+	if c.err == nil {
+		high := c.next + uint64(len(c.slots))
+		c.err = &CorruptError{Field: "tail", Found: t, Low: c.seen, High: high,
+			Capacity: uint64(len(c.slots))}
+		c.tail = new(Index)
+		c.tail.Store(c.seen - 1)
+	}
 }
 
 // Release gives the first k entries back to the producer with one store. A plain release store is

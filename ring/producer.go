@@ -50,6 +50,15 @@ func (p *Producer[T]) Reserve(n int) (a, b []T) {
 	return spans(p.slots, p.next, n)
 }
 
+// Next returns the next free slot if, as far as this side knows, more than keep are free; else nil,
+// and Reserve, which looks afresh, may still find room. It is inlined.
+func (p *Producer[T]) Next(keep uint64) *T {
+	if p.limit-p.next <= keep {
+		return nil
+	}
+	return &p.slots[p.next&uint64(len(p.slots)-1)]
+}
+
 // refresh loads the consumer's index once and takes it if it is possible: it lies in
 // [cached head, tail]. The load pairs with the consumer's store of head in Release, so that what
 // the consumer read from a slot was read before the slot is written again.
