@@ -120,16 +120,21 @@ func (c *Counter) ReadErr() (uint64, error) {
 // another goroutine closed the counter.
 func (c *Counter) Add(n uint64) error {
 	c.edge.release()
-	c.rang(c.words.bell.Ring(c.words.value.Add(n)))
-	return c.open()
+	v := c.words.value.Add(n)
+	if c.quiet() {
+		return nil
+	}
+	return c.ring(v)
 }
 
 // AddErr adds to the error value (fi_cntr_adderr), as Add.
 func (c *Counter) AddErr(n uint64) error {
 	c.edge.release()
 	c.words.errs.Add(n)
-	c.rang(c.words.bell.RingAll())
-	return c.open()
+	if c.quiet() {
+		return nil
+	}
+	return c.ring(doorbell.Any)
 }
 
 // Set sets the value (fi_cntr_set). Additions that come at the same time may be lost, and a wait
@@ -138,8 +143,7 @@ func (c *Counter) Set(v uint64) error {
 	c.edge.release()
 	c.words.value.Store(v)
 	c.words.sets.Add(1)
-	c.rang(c.words.bell.Ring(v))
-	return c.open()
+	return c.ring(v)
 }
 
 // SetErr sets the error value (fi_cntr_seterr), as Set.
@@ -147,7 +151,17 @@ func (c *Counter) SetErr(v uint64) error {
 	c.edge.release()
 	c.words.errs.Store(v)
 	c.words.sets.Add(1)
-	c.rang(c.words.bell.RingAll())
+	return c.ring(doorbell.Any)
+}
+
+// quiet reports that after an add there is nothing else to do.
+func (c *Counter) quiet() bool { return c.words.bell.Quiet() && !c.guard.isClosed() }
+
+// ring wakes whom v concerns.
+func (c *Counter) ring(v uint64) error {
+	if c.words.bell.Ring(v) {
+		c.rings.Add(1)
+	}
 	return c.open()
 }
 
@@ -162,12 +176,6 @@ func (c *Counter) AddCompletion(lenBytes uint64) error {
 
 // AddError counts an operation that failed.
 func (c *Counter) AddError() error { return c.AddErr(1) }
-
-func (c *Counter) rang(called bool) {
-	if called {
-		c.rings.Add(1)
-	}
-}
 
 func (c *Counter) open() error {
 	if c.guard.isClosed() {

@@ -264,7 +264,7 @@ func (c *Counter) deregister() error {
 		return err
 	}
 	words := overlay[counterWords](last.Bytes())
-	words.bell.RingAll()
+	words.bell.Ring(doorbell.Any)
 	if i := c.seat.Index(); i >= 0 {
 		words.bell.Sit(i)
 		words.rows[i].mark.Store(0)

@@ -152,7 +152,7 @@ func (w *counterWaiter) wakeAt() uint64 {
 	if w.any {
 		return 0
 	}
-	return min(w.threshold, doorbell.Idle-1)
+	return min(w.threshold, doorbell.Any)
 }
 
 // judge decides whether a wait is over by the counter itself, and how.
@@ -194,7 +194,7 @@ func (c *Counter) setLow(low uint64) {
 
 // lowest looks at the whole list, under its lock.
 func (q *counterWaiters) lowest() uint64 {
-	low := uint64(doorbell.Idle)
+	low := doorbell.Idle
 	for _, w := range q.list {
 		low = min(low, w.wakeAt())
 	}

@@ -8,8 +8,11 @@ import (
 // CountSeats is how many handles of a counter can say which value they sleep for.
 const CountSeats = 64
 
-// Idle is the threshold of a seat where nobody sleeps.
-const Idle = math.MaxUint64
+// Idle is the threshold of a seat where nobody sleeps; Any is what concerns everybody who does.
+const (
+	Idle uint64 = math.MaxUint64
+	Any         = Idle - 1
+)
 
 // CountWords are the shared words of a counter's bell. Unlike a queue's, where one reader sleeps,
 // they are written by everybody: any process adds, and any may sleep until the value reaches its
@@ -51,16 +54,16 @@ type CountWords struct {
 	thresholds [CountSeats]atomic.Uint64
 }
 
-// Ring is C2 to C7, after v was added up to or stored. It reports whether it made a system call.
+// Quiet is C2 and C3 for the hot path, after the value was added to: nobody sleeps. Otherwise Ring
+// follows.
+func (w *CountWords) Quiet() bool { return w.armed.Load() == w.rung.Load() }
+
+// Ring is C2 to C7, after v was added up to or stored; Any for what concerns every threshold. It reports whether it made a system call.
 func (w *CountWords) Ring(v uint64) bool {
 	a := w.armed.Load() // C2
 	if w.rung.Load() == a {
 		return false // C3
 	}
-	return w.ring(a, v)
-}
-
-func (w *CountWords) ring(a, v uint64) bool {
 	if !w.wanted(v) { // C4
 		return false
 	}
@@ -81,9 +84,6 @@ func (w *CountWords) wanted(v uint64) bool {
 	}
 	return false
 }
-
-// RingAll is Ring for what everybody waits for, whatever his threshold: errors.
-func (w *CountWords) RingAll() bool { return w.Ring(Idle - 1) }
 
 // Sit makes a seat known to adders, with nobody asleep there; -1 is a handle without one.
 func (w *CountWords) Sit(seat int) {
@@ -108,7 +108,7 @@ func (w *CountWords) Standing() bool { return w.standing.Load() != 0 }
 // before the handle's first add.
 func (w *CountWords) Announce() {
 	w.joined.Add(1)
-	w.RingAll()
+	w.Ring(Any)
 }
 
 // Joined returns a number that grows with every handle; it is loaded after Arm.

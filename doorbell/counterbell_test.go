@@ -59,11 +59,11 @@ func TestRingOnlyWhoeverWaits(t *testing.T) {
 	w.SetThreshold(5, Idle)
 	ring("left", 12, false)
 	ring("left", Idle, false)
-	if w.RingAll() {
+	if w.Ring(Any) {
 		t.Error("an error rings where nobody sleeps")
 	}
 	w.SetThreshold(5, Idle-1)
-	if !w.RingAll() || w.RingAll() {
+	if !w.Ring(Any) || w.Ring(Any) {
 		t.Error("an error rings once whatever the thresholds")
 	}
 	w.SetThreshold(5, 100)

@@ -1,0 +1,392 @@
+package cq_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+func init() {
+	roles["counter"] = childCounter
+	roles["countermaker"] = childCounterMaker
+	roles["pong"] = childPong
+}
+
+// childOpens opens a counter by the name that the parent gave, or else as descriptor 3 on.
+func childOpens(fd int, o cq.CounterOptions) *cq.Counter {
+	name := os.Getenv(envQueue)
+	if name == "" {
+		c, err := cq.OpenCounterFD(fd, o)
+		need(err)
+		return c
+	}
+	d, err := shm.OpenDir("")
+	need(err)
+	c, err := cq.OpenCounter(d, fmt.Sprint(name, "-", fd), o)
+	need(err)
+	return c
+}
+
+// childCounter does what its parent says, line by line, and answers each.
+func childCounter() {
+	c := childOpens(3, cq.CounterOptions{Spin: -1})
+	say("ready")
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		var what string
+		var n uint64
+		_, err := fmt.Sscan(in.Text(), &what, &n)
+		need(err)
+		switch what {
+		case "add":
+			err = c.Add(n)
+		case "adderr":
+			err = c.AddErr(n)
+		case "silently":
+			c.AddSilently(n)
+		case "wait":
+			say("waiting")
+			err = c.Wait(context.Background(), n)
+		}
+		say("%s: %v", what, err)
+	}
+	need(c.Close())
+}
+
+// childCounterMaker makes a counter and keeps it.
+func childCounterMaker() {
+	d, err := shm.OpenDir("")
+	need(err)
+	c, err := cq.CreateCounter(d, os.Getenv(envQueue), cq.CounterOptions{})
+	need(err)
+	need(c.Add(1))
+	say("ready")
+	<-make(chan int)
+}
+
+// childPong answers each count on the second counter.
+func childPong() {
+	wait := cq.CounterOptions{Wait: cq.WaitObject(number(envLanes, 0))}
+	ping, pong := childOpens(3, wait), childOpens(4, wait)
+	for i := range uint64(number(envCount, 1)) {
+		need(ping.WaitTimeout(i+1, time.Minute))
+		need(pong.Add(1))
+	}
+	need(ping.Close())
+	need(pong.Close())
+}
+
+// pairOf makes two counters by name or as descriptors, and what a child needs to open them.
+func pairOf(t *testing.T, named bool, o cq.CounterOptions) (cs [2]*cq.Counter, env string,
+	fds []*os.File) {
+	t.Helper()
+	for i := range cs {
+		var err error
+		if named {
+			env = envQueue + "=" + queueName(t)
+			cs[i], err = cq.CreateCounter(openDir(t), fmt.Sprint(queueName(t), "-", 3+i), o)
+			must(t, err)
+		} else {
+			env = envQueue + "="
+			cs[i], err = cq.CreateAnonymousCounter(queueName(t), o)
+			must(t, err)
+			fd, err := unix.FcntlInt(uintptr(cs[i].ObjectFD()), unix.F_DUPFD_CLOEXEC, 0)
+			must(t, err)
+			fds = append(fds, os.NewFile(uintptr(fd), "counter"))
+		}
+		t.Cleanup(func() { must(t, cs[i].Close()) })
+	}
+	t.Cleanup(func() {
+		for _, f := range fds {
+			f.Close()
+		}
+	})
+	return cs, env, fds
+}
+
+// T31: a ping-pong of two processes that wait on counters, which libfabric's shm provider cannot.
+func TestCounterPingPong(t *testing.T) {
+	const rounds = 3000
+	for _, wait := range blocking {
+		for place, named := range map[string]bool{"named": true, "memfd": false} {
+			t.Run(wait.String()+" "+place, func(t *testing.T) {
+				cs, env, fds := pairOf(t, named, cq.CounterOptions{Wait: wait})
+				cmd := shmtest.Child(t, "pong", env, envCount+"="+fmt.Sprint(rounds),
+					envLanes+"="+fmt.Sprint(uint32(wait)), "GORACE=atexit_sleep_ms=0")
+				cmd.ExtraFiles = fds
+				c := start(t, cmd)
+				for i := range uint64(rounds) {
+					must(t, cs[0].Add(1))
+					must(t, cs[1].WaitTimeout(i+1, time.Minute))
+				}
+				_ = c.stop(t)
+				wantCounter(t, cs[0], rounds, 0)
+				wantCounter(t, cs[1], rounds, 0)
+			})
+		}
+	}
+}
+
+// peer is a child in the role "counter".
+type counterPeer struct{ *child }
+
+func startCounterPeer(t *testing.T, name string, newPIDs bool) counterPeer {
+	t.Helper()
+	cmd := shmtest.Child(t, "counter", envQueue+"="+name, "GORACE=atexit_sleep_ms=0")
+	if newPIDs {
+		if os.Geteuid() != 0 {
+			shmtest.Require(t, "pidns", errors.New("a PID namespace needs root"))
+		}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	}
+	p := counterPeer{start(t, cmd)}
+	if got := p.line(t); got != "ready" {
+		t.Fatal(got)
+	}
+	return p
+}
+
+// does tells the peer what to do and checks its first answer.
+func (p counterPeer) does(t *testing.T, what string, n uint64, answer string) {
+	t.Helper()
+	_, err := fmt.Fprintln(p.in, what, n)
+	must(t, err)
+	if got := p.line(t); got != answer {
+		t.Fatalf("%s %d: %q, want %q", what, n, got, answer)
+	}
+}
+
+// named3 makes a counter as peers find it.
+func named3(t *testing.T, o cq.CounterOptions) (d *shm.Dir, c *cq.Counter, name string) {
+	t.Helper()
+	d, name = openDir(t), queueName(t)
+	c, err := cq.CreateCounter(d, name+"-3", o)
+	must(t, err)
+	return d, c, name
+}
+
+func TestCounterWakesOtherProcesses(t *testing.T) {
+	d, c, name := named3(t, cq.CounterOptions{Spin: -1})
+	var peers []counterPeer
+	for range 4 {
+		peers = append(peers, startCounterPeer(t, name, false))
+	}
+	asleep := func() {
+		eventually(t, "all sleep", func() bool {
+			s, err := cq.InspectCounter(d, c.Name())
+			must(t, err)
+			n := 0
+			for _, h := range s.Handles {
+				if h.Waiting {
+					n++
+				}
+			}
+			return n == len(peers)
+		})
+	}
+	for i, p := range peers {
+		p.does(t, "wait", uint64(10+i), "waiting")
+	}
+	asleep()
+	must(t, c.Add(9))
+	must(t, c.Add(10)) // one add, all of them
+	for _, p := range peers {
+		if got := p.line(t); got != "wait: <nil>" {
+			t.Error(got)
+		}
+	}
+	for _, p := range peers {
+		p.does(t, "wait", 100, "waiting")
+	}
+	asleep()
+	must(t, c.AddErr(1))
+	for _, p := range peers {
+		if got := p.line(t); got != "wait: "+cq.ErrAvail.Error() {
+			t.Error(got)
+		}
+	}
+	done := make(chan error)
+	go func() { done <- c.Wait(t.Context(), 20) }()
+	eventually(t, "it sleeps", func() bool { return c.Stats().Sleeps > 0 })
+	peers[0].does(t, "add", 1, "add: <nil>")
+	must(t, <-done)
+	for _, p := range peers {
+		_ = p.stop(t)
+	}
+	must(t, c.Close())
+	nothingLeft(t, d)
+}
+
+// TestCounterDeathWakes: an adder that is killed between its add and its wake leaves nobody asleep,
+// whether it came before or after the waiter fell asleep, and where its death cannot be watched.
+func TestCounterDeathWakes(t *testing.T) {
+	for what, how := range map[string]struct{ late, newPIDs bool }{"it was there": {},
+		"it came later":                        {late: true},
+		"in another PID namespace":             {newPIDs: true},
+		"it came later from another namespace": {late: true, newPIDs: true}} {
+		t.Run(what, func(t *testing.T) {
+			_, c, name := named3(t, cq.CounterOptions{Spin: -1})
+			defer c.Close()
+			var p counterPeer
+			if !how.late {
+				p = startCounterPeer(t, name, how.newPIDs)
+			}
+			done := make(chan error, 2)
+			for range cap(done) { // one of them follows the other
+				go func() { done <- c.WaitTimeout(5, time.Minute) }()
+			}
+			eventually(t, "they sleep", func() bool {
+				return c.Stats().Sleeps > 0 && c.Stats().Waiters == cap(done)
+			})
+			if how.late {
+				p = startCounterPeer(t, name, how.newPIDs)
+			}
+			p.does(t, "silently", 5, "silently: <nil>")
+			if !how.newPIDs {
+				time.Sleep(20 * time.Millisecond)
+				if n := c.Stats().Waiters; n != cap(done) {
+					t.Fatalf("%d wait: somebody was told", n)
+				}
+			}
+			p.kill()
+			for range cap(done) {
+				must(t, <-done)
+			}
+		})
+	}
+}
+
+// TestCounterKilledWaiter: one that dies asleep costs a wake at most, and its seat is free.
+func TestCounterKilledWaiter(t *testing.T) {
+	d, c, name := named3(t, cq.CounterOptions{Spin: -1})
+	p := startCounterPeer(t, name, false)
+	p.does(t, "wait", 3, "waiting")
+	eventually(t, "it sleeps", func() bool {
+		s, err := cq.InspectCounter(d, c.Name())
+		must(t, err)
+		return len(s.Handles) == 2 && s.Handles[1].Waiting && s.Handles[1].Threshold == 3
+	})
+	p.kill()
+	for range 50 {
+		must(t, c.Add(1))
+	}
+	if n := c.Stats().Rings; n > 1 {
+		t.Errorf("%d wakes for a dead waiter", n)
+	}
+	s, err := cq.InspectCounter(d, c.Name())
+	must(t, err)
+	if len(s.Handles) != 1 {
+		t.Errorf("%+v", s.Handles)
+	}
+	p = startCounterPeer(t, name, false)
+	done := make(chan error)
+	go func() { done <- c.Wait(t.Context(), 51) }()
+	eventually(t, "it sleeps", func() bool { return c.Stats().Sleeps > 0 })
+	p.does(t, "add", 1, "add: <nil>")
+	must(t, <-done)
+	_ = p.stop(t)
+	must(t, c.Close())
+	nothingLeft(t, d)
+}
+
+// TestCounterOfTheDead: what a killed process leaves is in nobody's way, unless it is stopped only.
+func TestCounterOfTheDead(t *testing.T) {
+	d, name := openDir(t), queueName(t)
+	for _, what := range []string{"create", "remove"} {
+		p := startChild(t, "countermaker", envQueue+"="+name)
+		_ = p.line(t)
+		must(t, p.Process.Signal(syscall.SIGSTOP))
+		wantErr(t, "remove", cq.RemoveDeadCounter(d, name), cq.ErrBusy, syscall.EBUSY)
+		_, err := cq.CreateCounter(d, name, cq.CounterOptions{})
+		wantErr(t, "create", err, syscall.EEXIST)
+		p.kill()
+		if what == "remove" {
+			must(t, cq.RemoveDeadCounter(d, name))
+			nothingLeft(t, d)
+			continue
+		}
+		c, err := cq.CreateCounter(d, name, cq.CounterOptions{})
+		must(t, err)
+		wantCounter(t, c, 0, 0)
+		must(t, c.Close())
+	}
+	nothingLeft(t, d)
+}
+
+// TestCounterOpenClose has processes' worth of handles come and go at once: each finds a counter or
+// none, and the last one removes it.
+func TestCounterOpenClose(t *testing.T) {
+	d, name := openDir(t), queueName(t)
+	errs := make(chan error)
+	for range 6 {
+		go func() {
+			var last error
+			for range 100 {
+				c, err := cq.CreateCounter(d, name, cq.CounterOptions{})
+				if errors.Is(err, syscall.EEXIST) {
+					c, err = cq.OpenCounter(d, name, cq.CounterOptions{})
+				}
+				if errors.Is(err, syscall.ENOENT) {
+					continue
+				}
+				if err == nil {
+					err = errors.Join(c.Add(1), c.Wait(context.Background(), 1), c.Close())
+				}
+				if err != nil {
+					last = err
+				}
+			}
+			errs <- last
+		}()
+	}
+	for range 6 {
+		must(t, <-errs)
+	}
+	nothingLeft(t, d)
+}
+
+// TestCounterSyscalls: nobody makes a system call but to wake who sleeps for just that.
+func TestCounterSyscalls(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	calls := countSyscalls(t)
+	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitNone, cq.WaitFD} {
+		_, c, name := named3(t, cq.CounterOptions{Wait: wait})
+		work := func() {
+			_ = c.Add(1)
+			_ = c.AddErr(1)
+			_ = c.AddCompletion(64)
+			_, _ = c.Read()
+			_, _ = c.ReadErr()
+			_ = c.Wait(t.Context(), 1)
+			_ = c.WaitTimeout(1, time.Second)
+		}
+		quiet(t, "nobody sleeps", calls, work)
+		p := startCounterPeer(t, name, false)
+		p.does(t, "wait", 1<<40, "waiting")
+		time.Sleep(20 * time.Millisecond)
+		quiet(t, "somebody sleeps for more", calls, func() {
+			_ = c.Add(1)
+			_, _ = c.Read()
+		})
+		must(t, c.Set(1<<40))
+		if got := p.line(t); !strings.HasPrefix(got, "wait: ") {
+			t.Error(got)
+		}
+		_ = p.stop(t)
+		must(t, c.Close())
+	}
+}
