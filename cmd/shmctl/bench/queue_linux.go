@@ -19,7 +19,9 @@ type queues struct {
 	own     *cq.Queue
 	out     *cq.Writer // to the own queue, or to the other role's
 	events  *cq.EventQueue
-	epoll   bool // the user waits on the descriptor
+	counter *cq.Counter
+	total   uint64 // that the counter has, as far as we added
+	epoll   bool   // the user waits on the descriptor
 	sent    uint64
 	got     uint64
 }
@@ -46,6 +48,10 @@ func (p *party) openQueues(c command) (err error) {
 	name := func(role int) string { return fmt.Sprintf("role%d", role) }
 	if verb == "eq" {
 		s.events, err = cq.CreateEvents(s.dir, name(p.role), cq.EventOptions{Write: true})
+		return err
+	}
+	if strings.HasPrefix(verb, "cntr") {
+		s.counter, err = cq.CreateCounter(s.dir, name(p.role), cq.CounterOptions{})
 		return err
 	}
 	if s.own, err = cq.Create(s.dir, name(p.role), o); err != nil || verb == "read-bare" {
@@ -82,6 +88,9 @@ func (p *party) closeQueues() {
 	if s.events != nil {
 		_ = s.events.Close()
 	}
+	if s.counter != nil {
+		_ = s.counter.Close()
+	}
 	if s.dir != nil {
 		_ = s.dir.Close()
 	}
@@ -112,7 +121,7 @@ func parseQueueCommand(name string) (verb string, o cq.Options, err error) {
 
 // soloVerbs are those that role 0 does alone.
 var soloVerbs = map[string]bool{"read-bare": true, "read-empty": true, "read": true, "eq": true,
-	"post-read": true}
+	"cntr-add": true, "cntr-read": true, "post-read": true}
 
 func (p *party) queueRunner(c command) (func() (uint64, bool, error), error) {
 	if err := p.openQueues(c); err != nil {
@@ -138,6 +147,10 @@ func (p *party) queueRunner(c command) (func() (uint64, bool, error), error) {
 		return solo(func(n int) (time.Duration, error) { return s.readFull(c.batch, n) }), nil
 	case "eq":
 		return solo(s.writeRead), nil
+	case "cntr-add":
+		return solo(s.counterAdd), nil
+	case "cntr-read":
+		return solo(s.counterRead), nil
 	case "post-read":
 		return solo(s.postRead), nil
 	case "rate":

@@ -16,7 +16,8 @@ func queueCases(o Options) []benchCase {
 	}
 	read := same("read", readBatch)
 	read.share = readShare
-	cases := []benchCase{same("read-bare", 1), same("read-empty", 1), read, same("eq", 1)}
+	cases := []benchCase{same("read-bare", 1), same("read-empty", 1), read, same("eq", 1),
+		same("cntr-add", 1), same("cntr-read", 1)}
 	for _, batch := range o.Batches {
 		cases = append(cases, benchCase{name: "rate", batch: batch, pauses: throughputPauses,
 			ours: "cq-rate", rival: "rate", rivalName: tagged, source: libfabricSource,

@@ -67,6 +67,38 @@ func (s *queues) writeRead(n int) (time.Duration, error) {
 	return time.Since(began), nil
 }
 
+func (s *queues) counterAdd(n int) (time.Duration, error) {
+	began := time.Now()
+	for range n {
+		if err := s.counter.Add(1); err != nil {
+			return 0, err
+		}
+	}
+	took := time.Since(began)
+	s.total += uint64(n)
+	if v, err := s.counter.Read(); err != nil || v != s.total {
+		return 0, fmt.Errorf("counter is %d, not %d: %w", v, s.total, err)
+	}
+	return took, nil
+}
+
+func (s *queues) counterRead(n int) (time.Duration, error) {
+	var sum uint64
+	began := time.Now()
+	for range n {
+		v, err := s.counter.Read()
+		if err != nil {
+			return 0, err
+		}
+		sum += v
+	}
+	took := time.Since(began)
+	if sum != uint64(n)*s.total {
+		return 0, fmt.Errorf("counter was not %d all the time", s.total)
+	}
+	return took, nil
+}
+
 func (s *queues) postRead(n int) (time.Duration, error) {
 	e, buf := cq.Entry{Flags: cq.FlagSend | cq.FlagMsg}, make([]cq.Tagged, 1)
 	began := time.Now()
