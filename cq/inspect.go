@@ -60,7 +60,8 @@ type Traffic struct {
 // taken; together they may never have been.
 type Snapshot struct {
 	Name               string
-	Path               string // the directory of its objects
+	Path               string   // the directory of its objects
+	Kind               shm.Kind // shm.KindQueue, or shm.KindEvents for an event queue
 	UUID               shm.UUID
 	ABIMajor, ABIMinor uint16
 	Options            Options // Spin, Shared and UserContext are the reader's own: not known
@@ -72,11 +73,20 @@ type Snapshot struct {
 	CreatedMonoNs      int64    // CLOCK_MONOTONIC of that boot
 	CreatedRealNs      int64    // CLOCK_REALTIME
 	Bell               doorbell.View
-	SizeBytes          uint64  // of all its objects
-	Level              Level   // sums over all lanes, also those that are gone
-	Traffic            Traffic // sums over the lanes that exist
-	Overruns           int     // lanes that overran
+	Seat               *DomainSeat // nil: the queue is in no set and on no channel
+	SizeBytes          uint64      // of all its objects
+	Level              Level       // sums over all lanes, also those that are gone
+	Traffic            Traffic     // sums over the lanes that exist
+	Overruns           int         // lanes that overran
 	Lanes              []LaneSnapshot
+}
+
+// DomainSeat says which bit of which process's bell a queue has, once it was in a wait set, in a
+// poll set or on a completion channel.
+type DomainSeat struct {
+	Bell       shm.UUID
+	Bit        uint64
+	Generation uint64 // of the reader
 }
 
 // LaneSnapshot is what an outsider sees of one lane. With Err set only Row is known: the object is
@@ -110,7 +120,8 @@ type Inspector struct {
 	closed bool
 }
 
-// Inspect prepares to look at a queue. The directory must stay open as long as the Inspector is.
+// Inspect prepares to look at a completion queue or event queue. The directory must stay open as
+// long as the Inspector is.
 // Errors are fs.ErrNotExist and those of opening shared memory: [shm.ErrVersion],
 // [shm.ErrTruncated], [shm.ErrCorrupt], [shm.ErrOwner], [shm.ErrName].
 func Inspect(d *shm.Dir, name string) (*Inspector, error) {
@@ -130,8 +141,10 @@ func (i *Inspector) open() (err error) {
 		return err
 	}
 	h := i.reader.Header()
-	if err := h.CheckKind(shm.KindQueue); err != nil {
-		return err
+	if h.Kind != shm.KindEvents { // else it is a queue, or nothing to look at
+		if err := h.CheckKind(shm.KindQueue); err != nil {
+			return err
+		}
 	}
 	i.opt, err = stored("inspect", i.name, h)
 	return err
@@ -176,7 +189,7 @@ func (i *Inspector) snapshot() (s Snapshot, err error) {
 		return s, err
 	}
 	h := i.reader.Header()
-	s = Snapshot{Name: i.name, Path: i.dir.Path(), UUID: h.UUID, ABIMajor: h.ABIMajor,
+	s = Snapshot{Name: i.name, Path: i.dir.Path(), Kind: h.Kind, UUID: h.UUID, ABIMajor: h.ABIMajor,
 		ABIMinor: h.ABIMinor, Options: i.opt.Options, BootID: h.BootID, CreatedMonoNs: h.CreatedMonoNs,
 		CreatedRealNs: h.CreatedRealNs, SizeBytes: h.TotalBytes}
 	if s.Life, err = i.reader.Life(); err != nil {
@@ -290,6 +303,10 @@ func (i *Inspector) readQueue(s *Snapshot, found map[int]foundLane) error {
 	}
 	s.State = State(words.state.Load())
 	s.Bell = doorbell.Inspect(words.arm.Word.Load(), hints)
+	if g := words.bell.generation.Load(); g != 0 {
+		s.Seat = &DomainSeat{Bell: uuidOf(words.bell.high.Load(), words.bell.low.Load()),
+			Bit: words.bell.bit.Load(), Generation: g}
+	}
 	for row := range i.opt.rows() {
 		f, exists := found[row]
 		if row == 0 {

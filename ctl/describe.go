@@ -21,7 +21,7 @@ const slotBytes = 64
 func describe(s *cq.Snapshot) Queue {
 	o := &s.Options
 	q := Queue{
-		Name: s.Name, Path: s.Path,
+		Name: s.Name, Path: s.Path, Kind: new(s.Kind.String()),
 		UUID:          new(s.UUID.String()),
 		ABI:           new(fmt.Sprintf("%d.%d", s.ABIMajor, s.ABIMinor)),
 		Format:        new(o.Format.String()),
@@ -44,6 +44,12 @@ func describe(s *cq.Snapshot) Queue {
 	}
 	if boot := shm.Self().BootID; !boot.IsZero() && boot == s.BootID {
 		q.AgeNs = new(max(0, doorbell.Now()-s.CreatedMonoNs))
+	}
+	if s.Kind == shm.KindEvents {
+		q.Format = nil // an event has one form
+	}
+	if d := s.Seat; d != nil {
+		q.Bell.Domain, q.Bell.DomainBit = new(d.Bell.String()), &d.Bit
 	}
 	q.levels(s)
 	q.file(s.Path)
@@ -71,21 +77,21 @@ func (q *Queue) levels(s *cq.Snapshot) {
 
 // file adds what the file system knows of the queue's directory and reader object.
 func (q *Queue) file(path string) {
-	info, err := os.Lstat(path + "/reader")
-	if err != nil {
-		return
-	}
-	q.Mode = new(fmt.Sprintf("%04o", info.Mode().Perm()))
+	q.Mode, q.UID, q.Owner = fileOwner(path + "/reader")
+}
+
+func ownerOf(info os.FileInfo) (mode *string, uid *uint32, owner *string) {
+	mode = new(fmt.Sprintf("%04o", info.Mode().Perm()))
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return
+		return mode, nil, nil
 	}
-	q.UID = &st.Uid
 	number := strconv.FormatUint(uint64(st.Uid), 10)
-	q.Owner = &number
+	owner = &number
 	if u, err := user.LookupId(number); err == nil {
-		q.Owner = &u.Username
+		owner = &u.Username
 	}
+	return mode, &st.Uid, owner
 }
 
 func lane(s *cq.LaneSnapshot) Lane {
@@ -108,8 +114,15 @@ func lane(s *cq.LaneSnapshot) Lane {
 }
 
 func bell(v doorbell.View) Bell {
-	return Bell{Armed: v.Armed, Direct: v.Direct, FD: v.FD, Member: v.Member, Seq: v.Seq,
-		Rung: v.Rung, Epoch: v.Epoch, SignalPending: v.Signal, ReadyLanes: v.Ready}
+	notify := "none"
+	switch v.Notify {
+	case doorbell.NotifySolicited:
+		notify = "solicited"
+	case doorbell.NotifyAny:
+		notify = "any"
+	}
+	return Bell{Armed: v.Armed, Direct: v.Direct, FD: v.FD, Member: v.Member, Channel: notify,
+		Seq: v.Seq, Rung: v.Rung, Epoch: v.Epoch, SignalPending: v.Signal, ReadyLanes: v.Ready}
 }
 
 // process says what is known of the owner of an object.

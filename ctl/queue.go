@@ -2,11 +2,13 @@ package ctl
 
 import "time"
 
-// Queue is one queue as an outsider sees it. With Error set only Name and Path are known.
+// Queue is one completion queue, or event queue, as an outsider sees it. With Error set only Name
+// and Path are known.
 type Queue struct {
 	Name          string     `json:"name"`
 	Path          string     `json:"path"`
 	Error         *Problem   `json:"error"`
+	Kind          *string    `json:"kind"` // queue or events
 	UUID          *string    `json:"uuid"`
 	ABI           *string    `json:"abi"`            // major.minor of the layout
 	Format        *string    `json:"format"`         // context, msg, data or tagged
@@ -88,15 +90,21 @@ type Process struct {
 
 // Bell is how the writers wake the reader.
 type Bell struct {
-	Armed         bool   `json:"armed"`  // somebody sleeps and wants to be woken
-	Direct        bool   `json:"direct"` // in a blocking read
-	FD            bool   `json:"fd"`     // on the queue's descriptor
-	Member        bool   `json:"member"` // of a wait set or poll set
-	Seq           uint32 `json:"seq"`    // of the last arming
-	Rung          uint32 `json:"rung"`   // last arming that was answered
-	Epoch         uint32 `json:"epoch"`  // futex word: grows with every wake
-	SignalPending bool   `json:"signal_pending"`
-	ReadyLanes    int    `json:"ready_lanes"` // marked and not looked at
+	Armed  bool `json:"armed"`  // somebody sleeps and wants to be woken
+	Direct bool `json:"direct"` // in a blocking read
+	FD     bool `json:"fd"`     // on the queue's descriptor
+	Member bool `json:"member"` // of a wait set or poll set
+	// Channel is what a completion channel waits for: none, solicited or any.
+	Channel string `json:"channel"`
+	// Domain is the uuid of the reading process's bell, and DomainBit the queue's bit there, once it
+	// was in a set or on a channel.
+	Domain        *string `json:"domain"`
+	DomainBit     *uint64 `json:"domain_bit"`
+	Seq           uint32  `json:"seq"`   // of the last arming
+	Rung          uint32  `json:"rung"`  // last arming that was answered
+	Epoch         uint32  `json:"epoch"` // futex word: grows with every wake
+	SignalPending bool    `json:"signal_pending"`
+	ReadyLanes    int     `json:"ready_lanes"` // marked and not looked at
 }
 
 // Rates are differences between two looks, a second.

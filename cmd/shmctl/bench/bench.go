@@ -92,8 +92,8 @@ func Ring(ctx context.Context, o Options) ([]Row, error) {
 
 // Queue measures completion queues, event queues and counters: the same calls as libfabric's shm
 // provider where its headers and library are installed, the way from post to read between two
-// processes, also against a bare cache line, and what Options.Shared and wait objects cost. It needs
-// two processors.
+// processes, also against a bare cache line, and what Options.Shared and wait objects cost. It
+// needs two processors.
 func Queue(ctx context.Context, o Options) ([]Row, error) {
 	o = o.withDefaults()
 	return measure(ctx, o, queueCases(o))

@@ -156,7 +156,8 @@ func TestWithoutLibraryRatiosAreNull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Ours == nil || r.Rival != nil || r.Ratio != nil || !strings.Contains(r.Note, "libfabric-dev") {
+	if r.Ours == nil || r.Rival != nil || r.Ratio != nil ||
+		!strings.Contains(r.Note, "libfabric-dev") {
 		t.Errorf("%+v", r)
 	}
 }

@@ -286,12 +286,12 @@ func TestNamesComplete(t *testing.T) {
 			t.Errorf("%s: %q", verb, text)
 		}
 	}
-	if text := run(t, cobra.ShellCompNoDescRequestCmd, "tail", "orders", "").stdout; strings.Contains(
-		text, "fills") {
+	text := run(t, cobra.ShellCompNoDescRequestCmd, "tail", "orders", "").stdout
+	if strings.Contains(text, "fills") {
 		t.Errorf("a second name: %q", text)
 	}
-	if text := run(t, cobra.ShellCompNoDescRequestCmd, "post", "orders", "--flags", "").stdout; !strings.
-		Contains(text, "REMOTE_CQ_DATA") {
+	text = run(t, cobra.ShellCompNoDescRequestCmd, "post", "orders", "--flags", "").stdout
+	if !strings.Contains(text, "REMOTE_CQ_DATA") {
 		t.Errorf("flags: %q", text)
 	}
 }

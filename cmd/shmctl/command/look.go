@@ -24,8 +24,16 @@ type look struct {
 	op     string
 	dir    string
 	every  time.Duration
-	render func(q []ctl.Queue, o *output, p page) []string
+	render func(f found, o *output, p page) []string
 }
+
+// found is what there was to be seen.
+type found struct {
+	queues  []ctl.Queue
+	objects []ctl.Object
+}
+
+func (f found) empty() bool { return len(f.queues) == 0 && len(f.objects) == 0 }
 
 func (l *look) flags(cmd *cobra.Command) {
 	l.tableFlags(cmd)
@@ -53,12 +61,12 @@ func (l *look) run(cmd *cobra.Command, args []string) error {
 	if l.every > 0 {
 		return l.watch(cmd.Context(), cmd.OutOrStdout(), src, args)
 	}
-	queues, failed, err := l.collect(src, args)
+	all, failed, err := l.collect(src, args)
 	if err != nil {
 		return err
 	}
-	if len(queues) > 0 || len(failed) == 0 {
-		if err := l.print(cmd, queues); err != nil {
+	if !all.empty() || len(failed) == 0 {
+		if err := l.print(cmd, all); err != nil {
 			return err
 		}
 	}
@@ -72,53 +80,83 @@ func onlyPatterns(args []string) bool {
 
 func isPattern(arg string) bool { return strings.ContainsAny(arg, `*?[\`) }
 
-// collect looks at the queues that args name. What was named itself and cannot be looked at is a
-// failure; what only matches a pattern, or is just there, shows its error in its place.
-func (l *look) collect(src *source, args []string) (q []ctl.Queue, failed []error, err error) {
+// collect looks at the queues and other objects that args name. What was named itself and cannot be
+// looked at is a failure; what only matches a pattern, or is just there, shows its error in its
+// place.
+func (l *look) collect(src *source, args []string) (all found, failed []error, err error) {
 	if err := src.refresh(); err != nil {
 		// Before the first queue was made there is no directory: that is an empty list.
 		if errors.Is(err, fs.ErrNotExist) && l.dir == "" && onlyPatterns(args) {
-			return nil, nil, nil
+			return all, nil, nil
 		}
-		return nil, nil, opFailed(l.op, strings.Join(args, " "), err)
+		return all, nil, opFailed(l.op, strings.Join(args, " "), err)
 	}
-	m := src.monitor
 	if len(args) == 0 {
-		q, err = m.List()
+		if all.queues, err = src.monitor.List(); err == nil {
+			all.objects, err = ctl.Objects(src.dir)
+		}
 		if err != nil {
 			err = opFailed(l.op, "", err)
 		}
-		return q, nil, err
+		return all, nil, err
 	}
 	seen := map[string]bool{}
 	for _, arg := range args {
-		if !isPattern(arg) {
-			if one, err := m.Show(arg); err != nil {
+		queues, objects, err := src.names()
+		if err != nil {
+			return all, nil, opFailed(l.op, arg, err)
+		}
+		if isPattern(arg) {
+			all.matching(src, arg, queues, objects, seen)
+		} else if !seen[arg] {
+			if err := all.named(src, arg, slices.Contains(objects, arg)); err != nil {
 				failed = append(failed, l.failed(src.dir, arg, err))
-				if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, shm.ErrName) && !seen[arg] {
-					q = append(q, one)
-				}
-			} else if !seen[arg] {
-				q = append(q, one)
 			}
 			seen[arg] = true
-			continue
-		}
-		names, err := m.Names()
-		if err != nil {
-			return nil, nil, opFailed(l.op, arg, err)
-		}
-		for _, name := range names {
-			if ok, _ := path.Match(arg, name); !ok || seen[name] {
-				continue
-			}
-			if one, err := m.Show(name); !errors.Is(err, fs.ErrNotExist) {
-				q = append(q, one)
-				seen[name] = true
-			}
 		}
 	}
-	return q, failed, nil
+	return all, failed, nil
+}
+
+// named looks at one thing, which must be there.
+func (f *found) named(src *source, name string, isObject bool) error {
+	if isObject {
+		o, err := ctl.ShowObject(src.dir, name)
+		f.objects = append(f.objects, o)
+		return err
+	}
+	q, err := src.monitor.Show(name)
+	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, shm.ErrName) {
+		f.queues = append(f.queues, q)
+	}
+	return err
+}
+
+// matching looks at what a pattern matches.
+func (f *found) matching(src *source, pattern string, queues, objects []string,
+	seen map[string]bool) {
+	matches := func(name string) bool {
+		ok, _ := path.Match(pattern, name)
+		return ok && !seen[name]
+	}
+	for _, name := range queues {
+		if !matches(name) {
+			continue
+		}
+		if q, err := src.monitor.Show(name); !errors.Is(err, fs.ErrNotExist) {
+			f.queues = append(f.queues, q)
+			seen[name] = true
+		}
+	}
+	for _, name := range objects {
+		if !matches(name) {
+			continue
+		}
+		if o, err := ctl.ShowObject(src.dir, name); err == nil || ctl.IsObject(err) {
+			f.objects = append(f.objects, o)
+			seen[name] = true
+		}
+	}
 }
 
 func (l *look) failed(d *shm.Dir, name string, err error) error {
@@ -131,29 +169,33 @@ func (l *look) failed(d *shm.Dir, name string, err error) error {
 	return &opError{op: l.op, name: name, problem: p}
 }
 
-func (l *look) print(cmd *cobra.Command, queues []ctl.Queue) error {
+func (l *look) print(cmd *cobra.Command, all found) error {
 	w := cmd.OutOrStdout()
 	if l.json() {
-		return printQueues(w, queues)
+		return printFound(w, all)
 	}
-	if len(queues) == 0 && terminalOf(cmd.ErrOrStderr()).on {
+	if all.empty() && terminalOf(cmd.ErrOrStderr()).on {
 		where := l.dir
 		if where == "" {
 			where = shm.DefaultPath()
 		}
 		fmt.Fprintln(cmd.ErrOrStderr(), "no queues in", printable(where))
 	}
-	return printLines(w, l.render(queues, &l.output, terminalOf(w).page()))
+	return printLines(w, l.render(all, &l.output, terminalOf(w).page()))
 }
 
-func printQueues(w io.Writer, queues []ctl.Queue) error {
-	if queues == nil {
-		queues = []ctl.Queue{} // an empty list is known to be empty
+func printFound(w io.Writer, all found) error {
+	if all.queues == nil {
+		all.queues = []ctl.Queue{} // an empty list is known to be empty
+	}
+	if all.objects == nil {
+		all.objects = []ctl.Object{}
 	}
 	return printJSON(w, struct {
-		Schema string      `json:"schema"`
-		Queues []ctl.Queue `json:"queues"`
-	}{schemaName, queues})
+		Schema  string       `json:"schema"`
+		Queues  []ctl.Queue  `json:"queues"`
+		Objects []ctl.Object `json:"objects"`
+	}{schemaName, all.queues, all.objects})
 }
 
 func printLines(w io.Writer, lines []string) error {
@@ -169,14 +211,14 @@ func (l *look) watch(ctx context.Context, w io.Writer, src *source, args []strin
 	s := &screen{w: w}
 	defer s.close()
 	for first := true; ; first = false {
-		queues, failed, err := l.collect(src, args)
+		all, failed, err := l.collect(src, args)
 		if err != nil {
 			return err
 		}
-		if first && len(queues) == 0 && len(failed) > 0 {
+		if first && all.empty() && len(failed) > 0 {
 			return errors.Join(failed...)
 		}
-		if err := l.frame(w, s, queues, failed, first); err != nil {
+		if err := l.frame(w, s, all, failed, first); err != nil {
 			return err
 		}
 		select {
@@ -187,12 +229,12 @@ func (l *look) watch(ctx context.Context, w io.Writer, src *source, args []strin
 	}
 }
 
-func (l *look) frame(w io.Writer, s *screen, queues []ctl.Queue, failed []error, first bool) error {
+func (l *look) frame(w io.Writer, s *screen, all found, failed []error, first bool) error {
 	if l.json() {
-		return printQueues(w, queues)
+		return printFound(w, all)
 	}
 	t := terminalOf(w)
-	lines := l.render(queues, &l.output, t.page())
+	lines := l.render(all, &l.output, t.page())
 	for _, err := range failed { // it was there before, or others are
 		if e := asOpError(err); e.problem.Code == ctl.CodeNotFound {
 			lines = append(lines, printable(e.name)+": gone")
@@ -209,5 +251,11 @@ func (l *look) frame(w io.Writer, s *screen, queues []ctl.Queue, failed []error,
 
 // complete offers the names of queues.
 func (l *look) complete(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	return queueNames(l.dir), cobra.ShellCompDirectiveNoFileComp
+	src := &source{path: l.dir}
+	defer src.close()
+	if src.refresh() != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	queues, objects, _ := src.names()
+	return append(queues, objects...), cobra.ShellCompDirectiveNoFileComp
 }

@@ -10,18 +10,19 @@ import (
 )
 
 func newList() *cobra.Command {
-	l := &look{op: "ls", render: listLines}
+	l := &look{op: "ls", render: listAll}
 	cmd := &cobra.Command{
 		Use:     "ls [NAME|GLOB]...",
 		Aliases: []string{"list"},
-		Short:   "List queues, one a line",
-		Long: `List queues, one a line: all of the directory, or those that are named.
+		Short:   "List queues, one a line, and what stands beside them",
+		Long: `List completion queues and event queues, one a line, then counters, address vectors and the
+bells of processes that wait for several queues: all of the directory, or those that are named.
 
-SLOTS is what each lane holds, LANES how many writers are attached of how many can be. DEPTH counts
-entries that take up room, FULL% how full the fullest lane is, HIGH the most entries that ever
-waited in one. POSTED and READ count entries, WAKES the system calls with which writers woke the
-reader, SUPPR the publishes that needed none. STATE is open, full, overrun, closed, no-reader (left
-for a successor), dead-reader, lock-lost, damaged-lane or error.
+FORMAT is events for an event queue. SLOTS is what each lane holds, LANES how many writers are
+attached of how many can be. DEPTH counts entries that take up room, FULL% how full the fullest lane
+is, HIGH the most entries that ever waited in one. POSTED and READ count entries, WAKES the system
+calls with which writers woke the reader, SUPPR the publishes that needed none. STATE is open, full,
+overrun, closed, no-reader (left for a successor), dead-reader, lock-lost, damaged-lane or error.
 
 Numbers of a queue in use are each true at some moment, not all at the same one.`,
 		Example: `  shmctl ls                     all queues of this user
@@ -32,6 +33,21 @@ Numbers of a queue in use are each true at some moment, not all at the same one.
 	}
 	l.flags(cmd)
 	return cmd
+}
+
+// listAll is the table of queues, and one of the other objects if there are any.
+func listAll(all found, o *output, p page) []string {
+	var out []string
+	if len(all.queues) > 0 || len(all.objects) == 0 {
+		out = listLines(all.queues, o, p)
+	}
+	if len(all.objects) == 0 {
+		return out
+	}
+	if len(out) > 0 {
+		out = append(out, "")
+	}
+	return append(out, objectLines(all.objects, o, p)...)
 }
 
 // listLines is the table of queues. Rates stand beside totals once there are any.
@@ -55,7 +71,11 @@ func listLines(queues []ctl.Queue, o *output, p page) []string {
 
 func listRow(q *ctl.Queue, rates bool, o *output) []string {
 	num := func(n *uint64) string { return orDash(n, o.number) }
-	row := []string{printable(q.Name), orDash(q.Format, printable), num(q.Capacity), lanesOf(q),
+	format := orDash(q.Format, printable)
+	if q.Kind != nil && *q.Kind != "queue" {
+		format = *q.Kind
+	}
+	row := []string{printable(q.Name), format, num(q.Capacity), lanesOf(q),
 		num(q.Depth), fullest(q), num(q.HighWater), num(q.Posted), num(q.Read), num(q.Wakes),
 		num(q.WakesSuppressed)}
 	if rates {

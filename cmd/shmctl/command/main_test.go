@@ -101,6 +101,17 @@ func queues(t testing.TB, text string) []ctl.Queue {
 	return v.Queues
 }
 
+// objects returns the other objects that a command with -j printed.
+func objects(t testing.TB, text string) []ctl.Object {
+	t.Helper()
+	valid(t, text)
+	var v struct{ Objects []ctl.Object }
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatal(err)
+	}
+	return v.Objects
+}
+
 // problem is the error object of a command that failed with -j.
 type problem struct {
 	Op, Name, Message, Hint string

@@ -69,7 +69,8 @@ func sample(name, life string) ctl.Queue {
 		Depth: n(3), Unreleased: n(2), HighWater: n(7), Posted: n(43), Read: n(40),
 		Publishes: n(20), Wakes: n(4), WakesSuppressed: n(16), Refused: n(1), Overrun: new(false),
 		Poisoned: new(false), Parked: new(false), Order: new("release"), SizeBytes: n(8192)}
-	return ctl.Queue{Name: name, Path: "/dev/shm/x/" + name, UUID: new("0001"), ABI: new("0.1"),
+	return ctl.Queue{Name: name, Path: "/dev/shm/x/" + name, Kind: new("queue"),
+		UUID: new("0001"), ABI: new("0.1"),
 		Format: new("tagged"), Capacity: n(8), SlotBytes: n(64), MaxLanes: new(4),
 		OverrunPolicy: new("back-pressure"), Lifetime: new("ephemeral"), WaitObject: new("unspec"),
 		OrderPaidBy: new("reader"), State: new("open"), Generation: n(1), CreatedAt: &made,

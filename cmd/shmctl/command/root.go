@@ -45,7 +45,8 @@ func newRoot() *cobra.Command {
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 	}
-	root.AddCommand(newList(), newShow(), newTail(), newPost(), newSignal(), newDemo(), newBench(), newVersion())
+	root.AddCommand(newList(), newShow(), newTail(), newPost(), newSignal(), newDemo(), newBench(),
+		newVersion())
 	return root
 }
 

@@ -26,6 +26,8 @@ func TestSchemaKeys(t *testing.T) {
 	for def, v := range map[string]any{"queue": ctl.Queue{}, "lane": ctl.Lane{},
 		"process": ctl.Process{}, "bell": ctl.Bell{}, "rates": ctl.Rates{},
 		"problem": ctl.Problem{}, "version": versionInfo{}, "tail": ctl.Tail{},
+		"object": ctl.Object{}, "counter": ctl.Counter{}, "counterHandle": ctl.CounterHandle{},
+		"addresses": ctl.Addresses{}, "domain": ctl.Domain{},
 		"laneTail": ctl.LaneTail{}, "entry": ctl.Entry{}, "failure": ctl.Failure{},
 		"post": postResult{}, "signal": signalResult{}} {
 		d := doc.Defs[def]

@@ -13,12 +13,12 @@ import (
 )
 
 func newShow() *cobra.Command {
-	l := &look{op: "show", render: showLines}
+	l := &look{op: "show", render: showAll}
 	cmd := &cobra.Command{
 		Use:   "show NAME|GLOB...",
-		Short: "Show all that is known of queues and their lanes",
-		Long: `Show all that is known of queues and their lanes: a key and a value a line, with the
-keys of the JSON form (with -n in full), then a table of lanes. What is not known is "-".
+		Short: "Show all that is known of queues and their lanes, or of other objects",
+		Long: `Show all that is known of queues and their lanes, or of other objects: a key and a value a line,
+with the keys of the JSON form (with -n in full), then a table of lanes. What is not known is "-".
 
 Head is the first entry that the reader did not give back, peeked the first that its application has
 not got, tail the next that will be posted. Lane 0 belongs to the reader's own process.`,
@@ -31,6 +31,18 @@ not got, tail the next that will be posted. Lane 0 belongs to the reader's own p
 	}
 	l.flags(cmd)
 	return cmd
+}
+
+// showAll is queues, then other objects.
+func showAll(all found, o *output, p page) []string {
+	out := showLines(all.queues, o, p)
+	for i := range all.objects {
+		if len(out) > 0 {
+			out = append(out, "")
+		}
+		out = append(out, showObject(&all.objects[i], o, p)...)
+	}
+	return out
 }
 
 func showLines(queues []ctl.Queue, o *output, p page) []string {
@@ -154,13 +166,18 @@ func bellLine(b *ctl.Bell) string {
 		on   bool
 		text string
 	}{{b.Direct, "read sleeps"}, {b.FD, "descriptor"}, {b.Member, "in a set"},
-		{b.SignalPending, "signal pending"}} {
+		{b.Channel == "solicited", "channel waits for solicited"},
+		{b.Channel == "any", "channel waits for any"}, {b.SignalPending, "signal pending"}} {
 		if w.on {
 			words += ", " + w.text
 		}
 	}
-	return fmt.Sprintf("%s, seq %d, rung %d, epoch %d, ready lanes %d", words, b.Seq, b.Rung,
+	words = fmt.Sprintf("%s, seq %d, rung %d, epoch %d, ready lanes %d", words, b.Seq, b.Rung,
 		b.Epoch, b.ReadyLanes)
+	if b.Domain != nil && b.DomainBit != nil {
+		words += fmt.Sprintf(", bit %d of bell-%s", *b.DomainBit, *b.Domain)
+	}
+	return words
 }
 
 func ratesLine(r *ctl.Rates, o *output) string {

@@ -35,6 +35,14 @@ func (s *source) refresh() error {
 	return nil
 }
 
+// names returns what may be queues, and what may be other objects.
+func (s *source) names() (queues, objects []string, err error) {
+	if queues, err = s.monitor.Names(); err == nil {
+		objects, err = ctl.ObjectNames(s.dir)
+	}
+	return queues, objects, err
+}
+
 func (s *source) close() {
 	if s.monitor != nil {
 		_ = s.monitor.Close()

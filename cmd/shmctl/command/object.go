@@ -1,0 +1,114 @@
+package command
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/shmring/shmring/ctl"
+)
+
+// objectLines is the table of what stands beside the queues.
+func objectLines(objects []ctl.Object, o *output, p page) []string {
+	t := &table{columns: []column{left("OBJECT", 0), left("KIND", 0), right("SIZE", 2),
+		left("PROCESS", 3), left("HOLDS", 1), left("STATE", 0)}}
+	for i := range objects {
+		b := &objects[i]
+		state := b.Health()
+		if b.Error != nil {
+			state += ": " + b.Error.Message
+		}
+		t.add(printable(b.Name), orDash(b.Kind, printable), orDash(b.SizeBytes, o.bytes),
+			processWords(b.Process), objectHolds(b, o), state)
+	}
+	return t.lines(!o.noHeader, p, "")
+}
+
+// objectHolds is what matters most of an object.
+func objectHolds(b *ctl.Object, o *output) string {
+	switch {
+	case b.Counter != nil:
+		c := b.Counter
+		words := fmt.Sprintf("value %s, errors %s, open %d", o.number(c.Value), o.number(c.Errors),
+			len(c.Handles))
+		if c.More {
+			words += " or more"
+		}
+		return words
+	case b.Addresses != nil:
+		return fmt.Sprintf("%d of %d, %s", b.Addresses.Used, b.Addresses.Count,
+			printable(b.Addresses.Format))
+	case b.Domain != nil:
+		words := "nobody waits"
+		if b.Domain.Sleeping {
+			words = "somebody waits"
+		}
+		return fmt.Sprintf("%s, %d ready", words, b.Domain.Ready)
+	}
+	return "-"
+}
+
+// showObject prints the fields of an object in the order of the struct, so that none is forgotten.
+func showObject(b *ctl.Object, o *output, p page) []string {
+	out := []string{p.bold(printable(b.Name))}
+	add := func(key, value string) {
+		if !o.raw { // numbers have their units with them
+			key = strings.TrimSuffix(strings.TrimSuffix(key, "_bytes"), "_ns")
+		}
+		out = append(out, fmt.Sprintf("  %-17s %s", key+":", value))
+	}
+	if b.Error != nil {
+		add("path", printable(b.Path))
+		add("state", p.state("error: "+b.Error.Message))
+		return out
+	}
+	add("state", p.state(b.Health()))
+	v := reflect.ValueOf(*b)
+	for i := range v.NumField() {
+		key := jsonKey(v.Type().Field(i))
+		switch f := v.Field(i).Interface().(type) {
+		case *ctl.Process:
+			add(key, processLine(f))
+		case *ctl.Counter:
+			addFields(add, reflect.ValueOf(f), o)
+			if f != nil {
+				addHandles(add, f.Handles, o)
+			}
+		case *ctl.Addresses, *ctl.Domain:
+			addFields(add, v.Field(i), o)
+		default:
+			if key != "name" && key != "error" {
+				add(key, valueText(key, v.Field(i), o))
+			}
+		}
+	}
+	return out
+}
+
+// addFields prints the scalars of a struct that may be missing.
+func addFields(add func(key, value string), v reflect.Value, o *output) {
+	if v.IsNil() {
+		return
+	}
+	v = v.Elem()
+	for i := range v.NumField() {
+		if v.Field(i).Kind() != reflect.Slice {
+			key := jsonKey(v.Type().Field(i))
+			add(key, valueText(key, v.Field(i), o))
+		}
+	}
+}
+
+func addHandles(add func(key, value string), handles []ctl.CounterHandle, o *output) {
+	for _, h := range handles {
+		words := []string{"pid " + orDash(h.PID, strconv.Itoa)}
+		if h.Command != nil {
+			words = append(words, "command "+printable(*h.Command))
+		}
+		if h.Threshold != nil {
+			words = append(words, "sleeps until "+o.number(*h.Threshold))
+		}
+		add("handle "+strconv.Itoa(h.Seat), strings.Join(words, ", "))
+	}
+}
