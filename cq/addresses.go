@@ -39,7 +39,8 @@ type AddressOptions struct {
 // AddressVector maps indices to addresses (fid_av of type FI_AV_TABLE), and addresses back to
 // indices, which is how the source of a completion is named. It lies in shared memory: the process
 // that created or adopted it changes it, any number of others open it by name or descriptor and
-// look things up while it changes.
+// look things up while it changes. Names of hosts are for package net to resolve: fi_av_insertsvc
+// and fi_av_insertsym have no counterpart.
 //
 // All methods may be called from anywhere at any time. Resolve and Lookup take no lock.
 type AddressVector struct {
@@ -65,8 +66,8 @@ type AddressVector struct {
 }
 
 // CreateAddresses makes an address vector and becomes its owner (fi_av_open). A vector of that name
-// that exists is ErrExist (fs.ErrExist, EEXIST), unless it is ephemeral and its owner provably dead:
-// then it is removed first. Names are shared with queues.
+// that exists is ErrExist (fs.ErrExist, EEXIST), unless it is ephemeral and its owner provably
+// dead: then it is removed first. Names are shared with queues.
 func CreateAddresses(d *shm.Dir, name string, o AddressOptions) (*AddressVector, error) {
 	const op = "create addresses"
 	r, err := o.resolve(op, name)

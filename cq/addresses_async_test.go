@@ -80,6 +80,26 @@ func TestInsertAsync(t *testing.T) {
 	})
 }
 
+// TestInsertAsyncRefused: whatever Check says becomes a number.
+func TestInsertAsyncRefused(t *testing.T) {
+	for err, want := range map[error]string{
+		errors.New("no"):                    "unspecified error 1 0",
+		syscall.EHOSTUNREACH:                "no route to host 1 0",
+		cq.EFirewallAddr:                    "host address unreachable 1 0",
+		fmt.Errorf("no: %w", cq.ErrInvalid): "invalid argument 1 0",
+	} {
+		check := func([]byte) error { return err }
+		v, err := cq.CreateAnonymousAddresses("refused", cq.AddressOptions{Check: check})
+		must(t, err)
+		eq := events(t, cq.EventOptions{Size: 8, Lifetime: cq.Ephemeral})
+		must(t, v.BindEvents(eq))
+		must(t, v.InsertAsync(sockaddrs(0, 1), 1))
+		wantEvents(t, eq, v.FID(), want, "addresses inserted 1 0")
+		must(t, v.Close())
+		must(t, eq.Close())
+	}
+}
+
 // TestInsertAsyncCanceled: Close ends insertions that are under way, and each of their addresses is
 // accounted for.
 func TestInsertAsyncCanceled(t *testing.T) {

@@ -26,6 +26,12 @@ func AddressCells(v *AddressVector) (n int) {
 	return n
 }
 
+// AddressSpec is the layout of a vector.
+func AddressSpec(name string, o AddressOptions) (shm.Spec, error) {
+	o, err := o.resolve("create", name)
+	return o.spec(name), err
+}
+
 // CopyAddresses makes a vector of what stands in another one now, which nobody owns.
 func CopyAddresses(d *shm.Dir, from, to string) error {
 	src, err := d.Open(from, shm.ReadOnly)

@@ -234,8 +234,8 @@ func TestAddressOwnerKilled(t *testing.T) {
 	must(t, v.Close())
 }
 
-// TestAddressOwnerStopped looks at hundreds of the moments at which an owner can die: it is stopped,
-// and what it has written so far is read, and copied and adopted.
+// TestAddressOwnerStopped looks at hundreds of the moments at which an owner can die: it is
+// stopped, and what it has written so far is read, and copied and adopted.
 func TestAddressOwnerStopped(t *testing.T) {
 	d := openDir(t)
 	name := queueName(t)
@@ -250,7 +250,8 @@ func TestAddressOwnerStopped(t *testing.T) {
 		_, err := syscall.Wait4(owner.Process.Pid, &ws, syscall.WUNTRACED, nil)
 		must(t, err)
 		once := true
-		if s := watchAddresses(r, func() bool { once = !once; return once }); s.torn > 0 || s.lost > 0 {
+		s := watchAddresses(r, func() bool { once = !once; return once })
+		if s.torn > 0 || s.lost > 0 {
 			t.Fatalf("stop %d: %+v", i, s)
 		}
 		must(t, cq.CopyAddresses(d, name, "copy"))

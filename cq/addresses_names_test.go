@@ -16,7 +16,8 @@ import (
 
 func TestAddressFormats(t *testing.T) {
 	make := func(f cq.AddressFormat, bytes int) *cq.AddressVector {
-		v, err := cq.CreateAnonymousAddresses("formats", cq.AddressOptions{Format: f, AddrMaxBytes: bytes})
+		o := cq.AddressOptions{Format: f, AddrMaxBytes: bytes}
+		v, err := cq.CreateAnonymousAddresses("formats", o)
 		must(t, err)
 		t.Cleanup(func() { must(t, v.Close()) })
 		return v

@@ -10,7 +10,7 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// With selective completion only operations that ask for it complete. One that fails always says so.
+// With selective completion operations complete that ask for it. One that fails always says so.
 func ExampleNewBinding() {
 	q := open("selective")
 	defer q.Close()

@@ -46,8 +46,8 @@ func childDevice() {
 }
 
 // TestDeviceProcess: another process resolves sources in the application's vector while that
-// inserts those it is told of, some of them twice, since more came from there meanwhile. Every source
-// is right or unknown, and in the end all are known.
+// inserts those it is told of, some of them twice, since more came from there meanwhile. Every
+// source is right or unknown, and in the end all are known.
 func TestDeviceProcess(t *testing.T) {
 	d, q := create(t, cq.Options{Size: 64})
 	v, err := cq.CreateAddresses(d, "av."+q.Name(), cq.AddressOptions{Count: 2 * deviceSources})
