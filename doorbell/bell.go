@@ -223,8 +223,8 @@ func (b *Bell) Consider(bit int) {
 // Heat is R2: candidates are un-parked, but not while a channel is armed, which needs their marks,
 // and not those that have nothing: their marks were old, or forged, and they leave. From here on
 // their producers publish without marking. A lane that a goroutine counted and left parked, because
-// it waits for more, gets hot without a mark
-// and so without a wake: that goroutine is woken here and parks the lane again.
+// it waits for more, gets hot without a mark and so without a wake: that goroutine is woken here
+// and parks the lane again.
 func (b *Bell) Heat() {
 	heated := false
 	if b.notes != nil && b.armed()&armNotify != 0 {

@@ -253,8 +253,8 @@ func (c *Channel) judge(bit int, b *Bell) (ChannelEvent, bool) {
 	return e, due
 }
 
-// Face returns the channel's descriptor, making it at the first call. It is readable while events may
-// be there, belongs to the channel, and may be used edge-triggered, with one get for each edge.
+// Face returns the channel's descriptor, making it at the first call. It is readable while events
+// may be there, belongs to the channel, and may be used edge-triggered, with one get for each edge.
 func (c *Channel) Face() (*Face, error) {
 	face, err := c.d.describe(&c.watcher)
 	if err == nil {

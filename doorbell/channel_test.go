@@ -79,7 +79,14 @@ func TestChannelArming(t *testing.T) {
 		t.Error("it is still pending")
 	}
 	w.put(1)
+	d.Consider(0)
+	if !c.todo.empty() {
+		t.Error("a queue that is not armed is on the channel's list")
+	}
 	one(t, c) // not armed
+	if !r.shared {
+		t.Error("the queue is looked at by others and has no lock")
+	}
 
 	arm(NotifySolicited)
 	r.readAllOf()
@@ -225,5 +232,71 @@ func TestChannelGetters(t *testing.T) {
 					armed.Load(), events.Load(), left)
 			}
 		})
+	}
+}
+
+// What ends a get that sleeps, beside a producer's ring.
+func TestWhatWakesAGetter(t *testing.T) {
+	for name, wake := range map[string]func(d *domainQueues, c *Channel) error{
+		"injected": func(_ *domainQueues, c *Channel) error { c.Inject(0); return nil },
+		// The producer has published and marked, and rings nobody any more.
+		"armed again": func(d *domainQueues, c *Channel) error {
+			d.q[0].writer(0, ring.SeqCst).publish(1)
+			mark(d.q[0].hints.ready, 0)
+			return c.Arm(0, NotifyAny)
+		},
+		"death": func(d *domainQueues, _ *Channel) error {
+			d.q[0].writer(0, ring.SeqCst).publish(1)
+			d.r[0].Mark(0)
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDomain(t, 1, 1, readerOptions{})
+			watchdog(t, d.String)
+			c := d.NewChannel()
+			c.Add(0, d.r[0].Bell)
+			if err := c.Arm(0, NotifyAny); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error)
+			go func() {
+				_, ok, err := c.Get(Wait{})
+				if err == nil && !ok {
+					err = errors.New("no event")
+				}
+				done <- err
+			}()
+			d.asleep(t, 1)
+			if err := wake(d, c); err != nil {
+				t.Error(err)
+			}
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A get ends at its deadline and when told to stop.
+func TestGetterGivesUp(t *testing.T) {
+	d := newDomain(t, 1, 1, readerOptions{})
+	watchdog(t, d.String)
+	c := d.NewChannel()
+	c.Add(0, d.r[0].Bell)
+	var stop atomic.Bool
+	done := make(chan bool)
+	go func() {
+		_, ok, _ := c.Get(Wait{Stop: stop.Load})
+		done <- ok
+	}()
+	d.asleep(t, 1)
+	stop.Store(true)
+	d.Kick()
+	if <-done {
+		t.Error("an event out of nothing")
+	}
+	if _, ok, err := c.Get(Wait{DeadlineNs: Now() + 1e6, SliceNs: 1e5}); ok || err != nil {
+		t.Error(ok, err)
 	}
 }

@@ -21,6 +21,12 @@
 //	                    R8 futex wait
 //	                    R9 disarm
 //
+//	reader, arming a channel                 reader, getting an event of a channel
+//	N1 take the ready bits, park             C1 take the domain's bits, hand them on
+//	N2 the event of the arming before        C2 judge each queue that was marked
+//	N3 arm                                   C3 is S3 to S7
+//	N4 note the indices
+//
 // Only the reader disarms. A producer wakes first and marks the bell rung afterwards, so that one
 // that dies between the two mutes nobody. Ready bits are hints: they may be lost with whoever
 // took them or forged; published indices are the truth.
@@ -33,9 +39,30 @@
 // membarrier(2) each time it parks a lane that was hot. In the second case a producer that does
 // find itself parked fences before it goes on to P3 (see [Ringer.Fence]).
 //
+// # Domain
+//
+// A [Domain] is the bell of a reading process: a bit for each of its queues and counters, and one
+// futex word. A wait set ([Set]) is a mask over the bits and a list of members to look at;
+// waiting costs what the marked members cost, however many there are. A completion channel
+// ([Channel]) is the same with one-shot armings: its mask is what it is armed for, and an event is
+// judged against the indices at the arming, under the queue's lock, so that each has one taker.
+// While a channel is armed for a queue its lanes stay parked, since the channel needs their marks.
+//
+// A queue may be in sets, on a channel, and read directly at the same time. Whoever takes shared
+// bits hands them to everybody who may wait for them, in the same critical section.
+//
 // # Faces
 //
-// A sleeping reader waits on a futex (the epoch word), or the user waits in epoll on a descriptor
-// that producers write to; the second is armed by TryWait steps and never by reading. Exactly one
-// consumer owns a descriptor.
+// A sleeping reader waits on a futex (the epoch word), or the user waits in epoll on a descriptor.
+// That of a queue is written to by producers, and armed by TryWait steps, never by reading. That
+// of a set or channel is raised here, by whoever puts something on its list while it is lowered;
+// one goroutine per domain, the keeper, sleeps on the futex for them all. A set's is lowered by
+// TryWait, a channel's by the get that takes the last event. Exactly one consumer owns a
+// descriptor.
+//
+// # Deaths
+//
+// A producer that dies between publish and mark cannot ring. Whoever gets notice of its death calls
+// [Bell.Mark], which wakes the queue's own sleepers and makes every set and channel look; where no
+// notice comes, waits have slices, each of which ends with a look at every member.
 package doorbell

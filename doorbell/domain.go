@@ -30,9 +30,9 @@ func (r *DomainRinger) ring() bool {
 // that is no queue and saw its own flag (see [Member].Join). It may be called from anywhere.
 func (r *DomainRinger) Ring() { r.ring() }
 
-// Domain is the bell of a reader's process: one futex word, a bit per queue, and over them wait sets
-// and completion channels. It is safe for use by several goroutines. The locks are taken in the
-// order member, a queue's, mu.
+// Domain is the bell of a reader's process: one futex word, a bit per queue, and over them wait
+// sets and completion channels. It is safe for use by several goroutines. The locks are taken in
+// the order member, a queue's, mu.
 type Domain struct {
 	member sync.Mutex // held while members and their flags change
 	joined []uint32   // under member: how many sets have the member

@@ -153,3 +153,93 @@ func TestForgedTailEndsTheWait(t *testing.T) {
 		t.Fatal(why, r.broken)
 	}
 }
+
+// Every bit of a domain's hints is set, those that stand for no member and no word too, and the
+// words are small against what the summary can name. Sets and channels look, find nothing, and go
+// on.
+func TestForgedDomainMarks(t *testing.T) {
+	d := newDomain(t, 70, 1, readerOptions{})
+	watchdog(t, d.String)
+	s, c := d.NewSet(), d.NewChannel()
+	for _, bit := range []int{0, 69} {
+		s.Add(bit, d.r[bit].Bell)
+		c.Add(bit, d.r[bit].Bell)
+		if err := c.Arm(bit, NotifyAny); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Add(5, d.r[5].Bell) // attached and not armed
+	forge := func() {
+		for _, words := range [][]atomic.Uint64{d.hints.ready, d.hints.summary, d.q[69].hints.ready} {
+			for i := range words {
+				words[i].Store(^uint64(0))
+			}
+		}
+	}
+	for range 3 {
+		forge()
+		if got, err := s.Wait(nil, Wait{DeadlineNs: 1, SliceNs: 1}); len(got) > 0 || err != nil {
+			t.Error(got, err)
+		}
+		forge()
+		if e, ok, err := c.TryGet(); ok || err != nil {
+			t.Error(e, ok, err)
+		}
+		forge()
+		c.Arm(69, NotifyAny)
+		if c.Pending(69) || c.Pending(-1) || c.Pending(1<<20) {
+			t.Error("an event is pending")
+		}
+	}
+	// A forged index of solicited entries costs an event too many, and no more.
+	if err := c.Arm(0, NotifySolicited); err != nil {
+		t.Fatal(err)
+	}
+	d.q[0].sol(0).Store(^uint64(0))
+	d.q[0].writer(0, ring.SeqCst, d.ringer(0)).put(1)
+	one(t, c, ChannelEvent{Mode: NotifyAny, Solicited: true})
+}
+
+// While a peer scribbles over a domain's hints, waits with slices get on.
+func TestScribbledChannel(t *testing.T) {
+	d := newDomain(t, 2, 1, readerOptions{shared: true})
+	watchdog(t, d.String)
+	c, s := d.NewChannel(), d.NewSet()
+	c.Add(0, d.r[0].Bell)
+	s.Add(1, d.r[1].Bell)
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() { scribble(d.hints, &stop) })
+	const each = 2_000
+	errs := d.produce(ring.SeqCst, each)
+	slices := Wait{SliceNs: 1e6}
+	wg.Go(func() {
+		for d.r[1].count.Load() < each {
+			if _, err := s.Wait(nil, slices); err != nil {
+				t.Error(err)
+			}
+			d.r[1].readAllOf()
+		}
+	})
+	for d.r[0].count.Load() < each {
+		if err := c.Arm(0, NotifyAny); err != nil {
+			t.Error(err)
+		}
+		if d.r[0].readAllOf(); d.r[0].count.Load() == each {
+			break
+		}
+		if _, _, err := c.Get(slices); err != nil {
+			t.Error(err)
+		}
+	}
+	for range 2 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+	if d.r[0].broken != nil || d.r[1].broken != nil {
+		t.Error(d.r[0].broken, d.r[1].broken)
+	}
+}

@@ -185,8 +185,8 @@ func (v *bell) lookAt(s, n *bellState, i int) bool {
 }
 
 // list is the index of the set that task i waits on. A set is for one waiter at a time: while it
-// looks at a queue the list lacks that queue, and a second one would go to sleep on it. A channel is
-// for many.
+// looks at a queue the list lacks that queue, and a second one would go to sleep on it. A channel
+// is for many.
 func (v *bell) list(i int) int {
 	if v.bug == sharedList {
 		return 0

@@ -108,7 +108,8 @@ const (
 
 var stepNames = [stepCount]string{
 	app: "calls", gone: "left", expire: "deadline", visible: "tail becomes visible",
-	P1: "P1 store tail", P1t: "P1 store tail", P2: "P2 load parked", P2f: "P2' fence", P3: "P3 set ready",
+	P1: "P1 store tail", P1t: "P1 store tail", P2: "P2 load parked", P2f: "P2' fence",
+	P3: "P3 set ready",
 	P4: "P4 load armed", P5i: "P5 load idx", P5: "P5 load rung", P5e: "P5 epoch++", P5w: "P5 wake",
 	P5d: "P5 write eventfd", P5r: "P5 store rung", P6: "P6 set D.ready", P7: "P7 load D.armed",
 	P6s: "P6 set D.summary",

@@ -30,8 +30,8 @@ func (n *notes) forget(bit int) {
 	}
 }
 
-// joinChannel makes the lock real, for good: the goroutines that wait on a channel look at the queue
-// beside the one that reads it.
+// joinChannel makes the lock real, for good: the goroutines that wait on a channel look at the
+// queue beside the one that reads it.
 func (b *Bell) joinChannel() {
 	if !b.shared {
 		b.shared = true
@@ -49,8 +49,8 @@ func (b *Bell) leaveChannel() {
 }
 
 // due tells whether the arming has its event. Entries are compared with the index at the arming,
-// never with what was read: one that was polled before the event was fetched still has it. The index
-// of solicited entries is not compared with the tail: the producer may have raised it for a
+// never with what was read: one that was polled before the event was fetched still has it. The
+// index of solicited entries is not compared with the tail: the producer may have raised it for a
 // batch that it publishes next, and then it hides the one before, whose event is due already.
 func (b *Bell) due() (solicited, due bool) {
 	mode := notifyOf(b.armed())

@@ -53,8 +53,8 @@ const (
 
 // NewRinger returns the ringer of one lane.
 func NewRinger(c RingerConfig) *Ringer {
-	return &Ringer{row: c.Row, word: &c.Row.Parked, arm: c.Arm, hints: c.Hints, bit: c.Bit, fence: c.Fence,
-		face: c.Face, faceFD: -1, domain: c.Domain}
+	return &Ringer{row: c.Row, word: &c.Row.Parked, arm: c.Arm, hints: c.Hints, bit: c.Bit,
+		fence: c.Fence, face: c.Face, faceFD: -1, domain: c.Domain}
 }
 
 // Published is P2 to P7, to be called after each publish: tail is the published index. It returns

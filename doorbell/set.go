@@ -10,13 +10,14 @@ import (
 // members do not disturb each other.
 var ErrWaiting = errors.New("doorbell: another goroutine waits on this set: give each its own")
 
-// Set is a wait set or poll set: a mask over the domain's bits. Its members must be safe for use
-// by several goroutines, or be used only by the goroutine that adds, deletes, waits and polls: to
-// look at a queue is to use it. Nothing else of the domain touches a member, so a death notice, a
-// signal or the keeper of a descriptor needs no shared queue.
+// Set is a wait set or poll set: a mask over the domain's bits. Its members must be safe for use by
+// several goroutines, or be used only by the goroutine that adds, deletes, waits and polls: to look
+// at a queue is to use it. Nothing else of the domain touches a member, so a death notice, a signal
+// or the keeper of a descriptor needs no shared queue.
 //
 // One goroutine at a time waits, polls or arms the descriptor: while it looks at a member the list
-// lacks it, and a second one would go to sleep on it. Add, Delete and Len may be called from anywhere.
+// lacks it, and a second one would go to sleep on it. Add, Delete and Len may be called from
+// anywhere.
 type Set struct {
 	watcher
 	members []Member   // under Domain.mu
@@ -198,14 +199,14 @@ func (s *Set) look(dst []int, limit, from, to int) ([]int, error) {
 	return dst, nil
 }
 
-// Face returns the set's descriptor, for the caller's own poll or epoll, making it at the first call.
-// It belongs to the set. Before every blocking wait on it TryWait must have reported that nothing
-// is ready.
+// Face returns the set's descriptor, for the caller's own poll or epoll, making it at the first
+// call. It belongs to the set. Before every blocking wait on it TryWait must have reported that
+// nothing is ready.
 func (s *Set) Face() (*Face, error) { return s.d.describe(&s.watcher) }
 
-// TryWait arms the descriptor: it is readable as soon as a member may have something, unless
-// ready says that one has, or may have, something now. The arming stands until the next call. Errors
-// are those of Wait.
+// TryWait arms the descriptor: it is readable as soon as a member may have something, unless ready
+// says that one has, or may have, something now. The arming stands until the next call. Errors are
+// those of Wait.
 func (s *Set) TryWait() (ready bool, err error) {
 	face, err := s.Face()
 	if err != nil {

@@ -50,8 +50,8 @@ type packedLane struct {
 func (p *packedLane) Level() (head, tail uint64) { return p.cons.Head(), p.cons.Tail() }
 func (p *packedLane) Solicited() uint64          { return p.sol.Load() }
 
-// What it costs to find the one queue of many that has an entry, which was just published: the whole
-// round from publish to an empty queue. It must not grow with the members.
+// What it costs to find the one queue of many that has an entry, which was just published: the
+// whole round from publish to an empty queue. It must not grow with the members.
 func benchmarkSet(b *testing.B, call func(s *Set, dst []int) ([]int, error)) {
 	for _, queues := range []int{1, 100, 10_000} {
 		b.Run(fmt.Sprint(queues), func(b *testing.B) {

@@ -90,7 +90,9 @@ func TestPollTakesTurns(t *testing.T) {
 	got, err = s.Poll(two)
 	wantReady(t, got, err)
 	before := ms[5].looks.Load()
-	if got, err = s.Poll(two); ms[5].looks.Load() != before {
+	got, err = s.Poll(two)
+	wantReady(t, got, err)
+	if ms[5].looks.Load() != before {
 		t.Error("a member that nobody marked is looked at")
 	}
 	s.ConsiderAll()
