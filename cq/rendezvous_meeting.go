@@ -14,10 +14,6 @@ import (
 
 const opMeet = "rendezvous"
 
-// farewellTimeout bounds telling a peer why a rendezvous failed: it waits for that, so there is
-// room in its socket.
-const farewellTimeout = 100 * time.Millisecond
-
 // meeting is one side of a rendezvous that is under way.
 type meeting struct {
 	conn   *net.UnixConn
@@ -47,12 +43,23 @@ func (m *meeting) end(err error) {
 		<-m.fired
 	}
 	if err != nil && m.next != 0 {
-		_ = m.conn.SetDeadline(time.Now().Add(farewellTimeout))
-		no := message{step: m.next, status: statusOf(err)}
-		_ = shm.SendFDs(m.conn, no.encode())
+		m.refuse(err)
 	}
 	_ = m.conn.SetDeadline(time.Time{})
 	m.cancel(nil)
+}
+
+// refuse tells the peer no. It waits for that, so there is room in its socket; a write that may
+// block would need a deadline, which a busy machine can miss before the first try.
+func (m *meeting) refuse(err error) {
+	no := message{step: m.next, status: statusOf(err)}
+	raw, rawErr := m.conn.SyscallConn()
+	if rawErr != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) { // sockets of package net never block
+		_, _ = syscall.SendmsgN(int(fd), no.encode(), nil, nil, 0)
+	})
 }
 
 // send sends a message with the descriptors that are not -1.
@@ -65,10 +72,13 @@ func (m *meeting) send(msg message, fds passed) error {
 		}
 	}
 	err := shm.SendFDs(m.conn, msg.encode(), list...)
+	if err != nil {
+		return m.why(err)
+	}
 	if m.next += 2; m.next > stepDone {
 		m.next = 0
 	}
-	return m.why(err)
+	return nil
 }
 
 // receive returns the peer's next message, and the descriptors of it, which the caller closes. A
