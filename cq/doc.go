@@ -64,12 +64,16 @@
 // which all its processes write; so is an address vector, which its owner writes. Beside them lies
 // the bell of each process that waits on sets or channels, bell-<uuid>.
 //
+// A queue without a name is the same objects as memfds, without the FIFO: the reader's eventfd
+// passes over the socket with them. Nobody can cut them, for they are sealed.
+//
 // A lane's writer may be replaced: the next one takes the object over at its old tail and adds a
 // line {generation, first index} to its epochs. The same holds for the reader.
 //
 // # Trust
 //
-// Reader and writers belong to one user. Even so neither believes the other: whatever comes out of
+// Reader and writers belong to one user; a name is below a directory that nobody else may enter,
+// and a socket's peer of another user is refused. Even so neither believes the other: whatever comes out of
 // shared memory is loaded once, bounded and then used, so that a broken peer costs an error and
 // never a crash.
 package cq

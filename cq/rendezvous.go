@@ -51,8 +51,8 @@ func createMemfds(name string, o shape) (*Queue, error) {
 // writer gets a lane of its own: a new one, or one whose writer detached or is provably dead, which
 // goes on where that one stopped.
 //
-// The connection stays the caller's, without a deadline; further rendezvous may follow on it, and
-// after an error it should be closed. Nothing depends on it once Accept returned: the death of a
+// The connection stays the caller's, without a deadline. Further rendezvous may follow on it, one
+// after the other, and after an error it should be closed. Nothing depends on it once Accept returned: the death of a
 // writer is proved and noticed as with named queues. See [Queue.Serve] for a loop around it.
 //
 // The context ends an Accept whose peer is silent; Close does too (ErrClosed). Other errors are
