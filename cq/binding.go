@@ -50,11 +50,14 @@ const (
 //	last of a multi-receive buffer              completion           error entry
 //
 // Counters count each of them. To be sure that a completion finds room, the operation begins with
-// Begin, which reserves it, and ends with one of Complete, CompleteFrom, Fail and Drop.
+// Begin, which reserves it, and ends with one of Complete, CompleteFrom, Fail and Drop. In a queue
+// with the policy OverrunQueue nothing is reserved or refused: there the application sees to it that
+// the queue is large enough (FI_RM_DISABLED).
 type Binding struct {
 	opt       BindingOptions
 	selective bool
-	credits   int // of Queue, reserved by operations that have not ended
+	reserving bool // the queue refuses what it has no room for
+	credits   int  // of Queue, reserved by operations that have not ended
 	closed    bool
 }
 
@@ -81,7 +84,8 @@ func NewBinding(o BindingOptions) (*Binding, error) {
 		return bad("Queue", nil, "a queue or a counter")
 	}
 	o.Counters = slices.Clone(o.Counters)
-	b := &Binding{opt: o, selective: o.Flags&FlagSelectiveCompletion != 0}
+	b := &Binding{opt: o, selective: o.Flags&FlagSelectiveCompletion != 0,
+		reserving: o.Queue != nil && o.Queue.policy == BackPressure}
 	for i, h := range b.held() {
 		if err := h.bind(); err != nil {
 			for _, h := range b.held()[:i] {
@@ -129,7 +133,7 @@ func (b *Binding) Wants(op Flags) bool {
 // holds reports whether an operation reserves room: for its completion, or for the one that gives a
 // multi-receive buffer back.
 func (b *Binding) holds(op Flags) bool {
-	return b.Wants(op) || b.opt.Queue != nil && op&FlagMultiRecv != 0
+	return b.reserving && (b.Wants(op) || op&FlagMultiRecv != 0)
 }
 
 // Begin is called before an operation is accepted. It reserves room in the queue for what the
@@ -218,8 +222,7 @@ func (b *Binding) CompleteTarget(e *Entry) error {
 // Fail ends an operation that failed. There is an error entry for every one, whether it asked for a
 // completion or not. What is not known any more is left zero in e, with FlagNoContext if that is
 // the context; calls that have no context (FlagInjectCall) get the mark by themselves. Errors are
-// those of Complete; in a queue with the policy OverrunQueue, an error for which no room was
-// reserved can overrun it.
+// those of Complete.
 func (b *Binding) Fail(e *ErrorEntry, op Flags) error {
 	if err := b.check(e.Flags); err != nil {
 		return err
@@ -264,10 +267,7 @@ func (b *Binding) reports(entry, op Flags) bool {
 
 // spends says whether an entry is the one that its operation reserved room for.
 func (b *Binding) spends(entry, op Flags) bool {
-	if op&FlagMultiRecv != 0 {
-		return entry&FlagMultiRecv != 0
-	}
-	return b.Wants(op)
+	return b.holds(op) && (op&FlagMultiRecv == 0 || entry&FlagMultiRecv != 0)
 }
 
 // spent notes that a credited post used a credit up, unless it did not.

@@ -177,20 +177,46 @@ func TestBindingRoom(t *testing.T) {
 	}
 }
 
-// TestBindingOverrun: an error for which no room was reserved overruns a queue that is made to.
+// TestBindingOverrun: a queue that is made to overrun refuses no operation, and does.
 func TestBindingOverrun(t *testing.T) {
-	_, w := pair(t, cq.Options{Size: 2, Overrun: cq.OverrunQueue})
-	count := tally(t, cq.CounterOptions{})
-	b, err := cq.NewBinding(cq.BindingOptions{Queue: w,
-		Flags:    cq.FlagTransmit | cq.FlagSelectiveCompletion,
-		Counters: []cq.CounterBinding{{Counter: count, Flags: cq.FlagSend}}})
-	must(t, err)
-	defer b.Close()
-	for range 2 {
-		must(t, b.Fail(&cq.ErrorEntry{Flags: cq.FlagSend, Err: cq.EOther}, 0))
+	for name, end := range map[string]func(*cq.Binding) error{
+		"completion": func(b *cq.Binding) error {
+			return b.Complete(&cq.Entry{Flags: cq.FlagSend}, cq.FlagCompletion)
+		},
+		"error": func(b *cq.Binding) error {
+			return b.Fail(&cq.ErrorEntry{Flags: cq.FlagSend, Err: cq.EOther}, 0)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, w := pair(t, cq.Options{Size: 2, Overrun: cq.OverrunQueue})
+			count := tally(t, cq.CounterOptions{})
+			b, err := cq.NewBinding(cq.BindingOptions{Queue: w,
+				Flags:    cq.FlagTransmit | cq.FlagSelectiveCompletion,
+				Counters: []cq.CounterBinding{{Counter: count, Flags: cq.FlagSend}}})
+			must(t, err)
+			defer b.Close()
+			for range 4 {
+				must(t, b.Begin(cq.FlagCompletion))
+			}
+			b.Drop(cq.FlagCompletion)
+			for range 2 {
+				must(t, end(b))
+			}
+			wantErr(t, "third", end(b), cq.ErrOverrun)
+			for err = nil; err == nil || err == cq.ErrAvail; {
+				if _, err = cq.Read(q, make([]cq.Msg, 1)); err == cq.ErrAvail {
+					must(t, q.ReadErr(&cq.ErrorEntry{}))
+				}
+			}
+			wantErr(t, "read", err, cq.ErrOverrun)
+			if v, _ := count.Read(); name == "completion" && v != 3 {
+				t.Errorf("%d counted", v)
+			}
+			if v, _ := count.ReadErr(); name == "error" && v != 3 {
+				t.Errorf("%d failures counted", v)
+			}
+		})
 	}
-	wantErr(t, "third", b.Fail(&cq.ErrorEntry{Flags: cq.FlagSend, Err: cq.EOther}, 0), cq.ErrOverrun)
-	wantTally(t, count, 0, 3)
 }
 
 // TestMultiRecvRelease: what gives the buffer back is posted also where no completion was asked
