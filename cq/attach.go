@@ -106,16 +106,12 @@ func (w *Writer) open(o WriterOptions) (err error) {
 		_, _ = w.door.leave(w.obj, func() bool { return true })
 		return errors.Join(err, ErrClosed)
 	}
-	order := ring.SeqCst
-	if !opt.WritersPay && doorbell.Register() == nil {
-		order = ring.Release
-	}
-	return w.start(w.obj, &rows[w.bit], words, hints, opt, order)
+	return w.start(w.obj, &rows[w.bit], words, hints, opt)
 }
 
 // start lays the producer over a lane that this process owns, and announces it.
 func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints *doorbell.Hints,
-	opt shape, order ring.Order) error {
+	opt shape) error {
 	m, err := laneMemory(obj, w.bit, opt)
 	if err != nil {
 		return err
@@ -123,6 +119,10 @@ func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints 
 	w.words, w.detail, w.policy = m.words, m.detail, opt.Overrun
 	w.lost = w.policy == OverrunQueue && m.words.overrun.Load() != 0
 	at := m.words.tail.Load()
+	order := ring.SeqCst
+	if !opt.WritersPay && doorbell.Register() == nil {
+		order = ring.Release
+	}
 	w.prod = ring.NewProducer(&m.words.tail, &row.head, m.slots, at, order)
 	if err := w.prod.Err(); err != nil {
 		return &LaneError{Lane: w.bit, Field: "head", Err: err}
@@ -284,7 +284,7 @@ func (q *Queue) Writer() (*Writer, error) {
 		return nil, &Error{Pkg: pkg, Op: "writer", Name: q.name, Err: ErrBusy,
 			Hint: "the queue's own lane has a writer; close it first"}
 	}
-	w, err := q.ownWriter(ring.SeqCst)
+	w, err := q.ownWriter()
 	if err != nil {
 		return nil, err
 	}
@@ -292,7 +292,7 @@ func (q *Queue) Writer() (*Writer, error) {
 	return w, nil
 }
 
-func (q *Queue) ownWriter(order ring.Order) (*Writer, error) {
+func (q *Queue) ownWriter() (*Writer, error) {
 	mem, _, err := q.obj.Section(sectHints, 0)
 	if err != nil {
 		return nil, err
@@ -302,7 +302,7 @@ func (q *Queue) ownWriter(order ring.Order) (*Writer, error) {
 		return nil, err
 	}
 	w := &Writer{name: q.name, reader: q.obj, face: q.face, own: true}
-	return w, w.start(q.obj, &q.rows[0], q.words, hints, q.opt, order)
+	return w, w.start(q.obj, &q.rows[0], q.words, hints, q.opt)
 }
 
 // Close ends the writer. What it posted stays for the reader; its lane goes to the next writer. It

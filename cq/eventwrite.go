@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -193,17 +192,10 @@ func (w *EventWriter) Close() error {
 // as it does for everybody's, where it can.
 func (e *EventQueue) openOwn() error {
 	q := e.q
-	order := ring.SeqCst
-	if !q.opt.WritersPay && doorbell.Register() == nil {
-		order = ring.Release
-	}
-	w, err := q.ownWriter(order)
+	w, err := q.ownWriter()
 	if err != nil {
 		return err
 	}
-	q.bell.Lock()
-	q.bell.Reconfigure(0, q.lanes[0].config(uint64(q.opt.Size)))
-	q.bell.Unlock()
 	e.own.w, e.own.max = w, q.opt.detailBytes-detailHeaderBytes
 	return nil
 }

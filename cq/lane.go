@@ -46,6 +46,11 @@ func (q *Queue) ownLane() error {
 	if err != nil {
 		return err
 	}
+	// It has no writer yet. The one that comes may publish with release stores, and can come in
+	// the middle of a read: the bell hears now that the reader pays.
+	if !q.opt.WritersPay {
+		l.words.order.Store(orderRelease)
+	}
 	q.install(l)
 	return nil
 }

@@ -71,29 +71,6 @@ func overlays[T any](mem []byte) []T {
 		uintptr(len(mem))/unsafe.Sizeof(zero))
 }
 
-// copyAs reads a slot in a format, all of which are prefixes of the entry. It copies once: a result
-// would be a copy more.
-func copyAs[T Readable](dst *T, e *Entry) { *dst = *(*T)(unsafe.Pointer(e)) }
-
-// bytesOf returns how much of a slot a format takes.
-func bytesOf[T Readable]() uintptr {
-	var t T
-	return unsafe.Sizeof(t)
-}
-
-// flagsOf returns the flags word of a format that has one.
-func flagsOf[T Readable](t *T) *Flags {
-	if unsafe.Sizeof(*t) < unsafe.Sizeof(Msg{}) {
-		return nil
-	}
-	return &(*Msg)(unsafe.Pointer(t)).Flags
-}
-
-// loadMeta loads the last word of a slot once.
-func loadMeta(e *Entry) Meta {
-	return Meta(atomic.LoadUint64((*uint64)(unsafe.Pointer(&e.Meta))))
-}
-
 // plainCount adds to a counter that only this goroutine writes and inspectors read. No order is
 // needed, so it costs no XCHG; a 64-bit aligned store does not tear.
 func plainCount(p *atomic.Uint64, n uint64) { countStore(p, countLoad(p)+n) }

@@ -144,29 +144,6 @@ func takeRest[T Readable](q *Queue, l *lane, dst []T, src []Addr, n int) (int, e
 	return n, nil
 }
 
-// copyPlain copies the entries of a span up to the first that is not a completion without marks, and
-// returns how many. The kind of each is loaded once; what is copied is what was there at that
-// moment, and means nothing to us.
-func copyPlain[T Readable](dst []T, span []Entry) int {
-	dst = dst[:len(span)]
-	for i := range span {
-		e := &span[i]
-		if (loadMeta(e)^kindEntry)&(kindMask|MetaNoContext) != 0 {
-			return i
-		}
-		copyAs(&dst[i], e)
-	}
-	return len(span)
-}
-
-func copySources(src []Addr, span []Entry) int {
-	n := min(len(src), len(span))
-	for i := range n {
-		src[i] = span[i].Src
-	}
-	return n
-}
-
 // drain takes from whatever lanes have something, or finds out what else there is.
 func drain[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	n, err = drainLanes(q, dst, src)
@@ -303,46 +280,6 @@ func (l *lane) release(n int) {
 		countStore(&l.row.highWater, waiting)
 	}
 	l.cons.Release(n)
-}
-
-// copyEntries copies one span, with marks, up to what is not a completion.
-func copyEntries[T Readable](q *Queue, l *lane, dst []T, src []Addr, span []Entry,
-	redelivered bool) (n int, stop bool) {
-	if !redelivered {
-		n = copyPlain(dst[:len(span)], span)
-	}
-	for i := n; i < len(span); i++ {
-		e := &span[i]
-		m := loadMeta(e)
-		if m&kindMask != kindEntry {
-			q.notEntry(l, m)
-			stop = true
-			break
-		}
-		copyAs(&dst[i], e)
-		if redelivered || m&MetaNoContext != 0 {
-			markEntry(&dst[i], m, redelivered)
-		}
-		n++
-	}
-	if src != nil {
-		copySources(src[:n], span)
-	}
-	return n, stop
-}
-
-// markEntry sets this library's flags in formats that have flags.
-func markEntry[T Readable](t *T, m Meta, redelivered bool) {
-	f := flagsOf(t)
-	if f == nil {
-		return
-	}
-	if redelivered {
-		*f |= FlagRedelivered
-	}
-	if m&MetaNoContext != 0 {
-		*f |= FlagNoContext
-	}
 }
 
 // notEntry notes why a read stopped at a slot that holds no completion.

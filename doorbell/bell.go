@@ -269,8 +269,8 @@ func (b *Bell) Only() int {
 	return b.only
 }
 
-// LookCloser makes Only say Several until the next Heat: the caller has something to think of beside
-// the lanes.
+// LookCloser makes Only say Several until the next Heat: the caller has something to think of
+// beside the lanes.
 func (b *Bell) LookCloser() { b.only = Several }
 
 // survey finds the answer for Only in cand and hot. Only looks at two words of marks.

@@ -2,6 +2,6 @@
 
 package ring
 
-// storeRelease is one instruction on arm64, STLR, which is a release store: what it has beyond that,
-// being ordered before later LDARs, costs less there than a call of assembly that does without.
+// storeRelease is one instruction on arm64, STLR, which is a release store. It is ordered before
+// later LDARs as well, which nobody needs; a call of assembly without costs about as much.
 func storeRelease(p *Index, v uint64) { p.Store(v) }

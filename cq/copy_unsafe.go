@@ -1,0 +1,49 @@
+package cq
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// bytesOf returns how much of a slot a format takes.
+func bytesOf[T Readable]() uintptr {
+	var t T
+	return unsafe.Sizeof(t)
+}
+
+// copyPlain copies the entries of a span up to the first that is not a completion without marks,
+// and returns how many. The kind of each is loaded once; what is copied is what was there at that
+// moment, and means nothing to us.
+//
+// Offsets are counted, since indices would be multiplied by the size for each entry, and the entry
+// is copied from slot to slice, since a result would be a copy more.
+func copyPlain[T Readable](dst []T, span []Entry) int {
+	to, from := unsafe.Pointer(unsafe.SliceData(dst[:len(span)])),
+		unsafe.Pointer(unsafe.SliceData(span))
+	for i, at, slot := 0, uintptr(0), uintptr(0); i < len(span); i++ {
+		e := (*Entry)(unsafe.Add(from, slot))
+		if (loadMeta(e)^kindEntry)&(kindMask|MetaNoContext) != 0 {
+			return i
+		}
+		*(*T)(unsafe.Add(to, at)) = *(*T)(unsafe.Pointer(e))
+		at += bytesOf[T]()
+		slot += slotBytes
+	}
+	return len(span)
+}
+
+// copyAs reads a slot in a format, all of which are prefixes of the entry.
+func copyAs[T Readable](dst *T, e *Entry) { *dst = *(*T)(unsafe.Pointer(e)) }
+
+// flagsOf returns the flags word of a format that has one.
+func flagsOf[T Readable](t *T) *Flags {
+	if unsafe.Sizeof(*t) < unsafe.Sizeof(Msg{}) {
+		return nil
+	}
+	return &(*Msg)(unsafe.Pointer(t)).Flags
+}
+
+// loadMeta loads the last word of a slot once.
+func loadMeta(e *Entry) Meta {
+	return Meta(atomic.LoadUint64((*uint64)(unsafe.Pointer(&e.Meta))))
+}
