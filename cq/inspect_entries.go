@@ -35,6 +35,10 @@ type EntrySnapshot struct {
 	State EntryState
 	Entry Entry
 	Error *ErrorEntry // detail of a failed operation, nil for a completion
+	Event *Event      // what the entry of an event queue means, nil in a completion queue
+
+	// EventError is what an error entry of an event queue means.
+	EventError *EventError
 }
 
 // LaneEntries is what an outsider found in one lane, oldest first. With Err set only Row is known.
@@ -111,7 +115,7 @@ func (i *Inspector) readEntries(l *LaneEntries, obj *shm.Object, r *rowWords, n 
 	from := level.Tail - min(level.Tail, capacity, uint64(max(n, 0)))
 	for at := max(from, since); at < level.Tail; at++ {
 		s := EntrySnapshot{Index: at}
-		if !s.copy(&m, at, capacity) {
+		if !s.copy(&m, at, i.opt) {
 			continue
 		}
 		// What the reader had not given back when the copy was complete cannot have changed.
@@ -127,18 +131,33 @@ func (i *Inspector) readEntries(l *LaneEntries, obj *shm.Object, r *rowWords, n 
 
 // copy takes the entry out of its slot, unless another one is there by now, or was never there: a
 // lane that was removed goes on in a new object at its old index.
-func (s *EntrySnapshot) copy(m *laneMem, at, capacity uint64) bool {
+func (s *EntrySnapshot) copy(m *laneMem, at uint64, o shape) bool {
+	capacity := uint64(o.Size)
 	k := at & (capacity - 1)
 	s.Entry = loadLine(&m.slots[k])
 	detail := loadLine(m.detail.record(at))
+	var data []byte
+	if o.events {
+		data = append(data, m.detail.data(at)...)
+	}
 	meta := s.Entry.Meta
 	if meta.Seq() != uint32(at) || loadMeta(&m.slots[k]) != meta || m.words.tail.Load() > at+capacity {
 		return false
 	}
 	switch meta & kindMask {
 	case kindEntry:
+		if o.events {
+			s.Event = &Event{Payload: make([]byte, 0, len(data))}
+			_, fits := s.Event.decode(&s.Entry, data)
+			return fits
+		}
 		return true
 	case kindError:
+		if o.events {
+			s.EventError = &EventError{ErrData: make([]byte, 0, len(data))}
+			s.EventError.decode(&s.Entry, &detail, data)
+			return true
+		}
 		s.Error = &ErrorEntry{ErrData: make([]byte, ErrDataMaxBytes)}
 		s.Error.fill(&s.Entry, &detail)
 		return true

@@ -79,6 +79,34 @@ func TestEntriesOfEveryState(t *testing.T) {
 	}
 }
 
+// TestEntriesOfEvents: what an event queue holds is shown as events.
+func TestEntriesOfEvents(t *testing.T) {
+	d, e := createEvents(t, cq.EventOptions{Size: 8, Write: true})
+	fid := cq.FID{Kind: cq.FIDEndpoint, ID: 5, Generation: 2}
+	_, err := e.Write(&cq.Event{Event: cq.EventShutdown, FID: fid, Context: 3, Data: 4,
+		Payload: []byte("gone")})
+	must(t, err)
+	_, err = e.WriteErr(&cq.EventError{FID: fid, Context: 6, Err: cq.ETrunc, ErrData: []byte("why")})
+	must(t, err)
+	es := entries(t, inspect(t, d, e.Name()), 10, nil)[0].Entries
+	if len(es) != 2 || es[0].Event == nil || es[1].EventError == nil || es[0].Error != nil {
+		t.Fatalf("%+v", es)
+	}
+	if ev := es[0].Event; ev.Event != cq.EventShutdown || ev.FID != fid || ev.Context != 3 ||
+		ev.Data != 4 || string(ev.Payload) != "gone" {
+		t.Errorf("%+v", ev)
+	}
+	if ev := es[1].EventError; ev.FID != fid || ev.Context != 6 || ev.Err != cq.ETrunc ||
+		string(ev.ErrData) != "why" {
+		t.Errorf("%+v", ev)
+	}
+	if n, err := e.Read(&cq.Event{Payload: make([]byte, 0, 8)}); err != nil || n == 0 {
+		t.Errorf("looking took it: %d, %v", n, err)
+	}
+	_, err = e.ReadErr(&cq.EventError{})
+	must(t, err)
+}
+
 // TestEntriesWhileBusy: what is shown is never one entry's beginning with another's end, unless it
 // was read already, when it may be.
 func TestEntriesWhileBusy(t *testing.T) {

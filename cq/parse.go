@@ -1,6 +1,7 @@
 package cq
 
 import (
+	"math"
 	"strconv"
 	"strings"
 	"syscall"
@@ -56,6 +57,81 @@ func (f Flags) Names() []string {
 		}
 	}
 	return names
+}
+
+// eventWords are the names of libfabric's events, by number.
+var eventWords = [...]string{"NOTIFY", "CONNREQ", "CONNECTED", "SHUTDOWN", "MR_COMPLETE",
+	"AV_COMPLETE", "JOIN_COMPLETE"}
+
+// ParseEventKind turns text into an event: a name of the manual, of any case, with or without FI_;
+// PEER_DEATH; USER or USER+N; or a number. What it does not know is ErrInvalid.
+func ParseEventKind(text string) (EventKind, error) {
+	name := strings.TrimPrefix(strings.ToUpper(text), "FI_")
+	for i, w := range eventWords {
+		if w == name {
+			return EventKind(i), nil
+		}
+	}
+	word, add, more := strings.Cut(name, "+")
+	switch {
+	case name == "PEER_DEATH":
+		return EventPeerDeath, nil
+	case word == "USER" && !more:
+		return EventUser, nil
+	case word == "USER":
+		n, err := strconv.ParseUint(add, 0, 32)
+		if err == nil && n <= uint64(math.MaxUint32-EventUser) {
+			return EventUser + EventKind(n), nil
+		}
+	default:
+		if n, err := strconv.ParseUint(text, 0, 32); err == nil {
+			return EventKind(n), nil
+		}
+	}
+	return 0, refuse("parse", "", "event", text, "one of "+strings.Join(eventWords[:], ", ")+
+		", PEER_DEATH, USER, USER+N, or a number", ErrInvalid)
+}
+
+// Name returns the event as ParseEventKind reads it.
+func (k EventKind) Name() string {
+	switch {
+	case int(k) < len(eventWords):
+		return eventWords[k]
+	case k == EventPeerDeath:
+		return "PEER_DEATH"
+	case k == EventUser:
+		return "USER"
+	case k > EventUser:
+		return "USER+" + strconv.FormatUint(uint64(k-EventUser), 10)
+	}
+	return strconv.FormatUint(uint64(k), 10)
+}
+
+// ParseFID turns kind:id or kind:id:generation into an identifier; kind is a name as FIDKind.String
+// prints it or a number, the others are numbers. What it does not know is ErrInvalid.
+func ParseFID(text string) (f FID, err error) {
+	words := strings.Split(text, ":")
+	if len(words) == 2 || len(words) == 3 {
+		var kind, ok = uint64(0), false
+		for i, name := range fidNames {
+			if strings.EqualFold(name, words[0]) {
+				kind, ok = uint64(i), true
+			}
+		}
+		if !ok {
+			kind, err = strconv.ParseUint(words[0], 0, 32)
+		}
+		id, err2 := strconv.ParseUint(words[1], 0, 64)
+		var generation uint64
+		if len(words) == 3 && err2 == nil {
+			generation, err2 = strconv.ParseUint(words[2], 0, 64)
+		}
+		if err == nil && err2 == nil {
+			return FID{Kind: FIDKind(kind), ID: id, Generation: generation}, nil
+		}
+	}
+	return FID{}, refuse("parse", "", "identifier", text, "kind:id or kind:id:generation",
+		ErrInvalid)
 }
 
 var fabricNames = [...]string{"EOTHER", "ETOOSMALL", "EOPBADSTATE", "EAVAIL", "EBADFLAGS", "ENOEQ",

@@ -37,6 +37,42 @@ func TestParseFlags(t *testing.T) {
 	}
 }
 
+func TestParseEventKind(t *testing.T) {
+	for text, want := range map[string]cq.EventKind{"notify": cq.EventNotify,
+		"FI_CONNREQ": cq.EventConnReq, "join_complete": cq.EventJoinComplete,
+		"peer_death": cq.EventPeerDeath, "user": cq.EventUser, "USER+0x10": cq.EventUser + 16,
+		"99": 99} {
+		if got, err := cq.ParseEventKind(text); err != nil || got != want {
+			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "nothing", "user+", "user+4294967295", "4294967296", "-1"} {
+		_, err := cq.ParseEventKind(text)
+		wantErr(t, text, err, cq.ErrInvalid)
+	}
+	for _, k := range []cq.EventKind{0, 6, 7, cq.EventPeerDeath, cq.EventUser, cq.EventUser + 9} {
+		if got, err := cq.ParseEventKind(k.Name()); err != nil || got != k {
+			t.Errorf("%v is %q, which is %v, %v", k, k.Name(), got, err)
+		}
+	}
+}
+
+func TestParseFID(t *testing.T) {
+	for text, want := range map[string]cq.FID{
+		"queue:7":        {Kind: cq.FIDQueue, ID: 7},
+		"Endpoint:0x7:2": {Kind: cq.FIDEndpoint, ID: 7, Generation: 2},
+		"99:1:1":         {Kind: 99, ID: 1, Generation: 1},
+	} {
+		if got, err := cq.ParseFID(text); err != nil || got != want {
+			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "queue", "queue:x", "nope:1", "queue:1:y", "queue:1:1:1"} {
+		_, err := cq.ParseFID(text)
+		wantErr(t, text, err, cq.ErrInvalid)
+	}
+}
+
 func TestErrnoNames(t *testing.T) {
 	for text, want := range map[string]cq.Errno{
 		"ETRUNC": cq.ETrunc, "fi_eoverrun": cq.EOverrun, "EIO": cq.Errno(syscall.EIO),

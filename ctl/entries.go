@@ -42,6 +42,22 @@ type Entry struct {
 	Src       *uint64  `json:"src"` // nil: not available
 	Solicited bool     `json:"solicited"`
 	Failure   *Failure `json:"failure"` // nil for a completion
+	Event     *Event   `json:"event"`   // nil in a completion queue
+}
+
+// Event is what an entry of an event queue says beside context and data. That of a failed operation
+// has no name.
+type Event struct {
+	Name    *string `json:"name"` // as NOTIFY, or a number
+	FID     *FID    `json:"fid"`  // the object that it is about; nil: none
+	Payload string  `json:"payload"`
+}
+
+// FID names an object to every process.
+type FID struct {
+	Kind       string `json:"kind"`
+	ID         uint64 `json:"id"`
+	Generation uint64 `json:"generation"`
 }
 
 // Place is where bytes are.
@@ -147,7 +163,38 @@ func laneTail(s *cq.LaneEntries) LaneTail {
 	return l
 }
 
+// event translates an entry of an event queue, whose words mean something else.
+func event(s *cq.EntrySnapshot) Entry {
+	out := Entry{Index: s.Index, State: s.State.String(), Flags: []string{}, Event: &Event{}}
+	var fid cq.FID
+	if e := s.Event; e != nil {
+		out.Context, out.Data, fid = &e.Context, e.Data, e.FID
+		out.Event.Name, out.Event.Payload = new(e.Event.Name()), hex.EncodeToString(e.Payload)
+		out.Len = uint64(len(e.Payload))
+	} else {
+		e := s.EventError
+		out.Context, out.Data, fid = &e.Context, e.Data, e.FID
+		out.Failure = failure(e.Err, e.ProvErrno, 0, e.ErrData)
+	}
+	if fid != (cq.FID{}) {
+		out.Event.FID = &FID{Kind: fid.Kind.String(), ID: fid.ID, Generation: fid.Generation}
+	}
+	return out
+}
+
+func failure(err cq.Errno, provErrno int32, overrunBytes uint64, data []byte) *Failure {
+	f := &Failure{Errno: int32(err), Message: escape(err.Error()), ProvErrno: provErrno,
+		OverrunBytes: overrunBytes, Data: hex.EncodeToString(data)}
+	if name := err.Name(); name != "" {
+		f.Name = &name
+	}
+	return f
+}
+
 func entry(s *cq.EntrySnapshot) Entry {
+	if s.Event != nil || s.EventError != nil {
+		return event(s)
+	}
 	e := &s.Entry
 	out := Entry{Index: s.Index, State: s.State.String(), Flags: e.Flags.Names(),
 		FlagBits: uint64(e.Flags), Len: e.Len, Data: e.Data, Tag: e.Tag,
@@ -165,11 +212,7 @@ func entry(s *cq.EntrySnapshot) Entry {
 		out.Src = new(uint64(e.Src))
 	}
 	if f := s.Error; f != nil {
-		out.Failure = &Failure{Errno: int32(f.Err), Message: escape(f.Err.Error()),
-			ProvErrno: f.ProvErrno, OverrunBytes: f.OverrunBytes, Data: hex.EncodeToString(f.ErrData)}
-		if name := f.Err.Name(); name != "" {
-			out.Failure.Name = &name
-		}
+		out.Failure = failure(f.Err, f.ProvErrno, f.OverrunBytes, f.ErrData)
 	}
 	return out
 }

@@ -99,6 +99,44 @@ func TestPostIsRead(t *testing.T) {
 	}
 }
 
+// TestPostEvent: events by hand, which tail shows as events.
+func TestPostEvent(t *testing.T) {
+	d := newDir(t)
+	e, err := cq.CreateEvents(d, "news", cq.EventOptions{Size: 8})
+	must(t, err)
+	defer e.Close()
+	ok(t, "post", "news", "--event", "user+7", "-c", "3", "--fid", "queue:0x12:1", "--payload",
+		"776879")
+	ok(t, "post", "news", "--event", "shutdown", "--error", "ETRUNC", "--error-data", "00")
+	text := ok(t, "tail", "news")
+	for _, words := range []string{"USER+7", "of queue 0000000000000012.1, payload 776879",
+		"ETRUNC: truncation, detail 00"} {
+		if !strings.Contains(text, words) {
+			t.Errorf("%q is missing in:\n%s", words, text)
+		}
+	}
+	es := tailOf(t, ok(t, "tail", "news", "-j")).Lanes[1].Entries
+	if len(es) != 2 || es[0].Event == nil || *es[0].Event.Name != "USER+7" ||
+		es[0].Event.FID.ID != 0x12 || *es[0].Context != 3 || es[1].Failure == nil {
+		t.Errorf("%+v", es)
+	}
+	ev := cq.Event{Payload: make([]byte, 0, 8)}
+	if _, err := e.Read(&ev); err != nil || ev.Event != cq.EventUser+7 || ev.Context != 3 ||
+		ev.FID != (cq.FID{Kind: cq.FIDQueue, ID: 0x12, Generation: 1}) || string(ev.Payload) != "why" {
+		t.Errorf("%+v, %v", ev, err)
+	}
+	var failed cq.EventError
+	if _, err := e.ReadErr(&failed); err != nil || failed.Err != cq.ETrunc {
+		t.Errorf("%+v, %v", failed, err)
+	}
+	createQueue(t, d, "orders", cq.Options{Size: 4})
+	for _, args := range [][]string{{"post", "news"}, {"post", "orders", "--event", "USER"}} {
+		if r := run(t, args...); r.code != 1 || !strings.Contains(r.stderr, "--event") {
+			t.Errorf("%v: exit %d, %s", args, r.code, r.stderr)
+		}
+	}
+}
+
 func TestPostRefused(t *testing.T) {
 	d := newDir(t)
 	createQueue(t, d, "small", cq.Options{Size: 4, MaxLanes: 1})

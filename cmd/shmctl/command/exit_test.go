@@ -16,6 +16,10 @@ func TestUsage(t *testing.T) {
 		{"post", "a", "--error", "EIO", "--error-data", "0"}, {"post", "a", "--count", "0"},
 		{"post", "a", "--error", "EIO", "--solicited"}, {"post", "a", "--buf", "70000+1"},
 		{"post", "a", "--error", "EIO", "--error-data", strings.Repeat("00", 41)},
+		{"post", "a", "--event", "nope"}, {"post", "a", "--fid", "queue:1"},
+		{"post", "a", "--event", "USER", "--tag", "1"}, {"post", "a", "--event", "0", "--fid", "x"},
+		{"post", "a", "--event", "0", "--payload", "0"},
+		{"post", "a", "--event", "0", "--payload", "00", "--error", "EIO"},
 		{"bench", "moon"}, {"bench", "--pairs=-1"}, {"bench", "--cpus=1"}, {"version", "-o", "x"},
 	} {
 		r := run(t, args...)

@@ -25,6 +25,7 @@ type post struct {
 
 	context, length, data, tag, src, buf string
 	flags, fault, detail                 string
+	event, fid, payload                  string
 	provErrno                            int32
 	overrun                              uint64
 	solicited                            bool
@@ -42,8 +43,10 @@ func newPost() *cobra.Command {
 	p := &post{one: target{op: "post"}}
 	cmd := &cobra.Command{
 		Use:   "post NAME",
-		Short: "Post a completion, or an error, by hand",
-		Long: `Post a completion to a queue by hand, as a writer of its own: it takes a lane for a moment.
+		Short: "Post a completion, an event, or an error, by hand",
+		Long: `Post a completion to a queue by hand, as a writer of its own: it takes a lane for a moment. With
+--event it is an event for an event queue: NOTIFY, CONNREQ, CONNECTED, SHUTDOWN, MR_COMPLETE,
+AV_COMPLETE, JOIN_COMPLETE, PEER_DEATH, USER, USER+N or a number.
 
 Numbers can be written as 7, 0x7 or 0b111. Flags are names of the manual (SEND|MSG, FI_RECV,TAGGED)
 or numbers. With --error the entry is a failed operation, which the reader takes with ReadErr; ERRNO
@@ -54,6 +57,7 @@ queue is closed or overrun; what was posted before stays.`,
 		Example: `  shmctl post orders --context 7 --flags 'SEND|MSG'
   shmctl post orders --context 8 --flags RECV,TAGGED --len 64 --tag 0x2a --solicited
   shmctl post orders --context 9 --error ETRUNC --overrun-bytes 12 --error-data 776879
+  shmctl post news --event USER+1 --context 7 --fid queue:0x12:1 --payload 776879
   shmctl post orders --count 100 --wait 5s         as soon as the queue is there`,
 		Args: cobra.ExactArgs(1),
 		RunE: p.run,
@@ -73,6 +77,9 @@ queue is closed or overrun; what was posted before stays.`,
 	f.Int32Var(&p.provErrno, "prov-errno", 0, "the poster's own error number (`n`)")
 	f.Uint64Var(&p.overrun, "overrun-bytes", 0, "bytes that did not fit (`n`)")
 	f.StringVar(&p.detail, "error-data", "", "the poster's own detail, in `hex`")
+	f.StringVar(&p.event, "event", "", "it is an event, of this `kind`")
+	f.StringVar(&p.fid, "fid", "", "object that the event is about (`kind:id:generation`)")
+	f.StringVar(&p.payload, "payload", "", "what comes with the event, in `hex`")
 	f.IntVar(&p.count, "count", 1, "how many of it (`n`)")
 	f.DurationVar(&p.wait, "wait", 0, "wait so long for the queue to be created, and for room")
 	_ = cmd.RegisterFlagCompletionFunc("flags",
@@ -85,6 +92,10 @@ func (p *post) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	e, err := p.parse()
+	var ev *eventPost
+	if err == nil && (p.event != "" || p.fid != "" || p.payload != "") {
+		ev, err = p.parseEvent(&e)
+	}
 	if err != nil {
 		return &usageError{verb: "post", err: err}
 	}
@@ -97,7 +108,7 @@ func (p *post) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	defer d.Close()
-	r, err := p.post(cmd.Context(), d, args[0], e)
+	r, err := p.post(cmd.Context(), d, args[0], e, ev)
 	if r.Posted > 0 || err == nil {
 		if err := p.print(cmd, r); err != nil {
 			return err
@@ -191,21 +202,28 @@ func parseRef(text string) (shm.Ref, error) {
 	return shm.MakeRef(uint16(r), o), nil
 }
 
-func (p *post) post(ctx context.Context, d *shm.Dir, name string, e cq.ErrorEntry) (r postResult,
-	err error) {
+// poster is a writer of either kind of queue.
+type poster interface {
+	Lane() int
+	Stats() cq.WriterStats
+	Close() error
+}
+
+func (p *post) post(ctx context.Context, d *shm.Dir, name string, e cq.ErrorEntry,
+	ev *eventPost) (r postResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.wait)
 	defer cancel()
 	r = postResult{Queue: name}
-	w, err := cq.Attach(ctx, d, name, cq.WriterOptions{Wait: p.wait > 0})
+	w, once, err := p.attach(ctx, d, name, &e, ev)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("not created within %v: %w", p.wait, fs.ErrNotExist)
 	}
 	if err != nil {
 		return r, err
 	}
-	r.Lane, r.Index = w.Lane(), w.Next()
+	r.Lane, r.Index = w.Lane(), w.Stats().Posted
 	for r.Posted < p.count {
-		if err = p.once(w, &e); err == nil {
+		if err = once(); err == nil {
 			r.Posted++
 			continue
 		}
@@ -215,6 +233,24 @@ func (p *post) post(ctx context.Context, d *shm.Dir, name string, e cq.ErrorEntr
 		time.Sleep(time.Millisecond)
 	}
 	return r, errors.Join(err, w.Close())
+}
+
+// attach becomes a writer, and returns what posts once.
+func (p *post) attach(ctx context.Context, d *shm.Dir, name string, e *cq.ErrorEntry,
+	ev *eventPost) (poster, func() error, error) {
+	o := cq.WriterOptions{Wait: p.wait > 0}
+	if ev != nil {
+		w, err := cq.AttachEvents(ctx, d, name, o)
+		if err != nil {
+			return nil, nil, err
+		}
+		return w, func() error { return ev.once(w) }, nil
+	}
+	w, err := cq.Attach(ctx, d, name, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	return w, func() error { return p.once(w, e) }, nil
 }
 
 func (p *post) once(w *cq.Writer, e *cq.ErrorEntry) error {

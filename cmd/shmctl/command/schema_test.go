@@ -29,6 +29,7 @@ func TestSchemaKeys(t *testing.T) {
 		"object": ctl.Object{}, "counter": ctl.Counter{}, "counterHandle": ctl.CounterHandle{},
 		"addresses": ctl.Addresses{}, "domain": ctl.Domain{},
 		"laneTail": ctl.LaneTail{}, "entry": ctl.Entry{}, "failure": ctl.Failure{},
+		"event": ctl.Event{}, "fid": ctl.FID{},
 		"post": postResult{}, "signal": signalResult{}} {
 		d := doc.Defs[def]
 		want := keysOf(t, reflect.TypeOf(v))

@@ -34,8 +34,9 @@ func newTail() *cobra.Command {
 		Long: `Show the last entries of each lane of a queue, without taking them: not a byte changes.
 
 STATE is waiting, peeked (the application has it in hand) or released: it was read, and its place
-was not used again yet. CONTEXT, DATA and TAG are in hex; a context of - belongs to no operation.
-What was released may just be overwritten; what was not is whole.
+was not used again yet. FLAGS is the kind of event in an event queue. CONTEXT, DATA and TAG are in
+hex; a context of - belongs to no operation. What was released may just be overwritten; what was not
+is whole.
 
 Order is kept within a lane only. With -f, what is new is shown as it comes; a queue that is created
 again under its name is followed too. Entries that were overwritten between two looks are counted.`,
@@ -162,6 +163,9 @@ func entryRow(e *ctl.Entry) []string {
 
 // flagWords are the flags as the library prints them: names, and in hex what has none.
 func flagWords(e *ctl.Entry) string {
+	if e.Event != nil && e.Event.Name != nil {
+		return *e.Event.Name
+	}
 	if e.FlagBits == 0 {
 		return "-"
 	}
@@ -185,6 +189,15 @@ func entryDetail(e *ctl.Entry) string {
 		}
 		if f.Data != "" {
 			words = append(words, "detail "+f.Data)
+		}
+	}
+	if v := e.Event; v != nil {
+		if v.FID != nil {
+			words = append(words, fmt.Sprintf("of %s %016x.%d", printable(v.FID.Kind), v.FID.ID,
+				v.FID.Generation))
+		}
+		if v.Payload != "" {
+			words = append(words, "payload "+v.Payload)
 		}
 	}
 	if e.Solicited {

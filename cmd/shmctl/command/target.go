@@ -98,6 +98,7 @@ var remedies = []struct {
 	{cq.ErrOverrun, "entries were lost; its reader has to close it and open a larger one"},
 	{cq.ErrClosed, "its reader destroyed it; it is gone when its writers have closed too"},
 	{cq.ErrLanes, "close a writer, or create the queue with a larger MaxLanes: shmctl show NAME"},
+	{shm.ErrKind, "completion queues take completions, and event queues what is posted with --event"},
 	{cq.ErrNoWait, "its reader never blocks, so there is nothing to end"},
 }
 
