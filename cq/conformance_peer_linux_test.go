@@ -142,11 +142,12 @@ func (w *farWriter) Close() error {
 // Peer is what the other process offers.
 type Peer struct {
 	sync.Mutex
-	d       *shm.Dir
-	conn    *net.UnixConn
-	writers []*nearWriter
-	vectors []*cq.AddressVector
-	events  []*cq.EventWriter
+	d        *shm.Dir
+	conn     *net.UnixConn
+	writers  []*nearWriter
+	vectors  []*cq.AddressVector
+	events   []*cq.EventWriter
+	counters []*cq.Counter
 }
 
 // PostArgs is a call of a writer.

@@ -1,0 +1,179 @@
+package cq_test
+
+import (
+	"context"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// withEvents runs a case with an event queue of its own.
+func withEvents(t *testing.T, name string, f func(t *testing.T, e *cq.EventQueue)) {
+	t.Helper()
+	conformOnce(t, name, func(t *testing.T) {
+		_, e := createEvents(t, cq.EventOptions{Size: 16})
+		f(t, e)
+	})
+}
+
+// TestConformanceMRComplete is a registration that ends with an event.
+func TestConformanceMRComplete(t *testing.T) {
+	withEvents(t, "event", func(t *testing.T, e *cq.EventQueue) {
+		obj, at := payload(t, nil)
+		r, err := cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 8,
+			Access: cq.FlagRemoteRead, Events: e, Context: 77})
+		must(t, err)
+		defer r.Close()
+		var ev cq.Event
+		n, err := e.ReadTimeout(&ev, tooLong)
+		if n != cq.EventHeaderBytes || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+		sameEvent(t, "read", ev, cq.Event{Event: cq.EventMRComplete, FID: r.FID(), Context: 77})
+		if r.Key() == cq.KeyNotAvail {
+			t.Error("it has no key")
+		}
+	})
+	withEvents(t, "without-a-context", func(t *testing.T, e *cq.EventQueue) {
+		obj, at := payload(t, nil)
+		r, err := cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 8,
+			Access: cq.FlagRemoteRead, Events: e, UserContext: "of the region"})
+		must(t, err)
+		defer r.Close()
+		var ev cq.Event
+		_, err = e.ReadTimeout(&ev, tooLong)
+		must(t, err)
+		if ev.FID != r.FID() || ev.Context != 0 || r.UserContext() != "of the region" {
+			t.Errorf("%+v", ev)
+		}
+	})
+	withEvents(t, "failure", func(t *testing.T, e *cq.EventQueue) {
+		obj, _ := payload(t, nil)
+		r, err := cq.RegisterMemory(obj, cq.MemoryOptions{Offset: 1 << 40, Length: 8,
+			Access: cq.FlagRemoteRead, Events: e, Context: 78})
+		must(t, err)
+		defer r.Close()
+		_, err = e.ReadTimeout(&cq.Event{}, tooLong)
+		wantErr(t, "read", err, cq.ErrAvail)
+		var ev cq.EventError
+		_, err = e.ReadErr(&ev)
+		must(t, err)
+		if ev.FID != r.FID() || ev.Context != 78 {
+			t.Errorf("%+v", ev)
+		}
+		wantErr(t, "entry", &ev, syscall.EINVAL)
+	})
+}
+
+// TestConformanceAVAsync is fi_av_insert of a vector that is bound to an event queue.
+func TestConformanceAVAsync(t *testing.T) {
+	withEvents(t, "complete", func(t *testing.T, e *cq.EventQueue) {
+		v := newVector(t, site{}, cq.AddressOptions{})
+		wantErr(t, "without events", v.InsertAsync(sockaddrs(0, 1), 1), cq.ErrNoEQ, cq.ENoEQ)
+		must(t, v.BindEvents(e))
+		must(t, v.InsertAsync([][]byte{sockaddr(0), {1, 2}, sockaddr(1)}, 7))
+		_, err := e.ReadTimeout(&cq.Event{}, tooLong)
+		wantErr(t, "the bad one comes first", err, cq.ErrAvail)
+		var bad cq.EventError
+		_, err = e.ReadErr(&bad)
+		if err != nil || bad.FID != v.FID() || bad.Context != 7 || bad.Data != 1 {
+			t.Errorf("%+v, %v", bad, err)
+		}
+		wantErr(t, "entry", &bad, syscall.EINVAL)
+		var ev cq.Event
+		_, err = e.ReadTimeout(&ev, tooLong)
+		must(t, err)
+		sameEvent(t, "then", ev, cq.Event{Event: cq.EventAVComplete, FID: v.FID(), Context: 7, Data: 2})
+		finds(t, v, 0, sockaddr(0))
+		finds(t, v, 1, sockaddr(1))
+	})
+}
+
+// TestConformanceEQBound is an event queue with something bound to it.
+func TestConformanceEQBound(t *testing.T) {
+	withEvents(t, "busy-while-bound", func(t *testing.T, e *cq.EventQueue) {
+		obj, at := payload(t, nil)
+		r, err := cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 8,
+			Access: cq.FlagRemoteRead, Events: e})
+		must(t, err)
+		wantErr(t, "close", e.Close(), cq.ErrBusy, syscall.EBUSY)
+		_, err = e.ReadTimeout(&cq.Event{}, tooLong) // it goes on
+		must(t, err)
+		must(t, r.Close())
+		must(t, e.Close())
+	})
+}
+
+// TestConformanceContext: a context ends every call that blocks, at once, and what comes after that
+// is not lost.
+func TestConformanceContext(t *testing.T) {
+	o := cq.Options{Size: 8, Spin: -1, UserContext: 0}
+	conform(t, "every-blocking-call", o, func(t *testing.T, r *rig) {
+		e, err := cq.CreateEvents(r.d, "events", cq.EventOptions{Size: 4, Write: true})
+		must(t, err)
+		t.Cleanup(func() { must(t, e.Close()) })
+		count, err := cq.CreateCounter(r.d, "counter", cq.CounterOptions{})
+		must(t, err)
+		t.Cleanup(func() { must(t, count.Close()) })
+		c, s := channel(t, r.d), waitSet(t, r.d, cq.WaitSetOptions{})
+		attachTo(t, c, r.q)
+		addTo(t, s, r.q)
+		must(t, c.Arm(r.q, cq.NotifyAny))
+		must(t, c.Inject(r.q))
+		gets(t, "an event that nobody acknowledges", c, r.q)
+
+		dst, src := make([]cq.Context, 4), make([]cq.Addr, 4)
+		for name, call := range map[string]func(ctx context.Context) error{
+			"sread": func(ctx context.Context) error { _, err := cq.ReadContext(ctx, r.q, dst); return err },
+			"sreadfrom": func(ctx context.Context) error {
+				_, err := cq.ReadFromContext(ctx, r.q, dst, src)
+				return err
+			},
+			"threshold": func(ctx context.Context) error {
+				_, err := cq.ReadContext(ctx, r.q, dst, cq.WaitCond{Min: 3})
+				return err
+			},
+			"peek": func(ctx context.Context) error { _, err := r.q.PeekContext(ctx, 4); return err },
+			"eq": func(ctx context.Context) error {
+				_, err := e.ReadContext(ctx, &cq.Event{})
+				return err
+			},
+			"eq peek": func(ctx context.Context) error {
+				_, err := e.PeekContext(ctx, &cq.Event{})
+				return err
+			},
+			"counter": func(ctx context.Context) error { return count.Wait(ctx, 1) },
+			"set": func(ctx context.Context) error {
+				_, err := s.Wait(ctx, make([]cq.Waitable, 1))
+				return err
+			},
+			"channel": func(ctx context.Context) error { _, err := c.Get(ctx); return err },
+			"attach": func(ctx context.Context) error {
+				_, err := cq.Attach(ctx, r.d, "nowhere", cq.WriterOptions{Wait: true})
+				return err
+			},
+		} {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := later(cancel)
+			wantErr(t, name, call(ctx), context.Canceled)
+			done()
+			wantErr(t, name+" of an ended one", call(ctx), context.Canceled)
+			ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
+			wantErr(t, name, call(ctx), context.DeadlineExceeded)
+			cancel()
+		}
+		r.post(t, 1, 2)
+		if n, err := s.WaitTimeout(make([]cq.Waitable, 1), tooLong); n != 1 || err != nil {
+			t.Errorf("set: %d, %v", n, err)
+		}
+		gets(t, "channel", c, r.q)
+		wantContexts(t, "queue", drain(t, r.q), 1)
+		writeEvents(t, e, 2, 3)
+		wantContexts(t, "events", drainEvents(t, e), 2)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		wantErr(t, "detach", c.Detach(ctx, r.q), context.DeadlineExceeded)
+	})
+}

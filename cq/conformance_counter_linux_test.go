@@ -1,0 +1,313 @@
+package cq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+// adder is a handle on a counter, in this process or in another one.
+type adder interface {
+	Add(n uint64) error
+	AddErr(n uint64) error
+	Set(v uint64) error
+	SetErr(v uint64) error
+	AddCompletion(lenBytes uint64) error
+	Read() (uint64, error)
+	ReadErr() (uint64, error)
+	Close() error
+}
+
+// countRig is a counter here and a second handle on it.
+type countRig struct {
+	site
+	d *shm.Dir
+	c *cq.Counter
+	w adder
+	p *peer
+}
+
+// conformCounter runs a case for a counter with two handles, at every site.
+func conformCounter(t *testing.T, name string, o cq.CounterOptions,
+	f func(t *testing.T, r *countRig)) {
+	t.Helper()
+	p := &peer{t: t}
+	t.Run(name, func(t *testing.T) {
+		for _, at := range sites {
+			t.Run(at.String(), func(t *testing.T) {
+				shmtest.Conforms(t)
+				f(t, newCountRig(t, at, p, queueName(t), o))
+			})
+		}
+	})
+}
+
+func newCountRig(t *testing.T, at site, p *peer, name string, o cq.CounterOptions) *countRig {
+	t.Helper()
+	r := &countRig{site: at, d: openDir(t), p: p}
+	var err error
+	if at.memfd {
+		r.c, err = cq.CreateAnonymousCounter(name, o)
+	} else {
+		r.c, err = cq.CreateCounter(r.d, name, o)
+	}
+	must(t, err)
+	t.Cleanup(func() { must(t, r.c.Close()) })
+	a := VectorArgs{Name: name, FD: -1}
+	if at.memfd {
+		a.FD = r.c.ObjectFD()
+	}
+	if at.far {
+		w := &farCounter{t: t, p: p}
+		p.call(t, "OpenCounter", a, &w.handle)
+		r.w = w
+	} else {
+		r.w, err = openCounter(r.d, a)
+		must(t, err)
+	}
+	t.Cleanup(func() { must(t, r.w.Close()) })
+	return r
+}
+
+func openCounter(d *shm.Dir, a VectorArgs) (*cq.Counter, error) {
+	if a.FD < 0 {
+		return cq.OpenCounter(d, a.Name, cq.CounterOptions{})
+	}
+	return cq.OpenCounterFD(a.FD, cq.CounterOptions{})
+}
+
+// CountArgs is a call of a counter.
+type CountArgs struct {
+	Handle int
+	How    string
+	N      uint64
+}
+
+// CountReply is what came of it.
+type CountReply struct {
+	N   uint64
+	Err wire
+}
+
+// OpenCounter opens a counter of the parent's.
+func (p *Peer) OpenCounter(a VectorArgs, handle *int) error {
+	if a.FD >= 0 {
+		f, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/%d", os.Getppid(), a.FD), os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		a.FD = int(f.Fd())
+	}
+	c, err := openCounter(p.d, a)
+	p.Lock()
+	defer p.Unlock()
+	p.counters = append(p.counters, c)
+	*handle = len(p.counters) - 1
+	return err
+}
+
+// Count does what a counter can.
+func (p *Peer) Count(a CountArgs, reply *CountReply) (err error) {
+	p.Lock()
+	c := p.counters[a.Handle]
+	p.Unlock()
+	switch a.How {
+	case "add":
+		err = c.Add(a.N)
+	case "adderr":
+		err = c.AddErr(a.N)
+	case "set":
+		err = c.Set(a.N)
+	case "seterr":
+		err = c.SetErr(a.N)
+	case "completion":
+		err = c.AddCompletion(a.N)
+	case "read":
+		reply.N, err = c.Read()
+	case "readerr":
+		reply.N, err = c.ReadErr()
+	case "close":
+		err = c.Close()
+	default:
+		return errors.New("no such call: " + a.How)
+	}
+	reply.Err = toWire(err)
+	return nil
+}
+
+// farCounter is a handle of another process.
+type farCounter struct {
+	t      testing.TB
+	p      *peer
+	handle int
+}
+
+func (c *farCounter) do(how string, n uint64) (uint64, error) {
+	var reply CountReply
+	c.p.call(c.t, "Count", CountArgs{Handle: c.handle, How: how, N: n}, &reply)
+	return reply.N, reply.Err.err()
+}
+
+func (c *farCounter) just(how string, n uint64) error {
+	_, err := c.do(how, n)
+	return err
+}
+
+func (c *farCounter) Add(n uint64) error           { return c.just("add", n) }
+func (c *farCounter) AddErr(n uint64) error        { return c.just("adderr", n) }
+func (c *farCounter) Set(v uint64) error           { return c.just("set", v) }
+func (c *farCounter) SetErr(v uint64) error        { return c.just("seterr", v) }
+func (c *farCounter) AddCompletion(n uint64) error { return c.just("completion", n) }
+func (c *farCounter) Read() (uint64, error)        { return c.do("read", 0) }
+func (c *farCounter) ReadErr() (uint64, error)     { return c.do("readerr", 0) }
+func (c *farCounter) Close() error                 { return c.just("close", 0) }
+
+// wantValues checks both numbers through both handles.
+func wantValues(t *testing.T, r *countRig, what string, value, errs uint64) {
+	t.Helper()
+	for _, c := range []adder{r.c, r.w} {
+		v, err := c.Read()
+		e, err2 := c.ReadErr()
+		if v != value || e != errs || err != nil || err2 != nil {
+			t.Errorf("%s: %d and %d, %v, %v; want %d and %d", what, v, e, err, err2, value, errs)
+		}
+	}
+}
+
+// TestConformanceCounter is fi_cntr_read, add, set and the like.
+func TestConformanceCounter(t *testing.T) {
+	conformCounter(t, "values", cq.CounterOptions{}, func(t *testing.T, r *countRig) {
+		wantValues(t, r, "new", 0, 0)
+		must(t, r.w.Add(3))
+		must(t, r.c.Add(4))
+		wantValues(t, r, "add", 7, 0)
+		must(t, r.w.AddErr(2))
+		must(t, r.c.AddErr(1))
+		wantValues(t, r, "adderr", 7, 3)
+		must(t, r.w.Set(100))
+		wantValues(t, r, "set", 100, 3)
+		must(t, r.c.SetErr(50))
+		wantValues(t, r, "seterr", 100, 50)
+		must(t, r.w.SetErr(0))
+		wantValues(t, r, "seterr to nothing", 100, 0)
+	})
+	p := &peer{t: t}
+	for _, far := range []bool{false, true} {
+		name := "hundred"
+		at := site{far: far}
+		conformOnce(t, name+"/"+at.String(), func(t *testing.T) {
+			var rs []*countRig
+			for i := range 100 {
+				rs = append(rs, newCountRig(t, at, p, fmt.Sprint("counter-", i), cq.CounterOptions{}))
+			}
+			for i, r := range rs {
+				n := uint64(i)
+				must(t, errors.Join(r.w.Set(n), r.w.SetErr(2*n), r.w.Add(n), r.w.AddErr(n)))
+			}
+			for i, r := range rs {
+				wantValues(t, r, fmt.Sprint("counter ", i), 2*uint64(i), 3*uint64(i))
+			}
+		})
+	}
+	bytes := cq.CounterOptions{Events: cq.BytesCounter}
+	conformCounter(t, "bytes", bytes, func(t *testing.T, r *countRig) {
+		must(t, r.w.AddCompletion(1000))
+		must(t, r.c.AddCompletion(24))
+		wantValues(t, r, "bytes", 1024, 0)
+		must(t, r.c.AddError())
+		wantValues(t, r, "a failure counts one", 1024, 1)
+	})
+	conformCounter(t, "completions", cq.CounterOptions{}, func(t *testing.T, r *countRig) {
+		must(t, r.w.AddCompletion(1000))
+		must(t, r.c.AddCompletion(0))
+		wantValues(t, r, "completions", 2, 0)
+	})
+	conformCounter(t, "max-values", cq.CounterOptions{}, func(t *testing.T, r *countRig) {
+		must(t, r.w.Set(cq.MaxCounterValue))
+		must(t, r.w.SetErr(cq.MaxCounterErrValue))
+		wantValues(t, r, "greatest", cq.MaxCounterValue, cq.MaxCounterErrValue)
+		must(t, r.c.WaitTimeout(cq.MaxCounterValue, 0))
+	})
+}
+
+// TestConformanceCounterWait is fi_cntr_wait.
+func TestConformanceCounterWait(t *testing.T) {
+	o := cq.CounterOptions{Spin: -1}
+	conformCounter(t, "results", o, func(t *testing.T, r *countRig) {
+		must(t, r.w.Add(5))
+		must(t, r.c.WaitTimeout(5, 0))
+		must(t, r.c.WaitTimeout(3, -1))
+		for _, timeout := range []time.Duration{0, 20 * time.Millisecond} {
+			begin := time.Now()
+			err := r.c.WaitTimeout(6, timeout)
+			wantErr(t, "wait", err, cq.ErrTimedOut, syscall.ETIMEDOUT)
+			if took := time.Since(begin); errors.Is(err, syscall.EAGAIN) || took < timeout {
+				t.Errorf("%v after %v", err, took)
+			}
+		}
+		done := later(func() { must(t, r.w.Add(1)) })
+		must(t, r.c.WaitTimeout(6, tooLong))
+		done()
+		done = later(func() { must(t, r.w.AddErr(1)) })
+		wantErr(t, "failure", r.c.WaitTimeout(100, tooLong), cq.ErrAvail, cq.EAvail)
+		done()
+		done = later(func() { must(t, r.w.Set(100)) })
+		must(t, r.c.WaitTimeout(100, tooLong))
+		done()
+	})
+	conformCounter(t, "error-changed", o, func(t *testing.T, r *countRig) {
+		must(t, r.w.AddErr(3)) // before the wait: that does not end it
+		wantErr(t, "old failures", r.c.WaitTimeout(1, time.Millisecond), cq.ErrTimedOut)
+		done := later(func() { must(t, r.w.AddErr(1)) })
+		wantErr(t, "a new one", r.c.WaitTimeout(1, tooLong), cq.ErrAvail)
+		done()
+		done = later(func() { must(t, r.w.SetErr(1)) })
+		wantErr(t, "a smaller number", r.c.WaitTimeout(1, tooLong), cq.ErrAvail)
+		done()
+		done = later(func() { must(t, r.w.Add(1)) })
+		must(t, r.c.WaitTimeout(1, tooLong))
+		done()
+		must(t, r.w.AddErr(1))
+		must(t, r.c.WaitTimeout(1, 0)) // the value is looked at first
+	})
+	conformCounter(t, "many-waiters", o, func(t *testing.T, r *countRig) {
+		var all sync.WaitGroup
+		for i := range uint64(12) {
+			all.Go(func() {
+				if err := r.c.WaitTimeout(i+1, tooLong); err != nil {
+					t.Errorf("waiter %d: %v", i, err)
+				}
+				if v, err := r.c.Read(); v < i+1 || err != nil {
+					t.Errorf("waiter %d at %d, %v", i, v, err)
+				}
+			})
+		}
+		for range 12 {
+			time.Sleep(time.Millisecond)
+			must(t, r.w.Add(1))
+		}
+		all.Wait()
+	})
+	none := cq.CounterOptions{Wait: cq.WaitNone}
+	conformCounter(t, "without-wait-object", none, func(t *testing.T, r *countRig) {
+		wantErr(t, "wait", r.c.WaitTimeout(1, -1), cq.ErrNoWait, syscall.ENOSYS)
+		must(t, r.w.Add(1))
+		wantValues(t, r, "polled", 1, 0)
+	})
+	conformCounter(t, "context", o, func(t *testing.T, r *countRig) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := later(cancel)
+		wantErr(t, "wait", r.c.Wait(ctx, 1), context.Canceled)
+		done()
+	})
+}

@@ -1,0 +1,132 @@
+package cq_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// more makes n counters at the rig's site, with their numbers as contexts.
+func (r *countRig) more(t *testing.T, n int, o cq.CounterOptions) []*countRig {
+	t.Helper()
+	out := []*countRig{r}
+	for i := 1; i < n; i++ {
+		o.UserContext = i
+		out = append(out, newCountRig(t, r.site, r.p, fmt.Sprint("counter-", i), o))
+	}
+	return out
+}
+
+func pollCounters(t *testing.T, rs []*countRig) *cq.PollSet {
+	t.Helper()
+	s, err := cq.NewPollSet(rs[0].d, 0)
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	for _, r := range rs {
+		addTo(t, s, r.c)
+	}
+	return s
+}
+
+// TestConformancePollCounters is fi_poll over counters.
+func TestConformancePollCounters(t *testing.T) {
+	o := cq.CounterOptions{UserContext: 0}
+	conformCounter(t, "value-and-error", o, func(t *testing.T, r *countRig) {
+		s := pollCounters(t, r.more(t, 2, o))
+		_ = polled(t, s, 4)
+		wantReady(t, "no change", polled(t, s, 4))
+		must(t, r.w.Add(1))
+		wantReady(t, "value", polled(t, s, 4), 0)
+		wantReady(t, "no other change", polled(t, s, 4))
+		must(t, r.w.AddErr(1))
+		wantReady(t, "error value", polled(t, s, 4), 0)
+		wantReady(t, "no other change", polled(t, s, 4))
+	})
+	conformCounter(t, "since", o, func(t *testing.T, r *countRig) {
+		s := pollCounters(t, []*countRig{r})
+		_ = polled(t, s, 4)
+		must(t, r.w.Add(1)) // by the peer
+		wantReady(t, "the peer's add", polled(t, s, 4), 0)
+		wantReady(t, "no other change", polled(t, s, 4))
+		must(t, r.c.Set(50)) // the page would have it forgotten: here nothing is
+		wantReady(t, "our own set", polled(t, s, 4), 0)
+		must(t, r.w.Add(1))
+		must(t, r.c.Set(50))
+		wantReady(t, "a set over the peer's add", polled(t, s, 4), 0)
+		must(t, r.c.Add(1))
+		wantReady(t, "our own add", polled(t, s, 4), 0)
+		wantReady(t, "no other change", polled(t, s, 4))
+	})
+	conformCounter(t, "short-array", o, func(t *testing.T, r *countRig) {
+		rs := r.more(t, 3, o)
+		s := pollCounters(t, rs)
+		_ = polled(t, s, 4)
+		for range 3 {
+			for _, r := range rs {
+				must(t, r.w.Add(1))
+			}
+			seen := map[int]bool{}
+			for range 3 {
+				for _, n := range polled(t, s, 1) {
+					seen[n] = true
+				}
+			}
+			if len(seen) != 3 {
+				t.Errorf("changes of %v only were told", seen)
+			}
+			wantReady(t, "then", polled(t, s, 4))
+		}
+	})
+}
+
+// TestConformanceWaitCounters are counters in a wait set and with trywait.
+func TestConformanceWaitCounters(t *testing.T) {
+	o := cq.CounterOptions{UserContext: 0}
+	conformCounter(t, "wait-set", o, func(t *testing.T, r *countRig) {
+		rs := r.more(t, 3, o)
+		s := waitSet(t, r.d, cq.WaitSetOptions{})
+		dst := make([]cq.Waitable, 3)
+		for _, r := range rs {
+			addTo(t, s, r.c)
+		}
+		for { // what the set knows of them begins somewhere
+			if n, err := s.WaitTimeout(dst, 0); n == 0 {
+				wantErr(t, "wait", err, cq.ErrTimedOut)
+				break
+			}
+		}
+		for i := range 9 {
+			at := i * 2 % 3
+			done := later(func() { must(t, rs[at].w.Add(1)) })
+			if n, err := s.WaitTimeout(dst, tooLong); n != 1 || err != nil || dst[0] != rs[at].c {
+				t.Errorf("%d: %d, %v, %v", i, n, err, dst[0])
+			}
+			done()
+		}
+	})
+	fd := cq.CounterOptions{Wait: cq.WaitFD}
+	conformCounter(t, "trywait", fd, func(t *testing.T, r *countRig) {
+		take := func() {
+			_, err := r.c.Read()
+			must(t, err)
+			_, err = r.c.ReadErr()
+			must(t, err)
+		}
+		for i := range 4 {
+			armed(t, take, r.c)
+			if pollable(t, r.c.FD(), 0) {
+				t.Error("readable without a change")
+			}
+			if i%2 == 0 {
+				must(t, r.w.Add(1))
+			} else {
+				must(t, r.w.AddErr(1))
+			}
+			if !pollable(t, r.c.FD(), 20_000) {
+				t.Error("not readable after a change")
+			}
+			wantErr(t, "trywait", cq.TryWait(r.c), cq.ErrAgain)
+		}
+	})
+}
