@@ -66,7 +66,7 @@ type bell struct {
 	mode      uint8            // what its users arm
 	twice     bool             // they arm for solicited entries before
 	solicited [laneCount]uint8 // bit k: publish k is solicited
-	summary   bool             // the domain's bits have a summary (one waiter only)
+	summary   bool             // the domain's bits have a summary (sets only)
 	edges     bool             // the user's epoll is edge-triggered
 	sift      bool             // R2 takes parked lanes that are empty off again
 	bug       bug
@@ -110,6 +110,7 @@ type bellState struct {
 	pending, owed       [2]uint8         // events that wait; armings less events delivered
 	face, edge, lowered bool             // the descriptor of a set or channel
 	lowering            uint8            // who resets it
+	dmu                 uint8            // who is inside S1 of two steps
 }
 
 func (v *bell) start() (s bellState) {

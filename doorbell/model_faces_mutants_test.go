@@ -28,6 +28,7 @@ var setsAndChannelsMutants = []mutant{
 	{bug: domainLookSharedOnly, base: "p1", text: "domain's second look: shared bits only"},
 	{bug: unparkArmed, base: "p2", text: "a direct read un-parks while a channel is armed"},
 	{bug: noBarrierN1, base: "p2", plain: true, text: "no barrier in N1"},
+	{bug: noBarrierS2, base: "gx", plain: true, text: "no barrier in S2 beside a threshold"},
 
 	{bug: keeperBlind, base: "v", text: "the keeper does not look again after arming"},
 	{bug: faceResetLate, base: "v", text: "set's trywait: reset after the second look"},

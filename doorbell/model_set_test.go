@@ -3,14 +3,17 @@ package doorbell_test
 // waitSet is S1 to S7 of set i, and the application's choice among the ready queues.
 func (v *bell) waitSet(s, n *bellState, i int, emit func(*bellState)) {
 	t := &n.task[i]
+	if s.dmu != 0 && s.dmu != uint8(i)+1 {
+		switch t.at {
+		case S1s, S1, S2, S2r, S4, S5, S7:
+			return // under d.mu
+		}
+	}
 	switch t.at {
 	case S1s:
-		n.dsum, t.at = false, S1
-		if v.bug == leafBeforeSummary {
-			t.at = S2
-		}
-		if !s.dsum {
-			t.at = S2 // nothing is marked
+		n.dmu, n.dsum, t.at = uint8(i)+1, false, S1
+		if v.bug == leafBeforeSummary || !s.dsum { // nothing is marked
+			n.dmu, t.at = 0, S2
 		}
 	case S1, S1h:
 		v.takeDomain(s, n, i)
@@ -120,6 +123,7 @@ func (v *bell) takeDomain(s, n *bellState, i int) {
 	}
 	v.handOn(n, bits)
 	*t = task{at: S2}
+	n.dmu = 0
 	switch {
 	case v.roles[i] == keeper:
 		t.at = S3

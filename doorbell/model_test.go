@@ -9,7 +9,7 @@
 // Not in the model: parking or draining several lanes is one step, and so is taking bits together
 // with merging them under the lock; loads are not reordered (the barrier orders them, too); epoch
 // and sequence wrap; a process that is not registered for the barrier; take-over, and a domain's
-// generation; a summary word with more than one waiter; a threshold together with a set, a channel
+// generation; a summary word with channels and descriptors; a threshold together with a channel
 // or a descriptor; several channels; a producer that has no descriptor to write to, or that
 // cannot reach the domain.
 package doorbell_test

@@ -7,6 +7,7 @@ type threshold struct {
 	capacity  uint8
 	attach    bool // lane 1 attaches after the reader armed: born parked, index 0
 	shared    bool // another goroutine reads the queue without blocking
+	set       bool // a set looks at the queue, whoever rings it: takes, parks, drops what is empty
 	plain     bool
 	bug       bug
 }
@@ -37,7 +38,7 @@ type thresholdState struct {
 func (v *threshold) start() (s thresholdState) {
 	s.left, s.at, s.other, s.cand = v.publishes, R1, gone, 3
 	s.writer = [2]step{P1, P1}
-	if v.shared {
+	if v.shared || v.set {
 		s.other = app
 	}
 	if v.attach {
@@ -158,6 +159,28 @@ func (v *threshold) read(s *thresholdState, emit func(*thresholdState)) {
 		n.take(s)
 		n.taken = n.taken || s.ready != 0
 		n.other = R2
+		if v.set {
+			n.other = S2p
+		}
+	case S2p:
+		n.other = S2t
+		if v.plain && v.bug != noBarrierS2 && s.cand&^s.parked != 0 {
+			n.other = S2b
+		}
+		n.parked |= s.cand
+	case S2b:
+		n.flush(int(s.lane))
+		n.lane = 1 - s.lane
+		if s.lane == 1 {
+			n.other = S2t
+		}
+	case S2t:
+		n.lock, n.other = 0, app
+		for l := range s.head {
+			if s.tail[l] == s.head[l] {
+				n.cand &^= 1 << l
+			}
+		}
 	case R2:
 		n.parked &^= s.cand
 		n.other = R3
