@@ -45,13 +45,19 @@ func socket(fd int) (*net.UnixConn, error) {
 // startWithSocket starts a child that has a socket to us as its descriptor 3.
 func startWithSocket(t testing.TB, role string) (*child, *net.UnixConn) {
 	t.Helper()
+	return startIn(t, role, nil)
+}
+
+// startIn is startWithSocket with attributes of the process.
+func startIn(t testing.TB, role string, attr *syscall.SysProcAttr) (*child, *net.UnixConn) {
+	t.Helper()
 	ours, theirs := connect(t, unix.SOCK_STREAM)
 	f, err := theirs.File()
 	must(t, err)
 	defer f.Close()
 	defer theirs.Close()
 	cmd := shmtest.Child(t, role, "GORACE=atexit_sleep_ms=0") // a second each, otherwise
-	cmd.ExtraFiles = append(cmd.ExtraFiles, f)
+	cmd.ExtraFiles, cmd.SysProcAttr = append(cmd.ExtraFiles, f), attr
 	return start(t, cmd), ours
 }
 

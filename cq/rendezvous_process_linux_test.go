@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 func init() {
@@ -33,7 +35,12 @@ type joiner struct {
 
 func startJoiner(t *testing.T, q *cq.Queue) *joiner {
 	t.Helper()
-	c, conn := startWithSocket(t, "joiner")
+	return startJoinerIn(t, q, nil)
+}
+
+func startJoinerIn(t *testing.T, q *cq.Queue, attr *syscall.SysProcAttr) *joiner {
+	t.Helper()
+	c, conn := startIn(t, "joiner", attr)
 	must(t, q.Accept(soon(t), conn))
 	j := &joiner{child: c}
 	if _, err := fmt.Sscanf(c.line(t), "lane %d at %d", &j.lane, &j.next); err != nil {
@@ -179,6 +186,22 @@ func TestAnonymousEvents(t *testing.T) {
 		wantErr(t, "accept", <-done2, shm.ErrKind)
 	}
 	wantErr(t, "detach", e.Detach(), errors.ErrUnsupported)
+	served := make(chan error)
+	where := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"}
+	l, err := net.ListenUnix("unix", where)
+	must(t, err)
+	go func() { served <- e.Serve(l, nil) }()
+	c, err := net.DialUnix("unix", nil, where)
+	must(t, err)
+	w, err := cq.AttachEventsConn(soon(t), c, cq.WriterOptions{})
+	must(t, err)
+	_, err = w.Write(&cq.Event{Context: 3, Event: cq.EventUser})
+	must(t, errors.Join(err, w.Close(), c.Close(), l.Close()))
+	wantErr(t, "serve", <-served, net.ErrClosed)
+	var ev cq.Event
+	if _, err := e.Read(&ev); err != nil || ev.Context != 3 {
+		t.Errorf("%+v, %v", ev, err)
+	}
 	_, err = cq.CreateAnonymousEvents("", cq.EventOptions{Size: -1})
 	wantErr(t, "size", err, cq.ErrInvalid)
 }
@@ -213,17 +236,17 @@ func TestAnonymousDeathWakes(t *testing.T) {
 		poke(slot, 56, 1|1<<32)
 		poke(lane.section(t, cq.SectLane, 1), 0, 2)
 	}
-	begin := func(t *testing.T) (*cq.Queue, *joiner) {
+	begin := func(t *testing.T, attr *syscall.SysProcAttr) (*cq.Queue, *joiner) {
 		q := anonymous(t, cq.Options{Size: 8, Wait: cq.WaitFD, Spin: -1})
-		w := startJoiner(t, q)
+		w := startJoinerIn(t, q, attr)
 		w.post(t, 1, 2)
 		if n, err := cq.ReadContext(soon(t), q, make([]cq.Context, 1)); n != 1 {
 			t.Fatal(n, err)
 		}
 		return q, w
 	}
-	t.Run("read", func(t *testing.T) {
-		q, w := begin(t)
+	read := func(t *testing.T, attr *syscall.SysProcAttr) {
+		q, w := begin(t, attr)
 		defer later(func() {
 			publish(t)
 			time.Sleep(short)
@@ -233,9 +256,16 @@ func TestAnonymousDeathWakes(t *testing.T) {
 		if n, err := cq.ReadContext(soon(t), q, dst); n != 1 || dst[0].Context != 77 {
 			t.Errorf("%d, %v, %v", n, err, dst)
 		}
+	}
+	t.Run("read", func(t *testing.T) { read(t, nil) })
+	t.Run("read, another PID namespace", func(t *testing.T) {
+		if os.Geteuid() != 0 {
+			shmtest.Require(t, "pidns", errors.New("a PID namespace needs root"))
+		}
+		read(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID})
 	})
 	t.Run("descriptor", func(t *testing.T) {
-		q, w := begin(t)
+		q, w := begin(t, nil)
 		ep := newEpoll(t, unix.EPOLLIN, q)
 		for q.TryWait() != nil {
 			_ = drain(t, q)
