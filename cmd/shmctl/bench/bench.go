@@ -28,6 +28,7 @@ type Options struct {
 	CPUs      [2]int        // where the two processes run; both 0: the first two allowed
 	Compiler  string        // "": cc; "none": measure without rivals
 	Exe       string        // program that answers to ChildCommand; "": this one
+	Cases     string        // pattern of path.Match for the cases to measure; "": all
 	Self      bool          // also measure the rival against itself: the error of the method
 
 	// Progress, if not nil, is called now and then from the goroutine that measures.

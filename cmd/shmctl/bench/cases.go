@@ -1,5 +1,10 @@
 package bench
 
+import (
+	"fmt"
+	"path"
+)
+
 // A benchCase is one row to be measured: what our child and what the rival's child is told to do.
 type benchCase struct {
 	name      string
@@ -80,6 +85,24 @@ func withSelf(o Options, cases []benchCase) []benchCase {
 		}
 	}
 	return cases
+}
+
+// matching leaves the cases whose name matches the pattern, all if it is empty.
+func matching(cases []benchCase, pattern string) ([]benchCase, error) {
+	if pattern == "" {
+		return cases, nil
+	}
+	var kept []benchCase
+	for _, c := range cases {
+		ok, err := path.Match(pattern, c.name)
+		if err != nil {
+			return nil, fmt.Errorf("bench: pattern of cases %q: %w", pattern, err)
+		}
+		if ok {
+			kept = append(kept, c)
+		}
+	}
+	return kept, nil
 }
 
 // value turns what a round took into the row's unit.

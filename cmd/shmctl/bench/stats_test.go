@@ -7,6 +7,18 @@ import (
 	"testing"
 )
 
+func TestMatching(t *testing.T) {
+	all := queueCases(Options{Batches: []int{1}})
+	for pattern, want := range map[string]int{"": len(all), "read-empty": 1, "trip*": 2, "no": 0} {
+		if got, err := matching(all, pattern); err != nil || len(got) != want {
+			t.Errorf("%q: %d cases, %v, want %d", pattern, len(got), err, want)
+		}
+	}
+	if _, err := matching(all, "[a"); err == nil {
+		t.Error("a bad pattern passes")
+	}
+}
+
 func TestMedianRanksMatchTheTables(t *testing.T) {
 	// Ranks (from 1) of the usual 95% interval of a median, as in tables of the sign test.
 	for _, c := range []struct{ n, low, high int }{

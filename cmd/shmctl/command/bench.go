@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strconv"
 	"time"
@@ -45,6 +46,7 @@ they are context only. "As fast" means that the interval stays within 5% of 1.`,
 		Example: `  shmctl bench ring
   shmctl bench wake --pairs 41            quick and rough
   shmctl bench -j > bench.json            progress still shows on the terminal
+  shmctl bench cq --case 'read*'          some of it
   shmctl bench ring --cpus 2,3 --cc clang`,
 		ValidArgs: []string{"ring", "wake", "cq"},
 		Args:      cobra.OnlyValidArgs,
@@ -56,6 +58,9 @@ they are context only. "As fast" means that the interval stays within 5% of 1.`,
 				opt.CPUs = [2]int(cpus)
 			} else if len(cpus) != 0 {
 				return &usageError{verb: "bench", err: fmt.Errorf("--cpus wants two, got %d", len(cpus))}
+			}
+			if _, err := path.Match(opt.Cases, ""); err != nil {
+				return &usageError{verb: "bench", err: fmt.Errorf("--case %q: %w", opt.Cases, err)}
 			}
 			if opt.Pairs < 0 || opt.RoundTime < 0 {
 				return &usageError{verb: "bench", err: errors.New("--pairs and --round are not negative")}
@@ -70,6 +75,7 @@ they are context only. "As fast" means that the interval stays within 5% of 1.`,
 	f.DurationVar(&opt.RoundTime, "round", 0, "length of a round, 0 is 20ms (`time`)")
 	f.IntSliceVar(&cpus, "cpus", nil, "the two processors (`a,b`), the first two allowed if not given")
 	f.StringVar(&opt.Compiler, "cc", "", "C `compiler` for the rivals, or none")
+	f.StringVar(&opt.Cases, "case", "", "only the cases that match (`glob`)")
 	f.BoolVar(&opt.Self, "self", false, "also measure each rival against itself")
 	return cmd
 }

@@ -20,7 +20,7 @@ func TestUsage(t *testing.T) {
 		{"post", "a", "--event", "USER", "--tag", "1"}, {"post", "a", "--event", "0", "--fid", "x"},
 		{"post", "a", "--event", "0", "--payload", "0"},
 		{"post", "a", "--event", "0", "--payload", "00", "--error", "EIO"},
-		{"bench", "moon"}, {"bench", "--pairs=-1"}, {"bench", "--cpus=1"}, {"version", "-o", "x"},
+		{"bench", "moon"}, {"bench", "--case", "[a"}, {"bench", "--pairs=-1"}, {"bench", "--cpus=1"}, {"version", "-o", "x"},
 	} {
 		r := run(t, args...)
 		if r.code != 2 || r.stdout != "" || !strings.HasPrefix(r.stderr, "shmctl: ") ||
