@@ -225,7 +225,7 @@ func (c *Counter) Close() error {
 	if err != nil || !first {
 		return err
 	}
-	c.turnOut()
+	c.closing.Do(func() { close(c.gone) })
 	c.keeper.stop()
 	c.peers.stop()
 	err = c.drop()

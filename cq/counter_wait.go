@@ -16,9 +16,10 @@ import (
 // both before the end of the context.
 //
 // One goroutine of a handle sleeps on a futex, which holds an operating system thread; the others
-// wait for it. An add that reaches nobody's threshold wakes nobody. No time is polled, unless a
-// process has the counter open whose death cannot be seen (in another PID namespace, or beyond the
-// 64th handle): then every sleep ends after 100 ms.
+// wait for it. An add that reaches nobody's threshold wakes nobody. A handle that has slept holds a
+// descriptor for each process that has the counter open, to see it die. No time is polled, unless
+// there is one whose death cannot be seen (in another PID namespace, or beyond the 64th handle):
+// then every sleep ends after 100 ms.
 func (c *Counter) Wait(ctx context.Context, threshold uint64) error {
 	return c.wait(ctx, threshold, 0)
 }

@@ -99,9 +99,12 @@ func TestCounterWaitError(t *testing.T) {
 		wait = later(func() { noError(t, other.SetErr(0)) })
 		wantOnly(t, "the error was taken back", c.Wait(t.Context(), 1), cq.ErrAvail)
 		wait()
-		must(t, c.Add(1))
-		must(t, c.AddErr(1))
+		wait = later(func() {
+			other.AddSilently(1)
+			noError(t, other.AddErr(1))
+		})
 		must(t, c.Wait(t.Context(), 1))
+		wait()
 		must(t, c.WaitTimeout(1, 0))
 	})
 }
@@ -153,6 +156,20 @@ func TestCounterCloseEndsWaits(t *testing.T) {
 		must(t, other.Add(1)) // it goes on
 		must(t, other.Wait(t.Context(), 1))
 	})
+}
+
+// TestCounterCloseWakesOthers: what an add of this process has not done yet when its handle is closed
+// beside it, Close does.
+func TestCounterCloseWakesOthers(t *testing.T) {
+	_, c := counter(t, cq.CounterOptions{Spin: -1})
+	other, err := cq.OpenCounterFD(c.ObjectFD(), cq.CounterOptions{})
+	must(t, err)
+	done := make(chan error)
+	go func() { done <- c.WaitTimeout(1, time.Minute) }()
+	eventually(t, "it sleeps", func() bool { return c.Stats().Sleeps > 0 })
+	other.AddSilently(1)
+	must(t, other.Close())
+	must(t, <-done)
 }
 
 // TestCounterManyWaiters: one add wakes all whose threshold it reaches, in any number of goroutines
