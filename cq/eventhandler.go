@@ -116,10 +116,9 @@ func (e *EventQueue) handle(ctx context.Context) {
 // nobody else reads, and purges wait.
 func (e *EventQueue) handleOne(ev *Event, failed *EventError) error {
 	q := e.q
-	if !q.guard.enter() {
+	if !q.enter() {
 		return ErrClosed
 	}
-	q.bell.Lock()
 	l, err := e.take(ev)
 	isError := err == ErrAvail
 	if isError {
@@ -128,8 +127,7 @@ func (e *EventQueue) handleOne(ev *Event, failed *EventError) error {
 	if err == nil {
 		l.pin()
 	}
-	q.bell.Unlock()
-	q.guard.leave()
+	q.leave()
 	switch {
 	case err != nil:
 		return err
@@ -138,16 +136,14 @@ func (e *EventQueue) handleOne(ev *Event, failed *EventError) error {
 	default:
 		e.opt.Handler(ev, nil)
 	}
-	if !q.guard.enter() {
+	if !q.enter() {
 		return ErrClosed
 	}
-	q.bell.Lock()
 	e.pinned = nil
 	if isError {
 		q.errLane = nil
 	}
 	e.release(l)
-	q.bell.Unlock()
-	q.guard.leave()
+	q.leave()
 	return nil
 }

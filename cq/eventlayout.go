@@ -17,15 +17,24 @@ package cq
 
 func packKind(k EventKind, f FIDKind) Flags { return Flags(k) | Flags(f)<<32 }
 
-func eventKind(s *Entry) EventKind { return EventKind(uint32(s.Flags)) }
-
 func eventFID(s *Entry) FID {
 	return FID{Kind: FIDKind(s.Flags >> 32), ID: s.Tag, Generation: uint64(s.Src)}
 }
 
-func (ev *Event) slot() Entry {
-	return Entry{Context: ev.Context, Flags: packKind(ev.Event, ev.FID.Kind),
-		Len: uint64(len(ev.Payload)), Data: ev.Data, Tag: ev.FID.ID, Src: Addr(ev.FID.Generation)}
+// store fills all words of a slot but the last, one by one: a copy of the whole would have to wait
+// until the words that it is made of have left the processor's store buffer.
+func (ev *Event) store(s *Entry) {
+	s.Context, s.Flags = ev.Context, packKind(ev.Event, ev.FID.Kind)
+	s.Len, s.Buf = uint64(len(ev.Payload)), 0
+	s.Data, s.Tag, s.Src = ev.Data, ev.FID.ID, Addr(ev.FID.Generation)
+}
+
+// load takes what a slot says about the event, each word once.
+func (ev *Event) load(s *Entry) {
+	flags := s.Flags
+	ev.Event, ev.FID.Kind = EventKind(uint32(flags)), FIDKind(flags>>32)
+	ev.FID.ID, ev.FID.Generation = s.Tag, uint64(s.Src)
+	ev.Context, ev.Data = s.Context, s.Data
 }
 
 func (e *EventError) slot() Entry {
@@ -40,7 +49,7 @@ func (ev *Event) decode(s *Entry, data []byte) (payload uint64, ok bool) {
 	if s.Len > uint64(len(data)) || s.Len > uint64(cap(ev.Payload)) {
 		return s.Len, false
 	}
-	ev.Event, ev.FID, ev.Context, ev.Data = eventKind(s), eventFID(s), s.Context, s.Data
+	ev.load(s)
 	ev.Payload = ev.Payload[:s.Len]
 	if s.Len > 0 {
 		copy(ev.Payload, data)

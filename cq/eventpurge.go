@@ -44,13 +44,11 @@ func (e *EventQueue) Purge(id FID) error {
 
 // purgeNow applies what was asked for, before a descriptor is armed.
 func (e *EventQueue) purgeNow() error {
-	if !e.q.guard.enter() {
+	if !e.q.enter() {
 		return ErrClosed
 	}
-	e.q.bell.Lock()
 	e.applyPurges()
-	e.q.bell.Unlock()
-	e.q.guard.leave()
+	e.q.leave()
 	return nil
 }
 

@@ -11,9 +11,10 @@ import (
 // connections and peers. It has one living reader at a time; it is written by the objects of this
 // process, by its own Write, and by the processes that attached to it.
 //
-// Reading is one goroutine's at a time, unless EventOptions.Shared; waiting counts. Write,
-// WriteErr, Signal, Purge, Close, Detach, Stats and the methods that return options may be called
-// from anywhere.
+// Reading is one goroutine's at a time, and so is writing, perhaps another's, unless the queue has
+// EventOptions.Shared or a handler; waiting counts as reading. Signal, Purge, Close, Detach, Stats
+// and the methods that return options may be called from anywhere, and what objects of the library
+// report may come from anywhere.
 type EventQueue struct {
 	q   *Queue
 	opt EventOptions

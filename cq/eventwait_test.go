@@ -166,9 +166,9 @@ func TestEventGoroutines(t *testing.T) {
 			w := attachEvents(t, d, e.Name())
 			var all sync.WaitGroup
 			for i := range uint64(writers) {
-				var by eventWriter = e
-				if i%2 == 1 {
-					by = w
+				var by eventWriter = w
+				if i == 0 || shared && i%2 == 0 {
+					by = e
 				}
 				all.Go(func() {
 					payload := []byte("payload")

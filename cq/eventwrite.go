@@ -3,19 +3,23 @@ package cq
 import (
 	"context"
 	"runtime"
+	"sync"
 	"time"
 
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
 
-// eventLane is a writer that every goroutine may use: events are reported from wherever an
-// operation happens to end. Its word is lock and guard in one, so that a write pays for one locked
-// instruction: what holds it is short, and never sleeps.
+// eventLane is a writer for events, which are reported from wherever an operation happens to end.
+// It begins as one goroutine's and pays for no lock; the first use from elsewhere makes it everyone's
+// for good. Then its word is lock and guard in one: what holds it is short, and never sleeps.
 type eventLane struct {
-	state ring.Index // laneFree, laneHeld, laneShut
-	w     *Writer
-	max   int // bytes of payload
+	alone  guard // closed when the lane is everyone's
+	public sync.Once
+	state  ring.Index // laneFree, laneHeld, laneShut; once it is everyone's
+	w      *Writer
+	max    int // bytes of payload
 }
 
 const (
@@ -24,9 +28,15 @@ const (
 	laneShut
 )
 
+// publish makes the lane everyone's. When it returns nobody writes without the lock any more.
+func (l *eventLane) publish() {
+	l.public.Do(func() { _, _ = l.alone.close(func() {}) })
+}
+
 // lock reports whether the lane may be used; unlock must follow if it may.
 func (l *eventLane) lock() bool {
-	return l.state.CompareAndSwap(laneFree, laneHeld) || l.become(laneHeld)
+	l.publish()
+	return l.become(laneHeld)
 }
 
 // become waits for the lane to be free. It fails if the lane is shut.
@@ -47,30 +57,75 @@ func (l *eventLane) become(state uint64) bool {
 func (l *eventLane) unlock() { ring.StoreRelease(&l.state, laneFree) }
 
 // shut turns everybody out and away. It reports whether this was the first time.
-func (l *eventLane) shut() bool { return l.become(laneShut) }
+func (l *eventLane) shut() bool {
+	l.publish()
+	return l.become(laneShut)
+}
 
 func (l *eventLane) reopen() { l.state.Store(laneFree) }
 
-// write publishes an event, with room that credit reserved if it is credited.
-func (l *eventLane) write(ev *Event, credited bool) (int, error) {
-	if len(ev.Payload) > l.max {
-		return 0, refuse("write", l.w.name, "len(Payload)", len(ev.Payload), l.max, ErrInvalid)
+// write publishes an event for the one goroutine whose lane this is, or under the lock.
+func (l *eventLane) write(ev *Event) (int, error) {
+	if !l.alone.enterAlone() {
+		return l.writeLocked(ev, false)
 	}
+	n, err := l.writeQuick(ev)
+	if n == 0 {
+		n, err = l.writeSlow(ev, false)
+	}
+	l.alone.leaveAlone()
+	return n, err
+}
+
+// writeLocked is write for everybody, with room that credit reserved if it is credited.
+func (l *eventLane) writeLocked(ev *Event, credited bool) (n int, err error) {
 	if !l.lock() {
 		return 0, ErrClosed
+	}
+	if !credited {
+		n, err = l.writeQuick(ev)
+	}
+	if n == 0 {
+		n, err = l.writeSlow(ev, credited)
+	}
+	l.unlock()
+	return n, err
+}
+
+// writeQuick publishes an event if there is room as far as the lane knows, and if there is nothing
+// else to think of; else it returns 0 and nothing has changed.
+func (l *eventLane) writeQuick(ev *Event) (int, error) {
+	w, n := l.w, len(ev.Payload)
+	s := w.prod.Next(w.credits)
+	if s == nil || n > l.max || w.lost || w.ringer.Flags() > doorbell.Parked {
+		return 0, nil
+	}
+	at := w.prod.Tail()
+	if n > 0 {
+		copy(w.detail.data(at), ev.Payload)
+	}
+	ev.store(s)
+	s.Meta = kindEntry | Meta(at)<<32
+	w.commit(1, 0)
+	return EventHeaderBytes + n, nil
+}
+
+// writeSlow says why not, or finds that there is room.
+func (l *eventLane) writeSlow(ev *Event, credited bool) (int, error) {
+	if len(ev.Payload) > l.max {
+		return 0, refuse("write", l.w.name, "len(Payload)", len(ev.Payload), l.max, ErrInvalid)
 	}
 	w := l.w
 	a, err := l.reserve(credited)
 	if err != nil {
-		l.unlock()
 		return 0, err
 	}
 	if len(ev.Payload) > 0 {
 		copy(w.detail.data(w.prod.Tail()), ev.Payload)
 	}
-	a[0] = ev.slot()
+	a[0].Meta = 0
+	ev.store(&a[0])
 	w.publishReserved(1)
-	l.unlock()
 	return EventHeaderBytes + len(ev.Payload), nil
 }
 
@@ -91,14 +146,27 @@ func (l *eventLane) reserve(credited bool) ([]Entry, error) {
 	return a, err
 }
 
-func (l *eventLane) writeErr(e *EventError, credited bool) (int, error) {
-	if len(e.ErrData) > l.max {
-		return 0, refuse("write", l.w.name, "len(ErrData)", len(e.ErrData), l.max, ErrInvalid)
+// writeErr publishes an error event for the one goroutine whose lane this is, or under the lock.
+func (l *eventLane) writeErr(e *EventError) (int, error) {
+	if !l.alone.enterAlone() {
+		return l.writeErrLocked(e, false)
 	}
+	defer l.alone.leaveAlone()
+	return l.writeErrSlow(e, false)
+}
+
+func (l *eventLane) writeErrLocked(e *EventError, credited bool) (int, error) {
 	if !l.lock() {
 		return 0, ErrClosed
 	}
 	defer l.unlock()
+	return l.writeErrSlow(e, credited)
+}
+
+func (l *eventLane) writeErrSlow(e *EventError, credited bool) (int, error) {
+	if len(e.ErrData) > l.max {
+		return 0, refuse("write", l.w.name, "len(ErrData)", len(e.ErrData), l.max, ErrInvalid)
+	}
 	w := l.w
 	a, err := l.reserve(credited)
 	if err != nil {
@@ -151,7 +219,9 @@ func AttachEvents(ctx context.Context, d *shm.Dir, name string, o WriterOptions)
 }
 
 func newEventWriter(w *Writer) *EventWriter {
-	return &EventWriter{eventLane{w: w, max: int(w.detail.stride) - detailHeaderBytes}}
+	ew := &EventWriter{eventLane{w: w, max: int(w.detail.stride) - detailHeaderBytes}}
+	ew.lane.publish()
+	return ew
 }
 
 // Write publishes an event (fi_eq_write) and returns how many bytes that is: the header and the
@@ -161,15 +231,15 @@ func newEventWriter(w *Writer) *EventWriter {
 //
 // The event of an operation that was given no context has that of the object it is about; to put
 // it there is the caller's part.
-func (w *EventWriter) Write(ev *Event) (int, error) { return w.lane.write(ev, false) }
+func (w *EventWriter) Write(ev *Event) (int, error) { return w.lane.write(ev) }
 
 // WriteErr publishes an error event, which the reader takes with ReadErr, in order with the events
 // of this writer. It returns EventErrorBytes; errors are those of Write.
-func (w *EventWriter) WriteErr(e *EventError) (int, error) { return w.lane.writeErr(e, false) }
+func (w *EventWriter) WriteErr(e *EventError) (int, error) { return w.lane.writeErr(e) }
 
 // postErr implements EventSink.
 func (w *EventWriter) postErr(e *EventError, credited bool) error {
-	_, err := w.lane.writeErr(e, credited)
+	_, err := w.lane.writeErrLocked(e, credited)
 	return err
 }
 
@@ -197,13 +267,16 @@ func (e *EventQueue) openOwn() error {
 		return err
 	}
 	e.own.w, e.own.max = w, q.opt.detailBytes-detailHeaderBytes
+	if e.opt.Shared || e.opt.Handler != nil {
+		e.own.publish()
+	}
 	return nil
 }
 
 // Write inserts an event (fi_eq_write) and returns how many bytes that is: the header and the
-// payload. The queue must have been opened with EventOptions.Write. It may be called from
-// anywhere, also while a read blocks, which it ends. Errors are those of [EventWriter.Write], and
-// ErrInvalid without permission.
+// payload. The queue must have been opened with EventOptions.Write. It may be called by another
+// goroutine than the one that reads, also while a read blocks, which it ends. Errors are those of
+// [EventWriter.Write], and ErrInvalid without permission.
 //
 // The event of an operation that was given no context has that of the object it is about; to put
 // it there is the caller's part.
@@ -211,7 +284,7 @@ func (e *EventQueue) Write(ev *Event) (int, error) {
 	if !e.opt.Write {
 		return 0, e.notForWriting("write")
 	}
-	return e.own.write(ev, false)
+	return e.own.write(ev)
 }
 
 // WriteErr inserts an error event, as a failed operation does. It returns EventErrorBytes;
@@ -220,7 +293,7 @@ func (e *EventQueue) WriteErr(ev *EventError) (int, error) {
 	if !e.opt.Write {
 		return 0, e.notForWriting("writeerr")
 	}
-	return e.own.writeErr(ev, false)
+	return e.own.writeErr(ev)
 }
 
 func (e *EventQueue) notForWriting(op string) error {
@@ -231,12 +304,12 @@ func (e *EventQueue) notForWriting(op string) error {
 // post reports what an object of this process has to say, whatever the user may write. A credited
 // one uses up room that own.credit reserved.
 func (e *EventQueue) post(ev *Event, credited bool) error {
-	_, err := e.own.write(ev, credited)
+	_, err := e.own.writeLocked(ev, credited)
 	return err
 }
 
 // postErr reports an operation that failed.
 func (e *EventQueue) postErr(ev *EventError, credited bool) error {
-	_, err := e.own.writeErr(ev, credited)
+	_, err := e.own.writeErrLocked(ev, credited)
 	return err
 }
