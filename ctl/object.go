@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/shmring/shmring/cq"
@@ -76,6 +77,9 @@ type Domain struct {
 	Sleeping bool   `json:"sleeping"` // somebody waits on a set or channel
 	Ready    int    `json:"ready"`    // members marked and not looked at
 	Epoch    uint32 `json:"epoch"`    // futex word: grows with every wake
+	// Queues are those of the directory that have a bit there: they are, or were, in a set of the
+	// process or on a channel.
+	Queues []string `json:"queues"`
 }
 
 // Objects looks at every object of the directory that is not part of a queue. Files that are no
@@ -86,8 +90,9 @@ func Objects(d *shm.Dir) ([]Object, error) {
 		return nil, err
 	}
 	objects := make([]Object, 0, len(names))
+	seats := seating(d)
 	for _, name := range names {
-		o, err := ShowObject(d, name)
+		o, err := showObject(d, name, seats)
 		if err == nil || IsObject(err) {
 			objects = append(objects, o)
 		}
@@ -126,6 +131,26 @@ func IsObject(err error) bool {
 // ShowObject looks at one object. One that exists and cannot be looked at is returned with Error
 // set, together with the error.
 func ShowObject(d *shm.Dir, name string) (Object, error) {
+	return showObject(d, name, seating(d))
+}
+
+// seating returns a function that knows which queues of a directory have a bit of which bell. It
+// looks at them when it is asked first.
+func seating(d *shm.Dir) func(bell shm.UUID) []string {
+	look := sync.OnceValue(func() map[string][]string {
+		queues, _ := List(d)
+		seats := map[string][]string{}
+		for _, q := range queues {
+			if q.Bell != nil && q.Bell.Domain != nil {
+				seats[*q.Bell.Domain] = append(seats[*q.Bell.Domain], q.Name)
+			}
+		}
+		return seats
+	})
+	return func(bell shm.UUID) []string { return append([]string{}, look()[bell.String()]...) }
+}
+
+func showObject(d *shm.Dir, name string, seats func(shm.UUID) []string) (Object, error) {
 	s, err := cq.InspectObject(d, name)
 	if err != nil {
 		path := filepath.Join(d.Path(), name)
@@ -142,12 +167,12 @@ func ShowObject(d *shm.Dir, name string) (Object, error) {
 	if s.Counter == nil {
 		o.Process = new(process(s.Owner, s.Life))
 	}
-	o.content(&s)
+	o.content(&s, seats)
 	return o, nil
 }
 
 // content translates what the kind has of its own.
-func (o *Object) content(s *cq.ObjectSnapshot) {
+func (o *Object) content(s *cq.ObjectSnapshot, seats func(shm.UUID) []string) {
 	if c := s.Counter; c != nil {
 		o.Counter = &Counter{Events: c.Options.Events.String(),
 			Lifetime: c.Options.Lifetime.String(), Value: c.Value, Errors: c.Errors, Sets: c.Sets,
@@ -163,7 +188,7 @@ func (o *Object) content(s *cq.ObjectSnapshot) {
 	}
 	if b := s.Bell; b != nil {
 		o.Domain = &Domain{Members: uint64(b.Members), Sleeping: b.Sleeping, Ready: b.Ready,
-			Epoch: b.Epoch}
+			Epoch: b.Epoch, Queues: seats(s.UUID)}
 	}
 }
 

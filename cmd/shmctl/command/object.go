@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -75,8 +76,13 @@ func showObject(b *ctl.Object, o *output, p page) []string {
 			if f != nil {
 				addHandles(add, f.Handles, o)
 			}
-		case *ctl.Addresses, *ctl.Domain:
+		case *ctl.Addresses:
 			addFields(add, v.Field(i), o)
+		case *ctl.Domain:
+			addFields(add, v.Field(i), o)
+			if f != nil {
+				add("queues", printableList(f.Queues))
+			}
 		default:
 			if key != "name" && key != "error" {
 				add(key, valueText(key, v.Field(i), o))
@@ -84,6 +90,14 @@ func showObject(b *ctl.Object, o *output, p page) []string {
 		}
 	}
 	return out
+}
+
+func printableList(names []string) string {
+	words := make([]string, len(names))
+	for i, n := range names {
+		words[i] = printable(n)
+	}
+	return cmp.Or(strings.Join(words, ", "), "-")
 }
 
 // addFields prints the scalars of a struct that may be missing.
