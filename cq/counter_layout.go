@@ -10,7 +10,7 @@ import (
 //
 //	0     value
 //	128   error value; number of times that one of the two was set
-//	256   bell: epoch, armed, rung, joined, seats, standing, domains (doorbell.CountWords)
+//	256   bell: epoch, armed, rung, joined, seats, standing (doorbell.CountWords)
 //	384   a threshold for each seat
 //	896   zero
 //	1024  a row for each seat
@@ -26,7 +26,6 @@ const (
 //
 //	0    mark: drawn at random when the seat is taken, stored last; 0: nobody
 //	8    process id, PID namespace, start time
-//	32   the bell of its process, see bellWords
 const (
 	offCounterErr   = 128
 	offCounterBell  = 256

@@ -24,8 +24,7 @@ type counterRow struct {
 	pid   atomic.Uint64
 	pidNS atomic.Uint64
 	start atomic.Uint64
-	bell  bellWords
-	_     [56]byte
+	_     [96]byte
 }
 
 // Layouts, asserted in both directions.

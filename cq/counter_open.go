@@ -205,7 +205,6 @@ func (c *Counter) register() {
 		row.pid.Store(uint64(me.PID))
 		row.pidNS.Store(me.PIDNS)
 		row.start.Store(me.StartTicks)
-		row.bell.generation.Store(0)
 		row.mark.Store(rand.Uint64() | 1)
 	}
 	c.words.bell.Sit(i)

@@ -47,8 +47,7 @@ type CountWords struct {
 	joined   atomic.Uint64 // number of handles that came so far
 	seats    atomic.Uint64 // seats from this one on were never taken
 	standing atomic.Uint64 // 1: some handle found no seat, so that C4 cannot tell
-	domains  atomic.Uint64 // a bit for every seat whose process wants its domain's bell rung
-	_        [72]byte
+	_        [80]byte
 
 	// Each written by the handle that has the seat: threshold + 1, so that 0 is Idle.
 	thresholds [CountSeats]atomic.Uint64
@@ -92,7 +91,6 @@ func (w *CountWords) Sit(seat int) {
 		return
 	}
 	w.SetThreshold(seat, Idle)
-	w.domains.And(^(uint64(1) << seat)) // a predecessor may have died with its bit set
 	for {
 		n := w.seats.Load()
 		if uint64(seat) < n || w.seats.CompareAndSwap(n, uint64(seat)+1) {

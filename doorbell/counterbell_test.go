@@ -23,7 +23,6 @@ func TestCountWordsLieWhereTheFormatSays(t *testing.T) {
 		"joined":       {func() { w.Announce() }, 24},
 		"seats":        {func() { w.seats.Store(1) }, 32},
 		"standing":     {func() { w.Sit(-1) }, 40},
-		"domains":      {func() { w.domains.Store(1) }, 48},
 		"threshold 0":  {func() { w.SetThreshold(0, 0) }, 128},
 		"threshold 63": {func() { w.SetThreshold(63, 1) }, 128 + 63*8},
 	} {

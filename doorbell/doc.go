@@ -51,6 +51,12 @@
 // A queue may be in sets, on a channel, and read directly at the same time. Whoever takes shared
 // bits hands them to everybody who may wait for them, in the same critical section.
 //
+// # Counters
+//
+// A counter has no reader: any process adds, and any sleeps until the value reaches its threshold.
+// Its bell is [CountWords], with steps of its own. Nothing is disarmed there, armings are numbered,
+// and each process says what it sleeps for, so that an add that reaches nobody wakes nobody.
+//
 // # Faces
 //
 // A sleeping reader waits on a futex (the epoch word), or the user waits in epoll on a descriptor.

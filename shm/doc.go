@@ -34,6 +34,9 @@
 // when the process dies, however it dies; nothing is ever taken over because time has passed. See
 // [Object.Life] and [Object.Claim].
 //
+// An object that many processes write has no owner while they have it open. Each has a [Seat]
+// instead, a lock on one byte, and nobody can claim the object, to remove it, beside them.
+//
 // # Trust
 //
 // Objects of this kind are for processes of one user, who could trace each other anyway. Even so
