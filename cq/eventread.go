@@ -159,7 +159,7 @@ func (e *EventQueue) take(ev *Event) (*lane, error) {
 		e.pinned = nil
 		q.giveUp(l, "payload length", refuse("read", q.name, "payload length", need,
 			fmt.Sprintf("at most %d", len(data)), ErrCorrupt))
-		_, err := q.result(0, 1)
+		_, err := q.result(0)
 		return nil, err
 	}
 	ev.Redelivered = l.again() > 0
@@ -183,7 +183,7 @@ func (e *EventQueue) find() (*lane, error) {
 			return l, nil
 		}
 		if len(a) == 0 && l.cons.Err() == nil && l.words.overrun.Load() == 0 {
-			_, err := q.result(0, 1)
+			_, err := q.result(0)
 			return nil, err
 		}
 	}
@@ -204,7 +204,7 @@ func (e *EventQueue) find() (*lane, error) {
 			}
 			if m := loadMeta(&a[0]); m&kindMask != kindEntry {
 				q.notEntry(l, m)
-				_, err := q.result(0, 1)
+				_, err := q.result(0)
 				return nil, err
 			}
 			q.idle = 0
@@ -215,7 +215,7 @@ func (e *EventQueue) find() (*lane, error) {
 	if err := e.cool(); err != nil {
 		return nil, err
 	}
-	_, err := q.result(0, 1)
+	_, err := q.result(0)
 	return nil, err
 }
 

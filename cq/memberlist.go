@@ -93,19 +93,19 @@ func (l *memberList) report(bits []int, dst []Waitable) (n int) {
 }
 
 // progress drives the members, and returns how long a wait may sleep before it does so again; 0 is
-// no limit.
-func (l *memberList) progress() (sliceNs int64) {
+// for ever.
+func (l *memberList) progress() (againNs int64) {
 	if manualFeeders.Load() == 0 {
 		return 0
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range l.byBit {
-		if d := e.m.progress(); d >= 0 && (sliceNs == 0 || int64(d) < sliceNs) {
-			sliceNs = max(1, int64(d))
+		if d := e.m.progress(); d >= 0 && (againNs == 0 || int64(d) < againNs) {
+			againNs = max(1, int64(d))
 		}
 	}
-	return sliceNs
+	return againNs
 }
 
 // roomFor returns an empty list with room for just n bits, or for one, from memory that is kept.

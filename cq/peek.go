@@ -57,13 +57,13 @@ func (q *Queue) peek(n int) ([]Entry, error) {
 				return es, nil
 			}
 			if stop {
-				_, err := q.result(0, n)
+				_, err := q.result(0)
 				return nil, err
 			}
 			q.empty(bit)
 		}
 	}
-	_, err := q.result(0, n)
+	_, err := q.result(0)
 	return nil, err
 }
 

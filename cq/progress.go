@@ -11,7 +11,8 @@ import (
 type Feeder interface {
 	// Progress moves the feeder's operations on, without blocking, and says after how long it
 	// wants to be called again at the latest: 0 is as soon as possible, less is never. It is only
-	// called for feeders that were bound with manual progress, by whoever reads, polls or waits.
+	// called for feeders that were bound with manual progress, by whoever reads, polls or waits: by
+	// several goroutines at once, if several do. It may post, and must not read.
 	Progress() (again time.Duration)
 	// Overrun tells the feeder that the queue lost entries and reports nothing new any more. It
 	// must not call the queue.
@@ -52,18 +53,22 @@ type feeder struct {
 // Bind says that f posts into the queue. Until unbind is called the queue cannot be closed
 // (ErrBusy), and f learns of an overrun. With manual progress f moves on only while somebody reads
 // (also nothing: a Read into an empty slice), polls or waits (FI_PROGRESS_MANUAL); otherwise it
-// drives itself (FI_PROGRESS_AUTO), which is for free. Bind and unbind may be called from anywhere.
+// drives itself (FI_PROGRESS_AUTO), which is for free. Bind and unbind may be called from anywhere,
+// but binding with manual progress counts as reading.
 func (q *Queue) Bind(f Feeder, manual bool) (unbind func(), err error) {
 	if err := q.holders.bind(); err != nil {
 		return nil, &Error{Pkg: pkg, Op: "bind", Name: q.name, Err: err}
 	}
 	e := &feeder{f, manual}
 	q.feeders.mu.Lock()
-	defer q.feeders.mu.Unlock()
 	q.feeders.all = append(q.feeders.all, e)
 	if manual {
 		q.feeders.manual.Add(1)
 		manualFeeders.Add(1)
+	}
+	q.feeders.mu.Unlock()
+	if manual && q.enter() { // so that the next read looks closer
+		q.leave()
 	}
 	return sync.OnceFunc(func() { q.unbind(e) }), nil
 }
@@ -84,11 +89,14 @@ func (q *Queue) unbind(e *feeder) {
 	q.holders.unbind()
 }
 
+// driven reports whether there are feeders that do not drive themselves.
+func (q *Queue) driven() bool { return q.feeders.manual.Load() > 0 }
+
 // progress drives the feeders that do not drive themselves, and returns after how long they want it
 // again, or a negative number for never.
 func (q *Queue) progress() (again time.Duration) {
 	again = -1
-	if q.feeders.manual.Load() == 0 {
+	if !q.driven() {
 		return again
 	}
 	q.feeders.mu.Lock()

@@ -122,3 +122,118 @@ func TestEventsInSets(t *testing.T) {
 	wantErr(t, "one with a handler", s.Add(handled), cq.ErrHandled)
 	must(t, handled.Close())
 }
+
+// TestManualProgress: a feeder that does not drive itself moves on while somebody reads, polls or
+// waits, and not otherwise.
+func TestManualProgress(t *testing.T) {
+	for _, o := range []cq.Options{{}, {Shared: true}, {Spin: -1}, {Wait: cq.WaitYield},
+		{Wait: cq.WaitFD}} {
+		d := openDir(t)
+		q, w := member(t, d, queueName(t), o)
+		f := &feeder{w: w, every: 5, again: time.Millisecond}
+		unbind, err := q.Bind(f, true)
+		must(t, err)
+		dst := make([]cq.Context, 4)
+		// Count 0 is progress only.
+		for range 4 {
+			n, err := cq.Read(q, dst[:0])
+			wantErr(t, "nothing there", err, cq.ErrAgain)
+			if n != 0 {
+				t.Error(n)
+			}
+		}
+		if n, err := cq.Read(q, dst[:0]); n != 0 || err != nil {
+			t.Errorf("something there: %d, %v", n, err)
+		}
+		if f.calls.Load() != 5 {
+			t.Errorf("driven %d times, want 5", f.calls.Load())
+		}
+		if n, err := cq.Read(q, dst); n != 1 || err != nil {
+			t.Errorf("read %d, %v", n, err)
+		}
+		for range 3 {
+			if n, err := cq.ReadTimeout(q, dst, time.Minute); n < 1 || err != nil {
+				t.Errorf("sread %d, %v", n, err)
+			}
+		}
+		if o.Wait == cq.WaitFD {
+			for q.TryWait() == nil { // which drives it
+			}
+			if n, err := cq.Read(q, dst); n < 1 || err != nil {
+				t.Errorf("after trywait %d, %v", n, err)
+			}
+		}
+		s, err := cq.NewPollSet(d, 0)
+		must(t, err)
+		must(t, s.Add(q))
+		ready := make([]cq.Waitable, 1)
+		eventually(t, "poll drives it", func() bool {
+			n, err := s.Poll(ready)
+			must(t, err)
+			return n == 1
+		})
+		drain(t, q)
+		must(t, errors.Join(s.Remove(q), s.Close()))
+		ws := waitSet(t, d, cq.WaitSetOptions{})
+		must(t, ws.Add(q))
+		if n, err := ws.WaitTimeout(ready, time.Minute); n != 1 || err != nil {
+			t.Errorf("wait drives it: %d, %v", n, err)
+		}
+		drain(t, q)
+		must(t, ws.Remove(q))
+		unbind()
+		before := f.calls.Load()
+		_, _ = cq.Read(q, dst)
+		if f.calls.Load() != before {
+			t.Error("driven after it was unbound")
+		}
+	}
+}
+
+// TestCountZero: a read of nothing says whether there is anything, an error included, and leaves it.
+func TestCountZero(t *testing.T) {
+	q, w := pair(t, cq.Options{})
+	look := func() error {
+		n, err := cq.Read(q, []cq.Msg(nil))
+		if n != 0 {
+			t.Error(n)
+		}
+		return err
+	}
+	wantErr(t, "empty", look(), cq.ErrAgain)
+	post(t, w, 0, 1)
+	must(t, look())
+	drain(t, q)
+	wantErr(t, "drained", look(), cq.ErrAgain)
+	postError(t, w, 1)
+	must(t, look())
+	_, err := cq.Read(q, make([]cq.Msg, 1))
+	wantErr(t, "an error", err, cq.ErrAvail)
+	must(t, look())
+	must(t, q.ReadErr(&cq.ErrorEntry{}))
+	wantErr(t, "taken", look(), cq.ErrAgain)
+}
+
+// TestNotifyFlagsOnly: only the flags that are guaranteed, in completions.
+func TestNotifyFlagsOnly(t *testing.T) {
+	q, w := pair(t, cq.Options{NotifyFlagsOnly: true})
+	all := cq.FlagRecv | cq.FlagMsg | cq.FlagRMA | cq.FlagMore
+	kept := cq.FlagRemoteRead | cq.FlagRemoteWrite | cq.FlagRemoteCQData | cq.FlagMultiRecv
+	for range 3 {
+		must(t, w.Post(&cq.Entry{Context: 1, Flags: all | kept, Data: 9, Len: 8}))
+		must(t, w.Post(&cq.Entry{Flags: all, Meta: cq.MetaNoContext}))
+		dst := make([]cq.Data, 4)
+		n, err := cq.Read(q, dst)
+		if n != 2 || err != nil || dst[0].Flags != kept || dst[1].Flags != cq.FlagNoContext {
+			t.Errorf("%d, %v, %v", n, err, dst[:n])
+		}
+		if dst[0].Context != 1 || dst[0].Data != 9 || dst[0].Len != 8 {
+			t.Errorf("%+v", dst[0])
+		}
+	}
+	must(t, w.PostError(&cq.ErrorEntry{Flags: all, Err: cq.ETrunc}))
+	var e cq.ErrorEntry
+	if err := q.ReadErr(&e); err != nil || e.Flags != all {
+		t.Errorf("%v, %v", err, e.Flags)
+	}
+}

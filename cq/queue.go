@@ -314,7 +314,9 @@ func (q *Queue) start() (err error) {
 		}
 	}
 	// Hints died with whoever took them: look at every lane there may be.
-	return q.findLanes(true)
+	err = q.findLanes(true)
+	q.settle()
+	return err
 }
 
 // enterSet makes m, the queue as its user sees it, a member of the set that it was opened for.

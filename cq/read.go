@@ -13,7 +13,8 @@ const coolAfter = 1024
 // Read copies up to len(dst) completions and removes them from the queue (fi_cq_read). T is one of
 // the formats, no larger than the queue's. It never blocks.
 //
-// It returns how many it copied, at least one, or 0 and: ErrAgain if there is none; ErrAvail if an
+// With an empty dst it only drives progress, see [Queue.Bind], and returns 0, and ErrAgain if the
+// queue is empty. Otherwise it returns how many it copied, at least one, or 0 and: ErrAgain if there is none; ErrAvail if an
 // error entry is next, until ReadErr has taken it; ErrOverrun once an overrun queue is drained;
 // a *LaneError, once, for a lane that was given up; ErrFormat, ErrClosed, or ErrBusy while
 // entries handed out by Peek are not released. Entries ahead of an error are returned first.
@@ -44,6 +45,7 @@ func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	}
 	bit := q.only()
 	if bit == doorbell.Several || len(dst) == 0 || bytesOf[T]() > q.widest {
+		q.progress()
 		n, err = drain(q, dst, src)
 	} else if bit == doorbell.Nobody {
 		err = ErrAgain
@@ -70,6 +72,9 @@ func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 }
 
 func readLocked[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
+	if q.driven() {
+		q.progress()
+	}
 	if !q.enter() {
 		return 0, ErrClosed
 	}
@@ -109,7 +114,7 @@ func (q *Queue) shared() bool { return q.bell.Shared() }
 // may change that; a lane that turns up makes the bell look closer by itself.
 func (q *Queue) settle() {
 	if q.errLane != nil || q.out != nil || q.overrun != nil || len(q.broken) > 0 ||
-		q.redelivered || q.sliced.Load() {
+		q.redelivered || q.sliced.Load() || q.opt.NotifyFlagsOnly || q.driven() {
 		q.bell.LookCloser()
 	} else if bit := q.bell.Only(); bit >= 0 && q.lanes[bit].again() > 0 {
 		q.bell.LookCloser()
@@ -146,9 +151,41 @@ func takeRest[T Readable](q *Queue, l *lane, dst []T, src []Addr, n int) (int, e
 
 // drain takes from whatever lanes have something, or finds out what else there is.
 func drain[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
-	n, err = drainLanes(q, dst, src)
+	if len(dst) == 0 {
+		err = q.anything()
+	} else {
+		n, err = drainLanes(q, dst, src)
+	}
+	if q.opt.NotifyFlagsOnly {
+		notifyFlagsOnly(dst[:n])
+	}
 	q.settle()
 	return n, err
+}
+
+// anything looks for what a read would return, and is ErrAgain if it finds nothing.
+func (q *Queue) anything() error {
+	if q.final || q.errLane != nil || q.out != nil || len(q.broken) > 0 || q.overrun != nil {
+		return nil
+	}
+	q.bell.Take()
+	for bit := q.bell.Next(0); bit >= 0; bit = q.bell.Next(bit + 1) {
+		if head, tail := q.lanes[bit].Level(); head != tail {
+			return nil
+		}
+	}
+	return ErrAgain
+}
+
+// notifyFlagsOnly clears the flags that are not guaranteed with Options.NotifyFlagsOnly.
+func notifyFlagsOnly[T Readable](dst []T) {
+	const kept = FlagRemoteRead | FlagRemoteWrite | FlagRemoteCQData | FlagMultiRecv |
+		FlagFrame | FlagNoContext | FlagRedelivered
+	for i := range dst {
+		if f := flagsOf(&dst[i]); f != nil {
+			*f &= kept
+		}
+	}
 }
 
 // drainLanes is R1 to R3: one round over the lanes that may have something, and more while a lane
@@ -180,7 +217,7 @@ func drainLanes[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 					q.cur, q.turn = bit, 0
 				}
 				if n > 0 && q.lanes[bit].again() > 0 {
-					return q.result(n, len(dst)) // these do not mix
+					return q.result(n) // these do not mix
 				}
 				got, more, stop := takeLane(q, q.lanes[bit], dst[n:], tail(src, n))
 				n += got
@@ -188,7 +225,7 @@ func drainLanes[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 					q.cur, q.turn = (bit+1)%len(q.lanes), 0
 				}
 				if stop || n == len(dst) {
-					return q.result(n, len(dst))
+					return q.result(n)
 				}
 				again = again || more
 				if got == 0 {
@@ -211,7 +248,7 @@ func drainLanes[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 			}
 		}
 	}
-	return q.result(n, len(dst))
+	return q.result(n)
 }
 
 func tail(src []Addr, n int) []Addr {
@@ -222,7 +259,7 @@ func tail(src []Addr, n int) []Addr {
 }
 
 // result says what a read that copied n entries returns.
-func (q *Queue) result(n, wanted int) (int, error) {
+func (q *Queue) result(n int) (int, error) {
 	switch {
 	case n > 0:
 		return n, nil
@@ -232,8 +269,6 @@ func (q *Queue) result(n, wanted int) (int, error) {
 		err := q.broken[0]
 		q.broken = q.broken[1:]
 		return 0, err
-	case wanted == 0:
-		return 0, nil
 	case q.overrun != nil:
 		// Whoever had reserved room before it was told may still commit: too late.
 		q.final = true

@@ -183,6 +183,7 @@ func (w *wait) once() error {
 		if q.bell.TakeSignal() {
 			return ErrSignaled
 		}
+		q.progress()
 		runtime.Gosched()
 		return nil
 	}
@@ -238,7 +239,15 @@ func (w *wait) sleep(d doorbell.Wait) error {
 		w.cancel = context.AfterFunc(w.ctx, q.kick)
 	}
 	d.DeadlineNs = w.deadlineNs
-	if q.sliced.Load() {
+	again := q.progress()
+	if again == 0 {
+		runtime.Gosched()
+		return nil
+	}
+	if again > 0 {
+		d.SliceNs = int64(again)
+	}
+	if q.sliced.Load() && (d.SliceNs == 0 || d.SliceNs > sliceNs) {
 		d.SliceNs = sliceNs
 	}
 	d.Stop = func() bool { return w.over() != nil }
@@ -330,6 +339,7 @@ func (q *Queue) TryWait() error {
 		return ErrClosed
 	}
 	defer q.guard.leave()
+	q.progress()
 	switch due, err := q.due(); {
 	case err != nil:
 		return err

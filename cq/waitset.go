@@ -119,8 +119,13 @@ func (s *WaitSet) wait(ctx context.Context, dst []Waitable, timeout time.Duratio
 	defer stop()
 	w.Stop = func() bool { return s.signal.Load() || s.gate.isClosed() || ctx.Err() != nil }
 	for {
-		w.SliceNs = s.list.progress()
-		bits, err := s.set.Wait(roomFor(&s.bits, len(dst)), w)
+		turn := w
+		if again := s.list.progress(); again > 0 {
+			if until := doorbell.Now() + again; turn.DeadlineNs == 0 || until < turn.DeadlineNs {
+				turn.DeadlineNs = until
+			}
+		}
+		bits, err := s.set.Wait(roomFor(&s.bits, len(dst)), turn)
 		if err == doorbell.ErrWaiting {
 			return 0, &Error{Pkg: pkg, Op: "wait", Name: "wait set", Err: ErrBusy,
 				Hint: "another goroutine waits on it: give each a set of its own"}
