@@ -50,6 +50,24 @@ func noError(t *testing.T, err error) {
 	}
 }
 
+// repeatedly calls f every few milliseconds: on a busy machine the first time may come before the
+// caller waits for what it does.
+func repeatedly(f func(n uint64)) (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for n := uint64(0); ; n++ {
+			select {
+			case <-end:
+				return
+			case <-time.After(5 * time.Millisecond):
+				f(n)
+			}
+		}
+	}()
+	return func() { close(end); <-ended }
+}
+
 func TestCounterWait(t *testing.T) {
 	eachCounterWait(t, func(t *testing.T, c, other *cq.Counter) {
 		must(t, c.Add(5))
@@ -93,13 +111,13 @@ func TestCounterWaitError(t *testing.T) {
 		must(t, c.AddErr(3))
 		err := c.WaitTimeout(1, 10*time.Millisecond)
 		wantOnly(t, "an old error", err, cq.ErrTimedOut)
-		wait := later(func() { noError(t, other.AddErr(1)) })
+		stop := repeatedly(func(uint64) { noError(t, other.AddErr(1)) })
 		wantOnly(t, "a new error", c.Wait(t.Context(), 1), cq.ErrAvail, cq.EAvail)
-		wait()
-		wait = later(func() { noError(t, other.SetErr(0)) })
-		wantOnly(t, "the error was taken back", c.Wait(t.Context(), 1), cq.ErrAvail)
-		wait()
-		wait = later(func() {
+		stop()
+		stop = repeatedly(func(n uint64) { noError(t, other.SetErr(1<<40-n)) })
+		wantOnly(t, "an error was taken back", c.Wait(t.Context(), 1), cq.ErrAvail)
+		stop()
+		wait := later(func() {
 			other.AddSilently(1)
 			noError(t, other.AddErr(1))
 		})
