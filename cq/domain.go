@@ -59,8 +59,9 @@ func bellSpec() shm.Spec {
 	return s
 }
 
-// acquire returns the process's bell for a set or channel, and makes it if there is none. d may be
-// nil: then the bell has no name, and producers get it by descriptor.
+// acquire returns the process's bell for a set or channel, and makes it if there is none, with a name
+// in d. d may be nil, for sets of queues without names: then the bell is in the default directory, so
+// that it can have more names later, and without a name only where there is none.
 func (p *domain) acquire(d *shm.Dir) (*doorbell.Domain, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,6 +78,12 @@ func (p *domain) create(d *shm.Dir) (err error) {
 	spec := bellSpec()
 	spec.UUID = shm.NewUUID()
 	p.homes = map[string]bool{}
+	if d == nil {
+		if home, e := shm.OpenDir(""); e == nil {
+			d = home
+			defer home.Close()
+		}
+	}
 	if d == nil {
 		p.obj, err = sealed(spec, nil)
 	} else {
@@ -201,8 +208,7 @@ func errNoBit() error {
 		Want: "fewer", Err: syscall.ENOSPC, Hint: "close queues that are no longer needed"}
 }
 
-// nameIn gives the bell a name beside the queue. Where it cannot have one, in another file system,
-// producers take its descriptor.
+// nameIn gives the bell a name beside the queue, where its producers look for it.
 func (p *domain) nameIn(home string) error {
 	if home == "" || p.homes[home] {
 		return nil
@@ -214,7 +220,8 @@ func (p *domain) nameIn(home string) error {
 	defer d.Close()
 	if err := p.obj.LinkTo(d, bellName(p.obj.Header().UUID)); err != nil {
 		if errors.Is(err, syscall.EXDEV) {
-			return nil
+			err = &Error{Pkg: pkg, Op: "add", Field: "directory", Got: home, Err: err, Want: "one in " +
+				"the file system of the process's other queues", Hint: "open its first set with it"}
 		}
 		return err
 	}

@@ -2,6 +2,7 @@ package cq_test
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -126,10 +127,10 @@ func TestEventsInSets(t *testing.T) {
 // TestManualProgress: a feeder that does not drive itself moves on while somebody reads, polls or
 // waits, and not otherwise.
 func TestManualProgress(t *testing.T) {
-	for _, o := range []cq.Options{{}, {Shared: true}, {Spin: -1}, {Wait: cq.WaitYield},
+	for i, o := range []cq.Options{{}, {Shared: true}, {Spin: -1}, {Wait: cq.WaitYield},
 		{Wait: cq.WaitFD}} {
 		d := openDir(t)
-		q, w := member(t, d, queueName(t), o)
+		q, w := member(t, d, fmt.Sprint("driven", i), o)
 		f := &feeder{w: w, every: 5, again: time.Millisecond}
 		unbind, err := q.Bind(f, true)
 		must(t, err)

@@ -21,6 +21,9 @@ import (
 //
 // The queue lives as long as its reader: Detach is errors.ErrUnsupported, and Options.Lifetime
 // means nothing. Otherwise it is what [Create] makes. Errors are those of creating shared memory.
+//
+// The bell of this process, which writers get as well, stands in the default directory if there is
+// one: see [shm.DefaultPath].
 func CreateAnonymous(name string, o Options) (*Queue, error) {
 	o, err := o.resolve("create", name)
 	if err != nil {
