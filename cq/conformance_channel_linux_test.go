@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"runtime"
 	"testing"
 	"time"
 
@@ -157,6 +158,7 @@ func channelLoop(t *testing.T, r *rig, c *cq.Channel) {
 					time.Sleep(time.Millisecond)
 				}
 			case cq.ErrFull:
+				runtime.Gosched()
 			default:
 				t.Error(err)
 				return

@@ -184,6 +184,17 @@ func wantValues(t *testing.T, r *countRig, what string, value, errs uint64) {
 	}
 }
 
+// waiting runs f as soon as somebody waits for the counter; wait returns when it has.
+func (r *countRig) waiting(t *testing.T, f func()) (wait func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		eventually(t, "somebody waits", func() bool { return r.c.Stats().Waiters > 0 })
+		f()
+	}()
+	return func() { <-done }
+}
+
 // TestConformanceCounter is fi_cntr_read, add, set and the like.
 func TestConformanceCounter(t *testing.T) {
 	conformCounter(t, "values", cq.CounterOptions{}, func(t *testing.T, r *countRig) {
@@ -258,7 +269,7 @@ func TestConformanceCounterWait(t *testing.T) {
 		done := later(func() { must(t, r.w.Add(1)) })
 		must(t, r.c.WaitTimeout(6, tooLong))
 		done()
-		done = later(func() { must(t, r.w.AddErr(1)) })
+		done = r.waiting(t, func() { must(t, r.w.AddErr(1)) })
 		wantErr(t, "failure", r.c.WaitTimeout(100, tooLong), cq.ErrAvail, cq.EAvail)
 		done()
 		done = later(func() { must(t, r.w.Set(100)) })
@@ -268,10 +279,10 @@ func TestConformanceCounterWait(t *testing.T) {
 	conformCounter(t, "error-changed", o, func(t *testing.T, r *countRig) {
 		must(t, r.w.AddErr(3)) // before the wait: that does not end it
 		wantErr(t, "old failures", r.c.WaitTimeout(1, time.Millisecond), cq.ErrTimedOut)
-		done := later(func() { must(t, r.w.AddErr(1)) })
+		done := r.waiting(t, func() { must(t, r.w.AddErr(1)) })
 		wantErr(t, "a new one", r.c.WaitTimeout(1, tooLong), cq.ErrAvail)
 		done()
-		done = later(func() { must(t, r.w.SetErr(1)) })
+		done = r.waiting(t, func() { must(t, r.w.SetErr(1)) })
 		wantErr(t, "a smaller number", r.c.WaitTimeout(1, tooLong), cq.ErrAvail)
 		done()
 		done = later(func() { must(t, r.w.Add(1)) })

@@ -2,6 +2,7 @@ package cq_test
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -78,9 +79,12 @@ func severalWriters(t *testing.T, r *eqRig) {
 		all.Go(func() {
 			for n := uint64(0); n < each; {
 				_, err := w.Write(&cq.Event{Event: cq.EventUser, Context: uint64(i), Data: n})
-				if err == nil {
+				switch err {
+				case nil:
 					n++
-				} else if err != cq.ErrFull {
+				case cq.ErrFull:
+					runtime.Gosched()
+				default:
 					t.Error(err)
 					return
 				}
@@ -170,12 +174,14 @@ func TestConformanceEQCQExchange(t *testing.T) {
 	}
 }
 
+const exchanges = 8
+
 func exchange(t *testing.T, r *rig, e *cq.EventQueue) {
 	var done sync.WaitGroup
 	defer done.Wait()
 	done.Go(func() { // completions are answered by events
 		dst := make([]cq.Context, 1)
-		for n := uint64(0); n < 20; {
+		for n := uint64(0); n < exchanges; {
 			k, err := cq.Read(r.q, dst)
 			if err == cq.ErrAgain && r.q.Options().Wait != cq.WaitNone {
 				k, err = cq.ReadTimeout(r.q, dst, tooLong)
@@ -187,9 +193,10 @@ func exchange(t *testing.T, r *rig, e *cq.EventQueue) {
 				t.Error(err)
 				return
 			}
+			runtime.Gosched()
 		}
 	})
-	for i := range uint64(20) {
+	for i := range uint64(exchanges) {
 		r.post(t, i, i+1)
 		var ev cq.Event
 		for {
@@ -201,6 +208,7 @@ func exchange(t *testing.T, r *rig, e *cq.EventQueue) {
 				break
 			}
 			wantErr(t, "read", err, cq.ErrAgain)
+			runtime.Gosched()
 		}
 		if ev.Context != i {
 			t.Errorf("event %d, want %d", ev.Context, i)

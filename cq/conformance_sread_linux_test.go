@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -105,9 +106,10 @@ func everyWaitObject(t *testing.T, r *rig) {
 			if n, err := cq.Read(r.q, dst); err != cq.ErrAgain || time.Now().After(end) {
 				return n, err
 			}
+			runtime.Gosched()
 		}
 	}
-	for i := range uint64(20) {
+	for i := range uint64(6) {
 		done := later(func() { r.post(t, i, i+1) })
 		if n, err := next(tooLong); n != 1 || err != nil {
 			t.Errorf("%d, %v", n, err)

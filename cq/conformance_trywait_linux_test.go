@@ -1,6 +1,7 @@
 package cq_test
 
 import (
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -242,6 +243,7 @@ func selectLoop(t *testing.T, r *rig) {
 					time.Sleep(time.Millisecond)
 				}
 			case cq.ErrFull:
+				runtime.Gosched()
 			default:
 				t.Error(err)
 				return

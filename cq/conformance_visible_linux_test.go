@@ -25,7 +25,7 @@ func TestConformanceCQVisibility(t *testing.T) {
 
 const (
 	litmusSize  = 16
-	litmusCount = 20_000
+	litmusCount = 4_000
 	litmusBytes = 192 // of payload for each entry: three lines
 )
 
@@ -119,7 +119,7 @@ func runLitmus(w *cq.Writer, a LitmusArgs) error {
 		if err != nil {
 			return err
 		}
-		if i%1999 == 0 {
+		if i%499 == 0 {
 			time.Sleep(100 * time.Microsecond) // the reader falls asleep
 		}
 	}
