@@ -229,6 +229,12 @@ func (p *Peer) Post(a PostArgs, reply *PostReply) error {
 	return nil
 }
 
+// SignalQueue signals a queue by name.
+func (p *Peer) SignalQueue(queue string, reply *PostReply) error {
+	reply.Err = toWire(cq.SignalQueue(p.d, queue))
+	return nil
+}
+
 // childPeer serves until its input ends.
 func childPeer() {
 	d, err := shm.OpenDir("")

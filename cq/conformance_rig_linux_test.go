@@ -157,6 +157,16 @@ func postTo(t testing.TB, w sink, from, to uint64) {
 	}
 }
 
+// signalOutside ends a blocking read without being a party of the queue.
+func (r *rig) signalOutside(t testing.TB) error {
+	if !r.far {
+		return cq.SignalQueue(r.d, r.q.Name())
+	}
+	var reply PostReply
+	r.p.call(t, "SignalQueue", r.q.Name(), &reply)
+	return reply.Err.err()
+}
+
 func (r *rig) postError(t testing.TB, context uint64) {
 	t.Helper()
 	must(t, r.w.PostError(&cq.ErrorEntry{Context: context, Err: cq.ETrunc}))

@@ -3,6 +3,7 @@ package cq_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"runtime"
 	"sync"
@@ -176,6 +177,19 @@ func TestConformanceCQSignal(t *testing.T) {
 	conform(t, "before-the-wait", cq.Options{Size: 1}, func(t *testing.T, r *rig) {
 		must(t, r.q.Signal())
 		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong)
+		wantErr(t, "sread", err, cq.ErrSignaled)
+	})
+	conform(t, "from-outside", o, func(t *testing.T, r *rig) {
+		if r.memfd {
+			wantErr(t, "without a name", cq.SignalQueue(r.d, r.q.Name()), fs.ErrNotExist)
+			return
+		}
+		done := whenAsleep(t, r.q, func() { must(t, r.signalOutside(t)) })
+		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong)
+		wantErr(t, "sread", err, cq.ErrSignaled)
+		done()
+		must(t, r.signalOutside(t)) // before the wait
+		_, err = cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong)
 		wantErr(t, "sread", err, cq.ErrSignaled)
 	})
 	conform(t, "coalesce", o, func(t *testing.T, r *rig) {
