@@ -62,6 +62,9 @@ func TestChannelArming(t *testing.T) {
 	w.put(1)
 	one(t, c)
 	arm(NotifyAny) // what is there already is the reader's
+	if v := Inspect(q.arm.Word.Load(), q.hints); v.Notify != NotifyAny || v.Member || !v.Armed {
+		t.Errorf("an inspector sees %+v", v)
+	}
 	one(t, c)
 	if n := r.readAllOf(); n != 1 {
 		t.Errorf("read %d", n)

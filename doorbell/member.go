@@ -9,8 +9,8 @@ type Member interface {
 	// is hot and looks again. ready says that a read would return something. An error puts the
 	// member back on the list and ends the wait.
 	Look() (ready bool, err error)
-	// Join sets or clears the flag that makes the member's producers ring the domain. It takes
-	// the member's lock.
+	// Join sets or clears the flag that makes the member's producers ring the domain. Whatever
+	// else changes the member at that time must not undo it.
 	Join(on bool)
 }
 
@@ -36,14 +36,13 @@ func (b *Bell) Look() (ready bool, err error) {
 	return more || b.hints.latch.Load() != 0, err
 }
 
-// Join implements [Member]. It takes the lock.
+// Join implements [Member]. It may be called from anywhere, also on a queue that is not shared, and
+// leaves the rest of the armed word to those who arm.
 func (b *Bell) Join(on bool) {
-	b.Lock()
-	defer b.Unlock()
 	if on {
-		b.store(b.armed() | armDom)
+		b.arm.Word.Or(armDom)
 	} else {
-		b.store(b.armed() &^ armDom)
+		b.arm.Word.And(^uint64(armDom))
 	}
 }
 

@@ -51,7 +51,7 @@ var setsAndChannels = []variant{
 		bell: &bell{publishes: four(1, 0, 1, 0), queueOf: secondQueue, channel: 3, mode: forAny,
 			roles: three(getter, getter, absent)}},
 
-	{key: "o", text: "set + signal latch, 2 lanes x1", size: smallest,
+	{key: "o", text: "set + signal latch, 2 lanes x1", size: short,
 		bell: &bell{sift: true, publishes: four(1, 1, 0, 1),
 			roles: three(setter, absent, absent), masks: [taskCount]uint8{1}}},
 	{key: "o1", text: "set + sread + signal latch, 1 lane x1", size: short,
@@ -60,7 +60,7 @@ var setsAndChannels = []variant{
 	{key: "p", text: "set + channel + sread on one queue, 1 lane x2", size: complete,
 		bell: &bell{sift: true, publishes: four(2, 0, 0, 0), channel: 1, mode: forAny,
 			roles: three(direct, setter, getter), masks: [taskCount]uint8{0, 1}}},
-	{key: "p1", text: "set + channel on one queue, 1 lane x2", size: smallest,
+	{key: "p1", text: "set + channel on one queue, 1 lane x2", size: short,
 		bell: &bell{sift: true, publishes: four(2, 0, 0, 0), channel: 1, mode: forAny,
 			roles: three(setter, getter, absent), masks: [taskCount]uint8{1}}},
 	{key: "p2", text: "channel + sread on one queue, 1 lane x2", size: smallest,

@@ -5,22 +5,16 @@ package doorbell_test
 func (v *bell) fromOutside(s, n *bellState, i int, emit func(*bellState)) {
 	switch t := &n.task[i]; {
 	case t.at < U1:
-		if !v.change(s, n, t) {
-			return
-		}
+		v.change(s, n, t)
 	default:
 		v.bury(s, n, t)
 	}
 	emit(n)
 }
 
-// change adds queue 0 to the set of task 1, deletes it and adds it for good. It returns false while
-// the queue's lock is taken.
-func (v *bell) change(s, n *bellState, t *task) bool {
+// change adds queue 0 to the set of task 1, deletes it and adds it for good. The flag needs no lock.
+func (v *bell) change(s, n *bellState, t *task) {
 	const set, q0 = 1, 1
-	if (t.at == A1 || t.at == A4) && s.lock[0] != 0 {
-		return false
-	}
 	switch t.at {
 	case A1:
 		n.dom |= q0
@@ -53,7 +47,6 @@ func (v *bell) change(s, n *bellState, t *task) bool {
 			t.at = A2
 		}
 	}
-	return true
 }
 
 // added ends an addition, or goes on to wake those who were waiting.

@@ -78,7 +78,7 @@ func (b *Bell) fire() (e ChannelEvent, due bool) {
 
 // notify stores what the channel waits for, and ends or begins the notes with it.
 func (b *Bell) notify(mode int) {
-	b.store(b.armed()&^armNotify | uint64(mode)<<armNotifyShift)
+	b.alter(armNotify, uint64(mode)<<armNotifyShift)
 	if mode == NotifyNone && b.notes != nil {
 		clear(b.notes.lanes)
 	}

@@ -11,9 +11,9 @@ import (
 var ErrWaiting = errors.New("doorbell: another goroutine waits on this set: give each its own")
 
 // Set is a wait set or poll set: a mask over the domain's bits. Its members must be safe for use by
-// several goroutines, or be used only by the goroutine that adds, deletes, waits and polls: to look
-// at a queue is to use it. Nothing else of the domain touches a member, so a death notice, a signal
-// or the keeper of a descriptor needs no shared queue.
+// several goroutines, or be used only by the goroutine that waits and polls: to look at a queue is
+// to use it. Nothing else of the domain touches a member, so a death notice, a signal or the
+// keeper of a descriptor needs no shared queue.
 //
 // One goroutine at a time waits, polls or arms the descriptor: while it looks at a member the list
 // lacks it, and a second one would go to sleep on it. Add, Delete and Len may be called from

@@ -320,22 +320,72 @@ func TestDomainKick(t *testing.T) {
 	}
 }
 
-// One set takes a queue on while another gives it up: the flag that producers look at must not be
+// slowLeaver is a member that takes its time to clear its flag.
+type slowLeaver struct {
+	tally
+	leave chan struct{}
+}
+
+func (m *slowLeaver) Join(on bool) {
+	if !on {
+		<-m.leave
+	}
+	m.tally.Join(on)
+}
+
+// One set takes a member on while another gives it up: the flag that producers look at must not be
 // taken away behind the new member's back.
 func TestAddBesideDelete(t *testing.T) {
 	const settle = 20 * time.Millisecond
-	d := newDomain(t, 1, 1, readerOptions{shared: true})
+	d, _ := tallies(t, 1)
 	a, b := d.NewSet(), d.NewSet()
-	a.Add(0, d.r[0].Bell)
+	m := &slowLeaver{leave: make(chan struct{})}
+	a.Add(0, m)
 	var wg sync.WaitGroup
-	d.r[0].Lock() // so that both get as far as the queue's lock, the new member first
-	wg.Go(func() { b.Add(0, d.r[0].Bell) })
-	time.Sleep(settle)
 	wg.Go(func() { a.Delete(0) })
 	time.Sleep(settle)
-	d.r[0].Unlock()
+	wg.Go(func() { b.Add(0, m) })
+	time.Sleep(settle)
+	close(m.leave)
 	wg.Wait()
-	if d.r[0].armed()&armDom == 0 {
-		t.Fatal("producers do not ring for the set that has the queue")
+	if !m.joined.Load() {
+		t.Fatal("producers do not ring for the set that has the member")
+	}
+}
+
+// A set takes on and gives up a queue that is not shared, from another goroutine, while the queue's
+// own goroutine arms and disarms it: neither undoes what the other wrote.
+func TestAddBesideARead(t *testing.T) {
+	rounds := 1_000_000
+	if testing.Short() || raceEnabled {
+		rounds /= 10
+	}
+	d := newDomain(t, 1, 1, readerOptions{})
+	s, r := d.NewSet(), d.r[0]
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	begun := make(chan struct{})
+	wg.Go(func() {
+		close(begun)
+		for !stop.Load() { // R6 and R9
+			r.alter(armThr, armDirect)
+			r.alter(armDirect|armThr, 0)
+		}
+	})
+	<-begun
+	for range rounds {
+		s.Add(0, r.Bell)
+		if r.armed()&armDom == 0 {
+			t.Fatal("the flag of a member is gone")
+		}
+		s.Delete(0)
+		if r.armed()&armDom != 0 {
+			t.Fatal("the flag of one that left is back")
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+	if r.armed() != 0 {
+		t.Errorf("flags %#x are left", r.armed())
 	}
 }

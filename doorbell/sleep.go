@@ -38,7 +38,7 @@ func (b *Bell) Sleep(w Wait) {
 	}
 	b.direct++
 	b.seq++
-	b.store(b.armed()&^armThr | armDirect | thr) // R6
+	b.alter(armThr, armDirect|thr) // R6
 	// R7, with the shared bits and what other goroutines of this process took from them.
 	busy := b.anyMark() || b.hints.latch.Load() != 0
 	if w.Missing > 0 {
@@ -57,7 +57,7 @@ func (b *Bell) Sleep(w Wait) {
 	}
 	b.direct-- // R9: only the last to leave disarms, else it would mute the others
 	if b.direct == 0 {
-		b.store(b.armed() &^ (armDirect | armThr))
+		b.alter(armDirect|armThr, 0)
 	}
 	b.Unlock()
 }
@@ -113,7 +113,7 @@ func (b *Bell) TryWait() (ready, signaled bool, err error) {
 		return false, false, err
 	}
 	b.seq++
-	b.store(b.armed()&^armThr | armFD)
+	b.alter(armThr, armFD)
 	return b.anyMark() || !b.cand.empty() || b.hints.latch.Load() != 0, false, nil
 }
 
@@ -161,4 +161,15 @@ func (b *Bell) armed() uint64 { return b.arm.Word.Load() & armFlags }
 // store writes the armed word. Every arming has a new sequence number; taking flags away keeps it.
 func (b *Bell) store(flags uint64) {
 	b.arm.Word.Store(b.gen | flags | uint64(b.seq))
+}
+
+// alter clears and sets flags, and stores the present sequence number with them. It is one atomic
+// step: a set may take the queue on, or give it up, from another goroutine than the queue's own.
+func (b *Bell) alter(clear, set uint64) {
+	for {
+		old := b.arm.Word.Load()
+		if b.arm.Word.CompareAndSwap(old, b.gen|old&armFlags&^clear|set|uint64(b.seq)) {
+			return
+		}
+	}
 }
