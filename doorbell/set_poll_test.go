@@ -329,7 +329,7 @@ func TestDomainIsAskedFor(t *testing.T) {
 	step(true, 7, 7)
 	step(true, 7, 7)
 	d.r[0].gen = 8 << armGenShift
-	d.r[0].Join(true)
+	d.r[0].alter(0, 0)
 	step(true, 7, 7, 8)
 	hold.Bit = 64 // the reader's object names a bit that there is not
 	if hold.ring() {
