@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/cq"
 )
 
@@ -269,21 +267,6 @@ func TestConformanceWaitSet(t *testing.T) {
 		wantErr(t, "close", s.Close(), cq.ErrBusy, syscall.EBUSY)
 		wantErr(t, "close of a member", r.q.Close(), cq.ErrBusy, syscall.EBUSY)
 		must(t, s.Remove(r.q))
-	})
-	conform(t, "interrupted", o, func(t *testing.T, r *rig) {
-		s := waitSet(t, r.d, cq.WaitSetOptions{})
-		addTo(t, s, r.q)
-		done := later(func() {
-			for range 50 {
-				must(t, unix.Kill(unix.Getpid(), unix.SIGURG)) // which the runtime handles
-				time.Sleep(100 * time.Microsecond)
-			}
-			r.post(t, 1, 2)
-		})
-		if n, err := s.WaitTimeout(make([]cq.Waitable, 1), tooLong); n != 1 || err != nil {
-			t.Errorf("%d, %v", n, err)
-		}
-		done()
 	})
 }
 
