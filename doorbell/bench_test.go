@@ -39,9 +39,10 @@ func BenchmarkPark(b *testing.B) {
 			b.ReportAllocs()
 			q := heapQueue(b, 1)
 			r := newReader(q, readerOptions{order: o})
+			w := q.writer(0, o)
 			for b.Loop() {
-				r.Consider(0)
-				r.Heat()
+				w.put(1) // only a lane with something gets hot
+				r.read(1)
 				if more, err := r.Park(); more || err != nil {
 					b.Fatal(more, err)
 				}
