@@ -28,3 +28,13 @@ func BenchmarkEventWriteRead(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkEventReadEmpty(b *testing.B) {
+	_, e := createEvents(b, cq.EventOptions{Write: true})
+	writeEvents(b, e, 0, 1)
+	_ = drainEvents(b, e)
+	var ev cq.Event
+	for b.Loop() {
+		_, _ = e.Read(&ev)
+	}
+}

@@ -148,7 +148,8 @@ func TestEventHostileAlways(t *testing.T) {
 }
 
 // FuzzEventLane has arbitrary bytes as a writer's words, slots and detail records. Whatever they
-// are, the reader ends, hands out no more than there can be, and another writer's events come in order.
+// are, the reader ends, hands out no more than there can be, and another writer's events come in
+// order.
 func FuzzEventLane(f *testing.F) {
 	f.Add(fuzzLane(3, 1), []byte{0, 1, 2, 3, 4, 5, 6, 7})
 	f.Add(fuzzLane(8, 2), []byte{3, 0, 4, 0, 2, 0x80})
@@ -259,4 +260,30 @@ func fuzzEventStep(t *testing.T, e *cq.EventQueue, step byte) (uint64, error) {
 		t.Fatal(err)
 	}
 	return ev.Context, err
+}
+
+// TestEventHostileAlone has one writer that the reader keeps up with: reads go a short way then.
+func TestEventHostileAlone(t *testing.T) {
+	for _, n := range []uint64{41, 1000, 1 << 63, ^uint64(0)} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			d, e := createEvents(t, cq.EventOptions{Size: 8, DataMaxBytes: 40})
+			w := attachEvents(t, d, e.Name())
+			slots := scribble(t, d, e.Name(), "lane-0001").section(t, cq.SectSlots, 1)
+			ev := cq.Event{Payload: make([]byte, 0, 2000)}
+			for i := range uint64(20) {
+				writeEvents(t, w, i, i+1)
+				if i == 19 {
+					poke(slots, int(i%8)*cq.SlotBytes+16, n)
+				}
+				_, err := e.Read(&ev)
+				var lane *cq.LaneError
+				if i < 19 && (err != nil || ev.Context != i) {
+					t.Fatal(err, ev)
+				}
+				if i == 19 && (!errors.As(err, &lane) || lane.Field != "payload length") {
+					t.Fatal(err, len(ev.Payload))
+				}
+			}
+		})
+	}
 }

@@ -130,3 +130,23 @@ func TestEventPurgeMany(t *testing.T) {
 	}
 	must(t, e.Purge(fabric(65536)))
 }
+
+// TestEventPurgeAlone has one writer that the reader keeps up with, which reads go a short way for.
+func TestEventPurgeAlone(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		t.Run(fmt.Sprint("shared=", shared), func(t *testing.T) {
+			_, e := createEvents(t, cq.EventOptions{Size: 8, Write: true, Shared: shared})
+			for range 20 {
+				writeAbout(t, e, 7, 1, 2, 1, -1, 3)
+				var ev cq.Event
+				if _, err := e.Read(&ev); err != nil || ev.Context != 7 {
+					t.Fatal(err, ev)
+				}
+				must(t, e.Purge(fabric(1)))
+				if got := drainEventsAnd(t, e); !slices.Equal(got, []uint64{2, 3}) {
+					t.Fatal(got)
+				}
+			}
+		})
+	}
+}

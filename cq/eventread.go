@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -16,7 +17,38 @@ import (
 //
 // Events of one writer come in its order. An event that Read returned is gone, whatever becomes
 // of the process.
-func (e *EventQueue) Read(ev *Event) (int, error) { return e.readOnce(ev, false) }
+func (e *EventQueue) Read(ev *Event) (int, error) {
+	// The usual read is what stands here: one lane at most can have something, and there is nothing
+	// else to think of. Each word of the slot is loaded once.
+	q := e.q
+	if e.handler != nil || q.shared() || !q.guard.enterAlone() {
+		return e.readOnce(ev, false)
+	}
+	bit := q.only()
+	if bit < doorbell.Nobody || e.pinned != nil || e.purge.count > 0 || e.purge.due.Load() {
+		q.guard.leaveAlone()
+		return e.readOnce(ev, false)
+	}
+	if bit == doorbell.Nobody {
+		q.guard.leaveAlone()
+		return 0, ErrAgain
+	}
+	l := q.lanes[bit]
+	if !l.waits() {
+		if !l.moved() && !l.overran() {
+			q.guard.leaveAlone()
+			return 0, ErrAgain
+		}
+		l.look()
+	}
+	if s := l.front(); s != nil && loadMeta(s)&kindMask == kindEntry && ev.loadWhole(s, l) {
+		l.release(1)
+		q.guard.leaveAlone()
+		return EventHeaderBytes + len(ev.Payload), nil
+	}
+	q.guard.leaveAlone()
+	return e.readOnce(ev, false)
+}
 
 // Peek is Read that leaves the event in the queue (FI_PEEK): the next Peek or Read returns it
 // again, whatever else arrives, unless its object is closed meanwhile. What was readable stays so,
@@ -75,13 +107,6 @@ func (e *EventQueue) readOnce(ev *Event, peek bool) (int, error) {
 		return 0, ErrHandled
 	}
 	q := e.q
-	if !peek && !q.shared() && q.guard.enterAlone() {
-		n := e.readQuick(ev)
-		q.guard.leaveAlone()
-		if n > 0 {
-			return n, nil
-		}
-	}
 	if !q.enter() {
 		return 0, ErrClosed
 	}
@@ -101,37 +126,22 @@ func (e *EventQueue) readOnce(ev *Event, peek bool) (int, error) {
 	return EventHeaderBytes + len(ev.Payload), nil
 }
 
-// readQuick takes the next event if one lane alone can have it, and if there is nothing else to think
-// of; else it returns 0 and nothing has changed. Each word of the slot is loaded once.
-func (e *EventQueue) readQuick(ev *Event) int {
-	q := e.q
-	bit := q.only()
-	if bit < 0 || e.pinned != nil || e.purge.count > 0 || e.purge.due.Load() {
-		return 0
-	}
-	l := q.lanes[bit]
-	if !l.waits() {
-		l.look()
-		if !l.waits() {
-			return 0
-		}
-	}
-	s := &l.span(1)[0]
-	if loadMeta(s)&kindMask != kindEntry {
-		return 0
-	}
+// front returns the next entry, as far as the reader has looked.
+func (l *lane) front() *Entry { return l.cons.Front() }
+
+// loadWhole fills ev from the next slot of a lane that no reader before had, if the payload fits.
+func (ev *Event) loadWhole(s *Entry, l *lane) bool {
 	n := s.Len
 	if n > 0 {
 		data := l.detail.data(l.cons.Head())
 		if n > uint64(len(data)) || n > uint64(cap(ev.Payload)) {
-			return 0
+			return false
 		}
 		copy(ev.Payload[:n], data)
 	}
 	ev.load(s)
 	ev.Payload, ev.Redelivered = ev.Payload[:n], false
-	l.release(1)
-	return EventHeaderBytes + int(n)
+	return true
 }
 
 // take fills ev with the next event and pins its lane. The caller releases it, or leaves it.

@@ -12,8 +12,9 @@ import (
 )
 
 // eventLane is a writer for events, which are reported from wherever an operation happens to end.
-// It begins as one goroutine's and pays for no lock; the first use from elsewhere makes it everyone's
-// for good. Then its word is lock and guard in one: what holds it is short, and never sleeps.
+// It begins as one goroutine's and pays for no lock; the first use from elsewhere makes it
+// everyone's for good. Then its word is lock and guard in one: what holds it is short, and never
+// sleeps.
 type eventLane struct {
 	alone  guard // closed when the lane is everyone's
 	public sync.Once
@@ -66,15 +67,14 @@ func (l *eventLane) reopen() { l.state.Store(laneFree) }
 
 // write publishes an event for the one goroutine whose lane this is, or under the lock.
 func (l *eventLane) write(ev *Event) (int, error) {
+	if n := l.writeQuick(ev, true); n > 0 {
+		return n, nil
+	}
 	if !l.alone.enterAlone() {
 		return l.writeLocked(ev, false)
 	}
-	n, err := l.writeQuick(ev)
-	if n == 0 {
-		n, err = l.writeSlow(ev, false)
-	}
-	l.alone.leaveAlone()
-	return n, err
+	defer l.alone.leaveAlone()
+	return l.writeSlow(ev, false)
 }
 
 // writeLocked is write for everybody, with room that credit reserved if it is credited.
@@ -83,7 +83,7 @@ func (l *eventLane) writeLocked(ev *Event, credited bool) (n int, err error) {
 		return 0, ErrClosed
 	}
 	if !credited {
-		n, err = l.writeQuick(ev)
+		n = l.writeQuick(ev, false)
 	}
 	if n == 0 {
 		n, err = l.writeSlow(ev, credited)
@@ -93,21 +93,32 @@ func (l *eventLane) writeLocked(ev *Event, credited bool) (n int, err error) {
 }
 
 // writeQuick publishes an event if there is room as far as the lane knows, and if there is nothing
-// else to think of; else it returns 0 and nothing has changed.
-func (l *eventLane) writeQuick(ev *Event) (int, error) {
-	w, n := l.w, len(ev.Payload)
+// else to think of; else it returns 0 and nothing has changed. Unless the lock is held, it must be
+// the one goroutine whose lane this is. The usual write is one call of it.
+func (l *eventLane) writeQuick(ev *Event, alone bool) (n int) {
+	if alone && !l.alone.enterAlone() {
+		return 0
+	}
+	w := l.w
 	s := w.prod.Next(w.credits)
-	if s == nil || n > l.max || w.lost || w.ringer.Flags() > doorbell.Parked {
-		return 0, nil
+	if s != nil && len(ev.Payload) <= l.max && !w.lost && w.ringer.Flags() <= doorbell.Parked {
+		at := w.prod.Tail()
+		if len(ev.Payload) > 0 {
+			copy(w.detail.data(at), ev.Payload)
+		}
+		ev.store(s)
+		s.Meta = kindEntry | Meta(at)<<32
+		plainCount(&w.words.publishes, 1)
+		w.prod.Commit(1)
+		if row := w.ringer.Published(at+1, 0); row != 0 {
+			w.rang()
+		}
+		n = EventHeaderBytes + len(ev.Payload)
 	}
-	at := w.prod.Tail()
-	if n > 0 {
-		copy(w.detail.data(at), ev.Payload)
+	if alone {
+		l.alone.leaveAlone()
 	}
-	ev.store(s)
-	s.Meta = kindEntry | Meta(at)<<32
-	w.commit(1, 0)
-	return EventHeaderBytes + n, nil
+	return n
 }
 
 // writeSlow says why not, or finds that there is room.
@@ -283,6 +294,9 @@ func (e *EventQueue) openOwn() error {
 func (e *EventQueue) Write(ev *Event) (int, error) {
 	if !e.opt.Write {
 		return 0, e.notForWriting("write")
+	}
+	if n := e.own.writeQuick(ev, true); n > 0 {
+		return n, nil
 	}
 	return e.own.write(ev)
 }

@@ -72,6 +72,15 @@ func (c *Consumer[T]) Span(n int) []T {
 	return c.slots[i:][:min(uint64(n), c.seen-c.next, uint64(len(c.slots))-i)]
 }
 
+// Front returns the first entry that is not released if, as far as this side knows, there is one;
+// else nil. It is inlined.
+func (c *Consumer[T]) Front() *T {
+	if c.seen == c.next {
+		return nil
+	}
+	return &c.slots[c.next&uint64(len(c.slots)-1)]
+}
+
 // PeekFrom is Peek from index at, which must lie in [Head, Tail]: entries before it are handed out
 // already and not yet released.
 func (c *Consumer[T]) PeekFrom(at uint64, n int) (a, b []T) {
