@@ -26,8 +26,10 @@ type EventOptions struct {
 	Wait     WaitObject
 	// WaitSet is the set of a queue with WaitInSet; otherwise it is ignored.
 	WaitSet *WaitSet
-	// Spin and Shared are as in [Options].
-	Spin   time.Duration
+	// Spin is as in [Options].
+	Spin time.Duration
+	// Shared allows several goroutines to read, wait and write at once, at the price of a lock a
+	// call. Without it one may read and one write, and what the library reports comes as it will.
 	Shared bool
 	// Write allows Write and WriteErr on this handle (FI_WRITE). What the library itself reports,
 	// and what writers of other processes do, needs no permission.
