@@ -119,10 +119,10 @@ func (c *Channel) Attach(q *Queue) error {
 	return nil
 }
 
-// Detach takes q off the channel (ibv_destroy_cq, without destroying it): events that nobody got are
-// dropped, and Detach waits until all that were got are acknowledged. When the context ends first,
-// its error is returned, q gets no more events, and Detach can be called again. fs.ErrNotExist if q
-// is not attached.
+// Detach takes q off the channel (ibv_destroy_cq, without destroying it): events that nobody got
+// are dropped, and Detach waits until all that were got are acknowledged. When the context ends
+// first, its error is returned, q gets no more events, and Detach can be called again.
+// fs.ErrNotExist if q is not attached.
 func (c *Channel) Detach(ctx context.Context, q *Queue) error {
 	if !c.gate.enter() {
 		return ErrClosed
@@ -170,9 +170,9 @@ func notAttached(op string, q *Queue) error {
 }
 
 // Arm asks for one event, for the next completion of the given kind that is added from now on
-// (ibv_req_notify_cq). Completions that are there already make none, so read the queue after arming.
-// Arming again before the event came changes nothing, but for NotifyAny winning over NotifySolicited.
-// An event that was due and not yet got is not lost by arming again.
+// (ibv_req_notify_cq). Completions that are there already make none, so read the queue after
+// arming. Arming again before the event came changes nothing, but for NotifyAny winning over
+// NotifySolicited. An event that was due and not yet got is not lost by arming again.
 func (c *Channel) Arm(q *Queue, n Notify) error {
 	if n != NotifySolicited && n != NotifyAny {
 		return refuse("arm", q.name, "notify", int(n), "NotifySolicited or NotifyAny", ErrInvalid)

@@ -26,9 +26,10 @@ type Native struct {
 	ChangeIndex uint64
 }
 
-// MutexCond is the wait object of WaitMutexCond, for goroutines of the process that reads the queue.
-// The mutex must be held over TryWait and Wait, or a completion could be signaled in between; and
-// nobody may hold it for good while the queue or set is closed, which takes it to wake who waits.
+// MutexCond is the wait object of WaitMutexCond, for goroutines of the process that reads the
+// queue. The mutex must be held over TryWait and Wait, or a completion could be signaled in
+// between; and nobody may hold it for good while the queue or set is closed, which takes it to wake
+// who waits.
 //
 //	mc.Lock()
 //	for q.TryWait() == nil {

@@ -1,5 +1,5 @@
-// Package cq is completion queues, event queues and counters in shared memory, with the semantics of
-// libfabric's fi_cq(3), fi_eq(3), fi_cntr(3) and fi_poll(3) and of verbs' completion channels.
+// Package cq is completion queues, event queues and counters in shared memory, with the semantics
+// of libfabric's fi_cq(3), fi_eq(3), fi_cntr(3) and fi_poll(3) and of verbs' completion channels.
 //
 // A queue has one reader, which creates it, and many writers, each with a ring of its own, its
 // lane. Nobody takes a lock to post, and a writer that dies owns nothing shared: what it had
@@ -73,7 +73,7 @@
 // # Trust
 //
 // Reader and writers belong to one user; a name is below a directory that nobody else may enter,
-// and a socket's peer of another user is refused. Even so neither believes the other: whatever comes out of
-// shared memory is loaded once, bounded and then used, so that a broken peer costs an error and
-// never a crash.
+// and a socket's peer of another user is refused. Even so neither believes the other: whatever
+// comes out of shared memory is loaded once, bounded and then used, so that a broken peer costs an
+// error and never a crash.
 package cq

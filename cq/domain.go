@@ -59,9 +59,9 @@ func bellSpec() shm.Spec {
 	return s
 }
 
-// acquire returns the process's bell for a set or channel, and makes it if there is none, with a name
-// in d. d may be nil, for sets of queues without names: then the bell is in the default directory, so
-// that it can have more names later, and without a name only where there is none.
+// acquire returns the process's bell for a set or channel, and makes it if there is none, with a
+// name in d. d may be nil, for sets of queues without names: then the bell is in the default
+// directory, so that it can have more names later, and without a name only where there is none.
 func (p *domain) acquire(d *shm.Dir) (*doorbell.Domain, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

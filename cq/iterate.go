@@ -7,10 +7,10 @@ import (
 )
 
 // Entries goes through the completions that are there, in place, and removes each when the loop's
-// body has ended, also by break (start_poll, next_poll and end_poll of ibv_cq_ex). It ends when there
-// are none left, or after most of them (0: no limit). What else stops it is the last pair, with a nil
-// entry: ErrAvail for a failed operation, which [Queue.ReadErr] takes, or another error of
-// [Queue.Peek]; ErrBusy while entries are handed out by Peek. An entry is valid until the body
+// body has ended, also by break (start_poll, next_poll and end_poll of ibv_cq_ex). It ends when
+// there are none left, or after most of them (0: no limit). What else stops it is the last pair,
+// with a nil entry: ErrAvail for a failed operation, which [Queue.ReadErr] takes, or another error
+// of [Queue.Peek]; ErrBusy while entries are handed out by Peek. An entry is valid until the body
 // ends; a successor gets the one at which this process died again, marked FlagRedelivered.
 func (q *Queue) Entries(most int) iter.Seq2[*Entry, error] {
 	const batch = 32

@@ -103,10 +103,10 @@ func (s *PollSet) Len() int {
 }
 
 // Poll drives the progress of all members and puts those into dst that may have something
-// (fi_poll): queues that are not empty, and counters that stand elsewhere than when Poll of this set
-// last returned them. (fi_poll(3) has a set forget what its application adds itself, and allows to
-// report too much: here any change is reported, whoever made it.) It returns how many. Those that do
-// not fit in dst come first the next time: nothing is forgotten because dst is short.
+// (fi_poll): queues that are not empty, and counters that stand elsewhere than when Poll of this
+// set last returned them. (fi_poll(3) has a set forget what its application adds itself, and allows
+// to report too much: here any change is reported, whoever made it.) It returns how many. Those
+// that do not fit in dst come first the next time: nothing is forgotten because dst is short.
 //
 // Polling costs what the queues that have something cost, and a look at every counter.
 func (s *PollSet) Poll(dst []Waitable) (n int, err error) {
@@ -129,8 +129,8 @@ func (s *PollSet) Poll(dst []Waitable) (n int, err error) {
 	return n, err
 }
 
-// pollCounters puts those into dst that changed. Those that did not fit in keep their checkpoint; the
-// next look begins with them.
+// pollCounters puts those into dst that changed. Those that did not fit in keep their checkpoint;
+// the next look begins with them.
 func (s *PollSet) pollCounters(dst []Waitable) (n int) {
 	s.mu.Lock()
 	all := s.counters // replaced, never changed in place, but for the order
