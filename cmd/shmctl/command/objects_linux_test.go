@@ -74,7 +74,8 @@ func TestObjectsAreListed(t *testing.T) {
 		}
 	}
 	text = ok(t, "show", "*")
-	for _, words := range []string{"in a set", "bell-", "handle 0:", "value:", "used:", "queues:           orders"} {
+	for _, words := range []string{"in a set", "bell-", "handle 0:", "value:", "used:",
+		"queues:           orders"} {
 		if !strings.Contains(text, words) {
 			t.Errorf("%q is missing in:\n%s", words, text)
 		}
@@ -103,7 +104,8 @@ func TestShowObjects(t *testing.T) {
 		t.Fatalf("bell: %+v", bell)
 	}
 	if b := objects(t, ok(t, "show", "bell-"+*bell.Domain, "-j")); len(b) != 1 ||
-		b[0].Domain == nil || b[0].Domain.Sleeping || b[0].Domain.Queues[0] != "orders" || *b[0].UUID != *bell.Domain {
+		b[0].Domain == nil || b[0].Domain.Sleeping || b[0].Domain.Queues[0] != "orders" ||
+		*b[0].UUID != *bell.Domain {
 		t.Errorf("%+v", b)
 	}
 	// Both waits show, and end by themselves.
