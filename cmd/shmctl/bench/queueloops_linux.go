@@ -121,7 +121,7 @@ func (s *queues) send(batch []cq.Entry, n int, pauses uint32) error {
 			es[i] = cq.Entry{Context: s.sent + uint64(i), Flags: cq.FlagRecv | cq.FlagTagged, Len: 8,
 				Src: cq.AddrNotAvail}
 		}
-		k, err := s.out.PostBatch(es)
+		k, err := s.post(es)
 		if err == cq.ErrFull {
 			doorbell.Pause(pauses)
 			continue
@@ -133,6 +133,14 @@ func (s *queues) send(batch []cq.Entry, n int, pauses uint32) error {
 		n -= k
 	}
 	return nil
+}
+
+// post is the call that one would use: there is one for a single entry.
+func (s *queues) post(es []cq.Entry) (int, error) {
+	if len(es) > 1 {
+		return s.out.PostBatch(es)
+	}
+	return 1, s.out.Post(&es[0])
 }
 
 // receive reads n entries, up to len(buf) at a time, and checks that none is missing.
