@@ -79,7 +79,10 @@ var setsAndChannels = []variant{
 		bell: &bell{publishes: four(2, 0, 0, 0),
 			roles: three(setPoller, keeper, undertaker), masks: [taskCount]uint8{1}}},
 
-	{key: "v", text: "set's descriptor and keeper, 2 lanes x1", size: short,
+	{key: "v3", text: "set's descriptor and keeper, 1 lane x2", size: smallest,
+		bell: &bell{publishes: four(2, 0, 0, 0), sift: true,
+			roles: three(setPoller, keeper, absent), masks: [taskCount]uint8{1}}},
+	{key: "v", text: "set's descriptor and keeper, 2 lanes x1", size: complete,
 		bell: &bell{publishes: four(1, 1, 0, 0),
 			roles: three(setPoller, keeper, absent), masks: [taskCount]uint8{1}}},
 	{key: "v1", text: "the same, edge-triggered, Q0 and Q1, x1 each", size: complete,
