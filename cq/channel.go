@@ -95,6 +95,9 @@ func (c *Channel) FID() FID { return c.fid }
 // Attach makes the channel that of q, which stays unarmed (the channel argument of ibv_create_cq).
 // fs.ErrExist if q is attached to it already, ErrBusy if to another one.
 func (c *Channel) Attach(q *Queue) error {
+	if q == nil {
+		return errAbsent("attach to channel")
+	}
 	if !c.gate.enter() {
 		return ErrClosed
 	}
@@ -124,6 +127,9 @@ func (c *Channel) Attach(q *Queue) error {
 // first, its error is returned, q gets no more events, and Detach can be called again.
 // fs.ErrNotExist if q is not attached.
 func (c *Channel) Detach(ctx context.Context, q *Queue) error {
+	if q == nil {
+		return errAbsent("detach from channel")
+	}
 	if !c.gate.enter() {
 		return ErrClosed
 	}
@@ -174,7 +180,7 @@ func notAttached(op string, q *Queue) error {
 // arming. Arming again before the event came changes nothing, but for NotifyAny winning over
 // NotifySolicited. An event that was due and not yet got is not lost by arming again.
 func (c *Channel) Arm(q *Queue, n Notify) error {
-	if n != NotifySolicited && n != NotifyAny {
+	if n != NotifySolicited && n != NotifyAny && q != nil {
 		return refuse("arm", q.name, "notify", int(n), "NotifySolicited or NotifyAny", ErrInvalid)
 	}
 	return c.with(q, "arm", func(a *attached) error { return c.ch.Arm(a.bit, int(n)) })
@@ -195,6 +201,9 @@ func (c *Channel) Pending(q *Queue) bool {
 
 // with finds q's account and uses it while neither q nor the channel can go.
 func (c *Channel) with(q *Queue, op string, do func(*attached) error) error {
+	if q == nil {
+		return errAbsent(op)
+	}
 	if !c.gate.enter() {
 		return ErrClosed
 	}
@@ -212,6 +221,9 @@ func (c *Channel) with(q *Queue, op string, do func(*attached) error) error {
 // Ack acknowledges n events of q (ibv_ack_cq_events), before or after the queue was read. More than
 // were got is ErrInvalid. It costs a lock, so acknowledge many at once.
 func (c *Channel) Ack(q *Queue, n int) error {
+	if q == nil {
+		return errAbsent("ack")
+	}
 	if !c.gate.enter() {
 		return ErrClosed
 	}

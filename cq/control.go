@@ -82,14 +82,22 @@ func (c controlled) do(cmd Command) (Native, error) {
 
 // Control returns the queue's wait object or its kind (fi_control with FI_GETWAIT, FI_GETWAITOBJ):
 // ErrNoData for WaitNone, ENOSYS for wait objects that only calls of this library can use, and for
-// other commands. It may be called from anywhere.
+// other commands; ErrClosed. It may be called from anywhere.
 func (q *Queue) Control(c Command) (Native, error) {
+	if !q.guard.enterAny() {
+		return Native{}, &Error{Pkg: pkg, Op: "control", Name: q.name, Err: ErrClosed}
+	}
+	defer q.guard.leaveAny()
 	return controlled{op: "control", name: q.name, object: q.opt.Wait, fd: q.FD(),
 		cond: q.keeper.mutexCond()}.do(c)
 }
 
 // Control is as for [Queue.Control].
 func (s *WaitSet) Control(c Command) (Native, error) {
+	if !s.gate.enterAny() {
+		return Native{}, &Error{Pkg: pkg, Op: "control", Name: "wait set", Err: ErrClosed}
+	}
+	defer s.gate.leaveAny()
 	return controlled{op: "control", name: "wait set", object: s.opt.Wait, fd: s.FD(),
 		cond: s.keeper.mutexCond()}.do(c)
 }

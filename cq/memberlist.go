@@ -22,6 +22,9 @@ type listed struct {
 }
 
 func (l *memberList) add(gate *guard, set *doorbell.Set, m Waitable) error {
+	if absent(m) {
+		return errAbsent("add")
+	}
 	if !gate.enterAny() {
 		return ErrClosed
 	}
@@ -44,6 +47,9 @@ func (l *memberList) add(gate *guard, set *doorbell.Set, m Waitable) error {
 }
 
 func (l *memberList) remove(gate *guard, set *doorbell.Set, m Waitable) error {
+	if absent(m) {
+		return errAbsent("remove")
+	}
 	if !gate.enterAny() {
 		return ErrClosed
 	}

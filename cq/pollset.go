@@ -51,7 +51,7 @@ func (s *PollSet) FID() FID { return s.fid }
 // Add makes m a member (fi_poll_add), whatever its wait object. fs.ErrExist if it is one already.
 func (s *PollSet) Add(m Waitable) error {
 	c, ok := m.(*Counter)
-	if !ok {
+	if !ok || c == nil {
 		return s.list.add(&s.gate, s.set, m)
 	}
 	if !s.gate.enterAny() {
@@ -73,7 +73,7 @@ func (s *PollSet) Add(m Waitable) error {
 // Remove takes a member out (fi_poll_del); fs.ErrNotExist if it is none.
 func (s *PollSet) Remove(m Waitable) error {
 	c, ok := m.(*Counter)
-	if !ok {
+	if !ok || c == nil {
 		return s.list.remove(&s.gate, s.set, m)
 	}
 	if !s.gate.enterAny() {

@@ -56,6 +56,9 @@ type feeder struct {
 // drives itself (FI_PROGRESS_AUTO), which is for free. Bind and unbind may be called from anywhere,
 // but binding with manual progress counts as reading.
 func (q *Queue) Bind(f Feeder, manual bool) (unbind func(), err error) {
+	if f == nil {
+		return nil, errAbsent("bind")
+	}
 	if err := q.holders.bind(); err != nil {
 		return nil, &Error{Pkg: pkg, Op: "bind", Name: q.name, Err: err}
 	}

@@ -347,11 +347,12 @@ func (q *Queue) UserContext() any { return q.opt.UserContext }
 
 // FD returns the descriptor of a queue that was created with WaitFD, for the caller's own poll or
 // epoll; it is readable after something was published. Before every blocking wait on it TryWait
-// must have succeeded. Without WaitFD (or WaitPollFD) it is -1.
+// must have succeeded. Without WaitFD (or WaitPollFD), and after Close, it is -1.
 func (q *Queue) FD() int {
-	if q.face == nil || q.opt.Wait == WaitMutexCond {
+	if q.face == nil || q.opt.Wait == WaitMutexCond || !q.guard.enterAny() {
 		return -1
 	}
+	defer q.guard.leaveAny()
 	return q.face.FD()
 }
 

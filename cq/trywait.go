@@ -17,6 +17,9 @@ type TryWaiter interface {
 // Each object must be one that the calling goroutine may use.
 func TryWait(objects ...TryWaiter) error {
 	for _, o := range objects {
+		if absent(o) {
+			return errAbsent("trywait")
+		}
 		if o.waitObject() != objects[0].waitObject() {
 			return refuse("trywait", o.FID().String(), "wait object", o.waitObject(),
 				objects[0].waitObject(), ErrInvalid)

@@ -23,6 +23,27 @@ type Waitable interface {
 	progress() time.Duration
 }
 
+// absent says that there is no object behind m, which is a mistake of the caller's.
+func absent(m any) bool {
+	switch m := m.(type) {
+	case nil:
+		return true
+	case *Queue:
+		return m == nil
+	case *EventQueue:
+		return m == nil
+	case *Counter:
+		return m == nil
+	case *WaitSet:
+		return m == nil
+	}
+	return false
+}
+
+func errAbsent(op string) error {
+	return refuse(op, "nil", "object", nil, "an open one", ErrInvalid)
+}
+
 // face is a member as one set sees it.
 type face interface {
 	doorbell.Member

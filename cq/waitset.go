@@ -77,7 +77,7 @@ func (s *WaitSet) FID() FID { return s.fid }
 // Add makes m a member. It may be ready at once. ErrExist if it is one already; ErrNoWait for a
 // queue that was opened with WaitNone.
 func (s *WaitSet) Add(m Waitable) error {
-	if m.waitObject() == WaitNone {
+	if !absent(m) && m.waitObject() == WaitNone {
 		return &Error{Pkg: pkg, Op: "add", Name: "wait set", Err: ErrNoWait,
 			Hint: "open the member with another wait object"}
 	}
@@ -162,13 +162,15 @@ func (s *WaitSet) Signal() error {
 }
 
 // FD returns the descriptor of a set that was opened with WaitFD, for the caller's own poll or
-// epoll; otherwise it is -1. Before every blocking wait on it TryWait must have succeeded. One
+// epoll; otherwise, and after Close, it is -1. Before every blocking wait on it TryWait must have
+// succeeded. One
 // goroutine of the library, with a thread of its own, turns what producers ring into the
 // descriptor: a wake through it costs one switch between threads more than Wait.
 func (s *WaitSet) FD() int {
-	if s.face == nil || s.opt.Wait == WaitMutexCond {
+	if s.face == nil || s.opt.Wait == WaitMutexCond || !s.gate.enterAny() {
 		return -1
 	}
+	defer s.gate.leaveAny()
 	return s.face.FD()
 }
 

@@ -1,0 +1,88 @@
+package cq_test
+
+import (
+	"errors"
+	"io/fs"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// TestConformanceMisuse: what makes no sense is refused with a reason, where other libraries crash.
+func TestConformanceMisuse(t *testing.T) {
+	o := cq.Options{Size: 8, Wait: cq.WaitFD, UserContext: 0}
+	conform(t, "arguments", o, func(t *testing.T, r *rig) {
+		s, p, c := waitSet(t, r.d, cq.WaitSetOptions{}), pollSet(t, r), channel(t, r.d)
+		for name, err := range map[string]error{
+			"wait set: nothing":     s.Add(nil),
+			"wait set: nil":         s.Add((*cq.Queue)(nil)),
+			"wait set: nil events":  s.Add((*cq.EventQueue)(nil)),
+			"wait set: nil counter": s.Add((*cq.Counter)(nil)),
+			"wait set: remove nil":  s.Remove(nil),
+			"poll set: nothing":     p.Add(nil),
+			"poll set: nil counter": p.Add((*cq.Counter)(nil)),
+			"poll set: remove nil":  p.Remove((*cq.Counter)(nil)),
+			"trywait: nothing":      cq.TryWait(nil),
+			"trywait: nil":          cq.TryWait(r.q, (*cq.EventQueue)(nil)),
+			"channel: attach nil":   c.Attach(nil),
+			"channel: arm nil":      c.Arm(nil, cq.NotifyAny),
+			"channel: arm for none": c.Arm(r.q, 0),
+			"channel: ack nil":      c.Ack(nil, 1),
+			"channel: detach nil":   c.Detach(t.Context(), nil),
+			"channel: inject nil":   c.Inject(nil),
+			"release of nothing":    r.q.Release(1),
+			"release of less":       r.q.Release(-1),
+			"peek of none":          errOf(r.q.Peek(0)),
+			"bind nil":              bindNil(r.q),
+			"credit of less":        r.w.Credit(-1),
+			"sources differ":        errOf(cq.ReadFrom(r.q, make([]cq.Msg, 2), nil)),
+		} {
+			wantErr(t, name, err, cq.ErrInvalid)
+		}
+		for name, err := range map[string]error{"arm": c.Arm(r.q, cq.NotifyAny), "ack": c.Ack(r.q, 1),
+			"inject": c.Inject(r.q), "detach": c.Detach(t.Context(), r.q), "set": s.Remove(r.q),
+			"poll set": p.Remove(r.q)} {
+			wantErr(t, name+" of what is not there", err, fs.ErrNotExist)
+		}
+		r.post(t, 1, 2)
+		wantContexts(t, "it goes on", read(t, r.q, 4), 1)
+	})
+	conform(t, "closed", o, func(t *testing.T, r *rig) {
+		s, c := waitSet(t, r.d, cq.WaitSetOptions{}), channel(t, r.d)
+		must(t, r.q.Close())
+		for name, err := range map[string]error{
+			"read":     errOf(cq.Read(r.q, make([]cq.Msg, 1))),
+			"readfrom": errOf(cq.ReadFrom(r.q, make([]cq.Msg, 1), make([]cq.Addr, 1))),
+			"sread":    errOf(cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1)),
+			"peek":     errOf(r.q.Peek(1)),
+			"readerr":  r.q.ReadErr(&cq.ErrorEntry{}),
+			"release":  r.q.Release(1),
+			"signal":   r.q.Signal(),
+			"trywait":  cq.TryWait(r.q),
+			"control":  errOf(r.q.Control(cq.GetWait)),
+			"bind":     errOf(r.q.Bind(&fed{}, true)),
+			"set":      s.Add(r.q),
+			"channel":  c.Attach(r.q),
+			"post":     r.w.Post(&cq.Entry{}),
+			"error":    r.w.PostError(&cq.ErrorEntry{}),
+			"batch":    errOf(r.w.PostBatch(make([]cq.Entry, 2))),
+			"credit":   r.w.Credit(1),
+		} {
+			wantErr(t, name, err, cq.ErrClosed)
+		}
+		for _, err := range r.q.Entries(0) {
+			wantErr(t, "iterator", err, cq.ErrClosed)
+		}
+		if fd := r.q.FD(); fd != -1 {
+			t.Errorf("descriptor %d", fd)
+		}
+		must(t, errors.Join(r.q.Close(), r.w.Close(), r.w.Close()))
+	})
+}
+
+func errOf[T any](_ T, err error) error { return err }
+
+func bindNil(q *cq.Queue) error {
+	_, err := q.Bind(nil, true)
+	return err
+}
