@@ -49,6 +49,25 @@ func TestConformanceMRComplete(t *testing.T) {
 			t.Errorf("%+v", ev)
 		}
 	})
+	withEvents(t, "purged-at-close", func(t *testing.T, e *cq.EventQueue) {
+		obj, at := payload(t, nil)
+		var rs []*cq.MemoryRegion
+		for range 2 {
+			r, err := cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 8,
+				Access: cq.FlagRemoteRead, Events: e})
+			must(t, err)
+			rs = append(rs, r)
+		}
+		must(t, rs[0].Close()) // waits for the registration, whose event nobody read
+		var ev cq.Event
+		_, err := e.ReadTimeout(&ev, tooLong)
+		if err != nil || ev.FID != rs[1].FID() {
+			t.Errorf("%+v, %v", ev, err)
+		}
+		_, err = e.Read(&ev)
+		wantErr(t, "the closed one's", err, cq.ErrAgain)
+		must(t, rs[1].Close())
+	})
 	withEvents(t, "failure", func(t *testing.T, e *cq.EventQueue) {
 		obj, _ := payload(t, nil)
 		r, err := cq.RegisterMemory(obj, cq.MemoryOptions{Offset: 1 << 40, Length: 8,

@@ -310,6 +310,35 @@ func TestConformanceAVRemove(t *testing.T) {
 	})
 }
 
+// TestConformanceAVClose is fi_close of an address vector.
+func TestConformanceAVClose(t *testing.T) {
+	conform(t, "busy-while-bound", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
+		v := newVector(t, site{}, cq.AddressOptions{})
+		own, err := r.q.Writer()
+		must(t, err)
+		b, err := cq.NewBinding(cq.BindingOptions{Queue: own, Flags: cq.FlagRecv, Addresses: v,
+			Source: cq.SourceAddr})
+		must(t, err)
+		wantErr(t, "close", v.Close(), cq.ErrBusy, syscall.EBUSY)
+		must(t, b.Close())
+		must(t, v.Close())
+		_, err = v.Insert(sockaddrs(0, 1))
+		wantErr(t, "insert", err, cq.ErrClosed)
+		must(t, own.Close())
+	})
+	conformAV(t, "seen-by-others", cq.AddressOptions{}, func(t *testing.T, v *cq.AddressVector,
+		look lookup) {
+		_ = insert(t, v, sockaddr(0))
+		finds(t, look, 0, sockaddr(0))
+		must(t, v.Close())
+		_, err := look.Lookup(0, make([]byte, 64))
+		wantErr(t, "lookup", err, cq.ErrClosed)
+		if _, ok := look.Resolve(sockaddr(0)); ok {
+			t.Error("an address of a closed vector is found")
+		}
+	})
+}
+
 // TestConformanceAVShared is a vector that others read by name or descriptor while it changes.
 func TestConformanceAVShared(t *testing.T) {
 	o := cq.AddressOptions{Count: 8, Format: cq.AddrOpaque, AddrMaxBytes: 64}

@@ -80,6 +80,47 @@ func TestConformanceMisuse(t *testing.T) {
 	})
 }
 
+// TestConformanceMisuseClosed is the same for event queues and counters.
+func TestConformanceMisuseClosed(t *testing.T) {
+	conformEQ(t, "event-queue", cq.EventOptions{Wait: cq.WaitFD}, func(t *testing.T, r *eqRig) {
+		must(t, r.e.Close())
+		for name, err := range map[string]error{
+			"read":    errOf(r.e.Read(&cq.Event{})),
+			"sread":   errOf(r.e.ReadTimeout(&cq.Event{}, -1)),
+			"peek":    errOf(r.e.Peek(&cq.Event{})),
+			"readerr": errOf(r.e.ReadErr(&cq.EventError{})),
+			"write":   errOf(r.w.Write(&cq.Event{})),
+			"signal":  r.e.Signal(),
+			"trywait": cq.TryWait(r.e),
+			"control": errOf(r.e.Control(cq.GetWait)),
+			"purge":   r.e.Purge(fabric(1)),
+			"set":     waitSet(t, r.d, cq.WaitSetOptions{}).Add(r.e),
+		} {
+			wantErr(t, name, err, cq.ErrClosed)
+		}
+		must(t, r.e.Close())
+	})
+	conformCounter(t, "counter", cq.CounterOptions{Wait: cq.WaitFD}, func(t *testing.T, r *countRig) {
+		must(t, r.c.Close())
+		for name, err := range map[string]error{
+			"add":     r.c.Add(1),
+			"adderr":  r.c.AddErr(1),
+			"set":     r.c.Set(1),
+			"read":    errOf(r.c.Read()),
+			"readerr": errOf(r.c.ReadErr()),
+			"wait":    r.c.WaitTimeout(5, -1),
+			"trywait": cq.TryWait(r.c),
+			"member":  waitSet(t, r.d, cq.WaitSetOptions{}).Add(r.c),
+		} {
+			wantErr(t, name, err, cq.ErrClosed)
+		}
+		must(t, r.w.Add(1)) // the other handle goes on
+		if v, err := r.w.Read(); v != 1 || err != nil {
+			t.Errorf("%d, %v", v, err)
+		}
+	})
+}
+
 func errOf[T any](_ T, err error) error { return err }
 
 func bindNil(q *cq.Queue) error {

@@ -52,6 +52,17 @@ func TestConformanceCQReadFrom(t *testing.T) {
 			}
 		}
 	})
+	conform(t, "user-id", o, func(t *testing.T, r *rig) {
+		v := newVector(t, site{}, cq.AddressOptions{UserID: true})
+		_, err := v.InsertIDs(sockaddrs(0, 1), []cq.Addr{4711})
+		must(t, err)
+		must(t, r.w.PostFrom(&cq.Entry{Context: 1}, sockaddr(0), v, cq.SourceAddr))
+		src := []cq.Addr{99}
+		if n, err := cq.ReadFrom(r.q, make([]cq.Context, 1), src); n != 1 || err != nil ||
+			src[0] != 4711 {
+			t.Errorf("%d, %v, %v", n, err, src)
+		}
+	})
 	conform(t, "unknown-peer", o, func(t *testing.T, r *rig) {
 		v := newVector(t, site{}, cq.AddressOptions{})
 		_ = insert(t, v, sockaddr(0))

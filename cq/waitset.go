@@ -163,9 +163,8 @@ func (s *WaitSet) Signal() error {
 
 // FD returns the descriptor of a set that was opened with WaitFD, for the caller's own poll or
 // epoll; otherwise, and after Close, it is -1. Before every blocking wait on it TryWait must have
-// succeeded. One
-// goroutine of the library, with a thread of its own, turns what producers ring into the
-// descriptor: a wake through it costs one switch between threads more than Wait.
+// succeeded. One goroutine of the library, with a thread of its own, turns what producers ring into
+// the descriptor: a wake through it costs one switch between threads more than Wait.
 func (s *WaitSet) FD() int {
 	if s.face == nil || s.opt.Wait == WaitMutexCond || !s.gate.enterAny() {
 		return -1
