@@ -5,6 +5,10 @@ const (
 	readBatch   = 64    // entries a read, in rows about reads of many
 	// readShare: filling a queue takes libfabric many times as long as reading it.
 	readShare = 16
+	// tripPauses is what a polling application should do between two empty reads: without, a
+	// processor that runs ahead in a loop of reads has all of it to throw away when the entry comes.
+	// The bare cache line pauses too.
+	tripPauses = 2
 )
 
 // queueCases are the rows about completion queues and what belongs to them.
@@ -23,7 +27,7 @@ func queueCases(o Options) []benchCase {
 			ours: "cq-rate", rival: "rate", rivalName: tagged, source: libfabricSource,
 			perSecond: true})
 	}
-	trip := benchCase{name: "trip-line", batch: 1, ours: "cq-trip", rival: "line",
+	trip := benchCase{name: "trip-line", batch: 1, pauses: tripPauses, ours: "cq-trip", rival: "line",
 		rivalName: "cache line", source: "pingpong"}
 	cases = append(cases, trip)
 	for _, batch := range o.Batches {
