@@ -172,8 +172,11 @@ func (c *Channel) Pending(bit int) bool {
 		return false
 	}
 	m.bell.Lock()
-	m.bell.Take()
-	_, due := m.bell.due()
+	due := false
+	if m.bell.notes != nil { // else it was taken off meanwhile, and its words may be gone
+		m.bell.Take()
+		_, due = m.bell.due()
+	}
 	m.bell.Unlock()
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
@@ -238,10 +241,14 @@ func (c *Channel) get() (ChannelEvent, bool) {
 	}
 }
 
-// judge decides under the queue's lock, so once per arming and for one getter.
+// judge decides under the queue's lock, so once per arming and for one getter. A queue that was taken
+// off the channel since it was picked is not looked at: its words may be gone.
 func (c *Channel) judge(bit int, b *Bell) (ChannelEvent, bool) {
 	b.Lock()
 	defer b.Unlock()
+	if b.notes == nil {
+		return ChannelEvent{}, false
+	}
 	b.Take()
 	e, due := b.fire()
 	if due {

@@ -66,7 +66,8 @@ func (w Wait) until() int64 {
 	if w.SliceNs == 0 {
 		return w.DeadlineNs
 	}
-	if slice := Now() + w.SliceNs; w.DeadlineNs == 0 || slice < w.DeadlineNs {
+	slice := Now() + w.SliceNs
+	if slice > 0 && (w.DeadlineNs == 0 || slice < w.DeadlineNs) { // else it is beyond all time
 		return slice
 	}
 	return w.DeadlineNs
