@@ -268,7 +268,7 @@ func (v *AddressVector) Detach() error {
 }
 
 func (v *AddressVector) end(op string, last func() error) error {
-	if err := v.holders.close(false); err != nil {
+	if err := v.holders.close(); err != nil {
 		return &Error{Pkg: pkg, Op: op, Name: v.name, Err: err, Hint: "close what is bound to it"}
 	}
 	v.abort()

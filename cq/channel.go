@@ -61,6 +61,7 @@ type Channel struct {
 	gate guard
 
 	mu    sync.Mutex
+	shut  bool // it closes: no queue comes any more
 	byBit map[int]*attached
 	byFID map[FID]*attached
 
@@ -104,6 +105,9 @@ func (c *Channel) Attach(q *Queue) error {
 	defer c.gate.leave()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.shut {
+		return ErrClosed
+	}
 	if c.byFID[q.fid] != nil {
 		return fmt.Errorf("cq: attach %v to channel: it is attached: %w", q.fid, syscall.EEXIST)
 	}
@@ -161,7 +165,9 @@ func (c *Channel) Detach(ctx context.Context, q *Queue) error {
 		c.mu.Lock()
 	}
 	gone := c.byFID[q.fid] == a
-	delete(c.byFID, q.fid)
+	if gone {
+		delete(c.byFID, q.fid)
+	}
 	c.mu.Unlock()
 	if gone { // else another goroutine waited too, and was faster
 		q.channel.Store(nil)
@@ -250,6 +256,7 @@ func (c *Channel) Ack(q *Queue, n int) error {
 func (c *Channel) Close() error {
 	c.mu.Lock()
 	n := len(c.byFID)
+	c.shut = c.shut || n == 0
 	c.mu.Unlock()
 	if n > 0 {
 		return &Error{Pkg: pkg, Op: "close", Name: "channel", Field: "attached queues", Got: n,
@@ -279,6 +286,7 @@ func (c *Channel) TryGet() (ChannelEvent, error) {
 		return ChannelEvent{}, ErrClosed
 	}
 	defer c.gate.leave()
+	c.progress()
 	for {
 		e, got, err := c.ch.TryGet()
 		if err != nil {
@@ -310,7 +318,13 @@ func (c *Channel) get(ctx context.Context, timeout time.Duration) (ChannelEvent,
 			ctx.Err() != nil
 	}
 	for {
-		e, got, err := c.ch.Get(w)
+		turn := w
+		if again := c.progress(); again > 0 {
+			if until := deadline(again); turn.DeadlineNs == 0 || until < turn.DeadlineNs {
+				turn.DeadlineNs = until
+			}
+		}
+		e, got, err := c.ch.Get(turn)
 		if err != nil {
 			return ChannelEvent{}, failed("get event", "channel", err)
 		}

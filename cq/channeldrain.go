@@ -1,5 +1,7 @@
 package cq
 
+import "time"
+
 // Drain handles one event of a queue as its manual says: it acknowledges the event, arms the queue
 // again and then reads it until it is empty, so that no completion stays behind unseen. handle gets
 // what each read returned, in buf; an error of it ends the call and is returned.
@@ -13,6 +15,9 @@ func Drain[T Readable](c *Channel, ev ChannelEvent, n Notify, buf []T, budget in
 	q := ev.Queue
 	if len(buf) == 0 {
 		return refuse("drain", q.name, "len(buf)", 0, "1 or more", ErrInvalid)
+	}
+	if budget < 0 {
+		return refuse("drain", q.name, "budget", budget, "0 or more", ErrInvalid)
 	}
 	if err := c.Ack(q, 1); err != nil {
 		return err
@@ -38,4 +43,20 @@ func Drain[T Readable](c *Channel, ev ChannelEvent, n Notify, buf []T, budget in
 		}
 	}
 	return c.Inject(q)
+}
+
+// progress drives what feeds the queues, and returns after how long it wants that again, or 0 for
+// never.
+func (c *Channel) progress() (again time.Duration) {
+	if manualFeeders.Load() == 0 {
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range c.byBit {
+		if d := a.q.progress(); d >= 0 && (again == 0 || d < again) {
+			again = max(1, d)
+		}
+	}
+	return again
 }

@@ -44,7 +44,7 @@ func (q *Queue) end(op string, last func() error) error {
 	if q.self != nil && !q.self.guard.isOver() {
 		return &Error{Pkg: pkg, Op: op, Name: q.name, Err: ErrBusy, Hint: "close its own Writer first"}
 	}
-	if err := q.holders.close(q.inSet); err != nil && !q.guard.isOver() {
+	if err := q.holders.close(); err != nil && !q.guard.isOver() {
 		return &Error{Pkg: pkg, Op: op, Name: q.name, Err: err,
 			Hint: "take it out of its sets and channels, and unbind what feeds it"}
 	}
@@ -69,7 +69,7 @@ func (q *Queue) end(op string, last func() error) error {
 // drop gives everything back that the queue holds in this process, calling last before its memory
 // goes. Nobody is inside any more.
 func (q *Queue) drop(last func() error) error {
-	if q.inSet {
+	if q.holders.hasOwn() {
 		_ = q.opt.WaitSet.Remove(q)
 	}
 	close(q.gone)

@@ -28,9 +28,10 @@ type counterKeeper struct {
 // epoll; it is readable after the value or the error value changed. Before every blocking wait on
 // it TryWait must have succeeded. Without WaitFD it is -1.
 func (c *Counter) FD() int {
-	if c.face == nil {
+	if c.face == nil || !c.guard.enterAny() {
 		return -1
 	}
+	defer c.guard.leaveAny()
 	return c.face.FD()
 }
 

@@ -216,7 +216,7 @@ func (c *Counter) register() {
 // ErrClosed. It fails with ErrBusy while the counter is in a set or bound to something that feeds
 // it. Closing twice is harmless.
 func (c *Counter) Close() error {
-	if err := c.holders.close(false); err != nil {
+	if err := c.holders.close(); err != nil {
 		return &Error{Pkg: pkg, Op: "close", Name: c.name, Err: err,
 			Hint: "take it out of its sets and close what feeds it first"}
 	}

@@ -218,6 +218,7 @@ func (p *domain) nameIn(home string) error {
 		return err
 	}
 	defer d.Close()
+	removeDeadBells(d)
 	if err := p.obj.LinkTo(d, bellName(p.obj.Header().UUID)); err != nil {
 		if errors.Is(err, syscall.EXDEV) {
 			err = &Error{Pkg: pkg, Op: "add", Field: "directory", Got: home, Err: err, Want: "one in " +

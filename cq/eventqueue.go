@@ -144,7 +144,7 @@ func (e *EventQueue) held(op string) error {
 	h := &e.q.holders
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.n == 0 || h.n == 1 && e.q.inSet || h.closed {
+	if h.free() || h.closed {
 		return nil
 	}
 	return &Error{Pkg: pkg, Op: op, Name: e.q.name, Err: ErrBusy,

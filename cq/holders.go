@@ -7,6 +7,7 @@ import "sync"
 type holders struct {
 	mu     sync.Mutex
 	n      int
+	own    bool // one of them goes with the object: the set that it was opened in
 	closed bool
 }
 
@@ -28,12 +29,35 @@ func (h *holders) unbind() {
 	h.n--
 }
 
-// close refuses holders from now on, or is ErrBusy if there are any, but for one that goes with the
-// object.
-func (h *holders) close(one bool) error {
+// adopt says that one of the holders goes with the object; disown that this one leaves.
+func (h *holders) adopt() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.n > 1 || h.n == 1 && !one {
+	h.own = true
+}
+
+func (h *holders) disown() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.n--
+	h.own = false
+}
+
+func (h *holders) hasOwn() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.own
+}
+
+// free reports whether nobody holds the object but who goes with it. The lock is held.
+func (h *holders) free() bool { return h.n == 0 || h.n == 1 && h.own }
+
+// close refuses holders from now on, or is ErrBusy if there are any, but for one that goes with the
+// object.
+func (h *holders) close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.free() {
 		return ErrBusy
 	}
 	h.closed = true

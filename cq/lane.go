@@ -3,6 +3,7 @@ package cq
 import (
 	"errors"
 	"io/fs"
+	"slices"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/ring"
@@ -213,7 +214,9 @@ func (q *Queue) watch(l *lane) {
 	stop, err := shm.WatchDeath(owner, func() { q.bell.Mark(l.bit) })
 	if err != nil {
 		q.sliced.Store(true)
-		q.unwatched = append(q.unwatched, l.bit)
+		if !slices.Contains(q.unwatched, l.bit) {
+			q.unwatched = append(q.unwatched, l.bit)
+		}
 		if q.face != nil || q.seated.Load() {
 			q.ticking.Do(q.tick)
 		}

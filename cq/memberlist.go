@@ -12,6 +12,7 @@ import (
 // changes with it, and never while a member is looked at.
 type memberList struct {
 	mu    sync.Mutex
+	shut  bool // its set closes: nobody comes any more
 	byBit map[int]listed
 	byFID map[FID]int
 }
@@ -31,6 +32,9 @@ func (l *memberList) add(gate *guard, set *doorbell.Set, m Waitable) error {
 	defer gate.leaveAny()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.shut {
+		return ErrClosed
+	}
 	if _, is := l.byFID[m.FID()]; is {
 		return errMember(m)
 	}
@@ -79,6 +83,14 @@ func errNoMember(m Waitable) error {
 func (l *memberList) len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return len(l.byBit)
+}
+
+// close refuses members from now on, or returns how many there are.
+func (l *memberList) close() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.shut = l.shut || len(l.byBit) == 0
 	return len(l.byBit)
 }
 

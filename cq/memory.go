@@ -170,7 +170,7 @@ func FindMemory(key uint64) (*MemoryRegion, bool) {
 // on. It waits for an asynchronous registration to end. ErrBusy says that counters are bound.
 // Closing twice is harmless.
 func (r *MemoryRegion) Close() error {
-	if err := r.holders.close(false); err != nil {
+	if err := r.holders.close(); err != nil {
 		return &Error{Pkg: pkg, Op: "close memory", Name: r.obj.Name(), Err: err,
 			Hint: "unbind its counters"}
 	}

@@ -18,9 +18,11 @@ type PollSet struct {
 	set  *doorbell.Set
 	gate guard
 	list memberList
-	bits []int
+	one  sync.Mutex // held by the one who polls
+	bits []int      // of that one
 
 	mu       sync.Mutex
+	shut     bool // it closes: no counter comes any more
 	counters []*polledCounter
 	turn     bool // counters come first the next time
 }
@@ -60,6 +62,9 @@ func (s *PollSet) Add(m Waitable) error {
 	defer s.gate.leaveAny()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.shut {
+		return ErrClosed
+	}
 	if s.find(c) >= 0 {
 		return errMember(m)
 	}
@@ -108,12 +113,18 @@ func (s *PollSet) Len() int {
 // to report too much: here any change is reported, whoever made it.) It returns how many. Those
 // that do not fit in dst come first the next time: nothing is forgotten because dst is short.
 //
+// ErrBusy says that another goroutine polls the set.
+//
 // Polling costs what the queues that have something cost, and a look at every counter.
 func (s *PollSet) Poll(dst []Waitable) (n int, err error) {
 	if !s.gate.enter() {
 		return 0, ErrClosed
 	}
 	defer s.gate.leave()
+	if !s.one.TryLock() {
+		return 0, errTurn("poll", "poll set")
+	}
+	defer s.one.Unlock()
 	s.list.progress()
 	if s.turn {
 		n = s.pollCounters(dst)
@@ -155,9 +166,21 @@ func (s *PollSet) pollCounters(dst []Waitable) (n int) {
 	return n
 }
 
+// empty refuses members from now on, or returns how many there are.
+func (s *PollSet) empty() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.counters); n > 0 {
+		return n + s.list.len()
+	}
+	n := s.list.close()
+	s.shut = s.shut || n == 0
+	return n
+}
+
 // Close closes the set (fi_close). ErrBusy while it has members; closing twice is harmless.
 func (s *PollSet) Close() error {
-	if n := s.Len(); n > 0 {
+	if n := s.empty(); n > 0 {
 		return &Error{Pkg: pkg, Op: "close", Name: "poll set", Field: "members", Got: n, Want: 0,
 			Err: ErrBusy, Hint: "remove them first"}
 	}

@@ -52,7 +52,7 @@ type Queue struct {
 	seatMu  sync.Mutex
 	bit     int                     // in the process's bell, -1 before the first set; under seatMu
 	seated  atomic.Bool             // it has a bit
-	inSet   bool                    // WaitInSet, and a member of the set
+	opening bool                    // it enters the set that it was opened in
 	channel atomic.Pointer[Channel] // that it is attached to
 	self    *Writer                 // on lane 0
 	selfMu  sync.Mutex
@@ -134,8 +134,8 @@ func initReader(obj *shm.Object) error {
 
 // Adopt becomes the reader of a queue that exists and has no living reader; a living one is a
 // [*shm.BusyError]. Fields of want that are not zero must agree with how the queue was created
-// (Spin, Shared and UserContext are this reader's own). What the previous reader had been handed
-// and not released comes again, marked FlagRedelivered.
+// (Spin, Shared, WaitSet and UserContext are this reader's own). What the previous reader had been
+// handed and not released comes again, marked FlagRedelivered.
 func Adopt(d *shm.Dir, name string, want Options) (*Queue, error) {
 	return adoptShape(d, name, queueShape(want))
 }
@@ -178,6 +178,7 @@ func adopt(d, dir *shm.Dir, name string, want shape) (*Queue, error) {
 		return nil, err
 	}
 	o.Spin, o.Shared, o.UserContext = want.Spin, want.Shared, want.UserContext
+	o.WaitSet = want.WaitSet
 	return newQueue(&dirHome{d.Path(), name, dir}, obj, name, o, false)
 }
 
@@ -316,23 +317,6 @@ func (q *Queue) start() (err error) {
 	// Hints died with whoever took them: look at every lane there may be.
 	err = q.findLanes(true)
 	q.settle()
-	return err
-}
-
-// enterSet makes m, the queue as its user sees it, a member of the set that it was opened for.
-func (q *Queue) enterSet(m Waitable, made bool) error {
-	set := q.opt.WaitSet
-	if q.opt.Wait != WaitInSet {
-		return nil
-	}
-	if set == nil && made {
-		return refuse("create", q.name, "WaitSet", nil, "an open wait set", ErrInvalid)
-	}
-	if set == nil { // an adopter may put it into one later
-		return nil
-	}
-	err := set.Add(m)
-	q.inSet = err == nil
 	return err
 }
 

@@ -305,6 +305,7 @@ func (w *wait) thresholdOnce(least uint64) (err error, done bool) {
 	case signaled: // what is there is the result; in a shared queue it may be gone by now
 		return ErrSignaled, true
 	case q.opt.Wait == WaitYield:
+		q.progress()
 		runtime.Gosched()
 		return nil, false
 	}

@@ -54,7 +54,10 @@ type face interface {
 }
 
 // queueFace is a queue in a set.
-type queueFace struct{ q *Queue }
+type queueFace struct {
+	q   *Queue
+	own bool // the set is the one that the queue was opened in
+}
 
 // Look implements doorbell.Member: a queue is ready while a read would return anything but ErrAgain,
 // or a signal is pending.
@@ -66,7 +69,13 @@ func (f queueFace) Look() (bool, error) {
 	if due, err := f.q.due(); due || err != nil {
 		return due, err
 	}
-	return f.q.bell.Look()
+	ready, err := f.q.bell.Look()
+	if !ready && err == nil { // it was marked just now, and cannot be opened
+		f.q.bell.Lock()
+		ready = len(f.q.broken) > 0
+		f.q.bell.Unlock()
+	}
+	return ready, err
 }
 
 // Join implements doorbell.Member.
@@ -74,11 +83,38 @@ func (f queueFace) Join(on bool) { f.q.bell.Join(on) }
 
 func (f queueFace) reported() {}
 
-func (f queueFace) part() { f.q.part() }
+func (f queueFace) part() {
+	if f.own {
+		f.q.holders.disown()
+	} else {
+		f.q.part()
+	}
+}
 
 func (q *Queue) join() (int, face, error) {
 	bit, err := q.seat()
-	return bit, queueFace{q}, err
+	if err == nil && q.opening {
+		q.holders.adopt()
+	}
+	return bit, queueFace{q, q.opening}, err
+}
+
+// enterSet makes m, the queue as its user sees it, a member of the set that it was opened for.
+func (q *Queue) enterSet(m Waitable, made bool) error {
+	set := q.opt.WaitSet
+	if q.opt.Wait != WaitInSet {
+		return nil
+	}
+	if set == nil && made {
+		return refuse("create", q.name, "WaitSet", nil, "an open wait set", ErrInvalid)
+	}
+	if set == nil { // an adopter may put it into one later
+		return nil
+	}
+	q.opening = true // nobody else has the queue yet
+	err := set.Add(m)
+	q.opening = false
+	return err
 }
 
 // seat binds the queue and gives it its bit in the process's bell, which it keeps until it closes.

@@ -3,6 +3,7 @@ package cq
 import (
 	"context"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,7 +36,8 @@ type WaitSet struct {
 	keeper *condKeeper // of WaitMutexCond
 	gate   guard
 	list   memberList
-	bits   []int // of the one who waits
+	turn   sync.Mutex // held by the one who waits
+	bits   []int      // of that one
 
 	signal atomic.Bool
 }
@@ -111,6 +113,10 @@ func (s *WaitSet) wait(ctx context.Context, dst []Waitable, timeout time.Duratio
 		return 0, ErrClosed
 	}
 	defer s.gate.leave()
+	if !s.turn.TryLock() {
+		return 0, errTurn("wait", "wait set")
+	}
+	defer s.turn.Unlock()
 	w := doorbell.Wait{}
 	if timeout >= 0 {
 		w.DeadlineNs = deadline(timeout)
@@ -121,15 +127,11 @@ func (s *WaitSet) wait(ctx context.Context, dst []Waitable, timeout time.Duratio
 	for {
 		turn := w
 		if again := s.list.progress(); again > 0 {
-			if until := doorbell.Now() + again; turn.DeadlineNs == 0 || until < turn.DeadlineNs {
+			if until := deadline(time.Duration(again)); turn.DeadlineNs == 0 || until < turn.DeadlineNs {
 				turn.DeadlineNs = until
 			}
 		}
 		bits, err := s.set.Wait(roomFor(&s.bits, len(dst)), turn)
-		if err == doorbell.ErrWaiting {
-			return 0, &Error{Pkg: pkg, Op: "wait", Name: "wait set", Err: ErrBusy,
-				Hint: "another goroutine waits on it: give each a set of its own"}
-		}
 		if n := s.list.report(bits, dst); n > 0 || err != nil {
 			return n, err
 		}
@@ -148,6 +150,11 @@ func (s *WaitSet) wait(ctx context.Context, dst []Waitable, timeout time.Duratio
 			return 0, ErrTimedOut
 		}
 	}
+}
+
+func errTurn(op, name string) error {
+	return &Error{Pkg: pkg, Op: op, Name: name, Err: ErrBusy,
+		Hint: "another goroutine waits on it: give each a set of its own"}
 }
 
 // Signal ends one Wait: one that is waiting now, or else the next that finds nothing ready.
@@ -174,7 +181,8 @@ func (s *WaitSet) FD() int {
 }
 
 // TryWait arms the descriptor (fi_trywait): nil says that no member is ready and that the
-// descriptor becomes readable when one does; ErrAgain that one is, or may be.
+// descriptor becomes readable when one does; ErrAgain that one is, or may be; ErrBusy that another
+// goroutine waits on the set.
 func (s *WaitSet) TryWait() error {
 	if s.face == nil {
 		return &Error{Pkg: pkg, Op: "trywait", Name: "wait set", Err: ErrNoWait,
@@ -184,6 +192,10 @@ func (s *WaitSet) TryWait() error {
 		return ErrClosed
 	}
 	defer s.gate.leave()
+	if !s.turn.TryLock() {
+		return errTurn("trywait", "wait set")
+	}
+	defer s.turn.Unlock()
 	s.list.progress()
 	ready, err := s.set.TryWait()
 	if err != nil {
@@ -201,7 +213,7 @@ func (s *WaitSet) waitObject() WaitObject { return s.opt.Wait }
 // Close closes the set (fi_close). ErrBusy while it has members. A Wait that is under way returns
 // ErrClosed; closing twice is harmless.
 func (s *WaitSet) Close() error {
-	if n := s.Len(); n > 0 {
+	if n := s.list.close(); n > 0 {
 		return &Error{Pkg: pkg, Op: "close", Name: "wait set", Field: "members", Got: n, Want: 0,
 			Err: ErrBusy, Hint: "remove them, and close the queues that were opened in it"}
 	}
