@@ -27,6 +27,17 @@ func TestMissing(t *testing.T) {
 	}
 }
 
+func TestNamed(t *testing.T) {
+	refs := map[string]bool{"cq.TestX/one": true, "cq.TestY": true}
+	for name, want := range map[string]bool{"cq.TestX/one": true, "cq.TestX/one/a/b": true,
+		"cq.TestX": false, "cq.TestX/on": false, "cq.TestX/ones": false, "cq.TestY/a": true,
+		"cq/a.TestY": false} {
+		if named(refs, name) != want {
+			t.Errorf("%s: %v", name, !want)
+		}
+	}
+}
+
 func TestPackagePath(t *testing.T) {
 	if got := packagePath(); got != "shm/shmtest" {
 		t.Error(got)
