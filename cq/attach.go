@@ -134,7 +134,7 @@ func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints 
 	e.generation.Store(gen)
 	cfg := doorbell.RingerConfig{Row: &row.bell, Arm: &words.arm, Hints: hints, Bit: w.bit,
 		Face: func(gen uint16) int { return w.openFace(words, gen) }, Domain: w.bell.ring}
-	w.bell = bellHold{words: &words.bell, owner: w.reader.Owner, fd: -1}
+	w.bell = bellHold{words: &words.bell, owner: w.reader.Owner, fd: -1, own: w.own}
 	if w.door != nil {
 		w.bell.home, w.bell.fd = w.door.beside(), w.door.bell()
 	}

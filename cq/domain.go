@@ -208,6 +208,16 @@ func errNoBit() error {
 		Want: "fewer", Err: syscall.ENOSPC, Hint: "close queues that are no longer needed"}
 }
 
+// reopen returns another hold on the process's bell, for producers of the process itself.
+func (p *domain) reopen(uuid shm.UUID) (*shm.Object, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.obj == nil || p.obj.Header().UUID != uuid {
+		return nil, ErrNoWait
+	}
+	return openBellFD(uuid, p.obj.FD())
+}
+
 // nameIn gives the bell a name beside the queue, where its producers look for it.
 func (p *domain) nameIn(home string) error {
 	if home == "" || p.homes[home] {

@@ -75,3 +75,6 @@ func KeepEventError(e *EventQueue, ev *EventError) error { return e.postErr(ev, 
 
 // BreakPromise says that n operations end without an event.
 func BreakPromise(e *EventQueue, n int) { e.own.returnCredits(n) }
+
+// BellSpec is the layout of the bell of a reading process.
+func BellSpec() shm.Spec { return bellSpec() }

@@ -1,0 +1,78 @@
+package cq_test
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+func init() { roles["nogetfd"] = childNoGetFD }
+
+// forbidGetFD takes pidfd_getfd away from the process, as container runtimes do.
+func forbidGetFD() error {
+	prog := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // number of the call
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: unix.SYS_PIDFD_GETFD},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	f := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
+		unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&f)))
+	runtime.KeepAlive(prog)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// childNoGetFD waits on a set for what its own process posts, for a queue with a name and one
+// without, and prints how that went.
+func childNoGetFD() {
+	runtime.LockOSThread() // the thread that may filter all others
+	if err := forbidGetFD(); err != nil {
+		fmt.Println("forbid:", err)
+		os.Exit(1)
+	}
+	d, err := shm.OpenDir("")
+	check(err)
+	s, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
+	check(err)
+	named, err := cq.Create(d, os.Getenv(envQueue), cq.Options{})
+	check(err)
+	unnamed, err := cq.CreateAnonymous("q", cq.Options{})
+	check(err)
+	for _, q := range []*cq.Queue{named, unnamed} {
+		check(s.Add(q))
+		w, err := q.Writer()
+		check(err)
+		_, err = s.WaitTimeout(nil, 0) // all lanes are parked from here on
+		wait := later(func() { check(w.Post(&cq.Entry{})) })
+		var dst [1]cq.Waitable
+		n, err2 := s.WaitTimeout(dst[:], 5*time.Second)
+		wait()
+		fmt.Println(err, n, err2)
+		check(w.Close())
+		check(s.Remove(q))
+		check(q.Close())
+	}
+	check(s.Close())
+	check(d.Close())
+}
+
+func check(err error) {
+	if err != nil {
+		fmt.Println("child:", err)
+		os.Exit(1)
+	}
+}
