@@ -72,6 +72,7 @@ func (q *Queue) drop(last func() error) error {
 	if q.holders.hasOwn() {
 		_ = q.opt.WaitSet.Remove(q)
 	}
+	q.unbindEvents()
 	close(q.gone)
 	q.ticker.Wait()
 	q.watches.Lock()

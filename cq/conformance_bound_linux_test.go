@@ -77,8 +77,8 @@ func TestConformanceCQBound(t *testing.T) {
 	conform(t, "overrun-told-to-event-queue", o, func(t *testing.T, r *rig) {
 		e, err := cq.CreateEvents(r.d, "events", cq.EventOptions{})
 		must(t, err)
-		defer e.Close()
-		r.q.BindEvents(e)
+		must(t, r.q.BindEvents(e))
+		defer func() { must(t, r.q.BindEvents(nil)); must(t, e.Close()) }()
 		r.post(t, 0, 4)
 		wantErr(t, "one too many", r.w.Post(&cq.Entry{}), cq.ErrOverrun)
 		_ = overrun(t, r.q)

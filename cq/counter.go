@@ -190,6 +190,11 @@ func (c *Counter) Name() string { return c.name }
 // Options returns how the counter was created, and what is this handle's own.
 func (c *Counter) Options() CounterOptions { return c.opt }
 
+// Control returns the wait object of this handle or its kind: see [Queue.Control].
+func (c *Counter) Control(cmd Command) (Native, error) {
+	return controlled{op: "control", name: c.name, object: c.opt.Wait, fd: c.FD()}.do(cmd)
+}
+
 // UserContext returns CounterOptions.UserContext.
 func (c *Counter) UserContext() any { return c.opt.UserContext }
 
@@ -223,6 +228,8 @@ func (o CounterOptions) check(op, name string) error {
 			ErrInvalid)
 	case o.Lifetime > Persistent:
 		return refuse(op, name, "Lifetime", uint32(o.Lifetime), "Ephemeral or Persistent", ErrInvalid)
+	case o.Wait == WaitCritSecCond:
+		return errWindows(op, name)
 	case o.Wait > WaitYield:
 		return refuse(op, name, "Wait", uint32(o.Wait),
 			"WaitUnspec, WaitNone, WaitFD or WaitYield", ErrInvalid)

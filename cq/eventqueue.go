@@ -215,3 +215,9 @@ func (e *EventQueue) StrError(provErrno int32, errData []byte) string {
 func (e *EventQueue) bind() error { return e.q.holders.bind() }
 
 func (e *EventQueue) unbind() { e.q.holders.unbind() }
+
+func (e *EventQueue) credit(n int) error { return e.own.credit(n) }
+
+func (e *EventQueue) returnCredits(n int) { e.own.returnCredits(n) }
+
+func (e *EventQueue) forget(fid FID) { _ = e.Purge(fid) }

@@ -254,6 +254,15 @@ func (w *EventWriter) postErr(e *EventError, credited bool) error {
 	return err
 }
 
+func (w *EventWriter) credit(n int) error { return w.lane.credit(n) }
+
+func (w *EventWriter) returnCredits(n int) { w.lane.returnCredits(n) }
+
+// bind, unbind and forget: it is closed when its user wants, and what it wrote is the reader's.
+func (w *EventWriter) bind() error { return nil }
+func (w *EventWriter) unbind()     {}
+func (w *EventWriter) forget(FID)  {}
+
 // Lane returns the writer's lane number.
 func (w *EventWriter) Lane() int { return w.lane.w.Lane() }
 

@@ -185,10 +185,13 @@ func laneBelongs(obj *shm.Object, bit int, o shape, queue shm.UUID) error {
 	return hasSections("open lane", obj.Name(), h, laneSpec("", bit, o, queue))
 }
 
-// laneMarked is called for each parked lane whose ready bit was taken: another writer may have
-// taken the lane over since.
+// laneMarked is called for each known lane whose ready bit was taken: another writer may have
+// taken the lane over since, or it overran.
 func (q *Queue) laneMarked(bit int) {
 	l := q.lanes[bit]
+	if l != nil && l.words != nil && q.opt.Overrun == OverrunQueue && l.overran() {
+		q.overran()
+	}
 	if l == nil || l.obj == nil || l.obj.Generation() == l.generation {
 		return
 	}

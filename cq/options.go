@@ -176,8 +176,7 @@ func (o Options) resolve(op, name string) (Options, error) {
 		return bad("Lifetime", uint32(o.Lifetime), "Ephemeral or Persistent")
 	}
 	if o.Wait == WaitCritSecCond {
-		return o, &Error{Pkg: pkg, Op: op, Name: name, Field: "Wait", Got: o.Wait,
-			Err: errors.ErrUnsupported, Hint: "it is for Windows; use WaitMutexCond"}
+		return o, errWindows(op, name)
 	}
 	if o.Wait > WaitCritSecCond {
 		return bad("Wait", uint32(o.Wait), "one of the constants of WaitObject")
@@ -186,6 +185,11 @@ func (o Options) resolve(op, name string) (Options, error) {
 		return bad("Affinity", o.Affinity.CPU, "0 or more")
 	}
 	return o, nil
+}
+
+func errWindows(op, name string) error {
+	return &Error{Pkg: pkg, Op: op, Name: name, Field: "Wait", Got: WaitCritSecCond,
+		Err: errors.ErrUnsupported, Hint: "it is for Windows; use WaitMutexCond"}
 }
 
 // rows is the number of lanes with the reader's own.

@@ -15,27 +15,62 @@ type Feeder interface {
 	// several goroutines at once, if several do. It may post, and must neither read
 	// nor call the sets and channels that have the queue.
 	Progress() (again time.Duration)
-	// Overrun tells the feeder that the queue lost entries and reports nothing new any more. It
-	// must not call the queue.
+	// Overrun tells the feeder that the queue loses entries and reports nothing new any more. It
+	// must not call the queue, bind or unbind.
 	Overrun(q *Queue)
 }
 
 // manualFeeders counts them in all queues of the process, so that sets need not ask their members.
 var manualFeeders atomic.Int32
 
-// EventSink is where objects of this process report what is no completion: an [*EventQueue] of this
-// process, or an [*EventWriter] of another's.
+// EventSink is where a queue of this process reports what is no completion: an [*EventQueue] of
+// this process, or an [*EventWriter] of another's.
 type EventSink interface {
 	postErr(e *EventError, credited bool) error
+	credit(n int) error
+	returnCredits(n int)
+	bind() error
+	unbind()
+	forget(FID)
 }
 
 // BindEvents makes the queue report its overrun to an event queue: an error event with the queue's
-// FID and EOverrun. It replaces an earlier sink; nil ends it. It may be called from anywhere. The
-// event queue may be closed before: then nothing is reported.
-func (q *Queue) BindEvents(events EventSink) {
+// FID and EOverrun, when its reader first learns of it, by whatever call. Room for the event is
+// reserved now: ErrFull if there is none. An event queue of this process cannot be closed while it
+// is bound (EBUSY). Another sink replaces it, and nil ends it, as does closing the queue, which also
+// purges the event there. It may be called from anywhere.
+func (q *Queue) BindEvents(events EventSink) error {
+	if events != nil {
+		if err := events.bind(); err != nil {
+			return &Error{Pkg: pkg, Op: "bind events", Name: q.name, Err: err}
+		}
+		if err := events.credit(1); err != nil {
+			events.unbind()
+			return &Error{Pkg: pkg, Op: "bind events", Name: q.name, Err: err}
+		}
+	}
 	q.feeders.mu.Lock()
-	defer q.feeders.mu.Unlock()
+	before, told := q.feeders.events, q.feeders.told
 	q.feeders.events = events
+	q.feeders.mu.Unlock()
+	if before != nil {
+		if !told {
+			before.returnCredits(1)
+		}
+		before.unbind()
+	}
+	return nil
+}
+
+// unbindEvents is the end of a queue that is closed.
+func (q *Queue) unbindEvents() {
+	q.feeders.mu.Lock()
+	events := q.feeders.events
+	q.feeders.mu.Unlock()
+	if events != nil {
+		events.forget(q.fid)
+		_ = q.BindEvents(nil)
+	}
 }
 
 // feeders of a queue.
@@ -43,6 +78,7 @@ type feeders struct {
 	mu     sync.Mutex
 	all    []*feeder
 	events EventSink    // learns of an overrun
+	told   bool         // of it
 	manual atomic.Int32 // how many of them are driven by reads
 }
 
@@ -117,17 +153,19 @@ func (q *Queue) progress() (again time.Duration) {
 	return again
 }
 
-// overran tells everybody who is bound to the queue that it lost entries. The reader calls it with
-// the queue's lock held.
+// overran tells everybody who is bound to the queue that it loses entries, once. The reader calls
+// it with the queue's lock held.
 func (q *Queue) overran() {
 	q.feeders.mu.Lock()
-	all, events := q.feeders.all, q.feeders.events // never changed in place
-	q.feeders.mu.Unlock()
-	for _, e := range all {
+	defer q.feeders.mu.Unlock()
+	if q.feeders.told {
+		return
+	}
+	q.feeders.told = true
+	for _, e := range q.feeders.all {
 		e.f.Overrun(q)
 	}
-	if events != nil {
-		// An event queue without room must not stop the reader, whose own reads tell as well.
-		_ = events.postErr(&EventError{FID: q.fid, Err: EOverrun}, false)
+	if q.feeders.events != nil {
+		_ = q.feeders.events.postErr(&EventError{FID: q.fid, Err: EOverrun}, true)
 	}
 }

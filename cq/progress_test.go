@@ -53,35 +53,91 @@ func TestBindKeepsOpen(t *testing.T) {
 func TestOverrunNotice(t *testing.T) {
 	d := openDir(t)
 	q, w := member(t, d, "q", cq.Options{Size: 4, Overrun: cq.OverrunQueue})
-	events, err := cq.CreateEvents(d, "events", cq.EventOptions{})
+	events, err := cq.CreateEvents(d, "events", cq.EventOptions{Size: 16, Write: true})
 	must(t, err)
-	t.Cleanup(func() { must(t, events.Close()) })
-	q.BindEvents(events)
+	t.Cleanup(func() { must(t, q.BindEvents(nil)); must(t, events.Close()) })
+	must(t, q.BindEvents(events))
+	wantErr(t, "close of a bound event queue", events.Close(), cq.ErrBusy)
 	f := &feeder{}
 	unbind, err := q.Bind(f, false)
 	must(t, err)
 	t.Cleanup(unbind)
-	post(t, w, 0, 4)
-	wantErr(t, "the fifth", w.Post(&cq.Entry{}), cq.ErrOverrun)
-	var e cq.EventError
-	if _, err := events.ReadErr(&e); err != cq.ErrAgain {
-		t.Errorf("before the reader knows: %v", err)
+	for range 15 { // full but for what was promised
+		_, err := events.Write(&cq.Event{Event: cq.EventUser})
+		must(t, err)
 	}
-	if got := read(t, q, 8); len(got) != 4 {
+	_, err = events.Write(&cq.Event{})
+	wantErr(t, "the promised room", err, cq.ErrFull)
+	post(t, w, 0, 4)
+	if got := read(t, q, 1); len(got) != 1 { // the reader is awake
+		t.Errorf("read %v", got)
+	}
+	post(t, w, 4, 5)
+	wantErr(t, "one too many", w.Post(&cq.Entry{}), cq.ErrOverrun)
+	var e cq.EventError
+	if got := read(t, q, 2); len(got) != 2 {
+		t.Errorf("read %v", got)
+	}
+	if f.overun.Load() != q {
+		t.Error("the feeder was not told before the queue was drained")
+	}
+	for _, err := events.Read(&cq.Event{}); err == nil; {
+		_, err = events.Read(&cq.Event{})
+	}
+	if _, err := events.ReadErr(&e); err != nil || e.FID != q.FID() || !errors.Is(&e, cq.EOverrun) {
+		t.Errorf("event %v, %v", &e, err)
+	}
+	if got := read(t, q, 8); len(got) != 2 {
 		t.Errorf("read %v", got)
 	}
 	for range 2 {
 		_, err = cq.Read(q, make([]cq.Msg, 8))
 		wantErr(t, "drained", err, cq.ErrOverrun, cq.EOverrun)
 	}
-	if _, err := events.ReadErr(&e); err != nil || e.FID != q.FID() || !errors.Is(&e, cq.EOverrun) {
-		t.Errorf("event %v, %v", &e, err)
-	}
 	if _, err := events.ReadErr(&e); err != cq.ErrAgain {
 		t.Errorf("a second event: %v", err)
 	}
-	if f.overun.Load() != q {
-		t.Error("the feeder was not told")
+}
+
+// TestOverrunPurged: what a queue reported goes with it, and so does the promise of room.
+func TestOverrunPurged(t *testing.T) {
+	d := openDir(t)
+	events, err := cq.CreateEvents(d, "events", cq.EventOptions{Size: 1, Write: true})
+	must(t, err)
+	t.Cleanup(func() { must(t, events.Close()) })
+	for _, overrun := range []bool{true, false} {
+		q, err := cq.Create(d, "q", cq.Options{Size: 1, Overrun: cq.OverrunQueue})
+		must(t, err)
+		must(t, q.BindEvents(events))
+		other, err := cq.Create(d, "other", cq.Options{})
+		must(t, err)
+		wantErr(t, "no room to promise", other.BindEvents(events), cq.ErrFull)
+		must(t, other.Close())
+		w, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{})
+		must(t, err)
+		if post(t, w, 0, 1); overrun {
+			wantErr(t, "overrun", w.Post(&cq.Entry{}), cq.ErrOverrun)
+		}
+		readOut(q)
+		must(t, errors.Join(q.Close(), w.Close()))
+		if _, err := events.ReadErr(&cq.EventError{}); err != cq.ErrAgain {
+			t.Errorf("an event of a closed queue: %v", err)
+		}
+		_, err = events.Read(&cq.Event{})
+		wantErr(t, "nothing", err, cq.ErrAgain)
+	}
+	_, err = events.Write(&cq.Event{})
+	must(t, err)
+	_, err = events.Read(&cq.Event{})
+	must(t, err)
+}
+
+// readOut reads until an error comes.
+func readOut(q *cq.Queue) {
+	for dst := make([]cq.Msg, 4); ; {
+		if _, err := cq.Read(q, dst); err != nil {
+			return
+		}
 	}
 }
 

@@ -351,7 +351,7 @@ func (q *Queue) empty(bit int) {
 // writer learns of it at its next post.
 func (q *Queue) promote(l *lane) {
 	q.overrun = l
-	defer q.overran()
+	q.overran()
 	q.words.state.Store(stateOverrun)
 	q.bell.SetFlags(rowOverrun)
 	for bit := range q.rows {

@@ -49,6 +49,9 @@ func NewWaitSet(d *shm.Dir, o WaitSetOptions) (*WaitSet, error) {
 	if o.Flags != 0 {
 		return nil, refuse("open", "wait set", "Flags", o.Flags, 0, ErrInvalid)
 	}
+	if o.Wait == WaitCritSecCond {
+		return nil, errWindows("open", "wait set")
+	}
 	if o.Wait != WaitUnspec && !o.Wait.hasFD() {
 		return nil, refuse("open", "wait set", "Wait", o.Wait,
 			"WaitUnspec, WaitFD, WaitPollFD or WaitMutexCond", ErrInvalid)
@@ -144,10 +147,10 @@ func (s *WaitSet) wait(ctx context.Context, dst []Waitable, timeout time.Duratio
 			return 0, ErrClosed
 		case ctx.Err() != nil:
 			return 0, ended(ctx)
+		case w.DeadlineNs != 0 && doorbell.Now() >= w.DeadlineNs:
+			return 0, ErrTimedOut // before the signal, which stays for the next call
 		case s.signal.Swap(false):
 			return 0, ErrSignaled
-		case w.DeadlineNs != 0 && doorbell.Now() >= w.DeadlineNs:
-			return 0, ErrTimedOut
 		}
 	}
 }

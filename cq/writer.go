@@ -327,10 +327,11 @@ func (w *Writer) full() error {
 	if w.policy != OverrunQueue {
 		return ErrFull
 	}
-	// From here on the lane is final: the reader drains it and tells the queue.
+	// From here on the lane is final: the reader drains it and tells the queue. It is marked also
+	// if the reader is awake, who would find out only when the lane is drained.
 	w.lost = true
 	w.words.overrun.Store(w.prod.Tail() + 1)
-	w.ringer.Published(w.prod.Tail(), doorbell.HoldsError)
+	w.ringer.Attach()
 	countStore(&w.words.wakes, w.woke+w.ringer.Wakes())
 	return ErrOverrun
 }
