@@ -66,8 +66,8 @@ type AddressVector struct {
 }
 
 // CreateAddresses makes an address vector and becomes its owner (fi_av_open). A vector of that name
-// that exists is ErrExist (fs.ErrExist, EEXIST), unless it is ephemeral and its owner provably
-// dead: then it is removed first. Names are shared with queues.
+// that exists is fs.ErrExist (EEXIST), unless it is ephemeral and its owner provably dead: then it is
+// removed first. Names are shared with queues.
 func CreateAddresses(d *shm.Dir, name string, o AddressOptions) (*AddressVector, error) {
 	const op = "create addresses"
 	r, err := o.resolve(op, name)
@@ -86,7 +86,7 @@ func CreateAddresses(d *shm.Dir, name string, o AddressOptions) (*AddressVector,
 
 // CreateAnonymousAddresses makes a vector without a name in the file system; other processes open
 // it by descriptor, see [AddressVector.ObjectFD]. The name shows in /proc. It goes with its last
-// process.
+// process. Errors are ErrInvalid and those of creating shared memory.
 func CreateAnonymousAddresses(name string, o AddressOptions) (*AddressVector, error) {
 	const op = "create addresses"
 	r, err := o.resolve(op, name)
@@ -114,7 +114,9 @@ func openAddressState(obj *shm.Object) error {
 
 // AdoptAddresses becomes the owner of a vector that exists and has no living owner; a living one is
 // a [*shm.BusyError]. Addresses keep their indices. Fields of want that are not zero must agree
-// with how the vector was created; Check and UserContext are this process's own.
+// with how the vector was created, else ErrInvalid; Check and UserContext are this process's own.
+// Other errors are fs.ErrNotExist, shm.ErrKind for another kind of object, ErrClosed for a vector
+// that its owner destroyed, ErrCorrupt, and those of opening shared memory.
 func AdoptAddresses(d *shm.Dir, name string, want AddressOptions) (*AddressVector, error) {
 	const op = "adopt addresses"
 	obj, err := d.Open(name, shm.ReadWrite)
@@ -138,6 +140,8 @@ func AdoptAddresses(d *shm.Dir, name string, want AddressOptions) (*AddressVecto
 
 // OpenAddresses opens a vector that another process owns, to look things up in it (a shared AV,
 // opened with FI_READ). It sees every change as soon as it is made, and needs no living owner.
+// Errors are fs.ErrNotExist, shm.ErrKind for another kind of object, ErrClosed for a vector that
+// its owner destroyed, ErrCorrupt, and those of opening shared memory.
 func OpenAddresses(d *shm.Dir, name string) (*AddressVector, error) {
 	obj, err := d.Open(name, shm.ReadOnly)
 	if err != nil {
@@ -146,7 +150,8 @@ func OpenAddresses(d *shm.Dir, name string) (*AddressVector, error) {
 	return openAddresses(obj, name, true)
 }
 
-// OpenAddressesFD is OpenAddresses with a descriptor, which stays the caller's.
+// OpenAddressesFD is OpenAddresses with a descriptor, which stays the caller's. Errors are the
+// same.
 func OpenAddressesFD(fd int, name string) (*AddressVector, error) {
 	obj, err := shm.OpenFD(fd, name, shm.ReadOnly)
 	if err != nil {
@@ -262,7 +267,7 @@ func (v *AddressVector) Close() error {
 }
 
 // Detach leaves the vector, with all addresses, to a successor, which finds it with AdoptAddresses.
-// Otherwise it is Close.
+// Otherwise it is Close, also in its errors.
 func (v *AddressVector) Detach() error {
 	return v.end("detach", func() error { return nil })
 }

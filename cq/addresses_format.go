@@ -29,6 +29,7 @@ const (
 	familyIn6        = 10
 )
 
+// String returns the lower-case name.
 func (f AddressFormat) String() string {
 	switch f {
 	case AddrUnspec:

@@ -14,6 +14,7 @@ type InsertError struct {
 	Errs     []error // by address; nil for one that went well
 }
 
+// Error says how many failed, and why the first did.
 func (e *InsertError) Error() string {
 	for i, err := range e.Errs {
 		if err != nil {

@@ -271,8 +271,8 @@ func initLane(obj *shm.Object, bit int, row *rowWords) error {
 }
 
 // Writer returns a writer on the queue's own lane, for completions that the reader's process makes
-// itself. There is one at a time; it must be closed before the queue. Any one goroutine may use
-// it.
+// itself. There is one at a time, else ErrBusy; it must be closed before the queue. Any one
+// goroutine may use it. Writer may be called from anywhere; after Close it is ErrClosed.
 func (q *Queue) Writer() (*Writer, error) {
 	q.selfMu.Lock() // before the guard: Close holds it while it waits for the guard
 	defer q.selfMu.Unlock()
@@ -306,7 +306,8 @@ func (q *Queue) ownWriter() (*Writer, error) {
 }
 
 // Close ends the writer. What it posted stays for the reader; its lane goes to the next writer. It
-// waits for calls in other goroutines to end. Closing twice is harmless.
+// waits for calls in other goroutines to end. Closing twice is harmless. Other errors are the
+// operating system's; the writer is gone all the same.
 func (w *Writer) Close() error {
 	first, err := w.guard.close(func() {})
 	if !first || err != nil {

@@ -112,7 +112,8 @@ func TestForgedReader(t *testing.T) {
 		"lanes 2^40": attr(lanes, 1<<40), "lanes -1": attr(lanes, ^uint64(0)),
 		"overrun 5": attr(overrun, 5), "overrun 2^32": attr(overrun, 1<<32),
 		"lifetime 7": attr(lifetime, 7), "wait 77": attr(wait, 77),
-		"detail 0": attr(detail, 0), "detail 128": attr(detail, 128), "detail -1": attr(detail, ^uint64(0)),
+		"detail 0": attr(detail, 0), "detail 128": attr(detail, 128),
+		"detail -1":      attr(detail, ^uint64(0)),
 		"another layout": func(s *shm.Spec) { s.Sections[4].LayoutHash++ },
 		"no sections":    func(s *shm.Spec) { s.Sections = nil },
 	}

@@ -51,8 +51,8 @@ const (
 //
 // Counters count each of them. To be sure that a completion finds room, the operation begins with
 // Begin, which reserves it, and ends with one of Complete, CompleteFrom, Fail and Drop. In a queue
-// with the policy OverrunQueue nothing is reserved or refused: there the application sees to it that
-// the queue is large enough (FI_RM_DISABLED).
+// with the policy OverrunQueue nothing is reserved or refused: there the application sees to it
+// that the queue is large enough (FI_RM_DISABLED).
 type Binding struct {
 	opt       BindingOptions
 	selective bool
@@ -109,7 +109,7 @@ func (b *Binding) held() (out []*holders) {
 }
 
 // Close ends the binding, and gives back the room that operations had reserved which have not
-// ended. Closing twice is harmless.
+// ended. Closing twice is harmless. It never fails.
 func (b *Binding) Close() error {
 	if b.closed {
 		return nil

@@ -23,6 +23,7 @@ const (
 	NotifyAny Notify = Notify(doorbell.NotifyAny)
 )
 
+// String returns the lower-case name.
 func (n Notify) String() string {
 	switch n {
 	case NotifySolicited:
@@ -184,7 +185,8 @@ func notAttached(op string, q *Queue) error {
 // Arm asks for one event, for the next completion of the given kind that is added from now on
 // (ibv_req_notify_cq). Completions that are there already make none, so read the queue after
 // arming. Arming again before the event came changes nothing, but for NotifyAny winning over
-// NotifySolicited. An event that was due and not yet got is not lost by arming again.
+// NotifySolicited. An event that was due and not yet got is not lost by arming again. Errors are
+// ErrInvalid for another kind, fs.ErrNotExist if q is not attached, and ErrClosed.
 func (c *Channel) Arm(q *Queue, n Notify) error {
 	if n != NotifySolicited && n != NotifyAny && q != nil {
 		return refuse("arm", q.name, "notify", int(n), "NotifySolicited or NotifyAny", ErrInvalid)
@@ -193,7 +195,8 @@ func (c *Channel) Arm(q *Queue, n Notify) error {
 }
 
 // Inject makes an event for q although nothing was completed: for a handler that stopped before the
-// queue was empty and wants its turn again behind the others, or to wake somebody.
+// queue was empty and wants its turn again behind the others, or to wake somebody. Errors are
+// fs.ErrNotExist if q is not attached, and ErrClosed.
 func (c *Channel) Inject(q *Queue) error {
 	return c.with(q, "inject", func(a *attached) error { c.ch.Inject(a.bit); return nil })
 }
@@ -358,28 +361,6 @@ func (c *Channel) deliver(e doorbell.ChannelEvent) (ChannelEvent, bool) {
 	a.got++
 	return ChannelEvent{Queue: a.q, Context: a.q.opt.UserContext, Solicited: e.Solicited,
 		Dummy: e.Dummy}, true
-}
-
-// Signal ends one Get: one that is waiting now, or else the next that finds no event.
-func (c *Channel) Signal() error {
-	if !c.gate.enter() {
-		return ErrClosed
-	}
-	defer c.gate.leave()
-	c.signal.Store(true)
-	c.bell.Kick()
-	return nil
-}
-
-// SignalAll ends every Get that is waiting now, and leaves nothing for later ones.
-func (c *Channel) SignalAll() error {
-	if !c.gate.enter() {
-		return ErrClosed
-	}
-	defer c.gate.leave()
-	c.broadcast.Add(1)
-	c.bell.Kick()
-	return nil
 }
 
 // FD returns a descriptor for the caller's own poll or epoll, level- or edge-triggered: readable

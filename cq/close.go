@@ -23,7 +23,8 @@ func (q *Queue) Close() error {
 }
 
 // Detach leaves the queue to a successor, which finds it with Adopt: nothing is lost, and writers
-// go on until their lanes are full. Otherwise it is Close.
+// go on until their lanes are full. Otherwise it is Close, also in when it is ErrBusy. Of a queue
+// without a name it is errors.ErrUnsupported.
 func (q *Queue) Detach() error {
 	if _, ok := q.home.(*memfdHome); ok {
 		return &Error{Pkg: pkg, Op: "detach", Name: q.name, Err: syscall.EOPNOTSUPP,

@@ -21,6 +21,7 @@ const (
 	BytesCounter
 )
 
+// String returns what is counted, "completions" or "bytes".
 func (e CounterEvents) String() string {
 	if e == BytesCounter {
 		return "bytes"
@@ -166,7 +167,7 @@ func (c *Counter) ring(v uint64) error {
 }
 
 // AddCompletion counts an operation of so many bytes that completed: them or one, as the counter
-// was created.
+// was created (fi_peer: inc of struct fi_ops_cntr_owner). Errors are those of Add.
 func (c *Counter) AddCompletion(lenBytes uint64) error {
 	if c.opt.Events == BytesCounter {
 		return c.Add(lenBytes)
@@ -174,7 +175,7 @@ func (c *Counter) AddCompletion(lenBytes uint64) error {
 	return c.Add(1)
 }
 
-// AddError counts an operation that failed.
+// AddError counts an operation that failed (fi_peer: incerr). Errors are those of Add.
 func (c *Counter) AddError() error { return c.AddErr(1) }
 
 func (c *Counter) open() error {

@@ -23,8 +23,8 @@ func readable(t testing.TB, fd, ms int) bool {
 	}
 }
 
-// TestCounterDescriptor: it is unreadable while nothing changed, readable after the next change, and
-// stays so until TryWait.
+// TestCounterDescriptor: it is unreadable while nothing changed, readable after the next change,
+// and stays so until TryWait.
 func TestCounterDescriptor(t *testing.T) {
 	d, c := counter(t, cq.CounterOptions{Wait: cq.WaitFD})
 	other := again(t, d, c.Name(), cq.CounterOptions{})

@@ -14,7 +14,7 @@ import (
 )
 
 // CreateCounter makes a counter and opens it (fi_cntr_open). One of that name that exists is
-// ErrExist (fs.ErrExist, EEXIST), unless it is ephemeral and no living process has it open: then it
+// fs.ErrExist (EEXIST), unless it is ephemeral and no living process has it open: then it
 // is removed first. Names are shared with queues.
 func CreateCounter(d *shm.Dir, name string, o CounterOptions) (*Counter, error) {
 	const op = "create counter"
@@ -63,6 +63,7 @@ func OpenCounter(d *shm.Dir, name string, o CounterOptions) (*Counter, error) {
 
 // CreateAnonymousCounter makes a counter without a name in the file system; other processes open it
 // by descriptor, see [Counter.ObjectFD]. The name shows in /proc. It goes with its last process.
+// Errors are ErrInvalid and those of creating shared memory.
 func CreateAnonymousCounter(name string, o CounterOptions) (*Counter, error) {
 	const op = "create counter"
 	if err := o.check(op, name); err != nil {

@@ -176,8 +176,8 @@ func TestCounterCloseEndsWaits(t *testing.T) {
 	})
 }
 
-// TestCounterCloseWakesOthers: what an add of this process has not done yet when its handle is closed
-// beside it, Close does.
+// TestCounterCloseWakesOthers: what an add of this process has not done yet when its handle is
+// closed beside it, Close does.
 func TestCounterCloseWakesOthers(t *testing.T) {
 	_, c := counter(t, cq.CounterOptions{Spin: -1})
 	other, err := cq.OpenCounterFD(c.ObjectFD(), cq.CounterOptions{})
@@ -223,8 +223,8 @@ func TestCounterManyWaiters(t *testing.T) {
 	eventually(t, "all are gone", func() bool { return runtime.NumGoroutine() <= before+2 })
 }
 
-// TestCounterWaitersComeAndGo has waiters that give up beside such that must be woken: a leader that
-// leaves hands on.
+// TestCounterWaitersComeAndGo has waiters that give up beside such that must be woken: a leader
+// that leaves hands on.
 func TestCounterWaitersComeAndGo(t *testing.T) {
 	d, c := counter(t, cq.CounterOptions{Spin: -1})
 	other := again(t, d, c.Name(), cq.CounterOptions{Spin: -1})

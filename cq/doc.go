@@ -35,6 +35,10 @@
 // Queues have names in a directory ([Create], [Attach]), or none ([CreateAnonymous], with
 // [Queue.Accept] and [AttachConn] over a socket).
 //
+// The functions of the package may be called from anywhere, at any time. Those that take a queue or
+// another object to work on, as Read, Drain and TryWait do, count as a call of its methods, whose
+// rule is with their type.
+//
 // What each sentence of the manual pages became is in testdata/conformance.tsv: a test, a deviation
 // with its reason, or endpoints, which do not exist yet.
 //

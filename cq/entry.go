@@ -82,8 +82,8 @@ type Readable interface {
 	Context | Msg | Data | Tagged | Entry
 }
 
-// Format is the detail that a queue keeps, fixed when it is created. A queue can be read in its
-// own format and every smaller one.
+// Format is the detail that a queue keeps (enum fi_cq_format), fixed when it is created. A queue
+// can be read in its own format and every smaller one.
 type Format uint32
 
 // The formats of libfabric, in its order.
@@ -95,6 +95,7 @@ const (
 	FormatTagged                // with tag
 )
 
+// String returns the lower-case name.
 func (f Format) String() string {
 	switch f {
 	case FormatUnspec:

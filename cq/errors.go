@@ -41,6 +41,7 @@ var fabricText = [...]string{
 	"no more memory registrations", "host address unreachable",
 }
 
+// Error returns the text of the number: libfabric's, or the operating system's (fi_strerror).
 func (e Errno) Error() string {
 	if i := int(e - EOther); i >= 0 && i < len(fabricText) {
 		return fabricText[i]
@@ -153,6 +154,7 @@ type LaneError struct {
 	Err   error
 }
 
+// Error names lane, writer and what was wrong.
 func (e *LaneError) Error() string {
 	return fmt.Sprintf("cq: lane %d of process %d is given up: %s: %v", e.Lane, e.PID, e.Field, e.Err)
 }
@@ -165,6 +167,7 @@ func (e *LaneError) Is(target error) bool {
 	return target == ErrCorrupt || target == syscall.EBADMSG
 }
 
+// Error names the operation and both error numbers.
 func (e *ErrorEntry) Error() string {
 	return fmt.Sprintf("cq: operation %#x (%v) failed: %v (provider error %d)",
 		e.Context, e.Flags, e.Err, e.ProvErrno)

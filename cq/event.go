@@ -30,6 +30,7 @@ const (
 var eventNames = [...]string{"notify", "connection request", "connected", "shutdown",
 	"memory registered", "addresses inserted", "joined"}
 
+// String returns the kind in words, or its number.
 func (k EventKind) String() string {
 	switch {
 	case int(k) < len(eventNames):
@@ -81,6 +82,7 @@ type EventError struct {
 	Redelivered bool
 }
 
+// Error names the operation, its object and both error numbers.
 func (e *EventError) Error() string {
 	return fmt.Sprintf("cq: operation %#x of %v failed: %v (provider error %d)",
 		e.Context, e.FID, e.Err, e.ProvErrno)
@@ -95,6 +97,7 @@ type TooSmallError struct {
 	NeedBytes int // the capacity that is needed
 }
 
+// Error says how many bytes the payload has.
 func (e *TooSmallError) Error() string {
 	return fmt.Sprintf("cq: the next event has %d bytes of payload: read it with a larger buffer",
 		e.NeedBytes)
@@ -116,7 +119,8 @@ type CMEntry struct {
 
 const cmHeaderBytes = 8 // length of Info, zero
 
-// AppendTo appends the entry to b as a payload.
+// AppendTo appends the entry to b as a payload. An Info whose length needs more than 32 bits is
+// ErrInvalid.
 func (c *CMEntry) AppendTo(b []byte) ([]byte, error) {
 	if uint64(len(c.Info)) > math.MaxUint32 {
 		return b, refuse("encode", "connection event", "len(Info)", len(c.Info), "32 bits", ErrInvalid)

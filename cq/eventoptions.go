@@ -9,9 +9,10 @@ import (
 // futex, which is what WaitUnspec does too.
 const WaitQueue = WaitUnspec
 
-// EventOptions of an event queue. The zero value holds 1024 events a writer, of up to 232 bytes of
-// payload, of up to 63 writers, and can block. Size, DataMaxBytes, MaxLanes, Overrun, Lifetime and
-// Wait are fixed at creation; [EventQueue.Options] returns what they were resolved to.
+// EventOptions of an event queue (struct fi_eq_attr). The zero value holds 1024 events a writer, of
+// up to 232 bytes of payload, of up to 63 writers, and can block. Size, DataMaxBytes, MaxLanes,
+// Overrun, Lifetime and Wait are fixed at creation; [EventQueue.Options] returns what they were
+// resolved to.
 type EventOptions struct {
 	// Size is how many events each writer, and the queue's owner, can write without a read; it is
 	// rounded up to a power of two. 0 is 1024, the most is 1<<24.
@@ -92,7 +93,7 @@ func (o EventOptions) resolved(s shape) EventOptions {
 }
 
 // PlanEvents returns how many bytes of shared memory an event queue takes with so many writers
-// attached.
+// attached. Options that CreateEvents would refuse are refused alike.
 func PlanEvents(o EventOptions, writers int) (uint64, error) {
 	s, err := o.shape("plan", "", true)
 	if err != nil {

@@ -81,7 +81,8 @@ func AdoptEvents(d *shm.Dir, name string, want EventOptions) (*EventQueue, error
 	return e, nil
 }
 
-// OpenEvents adopts the event queue if it exists, and creates it if not.
+// OpenEvents adopts the event queue if it exists, and creates it if not (fi_eq_open). Errors are
+// those of AdoptEvents and CreateEvents, and ErrBusy if others create and destroy it all the time.
 func OpenEvents(d *shm.Dir, name string, o EventOptions) (*EventQueue, error) {
 	return openEither(name, func() (*EventQueue, error) { return AdoptEvents(d, name, o) },
 		func() (*EventQueue, error) { return CreateEvents(d, name, o) })
@@ -114,7 +115,7 @@ func openEvents(q *Queue, o EventOptions, made bool) (*EventQueue, error) {
 func (e *EventQueue) Close() error { return e.end("close", e.q.Close) }
 
 // Detach leaves the queue to a successor, which finds it with [AdoptEvents]: nothing is lost, and
-// writers go on until their lanes are full. Otherwise it is Close.
+// writers go on until their lanes are full. Otherwise it is Close, also in its errors.
 func (e *EventQueue) Detach() error { return e.end("detach", e.q.Detach) }
 
 func (e *EventQueue) end(op string, last func() error) error {
@@ -203,7 +204,8 @@ func (e *EventQueue) TryWait() error {
 }
 
 // Signal ends one blocking read of the queue without an event: one that waits now, or else the
-// next one that finds nothing. libfabric has no such call; see [Queue.Signal].
+// next one that finds nothing. libfabric has no such call; see [Queue.Signal],
+// also for its errors.
 func (e *EventQueue) Signal() error { return e.q.Signal() }
 
 // StrError returns the text of a provider error number and its detail (fi_eq_strerror).

@@ -33,6 +33,7 @@ var fidNames = [...]string{"none", "queue", "events", "counter", "addresses", "m
 	"wait set", "channel", "endpoint", "passive endpoint", "connection request", "domain", "fabric",
 	"user"}
 
+// String returns the kind in a word, or its number.
 func (k FIDKind) String() string {
 	if int(k) < len(fidNames) {
 		return fidNames[k]
@@ -49,6 +50,7 @@ type FID struct {
 	Generation uint64
 }
 
+// String returns kind, id in hexadecimal and generation.
 func (f FID) String() string {
 	return fmt.Sprintf("%v %016x.%d", f.Kind, f.ID, f.Generation)
 }

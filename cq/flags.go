@@ -6,7 +6,8 @@ import "strings"
 // can be read with the manual of the other; bits 60 and up are a provider's own, which is us.
 type Flags uint64
 
-// Flags of libfabric that occur in completions.
+// Flags of libfabric that occur in completions, or in what is asked of an operation (FI_COMPLETION,
+// FI_INJECT, FI_MORE and what a completion is to wait for): [Binding] takes those.
 const (
 	FlagMsg          Flags = 1 << 1
 	FlagRMA          Flags = 1 << 2
@@ -70,7 +71,8 @@ var flagNames = []struct {
 	{FlagInjectDone, "INJECT_COMPLETE"}, {FlagTransmitDone, "TRANSMIT_COMPLETE"},
 	{FlagDeliveryDone, "DELIVERY_COMPLETE"}, {FlagCommitDone, "COMMIT_COMPLETE"},
 	{FlagMatchDone, "MATCH_COMPLETE"}, {FlagClaim, "CLAIM"},
-	{FlagInjectCall, "INJECT_CALL"}, {FlagFrame, "FRAME"}, {FlagNoContext, "NO_CONTEXT"}, {FlagRedelivered, "REDELIVERED"},
+	{FlagInjectCall, "INJECT_CALL"}, {FlagFrame, "FRAME"}, {FlagNoContext, "NO_CONTEXT"},
+	{FlagRedelivered, "REDELIVERED"},
 }
 
 // String returns the names of the bits, separated by a bar.

@@ -17,6 +17,7 @@ const (
 	EntryReleased                   // read: it is only still there
 )
 
+// String returns the lower-case name.
 func (s EntryState) String() string {
 	switch s {
 	case EntryWaiting:

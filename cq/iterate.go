@@ -55,8 +55,8 @@ func (q *Queue) Entries(most int) iter.Seq2[*Entry, error] {
 	}
 }
 
-// visit goes through entries that Peek handed out until the body ends the loop, and returns how many
-// it saw. A body that leaves by a panic was not done with its entry: that one stays.
+// visit goes through entries that Peek handed out until the body ends the loop, and returns how
+// many it saw. A body that leaves by a panic was not done with its entry: that one stays.
 func (q *Queue) visit(es []Entry, yield func(*Entry, error) bool) (seen int, more bool) {
 	done := false
 	defer func() {

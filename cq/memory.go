@@ -195,7 +195,8 @@ func (r *MemoryRegion) Close() error {
 }
 
 // BindCounter counts what peers do to the region (fi_mr_bind): flags are FlagRemoteRead,
-// FlagRemoteWrite or both. Neither can be closed before UnbindCounter.
+// FlagRemoteWrite or both. Neither can be closed before UnbindCounter. Errors are
+// ErrInvalid for other flags or no counter, and ErrClosed if either is closed.
 func (r *MemoryRegion) BindCounter(c *Counter, flags Flags) error {
 	if c == nil || flags == 0 || flags&^(FlagRemoteRead|FlagRemoteWrite) != 0 {
 		return refuse("bind", r.obj.Name(), "Flags", flags, "FlagRemoteRead or FlagRemoteWrite",
@@ -231,6 +232,7 @@ func (r *MemoryRegion) UnbindCounter(c *Counter) error {
 
 // Count tells the region's counters of an operation by a peer that completed: FlagRemoteRead or
 // FlagRemoteWrite, and how many bytes. It is for those who carry out such operations.
+// Errors are those of [Counter.Add].
 func (r *MemoryRegion) Count(kind Flags, lenBytes uint64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -86,7 +86,9 @@ func ParseMemoryDescriptor(b []byte) (MemoryDescriptor, error) {
 	return d, nil
 }
 
-// PeerMemory is another process's region, mapped here.
+// PeerMemory is another process's region, mapped here. Its methods may be called from anywhere, but
+// Close only once nobody is in another of them or uses the bytes. In what order goroutines load and
+// store those is up to them.
 type PeerMemory struct {
 	desc MemoryDescriptor
 	obj  *shm.Object

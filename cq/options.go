@@ -22,6 +22,7 @@ const (
 	OverrunQueue
 )
 
+// String returns "back-pressure" or "overrun".
 func (o Overrun) String() string {
 	if o == OverrunQueue {
 		return "overrun"
@@ -39,6 +40,7 @@ const (
 	Persistent
 )
 
+// String returns the lower-case name.
 func (l Lifetime) String() string {
 	if l == Persistent {
 		return "persistent"
@@ -51,7 +53,7 @@ func (w WaitObject) hasFD() bool {
 	return w == WaitFD || w == WaitMutexCond || w == WaitPollFD
 }
 
-// WaitObject is what blocking calls of a queue's reader wait on.
+// WaitObject is what blocking calls of a queue's reader wait on (enum fi_wait_obj).
 type WaitObject uint32
 
 const (
@@ -75,6 +77,7 @@ const (
 	WaitCritSecCond
 )
 
+// String returns the lower-case name, without "wait".
 func (w WaitObject) String() string {
 	switch w {
 	case WaitUnspec:
@@ -97,9 +100,9 @@ func (w WaitObject) String() string {
 	return "unknown"
 }
 
-// Options of a queue. The zero value is a queue of 1024 entries a lane, up to 64 writers, all
-// detail, back-pressure, that can block. Format, Size, MaxLanes, Overrun, Lifetime and Wait are
-// fixed at creation; [Queue.Options] returns what they were resolved to.
+// Options of a queue (struct fi_cq_attr). The zero value is a queue of 1024 entries a lane, up to
+// 64 writers, all detail, back-pressure, that can block. Format, Size, MaxLanes, Overrun, Lifetime
+// and Wait are fixed at creation; [Queue.Options] returns what they were resolved to.
 type Options struct {
 	Format Format
 	// Size is the least number of entries that each writer's lane holds; it is rounded up to a
@@ -288,7 +291,8 @@ func hasSections(op, name string, h shm.Header, want shm.Spec) error {
 	return nil
 }
 
-// Plan returns how many bytes of shared memory a queue takes with so many writers attached.
+// Plan returns how many bytes of shared memory a queue takes with so many writers attached. Options
+// that Create would refuse are refused alike.
 func Plan(o Options, writers int) (uint64, error) {
 	o, err := o.resolve("plan", "")
 	if err != nil {

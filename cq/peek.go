@@ -101,7 +101,8 @@ func (q *Queue) peekLane(l *lane, n int) (es []Entry, stop bool) {
 	return es, stop
 }
 
-// Release removes the first n entries that Peek handed out.
+// Release removes the first n entries that Peek handed out. More than those is ErrInvalid, and
+// nothing is removed; after Close it is ErrClosed.
 func (q *Queue) Release(n int) error {
 	if !q.enter() {
 		return ErrClosed

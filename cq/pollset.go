@@ -113,7 +113,8 @@ func (s *PollSet) Len() int {
 // to report too much: here any change is reported, whoever made it.) It returns how many. Those
 // that do not fit in dst come first the next time: nothing is forgotten because dst is short.
 //
-// ErrBusy says that another goroutine polls the set.
+// ErrBusy says that another goroutine polls the set, ErrClosed that it is closed. That nothing is
+// ready is 0 and no error.
 //
 // Polling costs what the queues that have something cost, and a look at every counter.
 func (s *PollSet) Poll(dst []Waitable) (n int, err error) {

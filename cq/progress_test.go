@@ -247,7 +247,8 @@ func TestManualProgress(t *testing.T) {
 	}
 }
 
-// TestCountZero: a read of nothing says whether there is anything, an error included, and leaves it.
+// TestCountZero: a read of nothing says whether there is anything, an error included, and leaves
+// it.
 func TestCountZero(t *testing.T) {
 	q, w := pair(t, cq.Options{})
 	look := func() error {

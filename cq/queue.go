@@ -64,9 +64,10 @@ type Queue struct {
 	ticking   sync.Once
 }
 
-// Create makes a queue and becomes its reader. A queue of that name that exists is ErrExist
-// (fs.ErrExist, EEXIST), unless it is ephemeral and everybody who had to do with it is provably
-// dead: then it is removed first.
+// Create makes a queue and becomes its reader (fi_cq_open). A queue of that name that exists is
+// fs.ErrExist (EEXIST), unless it is ephemeral and everybody who had to do with it is provably
+// dead: then it is removed first. Other errors are ErrInvalid, errors.ErrUnsupported for a wait
+// object that is not there, and those of creating shared memory.
 func Create(d *shm.Dir, name string, o Options) (*Queue, error) {
 	o, err := o.resolve("create", name)
 	if err != nil {
@@ -222,7 +223,8 @@ func (o shape) agrees(have shape, name string) error {
 		check("DataMaxBytes", uint64(o.detailBytes), uint64(have.detailBytes)))
 }
 
-// Open adopts the queue if it exists, and creates it if not.
+// Open adopts the queue if it exists, and creates it if not (fi_cq_open). Errors are those of Adopt
+// and Create, and ErrBusy if others create and destroy it all the time.
 func Open(d *shm.Dir, name string, o Options) (*Queue, error) {
 	return openEither(name, func() (*Queue, error) { return Adopt(d, name, o) },
 		func() (*Queue, error) { return Create(d, name, o) })
@@ -330,8 +332,8 @@ func (q *Queue) Options() Options { return q.opt.Options }
 func (q *Queue) UserContext() any { return q.opt.UserContext }
 
 // FD returns the descriptor of a queue that was created with WaitFD, for the caller's own poll or
-// epoll; it is readable after something was published. Before every blocking wait on it TryWait
-// must have succeeded. Without WaitFD (or WaitPollFD), and after Close, it is -1.
+// epoll (FI_GETWAIT); it is readable after something was published. Before every blocking wait on
+// it TryWait must have succeeded. Without WaitFD (or WaitPollFD), and after Close, it is -1.
 func (q *Queue) FD() int {
 	if q.face == nil || q.opt.Wait == WaitMutexCond || !q.guard.enterAny() {
 		return -1

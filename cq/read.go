@@ -14,10 +14,11 @@ const coolAfter = 1024
 // the formats, no larger than the queue's. It never blocks.
 //
 // With an empty dst it only drives progress, see [Queue.Bind], and returns 0, and ErrAgain if the
-// queue is empty. Otherwise it returns how many it copied, at least one, or 0 and: ErrAgain if there is none; ErrAvail if an
-// error entry is next, until ReadErr has taken it; ErrOverrun once an overrun queue is drained;
-// a *LaneError, once, for a lane that was given up; ErrFormat, ErrClosed, or ErrBusy while
-// entries handed out by Peek are not released. Entries ahead of an error are returned first.
+// queue is empty. Otherwise it returns how many it copied, at least one, or 0 and: ErrAgain if
+// there is none; ErrAvail if an error entry is next, until ReadErr has taken it; ErrOverrun once an
+// overrun queue is drained; a *LaneError, once, for a lane that was given up; ErrFormat, ErrClosed,
+// or ErrBusy while entries handed out by Peek are not released. Entries ahead of an error are
+// returned first.
 //
 // An entry that Read returned is gone: if the process dies before it acted on it, no successor
 // sees it. Peek and Release keep it until it was acted on.

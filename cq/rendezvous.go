@@ -55,8 +55,9 @@ func createMemfds(name string, o shape) (*Queue, error) {
 // goes on where that one stopped.
 //
 // The connection stays the caller's, without a deadline. Further rendezvous may follow on it, one
-// after the other, and after an error it should be closed. Nothing depends on it once Accept returned: the death of a
-// writer is proved and noticed as with named queues. See [Queue.Serve] for a loop around it.
+// after the other, and after an error it should be closed. Nothing depends on it once Accept
+// returned: the death of a writer is proved and noticed as with named queues. See [Queue.Serve] for
+// a loop around it.
 //
 // The context ends an Accept whose peer is silent; Close does too (ErrClosed). Other errors are
 // ErrLanes; ErrPeerGone; [shm.ErrOwner] for a peer of another user; ErrCorrupt and

@@ -67,3 +67,27 @@ func signalFrom(door door, obj *shm.Object, o shape) error {
 	doorbell.CloseFD(fd)
 	return nil
 }
+
+// Signal ends one Get: one that is waiting now, or else the next that finds no event. After Close
+// it is ErrClosed.
+func (c *Channel) Signal() error {
+	if !c.gate.enter() {
+		return ErrClosed
+	}
+	defer c.gate.leave()
+	c.signal.Store(true)
+	c.bell.Kick()
+	return nil
+}
+
+// SignalAll ends every Get that is waiting now, and leaves nothing for later ones. After Close it
+// is ErrClosed.
+func (c *Channel) SignalAll() error {
+	if !c.gate.enter() {
+		return ErrClosed
+	}
+	defer c.gate.leave()
+	c.broadcast.Add(1)
+	c.bell.Kick()
+	return nil
+}

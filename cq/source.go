@@ -17,6 +17,7 @@ const (
 	SourceErr
 )
 
+// String returns the lower-case name, without "source".
 func (m SourceMode) String() string {
 	switch m {
 	case SourceNone:

@@ -59,8 +59,8 @@ type queueFace struct {
 	own bool // the set is the one that the queue was opened in
 }
 
-// Look implements doorbell.Member: a queue is ready while a read would return anything but ErrAgain,
-// or a signal is pending.
+// Look implements doorbell.Member: a queue is ready while a read would return anything but
+// ErrAgain, or a signal is pending.
 func (f queueFace) Look() (bool, error) {
 	if !f.q.guard.enterAny() {
 		return false, nil
@@ -130,8 +130,8 @@ func (q *Queue) seat() (int, error) {
 	return bit, nil
 }
 
-// enroll gives the queue its bit if it has none. The descriptor of the bell is valid until the queue
-// closes.
+// enroll gives the queue its bit if it has none. The descriptor of the bell is valid until the
+// queue closes.
 func (q *Queue) enroll() (bit, bellFD int, err error) {
 	q.seatMu.Lock()
 	defer q.seatMu.Unlock()

@@ -79,7 +79,7 @@ func NewWaitSet(d *shm.Dir, o WaitSetOptions) (*WaitSet, error) {
 // FID returns the set's identifier.
 func (s *WaitSet) FID() FID { return s.fid }
 
-// Add makes m a member. It may be ready at once. ErrExist if it is one already; ErrNoWait for a
+// Add makes m a member. It may be ready at once. fs.ErrExist if it is one already; ErrNoWait for a
 // queue that was opened with WaitNone.
 func (s *WaitSet) Add(m Waitable) error {
 	if !absent(m) && m.waitObject() == WaitNone {
@@ -161,6 +161,7 @@ func errTurn(op, name string) error {
 }
 
 // Signal ends one Wait: one that is waiting now, or else the next that finds nothing ready.
+// After Close it is ErrClosed.
 func (s *WaitSet) Signal() error {
 	if !s.gate.enterAny() {
 		return ErrClosed

@@ -206,8 +206,8 @@ func TestDeathWakesSets(t *testing.T) {
 	}
 }
 
-// TestSetsOfAnonymousQueues: a writer of a queue without a name rings the set and the channel of its
-// reader's process, which it knows by descriptor only.
+// TestSetsOfAnonymousQueues: a writer of a queue without a name rings the set and the channel of
+// its reader's process, which it knows by descriptor only.
 func TestSetsOfAnonymousQueues(t *testing.T) {
 	s, err := cq.NewWaitSet(nil, cq.WaitSetOptions{})
 	must(t, err)

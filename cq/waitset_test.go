@@ -232,8 +232,8 @@ func TestWaitInSet(t *testing.T) {
 	}
 }
 
-// TestWaitBothWays: one goroutine waits on a set, others read one of its queues with blocking calls,
-// while members come and go. Nothing stays unread.
+// TestWaitBothWays: one goroutine waits on a set, others read one of its queues with blocking
+// calls, while members come and go. Nothing stays unread.
 func TestWaitBothWays(t *testing.T) {
 	const each = 3000
 	d := openDir(t)

@@ -40,10 +40,10 @@ func (w *Writer) Cap() int { return w.prod.Cap() }
 // sequence (see [Meta.Seq]). Only the goroutine that posts may ask.
 func (w *Writer) Next() uint64 { return w.prod.Tail() }
 
-// Post publishes one completion. nil says that the reader will get it, if it does not close the
-// queue first; ErrFull that the reader is behind; ErrClosed that the queue or the writer is
-// closed; ErrOverrun that the queue was overrun, now or before. Only the marks of e.Meta are
-// taken.
+// Post publishes one completion (fi_peer: write of struct fi_ops_cq_owner). nil says that the
+// reader will get it, if it does not close the queue first; ErrFull that the reader is behind;
+// ErrClosed that the queue or the writer is closed; ErrOverrun that the queue was overrun, now or
+// before. Only the marks of e.Meta are taken.
 func (w *Writer) Post(e *Entry) error {
 	if !w.guard.enterAlone() {
 		return ErrClosed
@@ -152,7 +152,8 @@ func (w *Writer) reserve(n int, keep uint64) (a, b []Entry, err error) {
 }
 
 // Commit publishes the first k of the slots that the last Reserve returned, with one store, and
-// wakes the reader if it sleeps.
+// wakes the reader if it sleeps. More slots than those are ErrInvalid, and nothing is published;
+// after Close it is ErrClosed.
 func (w *Writer) Commit(k int) error {
 	if !w.guard.enter() {
 		return ErrClosed
@@ -219,7 +220,8 @@ func lastMarked(a, b []Entry, at uint64, kind Meta) uint64 {
 }
 
 // PostError publishes a failed operation, which the reader takes with ReadErr, in order with the
-// completions of this lane. Up to ErrDataMaxBytes of e.ErrData are kept. Errors are those of Post.
+// completions of this lane (fi_peer: writeerr). Up to ErrDataMaxBytes of e.ErrData are kept. Errors
+// are those of Post.
 func (w *Writer) PostError(e *ErrorEntry) error {
 	if !w.guard.enter() {
 		return ErrClosed

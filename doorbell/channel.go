@@ -241,8 +241,8 @@ func (c *Channel) get() (ChannelEvent, bool) {
 	}
 }
 
-// judge decides under the queue's lock, so once per arming and for one getter. A queue that was taken
-// off the channel since it was picked is not looked at: its words may be gone.
+// judge decides under the queue's lock, so once per arming and for one getter. A queue that was
+// taken off the channel since it was picked is not looked at: its words may be gone.
 func (c *Channel) judge(bit int, b *Bell) (ChannelEvent, bool) {
 	b.Lock()
 	defer b.Unlock()

@@ -57,7 +57,8 @@ type CountWords struct {
 // follows.
 func (w *CountWords) Quiet() bool { return w.armed.Load() == w.rung.Load() }
 
-// Ring is C2 to C7, after v was added up to or stored; Any for what concerns every threshold. It reports whether it made a system call.
+// Ring is C2 to C7, after v was added up to or stored; Any for what concerns every threshold. It
+// reports whether it made a system call.
 func (w *CountWords) Ring(v uint64) bool {
 	a := w.armed.Load() // C2
 	if w.rung.Load() == a {

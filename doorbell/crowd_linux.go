@@ -65,8 +65,8 @@ func waitInCrowd(word *atomic.Uint32, old uint32, deadlineNs int64) {
 	}
 }
 
-// joinCrowd makes m a member of a crowd that has room. Its keeper sleeps on the words that it knows:
-// it is woken to learn of m's, and finds out if that changed meanwhile.
+// joinCrowd makes m a member of a crowd that has room. Its keeper sleeps on the words that it
+// knows: it is woken to learn of m's, and finds out if that changed meanwhile.
 func joinCrowd(m *crowdMember) *crowd {
 	crowds.mu.Lock()
 	defer crowds.mu.Unlock()

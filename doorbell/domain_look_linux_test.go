@@ -62,8 +62,8 @@ func TestChannelLooksAgain(t *testing.T) {
 	}
 }
 
-// A set sleeps only if nothing is marked for its members, the keeper only if nothing is for those who
-// have a descriptor.
+// A set sleeps only if nothing is marked for its members, the keeper only if nothing is for those
+// who have a descriptor.
 func TestDomainsSecondLook(t *testing.T) {
 	d, ms := tallies(t, 3)
 	s, c, plain := d.NewSet(), d.NewChannel(), d.NewSet()

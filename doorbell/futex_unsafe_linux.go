@@ -44,9 +44,9 @@ type watched struct {
 	flags uint64 // of which the upper half is reserved
 }
 
-// futexWaitMany sleeps while every word holds its value, until a wake or a signal to the thread. Its
-// error is ENOSYS where there is no such call, EAGAIN if a word holds another value, EFAULT if one
-// is not mapped any more.
+// futexWaitMany sleeps while every word holds its value, until a wake or a signal to the thread.
+// Its error is ENOSYS where there is no such call, EAGAIN if a word holds another value, EFAULT if
+// one is not mapped any more.
 func futexWaitMany(words []watched) error {
 	for i := range words {
 		words[i].flags = futexSize32

@@ -12,7 +12,8 @@ func (v *bell) fromOutside(s, n *bellState, i int, emit func(*bellState)) {
 	emit(n)
 }
 
-// change adds queue 0 to the set of task 1, deletes it and adds it for good. The flag needs no lock.
+// change adds queue 0 to the set of task 1, deletes it and adds it for good. The flag needs no
+// lock.
 func (v *bell) change(s, n *bellState, t *task) {
 	const set, q0 = 1, 1
 	switch t.at {

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// The armed word of a queue. The reader's process alone writes it, under the queue's lock except for
-// bit 34, which is set and cleared in one atomic step; a producer loads it once per ring.
+// The armed word of a queue. The reader's process alone writes it, under the queue's lock except
+// for bit 34, which is set and cleared in one atomic step; a producer loads it once per ring.
 //
 //	bits 0..31  sequence number of the arming
 //	bit 32      a reader sleeps on the queue's futex

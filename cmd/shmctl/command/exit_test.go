@@ -20,7 +20,8 @@ func TestUsage(t *testing.T) {
 		{"post", "a", "--event", "USER", "--tag", "1"}, {"post", "a", "--event", "0", "--fid", "x"},
 		{"post", "a", "--event", "0", "--payload", "0"},
 		{"post", "a", "--event", "0", "--payload", "00", "--error", "EIO"},
-		{"bench", "moon"}, {"bench", "--case", "[a"}, {"bench", "--pairs=-1"}, {"bench", "--cpus=1"}, {"version", "-o", "x"},
+		{"bench", "moon"}, {"bench", "--case", "[a"}, {"bench", "--pairs=-1"}, {"bench", "--cpus=1"},
+		{"version", "-o", "x"},
 	} {
 		r := run(t, args...)
 		if r.code != 2 || r.stdout != "" || !strings.HasPrefix(r.stderr, "shmctl: ") ||
@@ -75,8 +76,9 @@ func TestVersion(t *testing.T) {
 
 func TestWantsJSON(t *testing.T) {
 	for args, want := range map[string]bool{"": false, "ls -j": true, "ls -o json": true,
-		"ls -ojson": true, "ls --output=json": true, "ls --json": true, "ls -Hj x": true, "tail -fj": true,
-		"ls -wjn": true, "ls -w": false, "ls -H": false, "ls -": false, "ls --js": false, "ls -o table": false,
+		"ls -ojson": true, "ls --output=json": true, "ls --json": true, "ls -Hj x": true,
+		"tail -fj": true, "ls -wjn": true, "ls -w": false, "ls -H": false, "ls -": false,
+		"ls --js": false, "ls -o table": false,
 		"show json": false, "show -- -j": false, "ls -o": false} {
 		if got := wantsJSON(strings.Fields(args)); got != want {
 			t.Errorf("%q: %v", args, got)

@@ -44,8 +44,8 @@ func newPost() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "post NAME",
 		Short: "Post a completion, an event, or an error, by hand",
-		Long: `Post a completion to a queue by hand, as a writer of its own: it takes a lane for a moment. With
---event it is an event for an event queue: NOTIFY, CONNREQ, CONNECTED, SHUTDOWN, MR_COMPLETE,
+		Long: `Post a completion to a queue by hand, as a writer of its own: it takes a lane for a moment.
+With --event it is an event for an event queue: NOTIFY, CONNREQ, CONNECTED, SHUTDOWN, MR_COMPLETE,
 AV_COMPLETE, JOIN_COMPLETE, PEER_DEATH, USER, USER+N or a number.
 
 Numbers can be written as 7, 0x7 or 0b111. Flags are names of the manual (SEND|MSG, FI_RECV,TAGGED)

@@ -17,6 +17,10 @@ can.
 Queues live in a directory of files: --dir, or else $` + shm.EnvDir + `, or else
 /dev/shm/shmring-UID. Results go to standard output, everything else to standard error.
 
+Queues without a name (CreateAnonymous) cannot be listed, shown or signaled. Of wait sets and
+channels only the bell of their process can be seen: which queues have a bit in it, and whether a
+channel is armed.
+
 Exit codes: 0 success, 1 failure, 2 wrong usage, 3 not found, 4 no permission, 6 other version.`
 
 // Main runs one command line, without the program's name, and returns the exit code.

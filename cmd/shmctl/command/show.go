@@ -17,8 +17,9 @@ func newShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show NAME|GLOB...",
 		Short: "Show all that is known of queues and their lanes, or of other objects",
-		Long: `Show all that is known of queues and their lanes, or of other objects: a key and a value a line,
-with the keys of the JSON form (with -n in full), then a table of lanes. What is not known is "-".
+		Long: `Show all that is known of queues and their lanes, or of other objects: a key and a value a
+line, with the keys of the JSON form (with -n in full), then a table of lanes. What is not known
+is "-".
 
 Head is the first entry that the reader did not give back, peeked the first that its application has
 not got, tail the next that will be posted. Lane 0 belongs to the reader's own process.`,

@@ -23,9 +23,9 @@ func newSignal() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "signal NAME",
 		Short: "End a blocking read of a queue",
-		Long: `End one blocking read of a queue, from outside (fi_cq_signal): it returns without an entry and
-says that it was signaled. If nobody waits, the next read that would block takes the signal. Signals
-do not add up, and entries that are there win.
+		Long: `End one blocking read of a queue, from outside (fi_cq_signal): it returns without an entry
+and says that it was signaled. If nobody waits, the next read that would block takes the signal.
+Signals do not add up, and entries that are there win.
 
 It fails with 3 if there is no such queue, and with 1 if its reader cannot block or destroyed it.`,
 		Example: `  shmctl signal orders
