@@ -35,8 +35,8 @@ const (
 
 	// askingFlags ask for a completion: directly, or for one of a level. (libfabric's own helper
 	// leaves the last two out; whoever names a level wants to know that it was reached.)
-	askingFlags = FlagCompletion | FlagInjectDone | FlagTransmitDone | FlagDeliveryDone |
-		FlagCommitDone | FlagMatchDone
+	askingFlags = FlagCompletion | FlagInjectComplete | FlagTransmitComplete | FlagDeliveryComplete |
+		FlagCommitComplete | FlagMatchComplete
 )
 
 // Binding decides what an endpoint's operations leave in a completion queue and in counters. It

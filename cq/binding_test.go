@@ -31,8 +31,8 @@ func wantTally(t testing.TB, c *cq.Counter, value, errs uint64) {
 }
 
 // asking are the flags by which an operation asks for a completion, under selective completion.
-var asking = []cq.Flags{cq.FlagCompletion, cq.FlagInjectDone, cq.FlagTransmitDone,
-	cq.FlagDeliveryDone, cq.FlagCommitDone, cq.FlagMatchDone}
+var asking = []cq.Flags{cq.FlagCompletion, cq.FlagInjectComplete, cq.FlagTransmitComplete,
+	cq.FlagDeliveryComplete, cq.FlagCommitComplete, cq.FlagMatchComplete}
 
 // subsets returns every combination of some flags.
 func subsets(of []cq.Flags) []cq.Flags {

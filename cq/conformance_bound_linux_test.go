@@ -16,7 +16,7 @@ func TestConformanceCQSelective(t *testing.T) {
 	const send = cq.FlagSend | cq.FlagMsg
 	conform(t, "success-only-when-asked", o, func(t *testing.T, r *rig) {
 		must(t, r.w.Bind(cq.FlagTransmit|cq.FlagSelectiveCompletion))
-		for i, op := range []cq.Flags{0, cq.FlagCompletion, cq.FlagInject, cq.FlagDeliveryDone} {
+		for i, op := range []cq.Flags{0, cq.FlagCompletion, cq.FlagInject, cq.FlagDeliveryComplete} {
 			must(t, r.w.Begin(op))
 			must(t, r.w.Complete(&cq.Entry{Context: uint64(i), Flags: send}, op))
 		}

@@ -170,11 +170,22 @@ func TestConformanceCQFlags(t *testing.T) {
 		}
 	})
 	conformOnce(t, "levels-exist", func(t *testing.T) {
-		for f, want := range map[cq.Flags]string{cq.FlagInjectDone: "INJECT_COMPLETE",
-			cq.FlagTransmitDone: "TRANSMIT_COMPLETE", cq.FlagDeliveryDone: "DELIVERY_COMPLETE",
-			cq.FlagMatchDone: "MATCH_COMPLETE", cq.FlagCommitDone: "COMMIT_COMPLETE"} {
-			if f.String() != want {
-				t.Errorf("%v, want %s", f, want)
+		for _, c := range []struct {
+			flag cq.Flags
+			bit  int // of rdma/fabric.h
+			name string
+		}{
+			{cq.FlagFence, 21, "FENCE"}, {cq.FlagCompletion, 24, "COMPLETION"},
+			{cq.FlagInject, 25, "INJECT"}, {cq.FlagInjectComplete, 26, "INJECT_COMPLETE"},
+			{cq.FlagTransmitComplete, 27, "TRANSMIT_COMPLETE"},
+			{cq.FlagDeliveryComplete, 28, "DELIVERY_COMPLETE"},
+			{cq.FlagCommitComplete, 30, "COMMIT_COMPLETE"},
+			{cq.FlagMatchComplete, 31, "MATCH_COMPLETE"}, {cq.FlagRMAEvent, 56, "RMA_EVENT"},
+			{cq.FlagPeek, 19, "PEEK"}, {cq.FlagMore, 18, "MORE"}, {cq.FlagDiscard, 58, "DISCARD"},
+			{cq.FlagClaim, 59, "CLAIM"},
+		} {
+			if c.flag != 1<<c.bit || c.flag.String() != c.name {
+				t.Errorf("%v is %#x, want bit %d, %s", c.flag, uint64(c.flag), c.bit, c.name)
 			}
 		}
 	})

@@ -9,29 +9,33 @@ type Flags uint64
 // Flags of libfabric that occur in completions, or in what is asked of an operation (FI_COMPLETION,
 // FI_INJECT, FI_MORE and what a completion is to wait for): [Binding] takes those.
 const (
-	FlagMsg          Flags = 1 << 1
-	FlagRMA          Flags = 1 << 2
-	FlagTagged       Flags = 1 << 3
-	FlagAtomic       Flags = 1 << 4
-	FlagMulticast    Flags = 1 << 5
-	FlagCollective   Flags = 1 << 6
-	FlagRead         Flags = 1 << 8
-	FlagWrite        Flags = 1 << 9
-	FlagRecv         Flags = 1 << 10
-	FlagSend         Flags = 1 << 11
-	FlagRemoteRead   Flags = 1 << 12
-	FlagRemoteWrite  Flags = 1 << 13
-	FlagMultiRecv    Flags = 1 << 16
-	FlagRemoteCQData Flags = 1 << 17
-	FlagMore         Flags = 1 << 18
-	FlagCompletion   Flags = 1 << 24
-	FlagInject       Flags = 1 << 25
-	FlagInjectDone   Flags = 1 << 26
-	FlagTransmitDone Flags = 1 << 27
-	FlagDeliveryDone Flags = 1 << 28
-	FlagCommitDone   Flags = 1 << 30
-	FlagMatchDone    Flags = 1 << 31
-	FlagClaim        Flags = 1 << 59
+	FlagMsg              Flags = 1 << 1
+	FlagRMA              Flags = 1 << 2
+	FlagTagged           Flags = 1 << 3
+	FlagAtomic           Flags = 1 << 4
+	FlagMulticast        Flags = 1 << 5
+	FlagCollective       Flags = 1 << 6
+	FlagRead             Flags = 1 << 8
+	FlagWrite            Flags = 1 << 9
+	FlagRecv             Flags = 1 << 10
+	FlagSend             Flags = 1 << 11
+	FlagRemoteRead       Flags = 1 << 12
+	FlagRemoteWrite      Flags = 1 << 13
+	FlagMultiRecv        Flags = 1 << 16
+	FlagRemoteCQData     Flags = 1 << 17
+	FlagMore             Flags = 1 << 18
+	FlagPeek             Flags = 1 << 19
+	FlagFence            Flags = 1 << 21
+	FlagCompletion       Flags = 1 << 24
+	FlagInject           Flags = 1 << 25
+	FlagInjectComplete   Flags = 1 << 26
+	FlagTransmitComplete Flags = 1 << 27
+	FlagDeliveryComplete Flags = 1 << 28
+	FlagCommitComplete   Flags = 1 << 30
+	FlagMatchComplete    Flags = 1 << 31
+	FlagRMAEvent         Flags = 1 << 56
+	FlagDiscard          Flags = 1 << 58
+	FlagClaim            Flags = 1 << 59
 )
 
 // Flags of libfabric that say what something is bound for or can do; they occur in no completion.
@@ -67,12 +71,13 @@ var flagNames = []struct {
 	{FlagWrite, "WRITE"}, {FlagRecv, "RECV"}, {FlagSend, "SEND"},
 	{FlagRemoteRead, "REMOTE_READ"}, {FlagRemoteWrite, "REMOTE_WRITE"},
 	{FlagMultiRecv, "MULTI_RECV"}, {FlagRemoteCQData, "REMOTE_CQ_DATA"}, {FlagMore, "MORE"},
+	{FlagPeek, "PEEK"}, {FlagFence, "FENCE"},
 	{FlagCompletion, "COMPLETION"}, {FlagInject, "INJECT"},
-	{FlagInjectDone, "INJECT_COMPLETE"}, {FlagTransmitDone, "TRANSMIT_COMPLETE"},
-	{FlagDeliveryDone, "DELIVERY_COMPLETE"}, {FlagCommitDone, "COMMIT_COMPLETE"},
-	{FlagMatchDone, "MATCH_COMPLETE"}, {FlagClaim, "CLAIM"},
-	{FlagInjectCall, "INJECT_CALL"}, {FlagFrame, "FRAME"}, {FlagNoContext, "NO_CONTEXT"},
-	{FlagRedelivered, "REDELIVERED"},
+	{FlagInjectComplete, "INJECT_COMPLETE"}, {FlagTransmitComplete, "TRANSMIT_COMPLETE"},
+	{FlagDeliveryComplete, "DELIVERY_COMPLETE"}, {FlagCommitComplete, "COMMIT_COMPLETE"},
+	{FlagMatchComplete, "MATCH_COMPLETE"}, {FlagRMAEvent, "RMA_EVENT"},
+	{FlagDiscard, "DISCARD"}, {FlagClaim, "CLAIM"}, {FlagInjectCall, "INJECT_CALL"},
+	{FlagFrame, "FRAME"}, {FlagNoContext, "NO_CONTEXT"}, {FlagRedelivered, "REDELIVERED"},
 }
 
 // String returns the names of the bits, separated by a bar.
