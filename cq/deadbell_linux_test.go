@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
 )
@@ -54,5 +56,31 @@ func TestDeadBellManyNames(t *testing.T) {
 				t.Errorf("directory %d still has %s", i, n.Name)
 			}
 		}
+	}
+}
+
+// TestBellGoesWithoutDescriptors: a process that has no descriptor left takes its bell away.
+func TestBellGoesWithoutDescriptors(t *testing.T) {
+	d := openDir(t)
+	bells := func() (n int) {
+		names, err := d.List()
+		must(t, err)
+		for _, name := range names {
+			if strings.HasPrefix(name.Name, "bell-") {
+				n++
+			}
+		}
+		return n
+	}
+	before := bells()
+	s, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
+	must(t, err)
+	var limit unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max}))
+	err = s.Close()
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	if n := bells(); err != nil || n != before {
+		t.Errorf("%d bells, before there were %d; %v", n, before, err)
 	}
 }

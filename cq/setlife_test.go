@@ -266,6 +266,24 @@ func TestYieldDrivesFeeder(t *testing.T) {
 	}
 }
 
+// TestPeekDrivesFeeder: so does looking in place.
+func TestPeekDrivesFeeder(t *testing.T) {
+	d := openDir(t)
+	q, w := member(t, d, "q", cq.Options{})
+	unbind, err := q.Bind(&feeder{w: w, every: 3}, true)
+	must(t, err)
+	t.Cleanup(unbind)
+	for range 3 {
+		es, err := q.Peek(1)
+		if len(es) > 0 {
+			must(t, q.Release(1))
+			return
+		}
+		wantErr(t, "peek", err, cq.ErrAgain)
+	}
+	t.Error("nothing came")
+}
+
 // TestChannelDrivesFeeder: waiting for an event drives what makes it, as every other wait does.
 func TestChannelDrivesFeeder(t *testing.T) {
 	d := openDir(t)
