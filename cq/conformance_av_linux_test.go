@@ -5,10 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
@@ -59,6 +60,7 @@ func lookAt(t *testing.T, at site, p *peer, v *cq.AddressVector) lookup {
 	}
 	if at.far {
 		look := &farVector{t: t, p: p}
+		p.send(t, a.FD)
 		p.call(t, "OpenVector", a, &look.handle)
 		t.Cleanup(func() { p.call(t, "CloseVector", look.handle, new(int)) })
 		return look
@@ -98,12 +100,12 @@ func openVector(d *shm.Dir, a VectorArgs) (*cq.AddressVector, error) {
 // OpenVector opens a vector of the parent's.
 func (p *Peer) OpenVector(a VectorArgs, handle *int) error {
 	if a.FD >= 0 {
-		f, err := os.Open(fmt.Sprintf("/proc/%d/fd/%d", os.Getppid(), a.FD))
+		fd, err := p.receive()
 		if err != nil {
 			return err
 		}
-		defer f.Close()
-		a.FD = int(f.Fd())
+		defer unix.Close(fd)
+		a.FD = fd
 	}
 	v, err := openVector(p.d, a)
 	p.Lock()

@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
@@ -68,6 +69,7 @@ func newCountRig(t *testing.T, at site, p *peer, name string, o cq.CounterOption
 	}
 	if at.far {
 		w := &farCounter{t: t, p: p}
+		p.send(t, a.FD)
 		p.call(t, "OpenCounter", a, &w.handle)
 		r.w = w
 	} else {
@@ -101,12 +103,12 @@ type CountReply struct {
 // OpenCounter opens a counter of the parent's.
 func (p *Peer) OpenCounter(a VectorArgs, handle *int) error {
 	if a.FD >= 0 {
-		f, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/%d", os.Getppid(), a.FD), os.O_RDWR, 0)
+		fd, err := p.receive()
 		if err != nil {
 			return err
 		}
-		defer f.Close()
-		a.FD = int(f.Fd())
+		defer unix.Close(fd)
+		a.FD = fd
 	}
 	c, err := openCounter(p.d, a)
 	p.Lock()

@@ -130,3 +130,45 @@ func TestConformanceWaitCounters(t *testing.T) {
 		}
 	})
 }
+
+// TestConformancePollMixed is a poll set with queues and counters.
+func TestConformancePollMixed(t *testing.T) {
+	o := cq.Options{Size: 8, UserContext: 0, Wait: cq.WaitNone}
+	conform(t, "queues-and-counters", o, func(t *testing.T, r *rig) {
+		other := r.another(t, 1, o)
+		var counts [2]*countRig
+		for i := range counts {
+			counts[i] = newCountRig(t, r.site, r.p, fmt.Sprint("counter-", i),
+				cq.CounterOptions{UserContext: 2 + i})
+		}
+		s, err := cq.NewPollSet(r.d, 0)
+		must(t, err)
+		members := []cq.Waitable{r.q, counts[0].c, other.q, counts[1].c}
+		for _, m := range members {
+			must(t, s.Add(m))
+		}
+		_ = polled(t, s, 8) // what the set knows of counters begins somewhere
+		wantReady(t, "nothing", polled(t, s, 8))
+		must(t, counts[1].w.Add(1))
+		r.post(t, 1, 2)
+		wantReady(t, "one of each", polled(t, s, 8), 0, 3)
+		wantContexts(t, "entry", drain(t, r.q), 1)
+		wantReady(t, "both taken", polled(t, s, 8))
+		other.post(t, 2, 3)
+		must(t, counts[0].w.AddErr(1))
+		must(t, counts[1].w.Add(1))
+		wantReady(t, "three", polled(t, s, 8), 1, 2, 3)
+		wantContexts(t, "entry", drain(t, other.q), 2)
+		wantErr(t, "close with members", s.Close(), cq.ErrBusy)
+		for i, m := range members {
+			must(t, s.Remove(m))
+			if n := s.Len(); n != len(members)-1-i {
+				t.Errorf("%d members after %d were removed", n, i+1)
+			}
+		}
+		r.post(t, 3, 4)
+		must(t, counts[0].w.Add(1))
+		wantReady(t, "no members", polled(t, s, 8))
+		must(t, s.Close())
+	})
+}

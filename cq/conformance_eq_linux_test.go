@@ -45,14 +45,21 @@ func conformEQ(t *testing.T, name string, o cq.EventOptions, f func(t *testing.T
 
 func (r *eqRig) create(t *testing.T, o cq.EventOptions) {
 	t.Helper()
-	if !r.memfd {
-		r.d, r.e = createEvents(t, o)
-		return
+	r.createAs(t, queueName(t), o)
+}
+
+func (r *eqRig) createAs(t *testing.T, name string, o cq.EventOptions) {
+	t.Helper()
+	r.d = openDir(t)
+	var err error
+	if r.memfd {
+		r.e, err = cq.CreateAnonymousEvents(name, o)
+	} else {
+		r.e, err = cq.CreateEvents(r.d, name, o)
 	}
-	e, err := cq.CreateAnonymousEvents(queueName(t), o)
 	must(t, err)
+	e := r.e // a case may put another one in its place
 	t.Cleanup(func() { must(t, e.Close()) })
-	r.d, r.e = openDir(t), e
 }
 
 func (r *eqRig) attach(t *testing.T) eventWriter {

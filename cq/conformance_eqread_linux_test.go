@@ -107,6 +107,29 @@ func TestConformanceEQPeek(t *testing.T) {
 		_, err := r.e.Read(&cq.Event{})
 		wantErr(t, "an eleventh", err, cq.ErrAgain)
 	})
+	conformEQ(t, "blocking-leaves-it-readable", o, func(t *testing.T, r *eqRig) {
+		armed(t, func() { _ = drainEvents(t, r.e) }, r.e)
+		if pollable(t, r.e.FD(), 0) {
+			t.Error("readable with nothing there")
+		}
+		done := later(func() { writeEvents(t, r.w, 0, 1) })
+		for range 3 {
+			var ev cq.Event
+			if _, err := r.e.PeekTimeout(&ev, tooLong); err != nil || ev.Context != 0 {
+				t.Errorf("%v, %+v", err, ev)
+			}
+			if !pollable(t, r.e.FD(), 20_000) {
+				t.Error("not readable after a peek")
+			}
+			wantErr(t, "trywait after a peek", r.e.TryWait(), cq.ErrAgain)
+		}
+		done()
+		wantContexts(t, "event", drainEvents(t, r.e), 0)
+		armed(t, func() { _ = drainEvents(t, r.e) }, r.e)
+		if pollable(t, r.e.FD(), 0) {
+			t.Error("readable after the read")
+		}
+	})
 	conformEQ(t, "blocking", o, func(t *testing.T, r *eqRig) {
 		writeEvents(t, r.w, 0, 2)
 		for i, read := range []func(*cq.Event, time.Duration) (int, error){r.e.ReadTimeout,

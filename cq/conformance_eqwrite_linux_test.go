@@ -165,10 +165,10 @@ func TestConformanceEQCQExchange(t *testing.T) {
 		for _, wait := range []cq.WaitObject{cq.WaitNone, cq.WaitUnspec, cq.WaitFD} {
 			conform(t, fmt.Sprint(name, "/", eq, "-", wait), cq.Options{Wait: wait, Size: 4},
 				func(t *testing.T, r *rig) {
-					e, err := cq.CreateEvents(r.d, "answers", cq.EventOptions{Wait: eq, Size: 4, Write: true})
-					must(t, err)
-					defer e.Close()
-					exchange(t, r, e)
+					answers := &eqRig{site: r.site, p: r.p}
+					answers.createAs(t, "answers", cq.EventOptions{Wait: eq, Size: 4, Write: !r.far})
+					answers.w = answers.attach(t) // where the completions come from
+					exchange(t, r, answers.e, answers.w)
 				})
 		}
 	}
@@ -176,7 +176,9 @@ func TestConformanceEQCQExchange(t *testing.T) {
 
 const exchanges = 8
 
-func exchange(t *testing.T, r *rig, e *cq.EventQueue) {
+// exchange has who posts completions wait for an event that answers each of them: the events come
+// from its process too, so that no two steps are of one process alone.
+func exchange(t *testing.T, r *rig, e *cq.EventQueue, w eventWriter) {
 	var done sync.WaitGroup
 	defer done.Wait()
 	done.Go(func() { // completions are answered by events
@@ -187,7 +189,7 @@ func exchange(t *testing.T, r *rig, e *cq.EventQueue) {
 				k, err = cq.ReadTimeout(r.q, dst, tooLong)
 			}
 			if k == 1 {
-				writeEvents(t, e, dst[0].Context, dst[0].Context+1)
+				writeEvents(t, w, dst[0].Context, dst[0].Context+1)
 				n++
 			} else if err != cq.ErrAgain {
 				t.Error(err)

@@ -1,6 +1,7 @@
 package cq_test
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -53,6 +54,24 @@ func TestConformanceCQOpen(t *testing.T) {
 		r.post(t, 1, 2)
 		wantContexts(t, "a hint changes nothing", read(t, r.q, 4), 1)
 	})
+	unset := cq.Options{Affinity: cq.Affinity{CPU: -1}} // which is refused where it counts
+	conform(t, "affinity-without-the-flag", unset, func(t *testing.T, r *rig) {
+		if got := r.q.Options().Affinity; got.Valid {
+			t.Errorf("hint %+v", got)
+		}
+		r.post(t, 1, 2)
+		wantContexts(t, "a vector that does not count", read(t, r.q, 4), 1)
+	})
+	for _, cpu := range []int{0, 1, 1 << 20} {
+		name := "affinity-is-a-hint"
+		conformOnce(t, fmt.Sprint(name, "/", cpu), func(t *testing.T) {
+			o := cq.Options{Affinity: cq.Affinity{Valid: true, CPU: cpu}}
+			_, q := create(t, o)
+			if got := q.Options().Affinity; got != o.Affinity {
+				t.Errorf("hint %+v", got)
+			}
+		})
+	}
 	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitNone, cq.WaitFD, cq.WaitYield,
 		cq.WaitMutexCond, cq.WaitPollFD} {
 		name := "wait-objects"
@@ -67,7 +86,7 @@ func TestConformanceCQOpen(t *testing.T) {
 	conformOnce(t, "sizes", func(t *testing.T) {
 		d := openDir(t)
 		for size := 0; size <= 65536; size = max(1, 2*size) {
-			q, err := cq.Create(d, "q", cq.Options{Size: size})
+			q, err := cq.Create(d, "q", cq.Options{Size: size, MaxLanes: 1})
 			if err != nil {
 				t.Fatalf("size %d: %v", size, err)
 			}
@@ -77,8 +96,20 @@ func TestConformanceCQOpen(t *testing.T) {
 			must(t, q.Close())
 		}
 	})
+	conformOnce(t, "greatest", func(t *testing.T) { // what it would take; memory for it few have
+		var before uint64
+		for _, size := range []int{1, cq.MaxCapacity / 2, cq.MaxCapacity} {
+			n, err := cq.Plan(cq.Options{Size: size, MaxLanes: 1}, 1)
+			if err != nil || n < before+2*64*uint64(size)/2 {
+				t.Errorf("size %d takes %d bytes, %v; the one before took %d", size, n, err, before)
+			}
+			before = n
+		}
+		_, err := cq.Plan(cq.Options{Size: cq.MaxCapacity + 1}, 1)
+		wantErr(t, "one more", err, cq.ErrInvalid, syscall.EINVAL)
+	})
 	conformOnce(t, "many-queues", func(t *testing.T) {
-		const many = 300
+		const many = 2000
 		d := openDir(t)
 		var qs []*cq.Queue
 		for i := range many {
@@ -98,6 +129,7 @@ func TestConformanceCQOpen(t *testing.T) {
 		for field, o := range map[string]cq.Options{
 			"Size": {Size: cq.MaxCapacity + 1}, "MaxLanes": {MaxLanes: cq.MaxLanes + 1},
 			"Format": {Format: 99}, "Wait": {Wait: 99}, "Overrun": {Overrun: 99},
+			"Affinity": {Affinity: cq.Affinity{Valid: true, CPU: -1}},
 		} {
 			_, err := cq.Create(d, "bad", o)
 			wantErr(t, field, err, cq.ErrInvalid, syscall.EINVAL)
@@ -122,6 +154,23 @@ func TestConformanceCQClose(t *testing.T) {
 		_, err = cq.Read(r.q, make([]cq.Msg, 1))
 		wantErr(t, "read", err, cq.ErrClosed, os.ErrClosed)
 	})
+	conformOnce(t, "releases-memfds", func(t *testing.T) {
+		q, w := pairWithoutName(t, cq.Options{Size: 8}) // what the process makes once is made now
+		must(t, errors.Join(q.Close(), w.Close()))
+		fds, maps := held(t)
+		for range 4 {
+			q, w := pairWithoutName(t, cq.Options{Size: 8, Wait: cq.WaitFD})
+			if f, m := held(t); f <= fds || m <= maps {
+				t.Errorf("an open queue holds %d descriptors and %d mappings", f-fds, m-maps)
+			}
+			must(t, q.Close())
+			must(t, w.Close())
+			eventually(t, "descriptors and mappings as before", func() bool {
+				f, m := held(t)
+				return f == fds && m == maps
+			})
+		}
+	})
 	conform(t, "unread-are-lost", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
 		r.post(t, 0, 3)
 		r.postError(t, 3)
@@ -135,6 +184,24 @@ func TestConformanceCQClose(t *testing.T) {
 		wantContexts(t, "a new queue of that name", drain(t, q))
 		must(t, q.Close())
 	})
+}
+
+// held counts the descriptors of this process, and its mappings of memfds.
+func held(t testing.TB) (fds, maps int) {
+	t.Helper()
+	open, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	text, err := os.ReadFile("/proc/self/maps")
+	must(t, err)
+	return len(open), strings.Count(string(text), "/memfd:")
+}
+
+// pairWithoutName is a queue on memfds and its writer. The caller closes them.
+func pairWithoutName(t *testing.T, o cq.Options) (*cq.Queue, *cq.Writer) {
+	t.Helper()
+	q, err := cq.CreateAnonymous(queueName(t), o)
+	must(t, err)
+	return q, join(t, q)
 }
 
 // TestConformanceCQWriter is what a provider's side of a queue offers (fi_cq_write, a peer's owner

@@ -181,6 +181,27 @@ func (p *Peer) writer(queue string) (*cq.Writer, error) {
 	return cq.Attach(context.Background(), p.d, queue, cq.WriterOptions{})
 }
 
+// send passes a descriptor, unless it is -1, to the call that is made next.
+func (p *peer) send(t testing.TB, fd int) {
+	t.Helper()
+	if fd >= 0 {
+		p.start(t)
+		must(t, shm.SendFDs(p.conn, []byte("object"), fd))
+	}
+}
+
+// receive returns the descriptor that came with a call.
+func (p *Peer) receive() (int, error) {
+	_, fds, err := shm.RecvFDs(p.conn, make([]byte, 16), 1)
+	if err == nil && len(fds) != 1 {
+		err = errors.New("no descriptor came")
+	}
+	if err != nil {
+		return -1, err
+	}
+	return fds[0], nil
+}
+
 // Attach adds a writer of the queue.
 func (p *Peer) Attach(queue string, reply *AttachReply) error {
 	w, err := p.writer(queue)

@@ -1,6 +1,7 @@
 package cq_test
 
 import (
+	"fmt"
 	"runtime"
 	"syscall"
 	"testing"
@@ -164,6 +165,24 @@ func TestConformanceTryWait(t *testing.T) {
 		other := r.another(t, 1, o)
 		wantErr(t, "trywait", cq.TryWait(r.q, other.q), cq.ErrInvalid, syscall.EINVAL)
 		wantErr(t, "no descriptor", cq.TryWait(other.q), cq.ErrNoWait)
+		for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitYield, cq.WaitFD} {
+			co := cq.CounterOptions{UserContext: 1, Wait: wait}
+			count := newCountRig(t, r.site, r.p, fmt.Sprint("counter-", int(wait)), co)
+			armed(t, func() { _ = drain(t, r.q) }, r.q)
+			if wait != cq.WaitFD {
+				for _, objects := range [][]cq.TryWaiter{{r.q, count.c}, {count.c, r.q}} {
+					wantErr(t, wait.String(), cq.TryWait(objects...), cq.ErrInvalid, syscall.EINVAL)
+				}
+				continue
+			}
+			both := func() { _ = drain(t, r.q); _, _ = count.c.Read(); _, _ = count.c.ReadErr() }
+			armed(t, both, r.q, count.c)
+			must(t, count.w.Add(1))
+			if !pollable(t, count.c.FD(), 20_000) || pollable(t, r.q.FD(), 0) {
+				t.Error("the counter is not readable, or the queue is")
+			}
+			wantErr(t, "a counter", cq.TryWait(r.q, count.c), cq.ErrAgain)
+		}
 	})
 	conform(t, "every-kind", o, func(t *testing.T, r *rig) {
 		e, err := cq.CreateEvents(r.d, "events", cq.EventOptions{Wait: cq.WaitFD, Write: true})
@@ -177,9 +196,21 @@ func TestConformanceTryWait(t *testing.T) {
 			_ = drain(t, member.q)
 			_ = drainEvents(t, e)
 		}
-		armed(t, take, r.q, e, s)
+		co := cq.CounterOptions{UserContext: 2, Wait: cq.WaitFD}
+		count := newCountRig(t, r.site, r.p, "counter", co)
+		take = func(queues func()) func() {
+			return func() { queues(); _, _ = count.c.Read(); _, _ = count.c.ReadErr() }
+		}(take)
+		armed(t, take, r.q, e, s, count.c)
+		must(t, count.w.Add(1))
+		if !pollable(t, count.c.FD(), 20_000) {
+			t.Error("the counter is not readable")
+		}
+		wantErr(t, "a count", cq.TryWait(r.q, e, s, count.c), cq.ErrAgain)
+		take()
+		armed(t, take, r.q, e, s, count.c)
 		writeEvents(t, e, 1, 2)
-		wantErr(t, "an event", cq.TryWait(r.q, e, s), cq.ErrAgain)
+		wantErr(t, "an event", cq.TryWait(r.q, e, s, count.c), cq.ErrAgain)
 		if !pollable(t, e.FD(), 20_000) {
 			t.Error("the event queue is not readable")
 		}

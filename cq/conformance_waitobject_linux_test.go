@@ -61,6 +61,12 @@ func TestConformanceCQWaitObject(t *testing.T) {
 		})
 	}
 	conformInSet(t, "set")
+	conformOnce(t, "no-set", func(t *testing.T) {
+		_, err := cq.Create(openDir(t), "none", cq.Options{Wait: cq.WaitInSet})
+		wantErr(t, "without a set", err, cq.ErrInvalid, syscall.EINVAL)
+		wantField(t, err, "WaitSet")
+	})
+	conformOnce(t, "misuse", waitObjectMisuse)
 	conform(t, "fd", cq.Options{Wait: cq.WaitFD}, func(t *testing.T, r *rig) {
 		ep := newEpoll(t, unix.EPOLLIN, r.q)
 		quiet := func() {
@@ -161,8 +167,46 @@ func conformInSet(t *testing.T, name string) {
 			})
 		}
 	})
-	t.Run(name+"/none", func(t *testing.T) {
-		_, err := cq.Create(openDir(t), "none", cq.Options{Wait: cq.WaitInSet})
-		wantErr(t, "without a set", err, cq.ErrInvalid, syscall.EINVAL)
-	})
+}
+
+// waitObjectMisuse: with every wait object, the calls that it has nothing for are ENOSYS, ENODATA
+// where there is no wait object at all, and the others are not.
+func waitObjectMisuse(t *testing.T) {
+	d := openDir(t)
+	set := waitSet(t, d, cq.WaitSetOptions{})
+	for _, c := range []struct {
+		wait                       cq.WaitObject
+		sread, tryWait, fd, signal bool
+		control                    error
+	}{
+		{wait: cq.WaitNone, control: syscall.ENODATA},
+		{wait: cq.WaitUnspec, sread: true, signal: true, control: syscall.ENOSYS},
+		{wait: cq.WaitYield, sread: true, signal: true, control: syscall.ENOSYS},
+		{wait: cq.WaitFD, sread: true, tryWait: true, fd: true, signal: true},
+		{wait: cq.WaitPollFD, sread: true, tryWait: true, fd: true, signal: true},
+		{wait: cq.WaitMutexCond, sread: true, tryWait: true, signal: true},
+		{wait: cq.WaitInSet, signal: true, control: syscall.ENOSYS},
+	} {
+		q, err := cq.Create(d, "q", cq.Options{Size: 4, Wait: c.wait, WaitSet: set})
+		must(t, err)
+		check := func(call string, err error, can bool, want, cannot error) {
+			t.Helper()
+			if can {
+				cannot = want
+			}
+			if !errors.Is(err, cannot) || !can && cannot == nil {
+				t.Errorf("%v: %s: %v, want %v", c.wait, call, err, cannot)
+			}
+		}
+		_, err = cq.ReadTimeout(q, make([]cq.Msg, 1), time.Millisecond)
+		check("sread", err, c.sread, cq.ErrTimeout, syscall.ENOSYS)
+		check("trywait", q.TryWait(), c.tryWait, nil, syscall.ENOSYS)
+		_, err = q.Control(cq.GetWait)
+		check("getwait", err, c.control == nil, nil, c.control)
+		check("signal", q.Signal(), c.signal, nil, syscall.ENOSYS)
+		if (q.FD() >= 0) != c.fd {
+			t.Errorf("%v: descriptor %d", c.wait, q.FD())
+		}
+		must(t, q.Close())
+	}
 }
