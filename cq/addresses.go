@@ -66,8 +66,8 @@ type AddressVector struct {
 }
 
 // CreateAddresses makes an address vector and becomes its owner (fi_av_open). A vector of that name
-// that exists is fs.ErrExist (EEXIST), unless it is ephemeral and its owner provably dead: then it is
-// removed first. Names are shared with queues.
+// that exists is fs.ErrExist (EEXIST), unless it is ephemeral and its owner provably dead: then it
+// is removed first. Names are shared with queues.
 func CreateAddresses(d *shm.Dir, name string, o AddressOptions) (*AddressVector, error) {
 	const op = "create addresses"
 	r, err := o.resolve(op, name)

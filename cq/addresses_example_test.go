@@ -32,7 +32,7 @@ func ExampleCreateAddresses() {
 		fmt.Println(failed.Inserted, "inserted, the third is refused:", failed.Errs[2] != nil)
 	}
 
-	reader, err := cq.OpenAddresses(dir, "peers") // in another process
+	reader, err := cq.OpenAddresses(dir, "peers") // as another process does
 	if err != nil {
 		log.Fatal(err)
 	}

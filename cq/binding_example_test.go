@@ -120,7 +120,7 @@ func ExampleRegisterMemory() {
 	}
 	message := desc.AppendTo(nil) // with obj.FD(), or the object's name
 
-	// The other process has opened the object.
+	// The other process does this with the object as it opened it.
 	got, err := cq.ParseMemoryDescriptor(message)
 	if err != nil {
 		log.Fatal(err)

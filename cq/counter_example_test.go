@@ -24,7 +24,7 @@ func ExampleCounter() {
 	}
 	defer done.Close()
 
-	go func() { // in another process
+	go func() { // as another process does
 		mine, err := cq.OpenCounter(dir, "done", cq.CounterOptions{})
 		if err != nil {
 			log.Fatal(err)

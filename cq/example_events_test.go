@@ -25,7 +25,7 @@ func ExampleEventQueue() {
 	}
 	defer eq.Close()
 
-	// Another process writes through a lane of its own.
+	// Another process, as a rule, writes through a lane of its own.
 	peer, err := cq.AttachEvents(context.Background(), dir, "control", cq.WriterOptions{})
 	if err != nil {
 		fatal(err)

@@ -13,8 +13,7 @@ import (
 
 // A producer: it waits for the queue to be created, posts, and never blocks on the reader.
 func Example_producer() {
-	stop := consumer("orders") // in another process
-	defer stop()
+	defer consumer("orders")() // in another process, until we are done
 
 	dir, err := shm.OpenDir("")
 	if err != nil {
@@ -173,29 +172,4 @@ func open(name string) *cq.Queue {
 		log.Fatal(err)
 	}
 	return q
-}
-
-func producer(name string, n uint64) {
-	dir, err := shm.OpenDir("")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer dir.Close()
-	w, err := cq.Attach(context.Background(), dir, name, cq.WriterOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	for i := range n {
-		if err := w.Post(&cq.Entry{Context: i, Flags: cq.FlagSend | cq.FlagMsg}); err != nil {
-			log.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		log.Fatal(err)
-	}
-}
-
-func consumer(name string) (stop func()) {
-	q := open(name)
-	return func() { _ = q.Close() }
 }

@@ -37,8 +37,8 @@ type EventSink interface {
 // BindEvents makes the queue report its overrun to an event queue: an error event with the queue's
 // FID and EOverrun, when its reader first learns of it, by whatever call. Room for the event is
 // reserved now: ErrFull if there is none. An event queue of this process cannot be closed while it
-// is bound (EBUSY). Another sink replaces it, and nil ends it, as does closing the queue, which also
-// purges the event there. It may be called from anywhere.
+// is bound (EBUSY). Another sink replaces it, and nil ends it, as does closing the queue, which
+// also purges the event there. It may be called from anywhere.
 func (q *Queue) BindEvents(events EventSink) error {
 	if events != nil {
 		if err := events.bind(); err != nil {

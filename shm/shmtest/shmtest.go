@@ -3,6 +3,7 @@
 package shmtest
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"maps"
@@ -169,12 +170,22 @@ func Role() string { return os.Getenv(envRole) }
 // starts it. It is killed when the test ends, should it still run then.
 func Child(t testing.TB, role string, env ...string) *exec.Cmd {
 	t.Helper()
-	exe, err := os.Executable()
+	cmd, err := Command(t.Context(), role, env...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^$")
+	return cmd
+}
+
+// Command is Child for an example, which has no testing.TB. The process is killed when the context
+// ends.
+func Command(ctx context.Context, role string, env ...string) (*exec.Cmd, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, exe, "-test.run=^$")
 	cmd.Env = append(append(os.Environ(), envRole+"="+role), env...)
 	cmd.Stderr = os.Stderr
-	return cmd
+	return cmd, nil
 }

@@ -1,0 +1,80 @@
+package cq_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+// produceOrders is the whole first program. It may be started before the other one: it waits for
+// the queue. Several can run at once, each with a lane of its own.
+func produceOrders() {
+	dir, err := shm.OpenDir("") // the same directory in both programs
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer dir.Close()
+	w, err := cq.Attach(context.Background(), dir, "orders", cq.WriterOptions{Wait: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer w.Close()
+	for id := uint64(1); id <= 3; {
+		err := w.Post(&cq.Entry{Context: id, Flags: cq.FlagSend | cq.FlagMsg, Len: id * 100,
+			Data: uint64(os.Getpid())})
+		switch err {
+		case nil:
+			id++
+		case cq.ErrFull: // the reader is behind
+			time.Sleep(time.Microsecond)
+		default: // cq.ErrClosed: there is no reader any more
+			log.Fatal(err)
+		}
+	}
+}
+
+// Two programs, each a process of its own: one posts orders, the other one, which is the body of
+// the example, sleeps until there are some and reads them.
+func Example_twoProcesses() {
+	dir, err := shm.OpenDir("")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer dir.Close()
+	other := another("example orders") // an *exec.Cmd of the program above
+	if err := other.Start(); err != nil {
+		log.Fatal(err)
+	}
+	q, err := cq.Open(dir, "orders", cq.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	buf := make([]cq.Data, 64)
+	for seen := 0; seen < 3; {
+		n, err := cq.ReadContext(context.Background(), q, buf)
+		if err != nil {
+			log.Fatal(err)
+		}
+		for _, e := range buf[:n] {
+			fmt.Println("done:", e.Context, e.Flags, e.Len, e.Data == uint64(other.Process.Pid))
+		}
+		seen += n
+	}
+
+	if err := other.Wait(); err != nil {
+		log.Fatal(err)
+	}
+	if err := q.Close(); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// done: 1 MSG|SEND 100 true
+	// done: 2 MSG|SEND 200 true
+	// done: 3 MSG|SEND 300 true
+}
