@@ -24,6 +24,7 @@ const (
 	keeper           // waits on the domain for the descriptors of sets and channels
 	changer          // adds queue 0 to the set of task 1, deletes it, adds it
 	undertaker       // brings the notice that producer 0 died
+	heir             // takes over from the process of the others, who start anew in its own
 )
 
 // gets tells whether the role gets events of the channel.
@@ -63,6 +64,7 @@ type bell struct {
 	lazy      bool             // no barrier if the lanes in hand were parked already
 	keep      bool             // R2 never un-parks, as while a completion channel is armed
 	channel   uint8            // queues on the channel
+	apart     bool             // getters have a channel each: task i that of queue i
 	mode      uint8            // what its users arm
 	twice     bool             // they arm for solicited entries before
 	solicited [laneCount]uint8 // bit k: publish k is solicited
@@ -111,10 +113,14 @@ type bellState struct {
 	face, edge, lowered bool             // the descriptor of a set or channel
 	lowering            uint8            // who resets it
 	dmu                 uint8            // who is inside S1 of two steps
+
+	heirReady, named bool  // nobody takes over right now; the reader's bell can be found
+	old              uint8 // producers that loaded the armed word of the reader before
+	holds, stale     uint8 // producers that hold its bell, or an older one: only in a mutant
 }
 
 func (v *bell) start() (s bellState) {
-	s.left = v.publishes
+	s.left, s.heirReady, s.named = v.publishes, true, true
 	s.mask, s.todo = v.masks, v.masks
 	s.dom = v.masks[0] | v.masks[1] | v.masks[2]
 	for l := range laneCount {
@@ -131,6 +137,8 @@ func (v *bell) start() (s bellState) {
 			s.task[i].at = S1
 		case v.roles[i] == undertaker:
 			s.task[i].at = U1
+		case v.roles[i] == heir:
+			s.task[i].at = K1
 		case v.roles[i] == changer:
 			s.task[i].at = A1
 			if v.bug == listBeforeFlag {
@@ -138,6 +146,9 @@ func (v *bell) start() (s bellState) {
 			}
 		case v.roles[i].gets() && i == v.list(i):
 			s.task[i] = task{at: N1} // it arms the queues, one after the other
+			if v.apart {
+				s.task[i].queue = uint8(i)
+			}
 		}
 	}
 	return s
@@ -186,7 +197,7 @@ func (v *bell) next(s *bellState, emit emitter[bellState]) {
 	}
 	for i := range s.task {
 		t := &s.task[i]
-		if v.roles[i] == absent || t.at == gone {
+		if v.roles[i] == absent || t.at == gone || !s.heirReady && v.roles[i] != heir {
 			continue
 		}
 		by := label{uint8(10 + i), t.at}

@@ -15,7 +15,7 @@ func (v *bell) arming(s, n *bellState, i int, emit func(*bellState)) {
 		t.at = N1p
 	case N1p:
 		t.at = N1t
-		if v.pays(noBarrierN1) {
+		if v.pays(noBarrierN1) && (!v.lazy || s.cand&lanes&^s.parked != 0) {
 			t.at = N1b
 		}
 		n.parked |= s.cand & lanes
@@ -125,7 +125,11 @@ func (v *bell) get(s, n *bellState, i int, emit func(*bellState)) {
 	switch t.at {
 	case C1:
 		n.dready = 0
-		v.handOn(n, s.dready)
+		if v.bug == ownOnly {
+			v.put(n, list, s.dready&s.mask[list])
+		} else {
+			v.handOn(n, s.dready)
+		}
 		*t = task{at: C2}
 	case C2: // under d.mu
 		v.nextEvent(s, n, i)

@@ -17,7 +17,7 @@ func (v *bell) judge(s *bellState) verdict {
 	signaled := s.latch && s.left[signaller] == 0 && s.at[signaller] == P1
 	for i, r := range v.roles {
 		t := &s.task[i]
-		if r == absent || t.at == gone {
+		if r == absent || t.at == gone || t.at == K1 {
 			continue
 		}
 		if !v.blocked(s, t) {
@@ -30,7 +30,7 @@ func (v *bell) judge(s *bellState) verdict {
 		case setter, setPoller:
 			bad = bad || unread&s.mask[i] != 0 || signaled && s.mask[i]&1 != 0
 		case getter, eventPoller:
-			bad = bad || v.eventMissing(s)
+			bad = bad || v.eventMissing(s, i)
 		}
 	}
 	switch {
@@ -92,13 +92,20 @@ func (v *bell) finishedUnread(s *bellState) (queues uint8) {
 // eventMissing: with all getters asleep no event may wait, no arming may be gone without its event,
 // and while one stands its user has read what was there at its end, and is owed an event for what
 // came since, read or not.
-func (v *bell) eventMissing(s *bellState) bool {
+func (v *bell) eventMissing(s *bellState, i int) bool {
+	mine := func(q uint8) bool { return !v.apart || int(q) == i }
 	for q := range uint8(2) {
+		if !mine(q) {
+			continue
+		}
 		if s.pending[q] > 0 || s.owed[q] != min(1, s.notify[q]) {
 			return true
 		}
 	}
 	for l := range laneCount {
+		if !mine(v.queueOf[l]) {
+			continue
+		}
 		from := min(v.head(s, l), s.since[l])
 		switch s.notify[v.queueOf[l]] {
 		case forAny:

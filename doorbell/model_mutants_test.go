@@ -7,6 +7,7 @@ type mutant struct {
 	base  string
 	text  string
 	plain bool
+	size  size // as of a variant
 }
 
 var mutants = []mutant{

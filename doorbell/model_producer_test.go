@@ -22,6 +22,7 @@ func (v *bell) queue(l int) uint8 {
 func (n *bellState) finish(l int) {
 	n.at[l], n.w[l], n.wBits[l], n.dw[l] = P1, 0, 0, 0
 	n.wDom &^= 1 << l
+	n.old &^= 1 << l
 }
 
 func (v *bell) publish(s, n *bellState, l int) {
@@ -139,7 +140,7 @@ func (v *bell) ringQueue(s, n *bellState, l int) {
 			n.at[l] = P5d
 		}
 	case P5d:
-		n.eventfd = true
+		n.eventfd = n.eventfd || s.old&(1<<l) == 0
 		n.at[l] = P5r
 	case P5r:
 		n.rung = s.w[l]
@@ -173,6 +174,10 @@ func (v *bell) ringDomain(s, n *bellState, l int) {
 	qbit := uint8(1) << v.queue(l)
 	switch s.at[l] {
 	case P6:
+		if !v.reaches(s, n, l) {
+			n.finish(l)
+			return
+		}
 		n.at[l] = P7
 		if v.summary {
 			n.at[l] = P6s

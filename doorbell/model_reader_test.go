@@ -17,6 +17,8 @@ func (v *bell) act(s *bellState, i int, emit func(*bellState)) {
 		v.get(s, &n, i, emit)
 	case at >= F1 && at <= F8:
 		v.descriptor(s, &n, i, emit)
+	case at >= K1 && at <= K5:
+		v.inherit(s, &n, i, emit)
 	case at >= A1 && at <= U3w:
 		v.fromOutside(s, &n, i, emit)
 	default:
@@ -78,7 +80,7 @@ func (v *bell) giveBack(n *bellState, i int, emit func(*bellState)) {
 	t := &n.task[i]
 	n.unlock(t.queue, i)
 	next := task{at: app}
-	if t.call == empty && v.channel == 3 && !n.started {
+	if t.call == empty && v.channel == 3 && !v.apart && !n.started {
 		n.started, next = true, task{at: N1, queue: 1}
 	}
 	*t = next

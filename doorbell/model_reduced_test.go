@@ -16,6 +16,7 @@ package doorbell_test
 // Caught by one of several reduced forms only: a domain bit that is set already makes the producer
 // return (b6, not one lane in each of two queues); a solicited index beyond the tail is not due
 // (d5, which has two solicited entries in one lane).
+// Caught by the large one only: waking one getter of two channels (x; x1 and x3 do not see it).
 // Mutants whose base has no reduced form (b3, gx, q3, v, w1) fall on the large one, which the
 // short forms leave at the first loss.
 var reduced = []variant{

@@ -195,7 +195,7 @@ func (v *bell) list(i int) int {
 	if v.bug == sharedList {
 		return 0
 	}
-	if v.roles[i].gets() {
+	if v.roles[i].gets() && !v.apart {
 		for j, r := range v.roles {
 			if r.gets() {
 				return j

@@ -48,7 +48,9 @@ func (v *bell) arm(s, n *bellState, t *task) {
 	} else {
 		n.waiters++
 	}
-	if v.bug != sameSeq || s.armBits == 0 {
+	if v.bug == sameSeq && s.armBits != 0 || v.bug == heirCountsAnew && s.armed != 0 {
+		n.armed = s.armed
+	} else {
 		n.armed = newSeq
 	}
 	n.armBits |= bit

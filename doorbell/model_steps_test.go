@@ -87,6 +87,12 @@ const (
 	U3e // domain epoch++
 	U3w // futex wake all
 
+	K1 // another process takes the queue over: its words, all lanes in hand
+	K2 // barrier: the predecessor may have parked a lane and died before it paid
+	K3 // it names its domain's bell
+	K4 // the queue's flag
+	K5 // mask and list
+
 	S1s // take the domain's summary
 	S1  // take the domain's bits, hand them to every set
 	S1h // mutant: hand them on in a step of their own
@@ -128,7 +134,8 @@ var stepNames = [stepCount]string{
 	A1: "A1 add: flag", A2: "A2 add: list", A2e: "A2 D.epoch++", A2w: "A2 wake",
 	A3: "A3 delete: list", A4: "A4 delete: flag",
 	U1: "U1 death, mark", U2e: "U2 epoch++", U2w: "U2 wake", U3: "U3 list", U3e: "U3 D.epoch++",
-	U3w: "U3 wake", S1s: "S1 take D.summary", S1: "S1 take D.ready", S1h: "S1 hand on",
+	U3w: "U3 wake", K1: "K1 take over", K2: "K2 barrier", K3: "K3 name the bell",
+	K4: "K4 flag", K5: "K5 list", S1s: "S1 take D.summary", S1: "S1 take D.ready", S1h: "S1 hand on",
 	S2: "S2 queue off the list", S2l: "S2 swap ready", S2r: "S2 queue back on the list",
 	S2h: "S2 hand on", S2p: "S2 park", S2b: "S2 barrier",
 	S2t: "S2 tails again", S3: "S3 load D.epoch", S4: "S4 arm D", S5: "S5 second look",
@@ -212,6 +219,15 @@ const (
 	noBarrierN1
 	setsOnly  // what is taken from the domain is not handed to the channel
 	armedLate // armed before the tails are read again
+	ownOnly   // what one channel takes from the domain is not handed to the others
+
+	// Take-over.
+	heirTakesMarks // it takes the marked lanes in hand, not all
+	heirParks      // no barrier
+	heirNamesLate  // its bell is named after the queue is on the list
+	heirListsNone  // the queue is not on the list from the start
+	heirCountsAnew // its armings have numbers of the predecessor's
+	keepsBell      // the producer rings the bell that it holds, whoever reads
 
 	// Descriptors of sets and channels.
 	keeperBlind
