@@ -36,6 +36,45 @@ func lane(t testing.TB, q *cq.Queue, row, capacity int, seals shm.Seals) *shm.Ob
 	return o
 }
 
+// hostileWriter is what a writer sends, and how the meeting ends for the reader.
+type hostileWriter struct {
+	first  []byte
+	second []byte
+	fds    []int
+	want   error
+}
+
+// meet has the reader of q accept such a writer.
+func (tt hostileWriter) meet(t *testing.T, q *cq.Queue) {
+	a, b := connect(t, unix.SOCK_STREAM)
+	before := len(openFiles())
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if errors.Is(tt.want, context.DeadlineExceeded) {
+		ctx, cancel = context.WithTimeout(t.Context(), short)
+		defer cancel()
+	}
+	if tt.first != nil {
+		must(t, shm.SendFDs(b, tt.first))
+	}
+	done := accept(ctx, q, a)
+	if tt.second != nil {
+		n, fds := receive(t, b)
+		if n != 64 || len(fds) != 2 { // the reader's object and its process's bell
+			t.Errorf("offer of %d bytes with %d descriptors", n, len(fds))
+		}
+		shm.CloseFDs(fds)
+		must(t, shm.SendFDs(b, tt.second, tt.fds...))
+	}
+	err := <-done
+	if err == nil || tt.want != nil && !errors.Is(err, tt.want) {
+		t.Errorf("%v, want %v", err, tt.want)
+	}
+	if now := len(openFiles()); now != before {
+		t.Errorf("%d descriptors open, %d before", now, before)
+	}
+}
+
 // TestHostileMeetingWriter: whatever a writer sends instead of what was agreed is a typed error,
 // the descriptors that came with it are closed, and the row is free for the next writer.
 func TestHostileMeetingWriter(t *testing.T) {
@@ -66,12 +105,7 @@ func TestHostileMeetingWriter(t *testing.T) {
 	must(t, cut.Seal(seals))
 	ahead := lane(t, q, 1, size, seals)
 	poke(scribbler{ahead}.section(t, cq.SectLane, 1), 0, size+1)
-	for name, tt := range map[string]struct {
-		first  []byte
-		second []byte
-		fds    []int
-		want   error
-	}{
+	writers := map[string]hostileWriter{
 		"nothing":         {nil, nil, nil, context.DeadlineExceeded},
 		"half":            {ask[:40], nil, nil, context.DeadlineExceeded},
 		"magic":           {make([]byte, 64), nil, nil, cq.ErrCorrupt},
@@ -101,36 +135,9 @@ func TestHostileMeetingWriter(t *testing.T) {
 			[]int{lane(t, q, 1, size, seals|shm.SealFutureWrite).FD()}, shm.ErrOwner},
 		"ahead":    {ask, bring, []int{ahead.FD()}, cq.ErrCorrupt},
 		"released": {ask, bring, []int{released.FD()}, cq.ErrCorrupt},
-	} {
-		t.Run(name, func(t *testing.T) {
-			a, b := connect(t, unix.SOCK_STREAM)
-			before := len(openFiles())
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			defer cancel()
-			if errors.Is(tt.want, context.DeadlineExceeded) {
-				ctx, cancel = context.WithTimeout(t.Context(), short)
-				defer cancel()
-			}
-			if tt.first != nil {
-				must(t, shm.SendFDs(b, tt.first))
-			}
-			done := accept(ctx, q, a)
-			if tt.second != nil {
-				n, fds := receive(t, b)
-				if n != 64 || len(fds) != 2 { // the reader's object and its process's bell
-					t.Errorf("offer of %d bytes with %d descriptors", n, len(fds))
-				}
-				shm.CloseFDs(fds)
-				must(t, shm.SendFDs(b, tt.second, tt.fds...))
-			}
-			err := <-done
-			if err == nil || tt.want != nil && !errors.Is(err, tt.want) {
-				t.Errorf("%v, want %v", err, tt.want)
-			}
-			if now := len(openFiles()); now != before {
-				t.Errorf("%d descriptors open, %d before", now, before)
-			}
-		})
+	}
+	for name, tt := range writers {
+		t.Run(name, func(t *testing.T) { tt.meet(t, q) })
 	}
 	next := join(t, q) // the row is not lost
 	post(t, next, 0, 8)
@@ -153,6 +160,39 @@ func readerObject(t testing.TB, o cq.Options, seals shm.Seals) *shm.Object {
 	return obj
 }
 
+// hostileReader is what a reader sends, and how the meeting ends for the writer.
+type hostileReader struct {
+	offer []byte
+	fds   []int
+	done  []byte // sent when the lane came
+	want  error
+}
+
+// meet has a writer attach to such a reader.
+func (tt hostileReader) meet(t *testing.T) {
+	a, b := connect(t, unix.SOCK_STREAM)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if errors.Is(tt.want, context.DeadlineExceeded) {
+		ctx, cancel = context.WithTimeout(t.Context(), 20*short)
+		defer cancel()
+	}
+	before := len(openFiles())
+	if tt.offer != nil {
+		must(t, shm.SendFDs(a, tt.offer, tt.fds...))
+	}
+	if tt.done != nil { // the steps do not depend on when they are sent
+		must(t, shm.SendFDs(a, tt.done))
+	}
+	_, err := cq.AttachConn(ctx, b, cq.WriterOptions{})
+	if err == nil || !errors.Is(err, tt.want) {
+		t.Errorf("%v, want %v", err, tt.want)
+	}
+	if now := len(openFiles()); now != before {
+		t.Errorf("%d descriptors open, %d before", now, before)
+	}
+}
+
 // TestHostileMeetingReader is the same from the other side.
 func TestHostileMeetingReader(t *testing.T) {
 	const size = 8
@@ -170,12 +210,7 @@ func TestHostileMeetingReader(t *testing.T) {
 	good := []int{cq.ReaderFD(q)}
 	alive := lane(t, q, 1, size, seals)
 	bare := readerObject(t, cq.Options{Size: size}, 0)
-	for name, tt := range map[string]struct {
-		offer []byte
-		fds   []int
-		done  []byte // sent when the lane came
-		want  error
-	}{
+	readers := map[string]hostileReader{
 		"nothing":    {nil, nil, nil, context.DeadlineExceeded},
 		"half":       {offer(cq.FDReader)[:63], good, nil, context.DeadlineExceeded},
 		"wrong step": {cq.RendezvousMessage(cq.StepDone, 0, 0, 1, uuid), nil, nil, cq.ErrCorrupt},
@@ -208,30 +243,9 @@ func TestHostileMeetingReader(t *testing.T) {
 		"done wrong": {offer(cq.FDReader), good,
 			cq.RendezvousMessage(cq.StepAsk, 0, 0, 1, uuid), cq.ErrCorrupt},
 		"never done": {offer(cq.FDReader), good, []byte{1}, context.DeadlineExceeded},
-	} {
-		t.Run(name, func(t *testing.T) {
-			a, b := connect(t, unix.SOCK_STREAM)
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			defer cancel()
-			if errors.Is(tt.want, context.DeadlineExceeded) {
-				ctx, cancel = context.WithTimeout(t.Context(), 20*short)
-				defer cancel()
-			}
-			before := len(openFiles())
-			if tt.offer != nil {
-				must(t, shm.SendFDs(a, tt.offer, tt.fds...))
-			}
-			if tt.done != nil { // the steps do not depend on when they are sent
-				must(t, shm.SendFDs(a, tt.done))
-			}
-			_, err := cq.AttachConn(ctx, b, cq.WriterOptions{})
-			if err == nil || !errors.Is(err, tt.want) {
-				t.Errorf("%v, want %v", err, tt.want)
-			}
-			if now := len(openFiles()); now != before {
-				t.Errorf("%d descriptors open, %d before", now, before)
-			}
-		})
+	}
+	for name, tt := range readers {
+		t.Run(name, tt.meet)
 	}
 	post(t, join(t, q), 0, 1)
 }

@@ -14,78 +14,82 @@ import (
 
 // TestShared has several goroutines take from one queue in different blocking ways: every entry
 // goes to exactly one of them.
-func TestShared(t *testing.T) {
+func TestShared(t *testing.T) { eachWait(t, sharedReaders) }
+
+func sharedReaders(t *testing.T, o cq.Options) {
 	const writers, each = 3, 4000
-	eachWait(t, func(t *testing.T, o cq.Options) {
-		o.Shared, o.Size = true, 32
-		d, q := create(t, o)
-		seen := make([]atomic.Int32, writers*each)
-		var left atomic.Int64
-		left.Store(writers * each)
-		take := func(es []cq.Context) {
-			for _, e := range es {
-				seen[e.Context].Add(1)
-			}
-			left.Add(int64(-len(es)))
+	o.Shared, o.Size = true, 32
+	d, q := create(t, o)
+	seen := make([]atomic.Int32, writers*each)
+	var left atomic.Int64
+	left.Store(writers * each)
+	take := func(es []cq.Context) {
+		for _, e := range es {
+			seen[e.Context].Add(1)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		readers := map[string]func(dst []cq.Context) (int, error){
-			"read":    func(dst []cq.Context) (int, error) { return cq.Read(q, dst) },
-			"context": func(dst []cq.Context) (int, error) { return cq.ReadContext(ctx, q, dst) },
-			"timeout": func(dst []cq.Context) (int, error) {
-				return cq.ReadTimeout(q, dst, time.Millisecond)
-			},
-			"threshold": func(dst []cq.Context) (int, error) {
-				return cq.ReadTimeout(q, dst, 2*time.Millisecond, cq.WaitCond{Min: 3})
-			},
-		}
-		var all sync.WaitGroup
-		for name, read := range readers {
-			all.Go(func() {
-				dst := make([]cq.Context, 7)
-				for left.Load() > 0 {
-					n, err := read(dst)
-					if err != nil && !errors.Is(err, syscall.EAGAIN) {
-						t.Errorf("%s: %v", name, err)
-						return
-					}
-					if take(dst[:n]); left.Load() <= 0 {
-						_ = q.SignalAll() // the others need not wait any longer
-					}
+		left.Add(int64(-len(es)))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	readers := map[string]func(dst []cq.Context) (int, error){
+		"read":    func(dst []cq.Context) (int, error) { return cq.Read(q, dst) },
+		"context": func(dst []cq.Context) (int, error) { return cq.ReadContext(ctx, q, dst) },
+		"timeout": func(dst []cq.Context) (int, error) {
+			return cq.ReadTimeout(q, dst, time.Millisecond)
+		},
+		"threshold": func(dst []cq.Context) (int, error) {
+			return cq.ReadTimeout(q, dst, 2*time.Millisecond, cq.WaitCond{Min: 3})
+		},
+	}
+	var all sync.WaitGroup
+	for name, read := range readers {
+		all.Go(func() {
+			dst := make([]cq.Context, 7)
+			for left.Load() > 0 {
+				n, err := read(dst)
+				if err != nil && !errors.Is(err, syscall.EAGAIN) {
+					t.Errorf("%s: %v", name, err)
+					return
 				}
-			})
-		}
-		var posters sync.WaitGroup
-		for i := range uint64(writers) {
-			w := attach(t, d, q.Name())
-			posters.Go(func() {
-				for k := uint64(0); k < each; {
-					if err := w.Post(&cq.Entry{Context: i*each + k}); err == nil {
-						k++
-					} else if err != cq.ErrFull {
-						t.Error(err)
-						return
-					} else {
-						time.Sleep(10 * time.Microsecond)
-					}
+				if take(dst[:n]); left.Load() <= 0 {
+					_ = q.SignalAll() // the others need not wait any longer
 				}
-			})
-		}
-		posters.Wait()
-		eventually(t, "all are read", func() bool { return left.Load() <= 0 })
-		for range 50 { // a broadcast ends only waits that have begun
-			_ = q.SignalAll()
-			time.Sleep(100 * time.Microsecond)
-		}
-		cancel()
-		all.Wait()
-		for i := range seen {
-			if n := seen[i].Load(); n != 1 {
-				t.Fatalf("entry %d came %d times", i, n)
 			}
+		})
+	}
+	var posters sync.WaitGroup
+	for i := range uint64(writers) {
+		w := attach(t, d, q.Name())
+		posters.Go(func() { postPatiently(t, w, i*each, (i+1)*each) })
+	}
+	posters.Wait()
+	eventually(t, "all are read", func() bool { return left.Load() <= 0 })
+	for range 50 { // a broadcast ends only waits that have begun
+		_ = q.SignalAll()
+		time.Sleep(100 * time.Microsecond)
+	}
+	cancel()
+	all.Wait()
+	for i := range seen {
+		if n := seen[i].Load(); n != 1 {
+			t.Fatalf("entry %d came %d times", i, n)
 		}
-	})
+	}
+}
+
+// postPatiently publishes contexts from to to-1, however long the reader takes.
+func postPatiently(t *testing.T, w *cq.Writer, from, to uint64) {
+	for from < to {
+		switch err := w.Post(&cq.Entry{Context: from}); err {
+		case nil:
+			from++
+		case cq.ErrFull:
+			time.Sleep(10 * time.Microsecond)
+		default:
+			t.Error(err)
+			return
+		}
+	}
 }
 
 // TestSharedCalls has goroutines call everything else at once, for the race detector.

@@ -43,98 +43,122 @@ func one(t *testing.T, c *Channel, want ...ChannelEvent) {
 	}
 }
 
+// arming is a channel with two queues, and two writers of the first one.
+type arming struct {
+	d    *domainQueues
+	c    *Channel
+	w, v *writer
+}
+
+// arm arms the first queue.
+func (a *arming) arm(t *testing.T, mode int) {
+	t.Helper()
+	if err := a.c.Arm(0, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var anyEvent = ChannelEvent{Mode: NotifyAny}
+
 // The life of an arming, step by step: what fires it, once, and what does not.
 func TestChannelArming(t *testing.T) {
 	d := newDomain(t, 3, 2, readerOptions{})
-	c := d.NewChannel()
+	a := &arming{d: d, c: d.NewChannel(), w: d.q[0].writer(0, ring.SeqCst, d.ringer(0)),
+		v: d.q[0].writer(1, ring.SeqCst, d.ringer(0))}
 	for bit := range 2 {
-		c.Add(bit, d.r[bit].Bell)
+		a.c.Add(bit, d.r[bit].Bell)
 	}
-	r, q := d.r[0], d.q[0]
-	w, v := q.writer(0, ring.SeqCst, d.ringer(0)), q.writer(1, ring.SeqCst, d.ringer(0))
-	any := ChannelEvent{Mode: NotifyAny}
-	arm := func(mode int) {
-		t.Helper()
-		if err := c.Arm(0, mode); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w.put(1)
-	one(t, c)
-	arm(NotifyAny) // what is there already is the reader's
+	armedForAny(t, a)
+	armedForSolicited(t, a)
+	armedAndGone(t, a)
+}
+
+// armedForAny: an arming fires once, for what comes later, also if that was read meanwhile.
+func armedForAny(t *testing.T, a *arming) {
+	r, q := a.d.r[0], a.d.q[0]
+	a.w.put(1)
+	one(t, a.c)
+	a.arm(t, NotifyAny) // what is there already is the reader's
 	if v := Inspect(q.arm.Word.Load(), q.hints); v.Notify != NotifyAny || v.Member || !v.Armed {
 		t.Errorf("an inspector sees %+v", v)
 	}
-	one(t, c)
+	one(t, a.c)
 	if n := r.readAllOf(); n != 1 {
 		t.Errorf("read %d", n)
 	}
-	w.put(1)
-	v.put(1)
+	a.w.put(1)
+	a.v.put(1)
 	if n := r.readAllOf(); n != 2 {
 		t.Errorf("read %d", n)
 	}
-	if !c.Pending(0) {
+	if !a.c.Pending(0) {
 		t.Error("nothing is pending")
 	}
-	one(t, c, any) // although the entries were read before
-	if c.Pending(0) {
+	one(t, a.c, anyEvent) // although the entries were read before
+	if a.c.Pending(0) {
 		t.Error("it is still pending")
 	}
-	w.put(1)
-	d.Consider(0)
-	if !c.todo.empty() {
+	a.w.put(1)
+	a.d.Consider(0)
+	if !a.c.todo.empty() {
 		t.Error("a queue that is not armed is on the channel's list")
 	}
-	one(t, c) // not armed
+	one(t, a.c) // not armed
 	if !r.shared {
 		t.Error("the queue is looked at by others and has no lock")
 	}
+}
 
-	arm(NotifySolicited)
+// armedForSolicited: the greater of two armings counts, but an event that is due stays one.
+func armedForSolicited(t *testing.T, a *arming) {
+	r, q := a.d.r[0], a.d.q[0]
+	a.arm(t, NotifySolicited)
 	r.readAllOf()
-	w.put(2)
-	one(t, c)
-	w.solicit(q, 0)
-	one(t, c, ChannelEvent{Mode: NotifySolicited, Solicited: true})
+	a.w.put(2)
+	one(t, a.c)
+	a.w.solicit(q, 0)
+	one(t, a.c, ChannelEvent{Mode: NotifySolicited, Solicited: true})
 
-	arm(NotifySolicited)
+	a.arm(t, NotifySolicited)
 	r.readAllOf()
-	arm(NotifyAny)
-	arm(NotifySolicited) // less than any
-	arm(NotifyNone)
-	v.put(1)
-	one(t, c, any)
+	a.arm(t, NotifyAny)
+	a.arm(t, NotifySolicited) // less than any
+	a.arm(t, NotifyNone)
+	a.v.put(1)
+	one(t, a.c, anyEvent)
 
-	arm(NotifyAny)
+	a.arm(t, NotifyAny)
 	r.readAllOf()
-	w.solicit(q, 0)
-	arm(NotifyAny) // the first arming has its event
+	a.w.solicit(q, 0)
+	a.arm(t, NotifyAny) // the first arming has its event
 	r.readAllOf()
-	one(t, c, ChannelEvent{Mode: NotifyAny, Solicited: true})
-	w.put(1)
-	arm(NotifySolicited)
-	w.solicit(q, 0)
-	one(t, c, any, ChannelEvent{Mode: NotifySolicited, Solicited: true})
+	one(t, a.c, ChannelEvent{Mode: NotifyAny, Solicited: true})
+	a.w.put(1)
+	a.arm(t, NotifySolicited)
+	a.w.solicit(q, 0)
+	one(t, a.c, anyEvent, ChannelEvent{Mode: NotifySolicited, Solicited: true})
+}
 
-	c.Inject(1)
-	c.Inject(1)
-	c.Inject(2) // not on the channel
-	c.Inject(1 << 30)
-	one(t, c, ChannelEvent{Bit: 1, Dummy: true}, ChannelEvent{Bit: 1, Dummy: true})
+// armedAndGone: a queue that is not on the channel has no events, not even dummies.
+func armedAndGone(t *testing.T, a *arming) {
+	a.c.Inject(1)
+	a.c.Inject(1)
+	a.c.Inject(2) // not on the channel
+	a.c.Inject(1 << 30)
+	one(t, a.c, ChannelEvent{Bit: 1, Dummy: true}, ChannelEvent{Bit: 1, Dummy: true})
 
-	arm(NotifyAny)
-	w.put(1)
-	c.Delete(0)
-	one(t, c)
-	if err := c.Arm(0, NotifyAny); !errors.Is(err, os.ErrClosed) {
+	a.arm(t, NotifyAny)
+	a.w.put(1)
+	a.c.Delete(0)
+	one(t, a.c)
+	if err := a.c.Arm(0, NotifyAny); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("a queue that left can be armed: %v", err)
 	}
-	c.Close()
-	if _, _, err := c.TryGet(); !errors.Is(err, os.ErrClosed) {
+	a.c.Close()
+	if _, _, err := a.c.TryGet(); !errors.Is(err, os.ErrClosed) {
 		t.Error(err)
 	}
-	if d.r[0].armed() != 0 || d.r[1].armed() != 0 {
+	if a.d.r[0].armed() != 0 || a.d.r[1].armed() != 0 {
 		t.Error("a closed channel leaves queues armed")
 	}
 }
@@ -157,7 +181,6 @@ func TestSolicitedIndexAhead(t *testing.T) {
 // Many goroutines get events of many queues; each event has one taker, each arming one event, and
 // every entry is read.
 func TestChannelGetters(t *testing.T) {
-	const queues, getters = 3, 4
 	each := uint64(15_000)
 	if testing.Short() || raceEnabled {
 		each /= 5
@@ -165,77 +188,87 @@ func TestChannelGetters(t *testing.T) {
 	for _, o := range orders {
 		t.Run(o.String(), func(t *testing.T) {
 			registered(t, o)
-			d := newDomain(t, queues, 2, readerOptions{order: o, shared: true})
-			watchdog(t, d.String)
-			total := each * queues * 2
-			over := func() bool { return d.count() >= total }
-			c := d.NewChannel()
-			var armed, events atomic.Int64
-			for bit := range queues {
-				c.Add(bit, d.r[bit].Bell)
-				armed.Add(1)
-				if err := c.Arm(bit, NotifyAny); err != nil {
-					t.Fatal(err)
-				}
-			}
-			var wg sync.WaitGroup
-			for range getters {
-				wg.Go(func() {
-					for {
-						e, ok, err := c.Get(Wait{Stop: over})
-						if err != nil {
-							t.Error(err)
-						}
-						if !ok {
-							d.Kick()
-							return
-						}
-						events.Add(1)
-						armed.Add(1)
-						if err := c.Arm(e.Bit, NotifyAny); err != nil {
-							t.Error(err)
-						}
-						d.r[e.Bit].readAllOf()
-						if over() {
-							d.Kick()
-						}
-					}
-				})
-			}
-			errs := d.produce(o, each)
-			for range queues * 2 {
-				if err := <-errs; err != nil {
+			channelGetters(t, o, each)
+		})
+	}
+}
+
+func channelGetters(t *testing.T, o ring.Order, each uint64) {
+	const queues, getters = 3, 4
+	d := newDomain(t, queues, 2, readerOptions{order: o, shared: true})
+	watchdog(t, d.String)
+	total := each * queues * 2
+	over := func() bool { return d.count() >= total }
+	c := d.NewChannel()
+	var armed, events atomic.Int64
+	for bit := range queues {
+		c.Add(bit, d.r[bit].Bell)
+		armed.Add(1)
+		if err := c.Arm(bit, NotifyAny); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	for range getters {
+		wg.Go(func() {
+			for {
+				e, ok, err := c.Get(Wait{Stop: over})
+				if err != nil {
 					t.Error(err)
 				}
-			}
-			wg.Wait()
-			for bit := range queues { // what armings are left have no event, or one that nobody took
-				c.Inject(bit)
-			}
-			left := int64(0)
-			for {
-				e, ok, err := c.TryGet()
-				if err != nil || !ok {
-					break
+				if !ok {
+					d.Kick()
+					return
 				}
-				if !e.Dummy {
-					left++
+				events.Add(1)
+				armed.Add(1)
+				if err := c.Arm(e.Bit, NotifyAny); err != nil {
+					t.Error(err)
 				}
-			}
-			for bit := range queues {
-				if notifyOf(d.r[bit].armed()) != NotifyNone {
-					left++
+				d.r[e.Bit].readAllOf()
+				if over() {
+					d.Kick()
 				}
-				if d.r[bit].broken != nil {
-					t.Error(d.r[bit].broken)
-				}
-			}
-			if d.count() != total || armed.Load()-events.Load() != left {
-				t.Errorf("%d entries of %d; %d armings, %d events, %d left", d.count(), total,
-					armed.Load(), events.Load(), left)
 			}
 		})
 	}
+	errs := d.produce(o, each)
+	for range queues * 2 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	wg.Wait()
+	left := armingsLeft(t, d, c)
+	if d.count() != total || armed.Load()-events.Load() != left {
+		t.Errorf("%d entries of %d; %d armings, %d events, %d left", d.count(), total,
+			armed.Load(), events.Load(), left)
+	}
+}
+
+// armingsLeft counts the armings that have no event, or one that nobody took.
+func armingsLeft(t *testing.T, d *domainQueues, c *Channel) (left int64) {
+	for bit := range d.r {
+		c.Inject(bit)
+	}
+	for {
+		e, ok, err := c.TryGet()
+		if err != nil || !ok {
+			break
+		}
+		if !e.Dummy {
+			left++
+		}
+	}
+	for bit := range d.r {
+		if notifyOf(d.r[bit].armed()) != NotifyNone {
+			left++
+		}
+		if d.r[bit].broken != nil {
+			t.Error(d.r[bit].broken)
+		}
+	}
+	return left
 }
 
 // What ends a get that sleeps, beside a producer's ring.

@@ -2,6 +2,7 @@ package doorbell
 
 import (
 	"errors"
+	"os"
 	"sync"
 	"testing"
 
@@ -161,75 +162,77 @@ func TestEventLoopOfASet(t *testing.T) {
 // once more for those who wait for edges, and is not readable after the last.
 func TestChannelDescriptor(t *testing.T) {
 	for name, trigger := range triggers {
-		t.Run(name, func(t *testing.T) {
-			d := newDomain(t, 3, 1, readerOptions{})
-			watchdog(t, d.String)
-			c := d.NewChannel()
-			defer c.Close()
-			for bit := range 3 {
-				c.Add(bit, d.r[bit].Bell)
-			}
-			c.Inject(2) // before there is a descriptor
-			ep := userEpoll(t, must(c.Face()), trigger)
-			get := func(want bool) {
-				t.Helper()
-				if _, ok, err := c.TryGet(); ok != want || err != nil {
-					t.Error(ok, err)
-				}
-			}
-			readable := func(want bool) {
-				t.Helper()
-				timeout := 0
-				if want {
-					timeout = 10_000
-				}
-				if wakes(t, ep, timeout) != want {
-					t.Fatalf("readable is not %v", want)
-				}
-			}
-			readable(true)
-			get(true)
-			readable(false)
-			for range 3 {
-				for bit := range 2 {
-					if err := c.Arm(bit, NotifyAny); err != nil {
-						t.Fatal(err)
-					}
-					d.r[bit].readAllOf()
-				}
-				readable(false)
-				for bit := range 2 {
-					d.q[bit].writer(0, ring.SeqCst, d.ringer(bit)).put(1)
-				}
-				readable(true)
-				d.asleep(t, 1)
-				get(true)
-				readable(true)
-				get(true)
-				readable(false)
-				get(false)
-			}
-			if err := c.Arm(0, NotifySolicited); err != nil {
-				t.Fatal(err)
-			}
-			d.r[0].readAllOf()
-			w := d.q[0].writer(0, ring.SeqCst, d.ringer(0))
-			w.put(1)
-			readable(false)
-			w.solicit(d.q[0], 0)
-			readable(true)
-			if err := c.Arm(0, NotifyAny); err != nil { // the event stays
-				t.Fatal(err)
-			}
-			d.r[0].readAllOf()
-			w.put(1)
-			readable(trigger == 0) // an edge is followed by a get
-			get(true)
-			readable(true)
-			get(true)
-			readable(false)
-		})
+		t.Run(name, func(t *testing.T) { channelDescriptor(t, trigger) })
 	}
+}
+
+func channelDescriptor(t *testing.T, trigger uint32) {
+	d := newDomain(t, 3, 1, readerOptions{})
+	watchdog(t, d.String)
+	c := d.NewChannel()
+	defer c.Close()
+	for bit := range 3 {
+		c.Add(bit, d.r[bit].Bell)
+	}
+	c.Inject(2) // before there is a descriptor
+	ep := userEpoll(t, must(c.Face()), trigger)
+	get := func(want bool) {
+		t.Helper()
+		if _, ok, err := c.TryGet(); ok != want || err != nil {
+			t.Error(ok, err)
+		}
+	}
+	readable := func(want bool) {
+		t.Helper()
+		timeout := 0
+		if want {
+			timeout = 10_000
+		}
+		if wakes(t, ep, timeout) != want {
+			t.Fatalf("readable is not %v", want)
+		}
+	}
+	readable(true)
+	get(true)
+	readable(false)
+	for range 3 {
+		for bit := range 2 {
+			if err := c.Arm(bit, NotifyAny); err != nil {
+				t.Fatal(err)
+			}
+			d.r[bit].readAllOf()
+		}
+		readable(false)
+		for bit := range 2 {
+			d.q[bit].writer(0, ring.SeqCst, d.ringer(bit)).put(1)
+		}
+		readable(true)
+		d.asleep(t, 1)
+		get(true)
+		readable(true)
+		get(true)
+		readable(false)
+		get(false)
+	}
+	if err := c.Arm(0, NotifySolicited); err != nil {
+		t.Fatal(err)
+	}
+	d.r[0].readAllOf()
+	w := d.q[0].writer(0, ring.SeqCst, d.ringer(0))
+	w.put(1)
+	readable(false)
+	w.solicit(d.q[0], 0)
+	readable(true)
+	if err := c.Arm(0, NotifyAny); err != nil { // the event stays
+		t.Fatal(err)
+	}
+	d.r[0].readAllOf()
+	w.put(1)
+	readable(trigger == 0) // an edge is followed by a get
+	get(true)
+	readable(true)
+	get(true)
+	readable(false)
 }
 
 // An event loop that gets one event for each time that epoll returns, beside a goroutine that
@@ -249,6 +252,32 @@ func TestAllWaysAtOnce(t *testing.T) {
 	}
 }
 
+// getEvents handles what get returns until all is over. An error ends it too.
+func getEvents(t *testing.T, over func() bool, get func() (ChannelEvent, bool, error),
+	handle func(ChannelEvent)) {
+	for !over() {
+		e, ok, err := get()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if ok {
+			handle(e)
+		}
+	}
+}
+
+// rearm handles an event: it arms the queue and then reads it.
+func rearm(t *testing.T, d *domainQueues, c *Channel, e ChannelEvent) {
+	if e.Dummy {
+		return
+	}
+	if err := c.Arm(e.Bit, NotifyAny); err != nil {
+		t.Error(err)
+	}
+	d.r[e.Bit].readAllOf()
+}
+
 func allWays(t *testing.T, o ring.Order, trigger uint32, each uint64) {
 	const queues = 2
 	d := newDomain(t, queues, 2, readerOptions{order: o, shared: true})
@@ -264,14 +293,7 @@ func allWays(t *testing.T, o ring.Order, trigger uint32, each uint64) {
 		}
 	}
 	ep := userEpoll(t, must(c.Face()), trigger)
-	handle := func(e ChannelEvent) {
-		if !e.Dummy {
-			if err := c.Arm(e.Bit, NotifyAny); err != nil {
-				t.Error(err)
-			}
-			d.r[e.Bit].readAllOf()
-		}
-	}
+	handle := func(e ChannelEvent) { rearm(t, d, c, e) }
 	finish := func() { // everybody who sleeps looks once more
 		d.Kick()
 		d.r[0].Kick()
@@ -280,27 +302,19 @@ func allWays(t *testing.T, o ring.Order, trigger uint32, each uint64) {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for !over() {
+		getEvents(t, over, func() (ChannelEvent, bool, error) {
 			if !wakes(t, ep, 30_000) {
 				t.Error("nothing for half a minute: ", d)
-				return
+				return ChannelEvent{}, false, os.ErrDeadlineExceeded
 			}
-			if e, ok, err := c.TryGet(); ok {
-				handle(e)
-			} else if err != nil {
-				t.Error(err)
-			}
-		}
+			return c.TryGet()
+		}, handle)
 		finish()
 	})
 	wg.Go(func() {
-		for !over() {
-			if e, ok, err := c.Get(Wait{Stop: over}); ok {
-				handle(e)
-			} else if err != nil {
-				t.Error(err)
-			}
-		}
+		getEvents(t, over, func() (ChannelEvent, bool, error) {
+			return c.Get(Wait{Stop: over})
+		}, handle)
 		finish()
 	})
 	wg.Go(func() {

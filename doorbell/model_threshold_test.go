@@ -196,24 +196,30 @@ func (v *threshold) read(s *thresholdState, emit func(*thresholdState)) {
 		n.asleep, n.other = false, R3
 	case R3:
 		n.lock, n.other = 0, app
-		for l := range s.head {
-			if s.cand&(1<<l) != 0 && s.tail[l] > s.head[l] {
-				one := n
-				one.head[l]++
-				if one.head[l] == one.tail[l] {
-					one.cand &^= s.parked & (1 << l)
-				}
-				emit(&one)
-			}
-		}
-		for l := range s.head {
-			if s.cand&(1<<l) != 0 {
-				n.head[l] = s.tail[l]
-				n.cand &^= s.parked & (1 << l)
-			}
-		}
+		n.readLanes(s, emit)
 	}
 	emit(&n)
+}
+
+// readLanes reads one entry of a lane, of each in turn, or all of all lanes, which is what n
+// becomes.
+func (n *thresholdState) readLanes(s *thresholdState, emit func(*thresholdState)) {
+	for l := range s.head {
+		if s.cand&(1<<l) != 0 && s.tail[l] > s.head[l] {
+			one := *n
+			one.head[l]++
+			if one.head[l] == one.tail[l] {
+				one.cand &^= s.parked & (1 << l)
+			}
+			emit(&one)
+		}
+	}
+	for l := range s.head {
+		if s.cand&(1<<l) != 0 {
+			n.head[l] = s.tail[l]
+			n.cand &^= s.parked & (1 << l)
+		}
+	}
 }
 
 // judge: what is finished must not be enough, and no lane may stand still because it is full.

@@ -96,16 +96,18 @@ func overIPv6(port uint16, next byte) []byte {
 	return b
 }
 
-func TestSteer(t *testing.T) {
-	p := loaded(t)
+// steerCase is a frame, what becomes of it, and what counts it.
+type steerCase struct {
+	name  string
+	frame []byte
+	want  uint32
+	count func(*Counters) *uint64
+}
+
+func steerCases(t *testing.T) []steerCase {
 	good := datagram(t, 4791)
 	arp := set(set(good, 12, 0x08), 13, 0x06)
-	for _, c := range []struct {
-		name  string
-		frame []byte
-		want  uint32
-		count func(*Counters) *uint64
-	}{
+	return []steerCase{
 		{"steered", good, redirected, func(c *Counters) *uint64 { return &c.Redirected }},
 		{"one tag", datagram(t, 4791, 0x8100), redirected,
 			func(c *Counters) *uint64 { return &c.Redirected }},
@@ -150,7 +152,12 @@ func TestSteer(t *testing.T) {
 		{"half UDP", good[:38], passed, func(c *Counters) *uint64 { return &c.Short }},
 		{"half a tag", datagram(t, 4791, 0x8100)[:16], passed,
 			func(c *Counters) *uint64 { return &c.Short }},
-	} {
+	}
+}
+
+func TestSteer(t *testing.T) {
+	p := loaded(t)
+	for _, c := range steerCases(t) {
 		t.Run(c.name, func(t *testing.T) {
 			want, err := p.Counters()
 			if err != nil {
