@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/cq"
 )
 
@@ -143,6 +145,14 @@ func TestConformanceContext(t *testing.T) {
 		must(t, c.Inject(r.q))
 		gets(t, "an event that nobody acknowledges", c, r.q)
 
+		unnamed, err := cq.CreateAnonymous("unnamed", cq.Options{Size: 4})
+		must(t, err)
+		t.Cleanup(func() { must(t, unnamed.Close()) })
+		other, left := r.another(t, 1, cq.Options{}), channel(t, r.d)
+		attachTo(t, left, other.q)
+		must(t, left.Inject(other.q))
+		gets(t, "one more", left, other.q)
+
 		dst, src := make([]cq.Context, 4), make([]cq.Addr, 4)
 		for name, call := range map[string]func(ctx context.Context) error{
 			"sread": func(ctx context.Context) error { _, err := cq.ReadContext(ctx, r.q, dst); return err },
@@ -173,6 +183,25 @@ func TestConformanceContext(t *testing.T) {
 				_, err := cq.Attach(ctx, r.d, "nowhere", cq.WriterOptions{Wait: true})
 				return err
 			},
+			"attach events": func(ctx context.Context) error {
+				_, err := cq.AttachEvents(ctx, r.d, "nowhere", cq.WriterOptions{Wait: true})
+				return err
+			},
+			"accept": func(ctx context.Context) error {
+				a, _ := connect(t, unix.SOCK_STREAM) // to somebody who is silent
+				return unnamed.Accept(ctx, a)
+			},
+			"attach over a socket": func(ctx context.Context) error {
+				_, b := connect(t, unix.SOCK_STREAM)
+				_, err := cq.AttachConn(ctx, b, cq.WriterOptions{})
+				return err
+			},
+			"attach events over a socket": func(ctx context.Context) error {
+				_, b := connect(t, unix.SOCK_STREAM)
+				_, err := cq.AttachEventsConn(ctx, b, cq.WriterOptions{})
+				return err
+			},
+			"detach": func(ctx context.Context) error { return left.Detach(ctx, other.q) },
 		} {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := later(cancel)
@@ -191,8 +220,9 @@ func TestConformanceContext(t *testing.T) {
 		wantContexts(t, "queue", drain(t, r.q), 1)
 		writeEvents(t, e, 2, 3)
 		wantContexts(t, "events", drainEvents(t, e), 2)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		wantErr(t, "detach", c.Detach(ctx, r.q), context.DeadlineExceeded)
+		must(t, left.Ack(other.q, 1))
+		must(t, left.Detach(t.Context(), other.q))
+		must(t, join(t, unnamed).Post(&cq.Entry{Context: 3}))
+		wantContexts(t, "who came later", drain(t, unnamed), 3)
 	})
 }

@@ -119,6 +119,43 @@ func TestConformanceChannelGet(t *testing.T) {
 			_, _ = drain(t, r.q), drain(t, other.q)
 		}
 	})
+	onChannel(t, "edge", func(t *testing.T, r *rig, c *cq.Channel) {
+		other := r.another(t, 1, cq.Options{})
+		attachTo(t, c, other.q)
+		fd, err := c.FD()
+		must(t, err)
+		edge, level := epollOn(t, fd, unix.EPOLLIN|unix.EPOLLET), epollOn(t, fd, unix.EPOLLIN)
+		for range 10 {
+			must(t, c.Arm(r.q, cq.NotifyAny))
+			must(t, c.Arm(other.q, cq.NotifyAny))
+			r.post(t, 1, 2)
+			other.post(t, 1, 2) // two events are pending
+			got := map[*cq.Queue]int{}
+			for len(got) < 2 {
+				if len(edge.wait(20_000)) == 0 {
+					t.Fatalf("no edge after events %v", got)
+				}
+				for left := 2 - len(got); ; left-- { // what is level-triggered tells of each that is left
+					if left > 0 && len(level.wait(20_000)) == 0 {
+						t.Errorf("%d events are pending and the level is low", left)
+					}
+					ev, err := c.TryGet()
+					if err != nil {
+						wantErr(t, "no more", err, cq.ErrAgain)
+						break
+					}
+					got[ev.Queue]++
+				}
+			}
+			if got[r.q] != 1 || got[other.q] != 1 {
+				t.Errorf("events %v", got)
+			}
+			if len(level.wait(0)) != 0 {
+				t.Error("the level is high without an event")
+			}
+			_, _ = drain(t, r.q), drain(t, other.q)
+		}
+	})
 	onChannel(t, "never-writable", func(t *testing.T, r *rig, c *cq.Channel) {
 		fd, err := c.FD()
 		must(t, err)
@@ -172,4 +209,12 @@ func TestConformanceChannelEnd(t *testing.T) {
 		must(t, c.Ack(r.q, events))
 		must(t, c.Detach(t.Context(), r.q))
 	})
+}
+
+// epollOn is an epoll with one descriptor.
+func epollOn(t *testing.T, fd int, events uint32) epoll {
+	t.Helper()
+	ep := newEpoll(t, events)
+	must(t, unix.EpollCtl(ep.fd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events}))
+	return ep
 }

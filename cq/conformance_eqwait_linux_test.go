@@ -1,6 +1,7 @@
 package cq_test
 
 import (
+	"fmt"
 	"syscall"
 	"testing"
 
@@ -65,6 +66,14 @@ func TestConformanceEQInSet(t *testing.T) {
 			})
 		}
 	})
+	t.Run("many", func(t *testing.T) {
+		for _, at := range sites {
+			t.Run(at.String(), func(t *testing.T) {
+				shmtest.Conforms(t)
+				manyInSet(t, at, p)
+			})
+		}
+	})
 	conformOnce(t, "no-set", func(t *testing.T) {
 		_, err := cq.CreateEvents(openDir(t), "none", cq.EventOptions{Wait: cq.WaitInSet})
 		wantErr(t, "create", err, cq.ErrInvalid, syscall.EINVAL)
@@ -81,4 +90,34 @@ func TestConformanceEQInSet(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// manyInSet has several event queues opened with one set, which tells which of them has an event.
+func manyInSet(t *testing.T, at site, p *peer) {
+	s := waitSet(t, openDir(t), cq.WaitSetOptions{})
+	var rs [4]*eqRig
+	for i := range rs {
+		rs[i] = &eqRig{site: at, p: p}
+		rs[i].createAs(t, fmt.Sprint("events-", i),
+			cq.EventOptions{Wait: cq.WaitInSet, WaitSet: s, Write: !at.far})
+		rs[i].w = rs[i].attach(t)
+		if s.Len() != i+1 {
+			t.Errorf("%d members after %d queues", s.Len(), i+1)
+		}
+	}
+	dst := make([]cq.Waitable, len(rs))
+	for i := range uint64(12) {
+		r := rs[i*7%4]
+		done := later(func() { writeEvents(t, r.w, i, i+1) })
+		if n, err := s.WaitTimeout(dst, tooLong); n != 1 || err != nil || dst[0] != r.e {
+			t.Errorf("%d: %d, %v, %v", i, n, err, dst[0])
+		}
+		done()
+		wantContexts(t, "event", drainEvents(t, r.e), i)
+	}
+	writeEvents(t, rs[1].w, 0, 1)
+	writeEvents(t, rs[3].w, 0, 1)
+	if n, err := s.WaitTimeout(dst, tooLong); n != 2 || err != nil {
+		t.Errorf("two have an event: %d, %v", n, err)
+	}
 }

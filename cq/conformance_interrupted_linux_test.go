@@ -62,6 +62,44 @@ func TestConformanceInterrupted(t *testing.T) {
 			done()
 		}
 	})
+	// With a deadline the kernel does not restart the system call of a sleep after a signal: the call
+	// returns, which the library counts as one more sleep when it goes on.
+	conform(t, "sleeps-again", o, func(t *testing.T, r *rig) {
+		before := r.q.Stats().Sleeps
+		done := later(func() {
+			interruptUntil(t, "signals end a system call", func() bool {
+				return r.q.Stats().Sleeps >= before+5
+			})
+			r.post(t, 1, 2)
+		})
+		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong); n != 1 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+		done()
+	})
+	eo := cq.EventOptions{Size: 4, Spin: -1}
+	conformEQ(t, "event-queue-sleeps-again", eo, func(t *testing.T, r *eqRig) {
+		before := r.e.Stats().Sleeps
+		done := later(func() {
+			interruptUntil(t, "signals end a system call", func() bool {
+				return r.e.Stats().Sleeps >= before+5
+			})
+			writeEvents(t, r.w, 1, 2)
+		})
+		var ev cq.Event
+		if _, err := r.e.ReadTimeout(&ev, tooLong); err != nil || ev.Context != 1 {
+			t.Errorf("%+v, %v", ev, err)
+		}
+		done()
+	})
+}
+
+// interruptUntil sends signals until something has come of it.
+func interruptUntil(t *testing.T, what string, ok func() bool) {
+	eventually(t, what, func() bool {
+		interrupt(t)
+		return ok()
+	})
 }
 
 // interrupt sends every thread of this process some signals that the runtime handles.

@@ -148,6 +148,7 @@ type Peer struct {
 	vectors  []*cq.AddressVector
 	events   []*cq.EventWriter
 	counters []*cq.Counter
+	side     *side
 }
 
 // PostArgs is a call of a writer.

@@ -93,6 +93,31 @@ func TestConformanceCQSread(t *testing.T) {
 		conform(t, name+"/"+wait.String(), cq.Options{Size: 8, Wait: wait}, everyWaitObject)
 	}
 	conform(t, "why-it-ended", o, whySreadEnded)
+	lossy := o
+	lossy.Size, lossy.Overrun = 4, cq.OverrunQueue
+	conform(t, "why-overrun", lossy, func(t *testing.T, r *rig) {
+		r.post(t, 0, 4)
+		wantErr(t, "one too many", r.w.Post(&cq.Entry{}), cq.ErrOverrun)
+		wantReason(t, "overrun", sreadsUntilError(t, r), cq.ErrOverrun)
+		wantReason(t, "for ever", sreadsUntilError(t, r), cq.ErrOverrun)
+	})
+	conform(t, "why-corrupt", o, func(t *testing.T, r *rig) {
+		r.post(t, 0, 2)
+		lane := r.laneObject(t)
+		words := lane.section(t, cq.SectLane, 1)
+		poke(words, 0, peek64(words, 0)+9) // a tail further away than the lane is long
+		err := sreadsUntilError(t, r)
+		wantReason(t, "corrupt", err, cq.ErrCorrupt)
+		if bad := new(cq.LaneError); !errors.As(err, &bad) || bad.Lane != 1 {
+			t.Errorf("it does not name the lane: %v", err)
+		}
+		other := r.attach(t)
+		done := whenAsleep(t, r.q, func() { postTo(t, other, 7, 8) })
+		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong); n != 1 || err != nil {
+			t.Errorf("another writer's: %d, %v", n, err)
+		}
+		done()
+	})
 }
 
 // everyWaitObject reads as fabtests does: by polling until the time is over where the queue cannot
@@ -121,17 +146,42 @@ func everyWaitObject(t *testing.T, r *rig) {
 	wantErr(t, "nothing", err, syscall.EAGAIN)
 }
 
-// whySreadEnded: every reason has an error of its own.
-func whySreadEnded(t *testing.T, r *rig) {
-	all := []error{cq.ErrTimeout, cq.ErrSignaled, cq.ErrClosed, cq.ErrAvail, context.Canceled,
-		context.DeadlineExceeded}
-	only := func(what string, err error, want error) {
-		t.Helper()
-		for _, e := range all {
-			if errors.Is(err, e) != (e == want) {
-				t.Errorf("%s: %v matches %v: %v", what, err, e, errors.Is(err, e))
-			}
+// wantReason: every reason has an error of its own.
+func wantReason(t *testing.T, what string, err, want error) {
+	t.Helper()
+	for _, e := range []error{cq.ErrTimeout, cq.ErrSignaled, cq.ErrClosed, cq.ErrAvail, cq.ErrOverrun,
+		cq.ErrCorrupt, cq.ErrPeerGone, context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, e) != (e == want) {
+			t.Errorf("%s: %v matches %v: %v", what, err, e, errors.Is(err, e))
 		}
+	}
+}
+
+// sreadsUntilError returns why a blocking read ended that had nothing to return.
+func sreadsUntilError(t *testing.T, r *rig) error {
+	t.Helper()
+	for range 100 {
+		if _, err := cq.ReadTimeout(r.q, make([]cq.Msg, 4), tooLong); err != nil {
+			return err
+		}
+	}
+	t.Fatal("it never ends")
+	return nil
+}
+
+// laneObject opens the memory of the rig's writer, as only that could.
+func (r *rig) laneObject(t *testing.T) scribbler {
+	t.Helper()
+	if r.memfd {
+		return laneObject(t, 1)
+	}
+	return scribble(t, r.d, r.q.Name(), "lane-0001")
+}
+
+func whySreadEnded(t *testing.T, r *rig) {
+	only := func(what string, err, want error) {
+		t.Helper()
+		wantReason(t, what, err, want)
 	}
 	dst := make([]cq.Msg, 4)
 	_, err := cq.ReadTimeout(r.q, dst, time.Millisecond)
