@@ -90,5 +90,8 @@ var reducedMutants = []mutant{
 
 func init() {
 	variants = append(variants, reduced...)
-	mutants = append(mutants, reducedMutants...)
+	for _, m := range reducedMutants {
+		m.size = short
+		mutants = append(mutants, m)
+	}
 }
