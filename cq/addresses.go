@@ -195,7 +195,9 @@ func newAddresses(obj *shm.Object, name string, o AddressOptions, owner, named b
 		table: table, owner: owner, named: named}
 	if owner {
 		v.taken = make([]uint64, (o.Count+63)/64)
-		table.repair(make([]byte, o.AddrMaxBytes), func(slot int) { v.take(slot, true) })
+		buf := make([]byte, o.AddrMaxBytes)
+		table.discard(buf, o.Format)
+		table.repair(buf, func(slot int) { v.take(slot, true) })
 	}
 	return v, nil
 }

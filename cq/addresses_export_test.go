@@ -14,6 +14,7 @@ const (
 	SectAddrRows  = sectAddrRows
 	SectAddrIndex = sectAddrIndex
 	AddrRowUsed   = addrRowUsed
+	AddrRowHasID  = addrRowHasID
 )
 
 // AddressCells returns how many cells of the index are in use.

@@ -38,6 +38,10 @@ func TestHostileAddresses(t *testing.T) {
 		"length beyond the row":  func(_, rows, _ []byte) { poke(rows, 2*row+8, cq.AddrRowUsed|33) },
 		"length of nothing":      func(_, rows, _ []byte) { poke(rows, 2*row+8, cq.AddrRowUsed) },
 		"two rows, one address":  func(_, rows, _ []byte) { copy(rows[2*row:3*row], rows[3*row:]) },
+		"a length of no format":  func(_, rows, _ []byte) { poke(rows, 4*row+8, cq.AddrRowUsed|24) },
+		"a family of no format":  func(_, rows, _ []byte) { poke(rows, 4*row+32, 9) },
+		"an id where are none":   func(_, rows, _ []byte) { giveID(rows[4*row:], 6415) },
+		"bytes behind the end":   func(_, rows, _ []byte) { rows[7*row+32+30] = 1 },
 		"index leads nowhere":    func(_, _, index []byte) { fillWords(index, ^uint64(0)) },
 		"index leads to row 0":   func(_, _, index []byte) { fillWords(index, 1) },
 		"one cell twice":         func(_, _, index []byte) { doubleCell(index) },
@@ -72,6 +76,12 @@ func TestHostileAddresses(t *testing.T) {
 			must(t, v.Close())
 		})
 	}
+}
+
+// giveID gives a row a user id.
+func giveID(row []byte, id uint64) {
+	poke(row, 16, id)
+	poke(row, 8, peek64(row, 8)|cq.AddrRowHasID)
 }
 
 // doubleCell copies a cell to the empty one behind it, as a removal does before it goes on.

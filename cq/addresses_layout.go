@@ -64,6 +64,7 @@ type addrTable struct {
 	stride int // words of a row
 	mask   uint32
 	seed   uint64
+	ids    bool // rows can have a user id
 	short  bool // an IPv4 address is what its first eight bytes say
 }
 
@@ -163,5 +164,5 @@ func newAddrTable(obj *shm.Object, o AddressOptions) (*addrTable, error) {
 	return &addrTable{words: words, rows: overlays[atomic.Uint64](rows),
 		index: overlays[atomic.Uint64](index), count: o.Count,
 		stride: addrRowBytes(o.AddrMaxBytes) / 8, mask: uint32(addrIndexPerRow*o.Count - 1),
-		seed: high ^ low, short: o.Format != AddrOpaque}, nil
+		seed: high ^ low, ids: o.UserID, short: o.Format != AddrOpaque}, nil
 }

@@ -107,7 +107,7 @@ func (t *addrTable) match(slot int, k addrKey) (src Addr, ok bool) {
 		if row[0].Load() != seq {
 			continue
 		}
-		if info&addrRowHasID != 0 {
+		if t.ids && info&addrRowHasID != 0 {
 			return Addr(id), same
 		}
 		return Addr(slot), same
@@ -237,6 +237,21 @@ func (t *addrTable) erase(hole uint32) {
 	}
 	t.words.changes.Add(1)
 	t.index[hole].Store(0)
+}
+
+// discard frees the rows that no owner can have written: those with what is no address of the
+// format, or with bytes that no search for it finds. It comes before repair, which believes what a
+// row says.
+func (t *addrTable) discard(buf []byte, format AddressFormat) {
+	for slot := range t.count {
+		n, ok := t.load(slot, buf)
+		if !ok {
+			continue
+		}
+		if _, found := t.match(slot, t.key(buf[:n])); !found || format.check(buf[:n]) != nil {
+			t.clear(slot)
+		}
+	}
 }
 
 // repair makes the table whole that a former owner may have left in the middle of a change, and
