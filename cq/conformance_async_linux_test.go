@@ -2,6 +2,7 @@ package cq_test
 
 import (
 	"context"
+	"maps"
 	"syscall"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
 )
 
 // withEvents runs a case with an event queue of its own.
@@ -131,98 +133,115 @@ func TestConformanceEQBound(t *testing.T) {
 // is not lost.
 func TestConformanceContext(t *testing.T) {
 	o := cq.Options{Size: 8, Spin: -1, UserContext: 0}
-	conform(t, "every-blocking-call", o, func(t *testing.T, r *rig) {
-		e, err := cq.CreateEvents(r.d, "events", cq.EventOptions{Size: 4, Write: true})
-		must(t, err)
-		t.Cleanup(func() { must(t, e.Close()) })
-		count, err := cq.CreateCounter(r.d, "counter", cq.CounterOptions{})
-		must(t, err)
-		t.Cleanup(func() { must(t, count.Close()) })
-		c, s := channel(t, r.d), waitSet(t, r.d, cq.WaitSetOptions{})
-		attachTo(t, c, r.q)
-		addTo(t, s, r.q)
-		must(t, c.Arm(r.q, cq.NotifyAny))
-		must(t, c.Inject(r.q))
-		gets(t, "an event that nobody acknowledges", c, r.q)
+	conform(t, "every-blocking-call", o, contextEveryBlockingCall)
+}
 
-		unnamed, err := cq.CreateAnonymous("unnamed", cq.Options{Size: 4})
-		must(t, err)
-		t.Cleanup(func() { must(t, unnamed.Close()) })
-		other, left := r.another(t, 1, cq.Options{}), channel(t, r.d)
-		attachTo(t, left, other.q)
-		must(t, left.Inject(other.q))
-		gets(t, "one more", left, other.q)
+func contextEveryBlockingCall(t *testing.T, r *rig) {
+	e, err := cq.CreateEvents(r.d, "events", cq.EventOptions{Size: 4, Write: true})
+	must(t, err)
+	t.Cleanup(func() { must(t, e.Close()) })
+	count, err := cq.CreateCounter(r.d, "counter", cq.CounterOptions{})
+	must(t, err)
+	t.Cleanup(func() { must(t, count.Close()) })
+	c, s := channel(t, r.d), waitSet(t, r.d, cq.WaitSetOptions{})
+	attachTo(t, c, r.q)
+	addTo(t, s, r.q)
+	must(t, c.Arm(r.q, cq.NotifyAny))
+	must(t, c.Inject(r.q))
+	gets(t, "an event that nobody acknowledges", c, r.q)
 
-		dst, src := make([]cq.Context, 4), make([]cq.Addr, 4)
-		for name, call := range map[string]func(ctx context.Context) error{
-			"sread": func(ctx context.Context) error { _, err := cq.ReadContext(ctx, r.q, dst); return err },
-			"sreadfrom": func(ctx context.Context) error {
-				_, err := cq.ReadFromContext(ctx, r.q, dst, src)
-				return err
-			},
-			"threshold": func(ctx context.Context) error {
-				_, err := cq.ReadContext(ctx, r.q, dst, cq.WaitCond{Min: 3})
-				return err
-			},
-			"peek": func(ctx context.Context) error { _, err := r.q.PeekContext(ctx, 4); return err },
-			"eq": func(ctx context.Context) error {
-				_, err := e.ReadContext(ctx, &cq.Event{})
-				return err
-			},
-			"eq peek": func(ctx context.Context) error {
-				_, err := e.PeekContext(ctx, &cq.Event{})
-				return err
-			},
-			"counter": func(ctx context.Context) error { return count.Wait(ctx, 1) },
-			"set": func(ctx context.Context) error {
-				_, err := s.Wait(ctx, make([]cq.Waitable, 1))
-				return err
-			},
-			"channel": func(ctx context.Context) error { _, err := c.Get(ctx); return err },
-			"attach": func(ctx context.Context) error {
-				_, err := cq.Attach(ctx, r.d, "nowhere", cq.WriterOptions{Wait: true})
-				return err
-			},
-			"attach events": func(ctx context.Context) error {
-				_, err := cq.AttachEvents(ctx, r.d, "nowhere", cq.WriterOptions{Wait: true})
-				return err
-			},
-			"accept": func(ctx context.Context) error {
-				a, _ := connect(t, unix.SOCK_STREAM) // to somebody who is silent
-				return unnamed.Accept(ctx, a)
-			},
-			"attach over a socket": func(ctx context.Context) error {
-				_, b := connect(t, unix.SOCK_STREAM)
-				_, err := cq.AttachConn(ctx, b, cq.WriterOptions{})
-				return err
-			},
-			"attach events over a socket": func(ctx context.Context) error {
-				_, b := connect(t, unix.SOCK_STREAM)
-				_, err := cq.AttachEventsConn(ctx, b, cq.WriterOptions{})
-				return err
-			},
-			"detach": func(ctx context.Context) error { return left.Detach(ctx, other.q) },
-		} {
-			ctx, cancel := context.WithCancel(t.Context())
-			done := later(cancel)
-			wantErr(t, name, call(ctx), context.Canceled)
-			done()
-			wantErr(t, name+" of an ended one", call(ctx), context.Canceled)
-			ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
-			wantErr(t, name, call(ctx), context.DeadlineExceeded)
-			cancel()
-		}
-		r.post(t, 1, 2)
-		if n, err := s.WaitTimeout(make([]cq.Waitable, 1), tooLong); n != 1 || err != nil {
-			t.Errorf("set: %d, %v", n, err)
-		}
-		gets(t, "channel", c, r.q)
-		wantContexts(t, "queue", drain(t, r.q), 1)
-		writeEvents(t, e, 2, 3)
-		wantContexts(t, "events", drainEvents(t, e), 2)
-		must(t, left.Ack(other.q, 1))
-		must(t, left.Detach(t.Context(), other.q))
-		must(t, join(t, unnamed).Post(&cq.Entry{Context: 3}))
-		wantContexts(t, "who came later", drain(t, unnamed), 3)
-	})
+	unnamed, err := cq.CreateAnonymous("unnamed", cq.Options{Size: 4})
+	must(t, err)
+	t.Cleanup(func() { must(t, unnamed.Close()) })
+	other, left := r.another(t, 1, cq.Options{}), channel(t, r.d)
+	attachTo(t, left, other.q)
+	must(t, left.Inject(other.q))
+	gets(t, "one more", left, other.q)
+
+	dst, src := make([]cq.Context, 4), make([]cq.Addr, 4)
+	calls := map[string]func(ctx context.Context) error{
+		"sread": func(ctx context.Context) error { _, err := cq.ReadContext(ctx, r.q, dst); return err },
+		"sreadfrom": func(ctx context.Context) error {
+			_, err := cq.ReadFromContext(ctx, r.q, dst, src)
+			return err
+		},
+		"threshold": func(ctx context.Context) error {
+			_, err := cq.ReadContext(ctx, r.q, dst, cq.WaitCond{Min: 3})
+			return err
+		},
+		"peek": func(ctx context.Context) error { _, err := r.q.PeekContext(ctx, 4); return err },
+		"eq": func(ctx context.Context) error {
+			_, err := e.ReadContext(ctx, &cq.Event{})
+			return err
+		},
+		"eq peek": func(ctx context.Context) error {
+			_, err := e.PeekContext(ctx, &cq.Event{})
+			return err
+		},
+		"counter": func(ctx context.Context) error { return count.Wait(ctx, 1) },
+		"set": func(ctx context.Context) error {
+			_, err := s.Wait(ctx, make([]cq.Waitable, 1))
+			return err
+		},
+		"channel": func(ctx context.Context) error { _, err := c.Get(ctx); return err },
+		"detach":  func(ctx context.Context) error { return left.Detach(ctx, other.q) },
+	}
+	maps.Copy(calls, meetings(t, r.d, unnamed))
+	for name, call := range calls {
+		endsWithContext(t, name, call)
+	}
+	r.post(t, 1, 2)
+	if n, err := s.WaitTimeout(make([]cq.Waitable, 1), tooLong); n != 1 || err != nil {
+		t.Errorf("set: %d, %v", n, err)
+	}
+	gets(t, "channel", c, r.q)
+	wantContexts(t, "queue", drain(t, r.q), 1)
+	writeEvents(t, e, 2, 3)
+	wantContexts(t, "events", drainEvents(t, e), 2)
+	must(t, left.Ack(other.q, 1))
+	must(t, left.Detach(t.Context(), other.q))
+	must(t, join(t, unnamed).Post(&cq.Entry{Context: 3}))
+	wantContexts(t, "who came later", drain(t, unnamed), 3)
+}
+
+// endsWithContext has a call that blocks end by cancelling, before and while it waits, and by a
+// deadline.
+func endsWithContext(t *testing.T, name string, call func(ctx context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := later(cancel)
+	wantErr(t, name, call(ctx), context.Canceled)
+	done()
+	wantErr(t, name+" of an ended one", call(ctx), context.Canceled)
+	ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	wantErr(t, name, call(ctx), context.DeadlineExceeded)
+}
+
+// meetings are the calls that wait for another party, which never comes.
+func meetings(t *testing.T, d *shm.Dir, q *cq.Queue) map[string]func(ctx context.Context) error {
+	return map[string]func(ctx context.Context) error{
+		"attach": func(ctx context.Context) error {
+			_, err := cq.Attach(ctx, d, "nowhere", cq.WriterOptions{Wait: true})
+			return err
+		},
+		"attach events": func(ctx context.Context) error {
+			_, err := cq.AttachEvents(ctx, d, "nowhere", cq.WriterOptions{Wait: true})
+			return err
+		},
+		"accept": func(ctx context.Context) error {
+			a, _ := connect(t, unix.SOCK_STREAM) // to somebody who is silent
+			return q.Accept(ctx, a)
+		},
+		"attach over a socket": func(ctx context.Context) error {
+			_, b := connect(t, unix.SOCK_STREAM)
+			_, err := cq.AttachConn(ctx, b, cq.WriterOptions{})
+			return err
+		},
+		"attach events over a socket": func(ctx context.Context) error {
+			_, b := connect(t, unix.SOCK_STREAM)
+			_, err := cq.AttachEventsConn(ctx, b, cq.WriterOptions{})
+			return err
+		},
+	}
 }

@@ -54,17 +54,7 @@ func (r *rig) postSolicited(t *testing.T, context uint64) {
 
 // TestConformanceChannel is ibv_req_notify_cq, ibv_get_cq_event and ibv_ack_cq_events.
 func TestConformanceChannel(t *testing.T) {
-	onChannel(t, "event-after-arming", func(t *testing.T, r *rig, c *cq.Channel) {
-		must(t, c.Arm(r.q, cq.NotifyAny))
-		noEvent(t, "nothing came", c)
-		r.post(t, 1, 4)
-		if ev := gets(t, "armed", c, r.q); ev.Dummy || ev.Solicited {
-			t.Errorf("%+v", ev)
-		}
-		noEvent(t, "one for three", c)
-		r.post(t, 4, 6)
-		noEvent(t, "it is one-shot", c)
-	})
+	onChannel(t, "event-after-arming", channelEventAfterArming)
 	onChannel(t, "not-armed", func(t *testing.T, r *rig, c *cq.Channel) {
 		fd, err := c.FD()
 		must(t, err)
@@ -123,24 +113,38 @@ func TestConformanceChannel(t *testing.T) {
 		}
 	})
 	onChannel(t, "loop-misses-nothing", channelLoop)
-	conform(t, "several-queues", cq.Options{Size: 8, UserContext: 0}, func(t *testing.T, r *rig) {
-		c := channel(t, r.d)
-		qs := []*rig{r, r.another(t, 1, cq.Options{}), r.another(t, 2, cq.Options{})}
-		attachTo(t, c, qs[0].q, qs[1].q, qs[2].q)
-		for _, q := range qs {
-			must(t, c.Arm(q.q, cq.NotifyAny))
+	conform(t, "several-queues", cq.Options{Size: 8, UserContext: 0}, channelSeveralQueues)
+}
+
+func channelSeveralQueues(t *testing.T, r *rig) {
+	c := channel(t, r.d)
+	qs := []*rig{r, r.another(t, 1, cq.Options{}), r.another(t, 2, cq.Options{})}
+	attachTo(t, c, qs[0].q, qs[1].q, qs[2].q)
+	for _, q := range qs {
+		must(t, c.Arm(q.q, cq.NotifyAny))
+	}
+	for i := range uint64(9) {
+		at := int(i*2) % 3
+		done := later(func() { qs[at].post(t, i, i+1) })
+		if ev := gets(t, "event", c, qs[at].q); ev.Context != at {
+			t.Errorf("context %v, want %d", ev.Context, at)
 		}
-		for i := range uint64(9) {
-			at := int(i*2) % 3
-			done := later(func() { qs[at].post(t, i, i+1) })
-			if ev := gets(t, "event", c, qs[at].q); ev.Context != at {
-				t.Errorf("context %v, want %d", ev.Context, at)
-			}
-			done()
-			must(t, c.Arm(qs[at].q, cq.NotifyAny))
-			wantContexts(t, "entry", drain(t, qs[at].q), i)
-		}
-	})
+		done()
+		must(t, c.Arm(qs[at].q, cq.NotifyAny))
+		wantContexts(t, "entry", drain(t, qs[at].q), i)
+	}
+}
+
+func channelEventAfterArming(t *testing.T, r *rig, c *cq.Channel) {
+	must(t, c.Arm(r.q, cq.NotifyAny))
+	noEvent(t, "nothing came", c)
+	r.post(t, 1, 4)
+	if ev := gets(t, "armed", c, r.q); ev.Dummy || ev.Solicited {
+		t.Errorf("%+v", ev)
+	}
+	noEvent(t, "one for three", c)
+	r.post(t, 4, 6)
+	noEvent(t, "it is one-shot", c)
 }
 
 // channelLoop is get, ack, arm, drain, while a writer posts in bursts.
@@ -196,22 +200,7 @@ func TestConformanceChannelKinds(t *testing.T) {
 			t.Error("the event does not say so")
 		}
 	})
-	onChannel(t, "arming-only-grows", func(t *testing.T, r *rig, c *cq.Channel) {
-		for _, order := range [][]cq.Notify{{cq.NotifySolicited, cq.NotifyAny},
-			{cq.NotifyAny, cq.NotifySolicited}} {
-			for _, n := range order {
-				must(t, c.Arm(r.q, n))
-			}
-			r.post(t, 1, 2)
-			gets(t, "any wins", c, r.q)
-			noEvent(t, "one for both", c)
-			wantContexts(t, "entry", drain(t, r.q), 1)
-		}
-		must(t, c.Arm(r.q, cq.NotifyAny))
-		r.post(t, 2, 3) // due
-		must(t, c.Arm(r.q, cq.NotifyAny))
-		gets(t, "what was due before the second arming", c, r.q)
-	})
+	onChannel(t, "arming-only-grows", channelKindsArmingOnlyGrows)
 	onChannel(t, "says-if-solicited", func(t *testing.T, r *rig, c *cq.Channel) {
 		for i, solicited := range []bool{false, true, false} {
 			must(t, c.Arm(r.q, cq.NotifyAny))
@@ -255,27 +244,46 @@ func TestConformanceChannelKinds(t *testing.T) {
 			t.Errorf("%+v", ev)
 		}
 	})
-	conform(t, "budget", cq.Options{Size: 64, UserContext: 0}, func(t *testing.T, r *rig) {
-		c := channel(t, r.d)
-		quiet := r.another(t, 1, cq.Options{})
-		attachTo(t, c, r.q, quiet.q)
-		must(t, c.Arm(r.q, cq.NotifyAny))
-		must(t, c.Arm(quiet.q, cq.NotifyAny))
-		r.post(t, 0, 40)
-		quiet.post(t, 100, 101)
-		var got [2][]uint64
-		for turn := 0; len(got[0]) < 40 || len(got[1]) < 1; turn++ {
-			ev, err := c.GetTimeout(tooLong)
-			must(t, err)
-			at := ev.Context.(int)
-			must(t, cq.Drain(c, ev, cq.NotifyAny, make([]cq.Context, 4), 8, func(es []cq.Context) error {
-				got[at] = append(got[at], contexts(es)...)
-				return nil
-			}))
-			if turn == 2 && len(got[1]) == 0 {
-				t.Error("the busy queue starves the other")
-			}
+	conform(t, "budget", cq.Options{Size: 64, UserContext: 0}, channelKindsBudget)
+}
+
+func channelKindsBudget(t *testing.T, r *rig) {
+	c := channel(t, r.d)
+	quiet := r.another(t, 1, cq.Options{})
+	attachTo(t, c, r.q, quiet.q)
+	must(t, c.Arm(r.q, cq.NotifyAny))
+	must(t, c.Arm(quiet.q, cq.NotifyAny))
+	r.post(t, 0, 40)
+	quiet.post(t, 100, 101)
+	var got [2][]uint64
+	for turn := 0; len(got[0]) < 40 || len(got[1]) < 1; turn++ {
+		ev, err := c.GetTimeout(tooLong)
+		must(t, err)
+		at := ev.Context.(int)
+		must(t, cq.Drain(c, ev, cq.NotifyAny, make([]cq.Context, 4), 8, func(es []cq.Context) error {
+			got[at] = append(got[at], contexts(es)...)
+			return nil
+		}))
+		if turn == 2 && len(got[1]) == 0 {
+			t.Error("the busy queue starves the other")
 		}
-		wantContexts(t, "the busy one", got[0], upTo(0, 40)...)
-	})
+	}
+	wantContexts(t, "the busy one", got[0], upTo(0, 40)...)
+}
+
+func channelKindsArmingOnlyGrows(t *testing.T, r *rig, c *cq.Channel) {
+	for _, order := range [][]cq.Notify{{cq.NotifySolicited, cq.NotifyAny},
+		{cq.NotifyAny, cq.NotifySolicited}} {
+		for _, n := range order {
+			must(t, c.Arm(r.q, n))
+		}
+		r.post(t, 1, 2)
+		gets(t, "any wins", c, r.q)
+		noEvent(t, "one for both", c)
+		wantContexts(t, "entry", drain(t, r.q), 1)
+	}
+	must(t, c.Arm(r.q, cq.NotifyAny))
+	r.post(t, 2, 3) // due
+	must(t, c.Arm(r.q, cq.NotifyAny))
+	gets(t, "what was due before the second arming", c, r.q)
 }

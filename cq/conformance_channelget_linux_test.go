@@ -56,106 +56,9 @@ func TestConformanceChannelGet(t *testing.T) {
 		gets(t, "no event was lost", c, r.q)
 	})
 	conform(t, "one-getter-per-event", cq.Options{Size: 32, Shared: true, UserContext: 0},
-		func(t *testing.T, r *rig) {
-			c := channel(t, r.d)
-			attachTo(t, c, r.q)
-			got := make(chan cq.ChannelEvent, 100)
-			var getters sync.WaitGroup
-			for range 4 {
-				getters.Go(func() {
-					for {
-						ev, err := c.Get(t.Context())
-						if err != nil {
-							return
-						}
-						got <- ev
-					}
-				})
-			}
-			for i := range uint64(30) {
-				must(t, c.Arm(r.q, cq.NotifyAny))
-				r.post(t, i, i+1)
-				<-got
-				_ = drain(t, r.q)
-			}
-			eventually(t, "the getters leave", func() bool {
-				must(t, c.SignalAll())
-				time.Sleep(time.Millisecond)
-				waited := make(chan struct{})
-				go func() { getters.Wait(); close(waited) }()
-				select {
-				case <-waited:
-					return true
-				case <-time.After(10 * time.Millisecond):
-					return false
-				}
-			})
-			if n := len(got); n != 0 {
-				t.Errorf("%d events too many", n)
-			}
-		})
-	onChannel(t, "descriptor", func(t *testing.T, r *rig, c *cq.Channel) {
-		other := r.another(t, 1, cq.Options{})
-		attachTo(t, c, other.q)
-		fd, err := c.FD()
-		must(t, err)
-		for range 3 {
-			must(t, c.Arm(r.q, cq.NotifyAny))
-			must(t, c.Arm(other.q, cq.NotifyAny))
-			if pollable(t, fd, 0) {
-				t.Error("readable without an event")
-			}
-			r.post(t, 1, 2)
-			other.post(t, 1, 2)
-			for left := 2; left > 0; left-- {
-				if !pollable(t, fd, 20_000) {
-					t.Errorf("%d events are pending and it is not readable", left)
-				}
-				_, err := c.TryGet()
-				must(t, err)
-			}
-			_, err = c.TryGet()
-			wantErr(t, "the last was taken", err, cq.ErrAgain)
-			_, _ = drain(t, r.q), drain(t, other.q)
-		}
-	})
-	onChannel(t, "edge", func(t *testing.T, r *rig, c *cq.Channel) {
-		other := r.another(t, 1, cq.Options{})
-		attachTo(t, c, other.q)
-		fd, err := c.FD()
-		must(t, err)
-		edge, level := epollOn(t, fd, unix.EPOLLIN|unix.EPOLLET), epollOn(t, fd, unix.EPOLLIN)
-		for range 10 {
-			must(t, c.Arm(r.q, cq.NotifyAny))
-			must(t, c.Arm(other.q, cq.NotifyAny))
-			r.post(t, 1, 2)
-			other.post(t, 1, 2) // two events are pending
-			got := map[*cq.Queue]int{}
-			for len(got) < 2 {
-				if len(edge.wait(20_000)) == 0 {
-					t.Fatalf("no edge after events %v", got)
-				}
-				for left := 2 - len(got); ; left-- { // what is level-triggered tells of each that is left
-					if left > 0 && len(level.wait(20_000)) == 0 {
-						t.Errorf("%d events are pending and the level is low", left)
-					}
-					ev, err := c.TryGet()
-					if err != nil {
-						wantErr(t, "no more", err, cq.ErrAgain)
-						break
-					}
-					got[ev.Queue]++
-				}
-			}
-			if got[r.q] != 1 || got[other.q] != 1 {
-				t.Errorf("events %v", got)
-			}
-			if len(level.wait(0)) != 0 {
-				t.Error("the level is high without an event")
-			}
-			_, _ = drain(t, r.q), drain(t, other.q)
-		}
-	})
+		channelGetOneGetterPerEvent)
+	onChannel(t, "descriptor", channelGetDescriptor)
+	onChannel(t, "edge", channelGetEdge)
 	onChannel(t, "never-writable", func(t *testing.T, r *rig, c *cq.Channel) {
 		fd, err := c.FD()
 		must(t, err)
@@ -170,6 +73,109 @@ func TestConformanceChannelGet(t *testing.T) {
 			t.Errorf("it is writable: %#x", fds[0].Revents)
 		}
 	})
+}
+
+func channelGetOneGetterPerEvent(t *testing.T, r *rig) {
+	c := channel(t, r.d)
+	attachTo(t, c, r.q)
+	got := make(chan cq.ChannelEvent, 100)
+	var getters sync.WaitGroup
+	for range 4 {
+		getters.Go(func() {
+			for {
+				ev, err := c.Get(t.Context())
+				if err != nil {
+					return
+				}
+				got <- ev
+			}
+		})
+	}
+	for i := range uint64(30) {
+		must(t, c.Arm(r.q, cq.NotifyAny))
+		r.post(t, i, i+1)
+		<-got
+		_ = drain(t, r.q)
+	}
+	eventually(t, "the getters leave", func() bool {
+		must(t, c.SignalAll())
+		time.Sleep(time.Millisecond)
+		waited := make(chan struct{})
+		go func() { getters.Wait(); close(waited) }()
+		select {
+		case <-waited:
+			return true
+		case <-time.After(10 * time.Millisecond):
+			return false
+		}
+	})
+	if n := len(got); n != 0 {
+		t.Errorf("%d events too many", n)
+	}
+}
+
+func channelGetEdge(t *testing.T, r *rig, c *cq.Channel) {
+	other := r.another(t, 1, cq.Options{})
+	attachTo(t, c, other.q)
+	fd, err := c.FD()
+	must(t, err)
+	edge, level := epollOn(t, fd, unix.EPOLLIN|unix.EPOLLET), epollOn(t, fd, unix.EPOLLIN)
+	for range 10 {
+		must(t, c.Arm(r.q, cq.NotifyAny))
+		must(t, c.Arm(other.q, cq.NotifyAny))
+		r.post(t, 1, 2)
+		other.post(t, 1, 2) // two events are pending
+		got := map[*cq.Queue]int{}
+		for len(got) < 2 {
+			if len(edge.wait(20_000)) == 0 {
+				t.Fatalf("no edge after events %v", got)
+			}
+			for left := 2 - len(got); ; left-- { // what is level-triggered tells of each that is left
+				if left > 0 && len(level.wait(20_000)) == 0 {
+					t.Errorf("%d events are pending and the level is low", left)
+				}
+				ev, err := c.TryGet()
+				if err != nil {
+					wantErr(t, "no more", err, cq.ErrAgain)
+					break
+				}
+				got[ev.Queue]++
+			}
+		}
+		if got[r.q] != 1 || got[other.q] != 1 {
+			t.Errorf("events %v", got)
+		}
+		if len(level.wait(0)) != 0 {
+			t.Error("the level is high without an event")
+		}
+		_, _ = drain(t, r.q), drain(t, other.q)
+	}
+}
+
+func channelGetDescriptor(t *testing.T, r *rig, c *cq.Channel) {
+	other := r.another(t, 1, cq.Options{})
+	attachTo(t, c, other.q)
+	fd, err := c.FD()
+	must(t, err)
+	for range 3 {
+		must(t, c.Arm(r.q, cq.NotifyAny))
+		must(t, c.Arm(other.q, cq.NotifyAny))
+		if pollable(t, fd, 0) {
+			t.Error("readable without an event")
+		}
+		r.post(t, 1, 2)
+		other.post(t, 1, 2)
+		for left := 2; left > 0; left-- {
+			if !pollable(t, fd, 20_000) {
+				t.Errorf("%d events are pending and it is not readable", left)
+			}
+			_, err := c.TryGet()
+			must(t, err)
+		}
+		_, err = c.TryGet()
+		wantErr(t, "the last was taken", err, cq.ErrAgain)
+		_, _ = drain(t, r.q), drain(t, other.q)
+	}
 }
 
 // TestConformanceChannelEnd is acknowledging and destroying.

@@ -83,30 +83,7 @@ func TestConformanceEQPeek(t *testing.T) {
 		_, err := r.e.Peek(&cq.Event{})
 		wantErr(t, "peek at nothing", err, cq.ErrAgain)
 	})
-	conformEQ(t, "alternating", o, func(t *testing.T, r *eqRig) {
-		fids := []cq.FID{r.e.FID(), fabric(3)}
-		for i := range uint64(5) {
-			n, err := r.w.Write(&cq.Event{Event: cq.EventNotify, FID: fids[i%2], Context: i})
-			if n != cq.EventHeaderBytes || err != nil {
-				t.Errorf("write: %d, %v", n, err)
-			}
-		}
-		for i := range uint64(10) {
-			read := r.e.Peek
-			if i%2 == 1 {
-				read = r.e.Read
-			}
-			var ev cq.Event
-			n, err := read(&ev)
-			if n != cq.EventHeaderBytes || err != nil {
-				t.Errorf("%d: %d, %v", i, n, err)
-			}
-			sameEvent(t, fmt.Sprint(i), ev,
-				cq.Event{Event: cq.EventNotify, FID: fids[i/2%2], Context: i / 2})
-		}
-		_, err := r.e.Read(&cq.Event{})
-		wantErr(t, "an eleventh", err, cq.ErrAgain)
-	})
+	conformEQ(t, "alternating", o, eqPeekAlternating)
 	conformEQ(t, "blocking-leaves-it-readable", o, func(t *testing.T, r *eqRig) {
 		armed(t, func() { _ = drainEvents(t, r.e) }, r.e)
 		if pollable(t, r.e.FD(), 0) {
@@ -141,6 +118,31 @@ func TestConformanceEQPeek(t *testing.T) {
 			}
 		}
 	})
+}
+
+func eqPeekAlternating(t *testing.T, r *eqRig) {
+	fids := []cq.FID{r.e.FID(), fabric(3)}
+	for i := range uint64(5) {
+		n, err := r.w.Write(&cq.Event{Event: cq.EventNotify, FID: fids[i%2], Context: i})
+		if n != cq.EventHeaderBytes || err != nil {
+			t.Errorf("write: %d, %v", n, err)
+		}
+	}
+	for i := range uint64(10) {
+		read := r.e.Peek
+		if i%2 == 1 {
+			read = r.e.Read
+		}
+		var ev cq.Event
+		n, err := read(&ev)
+		if n != cq.EventHeaderBytes || err != nil {
+			t.Errorf("%d: %d, %v", i, n, err)
+		}
+		sameEvent(t, fmt.Sprint(i), ev,
+			cq.Event{Event: cq.EventNotify, FID: fids[i/2%2], Context: i / 2})
+	}
+	_, err := r.e.Read(&cq.Event{})
+	wantErr(t, "an eleventh", err, cq.ErrAgain)
 }
 
 // TestConformanceEQSread is fi_eq_sread.

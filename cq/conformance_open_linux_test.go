@@ -27,14 +27,7 @@ func TestConformanceCQOpen(t *testing.T) {
 			t.Errorf("%+v", o)
 		}
 	})
-	conform(t, "size-is-a-minimum", cq.Options{Size: 5}, func(t *testing.T, r *rig) {
-		size := uint64(r.q.Options().Size)
-		if size < 5 {
-			t.Errorf("size %d, asked for 5", size)
-		}
-		r.post(t, 0, size)
-		wantErr(t, "one more than the size", r.w.Post(&cq.Entry{}), cq.ErrFull)
-	})
+	conform(t, "size-is-a-minimum", cq.Options{Size: 5}, cqOpenSizeIsAMinimum)
 	conform(t, "size-zero", cq.Options{Size: 0}, func(t *testing.T, r *rig) {
 		if got := r.q.Options().Size; got < 1 {
 			t.Errorf("size %d", got)
@@ -83,59 +76,77 @@ func TestConformanceCQOpen(t *testing.T) {
 			wantContexts(t, "entry", read(t, r.q, 4), 1)
 		})
 	}
-	conformOnce(t, "sizes", func(t *testing.T) {
-		d := openDir(t)
-		for size := 0; size <= 65536; size = max(1, 2*size) {
-			q, err := cq.Create(d, "q", cq.Options{Size: size, MaxLanes: 1})
-			if err != nil {
-				t.Fatalf("size %d: %v", size, err)
-			}
-			if got := q.Options().Size; got < size {
-				t.Errorf("size %d became %d", size, got)
-			}
-			must(t, q.Close())
+	conformOnce(t, "sizes", cqOpenSizes)
+	conformOnce(t, "greatest", cqOpenGreatest)
+	conformOnce(t, "many-queues", cqOpenManyQueues)
+	conformOnce(t, "invalid-attributes", cqOpenInvalidAttributes)
+}
+
+func cqOpenManyQueues(t *testing.T) {
+	const many = 2000
+	d := openDir(t)
+	var qs []*cq.Queue
+	for i := range many {
+		q, err := cq.Create(d, fmt.Sprint("many-", i), cq.Options{Size: 1, MaxLanes: 1})
+		if err != nil {
+			t.Errorf("queue %d: %v", i, err)
+			break
 		}
-	})
-	conformOnce(t, "greatest", func(t *testing.T) { // what it would take; memory for it few have
-		var before uint64
-		for _, size := range []int{1, cq.MaxCapacity / 2, cq.MaxCapacity} {
-			n, err := cq.Plan(cq.Options{Size: size, MaxLanes: 1}, 1)
-			if err != nil || n < before+2*64*uint64(size)/2 {
-				t.Errorf("size %d takes %d bytes, %v; the one before took %d", size, n, err, before)
-			}
-			before = n
+		qs = append(qs, q)
+	}
+	for _, q := range qs {
+		must(t, q.Close())
+	}
+}
+
+func cqOpenSizes(t *testing.T) {
+	d := openDir(t)
+	for size := 0; size <= 65536; size = max(1, 2*size) {
+		q, err := cq.Create(d, "q", cq.Options{Size: size, MaxLanes: 1})
+		if err != nil {
+			t.Fatalf("size %d: %v", size, err)
 		}
-		_, err := cq.Plan(cq.Options{Size: cq.MaxCapacity + 1}, 1)
-		wantErr(t, "one more", err, cq.ErrInvalid, syscall.EINVAL)
-	})
-	conformOnce(t, "many-queues", func(t *testing.T) {
-		const many = 2000
-		d := openDir(t)
-		var qs []*cq.Queue
-		for i := range many {
-			q, err := cq.Create(d, fmt.Sprint("many-", i), cq.Options{Size: 1, MaxLanes: 1})
-			if err != nil {
-				t.Errorf("queue %d: %v", i, err)
-				break
-			}
-			qs = append(qs, q)
+		if got := q.Options().Size; got < size {
+			t.Errorf("size %d became %d", size, got)
 		}
-		for _, q := range qs {
-			must(t, q.Close())
+		must(t, q.Close())
+	}
+}
+
+// cqOpenGreatest asks what the greatest queue would take: few have the memory to make it.
+func cqOpenGreatest(t *testing.T) {
+	var before uint64
+	for _, size := range []int{1, cq.MaxCapacity / 2, cq.MaxCapacity} {
+		n, err := cq.Plan(cq.Options{Size: size, MaxLanes: 1}, 1)
+		if err != nil || n < before+64*uint64(size)/2 {
+			t.Errorf("size %d takes %d bytes, %v; the one before took %d", size, n, err, before)
 		}
-	})
-	conformOnce(t, "invalid-attributes", func(t *testing.T) {
-		d := openDir(t)
-		for field, o := range map[string]cq.Options{
-			"Size": {Size: cq.MaxCapacity + 1}, "MaxLanes": {MaxLanes: cq.MaxLanes + 1},
-			"Format": {Format: 99}, "Wait": {Wait: 99}, "Overrun": {Overrun: 99},
-			"Affinity": {Affinity: cq.Affinity{Valid: true, CPU: -1}},
-		} {
-			_, err := cq.Create(d, "bad", o)
-			wantErr(t, field, err, cq.ErrInvalid, syscall.EINVAL)
-			wantField(t, err, field)
-		}
-	})
+		before = n
+	}
+	_, err := cq.Plan(cq.Options{Size: cq.MaxCapacity + 1}, 1)
+	wantErr(t, "one more", err, cq.ErrInvalid, syscall.EINVAL)
+}
+
+func cqOpenInvalidAttributes(t *testing.T) {
+	d := openDir(t)
+	for field, o := range map[string]cq.Options{
+		"Size": {Size: cq.MaxCapacity + 1}, "MaxLanes": {MaxLanes: cq.MaxLanes + 1},
+		"Format": {Format: 99}, "Wait": {Wait: 99}, "Overrun": {Overrun: 99},
+		"Affinity": {Affinity: cq.Affinity{Valid: true, CPU: -1}},
+	} {
+		_, err := cq.Create(d, "bad", o)
+		wantErr(t, field, err, cq.ErrInvalid, syscall.EINVAL)
+		wantField(t, err, field)
+	}
+}
+
+func cqOpenSizeIsAMinimum(t *testing.T, r *rig) {
+	size := uint64(r.q.Options().Size)
+	if size < 5 {
+		t.Errorf("size %d, asked for 5", size)
+	}
+	r.post(t, 0, size)
+	wantErr(t, "one more than the size", r.w.Post(&cq.Entry{}), cq.ErrFull)
 }
 
 // TestConformanceCQClose is fi_close of a queue.

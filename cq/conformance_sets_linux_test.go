@@ -95,23 +95,8 @@ func TestConformancePollSet(t *testing.T) {
 		_, err := cq.NewPollSet(openDir(t), 1)
 		wantErr(t, "flags", err, cq.ErrInvalid, syscall.EINVAL)
 	})
-	conform(t, "close", o, func(t *testing.T, r *rig) {
-		s, err := cq.NewPollSet(r.d, 0)
-		must(t, err)
-		must(t, s.Close())
-		_, err = s.Poll(make([]cq.Waitable, 1))
-		wantErr(t, "poll", err, cq.ErrClosed)
-		wantErr(t, "add", s.Add(r.q), cq.ErrClosed)
-	})
-	conform(t, "close-busy", o, func(t *testing.T, r *rig) {
-		s := pollSet(t, r, r.q)
-		wantErr(t, "close", s.Close(), cq.ErrBusy, syscall.EBUSY)
-		wantErr(t, "close of a member", r.q.Close(), cq.ErrBusy, syscall.EBUSY)
-		r.post(t, 1, 2)
-		wantReady(t, "it goes on", polled(t, s, 4), 0)
-		must(t, s.Remove(r.q))
-		must(t, s.Close())
-	})
+	conform(t, "close", o, pollSetClose)
+	conform(t, "close-busy", o, pollSetCloseBusy)
 	conform(t, "add-and-delete", o, func(t *testing.T, r *rig) {
 		s := pollSet(t, r)
 		other := r.another(t, 1, o)
@@ -127,18 +112,7 @@ func TestConformancePollSet(t *testing.T) {
 		must(t, s.Add(r.q))
 		wantReady(t, "in again", polled(t, s, 4), 0, 1)
 	})
-	conform(t, "progress", o, func(t *testing.T, r *rig) {
-		f := &fed{}
-		unbind, err := r.q.Bind(f, true)
-		must(t, err)
-		defer unbind()
-		s := pollSet(t, r, r.q)
-		before := f.progressed.Load()
-		_ = polled(t, s, 1)
-		if f.progressed.Load() == before {
-			t.Error("the member's feeder was not driven")
-		}
-	})
+	conform(t, "progress", o, pollSetProgress)
 	conform(t, "contexts", o, func(t *testing.T, r *rig) {
 		qs := []*rig{r, r.another(t, 1, o), r.another(t, 2, o)}
 		s := pollSet(t, r, qs[0].q, qs[1].q, qs[2].q)
@@ -169,14 +143,48 @@ func TestConformancePollSet(t *testing.T) {
 		}
 		wantReady(t, "then", polled(t, s, 4))
 	})
-	conform(t, "false-positive", o, func(t *testing.T, r *rig) {
-		s := pollSet(t, r, r.q)
-		r.post(t, 1, 2)
-		wantReady(t, "before the read", polled(t, s, 4), 0)
-		wantReady(t, "and again", polled(t, s, 4), 0)
-		wantContexts(t, "the read says what is there", read(t, r.q, 4), 1)
-		wantContexts(t, "and what is not", read(t, r.q, 4))
-	})
+	conform(t, "false-positive", o, pollSetFalsePositive)
+}
+
+func pollSetProgress(t *testing.T, r *rig) {
+	f := &fed{}
+	unbind, err := r.q.Bind(f, true)
+	must(t, err)
+	defer unbind()
+	s := pollSet(t, r, r.q)
+	before := f.progressed.Load()
+	_ = polled(t, s, 1)
+	if f.progressed.Load() == before {
+		t.Error("the member's feeder was not driven")
+	}
+}
+
+func pollSetCloseBusy(t *testing.T, r *rig) {
+	s := pollSet(t, r, r.q)
+	wantErr(t, "close", s.Close(), cq.ErrBusy, syscall.EBUSY)
+	wantErr(t, "close of a member", r.q.Close(), cq.ErrBusy, syscall.EBUSY)
+	r.post(t, 1, 2)
+	wantReady(t, "it goes on", polled(t, s, 4), 0)
+	must(t, s.Remove(r.q))
+	must(t, s.Close())
+}
+
+func pollSetClose(t *testing.T, r *rig) {
+	s, err := cq.NewPollSet(r.d, 0)
+	must(t, err)
+	must(t, s.Close())
+	_, err = s.Poll(make([]cq.Waitable, 1))
+	wantErr(t, "poll", err, cq.ErrClosed)
+	wantErr(t, "add", s.Add(r.q), cq.ErrClosed)
+}
+
+func pollSetFalsePositive(t *testing.T, r *rig) {
+	s := pollSet(t, r, r.q)
+	r.post(t, 1, 2)
+	wantReady(t, "before the read", polled(t, s, 4), 0)
+	wantReady(t, "and again", polled(t, s, 4), 0)
+	wantContexts(t, "the read says what is there", read(t, r.q, 4), 1)
+	wantContexts(t, "and what is not", read(t, r.q, 4))
 }
 
 // TestConformanceWaitSet is fi_wait_open and fi_wait.
@@ -190,21 +198,7 @@ func TestConformanceWaitSet(t *testing.T) {
 			t.Errorf("%d, %v", n, err)
 		}
 	})
-	conformOnce(t, "wait-objects", func(t *testing.T) {
-		d := openDir(t)
-		for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitFD, cq.WaitPollFD, cq.WaitMutexCond} {
-			s := waitSet(t, d, cq.WaitSetOptions{Wait: wait})
-			if n, err := s.Control(cq.GetWaitObj); err != nil || n.Object != wait {
-				t.Errorf("%v: %+v, %v", wait, n, err)
-			}
-		}
-		for _, wait := range []cq.WaitObject{cq.WaitNone, cq.WaitInSet, 99} {
-			_, err := cq.NewWaitSet(d, cq.WaitSetOptions{Wait: wait})
-			wantErr(t, wait.String(), err, cq.ErrInvalid)
-		}
-		_, err := cq.NewWaitSet(d, cq.WaitSetOptions{Wait: cq.WaitCritSecCond})
-		wantErr(t, "a Windows object", err, errors.ErrUnsupported)
-	})
+	conformOnce(t, "wait-objects", waitSetWaitObjects)
 	conformOnce(t, "flags", func(t *testing.T) {
 		_, err := cq.NewWaitSet(openDir(t), cq.WaitSetOptions{Flags: 1})
 		wantErr(t, "flags", err, cq.ErrInvalid, syscall.EINVAL)
@@ -241,18 +235,7 @@ func TestConformanceWaitSet(t *testing.T) {
 		wantReady(t, "two of three", got, 0, 2)
 	})
 	conform(t, "mixed-members", o, mixedMembers)
-	conform(t, "timeout", o, func(t *testing.T, r *rig) {
-		s := waitSet(t, r.d, cq.WaitSetOptions{})
-		addTo(t, s, r.q)
-		for _, timeout := range []time.Duration{0, 20 * time.Millisecond} {
-			begin := time.Now()
-			n, err := s.WaitTimeout(make([]cq.Waitable, 1), timeout)
-			wantErr(t, "wait", err, cq.ErrTimedOut, syscall.ETIMEDOUT)
-			if took := time.Since(begin); n != 0 || took < timeout {
-				t.Errorf("%d members after %v of %v", n, took, timeout)
-			}
-		}
-	})
+	conform(t, "timeout", o, waitSetTimeout)
 	conform(t, "close", o, func(t *testing.T, r *rig) {
 		s, err := cq.NewWaitSet(r.d, cq.WaitSetOptions{})
 		must(t, err)
@@ -270,6 +253,35 @@ func TestConformanceWaitSet(t *testing.T) {
 		wantErr(t, "close of a member", r.q.Close(), cq.ErrBusy, syscall.EBUSY)
 		must(t, s.Remove(r.q))
 	})
+}
+
+func waitSetWaitObjects(t *testing.T) {
+	d := openDir(t)
+	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitFD, cq.WaitPollFD, cq.WaitMutexCond} {
+		s := waitSet(t, d, cq.WaitSetOptions{Wait: wait})
+		if n, err := s.Control(cq.GetWaitObj); err != nil || n.Object != wait {
+			t.Errorf("%v: %+v, %v", wait, n, err)
+		}
+	}
+	for _, wait := range []cq.WaitObject{cq.WaitNone, cq.WaitInSet, 99} {
+		_, err := cq.NewWaitSet(d, cq.WaitSetOptions{Wait: wait})
+		wantErr(t, wait.String(), err, cq.ErrInvalid)
+	}
+	_, err := cq.NewWaitSet(d, cq.WaitSetOptions{Wait: cq.WaitCritSecCond})
+	wantErr(t, "a Windows object", err, errors.ErrUnsupported)
+}
+
+func waitSetTimeout(t *testing.T, r *rig) {
+	s := waitSet(t, r.d, cq.WaitSetOptions{})
+	addTo(t, s, r.q)
+	for _, timeout := range []time.Duration{0, 20 * time.Millisecond} {
+		begin := time.Now()
+		n, err := s.WaitTimeout(make([]cq.Waitable, 1), timeout)
+		wantErr(t, "wait", err, cq.ErrTimedOut, syscall.ETIMEDOUT)
+		if took := time.Since(begin); n != 0 || took < timeout {
+			t.Errorf("%d members after %v of %v", n, took, timeout)
+		}
+	}
 }
 
 // mixedMembers has a completion queue and an event queue in one set.

@@ -40,18 +40,7 @@ func TestConformanceCQReadFrom(t *testing.T) {
 		}
 		wantContexts(t, "nothing was taken", read(t, r.q, 2), 0)
 	})
-	conform(t, "source-in-address-vector", o, func(t *testing.T, r *rig) {
-		v := newVector(t, site{}, cq.AddressOptions{})
-		got := insert(t, v, sockaddrs(0, 3)...)
-		for _, mode := range []cq.SourceMode{cq.SourceAddr, cq.SourceErr} {
-			must(t, r.w.PostFrom(&cq.Entry{Context: 1}, sockaddr(2), v, mode))
-			src := []cq.Addr{99}
-			if n, err := cq.ReadFrom(r.q, make([]cq.Context, 1), src); n != 1 || err != nil ||
-				src[0] != got[2] {
-				t.Errorf("%v: %d, %v, %v; want %d", mode, n, err, src, got[2])
-			}
-		}
-	})
+	conform(t, "source-in-address-vector", o, cqReadFromSourceInAddressVector)
 	conform(t, "user-id", o, func(t *testing.T, r *rig) {
 		v := newVector(t, site{}, cq.AddressOptions{UserID: true})
 		_, err := v.InsertIDs(sockaddrs(0, 1), []cq.Addr{4711})
@@ -84,6 +73,19 @@ func TestConformanceCQReadFrom(t *testing.T) {
 		}
 	})
 	conform(t, "source-err", o, sourceErr)
+}
+
+func cqReadFromSourceInAddressVector(t *testing.T, r *rig) {
+	v := newVector(t, site{}, cq.AddressOptions{})
+	got := insert(t, v, sockaddrs(0, 3)...)
+	for _, mode := range []cq.SourceMode{cq.SourceAddr, cq.SourceErr} {
+		must(t, r.w.PostFrom(&cq.Entry{Context: 1}, sockaddr(2), v, mode))
+		src := []cq.Addr{99}
+		if n, err := cq.ReadFrom(r.q, make([]cq.Context, 1), src); n != 1 || err != nil ||
+			src[0] != got[2] {
+			t.Errorf("%v: %d, %v, %v; want %d", mode, n, err, src, got[2])
+		}
+	}
 }
 
 // sourceErr: data came well from a peer that is not in the vector. The error entry says so, and

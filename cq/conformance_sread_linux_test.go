@@ -101,23 +101,25 @@ func TestConformanceCQSread(t *testing.T) {
 		wantReason(t, "overrun", sreadsUntilError(t, r), cq.ErrOverrun)
 		wantReason(t, "for ever", sreadsUntilError(t, r), cq.ErrOverrun)
 	})
-	conform(t, "why-corrupt", o, func(t *testing.T, r *rig) {
-		r.post(t, 0, 2)
-		lane := r.laneObject(t)
-		words := lane.section(t, cq.SectLane, 1)
-		poke(words, 0, peek64(words, 0)+9) // a tail further away than the lane is long
-		err := sreadsUntilError(t, r)
-		wantReason(t, "corrupt", err, cq.ErrCorrupt)
-		if bad := new(cq.LaneError); !errors.As(err, &bad) || bad.Lane != 1 {
-			t.Errorf("it does not name the lane: %v", err)
-		}
-		other := r.attach(t)
-		done := whenAsleep(t, r.q, func() { postTo(t, other, 7, 8) })
-		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong); n != 1 || err != nil {
-			t.Errorf("another writer's: %d, %v", n, err)
-		}
-		done()
-	})
+	conform(t, "why-corrupt", o, cqSreadWhyCorrupt)
+}
+
+func cqSreadWhyCorrupt(t *testing.T, r *rig) {
+	r.post(t, 0, 2)
+	lane := r.laneObject(t)
+	words := lane.section(t, cq.SectLane, 1)
+	poke(words, 0, peek64(words, 0)+9) // a tail further away than the lane is long
+	err := sreadsUntilError(t, r)
+	wantReason(t, "corrupt", err, cq.ErrCorrupt)
+	if bad := new(cq.LaneError); !errors.As(err, &bad) || bad.Lane != 1 {
+		t.Errorf("it does not name the lane: %v", err)
+	}
+	other := r.attach(t)
+	done := whenAsleep(t, r.q, func() { postTo(t, other, 7, 8) })
+	if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong); n != 1 || err != nil {
+		t.Errorf("another writer's: %d, %v", n, err)
+	}
+	done()
 }
 
 // everyWaitObject reads as fabtests does: by polling until the time is over where the queue cannot
@@ -211,19 +213,7 @@ func whySreadEnded(t *testing.T, r *rig) {
 // TestConformanceCQSignal is fi_cq_signal.
 func TestConformanceCQSignal(t *testing.T) {
 	o := cq.Options{Size: 8, Spin: -1}
-	conform(t, "ends-a-wait", o, func(t *testing.T, r *rig) {
-		for _, timeout := range []time.Duration{-1, tooLong} {
-			done := whenAsleep(t, r.q, func() { must(t, r.q.Signal()) })
-			n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 4), timeout)
-			if n != 0 {
-				t.Errorf("%d entries", n)
-			}
-			wantErr(t, "sread", err, cq.ErrSignaled, syscall.EAGAIN)
-			done()
-		}
-		r.post(t, 1, 2)
-		wantContexts(t, "then", read(t, r.q, 4), 1)
-	})
+	conform(t, "ends-a-wait", o, cqSignalEndsAWait)
 	conform(t, "before-the-wait", cq.Options{Size: 1}, func(t *testing.T, r *rig) {
 		must(t, r.q.Signal())
 		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong)
@@ -287,6 +277,20 @@ func TestConformanceCQSignal(t *testing.T) {
 		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), time.Millisecond)
 		wantErr(t, "afterwards", err, cq.ErrTimeout)
 	})
+}
+
+func cqSignalEndsAWait(t *testing.T, r *rig) {
+	for _, timeout := range []time.Duration{-1, tooLong} {
+		done := whenAsleep(t, r.q, func() { must(t, r.q.Signal()) })
+		n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 4), timeout)
+		if n != 0 {
+			t.Errorf("%d entries", n)
+		}
+		wantErr(t, "sread", err, cq.ErrSignaled, syscall.EAGAIN)
+		done()
+	}
+	r.post(t, 1, 2)
+	wantContexts(t, "then", read(t, r.q, 4), 1)
 }
 
 // sleepers has n goroutines sleep in a read of one entry and counts those that a signal ends.

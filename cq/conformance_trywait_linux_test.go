@@ -111,37 +111,9 @@ func TestConformanceWaitSetFD(t *testing.T) {
 // TestConformanceTryWait is fi_trywait.
 func TestConformanceTryWait(t *testing.T) {
 	o := cq.Options{Size: 8, UserContext: 0, Wait: cq.WaitFD}
-	conform(t, "safe-to-block", o, func(t *testing.T, r *rig) {
-		for i := range uint64(4) {
-			armed(t, func() { _ = drain(t, r.q) }, r.q)
-			if pollable(t, r.q.FD(), 0) {
-				t.Error("readable with nothing there")
-			}
-			r.post(t, i, i+1) // after it: a sleep ends
-			if !pollable(t, r.q.FD(), 20_000) {
-				t.Error("it was not safe")
-			}
-			wantContexts(t, "entry", drain(t, r.q), i)
-		}
-	})
-	conform(t, "something-queued", o, func(t *testing.T, r *rig) {
-		r.post(t, 1, 3)
-		for range 3 {
-			wantErr(t, "trywait", cq.TryWait(r.q), cq.ErrAgain, syscall.EAGAIN)
-		}
-		_ = read(t, r.q, 1)
-		wantErr(t, "one is left", cq.TryWait(r.q), cq.ErrAgain)
-		armed(t, func() { _ = drain(t, r.q) }, r.q)
-	})
-	conform(t, "blocking-could-hang", o, func(t *testing.T, r *rig) {
-		r.postError(t, 1)
-		_, err := cq.Read(r.q, make([]cq.Msg, 1))
-		wantErr(t, "read", err, cq.ErrAvail)
-		wantErr(t, "a failure nobody took", cq.TryWait(r.q), cq.ErrAgain)
-		must(t, r.q.ReadErr(&cq.ErrorEntry{}))
-		must(t, r.q.Signal())
-		wantErr(t, "a signal", cq.TryWait(r.q), syscall.EAGAIN)
-	})
+	conform(t, "safe-to-block", o, tryWaitSafeToBlock)
+	conform(t, "something-queued", o, tryWaitSomethingQueued)
+	conform(t, "blocking-could-hang", o, tryWaitBlockingCouldHang)
 	conform(t, "select-loop", o, selectLoop)
 	conform(t, "several", o, func(t *testing.T, r *rig) {
 		other := r.another(t, 1, o)
@@ -159,77 +131,9 @@ func TestConformanceTryWait(t *testing.T) {
 			t.Error("the wrong one is readable")
 		}
 	})
-	conform(t, "mixed-kinds", o, func(t *testing.T, r *rig) {
-		o := o
-		o.Wait = cq.WaitUnspec
-		other := r.another(t, 1, o)
-		wantErr(t, "trywait", cq.TryWait(r.q, other.q), cq.ErrInvalid, syscall.EINVAL)
-		wantErr(t, "no descriptor", cq.TryWait(other.q), cq.ErrNoWait)
-		for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitYield, cq.WaitFD} {
-			co := cq.CounterOptions{UserContext: 1, Wait: wait}
-			count := newCountRig(t, r.site, r.p, fmt.Sprint("counter-", int(wait)), co)
-			armed(t, func() { _ = drain(t, r.q) }, r.q)
-			if wait != cq.WaitFD {
-				for _, objects := range [][]cq.TryWaiter{{r.q, count.c}, {count.c, r.q}} {
-					wantErr(t, wait.String(), cq.TryWait(objects...), cq.ErrInvalid, syscall.EINVAL)
-				}
-				continue
-			}
-			both := func() { _ = drain(t, r.q); _, _ = count.c.Read(); _, _ = count.c.ReadErr() }
-			armed(t, both, r.q, count.c)
-			must(t, count.w.Add(1))
-			if !pollable(t, count.c.FD(), 20_000) || pollable(t, r.q.FD(), 0) {
-				t.Error("the counter is not readable, or the queue is")
-			}
-			wantErr(t, "a counter", cq.TryWait(r.q, count.c), cq.ErrAgain)
-		}
-	})
-	conform(t, "every-kind", o, func(t *testing.T, r *rig) {
-		e, err := cq.CreateEvents(r.d, "events", cq.EventOptions{Wait: cq.WaitFD, Write: true})
-		must(t, err)
-		defer e.Close()
-		s := waitSet(t, r.d, cq.WaitSetOptions{Wait: cq.WaitFD})
-		member := r.another(t, 1, cq.Options{})
-		addTo(t, s, member.q)
-		take := func() {
-			_ = drain(t, r.q)
-			_ = drain(t, member.q)
-			_ = drainEvents(t, e)
-		}
-		co := cq.CounterOptions{UserContext: 2, Wait: cq.WaitFD}
-		count := newCountRig(t, r.site, r.p, "counter", co)
-		take = func(queues func()) func() {
-			return func() { queues(); _, _ = count.c.Read(); _, _ = count.c.ReadErr() }
-		}(take)
-		armed(t, take, r.q, e, s, count.c)
-		must(t, count.w.Add(1))
-		if !pollable(t, count.c.FD(), 20_000) {
-			t.Error("the counter is not readable")
-		}
-		wantErr(t, "a count", cq.TryWait(r.q, e, s, count.c), cq.ErrAgain)
-		take()
-		armed(t, take, r.q, e, s, count.c)
-		writeEvents(t, e, 1, 2)
-		wantErr(t, "an event", cq.TryWait(r.q, e, s, count.c), cq.ErrAgain)
-		if !pollable(t, e.FD(), 20_000) {
-			t.Error("the event queue is not readable")
-		}
-		take()
-		armed(t, take, r.q, e, s)
-		member.post(t, 1, 2)
-		if !pollable(t, s.FD(), 20_000) || pollable(t, r.q.FD(), 0) {
-			t.Error("the set is not readable, or the queue is")
-		}
-	})
-	conform(t, "wait-set", o, func(t *testing.T, r *rig) {
-		s := waitSet(t, r.d, cq.WaitSetOptions{Wait: cq.WaitFD})
-		addTo(t, s, r.q)
-		armed(t, func() { _ = drain(t, r.q) }, s) // not its member
-		r.post(t, 1, 2)
-		if !pollable(t, s.FD(), 20_000) {
-			t.Error("the set is not readable")
-		}
-	})
+	conform(t, "mixed-kinds", o, tryWaitMixedKinds)
+	conform(t, "every-kind", o, tryWaitEveryKind)
+	conform(t, "wait-set", o, tryWaitWaitSet)
 	conform(t, "with-a-poll-set", o, func(t *testing.T, r *rig) {
 		other := r.another(t, 1, o)
 		s := pollSet(t, r, r.q, other.q)
@@ -258,6 +162,88 @@ func TestConformanceTryWait(t *testing.T) {
 			wantContexts(t, "entry", drain(t, qs[at].q), i)
 		}
 	})
+}
+
+func tryWaitEveryKind(t *testing.T, r *rig) {
+	e, err := cq.CreateEvents(r.d, "events", cq.EventOptions{Wait: cq.WaitFD, Write: true})
+	must(t, err)
+	defer e.Close()
+	s := waitSet(t, r.d, cq.WaitSetOptions{Wait: cq.WaitFD})
+	member := r.another(t, 1, cq.Options{})
+	addTo(t, s, member.q)
+	take := func() {
+		_ = drain(t, r.q)
+		_ = drain(t, member.q)
+		_ = drainEvents(t, e)
+	}
+	co := cq.CounterOptions{UserContext: 2, Wait: cq.WaitFD}
+	count := newCountRig(t, r.site, r.p, "counter", co)
+	take = func(queues func()) func() {
+		return func() { queues(); _, _ = count.c.Read(); _, _ = count.c.ReadErr() }
+	}(take)
+	armed(t, take, r.q, e, s, count.c)
+	must(t, count.w.Add(1))
+	if !pollable(t, count.c.FD(), 20_000) {
+		t.Error("the counter is not readable")
+	}
+	wantErr(t, "a count", cq.TryWait(r.q, e, s, count.c), cq.ErrAgain)
+	take()
+	armed(t, take, r.q, e, s, count.c)
+	writeEvents(t, e, 1, 2)
+	wantErr(t, "an event", cq.TryWait(r.q, e, s, count.c), cq.ErrAgain)
+	if !pollable(t, e.FD(), 20_000) {
+		t.Error("the event queue is not readable")
+	}
+	take()
+	armed(t, take, r.q, e, s)
+	member.post(t, 1, 2)
+	if !pollable(t, s.FD(), 20_000) || pollable(t, r.q.FD(), 0) {
+		t.Error("the set is not readable, or the queue is")
+	}
+}
+
+func tryWaitSafeToBlock(t *testing.T, r *rig) {
+	for i := range uint64(4) {
+		armed(t, func() { _ = drain(t, r.q) }, r.q)
+		if pollable(t, r.q.FD(), 0) {
+			t.Error("readable with nothing there")
+		}
+		r.post(t, i, i+1) // after it: a sleep ends
+		if !pollable(t, r.q.FD(), 20_000) {
+			t.Error("it was not safe")
+		}
+		wantContexts(t, "entry", drain(t, r.q), i)
+	}
+}
+
+func tryWaitSomethingQueued(t *testing.T, r *rig) {
+	r.post(t, 1, 3)
+	for range 3 {
+		wantErr(t, "trywait", cq.TryWait(r.q), cq.ErrAgain, syscall.EAGAIN)
+	}
+	_ = read(t, r.q, 1)
+	wantErr(t, "one is left", cq.TryWait(r.q), cq.ErrAgain)
+	armed(t, func() { _ = drain(t, r.q) }, r.q)
+}
+
+func tryWaitBlockingCouldHang(t *testing.T, r *rig) {
+	r.postError(t, 1)
+	_, err := cq.Read(r.q, make([]cq.Msg, 1))
+	wantErr(t, "read", err, cq.ErrAvail)
+	wantErr(t, "a failure nobody took", cq.TryWait(r.q), cq.ErrAgain)
+	must(t, r.q.ReadErr(&cq.ErrorEntry{}))
+	must(t, r.q.Signal())
+	wantErr(t, "a signal", cq.TryWait(r.q), syscall.EAGAIN)
+}
+
+func tryWaitWaitSet(t *testing.T, r *rig) {
+	s := waitSet(t, r.d, cq.WaitSetOptions{Wait: cq.WaitFD})
+	addTo(t, s, r.q)
+	armed(t, func() { _ = drain(t, r.q) }, s) // not its member
+	r.post(t, 1, 2)
+	if !pollable(t, s.FD(), 20_000) {
+		t.Error("the set is not readable")
+	}
 }
 
 // selectLoop is the loop of the page: trywait, select, read until nothing is there.
@@ -308,4 +294,29 @@ func selectLoop(t *testing.T, r *rig) {
 		}
 	}
 	<-done
+}
+
+// tryWaitMixedKinds passes objects with different wait objects, and a counter among them.
+func tryWaitMixedKinds(t *testing.T, r *rig) {
+	other := r.another(t, 1, cq.Options{Size: 8, Wait: cq.WaitUnspec})
+	wantErr(t, "trywait", cq.TryWait(r.q, other.q), cq.ErrInvalid, syscall.EINVAL)
+	wantErr(t, "no descriptor", cq.TryWait(other.q), cq.ErrNoWait)
+	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitYield, cq.WaitFD} {
+		co := cq.CounterOptions{UserContext: 1, Wait: wait}
+		count := newCountRig(t, r.site, r.p, fmt.Sprint("counter-", int(wait)), co)
+		armed(t, func() { _ = drain(t, r.q) }, r.q)
+		if wait != cq.WaitFD {
+			for _, objects := range [][]cq.TryWaiter{{r.q, count.c}, {count.c, r.q}} {
+				wantErr(t, wait.String(), cq.TryWait(objects...), cq.ErrInvalid, syscall.EINVAL)
+			}
+			continue
+		}
+		both := func() { _ = drain(t, r.q); _, _ = count.c.Read(); _, _ = count.c.ReadErr() }
+		armed(t, both, r.q, count.c)
+		must(t, count.w.Add(1))
+		if !pollable(t, count.c.FD(), 20_000) || pollable(t, r.q.FD(), 0) {
+			t.Error("the counter is not readable, or the queue is")
+		}
+		wantErr(t, "a counter", cq.TryWait(r.q, count.c), cq.ErrAgain)
+	}
 }

@@ -67,38 +67,40 @@ func TestConformanceCQWaitObject(t *testing.T) {
 		wantField(t, err, "WaitSet")
 	})
 	conformOnce(t, "misuse", waitObjectMisuse)
-	conform(t, "fd", cq.Options{Wait: cq.WaitFD}, func(t *testing.T, r *rig) {
-		ep := newEpoll(t, unix.EPOLLIN, r.q)
-		quiet := func() {
-			t.Helper()
-			for err := r.q.TryWait(); err != nil; err = r.q.TryWait() {
-				wantErr(t, "trywait", err, cq.ErrAgain)
-				_ = drain(t, r.q)
-			}
+	conform(t, "fd", cq.Options{Wait: cq.WaitFD}, cqWaitObjectFD)
+}
+
+func cqWaitObjectFD(t *testing.T, r *rig) {
+	ep := newEpoll(t, unix.EPOLLIN, r.q)
+	quiet := func() {
+		t.Helper()
+		for err := r.q.TryWait(); err != nil; err = r.q.TryWait() {
+			wantErr(t, "trywait", err, cq.ErrAgain)
+			_ = drain(t, r.q)
 		}
-		ready := func(ms int) (polled, selected, epolled bool) {
-			fds := []unix.PollFd{{Fd: int32(r.q.FD()), Events: unix.POLLIN}}
-			n, err := unix.Poll(fds, ms)
-			must(t, err)
-			var set unix.FdSet
-			set.Set(r.q.FD())
-			tv := unix.NsecToTimeval(int64(ms) * 1e6)
-			m, err := unix.Select(r.q.FD()+1, &set, nil, &set, &tv)
-			must(t, err)
-			return n == 1, m == 1, len(ep.wait(ms)) == 1
+	}
+	ready := func(ms int) (polled, selected, epolled bool) {
+		fds := []unix.PollFd{{Fd: int32(r.q.FD()), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, ms)
+		must(t, err)
+		var set unix.FdSet
+		set.Set(r.q.FD())
+		tv := unix.NsecToTimeval(int64(ms) * 1e6)
+		m, err := unix.Select(r.q.FD()+1, &set, nil, &set, &tv)
+		must(t, err)
+		return n == 1, m == 1, len(ep.wait(ms)) == 1
+	}
+	for i := range uint64(3) {
+		quiet()
+		if a, b, c := ready(0); a || b || c {
+			t.Errorf("readable with nothing there: %v %v %v", a, b, c)
 		}
-		for i := range uint64(3) {
-			quiet()
-			if a, b, c := ready(0); a || b || c {
-				t.Errorf("readable with nothing there: %v %v %v", a, b, c)
-			}
-			r.post(t, i, i+1)
-			if a, b, c := ready(20_000); !a || !b || !c {
-				t.Errorf("not readable with an entry: %v %v %v", a, b, c)
-			}
-			wantContexts(t, "entry", read(t, r.q, 4), i)
+		r.post(t, i, i+1)
+		if a, b, c := ready(20_000); !a || !b || !c {
+			t.Errorf("not readable with an entry: %v %v %v", a, b, c)
 		}
-	})
+		wantContexts(t, "entry", read(t, r.q, 4), i)
+	}
 }
 
 // mutexCond waits as C does on a mutex and a condition variable.
