@@ -45,6 +45,7 @@ func publishFor(t *testing.T, d *shm.Dir, queue string) {
 // TestDeathWakes: a writer that died between publishing and ringing leaves nobody asleep, neither
 // in a blocking read nor on a descriptor.
 func TestDeathWakes(t *testing.T) {
+	shmtest.Conforms(t)
 	for name, elsewhere := range map[string]bool{"here": false, "in another PID namespace": true} {
 		t.Run(name, func(t *testing.T) {
 			d, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD, Spin: -1})
