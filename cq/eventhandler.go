@@ -117,7 +117,7 @@ func (e *EventQueue) handle(ctx context.Context) {
 func (e *EventQueue) handleOne(ev *Event, failed *EventError) error {
 	q := e.q
 	if !q.enter() {
-		return ErrClosed
+		return q.guard.refusal()
 	}
 	l, err := e.take(ev)
 	isError := err == ErrAvail
@@ -137,7 +137,7 @@ func (e *EventQueue) handleOne(ev *Event, failed *EventError) error {
 		e.opt.Handler(ev, nil)
 	}
 	if !q.enter() {
-		return ErrClosed
+		return q.guard.refusal()
 	}
 	e.pinned = nil
 	if isError {

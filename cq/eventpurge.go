@@ -45,7 +45,7 @@ func (e *EventQueue) Purge(id FID) error {
 // purgeNow applies what was asked for, before a descriptor is armed.
 func (e *EventQueue) purgeNow() error {
 	if !e.q.enter() {
-		return ErrClosed
+		return e.q.guard.refusal()
 	}
 	e.applyPurges()
 	e.q.leave()

@@ -42,7 +42,8 @@ func (e *EventQueue) Read(ev *Event) (int, error) {
 		l.look()
 	}
 	if s := l.front(); s != nil && loadMeta(s)&kindMask == kindEntry && ev.loadWhole(s, l) {
-		l.release(1)
+		l.note()
+		l.free(1)
 		q.guard.leaveAlone()
 		return EventHeaderBytes + len(ev.Payload), nil
 	}
@@ -108,7 +109,7 @@ func (e *EventQueue) readOnce(ev *Event, peek bool) (int, error) {
 	}
 	q := e.q
 	if !q.enter() {
-		return 0, ErrClosed
+		return 0, q.guard.refusal()
 	}
 	l, err := e.take(ev)
 	switch {
@@ -158,6 +159,10 @@ func (e *EventQueue) take(ev *Event) (*lane, error) {
 		}
 	}
 	a, _ := l.cons.Peek(1)
+	if len(a) == 0 { // another goroutine took it, which may not be here
+		e.pinned = nil
+		return nil, ErrAgain
+	}
 	s := a[0] // copied once; everything below looks at the copy
 	data := l.detail.data(l.cons.Head())
 	e.pinned = l
@@ -235,7 +240,7 @@ func (e *EventQueue) turnTo(bit int) {
 	if bit != q.cur {
 		q.cur, q.turn = bit, 0
 	}
-	if q.turn++; q.turn == laneBudget {
+	if q.turn++; q.turn >= laneBudget {
 		q.cur, q.turn = (bit+1)%len(q.lanes), 0
 	}
 }
@@ -287,7 +292,7 @@ func (e *EventQueue) readErr(ev *EventError, peek bool) (int, error) {
 	}
 	q := e.q
 	if !q.enter() {
-		return 0, ErrClosed
+		return 0, q.guard.refusal()
 	}
 	defer q.leave()
 	if e.purge.due.Load() {
@@ -313,6 +318,9 @@ func (e *EventQueue) takeErr(ev *EventError) (*lane, error) {
 		return nil, ErrAgain
 	}
 	l := q.errLane
+	if l == nil { // another goroutine took it, which may not be here
+		return nil, ErrAgain
+	}
 	a, _ := l.cons.Peek(1)
 	if len(a) == 0 {
 		q.errLane = nil

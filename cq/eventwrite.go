@@ -152,7 +152,7 @@ func (l *eventLane) reserve(credited bool) ([]Entry, error) {
 	}
 	a, _, err := w.reserve(1, w.credits-1)
 	if err == nil {
-		w.credits--
+		w.credits = max(1, w.credits) - 1
 	}
 	return a, err
 }

@@ -76,7 +76,7 @@ func (q *Queue) visit(es []Entry, yield func(*Entry, error) bool) (seen int, mor
 
 func (q *Queue) nothingOut() error {
 	if !q.guard.enter() {
-		return ErrClosed
+		return q.guard.refusal()
 	}
 	defer q.guard.leave()
 	q.bell.Lock()

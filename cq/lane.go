@@ -139,6 +139,8 @@ func (q *Queue) refuseLane(bit int, err error) {
 	} else if len(q.broken) >= len(q.lanes) {
 		return // a lack of descriptors, say, for which the lane is asked for again and again
 	}
+	q.breaks.Lock()
+	defer q.breaks.Unlock()
 	q.broken = append(q.broken, &LaneError{Lane: bit, Field: "object", Err: err})
 }
 
@@ -259,5 +261,19 @@ func (q *Queue) giveUp(l *lane, field string, err error) {
 	if l.obj != nil {
 		e.PID = l.obj.Owner().PID
 	}
+	q.breaks.Lock()
+	defer q.breaks.Unlock()
 	q.broken = append(q.broken, e)
+}
+
+// nextBroken takes the oldest reason, or nil.
+func (q *Queue) nextBroken() error {
+	q.breaks.Lock()
+	defer q.breaks.Unlock()
+	if len(q.broken) == 0 {
+		return nil
+	}
+	err := q.broken[0]
+	q.broken = q.broken[1:]
+	return err
 }

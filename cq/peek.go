@@ -21,7 +21,7 @@ func (q *Queue) peekOnce(n int) (es []Entry, out bool, err error) {
 		q.progress()
 	}
 	if !q.enter() {
-		return nil, false, ErrClosed
+		return nil, false, q.guard.refusal()
 	}
 	es, err = q.peek(n)
 	out = q.out != nil
@@ -39,8 +39,8 @@ func (q *Queue) peek(n int) ([]Entry, error) {
 	if q.errLane != nil {
 		return nil, ErrAvail
 	}
-	if q.out != nil {
-		if es, _ := q.peekLane(q.out, n); len(es) > 0 {
+	if l := q.out; l != nil {
+		if es, _ := q.peekLane(l, n); len(es) > 0 {
 			return es, nil
 		}
 		return nil, ErrAgain
@@ -108,7 +108,7 @@ func (q *Queue) peekLane(l *lane, n int) (es []Entry, stop bool) {
 // nothing is removed; after Close it is ErrClosed.
 func (q *Queue) Release(n int) error {
 	if !q.enter() {
-		return ErrClosed
+		return q.guard.refusal()
 	}
 	err := q.release(n)
 	q.leave()
@@ -119,7 +119,13 @@ func (q *Queue) release(n int) error {
 	if n == 0 {
 		return nil
 	}
-	if l := q.out; l != nil && n > 0 && uint64(n) <= l.peeked-l.cons.Head() {
+	l := q.out
+	if l != nil && l.peeked-l.cons.Head() > uint64(l.cons.Cap()) { // another goroutine took them
+		q.out = nil
+		ring.StoreRelease(&q.guard.loans, 0)
+		return errInUse
+	}
+	if l != nil && n > 0 && uint64(n) <= l.peeked-l.cons.Head() {
 		l.release(n)
 		left := l.peeked - l.cons.Head()
 		if left == 0 {

@@ -30,16 +30,17 @@ type Queue struct {
 	spin  time.Duration
 	guard guard
 
-	widest  uintptr // format that may be read
-	lanes   []*lane // by row; nil until seen. Under the bell's lock.
-	cur     int     // lane that the next read begins with
-	turn    int     // what it gave of its budget
-	idle    int     // reads in a row that found several lanes empty
-	errLane *lane   // has an error entry at its head, which a read stopped at
-	out     *lane   // has entries handed out by Peek
-	overrun *lane   // overran and is drained: nothing new is reported
-	final   bool    // that was reported
-	broken  []error // lanes given up, to be reported once each
+	widest  uintptr    // format that may be read
+	lanes   []*lane    // by row; nil until seen. Under the bell's lock.
+	cur     int        // lane that the next read begins with
+	turn    int        // what it gave of its budget
+	idle    int        // reads in a row that found several lanes empty
+	errLane *lane      // has an error entry at its head, which a read stopped at
+	out     *lane      // has entries handed out by Peek
+	overrun *lane      // overran and is drained: nothing new is reported
+	final   bool       // that was reported
+	broken  []error    // lanes given up, to be reported once each
+	breaks  sync.Mutex // of broken, whose parts must fit each other even if two goroutines are here
 
 	broadcast   atomic.Uint64 // grows with every SignalAll
 	redelivered bool          // of what the last Read or Peek returned

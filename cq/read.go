@@ -42,7 +42,7 @@ func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 		return readLocked(q, dst, src)
 	}
 	if !q.guard.enterAlone() {
-		return 0, ErrClosed
+		return 0, q.guard.refusal()
 	}
 	bit := q.only()
 	if bit == doorbell.Several || len(dst) == 0 || bytesOf[T]() > q.widest {
@@ -62,7 +62,8 @@ func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 			copySources(src, span[:n])
 		}
 		if n > 0 {
-			l.release(n)
+			l.note()
+			l.free(n)
 		}
 		if n < len(dst) && (n == 0 || n < len(span) || l.atStart()) {
 			n, err = takeRest(q, l, dst, src, n)
@@ -77,7 +78,7 @@ func readLocked[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 		q.progress()
 	}
 	if !q.enter() {
-		return 0, ErrClosed
+		return 0, q.guard.refusal()
 	}
 	if bit := q.only(); bit < 0 || len(dst) == 0 || bytesOf[T]() > q.widest {
 		n, err = drain(q, dst, src)
@@ -91,7 +92,7 @@ func readLocked[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 // enter and leave stand around every other call that takes from the queue.
 func (q *Queue) enter() bool {
 	q.bell.Lock()
-	if q.guard.enterAlone() {
+	if q.guard.enterSeen() {
 		return true
 	}
 	q.bell.Unlock()
@@ -222,7 +223,7 @@ func drainLanes[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 				}
 				got, more, stop := takeLane(q, q.lanes[bit], dst[n:], tail(src, n))
 				n += got
-				if q.turn += got; q.turn == laneBudget {
+				if q.turn += got; q.turn >= laneBudget {
 					q.cur, q.turn = (bit+1)%len(q.lanes), 0
 				}
 				if stop || n == len(dst) {
@@ -267,9 +268,9 @@ func (q *Queue) result(n int) (int, error) {
 	case q.errLane != nil:
 		return 0, ErrAvail
 	case len(q.broken) > 0:
-		err := q.broken[0]
-		q.broken = q.broken[1:]
-		return 0, err
+		if err := q.nextBroken(); err != nil {
+			return 0, err
+		}
 	case q.overrun != nil:
 		// Whoever had reserved room before it was told may still commit: too late.
 		q.final = true
@@ -281,7 +282,7 @@ func (q *Queue) result(n int) (int, error) {
 // takeLane copies entries of one lane. more says that it stopped at the budget, stop that the read
 // must end here: at an error entry, or where redelivered entries end.
 func takeLane[T Readable](q *Queue, l *lane, dst []T, src []Addr) (n int, more, stop bool) {
-	want := min(len(dst), laneBudget-q.turn)
+	want := min(len(dst), max(1, laneBudget-q.turn))
 	again := l.again()
 	if again > 0 {
 		want = int(min(uint64(want), again))
@@ -312,11 +313,18 @@ func (l *lane) again() uint64 {
 
 // release gives n entries back to the writer and keeps the row's statistics.
 func (l *lane) release(n int) {
+	l.note()
+	l.free(n)
+}
+
+// note and free are the halves of release, which are inlined where it would not be.
+func (l *lane) note() {
 	if waiting := l.cons.Waiting(); waiting > countLoad(&l.row.highWater) {
 		countStore(&l.row.highWater, waiting)
 	}
-	l.cons.Release(n)
 }
+
+func (l *lane) free(n int) { l.cons.Release(n) }
 
 // notEntry notes why a read stopped at a slot that holds no completion.
 func (q *Queue) notEntry(l *lane, m Meta) {

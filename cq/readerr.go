@@ -6,7 +6,7 @@ package cq
 // the caller's.
 func (q *Queue) ReadErr(e *ErrorEntry) error {
 	if !q.enter() {
-		return ErrClosed
+		return q.guard.refusal()
 	}
 	err := q.readErr(e)
 	q.leave()
@@ -21,8 +21,12 @@ func (q *Queue) readErr(e *ErrorEntry) error {
 		return ErrAgain
 	}
 	l := q.errLane
+	if l == nil { // another goroutine took it, which may not be here
+		return ErrAgain
+	}
 	a, _ := l.cons.Peek(1)
 	if len(a) == 0 {
+		q.errLane = nil
 		return ErrAgain
 	}
 	s := a[0]

@@ -176,7 +176,7 @@ func (w *wait) once() error {
 		return err
 	}
 	if !q.guard.enter() {
-		return ErrClosed
+		return q.guard.refusal()
 	}
 	defer q.guard.leave()
 	if q.opt.Wait == WaitYield {
@@ -274,7 +274,7 @@ func (w *wait) threshold(least uint64) error {
 	q := w.q
 	for {
 		if !q.guard.enter() {
-			return ErrClosed
+			return q.guard.refusal()
 		}
 		err, done := w.thresholdOnce(least)
 		q.guard.leave()
@@ -337,7 +337,7 @@ func (q *Queue) TryWait() error {
 			Hint: "create the queue with WaitFD"}
 	}
 	if !q.guard.enter() {
-		return ErrClosed
+		return q.guard.refusal()
 	}
 	defer q.guard.leave()
 	q.progress()

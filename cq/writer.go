@@ -1,12 +1,15 @@
 package cq
 
 import (
+	"errors"
+
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
 
-// Writer posts completions to a queue through a lane of its own. It is one goroutine's at a time.
+// Writer posts completions to a queue through a lane of its own. It is one goroutine's at a time; a
+// second one gets ErrBusy where it is noticed.
 // Close and Stats may be called from anywhere.
 type Writer struct {
 	name   string
@@ -46,7 +49,7 @@ func (w *Writer) Next() uint64 { return w.prod.Tail() }
 // before. Only the marks of e.Meta are taken.
 func (w *Writer) Post(e *Entry) error {
 	if !w.guard.enterAlone() {
-		return ErrClosed
+		return w.guard.refusal()
 	}
 	slot, err := w.prod.Next(w.credits), error(nil)
 	if slot == nil || w.lost || w.ringer.Flags() > doorbell.Parked {
@@ -99,7 +102,7 @@ func (w *Writer) PostBatch(es []Entry) (int, error) {
 		return 0, nil
 	}
 	if !w.guard.enter() {
-		return 0, ErrClosed
+		return 0, w.guard.refusal()
 	}
 	a, b, err := w.reserve(len(es), w.credits)
 	n := 0
@@ -119,7 +122,7 @@ func (w *Writer) PostBatch(es []Entry) (int, error) {
 // [Writer.Post].
 func (w *Writer) Reserve(n int) (a, b []Entry, err error) {
 	if !w.guard.enter() {
-		return nil, nil, ErrClosed
+		return nil, nil, w.guard.refusal()
 	}
 	a, b, err = w.reserve(n, w.credits)
 	w.guard.leave()
@@ -141,7 +144,7 @@ func (w *Writer) reserve(n int, keep uint64) (a, b []Entry, err error) {
 	if room <= 0 {
 		return nil, nil, w.full()
 	}
-	n = min(n, room)
+	n = min(n, room, len(a)+len(b)) // two goroutines may have made anything of the credits
 	if n <= len(a) {
 		a, b = a[:n:n], nil
 	} else {
@@ -156,7 +159,7 @@ func (w *Writer) reserve(n int, keep uint64) (a, b []Entry, err error) {
 // after Close it is ErrClosed.
 func (w *Writer) Commit(k int) error {
 	if !w.guard.enter() {
-		return ErrClosed
+		return w.guard.refusal()
 	}
 	if k < 0 || k > w.reserved {
 		w.guard.leave()
@@ -224,7 +227,7 @@ func lastMarked(a, b []Entry, at uint64, kind Meta) uint64 {
 // are those of Post.
 func (w *Writer) PostError(e *ErrorEntry) error {
 	if !w.guard.enter() {
-		return ErrClosed
+		return w.guard.refusal()
 	}
 	defer w.guard.leave()
 	a, _, err := w.reserve(1, w.credits)
@@ -254,7 +257,7 @@ func (w *Writer) fillError(slot *Entry, e *ErrorEntry) {
 // what Reserve handed out last. Credited posts use the room up, one each.
 func (w *Writer) Credit(n int) error {
 	if !w.guard.enter() {
-		return ErrClosed
+		return w.guard.refusal()
 	}
 	defer w.guard.leave()
 	if n < 0 {
@@ -289,7 +292,7 @@ func (w *Writer) PostErrorCredited(e *ErrorEntry) error {
 
 func (w *Writer) credited(fill func(*Entry) Meta) error {
 	if !w.guard.enter() {
-		return ErrClosed
+		return w.guard.refusal()
 	}
 	defer w.guard.leave()
 	if w.credits == 0 {
@@ -299,7 +302,7 @@ func (w *Writer) credited(fill func(*Entry) Meta) error {
 	if err != nil {
 		return err
 	}
-	w.credits--
+	w.credits = max(1, w.credits) - 1
 	kind := fill(&a[0])
 	w.reserved = 0
 	w.publish(1, kind)
@@ -308,7 +311,8 @@ func (w *Writer) credited(fill func(*Entry) Meta) error {
 
 // ReturnCredits gives up n credits without posting.
 func (w *Writer) ReturnCredits(n int) {
-	w.credits -= min(w.credits, uint64(max(n, 0)))
+	have := w.credits
+	w.credits = have - min(have, uint64(max(n, 0)))
 }
 
 // Free returns how many entries can be posted now without a credit.
@@ -322,7 +326,9 @@ func (w *Writer) Free() int {
 
 // full says what no room means in this queue, and why there may be none.
 func (w *Writer) full() error {
-	if err := w.prod.Err(); err != nil {
+	if err := w.prod.Err(); errors.Is(err, ring.ErrMisuse) {
+		return errInUse
+	} else if err != nil {
 		return &LaneError{Lane: w.bit, PID: w.reader.Owner().PID, Field: "head", Err: err}
 	}
 	plainCount(&w.words.refused, 1)

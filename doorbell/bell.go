@@ -24,6 +24,8 @@ type LaneConfig struct {
 	Capacity uint64
 	// ReaderPays says that the lane's producer publishes with release stores.
 	ReaderPays bool
+
+	gone bool // dropped: Row and Source stay, so that no look that is late finds none
 }
 
 // Config is what the reader of a queue gives its bell.
@@ -111,7 +113,7 @@ func (b *Bell) Unlock() {
 
 // Add makes a lane known and a candidate: a reader that takes over looks at every lane.
 func (b *Bell) Add(bit int, c LaneConfig) {
-	if b.lanes[bit].Source == nil {
+	if !b.Knows(bit) {
 		b.known++
 	}
 	b.lanes[bit] = c
@@ -127,21 +129,21 @@ func (b *Bell) Add(bit int, c LaneConfig) {
 
 // Reconfigure replaces what is known of a lane, whose state stays.
 func (b *Bell) Reconfigure(bit int, c LaneConfig) {
-	if b.lanes[bit].Source != nil {
+	if b.Knows(bit) {
 		b.lanes[bit] = c
 	}
 }
 
 // Knows reports whether the lane is known.
-func (b *Bell) Knows(bit int) bool { return b.lanes[bit].Source != nil }
+func (b *Bell) Knows(bit int) bool { return b.lanes[bit].Source != nil && !b.lanes[bit].gone }
 
 // Drop forgets a lane: nothing will be read from it again.
 func (b *Bell) Drop(bit int) {
-	if b.lanes[bit].Source == nil {
-		return
+	if b.Knows(bit) {
+		b.known--
+		b.lanes[bit].gone = true
 	}
-	b.known--
-	b.lanes[bit], b.only = LaneConfig{}, Several
+	b.only = Several
 	b.cand.clear(bit)
 	b.hot.clear(bit)
 	b.notes.forget(bit)
@@ -151,7 +153,7 @@ func (b *Bell) Drop(bit int) {
 func (b *Bell) SetFlags(flags uint64) {
 	b.flags = flags &^ Parked
 	for bit := range b.lanes {
-		if b.lanes[bit].Source != nil {
+		if b.Knows(bit) {
 			b.storeRow(bit)
 		}
 	}
@@ -184,7 +186,7 @@ func (b *Bell) candidate(bit int) {
 	if bit >= len(b.lanes) {
 		return // a forged mark
 	}
-	if b.lanes[bit].Source == nil {
+	if !b.Knows(bit) {
 		c, ok := b.open(bit)
 		if !ok {
 			return
@@ -213,7 +215,7 @@ func (b *Bell) Consider(bit int) {
 	b.takes++
 	b.only = Several // the lane may be one that cannot be opened, which is news too
 	b.candidate(bit)
-	if bit < len(b.lanes) && b.lanes[bit].Source != nil && b.member() {
+	if bit < len(b.lanes) && b.Knows(bit) && b.member() {
 		if head, tail := b.lanes[bit].Source.Level(); head != tail {
 			b.tellDomain()
 		}

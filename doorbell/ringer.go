@@ -1,6 +1,9 @@
 package doorbell
 
-import "sync/atomic"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // Ringer is a producer's hold on the bell of a queue. One goroutine at a time may use it.
 type Ringer struct {
@@ -17,7 +20,8 @@ type Ringer struct {
 	// long as the reader is the same.
 	face    func(generation uint16) int
 	faceFD  int
-	faceGen uint32 // generation + 1 of faceFD; 0 is none
+	faceMu  sync.Mutex // a descriptor is closed once, even if two goroutines are here
+	faceGen uint32     // generation + 1 of faceFD; 0 is none
 	// domain returns a hold on the bell of the reader's process, or nil; likewise.
 	domain func(generation uint16) *DomainRinger
 	dom    *DomainRinger
@@ -118,6 +122,8 @@ func (r *Ringer) reach(w uint64) *DomainRinger {
 // reader has changed, or could not be reached so far.
 func (r *Ringer) descriptor(w uint64) int {
 	gen := uint16(w >> armGenShift)
+	r.faceMu.Lock()
+	defer r.faceMu.Unlock()
 	if r.faceGen != uint32(gen)+1 || r.faceFD < 0 {
 		CloseFD(r.faceFD)
 		r.faceFD, r.faceGen = -1, uint32(gen)+1

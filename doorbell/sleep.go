@@ -84,7 +84,7 @@ func (b *Bell) setIndices(missing uint64) {
 	share := max(1, (missing+uint64(b.known)-1)/max(1, uint64(b.known)))
 	for bit := range b.lanes {
 		l := &b.lanes[bit]
-		if l.Source == nil {
+		if !b.Knows(bit) {
 			continue
 		}
 		head, _ := l.Source.Level()

@@ -7,8 +7,10 @@ type Consumer[T any] struct {
 	head  *Index // this side writes it, the producer reads it
 	next  uint64 // private head: what is released
 	seen  uint64 // cached tail
-	err   error
-	race  raceEdge
+	err   *CorruptError
+	// misused says that there were two goroutines, as in [Producer].
+	misused bool
+	race    raceEdge
 }
 
 // NewConsumer returns the consumer of the ring over slots, whose length must be a power of two. It
@@ -33,8 +35,16 @@ func (c *Consumer[T]) Tail() uint64 {
 	return c.seen
 }
 
-// Err returns the [*CorruptError] that poisoned the consumer, or nil.
-func (c *Consumer[T]) Err() error { return c.err }
+// Err returns the [*CorruptError] or [ErrMisuse] that poisoned the consumer, or nil.
+func (c *Consumer[T]) Err() error {
+	if err := c.err; err != nil {
+		return err
+	}
+	if c.misused {
+		return ErrMisuse
+	}
+	return nil
+}
 
 // Len returns how many entries can be read now. It loads the producer's index.
 func (c *Consumer[T]) Len() int {
@@ -82,10 +92,12 @@ func (c *Consumer[T]) Front() *T {
 }
 
 // PeekFrom is Peek from index at, which must lie in [Head, Tail]: entries before it are handed out
-// already and not yet released.
+// already and not yet released. Elsewhere there is nothing, and the consumer is poisoned (see
+// [ErrMisuse]).
 func (c *Consumer[T]) PeekFrom(at uint64, n int) (a, b []T) {
 	if at-c.next > c.seen-c.next {
-		panic("ring: peek outside the published entries")
+		c.misused, c.seen = true, c.next
+		return nil, nil
 	}
 	if uint64(n) > c.seen-at {
 		c.refresh()
@@ -99,7 +111,7 @@ func (c *Consumer[T]) PeekFrom(at uint64, n int) (a, b []T) {
 func (c *Consumer[T]) refresh() {
 	t := c.tail.Load()
 	c.race.acquireFull()
-	if t-c.seen > c.next+uint64(len(c.slots))-c.seen {
+	if c.misused || t-c.seen > c.next+uint64(len(c.slots))-c.seen {
 		c.poison(t)
 		return
 	}
@@ -108,7 +120,7 @@ func (c *Consumer[T]) refresh() {
 
 // poison ends a consumer: it looks at a word of its own from now on, which is as impossible.
 func (c *Consumer[T]) poison(t uint64) {
-	if c.err == nil {
+	if c.err == nil && !c.misused {
 		high := c.next + uint64(len(c.slots))
 		c.err = &CorruptError{Field: "tail", Found: t, Low: c.seen, High: high,
 			Capacity: uint64(len(c.slots))}
@@ -118,12 +130,15 @@ func (c *Consumer[T]) poison(t uint64) {
 }
 
 // Release gives the first k entries back to the producer with one store. A plain release store is
-// enough: nobody sleeps for room.
+// enough: nobody sleeps for room. A release of more than there is gives nothing back and poisons the
+// consumer (see [ErrMisuse]).
 func (c *Consumer[T]) Release(k int) {
-	if uint64(k) > c.seen-c.next {
-		panic("ring: release of more entries than were read")
+	next := c.next // once: another goroutine must not come between check and store
+	if left := c.seen - next; uint64(k) > left || left > uint64(len(c.slots)) {
+		c.misused, c.seen = true, next // no call: this is inlined
+		return
 	}
-	c.next += uint64(k)
+	c.next = next + uint64(k)
 	c.race.releaseFree()
 	StoreRelease(c.head, c.next)
 }

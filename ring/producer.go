@@ -8,8 +8,11 @@ type Producer[T any] struct {
 	next  uint64 // private tail: what is published
 	limit uint64 // cached head + capacity: the first index that may not be written
 	order Order
-	err   error
-	race  raceEdge
+	err   *CorruptError
+	// misused says that there were two goroutines. What is torn between them must be harmless:
+	// every field of a handle is a word, or fixed.
+	misused bool
+	race    raceEdge
 }
 
 // NewProducer returns the producer of the ring over slots, whose length must be a power of two. It
@@ -29,8 +32,16 @@ func (p *Producer[T]) Cap() int { return len(p.slots) }
 // Tail returns the index of the next entry to be published.
 func (p *Producer[T]) Tail() uint64 { return p.next }
 
-// Err returns the [*CorruptError] that poisoned the producer, or nil.
-func (p *Producer[T]) Err() error { return p.err }
+// Err returns the [*CorruptError] or [ErrMisuse] that poisoned the producer, or nil.
+func (p *Producer[T]) Err() error {
+	if err := p.err; err != nil {
+		return err
+	}
+	if p.misused {
+		return ErrMisuse
+	}
+	return nil
+}
 
 // Free returns how many entries fit now. It loads the consumer's index.
 func (p *Producer[T]) Free() int {
@@ -63,7 +74,7 @@ func (p *Producer[T]) Next(keep uint64) *T {
 // [cached head, tail]. The load pairs with the consumer's store of head in Release, so that what
 // the consumer read from a slot was read before the slot is written again.
 func (p *Producer[T]) refresh() {
-	if p.err != nil {
+	if p.err != nil || p.misused {
 		return
 	}
 	capacity := uint64(len(p.slots))
@@ -78,12 +89,14 @@ func (p *Producer[T]) refresh() {
 }
 
 // Commit publishes the first k of the reserved slots with one store. k must not exceed what
-// Reserve returned.
+// Reserve returned: a commit of more publishes nothing and poisons the producer (see [ErrMisuse]).
 func (p *Producer[T]) Commit(k int) {
-	if uint64(k) > p.limit-p.next {
-		panic("ring: commit of more slots than were reserved")
+	next := p.next // once: another goroutine must not come between check and store
+	if room := p.limit - next; uint64(k) > room || room > uint64(len(p.slots)) {
+		p.misused, p.limit = true, next // no call: this is inlined
+		return
 	}
-	p.next += uint64(k)
+	p.next = next + uint64(k)
 	p.race.releaseFull()
 	if p.order == Release {
 		StoreRelease(p.tail, p.next)

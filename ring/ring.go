@@ -29,6 +29,10 @@ func (o Order) String() string {
 // ErrCorrupt is the sentinel behind every [*CorruptError].
 var ErrCorrupt = errors.New("ring: peer wrote an impossible index")
 
+// ErrMisuse is what Err returns when this side was used by two goroutines at once: its private
+// indices contradict each other. That is not always found, and never a crash.
+var ErrMisuse = errors.New("ring: one side is used by two goroutines at once")
+
 // CorruptError says which index a peer forged. It is final for the handle that returned it.
 type CorruptError struct {
 	Field    string // "head" or "tail"
@@ -59,9 +63,11 @@ func check(capacity int) {
 	}
 }
 
-// spans returns the slots of the n indices from at, as one span or, around the end, two.
+// spans returns the slots of the n indices from at, as one span or, around the end, two. No n leads
+// outside the slots, whatever two goroutines made of the indices that it comes from.
 func spans[T any](slots []T, at uint64, n int) (a, b []T) {
 	i := int(at & uint64(len(slots)-1))
+	n = int(min(uint64(n), uint64(len(slots))))
 	if end := i + n; end > len(slots) {
 		return slots[i:len(slots):len(slots)], slots[: end-len(slots) : end-len(slots)]
 	}
