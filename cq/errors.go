@@ -163,8 +163,8 @@ func (e *LaneError) Error() string {
 // Unwrap returns the cause.
 func (e *LaneError) Unwrap() error { return e.Err }
 
-// Is reports a match with [ErrCorrupt] and EBADMSG; with [ErrBusy] and EBUSY if it was not the writer:
-// two goroutines used the queue at once, and what the lane holds is not known any more.
+// Is reports a match with [ErrCorrupt] and EBADMSG; with [ErrBusy] and EBUSY if it was not the
+// writer: two goroutines used the queue at once, and what the lane holds is not known any more.
 func (e *LaneError) Is(target error) bool {
 	if e.Err == ring.ErrMisuse {
 		return target == ErrBusy || target == syscall.EBUSY

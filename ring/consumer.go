@@ -130,8 +130,8 @@ func (c *Consumer[T]) poison(t uint64) {
 }
 
 // Release gives the first k entries back to the producer with one store. A plain release store is
-// enough: nobody sleeps for room. A release of more than there is gives nothing back and poisons the
-// consumer (see [ErrMisuse]).
+// enough: nobody sleeps for room. A release of more than there is gives nothing back and poisons
+// the consumer (see [ErrMisuse]).
 func (c *Consumer[T]) Release(k int) {
 	next := c.next // once: another goroutine must not come between check and store
 	if left := c.seen - next; uint64(k) > left || left > uint64(len(c.slots)) {
