@@ -42,7 +42,7 @@ func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 		return readLocked(q, dst, src)
 	}
 	if !q.guard.enterAlone() {
-		return 0, q.guard.refusal()
+		return 0, ErrClosed
 	}
 	bit := q.only()
 	if bit == doorbell.Several || len(dst) == 0 || bytesOf[T]() > q.widest {

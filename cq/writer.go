@@ -49,7 +49,7 @@ func (w *Writer) Next() uint64 { return w.prod.Tail() }
 // before. Only the marks of e.Meta are taken.
 func (w *Writer) Post(e *Entry) error {
 	if !w.guard.enterAlone() {
-		return w.guard.refusal()
+		return ErrClosed
 	}
 	slot, err := w.prod.Next(w.credits), error(nil)
 	if slot == nil || w.lost || w.ringer.Flags() > doorbell.Parked {
