@@ -90,6 +90,7 @@ func (in *inlet) spinThenSleep() error {
 		for range 8 { // the clock costs as much as some looks
 			doorbell.Pause(in.pauses)
 			if in.ring.Len() != 0 {
+				in.warm()
 				return nil
 			}
 		}
@@ -99,6 +100,14 @@ func (in *inlet) spinThenSleep() error {
 		case now >= until:
 			return in.sleep()
 		}
+	}
+}
+
+// warm is R1 and R2, as every read begins: a lane that had nothing was left parked.
+func (in *inlet) warm() {
+	if in.bell.Only() != 0 {
+		in.bell.Take()
+		in.bell.Heat()
 	}
 }
 
