@@ -19,7 +19,7 @@ func tally(t testing.TB, o cq.CounterOptions) *cq.Counter {
 	return c
 }
 
-func wantTally(t testing.TB, c *cq.Counter, value, errs uint64) {
+func wantCounter(t testing.TB, c *cq.Counter, value, errs uint64) {
 	t.Helper()
 	v, err := c.Read()
 	must(t, err)
@@ -68,18 +68,18 @@ func TestCompletionTable(t *testing.T) {
 					must(t, errors.Join(count.Set(0), count.SetErr(0)))
 					if bound {
 						tableRow(t, row, q, w, b, kind, op, expect)
-						wantTally(t, count, 1, 1)
+						wantCounter(t, count, 1, 1)
 					} else {
 						wantErr(t, row, b.Complete(&cq.Entry{Flags: kind}, op), cq.ErrInvalid)
 						wantErr(t, row, b.Fail(&cq.ErrorEntry{Flags: kind}, op), cq.ErrInvalid)
-						wantTally(t, count, 0, 0)
+						wantCounter(t, count, 0, 0)
 					}
 					must(t, b.Close())
 				}
 			}
 		}
 	}
-	wantTally(t, other, 0, 0)
+	wantCounter(t, other, 0, 0)
 }
 
 const counted = cq.FlagSend | cq.FlagRecv | cq.FlagRead | cq.FlagWrite
@@ -261,7 +261,7 @@ func TestMultiRecvRelease(t *testing.T) {
 			if !slices.Equal(got, tt.want) || w.Credits() != 0 {
 				t.Errorf("%v, %d credits", got, w.Credits())
 			}
-			wantTally(t, count, tt.counted, 0)
+			wantCounter(t, count, tt.counted, 0)
 		})
 	}
 }
@@ -285,8 +285,8 @@ func TestTargetCompletions(t *testing.T) {
 		dst[0].Flags != write|cq.FlagRemoteCQData|cq.FlagNoContext {
 		t.Errorf("%d, %v, %+v", n, err, dst[0])
 	}
-	wantTally(t, reads, 1, 0)
-	wantTally(t, writes, 2, 0)
+	wantCounter(t, reads, 1, 0)
+	wantCounter(t, writes, 2, 0)
 	wantErr(t, "the other side", b.CompleteTarget(&cq.Entry{Flags: cq.FlagSend}), cq.ErrInvalid)
 }
 
@@ -314,7 +314,7 @@ func TestBindingSources(t *testing.T) {
 	if got := takeAll(t, q); !slices.Equal(got, []string{"E1", "E3"}) {
 		t.Error(got)
 	}
-	wantTally(t, count, 4, 0) // the data has arrived
+	wantCounter(t, count, 4, 0) // the data has arrived
 	must(t, b.Close())
 	must(t, v.Close())
 	_, err = cq.NewBinding(cq.BindingOptions{Queue: w, Addresses: v, Flags: cq.FlagRecv})
@@ -336,8 +336,8 @@ func TestCountersOnly(t *testing.T) {
 	must(t, b.Complete(&cq.Entry{Flags: cq.FlagRead, Len: 1000}, cq.FlagCompletion))
 	must(t, b.Fail(&cq.ErrorEntry{Flags: cq.FlagWrite, Len: 10}, 0))
 	b.Drop(cq.FlagCompletion)
-	wantTally(t, count, 1, 1)
-	wantTally(t, size, 100, 1)
+	wantCounter(t, count, 1, 1)
+	wantCounter(t, size, 100, 1)
 	must(t, b.Close())
 	must(t, size.Close())
 	_, err = cq.NewBinding(cq.BindingOptions{Flags: cq.FlagTransmit, Counters: []cq.CounterBinding{

@@ -32,17 +32,6 @@ func again(t testing.TB, d *shm.Dir, name string, o cq.CounterOptions) *cq.Count
 	return c
 }
 
-func wantCounter(t testing.TB, c *cq.Counter, value, errs uint64) {
-	t.Helper()
-	v, err := c.Read()
-	must(t, err)
-	e, err := c.ReadErr()
-	must(t, err)
-	if v != value || e != errs {
-		t.Errorf("value %d, errors %d; want %d, %d", v, e, value, errs)
-	}
-}
-
 // T12: up to 100 counters, each set and added to.
 func TestCounterSetAndAdd(t *testing.T) {
 	d := openDir(t)

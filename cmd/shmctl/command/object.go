@@ -53,12 +53,7 @@ func objectHolds(b *ctl.Object, o *output) string {
 // showObject prints the fields of an object in the order of the struct, so that none is forgotten.
 func showObject(b *ctl.Object, o *output, p page) []string {
 	out := []string{p.bold(printable(b.Name))}
-	add := func(key, value string) {
-		if !o.raw { // numbers have their units with them
-			key = strings.TrimSuffix(strings.TrimSuffix(key, "_bytes"), "_ns")
-		}
-		out = append(out, fmt.Sprintf("  %-17s %s", key+":", value))
-	}
+	add := func(key, value string) { out = append(out, fieldLine(key, value, o)) }
 	if b.Error != nil {
 		add("path", printable(b.Path))
 		add("state", p.state("error: "+b.Error.Message))

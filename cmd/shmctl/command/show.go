@@ -57,15 +57,18 @@ func showLines(queues []ctl.Queue, o *output, p page) []string {
 	return out
 }
 
+// fieldLine prints one field of a queue or object. Numbers have their units with them, unless raw.
+func fieldLine(key, value string, o *output) string {
+	if !o.raw {
+		key = strings.TrimSuffix(strings.TrimSuffix(key, "_bytes"), "_ns")
+	}
+	return fmt.Sprintf("  %-17s %s", key+":", value)
+}
+
 // showQueue prints the fields of a queue in the order of the struct, so that none is forgotten.
 func showQueue(q *ctl.Queue, o *output, p page) []string {
 	out := []string{p.bold(printable(q.Name))}
-	add := func(key, value string) {
-		if !o.raw { // numbers have their units with them
-			key = strings.TrimSuffix(strings.TrimSuffix(key, "_bytes"), "_ns")
-		}
-		out = append(out, fmt.Sprintf("  %-17s %s", key+":", value))
-	}
+	add := func(key, value string) { out = append(out, fieldLine(key, value, o)) }
 	if q.Error != nil {
 		add("path", printable(q.Path))
 		add("state", p.state("error: "+q.Error.Message))
