@@ -353,6 +353,18 @@ func childPoorMeeting() {
 	need(err)
 	b, err := socket(fds[1])
 	need(err)
+	// The bell that a queue once has stays, also when the rendezvous that asked for it fails.
+	sweep("bell", func() error {
+		set, err := cq.NewWaitSet(nil, cq.WaitSetOptions{})
+		if err != nil {
+			return err
+		}
+		err = set.Add(q)
+		if err == nil {
+			err = set.Remove(q)
+		}
+		return errors.Join(err, set.Close())
+	}, func() {})
 	var w *cq.Writer
 	sweep("meet", func() (err error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
