@@ -12,6 +12,9 @@ const kernelHeadroomBytes = 256
 // minPacketBytes is an Ethernet header. The kernel takes less and drops it without a trace.
 const minPacketBytes = 14
 
+// tagBytes is a VLAN tag, which the MTU does not count.
+const tagBytes = 4
+
 // Received is a packet that came out of the receive ring.
 type Received struct {
 	Frame uint32 // number of the frame that it lies in
@@ -240,6 +243,34 @@ func (c *core) Reap(dst []Sent) int {
 	}
 	return n
 }
+
+// Reclaim takes back every frame that was loaned under a generation before this one, as the
+// successor of a dead reader may ask for, and returns how many.
+func (c *core) Reclaim(before uint32) int { return c.frames.reclaim(before) }
+
+// Sending returns how many posted packets have not come out of Reap.
+func (c *core) Sending() int { return int(c.frames.counts[FrameSend]) }
+
+// Forfeit gives up all posted packets that have not come out of Reap, calls f with the context of
+// each, and returns how many there were. Their frames are not used again: the kernel may still be
+// reading them. It is for the time after Close.
+func (c *core) Forfeit(f func(context uint64)) (n int) {
+	for id, state := range c.frames.state {
+		if state == FrameSend {
+			c.frames.move(uint32(id), FrameQuarantine)
+			f(c.context[id])
+			n++
+		}
+	}
+	return n
+}
+
+// MTU is the longest packet that the interface takes, without the Ethernet header, when the socket
+// was opened.
+func (c *core) MTU() int { return int(c.mtu) }
+
+// PacketBytes is the longest packet, with its Ethernet header, that Post takes.
+func (c *core) PacketBytes() int { return int(c.maxPacket) }
 
 // FrameStats counts the frames by state.
 func (c *core) FrameStats() FrameStats { return c.frames.stats() }

@@ -59,6 +59,9 @@ func (s *Socket) Kick() (unsent int, err error) {
 
 func (s *Socket) sendto() unix.Errno {
 	s.sys.Send++
+	if s.sim != nil {
+		return s.sim.sendto()
+	}
 	// Not a raw system call: copy mode sends up to a ring of packets in it and may sleep.
 	_, _, e := unix.Syscall6(unix.SYS_SENDTO, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
 	return e
@@ -82,12 +85,20 @@ func (s *Socket) Check() error {
 		return s.error("check", os.ErrClosed, "")
 	}
 	s.sys.Receive++
-	_, _, e := unix.Syscall6(unix.SYS_RECVFROM, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
-	switch e {
+	switch e := s.recvfrom(); e {
 	case 0, unix.EAGAIN, unix.EBUSY, unix.EINTR, unix.ENOBUFS:
 		return nil
+	default:
+		return s.deviceError(e)
 	}
-	return s.deviceError(e)
+}
+
+func (s *Socket) recvfrom() unix.Errno {
+	if s.sim != nil {
+		return s.sim.state()
+	}
+	_, _, e := unix.Syscall6(unix.SYS_RECVFROM, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
+	return e
 }
 
 func (s *Socket) deviceError(e error) error {

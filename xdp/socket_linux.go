@@ -26,6 +26,7 @@ type Socket struct {
 	wakeup   bool // the kernel tells when it wants a kick
 	slots    []programSlot
 	sys      SyscallStats
+	sim      *Kernel // plays the kernel; nil for a real socket
 	closed   bool
 }
 
@@ -127,7 +128,6 @@ func (s *Socket) register() error {
 // initCore builds the core over rings that mapRings has laid out.
 func (s *Socket) initCore(mtu int, o Options) {
 	g := s.umem.geo
-	const tagBytes = 4
 	s.mem, s.chunk, s.headroom = s.umem.region.Bytes(), uint64(g.ChunkBytes), uint64(g.HeadroomBytes)
 	s.maxPacket = min(g.PacketBytes(), uint32(max(0, mtu))+minPacketBytes+tagBytes)
 	s.mtu = uint32(max(0, mtu))
@@ -200,6 +200,9 @@ func (s *Socket) Register(p *Program, base uint32) error {
 	if s.closed {
 		return s.error("register socket", os.ErrClosed, "")
 	}
+	if s.sim != nil {
+		return s.error("register socket", ErrOptions, "a simulated socket has no interface")
+	}
 	if p.ifindex != s.ifindex {
 		// The kernel would drop every packet and say so in a trace point only.
 		return s.error("register socket", fmt.Errorf("%w: program is attached to %q", ErrOptions,
@@ -240,6 +243,9 @@ func (s *Socket) SyscallStats() SyscallStats { return s.sys }
 func (s *Socket) KernelStats() (KernelStats, error) {
 	if s.closed {
 		return KernelStats{}, s.error("read statistics", os.ErrClosed, "")
+	}
+	if s.sim != nil {
+		return s.sim.Stats(), nil
 	}
 	var k unix.XDPStatistics
 	if _, err := getXDPOption(s.fd, unix.XDP_STATISTICS, &k); err != nil {
@@ -286,6 +292,9 @@ func (s *Socket) release() error {
 	if s.holds {
 		s.holds = false
 		s.umem.open.Store(false)
+	}
+	if s.sim != nil {
+		s.sim.unplug()
 	}
 	if s.fd >= 0 {
 		if err := unix.Close(s.fd); err != nil && first == nil {

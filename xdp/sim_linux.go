@@ -1,0 +1,106 @@
+package xdp
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/doorbell"
+)
+
+// Simulate makes a socket whose kernel is played by the program, over ordinary memory: no
+// interface, no privilege, no traffic but that of [Kernel.Deliver]. Packages that live on sockets
+// are tested with it, under the race detector too. Its descriptor can be polled for packets; it
+// becomes quiet when Receive or Pending find nothing.
+//
+// Errors: [ErrOptions], [ErrUMEMUsed], and those of making an eventfd.
+func Simulate(umem *UMEM, o SimOptions) (*Socket, *Kernel, error) {
+	if o.Name == "" {
+		o.Name = "sim0"
+	}
+	if o.MTU == 0 {
+		o.MTU = 1500
+	}
+	s := &Socket{fd: -1, ifname: o.Name, queue: o.Queue, umem: umem}
+	if err := s.simulate(o); err != nil {
+		_ = s.release()
+		return nil, nil, err
+	}
+	return s, s.sim, nil
+}
+
+func (s *Socket) simulate(so SimOptions) error {
+	const op = "simulate socket"
+	o, err := so.resolve(s.umem.geo)
+	if err != nil {
+		return s.error(op, err, "")
+	}
+	if s.fd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return s.error(op, err, "")
+	}
+	if !s.umem.used.CompareAndSwap(false, true) {
+		return s.error(op, ErrUMEMUsed, "make a new UMEM for each socket")
+	}
+	s.holds = true
+	s.umem.open.Store(true)
+	g := s.umem.geo
+	k := &Kernel{
+		mem: s.umem.region.Bytes(), chunk: uint64(g.ChunkBytes), headroom: uint64(g.HeadroomBytes),
+		mtu: so.MTU, zeroCopy: o.Mode == BindZeroCopy, budget: simBudget,
+		fill: newSimRing[uint64](o.FillEntries, so.StartIndex),
+		comp: newSimRing[uint64](o.CompEntries, so.StartIndex),
+		rx:   newSimRing[Desc](o.RxEntries, so.StartIndex),
+		tx:   newSimRing[Desc](o.TxEntries, so.StartIndex),
+	}
+	fd := s.fd
+	k.signal = func() { _ = doorbell.WriteEvent(fd) }
+	s.sim, s.zeroCopy, s.wakeup = k, k.zeroCopy, !o.NoNeedWakeup
+	k.tx.wakeup(s.wakeup)
+	s.fill, s.comp = newProducer(k.fill.words(), k.fill.slots), newConsumer(k.comp.words(), k.comp.slots)
+	s.rx, s.tx = newConsumer(k.rx.words(), k.rx.slots), newProducer(k.tx.words(), k.tx.slots)
+	s.initCore(so.MTU, o)
+	s.Fill(int(o.FillEntries))
+	return nil
+}
+
+// unplug keeps the kernel's side from using the descriptor, which is about to be closed,
+// and the frames, which may be unmapped then.
+func (k *Kernel) unplug() {
+	k.txMu.Lock()
+	defer k.txMu.Unlock()
+	k.rxMu.Lock()
+	defer k.rxMu.Unlock()
+	k.gone.Store(true)
+	k.signal = func() {}
+}
+
+// quiet makes the descriptor unreadable if nothing waits, as poll finds it with a real socket.
+func (s *Socket) quiet() {
+	if s.closed {
+		return
+	}
+	var b [8]byte
+	_, _ = unix.Read(s.fd, b[:]) // EAGAIN if nothing was signalled
+	if s.sim.rx.used() > 0 {
+		s.sim.signal() // it came in between
+	}
+}
+
+// Receive takes up to len(dst) packets from the receive ring. Every one is to be handed out with
+// Loan or given up with Drop. Descriptors that cannot be are counted and left out, so the result
+// may be smaller than what was pending.
+func (s *Socket) Receive(dst []Received) int {
+	n := s.core.Receive(dst)
+	if n == 0 && s.sim != nil {
+		s.quiet()
+	}
+	return n
+}
+
+// Pending returns how many packets wait in the receive ring, looking at the kernel's index only if
+// fewer than limit are known of.
+func (s *Socket) Pending(limit int) int {
+	n := s.core.Pending(limit)
+	if n == 0 && s.sim != nil {
+		s.quiet()
+	}
+	return n
+}
