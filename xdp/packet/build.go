@@ -10,72 +10,208 @@ import (
 // ErrTooBig is wrapped by Build when the payload does not fit.
 var ErrTooBig = errors.New("packet: payload too big")
 
-// Template holds the headers of all frames from one address to another. Building a frame is then a
-// copy, three lengths and two checksums. It is used by one goroutine.
-type Template struct {
-	header [HeaderBytes]byte
-	ipSum  uint64 // over the IPv4 header with total length, identification and checksum zero
-	udpSum uint64 // over the pseudo header and the ports, without the lengths
-	id     uint16
+// Tag is one VLAN tag (IEEE 802.1Q).
+type Tag struct {
+	Kind uint16 // EtherType of the tag: 0x8100, which zero stands for too, or 0x88a8
+	TCI  uint16 // priority in the upper 3 bits, VLAN id in the lower 12
 }
 
-// NewTemplate makes the headers of IPv4/UDP frames from src to dst. Fragments are forbidden, since
-// nobody here would put them together.
+// Path says between whom the frames of a [Template] go. Src and Dst must be of one family; IPv4
+// addresses mapped into IPv6 count as IPv4, zones are ignored.
+type Path struct {
+	LocalMAC, NextMAC [6]byte
+	Tags              []Tag // outermost first, at most two
+	Src, Dst          netip.AddrPort
+	HopLimit          uint8 // 0 stands for 64, or 1 to a multicast group, as sockets have it
+	TrafficClass      uint8 // differentiated services and ECN
+	NoChecksum        bool  // send no UDP checksum; IPv4 only
+}
+
+// Template holds the headers of all frames of a [Path]. Building a frame is then a copy, the
+// lengths, and the checksums. It is used by one goroutine.
+type Template struct {
+	header     [EthernetBytes + maxTags*VLANBytes + IPv6Bytes + UDPBytes]byte
+	ipOff      int
+	udpOff     int
+	headerLen  int
+	v6         bool
+	noChecksum bool
+	ipSum      uint64 // over the IPv4 header with total length, identification and checksum zero
+	udpSum     uint64 // over the pseudo header and the ports, without the lengths
+	id         uint16
+}
+
+// NewTemplate makes the headers of untagged frames from src to dst.
 func NewTemplate(srcMAC, dstMAC [6]byte, src, dst netip.AddrPort) (*Template, error) {
-	if !src.Addr().Is4() || !dst.Addr().Is4() {
-		return nil, fmt.Errorf("packet: template from %v to %v: IPv4 addresses are needed", src, dst)
+	return Path{LocalMAC: srcMAC, NextMAC: dstMAC, Src: src, Dst: dst}.Template()
+}
+
+// Template makes the headers of the frames of a path. Fragments are forbidden, since nobody here
+// would put them together.
+func (p Path) Template() (*Template, error) {
+	src, dst := p.Src.Addr().Unmap().WithZone(""), p.Dst.Addr().Unmap().WithZone("")
+	if !src.IsValid() || src.BitLen() != dst.BitLen() {
+		return nil, fmt.Errorf("packet: path from %v to %v: two addresses of one family are needed",
+			p.Src, p.Dst)
 	}
-	t := &Template{}
-	h := t.header[:]
-	copy(h, dstMAC[:])
-	copy(h[6:], srcMAC[:])
-	be := binary.BigEndian
-	be.PutUint16(h[12:], typeIPv4)
-	ip := h[EthernetBytes:]
-	ip[0] = 0x45
-	be.PutUint16(ip[6:], 0x4000) // do not fragment
-	ip[8] = 64                   // hops
-	ip[9] = protoUDP
-	s, d := src.Addr().As4(), dst.Addr().As4()
-	copy(ip[12:], s[:])
-	copy(ip[16:], d[:])
-	udp := ip[IPv4Bytes:]
-	be.PutUint16(udp, src.Port())
-	be.PutUint16(udp[2:], dst.Port())
-	t.ipSum = sum(0, ip[:IPv4Bytes])
-	t.udpSum = sum(sum(protoUDP, ip[12:20]), udp[:4])
+	if len(p.Tags) > maxTags {
+		return nil, fmt.Errorf("packet: %d VLAN tags, possible are %d", len(p.Tags), maxTags)
+	}
+	if p.NoChecksum && src.Is6() {
+		return nil, errors.New("packet: UDP over IPv6 needs a checksum")
+	}
+	if p.HopLimit == 0 {
+		p.HopLimit = 64
+		if dst.IsMulticast() {
+			p.HopLimit = 1
+		}
+	}
+	t := &Template{v6: src.Is6(), noChecksum: p.NoChecksum}
+	t.SetMACs(p.LocalMAC, p.NextMAC)
+	t.ethernet(p.Tags)
+	if t.v6 {
+		t.ipv6(p, src.As16(), dst.As16())
+	} else {
+		t.ipv4(p, src.As4(), dst.As4())
+	}
 	return t, nil
 }
 
-// Build writes a frame that carries payload into frame and returns its length in bytes. The payload
-// may already lie in place, at frame[HeaderBytes:]. It does not allocate unless it fails.
-func (t *Template) Build(frame, payload []byte) (int, error) {
-	n := HeaderBytes + len(payload)
-	udpLen := UDPBytes + len(payload)
-	if n > len(frame) || udpLen+IPv4Bytes > 0xffff {
-		return 0, fmt.Errorf("%w: %d bytes do not fit %d", ErrTooBig, len(payload),
-			max(0, len(frame)-HeaderBytes))
-	}
-	copy(frame[HeaderBytes:], payload)
-	t.finish(frame[:n:n], udpLen)
-	return n, nil
+// SetMACs changes where frames built from now on come from and go to, when the next hop moved.
+func (t *Template) SetMACs(local, next [6]byte) {
+	copy(t.header[:], next[:])
+	copy(t.header[6:], local[:])
 }
 
-func (t *Template) finish(frame []byte, udpLen int) {
-	copy(frame, t.header[:])
-	be := binary.BigEndian
-	t.id++
-	ip := frame[EthernetBytes:]
-	total := uint16(IPv4Bytes + udpLen)
-	be.PutUint16(ip[2:], total)
-	be.PutUint16(ip[4:], t.id)
-	be.PutUint16(ip[10:], ^fold(t.ipSum+uint64(total)+uint64(t.id)))
-	udp := ip[IPv4Bytes:]
-	be.PutUint16(udp[4:], uint16(udpLen))
-	// The length is summed twice: it stands in the pseudo header and in the header.
-	c := ^fold(sum(t.udpSum+2*uint64(udpLen), udp[UDPBytes:]))
-	if c == 0 {
-		c = 0xffff // zero would say that there is none
+func (t *Template) ethernet(tags []Tag) {
+	at := 12
+	for _, tag := range tags {
+		if tag.Kind == 0 {
+			tag.Kind = typeVLAN
+		}
+		binary.BigEndian.PutUint16(t.header[at:], tag.Kind)
+		binary.BigEndian.PutUint16(t.header[at+2:], tag.TCI)
+		at += VLANBytes
 	}
-	be.PutUint16(udp[6:], c)
+	kind := uint16(typeIPv4)
+	if t.v6 {
+		kind = typeIPv6
+	}
+	binary.BigEndian.PutUint16(t.header[at:], kind)
+	t.ipOff = at + 2
+}
+
+func (t *Template) ipv4(p Path, src, dst [4]byte) {
+	ip := t.header[t.ipOff:]
+	ip[0], ip[1] = 0x45, p.TrafficClass
+	ip[6] = 0x40 // do not fragment
+	ip[8], ip[9] = p.HopLimit, protoUDP
+	copy(ip[12:], src[:])
+	copy(ip[16:], dst[:])
+	t.ipSum = sum(0, ip[:IPv4Bytes])
+	t.udp(p, t.ipOff+IPv4Bytes, ip[12:20])
+}
+
+func (t *Template) ipv6(p Path, src, dst [16]byte) {
+	ip := t.header[t.ipOff:]
+	ip[0], ip[1] = 0x60|p.TrafficClass>>4, p.TrafficClass<<4
+	ip[6], ip[7] = protoUDP, p.HopLimit
+	copy(ip[8:], src[:])
+	copy(ip[24:], dst[:])
+	t.udp(p, t.ipOff+IPv6Bytes, ip[8:40])
+}
+
+func (t *Template) udp(p Path, off int, addresses []byte) {
+	udp := t.header[off:]
+	binary.BigEndian.PutUint16(udp, p.Src.Port())
+	binary.BigEndian.PutUint16(udp[2:], p.Dst.Port())
+	t.udpSum = sum(sum(word(protoUDP), addresses), udp[:4])
+	t.udpOff, t.headerLen = off, off+UDPBytes
+}
+
+// HeaderLen is the number of bytes in front of the payload.
+func (t *Template) HeaderLen() int { return t.headerLen }
+
+// MaxPayload is the longest payload, in bytes, that passes an interface with this MTU in one piece;
+// 0 if not even the headers do.
+func (t *Template) MaxPayload(mtu int) int {
+	most := 0xffff - UDPBytes
+	if !t.v6 {
+		most -= IPv4Bytes
+	}
+	return max(0, min(most, mtu-(t.headerLen-t.ipOff)))
+}
+
+// Build writes a frame that carries payload into frame and returns its length in bytes. The payload
+// may already lie in place. It does not allocate unless it fails.
+func (t *Template) Build(frame, payload []byte) (int, error) {
+	if err := t.fits(len(frame), len(payload)); err != nil {
+		return 0, err
+	}
+	copy(frame[t.headerLen:], payload)
+	return t.finish(frame, len(payload)), nil
+}
+
+// BuildV is Build with a payload in pieces (the iov of fi_sendmsg).
+func (t *Template) BuildV(frame []byte, payload [][]byte) (int, error) {
+	n := 0
+	for _, b := range payload {
+		n += len(b)
+	}
+	if err := t.fits(len(frame), n); err != nil {
+		return 0, err
+	}
+	at := t.headerLen
+	for _, b := range payload {
+		at += copy(frame[at:], b)
+	}
+	return t.finish(frame, n), nil
+}
+
+// BuildInPlace puts headers in front of the n bytes of payload at frame[HeaderLen():].
+func (t *Template) BuildInPlace(frame []byte, n int) (int, error) {
+	if n < 0 {
+		return 0, fmt.Errorf("packet: payload of %d bytes", n)
+	}
+	if err := t.fits(len(frame), n); err != nil {
+		return 0, err
+	}
+	return t.finish(frame, n), nil
+}
+
+func (t *Template) fits(frame, payload int) error {
+	if t.headerLen+payload > frame || payload > t.MaxPayload(1<<20) {
+		return fmt.Errorf("%w: %d bytes do not fit %d", ErrTooBig, payload,
+			max(0, min(frame-t.headerLen, t.MaxPayload(1<<20))))
+	}
+	return nil
+}
+
+// finish writes the headers in front of a payload of n bytes.
+func (t *Template) finish(frame []byte, n int) int {
+	frame = frame[: t.headerLen+n : t.headerLen+n]
+	copy(frame, t.header[:t.headerLen])
+	be := binary.BigEndian
+	udpLen := uint16(UDPBytes + n)
+	ip := frame[t.ipOff:]
+	if t.v6 {
+		be.PutUint16(ip[4:], udpLen)
+	} else {
+		t.id++
+		total := IPv4Bytes + udpLen
+		be.PutUint16(ip[2:], total)
+		be.PutUint16(ip[4:], t.id)
+		be.PutUint16(ip[10:], ^fold(add(t.ipSum, word(total)+word(t.id))))
+	}
+	udp := frame[t.udpOff:]
+	be.PutUint16(udp[4:], udpLen)
+	if !t.noChecksum {
+		// The length is summed twice: it stands in the pseudo header and in the header.
+		c := ^fold(sum(add(t.udpSum, 2*word(udpLen)), udp[UDPBytes:]))
+		if c == 0 {
+			c = 0xffff // zero would say that there is none
+		}
+		be.PutUint16(udp[6:], c)
+	}
+	return len(frame)
 }

@@ -1,40 +1,63 @@
 package packet
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"math/bits"
+)
 
-// sum adds b to a ones' complement sum that is kept in 64 bits: 32-bit words are added, and fold
-// brings the carries home. It takes up to 2^32 words, far more than a frame has.
+// sum adds b to a ones' complement sum. Words are added as they lie in memory, little end first:
+// such a sum is that of RFC 1071 with its bytes swapped, so fold swaps once at the end.
 func sum(s uint64, b []byte) uint64 {
-	for len(b) >= 16 {
-		s += uint64(binary.BigEndian.Uint32(b)) + uint64(binary.BigEndian.Uint32(b[4:])) +
-			uint64(binary.BigEndian.Uint32(b[8:])) + uint64(binary.BigEndian.Uint32(b[12:]))
-		b = b[16:]
+	le := binary.LittleEndian
+	var c uint64
+	for len(b) >= 64 {
+		x := b[:64:64]
+		s, c = bits.Add64(s, le.Uint64(x), 0)
+		s, c = bits.Add64(s, le.Uint64(x[8:]), c)
+		s, c = bits.Add64(s, le.Uint64(x[16:]), c)
+		s, c = bits.Add64(s, le.Uint64(x[24:]), c)
+		s, c = bits.Add64(s, le.Uint64(x[32:]), c)
+		s, c = bits.Add64(s, le.Uint64(x[40:]), c)
+		s, c = bits.Add64(s, le.Uint64(x[48:]), c)
+		s, c = bits.Add64(s, le.Uint64(x[56:]), c)
+		s, c = bits.Add64(s, 0, c)
+		s += c
+		b = b[64:]
 	}
-	for len(b) >= 4 {
-		s += uint64(binary.BigEndian.Uint32(b))
+	for len(b) >= 8 {
+		s = add(s, le.Uint64(b))
+		b = b[8:]
+	}
+	if len(b) >= 4 {
+		s = add(s, uint64(le.Uint32(b)))
 		b = b[4:]
 	}
 	if len(b) >= 2 {
-		s += uint64(binary.BigEndian.Uint16(b)) << 16
+		s = add(s, uint64(le.Uint16(b)))
 		b = b[2:]
-		if len(b) == 1 {
-			s += uint64(b[0]) << 8
-		}
-		return s
 	}
 	if len(b) == 1 {
-		s += uint64(b[0]) << 24
+		s = add(s, uint64(b[0]))
 	}
 	return s
 }
 
-// fold reduces a sum to 16 bits.
+// add brings the carry around, as often as it takes.
+func add(s, v uint64) uint64 {
+	s, c := bits.Add64(s, v, 0)
+	return s + c
+}
+
+// word is a field of 16 bits as sum would have read it.
+func word(n uint16) uint64 { return uint64(bits.ReverseBytes16(n)) }
+
+// fold reduces a sum to the 16 bits of RFC 1071, before they are inverted.
 func fold(s uint64) uint16 {
 	s = s>>32 + s&0xffffffff
 	s = s>>32 + s&0xffffffff
 	s = s>>16 + s&0xffff
 	s = s>>16 + s&0xffff
-	return uint16(s)
+	return bits.ReverseBytes16(uint16(s))
 }
 
 // Checksum is the state of a datagram's UDP checksum.
@@ -49,7 +72,7 @@ const (
 	// ChecksumPartial: only the pseudo header was summed. A datagram that another socket of this
 	// host sent over veth looks like this, since no wire would ever need the rest.
 	ChecksumPartial
-	// ChecksumWrong: none of these. The bytes are damaged.
+	// ChecksumWrong: none of these, or none at all over IPv6. The bytes are damaged.
 	ChecksumWrong
 )
 
@@ -62,16 +85,17 @@ func VerifyUDP(frame []byte, d *Datagram) Checksum {
 	udp := frame[d.UDPOff : d.PayloadOff+d.PayloadLen]
 	have := binary.BigEndian.Uint16(udp[6:])
 	v4 := d.Src.Addr().Is4()
-	if have == 0 && v4 {
-		return ChecksumAbsent
+	if have == 0 {
+		if v4 {
+			return ChecksumAbsent
+		}
+		return ChecksumWrong
 	}
-	var pseudo uint64
+	from, to := d.IPOff+8, d.IPOff+IPv6Bytes
 	if v4 {
-		pseudo = sum(0, frame[d.IPOff+12:d.IPOff+20])
-	} else {
-		pseudo = sum(0, frame[d.IPOff+8:d.IPOff+40])
+		from, to = d.IPOff+12, d.IPOff+IPv4Bytes
 	}
-	pseudo += protoUDP + uint64(len(udp))
+	pseudo := sum(word(protoUDP)+word(uint16(len(udp))), frame[from:to])
 	if fold(sum(pseudo, udp)) == 0xffff {
 		return ChecksumOK
 	}

@@ -24,8 +24,10 @@ const (
 	IPv4Bytes     = 20
 	IPv6Bytes     = 40
 	UDPBytes      = 8
-	// HeaderBytes precede the payload of a frame as this package builds it.
+	// HeaderBytes precede the payload of an untagged frame over IPv4; see Template.HeaderLen.
 	HeaderBytes = EthernetBytes + IPv4Bytes + UDPBytes
+	// MaxExtensions is the number of IPv6 extension headers that Parse walks over.
+	MaxExtensions = 6
 )
 
 const (
@@ -35,6 +37,11 @@ const (
 	typeQinQ = 0x88a8
 	protoUDP = 17
 	maxTags  = 2
+
+	extHopByHop    = 0
+	extRouting     = 43
+	extFragment    = 44
+	extDestination = 60
 )
 
 // Datagram says where in a frame the parts of a UDP datagram are.
@@ -49,9 +56,11 @@ type Datagram struct {
 	PayloadLen     int // from the UDP header, never beyond the frame
 }
 
-// Parse finds the UDP datagram in an Ethernet frame, behind at most two VLAN tags. The IPv4 header
-// checksum is verified, the UDP checksum is not: see VerifyUDP. Fragments are refused, and so are
-// IPv6 extension headers. d is left in an unspecified state on error. It does not allocate.
+// Parse finds the UDP datagram in an Ethernet frame, behind at most two VLAN tags, IPv4 options, and
+// those IPv6 extension headers that do not change whom it is for: hop-by-hop and destination
+// options, and routing headers that are used up. The IPv4 header checksum is verified, the UDP
+// checksum is not: see VerifyUDP. Fragments are refused. d is left in an unspecified state on error.
+// It does not allocate.
 func Parse(frame []byte, d *Datagram) error {
 	if len(frame) < EthernetBytes {
 		return ErrShort
@@ -117,15 +126,50 @@ func parseIPv6(frame []byte, d *Datagram) error {
 	if len(ip) < IPv6Bytes {
 		return ErrShort
 	}
-	if ip[0]>>4 != 6 || ip[6] != protoUDP {
+	if ip[0]>>4 != 6 {
 		return ErrNotUDP
 	}
 	total := IPv6Bytes + int(binary.BigEndian.Uint16(ip[4:]))
 	if total > len(ip) {
 		return ErrLength
 	}
+	off, err := skipExtensions(ip[:total])
+	if err != nil {
+		return err
+	}
 	src, dst := netip.AddrFrom16([16]byte(ip[8:24])), netip.AddrFrom16([16]byte(ip[24:40]))
-	return parseUDP(frame, d, d.IPOff+IPv6Bytes, d.IPOff+total, src, dst)
+	return parseUDP(frame, d, d.IPOff+off, d.IPOff+total, src, dst)
+}
+
+// skipExtensions returns the offset of the UDP header in an IPv6 packet.
+func skipExtensions(ip []byte) (int, error) {
+	kind, off := ip[6], IPv6Bytes
+	for n := 0; kind != protoUDP; n++ {
+		switch kind {
+		case extHopByHop:
+			if off != IPv6Bytes {
+				return 0, ErrNotUDP
+			}
+		case extRouting, extDestination:
+		case extFragment:
+			return 0, ErrFragment
+		default:
+			return 0, ErrNotUDP
+		}
+		if n == MaxExtensions {
+			return 0, ErrNotUDP
+		}
+		if len(ip) < off+8 {
+			return 0, ErrShort
+		}
+		// With segments left the address in the header is not the last, and the datagram is for
+		// the kernel to send on.
+		if kind == extRouting && ip[off+3] != 0 {
+			return 0, ErrNotUDP
+		}
+		kind, off = ip[off], off+8*(int(ip[off+1])+1)
+	}
+	return off, nil
 }
 
 // parseUDP reads the UDP header at off; the datagram must end before end.
