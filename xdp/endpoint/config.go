@@ -1,0 +1,163 @@
+package endpoint
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/packet"
+)
+
+// Resolver finds the way to a destination; route.Table is one that asks the kernel, [Static] one
+// that is told. It is called with the endpoint's lock held, and must neither block nor call the
+// endpoint. Errors are [ErrResolving] and [ErrUnreachable], wrapped or not; any other counts as the
+// second.
+type Resolver interface {
+	Lookup(dst netip.Addr) (packet.Hop, error)
+}
+
+// Static is a resolver of destinations that are known beforehand. It must not change while an
+// endpoint uses it, unless the generation of the hop changes too.
+type Static map[netip.Addr]packet.Hop
+
+// Lookup implements Resolver.
+func (s Static) Lookup(dst netip.Addr) (packet.Hop, error) {
+	if h, ok := s[dst]; ok {
+		return h, nil
+	}
+	return packet.Hop{}, ErrUnreachable
+}
+
+// Events is where an endpoint reports what is no completion: a [*cq.EventWriter], or a
+// [*cq.EventQueue] that was opened with EventOptions.Write.
+type Events interface {
+	Write(ev *cq.Event) (int, error)
+	WriteErr(ev *cq.EventError) (int, error)
+}
+
+// Config joins a socket, queues and addresses to an endpoint. Socket and one of Receive and
+// Transmit are needed; zero values of all else stand for the defaults.
+type Config struct {
+	// Socket belongs to the endpoint once Open succeeded, and is closed with it.
+	Socket *xdp.Socket
+	// Receive and Transmit take the completions. They are two lanes, of one queue or of two, and
+	// the endpoint's alone, so that a flood of received packets cannot take the room that was
+	// promised to the completion of a send. They stay the caller's, to be closed afterwards.
+	Receive, Transmit *cq.Writer
+	// Selective makes successful operations complete only if they ask for it with FlagCompletion
+	// or a level: FlagTransmit, FlagRecv or both (FI_SELECTIVE_COMPLETION). Loaned frames always
+	// complete, since somebody has to return them.
+	Selective cq.Flags
+	// TransmitFlags go with the calls that take no flags (tx_attr op_flags).
+	TransmitFlags cq.Flags
+	// Counters count sends (FlagSend) and receives (FlagRecv) that end.
+	Counters []cq.CounterBinding
+	// Events learns of a lack of frames and of a device that is gone.
+	Events Events
+	// Context stands in those events.
+	Context uint64
+
+	// Addresses says whom a cq.Addr means. Sources of received datagrams are looked up in it.
+	Addresses *cq.AddressVector
+	// SourceErr makes an error entry, with EADDRNOTAVAIL and the address in ErrData, of a datagram
+	// whose source is not in Addresses (FI_SOURCE_ERR).
+	SourceErr bool
+	// Local is whom datagrams come from. An address that is not set is that of the route.
+	Local netip.AddrPort
+	// LocalMAC is needed only to send to groups that the resolver knows no way to.
+	LocalMAC [6]byte
+	// Resolver finds the way. Without one nothing but groups can be sent to.
+	Resolver Resolver
+
+	// Tags are put into every packet (VLAN), outermost first, at most two.
+	Tags []packet.Tag
+	// HopLimit of packets; 64 by default, and 1 to groups.
+	HopLimit uint8
+	// TrafficClass of packets: differentiated services and ECN.
+	TrafficClass uint8
+
+	// RemoteData puts a header of ShimBytes in front of every payload, which carries remote CQ
+	// data, and expects it in every datagram received. Both ends must agree on it.
+	RemoteData bool
+	// Posted makes the endpoint receive into buffers that Recv posts, rather than lend frames. A
+	// datagram without a buffer waits in the receive ring; once that is full the kernel drops and
+	// counts.
+	Posted bool
+	// MinMultiRecv is how much room a multi-receive buffer must have left to stay in use, in bytes
+	// (FI_OPT_MIN_MULTI_RECV); 64 by default.
+	MinMultiRecv int
+	// MultiRecv says how the release of such a buffer is told.
+	MultiRecv MultiRecvStyle
+	// VerifyUDP drops datagrams with a wrong UDP checksum, and counts them. Absent and partial
+	// sums, as veth leaves them, are right.
+	VerifyUDP bool
+
+	// Shared makes every call safe from any goroutine, by a lock.
+	Shared bool
+	// Progress are queues of this process whose reads, polls and waits drive the endpoint, so that
+	// nobody has to call Progress or Run (FI_PROGRESS_MANUAL). With a reader in another goroutine
+	// than the one that posts, Shared must be set.
+	Progress []*cq.Queue
+	// RxBatch is how many packets one round takes, 64 by default.
+	RxBatch int
+	// Spin is how long Run looks before it sleeps; as in cq.Options.
+	Spin time.Duration
+}
+
+// MultiRecvStyle says how the release of a multi-receive buffer is told.
+type MultiRecvStyle uint8
+
+const (
+	// ReleaseWithMessage sets FlagMultiRecv on the completion of the last message in the buffer.
+	// Only a buffer whose rest is too small for the next message is released by an entry of its
+	// own, since its last message was reported before that was known.
+	ReleaseWithMessage MultiRecvStyle = iota
+	// ReleaseAlone posts a completion whose only flag is FlagMultiRecv.
+	ReleaseAlone
+)
+
+// MaxPieces is the longest scatter list (iov_limit).
+const MaxPieces = 8
+
+func (c *Config) resolve() error {
+	bad := func(what, hint string) error {
+		return fault("open", fmt.Errorf("%w: %s", xdp.ErrOptions, what), hint)
+	}
+	const sides = cq.FlagTransmit | cq.FlagRecv
+	switch {
+	case c.Socket == nil:
+		return bad("Socket is missing", "")
+	case c.Receive == nil && c.Transmit == nil:
+		return bad("Receive and Transmit are missing", "attach a writer to a queue")
+	case c.Receive == c.Transmit:
+		return bad("Receive and Transmit are one writer", "attach a second lane")
+	case c.Selective&^sides != 0:
+		return bad(fmt.Sprintf("Selective has %v", c.Selective&^sides),
+			"possible are FlagTransmit and FlagRecv")
+	case c.TransmitFlags&^postFlags != 0:
+		return bad(fmt.Sprintf("TransmitFlags has %v", c.TransmitFlags&^postFlags), "")
+	case c.RxBatch < 0 || c.MinMultiRecv < 0 || c.MultiRecv > ReleaseAlone:
+		return bad("RxBatch, MinMultiRecv or MultiRecv is out of range", "")
+	case c.Addresses != nil && c.Addresses.Options().Format == cq.AddrOpaque:
+		return bad("Addresses holds no socket addresses", "create it with cq.AddrSockaddr")
+	case c.SourceErr && c.Addresses == nil:
+		return bad("SourceErr without Addresses", "")
+	case c.Posted && c.Receive == nil:
+		return bad("Posted without Receive", "")
+	}
+	for _, k := range c.Counters {
+		if k.Flags&^sides != 0 {
+			return bad(fmt.Sprintf("a counter is to count %v", k.Flags&^sides),
+				"datagrams are sent and received")
+		}
+	}
+	if c.RxBatch == 0 {
+		c.RxBatch = 64
+	}
+	if c.MinMultiRecv == 0 {
+		c.MinMultiRecv = 64
+	}
+	return nil
+}

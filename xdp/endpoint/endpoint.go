@@ -1,0 +1,268 @@
+package endpoint
+
+import (
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/packet"
+)
+
+// Endpoint sends and receives datagrams on one socket (fid_ep of type FI_EP_DGRAM). One goroutine
+// uses it, unless Config.Shared; Wake, Stats and Close may be called from anywhere, though Close
+// waits for nobody but a Run.
+type Endpoint struct {
+	cfg    Config
+	socket *xdp.Socket
+	rx     *cq.Binding // nil if it does not receive
+	tx     *cq.Binding // nil if sends report nowhere
+	queue  uint16
+	umem   uint16 // the region that received frames are references into
+
+	mu     sync.Mutex // with Config.Shared
+	drive  sync.Mutex // held by Run
+	closed atomic.Bool
+	over   bool  // the socket is closed
+	dead   error // why nothing works any more
+	waker  waker
+	feeds  []func() // unbind
+
+	peers  []*peer // by address
+	direct map[netipKey]*peer
+	groups map[groupKey]*membership
+	round  uint64 // grows; the way to a peer is asked for at most once in each
+	raw    [32]byte
+
+	ops      []sendOp // by frame, of what is being sent
+	sending  int      // frames under way
+	posted   int      // since the last kick
+	lastSent uint32   // the frame posted last
+	done     []xdp.Sent
+
+	packets  []xdp.Received
+	datagram packet.Datagram
+	source   sourceCache
+	buffers  postedQueue
+	failure  cq.ErrorEntry
+
+	rxBlocked bool // the last round left packets for want of room or of a buffer
+	stats     Stats
+	statsAt   int64
+	kernAt    int64
+	starvedAt int64
+	dirty     bool
+	statsMu   sync.Mutex
+	shown     Stats
+}
+
+// sendOp is an operation whose frame is with the kernel.
+type sendOp struct {
+	context uint64
+	flags   cq.Flags
+	bytes   uint32
+	silent  bool // it was completed when it was posted, or has nothing to report
+	refused bool // the device did not take the packet
+}
+
+// Open joins what c says (fi_endpoint, fi_ep_bind, fi_enable). Errors: [xdp.ErrOptions], and those
+// of binding queues, counters and addresses. After an error everything stays the caller's.
+func Open(c Config) (*Endpoint, error) {
+	if err := c.resolve(); err != nil {
+		return nil, err
+	}
+	s := c.Socket
+	e := &Endpoint{cfg: c, socket: s, queue: uint16(s.Queue()), umem: s.UMEM().Region().ID(),
+		direct: map[netipKey]*peer{}, groups: map[groupKey]*membership{},
+		ops: make([]sendOp, s.UMEM().Geometry().Frames), done: make([]xdp.Sent, 64),
+		packets: make([]xdp.Received, c.RxBatch), round: 1}
+	e.cfg.Spin = doorbell.SpinBudget(c.Spin)
+	e.waker.fd = -1
+	if err := e.bind(); err != nil {
+		e.unbind()
+		return nil, err
+	}
+	e.publish(doorbell.Now())
+	return e, nil
+}
+
+func (e *Endpoint) bind() (err error) {
+	c := &e.cfg
+	count := func(side cq.Flags) (out []cq.CounterBinding) {
+		for _, k := range c.Counters {
+			if k.Flags &= side; k.Flags != 0 {
+				out = append(out, k)
+			}
+		}
+		return out
+	}
+	join := func(w *cq.Writer, side cq.Flags) (*cq.Binding, error) {
+		o := cq.BindingOptions{Queue: w, Flags: side, Counters: count(side)}
+		if w == nil && len(o.Counters) == 0 {
+			return nil, nil
+		}
+		if c.Selective&side != 0 {
+			o.Flags |= cq.FlagSelectiveCompletion
+		}
+		if side == cq.FlagRecv && c.Addresses != nil {
+			o.Addresses, o.Source = c.Addresses, cq.SourceAddr
+		}
+		return cq.NewBinding(o)
+	}
+	if e.tx, err = join(c.Transmit, cq.FlagTransmit); err != nil {
+		return fault("open", err, "")
+	}
+	if e.rx, err = join(c.Receive, cq.FlagRecv); err != nil {
+		return fault("open", err, "")
+	}
+	for _, q := range c.Progress {
+		undo, err := q.Bind(feeder{e}, true)
+		if err != nil {
+			return fault("open", err, "")
+		}
+		e.feeds = append(e.feeds, undo)
+	}
+	return nil
+}
+
+func (e *Endpoint) unbind() {
+	for _, undo := range e.feeds {
+		undo()
+	}
+	e.feeds = nil
+	for _, b := range []*cq.Binding{e.tx, e.rx} {
+		if b != nil {
+			_ = b.Close()
+		}
+	}
+}
+
+// lock is for one goroutine at a time; it costs nothing unless the endpoint is shared.
+func (e *Endpoint) lock() {
+	if e.cfg.Shared {
+		e.mu.Lock()
+	}
+}
+
+func (e *Endpoint) unlock() {
+	if e.cfg.Shared {
+		e.mu.Unlock()
+	}
+}
+
+// usable says why nothing can be posted any more.
+func (e *Endpoint) usable() error {
+	if e.over || e.closed.Load() {
+		if e.dead != nil {
+			return e.dead
+		}
+		return errClosed
+	}
+	return nil
+}
+
+var errClosed = fault("use", os.ErrClosed, "")
+
+// Socket returns the endpoint's socket, to be looked at: its mode, its interface. What moves frames
+// is the endpoint's.
+func (e *Endpoint) Socket() *xdp.Socket { return e.socket }
+
+// FD returns the descriptor that is readable when a packet arrived, for a poll of one's own. It
+// stays the endpoint's. In copy mode polling it runs the kernel's transmit path too, which has
+// nothing to do: posts are sent at once.
+func (e *Endpoint) FD() int { return e.socket.FD() }
+
+// MaxPayload is the longest payload to a neighbour over IPv4, in bytes (max_msg_size). One for an
+// IPv6 peer has 20 bytes less, and a path may have less still.
+func (e *Endpoint) MaxPayload() int {
+	n := e.socket.MTU() - packet.IPv4Bytes - packet.UDPBytes
+	if e.cfg.RemoteData {
+		n -= ShimBytes
+	}
+	return max(0, n)
+}
+
+// Progress does one round and never blocks: completions of what was sent, frames for the kernel,
+// packets, and a kick if there is something to send. work is 0 if there was nothing to do.
+//
+// Errors: [xdp.ErrDeviceGone], after which the endpoint is closed and all operations have been
+// answered; cq.ErrClosed and others of package cq once a queue is of no more use; os.ErrClosed.
+// A link that is down is none.
+func (e *Endpoint) Progress() (work int, err error) {
+	e.lock()
+	defer e.unlock()
+	if err := e.usable(); err != nil {
+		return 0, err
+	}
+	return e.turn(doorbell.Now())
+}
+
+// Close closes the socket and answers every operation that was accepted and has not completed with
+// ECANCELED, posted buffers included. The frames of sends under way are not used again: the kernel
+// may still be reading them. Loaned frames can be read until the UMEM is closed. Closing twice is
+// harmless. Unless the endpoint is shared nobody may be using it, but for a Run, which returns.
+func (e *Endpoint) Close() error {
+	if !e.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	e.Wake()
+	// Those who drive it have the drive lock or, for a shared one, the other.
+	e.drive.Lock()
+	defer e.drive.Unlock()
+	e.lock()
+	defer e.unlock()
+	err := e.end(nil)
+	for _, m := range e.groups {
+		_ = m.close()
+	}
+	e.groups = nil
+	return err
+}
+
+// end closes the socket and answers what was promised an answer.
+func (e *Endpoint) end(why error) error {
+	if e.over {
+		return nil
+	}
+	e.over, e.dead = true, why
+	_, _ = e.reap()
+	e.askKernel()
+	err := e.socket.Close()
+	e.cancelSends()
+	e.cancelBuffers()
+	e.publish(doorbell.Now())
+	e.unbind()
+	return err
+}
+
+// feeder is the endpoint as the queues of this process see it.
+type feeder struct{ *Endpoint }
+
+// manualPollEvery is how often a blocking read looks at the device.
+const manualPollEvery = 50 * time.Microsecond
+
+// Progress implements cq.Feeder.
+func (f feeder) Progress() time.Duration {
+	e := f.Endpoint
+	if e.cfg.Shared && !e.mu.TryLock() {
+		return manualPollEvery // somebody is at it
+	}
+	defer e.unlock()
+	if e.usable() != nil {
+		return -1
+	}
+	work, err := e.turn(doorbell.Now())
+	switch {
+	case err != nil:
+		return -1
+	case work > 0:
+		return 0
+	}
+	return manualPollEvery
+}
+
+// Overrun implements cq.Feeder: posts notice by themselves.
+func (f feeder) Overrun(*cq.Queue) {}

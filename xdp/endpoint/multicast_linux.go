@@ -1,0 +1,70 @@
+package endpoint
+
+import (
+	"net/netip"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// joinGroup returns a socket that is a member of the group on an interface, in the network namespace
+// of the socket like.
+func joinGroup(like, ifindex int, group netip.Addr) (fd int, err error) {
+	err = inNamespaceOf(like, func() error {
+		family := unix.AF_INET
+		if group.Is6() {
+			family = unix.AF_INET6
+		}
+		fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return -1, err
+	}
+	if group.Is4() {
+		err = unix.SetsockoptIPMreqn(fd, unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP,
+			&unix.IPMreqn{Multiaddr: group.As4(), Ifindex: int32(ifindex)})
+	} else {
+		err = unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP,
+			&unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(ifindex)})
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// inNamespaceOf calls f in the network namespace that a socket was made in; without the privilege
+// to go there, in that of the caller, which most often is the same.
+func inNamespaceOf(socket int, f func() error) error {
+	const siocgskns = 0x894c
+	ns, err := unix.IoctlRetInt(socket, siocgskns)
+	if err != nil {
+		return f()
+	}
+	defer unix.Close(ns)
+	result := make(chan error, 1)
+	go func() {
+		// The thread goes back before anybody else can run on it; if it cannot, it ends here.
+		runtime.LockOSThread()
+		home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err == nil {
+			defer unix.Close(home)
+			err = unix.Setns(ns, unix.CLONE_NEWNET)
+		}
+		if err != nil {
+			runtime.UnlockOSThread()
+			result <- f()
+			return
+		}
+		err = f()
+		if unix.Setns(home, unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+		result <- err
+	}()
+	return <-result
+}
+
+func closeFD(fd int) error { return unix.Close(fd) }

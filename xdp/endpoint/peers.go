@@ -1,0 +1,160 @@
+package endpoint
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/xdp/packet"
+)
+
+type netipKey = netip.AddrPort
+
+// maxDirect is how many peers that are in no address vector are remembered.
+const maxDirect = 4096
+
+// peer is whom datagrams go to, with the headers of all of them.
+type peer struct {
+	dest     netip.AddrPort
+	raw      []byte // as the address vector has it
+	template *packet.Template
+	header   int        // bytes in front of the payload
+	max      int        // the longest payload
+	hop      packet.Hop // that the template was made from
+	round    uint64     // when the hop was last asked for
+	source   netip.Addr // that the template has
+}
+
+// errNoWay: no packet can be made for the destination now.
+var errNoWay = errors.New("endpoint: no way to the destination")
+
+// peerOf returns whom a message goes to, with a template that is up to date.
+func (e *Endpoint) peerOf(m *Msg) (p *peer, err error) {
+	if m.Dest.IsValid() {
+		p = e.direct[m.Dest]
+		if p == nil {
+			p, err = e.newDirect(m.Dest)
+		}
+	} else {
+		p, err = e.listed(m.To)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if m.Flags&cq.FlagMulticast != 0 && !p.dest.Addr().IsMulticast() {
+		return nil, ErrAddress
+	}
+	if p.round != e.round {
+		if err := e.refresh(p); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// listed returns the peer of an address vector's index. The vector is looked at every time: its
+// owner, which may be another process, can give the index to somebody else.
+func (e *Endpoint) listed(a cq.Addr) (*peer, error) {
+	if e.cfg.Addresses == nil || uint64(a) >= uint64(e.cfg.Addresses.Cap()) {
+		return nil, ErrAddress
+	}
+	n, err := e.cfg.Addresses.Lookup(a, e.raw[:])
+	if err != nil || n > len(e.raw) {
+		return nil, ErrAddress
+	}
+	if uint64(a) < uint64(len(e.peers)) {
+		if p := e.peers[a]; p != nil && bytes.Equal(p.raw, e.raw[:n]) {
+			return p, nil
+		}
+	}
+	dest, ok := cq.ParseSockaddr(e.raw[:n])
+	if !ok {
+		return nil, ErrAddress
+	}
+	for uint64(len(e.peers)) <= uint64(a) {
+		e.peers = append(e.peers, nil)
+	}
+	p := &peer{dest: dest, raw: bytes.Clone(e.raw[:n])}
+	e.peers[a] = p
+	return p, nil
+}
+
+func (e *Endpoint) newDirect(dest netip.AddrPort) (*peer, error) {
+	ip := dest.Addr().Unmap()
+	if dest.Port() == 0 || ip.IsUnspecified() {
+		return nil, ErrAddress
+	}
+	if len(e.direct) >= maxDirect {
+		clear(e.direct) // rare, and they are made again as they are needed
+	}
+	p := &peer{dest: netip.AddrPortFrom(ip, dest.Port())}
+	e.direct[dest] = p
+	return p, nil
+}
+
+// refresh asks for the way and makes the template again if it changed.
+func (e *Endpoint) refresh(p *peer) error {
+	h, err := e.hopTo(p.dest.Addr())
+	if err != nil {
+		if errors.Is(err, ErrResolving) {
+			e.stats.Resolving++
+			return ErrResolving
+		}
+		return errNoWay
+	}
+	if p.template == nil || p.hop != h {
+		if err := e.header(p, h); err != nil {
+			return err
+		}
+	}
+	p.round = e.round
+	return nil
+}
+
+func (e *Endpoint) hopTo(dst netip.Addr) (packet.Hop, error) {
+	h, err := packet.Hop{}, ErrUnreachable
+	if e.cfg.Resolver != nil {
+		h, err = e.cfg.Resolver.Lookup(dst)
+	}
+	if !dst.IsMulticast() {
+		return h, err
+	}
+	if err != nil {
+		h = packet.Hop{LocalMAC: e.cfg.LocalMAC}
+		if h.LocalMAC == [6]byte{} {
+			return h, ErrUnreachable
+		}
+	}
+	h.NextMAC, _ = packet.MulticastMAC(dst)
+	return h, nil
+}
+
+// header makes a peer's template.
+func (e *Endpoint) header(p *peer, h packet.Hop) error {
+	source := e.cfg.Local.Addr()
+	if !source.IsValid() || source.IsUnspecified() {
+		source = h.Source
+	}
+	source = source.Unmap()
+	if !source.IsValid() || source.Is4() != p.dest.Addr().Is4() {
+		return ErrAddress // of the other family, say
+	}
+	t, err := packet.Path{LocalMAC: h.LocalMAC, NextMAC: h.NextMAC, Tags: e.cfg.Tags,
+		Src: netip.AddrPortFrom(source, e.cfg.Local.Port()), Dst: p.dest,
+		HopLimit: e.cfg.HopLimit, TrafficClass: e.cfg.TrafficClass}.Template()
+	if err != nil {
+		return ErrAddress
+	}
+	mtu := e.socket.MTU()
+	if h.MTU > 0 {
+		mtu = min(mtu, h.MTU)
+	}
+	p.template, p.hop, p.header = t, h, t.HeaderLen()
+	// A chunk may be smaller than the MTU.
+	p.max = min(t.MaxPayload(mtu), e.socket.PacketBytes()-p.header)
+	if e.cfg.RemoteData {
+		p.max -= ShimBytes
+	}
+	return nil
+}

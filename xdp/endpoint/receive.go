@@ -1,0 +1,389 @@
+package endpoint
+
+import (
+	"errors"
+	"math"
+	"net/netip"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/packet"
+)
+
+// recvKind are the flags of a receive completion.
+const recvKind = cq.FlagRecv | cq.FlagMsg
+
+// turn does everything that can be done without waiting.
+func (e *Endpoint) turn(now int64) (work int, err error) {
+	e.round++
+	e.rxBlocked = false
+	if e.sending > 0 {
+		work, err = e.reap()
+	}
+	filled := e.fill(now)
+	if e.cfg.Receive != nil {
+		n, e2 := e.receive(now)
+		work += n
+		if err == nil {
+			err = e2
+		}
+	}
+	e2 := e.kick()
+	if filled > 0 && e2 == nil {
+		e2 = e.linkState(e.socket.WakeFill())
+	}
+	if e2 != nil {
+		e.broke(e2)
+		return work, e2
+	}
+	e.dirty = e.dirty || work > 0
+	if e.dirty && work == 0 || now-e.statsAt >= 1e6 {
+		e.publish(now)
+	}
+	return work, err
+}
+
+// fill gives the kernel frames to receive into.
+func (e *Endpoint) fill(now int64) int {
+	n := e.socket.Fill(2 * len(e.packets))
+	if n == 0 && now-e.starvedAt >= starvedEveryNs {
+		e.checkStarved(now)
+	}
+	return n
+}
+
+// receive takes packets out of the receive ring, no more than can be reported.
+func (e *Endpoint) receive(now int64) (int, error) {
+	n := min(e.socket.Pending(len(e.packets)), len(e.packets))
+	if n == 0 {
+		return 0, nil
+	}
+	e.source.valid = false // the address vector may have changed
+	if e.cfg.Posted {
+		return e.receivePosted(n)
+	}
+	a, b, err := e.cfg.Receive.Reserve(n)
+	if err != nil {
+		return e.noRoom(n, err)
+	}
+	n = len(a) + len(b)
+	got := e.packets[:e.socket.Receive(e.packets[:n])]
+	l := loans{e: e, a: a, b: b, first: e.cfg.Receive.Next(), now: uint64(now)}
+	for i := range got {
+		if err = l.add(got[i]); err != nil {
+			e.drop(got[i+1:])
+			break
+		}
+	}
+	if e2 := l.commit(); err == nil {
+		err = e2
+	}
+	return n, err
+}
+
+// noRoom is a lane that takes nothing now, or nothing any more.
+func (e *Endpoint) noRoom(n int, err error) (int, error) {
+	switch {
+	case err == cq.ErrFull:
+		e.rxBlocked = true
+		e.stats.RxBlocked++
+		return 0, nil
+	case errors.Is(err, cq.ErrOverrun):
+		// The queue says so to its reader. Packets do not wait for a reader that there is none of.
+		got := e.packets[:e.socket.Receive(e.packets[:n])]
+		e.drop(got)
+		e.stats.Overrun += uint64(len(got))
+		return n, nil
+	}
+	return 0, err
+}
+
+func (e *Endpoint) drop(got []xdp.Received) {
+	for _, r := range got {
+		e.socket.Drop(r.Frame)
+	}
+}
+
+// loans is a batch of frames that become completions.
+type loans struct {
+	e     *Endpoint
+	a, b  []cq.Entry
+	k     int    // slots filled
+	first uint64 // index of the first
+	now   uint64
+	bytes uint64
+}
+
+// add makes a completion of a packet, or drops it.
+func (l *loans) add(r xdp.Received) error {
+	e := l.e
+	payload, ok := e.parse(r)
+	if !ok {
+		e.socket.Drop(r.Frame)
+		return nil
+	}
+	src, known := e.resolve(e.datagram.Src)
+	if !known && e.cfg.SourceErr {
+		return l.unknown(r, payload)
+	}
+	index := l.first + uint64(l.k)
+	c := e.lend(r, payload, index, l.now)
+	c.Src = src
+	if l.k < len(l.a) {
+		l.a[l.k] = c
+	} else {
+		l.b[l.k-len(l.a)] = c
+	}
+	l.k++
+	l.bytes += c.Len
+	return nil
+}
+
+// unknown makes an error entry of a packet from somebody who is not in the address vector. There is
+// room: a slot was reserved for the packet.
+func (l *loans) unknown(r xdp.Received, p span) error {
+	e, w := l.e, l.e.cfg.Receive
+	if err := l.commit(); err != nil {
+		e.socket.Drop(r.Frame)
+		return err
+	}
+	index := w.Next()
+	c := e.lend(r, p, index, l.now)
+	err := w.PostError(e.unknownSource(&c))
+	if err != nil {
+		e.socket.Return(r.Off, uint32(index))
+		return err
+	}
+	e.stats.UnknownSource++
+	_ = e.rx.Count(cq.FlagRecv, 1, c.Len)
+	// The slots that are left lie behind the error entry now.
+	rest := len(l.a) + len(l.b) - l.k - 1
+	l.a, l.b, l.k, l.bytes = nil, nil, 0, 0
+	if rest > 0 {
+		if l.a, l.b, err = w.Reserve(rest); err != nil {
+			return err
+		}
+	}
+	l.first = w.Next()
+	return nil
+}
+
+// commit publishes what was filled, with one store.
+func (l *loans) commit() error {
+	if l.k == 0 {
+		return nil
+	}
+	e := l.e
+	if err := e.cfg.Receive.Commit(l.k); err != nil {
+		e.giveBack(l)
+		return err
+	}
+	e.stats.Received += uint64(l.k)
+	return e.rx.Count(cq.FlagRecv, l.k, l.bytes)
+}
+
+// giveBack frees the frames of completions that nobody will ever see.
+func (e *Endpoint) giveBack(l *loans) {
+	for i := range l.k {
+		c := &l.b
+		at := i - len(l.a)
+		if at < 0 {
+			c, at = &l.a, i
+		}
+		e.socket.Return((*c)[at].Buf.Offset(), uint32(l.first)+uint32(i))
+	}
+}
+
+// span is where the payload lies in the packet.
+type span struct {
+	off, n int
+	data   uint64 // remote CQ data
+	flags  cq.Flags
+}
+
+// parse finds the payload of a packet. Headers are left in e.datagram.
+func (e *Endpoint) parse(r xdp.Received) (p span, ok bool) {
+	d := &e.datagram
+	frame := e.socket.Packet(r)
+	if packet.Parse(frame, d) != nil {
+		e.stats.Malformed++
+		return p, false
+	}
+	if e.cfg.VerifyUDP && packet.VerifyUDP(frame, d) == packet.ChecksumWrong {
+		e.stats.BadChecksum++
+		return p, false
+	}
+	p = span{off: d.PayloadOff, n: d.PayloadLen}
+	if d.Dst.Addr().IsMulticast() {
+		p.flags = cq.FlagMulticast
+	}
+	if e.cfg.RemoteData {
+		data, has, ok := readShim(frame[p.off : p.off+p.n])
+		if !ok {
+			e.stats.NoShim++
+			return p, false
+		}
+		if p.off, p.n = p.off+ShimBytes, p.n-ShimBytes; has {
+			p.data, p.flags = data, p.flags|cq.FlagRemoteCQData
+		}
+	}
+	return p, true
+}
+
+// lend hands a frame to whoever reads the completion with this index, and returns the completion.
+func (e *Endpoint) lend(r xdp.Received, p span, index, now uint64) cq.Entry {
+	d := &e.datagram
+	in := uint16(r.Off & uint64(e.chunkMask()))
+	rec := xdp.Record{Sequence: index, RxNs: now, Src: d.Src, Dst: d.Dst, Queue: e.queue,
+		VLAN: d.VLAN, PayloadOff: in + uint16(p.off), PayloadLen: uint16(p.n),
+		FrameLen: uint16(r.Len)}
+	if d.Tags > 0 {
+		rec.Flags |= xdp.RecordVLAN
+	}
+	rec.Put(e.socket.Headroom(r.Frame))
+	e.socket.Loan(r.Frame, uint32(index))
+	return cq.Entry{Flags: recvKind | cq.FlagFrame | p.flags, Len: uint64(p.n), Data: p.data,
+		Buf: shm.MakeRef(e.umem, r.Off+uint64(p.off)), Meta: cq.MetaNoContext,
+		Src: cq.AddrNotAvail}
+}
+
+func (e *Endpoint) chunkMask() uint32 { return e.socket.UMEM().Geometry().ChunkBytes - 1 }
+
+// sourceCache is the sender found last: packets come in runs from one sender.
+type sourceCache struct {
+	from  netip.AddrPort
+	addr  cq.Addr
+	known bool
+	valid bool
+	raw   []byte
+}
+
+// resolve looks a sender up in the address vector.
+func (e *Endpoint) resolve(from netip.AddrPort) (cq.Addr, bool) {
+	s := &e.source
+	if s.valid && s.from == from {
+		return s.addr, s.known
+	}
+	s.from, s.addr, s.known, s.valid = from, cq.AddrNotAvail, false, true
+	if e.cfg.Addresses != nil {
+		s.raw = cq.AppendSockaddr(s.raw[:0], from)
+		s.addr, s.known = e.cfg.Addresses.Resolve(s.raw)
+	}
+	return s.addr, s.known
+}
+
+// unknownSource is a completion as the error entry that says where it came from.
+func (e *Endpoint) unknownSource(c *cq.Entry) *cq.ErrorEntry {
+	e.source.raw = cq.AppendSockaddr(e.source.raw[:0], e.source.from)
+	e.failure = cq.ErrorEntry{Context: c.Context, Flags: c.Flags, Len: c.Len, Buf: c.Buf,
+		Data: c.Data, Src: cq.AddrNotAvail, Err: errAddrNotAvail, ErrData: e.source.raw}
+	if c.Meta&cq.MetaNoContext != 0 {
+		e.failure.Flags |= cq.FlagNoContext
+	}
+	return &e.failure
+}
+
+// Release gives the frame of a receive completion back. [ErrFrame] says that it is no frame of this
+// endpoint, or was given back before; nothing happens then but that it is counted.
+func (e *Endpoint) Release(c *cq.Entry) error {
+	return e.ReleaseRef(c.Buf, c.Meta.Seq())
+}
+
+// ReleaseBatch gives the frames of several completions back, and shows the kernel them with one
+// store. Entries without FlagFrame are passed over. The error is that of the first that was wrong;
+// all others were given back.
+func (e *Endpoint) ReleaseBatch(cs []cq.Entry) (err error) {
+	e.lock()
+	defer e.unlock()
+	for i := range cs {
+		if cs[i].Flags&cq.FlagFrame == 0 {
+			continue
+		}
+		if !e.takeBack(cs[i].Buf, cs[i].Meta.Seq()) {
+			err = ErrFrame
+		}
+	}
+	e.refill()
+	return err
+}
+
+// ReleaseError gives the frame of an error entry back: one with FlagFrame, of a datagram from an
+// unknown source.
+func (e *Endpoint) ReleaseError(c *cq.ErrorEntry) error {
+	r, err := e.Record(c.Buf)
+	if err != nil {
+		return err
+	}
+	return e.ReleaseRef(c.Buf, uint32(r.Sequence))
+}
+
+// ReleaseRef gives a frame back by what another process knows of it: a reference to any byte of it
+// and the generation that it was lent under, which is the sequence of its completion.
+func (e *Endpoint) ReleaseRef(ref shm.Ref, generation uint32) error {
+	e.lock()
+	defer e.unlock()
+	ok := e.takeBack(ref, generation)
+	e.refill()
+	if !ok {
+		return ErrFrame
+	}
+	return nil
+}
+
+func (e *Endpoint) takeBack(ref shm.Ref, generation uint32) bool {
+	off := ref.Offset()
+	if ref.Region() != e.umem {
+		off = math.MaxUint64 // a frame of a former UMEM: the frame table counts it
+	}
+	if !e.socket.Return(off, generation) {
+		return false
+	}
+	e.stats.Returned++
+	return true
+}
+
+// refill hands frames on as soon as there are any, if the kernel has run out of them: nobody else
+// may look for a while.
+func (e *Endpoint) refill() {
+	if e.over || e.fillLeft() > 0 {
+		return
+	}
+	if e.socket.Fill(2*len(e.packets)) > 0 {
+		_ = e.socket.WakeFill()
+	}
+}
+
+// Reclaim takes back all frames that were lent by completions before the one with this generation:
+// what a dead reader held. It returns how many.
+func (e *Endpoint) Reclaim(before uint32) int {
+	e.lock()
+	defer e.unlock()
+	n := e.socket.Reclaim(before)
+	e.stats.Reclaimed += uint64(n)
+	e.refill()
+	return n
+}
+
+// Payload returns the bytes of a loaned frame in place, in this process. They are not to be
+// touched after Release, and are gone when the UMEM is closed.
+func (e *Endpoint) Payload(c *cq.Entry) ([]byte, error) { return e.View(c.Buf, int(c.Len)) }
+
+// View is Payload by reference and length, for error entries.
+func (e *Endpoint) View(ref shm.Ref, n int) ([]byte, error) {
+	mem := e.socket.UMEM().Region().Bytes()
+	off := ref.Offset()
+	if ref.Region() != e.umem || off > uint64(len(mem)) || n < 0 || uint64(n) > uint64(len(mem))-off {
+		return nil, ErrFrame
+	}
+	return mem[off : off+uint64(n) : off+uint64(n)], nil
+}
+
+// Record returns what is known about a loaned frame beside its payload: addresses, time, VLAN.
+func (e *Endpoint) Record(ref shm.Ref) (xdp.Record, error) {
+	mem := e.socket.UMEM().Region().Bytes()
+	if ref.Region() != e.umem || ref.Offset() >= uint64(len(mem)) {
+		return xdp.Record{}, ErrFrame
+	}
+	return xdp.ReadRecord(mem[e.socket.UMEM().Geometry().Chunk(ref.Offset()):]), nil
+}

@@ -1,0 +1,175 @@
+package endpoint_test
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/endpoint"
+	"github.com/shmring/shmring/xdp/packet"
+	"github.com/shmring/shmring/xdp/xdptest"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+var (
+	addrA = netip.MustParseAddrPort("192.0.2.1:4791")
+	addrB = netip.MustParseAddrPort("192.0.2.2:4791")
+	macA  = [6]byte{2, 0, 0, 0, 0, 1}
+	macB  = [6]byte{2, 0, 0, 0, 0, 2}
+)
+
+// side is an endpoint on a simulated socket, with its queue in this process.
+type side struct {
+	*endpoint.Endpoint
+	kernel *xdp.Kernel
+	dir    *shm.Dir
+	name   string
+	q      *cq.Queue
+	rx, tx *cq.Writer
+	av     *cq.AddressVector
+	peer   cq.Addr
+}
+
+// options change what a side is made with.
+type options struct {
+	umem   xdp.UMEMOptions
+	sim    xdp.SimOptions
+	queue  cq.Options
+	config func(c *endpoint.Config)
+	self   netip.AddrPort
+	peer   netip.AddrPort
+	mac    [6]byte
+	next   [6]byte
+}
+
+func sideOptions() options {
+	return options{umem: xdp.UMEMOptions{Frames: 64}, self: addrA, peer: addrB, mac: macA, next: macB}
+}
+
+// newSide opens an endpoint that knows one peer.
+func newSide(t testing.TB, name string, o options) *side {
+	t.Helper()
+	s := &side{name: name}
+	var err error
+	s.dir, err = shm.OpenDir("")
+	must(t, err)
+	s.q, err = cq.Create(s.dir, name, o.queue)
+	must(t, err)
+	for _, w := range []**cq.Writer{&s.rx, &s.tx} {
+		*w, err = cq.Attach(t.Context(), s.dir, name, cq.WriterOptions{})
+		must(t, err)
+	}
+	s.av, err = cq.CreateAnonymousAddresses(name+"-av", cq.AddressOptions{Count: 8})
+	must(t, err)
+	as, err := s.av.Insert([][]byte{cq.Sockaddr(o.peer)})
+	must(t, err)
+	s.peer = as[0]
+	umem := xdptest.NewUMEM(t, o.umem)
+	socket, kernel, err := xdp.Simulate(umem, o.sim)
+	must(t, err)
+	s.kernel = kernel
+	c := endpoint.Config{Socket: socket, Receive: s.rx, Transmit: s.tx, Addresses: s.av,
+		Local: o.self, Resolver: endpoint.Static{o.peer.Addr(): packet.Hop{LocalMAC: o.mac,
+			NextMAC: o.next, Source: o.self.Addr(), MTU: 1500}}}
+	if o.config != nil {
+		o.config(&c)
+	}
+	s.Endpoint, err = endpoint.Open(c)
+	if err != nil {
+		_ = socket.Close()
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		err := errors.Join(s.Close(), s.rx.Close(), s.tx.Close(), s.q.Close(), s.av.Close(),
+			s.dir.Close())
+		if err != nil {
+			t.Error(err)
+		}
+		s.checkFrames(t)
+	})
+	return s
+}
+
+func (s *side) checkFrames(t testing.TB) {
+	t.Helper()
+	f := s.Stats().Frames
+	if f.Sum() != f.Frames || f.Illegal != 0 {
+		t.Errorf("frames of %s: %+v", s.name, f)
+	}
+}
+
+// newPair joins two sides by a wire.
+func newPair(t testing.TB, change func(o *options)) (a, b *side) {
+	t.Helper()
+	oa, ob := sideOptions(), sideOptions()
+	ob.self, ob.peer, ob.mac, ob.next = addrB, addrA, macB, macA
+	if change != nil {
+		change(&oa)
+		change(&ob)
+	}
+	a, b = newSide(t, "a", oa), newSide(t, "b", ob)
+	xdp.Connect(a.kernel, b.kernel)
+	return a, b
+}
+
+// drive does rounds until there is nothing left to do.
+func (s *side) drive(t testing.TB) {
+	t.Helper()
+	for range 10000 {
+		n, err := s.Progress()
+		must(t, err)
+		if n == 0 {
+			return
+		}
+	}
+	t.Fatal("the endpoint does not come to rest")
+}
+
+// read takes all completions, up to the first error entry.
+func (s *side) read(t testing.TB) (out []cq.Entry) {
+	t.Helper()
+	var buf [16]cq.Entry
+	for {
+		n, err := cq.Read(s.q, buf[:])
+		out = append(out, buf[:n]...)
+		if errors.Is(err, cq.ErrAgain) || errors.Is(err, cq.ErrAvail) {
+			return out
+		}
+		must(t, err)
+	}
+}
+
+// one drives and returns the one completion that there is.
+func (s *side) one(t testing.TB) cq.Entry {
+	t.Helper()
+	s.drive(t)
+	es := s.read(t)
+	if len(es) != 1 {
+		t.Fatalf("%d completions of %s, want 1: %+v", len(es), s.name, es)
+	}
+	return es[0]
+}
+
+// readErr takes the error entry that is next.
+func (s *side) readErr(t testing.TB) cq.ErrorEntry {
+	t.Helper()
+	e := cq.ErrorEntry{ErrData: make([]byte, cq.ErrDataMaxBytes)}
+	must(t, s.q.ReadErr(&e))
+	return e
+}
+
+func (s *side) text(t testing.TB, e *cq.Entry) string {
+	t.Helper()
+	b, err := s.Payload(e)
+	must(t, err)
+	return string(b)
+}
