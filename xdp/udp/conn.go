@@ -1,0 +1,278 @@
+package udp
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Conn is a UDP socket beside the kernel's stack. It implements [net.PacketConn] and [net.Conn],
+// and has the methods of *[net.UDPConn] that do not need a descriptor. Any number of goroutines may
+// use it at once.
+type Conn struct {
+	stack     *Stack
+	local     netip.AddrPort // as bound; the address may be unspecified
+	remote    netip.AddrPort // of a connected one
+	laddr     *net.UDPAddr
+	raddr     *net.UDPAddr
+	ownsStack bool
+
+	readBy, writeBy deadline
+	readable        chan struct{} // has a token when a waiting reader should look
+	done            chan struct{} // closed by Close
+	failed          chan struct{} // closed when the device is gone
+
+	mu      sync.Mutex // after a shard's
+	inbox   inbox
+	limit   int // of the inbox, datagrams
+	waiting int // readers
+	closed  bool
+	err     error // why failed is closed
+
+	received, dropped, truncated atomic.Uint64
+	sent, refused                atomic.Uint64
+}
+
+var (
+	_ net.PacketConn = (*Conn)(nil)
+	_ net.Conn       = (*Conn)(nil)
+)
+
+// ConnStats counts what passed a Conn.
+type ConnStats struct {
+	Received  uint64 // datagrams that were read
+	Truncated uint64 // of these, those that did not fit the buffer
+	Dropped   uint64 // datagrams for which the receive buffer had no room
+	Sent      uint64 // datagrams accepted, those that wait for a next hop included
+	Refused   uint64 // datagrams that a write returned an error for
+}
+
+// Stats returns the counts.
+func (c *Conn) Stats() ConnStats {
+	return ConnStats{Received: c.received.Load(), Truncated: c.truncated.Load(),
+		Dropped: c.dropped.Load(), Sent: c.sent.Load(), Refused: c.refused.Load()}
+}
+
+func newConn(s *Stack, local, remote netip.AddrPort) *Conn {
+	c := &Conn{stack: s, local: local, remote: remote, limit: s.o.Backlog,
+		laddr: net.UDPAddrFromAddrPort(local), readable: make(chan struct{}, 1),
+		done: make(chan struct{}), failed: make(chan struct{})}
+	if remote.IsValid() {
+		c.raddr = net.UDPAddrFromAddrPort(remote)
+	}
+	return c
+}
+
+// LocalAddr returns the *[net.UDPAddr] that the connection is bound to.
+func (c *Conn) LocalAddr() net.Addr { return c.laddr }
+
+// RemoteAddr returns the *[net.UDPAddr] that the connection is connected to, or nil.
+func (c *Conn) RemoteAddr() net.Addr {
+	if c.raddr == nil {
+		return nil
+	}
+	return c.raddr
+}
+
+// deliver hands a datagram to the connection. It reports false if it is not taken: then it is to be
+// released. The lock of the shard is held.
+func (c *Conn) deliver(d *Datagram, s *shard) bool {
+	if c.remote.IsValid() && d.From != c.remote {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	if c.inbox.n >= c.limit {
+		c.dropped.Add(1)
+		return false
+	}
+	c.inbox.push(d, s)
+	c.pass()
+	return true
+}
+
+// pass wakes a reader if there is something for it. The lock is held.
+func (c *Conn) pass() {
+	if c.waiting > 0 && c.inbox.n > 0 {
+		select {
+		case c.readable <- struct{}{}:
+		default: // one is on its way, and passes on what it leaves
+		}
+	}
+}
+
+// take copies the oldest datagram out. It reports false if there is none.
+func (c *Conn) take(b []byte, r *result) bool {
+	c.mu.Lock()
+	if c.inbox.n == 0 {
+		c.mu.Unlock()
+		return false
+	}
+	it := c.inbox.first()
+	r.n = copy(b, it.d.Payload)
+	r.truncated = r.n < len(it.d.Payload)
+	r.from = it.d.From
+	loan := *it
+	it.d.Payload = nil
+	c.inbox.pop()
+	c.pass()
+	c.mu.Unlock()
+	loan.shard.release(&loan.d)
+	c.received.Add(1)
+	if r.truncated {
+		c.truncated.Add(1)
+	}
+	return true
+}
+
+// result is what a read found.
+type result struct {
+	n         int
+	from      netip.AddrPort
+	truncated bool
+}
+
+// receive waits for a datagram and copies what fits of it to b.
+func (c *Conn) receive(b []byte) (r result, err error) {
+	for {
+		over := c.readBy.wait()
+		switch {
+		case isClosed(c.done):
+			return r, net.ErrClosed
+		case isClosed(over):
+			return r, os.ErrDeadlineExceeded
+		case c.take(b, &r):
+			return r, nil
+		case isClosed(c.failed):
+			return r, c.err
+		}
+		if c.stack.look(c) {
+			continue
+		}
+		c.park(over)
+	}
+}
+
+// park waits until there may be something to read, or a reason not to wait.
+func (c *Conn) park(over <-chan struct{}) {
+	c.mu.Lock()
+	if c.inbox.n > 0 {
+		c.mu.Unlock()
+		return
+	}
+	c.waiting++
+	c.mu.Unlock()
+	select {
+	case <-c.readable:
+	case <-over:
+	case <-c.done:
+	case <-c.failed:
+	}
+	c.mu.Lock()
+	c.waiting--
+	// The token may have been for a reader that leaves without a datagram.
+	if isClosed(over) {
+		c.pass()
+	}
+	c.mu.Unlock()
+}
+
+// fail ends the connection's reads, after what has come, for the device is gone.
+func (c *Conn) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
+		close(c.failed)
+	}
+}
+
+// Close ends the connection and everything that waits in it, and gives the port back to the kernel.
+// The second time it fails as net.UDPConn's does.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return &net.OpError{Op: "close", Net: "udp", Source: c.laddr, Addr: c.RemoteAddr(),
+			Err: net.ErrClosed}
+	}
+	c.closed = true
+	close(c.done)
+	left := c.inbox
+	c.inbox = inbox{}
+	c.mu.Unlock()
+	for ; left.n > 0; left.pop() {
+		it := left.first()
+		it.shard.release(&it.d)
+	}
+	c.readBy.set(time.Time{}) // stops the timers
+	c.writeBy.set(time.Time{})
+	err := c.stack.remove(c)
+	if c.ownsStack {
+		if e := c.stack.Close(); err == nil {
+			err = e
+		}
+	}
+	if err != nil {
+		return &net.OpError{Op: "close", Net: "udp", Source: c.laddr, Addr: c.RemoteAddr(), Err: err}
+	}
+	return nil
+}
+
+// SetDeadline sets both deadlines. The zero time means none; one that is past ends calls that wait.
+func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadlines(t, &c.readBy, &c.writeBy) }
+
+// SetReadDeadline sets the deadline of reads, those that wait already included.
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, &c.readBy) }
+
+// SetWriteDeadline sets the deadline of writes. They wait only while the device has no room.
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, &c.writeBy) }
+
+func (c *Conn) setDeadlines(t time.Time, ds ...*deadline) error {
+	if isClosed(c.done) {
+		return c.setError(net.ErrClosed)
+	}
+	for _, d := range ds {
+		d.set(t)
+	}
+	return nil
+}
+
+func (c *Conn) setError(err error) error {
+	return &net.OpError{Op: "set", Net: "udp", Addr: c.laddr, Err: err}
+}
+
+// SetReadBuffer bounds what waits to be read: one datagram for every datagramBytes, since each takes
+// a frame whatever its length, and no more than the stack has frames for. A larger value is taken
+// for that, as the kernel does with what exceeds net.core.rmem_max.
+func (c *Conn) SetReadBuffer(bytes int) error {
+	if isClosed(c.done) {
+		return c.setError(net.ErrClosed)
+	}
+	if bytes < 0 {
+		return c.setError(os.NewSyscallError("setsockopt", syscall.EINVAL))
+	}
+	c.mu.Lock()
+	c.limit = min(max(bytes/datagramBytes, minBacklog), c.stack.o.MaxBacklog)
+	c.mu.Unlock()
+	return nil
+}
+
+// SetWriteBuffer is accepted and changes nothing: what is sent waits in the transmit ring, which all
+// connections of the interface share (Options.Socket).
+func (c *Conn) SetWriteBuffer(bytes int) error {
+	if isClosed(c.done) {
+		return c.setError(net.ErrClosed)
+	}
+	if bytes < 0 {
+		return c.setError(os.NewSyscallError("setsockopt", syscall.EINVAL))
+	}
+	return nil
+}

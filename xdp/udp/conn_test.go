@@ -1,0 +1,276 @@
+package udp_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/xdp/udp"
+)
+
+// long ends a test that hangs.
+const long = 30 * time.Second
+
+func addrPort(c *udp.Conn) netip.AddrPort { return c.LocalAddr().(*net.UDPAddr).AddrPort() }
+
+func TestBothWays(t *testing.T) {
+	a, b, _, _ := newPair(t, udp.StackOptions{})
+	buf := make([]byte, 100)
+	for i := range 100 {
+		ping := fmt.Sprint("ping ", i)
+		if n, err := a.WriteTo([]byte(ping), b.LocalAddr()); err != nil || n != len(ping) {
+			t.Fatal(n, err)
+		}
+		n, from, err := b.ReadFrom(buf)
+		if err != nil || string(buf[:n]) != ping || from.String() != a.LocalAddr().String() {
+			t.Fatalf("%q from %v, %v", buf[:n], from, err)
+		}
+		if _, err := b.WriteTo([]byte("pong"), from); err != nil {
+			t.Fatal(err)
+		}
+		m, ap, err := a.ReadFromUDPAddrPort(buf)
+		if err != nil || string(buf[:m]) != "pong" || ap != addrPort(b) {
+			t.Fatalf("%q from %v, %v", buf[:m], ap, err)
+		}
+	}
+	if s := b.Stats(); s.Received != 100 || s.Sent != 100 || s.Dropped != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestReadersShareEvery: whatever the order in which readers and datagrams come, every datagram is
+// read once, and nobody sleeps beside one.
+func TestReadersShare(t *testing.T) {
+	const readers, each = 8, 2000
+	a, b, _, _ := newPair(t, udp.StackOptions{})
+	must(t, b.SetReadDeadline(time.Now().Add(long)))
+	seen := make(chan string, readers*each)
+	var wg sync.WaitGroup
+	for range readers {
+		wg.Go(func() {
+			buf := make([]byte, 64)
+			for range each {
+				n, _, err := b.ReadFromUDPAddrPort(buf)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				seen <- string(buf[:n])
+			}
+		})
+	}
+	var writers sync.WaitGroup
+	tokens := make(chan struct{}, 64) // what is under way fits the frames
+	for w := range 4 {
+		writers.Go(func() {
+			for i := range readers * each / 4 {
+				tokens <- struct{}{}
+				if _, err := a.WriteToUDPAddrPort(fmt.Append(nil, w, " ", i), addrPort(b)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	got := map[string]bool{}
+	for range readers * each {
+		select {
+		case s := <-seen:
+			if got[s] {
+				t.Fatalf("%q twice", s)
+			}
+			got[s] = true
+			<-tokens
+		case <-time.After(long):
+			t.Fatalf("%d of %d", len(got), readers*each)
+		}
+	}
+	writers.Wait()
+	wg.Wait()
+}
+
+// TestTokenPassesOn: a reader that gives up takes no other reader's wake-up with it.
+func TestTokenPassesOn(t *testing.T) {
+	a, b, _, _ := newPair(t, udp.StackOptions{})
+	for range 300 {
+		must(t, b.SetReadDeadline(time.Time{}))
+		done := make(chan error, 2)
+		for range 2 {
+			go func() {
+				_, _, err := b.ReadFromUDPAddrPort(make([]byte, 8))
+				done <- err
+			}()
+		}
+		_, err := a.WriteToUDPAddrPort([]byte("x"), addrPort(b))
+		must(t, err)
+		must(t, <-done)
+		must(t, b.SetReadDeadline(time.Unix(1, 0)))
+		if err := <-done; !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestWildcard(t *testing.T) {
+	sa, sb, _, _ := newStacks(t, udp.StackOptions{}, 64)
+	from := listen(t, sa, addrA, 0)
+	exact := listen(t, sb, addrB, 7)
+	any4 := listen(t, sb, netip.IPv4Unspecified(), 7)
+	any := listen(t, sb, netip.IPv6Unspecified(), 9)
+	other := netip.MustParseAddr("198.51.100.7")
+	for _, c := range []struct {
+		to   netip.AddrPort
+		want *udp.Conn
+	}{
+		{netip.AddrPortFrom(addrB, 7), exact}, {netip.AddrPortFrom(other, 7), any4},
+		{netip.AddrPortFrom(addrB, 9), any}, {netip.AddrPortFrom(addrB, 7), exact},
+	} {
+		text := c.to.String()
+		_, err := from.WriteToUDPAddrPort([]byte(text), c.to)
+		must(t, err)
+		buf := make([]byte, 64)
+		must(t, c.want.SetReadDeadline(time.Now().Add(long)))
+		n, _, err := c.want.ReadFromUDPAddrPort(buf)
+		if err != nil || string(buf[:n]) != text {
+			t.Errorf("to %v: %q, %v", c.to, buf[:n], err)
+		}
+	}
+	if _, err := sb.Listen(netip.AddrPortFrom(addrB, 7)); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Error(err)
+	}
+	must(t, exact.Close())
+	again := listen(t, sb, addrB, 7)
+	_, err := from.WriteToUDPAddrPort([]byte("x"), addrPort(again))
+	must(t, err)
+	must(t, again.SetReadDeadline(time.Now().Add(long)))
+	_, _, err = again.ReadFromUDPAddrPort(make([]byte, 1))
+	must(t, err)
+}
+
+// TestFullInbox: what a reader leaves does not cost others their frames.
+func TestFullInbox(t *testing.T) {
+	a, b, _, fb := newPair(t, udp.StackOptions{Backlog: 16})
+	for i := range 100 {
+		_, err := a.WriteToUDPAddrPort([]byte{byte(i)}, addrPort(b))
+		must(t, err)
+	}
+	await(t, func() bool { return b.Stats().Dropped == 84 })
+	if fb.loans() != 16 || fb.dropped != 0 {
+		t.Errorf("%d lent, %d dropped by the device", fb.loans(), fb.dropped)
+	}
+	buf := make([]byte, 1)
+	for i := range 16 { // the oldest stay, as in the kernel
+		_, _, err := b.ReadFromUDPAddrPort(buf)
+		if err != nil || int(buf[0]) != i {
+			t.Fatal(buf, err)
+		}
+	}
+	must(t, b.SetReadBuffer(1<<30))
+	for i := range 100 {
+		_, err := a.WriteToUDPAddrPort([]byte{byte(i)}, addrPort(b))
+		must(t, err)
+	}
+	for i := range 100 {
+		_, _, err := b.ReadFromUDPAddrPort(buf)
+		if err != nil || int(buf[0]) != i {
+			t.Fatal(buf, err)
+		}
+	}
+}
+
+func await(t *testing.T, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(long); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("in vain")
+		}
+	}
+}
+
+// TestResolving: what cannot be sent yet is sent once it can be, in order, and a program does not
+// notice.
+func TestResolving(t *testing.T) {
+	a, b, fa, _ := newPair(t, udp.StackOptions{})
+	fa.set(func() { fa.unknown[addrB] = true })
+	for i := range 10 {
+		if _, err := a.WriteToUDPAddrPort([]byte{byte(i)}, addrPort(b)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.AfterFunc(20*time.Millisecond, func() { fa.set(func() { fa.unknown[addrB] = false }) })
+	must(t, b.SetReadDeadline(time.Now().Add(long)))
+	buf := make([]byte, 1)
+	for i := range 10 {
+		_, _, err := b.ReadFromUDPAddrPort(buf)
+		if err != nil || int(buf[0]) != i {
+			t.Fatal(buf, err)
+		}
+	}
+	// Those that find no next hop are bounded, and go with the stack.
+	fa.set(func() { fa.unknown[addrB] = true })
+	for range 1000 {
+		_, err := a.WriteToUDPAddrPort([]byte("x"), addrPort(b))
+		must(t, err)
+	}
+}
+
+// TestNoRoom: a write waits for the device until its deadline, and then goes on.
+func TestNoRoom(t *testing.T) {
+	a, b, fa, _ := newPair(t, udp.StackOptions{})
+	fa.set(func() { fa.sendErr = syscall.EAGAIN })
+	must(t, a.SetWriteDeadline(time.Now().Add(20*time.Millisecond)))
+	_, err := a.WriteTo([]byte("x"), b.LocalAddr())
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal(err)
+	}
+	must(t, a.SetWriteDeadline(time.Time{}))
+	time.AfterFunc(10*time.Millisecond, func() { fa.set(func() { fa.sendErr = nil }) })
+	_, err = a.WriteTo([]byte("y"), b.LocalAddr())
+	must(t, err)
+	fa.set(func() { fa.sendErr = syscall.EAGAIN })
+	time.AfterFunc(10*time.Millisecond, func() { a.Close() })
+	if _, err = a.WriteTo([]byte("z"), b.LocalAddr()); !errors.Is(err, net.ErrClosed) {
+		t.Fatal(err)
+	}
+}
+
+// TestDeviceGone: reads end with what the device said, after what had come.
+func TestDeviceGone(t *testing.T) {
+	a, b, _, fb := newPair(t, udp.StackOptions{CheckEvery: time.Millisecond})
+	_, err := a.WriteTo([]byte("x"), b.LocalAddr())
+	must(t, err)
+	await(t, func() bool { return fb.loans() == 1 })
+	fb.set(func() { fb.checkErr = syscall.ENXIO })
+	buf := make([]byte, 8)
+	n, _, err := b.ReadFrom(buf)
+	if n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	var op *net.OpError
+	_, _, err = b.ReadFrom(buf)
+	if !errors.Is(err, syscall.ENXIO) || !errors.As(err, &op) || op.Op != "read" {
+		t.Fatal(err)
+	}
+}
+
+func TestNoAllocation(t *testing.T) {
+	a, b, _, _ := newPair(t, udp.StackOptions{})
+	to, buf := addrPort(b), make([]byte, 64)
+	must(t, b.SetReadDeadline(time.Now().Add(long)))
+	// The fake allocates one payload and what it queues.
+	base := testing.AllocsPerRun(500, func() {
+		_, err := a.WriteToUDPAddrPort(buf[:32], to)
+		must(t, err)
+		_, _, err = b.ReadFromUDPAddrPort(buf)
+		must(t, err)
+	})
+	if base > 3 {
+		t.Errorf("%v allocations", base)
+	}
+}

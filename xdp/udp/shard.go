@@ -1,0 +1,149 @@
+package udp
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// shard is one backend and who may use it: a queue of the interface.
+type shard struct {
+	stack   *Stack
+	writers atomic.Int32 // in send
+
+	mu     sync.Mutex // before a connection's
+	b      Backend
+	closed bool
+	batch  [64]Datagram
+	back   []Datagram // of batch, those that nobody takes
+	loan   [1]Datagram
+	last   struct { // where the datagram before this one went
+		to    netip.AddrPort
+		table *table
+		conn  *Conn
+	}
+}
+
+// progress hands out what has come. It reports whether there was anything. The lock is held.
+func (s *shard) progress() (bool, error) {
+	if s.closed {
+		return false, os.ErrClosed
+	}
+	n, err := s.b.Receive(s.batch[:])
+	s.back = s.back[:0]
+	for i := range s.batch[:n] {
+		d := &s.batch[i]
+		if c := s.find(d.To); c == nil || !c.deliver(d, s) {
+			s.back = append(s.back, *d)
+		}
+		d.Payload = nil
+	}
+	if len(s.back) > 0 {
+		if e := s.b.Release(s.back); err == nil {
+			err = e
+		}
+	}
+	return n > 0, err
+}
+
+// find returns the connection that a datagram is for. Datagrams come in runs.
+func (s *shard) find(to netip.AddrPort) *Conn {
+	t := s.stack.table.Load()
+	if s.last.table == t && s.last.to == to {
+		return s.last.conn
+	}
+	c := t.find(to)
+	s.last.to, s.last.table, s.last.conn = to, t, c
+	return c
+}
+
+// release gives a loan back.
+func (s *shard) release(d *Datagram) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.loan[0] = *d
+	if err := s.b.Release(s.loan[:]); err != nil {
+		s.stack.fail(err)
+	}
+}
+
+// send sends one datagram. Of writers that come at once the last one shows the device what all of
+// them have sent, which is one system call instead of many.
+func (s *shard) send(b []byte, from, to netip.AddrPort) error {
+	s.writers.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := s.writers.Add(-1) == 0
+	if s.closed {
+		return os.ErrClosed
+	}
+	if s.stack.waiting.Load() > 0 {
+		s.stack.retry(s) // these were first
+	}
+	err := s.b.Send(b, from, to)
+	if !last && err == nil {
+		return nil // who comes next flushes
+	}
+	if e := s.b.Flush(); err == nil {
+		err = e
+	}
+	return err
+}
+
+// run keeps handing out what comes while nobody else does, until the stack is closed.
+func (s *shard) run() {
+	err := s.b.Wait(func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for {
+			worked, err := s.progress()
+			if !worked && err == nil {
+				worked, err = s.b.Arm()
+			}
+			if err != nil {
+				s.gone(err)
+				return true
+			}
+			if !worked {
+				return s.closed
+			}
+		}
+	})
+	if err != nil {
+		s.gone(err)
+	}
+}
+
+func (s *shard) gone(err error) {
+	if !errors.Is(err, os.ErrClosed) || !s.stack.isClosed() {
+		s.stack.fail(err)
+	}
+}
+
+// check looks after a device that went away without a word.
+func (s *shard) check() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	if err := s.b.Check(); err != nil && !errors.Is(err, syscall.ENETDOWN) {
+		s.stack.fail(err)
+	}
+}
+
+func (s *shard) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	return s.b.Close()
+}

@@ -1,0 +1,271 @@
+package udp
+
+import (
+	"hash/maphash"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// datagramBytes is what one waiting datagram costs, however short it is: a frame.
+	datagramBytes = 2048
+	minBacklog    = 8
+)
+
+// StackOptions of a stack. Zero values stand for the defaults.
+type StackOptions struct {
+	// Backlog is how many datagrams wait for the readers of one connection; 256 by default.
+	// Conn.SetReadBuffer changes it for one.
+	Backlog int
+	// MaxBacklog bounds SetReadBuffer; the greater of Backlog and 1024 by default.
+	MaxBacklog int
+	// Bind claims an address for a connection, and has datagrams to it sent to the backends. It
+	// chooses a port if that is 0. What it returns is undone by unbind. By default an address is
+	// free if the stack has no connection on it.
+	Bind func(local netip.AddrPort) (bound netip.AddrPort, unbind func() error, err error)
+	// CheckEvery is how often the devices are looked after; a second by default.
+	CheckEvery time.Duration
+}
+
+func (o StackOptions) resolve() StackOptions {
+	if o.Backlog <= 0 {
+		o.Backlog = 256
+	}
+	if o.MaxBacklog <= 0 {
+		o.MaxBacklog = max(o.Backlog, 1024)
+	}
+	if o.CheckEvery <= 0 {
+		o.CheckEvery = time.Second
+	}
+	return o
+}
+
+// Stack is UDP on one interface: connections by address and port over one backend for each queue.
+// Its methods may be called from any goroutine.
+type Stack struct {
+	o       StackOptions
+	shards  []*shard
+	table   atomic.Pointer[table]
+	seed    maphash.Seed
+	done    chan struct{}
+	running sync.WaitGroup
+	onClose []func() error
+	pending
+
+	mu     sync.Mutex // of whoever changes the table
+	unbind map[*Conn]func() error
+	closed bool
+	err    error // the device is gone
+}
+
+// table is the connections by address; it is not changed but replaced.
+type table struct{ byAddr map[netip.AddrPort]*Conn }
+
+// find prefers the connection on the very address to one on any address of the family, and that to
+// one on any address.
+func (t *table) find(to netip.AddrPort) *Conn {
+	if c := t.byAddr[to]; c != nil {
+		return c
+	}
+	if to.Addr().Is4() {
+		if c := t.byAddr[netip.AddrPortFrom(netip.IPv4Unspecified(), to.Port())]; c != nil {
+			return c
+		}
+	}
+	return t.byAddr[netip.AddrPortFrom(netip.IPv6Unspecified(), to.Port())]
+}
+
+// NewStack runs UDP over backends, one for each queue of an interface, which it owns from then on:
+// Close closes them. [Open] makes them too.
+func NewStack(o StackOptions, backends ...Backend) (*Stack, error) {
+	if len(backends) == 0 {
+		return nil, &Error{Pkg: pkg, Op: "make stack", Err: ErrOptions, Hint: "give it a backend"}
+	}
+	s := &Stack{o: o.resolve(), seed: maphash.MakeSeed(), done: make(chan struct{}),
+		unbind: map[*Conn]func() error{}}
+	s.table.Store(&table{})
+	for _, b := range backends {
+		s.shards = append(s.shards, &shard{stack: s, b: b})
+	}
+	for _, sh := range s.shards {
+		s.running.Go(sh.run)
+	}
+	s.running.Go(s.watch)
+	return s, nil
+}
+
+// watch looks after the devices: not every one that goes away wakes somebody.
+func (s *Stack) watch() {
+	t := time.NewTicker(s.o.CheckEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			for _, sh := range s.shards {
+				sh.check()
+			}
+		case <-s.done:
+			return
+		}
+	}
+}
+
+// Listen returns a connection on an address of the interface. Without an address, 0.0.0.0 or ::, it
+// gets what comes to any; without a port one is chosen. Errors are *[net.OpError], with EADDRINUSE
+// where the kernel or the stack has the address already.
+func (s *Stack) Listen(local netip.AddrPort) (*Conn, error) {
+	c, err := s.open(local, netip.AddrPort{})
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: "udp", Addr: net.UDPAddrFromAddrPort(local),
+			Err: err}
+	}
+	return c, nil
+}
+
+// Dial returns a connection that sends to and receives from one peer only.
+func (s *Stack) Dial(local, remote netip.AddrPort) (*Conn, error) {
+	remote = unmap(remote)
+	if !remote.IsValid() {
+		return nil, &net.OpError{Op: "dial", Net: "udp", Err: errMissingAddress}
+	}
+	if !local.Addr().IsValid() {
+		local = netip.AddrPortFrom(unspecified(remote.Addr()), local.Port())
+	}
+	c, err := s.open(local, remote)
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: "udp", Source: net.UDPAddrFromAddrPort(local),
+			Addr: net.UDPAddrFromAddrPort(remote), Err: err}
+	}
+	return c, nil
+}
+
+func unmap(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+func (s *Stack) open(local, remote netip.AddrPort) (*Conn, error) {
+	local = unmap(local)
+	if !local.Addr().IsValid() {
+		local = netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return nil, net.ErrClosed
+	case s.err != nil:
+		return nil, s.err
+	}
+	bind := s.o.Bind
+	if bind == nil {
+		bind = s.bind
+	}
+	bound, unbind, err := bind(local)
+	if err != nil {
+		return nil, err
+	}
+	c := newConn(s, bound, remote)
+	s.unbind[c] = unbind
+	t := &table{byAddr: maps.Clone(s.table.Load().byAddr)}
+	if t.byAddr == nil {
+		t.byAddr = map[netip.AddrPort]*Conn{}
+	}
+	t.byAddr[bound] = c
+	s.table.Store(t)
+	return c, nil
+}
+
+// remove takes a connection that is closed out of the table.
+func (s *Stack) remove(c *Conn) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	unbind := s.unbind[c]
+	if unbind == nil {
+		return nil
+	}
+	delete(s.unbind, c)
+	t := &table{byAddr: maps.Clone(s.table.Load().byAddr)}
+	delete(t.byAddr, c.local)
+	s.table.Store(t)
+	return unbind()
+}
+
+// shardFor spreads destinations over the queues, and keeps each on one, so that order is kept.
+func (s *Stack) shardFor(to netip.AddrPort) *shard {
+	if len(s.shards) == 1 {
+		return s.shards[0]
+	}
+	return s.shards[maphash.Comparable(s.seed, to)%uint64(len(s.shards))]
+}
+
+// look hands out what has come, for a reader that would have to wait. It reports whether the
+// connection has something now.
+func (s *Stack) look(c *Conn) bool {
+	for _, sh := range s.shards {
+		if !sh.mu.TryLock() {
+			continue // whoever has it does the same, or wakes us
+		}
+		if _, err := sh.progress(); err != nil {
+			sh.gone(err)
+		}
+		sh.mu.Unlock()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.inbox.n > 0
+}
+
+// fail ends all connections: the device is gone. What has come is read before that.
+func (s *Stack) fail(err error) {
+	// A shard's lock is held; the stack's comes before it, so somebody else takes that.
+	s.failOnce.Do(func() {
+		s.running.Go(func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.err = err
+			for c := range s.unbind {
+				c.fail(err)
+			}
+		})
+	})
+}
+
+func (s *Stack) isClosed() bool { return isClosed(s.done) }
+
+// Close closes the connections, and then what the stack runs on.
+func (s *Stack) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return os.ErrClosed
+	}
+	s.closed = true
+	close(s.done)
+	var conns []*Conn
+	for c := range s.unbind {
+		conns = append(conns, c)
+	}
+	s.mu.Unlock()
+	var first error
+	keep := func(err error) {
+		if err != nil && first == nil {
+			first = err
+		}
+	}
+	for _, c := range conns {
+		keep(c.Close())
+	}
+	for _, sh := range s.shards {
+		keep(sh.close())
+	}
+	s.running.Wait()
+	for _, f := range s.onClose {
+		keep(f())
+	}
+	return first
+}

@@ -1,0 +1,185 @@
+package udp
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+)
+
+// Write sends a datagram to the peer of a connected socket.
+func (c *Conn) Write(b []byte) (int, error) {
+	if !c.remote.IsValid() {
+		if isClosed(c.done) {
+			return 0, c.writeError("write", c.remote, net.ErrClosed)
+		}
+		return 0, c.writeError("write", c.remote, syscall.EDESTADDRREQ)
+	}
+	return c.write("write", b, c.remote)
+}
+
+// WriteTo sends a datagram to addr, a *[net.UDPAddr]. It waits while the device has no room, until
+// the write deadline. It does not wait for the next hop to be found: a few datagrams are kept until
+// it is, and dropped if it is not, as the kernel does.
+func (c *Conn) WriteTo(b []byte, addr net.Addr) (int, error) {
+	a, ok := addr.(*net.UDPAddr)
+	if !ok {
+		return 0, &net.OpError{Op: "write", Net: "udp", Source: c.laddr, Addr: addr,
+			Err: syscall.EINVAL}
+	}
+	return c.WriteToUDP(b, a)
+}
+
+// WriteToUDP is WriteTo with the type of the address.
+func (c *Conn) WriteToUDP(b []byte, addr *net.UDPAddr) (int, error) {
+	to, err := c.target(addr)
+	if err != nil {
+		return 0, c.writeError("sendto", to, err)
+	}
+	return c.write("sendto", b, to)
+}
+
+// WriteToUDPAddrPort is WriteTo without an allocation.
+func (c *Conn) WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error) {
+	switch {
+	case c.remote.IsValid():
+		return 0, c.writeError("sendto", to, net.ErrWriteToConnected)
+	case !to.IsValid():
+		return 0, c.missing(to)
+	}
+	return c.write("sendto", b, to)
+}
+
+// WriteMsgUDP is WriteTo, or on a connected socket, where addr has to be nil, Write. Control data
+// is refused with [ErrNoControl].
+func (c *Conn) WriteMsgUDP(b, oob []byte, addr *net.UDPAddr) (n, oobn int, err error) {
+	to := c.remote
+	if addr != nil || !to.IsValid() {
+		if to, err = c.target(addr); err != nil {
+			return 0, 0, c.writeError("sendmsg", to, err)
+		}
+	}
+	n, err = c.writeMsg(b, oob, to)
+	return n, 0, err
+}
+
+// WriteMsgUDPAddrPort is WriteMsgUDP without an allocation.
+func (c *Conn) WriteMsgUDPAddrPort(b, oob []byte, addr netip.AddrPort) (n, oobn int, err error) {
+	to := c.remote
+	switch {
+	case to.IsValid() && addr.IsValid():
+		return 0, 0, c.writeError("sendmsg", addr, net.ErrWriteToConnected)
+	case !to.IsValid() && !addr.IsValid():
+		return 0, 0, c.missing(addr)
+	case addr.IsValid():
+		to = addr
+	}
+	n, err = c.writeMsg(b, oob, to)
+	return n, 0, err
+}
+
+// missing is the error of a call that takes an address by value: package net names it all the same.
+func (c *Conn) missing(to netip.AddrPort) error {
+	return &net.OpError{Op: "write", Net: "udp", Source: c.laddr,
+		Addr: net.UDPAddrFromAddrPort(to), Err: errMissingAddress}
+}
+
+func (c *Conn) writeMsg(b, oob []byte, to netip.AddrPort) (int, error) {
+	if len(oob) > 0 {
+		return 0, c.writeError("sendmsg", to, ErrNoControl)
+	}
+	return c.write("sendmsg", b, to)
+}
+
+// target is where addr means. The address is valid even with an error, if there is one to name.
+func (c *Conn) target(addr *net.UDPAddr) (to netip.AddrPort, err error) {
+	if addr != nil {
+		to = addr.AddrPort()
+		if len(addr.IP) == 0 {
+			to = netip.AddrPortFrom(unspecified(c.local.Addr()), uint16(addr.Port))
+		}
+	}
+	switch {
+	case c.remote.IsValid():
+		return to, net.ErrWriteToConnected
+	case addr == nil:
+		return to, errMissingAddress
+	case !to.IsValid():
+		return to, &net.AddrError{Err: "invalid address", Addr: addr.String()}
+	}
+	return to, nil
+}
+
+// unspecified is the address of the same family that stands for any.
+func unspecified(like netip.Addr) netip.Addr {
+	if like.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+func (c *Conn) write(call string, b []byte, to netip.AddrPort) (int, error) {
+	if err := c.send(b, to); err != nil {
+		c.refused.Add(1)
+		return 0, c.writeError(call, to, err)
+	}
+	c.sent.Add(1)
+	return len(b), nil
+}
+
+// check refuses what the kernel refuses before it looks for a route.
+func (c *Conn) check(to netip.AddrPort) (netip.AddrPort, error) {
+	if to.Addr().Is4In6() {
+		to = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
+	}
+	local := c.local.Addr()
+	switch {
+	case to.Addr().Is6() && local.Is4():
+		return to, &net.AddrError{Err: "non-IPv4 address", Addr: to.Addr().String()}
+	case to.Addr().Is4() && local.Is6() && !local.IsUnspecified():
+		return to, syscall.ENETUNREACH
+	case to.Port() == 0:
+		return to, syscall.EINVAL
+	}
+	return to, nil
+}
+
+// A device without room has no descriptor that tells of it once it has, so a write that waits for
+// it looks again at intervals that grow.
+const (
+	firstPause = 20 * time.Microsecond
+	lastPause  = 2 * time.Millisecond
+)
+
+func (c *Conn) send(b []byte, to netip.AddrPort) error {
+	over := c.writeBy.wait()
+	switch {
+	case isClosed(c.done):
+		return net.ErrClosed
+	case isClosed(over):
+		return os.ErrDeadlineExceeded
+	}
+	to, err := c.check(to)
+	if err != nil {
+		return err
+	}
+	s := c.stack.shardFor(to)
+	err = s.send(b, c.local, to)
+	for pause := firstPause; err != nil && errors.Is(err, syscall.EAGAIN); {
+		if errors.Is(err, ErrResolving) {
+			return c.stack.keep(s, b, c.local, to)
+		}
+		select {
+		case <-time.After(pause):
+		case <-over:
+			return os.ErrDeadlineExceeded
+		case <-c.done:
+			return net.ErrClosed
+		}
+		pause = min(2*pause, lastPause)
+		err = s.send(b, c.local, to)
+	}
+	return err
+}
