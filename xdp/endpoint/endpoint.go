@@ -32,7 +32,7 @@ type Endpoint struct {
 	feeds  []func() // unbind
 
 	peers  []*peer // by address
-	direct map[netipKey]*peer
+	direct map[directKey]*peer
 	groups map[groupKey]*membership
 	round  uint64 // grows; the way to a peer is asked for at most once in each
 	raw    [32]byte
@@ -76,7 +76,7 @@ func Open(c Config) (*Endpoint, error) {
 	}
 	s := c.Socket
 	e := &Endpoint{cfg: c, socket: s, queue: uint16(s.Queue()), umem: s.UMEM().Region().ID(),
-		direct: map[netipKey]*peer{}, groups: map[groupKey]*membership{},
+		direct: map[directKey]*peer{}, groups: map[groupKey]*membership{},
 		ops: make([]sendOp, s.UMEM().Geometry().Frames), done: make([]xdp.Sent, 64),
 		packets: make([]xdp.Received, c.RxBatch), round: 1}
 	e.cfg.Spin = doorbell.SpinBudget(c.Spin)

@@ -9,7 +9,8 @@ import (
 	"github.com/shmring/shmring/xdp/packet"
 )
 
-type netipKey = netip.AddrPort
+// directKey is a peer that is in no address vector, and whom it sees datagrams come from.
+type directKey struct{ dest, from netip.AddrPort }
 
 // maxDirect is how many peers that are in no address vector are remembered.
 const maxDirect = 4096
@@ -17,7 +18,8 @@ const maxDirect = 4096
 // peer is whom datagrams go to, with the headers of all of them.
 type peer struct {
 	dest     netip.AddrPort
-	raw      []byte // as the address vector has it
+	from     netip.AddrPort // instead of Config.Local, if it is valid
+	raw      []byte         // as the address vector has it
 	template *packet.Template
 	header   int        // bytes in front of the payload
 	max      int        // the longest payload
@@ -32,9 +34,9 @@ var errNoWay = errors.New("endpoint: no way to the destination")
 // peerOf returns whom a message goes to, with a template that is up to date.
 func (e *Endpoint) peerOf(m *Msg) (p *peer, err error) {
 	if m.Dest.IsValid() {
-		p = e.direct[m.Dest]
+		p = e.direct[directKey{m.Dest, m.From}]
 		if p == nil {
-			p, err = e.newDirect(m.Dest)
+			p, err = e.newDirect(m.Dest, m.From)
 		}
 	} else {
 		p, err = e.listed(m.To)
@@ -80,7 +82,7 @@ func (e *Endpoint) listed(a cq.Addr) (*peer, error) {
 	return p, nil
 }
 
-func (e *Endpoint) newDirect(dest netip.AddrPort) (*peer, error) {
+func (e *Endpoint) newDirect(dest, from netip.AddrPort) (*peer, error) {
 	ip := dest.Addr().Unmap()
 	if dest.Port() == 0 || ip.IsUnspecified() {
 		return nil, ErrAddress
@@ -88,8 +90,8 @@ func (e *Endpoint) newDirect(dest netip.AddrPort) (*peer, error) {
 	if len(e.direct) >= maxDirect {
 		clear(e.direct) // rare, and they are made again as they are needed
 	}
-	p := &peer{dest: netip.AddrPortFrom(ip, dest.Port())}
-	e.direct[dest] = p
+	p := &peer{dest: netip.AddrPortFrom(ip, dest.Port()), from: from}
+	e.direct[directKey{dest, from}] = p
 	return p, nil
 }
 
@@ -132,7 +134,11 @@ func (e *Endpoint) hopTo(dst netip.Addr) (packet.Hop, error) {
 
 // header makes a peer's template.
 func (e *Endpoint) header(p *peer, h packet.Hop) error {
-	source := e.cfg.Local.Addr()
+	local := e.cfg.Local
+	if p.from.IsValid() {
+		local = p.from
+	}
+	source := local.Addr()
 	if !source.IsValid() || source.IsUnspecified() {
 		source = h.Source
 	}
@@ -141,7 +147,7 @@ func (e *Endpoint) header(p *peer, h packet.Hop) error {
 		return ErrAddress // of the other family, say
 	}
 	t, err := packet.Path{LocalMAC: h.LocalMAC, NextMAC: h.NextMAC, Tags: e.cfg.Tags,
-		Src: netip.AddrPortFrom(source, e.cfg.Local.Port()), Dst: p.dest,
+		Src: netip.AddrPortFrom(source, local.Port()), Dst: p.dest,
 		HopLimit: e.cfg.HopLimit, TrafficClass: e.cfg.TrafficClass}.Template()
 	if err != nil {
 		return ErrAddress

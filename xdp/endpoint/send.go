@@ -13,6 +13,7 @@ type Msg struct {
 	Iov     [][]byte       // and what follows it: at most MaxPieces
 	To      cq.Addr        // whom to, as an index of Config.Addresses
 	Dest    netip.AddrPort // or as an address, if it is set; it needs to be in no vector
+	From    netip.AddrPort // with Dest: whom it comes from, if not Config.Local; 0.0.0.0: by route
 	Context uint64
 	Flags   cq.Flags
 	Data    uint64 // remote CQ data, with FlagRemoteCQData
