@@ -214,10 +214,10 @@ func TestFramesProperty(t *testing.T) {
 
 func TestRingFaultIsFullNotWild(t *testing.T) {
 	c, k := newFake(fakeConfig{})
-	k.fill.consWord.Store(5) // taken more than was ever given
-	k.tx.consWord.Store(1 << 31)
-	k.rx.prodWord.Store(1 << 20)
-	k.comp.prodWord.Store(^uint32(0))
+	k.ForgeIndex(SimFill, 5) // taken more than was ever given
+	k.ForgeIndex(SimTransmit, 1<<31)
+	k.ForgeIndex(SimReceive, 1<<20)
+	k.ForgeIndex(SimCompletion, ^uint32(0))
 	if n := c.Fill(20); n != 0 {
 		t.Errorf("filled %d", n)
 	}
@@ -337,7 +337,7 @@ func TestConcurrentKernel(t *testing.T) {
 func TestNoAllocationPerPacket(t *testing.T) {
 	c, k := newFake(fakeConfig{})
 	packet, buf, sent := make([]byte, 60), make([]Received, 8), make([]Sent, 8)
-	k.sending = make([]Desc, 0, 32)
+	k.OnSend(func([]byte) {})
 	n := testing.AllocsPerRun(200, func() {
 		c.Fill(8)
 		k.deliver(packet)

@@ -34,8 +34,8 @@ var (
 	ErrTooBig = shm.Sentinel("packet too big", syscall.EMSGSIZE)
 	// ErrOptions: options that contradict each other or the UMEM (EINVAL).
 	ErrOptions = shm.Sentinel("bad options", syscall.EINVAL)
-	// ErrUMEMUsed: the UMEM has had a socket. The kernel may write to it for a while after that
-	// socket is closed, so a UMEM serves one socket only (EBUSY).
+	// ErrUMEMUsed: sockets have had the frames of the UMEM. The kernel may write to them for a while
+	// after a socket is closed, so a frame serves one socket only (EBUSY).
 	ErrUMEMUsed = shm.Sentinel("UMEM already used by a socket", syscall.EBUSY)
 )
 

@@ -1,57 +1,12 @@
 package xdp
 
-import (
-	"math/rand/v2"
-	"sync/atomic"
-)
+import "math/rand/v2"
 
-// fakeRing is the memory of one ring, seen from the kernel's side.
-type fakeRing[E uint64 | Desc] struct {
-	prodWord, consWord, flagsWord atomic.Uint32
-	slots                         []E
-}
-
-func newFakeRing[E uint64 | Desc](entries int, start uint32) *fakeRing[E] {
-	r := &fakeRing[E]{slots: make([]E, entries)}
-	r.prodWord.Store(start)
-	r.consWord.Store(start)
-	return r
-}
-
-func (r *fakeRing[E]) words() ringWords {
-	return ringWords{prod: &r.prodWord, cons: &r.consWord, flags: &r.flagsWord}
-}
-
-func (r *fakeRing[E]) mask() uint32 { return uint32(len(r.slots)) - 1 }
-
-func (r *fakeRing[E]) pop() (e E, ok bool) {
-	cons := r.consWord.Load()
-	if r.prodWord.Load() == cons {
-		return e, false
-	}
-	e = r.slots[cons&r.mask()]
-	r.consWord.Store(cons + 1)
-	return e, true
-}
-
-func (r *fakeRing[E]) push(e E) bool {
-	prod := r.prodWord.Load()
-	if prod-r.consWord.Load() > r.mask() {
-		return false
-	}
-	r.slots[prod&r.mask()] = e
-	r.prodWord.Store(prod + 1)
-	return true
-}
-
-// fakeKernel is the other side of four rings over ordinary memory. It keeps the frames that it
-// owns, as the kernel does, and can be told to lie.
+// fakeKernel plays the kernel for a core that has no socket around it, over memory of the Go heap,
+// where the race detector sees the packets too.
 type fakeKernel struct {
-	fill, comp *fakeRing[uint64]
-	rx, tx     *fakeRing[Desc]
-	mem        []byte
-	headroom   uint64
-	sending    []Desc // taken from tx
+	*Kernel
+	mem []byte
 }
 
 // fakeConfig sizes a fake device. Zero values give 32 frames of 2048 bytes, half of them to send,
@@ -59,6 +14,7 @@ type fakeKernel struct {
 type fakeConfig struct {
 	frames, rxFrames, entries int
 	start                     uint32 // of all indices
+	chains                    bool
 }
 
 func newFake(c fakeConfig) (*core, *fakeKernel) {
@@ -71,60 +27,39 @@ func newFake(c fakeConfig) (*core, *fakeKernel) {
 	if c.entries == 0 {
 		c.entries = 16
 	}
-	k := &fakeKernel{
-		fill:     newFakeRing[uint64](c.entries, c.start),
-		comp:     newFakeRing[uint64](c.entries, c.start),
-		rx:       newFakeRing[Desc](c.entries, c.start),
-		tx:       newFakeRing[Desc](c.entries, c.start),
-		mem:      make([]byte, c.frames*2048),
-		headroom: RecordBytes,
-	}
-	return &core{
-		mem: k.mem, chunk: 2048, headroom: k.headroom, maxPacket: 1518, mtu: 1500,
-		frames:  newFrameTable(uint32(c.frames), uint32(c.rxFrames)),
-		fill:    newProducer(k.fill.words(), k.fill.slots),
-		rx:      newConsumer(k.rx.words(), k.rx.slots),
-		tx:      newProducer(k.tx.words(), k.tx.slots),
-		comp:    newConsumer(k.comp.words(), k.comp.slots),
-		context: make([]uint64, c.frames),
-	}, k
+	n := uint32(c.entries)
+	o := Options{RxEntries: n, TxEntries: n, FillEntries: n, CompEntries: n}
+	g := Geometry{Frames: uint32(c.frames), ChunkBytes: 2048, HeadroomBytes: RecordBytes}
+	mem := make([]byte, g.Bytes())
+	q := newSimQueue(o, c.start)
+	p := newPool(mem, g, 0, g.Frames, g.Frames-uint32(c.rxFrames))
+	p.fill = newProducer(q.fill.words(), q.fill.slots)
+	p.comp = newConsumer(q.comp.words(), q.comp.slots)
+	k := newFakeMember(p, q, o, c)
+	return p.members[0], k
 }
 
-// deliver receives one packet, as a driver does: a frame from the fill ring, the packet behind both
-// headrooms, a descriptor. It reports whether there was a frame and room.
-func (k *fakeKernel) deliver(packet []byte) bool {
-	if k.rx.prodWord.Load()-k.rx.consWord.Load() > k.rx.mask() {
-		return false
+// newFakeMember adds a core to a pool.
+func newFakeMember(p *pool, q *simQueue, o Options, c fakeConfig) *fakeKernel {
+	e := &core{maxPacket: 1518, mtu: 1500, chains: c.chains}
+	if c.chains {
+		e.maxPacket, e.mtu = 1728, 9000
 	}
-	addr, ok := k.fill.pop()
-	if !ok {
-		return false
-	}
-	at := addr + k.headroom + kernelHeadroomBytes
-	copy(k.mem[at:], packet)
-	return k.rx.push(Desc{Addr: at, Len: uint32(len(packet))})
+	p.join(e)
+	k := newKernel(e, q, o, c.start)
+	k.HoldCompletions(true)
+	return &fakeKernel{Kernel: k, mem: p.mem}
 }
+
+func (k *fakeKernel) deliver(packet []byte) bool { return k.Deliver(packet) }
 
 // begin takes one packet to be sent.
-func (k *fakeKernel) begin() bool {
-	d, ok := k.tx.pop()
-	if ok {
-		k.sending = append(k.sending, d)
-	}
-	return ok
-}
+func (k *fakeKernel) begin() bool { return k.Transmit(1) == 1 }
 
 // finish completes one of the packets begun, any of them.
 func (k *fakeKernel) finish(pick int) bool {
-	if len(k.sending) == 0 {
-		return false
-	}
-	pick %= len(k.sending)
-	if !k.comp.push(k.sending[pick].Addr) {
-		return false
-	}
-	k.sending = append(k.sending[:pick], k.sending[pick+1:]...)
-	return true
+	n := k.Sending()
+	return n > 0 && k.CompleteAt(pick%n)
 }
 
 // lie says something that a kernel must not.
@@ -135,10 +70,10 @@ func (k *fakeKernel) lie(r *rand.Rand) {
 	}
 	switch r.IntN(3) {
 	case 0:
-		k.rx.push(Desc{Addr: addr, Len: r.Uint32N(4096), Options: r.Uint32N(2)})
+		k.ForgeReceive(Desc{Addr: addr, Len: r.Uint32N(4096), Options: r.Uint32N(2)})
 	case 1:
-		k.comp.push(addr)
+		k.ForgeCompletion(addr)
 	case 2:
-		k.rx.push(Desc{Addr: addr &^ 2047, Len: r.Uint32()})
+		k.ForgeReceive(Desc{Addr: addr &^ 2047, Len: r.Uint32()})
 	}
 }

@@ -45,7 +45,7 @@ var legalFrom = [frameStates]uint8{
 	FrameReceived: 1 << FrameFill,
 	FrameLoaned:   1 << FrameReceived,
 	FrameBuild:    1 << FrameFree,
-	FrameSend:     1 << FrameBuild,
+	FrameSend:     1<<FrameBuild | 1<<FrameReceived,
 	FrameQuarantine: 1<<FrameFree | 1<<FrameFill | 1<<FrameReceived | 1<<FrameLoaned |
 		1<<FrameBuild | 1<<FrameSend,
 }
@@ -66,30 +66,40 @@ func (s FrameStats) Sum() (n uint64) {
 	return n
 }
 
-// frameTable holds the state of every frame of a UMEM. It is private to the device process and used
-// by one goroutine, so that no peer can make two owners of one frame.
+// frameTable holds the state of every frame of a pool, which are the frames of a UMEM from number
+// first on. It is private to the process that owns the sockets and used by one goroutine, so that
+// no peer can make two owners of one frame.
 //
-// Frames below rxFrames are at home in the receive pool, the others in the send pool: a flood of
-// received packets that nobody returns must not keep anybody from sending. Both pools are stacks,
+// The first rxFrames of them are at home in the receive stack, the others in the send stack: a
+// flood of received packets that nobody returns must not keep anybody from sending. They are stacks
 // since the frame used last is the one that is still in the cache.
 type frameTable struct {
-	state      []FrameState
-	generation []uint32 // of the last hand-out; a return has to name it
-	rxFrames   uint32
-	rxFree     []uint32
-	txFree     []uint32
-	counts     [frameStates]uint64
-	illegal    uint64
-	stale      uint64
+	first    uint32
+	state    []FrameState
+	loans    []loanMark
+	rxFrames uint32
+	rxFree   []uint32
+	txFree   []uint32
+	counts   [frameStates]uint64
+	illegal  uint64
+	stale    uint64
 }
 
-func newFrameTable(frames, rxFrames uint32) *frameTable {
+// loanMark says under which generation a frame was handed out last, and by which socket. A return
+// has to name both.
+type loanMark struct {
+	generation uint32
+	holder     uint16
+}
+
+func newFrameTable(first, frames, rxFrames uint32) *frameTable {
 	t := &frameTable{
-		state:      make([]FrameState, frames),
-		generation: make([]uint32, frames),
-		rxFrames:   rxFrames,
-		rxFree:     make([]uint32, 0, rxFrames),
-		txFree:     make([]uint32, 0, frames-rxFrames),
+		first:    first,
+		state:    make([]FrameState, frames),
+		loans:    make([]loanMark, frames),
+		rxFrames: rxFrames,
+		rxFree:   make([]uint32, 0, rxFrames),
+		txFree:   make([]uint32, 0, frames-rxFrames),
 	}
 	for i := frames; i > 0; i-- {
 		t.push(i - 1)
@@ -98,30 +108,43 @@ func newFrameTable(frames, rxFrames uint32) *frameTable {
 	return t
 }
 
-func (t *frameTable) push(id uint32) {
-	if id < t.rxFrames {
-		t.rxFree = append(t.rxFree, id)
+// at returns the place of a frame in the table. It is false for a frame that is not of this pool.
+func (t *frameTable) at(id uint32) (i uint32, ok bool) {
+	i = id - t.first // wraps to something large for a frame before the first
+	return i, uint64(i) < uint64(len(t.state))
+}
+
+// is reports whether a frame is of this pool and in a state.
+func (t *frameTable) is(id uint32, s FrameState) bool {
+	i, ok := t.at(id)
+	return ok && t.state[i] == s
+}
+
+func (t *frameTable) push(i uint32) {
+	if i < t.rxFrames {
+		t.rxFree = append(t.rxFree, i)
 		return
 	}
-	t.txFree = append(t.txFree, id)
+	t.txFree = append(t.txFree, i)
 }
 
 // move is the only place where a state changes, so the sum cannot.
 func (t *frameTable) move(id uint32, to FrameState) bool {
-	if uint64(id) >= uint64(len(t.state)) {
+	i, ok := t.at(id)
+	if !ok {
 		t.illegal++
 		return false
 	}
-	from := t.state[id]
+	from := t.state[i]
 	if legalFrom[to]&(1<<from) == 0 {
 		t.illegal++
 		return false
 	}
-	t.state[id] = to
+	t.state[i] = to
 	t.counts[from]--
 	t.counts[to]++
 	if to == FrameFree {
-		t.push(id)
+		t.push(i)
 	}
 	return true
 }
@@ -130,10 +153,10 @@ func (t *frameTable) move(id uint32, to FrameState) bool {
 // skipped here; it is pushed by a move to FrameFree only, so no frame lies there twice.
 func (t *frameTable) pop(stack *[]uint32, to FrameState) (uint32, bool) {
 	for n := len(*stack); n > 0; n = len(*stack) {
-		id := (*stack)[n-1]
+		i := (*stack)[n-1]
 		*stack = (*stack)[:n-1]
-		if t.state[id] == FrameFree {
-			return id, t.move(id, to)
+		if t.state[i] == FrameFree {
+			return t.first + i, t.move(t.first+i, to)
 		}
 	}
 	return 0, false
@@ -145,15 +168,16 @@ func (t *frameTable) takeBuild() (uint32, bool) { return t.pop(&t.txFree, FrameB
 // fromKernel moves a frame that the kernel gave back. If the kernel did not own it, the frame is
 // quarantined: two parties may be using it.
 func (t *frameTable) fromKernel(id uint32, owned, to FrameState) bool {
-	if uint64(id) >= uint64(len(t.state)) {
+	i, ok := t.at(id)
+	if !ok {
 		t.illegal++
 		return false
 	}
-	if t.state[id] == owned {
+	if t.state[i] == owned {
 		return t.move(id, to)
 	}
 	t.illegal++
-	if t.state[id] != FrameQuarantine {
+	if t.state[i] != FrameQuarantine {
 		t.move(id, FrameQuarantine)
 	}
 	return false
@@ -161,7 +185,7 @@ func (t *frameTable) fromKernel(id uint32, owned, to FrameState) bool {
 
 // own moves a frame that this process says it holds. If it does not, nothing changes.
 func (t *frameTable) own(id uint32, held, to FrameState) bool {
-	if uint64(id) >= uint64(len(t.state)) || t.state[id] != held {
+	if !t.is(id, held) {
 		t.illegal++
 		return false
 	}
@@ -169,31 +193,32 @@ func (t *frameTable) own(id uint32, held, to FrameState) bool {
 }
 
 // loan hands a received frame out under a generation.
-func (t *frameTable) loan(id, generation uint32) bool {
+func (t *frameTable) loan(id, generation uint32, holder uint16) bool {
 	if !t.move(id, FrameLoaned) {
 		return false
 	}
-	t.generation[id] = generation
+	t.loans[id-t.first] = loanMark{generation, holder}
 	return true
 }
 
-// giveBack takes a loaned frame back if the generation is the one it was handed out under. The
-// caller is another process: a wrong return is counted and changes nothing.
-func (t *frameTable) giveBack(id, generation uint32) bool {
-	if uint64(id) >= uint64(len(t.state)) || t.state[id] != FrameLoaned ||
-		t.generation[id] != generation {
+// giveBack takes a loaned frame back if holder and generation are those that it was handed out
+// under. The caller is another process: a wrong return is counted and changes nothing.
+func (t *frameTable) giveBack(id, generation uint32, holder uint16) bool {
+	if !t.is(id, FrameLoaned) || t.loans[id-t.first] != (loanMark{generation, holder}) {
 		t.stale++
 		return false
 	}
 	return t.move(id, FrameFree)
 }
 
-// reclaim takes back every loan that was made before the one of this generation. Generations count
-// up and wrap; no loan is as old as half of their range while receiving goes on at all.
-func (t *frameTable) reclaim(before uint32) (n int) {
-	for id, state := range t.state {
-		if state == FrameLoaned && int32(before-t.generation[id]) > 0 {
-			t.move(uint32(id), FrameFree)
+// reclaim takes back every loan of a holder that was made before the one of this generation.
+// Generations count up and wrap; no loan is as old as half of their range while receiving goes on
+// at all.
+func (t *frameTable) reclaim(before uint32, holder uint16) (n int) {
+	for i, state := range t.state {
+		if m := t.loans[i]; state == FrameLoaned && m.holder == holder &&
+			int32(before-m.generation) > 0 {
+			t.move(t.first+uint32(i), FrameFree)
 			n++
 		}
 	}

@@ -20,7 +20,7 @@ func (s *Socket) Kick() (unsent int, err error) {
 	if left == 0 {
 		return 0, nil
 	}
-	if s.wakeup && !s.tx.wantsWakeup() {
+	if s.granted.NeedWakeup && !s.tx.wantsWakeup() {
 		s.sys.Suppressed++ // the driver is at it
 		return int(left), nil
 	}
@@ -33,7 +33,7 @@ func (s *Socket) Kick() (unsent int, err error) {
 		left = now
 		switch e {
 		case 0:
-			if s.zeroCopy {
+			if s.granted.Mode == BindZeroCopy {
 				return int(left), nil // the driver was woken and goes on by itself
 			}
 		case unix.EAGAIN:
@@ -70,7 +70,7 @@ func (s *Socket) sendto() unix.Errno {
 // WakeFill wakes the driver if it sleeps for want of frames to receive into. Call it after Fill. In
 // copy mode the kernel never asks for it.
 func (s *Socket) WakeFill() error {
-	if s.closed || !s.wakeup || !s.fill.wantsWakeup() {
+	if s.closed || !s.granted.NeedWakeup || !s.fill.wantsWakeup() {
 		return nil
 	}
 	return s.Check()

@@ -35,7 +35,9 @@ type Options struct {
 	// Entries of the rings, powers of two; 1024 each by default. The completion ring must not be
 	// smaller than the transmit ring.
 	RxEntries, TxEntries, FillEntries, CompEntries uint32
-	// SendFrames of the UMEM are kept for sending, the others receive; a quarter by default. A pool
+	// Frames is how many frames of the UMEM the socket takes; all that no socket has had, by default.
+	Frames uint32
+	// SendFrames of these are kept for sending, the others receive; a quarter by default. One kind
 	// that runs dry never borrows from the other.
 	SendFrames uint32
 	Mode       BindMode
@@ -47,9 +49,44 @@ type Options struct {
 	BusyTimeout time.Duration
 	// NoNeedWakeup makes the driver poll rather than ask to be woken.
 	NoNeedWakeup bool
+	// MultiBuffer lets a packet lie in several frames, so that one longer than a chunk can be
+	// received and sent (XDP_USE_SG). The program on the interface has to be one that takes such
+	// packets (BPF_F_XDP_HAS_FRAGS). The receive ring needs room for MaxChain.
+	MultiBuffer bool
+	// BusyPoll asks for the driver to be run by the system calls of this socket.
+	BusyPoll BusyPoll
+}
+
+// BusyPoll is how a socket runs its driver itself, in place of interrupts; that needs a driver that
+// can, and veth cannot: there the kernel takes the options and nothing changes. The zero value asks
+// for nothing. The interface is to defer its interrupts too (napi_defer_hard_irqs and
+// gro_flush_timeout in /sys/class/net).
+type BusyPoll struct {
+	Prefer      bool // rather than interrupts (SO_PREFER_BUSY_POLL)
+	TimeoutUs   int  // microseconds of polling in a call (SO_BUSY_POLL)
+	BudgetCount int  // packets in a call (SO_BUSY_POLL_BUDGET)
+}
+
+// Granted is what the kernel made of the options.
+type Granted struct {
+	Mode        BindMode // BindCopy or BindZeroCopy
+	NeedWakeup  bool
+	MultiBuffer bool
+	// TxBudget is how many packets one system call sends in copy mode; 32 if the kernel cannot be
+	// asked for more (before 6.17).
+	TxBudget int
+	// SendBufferBytes is what copy mode may have in flight in the kernel, which counts its own
+	// bookkeeping too.
+	SendBufferBytes int
+	BusyPoll        BusyPoll // as read back
+	BusyPollErr     error    // why busy polling is not as asked for; a privilege most often
 }
 
 const maxEntries = 1 << 20
+
+// defaultTxBudget is how many packets one system call sends in copy mode if nobody asks for more,
+// and the least that can be asked for.
+const defaultTxBudget = 32
 
 // resolve fills in defaults and checks what the kernel would refuse without saying why.
 func (o Options) resolve(g Geometry) (Options, error) {
@@ -66,11 +103,16 @@ func (o Options) resolve(g Geometry) (Options, error) {
 		return o, fmt.Errorf("%w: completion ring of %d entries for a transmit ring of %d",
 			ErrOptions, o.CompEntries, o.TxEntries)
 	}
-	if o.SendFrames == 0 {
-		o.SendFrames = g.Frames / 4
+	if o.Frames > g.Frames {
+		return o, fmt.Errorf("%w: %d frames of %d", ErrOptions, o.Frames, g.Frames)
 	}
-	if o.SendFrames > g.Frames {
-		return o, fmt.Errorf("%w: %d of %d frames for sending", ErrOptions, o.SendFrames, g.Frames)
+	if own := o.Frames; own == 0 && o.SendFrames > g.Frames || own > 0 && o.SendFrames > own {
+		return o, fmt.Errorf("%w: %d frames for sending, of %d or fewer", ErrOptions, o.SendFrames,
+			g.Frames)
+	}
+	if o.MultiBuffer && (o.RxEntries < MaxChain || o.TxEntries < MaxChain) {
+		return o, fmt.Errorf("%w: rings of %d and %d entries for packets of %d frames",
+			ErrOptions, o.RxEntries, o.TxEntries, MaxChain)
 	}
 	if o.Mode > BindZeroCopy {
 		return o, fmt.Errorf("%w: bind %v", ErrOptions, o.Mode)
@@ -82,6 +124,17 @@ func (o Options) resolve(g Geometry) (Options, error) {
 		o.BusyTimeout = 500 * time.Millisecond
 	}
 	return o, nil
+}
+
+// split divides the frames that a socket takes into those that receive and those that send.
+func (o Options) split(frames uint32) (sendFrames uint32, err error) {
+	if o.SendFrames == 0 {
+		return frames / 4, nil
+	}
+	if o.SendFrames > frames {
+		return 0, fmt.Errorf("%w: %d of %d frames for sending", ErrOptions, o.SendFrames, frames)
+	}
+	return o.SendFrames, nil
 }
 
 // KernelStats is what the kernel counts for a socket (XDP_STATISTICS), under the names that ss(8)

@@ -79,12 +79,7 @@ func (p *Port) end() error {
 	}
 	p.askKernel()
 	err := p.dev.Close()
-	for id, state := range p.core.frames.state {
-		if state == FrameSend {
-			p.core.frames.move(uint32(id), FrameQuarantine)
-			p.cancel(p.core.context[id])
-		}
-	}
+	p.core.Forfeit(p.cancel)
 	if e := p.endCommands(); err == nil {
 		err = e
 	}

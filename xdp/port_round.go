@@ -162,7 +162,7 @@ func (p *Port) takeBack(e *cq.Entry) {
 		off = math.MaxUint64 // a frame of a former UMEM, or none at all
 	case e.Flags == reclaimFlags:
 		if e.Len == uint64(p.rx.Lane()) {
-			p.stats.Reclaimed += uint64(p.core.frames.reclaim(uint32(e.Data)))
+			p.stats.Reclaimed += uint64(p.core.Reclaim(uint32(e.Data)))
 		}
 		return
 	}

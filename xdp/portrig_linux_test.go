@@ -50,11 +50,6 @@ func (d *fakeDevice) Kick() (int, error) {
 	}
 	for d.k.begin() {
 	}
-	for _, s := range d.k.sending {
-		if d.sent != nil {
-			d.sent(d.k.mem[s.Addr : s.Addr+uint64(s.Len)])
-		}
-	}
 	for d.k.finish(0) {
 	}
 	return 0, nil
@@ -116,6 +111,11 @@ func newPortRig(t testing.TB, o rigOptions) *portRig {
 	r := &portRig{}
 	r.core, r.kernel = newFake(o.fake)
 	r.dev = &fakeDevice{k: r.kernel, fd: -1, open: true}
+	r.kernel.OnSend(func(packet []byte) {
+		if r.dev.sent != nil {
+			r.dev.sent(packet)
+		}
+	})
 	var err error
 	r.dir, err = shm.OpenDir("")
 	check(t, err)

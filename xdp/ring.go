@@ -80,6 +80,22 @@ func (p *producer[E]) pending() uint32 {
 	return n
 }
 
+// reach returns how many entries were put that the kernel has not taken, published or not.
+func (p *producer[E]) reach() uint32 {
+	n := p.next - p.cons.Load()
+	if n > p.mask+1 {
+		p.faults++
+		return 0
+	}
+	return n
+}
+
+// revoke takes back the entry that was put last. The caller knows that nobody reads the ring.
+func (p *producer[E]) revoke() E {
+	p.next--
+	return p.slots[p.next&p.mask]
+}
+
 // wantsWakeup reports whether the kernel asked for a system call.
 func (p *producer[E]) wantsWakeup() bool { return p.flags.Load()&needWakeup != 0 }
 
@@ -122,6 +138,10 @@ func (c *consumer[E]) take() E {
 	c.next++
 	return e
 }
+
+// peek reads the entry that lies i behind the next one and takes nothing. The caller has asked
+// available.
+func (c *consumer[E]) peek(i uint32) E { return c.slots[(c.next+i)&c.mask] }
 
 // release gives everything that was taken back to the kernel with one store.
 func (c *consumer[E]) release() {

@@ -115,7 +115,7 @@ func (r *runner) loop() error {
 // sleep waits for a descriptor, or for as long as what it waits for has none.
 func (r *runner) sleep(now int64) error {
 	timeout := max(0, r.checkAt-now)
-	if r.rxBlocked || r.txBlocked || r.core.frames.counts[FrameSend] > 0 {
+	if r.rxBlocked || r.txBlocked || r.core.Sending() > 0 {
 		timeout = min(timeout, r.pauseNs)
 		r.pauseNs = min(2*r.pauseNs, lastPauseNs)
 	}

@@ -17,130 +17,202 @@ type SimOptions struct {
 	StartIndex uint32
 }
 
-// simBudget is how many packets one system call sends in copy mode.
-const simBudget = 32
+// simQueue is what the kernel's sides of sockets on one queue have in common.
+type simQueue struct {
+	rxMu     sync.Mutex // of the fill ring and the receive rings
+	fill     *simRing[uint64]
+	txMu     sync.Mutex // of the completion ring, the transmit rings and all that is about sending
+	comp     *simRing[uint64]
+	reserved int // places in the completion ring that packets under way need
+}
+
+func newSimQueue(o Options, start uint32) *simQueue {
+	return &simQueue{fill: newSimRing[uint64](o.FillEntries, start),
+		comp: newSimRing[uint64](o.CompEntries, start)}
+}
 
 // Kernel is the other side of a simulated socket: it does what the kernel and a driver do with the
-// rings, when it is told to, and can be told to do what they never should. All methods are safe from
-// any goroutine; the socket's own are not.
+// rings, when it is told to, and can be told to do what they never should. All methods are safe
+// from any goroutine; the socket's own are not.
 //
 // A Kernel sends inside of Socket.Kick, as copy mode does: up to 32 packets, each of which is
 // completed at once unless HoldCompletions was called.
 type Kernel struct {
-	mem       []byte
-	chunk     uint64
-	headroom  uint64
-	mtu       int
-	zeroCopy  bool
-	rxMu      sync.Mutex // of the fill and the receive ring
-	fill      *simRing[uint64]
-	rx        *simRing[Desc]
-	signal    func()     // makes the socket's descriptor readable
-	txMu      sync.Mutex // of all below, and of the transmit and the completion ring
-	tx        *simRing[Desc]
-	comp      *simRing[uint64]
-	budget    int
-	refuse    int             // packets that are to be refused
-	failures  []syscall.Errno // of the next kicks
-	hold      bool
-	sending   []uint64 // addresses taken from the transmit ring and not completed
-	sent      [][]byte
-	onSend    func([]byte)
-	down      atomic.Bool
-	gone      atomic.Bool
-	dropped   atomic.Uint64
-	full      atomic.Uint64
-	empty     atomic.Uint64
-	fillBad   atomic.Uint64
-	txInvalid atomic.Uint64
-	txEmpty   atomic.Uint64
+	*simQueue
+	mem      []byte
+	chunk    uint64
+	headroom uint64
+	mtu      int
+	chains   bool
+	zeroCopy bool
+	rx       *simRing[Desc]
+	tx       *simRing[Desc]
+	signal   func() // makes the socket's descriptor readable; rxMu
+	budget   int
+	refuse   int             // packets that are to be refused
+	failures []syscall.Errno // of the next kicks
+	hold     bool
+	building []Desc   // parts of a packet whose end was not taken yet
+	sending  []uint64 // addresses taken from the transmit ring and not completed
+	packet   []byte   // room to put parts together
+	sent     [][]byte
+	onSend   func([]byte)
+
+	down, gone                                        atomic.Bool
+	dropped, full, empty, fillBad, txInvalid, txEmpty atomic.Uint64
 }
 
-// Deliver lets a packet arrive, as a driver does: it takes a frame from the fill ring, writes the
-// packet behind both headrooms and puts a descriptor into the receive ring. It reports whether the
-// packet got there; if not it counts in Stats, except while the link is down.
+// newKernel makes the kernel's side of a core, and joins them. The core is a member of a pool.
+func newKernel(c *core, q *simQueue, o Options, start uint32) *Kernel {
+	k := &Kernel{
+		simQueue: q, mem: c.mem, chunk: c.chunk, headroom: c.headroom, mtu: int(c.mtu),
+		chains: c.chains, zeroCopy: o.Mode == BindZeroCopy, budget: defaultTxBudget,
+		rx: newSimRing[Desc](o.RxEntries, start), tx: newSimRing[Desc](o.TxEntries, start),
+		signal: func() {}, building: make([]Desc, 0, MaxChain),
+	}
+	k.tx.wakeup(!o.NoNeedWakeup)
+	c.rx, c.tx = newConsumer(k.rx.words(), k.rx.slots), newProducer(k.tx.words(), k.tx.slots)
+	return k
+}
+
+// Deliver lets a packet arrive, as a driver does: it takes frames from the fill ring, writes the
+// packet behind both headrooms and puts descriptors into the receive ring; more than one only if
+// the socket has MultiBuffer. It reports whether the packet got there; if not it counts in Stats,
+// except while the link is down.
 func (k *Kernel) Deliver(packet []byte) bool {
 	if k.down.Load() || k.gone.Load() {
 		return false
 	}
 	k.rxMu.Lock()
 	defer k.rxMu.Unlock()
-	at := k.headroom + kernelHeadroomBytes
+	room := int(k.chunk - k.headroom - kernelHeadroomBytes)
+	parts := max(1, (len(packet)+room-1)/room)
 	switch {
-	case uint64(len(packet)) > k.chunk-at:
+	case parts > 1 && !k.chains || parts > MaxChain:
 		k.dropped.Add(1)
 		return false
-	case k.rx.room() <= 0:
+	case k.rx.room() < parts:
 		k.full.Add(1)
 		return false
+	case int(k.fill.used()) < parts:
+		k.empty.Add(1)
+		return false
 	}
+	for i := range parts {
+		addr, ok := k.frame()
+		if !ok {
+			return false // bad entries came instead of frames
+		}
+		d := Desc{Addr: addr, Len: uint32(copy(k.mem[addr:addr+uint64(room)], packet))}
+		packet = packet[d.Len:]
+		if i < parts-1 {
+			d.Options = packetContinues
+		}
+		k.rx.push(d)
+	}
+	k.signal()
+	return true
+}
+
+// frame takes a frame to receive into and returns where the packet goes.
+func (k *Kernel) frame() (uint64, bool) {
 	for {
 		addr, ok := k.fill.pop()
 		if !ok {
 			k.empty.Add(1)
-			return false
+			return 0, false
 		}
-		if addr >= uint64(len(k.mem)) {
-			k.fillBad.Add(1)
-			continue
+		if addr < uint64(len(k.mem)) {
+			return addr&^(k.chunk-1) + k.headroom + kernelHeadroomBytes, true
 		}
-		at += addr &^ (k.chunk - 1)
-		copy(k.mem[at:], packet)
-		k.rx.push(Desc{Addr: at, Len: uint32(len(packet))})
-		k.signal()
-		return true
+		k.fillBad.Add(1)
 	}
 }
 
 // transmit is the system call that sends. It holds txMu.
 func (k *Kernel) transmit(budget int) syscall.Errno {
-	if k.gone.Load() {
+	switch {
+	case k.gone.Load():
 		return syscall.ENXIO
-	}
-	if k.down.Load() {
+	case k.down.Load():
 		return syscall.ENETDOWN
-	}
-	if len(k.failures) > 0 {
+	case len(k.failures) > 0:
 		e := k.failures[0]
 		k.failures = k.failures[1:]
 		return e
 	}
-	sent := 0
-	for {
+	for taken := 0; ; taken++ {
 		d, ok := k.tx.peek()
 		switch {
-		case !ok && sent == 0:
+		case !ok && taken == 0:
 			k.txEmpty.Add(1)
 			return 0
 		case !ok:
 			return 0
-		case sent == budget, k.comp.room() <= len(k.sending):
+		case taken == budget, k.comp.room() <= k.reserved+len(k.building):
 			return syscall.EAGAIN
 		}
 		k.tx.pop()
-		sent++
-		if !k.valid(d) {
-			// What the kernel makes of a bad descriptor: counted, not sent, its address echoed.
-			k.txInvalid.Add(1)
-			k.complete(d.Addr)
-			continue
+		if k.building = append(k.building, d); d.Options&packetContinues == 0 {
+			e := k.send()
+			k.building = k.building[:0]
+			if e != 0 {
+				return e
+			}
 		}
-		if k.refuse > 0 || d.Len < minPacketBytes || int(d.Len) > k.mtu+minPacketBytes+tagBytes {
-			k.refuse = max(0, k.refuse-1)
-			k.complete(d.Addr)
-			return syscall.EBUSY
-		}
-		k.put(k.mem[d.Addr : d.Addr+uint64(d.Len) : d.Addr+uint64(d.Len)])
-		k.complete(d.Addr) // last: the frame may be written to from now on
 	}
 }
 
-func (k *Kernel) valid(d Desc) bool {
-	return d.Len > 0 && d.Options == 0 && d.Addr < uint64(len(k.mem)) &&
-		d.Addr&(k.chunk-1)+uint64(d.Len) <= k.chunk
+// send sends the packet whose parts are in building.
+func (k *Kernel) send() syscall.Errno {
+	total := 0
+	for _, d := range k.building {
+		total += int(d.Len)
+	}
+	e := syscall.Errno(0)
+	switch {
+	case !k.valid():
+		// Counted and not sent, and the address comes back as if it had been.
+		k.txInvalid.Add(1)
+	case k.refuse > 0 || total < minPacketBytes || total > k.mtu+minPacketBytes+tagBytes:
+		k.refuse = max(0, k.refuse-1)
+		e = syscall.EBUSY
+	default:
+		k.put()
+	}
+	for _, d := range k.building { // last: the frames may be written to from now on
+		if k.hold {
+			k.sending = append(k.sending, d.Addr)
+			k.reserved++
+			continue
+		}
+		k.comp.push(d.Addr)
+	}
+	return e
 }
 
-func (k *Kernel) put(packet []byte) {
+// valid says whether all parts of the packet are what the kernel takes.
+func (k *Kernel) valid() bool {
+	for _, d := range k.building {
+		if d.Len == 0 || d.Options&^packetContinues != 0 || d.Addr >= uint64(len(k.mem)) ||
+			d.Addr&(k.chunk-1)+uint64(d.Len) > k.chunk {
+			return false
+		}
+	}
+	return len(k.building) == 1 || k.chains && len(k.building) <= MaxChain
+}
+
+// put gives the packet to whoever looks at what is sent.
+func (k *Kernel) put() {
+	d := k.building[0]
+	packet := k.mem[d.Addr : d.Addr+uint64(d.Len) : d.Addr+uint64(d.Len)]
+	if len(k.building) > 1 {
+		k.packet = k.packet[:0]
+		for _, d := range k.building {
+			k.packet = append(k.packet, k.mem[d.Addr:d.Addr+uint64(d.Len)]...)
+		}
+		packet = k.packet
+	}
 	if k.onSend != nil {
 		k.onSend(packet)
 		return
@@ -148,28 +220,19 @@ func (k *Kernel) put(packet []byte) {
 	k.sent = append(k.sent, slices.Clone(packet))
 }
 
-// complete gives an address back, now or when it is told to.
-func (k *Kernel) complete(addr uint64) {
-	if k.hold {
-		k.sending = append(k.sending, addr)
-		return
-	}
-	k.comp.push(addr)
-}
-
 // sendto is what the system call of that name does.
 func (k *Kernel) sendto() syscall.Errno {
 	k.txMu.Lock()
 	defer k.txMu.Unlock()
-	budget := k.budget
-	if k.zeroCopy {
-		budget = len(k.tx.slots) // the driver goes on by itself
+	if !k.zeroCopy {
+		return k.transmit(k.budget)
 	}
-	e := k.transmit(budget)
-	if k.zeroCopy && (e == syscall.EAGAIN || e == syscall.EBUSY) {
+	switch e := k.transmit(len(k.tx.slots)); e { // the driver goes on by itself
+	case syscall.EAGAIN, syscall.EBUSY:
 		return 0
+	default:
+		return e
 	}
-	return e
 }
 
 // state is what the system call recvfrom says.
@@ -183,8 +246,8 @@ func (k *Kernel) state() syscall.Errno {
 	return 0
 }
 
-// Transmit sends up to limit packets without being kicked, as a driver that is awake does, and
-// returns the number of those that it took.
+// Transmit takes up to limit descriptors to send without being kicked, as a driver that is awake
+// does, and returns the number of those that it took.
 func (k *Kernel) Transmit(limit int) int {
 	k.txMu.Lock()
 	defer k.txMu.Unlock()
@@ -203,8 +266,8 @@ func (k *Kernel) TakeSent() [][]byte {
 }
 
 // OnSend has f called for every packet that is sent, in place of keeping it for TakeSent. The bytes
-// are the frame itself: they are f's until it returns. f must not call methods that send or complete
-// on this Kernel; Deliver is allowed. A nil f goes back to keeping.
+// are the frame itself: they are f's until it returns. f must not call methods that send or
+// complete on this Kernel; Deliver is allowed. A nil f goes back to keeping.
 func (k *Kernel) OnSend(f func(packet []byte)) {
 	k.txMu.Lock()
 	defer k.txMu.Unlock()
@@ -225,21 +288,21 @@ func (k *Kernel) HoldCompletions(hold bool) {
 	k.hold = hold
 }
 
-// Sending returns how many packets wait for Complete.
+// Sending returns how many frames wait for Complete.
 func (k *Kernel) Sending() int {
 	k.txMu.Lock()
 	defer k.txMu.Unlock()
 	return len(k.sending)
 }
 
-// Complete completes up to n of the packets that wait, oldest first, and returns how many.
+// Complete completes up to n of the frames that wait, oldest first, and returns how many.
 func (k *Kernel) Complete(n int) (done int) {
 	for ; done < n && k.CompleteAt(0); done++ {
 	}
 	return done
 }
 
-// CompleteAt completes one packet of those that wait; the kernel promises no order. It reports
+// CompleteAt completes one frame of those that wait; the kernel promises no order. It reports
 // whether there was one with this number.
 func (k *Kernel) CompleteAt(i int) bool {
 	k.txMu.Lock()
@@ -248,6 +311,7 @@ func (k *Kernel) CompleteAt(i int) bool {
 		return false
 	}
 	k.sending = slices.Delete(k.sending, i, i+1)
+	k.reserved--
 	return true
 }
 
@@ -293,53 +357,4 @@ func (k *Kernel) Stats() KernelStats {
 	return KernelStats{RxDropped: k.dropped.Load(), RxInvalid: k.fillBad.Load(),
 		RxQueueFull: k.full.Load(), RxFillRingEmpty: k.empty.Load(),
 		TxInvalid: k.txInvalid.Load(), TxRingEmpty: k.txEmpty.Load()}
-}
-
-// ForgeReceive puts any descriptor into the receive ring, as no kernel does. It reports whether
-// there was room.
-func (k *Kernel) ForgeReceive(d Desc) bool {
-	k.rxMu.Lock()
-	defer k.rxMu.Unlock()
-	ok := k.rx.push(d)
-	k.signal()
-	return ok
-}
-
-// ForgeCompletion puts any address into the completion ring. It reports whether there was room.
-func (k *Kernel) ForgeCompletion(addr uint64) bool {
-	k.txMu.Lock()
-	defer k.txMu.Unlock()
-	return k.comp.push(addr)
-}
-
-// Filled returns how many frames lie in the fill ring, and Unsent how many descriptors in the
-// transmit ring.
-func (k *Kernel) Filled() int { return int(k.fill.used()) }
-
-// Unsent returns how many descriptors lie in the transmit ring.
-func (k *Kernel) Unsent() int { return int(k.tx.used()) }
-
-// SimRing names a ring whose indices are to be forged.
-type SimRing uint8
-
-// The rings of a socket.
-const (
-	SimFill SimRing = iota
-	SimReceive
-	SimTransmit
-	SimCompletion
-)
-
-// ForgeIndex adds to the index that the kernel keeps in a ring, as if it had gone mad.
-func (k *Kernel) ForgeIndex(r SimRing, add uint32) {
-	switch r {
-	case SimFill:
-		k.fill.consWord.Add(add)
-	case SimReceive:
-		k.rx.prodWord.Add(add)
-	case SimTransmit:
-		k.tx.consWord.Add(add)
-	case SimCompletion:
-		k.comp.prodWord.Add(add)
-	}
 }

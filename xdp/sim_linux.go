@@ -28,36 +28,56 @@ func Simulate(umem *UMEM, o SimOptions) (*Socket, *Kernel, error) {
 }
 
 func (s *Socket) simulate(so SimOptions) error {
-	const op = "simulate socket"
 	o, err := so.resolve(s.umem.geo)
 	if err != nil {
-		return s.error(op, err, "")
+		return s.error(simOp, err, "")
 	}
-	if s.fd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return s.error(op, err, "")
+	if err := s.newPool(o); err != nil {
+		return err
 	}
-	if !s.umem.used.CompareAndSwap(false, true) {
-		return s.error(op, ErrUMEMUsed, "make a new UMEM for each socket")
-	}
-	s.holds = true
-	s.umem.open.Store(true)
-	g := s.umem.geo
-	k := &Kernel{
-		mem: s.umem.region.Bytes(), chunk: uint64(g.ChunkBytes), headroom: uint64(g.HeadroomBytes),
-		mtu: so.MTU, zeroCopy: o.Mode == BindZeroCopy, budget: simBudget,
-		fill: newSimRing[uint64](o.FillEntries, so.StartIndex),
-		comp: newSimRing[uint64](o.CompEntries, so.StartIndex),
-		rx:   newSimRing[Desc](o.RxEntries, so.StartIndex),
-		tx:   newSimRing[Desc](o.TxEntries, so.StartIndex),
-	}
-	fd := s.fd
-	k.signal = func() { _ = doorbell.WriteEvent(fd) }
-	s.sim, s.zeroCopy, s.wakeup = k, k.zeroCopy, !o.NoNeedWakeup
-	k.tx.wakeup(s.wakeup)
-	s.fill, s.comp = newProducer(k.fill.words(), k.fill.slots), newConsumer(k.comp.words(), k.comp.slots)
-	s.rx, s.tx = newConsumer(k.rx.words(), k.rx.slots), newProducer(k.tx.words(), k.tx.slots)
 	s.initCore(so.MTU, o)
+	q := newSimQueue(o, so.StartIndex)
+	s.fill, s.comp = newProducer(q.fill.words(), q.fill.slots), newConsumer(q.comp.words(), q.comp.slots)
+	if err := s.plug(q, o, so.StartIndex); err != nil {
+		return err
+	}
 	s.Fill(int(o.FillEntries))
+	return nil
+}
+
+// SimulateShared is for simulated sockets what [OpenShared] is for real ones. Of the options those
+// count that count there, and StartIndex.
+func SimulateShared(first *Socket, so SimOptions) (*Socket, *Kernel, error) {
+	if first.sim == nil || first.closed {
+		return nil, nil, first.error(simOp, ErrOptions, "share an open simulated socket")
+	}
+	s, o, err := first.sibling(so.Options)
+	if err != nil {
+		return nil, nil, first.error(simOp, err, "")
+	}
+	o.NoNeedWakeup, o.Mode = !first.granted.NeedWakeup, first.granted.Mode
+	if err := s.plug(first.sim.simQueue, o, so.StartIndex); err != nil {
+		_ = s.release()
+		return nil, nil, err
+	}
+	return s, s.sim, nil
+}
+
+const simOp = "simulate socket"
+
+// plug gives the socket its kernel's side and a descriptor.
+func (s *Socket) plug(q *simQueue, o Options, start uint32) (err error) {
+	if s.fd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return s.error(simOp, err, "")
+	}
+	s.sim = newKernel(&s.core, q, o, start)
+	fd := s.fd
+	s.sim.signal = func() { _ = doorbell.WriteEvent(fd) }
+	s.granted = Granted{Mode: BindCopy, NeedWakeup: !o.NoNeedWakeup, MultiBuffer: s.chains,
+		TxBudget: defaultTxBudget, SendBufferBytes: o.SendBufferBytes}
+	if o.Mode == BindZeroCopy {
+		s.granted.Mode = BindZeroCopy
+	}
 	return nil
 }
 

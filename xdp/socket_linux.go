@@ -1,33 +1,30 @@
 package xdp
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"runtime"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Socket is an AF_XDP socket on one queue of an interface. One goroutine uses it; that includes
-// Close and the counters.
+// Socket is an AF_XDP socket on one queue of an interface. One goroutine uses it, Close and the
+// counters included, and together with it all sockets that [OpenShared] made from it.
 type Socket struct {
 	core
-	fd       int
-	ifname   string
-	ifindex  int
-	queue    uint32
-	umem     *UMEM
-	holds    bool     // the UMEM is not to be unmapped
-	maps     [][]byte // the four rings
-	zeroCopy bool
-	wakeup   bool // the kernel tells when it wants a kick
-	slots    []programSlot
-	sys      SyscallStats
-	sim      *Kernel // plays the kernel; nil for a real socket
-	closed   bool
+	fd      int
+	ifname  string
+	ifindex int
+	queue   uint32
+	umem    *UMEM
+	holds   bool     // the UMEM is not to be unmapped
+	maps    [][]byte // the rings that are this socket's alone
+	granted Granted
+	slots   []programSlot
+	sys     SyscallStats
+	sim     *Kernel // plays the kernel; nil for a real socket
+	closed  bool
 }
 
 type programSlot struct {
@@ -38,9 +35,14 @@ type programSlot struct {
 // Open makes a socket on a queue of an interface of the calling thread's network namespace, with
 // frames in the fill ring. Nothing arrives before Register.
 //
+// The UMEM may have sockets on other queues, or other interfaces, if they left frames to this one
+// (Options.Frames). These sockets have nothing in common but the memory, so each may have a
+// goroutine of its own; modes, NoNeedWakeup and MultiBuffer are those of the first. A second socket
+// on the same queue is made by [OpenShared].
+//
 // Errors: [ErrNoDevice], [ErrLinkDown], [ErrNoQueue], [ErrQueueBusy], [ErrNoCapability],
 // [ErrMemlock], [ErrNoZeroCopy], [ErrOptions], [ErrUMEMUsed]. Nothing is left after an error; only
-// the UMEM may have been used up.
+// the frames may have been used up.
 func Open(ifname string, queue uint32, umem *UMEM, o Options) (*Socket, error) {
 	const op = "open socket"
 	// The interface is looked up and the socket made in the network namespace of one thread.
@@ -60,7 +62,7 @@ func Open(ifname string, queue uint32, umem *UMEM, o Options) (*Socket, error) {
 	}
 	s := &Socket{fd: -1, ifname: ifname, ifindex: ifi.Index, queue: queue, umem: umem}
 	if err := s.open(ifi.MTU, o); err != nil {
-		s.release()
+		_ = s.release()
 		return nil, err
 	}
 	return s, nil
@@ -72,122 +74,107 @@ func (s *Socket) open(mtu int, o Options) error {
 		return s.socketError(err)
 	}
 	s.fd = fd
-	if !s.umem.used.CompareAndSwap(false, true) {
-		return s.error("open socket", ErrUMEMUsed, "make a new UMEM for each socket")
-	}
-	s.holds = true
-	s.umem.open.Store(true)
-	if err := s.register(); err != nil {
-		return err
-	}
-	if err := s.mapRings(o); err != nil {
+	if err := s.newPool(o); err != nil {
 		return err
 	}
 	s.initCore(mtu, o)
+	if err := s.mapRings(o); err != nil {
+		return err
+	}
 	s.tune(o)
 	// Drivers want frames at hand when the pool is made, so before bind.
 	s.Fill(int(o.FillEntries))
-	if err := s.bind(o); err != nil {
+	if err := s.bindUMEM(o); err != nil {
 		return err
 	}
-	var flags uint32
-	if _, err := getXDPOption(s.fd, unix.XDP_OPTIONS, &flags); err != nil {
-		return s.error("read granted mode", err, "")
-	}
-	s.zeroCopy = flags&unix.XDP_OPTIONS_ZEROCOPY != 0
-	s.wakeup = !o.NoNeedWakeup
-	return nil
+	return s.readGranted()
 }
 
-func (s *Socket) socketError(err error) error {
-	switch {
-	case errors.Is(err, unix.EPERM):
-		return s.error("open socket", refine(ErrNoCapability, err),
-			"run as root, or with CAP_NET_RAW")
-	case errors.Is(err, unix.EAFNOSUPPORT):
-		return s.error("open socket", refine(errors.ErrUnsupported, err),
-			"the kernel has no AF_XDP (CONFIG_XDP_SOCKETS)")
-	}
-	return s.error("open socket", err, "")
-}
-
-func (s *Socket) register() error {
-	g := s.umem.geo
-	err := registerUMEM(s.fd, s.umem.region.Bytes(), g.ChunkBytes, g.HeadroomBytes)
-	if errors.Is(err, unix.ENOBUFS) {
-		return s.error("register UMEM", refine(ErrMemlock, err), fmt.Sprintf(
-			"%d KiB are to be locked beside what the user has locked already: raise \"ulimit -l\","+
-				" take fewer frames, or run with CAP_IPC_LOCK", g.Bytes()>>10))
-	}
+// newPool takes frames of the UMEM, with no rings yet.
+func (s *Socket) newPool(o Options) error {
+	first, frames, err := s.umem.take(o.Frames)
 	if err != nil {
-		return s.error("register UMEM", err, "")
+		return s.error("open socket", err, "make a new UMEM, or leave frames with Options.Frames")
 	}
+	s.holds = true
+	send, err := o.split(frames)
+	if err != nil {
+		return s.error("open socket", err, "")
+	}
+	newPool(s.umem.region.Bytes(), s.umem.geo, first, frames, send).join(&s.core)
 	return nil
 }
 
-// initCore builds the core over rings that mapRings has laid out.
+// initCore sets what does not depend on rings.
 func (s *Socket) initCore(mtu int, o Options) {
-	g := s.umem.geo
-	s.mem, s.chunk, s.headroom = s.umem.region.Bytes(), uint64(g.ChunkBytes), uint64(g.HeadroomBytes)
-	s.maxPacket = min(g.PacketBytes(), uint32(max(0, mtu))+minPacketBytes+tagBytes)
+	s.maxPacket = min(s.umem.geo.PacketBytes(), uint32(max(0, mtu))+minPacketBytes+tagBytes)
 	s.mtu = uint32(max(0, mtu))
-	s.frames = newFrameTable(g.Frames, g.Frames-o.SendFrames)
-	s.context = make([]uint64, g.Frames)
+	s.chains = o.MultiBuffer
+	s.rx, s.tx = deadConsumer[Desc](), deadProducer[Desc]()
 }
 
-// tune sets what makes copy mode faster and what an old kernel may not know, so errors are left.
-func (s *Socket) tune(o Options) {
-	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, o.SendBufferBytes) != nil {
-		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, o.SendBufferBytes)
+// OpenShared makes another socket on the queue of one that is open, with which it shares the
+// frames, the fill ring and the completion ring; its receive and transmit rings are its own. The
+// program on the interface decides which of them gets a packet. Each receives what was sent to it,
+// and reaps what it sent; either may call Fill for all. One goroutine uses all of them.
+//
+// Of the options, RxEntries, TxEntries and SendBufferBytes count. The calling thread is to be in
+// the network namespace of the interface, and the MTU is that of the first socket.
+//
+// Errors: [ErrOptions], [ErrNoCapability], os.ErrClosed.
+func OpenShared(first *Socket, o Options) (*Socket, error) {
+	const op = "share queue of"
+	if first.closed {
+		return nil, first.error(op, os.ErrClosed, "")
 	}
-	// How many packets one kick may send; 32 if this is not known. 32 is also the smallest value.
-	_ = unix.SetsockoptInt(s.fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, int(o.TxEntries))
+	if first.sim != nil {
+		return nil, first.error(op, ErrOptions, "use SimulateShared")
+	}
+	s, o, err := first.sibling(o)
+	if err != nil {
+		return nil, first.error(op, err, "")
+	}
+	if err := s.openShared(first, o); err != nil {
+		_ = s.release()
+		return nil, err
+	}
+	return s, nil
 }
 
-// bind retries while the queue is busy: a socket closed a moment ago holds it for a grace period.
-func (s *Socket) bind(o Options) error {
-	const pause = 2 * time.Millisecond
-	sa := &unix.SockaddrXDP{Ifindex: uint32(s.ifindex), QueueID: s.queue}
-	switch o.Mode {
-	case BindCopy:
-		sa.Flags |= unix.XDP_COPY
-	case BindZeroCopy:
-		sa.Flags |= unix.XDP_ZEROCOPY
+// sibling makes a member of the pool of s, with no rings yet.
+func (s *Socket) sibling(o Options) (*Socket, Options, error) {
+	o.Frames, o.SendFrames, o.FillEntries, o.CompEntries = 0, 0, 0, 0
+	o.CompEntries = maxEntries // is as large as it is
+	o.MultiBuffer = s.chains
+	o, err := o.resolve(s.umem.geo)
+	if err != nil {
+		return nil, o, err
 	}
-	if !o.NoNeedWakeup {
-		sa.Flags |= unix.XDP_USE_NEED_WAKEUP
+	n := &Socket{fd: -1, ifname: s.ifname, ifindex: s.ifindex, queue: s.queue, umem: s.umem}
+	if !s.pool.join(&n.core) {
+		return nil, o, fmt.Errorf("%w: too many sockets on one queue", ErrOptions)
 	}
-	deadline := time.Now().Add(o.BusyTimeout)
-	for {
-		err := unix.Bind(s.fd, sa)
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
-			return s.bindError(err)
-		}
-		time.Sleep(pause)
-	}
+	s.umem.hold()
+	n.holds = true
+	n.initCore(int(s.mtu), o)
+	return n, o, nil
 }
 
-func (s *Socket) bindError(err error) error {
-	op := fmt.Sprintf("bind queue %d of", s.queue)
-	switch {
-	case errors.Is(err, unix.EBUSY):
-		return s.error(op, refine(ErrQueueBusy, err), "see \"ss --xdp -p\"; "+
-			"stop the process that has it, or use another queue")
-	case errors.Is(err, unix.EINVAL):
-		return s.error(op, refine(ErrNoQueue, err),
-			fmt.Sprintf("see \"ethtool -l %s\" for how many there are", s.ifname))
-	case errors.Is(err, unix.ENODEV):
-		return s.error(op, refine(ErrNoDevice, err), "")
-	case errors.Is(err, unix.ENETDOWN):
-		return s.error(op, refine(ErrLinkDown, err),
-			fmt.Sprintf("try \"ip link set %s up\"", s.ifname))
-	case errors.Is(err, unix.EOPNOTSUPP):
-		return s.error(op, refine(ErrNoZeroCopy, err), "ask for copy mode")
+func (s *Socket) openShared(first *Socket, o Options) error {
+	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return s.socketError(err)
 	}
-	return s.error(op, err, "")
+	s.fd = fd
+	if err := s.mapOwnRings(o); err != nil {
+		return err
+	}
+	s.tune(o)
+	if err := s.bindShared(first.fd, o); err != nil {
+		return err
+	}
+	s.granted.NeedWakeup, s.granted.MultiBuffer = first.granted.NeedWakeup, first.chains
+	return s.readGranted()
 }
 
 func (s *Socket) error(op string, err error, hint string) error {
@@ -229,12 +216,10 @@ func (s *Socket) Interface() (name string, index int) { return s.ifname, s.ifind
 func (s *Socket) UMEM() *UMEM { return s.umem }
 
 // Mode is the mode that was granted: BindCopy or BindZeroCopy.
-func (s *Socket) Mode() BindMode {
-	if s.zeroCopy {
-		return BindZeroCopy
-	}
-	return BindCopy
-}
+func (s *Socket) Mode() BindMode { return s.granted.Mode }
+
+// Granted says what became of the options.
+func (s *Socket) Granted() Granted { return s.granted }
 
 // SyscallStats counts the system calls made for this socket since Open.
 func (s *Socket) SyscallStats() SyscallStats { return s.sys }
@@ -256,51 +241,4 @@ func (s *Socket) KernelStats() (KernelStats, error) {
 		RxFillRingEmpty: k.Rx_fill_ring_empty_descs, TxInvalid: k.Tx_invalid_descs,
 		TxRingEmpty: k.Tx_ring_empty_descs,
 	}, nil
-}
-
-// Close takes the socket out of the steering program and gives the queue back. The frames that the
-// kernel had stay with this UMEM; nothing is received or sent any more, and calls do nothing.
-func (s *Socket) Close() error {
-	if s.closed {
-		return nil
-	}
-	s.closed = true
-	var first error
-	for _, e := range s.slots {
-		if err := e.program.remove(e.slot, s); err != nil && first == nil {
-			first = err
-		}
-	}
-	s.slots = nil
-	if err := s.release(); err != nil && first == nil {
-		first = s.error("close socket", err, "")
-	}
-	return first
-}
-
-// release unmaps the rings first: each mapping holds the socket, and with it the queue, for ever.
-func (s *Socket) release() error {
-	s.fill, s.tx = deadProducer[uint64](), deadProducer[Desc]()
-	s.rx, s.comp = deadConsumer[Desc](), deadConsumer[uint64]()
-	var first error
-	for _, m := range s.maps {
-		if err := unix.Munmap(m); err != nil && first == nil {
-			first = err
-		}
-	}
-	s.maps = nil
-	if s.holds {
-		s.holds = false
-		s.umem.open.Store(false)
-	}
-	if s.sim != nil {
-		s.sim.unplug()
-	}
-	if s.fd >= 0 {
-		if err := unix.Close(s.fd); err != nil && first == nil {
-			first = err
-		}
-		s.fd = -1
-	}
-	return first
 }

@@ -45,6 +45,14 @@ func Open(ifname string, _ uint32, _ *UMEM, _ Options) (*Socket, error) {
 	return nil, &Error{Pkg: pkg, Op: "open socket", Name: ifname, Err: errSystem}
 }
 
+// OpenShared needs Linux.
+func OpenShared(*Socket, Options) (*Socket, error) {
+	return nil, &Error{Pkg: pkg, Op: "share queue", Err: errSystem}
+}
+
+// Granted says nothing.
+func (*Socket) Granted() Granted { return Granted{} }
+
 // Register needs Linux.
 func (*Socket) Register(*Program, uint32) error { return errSystem }
 

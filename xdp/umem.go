@@ -4,7 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/bits"
-	"sync/atomic"
+	"slices"
+	"sync"
 
 	"github.com/shmring/shmring/shm"
 )
@@ -91,13 +92,48 @@ func (o UMEMOptions) geometry() (Geometry, error) {
 // once this process has mapped it: a peer that gets the descriptor can read the frames and can
 // neither write nor resize them. Whoever gets it sees all traffic of the socket.
 //
-// A UMEM serves one socket and is not used again by another, nor by a process that comes after this
-// one, since the kernel may still be writing to it when the socket is closed.
+// Sockets on several queues, or devices, may take frames of one UMEM, each its own part. A frame
+// that a socket has had is not used again by one that is opened later, nor by a process that comes
+// after this one, since the kernel may still be writing to it when the socket is closed.
 type UMEM struct {
 	region *shm.Region
 	geo    Geometry
-	used   atomic.Bool // by a socket, ever
-	open   atomic.Bool // by a socket that is not closed
+
+	mu    sync.Mutex
+	next  uint32    // frames before this one were given to sockets
+	bound []*Socket // that are not closed, in the order of Open
+	users int       // sockets that are not closed, bound or not
+}
+
+// take gives frames to a socket: n of them, or all that are left for 0.
+func (u *UMEM) take(n uint32) (first, frames uint32, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	left := u.geo.Frames - u.next
+	if n == 0 {
+		n = left
+	}
+	if left == 0 || n > left {
+		return 0, 0, fmt.Errorf("%w: %d frames are left of %d", ErrUMEMUsed, left, u.geo.Frames)
+	}
+	first = u.next
+	u.next += n
+	u.users++
+	return first, n, nil
+}
+
+// hold and drop count a socket that uses frames of another one.
+func (u *UMEM) hold() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.users++
+}
+
+func (u *UMEM) drop(s *Socket) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.users--
+	u.bound = slices.DeleteFunc(u.bound, func(b *Socket) bool { return b == s })
 }
 
 // NewUMEM makes a UMEM. Errors: [ErrOptions], and those of [shm.CreateMemfd].
@@ -148,7 +184,10 @@ func (u *UMEM) FD() int { return u.region.Object().FD() }
 // Close waits until this process has released its loans, or ctx ends, and unmaps the UMEM. It fails
 // while the socket is not closed.
 func (u *UMEM) Close(ctx context.Context) error {
-	if u.open.Load() {
+	u.mu.Lock()
+	used := u.users > 0
+	u.mu.Unlock()
+	if used {
 		return &Error{Pkg: pkg, Op: "close UMEM", Name: u.region.Object().Name(), Err: ErrUMEMUsed,
 			Hint: "close the socket first"}
 	}

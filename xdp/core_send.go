@@ -1,0 +1,248 @@
+package xdp
+
+import "fmt"
+
+// Part is one frame of a packet to be sent.
+type Part struct {
+	Frame uint32 // acquired
+	Len   int    // bytes of it that are part of the packet, from the start of what Acquire returned
+}
+
+// Acquire takes a free frame to send from, and returns the bytes to write the packet to. It fails
+// while the ring has no room for all frames that were acquired, so Post has room. Every acquired
+// frame is to be given to Post, PostChain or Abandon.
+func (c *core) Acquire() (frame uint32, buf []byte, ok bool) {
+	if c.tx.room(c.built+1) <= c.built {
+		return 0, nil, false
+	}
+	frame, ok = c.frames.takeBuild()
+	if !ok {
+		return 0, nil, false
+	}
+	c.built++
+	c.sends[frame-c.frames.first].owner = c.id
+	from := c.sendOff(frame)
+	to := from + min(uint64(c.maxPacket), c.base(frame)+c.chunk-from)
+	return frame, c.mem[from:to:to], true
+}
+
+// sendOff is where packets to be sent begin: where received ones do, so that a frame has the same
+// room either way.
+func (c *core) sendOff(frame uint32) uint64 {
+	return c.base(frame) + c.headroom + kernelHeadroomBytes
+}
+
+// acquired reports whether this socket acquired a frame and still has it.
+func (c *core) acquired(frame uint32) bool {
+	return c.frames.is(frame, FrameBuild) && c.sends[frame-c.frames.first].owner == c.id
+}
+
+// Abandon gives an acquired frame back unsent.
+func (c *core) Abandon(frame uint32) bool {
+	if !c.acquired(frame) {
+		c.frames.illegal++
+		return false
+	}
+	c.built--
+	return c.frames.move(frame, FrameFree)
+}
+
+// Post puts the first n bytes of an acquired frame into the transmit ring, where Flush makes them
+// visible. The context comes back with the completion. On error the frame stays acquired.
+func (c *core) Post(frame uint32, n int, context uint64) error {
+	if !c.acquired(frame) {
+		c.frames.illegal++
+		return fmt.Errorf("xdp: post frame %d: %w", frame, ErrFrame)
+	}
+	// What is refused here the kernel would count as invalid, or complete and drop.
+	limit := min(int(c.maxPacket), int(c.base(frame)+c.chunk-c.sendOff(frame)))
+	if n < minPacketBytes || n > limit {
+		return fmt.Errorf("xdp: post %d bytes, possible are %d to %d: %w", n, minPacketBytes,
+			limit, ErrTooBig)
+	}
+	c.built--
+	c.put(frame, Desc{Addr: c.sendOff(frame), Len: uint32(n)}, context)
+	c.inflight++
+	c.stats.Posted++
+	return nil
+}
+
+// put hands one frame to the transmit ring. There is room, and the frame is in a state for it.
+func (c *core) put(frame uint32, d Desc, context uint64) {
+	c.frames.move(frame, FrameSend)
+	c.sends[frame-c.frames.first] = sending{context, c.id, d.Options&packetContinues != 0}
+	c.tx.put(d)
+}
+
+// Forward sends a received packet on, as it lies in its frame and with what the caller changed in
+// it. It reports false, and the frame stays received, if the transmit ring has no room beside the
+// frames that are acquired, or if the frame holds no packet or a part of one only.
+func (c *core) Forward(r Received, context uint64) bool {
+	if c.tx.room(c.built+1) <= c.built || r.More || r.Len < minPacketBytes ||
+		r.Len > c.mtu+minPacketBytes+tagBytes {
+		return false
+	}
+	at := r.Off - c.base(r.Frame) // wraps if the offset is not of this frame
+	if !c.frames.is(r.Frame, FrameReceived) || at < c.headroom || at >= c.chunk ||
+		uint64(r.Len) > c.chunk-at {
+		c.frames.illegal++
+		return false
+	}
+	c.put(r.Frame, Desc{Addr: r.Off, Len: r.Len}, context)
+	c.inflight++
+	c.stats.Posted++
+	return true
+}
+
+// PostChain sends one packet that lies in several acquired frames, in their order. The context
+// comes back once. On error all frames stay acquired.
+//
+// Errors: [ErrTooBig] for more than MaxChain frames, more bytes than ChainBytes, or several frames
+// on a socket without Options.MultiBuffer; [ErrFrame].
+func (c *core) PostChain(parts []Part, context uint64) error {
+	if len(parts) == 0 || len(parts) > MaxChain || len(parts) > 1 && !c.chains {
+		return fmt.Errorf("xdp: post packet in %d frames, possible are %d: %w", len(parts),
+			c.chainLimit(), ErrTooBig)
+	}
+	total := 0
+	for i, p := range parts {
+		if !c.acquired(p.Frame) || twice(parts[:i], p.Frame) {
+			c.frames.illegal++
+			return fmt.Errorf("xdp: post frame %d: %w", p.Frame, ErrFrame)
+		}
+		room := int(min(uint64(c.maxPacket), c.base(p.Frame)+c.chunk-c.sendOff(p.Frame)))
+		if p.Len < 1 || p.Len > room {
+			return fmt.Errorf("xdp: post %d bytes in a frame, possible are 1 to %d: %w", p.Len, room,
+				ErrTooBig)
+		}
+		total += p.Len
+	}
+	if total < minPacketBytes || total > c.ChainBytes() {
+		return fmt.Errorf("xdp: post %d bytes, possible are %d to %d: %w", total, minPacketBytes,
+			c.ChainBytes(), ErrTooBig)
+	}
+	last := len(parts) - 1
+	for i, p := range parts {
+		d := Desc{Addr: c.sendOff(p.Frame), Len: uint32(p.Len)}
+		if i < last {
+			d.Options = packetContinues
+		}
+		c.put(p.Frame, d, context)
+	}
+	c.built -= uint32(len(parts))
+	c.inflight++
+	c.stats.Posted++
+	return nil
+}
+
+func (c *core) chainLimit() int {
+	if c.chains {
+		return MaxChain
+	}
+	return 1
+}
+
+func twice(parts []Part, frame uint32) bool {
+	for _, p := range parts {
+		if p.Frame == frame {
+			return true
+		}
+	}
+	return false
+}
+
+// Flush makes all posted packets visible to the kernel with one store, and reports whether there
+// were any. The kernel may still have to be kicked.
+func (c *core) Flush() bool { return c.tx.publish() }
+
+// Unsent returns how many flushed descriptors the kernel has not begun with.
+func (c *core) Unsent() int { return int(c.tx.pending()) }
+
+// Reap takes up to len(dst) packets of this socket that the kernel is done with. That says that
+// their frames can be used again, not that anybody got them. Their order need not be that of Post.
+func (c *core) Reap(dst []Sent) int {
+	n := 0
+	if len(c.routed) > 0 {
+		n = copy(dst, c.routed)
+		c.routed = append(c.routed[:0], c.routed[n:]...)
+	}
+	// One look per call: what others sent, and parts of packets, leave room in dst.
+	avail := min(c.comp.available(uint32(len(dst)-n)), uint32(len(dst)-n))
+	for range avail {
+		m, s, ok := c.complete()
+		switch {
+		case !ok:
+			c.stats.BadDescriptors++
+		case m == c:
+			dst[n] = s
+			n++
+		case m != nil:
+			m.routed = append(m.routed, s)
+		}
+	}
+	if avail > 0 {
+		c.comp.release()
+	}
+	c.inflight -= uint32(n)
+	c.stats.Sent += uint64(n)
+	return n
+}
+
+// Sending returns how many posted packets have not come out of Reap.
+func (c *core) Sending() int { return int(c.inflight) }
+
+// Forfeit gives up all posted packets of this socket that the kernel is not known to be done with,
+// calls f with the context of each, and returns how many there were. It is for the time after
+// Close, and after Reap has returned all that it can. If no other socket uses the frames, those
+// that the kernel may still be reading are not used again.
+func (c *core) Forfeit(f func(context uint64)) (n int) {
+	for _, context := range c.withdrawn {
+		f(context)
+	}
+	n, c.withdrawn = len(c.withdrawn), nil
+	alone := true
+	for _, m := range c.members {
+		alone = alone && (m == nil || m == c)
+	}
+	for i := range c.sends {
+		e := &c.sends[i]
+		if c.frames.state[i] != FrameSend || e.owner != c.id {
+			continue
+		}
+		if alone {
+			c.frames.move(c.frames.first+uint32(i), FrameQuarantine)
+		}
+		e.owner = nobody
+		if !e.part {
+			f(e.context)
+			n++
+		}
+	}
+	c.inflight -= min(c.inflight, uint32(n))
+	return n
+}
+
+// abandonAll gives up all frames that this socket acquired and did not post.
+func (c *core) abandonAll() {
+	for i := range c.frames.state {
+		if id := c.frames.first + uint32(i); c.acquired(id) {
+			c.Abandon(id)
+		}
+	}
+}
+
+// withdraw takes packets back that were posted and that the kernel never began with. It is for
+// sockets in copy mode, where only system calls of this socket make the kernel begin, and there
+// will be none any more. Forfeit tells of them.
+func (c *core) withdraw() {
+	for range c.tx.reach() {
+		id := c.frameOf(c.tx.revoke().Addr)
+		if !c.frames.is(id, FrameSend) || c.sends[id-c.frames.first].owner != c.id {
+			continue
+		}
+		if e := c.sends[id-c.frames.first]; !e.part {
+			c.withdrawn = append(c.withdrawn, e.context)
+		}
+		c.frames.move(id, FrameFree)
+	}
+}
