@@ -5,8 +5,9 @@
  *
  * argv: ROLE CPU. Descriptor 3 is the memory, 4 and 5 are eventfds towards role 0 and role 1.
  * A command is one line "NAME BATCH PAUSES COUNT START EPOCH AREA"; the answer is one line
- * "NANOSECONDS CHECKSUM PROBE_BEFORE PROBE_AFTER SHARE", where SHARE is how much of the round this
- * process was running, with zeros for what this role did not measure.
+ * "NANOSECONDS CHECKSUM PROBE_BEFORE PROBE_AFTER SHARE CPU", where SHARE is how much of the round
+ * this process was running and CPU for how many nanoseconds, with zeros for what this role did not
+ * measure.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -134,9 +135,15 @@ struct answer {
 	uint64_t ns, checksum;
 };
 
-/* What a rival implements: prepare runs in role 0 before the barrier, run in both after it. */
+/*
+ * What a rival implements: prepare runs in role 0 before the barrier, run in both after it. One that
+ * defines BENCH_SETUP has setup too, which runs in both before the barrier.
+ */
 static void prepare(const struct command *c);
 static struct answer run(const struct command *c);
+#ifdef BENCH_SETUP
+static void setup(const struct command *c);
+#endif
 
 static void pin(int cpu)
 {
@@ -170,6 +177,9 @@ int main(int argc, char **argv)
 	while (scanf("%31s %lu %lu %lu %lu %lu %lu", c.name, &c.batch, &c.pauses, &c.count, &c.start,
 		     &epoch, &index) == 7 && index < AREAS) {
 		area = mem + index * AREA_BYTES;
+#ifdef BENCH_SETUP
+		setup(&c);
+#endif
 		if (role == 0)
 			prepare(&c);
 		barrier(epoch + 1);
@@ -181,7 +191,7 @@ int main(int argc, char **argv)
 		cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu;
 		double share = (double)cpu / (double)(now_ns() - began);
 		double after = probe(epoch + 4);
-		printf("%lu %lu %.1f %.1f %.3f\n", a.ns, a.checksum, before, after, share);
+		printf("%lu %lu %.1f %.1f %.3f %lu\n", a.ns, a.checksum, before, after, share, cpu);
 	}
 	return 0;
 }

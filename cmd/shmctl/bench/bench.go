@@ -22,9 +22,9 @@ const ChildCommand = "__bench-child"
 
 // Options says what to measure and how long. The zero value is what the published figures used.
 type Options struct {
-	Pairs     int           // pairs of rounds per row; 0: 101
-	RoundTime time.Duration // length of what is measured of one round; 0: 20 ms
-	Batches   []int         // batch sizes of the throughput rows; nil: 1 and 32
+	Pairs     int           // pairs of rounds per row; 0: 101, of XDP 31
+	RoundTime time.Duration // length of what is measured of one round; 0: 20 ms, of XDP 5 ms
+	Batches   []int         // batch sizes of the throughput rows; nil: 1 and 32, of XDP 8 and 64 too
 	CPUs      [2]int        // where the two processes run; both 0: the first two allowed
 	Compiler  string        // "": cc; "none": measure without rivals
 	Exe       string        // program that answers to ChildCommand; "": this one
@@ -60,12 +60,28 @@ type Row struct {
 	Spread      *float64 `json:"spread"`         // interquartile range of the ratios, by median
 	PlacementNs *float64 `json:"placement_ns"`   // one-way transfer of a line, median of probes
 	Note        string   `json:"note,omitempty"` // why something is null
+
+	Packets *Packets `json:"packets,omitempty"` // of rows about packets
+}
+
+// Packets is what a row about packets says beside its figure. CPU times are nanoseconds per packet
+// of both processes, spinning included; an echo counts as two packets. System calls are counted by
+// the kernel, in rounds of their own; nil where it refused or where there were none.
+type Packets struct {
+	OursCPU       *float64 `json:"ours_cpu_ns"`
+	RivalCPU      *float64 `json:"rival_cpu_ns"`
+	OursPerCall   *float64 `json:"ours_packets_per_syscall"`
+	RivalPerCall  *float64 `json:"rival_packets_per_syscall"`
+	OursAllocs    *float64 `json:"ours_allocs_per_packet"`
+	CountingError string   `json:"counting_error,omitempty"`
 }
 
 // Why rows have no rival.
 var (
 	ErrNoCompiler = errors.New("bench: no C compiler, rivals not measured")
-	ErrNoLibrary  = errors.New("bench: libfabric is not installed (libfabric-dev), rival not measured")
+	// ErrNoWire is why rows about packets are not measured at all.
+	ErrNoWire    = errors.New("bench: no network namespaces with interfaces of our own")
+	ErrNoLibrary = errors.New("bench: libfabric is not installed (libfabric-dev), rival not measured")
 )
 
 func (o Options) withDefaults() Options {

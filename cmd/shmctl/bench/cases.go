@@ -3,6 +3,8 @@ package bench
 import (
 	"fmt"
 	"path"
+
+	"github.com/shmring/shmring/xdp"
 )
 
 // A benchCase is one row to be measured: what our child and what the rival's child is told to do.
@@ -13,14 +15,17 @@ type benchCase struct {
 	ours      string // command of our child; "" for a rival against itself
 	rival     string // command of the rival's child
 	rivalName string
-	source    string // C program, without .c
-	perSecond bool   // report millions of messages a second, else nanoseconds
-	stagger   bool   // begin a pair of rounds at a random index, else at 0
-	sleeps    bool   // the processes do not run all the time
-	halve     bool   // the command counts round trips, the row reports one way
-	solo      bool   // role 0 does it alone, role 1 sleeps
-	share     int    // of a round that is measured, 1 in so many; 0 is all of it
-	rivalOurs bool   // the rival is another command of our child
+	source    string         // C program, without .c
+	perSecond bool           // report millions of messages a second, else nanoseconds
+	stagger   bool           // begin a pair of rounds at a random index, else at 0
+	sleeps    bool           // the processes do not run all the time
+	halve     bool           // the command counts round trips, the row reports one way
+	solo      bool           // role 0 does it alone, role 1 sleeps
+	share     int            // of a round that is measured, 1 in so many; 0 is all of it
+	rivalOurs bool           // the rival is another command of our child
+	wire      bool           // the processes are the ends of a pair of interfaces
+	packets   int            // that go over the wire for each one that is counted
+	drop      xdp.AttachMode // end B drops everything, in this mode, if it is not AttachAuto
 }
 
 // How many PAUSE instructions a reader that found nothing waits before it looks again. It is the

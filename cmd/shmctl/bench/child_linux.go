@@ -45,6 +45,7 @@ type party struct {
 	done   *atomic.Uint64 // role 0 tells that it is through with what it does alone
 	took   time.Duration  // what role 0 timed itself, of a round that is not all measured
 	queues *queues        // made when a cq command comes
+	ports  *wirePorts     // made when a command about packets comes
 }
 
 func child(args []string) error {
@@ -75,6 +76,7 @@ func child(args []string) error {
 	}
 	p := &party{role: role, all: mem, peerFD: -1}
 	defer p.closeQueues()
+	defer p.closePorts()
 	return p.serve(os.Stdin, os.Stdout, registered)
 }
 
@@ -129,7 +131,7 @@ func (p *party) serve(in io.Reader, out io.Writer, registered error) error {
 		if err != nil {
 			return fmt.Errorf("bench child: %s: %w", c.name, err)
 		}
-		fmt.Fprintln(out, a.ns, a.checksum, a.before, a.after, a.share)
+		fmt.Fprintln(out, a.ns, a.checksum, a.before, a.after, a.share, a.cpuNs, a.allocs)
 	}
 }
 
@@ -146,19 +148,30 @@ func (p *party) round(c command, epoch uint64) (a answer, err error) {
 	if err != nil {
 		return a, err
 	}
+	var m runtime.MemStats
+	var allocs uint64
+	counts := isWire(c.name)
+	if counts { // it stops the world, so not while anything is measured
+		runtime.ReadMemStats(&m)
+		allocs = m.Mallocs
+	}
 	spinFor(settleNs)
 	before := p.probe(epoch + 2)
 	p.barrier(epoch + 3)
 	p.took = 0
-	cpu, began := threadTime(), time.Now()
+	cpu, whole, began := cpuTime(unix.CLOCK_THREAD_CPUTIME_ID), processTime(), time.Now()
 	sum, measured, err := r()
 	took := time.Since(began)
-	cpu = threadTime() - cpu
+	cpu, whole = cpuTime(unix.CLOCK_THREAD_CPUTIME_ID)-cpu, processTime()-whole
 	if err != nil {
 		return a, err
 	}
+	if counts {
+		runtime.ReadMemStats(&m)
+		allocs = m.Mallocs - allocs
+	}
 	a = answer{checksum: sum, before: before, after: p.probe(epoch + 4),
-		share: float64(cpu) / float64(took)}
+		share: float64(cpu) / float64(took), cpuNs: uint64(whole), allocs: allocs}
 	if measured {
 		a.ns = uint64(cmp.Or(p.took, took))
 		if c.sleeps() {
@@ -168,10 +181,13 @@ func (p *party) round(c command, epoch uint64) (a answer, err error) {
 	return a, nil
 }
 
-// threadTime is how long this thread has run. It is 0 where the kernel does not say.
-func threadTime() time.Duration {
+// processTime is how long all threads of this process have run.
+func processTime() time.Duration { return cpuTime(unix.CLOCK_PROCESS_CPUTIME_ID) }
+
+// cpuTime reads a clock of processor time. It is 0 where the kernel does not say.
+func cpuTime(clock int32) time.Duration {
 	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+	if err := unix.ClockGettime(clock, &t); err != nil {
 		return 0
 	}
 	return time.Duration(t.Nano())

@@ -77,6 +77,8 @@ type answer struct {
 	ns, checksum  uint64
 	before, after float64 // probes
 	share         float64 // of the round, during which the process was running
+	cpuNs         uint64  // that all threads of the process ran
+	allocs        uint64  // of the process, where it is counted
 }
 
 // duo is the two processes of a side, role 0 and role 1, each pinned to a processor.
@@ -173,8 +175,10 @@ func (d *duo) run(ctx context.Context, command string) (answers [2]answer, err e
 			return answers, fmt.Errorf("process %d ended during a round: %w", role, l.err)
 		}
 		a := &answers[role]
-		_, err := fmt.Sscan(l.text, &a.ns, &a.checksum, &a.before, &a.after, &a.share)
-		if err != nil {
+		// Programs in C do not say how much they allocate.
+		n, err := fmt.Sscan(l.text, &a.ns, &a.checksum, &a.before, &a.after, &a.share, &a.cpuNs,
+			&a.allocs)
+		if n < 6 {
 			return answers, fmt.Errorf("answer %q of process %d: %w", l.text, role, err)
 		}
 	}

@@ -24,9 +24,10 @@ type bencher struct {
 	tools  *toolchain
 	why    error // why there are no rivals
 	shared *shared
-	epoch  uint64 // grows by steps each round, so that no barrier can see an old round
-	area   int    // of the next round
-	start  uint64 // index at which the rings of the next round begin
+	epoch  uint64   // grows by steps each round, so that no barrier can see an old round
+	area   int      // of the next round
+	start  uint64   // index at which the rings of the next round begin
+	wire   [2]*wire // of ours and of the rival, made when a case is about packets
 }
 
 func measure(ctx context.Context, o Options, cases []benchCase) (rows []Row, err error) {
@@ -54,6 +55,7 @@ func measure(ctx context.Context, o Options, cases []benchCase) (rows []Row, err
 		return nil, err
 	}
 	defer b.shared.close()
+	defer b.closeWires()
 	for i, c := range cases {
 		if c.ours == "" && b.missing(ctx, c) != nil {
 			continue
@@ -76,6 +78,9 @@ func (b *bencher) row(ctx context.Context, c benchCase, i, n int) (Row, error) {
 		}
 	}
 	tell(0)
+	if err := b.prepareWires(c); err != nil {
+		return r, err
+	}
 	ours, rival, err := b.sides(ctx, c)
 	if err != nil {
 		return r, err
@@ -106,7 +111,7 @@ func (b *bencher) row(ctx context.Context, c benchCase, i, n int) (Row, error) {
 	} else {
 		r.report(pairs)
 	}
-	return r, nil
+	return r, b.reportWire(ctx, c, &r, pairs, count, ours, rival)
 }
 
 // missing says why the case has no rival here, nil if it has one.
@@ -137,11 +142,11 @@ func (b *bencher) sides(ctx context.Context, c benchCase) (ours, rival *side, er
 		child, c.ours = theirs, c.rival
 	}
 	ours = &side{command: c.ours}
-	if ours.duo, err = startDuo(b.shared, b.o.CPUs, child, child); err != nil || alone {
+	if ours.duo, err = startDuo(b.sharedWith(c, 0), b.o.CPUs, child, child); err != nil || alone {
 		return ours, nil, err
 	}
 	rival = &side{command: c.rival}
-	if rival.duo, err = startDuo(b.shared, b.o.CPUs, theirs, theirs); err != nil {
+	if rival.duo, err = startDuo(b.sharedWith(c, 1), b.o.CPUs, theirs, theirs); err != nil {
 		ours.duo.close()
 	}
 	return ours, rival, err
@@ -213,9 +218,11 @@ func (b *bencher) round(ctx context.Context, c benchCase, s *side, count uint64)
 	}
 	o.share = 1
 	for role, a := range answers {
-		if !c.sleeps && (!c.solo || role == 0) {
+		if !c.sleeps && !c.wire && (!c.solo || role == 0) {
 			o.share = min(o.share, a.share)
 		}
+		o.cpu += float64(a.cpuNs) / float64(count)
+		o.allocs += float64(a.allocs) / float64(count)
 		ns = max(ns, a.ns)
 		o.before, o.after = max(o.before, a.before), max(o.after, a.after)
 		if want := checksum(b.start, count); a.checksum != 0 && a.checksum != want {

@@ -20,7 +20,8 @@ type command struct {
 // readerPays reports which way of paying for order the command measures: the default, in which
 // producers publish with release stores, or the other.
 func (c command) readerPays() bool {
-	return c.name != "spsc-xchg" && c.name != "spsc-nobell" && !c.isQueue()
+	return c.name != "spsc-xchg" && c.name != "spsc-nobell" && !c.isQueue() &&
+		!isWire(c.name)
 }
 
 // isQueue reports whether the command is one on a whole queue, not on a ring and a bell.
@@ -153,6 +154,9 @@ func (p *party) inlet(c command) (*inlet, error) {
 func (p *party) runner(c command) (func() (uint64, bool, error), error) {
 	if c.isQueue() {
 		return p.queueRunner(c)
+	}
+	if isWire(c.name) {
+		return p.wireRunner(c)
 	}
 	if c.name == "eventfd" && p.face == nil {
 		if err := p.swapFaces(); err != nil {

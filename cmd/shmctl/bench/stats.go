@@ -19,6 +19,8 @@ type outcome struct {
 	value         float64
 	before, after float64 // line transfer, ns
 	share         float64 // of the round, during which the processes ran; the lesser of the two
+	cpu           float64 // ns of both processes, for each message
+	allocs        float64 // of both processes, for each message
 }
 
 // pair is a round of ours and a round of the rival, next to each other in time.

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -55,6 +56,19 @@ func (t *table) lines(header bool, p page, indent string) []string {
 		out = append(out, indent+t.line(r, width, p.style))
 	}
 	return out
+}
+
+// drop takes columns away.
+func (t *table) drop(titles ...string) {
+	for i := len(t.columns) - 1; i >= 0; i-- {
+		if !slices.Contains(titles, t.columns[i].title) {
+			continue
+		}
+		t.columns = slices.Delete(t.columns, i, i+1)
+		for k := range t.rows {
+			t.rows[k] = slices.Delete(t.rows[k], i, i+1)
+		}
+	}
 }
 
 const gap = 2 // columns of the page between those of the table

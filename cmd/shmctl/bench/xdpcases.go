@@ -1,0 +1,121 @@
+package bench
+
+import (
+	"context"
+	"time"
+
+	"github.com/shmring/shmring/xdp"
+)
+
+// Prefixes of our child's commands that move packets. What follows is what the rivals understand.
+const (
+	socketPrefix  = "xdp-"
+	udpConnPrefix = "udpconn-"
+)
+
+const (
+	genericSuffix = "+generic"
+	// drainShare: sending takes a hundred times as long as reading from a ring, and from a socket
+	// of the kernel's stack a few times.
+	drainShare       = 64
+	drainSocketShare = 8
+	// xdpPairs and xdpRound keep a run to a minute or two; packets take microseconds.
+	xdpPairs = 31
+	xdpRound = 5 * time.Millisecond
+	// socketBatch is that of the rows against rivals that are not AF_XDP.
+	socketBatch = 32
+)
+
+// XDP measures AF_XDP sockets over pairs of veth interfaces that it makes: sending to a peer that
+// drops, reading a full receive ring, echo, and ping-pong, against the same in C on the bare kernel
+// interface and against other kinds of sockets. It needs two processors, network namespaces and the
+// privileges of AF_XDP.
+func XDP(ctx context.Context, o Options) ([]Row, error) {
+	if o.Pairs == 0 {
+		o.Pairs = xdpPairs
+	}
+	if o.RoundTime == 0 {
+		o.RoundTime = xdpRound
+	}
+	if o.Batches == nil {
+		o.Batches = []int{1, 8, 32, 64}
+	}
+	o = o.withDefaults()
+	return measure(ctx, o, xdpCases(o))
+}
+
+// wireCase is a row about packets: name is what it is called and what the rivals are told.
+func wireCase(name string, batch int) benchCase {
+	c := benchCase{name: name, batch: batch, pauses: tripPauses, ours: socketPrefix + name,
+		rival: name, rivalName: "c-xdp", source: "xdp", wire: true, packets: 1}
+	verb, mode := splitMode(name)
+	switch verb {
+	case "drop":
+		c.perSecond, c.solo, c.drop = true, true, mode
+	case "drain":
+		c.solo, c.share = true, drainShare
+	case "echo":
+		c.perSecond, c.packets = true, 2
+	default:
+		c.packets = 2
+		c.sleeps = verb == "trip-block"
+	}
+	return c
+}
+
+// splitMode takes the mode of the programs off a command.
+func splitMode(name string) (verb string, mode xdp.AttachMode) {
+	if n := len(name) - len(genericSuffix); n > 0 && name[n:] == genericSuffix {
+		return name[:n], xdp.AttachGeneric
+	}
+	return name, xdp.AttachNative
+}
+
+func xdpCases(o Options) []benchCase {
+	var cases []benchCase
+	for _, verb := range []string{"drop", "echo"} {
+		for _, mode := range []string{"", genericSuffix} {
+			for _, batch := range o.Batches {
+				cases = append(cases, wireCase(verb+mode, batch))
+			}
+		}
+	}
+	for _, batch := range o.Batches { // the program is not part of it
+		cases = append(cases, wireCase("drain", batch))
+	}
+	for _, verb := range []string{"trip", "trip-block"} {
+		for _, mode := range []string{"", genericSuffix} {
+			cases = append(cases, wireCase(verb+mode, 1))
+		}
+	}
+	cases = withSelf(o, cases)
+	return append(cases, socketCases()...)
+}
+
+// socketCases measure us against the other ways to move packets.
+func socketCases() []benchCase {
+	var cases []benchCase
+	for _, rival := range []struct{ name, source string }{
+		{"udp-mmsg", "udp"}, {"af_packet", "afpacket"}, {"go-udpconn", ""},
+	} {
+		for _, verb := range []string{"drop", "drain", "echo", "trip", "trip-block"} {
+			batch := socketBatch
+			if verb == "trip" || verb == "trip-block" {
+				batch = 1
+			}
+			c := wireCase(verb, batch)
+			c.rivalName, c.source = rival.name, rival.source
+			if verb == "drain" {
+				c.share = drainSocketShare
+			}
+			if rival.source == "" {
+				if verb == "trip" { // it knows no way but to block
+					continue
+				}
+				c.rivalOurs, c.rival = true, udpConnPrefix+verb
+			}
+			cases = append(cases, c)
+		}
+	}
+	return cases
+}

@@ -1,0 +1,258 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/shmring/shmring/doorbell"
+	"golang.org/x/sys/unix"
+)
+
+// What the processes do with packets, word for word that of testdata/rivals/packets.h.
+
+// Layout of what is sent: a datagram of IPv4 without options in a frame of the smallest size.
+const (
+	frameBytes   = 64
+	payloadOff   = 42
+	payloadBytes = frameBytes - payloadOff
+	sequenceOff  = 48 // within the frame
+	checksumOff  = 40
+	drainBlock   = 1024
+	maxBatch     = 64
+	netnsFD      = 8 // that of end A, end B's follows
+	packetWait   = 5 * time.Second
+)
+
+// A port moves batches of packets at one end of the wire.
+type port interface {
+	// put sends up to n packets with sequence numbers from s on and returns how many it took.
+	put(s uint64, n int) (int, error)
+	// get takes up to n packets and returns how many, and the sum of their numbers.
+	get(n int) (got int, sum uint64, err error)
+	// back sends the packets of the last get to where they came from.
+	back() error
+	// settle returns when all is sent.
+	settle() error
+	// await blocks until there may be a packet.
+	await() error
+	close()
+}
+
+var errLost = errors.New("no packet for long: one was lost")
+
+// wirePorts are the ports of this process. They stay open for all rounds of a row.
+type wirePorts struct {
+	command     string
+	mine, other port
+}
+
+func isWire(name string) bool {
+	return strings.HasPrefix(name, socketPrefix) || strings.HasPrefix(name, udpConnPrefix)
+}
+
+func (p *party) openPorts(c command) (err error) {
+	if p.ports != nil && p.ports.command == c.name {
+		return nil
+	}
+	p.closePorts()
+	p.ports = &wirePorts{command: c.name}
+	kind, name, _ := strings.Cut(c.name, "-")
+	open := openSocketPort
+	if kind+"-" == udpConnPrefix {
+		open = openUDPConn
+	}
+	verb, mode := splitMode(name)
+	solo := verb == "drop" || verb == "drain"
+	if solo && p.role == 1 {
+		return nil
+	}
+	o := portOptions{which: p.role, mode: mode, echoes: p.role == 1, sends: solo}
+	if p.ports.mine, err = open(o); err != nil || verb != "drain" {
+		return err
+	}
+	o.which, o.sends = 1, false
+	p.ports.other, err = open(o)
+	return err
+}
+
+func (p *party) closePorts() {
+	if p.ports == nil {
+		return
+	}
+	for _, q := range []port{p.ports.mine, p.ports.other} {
+		if q != nil {
+			q.close()
+		}
+	}
+	p.ports = nil
+}
+
+func (p *party) wireRunner(c command) (func() (uint64, bool, error), error) {
+	if c.batch < 1 || c.batch > maxBatch {
+		return nil, fmt.Errorf("batch of %d, possible are 1 to %d: %w", c.batch, maxBatch, unix.EINVAL)
+	}
+	if err := p.openPorts(c); err != nil {
+		return nil, err
+	}
+	kind, name, _ := strings.Cut(c.name, "-")
+	verb, _ := splitMode(name)
+	w := p.ports
+	run := func(f func() error) error { return f() }
+	if kind+"-" == udpConnPrefix {
+		run = unlocked
+	}
+	switch {
+	case (verb == "drop" || verb == "drain") && p.role == 1:
+		return p.sleepOut, nil
+	case verb == "drop":
+		return func() (uint64, bool, error) {
+			defer p.done.Store(soloDone)
+			return 0, true, run(func() error { return w.drop(c) })
+		}, nil
+	case verb == "drain":
+		return func() (_ uint64, _ bool, err error) {
+			defer p.done.Store(soloDone)
+			err = run(func() (err error) {
+				p.took, err = w.drain(c)
+				return err
+			})
+			return 0, true, err
+		}, nil
+	}
+	window := 1
+	if verb == "echo" {
+		window = 2 * c.batch
+	}
+	return func() (uint64, bool, error) {
+		return 0, p.role == 0, run(func() error {
+			return w.echo(c, p.role, window, verb == "trip-block")
+		})
+	}, nil
+}
+
+// unlocked runs f as Go programs run: by a goroutine that no thread is reserved for.
+func unlocked(f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return <-done
+}
+
+func putAll(q port, s uint64, n, batch int) error {
+	for n > 0 {
+		k, err := q.put(s, min(n, batch))
+		if err != nil {
+			return err
+		}
+		s += uint64(k)
+		n -= k
+	}
+	return nil
+}
+
+func (w *wirePorts) drop(c command) error {
+	if err := putAll(w.mine, 0, int(c.count), c.batch); err != nil {
+		return err
+	}
+	return w.mine.settle()
+}
+
+// drain times the reads of packets that were queued before, and nothing else.
+func (w *wirePorts) drain(c command) (took time.Duration, err error) {
+	var sum uint64
+	for s := uint64(0); s < c.count; {
+		block := min(c.count-s, drainBlock)
+		if err := putAll(w.mine, s, int(block), maxBatch); err != nil {
+			return 0, err
+		}
+		if err := w.mine.settle(); err != nil {
+			return 0, err
+		}
+		var patience lost
+		began := time.Now()
+		for got := uint64(0); got < block; {
+			k, part, err := w.other.get(c.batch)
+			if err != nil {
+				return 0, err
+			}
+			sum += part
+			got += uint64(k)
+			if k == 0 {
+				if err := patience.wait(); err != nil {
+					return 0, err
+				}
+			}
+		}
+		took += time.Since(began)
+		s += block
+	}
+	return took, c.verify(sum)
+}
+
+// echo keeps up to window packets under way, which role 1 sends back.
+func (w *wirePorts) echo(c command, role, window int, block bool) error {
+	var sent, got, sum uint64
+	var patience lost
+	var empty uint
+	batch := uint64(c.batch)
+	for got < c.count {
+		if role == 0 && sent < c.count && sent-got+batch <= uint64(window) {
+			n := min(c.count-sent, batch)
+			if err := putAll(w.mine, sent, int(n), c.batch); err != nil {
+				return err
+			}
+			sent += n
+		}
+		k, part, err := w.mine.get(c.batch)
+		if err != nil {
+			return err
+		}
+		got += uint64(k)
+		sum += part
+		switch {
+		case k > 0:
+			patience.since = time.Time{}
+			if role == 1 {
+				err = w.mine.back()
+			}
+		case block:
+			err = w.mine.await()
+		default:
+			doorbell.Pause(c.pauses)
+			if empty++; empty%4096 == 0 {
+				err = patience.wait()
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := w.mine.settle(); err != nil {
+		return err
+	}
+	return c.verify(sum)
+}
+
+// verify checks that every packet of a round came once.
+func (c command) verify(sum uint64) error {
+	want := c.count * (c.count - 1) / 2
+	if sum != want {
+		return fmt.Errorf("sequence numbers of %d packets add up to %d, not %d", c.count, sum, want)
+	}
+	return nil
+}
+
+// lost gives up when nothing has arrived for long.
+type lost struct{ since time.Time }
+
+func (l *lost) wait() error {
+	now := time.Now()
+	if l.since.IsZero() {
+		l.since = now
+	}
+	if now.Sub(l.since) > packetWait {
+		return errLost
+	}
+	return nil
+}
