@@ -30,26 +30,36 @@ func (m AttachMode) String() string {
 // ProgramOptions say how to attach the steering program. The zero value is useful.
 type ProgramOptions struct {
 	Mode AttachMode
-	// Sockets is the number of slots for sockets: one for each queue and group of ports. Zero
+	// Sockets is the number of slots for sockets: one for each queue and group of rules. Zero
 	// stands for 64.
 	Sockets uint32
-	// Ports is the number of ports that can be steered. Zero stands for 1024.
-	Ports uint32
+	// Rules is the number of rules that there may be at a time. Zero stands for 1024.
+	Rules uint32
+	// MultiBuffer says that frames may take several buffers (BPF_F_XDP_HAS_FRAGS), which drivers
+	// ask for beyond some MTU. Sockets without multi-buffer support drop such frames.
+	MultiBuffer bool
+	// SteerSSH lets rules take TCP to port 22, which is the kernel's otherwise, so that a rule that
+	// is too wide locks nobody out.
+	SteerSSH bool
 }
 
 // Counters says what the steering program did with the frames that it saw.
 type Counters struct {
 	Redirected uint64 // given to a socket
-	NoSocket   uint64 // to a steered port, but the queue had no socket: passed to the kernel
-	OtherPort  uint64 // UDP to a port that is not steered: passed
+	NoSocket   uint64 // for a socket by rule, but the queue had none: passed to the kernel
+	OtherPort  uint64 // UDP that no rule matched: passed
 	Fragment   uint64 // fragment of a datagram: passed
 	Short      uint64 // ends inside a header: passed
-	Other      uint64 // anything else: passed
+	Other      uint64 // anything else that no rule matched: passed
+	Kept       uint64 // ARP and whatever else [Rule] says the kernel needs: passed
+	RulePassed uint64 // passed by a rule
+	Dropped    uint64 // dropped by a rule
 }
 
 // counterOrder lists the fields in the order of the program's counts.
 func (c *Counters) counterOrder() []*uint64 {
-	return []*uint64{&c.Redirected, &c.NoSocket, &c.OtherPort, &c.Fragment, &c.Short, &c.Other}
+	return []*uint64{&c.Redirected, &c.NoSocket, &c.OtherPort, &c.Fragment, &c.Short, &c.Other,
+		&c.Kept, &c.RulePassed, &c.Dropped}
 }
 
 // Seen is the number of all frames that the program saw.

@@ -14,19 +14,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Program is the steering program on one interface: UDP datagrams to the ports that it was told go
-// to sockets, everything else to the kernel's stack. The kernel detaches it when the process ends,
-// however it ends. Its methods may be called from any goroutine.
+// Program is the steering program on one interface: frames that its rules match go to sockets,
+// everything else to the kernel's stack. The kernel detaches it when the process ends, however it
+// ends. Its methods may be called from any goroutine; rules change while frames arrive.
 type Program struct {
 	ifname  string
 	ifindex int
 	mode    AttachMode
 	refused error // why native mode was not granted
+	id      uint32
 
 	mu     sync.Mutex // guards what follows
 	objs   steerObjects
 	link   link.Link
 	owners map[uint32]*Socket // by slot: a socket takes only itself out again
+	rules  []*installed
+	table  ruleTable // what the maps hold
+	lastID RuleID
+	net    uint32 // the last number of a net
 	closed bool
 }
 
@@ -66,14 +71,33 @@ func (p *Program) load(o ProgramOptions) error {
 	if o.Sockets != 0 {
 		spec.Maps[steerMapSocks].MaxEntries = o.Sockets
 	}
-	if o.Ports != 0 {
-		spec.Maps[steerMapPorts].MaxEntries = o.Ports
+	if o.Rules != 0 {
+		spec.Maps[steerMapHits].MaxEntries = o.Rules
+		spec.Maps[steerMapNets].MaxEntries = o.Rules
 	}
-	p.owners = map[uint32]*Socket{}
-	if err := spec.LoadAndAssign(&p.objs, nil); err != nil {
+	err = setConstants(spec, o)
+	if err == nil {
+		err = spec.LoadAndAssign(&p.objs, nil)
+	}
+	if err != nil {
 		return p.error("load program", err)
 	}
+	p.owners, p.table = map[uint32]*Socket{}, newRuleTable()
 	return nil
+}
+
+func setConstants(spec *ebpf.CollectionSpec, o ProgramOptions) error {
+	var ssh [2]byte
+	var multi uint8
+	if !o.SteerSSH {
+		ssh = portKey(portSSH)
+	}
+	if o.MultiBuffer {
+		multi = 1
+		spec.Programs[steerProgSteer].Flags |= unix.BPF_F_XDP_HAS_FRAGS
+	}
+	return errors.Join(spec.Variables["ssh_port"].Set(ssh),
+		spec.Variables["multi_buffer"].Set(multi))
 }
 
 func (p *Program) attach(want AttachMode) error {
@@ -99,6 +123,10 @@ func (p *Program) attachAs(m AttachMode) error {
 		return err
 	}
 	p.link, p.mode = l, m
+	if info, err := p.objs.Steer.Info(); err == nil {
+		id, _ := info.ID()
+		p.id = uint32(id)
+	}
 	return nil
 }
 
@@ -127,23 +155,15 @@ func (p *Program) error(op string, err error) error {
 // Mode is the mode that was granted.
 func (p *Program) Mode() AttachMode { return p.mode }
 
+// ID is the number that the kernel gave the program, as "bpftool prog" and "ip link" show it; 0 if
+// it does not say.
+func (p *Program) ID() uint32 { return p.id }
+
+// Interface returns name and index of the interface.
+func (p *Program) Interface() (name string, index int) { return p.ifname, p.ifindex }
+
 // Refused says why native mode was not granted; nil if it was, or was not asked for.
 func (p *Program) Refused() error { return p.refused }
-
-// Steer sends UDP datagrams to port to the sockets that were put at base and the slots behind it,
-// one for each queue.
-func (p *Program) Steer(port uint16, base uint32) error {
-	return p.locked(fmt.Sprintf("steer port %d", port), func() error {
-		return p.objs.Ports.Put(portKey(port), base)
-	})
-}
-
-// Unsteer gives the port back to the kernel's stack.
-func (p *Program) Unsteer(port uint16) error {
-	return p.locked(fmt.Sprintf("unsteer port %d", port), func() error {
-		return present(p.objs.Ports.Delete(portKey(port)))
-	})
-}
 
 // locked runs f on a program that is not closed, and fills in what an error lacks.
 func (p *Program) locked(op string, f func() error) error {
@@ -166,9 +186,6 @@ func present(err error) error {
 	}
 	return err
 }
-
-// portKey is the port as it stands in a packet.
-func portKey(port uint16) [2]byte { return [2]byte{byte(port >> 8), byte(port)} }
 
 // put gives a slot to a socket, which may take it over from another one.
 func (p *Program) put(slot uint32, s *Socket) error {

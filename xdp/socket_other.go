@@ -11,32 +11,6 @@ import (
 // errSystem wraps errors.ErrUnsupported.
 var errSystem = fmt.Errorf("AF_XDP on %s: %w", runtime.GOOS, errors.ErrUnsupported)
 
-// Program is the steering program on one interface. It exists on Linux only.
-type Program struct{}
-
-// Attach needs Linux.
-func Attach(ifname string, _ ProgramOptions) (*Program, error) {
-	return nil, &Error{Pkg: pkg, Op: "attach program", Name: ifname, Err: errSystem}
-}
-
-// Mode is the mode that was granted.
-func (*Program) Mode() AttachMode { return AttachAuto }
-
-// Refused says why native mode was not granted.
-func (*Program) Refused() error { return errSystem }
-
-// Steer needs Linux.
-func (*Program) Steer(uint16, uint32) error { return errSystem }
-
-// Unsteer needs Linux.
-func (*Program) Unsteer(uint16) error { return errSystem }
-
-// Counters needs Linux.
-func (*Program) Counters() (Counters, error) { return Counters{}, errSystem }
-
-// Close does nothing.
-func (*Program) Close() error { return nil }
-
 // Socket is an AF_XDP socket. It exists on Linux only.
 type Socket struct{ core }
 

@@ -16,10 +16,16 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	steerMapCounts = "counts"
-	steerMapPorts  = "ports"
-	steerMapSocks  = "socks"
-	steerProgSteer = "steer"
+	steerMapCounts      = "counts"
+	steerMapHits        = "hits"
+	steerMapKinds       = "kinds"
+	steerMapNets        = "nets"
+	steerMapRules       = "rules"
+	steerMapSlots       = "slots"
+	steerMapSocks       = "socks"
+	steerProgSteer      = "steer"
+	steerVarMultiBuffer = "multi_buffer"
+	steerVarSshPort     = "ssh_port"
 )
 
 // loadSteer returns the embedded CollectionSpec for steer.
@@ -72,7 +78,11 @@ type steerProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type steerMapSpecs struct {
 	Counts *ebpf.MapSpec `ebpf:"counts"`
-	Ports  *ebpf.MapSpec `ebpf:"ports"`
+	Hits   *ebpf.MapSpec `ebpf:"hits"`
+	Kinds  *ebpf.MapSpec `ebpf:"kinds"`
+	Nets   *ebpf.MapSpec `ebpf:"nets"`
+	Rules  *ebpf.MapSpec `ebpf:"rules"`
+	Slots  *ebpf.MapSpec `ebpf:"slots"`
 	Socks  *ebpf.MapSpec `ebpf:"socks"`
 }
 
@@ -80,6 +90,8 @@ type steerMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type steerVariableSpecs struct {
+	MultiBuffer *ebpf.VariableSpec `ebpf:"multi_buffer"`
+	SshPort     *ebpf.VariableSpec `ebpf:"ssh_port"`
 }
 
 // steerObjects contains all objects after they have been loaded into the kernel.
@@ -103,14 +115,22 @@ func (o *steerObjects) Close() error {
 // It can be passed to loadSteerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type steerMaps struct {
 	Counts *ebpf.Map `ebpf:"counts"`
-	Ports  *ebpf.Map `ebpf:"ports"`
+	Hits   *ebpf.Map `ebpf:"hits"`
+	Kinds  *ebpf.Map `ebpf:"kinds"`
+	Nets   *ebpf.Map `ebpf:"nets"`
+	Rules  *ebpf.Map `ebpf:"rules"`
+	Slots  *ebpf.Map `ebpf:"slots"`
 	Socks  *ebpf.Map `ebpf:"socks"`
 }
 
 func (m *steerMaps) Close() error {
 	return _SteerClose(
 		m.Counts,
-		m.Ports,
+		m.Hits,
+		m.Kinds,
+		m.Nets,
+		m.Rules,
+		m.Slots,
 		m.Socks,
 	)
 }
@@ -119,6 +139,8 @@ func (m *steerMaps) Close() error {
 //
 // It can be passed to loadSteerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type steerVariables struct {
+	MultiBuffer *ebpf.Variable `ebpf:"multi_buffer"`
+	SshPort     *ebpf.Variable `ebpf:"ssh_port"`
 }
 
 // steerPrograms contains all programs after they have been loaded into the kernel.

@@ -22,8 +22,13 @@ const (
 // The test run calls the queue 0, so the group begins at 3.
 func loaded(t *testing.T) *Program {
 	t.Helper()
+	return loadedWith(t, ProgramOptions{Sockets: 8, Rules: 4})
+}
+
+func loadedWith(t *testing.T, o ProgramOptions) *Program {
+	t.Helper()
 	p := &Program{ifname: "test run"}
-	err := p.load(ProgramOptions{Sockets: 8, Ports: 4})
+	err := p.load(o)
 	if errors.Is(err, ErrNoCapability) || errors.Is(err, errors.ErrUnsupported) {
 		shmtest.Require(t, "xdp", err)
 	}
@@ -86,13 +91,30 @@ func withOptions(b []byte, n int) []byte {
 	return out
 }
 
-// overIPv6 returns a datagram over IPv6 whose header says that next comes next.
-func overIPv6(port uint16, next byte) []byte {
-	b := make([]byte, 14+40+8+4)
+// overIPv6 returns a datagram over IPv6 to fd00::2 behind extension headers of 8 and 16 bytes in
+// turn.
+func overIPv6(port uint16, extensions ...byte) []byte {
+	b := make([]byte, 14+40)
 	b[0], b[6] = 2, 2
 	binary.BigEndian.PutUint16(b[12:], 0x86dd)
-	b[14], b[20], b[19] = 0x60, next, 12
-	binary.BigEndian.PutUint16(b[56:], port)
+	b[14], b[38], b[53] = 0x60, 0xfd, 2
+	next := 20
+	for i, kind := range extensions {
+		b[next], next = kind, len(b)
+		b = append(b, make([]byte, 8*(i%2+1))...)
+		b[next+1] = byte(i % 2)
+	}
+	b[next] = 17
+	b = binary.BigEndian.AppendUint16(append(b, 0, 7), port)
+	b = append(b, 0, 8+4, 0, 0, 1, 2, 3, 4)
+	b[19] = byte(len(b) - 14 - 40)
+	return b
+}
+
+// neighbour returns an ICMPv6 message of a type.
+func neighbour(kind byte) []byte {
+	b := overIPv6(1)
+	b[20], b[54] = 58, kind
 	return b
 }
 
@@ -107,25 +129,34 @@ type steerCase struct {
 func steerCases(t *testing.T) []steerCase {
 	good := datagram(t, 4791)
 	arp := set(set(good, 12, 0x08), 13, 0x06)
+	redirects := func(c *Counters) *uint64 { return &c.Redirected }
 	return []steerCase{
-		{"steered", good, redirected, func(c *Counters) *uint64 { return &c.Redirected }},
-		{"one tag", datagram(t, 4791, 0x8100), redirected,
-			func(c *Counters) *uint64 { return &c.Redirected }},
-		{"two tags", datagram(t, 4791, 0x88a8, 0x8100), redirected,
-			func(c *Counters) *uint64 { return &c.Redirected }},
+		{"steered", good, redirected, redirects},
+		{"one tag", datagram(t, 4791, 0x8100), redirected, redirects},
+		{"two tags", datagram(t, 4791, 0x88a8, 0x8100), redirected, redirects},
 		{"three tags", datagram(t, 4791, 0x8100, 0x8100, 0x8100), passed,
 			func(c *Counters) *uint64 { return &c.Other }},
-		{"options", withOptions(good, 40), redirected,
-			func(c *Counters) *uint64 { return &c.Redirected }},
+		{"options", withOptions(good, 40), redirected, redirects},
 		{"options of another port", withOptions(datagram(t, 1), 8), passed,
 			func(c *Counters) *uint64 { return &c.OtherPort }},
-		{"IPv6", overIPv6(4791, 17), redirected,
-			func(c *Counters) *uint64 { return &c.Redirected }},
-		{"IPv6 extension", overIPv6(4791, 0), passed,
+		{"IPv6", overIPv6(4791), redirected, redirects},
+		{"IPv6 options", overIPv6(4791, 0, 60, 43, 60), redirected, redirects},
+		{"IPv6 six extensions", overIPv6(4791, 0, 60, 60, 60, 60, 60), redirected, redirects},
+		{"IPv6 seven extensions", overIPv6(4791, 0, 60, 60, 60, 60, 60, 60), passed,
+			func(c *Counters) *uint64 { return &c.Other }},
+		{"IPv6 late hop-by-hop", overIPv6(4791, 60, 0), passed,
+			func(c *Counters) *uint64 { return &c.Other }},
+		{"IPv6 segments left", set(overIPv6(4791, 43), 57, 1), passed,
+			func(c *Counters) *uint64 { return &c.Other }},
+		{"IPv6 authentication", overIPv6(4791, 51), passed,
 			func(c *Counters) *uint64 { return &c.Other }},
 		{"IPv6 fragment", overIPv6(4791, 44), passed,
-			func(c *Counters) *uint64 { return &c.Other }},
-		{"IPv6 cut", overIPv6(4791, 17)[:50], passed,
+			func(c *Counters) *uint64 { return &c.Fragment }},
+		{"IPv6 fragment behind options", overIPv6(4791, 0, 60, 44), passed,
+			func(c *Counters) *uint64 { return &c.Fragment }},
+		{"IPv6 cut", overIPv6(4791)[:50], passed,
+			func(c *Counters) *uint64 { return &c.Short }},
+		{"IPv6 extension beyond the end", set(overIPv6(4791, 0), 55, 255), passed,
 			func(c *Counters) *uint64 { return &c.Short }},
 		{"other port", datagram(t, 4790), passed,
 			func(c *Counters) *uint64 { return &c.OtherPort }},
@@ -139,14 +170,15 @@ func steerCases(t *testing.T) []steerCase {
 			func(c *Counters) *uint64 { return &c.Fragment }},
 		{"last fragment", set(set(good, 20, 0), 21, 3), passed,
 			func(c *Counters) *uint64 { return &c.Fragment }},
-		{"don't fragment", set(good, 20, 0x40), redirected,
-			func(c *Counters) *uint64 { return &c.Redirected }},
+		{"don't fragment", set(good, 20, 0x40), redirected, redirects},
 		{"TCP", set(good, 23, 6), passed, func(c *Counters) *uint64 { return &c.Other }},
 		{"short IHL", set(good, 14, 0x44), passed, func(c *Counters) *uint64 { return &c.Other }},
 		{"IHL beyond the end", set(good, 14, 0x4f)[:60-20], passed,
 			func(c *Counters) *uint64 { return &c.Short }},
 		{"IP version", set(good, 14, 0x55), passed, func(c *Counters) *uint64 { return &c.Other }},
-		{"ARP", arp, passed, func(c *Counters) *uint64 { return &c.Other }},
+		{"ARP", arp, passed, func(c *Counters) *uint64 { return &c.Kept }},
+		{"neighbour", neighbour(135), passed, func(c *Counters) *uint64 { return &c.Kept }},
+		{"IPv6 echo", neighbour(128), passed, func(c *Counters) *uint64 { return &c.Other }},
 		{"Ethernet only", good[:14], passed, func(c *Counters) *uint64 { return &c.Short }},
 		{"half IP", good[:30], passed, func(c *Counters) *uint64 { return &c.Short }},
 		{"half UDP", good[:38], passed, func(c *Counters) *uint64 { return &c.Short }},
@@ -180,7 +212,7 @@ func TestSteer(t *testing.T) {
 		})
 	}
 	c, err := p.Counters()
-	if err != nil || c.Seen() != 26 {
+	if err != nil || c.Seen() != uint64(len(steerCases(t))) {
 		t.Errorf("%d frames seen, %v", c.Seen(), err)
 	}
 }
@@ -189,7 +221,8 @@ func TestSteer(t *testing.T) {
 func TestSteerEveryCut(t *testing.T) {
 	p := loaded(t)
 	for _, frame := range [][]byte{
-		datagram(t, 4791), datagram(t, 4791, 0x88a8, 0x8100), overIPv6(4791, 17),
+		datagram(t, 4791), datagram(t, 4791, 0x88a8, 0x8100), withOptions(datagram(t, 4791), 12),
+		overIPv6(4791), overIPv6(4791, 0, 60, 43),
 	} {
 		headers := len(frame) - 5
 		if frame[12] == 0x86 {
@@ -204,26 +237,5 @@ func TestSteerEveryCut(t *testing.T) {
 				t.Errorf("%d of %d bytes: action %d", n, len(frame), got)
 			}
 		}
-	}
-}
-
-func TestSlotsAndPortsAreBounded(t *testing.T) {
-	p := loaded(t)
-	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
-	if err := p.put(8, &Socket{fd: fd}); !errors.Is(err, unix.E2BIG) {
-		t.Errorf("slot 8 of 8: %v", err)
-	}
-	if err := p.remove(7, nil); err != nil {
-		t.Errorf("an empty slot: %v", err)
-	}
-	if err := errors.Join(p.Steer(1, 0), p.Steer(2, 0)); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Steer(3, 0); !errors.Is(err, unix.E2BIG) {
-		t.Errorf("port 5 of 4: %v", err)
 	}
 }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: (MIT OR GPL-2.0)
 //
-// Steers UDP datagrams by destination port to AF_XDP sockets. Everything that it does not know for
-// certain to be wanted goes to the kernel's stack, untouched: other protocols, fragments (a later
-// part has no port, and the parts must end up in one place), IPv6 extension headers, more than two
-// VLAN tags, and whatever ends too early.
+// Steers frames to AF_XDP sockets by rules. What no rule matches goes to the kernel's stack,
+// untouched, and so does all that the program does not understand for certain: fragments (a later
+// part has no port, and the parts must end up in one place), unusual IPv6 extension headers, and
+// whatever ends too early.
+//
+// RuleSet in rule.go is the same in Go; a test compares the two on random frames.
 #include <linux/bpf.h>
+#include <linux/icmpv6.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/ip.h>
@@ -14,22 +17,94 @@
 #include <bpf/bpf_helpers.h>
 
 #define MAX_TAGS 2
+#define MAX_EXTENSIONS 6
 #define IP_FRAGMENT 0x3fff /* more fragments, or an offset */
+#define VLAN_ID 0x0fff
+#define NO_SLOT 0xffffffff
 
-/* Indices into counts; Counters in Go has the same order. */
+/* Fields that a rule names. As a number they say which of two rules is the more special one. */
+#define FIELD_ETHERTYPE 1
+#define FIELD_VLAN 2
+#define FIELD_DST 4
+#define FIELD_PORT 8
+#define COMBINATIONS 16
+
+/* Sets of combinations of fields. */
+#define WITHOUT_ADDRESS 0x000f
+#define WITHOUT_PORT 0x00ff
+#define WITH_PORT 0xff00
+#define WITH_DST 0xf0f0
+
+/* Indices into counts; Counters in Go has the same order. COUNT_NONE is no index. */
 enum {
 	COUNT_REDIRECT,  /* given to a socket */
-	COUNT_NO_SOCKET, /* port wanted, but no socket on this queue: passed */
-	COUNT_PORT,      /* UDP to another port: passed */
+	COUNT_NO_SOCKET, /* wanted by a rule, but no socket on this queue: passed */
+	COUNT_PORT,      /* UDP that no rule matches: passed */
 	COUNT_FRAGMENT,  /* fragment: passed */
 	COUNT_SHORT,     /* ends inside a header: passed */
 	COUNT_OTHER,     /* anything else: passed */
+	COUNT_KEPT,      /* what the host needs to stay reachable: passed */
+	COUNT_RULE_PASS, /* passed by a rule */
+	COUNT_RULE_DROP, /* dropped by a rule */
 	COUNT_MAX,
+	COUNT_NONE = COUNT_MAX,
 };
+
+enum { ACTION_SOCKET, ACTION_KERNEL, ACTION_DROP };
+
+/* The port of SSH, in network order, or 0: frames to it go to the stack. */
+volatile const __be16 ssh_port;
+/* Frames may be in more than one buffer. */
+volatile const __u8 multi_buffer;
 
 struct vlan_tag {
 	__be16 tci;
 	__be16 proto;
+};
+
+struct extension {
+	__u8 next;
+	__u8 len; /* in 8 bytes, the first 8 not counted */
+	__u8 type;
+	__u8 segments_left;
+	__u32 rest;
+};
+
+/* Family and address, so that a prefix of one family never matches the other. */
+struct net_key {
+	__u32 prefix_len;
+	__u32 family;
+	__u8 addr[16];
+};
+
+struct rule_key {
+	__u32 net;
+	__be16 port;
+	__be16 ethertype;
+	__u16 vlan;
+	__u16 fields;
+};
+
+struct rule_value {
+	__u32 rule; /* index into hits */
+	__u32 action;
+	__u32 base;   /* slot of queue 0, or index into slots of its slot */
+	__u32 queues; /* 0, or number of entries in slots */
+};
+
+struct hit {
+	__u64 frames;
+	__u64 bytes;
+	__u64 no_socket;
+};
+
+struct flow {
+	struct net_key dst;
+	__be16 ethertype;
+	__be16 port;
+	__u16 vlan;
+	__u32 todo; /* combinations of fields that may match */
+	int miss;   /* what to count if nothing does */
 };
 
 struct {
@@ -39,13 +114,45 @@ struct {
 	__uint(max_entries, 64);
 } socks SEC(".maps");
 
-/* Destination port in network order -> index in socks of the socket of queue 0. */
+/* One word: the combinations of fields that any rule names. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, __u32);
+	__uint(max_entries, 1);
+} kinds SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__type(key, __be16);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct rule_key);
+	__type(value, struct rule_value);
+	__uint(max_entries, 65536);
+} rules SEC(".maps");
+
+/* Destination prefix -> number of a net. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct net_key);
 	__type(value, __u32);
 	__uint(max_entries, 1024);
-} ports SEC(".maps");
+} nets SEC(".maps");
+
+/* Slots by queue, for targets that list them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, __u32);
+	__uint(max_entries, 1024);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct hit);
+	__uint(max_entries, 1024);
+} hits SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -63,56 +170,103 @@ static __always_inline int done(__u32 what, int action)
 	return action;
 }
 
-static __always_inline int udp(struct xdp_md *ctx, void *at, void *end)
+/* What follows the IP header, at at. */
+static __always_inline int transport(struct flow *f, __u8 proto, void *at, void *end)
 {
-	struct udphdr *h = at;
-	__u32 *base;
-	int action;
+	__be16 *ports = at;
 
-	if ((void *)(h + 1) > end)
-		return done(COUNT_SHORT, XDP_PASS);
-	base = bpf_map_lookup_elem(&ports, &h->dest);
-	if (!base)
-		return done(COUNT_PORT, XDP_PASS);
-	/* A queue without a socket falls back to the stack, not to a drop. */
-	action = bpf_redirect_map(&socks, *base + ctx->rx_queue_index, XDP_PASS);
-	return done(action == XDP_REDIRECT ? COUNT_REDIRECT : COUNT_NO_SOCKET, action);
+	f->todo &= WITHOUT_PORT;
+	switch (proto) {
+	case IPPROTO_UDP: {
+		struct udphdr *h = at;
+
+		if ((void *)(h + 1) > end)
+			return COUNT_SHORT;
+		f->todo |= WITH_PORT;
+		/* A client of DHCP must hear, unless a rule wants just its port. */
+		if (h->dest == bpf_htons(68) || h->dest == bpf_htons(546))
+			f->todo = WITH_PORT;
+		f->port = h->dest;
+		f->miss = COUNT_PORT;
+		return COUNT_NONE;
+	}
+	case IPPROTO_TCP:
+		if ((void *)(ports + 2) > end)
+			return COUNT_SHORT;
+		return ssh_port && ports[1] == ssh_port ? COUNT_KEPT : COUNT_NONE;
+	case IPPROTO_IGMP:
+		return COUNT_KEPT;
+	case IPPROTO_ICMPV6: {
+		struct icmp6hdr *h = at;
+
+		if ((void *)(h + 1) > end)
+			return COUNT_SHORT;
+		/* Multicast listeners, neighbours, redirects, and the second kind of listener reports. */
+		if ((h->icmp6_type >= 130 && h->icmp6_type <= 137) || h->icmp6_type == 143)
+			return COUNT_KEPT;
+	}
+	}
+	return COUNT_NONE;
 }
 
-static __always_inline int ipv4(struct xdp_md *ctx, void *at, void *end)
+static __always_inline int ipv4(struct flow *f, void *at, void *end)
 {
 	struct iphdr *h = at;
 
 	if ((void *)(h + 1) > end)
-		return done(COUNT_SHORT, XDP_PASS);
-	if (h->version != 4 || h->ihl < 5 || h->protocol != IPPROTO_UDP)
-		return done(COUNT_OTHER, XDP_PASS);
+		return COUNT_SHORT;
+	if (h->version != 4 || h->ihl < 5)
+		return COUNT_OTHER;
 	if (h->frag_off & bpf_htons(IP_FRAGMENT))
-		return done(COUNT_FRAGMENT, XDP_PASS);
-	return udp(ctx, at + h->ihl * 4, end);
+		return COUNT_FRAGMENT;
+	f->dst.family = 4;
+	__builtin_memcpy(f->dst.addr, &h->daddr, 4);
+	f->dst.prefix_len = 32 + 32;
+	return transport(f, h->protocol, at + h->ihl * 4, end);
 }
 
-static __always_inline int ipv6(struct xdp_md *ctx, void *at, void *end)
+static __always_inline int ipv6(struct flow *f, void *at, void *end)
 {
 	struct ipv6hdr *h = at;
+	__u32 off = sizeof(*h);
+	__u8 proto;
+	int i;
 
 	if ((void *)(h + 1) > end)
-		return done(COUNT_SHORT, XDP_PASS);
-	if (h->version != 6 || h->nexthdr != IPPROTO_UDP)
-		return done(COUNT_OTHER, XDP_PASS);
-	return udp(ctx, h + 1, end);
+		return COUNT_SHORT;
+	if (h->version != 6)
+		return COUNT_OTHER;
+	f->dst.family = 6;
+	__builtin_memcpy(f->dst.addr, &h->daddr, 16);
+	f->dst.prefix_len = 32 + 128;
+	proto = h->nexthdr;
+	for (i = 0; i <= MAX_EXTENSIONS; i++) {
+		struct extension *x = at + (off & 0x3fff);
+
+		if (proto == IPPROTO_FRAGMENT)
+			return COUNT_FRAGMENT;
+		if (proto != IPPROTO_HOPOPTS && proto != IPPROTO_ROUTING && proto != IPPROTO_DSTOPTS)
+			return transport(f, proto, x, end);
+		if ((void *)(x + 1) > end)
+			return COUNT_SHORT;
+		/* Options for every hop come first. With segments left it is the kernel's to send on. */
+		if ((proto == IPPROTO_HOPOPTS && i) || (proto == IPPROTO_ROUTING && x->segments_left))
+			return COUNT_OTHER;
+		proto = x->next;
+		off += (x->len + 1) * 8;
+	}
+	return COUNT_OTHER;
 }
 
-SEC("xdp")
-int steer(struct xdp_md *ctx)
+/* Fills in f, and returns what to count if the frame is the kernel's anyway. */
+static __always_inline int parse(struct flow *f, void *at, void *end)
 {
-	void *at = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct ethhdr *eth = at;
 	__be16 proto;
 	int i;
 
 	if ((void *)(eth + 1) > end)
-		return done(COUNT_SHORT, XDP_PASS);
+		return COUNT_SHORT;
 	proto = eth->h_proto;
 	at = eth + 1;
 #pragma unroll
@@ -122,15 +276,102 @@ int steer(struct xdp_md *ctx)
 		if (proto != bpf_htons(ETH_P_8021Q) && proto != bpf_htons(ETH_P_8021AD))
 			break;
 		if ((void *)(tag + 1) > end)
-			return done(COUNT_SHORT, XDP_PASS);
+			return COUNT_SHORT;
+		if (i == 0)
+			f->vlan = bpf_ntohs(tag->tci) & VLAN_ID;
 		proto = tag->proto;
 		at = tag + 1;
 	}
+	f->ethertype = proto;
 	if (proto == bpf_htons(ETH_P_IP))
-		return ipv4(ctx, at, end);
+		return ipv4(f, at, end);
 	if (proto == bpf_htons(ETH_P_IPV6))
-		return ipv6(ctx, at, end);
-	return done(COUNT_OTHER, XDP_PASS);
+		return ipv6(f, at, end);
+	f->todo &= WITHOUT_ADDRESS;
+	return proto == bpf_htons(ETH_P_ARP) ? COUNT_KEPT : COUNT_NONE;
+}
+
+static __always_inline struct rule_value *find(struct flow *f, __u32 todo)
+{
+	struct rule_value *v;
+	__u32 net = 0, *n;
+	int i;
+
+	if (todo & WITH_DST) {
+		n = bpf_map_lookup_elem(&nets, &f->dst);
+		if (n)
+			net = *n;
+		else
+			todo &= ~WITH_DST;
+	}
+#pragma unroll
+	for (i = COMBINATIONS - 1; i >= 0; i--) {
+		struct rule_key key = {};
+
+		if (!(todo & (1 << i)))
+			continue;
+		key.fields = i;
+		if (i & FIELD_DST)
+			key.net = net;
+		if (i & FIELD_PORT)
+			key.port = f->port;
+		if (i & FIELD_ETHERTYPE)
+			key.ethertype = f->ethertype;
+		if (i & FIELD_VLAN)
+			key.vlan = f->vlan;
+		v = bpf_map_lookup_elem(&rules, &key);
+		if (v)
+			return v;
+	}
+	return 0;
+}
+
+static __always_inline int redirect(struct xdp_md *ctx, struct rule_value *v, struct hit *hit)
+{
+	__u32 slot = v->base + ctx->rx_queue_index, *listed;
+	int action = XDP_PASS;
+
+	if (v->queues) {
+		listed = ctx->rx_queue_index < v->queues ? bpf_map_lookup_elem(&slots, &slot) : 0;
+		slot = listed ? *listed : NO_SLOT;
+	}
+	/* A queue without a socket falls back to the stack, not to a drop. */
+	if (slot != NO_SLOT)
+		action = bpf_redirect_map(&socks, slot, XDP_PASS);
+	if (action == XDP_REDIRECT)
+		return done(COUNT_REDIRECT, action);
+	if (hit)
+		hit->no_socket++;
+	return done(COUNT_NO_SOCKET, XDP_PASS);
+}
+
+SEC("xdp")
+int steer(struct xdp_md *ctx)
+{
+	void *at = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct flow f = { .todo = ~0, .miss = COUNT_OTHER };
+	struct rule_value *v;
+	__u32 zero = 0, *any;
+	struct hit *hit;
+	int kept;
+
+	kept = parse(&f, at, end);
+	if (kept != COUNT_NONE)
+		return done(kept, XDP_PASS);
+	any = bpf_map_lookup_elem(&kinds, &zero);
+	v = any ? find(&f, *any & f.todo) : 0;
+	if (!v)
+		return done(f.miss, XDP_PASS);
+	hit = bpf_map_lookup_elem(&hits, &v->rule);
+	if (hit) {
+		hit->frames++;
+		hit->bytes += multi_buffer ? bpf_xdp_get_buff_len(ctx) : end - at;
+	}
+	if (v->action == ACTION_SOCKET)
+		return redirect(ctx, v, hit);
+	if (v->action == ACTION_DROP)
+		return done(COUNT_RULE_DROP, XDP_DROP);
+	return done(COUNT_RULE_PASS, XDP_PASS);
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,50 @@
+//go:build !linux
+
+package xdp
+
+// Program is the steering program on one interface. It exists on Linux only.
+type Program struct{}
+
+// Attach needs Linux.
+func Attach(ifname string, _ ProgramOptions) (*Program, error) {
+	return nil, &Error{Pkg: pkg, Op: "attach program", Name: ifname, Err: errSystem}
+}
+
+// Mode is the mode that was granted.
+func (*Program) Mode() AttachMode { return AttachAuto }
+
+// Refused says why native mode was not granted.
+func (*Program) Refused() error { return errSystem }
+
+// ID returns no number.
+func (*Program) ID() uint32 { return 0 }
+
+// Interface returns name and index of the interface.
+func (*Program) Interface() (name string, index int) { return "", 0 }
+
+// AddRule needs Linux.
+func (*Program) AddRule(Rule, Target) (RuleID, error) { return 0, errSystem }
+
+// SetTarget needs Linux.
+func (*Program) SetTarget(RuleID, Target) error { return errSystem }
+
+// RemoveRule needs Linux.
+func (*Program) RemoveRule(RuleID) error { return errSystem }
+
+// Rules needs Linux.
+func (*Program) Rules() ([]RuleStatus, error) { return nil, errSystem }
+
+// RuleStats needs Linux.
+func (*Program) RuleStats(RuleID) (RuleStatus, error) { return RuleStatus{}, errSystem }
+
+// Steer needs Linux.
+func (*Program) Steer(uint16, uint32) error { return errSystem }
+
+// Unsteer needs Linux.
+func (*Program) Unsteer(uint16) error { return errSystem }
+
+// Counters needs Linux.
+func (*Program) Counters() (Counters, error) { return Counters{}, errSystem }
+
+// Close does nothing.
+func (*Program) Close() error { return nil }

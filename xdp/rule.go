@@ -1,0 +1,378 @@
+package xdp
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp/packet"
+)
+
+// What can be wrong with rules.
+var (
+	// ErrRule: no frame can match the rule, or it matches what must not be taken (EINVAL).
+	ErrRule = shm.Sentinel("bad rule", syscall.EINVAL)
+	// ErrRuleExists: another rule matches exactly the same frames (EEXIST).
+	ErrRuleExists = shm.Sentinel("rule exists", syscall.EEXIST)
+	// ErrNoRule: no rule has this number (ENOENT).
+	ErrNoRule = shm.Sentinel("no such rule", syscall.ENOENT)
+	// ErrRulesFull: the program has no room for the rule (E2BIG).
+	ErrRulesFull = shm.Sentinel("too many rules", syscall.E2BIG)
+)
+
+// Rule says which frames it is about: those that agree with all fields that are not zero. A rule
+// without any field is about every frame, and must say so with All.
+//
+// Of several rules that match a frame the most special one decides: one with a UDPPort before one
+// without, then one with Dst, then one with VLAN or Untagged, then one with EtherType; of two that
+// name the same fields the one with the longer prefix.
+//
+// Some frames go to the kernel's stack whatever the rules say: fragments, frames that end inside a
+// header, IPv6 extension headers that are unusual (more than [packet.MaxExtensions], a routing
+// header that is not used up), and what a host needs to stay reachable: ARP, IGMP, IPv6 neighbour
+// and multicast listener messages, SSH unless ProgramOptions.SteerSSH, and DHCP for a client unless
+// a rule names its port.
+//
+// The tag that a driver took out of the frame is not seen; the frame then counts as untagged. On a
+// veth pair that is so for tags of the kernel's own VLAN interfaces.
+type Rule struct {
+	UDPPort   uint16       // destination port of UDP over IPv4 or IPv6
+	Dst       netip.Prefix // destination address; a whole one is a prefix of all its bits
+	VLAN      uint16       // id of the outermost VLAN tag, 1 to 4094
+	Untagged  bool         // no VLAN tag, or one with priority only
+	EtherType uint16       // behind at most two VLAN tags
+	All       bool
+}
+
+// Fields of a rule, as the program knows them. As a number they order rules by speciality.
+const (
+	fieldEtherType = 1 << iota
+	fieldVLAN
+	fieldDst
+	fieldPort
+)
+
+const (
+	typeIPv4 = 0x0800
+	typeARP  = 0x0806
+	typeIPv6 = 0x86dd
+	typeVLAN = 0x8100
+	typeQinQ = 0x88a8
+	maxTags  = 2
+	vlanID   = 0xfff
+)
+
+func (r Rule) fields() (f int) {
+	if r.UDPPort != 0 {
+		f |= fieldPort
+	}
+	if r.Dst.IsValid() {
+		f |= fieldDst
+	}
+	if r.VLAN != 0 || r.Untagged {
+		f |= fieldVLAN
+	}
+	if r.EtherType != 0 {
+		f |= fieldEtherType
+	}
+	return f
+}
+
+// normal returns the rule with its prefix in the one form that is compared.
+func (r Rule) normal() Rule {
+	if r.Dst.IsValid() {
+		a, bits := r.Dst.Addr(), r.Dst.Bits()
+		if a.Is4In6() && bits >= 96 {
+			a, bits = a.Unmap(), bits-96
+		}
+		r.Dst = netip.PrefixFrom(a, bits).Masked()
+	}
+	return r
+}
+
+// check says what is wrong with a rule that was made normal.
+func (r Rule) check() error {
+	bad := func(format string, a ...any) error {
+		return fmt.Errorf("%w: %s", ErrRule, fmt.Sprintf(format, a...))
+	}
+	ip := r.EtherType == 0 || r.EtherType == typeIPv4 || r.EtherType == typeIPv6
+	switch {
+	case r.fields() == 0 && !r.All:
+		return bad("it has no field; All says that every frame is meant")
+	case r.fields() != 0 && r.All:
+		return bad("All contradicts the fields %v", r)
+	case r.VLAN > 4094:
+		return bad("VLAN %d, possible are 1 to 4094", r.VLAN)
+	case r.VLAN != 0 && r.Untagged:
+		return bad("VLAN %d and untagged", r.VLAN)
+	case r.EtherType == typeARP:
+		return bad("ARP is always the kernel's")
+	case r.EtherType != 0 && r.EtherType < 0x600:
+		return bad("EtherType %#x is a length, possible are 0x600 and up", r.EtherType)
+	case !ip && (r.UDPPort != 0 || r.Dst.IsValid()):
+		return bad("EtherType %#x has no ports or addresses of IP", r.EtherType)
+	case r.Dst.IsValid() && r.EtherType != 0 && r.Dst.Addr().Is4() != (r.EtherType == typeIPv4):
+		return bad("EtherType %#x has no address in %v", r.EtherType, r.Dst)
+	}
+	return nil
+}
+
+func (r Rule) String() string {
+	s := ""
+	word := func(format string, a ...any) { s += " " + fmt.Sprintf(format, a...) }
+	if r.UDPPort != 0 {
+		word("udp %d", r.UDPPort)
+	}
+	if r.Dst.IsValid() {
+		word("dst %v", r.Dst)
+	}
+	if r.VLAN != 0 {
+		word("vlan %d", r.VLAN)
+	}
+	if r.Untagged {
+		word("untagged")
+	}
+	if r.EtherType != 0 {
+		word("ethertype %#04x", r.EtherType)
+	}
+	if r.All {
+		word("all")
+	}
+	return s[min(1, len(s)):]
+}
+
+// RuleID is the number of a rule of one Program; none is given twice.
+type RuleID uint32
+
+// Action is what happens to a frame that a rule decides about.
+type Action uint8
+
+const (
+	// ToSocket gives it to a socket.
+	ToSocket Action = iota
+	// ToKernel passes it to the stack: an exception from a wider rule.
+	ToKernel
+	// Drop ends it.
+	Drop
+)
+
+func (a Action) String() string {
+	if a > Drop {
+		return fmt.Sprintf("action(%d)", uint8(a))
+	}
+	return [...]string{"socket", "kernel", "drop"}[a]
+}
+
+// NoSlot in Target.Slots leaves a queue's frames to the kernel's stack.
+const NoSlot = ^uint32(0)
+
+// Target says where frames of a rule go. The zero value is the sockets from slot 0 on.
+type Target struct {
+	Action Action
+	// Base is the slot for frames of queue 0; those of queue n go to Base+n.
+	Base uint32
+	// Slots, if not nil, stands for Base: it lists the slot of each queue. Frames of queues beyond
+	// its end go to the kernel's stack.
+	Slots []uint32
+}
+
+// RuleStatus is a rule and what it did. Frames that it decided about are counted even if there was
+// no socket for them.
+type RuleStatus struct {
+	ID       RuleID
+	Rule     Rule
+	Target   Target
+	Frames   uint64
+	Bytes    uint64 // of these frames, from the Ethernet header on
+	NoSocket uint64 // of these frames: the queue had no socket, so they went to the kernel
+}
+
+// Outcome says who decides about a frame, and why.
+type Outcome uint8
+
+const (
+	OutcomeRule      Outcome = iota // a rule
+	OutcomeOtherPort                // no rule matches this UDP datagram: the kernel's
+	OutcomeFragment                 // fragment: the kernel's
+	OutcomeShort                    // ends inside a header: the kernel's
+	OutcomeOther                    // anything else that no rule matches: the kernel's
+	OutcomeKept                     // the host needs it to stay reachable: the kernel's
+)
+
+func (o Outcome) String() string {
+	if o > OutcomeKept {
+		return fmt.Sprintf("outcome(%d)", uint8(o))
+	}
+	return [...]string{"rule", "other port", "fragment", "short", "other", "kept"}[o]
+}
+
+// RuleSet decides about frames as the program in the kernel does, so that rules can be tried on
+// bytes: no device and no privilege is needed.
+type RuleSet struct {
+	Rules    []Rule
+	SteerSSH bool // as in ProgramOptions
+}
+
+// Match returns the index of the rule that decides about the frame, or -1 and why the kernel gets
+// it.
+func (s RuleSet) Match(frame []byte) (rule int, o Outcome) {
+	v := look(frame, s.SteerSSH)
+	if v.kernel != OutcomeRule {
+		return -1, v.kernel
+	}
+	rule = -1
+	for i, r := range s.Rules {
+		r = r.normal()
+		if v.matches(r) && (rule < 0 || moreSpecial(r, s.Rules[rule].normal()) > 0) {
+			rule = i
+		}
+	}
+	if rule < 0 {
+		return -1, v.miss
+	}
+	return rule, OutcomeRule
+}
+
+// Match reports whether the rule, if it were the only one, would decide about the frame.
+func (r Rule) Match(frame []byte) bool {
+	_, o := RuleSet{Rules: []Rule{r}}.Match(frame)
+	return o == OutcomeRule
+}
+
+func moreSpecial(a, b Rule) int {
+	return cmp.Or(cmp.Compare(a.fields(), b.fields()), cmp.Compare(a.Dst.Bits(), b.Dst.Bits()))
+}
+
+// view is what rules see of a frame.
+type view struct {
+	etherType uint16
+	vlan      uint16
+	dst       netip.Addr // invalid if it is not IP
+	udp       bool
+	port      uint16
+	portOnly  bool    // only rules that name the port may have it
+	kernel    Outcome // if not OutcomeRule: why the kernel gets it before rules are looked at
+	miss      Outcome // why the kernel gets it if no rule matches
+}
+
+func (v view) matches(r Rule) bool {
+	return (r.UDPPort == 0 || v.udp && v.port == r.UDPPort) &&
+		(r.UDPPort != 0 || !v.portOnly) &&
+		(!r.Dst.IsValid() || r.Dst.Contains(v.dst)) &&
+		(r.VLAN == 0 || v.vlan == r.VLAN) &&
+		(!r.Untagged || v.vlan == 0) &&
+		(r.EtherType == 0 || v.etherType == r.EtherType)
+}
+
+// extensionHeaders are those IPv6 headers behind which there may be a datagram.
+var extensionHeaders = []byte{0, 43, 60}
+
+const (
+	protoIGMP     = 2
+	protoTCP      = 6
+	protoUDP      = 17
+	protoFragment = 44
+	protoICMPv6   = 58
+	portSSH       = 22
+	portDHCPv4    = 68
+	portDHCPv6    = 546
+)
+
+func look(b []byte, steerSSH bool) (v view) {
+	v.miss = OutcomeOther
+	if len(b) < packet.EthernetBytes {
+		v.kernel = OutcomeShort
+		return v
+	}
+	v.etherType, b = be16(b[12:]), b[packet.EthernetBytes:]
+	for i := 0; i < maxTags && (v.etherType == typeVLAN || v.etherType == typeQinQ); i++ {
+		if len(b) < packet.VLANBytes {
+			v.kernel = OutcomeShort
+			return v
+		}
+		if i == 0 {
+			v.vlan = be16(b) & vlanID
+		}
+		v.etherType, b = be16(b[2:]), b[packet.VLANBytes:]
+	}
+	switch v.etherType {
+	case typeARP:
+		v.kernel = OutcomeKept
+	case typeIPv4:
+		v.kernel = v.ipv4(b, steerSSH)
+	case typeIPv6:
+		v.kernel = v.ipv6(b, steerSSH)
+	}
+	return v
+}
+
+func be16(b []byte) uint16 { return uint16(b[0])<<8 | uint16(b[1]) }
+
+func (v *view) ipv4(b []byte, steerSSH bool) Outcome {
+	if len(b) < packet.IPv4Bytes {
+		return OutcomeShort
+	}
+	header := int(b[0]&15) * 4
+	if b[0]>>4 != 4 || header < packet.IPv4Bytes {
+		return OutcomeOther
+	}
+	if be16(b[6:])&0x3fff != 0 {
+		return OutcomeFragment
+	}
+	v.dst = netip.AddrFrom4([4]byte(b[16:20]))
+	return v.transport(b[9], b[min(header, len(b)):], steerSSH)
+}
+
+func (v *view) ipv6(b []byte, steerSSH bool) Outcome {
+	if len(b) < packet.IPv6Bytes {
+		return OutcomeShort
+	}
+	if b[0]>>4 != 6 {
+		return OutcomeOther
+	}
+	v.dst = netip.AddrFrom16([16]byte(b[24:40]))
+	proto, b := b[6], b[packet.IPv6Bytes:]
+	for i := range packet.MaxExtensions + 1 {
+		if proto == protoFragment {
+			return OutcomeFragment
+		}
+		if !slices.Contains(extensionHeaders, proto) {
+			return v.transport(proto, b, steerSSH)
+		}
+		if len(b) < 8 {
+			return OutcomeShort
+		}
+		if proto == 0 && i > 0 || proto == 43 && b[3] != 0 {
+			return OutcomeOther
+		}
+		proto, b = b[0], b[min(8*(int(b[1])+1), len(b)):]
+	}
+	return OutcomeOther
+}
+
+// transport looks at what is behind the IP header.
+func (v *view) transport(proto byte, b []byte, steerSSH bool) Outcome {
+	need := map[byte]int{protoUDP: packet.UDPBytes, protoTCP: 4, protoICMPv6: 8}[proto]
+	if len(b) < need {
+		return OutcomeShort
+	}
+	kept := false
+	switch proto {
+	case protoUDP:
+		v.udp, v.port, v.miss = true, be16(b[2:]), OutcomeOtherPort
+		v.portOnly = v.port == portDHCPv4 || v.port == portDHCPv6
+	case protoTCP:
+		kept = be16(b[2:]) == portSSH && !steerSSH
+	case protoIGMP:
+		kept = true
+	case protoICMPv6:
+		kept = b[0] >= 130 && b[0] <= 137 || b[0] == 143
+	}
+	if kept {
+		return OutcomeKept
+	}
+	return OutcomeRule
+}

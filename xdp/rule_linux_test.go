@@ -1,0 +1,352 @@
+package xdp
+
+import (
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// decide runs the program on a frame and returns its action, the rule that counted the frame, and
+// what else was counted.
+func decide(t testing.TB, p *Program, frame []byte) (action uint32, rule RuleID, c Counters) {
+	t.Helper()
+	count := func() (map[RuleID]uint64, Counters) {
+		rules, err := p.Rules()
+		c, err2 := p.Counters()
+		if err := errors.Join(err, err2); err != nil {
+			t.Fatal(err)
+		}
+		n := map[RuleID]uint64{}
+		for _, r := range rules {
+			n[r.ID] = r.Frames
+		}
+		return n, c
+	}
+	hits, before := count()
+	action, out, err := p.objs.Steer.Test(frame)
+	if err != nil || string(out) != string(frame) {
+		t.Fatalf("the frame was changed: %v", err)
+	}
+	after, c := count()
+	for id := range after {
+		switch after[id] - hits[id] {
+		case 0:
+		case 1:
+			if rule != 0 {
+				t.Fatalf("two rules count one frame: %d and %d", rule, id)
+			}
+			rule = id
+		default:
+			t.Fatalf("rule %d counts a frame %d times", id, after[id]-hits[id])
+		}
+	}
+	old := before.counterOrder()
+	for i, n := range c.counterOrder() {
+		*n -= *old[i]
+	}
+	if c.Seen() != 1 {
+		t.Fatalf("counters grew by %+v", c)
+	}
+	return action, rule, c
+}
+
+func add(t testing.TB, p *Program, r Rule, to Target) RuleID {
+	t.Helper()
+	id, err := p.AddRule(r, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// empty is a program without rules, with a socket at slot 3.
+func empty(t *testing.T) *Program {
+	t.Helper()
+	p := loadedWith(t, ProgramOptions{Sockets: 8, Rules: 64})
+	if err := errors.Join(p.Unsteer(4791), p.Unsteer(4792)); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestRuleKinds: each kind of rule alone, with a frame that it wants and one that it does not.
+func TestRuleKinds(t *testing.T) {
+	p := empty(t)
+	four, six := datagram(t, 53), overIPv6(53)
+	vlan, qinq := datagram(t, 53, 0x8100), datagram(t, 53, 0x88a8, 0x8100)
+	loop := set(set(four, 12, 0x90), 13, 0)
+	tcp, other := set(four, 23, 6), datagram(t, 54)
+	prefix := netip.MustParsePrefix
+	for _, c := range []struct {
+		rule Rule
+		yes  [][]byte
+		no   [][]byte
+	}{
+		{Rule{UDPPort: 53}, [][]byte{four, six, vlan, qinq}, [][]byte{other, tcp, loop}},
+		{Rule{Dst: prefix("192.0.2.2/32")}, [][]byte{four, tcp, vlan},
+			[][]byte{six, loop, set(four, 33, 3)}},
+		{Rule{Dst: prefix("192.0.0.0/14")}, [][]byte{four, set(four, 33, 3), set(four, 31, 3)},
+			[][]byte{six, set(four, 31, 4), set(four, 30, 193)}},
+		{Rule{Dst: prefix("fd00::2/128")}, [][]byte{six, overIPv6(1, 0, 60)},
+			[][]byte{four, set(six, 53, 3)}},
+		{Rule{Dst: prefix("fc00::/7")}, [][]byte{six, set(six, 40, 9)}, [][]byte{four, set(six, 38, 9)}},
+		{Rule{Dst: prefix("::/0")}, [][]byte{six}, [][]byte{four, loop}},
+		{Rule{Dst: prefix("0.0.0.0/0")}, [][]byte{four}, [][]byte{six, loop}},
+		{Rule{VLAN: 100}, [][]byte{vlan, qinq}, [][]byte{four, set(vlan, 15, 101)}},
+		{Rule{Untagged: true}, [][]byte{four, six, loop, set(vlan, 15, 0)}, [][]byte{vlan, qinq}},
+		{Rule{EtherType: 0x9000}, [][]byte{loop}, [][]byte{four, six, vlan}},
+		{Rule{EtherType: 0x86dd}, [][]byte{six}, [][]byte{four, loop}},
+		{Rule{UDPPort: 53, VLAN: 100, EtherType: 0x0800, Dst: prefix("192.0.2.0/24")},
+			[][]byte{vlan, qinq}, [][]byte{four, six, other, set(vlan, 36, 3), set(vlan, 27, 6)}},
+		{Rule{All: true}, [][]byte{four, six, vlan, qinq, loop, tcp, other}, nil},
+	} {
+		id := add(t, p, c.rule, Target{Base: 3})
+		for i, frame := range slices.Concat(c.yes, c.no) {
+			want := uint32(redirected)
+			if i >= len(c.yes) {
+				want = passed
+			}
+			got, by, _ := decide(t, p, frame)
+			if got != want || (by == id) != (want == redirected) {
+				t.Errorf("%v: frame %d: action %d by rule %d", c.rule, i, got, by)
+			}
+			if c.rule.Match(frame) != (want == redirected) {
+				t.Errorf("%v: frame %d: the model differs", c.rule, i)
+			}
+		}
+		if err := p.RemoveRule(id); err != nil {
+			t.Fatal(err)
+		}
+		for i, frame := range c.yes {
+			if got, _, _ := decide(t, p, frame); got != passed {
+				t.Errorf("%v: frame %d is still taken", c.rule, i)
+			}
+		}
+	}
+	if len(p.table.entries)+len(p.table.nets) != 0 || p.table.kinds != 0 {
+		t.Errorf("left in the maps: %+v", p.table)
+	}
+}
+
+func TestMostSpecialRuleDecides(t *testing.T) {
+	p := empty(t)
+	prefix := netip.MustParsePrefix
+	// From the least to the most special one; the frame matches all.
+	rules := []Rule{
+		{All: true}, {EtherType: 0x0800}, {VLAN: 100}, {VLAN: 100, EtherType: 0x0800},
+		{Dst: prefix("192.0.0.0/8")}, {Dst: prefix("192.0.2.0/24")}, {Dst: prefix("192.0.2.2/32")},
+		{Dst: prefix("192.0.0.0/8"), EtherType: 0x0800}, {Dst: prefix("192.0.0.0/8"), VLAN: 100},
+		{UDPPort: 53}, {UDPPort: 53, EtherType: 0x0800}, {UDPPort: 53, VLAN: 100},
+		{UDPPort: 53, Dst: prefix("0.0.0.0/0")}, {UDPPort: 53, Dst: prefix("192.0.2.0/25")},
+		{UDPPort: 53, Dst: prefix("0.0.0.0/0"), VLAN: 100},
+	}
+	frame := datagram(t, 53, 0x8100)
+	ids := map[int]RuleID{}
+	for _, i := range rand.New(rand.NewPCG(3, 4)).Perm(len(rules)) {
+		ids[i] = add(t, p, rules[i], Target{Base: 3})
+		best := slices.Max(slices.Collect(maps.Keys(ids)))
+		if _, by, _ := decide(t, p, frame); by != ids[best] {
+			t.Errorf("rule %d decides, want %d (%v)", by, ids[best], rules[best])
+		}
+	}
+	for best := len(rules) - 1; best >= 0; best-- {
+		if _, by, _ := decide(t, p, frame); by != ids[best] {
+			t.Errorf("rule %d decides, want %d (%v)", by, ids[best], rules[best])
+		}
+		if err := p.RemoveRule(ids[best]); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestKeepManagement: a rule for everything locks nobody out.
+func TestKeepManagement(t *testing.T) {
+	arp := set(set(datagram(t, 1), 12, 0x08), 13, 0x06)
+	ssh := set(set(datagram(t, 22), 23, 6), 34, 99)
+	https := set(ssh, 37, 44)
+	p := empty(t)
+	all := add(t, p, Rule{All: true}, Target{Base: 3})
+	for name, c := range map[string]struct {
+		frame []byte
+		kept  bool
+	}{
+		"ARP": {arp, true}, "neighbour solicitation": {neighbour(135), true},
+		"router advertisement": {neighbour(134), true}, "listener report": {neighbour(143), true},
+		"IGMP": {set(ssh, 23, 2), true}, "SSH": {ssh, true}, "other TCP": {https, false},
+		"echo": {neighbour(128), false}, "DHCP": {datagram(t, 68), false},
+		"DHCPv6": {overIPv6(546), false}, "UDP": {datagram(t, 67), false},
+	} {
+		action, by, counted := decide(t, p, c.frame)
+		dhcp := name == "DHCP" || name == "DHCPv6" // no rule's, rather than kept from all rules
+		if c.kept != (counted.Kept == 1) || (by == all) == (c.kept || dhcp) ||
+			(action == passed) != (c.kept || dhcp) {
+			t.Errorf("%s: action %d by rule %d, %+v", name, action, by, counted)
+		}
+	}
+	dhcp := add(t, p, Rule{UDPPort: 68}, Target{Base: 3})
+	if _, by, _ := decide(t, p, datagram(t, 68)); by != dhcp {
+		t.Errorf("DHCP by rule %d, want the one that names its port", by)
+	}
+	open := loadedWith(t, ProgramOptions{Sockets: 8, SteerSSH: true})
+	id := add(t, open, Rule{All: true}, Target{Base: 3})
+	if action, by, _ := decide(t, open, ssh); action != redirected || by != id {
+		t.Errorf("SSH that may be steered: action %d by rule %d", action, by)
+	}
+	if action, _, _ := decide(t, open, arp); action != passed {
+		t.Errorf("ARP: action %d", action)
+	}
+}
+
+func TestTargets(t *testing.T) {
+	p := empty(t)
+	frame := datagram(t, 53)
+	r := Rule{UDPPort: 53}
+	id := add(t, p, r, Target{Action: Drop})
+	for i, c := range []struct {
+		to       Target
+		action   uint32
+		noSocket uint64
+	}{
+		{Target{Action: Drop}, 1, 0},
+		{Target{Action: ToKernel}, passed, 0},
+		{Target{Base: 3}, redirected, 0},
+		{Target{Base: 2}, passed, 1},
+		{Target{Slots: []uint32{3, 1}}, redirected, 0},
+		{Target{Slots: []uint32{NoSlot, 3}}, passed, 1},
+		{Target{Slots: []uint32{700}}, passed, 1},
+		{Target{Base: ^uint32(0)}, passed, 1},
+	} {
+		if err := p.SetTarget(id, c.to); err != nil {
+			t.Fatal(err)
+		}
+		before, err := p.RuleStats(id)
+		action, by, _ := decide(t, p, frame)
+		after, err2 := p.RuleStats(id)
+		if err := errors.Join(err, err2); err != nil || action != c.action || by != id ||
+			after.NoSocket-before.NoSocket != c.noSocket ||
+			after.Bytes-before.Bytes != uint64(len(frame)) || after.Frames-before.Frames != 1 {
+			t.Errorf("%d: action %d by rule %d, %+v, %v", i, action, by, after, err)
+		}
+		if got := after.Target; got.Action != c.to.Action || !slices.Equal(got.Slots, c.to.Slots) {
+			t.Errorf("%d: target %+v", i, got)
+		}
+	}
+}
+
+func TestRulesRefused(t *testing.T) {
+	p := empty(t)
+	prefix := netip.MustParsePrefix
+	id := add(t, p, Rule{Dst: prefix("192.0.2.7/24")}, Target{})
+	for i, c := range []struct {
+		rule Rule
+		to   Target
+		want error
+	}{
+		{Rule{}, Target{}, ErrRule},
+		{Rule{All: true, UDPPort: 1}, Target{}, ErrRule},
+		{Rule{VLAN: 4095}, Target{}, ErrRule},
+		{Rule{VLAN: 1, Untagged: true}, Target{}, ErrRule},
+		{Rule{EtherType: 0x806}, Target{}, ErrRule},
+		{Rule{EtherType: 0x5ff}, Target{}, ErrRule},
+		{Rule{EtherType: 0x88b5, UDPPort: 1}, Target{}, ErrRule},
+		{Rule{EtherType: 0x86dd, Dst: prefix("192.0.2.0/24")}, Target{}, ErrRule},
+		{Rule{UDPPort: 1}, Target{Action: 3}, ErrRule},
+		{Rule{UDPPort: 1}, Target{Slots: []uint32{}}, ErrRule},
+		{Rule{UDPPort: 1}, Target{Action: Drop, Slots: []uint32{1}}, ErrRule},
+		{Rule{UDPPort: 1}, Target{Slots: make([]uint32, 2000)}, ErrRulesFull},
+		{Rule{Dst: prefix("::ffff:192.0.2.0/120")}, Target{}, ErrRuleExists},
+	} {
+		if _, err := p.AddRule(c.rule, c.to); !errors.Is(err, c.want) {
+			t.Errorf("%d: %v, want %v", i, err, c.want)
+		}
+	}
+	if err := p.RemoveRule(id + 100); !errors.Is(err, ErrNoRule) || !errors.Is(err, unix.ENOENT) {
+		t.Error(err)
+	}
+	if err := p.SetTarget(id+100, Target{}); !errors.Is(err, ErrNoRule) {
+		t.Error(err)
+	}
+	if rules, err := p.Rules(); err != nil || len(rules) != 1 ||
+		rules[0].Rule.Dst != prefix("192.0.2.0/24") {
+		t.Errorf("rules: %+v, %v", rules, err)
+	}
+	if err := errors.Join(p.RemoveRule(id)); err != nil {
+		t.Error(err)
+	}
+	again := add(t, p, Rule{Dst: prefix("192.0.2.7/24")}, Target{})
+	if again == id {
+		t.Error("a number was given twice")
+	}
+}
+
+// TestRulesAreBounded: what does not fit is refused, and what was there still works.
+func TestRulesAreBounded(t *testing.T) {
+	p := loadedWith(t, ProgramOptions{Sockets: 8, Rules: 4}) // it has two
+	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := p.put(8, &Socket{fd: fd}); !errors.Is(err, unix.E2BIG) {
+		t.Errorf("slot 8 of 8: %v", err)
+	}
+	if err := p.remove(7, nil); err != nil {
+		t.Errorf("an empty slot: %v", err)
+	}
+	if err := errors.Join(p.Steer(1, 0), p.Steer(2, 0), p.Steer(2, 3)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Steer(3, 0); !errors.Is(err, ErrRulesFull) || !errors.Is(err, unix.E2BIG) {
+		t.Errorf("rule 5 of 4: %v", err)
+	}
+	if action, _, _ := decide(t, p, datagram(t, 2)); action != redirected {
+		t.Errorf("action %d", action)
+	}
+	if err := p.Unsteer(1); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Steer(3, 0); err != nil {
+		t.Errorf("the room of a rule that was removed: %v", err)
+	}
+}
+
+// TestRulesRollBack: a rule whose entries do not all fit leaves nothing behind.
+func TestRulesRollBack(t *testing.T) {
+	p := empty(t)
+	for i := range 40 { // each net gets an entry for each of these
+		add(t, p, Rule{Dst: netip.MustParsePrefix("10.0.0.0/8"), UDPPort: uint16(i + 1)}, Target{})
+	}
+	if err := p.objs.Nets.Close(); err != nil { // entries can be written, nets cannot
+		t.Fatal(err)
+	}
+	entries := maps.Clone(p.table.entries)
+	if _, err := p.AddRule(Rule{Dst: netip.MustParsePrefix("10.1.0.0/16")}, Target{}); err == nil {
+		t.Fatal("a rule was added without its net")
+	}
+	if rules, err := p.Rules(); err != nil || len(rules) != 40 ||
+		!maps.Equal(entries, p.table.entries) || len(p.table.nets) != 1 {
+		t.Errorf("%d rules, %d of %d entries, %v", len(rules), len(p.table.entries), len(entries),
+			err)
+	}
+}
+
+func TestClosedProgramHasNoRules(t *testing.T) {
+	p := loaded(t)
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := p.AddRule(Rule{UDPPort: 1}, Target{})
+	_, err2 := p.Rules()
+	_, err3 := p.Counters()
+	for _, err := range []error{err, err2, err3, p.RemoveRule(1), p.SetTarget(1, Target{})} {
+		if !errors.Is(err, os.ErrClosed) {
+			t.Error(err)
+		}
+	}
+}
