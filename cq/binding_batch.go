@@ -35,5 +35,6 @@ func (b *Binding) Count(kind Flags, n int, bytes uint64) error {
 	return err
 }
 
-// Credits returns how many operations were begun that hold room in the queue.
-func (b *Binding) Credits() int { return b.credits }
+// Reserves reports whether Begin reserves room, and refuses operations for which there is none. It
+// does not for a queue with the policy OverrunQueue.
+func (b *Binding) Reserves() bool { return b.reserving }

@@ -46,7 +46,9 @@ type Endpoint struct {
 	packets  []xdp.Received
 	datagram packet.Datagram
 	source   sourceCache
-	buffers  postedQueue
+	buffers  bufferQueue
+	staged   staged
+	overruns bool // Receive's queue refuses nothing
 	failure  cq.ErrorEntry
 
 	rxBlocked bool // the last round left packets for want of room or of a buffer
@@ -109,6 +111,9 @@ func (e *Endpoint) bind() (err error) {
 		}
 		if side == cq.FlagRecv && c.Addresses != nil {
 			o.Addresses, o.Source = c.Addresses, cq.SourceAddr
+			if c.SourceErr {
+				o.Source = cq.SourceErr
+			}
 		}
 		return cq.NewBinding(o)
 	}
@@ -118,6 +123,7 @@ func (e *Endpoint) bind() (err error) {
 	if e.rx, err = join(c.Receive, cq.FlagRecv); err != nil {
 		return fault("open", err, "")
 	}
+	e.overruns = c.Receive != nil && !e.rx.Reserves()
 	for _, q := range c.Progress {
 		undo, err := q.Bind(feeder{e}, true)
 		if err != nil {

@@ -2,46 +2,219 @@ package endpoint
 
 import (
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
 )
+
+// maxPosted is how many buffers can be posted at once (rx_attr size). A queue that refuses what it
+// has no room for holds fewer.
+const maxPosted = 1 << 14
 
 // Recv posts memory to receive a datagram into (fi_recv). It needs Config.Posted, else it is
 // [ErrNotSupported]. The memory is the endpoint's until the completion, which carries the context.
-// Errors: cq.ErrFull, which is EAGAIN: the queue has no room for one more completion; those of the
-// queue; os.ErrClosed.
+// Errors: cq.ErrFull, which is EAGAIN: the queue has no room for one more completion, or as many
+// buffers are posted as there can be; those of the queue; os.ErrClosed.
 //
 // Datagrams fill buffers in the order in which these were posted. One that is longer than its
-// buffer ends it with ETRUNC: an error entry with the bytes that fit in Len, and those that did not
-// in OverrunBytes.
+// buffer ends it with ETRUNC: an error entry with the bytes that fit in Len, and the number of
+// those that did not in OverrunBytes.
 func (e *Endpoint) Recv(buf []byte, context uint64) error {
 	return e.RecvMsg(&Msg{Buf: buf, Context: context})
 }
 
-// RecvMsg is the receive that takes everything (fi_recvmsg). Flags: FlagCompletion, and
-// FlagMultiRecv, which keeps Buf in use for one datagram after the other until less than
-// Config.MinMultiRecv is left of it; Iov is not for these ([ErrFlags]). Each datagram has a
+// RecvMsg is the receive that takes everything (fi_recvmsg): a scatter list, and the flags
+// FlagCompletion and FlagMultiRecv.
+//
+// FlagMultiRecv keeps Buf in use for one datagram after the other, until less than
+// Config.MinMultiRecv is left of it, or too little for the next one. Each datagram has a
 // completion, whose Buf is Base plus where it lies in the buffer, and whose room in the queue is
 // not reserved: datagrams wait for it. The release of the buffer is told as Config.MultiRecv says,
-// also by a selective binding, and always has room.
+// by a selective binding too, and always has room. Iov is not for these, nor is a Buf that is too
+// short to begin with ([ErrFlags]).
 func (e *Endpoint) RecvMsg(m *Msg) error {
 	e.lock()
 	defer e.unlock()
-	return e.postBuffer(m)
+	if err := e.allowedBuffer(m); err != nil {
+		return err
+	}
+	if e.buffers.n == maxPosted {
+		return cq.ErrFull
+	}
+	if err := e.rx.Begin(m.Flags); err != nil {
+		return err
+	}
+	b := e.buffers.push()
+	*b = buffer{context: m.Context, flags: m.Flags, base: m.Base, buf: m.Buf, more: b.more[:0]}
+	b.room = len(m.Buf)
+	for _, p := range m.Iov {
+		b.more = append(b.more, p)
+		b.room += len(p)
+	}
+	if e.rxBlocked {
+		e.Wake() // a datagram may be waiting for this
+	}
+	return nil
 }
 
-// Cancel ends the first posted buffer with this context that no datagram is in: it completes with
-// ECANCELED (fi_cancel). A multi-receive buffer that holds datagrams is released instead, as if it
-// were full. [ErrNotFound] says that there is none; sends cannot be cancelled.
-func (e *Endpoint) Cancel(context uint64) error {
-	e.lock()
-	defer e.unlock()
-	return e.cancelBuffer(context)
+func (e *Endpoint) allowedBuffer(m *Msg) error {
+	if err := e.usable(); err != nil {
+		return err
+	}
+	multi := m.Flags&cq.FlagMultiRecv != 0
+	switch {
+	case !e.cfg.Posted:
+		return ErrNotSupported
+	case len(m.Iov) > MaxPieces:
+		return ErrPieces
+	case m.Flags&^(cq.FlagCompletion|cq.FlagMultiRecv|cq.FlagMore) != 0,
+		multi && (len(m.Iov) > 0 || len(m.Buf) < e.cfg.MinMultiRecv):
+		return ErrFlags
+	}
+	return nil
 }
 
-type postedQueue struct{}
+// buffer is memory that was posted.
+type buffer struct {
+	context uint64
+	flags   cq.Flags
+	base    shm.Ref
+	buf     []byte
+	more    [][]byte // pieces behind buf
+	room    int      // bytes of all of them
+	used    int      // of a multi-receive buffer
+}
 
-func (e *Endpoint) postBuffer(*Msg) error          { return ErrNotSupported }
-func (e *Endpoint) cancelBuffer(uint64) error      { return ErrNotFound }
-func (e *Endpoint) cancelBuffers()                 {}
-func (e *Endpoint) receivePosted(int) (int, error) { return 0, nil }
+// put copies a payload in, as far as it fits.
+func (b *buffer) put(payload []byte) (n int) {
+	n = copy(b.buf[b.used:], payload)
+	for _, p := range b.more {
+		n += copy(p, payload[n:])
+	}
+	return n
+}
 
-var _ cq.Addr
+// bufferQueue holds what is posted, oldest first, in a ring that grows to what is needed once.
+type bufferQueue struct {
+	ring    []buffer
+	head, n int
+	held    []xdp.Received // packets that were taken and have no buffer or no room yet
+}
+
+func (q *bufferQueue) at(i int) *buffer { return &q.ring[(q.head+i)&(len(q.ring)-1)] }
+
+func (q *bufferQueue) push() *buffer {
+	if q.n == len(q.ring) {
+		ring := make([]buffer, max(16, 2*q.n))
+		for i := range q.n {
+			ring[i] = *q.at(i)
+		}
+		q.ring, q.head = ring, 0
+	}
+	q.n++
+	return q.at(q.n - 1)
+}
+
+// pop gives the oldest one up. Its memory is the user's again.
+func (q *bufferQueue) pop() {
+	b := q.at(0)
+	clear(b.more)
+	b.buf = nil
+	q.head = (q.head + 1) & (len(q.ring) - 1)
+	q.n--
+}
+
+// remove gives up the one with that number.
+func (q *bufferQueue) remove(i int) {
+	for ; i > 0; i-- {
+		*q.at(i), *q.at(i - 1) = *q.at(i - 1), *q.at(i)
+	}
+	q.pop()
+}
+
+// receivePosted moves datagrams into posted buffers.
+func (e *Endpoint) receivePosted() (int, error) {
+	q := &e.buffers
+	waiting := len(q.held)
+	if waiting == 0 {
+		waiting = min(e.socket.Pending(len(e.packets)), len(e.packets))
+		if waiting == 0 {
+			return 0, nil
+		}
+		if q.n > 0 { // how many fit, nobody knows before
+			q.held = e.packets[:e.socket.Receive(e.packets[:waiting])]
+		}
+	}
+	e.staged.room = e.freeRoom()
+	done := 0
+	for _, r := range q.held {
+		if q.n == 0 {
+			break
+		}
+		if p, ok := e.parse(r); ok && !e.place(r, p) {
+			break
+		}
+		e.socket.Drop(r.Frame)
+		done++
+	}
+	q.held = q.held[done:]
+	switch {
+	case q.n == 0 && done < waiting:
+		e.rxBlocked = true
+		e.stats.NoBuffer++
+	case len(q.held) > 0:
+		e.rxBlocked = true
+		e.stats.RxBlocked++
+	}
+	return done, e.commitStaged()
+}
+
+// place puts a payload into the oldest buffer. It reports false if there is no room to report that,
+// and nothing has happened then.
+func (e *Endpoint) place(r xdp.Received, p span) bool {
+	payload := e.socket.Packet(r)[p.off : p.off+p.n]
+	b := e.buffers.at(0)
+	if b.flags&cq.FlagMultiRecv != 0 {
+		return e.placeMulti(b, payload, p)
+	}
+	return e.placeSingle(b, payload, p)
+}
+
+// placeSingle ends a receive of one datagram.
+func (e *Endpoint) placeSingle(b *buffer, payload []byte, p span) bool {
+	c, known := e.completion(b, payload, p)
+	n := b.put(payload)
+	switch {
+	case n < len(payload):
+		e.truncated(b, &c, n, len(payload)-n)
+	case !known:
+		e.stageUnknown(&c, b.flags)
+	default:
+		e.stage(&c, b.flags, true)
+	}
+	e.buffers.pop()
+	return true
+}
+
+// completion is what a datagram in a buffer leaves.
+func (e *Endpoint) completion(b *buffer, payload []byte, p span) (c cq.Entry, known bool) {
+	src, known := e.resolve(e.datagram.Src)
+	return cq.Entry{Context: b.context, Flags: recvKind | p.flags, Len: uint64(len(payload)),
+		Buf: b.base + shm.Ref(b.used), Data: p.data, Src: src}, known || !e.cfg.SourceErr
+}
+
+// truncated ends a receive whose buffer was too small.
+func (e *Endpoint) truncated(b *buffer, c *cq.Entry, n, lost int) {
+	_ = e.commitStaged() // order; what went wrong shows when the error is posted
+	e.stats.Truncated++
+	e.failure = cq.ErrorEntry{Context: c.Context, Flags: c.Flags, Len: uint64(n), Buf: c.Buf,
+		Data: c.Data, Src: c.Src, OverrunBytes: uint64(lost), Err: cq.ETrunc,
+		ProvErrno: int32(cq.ETrunc)}
+	e.failBuffer(b.flags)
+}
+
+// failBuffer posts e.failure as the end of a receive with those flags.
+func (e *Endpoint) failBuffer(op cq.Flags) {
+	if e.rx.Fail(&e.failure, op) != nil {
+		e.stats.Abandoned++
+	}
+}

@@ -55,13 +55,13 @@ func (e *Endpoint) fill(now int64) int {
 
 // receive takes packets out of the receive ring, no more than can be reported.
 func (e *Endpoint) receive(now int64) (int, error) {
+	e.source.valid = false // the address vector may have changed
+	if e.cfg.Posted {
+		return e.receivePosted()
+	}
 	n := min(e.socket.Pending(len(e.packets)), len(e.packets))
 	if n == 0 {
 		return 0, nil
-	}
-	e.source.valid = false // the address vector may have changed
-	if e.cfg.Posted {
-		return e.receivePosted(n)
 	}
 	a, b, err := e.cfg.Receive.Reserve(n)
 	if err != nil {

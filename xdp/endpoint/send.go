@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
 )
 
 // Msg is an operation with all that one can have (struct fi_msg). For Recv, Buf and Iov are memory
@@ -19,7 +20,7 @@ type Msg struct {
 	Data    uint64 // remote CQ data, with FlagRemoteCQData
 	// Base is what completions call the first byte of a multi-receive buffer. Their Buf is this
 	// plus the offset of the message. The zero value makes it the offset alone.
-	Base uint64
+	Base shm.Ref
 }
 
 // postFlags are what SendMsg knows.
