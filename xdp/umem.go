@@ -37,6 +37,8 @@ type UMEMOptions struct {
 	// HeadroomBytes are kept free at the start of each chunk, in front of the 256 that are the
 	// kernel's. At least, and by default, RecordBytes.
 	HeadroomBytes uint32
+	// Generation tells this UMEM from those that a former process had. Zero draws one at random.
+	Generation uint64
 }
 
 // Geometry says how the memory of a UMEM is divided.
@@ -143,7 +145,7 @@ func NewUMEM(o UMEMOptions) (*UMEM, error) {
 		return nil, &Error{Pkg: pkg, Op: "create UMEM", Name: o.Name, Err: err}
 	}
 	spec := shm.Spec{
-		Kind: shm.KindUMEM,
+		Kind: shm.KindUMEM, Generation: o.Generation,
 		Name: o.Name,
 		Sections: []shm.Section{{
 			Kind: SectionFrames, Length: g.Bytes(),

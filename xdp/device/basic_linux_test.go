@@ -1,0 +1,55 @@
+package device_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/xdp/device"
+)
+
+// TestSendAndReceive: an application gets what a kernel socket sends, in place, and what it sends
+// arrives there.
+func TestSendAndReceive(t *testing.T) {
+	r := newRig(t, device.Config{})
+	e := r.dial(device.Request{Name: "first", Ports: []uint16{5000}})
+	peer := r.peer(6000)
+	for i := range 600 { // more than there are frames, so they come round
+		want := fmt.Sprint("datagram ", i)
+		if _, err := peer.WriteToUDPAddrPort([]byte(want), r.target(5000)); err != nil {
+			t.Fatal(err)
+		}
+		entry := next(t, e)
+		rec, err := e.Record(&entry)
+		must(t, err)
+		if rec.Src != addrOf(peer) || rec.Dst != r.target(5000) || rec.RxNs == 0 {
+			t.Fatalf("record %+v", rec)
+		}
+		if got := text(t, e, &entry); got != want {
+			t.Fatalf("got %q, want %q", got, want)
+		}
+	}
+	buf := make([]byte, 2000)
+	for i := range 300 {
+		want := fmt.Sprint("answer ", i)
+		must(t, e.SendTo([]byte(want), addrOf(peer), uint64(i)))
+		n, from, err := peer.ReadFromUDPAddrPort(buf)
+		must(t, err)
+		if string(buf[:n]) != want || from.Port() != 5000 {
+			t.Fatalf("got %q from %v", buf[:n], from)
+		}
+		if c := next(t, e); c.Context != uint64(i) || c.Flags != cq.FlagSend|cq.FlagMsg {
+			t.Fatalf("completion %+v", c)
+		}
+	}
+	await(t, "the last return", func() bool {
+		s := r.server.Stats()
+		sum, all := frameSum(s)
+		return len(s.Apps) == 1 && s.Apps[0].Loaned == 0 && s.Apps[0].Returned == 600 &&
+			s.Apps[0].UnderWay == 0 && s.Apps[0].Sent == 300 && sum == all
+	})
+	if s := e.Stats(); s.Received != 600 || s.Sent != 300 || s.Stale != 0 {
+		t.Errorf("%+v", s)
+	}
+	must(t, r.reported())
+}

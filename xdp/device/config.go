@@ -1,0 +1,130 @@
+package device
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/packet"
+)
+
+// Resolver says how packets get to a destination. It never blocks: packet.ErrResolving says that
+// the kernel has been asked and will know.
+type Resolver interface {
+	Lookup(dst netip.Addr) (packet.Hop, error)
+}
+
+// Config of a server. Zero values stand for the defaults.
+type Config struct {
+	Interface string // in the network namespace of the thread that calls NewServer
+	// Queues of the interface to serve; none stands for all that there are.
+	Queues []uint32
+	Frames uint32 // of the UMEM of each queue; 4096
+	Socket xdp.Options
+	Attach xdp.AttachMode
+	// Resolver is asked for the way of each datagram to be sent.
+	Resolver Resolver
+	// Allow is the allow-list, of which the first line counts that names the peer. Without one
+	// only processes of the server's own user are served.
+	Allow []Allow
+	// MaxApps bounds the applications at a time; 64.
+	MaxApps int
+	// Spin is how long the server looks for work before it sleeps; as in cq.Options.
+	Spin time.Duration
+	// Report is told of applications that were refused or broke the protocol. It may be called
+	// from several goroutines.
+	Report func(error)
+
+	// RxBatch and TxBatch are how many packets of a queue and commands of an application are
+	// worked on before it is another one's turn; 64 and 32.
+	RxBatch, TxBatch int
+}
+
+const (
+	defaultApps   = 64
+	maxApps       = 1024
+	defaultFrames = 4096
+	// helloTimeout is how long a peer may take from connecting to being served.
+	helloTimeout = 5 * time.Second
+	// parkedNs is how long a datagram waits for the hardware address of its destination.
+	parkedNs = 3e9
+)
+
+func (c Config) resolve() (Config, error) {
+	bad := func(format string, args ...any) (Config, error) {
+		return c, failed("configure server", c.Interface,
+			fmt.Errorf("%w: %s", ErrOptions, fmt.Sprintf(format, args...)), "")
+	}
+	if c.MaxApps == 0 {
+		c.MaxApps = defaultApps
+	}
+	if c.Frames == 0 {
+		c.Frames = defaultFrames
+	}
+	if c.RxBatch == 0 {
+		c.RxBatch = 64
+	}
+	if c.TxBatch == 0 {
+		c.TxBatch = 32
+	}
+	switch {
+	case c.MaxApps < 0 || c.MaxApps > maxApps:
+		return bad("%d applications, possible are 1 to %d", c.MaxApps, maxApps)
+	case c.RxBatch < 0 || c.TxBatch < 0:
+		return bad("a batch is negative")
+	case c.Resolver == nil:
+		return bad("Resolver is missing")
+	}
+	allow := c.Allow
+	if len(allow) == 0 {
+		allow = []Allow{{ID: uint32(os.Geteuid())}}
+	}
+	c.Allow = nil
+	for _, a := range allow {
+		a, err := a.resolve()
+		if err != nil {
+			return c, err
+		}
+		c.Allow = append(c.Allow, a)
+	}
+	return c, nil
+}
+
+// AppStats is what the server did for one application.
+type AppStats struct {
+	Name     string
+	PID      int
+	UID, GID uint32
+	Ports    []uint16
+
+	Frames, Loaned   int    // of its UMEM, and how many of them it has
+	Sends, UnderWay  int    // granted, and in use
+	Received         uint64 // packets handed to it
+	NoFrame          uint64 // packets dropped because it has all its frames
+	NoRoom           uint64 // packets dropped because its queue is full
+	Returned, Stale  uint64 // frames given back, and returns that named none
+	Sent, SendFailed uint64
+	BytesIn          uint64 // of payload
+	BytesOut         uint64
+}
+
+// Stats is what a server did.
+type Stats struct {
+	Apps       []AppStats
+	Admitted   uint64 // applications, ever
+	Evicted    uint64 // applications that are gone
+	Refused    uint64 // connections that came to nothing
+	Received   uint64 // packets from the device
+	Unclaimed  uint64 // packets for nobody: their application had just gone
+	Malformed  uint64
+	LinkDown   uint64 // rounds that found the link down
+	Rounds     uint64
+	Polls      uint64 // system calls to sleep
+	Frames     []xdp.FrameStats
+	Rings      []xdp.RingStats
+	Syscalls   []xdp.SyscallStats
+	Orphans    uint64 // sends whose application was gone when they ended
+	SendsInUse int
+}

@@ -1,0 +1,179 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+// Request is what an application wants of a device process. Zero values stand for the defaults.
+type Request struct {
+	Name string // shows in the status of the device process; up to 96 bytes of ASCII
+	// Ports are UDP ports to take; more can be taken and dropped later. Sends go out from the first
+	// one if they do not say otherwise.
+	Ports []uint16
+	// Frames are how many received packets may be unread or not released at a time, and Sends how
+	// many sends may be under way. Zero leaves both to the device process.
+	Frames, Sends int
+	// Queue is where completions are to come; it must be of cq.CreateAnonymous, and stays the
+	// caller's, to be closed after the endpoint. Without one the endpoint makes one, with
+	// QueueOptions.
+	Queue        *cq.Queue
+	QueueOptions cq.Options
+	// Notify is called when the device process is gone, and when the endpoint has found one again,
+	// from a goroutine of the endpoint.
+	Notify func(Event)
+	// NoReconnect leaves it at the first device process: when it is gone the endpoint is of no more
+	// use than to read what came, and to be closed.
+	NoReconnect bool
+}
+
+// EventKind says what happened to an endpoint.
+type EventKind int
+
+const (
+	// EventGone: the device process is gone. What was sent and not completed gets error completions
+	// with ECANCELED.
+	EventGone EventKind = 1 + iota
+	// EventBack: the endpoint has a device process again, with new memory. Frames of the former one
+	// stay readable until they are released.
+	EventBack
+)
+
+func (k EventKind) String() string {
+	switch k {
+	case EventGone:
+		return "device process gone"
+	case EventBack:
+		return "device process back"
+	}
+	return fmt.Sprintf("event %d", int(k))
+}
+
+// Event is news of an endpoint.
+type Event struct {
+	Kind       EventKind
+	Generation uint64 // of the UMEM: of the one that is lost, or of the new one
+	Cancelled  int    // sends that were answered with ECANCELED
+	Err        error  // why, with EventGone
+}
+
+// session is what an endpoint has of one device process.
+type session struct {
+	wire    wire
+	unwatch func()
+	umem    frames
+	page    *statusPage
+	sq      *cq.Writer
+	grant   hello
+	txLane  int
+	asking  sync.Mutex // one question at a time
+	answers chan hello
+	over    chan struct{} // closed when the session is
+}
+
+const (
+	maxGrantedFrames = 1 << 20
+	maxGrantedSends  = 1 << 16
+	maxSlotBytes     = 1 << 16
+)
+
+// dial connects and shakes hands. memory is called when the grant is known, and returns the
+// descriptor of the payload memory.
+func dial(ctx context.Context, path string, h hello, q *cq.Queue,
+	memory func(grant hello) (int, error)) (s *session, err error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unixpacket", path)
+	if err != nil {
+		return nil, err
+	}
+	s = &session{wire: wire{c.(*net.UnixConn)}, unwatch: func() {},
+		answers: make(chan hello), over: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			_ = errors.Join(s.close(), closeRegion(s.umem.Region))
+			s = nil
+		}
+	}()
+	end := s.wire.within(ctx)
+	err = s.wire.send(h)
+	if err == nil || errors.Is(err, errPipe) { // then there is a no to be read
+		err = s.accept(h, memory)
+	}
+	end()
+	if err != nil {
+		return s, why(ctx, err)
+	}
+	for range 2 { // the lanes of received packets and of sends
+		if err := q.Accept(ctx, s.wire.conn); err != nil {
+			return s, err
+		}
+	}
+	if s.sq, err = attachQueue(ctx, s.wire.conn); err != nil {
+		return s, err
+	}
+	end = s.wire.within(ctx)
+	ready, _, err := s.wire.receive(stepReady, 0)
+	end()
+	if err != nil {
+		return s, why(ctx, err)
+	}
+	s.txLane = int(ready.txLane)
+	s.unwatch = watchPeer(s.wire.conn)
+	return s, nil
+}
+
+// accept takes the grant and sends the payload memory.
+func (s *session) accept(h hello, memory func(hello) (int, error)) error {
+	g, fds, err := s.wire.receive(stepGrant, 2)
+	if err != nil {
+		return err
+	}
+	defer shm.CloseFDs(fds)
+	if g.frames == 0 || g.frames > maxGrantedFrames || g.sends == 0 || g.sends > maxGrantedSends ||
+		g.slotBytes == 0 || g.slotBytes > maxSlotBytes || g.maxPayload > g.slotBytes ||
+		h.frames != 0 && g.frames != h.frames || h.sends != 0 && g.sends != h.sends {
+		return fmt.Errorf("%w: a grant that makes no sense", ErrProtocol)
+	}
+	s.grant = g
+	if s.umem.Region, s.umem.geo, err = openFrames(fds[0]); err != nil {
+		return err
+	}
+	if n := s.umem.geo.Frames; n != g.frames {
+		return fmt.Errorf("%w: %d frames, granted were %d", ErrProtocol, n, g.frames)
+	}
+	if s.page, err = openPage(fds[1], int(g.sends)); err != nil {
+		return err
+	}
+	fd, err := memory(g)
+	if err != nil {
+		return err
+	}
+	return s.wire.send(hello{step: stepMemory}, fd)
+}
+
+func why(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// close gives everything back but the UMEM, which the caller may have frames of.
+func (s *session) close() error {
+	close(s.over)
+	s.unwatch()
+	err := s.wire.conn.Close()
+	if s.sq != nil {
+		err = errors.Join(err, s.sq.Close())
+	}
+	if s.page != nil {
+		err = errors.Join(err, s.page.close())
+	}
+	return err
+}

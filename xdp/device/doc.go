@@ -1,0 +1,2 @@
+// Package device is a device process for many applications.
+package device

@@ -1,0 +1,367 @@
+package device
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"syscall"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
+)
+
+// Endpoint is an application's end of a device process. It sends and receives UDP datagrams without
+// any privilege. All methods may be called from anywhere; the queue is one goroutine's, as package
+// cq says.
+type Endpoint struct {
+	path string
+	req  Request
+	q    *cq.Queue
+	own  *cq.Writer // on the queue's own lane; of the keeper, for what the server cannot say any more
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	kept   sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows
+	sess    *session   // nil while there is no server
+	why     error      // then: why not
+	closed  bool
+	ports   []uint16
+	slots   []sendSlot
+	next    int
+	payload *shm.Region
+	former  []frames // of servers that are gone
+	stats   EndpointStats
+	base    EndpointStats // the servers' part of stats, up to the last session
+}
+
+// frames are the UMEM of one server.
+type frames struct {
+	*shm.Region
+	geo xdp.Geometry
+}
+
+// sendSlot is a place in the payload memory.
+type sendSlot struct {
+	context uint64
+	before  uint64 // the slot's done word when it was taken
+	busy    bool
+	inject  bool
+}
+
+// EndpointStats counts what an endpoint did, with all the servers it had.
+type EndpointStats struct {
+	Sends      uint64 // accepted
+	Again      uint64 // sends refused for want of a slot
+	Released   uint64 // frames given back
+	Former     uint64 // frames given back that a former server had loaned
+	Cancelled  uint64 // sends answered with ECANCELED
+	Reconnects uint64
+
+	// As the servers count.
+	Received, NoFrame, NoRoom, Returned, Stale, Sent, SendFailed uint64
+}
+
+// keptFormer is how many UMEMs of former servers stay mapped for frames that are still being read.
+const keptFormer = 4
+
+// Dial asks the device process at path for an endpoint. The context ends the attempt; it has no
+// meaning afterwards.
+//
+// Errors: those of connecting (ECONNREFUSED and fs.ErrNotExist when nobody serves the path);
+// *[RefusedError], which matches [ErrRefused], [ErrBudget] and [ErrPortTaken]; [ErrProtocol]; the
+// context's.
+func Dial(ctx context.Context, path string, r Request) (*Endpoint, error) {
+	const op = "dial"
+	e := &Endpoint{path: path, req: r, ports: append([]uint16(nil), r.Ports...), q: r.Queue}
+	e.ctx, e.cancel = context.WithCancelCause(context.Background())
+	if len(r.Ports) > maxPorts || r.Frames < 0 || r.Sends < 0 ||
+		r.Frames > maxGrantedFrames || r.Sends > maxGrantedSends {
+		return nil, failed(op, path, fmt.Errorf("%w: %d ports, %d frames, %d sends", ErrOptions,
+			len(r.Ports), r.Frames, r.Sends), fmt.Sprintf("%d ports are possible", maxPorts))
+	}
+	var err error
+	if e.q == nil {
+		if e.q, err = newCompletions(e.queueOptions()); err != nil {
+			return nil, failed(op, path, err, "")
+		}
+	}
+	s, err := e.connect(ctx, 0)
+	if err == nil {
+		e.sess = s
+		e.own, err = e.q.Writer()
+	}
+	if err != nil {
+		_ = e.discard()
+		return nil, failed(op, path, err, hintOf(err))
+	}
+	e.kept.Go(func() { e.keep(s) })
+	return e, nil
+}
+
+// queueOptions are those of a queue that has room for a completion of all that can be under way.
+func (e *Endpoint) queueOptions() cq.Options {
+	o := e.req.QueueOptions
+	if o.Size == 0 {
+		o.Size = max(e.req.Frames, e.req.Sends, 1024)
+	}
+	if o.MaxLanes == 0 {
+		o.MaxLanes = 8
+	}
+	return o
+}
+
+func hintOf(err error) string {
+	switch r := (*RefusedError)(nil); {
+	case asError(err, &r):
+		return "see the --allow of \"shmctl serve\""
+	case isError(err, syscall.ENOENT), isError(err, syscall.ECONNREFUSED):
+		return "no device process serves this path: start \"shmctl serve\""
+	case isError(err, syscall.EACCES):
+		return "the directory of the socket must be open to this user"
+	}
+	return ""
+}
+
+// connect makes a session. generation is that of the last UMEM.
+func (e *Endpoint) connect(ctx context.Context, generation uint64) (*session, error) {
+	h := hello{step: stepHello, frames: uint32(e.req.Frames), sends: uint32(e.req.Sends),
+		generation: generation, ports: e.takenPorts(), text: printable(e.req.Name)}
+	return dial(ctx, e.path, h, e.q, e.prepare)
+}
+
+func (e *Endpoint) takenPorts() []uint16 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]uint16(nil), e.ports...)
+}
+
+// prepare makes the payload memory that fits a grant, unless there is one already.
+func (e *Endpoint) prepare(g hello) (fd int, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := int(g.sends) * int(g.slotBytes)
+	if e.payload == nil || len(e.payload.Bytes()) != n || len(e.slots) != int(g.sends) {
+		r, err := newPayload(int(g.sends), int(g.slotBytes))
+		if err != nil {
+			return -1, err
+		}
+		if e.payload != nil {
+			_ = closeRegion(e.payload)
+		}
+		e.payload, e.slots, e.next = r, make([]sendSlot, g.sends), 0
+	}
+	return e.payload.Object().FD(), nil
+}
+
+// Queue is where completions come. Received datagrams are entries with cq.FlagRecv, whose frame
+// View shows and Release gives back; ends of sends are entries with cq.FlagSend, or error entries.
+func (e *Endpoint) Queue() *cq.Queue { return e.q }
+
+// MaxPayload is the longest datagram that can be sent, in bytes; 0 while there is no server.
+func (e *Endpoint) MaxPayload() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sess == nil {
+		return 0
+	}
+	return int(e.sess.grant.maxPayload)
+}
+
+// Granted returns how many frames and sends the server granted; zero while there is none.
+func (e *Endpoint) Granted() (frames, sends int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sess == nil {
+		return 0, 0
+	}
+	return int(e.sess.grant.frames), int(e.sess.grant.sends)
+}
+
+// Generation is that of the UMEM of the server that the endpoint has, or had last.
+func (e *Endpoint) Generation() uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sess == nil {
+		return 0
+	}
+	return e.sess.grant.generation
+}
+
+// SendTo sends payload to an address from the first port of the request (fi_sendto). The payload is
+// copied, so it can be used again at once. A completion with the context follows when the kernel is
+// done with the packet.
+//
+// Errors: [ErrNoSlot], which is EAGAIN: read completions and try again; EMSGSIZE; [ErrServerGone];
+// os.ErrClosed. What the server finds out comes as an error completion: EHOSTUNREACH, EACCES for a
+// port that is not taken.
+func (e *Endpoint) SendTo(payload []byte, to netip.AddrPort, context uint64) error {
+	return e.send(payload, 0, to, context, sendFlags)
+}
+
+// SendFrom is SendTo from another port of this endpoint.
+func (e *Endpoint) SendFrom(payload []byte, from uint16, to netip.AddrPort, context uint64) error {
+	return e.send(payload, from, to, context, sendFlags)
+}
+
+// InjectTo is SendTo without a completion if all goes well (fi_inject). Errors are those of SendTo.
+func (e *Endpoint) InjectTo(payload []byte, to netip.AddrPort) error {
+	return e.send(payload, 0, to, 0, injectFlags)
+}
+
+func (e *Endpoint) send(payload []byte, from uint16, to netip.AddrPort, context uint64,
+	flags cq.Flags) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.sess
+	if s == nil {
+		return e.absent("send")
+	}
+	if from == 0 && len(e.ports) > 0 {
+		from = e.ports[0]
+	}
+	if len(payload) > int(s.grant.maxPayload) {
+		return &Error{Pkg: pkg, Op: "send", Field: "bytes", Got: len(payload),
+			Want: s.grant.maxPayload, Err: xdp.ErrTooBig}
+	}
+	i := e.freeSlot(s)
+	if i < 0 {
+		e.stats.Again++
+		return ErrNoSlot
+	}
+	off := uint64(i) * uint64(s.grant.slotBytes)
+	copy(e.payload.Bytes()[off:], payload)
+	slot := &e.slots[i]
+	slot.before = s.page.done[i].Load()
+	c := sendCommand(context, flags, e.payload.Ref(off), len(payload), from, to)
+	if err := s.sq.Post(&c); err != nil {
+		return e.posted(err)
+	}
+	slot.context, slot.busy, slot.inject = context, true, flags == injectFlags
+	e.next = i + 1
+	e.stats.Sends++
+	return nil
+}
+
+// freeSlot returns a slot whose last send has ended, or -1. They end in their order, more or less,
+// so the first look is mostly the last.
+func (e *Endpoint) freeSlot(s *session) int {
+	n := len(e.slots)
+	for k := range n {
+		i := e.next + k
+		if i >= n {
+			i -= n
+		}
+		slot := &e.slots[i]
+		// Pairs with the server's store, before which it is done with the payload.
+		if !slot.busy || s.page.done[i].Load() != slot.before {
+			slot.busy = false
+			return i
+		}
+	}
+	return -1
+}
+
+// absent is the error of a call that finds no server.
+func (e *Endpoint) absent(op string) error {
+	if e.closed {
+		return failed(op, e.path, syscall.EBADF, "")
+	}
+	if e.why != nil {
+		return failed(op, e.path, fmt.Errorf("%w: %w", ErrServerGone, e.why), "")
+	}
+	return ErrServerGone
+}
+
+// posted translates what posting a command failed with. A queue that is closed, or broken, says
+// that the server is gone before the end of the connection does.
+func (e *Endpoint) posted(err error) error {
+	if err == cq.ErrFull {
+		e.stats.Again++
+		return ErrNoSlot
+	}
+	return ErrServerGone
+}
+
+// View shows the payload of a received datagram, which e is the completion of, in place. Release
+// the loan before the frame. Errors: shm.ErrStale for a frame that is none of this endpoint's.
+func (e *Endpoint) View(entry *cq.Entry) (shm.Loan, error) {
+	f, err := e.framesOf(entry)
+	if err != nil {
+		return shm.Loan{}, err
+	}
+	return f.View(entry.Buf, int(entry.Len))
+}
+
+// Record returns what is known about a received datagram beside its bytes: addresses, time, VLAN.
+func (e *Endpoint) Record(entry *cq.Entry) (xdp.Record, error) {
+	f, err := e.framesOf(entry)
+	if err != nil {
+		return xdp.Record{}, err
+	}
+	return xdp.ReadFrame(f.Region, f.geo, entry.Buf)
+}
+
+// framesOf finds the UMEM that a completion refers to.
+func (e *Endpoint) framesOf(entry *cq.Entry) (frames, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s := e.sess; s != nil && s.umem.ID() == entry.Buf.Region() {
+		return s.umem, nil
+	}
+	for _, f := range e.former {
+		if f.ID() == entry.Buf.Region() {
+			return f, nil
+		}
+	}
+	return frames{}, failed("view", e.path, shm.ErrStale, "")
+}
+
+// Release gives the frame of a received datagram back. One of a former server is only counted.
+func (e *Endpoint) Release(entry *cq.Entry) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.sess
+	if s == nil || s.umem.ID() != entry.Buf.Region() {
+		e.stats.Former++
+		return nil
+	}
+	c := returnCommand(entry)
+	if err := s.sq.Post(&c); err != nil {
+		return e.posted(err)
+	}
+	e.stats.Released++
+	return nil
+}
+
+// Stats returns counters.
+func (e *Endpoint) Stats() EndpointStats {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := e.stats
+	out.addServer(e.base)
+	if s := e.sess; s != nil {
+		out.addServer(countsOf(s.page))
+	}
+	return out
+}
+
+func (s *EndpointStats) addServer(o EndpointStats) {
+	s.Received += o.Received
+	s.NoFrame += o.NoFrame
+	s.NoRoom += o.NoRoom
+	s.Returned += o.Returned
+	s.Stale += o.Stale
+	s.Sent += o.Sent
+	s.SendFailed += o.SendFailed
+}
+
+func countsOf(p *statusPage) EndpointStats {
+	c := p.counts
+	return EndpointStats{Received: c[countReceived].Load(), NoFrame: c[countNoFrame].Load(),
+		NoRoom: c[countNoRoom].Load(), Returned: c[countReturned].Load(),
+		Stale: c[countStale].Load(), Sent: c[countSent].Load(), SendFailed: c[countFailed].Load()}
+}

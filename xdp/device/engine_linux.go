@@ -1,0 +1,330 @@
+package device
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/packet"
+)
+
+const (
+	// checkEveryNs is how often a silent device is asked whether it is still there.
+	checkEveryNs = 100e6
+	// What no descriptor tells is waited for in steps that double.
+	firstPauseNs   = 50e3
+	lastPauseNs    = 10e6
+	publishEveryNs = 5e6
+)
+
+// queue is one socket of the device.
+type queue struct {
+	number  uint32
+	umem    *xdp.UMEM
+	sock    *xdp.Socket
+	packets []xdp.Received
+	done    []xdp.Sent
+	parsed  packet.Datagram
+	touched []*app // applications with packets in this batch
+}
+
+// engine is the goroutine that moves packets. Everybody else talks to it by calls.
+type engine struct {
+	s      *Server
+	queues []*queue
+	apps   []*app // in turn
+	turn   int
+	byPort []*app // 65536
+	sends  *sends
+	calls  chan func()
+	wakeFD int
+	stop   atomic.Bool
+	ended  chan struct{}
+	err    error
+
+	now       int64
+	checkAt   int64
+	publishAt int64
+	pauseNs   int64
+	fds       []unix.PollFd
+	stats     Stats
+	dirty     bool // something happened since counters were shown
+	shown     atomic.Pointer[Stats]
+}
+
+// do runs f between two rounds and returns when it has run. It reports false if the engine has
+// ended, when nothing runs concurrently any more.
+func (en *engine) do(f func()) bool {
+	done := make(chan struct{})
+	select {
+	case en.calls <- func() { f(); close(done) }:
+		_ = doorbell.WriteEvent(en.wakeFD)
+	case <-en.ended:
+		return false
+	}
+	select {
+	case <-done:
+		return true
+	case <-en.ended:
+		select {
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	}
+}
+
+// run drives the device until it is told to stop, or the device is gone.
+func (en *engine) run(spin time.Duration) {
+	defer close(en.ended)
+	spinUntil := int64(0)
+	for !en.stop.Load() {
+		en.now = doorbell.Now()
+		work, err := en.round()
+		if err == nil && en.now >= en.checkAt {
+			en.checkAt = en.now + checkEveryNs
+			for _, q := range en.queues {
+				if e := en.linkState(q.sock.Check()); err == nil {
+					err = e
+				}
+			}
+		}
+		switch {
+		case err != nil:
+			en.err = err
+			return
+		case work > 0:
+			spinUntil = en.now + int64(spin)
+			en.pauseNs = firstPauseNs
+		case en.now < spinUntil:
+			doorbell.Pause(8)
+		default:
+			spinUntil = 0
+			if err := en.sleep(); err != nil {
+				en.err = err
+				return
+			}
+		}
+	}
+}
+
+// round does everything that can be done without waiting.
+func (en *engine) round() (work int, err error) {
+	en.stats.Rounds++
+	for more := true; more; {
+		select {
+		case f := <-en.calls:
+			f()
+			work++
+		default:
+			more = false
+		}
+	}
+	for _, q := range en.queues {
+		work += en.reap(q)
+	}
+	work += en.takeCommands()
+	for _, q := range en.queues {
+		filled := q.sock.Fill(2 * len(q.packets))
+		work += en.receive(q)
+		if e := en.kick(q, filled > 0); err == nil {
+			err = e
+		}
+	}
+	en.expel()
+	en.dirty = en.dirty || work > 0
+	if en.dirty && en.now >= en.publishAt {
+		en.publish()
+	}
+	return work, err
+}
+
+// reap ends sends that the kernel is done with.
+func (en *engine) reap(q *queue) int {
+	n := q.sock.Reap(q.done)
+	for i := range q.done[:n] {
+		if r, mine := en.sends.end(q.done[i].Context); mine {
+			r.app.completed(r)
+		} else {
+			en.stats.Orphans++
+		}
+	}
+	return n
+}
+
+// takeCommands gives every application a turn of the same length, beginning with another one each
+// time.
+func (en *engine) takeCommands() (work int) {
+	n := len(en.apps)
+	for i := range n {
+		a := en.apps[(en.turn+i)%n]
+		if a.dead != nil {
+			continue
+		}
+		if err := shm.Guard(a.work); err != nil {
+			a.dead = err
+		}
+		work += a.worked
+	}
+	if n > 0 {
+		en.turn = (en.turn + 1) % n
+	}
+	return work
+}
+
+// receive sorts a batch of packets by application and copies them there. Their frames are free
+// again at once.
+func (en *engine) receive(q *queue) int {
+	n := q.sock.Receive(q.packets)
+	for i := range q.packets[:n] {
+		en.stats.Received++
+		if packet.Parse(q.sock.Packet(q.packets[i]), &q.parsed) != nil {
+			en.stats.Malformed++
+			continue
+		}
+		a := en.byPort[q.parsed.Dst.Port()]
+		if a == nil || a.dead != nil {
+			en.stats.Unclaimed++
+			continue
+		}
+		if len(a.batch) == 0 {
+			q.touched = append(q.touched, a)
+		}
+		a.batch = append(a.batch, int32(i))
+	}
+	for i, a := range q.touched {
+		a.deliver(en, q)
+		q.touched[i] = nil
+	}
+	q.touched = q.touched[:0]
+	for i := range q.packets[:n] {
+		q.sock.Drop(q.packets[i].Frame)
+	}
+	return n
+}
+
+// kick shows the kernel what is new. A link that is down is not an error: packets wait for it.
+func (en *engine) kick(q *queue, filled bool) error {
+	var err error
+	q.sock.Flush()
+	if q.sock.Unsent() > 0 {
+		_, err = q.sock.Kick()
+	}
+	if filled && err == nil {
+		err = q.sock.WakeFill()
+	}
+	return en.linkState(err)
+}
+
+func (en *engine) linkState(err error) error {
+	if errors.Is(err, xdp.ErrLinkDown) {
+		en.stats.LinkDown++
+		return nil
+	}
+	return err
+}
+
+// expel hangs up on applications that broke their queues; their connections do the rest.
+func (en *engine) expel() {
+	for _, a := range en.apps {
+		if a.dead != nil && !a.expelled {
+			a.expelled = true
+			// Ends the goroutine that reads it, which detaches the application.
+			_ = a.conn.CloseRead()
+		}
+	}
+}
+
+// sleep waits for a descriptor, or for as long as what it waits for has none.
+func (en *engine) sleep() error {
+	if en.dirty {
+		en.publish()
+	}
+	timeout := max(0, en.checkAt-en.now)
+	fds := append(en.fds[:0], unix.PollFd{Fd: int32(en.wakeFD), Events: unix.POLLIN})
+	waits := len(en.sends.free) < len(en.sends.rows)
+	for _, q := range en.queues {
+		fds = append(fds, unix.PollFd{Fd: int32(q.sock.FD()), Events: unix.POLLIN})
+	}
+	for _, a := range en.apps {
+		switch {
+		case a.dead != nil:
+		case a.blocked || len(a.parked) > 0:
+			waits = true
+			if a.blocked {
+				continue
+			}
+			fallthrough
+		default:
+			if a.arm() {
+				return nil
+			}
+			fds = append(fds, unix.PollFd{Fd: int32(a.q.FD()), Events: unix.POLLIN})
+		}
+	}
+	if waits {
+		timeout = min(timeout, en.pauseNs)
+		en.pauseNs = min(2*en.pauseNs, lastPauseNs)
+	}
+	en.fds = fds
+	en.stats.Polls++
+	ts := unix.NsecToTimespec(timeout)
+	_, err := unix.Ppoll(fds, &ts, nil)
+	if fds[0].Revents != 0 {
+		var b [8]byte
+		_, _ = unix.Read(en.wakeFD, b[:])
+	}
+	if err != nil && err != unix.EINTR && err != unix.EAGAIN {
+		return err
+	}
+	return nil
+}
+
+// publish shows counters to other goroutines.
+func (en *engine) publish() {
+	en.dirty, en.publishAt = false, en.now+publishEveryNs
+	for _, a := range en.apps {
+		a.publish()
+	}
+	s := en.stats
+	s.SendsInUse = len(en.sends.rows) - len(en.sends.free)
+	for _, q := range en.queues {
+		s.Frames = append(s.Frames, q.sock.FrameStats())
+		s.Rings = append(s.Rings, q.sock.RingStats())
+		s.Syscalls = append(s.Syscalls, q.sock.SyscallStats())
+	}
+	en.shown.Store(&s)
+}
+
+// attach makes an application known. It runs in the engine.
+func (en *engine) attach(a *app) {
+	a.work = func() { a.retry(en); a.commands(en) }
+	a.queue = en.queues[len(en.apps)%len(en.queues)]
+	en.apps = append(en.apps, a)
+	a.publish()
+}
+
+// detach forgets an application: nothing of it is touched afterwards. Its packets that are with the
+// kernel come back to nobody. It runs in the engine.
+func (en *engine) detach(a *app) {
+	for i, x := range en.apps {
+		if x == a {
+			en.apps = append(en.apps[:i], en.apps[i+1:]...)
+			break
+		}
+	}
+	for port, x := range en.byPort {
+		if x == a {
+			en.byPort[port] = nil
+		}
+	}
+	en.sends.forget(a)
+	en.stats.Evicted++
+	en.publish()
+}

@@ -1,0 +1,190 @@
+package device
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// Everything that is said over the socket has one size. See the package comment for who says what
+// when. Little-endian:
+//
+//	0    magic
+//	8    version u16, step u16, status u32: 0, or the error number of a no
+//	16   frames u32, sends u32
+//	24   generation u64 of the UMEM; in a hello the one before, 0 if there was none
+//	32   number of ports u32, longest payload u32
+//	40   lanes of received packets and of sends, u32 each
+//	48   bytes of a send slot u32, zero u32
+//	56   zero
+//	64   ports, 32 of u16, the rest zero
+//	128  text, padded with zeros: name of the application, or why not
+//	224  zero
+const (
+	helloBytes   = 256
+	helloMagic   = "shmrdev\n"
+	helloVersion = 1
+	maxPorts     = 32
+	offPorts     = 64
+	offText      = 128
+	offTextEnd   = 224
+)
+
+type step uint16
+
+const (
+	stepHello  step = 1 + iota // application: what it wants
+	stepGrant                  // server: what it gets, with UMEM and status page
+	stepMemory                 // application: its payload memory
+	stepReady                  // server: all queues are joined
+	stepTake                   // application: one more port
+	stepDrop                   // application: one port less
+	stepDone                   // server: answer to the last two
+	stepEnd
+)
+
+var stepNames = [...]string{stepHello: "hello", stepGrant: "grant", stepMemory: "memory",
+	stepReady: "ready", stepTake: "take", stepDrop: "drop", stepDone: "done"}
+
+func (s step) String() string {
+	if s > 0 && s < stepEnd {
+		return stepNames[s]
+	}
+	return fmt.Sprintf("step %d", uint16(s))
+}
+
+type hello struct {
+	step           step
+	status         syscall.Errno
+	frames, sends  uint32
+	generation     uint64
+	maxPayload     uint32
+	rxLane, txLane uint32
+	slotBytes      uint32
+	ports          []uint16
+	text           string
+}
+
+func (h *hello) encode() []byte {
+	b := make([]byte, helloBytes)
+	le := binary.LittleEndian
+	copy(b, helloMagic)
+	le.PutUint16(b[8:], helloVersion)
+	le.PutUint16(b[10:], uint16(h.step))
+	le.PutUint32(b[12:], uint32(h.status))
+	le.PutUint32(b[16:], h.frames)
+	le.PutUint32(b[20:], h.sends)
+	le.PutUint64(b[24:], h.generation)
+	le.PutUint32(b[32:], uint32(min(len(h.ports), maxPorts)))
+	le.PutUint32(b[36:], h.maxPayload)
+	le.PutUint32(b[40:], h.rxLane)
+	le.PutUint32(b[44:], h.txLane)
+	le.PutUint32(b[48:], h.slotBytes)
+	for i, p := range h.ports[:min(len(h.ports), maxPorts)] {
+		le.PutUint16(b[offPorts+2*i:], p)
+	}
+	copy(b[offText:offTextEnd], h.text)
+	return b
+}
+
+// decodeHello reads one message. Nothing of it is believed but that it has a meaning: every number
+// is still to be held against what the receiver allows.
+func decodeHello(b []byte) (h hello, err error) {
+	bad := func(field string, got, want any) (hello, error) {
+		return hello{}, &Error{Pkg: pkg, Op: "read message", Field: field, Got: got, Want: want,
+			Err: ErrProtocol}
+	}
+	le := binary.LittleEndian
+	if len(b) != helloBytes {
+		return bad("length", len(b), helloBytes)
+	}
+	if string(b[:8]) != helloMagic {
+		return bad("magic", fmt.Sprintf("%x", b[:8]), fmt.Sprintf("%x", helloMagic))
+	}
+	if v := le.Uint16(b[8:]); v != helloVersion {
+		return hello{}, &Error{Pkg: pkg, Op: "read message", Field: "version", Got: v,
+			Want: helloVersion, Err: shm.ErrVersion,
+			Hint: "device process and application are to be of one version"}
+	}
+	h = hello{step: step(le.Uint16(b[10:])), status: syscall.Errno(le.Uint32(b[12:])),
+		frames: le.Uint32(b[16:]), sends: le.Uint32(b[20:]), generation: le.Uint64(b[24:]),
+		maxPayload: le.Uint32(b[36:]), rxLane: le.Uint32(b[40:]), txLane: le.Uint32(b[44:]),
+		slotBytes: le.Uint32(b[48:])}
+	n := le.Uint32(b[32:])
+	switch {
+	case h.step == 0 || h.step >= stepEnd:
+		return bad("step", h.step, "1 to 7")
+	case h.status > 4095:
+		return bad("status", uint32(h.status), "an error number")
+	case n > maxPorts:
+		return bad("number of ports", n, maxPorts)
+	case !zero(b[52:offPorts]) || !zero(b[offTextEnd:]) || !zero(b[offPorts+2*n:offText]):
+		return bad("unused bytes", "set", 0)
+	}
+	for i := range n {
+		h.ports = append(h.ports, le.Uint16(b[offPorts+2*i:]))
+	}
+	text := b[offText:offTextEnd]
+	end := len(text)
+	for end > 0 && text[end-1] == 0 {
+		end--
+	}
+	for _, c := range text[:end] {
+		if c < 0x20 || c > 0x7e {
+			return bad("text", fmt.Sprintf("%q", text[:end]), "printable ASCII")
+		}
+	}
+	h.text = string(text[:end])
+	return h, nil
+}
+
+func zero(b []byte) bool {
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// refusal is the no that stands for an error.
+func refusal(s step, err error) hello {
+	h := hello{step: s, status: syscall.EPROTO, text: printable(err.Error())}
+	for _, r := range refusals {
+		if errors.Is(err, r.err) {
+			h.status = r.num
+			return h
+		}
+	}
+	var num syscall.Errno
+	if errors.As(err, &num) && num > 0 && num < 4096 {
+		h.status = num
+	}
+	return h
+}
+
+// printable keeps of a text what a message can carry.
+func printable(s string) string {
+	b := []byte(s[:min(len(s), offTextEnd-offText)])
+	for i, c := range b {
+		if c < 0x20 || c > 0x7e {
+			b[i] = '?'
+		}
+	}
+	return string(b)
+}
+
+// expect refuses a message of another step, and translates a no.
+func (h *hello) expect(want step) error {
+	if h.status != 0 {
+		return &RefusedError{Errno: h.status, Text: h.text}
+	}
+	if h.step != want {
+		return &Error{Pkg: pkg, Op: "read message", Field: "step", Got: h.step, Want: want,
+			Err: ErrProtocol}
+	}
+	return nil
+}

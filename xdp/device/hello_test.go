@@ -1,0 +1,195 @@
+package device
+
+import (
+	"errors"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/shm"
+)
+
+func TestHelloRoundTrip(t *testing.T) {
+	for s := stepHello; s < stepEnd; s++ {
+		want := hello{step: s, status: 11, frames: 1, sends: 2, generation: 1 << 60, maxPayload: 3,
+			rxLane: 4, txLane: 5, slotBytes: 6, ports: []uint16{1, 65535}, text: "name"}
+		got, err := decodeHello(want.encode())
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%v: got %+v, %v", s, got, err)
+		}
+	}
+}
+
+// TestHelloRefuses: every byte of a message has one meaning, or must be zero.
+func TestHelloRefuses(t *testing.T) {
+	good := (&hello{step: stepHello, ports: []uint16{7}, text: "x"}).encode()
+	change := func(at int, b byte) []byte {
+		out := append([]byte(nil), good...)
+		out[at] = b
+		return out
+	}
+	for name, c := range map[string]struct {
+		b   []byte
+		err error
+	}{
+		"empty":         {nil, ErrProtocol},
+		"half":          {good[:helloBytes/2], ErrProtocol},
+		"longer":        {append(append([]byte(nil), good...), 0), ErrProtocol},
+		"magic":         {change(0, 'S'), ErrProtocol},
+		"version":       {change(8, 9), shm.ErrVersion},
+		"no step":       {change(10, 0), ErrProtocol},
+		"unknown step":  {change(10, byte(stepEnd)), ErrProtocol},
+		"status":        {change(15, 1), ErrProtocol},
+		"too many":      {change(32, maxPorts+1), ErrProtocol},
+		"reserved":      {change(52, 1), ErrProtocol},
+		"unused port":   {change(offPorts+2, 1), ErrProtocol},
+		"text":          {change(offText, 7), ErrProtocol},
+		"zero in text":  {change(offText+2, 'y'), ErrProtocol},
+		"behind":        {change(offTextEnd, 1), ErrProtocol},
+		"the last byte": {change(helloBytes-1, 1), ErrProtocol},
+	} {
+		if _, err := decodeHello(c.b); !errors.Is(err, c.err) {
+			t.Errorf("%s: %v, want %v", name, err, c.err)
+		}
+	}
+}
+
+// FuzzHello: what decodes is what encodes to the same bytes, and nothing makes the decoder fail in
+// any other way than by an error.
+func FuzzHello(f *testing.F) {
+	f.Add((&hello{step: stepHello, ports: []uint16{1, 2, 3}, text: "application"}).encode())
+	f.Add((&hello{step: stepGrant, frames: 9, sends: 8, generation: 7}).encode())
+	f.Add([]byte(helloMagic))
+	b := make([]byte, helloBytes)
+	for i := range b {
+		b[i] = byte(rand.Uint32())
+	}
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := decodeHello(b)
+		if err != nil {
+			if !errors.Is(err, ErrProtocol) && !errors.Is(err, shm.ErrVersion) {
+				t.Fatalf("untyped: %v", err)
+			}
+			return
+		}
+		if string(h.encode()) != string(b) {
+			t.Fatalf("%x decodes to %+v, which is %x", b, h, h.encode())
+		}
+		_ = h.expect(stepHello)
+	})
+}
+
+// TestRefusalKeepsItsMeaning: a no means the same on the other side.
+func TestRefusalKeepsItsMeaning(t *testing.T) {
+	for _, want := range []error{ErrRefused, ErrBudget, ErrPortTaken, ErrProtocol, ErrOptions,
+		shm.ErrVersion, syscall.ENOSPC} {
+		no := refusal(stepGrant, failed("try", "it", want, "differently"))
+		h, err := decodeHello(no.encode())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := h.expect(stepGrant); !errors.Is(err, want) ||
+			!strings.Contains(err.Error(), "try") {
+			t.Errorf("%v became %v", want, err)
+		}
+	}
+	no := refusal(stepGrant, errors.New(strings.Repeat("ä", 200)))
+	if _, err := decodeHello(no.encode()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAllow(t *testing.T) {
+	for _, text := range []string{"uid:1000", "gid:7,ports=1-65535", "uid:0,ports=53-53,frames=1," +
+		"sends=2,rules=3,apps=4"} {
+		a, err := ParseAllow(text)
+		if err != nil || a.String() != text {
+			t.Errorf("%q: %q, %v", text, a, err)
+		}
+		if _, err := a.resolve(); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if a, err := ParseAllow("uid:5,ports=80"); err != nil || a.First != 80 || a.Last != 80 {
+		t.Errorf("%+v, %v", a, err)
+	}
+	for _, text := range []string{"", "1000", "uid:", "uid:-1", "user:1", "uid:4294967296",
+		"uid:1,", "uid:1,ports=", "uid:1,ports=0", "uid:1,ports=9-8", "uid:1,ports=1-65536",
+		"uid:1,frames=0", "uid:1,frames=-1", "uid:1,frames=99999999", "uid:1,what=1", "uid:1,frames"} {
+		if a, err := ParseAllow(text); !errors.Is(err, ErrOptions) {
+			t.Errorf("%q: %+v, %v", text, a, err)
+		}
+	}
+}
+
+// TestAccount: what is taken is given back, and nobody takes more than there is.
+func TestAccount(t *testing.T) {
+	a, err := Allow{Frames: 10, Sends: 5, Rules: 2}.resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := account{Allow: a}
+	if err := c.book(10, 5, 2); err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range [][3]int{{1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {1 << 40, 0, 0}} {
+		if err := c.book(b[0], b[1], b[2]); !errors.Is(err, ErrBudget) {
+			t.Errorf("%v: %v", b, err)
+		}
+	}
+	c.unbook(10, 5, 2)
+	if c.frames != 0 || c.sends != 0 || c.rules != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestPool: random hand-outs and returns, right ones and wrong ones.
+func TestPool(t *testing.T) {
+	const frames = 16
+	p := newPool(frames)
+	r := rand.New(rand.NewPCG(1, 2))
+	out := map[uint32]uint32{}
+	var next uint32 = 1<<32 - 1000 // generations wrap
+	var stale uint64
+	for range 100000 {
+		switch r.IntN(3) {
+		case 0:
+			id, ok := p.loan(next)
+			if ok != (len(out) < frames) {
+				t.Fatalf("loan with %d out: %v", len(out), ok)
+			}
+			if _, twice := out[id]; ok && twice {
+				t.Fatalf("frame %d has two owners", id)
+			}
+			if ok {
+				out[id] = next
+				next++
+			}
+		case 1:
+			for id, g := range out {
+				if !p.giveBack(uint64(id), uint64(g)) {
+					t.Fatalf("frame %d of %d refused", id, g)
+				}
+				delete(out, id)
+				if p.giveBack(uint64(id), uint64(g)) {
+					t.Fatalf("frame %d taken twice", id)
+				}
+				stale++
+				break
+			}
+		case 2:
+			id, g := uint64(r.IntN(2*frames)), uint64(next)+uint64(r.IntN(5))
+			if p.giveBack(id, g) {
+				t.Fatalf("frame %d of %d was never out", id, g)
+			}
+			stale++
+		}
+		if len(p.free)+p.out() != frames || p.out() != len(out) || p.stale != stale {
+			t.Fatalf("%d free, %d out, want %d out; %d stale, want %d", len(p.free), p.out(),
+				len(out), p.stale, stale)
+		}
+	}
+}

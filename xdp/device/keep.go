@@ -1,0 +1,258 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+func isError(err, target error) bool { return errors.Is(err, target) }
+
+func asError(err error, target **RefusedError) bool { return errors.As(err, target) }
+
+const (
+	firstBackoff = 5 * time.Millisecond
+	lastBackoff  = 500 * time.Millisecond
+)
+
+// keep watches the server, and looks for the next one when it is gone.
+func (e *Endpoint) keep(s *session) {
+	for {
+		why := e.listen(s)
+		if e.ctx.Err() != nil {
+			return
+		}
+		generation := s.grant.generation
+		e.lose(s, why)
+		if e.req.NoReconnect {
+			return
+		}
+		next := e.seek(generation)
+		if next == nil {
+			return
+		}
+		s = next
+	}
+}
+
+// listen reads the connection until it ends, and returns why.
+func (e *Endpoint) listen(s *session) error {
+	stop := context.AfterFunc(e.ctx, func() { _ = s.wire.conn.CloseRead() })
+	defer stop()
+	for {
+		h, _, err := s.wire.next(0)
+		if err != nil {
+			return err
+		}
+		if h.step != stepDone {
+			return h.expect(stepDone)
+		}
+		select {
+		case s.answers <- h: // whoever asks waits for it
+		case <-time.After(time.Second): // nobody asked
+			return fmt.Errorf("%w: an answer to nothing", ErrProtocol)
+		}
+	}
+}
+
+// lose ends a session whose server is gone: every send gets its completion, from here if the
+// server did not publish it.
+func (e *Endpoint) lose(s *session, why error) {
+	e.mu.Lock()
+	e.sess, e.why = nil, why
+	var lost []uint64
+	published, err := e.q.Published(s.txLane)
+	for i := range e.slots {
+		slot := &e.slots[i]
+		if !slot.busy {
+			continue
+		}
+		slot.busy = false
+		// The server stores the word before it publishes, and may have died between.
+		done := s.page.done[i].Load()
+		if done != slot.before && (done&doneSilent != 0 || err == nil && done-1 < published) ||
+			slot.inject {
+			continue
+		}
+		lost = append(lost, slot.context)
+	}
+	e.base.addServer(countsOf(s.page))
+	e.former = append(e.former, s.umem)
+	if len(e.former) > keptFormer {
+		_ = closeNow(e.former[0].Region)
+		e.former = slices.Delete(e.former, 0, 1)
+	}
+	e.stats.Cancelled += uint64(len(lost))
+	e.mu.Unlock()
+	_ = s.close()
+	for _, c := range lost {
+		e.cancelled(c)
+	}
+	e.notify(Event{Kind: EventGone, Generation: s.grant.generation, Cancelled: len(lost), Err: why})
+}
+
+// cancelled answers one send. A full lane is the application's own doing: it is waited for.
+func (e *Endpoint) cancelled(c uint64) {
+	entry := cq.ErrorEntry{Context: c, Flags: sendFlags, Src: cq.AddrNotAvail,
+		Err: cq.Errno(syscall.ECANCELED), ProvErrno: int32(syscall.ENOTCONN)}
+	for e.own.PostError(&entry) == cq.ErrFull {
+		select {
+		case <-e.ctx.Done():
+			return
+		case <-time.After(firstBackoff):
+		}
+	}
+}
+
+func (e *Endpoint) notify(ev Event) {
+	if e.req.Notify != nil {
+		e.req.Notify(ev)
+	}
+}
+
+// seek returns the next session, or nil when the endpoint is closed.
+func (e *Endpoint) seek(generation uint64) *session {
+	for wait := firstBackoff; ; wait = min(2*wait, lastBackoff) {
+		select {
+		case <-e.ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		ctx, cancel := context.WithTimeout(e.ctx, helloWait)
+		s, err := e.connect(ctx, generation)
+		cancel()
+		e.mu.Lock()
+		if err != nil {
+			e.why = err
+			e.mu.Unlock()
+			continue
+		}
+		e.sess, e.why = s, nil
+		e.stats.Reconnects++
+		e.mu.Unlock()
+		e.notify(Event{Kind: EventBack, Generation: s.grant.generation})
+		return s
+	}
+}
+
+const helloWait = 10 * time.Second
+
+// Take takes one more UDP port; datagrams to it arrive from then on. Errors are those of Dial, and
+// [ErrServerGone].
+func (e *Endpoint) Take(ctx context.Context, port uint16) error {
+	return e.ask(ctx, "take port", stepTake, port)
+}
+
+// Drop gives a port back.
+func (e *Endpoint) Drop(ctx context.Context, port uint16) error {
+	return e.ask(ctx, "drop port", stepDrop, port)
+}
+
+// Ports returns the ports that are taken.
+func (e *Endpoint) Ports() []uint16 { return e.takenPorts() }
+
+func (e *Endpoint) ask(ctx context.Context, op string, what step, port uint16) error {
+	e.mu.Lock()
+	s, gone := e.sess, e.absent(op)
+	e.mu.Unlock()
+	if s == nil {
+		return gone
+	}
+	done := make(chan error, 1)
+	go func() { done <- e.question(s, what, port) }() // to its end, whatever becomes of ctx
+	select {
+	case err := <-done:
+		if err != nil {
+			return failed(op, e.path, err, "")
+		}
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (e *Endpoint) question(s *session, what step, port uint16) error {
+	s.asking.Lock()
+	defer s.asking.Unlock()
+	if err := s.wire.send(hello{step: what, ports: []uint16{port}}); err != nil {
+		return ErrServerGone
+	}
+	select {
+	case h := <-s.answers:
+		if err := h.expect(stepDone); err != nil {
+			return err
+		}
+	case <-s.over:
+		return ErrServerGone
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if what == stepTake {
+		e.ports = append(e.ports, port)
+	} else {
+		e.ports = slices.DeleteFunc(e.ports, func(p uint16) bool { return p == port })
+	}
+	return nil
+}
+
+// Close leaves the device process, which takes ports and frames back. Sends under way are not
+// completed any more. Frames must not be read after it.
+func (e *Endpoint) Close() error {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil
+	}
+	e.closed = true
+	e.mu.Unlock()
+	e.cancel(os.ErrClosed)
+	e.kept.Wait()
+	return e.discard()
+}
+
+// discard gives back what an endpoint has, as far as it came. Nobody keeps it.
+func (e *Endpoint) discard() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.cancel(os.ErrClosed)
+	var err error
+	if s := e.sess; s != nil {
+		e.base.addServer(countsOf(s.page))
+		err = errors.Join(s.close(), closeNow(s.umem.Region))
+		e.sess = nil
+	}
+	for _, f := range e.former {
+		err = errors.Join(err, closeNow(f.Region))
+	}
+	e.former = nil
+	if e.own != nil {
+		err = errors.Join(err, e.own.Close())
+	}
+	if e.req.Queue == nil && e.q != nil {
+		err = errors.Join(err, e.q.Close())
+	}
+	if e.payload != nil {
+		err = errors.Join(err, closeNow(e.payload))
+	}
+	return err
+}
+
+// closeNow unmaps a region that nobody should have loans of. One that somebody has stays mapped
+// until that is over.
+func closeNow(r *shm.Region) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	err := r.Close(ctx)
+	if errors.Is(err, context.Canceled) {
+		go func() { _ = r.Close(context.Background()) }()
+		return nil
+	}
+	return err
+}

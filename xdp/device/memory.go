@@ -1,0 +1,184 @@
+package device
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
+)
+
+// Sections of the status page, which the server writes, and of the payload memory, which the
+// application writes.
+const (
+	sectionDone    shm.SectionKind = 0x58440001 // a word for each send slot
+	sectionCounts  shm.SectionKind = 0x58440002
+	sectionPayload shm.SectionKind = 0x58440003
+)
+
+// Words of the counts section.
+const (
+	countReceived = iota
+	countNoFrame  // packets dropped because the application has all its frames
+	countNoRoom   // packets dropped because its queue is full
+	countReturned
+	countStale
+	countSent
+	countFailed
+	countBytes = 4096
+)
+
+// A done word is 0 before the first send from its slot ends, and then says how the last one ended:
+// the index of its completion in the lane of sends plus one, or, where no completion is wanted, a
+// number that was not there before with the top bit set. It is stored before the completion is
+// published, so that who sees the completion finds the slot free.
+const doneSilent = 1 << 63
+
+// statusPage is what an application may know of what the server did for it.
+type statusPage struct {
+	obj    *shm.Object
+	done   []atomic.Uint64 // server writes; pairs with the client's look for a free slot
+	counts []atomic.Uint64
+}
+
+func pageSpec(sends int, generation uint64) shm.Spec {
+	return shm.Spec{Kind: shm.KindRegion, Name: "device-status", Generation: generation,
+		Sections: []shm.Section{
+			{Kind: sectionDone, Length: uint64(sends) * 8, ElemSize: 8, Capacity: uint64(sends)},
+			{Kind: sectionCounts, Length: countBytes, ElemSize: 8, Capacity: countBytes / 8}}}
+}
+
+const ownerSeals = shm.SealShrink | shm.SealGrow | shm.SealFutureWrite | shm.SealSeal
+
+func newPage(sends int, generation uint64) (*statusPage, error) {
+	obj, err := shm.CreateMemfd(pageSpec(sends, generation), nil)
+	if err != nil {
+		return nil, err
+	}
+	p, err := mapPage(obj, sends)
+	if err == nil {
+		err = obj.Seal(ownerSeals)
+	}
+	if err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// openPage maps the page that a server sent. It does not own fd.
+func openPage(fd, sends int) (*statusPage, error) {
+	obj, err := shm.OpenFD(fd, "device-status", shm.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	p, err := mapPage(obj, sends)
+	if err == nil {
+		err = obj.CheckSealed(ownerSeals)
+	}
+	if err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func mapPage(obj *shm.Object, sends int) (*statusPage, error) {
+	if err := obj.Header().CheckKind(shm.KindRegion); err != nil {
+		return nil, err
+	}
+	done, _, err := obj.Section(sectionDone, 0)
+	if err != nil {
+		return nil, err
+	}
+	counts, _, err := obj.Section(sectionCounts, 0)
+	if err != nil {
+		return nil, err
+	}
+	p := &statusPage{obj: obj, done: overlay(done), counts: overlay(counts)}
+	if len(p.done) != sends || len(p.counts) != countBytes/8 {
+		return nil, &Error{Pkg: pkg, Op: "map status page", Field: "words",
+			Got: [2]int{len(p.done), len(p.counts)}, Want: [2]int{sends, countBytes / 8},
+			Err: ErrProtocol}
+	}
+	return p, nil
+}
+
+func (p *statusPage) close() error { return p.obj.Close() }
+
+// payloadSeals are those of the memory that an application sends from: it cannot get smaller while
+// the server reads it.
+const payloadSeals = shm.SealShrink | shm.SealGrow | shm.SealSeal
+
+func payloadSpec(slots, slotBytes int) shm.Spec {
+	n := uint64(slots) * uint64(slotBytes)
+	return shm.Spec{Kind: shm.KindRegion, Name: "device-payload",
+		Sections: []shm.Section{{Kind: sectionPayload, Length: n, ElemSize: uint64(slotBytes),
+			Capacity: uint64(slots)}}}
+}
+
+func newPayload(slots, slotBytes int) (*shm.Region, error) {
+	obj, err := shm.CreateMemfd(payloadSpec(slots, slotBytes), nil)
+	if err != nil {
+		return nil, err
+	}
+	err = obj.Seal(payloadSeals)
+	var r *shm.Region
+	if err == nil {
+		r, err = shm.NewRegion(obj, sectionPayload)
+	}
+	if err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// openPayload maps the memory that an application sent. It does not own fd. Nothing is mapped
+// before it is known to be a memfd that is sealed and has the size that was agreed: reading what a
+// stranger made can take memory, or for ever.
+func openPayload(fd, slots, slotBytes int) (*shm.Region, error) {
+	spec := payloadSpec(slots, slotBytes)
+	want, err := shm.Plan(spec)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkMemfd(fd, want); err != nil {
+		return nil, err
+	}
+	obj, err := shm.OpenFD(fd, "device-payload", shm.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	err = obj.Header().CheckKind(shm.KindRegion)
+	if err == nil {
+		err = obj.CheckSealed(payloadSeals)
+	}
+	var r *shm.Region
+	if err == nil {
+		r, err = shm.NewRegion(obj, sectionPayload)
+	}
+	if err == nil && len(r.Bytes()) != slots*slotBytes {
+		err = fmt.Errorf("%w: payload memory of %d bytes, agreed are %d", ErrProtocol,
+			len(r.Bytes()), slots*slotBytes)
+	}
+	if err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// closeRegion unmaps without waiting: whoever had loans has been told.
+func closeRegion(r *shm.Region) error {
+	if r == nil {
+		return nil
+	}
+	return r.Close(context.Background())
+}
+
+// openFrames maps the UMEM that a server sent. It does not own fd.
+func openFrames(fd int) (*shm.Region, xdp.Geometry, error) {
+	return xdp.OpenUMEM(fd, "device-frames")
+}

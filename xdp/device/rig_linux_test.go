@@ -1,0 +1,195 @@
+package device_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/xdp/device"
+	"github.com/shmring/shmring/xdp/packet"
+	"github.com/shmring/shmring/xdp/veth"
+	"github.com/shmring/shmring/xdp/xdptest"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await waits until a condition holds that nobody tells of.
+func await(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !done(); {
+		if time.Now().After(end) {
+			t.Fatalf("%s did not come", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// wires resolves what is at the other end of a veth pair.
+type wires struct{ local, remote *veth.End }
+
+func (w wires) Lookup(dst netip.Addr) (packet.Hop, error) {
+	switch dst {
+	case w.remote.Addr:
+		return packet.Hop{LocalMAC: [6]byte(w.local.MAC), NextMAC: [6]byte(w.remote.MAC),
+			Source: w.local.Addr, MTU: 1500, Generation: 1}, nil
+	case silent:
+		return packet.Hop{}, packet.ErrResolving
+	}
+	return packet.Hop{}, packet.ErrUnreachable
+}
+
+// silent is an address that is never resolved.
+var silent = netip.MustParseAddr("192.0.2.99")
+
+// rig is a server on one end of a veth pair, in this process.
+type rig struct {
+	t      testing.TB
+	pair   *veth.Pair
+	server *device.Server
+	path   string
+	mu     sync.Mutex
+	errs   []error
+}
+
+func newRig(t testing.TB, c device.Config) *rig {
+	t.Helper()
+	r := &rig{t: t, pair: xdptest.NewPair(t, veth.Config{}), path: filepath.Join(t.TempDir(), "s")}
+	c.Interface = r.pair.B.Name
+	if c.Resolver == nil {
+		c.Resolver = wires{r.pair.B, r.pair.A}
+	}
+	c.Report = func(err error) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.errs = append(r.errs, err)
+	}
+	err := r.pair.B.Do(func() (err error) {
+		r.server, err = device.NewServer(c)
+		return err
+	})
+	shmtest.Require(t, "xdp", err)
+	l, err := device.Listen(r.path)
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- r.server.Serve(ctx, l.UnixListener) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; !errors.Is(err, context.Canceled) {
+			t.Errorf("Serve: %v", err)
+		}
+		if err := errors.Join(r.server.Close(), l.Close()); err != nil {
+			t.Error(err)
+		}
+		if s := r.server.Stats(); len(s.Apps) != 0 || s.Admitted != s.Evicted {
+			t.Errorf("left: %+v", s)
+		}
+	})
+	return r
+}
+
+// reported returns what the server reported since the last call.
+func (r *rig) reported() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err := errors.Join(r.errs...)
+	r.errs = nil
+	return err
+}
+
+func (r *rig) dial(q device.Request) *device.Endpoint {
+	r.t.Helper()
+	e, err := device.Dial(r.t.Context(), r.path, q)
+	must(r.t, err)
+	r.t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			r.t.Error(err)
+		}
+	})
+	return e
+}
+
+// peer is a kernel socket at the other end.
+func (r *rig) peer(port int) *net.UDPConn { return udp(r.t, r.pair.A, port) }
+
+func udp(t testing.TB, e *veth.End, port int) *net.UDPConn {
+	t.Helper()
+	var c *net.UDPConn
+	xdptest.Do(t, e, func() (err error) {
+		c, err = net.ListenUDP("udp4", &net.UDPAddr{IP: e.Addr.AsSlice(), Port: port})
+		return err
+	})
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	return c
+}
+
+// target is a port of the server's end, as a peer sees it.
+func (r *rig) target(port uint16) netip.AddrPort { return netip.AddrPortFrom(r.pair.B.Addr, port) }
+
+func addrOf(c *net.UDPConn) netip.AddrPort {
+	a := c.LocalAddr().(*net.UDPAddr).AddrPort()
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// next returns the next completion of an endpoint.
+func next(t testing.TB, e *device.Endpoint) cq.Entry {
+	t.Helper()
+	var es [1]cq.Entry
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := cq.ReadContext(ctx, e.Queue(), es[:]); err != nil {
+		t.Fatalf("read completion: %v", err)
+	}
+	return es[0]
+}
+
+// nextError returns the next completion, which must be an error.
+func nextError(t testing.TB, e *device.Endpoint) cq.ErrorEntry {
+	t.Helper()
+	var es [1]cq.Entry
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := cq.ReadContext(ctx, e.Queue(), es[:]); !errors.Is(err, cq.ErrAvail) {
+		t.Fatalf("read: %v, %+v", err, es[0])
+	}
+	var entry cq.ErrorEntry
+	must(t, e.Queue().ReadErr(&entry))
+	return entry
+}
+
+// text returns the payload of a received datagram and gives its frame back.
+func text(t testing.TB, e *device.Endpoint, entry *cq.Entry) string {
+	t.Helper()
+	if entry.Flags&cq.FlagFrame == 0 {
+		t.Fatalf("no frame: %+v", entry)
+	}
+	loan, err := e.View(entry)
+	must(t, err)
+	s := string(loan.Bytes())
+	loan.Release()
+	must(t, e.Release(entry))
+	return s
+}
+
+func frameSum(s device.Stats) (sum, all uint64) {
+	for _, f := range s.Frames {
+		sum += f.Sum()
+		all += f.Frames
+	}
+	return sum, all
+}
+
+func addrPort(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }

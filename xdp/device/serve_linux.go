@@ -1,0 +1,396 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
+)
+
+// Serve admits applications that connect to l, a seqpacket socket, until the context or the server
+// ends, and returns why. The listener stays the caller's, without a deadline.
+func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
+	const op = "serve"
+	over := make(chan struct{})
+	defer close(over)
+	defer l.SetDeadline(time.Time{})
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-s.engine.ended:
+		case <-over:
+			return
+		}
+		_ = l.SetDeadline(time.Unix(1, 0))
+	}()
+	for {
+		conn, err := l.AcceptUnix()
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case s.Err() != nil:
+			return failed(op, s.c.Interface, s.Err(), "")
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE),
+			errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.ENOMEM):
+			s.report(failed(op, s.c.Interface, err, ""))
+			time.Sleep(50 * time.Millisecond) // until descriptors are free again
+			continue
+		default:
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				err = errClosing
+			}
+			return failed(op, s.c.Interface, err, "")
+		}
+		s.handle(ctx, conn)
+	}
+}
+
+// handle serves one connection in a goroutine of its own. Whoever is not on the allow-list costs
+// nothing but that.
+func (s *Server) handle(ctx context.Context, conn *net.UnixConn) {
+	a := &app{conn: conn, owns: map[uint16]bool{}, routes: map[target]*route{}}
+	if err := s.enter(a); err != nil {
+		s.refuse(conn, err)
+		return
+	}
+	go func() {
+		defer s.all.Done()
+		defer s.leave(a)
+		hello, cancel := context.WithTimeout(ctx, helloTimeout)
+		err := s.admit(hello, a)
+		cancel()
+		if err != nil {
+			s.refuse(conn, err)
+			a.close(s)
+			return
+		}
+		stop := context.AfterFunc(ctx, func() { _ = conn.CloseRead() })
+		defer stop()
+		s.report(s.attend(a))
+	}()
+}
+
+func (s *Server) refuse(conn *net.UnixConn, err error) {
+	s.mu.Lock()
+	s.refused++
+	s.mu.Unlock()
+	if !hungUp(err) {
+		_ = conn.SetWriteDeadline(time.Now().Add(helloTimeout))
+		no := refusal(stepGrant, err)
+		_ = (&wire{conn}).send(no)
+	}
+	_ = conn.Close()
+	s.report(failed("admit application", s.c.Interface, err, ""))
+}
+
+// enter finds the line of the allow-list for a connection, and a place.
+func (s *Server) enter(a *app) error {
+	cred, err := peerOf(a.conn)
+	if err != nil {
+		return err
+	}
+	a.pid, a.uid, a.gid = int(cred.Pid), cred.Uid, cred.Gid
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.accounts, func(c *account) bool {
+		return !c.Group && c.ID == a.uid || c.Group && c.ID == a.gid
+	})
+	switch {
+	case s.closed:
+		return errClosing
+	case i < 0:
+		return fmt.Errorf("%w: uid %d is not on the allow-list", ErrRefused, a.uid)
+	case s.places >= s.c.MaxApps || s.accounts[i].apps >= s.accounts[i].Apps:
+		return fmt.Errorf("%w: too many applications", ErrBudget)
+	}
+	a.account = s.accounts[i]
+	a.account.apps++
+	s.places++
+	s.conns[a.conn] = struct{}{}
+	s.all.Add(1)
+	return nil
+}
+
+func (s *Server) leave(a *app) {
+	_ = a.conn.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a.account.apps--
+	s.places--
+	delete(s.conns, a.conn)
+}
+
+// admit is everything from hello to ready. On error a is to be closed.
+func (s *Server) admit(ctx context.Context, a *app) error {
+	w := &wire{a.conn}
+	end := w.within(ctx)
+	h, _, err := w.receive(stepHello, 0)
+	if err == nil {
+		err = s.grant(a, h)
+	}
+	if err == nil {
+		g := hello{step: stepGrant, frames: uint32(len(a.pool.loaned)), sends: uint32(a.limit),
+			generation: a.umem.Region().Object().Generation(), maxPayload: uint32(s.maxPayload),
+			slotBytes: uint32(s.slotBytes)}
+		err = w.send(g, a.umem.FD(), a.page.obj.FD())
+	}
+	var fds []int
+	if err == nil {
+		_, fds, err = w.receive(stepMemory, 1)
+	}
+	if err == nil {
+		a.payload, err = openPayload(fds[0], a.limit, s.slotBytes)
+		shm.CloseFDs(fds)
+	}
+	end()
+	if err == nil {
+		err = s.join(ctx, a)
+	}
+	if err == nil && !s.own(a, true) {
+		err = errClosing
+	}
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.apps[a] = struct{}{}
+	s.admitted++
+	s.mu.Unlock()
+	ready := hello{step: stepReady, rxLane: uint32(a.rx.Lane()), txLane: uint32(a.tx.Lane())}
+	_ = w.send(ready) // an error shows when the connection is read
+	return nil
+}
+
+// grant books what the application wants and makes its memory.
+func (s *Server) grant(a *app, h hello) error {
+	frames, sends := int(h.frames), int(h.sends)
+	s.mu.Lock()
+	if frames == 0 {
+		frames = min(defaultAppFrames, max(1, a.account.Frames-a.account.frames))
+	}
+	if sends == 0 {
+		sends = min(defaultAppSends, max(1, a.account.Sends-a.account.sends))
+	}
+	err := a.account.book(frames, sends, 0)
+	s.last = max(s.last+1, h.generation+1, uint64(rand.Uint32())<<16)
+	generation := s.last
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	a.name, a.limit, a.slot = h.text, sends, uint64(s.slotBytes)
+	a.pool = newPool(frames)
+	a.batch = make([]int32, 0, s.c.RxBatch)
+	a.umem, err = xdp.NewUMEM(xdp.UMEMOptions{Name: "app", Frames: uint32(frames),
+		Generation: generation})
+	if err != nil {
+		return err
+	}
+	a.geo = a.umem.Geometry()
+	if a.page, err = newPage(sends, generation); err != nil {
+		return err
+	}
+	return s.takePorts(a, h.ports)
+}
+
+const (
+	defaultAppFrames = 256
+	defaultAppSends  = 64
+	maxLaneEntries   = 1 << 17
+)
+
+// join attaches to the application's queue, and lets it attach to its command queue.
+func (s *Server) join(ctx context.Context, a *app) (err error) {
+	for _, w := range []**cq.Writer{&a.rx, &a.tx} {
+		if *w, err = attachQueue(ctx, a.conn); err != nil {
+			return err
+		}
+	}
+	if n := a.tx.Cap(); n > maxLaneEntries {
+		return fmt.Errorf("%w: a queue of %d entries a lane, possible are %d", ErrBudget, n,
+			maxLaneEntries)
+	}
+	if a.q, err = newCommands(len(a.pool.loaned) + a.limit); err != nil {
+		return err
+	}
+	return a.q.Accept(ctx, a.conn)
+}
+
+// takePorts takes all of them or none.
+func (s *Server) takePorts(a *app, ports []uint16) error {
+	for i, port := range ports {
+		if err := s.takePort(a, port); err != nil {
+			for _, port := range ports[:i] {
+				_ = s.dropPort(a, port)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Server) takePort(a *app, port uint16) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := a.account.permits(port); err != nil {
+		return err
+	}
+	if s.ports[port] != nil {
+		return fmt.Errorf("%w: %d", ErrPortTaken, port)
+	}
+	if len(a.ports) >= maxPorts {
+		return fmt.Errorf("%w: %d ports, possible are %d", ErrBudget, len(a.ports)+1, maxPorts)
+	}
+	if err := a.account.book(0, 0, 1); err != nil {
+		return err
+	}
+	if err := s.program.Steer(port, 0); err != nil {
+		a.account.unbook(0, 0, 1)
+		return err
+	}
+	s.ports[port] = a
+	a.ports = append(a.ports, port)
+	return nil
+}
+
+func (s *Server) dropPort(a *app, port uint16) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(a.ports, port)
+	if i < 0 {
+		return fmt.Errorf("%w: port %d is not this application's", ErrOptions, port)
+	}
+	a.ports = slices.Delete(a.ports, i, i+1)
+	delete(s.ports, port)
+	a.account.unbook(0, 0, 1)
+	return s.program.Unsteer(port)
+}
+
+// own shows the engine which ports an application has. It reports false if the engine has ended.
+func (s *Server) own(a *app, first bool) bool {
+	s.mu.Lock()
+	ports := slices.Clone(a.ports)
+	s.mu.Unlock()
+	return s.engine.do(func() {
+		if first {
+			s.engine.attach(a)
+		}
+		for port := range a.owns {
+			s.engine.byPort[port] = nil
+		}
+		clear(a.owns)
+		for _, port := range ports {
+			a.owns[port] = true
+			s.engine.byPort[port] = a
+		}
+	})
+}
+
+// attend answers an application that was admitted until it is gone, and takes everything back then.
+func (s *Server) attend(a *app) error {
+	unwatch := watchPeer(a.conn)
+	defer unwatch()
+	w := &wire{a.conn}
+	var why error
+	for {
+		h, _, err := w.next(0)
+		if err != nil {
+			why = err
+			break
+		}
+		answer := hello{step: stepDone}
+		switch {
+		case len(h.ports) != 1:
+			err = fmt.Errorf("%w: one port is to be named", ErrProtocol)
+		case h.step == stepTake:
+			err = s.takePort(a, h.ports[0])
+		case h.step == stepDrop:
+			err = s.dropPort(a, h.ports[0])
+		default:
+			err = h.expect(stepTake)
+		}
+		if err == nil && !s.own(a, false) {
+			why = errClosing
+			break
+		}
+		if err != nil {
+			answer = refusal(stepDone, err)
+		}
+		if why = w.send(answer); why != nil || errors.Is(err, ErrProtocol) {
+			break
+		}
+	}
+	dead := s.detach(a)
+	if err := a.close(s); err != nil {
+		s.report(failed("give back", a.name, err, ""))
+	}
+	switch {
+	case dead != nil:
+		return failed("serve application", a.name, dead, "")
+	case hungUp(why), errors.Is(why, errClosing):
+		return nil
+	}
+	return failed("serve application", a.name, why, "")
+}
+
+// detach takes an application out of the engine.
+func (s *Server) detach(a *app) (dead error) {
+	here := !s.engine.do(func() { s.engine.detach(a) })
+	s.mu.Lock()
+	if here { // and nobody else: the engine has ended
+		s.engine.detach(a)
+	}
+	delete(s.apps, a)
+	s.mu.Unlock()
+	if errors.Is(a.dead, cq.ErrClosed) { // the application left while it was served
+		return nil
+	}
+	return a.dead
+}
+
+// close gives back what an application had, as far as it came. The engine does not know it any
+// more, or never did.
+func (a *app) close(s *Server) error {
+	var err error
+	s.mu.Lock()
+	ports := slices.Clone(a.ports)
+	s.mu.Unlock()
+	for _, port := range ports {
+		err = errors.Join(err, s.dropPort(a, port))
+	}
+	if a.pool != nil {
+		s.mu.Lock()
+		a.account.unbook(len(a.pool.loaned), a.limit, 0)
+		s.mu.Unlock()
+	}
+	if a.q != nil {
+		if len(a.pending) > 0 {
+			_ = a.q.Release(len(a.pending))
+		}
+		err = errors.Join(err, a.q.Close())
+	}
+	for _, w := range []*cq.Writer{a.rx, a.tx} {
+		if w != nil {
+			err = errors.Join(err, w.Close())
+		}
+	}
+	err = errors.Join(err, closeRegion(a.payload))
+	if a.page != nil {
+		err = errors.Join(err, a.page.close())
+	}
+	if a.umem != nil {
+		err = errors.Join(err, a.umem.Close(context.Background()))
+	}
+	return err
+}

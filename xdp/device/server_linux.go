@@ -1,0 +1,217 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/packet"
+)
+
+// Server owns a device, and moves packets between it and applications. Its methods may be called
+// from anywhere.
+type Server struct {
+	c          Config
+	program    *xdp.Program
+	engine     *engine
+	maxPayload int // of a datagram over IPv4
+	slotBytes  int
+
+	mu       sync.Mutex // guards what follows, and what is said so in app
+	accounts []*account
+	ports    map[uint16]*app
+	apps     map[*app]struct{}
+	places   int // connections, admitted or not
+	refused  uint64
+	admitted uint64
+	last     uint64 // generation of the last UMEM
+	closed   bool
+	conns    map[*net.UnixConn]struct{}
+	all      sync.WaitGroup
+}
+
+// NewServer opens the device: a socket on each queue, and the steering program on the interface. It
+// needs the privileges of xdp.Open and xdp.Attach, whose errors it returns. Nothing arrives before
+// an application has taken a port.
+func NewServer(c Config) (*Server, error) {
+	c, err := c.resolve()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{c: c, ports: map[uint16]*app{}, apps: map[*app]struct{}{},
+		conns: map[*net.UnixConn]struct{}{}}
+	for _, a := range c.Allow {
+		s.accounts = append(s.accounts, &account{Allow: a})
+	}
+	s.engine = &engine{s: s, byPort: make([]*app, 1<<16), calls: make(chan func()),
+		ended: make(chan struct{}), wakeFD: -1}
+	if err := s.open(); err != nil {
+		_ = s.release()
+		return nil, err
+	}
+	go s.engine.run(doorbell.SpinBudget(c.Spin))
+	return s, nil
+}
+
+func (s *Server) open() (err error) {
+	ifi, err := net.InterfaceByName(s.c.Interface)
+	if err != nil {
+		return failed("open", s.c.Interface, fmt.Errorf("%w: %w", xdp.ErrNoDevice, err),
+			"see \"ip link\"; interfaces of other network namespaces are not seen")
+	}
+	if s.engine.wakeFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return failed("open", s.c.Interface, err, "")
+	}
+	s.program, err = xdp.Attach(s.c.Interface, xdp.ProgramOptions{Mode: s.c.Attach,
+		Sockets: maxQueues})
+	if err != nil {
+		return err
+	}
+	if err := s.openQueues(); err != nil {
+		return err
+	}
+	// The longest datagram that fits the MTU and a frame of each queue.
+	room := int(s.engine.queues[0].umem.Geometry().PacketBytes()) - packet.EthernetBytes
+	s.maxPayload = min(ifi.MTU, room) - packet.IPv4Bytes - packet.UDPBytes
+	s.slotBytes = (s.maxPayload + 63) &^ 63
+	rows := 0
+	for _, q := range s.engine.queues {
+		rows += int(q.umem.Geometry().Frames)
+	}
+	s.engine.sends = newSends(rows)
+	return nil
+}
+
+// maxQueues bounds the search for all queues of an interface.
+const maxQueues = 64
+
+func (s *Server) openQueues() error {
+	queues := s.c.Queues
+	every := len(queues) == 0
+	if every {
+		for i := range uint32(maxQueues) {
+			queues = append(queues, i)
+		}
+	}
+	for _, number := range queues {
+		q, err := s.openQueue(number)
+		if every && errors.Is(err, xdp.ErrNoQueue) && number > 0 {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		s.engine.queues = append(s.engine.queues, q)
+	}
+	return nil
+}
+
+func (s *Server) openQueue(number uint32) (*queue, error) {
+	q := &queue{number: number, packets: make([]xdp.Received, s.c.RxBatch),
+		done: make([]xdp.Sent, 64)}
+	var err error
+	if q.umem, err = xdp.NewUMEM(xdp.UMEMOptions{Name: "device", Frames: s.c.Frames}); err != nil {
+		return nil, err
+	}
+	if q.sock, err = xdp.Open(s.c.Interface, number, q.umem, s.c.Socket); err == nil {
+		if err = q.sock.Register(s.program, 0); err != nil {
+			_ = q.sock.Close()
+		}
+	}
+	if err != nil {
+		_ = q.umem.Close(context.Background())
+		return nil, err
+	}
+	return q, nil
+}
+
+// Interface returns what the server serves, as it was granted.
+func (s *Server) Interface() (name string, queues int, attached xdp.AttachMode,
+	bound xdp.BindMode) {
+	return s.c.Interface, len(s.engine.queues), s.program.Mode(), s.engine.queues[0].sock.Mode()
+}
+
+// Stats returns counters that are a few milliseconds old at most while packets move.
+func (s *Server) Stats() Stats {
+	var out Stats
+	if shown := s.engine.shown.Load(); shown != nil {
+		out = *shown
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out.Refused, out.Admitted = s.refused, s.admitted
+	for a := range s.apps {
+		if shown := a.shown.Load(); shown != nil {
+			one := *shown
+			one.Ports = append([]uint16(nil), a.ports...)
+			out.Apps = append(out.Apps, one)
+		}
+	}
+	return out
+}
+
+// Failed is closed when the device is of no more use: Err says why.
+func (s *Server) Failed() <-chan struct{} { return s.engine.ended }
+
+// Err returns why the server stopped moving packets, xdp.ErrDeviceGone for one; nil while it does,
+// and after Close.
+func (s *Server) Err() error {
+	select {
+	case <-s.engine.ended:
+		return s.engine.err
+	default:
+		return nil
+	}
+}
+
+// Close hangs up on every application, and gives the device back. Applications find the next server
+// on the same path by themselves.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	for c := range s.conns {
+		_ = c.CloseRead()
+	}
+	s.mu.Unlock()
+	s.all.Wait()
+	s.engine.stop.Store(true)
+	_ = doorbell.WriteEvent(s.engine.wakeFD)
+	<-s.engine.ended
+	return s.release()
+}
+
+// release gives back what open got. The engine does not run.
+func (s *Server) release() error {
+	var err error
+	for _, q := range s.engine.queues {
+		err = errors.Join(err, q.sock.Close(), q.umem.Close(context.Background()))
+	}
+	if s.program != nil {
+		err = errors.Join(err, s.program.Close())
+	}
+	if s.engine.wakeFD >= 0 {
+		_ = unix.Close(s.engine.wakeFD)
+		s.engine.wakeFD = -1
+	}
+	return err
+}
+
+func (s *Server) report(err error) {
+	if s.c.Report != nil && err != nil {
+		s.c.Report(err)
+	}
+}
+
+// errClosing is what peers of a server that closes see as the end of their connection.
+var errClosing = fmt.Errorf("device: server closes: %w", os.ErrClosed)
