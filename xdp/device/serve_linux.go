@@ -66,18 +66,21 @@ func (s *Server) handle(ctx context.Context, conn *net.UnixConn) {
 	}
 	go func() {
 		defer s.all.Done()
-		defer s.leave(a)
 		hello, cancel := context.WithTimeout(ctx, helloTimeout)
 		err := s.admit(hello, a)
 		cancel()
 		if err != nil {
+			_ = a.close(s)
+			s.leave(a) // before the no, so that who gets it finds everything free
 			s.refuse(conn, err)
-			a.close(s)
 			return
 		}
 		stop := context.AfterFunc(ctx, func() { _ = conn.CloseRead() })
 		defer stop()
-		s.report(s.attend(a))
+		err = s.attend(a)
+		s.leave(a)
+		_ = conn.Close()
+		s.report(err)
 	}()
 }
 
@@ -123,7 +126,6 @@ func (s *Server) enter(a *app) error {
 }
 
 func (s *Server) leave(a *app) {
-	_ = a.conn.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a.account.apps--
