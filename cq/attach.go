@@ -20,6 +20,15 @@ type WriterOptions struct {
 	// Format is the detail that this writer fills in. A queue with a smaller format is
 	// ErrFormat; 0 does not ask.
 	Format Format
+	// Trust is how far AttachConn trusts the reader; a queue that was created otherwise is
+	// ErrInvalid. A queue with a name is TrustUser.
+	Trust Trust
+	// Allow lists the users and groups that the reader may belong to with TrustOthers. nil allows
+	// this process's own user only.
+	Allow *shm.AllowList
+	// MaxBytes bounds how much memory AttachConn may take with TrustOthers, as its lane is as
+	// large as the reader says, and how large the reader's own object may be. 0 is 64 MiB.
+	MaxBytes uint64
 
 	events bool // attach to an event queue
 }
@@ -75,6 +84,10 @@ func (w *Writer) open(o WriterOptions) (err error) {
 	if err := opt.checkKind("attach", w.name, shape{events: o.events}); err != nil {
 		return err
 	}
+	if o.Trust != opt.Trust {
+		return refuse("attach", w.name, "Trust", opt.Trust, o.Trust, ErrInvalid)
+	}
+	w.trust = opt.Trust
 	if o.Format > opt.Format {
 		return refuse("attach", w.name, "Format", opt.Format, o.Format, ErrFormat)
 	}
@@ -89,12 +102,7 @@ func (w *Writer) open(o WriterOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	// Of the reader's object only the hints may be written.
-	mem, err := w.reader.MapWritable(sectHints, 0)
-	if err != nil {
-		return err
-	}
-	hints, err := doorbell.MapHints(mem, opt.rows())
+	hints, err := w.mapHints(opt)
 	if err != nil {
 		return err
 	}
@@ -109,6 +117,18 @@ func (w *Writer) open(o WriterOptions) (err error) {
 	return w.start(w.obj, &rows[w.bit], words, hints, opt)
 }
 
+// mapHints maps what a writer may write of the reader's object: nothing if that is another user's.
+func (w *Writer) mapHints(opt shape) (*doorbell.Hints, error) {
+	if opt.others() {
+		return nil, nil
+	}
+	mem, err := w.reader.MapWritable(sectHints, 0)
+	if err != nil {
+		return nil, err
+	}
+	return doorbell.MapHints(mem, opt.rows())
+}
+
 // start lays the producer over a lane that this process owns, and announces it.
 func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints *doorbell.Hints,
 	opt shape) error {
@@ -117,7 +137,9 @@ func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints 
 		return err
 	}
 	w.words, w.detail, w.policy = m.words, m.detail, opt.Overrun
-	w.lost = w.policy == OverrunQueue && m.words.overrun.Load() != 0
+	if w.policy == OverrunQueue && m.words.overrun.Load() != 0 {
+		w.halt.Store(haltLost)
+	}
 	at := m.words.tail.Load()
 	order := ring.SeqCst
 	if !opt.WritersPay && doorbell.Register() == nil {
@@ -140,6 +162,9 @@ func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints 
 	}
 	if order == ring.Release {
 		cfg.Fence = w.prod.Republish
+	}
+	if opt.others() && !w.own {
+		cfg.Rung, cfg.Domain = &m.words.rung, nil
 	}
 	w.ringer = doorbell.NewRinger(cfg)
 	w.ringer.Attach()
@@ -301,7 +326,7 @@ func (q *Queue) ownWriter() (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{name: q.name, reader: q.obj, face: q.face, own: true}
+	w := &Writer{name: q.name, reader: q.obj, face: q.face, own: true, trust: q.opt.Trust}
 	return w, w.start(q.obj, &q.rows[0], q.words, hints, q.opt)
 }
 
@@ -313,12 +338,18 @@ func (w *Writer) Close() error {
 	if !first || err != nil {
 		return err
 	}
-	w.ringer.Close()
-	w.bell.drop()
 	if w.own {
+		w.ringer.Close()
+		w.bell.drop()
 		return nil
 	}
 	last, err := w.door.leave(w.obj, func() bool { return w.ringer.Flags()&rowClosed != 0 })
+	if w.trust == TrustOthers {
+		w.ringer.Attach() // the reader retires the lane
+	}
+	w.ringer.Close()
+	w.bell.drop()
+	w.peer.Close()
 	w.unmap()
 	if last {
 		// The reader left the directory to the last writer.

@@ -89,7 +89,7 @@ func (q *Queue) drop(last func() error) error {
 	err := q.vacateSeat()
 	err = errors.Join(err, last())
 	for _, l := range q.lanes {
-		if l != nil && l.obj != nil {
+		if l != nil && l.obj != nil && l.att == nil {
 			err = errors.Join(err, l.obj.Close())
 		}
 	}

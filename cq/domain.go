@@ -87,7 +87,7 @@ func (p *domain) create(d *shm.Dir) (err error) {
 		}
 	}
 	if d == nil {
-		p.obj, err = sealed(spec, nil)
+		p.obj, err = sealed(spec, laneSeals, nil)
 	} else {
 		removeDeadBells(d)
 		p.obj, err = d.Create(bellName(spec.UUID), spec, nil)

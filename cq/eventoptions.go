@@ -3,6 +3,8 @@ package cq
 import (
 	"fmt"
 	"time"
+
+	"github.com/shmring/shmring/shm"
 )
 
 // WaitQueue is the kernel wait queue of kfi_eq(3) (KFI_WAIT_QUEUE): here blocking reads sleep on a
@@ -25,6 +27,9 @@ type EventOptions struct {
 	Overrun  Overrun
 	Lifetime Lifetime
 	Wait     WaitObject
+	// Trust and Allow are as in [Options], for CreateAnonymousEvents.
+	Trust Trust
+	Allow *shm.AllowList
 	// WaitSet is the set of a queue with WaitInSet; otherwise it is ignored.
 	WaitSet *WaitSet
 	// Spin is as in [Options].
@@ -66,6 +71,7 @@ func (o EventOptions) shape(op, name string, creating bool) (shape, error) {
 	}
 	s = shape{events: true, Options: Options{Size: o.Size, MaxLanes: o.MaxLanes,
 		Overrun: o.Overrun, Lifetime: o.Lifetime, Wait: o.Wait, Spin: o.Spin, Shared: o.Shared,
+		Trust: o.Trust, Allow: o.Allow,
 		WaitSet: o.WaitSet, WritersPay: o.WritersPay, UserContext: o.UserContext}}
 	if o.DataMaxBytes > 0 {
 		s.detailBytes = (o.DataMaxBytes + detailHeaderBytes + minDetailBytes - 1) &^
@@ -88,6 +94,7 @@ func (o EventOptions) shape(op, name string, creating bool) (shape, error) {
 // resolved returns o as the queue is.
 func (o EventOptions) resolved(s shape) EventOptions {
 	o.Size, o.MaxLanes, o.Overrun, o.Lifetime = s.Size, s.MaxLanes, s.Overrun, s.Lifetime
+	o.Trust = s.Trust
 	o.Wait, o.WritersPay, o.DataMaxBytes = s.Wait, s.WritersPay, s.detailBytes-detailHeaderBytes
 	return o
 }

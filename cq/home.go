@@ -27,6 +27,13 @@ type home interface {
 	beside() string
 	// vacate removes what is left when all objects are closed, unless others still use it.
 	vacate()
+	// attached returns what is held of a row's writer if it is of another user, else nil.
+	attached(bit int) *attachment
+	// retire forgets a row's lane, of another user, and closes it.
+	retire(bit int)
+	// relay has rings of other users' lanes passed on to sets, channels, and goroutines that share
+	// the queue, from now on.
+	relay(bell *doorbell.Bell)
 	close() error
 }
 
@@ -77,6 +84,11 @@ func (h *dirHome) newFace() (*doorbell.Face, error) {
 }
 
 func (h *dirHome) interrupt() {}
+
+// Those of a queue with a name belong to its user.
+func (h *dirHome) attached(int) *attachment { return nil }
+func (h *dirHome) retire(int)               {}
+func (h *dirHome) relay(*doorbell.Bell)     {}
 
 // destroy removes lanes that nobody owns, the FIFO, and last the reader object, so that nothing of
 // a new queue of this name is there yet.

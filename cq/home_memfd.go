@@ -17,11 +17,13 @@ type memfdHome struct {
 	came     uint64
 	meetings map[*meeting]struct{}
 	face     *doorbell.Face // set before the first rendezvous
+	bell     *doorbell.Bell // that rings are passed on to; nil while the reader alone listens
 }
 
 type memfdLane struct {
 	obj  *shm.Object // nil until a writer brought it; the reader's lane has the same one
 	busy bool        // offered in a rendezvous that is under way
+	att  *attachment // of a writer of another user
 }
 
 func newMemfdHome(rows int) *memfdHome {
@@ -80,6 +82,10 @@ func (h *memfdHome) close() error {
 	defer h.mu.Unlock()
 	var err error
 	for i := range h.lanes {
+		if a := h.lanes[i].att; a != nil {
+			a.close()
+			h.lanes[i].att = nil
+		}
 		if obj := h.lanes[i].obj; obj != nil {
 			if e := obj.Close(); err == nil { // the reader's lane may have closed it
 				err = e
@@ -102,7 +108,7 @@ func (h *memfdHome) allot(name string, opt shape, rows []rowWords) (bit int, for
 		if !mine {
 			continue
 		}
-		if obj == nil || vacant(obj, bit, opt, &rows[bit]) {
+		if obj == nil || !opt.others() && vacant(obj, bit, opt, &rows[bit]) {
 			return bit, obj, nil
 		}
 		h.release(bit)
@@ -153,22 +159,66 @@ func (h *memfdHome) bring(bit int, obj *shm.Object) {
 	h.came++
 }
 
+// attach keeps the lane that a writer of another user brought.
+func (h *memfdHome) attach(bit int, a *attachment) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := &h.lanes[bit]
+	l.obj, l.att = a.obj, a
+	h.came++
+	if h.bell != nil {
+		a.listen(h.bell, bit)
+	}
+}
+
+func (h *memfdHome) attached(bit int) *attachment {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lanes[bit].att
+}
+
+func (h *memfdHome) retire(bit int) {
+	h.mu.Lock()
+	a := h.lanes[bit].att
+	h.lanes[bit].obj, h.lanes[bit].att = nil, nil
+	h.mu.Unlock()
+	if a != nil {
+		a.close()
+		_ = a.obj.Close()
+	}
+}
+
+func (h *memfdHome) relay(bell *doorbell.Bell) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.bell = bell
+	for bit := range h.lanes {
+		if a := h.lanes[bit].att; a != nil {
+			a.listen(bell, bit)
+		}
+	}
+}
+
 // memfdDoor is a writer's side of a rendezvous, and what it got there.
 type memfdDoor struct {
 	m     *meeting // nil when the rendezvous is over
+	w     *Writer
+	opt   WriterOptions
 	name  string
 	offer message
 	fds   passed
 }
 
 func (d *memfdDoor) openReader() (*shm.Object, error) {
-	err := shm.CheckPeer(d.m.conn)
-	if err != nil {
+	if err := d.checkPeer(); err != nil {
 		return nil, err
 	}
-	err = d.m.send(message{step: stepAsk}, noFDs)
+	err := d.m.send(message{step: stepAsk, trust: d.opt.Trust}, noFDs)
 	if err == nil {
 		d.offer, d.fds, err = d.m.receive(stepOffer)
+	}
+	if err == nil && d.offer.trust != d.opt.Trust {
+		err = refuse(opMeet, d.name, "Trust", d.offer.trust, d.opt.Trust, ErrInvalid)
 	}
 	if err != nil {
 		return nil, err
@@ -176,7 +226,20 @@ func (d *memfdDoor) openReader() (*shm.Object, error) {
 	if d.fds[fdReader] < 0 {
 		return nil, refuse(opMeet, d.name, "descriptors", "no reader object", "one", ErrCorrupt)
 	}
+	if d.opt.Trust == TrustOthers {
+		d.m.limit()
+		return shm.OpenPassed(d.fds[fdReader], "reader", d.opt.MaxBytes)
+	}
 	return openPassed(d.fds[fdReader], "reader", shm.ReadOnly)
+}
+
+// checkPeer refuses a reader of a user that was not allowed.
+func (d *memfdDoor) checkPeer() (err error) {
+	if d.opt.Trust != TrustOthers {
+		return shm.CheckPeer(d.m.conn)
+	}
+	d.w.peer, err = shm.MeetPeer(d.m.conn, d.opt.Allow)
+	return err
 }
 
 // laneSeals are those of all objects that are passed.
@@ -196,12 +259,12 @@ func openPassed(fd int, name string, acc shm.Access) (*shm.Object, error) {
 }
 
 // sealed makes a memfd that peers can use: none of them can cut it.
-func sealed(spec shm.Spec, init func(*shm.Object) error) (*shm.Object, error) {
+func sealed(spec shm.Spec, seals shm.Seals, init func(*shm.Object) error) (*shm.Object, error) {
 	obj, err := shm.CreateMemfd(spec, init)
 	if err != nil {
 		return nil, err
 	}
-	if err = obj.Seal(laneSeals); err != nil {
+	if err = obj.Seal(seals); err != nil {
 		_ = obj.Close()
 		return nil, err
 	}
@@ -220,19 +283,17 @@ func (d *memfdDoor) claimLane(reader *shm.Object, rows []rowWords, opt shape) (*
 	case d.offer.queue != queue:
 		return nil, 0, refuse(opMeet, d.name, "queue", queue, d.offer.queue, ErrCorrupt)
 	case opt.Wait.hasFD() != (d.fds[fdEvent] >= 0),
-		d.fds[fdEvent] >= 0 && !doorbell.IsEvent(d.fds[fdEvent]):
-		return nil, 0, refuse(opMeet, d.name, "descriptors", "something else", "an eventfd",
-			ErrCorrupt)
+		d.fds[fdEvent] >= 0 && !opt.others() && !doorbell.IsEvent(d.fds[fdEvent]),
+		d.fds[fdEvent] >= 0 && opt.others() && !doorbell.IsPipe(d.fds[fdEvent]),
+		opt.others() && (d.fds[fdLane] >= 0 || d.fds[fdBell] >= 0):
+		return nil, 0, refuse(opMeet, d.name, "descriptors", "something else",
+			"an eventfd, or a pipe", ErrCorrupt)
 	}
 	obj, err := d.lane(bit, opt, queue, &rows[bit])
 	if err != nil {
 		return nil, 0, err
 	}
-	fds := noFDs
-	if d.fds[fdLane] < 0 {
-		fds[fdLane] = obj.FD()
-	}
-	err = d.m.send(message{step: stepLane, row: d.offer.row, queue: queue}, fds)
+	err = d.sendLane(obj, opt, queue)
 	if err == nil {
 		_, _, err = d.m.receive(stepDone)
 	}
@@ -243,11 +304,42 @@ func (d *memfdDoor) claimLane(reader *shm.Object, rows []rowWords, opt shape) (*
 	return obj, bit, nil
 }
 
+// sendLane gives the reader a lane that it does not know.
+func (d *memfdDoor) sendLane(obj *shm.Object, opt shape, queue shm.UUID) (err error) {
+	fds := noFDs
+	switch {
+	case opt.others():
+		if fds[fdLane], err = obj.ShareFD(); err != nil {
+			return err
+		}
+		defer shm.CloseFDs(fds[:])
+	case d.fds[fdLane] < 0:
+		fds[fdLane] = obj.FD()
+	}
+	return d.m.send(message{step: stepLane, row: d.offer.row, queue: queue, trust: opt.Trust}, fds)
+}
+
+// newLane makes a lane as large as the reader says, within bounds if that is another user.
+func (d *memfdDoor) newLane(bit int, opt shape, queue shm.UUID, row *rowWords) (*shm.Object, error) {
+	spec := laneSpec(fmt.Sprintf(laneFile, bit), bit, opt, queue)
+	seals := laneSeals
+	if opt.others() {
+		seals = shm.SealOthers
+		size, err := shm.Plan(spec)
+		if err == nil && size > d.opt.MaxBytes {
+			err = refuse(opMeet, d.name, "lane bytes", size, d.opt.MaxBytes, shm.ErrNoSpace)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return sealed(spec, seals, func(o *shm.Object) error { return initLane(o, bit, row) })
+}
+
 func (d *memfdDoor) lane(bit int, opt shape, queue shm.UUID, row *rowWords) (*shm.Object, error) {
 	name := fmt.Sprintf(laneFile, bit)
 	if d.fds[fdLane] < 0 {
-		return sealed(laneSpec(name, bit, opt, queue),
-			func(o *shm.Object) error { return initLane(o, bit, row) })
+		return d.newLane(bit, opt, queue, row)
 	}
 	obj, err := openPassed(d.fds[fdLane], name, shm.ReadWrite)
 	if err != nil {

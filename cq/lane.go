@@ -21,8 +21,9 @@ type lane struct {
 	peeked uint64 // up to where entries are handed out, while any are
 	// marked is the index below which a previous reader may have handed entries out.
 	marked     uint64
-	generation uint64 // of the writer whose death is watched
-	stop       func() // ends the watch; under Queue.watches
+	generation uint64      // of the writer whose death is watched
+	stop       func()      // ends the watch; under Queue.watches
+	att        *attachment // of a writer of another user
 }
 
 // Level implements doorbell.Source. A lane that was overrun or cannot be trusted has one entry
@@ -62,8 +63,13 @@ func (q *Queue) install(l *lane) {
 }
 
 func (l *lane) config(capacity uint64) doorbell.LaneConfig {
-	return doorbell.LaneConfig{Row: &l.row.bell, Source: l, Capacity: capacity,
-		ReaderPays: l.words.order.Load() == orderRelease}
+	c := doorbell.LaneConfig{Row: &l.row.bell, Source: l, Capacity: capacity}
+	if l.att != nil {
+		c.Rung = &l.words.rung // its writer pays, whatever it says
+	} else {
+		c.ReaderPays = l.words.order.Load() == orderRelease
+	}
+	return c
 }
 
 // mapLane lays the structures of a lane over the object that holds it. Nothing in it is trusted:
@@ -114,7 +120,8 @@ func (q *Queue) openLane(bit int) (doorbell.LaneConfig, bool) {
 	if bit == 0 || bit >= len(q.lanes) || q.guard.isClosed() {
 		return doorbell.LaneConfig{}, false
 	}
-	if q.lanes[bit] != nil { // given up before
+	if l := q.lanes[bit]; l != nil { // given up before
+		q.noteEnd(l)
 		return doorbell.LaneConfig{}, false
 	}
 	l, err := q.openLaneFile(bit)
@@ -123,7 +130,12 @@ func (q *Queue) openLane(bit int) (doorbell.LaneConfig, bool) {
 		return doorbell.LaneConfig{}, false
 	}
 	q.lanes[bit] = l
-	q.watch(l)
+	if l.att == nil {
+		q.watch(l)
+	} else {
+		q.face.Listen(bit, l.att.pipe)
+		q.noteEnd(l)
+	}
 	return l.config(uint64(q.opt.Size)), true
 }
 
@@ -134,7 +146,8 @@ func (q *Queue) refuseLane(bit int, err error) {
 		return
 	}
 	if damaged(err) {
-		q.lanes[bit] = &lane{bit: bit}
+		q.given.Add(1)
+		q.lanes[bit] = &lane{bit: bit, att: q.home.attached(bit)}
 		q.rows[bit].bell.Parked.Store(rowPoisoned | doorbell.Parked)
 	} else if len(q.broken) >= len(q.lanes) {
 		return // a lack of descriptors, say, for which the lane is asked for again and again
@@ -161,11 +174,13 @@ func (q *Queue) openLaneFile(bit int) (*lane, error) {
 	if err = laneBelongs(obj, bit, q.opt, q.obj.Header().UUID); err == nil {
 		var l *lane
 		if l, err = q.mapLane(obj, bit); err == nil {
-			l.obj = obj
+			l.obj, l.att = obj, q.home.attached(bit)
 			return l, nil
 		}
 	}
-	_ = obj.Close()
+	if q.home.attached(bit) == nil { // else it goes when it is retired
+		_ = obj.Close()
+	}
 	return nil, err
 }
 
@@ -193,6 +208,10 @@ func (q *Queue) laneMarked(bit int) {
 	l := q.lanes[bit]
 	if l != nil && l.words != nil && q.opt.Overrun == OverrunQueue && l.overran() {
 		q.overran()
+	}
+	if l != nil && l.att != nil {
+		q.noteEnd(l)
+		return
 	}
 	if l == nil || l.obj == nil || l.obj.Generation() == l.generation {
 		return
@@ -257,8 +276,11 @@ func (q *Queue) findLanes(always bool) error {
 func (q *Queue) giveUp(l *lane, field string, err error) {
 	q.bell.Drop(l.bit)
 	l.row.bell.Parked.Store(rowPoisoned | doorbell.Parked)
+	q.given.Add(1)
 	e := &LaneError{Lane: l.bit, Field: field, Err: err}
-	if l.obj != nil {
+	if l.att != nil {
+		e.PID = l.att.peer.PID
+	} else if l.obj != nil {
 		e.PID = l.obj.Owner().PID
 	}
 	q.breaks.Lock()

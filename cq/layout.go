@@ -55,7 +55,8 @@ const (
 // A row: reader-written, one a lane, two lines that different sides poll.
 //
 //	0    parked, with the queue's state in its upper bits; wake index (doorbell.Row)
-//	128  head: released, and so how many were ever read; peeked: handed out; high-water mark
+//	128  head: released, and so how many were ever read; peeked: handed out; high-water mark;
+//	     how many lanes of other users this row has had before, with TrustOthers
 const (
 	rowBytes    = 256
 	rowOffIndex = 128
@@ -75,6 +76,7 @@ const (
 //	128  counters: publishes, wakes, refused posts
 //	256  order of publishes; index + 1 at which the lane overran, 0 if it did not
 //	384  who wrote what: the last four {generation, first index}
+//	512  rung: with TrustOthers the bell of this lane, which its reader sleeps on
 const (
 	laneBytes     = 4096
 	laneEpochs    = 4

@@ -24,6 +24,8 @@ const (
 	_ = uint(256 - unsafe.Offsetof(laneWords{}.order))
 	_ = uint(unsafe.Offsetof(laneWords{}.epochs) - 384)
 	_ = uint(384 - unsafe.Offsetof(laneWords{}.epochs))
+	_ = uint(unsafe.Offsetof(laneWords{}.rung) - 512)
+	_ = uint(512 - unsafe.Offsetof(laneWords{}.rung))
 	_ = uint(unsafe.Offsetof(Entry{}.Meta) - 56)
 	_ = uint(56 - unsafe.Offsetof(Entry{}.Meta))
 	_ = uint(unsafe.Sizeof(Tagged{}) - unsafe.Offsetof(Entry{}.Src))

@@ -13,7 +13,8 @@ type rowWords struct {
 	head      atomic.Uint64 // first entry not released
 	peeked    atomic.Uint64 // first entry not handed out
 	highWater atomic.Uint64 // most entries that were ever waiting
-	_         [104]byte
+	retired   atomic.Uint64 // lanes of other users that this row had before
+	_         [96]byte
 }
 
 // queueWords is the queue's page.
@@ -41,6 +42,8 @@ type laneWords struct {
 	overrun   atomic.Uint64
 	_         [112]byte
 	epochs    [laneEpochs]epochWords
+	_         [64]byte
+	rung      atomic.Uint32
 }
 
 type epochWords struct{ generation, start atomic.Uint64 }

@@ -113,6 +113,12 @@ type Options struct {
 	Overrun  Overrun
 	Lifetime Lifetime
 	Wait     WaitObject
+	// Trust says whose processes may write to the queue. With TrustOthers, which is for
+	// CreateAnonymous only, there are up to 126 lanes and writers pay.
+	Trust Trust
+	// Allow lists the users and groups that Accept admits with TrustOthers. nil admits this
+	// process's own user only.
+	Allow *shm.AllowList
 	// Spin is how long a blocking read looks before it sleeps, burning its CPU: 0 is
 	// doorbell.DefaultSpin, negative is not at all. With one CPU nobody spins.
 	Spin time.Duration
@@ -187,7 +193,7 @@ func (o Options) resolve(op, name string) (Options, error) {
 	if o.Affinity.Valid && o.Affinity.CPU < 0 {
 		return bad("Affinity", o.Affinity.CPU, "0 or more")
 	}
-	return o, nil
+	return o.resolveTrust(op, name)
 }
 
 func errWindows(op, name string) error {
@@ -227,6 +233,7 @@ func (o shape) readerSpec(name string) shm.Spec {
 	s.Attrs[attrLifetime] = uint64(o.Lifetime)
 	s.Attrs[attrWait] = uint64(o.Wait)
 	s.Attrs[attrDetailBytes] = uint64(o.detailBytes)
+	s.Attrs[attrTrust] = uint64(o.Trust)
 	if !o.WritersPay {
 		s.Attrs[attrReaderPays] = 1
 	}
@@ -259,7 +266,7 @@ func stored(op, name string, h shm.Header) (shape, error) {
 		Format: Format(h.Attrs[attrFormat]), Size: int(h.Attrs[attrCapacity]),
 		MaxLanes: int(h.Attrs[attrLanes]) - 1, Overrun: Overrun(h.Attrs[attrOverrun]),
 		Lifetime: Lifetime(h.Attrs[attrLifetime]), Wait: WaitObject(h.Attrs[attrWait]),
-		WritersPay: h.Attrs[attrReaderPays] == 0,
+		WritersPay: h.Attrs[attrReaderPays] == 0, Trust: Trust(h.Attrs[attrTrust]),
 	}, detailBytes: int(min(h.Attrs[attrDetailBytes], maxDetailBytes+1))}
 	o.events = h.Kind == shm.KindEvents
 	if o.MaxLanes < 1 || o.Size < 1 {

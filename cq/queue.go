@@ -51,6 +51,8 @@ type Queue struct {
 	feeders feeders
 	keeper  *condKeeper // of WaitMutexCond
 	seatMu  sync.Mutex
+	leavers leavers                 // lanes of other users that have ended, and may not be drained
+	given   atomic.Uint64           // lanes given up
 	bit     int                     // in the process's bell, -1 before the first set; under seatMu
 	seated  atomic.Bool             // it has a bit
 	opening bool                    // it enters the set that it was opened in
@@ -79,6 +81,9 @@ func Create(d *shm.Dir, name string, o Options) (*Queue, error) {
 
 // createShape makes a queue of either kind. Its options are resolved.
 func createShape(d *shm.Dir, name string, o shape) (q *Queue, err error) {
+	if o.Trust != TrustUser {
+		return nil, errNamedTrust("create", name)
+	}
 	if doorbell.Barrier() != nil {
 		o.WritersPay = true
 	}
@@ -221,6 +226,7 @@ func (o shape) agrees(have shape, name string) error {
 		check("Overrun", uint64(o.Overrun), uint64(have.Overrun)),
 		check("Lifetime", uint64(o.Lifetime), uint64(have.Lifetime)),
 		check("Wait", uint64(o.Wait), uint64(have.Wait)),
+		check("Trust", uint64(o.Trust), uint64(have.Trust)),
 		check("DataMaxBytes", uint64(o.detailBytes), uint64(have.detailBytes)))
 }
 
@@ -254,6 +260,9 @@ func newQueue(h home, obj *shm.Object, name string, o shape, made bool) (*Queue,
 		spin: doorbell.SpinBudget(o.Spin), lanes: make([]*lane, o.rows()), gone: make(chan struct{})}
 	q.guard.shared, q.widest = o.Shared, o.Format.bytes()
 	err := q.start()
+	if err == nil && o.Shared {
+		h.relay(q.bell)
+	}
 	if err == nil && q.opt.Wait == WaitMutexCond {
 		q.keeper, err = newCondKeeper(q.face.FD())
 	}

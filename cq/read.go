@@ -115,8 +115,11 @@ func (q *Queue) shared() bool { return q.bell.Shared() }
 // death would not be noticed there is: only full rounds lead to a full look. It runs after whatever
 // may change that; a lane that turns up makes the bell look closer by itself.
 func (q *Queue) settle() {
+	if q.leavers.any() {
+		q.reap()
+	}
 	if q.errLane != nil || q.out != nil || q.overrun != nil || len(q.broken) > 0 ||
-		q.redelivered || q.sliced.Load() || q.opt.NotifyFlagsOnly || q.driven() {
+		q.redelivered || q.leavers.any() || q.sliced.Load() || q.opt.NotifyFlagsOnly || q.driven() {
 		q.bell.LookCloser()
 	} else if bit := q.bell.Only(); bit >= 0 && q.lanes[bit].again() > 0 {
 		q.bell.LookCloser()

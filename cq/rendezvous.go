@@ -37,7 +37,14 @@ func createMemfds(name string, o shape) (*Queue, error) {
 	if doorbell.Barrier() != nil {
 		o.WritersPay = true
 	}
-	obj, err := sealed(o.readerSpec(name), initReader)
+	seals := laneSeals
+	if o.others() {
+		seals = shm.SealOthers
+		if err := doorbell.HasWaitMany(); err != nil && o.Wait != WaitNone {
+			return nil, failed("create", name, err)
+		}
+	}
+	obj, err := sealed(o.readerSpec(name), seals, initReader)
 	if err != nil {
 		return nil, failed("create", name, err)
 	}
@@ -81,18 +88,38 @@ func (q *Queue) accept(ctx context.Context, conn *net.UnixConn) (bit int, err er
 	}
 	m := meet(ctx, conn, stepOffer)
 	defer func() { m.end(err) }()
-	if err = shm.CheckPeer(conn); err != nil {
+	var peer *shm.Peer
+	if q.opt.others() {
+		peer, err = shm.MeetPeer(conn, q.opt.Allow)
+	} else {
+		err = shm.CheckPeer(conn)
+	}
+	if err != nil {
 		return 0, err
 	}
 	h.enter(m)
 	defer h.leave(m)
 	if !q.guard.enterAny() { // after enter: Close ends what it has to wait for
+		peer.Close()
 		return 0, ErrClosed
 	}
 	defer q.guard.leaveAny()
-	if _, _, err = m.receive(stepAsk); err != nil {
+	ask, _, err := m.receive(stepAsk)
+	if err == nil && ask.trust != q.opt.Trust {
+		err = refuse(opMeet, q.name, "Trust", ask.trust, q.opt.Trust, ErrInvalid)
+	}
+	if err != nil {
+		peer.Close()
 		return 0, err
 	}
+	if q.opt.others() {
+		return q.acceptOther(m, h, peer)
+	}
+	return q.acceptOwn(m, h)
+}
+
+// acceptOwn goes on with a writer of the same user.
+func (q *Queue) acceptOwn(m *meeting, h *memfdHome) (bit int, err error) {
 	bit, former, err := h.allot(q.name, q.opt, q.rows)
 	if err != nil {
 		return 0, err
@@ -182,19 +209,35 @@ func claimed(lane *shm.Object) error {
 // Errors are those of [Attach], ErrPeerGone, ErrCorrupt, [shm.ErrVersion] and [shm.ErrOwner], and
 // what the reader refused for: ErrLanes, ErrClosed.
 func AttachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions) (*Writer, error) {
-	d := &memfdDoor{m: meet(ctx, conn, stepAsk), fds: noFDs}
-	w := &Writer{door: d}
+	if o.Trust > TrustOthers {
+		return nil, refuse("attach", "", "Trust", uint32(o.Trust), "TrustUser or TrustOthers",
+			ErrInvalid)
+	}
+	if o.MaxBytes == 0 {
+		o.MaxBytes = defaultPeerBytes
+	}
+	w := &Writer{}
+	d := &memfdDoor{m: meet(ctx, conn, stepAsk), w: w, opt: o, fds: noFDs}
+	w.door = d
 	err := w.open(o)
 	d.m.end(err)
 	d.settle()
+	if err == nil && o.Trust == TrustOthers {
+		w.watchReader()
+	}
 	if err != nil {
+		w.peer.Close()
 		w.unmap()
 		return nil, failed("attach", w.name, err)
 	}
 	return w, nil
 }
 
-// meetTimeout is how long Serve waits for a peer that connected and does not attach.
+// defaultPeerBytes is WriterOptions.MaxBytes where it is 0.
+const defaultPeerBytes = 64 << 20
+
+// meetTimeout is how long Serve waits for a peer that connected and does not attach, and either
+// side for another user's next message once it has begun.
 const meetTimeout = 10 * time.Second
 
 // Serve accepts writers that connect to l, until l or the queue is closed, and returns why it

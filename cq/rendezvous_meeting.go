@@ -21,6 +21,7 @@ type meeting struct {
 	cancel context.CancelCauseFunc
 	stop   func() bool   // of the function that ends a blocked call when the context does
 	fired  chan struct{} // closed when that function has run
+	silent *time.Timer   // ends a rendezvous with another user who says no more
 	next   step          // what this side sends next, 0 if nothing: the peer waits for it, or will
 }
 
@@ -37,8 +38,19 @@ func meet(ctx context.Context, conn *net.UnixConn, first step) *meeting {
 	return m
 }
 
+// errSilent: the peer began a rendezvous and did not go on.
+var errSilent = errors.New("peer went silent in the middle of a rendezvous")
+
+// limit bounds how long the rest may take, whatever the caller's context says.
+func (m *meeting) limit() {
+	m.silent = time.AfterFunc(meetTimeout, func() { m.cancel(errSilent) })
+}
+
 // end leaves the connection without a deadline. With an error the peer is told.
 func (m *meeting) end(err error) {
+	if m.silent != nil {
+		m.silent.Stop()
+	}
 	if !m.stop() {
 		<-m.fired
 	}
@@ -124,6 +136,10 @@ func (m *meeting) why(err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded) && m.ctx.Err() != nil:
 		if context.Cause(m.ctx) == ErrClosed { // by Close, not by the caller
 			return ErrClosed
+		}
+		if context.Cause(m.ctx) == errSilent {
+			return &Error{Pkg: pkg, Op: opMeet, Err: ErrTimedOut,
+				Hint: "the peer went silent in the middle: close the connection"}
 		}
 		return ended(m.ctx)
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):

@@ -26,7 +26,8 @@ import (
 //	16  descriptors that come along, u32 with a bit each, in the order of the bits; row u32
 //	24  generation of the reader
 //	32  uuid of the queue
-//	48  zero
+//	48  kind of trust u32 (Trust)
+//	52  zero
 const (
 	messageBytes   = 64
 	messageMagic   = "shmrdv\r\n"
@@ -61,8 +62,8 @@ func (s step) String() string {
 const (
 	fdReader = iota
 	fdLane   // in an offer the former lane of the row, else a new one
-	fdEvent
-	fdBell // of the reader's process
+	fdEvent  // the reader's eventfd; with TrustOthers the writing end of a pipe
+	fdBell   // of the reader's process
 	fdCount
 )
 
@@ -77,6 +78,7 @@ type message struct {
 	row        uint32
 	generation uint64
 	queue      shm.UUID
+	trust      Trust
 }
 
 func (m *message) encode() []byte {
@@ -89,6 +91,7 @@ func (m *message) encode() []byte {
 	b = binary.LittleEndian.AppendUint32(b, m.row)
 	b = binary.LittleEndian.AppendUint64(b, m.generation)
 	b = append(b, m.queue[:]...)
+	b = binary.LittleEndian.AppendUint32(b, uint32(m.trust))
 	return b[:messageBytes]
 }
 
@@ -107,7 +110,7 @@ func decodeMessage(b []byte, want step, got int) (message, error) {
 	m = message{step: step(binary.LittleEndian.Uint16(b[10:])),
 		status: binary.LittleEndian.Uint32(b[12:]), fds: binary.LittleEndian.Uint32(b[16:]),
 		row: binary.LittleEndian.Uint32(b[20:]), generation: binary.LittleEndian.Uint64(b[24:]),
-		queue: shm.UUID(b[32:48])}
+		queue: shm.UUID(b[32:48]), trust: Trust(binary.LittleEndian.Uint32(b[48:]))}
 	switch {
 	case m.step != want:
 		return bad("step", m.step, want, ErrCorrupt)
@@ -116,8 +119,8 @@ func decodeMessage(b []byte, want step, got int) (message, error) {
 			ErrCorrupt)
 	case bits.OnesCount32(m.fds) != got:
 		return bad("number of descriptors", got, bits.OnesCount32(m.fds), ErrCorrupt)
-	case !bytes.Equal(b[48:], make([]byte, messageBytes-48)):
-		return bad("reserved bytes", fmt.Sprintf("%x", b[48:]), 0, ErrCorrupt)
+	case !bytes.Equal(b[52:], make([]byte, messageBytes-52)):
+		return bad("reserved bytes", fmt.Sprintf("%x", b[52:]), 0, ErrCorrupt)
 	}
 	return m, nil
 }

@@ -14,6 +14,8 @@ type Stats struct {
 	Barriers uint64 // system calls that paid for the order of writers' publishes
 	Resets   uint64 // system calls of TryWait, to reset the descriptor
 	Lanes    int    // lanes that entries were ever taken from
+	GivenUp  uint64 // lanes whose writers could not be trusted; see LaneError
+	Retired  uint64 // lanes of other users that have ended
 }
 
 // Stats returns counters. It may be called from anywhere while the queue is open.
@@ -24,7 +26,9 @@ func (q *Queue) Stats() Stats {
 	defer q.guard.leaveAny()
 	s := Stats{Sleeps: q.bell.Sleeps(), Barriers: q.bell.Barriers(),
 		Resets: q.face.Calls()}
+	s.GivenUp = q.given.Load()
 	for i := range q.rows {
+		s.Retired += q.rows[i].retired.Load()
 		if n := q.rows[i].head.Load(); n > 0 {
 			s.Read += n
 			s.Lanes++

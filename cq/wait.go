@@ -198,6 +198,9 @@ func (w *wait) once() error {
 	more, err := q.bell.Park()       // R4
 	more = more || len(q.broken) > 0 // Take may have found a lane that cannot be opened
 	signaled := err == nil && !more && q.bell.TakeSignal()
+	if q.leavers.any() {
+		q.reap()
+	}
 	q.bell.Unlock()
 	switch {
 	case err != nil:
@@ -358,6 +361,7 @@ func (q *Queue) TryWait() error {
 	}
 	q.bell.Lock()
 	defer q.bell.Unlock()
+	q.reap()
 	if len(q.broken) > 0 { // it was marked just now, and cannot be opened
 		return ErrAgain
 	}

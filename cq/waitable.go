@@ -72,6 +72,7 @@ func (f queueFace) Look() (bool, error) {
 	ready, err := f.q.bell.Look()
 	if !ready && err == nil { // it was marked just now, and cannot be opened
 		f.q.bell.Lock()
+		f.q.reap()
 		ready = len(f.q.broken) > 0
 		f.q.bell.Unlock()
 	}
@@ -145,6 +146,7 @@ func (q *Queue) enroll() (bit, bellFD int, err error) {
 	q.bit = bit
 	q.bell.SetDomain(processDomain.bell, bit)
 	q.seated.Store(true)
+	q.home.relay(q.bell)
 	if q.sliced.Load() { // else whoever finds that out sees that the queue has a seat
 		q.ticking.Do(q.tick)
 	}

@@ -2,6 +2,7 @@ package cq
 
 import (
 	"errors"
+	"sync/atomic"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/ring"
@@ -29,9 +30,19 @@ type Writer struct {
 	policy   Overrun
 	credits  uint64 // promised and not used
 	reserved int    // slots that Reserve returned and Commit may publish
-	lost     bool   // this lane overran, under this writer or one before: it is final
-	woke     uint64 // wakes of the lane's writers before this one
+	// halt is not 0 when posting is over, for the reasons of the halt constants.
+	halt  atomic.Uint32
+	trust Trust
+	peer  *shm.Peer     // the reader of another user
+	gone  chan struct{} // closed when it is proved dead; nil for one of the same user
+	woke  uint64        // wakes of the lane's writers before this one
 }
+
+// Why a writer cannot post any more, beyond what the reader tells it.
+const (
+	haltLost = 1 << iota // this lane overran, under this writer or one before: it is final
+	haltGone             // the reader is proved dead
+)
 
 // Lane returns the writer's lane number.
 func (w *Writer) Lane() int { return w.bit }
@@ -52,7 +63,7 @@ func (w *Writer) Post(e *Entry) error {
 		return ErrClosed
 	}
 	slot, err := w.prod.Next(w.credits), error(nil)
-	if slot == nil || w.lost || w.ringer.Flags() > doorbell.Parked {
+	if slot == nil || w.halt.Load() != 0 || w.ringer.Flags() > doorbell.Parked {
 		slot, err = w.slot()
 	}
 	if err == nil {
@@ -136,8 +147,8 @@ func (w *Writer) reserve(n int, keep uint64) (a, b []Entry, err error) {
 	if f := w.ringer.Flags(); f > doorbell.Parked {
 		return nil, nil, w.refused(f)
 	}
-	if w.lost {
-		return nil, nil, ErrOverrun
+	if h := w.halt.Load(); h != 0 {
+		return nil, nil, halted(h)
 	}
 	a, b = w.prod.Reserve(n + int(keep))
 	room := len(a) + len(b) - int(keep)
@@ -266,8 +277,8 @@ func (w *Writer) Credit(n int) error {
 	if f := w.ringer.Flags(); f > doorbell.Parked {
 		return w.refused(f)
 	}
-	if w.lost {
-		return ErrOverrun
+	if h := w.halt.Load(); h != 0 {
+		return halted(h)
 	}
 	// What Reserve handed out may still be committed.
 	if n > w.prod.Free()-int(w.credits)-w.reserved {
@@ -337,10 +348,18 @@ func (w *Writer) full() error {
 	}
 	// From here on the lane is final: the reader drains it and tells the queue. It is marked also
 	// if the reader is awake, who would find out only when the lane is drained.
-	w.lost = true
+	w.halt.Or(haltLost)
 	w.words.overrun.Store(w.prod.Tail() + 1)
 	w.ringer.Attach()
 	countStore(&w.words.wakes, w.woke+w.ringer.Wakes())
+	return ErrOverrun
+}
+
+// halted says why a writer cannot go on.
+func halted(h uint32) error {
+	if h&haltGone != 0 {
+		return ErrPeerGone
+	}
 	return ErrOverrun
 }
 

@@ -24,6 +24,9 @@ type LaneConfig struct {
 	Capacity uint64
 	// ReaderPays says that the lane's producer publishes with release stores.
 	ReaderPays bool
+	// Rung is where a producer of another user counts its rings, in its own lane; nil for one that
+	// writes to the reader's hints.
+	Rung *atomic.Uint32
 
 	gone bool // dropped: Row and Source stay, so that no look that is late finds none
 }
@@ -50,29 +53,31 @@ type Config struct {
 // Bell is the reader's half of the bell of one queue. Lock must be held for every method, unless
 // it says otherwise; without Config.Shared one goroutine does everything and locks cost nothing.
 type Bell struct {
-	mu     sync.Mutex
-	shared bool
-	arm    *Arm
-	hints  *Hints
-	face   *Face
-	open   func(bit int) (LaneConfig, bool)
-	marked func(bit int)
-	lanes  []LaneConfig
-	known  int
-	flags  uint64         // the layer above's bits of every row word
-	cand   bitset         // lanes that are hot or perhaps not empty
-	hot    bitset         // lanes whose row word says "not parked"
-	only   int            // what Only may answer; Several after each change of cand and hot
-	seen   []uint64       // the tail of each lane at the last Park that looked at it
-	first  *atomic.Uint64 // of the ready words
-	last   *atomic.Uint64
-	gen    uint64
-	seq    uint32
-	direct int    // goroutines in Sleep
-	counts int    // those of them that wait for more than one entry
-	takes  uint64 // grows when marks were taken or lanes un-parked; see Sleep
-	owed   bool   // a hot lane was parked and the barrier for it is not paid yet
-	notes  *notes // of a completion channel that has the queue
+	mu       sync.Mutex
+	shared   bool
+	arm      *Arm
+	hints    *Hints
+	face     *Face
+	open     func(bit int) (LaneConfig, bool)
+	marked   func(bit int)
+	lanes    []LaneConfig
+	known    int
+	flags    uint64         // the layer above's bits of every row word
+	cand     bitset         // lanes that are hot or perhaps not empty
+	hot      bitset         // lanes whose row word says "not parked"
+	only     int            // what Only may answer; Several after each change of cand and hot
+	seen     []uint64       // the tail of each lane at the last Park that looked at it
+	first    *atomic.Uint64 // of the ready words
+	last     *atomic.Uint64
+	gen      uint64
+	seq      uint32
+	direct   int        // goroutines in Sleep
+	counts   int        // those of them that wait for more than one entry
+	takes    uint64     // grows when marks were taken or lanes un-parked; see Sleep
+	owed     bool       // a hot lane was parked and the barrier for it is not paid yet
+	notes    *notes     // of a completion channel that has the queue
+	listened []listened // lanes of other users
+	sleepOn  []watched  // room for the words that a sleeper waits on
 	// seat is the queue's place in the bell of its process, for calls from anywhere.
 	seat atomic.Pointer[seat]
 	// Counted for Stats, which may be called from anywhere.
@@ -89,6 +94,9 @@ func NewBell(c Config) *Bell {
 		seen: make([]uint64, c.Lanes), first: &c.Hints.ready[0],
 		last: &c.Hints.ready[len(c.Hints.ready)-1],
 		gen:  uint64(c.Generation) << armGenShift, seq: uint32(c.Arm.Word.Load()),
+	}
+	if b.face != nil {
+		b.face.judgeBy(b.tailOf)
 	}
 	b.store(0)
 	return b
@@ -125,6 +133,7 @@ func (b *Bell) Add(bit int, c LaneConfig) {
 		b.hot.clear(bit)
 	}
 	b.storeRow(bit)
+	b.listen(bit, c.Rung)
 }
 
 // Reconfigure replaces what is known of a lane, whose state stays.
@@ -147,6 +156,7 @@ func (b *Bell) Drop(bit int) {
 	b.cand.clear(bit)
 	b.hot.clear(bit)
 	b.notes.forget(bit)
+	b.unlisten(bit)
 }
 
 // SetFlags puts the layer above's bits into every known lane's row word; bit 0 is Parked.
@@ -169,6 +179,9 @@ func (b *Bell) storeRow(bit int) {
 
 // Take is R1: it takes the ready bits and makes their lanes candidates.
 func (b *Bell) Take() {
+	if len(b.listened) > 0 {
+		b.hear()
+	}
 	for i := range b.hints.ready {
 		if b.hints.ready[i].Load() == 0 {
 			continue
@@ -279,7 +292,7 @@ func (b *Bell) LookCloser() { b.only = Several }
 func (b *Bell) survey() int {
 	bit := b.cand.next(0)
 	switch {
-	case len(b.hints.ready) > 2:
+	case len(b.hints.ready) > 2 || b.listensToParked():
 		return Several
 	case bit < 0:
 		return Nobody
@@ -354,7 +367,7 @@ func (b *Bell) anyMark() bool {
 			return true
 		}
 	}
-	return false
+	return b.unheard()
 }
 
 // TakeSignal consumes a pending signal. At most one caller gets it.

@@ -108,7 +108,7 @@ func (c *crowd) keep() {
 		if words = c.gather(words[:0]); words == nil {
 			return
 		}
-		switch futexWaitMany(words) {
+		switch waitMany(words, 0) {
 		case syscall.ENOSYS, syscall.EPERM: // EPERM is a sandbox that does not know the call
 			noCrowds.Store(true)
 			c.disband()

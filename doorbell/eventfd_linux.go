@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -19,6 +20,9 @@ type Face struct {
 	epoll   int
 	eventfd int
 	fifo    int
+	mu      sync.Mutex  // held while a pipe is watched again, or goes
+	pipes   []*facePipe // of lanes of other users
+	tail    func(bit int) uint64
 	calls   atomic.Uint64 // system calls to reset it
 }
 
@@ -68,7 +72,7 @@ func (f *Face) set() { _ = WriteEvent(f.eventfd) }
 // reset makes the descriptor unreadable. O_NONBLOCK is shared by all holders of an eventfd, so it
 // is not relied on: only this goroutine reads, and only what epoll says is there.
 func (f *Face) reset() error {
-	var evs [2]unix.EpollEvent
+	var evs [8]unix.EpollEvent
 	var buf [512]byte
 	for range 64 {
 		f.calls.Add(1)
@@ -84,6 +88,13 @@ func (f *Face) reset() error {
 		}
 		for _, ev := range evs[:n] {
 			f.calls.Add(1)
+			if ev.Events == 0 {
+				continue
+			}
+			if p := f.pipe(int(ev.Fd)); p != nil {
+				f.drained(p, buf[:])
+				continue
+			}
 			_, err := unix.Read(int(ev.Fd), buf[:])
 			if err != nil && err != unix.EAGAIN && err != unix.EINTR {
 				return os.NewSyscallError("read", err)
@@ -108,6 +119,9 @@ func (f *Face) Calls() uint64 {
 func (f *Face) Close() {
 	if f == nil {
 		return
+	}
+	for len(f.pipes) > 0 {
+		f.Forget(f.pipes[0].bit)
 	}
 	for _, fd := range []*int{&f.epoll, &f.eventfd, &f.fifo} {
 		if *fd >= 0 {

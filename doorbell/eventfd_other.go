@@ -19,6 +19,14 @@ func (*Face) EventFD() int { return -1 }
 // Calls returns 0.
 func (*Face) Calls() uint64 { return 0 }
 
+// Listen does nothing.
+func (*Face) Listen(int, int) {}
+
+// Forget does nothing.
+func (*Face) Forget(int) {}
+
+func (*Face) judgeBy(func(int) uint64) {}
+
 func (*Face) set()         {}
 func (*Face) reset() error { return errors.ErrUnsupported }
 

@@ -3,6 +3,7 @@
 package doorbell
 
 import (
+	"errors"
 	"sync/atomic"
 	"time"
 )
@@ -23,3 +24,43 @@ var started = time.Now()
 
 // Now returns a monotonic clock in nanoseconds.
 func Now() int64 { return int64(time.Since(started)) }
+
+type watched struct {
+	value uint64
+	word  *atomic.Uint32
+}
+
+func waitMany(words []watched, deadlineNs int64) error {
+	for deadlineNs == 0 || Now() < deadlineNs {
+		for _, w := range words {
+			if uint64(w.word.Load()) != w.value {
+				return nil
+			}
+		}
+		time.Sleep(pollEvery)
+	}
+	return nil
+}
+
+func sweepRelays() {}
+
+// HasWaitMany reports that the system has no futex.
+func HasWaitMany() error { return errors.ErrUnsupported }
+
+// NewPipe reports that the system is not supported.
+func NewPipe() (read, write int, err error) { return -1, -1, errors.ErrUnsupported }
+
+// IsPipe returns false.
+func IsPipe(int) bool { return false }
+
+// WriteByte reports that the system is not supported.
+func WriteByte(int) error { return errors.ErrUnsupported }
+
+// Relay listens to a producer of another user; this system has none.
+type Relay struct{}
+
+// NewRelay returns a relay that passes nothing on.
+func NewRelay(*atomic.Uint32, func() uint64, func()) *Relay { return nil }
+
+// Close does nothing.
+func (*Relay) Close() {}

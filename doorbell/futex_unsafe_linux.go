@@ -44,15 +44,20 @@ type watched struct {
 	flags uint64 // of which the upper half is reserved
 }
 
-// futexWaitMany sleeps while every word holds its value, until a wake or a signal to the thread.
-// Its error is ENOSYS where there is no such call, EAGAIN if a word holds another value, EFAULT if
+// waitMany sleeps while every word holds its value, until a wake, a signal to the thread or the
+// absolute monotonic deadline (0: none). Its error is ENOSYS where there is no such call, EAGAIN if a word holds another value, EFAULT if
 // one is not mapped any more.
-func futexWaitMany(words []watched) error {
+func waitMany(words []watched, deadlineNs int64) error {
 	for i := range words {
 		words[i].flags = futexSize32
 	}
+	var ts *unix.Timespec
+	if deadlineNs > 0 {
+		t := unix.NsecToTimespec(deadlineNs)
+		ts = &t
+	}
 	_, _, errno := syscall.Syscall6(unix.SYS_FUTEX_WAITV, uintptr(unsafe.Pointer(&words[0])),
-		uintptr(len(words)), 0, 0, 0, 0)
+		uintptr(len(words)), 0, uintptr(unsafe.Pointer(ts)), unix.CLOCK_MONOTONIC, 0)
 	if errno != 0 {
 		return errno
 	}

@@ -27,8 +27,14 @@ type Ringer struct {
 	dom    *DomainRinger
 	domGen uint16 // of dom
 
+	// rung is nil unless the reader is another user's: then it is all that this side rings.
+	rung *atomic.Uint32
+	rang uint64 // sequence number of the arming that it rang last, and rangBit
+
 	wakes atomic.Uint64 // written by this goroutine, read by Stats
 }
+
+const rangBit = 1 << 32
 
 // RingerConfig is what a producer knows of the queue that it is attached to.
 type RingerConfig struct {
@@ -42,6 +48,10 @@ type RingerConfig struct {
 	// rung and none of this generation is known; nil says that it cannot be reached now, and it
 	// is asked again the next time. What it returned for another generation is not used again.
 	Domain func(generation uint16) *DomainRinger
+	// Rung is the word of the producer's own lane in which it counts its rings, if the reader is
+	// another user's, whose memory it cannot write to. Hints, Bit, Fence and Domain mean nothing
+	// then, and Face returns the writing end of a pipe.
+	Rung *atomic.Uint32
 }
 
 // Holds says what a published batch holds that somebody may wait for.
@@ -58,7 +68,7 @@ const (
 // NewRinger returns the ringer of one lane.
 func NewRinger(c RingerConfig) *Ringer {
 	return &Ringer{row: c.Row, word: &c.Row.Parked, arm: c.Arm, hints: c.Hints, bit: c.Bit,
-		fence: c.Fence, face: c.Face, faceFD: -1, domain: c.Domain}
+		fence: c.Fence, face: c.Face, faceFD: -1, domain: c.Domain, rung: c.Rung}
 }
 
 // Published is P2 to P7, to be called after each publish: tail is the published index. It returns
@@ -84,6 +94,10 @@ func (r *Ringer) ring(row, tail uint64, holds Holds) {
 	if row&Parked == 0 {
 		return
 	}
+	if r.rung != nil {
+		r.ringOwn(tail, holds)
+		return
+	}
 	if r.fence != nil {
 		r.fence() // P2'
 	}
@@ -103,6 +117,34 @@ func (r *Ringer) ring(row, tail uint64, holds Holds) {
 			r.wakes.Add(1)
 		}
 	}
+}
+
+// ringOwn is what a producer does in place of P3 to P7 whose reader is another user's: everything it
+// writes is its own. Wakes are muted, by the sequence number of an arming for which it has rung, only
+// while nobody but the reader itself may sleep on the word: a relay is not armed, it always listens.
+func (r *Ringer) ringOwn(tail uint64, holds Holds) {
+	r.rung.Add(1)          // Q3; pairs with the load in Bell.hear (H1), and with R8
+	w := r.arm.Word.Load() // Q4
+	if w&armFlags == 0 {
+		return
+	}
+	relayed := w&armDom != 0 || notifyOf(w) != NotifyNone
+	if !relayed && w&armThr != 0 && holds&HoldsError == 0 && tail < r.row.Index.Load() {
+		return
+	}
+	seq := rangBit | uint64(uint32(w))
+	fresh := seq != r.rang
+	if w&armFD != 0 && fresh { // Q5
+		if fd := r.descriptor(w); fd < 0 || WriteByte(fd) != nil {
+			seq = 0 // that is left to the next publish
+		}
+		r.wakes.Add(1)
+	}
+	if relayed || w&armDirect != 0 && fresh {
+		wakeAll(r.rung) // Q6
+		r.wakes.Add(1)
+	}
+	r.rang = seq
 }
 
 // reach returns the hold on the bell of the reader's process, asking for it when the reader has

@@ -140,6 +140,7 @@ func (s *Set) ConsiderAll() { s.all() }
 
 // poll is S1 and S2.
 func (s *Set) poll(dst []int) ([]int, error) {
+	sweepRelays()
 	s.d.mu.Lock()
 	s.d.takeLocked()
 	closed, begin := s.closed, s.next

@@ -49,7 +49,7 @@ func (b *Bell) Sleep(w Wait) {
 	b.Unlock()
 	if !busy && (w.Stop == nil || !w.Stop()) {
 		b.sleeps.Add(1)
-		wait(b.hints.epoch, e, w.until()) // R8
+		b.doze(e, w.until()) // R8
 	}
 	b.Lock()
 	if w.Missing > 0 {

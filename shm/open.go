@@ -71,6 +71,11 @@ func (o *Object) check() error {
 	if err := checkPrivate(info); err != nil {
 		return err
 	}
+	return o.mapChecked(info)
+}
+
+// mapChecked reads the header of a file that may be used, and maps it.
+func (o *Object) mapChecked(info fileInfo) error {
 	o.ino, o.dev = info.ino, info.dev
 	var page [headerBytes]byte
 	n, err := sysReadAt(o.fd, page[:]) // a read cannot fault, should the file shrink

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"strconv"
@@ -106,6 +107,25 @@ func sysOpen(dirfd int, name string, write bool) (int, error) {
 	return openFD(dirfd, name, accessBits(write)|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 }
 
+// sysDup returns another descriptor of the same description.
+func sysDup(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) }
+
+// sysUnsparse refuses a memfd that does not have all the memory that its size says, and one of huge
+// pages, which are not counted like that.
+func sysUnsparse(fd int, size uint64) error {
+	if ok, magic, err := sysMemoryFS(fd); err != nil || !ok || magic != unix.TMPFS_MAGIC {
+		return cmp.Or(err, notAnObject())
+	}
+	var st unix.Stat_t
+	if err := again(func() error { return unix.Fstat(fd, &st) }); err != nil {
+		return err
+	}
+	if have := uint64(st.Blocks) * 512; have < size {
+		return &Error{Field: "allocated bytes", Got: have, Want: size, Err: ErrTruncated}
+	}
+	return nil
+}
+
 // sysReopen makes a new open file description of the file behind fd.
 func sysReopen(fd int, write bool) (int, error) {
 	return openFD(noDir, procFD(fd), accessBits(write), 0)
@@ -163,7 +183,7 @@ func sysReadAt(fd int, b []byte) (n int, err error) {
 
 // sysMap maps a part of the file behind fd. The descriptor is needed only during the call.
 func sysMap(fd int, offset, length uint64, write bool) ([]byte, error) {
-	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	dup, err := sysDup(fd)
 	if err != nil {
 		return nil, err
 	}

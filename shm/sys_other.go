@@ -38,6 +38,7 @@ func sysStatAt(int, string) (fileInfo, error)          { return fileInfo{}, errS
 func sysMemoryFS(int) (bool, int64, error)             { return false, 0, errSystem }
 func sysOpen(int, string, bool) (int, error)           { return -1, errSystem }
 func sysReopen(int, bool) (int, error)                 { return -1, errSystem }
+func sysDup(int) (int, error)                          { return -1, errSystem }
 func sysTmpfile(int) (int, error)                      { return -1, errSystem }
 func sysMemfd(string) (int, error)                     { return -1, errSystem }
 func sysChmod(int, os.FileMode) error                  { return errSystem }

@@ -1,0 +1,101 @@
+package cq
+
+import (
+	"math/bits"
+	"sync/atomic"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+// attachment is what the reader's process holds of one writer of another user, from the rendezvous
+// on until its lane is retired.
+type attachment struct {
+	obj   *shm.Object
+	words *laneWords
+	peer  *shm.Peer
+	pipe  int             // reading end of the one that raises the queue's descriptor, or -1
+	relay *doorbell.Relay // under memfdHome.mu
+	// failed says that the rendezvous broke after the lane was known: nobody may be there.
+	failed atomic.Bool
+}
+
+// ended reports that the writer does not post any more: it has left the lane, or is proved dead. One
+// that says so and goes on writes to memory that nobody looks at.
+func (a *attachment) ended() bool {
+	return a.failed.Load() || a.peer.Gone() || a.obj.Owner().State == shm.StateReleased
+}
+
+// listen passes the lane's rings on to those who cannot sleep on its word.
+func (a *attachment) listen(bell *doorbell.Bell, bit int) {
+	if a.relay == nil {
+		a.relay = doorbell.NewRelay(&a.words.rung, a.words.tail.Load,
+			func() { bell.Forward(bit) })
+	}
+}
+
+// close gives everything back but the object. It waits for the peer's notices to be handled.
+func (a *attachment) close() {
+	a.relay.Close()
+	a.peer.Close()
+	if a.pipe >= 0 {
+		shm.CloseFDs([]int{a.pipe})
+		a.pipe = -1
+	}
+}
+
+// leavers are rows whose writers have ended, and which may not be read to the end yet.
+type leavers [(othersLanes + 64) / 64]uint64
+
+func (s *leavers) add(bit int)    { s[bit/64] |= 1 << (bit % 64) }
+func (s *leavers) remove(bit int) { s[bit/64] &^= 1 << (bit % 64) }
+func (s *leavers) any() bool      { return s[0]|s[1] != 0 }
+
+// noteEnd is called for a lane that was marked.
+func (q *Queue) noteEnd(l *lane) {
+	if l.att != nil && l.att.ended() {
+		q.leavers.add(l.bit)
+	}
+}
+
+// reap retires the lanes that have ended and are read to the end. The bell is locked, and nobody is
+// in the middle of a lane. One that was overrun stays: it says why the queue ends.
+func (q *Queue) reap() {
+	for i := range q.leavers {
+		for x := q.leavers[i]; x != 0; x &= x - 1 {
+			l := q.lanes[i*64+bits.TrailingZeros64(x)]
+			if l == q.out || l == q.errLane || l == q.overrun {
+				continue
+			}
+			if q.bell.Knows(l.bit) {
+				if head, tail := l.Level(); head != tail {
+					continue
+				}
+			}
+			q.retire(l)
+		}
+	}
+}
+
+// retire gives a row to the next writer, which begins where this one's reader stopped, in memory of
+// its own.
+func (q *Queue) retire(l *lane) {
+	q.leavers.remove(l.bit)
+	q.bell.Drop(l.bit)
+	q.face.Forget(l.bit)
+	row := &q.rows[l.bit]
+	row.peeked.Store(row.head.Load()) // nothing of the next lane was handed out
+	row.retired.Add(1)
+	row.bell.Index.Store(0)
+	row.bell.Parked.Store(doorbell.Parked | q.rowFlags())
+	q.lanes[l.bit] = nil
+	q.home.retire(l.bit)
+}
+
+// rowFlags are what a row says beside parked because of the queue's state.
+func (q *Queue) rowFlags() uint64 {
+	if q.words.state.Load() == stateOverrun {
+		return rowOverrun
+	}
+	return 0
+}

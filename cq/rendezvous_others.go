@@ -1,0 +1,121 @@
+package cq
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+// acceptOther goes on with a writer of another user, who has asked for a lane. Nobody's descriptor
+// gives the other one a way to write: what is sent was opened for reading, and is sealed.
+func (q *Queue) acceptOther(m *meeting, h *memfdHome, peer *shm.Peer) (bit int, err error) {
+	a := &attachment{peer: peer, pipe: -1}
+	kept := false
+	defer func() {
+		if !kept {
+			a.close()
+		}
+	}()
+	m.limit()
+	bit, _, err = h.allot(q.name, q.opt, q.rows)
+	if err != nil {
+		return 0, err
+	}
+	defer h.release(bit)
+	if err = q.offer(m, a, bit); err != nil {
+		return 0, err
+	}
+	reply, fds, err := m.receive(stepLane)
+	if err != nil {
+		return 0, err
+	}
+	defer fds.close()
+	queue := q.obj.Header().UUID
+	if reply.row != uint32(bit) || reply.queue != queue || reply.trust != q.opt.Trust {
+		return 0, refuse(opMeet, q.name, "row", reply.row, bit, ErrCorrupt)
+	}
+	if a.obj, err = q.newOthersLane(fds[fdLane], bit); err != nil {
+		return 0, err
+	}
+	if a.words, err = wordsOf[laneWords](a.obj, sectLane, uint32(bit)); err != nil {
+		_ = a.obj.Close()
+		return 0, err
+	}
+	kept = true
+	h.attach(bit, a)
+	// Marks come from here on; the reader opens the lane with the first.
+	peer.Watch(func() {
+		if q.guard.enterAny() {
+			q.bell.Mark(bit)
+			q.guard.leaveAny()
+		}
+	})
+	err = m.send(message{step: stepDone, row: uint32(bit), queue: queue, trust: q.opt.Trust}, noFDs)
+	a.failed.Store(err != nil)
+	q.bell.Mark(bit)
+	return bit, err
+}
+
+// offer sends a row, the reader's object, and for a queue with a descriptor the end of a pipe.
+func (q *Queue) offer(m *meeting, a *attachment, bit int) (err error) {
+	fds := noFDs
+	defer func() { fds.close() }()
+	if fds[fdReader], err = q.obj.ShareFD(); err != nil {
+		return err
+	}
+	if q.face != nil {
+		if a.pipe, fds[fdEvent], err = doorbell.NewPipe(); err != nil {
+			return err
+		}
+	}
+	return m.send(message{step: stepOffer, row: uint32(bit), queue: q.obj.Header().UUID,
+		generation: q.fid.Generation, trust: q.opt.Trust}, fds)
+}
+
+// newOthersLane maps what a writer of another user brought. It is as large as this queue's options
+// say and no larger, and begins where the row stands.
+func (q *Queue) newOthersLane(fd, bit int) (*shm.Object, error) {
+	if fd < 0 {
+		return nil, refuse(opMeet, q.name, "descriptors", "no lane", "one", ErrCorrupt)
+	}
+	most, err := laneBytesOf(q.opt)
+	if err != nil {
+		return nil, err
+	}
+	obj, err := shm.OpenPassed(fd, fmt.Sprintf(laneFile, bit), most)
+	if err != nil {
+		return nil, err
+	}
+	err = laneBelongs(obj, bit, q.opt, q.obj.Header().UUID)
+	if err == errOtherQueue {
+		err = refuse(opMeet, q.name, "lane", "of another queue", "of this one", ErrCorrupt)
+	}
+	if err == nil {
+		err = lanePossible(obj, bit, q.opt.Size, &q.rows[bit])
+	}
+	if err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	return obj, nil
+}
+
+// watchReader has posts fail once the reader of another user is proved dead.
+func (w *Writer) watchReader() {
+	w.gone = make(chan struct{})
+	var once sync.Once
+	w.peer.Watch(func() {
+		if w.peer.Gone() {
+			w.halt.Or(haltGone)
+			once.Do(func() { close(w.gone) })
+		}
+	})
+}
+
+// ReaderGone returns a channel that is closed when the reader, of another user, is proved dead: its
+// process has ended, and the connection over which this writer attached. From then on posts are
+// ErrPeerGone. For a queue of one's own user it is nil, which never becomes ready. A reader that
+// closes the queue is told of by ErrClosed at the next post.
+func (w *Writer) ReaderGone() <-chan struct{} { return w.gone }

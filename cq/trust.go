@@ -1,0 +1,92 @@
+package cq
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// Trust says whose processes share a queue. It is fixed when the queue is created.
+type Trust uint32
+
+const (
+	// TrustUser is for processes of one user. They share a page of hints about who must be woken,
+	// which all of them may write; a lane goes on with the next writer where one stopped.
+	TrustUser Trust = iota
+	// TrustOthers is for processes of different users. Each side can write to its own memory only,
+	// which the kernel enforces: every object is a memfd sealed against writing, growing and
+	// cutting once its owner has mapped it, and mapped read-only by the other side. What follows
+	// from that:
+	//
+	//   - Only queues without a name can be so, see [CreateAnonymous], and they end with their
+	//     reader: nobody can adopt them, since nobody can map their memory for writing again.
+	//   - A lane is never used twice. When its writer has closed it, or is proved dead, it is read
+	//     to its end and unmapped; a newcomer in its row brings new memory. Death is proved when the
+	//     writer's process has ended and its end of the connection is closed, see [shm.Peer].
+	//   - The reader sleeps on words in its writers' lanes, a thread for each blocked read of a queue
+	//     that is not shared, and one for up to 127 lanes of all queues that are shared, in a set or
+	//     on a channel. With WaitFD each lane has a pipe.
+	//   - A writer that finds its reader proved dead gets ErrPeerGone. It cannot signal the queue.
+	//   - Writers pay for order, since who is not trusted need not be registered with the kernel.
+	//
+	// A peer may write anything into its own memory at any time: a lane that cannot be is given up,
+	// see [LaneError], and one that rings for nothing is heard less and less often. Counters and
+	// address vectors are for one user only.
+	TrustOthers
+)
+
+// String returns "user" or "others".
+func (t Trust) String() string {
+	switch t {
+	case TrustUser:
+		return "user"
+	case TrustOthers:
+		return "others"
+	}
+	return fmt.Sprintf("trust %d", uint32(t))
+}
+
+// othersLanes is how many lanes a queue for other users can have: the kernel lets a thread sleep on
+// 128 words, of which one is the queue's own.
+const othersLanes = 126
+
+// resolveTrust checks what depends on the kind of trust.
+func (o Options) resolveTrust(op, name string) (Options, error) {
+	if o.Trust > TrustOthers {
+		return o, refuse(op, name, "Trust", uint32(o.Trust), "TrustUser or TrustOthers", ErrInvalid)
+	}
+	if o.Trust == TrustUser {
+		return o, nil
+	}
+	if o.MaxLanes > othersLanes {
+		return o, refuse(op, name, "MaxLanes", o.MaxLanes, fmt.Sprintf("0 to %d with TrustOthers",
+			othersLanes), ErrInvalid)
+	}
+	if o.Lifetime != Ephemeral {
+		return o, refuse(op, name, "Lifetime", o.Lifetime, Ephemeral, ErrInvalid)
+	}
+	o.WritersPay = true
+	return o, nil
+}
+
+func errNamedTrust(op, name string) error {
+	return &Error{Pkg: pkg, Op: op, Name: name, Field: "Trust", Got: TrustOthers, Want: TrustUser,
+		Err: errors.ErrUnsupported, Hint: "whoever may enter a directory of queues may cut them: " +
+			"use CreateAnonymous for other users"}
+}
+
+// others reports whether the queue is for other users.
+func (o shape) others() bool { return o.Trust == TrustOthers }
+
+// Trust returns whose processes may write to the queue.
+func (q *Queue) Trust() Trust { return q.opt.Trust }
+
+// Trust returns whose processes may write to the queue.
+func (e *EventQueue) Trust() Trust { return e.q.opt.Trust }
+
+// Trust returns whose processes share the queue.
+func (w *Writer) Trust() Trust { return w.trust }
+
+// laneBytesOf returns how large a lane object of a queue is.
+func laneBytesOf(o shape) (uint64, error) { return shm.Plan(laneSpec("lane", 1, o, shm.UUID{})) }

@@ -1,0 +1,130 @@
+package doorbell
+
+import (
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// NewPipe makes the descriptors by which a producer of another user raises the reader's: it gets the
+// writing end, which cannot be opened again for reading, and writes a byte where another producer
+// would write to the reader's eventfd.
+func NewPipe() (read, write int, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return -1, -1, os.NewSyscallError("pipe2", err)
+	}
+	return fds[0], fds[1], nil
+}
+
+// IsPipe reports whether fd is the writing end of a pipe.
+func IsPipe(fd int) bool {
+	var st unix.Stat_t
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	return err == nil && flags&unix.O_ACCMODE == unix.O_WRONLY && unix.Fstat(fd, &st) == nil &&
+		st.Mode&unix.S_IFMT == unix.S_IFIFO
+}
+
+// WriteByte writes a byte to the writing end of a pipe, and never waits: O_NONBLOCK is shared by all
+// holders of a descriptor, so that the reader may have taken it away. A full pipe is readable.
+func WriteByte(fd int) error {
+	one := []byte{1}
+	_, err := unix.Pwritev2(fd, [][]byte{one}, -1, unix.RWF_NOWAIT)
+	if err == unix.EOPNOTSUPP { // before Linux 6.4: this side alone fills it, so that room stays
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+		if n, perr := unix.Poll(p, 0); perr != nil || n == 0 {
+			return perr
+		}
+		_, err = unix.Write(fd, one)
+	}
+	if err == unix.EAGAIN {
+		return nil
+	}
+	return err
+}
+
+// HasWaitMany reports whether the kernel lets one thread sleep on several words, which a reader of
+// other users needs.
+func HasWaitMany() error { return haveWaitMany() }
+
+// facePipe is the reading end of a lane's pipe behind a face. It is watched for one event at a time,
+// and again once that was taken.
+type facePipe struct {
+	bit, fd int
+	alarms
+	gone bool // under Face.mu
+}
+
+// Listen puts the reading end of a lane's pipe, which stays the caller's until Forget, behind the
+// descriptor. The face's bell must be locked. It is harmless on nil, and for no pipe.
+func (f *Face) Listen(bit, fd int) {
+	if f == nil || fd < 0 {
+		return
+	}
+	f.Forget(bit)
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(fd)}
+	if unix.EpollCtl(f.epoll, unix.EPOLL_CTL_ADD, fd, &ev) == nil {
+		f.pipes = append(f.pipes, &facePipe{bit: bit, fd: fd})
+	}
+}
+
+// Forget takes a lane's pipe away. It is harmless on nil, and for a lane that has none.
+func (f *Face) Forget(bit int) {
+	if f == nil {
+		return
+	}
+	for i, p := range f.pipes {
+		if p.bit == bit {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			p.gone = true
+			_ = unix.EpollCtl(f.epoll, unix.EPOLL_CTL_DEL, p.fd, nil)
+			f.pipes = append(f.pipes[:i], f.pipes[i+1:]...)
+			return
+		}
+	}
+}
+
+func (f *Face) pipe(fd int) *facePipe {
+	for _, p := range f.pipes {
+		if p.fd == fd {
+			return p
+		}
+	}
+	return nil
+}
+
+// drained empties a pipe that was readable and watches it again: at once, or after a pause if that
+// was for nothing too often. One whose writer closed it is not watched any more, for it would be
+// readable for ever. O_NONBLOCK is the reader's own here: nobody else has this end.
+func (f *Face) drained(p *facePipe, buf []byte) {
+	n, err := unix.Read(p.fd, buf)
+	if n == 0 && err == nil {
+		f.Forget(p.bit)
+		return
+	}
+	if f.tail != nil {
+		p.judge(f.tail(p.bit))
+	}
+	if p.quietNs == 0 {
+		f.watchAgain(p)
+		return
+	}
+	time.AfterFunc(time.Duration(p.quietNs-Now()), func() { f.watchAgain(p) })
+}
+
+// watchAgain may come late, from the end of a pause.
+func (f *Face) watchAgain(p *facePipe) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p.gone {
+		return
+	}
+	f.calls.Add(1)
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(p.fd)}
+	_ = unix.EpollCtl(f.epoll, unix.EPOLL_CTL_MOD, p.fd, &ev)
+}
+
+// judgeBy tells the face how far a lane has come.
+func (f *Face) judgeBy(tail func(bit int) uint64) { f.tail = tail }

@@ -1,0 +1,113 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// identify asks the kernel who connected the other end, and keeps what tells of its death.
+func (p *Peer) identify(socket int) error {
+	cred, err := unix.GetsockoptUcred(socket, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return err
+	}
+	p.PID, p.UID, p.GID = int(cred.Pid), int(cred.Uid), int(cred.Gid)
+	if p.Groups, err = peerGroups(socket); err != nil {
+		return err
+	}
+	fd, err := peerPidfd(socket, p.PID, p.UID)
+	if err != nil {
+		return err
+	}
+	if p.process, err = pollable(fd, "pidfd"); err != nil {
+		return err
+	}
+	dup, err := unix.FcntlInt(uintptr(socket), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	p.conn, err = pollable(dup, "connection")
+	return err
+}
+
+// pollable takes over a descriptor. It must be one that the runtime's poller takes, so that waiting
+// costs a goroutine and no thread.
+func pollable(fd int, name string) (*os.File, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		sysClose(fd)
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	if err := f.SetReadDeadline(time.Time{}); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// peerPidfd opens the peer's process. Before Linux 6.5 the kernel tells its number only, which may
+// mean another process by now; one of another user is recognised, and the caller's rule that the
+// connection must have ended as well keeps one of the same user from doing harm.
+func peerPidfd(socket, pid, uid int) (int, error) {
+	fd, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+	switch {
+	case err == nil:
+		return fd, nil
+	case err == unix.ESRCH, err == unix.EINVAL: // reaped already
+		return -1, errGone()
+	case err != unix.ENOPROTOOPT:
+		return -1, os.NewSyscallError("SO_PEERPIDFD", err)
+	}
+	return numberedPidfd(pid, uid)
+}
+
+func numberedPidfd(pid, uid int) (int, error) {
+	if pid <= 0 {
+		return -1, fmt.Errorf("%w: the peer is in another PID namespace", errors.ErrUnsupported)
+	}
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err == unix.ESRCH {
+		return -1, errGone()
+	}
+	if err != nil {
+		return -1, os.NewSyscallError("pidfd_open", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(fmt.Sprintf("/proc/%d", pid), &st); err == nil && int(st.Uid) != uid &&
+		st.Uid != 0 { // a process that may not be dumped belongs to root there
+		sysClose(fd)
+		return -1, errGone()
+	}
+	return fd, nil
+}
+
+// waitExit waits until a pidfd says that its process is gone, and is false if it was stopped.
+func waitExit(f *os.File) bool {
+	return waitFor(f, func(fd uintptr) bool { return exited(fd) })
+}
+
+// waitHangUp waits until the other end of a connection is closed. It reads nothing: what is sent
+// belongs to others who use the connection.
+func waitHangUp(f *os.File) bool {
+	return waitFor(f, func(fd uintptr) bool {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		n, err := unix.Poll(p, 0)
+		return err == nil && n > 0 && p[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+	})
+}
+
+func waitFor(f *os.File, done func(fd uintptr) bool) bool {
+	raw, err := f.SyscallConn()
+	return err == nil && raw.Read(done) == nil
+}
+
+// stopWaiting ends a wait. A deadline does, and unlike a close does not race with the waiter.
+func stopWaiting(f *os.File) {
+	if f != nil {
+		_ = f.SetReadDeadline(time.Unix(1, 0))
+	}
+}
