@@ -138,12 +138,10 @@ func (s *shard) check() {
 	}
 }
 
+// close ends the backend. Nobody uses it any more once the lock was held.
 func (s *shard) close() error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil
-	}
 	s.closed = true
+	s.mu.Unlock()
 	return s.b.Close()
 }

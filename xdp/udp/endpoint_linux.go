@@ -1,0 +1,121 @@
+package udp
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/xdp/endpoint"
+)
+
+// onEndpoint is a Backend on an endpoint of this process.
+type onEndpoint struct {
+	e     *endpoint.Endpoint
+	q     *cq.Queue
+	ready *os.File // the socket's descriptor once more, for the runtime's poller
+	raw   syscall.RawConn
+	msg   endpoint.Msg
+	back  []cq.Entry
+}
+
+// OnEndpoint returns a Backend that uses an endpoint and reads its receive completions from q. The
+// endpoint lends frames, sends to any address, and is nobody else's any more: Close closes it. The
+// queue stays the caller's.
+func OnEndpoint(e *endpoint.Endpoint, q *cq.Queue) (Backend, error) {
+	bad := func(err error) (Backend, error) {
+		return nil, &Error{Pkg: pkg, Op: "use endpoint", Err: err}
+	}
+	fd, err := unix.FcntlInt(uintptr(e.FD()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return bad(err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil { // else the runtime would not poll it
+		_ = unix.Close(fd)
+		return bad(err)
+	}
+	f := os.NewFile(uintptr(fd), "xsk")
+	raw, err := f.SyscallConn()
+	if err != nil {
+		_ = f.Close()
+		return bad(err)
+	}
+	return &onEndpoint{e: e, q: q, ready: f, raw: raw}, nil
+}
+
+func (b *onEndpoint) Receive(dst []Datagram) (int, error) {
+	if _, err := b.e.Progress(); err != nil {
+		return 0, err
+	}
+	es, err := b.q.Peek(len(dst))
+	if err != nil {
+		if errors.Is(err, cq.ErrAgain) {
+			err = nil
+		}
+		return 0, err
+	}
+	n := 0
+	for i := range es {
+		d := &dst[n]
+		d.Entry = es[i]
+		payload, err := b.e.Payload(&d.Entry)
+		if err != nil {
+			continue // no frame, so none to be given back
+		}
+		rec, err := b.e.Record(d.Entry.Buf)
+		if err != nil {
+			continue
+		}
+		d.Payload, d.From, d.To = payload, rec.Src, rec.Dst
+		n++
+	}
+	return n, b.q.Release(len(es))
+}
+
+func (b *onEndpoint) Release(loans []Datagram) error {
+	b.back = b.back[:0]
+	for i := range loans {
+		b.back = append(b.back, loans[i].Entry)
+	}
+	return b.e.ReleaseBatch(b.back)
+}
+
+func (b *onEndpoint) Send(payload []byte, from, to netip.AddrPort) error {
+	b.msg = endpoint.Msg{Buf: payload, Dest: to, From: from, Flags: cq.FlagMore}
+	err := b.e.InjectMsg(&b.msg)
+	b.msg.Buf = nil
+	if errors.Is(err, endpoint.ErrResolving) {
+		return ErrResolving
+	}
+	return err
+}
+
+func (b *onEndpoint) Flush() error {
+	b.e.Flush()
+	return nil
+}
+
+// Arm has nothing to do: every packet that arrives makes the runtime's poller look.
+func (b *onEndpoint) Arm() (bool, error) { return false, nil }
+
+func (b *onEndpoint) Wait(look func() bool) error {
+	err := b.raw.Read(func(uintptr) bool { return look() })
+	if errors.Is(err, os.ErrClosed) {
+		return os.ErrClosed
+	}
+	return err
+}
+
+func (b *onEndpoint) Check() error { return b.e.Socket().Check() }
+
+func (b *onEndpoint) Close() error {
+	err := b.ready.Close() // returns once nobody is in Wait
+	if e := b.e.Close(); err == nil && e != nil {
+		err = fmt.Errorf("udp: close endpoint: %w", e)
+	}
+	return err
+}
