@@ -19,7 +19,7 @@ type Conn struct {
 	remote    netip.AddrPort // of a connected one
 	laddr     *net.UDPAddr
 	raddr     *net.UDPAddr
-	ownsStack bool
+	ownsStack atomic.Bool
 
 	readBy, writeBy deadline
 	readable        chan struct{} // has a token when a waiting reader should look
@@ -215,7 +215,7 @@ func (c *Conn) Close() error {
 	c.readBy.set(time.Time{}) // stops the timers
 	c.writeBy.set(time.Time{})
 	err := c.stack.remove(c)
-	if c.ownsStack {
+	if c.ownsStack.Load() {
 		if e := c.stack.Close(); err == nil {
 			err = e
 		}

@@ -58,4 +58,3 @@ func TestParityFake(t *testing.T) {
 	a, b, _, _ := newStacks(t, udp.StackOptions{}, 512)
 	runParity(t, loopback{}, stacks{a, b})
 }
-

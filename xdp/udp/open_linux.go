@@ -1,0 +1,267 @@
+package udp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/endpoint"
+)
+
+// opener makes a stack and all that is below it, and undoes it.
+type opener struct {
+	ctx      context.Context
+	o        Options
+	ifi      *net.Interface
+	ns       *namespace
+	program  *xdp.Program
+	undo     []func() error // in the order of the stack's Close
+	backends []Backend
+
+	mu    sync.Mutex
+	ports map[uint16]int // connections by steered port
+}
+
+// Open runs UDP on an interface of the calling thread's network namespace: it attaches the steering
+// program, opens a socket and an endpoint on each queue, and follows the kernel's routes. Nothing
+// but the ports of connections is taken from the kernel.
+//
+// It needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF. Errors are those of [xdp.Attach], [xdp.NewUMEM],
+// [xdp.Open] and route.Open. After an error nothing is left. The context bounds Open alone.
+func Open(ctx context.Context, ifname string, o Options) (*Stack, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	p := &opener{ctx: ctx, o: o, ports: map[uint16]int{}}
+	s, err := p.open(ifname)
+	if err != nil {
+		for _, b := range p.backends {
+			_ = b.Close()
+		}
+		for _, f := range p.undo {
+			_ = f()
+		}
+		return nil, err
+	}
+	return s, nil
+}
+
+func (p *opener) open(ifname string) (*Stack, error) {
+	fail := func(err error) (*Stack, error) {
+		return nil, &Error{Pkg: pkg, Op: "open", Name: ifname, Err: err}
+	}
+	var err error
+	if p.ifi, err = net.InterfaceByName(ifname); err != nil {
+		return fail(fmt.Errorf("%w: %w", xdp.ErrNoDevice, err))
+	}
+	if p.ns, err = openNamespace(); err != nil {
+		return fail(err)
+	}
+	p.defers(p.ns.f.Close)
+	if err := p.attach(); err != nil {
+		return nil, err
+	}
+	if err := p.resolver(); err != nil {
+		return nil, err
+	}
+	if err := p.openQueues(); err != nil {
+		return nil, err
+	}
+	o := p.o.StackOptions
+	o.Bind = p.bind
+	s, err := NewStack(o, p.backends...)
+	if err != nil {
+		return nil, err
+	}
+	s.onClose = p.undo
+	return s, nil
+}
+
+// defers has f called after everything that was made later is undone.
+func (p *opener) defers(f func() error) { p.undo = append([]func() error{f}, p.undo...) }
+
+func (p *opener) attach() (err error) {
+	if p.program = p.o.Program; p.program != nil {
+		return nil
+	}
+	if p.program, err = xdp.Attach(p.ifi.Name, p.o.Attach); err != nil {
+		return err
+	}
+	p.defers(p.program.Close)
+	return nil
+}
+
+// openQueues opens those that were asked for, or all that there are.
+func (p *opener) openQueues() error {
+	queues, all := p.o.Queues, false
+	if len(queues) == 0 {
+		all = true
+		n, err := queueCount(p.ifi.Index)
+		if err != nil {
+			return &Error{Pkg: pkg, Op: "count queues of", Name: p.ifi.Name, Err: err}
+		}
+		for q := range n {
+			queues = append(queues, uint32(q))
+		}
+	}
+	for i, q := range queues {
+		if err := p.ctx.Err(); err != nil {
+			return err
+		}
+		err := p.openQueue(q)
+		if all && i > 0 && errors.Is(err, xdp.ErrNoQueue) {
+			return nil // there may be fewer in use than the device has
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *opener) openQueue(queue uint32) (err error) {
+	name := p.ifi.Name + "/" + strconv.Itoa(int(queue))
+	var undo []func() error
+	defer func() {
+		if err != nil {
+			for _, f := range undo {
+				_ = f()
+			}
+			return
+		}
+		p.undo = append(undo, p.undo...)
+	}()
+	defers := func(f func() error) { undo = append([]func() error{f}, undo...) }
+
+	u := p.o.UMEM
+	if u.ChunkBytes == 0 && p.ifi.MTU > maxSmallMTU {
+		u.ChunkBytes = 4096
+	}
+	umem, err := xdp.NewUMEM(u)
+	if err != nil {
+		return err
+	}
+	defers(func() error { return umem.Close(context.Background()) })
+	q, err := cq.CreateAnonymous(name, cq.Options{Wait: cq.WaitNone,
+		Size: int(umem.Geometry().Frames)})
+	if err != nil {
+		return err
+	}
+	defers(q.Close)
+	w, err := q.Writer()
+	if err != nil {
+		return err
+	}
+	defers(w.Close)
+	socket, err := xdp.Open(p.ifi.Name, queue, umem, p.o.Socket)
+	if err != nil {
+		return err
+	}
+	e, err := endpoint.Open(endpoint.Config{Socket: socket, Receive: w,
+		LocalMAC: [6]byte(p.ifi.HardwareAddr), Resolver: p.o.Resolver, HopLimit: p.o.HopLimit,
+		TrafficClass: p.o.TrafficClass, VerifyUDP: p.o.VerifyUDP})
+	if err != nil {
+		defers(socket.Close)
+		return err
+	}
+	if err = socket.Register(p.program, p.o.Slot); err != nil {
+		defers(e.Close)
+		return err
+	}
+	b, err := OnEndpoint(e, q)
+	if err != nil {
+		defers(e.Close)
+		return err
+	}
+	p.backends = append(p.backends, b)
+	return nil
+}
+
+// maxSmallMTU is the longest IP packet, with a VLAN tag, for a chunk of 2048 bytes.
+const maxSmallMTU = 2048 - xdp.RecordBytes - 256 - 18
+
+// bind claims an address in the kernel and steers what comes to it here.
+func (p *opener) bind(local netip.AddrPort) (netip.AddrPort, func() error, error) {
+	fd, bound := -1, local
+	if !p.o.Unclaimed {
+		err := p.ns.do(func() (err error) {
+			fd, bound, err = claim(local)
+			return err
+		})
+		if err != nil {
+			return local, nil, err
+		}
+	} else if local.Port() == 0 {
+		return local, nil, fmt.Errorf("%w: no port, and nobody chooses one: Unclaimed", ErrOptions)
+	}
+	if err := p.steer(bound.Port()); err != nil {
+		closeFD(fd)
+		return local, nil, err
+	}
+	return bound, func() error {
+		err := p.unsteer(bound.Port())
+		closeFD(fd)
+		return err
+	}, nil
+}
+
+func closeFD(fd int) {
+	if fd >= 0 {
+		_ = unix.Close(fd)
+	}
+}
+
+// steer takes a port from the kernel, unless another connection, on another address, did.
+func (p *opener) steer(port uint16) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ports[port] == 0 {
+		if err := p.program.Steer(port, p.o.Slot); err != nil {
+			return err
+		}
+	}
+	p.ports[port]++
+	return nil
+}
+
+func (p *opener) unsteer(port uint16) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ports[port]--; p.ports[port] > 0 {
+		return nil
+	}
+	delete(p.ports, port)
+	return p.program.Unsteer(port)
+}
+
+func zoneIndex(zone string) int {
+	if zone == "" {
+		return 0
+	}
+	if n, err := strconv.Atoi(zone); err == nil {
+		return n
+	}
+	ifi, err := net.InterfaceByName(zone)
+	if err != nil {
+		return 0
+	}
+	return ifi.Index
+}
+
+var errNoRoutes = fmt.Errorf("Options.Resolver is missing: %w", syscall.EINVAL)
+
+func (p *opener) resolver() error {
+	if p.o.Resolver == nil {
+		return errNoRoutes
+	}
+	return nil
+}

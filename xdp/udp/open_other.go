@@ -1,0 +1,21 @@
+//go:build !linux
+
+package udp
+
+import (
+	"context"
+	"errors"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/xdp/endpoint"
+)
+
+// Open needs Linux.
+func Open(_ context.Context, ifname string, _ Options) (*Stack, error) {
+	return nil, &Error{Pkg: pkg, Op: "open", Name: ifname, Err: errors.ErrUnsupported}
+}
+
+// OnEndpoint needs Linux.
+func OnEndpoint(*endpoint.Endpoint, *cq.Queue) (Backend, error) {
+	return nil, &Error{Pkg: pkg, Op: "use endpoint", Err: errors.ErrUnsupported}
+}

@@ -1,0 +1,67 @@
+package udp
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/endpoint"
+)
+
+// Options of [Open], [Listen] and [Dial]. The zero value is useful.
+type Options struct {
+	StackOptions // Bind is set by Open
+	// Queues of the interface to use; all by default. Datagrams that arrive on others go to the
+	// kernel.
+	Queues []uint32
+	// Program steers. By default Open attaches one of its own, as Attach says, and Close detaches
+	// it. An interface has one program only: to have several stacks on it, or a stack beside other
+	// sockets, share one.
+	Program *xdp.Program
+	Attach  xdp.ProgramOptions
+	// Slot is the first of the slots in Program that are the stack's, one for each queue.
+	Slot uint32
+	// UMEM and Socket size what each queue has. Chunks are chosen by the MTU.
+	UMEM   xdp.UMEMOptions
+	Socket xdp.Options
+	// Resolver finds next hops. By default the kernel's routes and neighbours of the interface are
+	// followed.
+	Resolver endpoint.Resolver
+	// HopLimit and TrafficClass of what is sent; 64 and 0 by default.
+	HopLimit, TrafficClass uint8
+	// VerifyUDP drops datagrams whose UDP checksum is wrong. By default sums are not looked at,
+	// since those of a veth pair are not there to be looked at; partial and absent ones are right
+	// in any case.
+	VerifyUDP bool
+	// Unclaimed leaves out the socket of the kernel that holds the port of each connection, so that
+	// nobody else there gets it, EADDRINUSE is found, and no "port unreachable" is sent for what
+	// reaches the kernel's stack.
+	Unclaimed bool
+}
+
+// Listen opens a stack on an interface for one connection, which closes it. See [Open] for
+// privileges and errors, and [Stack.Listen] for addresses.
+func Listen(ctx context.Context, ifname string, local netip.AddrPort, o Options) (*Conn, error) {
+	return only(ctx, ifname, o, func(s *Stack) (*Conn, error) { return s.Listen(local) })
+}
+
+// Dial is Listen for a connection that sends to and receives from one peer only.
+func Dial(ctx context.Context, ifname string, local, remote netip.AddrPort, o Options) (*Conn,
+	error) {
+	return only(ctx, ifname, o, func(s *Stack) (*Conn, error) { return s.Dial(local, remote) })
+}
+
+func only(ctx context.Context, ifname string, o Options,
+	open func(*Stack) (*Conn, error)) (*Conn, error) {
+	s, err := Open(ctx, ifname, o)
+	if err != nil {
+		return nil, err
+	}
+	c, err := open(s)
+	if err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	c.ownsStack.Store(true)
+	return c, nil
+}
