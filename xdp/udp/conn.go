@@ -221,7 +221,8 @@ func (c *Conn) Close() error {
 		}
 	}
 	if err != nil {
-		return &net.OpError{Op: "close", Net: "udp", Source: c.laddr, Addr: c.RemoteAddr(), Err: err}
+		return &net.OpError{Op: "close", Net: "udp", Source: c.laddr, Addr: c.RemoteAddr(),
+			Err: err}
 	}
 	return nil
 }
@@ -249,9 +250,9 @@ func (c *Conn) setError(err error) error {
 	return &net.OpError{Op: "set", Net: "udp", Addr: c.laddr, Err: err}
 }
 
-// SetReadBuffer bounds what waits to be read: one datagram for every datagramBytes, since each takes
-// a frame whatever its length, and no more than the stack has frames for. A larger value is taken
-// for that, as the kernel does with what exceeds net.core.rmem_max.
+// SetReadBuffer bounds what waits to be read: one datagram for every 2048 bytes, since each takes a
+// frame whatever its length, and no more than StackOptions.MaxBacklog. A larger value is taken for
+// that, as the kernel does with what exceeds net.core.rmem_max.
 func (c *Conn) SetReadBuffer(bytes int) error {
 	if isClosed(c.done) {
 		return c.setError(net.ErrClosed)
@@ -265,8 +266,8 @@ func (c *Conn) SetReadBuffer(bytes int) error {
 	return nil
 }
 
-// SetWriteBuffer is accepted and changes nothing: what is sent waits in the transmit ring, which all
-// connections of the interface share (Options.Socket).
+// SetWriteBuffer is accepted and changes nothing: what is sent waits in the transmit ring, which
+// all connections of the interface share (Options.Socket).
 func (c *Conn) SetWriteBuffer(bytes int) error {
 	if isClosed(c.done) {
 		return c.setError(net.ErrClosed)

@@ -258,19 +258,3 @@ func TestDeviceGone(t *testing.T) {
 		t.Fatal(err)
 	}
 }
-
-func TestNoAllocation(t *testing.T) {
-	a, b, _, _ := newPair(t, udp.StackOptions{})
-	to, buf := addrPort(b), make([]byte, 64)
-	must(t, b.SetReadDeadline(time.Now().Add(long)))
-	// The fake allocates one payload and what it queues.
-	base := testing.AllocsPerRun(500, func() {
-		_, err := a.WriteToUDPAddrPort(buf[:32], to)
-		must(t, err)
-		_, _, err = b.ReadFromUDPAddrPort(buf)
-		must(t, err)
-	})
-	if base > 3 {
-		t.Errorf("%v allocations", base)
-	}
-}

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"strconv"
-	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -27,9 +27,6 @@ type opener struct {
 	program  *xdp.Program
 	undo     []func() error // in the order of the stack's Close
 	backends []Backend
-
-	mu    sync.Mutex
-	ports map[uint16]int // connections by steered port
 }
 
 // Open runs UDP on an interface of the calling thread's network namespace: it attaches the steering
@@ -41,7 +38,7 @@ type opener struct {
 func Open(ctx context.Context, ifname string, o Options) (*Stack, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	p := &opener{ctx: ctx, o: o, ports: map[uint16]int{}}
+	p := &opener{ctx: ctx, o: o}
 	s, err := p.open(ifname)
 	if err != nil {
 		for _, b := range p.backends {
@@ -62,6 +59,9 @@ func (p *opener) open(ifname string) (*Stack, error) {
 	var err error
 	if p.ifi, err = net.InterfaceByName(ifname); err != nil {
 		return fail(fmt.Errorf("%w: %w", xdp.ErrNoDevice, err))
+	}
+	if len(p.ifi.HardwareAddr) != 6 {
+		return fail(fmt.Errorf("%w: it is no Ethernet interface", ErrOptions))
 	}
 	if p.ns, err = openNamespace(); err != nil {
 		return fail(err)
@@ -203,44 +203,37 @@ func (p *opener) bind(local netip.AddrPort) (netip.AddrPort, func() error, error
 	} else if local.Port() == 0 {
 		return local, nil, fmt.Errorf("%w: no port, and nobody chooses one: Unclaimed", ErrOptions)
 	}
-	if err := p.steer(bound.Port()); err != nil {
+	id, err := p.program.AddRule(ruleOf(bound), xdp.Target{Base: p.o.Slot})
+	if err != nil {
 		closeFD(fd)
+		if errors.Is(err, xdp.ErrRuleExists) {
+			err = os.NewSyscallError("bind", syscall.EADDRINUSE)
+		}
 		return local, nil, err
 	}
 	return bound, func() error {
-		err := p.unsteer(bound.Port())
+		err := p.program.RemoveRule(id)
 		closeFD(fd)
 		return err
 	}, nil
+}
+
+// ruleOf matches the datagrams that a socket of the kernel on this address would get.
+func ruleOf(local netip.AddrPort) xdp.Rule {
+	r := xdp.Rule{UDPPort: local.Port()}
+	switch a := local.Addr(); {
+	case !a.IsUnspecified():
+		r.Dst = netip.PrefixFrom(a.WithZone(""), a.BitLen())
+	case a.Is4():
+		r.EtherType = 0x0800
+	}
+	return r
 }
 
 func closeFD(fd int) {
 	if fd >= 0 {
 		_ = unix.Close(fd)
 	}
-}
-
-// steer takes a port from the kernel, unless another connection, on another address, did.
-func (p *opener) steer(port uint16) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.ports[port] == 0 {
-		if err := p.program.Steer(port, p.o.Slot); err != nil {
-			return err
-		}
-	}
-	p.ports[port]++
-	return nil
-}
-
-func (p *opener) unsteer(port uint16) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.ports[port]--; p.ports[port] > 0 {
-		return nil
-	}
-	delete(p.ports, port)
-	return p.program.Unsteer(port)
 }
 
 func zoneIndex(zone string) int {

@@ -15,14 +15,18 @@ func (loopback) addr(host int) netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 0, 0, byte(1 + host)})
 }
 
-func (loopback) listen(t *testing.T, _ int, local netip.AddrPort) socket {
+func (l loopback) listen(t *testing.T, _ int, local netip.AddrPort) socket {
+	c, err := l.open(local)
+	must(t, err)
+	return c
+}
+
+func (loopback) open(local netip.AddrPort) (socket, error) {
 	network := "udp"
 	if local.Addr().IsUnspecified() {
 		network = "udp4" // else package net makes it one of IPv6
 	}
-	c, err := net.ListenUDP(network, net.UDPAddrFromAddrPort(local))
-	must(t, err)
-	return c
+	return net.ListenUDP(network, net.UDPAddrFromAddrPort(local))
 }
 
 func (loopback) dial(t *testing.T, _ int, local, remote netip.AddrPort) socket {

@@ -1,0 +1,58 @@
+// Package udp is UDP sockets beside the kernel's stack, for programs that know [net.PacketConn]: a
+// [Conn] takes the place of a *[net.UDPConn], and the packets take the short way by AF_XDP.
+//
+//	c, err := udp.Listen(ctx, "eth0", netip.MustParseAddrPort("192.0.2.1:4433"), udp.Options{})
+//	listener, err := quic.Listen(c, tlsConfig, nil)
+//
+// [Listen] and [Dial] do it all for one socket. [Open] returns a [Stack] for many on the same
+// interface. A stack runs on a [Backend] for each queue: an endpoint of package endpoint
+// ([OnEndpoint]), or anything else that carries datagrams.
+//
+// # As with the kernel
+//
+// Deadlines, Close, addresses, truncation and errors are those of *[net.UDPConn]; a table of cases
+// is run on both and compared (TestParity). Errors are *[net.OpError]: [net.ErrClosed],
+// [os.ErrDeadlineExceeded] with Timeout, and EMSGSIZE, EADDRINUSE and the like wrapped in
+// *[os.SyscallError] under the name of the system call that there would have been. Any number of
+// goroutines may read and write at once. Reads and writes do not allocate, in the forms with
+// [netip.AddrPort].
+//
+// Datagrams wait for a reader in the frames that they arrived in, a bounded number for each
+// connection: beyond, new ones are dropped and counted, as the kernel does.
+//
+// Next hops come from the kernel's neighbour table. While the kernel resolves one, up to 128
+// datagrams are kept for up to three seconds, and dropped if nobody answers: a write never fails
+// with EAGAIN. A write does wait, until its deadline, while the device has no room.
+//
+// The port of a connection is held in the kernel too, by a socket that gets nothing, so that
+// everybody there finds it in use.
+//
+// # Not as with the kernel
+//
+//   - A datagram is one packet. Beyond the MTU of the path a write is EMSGSIZE; there is no
+//     fragmentation. Fragments that arrive are the kernel's, and end there.
+//   - No ICMP: a port that nobody listens on, or a router that complains, is not heard of. A read
+//     or write does not fail with ECONNREFUSED.
+//   - Only peers beyond the interface can be reached: addresses of this host cannot, not by
+//     loopback either.
+//   - Firewall and traffic control of the kernel do not see the packets.
+//   - UDP checksums of what arrives are not verified unless [Options].VerifyUDP is set. What is
+//     sent has one.
+//   - A connection on no address, 0.0.0.0 or ::, gets what arrives on the interface for its port,
+//     whatever the destination: on a router what would have been forwarded too.
+//   - There is no descriptor, hence no SyscallConn, File, or control data: socket options, ECN
+//     and packet information, GSO and recvmmsg. quic-go and others ask whether a connection has
+//     SyscallConn and do without.
+//   - IPv4 addresses are never mapped to IPv6, neither in results nor on a connection on ::.
+//   - Write buffers cannot be sized by connection. Read buffers count datagrams, not bytes.
+//   - A connection that is not used any more must be closed; no finalizer does it.
+//
+// # Who does the work
+//
+// Whoever writes gives the packet to the kernel himself, with one system call for all writers that
+// come at the same time. Whoever reads looks for packets himself before he waits. For those that
+// wait one goroutine per queue hands out what arrives; it sleeps in the runtime's poller, so that a
+// connection on which nothing happens costs neither CPU nor a thread. Once a second the device is
+// asked whether it still exists, since no poll ever tells. When it is gone reads fail with
+// xdp.ErrDeviceGone, after what had come; the stack is of no more use than to be closed.
+package udp

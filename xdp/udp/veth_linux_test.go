@@ -1,0 +1,288 @@
+package udp_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/endpoint"
+	"github.com/shmring/shmring/xdp/packet"
+	"github.com/shmring/shmring/xdp/udp"
+	"github.com/shmring/shmring/xdp/veth"
+	"github.com/shmring/shmring/xdp/xdptest"
+)
+
+// way leads from one end of a pair to the other.
+func way(p *veth.Pair, e *veth.End) endpoint.Static {
+	peer := p.A
+	if e == p.A {
+		peer = p.B
+	}
+	return endpoint.Static{peer.Addr: packet.Hop{LocalMAC: [6]byte(e.MAC),
+		NextMAC: [6]byte(peer.MAC), Source: e.Addr}}
+}
+
+// openOn opens a stack on an end of a pair for the time of the test.
+func openOn(t testing.TB, p *veth.Pair, e *veth.End, o udp.Options) *udp.Stack {
+	t.Helper()
+	o.Resolver = way(p, e)
+	var s *udp.Stack
+	err := e.Do(func() (err error) {
+		s, err = udp.Open(t.Context(), e.Name, o)
+		return err
+	})
+	shmtest.Require(t, "xdp", err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	return s
+}
+
+// kernelHosts are the two ends of a pair with sockets of the kernel.
+type kernelHosts struct{ *veth.Pair }
+
+func (k kernelHosts) end(host int) *veth.End { return []*veth.End{k.A, k.B}[host] }
+
+func (k kernelHosts) addr(host int) netip.Addr { return k.end(host).Addr }
+
+func (k kernelHosts) listen(t *testing.T, host int, local netip.AddrPort) socket {
+	t.Helper()
+	var c socket
+	xdptest.Do(t, k.end(host), func() (err error) {
+		c, err = loopback{}.open(local)
+		return err
+	})
+	return c
+}
+
+func (k kernelHosts) dial(t *testing.T, host int, local, remote netip.AddrPort) socket {
+	t.Helper()
+	var c socket
+	xdptest.Do(t, k.end(host), func() (err error) {
+		c, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(local), net.UDPAddrFromAddrPort(remote))
+		return err
+	})
+	return c
+}
+
+// mixed has a stack on one of the ends and sockets of the kernel on the other.
+type mixed struct {
+	kernelHosts
+	ours int // the host
+	s    *udp.Stack
+}
+
+func (m mixed) listen(t *testing.T, host int, local netip.AddrPort) socket {
+	if host == m.ours {
+		c, err := m.s.Listen(local)
+		must(t, err)
+		return c
+	}
+	return m.kernelHosts.listen(t, host, local)
+}
+
+func (m mixed) dial(t *testing.T, host int, local, remote netip.AddrPort) socket {
+	if host == m.ours {
+		c, err := m.s.Dial(local, remote)
+		must(t, err)
+		return c
+	}
+	return m.kernelHosts.dial(t, host, local, remote)
+}
+
+// TestParity compares, over a veth pair, with kernel sockets on both ends: this package on one end,
+// on the other, and on both.
+func TestParity(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	kernel := kernelHosts{p}
+	t.Run("sender", func(t *testing.T) {
+		runParity(t, kernel, mixed{kernel, 0, openOn(t, p, p.A, udp.Options{})})
+	})
+	t.Run("receiver", func(t *testing.T) {
+		runParity(t, kernel, mixed{kernel, 1, openOn(t, p, p.B, udp.Options{})})
+	})
+	t.Run("both", func(t *testing.T) {
+		runParity(t, kernel, stacks{openOn(t, p, p.A, udp.Options{}), openOn(t, p, p.B, udp.Options{})})
+	})
+}
+
+// TestListen does it all in one call, and leaves the interface as it was.
+func TestListen(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	peer := kernelHosts{p}.listen(t, 0, netip.AddrPortFrom(p.A.Addr, 0))
+	defer peer.Close()
+	must(t, peer.SetDeadline(time.Now().Add(long)))
+	for range 2 {
+		var c *udp.Conn
+		err := p.B.Do(func() (err error) {
+			c, err = udp.Listen(t.Context(), p.B.Name, netip.AddrPortFrom(p.B.Addr, 5353),
+				udp.Options{Resolver: way(p, p.B)})
+			return err
+		})
+		shmtest.Require(t, "xdp", err)
+		_, err = peer.WriteTo([]byte("ping"), c.LocalAddr())
+		must(t, err)
+		must(t, c.SetDeadline(time.Now().Add(long)))
+		buf := make([]byte, 16)
+		n, from, err := c.ReadFrom(buf)
+		must(t, err)
+		_, err = c.WriteTo(buf[:n], from)
+		must(t, err)
+		n, _, err = peer.ReadFrom(buf)
+		if err != nil || string(buf[:n]) != "ping" {
+			t.Fatalf("%q, %v", buf[:n], err)
+		}
+		must(t, c.Close())
+		// The port is the kernel's again.
+		k := kernelHosts{p}.listen(t, 1, netip.AddrPortFrom(p.B.Addr, 5353))
+		must(t, k.SetDeadline(time.Now().Add(long)))
+		_, err = peer.WriteTo([]byte("kernel"), k.LocalAddr())
+		must(t, err)
+		if n, _, err := k.ReadFrom(buf); err != nil || string(buf[:n]) != "kernel" {
+			t.Fatalf("%q, %v", buf[:n], err)
+		}
+		must(t, k.Close())
+	}
+}
+
+func TestOpenErrors(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	s := openOn(t, p, p.B, udp.Options{})
+	open := func(ifname string) error {
+		return p.B.Do(func() error {
+			s, err := udp.Open(t.Context(), ifname, udp.Options{Resolver: way(p, p.B)})
+			if err == nil {
+				s.Close()
+			}
+			return err
+		})
+	}
+	var attached *xdp.ProgramAttachedError
+	if err := open(p.B.Name); !errors.As(err, &attached) {
+		t.Errorf("a second stack: %v", err)
+	}
+	if err := open("none"); !errors.Is(err, xdp.ErrNoDevice) {
+		t.Errorf("no interface: %v", err)
+	}
+	if err := open("lo"); !errors.Is(err, udp.ErrOptions) {
+		t.Errorf("loopback: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	xdptest.Do(t, p.A, func() error {
+		s, err := udp.Open(ctx, p.A.Name, udp.Options{Resolver: way(p, p.A)})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("context: %v, %v", s, err)
+		}
+		return nil
+	})
+	// What the kernel has we do not get, and the other way round.
+	k := kernelHosts{p}.listen(t, 1, netip.AddrPortFrom(p.B.Addr, 0))
+	defer k.Close()
+	var op *net.OpError
+	_, err := s.Listen(k.LocalAddr().(*net.UDPAddr).AddrPort())
+	if !errors.Is(err, syscall.EADDRINUSE) || !errors.As(err, &op) || op.Op != "listen" {
+		t.Errorf("in use: %v", err)
+	}
+	c := listen(t, s, p.B.Addr, 0)
+	xdptest.Do(t, p.B, func() error {
+		if k, err := net.ListenUDP("udp", c.LocalAddr().(*net.UDPAddr)); !errors.Is(err,
+			syscall.EADDRINUSE) {
+			t.Errorf("the kernel gives our port away: %v, %v", k, err)
+		}
+		return nil
+	})
+	if _, err := s.Listen(netip.MustParseAddrPort("198.51.100.1:7")); !errors.Is(err,
+		syscall.EADDRNOTAVAIL) {
+		t.Errorf("foreign address: %v", err)
+	}
+}
+
+// TestQueues: datagrams of all queues come together, and what is sent to one peer stays in order.
+func TestQueues(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{Queues: 2})
+	a, b := openOn(t, p, p.A, udp.Options{}), openOn(t, p, p.B, udp.Options{})
+	to := listen(t, b, p.B.Addr, 0)
+	must(t, to.SetReadDeadline(time.Now().Add(long)))
+	const socks, each = 8, 50
+	for i := range each {
+		for range socks {
+			from := listen(t, a, p.A.Addr, 0)
+			_, err := from.WriteToUDPAddrPort([]byte{byte(i)}, addrPort(to))
+			must(t, err)
+			must(t, from.Close())
+		}
+		for range socks {
+			buf := make([]byte, 8)
+			n, _, err := to.ReadFromUDPAddrPort(buf)
+			if err != nil || n != 1 || int(buf[0]) != i {
+				t.Fatal(n, buf, err)
+			}
+		}
+	}
+}
+
+// TestRemoved: a reader learns that its device is gone.
+func TestRemoved(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	var s *udp.Stack
+	err := p.B.Do(func() (err error) {
+		o := udp.Options{Resolver: way(p, p.B)}
+		o.CheckEvery = 10 * time.Millisecond
+		s, err = udp.Open(t.Context(), p.B.Name, o)
+		return err
+	})
+	shmtest.Require(t, "xdp", err)
+	defer s.Close()
+	c := listen(t, s, p.B.Addr, 0)
+	done := make(chan error)
+	go func() {
+		_, _, err := c.ReadFrom(make([]byte, 8))
+		done <- err
+	}()
+	must(t, p.A.Remove())
+	select {
+	case err := <-done:
+		if !errors.Is(err, syscall.ENXIO) && !errors.Is(err, xdp.ErrDeviceGone) {
+			t.Error(err)
+		}
+	case <-time.After(long):
+		t.Fatal("the reader sleeps on")
+	}
+	if _, err := s.Listen(netip.AddrPortFrom(p.B.Addr, 0)); err == nil {
+		t.Error("a connection on a device that is gone")
+	}
+}
+
+// TestMTU: one datagram is one packet, or none.
+func TestMTU(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{MTU: 1400})
+	s := openOn(t, p, p.A, udp.Options{})
+	k := kernelHosts{p}.listen(t, 1, netip.AddrPortFrom(p.B.Addr, 0))
+	defer k.Close()
+	c := listen(t, s, p.A.Addr, 0)
+	const most = 1400 - 28
+	payload := make([]byte, most+1)
+	for i := range payload {
+		payload[i] = byte(rand.Uint32())
+	}
+	var op *net.OpError
+	_, err := c.WriteTo(payload, k.LocalAddr())
+	if !errors.Is(err, syscall.EMSGSIZE) || !errors.As(err, &op) || op.Op != "write" {
+		t.Errorf("beyond the MTU: %v", err)
+	}
+	_, err = c.WriteTo(payload[:most], k.LocalAddr())
+	must(t, err)
+	must(t, k.SetDeadline(time.Now().Add(long)))
+	buf := make([]byte, 2000)
+	n, _, err := k.ReadFrom(buf)
+	if err != nil || !bytes.Equal(buf[:n], payload[:most]) {
+		t.Errorf("%d, %v", n, err)
+	}
+}
