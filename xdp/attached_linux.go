@@ -3,8 +3,10 @@ package xdp
 import (
 	"encoding/binary"
 	"net"
+	"runtime"
 	"syscall"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -12,32 +14,52 @@ import (
 const (
 	iflaXDPAttached  = 2
 	iflaXDPProgID    = 4
+	iflaXDPDrvProgID = 5 // these three if there are several
+	iflaXDPSKBProgID = 6
+	iflaXDPHWProgID  = 7
 	xdpAttachedDrv   = 1
 	xdpAttachedSKB   = 2
 	netlinkAttrFlags = unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
 )
 
+// AttachedProgram says which XDP program an interface of the calling thread's network namespace
+// has, whosever it is; the ID is 0 if there is none. Of several it is the one in the driver.
+func AttachedProgram(ifname string) (ProgramInfo, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	const op = "look for a program"
+	ifi, err := findInterface(op, ifname)
+	if err != nil {
+		return ProgramInfo{}, err
+	}
+	info, err := attachedProgram(ifi.Index)
+	if err != nil {
+		return info, &Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
+	}
+	return info, nil
+}
+
 // refuseAttached returns a *ProgramAttachedError if the interface has a program.
 func refuseAttached(ifi *net.Interface) error {
-	id, mode, err := attachedProgram(ifi.Index)
+	info, err := attachedProgram(ifi.Index)
 	if err != nil {
 		return &Error{Pkg: pkg, Op: "look for a program", Name: ifi.Name, Err: err}
 	}
-	if id == 0 {
+	if info.ID == 0 {
 		return nil
 	}
-	return &ProgramAttachedError{Ifname: ifi.Name, ID: id, Mode: mode}
+	return &ProgramAttachedError{Ifname: ifi.Name, ProgramInfo: info}
 }
 
-// attachedProgram asks rtnetlink for the XDP program of an interface; id is 0 if it has none.
-func attachedProgram(ifindex int) (id uint32, mode AttachMode, err error) {
+// attachedProgram asks rtnetlink for the XDP program of an interface; its ID is 0 if it has none.
+func attachedProgram(ifindex int) (info ProgramInfo, err error) {
 	rib, err := syscall.NetlinkRIB(unix.RTM_GETLINK, unix.AF_UNSPEC)
 	if err != nil {
-		return 0, 0, err
+		return info, err
 	}
 	msgs, err := syscall.ParseNetlinkMessage(rib)
 	if err != nil {
-		return 0, 0, err
+		return info, err
 	}
 	for _, m := range msgs {
 		if m.Header.Type != unix.RTM_NEWLINK || len(m.Data) < unix.SizeofIfInfomsg ||
@@ -46,19 +68,38 @@ func attachedProgram(ifindex int) (id uint32, mode AttachMode, err error) {
 		}
 		attrs, err := syscall.ParseNetlinkRouteAttr(&m)
 		if err != nil {
-			return 0, 0, err
+			return info, err
 		}
 		for _, a := range attrs {
 			if a.Attr.Type&^netlinkAttrFlags == unix.IFLA_XDP {
-				id, mode = parseXDPAttr(a.Value)
+				info = parseXDPAttr(a.Value)
 			}
 		}
 	}
-	return id, mode, nil
+	info.Name = programName(info.ID)
+	return info, nil
+}
+
+// programName asks for what takes a privilege of its own, so not knowing it is no error.
+func programName(id uint32) string {
+	if id == 0 {
+		return ""
+	}
+	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+	if err != nil {
+		return ""
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		return ""
+	}
+	return info.Name
 }
 
 // parseXDPAttr walks the attributes nested in IFLA_XDP.
-func parseXDPAttr(b []byte) (id uint32, mode AttachMode) {
+func parseXDPAttr(b []byte) (info ProgramInfo) {
+	several := map[uint16]uint32{} // by attribute
 	for len(b) >= unix.SizeofRtAttr {
 		n := int(binary.NativeEndian.Uint16(b))
 		kind := binary.NativeEndian.Uint16(b[2:]) &^ uint16(netlinkAttrFlags)
@@ -68,13 +109,24 @@ func parseXDPAttr(b []byte) (id uint32, mode AttachMode) {
 		v := b[unix.SizeofRtAttr:n]
 		switch {
 		case kind == iflaXDPProgID && len(v) >= 4:
-			id = binary.NativeEndian.Uint32(v)
+			info.ID = binary.NativeEndian.Uint32(v)
+		case kind >= iflaXDPDrvProgID && kind <= iflaXDPHWProgID && len(v) >= 4:
+			several[kind] = binary.NativeEndian.Uint32(v)
 		case kind == iflaXDPAttached && len(v) >= 1 && v[0] == xdpAttachedDrv:
-			mode = AttachNative
+			info.Mode = AttachNative
 		case kind == iflaXDPAttached && len(v) >= 1 && v[0] == xdpAttachedSKB:
-			mode = AttachGeneric
+			info.Mode = AttachGeneric
 		}
 		b = b[min(len(b), (n+3)&^3):]
 	}
-	return id, mode
+	switch drv, skb := several[iflaXDPDrvProgID], several[iflaXDPSKBProgID]; {
+	case info.ID != 0:
+	case drv != 0:
+		info.ID, info.Mode = drv, AttachNative
+	case skb != 0:
+		info.ID, info.Mode = skb, AttachGeneric
+	default:
+		info.ID = several[iflaXDPHWProgID]
+	}
+	return info
 }

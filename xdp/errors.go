@@ -44,23 +44,26 @@ type Error = shm.Error
 
 const pkg = "xdp" // of errors
 
-// ProgramAttachedError: the interface has an XDP program that is not ours. It was left alone.
-// errors.Is finds EBUSY.
+// ErrProgramAttached: the interface has an XDP program that is not ours (EBUSY). The error is a
+// *[ProgramAttachedError].
+var ErrProgramAttached = shm.Sentinel("interface has an XDP program", syscall.EBUSY)
+
+// ProgramAttachedError says which program an interface has. It was left alone. errors.Is finds
+// [ErrProgramAttached] and EBUSY.
 type ProgramAttachedError struct {
 	Ifname string
-	ID     uint32 // of the program; 0 when unknown
-	Mode   AttachMode
+	ProgramInfo
 }
 
 // Error names the program and how to look at it.
 func (e *ProgramAttachedError) Error() string {
-	return fmt.Sprintf("xdp: attach program %q: interface already has XDP program %d (%v); "+
+	return fmt.Sprintf("xdp: attach program %q: interface already has XDP program %v; "+
 		"see \"bpftool prog show id %d\", stop what owns it or use another interface",
-		e.Ifname, e.ID, e.Mode, e.ID)
+		e.Ifname, e.ProgramInfo, e.ID)
 }
 
-// Is reports EBUSY.
-func (e *ProgramAttachedError) Is(target error) bool { return target == error(syscall.EBUSY) }
+// Unwrap returns ErrProgramAttached.
+func (e *ProgramAttachedError) Unwrap() error { return ErrProgramAttached }
 
 // refine wraps both a sentinel and the error that the kernel gave, so that either is found and the
 // number that the kernel used is printed.

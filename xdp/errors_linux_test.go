@@ -110,9 +110,10 @@ func TestProgramAttached(t *testing.T) {
 				_, err := xdp.Attach(r.pair.B.Name, xdp.ProgramOptions{Mode: want})
 				return err
 			})
-			clear(t, err, "bpftool prog show", syscall.EBUSY)
+			clear(t, err, "bpftool prog show", xdp.ErrProgramAttached, syscall.EBUSY)
 			var attached *xdp.ProgramAttachedError
-			if !errors.As(err, &attached) || attached.ID == 0 || attached.Mode != mode {
+			if !errors.As(err, &attached) || attached.ProgramInfo !=
+				(xdp.ProgramInfo{ID: r.prog.ID(), Name: "steer", Mode: mode}) {
 				t.Fatalf("%v over %v: %#v", want, mode, err)
 			}
 		}

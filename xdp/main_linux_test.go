@@ -11,6 +11,7 @@ func TestMain(m *testing.M) {
 		"hold-queue":  holdQueue,
 		"memlock":     memlockChild,
 		"read-umem":   readUMEMChild,
+		"probe":       probeChild,
 		"port-app":    portAppChild,
 		"port-device": portDeviceChild,
 	})

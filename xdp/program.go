@@ -27,6 +27,21 @@ func (m AttachMode) String() string {
 	return fmt.Sprintf("mode(%d)", uint8(m))
 }
 
+// ProgramInfo is an XDP program that is attached to an interface.
+type ProgramInfo struct {
+	ID   uint32
+	Name string // as its maker called it, cut to 15 bytes; empty when this process may not ask
+	Mode AttachMode
+}
+
+func (i ProgramInfo) String() string {
+	s := fmt.Sprintf("%d", i.ID)
+	if i.Name != "" {
+		s += fmt.Sprintf(" %q", i.Name)
+	}
+	return s + fmt.Sprintf(" (%v)", i.Mode)
+}
+
 // ProgramOptions say how to attach the steering program. The zero value is useful.
 type ProgramOptions struct {
 	Mode AttachMode

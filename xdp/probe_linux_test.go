@@ -1,0 +1,136 @@
+package xdp_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/veth"
+	"github.com/shmring/shmring/xdp/xdptest"
+)
+
+func probe(t testing.TB, e *veth.End) *xdp.ProbeReport {
+	t.Helper()
+	var r *xdp.ProbeReport
+	xdptest.Do(t, e, func() (err error) {
+		r, err = xdp.Probe(e.Name)
+		return err
+	})
+	return r
+}
+
+func finding(t testing.TB, r *xdp.ProbeReport, name string) xdp.Finding {
+	t.Helper()
+	for _, f := range r.Findings {
+		if f.Name == name {
+			return f
+		}
+	}
+	t.Fatalf("no finding %q in %+v", name, r.Findings)
+	return xdp.Finding{}
+}
+
+// TestProbe looks at a veth end, of which much is known.
+func TestProbe(t *testing.T) {
+	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
+	xdptest.Attach(t, pair.B, xdp.ProgramOptions{}).Close() // or there is nothing to find
+	r := probe(t, pair.B)
+	if !r.Usable() || !r.Up || !r.Running || r.Driver != "veth" || r.MTU != 1500 ||
+		r.Index != pair.B.Index || r.MAC.String() != pair.B.MAC.String() {
+		t.Errorf("%+v", r)
+	}
+	if r.Queues.Rx != 2 || r.Queues.Tx != 2 || r.Queues.RxMax < 2 || r.Queues.TxMax < 2 {
+		t.Errorf("queues: %+v", r.Queues)
+	}
+	if f := r.Features; f != nil {
+		const want = xdp.XDPBasic | xdp.XDPRedirect | xdp.XDPRxSG
+		if f.XDP&want != want || f.XDP&xdp.XDPZeroCopy != 0 {
+			t.Errorf("features: %v", f.XDP)
+		}
+		if zc := finding(t, r, "zero copy"); zc.OK || zc.Value != "no" || zc.Remedy == "" {
+			t.Errorf("%+v", zc)
+		}
+	}
+	if h := r.Host; h.Granted.Mode != xdp.BindCopy || h.ProgramError != nil || h.HugePageBytes == 0 ||
+		len(h.MissingCaps) != 0 || h.MemlockBytes == 0 {
+		t.Errorf("host: %+v", h)
+	}
+	seen := map[string]bool{}
+	for _, f := range r.Findings {
+		if f.Name == "" || seen[f.Name] || f.OK && (f.Remedy != "" || f.Value == "") ||
+			!f.OK && f.Remedy == "" {
+			t.Errorf("%+v", f)
+		}
+		seen[f.Name] = true
+	}
+}
+
+// TestProbeDisturbsNobody: a device that is in use is described and goes on.
+func TestProbeDisturbsNobody(t *testing.T) {
+	r := newRig(t, xdp.AttachGeneric, xdp.UMEMOptions{}, xdp.Options{})
+	report := probe(t, r.pair.B)
+	if report.Usable() || report.Program.ID != r.prog.ID() ||
+		report.Program.Mode != xdp.AttachGeneric || report.Program.Name != "steer" {
+		t.Errorf("program: %+v", report.Program)
+	}
+	if f := finding(t, report, "program"); f.OK || !f.Required {
+		t.Errorf("%+v", f)
+	}
+	f := finding(t, report, "socket")
+	if !errors.Is(report.Host.SocketError, xdp.ErrQueueBusy) || f.OK || f.Remedy == "" {
+		t.Errorf("%+v, %v", f, report.Host.SocketError)
+	}
+	r.stream(t, 50)
+}
+
+func TestProbeDown(t *testing.T) {
+	pair := xdptest.NewPair(t, veth.Config{})
+	must(t, pair.A.SetUp(false))
+	await(t, "no carrier", func() bool { return !probe(t, pair.B).Running })
+	if r := probe(t, pair.B); r.Usable() || !r.Up {
+		t.Errorf("without carrier: %+v", r)
+	}
+	must(t, pair.B.SetUp(false))
+	r := probe(t, pair.B)
+	if f := finding(t, r, "link"); r.Usable() || r.Up || f.OK || f.Remedy == "" {
+		t.Errorf("down: %+v, %+v", f, r)
+	}
+	_, err := xdp.Probe("nosuchif0")
+	clear(t, err, "ip link", xdp.ErrNoDevice, syscall.ENODEV)
+}
+
+// probeChild gives its privileges up and says what it still finds.
+func probeChild() {
+	runtime.LockOSThread()
+	if err := errors.Join(veth.Enter(3), unix.Setuid(65534)); err != nil {
+		fmt.Println(err)
+		return
+	}
+	r, err := xdp.Probe(os.Getenv("IFNAME"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%v %v %v %v %v", r.Usable(), r.Driver, r.Host.MissingCaps,
+		errors.Is(r.Host.SocketError, xdp.ErrNoCapability),
+		errors.Is(r.Host.ProgramError, xdp.ErrNoCapability))
+}
+
+// TestProbeUnprivileged: what needs no privilege is still found, and what is missing is said.
+func TestProbeUnprivileged(t *testing.T) {
+	pair := xdptest.NewPair(t, veth.Config{})
+	cmd := inNamespace(t, "probe", pair.B)
+	out, err := cmd.Output()
+	shmtest.Require(t, "children", err)
+	const want = "false veth [CAP_NET_RAW CAP_NET_ADMIN CAP_BPF] true true"
+	if string(out) != want {
+		t.Errorf("%q, want %q", out, want)
+	}
+}
