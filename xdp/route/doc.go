@@ -1,0 +1,36 @@
+// Package route answers how packets get from one interface to an address: the next hop and its
+// hardware address, the source address, and how long a packet may be. It keeps what the kernel
+// knows and hears of every change, so that an answer costs a look into a map.
+//
+// A [Table] belongs to one interface. Its Lookup never waits: for a destination that is new it
+// returns packet.ErrResolving, has the kernel asked, and has the answer some time later. Users keep
+// headers made from a [packet.Hop] for as long as [Table.Generation] stands still, which is one
+// load; when it moved they look up again, and make new headers if Hop.Generation moved too.
+//
+// # Who resolves
+//
+// The kernel does. It owns the neighbour table, sends ARP and neighbour solicitations, and hears
+// the answers, which the steering program leaves to it. That needs an address on the interface. It
+// does not see the packets that leave by AF_XDP, so the table tells it of destinations in use now
+// and then (NTF_USE): else it would forget them. Without CAP_NET_ADMIN it cannot be told, and only
+// neighbours that the kernel knows for other reasons are found.
+//
+// # The interface
+//
+// Routes that leave by another interface are an error, since packets put into our device would not
+// take them. Multicast and broadcast destinations always leave by ours.
+//
+// If frames carry a VLAN tag that the application writes itself, the addresses and neighbours are
+// those of the VLAN interface on top of the device: open the table on that one (eth0.10) and the
+// socket on the device (eth0). Its hardware address and MTU are the ones that tagged frames need.
+//
+// # Limits
+//
+// The kernel chooses a route by destination alone here: rules that look at marks, ports or source
+// addresses are not taken into account. Of several next hops of one route it picks one. A path MTU
+// that the kernel learnt is found when the route is asked for again, each [Options.Refresh]: the
+// kernel tells nobody of it.
+//
+// The package works on Linux; elsewhere it compiles, and Open returns an error that wraps
+// errors.ErrUnsupported.
+package route
