@@ -10,6 +10,7 @@ import (
 // push makes the kernel send what was posted, and looks at once what it is done with: in copy mode
 // that is all of it, and whoever reads the queue next finds the completion.
 func (e *Endpoint) push() {
+	e.round++
 	if e.posted == 0 || e.over {
 		return
 	}
@@ -26,7 +27,6 @@ func (e *Endpoint) push() {
 func (e *Endpoint) kick() error {
 	alone := e.posted == 1
 	e.posted = 0
-	e.round++
 	e.socket.Flush()
 	if e.socket.Unsent() == 0 {
 		return nil

@@ -56,6 +56,7 @@ type Endpoint struct {
 	statsAt   int64
 	kernAt    int64
 	starvedAt int64
+	checkAt   int64 // when the device is to be asked whether it is there
 	dirty     bool
 	statsMu   sync.Mutex
 	shown     Stats
@@ -68,6 +69,7 @@ type sendOp struct {
 	bytes   uint32
 	silent  bool // it was completed when it was posted, or has nothing to report
 	refused bool // the device did not take the packet
+	lent    bool // the frame is the caller's, who writes a payload to it
 }
 
 // Open joins what c says (fi_endpoint, fi_ep_bind, fi_enable). Errors: [xdp.ErrOptions], and those

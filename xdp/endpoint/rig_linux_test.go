@@ -44,6 +44,7 @@ type options struct {
 	umem   xdp.UMEMOptions
 	sim    xdp.SimOptions
 	queue  cq.Options
+	opened func(s *side) // when it has its queue
 	config func(c *endpoint.Config)
 	self   netip.AddrPort
 	peer   netip.AddrPort
@@ -64,6 +65,9 @@ func newSide(t testing.TB, name string, o options) *side {
 	must(t, err)
 	s.q, err = cq.Create(s.dir, name, o.queue)
 	must(t, err)
+	if o.opened != nil {
+		o.opened(s)
+	}
 	for _, w := range []**cq.Writer{&s.rx, &s.tx} {
 		*w, err = cq.Attach(t.Context(), s.dir, name, cq.WriterOptions{})
 		must(t, err)

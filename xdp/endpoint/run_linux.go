@@ -10,13 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/doorbell"
-	"github.com/shmring/shmring/xdp"
 )
 
 const (
-	// checkEveryNs is how often a silent device is asked whether it is still there, and how long a
-	// sleep is at most: no poll ever tells that an interface is gone.
-	checkEveryNs = 100e6
 	// What no descriptor tells is waited for in steps that double: room in a lane, a posted
 	// buffer, the completion of a send.
 	firstPauseNs = 50e3
@@ -28,7 +24,6 @@ type runner struct {
 	*Endpoint
 	stop    atomic.Bool
 	eventFD int
-	checkAt int64
 	pauseNs int64
 	fds     [2]unix.PollFd
 }
@@ -112,15 +107,6 @@ func (r *runner) step(now int64) (work int, timeoutNs int64, err error) {
 			err = nil
 		}
 		return 0, 0, err
-	}
-	if now >= r.checkAt {
-		r.checkAt = now + checkEveryNs
-		if err := r.linkState(r.socket.Check()); errors.Is(err, xdp.ErrDeviceGone) {
-			r.broke(err)
-			return 0, 0, err
-		} else if err != nil {
-			return 0, 0, err
-		}
 	}
 	if work, err = r.turn(now); err != nil || work > 0 {
 		return work, 0, err

@@ -251,6 +251,7 @@ func (e *Endpoint) accept(frame uint32, context uint64, bytes uint32, op cq.Flag
 	e.sending++
 	e.posted++
 	e.stats.Accepted++
+	e.dirty = true
 	if op&cq.FlagInjectComplete != 0 && op&higherLevels == 0 {
 		e.completeEarly(o)
 	}

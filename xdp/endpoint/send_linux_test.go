@@ -1,9 +1,16 @@
 package endpoint_test
 
 import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/xdp/endpoint"
+	"github.com/shmring/shmring/xdp/packet"
 )
 
 func TestSendReceive(t *testing.T) {
@@ -23,5 +30,235 @@ func TestSendReceive(t *testing.T) {
 		if err := b.Release(&e); err == nil {
 			t.Fatal("a frame was given back twice")
 		}
+	}
+}
+
+// parsed returns the datagrams that the kernel was given to send.
+func (s *side) sent(t testing.TB) (out []string) {
+	t.Helper()
+	for _, p := range s.kernel.TakeSent() {
+		var d packet.Datagram
+		must(t, packet.Parse(p, &d))
+		if c := packet.VerifyUDP(p, &d); c != packet.ChecksumOK {
+			t.Errorf("checksum %v", c)
+		}
+		out = append(out, string(p[d.PayloadOff:d.PayloadOff+d.PayloadLen]))
+	}
+	return out
+}
+
+// alone is a side whose packets go nowhere; they are seen by sent.
+func alone(t testing.TB, change func(o *options)) *side {
+	t.Helper()
+	o := sideOptions()
+	if change != nil {
+		change(&o)
+	}
+	return newSide(t, "alone", o)
+}
+
+func configured(f func(c *endpoint.Config)) func(o *options) {
+	return func(o *options) { o.config = f }
+}
+
+func TestSendScatter(t *testing.T) {
+	s := alone(t, nil)
+	must(t, s.SendMsg(&endpoint.Msg{To: s.peer, Buf: []byte("one"), Context: 1,
+		Iov: [][]byte{[]byte(" two"), nil, []byte(" three")}}))
+	if got := s.sent(t); !slices.Equal(got, []string{"one two three"}) {
+		t.Errorf("%q", got)
+	}
+	if e := s.one(t); e.Context != 1 || e.Len != 13 {
+		t.Errorf("%+v", e)
+	}
+	err := s.SendMsg(&endpoint.Msg{To: s.peer, Iov: make([][]byte, endpoint.MaxPieces+1)})
+	if !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("too many pieces: %v", err)
+	}
+}
+
+// TestSendRefused: what can never be sent is refused at post, and leaves no credit behind.
+func TestSendRefused(t *testing.T) {
+	s := alone(t, nil)
+	big := make([]byte, s.MaxPayload()+1)
+	must(t, s.Send(big[1:], s.peer, 0))
+	other := netip.MustParseAddrPort("[2001:db8::1]:5")
+	for what, c := range map[string]struct {
+		err  error
+		want syscall.Errno
+	}{
+		"too big":       {s.Send(big, s.peer, 1), syscall.EMSGSIZE},
+		"no such index": {s.Send(nil, s.peer+1, 1), syscall.EINVAL},
+		"beyond":        {s.Send(nil, 99, 1), syscall.EINVAL},
+		"not available": {s.Send(nil, cq.AddrNotAvail, 1), syscall.EINVAL},
+		"no port":       {s.SendTo(nil, netip.AddrPortFrom(addrB.Addr(), 0), 1), syscall.EINVAL},
+		"data":          {s.SendData(nil, 1, s.peer, 1), syscall.EOPNOTSUPP},
+		"inject data":   {s.InjectData(nil, 1, s.peer), syscall.EOPNOTSUPP},
+		"delivery":      {flagged(s, cq.FlagDeliveryComplete), syscall.EOPNOTSUPP},
+		"match":         {flagged(s, cq.FlagMatchComplete), syscall.EOPNOTSUPP},
+		"commit":        {flagged(s, cq.FlagCommitComplete), syscall.EOPNOTSUPP},
+		"unknown flag":  {flagged(s, cq.FlagPeek), syscall.EINVAL},
+		"not a group":   {flagged(s, cq.FlagMulticast), syscall.EINVAL},
+		"inject to no-one": {s.InjectTo(nil, netip.MustParseAddrPort("192.0.2.77:5")),
+			syscall.EHOSTUNREACH},
+		"inject over v6": {s.InjectTo(nil, other), syscall.EHOSTUNREACH},
+	} {
+		if !errors.Is(c.err, c.want) {
+			t.Errorf("%s: %v", what, c.err)
+		}
+	}
+	if e := s.one(t); e.Context != 0 {
+		t.Errorf("%+v", e)
+	}
+	if n := s.tx.Credits(); n != 0 {
+		t.Errorf("%d credits are left", n)
+	}
+}
+
+func flagged(s *side, f cq.Flags) error {
+	return s.SendMsg(&endpoint.Msg{To: s.peer, Flags: f})
+}
+
+// resolver says what it is told.
+type resolver struct {
+	hop   packet.Hop
+	err   error
+	asked int
+}
+
+func (r *resolver) Lookup(netip.Addr) (packet.Hop, error) {
+	r.asked++
+	return r.hop, r.err
+}
+
+// TestResolver: a way that is not known yet is EAGAIN, none is an error entry, and headers follow
+// the way when it changes.
+func TestResolver(t *testing.T) {
+	r := &resolver{err: fmt.Errorf("asked: %w", packet.ErrResolving)}
+	s := alone(t, configured(func(c *endpoint.Config) { c.Resolver = r }))
+	if err := s.Send(nil, s.peer, 1); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("resolving: %v", err)
+	}
+	r.err = packet.ErrUnreachable
+	must(t, s.Send(nil, s.peer, 2))
+	e := s.readErr(t)
+	if e.Context != 2 || !errors.Is(&e, syscall.EHOSTUNREACH) || e.Flags != cq.FlagSend|cq.FlagMsg {
+		t.Errorf("%+v", e)
+	}
+	r.err, r.hop = nil, packet.Hop{LocalMAC: macA, NextMAC: macB, Source: addrA.Addr(), MTU: 100}
+	must(t, s.Send(make([]byte, 72), s.peer, 3))
+	if err := s.Send(make([]byte, 73), s.peer, 4); !errors.Is(err, syscall.EMSGSIZE) {
+		t.Errorf("beyond the MTU of the path: %v", err)
+	}
+	r.hop.NextMAC[5], r.hop.Generation = 77, 1
+	must(t, s.Send(nil, s.peer, 5))
+	sent := s.kernel.TakeSent()
+	if len(sent) != 2 || sent[0][5] != macB[5] || sent[1][5] != 77 {
+		t.Errorf("%x", sent)
+	}
+	before := r.asked
+	ms := make([]endpoint.Msg, 8)
+	for i := range ms {
+		ms[i] = endpoint.Msg{To: s.peer}
+	}
+	_, err := s.SendBatch(ms)
+	must(t, err)
+	if r.asked-before > 1 {
+		t.Errorf("asked %d times for a batch", r.asked-before)
+	}
+	if n := s.tx.Credits(); n != 0 {
+		t.Errorf("%d credits are left", n)
+	}
+}
+
+// TestAddressChanges: an index of the vector may come to mean somebody else.
+func TestAddressChanges(t *testing.T) {
+	s := alone(t, configured(func(c *endpoint.Config) {
+		r := &resolver{hop: packet.Hop{LocalMAC: macA, NextMAC: macB, Source: addrA.Addr()}}
+		c.Resolver = r
+	}))
+	var d packet.Datagram
+	for _, to := range []string{"192.0.2.2:4791", "192.0.2.7:7"} {
+		must(t, s.av.Remove(s.peer))
+		as, err := s.av.Insert([][]byte{cq.Sockaddr(netip.MustParseAddrPort(to))})
+		must(t, err)
+		if as[0] != s.peer {
+			t.Fatal("another index")
+		}
+		must(t, s.Inject(nil, s.peer))
+		must(t, packet.Parse(s.kernel.TakeSent()[0], &d))
+		if d.Dst.String() != to || d.Src != addrA {
+			t.Errorf("from %v to %v", d.Src, d.Dst)
+		}
+	}
+}
+
+func TestSendIPv6AndTags(t *testing.T) {
+	self, peer := netip.MustParseAddrPort("[2001:db8::1]:9"), netip.MustParseAddrPort("[2001:db8::2]:9")
+	s := alone(t, func(o *options) {
+		o.self, o.peer = self, peer
+		o.config = func(c *endpoint.Config) { c.Tags, c.HopLimit = []packet.Tag{{TCI: 5}}, 9 }
+	})
+	must(t, s.Send([]byte("six"), s.peer, 1))
+	f, err := s.Frame()
+	must(t, err)
+	must(t, s.SendFrame(f, copy(f.Bytes(), "frame"), s.peer, 2))
+	for i, p := range s.kernel.TakeSent() {
+		var d packet.Datagram
+		must(t, packet.Parse(p, &d))
+		want := []string{"six", "frame"}[i]
+		if d.Src != self || d.Dst != peer || d.VLAN != 5 || p[d.IPOff+7] != 9 ||
+			string(p[d.PayloadOff:]) != want || packet.VerifyUDP(p, &d) != packet.ChecksumOK {
+			t.Errorf("%+v: %q", d, p[d.PayloadOff:])
+		}
+	}
+	if es := s.read(t); len(es) != 2 {
+		t.Errorf("%+v", es)
+	}
+	if err := s.Send(make([]byte, 1453), s.peer, 3); !errors.Is(err, syscall.EMSGSIZE) {
+		t.Errorf("%v", err)
+	}
+	must(t, s.Send(make([]byte, 1452), s.peer, 3))
+}
+
+// TestMore: with FlagMore the kernel is told once, by the last.
+func TestMore(t *testing.T) {
+	s := alone(t, nil)
+	kicks := func() uint64 { s.drive(t); return s.Socket().SyscallStats().Send }
+	before := kicks()
+	for i := range uint64(8) {
+		m := endpoint.Msg{To: s.peer, Context: i, Flags: cq.FlagMore}
+		if i == 7 {
+			m.Flags = 0
+		}
+		if i > 0 && s.kernel.Unsent() != 0 {
+			t.Fatal("the kernel was told of a send with FlagMore")
+		}
+		must(t, s.SendMsg(&m))
+	}
+	if n := kicks() - before; n != 1 {
+		t.Errorf("%d kicks for one batch", n)
+	}
+	ms := make([]endpoint.Msg, 20)
+	for i := range ms {
+		ms[i] = endpoint.Msg{To: s.peer, Context: uint64(8 + i)}
+	}
+	ms[12].To = 99
+	before = kicks()
+	if n, err := s.SendBatch(ms); n != 12 || !errors.Is(err, endpoint.ErrAddress) {
+		t.Errorf("%d, %v", n, err)
+	}
+	if n := kicks() - before; n != 1 {
+		t.Errorf("%d kicks for one batch", n)
+	}
+	for i, e := range s.read(t) {
+		if e.Context != uint64(i) {
+			t.Errorf("%d is %+v", i, e)
+		}
+	}
+	must(t, flagged(s, cq.FlagMore))
+	s.Flush()
+	if n := len(s.sent(t)); n != 21 {
+		t.Errorf("%d were sent", n)
 	}
 }

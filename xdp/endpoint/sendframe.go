@@ -32,6 +32,7 @@ func (e *Endpoint) Frame() (Frame, error) {
 	if err != nil {
 		return Frame{}, err
 	}
+	e.ops[id].lent = true
 	header := packet.HeaderBytes
 	if e.cfg.Local.Addr().Unmap().Is6() {
 		header += packet.IPv6Bytes - packet.IPv4Bytes
@@ -47,52 +48,60 @@ func (e *Endpoint) Frame() (Frame, error) {
 // copy). After an error the frame is still the caller's; after nil it is the endpoint's. Errors are
 // those of Send.
 func (e *Endpoint) SendFrame(f Frame, n int, to cq.Addr, context uint64) error {
-	return e.SendFrameMsg(f, n, &Msg{To: to, Context: context, Flags: e.cfg.TransmitFlags})
+	return e.SendFrameMsg(f, n, &Msg{To: to, Context: context,
+		Flags: e.cfg.TransmitFlags &^ cq.FlagInject})
 }
 
 // SendFrameTo is SendFrame to an address that need not be in the address vector.
 func (e *Endpoint) SendFrameTo(f Frame, n int, dest netip.AddrPort, context uint64) error {
-	return e.SendFrameMsg(f, n, &Msg{Dest: dest, Context: context, Flags: e.cfg.TransmitFlags})
+	return e.SendFrameMsg(f, n, &Msg{Dest: dest, Context: context,
+		Flags: e.cfg.TransmitFlags &^ cq.FlagInject})
 }
 
 // SendFrameMsg is SendFrame with the flags, data and address of a message, whose Buf and Iov are not
-// looked at. FlagInject and FlagInjectComplete are [ErrNotSupported]: the frame is not free again
-// before the kernel is done with it.
+// looked at. The frame is not free again before the kernel is done with it: FlagInject is
+// [ErrNotSupported], and FlagInjectComplete the same as FlagTransmitComplete.
 func (e *Endpoint) SendFrameMsg(f Frame, n int, m *Msg) error {
 	e.lock()
 	defer e.unlock()
-	err := e.postFrame(f, n, m)
+	err := e.postFrame(f, n, m, m.Flags)
 	if m.Flags&cq.FlagMore == 0 {
 		e.push()
 	}
 	return err
 }
 
-func (e *Endpoint) postFrame(f Frame, n int, m *Msg) error {
-	if m.Flags&(cq.FlagInject|cq.FlagInjectComplete) != 0 {
+func (e *Endpoint) postFrame(f Frame, n int, m *Msg, op cq.Flags) error {
+	if op&cq.FlagInject != 0 {
 		return ErrNotSupported
 	}
-	if err := e.allowed(m, m.Flags); err != nil {
+	if op&cq.FlagInjectComplete != 0 {
+		op = op&^cq.FlagInjectComplete | cq.FlagTransmitComplete
+	}
+	if err := e.allowed(m, op); err != nil {
 		return err
 	}
-	if n < 0 || n > len(f.payload) {
+	switch {
+	case !e.lent(f):
+		return ErrFrame
+	case n < 0 || n > len(f.payload):
 		return ErrTooBig
 	}
-	if err := e.begin(m.Flags); err != nil {
+	if err := e.begin(op); err != nil {
 		return err
 	}
-	err := e.buildFrame(f, n, m)
+	err := e.buildFrame(f, n, m, op)
 	if err == nil {
 		return nil
 	}
 	unreachable := err == errNoWay
-	if err = e.refuse(m, m.Flags, err); err == nil && unreachable {
-		e.socket.Abandon(f.id) // the operation was accepted and has failed
+	if err = e.refuse(m, op, err); err == nil && unreachable {
+		e.giveUp(f) // the operation was accepted and has failed
 	}
 	return err
 }
 
-func (e *Endpoint) buildFrame(f Frame, n int, m *Msg) error {
+func (e *Endpoint) buildFrame(f Frame, n int, m *Msg, op cq.Flags) error {
 	p, err := e.peerOf(m)
 	if err != nil {
 		return err
@@ -111,25 +120,34 @@ func (e *Endpoint) buildFrame(f Frame, n int, m *Msg) error {
 		copy(f.buf[at:at+n], f.buf[f.header:f.header+n])
 	}
 	if e.cfg.RemoteData {
-		putShim(f.buf[p.header:], m.Flags&cq.FlagRemoteCQData != 0, m.Data)
+		putShim(f.buf[p.header:], op&cq.FlagRemoteCQData != 0, m.Data)
 	}
 	total, err := p.template.BuildInPlace(f.buf, at+n-p.header)
 	if err != nil {
 		return ErrTooBig
 	}
 	if err := e.socket.Post(f.id, total, uint64(f.id)); err != nil {
-		return ErrFrame // sent or given back before
+		return ErrTooBig
 	}
-	e.accept(f.id, m.Context, uint32(n), m.Flags)
+	e.accept(f.id, m.Context, uint32(n), op)
 	return nil
 }
 
-// AbandonFrame gives a frame back unsent.
+// AbandonFrame gives a frame back unsent. [ErrFrame] says that it is not the caller's.
 func (e *Endpoint) AbandonFrame(f Frame) error {
 	e.lock()
 	defer e.unlock()
-	if !e.socket.Abandon(f.id) {
+	if !e.lent(f) {
 		return ErrFrame
 	}
+	e.giveUp(f)
 	return nil
+}
+
+// lent reports whether a frame is the caller's: not sent or given back before.
+func (e *Endpoint) lent(f Frame) bool { return f.buf != nil && e.ops[f.id].lent }
+
+func (e *Endpoint) giveUp(f Frame) {
+	e.ops[f.id].lent = false
+	e.socket.Abandon(f.id)
 }

@@ -1,0 +1,206 @@
+package endpoint_test
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/xdp/endpoint"
+)
+
+// TestLevels: inject complete says that the payload can be used again, transmit complete that the
+// kernel gave the frame back.
+func TestLevels(t *testing.T) {
+	s := alone(t, nil)
+	s.kernel.HoldCompletions(true)
+	post := func(context uint64, f cq.Flags) {
+		must(t, s.SendMsg(&endpoint.Msg{To: s.peer, Context: context, Flags: f}))
+	}
+	post(1, 0)
+	post(2, cq.FlagTransmitComplete)
+	post(3, cq.FlagInject)
+	post(4, cq.FlagInjectComplete)
+	post(5, cq.FlagInjectComplete|cq.FlagTransmitComplete)
+	if e := s.one(t); e.Context != 4 {
+		t.Errorf("before the kernel is done: %+v", e)
+	}
+	s.kernel.Complete(100)
+	s.drive(t)
+	var got []uint64
+	for _, e := range s.read(t) {
+		got = append(got, e.Context)
+	}
+	if len(got) != 4 || got[0] != 1 || got[1] != 2 || got[2] != 3 || got[3] != 5 {
+		t.Errorf("after it: %v", got)
+	}
+	if n := s.tx.Credits(); n != 0 {
+		t.Errorf("%d credits are left", n)
+	}
+}
+
+// TestFence: a fenced post waits for everything before it.
+func TestFence(t *testing.T) {
+	s := alone(t, nil)
+	s.kernel.HoldCompletions(true)
+	must(t, flagged(s, cq.FlagFence))
+	if err := flagged(s, cq.FlagFence); !errors.Is(err, endpoint.ErrFenced) ||
+		!errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("while one is under way: %v", err)
+	}
+	must(t, flagged(s, cq.FlagMore))
+	s.kernel.Complete(1)
+	if err := flagged(s, cq.FlagFence); !errors.Is(err, endpoint.ErrFenced) {
+		t.Errorf("while another is under way: %v", err)
+	}
+	s.kernel.Complete(1)
+	must(t, flagged(s, cq.FlagFence))
+	if es := s.read(t); len(es) != 2 {
+		t.Errorf("%d completions", len(es))
+	}
+}
+
+// TestSelective: operations complete that ask, errors always do, and counters count all.
+func TestSelective(t *testing.T) {
+	n, err := cq.CreateAnonymousCounter("sent", cq.CounterOptions{})
+	must(t, err)
+	bytes, err := cq.CreateAnonymousCounter("bytes", cq.CounterOptions{Events: cq.BytesCounter})
+	must(t, err)
+	s := alone(t, configured(func(c *endpoint.Config) {
+		c.Selective = cq.FlagTransmit
+		c.Counters = []cq.CounterBinding{{Counter: n, Flags: cq.FlagSend},
+			{Counter: bytes, Flags: cq.FlagSend | cq.FlagRecv}}
+	}))
+	t.Cleanup(func() { must(t, s.Close()); must(t, n.Close()); must(t, bytes.Close()) })
+	if err := n.Close(); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("a counter that is bound was closed: %v", err)
+	}
+	send := func(context uint64, f cq.Flags) {
+		must(t, s.SendMsg(&endpoint.Msg{To: s.peer, Buf: []byte("abc"), Context: context, Flags: f}))
+	}
+	send(1, 0)
+	send(2, cq.FlagCompletion)
+	send(3, cq.FlagTransmitComplete)
+	send(4, cq.FlagInjectComplete)
+	must(t, s.Inject([]byte("abcd"), s.peer))
+	s.kernel.Refuse(1)
+	send(5, 0)
+	s.drive(t)
+	var got []uint64
+	for _, e := range s.read(t) {
+		got = append(got, e.Context)
+	}
+	if len(got) != 3 || got[0] != 2 || got[1] != 3 || got[2] != 4 {
+		t.Errorf("%v", got)
+	}
+	if e := s.readErr(t); e.Context != 5 || !errors.Is(&e, syscall.EIO) {
+		t.Errorf("%+v", e)
+	}
+	value, _ := n.Read()
+	failed, _ := n.ReadErr()
+	size, _ := bytes.Read()
+	if value != 5 || failed != 1 || size != 16 {
+		t.Errorf("counted %d, %d failed, %d bytes", value, failed, size)
+	}
+}
+
+// TestInject: it never completes, its errors are entries without a context, and it needs no room.
+func TestInject(t *testing.T) {
+	s := alone(t, func(o *options) { o.queue.Size = 4 })
+	for range 20 {
+		must(t, s.Inject([]byte("x"), s.peer))
+	}
+	s.drive(t)
+	if es := s.read(t); len(es) != 0 {
+		t.Errorf("%+v", es)
+	}
+	s.kernel.Refuse(1)
+	must(t, s.Inject([]byte("y"), s.peer))
+	if e := s.readErr(t); e.Flags&cq.FlagNoContext == 0 || !errors.Is(&e, syscall.EIO) {
+		t.Errorf("%+v", e)
+	}
+	if n := len(s.sent(t)); n != 20 {
+		t.Errorf("%d were sent", n)
+	}
+}
+
+// TestOnlyCounters: without Transmit there are no completions, and nothing can ask for one.
+func TestOnlyCounters(t *testing.T) {
+	s := alone(t, configured(func(c *endpoint.Config) { c.Transmit = nil }))
+	if err := s.Send(nil, s.peer, 1); !errors.Is(err, cq.ENoCQ) {
+		t.Errorf("send: %v", err)
+	}
+	must(t, s.Inject(nil, s.peer))
+	if n := len(s.sent(t)); n != 1 {
+		t.Errorf("%d were sent", n)
+	}
+}
+
+// TestCredits: a send is refused when its completion would find no room, and not before.
+func TestCredits(t *testing.T) {
+	s := alone(t, func(o *options) { o.queue.Size = 8 })
+	for i := range uint64(8) {
+		must(t, s.Send(nil, s.peer, i))
+	}
+	if err := s.Send(nil, s.peer, 8); err != cq.ErrFull || !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("a ninth: %v", err)
+	}
+	if es := s.read(t); len(es) != 8 {
+		t.Errorf("%d completions", len(es))
+	}
+	must(t, s.Send(nil, s.peer, 8))
+}
+
+// TestOverrun: with resource management off posts are taken, and the queue is overrun.
+func TestOverrun(t *testing.T) {
+	a, b := newPair(t, func(o *options) {
+		o.queue = cq.Options{Size: 8, Overrun: cq.OverrunQueue}
+	})
+	for i := range uint64(12) {
+		must(t, a.Send(nil, a.peer, i))
+	}
+	b.drive(t)
+	for _, s := range []*side{a, b} {
+		got := 0
+		for {
+			var es [4]cq.Entry
+			n, err := cq.Read(s.q, es[:])
+			if got += n; err != nil {
+				if !errors.Is(err, cq.ErrOverrun) {
+					t.Errorf("%v", err)
+				}
+				break
+			}
+		}
+		if got != 8 {
+			t.Errorf("%s: %d completions before the overrun", s.name, got)
+		}
+	}
+	// Datagrams go on all the same.
+	must(t, a.Inject(nil, a.peer))
+	_, err := b.Progress()
+	must(t, err)
+	if s := b.Stats(); s.Overrun < 4 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestNoFrame: without a free frame a send is refused, and goes on when the kernel is done.
+func TestNoFrame(t *testing.T) {
+	s := alone(t, nil) // 16 of 64 frames are for sending
+	s.kernel.HoldCompletions(true)
+	for i := range uint64(16) {
+		must(t, s.Send(nil, s.peer, i))
+	}
+	if err := s.Send(nil, s.peer, 16); err != endpoint.ErrNoFrame || !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("a seventeenth: %v", err)
+	}
+	if _, err := s.Frame(); err != endpoint.ErrNoFrame {
+		t.Errorf("a frame: %v", err)
+	}
+	s.kernel.Complete(1)
+	must(t, s.Send(nil, s.peer, 16))
+	if n := s.tx.Credits(); n != 16 {
+		t.Errorf("%d credits for 16 sends", n)
+	}
+}

@@ -1,0 +1,240 @@
+package endpoint_test
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/endpoint"
+)
+
+func newEvents(t testing.TB) *cq.EventQueue {
+	t.Helper()
+	d, err := shm.OpenDir("")
+	must(t, err)
+	q, err := cq.CreateEvents(d, "events", cq.EventOptions{Write: true})
+	must(t, err)
+	t.Cleanup(func() {
+		if err := errors.Join(q.Close(), d.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return q
+}
+
+// TestCloseAnswers: what was under way is answered with ECANCELED, and its frames are not used
+// again.
+func TestCloseAnswers(t *testing.T) {
+	s := alone(t, nil)
+	s.kernel.HoldCompletions(true)
+	for i := range uint64(5) {
+		must(t, s.Send(nil, s.peer, i))
+	}
+	must(t, s.SendMsg(&endpoint.Msg{To: s.peer, Context: 5, Flags: cq.FlagInjectComplete}))
+	s.kernel.Complete(2)
+	must(t, s.Close())
+	must(t, s.Close())
+	es := s.read(t)
+	if len(es) != 3 || es[0].Context != 5 || es[1].Context != 0 || es[2].Context != 1 {
+		t.Errorf("%+v", es)
+	}
+	for i := range uint64(3) {
+		if e := s.readErr(t); e.Context != 2+i || !errors.Is(&e, syscall.ECANCELED) {
+			t.Errorf("%+v", e)
+		}
+	}
+	if st := s.Stats(); st.Cancelled != 3 || st.Frames.States[xdp.FrameQuarantine] != 4 ||
+		st.Frames.States[xdp.FrameSend] != 0 {
+		t.Errorf("%+v", st)
+	}
+	_, err := s.Progress()
+	for _, err := range []error{err, s.Send(nil, s.peer, 1), s.Inject(nil, s.peer), s.Cancel(1),
+		s.Run(t.Context())} {
+		if !errors.Is(err, os.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	}
+}
+
+// TestDeviceGone: whoever uses or drives the endpoint learns of it, once by an event.
+func TestDeviceGone(t *testing.T) {
+	events := newEvents(t)
+	s := alone(t, configured(func(c *endpoint.Config) { c.Events, c.Context = events, 55 }))
+	s.kernel.HoldCompletions(true)
+	must(t, s.Send(nil, s.peer, 1))
+	s.kernel.Remove()
+	must(t, s.Send(nil, s.peer, 2)) // accepted, and answered
+	for i := range uint64(2) {
+		if e := s.readErr(t); e.Context != 1+i || !errors.Is(&e, syscall.ECANCELED) {
+			t.Errorf("%+v", e)
+		}
+	}
+	if err := s.Send(nil, s.peer, 3); !errors.Is(err, xdp.ErrDeviceGone) {
+		t.Errorf("after that: %v", err)
+	}
+	if _, err := s.Progress(); !errors.Is(err, xdp.ErrDeviceGone) {
+		t.Errorf("after that: %v", err)
+	}
+	var e cq.EventError
+	if _, err := events.ReadErr(&e); err != nil || e.Context != 55 || e.FID != s.FID() ||
+		e.Err != cq.Errno(syscall.ENXIO) {
+		t.Errorf("%+v, %v", e, err)
+	}
+	if _, err := events.ReadErr(&e); err == nil {
+		t.Errorf("a second event: %+v", e)
+	}
+}
+
+// TestSilentDeviceGone: nothing is sent, nothing comes, and it is noticed all the same.
+func TestSilentDeviceGone(t *testing.T) {
+	s := alone(t, nil)
+	s.kernel.Remove()
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		_, err := s.Progress()
+		if errors.Is(err, xdp.ErrDeviceGone) {
+			return
+		}
+		must(t, err)
+		if time.Now().After(deadline) {
+			t.Fatal("nobody notices")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestLinkDown: packets wait for the link, and go out without anything being opened again.
+func TestLinkDown(t *testing.T) {
+	s := alone(t, nil)
+	s.kernel.SetDown(true)
+	must(t, s.Send([]byte("waits"), s.peer, 1))
+	s.drive(t)
+	if es := s.read(t); len(es) != 0 {
+		t.Errorf("%+v", es)
+	}
+	s.kernel.SetDown(false)
+	s.drive(t)
+	if e := s.one(t); e.Context != 1 || len(s.sent(t)) != 1 {
+		t.Errorf("%+v", e)
+	}
+	if st := s.Stats(); st.LinkDown == 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestStarved: an event says that all frames are lent; it does not come again and again.
+func TestStarved(t *testing.T) {
+	events := newEvents(t)
+	s := alone(t, configured(func(c *endpoint.Config) { c.Events = events }))
+	for range 48 {
+		s.arrive(t, addrB, addrA, "x")
+		s.drive(t)
+	}
+	s.drive(t)
+	var ev cq.Event
+	if _, err := events.Read(&ev); err != nil || ev.Event != endpoint.EventStarved || ev.Data != 48 {
+		t.Errorf("%+v, %v", ev, err)
+	}
+	s.drive(t)
+	if _, err := events.Read(&ev); !errors.Is(err, cq.ErrAgain) {
+		t.Errorf("%+v, %v", ev, err)
+	}
+	es := s.read(t)
+	must(t, s.ReleaseBatch(es))
+	if s.kernel.Filled() == 0 {
+		t.Error("the kernel did not get the frames at once")
+	}
+	s.arrive(t, addrB, addrA, "y")
+	if e := s.one(t); s.text(t, &e) != "y" {
+		t.Errorf("%+v", e)
+	}
+}
+
+// TestRekick: one system call sends 32 packets; more than that are sent all the same, and the ones
+// behind a packet that the device refused too.
+func TestRekick(t *testing.T) {
+	s := alone(t, func(o *options) { o.umem.Frames = 256 })
+	ms := make([]endpoint.Msg, 50)
+	for i := range ms {
+		ms[i] = endpoint.Msg{To: s.peer, Context: uint64(i), Buf: []byte{byte(i)}}
+	}
+	s.kernel.Refuse(1)
+	n, err := s.SendBatch(ms)
+	must(t, err)
+	if n != 50 || len(s.sent(t)) != 49 {
+		t.Errorf("%d accepted", n)
+	}
+	s.drive(t)
+	// Nobody knows which one the device refused, so all complete; the count tells.
+	if es := s.read(t); len(es) != 50 || s.Stats().Syscalls.SendDropped != 1 {
+		t.Errorf("%d completed: %+v", len(es), s.Stats())
+	}
+	s.kernel.Refuse(1)
+	must(t, s.Send(nil, s.peer, 99))
+	if e := s.readErr(t); e.Context != 99 || !errors.Is(&e, syscall.EIO) {
+		t.Errorf("%+v", e)
+	}
+}
+
+// TestManualProgress: whoever reads the queue drives the endpoint, a blocking read too.
+func TestManualProgress(t *testing.T) {
+	var q *cq.Queue
+	a := alone(t, nil)
+	o := sideOptions()
+	o.self, o.peer, o.mac, o.next = addrB, addrA, macB, macA
+	o.config = func(c *endpoint.Config) { c.Progress, c.Shared = []*cq.Queue{q}, true }
+	o.opened = func(s *side) { q = s.q }
+	b := newSide(t, "b", o)
+	xdp.Connect(a.kernel, b.kernel)
+	for i := range uint64(10) {
+		must(t, a.Inject([]byte("ping"), a.peer))
+		var es [4]cq.Entry
+		n, err := cq.ReadTimeout(b.q, es[:], 20*time.Second)
+		if n != 1 || err != nil || b.text(t, &es[0]) != "ping" {
+			t.Fatalf("%d, %v", n, err)
+		}
+		must(t, b.Release(&es[0]))
+		must(t, b.Send([]byte("pong"), b.peer, i))
+		if n, err := cq.Read(b.q, es[:]); n != 1 || err != nil || es[0].Context != i {
+			t.Fatalf("%d, %v", n, err)
+		}
+	}
+	if err := b.q.Close(); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("a queue with an endpoint was closed: %v", err)
+	}
+}
+
+func TestConfigRefused(t *testing.T) {
+	s := alone(t, nil)
+	av, err := cq.CreateAnonymousAddresses("opaque", cq.AddressOptions{Format: cq.AddrOpaque})
+	must(t, err)
+	defer av.Close()
+	for what, change := range map[string]func(c *endpoint.Config){
+		"no socket":       func(c *endpoint.Config) { c.Socket = nil },
+		"no queue":        func(c *endpoint.Config) { c.Receive, c.Transmit = nil, nil },
+		"one lane":        func(c *endpoint.Config) { c.Receive = c.Transmit },
+		"selective":       func(c *endpoint.Config) { c.Selective = cq.FlagMore },
+		"transmit flags":  func(c *endpoint.Config) { c.TransmitFlags = cq.FlagPeek },
+		"batch":           func(c *endpoint.Config) { c.RxBatch = -1 },
+		"opaque":          func(c *endpoint.Config) { c.Addresses = av },
+		"source err":      func(c *endpoint.Config) { c.Addresses, c.SourceErr = nil, true },
+		"posted, no lane": func(c *endpoint.Config) { c.Posted, c.Receive = true, nil },
+		"counter": func(c *endpoint.Config) {
+			c.Counters = []cq.CounterBinding{{Flags: cq.FlagRead}}
+		},
+		"no counter": func(c *endpoint.Config) {
+			c.Counters = []cq.CounterBinding{{Flags: cq.FlagSend}}
+		},
+	} {
+		c := endpoint.Config{Socket: s.Socket(), Receive: s.rx, Transmit: s.tx}
+		change(&c)
+		if _, err := endpoint.Open(c); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package endpoint
+
+// turn does everything that can be done without waiting.
+func (e *Endpoint) turn(now int64) (work int, err error) {
+	e.round++
+	e.rxBlocked = false
+	if e.sending > 0 {
+		work, err = e.reap()
+	}
+	filled := e.fill(now)
+	if e.cfg.Receive != nil {
+		n, e2 := e.receive(now)
+		work += n
+		if err == nil {
+			err = e2
+		}
+	}
+	e2 := e.kick()
+	if filled > 0 && e2 == nil {
+		e2 = e.linkState(e.socket.WakeFill())
+	}
+	if e2 != nil {
+		e.broke(e2)
+		return work, e2
+	}
+	if now >= e.checkAt {
+		if err := e.check(now); err != nil {
+			return work, err
+		}
+	}
+	e.dirty = e.dirty || work > 0
+	if e.dirty && work == 0 || now-e.statsAt >= 1e6 {
+		e.publish(now)
+	}
+	return work, err
+}
+
+// checkEveryNs is how often a device is asked whether it is still there: no poll ever tells that an
+// interface is gone, and one that sends nothing does not notice either.
+const checkEveryNs = 100e6
+
+func (e *Endpoint) check(now int64) error {
+	e.checkAt = now + checkEveryNs
+	err := e.linkState(e.socket.Check())
+	if err != nil {
+		e.broke(err)
+	}
+	return err
+}
+
+// fill gives the kernel frames to receive into.
+func (e *Endpoint) fill(now int64) int {
+	n := e.socket.Fill(2 * len(e.packets))
+	if n == 0 && now-e.starvedAt >= starvedEveryNs {
+		e.checkStarved(now)
+	}
+	return n
+}

@@ -1,0 +1,279 @@
+package endpoint_test
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/endpoint"
+	"github.com/shmring/shmring/xdp/packet"
+)
+
+var stranger = netip.MustParseAddrPort("192.0.2.9:99")
+
+// arrive delivers a datagram to a side from anybody.
+func (s *side) arrive(t testing.TB, from, to netip.AddrPort, payload string) {
+	t.Helper()
+	tm, err := packet.NewTemplate(macB, macA, from, to)
+	must(t, err)
+	var buf [2048]byte
+	n, err := tm.Build(buf[:], []byte(payload))
+	must(t, err)
+	if !s.kernel.Deliver(buf[:n]) {
+		t.Fatal("not delivered")
+	}
+}
+
+// TestSources: a source is an index of the vector, or FI_ADDR_NOTAVAIL, as the vector is now.
+func TestSources(t *testing.T) {
+	s := alone(t, nil)
+	s.arrive(t, addrB, addrA, "x")
+	if e := s.one(t); e.Src != s.peer {
+		t.Errorf("%+v", e)
+	}
+	s.arrive(t, stranger, addrA, "x")
+	if e := s.one(t); e.Src != cq.AddrNotAvail {
+		t.Errorf("%+v", e)
+	}
+	as, err := s.av.Insert([][]byte{cq.Sockaddr(stranger)})
+	must(t, err)
+	s.arrive(t, stranger, addrA, "x")
+	e := s.one(t)
+	if e.Src != as[0] {
+		t.Errorf("%+v", e)
+	}
+	r, err := s.Record(e.Buf)
+	if err != nil || r.Src != stranger || r.Dst != addrA || r.PayloadLen != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// TestSourceErr: an unknown source makes an error entry that brings the data and the address, in
+// order with the others.
+func TestSourceErr(t *testing.T) {
+	for _, posted := range []bool{false, true} {
+		t.Run(map[bool]string{false: "loaned", true: "posted"}[posted], func(t *testing.T) {
+			n, err := cq.CreateAnonymousCounter("received", cq.CounterOptions{})
+			must(t, err)
+			s := alone(t, configured(func(c *endpoint.Config) {
+				c.SourceErr, c.Posted = true, posted
+				c.Counters = []cq.CounterBinding{{Counter: n, Flags: cq.FlagRecv}}
+			}))
+			t.Cleanup(func() { must(t, s.Close()); must(t, n.Close()) })
+			bufs := make([][]byte, 5)
+			for i := range bufs {
+				bufs[i] = make([]byte, 8)
+				if posted {
+					must(t, s.Recv(bufs[i], uint64(i)))
+				}
+			}
+			for i, from := range []netip.AddrPort{addrB, stranger, addrB, stranger, addrB} {
+				s.arrive(t, from, addrA, string(rune('a'+i)))
+			}
+			s.drive(t)
+			for i := range 5 {
+				want := string(rune('a' + i))
+				if i%2 == 0 {
+					var es [1]cq.Entry
+					got, err := cq.Read(s.q, es[:])
+					if got != 1 || err != nil || es[0].Src != s.peer {
+						t.Fatalf("%d: %+v, %v", i, es[0], err)
+					}
+					if !posted && s.text(t, &es[0]) != want {
+						t.Errorf("%q", s.text(t, &es[0]))
+					}
+					if !posted {
+						must(t, s.Release(&es[0]))
+					}
+					continue
+				}
+				e := s.readErr(t)
+				if !errors.Is(&e, syscall.EADDRNOTAVAIL) || e.Len != 1 ||
+					!bytes.Equal(e.ErrData, cq.Sockaddr(stranger)) || e.Src != cq.AddrNotAvail {
+					t.Errorf("%+v", e)
+				}
+				if posted {
+					continue
+				}
+				b, err := s.View(e.Buf, int(e.Len))
+				if err != nil || string(b) != want {
+					t.Errorf("%q, %v", b, err)
+				}
+				must(t, s.ReleaseError(&e))
+				if err := s.ReleaseError(&e); err != endpoint.ErrFrame {
+					t.Errorf("twice: %v", err)
+				}
+			}
+			if posted && string(bufs[3][:1]) != "d" {
+				t.Errorf("%q", bufs)
+			}
+			if v, _ := n.Read(); v != 5 {
+				t.Errorf("counted %d", v)
+			}
+			s.drive(t)
+			if f := s.Stats().Frames; f.States[xdp.FrameLoaned]+f.States[xdp.FrameReceived] != 0 {
+				t.Errorf("%+v", f)
+			}
+		})
+	}
+}
+
+func TestRemoteData(t *testing.T) {
+	a, b := newPair(t, configured(func(c *endpoint.Config) { c.RemoteData = true }))
+	must(t, a.SendData([]byte("with"), 1<<60|7, a.peer, 1))
+	must(t, a.Send([]byte("without"), a.peer, 2))
+	must(t, a.InjectData(nil, 9, a.peer))
+	f, err := a.Frame()
+	must(t, err)
+	must(t, a.SendFrameMsg(f, copy(f.Bytes(), "frame"), &endpoint.Msg{To: a.peer, Data: 5,
+		Flags: cq.FlagRemoteCQData}))
+	b.arrive(t, addrA, addrB, "no header at all, but long enough")
+	b.arrive(t, addrA, addrB, "short")
+	b.drive(t)
+	es := b.read(t)
+	if len(es) != 4 {
+		t.Fatalf("%+v", es)
+	}
+	for i, want := range []struct {
+		text string
+		data uint64
+		has  bool
+	}{{"with", 1<<60 | 7, true}, {"without", 0, false}, {"", 9, true}, {"frame", 5, true}} {
+		e := &es[i]
+		if b.text(t, e) != want.text || e.Data != want.data ||
+			(e.Flags&cq.FlagRemoteCQData != 0) != want.has {
+			t.Errorf("%+v with %q, want %+v", e, b.text(t, e), want)
+		}
+	}
+	must(t, b.ReleaseBatch(es))
+	b.drive(t)
+	if s := b.Stats(); s.NoShim != 2 || s.Frames.States[xdp.FrameLoaned] != 0 {
+		t.Errorf("%+v", s)
+	}
+	if err := a.Send(make([]byte, a.MaxPayload()+1), a.peer, 3); !errors.Is(err, syscall.EMSGSIZE) {
+		t.Errorf("%v", err)
+	}
+	must(t, a.Send(make([]byte, a.MaxPayload()), a.peer, 3))
+}
+
+// TestFrames: a payload that is written into its frame goes out without a copy.
+func TestFrames(t *testing.T) {
+	s := alone(t, nil)
+	f, err := s.Frame()
+	must(t, err)
+	n := copy(f.Bytes(), "in place")
+	if err := s.SendFrame(f, len(f.Bytes())+1, s.peer, 1); !errors.Is(err, syscall.EMSGSIZE) {
+		t.Errorf("too long: %v", err)
+	}
+	if err := s.SendFrame(f, n, 99, 1); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("to nobody: %v", err)
+	}
+	must(t, s.SendFrame(f, n, s.peer, 1))
+	if err := s.SendFrame(f, n, s.peer, 2); !errors.Is(err, endpoint.ErrFrame) {
+		t.Errorf("twice: %v", err)
+	}
+	if err := s.AbandonFrame(f); !errors.Is(err, endpoint.ErrFrame) {
+		t.Errorf("given back after it was sent: %v", err)
+	}
+	if got := s.sent(t); len(got) != 1 || got[0] != "in place" {
+		t.Errorf("%q", got)
+	}
+	if e := s.one(t); e.Context != 1 || e.Len != 8 {
+		t.Errorf("%+v", e)
+	}
+	f, err = s.Frame()
+	must(t, err)
+	must(t, s.AbandonFrame(f))
+	if c := s.tx.Credits(); c != 0 {
+		t.Errorf("%d credits are left", c)
+	}
+	if st := s.Socket().FrameStats(); st.States[xdp.FrameBuild] != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestFrameNowhere: a frame for a destination that cannot be reached is used up, with an error.
+func TestFrameNowhere(t *testing.T) {
+	s := alone(t, nil)
+	f, err := s.Frame()
+	must(t, err)
+	must(t, s.SendFrameTo(f, 1, stranger, 7))
+	if e := s.readErr(t); e.Context != 7 || !errors.Is(&e, syscall.EHOSTUNREACH) {
+		t.Errorf("%+v", e)
+	}
+	if st := s.Socket().FrameStats(); st.States[xdp.FrameBuild] != 0 || st.Illegal != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestBadPackets are dropped and counted, and their frames used again.
+func TestBadPackets(t *testing.T) {
+	s := alone(t, configured(func(c *endpoint.Config) { c.VerifyUDP = true }))
+	tm, err := packet.NewTemplate(macB, macA, addrB, addrA)
+	must(t, err)
+	var buf [256]byte
+	n, err := tm.Build(buf[:], []byte("sum"))
+	must(t, err)
+	for range 100 {
+		s.kernel.Deliver(buf[:20])
+		buf[n-1] ^= 1
+		s.kernel.Deliver(buf[:n])
+		buf[n-1] ^= 1
+		s.drive(t)
+	}
+	s.kernel.Deliver(buf[:n])
+	if e := s.one(t); s.text(t, &e) != "sum" {
+		t.Errorf("%+v", e)
+	}
+	if st := s.Stats(); st.Malformed != 100 || st.BadChecksum != 100 || st.Received != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestBackPressure: packets wait in the receive ring while there is no room to report them.
+func TestBackPressure(t *testing.T) {
+	s := alone(t, func(o *options) { o.queue.Size = 8 })
+	for i := range 20 {
+		s.arrive(t, addrB, addrA, string(rune('a'+i)))
+	}
+	for i := range 20 {
+		s.drive(t)
+		es, err := s.q.Peek(1)
+		must(t, err)
+		if got := s.text(t, &es[0]); got != string(rune('a'+i)) {
+			t.Fatalf("%d: %q", i, got)
+		}
+		must(t, s.Release(&es[0]))
+		must(t, s.q.Release(1))
+	}
+	if st := s.Stats(); st.RxBlocked == 0 || st.Received != 20 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestGroups: datagrams to a group are marked, and to send to one takes no resolver.
+func TestGroups(t *testing.T) {
+	group := netip.MustParseAddrPort("239.1.2.3:4791")
+	s := alone(t, configured(func(c *endpoint.Config) { c.LocalMAC = macA }))
+	s.arrive(t, addrB, group, "all")
+	if e := s.one(t); e.Flags&cq.FlagMulticast == 0 || e.Src != s.peer {
+		t.Errorf("%+v", e)
+	}
+	must(t, s.SendMsg(&endpoint.Msg{Dest: group, Buf: []byte("all"), Flags: cq.FlagMulticast}))
+	p := s.kernel.TakeSent()[0]
+	var d packet.Datagram
+	must(t, packet.Parse(p, &d))
+	if d.DstMAC != [6]byte{1, 0, 0x5e, 1, 2, 3} || d.Dst != group || d.Src != addrA {
+		t.Errorf("%+v", d)
+	}
+	if err := s.Join(addrB.Addr()); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("join what is no group: %v", err)
+	}
+	if err := s.Leave(group.Addr()); !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("leave what was not joined: %v", err)
+	}
+}

@@ -1,0 +1,114 @@
+package endpoint
+
+import (
+	"math"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
+)
+
+// Release gives the frame of a receive completion back. [ErrFrame] says that it is no frame of this
+// endpoint, or was given back before; nothing happens then but that it is counted.
+func (e *Endpoint) Release(c *cq.Entry) error {
+	return e.ReleaseRef(c.Buf, c.Meta.Seq())
+}
+
+// ReleaseBatch gives the frames of several completions back, and shows the kernel them with one
+// store. Entries without FlagFrame are passed over. The error is that of the first that was wrong;
+// all others were given back.
+func (e *Endpoint) ReleaseBatch(cs []cq.Entry) (err error) {
+	e.lock()
+	defer e.unlock()
+	for i := range cs {
+		if cs[i].Flags&cq.FlagFrame == 0 {
+			continue
+		}
+		if !e.takeBack(cs[i].Buf, cs[i].Meta.Seq()) {
+			err = ErrFrame
+		}
+	}
+	e.refill()
+	return err
+}
+
+// ReleaseError gives the frame of an error entry back: one with FlagFrame, of a datagram from an
+// unknown source.
+func (e *Endpoint) ReleaseError(c *cq.ErrorEntry) error {
+	r, err := e.Record(c.Buf)
+	if err != nil {
+		return err
+	}
+	return e.ReleaseRef(c.Buf, uint32(r.Sequence))
+}
+
+// ReleaseRef gives a frame back by what another process knows of it: a reference to any byte of it
+// and the generation that it was lent under, which is the sequence of its completion.
+func (e *Endpoint) ReleaseRef(ref shm.Ref, generation uint32) error {
+	e.lock()
+	defer e.unlock()
+	ok := e.takeBack(ref, generation)
+	e.refill()
+	if !ok {
+		return ErrFrame
+	}
+	return nil
+}
+
+func (e *Endpoint) takeBack(ref shm.Ref, generation uint32) bool {
+	off := ref.Offset()
+	if ref.Region() != e.umem {
+		off = math.MaxUint64 // a frame of a former UMEM: the frame table counts it
+	}
+	if !e.socket.Return(off, generation) {
+		return false
+	}
+	e.stats.Returned++
+	e.dirty = true
+	return true
+}
+
+// refill hands frames on as soon as there are any, if the kernel has run out of them: nobody else
+// may look for a while.
+func (e *Endpoint) refill() {
+	if e.over || e.fillLeft() > 0 {
+		return
+	}
+	if e.socket.Fill(2*len(e.packets)) > 0 {
+		_ = e.socket.WakeFill()
+	}
+}
+
+// Reclaim takes back all frames that were lent by completions before the one with this generation:
+// what a dead reader held. It returns how many.
+func (e *Endpoint) Reclaim(before uint32) int {
+	e.lock()
+	defer e.unlock()
+	n := e.socket.Reclaim(before)
+	e.stats.Reclaimed += uint64(n)
+	e.refill()
+	return n
+}
+
+// Payload returns the bytes of a loaned frame in place, in this process. They are not to be
+// touched after Release, and are gone when the UMEM is closed.
+func (e *Endpoint) Payload(c *cq.Entry) ([]byte, error) { return e.View(c.Buf, int(c.Len)) }
+
+// View is Payload by reference and length, for error entries.
+func (e *Endpoint) View(ref shm.Ref, n int) ([]byte, error) {
+	mem := e.socket.UMEM().Region().Bytes()
+	off := ref.Offset()
+	if ref.Region() != e.umem || off > uint64(len(mem)) || n < 0 || uint64(n) > uint64(len(mem))-off {
+		return nil, ErrFrame
+	}
+	return mem[off : off+uint64(n) : off+uint64(n)], nil
+}
+
+// Record returns what is known about a loaned frame beside its payload: addresses, time, VLAN.
+func (e *Endpoint) Record(ref shm.Ref) (xdp.Record, error) {
+	mem := e.socket.UMEM().Region().Bytes()
+	if ref.Region() != e.umem || ref.Offset() >= uint64(len(mem)) {
+		return xdp.Record{}, ErrFrame
+	}
+	return xdp.ReadRecord(mem[e.socket.UMEM().Geometry().Chunk(ref.Offset()):]), nil
+}
