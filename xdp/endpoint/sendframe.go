@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"errors"
 	"net/netip"
 
 	"github.com/shmring/shmring/cq"
@@ -126,7 +127,11 @@ func (e *Endpoint) buildFrame(f Frame, n int, m *Msg, op cq.Flags) error {
 	if err != nil {
 		return ErrTooBig
 	}
-	if err := e.socket.Post(f.id, total, uint64(f.id)); err != nil {
+	err = e.socket.Post(f.id, total, uint64(f.id))
+	switch {
+	case errors.Is(err, ErrFrame):
+		return ErrFrame // the kernel claimed to have had it: it is in quarantine
+	case err != nil:
 		return ErrTooBig
 	}
 	e.accept(f.id, m.Context, uint32(n), op)
