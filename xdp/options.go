@@ -43,6 +43,9 @@ type Options struct {
 	Mode       BindMode
 	// SendBufferBytes bounds what copy mode may have in flight in the kernel; 4 MiB by default.
 	SendBufferBytes int
+	// NoTxBudget leaves the number of packets that one system call sends at 32, so that no call takes
+	// long. It is that of the transmit ring's entries otherwise, where the kernel can (6.17).
+	NoTxBudget bool
 	// BusyTimeout is how long to try while the queue is bound by a socket that was closed just
 	// now, which the kernel takes tens of milliseconds to clean up. Half a second by default;
 	// negative does not try again.

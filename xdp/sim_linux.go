@@ -37,7 +37,8 @@ func (s *Socket) simulate(so SimOptions) error {
 	}
 	s.initCore(so.MTU, o)
 	q := newSimQueue(o, so.StartIndex)
-	s.fill, s.comp = newProducer(q.fill.words(), q.fill.slots), newConsumer(q.comp.words(), q.comp.slots)
+	s.fill = newProducer(q.fill.words(), q.fill.slots)
+	s.comp = newConsumer(q.comp.words(), q.comp.slots)
 	if err := s.plug(q, o, so.StartIndex); err != nil {
 		return err
 	}

@@ -131,7 +131,7 @@ func (s *Socket) tune(o Options) {
 	}
 	// How many packets one system call may send. The smallest value is what it is anyway.
 	s.granted.TxBudget = min(int(o.TxEntries), defaultTxBudget)
-	if o.TxEntries > defaultTxBudget && unix.SetsockoptInt(s.fd, unix.SOL_XDP,
+	if o.TxEntries > defaultTxBudget && !o.NoTxBudget && unix.SetsockoptInt(s.fd, unix.SOL_XDP,
 		unix.XDP_MAX_TX_SKB_BUDGET, int(o.TxEntries)) == nil {
 		s.granted.TxBudget = int(o.TxEntries)
 	}

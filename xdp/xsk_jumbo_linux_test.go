@@ -1,0 +1,246 @@
+package xdp_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/veth"
+)
+
+// postChain posts packet n of any size in as many frames as it needs.
+func (x *xsk) postChain(t testing.TB, n, size int) bool {
+	t.Helper()
+	b := make([]byte, size)
+	xskPacket(b, n, 0)
+	var parts []xdp.Part
+	for len(b) > 0 {
+		f, buf, ok := x.tx.Acquire()
+		if !ok {
+			for _, p := range parts {
+				x.tx.Abandon(p.Frame)
+			}
+			return false
+		}
+		k := copy(buf, b)
+		b = b[k:]
+		parts = append(parts, xdp.Part{Frame: f, Len: k})
+	}
+	must(t, x.tx.PostChain(parts, uint64(n)))
+	return true
+}
+
+// takeChain puts the parts of the next packet together and gives their frames back. No packet: nil.
+func (x *xsk) takeChains(t testing.TB, each func(b []byte, parts []xdp.Received)) {
+	t.Helper()
+	got := x.got[:x.rx.Receive(x.got[:])]
+	for len(got) > 0 {
+		var b []byte
+		n := 0
+		for more := true; more; n++ {
+			if n == len(got) {
+				t.Fatalf("%d parts of a packet and no end", n)
+			}
+			b = append(b, x.rx.Packet(got[n])...)
+			more = got[n].More
+		}
+		each(b, got[:n])
+		for _, r := range got[:n] {
+			x.rx.Drop(r.Frame)
+		}
+		got = got[n:]
+	}
+	x.rx.Fill(len(x.got))
+}
+
+// streamChains is stream for packets of any size.
+func (x *xsk) streamChains(t testing.TB, packets, longer int, size func(int) int) {
+	t.Helper()
+	await(t, "all packets and completions", func() bool {
+		for x.next < packets && x.next < x.seen+16 && x.postChain(t, x.next, size(x.next)) {
+			x.next++
+		}
+		x.kick(t, x.tx)
+		x.takeChains(t, func(b []byte, parts []xdp.Received) {
+			want := size(x.seen) + longer
+			if len(b) != want {
+				t.Fatalf("packet %d has %d bytes in %d frames, want %d", x.seen, len(b), len(parts),
+					want)
+			}
+			isPacket(t, b[:min(want, want-longer)], x.seen)
+			x.seen++
+		})
+		return x.seen == packets && x.done == packets
+	})
+	x.finish(t)
+}
+
+// TestXskSendReceive9K (SEND_RECEIVE_9K_PACKETS): packets of every length up to that of the device,
+// in one frame or several.
+func TestXskSendReceive9K(t *testing.T) {
+	eachXsk(t, jumbo(nil), func(t *testing.T, x *xsk) {
+		if g := x.rx.Granted(); !g.MultiBuffer || x.tx.ChainBytes() != 9018 {
+			t.Fatalf("%+v, %d bytes", g, x.tx.ChainBytes())
+		}
+		x.streamChains(t, 600, 0, func(n int) int { return 60 + n*397%8955 })
+	})
+}
+
+// TestXskTooManyFrames (TOO_MANY_FRAGS): as many frames as the kernel takes arrive; one more is
+// refused before the kernel sees it, and so is a packet longer than the device takes.
+func TestXskTooManyFrames(t *testing.T) {
+	eachXsk(t, jumbo(nil), func(t *testing.T, x *xsk) {
+		var parts [xdp.MaxChain + 1]xdp.Part
+		for i := range parts {
+			f, buf, ok := x.tx.Acquire()
+			if !ok {
+				t.Fatal("no frame")
+			}
+			var whole [60 * (xdp.MaxChain + 1)]byte
+			xskPacket(whole[:], 0, 0)
+			parts[i] = xdp.Part{Frame: f, Len: copy(buf[:60], whole[60*i:])}
+		}
+		if err := x.tx.PostChain(parts[:], 0); !errors.Is(err, xdp.ErrTooBig) {
+			t.Errorf("%d frames: %v", len(parts), err)
+		}
+		parts[3].Len = 1729
+		if err := x.tx.PostChain(parts[:5], 0); !errors.Is(err, xdp.ErrTooBig) {
+			t.Errorf("more than a frame has: %v", err)
+		}
+		for i := range parts {
+			parts[i].Len = 1700
+		}
+		if err := x.tx.PostChain(parts[:6], 0); !errors.Is(err, xdp.ErrTooBig) {
+			t.Errorf("more than the device takes: %v", err)
+		}
+		for i := range parts {
+			parts[i].Len = 60
+		}
+		twice := []xdp.Part{parts[0], parts[1], parts[0]}
+		if err := x.tx.PostChain(twice, 0); !errors.Is(err, xdp.ErrFrame) {
+			t.Errorf("a frame twice: %v", err)
+		}
+		must(t, x.tx.PostChain(parts[:xdp.MaxChain], 0))
+		x.tx.Abandon(parts[xdp.MaxChain].Frame)
+		await(t, "the packet", func() bool {
+			x.kick(t, x.tx)
+			x.takeChains(t, func(b []byte, _ []xdp.Received) {
+				if len(b) != 60*xdp.MaxChain {
+					t.Fatalf("%d bytes", len(b))
+				}
+				isPacket(t, b, 0)
+				x.seen++
+			})
+			return x.seen == 1 && x.done == 1
+		})
+		if f := x.tx.FrameStats(); f.States[xdp.FrameBuild] != 0 || f.States[xdp.FrameSend] != 0 {
+			t.Errorf("%+v", f)
+		}
+	})
+}
+
+// TestXskTooBigWithoutChains: without MultiBuffer a packet that is too long is an error at Post,
+// and one that arrives is dropped and counted, never cut.
+func TestXskTooBigWithoutChains(t *testing.T) {
+	c := xskConfig{pair: veth.Config{MTU: 9000}, frags: true,
+		tx: xdp.Options{MultiBuffer: true}}
+	eachXsk(t, c, func(t *testing.T, x *xsk) {
+		f, buf, _ := x.rx.Acquire()
+		g, _, _ := x.rx.Acquire()
+		if len(buf) != 1728 || x.rx.ChainBytes() != 1728 {
+			t.Errorf("a frame of %d bytes, a packet of %d", len(buf), x.rx.ChainBytes())
+		}
+		if err := x.rx.Post(f, 1729, 0); !errors.Is(err, xdp.ErrTooBig) {
+			t.Errorf("post: %v", err)
+		}
+		two := []xdp.Part{{Frame: f, Len: 100}, {Frame: g, Len: 100}}
+		if err := x.rx.PostChain(two, 0); !errors.Is(err, xdp.ErrTooBig) {
+			t.Errorf("two frames: %v", err)
+		}
+		x.postChain(t, 7, 5000)
+		x.kick(t, x.tx)
+		x.post(t, x.tx, 0, 64, 0)
+		x.kick(t, x.tx)
+		await(t, "the packet that fits, and the count", func() bool {
+			x.take(t, x.rx, always(64))
+			return x.seen == 1 && stats(t, x.rx).RxDropped == 1
+		})
+		checkSum(t, x.rx)
+	})
+}
+
+// TestXskMetadataJumbo (XDP_METADATA_COPY_MULTI_BUFF): metadata lies in front of the first part.
+func TestXskMetadataJumbo(t *testing.T) {
+	eachProgram(t, jumbo(withMetadata), func(t *testing.T, x *xsk) {
+		for n := range 100 {
+			x.postChain(t, n, 5000)
+			x.kick(t, x.tx)
+			await(t, "a packet", func() bool {
+				x.takeChains(t, func(b []byte, parts []xdp.Received) {
+					x.checkMetadata(t, parts[0], n)
+					isPacket(t, b, n)
+					x.seen++
+				})
+				return x.seen == n+1
+			})
+		}
+		x.finish(t)
+	})
+}
+
+// TestXskAdjustTailJumbo (XDP_ADJUST_TAIL_SHRINK_MULTI_BUFF): the program changes the length of the
+// last part. Making it longer is more than veth offers: the kernel refuses to where the driver does
+// not say how long its buffers are.
+func TestXskAdjustTailJumbo(t *testing.T) {
+	eachProgram(t, jumbo(adjustTail(-4)), func(t *testing.T, x *xsk) {
+		x.streamChains(t, 200, -4, always(5002))
+	})
+}
+
+// TestXskInvalidJumbo (ALIGNED_INV_DESC_MULTI_BUFF): one bad part spoils its packet and no other.
+func TestXskInvalidJumbo(t *testing.T) {
+	eachXsk(t, jumbo(nil), func(t *testing.T, x *xsk) {
+		for name, bad := range map[string]func(d *xdp.Desc){
+			"no length":         func(d *xdp.Desc) { d.Len = 0 },
+			"over the chunk":    func(d *xdp.Desc) { d.Len = 2048 },
+			"outside":           func(d *xdp.Desc) { d.Addr = 1 << 40 },
+			"unknown option":    func(d *xdp.Desc) { d.Options |= 1 << 9 },
+			"end of the memory": func(d *xdp.Desc) { d.Addr = 2048*2048 - 8 },
+		} {
+			before := stats(t, x.tx).TxInvalid
+			for i := range 3 {
+				f, buf, ok := x.tx.Acquire()
+				if !ok {
+					t.Fatal("no frame")
+				}
+				xskPacket(buf[:1000], 0xdead, 0)
+				d := xdp.Desc{Addr: xdp.SendOffset(x.tx, f), Len: 1000}
+				if i < 2 {
+					d.Options = 1
+				}
+				if i == 1 {
+					if bad(&d); d.Addr != xdp.SendOffset(x.tx, f) {
+						x.tx.Abandon(f)
+					}
+				}
+				xdp.ForgePost(x.tx, d, 0)
+			}
+			x.postChain(t, x.seen, 3000)
+			want := x.seen + 1
+			await(t, name+": the next packet", func() bool {
+				x.kick(t, x.tx)
+				x.takeChains(t, func(b []byte, _ []xdp.Received) {
+					if len(b) != 3000 {
+						t.Fatalf("%s: %d bytes arrived", name, len(b))
+					}
+					isPacket(t, b, x.seen)
+					x.seen++
+				})
+				return x.seen == want && stats(t, x.tx).TxInvalid > before
+			})
+		}
+		if f := x.tx.FrameStats(); f.Sum() != f.Frames || x.rx.FrameStats().Illegal != 0 {
+			t.Errorf("%+v", f)
+		}
+	})
+}

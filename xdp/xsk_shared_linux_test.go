@@ -1,0 +1,237 @@
+package xdp_test
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/veth"
+	"github.com/shmring/shmring/xdp/xdptest"
+)
+
+// shareXsk adds sockets to both ends of a case until each has n.
+func (x *xsk) share(t *testing.T, n int, o xdp.Options) (tx, rx []*xdp.Socket) {
+	t.Helper()
+	tx, rx = []*xdp.Socket{x.tx}, []*xdp.Socket{x.rx}
+	for i := 1; i < n; i++ {
+		if x.pair == nil {
+			a, ka := simShared(t, x.tx, o)
+			b, kb := simShared(t, x.rx, o)
+			xdp.Connect(ka, kb)
+			tx, rx = append(tx, a), append(rx, b)
+			continue
+		}
+		tx = append(tx, openShared(t, x.pair.A, x.tx, o))
+		rx = append(rx, openShared(t, x.pair.B, x.rx, o))
+		x.prog.put(t, uint32(i), rx[i])
+	}
+	return tx, rx
+}
+
+func openShared(t testing.TB, e *veth.End, first *xdp.Socket, o xdp.Options) *xdp.Socket {
+	t.Helper()
+	var s *xdp.Socket
+	must(t, e.Do(func() (err error) { s, err = xdp.OpenShared(first, o); return err }))
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func simShared(t testing.TB, first *xdp.Socket, o xdp.Options) (*xdp.Socket, *xdp.Kernel) {
+	t.Helper()
+	s, k, err := xdp.SimulateShared(first, xdp.SimOptions{Options: o})
+	must(t, err)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, k
+}
+
+// shared sends shares of the packets by each of several sockets; packet n is for the socket that
+// pick says. Each socket must see its own packets, in their order, and reap its own sends, though
+// one completion ring serves all.
+func (x *xsk) shared(t *testing.T, tx, rx []*xdp.Socket, packets int, pick func(n int) int,
+	size func(n int) int) {
+	t.Helper()
+	var want, got, reaped [4][]int
+	for n := range packets {
+		want[pick(n)] = append(want[pick(n)], n)
+	}
+	next, round := 0, 0
+	seen := func() (n int) {
+		for _, g := range got {
+			n += len(g)
+		}
+		return n
+	}
+	await(t, "all packets and completions", func() bool {
+		for ; next < packets && next < seen()+64; next++ {
+			if i := pick(next); !x.post(t, tx[i], next, size(next), i) {
+				break
+			}
+		}
+		// One of them looks at a time, so that it comes upon what the others sent.
+		round++
+		j := round / 4 % len(tx)
+		completions := 0
+		for i := range tx {
+			tx[i].Flush()
+			_, err := tx[i].Kick()
+			must(t, err)
+			for _, s := range x.sent[:tx[j].Reap(x.sent[:])] {
+				reaped[j] = append(reaped[j], int(s.Context))
+			}
+			for _, r := range x.got[:rx[i].Receive(x.got[:])] {
+				n := want[i][len(got[i])]
+				isPacket(t, rx[i].Packet(r), n)
+				got[i] = append(got[i], n)
+				rx[i].Drop(r.Frame)
+			}
+			rx[(i+1)%len(rx)].Fill(64) // any of them may fill for all
+			completions += len(reaped[i])
+		}
+		return seen() == packets && completions == packets
+	})
+	for i := range tx {
+		for _, c := range reaped[i] {
+			if pick(c) != i {
+				t.Errorf("socket %d reaped packet %d of socket %d", i, c, pick(c))
+			}
+		}
+		if len(got[i]) != len(want[i]) || tx[i].Sending() != 0 {
+			t.Errorf("socket %d: %d packets of %d, %d under way", i, len(got[i]), len(want[i]),
+				tx[i].Sending())
+		}
+	}
+	x.finish(t)
+}
+
+// eachShared runs a case of several sockets in all modes; the program steers by address.
+func eachShared(t *testing.T, run func(t *testing.T, x *xsk)) {
+	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
+		t.Run(mode.String(), func(t *testing.T) { run(t, newXsk(t, mode, xskConfig{program: byMAC})) })
+	}
+	t.Run("simulated", func(t *testing.T) { run(t, simulatedXsk(t, xskConfig{start: ^uint32(99)})) })
+}
+
+// TestXskShared (XDP_SHARED_UMEM): two sockets on one queue.
+func TestXskShared(t *testing.T) {
+	eachShared(t, func(t *testing.T, x *xsk) {
+		tx, rx := x.share(t, 2, xdp.Options{})
+		x.shared(t, tx, rx, 2000, func(n int) int { return n % 2 }, always(64))
+	})
+}
+
+// TestXskSharedFour (SHARED_UMEM_4_SOCKETS).
+func TestXskSharedFour(t *testing.T) {
+	eachShared(t, func(t *testing.T, x *xsk) {
+		tx, rx := x.share(t, 4, xdp.Options{RxEntries: 256, TxEntries: 128})
+		x.shared(t, tx, rx, 2000, func(n int) int { return n % 4 }, always(64))
+	})
+}
+
+// TestXskSharedByLength (SHARED_UMEM_LENGTH_BASED): the program steers by the length of packets.
+func TestXskSharedByLength(t *testing.T) {
+	const limit = 500
+	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
+		t.Run(mode.String(), func(t *testing.T) {
+			x := newXsk(t, mode, xskConfig{program: byLength(limit)})
+			tx, rx := x.share(t, 2, xdp.Options{})
+			size := func(n int) int { return limit + n*7%3 - 1 } // 499, 500 or 501
+			x.shared(t, tx, rx, 2000, func(n int) int {
+				if size(n) > limit {
+					return 1
+				}
+				return 0
+			}, size)
+		})
+	}
+}
+
+// TestXskSharedUneven (SHARED_UMEM_UNEVEN_DIST): one socket has nearly all of the traffic, and the
+// other gets what is its.
+func TestXskSharedUneven(t *testing.T) {
+	eachShared(t, func(t *testing.T, x *xsk) {
+		tx, rx := x.share(t, 2, xdp.Options{})
+		x.shared(t, tx, rx, 3000, func(n int) int {
+			if n%100 == 99 {
+				return 1
+			}
+			return 0
+		}, always(64))
+	})
+}
+
+// TestXskSharedQueues: sockets on two queues of a device, and on another device, use one UMEM, each
+// with frames and rings of its own.
+func TestXskSharedQueues(t *testing.T) {
+	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
+	prog := attachProgram(t, pair.B, xdp.AttachNative, false, byQueue)
+	tx := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 256})
+	rx := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 256})
+	for q := range uint32(2) {
+		x := &xsk{tx: xdptest.Open(t, pair.A, q, tx, xdp.Options{Frames: 100}),
+			rx: xdptest.Open(t, pair.B, q, rx, xdp.Options{Frames: 100})}
+		prog.put(t, q, x.rx)
+		x.stream(t, x.tx, x.rx, 500, always(64))
+		x.finish(t)
+		if f := x.rx.FrameStats(); f.Frames != 100 {
+			t.Errorf("queue %d has %d frames", q, f.Frames)
+		}
+	}
+	clear(t, pair.B.Do(func() error {
+		_, err := xdp.Open(pair.B.Name, 0, rx, xdp.Options{Frames: 57})
+		return err
+	}), "56 frames are left", xdp.ErrUMEMUsed)
+	clear(t, pair.B.Do(func() error {
+		_, err := xdp.Open(pair.B.Name, 0, rx, xdp.Options{Frames: 10, BusyTimeout: -1})
+		return err
+	}), "queue 0", xdp.ErrNoQueue) // the kernel wants a socket of this queue to be shared instead
+}
+
+// TestXskCleanup (XDP_PROG_CLEANUP): the program is turned from one socket to another one, which
+// goes on when the first is closed; and no frame is lost with a socket that leaves a shared queue.
+func TestXskCleanup(t *testing.T) {
+	eachShared(t, func(t *testing.T, x *xsk) {
+		tx, rx := x.share(t, 2, xdp.Options{})
+		x.stream(t, x.tx, rx[0], 500, always(64))
+		// What lies in the rings of the first ones when they are closed is not lost to the others.
+		for n := range 20 {
+			x.post(t, tx[0], n, 64, 0)
+		}
+		x.kick(t, tx[0])
+		x.kick(t, tx[0])
+		if _, _, ok := tx[0].Acquire(); !ok || !x.post(t, tx[0], 1, 64, 0) {
+			t.Fatal("no frame")
+		}
+		if x.pair != nil {
+			x.prog.put(t, 0, rx[1])
+			x.prog.remove(t, 1)
+		}
+		must(t, tx[0].Close())
+		must(t, rx[0].Close())
+		if _, err := tx[0].Kick(); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("kick of a closed socket: %v", err)
+		}
+		var lost []uint64
+		tx[0].Forfeit(func(c uint64) { lost = append(lost, c) })
+		if len(lost) != 1 || lost[0] != 1 {
+			t.Errorf("given up: %v, want the one that was not flushed", lost)
+		}
+		x.next, x.seen, x.done = 0, 0, 0
+		x.stream(t, tx[1], rx[1], 500, always(64))
+		for _, s := range []*xdp.Socket{tx[1], rx[1]} {
+			f := s.FrameStats()
+			busy := f.Frames - f.States[xdp.FrameFree] - f.States[xdp.FrameFill]
+			if f.Sum() != f.Frames || busy != 0 || f.Illegal != 0 {
+				t.Errorf("%+v", f)
+			}
+		}
+	})
+}

@@ -1,0 +1,195 @@
+package xdp_test
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/veth"
+	"github.com/shmring/shmring/xdp/xdptest"
+)
+
+// TestXskSendReceive (SEND_RECEIVE): thousands of packets arrive complete and in order.
+func TestXskSendReceive(t *testing.T) {
+	big := xdp.UMEMOptions{ChunkBytes: 4096, Frames: 1024}
+	eachXsk(t, xskConfig{txUMEM: big, rxUMEM: big}, func(t *testing.T, x *xsk) {
+		x.stream(t, x.tx, x.rx, 4096, always(64))
+		x.finish(t)
+	})
+}
+
+// TestXskSendReceive2K (SEND_RECEIVE_2K_FRAME): the same with chunks of 2048.
+func TestXskSendReceive2K(t *testing.T) {
+	c := xskConfig{start: ^uint32(1000)} // and over the wrap of all indices where they can be set
+	eachXsk(t, c, func(t *testing.T, x *xsk) {
+		x.stream(t, x.tx, x.rx, 4096, func(n int) int { return 60 + n%1400 })
+		x.finish(t)
+	})
+}
+
+// TestXskSinglePacket (SEND_RECEIVE_SINGLE_PKT): one packet needs no others to get through.
+func TestXskSinglePacket(t *testing.T) {
+	eachXsk(t, xskConfig{}, func(t *testing.T, x *xsk) {
+		x.stream(t, x.tx, x.rx, 1, always(64))
+		x.finish(t)
+	})
+}
+
+func poll(t testing.TB, s *xdp.Socket, events int16, timeoutMs int) int16 {
+	t.Helper()
+	fds := []unix.PollFd{{Fd: int32(s.FD()), Events: events}}
+	if _, err := unix.Poll(fds, timeoutMs); err != nil && err != unix.EINTR {
+		t.Fatal(err)
+	}
+	return fds[0].Revents
+}
+
+// TestXskPollReceive (POLL_RX): a receiver that only looks after poll said so misses nothing.
+func TestXskPollReceive(t *testing.T) {
+	eachXsk(t, xskConfig{}, func(t *testing.T, x *xsk) {
+		for n := range 200 {
+			x.post(t, x.tx, n, 64, 0)
+			x.kick(t, x.tx)
+			await(t, "poll", func() bool { return poll(t, x.rx, unix.POLLIN, 1000) != 0 })
+			if x.take(t, x.rx, always(64)) != 1 {
+				t.Fatalf("packet %d: poll says that one waits", n)
+			}
+		}
+		x.finish(t)
+	})
+}
+
+// TestXskPollSend (POLL_TX): poll alone makes the kernel send, and says when there is room.
+func TestXskPollSend(t *testing.T) {
+	c := xskConfig{tx: xdp.Options{TxEntries: 64}}
+	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
+		t.Run(mode.String(), func(t *testing.T) {
+			x := newXsk(t, mode, c)
+			const packets = 640
+			await(t, "all packets", func() bool {
+				for x.next < packets && x.post(t, x.tx, x.next, 64, 0) {
+					x.next++
+				}
+				x.tx.Flush()
+				if poll(t, x.tx, unix.POLLOUT, 1000)&unix.POLLOUT == 0 {
+					t.Fatal("no room to send, though the ring was sent from")
+				}
+				x.done += x.tx.Reap(x.sent[:])
+				x.take(t, x.rx, always(64))
+				return x.seen == packets && x.done == packets
+			})
+			if n := x.tx.SyscallStats().Send; n != 0 {
+				t.Errorf("%d kicks, where poll should have been enough", n)
+			}
+			x.finish(t)
+		})
+	}
+}
+
+// TestXskPollNothing (POLL_RXQ_FULL, POLL_TXQ_FULL): poll without traffic times out, also while the
+// completion ring is full and nothing can be sent.
+func TestXskPollNothing(t *testing.T) {
+	c := xskConfig{tx: xdp.Options{TxEntries: 32, CompEntries: 32}}
+	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
+		t.Run(mode.String(), func(t *testing.T) {
+			x := newXsk(t, mode, c)
+			if poll(t, x.rx, unix.POLLIN, 20) != 0 {
+				t.Error("poll tells of a packet that nobody sent")
+			}
+			for range 2 { // one ring completes and is not reaped, the other waits
+				for x.post(t, x.tx, x.next, 64, 0) {
+					x.next++
+				}
+				x.tx.Flush()
+				_, err := x.tx.Kick()
+				must(t, err)
+			}
+			if x.next != 64 || x.tx.Unsent() != 32 {
+				t.Fatalf("%d posted, %d not sent", x.next, x.tx.Unsent())
+			}
+			if poll(t, x.tx, unix.POLLOUT, 20) != 0 {
+				t.Error("poll tells of room in a full ring")
+			}
+			await(t, "the rest", func() bool { x.kick(t, x.tx); return x.done == 64 })
+			x.finish(t)
+		})
+	}
+}
+
+// TestXskHeadroom (UMEM_HEADROOM): packets lie behind the headroom that was asked for and the
+// kernel's.
+func TestXskHeadroom(t *testing.T) {
+	c := xskConfig{rxUMEM: xdp.UMEMOptions{HeadroomBytes: 128}}
+	eachXsk(t, c, func(t *testing.T, x *xsk) {
+		for n := range 100 {
+			x.post(t, x.tx, n, 64, 0)
+			x.kick(t, x.tx)
+			await(t, "a packet", func() bool { return x.rx.Receive(x.got[:1]) == 1 })
+			r := x.got[0]
+			if at := r.Off - uint64(r.Frame)*2048; at != 256+128 {
+				t.Fatalf("packet at %d of its chunk", at)
+			}
+			isPacket(t, x.rx.Packet(r), n)
+			x.rx.Drop(r.Frame)
+			x.rx.Fill(1)
+		}
+		x.finish(t)
+	})
+}
+
+// TestXskBidirectional (BIDIRECTIONAL): one direction, then the other, and both at once, with the
+// same sockets.
+func TestXskBidirectional(t *testing.T) {
+	run := func(t *testing.T, x *xsk) {
+		x.stream(t, x.tx, x.rx, 1000, always(64))
+		x.stream(t, x.rx, x.tx, 1000, always(100))
+		back := &xsk{tx: x.rx, rx: x.tx}
+		size := always(200)
+		for range 20 { // packets of both directions are under way while either is looked at
+			for range 16 {
+				x.post(t, x.tx, x.next, 200, 0)
+				back.post(t, x.rx, back.next, 200, 0)
+				x.next++
+				back.next++
+			}
+			await(t, "both", func() bool {
+				x.kick(t, x.tx)
+				back.kick(t, x.rx)
+				x.take(t, x.rx, size)
+				back.take(t, x.tx, size)
+				return x.seen == x.next && back.seen == back.next
+			})
+		}
+		x.finish(t)
+	}
+	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
+		t.Run(mode.String(), func(t *testing.T) {
+			x := newXsk(t, mode, xskConfig{})
+			other := attachProgram(t, x.pair.A, mode, false, byQueue)
+			other.put(t, 0, x.tx)
+			run(t, x)
+		})
+	}
+	t.Run("simulated", func(t *testing.T) { run(t, simulatedXsk(t, xskConfig{})) })
+}
+
+// TestXskQueues: in native mode a packet sent by queue 1 comes in by queue 1, in generic mode all
+// come in by queue 0.
+func TestXskQueues(t *testing.T) {
+	for mode, want := range map[xdp.AttachMode]int{xdp.AttachNative: 1, xdp.AttachGeneric: 0} {
+		t.Run(mode.String(), func(t *testing.T) {
+			x := newXsk(t, mode, xskConfig{pair: veth.Config{Queues: 2},
+				txUMEM: xdp.UMEMOptions{Frames: 128}, tx: xdp.Options{Frames: 64},
+				rxUMEM: xdp.UMEMOptions{Frames: 128}, rx: xdp.Options{Frames: 64}})
+			rx := [2]*xdp.Socket{x.rx, xdptest.Open(t, x.pair.B, 1, x.rx.UMEM(), xdp.Options{})}
+			x.prog.put(t, 1, rx[1])
+			tx := xdptest.Open(t, x.pair.A, 1, x.tx.UMEM(), xdp.Options{})
+			x.stream(t, tx, rx[want], 500, always(64))
+			x.finish(t)
+			if n := rx[1-want].Pending(1); n != 0 {
+				t.Errorf("%d packets at the other queue", n)
+			}
+		})
+	}
+}
