@@ -1,0 +1,85 @@
+package device_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/xdp/device"
+)
+
+// appChild is an application in a process of its own: it answers every datagram to its port with
+// the same payload, until it is killed, or has nobody at its standard input.
+func appChild() error {
+	port, err := strconv.ParseUint(os.Getenv("PORT"), 10, 16)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	e, err := device.Dial(ctx, os.Getenv("PATH_OF"), device.Request{Name: "echo",
+		Ports: []uint16{uint16(port)}})
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	fmt.Println("ready")
+	go func() {
+		var b [1]byte
+		_, _ = os.Stdin.Read(b[:])
+		cancel()
+	}()
+	hold := os.Getenv("HOLD") != "" // never gives a frame back
+	var es [16]cq.Entry
+	for {
+		n, err := cq.ReadContext(ctx, e.Queue(), es[:])
+		if errors.Is(err, context.Canceled) {
+			return nil
+		}
+		if errors.Is(err, cq.ErrAvail) {
+			var x cq.ErrorEntry
+			if err := e.Queue().ReadErr(&x); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for i := range es[:n] {
+			if es[i].Flags&cq.FlagFrame == 0 || hold {
+				continue
+			}
+			if err := answer(e, &es[i]); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func answer(e *device.Endpoint, entry *cq.Entry) error {
+	rec, err := e.Record(entry)
+	if err != nil {
+		return err
+	}
+	loan, err := e.View(entry)
+	if err != nil {
+		return err
+	}
+	for err = e.SendTo(loan.Bytes(), rec.Src, 0); errors.Is(err, device.ErrNoSlot); {
+		time.Sleep(20 * time.Microsecond)
+		err = e.SendTo(loan.Bytes(), rec.Src, 0)
+	}
+	loan.Release()
+	if err != nil && !errors.Is(err, device.ErrServerGone) {
+		return err
+	}
+	if err := e.Release(entry); err != nil && !errors.Is(err, device.ErrServerGone) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,174 @@
+package device_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/xdp/device"
+)
+
+// app starts an application in another process.
+func (r *rig) app(port int, env ...string) *process {
+	r.t.Helper()
+	return start(r.t, shmtest.Child(r.t, "device-app", append(env, "PATH_OF="+r.path,
+		fmt.Sprintf("PORT=%d", port))...))
+}
+
+func descriptors(t testing.TB) int {
+	t.Helper()
+	ds, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	return len(ds)
+}
+
+// settled returns the number of descriptors when it has not changed for a while.
+func settled(t testing.TB) int {
+	t.Helper()
+	n, same := descriptors(t), 0
+	for same < 20 {
+		time.Sleep(5 * time.Millisecond)
+		if now := descriptors(t); now != n {
+			n, same = now, 0
+		}
+		same++
+	}
+	return n
+}
+
+// TestAppsKilled: applications that are killed at random moments of their traffic give everything
+// back within a second, and one that lives on notices nothing.
+func TestAppsKilled(t *testing.T) {
+	const kills = 30
+	r := newRig(t, device.Config{Frames: 1024})
+	peer := r.peer(6000)
+	e := r.dial(device.Request{Name: "survivor", Ports: []uint16{5000}})
+	l := newLedger(t, e, addrOf(peer))
+	stop := make(chan struct{})
+	var echoed atomic.Int64
+	var wg sync.WaitGroup
+	wg.Go(func() { // the wire answers the survivor, and counts what the others echo
+		buf := make([]byte, 2048)
+		for {
+			n, from, err := peer.ReadFromUDPAddrPort(buf)
+			switch {
+			case err != nil:
+				return
+			case from.Port() == 5000:
+				_, _ = peer.WriteToUDPAddrPort(buf[:n], from)
+			default:
+				echoed.Add(1)
+			}
+		}
+	})
+	wg.Go(func() { // and floods the others
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			for port := uint16(5001); port < 5003; port++ {
+				_, _ = peer.WriteToUDPAddrPort([]byte("flood"), r.target(port))
+			}
+			time.Sleep(20 * time.Microsecond)
+		}
+	})
+	before := 0
+	for i := range kills {
+		env := ""
+		if i%3 == 2 {
+			env = "HOLD=1"
+		}
+		p := r.app(5001+i%2, env)
+		if before == 0 {
+			await(t, "an echo", func() bool { return echoed.Load() > 0 })
+		}
+		until := time.Now().Add(time.Duration(rand.IntN(20e6)))
+		for time.Now().Before(until) {
+			_ = l.post(4)
+			l.drain()
+		}
+		must(t, p.cmd.Process.Kill())
+		at := time.Now()
+		await(t, "the end of the application", func() bool {
+			_ = l.post(4)
+			l.drain()
+			return len(r.server.Stats().Apps) == 1
+		})
+		if took := time.Since(at); took > time.Second {
+			t.Errorf("kill %d: everything was back after %v", i, took)
+		}
+		_ = p.cmd.Wait()
+		if before == 0 {
+			before = settled(t)
+		}
+		await(t, "the last descriptor", func() bool {
+			_ = l.post(4)
+			l.drain()
+			return descriptors(t) <= before
+		})
+	}
+	close(stop)
+	got := l.echoes
+	await(t, "traffic of the survivor", func() bool { _ = l.post(4); l.drain(); return l.echoes > got })
+	l.settle()
+	if l.lost != 0 || e.Stats().Reconnects != 0 {
+		t.Errorf("the survivor lost %d sends, %+v", l.lost, e.Stats())
+	}
+	await(t, "the last send", func() bool { return r.server.Stats().SendsInUse == 0 })
+	s := r.server.Stats()
+	if sum, all := frameSum(s); sum != all || s.Evicted != kills {
+		t.Errorf("%d of %d frames; %+v", sum, all, s)
+	}
+	must(t, peer.Close())
+	wg.Wait()
+	must(t, r.reported())
+}
+
+// TestIsolation: each application sees its own packets and nothing else, in memory that is its own,
+// and one that keeps all its frames is the only one to lose packets.
+func TestIsolation(t *testing.T) {
+	r := newRig(t, device.Config{})
+	a := r.dial(device.Request{Name: "a", Ports: []uint16{5001}, Frames: 32})
+	b := r.dial(device.Request{Name: "b", Ports: []uint16{5002}, Frames: 32})
+	peer := r.peer(6000)
+	for i := range 100 { // nobody reads b
+		for port := uint16(5001); port < 5003; port++ {
+			text := fmt.Sprintf("secret of %d: %d", port, i)
+			if _, err := peer.WriteToUDPAddrPort([]byte(text), r.target(port)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		entry := next(t, a)
+		if _, err := b.View(&entry); err == nil {
+			t.Fatal("a frame of one application is in the memory of another")
+		}
+		if got := text(t, a, &entry); got != fmt.Sprintf("secret of 5001: %d", i) {
+			t.Fatalf("got %q", got)
+		}
+	}
+	await(t, "all packets", func() bool { return b.Stats().Received+b.Stats().NoFrame == 100 })
+	if s := a.Stats(); s.Received != 100 || s.NoFrame != 0 || s.NoRoom != 0 {
+		t.Errorf("a: %+v", s)
+	}
+	if s := b.Stats(); s.Received != 32 || s.NoFrame != 68 {
+		t.Errorf("b: %+v", s)
+	}
+	for range 32 {
+		entry := next(t, b)
+		text(t, b, &entry)
+	}
+	if _, err := peer.WriteToUDPAddrPort([]byte("again"), r.target(5002)); err != nil {
+		t.Fatal(err)
+	}
+	entry := next(t, b)
+	if got := text(t, b, &entry); got != "again" {
+		t.Errorf("got %q", got)
+	}
+}

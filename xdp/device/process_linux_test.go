@@ -1,0 +1,311 @@
+package device_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/xdp/device"
+	"github.com/shmring/shmring/xdp/veth"
+	"github.com/shmring/shmring/xdp/xdptest"
+
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+func init() {
+	roles["device-server"] = func() { child("server", serverChild) }
+	roles["device-app"] = func() { child("application", appChild) }
+}
+
+func child(what string, f func() error) {
+	if err := f(); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", what, err)
+		os.Exit(1)
+	}
+}
+
+// world is what a server in another process needs to know.
+func world(p *veth.Pair, path string) []string {
+	return []string{"PATH_OF=" + path, "ENDS=" + strings.Join([]string{p.B.Name, p.B.MAC.String(),
+		p.B.Addr.String(), p.A.MAC.String(), p.A.Addr.String()}, " ")}
+}
+
+// serverChild serves the end of a pair whose namespace is descriptor 3, until it is terminated.
+func serverChild() error {
+	ends := strings.Fields(os.Getenv("ENDS"))
+	var local, remote veth.End
+	local.Name = ends[0]
+	local.MAC, _ = net.ParseMAC(ends[1])
+	local.Addr = netip.MustParseAddr(ends[2])
+	remote.MAC, _ = net.ParseMAC(ends[3])
+	remote.Addr = netip.MustParseAddr(ends[4])
+	var allow []device.Allow
+	for text := range strings.FieldsSeq(os.Getenv("ALLOW")) {
+		a, err := device.ParseAllow(text)
+		if err != nil {
+			return err
+		}
+		allow = append(allow, a)
+	}
+	runtime.LockOSThread()
+	if err := veth.Enter(3); err != nil {
+		return err
+	}
+	s, err := device.NewServer(device.Config{Interface: local.Name, Allow: allow,
+		Resolver: wires{&local, &remote},
+		Report:   func(err error) { fmt.Fprintln(os.Stderr, "reported:", err) }})
+	if err != nil {
+		return err
+	}
+	l, err := device.Listen(os.Getenv("PATH_OF"))
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer cancel()
+	if err := s.Serve(ctx, l.UnixListener); ctx.Err() == nil {
+		return err
+	}
+	return errors.Join(s.Close(), l.Close())
+}
+
+// process is a child that has said that it is ready.
+type process struct {
+	t   testing.TB
+	cmd *exec.Cmd
+	out *bufio.Reader
+	in  io.WriteCloser
+}
+
+func start(t testing.TB, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, cmd: cmd}
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	p.in, err = cmd.StdinPipe()
+	must(t, err)
+	p.out = bufio.NewReader(out)
+	must(t, cmd.Start())
+	p.line("ready")
+	return p
+}
+
+// line reads what the process says next, which begins with a word, and returns the rest.
+func (p *process) line(word string) string {
+	p.t.Helper()
+	text, err := p.out.ReadString('\n')
+	rest, ok := strings.CutPrefix(strings.TrimSpace(text), word)
+	if err != nil || !ok {
+		p.t.Fatalf("waiting for %q: got %q, %v", word, text, err)
+	}
+	return rest
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+func (p *process) end() {
+	p.t.Helper()
+	must(p.t, p.cmd.Process.Signal(syscall.SIGTERM))
+	must(p.t, p.cmd.Wait())
+}
+
+// remote is a pair with a server in another process on its end B.
+type remote struct {
+	t     testing.TB
+	pair  *veth.Pair
+	path  string
+	allow string
+}
+
+func newRemote(t testing.TB) *remote {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "device")
+	must(t, err)
+	must(t, os.Chmod(dir, 0o755))
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return &remote{t: t, pair: xdptest.NewPair(t, veth.Config{}), path: filepath.Join(dir, "s"),
+		allow: "uid:0 uid:65534,ports=5000-5099"}
+}
+
+func (r *remote) serve() *process {
+	r.t.Helper()
+	cmd := shmtest.Child(r.t, "device-server", append(world(r.pair, r.path),
+		"ALLOW="+r.allow)...)
+	cmd.ExtraFiles = []*os.File{r.pair.B.NetNS()}
+	return start(r.t, cmd)
+}
+
+// echo answers every datagram to a kernel socket at the other end.
+func (r *remote) echo(port int) netip.AddrPort {
+	c := udp(r.t, r.pair.A, port)
+	_ = c.SetDeadline(time.Time{})
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			n, from, err := c.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteToUDPAddrPort(buf[:n], from)
+		}
+	}()
+	return addrOf(c)
+}
+
+// ledger checks that every send that was accepted ends exactly once.
+type ledger struct {
+	t                          testing.TB
+	e                          *device.Endpoint
+	to                         netip.AddrPort
+	next                       uint64
+	open                       map[uint64]bool
+	echoes, sent, lost, others int
+}
+
+func newLedger(t testing.TB, e *device.Endpoint, to netip.AddrPort) *ledger {
+	return &ledger{t: t, e: e, to: to, open: map[uint64]bool{}}
+}
+
+// post sends as much as is accepted.
+func (l *ledger) post(most int) (err error) {
+	l.t.Helper()
+	for range most {
+		text := fmt.Sprint("send ", l.next)
+		if err = l.e.SendTo([]byte(text), l.to, l.next); err != nil {
+			if !errors.Is(err, device.ErrNoSlot) && !errors.Is(err, device.ErrServerGone) {
+				l.t.Fatal(err)
+			}
+			return err
+		}
+		l.open[l.next] = true
+		l.next++
+	}
+	return nil
+}
+
+// drain takes all completions that are there.
+func (l *ledger) drain() {
+	l.t.Helper()
+	var es [32]cq.Entry
+	for {
+		n, err := cq.Read(l.e.Queue(), es[:])
+		for i := range es[:n] {
+			if es[i].Flags&cq.FlagFrame != 0 {
+				l.frame(&es[i])
+				continue
+			}
+			l.end(es[i].Context)
+			l.sent++
+		}
+		switch {
+		case errors.Is(err, cq.ErrAgain):
+			return
+		case errors.Is(err, cq.ErrAvail):
+			var x cq.ErrorEntry
+			must(l.t, l.e.Queue().ReadErr(&x))
+			if !errors.Is(&x, syscall.ECANCELED) {
+				l.t.Fatalf("%+v", x)
+			}
+			l.end(x.Context)
+			l.lost++
+		case err != nil:
+			l.t.Fatal(err)
+		}
+	}
+}
+
+func (l *ledger) end(context uint64) {
+	l.t.Helper()
+	if !l.open[context] {
+		l.t.Fatalf("send %d ended twice, or was never made", context)
+	}
+	delete(l.open, context)
+}
+
+func (l *ledger) frame(entry *cq.Entry) {
+	l.t.Helper()
+	loan, err := l.e.View(entry)
+	if err != nil {
+		l.others++ // of a UMEM that is not mapped any more
+		return
+	}
+	if !strings.HasPrefix(string(loan.Bytes()), "send ") {
+		l.t.Fatalf("got %q", loan.Bytes())
+	}
+	loan.Release()
+	if err := l.e.Release(entry); err != nil && !errors.Is(err, device.ErrServerGone) {
+		l.t.Fatal(err)
+	}
+	l.echoes++
+}
+
+// settle waits until every send has ended.
+func (l *ledger) settle() {
+	l.t.Helper()
+	await(l.t, "the end of every send", func() bool { l.drain(); return len(l.open) == 0 })
+}
+
+// TestServerKilled: a server that is killed in the middle of traffic is one event, every send has
+// its one completion or ECANCELED, and with the next server everything goes on.
+func TestServerKilled(t *testing.T) {
+	r := newRemote(t)
+	to := r.echo(6000)
+	server := r.serve()
+	events := make(chan device.Event, 100)
+	e, err := device.Dial(t.Context(), r.path, device.Request{Ports: []uint16{5000},
+		Notify: func(ev device.Event) { events <- ev }})
+	must(t, err)
+	defer func() { must(t, e.Close()) }()
+	l := newLedger(t, e, to)
+	generation := e.Generation()
+	for round := range 6 {
+		before := l.echoes
+		await(t, "traffic", func() bool { _ = l.post(8); l.drain(); return l.echoes > before+200 })
+		for i := range round * 7 { // end at different points of a turn
+			_ = l.post(i)
+			runtime.Gosched()
+		}
+		must(t, server.cmd.Process.Kill())
+		for l.post(1) == nil || !errors.Is(l.post(1), device.ErrServerGone) {
+			l.drain()
+		}
+		_ = server.cmd.Wait()
+		gone := <-events
+		if gone.Kind != device.EventGone || gone.Err == nil || gone.Generation != generation {
+			t.Fatalf("%+v", gone)
+		}
+		l.settle()
+		server = r.serve()
+		back := <-events
+		if back.Kind != device.EventBack || back.Generation <= generation {
+			t.Fatalf("%+v after %d", back, generation)
+		}
+		generation = back.Generation
+		if len(events) != 0 {
+			t.Fatalf("more events: %+v", <-events)
+		}
+	}
+	before := l.echoes
+	await(t, "traffic", func() bool { _ = l.post(8); l.drain(); return l.echoes > before+200 })
+	l.settle()
+	t.Logf("%d echoes, %d sent, %d cancelled", l.echoes, l.sent, l.lost)
+	server.end()
+}
