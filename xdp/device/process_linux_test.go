@@ -284,7 +284,8 @@ func TestServerKilled(t *testing.T) {
 			runtime.Gosched()
 		}
 		must(t, server.cmd.Process.Kill())
-		for l.post(1) == nil || !errors.Is(l.post(1), device.ErrServerGone) {
+		// Sends of which the server may have done any part, or sends that nobody took.
+		for round%2 == 1 && !errors.Is(l.post(1), device.ErrServerGone) {
 			l.drain()
 		}
 		_ = server.cmd.Wait()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
@@ -185,9 +184,12 @@ func (s *Server) grant(a *app, h hello) error {
 		sends = min(defaultAppSends, max(1, a.account.Sends-a.account.sends))
 	}
 	err := a.account.book(frames, sends, 0)
-	s.last = max(s.last+1, h.generation+1, uint64(rand.Uint32())<<16)
+	s.last++
 	generation := s.last
 	s.mu.Unlock()
+	if h.generation < 1<<62 { // a sane one, so the new one is not one of before
+		generation = max(generation, h.generation+1)
+	}
 	if err != nil {
 		return err
 	}

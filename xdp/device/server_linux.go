@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"sync"
@@ -46,7 +47,7 @@ func NewServer(c Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{c: c, ports: map[uint16]*app{}, apps: map[*app]struct{}{},
-		conns: map[*net.UnixConn]struct{}{}}
+		conns: map[*net.UnixConn]struct{}{}, last: rand.Uint64N(1 << 48)}
 	for _, a := range c.Allow {
 		s.accounts = append(s.accounts, &account{Allow: a})
 	}
