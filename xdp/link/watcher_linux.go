@@ -1,0 +1,322 @@
+package link
+
+import (
+	"errors"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/rtnetlink"
+)
+
+// kernel is who is asked and tells of changes. A test plays it.
+type kernel interface {
+	Port() uint32
+	Send(requests []byte) error
+	Receive(buf []byte) (int, error)
+	// Channels returns how many queues the interface uses, 0 if the driver does not say.
+	Channels(name string) (rx, tx int)
+	Close() error
+}
+
+// Watcher follows one interface. All methods may be called from anywhere.
+type Watcher struct {
+	opt Options
+	k   kernel
+
+	mu      sync.Mutex
+	is      State
+	dump    map[netip.Prefix]bool // of the addresses, under way
+	dumpSeq uint32
+	broken  bool // the dump under way is of two states
+	wanted  bool // a dump could not be had
+	seq     uint32
+	failure error // the kernel is not heard any more
+
+	told    State // the teller's
+	events  chan Event
+	kick    chan struct{}
+	stop    chan struct{}
+	end     sync.Once
+	running sync.WaitGroup
+	endErr  error
+}
+
+var groups = rtnetlink.Join(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+
+// Watch follows an interface in the network namespace of the calling thread, until Close or until
+// it is gone. It needs no privilege. Errors are xdp.ErrNoDevice, and what the kernel has against
+// sockets.
+func Watch(ifname string, o Options) (*Watcher, error) {
+	i, err := net.InterfaceByName(ifname)
+	if err != nil {
+		return nil, &Error{Pkg: pkg, Op: "watch", Name: ifname, Err: xdp.ErrNoDevice,
+			Hint: "see \"ip link\" for the interfaces of this network namespace"}
+	}
+	return WatchIndex(i.Index, o)
+}
+
+// WatchIndex is Watch by the number of the interface.
+func WatchIndex(index int, o Options) (*Watcher, error) {
+	k, err := openSystem()
+	if err != nil {
+		return nil, &Error{Pkg: pkg, Op: "watch", Err: err}
+	}
+	return watch(k, index, o)
+}
+
+func watch(k kernel, index int, o Options) (*Watcher, error) {
+	if o.Poll == 0 {
+		o.Poll = defaultPoll
+	}
+	w := &Watcher{opt: o, k: k, events: make(chan Event), kick: make(chan struct{}, 1),
+		stop: make(chan struct{})}
+	w.is = State{Index: index, Addresses: map[netip.Prefix]bool{}}
+	buf := make([]byte, rtnetlink.BufferBytes)
+	err := w.resync()
+	for err == nil && !w.is.Removed && (w.is.Name == "" || w.dumpSeq != 0) {
+		err = w.receive(buf)
+	}
+	if w.is.Removed {
+		err = xdp.ErrNoDevice
+	}
+	if err != nil {
+		return nil, &Error{Pkg: pkg, Op: "watch", Name: w.is.Name, Field: "interface", Got: index,
+			Err: errors.Join(err, k.Close())}
+	}
+	w.is.RxQueues, w.is.TxQueues = k.Channels(w.is.Name)
+	w.told = w.State()
+	if o.ProgramID != 0 {
+		w.told.ProgramID = o.ProgramID
+	}
+	w.running.Go(func() { w.listen(buf) })
+	w.running.Go(w.teller)
+	return w, nil
+}
+
+// Events returns the channel on which differences are told. It is closed after Removed, and by
+// Close. With Options.OnEvent nothing comes.
+func (w *Watcher) Events() <-chan Event { return w.events }
+
+// State returns how the interface is, which may be more than was told.
+func (w *Watcher) State() State {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.is
+	s.Addresses = maps.Clone(s.Addresses)
+	return s
+}
+
+// Err returns why nothing is heard of the interface any more, although it may still be there. The
+// watcher has told Removed then, since whatever depends on the interface has nothing to rely on.
+func (w *Watcher) Err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.failure
+}
+
+// Close ends the watcher and waits for its goroutines. Closing twice is harmless.
+func (w *Watcher) Close() error {
+	w.end.Do(func() {
+		close(w.stop)
+		w.endErr = w.k.Close()
+		w.running.Wait()
+	})
+	return w.endErr
+}
+
+// listen takes what the kernel says until the socket is closed.
+func (w *Watcher) listen(buf []byte) {
+	for {
+		err := w.receive(buf)
+		select {
+		case <-w.stop:
+			return
+		default:
+		}
+		if err != nil {
+			w.fail(err)
+			return
+		}
+		w.wake()
+	}
+}
+
+func (w *Watcher) wake() {
+	select {
+	case w.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (w *Watcher) fail(err error) {
+	w.mu.Lock()
+	w.failure = &Error{Pkg: pkg, Op: "watch", Name: w.is.Name, Err: err, Hint: "watch again"}
+	w.is.Removed = true
+	w.mu.Unlock()
+	w.wake()
+}
+
+// receive takes one datagram.
+func (w *Watcher) receive(buf []byte) error {
+	n, err := w.k.Receive(buf)
+	if errors.Is(err, rtnetlink.ErrLost) {
+		return w.resync()
+	}
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	again := false
+	for m := range rtnetlink.Messages(buf[:n]) {
+		again = w.message(m) || again
+	}
+	if again {
+		return w.ask(true)
+	}
+	return nil
+}
+
+// resync asks how everything is: messages were lost, or there were none yet.
+func (w *Watcher) resync() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ask(true)
+}
+
+// ask asks how the interface is, and which addresses it has.
+func (w *Watcher) ask(addresses bool) error {
+	w.seq++
+	b := rtnetlink.AppendGetLink(nil, w.seq, w.is.Index)
+	if addresses {
+		w.seq++
+		w.broken, w.wanted = false, false
+		w.dumpSeq, w.dump = w.seq, map[netip.Prefix]bool{}
+		b = rtnetlink.AppendDumpAddresses(b, w.dumpSeq)
+	}
+	err := w.k.Send(b)
+	if errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) || errors.Is(err, os.ErrClosed) {
+		w.wanted = addresses // by the next poll
+		return nil
+	}
+	return err
+}
+
+// message takes one message and reports whether everything must be asked for again.
+func (w *Watcher) message(m rtnetlink.Message) (again bool) {
+	ours := m.Port == w.k.Port()
+	switch m.Type {
+	case unix.NLMSG_ERROR:
+		errno, ok := m.Errno()
+		if ok && ours && errno == unix.ENODEV {
+			w.is.Removed = true
+		}
+		if ok && ours && m.Seq == w.dumpSeq && errno != 0 {
+			w.dumpSeq, w.wanted = 0, true // EBUSY: the dump before is not over
+		}
+	case unix.NLMSG_DONE:
+		switch {
+		case !ours || m.Seq != w.dumpSeq || m.Seq == 0:
+		case w.broken:
+			again = true
+		default:
+			w.dumpSeq, w.is.Addresses, w.dump = 0, w.dump, nil
+		}
+	case unix.RTM_NEWLINK:
+		if l, ok := m.Link(); ok && l.Index == w.is.Index && !l.PortLink {
+			w.is.Name, w.is.Up, w.is.MTU = l.Name, l.Up(), l.MTU
+			w.is.MAC, w.is.ProgramID = l.MAC, l.ProgramID
+		}
+	case unix.RTM_DELLINK:
+		if l, ok := m.Link(); ok && l.Index == w.is.Index && !l.PortLink {
+			w.is.Removed, w.is.Moved = true, l.Moved
+		}
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		w.addressMessage(m, ours)
+	}
+	return again
+}
+
+// addressMessage takes news of an address into what is and into a dump that is under way, which
+// will replace it.
+func (w *Watcher) addressMessage(m rtnetlink.Message, ours bool) {
+	if ours && m.Seq == w.dumpSeq && m.Flags&unix.NLM_F_DUMP_INTR != 0 {
+		w.broken = true
+	}
+	a, ok := m.Address()
+	if !ok || a.Index != w.is.Index {
+		return
+	}
+	there := m.Type == unix.RTM_NEWADDR && !a.Tentative
+	for _, set := range []map[netip.Prefix]bool{w.is.Addresses, w.dump} {
+		switch {
+		case set == nil:
+		case there:
+			set[a.Prefix] = true
+		default:
+			delete(set, a.Prefix)
+		}
+	}
+}
+
+// teller tells differences, and looks at what the kernel does not tell of.
+func (w *Watcher) teller() {
+	defer close(w.events)
+	var poll <-chan time.Time
+	if w.opt.Poll > 0 {
+		t := time.NewTicker(w.opt.Poll)
+		defer t.Stop()
+		poll = t.C
+	}
+	for !w.told.Removed {
+		is := w.State()
+		e, ok := next(&w.told, &is)
+		var to chan<- Event
+		switch {
+		case ok && w.opt.OnEvent == nil:
+			to = w.events
+		case ok && w.opt.OnEvent(e):
+			w.told.tell(e)
+			continue
+		}
+		select {
+		case <-w.stop:
+			return
+		case to <- e:
+			w.told.tell(e)
+		case <-w.kick:
+			w.look()
+		case <-poll:
+			w.look()
+			if err := w.pollKernel(); err != nil {
+				w.fail(err)
+			}
+		}
+	}
+}
+
+// look counts the queues.
+func (w *Watcher) look() {
+	name := w.State().Name
+	rx, tx := w.k.Channels(name)
+	w.mu.Lock()
+	w.is.RxQueues, w.is.TxQueues = rx, tx
+	w.mu.Unlock()
+}
+
+func (w *Watcher) pollKernel() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.failure != nil || w.is.Removed {
+		return nil
+	}
+	return w.ask(w.wanted)
+}
+
