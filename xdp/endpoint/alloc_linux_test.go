@@ -39,6 +39,9 @@ func (s *side) turns(t testing.TB, send func() error) {
 
 // TestNoAllocation: whatever is sent and received per packet, nothing is allocated.
 func TestNoAllocation(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
 	payload := make([]byte, 64)
 	iov := [][]byte{payload[:10], payload[10:]}
 	buf := make([]byte, 2048)

@@ -12,8 +12,10 @@ import (
 
 // Resolver finds the way to a destination; route.Table is one that asks the kernel, [Static] one
 // that is told. It is called with the endpoint's lock held, and must neither block nor call the
-// endpoint. Errors are [ErrResolving] and [ErrUnreachable], wrapped or not; any other counts as the
-// second.
+// endpoint. Errors are [ErrResolving] and [ErrUnreachable], wrapped or not, and [xdp.ErrLinkDown],
+// with which packets to peers that were known before wait for the link; any other counts as
+// unreachable. A resolver may have a method Generation() uint64: as long as it returns the same
+// number, no lookup that was answered is repeated.
 type Resolver interface {
 	Lookup(dst netip.Addr) (packet.Hop, error)
 }

@@ -34,8 +34,10 @@ type Endpoint struct {
 	peers  []*peer // by address
 	direct map[directKey]*peer
 	groups map[groupKey]*membership
-	round  uint64 // grows; the way to a peer is asked for at most once in each
-	raw    [32]byte
+	// generation is the resolver's own, if it has one: it need not be asked while that stands.
+	generation interface{ Generation() uint64 }
+	round      uint64 // grows; the way to a peer is asked for at most once in each
+	raw        [32]byte
 
 	ops      []sendOp // by frame, of what is being sent
 	sending  int      // frames under way
@@ -85,6 +87,7 @@ func Open(c Config) (*Endpoint, error) {
 		packets: make([]xdp.Received, c.RxBatch), round: 1}
 	e.cfg.Spin = doorbell.SpinBudget(c.Spin)
 	e.waker.fd = -1
+	e.generation, _ = c.Resolver.(interface{ Generation() uint64 })
 	if err := e.bind(); err != nil {
 		e.unbind()
 		return nil, err

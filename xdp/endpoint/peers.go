@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/packet"
 )
 
@@ -25,7 +26,7 @@ type peer struct {
 	max      int        // the longest payload
 	hop      packet.Hop // that the template was made from
 	round    uint64     // when the hop was last asked for
-	source   netip.Addr // that the template has
+	seen     uint64     // the resolver's generation when it answered
 }
 
 // errNoWay: no packet can be made for the destination now.
@@ -97,13 +98,25 @@ func (e *Endpoint) newDirect(dest, from netip.AddrPort) (*peer, error) {
 
 // refresh asks for the way and makes the template again if it changed.
 func (e *Endpoint) refresh(p *peer) error {
-	h, err := e.hopTo(p.dest.Addr())
-	if err != nil {
-		if errors.Is(err, ErrResolving) {
-			e.stats.Resolving++
-			return ErrResolving
+	var seen uint64
+	if e.generation != nil {
+		if seen = e.generation.Generation(); p.template != nil && p.seen == seen {
+			p.round = e.round
+			return nil
 		}
+	}
+	h, err := e.hopTo(p.dest.Addr())
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrResolving):
+		e.stats.Resolving++
+		return ErrResolving
+	case !errors.Is(err, xdp.ErrLinkDown):
 		return errNoWay
+	case p.template == nil:
+		return xdp.ErrLinkDown
+	default:
+		h = p.hop // packets wait for the link, and most often it comes back as it was
 	}
 	if p.template == nil || p.hop != h {
 		if err := e.header(p, h); err != nil {
@@ -111,6 +124,9 @@ func (e *Endpoint) refresh(p *peer) error {
 		}
 	}
 	p.round = e.round
+	if err == nil {
+		p.seen = seen
+	}
 	return nil
 }
 
@@ -119,7 +135,7 @@ func (e *Endpoint) hopTo(dst netip.Addr) (packet.Hop, error) {
 	if e.cfg.Resolver != nil {
 		h, err = e.cfg.Resolver.Lookup(dst)
 	}
-	if !dst.IsMulticast() {
+	if !dst.IsMulticast() || errors.Is(err, ErrResolving) {
 		return h, err
 	}
 	if err != nil {

@@ -40,7 +40,8 @@ const sendKind = cq.FlagSend | cq.FlagMsg
 // nil says that the send is accepted and will complete. Errors say that it is not: cq.ErrFull,
 // [ErrNoFrame] and [ErrResolving], which are EAGAIN; [ErrAddress], [ErrTooBig]; cq.ErrClosed and
 // cq.ErrOverrun of the queue; cq.ENoCQ without Config.Transmit; [xdp.ErrDeviceGone]; os.ErrClosed.
-// A link that is down is none: the packet waits for it.
+// A link that is down is none, the packet waits for it; but to a peer that was never reached there
+// is [xdp.ErrLinkDown].
 func (e *Endpoint) Send(payload []byte, to cq.Addr, context uint64) error {
 	return e.SendMsg(&Msg{Buf: payload, To: to, Context: context, Flags: e.cfg.TransmitFlags})
 }

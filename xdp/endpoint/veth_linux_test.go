@@ -1,0 +1,373 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/endpoint"
+	"github.com/shmring/shmring/xdp/route"
+	"github.com/shmring/shmring/xdp/veth"
+	"github.com/shmring/shmring/xdp/xdptest"
+)
+
+const (
+	testPort = 4791
+	patience = 20 * time.Second
+)
+
+// wired is a side on end B of a veth pair, with the kernel's way of finding neighbours.
+type wired struct {
+	*side
+	pair  *veth.Pair
+	prog  *xdp.Program
+	table *route.Table
+}
+
+func newWired(t testing.TB, mode xdp.AttachMode, change func(c *endpoint.Config)) *wired {
+	t.Helper()
+	w := &wired{pair: xdptest.NewPair(t, veth.Config{}), side: &side{name: "wired"}}
+	s := w.side
+	w.prog = xdptest.Attach(t, w.pair.B, xdp.ProgramOptions{Mode: mode})
+	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 512})
+	socket := xdptest.Open(t, w.pair.B, 0, umem, xdp.Options{})
+	must(t, socket.Register(w.prog, 0))
+	must(t, w.prog.Steer(testPort, 0))
+	var err error
+	xdptest.Do(t, w.pair.B, func() error {
+		w.table, err = route.Open(w.pair.B.Name, route.Options{Attempt: 100 * time.Millisecond})
+		return err
+	})
+	s.dir, err = shm.OpenDir("")
+	must(t, err)
+	s.q, err = cq.Create(s.dir, s.name, cq.Options{})
+	must(t, err)
+	for _, w := range []**cq.Writer{&s.rx, &s.tx} {
+		*w, err = cq.Attach(t.Context(), s.dir, s.name, cq.WriterOptions{})
+		must(t, err)
+	}
+	s.av, err = cq.CreateAnonymousAddresses("peers", cq.AddressOptions{})
+	must(t, err)
+	c := endpoint.Config{Socket: socket, Receive: s.rx, Transmit: s.tx, Addresses: s.av,
+		Local:    netip.AddrPortFrom(netip.Addr{}, testPort), // the address is the route's
+		Resolver: w.table}
+	if change != nil {
+		change(&c)
+	}
+	s.Endpoint, err = endpoint.Open(c)
+	must(t, err)
+	t.Cleanup(func() {
+		err := errors.Join(s.Close(), s.rx.Close(), s.tx.Close(), s.q.Close(), s.av.Close(),
+			s.dir.Close(), w.table.Close())
+		if err != nil {
+			t.Error(err)
+		}
+		s.checkFrames(t)
+	})
+	return w
+}
+
+// kernelSocket opens a UDP socket of the kernel on end A and makes it known.
+func (w *wired) kernelSocket(t testing.TB) (*net.UDPConn, cq.Addr) {
+	t.Helper()
+	var c *net.UDPConn
+	xdptest.Do(t, w.pair.A, func() (err error) {
+		c, err = net.ListenUDP("udp4", &net.UDPAddr{IP: w.pair.A.Addr.AsSlice()})
+		return err
+	})
+	t.Cleanup(func() { c.Close() })
+	must(t, c.SetDeadline(time.Now().Add(patience)))
+	as, err := w.av.Insert([][]byte{cq.Sockaddr(c.LocalAddr().(*net.UDPAddr).AddrPort())})
+	must(t, err)
+	return c, as[0]
+}
+
+func (w *wired) target() *net.UDPAddr {
+	return &net.UDPAddr{IP: w.pair.B.Addr.AsSlice(), Port: testPort}
+}
+
+// persist repeats what is EAGAIN or waits for the link, driving the endpoint.
+func (w *wired) persist(t testing.TB, f func() error) error {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		err := f()
+		again := errors.Is(err, syscall.EAGAIN) || errors.Is(err, xdp.ErrLinkDown)
+		if !again || time.Now().After(deadline) {
+			return err
+		}
+		_, err = w.Progress()
+		must(t, err)
+	}
+}
+
+// await drives until ok.
+func (w *wired) await(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); {
+		if n, err := w.Progress(); err != nil {
+			t.Fatal(err)
+		} else if n == 0 {
+			time.Sleep(100 * time.Microsecond)
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s did not happen", what)
+		}
+	}
+}
+
+// TestVethEcho: datagrams of a kernel socket come complete and in order, and it takes the answers,
+// whose checksums are right.
+func TestVethEcho(t *testing.T) {
+	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
+		t.Run(mode.String(), func(t *testing.T) {
+			w := newWired(t, mode, nil)
+			c, peer := w.kernelSocket(t)
+			buf := make([]byte, 2048)
+			for i := range 300 {
+				msg := fmt.Sprintf("datagram %d", i)
+				_, err := c.WriteToUDP([]byte(msg), w.target())
+				must(t, err)
+				var e cq.Entry
+				w.await(t, "the arrival", func() bool {
+					es, err := w.q.Peek(1)
+					if err != nil || es[0].Flags&cq.FlagRecv == 0 {
+						if err == nil {
+							must(t, w.q.Release(1))
+						}
+						return false
+					}
+					e = es[0]
+					return w.q.Release(1) == nil
+				})
+				if w.text(t, &e) != msg || e.Src != peer {
+					t.Fatalf("%+v: %q", e, w.text(t, &e))
+				}
+				b, err := w.Payload(&e)
+				must(t, err)
+				must(t, w.persist(t, func() error { return w.Send(b, peer, uint64(i)) }))
+				must(t, w.Release(&e))
+				n, from, err := c.ReadFromUDP(buf)
+				if err != nil || string(buf[:n]) != msg || from.Port != testPort {
+					t.Fatalf("%q from %v, %v", buf[:n], from, err)
+				}
+			}
+			if s := w.Stats(); s.Rings.BadDescriptors != 0 || s.Kernel.TxInvalid != 0 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// TestVethUnreachable: a neighbour that nobody is, is EAGAIN until the kernel gave up and an error
+// entry then, and others are not held up by that.
+func TestVethUnreachable(t *testing.T) {
+	w := newWired(t, xdp.AttachNative, nil)
+	nobody := netip.MustParseAddrPort("192.0.2.77:9")
+	if err := w.SendTo(nil, nobody, 1); !errors.Is(err, endpoint.ErrResolving) {
+		t.Errorf("at first: %v", err)
+	}
+	_, peer := w.kernelSocket(t)
+	must(t, w.persist(t, func() error { return w.Send([]byte("x"), peer, 2) }))
+	must(t, w.persist(t, func() error { return w.SendTo(nil, nobody, 3) }))
+	var e cq.ErrorEntry
+	w.await(t, "the error", func() bool {
+		_ = w.read(t)
+		return w.q.ReadErr(&e) == nil
+	})
+	if e.Context != 3 || !errors.Is(&e, syscall.EHOSTUNREACH) {
+		t.Errorf("%+v", e)
+	}
+	if n := w.tx.Credits(); n != 0 {
+		t.Errorf("%d credits are left", n)
+	}
+}
+
+// TestVethGroup: the kernel keeps the membership of a group that was joined, its datagrams come,
+// and datagrams to it are taken by its members.
+func TestVethGroup(t *testing.T) {
+	w := newWired(t, xdp.AttachNative, func(c *endpoint.Config) { c.HopLimit = 1 })
+	group := netip.MustParseAddr("239.1.2.3")
+	member := func() (yes bool) {
+		xdptest.Do(t, w.pair.B, func() error {
+			b, err := os.ReadFile("/proc/thread-self/net/igmp")
+			yes = strings.Contains(string(b), "030201EF")
+			return err
+		})
+		return yes
+	}
+	must(t, w.Join(group))
+	must(t, w.Join(group))
+	must(t, w.Leave(group))
+	if !member() {
+		t.Error("the kernel knows of no membership")
+	}
+	c, peer := w.kernelSocket(t)
+	_, err := c.WriteToUDP([]byte("to all"), &net.UDPAddr{IP: group.AsSlice(), Port: testPort})
+	if errors.Is(err, syscall.ENETUNREACH) { // there is no route to groups on end A: say which way
+		raw, e2 := c.SyscallConn()
+		must(t, e2)
+		must(t, raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptIPMreqn(int(fd), unix.IPPROTO_IP, unix.IP_MULTICAST_IF,
+				&unix.IPMreqn{Ifindex: int32(w.pair.A.Index)})
+		}))
+		must(t, err)
+		_, err = c.WriteToUDP([]byte("to all"), &net.UDPAddr{IP: group.AsSlice(), Port: testPort})
+	}
+	must(t, err)
+	var es []cq.Entry
+	w.await(t, "the arrival", func() bool { es = w.read(t); return len(es) > 0 })
+	if es[0].Flags&cq.FlagMulticast == 0 || es[0].Src != peer || w.text(t, &es[0]) != "to all" {
+		t.Errorf("%+v", es[0])
+	}
+	must(t, w.Release(&es[0]))
+
+	var l *net.UDPConn
+	xdptest.Do(t, w.pair.A, func() error {
+		ifi, err := net.InterfaceByIndex(w.pair.A.Index)
+		if err != nil {
+			return err
+		}
+		l, err = net.ListenMulticastUDP("udp4", ifi, &net.UDPAddr{IP: group.AsSlice(), Port: 7777})
+		return err
+	})
+	defer l.Close()
+	must(t, l.SetDeadline(time.Now().Add(patience)))
+	must(t, w.persist(t, func() error {
+		return w.SendMsg(&endpoint.Msg{Buf: []byte("hello members"),
+			Dest: netip.AddrPortFrom(group, 7777), Flags: cq.FlagMulticast})
+	}))
+	buf := make([]byte, 64)
+	if n, err := l.Read(buf); err != nil || string(buf[:n]) != "hello members" {
+		t.Errorf("%q, %v", buf[:n], err)
+	}
+	must(t, w.Leave(group))
+	if member() {
+		t.Error("the membership stays")
+	}
+}
+
+// started runs the endpoint in a goroutine of its own.
+func started(t testing.TB, run func(context.Context) error) (stop context.CancelFunc,
+	result func() error) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	return stop, func() error {
+		t.Helper()
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(patience):
+			t.Fatal("Run does not end")
+			return nil
+		}
+	}
+}
+
+// TestVethRun: Run sleeps, a packet wakes it, others post meanwhile, and Close from another
+// goroutine ends it.
+func TestVethRun(t *testing.T) {
+	w := newWired(t, xdp.AttachNative, func(c *endpoint.Config) { c.Shared = true })
+	stop, result := started(t, w.Run)
+	defer stop()
+	c, peer := w.kernelSocket(t)
+	for i := range uint64(20) {
+		if i%5 == 0 { // let it fall asleep
+			for before := w.Stats().Polls; w.Stats().Polls < before+2; {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		_, err := c.WriteToUDP([]byte("one"), w.target())
+		must(t, err)
+		_, err = c.WriteToUDP([]byte("two"), w.target())
+		must(t, err)
+		for range 2 {
+			var es [1]cq.Entry
+			_, err := cq.ReadTimeout(w.q, es[:], patience)
+			if err != nil || es[0].Src != peer {
+				t.Fatalf("%+v, %v", es, err)
+			}
+			must(t, w.Release(&es[0]))
+		}
+		must(t, w.persist(t, func() error { return w.Send([]byte("back"), peer, i) }))
+		var m [1]cq.Msg
+		if _, err := cq.ReadTimeout(w.q, m[:], patience); err != nil || m[0].Context != i {
+			t.Fatalf("%+v, %v", m, err)
+		}
+	}
+	if err := w.Run(t.Context()); !errors.Is(err, endpoint.ErrDriven) {
+		t.Errorf("Run beside Run: %v", err)
+	}
+	stop()
+	if err := result(); !errors.Is(err, context.Canceled) {
+		t.Errorf("stopped: %v", err)
+	}
+	_, result = started(t, w.Run) // it can go on
+	for before := w.Stats().Polls; w.Stats().Polls < before+2; {
+		time.Sleep(time.Millisecond)
+	}
+	must(t, w.Close())
+	if err := result(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+// TestVethRemoved: no poll tells of it, but Run does, and an event.
+func TestVethRemoved(t *testing.T) {
+	events := newEvents(t)
+	w := newWired(t, xdp.AttachNative, func(c *endpoint.Config) { c.Events = events })
+	_, result := started(t, w.Run)
+	must(t, w.pair.B.Remove())
+	if err := result(); !errors.Is(err, xdp.ErrDeviceGone) {
+		t.Errorf("Run: %v", err)
+	}
+	var e cq.EventError
+	if _, err := events.ReadErr(&e); err != nil || e.FID != w.FID() || !errors.Is(&e, syscall.ENXIO) {
+		t.Errorf("%+v, %v", e, err)
+	}
+}
+
+// TestVethDownUp: traffic goes on when the link is up again, without anything being opened again.
+func TestVethDownUp(t *testing.T) {
+	w := newWired(t, xdp.AttachNative, nil)
+	c, peer := w.kernelSocket(t)
+	buf := make([]byte, 16)
+	for i := range uint64(2) {
+		must(t, w.persist(t, func() error { return w.Send([]byte("there"), peer, i) }))
+		n, _, err := c.ReadFromUDP(buf)
+		if err != nil || string(buf[:n]) != "there" {
+			t.Fatalf("%q, %v", buf[:n], err)
+		}
+		must(t, w.pair.B.SetUp(false))
+		if err := w.Send([]byte("waits"), peer, i+10); err != nil && !errors.Is(err, xdp.ErrLinkDown) {
+			t.Errorf("while it is down: %v", err)
+		}
+		_, err = w.Progress()
+		must(t, err)
+		must(t, w.pair.B.SetUp(true))
+		must(t, c.SetReadDeadline(time.Now().Add(patience)))
+		w.await(t, "both sends", func() bool { return w.Socket().Sending() == 0 })
+		for len(w.read(t)) > 0 {
+		}
+		for { // the one that waited may have come, or been lost while the link came up
+			must(t, c.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+			if _, _, err := c.ReadFromUDP(buf); err != nil {
+				break
+			}
+		}
+		must(t, c.SetReadDeadline(time.Now().Add(patience)))
+	}
+}
