@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp/endpoint"
 	"github.com/shmring/shmring/xdp/packet"
 )
@@ -39,6 +40,7 @@ func (s *side) turns(t testing.TB, send func() error) {
 
 // TestNoAllocation: whatever is sent and received per packet, nothing is allocated.
 func TestNoAllocation(t *testing.T) {
+	shmtest.Conforms(t)
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}

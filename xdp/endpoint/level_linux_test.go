@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp/endpoint"
 )
 
 // TestLevels: inject complete says that the payload can be used again, transmit complete that the
 // kernel gave the frame back.
 func TestLevels(t *testing.T) {
+	shmtest.Conforms(t)
 	s := alone(t, nil)
 	s.kernel.HoldCompletions(true)
 	post := func(context uint64, f cq.Flags) {
@@ -41,6 +43,7 @@ func TestLevels(t *testing.T) {
 
 // TestFence: a fenced post waits for everything before it.
 func TestFence(t *testing.T) {
+	shmtest.Conforms(t)
 	s := alone(t, nil)
 	s.kernel.HoldCompletions(true)
 	must(t, flagged(s, cq.FlagFence))
@@ -62,6 +65,7 @@ func TestFence(t *testing.T) {
 
 // TestSelective: operations complete that ask, errors always do, and counters count all.
 func TestSelective(t *testing.T) {
+	shmtest.Conforms(t)
 	n, err := cq.CreateAnonymousCounter("sent", cq.CounterOptions{})
 	must(t, err)
 	bytes, err := cq.CreateAnonymousCounter("bytes", cq.CounterOptions{Events: cq.BytesCounter})
@@ -106,6 +110,7 @@ func TestSelective(t *testing.T) {
 
 // TestInject: it never completes, its errors are entries without a context, and it needs no room.
 func TestInject(t *testing.T) {
+	shmtest.Conforms(t)
 	s := alone(t, func(o *options) { o.queue.Size = 4 })
 	for range 20 {
 		must(t, s.Inject([]byte("x"), s.peer))
@@ -138,6 +143,7 @@ func TestOnlyCounters(t *testing.T) {
 
 // TestCredits: a send is refused when its completion would find no room, and not before.
 func TestCredits(t *testing.T) {
+	shmtest.Conforms(t)
 	s := alone(t, func(o *options) { o.queue.Size = 8 })
 	for i := range uint64(8) {
 		must(t, s.Send(nil, s.peer, i))
@@ -153,6 +159,7 @@ func TestCredits(t *testing.T) {
 
 // TestOverrun: with resource management off posts are taken, and the queue is overrun.
 func TestOverrun(t *testing.T) {
+	shmtest.Conforms(t)
 	a, b := newPair(t, func(o *options) {
 		o.queue = cq.Options{Size: 8, Overrun: cq.OverrunQueue}
 	})
@@ -187,6 +194,7 @@ func TestOverrun(t *testing.T) {
 
 // TestNoFrame: without a free frame a send is refused, and goes on when the kernel is done.
 func TestNoFrame(t *testing.T) {
+	shmtest.Conforms(t)
 	s := alone(t, nil) // 16 of 64 frames are for sending
 	s.kernel.HoldCompletions(true)
 	for i := range uint64(16) {

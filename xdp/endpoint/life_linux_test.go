@@ -9,6 +9,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
 )
@@ -30,6 +31,7 @@ func newEvents(t testing.TB) *cq.EventQueue {
 // TestCloseAnswers: what was under way is answered with ECANCELED, and its frames are not used
 // again.
 func TestCloseAnswers(t *testing.T) {
+	shmtest.Conforms(t)
 	s := alone(t, nil)
 	s.kernel.HoldCompletions(true)
 	for i := range uint64(5) {
@@ -92,6 +94,7 @@ func TestDeviceGone(t *testing.T) {
 
 // TestSilentDeviceGone: nothing is sent, nothing comes, and it is noticed all the same.
 func TestSilentDeviceGone(t *testing.T) {
+	shmtest.Conforms(t)
 	s := alone(t, nil)
 	s.kernel.Remove()
 	deadline := time.Now().Add(10 * time.Second)
@@ -158,6 +161,7 @@ func TestStarved(t *testing.T) {
 // TestRekick: one system call sends 32 packets; more than that are sent all the same, and the ones
 // behind a packet that the device refused too.
 func TestRekick(t *testing.T) {
+	shmtest.Conforms(t)
 	s := alone(t, func(o *options) { o.umem.Frames = 256 })
 	ms := make([]endpoint.Msg, 50)
 	for i := range ms {
@@ -183,6 +187,7 @@ func TestRekick(t *testing.T) {
 
 // TestManualProgress: whoever reads the queue drives the endpoint, a blocking read too.
 func TestManualProgress(t *testing.T) {
+	shmtest.Conforms(t)
 	var q *cq.Queue
 	a := alone(t, nil)
 	o := sideOptions()

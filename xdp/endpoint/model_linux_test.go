@@ -181,6 +181,7 @@ func (m *model) kill() {
 // TestOwnership: whatever happens in whatever order, each frame is in one state, and when all comes
 // to rest none is missing.
 func TestOwnership(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, lies := range []bool{false, true} {
 		t.Run(map[bool]string{false: "honest", true: "lies"}[lies], func(t *testing.T) {
 			s := alone(t, func(o *options) {
@@ -253,6 +254,7 @@ func holder() {
 
 // TestReaderKilled: the frames of a reader that was killed come back.
 func TestReaderKilled(t *testing.T) {
+	shmtest.Conforms(t)
 	s := alone(t, func(o *options) { o.queue.Lifetime = cq.Persistent })
 	m := &model{side: s, t: t}
 	for range 5 {

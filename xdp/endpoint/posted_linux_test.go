@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp/endpoint"
 )
 
@@ -84,6 +85,7 @@ func TestPostedScatter(t *testing.T) {
 }
 
 func TestPostedTruncation(t *testing.T) {
+	shmtest.Conforms(t)
 	a, b := newPosted(t, nil)
 	small, large := make([]byte, 4), make([]byte, 40)
 	must(t, b.Recv(small, 1))
@@ -106,6 +108,7 @@ func TestPostedTruncation(t *testing.T) {
 
 // TestMultiRecv: several messages into one buffer, in both styles.
 func TestMultiRecv(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, style := range []endpoint.MultiRecvStyle{endpoint.ReleaseWithMessage,
 		endpoint.ReleaseAlone} {
 		t.Run(fmt.Sprint(style), func(t *testing.T) {
@@ -141,6 +144,7 @@ func TestMultiRecv(t *testing.T) {
 // TestMultiRecvRest: a message that does not fit the rest of a buffer goes to the next one; one that
 // fits no buffer is truncated.
 func TestMultiRecvRest(t *testing.T) {
+	shmtest.Conforms(t)
 	a, b := newPosted(t, func(c *endpoint.Config) { c.MinMultiRecv = 4 })
 	one, two := make([]byte, 20), make([]byte, 20)
 	multi := func(buf []byte, context uint64) {
@@ -177,6 +181,7 @@ func TestMultiRecvRest(t *testing.T) {
 
 // TestMultiRecvRoom: messages wait when the queue is full, and the release always has room.
 func TestMultiRecvRoom(t *testing.T) {
+	shmtest.Conforms(t)
 	a, b := newPair(t, func(o *options) {
 		if o.self == addrB {
 			o.queue.Size = 4
@@ -206,6 +211,7 @@ func TestMultiRecvRoom(t *testing.T) {
 }
 
 func TestCancel(t *testing.T) {
+	shmtest.Conforms(t)
 	a, b := newPosted(t, nil)
 	buf := make([]byte, 200)
 	for i := range uint64(3) {
@@ -259,6 +265,7 @@ func TestPostedClose(t *testing.T) {
 
 // TestPostedCredits: buffers are refused when their completions would find no room.
 func TestPostedCredits(t *testing.T) {
+	shmtest.Conforms(t)
 	a, b := newPair(t, func(o *options) {
 		if o.self == addrB {
 			o.queue.Size = 8
@@ -287,6 +294,7 @@ func TestPostedCredits(t *testing.T) {
 }
 
 func TestPostedSelective(t *testing.T) {
+	shmtest.Conforms(t)
 	counter, err := cq.CreateAnonymousCounter("received", cq.CounterOptions{})
 	must(t, err)
 	a, b := newPosted(t, func(c *endpoint.Config) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
 	"github.com/shmring/shmring/xdp/packet"
@@ -30,6 +31,7 @@ func (s *side) arrive(t testing.TB, from, to netip.AddrPort, payload string) {
 
 // TestSources: a source is an index of the vector, or FI_ADDR_NOTAVAIL, as the vector is now.
 func TestSources(t *testing.T) {
+	shmtest.Conforms(t)
 	s := alone(t, nil)
 	s.arrive(t, addrB, addrA, "x")
 	if e := s.one(t); e.Src != s.peer {
@@ -55,6 +57,7 @@ func TestSources(t *testing.T) {
 // TestSourceErr: an unknown source makes an error entry that brings the data and the address, in
 // order with the others.
 func TestSourceErr(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, posted := range []bool{false, true} {
 		t.Run(map[bool]string{false: "loaned", true: "posted"}[posted], func(t *testing.T) {
 			n, err := cq.CreateAnonymousCounter("received", cq.CounterOptions{})
@@ -123,6 +126,7 @@ func TestSourceErr(t *testing.T) {
 }
 
 func TestRemoteData(t *testing.T) {
+	shmtest.Conforms(t)
 	a, b := newPair(t, configured(func(c *endpoint.Config) { c.RemoteData = true }))
 	must(t, a.SendData([]byte("with"), 1<<60|7, a.peer, 1))
 	must(t, a.Send([]byte("without"), a.peer, 2))
@@ -212,6 +216,7 @@ func TestFrameNowhere(t *testing.T) {
 
 // TestBadPackets are dropped and counted, and their frames used again.
 func TestBadPackets(t *testing.T) {
+	shmtest.Conforms(t)
 	s := alone(t, configured(func(c *endpoint.Config) { c.VerifyUDP = true }))
 	tm, err := packet.NewTemplate(macB, macA, addrB, addrA)
 	must(t, err)
@@ -257,6 +262,7 @@ func TestBackPressure(t *testing.T) {
 
 // TestGroups: datagrams to a group are marked, and to send to one takes no resolver.
 func TestGroups(t *testing.T) {
+	shmtest.Conforms(t)
 	group := netip.MustParseAddrPort("239.1.2.3:4791")
 	s := alone(t, configured(func(c *endpoint.Config) { c.LocalMAC = macA }))
 	s.arrive(t, addrB, group, "all")

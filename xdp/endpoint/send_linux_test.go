@@ -9,11 +9,13 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp/endpoint"
 	"github.com/shmring/shmring/xdp/packet"
 )
 
 func TestSendReceive(t *testing.T) {
+	shmtest.Conforms(t)
 	a, b := newPair(t, nil)
 	for i := range uint64(200) {
 		must(t, a.Send([]byte("hello"), a.peer, i))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
 	"github.com/shmring/shmring/xdp/route"
@@ -130,6 +131,7 @@ func (w *wired) await(t testing.TB, what string, ok func() bool) {
 // TestVethEcho: datagrams of a kernel socket come complete and in order, and it takes the answers,
 // whose checksums are right.
 func TestVethEcho(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
 		t.Run(mode.String(), func(t *testing.T) {
 			w := newWired(t, mode, nil)
@@ -173,6 +175,7 @@ func TestVethEcho(t *testing.T) {
 // TestVethUnreachable: a neighbour that nobody is, is EAGAIN until the kernel gave up and an error
 // entry then, and others are not held up by that.
 func TestVethUnreachable(t *testing.T) {
+	shmtest.Conforms(t)
 	w := newWired(t, xdp.AttachNative, nil)
 	nobody := netip.MustParseAddrPort("192.0.2.77:9")
 	if err := w.SendTo(nil, nobody, 1); !errors.Is(err, endpoint.ErrResolving) {
@@ -197,6 +200,7 @@ func TestVethUnreachable(t *testing.T) {
 // TestVethGroup: the kernel keeps the membership of a group that was joined, its datagrams come,
 // and datagrams to it are taken by its members.
 func TestVethGroup(t *testing.T) {
+	shmtest.Conforms(t)
 	w := newWired(t, xdp.AttachNative, func(c *endpoint.Config) { c.HopLimit = 1 })
 	group := netip.MustParseAddr("239.1.2.3")
 	member := func() (yes bool) {
@@ -280,6 +284,7 @@ func started(t testing.TB, run func(context.Context) error) (stop context.Cancel
 // TestVethRun: Run sleeps, a packet wakes it, others post meanwhile, and Close from another
 // goroutine ends it.
 func TestVethRun(t *testing.T) {
+	shmtest.Conforms(t)
 	w := newWired(t, xdp.AttachNative, func(c *endpoint.Config) { c.Shared = true })
 	stop, result := started(t, w.Run)
 	defer stop()
@@ -327,6 +332,7 @@ func TestVethRun(t *testing.T) {
 
 // TestVethRemoved: no poll tells of it, but Run does, and an event.
 func TestVethRemoved(t *testing.T) {
+	shmtest.Conforms(t)
 	events := newEvents(t)
 	w := newWired(t, xdp.AttachNative, func(c *endpoint.Config) { c.Events = events })
 	_, result := started(t, w.Run)
@@ -342,6 +348,7 @@ func TestVethRemoved(t *testing.T) {
 
 // TestVethDownUp: traffic goes on when the link is up again, without anything being opened again.
 func TestVethDownUp(t *testing.T) {
+	shmtest.Conforms(t)
 	w := newWired(t, xdp.AttachNative, nil)
 	c, peer := w.kernelSocket(t)
 	buf := make([]byte, 16)
