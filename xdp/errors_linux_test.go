@@ -103,6 +103,7 @@ func TestBindErrors(t *testing.T) {
 }
 
 func TestProgramAttached(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
 		r := newRig(t, mode, xdp.UMEMOptions{Frames: 64}, xdp.Options{})
 		for _, want := range []xdp.AttachMode{xdp.AttachAuto, xdp.AttachNative, xdp.AttachGeneric} {

@@ -12,6 +12,7 @@ func TestMain(m *testing.M) {
 		"memlock":     memlockChild,
 		"read-umem":   readUMEMChild,
 		"probe":       probeChild,
+		"no-bpffs":    noBPFFSChild,
 		"port-app":    portAppChild,
 		"port-device": portDeviceChild,
 	})

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // decide runs the program on a frame and returns its action, the rule that counted the frame, and
@@ -77,6 +79,7 @@ func empty(t *testing.T) *Program {
 
 // TestRuleKinds: each kind of rule alone, with a frame that it wants and one that it does not.
 func TestRuleKinds(t *testing.T) {
+	shmtest.Conforms(t)
 	p := empty(t)
 	four, six := datagram(t, 53), overIPv6(53)
 	vlan, qinq := datagram(t, 53, 0x8100), datagram(t, 53, 0x88a8, 0x8100)
@@ -167,6 +170,7 @@ func TestMostSpecialRuleDecides(t *testing.T) {
 
 // TestKeepManagement: a rule for everything locks nobody out.
 func TestKeepManagement(t *testing.T) {
+	shmtest.Conforms(t)
 	arp := set(set(datagram(t, 1), 12, 0x08), 13, 0x06)
 	ssh := set(set(datagram(t, 22), 23, 6), 34, 99)
 	https := set(ssh, 37, 44)

@@ -7,11 +7,14 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // TestProgramAgreesWithModel: on random rules and random frames, program and model name the same
 // rule, or the same reason for giving the frame to the kernel.
 func TestProgramAgreesWithModel(t *testing.T) {
+	shmtest.Conforms(t)
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
 	p := empty(t)

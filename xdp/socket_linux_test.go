@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/packet"
 	"github.com/shmring/shmring/xdp/veth"
@@ -187,6 +188,7 @@ func TestHeadroomIsOurs(t *testing.T) {
 
 // TestOtherPortsReachTheKernel: what is not steered belongs to the sockets of the stack.
 func TestOtherPortsReachTheKernel(t *testing.T) {
+	shmtest.Conforms(t)
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
 	from, other := udp(t, r.pair.A, 0), udp(t, r.pair.B, 7777)
 	_, err := from.WriteToUDPAddrPort([]byte("to the stack"), netip.AddrPortFrom(r.pair.B.Addr, 7777))

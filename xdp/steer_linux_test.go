@@ -188,6 +188,7 @@ func steerCases(t *testing.T) []steerCase {
 }
 
 func TestSteer(t *testing.T) {
+	shmtest.Conforms(t)
 	p := loaded(t)
 	for _, c := range steerCases(t) {
 		t.Run(c.name, func(t *testing.T) {
@@ -219,6 +220,7 @@ func TestSteer(t *testing.T) {
 
 // TestSteerEveryCut: no prefix of a frame upsets the program, and only whole headers are steered.
 func TestSteerEveryCut(t *testing.T) {
+	shmtest.Conforms(t)
 	p := loaded(t)
 	for _, frame := range [][]byte{
 		datagram(t, 4791), datagram(t, 4791, 0x88a8, 0x8100), withOptions(datagram(t, 4791), 12),

@@ -1,0 +1,361 @@
+package xdp_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/packet"
+	"github.com/shmring/shmring/xdp/veth"
+	"github.com/shmring/shmring/xdp/xdptest"
+)
+
+// sendTo sends n datagrams from the kernel of end A to a port of end B.
+func (r *rig) sendTo(t testing.TB, port, n int) {
+	t.Helper()
+	from := udp(t, r.pair.A, 0)
+	for i := range n {
+		_, err := from.WriteToUDP(binary.BigEndian.AppendUint32(nil, uint32(i)),
+			addrOf(r.pair.B, port))
+		must(t, err)
+	}
+}
+
+// take receives n packets of a socket and returns the numbers in them.
+func take(t testing.TB, s *xdp.Socket, n int) (numbers []uint32) {
+	t.Helper()
+	var buf [1]xdp.Received
+	for range n {
+		await(t, "a packet", func() bool { return s.Receive(buf[:]) == 1 })
+		b := s.Packet(buf[0])
+		var d packet.Datagram
+		must(t, packet.Parse(b, &d))
+		numbers = append(numbers, binary.BigEndian.Uint32(b[d.PayloadOff:]))
+		s.Drop(buf[0].Frame)
+		s.Fill(1)
+	}
+	return numbers
+}
+
+func nothing(t testing.TB, s *xdp.Socket) {
+	t.Helper()
+	if n := s.Pending(10); n != 0 {
+		t.Errorf("%d packets are at the wrong socket", n)
+	}
+}
+
+func addRule(t testing.TB, p *xdp.Program, r xdp.Rule, to xdp.Target) xdp.RuleID {
+	t.Helper()
+	id, err := p.AddRule(r, to)
+	must(t, err)
+	return id
+}
+
+// TestSocketsSwapped: a rule goes over to another socket of the queue while traffic runs; the end
+// of the first one does not matter to the second.
+func TestSocketsSwapped(t *testing.T) {
+	shmtest.Conforms(t)
+	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
+	var second *xdp.Socket
+	xdptest.Do(t, r.pair.B, func() (err error) {
+		second, err = xdp.OpenShared(r.socket, xdp.Options{})
+		return err
+	})
+	defer second.Close()
+	must(t, second.Register(r.prog, 1))
+	r.sendTo(t, testPort, 20)
+	take(t, r.socket, 20)
+	nothing(t, second)
+	must(t, r.prog.Steer(testPort, 1))
+	r.sendTo(t, testPort, 20)
+	take(t, second, 20)
+	nothing(t, r.socket)
+	must(t, r.socket.Close())
+	r.sendTo(t, testPort, 20)
+	take(t, second, 20)
+	c, err := r.prog.Counters()
+	must(t, err)
+	if c.Redirected != 60 || c.NoSocket != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestHalfDropped: every other packet is dropped by a rule, and exactly the others arrive.
+func TestHalfDropped(t *testing.T) {
+	shmtest.Conforms(t)
+	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
+	drop := addRule(t, r.prog, xdp.Rule{UDPPort: testPort + 1}, xdp.Target{Action: xdp.Drop})
+	from := udp(t, r.pair.A, 0)
+	for i := range 200 {
+		_, err := from.WriteToUDP(binary.BigEndian.AppendUint32(nil, uint32(i)),
+			addrOf(r.pair.B, testPort+i%2))
+		must(t, err)
+	}
+	for i, n := range take(t, r.socket, 100) {
+		if n != uint32(2*i) {
+			t.Fatalf("packet %d is number %d", i, n)
+		}
+	}
+	nothing(t, r.socket)
+	s, err := r.prog.RuleStats(drop)
+	must(t, err)
+	const each = packet.HeaderBytes + 4
+	if s.Frames != 100 || s.Bytes != 100*each {
+		t.Errorf("%+v", s)
+	}
+	c, err := r.prog.Counters()
+	must(t, err)
+	if c.Dropped != 100 || c.Redirected != 100 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestVLANRule: frames of one VLAN go to the socket, all others to the stack.
+func TestVLANRule(t *testing.T) {
+	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
+	must(t, r.prog.Unsteer(testPort))
+	id := addRule(t, r.prog, xdp.Rule{VLAN: 7}, xdp.Target{})
+	sender := xdptest.Open(t, r.pair.A, 0, xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 64}),
+		xdp.Options{})
+	for _, vlan := range []uint16{6, 7, 0x6007} { // the upper bits are the priority
+		path := packet.Path{LocalMAC: [6]byte(r.pair.A.MAC), NextMAC: [6]byte(r.pair.B.MAC),
+			Tags: []packet.Tag{{TCI: vlan}}, Src: netip.AddrPortFrom(r.pair.A.Addr, 1),
+			Dst: netip.AddrPortFrom(r.pair.B.Addr, testPort)}
+		tpl, err := path.Template()
+		must(t, err)
+		frame, buf, _ := sender.Acquire()
+		n, err := tpl.Build(buf, []byte{0, 0, byte(vlan >> 8), byte(vlan)})
+		must(t, err)
+		must(t, sender.Post(frame, n, 0))
+		sender.Flush()
+		_, err = sender.Kick()
+		must(t, err)
+	}
+	if got := take(t, r.socket, 2); got[0] != 7 || got[1] != 0x6007 {
+		t.Errorf("VLANs %v", got)
+	}
+	nothing(t, r.socket)
+	s, err := r.prog.RuleStats(id)
+	must(t, err)
+	if s.Frames != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestSlotsByQueue: a target may list a slot for each queue, in any order.
+func TestSlotsByQueue(t *testing.T) {
+	pair := xdptest.NewPair(t, veth.Config{Queues: 3})
+	prog := xdptest.Attach(t, pair.B, xdp.ProgramOptions{Mode: xdp.AttachNative})
+	bases := []uint32{9, 4} // the slots are 9 and 5
+	var rx [2]*xdp.Socket
+	for q := range rx {
+		u := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 64})
+		rx[q] = xdptest.Open(t, pair.B, uint32(q), u, xdp.Options{})
+		must(t, rx[q].Register(prog, bases[q]))
+	}
+	id := addRule(t, prog, xdp.Rule{UDPPort: testPort}, xdp.Target{Slots: []uint32{9, 5}})
+	tpl, err := packet.NewTemplate([6]byte(pair.A.MAC), [6]byte(pair.B.MAC),
+		netip.AddrPortFrom(pair.A.Addr, 1), netip.AddrPortFrom(pair.B.Addr, testPort))
+	must(t, err)
+	for q := range uint32(3) { // of the last the target knows nothing
+		u := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 64})
+		tx := xdptest.Open(t, pair.A, q, u, xdp.Options{})
+		frame, buf, _ := tx.Acquire()
+		n, err := tpl.Build(buf, binary.BigEndian.AppendUint32(nil, q))
+		must(t, err)
+		must(t, tx.Post(frame, n, 0))
+		tx.Flush()
+		_, err = tx.Kick()
+		must(t, err)
+		if q < 2 {
+			if got := take(t, rx[q], 1); got[0] != q {
+				t.Errorf("queue %d got %d", q, got[0])
+			}
+		}
+	}
+	await(t, "the third frame", func() bool {
+		s, err := prog.RuleStats(id)
+		must(t, err)
+		return s.Frames == 3 && s.NoSocket == 1
+	})
+}
+
+// TestRulesChangeUnderTraffic: rules of other ports come and go, for wider and narrower prefixes of
+// the same address; the stream misses nothing.
+func TestRulesChangeUnderTraffic(t *testing.T) {
+	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
+	must(t, r.prog.Unsteer(testPort))
+	at := func(bits int) netip.Prefix {
+		p, err := r.pair.B.Addr.Prefix(bits)
+		must(t, err)
+		return p
+	}
+	mine := addRule(t, r.prog, xdp.Rule{UDPPort: testPort, Dst: at(16)}, xdp.Target{})
+	for port := range uint16(200) { // a narrower prefix takes all of these over
+		addRule(t, r.prog, xdp.Rule{UDPPort: 10000 + port, Dst: at(16)}, xdp.Target{})
+	}
+	stop, done := make(chan struct{}), make(chan error, 1)
+	var changes atomic.Int64
+	go func() {
+		defer close(done)
+		for round := 0; ; round++ {
+			for _, bits := range []int{32, 24, 8, 20} {
+				id, err := r.prog.AddRule(xdp.Rule{UDPPort: 1, Dst: at(bits)}, xdp.Target{})
+				if err == nil && round%2 == 0 {
+					err = r.prog.SetTarget(id, xdp.Target{Slots: []uint32{3}})
+				}
+				if err == nil {
+					err = r.prog.RemoveRule(id)
+				}
+				if err != nil {
+					done <- err
+					return
+				}
+				changes.Add(1)
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		}
+	}()
+	frames := uint64(0)
+	// On one CPU the rules hardly get to change; there is nothing to see then.
+	for end := time.Now().Add(time.Second); changes.Load() < 300 && len(done) == 0 &&
+		time.Now().Before(end); frames += 2000 {
+		r.stream(t, 2000)
+	}
+	close(stop)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	s, err := r.prog.RuleStats(mine)
+	must(t, err)
+	c, err := r.prog.Counters()
+	must(t, err)
+	if s.Frames != frames || c.OtherPort != 0 {
+		t.Errorf("%d frames: %+v, %+v", frames, s, c)
+	}
+}
+
+// TestManagementReachesTheHost: under a rule that takes everything a host can still be found and
+// logged in to, and what the rule is for does not reach it.
+func TestManagementReachesTheHost(t *testing.T) {
+	shmtest.Conforms(t)
+	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
+	withIPv6(t, r.pair)
+	all := addRule(t, r.prog, xdp.Rule{All: true}, xdp.Target{})
+	// Both ends have to ask for the other.
+	forget(t, r.pair.A, r.pair.B.Addr)
+	forget(t, r.pair.B, r.pair.A.Addr)
+	for _, addr := range []netip.Addr{r.pair.B.Addr, sixB} {
+		for _, port := range []uint16{22, 23} {
+			to := netip.AddrPortFrom(addr, port)
+			if err := connect(t, r.pair, to); (err == nil) != (port == 22) {
+				t.Errorf("TCP to %v: %v", to, err)
+			}
+		}
+	}
+	must(t, r.prog.RemoveRule(all))
+	if err := connect(t, r.pair, netip.AddrPortFrom(sixB, 23)); err != nil {
+		t.Errorf("without the rule: %v", err)
+	}
+	c, err := r.prog.Counters()
+	must(t, err)
+	if c.Kept < 8 || c.Redirected < 2 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// connect has end A open a TCP connection to a listener of end B. That it does not come about
+// within a while is an error too.
+func connect(t testing.TB, pair *veth.Pair, to netip.AddrPort) error {
+	t.Helper()
+	var l net.Listener
+	xdptest.Do(t, pair.B, func() (err error) {
+		l, err = net.Listen("tcp", to.String())
+		return err
+	})
+	defer l.Close()
+	return pair.A.Do(func() error {
+		// A dialer would go on in a goroutine of another namespace.
+		fd, sa, err := tcpSocket(to)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		timeout := unix.NsecToTimeval((300 * time.Millisecond).Nanoseconds())
+		if to.Port() == 22 {
+			timeout = unix.NsecToTimeval(patience.Nanoseconds())
+		}
+		return errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout),
+			unix.Connect(fd, sa))
+	})
+}
+
+func tcpSocket(to netip.AddrPort) (int, unix.Sockaddr, error) {
+	if to.Addr().Is4() {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		return fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}, err
+	}
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	return fd, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}, err
+}
+
+// TestPingIsAnswered: what no rule names is as if no program were there.
+func TestPingIsAnswered(t *testing.T) {
+	shmtest.Conforms(t)
+	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
+		r := newRig(t, mode, xdp.UMEMOptions{}, xdp.Options{})
+		var c net.PacketConn
+		xdptest.Do(t, r.pair.A, func() (err error) {
+			c, err = net.ListenPacket("ip4:icmp", r.pair.A.Addr.String())
+			return err
+		})
+		defer c.Close()
+		echo := []byte{8, 0, 0, 0, 0x12, 0x34, 0, 1}
+		binary.BigEndian.PutUint16(echo[2:], ^uint16(0x0800+0x1234+1))
+		_, err := c.WriteTo(echo, &net.IPAddr{IP: r.pair.B.Addr.AsSlice()})
+		must(t, err)
+		must(t, c.SetReadDeadline(time.Now().Add(patience)))
+		buf := make([]byte, 100)
+		n, from, err := c.ReadFrom(buf)
+		if err != nil || n != 8 || buf[0] != 0 || from.String() != r.pair.B.Addr.String() {
+			t.Errorf("%v: %x from %v, %v", mode, buf[:n], from, err)
+		}
+		r.stream(t, 10)
+	}
+}
+
+// TestJumboNative: a program for several buffers may be attached where one for one may not.
+func TestJumboNative(t *testing.T) {
+	shmtest.Conforms(t)
+	pair := xdptest.NewPair(t, veth.Config{MTU: 5000})
+	p := xdptest.Attach(t, pair.B, xdp.ProgramOptions{})
+	if p.Mode() != xdp.AttachGeneric || !errors.Is(p.Refused(), unix.ERANGE) {
+		t.Errorf("one buffer: mode %v, %v", p.Mode(), p.Refused())
+	}
+	must(t, p.Close())
+	p = xdptest.Attach(t, pair.B, xdp.ProgramOptions{MultiBuffer: true})
+	if p.Mode() != xdp.AttachNative {
+		t.Fatalf("several buffers: mode %v, %v", p.Mode(), p.Refused())
+	}
+	id := addRule(t, p, xdp.Rule{UDPPort: testPort}, xdp.Target{Action: xdp.Drop})
+	from := udp(t, pair.A, 0)
+	_, err := from.WriteToUDP(make([]byte, 4900), addrOf(pair.B, testPort))
+	must(t, err)
+	await(t, "a count", func() bool {
+		s, err := p.RuleStats(id)
+		must(t, err)
+		return s.Frames == 1 && s.Bytes == 4900+packet.HeaderBytes
+	})
+}
