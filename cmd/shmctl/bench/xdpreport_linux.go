@@ -32,8 +32,8 @@ func (b *bencher) reportWire(ctx context.Context, c benchCase, r *Row, pairs []p
 	return err
 }
 
-// perCall returns packets per system call. What a process calls for each round, rather than for each
-// packet, is the same in a long round and a short one.
+// perCall returns packets per system call. What a process calls for each round, rather than for
+// each packet, is the same in a long round and a short one.
 func (b *bencher) perCall(ctx context.Context, c benchCase, counter *syscallCounter, s *side,
 	count uint64,
 ) (*float64, error) {
