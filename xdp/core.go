@@ -70,21 +70,56 @@ type core struct {
 // Fill gives the kernel up to limit free frames to receive into and returns how many. One store
 // publishes them all.
 func (c *core) Fill(limit int) int {
-	n := 0
-	room := c.fill.room(uint32(max(0, limit)))
-	for n < limit && uint32(n) < room {
-		id, ok := c.frames.takeFill()
-		if !ok {
-			break
+	want := min(int(c.fill.room(uint32(max(0, limit)))), limit)
+	t, n := c.frames, 0
+	stack := t.rxFree
+	for n < want && len(stack) > 0 {
+		i := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		if t.state[i] != FrameFree {
+			continue // quarantined while it lay there, as in pop
 		}
-		c.fill.put(c.base(id))
+		t.state[i] = FrameFill
+		c.fill.put(c.base(t.first + i))
 		n++
 	}
+	t.rxFree = stack
+	c.filled(FrameFree, n)
+	return n
+}
+
+// filled publishes what was put into the fill ring.
+func (c *core) filled(from FrameState, n int) {
 	if n > 0 {
+		c.frames.moved(from, FrameFill, n)
 		c.fill.publish()
 		c.stats.Filled += uint64(n)
 	}
-	return n
+}
+
+// Recycle gives up received packets and gives their frames to the kernel to receive into at once,
+// as Drop and Fill do one by one; it is what a reader does that is done with a batch. Frames that
+// the fill ring has no room for, and those whose home is with the senders, are free then. It returns
+// how many of the frames were received ones.
+func (c *core) Recycle(packets []Received) int {
+	room := c.fill.room(uint32(len(packets)))
+	t, n, freed := c.frames, 0, 0
+	for k := range packets {
+		i, ok := t.at(packets[k].Frame)
+		switch {
+		case !ok || t.state[i] != FrameReceived:
+			t.illegal++
+		case uint32(n) < room && i < t.rxFrames:
+			t.state[i] = FrameFill
+			c.fill.put(c.base(packets[k].Frame))
+			n++
+		default:
+			t.move(packets[k].Frame, FrameFree)
+			freed++
+		}
+	}
+	c.filled(FrameReceived, n)
+	return n + freed
 }
 
 // Receive takes up to len(dst) packets from the receive ring. Every one is to be handed out with
@@ -98,15 +133,24 @@ func (c *core) Receive(dst []Received) int {
 		return c.receiveChains(dst)
 	}
 	avail := min(c.rx.available(uint32(len(dst))), uint32(len(dst)))
-	n := 0
+	t, n, quick := c.frames, 0, 0
 	for range avail {
 		d := c.rx.take()
-		if r, ok := c.accept(d); ok {
+		i, ok := t.at(c.frameOf(d.Addr))
+		at := d.Addr & (c.chunk - 1)
+		if ok && t.state[i] == FrameFill && at >= c.headroom && uint64(d.Len) <= c.chunk-at &&
+			d.Options == 0 {
+			t.state[i] = FrameReceived
+			dst[n] = Received{Frame: t.first + i, Len: d.Len, Off: d.Addr}
+			n++
+			quick++
+		} else if r, ok := c.accept(d); ok {
 			dst[n] = r
 			n++
 		}
 	}
 	if avail > 0 {
+		t.moved(FrameFill, FrameReceived, quick)
 		c.rx.release()
 		c.stats.Received += uint64(n)
 	}

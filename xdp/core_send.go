@@ -15,15 +15,29 @@ func (c *core) Acquire() (frame uint32, buf []byte, ok bool) {
 	if c.tx.room(c.built+1) <= c.built {
 		return 0, nil, false
 	}
-	frame, ok = c.frames.takeBuild()
-	if !ok {
-		return 0, nil, false
+	t := c.frames
+	var i uint32
+	if n := len(t.txFree) - 1; n >= 0 && t.state[t.txFree[n]] == FrameFree {
+		i = t.txFree[n]
+		t.txFree = t.txFree[:n]
+		t.state[i] = FrameBuild
+		t.moved(FrameFree, FrameBuild, 1)
+	} else {
+		if frame, ok = t.takeBuild(); !ok {
+			return 0, nil, false
+		}
+		i = frame - t.first
 	}
 	c.built++
-	c.sends[frame-c.frames.first].owner = c.id
-	from := c.sendOff(frame)
-	to := from + min(uint64(c.maxPacket), c.base(frame)+c.chunk-from)
-	return frame, c.mem[from:to:to], true
+	c.sends[i].owner = c.id
+	from := c.sendOff(t.first + i)
+	to := from + c.sendRoom()
+	return t.first + i, c.mem[from:to:to], true
+}
+
+// sendRoom is how many bytes of a frame can be sent as one packet, or part of one.
+func (c *core) sendRoom() uint64 {
+	return min(uint64(c.maxPacket), c.chunk-c.headroom-kernelHeadroomBytes)
 }
 
 // sendOff is where packets to be sent begin: where received ones do, so that a frame has the same
@@ -50,21 +64,30 @@ func (c *core) Abandon(frame uint32) bool {
 // Post puts the first n bytes of an acquired frame into the transmit ring, where Flush makes them
 // visible. The context comes back with the completion. On error the frame stays acquired.
 func (c *core) Post(frame uint32, n int, context uint64) error {
+	t := c.frames
+	i, ok := t.at(frame)
+	// What is too long the kernel would count as invalid, or complete and drop.
+	if !ok || t.state[i] != FrameBuild || c.sends[i].owner != c.id ||
+		n < minPacketBytes || uint64(n) > c.sendRoom() {
+		return c.refusePost(frame, n)
+	}
+	t.state[i] = FrameSend
+	t.moved(FrameBuild, FrameSend, 1)
+	c.sends[i] = sending{context: context, owner: c.id}
+	c.tx.put(Desc{Addr: c.sendOff(frame), Len: uint32(n)})
+	c.built--
+	c.inflight++
+	c.stats.Posted++
+	return nil
+}
+
+func (c *core) refusePost(frame uint32, n int) error {
 	if !c.acquired(frame) {
 		c.frames.illegal++
 		return fmt.Errorf("xdp: post frame %d: %w", frame, ErrFrame)
 	}
-	// What is refused here the kernel would count as invalid, or complete and drop.
-	limit := min(int(c.maxPacket), int(c.base(frame)+c.chunk-c.sendOff(frame)))
-	if n < minPacketBytes || n > limit {
-		return fmt.Errorf("xdp: post %d bytes, possible are %d to %d: %w", n, minPacketBytes,
-			limit, ErrTooBig)
-	}
-	c.built--
-	c.put(frame, Desc{Addr: c.sendOff(frame), Len: uint32(n)}, context)
-	c.inflight++
-	c.stats.Posted++
-	return nil
+	return fmt.Errorf("xdp: post %d bytes, possible are %d to %d: %w", n, minPacketBytes,
+		c.sendRoom(), ErrTooBig)
 }
 
 // put hands one frame to the transmit ring. There is room, and the frame is in a state for it.
@@ -168,6 +191,10 @@ func (c *core) Reap(dst []Sent) int {
 	}
 	// One look per call: what others sent, and parts of packets, leave room in dst.
 	avail := min(c.comp.available(uint32(len(dst)-n)), uint32(len(dst)-n))
+	if !c.shared {
+		n += c.reapAlone(dst[n:], avail)
+		avail = 0
+	}
 	for range avail {
 		m, s, ok := c.complete()
 		switch {
@@ -180,12 +207,47 @@ func (c *core) Reap(dst []Sent) int {
 			m.routed = append(m.routed, s)
 		}
 	}
-	if avail > 0 {
-		c.comp.release()
-	}
+	c.comp.release()
 	c.inflight -= uint32(n)
 	c.stats.Sent += uint64(n)
 	return n
+}
+
+// reapAlone takes n completions of a pool that has one member. dst has room.
+func (c *core) reapAlone(dst []Sent, avail uint32) (n int) {
+	t, quick := c.frames, 0
+	stack := t.txFree
+	for range avail {
+		addr := c.comp.take()
+		i, ok := t.at(c.frameOf(addr))
+		if !ok || t.state[i] != FrameSend || i < t.rxFrames || c.sends[i].part ||
+			c.sends[i].owner != c.id {
+			t.txFree = stack
+			if s, ok := c.completed(addr); ok {
+				dst[n] = s
+				n++
+			}
+			stack = t.txFree
+			continue
+		}
+		t.state[i] = FrameFree
+		stack = append(stack, i)
+		dst[n] = Sent{Frame: t.first + i, Context: c.sends[i].context}
+		n++
+		quick++
+	}
+	t.txFree = stack
+	t.moved(FrameSend, FrameFree, quick)
+	return n
+}
+
+// completed is the general case of one completion in a pool that has one member.
+func (c *core) completed(addr uint64) (Sent, bool) {
+	m, s, ok := c.completion(addr)
+	if !ok {
+		c.stats.BadDescriptors++
+	}
+	return s, ok && m == c
 }
 
 // Sending returns how many posted packets have not come out of Reap.

@@ -41,7 +41,7 @@ func (s FrameState) String() string {
 var legalFrom = [frameStates]uint8{
 	FrameFree: 1<<FrameFill | 1<<FrameReceived | 1<<FrameLoaned |
 		1<<FrameBuild | 1<<FrameSend,
-	FrameFill:     1 << FrameFree,
+	FrameFill:     1<<FrameFree | 1<<FrameReceived,
 	FrameReceived: 1 << FrameFill,
 	FrameLoaned:   1 << FrameReceived,
 	FrameBuild:    1 << FrameFree,
@@ -147,6 +147,13 @@ func (t *frameTable) move(id uint32, to FrameState) bool {
 		t.push(i)
 	}
 	return true
+}
+
+// moved accounts for frames whose state a batch changed without move. The batch has looked at the
+// state that each one came from, and changed it to one that it may go to.
+func (t *frameTable) moved(from, to FrameState, n int) {
+	t.counts[from] -= uint64(n)
+	t.counts[to] += uint64(n)
 }
 
 // pop takes a free frame. A frame that was quarantined while free still lies on the stack and is

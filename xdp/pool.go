@@ -1,5 +1,7 @@
 package xdp
 
+import "math/bits"
+
 // pool is what the sockets on one queue of a device have in common: some frames of a UMEM, the fill
 // ring and the completion ring. One goroutine uses all sockets of a pool, since both rings have one
 // producer and one consumer each.
@@ -8,7 +10,8 @@ package xdp
 // so that whoever looks first sorts them.
 type pool struct {
 	mem      []byte
-	chunk    uint64
+	chunk    uint64 // bytes, a power of two
+	shift    uint8  // its exponent: a division takes longer than all the rest of a packet
 	headroom uint64 // of each chunk, in front of the kernel's own
 
 	frames  *frameTable
@@ -33,6 +36,7 @@ const nobody = ^uint16(0)
 func newPool(mem []byte, g Geometry, first, frames, sendFrames uint32) *pool {
 	return &pool{
 		mem: mem, chunk: uint64(g.ChunkBytes), headroom: uint64(g.HeadroomBytes),
+		shift:  uint8(bits.TrailingZeros32(g.ChunkBytes)),
 		frames: newFrameTable(first, frames, frames-sendFrames),
 		sends:  make([]sending, frames),
 		fill:   deadProducer[uint64](),
@@ -76,16 +80,19 @@ func (p *pool) frameOf(addr uint64) uint32 {
 	if addr >= uint64(len(p.mem)) {
 		return ^uint32(0)
 	}
-	return uint32(addr / p.chunk)
+	return uint32(addr >> (p.shift & 63))
 }
 
 // base returns the offset of a frame's chunk.
-func (p *pool) base(frame uint32) uint64 { return uint64(frame) * p.chunk }
+func (p *pool) base(frame uint32) uint64 { return uint64(frame) << (p.shift & 63) }
 
 // complete takes one address out of the completion ring: the packet that it ends, if it ends one,
 // and the member that sent it, if it still is one.
-func (p *pool) complete() (m *core, s Sent, ok bool) {
-	id := p.frameOf(p.comp.take())
+func (p *pool) complete() (m *core, s Sent, ok bool) { return p.completion(p.comp.take()) }
+
+// completion looks up whose packet ended.
+func (p *pool) completion(addr uint64) (m *core, s Sent, ok bool) {
+	id := p.frameOf(addr)
 	if !p.frames.fromKernel(id, FrameSend, FrameFree) {
 		return nil, Sent{}, false
 	}

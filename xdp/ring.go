@@ -66,7 +66,7 @@ func (p *producer[E]) publish() bool {
 	if p.prod.Load() == p.next {
 		return false
 	}
-	p.prod.Store(p.next) // pairs with the kernel's acquire: the entries are written before it
+	storeRelease(p.prod, p.next) // pairs with the kernel's acquire: the entries are written before it
 	return true
 }
 
@@ -96,8 +96,16 @@ func (p *producer[E]) revoke() E {
 	return p.slots[p.next&p.mask]
 }
 
-// wantsWakeup reports whether the kernel asked for a system call.
-func (p *producer[E]) wantsWakeup() bool { return p.flags.Load()&needWakeup != 0 }
+// wantsWakeup reports whether the kernel asked for a system call. A driver that goes to sleep asks
+// and then looks at the ring once more, so the index must be visible before the flag is believed to
+// be clear: the addition is a full barrier. In copy mode the flag is always set.
+func (p *producer[E]) wantsWakeup() bool {
+	if p.flags.Load()&needWakeup != 0 {
+		return true
+	}
+	p.prod.Add(0)
+	return p.flags.Load()&needWakeup != 0
+}
 
 // consumer is this process's end of a receive or a completion ring.
 type consumer[E uint64 | Desc] struct {
@@ -146,7 +154,7 @@ func (c *consumer[E]) peek(i uint32) E { return c.slots[(c.next+i)&c.mask] }
 // release gives everything that was taken back to the kernel with one store.
 func (c *consumer[E]) release() {
 	if c.cons.Load() != c.next {
-		c.cons.Store(c.next) // pairs with the kernel's acquire: the entries are read before it
+		storeRelease(c.cons, c.next) // pairs with the kernel's acquire: the entries are read before it
 	}
 }
 

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -133,6 +134,9 @@ func (p *socketPort) kick(posted int) error {
 			break
 		}
 	}
+	if p.echoes { // what was sent back is free to receive into
+		p.socket.Fill(maxBatch)
+	}
 	return nil
 }
 
@@ -148,33 +152,23 @@ func (p *socketPort) get(n int) (int, uint64, error) {
 			return 0, 0, fmt.Errorf("packet of %d bytes, not %d", len(pkt), frameBytes)
 		}
 		sum += binary.LittleEndian.Uint64(pkt[sequenceOff:])
-		if !p.echoes {
-			p.socket.Drop(r.Frame)
-		}
 	}
 	p.last = p.received[:k]
 	if !p.echoes {
-		p.socket.Fill(k)
+		p.socket.Recycle(p.last)
 	}
 	return k, sum, nil
 }
 
 func (p *socketPort) back() error {
 	for _, r := range p.last {
-		frame, buf, ok := p.socket.Acquire()
-		if !ok {
-			return fmt.Errorf("no frame to send back from")
+		copy(p.socket.Packet(r), p.frame[:sequenceOff]) // all headers of the way back
+		if !p.socket.Forward(r, 0) {
+			return errors.New("no room to send back")
 		}
-		copy(buf, p.frame[:payloadOff])
-		copy(buf[payloadOff:], p.socket.Packet(r)[payloadOff:])
-		if err := p.socket.Post(frame, frameBytes, 0); err != nil {
-			return err
-		}
-		p.socket.Drop(r.Frame)
 	}
 	n := len(p.last)
 	p.last = nil
-	p.socket.Fill(n)
 	return p.kick(n)
 }
 
