@@ -24,7 +24,7 @@ func SentTo(s *Socket) uint32 { return s.tx.cons.Load() }
 
 // SendOnce makes one system call that sends.
 func SendOnce(s *Socket) error {
-	if e := s.sendto(); e != 0 {
+	if e := s.sendto(1); e != 0 {
 		return e
 	}
 	return nil

