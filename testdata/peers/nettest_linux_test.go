@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -24,6 +25,7 @@ var probe [1 << 16]byte
 type stream struct {
 	net.Conn
 	to, from *atomic.Int64 // datagrams on their way to and from the other end
+	once     *sync.Once    // a test may be over, and its stop called, before its Close returned
 }
 
 func (s stream) Read(b []byte) (int, error) {
@@ -53,9 +55,12 @@ func (s stream) Write(b []byte) (int, error) {
 }
 
 // Close says so by an empty datagram.
-func (s stream) Close() error {
-	_, _ = s.Conn.Write(nil)
-	return s.Conn.Close()
+func (s stream) Close() (err error) {
+	s.once.Do(func() {
+		_, _ = s.Conn.Write(nil)
+		err = s.Conn.Close()
+	})
+	return err
 }
 
 // TestNettest: a connected socket is what nettest says, against one of the kernel and against its
@@ -67,10 +72,10 @@ func TestNettest(t *testing.T) {
 			port := uint16(20000)
 			nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
 				port++
-				a := h.dial(0, port, h.addr(1, port))
-				b := h.dial(1, port, h.addr(0, port))
-				var ab, ba atomic.Int64
-				return stream{a, &ab, &ba}, stream{b, &ba, &ab}, func() {
+				var to, from atomic.Int64
+				a := stream{h.dial(0, port, h.addr(1, port)), &to, &from, new(sync.Once)}
+				b := stream{h.dial(1, port, h.addr(0, port)), &from, &to, new(sync.Once)}
+				return a, b, func() {
 					a.Close()
 					b.Close()
 				}, nil

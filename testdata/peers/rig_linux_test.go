@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/shm/shmtest"
-	"github.com/shmring/shmring/xdp/endpoint"
-	"github.com/shmring/shmring/xdp/packet"
 	"github.com/shmring/shmring/xdp/udp"
 	"github.com/shmring/shmring/xdp/veth"
 	"github.com/shmring/shmring/xdp/xdptest"
@@ -46,11 +44,9 @@ func newHosts(t testing.TB, ours [2]bool) *hosts {
 		if !ours[i] {
 			continue
 		}
-		e, peer := h.end(i), h.end(1-i)
+		e := h.end(i)
 		err := e.Do(func() (err error) {
-			h.ours[i], err = udp.Open(t.Context(), e.Name, udp.Options{
-				Resolver: endpoint.Static{peer.Addr: packet.Hop{LocalMAC: [6]byte(e.MAC),
-					NextMAC: [6]byte(peer.MAC), Source: e.Addr}}})
+			h.ours[i], err = udp.Open(t.Context(), e.Name, udp.Options{})
 			return err
 		})
 		shmtest.Require(t, "xdp", err)

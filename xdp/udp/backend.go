@@ -14,6 +14,9 @@ type Backend interface {
 	Receive(dst []Datagram) (int, error)
 	// Release gives loans back, in any order.
 	Release(loans []Datagram) error
+	// MaxPayload is the longest payload that may go to an address, in bytes, as far as that is known
+	// before the way is.
+	MaxPayload(to netip.Addr) int
 	// Send takes a copy of one datagram; Flush sees to it that it leaves. The source is chosen by
 	// route if from has no address. Errors that the stack deals with, and no program gets to see:
 	// EAGAIN when there is no room at the moment, and [ErrResolving] while the next hop's address

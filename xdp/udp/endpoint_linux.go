@@ -11,6 +11,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/xdp/endpoint"
+	"github.com/shmring/shmring/xdp/packet"
 )
 
 // onEndpoint is a Backend on an endpoint of this process.
@@ -20,7 +21,9 @@ type onEndpoint struct {
 	ready *os.File // the socket's descriptor once more, for the runtime's poller
 	raw   syscall.RawConn
 	msg   endpoint.Msg
-	back  []cq.Entry
+	// resolver knows better why there is no way than the endpoint says; nil: nobody does
+	resolver endpoint.Resolver
+	back     []cq.Entry
 }
 
 // OnEndpoint returns a Backend that uses an endpoint and reads its receive completions from q. The
@@ -84,14 +87,43 @@ func (b *onEndpoint) Release(loans []Datagram) error {
 	return b.e.ReleaseBatch(b.back)
 }
 
+func (b *onEndpoint) MaxPayload(to netip.Addr) int {
+	most := b.e.MaxPayload()
+	if to.Is6() {
+		most -= packet.IPv6Bytes - packet.IPv4Bytes
+	}
+	return most
+}
+
 func (b *onEndpoint) Send(payload []byte, from, to netip.AddrPort) error {
 	b.msg = endpoint.Msg{Buf: payload, Dest: to, From: from, Flags: cq.FlagMore}
 	err := b.e.InjectMsg(&b.msg)
 	b.msg.Buf = nil
-	if errors.Is(err, endpoint.ErrResolving) {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, endpoint.ErrResolving):
 		return ErrResolving
+	case errors.Is(err, endpoint.ErrUnreachable):
+		return b.whyNot(to.Addr(), err)
 	}
 	return err
+}
+
+// whyNot says why nothing can be sent to an address: with the number that the kernel would give, or
+// ErrNoAnswer.
+func (b *onEndpoint) whyNot(to netip.Addr, err error) error {
+	if b.resolver == nil {
+		return err
+	}
+	_, why := b.resolver.Lookup(to)
+	switch {
+	case why == nil, errors.Is(why, endpoint.ErrResolving):
+		return ErrResolving // it became known in between
+	case errors.Is(why, syscall.EHOSTUNREACH):
+		return ErrNoAnswer
+	}
+	return why
 }
 
 func (b *onEndpoint) Flush() error {

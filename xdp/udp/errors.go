@@ -16,6 +16,9 @@ var (
 	// ErrResolving: the hardware address of the next hop is being asked for (EAGAIN). A Backend
 	// returns it; a program never sees it.
 	ErrResolving = shm.Sentinel("next hop not known yet", syscall.EAGAIN)
+	// ErrNoAnswer: nobody answers for the hardware address of the next hop (EHOSTUNREACH). As with
+	// the kernel only a connected socket returns it; others have sent the datagram in vain.
+	ErrNoAnswer = shm.Sentinel("next hop does not answer", syscall.EHOSTUNREACH)
 	// ErrNoControl: control data goes with a socket of the kernel only (EOPNOTSUPP).
 	ErrNoControl = shm.Sentinel("no control data without a kernel socket", syscall.EOPNOTSUPP)
 	// ErrOptions: options that contradict each other (EINVAL).

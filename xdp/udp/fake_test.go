@@ -73,6 +73,8 @@ func (f *fake) Release(loans []udp.Datagram) error {
 	return nil
 }
 
+func (f *fake) MaxPayload(netip.Addr) int { return fakeMTU }
+
 func (f *fake) Send(payload []byte, from, to netip.AddrPort) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,8 +83,6 @@ func (f *fake) Send(payload []byte, from, to netip.AddrPort) error {
 		return f.sendErr
 	case f.unknown[to.Addr()]:
 		return udp.ErrResolving
-	case len(payload) > fakeMTU:
-		return syscall.EMSGSIZE
 	case f.room > 0 && len(f.unflushed) >= f.room:
 		return syscall.EAGAIN
 	}

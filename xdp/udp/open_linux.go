@@ -16,6 +16,8 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
+	"github.com/shmring/shmring/xdp/link"
+	"github.com/shmring/shmring/xdp/route"
 )
 
 // opener makes a stack and all that is below it, and undoes it.
@@ -83,6 +85,11 @@ func (p *opener) open(ifname string) (*Stack, error) {
 		return nil, err
 	}
 	s.onClose = p.undo
+	p.backends, p.undo = nil, nil // the stack's
+	if err := p.watch(s); err != nil {
+		_ = s.Close()
+		return nil, err
+	}
 	return s, nil
 }
 
@@ -182,6 +189,7 @@ func (p *opener) openQueue(queue uint32) (err error) {
 		defers(e.Close)
 		return err
 	}
+	b.(*onEndpoint).resolver = p.o.Resolver
 	p.backends = append(p.backends, b)
 	return nil
 }
@@ -250,11 +258,31 @@ func zoneIndex(zone string) int {
 	return ifi.Index
 }
 
-var errNoRoutes = fmt.Errorf("Options.Resolver is missing: %w", syscall.EINVAL)
-
+// resolver follows the kernel's routes unless somebody else knows the ways.
 func (p *opener) resolver() error {
-	if p.o.Resolver == nil {
-		return errNoRoutes
+	if p.o.Resolver != nil {
+		return nil
 	}
+	t, err := route.OpenIndex(p.ifi.Index, route.Options{})
+	if err != nil {
+		return err
+	}
+	p.o.Resolver = t
+	p.defers(t.Close)
+	return nil
+}
+
+// watch has the stack fail as soon as its interface is gone, of which no socket tells by itself.
+func (p *opener) watch(s *Stack) error {
+	w, err := link.WatchIndex(p.ifi.Index, link.Options{Poll: -1, OnEvent: func(e link.Event) bool {
+		if e.Kind == link.Removed {
+			s.fail(&Error{Pkg: pkg, Op: "use", Name: p.ifi.Name, Err: xdp.ErrDeviceGone})
+		}
+		return true
+	}})
+	if err != nil {
+		return err
+	}
+	s.watcher = w.Close
 	return nil
 }

@@ -14,7 +14,8 @@ import (
 // questions, a second apart.
 const (
 	maxPending   = 128
-	retryEvery   = 2 * time.Millisecond
+	firstRetry   = 50 * time.Microsecond // the kernel may have known
+	lastRetry    = 4 * time.Millisecond
 	resolveTries = 3 * time.Second
 )
 
@@ -25,8 +26,9 @@ type pending struct {
 	lost     atomic.Uint64
 	failOnce sync.Once
 
-	heldMu sync.Mutex // after a shard's
-	held   []heldDatagram
+	heldMu  sync.Mutex // after a shard's
+	held    []heldDatagram
+	blocked []netip.Addr // scratch
 }
 
 type heldDatagram struct {
@@ -60,18 +62,16 @@ func (s *Stack) keep(sh *shard, b []byte, from, to netip.AddrPort) error {
 
 // retryAll tries until nothing is left to try.
 func (s *Stack) retryAll() {
-	t := time.NewTicker(retryEvery)
-	defer t.Stop()
-	for s.waiting.Load() > 0 {
+	for pause := firstRetry; s.waiting.Load() > 0; pause = min(2*pause, lastRetry) {
 		select {
 		case <-s.done:
 			return
-		case <-t.C:
+		case <-time.After(pause):
 		}
 		for _, sh := range s.shards {
 			sh.mu.Lock()
 			if !sh.closed {
-				s.retry(sh)
+				s.retry(sh, netip.Addr{})
 				if err := sh.b.Flush(); err != nil {
 					s.lost.Add(1)
 				}
@@ -81,18 +81,25 @@ func (s *Stack) retryAll() {
 	}
 }
 
-// retry sends what a shard has waiting, in order, and forgets what failed or took too long. The
-// lock of the shard is held.
-func (s *Stack) retry(sh *shard) {
+// retry sends what a shard has waiting, in order for each destination, and forgets what failed or
+// took too long. It reports whether something to this address still waits, so that nothing
+// overtakes it. The lock of the shard is held.
+func (s *Stack) retry(sh *shard, to netip.Addr) (waits bool) {
 	s.heldMu.Lock()
 	defer s.heldMu.Unlock()
 	now := time.Now()
+	s.blocked = s.blocked[:0]
 	s.held = slices.DeleteFunc(s.held, func(h heldDatagram) bool {
 		if h.shard != sh {
 			return false
 		}
+		late := now.After(h.until)
+		if !late && slices.Contains(s.blocked, h.to.Addr()) {
+			return false
+		}
 		err := sh.b.Send(h.payload, h.from, h.to)
-		if errors.Is(err, syscall.EAGAIN) && now.Before(h.until) {
+		if errors.Is(err, syscall.EAGAIN) && !late {
+			s.blocked = append(s.blocked, h.to.Addr())
 			return false
 		}
 		if err != nil {
@@ -101,4 +108,5 @@ func (s *Stack) retry(sh *shard) {
 		return true
 	})
 	s.waiting.Store(int32(len(s.held)))
+	return slices.Contains(s.blocked, to)
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/shmring/shmring/xdp"
 )
 
 // shard is one backend and who may use it: a queue of the interface.
@@ -83,8 +85,11 @@ func (s *shard) send(b []byte, from, to netip.AddrPort) error {
 	if s.closed {
 		return os.ErrClosed
 	}
-	if s.stack.waiting.Load() > 0 {
-		s.stack.retry(s) // these were first
+	if len(b) > s.b.MaxPayload(to.Addr()) {
+		return xdp.ErrTooBig
+	}
+	if s.stack.waiting.Load() > 0 && s.stack.retry(s, to.Addr()) {
+		return ErrResolving
 	}
 	err := s.b.Send(b, from, to)
 	if !last && err == nil {

@@ -55,6 +55,7 @@ type Stack struct {
 	done    chan struct{}
 	running sync.WaitGroup
 	onClose []func() error
+	watcher func() error // ends what watches the interface; nil if nothing does
 	pending
 
 	mu     sync.Mutex // of whoever changes the table
@@ -256,6 +257,9 @@ func (s *Stack) Close() error {
 		if err != nil && first == nil {
 			first = err
 		}
+	}
+	if s.watcher != nil {
+		keep(s.watcher()) // it may call fail, which must not begin once running is waited for
 	}
 	for _, c := range conns {
 		keep(c.Close())

@@ -13,27 +13,14 @@ import (
 
 	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/endpoint"
-	"github.com/shmring/shmring/xdp/packet"
 	"github.com/shmring/shmring/xdp/udp"
 	"github.com/shmring/shmring/xdp/veth"
 	"github.com/shmring/shmring/xdp/xdptest"
 )
 
-// way leads from one end of a pair to the other.
-func way(p *veth.Pair, e *veth.End) endpoint.Static {
-	peer := p.A
-	if e == p.A {
-		peer = p.B
-	}
-	return endpoint.Static{peer.Addr: packet.Hop{LocalMAC: [6]byte(e.MAC),
-		NextMAC: [6]byte(peer.MAC), Source: e.Addr}}
-}
-
 // openOn opens a stack on an end of a pair for the time of the test.
-func openOn(t testing.TB, p *veth.Pair, e *veth.End, o udp.Options) *udp.Stack {
+func openOn(t testing.TB, e *veth.End, o udp.Options) *udp.Stack {
 	t.Helper()
-	o.Resolver = way(p, e)
 	var s *udp.Stack
 	err := e.Do(func() (err error) {
 		s, err = udp.Open(t.Context(), e.Name, o)
@@ -102,13 +89,13 @@ func TestParity(t *testing.T) {
 	p := xdptest.NewPair(t, veth.Config{})
 	kernel := kernelHosts{p}
 	t.Run("sender", func(t *testing.T) {
-		runParity(t, kernel, mixed{kernel, 0, openOn(t, p, p.A, udp.Options{})})
+		runParity(t, kernel, mixed{kernel, 0, openOn(t, p.A, udp.Options{})})
 	})
 	t.Run("receiver", func(t *testing.T) {
-		runParity(t, kernel, mixed{kernel, 1, openOn(t, p, p.B, udp.Options{})})
+		runParity(t, kernel, mixed{kernel, 1, openOn(t, p.B, udp.Options{})})
 	})
 	t.Run("both", func(t *testing.T) {
-		runParity(t, kernel, stacks{openOn(t, p, p.A, udp.Options{}), openOn(t, p, p.B, udp.Options{})})
+		runParity(t, kernel, stacks{openOn(t, p.A, udp.Options{}), openOn(t, p.B, udp.Options{})})
 	})
 }
 
@@ -122,7 +109,7 @@ func TestListen(t *testing.T) {
 		var c *udp.Conn
 		err := p.B.Do(func() (err error) {
 			c, err = udp.Listen(t.Context(), p.B.Name, netip.AddrPortFrom(p.B.Addr, 5353),
-				udp.Options{Resolver: way(p, p.B)})
+				udp.Options{})
 			return err
 		})
 		shmtest.Require(t, "xdp", err)
@@ -153,10 +140,10 @@ func TestListen(t *testing.T) {
 
 func TestOpenErrors(t *testing.T) {
 	p := xdptest.NewPair(t, veth.Config{})
-	s := openOn(t, p, p.B, udp.Options{})
+	s := openOn(t, p.B, udp.Options{})
 	open := func(ifname string) error {
 		return p.B.Do(func() error {
-			s, err := udp.Open(t.Context(), ifname, udp.Options{Resolver: way(p, p.B)})
+			s, err := udp.Open(t.Context(), ifname, udp.Options{})
 			if err == nil {
 				s.Close()
 			}
@@ -176,7 +163,7 @@ func TestOpenErrors(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	xdptest.Do(t, p.A, func() error {
-		s, err := udp.Open(ctx, p.A.Name, udp.Options{Resolver: way(p, p.A)})
+		s, err := udp.Open(ctx, p.A.Name, udp.Options{})
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("context: %v, %v", s, err)
 		}
@@ -207,7 +194,7 @@ func TestOpenErrors(t *testing.T) {
 // TestQueues: datagrams of all queues come together, and what is sent to one peer stays in order.
 func TestQueues(t *testing.T) {
 	p := xdptest.NewPair(t, veth.Config{Queues: 2})
-	a, b := openOn(t, p, p.A, udp.Options{}), openOn(t, p, p.B, udp.Options{})
+	a, b := openOn(t, p.A, udp.Options{}), openOn(t, p.B, udp.Options{})
 	to := listen(t, b, p.B.Addr, 0)
 	must(t, to.SetReadDeadline(time.Now().Add(long)))
 	const socks, each = 8, 50
@@ -233,8 +220,8 @@ func TestRemoved(t *testing.T) {
 	p := xdptest.NewPair(t, veth.Config{})
 	var s *udp.Stack
 	err := p.B.Do(func() (err error) {
-		o := udp.Options{Resolver: way(p, p.B)}
-		o.CheckEvery = 10 * time.Millisecond
+		o := udp.Options{}
+		o.CheckEvery = time.Hour // it is told, and does not have to look
 		s, err = udp.Open(t.Context(), p.B.Name, o)
 		return err
 	})
@@ -263,7 +250,7 @@ func TestRemoved(t *testing.T) {
 // TestMTU: one datagram is one packet, or none.
 func TestMTU(t *testing.T) {
 	p := xdptest.NewPair(t, veth.Config{MTU: 1400})
-	s := openOn(t, p, p.A, udp.Options{})
+	s := openOn(t, p.A, udp.Options{})
 	k := kernelHosts{p}.listen(t, 1, netip.AddrPortFrom(p.B.Addr, 0))
 	defer k.Close()
 	c := listen(t, s, p.A.Addr, 0)

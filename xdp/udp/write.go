@@ -181,5 +181,9 @@ func (c *Conn) send(b []byte, to netip.AddrPort) error {
 		pause = min(2*pause, lastPause)
 		err = s.send(b, c.local, to)
 	}
+	if err == ErrNoAnswer && !c.remote.IsValid() {
+		c.stack.lost.Add(1)
+		return nil
+	}
 	return err
 }
