@@ -84,6 +84,7 @@ func (q *Queue) drop(last func() error) error {
 		}
 	}
 	q.watches.Unlock()
+	q.home.partAll()
 	q.keeper.close()
 	q.silence()
 	err := q.vacateSeat()

@@ -54,6 +54,9 @@ func conformCounter(t *testing.T, name string, o cq.CounterOptions,
 
 func newCountRig(t *testing.T, at site, p *peer, name string, o cq.CounterOptions) *countRig {
 	t.Helper()
+	if at.others {
+		at.far = false // counters are for one user
+	}
 	r := &countRig{site: at, d: openDir(t), p: p}
 	var err error
 	if at.memfd {

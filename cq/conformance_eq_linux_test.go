@@ -30,10 +30,10 @@ func conformEQ(t *testing.T, name string, o cq.EventOptions, f func(t *testing.T
 	t.Helper()
 	p := &peer{t: t}
 	t.Run(name, func(t *testing.T) {
-		for _, at := range sites {
+		for _, at := range queueSites {
 			t.Run(at.String(), func(t *testing.T) {
 				shmtest.Conforms(t)
-				r := &eqRig{site: at, p: p}
+				r := &eqRig{site: at, p: p.at(at)}
 				o.Write = !at.far
 				r.create(t, o)
 				r.w = r.attach(t)
@@ -53,7 +53,7 @@ func (r *eqRig) createAs(t *testing.T, name string, o cq.EventOptions) {
 	r.d = openDir(t)
 	var err error
 	if r.memfd {
-		r.e, err = cq.CreateAnonymousEvents(name, o)
+		r.e, err = cq.CreateAnonymousEvents(name, r.events(o))
 	} else {
 		r.e, err = cq.CreateEvents(r.d, name, o)
 	}
@@ -95,7 +95,7 @@ func (r *eqRig) near(t *testing.T) *cq.EventWriter {
 	a, b := connect(t, unix.SOCK_STREAM)
 	done := make(chan error, 1)
 	go func() { done <- r.e.Accept(soon(t), a) }()
-	w, err := cq.AttachEventsConn(soon(t), b, cq.WriterOptions{})
+	w, err := cq.AttachEventsConn(soon(t), b, r.writer())
 	must(t, errors.Join(err, <-done))
 	t.Cleanup(func() { must(t, w.Close()) })
 	return w
@@ -133,7 +133,7 @@ func (p *Peer) AttachEvents(queue string, reply *AttachReply) error {
 	var w *cq.EventWriter
 	var err error
 	if queue == "" {
-		w, err = cq.AttachEventsConn(context.Background(), p.conn, cq.WriterOptions{})
+		w, err = cq.AttachEventsConn(context.Background(), p.conn, p.options())
 	} else {
 		w, err = cq.AttachEvents(context.Background(), p.d, queue, cq.WriterOptions{})
 	}

@@ -23,6 +23,19 @@ type peer struct {
 	once   sync.Once
 	client *rpc.Client
 	conn   *net.UnixConn // over which it gets queues without a name
+	other  *peer         // one of another user
+	user   bool          // this one is that
+}
+
+// at returns the peer for a site.
+func (p *peer) at(s site) *peer {
+	if !s.others {
+		return p
+	}
+	if p.other == nil {
+		p.other = &peer{t: p.t, user: true}
+	}
+	return p.other
 }
 
 type pipes struct {
@@ -42,7 +55,14 @@ func (p *peer) call(t testing.TB, method string, args, reply any) {
 func (p *peer) start(t testing.TB) {
 	t.Helper()
 	p.once.Do(func() {
-		c, conn := startWithSocket(p.t, "peer")
+		var c *child
+		var conn *net.UnixConn
+		if p.user {
+			o := startOther(p.t, "peer")
+			c, conn = o.child, o.conn
+		} else {
+			c, conn = startWithSocket(p.t, "peer")
+		}
 		p.client, p.conn = rpc.NewClient(pipes{c.out, c.in}), conn
 		p.t.Cleanup(func() { _ = p.client.Close() })
 	})
@@ -149,6 +169,15 @@ type Peer struct {
 	events   []*cq.EventWriter
 	counters []*cq.Counter
 	side     *side
+	user     bool // another one than the parent's
+}
+
+// options are those of a writer of a queue that comes over the socket.
+func (p *Peer) options() (o cq.WriterOptions) {
+	if p.user {
+		o.Trust, o.Allow = cq.TrustOthers, &shm.AllowList{UIDs: []int{0}}
+	}
+	return o
 }
 
 // PostArgs is a call of a writer.
@@ -177,7 +206,7 @@ type AttachReply struct {
 // writer attaches to a queue by name, or to the one that comes over the socket.
 func (p *Peer) writer(queue string) (*cq.Writer, error) {
 	if queue == "" {
-		return cq.AttachConn(context.Background(), p.conn, cq.WriterOptions{})
+		return cq.AttachConn(context.Background(), p.conn, p.options())
 	}
 	return cq.Attach(context.Background(), p.d, queue, cq.WriterOptions{})
 }
@@ -259,11 +288,16 @@ func (p *Peer) SignalQueue(queue string, reply *PostReply) error {
 
 // childPeer serves until its input ends.
 func childPeer() {
-	d, err := shm.OpenDir("")
-	need(err)
-	s := rpc.NewServer()
-	conn, err := socket(3)
-	need(err)
-	need(s.Register(&Peer{d: d, conn: conn}))
+	s, p := rpc.NewServer(), &Peer{user: os.Getenv("SOCKET") != ""}
+	var err error
+	if p.user {
+		p.conn = dialParent()
+	} else {
+		p.d, err = shm.OpenDir("")
+		need(err)
+		p.conn, err = socket(3)
+		need(err)
+	}
+	need(s.Register(p))
 	s.ServeConn(pipes{os.Stdin, os.Stdout})
 }

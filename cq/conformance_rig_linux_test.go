@@ -13,12 +13,16 @@ import (
 
 // The conformance suite: one test per demand of the pages, named after the call and the case, and
 // named by a row of testdata/conformance.tsv. Where two parties take part, each runs in one process
-// and across two, on named objects and on memfds.
+// and across two, on named objects and on memfds; what is about queues also on memfds that no two
+// parties can write to, and then the second process is another user's.
 
 // site says where the two ends of a queue are.
 type site struct {
 	memfd bool // the queue has no name, its writers get its memory over a socket
 	far   bool // the writers are another process
+	// others says that neither side can write to the other's memory. A far writer is another
+	// user's.
+	others bool
 }
 
 func (p site) String() string {
@@ -26,14 +30,21 @@ func (p site) String() string {
 	if p.memfd {
 		s = "memfd"
 	}
+	if p.others {
+		s = "others"
+	}
 	if p.far {
 		return s + " two-processes"
 	}
 	return s + " one-process"
 }
 
-// sites are where every case runs.
-var sites = []site{{false, false}, {false, true}, {true, false}, {true, true}}
+// sites are where every case runs, and queueSites where those of queues do.
+var (
+	sites      = []site{{}, {far: true}, {memfd: true}, {memfd: true, far: true}}
+	queueSites = append(sites[:4:4], site{memfd: true, others: true},
+		site{memfd: true, far: true, others: true})
+)
 
 // sink is a writer, in this process or another one.
 type sink interface {
@@ -80,7 +91,7 @@ func conform(t *testing.T, name string, o cq.Options, f func(t *testing.T, r *ri
 	t.Helper()
 	p := &peer{t: t}
 	t.Run(name, func(t *testing.T) {
-		for _, at := range sites {
+		for _, at := range queueSites {
 			t.Run(at.String(), func(t *testing.T) {
 				shmtest.Conforms(t)
 				r := newRig(t, at, p, o)
@@ -102,11 +113,43 @@ func conformOnce(t *testing.T, name string, f func(t *testing.T)) {
 
 func newRig(t *testing.T, at site, p *peer, o cq.Options) *rig {
 	t.Helper()
+	p = p.at(at)
 	if at.memfd {
-		return &rig{site: at, d: openDir(t), q: anonymous(t, o), p: p}
+		return &rig{site: at, d: openDir(t), q: anonymous(t, at.queue(o)), p: p}
 	}
 	d, q := create(t, o)
 	return &rig{site: at, d: d, q: q, p: p}
+}
+
+// queue returns options with the kind of trust of the site.
+func (p site) queue(o cq.Options) cq.Options {
+	if p.others {
+		o.Trust, o.Allow = cq.TrustOthers, bothUsers()
+	}
+	return o
+}
+
+func (p site) events(o cq.EventOptions) cq.EventOptions {
+	if p.others {
+		o.Trust, o.Allow = cq.TrustOthers, bothUsers()
+	}
+	return o
+}
+
+// writer returns the options of a writer in this process.
+func (p site) writer() (o cq.WriterOptions) {
+	if p.others {
+		o.Trust = cq.TrustOthers
+	}
+	return o
+}
+
+func joinAt(t testing.TB, at site, q *cq.Queue) *cq.Writer {
+	t.Helper()
+	if at.others {
+		return joinOthers(t, q)
+	}
+	return join(t, q)
 }
 
 // attach returns another writer at the rig's site.
@@ -117,7 +160,7 @@ func (r *rig) attach(t *testing.T) sink {
 		defer r.hand(t)()
 		return r.p.attach(t, r.address())
 	case r.memfd:
-		return &nearWriter{Writer: join(t, r.q)}
+		return &nearWriter{Writer: joinAt(t, r.site, r.q)}
 	}
 	return &nearWriter{Writer: attach(t, r.d, r.q.Name())}
 }

@@ -19,7 +19,7 @@ func (r *rig) another(t *testing.T, n int, o cq.Options) *rig {
 	out := *r
 	var err error
 	if r.memfd {
-		out.q, err = cq.CreateAnonymous(fmt.Sprint("another-", n), o)
+		out.q, err = cq.CreateAnonymous(fmt.Sprint("another-", n), r.queue(o))
 	} else {
 		out.q, err = cq.Create(r.d, fmt.Sprint("another-", n), o)
 	}

@@ -32,8 +32,9 @@ const (
 // litmus has a writer fill memory and post, and checks that memory for every entry that came. Only
 // every so many-th payload has an entry of its own.
 func litmus(t *testing.T, r *rig, every int) {
-	path := filepath.Join(t.TempDir(), "payload")
+	path := filepath.Join(openTempDir(t), "payload")
 	must(t, os.WriteFile(path, make([]byte, 2*litmusSize*every*litmusBytes), 0o600))
+	must(t, os.Chmod(path, 0o666)) // another user's writer stores there
 	a := LitmusArgs{Queue: r.address(), Path: path, Every: every}
 	done, ended := make(chan struct{}), error(nil)
 	var near *cq.Writer

@@ -150,7 +150,7 @@ func mutexCond(t *testing.T, r *rig) {
 func conformInSet(t *testing.T, name string) {
 	p := &peer{t: t}
 	t.Run(name, func(t *testing.T) {
-		for _, at := range sites {
+		for _, at := range queueSites {
 			t.Run(at.String(), func(t *testing.T) {
 				shmtest.Conforms(t)
 				s := waitSet(t, openDir(t), cq.WaitSetOptions{})

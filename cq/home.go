@@ -31,6 +31,9 @@ type home interface {
 	attached(bit int) *attachment
 	// retire forgets a row's lane, of another user, and closes it.
 	retire(bit int)
+	// partAll stops whatever of other users' lanes looks at the queue from other goroutines, before its
+	// memory goes.
+	partAll()
 	// relay has rings of other users' lanes passed on to sets, channels, and goroutines that share
 	// the queue, from now on.
 	relay(bell *doorbell.Bell)
@@ -88,6 +91,7 @@ func (h *dirHome) interrupt() {}
 // Those of a queue with a name belong to its user.
 func (h *dirHome) attached(int) *attachment { return nil }
 func (h *dirHome) retire(int)               {}
+func (h *dirHome) partAll()                 {}
 func (h *dirHome) relay(*doorbell.Bell)     {}
 
 // destroy removes lanes that nobody owns, the FIFO, and last the reader object, so that nothing of

@@ -82,10 +82,6 @@ func (h *memfdHome) close() error {
 	defer h.mu.Unlock()
 	var err error
 	for i := range h.lanes {
-		if a := h.lanes[i].att; a != nil {
-			a.close()
-			h.lanes[i].att = nil
-		}
 		if obj := h.lanes[i].obj; obj != nil {
 			if e := obj.Close(); err == nil { // the reader's lane may have closed it
 				err = e
@@ -185,6 +181,21 @@ func (h *memfdHome) retire(bit int) {
 	if a != nil {
 		a.close()
 		_ = a.obj.Close()
+	}
+}
+
+func (h *memfdHome) partAll() {
+	h.mu.Lock()
+	var all []*attachment
+	for i := range h.lanes {
+		if a := h.lanes[i].att; a != nil {
+			all = append(all, a)
+			h.lanes[i].att = nil
+		}
+	}
+	h.mu.Unlock()
+	for _, a := range all { // outside: it waits
+		a.close()
 	}
 }
 

@@ -53,6 +53,16 @@ func joinOthers(t testing.TB, q *cq.Queue) *cq.Writer {
 	return w
 }
 
+// openTempDir is a directory that every user may enter.
+func openTempDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "others")
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	must(t, os.Chmod(dir, 0o755))
+	return dir
+}
+
 // other is a process of another user that has a connection to this one.
 type other struct {
 	*child
@@ -62,11 +72,7 @@ type other struct {
 // startOther starts it. The connection is made by the child, so that the kernel names that.
 func startOther(t testing.TB, role string, args ...string) *other {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "others")
-	must(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	must(t, os.Chmod(dir, 0o755))
-	path := filepath.Join(dir, "s")
+	path := filepath.Join(openTempDir(t), "s")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	must(t, err)
 	defer l.Close()

@@ -1,15 +1,45 @@
 package cq_test
 
 import (
+	"strings"
 	"testing"
+
+	"github.com/shmring/shmring/cq"
 )
 
-func init() { createUnnamed, attachUnnamed = anonymous, join }
+func init() {
+	createUnnamed = func(t testing.TB, o cq.Options) *cq.Queue {
+		return anonymous(t, siteOf(t).queue(o))
+	}
+	attachUnnamed = func(t testing.TB, q *cq.Queue) *cq.Writer { return joinAt(t, siteOf(t), q) }
+}
+
+// siteOf says which kind of queue without a name a repeated test makes.
+func siteOf(t testing.TB) site {
+	return site{memfd: true, others: strings.HasPrefix(t.Name(), "TestForOthers/")}
+}
 
 // TestWithoutName repeats tests with queues that have no name; create and attach make them below
 // this one.
 func TestWithoutName(t *testing.T) {
-	for name, test := range map[string]func(*testing.T){
+	for name, test := range repeated() {
+		t.Run(name, test)
+	}
+}
+
+// TestForOthers repeats them with queues for other users, but for what is about options that those
+// do not have, and about a writer that goes on in another one's lane.
+func TestForOthers(t *testing.T) {
+	tests := repeated()
+	delete(tests, "options")
+	delete(tests, "overrun final")
+	for name, test := range tests {
+		t.Run(name, test)
+	}
+}
+
+func repeated() map[string]func(*testing.T) {
+	return map[string]func(*testing.T){
 		"allocations":      TestBindingAllocates,
 		"awake":            TestAwake,
 		"batch":            TestPostBatch,
@@ -60,7 +90,5 @@ func TestWithoutName(t *testing.T) {
 		"threshold more":   TestThresholdTooMuch,
 		"wait none":        TestWaitNone,
 		"writer closed":    TestWriterAfterClose,
-	} {
-		t.Run(name, test)
 	}
 }
