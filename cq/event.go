@@ -27,6 +27,24 @@ const (
 	EventUser      EventKind = 1<<31 + 1<<16
 )
 
+// Events of device endpoints. They are about the endpoint.
+const (
+	// EventStarved: all frames are lent and none is left to receive into; Data of them.
+	EventStarved        EventKind = 1<<31 + 0x100 + iota
+	EventLinkUp                   // the interface is up, with a carrier; nothing
+	EventLinkDown                 // it is down, or has no carrier; nothing
+	EventMTU                      // Data is the interface's MTU in bytes
+	EventMAC                      // the payload is the interface's hardware address
+	EventAddressAdded             // the payload is an IP address of it, Data the prefix length
+	EventAddressRemoved           // likewise
+	EventProgram                  // Data is the id of the XDP program that is there now, or 0
+	EventQueues                   // Data is receive queues in use << 32 | transmit queues
+)
+
+var deviceNames = [...]string{"frames starved", "link up", "link down", "MTU changed",
+	"hardware address changed", "address added", "address removed", "XDP program changed",
+	"queue count changed"}
+
 var eventNames = [...]string{"notify", "connection request", "connected", "shutdown",
 	"memory registered", "addresses inserted", "joined"}
 
@@ -37,6 +55,8 @@ func (k EventKind) String() string {
 		return eventNames[k]
 	case k == EventPeerDeath:
 		return "peer death"
+	case k >= EventStarved && int(k-EventStarved) < len(deviceNames):
+		return deviceNames[k-EventStarved]
 	case k >= EventUser:
 		return fmt.Sprintf("user event %d", k-EventUser)
 	}

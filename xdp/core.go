@@ -215,8 +215,16 @@ func (c *core) maxPayload() uint64 {
 }
 
 // MTU is the longest packet that the interface takes, without the Ethernet header, when the socket
-// was opened.
+// was opened or as SetMTU said since.
 func (c *core) MTU() int { return int(c.mtu) }
+
+// SetMTU tells the socket of another MTU. It is for the goroutine that uses the socket. A frame
+// still bounds how long a packet can be.
+func (c *core) SetMTU(mtu int) {
+	c.mtu = uint32(max(0, mtu))
+	fits := uint32(c.chunk - c.headroom - kernelHeadroomBytes)
+	c.maxPacket = min(fits, c.mtu+minPacketBytes+tagBytes)
+}
 
 // PacketBytes is the longest packet, with its Ethernet header, that Post takes.
 func (c *core) PacketBytes() int { return int(c.maxPacket) }

@@ -54,7 +54,7 @@ func (e *Endpoint) broke(err error) {
 		return
 	}
 	_ = e.end(err)
-	e.tellGone(err)
+	e.tellGone()
 }
 
 // reap reports what the kernel is done with.

@@ -56,8 +56,14 @@ type Config struct {
 	TransmitFlags cq.Flags
 	// Counters count sends (FlagSend) and receives (FlagRecv) that end.
 	Counters []cq.CounterBinding
-	// Events learns of a lack of frames and of a device that is gone.
+	// Events learns of a lack of frames (cq.EventStarved) and of a device that is gone, which is
+	// an error event with ENXIO; with Watch also of everything else that happens to the interface.
 	Events Events
+	// Watch makes the endpoint follow its interface: cq.EventLinkUp to cq.EventQueues come to
+	// Events, a change of the MTU is a change of what can be sent, and a Run that sleeps learns at
+	// once that the device is gone. Open must be called on a thread in the interface's network
+	// namespace.
+	Watch *WatchOptions
 	// Context stands in those events.
 	Context uint64
 

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"errors"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -23,13 +24,14 @@ type Endpoint struct {
 	queue  uint16
 	umem   uint16 // the region that received frames are references into
 
-	mu     sync.Mutex // with Config.Shared
-	drive  sync.Mutex // held by Run
-	closed atomic.Bool
-	over   bool  // the socket is closed
-	dead   error // why nothing works any more
-	waker  waker
-	feeds  []func() // unbind
+	mu      sync.Mutex // with Config.Shared
+	drive   sync.Mutex // held by Run
+	closed  atomic.Bool
+	over    bool  // the socket is closed
+	dead    error // why nothing works any more
+	waker   waker
+	monitor monitor
+	feeds   []func() // unbind
 
 	peers  []*peer // by address
 	direct map[directKey]*peer
@@ -89,6 +91,10 @@ func Open(c Config) (*Endpoint, error) {
 	e.waker.fd = -1
 	e.generation, _ = c.Resolver.(interface{ Generation() uint64 })
 	if err := e.bind(); err != nil {
+		e.unbind()
+		return nil, err
+	}
+	if err := e.watch(); err != nil {
 		e.unbind()
 		return nil, err
 	}
@@ -189,7 +195,11 @@ func (e *Endpoint) FD() int { return e.socket.FD() }
 // MaxPayload is the longest payload to a neighbour over IPv4, in bytes (max_msg_size). One for an
 // IPv6 peer has 20 bytes less, and a path may have less still.
 func (e *Endpoint) MaxPayload() int {
-	n := e.socket.MTU() - packet.IPv4Bytes - packet.UDPBytes
+	mtu := int(e.monitor.mtu.Load())
+	if mtu == 0 {
+		mtu = e.socket.MTU()
+	}
+	n := mtu - packet.IPv4Bytes - packet.UDPBytes
 	if e.cfg.RemoteData {
 		n -= ShimBytes
 	}
@@ -230,6 +240,9 @@ func (e *Endpoint) Close() error {
 		_ = m.close()
 	}
 	e.groups = nil
+	if e.monitor.watcher != nil { // it asks for no lock that is held here
+		err = errors.Join(err, e.monitor.watcher.Close())
+	}
 	return err
 }
 

@@ -1,15 +1,13 @@
 package endpoint
 
 import (
-	"syscall"
-
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/xdp"
 )
 
 // EventStarved says that the kernel has no frame left to receive into: all are lent, and nobody
 // gives them back. It comes once a second at most; Data is the number of frames that are lent.
-const EventStarved cq.EventKind = 1<<31 + 0x100
+const EventStarved = cq.EventStarved
 
 // starvedEveryNs bounds how often a lack of frames is looked for and told.
 const starvedEveryNs = 1e9
@@ -27,19 +25,9 @@ func (e *Endpoint) checkStarved(now int64) {
 	}
 	e.starvedAt = now
 	e.stats.Starved++
-	if e.cfg.Events != nil {
-		// An event queue that is full is told again in a second.
-		_, _ = e.cfg.Events.Write(&cq.Event{Event: EventStarved, FID: e.FID(),
-			Context: e.cfg.Context, Data: s.States[xdp.FrameLoaned]})
-	}
-}
-
-// tellGone reports that the device is gone, as an error event with ENXIO.
-func (e *Endpoint) tellGone(error) {
-	if e.cfg.Events != nil {
-		_, _ = e.cfg.Events.WriteErr(&cq.EventError{FID: e.FID(), Context: e.cfg.Context,
-			Err: cq.Errno(syscall.ENXIO)})
-	}
+	// An event queue that is full is told again in a second.
+	_ = e.tell(&cq.Event{Event: EventStarved, FID: e.FID(), Context: e.cfg.Context,
+		Data: s.States[xdp.FrameLoaned]})
 }
 
 // FID is the endpoint's identifier in events: its id is that of the interface's index and queue.

@@ -25,6 +25,7 @@ type peer struct {
 	header   int        // bytes in front of the payload
 	max      int        // the longest payload
 	hop      packet.Hop // that the template was made from
+	mtu      int        // of the interface, likewise
 	round    uint64     // when the hop was last asked for
 	seen     uint64     // the resolver's generation when it answered
 }
@@ -100,7 +101,8 @@ func (e *Endpoint) newDirect(dest, from netip.AddrPort) (*peer, error) {
 func (e *Endpoint) refresh(p *peer) error {
 	var seen uint64
 	if e.generation != nil {
-		if seen = e.generation.Generation(); p.template != nil && p.seen == seen {
+		if seen = e.generation.Generation(); p.template != nil && p.seen == seen &&
+			p.mtu == e.mtu() {
 			p.round = e.round
 			return nil
 		}
@@ -118,7 +120,7 @@ func (e *Endpoint) refresh(p *peer) error {
 	default:
 		h = p.hop // packets wait for the link, and most often it comes back as it was
 	}
-	if p.template == nil || p.hop != h {
+	if p.template == nil || p.hop != h || p.mtu != e.mtu() {
 		if err := e.header(p, h); err != nil {
 			return err
 		}
@@ -168,7 +170,8 @@ func (e *Endpoint) header(p *peer, h packet.Hop) error {
 	if err != nil {
 		return ErrAddress
 	}
-	mtu := e.socket.MTU()
+	mtu := e.mtu()
+	p.mtu = mtu
 	if h.MTU > 0 {
 		mtu = min(mtu, h.MTU)
 	}

@@ -2,6 +2,9 @@ package endpoint
 
 // turn does everything that can be done without waiting.
 func (e *Endpoint) turn(now int64) (work int, err error) {
+	if err := e.checkGone(); err != nil {
+		return 0, err
+	}
 	e.round++
 	e.rxBlocked = false
 	if e.sending > 0 {

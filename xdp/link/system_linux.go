@@ -2,6 +2,7 @@ package link
 
 import (
 	"errors"
+	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -28,14 +29,15 @@ func openSystem() (*system, error) {
 	return &system{Conn: c, fd: fd}, nil
 }
 
-func (s *system) Channels(name string) (rx, tx int) {
+func (s *system) Channels(name string) (rx, tx int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := ethtoolChannels{cmd: unix.ETHTOOL_GCHANNELS}
-	if s.fd < 0 || channelsOf(s.fd, name, &c) != nil {
-		return 0, 0
+	if s.fd < 0 {
+		return 0, 0, os.ErrClosed
 	}
-	return int(c.rx + c.combined), int(c.tx + c.combined)
+	err = channelsOf(s.fd, name, &c)
+	return int(c.rx + c.combined), int(c.tx + c.combined), err
 }
 
 func (s *system) Close() error {

@@ -20,8 +20,8 @@ type kernel interface {
 	Port() uint32
 	Send(requests []byte) error
 	Receive(buf []byte) (int, error)
-	// Channels returns how many queues the interface uses, 0 if the driver does not say.
-	Channels(name string) (rx, tx int)
+	// Channels returns how many queues the interface uses. Not every driver says.
+	Channels(name string) (rx, tx int, err error)
 	Close() error
 }
 
@@ -90,7 +90,7 @@ func watch(k kernel, index int, o Options) (*Watcher, error) {
 		return nil, &Error{Pkg: pkg, Op: "watch", Name: w.is.Name, Field: "interface", Got: index,
 			Err: errors.Join(err, k.Close())}
 	}
-	w.is.RxQueues, w.is.TxQueues = k.Channels(w.is.Name)
+	w.look()
 	w.told = w.State()
 	if o.ProgramID != 0 {
 		w.told.ProgramID = o.ProgramID
@@ -100,8 +100,9 @@ func watch(k kernel, index int, o Options) (*Watcher, error) {
 	return w, nil
 }
 
-// Events returns the channel on which differences are told. It is closed after Removed, and by
-// Close. With Options.OnEvent nothing comes.
+// Events returns the channel on which differences are told. It is closed after Removed, by Close,
+// and if the kernel cannot be heard any more, which Err explains. With Options.OnEvent nothing
+// comes.
 func (w *Watcher) Events() <-chan Event { return w.events }
 
 // State returns how the interface is, which may be more than was told.
@@ -113,8 +114,7 @@ func (w *Watcher) State() State {
 	return s
 }
 
-// Err returns why nothing is heard of the interface any more, although it may still be there. The
-// watcher has told Removed then, since whatever depends on the interface has nothing to rely on.
+// Err returns why nothing is heard of the interface any more, although it may still be there.
 func (w *Watcher) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -158,7 +158,6 @@ func (w *Watcher) wake() {
 func (w *Watcher) fail(err error) {
 	w.mu.Lock()
 	w.failure = &Error{Pkg: pkg, Op: "watch", Name: w.is.Name, Err: err, Hint: "watch again"}
-	w.is.Removed = true
 	w.mu.Unlock()
 	w.wake()
 }
@@ -275,7 +274,7 @@ func (w *Watcher) teller() {
 		defer t.Stop()
 		poll = t.C
 	}
-	for !w.told.Removed {
+	for !w.told.Removed && w.Err() == nil {
 		is := w.State()
 		e, ok := next(&w.told, &is)
 		var to chan<- Event
@@ -305,7 +304,10 @@ func (w *Watcher) teller() {
 // look counts the queues.
 func (w *Watcher) look() {
 	name := w.State().Name
-	rx, tx := w.k.Channels(name)
+	rx, tx, err := w.k.Channels(name)
+	if err != nil {
+		return // that it has been removed, or renamed just now, is no change of the queues
+	}
 	w.mu.Lock()
 	w.is.RxQueues, w.is.TxQueues = rx, tx
 	w.mu.Unlock()
@@ -314,9 +316,8 @@ func (w *Watcher) look() {
 func (w *Watcher) pollKernel() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.failure != nil || w.is.Removed {
+	if w.is.Removed {
 		return nil
 	}
 	return w.ask(w.wanted)
 }
-

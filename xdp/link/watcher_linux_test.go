@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/veth"
 	"github.com/shmring/shmring/xdp/xdptest"
@@ -172,6 +173,7 @@ func TestProgram(t *testing.T) {
 
 // TestQueues: the number of queues in use is told, which takes a poll.
 func TestQueues(t *testing.T) {
+	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{Queues: 4})
 	w := watchEnd(t, p.A, Options{Poll: 10 * time.Millisecond})
 	if s := w.State(); s.RxQueues != 4 || s.TxQueues != 4 {

@@ -15,6 +15,8 @@ const (
 	maxAsked = 64
 	// calm is how long changes of routes gather before all destinations are asked for again.
 	calm = 10 * time.Millisecond
+	// settleNs is how long routes may take to come back after the interface came up.
+	settleNs = int64(500e6)
 	// patienceNs is how long an answer may take. It is there when the request has been sent; only
 	// a full buffer loses it.
 	patienceNs = int64(2e9)
@@ -203,6 +205,10 @@ func (t *Table) advance(now int64) {
 		}
 	}
 	clear(t.asks.uses) // answered or lost
+	if t.upNs != 0 && now-t.upNs >= settleNs {
+		t.upNs = 0
+		t.computeAll()
+	}
 	refresh := now-t.refreshedNs >= t.opt.Refresh.Nanoseconds()
 	perRefresh := int64(t.opt.Refresh/t.opt.Attempt) + 1
 	for src, l := range t.learnt {

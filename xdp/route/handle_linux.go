@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/packet"
 	"github.com/shmring/shmring/xdp/rtnetlink"
@@ -72,6 +73,9 @@ func (t *Table) linkChanged(l rtnetlink.Link, removed bool) {
 	}
 	old := t.link
 	t.name, t.link = l.Name, l
+	if l.Flags&^old.Flags&unix.IFF_UP != 0 && old.Index != 0 {
+		t.upNs = doorbell.Now() // the kernel adds routes after it has told of the link
+	}
 	if old.Flags != l.Flags || old.MTU != l.MTU || old.MAC != l.MAC {
 		t.computeAll()
 	}

@@ -23,8 +23,9 @@ func (t *Table) Generation() uint64 { return t.gen.Load() }
 //
 // Errors are packet.ErrResolving (EAGAIN) while the kernel is asked, packet.ErrUnreachable
 // (EHOSTUNREACH) if nobody answered, which is tried again each Options.Attempt for as long as
-// somebody asks; [ErrNoRoute], [ErrWrongInterface] and [ErrRefused]; xdp.ErrLinkDown until the
-// interface is up again, and xdp.ErrDeviceGone for good; [ErrAddress]; [ErrFull]; os.ErrClosed.
+// somebody asks; [ErrNoRoute], [ErrWrongInterface] and [ErrRefused], though not in the first moments
+// after the interface came up; xdp.ErrLinkDown until it does, and xdp.ErrDeviceGone for good;
+// [ErrAddress]; [ErrFull]; os.ErrClosed.
 func (t *Table) Lookup(dst netip.Addr) (packet.Hop, error) {
 	dst = dst.Unmap()
 	if dst.Zone() == "" {
@@ -195,6 +196,8 @@ func (t *Table) answer(d *destination) (packet.Hop, error) {
 	case t.link.Flags&unix.IFF_UP == 0:
 		return packet.Hop{}, xdp.ErrLinkDown
 	case !d.known:
+		return packet.Hop{}, packet.ErrResolving
+	case d.refuse != nil && !static && t.upNs != 0:
 		return packet.Hop{}, packet.ErrResolving
 	case d.refuse != nil && !static:
 		return packet.Hop{}, d.refuse

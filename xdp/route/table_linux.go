@@ -38,6 +38,7 @@ type Table struct {
 	name       string
 	link       rtnetlink.Link
 	fault      error // why there are no answers any more
+	upNs       int64 // when the interface came up, while routes may not all be back; else 0
 	dests      map[netip.Addr]*destination
 	neighbours map[netip.Addr]*neighbour // by next hop
 	learnt     map[netip.Addr]*lesson

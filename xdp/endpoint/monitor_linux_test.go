@@ -1,0 +1,290 @@
+package endpoint_test
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/endpoint"
+	"github.com/shmring/shmring/xdp/link"
+	"github.com/shmring/shmring/xdp/veth"
+	"github.com/shmring/shmring/xdp/xdptest"
+)
+
+// newWatched opens an endpoint that follows its interface.
+func newWatched(t testing.TB, change func(c *endpoint.Config)) (*wired, *cq.EventQueue) {
+	t.Helper()
+	events := newEvents(t)
+	w := newWired(t, xdp.AttachNative, func(c *endpoint.Config) {
+		c.Events, c.Context = events, 55
+		c.Watch = &endpoint.WatchOptions{Poll: 10 * time.Millisecond}
+		if change != nil {
+			change(c)
+		}
+	})
+	return w, events
+}
+
+// expect takes the next event, which must be of this kind.
+func (w *wired) expect(t testing.TB, events *cq.EventQueue, kind cq.EventKind) cq.Event {
+	t.Helper()
+	ev := cq.Event{Payload: make([]byte, 0, 16)}
+	_, err := events.ReadTimeout(&ev, patience)
+	if err != nil || ev.Event != kind || ev.FID != w.FID() || ev.Context != 55 {
+		t.Fatalf("%+v, %v, want %v", ev, err, kind)
+	}
+	return ev
+}
+
+func none(t testing.TB, events *cq.EventQueue) {
+	t.Helper()
+	var ev cq.Event
+	_, err := events.ReadTimeout(&ev, 30*time.Millisecond)
+	if !errors.Is(err, cq.ErrTimeout) {
+		t.Errorf("%+v, %v", ev, err)
+	}
+}
+
+func changeLink(t testing.TB, e *veth.End, f func(netlink.Link) error) {
+	t.Helper()
+	xdptest.Do(t, e, func() error {
+		l, err := netlink.LinkByName(e.Name)
+		if err == nil {
+			err = f(l)
+		}
+		return err
+	})
+}
+
+// TestVethEvents: what happens to the interface comes to the event queue, once.
+func TestVethEvents(t *testing.T) {
+	shmtest.Conforms(t)
+	w, events := newWatched(t, nil)
+	none(t, events)
+	must(t, w.pair.B.SetUp(false))
+	w.expect(t, events, cq.EventLinkDown)
+	must(t, w.pair.B.SetUp(true))
+	w.expect(t, events, cq.EventLinkUp)
+	must(t, w.pair.A.SetUp(false)) // the carrier
+	w.expect(t, events, cq.EventLinkDown)
+	must(t, w.pair.A.SetUp(true))
+	w.expect(t, events, cq.EventLinkUp)
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 5}
+	changeLink(t, w.pair.B, func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, mac) })
+	if ev := w.expect(t, events, cq.EventMAC); net.HardwareAddr(ev.Payload).String() != mac.String() {
+		t.Errorf("%+v", ev)
+	}
+	ip := netip.MustParseAddr("198.51.100.1")
+	more := &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(28, 32)}}
+	changeLink(t, w.pair.B, func(l netlink.Link) error { return netlink.AddrAdd(l, more) })
+	ev := w.expect(t, events, cq.EventAddressAdded)
+	if got, _ := netip.AddrFromSlice(ev.Payload); got != ip || ev.Data != 28 {
+		t.Errorf("%+v", ev)
+	}
+	changeLink(t, w.pair.B, func(l netlink.Link) error { return netlink.AddrDel(l, more) })
+	w.expect(t, events, cq.EventAddressRemoved)
+	none(t, events)
+}
+
+// TestVethProgramReplaced: an endpoint whose program is gone, or another's, learns of it.
+func TestVethProgramReplaced(t *testing.T) {
+	shmtest.Conforms(t)
+	w, events := newWatched(t, nil)
+	none(t, events)
+	must(t, w.prog.Close())
+	if ev := w.expect(t, events, cq.EventProgram); ev.Data != 0 {
+		t.Errorf("detached: %+v", ev)
+	}
+	other := xdptest.Attach(t, w.pair.B, xdp.ProgramOptions{})
+	if ev := w.expect(t, events, cq.EventProgram); ev.Data != uint64(other.ID()) {
+		t.Errorf("replaced: %+v, want %d", ev, other.ID())
+	}
+}
+
+// TestVethMTU: how long a datagram can be follows the interface, down and up.
+func TestVethMTU(t *testing.T) {
+	shmtest.Conforms(t)
+	w, events := newWatched(t, nil)
+	c, peer := w.kernelSocket(t)
+	buf := make([]byte, 4096)
+	try := func(n int) error {
+		t.Helper()
+		err := w.persist(t, func() error { return w.Send(buf[:n], peer, uint64(n)) })
+		if err == nil {
+			got, _, err := c.ReadFromUDP(buf)
+			if err != nil || got != n {
+				t.Errorf("%d bytes: %d, %v", n, got, err)
+			}
+		}
+		return err
+	}
+	setMTU := func(e *veth.End, mtu int) {
+		t.Helper()
+		changeLink(t, e, func(l netlink.Link) error { return netlink.LinkSetMTU(l, mtu) })
+	}
+	for _, mtu := range []int{1500, 1400, 1600} {
+		if mtu != 1500 {
+			setMTU(w.pair.A, max(mtu, 1500))
+			setMTU(w.pair.B, mtu)
+			if ev := w.expect(t, events, cq.EventMTU); ev.Data != uint64(mtu) {
+				t.Errorf("%+v", ev)
+			}
+			// The table hears of it on a socket of its own.
+			for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+				hop, err := w.table.Lookup(w.pair.A.Addr)
+				if err == nil && hop.MTU == mtu {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatal(hop, err)
+				}
+			}
+		}
+		if w.MaxPayload() != mtu-28 {
+			t.Errorf("MTU %d: %d bytes at most", mtu, w.MaxPayload())
+		}
+		must(t, try(mtu-28))
+		if err := try(mtu - 27); !errors.Is(err, syscall.EMSGSIZE) {
+			t.Errorf("MTU %d: %v", mtu, err)
+		}
+	}
+}
+
+// TestVethRemovedWhileWaiting: a Run that sleeps is woken when the device is removed, what waited
+// for the link is answered, and there is one event.
+func TestVethRemovedWhileWaiting(t *testing.T) {
+	shmtest.Conforms(t)
+	for name, remove := range map[string]func(w *wired){
+		"removed": func(w *wired) { must(t, w.pair.B.Remove()) },
+		"moved": func(w *wired) {
+			changeLink(t, w.pair.B, func(l netlink.Link) error {
+				return netlink.LinkSetNsFd(l, int(w.pair.A.NetNS().Fd()))
+			})
+		}} {
+		t.Run(name, func(t *testing.T) {
+			w, events := newWatched(t, func(c *endpoint.Config) { c.Shared = true })
+			_, peer := w.kernelSocket(t)
+			must(t, w.persist(t, func() error { return w.Send(nil, peer, 1) }))
+			for len(w.read(t)) == 0 {
+				_, err := w.Progress()
+				must(t, err)
+			}
+			must(t, w.pair.B.SetUp(false))
+			w.expect(t, events, cq.EventLinkDown)
+			must(t, w.Send(nil, peer, 2))
+			_, result := started(t, w.Run)
+			for before := w.Stats().Polls; w.Stats().Polls < before+2; {
+				time.Sleep(time.Millisecond)
+			}
+			remove(w)
+			if err := result(); !errors.Is(err, xdp.ErrDeviceGone) {
+				t.Errorf("Run: %v", err)
+			}
+			if e := w.readErr(t); e.Context != 2 || !errors.Is(&e, syscall.ECANCELED) {
+				t.Errorf("%+v", e)
+			}
+			if err := w.Send(nil, peer, 3); !errors.Is(err, xdp.ErrDeviceGone) {
+				t.Errorf("afterwards: %v", err)
+			}
+			// The kernel takes the addresses away first.
+			ev := cq.Event{Payload: make([]byte, 0, 16)}
+			_, err := events.ReadTimeout(&ev, patience)
+			for err == nil && ev.Event == cq.EventAddressRemoved {
+				_, err = events.ReadTimeout(&ev, patience)
+			}
+			var gone cq.EventError
+			if !errors.Is(err, cq.ErrAvail) {
+				t.Fatalf("%+v, %v", ev, err)
+			}
+			_, err = events.ReadErr(&gone)
+			if must(t, err); gone.FID != w.FID() || gone.Context != 55 ||
+				!errors.Is(&gone, syscall.ENXIO) {
+				t.Errorf("%+v", gone)
+			}
+			none(t, events)
+		})
+	}
+}
+
+// TestVethRemovedUndriven: an event comes although nobody drives the endpoint.
+func TestVethRemovedUndriven(t *testing.T) {
+	w, events := newWatched(t, nil)
+	must(t, w.pair.B.Remove())
+	for deadline := time.Now().Add(patience); ; {
+		var gone cq.EventError
+		if _, err := events.ReadErr(&gone); err == nil {
+			if !errors.Is(&gone, syscall.ENXIO) {
+				t.Errorf("%+v", gone)
+			}
+			break
+		}
+		var ev cq.Event
+		_, _ = events.ReadTimeout(&ev, time.Millisecond)
+		if time.Now().After(deadline) {
+			t.Fatal("no event")
+		}
+	}
+	if _, err := w.Progress(); !errors.Is(err, xdp.ErrDeviceGone) {
+		t.Error(err)
+	}
+	none(t, events)
+}
+
+// TestWatchElsewhere: the interface of the same number in another namespace is not taken for ours.
+func TestWatchElsewhere(t *testing.T) {
+	w := newWired(t, xdp.AttachNative, nil)
+	xdptest.Do(t, w.pair.A, func() error {
+		_, err := endpoint.Open(endpoint.Config{Socket: w.Socket(), Receive: w.rx,
+			Watch: &endpoint.WatchOptions{}})
+		if !errors.Is(err, xdp.ErrOptions) && !errors.Is(err, xdp.ErrNoDevice) {
+			t.Error(err)
+		}
+		return nil
+	})
+}
+
+// TestEventsFull: what finds no room in the event queue comes again, and the numbers of queues are
+// told in one word.
+func TestEventsFull(t *testing.T) {
+	events := newEvents(t)
+	s := alone(t, configured(func(c *endpoint.Config) { c.Events = events }))
+	n := 0
+	for s.LinkEvent(link.Event{Kind: link.QueuesChanged, RxQueues: 3, TxQueues: 2}) {
+		n++
+	}
+	if n == 0 || s.LinkEvent(link.Event{Kind: link.Removed}) {
+		t.Errorf("%d taken, and the end too", n)
+	}
+	if _, err := s.Progress(); !errors.Is(err, xdp.ErrDeviceGone) {
+		t.Error(err)
+	}
+	for range n {
+		var ev cq.Event
+		if _, err := events.Read(&ev); err != nil || ev.Event != cq.EventQueues || ev.Data != 3<<32|2 {
+			t.Fatalf("%+v, %v", ev, err)
+		}
+	}
+	for range 2 {
+		if !s.LinkEvent(link.Event{Kind: link.Removed}) {
+			t.Error("there is room")
+		}
+	}
+	var gone cq.EventError
+	_, err := events.ReadErr(&gone)
+	must(t, err)
+	if _, err := events.ReadErr(&gone); err == nil {
+		t.Error("told twice")
+	}
+	if err := s.Close(); err != nil || !s.LinkEvent(link.Event{Kind: link.Up}) {
+		t.Error("an event after Close", err)
+	}
+	none(t, events)
+}
