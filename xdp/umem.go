@@ -202,6 +202,20 @@ func OpenUMEM(fd int, name string) (*shm.Region, Geometry, error) {
 	if err != nil {
 		return nil, Geometry{}, err
 	}
+	return lend(obj)
+}
+
+// OpenPassedUMEM is OpenUMEM for one of another user, of no more than maxBytes with its header.
+func OpenPassedUMEM(fd int, name string, maxBytes uint64) (*shm.Region, Geometry, error) {
+	obj, err := shm.OpenPassed(fd, name, maxBytes)
+	if err != nil {
+		return nil, Geometry{}, err
+	}
+	return lend(obj)
+}
+
+// lend makes a region of an object that was opened.
+func lend(obj *shm.Object) (*shm.Region, Geometry, error) {
 	g, err := geometryOf(obj)
 	if err != nil {
 		_ = obj.Close()

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/shmring/shmring/shm"
 )
 
 // What a rule of the allow-list grants where it does not say.
@@ -20,7 +22,7 @@ const (
 // Allow is a line of the allow-list: who may use the device, and how much of it all processes of
 // this user or group may have together. The zero value of a number stands for its default.
 type Allow struct {
-	Group bool   // ID is a group: the primary one of the process
+	Group bool   // ID is a group of the process, the main one or another
 	ID    uint32 // of the user or group
 	// First and Last are the UDP ports that may be taken; both zero allow all.
 	First, Last uint16
@@ -106,6 +108,14 @@ func (a Allow) String() string {
 		}
 	}
 	return text
+}
+
+// list is who is meant.
+func (a Allow) list() shm.AllowList {
+	if a.Group {
+		return shm.AllowList{GIDs: []int{int(a.ID)}}
+	}
+	return shm.AllowList{UIDs: []int{int(a.ID)}}
 }
 
 // resolve fills in defaults, and refuses what ParseAllow would.

@@ -17,10 +17,9 @@ import (
 // goroutine alone uses what is not said otherwise.
 type app struct {
 	name    string
-	pid     int
-	uid     uint32
-	gid     uint32
-	account *account // guarded by Server.mu
+	peer    *shm.Peer
+	allow   *shm.AllowList // the peer's user alone
+	account *account       // guarded by Server.mu
 	conn    *net.UnixConn
 	ports   []uint16 // guarded by Server.mu
 
@@ -356,7 +355,7 @@ func (a *app) publish() {
 	c[countStale].Store(a.pool.stale)
 	c[countSent].Store(a.sent)
 	c[countFailed].Store(a.failed)
-	a.shown.Store(&AppStats{Name: a.name, PID: a.pid, UID: a.uid, GID: a.gid,
+	a.shown.Store(&AppStats{Name: a.name, PID: a.peer.PID, UID: a.peer.UID, GID: a.peer.GID,
 		Frames: len(a.pool.loaned), Loaned: a.pool.out(), Sends: a.limit, UnderWay: a.underWay,
 		Received: a.received, NoFrame: a.noFrame, NoRoom: a.noRoom, Returned: a.pool.returned,
 		Stale: a.pool.stale, Sent: a.sent, SendFailed: a.failed, BytesIn: a.bytesIn,

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/xdp/device"
 )
@@ -21,6 +23,12 @@ func appChild() error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	if os.Geteuid() == 0 {
+		return errors.New("this is root")
+	}
+	if s, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW, 0); err == nil {
+		return fmt.Errorf("socket %d: this process has the privilege that it should not need", s)
+	}
 	e, err := device.Dial(ctx, os.Getenv("PATH_OF"), device.Request{Name: "echo",
 		Ports: []uint16{uint16(port)}})
 	if err != nil {

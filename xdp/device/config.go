@@ -96,7 +96,7 @@ func (c Config) resolve() (Config, error) {
 type AppStats struct {
 	Name     string
 	PID      int
-	UID, GID uint32
+	UID, GID int
 	Ports    []uint16
 
 	Frames, Loaned   int    // of its UMEM, and how many of them it has

@@ -20,8 +20,11 @@ type Request struct {
 	// Frames are how many received packets may be unread or not released at a time, and Sends how
 	// many sends may be under way. Zero leaves both to the device process.
 	Frames, Sends int
-	// Queue is where completions are to come; it must be of cq.CreateAnonymous, and stays the
-	// caller's, to be closed after the endpoint. Without one the endpoint makes one, with
+	// Servers lists the users who may serve the path, whose word is taken for what arrives from the
+	// network. Zero stands for root and this process's own user.
+	Servers []int
+	// Queue is where completions are to come; it must be of cq.CreateAnonymous with
+	// cq.TrustOthers, allowing the Servers, and stays the caller's, to be closed after the endpoint. Without one the endpoint makes one, with
 	// QueueOptions.
 	Queue        *cq.Queue
 	QueueOptions cq.Options
@@ -66,7 +69,7 @@ type Event struct {
 // session is what an endpoint has of one device process.
 type session struct {
 	wire    wire
-	unwatch func()
+	peer    *shm.Peer
 	umem    frames
 	page    *statusPage
 	sq      *cq.Writer
@@ -85,14 +88,14 @@ const (
 
 // dial connects and shakes hands. memory is called when the grant is known, and returns the
 // descriptor of the payload memory.
-func dial(ctx context.Context, path string, h hello, q *cq.Queue,
+func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.AllowList,
 	memory func(grant hello) (int, error)) (s *session, err error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unixpacket", path)
 	if err != nil {
 		return nil, err
 	}
-	s = &session{wire: wire{c.(*net.UnixConn)}, unwatch: func() {},
+	s = &session{wire: wire{c.(*net.UnixConn)},
 		answers: make(chan hello), over: make(chan struct{})}
 	defer func() {
 		if err != nil {
@@ -100,6 +103,9 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue,
 			s = nil
 		}
 	}()
+	if s.peer, err = shm.MeetPeer(s.wire.conn, allow); err != nil {
+		return s, err
+	}
 	end := s.wire.within(ctx)
 	err = s.wire.send(h)
 	if err == nil || errors.Is(err, errPipe) { // then there is a no to be read
@@ -114,7 +120,7 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue,
 			return s, err
 		}
 	}
-	if s.sq, err = attachQueue(ctx, s.wire.conn); err != nil {
+	if s.sq, err = attachQueue(ctx, s.wire.conn, allow); err != nil {
 		return s, err
 	}
 	end = s.wire.within(ctx)
@@ -124,7 +130,7 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue,
 		return s, why(ctx, err)
 	}
 	s.txLane = int(ready.txLane)
-	s.unwatch = watchPeer(s.wire.conn)
+	watch(s.peer, s.wire.conn)
 	return s, nil
 }
 
@@ -141,7 +147,7 @@ func (s *session) accept(h hello, memory func(hello) (int, error)) error {
 		return fmt.Errorf("%w: a grant that makes no sense", ErrProtocol)
 	}
 	s.grant = g
-	if s.umem.Region, s.umem.geo, err = openFrames(fds[0]); err != nil {
+	if s.umem, err = openFrames(fds[0], g.frames); err != nil {
 		return err
 	}
 	if n := s.umem.geo.Frames; n != g.frames {
@@ -167,8 +173,8 @@ func why(ctx context.Context, err error) error {
 // close gives everything back but the UMEM, which the caller may have frames of.
 func (s *session) close() error {
 	close(s.over)
-	s.unwatch()
-	err := s.wire.conn.Close()
+	s.peer.Close()
+	err := hangUp(s.wire.conn)
 	if s.sq != nil {
 		err = errors.Join(err, s.sq.Close())
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"sync"
 	"syscall"
 
@@ -85,7 +86,7 @@ func Dial(ctx context.Context, path string, r Request) (*Endpoint, error) {
 	}
 	var err error
 	if e.q == nil {
-		if e.q, err = newCompletions(e.queueOptions()); err != nil {
+		if e.q, err = newCompletions(e.queueOptions(), e.servers()); err != nil {
 			return nil, failed(op, path, err, "")
 		}
 	}
@@ -114,6 +115,14 @@ func (e *Endpoint) queueOptions() cq.Options {
 	return o
 }
 
+// servers are the users who may serve.
+func (e *Endpoint) servers() *shm.AllowList {
+	if len(e.req.Servers) > 0 {
+		return &shm.AllowList{UIDs: e.req.Servers}
+	}
+	return &shm.AllowList{UIDs: []int{0, os.Geteuid()}}
+}
+
 func hintOf(err error) string {
 	switch r := (*RefusedError)(nil); {
 	case asError(err, &r):
@@ -130,7 +139,7 @@ func hintOf(err error) string {
 func (e *Endpoint) connect(ctx context.Context, generation uint64) (*session, error) {
 	h := hello{step: stepHello, frames: uint32(e.req.Frames), sends: uint32(e.req.Sends),
 		generation: generation, ports: e.takenPorts(), text: printable(e.req.Name)}
-	return dial(ctx, e.path, h, e.q, e.prepare)
+	return dial(ctx, e.path, h, e.q, e.servers(), e.prepare)
 }
 
 func (e *Endpoint) takenPorts() []uint16 {

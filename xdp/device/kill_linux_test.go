@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -13,11 +14,25 @@ import (
 	"github.com/shmring/shmring/xdp/device"
 )
 
-// app starts an application in another process.
-func (r *rig) app(port int, env ...string) *process {
-	r.t.Helper()
-	return start(r.t, shmtest.Child(r.t, "device-app", append(env, "PATH_OF="+r.path,
-		fmt.Sprintf("PORT=%d", port))...))
+// bothUsers allows root, and nobody a few ports.
+func bothUsers() []device.Allow {
+	return []device.Allow{{ID: 0}, {ID: nobody, First: 5001, Last: 5099}}
+}
+
+// nobody is a user without any privilege; its group is the same number.
+const nobody = 65534
+
+// app starts an application in another process, of a user without privilege.
+func (r *rig) app(port int, env ...string) *process { return startApp(r.t, r.path, port, env...) }
+
+func startApp(t testing.TB, path string, port int, env ...string) *process {
+	t.Helper()
+	cmd := shmtest.Child(t, "device-app", append(env, "PATH_OF="+path,
+		fmt.Sprintf("PORT=%d", port))...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	cmd.Path = "/proc/self/exe" // it lies in a directory that the other user may not enter
+	return start(t, cmd)
 }
 
 func descriptors(t testing.TB) int {
@@ -45,7 +60,7 @@ func settled(t testing.TB) int {
 // back within a second, and one that lives on notices nothing.
 func TestAppsKilled(t *testing.T) {
 	const kills = 30
-	r := newRig(t, device.Config{Frames: 1024})
+	r := newRig(t, device.Config{Frames: 1024, Allow: bothUsers()})
 	peer := r.peer(6000)
 	e := r.dial(device.Request{Name: "survivor", Ports: []uint16{5000}})
 	l := newLedger(t, e, addrOf(peer))

@@ -49,8 +49,6 @@ func pageSpec(sends int, generation uint64) shm.Spec {
 			{Kind: sectionCounts, Length: countBytes, ElemSize: 8, Capacity: countBytes / 8}}}
 }
 
-const ownerSeals = shm.SealShrink | shm.SealGrow | shm.SealFutureWrite | shm.SealSeal
-
 func newPage(sends int, generation uint64) (*statusPage, error) {
 	obj, err := shm.CreateMemfd(pageSpec(sends, generation), nil)
 	if err != nil {
@@ -58,7 +56,7 @@ func newPage(sends int, generation uint64) (*statusPage, error) {
 	}
 	p, err := mapPage(obj, sends)
 	if err == nil {
-		err = obj.Seal(ownerSeals)
+		err = obj.SealForOthers()
 	}
 	if err != nil {
 		_ = obj.Close()
@@ -69,14 +67,15 @@ func newPage(sends int, generation uint64) (*statusPage, error) {
 
 // openPage maps the page that a server sent. It does not own fd.
 func openPage(fd, sends int) (*statusPage, error) {
-	obj, err := shm.OpenFD(fd, "device-status", shm.ReadOnly)
+	most, err := shm.Plan(pageSpec(sends, 0))
+	if err != nil {
+		return nil, err
+	}
+	obj, err := shm.OpenPassed(fd, "device-status", most)
 	if err != nil {
 		return nil, err
 	}
 	p, err := mapPage(obj, sends)
-	if err == nil {
-		err = obj.CheckSealed(ownerSeals)
-	}
 	if err != nil {
 		_ = obj.Close()
 		return nil, err
@@ -107,10 +106,6 @@ func mapPage(obj *shm.Object, sends int) (*statusPage, error) {
 
 func (p *statusPage) close() error { return p.obj.Close() }
 
-// payloadSeals are those of the memory that an application sends from: it cannot get smaller while
-// the server reads it.
-const payloadSeals = shm.SealShrink | shm.SealGrow | shm.SealSeal
-
 func payloadSpec(slots, slotBytes int) shm.Spec {
 	n := uint64(slots) * uint64(slotBytes)
 	return shm.Spec{Kind: shm.KindRegion, Name: "device-payload",
@@ -123,7 +118,7 @@ func newPayload(slots, slotBytes int) (*shm.Region, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = obj.Seal(payloadSeals)
+	err = obj.SealForOthers() // what is mapped already stays writable
 	var r *shm.Region
 	if err == nil {
 		r, err = shm.NewRegion(obj, sectionPayload)
@@ -135,26 +130,17 @@ func newPayload(slots, slotBytes int) (*shm.Region, error) {
 	return r, nil
 }
 
-// openPayload maps the memory that an application sent. It does not own fd. Nothing is mapped
-// before it is known to be a memfd that is sealed and has the size that was agreed: reading what a
-// stranger made can take memory, or for ever.
+// openPayload maps the memory that an application sent. It does not own fd.
 func openPayload(fd, slots, slotBytes int) (*shm.Region, error) {
-	spec := payloadSpec(slots, slotBytes)
-	want, err := shm.Plan(spec)
+	most, err := shm.Plan(payloadSpec(slots, slotBytes))
 	if err != nil {
 		return nil, err
 	}
-	if err := checkMemfd(fd, want); err != nil {
-		return nil, err
-	}
-	obj, err := shm.OpenFD(fd, "device-payload", shm.ReadOnly)
+	obj, err := shm.OpenPassed(fd, "device-payload", most)
 	if err != nil {
 		return nil, err
 	}
 	err = obj.Header().CheckKind(shm.KindRegion)
-	if err == nil {
-		err = obj.CheckSealed(payloadSeals)
-	}
 	var r *shm.Region
 	if err == nil {
 		r, err = shm.NewRegion(obj, sectionPayload)
@@ -179,6 +165,9 @@ func closeRegion(r *shm.Region) error {
 }
 
 // openFrames maps the UMEM that a server sent. It does not own fd.
-func openFrames(fd int) (*shm.Region, xdp.Geometry, error) {
-	return xdp.OpenUMEM(fd, "device-frames")
+func openFrames(fd int, granted uint32) (f frames, err error) {
+	const chunk = 4096
+	most := (uint64(granted) + 2) * chunk
+	f.Region, f.geo, err = xdp.OpenPassedUMEM(fd, "device-frames", most)
+	return f, err
 }

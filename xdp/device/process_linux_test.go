@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -137,11 +136,7 @@ type remote struct {
 
 func newRemote(t testing.TB) *remote {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "device")
-	must(t, err)
-	must(t, os.Chmod(dir, 0o755))
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return &remote{t: t, pair: xdptest.NewPair(t, veth.Config{}), path: filepath.Join(dir, "s"),
+	return &remote{t: t, pair: xdptest.NewPair(t, veth.Config{}), path: socketPath(t),
 		allow: "uid:0 uid:65534,ports=5000-5099"}
 }
 
@@ -309,4 +304,8 @@ func TestServerKilled(t *testing.T) {
 	l.settle()
 	t.Logf("%d echoes, %d sent, %d cancelled", l.echoes, l.sent, l.lost)
 	server.end()
+}
+
+func (r *remote) target(port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(r.pair.B.Addr, port)
 }

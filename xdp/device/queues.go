@@ -5,20 +5,39 @@ import (
 	"net"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
 )
 
-// attachQueue becomes a writer of the application's queue.
-func attachQueue(ctx context.Context, conn *net.UnixConn) (*cq.Writer, error) {
-	return cq.AttachConn(ctx, conn, cq.WriterOptions{})
+// maxLaneBytes bounds what attaching to an application's queue may take of memory: the application
+// says how large its lanes are, and we make them.
+const maxLaneBytes = 16 << 20
+
+// attachQueue becomes a writer of a queue of the peer's.
+func attachQueue(ctx context.Context, conn *net.UnixConn, allow *shm.AllowList) (*cq.Writer, error) {
+	return cq.AttachConn(ctx, conn, cq.WriterOptions{Trust: cq.TrustOthers, Allow: allow,
+		MaxBytes: maxLaneBytes})
 }
 
 // newCommands makes the queue that one application submits to. There is room for a return of every
 // frame and a send from every slot.
-func newCommands(entries int) (*cq.Queue, error) {
-	return cq.CreateAnonymous("commands", cq.Options{Size: entries, MaxLanes: 1, Wait: cq.WaitFD})
+func newCommands(entries int, allow *shm.AllowList) (*cq.Queue, error) {
+	return cq.CreateAnonymous("commands", cq.Options{Size: entries, MaxLanes: 1, Wait: cq.WaitFD,
+		Trust: cq.TrustOthers, Allow: allow})
 }
 
 // newCompletions makes the queue that an application reads.
-func newCompletions(o cq.Options) (*cq.Queue, error) {
+func newCompletions(o cq.Options, allow *shm.AllowList) (*cq.Queue, error) {
+	o.Trust, o.Allow = cq.TrustOthers, allow
 	return cq.CreateAnonymous("completions", o)
+}
+
+// watch ends the reading of a connection when its other end hangs up, or when the process there is
+// gone: a child of it may hold the connection.
+func watch(p *shm.Peer, conn *net.UnixConn) { p.Watch(func() { _ = conn.CloseRead() }) }
+
+// hangUp ends a connection for the other side, whoever holds descriptors of ours. Queues do.
+func hangUp(conn *net.UnixConn) error {
+	_ = conn.CloseRead()
+	_ = conn.CloseWrite()
+	return conn.Close()
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -65,7 +66,7 @@ type rig struct {
 
 func newRig(t testing.TB, c device.Config) *rig {
 	t.Helper()
-	r := &rig{t: t, pair: xdptest.NewPair(t, veth.Config{}), path: filepath.Join(t.TempDir(), "s")}
+	r := &rig{t: t, pair: xdptest.NewPair(t, veth.Config{}), path: socketPath(t)}
 	c.Interface = r.pair.B.Name
 	if c.Resolver == nil {
 		c.Resolver = wires{r.pair.B, r.pair.A}
@@ -98,6 +99,16 @@ func newRig(t testing.TB, c device.Config) *rig {
 		}
 	})
 	return r
+}
+
+// socketPath is a path that all users can reach.
+func socketPath(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "device")
+	must(t, err)
+	must(t, os.Chmod(dir, 0o755))
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, "s")
 }
 
 // reported returns what the server reported since the last call.

@@ -78,7 +78,7 @@ func (s *Server) handle(ctx context.Context, conn *net.UnixConn) {
 		defer stop()
 		err = s.attend(a)
 		s.leave(a)
-		_ = conn.Close()
+		_ = hangUp(conn)
 		s.report(err)
 	}()
 }
@@ -92,27 +92,37 @@ func (s *Server) refuse(conn *net.UnixConn, err error) {
 		no := refusal(stepGrant, err)
 		_ = (&wire{conn}).send(no)
 	}
-	_ = conn.Close()
+	_ = hangUp(conn)
 	s.report(failed("admit application", s.c.Interface, err, ""))
 }
 
 // enter finds the line of the allow-list for a connection, and a place.
 func (s *Server) enter(a *app) error {
-	cred, err := peerOf(a.conn)
+	peer, err := shm.MeetPeer(a.conn, &s.allow)
+	if errors.Is(err, shm.ErrOwner) {
+		return fmt.Errorf("%w: this user is not on the allow-list", ErrRefused)
+	}
 	if err != nil {
 		return err
 	}
-	a.pid, a.uid, a.gid = int(cred.Pid), cred.Uid, cred.Gid
+	a.peer, a.allow = peer, &shm.AllowList{UIDs: []int{peer.UID}}
+	if err := s.seat(a); err != nil {
+		peer.Close()
+		return err
+	}
+	return nil
+}
+
+func (s *Server) seat(a *app) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := slices.IndexFunc(s.accounts, func(c *account) bool {
-		return !c.Group && c.ID == a.uid || c.Group && c.ID == a.gid
+		one := c.list()
+		return one.Allows(a.peer.UID, a.peer.GID, a.peer.Groups)
 	})
 	switch {
 	case s.closed:
 		return errClosing
-	case i < 0:
-		return fmt.Errorf("%w: uid %d is not on the allow-list", ErrRefused, a.uid)
 	case s.places >= s.c.MaxApps || s.accounts[i].apps >= s.accounts[i].Apps:
 		return fmt.Errorf("%w: too many applications", ErrBudget)
 	}
@@ -125,6 +135,7 @@ func (s *Server) enter(a *app) error {
 }
 
 func (s *Server) leave(a *app) {
+	a.peer.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a.account.apps--
@@ -144,7 +155,7 @@ func (s *Server) admit(ctx context.Context, a *app) error {
 		g := hello{step: stepGrant, frames: uint32(len(a.pool.loaned)), sends: uint32(a.limit),
 			generation: a.umem.Region().Object().Generation(), maxPayload: uint32(s.maxPayload),
 			slotBytes: uint32(s.slotBytes)}
-		err = w.send(g, a.umem.FD(), a.page.obj.FD())
+		err = a.sendGrant(g)
 	}
 	var fds []int
 	if err == nil {
@@ -171,6 +182,21 @@ func (s *Server) admit(ctx context.Context, a *app) error {
 	ready := hello{step: stepReady, rxLane: uint32(a.rx.Lane()), txLane: uint32(a.tx.Lane())}
 	_ = w.send(ready) // an error shows when the connection is read
 	return nil
+}
+
+// sendGrant sends the grant with the descriptors of what is made for the application, for reading.
+func (a *app) sendGrant(g hello) error {
+	var fds [2]int
+	var err error
+	if fds[0], err = a.umem.Region().Object().ShareFD(); err != nil {
+		return err
+	}
+	defer shm.CloseFDs(fds[:1])
+	if fds[1], err = a.page.obj.ShareFD(); err != nil {
+		return err
+	}
+	defer shm.CloseFDs(fds[1:])
+	return (&wire{a.conn}).send(g, fds[:]...)
 }
 
 // grant books what the application wants and makes its memory.
@@ -211,21 +237,16 @@ func (s *Server) grant(a *app, h hello) error {
 const (
 	defaultAppFrames = 256
 	defaultAppSends  = 64
-	maxLaneEntries   = 1 << 17
 )
 
 // join attaches to the application's queue, and lets it attach to its command queue.
 func (s *Server) join(ctx context.Context, a *app) (err error) {
 	for _, w := range []**cq.Writer{&a.rx, &a.tx} {
-		if *w, err = attachQueue(ctx, a.conn); err != nil {
+		if *w, err = attachQueue(ctx, a.conn, a.allow); err != nil {
 			return err
 		}
 	}
-	if n := a.tx.Cap(); n > maxLaneEntries {
-		return fmt.Errorf("%w: a queue of %d entries a lane, possible are %d", ErrBudget, n,
-			maxLaneEntries)
-	}
-	if a.q, err = newCommands(len(a.pool.loaned) + a.limit); err != nil {
+	if a.q, err = newCommands(len(a.pool.loaned)+a.limit, a.allow); err != nil {
 		return err
 	}
 	return a.q.Accept(ctx, a.conn)
@@ -303,8 +324,7 @@ func (s *Server) own(a *app, first bool) bool {
 
 // attend answers an application that was admitted until it is gone, and takes everything back then.
 func (s *Server) attend(a *app) error {
-	unwatch := watchPeer(a.conn)
-	defer unwatch()
+	watch(a.peer, a.conn)
 	w := &wire{a.conn}
 	var why error
 	for {
@@ -357,8 +377,8 @@ func (s *Server) detach(a *app) (dead error) {
 	}
 	delete(s.apps, a)
 	s.mu.Unlock()
-	if errors.Is(a.dead, cq.ErrClosed) { // the application left while it was served
-		return nil
+	if errors.Is(a.dead, cq.ErrClosed) || errors.Is(a.dead, cq.ErrPeerGone) {
+		return nil // the application left, or died, while it was served
 	}
 	return a.dead
 }

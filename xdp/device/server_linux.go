@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/packet"
 )
@@ -20,6 +21,7 @@ import (
 // from anywhere.
 type Server struct {
 	c          Config
+	allow      shm.AllowList // all lines of the allow-list
 	program    *xdp.Program
 	engine     *engine
 	maxPayload int // of a datagram over IPv4
@@ -50,6 +52,9 @@ func NewServer(c Config) (*Server, error) {
 		conns: map[*net.UnixConn]struct{}{}, last: rand.Uint64N(1 << 48)}
 	for _, a := range c.Allow {
 		s.accounts = append(s.accounts, &account{Allow: a})
+		one := a.list()
+		s.allow.UIDs = append(s.allow.UIDs, one.UIDs...)
+		s.allow.GIDs = append(s.allow.GIDs, one.GIDs...)
 	}
 	s.engine = &engine{s: s, byPort: make([]*app, 1<<16), calls: make(chan func()),
 		ended: make(chan struct{}), wakeFD: -1}
