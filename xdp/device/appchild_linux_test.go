@@ -29,8 +29,12 @@ func appChild() error {
 	if s, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW, 0); err == nil {
 		return fmt.Errorf("socket %d: this process has the privilege that it should not need", s)
 	}
-	e, err := device.Dial(ctx, os.Getenv("PATH_OF"), device.Request{Name: "echo",
-		Ports: []uint16{uint16(port)}})
+	request := device.Request{Name: "echo", Ports: []uint16{uint16(port)}}
+	e, err := device.Dial(ctx, os.Getenv("PATH_OF"), request)
+	for errors.Is(err, device.ErrPortTaken) { // by one that was killed a moment ago
+		time.Sleep(5 * time.Millisecond)
+		e, err = device.Dial(ctx, os.Getenv("PATH_OF"), request)
+	}
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,24 @@ const (
 	maxSlotBytes     = 1 << 16
 )
 
-// dial connects and shakes hands. memory is called when the grant is known, and returns the
+// start has packets come, and returns when they do. Whoever reads the queue must be able to find
+// the session by then.
+func (s *session) start(ctx context.Context) error {
+	s.asking.Lock()
+	defer s.asking.Unlock()
+	defer s.wire.within(ctx)()
+	err := s.wire.send(hello{step: stepStart})
+	if err == nil {
+		_, _, err = s.wire.receive(stepDone, 0)
+	}
+	if err != nil {
+		return why(ctx, err)
+	}
+	watch(s.peer, s.wire.conn)
+	return nil
+}
+
+// dial connects and shakes hands, up to start. memory is called when the grant is known, and returns the
 // descriptor of the payload memory.
 func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.AllowList,
 	memory func(grant hello) (int, error)) (s *session, err error) {
@@ -130,7 +147,6 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.All
 		return s, why(ctx, err)
 	}
 	s.txLane = int(ready.txLane)
-	watch(s.peer, s.wire.conn)
 	return s, nil
 }
 

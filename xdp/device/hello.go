@@ -40,6 +40,7 @@ const (
 	stepGrant                  // server: what it gets, with UMEM and status page
 	stepMemory                 // application: its payload memory
 	stepReady                  // server: all queues are joined
+	stepStart                  // application: packets may come
 	stepTake                   // application: one more port
 	stepDrop                   // application: one port less
 	stepDone                   // server: answer to the last two
@@ -47,7 +48,7 @@ const (
 )
 
 var stepNames = [...]string{stepHello: "hello", stepGrant: "grant", stepMemory: "memory",
-	stepReady: "ready", stepTake: "take", stepDrop: "drop", stepDone: "done"}
+	stepReady: "ready", stepStart: "start", stepTake: "take", stepDrop: "drop", stepDone: "done"}
 
 func (s step) String() string {
 	if s > 0 && s < stepEnd {
@@ -116,7 +117,7 @@ func decodeHello(b []byte) (h hello, err error) {
 	n := le.Uint32(b[32:])
 	switch {
 	case h.step == 0 || h.step >= stepEnd:
-		return bad("step", h.step, "1 to 7")
+		return bad("step", h.step, "1 to 8")
 	case h.status > 4095:
 		return bad("status", uint32(h.status), "an error number")
 	case n > maxPorts:

@@ -127,16 +127,21 @@ func (e *Endpoint) seek(generation uint64) *session {
 		}
 		ctx, cancel := context.WithTimeout(e.ctx, helloWait)
 		s, err := e.connect(ctx, generation)
-		cancel()
 		e.mu.Lock()
 		if err != nil {
 			e.why = err
-			e.mu.Unlock()
+		} else {
+			e.sess, e.why = s, nil
+			e.stats.Reconnects++
+		}
+		e.mu.Unlock()
+		if err == nil {
+			_ = s.start(ctx) // an error shows when the connection is read
+		}
+		cancel()
+		if err != nil {
 			continue
 		}
-		e.sess, e.why = s, nil
-		e.stats.Reconnects++
-		e.mu.Unlock()
 		e.notify(Event{Kind: EventBack, Generation: s.grant.generation})
 		return s
 	}

@@ -63,9 +63,7 @@ func TestStranger(t *testing.T) {
 		device.ErrRefused) {
 		t.Error(err)
 	}
-	if err := r.reported(); !errors.Is(err, device.ErrRefused) {
-		t.Errorf("reported %v", err)
-	}
+	await(t, "the report", func() bool { return errors.Is(r.reported(), device.ErrRefused) })
 }
 
 // TestSendRefusals: what is wrong with a send comes back with its context.

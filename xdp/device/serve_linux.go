@@ -143,7 +143,7 @@ func (s *Server) leave(a *app) {
 	delete(s.conns, a.conn)
 }
 
-// admit is everything from hello to ready. On error a is to be closed.
+// admit is everything from hello to start. On error a is to be closed.
 func (s *Server) admit(ctx context.Context, a *app) error {
 	w := &wire{a.conn}
 	end := w.within(ctx)
@@ -169,6 +169,15 @@ func (s *Server) admit(ctx context.Context, a *app) error {
 	if err == nil {
 		err = s.join(ctx, a)
 	}
+	if err != nil {
+		return err
+	}
+	end = w.within(ctx)
+	err = w.send(hello{step: stepReady, rxLane: uint32(a.rx.Lane()), txLane: uint32(a.tx.Lane())})
+	if err == nil { // a packet that came before would find an application that does not know of us
+		_, _, err = w.receive(stepStart, 0)
+	}
+	end()
 	if err == nil && !s.own(a, true) {
 		err = errClosing
 	}
@@ -179,8 +188,7 @@ func (s *Server) admit(ctx context.Context, a *app) error {
 	s.apps[a] = struct{}{}
 	s.admitted++
 	s.mu.Unlock()
-	ready := hello{step: stepReady, rxLane: uint32(a.rx.Lane()), txLane: uint32(a.tx.Lane())}
-	_ = w.send(ready) // an error shows when the connection is read
+	_ = w.send(hello{step: stepDone}) // an error shows when the connection is read
 	return nil
 }
 
