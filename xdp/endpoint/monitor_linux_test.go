@@ -288,3 +288,19 @@ func TestEventsFull(t *testing.T) {
 	}
 	none(t, events)
 }
+
+// TestStaticMTU: the limit follows the interface although the resolver knows nothing of it.
+func TestStaticMTU(t *testing.T) {
+	s := alone(t, nil)
+	buf := make([]byte, 1500)
+	must(t, s.Inject(buf[:1472], s.peer))
+	for _, mtu := range []int{1400, 1500, 1300} {
+		if !s.LinkEvent(link.Event{Kind: link.MTUChanged, MTU: mtu}) {
+			t.Error("not taken")
+		}
+		must(t, s.Inject(buf[:mtu-28], s.peer))
+		if err := s.Inject(buf[:mtu-27], s.peer); !errors.Is(err, syscall.EMSGSIZE) {
+			t.Errorf("MTU %d: %v", mtu, err)
+		}
+	}
+}

@@ -201,7 +201,7 @@ func (w *Watcher) ask(addresses bool) error {
 		b = rtnetlink.AppendDumpAddresses(b, w.dumpSeq)
 	}
 	err := w.k.Send(b)
-	if errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) || errors.Is(err, os.ErrClosed) {
+	if errors.Is(err, rtnetlink.ErrBusy) || errors.Is(err, os.ErrClosed) {
 		w.wanted = addresses // by the next poll
 		return nil
 	}

@@ -1,7 +1,6 @@
 package route
 
 import (
-	"errors"
 	"net/netip"
 	"time"
 
@@ -41,6 +40,7 @@ type asks struct {
 	dumpBroken bool
 	dirty      bool // routes have changed: ask for all again
 	dirtyNs    int64
+	unsent     bool // requests were not taken
 }
 
 func (a *asks) next() uint32 {
@@ -57,6 +57,12 @@ func (t *Table) resync() {
 	if t.name != "" {
 		t.stats.Resyncs++
 	}
+	t.askAll()
+	t.unlock()
+	t.wake()
+}
+
+func (t *Table) askAll() {
 	for seq, q := range t.asks.routes {
 		delete(t.asks.routes, seq)
 		if d := t.dests[q.dst]; d != nil {
@@ -66,8 +72,6 @@ func (t *Table) resync() {
 	clear(t.asks.uses)
 	t.asks.linkWanted, t.asks.dumpWanted, t.asks.dumpSeq = true, true, 0
 	t.asks.dirty, t.asks.dirtyNs = true, 0
-	t.unlock()
-	t.wake()
 }
 
 // askRoute queues the question for a destination's route.
@@ -110,11 +114,7 @@ func (t *Table) pump(now int64) error {
 		if len(b) == 0 {
 			return nil
 		}
-		err := t.k.Send(b)
-		if errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) {
-			return nil // what was not taken counts as unanswered, and comes again
-		}
-		if err != nil {
+		if err := t.k.Send(b); err != nil {
 			return err
 		}
 	}
@@ -205,14 +205,17 @@ func (t *Table) advance(now int64) {
 		}
 	}
 	clear(t.asks.uses) // answered or lost
+	if t.asks.unsent {
+		t.asks.unsent = false
+		t.askAll()
+	}
 	if t.upNs != 0 && now-t.upNs >= settleNs {
 		t.upNs = 0
 		t.computeAll()
 	}
 	refresh := now-t.refreshedNs >= t.opt.Refresh.Nanoseconds()
-	perRefresh := int64(t.opt.Refresh/t.opt.Attempt) + 1
 	for src, l := range t.learnt {
-		if tick-l.tick.Load() > perRefresh {
+		if tick-l.tick.Load() > t.perRefresh() {
 			delete(t.learnt, src)
 			if d := t.dests[src]; d != nil {
 				t.compute(d)
@@ -222,9 +225,9 @@ func (t *Table) advance(now int64) {
 	for _, d := range t.dests {
 		idle := tick - d.used.Load()
 		switch {
-		case idle > idleRefreshes*perRefresh:
+		case idle > idleRefreshes*t.perRefresh():
 			t.forget(d)
-		case refresh && idle <= perRefresh+1:
+		case refresh && t.inUse(d):
 			t.askRoute(d)
 			t.solicit(d)
 		case (idle <= 1 || t.postponed(d)) && t.unresolved(d):
@@ -235,6 +238,15 @@ func (t *Table) advance(now int64) {
 		t.refreshedNs = now
 		t.changed = true // so that users tell what they use
 	}
+}
+
+// perRefresh is how many ticks a refresh is.
+func (t *Table) perRefresh() int64 { return int64(t.opt.Refresh/t.opt.Attempt) + 1 }
+
+// inUse reports whether somebody looked the destination up since the last refresh, when all were
+// made to.
+func (t *Table) inUse(d *destination) bool {
+	return t.tick.Load()-d.used.Load() <= t.perRefresh()+1
 }
 
 // postponed reports whether a solicitation came too early after another.

@@ -117,7 +117,7 @@ func (t *Table) neighbourUsers(n *neighbour) {
 	for d := range n.users {
 		t.compute(d)
 		// Who failed just now is asked again when somebody looks once more.
-		if n.State == 0 && t.unresolved(d) {
+		if n.State == 0 && t.inUse(d) && t.unresolved(d) {
 			t.solicit(d)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -90,6 +91,7 @@ func (t *Table) Resolve(ctx context.Context, dst netip.Addr) (packet.Hop, error)
 		}
 		select {
 		case <-change:
+		case <-time.After(t.opt.Attempt): // what nobody looks up is not asked for again
 		case <-ctx.Done():
 			return packet.Hop{}, &Error{Pkg: pkg, Op: "resolve", Name: dst.String(),
 				Err: context.Cause(ctx)}

@@ -15,8 +15,8 @@ type Options struct {
 	// routes asked for again; 30 s by default, after which the kernel takes an entry for stale.
 	// What was not used for four times as long is forgotten.
 	Refresh time.Duration
-	// OnChange is called after Generation moved, by a goroutine of the table. It must not wait,
-	// and must not call Close.
+	// OnChange is called after Generation moved, by a goroutine of the table or whoever called Add,
+	// Remove or Learn. It must not wait, and must not call Close.
 	OnChange func()
 }
 

@@ -279,13 +279,11 @@ func TestQuestionsBounded(t *testing.T) {
 		_, _ = table.Lookup(a)
 	}
 	total, now := 0, int64(3)
-	s.refuse = unix.ENOBUFS
 	pump(t, table, now)
 	if n := len(s.take(unix.RTM_GETROUTE)); n != maxAsked {
 		t.Error(n)
 	}
-	s.refuse = nil
-	now += patienceNs
+	now += patienceNs // and no answer
 	table.advance(now)
 	for total < 1000 {
 		pump(t, table, now)
@@ -306,6 +304,34 @@ func TestQuestionsBounded(t *testing.T) {
 	}
 	if s := table.Stats(); s.RouteQuestions != 2000+maxAsked {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestUnsent: requests that the kernel has no memory for come again with the next tick, not before.
+func TestUnsent(t *testing.T) {
+	table, s := scripted(t, Options{})
+	_, _ = table.Lookup(addr("192.0.2.2"))
+	s.refuse = rtnetlink.ErrBusy
+	if err := table.pump(3); !table.again(err) {
+		t.Fatal(err)
+	}
+	s.take(0)
+	s.refuse = nil
+	if pump(t, table, 4); len(s.asked) != 0 {
+		t.Errorf("%+v", s.asked)
+	}
+	table.advance(1e9)
+	pump(t, table, 1e9)
+	if n := len(s.asked); n != 3 { // link, neighbours and the route
+		t.Errorf("%d requests: %+v", n, s.asked)
+	}
+	s.refuse = unix.EINVAL
+	table.resync()
+	if err := table.pump(2e9); table.again(err) {
+		t.Error("goes on")
+	}
+	if _, err := table.Lookup(addr("192.0.2.2")); !errors.Is(err, unix.EINVAL) {
+		t.Error(err)
 	}
 }
 
@@ -343,40 +369,4 @@ func TestNotAllowed(t *testing.T) {
 	table.handle(neighbourMessage(unix.RTM_NEWNEIGH, 0, 0, 0, dst, unix.NUD_STALE,
 		2, 0, 0, 0, 0, 2))
 	mustLookup(t, table, dst)
-}
-
-// FuzzHandle: whatever the kernel says, the table stands, and knows no destination but the ones
-// that were looked up.
-func FuzzHandle(f *testing.F) {
-	dst := addr("192.0.2.2")
-	f.Add(linkMessage(unix.IFF_UP, 9000))
-	f.Add(neighbourMessage(unix.RTM_NEWNEIGH, 0, 0, 0, dst, unix.NUD_STALE, 2, 0, 0, 0, 0, 2))
-	f.Add(neighbourMessage(unix.RTM_DELNEIGH, 2, ourPort, unix.NLM_F_DUMP_INTR, dst, 0))
-	for seq := range uint32(6) {
-		f.Add(routeMessage(seq, ourPort, ourIndex))
-		f.Add(message(unix.NLMSG_ERROR, seq, ourPort, 0, raw{0xff, 0xff, 0xff, 0xff}))
-		f.Add(message(unix.NLMSG_DONE, seq, ourPort, 0))
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		table, _ := scripted(t, Options{})
-		_, _ = table.Lookup(dst)
-		pump(t, table, 3)
-		table.handle(b)
-		pump(t, table, 4)
-		hop, err := table.Lookup(dst)
-		if err == nil && (hop.MTU < 0 || hop.NextMAC == [6]byte{} && hop.LocalMAC != [6]byte{}) {
-			// A neighbour's all-zero address can only be what the message says.
-			if !table.neighbours[dst].HasMAC {
-				t.Errorf("%+v", hop)
-			}
-		}
-		if err != nil && hop != (packet.Hop{Generation: hop.Generation}) {
-			t.Errorf("%+v with %v", hop, err)
-		}
-		table.advance(5e9)
-		pump(t, table, 5e9)
-		if n := len(table.dests); n != 1 {
-			t.Errorf("%d destinations", n)
-		}
-	})
 }

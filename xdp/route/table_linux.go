@@ -197,18 +197,30 @@ func (t *Table) work() {
 		case <-ticker.C:
 			t.advance(doorbell.Now())
 		}
-		if err := t.pump(doorbell.Now()); err != nil {
-			select {
-			case <-t.stop:
-			default:
-				t.fail(err)
-			}
+		if err := t.pump(doorbell.Now()); err != nil && !t.again(err) {
 			return
 		}
 		if !t.pause() {
 			return
 		}
 	}
+}
+
+// again reports whether requests that were not taken can come again with the next tick.
+func (t *Table) again(err error) bool {
+	select {
+	case <-t.stop:
+		return false
+	default:
+	}
+	if !errors.Is(err, rtnetlink.ErrBusy) {
+		t.fail(err)
+		return false
+	}
+	t.mu.Lock()
+	t.asks.unsent = true
+	t.mu.Unlock()
+	return true
 }
 
 // pause lets changes that come in storms gather, so that one round of questions serves many. It

@@ -13,6 +13,9 @@ import (
 // receiver knows may be old, and only asking for everything again helps.
 var ErrLost = errors.New("rtnetlink: messages were lost")
 
+// ErrBusy says that the kernel has no memory for requests now.
+var ErrBusy = errors.New("rtnetlink: no memory for requests")
+
 var errClosed = fmt.Errorf("rtnetlink: %w", os.ErrClosed)
 
 // BufferBytes is how long a buffer for Receive must be: the kernel makes no larger datagrams.
@@ -105,16 +108,22 @@ func (c *Conn) Receive(buf []byte) (n int, err error) {
 }
 
 // Send hands requests to the kernel, which carries them out before Send returns. It may wait for
-// others who change the network's configuration. After Close it is os.ErrClosed.
+// others who change the network's configuration. Errors are ErrBusy, after which none of them was
+// carried out, and os.ErrClosed.
 func (c *Conn) Send(requests []byte) error {
 	var failed error
 	err := c.raw.Control(func(fd uintptr) {
-		failed = unix.Sendto(int(fd), requests, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		kernel := &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
+		for failed = unix.EINTR; failed == unix.EINTR; {
+			failed = unix.Sendto(int(fd), requests, 0, kernel)
+		}
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return errClosed
-	}
-	if failed != nil {
+	case failed == unix.ENOBUFS || failed == unix.ENOMEM || failed == unix.EAGAIN:
+		return ErrBusy
+	case failed != nil:
 		return fmt.Errorf("rtnetlink: send: %w", failed)
 	}
 	return nil
