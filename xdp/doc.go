@@ -2,8 +2,9 @@
 // memory that this process shares with it, and other processes may read them there.
 //
 // A [UMEM] is the memory, divided into frames. A [Socket] binds it to one queue of an interface and
-// moves frames through four rings. A [Program] in the kernel steers UDP datagrams by destination
-// port to sockets; all else goes to the kernel's stack as if nothing were there.
+// moves frames through four rings. A [Program] in the kernel steers frames to sockets by rules; all
+// else goes to the kernel's stack as if nothing were there. [Probe] says beforehand what a device
+// and the kernel can do.
 //
 // # A frame
 //
@@ -51,6 +52,25 @@
 // A send completion says that the kernel is done with the packet, not that anybody got it. The
 // kernel completes packets that the device refused like all others; SyscallStats.SendDropped
 // counts those.
+//
+// # Steering
+//
+// A program is attached to an interface once, and has slots for sockets. [Socket.Register] puts a
+// socket at a base plus the number of its queue; a [Rule] says which frames go to which base, by
+// UDP port, destination prefix, VLAN, EtherType, or several of these:
+//
+//	p, err := xdp.Attach("eth0", xdp.ProgramOptions{})
+//	err = socket.Register(p, 0)
+//	id, err := p.AddRule(xdp.Rule{UDPPort: 4791, Dst: prefix}, xdp.Target{Base: 0})
+//	rules, err := p.Rules() // what each did so far
+//
+// Rules come and go while frames arrive, and none is ever half there. The most special rule decides;
+// a rule may also hand frames to the kernel, as an exception from a wider one, or drop them. Frames
+// for a queue without a socket go to the kernel. [RuleSet] decides about bytes as the program does,
+// without a device. Under any rule the host stays reachable: see [Rule] for what is never taken.
+//
+// The kernel detaches the program when the process that attached it ends. A program of others is
+// never replaced: [ErrProgramAttached].
 //
 // # Trust
 //

@@ -73,7 +73,7 @@ func changeRules(t *testing.T, r *rand.Rand, p *Program, rules []Rule, ids []Rul
 func randomRule(r *rand.Rand) (rule Rule) {
 	kinds := r.IntN(16)
 	if kinds&fieldPort != 0 {
-		rule.UDPPort = []uint16{53, 54, 68}[r.IntN(3)]
+		rule.UDPPort = []uint16{53, 54, 68, 546}[r.IntN(4)]
 	}
 	if kinds&fieldDst != 0 {
 		prefixes := []string{"192.0.2.2/%d", "fd00::2/%d"}
@@ -99,7 +99,7 @@ func randomRule(r *rand.Rand) (rule Rule) {
 // randomFrame returns a datagram that something was done to.
 func randomFrame(t *testing.T, r *rand.Rand) []byte {
 	t.Helper()
-	port := []uint16{53, 54, 55, 68, 22}[r.IntN(5)]
+	port := []uint16{53, 54, 55, 68, 546, 22}[r.IntN(6)]
 	var b []byte
 	if r.IntN(2) == 0 {
 		b = datagram(t, port, [][]uint16{nil, {0x8100}, {0x88a8, 0x8100},
@@ -116,7 +116,13 @@ func randomFrame(t *testing.T, r *rand.Rand) []byte {
 		b[i] = []byte{0, 1, 2, 6, 17, 58, 43, 44, 60, 100, 0x40, 0x45, 0x60, 135, b[i] + 1,
 			byte(r.Uint32())}[r.IntN(16)]
 	}
-	switch r.IntN(12) {
+	switch r.IntN(14) {
+	case 3:
+		if b[12] != 0x08 && b[13] == 0 { // a tag: give it a priority
+			b[14] |= 0x60
+		}
+	case 4:
+		b = neighbour(byte(126 + r.IntN(20)))
 	case 0:
 		b = b[:14+r.IntN(len(b)-13)]
 	case 1:
