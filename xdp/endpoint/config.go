@@ -61,8 +61,8 @@ type Config struct {
 	Events Events
 	// Watch makes the endpoint follow its interface: cq.EventLinkUp to cq.EventQueues come to
 	// Events, a change of the MTU is a change of what can be sent, and a Run that sleeps learns at
-	// once that the device is gone. Open must be called on a thread in the interface's network
-	// namespace.
+	// once that the device is gone. Without CAP_SYS_ADMIN, Open must be called on a thread in the
+	// interface's network namespace.
 	Watch *WatchOptions
 	// Context stands in those events.
 	Context uint64

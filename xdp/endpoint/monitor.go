@@ -35,7 +35,7 @@ type monitor struct {
 	told bool // that the device is gone
 }
 
-// watch begins to follow the interface, which must be the one of the calling thread's namespace.
+// watch begins to follow the interface, in the network namespace of the socket.
 func (e *Endpoint) watch() error {
 	if e.cfg.Watch == nil {
 		return nil
@@ -45,20 +45,25 @@ func (e *Endpoint) watch() error {
 	if p := e.cfg.Watch.Program; p != nil {
 		o.ProgramID = p.ID()
 	}
-	w, err := link.WatchIndex(index, o)
+	var w *link.Watcher
+	err := inNamespaceOf(e.socket.FD(), func() (err error) {
+		w, err = link.WatchIndex(index, o)
+		return err
+	})
 	if err != nil {
-		return fault("open", err, "call Open on a thread in the interface's network namespace")
+		return fault("open", err, elsewhere)
 	}
 	s := w.State()
 	if s.Name != name {
 		err := fmt.Errorf("%w: interface %d is called %s here", xdp.ErrOptions, index, s.Name)
-		return fault("open", errors.Join(err, w.Close()),
-			"call Open on a thread in the interface's network namespace")
+		return fault("open", errors.Join(err, w.Close()), elsewhere)
 	}
 	e.monitor.watcher = w
 	e.monitor.mtu.CompareAndSwap(0, int64(s.MTU)) // it may have changed since the socket was opened
 	return nil
 }
+
+const elsewhere = "call Open on a thread in the interface's network namespace"
 
 // linkEvent takes what the watcher tells. It runs in the watcher's goroutine, and returns false if
 // the event queue is full: the watcher comes again then, if things are still so.

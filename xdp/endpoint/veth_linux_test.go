@@ -70,10 +70,8 @@ func newWired(t testing.TB, mode xdp.AttachMode, change func(c *endpoint.Config)
 	if c.Watch != nil {
 		c.Watch.Program = w.prog
 	}
-	xdptest.Do(t, w.pair.B, func() error {
-		s.Endpoint, err = endpoint.Open(c)
-		return err
-	})
+	s.Endpoint, err = endpoint.Open(c)
+	must(t, err)
 	t.Cleanup(func() {
 		err := errors.Join(s.Close(), s.rx.Close(), s.tx.Close(), s.q.Close(), s.av.Close(),
 			s.dir.Close(), w.table.Close())

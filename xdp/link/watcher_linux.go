@@ -214,7 +214,7 @@ func (w *Watcher) message(m rtnetlink.Message) (again bool) {
 	switch m.Type {
 	case unix.NLMSG_ERROR:
 		errno, ok := m.Errno()
-		if ok && ours && errno == unix.ENODEV {
+		if ok && ours && (errno == unix.ENODEV || w.is.Name == "" && m.Seq != w.dumpSeq) {
 			w.is.Removed = true
 		}
 		if ok && ours && m.Seq == w.dumpSeq && errno != 0 {

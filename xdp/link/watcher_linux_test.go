@@ -292,8 +292,10 @@ func TestClose(t *testing.T) {
 		if _, err := Watch("nosuch", Options{}); !errors.Is(err, xdp.ErrNoDevice) {
 			t.Error(err)
 		}
-		if _, err := WatchIndex(4711, Options{}); !errors.Is(err, xdp.ErrNoDevice) {
-			t.Error(err)
+		for _, index := range []int{4711, 0, -1} {
+			if _, err := WatchIndex(index, Options{}); !errors.Is(err, xdp.ErrNoDevice) {
+				t.Errorf("%d: %v", index, err)
+			}
 		}
 		return nil
 	})

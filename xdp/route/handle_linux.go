@@ -169,7 +169,7 @@ func (t *Table) refused(seq uint32, errno unix.Errno) {
 		}
 		return
 	}
-	if errno == unix.ENODEV && t.name == "" {
+	if errno != 0 && t.name == "" {
 		t.fault = xdp.ErrNoDevice
 	} else if errno == unix.ENODEV {
 		t.linkChanged(rtnetlink.Link{Index: t.index}, true)

@@ -297,8 +297,10 @@ func TestOpenAndClose(t *testing.T) {
 		if _, err := Open("nosuch", Options{}); !errors.Is(err, xdp.ErrNoDevice) {
 			t.Error(err)
 		}
-		if _, err := OpenIndex(4711, Options{}); !errors.Is(err, xdp.ErrNoDevice) {
-			t.Error(err)
+		for _, index := range []int{4711, 0, -1} {
+			if _, err := OpenIndex(index, Options{}); !errors.Is(err, xdp.ErrNoDevice) {
+				t.Errorf("%d: %v", index, err)
+			}
 		}
 		return nil
 	})
