@@ -262,16 +262,17 @@ func (c *core) Forfeit(f func(context uint64)) (n int) {
 		f(context)
 	}
 	n, c.withdrawn = len(c.withdrawn), nil
-	alone := true
-	for _, m := range c.members {
-		alone = alone && (m == nil || m == c)
+	n += len(c.routed)
+	for _, s := range c.routed {
+		f(s.Context)
 	}
+	c.routed = nil
 	for i := range c.sends {
 		e := &c.sends[i]
 		if c.frames.state[i] != FrameSend || e.owner != c.id {
 			continue
 		}
-		if alone {
+		if c.open == 0 {
 			c.frames.move(c.frames.first+uint32(i), FrameQuarantine)
 		}
 		e.owner = nobody
@@ -280,7 +281,8 @@ func (c *core) Forfeit(f func(context uint64)) (n int) {
 			n++
 		}
 	}
-	c.inflight -= min(c.inflight, uint32(n))
+	c.inflight = 0
+	c.members[c.id] = nil
 	return n
 }
 

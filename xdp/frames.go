@@ -128,7 +128,18 @@ func (t *frameTable) push(i uint32) {
 	t.txFree = append(t.txFree, i)
 }
 
-// move is the only place where a state changes, so the sum cannot.
+// set is the only place where a state changes, so the sum cannot. The caller knows that the frame
+// is in state from, and that it may go to the other one from there.
+func (t *frameTable) set(i uint32, from, to FrameState) {
+	t.state[i] = to
+	t.counts[from]--
+	t.counts[to]++
+	if to == FrameFree {
+		t.push(i)
+	}
+}
+
+// move changes a state if that is a legal step.
 func (t *frameTable) move(id uint32, to FrameState) bool {
 	i, ok := t.at(id)
 	if !ok {
@@ -140,12 +151,7 @@ func (t *frameTable) move(id uint32, to FrameState) bool {
 		t.illegal++
 		return false
 	}
-	t.state[i] = to
-	t.counts[from]--
-	t.counts[to]++
-	if to == FrameFree {
-		t.push(i)
-	}
+	t.set(i, from, to)
 	return true
 }
 
@@ -163,7 +169,8 @@ func (t *frameTable) pop(stack *[]uint32, to FrameState) (uint32, bool) {
 		i := (*stack)[n-1]
 		*stack = (*stack)[:n-1]
 		if t.state[i] == FrameFree {
-			return t.first + i, t.move(t.first+i, to)
+			t.set(i, FrameFree, to)
+			return t.first + i, true
 		}
 	}
 	return 0, false
@@ -173,30 +180,33 @@ func (t *frameTable) takeFill() (uint32, bool)  { return t.pop(&t.rxFree, FrameF
 func (t *frameTable) takeBuild() (uint32, bool) { return t.pop(&t.txFree, FrameBuild) }
 
 // fromKernel moves a frame that the kernel gave back. If the kernel did not own it, the frame is
-// quarantined: two parties may be using it.
+// quarantined: two parties may be using it. The step is one that legalFrom has.
 func (t *frameTable) fromKernel(id uint32, owned, to FrameState) bool {
-	i, ok := t.at(id)
-	if !ok {
-		t.illegal++
-		return false
+	if i := id - t.first; uint64(i) < uint64(len(t.state)) && t.state[i] == owned {
+		t.set(i, owned, to)
+		return true
 	}
-	if t.state[i] == owned {
-		return t.move(id, to)
-	}
-	t.illegal++
-	if t.state[i] != FrameQuarantine {
-		t.move(id, FrameQuarantine)
-	}
+	t.strange(id)
 	return false
 }
 
-// own moves a frame that this process says it holds. If it does not, nothing changes.
-func (t *frameTable) own(id uint32, held, to FrameState) bool {
-	if !t.is(id, held) {
-		t.illegal++
-		return false
+// strange is the rest of fromKernel, which should never happen.
+func (t *frameTable) strange(id uint32) {
+	t.illegal++
+	if i, ok := t.at(id); ok && t.state[i] != FrameQuarantine {
+		t.move(id, FrameQuarantine)
 	}
-	return t.move(id, to)
+}
+
+// own moves a frame that this process says it holds. If it does not, nothing changes. The step is
+// one that legalFrom has.
+func (t *frameTable) own(id uint32, held, to FrameState) bool {
+	if i := id - t.first; uint64(i) < uint64(len(t.state)) && t.state[i] == held {
+		t.set(i, held, to)
+		return true
+	}
+	t.illegal++
+	return false
 }
 
 // loan hands a received frame out under a generation.

@@ -18,7 +18,8 @@ type pool struct {
 	fill    producer[uint64]
 	comp    consumer[uint64]
 	sends   []sending // by place in the table
-	members []*core   // by number; nil once closed
+	members []*core   // by number; nil once closed and told of all that they sent
+	open    int       // members that are not closed
 	shared  bool      // there is, or was, more than one member
 	maps    [][]byte  // the two rings
 }
@@ -51,6 +52,7 @@ func (p *pool) join(c *core) bool {
 	}
 	c.pool, c.id = p, uint16(len(p.members))
 	p.members = append(p.members, c)
+	p.open++
 	if len(p.members) < 2 {
 		return true
 	}
@@ -63,15 +65,11 @@ func (p *pool) join(c *core) bool {
 	return true
 }
 
-// leave ends a membership and reports whether it was the last one.
-func (p *pool) leave(c *core) bool {
-	p.members[c.id] = nil
-	for _, m := range p.members {
-		if m != nil {
-			return false
-		}
-	}
-	return true
+// leave ends a membership and reports whether it was the last one. Completions are still kept for
+// the one that left, until it forfeits them.
+func (p *pool) leave() bool {
+	p.open--
+	return p.open == 0
 }
 
 // frameOf returns the number of the frame that an address of the UMEM lies in. The number is no

@@ -30,7 +30,7 @@ func (s *Socket) Close() error {
 
 // release unmaps the rings first: each mapping holds the socket, and with it the queue, for ever.
 func (s *Socket) release() error {
-	last := s.pool == nil || s.pool.leave(&s.core)
+	last := s.pool == nil || s.pool.leave()
 	if !last {
 		s.takeBack()
 	}
