@@ -25,6 +25,7 @@ type fakeDevice struct {
 	kicks uint64
 	sent  func(packet []byte)
 	open  bool
+	leave func() bool // the pool of frames
 }
 
 func (d *fakeDevice) FD() int       { return d.fd }
@@ -41,7 +42,12 @@ func (d *fakeDevice) Check() error {
 func (d *fakeDevice) WakeFill() error                   { return nil }
 func (d *fakeDevice) SyscallStats() SyscallStats        { return SyscallStats{Send: d.kicks} }
 func (d *fakeDevice) KernelStats() (KernelStats, error) { return KernelStats{}, nil }
-func (d *fakeDevice) Close() error                      { d.open = false; return nil }
+
+func (d *fakeDevice) Close() error {
+	d.open = false
+	d.leave()
+	return nil
+}
 
 func (d *fakeDevice) Kick() (int, error) {
 	d.kicks++
@@ -110,7 +116,7 @@ func newPortRig(t testing.TB, o rigOptions) *portRig {
 	t.Helper()
 	r := &portRig{}
 	r.core, r.kernel = newFake(o.fake)
-	r.dev = &fakeDevice{k: r.kernel, fd: -1, open: true}
+	r.dev = &fakeDevice{k: r.kernel, fd: -1, open: true, leave: r.core.leave}
 	r.kernel.OnSend(func(packet []byte) {
 		if r.dev.sent != nil {
 			r.dev.sent(packet)
