@@ -1,5 +1,5 @@
-// Package endpoint is a datagram endpoint on an AF_XDP socket that reports to completion queues: the
-// fabric's FI_EP_DGRAM, with UDP on the wire, so that the other side can be anybody's.
+// Package endpoint is a datagram endpoint on an AF_XDP socket that reports to completion queues:
+// the fabric's FI_EP_DGRAM, with UDP on the wire, so that the other side can be anybody's.
 //
 //	e, err := endpoint.Open(endpoint.Config{Socket: s, Receive: rx, Transmit: tx, Addresses: av,
 //		Resolver: table, Local: addr})
@@ -21,10 +21,15 @@
 // late return is noticed and harmless. A reader in another process maps the UMEM read-only and
 // returns frames by reference and generation ([Endpoint.ReleaseRef]); when it dies, its successor
 // has [Endpoint.Reclaim] take back what it held. With Config.Posted datagrams are copied to the
-// user's own memory instead ([Endpoint.Recv]), and a multi-receive buffer takes one after the other.
+// user's own memory instead ([Endpoint.Recv]); a multi-receive buffer takes several of them.
 //
-// Nothing is dropped here that could be reported later: a datagram that finds no room in the queue,
-// or no posted buffer, waits in the receive ring, and when that is full the kernel drops and counts.
+// On a socket with Options.MultiBuffer a datagram may lie in several frames. Each is lent by a
+// completion of its own, in order and without others between; all but the last have FlagMore, and
+// each is given back by itself.
+//
+// Nothing is dropped here that could be reported later: a datagram that finds no room in the
+// queue, or no posted buffer, waits in the receive ring; when that is full the kernel drops and
+// counts.
 //
 // # Completions
 //
@@ -43,8 +48,8 @@
 //
 // Every post reserves the room of its completion and is EAGAIN when there is none, so that a
 // completion is never lost and never waits. Operations that report nothing if all goes well, which
-// are injects and those of a selective binding that do not ask, reserve nothing: if such a one fails
-// and the queue is full, its error entry is counted as abandoned. Nor do the messages in a
+// are injects and those of a selective binding that do not ask, reserve nothing: if such a one
+// fails and the queue is full, its error entry is counted as abandoned. Nor do the messages in a
 // multi-receive buffer; they wait for room instead. With a queue of the policy cq.OverrunQueue
 // nothing is reserved, posts are never refused for want of room, and the queue is overrun
 // (FI_RM_DISABLED): sizing it is the application's part.

@@ -52,6 +52,8 @@ type Endpoint struct {
 	source   sourceCache
 	buffers  bufferQueue
 	staged   staged
+	jumbo    jumbo
+	chains   bool // packets may lie in several frames
 	overruns bool // Receive's queue refuses nothing
 	failure  cq.ErrorEntry
 
@@ -88,6 +90,9 @@ func Open(c Config) (*Endpoint, error) {
 		ops: make([]sendOp, s.UMEM().Geometry().Frames), done: make([]xdp.Sent, 64),
 		packets: make([]xdp.Received, c.RxBatch), round: 1}
 	e.cfg.Spin = doorbell.SpinBudget(c.Spin)
+	if e.chains = s.Granted().MultiBuffer; e.chains && c.RxBatch < xdp.MaxChain {
+		e.packets = make([]xdp.Received, xdp.MaxChain)
+	}
 	e.waker.fd = -1
 	e.generation, _ = c.Resolver.(interface{ Generation() uint64 })
 	if err := e.bind(); err != nil {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// joinGroup returns a socket that is a member of the group on an interface, in the network namespace
-// of the socket like.
+// joinGroup returns a socket that is a member of the group on an interface, in the network
+// namespace of the socket like.
 func joinGroup(like, ifindex int, group netip.Addr) (fd int, err error) {
 	err = inNamespaceOf(like, func() error {
 		family := unix.AF_INET

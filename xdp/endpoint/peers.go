@@ -57,9 +57,14 @@ func (e *Endpoint) peerOf(m *Msg) (p *peer, err error) {
 	return p, nil
 }
 
-// listed returns the peer of an address vector's index. The vector is looked at every time: its
-// owner, which may be another process, can give the index to somebody else.
+// listed returns the peer of an address vector's index. The vector is looked at once in each batch:
+// its owner, which may be another process, can give the index to somebody else.
 func (e *Endpoint) listed(a cq.Addr) (*peer, error) {
+	if uint64(a) < uint64(len(e.peers)) {
+		if p := e.peers[a]; p != nil && p.round == e.round {
+			return p, nil
+		}
+	}
 	if e.cfg.Addresses == nil || uint64(a) >= uint64(e.cfg.Addresses.Cap()) {
 		return nil, ErrAddress
 	}
@@ -176,8 +181,8 @@ func (e *Endpoint) header(p *peer, h packet.Hop) error {
 		mtu = min(mtu, h.MTU)
 	}
 	p.template, p.hop, p.header = t, h, t.HeaderLen()
-	// A chunk may be smaller than the MTU.
-	p.max = min(t.MaxPayload(mtu), e.socket.PacketBytes()-p.header)
+	// A chunk, or the longest chain of them, may be smaller than the MTU.
+	p.max = min(t.MaxPayload(mtu), e.socket.ChainBytes()-p.header)
 	if e.cfg.RemoteData {
 		p.max -= ShimBytes
 	}

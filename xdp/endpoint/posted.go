@@ -140,21 +140,23 @@ func (e *Endpoint) receivePosted() (int, error) {
 		if waiting == 0 {
 			return 0, nil
 		}
-		if q.n > 0 { // how many fit, nobody knows before
-			q.held = e.packets[:e.socket.Receive(e.packets[:waiting])]
+		if q.n > 0 { // how many fit, nobody knows before; and packets are taken whole
+			n := waiting
+			if e.chains {
+				n = max(n, xdp.MaxChain)
+			}
+			q.held = e.packets[:e.socket.Receive(e.packets[:n])]
 		}
 	}
 	e.staged.room = e.freeRoom()
 	done := 0
-	for _, r := range q.held {
-		if q.n == 0 {
+	for done < len(q.held) && q.n > 0 {
+		parts := q.held[done : done+chain(q.held[done:])]
+		if p, ok := e.parse(parts); ok && !e.place(parts, p) {
 			break
 		}
-		if p, ok := e.parse(r); ok && !e.place(r, p) {
-			break
-		}
-		e.socket.Drop(r.Frame)
-		done++
+		e.drop(parts)
+		done += len(parts)
 	}
 	q.held = q.held[done:]
 	switch {
@@ -170,8 +172,8 @@ func (e *Endpoint) receivePosted() (int, error) {
 
 // place puts a payload into the oldest buffer. It reports false if there is no room to report that,
 // and nothing has happened then.
-func (e *Endpoint) place(r xdp.Received, p span) bool {
-	payload := e.socket.Packet(r)[p.off : p.off+p.n]
+func (e *Endpoint) place(parts []xdp.Received, p span) bool {
+	payload := e.whole(parts)[p.off : p.off+p.n]
 	b := e.buffers.at(0)
 	if b.flags&cq.FlagMultiRecv != 0 {
 		return e.placeMulti(b, payload, p)

@@ -141,8 +141,8 @@ func TestMultiRecv(t *testing.T) {
 	}
 }
 
-// TestMultiRecvRest: a message that does not fit the rest of a buffer goes to the next one; one that
-// fits no buffer is truncated.
+// TestMultiRecvRest: a message that does not fit the rest of a buffer goes to the next one; one
+// that fits no buffer is truncated.
 func TestMultiRecvRest(t *testing.T) {
 	shmtest.Conforms(t)
 	a, b := newPosted(t, func(c *endpoint.Config) { c.MinMultiRecv = 4 })

@@ -22,23 +22,30 @@ func (e *Endpoint) receive(now int64) (int, error) {
 	if n == 0 {
 		return 0, nil
 	}
+	if e.chains {
+		n = max(n, xdp.MaxChain) // packets are taken whole
+	}
 	a, b, err := e.cfg.Receive.Reserve(n)
+	if err == nil && e.chains && len(a)+len(b) < xdp.MaxChain {
+		err = cq.ErrFull
+	}
 	if err != nil {
 		return e.noRoom(n, err)
 	}
-	n = len(a) + len(b)
-	got := e.packets[:e.socket.Receive(e.packets[:n])]
+	got := e.packets[:e.socket.Receive(e.packets[:len(a)+len(b)])]
 	l := loans{e: e, a: a, b: b, first: e.cfg.Receive.Next(), now: uint64(now)}
-	for i := range got {
-		if err = l.add(got[i]); err != nil {
-			e.drop(got[i+1:])
+	for i := 0; i < len(got); {
+		parts := got[i : i+chain(got[i:])]
+		i += len(parts)
+		if err = l.add(parts); err != nil {
+			e.drop(got[i:])
 			break
 		}
 	}
 	if e2 := l.commit(); err == nil {
 		err = e2
 	}
-	return n, err
+	return len(got), err
 }
 
 // noRoom is a lane that takes nothing now, or nothing any more.
@@ -66,29 +73,53 @@ func (e *Endpoint) drop(got []xdp.Received) {
 
 // loans is a batch of frames that become completions.
 type loans struct {
-	e     *Endpoint
-	a, b  []cq.Entry
-	k     int    // slots filled
-	first uint64 // index of the first
-	now   uint64
-	bytes uint64
+	e        *Endpoint
+	a, b     []cq.Entry
+	k        int    // slots filled
+	messages int    // that these are
+	first    uint64 // index of the first
+	now      uint64
+	bytes    uint64
 }
 
-// add makes a completion of a packet, or drops it.
-func (l *loans) add(r xdp.Received) error {
+// add makes a completion of a packet, or drops it. Every frame has a slot.
+func (l *loans) add(parts []xdp.Received) error {
 	e := l.e
-	payload, ok := e.parse(r)
+	p, ok := e.parse(parts)
+	first := min(p.n, int(parts[0].Len)-p.off) // of the payload, in the first frame
+	if ok && first < 0 {
+		e.stats.Malformed++ // not even the headers lie in one
+		ok = false
+	}
 	if !ok {
-		e.socket.Drop(r.Frame)
+		e.drop(parts)
 		return nil
 	}
 	src, known := e.resolve(e.datagram.Src)
-	if !known && e.cfg.SourceErr {
-		return l.unknown(r, payload)
+	left := p.n - first
+	p.n = first
+	if len(parts) > 1 {
+		p.flags |= cq.FlagMore
 	}
-	index := l.first + uint64(l.k)
-	c := e.lend(r, payload, index, l.now)
-	c.Src = src
+	if !known && e.cfg.SourceErr {
+		if err := l.unknown(parts[0], p); err != nil {
+			e.drop(parts[1:])
+			return err
+		}
+	} else {
+		c := e.lend(parts[0], p, l.first+uint64(l.k), l.now)
+		c.Src = src
+		l.put(c)
+		l.messages++
+	}
+	if len(parts) > 1 {
+		l.rest(parts[1:], p, src, left)
+	}
+	return nil
+}
+
+// put fills the next slot.
+func (l *loans) put(c cq.Entry) {
 	if l.k < len(l.a) {
 		l.a[l.k] = c
 	} else {
@@ -96,7 +127,6 @@ func (l *loans) add(r xdp.Received) error {
 	}
 	l.k++
 	l.bytes += c.Len
-	return nil
 }
 
 // unknown makes an error entry of a packet from somebody who is not in the address vector. There is
@@ -107,6 +137,8 @@ func (l *loans) unknown(r xdp.Received, p span) error {
 		e.socket.Drop(r.Frame)
 		return err
 	}
+	rest := len(l.a) + len(l.b) - l.k - 1
+	l.a, l.b, l.k, l.messages, l.bytes = nil, nil, 0, 0, 0
 	index := w.Next()
 	c := e.lend(r, p, index, l.now)
 	err := w.PostError(e.unknownSource(&c))
@@ -116,10 +148,7 @@ func (l *loans) unknown(r xdp.Received, p span) error {
 	}
 	e.stats.UnknownSource++
 	_ = e.rx.Count(cq.FlagRecv, 1, c.Len)
-	// The slots that are left lie behind the error entry now.
-	rest := len(l.a) + len(l.b) - l.k - 1
-	l.a, l.b, l.k, l.bytes = nil, nil, 0, 0
-	if rest > 0 {
+	if rest > 0 { // the slots that are left lie behind the error entry now
 		if l.a, l.b, err = w.Reserve(rest); err != nil {
 			return err
 		}
@@ -138,8 +167,8 @@ func (l *loans) commit() error {
 		e.giveBack(l)
 		return err
 	}
-	e.stats.Received += uint64(l.k)
-	return e.rx.Count(cq.FlagRecv, l.k, l.bytes)
+	e.stats.Received += uint64(l.messages)
+	return e.rx.Count(cq.FlagRecv, l.messages, l.bytes)
 }
 
 // giveBack frees the frames of completions that nobody will ever see.
@@ -162,9 +191,9 @@ type span struct {
 }
 
 // parse finds the payload of a packet. Headers are left in e.datagram.
-func (e *Endpoint) parse(r xdp.Received) (p span, ok bool) {
+func (e *Endpoint) parse(parts []xdp.Received) (p span, ok bool) {
 	d := &e.datagram
-	frame := e.socket.Packet(r)
+	frame := e.whole(parts)
 	if packet.Parse(frame, d) != nil {
 		e.stats.Malformed++
 		return p, false

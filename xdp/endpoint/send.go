@@ -199,6 +199,9 @@ func (e *Endpoint) build(m *Msg, op cq.Flags) error {
 	if n > p.max {
 		return ErrTooBig
 	}
+	if p.header+n+ShimBytes > e.socket.PacketBytes() && e.chains {
+		return e.buildChain(p, m, n, op)
+	}
 	frame, buf, err := e.acquire()
 	if err != nil {
 		return err

@@ -196,7 +196,8 @@ func TestAddressChanges(t *testing.T) {
 }
 
 func TestSendIPv6AndTags(t *testing.T) {
-	self, peer := netip.MustParseAddrPort("[2001:db8::1]:9"), netip.MustParseAddrPort("[2001:db8::2]:9")
+	self := netip.MustParseAddrPort("[2001:db8::1]:9")
+	peer := netip.MustParseAddrPort("[2001:db8::2]:9")
 	s := alone(t, func(o *options) {
 		o.self, o.peer = self, peer
 		o.config = func(c *endpoint.Config) { c.Tags, c.HopLimit = []packet.Tag{{TCI: 5}}, 9 }

@@ -59,8 +59,8 @@ func (e *Endpoint) SendFrameTo(f Frame, n int, dest netip.AddrPort, context uint
 		Flags: e.cfg.TransmitFlags &^ cq.FlagInject})
 }
 
-// SendFrameMsg is SendFrame with the flags, data and address of a message, whose Buf and Iov are not
-// looked at. The frame is not free again before the kernel is done with it: FlagInject is
+// SendFrameMsg is SendFrame with the flags, data and address of a message, whose Buf and Iov are
+// not looked at. The frame is not free again before the kernel is done with it: FlagInject is
 // [ErrNotSupported], and FlagInjectComplete the same as FlagTransmitComplete.
 func (e *Endpoint) SendFrameMsg(f Frame, n int, m *Msg) error {
 	e.lock()
