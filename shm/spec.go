@@ -22,6 +22,9 @@ const (
 
 	KindCounter   Kind = 7 // a counter, which many processes write
 	KindAddresses Kind = 8 // an address vector
+
+	KindEndpoint Kind = 9  // what an endpoint on a network device says about itself
+	KindCapture  Kind = 10 // copies of packets, from an endpoint to a tool
 )
 
 // String returns the lower-case name of the kind.
@@ -43,6 +46,10 @@ func (k Kind) String() string {
 		return "counter"
 	case KindAddresses:
 		return "addresses"
+	case KindEndpoint:
+		return "endpoint"
+	case KindCapture:
+		return "capture"
 	}
 	return fmt.Sprintf("kind %d", uint32(k))
 }

@@ -64,6 +64,7 @@ type core struct {
 	inflight  uint32   // packets posted that Reap has not returned
 	routed    []Sent   // completions that another member of the pool came upon
 	withdrawn []uint64 // contexts of packets that were never sent
+	tap       Tap      // sees every packet; nil most often
 	stats     RingStats
 }
 
@@ -99,8 +100,8 @@ func (c *core) filled(from FrameState, n int) {
 
 // Recycle gives up received packets and gives their frames to the kernel to receive into at once,
 // as Drop and Fill do one by one; it is what a reader does that is done with a batch. Frames that
-// the fill ring has no room for, and those whose home is with the senders, are free then. It returns
-// how many of the frames were received ones.
+// the fill ring has no room for, and those whose home is with the senders, are free then. It
+// returns how many of the frames were received ones.
 func (c *core) Recycle(packets []Received) int {
 	room := c.fill.room(uint32(len(packets)))
 	t, n, freed := c.frames, 0, 0
@@ -129,6 +130,14 @@ func (c *core) Recycle(packets []Received) int {
 // With Options.MultiBuffer a packet may be several Received in a row, all but the last with More,
 // and only whole packets are returned: dst needs room for MaxChain, or longer packets are dropped.
 func (c *core) Receive(dst []Received) int {
+	n := c.receive(dst)
+	if c.tap != nil {
+		c.tapReceived(dst[:n])
+	}
+	return n
+}
+
+func (c *core) receive(dst []Received) int {
 	if c.chains {
 		return c.receiveChains(dst)
 	}

@@ -176,7 +176,12 @@ func twice(parts []Part, frame uint32) bool {
 
 // Flush makes all posted packets visible to the kernel with one store, and reports whether there
 // were any. The kernel may still have to be kicked.
-func (c *core) Flush() bool { return c.tx.publish() }
+func (c *core) Flush() bool {
+	if c.tap != nil {
+		c.tapSent()
+	}
+	return c.tx.publish()
+}
 
 // Unsent returns how many flushed descriptors the kernel has not begun with.
 func (c *core) Unsent() int { return int(c.tx.pending()) }

@@ -176,7 +176,6 @@ func (t *frameTable) pop(stack *[]uint32, to FrameState) (uint32, bool) {
 	return 0, false
 }
 
-func (t *frameTable) takeFill() (uint32, bool)  { return t.pop(&t.rxFree, FrameFill) }
 func (t *frameTable) takeBuild() (uint32, bool) { return t.pop(&t.txFree, FrameBuild) }
 
 // fromKernel moves a frame that the kernel gave back. If the kernel did not own it, the frame is

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/packet"
 )
@@ -101,6 +102,12 @@ type Config struct {
 	// VerifyUDP drops datagrams with a wrong UDP checksum, and counts them. Absent and partial
 	// sums, as veth leaves them, are right.
 	VerifyUDP bool
+
+	// Directory is where the endpoint's object stands, by which tools look at it and capture its
+	// packets (packages status and capture): the default directory if nil. An endpoint that cannot
+	// have one, or has NoObject, works all the same.
+	Directory *shm.Dir
+	NoObject  bool
 
 	// Shared makes every call safe from any goroutine, by a lock.
 	Shared bool

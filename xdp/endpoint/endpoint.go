@@ -64,6 +64,7 @@ type Endpoint struct {
 	starvedAt int64
 	checkAt   int64 // when the device is to be asked whether it is there
 	dirty     bool
+	object    *object
 	statsMu   sync.Mutex
 	shown     Stats
 }
@@ -103,6 +104,7 @@ func Open(c Config) (*Endpoint, error) {
 		e.unbind()
 		return nil, err
 	}
+	e.openObject()
 	e.publish(doorbell.Now())
 	return e, nil
 }
@@ -263,6 +265,7 @@ func (e *Endpoint) end(why error) error {
 	e.cancelSends()
 	e.cancelBuffers()
 	e.publish(doorbell.Now())
+	e.closeObject()
 	e.unbind()
 	return err
 }

@@ -31,6 +31,9 @@ func (e *Endpoint) turn(now int64) (work int, err error) {
 			return work, err
 		}
 	}
+	if e.object != nil && e.object.due(now) {
+		e.object.retap(now)
+	}
 	e.dirty = e.dirty || work > 0
 	if e.dirty && work == 0 || now-e.statsAt >= 1e6 {
 		e.publish(now)

@@ -46,6 +46,9 @@ func (e *Endpoint) publish(now int64) {
 		e.kernAt = now
 	}
 	e.statsAt, e.dirty = now, false
+	if e.object != nil {
+		e.object.update(now, &e.stats)
+	}
 	e.statsMu.Lock()
 	e.shown = e.stats
 	e.statsMu.Unlock()

@@ -1,0 +1,131 @@
+package capture
+
+import (
+	"github.com/shmring/shmring/ring"
+	"github.com/shmring/shmring/shm"
+)
+
+// Prefix begins the names of captures.
+const Prefix = "capture-"
+
+const (
+	sectReader shm.SectionKind = 0x44414552 // "READ"
+	sectWriter shm.SectionKind = 0x54495257 // "WRIT"
+	sectRecord shm.SectionKind = 0x44434552 // "RECD"
+	sectBytes  shm.SectionKind = 0x53545942 // "BYTS"
+)
+
+// Attributes of the object.
+const (
+	attrSlots = iota
+	attrSnap  // bytes of a packet that are kept; those of a slot are this, rounded up
+)
+
+// Offsets within the two small sections, and their lengths.
+const (
+	offHead     = 0
+	readerBytes = 128
+
+	offTail     = 0
+	offSeen     = 128 // packets that came by
+	offDropped  = 136 // of them, those for which there was no room
+	offState    = 144
+	writerBytes = 256
+)
+
+// States of the endpoint's side.
+const (
+	stateNew      = 0 // it did not come yet
+	stateAttached = 1
+	stateLeft     = 2 // it will write no more
+)
+
+// record is what is kept of a packet beside its bytes.
+type record struct {
+	Ns      uint64 // CLOCK_MONOTONIC
+	Len     uint32 // of the packet
+	Kept    uint32 // bytes of it that are there
+	Flags   uint32
+	Queue   uint32
+	Dropped uint64 // packets left out before this one, since the beginning
+	_       [32]uint8
+}
+
+const (
+	recordBytes  = 64
+	recordLayout = "ns u64, len kept flags queue u32, dropped u64, reserved 32"
+	flagSent     = 1
+)
+
+// Bounds of what a capture may take.
+const (
+	MaxSnapBytes = 64 << 10
+	minSlots     = 16
+	maxSlots     = 1 << 16
+)
+
+func stride(snap uint64) uint64 { return (snap + 63) &^ 63 }
+
+func spec(id shm.UUID, slots, snap uint64) shm.Spec {
+	s := shm.Spec{Kind: shm.KindCapture, UUID: id, Sections: []shm.Section{
+		{Kind: sectReader, Length: readerBytes},
+		{Kind: sectWriter, Length: writerBytes},
+		{Kind: sectRecord, Length: slots * recordBytes, ElemSize: recordBytes, Capacity: slots,
+			LayoutHash: shm.LayoutHash(recordLayout)},
+		{Kind: sectBytes, Length: slots * stride(snap), ElemSize: stride(snap), Capacity: slots},
+	}}
+	s.Attrs[attrSlots], s.Attrs[attrSnap] = slots, snap
+	return s
+}
+
+// memory is a capture as both sides see it. Geometry is private, from the header that was checked.
+type memory struct {
+	head, tail, seen, dropped, state *ring.Index
+	records                          []record
+	bytes                            []byte
+	snap, stride                     uint64
+}
+
+func lay(obj *shm.Object) (m memory, err error) {
+	h := obj.Header()
+	if err := h.CheckKind(shm.KindCapture); err != nil {
+		return m, err
+	}
+	slots, snap := h.Attrs[attrSlots], h.Attrs[attrSnap]
+	if slots < minSlots || slots > maxSlots || slots&(slots-1) != 0 || snap == 0 ||
+		snap > MaxSnapBytes {
+		return m, &shm.Error{Pkg: "capture", Op: "open", Name: obj.Name(), Field: "geometry",
+			Got: [2]uint64{slots, snap}, Want: "slots and bytes within bounds", Err: shm.ErrCorrupt}
+	}
+	var part [4][]byte
+	for i, want := range spec(h.UUID, slots, snap).Sections {
+		mem, s, err := obj.Section(want.Kind, 0)
+		if err != nil {
+			return m, err
+		}
+		if s.Length != want.Length || s.LayoutHash != want.LayoutHash {
+			return m, &shm.Error{Pkg: "capture", Op: "open", Name: obj.Name(), Field: "section",
+				Got: s.Length, Want: want.Length, Err: shm.ErrCorrupt}
+		}
+		part[i] = mem
+	}
+	m.snap, m.stride, m.bytes = snap, stride(snap), part[3]
+	for _, w := range []struct {
+		to  **ring.Index
+		mem []byte
+		off uint64
+	}{{&m.head, part[0], offHead}, {&m.tail, part[1], offTail}, {&m.seen, part[1], offSeen},
+		{&m.dropped, part[1], offDropped}, {&m.state, part[1], offState}} {
+		if *w.to, err = ring.IndexAt(w.mem, w.off); err != nil {
+			return m, err
+		}
+	}
+	m.records, err = ring.Slots[record](part[2])
+	return m, err
+}
+
+// at returns the room for the bytes of the packet with an index.
+func (m *memory) at(index uint64) []byte {
+	off := (index & uint64(len(m.records)-1)) * m.stride
+	return m.bytes[off : off+m.snap : off+m.snap]
+}
