@@ -25,7 +25,7 @@ func loaded(t *testing.T) *Program {
 	return loadedWith(t, ProgramOptions{Sockets: 8, Rules: 4})
 }
 
-func loadedWith(t *testing.T, o ProgramOptions) *Program {
+func loadedWith(t testing.TB, o ProgramOptions) *Program {
 	t.Helper()
 	p := &Program{ifname: "test run"}
 	err := p.load(o)
@@ -55,7 +55,7 @@ func loadedWith(t *testing.T, o ProgramOptions) *Program {
 }
 
 // datagram builds a frame to a port, with tags behind the addresses.
-func datagram(t *testing.T, port uint16, tags ...uint16) []byte {
+func datagram(t testing.TB, port uint16, tags ...uint16) []byte {
 	t.Helper()
 	tpl, err := packet.NewTemplate([6]byte{2}, [6]byte{2, 1},
 		netip.MustParseAddrPort("192.0.2.1:1000"),
@@ -239,5 +239,36 @@ func TestSteerEveryCut(t *testing.T) {
 				t.Errorf("%d of %d bytes: action %d", n, len(frame), got)
 			}
 		}
+	}
+}
+
+// BenchmarkSteer has the kernel run the program again and again on one frame.
+func BenchmarkSteer(b *testing.B) {
+	udp := datagram(b, 53)
+	for _, c := range []struct {
+		name  string
+		rules []Rule
+		frame []byte
+	}{
+		{"no rule", nil, udp},
+		{"port", []Rule{{UDPPort: 53}}, udp},
+		{"other port", []Rule{{UDPPort: 53}}, datagram(b, 54)},
+		{"TCP", []Rule{{UDPPort: 53}}, set(udp, 23, 6)},
+		{"IPv6 port", []Rule{{UDPPort: 53}}, overIPv6(53)},
+		{"address and port", []Rule{{UDPPort: 53, Dst: netip.MustParsePrefix("192.0.2.2/32")}}, udp},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			p := loadedWith(b, ProgramOptions{Sockets: 8})
+			for _, r := range c.rules {
+				add(b, p, r, Target{Base: 3})
+			}
+			n := max(b.N, 1)
+			_, each, err := p.objs.Steer.Benchmark(c.frame, n, nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(float64(each.Nanoseconds()), "ns/frame")
+			b.ReportMetric(0, "ns/op")
+		})
 	}
 }

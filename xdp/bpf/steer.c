@@ -77,12 +77,12 @@ struct net_key {
 	__u8 addr[16];
 };
 
+/* Two fields of 16 bits a word, the first one below: the hash reads words, and a word that was just
+ * stored in halves makes it wait. */
 struct rule_key {
 	__u32 net;
-	__be16 port;
-	__be16 ethertype;
-	__u16 vlan;
-	__u16 fields;
+	__u32 port_ethertype;
+	__u32 vlan_fields;
 };
 
 struct rule_value {
@@ -297,6 +297,8 @@ static __always_inline struct rule_value *find(struct flow *f, __u32 todo)
 	__u32 net = 0, *n;
 	int i;
 
+	if (!todo)
+		return 0;
 	if (todo & WITH_DST) {
 		n = bpf_map_lookup_elem(&nets, &f->dst);
 		if (n)
@@ -306,19 +308,14 @@ static __always_inline struct rule_value *find(struct flow *f, __u32 todo)
 	}
 #pragma unroll
 	for (i = COMBINATIONS - 1; i >= 0; i--) {
-		struct rule_key key = {};
+		struct rule_key key;
 
 		if (!(todo & (1 << i)))
 			continue;
-		key.fields = i;
-		if (i & FIELD_DST)
-			key.net = net;
-		if (i & FIELD_PORT)
-			key.port = f->port;
-		if (i & FIELD_ETHERTYPE)
-			key.ethertype = f->ethertype;
-		if (i & FIELD_VLAN)
-			key.vlan = f->vlan;
+		key.net = i & FIELD_DST ? net : 0;
+		key.port_ethertype = (i & FIELD_PORT ? f->port : 0) |
+				     (i & FIELD_ETHERTYPE ? (__u32)f->ethertype << 16 : 0);
+		key.vlan_fields = (i & FIELD_VLAN ? f->vlan : 0) | i << 16;
 		v = bpf_map_lookup_elem(&rules, &key);
 		if (v)
 			return v;
