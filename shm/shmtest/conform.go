@@ -114,15 +114,19 @@ func allTests() bool {
 	return !testing.Short()
 }
 
-// packagePath returns the folder of the package under test below the module, where tests are run;
-// empty if the binary was taken elsewhere.
+// ownModule begins the go.mod of the library; modules of tests lie below it.
+const ownModule = "module github.com/shmring/shmring\n"
+
+// packagePath returns the folder of the package under test below the library's, where tests are
+// run; empty if the binary was taken elsewhere.
 var packagePath = sync.OnceValue(func() string {
 	dir, err := os.Getwd()
 	if err != nil {
 		return ""
 	}
 	for at := dir; at != filepath.Dir(at); at = filepath.Dir(at) {
-		if _, err := os.Stat(filepath.Join(at, "go.mod")); err == nil {
+		if b, err := os.ReadFile(filepath.Join(at, "go.mod")); err == nil &&
+			strings.HasPrefix(string(b), ownModule) {
 			rel, err := filepath.Rel(at, dir)
 			if err != nil {
 				return ""

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 const zone = "example.org."
@@ -39,6 +41,7 @@ func pieces(n, size int) (out []string) {
 
 // TestDNS: a name server of miekg/dns on one host, its clients on the other.
 func TestDNS(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, c := range sides {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHosts(t, c.ours)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/net/nettest"
+
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // window is how many datagrams wait at most to be read: fewer than any buffer holds.
@@ -66,6 +68,7 @@ func (s stream) Close() (err error) {
 // TestNettest: a connected socket is what nettest says, against one of the kernel and against its
 // like.
 func TestNettest(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, c := range sides {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHosts(t, c.ours)

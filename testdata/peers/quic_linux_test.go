@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/quic-go/quic-go"
+
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 const quicPort = 4433
@@ -63,6 +65,7 @@ func connect(t *testing.T, h *hosts, o *quic.Config) (server, client *quic.Conn)
 // TestQUIC: megabytes arrive whole in both directions at once, and each end learns of the other's
 // last word.
 func TestQUIC(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, c := range sides {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHosts(t, c.ours)
@@ -124,6 +127,7 @@ func exchange(t *testing.T, server, client *quic.Conn, results chan error) {
 
 // TestQUICLoss: a stream's deadline passes, and the connection ends, when the wire is cut.
 func TestQUICLoss(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, c := range sides {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHosts(t, c.ours)

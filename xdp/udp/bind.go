@@ -9,7 +9,7 @@ import (
 // bind claims an address where there is no kernel to be asked.
 func (s *Stack) bind(local netip.AddrPort) (netip.AddrPort, func() error, error) {
 	const firstEphemeral, ephemeral = 32768, 28232 // as net.ipv4.ip_local_port_range
-	free := func(a netip.AddrPort) bool { return s.table.Load().byAddr[a] == nil }
+	free := func(a netip.AddrPort) bool { return s.table.Load().byAddr[bare(a)] == nil }
 	if local.Port() != 0 {
 		if !free(local) {
 			return local, nil, syscall.EADDRINUSE

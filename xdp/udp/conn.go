@@ -15,8 +15,8 @@ import (
 // use it at once.
 type Conn struct {
 	stack     *Stack
-	local     netip.AddrPort // as bound; the address may be unspecified
-	remote    netip.AddrPort // of a connected one
+	local     netip.AddrPort // as bound, without a zone; the address may be unspecified
+	remote    netip.AddrPort // of a connected one, without a zone
 	laddr     *net.UDPAddr
 	raddr     *net.UDPAddr
 	ownsStack atomic.Bool
@@ -58,7 +58,7 @@ func (c *Conn) Stats() ConnStats {
 }
 
 func newConn(s *Stack, local, remote netip.AddrPort) *Conn {
-	c := &Conn{stack: s, local: local, remote: remote, limit: s.o.Backlog,
+	c := &Conn{stack: s, local: bare(local), remote: bare(remote), limit: s.o.Backlog,
 		laddr: net.UDPAddrFromAddrPort(local), readable: make(chan struct{}, 1),
 		done: make(chan struct{}), failed: make(chan struct{})}
 	if remote.IsValid() {
@@ -118,7 +118,7 @@ func (c *Conn) take(b []byte, r *result) bool {
 	it := c.inbox.first()
 	r.n = copy(b, it.d.Payload)
 	r.truncated = r.n < len(it.d.Payload)
-	r.from = it.d.From
+	r.from = c.stack.zoned(it.d.From)
 	loan := *it
 	it.d.Payload = nil
 	c.inbox.pop()

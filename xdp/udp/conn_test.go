@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp/udp"
 )
 
@@ -47,6 +48,7 @@ func TestBothWays(t *testing.T) {
 // TestReadersShareEvery: whatever the order in which readers and datagrams come, every datagram is
 // read once, and nobody sleeps beside one.
 func TestReadersShare(t *testing.T) {
+	shmtest.Conforms(t)
 	const readers, each = 8, 2000
 	a, b, _, _ := newPair(t, udp.StackOptions{})
 	must(t, b.SetReadDeadline(time.Now().Add(long)))
@@ -97,6 +99,7 @@ func TestReadersShare(t *testing.T) {
 
 // TestTokenPassesOn: a reader that gives up takes no other reader's wake-up with it.
 func TestTokenPassesOn(t *testing.T) {
+	shmtest.Conforms(t)
 	a, b, _, _ := newPair(t, udp.StackOptions{})
 	for range 300 {
 		must(t, b.SetReadDeadline(time.Time{}))
@@ -155,6 +158,7 @@ func TestWildcard(t *testing.T) {
 
 // TestFullInbox: what a reader leaves does not cost others their frames.
 func TestFullInbox(t *testing.T) {
+	shmtest.Conforms(t)
 	a, b, _, fb := newPair(t, udp.StackOptions{Backlog: 16})
 	for i := range 100 {
 		_, err := a.WriteToUDPAddrPort([]byte{byte(i)}, addrPort(b))

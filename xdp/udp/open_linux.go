@@ -79,7 +79,7 @@ func (p *opener) open(ifname string) (*Stack, error) {
 		return nil, err
 	}
 	o := p.o.StackOptions
-	o.Bind = p.bind
+	o.Bind, o.Zone = p.bind, p.ifi.Name
 	s, err := NewStack(o, p.backends...)
 	if err != nil {
 		return nil, err

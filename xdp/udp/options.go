@@ -10,7 +10,7 @@ import (
 
 // Options of [Open], [Listen] and [Dial]. The zero value is useful.
 type Options struct {
-	StackOptions // Bind is set by Open
+	StackOptions // Bind and Zone are set by Open
 	// Queues of the interface to use; all by default. Datagrams that arrive on others go to the
 	// kernel.
 	Queues []uint32

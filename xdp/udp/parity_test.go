@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp/udp"
 )
 
@@ -120,10 +121,16 @@ var parity = []struct {
 	{"in-use", parityInUse},
 }
 
+// conforms are the cases that rows of testdata/conformance.tsv name.
+var conforms = map[string]bool{"close-wakes": true, "deadlines": true}
+
 // runParity runs every case on both kinds and compares.
 func runParity(t *testing.T, kernel, ours hosts) {
 	for _, c := range parity {
 		t.Run(c.name, func(t *testing.T) {
+			if conforms[c.name] && strings.HasPrefix(t.Name(), "TestParity/both/") {
+				shmtest.Conforms(t)
+			}
 			run := func(h hosts) []string {
 				s := &said{t: t}
 				e := &ends{h.listen(t, 0, netip.AddrPortFrom(h.addr(0), 0)),

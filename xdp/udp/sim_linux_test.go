@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
 	"github.com/shmring/shmring/xdp/packet"
@@ -64,6 +65,7 @@ func newSims(t testing.TB, o udp.StackOptions) (s stacks, es [2]*endpoint.Endpoi
 
 // TestParitySim compares with sockets of the kernel over a simulated device.
 func TestParitySim(t *testing.T) {
+	shmtest.Conforms(t)
 	s, _ := newSims(t, udp.StackOptions{})
 	runParity(t, loopback{}, s)
 }

@@ -28,6 +28,8 @@ type StackOptions struct {
 	// chooses a port if that is 0. What it returns is undone by unbind. By default an address is
 	// free if the stack has no connection on it.
 	Bind func(local netip.AddrPort) (bound netip.AddrPort, unbind func() error, err error)
+	// Zone names the interface in link-local addresses.
+	Zone string
 	// CheckEvery is how often the devices are looked after; a second by default.
 	CheckEvery time.Duration
 }
@@ -149,6 +151,22 @@ func unmap(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
+// bare is an address as packets have it.
+func bare(a netip.AddrPort) netip.AddrPort {
+	if ip := a.Addr(); ip.Is4In6() || ip.Zone() != "" {
+		return netip.AddrPortFrom(ip.Unmap().WithZone(""), a.Port())
+	}
+	return a
+}
+
+// zoned is an address from a packet as package net has it.
+func (s *Stack) zoned(a netip.AddrPort) netip.AddrPort {
+	if ip := a.Addr(); s.o.Zone != "" && ip.Is6() && ip.IsLinkLocalUnicast() {
+		return netip.AddrPortFrom(ip.WithZone(s.o.Zone), a.Port())
+	}
+	return a
+}
+
 func (s *Stack) open(local, remote netip.AddrPort) (*Conn, error) {
 	local = unmap(local)
 	if !local.Addr().IsValid() {
@@ -176,7 +194,7 @@ func (s *Stack) open(local, remote netip.AddrPort) (*Conn, error) {
 	if t.byAddr == nil {
 		t.byAddr = map[netip.AddrPort]*Conn{}
 	}
-	t.byAddr[bound] = c
+	t.byAddr[c.local] = c
 	s.table.Store(t)
 	return c, nil
 }

@@ -86,6 +86,7 @@ func (m mixed) dial(t *testing.T, host int, local, remote netip.AddrPort) socket
 // TestParity compares, over a veth pair, with kernel sockets on both ends: this package on one end,
 // on the other, and on both.
 func TestParity(t *testing.T) {
+	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	kernel := kernelHosts{p}
 	t.Run("sender", func(t *testing.T) {
@@ -101,6 +102,7 @@ func TestParity(t *testing.T) {
 
 // TestListen does it all in one call, and leaves the interface as it was.
 func TestListen(t *testing.T) {
+	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	peer := kernelHosts{p}.listen(t, 0, netip.AddrPortFrom(p.A.Addr, 0))
 	defer peer.Close()
@@ -139,6 +141,7 @@ func TestListen(t *testing.T) {
 }
 
 func TestOpenErrors(t *testing.T) {
+	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	s := openOn(t, p.B, udp.Options{})
 	open := func(ifname string) error {
@@ -193,6 +196,7 @@ func TestOpenErrors(t *testing.T) {
 
 // TestQueues: datagrams of all queues come together, and what is sent to one peer stays in order.
 func TestQueues(t *testing.T) {
+	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{Queues: 2})
 	a, b := openOn(t, p.A, udp.Options{}), openOn(t, p.B, udp.Options{})
 	to := listen(t, b, p.B.Addr, 0)
@@ -217,6 +221,7 @@ func TestQueues(t *testing.T) {
 
 // TestRemoved: a reader learns that its device is gone.
 func TestRemoved(t *testing.T) {
+	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	var s *udp.Stack
 	err := p.B.Do(func() (err error) {
@@ -249,6 +254,7 @@ func TestRemoved(t *testing.T) {
 
 // TestMTU: one datagram is one packet, or none.
 func TestMTU(t *testing.T) {
+	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{MTU: 1400})
 	s := openOn(t, p.A, udp.Options{})
 	k := kernelHosts{p}.listen(t, 1, netip.AddrPortFrom(p.B.Addr, 0))

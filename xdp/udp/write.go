@@ -131,9 +131,7 @@ func (c *Conn) write(call string, b []byte, to netip.AddrPort) (int, error) {
 
 // check refuses what the kernel refuses before it looks for a route.
 func (c *Conn) check(to netip.AddrPort) (netip.AddrPort, error) {
-	if to.Addr().Is4In6() {
-		to = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
-	}
+	to = bare(to)
 	local := c.local.Addr()
 	switch {
 	case to.Addr().Is6() && local.Is4():
@@ -181,9 +179,12 @@ func (c *Conn) send(b []byte, to netip.AddrPort) error {
 		pause = min(2*pause, lastPause)
 		err = s.send(b, c.local, to)
 	}
-	if err == ErrNoAnswer && !c.remote.IsValid() {
+	switch {
+	case err == ErrNoAnswer && !c.remote.IsValid():
 		c.stack.lost.Add(1)
 		return nil
+	case errors.Is(err, os.ErrClosed):
+		return net.ErrClosed // the stack is
 	}
 	return err
 }
