@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -67,6 +68,13 @@ func change(t testing.TB, e *veth.End, f func(netlink.Link) error) {
 		}
 		return err
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func setUp(t testing.TB, e *veth.End, up bool) {
@@ -279,15 +287,20 @@ func TestClose(t *testing.T) {
 	p := xdptest.NewPair(t, veth.Config{})
 	w := watchEnd(t, p.A, Options{})
 	change(t, p.A, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1400) })
+	goroutines := runtime.NumGoroutine()
+	for range 10 {
+		must(t, watchEnd(t, p.A, Options{}).Close())
+	}
+	if n := runtime.NumGoroutine(); n > goroutines {
+		t.Errorf("%d goroutines, %d before", n, goroutines)
+	}
 	time.AfterFunc(10*time.Millisecond, func() { _ = w.Close() })
 	for e := range w.Events() {
 		if e.Kind != MTUChanged {
 			t.Error(e)
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, w.Close())
 	xdptest.Do(t, p.A, func() error {
 		if _, err := Watch("nosuch", Options{}); !errors.Is(err, xdp.ErrNoDevice) {
 			t.Error(err)

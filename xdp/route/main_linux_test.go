@@ -6,4 +6,6 @@ import (
 	"github.com/shmring/shmring/shm/shmtest"
 )
 
-func TestMain(m *testing.M) { shmtest.Main(m) }
+func TestMain(m *testing.M) {
+	shmtest.Main(m, map[string]func(){"unprivileged": unprivilegedChild})
+}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -304,6 +305,15 @@ func TestOpenAndClose(t *testing.T) {
 		}
 		return nil
 	})
+	goroutines := runtime.NumGoroutine()
+	for range 10 {
+		if err := openTable(t, p.A, Options{}).Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := runtime.NumGoroutine(); n > goroutines {
+		t.Errorf("%d goroutines, %d before", n, goroutines)
+	}
 	table := openTable(t, p.A, Options{MaxDestinations: 2})
 	mustResolve(t, table, p.B.Addr)
 	_, _ = table.Lookup(addr("192.0.2.8"))
