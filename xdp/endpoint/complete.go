@@ -25,15 +25,16 @@ func (e *Endpoint) push() {
 
 // kick shows the kernel what is new. A link that is down is not an error: packets wait for it.
 func (e *Endpoint) kick() error {
-	alone := e.posted == 1
+	posted := e.posted
 	e.posted = 0
 	e.socket.Flush()
-	if e.socket.Unsent() == 0 {
+	unsent := e.socket.Unsent()
+	if unsent == 0 {
 		return nil
 	}
 	dropped := e.socket.SyscallStats().SendDropped
 	_, err := e.socket.Kick()
-	if alone && e.socket.SyscallStats().SendDropped == dropped+1 && e.socket.Unsent() == 0 {
+	if posted == 1 && unsent == 1 && e.socket.SyscallStats().SendDropped == dropped+1 {
 		// The device refused a packet, and there was only this one. Of several nobody knows which.
 		e.ops[e.lastSent].refused = true
 	}
