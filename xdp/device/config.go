@@ -128,3 +128,6 @@ type Stats struct {
 	Orphans    uint64 // sends whose application was gone when they ended
 	SendsInUse int
 }
+
+// DefaultPath is where "shmctl serve" listens for an interface, unless it is told another path.
+func DefaultPath(ifname string) string { return "/run/shmring/" + ifname + ".sock" }

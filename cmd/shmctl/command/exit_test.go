@@ -21,7 +21,9 @@ func TestUsage(t *testing.T) {
 		{"post", "a", "--event", "0", "--payload", "0"},
 		{"post", "a", "--event", "0", "--payload", "00", "--error", "EIO"},
 		{"bench", "moon"}, {"bench", "--case", "[a"}, {"bench", "--pairs=-1"}, {"bench", "--cpus=1"},
-		{"version", "-o", "x"},
+		{"serve"}, {"serve", "--dev", "lo", "--queue", "x"}, {"serve", "--dev", "lo", "--mode", "x"},
+		{"serve", "--dev", "lo", "--bind", "x"}, {"serve", "--dev", "lo", "--allow", "root"},
+		{"serve", "--dev", "lo", "--frames", "0"}, {"version", "-o", "x"},
 	} {
 		r := run(t, args...)
 		if r.code != 2 || r.stdout != "" || !strings.HasPrefix(r.stderr, "shmctl: ") ||

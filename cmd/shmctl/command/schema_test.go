@@ -30,7 +30,8 @@ func TestSchemaKeys(t *testing.T) {
 		"addresses": ctl.Addresses{}, "domain": ctl.Domain{},
 		"laneTail": ctl.LaneTail{}, "entry": ctl.Entry{}, "failure": ctl.Failure{},
 		"event": ctl.Event{}, "fid": ctl.FID{},
-		"post": postResult{}, "signal": signalResult{}} {
+		"post": postResult{}, "signal": signalResult{}, "serve": serveStatus{},
+		"serveApp": serveApp{}} {
 		d := doc.Defs[def]
 		want := keysOf(t, reflect.TypeOf(v))
 		slices.Sort(want)
