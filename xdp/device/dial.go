@@ -24,7 +24,8 @@ type Request struct {
 	// network. Zero stands for root and this process's own user.
 	Servers []int
 	// Queue is where completions are to come; it must be of cq.CreateAnonymous with
-	// cq.TrustOthers, allowing the Servers, and stays the caller's, to be closed after the endpoint. Without one the endpoint makes one, with
+	// cq.TrustOthers, allowing the Servers, and stays the caller's, to be closed after the
+	// endpoint. Without one the endpoint makes one, with
 	// QueueOptions.
 	Queue        *cq.Queue
 	QueueOptions cq.Options
@@ -103,8 +104,8 @@ func (s *session) start(ctx context.Context) error {
 	return nil
 }
 
-// dial connects and shakes hands, up to start. memory is called when the grant is known, and returns the
-// descriptor of the payload memory.
+// dial connects and shakes hands, up to start. memory is called when the grant is known, and
+// returns the descriptor of the payload memory.
 func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.AllowList,
 	memory func(grant hello) (int, error)) (s *session, err error) {
 	var d net.Dialer

@@ -131,7 +131,11 @@ func TestAppsKilled(t *testing.T) {
 	}
 	close(stop)
 	got := l.echoes
-	await(t, "traffic of the survivor", func() bool { _ = l.post(4); l.drain(); return l.echoes > got })
+	await(t, "traffic of the survivor", func() bool {
+		_ = l.post(4)
+		l.drain()
+		return l.echoes > got
+	})
 	l.settle()
 	if l.lost != 0 || e.Stats().Reconnects != 0 {
 		t.Errorf("the survivor lost %d sends, %+v", l.lost, e.Stats())

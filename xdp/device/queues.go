@@ -13,7 +13,8 @@ import (
 const maxLaneBytes = 16 << 20
 
 // attachQueue becomes a writer of a queue of the peer's.
-func attachQueue(ctx context.Context, conn *net.UnixConn, allow *shm.AllowList) (*cq.Writer, error) {
+func attachQueue(ctx context.Context, conn *net.UnixConn, allow *shm.AllowList) (*cq.Writer,
+	error) {
 	return cq.AttachConn(ctx, conn, cq.WriterOptions{Trust: cq.TrustOthers, Allow: allow,
 		MaxBytes: maxLaneBytes})
 }

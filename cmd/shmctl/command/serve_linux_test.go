@@ -99,7 +99,8 @@ func TestServe(t *testing.T) {
 	_, errs, again = serving(t, pair.B, "--socket", path+"2")
 	var p struct{ Error problem }
 	must(t, json.Unmarshal([]byte(errs.all()[0]), &p))
-	if code := again(); code != 1 || p.Error.Hint == "" && !strings.Contains(p.Error.Message, "program") {
+	if code := again(); code != 1 ||
+		p.Error.Hint == "" && !strings.Contains(p.Error.Message, "program") {
 		t.Errorf("a second one on the interface: exit %d, %+v", code, p)
 	}
 	if code := stop(); code != 0 {

@@ -1,0 +1,76 @@
+package device
+
+import (
+	"fmt"
+	"slices"
+)
+
+// takePorts takes all of them or none.
+func (s *Server) takePorts(a *app, ports []uint16) error {
+	for i, port := range ports {
+		if err := s.takePort(a, port); err != nil {
+			for _, port := range ports[:i] {
+				_ = s.dropPort(a, port)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Server) takePort(a *app, port uint16) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := a.account.permits(port); err != nil {
+		return err
+	}
+	if s.ports[port] != nil {
+		return fmt.Errorf("%w: %d", ErrPortTaken, port)
+	}
+	if len(a.ports) >= maxPorts {
+		return fmt.Errorf("%w: %d ports, possible are %d", ErrBudget, len(a.ports)+1, maxPorts)
+	}
+	if err := a.account.book(0, 0, 1); err != nil {
+		return err
+	}
+	if err := s.program.Steer(port, 0); err != nil {
+		a.account.unbook(0, 0, 1)
+		return err
+	}
+	s.ports[port] = a
+	a.ports = append(a.ports, port)
+	return nil
+}
+
+func (s *Server) dropPort(a *app, port uint16) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(a.ports, port)
+	if i < 0 {
+		return fmt.Errorf("%w: port %d is not this application's", ErrOptions, port)
+	}
+	a.ports = slices.Delete(a.ports, i, i+1)
+	delete(s.ports, port)
+	a.account.unbook(0, 0, 1)
+	return s.program.Unsteer(port)
+}
+
+// own shows the engine which ports an application has. It reports false if the engine has ended.
+func (s *Server) own(a *app, first bool) bool {
+	s.mu.Lock()
+	ports := slices.Clone(a.ports)
+	s.mu.Unlock()
+	return s.engine.do(func() {
+		if first {
+			s.engine.attach(a)
+		}
+		for port := range a.owns {
+			s.engine.byPort[port] = nil
+		}
+		clear(a.owns)
+		for _, port := range ports {
+			a.owns[port] = true
+			s.engine.byPort[port] = a
+		}
+	})
+}
