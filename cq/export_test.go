@@ -1,6 +1,9 @@
 package cq
 
-import "github.com/shmring/shmring/shm"
+import (
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
 
 // What tests need to scribble where only a broken or hostile peer would.
 const (
@@ -78,3 +81,13 @@ func BreakPromise(e *EventQueue, n int) { e.own.returnCredits(n) }
 
 // BellSpec is the layout of the bell of a reading process.
 func BellSpec() shm.Spec { return bellSpec() }
+
+// RingLane rings for nothing, as a hostile writer can.
+func RingLane(w *Writer) { w.ringer.Attach() }
+
+// WritePipe writes to the pipe of the reader's descriptor, as a hostile writer can.
+func WritePipe(w *Writer) {
+	if d, ok := w.door.(*memfdDoor); ok && d.fds[fdEvent] >= 0 {
+		_ = doorbell.WriteByte(d.fds[fdEvent])
+	}
+}

@@ -138,13 +138,11 @@ func TestOthersOneProcess(t *testing.T) {
 		if n, err := cq.ReadContext(soon(t), q, buf); n != 1 || err != nil || buf[0].Context != i {
 			t.Fatal(i, n, err, buf)
 		}
-		go func() {
-			time.Sleep(time.Millisecond)
-			post(t, w, 1000+i, 1001+i)
-		}()
+		done := later(func() { post(t, w, 1000+i, 1001+i) })
 		if n, err := cq.ReadContext(soon(t), q, buf); n != 1 || err != nil || buf[0].Context != 1000+i {
 			t.Fatal(i, n, err, buf)
 		}
+		done()
 	}
 }
 

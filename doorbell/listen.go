@@ -112,7 +112,7 @@ func (b *Bell) listensToParked() bool {
 // doze is R8. The reader of a queue that is not shared sleeps on its lanes' words itself; in a shared
 // one a relay rings the queue's own word for them.
 func (b *Bell) doze(e uint32, deadlineNs int64) {
-	if len(b.listened) == 0 || b.shared {
+	if b.shared || len(b.listened) == 0 { // in this order: others may change the list of a shared one
 		wait(b.hints.epoch, e, deadlineNs)
 		return
 	}

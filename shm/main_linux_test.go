@@ -26,6 +26,8 @@ func TestMain(m *testing.M) {
 		"sleeper": childSleep,
 		"tinyfs":  childTinyFS,
 		"otherns": childOtherNS,
+		"peer":    childPeer,
+		"holder":  childHolder,
 	})
 }
 

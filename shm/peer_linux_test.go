@@ -4,112 +4,239 @@ import (
 	"errors"
 	"net"
 	"os"
-	"runtime"
+	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/shm/shmtest"
 )
 
-func TestCheckSealed(t *testing.T) {
-	const all = SealShrink | SealGrow | SealSeal
-	make := func(seals ...Seals) *Object {
-		o, err := CreateMemfd(specFor("sealed"), nil)
-		if err != nil {
-			t.Fatal(err)
+func dialParent() *net.UnixConn {
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: os.Getenv("SOCKET"), Net: "unix"})
+	if err != nil {
+		os.Exit(3)
+	}
+	return c
+}
+
+// childPeer connects, hangs up when it is told to, and ends when it is told to.
+func childPeer() {
+	c := dialParent()
+	if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
+		os.Exit(4)
+	}
+	_ = c.Close()
+	_, _ = os.Stdin.Read(make([]byte, 1))
+}
+
+// childHolder connects, gives its end to a process that outlives it, and ends.
+func childHolder() {
+	f, err := dialParent().File()
+	if err != nil {
+		os.Exit(3)
+	}
+	p, err := os.StartProcess("/bin/cat", []string{"cat"},
+		&os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, f}})
+	if err != nil {
+		os.Exit(4)
+	}
+	_ = p.Release()
+}
+
+// meetChild starts a child that connects to us.
+func meetChild(t *testing.T, role string) (stdin *os.File, p *Peer, changes chan struct{}) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	check(t, err)
+	defer l.Close()
+	r, w, err := os.Pipe()
+	check(t, err)
+	t.Cleanup(func() { w.Close() })
+	cmd := shmtest.Child(t, role, "SOCKET="+path, "GORACE=atexit_sleep_ms=0")
+	cmd.Stdin = r
+	check(t, cmd.Start())
+	check(t, r.Close())
+	go func() { _ = cmd.Wait() }()
+	check(t, l.SetDeadline(time.Now().Add(30*time.Second)))
+	c, err := l.AcceptUnix()
+	check(t, err)
+	p, err = MeetPeer(c, nil)
+	check(t, err)
+	check(t, c.Close()) // the peer is watched all the same
+	t.Cleanup(p.Close)
+	if p.PID != cmd.Process.Pid || p.UID != os.Geteuid() || p.GID != os.Getegid() {
+		t.Errorf("%+v is not %d", p, cmd.Process.Pid)
+	}
+	changes = make(chan struct{}, 2)
+	p.Watch(func() { changes <- struct{}{} })
+	return w, p, changes
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPeerHangsUp: the end of a connection is no death; with the end of the process it is.
+func TestPeerHangsUp(t *testing.T) {
+	stdin, p, changes := meetChild(t, "peer")
+	if p.HungUp() || p.Gone() {
+		t.Error("gone at once")
+	}
+	_, err := stdin.Write([]byte{1})
+	check(t, err)
+	<-changes
+	if !p.HungUp() || p.Gone() {
+		t.Errorf("after it hung up: %v, gone %v", p.HungUp(), p.Gone())
+	}
+	_, err = stdin.Write([]byte{1})
+	check(t, err)
+	<-changes
+	if !p.Gone() {
+		t.Error("not gone after it ended")
+	}
+}
+
+// TestPeerLeavesConnection: nor is the end of a process whose connection somebody else holds now,
+// until that one lets go of it.
+func TestPeerLeavesConnection(t *testing.T) {
+	stdin, p, changes := meetChild(t, "holder")
+	<-changes
+	if p.HungUp() || p.Gone() {
+		t.Errorf("after it ended: hung up %v, gone %v", p.HungUp(), p.Gone())
+	}
+	check(t, stdin.Close()) // which ends that one
+	<-changes
+	if !p.Gone() {
+		t.Error("not gone")
+	}
+}
+
+// TestPeerBytes: watching takes no bytes.
+func TestPeerBytes(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	check(t, err)
+	var ends [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "socket")
+		c, err := net.FileConn(f)
+		check(t, err)
+		check(t, f.Close())
+		defer c.Close()
+		ends[i] = c.(*net.UnixConn)
+	}
+	p, err := MeetPeer(ends[0], &AllowList{GIDs: []int{os.Getegid()}})
+	check(t, err)
+	changes := make(chan struct{}, 2)
+	p.Watch(func() { changes <- struct{}{} })
+	for range 100 {
+		_, err = ends[1].Write([]byte("abc"))
+		check(t, err)
+	}
+	buf := make([]byte, 300)
+	for n := 0; n < len(buf); {
+		k, err := ends[0].Read(buf[n:])
+		check(t, err)
+		n += k
+	}
+	check(t, ends[1].Close())
+	<-changes
+	if !p.HungUp() || p.Gone() { // it is this process
+		t.Errorf("hung up %v, gone %v", p.HungUp(), p.Gone())
+	}
+	p.Close()
+	p.Close()
+}
+
+func TestAllowList(t *testing.T) {
+	me := os.Geteuid()
+	for _, tt := range []struct {
+		list   *AllowList
+		uid    int
+		gid    int
+		groups []int
+		want   bool
+	}{
+		{nil, me, 5, nil, true},
+		{nil, me + 1, 5, nil, false},
+		{&AllowList{}, me, 5, nil, true},
+		{&AllowList{}, me + 1, 0, nil, false},
+		{&AllowList{UIDs: []int{7}}, 7, 0, nil, true},
+		{&AllowList{UIDs: []int{7}}, me, 7, []int{7}, false},
+		{&AllowList{GIDs: []int{7}}, 7, 6, []int{8}, false},
+		{&AllowList{GIDs: []int{7}}, 1, 7, nil, true},
+		{&AllowList{GIDs: []int{7}}, 1, 6, []int{8, 7}, true},
+	} {
+		if got := tt.list.Allows(tt.uid, tt.gid, tt.groups); got != tt.want {
+			t.Errorf("%+v allows %d %d %v: %v", tt.list, tt.uid, tt.gid, tt.groups, got)
 		}
-		t.Cleanup(func() { _ = o.Close() })
-		for _, s := range seals {
-			if err := o.Seal(s); err != nil {
-				t.Fatal(err)
-			}
+	}
+}
+
+// TestOpenPassed refuses whatever is not a memfd with just the right seals and all its memory.
+func TestOpenPassed(t *testing.T) {
+	spec := Spec{Kind: KindRegion, Sections: []Section{{Kind: 1, Length: 1 << 20}}}
+	size, err := Plan(spec)
+	check(t, err)
+	object := func(seals Seals) *Object {
+		o, err := CreateMemfd(spec, nil)
+		check(t, err)
+		t.Cleanup(func() { o.Close() })
+		if seals != 0 {
+			check(t, o.Seal(seals))
 		}
 		return o
 	}
-	if err := make(all).CheckSealed(all); err != nil {
-		t.Error(err)
+	good := object(SealOthers)
+	fd, err := good.ShareFD()
+	check(t, err)
+	o, err := OpenPassed(fd, "good", size)
+	check(t, err)
+	if o.Header().UUID != good.Header().UUID {
+		t.Error("another object")
 	}
-	for name, o := range map[string]*Object{"none": make(), "some": make(SealShrink | SealGrow),
-		"more": make(SealFutureWrite, all)} {
-		if err := o.CheckSealed(all); !errors.Is(err, ErrOwner) {
-			t.Error(name, err)
+	if _, err := o.MapWritable(1, 0); err == nil {
+		t.Error("a section was mapped for writing")
+	}
+	check(t, o.Close())
+	_, err = OpenPassed(fd, "large", size-1)
+	if !errors.Is(err, ErrNoSpace) {
+		t.Error("too large:", err)
+	}
+	CloseFDs([]int{fd})
+	for name, seals := range map[string]Seals{"none": 0, "all but one": SealShrink |
+		SealGrow | SealSeal, "not final": SealOthers &^ SealSeal,
+		"can shrink": SealOthers &^ SealShrink} {
+		if _, err := OpenPassed(object(seals).FD(), name, size); !errors.Is(err, ErrOwner) {
+			t.Errorf("seals: %s: %v", name, err)
 		}
 	}
-	d := openTestDir(t)
-	file, err := d.Create("file", specFor("file"), nil)
-	if err != nil {
-		t.Fatal(err)
+	sparse, err := unix.MemfdCreate("sparse", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	check(t, err)
+	defer unix.Close(sparse)
+	_, err = unix.Pwrite(sparse, good.Bytes()[:8192], 0)
+	check(t, err)
+	check(t, unix.Ftruncate(sparse, int64(size)))
+	_, err = unix.FcntlInt(uintptr(sparse), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|
+		unix.F_SEAL_GROW|unix.F_SEAL_FUTURE_WRITE)
+	check(t, err)
+	if _, err = OpenPassed(sparse, "sparse", size); !errors.Is(err, ErrTruncated) {
+		t.Error("sparse:", err)
 	}
-	defer func() { _ = errors.Join(file.Unlink(), file.Close()) }()
-	if err := file.CheckSealed(all); !errors.Is(err, ErrOwner) {
-		t.Error("a file with a name:", err)
+	r, w, err := os.Pipe()
+	check(t, err)
+	defer r.Close()
+	defer w.Close()
+	if _, err = OpenPassed(int(r.Fd()), "pipe", size); !errors.Is(err, ErrOwner) {
+		t.Error("pipe:", err)
 	}
-	cut := make()
-	o, err := OpenFD(cut.FD(), "cut", ReadOnly)
-	if err != nil {
-		t.Fatal(err)
+	if _, err = OpenPassed(-1, "none", size); !errors.Is(err, syscall.EBADF) {
+		t.Error("none:", err)
 	}
-	defer o.Close()
-	if err := errors.Join(unix.Ftruncate(cut.FD(), 4096), cut.Seal(all)); err != nil {
-		t.Fatal(err)
-	}
-	if err := o.CheckSealed(all); !errors.Is(err, ErrTruncated) {
-		t.Error("cut before it was sealed:", err)
-	}
-	closed := make(all)
-	closed.Close()
-	if err := closed.CheckSealed(all); !errors.Is(err, os.ErrClosed) {
-		t.Error(err)
-	}
-}
-
-// TestCheckPeer: a connection made by another user is refused.
-func TestCheckPeer(t *testing.T) {
-	a, b := socketPair(t, unix.SOCK_STREAM)
-	if err := errors.Join(CheckPeer(a), CheckPeer(b)); err != nil {
-		t.Error(err)
-	}
-	a.Close()
-	if err := CheckPeer(a); !errors.Is(err, net.ErrClosed) {
-		t.Error(err)
-	}
-	if os.Geteuid() != 0 {
-		shmtest.Require(t, "root", errors.New("nobody else may be another user"))
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: "@shmring-peer-test", Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	fd, err := dialAs(65534, "@shmring-peer-test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sysClose(fd)
-	c, err := l.AcceptUnix()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if err := CheckPeer(c); !errors.Is(err, ErrOwner) || !errors.Is(err, syscall.EPERM) {
-		t.Errorf("another user: %v", err)
-	}
-}
-
-// dialAs connects a socket as another user: credentials belong to threads.
-func dialAs(uid uintptr, name string) (fd int, err error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	keep := ^uintptr(0)
-	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, keep, uid, keep); e != 0 {
-		return -1, e
-	}
-	defer unix.RawSyscall(unix.SYS_SETRESUID, keep, 0, keep)
-	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err == nil {
-		err = unix.Connect(fd, &unix.SockaddrUnix{Name: name})
-	}
-	return fd, err
 }

@@ -1,0 +1,255 @@
+package cq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+func init() { roles["other reader"] = childOtherReader }
+
+// childOtherReader reads until its input ends.
+func childOtherReader() {
+	q, err := cq.CreateAnonymous("q", cq.Options{Size: 8, Trust: cq.TrustOthers,
+		Allow: &shm.AllowList{UIDs: []int{0}}})
+	need(err)
+	need(q.Accept(context.Background(), dialParent()))
+	say("accepted")
+	var line string
+	_, _ = fmt.Scanln(&line)
+	need(q.Close())
+	say("closed")
+	_, _ = fmt.Scanln(&line)
+}
+
+// noRoom checks that no writer can attach to a queue with one lane.
+func noRoom(t *testing.T, what string, q *cq.Queue) {
+	t.Helper()
+	a, b := connect(t, unix.SOCK_STREAM)
+	done := accept(soon(t), q, a)
+	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.TrustOthers})
+	wantErr(t, what, errors.Join(err, <-done), cq.ErrLanes)
+	must(t, errors.Join(a.Close(), b.Close()))
+}
+
+// TestOthersKilledWriter: what it published is read, its lane is unmapped then, and the next one
+// goes on in its row with memory of its own. While nobody has proved the death there is no room.
+func TestOthersKilledWriter(t *testing.T) {
+	q := anonymousOthers(t, cq.Options{Size: 16, MaxLanes: 1, Spin: -1})
+	dst := make([]cq.Context, 2)
+	var fds, maps int
+	for i := range uint64(4) {
+		w := startWriterOther(t, q)
+		if w.next != 4*i || w.lane != 1 {
+			t.Errorf("writer %d begins at %d in lane %d", i, w.next, w.lane)
+		}
+		w.post(t, 4*i, 4*i+4)
+		noRoom(t, "with a living writer", q)
+		must(t, w.Process.Signal(syscall.SIGSTOP))
+		time.Sleep(short)
+		noRoom(t, "with a stopped writer", q)
+		w.kill()
+		for got := uint64(0); got < 4; got += 2 {
+			if n, err := cq.ReadContext(soon(t), q, dst); n != 2 || err != nil ||
+				dst[0].Context != 4*i+got {
+				t.Fatalf("%d, %v, %v", n, err, dst)
+			}
+		}
+		for q.Stats().Retired != i+1 { // the notice ends a sleep, or is found by a look
+			if _, err := cq.ReadTimeout(q, dst, time.Millisecond); err != cq.ErrTimeout {
+				t.Fatal(err)
+			}
+		}
+		if i == 0 {
+			fds, maps = held(t)
+		} else if f, m := held(t); f > fds+1 || m > maps {
+			t.Errorf("round %d: %d descriptors and %d mappings, %d and %d after the first", i, f, m,
+				fds, maps)
+		}
+	}
+}
+
+// TestOthersDeathWakes: whoever sleeps learns of a death, and so of what was published without a
+// ring, in every way of waiting. The writer is killed between the two.
+func TestOthersDeathWakes(t *testing.T) {
+	for name, o := range map[string]cq.Options{"sread": {}, "shared": {Shared: true},
+		"descriptor": {Wait: cq.WaitFD}, "set": {}, "channel": {}} {
+		t.Run(name, func(t *testing.T) {
+			o.Size, o.Spin = 8, -1
+			q := anonymousOthers(t, o)
+			h := startHostile(t, q)
+			wait := sleeper(t, name, q)
+			done := make(chan error, 1)
+			go func() { done <- wait() }()
+			time.Sleep(short)
+			h.do(t, "slot 56", 1) // an entry, and its tail, without a ring
+			h.do(t, "lane 0", 1)
+			h.kill()
+			must(t, <-done)
+			eventually(t, "the entry", func() bool { return q.Release(1) == nil || holds(q) })
+		})
+	}
+}
+
+// holds reads an entry.
+func holds(q *cq.Queue) bool {
+	n, err := cq.Read(q, make([]cq.Context, 1))
+	return n == 1 && err == nil
+}
+
+// sleeper returns a wait that ends when an entry may be there.
+func sleeper(t *testing.T, how string, q *cq.Queue) func() error {
+	t.Helper()
+	ctx := soon(t)
+	switch how {
+	case "descriptor":
+		return func() error {
+			for q.TryWait() == nil {
+				p := []unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}
+				if n, err := unix.Poll(p, 30_000); n == 0 {
+					return errors.Join(err, cq.ErrTimeout)
+				}
+			}
+			return nil
+		}
+	case "set":
+		s := waitSet(t, openDir(t), cq.WaitSetOptions{})
+		addTo(t, s, q)
+		return func() error { _, err := s.Wait(ctx, make([]cq.Waitable, 1)); return err }
+	case "channel":
+		c := channel(t, openDir(t))
+		attachTo(t, c, q)
+		must(t, c.Arm(q, cq.NotifyAny))
+		return func() error {
+			_, err := c.Get(ctx)
+			return errors.Join(err, c.Ack(q, 1))
+		}
+	}
+	return func() error { _, err := q.PeekContext(ctx, 1); return err } // it stays handed out
+}
+
+// TestOthersReaderDies: its writers are told by their posts, once it is proved.
+func TestOthersReaderDies(t *testing.T) {
+	c := startOther(t, "other reader")
+	w, err := cq.AttachConn(soon(t), c.conn,
+		cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
+	must(t, err)
+	if got := c.line(t); got != "accepted" {
+		t.Fatal(got)
+	}
+	must(t, c.conn.Close()) // the writer has its own
+	must(t, w.Post(&cq.Entry{}))
+	must(t, c.Process.Signal(syscall.SIGSTOP))
+	select {
+	case <-w.ReaderGone():
+		t.Fatal("a stopped reader is gone")
+	case <-time.After(short):
+	}
+	must(t, w.Post(&cq.Entry{}))
+	c.kill()
+	<-w.ReaderGone()
+	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrPeerGone, syscall.ECONNRESET)
+	_, err = w.PostBatch(make([]cq.Entry, 2))
+	wantErr(t, "batch", err, cq.ErrPeerGone)
+	wantErr(t, "credit", w.Credit(1), cq.ErrPeerGone)
+	must(t, w.Close())
+}
+
+// TestOthersReaderCloses: that is no death.
+func TestOthersReaderCloses(t *testing.T) {
+	c := startOther(t, "other reader")
+	w, err := cq.AttachConn(soon(t), c.conn,
+		cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
+	must(t, err)
+	_ = c.line(t)
+	_, err = fmt.Fprintln(c.in, "close")
+	must(t, err)
+	if got := c.line(t); got != "closed" {
+		t.Fatal(got)
+	}
+	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrClosed)
+	must(t, w.Close())
+	if w.ReaderGone() == nil {
+		t.Error("no channel")
+	}
+}
+
+// TestOthersNotAllowed: users that are not on the list are refused by either side, before anything
+// is given to them; groups count, supplementary ones too.
+func TestOthersNotAllowed(t *testing.T) {
+	q, err := cq.CreateAnonymous("q", cq.Options{Trust: cq.TrustOthers})
+	must(t, err)
+	t.Cleanup(func() { must(t, q.Close()) })
+	c := startOther(t, "other user")
+	before := len(openFiles())
+	wantErr(t, "accept", q.Accept(soon(t), c.conn), shm.ErrOwner, syscall.EPERM)
+	if now := len(openFiles()); now != before {
+		t.Errorf("%d descriptors, %d before", now, before)
+	}
+	c = startOther(t, "other reader")
+	_, err = cq.AttachConn(soon(t), c.conn, cq.WriterOptions{Trust: cq.TrustOthers})
+	wantErr(t, "attach", err, shm.ErrOwner)
+	c = startOther(t, "other reader")
+	w, err := cq.AttachConn(soon(t), c.conn, cq.WriterOptions{Trust: cq.TrustOthers,
+		Allow: &shm.AllowList{GIDs: []int{nobody}}})
+	must(t, err)
+	must(t, w.Close())
+}
+
+// TestOthersTrustFits: both sides must mean the same kind of trust.
+func TestOthersTrustFits(t *testing.T) {
+	for _, here := range []cq.Trust{cq.TrustUser, cq.TrustOthers} {
+		q := anonymous(t, cq.Options{Trust: here})
+		a, b := connect(t, unix.SOCK_STREAM)
+		done := accept(soon(t), q, a)
+		_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.TrustOthers - here})
+		wantErr(t, "attach", err, cq.ErrInvalid)
+		wantErr(t, "accept", <-done, cq.ErrInvalid)
+	}
+	d := openDir(t)
+	_, err := cq.Create(d, "named", cq.Options{Trust: cq.TrustOthers})
+	wantErr(t, "with a name", err, errors.ErrUnsupported)
+	_, err = cq.CreateAnonymous("q", cq.Options{Trust: cq.TrustOthers, MaxLanes: 127})
+	wantErr(t, "lanes", err, cq.ErrInvalid)
+	_, err = cq.CreateAnonymous("q", cq.Options{Trust: cq.TrustOthers, Lifetime: cq.Persistent})
+	wantErr(t, "lifetime", err, cq.ErrInvalid)
+}
+
+// TestOthersOneConnection: several rendezvous follow one another on one connection, whose bytes
+// nobody else takes while the earlier ones watch it.
+func TestOthersOneConnection(t *testing.T) {
+	q := anonymousOthers(t, cq.Options{Size: 8})
+	back := anonymousOthers(t, cq.Options{Size: 8})
+	a, b := connect(t, unix.SOCK_STREAM)
+	var ws []*cq.Writer
+	for i := range 6 {
+		from, conns := q, [2]*net.UnixConn{a, b}
+		if i%3 == 2 {
+			from, conns = back, [2]*net.UnixConn{b, a} // the other way round
+		}
+		done := accept(soon(t), from, conns[0])
+		w, err := cq.AttachConn(soon(t), conns[1], cq.WriterOptions{Trust: cq.TrustOthers})
+		must(t, errors.Join(err, <-done))
+		ws = append(ws, w)
+	}
+	must(t, errors.Join(a.Close(), b.Close()))
+	for i, w := range ws {
+		post(t, w, uint64(i), uint64(i)+1)
+		must(t, w.Close())
+	}
+	got := append(drain(t, q), drain(t, back)...)
+	slices.Sort(got)
+	if !slices.Equal(got, upTo(0, 6)) {
+		t.Error(got)
+	}
+}
