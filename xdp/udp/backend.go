@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
 )
 
 // Backend carries the datagrams of a [Stack]: an endpoint on a queue of the interface, or what
@@ -40,5 +41,6 @@ type Backend interface {
 type Datagram struct {
 	Payload  []byte // nobody writes to it
 	From, To netip.AddrPort
-	Entry    cq.Entry // the Backend's own
+	Entry    cq.Entry // this and View are the Backend's own
+	View     shm.Loan
 }

@@ -5,8 +5,9 @@
 //	listener, err := quic.Listen(c, tlsConfig, nil)
 //
 // [Listen] and [Dial] do it all for one socket. [Open] returns a [Stack] for many on the same
-// interface. A stack runs on a [Backend] for each queue: an endpoint of package endpoint
-// ([OnEndpoint]), or anything else that carries datagrams.
+// interface, and [OpenDevice] one on the interface of a device process, without privilege. A stack
+// runs on a [Backend] for each queue: an endpoint of package endpoint ([OnEndpoint]), or anything
+// else that carries datagrams.
 //
 // # As with the kernel
 //
@@ -25,7 +26,7 @@
 // with EAGAIN. A write does wait, until its deadline, while the device has no room.
 //
 // The port of a connection is held in the kernel too, by a socket that gets nothing, so that
-// everybody there finds it in use.
+// everybody there finds it in use. A device process does not do that.
 //
 // # Not as with the kernel
 //

@@ -7,8 +7,6 @@ import (
 	"os"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/xdp/endpoint"
 	"github.com/shmring/shmring/xdp/packet"
@@ -30,22 +28,9 @@ type onEndpoint struct {
 // endpoint lends frames, sends to any address, and is nobody else's any more: Close closes it. The
 // queue stays the caller's.
 func OnEndpoint(e *endpoint.Endpoint, q *cq.Queue) (Backend, error) {
-	bad := func(err error) (Backend, error) {
+	f, raw, err := pollable(e.FD())
+	if err != nil {
 		return nil, &Error{Pkg: pkg, Op: "use endpoint", Err: err}
-	}
-	fd, err := unix.FcntlInt(uintptr(e.FD()), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return bad(err)
-	}
-	if err := unix.SetNonblock(fd, true); err != nil { // else the runtime would not poll it
-		_ = unix.Close(fd)
-		return bad(err)
-	}
-	f := os.NewFile(uintptr(fd), "xsk")
-	raw, err := f.SyscallConn()
-	if err != nil {
-		_ = f.Close()
-		return bad(err)
 	}
 	return &onEndpoint{e: e, q: q, ready: f, raw: raw}, nil
 }
@@ -134,13 +119,7 @@ func (b *onEndpoint) Flush() error {
 // Arm has nothing to do: every packet that arrives makes the runtime's poller look.
 func (b *onEndpoint) Arm() (bool, error) { return false, nil }
 
-func (b *onEndpoint) Wait(look func() bool) error {
-	err := b.raw.Read(func(uintptr) bool { return look() })
-	if errors.Is(err, os.ErrClosed) {
-		return os.ErrClosed
-	}
-	return err
-}
+func (b *onEndpoint) Wait(look func() bool) error { return wait(b.raw, look) }
 
 func (b *onEndpoint) Check() error { return b.e.Socket().Check() }
 

@@ -67,6 +67,7 @@ func (s *shard) release(d *Datagram) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
+		d.View.Release() // the memory is unmapped when the last one is
 		return
 	}
 	s.loan[0] = *d
