@@ -22,6 +22,7 @@
 // the number of frames, whatever applications and the kernel do:
 //
 //	free -> fill -> received -> loaned -> free      (receive pool)
+//	                   received or loaned -> send -> free   (sent on from where it lies)
 //	free -> build -> send -> free                   (send pool)
 //
 // A frame of which the kernel says something impossible goes to quarantine and stays there. An

@@ -45,7 +45,7 @@ var legalFrom = [frameStates]uint8{
 	FrameReceived: 1 << FrameFill,
 	FrameLoaned:   1 << FrameReceived,
 	FrameBuild:    1 << FrameFree,
-	FrameSend:     1<<FrameBuild | 1<<FrameReceived,
+	FrameSend:     1<<FrameBuild | 1<<FrameReceived | 1<<FrameLoaned,
 	FrameQuarantine: 1<<FrameFree | 1<<FrameFill | 1<<FrameReceived | 1<<FrameLoaned |
 		1<<FrameBuild | 1<<FrameSend,
 }

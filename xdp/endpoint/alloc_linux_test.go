@@ -85,6 +85,25 @@ func TestNoAllocation(t *testing.T) {
 				},
 				"inject": func() error { return s.Inject(payload, s.peer) },
 				"batch":  func() error { _, err := s.SendBatch(ms); return err },
+				"forward": func() error {
+					if posted {
+						return nil
+					}
+					if err := s.Inject(payload, s.peer); err != nil {
+						return err
+					}
+					if _, err := s.Progress(); err != nil {
+						return err
+					}
+					es, err := s.q.Peek(1)
+					if err != nil {
+						return err
+					}
+					if err := s.Forward(&es[0], 9, &ms[0]); err != nil {
+						return err
+					}
+					return s.q.Release(1)
+				},
 				"frame": func() error {
 					f, err := s.Frame()
 					if err != nil {

@@ -153,6 +153,13 @@ func (m *model) readSome() {
 }
 
 func (m *model) giveBack() {
+	if len(m.held) > 0 && m.r != nil && m.r.IntN(4) == 0 {
+		err := m.Forward(&m.held[0], 5, &endpoint.Msg{To: m.peer})
+		m.sent(err)
+		if err == nil {
+			m.held = append(m.held[:0], m.held[1:]...)
+		}
+	}
 	n := m.r.IntN(len(m.held) + 1)
 	err := m.ReleaseBatch(m.held[:n])
 	if err != nil && !m.lies {

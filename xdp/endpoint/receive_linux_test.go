@@ -3,6 +3,7 @@ package endpoint_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net/netip"
 	"syscall"
 	"testing"
@@ -281,5 +282,82 @@ func TestGroups(t *testing.T) {
 	}
 	if err := s.Leave(group.Addr()); !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("leave what was not joined: %v", err)
+	}
+}
+
+// TestForward: a loaned frame is sent back with what it holds, and is received into again after.
+func TestForward(t *testing.T) {
+	shmtest.Conforms(t)
+	for _, data := range []bool{false, true} {
+		t.Run(fmt.Sprint(data), func(t *testing.T) { forward(t, data) })
+	}
+}
+
+func forward(t *testing.T, data bool) {
+	a, b := newPair(t, configured(func(c *endpoint.Config) { c.RemoteData = data }))
+	for i := range uint64(200) { // more often than there are frames
+		must(t, a.Send([]byte("there and back"), a.peer, i))
+		_ = a.one(t)
+		e := b.one(t)
+		payload, err := b.Payload(&e)
+		must(t, err)
+		copy(payload, "THERE")
+		must(t, b.Forward(&e, 9, &endpoint.Msg{To: b.peer, Context: i}))
+		if err := b.Forward(&e, 9, &endpoint.Msg{To: b.peer}); err != endpoint.ErrFrame {
+			t.Fatalf("twice: %v", err)
+		}
+		if err := b.Release(&e); err != endpoint.ErrFrame {
+			t.Fatalf("given back after it was sent: %v", err)
+		}
+		if done := b.one(t); done.Context != i || done.Flags != cq.FlagSend|cq.FlagMsg {
+			t.Fatalf("%+v", done)
+		}
+		back := a.one(t)
+		if a.text(t, &back) != "THERE and" || back.Src != a.peer {
+			t.Fatalf("%+v: %q", back, a.text(t, &back))
+		}
+		must(t, a.Release(&back))
+	}
+	b.drive(t)
+	if st := b.Stats(); st.Forwarded != 200 || st.Frames.States[xdp.FrameLoaned] != 0 {
+		t.Errorf("%+v", st)
+	}
+	if n := b.tx.Credits(); n != 0 {
+		t.Errorf("%d credits are left", n)
+	}
+}
+
+// TestForwardRefused: a frame that cannot be sent on is still lent; one for a destination that
+// cannot be reached is given back, with an error entry.
+func TestForwardRefused(t *testing.T) {
+	s := alone(t, nil)
+	s.arrive(t, addrB, addrA, "hello")
+	e := s.one(t)
+	to := func(m endpoint.Msg) *endpoint.Msg { m.To = s.peer; return &m }
+	other := e
+	other.Meta += 1 << 32 // of another generation
+	for what, c := range map[string]struct {
+		err  error
+		want syscall.Errno
+	}{
+		"too long":   {s.Forward(&e, 6, to(endpoint.Msg{})), syscall.EMSGSIZE},
+		"negative":   {s.Forward(&e, -1, to(endpoint.Msg{})), syscall.EMSGSIZE},
+		"to nobody":  {s.Forward(&e, 5, &endpoint.Msg{To: 99}), syscall.EINVAL},
+		"inject":     {s.Forward(&e, 5, to(endpoint.Msg{Flags: cq.FlagInject})), syscall.EOPNOTSUPP},
+		"generation": {s.Forward(&other, 5, to(endpoint.Msg{})), syscall.EINVAL},
+	} {
+		if !errors.Is(c.err, c.want) {
+			t.Errorf("%s: %v", what, c.err)
+		}
+	}
+	if n := s.tx.Credits(); n != 0 {
+		t.Errorf("%d credits are left", n)
+	}
+	must(t, s.Forward(&e, 5, &endpoint.Msg{Dest: stranger, Context: 7}))
+	if e := s.readErr(t); e.Context != 7 || !errors.Is(&e, syscall.EHOSTUNREACH) {
+		t.Errorf("%+v", e)
+	}
+	if f := s.Socket().FrameStats(); f.States[xdp.FrameLoaned] != 0 {
+		t.Errorf("%+v", f)
 	}
 }

@@ -12,6 +12,7 @@ type Stats struct {
 	Truncated     uint64 // messages that did not fit their buffer
 	Overrun       uint64 // packets dropped because the queue was overrun
 	Returned      uint64 // frames given back
+	Forwarded     uint64 // frames that were sent on with what they held
 	Reclaimed     uint64 // frames taken back from a dead reader
 	RxBlocked     uint64 // rounds that left packets for want of room for completions
 	NoBuffer      uint64 // rounds that left packets for want of a posted buffer
