@@ -125,6 +125,10 @@ func bell(v doorbell.View) Bell {
 		Seq: v.Seq, Rung: v.Rung, Epoch: v.Epoch, SignalPending: v.Signal, ReadyLanes: v.Ready}
 }
 
+// DescribeProcess says what is known of the owner of an object, for tools that look at objects of
+// kinds that this package does not know.
+func DescribeProcess(o shm.Owner, life shm.Life) Process { return process(o, life) }
+
 // process says what is known of the owner of an object.
 func process(o shm.Owner, life shm.Life) Process {
 	p := Process{Life: new(life.String())}

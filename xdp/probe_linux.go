@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -73,7 +74,9 @@ func (r *ProbeReport) trySocket() {
 		return
 	}
 	defer u.Close(context.Background())
-	s, err := Open(r.Interface, 0, u, Options{Mode: BindCopy, BusyTimeout: -1})
+	// A socket that was closed a moment ago, as by the probe before, holds the queue a little longer.
+	const patience = 100 * time.Millisecond
+	s, err := Open(r.Interface, 0, u, Options{Mode: BindCopy, BusyTimeout: patience})
 	if err != nil {
 		h.SocketError = err
 		return

@@ -99,7 +99,7 @@ func TestSyscallsAreCounted(t *testing.T) {
 	shmtest.Require(t, "bpf", err)
 	defer counter.close()
 	for _, s := range []*side{ours, rival} {
-		per, err := b.perCall(t.Context(), c, counter, s, 2000)
+		per, err := b.perCall(t.Context(), c, counter, s, 20000)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +107,7 @@ func TestSyscallsAreCounted(t *testing.T) {
 			t.Fatalf("%s: no calls", s.command)
 		}
 		// The runtime makes some of its own on a machine that is busy.
-		if *per < 0.5 || *per > 1.2 {
+		if *per < 0.5 || *per > 1.5 {
 			t.Errorf("%s: packets a call: %v", s.command, *per)
 		}
 	}

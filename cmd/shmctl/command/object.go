@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/shm"
 )
 
 // objectLines is the table of what stands beside the queues.
@@ -40,6 +41,8 @@ func objectHolds(b *ctl.Object, o *output) string {
 	case b.Addresses != nil:
 		return fmt.Sprintf("%d of %d, %s", b.Addresses.Used, b.Addresses.Count,
 			printable(b.Addresses.Format))
+	case b.Kind != nil && *b.Kind == shm.KindEndpoint.String():
+		return "see shmctl xdp"
 	case b.Domain != nil:
 		words := "nobody waits"
 		if b.Domain.Sleeping {

@@ -50,7 +50,7 @@ func newRoot() *cobra.Command {
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 	}
 	root.AddCommand(newList(), newShow(), newTail(), newPost(), newSignal(), newDemo(), newBench(),
-		newServe(), newVersion())
+		newServe(), newXDP(), newProbe(), newCapture(), newVersion())
 	return root
 }
 

@@ -30,6 +30,8 @@ func TestSchemaKeys(t *testing.T) {
 		"addresses": ctl.Addresses{}, "domain": ctl.Domain{},
 		"laneTail": ctl.LaneTail{}, "entry": ctl.Entry{}, "failure": ctl.Failure{},
 		"event": ctl.Event{}, "fid": ctl.FID{},
+		"endpoint": endpointInfo{}, "queueRef": queueRef{}, "probe": probeResult{},
+		"finding": findingResult{}, "capture": captureResult{},
 		"post": postResult{}, "signal": signalResult{}, "serve": serveStatus{},
 		"serveApp": serveApp{}} {
 		d := doc.Defs[def]
