@@ -18,7 +18,7 @@ import (
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp/capture"
 	"github.com/shmring/shmring/xdp/capture/pcapng"
-	"github.com/shmring/shmring/xdp/status"
+	xstatus "github.com/shmring/shmring/xdp/status"
 )
 
 // captureRun is one run of capture.
@@ -114,13 +114,13 @@ func (c *captureRun) run(cmd *cobra.Command, name string) error {
 }
 
 // capturable finds the endpoints that a name means.
-func capturable(d *shm.Dir, name string) ([]status.Snapshot, error) {
-	all, err := status.List(d)
+func capturable(d *shm.Dir, name string) ([]xstatus.Snapshot, error) {
+	all, err := xstatus.List(d)
 	if err != nil && len(all) == 0 {
 		return nil, err
 	}
 	queue := queueID(d, name)
-	var out []status.Snapshot
+	var out []xstatus.Snapshot
 	for _, s := range all {
 		if endpointMatches(&s, name) || !queue.IsZero() && (s.Info.ReceiveID == queue ||
 			s.Info.TransmitID == queue) {
@@ -182,7 +182,7 @@ type capturing struct {
 }
 
 func (c *captureRun) captureTo(ctx context.Context, w io.Writer, d *shm.Dir,
-	targets []status.Snapshot,
+	targets []xstatus.Snapshot,
 ) (r captureResult, err error) {
 	k := &capturing{run: c, buf: bufio.NewWriterSize(w, 1<<20), joinBy: time.Now().Add(c.wait)}
 	k.offsetNs = time.Now().UnixNano() - doorbell.Now()
@@ -206,7 +206,7 @@ func (c *captureRun) captureTo(ctx context.Context, w io.Writer, d *shm.Dir,
 	return k.finish()
 }
 
-func (k *capturing) add(d *shm.Dir, t *status.Snapshot) error {
+func (k *capturing) add(d *shm.Dir, t *xstatus.Snapshot) error {
 	s, err := capture.Start(d, t.Name, capture.Options{SnapBytes: k.run.snap, Slots: k.run.slots})
 	if err != nil {
 		return err

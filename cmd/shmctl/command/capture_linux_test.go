@@ -29,14 +29,14 @@ import (
 
 const devicePort = 4791
 
-// device is an endpoint on one end of a pair, driven by a goroutine.
-type device struct {
+// driven is an endpoint on one end of a pair, driven by a goroutine.
+type driven struct {
 	*endpoint.Endpoint
 	pair *veth.Pair
 	peer cq.Addr
 }
 
-func newDevice(t *testing.T) *device {
+func newDevice(t *testing.T) *driven {
 	t.Helper()
 	pair := xdptest.NewPair(t, veth.Config{})
 	program := xdptest.Attach(t, pair.A, xdp.ProgramOptions{})
@@ -71,7 +71,7 @@ func newDevice(t *testing.T) *device {
 		<-done
 		check(t, errors.Join(e.Close(), w[0].Close(), w[1].Close(), q.Close(), av.Close(), d.Close()))
 	})
-	return &device{e, pair, peers[0]}
+	return &driven{e, pair, peers[0]}
 }
 
 func check(t testing.TB, err error) {
@@ -108,7 +108,7 @@ func eventuallyTrue(t *testing.T, what string, f func() bool) {
 }
 
 // traffic sends three datagrams and a tagged one to the device, and two from it.
-func (d *device) traffic(t *testing.T) {
+func (d *driven) traffic(t *testing.T) {
 	t.Helper()
 	to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(d.pair.A.Addr, devicePort))
 	xdptest.Do(t, d.pair.B, func() error {
@@ -130,7 +130,7 @@ func (d *device) traffic(t *testing.T) {
 }
 
 // sendTagged sends a datagram with an inline VLAN tag from the other end.
-func (d *device) sendTagged() error {
+func (d *driven) sendTagged() error {
 	t, err := packet.NewTemplate([6]byte(d.pair.B.MAC), [6]byte(d.pair.A.MAC),
 		netip.AddrPortFrom(d.pair.B.Addr, devicePort), netip.AddrPortFrom(d.pair.A.Addr, devicePort))
 	if err != nil {

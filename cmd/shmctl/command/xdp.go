@@ -13,7 +13,7 @@ import (
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/xdp/status"
+	xstatus "github.com/shmring/shmring/xdp/status"
 )
 
 // endpointInfo is what xdp prints of an endpoint.
@@ -127,7 +127,7 @@ func endpoints(one *target, args []string) ([]endpointInfo, error) {
 		return nil, opFailed(one.op, strings.Join(args, " "), err)
 	}
 	defer d.Close()
-	all, err := status.List(d)
+	all, err := xstatus.List(d)
 	if err != nil && len(all) == 0 {
 		return nil, opFailed(one.op, "", err)
 	}
@@ -153,7 +153,7 @@ func endpoints(one *target, args []string) ([]endpointInfo, error) {
 	return infos, nil
 }
 
-func endpointMatches(s *status.Snapshot, pattern string) bool {
+func endpointMatches(s *xstatus.Snapshot, pattern string) bool {
 	for _, name := range []string{s.Name, s.Info.Interface} {
 		if ok, _ := path.Match(pattern, name); ok {
 			return true
@@ -162,7 +162,7 @@ func endpointMatches(s *status.Snapshot, pattern string) bool {
 	return false
 }
 
-func newEndpointInfo(s *status.Snapshot) endpointInfo {
+func newEndpointInfo(s *xstatus.Snapshot) endpointInfo {
 	i, c := &s.Info, &s.Counters
 	e := endpointInfo{Name: s.Name, Interface: i.Interface, Index: i.Index, Queue: i.Queue,
 		Bind: i.Bind.String(), Flags: []string{}, Captured: !s.Capture.IsZero(),
@@ -194,7 +194,7 @@ func newEndpointInfo(s *status.Snapshot) endpointInfo {
 	if boot := shm.Self().BootID; !boot.IsZero() && boot == s.BootID {
 		e.AgeNs, e.CounterAge = new(max(0, now-s.CreatedMono)), new(max(0, now-int64(c.UpdatedNs)))
 	}
-	for k, name := range status.CounterNames()[counterStart:] {
+	for k, name := range xstatus.CounterNames()[counterStart:] {
 		e.Counters[name] = s.Words[counterStart+k]
 	}
 	return e
@@ -233,7 +233,7 @@ func endpointLines(infos []endpointInfo, o *output, p page) []string {
 		if e.Receive != nil {
 			queue = printable(e.Receive.Name)
 		}
-		t.add(strings.TrimPrefix(e.Name, status.Prefix)[:8], printable(e.Interface),
+		t.add(strings.TrimPrefix(e.Name, xstatus.Prefix)[:8], printable(e.Interface),
 			strconv.Itoa(int(e.Queue)), e.mode(), prog, orDash(e.Local, printable),
 			o.number(e.Counters["ring_received"]), o.number(e.Counters["ring_posted"]),
 			o.number(e.dropped()), strconv.Itoa(int(e.UMEM.Frames)), processWords(e.Process), queue)
@@ -266,7 +266,7 @@ func showEndpoint(e *endpointInfo, o *output, p page) []string {
 	if e.Captured {
 		add("capture", "yes")
 	}
-	for _, name := range status.CounterNames()[counterStart:] {
+	for _, name := range xstatus.CounterNames()[counterStart:] {
 		add(strings.ReplaceAll(name, "_", " "), o.number(e.Counters[name]))
 	}
 	return out
