@@ -8,12 +8,13 @@ import (
 
 func TestMain(m *testing.M) {
 	shmtest.Main(m, map[string]func(){
-		"hold-queue":  holdQueue,
-		"memlock":     memlockChild,
-		"read-umem":   readUMEMChild,
-		"probe":       probeChild,
-		"no-bpffs":    noBPFFSChild,
-		"port-app":    portAppChild,
-		"port-device": portDeviceChild,
+		"hold-queue":    holdQueue,
+		"memlock":       memlockChild,
+		"read-umem":     readUMEMChild,
+		"probe":         probeChild,
+		"no-bpffs":      noBPFFSChild,
+		"port-app":      portAppChild,
+		"port-device":   portDeviceChild,
+		"passed-socket": passedChild,
 	})
 }

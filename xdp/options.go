@@ -56,6 +56,10 @@ type Options struct {
 	// received and sent (XDP_USE_SG). The program on the interface has to be one that takes such
 	// packets (BPF_F_XDP_HAS_FRAGS). The receive ring needs room for MaxChain.
 	MultiBuffer bool
+	// SocketFD is an AF_XDP socket that a more privileged process made and handed over, or 0 to make
+	// one. It may be in the map of a program already, and bound to an interface by SO_BINDTODEVICE.
+	// Open takes it over, also when it fails, and needs no privilege then but memory to lock.
+	SocketFD int
 	// BusyPoll asks for the driver to be run by the system calls of this socket.
 	BusyPoll BusyPoll
 }
@@ -81,7 +85,7 @@ type Granted struct {
 	// SendBufferBytes is what copy mode may have in flight in the kernel, which counts its own
 	// bookkeeping too.
 	SendBufferBytes int
-	BusyPoll        BusyPoll // as read back
+	BusyPoll        BusyPoll // as read back, but for the budget, which no kernel tells
 	BusyPollErr     error    // why busy polling is not as asked for; a privilege most often
 }
 

@@ -72,6 +72,9 @@ func (p *producer[E]) publish() bool {
 
 // pending returns how many published entries the kernel has not taken yet.
 func (p *producer[E]) pending() uint32 {
+	if p.slots == nil {
+		return 0 // dead
+	}
 	n := p.prod.Load() - p.cons.Load()
 	if n > p.mask+1 {
 		p.faults++
@@ -162,7 +165,9 @@ func (c *consumer[E]) release() {
 func deadProducer[E uint64 | Desc]() producer[E] {
 	w := ringWords{prod: new(atomic.Uint32), cons: new(atomic.Uint32), flags: new(atomic.Uint32)}
 	w.prod.Store(1)
-	return newProducer(w, make([]E, 1))
+	p := newProducer(w, make([]E, 1))
+	p.slots = nil
+	return p
 }
 
 // deadConsumer stands in for a ring that was unmapped: it is empty for ever.

@@ -147,26 +147,28 @@ func (s *Socket) busyPoll(b BusyPoll) {
 	if b.Prefer {
 		prefer = 1
 	}
-	for _, e := range [...]struct {
-		option, value int
-	}{
-		{unix.SO_PREFER_BUSY_POLL, prefer}, {unix.SO_BUSY_POLL, b.TimeoutUs},
-		{unix.SO_BUSY_POLL_BUDGET, b.BudgetCount},
-	} {
-		if e.value == 0 {
-			continue
+	set := func(option, value int) bool {
+		if value == 0 {
+			return false
 		}
-		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, e.option, e.value); err != nil {
+		err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, option, value)
+		if err != nil {
 			s.granted.BusyPollErr = errors.Join(s.granted.BusyPollErr,
 				s.error("set busy polling of", err, "CAP_NET_ADMIN is needed"))
 		}
+		return err == nil
 	}
 	read := func(option int) int {
 		n, _ := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, option)
 		return n
 	}
-	s.granted.BusyPoll = BusyPoll{Prefer: read(unix.SO_PREFER_BUSY_POLL) == 1,
-		TimeoutUs: read(unix.SO_BUSY_POLL), BudgetCount: read(unix.SO_BUSY_POLL_BUDGET)}
+	set(unix.SO_PREFER_BUSY_POLL, prefer)
+	set(unix.SO_BUSY_POLL, b.TimeoutUs)
+	g := &s.granted.BusyPoll
+	if set(unix.SO_BUSY_POLL_BUDGET, b.BudgetCount) {
+		g.BudgetCount = b.BudgetCount // the kernel does not tell it
+	}
+	g.Prefer, g.TimeoutUs = read(unix.SO_PREFER_BUSY_POLL) == 1, read(unix.SO_BUSY_POLL)
 }
 
 // readGranted asks the bound socket for its mode.

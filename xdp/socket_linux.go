@@ -44,36 +44,54 @@ type programSlot struct {
 // [ErrMemlock], [ErrNoZeroCopy], [ErrOptions], [ErrUMEMUsed]. Nothing is left after an error; only
 // the frames may have been used up.
 func Open(ifname string, queue uint32, umem *UMEM, o Options) (*Socket, error) {
-	const op = "open socket"
-	// The interface is looked up and the socket made in the network namespace of one thread.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	o, err := o.resolve(umem.geo)
-	if err != nil {
-		return nil, &Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
+	s := &Socket{fd: -1, ifname: ifname, queue: queue, umem: umem}
+	if o.SocketFD > 0 {
+		s.fd = o.SocketFD
 	}
-	ifi, err := findInterface(op, ifname)
-	if err != nil {
-		return nil, err
-	}
-	if ifi.Flags&net.FlagUp == 0 {
-		return nil, &Error{Pkg: pkg, Op: op, Name: ifname, Err: ErrLinkDown,
-			Hint: fmt.Sprintf("try \"ip link set %s up\"", ifname)}
-	}
-	s := &Socket{fd: -1, ifname: ifname, ifindex: ifi.Index, queue: queue, umem: umem}
-	if err := s.open(ifi.MTU, o); err != nil {
+	if err := s.openOn(o); err != nil {
 		_ = s.release()
 		return nil, err
 	}
 	return s, nil
 }
 
-func (s *Socket) open(mtu int, o Options) error {
+func (s *Socket) openOn(o Options) error {
+	const op = "open socket"
+	// The interface is looked up and the socket made in the network namespace of one thread.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	o, err := o.resolve(s.umem.geo)
+	if err != nil {
+		return &Error{Pkg: pkg, Op: op, Name: s.ifname, Err: err}
+	}
+	ifi, err := findInterface(op, s.ifname)
+	if err != nil {
+		return err
+	}
+	if ifi.Flags&net.FlagUp == 0 {
+		return &Error{Pkg: pkg, Op: op, Name: s.ifname, Err: ErrLinkDown,
+			Hint: fmt.Sprintf("try \"ip link set %s up\"", s.ifname)}
+	}
+	s.ifindex = ifi.Index
+	if s.fd < 0 {
+		if err := s.newSocket(); err != nil {
+			return err
+		}
+	}
+	return s.open(ifi.MTU, o)
+}
+
+// newSocket makes the socket itself, in the network namespace of the thread.
+func (s *Socket) newSocket() error {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return s.socketError(err)
 	}
 	s.fd = fd
+	return nil
+}
+
+func (s *Socket) open(mtu int, o Options) error {
 	if err := s.newPool(o); err != nil {
 		return err
 	}
@@ -118,7 +136,8 @@ func (s *Socket) initCore(mtu int, o Options) {
 // program on the interface decides which of them gets a packet. Each receives what was sent to it,
 // and reaps what it sent; either may call Fill for all. One goroutine uses all of them.
 //
-// Of the options, RxEntries, TxEntries and SendBufferBytes count. The calling thread is to be in
+// Of the options, RxEntries, TxEntries, SendBufferBytes, NoTxBudget, BusyPoll and SocketFD count.
+// The calling thread is to be in
 // the network namespace of the interface, and the MTU is that of the first socket.
 //
 // Errors: [ErrOptions], [ErrNoCapability], os.ErrClosed.
@@ -161,11 +180,11 @@ func (s *Socket) sibling(o Options) (*Socket, Options, error) {
 }
 
 func (s *Socket) openShared(first *Socket, o Options) error {
-	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return s.socketError(err)
+	if o.SocketFD > 0 {
+		s.fd = o.SocketFD
+	} else if err := s.newSocket(); err != nil {
+		return err
 	}
-	s.fd = fd
 	if err := s.mapOwnRings(o); err != nil {
 		return err
 	}

@@ -1,0 +1,283 @@
+package xdp_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/veth"
+	"github.com/shmring/shmring/xdp/xdptest"
+)
+
+// TestXskTeardown (TEARDOWN): ten times made, used and closed, on the same queue.
+func TestXskTeardown(t *testing.T) {
+	pair := xdptest.NewPair(t, veth.Config{})
+	prog := attachProgram(t, pair.B, xdp.AttachNative, false, byQueue)
+	for range 10 {
+		var sockets [2]*xdp.Socket
+		var umems [2]*xdp.UMEM
+		for i, e := range []*veth.End{pair.A, pair.B} {
+			var err error
+			umems[i], err = xdp.NewUMEM(xdp.UMEMOptions{Frames: 256})
+			must(t, err)
+			xdptest.Do(t, e, func() (err error) {
+				sockets[i], err = xdp.Open(e.Name, 0, umems[i], xdp.Options{BusyTimeout: patience})
+				return err
+			})
+		}
+		x := &xsk{tx: sockets[0], rx: sockets[1]}
+		prog.put(t, 0, x.rx)
+		x.stream(t, x.tx, x.rx, 200, always(64))
+		x.finish(t)
+		for i := range sockets {
+			must(t, sockets[i].Close())
+			must(t, umems[i].Close(t.Context()))
+		}
+	}
+}
+
+// TestXskProgramMaps: nothing that the steering program had in the kernel outlives it.
+func TestXskProgramMaps(t *testing.T) {
+	pair := xdptest.NewPair(t, veth.Config{})
+	for range 3 {
+		var maps []ebpf.MapID
+		func() { // constants of the program stay mapped while anything refers to it
+			var p *xdp.Program
+			xdptest.Do(t, pair.B, func() (err error) {
+				p, err = xdp.Attach(pair.B.Name, xdp.ProgramOptions{})
+				return err
+			})
+			maps = mapsOn(t, pair.B)
+			must(t, p.Close())
+		}()
+		for _, id := range maps {
+			await(t, "the end of a map", func() bool {
+				m, err := ebpf.NewMapFromID(id)
+				if err == nil {
+					m.Close()
+					runtime.GC()
+				}
+				return errors.Is(err, os.ErrNotExist)
+			})
+		}
+	}
+}
+
+// mapsOn lists the maps of the program on an end.
+func mapsOn(t testing.TB, e *veth.End) []ebpf.MapID {
+	t.Helper()
+	var id ebpf.ProgramID
+	xdptest.Do(t, e, func() error {
+		l, err := netlink.LinkByName(e.Name)
+		if err == nil {
+			id = ebpf.ProgramID(l.Attrs().Xdp.ProgId)
+		}
+		return err
+	})
+	p, err := ebpf.NewProgramFromID(id)
+	must(t, err)
+	defer p.Close()
+	info, err := p.Info()
+	must(t, err)
+	maps, ok := info.MapIDs()
+	if !ok || len(maps) == 0 {
+		t.Fatalf("program %d has no maps", id)
+	}
+	return maps
+}
+
+// TestXskHeldByMapping: a descriptor that is closed while a ring is mapped keeps the queue, which
+// is why Close unmaps; after it the queue is free within the time that Open waits by default.
+func TestXskHeldByMapping(t *testing.T) {
+	pair := xdptest.NewPair(t, veth.Config{})
+	u := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 64})
+	s := xdptest.Open(t, pair.B, 0, u, xdp.Options{})
+	ring, err := unix.Mmap(s.FD(), unix.XDP_PGOFF_RX_RING, os.Getpagesize(),
+		unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	must(t, err)
+	must(t, s.Close())
+	err = pair.B.Do(func() error {
+		return tryOpen(pair.B.Name, 0, xdp.Options{BusyTimeout: 50 * time.Millisecond})
+	})
+	if !errors.Is(err, xdp.ErrQueueBusy) {
+		t.Errorf("with a mapping left: %v", err)
+	}
+	must(t, unix.Munmap(ring))
+	xdptest.Do(t, pair.B, func() error { return tryOpen(pair.B.Name, 0, xdp.Options{}) })
+}
+
+// TestXskBusyGivesUp: Open tries for as long as it is told while the queue is bound, and no longer.
+func TestXskBusyGivesUp(t *testing.T) {
+	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
+	const wait = 60 * time.Millisecond
+	start := time.Now()
+	err := r.pair.B.Do(func() error {
+		return tryOpen(r.pair.B.Name, 0, xdp.Options{BusyTimeout: wait})
+	})
+	clear(t, err, "ss --xdp", xdp.ErrQueueBusy, syscall.EBUSY)
+	if d := time.Since(start); d < wait {
+		t.Errorf("gave up after %v", d)
+	}
+}
+
+// TestXskClosed: calls of a closed socket say so or do nothing.
+func TestXskClosed(t *testing.T) {
+	eachXsk(t, xskConfig{}, func(t *testing.T, x *xsk) {
+		s := x.tx
+		f, _, ok := s.Acquire()
+		must(t, s.Close())
+		must(t, s.Close())
+		_, kick := s.Kick()
+		_, stats := s.KernelStats()
+		for name, err := range map[string]error{"kick": kick, "check": s.Check(), "stats": stats} {
+			if !errors.Is(err, os.ErrClosed) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		must(t, s.WakeFill())
+		if _, _, again := s.Acquire(); !ok || again {
+			t.Error("frames of a closed socket")
+		}
+		s.Abandon(f)
+		if n := s.Receive(x.got[:]) + s.Fill(8) + s.Reap(x.sent[:]) + s.Unsent(); n != 0 {
+			t.Errorf("a closed socket moved %d", n)
+		}
+		if f := s.FrameStats(); f.Sum() != f.Frames {
+			t.Errorf("%+v", f)
+		}
+	})
+}
+
+// TestXskChunks: chunks that no kernel takes are refused before it is asked, and those that it
+// takes work.
+func TestXskChunks(t *testing.T) {
+	for _, bytes := range []uint32{1024, 2047, 3000, 4001, 6144} {
+		_, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 64, ChunkBytes: bytes})
+		clear(t, err, "possible", xdp.ErrOptions, syscall.EINVAL)
+	}
+	for _, bytes := range []uint32{2048, 4096} {
+		u := xdp.UMEMOptions{Frames: 64, ChunkBytes: bytes, HeadroomBytes: 256}
+		x := newXsk(t, xdp.AttachGeneric, xskConfig{txUMEM: u, rxUMEM: u})
+		x.stream(t, x.tx, x.rx, 100, always(1400))
+		x.finish(t)
+	}
+}
+
+// passedChild is an unprivileged process: it takes over a socket that it was given, and sends back
+// what it receives.
+func passedChild() {
+	runtime.LockOSThread()
+	err := veth.Enter(3)
+	if err == nil {
+		err = errors.Join(syscall.Setgroups(nil), syscall.Setgid(65534), syscall.Setuid(65534))
+	}
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	own := tryOpen(os.Getenv("IFNAME"), 0, xdp.Options{})
+	device := unix.SetsockoptString(4, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, "lo")
+	u, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 256})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	s, err := xdp.Open(os.Getenv("IFNAME"), 0, u, xdp.Options{SocketFD: 4})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("ready", errors.Is(own, xdp.ErrNoCapability), errors.Is(device, unix.EPERM))
+	var got [8]xdp.Received
+	var done [8]xdp.Sent
+	for {
+		for _, r := range got[:s.Receive(got[:])] {
+			s.Forward(r, 0)
+		}
+		s.Flush()
+		if _, err := s.Kick(); err != nil {
+			fmt.Println(err)
+			return
+		}
+		s.Reap(done[:])
+		s.Fill(8)
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// TestXskPassed: a privileged process makes the socket, binds it to a device and puts it into the
+// map of a program; a process without any privilege then registers memory of its own, binds,
+// receives and sends. It can make no socket itself, nor take this one to another device.
+func TestXskPassed(t *testing.T) {
+	pair := xdptest.NewPair(t, veth.Config{})
+	prog := attachProgram(t, pair.B, xdp.AttachNative, false, byQueue)
+	back := attachProgram(t, pair.A, xdp.AttachNative, false, byQueue)
+	x := &xsk{tx: xdptest.Open(t, pair.A, 0, xdptest.NewUMEM(t, xdp.UMEMOptions{}), xdp.Options{})}
+	back.put(t, 0, x.tx)
+	var fd int
+	xdptest.Do(t, pair.B, func() (err error) {
+		if fd, err = unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		return unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, pair.B.Name)
+	})
+	must(t, prog.xsks.Put(uint32(0), uint32(fd)))
+	file := os.NewFile(uintptr(fd), "socket")
+	cmd := inNamespace(t, "passed-socket", pair.B, file)
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	must(t, file.Close())
+	defer func() {
+		in.Close()
+		_ = cmd.Process.Kill()
+		_, _ = io.Copy(io.Discard, out)
+		_ = cmd.Wait()
+	}()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || strings.TrimSpace(line) != "ready true true" {
+		t.Fatalf("child: %q, %v", line, err)
+	}
+	x.stream(t, x.tx, x.tx, 200, always(64))
+}
+
+// TestXskLyingBuilder: whoever builds a packet and says that it is longer than the frame, or shorter
+// than a header, or of another frame, gets an error and keeps the frame; nothing leaks.
+func TestXskLyingBuilder(t *testing.T) {
+	eachXsk(t, xskConfig{}, func(t *testing.T, x *xsk) {
+		before := x.tx.FrameStats()
+		f, buf, _ := x.tx.Acquire()
+		for _, n := range []int{-1, 0, 13, len(buf) + 1, 1 << 40} {
+			if err := x.tx.Post(f, n, 0); !errors.Is(err, xdp.ErrTooBig) ||
+				!errors.Is(err, syscall.EMSGSIZE) {
+				t.Errorf("%d bytes: %v", n, err)
+			}
+		}
+		for _, g := range []uint32{f + 1, 0, 1 << 30} {
+			if err := x.tx.Post(g, 60, 0); !errors.Is(err, xdp.ErrFrame) {
+				t.Errorf("frame %d: %v", g, err)
+			}
+		}
+		if x.tx.Flush() || x.tx.Unsent() != 0 || x.tx.Sending() != 0 {
+			t.Error("something was sent")
+		}
+		if !x.tx.Abandon(f) || x.tx.FrameStats().States != before.States {
+			t.Errorf("%+v, want %+v", x.tx.FrameStats(), before)
+		}
+		x.stream(t, x.tx, x.rx, 10, always(64))
+	})
+}
