@@ -231,6 +231,7 @@ func memlockChild() {
 }
 
 func TestMemlock(t *testing.T) {
+	shmtest.Conforms(t)
 	if os.Geteuid() != 0 {
 		shmtest.Require(t, "xdp", errors.New("CAP_NET_RAW"))
 	}
@@ -274,6 +275,7 @@ func holdQueue() {
 
 // TestKilledOwnerLeavesNothing: queue and program are free again after SIGKILL.
 func TestKilledOwnerLeavesNothing(t *testing.T) {
+	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{})
 	xdptest.Attach(t, pair.B, xdp.ProgramOptions{}).Close()
 	cmd := inNamespace(t, "hold-queue", pair.B)
@@ -343,6 +345,7 @@ func readUMEMChild() {
 
 // TestPeerReadsInPlace: another process sees the packet where the kernel put it, and cannot write.
 func TestPeerReadsInPlace(t *testing.T) {
+	shmtest.Conforms(t)
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
 	from := udp(t, r.pair.A, 0)
 	_, err := from.WriteTo([]byte("hello"), addrOf(r.pair.B, testPort))

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -277,6 +278,7 @@ func (m *poolModel) check(t *testing.T) {
 // TestPoolProperty: 100,000 random moves of the sockets of a queue, their kernel and applications;
 // the sum of all states is the number of frames after each.
 func TestPoolProperty(t *testing.T) {
+	shmtest.Conforms(t)
 	for name, honest := range map[string]bool{"honest kernel": true, "lying kernel": false} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(10) {

@@ -297,6 +297,7 @@ func TestSlotTakenOver(t *testing.T) {
 }
 
 func TestReopen(t *testing.T) {
+	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{})
 	xdptest.Attach(t, pair.B, xdp.ProgramOptions{}).Close()
 	for i := range 10 {

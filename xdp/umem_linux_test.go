@@ -8,9 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 func TestUMEMIsSealed(t *testing.T) {
+	shmtest.Conforms(t)
 	u, err := NewUMEM(UMEMOptions{Name: "umem", Frames: 8, ChunkBytes: 4096, HeadroomBytes: 128})
 	if err != nil {
 		t.Fatal(err)

@@ -6,12 +6,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp"
 )
 
 // TestKickGating is the truth table of the system call that sends: made if there is something to
 // send, unless the driver is awake and says so.
 func TestKickGating(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, zeroCopy := range []bool{false, true} {
 		for _, noWakeup := range []bool{false, true} {
 			for _, asks := range []bool{false, true} {
@@ -53,6 +55,7 @@ func TestKickGating(t *testing.T) {
 // TestKickCounters: in copy mode every batch needs its call and none is suppressed; and looking for
 // packets, filling and reaping make no call at all.
 func TestKickCounters(t *testing.T) {
+	shmtest.Conforms(t)
 	eachXsk(t, xskConfig{}, func(t *testing.T, x *xsk) {
 		const batches = 50
 		for b := range batches {
@@ -76,6 +79,7 @@ func TestKickCounters(t *testing.T) {
 // TestBusyPollOptions: what is asked for is asked of the kernel and read back. That it has an
 // effect cannot be shown on veth, which has no queue to poll.
 func TestBusyPollOptions(t *testing.T) {
+	shmtest.Conforms(t)
 	b := xdp.BusyPoll{Prefer: true, TimeoutUs: 20, BudgetCount: 64}
 	x := newXsk(t, xdp.AttachNative, xskConfig{rx: xdp.Options{BusyPoll: b}})
 	if g := x.rx.Granted(); g.BusyPoll != b || g.BusyPollErr != nil || g.Mode != xdp.BindCopy ||

@@ -5,6 +5,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/veth"
 	"github.com/shmring/shmring/xdp/xdptest"
@@ -122,6 +123,7 @@ func eachShared(t *testing.T, run func(t *testing.T, x *xsk)) {
 
 // TestXskShared (XDP_SHARED_UMEM): two sockets on one queue.
 func TestXskShared(t *testing.T) {
+	shmtest.Conforms(t)
 	eachShared(t, func(t *testing.T, x *xsk) {
 		tx, rx := x.share(t, 2, xdp.Options{})
 		x.shared(t, tx, rx, 2000, func(n int) int { return n % 2 }, always(64))
@@ -130,6 +132,7 @@ func TestXskShared(t *testing.T) {
 
 // TestXskSharedFour (SHARED_UMEM_4_SOCKETS).
 func TestXskSharedFour(t *testing.T) {
+	shmtest.Conforms(t)
 	eachShared(t, func(t *testing.T, x *xsk) {
 		tx, rx := x.share(t, 4, xdp.Options{RxEntries: 256, TxEntries: 128})
 		x.shared(t, tx, rx, 2000, func(n int) int { return n % 4 }, always(64))
@@ -138,6 +141,7 @@ func TestXskSharedFour(t *testing.T) {
 
 // TestXskSharedByLength (SHARED_UMEM_LENGTH_BASED): the program steers by the length of packets.
 func TestXskSharedByLength(t *testing.T) {
+	shmtest.Conforms(t)
 	const limit = 500
 	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -157,6 +161,7 @@ func TestXskSharedByLength(t *testing.T) {
 // TestXskSharedUneven (SHARED_UMEM_UNEVEN_DIST): one socket has nearly all of the traffic, and the
 // other gets what is its.
 func TestXskSharedUneven(t *testing.T) {
+	shmtest.Conforms(t)
 	eachShared(t, func(t *testing.T, x *xsk) {
 		tx, rx := x.share(t, 2, xdp.Options{})
 		x.shared(t, tx, rx, 3000, func(n int) int {
@@ -171,6 +176,7 @@ func TestXskSharedUneven(t *testing.T) {
 // TestXskSharedQueues: sockets on two queues of a device, and on another device, use one UMEM, each
 // with frames and rings of its own.
 func TestXskSharedQueues(t *testing.T) {
+	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
 	prog := attachProgram(t, pair.B, xdp.AttachNative, false, byQueue)
 	tx := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 256})
@@ -198,6 +204,7 @@ func TestXskSharedQueues(t *testing.T) {
 // TestXskCleanup (XDP_PROG_CLEANUP): the program is turned from one socket to another one, which
 // goes on when the first is closed; and no frame is lost with a socket that leaves a shared queue.
 func TestXskCleanup(t *testing.T) {
+	shmtest.Conforms(t)
 	eachShared(t, func(t *testing.T, x *xsk) {
 		tx, rx := x.share(t, 2, xdp.Options{})
 		x.stream(t, x.tx, rx[0], 500, always(64))

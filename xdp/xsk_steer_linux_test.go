@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/veth"
 )
@@ -17,6 +18,7 @@ func eachProgram(t *testing.T, c xskConfig, run func(t *testing.T, x *xsk)) {
 
 // TestXskDropHalf (XDP_DROP_HALF): exactly the packets arrive that the program lets through.
 func TestXskDropHalf(t *testing.T) {
+	shmtest.Conforms(t)
 	eachProgram(t, xskConfig{program: dropHalf}, func(t *testing.T, x *xsk) {
 		const packets = 500
 		for n := range packets {
@@ -36,6 +38,7 @@ func TestXskDropHalf(t *testing.T) {
 // TestXskMetadata (XDP_METADATA_COPY): what the program writes in front of a packet lies in front
 // of it in the frame.
 func TestXskMetadata(t *testing.T) {
+	shmtest.Conforms(t)
 	eachProgram(t, xskConfig{program: withMetadata}, func(t *testing.T, x *xsk) {
 		for n := range 300 {
 			x.post(t, x.tx, n, 64, 0)
@@ -63,6 +66,7 @@ func (x *xsk) checkMetadata(t testing.TB, r xdp.Received, n int) {
 func TestXskAdjustTail(t *testing.T) {
 	for name, by := range map[string]int32{"shrink": -4, "grow": 4} {
 		t.Run(name, func(t *testing.T) {
+			shmtest.Conforms(t)
 			eachProgram(t, xskConfig{program: adjustTail(by)}, func(t *testing.T, x *xsk) {
 				// Behind packets of other lengths veth in native mode has no room to grow into: it
 				// rounds up to cache lines, with 256 bytes in front.

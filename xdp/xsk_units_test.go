@@ -1,10 +1,15 @@
 package xdp
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/shmring/shmring/shm/shmtest"
+)
 
 // TestRingUnits: each of the four rings, alone, against its other end: no more can be taken than
 // there is, nothing comes that was not put, and every address comes back as it was.
 func TestRingUnits(t *testing.T) {
+	shmtest.Conforms(t)
 	for _, start := range []uint32{0, ^uint32(5)} {
 		r := newSimRing[uint64](8, start)
 		p := newProducer(r.words(), r.slots)
