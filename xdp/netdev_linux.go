@@ -2,6 +2,7 @@ package xdp
 
 import (
 	"encoding/binary"
+	"errors"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -60,6 +61,12 @@ func askDevice(ifindex int) (f *DeviceFeatures, q QueueCounts) {
 		both := int(number(a[unix.ETHTOOL_A_CHANNELS_COMBINED_MAX]))
 		q.RxMax = int(number(a[unix.ETHTOOL_A_CHANNELS_RX_MAX])) + both
 		q.TxMax = int(number(a[unix.ETHTOOL_A_CHANNELS_TX_MAX])) + both
+		// The kernel lists queues, with more about each, only since 6.8 and of interfaces that are up.
+		if q.Rx == 0 {
+			both := int(number(a[unix.ETHTOOL_A_CHANNELS_COMBINED_COUNT]))
+			q.Rx = int(number(a[unix.ETHTOOL_A_CHANNELS_RX_COUNT])) + both
+			q.Tx = int(number(a[unix.ETHTOOL_A_CHANNELS_TX_COUNT])) + both
+		}
 	}
 	return f, q
 }
@@ -72,17 +79,17 @@ func genl(family string, command uint8, flags int, attr nl.NetlinkRequestData) (
 		return nil, err
 	}
 	req := nl.NewNetlinkRequest(int(f.ID), flags)
-	req.AddData(&nl.Genlmsg{Command: command, Version: uint8(f.Version)})
+	req.AddData(genlHeader{command, uint8(f.Version)})
 	req.AddData(attr)
-	msgs, err := req.Execute(unix.NETLINK_GENERIC, 0)
+	msgs, err := exchange(req.Serialize(), flags&unix.NLM_F_DUMP != 0)
 	if err != nil {
 		return nil, err
 	}
 	for _, m := range msgs {
-		if len(m) < nl.SizeofGenlmsg {
-			return nil, syscall.EBADMSG
+		if len(m.Data) < nl.SizeofGenlmsg {
+			return nil, unix.EBADMSG
 		}
-		attrs, err := nl.ParseRouteAttr(m[nl.SizeofGenlmsg:])
+		attrs, err := nl.ParseRouteAttr(m.Data[nl.SizeofGenlmsg:])
 		if err != nil {
 			return nil, err
 		}
@@ -94,6 +101,60 @@ func genl(family string, command uint8, flags int, attr nl.NetlinkRequestData) (
 	}
 	return answers, nil
 }
+
+// exchange sends a request and returns the answers to it: one, or with dump all up to the end. The
+// netlink package's own takes one answer for all, since this family does not mark them as several.
+func exchange(request []byte, dump bool) (answers []syscall.NetlinkMessage, err error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_GENERIC)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	timeout := unix.Timeval{Sec: 5}
+	if err := errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
+		unix.Sendto(fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})); err != nil {
+		return nil, err
+	}
+	for {
+		buf := make([]byte, 64<<10) // answers refer to it
+		n, _, err := unix.Recvfrom(fd, buf, 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		msgs, err := syscall.ParseNetlinkMessage(buf[:n])
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range msgs {
+			switch m.Header.Type {
+			case unix.NLMSG_ERROR, unix.NLMSG_DONE:
+				if len(m.Data) >= 4 {
+					if n := int32(binary.NativeEndian.Uint32(m.Data)); n < 0 {
+						return nil, unix.Errno(-n)
+					}
+				}
+				return answers, nil
+			}
+			answers = append(answers, m)
+			if !dump {
+				return answers, nil
+			}
+		}
+	}
+}
+
+// genlHeader is command, version, and two bytes that must be zero. The netlink package's own header
+// sends what happens to lie behind it in memory for these two, and newer families refuse that.
+type genlHeader [nl.SizeofGenlmsg]byte
+
+// Len is the number of bytes.
+func (h genlHeader) Len() int { return len(h) }
+
+// Serialize returns the bytes.
+func (h genlHeader) Serialize() []byte { return h[:] }
 
 // number reads an attribute of 4 or 8 bytes; 0 if it is not there.
 func number(b []byte) uint64 {

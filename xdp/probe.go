@@ -162,7 +162,7 @@ func (r *ProbeReport) judge() {
 	}
 	add(true, r.Running, "link", fmt.Sprintf("%s, MTU %d, %v", state, r.MTU, r.MAC), remedy)
 	add(false, r.Driver != "", "driver", r.Driver, "the driver does not say its name")
-	add(false, r.Queues.Rx > 0, "queues", r.Queues.String(), "set the interface up")
+	add(false, r.Queues.Rx > 0, "queues", r.Queues.String(), "the driver does not say how many")
 	program, remedy := "none", ""
 	if r.Program.ID != 0 {
 		program = r.Program.String()

@@ -37,9 +37,6 @@ func Probe(ifname string) (*ProbeReport, error) {
 		return nil, &Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
 	}
 	r.Features, r.Queues = askDevice(ifi.Index)
-	if r.Queues.Rx == 0 { // the kernel lists the queues of interfaces that are up, since 6.8
-		r.Queues.Rx, r.Queues.Tx = a.NumRxQueues, a.NumTxQueues
-	}
 	r.Host = probeHost()
 	p := &Program{ifname: ifname}
 	r.Host.ProgramError = p.load(ProgramOptions{Sockets: 1, Rules: 1})

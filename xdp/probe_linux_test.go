@@ -49,7 +49,9 @@ func TestProbe(t *testing.T) {
 	if r.Queues.Rx != 2 || r.Queues.Tx != 2 || r.Queues.RxMax < 2 || r.Queues.TxMax < 2 {
 		t.Errorf("queues: %+v", r.Queues)
 	}
-	if f := r.Features; f != nil {
+	if f := r.Features; f == nil {
+		t.Error("no features")
+	} else {
 		const want = xdp.XDPBasic | xdp.XDPRedirect | xdp.XDPRxSG
 		if f.XDP&want != want || f.XDP&xdp.XDPZeroCopy != 0 {
 			t.Errorf("features: %v", f.XDP)
@@ -99,7 +101,8 @@ func TestProbeDown(t *testing.T) {
 	}
 	must(t, pair.B.SetUp(false))
 	r := probe(t, pair.B)
-	if f := finding(t, r, "link"); r.Usable() || r.Up || f.OK || f.Remedy == "" {
+	if f := finding(t, r, "link"); r.Usable() || r.Up || f.OK || f.Remedy == "" ||
+		r.Queues.Rx != 1 || r.Queues.Tx != 1 {
 		t.Errorf("down: %+v, %+v", f, r)
 	}
 	_, err := xdp.Probe("nosuchif0")
