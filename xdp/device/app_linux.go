@@ -66,7 +66,7 @@ type parkedSend struct {
 type route struct {
 	template   *packet.Template
 	generation uint64
-	mtu        int
+	most       int // bytes of payload
 }
 
 // maxRoutes bounds what an application can make the server remember.
@@ -187,7 +187,7 @@ func (a *app) send(en *engine, e *cq.Entry) (why cq.Errno, state sendState) {
 		return 0, sendParked
 	case err != nil:
 		return errnoOf(err, syscall.EHOSTUNREACH), sendFailed
-	case e.Len > uint64(way.mtu):
+	case e.Len > uint64(way.most):
 		return cq.Errno(syscall.EMSGSIZE), sendFailed
 	}
 	loan, err := a.payload.View(e.Buf, int(e.Len))
@@ -252,10 +252,11 @@ func (a *app) way(en *engine, t target) (*route, error) {
 		if err != nil {
 			return nil, syscall.EAFNOSUPPORT
 		}
-		r = &route{template: template, generation: hop.Generation, mtu: en.s.maxPayload}
+		mtu := en.s.mtu
 		if hop.MTU > 0 {
-			r.mtu = min(r.mtu, max(0, hop.MTU-headersOf(t.to.Addr())))
+			mtu = min(mtu, hop.MTU)
 		}
+		r = &route{template: template, generation: hop.Generation, most: template.MaxPayload(mtu)}
 		if len(a.routes) >= maxRoutes {
 			clear(a.routes)
 		}
@@ -267,14 +268,6 @@ func (a *app) way(en *engine, t target) (*route, error) {
 
 func usable(to netip.AddrPort) bool {
 	return to.Port() != 0 && to.Addr().IsValid() && !to.Addr().IsUnspecified()
-}
-
-// headersOf is what IP and UDP take of an MTU.
-func headersOf(a netip.Addr) int {
-	if a.Is4() {
-		return packet.IPv4Bytes + packet.UDPBytes
-	}
-	return packet.IPv6Bytes + packet.UDPBytes
 }
 
 // retry tries again what waits for a hardware address.

@@ -1,2 +1,85 @@
-// Package device is a device process for many applications.
+// Package device is a device process for many applications: a [Server] owns a network interface and
+// the privilege that this takes, and processes of other users send and receive UDP datagrams through
+// it, each with an [Endpoint], without any privilege and without a raw socket.
+//
+//	application                              device process (shmctl serve)
+//	completion queue   <---- lane RX ------  packets: copied into the application's UMEM
+//	                   <---- lane TX ------  ends of sends
+//	submission queue   ----- lane -------->  sends, frames given back
+//	payload memory     ----- memfd ------->  read when a packet is built
+//	UMEM, status page  <---- memfds -------  of this application alone
+//	connection         <---- socket ------>  hello, ports, and the proof of death
+//
+// # Who can do what to whom
+//
+// Applications do not trust each other, nor the server them. Nothing is writable for two processes:
+// the queues are of the kind cq.TrustOthers, and every memfd that passes is sealed against all
+// writing but through the mapping that its maker has (see shm.SealOthers).
+//
+// Whoever maps a UMEM sees all that passes it, and the kernel knows one UMEM for each queue of an
+// interface. So that no application sees another one's packets, the server receives into a UMEM of
+// its own, and copies each packet into one that it made for the application: that is what the
+// process in the middle costs, beside the way through two more queues. Applications that are alone
+// on a queue and may be trusted with all of its traffic are better off with package endpoint.
+//
+// An application gets packets to the UDP ports that it took, and sends from these ports only. What
+// it may take is said by the allow-list ([Allow]), by user or group as the kernel names it: ports,
+// frames, sends under way, rules, connections. All processes of one line share its budget.
+//
+// Submissions are loaded once, bounded, and answered: with a completion, with an error completion
+// that has the context of the command, or, if a command cannot be answered for want of room, by
+// leaving it where it is. A frame comes back under the generation that it was handed out with;
+// another return is counted and changes nothing.
+//
+// # One application and the others
+//
+// One goroutine moves everything. Applications get turns of Config.TxBatch commands, beginning with
+// another one each round; a send that waits for a hardware address waits beside the queue, not in
+// it. A packet whose application has all of its frames, or leaves its queue full, is dropped and
+// counted for it: nobody waits for an application. One that breaks its queue, or whose memory
+// cannot be read, is hung up on.
+//
+// A killed application is noticed by the end of its connection and of its process, whichever comes
+// first. Ports, frames, budget and memory are back after that at once; packets of it that are with
+// the kernel come back to nobody when they are sent.
+//
+// # The death of the server
+//
+// An endpoint notices it the same way. There is one [Event]; calls return [ErrServerGone] until
+// there is a server at the path again, with new memory of a higher generation. Frames of the former
+// one stay readable, and are only counted when they are released. Each send has exactly one
+// completion in all this: for each send slot the server stores under which index it is about to
+// publish the completion of the last send, and cq.Queue.Published says which were, so what is
+// missing is completed by the endpoint itself, with ECANCELED. Whether such a datagram was sent is
+// not known.
+//
+// A server is stopped and started without losing a completion either; packets that arrive while
+// there is none go to the kernel's stack, which answers that nobody listens.
+//
+// # Meeting
+//
+// Messages have one size and form (hello.go). The application connects to a seqpacket socket, which
+// everybody may connect to, and is found on the allow-list or hung up on.
+//
+//	application                          server
+//	hello: frames, sends, ports  ----->  allow-list, budget, ports
+//	                             <-----  grant, with UMEM and status page; or a no with a reason
+//	memory, with payload memory  ----->  mapped read-only
+//	cq.Queue.Accept, twice       <---->  cq.AttachConn, twice
+//	cq.AttachConn                <---->  cq.Queue.Accept
+//	                             <-----  ready: numbers of the lanes
+//	start                        ----->  packets come from here on
+//	                             <-----  done
+//	take or drop a port          ----->
+//	                             <-----  done, or a no
+//
+// A peer that takes more than five seconds to start is hung up on.
+//
+// # What there is not
+//
+// Reading frames where the kernel put them, which would need a queue of the device for each
+// application; datagrams longer than one frame; and the operations of package endpoint beyond
+// sending, injecting and receiving loaned frames.
+//
+// The server works on Linux; the package compiles elsewhere, without it.
 package device

@@ -243,10 +243,10 @@ func (en *engine) expel() {
 
 // sleep waits for a descriptor, or for as long as what it waits for has none.
 func (en *engine) sleep() error {
-	if en.dirty {
-		en.publish()
-	}
 	timeout := max(0, en.checkAt-en.now)
+	if en.dirty { // counters are to be shown soon, and not before each sleep
+		timeout = min(timeout, max(0, en.publishAt-en.now))
+	}
 	fds := append(en.fds[:0], unix.PollFd{Fd: int32(en.wakeFD), Events: unix.POLLIN})
 	waits := len(en.sends.free) < len(en.sends.rows)
 	for _, q := range en.queues {

@@ -24,6 +24,7 @@ type Server struct {
 	allow      shm.AllowList // all lines of the allow-list
 	program    *xdp.Program
 	engine     *engine
+	mtu        int // of the interface, as far as a frame has room
 	maxPayload int // of a datagram over IPv4
 	slotBytes  int
 
@@ -85,7 +86,8 @@ func (s *Server) open() (err error) {
 	}
 	// The longest datagram that fits the MTU and a frame of each queue.
 	room := int(s.engine.queues[0].umem.Geometry().PacketBytes()) - packet.EthernetBytes
-	s.maxPayload = min(ifi.MTU, room) - packet.IPv4Bytes - packet.UDPBytes
+	s.mtu = min(ifi.MTU, room)
+	s.maxPayload = s.mtu - packet.IPv4Bytes - packet.UDPBytes
 	s.slotBytes = (s.maxPayload + 63) &^ 63
 	rows := 0
 	for _, q := range s.engine.queues {

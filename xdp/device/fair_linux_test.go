@@ -1,0 +1,57 @@
+package device_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/xdp/device"
+)
+
+// TestFairness: applications that send as fast as they can, one of them without ever reading a
+// completion, keep nobody else from sending and receiving.
+func TestFairness(t *testing.T) {
+	r := newRig(t, device.Config{Frames: 512})
+	l := bystander(r)
+	sink := addrOf(r.peer(6001))
+	greedy := r.dial(device.Request{Name: "greedy", Ports: []uint16{5001}, Frames: 32,
+		Sends: 64})
+	deaf := r.dial(device.Request{Name: "deaf", Ports: []uint16{5002}, Frames: 32, Sends: 64,
+		QueueOptions: cq.Options{Size: 64}})
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	flood := func(e *device.Endpoint, reads bool) {
+		var es [32]cq.Entry
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := e.SendTo(make([]byte, 1000), sink, 1); err != nil &&
+				!errors.Is(err, device.ErrNoSlot) {
+				t.Error(err)
+				return
+			}
+			if reads {
+				_, _ = cq.Read(e.Queue(), es[:])
+			}
+		}
+	}
+	wg.Go(func() { flood(greedy, true) })
+	wg.Go(func() { flood(deaf, false) })
+	for range 5 {
+		l.goesOn()
+	}
+	close(stop)
+	wg.Wait()
+	if s := greedy.Stats(); s.Sent < 1000 {
+		t.Errorf("greedy: %+v", s)
+	}
+	// What the deaf one is told stands in its queue, and no more was taken than there is room for.
+	if s := deaf.Stats(); s.Sent != 64 {
+		t.Errorf("deaf: %+v", s)
+	}
+	must(t, r.reported())
+}
