@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp/device"
 )
 
 // TestFairness: applications that send as fast as they can, one of them without ever reading a
 // completion, keep nobody else from sending and receiving.
 func TestFairness(t *testing.T) {
+	shmtest.Conforms(t)
 	r := newRig(t, device.Config{Frames: 512})
 	l := bystander(r)
 	sink := addrOf(r.peer(6001))

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 func TestHelloRoundTrip(t *testing.T) {
@@ -148,6 +149,7 @@ func TestAccount(t *testing.T) {
 
 // TestPool: random hand-outs and returns, right ones and wrong ones.
 func TestPool(t *testing.T) {
+	shmtest.Conforms(t)
 	const frames = 16
 	p := newPool(frames)
 	r := rand.New(rand.NewPCG(1, 2))

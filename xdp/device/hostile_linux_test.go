@@ -12,6 +12,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp/device"
 )
 
@@ -75,6 +76,7 @@ func (l *ledger) goesOn() {
 // TestHostileMessages: nonsense, half of a message, descriptors where none belong, memory that is
 // none, and silence end the connection and nothing else.
 func TestHostileMessages(t *testing.T) {
+	shmtest.Conforms(t)
 	r := newRig(t, device.Config{})
 	l := bystander(r)
 	silent := r.raw()
@@ -145,6 +147,7 @@ func badMemory(t testing.TB, pipe int) map[string]func(sends, slot int) []int {
 // TestHostileCommands: an application that submits nonsense gets errors, or loses its place; it
 // gets at no frame that is not its own, and nobody else notices.
 func TestHostileCommands(t *testing.T) {
+	shmtest.Conforms(t)
 	r := newRig(t, device.Config{})
 	l := bystander(r)
 	e := r.dial(device.Request{Name: "hostile", Ports: []uint16{5001}, Frames: 32, Sends: 16})

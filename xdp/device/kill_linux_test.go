@@ -59,6 +59,7 @@ func settled(t testing.TB) int {
 // TestAppsKilled: applications that are killed at random moments of their traffic give everything
 // back within a second, and one that lives on notices nothing.
 func TestAppsKilled(t *testing.T) {
+	shmtest.Conforms(t)
 	const kills = 30
 	r := newRig(t, device.Config{Frames: 1024, Allow: bothUsers()})
 	peer := r.peer(6000)
@@ -153,6 +154,7 @@ func TestAppsKilled(t *testing.T) {
 // TestIsolation: each application sees its own packets and nothing else, in memory that is its own,
 // and one that keeps all its frames is the only one to lose packets.
 func TestIsolation(t *testing.T) {
+	shmtest.Conforms(t)
 	r := newRig(t, device.Config{})
 	a := r.dial(device.Request{Name: "a", Ports: []uint16{5001}, Frames: 32})
 	b := r.dial(device.Request{Name: "b", Ports: []uint16{5002}, Frames: 32})

@@ -261,6 +261,7 @@ func (l *ledger) settle() {
 // TestServerKilled: a server that is killed in the middle of traffic is one event, every send has
 // its one completion or ECANCELED, and with the next server everything goes on.
 func TestServerKilled(t *testing.T) {
+	shmtest.Conforms(t)
 	r := newRemote(t)
 	to := r.echo(6000)
 	server := r.serve()

@@ -6,12 +6,14 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp/device"
 )
 
 // TestRefusals: what the allow-list does not grant is refused with a reason that is a number and a
 // text, and takes nothing.
 func TestRefusals(t *testing.T) {
+	shmtest.Conforms(t)
 	uid := uint32(os.Geteuid())
 	r := newRig(t, device.Config{Allow: []device.Allow{
 		{ID: uid, First: 5000, Last: 5010, Frames: 64, Sends: 16, Rules: 2, Apps: 2}}})
@@ -58,6 +60,7 @@ func TestRefusals(t *testing.T) {
 
 // TestStranger: a user who is not on the list gets nothing but a no.
 func TestStranger(t *testing.T) {
+	shmtest.Conforms(t)
 	r := newRig(t, device.Config{Allow: []device.Allow{{ID: uint32(os.Geteuid()) + 1}}})
 	if _, err := device.Dial(t.Context(), r.path, device.Request{}); !errors.Is(err,
 		device.ErrRefused) {
@@ -68,6 +71,7 @@ func TestStranger(t *testing.T) {
 
 // TestSendRefusals: what is wrong with a send comes back with its context.
 func TestSendRefusals(t *testing.T) {
+	shmtest.Conforms(t)
 	r := newRig(t, device.Config{})
 	e := r.dial(device.Request{Ports: []uint16{5000}, Sends: 4})
 	to := addrOf(r.peer(6000))

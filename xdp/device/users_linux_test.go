@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net"
 	"testing"
+
+	"github.com/shmring/shmring/shm/shmtest"
 	"time"
 )
 
@@ -36,6 +38,7 @@ func ask(t testing.TB, c *net.UDPConn, r *remote, port uint16, count int) {
 // device process of root, with a kernel socket at the other end of the wire, and go on with the
 // next device process when the first one is killed.
 func TestUnprivilegedApplications(t *testing.T) {
+	shmtest.Conforms(t)
 	r := newRemote(t)
 	server := r.serve()
 	a, b := startApp(t, r.path, 5001), startApp(t, r.path, 5002)

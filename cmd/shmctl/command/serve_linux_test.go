@@ -74,6 +74,7 @@ func status(t *testing.T, line string) (s serveStatus) {
 // TestServe: the verb serves a program over a real wire, with addresses that the kernel resolves,
 // says so, and leaves nothing.
 func TestServe(t *testing.T) {
+	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
 	if os.Geteuid() != 0 {
 		shmtest.Require(t, "xdp", os.ErrPermission)
