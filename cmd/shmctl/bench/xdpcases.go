@@ -9,8 +9,9 @@ import (
 
 // Prefixes of our child's commands that move packets. What follows is what the rivals understand.
 const (
-	socketPrefix  = "xdp-"
-	udpConnPrefix = "udpconn-"
+	socketPrefix   = "xdp-"
+	udpConnPrefix  = "udpconn-"
+	endpointPrefix = "endpoint-"
 )
 
 const (
@@ -88,8 +89,30 @@ func xdpCases(o Options) []benchCase {
 			cases = append(cases, wireCase(verb+mode, 1))
 		}
 	}
+	cases = append(cases, endpointCases(o)...)
 	cases = withSelf(o, cases)
 	return append(cases, socketCases()...)
+}
+
+// endpointCases measure a whole endpoint, with its completion queue and its address vector, against
+// the same C program, which has neither.
+func endpointCases(o Options) []benchCase {
+	var cases []benchCase
+	add := func(verb string, batch int) {
+		c := wireCase(verb, batch)
+		c.name, c.ours = endpointPrefix+verb, endpointPrefix+verb
+		cases = append(cases, c)
+	}
+	for _, verb := range []string{"drop", "echo", "drain"} {
+		for _, batch := range o.Batches {
+			if batch == o.Batches[0] || batch == o.Batches[len(o.Batches)-1] || batch == socketBatch {
+				add(verb, batch)
+			}
+		}
+	}
+	add("trip", 1)
+	add("trip-block", 1)
+	return cases
 }
 
 // socketCases measure us against the other ways to move packets.

@@ -49,7 +49,8 @@ type wirePorts struct {
 }
 
 func isWire(name string) bool {
-	return strings.HasPrefix(name, socketPrefix) || strings.HasPrefix(name, udpConnPrefix)
+	return strings.HasPrefix(name, socketPrefix) || strings.HasPrefix(name, udpConnPrefix) ||
+		strings.HasPrefix(name, endpointPrefix)
 }
 
 func (p *party) openPorts(c command) (err error) {
@@ -60,8 +61,11 @@ func (p *party) openPorts(c command) (err error) {
 	p.ports = &wirePorts{command: c.name}
 	kind, name, _ := strings.Cut(c.name, "-")
 	open := openSocketPort
-	if kind+"-" == udpConnPrefix {
+	switch kind + "-" {
+	case udpConnPrefix:
 		open = openUDPConn
+	case endpointPrefix:
+		open = openEndpointPort
 	}
 	verb, mode := splitMode(name)
 	solo := verb == "drop" || verb == "drain"
