@@ -105,6 +105,9 @@ func (b *bencher) row(ctx context.Context, c benchCase, i, n int) (Row, error) {
 		}
 		pairs, alone = append(pairs, p), append(alone, p.ours)
 	}
+	if c.wire {
+		relativeShares(pairs)
+	}
 	tell(b.o.Pairs)
 	if rival == nil {
 		r.reportAlone(alone, b.missing(ctx, c).Error())
@@ -218,7 +221,7 @@ func (b *bencher) round(ctx context.Context, c benchCase, s *side, count uint64)
 	}
 	o.share = 1
 	for role, a := range answers {
-		if !c.sleeps && !c.wire && (!c.solo || role == 0) {
+		if !c.sleeps && (!c.solo || role == 0) {
 			o.share = min(o.share, a.share)
 		}
 		o.cpu += float64(a.cpuNs) / float64(count)

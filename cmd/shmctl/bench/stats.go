@@ -33,6 +33,21 @@ func (p pair) disturbed() bool {
 		min(p.ours.share, p.rival.share) < wholeShare
 }
 
+// relativeShares relates the shares of both sides to the largest that each of them had. What the
+// kernel does for packets it may not count as time of the process, depending on how it is built.
+func relativeShares(pairs []pair) {
+	var ours, rival float64
+	for _, p := range pairs {
+		ours, rival = max(ours, p.ours.share), max(rival, p.rival.share)
+	}
+	for i := range pairs {
+		if ours > 0 && rival > 0 {
+			pairs[i].ours.share /= ours
+			pairs[i].rival.share /= rival
+		}
+	}
+}
+
 // undisturbed drops the pairs that do not count.
 func undisturbed(pairs []pair) (kept []pair, dropped int) {
 	for _, p := range pairs {

@@ -139,3 +139,12 @@ func TestValue(t *testing.T) {
 		t.Errorf("50 round trips in 1000 ns: %v ns one way", got)
 	}
 }
+
+func TestRelativeShares(t *testing.T) {
+	pairs := []pair{{outcome{share: 0.5}, outcome{share: 1}}, {outcome{share: 0.25}, outcome{share: 1}}}
+	relativeShares(pairs)
+	if pairs[0].ours.share != 1 || pairs[1].ours.share != 0.5 || pairs[1].rival.share != 1 {
+		t.Errorf("%+v", pairs)
+	}
+	relativeShares([]pair{{}}) // a case without a rival
+}
