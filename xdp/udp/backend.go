@@ -13,6 +13,8 @@ import (
 type Backend interface {
 	// Receive moves what can be moved without waiting, and lends up to len(dst) datagrams.
 	Receive(dst []Datagram) (int, error)
+	// Frames is how many datagrams may be lent at a time while enough is left to receive into.
+	Frames() int
 	// Release gives loans back, in any order.
 	Release(loans []Datagram) error
 	// MaxPayload is the longest payload that may go to an address, in bytes, as far as that is known

@@ -79,8 +79,9 @@ func (c *Conn) RemoteAddr() net.Addr {
 }
 
 // deliver hands a datagram to the connection. It reports false if it is not taken: then it is to be
-// released. The lock of the shard is held.
-func (c *Conn) deliver(d *Datagram, s *shard) bool {
+// released. While frames are scarce those who have some waiting get no more. The lock of the shard
+// is held.
+func (c *Conn) deliver(d *Datagram, s *shard, scarce bool) bool {
 	if c.remote.IsValid() && d.From != c.remote {
 		return false
 	}
@@ -89,7 +90,7 @@ func (c *Conn) deliver(d *Datagram, s *shard) bool {
 	if c.closed {
 		return false
 	}
-	if c.inbox.n >= c.limit {
+	if c.inbox.n >= c.limit || scarce && c.inbox.n >= minBacklog {
 		c.dropped.Add(1)
 		return false
 	}
@@ -160,7 +161,8 @@ func (c *Conn) receive(b []byte) (r result, err error) {
 	}
 }
 
-// park waits until there may be something to read, or a reason not to wait.
+// park waits until there may be something to read, or a reason not to wait, which then is one for
+// all that wait: so nobody leaves with a token that another one needs.
 func (c *Conn) park(over <-chan struct{}) {
 	c.mu.Lock()
 	if c.inbox.n > 0 {
@@ -177,10 +179,6 @@ func (c *Conn) park(over <-chan struct{}) {
 	}
 	c.mu.Lock()
 	c.waiting--
-	// The token may have been for a reader that leaves without a datagram.
-	if isClosed(over) {
-		c.pass()
-	}
 	c.mu.Unlock()
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -95,6 +96,47 @@ func TestReadersShare(t *testing.T) {
 	}
 	writers.Wait()
 	wg.Wait()
+}
+
+// TestBatchWakesAll: of readers that want one datagram each, as many wake as there come at once.
+func TestBatchWakesAll(t *testing.T) {
+	a, b, _, fb := newPair(t, udp.StackOptions{})
+	must(t, b.SetReadDeadline(time.Now().Add(long)))
+	for round := range 300 {
+		const readers = 8
+		done := make(chan error, readers)
+		for range readers {
+			go func() {
+				_, _, err := b.ReadFromUDPAddrPort(make([]byte, 8))
+				done <- err
+			}()
+		}
+		for range round % 20 { // some wait, some are about to
+			runtime.Gosched()
+		}
+		batch := make([]udp.Datagram, readers)
+		for i := range batch {
+			batch[i] = udp.Datagram{Payload: []byte("x"), From: addrPort(a), To: addrPort(b)}
+		}
+		fb.arrive(batch)
+		for range readers {
+			must(t, <-done)
+		}
+	}
+}
+
+// TestCloseGivesBack: what nobody read is not lost to the others.
+func TestCloseGivesBack(t *testing.T) {
+	a, b, _, fb := newPair(t, udp.StackOptions{})
+	for range 5 {
+		_, err := a.WriteToUDPAddrPort([]byte("x"), addrPort(b))
+		must(t, err)
+	}
+	await(t, func() bool { return fb.loans() == 5 })
+	must(t, b.Close())
+	if n := fb.loans(); n != 0 {
+		t.Errorf("%d frames are not given back", n)
+	}
 }
 
 // TestTokenPassesOn: a reader that gives up takes no other reader's wake-up with it.
@@ -188,7 +230,7 @@ func TestFullInbox(t *testing.T) {
 	}
 }
 
-func await(t *testing.T, done func() bool) {
+func await(t testing.TB, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(long); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
@@ -221,6 +263,26 @@ func TestResolving(t *testing.T) {
 	for range 1000 {
 		_, err := a.WriteToUDPAddrPort([]byte("x"), addrPort(b))
 		must(t, err)
+	}
+}
+
+// TestResolvingOrder: whenever the next hop becomes known, nothing overtakes what waited for it.
+func TestResolvingOrder(t *testing.T) {
+	a, b, fa, _ := newPair(t, udp.StackOptions{})
+	must(t, b.SetReadDeadline(time.Now().Add(long)))
+	buf := make([]byte, 1)
+	for round := range 200 {
+		fa.set(func() { fa.refusals = 1 + round%7 })
+		for i := range 5 {
+			_, err := a.WriteToUDPAddrPort([]byte{byte(i)}, addrPort(b))
+			must(t, err)
+		}
+		for i := range 5 {
+			_, _, err := b.ReadFromUDPAddrPort(buf)
+			if err != nil || int(buf[0]) != i {
+				t.Fatalf("round %d: %d in place of %d, %v", round, buf[0], i, err)
+			}
+		}
 	}
 }
 
@@ -260,5 +322,53 @@ func TestDeviceGone(t *testing.T) {
 	_, _, err = b.ReadFrom(buf)
 	if !errors.Is(err, syscall.ENXIO) || !errors.As(err, &op) || op.Op != "read" {
 		t.Fatal(err)
+	}
+}
+
+// TestOrder: datagrams are read in the order that they came in, however many wait meanwhile.
+func TestOrder(t *testing.T) {
+	a, b, _, _ := newPair(t, udp.StackOptions{})
+	must(t, b.SetReadDeadline(time.Now().Add(long)))
+	buf := make([]byte, 8)
+	written, read := 0, 0
+	for burst := range 15 {
+		for range 3 * burst {
+			_, err := a.WriteToUDPAddrPort([]byte{byte(written)}, addrPort(b))
+			must(t, err)
+			written++
+		}
+		for range 2 * burst {
+			_, _, err := b.ReadFromUDPAddrPort(buf)
+			if err != nil || buf[0] != byte(read) {
+				t.Fatalf("%d in place of %d, %v", buf[0], byte(read), err)
+			}
+			read++
+		}
+	}
+}
+
+// TestScarceFrames: connections that nobody reads, together allowed more than there is, leave
+// enough for one that is read.
+func TestScarceFrames(t *testing.T) {
+	sa, sb, _, fb := newStacks(t, udp.StackOptions{Backlog: 64}, 128)
+	from := listen(t, sa, addrA, 0)
+	for port := range uint16(4) {
+		lazy := listen(t, sb, addrB, 100+port)
+		for range 64 {
+			_, err := from.WriteToUDPAddrPort([]byte("x"), addrPort(lazy))
+			must(t, err)
+			await(t, func() bool { return fb.queued() == 0 })
+		}
+	}
+	busy := listen(t, sb, addrB, 7)
+	must(t, busy.SetReadDeadline(time.Now().Add(long)))
+	for range 200 {
+		_, err := from.WriteToUDPAddrPort([]byte("y"), addrPort(busy))
+		must(t, err)
+		_, _, err = busy.ReadFromUDPAddrPort(make([]byte, 8))
+		must(t, err)
+	}
+	if n := fb.loans(); n != 64+32+8+8 || fb.dropped != 0 {
+		t.Errorf("%d of 128 frames lent, %d dropped by the device", n, fb.dropped)
 	}
 }

@@ -40,10 +40,6 @@ func OpenDevice(ctx context.Context, path string, r device.Request, o StackOptio
 		return nil, &Error{Pkg: pkg, Op: "use device process", Name: path, Err: err}
 	}
 	o.Bind = b.bind
-	frames, _ := e.Granted()
-	o = o.resolve()
-	o.MaxBacklog = min(o.MaxBacklog, max(minBacklog, frames/2))
-	o.Backlog = min(o.Backlog, o.MaxBacklog)
 	return NewStack(o, b)
 }
 
@@ -125,6 +121,13 @@ func (b *onDevice) lend(e *cq.Entry, d *Datagram) bool {
 	}
 	d.Payload, d.From, d.To = d.View.Bytes(), rec.Src, rec.Dst
 	return true
+}
+
+// Frames leaves a quarter of those granted for what is yet to come. There is a number even while
+// there is no device process, since frames of the last one may still be lent.
+func (b *onDevice) Frames() int {
+	frames, _ := b.e.Granted()
+	return max(minBacklog, frames*3/4)
 }
 
 func (b *onDevice) Release(loans []Datagram) error {

@@ -19,6 +19,7 @@ type onEndpoint struct {
 	ready *os.File // the socket's descriptor once more, for the runtime's poller
 	raw   syscall.RawConn
 	msg   endpoint.Msg
+	limit int // of loans
 	// resolver knows better why there is no way than the endpoint says; nil: nobody does
 	resolver endpoint.Resolver
 	back     []cq.Entry
@@ -32,7 +33,9 @@ func OnEndpoint(e *endpoint.Endpoint, q *cq.Queue) (Backend, error) {
 	if err != nil {
 		return nil, &Error{Pkg: pkg, Op: "use endpoint", Err: err}
 	}
-	return &onEndpoint{e: e, q: q, ready: f, raw: raw}, nil
+	// By default a quarter sends; a quarter of all is kept for the kernel to receive into.
+	half := int(e.Socket().FrameStats().Frames / 2)
+	return &onEndpoint{e: e, q: q, ready: f, raw: raw, limit: half}, nil
 }
 
 func (b *onEndpoint) Receive(dst []Datagram) (int, error) {
@@ -63,6 +66,8 @@ func (b *onEndpoint) Receive(dst []Datagram) (int, error) {
 	}
 	return n, b.q.Release(len(es))
 }
+
+func (b *onEndpoint) Frames() int { return b.limit }
 
 func (b *onEndpoint) Release(loans []Datagram) error {
 	b.back = b.back[:0]

@@ -37,6 +37,7 @@ type fake struct {
 	sendErr   error
 	checkErr  error
 	unknown   map[netip.Addr]bool // next hops that are being resolved
+	refusals  int                 // sends that find the next hop unknown yet
 	wake      chan struct{}
 	closed    chan struct{}
 }
@@ -60,6 +61,8 @@ func (f *fake) Receive(dst []udp.Datagram) (int, error) {
 	return n, nil
 }
 
+func (f *fake) Frames() int { return f.frames * 3 / 4 }
+
 func (f *fake) Release(loans []udp.Datagram) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -82,6 +85,9 @@ func (f *fake) Send(payload []byte, from, to netip.AddrPort) error {
 	case f.sendErr != nil:
 		return f.sendErr
 	case f.unknown[to.Addr()]:
+		return udp.ErrResolving
+	case f.refusals > 0:
+		f.refusals--
 		return udp.ErrResolving
 	case f.room > 0 && len(f.unflushed) >= f.room:
 		return syscall.EAGAIN
@@ -169,6 +175,13 @@ func (f *fake) loans() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.lent
+}
+
+// queued returns how many datagrams wait to be received.
+func (f *fake) queued() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.queue)
 }
 
 // newStacks returns two hosts that are joined.

@@ -190,6 +190,9 @@ func (p *opener) openQueue(queue uint32) (err error) {
 		return err
 	}
 	b.(*onEndpoint).resolver = p.o.Resolver
+	if n := p.o.Socket.SendFrames; n > 0 {
+		b.(*onEndpoint).limit = int(umem.Geometry().Frames-n) * 2 / 3
+	}
 	p.backends = append(p.backends, b)
 	return nil
 }

@@ -22,6 +22,7 @@ type shard struct {
 	batch  [64]Datagram
 	back   []Datagram // of batch, those that nobody takes
 	loan   [1]Datagram
+	held   int      // loans that wait for readers
 	last   struct { // where the datagram before this one went
 		to    netip.AddrPort
 		table *table
@@ -36,9 +37,12 @@ func (s *shard) progress() (bool, error) {
 	}
 	n, err := s.b.Receive(s.batch[:])
 	s.back = s.back[:0]
+	frames := s.b.Frames()
 	for i := range s.batch[:n] {
 		d := &s.batch[i]
-		if c := s.find(d.To); c == nil || !c.deliver(d, s) {
+		if c := s.find(d.To); c != nil && c.deliver(d, s, s.held >= frames) {
+			s.held++
+		} else {
 			s.back = append(s.back, *d)
 		}
 		d.Payload = nil
@@ -70,6 +74,7 @@ func (s *shard) release(d *Datagram) {
 		d.View.Release() // the memory is unmapped when the last one is
 		return
 	}
+	s.held--
 	s.loan[0] = *d
 	if err := s.b.Release(s.loan[:]); err != nil {
 		s.stack.fail(err)
