@@ -160,7 +160,11 @@ func (r *ProbeReport) judge() {
 	if r.Running {
 		state = "up"
 	}
-	add(true, r.Running, "link", fmt.Sprintf("%s, MTU %d, %v", state, r.MTU, r.MAC), remedy)
+	state += fmt.Sprintf(", MTU %d", r.MTU)
+	if len(r.MAC) > 0 { // the loopback has none
+		state += ", " + r.MAC.String()
+	}
+	add(true, r.Running, "link", state, remedy)
 	add(false, r.Driver != "", "driver", r.Driver, "the driver does not say its name")
 	add(false, r.Queues.Rx > 0, "queues", r.Queues.String(), "the driver does not say how many")
 	program, remedy := "none", ""

@@ -74,6 +74,20 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// TestProbeLoopback: a device without hardware, driver or address is described too.
+func TestProbeLoopback(t *testing.T) {
+	pair := xdptest.NewPair(t, veth.Config{})
+	lo := *pair.B
+	lo.Name = "lo"
+	r := probe(t, &lo)
+	if f := finding(t, r, "link"); !f.OK || f.Value != "up, MTU 65536" {
+		t.Errorf("%+v", f)
+	}
+	if f := finding(t, r, "driver"); f.OK || f.Value != "" || f.Remedy == "" {
+		t.Errorf("%+v", f)
+	}
+}
+
 // TestProbeDisturbsNobody: a device that is in use is described and goes on.
 func TestProbeDisturbsNobody(t *testing.T) {
 	r := newRig(t, xdp.AttachGeneric, xdp.UMEMOptions{}, xdp.Options{})

@@ -150,11 +150,8 @@ func (p *Program) Unsteer(port uint16) error {
 
 // install makes the maps those of the rules. If that fails they are as before.
 func (p *Program) install(rules []*installed) error {
-	before := compile(p.rules, p.table.nets, &p.net)
-	err := p.sync(compile(rules, p.table.nets, &p.net))
-	if err != nil {
-		err = errors.Join(full(err), p.sync(before))
-		return err
+	if err := p.sync(compile(rules, p.table.nets, &p.net)); err != nil {
+		return errors.Join(full(err), p.sync(compile(p.rules, p.table.nets, &p.net)))
 	}
 	p.rules = rules
 	return nil
