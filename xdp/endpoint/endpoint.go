@@ -36,6 +36,9 @@ type Endpoint struct {
 	peers  []*peer // by address
 	direct map[directKey]*peer
 	groups map[groupKey]*membership
+
+	lastKey  directKey // as found in direct
+	lastPeer *peer
 	// generation is the resolver's own, if it has one: it need not be asked while that stands.
 	generation interface{ Generation() uint64 }
 	round      uint64 // grows; the way to a peer is asked for at most once in each

@@ -192,6 +192,23 @@ func TestOverrun(t *testing.T) {
 	}
 }
 
+// TestLongBatch: a batch may be longer than there are frames, if the kernel is quick.
+func TestLongBatch(t *testing.T) {
+	s := alone(t, nil)
+	ms := make([]endpoint.Msg, 100)
+	for i := range ms {
+		ms[i] = endpoint.Msg{To: s.peer, Flags: cq.FlagMore, Context: uint64(i)}
+	}
+	n, err := s.SendBatch(ms)
+	if n != 100 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	s.Flush()
+	if es := s.read(t); len(es) != 100 || es[99].Context != 99 {
+		t.Errorf("%d completions", len(es))
+	}
+}
+
 // TestNoFrame: without a free frame a send is refused, and goes on when the kernel is done.
 func TestNoFrame(t *testing.T) {
 	shmtest.Conforms(t)

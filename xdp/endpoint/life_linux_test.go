@@ -183,6 +183,15 @@ func TestRekick(t *testing.T) {
 	if e := s.readErr(t); e.Context != 99 || !errors.Is(&e, syscall.EIO) {
 		t.Errorf("%+v", e)
 	}
+	// One that waited for the link may be the one that is refused, so nobody is blamed.
+	s.kernel.SetDown(true)
+	must(t, s.Send(nil, s.peer, 1))
+	s.kernel.SetDown(false)
+	s.kernel.Refuse(1)
+	must(t, s.Send(nil, s.peer, 2))
+	if es := s.read(t); len(es) != 2 {
+		t.Errorf("%+v", es)
+	}
 }
 
 // TestManualProgress: whoever reads the queue drives the endpoint, a blocking read too.

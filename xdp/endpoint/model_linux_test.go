@@ -2,11 +2,14 @@ package endpoint_test
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
@@ -245,18 +248,43 @@ func (m *model) rest() {
 func holder() {
 	d, err := shm.OpenDir("")
 	if err == nil {
-		var q *cq.Queue
-		if q, err = cq.Adopt(d, "alone", cq.Options{}); err == nil {
-			var es [8]cq.Entry
-			var n int
-			if n, err = cq.ReadTimeout(q, es[:], 20*time.Second); n > 0 {
-				_, _ = os.Stdout.Write([]byte{byte(n)})
-				time.Sleep(time.Minute)
-			}
-		}
+		err = hold(d)
 	}
 	_, _ = os.Stderr.WriteString(err.Error())
 	os.Exit(1)
+}
+
+// hold reads frames where they are, in memory that this process cannot write to.
+func hold(d *shm.Dir) error {
+	frames, geo, err := xdp.OpenUMEM(3, "umem")
+	if err != nil {
+		return err
+	}
+	q, err := cq.Adopt(d, "alone", cq.Options{})
+	if err != nil {
+		return err
+	}
+	var es [8]cq.Entry
+	n, err := cq.ReadTimeout(q, es[:], 20*time.Second)
+	if err != nil {
+		return err
+	}
+	for _, e := range es[:n] {
+		loan, err := frames.View(e.Buf, int(e.Len))
+		if err != nil {
+			return err
+		}
+		r, err := xdp.ReadFrame(frames, geo, e.Buf)
+		if err != nil {
+			return err
+		}
+		if string(loan.Bytes()) != "x" || r.Src != addrB || uint32(r.Sequence) != e.Meta.Seq() {
+			return fmt.Errorf("%q, %+v", loan.Bytes(), r)
+		}
+	}
+	_, _ = os.Stdout.Write([]byte{byte(n)})
+	time.Sleep(time.Minute)
+	return errors.New("nobody kills this process")
 }
 
 // TestReaderKilled: the frames of a reader that was killed come back.
@@ -267,9 +295,12 @@ func TestReaderKilled(t *testing.T) {
 	for range 5 {
 		must(t, s.q.Detach())
 		cmd := shmtest.Child(t, "holder")
+		umem := os.NewFile(dup(t, s.Socket().UMEM().FD()), "umem")
+		cmd.ExtraFiles = []*os.File{umem}
 		out, err := cmd.StdoutPipe()
 		must(t, err)
 		must(t, cmd.Start())
+		must(t, umem.Close())
 		for range 20 {
 			s.arrive(t, addrB, addrA, "x")
 		}
@@ -297,4 +328,12 @@ func TestReaderKilled(t *testing.T) {
 	if n := s.Stats().Reclaimed; n == 0 {
 		t.Error("nothing was reclaimed")
 	}
+}
+
+// dup returns a descriptor that is the caller's.
+func dup(t testing.TB, fd int) uintptr {
+	t.Helper()
+	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	must(t, err)
+	return uintptr(n)
 }

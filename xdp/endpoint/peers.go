@@ -36,10 +36,7 @@ var errNoWay = errors.New("endpoint: no way to the destination")
 // peerOf returns whom a message goes to, with a template that is up to date.
 func (e *Endpoint) peerOf(m *Msg) (p *peer, err error) {
 	if m.Dest.IsValid() {
-		p = e.direct[directKey{m.Dest, m.From}]
-		if p == nil {
-			p, err = e.newDirect(m.Dest, m.From)
-		}
+		p, err = e.unlisted(directKey{m.Dest, m.From})
 	} else {
 		p, err = e.listed(m.To)
 	}
@@ -86,6 +83,20 @@ func (e *Endpoint) listed(a cq.Addr) (*peer, error) {
 	}
 	p := &peer{dest: dest, raw: bytes.Clone(e.raw[:n])}
 	e.peers[a] = p
+	return p, nil
+}
+
+// unlisted returns a peer that is in no address vector. Packets go in runs to one of them.
+func (e *Endpoint) unlisted(key directKey) (p *peer, err error) {
+	if e.lastKey == key {
+		return e.lastPeer, nil
+	}
+	if p = e.direct[key]; p == nil {
+		if p, err = e.newDirect(key.dest, key.from); err != nil {
+			return nil, err
+		}
+	}
+	e.lastKey, e.lastPeer = key, p
 	return p, nil
 }
 

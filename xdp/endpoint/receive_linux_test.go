@@ -138,6 +138,8 @@ func TestRemoteData(t *testing.T) {
 		Flags: cq.FlagRemoteCQData}))
 	b.arrive(t, addrA, addrB, "no header at all, but long enough")
 	b.arrive(t, addrA, addrB, "short")
+	b.arrive(t, addrA, addrB, "ShRM\x01\x00\x00\x00 version of tomorrow")
+	b.arrive(t, addrA, addrB, "ShRM\x00\x02\x00\x00 flag of tomorrow")
 	b.drive(t)
 	es := b.read(t)
 	if len(es) != 4 {
@@ -156,7 +158,7 @@ func TestRemoteData(t *testing.T) {
 	}
 	must(t, b.ReleaseBatch(es))
 	b.drive(t)
-	if s := b.Stats(); s.NoShim != 2 || s.Frames.States[xdp.FrameLoaned] != 0 {
+	if s := b.Stats(); s.NoShim != 4 || s.Frames.States[xdp.FrameLoaned] != 0 {
 		t.Errorf("%+v", s)
 	}
 	if err := a.Send(make([]byte, a.MaxPayload()+1), a.peer, 3); !errors.Is(err, syscall.EMSGSIZE) {
@@ -193,6 +195,9 @@ func TestFrames(t *testing.T) {
 	f, err = s.Frame()
 	must(t, err)
 	must(t, s.AbandonFrame(f))
+	if err := s.AbandonFrame(f); err != endpoint.ErrFrame {
+		t.Errorf("given back twice: %v", err)
+	}
 	if c := s.tx.Credits(); c != 0 {
 		t.Errorf("%d credits are left", c)
 	}
