@@ -1,6 +1,7 @@
 package device_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -52,4 +53,32 @@ func TestSendAndReceive(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	must(t, r.reported())
+}
+
+// TestAddressVector: an endpoint sends to indices of an address vector, and says which there are
+// not.
+func TestAddressVector(t *testing.T) {
+	r := newRig(t, device.Config{})
+	peer := r.peer(6000)
+	v, err := cq.CreateAnonymousAddresses("peers", cq.AddressOptions{})
+	must(t, err)
+	defer func() { must(t, v.Close()) }()
+	e := r.dial(device.Request{Ports: []uint16{5000}, Addresses: v})
+	index, err := v.Insert([][]byte{cq.Sockaddr(addrOf(peer))})
+	must(t, err)
+	to := index[0]
+	must(t, e.Send([]byte("by index"), to, 9))
+	buf := make([]byte, 100)
+	n, err := peer.Read(buf)
+	must(t, err)
+	if c := next(t, e); string(buf[:n]) != "by index" || c.Context != 9 {
+		t.Errorf("got %q, %+v", buf[:n], c)
+	}
+	must(t, e.Inject([]byte("again"), to))
+	if n, err = peer.Read(buf); err != nil || string(buf[:n]) != "again" {
+		t.Errorf("got %q, %v", buf[:n], err)
+	}
+	if err := e.Send([]byte("nobody"), to+1, 9); !errors.Is(err, device.ErrOptions) {
+		t.Error(err)
+	}
 }

@@ -32,6 +32,14 @@ type Request struct {
 	// Notify is called when the device process is gone, and when the endpoint has found one again,
 	// from a goroutine of the endpoint.
 	Notify func(Event)
+	// Events gets the same news as cq.EventPeerDeath, with the number of cancelled sends as Data,
+	// and cq.EventConnected, with the generation of the new UMEM; both with Context. It is written
+	// to by one goroutine of the endpoint, and nobody else may. An event for which it has no room
+	// is lost.
+	Events  EventWriter
+	Context uint64
+	// Addresses is what the indices of Send and Inject are looked up in.
+	Addresses *cq.AddressVector
 	// NoReconnect leaves it at the first device process: when it is gone the endpoint is of no more
 	// use than to read what came, and to be closed.
 	NoReconnect bool

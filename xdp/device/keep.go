@@ -115,6 +115,14 @@ func (e *Endpoint) notify(ev Event) {
 	if e.req.Notify != nil {
 		e.req.Notify(ev)
 	}
+	if e.req.Events == nil {
+		return
+	}
+	news := cq.Event{Event: cq.EventPeerDeath, Context: e.req.Context, Data: uint64(ev.Cancelled)}
+	if ev.Kind == EventBack {
+		news.Event, news.Data = cq.EventConnected, ev.Generation
+	}
+	_, _ = e.req.Events.Write(&news) // the calls tell it too
 }
 
 // seek returns the next session, or nil when the endpoint is closed.
@@ -155,7 +163,7 @@ func (e *Endpoint) Take(ctx context.Context, port uint16) error {
 	return e.ask(ctx, "take port", stepTake, port)
 }
 
-// Drop gives a port back.
+// Drop gives a port back. It is given back as well if the error is [ErrServerGone].
 func (e *Endpoint) Drop(ctx context.Context, port uint16) error {
 	return e.ask(ctx, "drop port", stepDrop, port)
 }
@@ -168,6 +176,9 @@ func (e *Endpoint) ask(ctx context.Context, op string, what step, port uint16) e
 	s, gone := e.sess, e.absent(op)
 	e.mu.Unlock()
 	if s == nil {
+		if what == stepDrop {
+			e.forgetPort(port)
+		}
 		return gone
 	}
 	done := make(chan error, 1)
@@ -186,6 +197,9 @@ func (e *Endpoint) ask(ctx context.Context, op string, what step, port uint16) e
 func (e *Endpoint) question(s *session, what step, port uint16) error {
 	s.asking.Lock()
 	defer s.asking.Unlock()
+	if what == stepDrop { // also if the server dies now: the next one is not to be asked for it
+		defer e.forgetPort(port)
+	}
 	if err := s.wire.send(hello{step: what, ports: []uint16{port}}); err != nil {
 		return ErrServerGone
 	}
@@ -197,14 +211,18 @@ func (e *Endpoint) question(s *session, what step, port uint16) error {
 	case <-s.over:
 		return ErrServerGone
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	if what == stepTake {
+		e.mu.Lock()
+		defer e.mu.Unlock()
 		e.ports = append(e.ports, port)
-	} else {
-		e.ports = slices.DeleteFunc(e.ports, func(p uint16) bool { return p == port })
 	}
 	return nil
+}
+
+func (e *Endpoint) forgetPort(port uint16) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ports = slices.DeleteFunc(e.ports, func(p uint16) bool { return p == port })
 }
 
 // Close leaves the device process, which takes ports and frames back. Sends under way are not

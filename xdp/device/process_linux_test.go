@@ -266,8 +266,11 @@ func TestServerKilled(t *testing.T) {
 	to := r.echo(6000)
 	server := r.serve()
 	events := make(chan device.Event, 100)
+	eq, err := cq.CreateAnonymousEvents("events", cq.EventOptions{Write: true})
+	must(t, err)
+	defer func() { must(t, eq.Close()) }()
 	e, err := device.Dial(t.Context(), r.path, device.Request{Ports: []uint16{5000},
-		Notify: func(ev device.Event) { events <- ev }})
+		Notify: func(ev device.Event) { events <- ev }, Events: eq, Context: 77})
 	must(t, err)
 	defer func() { must(t, e.Close()) }()
 	l := newLedger(t, e, to)
@@ -296,6 +299,8 @@ func TestServerKilled(t *testing.T) {
 			t.Fatalf("%+v after %d", back, generation)
 		}
 		generation = back.Generation
+		told(t, eq, cq.EventPeerDeath, uint64(gone.Cancelled))
+		told(t, eq, cq.EventConnected, generation)
 		if len(events) != 0 {
 			t.Fatalf("more events: %+v", <-events)
 		}
@@ -309,4 +314,17 @@ func TestServerKilled(t *testing.T) {
 
 func (r *remote) target(port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(r.pair.B.Addr, port)
+}
+
+// told takes the next event.
+func told(t testing.TB, eq *cq.EventQueue, kind cq.EventKind, data uint64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var ev cq.Event
+	_, err := eq.ReadContext(ctx, &ev)
+	must(t, err)
+	if ev.Event != kind || ev.Data != data || ev.Context != 77 {
+		t.Fatalf("%+v, want %v with %d", ev, kind, data)
+	}
 }
