@@ -143,6 +143,9 @@ var stepNames = [stepCount]string{
 }
 
 func (s step) String() string {
+	if s >= othersBase {
+		return othersStepNames[s-othersBase]
+	}
 	if s > stepCount {
 		return countStepNames[s]
 	}

@@ -141,7 +141,10 @@ func (r *Ringer) ringOwn(tail uint64, holds Holds) {
 		r.wakes.Add(1)
 	}
 	if relayed || w&armDirect != 0 && fresh {
-		wakeAll(r.rung) // Q6
+		// Once more, behind the load of armed: the reader may have heard the first already and be
+		// about to sleep, and this wake would find nobody while it mutes the next.
+		r.rung.Add(1)   // Q6
+		wakeAll(r.rung) // Q7
 		r.wakes.Add(1)
 	}
 	r.rang = seq
