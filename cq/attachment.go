@@ -20,8 +20,8 @@ type attachment struct {
 	failed atomic.Bool
 }
 
-// ended reports that the writer does not post any more: it has left the lane, or is proved dead. One
-// that says so and goes on writes to memory that nobody looks at.
+// ended reports that the writer does not post any more: it has left the lane, or is proved dead.
+// One that says so and goes on writes to memory that nobody looks at.
 func (a *attachment) ended() bool {
 	return a.failed.Load() || a.peer.Gone() || a.obj.Owner().State == shm.StateReleased
 }

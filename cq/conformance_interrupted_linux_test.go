@@ -16,8 +16,8 @@ func TestConformanceInterrupted(t *testing.T) {
 	o := cq.Options{Size: 8, Spin: -1, UserContext: 0}
 	conform(t, "every-blocking-call", o, interruptedEveryBlockingCall)
 	// With a deadline the kernel does not restart the system call of a sleep after a signal: the call
-	// returns, which the library counts as one more sleep when it goes on. Of a sleep on several words,
-	// as a reader of other users does, it is restarted all the same.
+	// returns, which the library counts as one more sleep when it goes on. Of a sleep on several
+	// words, as a reader of other users does, it is restarted all the same.
 	conform(t, "sleeps-again", o, func(t *testing.T, r *rig) {
 		before := r.q.Stats().Sleeps
 		done := later(func() {

@@ -75,8 +75,8 @@ func TestConformanceCQReadFrom(t *testing.T) {
 	conformSource(t, "source-err", o, sourceErr)
 }
 
-// conformSource is conform for a case that needs an address vector on the writer's side: a vector is
-// for one user, so that a writer of another one has its own, which is no matter of the queue.
+// conformSource is conform for a case that needs an address vector on the writer's side: a vector
+// is for one user, so that a writer of another one has its own, which is no matter of the queue.
 func conformSource(t *testing.T, name string, o cq.Options, f func(t *testing.T, r *rig)) {
 	t.Helper()
 	conform(t, name, o, func(t *testing.T, r *rig) {

@@ -76,8 +76,11 @@
 //
 // # Trust
 //
-// Reader and writers belong to one user; a name is below a directory that nobody else may enter,
-// and a socket's peer of another user is refused. Even so neither believes the other: whatever
-// comes out of shared memory is loaded once, bounded and then used, so that a broken peer costs an
-// error and never a crash.
+// A queue with a name is for processes of one user: the name is below a directory that nobody else
+// may enter. One without a name is too, unless it is created with [TrustOthers]; then reader and
+// writers may be of any users on their lists, and neither can write to memory of the other, which
+// the kernel enforces. See [TrustOthers] for what is different.
+//
+// In either case neither side believes the other: whatever comes out of shared memory is loaded
+// once, bounded and then used, so that a broken peer costs an error and never a crash.
 package cq

@@ -101,7 +101,8 @@ func (l *eventLane) writeQuick(ev *Event, alone bool) (n int) {
 	}
 	w := l.w
 	s := w.prod.Next(w.credits)
-	if s != nil && len(ev.Payload) <= l.max && w.halt.Load() == 0 && w.ringer.Flags() <= doorbell.Parked {
+	if s != nil && len(ev.Payload) <= l.max && w.halt.Load() == 0 &&
+		w.ringer.Flags() <= doorbell.Parked {
 		at := w.prod.Tail()
 		if len(ev.Payload) > 0 {
 			copy(w.detail.data(at), ev.Payload)

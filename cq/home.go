@@ -31,8 +31,8 @@ type home interface {
 	attached(bit int) *attachment
 	// retire forgets a row's lane, of another user, and closes it.
 	retire(bit int)
-	// partAll stops whatever of other users' lanes looks at the queue from other goroutines, before its
-	// memory goes.
+	// partAll stops whatever of other users' lanes looks at the queue from other goroutines, before
+	// its memory goes.
 	partAll()
 	// relay has rings of other users' lanes passed on to sets, channels, and goroutines that share
 	// the queue, from now on.

@@ -56,7 +56,8 @@ func create(t testing.TB, o cq.Options) (*shm.Dir, *cq.Queue) {
 
 // withoutName says that the test is repeated with queues that have no name.
 func withoutName(t testing.TB) bool {
-	return strings.HasPrefix(t.Name(), "TestWithoutName/") || strings.HasPrefix(t.Name(), "TestForOthers/")
+	return strings.HasPrefix(t.Name(), "TestWithoutName/") ||
+		strings.HasPrefix(t.Name(), "TestForOthers/")
 }
 
 // How queues without a name are made and attached to, where the system has them.

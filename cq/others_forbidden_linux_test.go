@@ -205,8 +205,8 @@ func TestOthersForbidden(t *testing.T) {
 }
 
 // TestOthersForbiddenToOwner: not even the owner, root with every right, can write to an object in
-// another way than through the mapping that it had first. So it is the seals that forbid it, not the
-// mode of a file or of a descriptor.
+// another way than through the mapping that it had first. So it is the seals that forbid it, not
+// the mode of a file or of a descriptor.
 func TestOthersForbiddenToOwner(t *testing.T) {
 	q := anonymousOthers(t, cq.Options{Size: 8})
 	_ = joinOthers(t, q)

@@ -22,8 +22,10 @@ import (
 // The queue lives as long as its reader: Detach is errors.ErrUnsupported, and Options.Lifetime
 // means nothing. Otherwise it is what [Create] makes. Errors are those of creating shared memory.
 //
-// The bell of this process, which writers get as well, stands in the default directory if there is
-// one: see [shm.DefaultPath].
+// With Options.Trust other users may write to it: see [TrustOthers].
+//
+// The bell of this process, which writers of the same user get as well, stands in the default
+// directory if there is one: see [shm.DefaultPath].
 func CreateAnonymous(name string, o Options) (*Queue, error) {
 	o, err := o.resolve("create", name)
 	if err != nil {
@@ -60,6 +62,12 @@ func createMemfds(name string, o shape) (*Queue, error) {
 // called from anywhere, also while the queue is read, and for several connections at once. The
 // writer gets a lane of its own: a new one, or one whose writer detached or is provably dead, which
 // goes on where that one stopped.
+//
+// With TrustOthers the peer must be on Options.Allow, as the user and groups that it had when it
+// connected; its lane is always new, in a row that is free once the reader has read the last one to
+// its end, and a peer that goes silent in the middle is given ten seconds (ErrTimedOut), whatever
+// the context says. The queue keeps a descriptor of the connection, which it never reads from,
+// until the lane's end.
 //
 // The connection stays the caller's, without a deadline. Further rendezvous may follow on it, one
 // after the other, and after an error it should be closed. Nothing depends on it once Accept
@@ -206,8 +214,12 @@ func claimed(lane *shm.Object) error {
 // the context alone says how long to wait for the reader. The connection stays the caller's, as
 // with Accept, and may be closed; kept open it is a life line to a reader that calls Serve.
 //
-// Errors are those of [Attach], ErrPeerGone, ErrCorrupt, [shm.ErrVersion] and [shm.ErrOwner], and
-// what the reader refused for: ErrLanes, ErrClosed.
+// With WriterOptions.Trust the reader may be another user's, of WriterOptions.Allow. The writer
+// keeps a descriptor of the connection until Close; once the reader is proved dead, posts are
+// ErrPeerGone: see [Writer.ReaderGone].
+//
+// Errors are those of [Attach], ErrPeerGone, ErrCorrupt, [shm.ErrVersion] and [shm.ErrOwner], what
+// the reader refused for: ErrLanes, ErrClosed; and ErrInvalid for another kind of trust.
 func AttachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions) (*Writer, error) {
 	if o.Trust > TrustOthers {
 		return nil, refuse("attach", "", "Trust", uint32(o.Trust), "TrustUser or TrustOthers",

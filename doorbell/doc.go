@@ -39,6 +39,25 @@
 // membarrier(2) each time it parks a lane that was hot. In the second case a producer that does
 // find itself parked fences before it goes on to P3 (see [Ringer.Fence]).
 //
+// # Other users
+//
+// A producer whose reader is another user's cannot write to the reader's hints. After P2 it counts
+// the ring in a word of its own lane, rung, and wakes that word:
+//
+//	producer                      reader                        keeper of its process
+//	Q3 rung++                     H1 load rung, mark the lane   K1 load rung
+//	Q4 load armed                 R1 to R7 as above             K2 mark, P4 to P7 as a producer
+//	Q5 byte into the pipe         R8 futex_waitv on the epoch   K3 futex_waitv on every rung
+//	Q6 rung++ once more              and on every rung
+//	Q7 wake rung
+//
+// What is slept on is the count that was heard last, never one loaded since. Q6 ends a sleep for
+// which Q7 comes too early: the first count may have been heard before the arming. A reader that has
+// the queue to itself sleeps on the words itself; for goroutines that share it, sets and channels a
+// [Relay] listens, and rings in place of the producer. A queue's descriptor nests a pipe for each
+// lane. Whoever rings often for nothing is not listened to for a while, up to 128 ms at a time, so
+// that the work which a hostile producer makes is bounded. Producers pay for order here.
+//
 // # Domain
 //
 // A [Domain] is the bell of a reading process: a bit for each of its queues and counters, and one

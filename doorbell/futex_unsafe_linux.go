@@ -45,8 +45,8 @@ type watched struct {
 }
 
 // waitMany sleeps while every word holds its value, until a wake, a signal to the thread or the
-// absolute monotonic deadline (0: none). Its error is ENOSYS where there is no such call, EAGAIN if a word holds another value, EFAULT if
-// one is not mapped any more.
+// absolute monotonic deadline (0: none). Its error is ENOSYS where there is no such call, EAGAIN if
+// a word holds another value, EFAULT if one is not mapped any more.
 func waitMany(words []watched, deadlineNs int64) error {
 	for i := range words {
 		words[i].flags = futexSize32

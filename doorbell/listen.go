@@ -2,9 +2,9 @@ package doorbell
 
 import "sync/atomic"
 
-// A producer of another user cannot write to the reader's hints. It counts its rings in a word of its
-// own lane, rung, and the reader listens there: H1 turns every count that has changed into the ready
-// bit that the producer could not set, and R8 sleeps on these words beside the queue's own.
+// A producer of another user cannot write to the reader's hints. It counts its rings in a word of
+// its own lane, rung, and the reader listens there: H1 turns every count that has changed into the
+// ready bit that the producer could not set, and R8 sleeps on these words beside the queue's own.
 type listened struct {
 	bit   int
 	word  *atomic.Uint32 // mapped read-only: the producer writes it
@@ -109,8 +109,8 @@ func (b *Bell) listensToParked() bool {
 	return false
 }
 
-// doze is R8. The reader of a queue that is not shared sleeps on its lanes' words itself; in a shared
-// one a relay rings the queue's own word for them.
+// doze is R8. The reader of a queue that is not shared sleeps on its lanes' words itself; in a
+// shared one a relay rings the queue's own word for them.
 func (b *Bell) doze(e uint32, deadlineNs int64) {
 	if b.shared || len(b.listened) == 0 { // in this order: others may change the list of a shared one
 		wait(b.hints.epoch, e, deadlineNs)

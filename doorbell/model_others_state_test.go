@@ -31,10 +31,10 @@ type othersTask struct {
 	parking bool  // the look that parks, not the one that drains
 	asleep  bool
 	fresh   bool // the epoch has not moved since it was loaded
-	ready   bool // S2 found something
 }
 
-// othersState: a lane's rung matters only in whether it is what the bell, or the keeper, heard last.
+// othersState: a lane's rung matters only in whether it is what the bell, or the keeper, heard
+// last.
 type othersState struct {
 	unread, left         [othersLanes]uint8
 	parked, ready, cand  uint8
@@ -234,7 +234,8 @@ func (v othersProtocol) produce(s, n *othersState, l int) {
 	}
 }
 
-// wakeWord wakes who sleeps on a lane's word: a reader that has the queue to itself, and the keeper.
+// wakeWord wakes who sleeps on a lane's word: a reader that has the queue to itself, and the
+// keeper.
 func (v othersProtocol) wakeWord(_, n *othersState) {
 	n.kAsleep = false
 	for i, r := range v.roles {

@@ -58,7 +58,8 @@ const (
 )
 
 var othersStepNames = [...]string{"P1 store tail", "P2 load parked", "Q3 rung++", "Q4 load armed",
-	"Q5 write pipe", "Q6 rung++", "Q7 wake", "lock", "H1 load rung, mark", "R1 swap ready", "R2 un-park",
+	"Q5 write pipe", "Q6 rung++", "Q7 wake", "lock", "H1 load rung, mark", "R1 swap ready",
+	"R2 un-park",
 	"R3 drain", "R4 park", "R4 tails again", "R5 load epoch", "R6 arm", "R7 second look",
 	"R8 sleep", "R8 load rung", "R9 disarm", "T4 reset pipe", "T6 arm", "T7 second look",
 	"T8 epoll_wait", "S1 take D.ready", "S2 queue off the list", "S3 load D.epoch", "S4 arm D",

@@ -2,21 +2,21 @@ package doorbell_test
 
 import "testing"
 
-// The bell of a queue for other users, explored like that of a queue of one user: producers may stop
-// for ever after any step, or die there; what is finished must have been heard of, and all that the
-// dead had published once their death is noticed.
+// The bell of a queue for other users, explored like that of a queue of one user: producers may
+// stop for ever after any step, or die there; what is finished must have been heard of, and all
+// that the dead had published once their death is noticed.
 //
 // A producer of another user writes to its lane and its pipe only. A reader that has the queue to
-// itself sleeps on the words of the lanes; for goroutines that share a queue, and for sets, a keeper
-// passes rings on. A lane's count of rings is modelled as whether it is what the bell, or the
-// keeper, heard last.
+// itself sleeps on the words of the lanes; for goroutines that share a queue, and for sets, a
+// keeper passes rings on. A lane's count of rings is modelled as whether it is what the bell, or
+// the keeper, heard last.
 //
 // What survives and so is not required: that the keeper marks the lane in the queue's ready word
 // before it rings, or at all, since every look hears the lanes itself; and the order in which it
 // wakes and marks the domain rung, since it never stops in between.
 //
-// Not in the model: thresholds and channels, which look at the same marks; pauses for those who ring
-// for nothing; a keeper's pass by somebody who is about to look at a set; wrap of the count.
+// Not in the model: thresholds and channels, which look at the same marks; pauses for those who
+// ring for nothing; a keeper's pass by somebody who is about to look at a set; wrap of the count.
 
 var othersVariants = map[string]othersModel{
 	"direct": {publishes: [othersLanes]uint8{2, 2}, roles: [2]othersRole{oDirect}},
@@ -26,7 +26,7 @@ var othersVariants = map[string]othersModel{
 	"shared, 2 lanes": {publishes: [othersLanes]uint8{2, 1}, roles: [2]othersRole{oSharer},
 		keeper: true, size: complete},
 	"two share": {publishes: [othersLanes]uint8{2, 0}, roles: [2]othersRole{oSharer, oSharer},
-		keeper: true, size: short},
+		keeper: true, size: complete},
 	"two share, 2 lanes": {publishes: [othersLanes]uint8{1, 1},
 		roles: [2]othersRole{oSharer, oSharer}, keeper: true, size: complete},
 	"set": {publishes: [othersLanes]uint8{1, 1}, roles: [2]othersRole{oSetter}, keeper: true,
@@ -39,8 +39,8 @@ var othersVariants = map[string]othersModel{
 		keeper: true, deaths: true},
 	"shared and set": {publishes: [othersLanes]uint8{2, 0}, roles: [2]othersRole{oSharer, oSetter},
 		keeper: true, size: complete},
-	"descriptor": {publishes: [othersLanes]uint8{2, 2}, roles: [2]othersRole{oPoller}},
-	"descriptor, a death": {publishes: [othersLanes]uint8{2, 1}, roles: [2]othersRole{oPoller},
+	"descriptor": {publishes: [othersLanes]uint8{2, 1}, roles: [2]othersRole{oPoller}},
+	"descriptor, a death": {publishes: [othersLanes]uint8{1, 1}, roles: [2]othersRole{oPoller},
 		deaths: true, size: short},
 }
 

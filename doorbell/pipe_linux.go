@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NewPipe makes the descriptors by which a producer of another user raises the reader's: it gets the
-// writing end, which cannot be opened again for reading, and writes a byte where another producer
-// would write to the reader's eventfd.
+// NewPipe makes the descriptors by which a producer of another user raises the reader's: it gets
+// the writing end, which cannot be opened again for reading, and writes a byte where another
+// producer would write to the reader's eventfd.
 func NewPipe() (read, write int, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
@@ -26,8 +26,8 @@ func IsPipe(fd int) bool {
 		st.Mode&unix.S_IFMT == unix.S_IFIFO
 }
 
-// WriteByte writes a byte to the writing end of a pipe, and never waits: O_NONBLOCK is shared by all
-// holders of a descriptor, so that the reader may have taken it away. A full pipe is readable.
+// WriteByte writes a byte to the writing end of a pipe, and never waits: O_NONBLOCK is shared by
+// all holders of a descriptor, so that the reader may have taken it away. A full pipe is readable.
 func WriteByte(fd int) error {
 	one := []byte{1}
 	_, err := unix.Pwritev2(fd, [][]byte{one}, -1, unix.RWF_NOWAIT)
@@ -48,8 +48,8 @@ func WriteByte(fd int) error {
 // other users needs.
 func HasWaitMany() error { return haveWaitMany() }
 
-// facePipe is the reading end of a lane's pipe behind a face. It is watched for one event at a time,
-// and again once that was taken.
+// facePipe is the reading end of a lane's pipe behind a face. It is watched for one event at a
+// time, and again once that was taken.
 type facePipe struct {
 	bit, fd int
 	alarms

@@ -10,8 +10,8 @@ import (
 )
 
 // Relay listens to one producer of another user for those who cannot sleep on its word: wait sets,
-// channels, and goroutines that share a queue. A keeper of this process, one thread for 127 of them,
-// sleeps on all words at once and passes each ring on as the producer itself would have.
+// channels, and goroutines that share a queue. A keeper of this process, one thread for 127 of
+// them, sleeps on all words at once and passes each ring on as the producer itself would have.
 //
 //	K1 load rung            K2 mark, ring (Bell.Forward)            K3 sleep on the words
 type Relay struct {
@@ -30,7 +30,8 @@ type relayKeeper struct {
 	words   []watched
 }
 
-// relays are all keepers of the process. Rings are passed on under the lock, which waits for nothing.
+// relays are all keepers of the process. Rings are passed on under the lock, which waits for
+// nothing.
 var relays struct {
 	mu      sync.Mutex
 	keepers []*relayKeeper
@@ -77,8 +78,9 @@ func (r *Relay) Close() {
 	}
 }
 
-// run is the keeper. Its first word is its own, so that a change of members ends the sleep; one that
-// comes before it sleeps makes it wake at once, also when the memory of a word is gone by then.
+// run is the keeper. Its first word is its own, so that a change of members ends the sleep; one
+// that comes before it sleeps makes it wake at once, also when the memory of a word is gone by
+// then.
 func (k *relayKeeper) run() {
 	for {
 		words, until := k.pass()

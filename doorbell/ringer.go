@@ -119,9 +119,10 @@ func (r *Ringer) ring(row, tail uint64, holds Holds) {
 	}
 }
 
-// ringOwn is what a producer does in place of P3 to P7 whose reader is another user's: everything it
-// writes is its own. Wakes are muted, by the sequence number of an arming for which it has rung, only
-// while nobody but the reader itself may sleep on the word: a relay is not armed, it always listens.
+// ringOwn is what a producer does in place of P3 to P7 whose reader is another user's: everything
+// it writes is its own. Wakes are muted, by the sequence number of an arming for which it has rung,
+// only while nobody but the reader itself may sleep on the word: a relay is not armed, it always
+// listens.
 func (r *Ringer) ringOwn(tail uint64, holds Holds) {
 	r.rung.Add(1)          // Q3; pairs with the load in Bell.hear (H1), and with R8
 	w := r.arm.Word.Load() // Q4

@@ -42,4 +42,10 @@
 // Objects of this kind are for processes of one user, who could trace each other anyway. Even so
 // nothing in a page is believed: a header is copied, checked, and the copy used. What cannot be
 // prevented is that the owner of a file cuts it, which makes reads fault: see [Guard].
+//
+// A memfd can go to another user once it has its [SealOthers]: then the kernel lets nobody write to
+// it but through the mapping that its creator has, and nobody cut it. [OpenPassed] takes such an
+// object, and nothing else. Who is at the other end of a socket, and when it has died, is for a
+// [Peer] to say: the lock of an object proves nothing across users, who could hold one on anything
+// that they can open.
 package shm

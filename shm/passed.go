@@ -12,8 +12,8 @@ const SealOthers = SealShrink | SealGrow | SealSeal | SealFutureWrite
 // writing a second time, so that nobody can take it over.
 func (o *Object) SealForOthers() error { return o.Seal(SealOthers) }
 
-// ShareFD returns a new descriptor of the object, for reading, that may be sent to a peer of another
-// user. The caller closes it, with [CloseFDs].
+// ShareFD returns a new descriptor of the object, for reading, that may be sent to a peer of
+// another user. The caller closes it, with [CloseFDs].
 func (o *Object) ShareFD() (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

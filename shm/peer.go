@@ -24,9 +24,10 @@ func (a *AllowList) Allows(uid, gid int, groups []int) bool {
 		slices.ContainsFunc(groups, func(g int) bool { return slices.Contains(a.GIDs, g) })
 }
 
-// Peer is the process that connected the other end of a unix socket, as the kernel knows it: nothing
-// here is what the peer says. It keeps a descriptor of the connection and one of the process, so
-// that the caller may close its own, or use it for more. All methods may be called from anywhere.
+// Peer is the process that connected the other end of a unix socket, as the kernel knows it:
+// nothing here is what the peer says. It keeps a descriptor of the connection and one of the
+// process, so that the caller may close its own, or use it for more. All methods may be called from
+// anywhere.
 type Peer struct {
 	// PID is the process, in our PID namespace, or 0 if it cannot be seen from there; UID, GID and
 	// Groups are its effective user and groups when it connected.
@@ -101,8 +102,8 @@ func (p *Peer) Watch(changed func()) {
 func (p *Peer) HungUp() bool { return p.state.Load()&peerHungUp != 0 }
 
 // Gone reports that the peer is proved dead: its process has ended, and nobody holds its end of the
-// connection. A stopped process is not, nor one that only hung up; nor one whose connection is still
-// in the hands of a child, who may have been given more than that.
+// connection. A stopped process is not, nor one that only hung up; nor one whose connection is
+// still in the hands of a child, who may have been given more than that.
 func (p *Peer) Gone() bool { return p.state.Load() == peerGone }
 
 // Close ends the watch, waits for a call of its function to return, so it must not be called from

@@ -1,0 +1,198 @@
+package cq
+
+import (
+	"fmt"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+// memfdDoor is a writer's side of a rendezvous, and what it got there.
+type memfdDoor struct {
+	m     *meeting // nil when the rendezvous is over
+	w     *Writer
+	opt   WriterOptions
+	name  string
+	offer message
+	fds   passed
+}
+
+func (d *memfdDoor) openReader() (*shm.Object, error) {
+	if err := d.checkPeer(); err != nil {
+		return nil, err
+	}
+	err := d.m.send(message{step: stepAsk, trust: d.opt.Trust}, noFDs)
+	if err == nil {
+		d.offer, d.fds, err = d.m.receive(stepOffer)
+	}
+	if err == nil && d.offer.trust != d.opt.Trust {
+		err = refuse(opMeet, d.name, "Trust", d.offer.trust, d.opt.Trust, ErrInvalid)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if d.fds[fdReader] < 0 {
+		return nil, refuse(opMeet, d.name, "descriptors", "no reader object", "one", ErrCorrupt)
+	}
+	if d.opt.Trust == TrustOthers {
+		d.m.limit()
+		return shm.OpenPassed(d.fds[fdReader], "reader", d.opt.MaxBytes)
+	}
+	return openPassed(d.fds[fdReader], "reader", shm.ReadOnly)
+}
+
+// checkPeer refuses a reader of a user that was not allowed.
+func (d *memfdDoor) checkPeer() (err error) {
+	if d.opt.Trust != TrustOthers {
+		return shm.CheckPeer(d.m.conn)
+	}
+	d.w.peer, err = shm.MeetPeer(d.m.conn, d.opt.Allow)
+	return err
+}
+
+// laneSeals are those of all objects that are passed.
+const laneSeals = shm.SealShrink | shm.SealGrow | shm.SealSeal
+
+// openPassed maps an object that a peer sent.
+func openPassed(fd int, name string, acc shm.Access) (*shm.Object, error) {
+	obj, err := shm.OpenFD(fd, name, acc)
+	if err != nil {
+		return nil, err
+	}
+	if err = obj.CheckSealed(laneSeals); err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	return obj, nil
+}
+
+// sealed makes a memfd that peers can use: none of them can cut it.
+func sealed(spec shm.Spec, seals shm.Seals, init func(*shm.Object) error) (*shm.Object, error) {
+	obj, err := shm.CreateMemfd(spec, init)
+	if err != nil {
+		return nil, err
+	}
+	if err = obj.Seal(seals); err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	return obj, nil
+}
+
+// claimLane takes the lane that was offered, or makes one and tells the reader, and returns when
+// the reader knows it.
+func (d *memfdDoor) claimLane(reader *shm.Object, rows []rowWords, opt shape) (*shm.Object, int,
+	error) {
+	d.name = reader.Header().Name
+	queue, bit := reader.Header().UUID, int(d.offer.row)
+	switch {
+	case d.offer.row == 0 || d.offer.row >= uint32(opt.rows()):
+		return nil, 0, refuse(opMeet, d.name, "row", d.offer.row, opt.MaxLanes, ErrCorrupt)
+	case d.offer.queue != queue:
+		return nil, 0, refuse(opMeet, d.name, "queue", queue, d.offer.queue, ErrCorrupt)
+	case opt.Wait.hasFD() != (d.fds[fdEvent] >= 0),
+		d.fds[fdEvent] >= 0 && !opt.others() && !doorbell.IsEvent(d.fds[fdEvent]),
+		d.fds[fdEvent] >= 0 && opt.others() && !doorbell.IsPipe(d.fds[fdEvent]),
+		opt.others() && (d.fds[fdLane] >= 0 || d.fds[fdBell] >= 0):
+		return nil, 0, refuse(opMeet, d.name, "descriptors", "something else",
+			"an eventfd, or a pipe", ErrCorrupt)
+	}
+	obj, err := d.lane(bit, opt, queue, &rows[bit])
+	if err != nil {
+		return nil, 0, err
+	}
+	err = d.sendLane(obj, opt, queue)
+	if err == nil {
+		_, _, err = d.m.receive(stepDone)
+	}
+	if err != nil {
+		_ = obj.Close()
+		return nil, 0, err
+	}
+	return obj, bit, nil
+}
+
+// sendLane gives the reader a lane that it does not know.
+func (d *memfdDoor) sendLane(obj *shm.Object, opt shape, queue shm.UUID) (err error) {
+	fds := noFDs
+	switch {
+	case opt.others():
+		if fds[fdLane], err = obj.ShareFD(); err != nil {
+			return err
+		}
+		defer shm.CloseFDs(fds[:])
+	case d.fds[fdLane] < 0:
+		fds[fdLane] = obj.FD()
+	}
+	return d.m.send(message{step: stepLane, row: d.offer.row, queue: queue, trust: opt.Trust}, fds)
+}
+
+// newLane makes a lane as large as the reader says, within bounds if that is another user.
+func (d *memfdDoor) newLane(bit int, opt shape, queue shm.UUID, row *rowWords) (*shm.Object,
+	error) {
+	spec := laneSpec(fmt.Sprintf(laneFile, bit), bit, opt, queue)
+	seals := laneSeals
+	if opt.others() {
+		seals = shm.SealOthers
+		size, err := shm.Plan(spec)
+		if err == nil && size > d.opt.MaxBytes {
+			err = refuse(opMeet, d.name, "lane bytes", size, d.opt.MaxBytes, shm.ErrNoSpace)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return sealed(spec, seals, func(o *shm.Object) error { return initLane(o, bit, row) })
+}
+
+func (d *memfdDoor) lane(bit int, opt shape, queue shm.UUID, row *rowWords) (*shm.Object, error) {
+	name := fmt.Sprintf(laneFile, bit)
+	if d.fds[fdLane] < 0 {
+		return d.newLane(bit, opt, queue, row)
+	}
+	obj, err := openPassed(d.fds[fdLane], name, shm.ReadWrite)
+	if err != nil {
+		return nil, err
+	}
+	err = obj.Claim(func() error {
+		if err := laneBelongs(obj, bit, opt, queue); err != nil {
+			return err
+		}
+		return lanePossible(obj, bit, opt.Size, row)
+	})
+	if err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	return obj, nil
+}
+
+func (d *memfdDoor) gone(*shm.Object) (bool, error) { return false, nil }
+
+// openFace returns the eventfd that came with the offer, as long as the reader is that one.
+func (d *memfdDoor) openFace(_ *shm.Object, _ *queueWords, generation uint16) int {
+	if generation != uint16(d.offer.generation) || d.fds[fdEvent] < 0 {
+		return -1
+	}
+	return doorbell.DupFD(d.fds[fdEvent])
+}
+
+func (d *memfdDoor) leave(lane *shm.Object, _ func() bool) (last bool, err error) {
+	return false, lane.Release()
+}
+
+// settle closes what is not needed any more when the rendezvous is over.
+func (d *memfdDoor) settle() {
+	d.m = nil
+	shm.CloseFDs(d.fds[:fdEvent])
+	d.fds[fdReader], d.fds[fdLane] = -1, -1
+}
+
+func (d *memfdDoor) vacate()        {}
+func (d *memfdDoor) bell() int      { return d.fds[fdBell] }
+func (d *memfdDoor) beside() string { return "" }
+
+func (d *memfdDoor) close() error {
+	d.fds.close()
+	return nil
+}
