@@ -85,7 +85,10 @@ func (b *builder) plan(o *Object) error {
 	if spec.Name == "" {
 		spec.Name = b.name
 	}
-	sections, total, err := place(spec, pageBytes())
+	if spec.HugePageBytes != 0 && b.dir != nil {
+		return invalid("size of huge pages", spec.HugePageBytes, "0 for an object with a name")
+	}
+	sections, total, err := place(spec, max(pageBytes(), spec.HugePageBytes))
 	if err != nil {
 		return err
 	}
@@ -126,14 +129,18 @@ func (b *builder) allocate(o *Object) error {
 		}
 	}
 	total := o.header.TotalBytes
-	if err := checkRoom(dirfd, total); err != nil {
+	huge := b.spec.HugePageBytes
+	var err error
+	if huge == 0 { // huge pages come out of what was reserved for them
+		err = checkRoom(dirfd, total)
+	}
+	if err != nil {
 		return err
 	}
-	var err error
 	if b.dir != nil {
 		o.lockFD, err = sysTmpfile(dirfd)
 	} else {
-		o.lockFD, err = sysMemfd(b.name)
+		o.lockFD, err = sysMemfd(b.name, huge)
 	}
 	if err != nil {
 		o.lockFD = -1
@@ -169,6 +176,10 @@ func (b *builder) allocate(o *Object) error {
 func (b *builder) noSpace(err error, needed uint64) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.ENOMEM) {
 		return err
+	}
+	if huge := b.spec.HugePageBytes; huge != 0 {
+		return &Error{Field: "huge pages", Got: "too few that are free", Want: needed / huge, Err: err,
+			Hint: "see vm.nr_hugepages"}
 	}
 	dirfd := noDir
 	if b.dir != nil {

@@ -83,6 +83,9 @@ type Spec struct {
 	Attrs    [attrCount]uint64 // immutable and checksummed; meaning by kind
 	Sections []Section
 	Mode     os.FileMode // zero: 0600; bits for group and others are refused
+	// HugePageBytes makes an object without a name of pages of this size, a power of two that the
+	// kernel offers, which are to be reserved (vm.nr_hugepages); 0: ordinary pages.
+	HugePageBytes uint64
 }
 
 const (
@@ -93,7 +96,7 @@ const (
 
 // Plan returns how many bytes of shared memory an object of this spec takes.
 func Plan(spec Spec) (bytes uint64, err error) {
-	_, total, err := place(spec, pageBytes())
+	_, total, err := place(spec, max(pageBytes(), spec.HugePageBytes))
 	if err != nil {
 		return 0, named("plan", spec.Name, err)
 	}
@@ -148,6 +151,8 @@ func checkSpec(spec Spec) error {
 		return invalid("name length", len(spec.Name), "at most 64 bytes")
 	case len(spec.Sections) > maxSections:
 		return invalid("number of sections", len(spec.Sections), "at most 32")
+	case spec.HugePageBytes&(spec.HugePageBytes-1) != 0 || spec.HugePageBytes > maxAlignBytes:
+		return invalid("size of huge pages", spec.HugePageBytes, "a power of two to 2^30")
 	case spec.Mode&^0o700 != 0:
 		return invalid("mode", spec.Mode, "nothing for group and others")
 	}

@@ -3,6 +3,7 @@ package shm
 import (
 	"cmp"
 	"errors"
+	"math/bits"
 	"os"
 	"strconv"
 
@@ -144,8 +145,11 @@ func sysTmpfile(dirfd int) (int, error) {
 	return openFD(dirfd, ".", unix.O_TMPFILE|unix.O_RDWR, 0o600)
 }
 
-func sysMemfd(name string) (int, error) {
-	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+func sysMemfd(name string, huge uint64) (int, error) {
+	flags := unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	if huge != 0 {
+		flags |= unix.MFD_HUGETLB | bits.TrailingZeros64(huge)<<unix.MFD_HUGE_SHIFT
+	}
 	fd, err := unix.MemfdCreate(memfdPrefix+name, flags|unix.MFD_NOEXEC_SEAL)
 	if err == unix.EINVAL { // before Linux 6.3
 		fd, err = unix.MemfdCreate(memfdPrefix+name, flags)

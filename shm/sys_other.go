@@ -40,7 +40,7 @@ func sysOpen(int, string, bool) (int, error)           { return -1, errSystem }
 func sysReopen(int, bool) (int, error)                 { return -1, errSystem }
 func sysDup(int) (int, error)                          { return -1, errSystem }
 func sysTmpfile(int) (int, error)                      { return -1, errSystem }
-func sysMemfd(string) (int, error)                     { return -1, errSystem }
+func sysMemfd(string, uint64) (int, error)             { return -1, errSystem }
 func sysChmod(int, os.FileMode) error                  { return errSystem }
 func sysLink(int, int, string) error                   { return errSystem }
 func sysAllocate(int, uint64) error                    { return errSystem }

@@ -138,7 +138,7 @@ func (c *core) Receive(dst []Received) int {
 }
 
 func (c *core) receive(dst []Received) int {
-	if c.chains {
+	if c.chains || c.odd {
 		return c.receiveChains(dst)
 	}
 	avail := min(c.rx.available(uint32(len(dst))), uint32(len(dst)))
@@ -173,12 +173,13 @@ func (c *core) Pending(limit int) int {
 }
 
 func (c *core) accept(d Desc) (Received, bool) {
-	id := c.frameOf(d.Addr)
+	addr := c.place(d.Addr)
+	id := c.frameOf(addr)
 	if !c.frames.fromKernel(id, FrameFill, FrameReceived) {
 		c.stats.BadDescriptors++
 		return Received{}, false
 	}
-	at := d.Addr - c.base(id)
+	at := addr - c.base(id)
 	if at < c.headroom || uint64(d.Len) > c.chunk-at {
 		// The kernel wrote where it had no business to. What else it holds there is unknown.
 		c.frames.move(id, FrameQuarantine)
@@ -191,7 +192,7 @@ func (c *core) accept(d Desc) (Received, bool) {
 		c.stats.BadDescriptors++
 		return Received{}, false
 	}
-	return Received{Frame: id, Len: d.Len, Off: d.Addr, More: d.Options != 0}, true
+	return Received{Frame: id, Len: d.Len, Off: addr, More: d.Options != 0}, true
 }
 
 // Packet returns the bytes of a received packet, or of the part of it that lies in this frame. They

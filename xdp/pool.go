@@ -10,8 +10,9 @@ import "math/bits"
 // so that whoever looks first sorts them.
 type pool struct {
 	mem      []byte
-	chunk    uint64 // bytes, a power of two
+	chunk    uint64 // bytes, a power of two unless odd
 	shift    uint8  // its exponent: a division takes longer than all the rest of a packet
+	odd      bool   // chunks are unaligned: of any size, and addresses have an offset in their top
 	headroom uint64 // of each chunk, in front of the kernel's own
 
 	frames  *frameTable
@@ -37,7 +38,7 @@ const nobody = ^uint16(0)
 func newPool(mem []byte, g Geometry, first, frames, sendFrames uint32) *pool {
 	return &pool{
 		mem: mem, chunk: uint64(g.ChunkBytes), headroom: uint64(g.HeadroomBytes),
-		shift:  uint8(bits.TrailingZeros32(g.ChunkBytes)),
+		shift: uint8(bits.TrailingZeros32(g.ChunkBytes)), odd: g.Unaligned,
 		frames: newFrameTable(first, frames, frames-sendFrames),
 		sends:  make([]sending, frames),
 		fill:   deadProducer[uint64](),
@@ -78,11 +79,31 @@ func (p *pool) frameOf(addr uint64) uint32 {
 	if addr >= uint64(len(p.mem)) {
 		return ^uint32(0)
 	}
+	if p.odd {
+		return uint32(addr / p.chunk)
+	}
 	return uint32(addr >> (p.shift & 63))
 }
 
+// Addresses in a receive ring of unaligned chunks are where the chunk begins, as it was given to
+// the kernel, and how far from there the packet lies in the bits from this one on.
+const offsetShift = 48
+
+// place returns where in the UMEM the address of a received packet is.
+func (p *pool) place(addr uint64) uint64 {
+	if p.odd {
+		return addr&(1<<offsetShift-1) + addr>>offsetShift
+	}
+	return addr
+}
+
 // base returns the offset of a frame's chunk.
-func (p *pool) base(frame uint32) uint64 { return uint64(frame) << (p.shift & 63) }
+func (p *pool) base(frame uint32) uint64 {
+	if p.odd {
+		return uint64(frame) * p.chunk
+	}
+	return uint64(frame) << (p.shift & 63)
+}
 
 // complete takes one address out of the completion ring: the packet that it ends, if it ends one,
 // and the member that sent it, if it still is one.

@@ -45,12 +45,15 @@ func entryBytes[E uint64 | Desc]() int {
 
 // registerUMEM hands mem to the socket. The whole 32 bytes are passed: the kernel takes anything
 // shorter for an older structure and drops the flags without a word.
-func registerUMEM(fd int, mem []byte, chunkBytes, headroomBytes uint32) error {
+func registerUMEM(fd int, mem []byte, g Geometry) error {
 	reg := unix.XDPUmemReg{
 		Addr:     uint64(uintptr(unsafe.Pointer(&mem[0]))), // mapped memory, which Go never moves
 		Len:      uint64(len(mem)),
-		Size:     chunkBytes,
-		Headroom: headroomBytes,
+		Size:     g.ChunkBytes,
+		Headroom: g.HeadroomBytes,
+	}
+	if g.Unaligned {
+		reg.Flags = unix.XDP_UMEM_UNALIGNED_CHUNK_FLAG
 	}
 	_, _, e := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_XDP, unix.XDP_UMEM_REG,
 		uintptr(unsafe.Pointer(&reg)), unsafe.Sizeof(reg), 0)

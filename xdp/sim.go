@@ -43,6 +43,7 @@ type Kernel struct {
 	chunk    uint64
 	headroom uint64
 	mtu      int
+	odd      bool // chunks are unaligned
 	chains   bool
 	zeroCopy bool
 	rx       *simRing[Desc]
@@ -66,7 +67,7 @@ type Kernel struct {
 func newKernel(c *core, q *simQueue, o Options, start uint32) *Kernel {
 	k := &Kernel{
 		simQueue: q, mem: c.mem, chunk: c.chunk, headroom: c.headroom, mtu: int(c.mtu),
-		chains: c.chains, zeroCopy: o.Mode == BindZeroCopy, budget: defaultTxBudget,
+		odd: c.odd, chains: c.chains, zeroCopy: o.Mode == BindZeroCopy, budget: defaultTxBudget,
 		rx: newSimRing[Desc](o.RxEntries, start), tx: newSimRing[Desc](o.TxEntries, start),
 		signal: func() {}, building: make([]Desc, 0, MaxChain),
 	}
@@ -103,7 +104,11 @@ func (k *Kernel) Deliver(packet []byte) bool {
 		if !ok {
 			return false // bad entries came instead of frames
 		}
-		d := Desc{Addr: addr, Len: uint32(copy(k.mem[addr:addr+uint64(room)], packet))}
+		at := addr + k.headroom + kernelHeadroomBytes
+		d := Desc{Addr: at, Len: uint32(copy(k.mem[at:at+uint64(room)], packet))}
+		if k.odd {
+			d.Addr = addr | (at-addr)<<offsetShift
+		}
 		packet = packet[d.Len:]
 		if i < parts-1 {
 			d.Options = packetContinues
@@ -114,7 +119,7 @@ func (k *Kernel) Deliver(packet []byte) bool {
 	return true
 }
 
-// frame takes a frame to receive into and returns where the packet goes.
+// frame takes a frame to receive into and returns where it begins.
 func (k *Kernel) frame() (uint64, bool) {
 	for {
 		addr, ok := k.fill.pop()
@@ -122,8 +127,11 @@ func (k *Kernel) frame() (uint64, bool) {
 			k.empty.Add(1)
 			return 0, false
 		}
-		if addr < uint64(len(k.mem)) {
-			return addr&^(k.chunk-1) + k.headroom + kernelHeadroomBytes, true
+		if !k.odd {
+			addr &^= k.chunk - 1
+		}
+		if size := uint64(len(k.mem)); addr < size && size-addr >= k.chunk {
+			return addr, true
 		}
 		k.fillBad.Add(1)
 	}
@@ -194,8 +202,12 @@ func (k *Kernel) send() syscall.Errno {
 // valid says whether all parts of the packet are what the kernel takes.
 func (k *Kernel) valid() bool {
 	for _, d := range k.building {
-		if d.Len == 0 || d.Options&^packetContinues != 0 || d.Addr >= uint64(len(k.mem)) ||
-			d.Addr&(k.chunk-1)+uint64(d.Len) > k.chunk {
+		room := uint64(len(k.mem)) - min(d.Addr, uint64(len(k.mem)))
+		if !k.odd {
+			room = min(room, k.chunk-d.Addr&(k.chunk-1))
+		}
+		if d.Len == 0 || uint64(d.Len) > room || uint64(d.Len) > k.chunk ||
+			d.Options&^packetContinues != 0 {
 			return false
 		}
 	}

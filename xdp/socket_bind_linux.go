@@ -45,7 +45,7 @@ func (s *Socket) bindUMEM(o Options) error {
 
 func (s *Socket) register() error {
 	g := s.umem.geo
-	err := registerUMEM(s.fd, s.umem.region.Bytes(), g.ChunkBytes, g.HeadroomBytes)
+	err := registerUMEM(s.fd, s.umem.region.Bytes(), g)
 	if errors.Is(err, unix.ENOBUFS) {
 		return s.error("register UMEM", refine(ErrMemlock, err), fmt.Sprintf(
 			"%d KiB are to be locked beside what the user has locked already: raise \"ulimit -l\","+

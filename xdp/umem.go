@@ -18,12 +18,16 @@ const (
 	attrFrames = iota
 	attrChunkBytes
 	attrHeadroomBytes
+	attrUnaligned // 1 if chunks need not begin at multiples of a power of two
+
+	attrs // how many there are
 )
 
-// Bounds of chunks. The kernel wants at least the first, and a page at most.
+// Bounds of chunks. The kernel wants at least the first, and a page at most, in huge pages too.
 const (
 	minChunkBytes = 2048
 	maxChunkBytes = 4096
+	hugePageBytes = 2 << 20
 	maxFrames     = 1 << 20
 )
 
@@ -39,6 +43,18 @@ type UMEMOptions struct {
 	HeadroomBytes uint32
 	// Generation tells this UMEM from those that a former process had. Zero draws one at random.
 	Generation uint64
+	// HugePages asks for memory in pages of 2 MiB, which have to be reserved (vm.nr_hugepages).
+	// Where there are none it is ordinary memory, and Granted says why.
+	HugePages bool
+	// Unaligned lets ChunkBytes be any number to a page, not just a power of two, so that less
+	// memory is lost. A driver that does not copy wants HugePages with it.
+	Unaligned bool
+}
+
+// UMEMGranted is what became of the options.
+type UMEMGranted struct {
+	HugePages    bool
+	HugePagesErr error // why not, if they were asked for
 }
 
 // Geometry says how the memory of a UMEM is divided.
@@ -46,6 +62,7 @@ type Geometry struct {
 	Frames        uint32
 	ChunkBytes    uint32
 	HeadroomBytes uint32
+	Unaligned     bool // ChunkBytes is not necessarily a power of two
 }
 
 // PacketBytes is the longest packet that fits a frame.
@@ -58,16 +75,21 @@ func (g Geometry) Bytes() uint64 { return uint64(g.Frames) * uint64(g.ChunkBytes
 
 // Chunk returns the offset of the chunk that an offset in the UMEM lies in; the record of a
 // received frame begins there.
-func (g Geometry) Chunk(off uint64) uint64 { return off &^ (uint64(g.ChunkBytes) - 1) }
+func (g Geometry) Chunk(off uint64) uint64 {
+	if g.Unaligned {
+		return off - off%uint64(g.ChunkBytes)
+	}
+	return off &^ (uint64(g.ChunkBytes) - 1)
+}
 
 func (g Geometry) check() error {
 	switch {
 	case g.Frames == 0 || g.Frames > maxFrames:
 		return fmt.Errorf("%w: %d frames, possible are 1 to %d", ErrOptions, g.Frames, maxFrames)
 	case g.ChunkBytes < minChunkBytes || g.ChunkBytes > maxChunkBytes ||
-		bits.OnesCount32(g.ChunkBytes) != 1:
-		return fmt.Errorf("%w: chunks of %d bytes, possible are 2048 and 4096", ErrOptions,
-			g.ChunkBytes)
+		bits.OnesCount32(g.ChunkBytes) != 1 && !g.Unaligned:
+		return fmt.Errorf("%w: chunks of %d bytes, possible are 2048 and 4096, or between if "+
+			"Unaligned", ErrOptions, g.ChunkBytes)
 	case g.HeadroomBytes < RecordBytes || g.HeadroomBytes > minChunkBytes/2 ||
 		g.HeadroomBytes%8 != 0:
 		return fmt.Errorf("%w: headroom of %d bytes, possible are %d to %d in steps of 8",
@@ -77,7 +99,8 @@ func (g Geometry) check() error {
 }
 
 func (o UMEMOptions) geometry() (Geometry, error) {
-	g := Geometry{Frames: o.Frames, ChunkBytes: o.ChunkBytes, HeadroomBytes: o.HeadroomBytes}
+	g := Geometry{Frames: o.Frames, ChunkBytes: o.ChunkBytes, HeadroomBytes: o.HeadroomBytes,
+		Unaligned: o.Unaligned}
 	if g.Frames == 0 {
 		g.Frames = 2048
 	}
@@ -98,8 +121,9 @@ func (o UMEMOptions) geometry() (Geometry, error) {
 // that a socket has had is not used again by one that is opened later, nor by a process that comes
 // after this one, since the kernel may still be writing to it when the socket is closed.
 type UMEM struct {
-	region *shm.Region
-	geo    Geometry
+	region  *shm.Region
+	geo     Geometry
+	granted UMEMGranted
 
 	mu    sync.Mutex
 	next  uint32    // frames before this one were given to sockets
@@ -155,7 +179,10 @@ func NewUMEM(o UMEMOptions) (*UMEM, error) {
 	spec.Attrs[attrFrames] = uint64(g.Frames)
 	spec.Attrs[attrChunkBytes] = uint64(g.ChunkBytes)
 	spec.Attrs[attrHeadroomBytes] = uint64(g.HeadroomBytes)
-	obj, err := shm.CreateMemfd(spec, nil)
+	if g.Unaligned {
+		spec.Attrs[attrUnaligned] = 1
+	}
+	obj, granted, err := createUMEM(spec, o.HugePages)
 	if err != nil {
 		return nil, err
 	}
@@ -170,8 +197,25 @@ func NewUMEM(o UMEMOptions) (*UMEM, error) {
 		_ = obj.Close()
 		return nil, err
 	}
-	return &UMEM{region: region, geo: g}, nil
+	return &UMEM{region: region, geo: g, granted: granted}, nil
 }
+
+// createUMEM makes the memory, of huge pages if they are wanted and there are any.
+func createUMEM(spec shm.Spec, huge bool) (o *shm.Object, g UMEMGranted, err error) {
+	if huge {
+		spec.HugePageBytes = hugePageBytes
+		if o, err = shm.CreateMemfd(spec, nil); err == nil {
+			return o, UMEMGranted{HugePages: true}, nil
+		}
+		g.HugePagesErr = err
+		spec.HugePageBytes = 0
+	}
+	o, err = shm.CreateMemfd(spec, nil)
+	return o, g, err
+}
+
+// Granted says what became of the options.
+func (u *UMEM) Granted() UMEMGranted { return u.granted }
 
 // Region returns the frames as references to them see it: the offset of a reference is an address
 // of the UMEM.
@@ -245,7 +289,7 @@ func geometryOf(obj *shm.Object) (Geometry, error) {
 		return &shm.Error{Pkg: pkg, Op: "open", Name: obj.Name(), Field: field, Got: got, Want: want,
 			Err: shm.ErrCorrupt}
 	}
-	for i, limit := range [...]uint64{maxFrames, maxChunkBytes, minChunkBytes / 2} {
+	for i, limit := range [attrs]uint64{maxFrames, maxChunkBytes, minChunkBytes / 2, 1} {
 		if h.Attrs[i] > limit {
 			return Geometry{}, bad(fmt.Sprintf("attribute %d", i), h.Attrs[i], limit)
 		}
@@ -254,6 +298,7 @@ func geometryOf(obj *shm.Object) (Geometry, error) {
 		Frames:        uint32(h.Attrs[attrFrames]),
 		ChunkBytes:    uint32(h.Attrs[attrChunkBytes]),
 		HeadroomBytes: uint32(h.Attrs[attrHeadroomBytes]),
+		Unaligned:     h.Attrs[attrUnaligned] == 1,
 	}
 	if err := g.check(); err != nil {
 		return Geometry{}, bad("geometry", fmt.Sprintf("%+v", g), err)

@@ -206,48 +206,52 @@ func TestXskAdjustTailJumbo(t *testing.T) {
 // TestXskInvalidJumbo (ALIGNED_INV_DESC_MULTI_BUFF): one bad part spoils its packet and no other.
 func TestXskInvalidJumbo(t *testing.T) {
 	shmtest.Conforms(t)
-	eachXsk(t, jumbo(nil), func(t *testing.T, x *xsk) {
-		for name, bad := range map[string]func(d *xdp.Desc){
-			"no length":         func(d *xdp.Desc) { d.Len = 0 },
-			"over the chunk":    func(d *xdp.Desc) { d.Len = 2048 },
-			"outside":           func(d *xdp.Desc) { d.Addr = 1 << 40 },
-			"unknown option":    func(d *xdp.Desc) { d.Options |= 1 << 9 },
-			"end of the memory": func(d *xdp.Desc) { d.Addr = 2048*2048 - 8 },
-		} {
-			before := stats(t, x.tx).TxInvalid
-			for i := range 3 {
-				f, buf, ok := x.tx.Acquire()
-				if !ok {
-					t.Fatal("no frame")
-				}
-				xskPacket(buf[:1000], 0xdead, 0)
-				d := xdp.Desc{Addr: xdp.SendOffset(x.tx, f), Len: 1000}
-				if i < 2 {
-					d.Options = 1
-				}
-				if i == 1 {
-					if bad(&d); d.Addr != xdp.SendOffset(x.tx, f) {
-						x.tx.Abandon(f)
-					}
-				}
-				xdp.ForgePost(x.tx, d, 0)
+	eachXsk(t, jumbo(nil), func(t *testing.T, x *xsk) { x.invalidChains(t, 2048*2048) })
+}
+
+// invalidChains posts packets that are bad in some way, and a good one behind each. size is that of
+// the memory.
+func (x *xsk) invalidChains(t *testing.T, size uint64) {
+	for name, bad := range map[string]func(d *xdp.Desc){
+		"no length":         func(d *xdp.Desc) { d.Len = 0 },
+		"over the chunk":    func(d *xdp.Desc) { d.Len = 4096 },
+		"outside":           func(d *xdp.Desc) { d.Addr = 1 << 40 },
+		"unknown option":    func(d *xdp.Desc) { d.Options |= 1 << 9 },
+		"end of the memory": func(d *xdp.Desc) { d.Addr = size - 8 },
+	} {
+		before := stats(t, x.tx).TxInvalid
+		for i := range 3 {
+			f, buf, ok := x.tx.Acquire()
+			if !ok {
+				t.Fatal("no frame")
 			}
-			x.postChain(t, x.seen, 3000)
-			want := x.seen + 1
-			await(t, name+": the next packet", func() bool {
-				x.kick(t, x.tx)
-				x.takeChains(t, func(b []byte, _ []xdp.Received) {
-					if len(b) != 3000 {
-						t.Fatalf("%s: %d bytes arrived", name, len(b))
-					}
-					isPacket(t, b, x.seen)
-					x.seen++
-				})
-				return x.seen == want && stats(t, x.tx).TxInvalid > before
+			xskPacket(buf[:1000], 0xdead, 0)
+			d := xdp.Desc{Addr: xdp.SendOffset(x.tx, f), Len: 1000}
+			if i < 2 {
+				d.Options = 1
+			}
+			if i == 1 {
+				if bad(&d); d.Addr != xdp.SendOffset(x.tx, f) {
+					x.tx.Abandon(f)
+				}
+			}
+			xdp.ForgePost(x.tx, d, 0)
+		}
+		x.postChain(t, x.seen, 3000)
+		want := x.seen + 1
+		await(t, name+": the next packet", func() bool {
+			x.kick(t, x.tx)
+			x.takeChains(t, func(b []byte, _ []xdp.Received) {
+				if len(b) != 3000 {
+					t.Fatalf("%s: %d bytes arrived", name, len(b))
+				}
+				isPacket(t, b, x.seen)
+				x.seen++
 			})
-		}
-		if f := x.tx.FrameStats(); f.Sum() != f.Frames || x.rx.FrameStats().Illegal != 0 {
-			t.Errorf("%+v", f)
-		}
-	})
+			return x.seen == want && stats(t, x.tx).TxInvalid > before
+		})
+	}
+	if f := x.tx.FrameStats(); f.Sum() != f.Frames || x.rx.FrameStats().Illegal != 0 {
+		t.Errorf("%+v", f)
+	}
 }

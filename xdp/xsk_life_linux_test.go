@@ -263,8 +263,8 @@ func TestXskPassed(t *testing.T) {
 	x.stream(t, x.tx, x.tx, 200, always(64))
 }
 
-// TestXskLyingBuilder: whoever builds a packet and says that it is longer than the frame, or shorter
-// than a header, or of another frame, gets an error and keeps the frame; nothing leaks.
+// TestXskLyingBuilder: whoever builds a packet and says that it is longer than the frame, or
+// shorter than a header, or of another frame, gets an error and keeps the frame; nothing leaks.
 func TestXskLyingBuilder(t *testing.T) {
 	shmtest.Conforms(t)
 	eachXsk(t, xskConfig{}, func(t *testing.T, x *xsk) {
