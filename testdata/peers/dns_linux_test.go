@@ -44,7 +44,7 @@ func TestDNS(t *testing.T) {
 	shmtest.Conforms(t)
 	for _, c := range sides {
 		t.Run(c.name, func(t *testing.T) {
-			h := newHosts(t, c.ours)
+			h := newHosts(t, c.who)
 			started := make(chan struct{})
 			srv := &dns.Server{PacketConn: h.listen(0, 53), Handler: dns.HandlerFunc(answer),
 				NotifyStartedFunc: func() { close(started) }}

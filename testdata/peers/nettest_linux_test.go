@@ -71,7 +71,7 @@ func TestNettest(t *testing.T) {
 	shmtest.Conforms(t)
 	for _, c := range sides {
 		t.Run(c.name, func(t *testing.T) {
-			h := newHosts(t, c.ours)
+			h := newHosts(t, c.who)
 			port := uint16(20000)
 			nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
 				port++

@@ -68,7 +68,7 @@ func TestQUIC(t *testing.T) {
 	shmtest.Conforms(t)
 	for _, c := range sides {
 		t.Run(c.name, func(t *testing.T) {
-			h := newHosts(t, c.ours)
+			h := newHosts(t, c.who)
 			server, client := connect(t, h, nil)
 			results := make(chan error, 4)
 			exchange(t, server, client, results)
@@ -130,7 +130,7 @@ func TestQUICLoss(t *testing.T) {
 	shmtest.Conforms(t)
 	for _, c := range sides {
 		t.Run(c.name, func(t *testing.T) {
-			h := newHosts(t, c.ours)
+			h := newHosts(t, c.who)
 			server, client := connect(t, h, &quic.Config{MaxIdleTimeout: 500 * time.Millisecond})
 			s, err := client.OpenStreamSync(t.Context())
 			must(t, err)
@@ -145,7 +145,7 @@ func TestQUICLoss(t *testing.T) {
 			}
 			// The end of a stack of ours, since a socket of the kernel fails if its own is down.
 			cut := 0
-			if !c.ours[0] {
+			if c.who[0] == kernel {
 				cut = 1
 			}
 			must(t, h.end(cut).SetUp(false))

@@ -1,12 +1,18 @@
 package peers
 
 import (
+	"context"
+	"errors"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/xdp/device"
+	"github.com/shmring/shmring/xdp/route"
 	"github.com/shmring/shmring/xdp/udp"
 	"github.com/shmring/shmring/xdp/veth"
 	"github.com/shmring/shmring/xdp/xdptest"
@@ -31,28 +37,77 @@ type hosts struct {
 	ours [2]*udp.Stack // nil: the kernel's
 }
 
-// sides are who has a stack of ours.
+// owner is whose sockets a host has.
+type owner int
+
+const (
+	kernel owner = iota
+	ours
+	served // ours, where a device process has the interface
+)
+
 var sides = []struct {
 	name string
-	ours [2]bool
-}{{"first", [2]bool{true, false}}, {"second", [2]bool{false, true}}, {"both", [2]bool{true, true}}}
+	who  [2]owner
+}{
+	{"first", [2]owner{ours, kernel}}, {"second", [2]owner{kernel, ours}},
+	{"both", [2]owner{ours, ours}}, {"first-served", [2]owner{served, kernel}},
+	{"second-served", [2]owner{kernel, served}},
+}
 
-func newHosts(t testing.TB, ours [2]bool) *hosts {
+func newHosts(t testing.TB, who [2]owner) *hosts {
 	t.Helper()
 	h := &hosts{t: t, pair: xdptest.NewPair(t, veth.Config{})}
-	for i := range ours {
-		if !ours[i] {
-			continue
-		}
+	for i := range who {
 		e := h.end(i)
-		err := e.Do(func() (err error) {
-			h.ours[i], err = udp.Open(t.Context(), e.Name, udp.Options{})
-			return err
-		})
-		shmtest.Require(t, "xdp", err)
+		switch who[i] {
+		case kernel:
+			continue
+		case ours:
+			err := e.Do(func() (err error) {
+				h.ours[i], err = udp.Open(t.Context(), e.Name, udp.Options{})
+				return err
+			})
+			shmtest.Require(t, "xdp", err)
+		case served:
+			s, err := udp.OpenDevice(t.Context(), serve(t, e), device.Request{Frames: 1024, Sends: 512},
+				udp.StackOptions{})
+			must(t, err)
+			h.ours[i] = s
+		}
 		t.Cleanup(func() { must(t, h.ours[i].Close()) })
 	}
 	return h
+}
+
+// serve runs the server of a device process on an end and returns where it is found.
+func serve(t testing.TB, e *veth.End) (path string) {
+	t.Helper()
+	var table *route.Table
+	var s *device.Server
+	err := e.Do(func() (err error) {
+		if table, err = route.Open(e.Name, route.Options{}); err != nil {
+			return err
+		}
+		s, err = device.NewServer(device.Config{Interface: e.Name, Resolver: table,
+			Allow: []device.Allow{{ID: uint32(os.Geteuid()), Frames: 1024, Sends: 512}}})
+		return err
+	})
+	shmtest.Require(t, "xdp", err)
+	dir, err := os.MkdirTemp("", "peers")
+	must(t, err)
+	path = filepath.Join(dir, "s")
+	l, err := device.Listen(path)
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- s.Serve(ctx, l.UnixListener) }()
+	t.Cleanup(func() {
+		cancel()
+		<-done // because of cancel
+		must(t, errors.Join(s.Close(), l.Close(), table.Close(), os.RemoveAll(dir)))
+	})
+	return path
 }
 
 func (h *hosts) end(host int) *veth.End { return []*veth.End{h.pair.A, h.pair.B}[host] }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"syscall"
 
@@ -37,20 +38,22 @@ type app struct {
 	limit    int    // of sends under way
 	underWay int    // parked, or with the kernel
 	parked   []parkedSend
-	retryAt  int64
-	pending  []cq.Entry // taken from q, not released
-	blocked  bool       // what is pending has to wait
-	command  cq.Entry   // private copy of the command in work
-	failure  cq.ErrorEntry
-	silent   uint64 // sends that ended without a completion
-	batch    []int32
-	routes   map[target]*route
-	last     target
-	lastWay  *route
-	dead     error // why it is to be detached
-	expelled bool
-	work     func()
-	worked   int
+	// blockedWays is scratch of retry: destinations that some of parked wait for.
+	blockedWays []netip.Addr
+	retryAt     int64
+	pending     []cq.Entry // taken from q, not released
+	blocked     bool       // what is pending has to wait
+	command     cq.Entry   // private copy of the command in work
+	failure     cq.ErrorEntry
+	silent      uint64 // sends that ended without a completion
+	batch       []int32
+	routes      map[target]*route
+	last        target
+	lastWay     *route
+	dead        error // why it is to be detached
+	expelled    bool
+	work        func()
+	worked      int
 
 	received, noFrame, noRoom, sent, failed, bytesIn, bytesOut uint64
 	dirty                                                      bool
@@ -137,7 +140,10 @@ func (a *app) do(en *engine) bool {
 		}
 		return false
 	}
-	why, state := a.send(en, e)
+	why, state := cq.Errno(0), sendParked
+	if !a.overtakes(e) {
+		why, state = a.send(en, e)
+	}
 	switch state {
 	case sendWaits:
 		a.tx.ReturnCredits(1)
@@ -270,16 +276,36 @@ func usable(to netip.AddrPort) bool {
 	return to.Port() != 0 && to.Addr().IsValid() && !to.Addr().IsUnspecified()
 }
 
-// retry tries again what waits for a hardware address.
+// overtakes reports whether a send that waits for a hardware address has the same destination.
+func (a *app) overtakes(e *cq.Entry) bool {
+	if len(a.parked) == 0 {
+		return false
+	}
+	to := targetOf(e).to.Addr()
+	return slices.ContainsFunc(a.parked, func(p parkedSend) bool {
+		return targetOf(&p.e).to.Addr() == to
+	})
+}
+
+// retry tries again what waits for a hardware address, in order for each destination.
 func (a *app) retry(en *engine) {
 	if len(a.parked) == 0 || en.now < a.retryAt {
 		return
 	}
 	a.retryAt = en.now + 1e6
 	kept := a.parked[:0]
+	blocked := a.blockedWays[:0]
 	for i := range a.parked {
 		p := &a.parked[i]
+		to := targetOf(&p.e).to.Addr()
+		if en.now < p.until && slices.Contains(blocked, to) {
+			kept = append(kept, *p)
+			continue
+		}
 		why, state := a.send(en, &p.e)
+		if state == sendWaits || state == sendParked {
+			blocked = append(blocked, to)
+		}
 		switch {
 		case state == sendWaits, state == sendParked && en.now < p.until:
 			kept = append(kept, *p)
@@ -292,7 +318,7 @@ func (a *app) retry(en *engine) {
 			a.fail(&p.e, why)
 		}
 	}
-	a.parked = kept
+	a.parked, a.blockedWays = kept, blocked
 }
 
 // fail answers a send with an error. A credit is held.

@@ -67,6 +67,7 @@ func (b *onDevice) bind(local netip.AddrPort) (netip.AddrPort, func() error, err
 		return local, nil, err
 	}
 	return netip.AddrPortFrom(local.Addr(), port), func() error {
+		b.settle()
 		ctx, cancel := context.WithTimeout(context.Background(), bindWait)
 		defer cancel()
 		err := b.e.Drop(ctx, port)
@@ -75,6 +76,17 @@ func (b *onDevice) bind(local netip.AddrPort) (netip.AddrPort, func() error, err
 		}
 		return err
 	}, nil
+}
+
+// settleWait bounds how long Close waits for what was written just before it. Only what waits for
+// a next hop that does not answer takes longer.
+const settleWait = 200 * time.Millisecond
+
+// settle lets out what was written to a connection that is about to lose its port.
+func (b *onDevice) settle() {
+	ctx, cancel := context.WithTimeout(context.Background(), settleWait)
+	defer cancel()
+	_ = b.e.Settle(ctx)
 }
 
 func (b *onDevice) Receive(dst []Datagram) (int, error) {

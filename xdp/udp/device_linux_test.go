@@ -75,6 +75,31 @@ func TestParityDevice(t *testing.T) {
 	}
 }
 
+// TestWriteThenClose: what was written before Close leaves all the same.
+func TestWriteThenClose(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	path := socketPath(t)
+	defer serve(t, p.B, path)()
+	s, err := udp.OpenDevice(t.Context(), path, device.Request{}, udp.StackOptions{})
+	must(t, err)
+	defer s.Close()
+	k := kernelHosts{p}.listen(t, 0, netip.AddrPortFrom(p.A.Addr, 0))
+	defer k.Close()
+	must(t, k.SetDeadline(time.Now().Add(long)))
+	for range 10 {
+		c := listen(t, s, p.B.Addr, 7)
+		for range 20 {
+			_, err := c.WriteTo([]byte("last words"), k.LocalAddr())
+			must(t, err)
+		}
+		must(t, c.Close())
+		for range 20 {
+			_, _, err := k.ReadFrom(make([]byte, 32))
+			must(t, err)
+		}
+	}
+}
+
 // TestDeviceComesBack: a connection outlives the device process.
 func TestDeviceComesBack(t *testing.T) {
 	shmtest.Conforms(t)
