@@ -224,14 +224,17 @@ static struct answer run(const struct command *c)
 		fprintf(stderr, "rival: batch %u, possible are 1 to %d\n", batch, MAX_BATCH);
 		exit(1);
 	}
-	if (strncmp(c->name, "drop", 4) == 0) {
-		if (role == 0)
-			a.ns = drop(c->count, batch);
-		sum = want;
-	} else if (strncmp(c->name, "drain", 5) == 0) {
-		if (role == 0)
-			a.ns = drain(c->count, batch, &sum);
-		else
+	int dropped = strncmp(c->name, "drop", 4) == 0;
+
+	if (dropped || strncmp(c->name, "drain", 5) == 0) {
+		if (role == 1) {
+			while (atomic_load(at(WORD_0)) == 0)
+				usleep(100); /* leaves its processor, which may share a core */
+			return a;
+		}
+		a.ns = dropped ? drop(c->count, batch) : drain(c->count, batch, &sum);
+		atomic_store(at(WORD_0), 1);
+		if (dropped)
 			sum = want;
 	} else if (strncmp(c->name, "echo", 4) == 0) {
 		a.ns = echo(c, 2 * batch, 0, &sum);
@@ -250,4 +253,8 @@ static struct answer run(const struct command *c)
 
 static void setup(const struct command *c) { open_ports(c); }
 
-static void prepare(const struct command *c) { (void)c; }
+static void prepare(const struct command *c)
+{
+	(void)c;
+	atomic_store(at(WORD_0), 0);
+}

@@ -65,7 +65,7 @@ type Row struct {
 }
 
 // Packets is what a row about packets says beside its figure. CPU times are nanoseconds per packet
-// of both processes, spinning included; an echo counts as two packets. System calls are counted by
+// of the processes that work, spinning included; an echo counts as two packets. System calls are counted by
 // the kernel, in rounds of their own; nil where it refused or where there were none.
 type Packets struct {
 	OursCPU       *float64 `json:"ours_cpu_ns"`

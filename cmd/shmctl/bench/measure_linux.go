@@ -224,8 +224,10 @@ func (b *bencher) round(ctx context.Context, c benchCase, s *side, count uint64)
 		if !c.sleeps && (!c.solo || role == 0) {
 			o.share = min(o.share, a.share)
 		}
-		o.cpu += float64(a.cpuNs) / float64(count)
-		o.allocs += float64(a.allocs) / float64(count)
+		if !c.solo || role == 0 {
+			o.cpu += float64(a.cpuNs) / float64(count)
+			o.allocs += float64(a.allocs) / float64(count)
+		}
 		ns = max(ns, a.ns)
 		o.before, o.after = max(o.before, a.before), max(o.after, a.after)
 		if want := checksum(b.start, count); a.checksum != 0 && a.checksum != want {

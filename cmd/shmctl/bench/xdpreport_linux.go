@@ -39,14 +39,14 @@ func (b *bencher) perCall(ctx context.Context, c benchCase, counter *syscallCoun
 ) (*float64, error) {
 	var calls [2]uint64
 	for i, n := range [2]uint64{count, 3 * count} {
-		before, err := counter.of(s)
+		before, err := counter.of(s, c.solo)
 		if err != nil {
 			return nil, err
 		}
 		if _, _, err := b.round(ctx, c, s, n); err != nil {
 			return nil, err
 		}
-		after, err := counter.of(s)
+		after, err := counter.of(s, c.solo)
 		if err != nil {
 			return nil, err
 		}

@@ -191,9 +191,12 @@ func (c *syscallCounter) attach() error {
 	return err
 }
 
-// of returns how many calls both processes of a side have made.
-func (c *syscallCounter) of(s *side) (total uint64, err error) {
-	for _, cmd := range s.duo.procs {
+// of returns how many calls both processes of a side have made, or role 0 if it works alone.
+func (c *syscallCounter) of(s *side, solo bool) (total uint64, err error) {
+	for role, cmd := range s.duo.procs {
+		if solo && role > 0 {
+			break
+		}
 		var n uint64
 		if err := c.calls.Lookup(uint32(cmd.Process.Pid), &n); err != nil {
 			return 0, err
