@@ -52,8 +52,8 @@
 //	Q7 wake rung
 //
 // What is slept on is the count that was heard last, never one loaded since. Q6 ends a sleep for
-// which Q7 comes too early: the first count may have been heard before the arming. A reader that has
-// the queue to itself sleeps on the words itself; for goroutines that share it, sets and channels a
+// which Q7 comes too early: the first count may have been heard before the arming. A reader with
+// a queue of its own sleeps on the words itself; for goroutines that share one, sets and channels a
 // [Relay] listens, and rings in place of the producer. A queue's descriptor nests a pipe for each
 // lane. Whoever rings often for nothing is not listened to for a while, up to 128 ms at a time, so
 // that the work which a hostile producer makes is bounded. Producers pay for order here.
