@@ -11,6 +11,7 @@ import (
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // WriterOptions of Attach. The zero value attaches to a queue that exists now.
@@ -109,6 +110,7 @@ func (w *Writer) open(o WriterOptions) (err error) {
 	if w.obj, w.bit, err = w.door.claimLane(w.reader, rows, opt); err != nil {
 		return err
 	}
+	crash.At(crash.AttachClaimed)
 	// The queue may have been destroyed between the look at its state and the claim.
 	if gone, err := w.door.gone(w.reader); err != nil || gone || words.state.Load() == stateClosed {
 		_, _ = w.door.leave(w.obj, func() bool { return true })
@@ -167,7 +169,9 @@ func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints 
 		cfg.Rung, cfg.Domain = &m.words.rung, nil
 	}
 	w.ringer = doorbell.NewRinger(cfg)
+	crash.At(crash.AttachWritten)
 	w.ringer.Attach()
+	crash.At(crash.AttachAnnounced)
 	w.woke = countLoad(&m.words.wakes)
 	countStore(&m.words.wakes, w.woke+w.ringer.Wakes())
 	return nil
@@ -343,7 +347,9 @@ func (w *Writer) Close() error {
 		w.bell.drop()
 		return nil
 	}
+	crash.At(crash.WriterClosing)
 	last, err := w.door.leave(w.obj, func() bool { return w.ringer.Flags()&rowClosed != 0 })
+	crash.At(crash.WriterReleased)
 	if w.trust == TrustOthers {
 		w.ringer.Attach() // the reader retires the lane
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // Close destroys the queue (fi_close): completions that were not read are lost, writers learn of
@@ -60,6 +61,7 @@ func (q *Queue) end(op string, last func() error) error {
 	if err = q.drop(last); op == "close" {
 		// Writers that are still attached keep the directory; the last of them removes it.
 		q.home.vacate()
+		crash.At(crash.CloseVacated)
 	}
 	if err != nil {
 		return fmt.Errorf("cq: %s %q: %w", op, q.name, err)
@@ -88,6 +90,7 @@ func (q *Queue) drop(last func() error) error {
 	q.keeper.close()
 	q.silence()
 	err := q.vacateSeat()
+	crash.At(crash.DetachSilenced)
 	err = errors.Join(err, last())
 	for _, l := range q.lanes {
 		if l != nil && l.obj != nil && l.att == nil {
@@ -127,7 +130,10 @@ func (q *Queue) vacateSeat() error {
 // destroy tells writers that the queue is closed and removes its names.
 func (q *Queue) destroy() error {
 	condemn(q.words, q.rows)
-	return q.home.destroy(q.obj, q.opt.rows())
+	crash.At(crash.CloseCondemned)
+	err := q.home.destroy(q.obj, q.opt.rows())
+	crash.At(crash.CloseUnlinked)
+	return err
 }
 
 // condemn tells those who come that the queue is closed, and writers at their next post.
@@ -196,6 +202,7 @@ func removeDead(dir *shm.Dir) error {
 			return err
 		}
 	}
+	crash.At(crash.CollectLanes)
 	if err := obj.Claim(func() error { return notReleased(obj) }); err != nil {
 		return err
 	}
@@ -207,10 +214,13 @@ func removeDead(dir *shm.Dir) error {
 	if err != nil {
 		return err
 	}
+	crash.At(crash.CollectClaimed)
 	condemn(words, rows) // also a writer that attached since we looked must learn of it
+	crash.At(crash.CollectCondemned)
 	for _, l := range lanes {
 		err = errors.Join(err, l.Unlink())
 	}
+	crash.At(crash.CollectUnlinked)
 	return errors.Join(err, removeFIFO(dir), obj.Unlink())
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // home is where the objects of a queue live, as its reader needs it: a directory of its own, or
@@ -100,6 +101,7 @@ func (h *dirHome) destroy(reader *shm.Object, rows int) error {
 	for bit := 1; bit < rows; bit++ {
 		removeLane(h.dir, fmt.Sprintf(laneFile, bit))
 	}
+	crash.At(crash.CloseLanes)
 	return errors.Join(removeFIFO(h.dir), reader.Unlink())
 }
 

@@ -1,6 +1,9 @@
 package cq
 
-import "github.com/shmring/shmring/ring"
+import (
+	"github.com/shmring/shmring/ring"
+	"github.com/shmring/shmring/shm/crash"
+)
 
 // Peek returns up to n completions in place, without copying and without removing them. They all
 // come from one lane and are followed by those that the next Peek returns, until Release. The
@@ -46,6 +49,7 @@ func (q *Queue) peek(n int) ([]Entry, error) {
 		return nil, ErrAgain
 	}
 	q.bell.Take()
+	crash.At(crash.TakeMarks)
 	q.bell.Heat()
 	start := q.cur
 	for pass := range 2 {
@@ -95,9 +99,11 @@ func (q *Queue) peekLane(l *lane, n int) (es []Entry, stop bool) {
 		return nil, stop
 	}
 	q.redelivered = again
+	crash.At(crash.PeekChosen)
 	l.peeked += uint64(len(es))
 	if !again {
 		ring.StoreRelease(&l.row.peeked, l.peeked)
+		crash.At(crash.PeekStored)
 	}
 	q.out = l
 	ring.StoreRelease(&q.guard.loans, l.peeked-l.cons.Head())
@@ -126,7 +132,9 @@ func (q *Queue) release(n int) error {
 		return errInUse
 	}
 	if l != nil && n > 0 && uint64(n) <= l.peeked-l.cons.Head() {
+		crash.At(crash.Releasing)
 		l.release(n)
+		crash.At(crash.Released)
 		left := l.peeked - l.cons.Head()
 		if left == 0 {
 			q.out = nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // Queue is the reading end of a completion queue (fid_cq). It has one living reader at a time and
@@ -184,6 +185,7 @@ func adopt(d, dir *shm.Dir, name string, want shape) (*Queue, error) {
 		_ = obj.Close()
 		return nil, err
 	}
+	crash.At(crash.AdoptClaimed)
 	o.Spin, o.Shared, o.UserContext = want.Spin, want.Shared, want.UserContext
 	o.WaitSet = want.WaitSet
 	return newQueue(&dirHome{d.Path(), name, dir}, obj, name, o, false)
@@ -320,6 +322,7 @@ func (q *Queue) start() (err error) {
 		q.bell.SetFlags(rowOverrun)
 		q.overrun = q.lanes[0]
 	}
+	crash.At(crash.AdoptStarted)
 	if !q.opt.WritersPay {
 		// The previous reader may have parked a lane and died before it paid for that.
 		if err := doorbell.Barrier(); err != nil {

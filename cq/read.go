@@ -1,6 +1,9 @@
 package cq
 
-import "github.com/shmring/shmring/doorbell"
+import (
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm/crash"
+)
 
 // laneBudget is how many entries one lane gives before the next one's turn, in one read or in
 // many small ones, so that a busy writer starves nobody. Order is kept per lane.
@@ -298,7 +301,9 @@ func takeLane[T Readable](q *Queue, l *lane, dst []T, src []Addr) (n int, more, 
 		n += k
 	}
 	if n > 0 {
+		crash.At(crash.ReadCopied)
 		l.release(n)
+		crash.At(crash.ReadReleased)
 		q.redelivered = again > 0
 		stop = stop || again > 0
 		more = n == want

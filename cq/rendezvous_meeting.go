@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 const opMeet = "rendezvous"
@@ -83,7 +84,9 @@ func (m *meeting) send(msg message, fds passed) error {
 			list = append(list, fd)
 		}
 	}
+	crash.At(crash.MeetSending)
 	err := shm.SendFDs(m.conn, msg.encode(), list...)
+	crash.At(crash.MeetSent)
 	if err != nil {
 		return m.why(err)
 	}
@@ -107,6 +110,7 @@ func (m *meeting) receive(want step) (msg message, fds passed, err error) {
 		}
 		err = e
 	}
+	crash.At(crash.MeetReceived)
 	if err == nil {
 		msg, err = decodeMessage(buf[:], want, len(list))
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // Writer posts completions to a queue through a lane of its own. It is one goroutine's at a time; a
@@ -70,6 +71,9 @@ func (w *Writer) Post(e *Entry) error {
 		at := w.prod.Tail()
 		*slot = *e
 		slot.Meta = e.Meta&metaMarks | kindEntry | Meta(at)<<32
+		if crash.On {
+			crash.At(crash.Filled)
+		}
 		var holds doorbell.Holds
 		if e.Meta&MetaSolicited != 0 {
 			w.words.sol.Store(at + 1)
@@ -78,8 +82,14 @@ func (w *Writer) Post(e *Entry) error {
 		w.reserved = 0
 		plainCount(&w.words.publishes, 1)
 		w.prod.Commit(1)
+		if crash.On {
+			crash.At(crash.PublishStored)
+		}
 		if row := w.ringer.Published(at+1, holds); row != 0 {
 			w.rang()
+		}
+		if crash.On {
+			crash.At(crash.PublishEnded)
 		}
 	}
 	w.guard.leaveAlone()
@@ -98,7 +108,13 @@ func (w *Writer) slot() (*Entry, error) {
 // commit publishes k slots and rings.
 func (w *Writer) commit(k int, holds doorbell.Holds) {
 	plainCount(&w.words.publishes, 1)
+	if crash.On { // not even the mark of an inlined call
+		crash.At(crash.Stamped)
+	}
 	w.prod.Commit(k)
+	if crash.On {
+		crash.At(crash.PublishStored)
+	}
 	if row := w.ringer.Published(w.prod.Tail(), holds); row != 0 {
 		w.rang()
 	}
@@ -353,28 +369,6 @@ func (w *Writer) full() error {
 	w.ringer.Attach()
 	countStore(&w.words.wakes, w.woke+w.ringer.Wakes())
 	return ErrOverrun
-}
-
-// halted says why a writer cannot go on.
-func halted(h uint32) error {
-	if h&haltGone != 0 {
-		return ErrPeerGone
-	}
-	return ErrOverrun
-}
-
-// refused translates what the reader wrote beside the parked bit.
-func (w *Writer) refused(flags uint64) error {
-	switch {
-	case flags&rowClosed != 0:
-		return ErrClosed
-	case flags&rowOverrun != 0:
-		return ErrOverrun
-	case flags&rowPoisoned != 0:
-		return &LaneError{Lane: w.bit, PID: w.reader.Owner().PID, Field: "lane",
-			Err: ErrCorrupt}
-	}
-	return nil
 }
 
 // Stats of a writer.

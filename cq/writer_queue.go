@@ -10,3 +10,25 @@ func (w *Writer) Queue() (name string, id shm.UUID) {
 	}
 	return w.name, w.reader.Header().UUID
 }
+
+// halted says why a writer cannot go on.
+func halted(h uint32) error {
+	if h&haltGone != 0 {
+		return ErrPeerGone
+	}
+	return ErrOverrun
+}
+
+// refused translates what the reader wrote beside the parked bit.
+func (w *Writer) refused(flags uint64) error {
+	switch {
+	case flags&rowClosed != 0:
+		return ErrClosed
+	case flags&rowOverrun != 0:
+		return ErrOverrun
+	case flags&rowPoisoned != 0:
+		return &LaneError{Lane: w.bit, PID: w.reader.Owner().PID, Field: "lane",
+			Err: ErrCorrupt}
+	}
+	return nil
+}

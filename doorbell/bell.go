@@ -3,6 +3,8 @@ package doorbell
 import (
 	"sync"
 	"sync/atomic"
+
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // Source is a lane as its bell sees it. The bell asks it when it parks a lane, never per entry.
@@ -326,6 +328,7 @@ func (b *Bell) Park() (more bool, err error) {
 			b.owed = b.owed || b.lanes[bit].ReaderPays
 		}
 	}
+	crash.At(crash.ParkStored)
 	if b.owed {
 		// A producer whose release store of the tail still sits in its store buffer, and that
 		// has already loaded "not parked", is made visible here.
@@ -335,6 +338,7 @@ func (b *Bell) Park() (more bool, err error) {
 		}
 		b.owed = false
 	}
+	crash.At(crash.ParkPaid)
 	for bit := b.cand.next(0); bit >= 0; bit = b.cand.next(bit + 1) {
 		head, tail := b.lanes[bit].Source.Level()
 		b.seen[bit] = tail

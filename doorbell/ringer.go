@@ -3,6 +3,8 @@ package doorbell
 import (
 	"sync"
 	"sync/atomic"
+
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // Ringer is a producer's hold on the bell of a queue. One goroutine at a time may use it.
@@ -98,11 +100,13 @@ func (r *Ringer) ring(row, tail uint64, holds Holds) {
 		r.ringOwn(tail, holds)
 		return
 	}
+	crash.At(crash.RingParked)
 	if r.fence != nil {
 		r.fence() // P2'
 	}
 	mark(r.hints.ready, r.bit) // P3
-	w := r.arm.Word.Load()     // P4
+	crash.At(crash.RingMarked)
+	w := r.arm.Word.Load() // P4
 	if w&armFlags == 0 {
 		return
 	}
@@ -202,6 +206,7 @@ func ringQueue(w uint64, h *Hints, descriptor func(uint64) int) bool {
 			return true // it is not rung: leave that to a producer who has a descriptor
 		}
 	}
+	crash.At(crash.RingWoken)
 	h.rung.Store(seq)
 	return true
 }

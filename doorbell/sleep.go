@@ -1,6 +1,10 @@
 package doorbell
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/shmring/shmring/shm/crash"
+)
 
 func lowest(x uint64) int { return bits.TrailingZeros64(x) }
 
@@ -39,6 +43,7 @@ func (b *Bell) Sleep(w Wait) {
 	b.direct++
 	b.seq++
 	b.alter(armThr, armDirect|thr) // R6
+	crash.At(crash.ArmStored)
 	// R7, with the shared bits and what other goroutines of this process took from them.
 	busy := b.anyMark() || b.hints.latch.Load() != 0
 	if w.Missing > 0 {
@@ -49,7 +54,9 @@ func (b *Bell) Sleep(w Wait) {
 	b.Unlock()
 	if !busy && (w.Stop == nil || !w.Stop()) {
 		b.sleeps.Add(1)
+		crash.At(crash.SleepNext)
 		b.doze(e, w.until()) // R8
+		crash.At(crash.SleepEnded)
 	}
 	b.Lock()
 	if w.Missing > 0 {

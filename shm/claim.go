@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // Life says how an object stands with its owner.
@@ -129,6 +131,7 @@ func (o *Object) Claim(check func() error) error {
 	if err != nil {
 		return named(op, o.name, err)
 	}
+	crash.At(crash.ClaimLocked)
 	if err = guarded(func() error { return o.takeOver(check) }); err != nil {
 		sysClose(fd)
 		return named(op, o.name, err)
@@ -190,6 +193,7 @@ func (o *Object) takeOver(check func() error) error {
 	me.Generation = max(before.Generation, o.Generation()) + 1
 	storeOwner(o.mem, me)
 	o.gen = me.Generation
+	crash.At(crash.ClaimStored)
 	return nil
 }
 
@@ -206,6 +210,7 @@ func (o *Object) Release() error {
 		return &Error{Op: op, Name: o.name, Err: syscall.ENOLCK, Hint: "it is not ours"}
 	}
 	err := o.markReleased()
+	crash.At(crash.ClaimLeft)
 	o.dropLock()
 	return named(op, o.name, err)
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"math/rand/v2"
 	"syscall"
+
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // Create makes an object and gives it a name. It is born complete: memory is allocated for real,
@@ -58,6 +60,7 @@ func (b *builder) build(init func(*Object) error) (_ *Object, err error) {
 	if err := b.allocate(o); err != nil {
 		return nil, err
 	}
+	crash.At(crash.CreateAllocated)
 	encodeHeader(o.mem, &o.header)
 	storeOwner(o.mem, o.header.Owner)
 	o.gen = o.header.Owner.Generation
@@ -66,15 +69,18 @@ func (b *builder) build(init func(*Object) error) (_ *Object, err error) {
 			return nil, err
 		}
 	}
+	crash.At(crash.CreateFilled)
 	if err := sysLock(o.lockFD); err != nil {
 		return nil, err
 	}
+	crash.At(crash.CreateLocked)
 	word(o.mem, offState).Store(uint64(ObjectReady))
 	if b.dir != nil {
 		if err := sysLink(o.lockFD, b.dir.fd, b.name); err != nil {
 			return nil, err
 		}
 	}
+	crash.At(crash.CreateLinked)
 	done = true
 	return o, nil
 }

@@ -1,0 +1,141 @@
+// Package crash names the steps between which a process may die, and lets one die there.
+//
+// The protocols of the library are chains of single stores and system calls. What makes a death
+// harmless is their order, so each place where another order would lose something has a label, and
+// the code calls [At] there. Built without the tag shmring_steps, At is empty and [On] is false:
+// nothing is left in the program. Built with it, [At] counts how often each step was passed, and
+// kills the process with SIGKILL, as abruptly as anybody else could, at the n-th passage of the one
+// that the environment names:
+//
+//	SHMRING_STEP=publish-stored:3 shmctl …
+//
+// The list of [Label] is the list of all such places in the order of each protocol: the name says
+// what has been done when the process dies.
+package crash
+
+// Env is the environment variable that names the step to die at, "label" or "label:n".
+const Env = "SHMRING_STEP"
+
+// Label is a step.
+type Label uint8
+
+// The steps, protocol by protocol.
+const (
+	None Label = iota
+
+	// An object is made (shm, create.go).
+	CreateAllocated // memory is there, nothing written
+	CreateFilled    // header and sections are written, the lock is not taken
+	CreateLocked    // the lock is taken, there is no name
+	CreateLinked    // the name is there
+
+	// An object is taken over (shm, claim.go).
+	ClaimLocked // the lock is taken, the record still names the former owner
+	ClaimStored // the record names this process
+	ClaimLeft   // the record says "released", the lock is still held
+
+	// A writer attaches (cq, attach.go).
+	AttachClaimed   // the lane is ours, nobody knows
+	AttachWritten   // order and epoch are written, the reader is not told
+	AttachAnnounced // the reader was told
+
+	// A writer posts (cq, writer.go; doorbell, ringer.go).
+	Filled         // slots are filled, the tail is the old one
+	Stamped        // kind, sequence and hints of a batch are written too
+	PublishStored  // the tail is stored, the row was not looked at (P1)
+	RingParked     // the row was parked, the lane is not marked (P2)
+	RingMarked     // the lane is marked, the armed word was not looked at (P3)
+	RingWoken      // the reader is woken, the arming is not marked rung (P5)
+	PublishEnded   // everything is done, the poster was not told
+	WriterClosing  // the writer is closed, its lane is still ours
+	WriterReleased // the lane is given back
+
+	// A reader sleeps (doorbell, bell.go and sleep.go).
+	ParkStored // rows are parked, nothing was paid or looked at again (R4)
+	ParkPaid   // the barrier was paid, tails were not looked at again
+	ArmStored  // the queue is armed, marks were not looked at (R6)
+	SleepNext  // nothing was there: the next instruction sleeps (R8)
+	SleepEnded // woken, and still armed
+
+	// A reader takes (cq, read.go and peek.go).
+	TakeMarks    // hints of ready lanes are taken, and known to nobody else
+	PeekChosen   // entries are chosen, no word says so
+	PeekStored   // the row says that they are handed out
+	ReadCopied   // entries are copied, the head is the old one
+	ReadReleased // the head is stored, the caller has not got them
+	Releasing    // the caller is done with entries, the head is the old one
+	Released     // the head is stored
+
+	// A reader comes and goes (cq, queue.go and close.go).
+	AdoptClaimed   // the reader object is ours, nothing of it is mapped
+	AdoptStarted   // the words of the new reader are written, lanes were not looked for
+	DetachSilenced // writers do not ring any more, the object is still ours
+	CloseCondemned // the queue is closed, all names are there
+	CloseLanes     // lanes are unlinked, the reader object is not
+	CloseUnlinked  // no object has a name, the directory is there
+	CloseVacated   // the directory is gone
+
+	// Somebody removes a dead queue (cq, close.go).
+	CollectLanes     // its lanes are claimed, the reader object is not
+	CollectClaimed   // everything is claimed, nobody was told
+	CollectCondemned // writers that come are told, all names are there
+	CollectUnlinked  // lanes are unlinked, the reader object is not
+
+	// Both ends of a socket meet (cq, rendezvous.go).
+	MeetSending  // a message is made, nothing is sent
+	MeetSent     // it is sent
+	MeetReceived // the peer's message and its descriptors are here
+
+	count
+)
+
+var names = [count]string{
+	None:            "none",
+	CreateAllocated: "create-allocated", CreateFilled: "create-filled",
+	CreateLocked: "create-locked", CreateLinked: "create-linked",
+	ClaimLocked: "claim-locked", ClaimStored: "claim-stored", ClaimLeft: "claim-left",
+	AttachClaimed: "attach-claimed", AttachWritten: "attach-written",
+	AttachAnnounced: "attach-announced",
+	Filled:          "filled", Stamped: "stamped", PublishStored: "publish-stored",
+	RingParked: "ring-parked", RingMarked: "ring-marked", RingWoken: "ring-woken",
+	PublishEnded: "publish-ended", WriterClosing: "writer-closing",
+	WriterReleased: "writer-released",
+	ParkStored:     "park-stored", ParkPaid: "park-paid", ArmStored: "arm-stored",
+	SleepNext: "sleep-next", SleepEnded: "sleep-ended",
+	TakeMarks: "take-marks", PeekChosen: "peek-chosen", PeekStored: "peek-stored",
+	ReadCopied: "read-copied", ReadReleased: "read-released", Releasing: "releasing",
+	Released:     "released",
+	AdoptClaimed: "adopt-claimed", AdoptStarted: "adopt-started",
+	DetachSilenced: "detach-silenced", CloseCondemned: "close-condemned",
+	CloseLanes: "close-lanes", CloseUnlinked: "close-unlinked", CloseVacated: "close-vacated",
+	CollectLanes: "collect-lanes", CollectClaimed: "collect-claimed",
+	CollectCondemned: "collect-condemned", CollectUnlinked: "collect-unlinked",
+	MeetSending: "meet-sending", MeetSent: "meet-sent", MeetReceived: "meet-received",
+}
+
+// String returns the name, as the environment gives it.
+func (l Label) String() string {
+	if l >= count {
+		return "unknown"
+	}
+	return names[l]
+}
+
+// Labels returns all steps.
+func Labels() []Label {
+	all := make([]Label, 0, count-1)
+	for l := None + 1; l < count; l++ {
+		all = append(all, l)
+	}
+	return all
+}
+
+// Parse returns the step of that name.
+func Parse(name string) (Label, bool) {
+	for l := None + 1; l < count; l++ {
+		if names[l] == name {
+			return l, true
+		}
+	}
+	return None, false
+}

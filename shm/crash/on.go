@@ -1,0 +1,51 @@
+//go:build shmring_steps
+
+package crash
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+)
+
+// On says whether the program was built with the tag shmring_steps.
+const On = true
+
+var (
+	passed [count]atomic.Uint64
+	victim Label
+	fatal  uint64 = 1 // the passage of victim that kills
+)
+
+// The environment is read once: what a test changes later concerns its children only.
+func init() {
+	name, nth, given := strings.Cut(os.Getenv(Env), ":")
+	if name == "" {
+		return
+	}
+	l, ok := Parse(name)
+	n, err := uint64(1), error(nil)
+	if given {
+		n, err = strconv.ParseUint(nth, 10, 64)
+	}
+	if !ok || err != nil || n == 0 {
+		// A run whose step is misspelt would pass for one that survived it.
+		fmt.Fprintf(os.Stderr, "%s=%q: want label:n, as in publish-stored:3\n", Env, os.Getenv(Env))
+		os.Exit(2)
+	}
+	victim, fatal = l, n
+}
+
+// At counts a passage, and kills the process if it is the one that was asked for.
+func At(l Label) {
+	if n := passed[l].Add(1); l == victim && n == fatal {
+		_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
+		select {} // other threads may have the signal first
+	}
+}
+
+// Passed returns how often a step was passed in this process.
+func Passed(l Label) uint64 { return passed[l].Load() }
