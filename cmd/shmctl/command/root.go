@@ -50,7 +50,7 @@ func newRoot() *cobra.Command {
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 	}
 	root.AddCommand(newList(), newShow(), newTail(), newPost(), newSignal(), newDemo(), newBench(),
-		newServe(), newXDP(), newProbe(), newCapture(), newVersion())
+		newServe(), newXDP(), newProbe(), newCapture(), newTorture(), newVersion())
 	return root
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shmring/shmring/cmd/shmctl/torture"
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/testdata"
 )
@@ -33,7 +34,7 @@ func TestSchemaKeys(t *testing.T) {
 		"endpoint": endpointInfo{}, "queueRef": queueRef{}, "probe": probeResult{},
 		"finding": findingResult{}, "capture": captureResult{},
 		"post": postResult{}, "signal": signalResult{}, "serve": serveStatus{},
-		"serveApp": serveApp{}} {
+		"serveApp": serveApp{}, "torture": torture.Report{}} {
 		d := doc.Defs[def]
 		want := keysOf(t, reflect.TypeOf(v))
 		slices.Sort(want)
@@ -71,7 +72,7 @@ func TestSchemaRefuses(t *testing.T) {
 		`{"schema":"shmctl/1","queues":[{"name":"a"}]}`, `{"schema":"shmctl/1","error":{"code":0}}`,
 		`{"schema":"shmctl/1","bench":{}}`,
 		`{"schema":"shmctl/1","tail":{"queue":"a"}}`, `{"schema":"shmctl/1","post":{"queue":"a"}}`,
-		`{"schema":"shmctl/1","signal":{}}`} {
+		`{"schema":"shmctl/1","signal":{}}`, `{"schema":"shmctl/1","torture":{"seed":1}}`} {
 		var v any
 		if err := json.Unmarshal([]byte(text), &v); err != nil {
 			t.Fatal(err)

@@ -1,0 +1,112 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shmring/shmring/cmd/shmctl/torture"
+	"github.com/shmring/shmring/shm/crash"
+)
+
+func newTorture() *cobra.Command {
+	var (
+		o   output
+		opt torture.Options
+	)
+	cmd := &cobra.Command{
+		Use:   "torture",
+		Short: "Kill processes at any moment and prove that nothing is lost",
+		Long: `Kill processes at any moment and prove that nothing is lost.
+
+It starts writers, readers with successors, and processes that make, destroy and collect queues, in
+a directory of their own. It kills one after the other with SIGKILL and starts it again, and stops
+one for longer than the library waits for anything, now and then. Each process keeps account of what
+it does in a file that is no part of the library, and by that it is checked that
+
+  - everything published is read once, or again and then marked redelivered,
+  - nothing is read that was not published, and the order of each lane is kept,
+  - nobody hangs, and a stopped process is never taken for dead,
+  - at the end no file is left, and nothing is open or mapped in a process that survived.
+
+Notice is how long after a reader was killed its successor had the queue.
+
+Built with -tags shmring_steps it also has processes die at chosen steps of the protocols: --steps.
+
+The seed replays the choices: which process is killed, when and where. It does not replay the
+schedule of the processes, and so not what they were doing at that moment: a run that found
+something need not find it again.
+
+The exit code is 1 if anything was found; what, and with which seed, stands in the result.`,
+		Example: `  shmctl torture                      half a minute
+  shmctl torture --duration 10m --seed 7 -o json
+  shmctl torture --kills 1000`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			f := cmd.Flags()
+			if opt.Duration < 0 || f.Changed("duration") && opt.Duration == 0 {
+				return &usageError{verb: "torture", err: fmt.Errorf("duration %v is not positive",
+					opt.Duration)}
+			}
+			if opt.Kills > 0 && !f.Changed("duration") {
+				opt.Duration = 0
+			}
+			if opt.Steps && !crash.On {
+				return &usageError{verb: "torture", err: errors.New("this shmctl has no steps: " +
+					"build it with -tags shmring_steps")}
+			}
+			if !f.Changed("seed") {
+				opt.Seed = rand.Uint64()
+			}
+			return runTorture(cmd, &o, opt)
+		},
+	}
+	o.flags(cmd)
+	f := cmd.Flags()
+	f.DurationVar(&opt.Duration, "duration", 30*time.Second, "how `long`")
+	f.Uint64Var(&opt.Kills, "kills", 0, "end after `n` kills, whatever comes first")
+	f.Uint64Var(&opt.Seed, "seed", 0, "`number` that replays the choices, not the schedule "+
+		"(default: a random one)")
+	f.BoolVar(&opt.Steps, "steps", false, "kill at labelled steps too")
+	f.StringVar(&opt.Dir, "dir", "", "`directory` in which that of the run is made")
+	return cmd
+}
+
+func runTorture(cmd *cobra.Command, o *output, opt torture.Options) error {
+	p := &progress{w: cmd.ErrOrStderr(), term: terminalOf(cmd.ErrOrStderr())}
+	if p.term.on {
+		opt.Progress = p.torture
+	}
+	report, err := torture.Run(cmd.Context(), opt)
+	p.clear()
+	if report == nil {
+		return opFailed("torture", "", err)
+	}
+	if o.json() {
+		if e := printJSON(cmd.OutOrStdout(), struct {
+			Schema  string          `json:"schema"`
+			Torture *torture.Report `json:"torture"`
+		}{schemaName, report}); e != nil {
+			return errors.Join(err, e)
+		}
+	} else {
+		report.Print(cmd.OutOrStdout())
+	}
+	if err != nil {
+		return opFailed("", "", fmt.Errorf("%w (seed %d)", err, report.Seed))
+	}
+	return nil
+}
+
+// torture shows how far a run is.
+func (p *progress) torture(done time.Duration, r *torture.Report) {
+	line := fmt.Sprintf("%v: %d kills, %d read, %d again, %d lost, %d duplicate",
+		done.Round(time.Second), r.Kills, r.Read, r.Redelivered, r.Lost, r.Duplicate)
+	fmt.Fprintf(p.w, "\r%s%s", cut(line, p.term.columns-1), escToLineEnd)
+}

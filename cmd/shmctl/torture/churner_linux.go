@@ -1,0 +1,210 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+const (
+	churners     = 2
+	scratchNames = 3
+	meetEntries  = 20
+)
+
+func scratchName(i int) string { return fmt.Sprintf("scratch-%d", i) }
+
+// churn makes, uses, destroys and collects queues until it is told to stop.
+func (c *child) churn() error {
+	stop, err := c.serve()
+	if err != nil {
+		return err
+	}
+	for c.ledger.phase() == phaseRun && err == nil {
+		name := scratchName(c.rnd.IntN(scratchNames))
+		switch c.rnd.IntN(4) {
+		case 0, 1:
+			err = c.scratch(name)
+		case 2:
+			if err = cq.RemoveDead(c.dir, name); contended(err) {
+				err = nil
+			}
+		case 3:
+			err = c.meet()
+		}
+	}
+	return errors.Join(err, stop())
+}
+
+// contended tells errors that others who are at work on the same name may cause.
+func contended(err error) bool {
+	for _, is := range []error{fs.ErrExist, fs.ErrNotExist, syscall.EBUSY, syscall.ENOTEMPTY,
+		cq.ErrClosed, cq.ErrLanes, shm.ErrStale} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
+}
+
+// scratch has a queue for a moment: its own, or a lane of somebody else's.
+func (c *child) scratch(name string) (err error) {
+	o := cq.Options{Size: 16, MaxLanes: 4}
+	if c.rnd.IntN(2) == 0 {
+		o.Lifetime = cq.Persistent
+	}
+	var q *cq.Queue
+	switch c.rnd.IntN(3) {
+	case 0:
+		q, err = cq.Create(c.dir, name, o)
+	case 1:
+		q, err = cq.Adopt(c.dir, name, cq.Options{})
+	}
+	if err != nil {
+		if contended(err) {
+			err = nil
+		}
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	w, err := cq.Attach(ctx, c.dir, name, cq.WriterOptions{})
+	if err != nil && !contended(err) {
+		return errors.Join(fmt.Errorf("attach: %w", err), leaveScratch(q))
+	}
+	err = nil
+	if w != nil {
+		for i := range uint64(1 + c.rnd.IntN(16)) {
+			if err := w.Post(&cq.Entry{Context: i}); err != nil {
+				break // full, or closed
+			}
+		}
+	}
+	if q != nil {
+		err = c.useScratch(q)
+	}
+	if w != nil {
+		err = errors.Join(err, w.Close())
+	}
+	return err
+}
+
+func leaveScratch(q *cq.Queue) error {
+	if q == nil {
+		return nil
+	}
+	return q.Close()
+}
+
+// useScratch reads a little and leaves the queue in one way or the other.
+func (c *child) useScratch(q *cq.Queue) error {
+	buf := make([]cq.Entry, 8)
+	if _, err := cq.ReadTimeout(q, buf, time.Millisecond); err != nil &&
+		!errors.Is(err, cq.ErrAgain) {
+		return errors.Join(fmt.Errorf("read: %w", err), q.Close())
+	}
+	if c.rnd.IntN(3) == 0 {
+		return q.Detach()
+	}
+	return q.Close()
+}
+
+func (c *child) socket(i int) string { return fmt.Sprintf("%s/meet-%d", c.Dir, i) }
+
+// serve has a queue without a name to which whoever connects attaches. stop ends it.
+func (c *child) serve() (stop func() error, err error) {
+	_ = os.Remove(c.socket(c.Index)) // of the one that was killed
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.socket(c.Index), Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	q, err := cq.CreateAnonymous("meet", cq.Options{Size: 32, MaxLanes: 8})
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	ended := make(chan error, 2)
+	go func() { ended <- q.Serve(l, nil) }() // peers that are killed half way are no news
+	go func() { ended <- c.readMet(q) }()
+	return func() error {
+		err := errors.Join(l.Close(), q.Close())
+		for range 2 {
+			if e := <-ended; !errors.Is(e, cq.ErrClosed) && !errors.Is(e, net.ErrClosed) {
+				err = errors.Join(err, e)
+			}
+		}
+		return err
+	}, nil
+}
+
+// readMet reads what comes over sockets: of each writer 1, 2, 3 and so on.
+func (c *child) readMet(q *cq.Queue) error {
+	next := map[uint64]uint64{}
+	buf := make([]cq.Entry, 16)
+	for {
+		n, err := cq.ReadContext(context.Background(), q, buf)
+		if err != nil {
+			return err
+		}
+		for _, e := range buf[:n] {
+			if e.Tag != mix(e.Data, e.Context) {
+				c.count(wordUnpublished, 1, "nobody posts %+v to a socket", e)
+			} else if e.Context != next[e.Data]+1 {
+				c.count(wordLost, 1, "over a socket number %d came after %d", e.Context,
+					next[e.Data])
+			}
+			if next[e.Data] = e.Context; e.Context == meetEntries {
+				delete(next, e.Data)
+			}
+		}
+	}
+}
+
+// meet attaches to the queue of another churner, which may be dead, or die meanwhile.
+func (c *child) meet() error {
+	peer := (c.Index + 1) % churners
+	raw, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.socket(peer), Net: "unix"})
+	if err != nil {
+		return nil // it is being started
+	}
+	defer raw.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	w, err := cq.AttachConn(ctx, raw, cq.WriterOptions{})
+	if errors.Is(err, context.DeadlineExceeded) {
+		c.tell("hung", "no answer over a socket for %v", patience)
+		return nil
+	}
+	if err != nil {
+		if dropped(err) || c.ledger.phase() != phaseRun { // it refuses while it ends
+			return nil
+		}
+		return fmt.Errorf("attach over a socket: %w", err)
+	}
+	name := c.rnd.Uint64()
+	for number := uint64(1); number <= meetEntries; number++ {
+		if w.Post(&cq.Entry{Context: number, Data: name, Tag: mix(name, number)}) != nil {
+			break // full with nobody who reads, or closed
+		}
+	}
+	return w.Close()
+}
+
+// dropped tells errors of a peer that is gone or going.
+func dropped(err error) bool {
+	for _, is := range []error{cq.ErrPeerGone, cq.ErrClosed, cq.ErrLanes, io.EOF,
+		syscall.ECONNRESET, syscall.EPIPE, shm.ErrStale} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,49 @@
+// Package torture kills processes of the library at any moment and proves that nothing is lost.
+//
+// A supervisor starts real processes in a directory of their own and kills one after the other
+// with SIGKILL, at random moments or, in a program built with the tag shmring_steps, at a chosen
+// step (see package crash). Each is started again at once. Now and then one is stopped for longer
+// than it takes anybody to notice, and continued: nobody may take it for dead.
+//
+//	writer   attaches to the queue, posts in every way there is, closes, attaches again
+//	reader   opens the queue, or waits as successor of the one that has it; peeks, releases,
+//	         leaves it now and then of its own will
+//	churner  creates, uses, destroys and collects small queues with names that its like contend
+//	         for, and meets them over sockets: those who clean up are killed too
+//
+// # What is provable
+//
+// Nothing of the library decides what is right. Beside the queues lies a ledger, a file that all
+// map; what a process stored there before it was killed stays. A writer's time with one lane is a
+// session; for each session the ledger has three words:
+//
+//	intent     the writer stores it after it has filled slots and before it commits them
+//	published  the writer stores it after the commit returned
+//	seen       the reader stores it after it looked at an entry and before it releases it
+//
+// Entries are numbered from 1 in each session and say whose they are, with a checksum. Hence,
+// at every entry:
+//
+//   - number > intent: it was never committed, "unpublished";
+//   - number = seen+1: it is read, now; it may be marked, as it may have been handed out to
+//     a reader that died before it looked;
+//   - number <= seen: the reader that saw it died, or left, before it released it; it must be
+//     marked redelivered, else it is a "duplicate";
+//   - number > seen+1: those between are "lost", or the order of the lane is broken.
+//
+// A writer that dies between the commit and the store of published leaves entries in doubt: at the
+// end published <= seen <= intent must hold for every session, and no more can be said. That seen
+// and release are two steps only makes entries come twice, never not at all.
+//
+// A reader stores that it has the queue, and clears that before it leaves: another one that gets
+// the queue while such a process lives, stopped or not, is a violation, and so is a lane that
+// changes hands while its writer is stopped.
+//
+// A writer stops posting now and then until everything is read; so a wake that was lost is not
+// covered up by the next. Whoever waits for that, for room, or for an end, longer than 20 seconds
+// is "hung". At the end all is closed and collected; what then stands in the directory, or is still
+// open or mapped in a process that survived, is "leaked".
+//
+// The seed replays the choices: which process, how, when after the last. It does not replay the
+// schedule of the processes, and with that what a kill hits.
+package torture

@@ -1,0 +1,162 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/doorbell"
+)
+
+// Spoils: what a test has a process do wrong, to see it found.
+const (
+	spoilMark = "forget the mark of redelivered entries"
+	spoilSkip = "release without a look"
+)
+
+const queueSize = 256
+
+// read opens the queue when nobody else has it, and reads until it is done.
+func (c *child) read() error {
+	o := cq.Options{Size: queueSize, MaxLanes: maxLanes, Lifetime: cq.Persistent}
+	for c.ledger.word(wordEnded).Load() == 0 {
+		q, err := cq.Open(c.dir, queueName, o)
+		switch {
+		case errors.Is(err, syscall.EBUSY), errors.Is(err, cq.ErrClosed):
+			// Somebody has it, or it is being destroyed.
+			nap(500 * time.Microsecond)
+			continue
+		case err != nil:
+			return fmt.Errorf("open: %w", err)
+		}
+		if err := c.have(q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// have is a reader's time with the queue.
+func (c *child) have(q *cq.Queue) error {
+	holder := c.ledger.word(wordHolder)
+	if former := int(holder.Load()); former != 0 && former != os.Getpid() && survives(former) {
+		c.tell("usurped", "got the queue that the living process %d has", former)
+	}
+	holder.Store(uint64(os.Getpid()))
+	c.ledger.word(wordAdopted).Store(uint64(doorbell.Now()))
+	c.ledger.word(wordAdoptions).Add(1)
+	done, err := c.drain(q)
+	holder.Store(0)
+	if err != nil {
+		return errors.Join(err, q.Detach())
+	}
+	if !done {
+		return q.Detach()
+	}
+	if err := q.Close(); err != nil {
+		return err
+	}
+	c.ledger.word(wordEnded).Store(1)
+	return nil
+}
+
+// drain reads until it is all over, or this reader leaves by itself.
+func (c *child) drain(q *cq.Queue) (done bool, err error) {
+	for quiet := 0; ; {
+		drain := c.ledger.phase() == phaseDrain // before the look: nobody posts any more
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		es, err := q.PeekContext(ctx, 1+c.rnd.IntN(64))
+		cancel()
+		switch {
+		case errors.Is(err, context.DeadlineExceeded):
+			if quiet++; drain && quiet > 1 {
+				return true, nil
+			}
+			continue
+		case err != nil:
+			return false, fmt.Errorf("peek: %w", err)
+		}
+		quiet = 0
+		if err := c.take(q, es); err != nil {
+			return false, err
+		}
+		if !drain && c.rnd.IntN(5000) == 0 {
+			return false, nil
+		}
+	}
+}
+
+// take looks at what was handed out, perhaps asks for more of it, and releases it in pieces.
+func (c *child) take(q *cq.Queue, es []cq.Entry) error {
+	left := c.look(es, q.Redelivered())
+	if c.rnd.IntN(8) == 0 {
+		more, err := q.Peek(1 + c.rnd.IntN(16))
+		if err != nil && !errors.Is(err, cq.ErrAgain) {
+			return fmt.Errorf("peek: %w", err)
+		}
+		left += c.look(more, q.Redelivered())
+	}
+	if c.rnd.IntN(100) == 0 { // so that kills find it with entries in its hands
+		nap(time.Duration(c.rnd.IntN(5000)) * time.Microsecond)
+	}
+	for left > 0 {
+		n := left
+		if c.rnd.IntN(4) == 0 {
+			n = 1 + c.rnd.IntN(left)
+		}
+		if err := q.Release(n); err != nil {
+			return fmt.Errorf("release: %w", err)
+		}
+		left -= n
+	}
+	return nil
+}
+
+// look compares entries with the ledger, and returns how many there are.
+func (c *child) look(es []cq.Entry, marked bool) int {
+	if c.Spoil == spoilMark {
+		marked = false
+	}
+	for i := range es {
+		if c.Spoil == spoilSkip && c.rnd.IntN(1000) == 0 {
+			continue
+		}
+		c.judge(es[i], marked)
+	}
+	return len(es)
+}
+
+func (c *child) judge(e cq.Entry, marked bool) {
+	writer, n, ok := splitSession(e.Data)
+	if !ok || e.Tag != mix(e.Data, e.Context) || e.Len != e.Context&0xffff {
+		c.count(wordUnpublished, 1, "nobody posts %+v", e)
+		return
+	}
+	s := c.ledger.session(writer, n)
+	seen, number := s.seen.Load(), e.Context
+	switch {
+	case number > s.intent.Load():
+		c.count(wordUnpublished, 1, "number %d of writer %d session %d was never committed, only %d",
+			number, writer, n, s.intent.Load())
+	case number == seen+1:
+		s.seen.Store(number)
+	case number <= seen && marked:
+		c.ledger.word(wordRedelivered).Add(1)
+	case number <= seen:
+		c.count(wordDuplicate, 1, "number %d of writer %d session %d came again without a mark; "+
+			"%d were seen", number, writer, n, seen)
+	default:
+		s.seen.Store(number)
+		c.count(wordLost, number-seen-1, "number %d of writer %d session %d came after %d",
+			number, writer, n, seen)
+	}
+}
+
+func (c *child) count(word int, n uint64, format string, args ...any) {
+	c.ledger.word(word).Add(n)
+	c.tell("", format, args...)
+}

@@ -1,0 +1,45 @@
+package torture
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+func TestMain(m *testing.M) {
+	if ok, code := Child(os.Args[1:]); ok {
+		os.Exit(code)
+	}
+	shmtest.Main(m)
+}
+
+func TestNothingIsLost(t *testing.T) {
+	r, err := Run(t.Context(), Options{Duration: 2 * time.Second, Seed: 1, Steps: crash.On})
+	if err != nil {
+		t.Fatalf("%v; report %+v", err, r)
+	}
+	if r.Kills == 0 || r.Read == 0 || r.Read < r.Published || r.Adoptions < 2 {
+		t.Errorf("not much of a torture: %+v", r)
+	}
+	t.Logf("%+v", r)
+}
+
+// TestFindsWhatIsBroken has a process break each promise, in its own code or by what it does with
+// the library, and expects the count that it belongs to.
+func TestFindsWhatIsBroken(t *testing.T) {
+	for spoil, found := range map[string]func(r *Report) uint64{
+		spoilMark: func(r *Report) uint64 { return r.Duplicate },
+		spoilSkip: func(r *Report) uint64 { return r.Lost },
+	} {
+		t.Run(spoil, func(t *testing.T) {
+			r, err := Run(t.Context(), Options{Duration: 5 * time.Second, Seed: 2, spoil: spoil})
+			if !errors.Is(err, ErrViolation) || found(r) == 0 || len(r.Violations) == 0 {
+				t.Errorf("%v; report %+v", err, r)
+			}
+		})
+	}
+}

@@ -1,0 +1,212 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+)
+
+const maxBatch = 32
+
+// poster is a writer in one session.
+type poster struct {
+	*child
+	w    *cq.Writer
+	name uint64
+	s    session
+	next uint64 // number of the next entry
+	buf  [maxBatch]cq.Entry
+}
+
+// write attaches and posts, session after session, until it is told to stop.
+func (c *child) write() error {
+	for c.ledger.phase() == phaseRun {
+		n := c.ledger.word(wordSessions + c.Index).Add(1)
+		if n >= maxSessions {
+			return fmt.Errorf("%d sessions are more than the ledger has room for", n)
+		}
+		if err := c.attachAndPost(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *child) attachAndPost(n uint64) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	w, err := cq.Attach(ctx, c.dir, queueName, cq.WriterOptions{Wait: true})
+	if errors.Is(err, context.DeadlineExceeded) {
+		c.tell("hung", "no queue to attach to for %v", patience)
+		return nil
+	}
+	if errors.Is(err, cq.ErrLanes) { // those of the dead can be had; but all may have owners
+		nap(time.Millisecond)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("attach: %w", err)
+	}
+	p := &poster{child: c, w: w, name: sessionName(c.Index, n), s: c.ledger.session(c.Index, n),
+		next: 1}
+	owner := c.ledger.word(wordLaneOwner + w.Lane())
+	lane := c.ledger.word(wordLane + c.Index)
+	owner.Store(p.name)
+	lane.Store(uint64(w.Lane()) + 1)
+	err = p.post()
+	lane.Store(0)
+	return errors.Join(err, w.Close())
+}
+
+// post posts for a while in all ways there are.
+func (p *poster) post() error {
+	for range 1 + p.rnd.IntN(2000) {
+		if p.ledger.phase() != phaseRun {
+			return nil
+		}
+		var err error
+		switch k := p.rnd.IntN(100); {
+		case k < 50:
+			err = p.one()
+		case k < 75:
+			err = p.batch(1 + p.rnd.IntN(maxBatch))
+		case k < 90:
+			err = p.reserved(1 + p.rnd.IntN(maxBatch))
+		case k < 94:
+			err = p.credited(1 + p.rnd.IntN(4))
+		case k < 98:
+			nap(time.Duration(p.rnd.IntN(3000)) * time.Microsecond)
+		default:
+			err = p.untilSeen()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// entry makes the entry of a number.
+func (p *poster) entry(number uint64) cq.Entry {
+	e := cq.Entry{Context: number, Flags: cq.FlagSend | cq.FlagMsg, Data: p.name,
+		Tag: mix(p.name, number), Len: number & 0xffff}
+	if number%7 == 0 {
+		e.Meta = cq.MetaSolicited
+	}
+	return e
+}
+
+// published notes that n more entries are.
+func (p *poster) published(n int) {
+	p.next += uint64(n)
+	p.s.published.Store(p.next - 1)
+}
+
+// full waits a moment for room; anything but a full lane is an error.
+func (p *poster) full(err error, since time.Time) error {
+	if !errors.Is(err, cq.ErrFull) {
+		return err
+	}
+	if time.Since(since) > patience {
+		p.tell("hung", "no room for %v, with %d of %d seen", patience, p.s.seen.Load(), p.next-1)
+		return errors.New("gave up")
+	}
+	nap(200 * time.Microsecond)
+	return nil
+}
+
+func (p *poster) one() error {
+	e := p.entry(p.next)
+	p.s.intent.Store(p.next)
+	for since := time.Now(); ; {
+		err := p.w.Post(&e)
+		if err == nil {
+			p.published(1)
+			return nil
+		}
+		if err = p.full(err, since); err != nil {
+			return err
+		}
+	}
+}
+
+func (p *poster) batch(n int) error {
+	for i := range n {
+		p.buf[i] = p.entry(p.next + uint64(i))
+	}
+	rest := p.buf[:n]
+	p.s.intent.Store(p.next + uint64(n) - 1)
+	for since := time.Now(); len(rest) > 0; {
+		k, err := p.w.PostBatch(rest)
+		if rest = rest[k:]; k > 0 {
+			p.published(k)
+			continue
+		}
+		if err = p.full(err, since); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reserved fills slots in place, and says only then that it is going to commit some of them.
+func (p *poster) reserved(n int) error {
+	for since := time.Now(); ; {
+		a, b, err := p.w.Reserve(n)
+		if err == nil {
+			number := p.next
+			for _, span := range [][]cq.Entry{a, b} {
+				for i := range span {
+					span[i] = p.entry(number)
+					number++
+				}
+			}
+			k := p.rnd.IntN(len(a) + len(b) + 1) // what is left is never published like this
+			p.s.intent.Store(max(p.s.intent.Load(), p.next+uint64(k)-1))
+			if p.rnd.IntN(50) == 0 { // so that kills find it with slots in its hands
+				nap(time.Duration(p.rnd.IntN(3000)) * time.Microsecond)
+			}
+			if err := p.w.Commit(k); err != nil {
+				return err
+			}
+			p.published(k)
+			return nil
+		}
+		if err = p.full(err, since); err != nil {
+			return err
+		}
+	}
+}
+
+func (p *poster) credited(n int) error {
+	if err := p.w.Credit(n); err != nil {
+		return p.full(err, time.Now())
+	}
+	for range n {
+		e := p.entry(p.next)
+		p.s.intent.Store(p.next)
+		if err := p.w.PostCredited(&e); err != nil {
+			return fmt.Errorf("post with credit: %w", err)
+		}
+		p.published(1)
+	}
+	return nil
+}
+
+// untilSeen waits until the reader has seen everything: no later post helps a lost wake.
+func (p *poster) untilSeen() error {
+	for since := time.Now(); p.s.seen.Load() < p.next-1; nap(100 * time.Microsecond) {
+		if p.ledger.phase() != phaseRun {
+			return nil
+		}
+		if time.Since(since) > patience {
+			p.tell("hung", "lane %d: %d of %d seen, and no more for %v", p.w.Lane(),
+				p.s.seen.Load(), p.next-1, patience)
+			return errors.New("gave up")
+		}
+	}
+	return nil
+}
