@@ -3,6 +3,8 @@ package endpoint
 import (
 	"errors"
 	"net/netip"
+
+	"github.com/shmring/shmring/cq"
 )
 
 type groupKey = netip.Addr
@@ -19,7 +21,8 @@ func (m *membership) close() error { return closeFD(m.fd) }
 // take them (fi_join): the kernel reports the membership by IGMP or MLD and sets the filter of the
 // device. The steering program decides which of them come to this endpoint, by port as ever; their
 // completions have FlagMulticast. To send to a group needs no join. A group that was joined twice
-// is left at the second Leave.
+// is left at the second Leave. It is done when it returns; Events gets cq.EventJoinComplete all the
+// same, with Config.Context, for those who wait for it there.
 //
 // Errors: [ErrAddress] for an address that is no group; those of the kernel.
 func (e *Endpoint) Join(group netip.Addr) error {
@@ -34,6 +37,7 @@ func (e *Endpoint) Join(group netip.Addr) error {
 	}
 	if m := e.groups[group]; m != nil {
 		m.uses++
+		e.tellJoined()
 		return nil
 	}
 	_, index := e.socket.Interface()
@@ -42,7 +46,17 @@ func (e *Endpoint) Join(group netip.Addr) error {
 		return fault("join", err, "")
 	}
 	e.groups[group] = &membership{fd: fd, uses: 1}
+	e.tellJoined()
 	return nil
+}
+
+// tellJoined is for whoever follows the page. A full event queue loses nothing that the caller of
+// Join does not know.
+func (e *Endpoint) tellJoined() {
+	if e.cfg.Events != nil {
+		_, _ = e.cfg.Events.Write(&cq.Event{Event: cq.EventJoinComplete, FID: e.FID(),
+			Context: e.cfg.Context})
+	}
 }
 
 // Leave undoes a Join. [ErrNotFound] says that there was none.

@@ -204,7 +204,10 @@ func TestVethUnreachable(t *testing.T) {
 // and datagrams to it are taken by its members.
 func TestVethGroup(t *testing.T) {
 	shmtest.Conforms(t)
-	w := newWired(t, xdp.AttachNative, func(c *endpoint.Config) { c.HopLimit = 1 })
+	events := newEvents(t)
+	w := newWired(t, xdp.AttachNative, func(c *endpoint.Config) {
+		c.HopLimit, c.Events, c.Context = 1, events, 6
+	})
 	group := netip.MustParseAddr("239.1.2.3")
 	member := func() (yes bool) {
 		xdptest.Do(t, w.pair.B, func() error {
@@ -219,6 +222,13 @@ func TestVethGroup(t *testing.T) {
 	must(t, w.Leave(group))
 	if !member() {
 		t.Error("the kernel knows of no membership")
+	}
+	for range 2 {
+		var ev cq.Event
+		if _, err := events.Read(&ev); err != nil || ev.Event != cq.EventJoinComplete ||
+			ev.Context != 6 || ev.FID != w.FID() {
+			t.Errorf("%+v, %v", ev, err)
+		}
 	}
 	c, peer := w.kernelSocket(t)
 	_, err := c.WriteToUDP([]byte("to all"), &net.UDPAddr{IP: group.AsSlice(), Port: testPort})
