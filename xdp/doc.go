@@ -30,6 +30,39 @@
 // a late return is noticed, counted and ignored. The two pools do not lend to each other: receivers
 // that hold on to all frames do not keep anybody from sending.
 //
+// # Several sockets
+//
+// [OpenShared] makes more sockets on the queue of one: they have the frames, the fill ring and the
+// completion ring in common, and receive and transmit rings of their own. The kernel puts the
+// completions of all into one ring; whichever socket looks sorts them, so that each gets what it
+// sent. One goroutine uses all sockets of a queue, since each of these rings has one user. When one
+// is closed, what lay in its rings goes back to the others.
+//
+// Sockets on other queues, or on other interfaces, may take parts of one UMEM (Options.Frames), each
+// with frames and rings of its own: they have nothing to wait for each other for, so each may have
+// its goroutine. A frame does not go from one part to another.
+//
+// # Packets in several frames
+//
+// With Options.MultiBuffer a packet longer than a frame is several [Received] in a row, all but the
+// last with More. Only whole packets are handed out: one whose end is not there yet, or for which
+// the caller has no room, waits in the ring. [Socket.PostChain] sends one. Without the option, a
+// packet that does not fit is dropped and counted by the kernel when it arrives, and refused with
+// [ErrTooBig] when it is posted.
+//
+// # Memory and modes
+//
+// What was asked for and what the kernel granted are two things: [Socket.Granted] and
+// [UMEM.Granted] tell. Huge pages fall back to ordinary ones, with the reason. Drivers that do not
+// copy, and busy polling, are asked for by options that are passed through; veth, on which this
+// package is tested, has neither.
+//
+// # Without a device
+//
+// [Simulate] makes a socket over ordinary memory, and its [Kernel], by which the program says what
+// arrives, what is completed and what goes wrong. It needs no privilege, and the race detector sees
+// all of the rings. Two of them are joined by [Connect].
+//
 // # A port
 //
 // A [Port] joins a socket and queues of package cq, so that other processes need no more than the

@@ -261,7 +261,9 @@ func (m *poolModel) check(t *testing.T) {
 		return
 	}
 	var loans, held, built int
+	waiting := m.members[0].k.Filled() // with the kernel: to receive into, and in receive rings
 	for _, p := range m.members {
+		waiting += p.s.Pending(1000)
 		loans += len(p.loans)
 		held += len(p.held)
 		built += len(p.built)
@@ -270,8 +272,10 @@ func (m *poolModel) check(t *testing.T) {
 		}
 	}
 	if f.States[xdp.FrameLoaned] != uint64(loans) || f.States[xdp.FrameReceived] != uint64(held) ||
-		f.States[xdp.FrameBuild] != uint64(built) || f.States[xdp.FrameQuarantine] != 0 {
-		t.Fatalf("%d loans, %d held, %d built: %+v", loans, held, built, f)
+		f.States[xdp.FrameBuild] != uint64(built) || f.States[xdp.FrameQuarantine] != 0 ||
+		f.States[xdp.FrameFill] != uint64(waiting) {
+		t.Fatalf("%d loans, %d held, %d built, %d with the kernel: %+v", loans, held, built,
+			waiting, f)
 	}
 }
 

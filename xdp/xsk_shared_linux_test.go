@@ -173,8 +173,29 @@ func TestXskSharedUneven(t *testing.T) {
 	})
 }
 
-// TestXskSharedQueues: sockets on two queues of a device, and on another device, use one UMEM, each
-// with frames and rings of its own.
+// TestXskSharedDevices: sockets on two devices use one UMEM, each with frames and rings of its own;
+// a packet goes from one part of it to the other.
+func TestXskSharedDevices(t *testing.T) {
+	pair := xdptest.NewPair(t, veth.Config{})
+	prog := attachProgram(t, pair.B, xdp.AttachNative, false, byQueue)
+	u := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 512})
+	x := &xsk{tx: xdptest.Open(t, pair.A, 0, u, xdp.Options{Frames: 256}),
+		rx: xdptest.Open(t, pair.B, 0, u, xdp.Options{})}
+	prog.put(t, 0, x.rx)
+	x.stream(t, x.tx, x.rx, 500, always(64))
+	x.finish(t)
+	must(t, x.tx.Close()) // the one that registered the memory, which the other goes on with
+	if a, b := x.tx.FrameStats(), x.rx.FrameStats(); a.Frames != 256 || b.Frames != 256 {
+		t.Errorf("%d and %d frames", a.Frames, b.Frames)
+	}
+	other := &xsk{tx: xdptest.Open(t, pair.A, 0, xdptest.NewUMEM(t, xdp.UMEMOptions{}),
+		xdp.Options{}), rx: x.rx}
+	other.stream(t, other.tx, other.rx, 500, always(64))
+	other.finish(t)
+}
+
+// TestXskSharedQueues: sockets on two queues of a device use one UMEM, each with frames and rings of
+// its own.
 func TestXskSharedQueues(t *testing.T) {
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
