@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/packet"
 )
@@ -33,6 +34,11 @@ type Config struct {
 	MaxApps int
 	// Spin is how long the server looks for work before it sleeps; as in cq.Options.
 	Spin time.Duration
+	// Directory is where objects of the sockets stand, one for each queue, by which tools of the
+	// server's own user look at them and capture packets (packages status and capture): the default
+	// directory if nil. A server that cannot have them, or has NoObject, works all the same.
+	Directory *shm.Dir
+	NoObject  bool
 	// Report is told of applications that were refused or broke the protocol. It may be called
 	// from several goroutines.
 	Report func(error)

@@ -56,6 +56,12 @@
 // A server is stopped and started without losing a completion either; packets that arrive while
 // there is none go to the kernel's stack, which answers that nobody listens.
 //
+// # Looking at it
+//
+// The server's sockets have objects like those of package endpoint, one for each queue, which
+// processes of the server's own user see: "shmctl xdp" lists them, and "shmctl capture IFACE" copies
+// what all applications receive and send. Applications can neither see nor ask for that.
+//
 // # Meeting
 //
 // Messages have one size and form (hello.go). The application connects to a seqpacket socket, which

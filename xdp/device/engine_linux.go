@@ -10,6 +10,7 @@ import (
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/capture"
 	"github.com/shmring/shmring/xdp/packet"
 )
 
@@ -31,6 +32,10 @@ type queue struct {
 	done    []xdp.Sent
 	parsed  packet.Datagram
 	touched []*app // applications with packets in this batch
+
+	object   *capture.Follower // what tools see, or nil
+	kernel   xdp.KernelStats
+	kernelAt int64 // when these are to be asked for
 }
 
 // engine is the goroutine that moves packets. Everybody else talks to it by calls.
@@ -127,6 +132,7 @@ func (en *engine) round() (work int, err error) {
 		}
 	}
 	for _, q := range en.queues {
+		q.obey(en.now)
 		work += en.reap(q)
 	}
 	work += en.takeCommands()
@@ -295,6 +301,7 @@ func (en *engine) publish() {
 	s := en.stats
 	s.SendsInUse = len(en.sends.rows) - len(en.sends.free)
 	for _, q := range en.queues {
+		q.show(en.now)
 		s.Frames = append(s.Frames, q.sock.FrameStats())
 		s.Rings = append(s.Rings, q.sock.RingStats())
 		s.Syscalls = append(s.Syscalls, q.sock.SyscallStats())

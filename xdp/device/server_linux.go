@@ -137,6 +137,7 @@ func (s *Server) openQueue(number uint32) (*queue, error) {
 		_ = q.umem.Close(context.Background())
 		return nil, err
 	}
+	s.observe(q)
 	return q, nil
 }
 
@@ -203,6 +204,7 @@ func (s *Server) Close() error {
 func (s *Server) release() error {
 	var err error
 	for _, q := range s.engine.queues {
+		q.vanish()
 		err = errors.Join(err, q.sock.Close(), q.umem.Close(context.Background()))
 	}
 	if s.program != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/capture"
 	"github.com/shmring/shmring/xdp/packet"
 )
 
@@ -67,7 +68,7 @@ type Endpoint struct {
 	starvedAt int64
 	checkAt   int64 // when the device is to be asked whether it is there
 	dirty     bool
-	object    *object
+	object    *capture.Follower // what tools see, or nil
 	statsMu   sync.Mutex
 	shown     Stats
 }

@@ -31,8 +31,8 @@ func (e *Endpoint) turn(now int64) (work int, err error) {
 			return work, err
 		}
 	}
-	if e.object != nil && e.object.due(now) {
-		e.object.retap(now)
+	if e.object != nil && e.object.Due(now) {
+		e.object.Obey(now)
 	}
 	e.dirty = e.dirty || work > 0
 	if e.dirty && work == 0 || now-e.statsAt >= 1e6 {

@@ -48,7 +48,8 @@ func (e *Endpoint) publish(now int64) {
 	}
 	e.statsAt, e.dirty = now, false
 	if e.object != nil {
-		e.object.update(now, &e.stats)
+		traffic := e.stats.traffic()
+		e.object.Update(now, &e.stats.Kernel, &traffic)
 	}
 	e.statsMu.Lock()
 	e.shown = e.stats

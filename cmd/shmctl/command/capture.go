@@ -47,8 +47,10 @@ func newCapture() *cobra.Command {
 		Use:   "capture INTERFACE|QUEUE -w FILE.pcapng",
 		Short: "Copy what endpoints receive and send into a file for tcpdump and Wireshark",
 		Long: `Copy the packets of endpoints into a pcapng file: of those on an interface, of those that
-post to a completion queue, or of the one with this name. The endpoints go on as they are: what
-this command cannot take in time is left out, counted, and noted in the file.
+post to a completion queue, or of the one with this name. On an interface that a device process
+serves that is what all of its programs receive and send, which its own user may capture. The
+endpoints go on as they are: what this command cannot take in time is left out, counted, and noted
+in the file.
 
 Each packet has its time to the nanosecond, its direction, its queue and how many were left out
 before it. It ends with --count, --duration, an interrupt, or when the last endpoint is closed.

@@ -66,7 +66,8 @@ func newXDP() *cobra.Command {
 		Use:   "xdp [NAME|INTERFACE|GLOB]...",
 		Short: "List endpoints on network devices, and what their rings count",
 		Long: `List the endpoints on AF_XDP sockets of this user: all, or those that are named, by their
-own name, by their interface, or by a pattern of either. Named ones are shown whole.
+own name, by their interface, or by a pattern of either. Named ones are shown whole. The sockets of
+a device process (serve) are among them; they have no completion queues of their own.
 
 MODE is how the steering program is attached and how packets come: copy or zerocopy. RX and TX count
 packets of the rings. DROPPED adds up what the kernel gave up, under the names of ss(8) when an
