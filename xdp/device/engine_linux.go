@@ -67,7 +67,7 @@ type engine struct {
 func (en *engine) do(f func()) bool {
 	done := make(chan struct{})
 	select {
-	case en.calls <- func() { f(); close(done) }:
+	case en.calls <- func() { f(); close(done) }: // it has room, so that the engine may sleep
 		_ = doorbell.WriteEvent(en.wakeFD)
 	case <-en.ended:
 		return false

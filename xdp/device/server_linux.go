@@ -57,7 +57,7 @@ func NewServer(c Config) (*Server, error) {
 		s.allow.UIDs = append(s.allow.UIDs, one.UIDs...)
 		s.allow.GIDs = append(s.allow.GIDs, one.GIDs...)
 	}
-	s.engine = &engine{s: s, byPort: make([]*app, 1<<16), calls: make(chan func()),
+	s.engine = &engine{s: s, byPort: make([]*app, 1<<16), calls: make(chan func(), 16),
 		ended: make(chan struct{}), wakeFD: -1}
 	if err := s.open(); err != nil {
 		_ = s.release()
