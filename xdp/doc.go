@@ -38,9 +38,9 @@
 // sent. One goroutine uses all sockets of a queue, since each of these rings has one user. When one
 // is closed, what lay in its rings goes back to the others.
 //
-// Sockets on other queues, or on other interfaces, may take parts of one UMEM (Options.Frames), each
-// with frames and rings of its own: they have nothing to wait for each other for, so each may have
-// its goroutine. A frame does not go from one part to another.
+// Sockets on other queues, or on other interfaces, may take parts of one UMEM (Options.Frames),
+// each with frames and rings of its own: they have nothing to wait for each other for, so each may
+// have its goroutine. A frame does not go from one part to another.
 //
 // # Packets in several frames
 //
@@ -98,8 +98,8 @@
 //	id, err := p.AddRule(xdp.Rule{UDPPort: 4791, Dst: prefix}, xdp.Target{Base: 0})
 //	rules, err := p.Rules() // what each did so far
 //
-// Rules come and go while frames arrive, and none is ever half there. The most special rule decides;
-// a rule may also hand frames to the kernel, as an exception from a wider one, or drop them. Frames
+// Rules come and go while frames arrive, and none is ever half there. The most special rule
+// decides; a rule may also hand frames to the kernel, as an exception from a wider one, or drop them. Frames
 // for a queue without a socket go to the kernel. [RuleSet] decides about bytes as the program does,
 // without a device. Under any rule the host stays reachable: see [Rule] for what is never taken.
 //

@@ -85,6 +85,9 @@ func (p *producer[E]) pending() uint32 {
 
 // reach returns how many entries were put that the kernel has not taken, published or not.
 func (p *producer[E]) reach() uint32 {
+	if p.slots == nil {
+		return 0 // dead
+	}
 	n := p.next - p.cons.Load()
 	if n > p.mask+1 {
 		p.faults++

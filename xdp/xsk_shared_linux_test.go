@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/veth"
@@ -194,8 +196,8 @@ func TestXskSharedDevices(t *testing.T) {
 	other.finish(t)
 }
 
-// TestXskSharedQueues: sockets on two queues of a device use one UMEM, each with frames and rings of
-// its own.
+// TestXskSharedQueues: sockets on two queues of a device use one UMEM, each with frames and rings
+// of its own.
 func TestXskSharedQueues(t *testing.T) {
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
@@ -262,4 +264,42 @@ func TestXskCleanup(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestOpenSharedFails: what cannot be shared is an error, and the others of the queue go on with
+// all frames.
+func TestOpenSharedFails(t *testing.T) {
+	x := newXsk(t, xdp.AttachNative, xskConfig{program: byMAC})
+	fails := func(what string, f func() error) {
+		if err := x.pair.B.Do(f); err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	must(t, err)
+	fails("no socket", func() error {
+		_, err := xdp.OpenShared(x.rx, xdp.Options{SocketFD: null})
+		return err
+	})
+	if err := unix.Close(null); !errors.Is(err, unix.EBADF) {
+		t.Errorf("the descriptor that was handed over: %v", err)
+	}
+	fails("ring of 3", func() error {
+		_, err := xdp.OpenShared(x.rx, xdp.Options{RxEntries: 3})
+		return err
+	})
+	must(t, x.pair.A.Do(func() error { // where the interface of the first has another number, or none
+		_, err := xdp.OpenShared(x.rx, xdp.Options{BusyTimeout: -1})
+		if err == nil {
+			return errors.New("shared in another namespace")
+		}
+		return nil
+	}))
+	_, rx := x.share(t, 2, xdp.Options{})
+	x.stream(t, x.tx, rx[0], 300, always(64))
+	x.finish(t)
+	must(t, rx[0].Close())
+	if _, err := xdp.OpenShared(rx[0], xdp.Options{}); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("share a closed socket: %v", err)
+	}
 }
