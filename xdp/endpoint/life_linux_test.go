@@ -252,3 +252,40 @@ func TestConfigRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestQueueClosed: a queue that its reader closed is told to whoever posts and drives, and no frame
+// is lost track of. What needs no queue goes on.
+func TestQueueClosed(t *testing.T) {
+	shmtest.Conforms(t)
+	for _, posted := range []bool{false, true} {
+		t.Run(map[bool]string{false: "loaned", true: "posted"}[posted], func(t *testing.T) {
+			s := alone(t, configured(func(c *endpoint.Config) { c.Posted = posted }))
+			s.kernel.HoldCompletions(true)
+			must(t, s.Send(nil, s.peer, 1))
+			if posted {
+				must(t, s.Recv(make([]byte, 8), 2))
+			}
+			must(t, s.q.Close())
+			s.arrive(t, addrB, addrA, "too late")
+			if _, err := s.Progress(); !errors.Is(err, cq.ErrClosed) {
+				t.Errorf("progress: %v", err)
+			}
+			if err := s.Send(nil, s.peer, 3); !errors.Is(err, cq.ErrClosed) {
+				t.Errorf("send: %v", err)
+			}
+			must(t, s.Inject(nil, s.peer))
+			s.kernel.Complete(2)
+			if _, err := s.Progress(); !errors.Is(err, cq.ErrClosed) {
+				t.Errorf("progress: %v", err)
+			}
+			if n := len(s.kernel.TakeSent()); n != 2 {
+				t.Errorf("%d were sent", n)
+			}
+			must(t, s.Close())
+			f := s.Stats().Frames
+			if f.States[xdp.FrameSend]+f.States[xdp.FrameLoaned]+f.States[xdp.FrameReceived] != 0 {
+				t.Errorf("%+v", f)
+			}
+		})
+	}
+}

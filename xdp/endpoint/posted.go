@@ -28,7 +28,8 @@ func (e *Endpoint) Recv(buf []byte, context uint64) error {
 // FlagMultiRecv keeps Buf in use for one datagram after the other, until less than
 // Config.MinMultiRecv is left of it, or too little for the next one. Each datagram has a
 // completion, whose Buf is Base plus where it lies in the buffer, and whose room in the queue is
-// not reserved: datagrams wait for it. The release of the buffer is told as Config.MultiRecv says,
+// not reserved: datagrams wait for it, and while such a buffer is posted others are refused
+// (cq.ErrFull) that would reserve all that there is. The release of the buffer is told as Config.MultiRecv says,
 // by a selective binding too, and always has room. Iov is not for these, nor is a Buf that is too
 // short to begin with ([ErrFlags]).
 func (e *Endpoint) RecvMsg(m *Msg) error {
@@ -37,11 +38,15 @@ func (e *Endpoint) RecvMsg(m *Msg) error {
 	if err := e.allowedBuffer(m); err != nil {
 		return err
 	}
-	if e.buffers.n == maxPosted {
-		return cq.ErrFull
+	multi := m.Flags&cq.FlagMultiRecv != 0
+	if e.buffers.n == maxPosted || (multi || e.buffers.multi > 0) && e.freeRoom() < 2 {
+		return cq.ErrFull // messages in a multi-receive buffer need a place that is nobody's
 	}
 	if err := e.rx.Begin(m.Flags); err != nil {
 		return err
+	}
+	if multi {
+		e.buffers.multi++
 	}
 	b := e.buffers.push()
 	*b = buffer{context: m.Context, flags: m.Flags, base: m.Base, buf: m.Buf, more: b.more[:0]}
@@ -97,6 +102,7 @@ func (b *buffer) put(payload []byte) (n int) {
 type bufferQueue struct {
 	ring    []buffer
 	head, n int
+	multi   int            // of them are for several datagrams
 	held    []xdp.Received // packets that were taken and have no buffer or no room yet
 }
 
@@ -117,6 +123,9 @@ func (q *bufferQueue) push() *buffer {
 // pop gives the oldest one up. Its memory is the user's again.
 func (q *bufferQueue) pop() {
 	b := q.at(0)
+	if b.flags&cq.FlagMultiRecv != 0 {
+		q.multi--
+	}
 	clear(b.more)
 	b.buf = nil
 	q.head = (q.head + 1) & (len(q.ring) - 1)

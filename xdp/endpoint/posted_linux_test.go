@@ -210,6 +210,36 @@ func TestMultiRecvRoom(t *testing.T) {
 	}
 }
 
+// TestMultiRecvNeverStuck: posting all that the queue takes leaves room for messages.
+func TestMultiRecvNeverStuck(t *testing.T) {
+	a, b := newPair(t, func(o *options) {
+		if o.self == addrB {
+			o.queue.Size = 8
+			o.config = func(c *endpoint.Config) { c.Posted = true }
+		}
+	})
+	var err error
+	for i := uint64(0); err == nil; i++ {
+		err = b.RecvMsg(&endpoint.Msg{Buf: make([]byte, 1000), Context: i,
+			Flags: cq.FlagMultiRecv * cq.Flags(i&1)})
+	}
+	if err != cq.ErrFull || b.rx.Credits() != 7 {
+		t.Errorf("%v after %d", err, b.rx.Credits())
+	}
+	for range 20 {
+		a.say(t, "message")
+	}
+	got := 0
+	for range 40 {
+		_, err := b.Progress()
+		must(t, err)
+		got += len(b.read(t))
+	}
+	if got != 20 {
+		t.Errorf("%d of 20 came", got)
+	}
+}
+
 func TestCancel(t *testing.T) {
 	shmtest.Conforms(t)
 	a, b := newPosted(t, nil)
