@@ -131,7 +131,7 @@ func TestQUICLoss(t *testing.T) {
 	for _, c := range sides {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHosts(t, c.who)
-			server, client := connect(t, h, &quic.Config{MaxIdleTimeout: 500 * time.Millisecond})
+			server, client := connect(t, h, &quic.Config{MaxIdleTimeout: 1500 * time.Millisecond})
 			s, err := client.OpenStreamSync(t.Context())
 			must(t, err)
 			_, err = s.Write([]byte("before"))

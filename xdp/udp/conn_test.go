@@ -242,7 +242,8 @@ func await(t testing.TB, done func() bool) {
 // TestResolving: what cannot be sent yet is sent once it can be, in order, and a program does not
 // notice.
 func TestResolving(t *testing.T) {
-	a, b, fa, _ := newPair(t, udp.StackOptions{})
+	sa, sb, fa, _ := newStacks(t, udp.StackOptions{}, 512)
+	a, b := listen(t, sa, addrA, 0), listen(t, sb, addrB, 0)
 	fa.set(func() { fa.unknown[addrB] = true })
 	for i := range 10 {
 		if _, err := a.WriteToUDPAddrPort([]byte{byte(i)}, addrPort(b)); err != nil {
@@ -263,6 +264,9 @@ func TestResolving(t *testing.T) {
 	for range 1000 {
 		_, err := a.WriteToUDPAddrPort([]byte("x"), addrPort(b))
 		must(t, err)
+	}
+	if n := sa.Stats(); n.Waiting != 128 || n.Lost != 1000-128 {
+		t.Errorf("%+v", n)
 	}
 }
 

@@ -44,6 +44,7 @@
 //   - There is no descriptor, hence no SyscallConn, File, or control data: socket options, ECN
 //     and packet information, GSO and recvmmsg. quic-go and others ask whether a connection has
 //     SyscallConn and do without.
+//   - No multicast group can be joined; sending to one works.
 //   - IPv4 addresses are never mapped to IPv6, neither in results nor on a connection on ::.
 //   - Write buffers cannot be sized by connection. Read buffers count datagrams, not bytes.
 //   - A connection that is not used any more must be closed; no finalizer does it.

@@ -31,6 +31,17 @@ type pending struct {
 	blocked []netip.Addr // scratch
 }
 
+// StackStats counts what a stack could not send at once.
+type StackStats struct {
+	Waiting int    // datagrams that wait for a next hop
+	Lost    uint64 // datagrams that were accepted, and not sent for want of one
+}
+
+// Stats returns the counts.
+func (s *Stack) Stats() StackStats {
+	return StackStats{Waiting: int(s.waiting.Load()), Lost: s.lost.Load()}
+}
+
 type heldDatagram struct {
 	shard    *shard
 	payload  []byte
@@ -73,7 +84,7 @@ func (s *Stack) retryAll() {
 			if !sh.closed {
 				s.retry(sh, netip.Addr{})
 				if err := sh.b.Flush(); err != nil {
-					s.lost.Add(1)
+					s.fail(err)
 				}
 			}
 			sh.mu.Unlock()

@@ -279,3 +279,28 @@ func TestMTU(t *testing.T) {
 		t.Errorf("%d, %v", n, err)
 	}
 }
+
+// TestToGroup: a group can be sent to, also before any neighbour is known.
+func TestToGroup(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	group := &net.UDPAddr{IP: net.IPv4(239, 1, 2, 3), Port: 5353}
+	var k *net.UDPConn
+	xdptest.Do(t, p.B, func() error {
+		ifi, err := net.InterfaceByName(p.B.Name)
+		if err != nil {
+			return err
+		}
+		k, err = net.ListenMulticastUDP("udp4", ifi, group)
+		return err
+	})
+	defer k.Close()
+	must(t, k.SetDeadline(time.Now().Add(long)))
+	c := listen(t, openOn(t, p.A, udp.Options{}), p.A.Addr, 0)
+	_, err := c.WriteTo([]byte("all"), group)
+	must(t, err)
+	buf := make([]byte, 8)
+	n, from, err := k.ReadFrom(buf)
+	if err != nil || string(buf[:n]) != "all" || from.String() != c.LocalAddr().String() {
+		t.Fatalf("%q from %v, %v", buf[:n], from, err)
+	}
+}
