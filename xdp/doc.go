@@ -99,9 +99,10 @@
 //	rules, err := p.Rules() // what each did so far
 //
 // Rules come and go while frames arrive, and none is ever half there. The most special rule
-// decides; a rule may also hand frames to the kernel, as an exception from a wider one, or drop them. Frames
-// for a queue without a socket go to the kernel. [RuleSet] decides about bytes as the program does,
-// without a device. Under any rule the host stays reachable: see [Rule] for what is never taken.
+// decides; a rule may also hand frames to the kernel, as an exception from a wider one, or drop
+// them. Frames for a queue without a socket go to the kernel. [RuleSet] decides about bytes as the
+// program does, without a device. Under any rule the host stays reachable: see [Rule] for what is
+// never taken.
 //
 // The kernel detaches the program when the process that attached it ends. A program of others is
 // never replaced: [ErrProgramAttached].
