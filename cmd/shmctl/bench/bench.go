@@ -65,8 +65,8 @@ type Row struct {
 }
 
 // Packets is what a row about packets says beside its figure. CPU times are nanoseconds per packet
-// of the processes that work, spinning included; an echo counts as two packets. System calls are counted by
-// the kernel, in rounds of their own; nil where it refused or where there were none.
+// of the processes that work, spinning included; an echo counts as two packets. System calls are
+// counted by the kernel, in rounds of their own; nil where it refused or where there were none.
 type Packets struct {
 	OursCPU       *float64 `json:"ours_cpu_ns"`
 	RivalCPU      *float64 `json:"rival_cpu_ns"`

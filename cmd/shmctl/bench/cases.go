@@ -24,6 +24,7 @@ type benchCase struct {
 	share     int            // of a round that is measured, 1 in so many; 0 is all of it
 	rivalOurs bool           // the rival is another command of our child
 	wire      bool           // the processes are the ends of a pair of interfaces
+	reflect   bool           // end B sends every packet back, without a process
 	packets   int            // that go over the wire for each one that is counted
 	drop      xdp.AttachMode // end B drops everything, in this mode, if it is not AttachAuto
 }

@@ -141,7 +141,8 @@ func TestValue(t *testing.T) {
 }
 
 func TestRelativeShares(t *testing.T) {
-	pairs := []pair{{outcome{share: 0.5}, outcome{share: 1}}, {outcome{share: 0.25}, outcome{share: 1}}}
+	half, quarter, whole := outcome{share: 0.5}, outcome{share: 0.25}, outcome{share: 1}
+	pairs := []pair{{half, whole}, {quarter, whole}}
 	relativeShares(pairs)
 	if pairs[0].ours.share != 1 || pairs[1].ours.share != 0.5 || pairs[1].rival.share != 1 {
 		t.Errorf("%+v", pairs)

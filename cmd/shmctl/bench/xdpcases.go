@@ -12,6 +12,7 @@ const (
 	socketPrefix   = "xdp-"
 	udpConnPrefix  = "udpconn-"
 	endpointPrefix = "endpoint-"
+	devicePrefix   = "device-"
 )
 
 const (
@@ -57,6 +58,8 @@ func wireCase(name string, batch int) benchCase {
 		c.solo, c.share = true, drainShare
 	case "echo":
 		c.perSecond, c.packets = true, 2
+	case "reflect":
+		c.solo, c.reflect, c.packets = true, true, 2
 	default:
 		c.packets = 2
 		c.sleeps = verb == "trip-block"
@@ -89,9 +92,8 @@ func xdpCases(o Options) []benchCase {
 			cases = append(cases, wireCase(verb+mode, 1))
 		}
 	}
-	cases = append(cases, endpointCases(o)...)
-	cases = withSelf(o, cases)
-	return append(cases, socketCases()...)
+	cases = withSelf(o, append(cases, endpointCases(o)...))
+	return append(append(cases, deviceCases()...), socketCases()...)
 }
 
 // endpointCases measure a whole endpoint, with its completion queue and its address vector, against
@@ -112,6 +114,26 @@ func endpointCases(o Options) []benchCase {
 	}
 	add("trip", 1)
 	add("trip-block", 1)
+	return cases
+}
+
+// deviceCases are the price of a device process in the middle, with its submission ring, beside the
+// endpoint that is linked into the application.
+func deviceCases() []benchCase {
+	var cases []benchCase
+	for _, verb := range []string{"drop", "reflect"} {
+		for _, batch := range []int{1, socketBatch} {
+			if verb == "reflect" && batch > 1 {
+				continue
+			}
+			c := wireCase(verb, batch)
+			c.name, c.ours = devicePrefix+verb, devicePrefix+verb
+			c.rivalOurs, c.rival, c.rivalName = true, endpointPrefix+verb, "linked-in"
+			// Both processes work, and the one that serves sleeps when it finds nothing to do.
+			c.solo, c.sleeps = false, true
+			cases = append(cases, c)
+		}
+	}
 	return cases
 }
 

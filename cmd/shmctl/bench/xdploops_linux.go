@@ -50,8 +50,11 @@ type wirePorts struct {
 
 func isWire(name string) bool {
 	return strings.HasPrefix(name, socketPrefix) || strings.HasPrefix(name, udpConnPrefix) ||
-		strings.HasPrefix(name, endpointPrefix)
+		strings.HasPrefix(name, endpointPrefix) || strings.HasPrefix(name, devicePrefix)
 }
+
+// alone reports whether role 0 does it alone, but for a device process.
+func alone(verb string) bool { return verb == "drop" || verb == "drain" || verb == "reflect" }
 
 func (p *party) openPorts(c command) (err error) {
 	if p.ports != nil && p.ports.command == c.name {
@@ -66,13 +69,18 @@ func (p *party) openPorts(c command) (err error) {
 		open = openUDPConn
 	case endpointPrefix:
 		open = openEndpointPort
+	case devicePrefix:
+		open = openDevicePort
 	}
 	verb, mode := splitMode(name)
-	solo := verb == "drop" || verb == "drain"
-	if solo && p.role == 1 {
-		return nil
+	if p.role == 1 && alone(verb) {
+		if kind+"-" == devicePrefix {
+			p.ports.mine, err = openServer(mode)
+		}
+		return err
 	}
-	o := portOptions{which: p.role, mode: mode, echoes: p.role == 1, sends: solo}
+	sends := verb == "drop" || verb == "drain"
+	o := portOptions{which: p.role, mode: mode, echoes: p.role == 1, sends: sends}
 	if p.ports.mine, err = open(o); err != nil || verb != "drain" {
 		return err
 	}
@@ -108,8 +116,13 @@ func (p *party) wireRunner(c command) (func() (uint64, bool, error), error) {
 		run = unlocked
 	}
 	switch {
-	case (verb == "drop" || verb == "drain") && p.role == 1:
+	case alone(verb) && p.role == 1:
 		return p.sleepOut, nil
+	case verb == "reflect":
+		return func() (uint64, bool, error) {
+			defer p.done.Store(soloDone)
+			return 0, true, run(func() error { return w.echo(c, 0, 1, false) })
+		}, nil
 	case verb == "drop":
 		return func() (uint64, bool, error) {
 			defer p.done.Store(soloDone)

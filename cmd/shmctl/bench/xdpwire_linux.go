@@ -34,10 +34,36 @@ func (w *wire) close() {
 
 // refuse makes end B drop all packets as early as can be, where they cost the sender least.
 func (w *wire) refuse(mode xdp.AttachMode) error {
+	return w.put(mode, asm.Instructions{asm.Mov.Imm(asm.R0, 1 /* XDP_DROP */), asm.Return()})
+}
+
+// reflect makes end B send every datagram back at once.
+func (w *wire) reflect() error {
+	code := asm.Instructions{
+		asm.LoadMem(asm.R6, asm.R1, 0, asm.Word), // data, and its end
+		asm.LoadMem(asm.R7, asm.R1, 4, asm.Word),
+		asm.Mov.Imm(asm.R0, 2 /* XDP_PASS */),
+		asm.Mov.Reg(asm.R2, asm.R6), asm.Add.Imm(asm.R2, payloadOff),
+		asm.JGT.Reg(asm.R2, asm.R7, "exit"),
+	}
+	swap := func(a, b int16, size asm.Size) {
+		code = append(code, asm.LoadMem(asm.R1, asm.R6, a, size), asm.LoadMem(asm.R2, asm.R6, b, size),
+			asm.StoreMem(asm.R6, a, asm.R2, size), asm.StoreMem(asm.R6, b, asm.R1, size))
+	}
+	swap(0, 6, asm.Word) // hardware addresses
+	swap(4, 10, asm.Half)
+	swap(26, 30, asm.Word) // addresses
+	swap(34, 36, asm.Half) // ports
+	code = append(code, asm.Mov.Imm(asm.R0, 3 /* XDP_TX */), asm.Return().WithSymbol("exit"))
+	return w.put(xdp.AttachNative, code)
+}
+
+// put attaches a program to end B.
+func (w *wire) put(mode xdp.AttachMode, code asm.Instructions) error {
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Dual MIT/GPL",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1 /* XDP_DROP */), asm.Return()}})
+		Instructions: code})
 	if err != nil {
-		return fmt.Errorf("bench: load a program that drops: %w", err)
+		return fmt.Errorf("bench: load the program of the other end: %w", err)
 	}
 	defer prog.Close()
 	flags := link.XDPDriverMode
@@ -50,7 +76,7 @@ func (w *wire) refuse(mode xdp.AttachMode) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("bench: attach a program that drops: %w", err)
+		return fmt.Errorf("bench: attach the program of the other end: %w", err)
 	}
 	return nil
 }
@@ -98,10 +124,14 @@ func (b *bencher) prepareWires(c benchCase) error {
 	}
 	for _, w := range b.wire {
 		w.pass()
-		if c.drop == xdp.AttachAuto {
-			continue
+		var err error
+		switch {
+		case c.reflect:
+			err = w.reflect()
+		case c.drop != xdp.AttachAuto:
+			err = w.refuse(c.drop)
 		}
-		if err := w.refuse(c.drop); err != nil {
+		if err != nil {
 			return err
 		}
 	}
