@@ -30,7 +30,7 @@ type Request struct {
 	Queue        *cq.Queue
 	QueueOptions cq.Options
 	// Notify is called when the device process is gone, and when the endpoint has found one again,
-	// from a goroutine of the endpoint.
+	// from a goroutine of the endpoint. It must not call Close.
 	Notify func(Event)
 	// Events gets the same news as cq.EventPeerDeath, with the number of cancelled sends as Data,
 	// and cq.EventConnected, with the generation of the new UMEM; both with Context. It is written

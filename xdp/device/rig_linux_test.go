@@ -13,6 +13,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
 	"github.com/shmring/shmring/xdp/packet"
 	"github.com/shmring/shmring/xdp/veth"
@@ -204,3 +205,5 @@ func frameSum(s device.Stats) (sum, all uint64) {
 }
 
 func addrPort(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
+
+func isGone(err error) bool { return errors.Is(err, xdp.ErrDeviceGone) }

@@ -1,0 +1,53 @@
+package device_test
+
+import (
+	"errors"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/xdp/device"
+)
+
+// TestListen: a path belongs to who holds its lock. What a dead process left there is replaced, and
+// nothing else is.
+func TestListen(t *testing.T) {
+	shmtest.Conforms(t)
+	path := socketPath(t)
+	l, err := device.Listen(path)
+	must(t, err)
+	info, err := os.Stat(path)
+	must(t, err)
+	if info.Mode().Perm() != 0o666 {
+		t.Errorf("mode %v: everybody may connect", info.Mode())
+	}
+	if _, err := device.Listen(path); !errors.Is(err, device.ErrServing) ||
+		!errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a second one: %v", err)
+	}
+	must(t, os.Remove(path+".lock")) // by somebody who tidies up
+	if _, err := device.Listen(path); !errors.Is(err, device.ErrServing) {
+		t.Errorf("a second one without the lock file: %v", err)
+	}
+	must(t, l.Close())
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("after Close: %v", err)
+	}
+	dead, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	must(t, err)
+	dead.SetUnlinkOnClose(false)
+	must(t, dead.Close())
+	l, err = device.Listen(path)
+	must(t, err)
+	c, err := net.Dial("unixpacket", path)
+	must(t, err)
+	must(t, errors.Join(c.Close(), l.Close(), os.WriteFile(path, []byte("precious"), 0o600)))
+	if _, err := device.Listen(path); !errors.Is(err, os.ErrExist) {
+		t.Errorf("over a file: %v", err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "precious" {
+		t.Errorf("the file: %q, %v", b, err)
+	}
+}

@@ -1,0 +1,137 @@
+package device_test
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/xdp/device"
+	"github.com/shmring/shmring/xdp/packet"
+	"github.com/shmring/shmring/xdp/route"
+	"github.com/shmring/shmring/xdp/veth"
+	"github.com/shmring/shmring/xdp/xdptest"
+)
+
+var (
+	sixA = netip.MustParseAddr("fd00::a")
+	sixB = netip.MustParseAddr("fd00::b")
+)
+
+// later is a resolver that the test fills in when it has the interface.
+type later struct{ device.Resolver }
+
+func withIPv6(t testing.TB, pair *veth.Pair) {
+	t.Helper()
+	for e, addr := range map[*veth.End]netip.Addr{pair.A: sixA, pair.B: sixB} {
+		xdptest.Do(t, e, func() error {
+			name := "/proc/sys/net/ipv6/conf/" + e.Name + "/disable_ipv6"
+			if err := os.WriteFile(name, []byte("0"), 0); err != nil {
+				return err
+			}
+			l, err := netlink.LinkByName(e.Name)
+			if err != nil {
+				return err
+			}
+			return netlink.AddrAdd(l, &netlink.Addr{Flags: unix.IFA_F_NODAD, IPNet: &net.IPNet{
+				IP: addr.AsSlice(), Mask: net.CIDRMask(64, 128)}})
+		})
+	}
+}
+
+// TestIPv6: datagrams over IPv6, with an address that the kernel resolves while the first one waits.
+func TestIPv6(t *testing.T) {
+	shmtest.Conforms(t)
+	resolver := &later{}
+	r := newRig(t, device.Config{Resolver: resolver})
+	withIPv6(t, r.pair)
+	xdptest.Do(t, r.pair.B, func() error {
+		table, err := route.Open(r.pair.B.Name, route.Options{})
+		resolver.Resolver = table
+		return err
+	})
+	defer resolver.Resolver.(*route.Table).Close()
+	e := r.dial(device.Request{Ports: []uint16{5000}})
+	var peer *net.UDPConn
+	xdptest.Do(t, r.pair.A, func() (err error) {
+		peer, err = net.ListenUDP("udp6", &net.UDPAddr{IP: sixA.AsSlice(), Port: 6000})
+		return err
+	})
+	defer peer.Close()
+	must(t, peer.SetDeadline(time.Now().Add(20*time.Second)))
+	most := e.MaxPayload() + packet.IPv4Bytes - packet.IPv6Bytes
+	want := make([]byte, most)
+	copy(want, "over IPv6")
+	must(t, e.SendTo(want, netip.AddrPortFrom(sixA, 6000), 1))
+	buf := make([]byte, 2000)
+	n, from, err := peer.ReadFromUDPAddrPort(buf)
+	must(t, err)
+	if n != most || string(buf[:n]) != string(want) || from != netip.AddrPortFrom(sixB, 5000) {
+		t.Errorf("%d bytes from %v", n, from)
+	}
+	if c := next(t, e); c.Context != 1 {
+		t.Errorf("%+v", c)
+	}
+	must(t, e.SendTo(make([]byte, most+1), netip.AddrPortFrom(sixA, 6000), 2))
+	if c := nextError(t, e); c.Context != 2 || c.Err.Error() != unix.EMSGSIZE.Error() {
+		t.Errorf("one byte more: %+v", c)
+	}
+	_, err = peer.WriteToUDPAddrPort([]byte("answer"), from)
+	must(t, err)
+	entry := next(t, e)
+	rec, err := e.Record(&entry)
+	must(t, err)
+	if got := text(t, e, &entry); got != "answer" || rec.Src != netip.AddrPortFrom(sixA, 6000) ||
+		rec.Dst != netip.AddrPortFrom(sixB, 5000) {
+		t.Errorf("%q, %+v", got, rec)
+	}
+}
+
+// TestDeviceGone: when the interface is removed the server ends with that, and its applications
+// hear of it as of any other end of a server.
+func TestDeviceGone(t *testing.T) {
+	shmtest.Conforms(t)
+	pair := xdptest.NewPair(t, veth.Config{})
+	var s *device.Server
+	err := pair.B.Do(func() (err error) {
+		s, err = device.NewServer(device.Config{Interface: pair.B.Name,
+			Resolver: wires{pair.B, pair.A}})
+		return err
+	})
+	shmtest.Require(t, "xdp", err)
+	path := socketPath(t)
+	l, err := device.Listen(path)
+	must(t, err)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(context.Background(), l.UnixListener) }()
+	events := make(chan device.Event, 1)
+	e, err := device.Dial(t.Context(), path, device.Request{Ports: []uint16{5000},
+		NoReconnect: true, Notify: func(ev device.Event) { events <- ev }})
+	must(t, err)
+	// Down first: it goes on, and up again it is as before.
+	must(t, pair.B.SetUp(false))
+	must(t, e.SendTo([]byte("x"), netip.AddrPortFrom(pair.A.Addr, 6000), 1))
+	must(t, pair.B.SetUp(true))
+	if c := next(t, e); c.Context != 1 {
+		t.Errorf("%+v", c)
+	}
+	must(t, pair.B.Remove())
+	if err := <-served; !isGone(err) {
+		t.Errorf("Serve: %v", err)
+	}
+	if err := s.Err(); !isGone(err) {
+		t.Errorf("Err: %v", err)
+	}
+	must(t, s.Close())
+	if ev := <-events; ev.Kind != device.EventGone {
+		t.Errorf("%+v", ev)
+	}
+	must(t, e.Close())
+	must(t, l.Close())
+}
