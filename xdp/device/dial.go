@@ -77,16 +77,19 @@ type Event struct {
 
 // session is what an endpoint has of one device process.
 type session struct {
-	wire    wire
-	peer    *shm.Peer
-	umem    frames
-	page    *statusPage
-	sq      *cq.Writer
-	grant   hello
-	txLane  int
-	asking  sync.Mutex // one question at a time
-	answers chan hello
-	over    chan struct{} // closed when the session is
+	wire   wire
+	peer   *shm.Peer
+	umem   frames
+	page   *statusPage
+	sq     *cq.Writer
+	grant  hello
+	txLane int
+	// published is how many completions of sends are known to have been published; Endpoint.mu
+	// guards it.
+	published uint64
+	asking    sync.Mutex // one question at a time
+	answers   chan hello
+	over      chan struct{} // closed when the session is
 }
 
 const (

@@ -267,14 +267,31 @@ func (e *Endpoint) freeSlot(s *session) int {
 		if i >= n {
 			i -= n
 		}
-		slot := &e.slots[i]
-		// Pairs with the server's store, before which it is done with the payload.
-		if !slot.busy || s.page.done[i].Load() != slot.before {
+		if slot := &e.slots[i]; !slot.busy || e.ended(s, i) {
 			slot.busy = false
 			return i
 		}
 	}
 	return -1
+}
+
+// ended reports whether the last send from a slot has its completion. That the word has changed is
+// not enough: a server that dies before it publishes has said so and not done it, and the slot still
+// stands for the send then.
+func (e *Endpoint) ended(s *session, i int) bool {
+	// Pairs with the server's store, before which it is done with the payload.
+	done := s.page.done[i].Load()
+	if done == e.slots[i].before {
+		return false
+	}
+	if done&doneSilent != 0 || done-1 < s.published {
+		return true
+	}
+	n, err := e.q.Published(s.txLane)
+	if err == nil {
+		s.published = n
+	}
+	return done-1 < s.published
 }
 
 // absent is the error of a call that finds no server.

@@ -68,17 +68,13 @@ func (e *Endpoint) lose(s *session, why error) {
 	e.mu.Lock()
 	e.sess, e.why = nil, why
 	var lost []uint64
-	published, err := e.q.Published(s.txLane)
 	for i := range e.slots {
 		slot := &e.slots[i]
 		if !slot.busy {
 			continue
 		}
 		slot.busy = false
-		// The server stores the word before it publishes, and may have died between.
-		done := s.page.done[i].Load()
-		if done != slot.before && (done&doneSilent != 0 || err == nil && done-1 < published) ||
-			slot.inject {
+		if slot.inject || e.ended(s, i) {
 			continue
 		}
 		lost = append(lost, slot.context)
