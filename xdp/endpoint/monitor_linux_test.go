@@ -226,7 +226,7 @@ func TestVethRemovedUndriven(t *testing.T) {
 			}
 			break
 		}
-		var ev cq.Event
+		ev := cq.Event{Payload: make([]byte, 0, 16)} // an address, which goes first
 		_, _ = events.ReadTimeout(&ev, time.Millisecond)
 		if time.Now().After(deadline) {
 			t.Fatal("no event")
