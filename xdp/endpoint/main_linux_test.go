@@ -6,4 +6,7 @@ import (
 	"github.com/shmring/shmring/shm/shmtest"
 )
 
-func TestMain(m *testing.M) { shmtest.Main(m, map[string]func(){"holder": holder}) }
+func TestMain(m *testing.M) {
+	shmtest.Main(m, map[string]func(){"holder": holder,
+		"event reader": eventReader})
+}

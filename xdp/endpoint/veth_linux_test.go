@@ -39,13 +39,21 @@ type wired struct {
 
 func newWired(t testing.TB, mode xdp.AttachMode, change func(c *endpoint.Config)) *wired {
 	t.Helper()
-	w := &wired{pair: xdptest.NewPair(t, veth.Config{}), side: &side{name: "wired"}}
-	s := w.side
-	w.prog = xdptest.Attach(t, w.pair.B, xdp.ProgramOptions{Mode: mode})
+	pair := xdptest.NewPair(t, veth.Config{})
+	prog := xdptest.Attach(t, pair.B, xdp.ProgramOptions{Mode: mode})
 	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 512})
-	socket := xdptest.Open(t, w.pair.B, 0, umem, xdp.Options{})
-	must(t, socket.Register(w.prog, 0))
-	must(t, w.prog.Steer(testPort, 0))
+	socket := xdptest.Open(t, pair.B, 0, umem, xdp.Options{})
+	must(t, socket.Register(prog, 0))
+	must(t, prog.Steer(testPort, 0))
+	return wire(t, "wired", pair, prog, socket, testPort, change)
+}
+
+// wire opens an endpoint on a socket of end B that packets to the port are steered to.
+func wire(t testing.TB, name string, pair *veth.Pair, prog *xdp.Program, socket *xdp.Socket,
+	port uint16, change func(c *endpoint.Config)) *wired {
+	t.Helper()
+	w := &wired{pair: pair, prog: prog, side: &side{name: name}}
+	s := w.side
 	var err error
 	xdptest.Do(t, w.pair.B, func() error {
 		w.table, err = route.Open(w.pair.B.Name, route.Options{Attempt: 100 * time.Millisecond})
@@ -62,7 +70,7 @@ func newWired(t testing.TB, mode xdp.AttachMode, change func(c *endpoint.Config)
 	s.av, err = cq.CreateAnonymousAddresses("peers", cq.AddressOptions{})
 	must(t, err)
 	c := endpoint.Config{Socket: socket, Receive: s.rx, Transmit: s.tx, Addresses: s.av,
-		Local:    netip.AddrPortFrom(netip.Addr{}, testPort), // the address is the route's
+		Local:    netip.AddrPortFrom(netip.Addr{}, port), // the address is the route's
 		Resolver: w.table}
 	if change != nil {
 		change(&c)
@@ -388,6 +396,17 @@ func TestVethDownUp(t *testing.T) {
 				break
 			}
 		}
+		// The other way, too: some are lost while the link comes up.
+		w.await(t, "a datagram through the link that was down", func() bool {
+			_, err := c.WriteToUDP([]byte("here"), w.target())
+			must(t, err)
+			time.Sleep(time.Millisecond)
+			_, err = w.Progress()
+			must(t, err)
+			es := w.read(t)
+			must(t, w.ReleaseBatch(es))
+			return len(es) > 0 && es[0].Flags&cq.FlagRecv != 0
+		})
 		must(t, c.SetReadDeadline(time.Now().Add(patience)))
 	}
 }

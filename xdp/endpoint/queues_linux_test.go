@@ -1,0 +1,306 @@
+package endpoint_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/endpoint"
+	"github.com/shmring/shmring/xdp/veth"
+	"github.com/shmring/shmring/xdp/xdptest"
+)
+
+// arrival drives until a datagram has come, and passes over ends of sends.
+func (w *wired) arrival(t testing.TB) cq.Entry {
+	t.Helper()
+	var e cq.Entry
+	w.await(t, "a datagram", func() bool {
+		var es [1]cq.Entry
+		if n, _ := cq.Read(w.q, es[:]); n == 0 {
+			return false
+		}
+		e = es[0]
+		return e.Flags&cq.FlagRecv != 0
+	})
+	return e
+}
+
+// echo has a kernel socket send to the endpoint and take the answer.
+func (w *wired) echo(t testing.TB, c *net.UDPConn, peer cq.Addr, port int, text string) {
+	t.Helper()
+	_, err := c.WriteToUDP([]byte(text), &net.UDPAddr{IP: w.pair.B.Addr.AsSlice(), Port: port})
+	must(t, err)
+	e := w.arrival(t)
+	if got := w.text(t, &e); got != text || e.Src != peer {
+		t.Fatalf("%s got %q from %d, want %q", w.name, got, e.Src, text)
+	}
+	must(t, w.Release(&e))
+	must(t, w.persist(t, func() error { return w.Send([]byte("re "+text), peer, 1) }))
+	buf := make([]byte, 100)
+	n, from, err := c.ReadFromUDP(buf)
+	if err != nil || string(buf[:n]) != "re "+text || from.Port != port {
+		t.Fatalf("%s answered %q from %v, %v", w.name, buf[:n], from, err)
+	}
+}
+
+// TestVethOneQueue: several endpoints on one queue share its frames. Each gets what its own rules
+// say and completes its own sends, and one that is closed takes nothing of the others with it.
+func TestVethOneQueue(t *testing.T) {
+	shmtest.Conforms(t)
+	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
+		t.Run(mode.String(), func(t *testing.T) {
+			pair := xdptest.NewPair(t, veth.Config{})
+			prog := xdptest.Attach(t, pair.B, xdp.ProgramOptions{Mode: mode})
+			umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 256})
+			first := xdptest.Open(t, pair.B, 0, umem, xdp.Options{})
+			var ws [3]*wired
+			var cs [3]*net.UDPConn
+			var peers [3]cq.Addr
+			for i := range ws {
+				s := first
+				if i > 0 {
+					xdptest.Do(t, pair.B, func() (err error) {
+						s, err = xdp.OpenShared(first, xdp.Options{})
+						return err
+					})
+				}
+				base, port := uint32(i), uint16(testPort+i)
+				must(t, s.Register(prog, base))
+				must(t, prog.Steer(port, base))
+				ws[i] = wire(t, fmt.Sprint("end", i), pair, prog, s, port, nil)
+				cs[i], peers[i] = ws[i].kernelSocket(t)
+			}
+			for n := range 400 { // more than there are frames
+				i := n % 3
+				ws[i].echo(t, cs[i], peers[i], testPort+i, fmt.Sprint("datagram ", n))
+			}
+			for i, w := range ws {
+				w.drive(t)
+				if s := w.Stats(); s.Received < 130 || s.Accepted < 130 || s.Kernel.TxInvalid != 0 {
+					t.Errorf("%d: %+v", i, s)
+				}
+			}
+			must(t, ws[1].Close())
+			for n := range 100 {
+				ws[0].echo(t, cs[0], peers[0], testPort, fmt.Sprint("after ", n))
+				ws[2].echo(t, cs[2], peers[2], testPort+2, fmt.Sprint("after ", n))
+			}
+		})
+	}
+}
+
+// TestVethQueues: an endpoint on each of several queues, which take parts of one UMEM.
+func TestVethQueues(t *testing.T) {
+	shmtest.Conforms(t)
+	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
+	prog := xdptest.Attach(t, pair.B, xdp.ProgramOptions{Mode: xdp.AttachNative})
+	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 512})
+	must(t, prog.Steer(testPort, 0)) // the queue of arrival says which endpoint
+	var ws [2]*wired
+	for q := range ws {
+		s := xdptest.Open(t, pair.B, uint32(q), umem, xdp.Options{Frames: 256})
+		must(t, s.Register(prog, 0))
+		ws[q] = wire(t, fmt.Sprint("queue", q), pair, prog, s, testPort, nil)
+		if ws[q].FID() == ws[0].FID() && q > 0 {
+			t.Error("both endpoints are the same in events")
+		}
+	}
+	// A sender without a queue of its own choice is spread by flow, so there are many.
+	var got [2]int
+	for n := range 400 {
+		c, _ := ws[0].kernelSocket(t)
+		_, err := c.WriteToUDP([]byte{byte(n)}, ws[0].target())
+		must(t, err)
+		must(t, c.Close())
+		for deadline := time.Now().Add(patience); got[0]+got[1] <= n; {
+			for q, w := range ws {
+				w.drive(t)
+				for _, e := range w.read(t) {
+					if w.text(t, &e)[0] != byte(n) {
+						t.Errorf("%d: %+v", n, e)
+					}
+					must(t, w.Release(&e))
+					got[q]++
+				}
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("lost")
+			}
+		}
+		if got[0] > 4 && got[1] > 4 {
+			break
+		}
+	}
+	if got[0] <= 4 || got[1] <= 4 {
+		t.Errorf("%d and %d datagrams", got[0], got[1])
+	}
+	c, peer := ws[1].kernelSocket(t)
+	must(t, ws[1].persist(t, func() error { return ws[1].Send([]byte("from 1"), peer, 9) }))
+	buf := make([]byte, 10)
+	n, err := c.Read(buf)
+	if err != nil || string(buf[:n]) != "from 1" {
+		t.Errorf("%q, %v", buf[:n], err)
+	}
+}
+
+// TestVethJumbo: datagrams of 4900 bytes over an MTU of 5000, to and from a kernel socket.
+func TestVethJumbo(t *testing.T) {
+	shmtest.Conforms(t)
+	pair := xdptest.NewPair(t, veth.Config{MTU: 5000})
+	prog := xdptest.Attach(t, pair.B, xdp.ProgramOptions{Mode: xdp.AttachNative,
+		MultiBuffer: true})
+	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 256})
+	socket := xdptest.Open(t, pair.B, 0, umem, xdp.Options{MultiBuffer: true})
+	must(t, socket.Register(prog, 0))
+	must(t, prog.Steer(testPort, 0))
+	w := wire(t, "jumbo", pair, prog, socket, testPort, nil)
+	c, peer := w.kernelSocket(t)
+	want := numbers(4972)
+	buf := make([]byte, 8000)
+	for i := range 100 {
+		_, err := c.WriteToUDP(want[:4900+i%73], w.target())
+		must(t, err)
+		var got []byte
+		for more := true; more; {
+			e := w.arrival(t)
+			more = e.Flags&cq.FlagMore != 0
+			got = append(got, w.text(t, &e)...)
+			must(t, w.Release(&e))
+		}
+		if !bytes.Equal(got, want[:4900+i%73]) {
+			t.Fatalf("%d: %d bytes", i, len(got))
+		}
+		must(t, w.persist(t, func() error { return w.Send(got, peer, 1) }))
+		n, err := c.Read(buf)
+		if err != nil || !bytes.Equal(buf[:n], got) {
+			t.Fatalf("%d: %d bytes back, %v", i, n, err)
+		}
+	}
+	if err := w.Send(numbers(4973), peer, 1); !errors.Is(err, syscall.EMSGSIZE) {
+		t.Errorf("beyond the MTU: %v", err)
+	}
+}
+
+// eventReader is another process that reads an event queue and prints what it is told.
+func eventReader() {
+	d, err := shm.OpenDir("")
+	if err == nil {
+		var q *cq.EventQueue
+		if q, err = cq.CreateEvents(d, "device events", cq.EventOptions{}); err == nil {
+			fmt.Println("ready")
+			err = printEvents(q)
+			err = errors.Join(err, q.Close(), d.Close())
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func printEvents(q *cq.EventQueue) error {
+	for {
+		ev := cq.Event{Payload: make([]byte, 0, 16)}
+		_, err := q.ReadTimeout(&ev, patience)
+		if errors.Is(err, cq.ErrAvail) {
+			var gone cq.EventError
+			if _, err = q.ReadErr(&gone); err == nil {
+				fmt.Println("error", gone.Err == cq.Errno(syscall.ENXIO), gone.Context)
+			}
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		if ev.Event != cq.EventAddressRemoved { // the kernel takes addresses of what goes away
+			fmt.Println("event", int(ev.Event), ev.Data, ev.Context)
+		}
+	}
+}
+
+// TestVethEventsElsewhere: the event queue may be another process's: what happens to the interface,
+// the number of its queues and its end included, is read there.
+func TestVethEventsElsewhere(t *testing.T) {
+	shmtest.Conforms(t)
+	cmd := shmtest.Child(t, "event reader")
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	lines := make(chan string, 100)
+	go func() {
+		defer close(lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			lines <- s.Text()
+		}
+	}()
+	expect := func(want string) {
+		t.Helper()
+		select {
+		case got := <-lines:
+			if got+"\n" != want {
+				t.Fatalf("the reader was told %s, want %s", got, want)
+			}
+		case <-time.After(patience):
+			t.Fatalf("the reader was not told %s", want)
+		}
+	}
+	event := func(kind cq.EventKind, data int) {
+		t.Helper()
+		expect(fmt.Sprintln("event", int(kind), data, 77))
+	}
+	expect("ready\n")
+	d, err := shm.OpenDir("")
+	must(t, err)
+	events, err := cq.AttachEvents(t.Context(), d, "device events", cq.WriterOptions{})
+	must(t, err)
+	t.Cleanup(func() { must(t, errors.Join(events.Close(), d.Close())) })
+	pair := xdptest.NewPair(t, veth.Config{Queues: 3})
+	prog := xdptest.Attach(t, pair.B, xdp.ProgramOptions{})
+	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 256})
+	socket := xdptest.Open(t, pair.B, 0, umem, xdp.Options{})
+	must(t, socket.Register(prog, 0))
+	wire(t, "elsewhere", pair, prog, socket, testPort, func(c *endpoint.Config) {
+		c.Events, c.Context = events, 77
+		c.Watch = &endpoint.WatchOptions{Poll: 10 * time.Millisecond}
+	})
+	must(t, pair.B.SetUp(false))
+	event(cq.EventLinkDown, 0)
+	must(t, pair.B.SetUp(true))
+	event(cq.EventLinkUp, 0)
+	changeLink(t, pair.B, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1400) })
+	event(cq.EventMTU, 1400)
+	must(t, prog.Close())
+	event(cq.EventProgram, 0)
+	must(t, pair.B.Remove())
+	for {
+		select {
+		case got := <-lines:
+			if got == fmt.Sprint("event ", int(cq.EventLinkDown), " 0 77") {
+				continue // as it goes away
+			}
+			if got != "error true 77" {
+				t.Fatalf("the reader was told %s", got)
+			}
+			must(t, cmd.Wait())
+			return
+		case <-time.After(patience):
+			t.Fatal("the reader was not told of the end")
+		}
+	}
+}
