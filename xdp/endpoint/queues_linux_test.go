@@ -304,3 +304,47 @@ func TestVethEventsElsewhere(t *testing.T) {
 		}
 	}
 }
+
+// TestVethDownUp: traffic goes on when the link is up again, without anything being opened again.
+func TestVethDownUp(t *testing.T) {
+	shmtest.Conforms(t)
+	w := newWired(t, xdp.AttachNative, nil)
+	c, peer := w.kernelSocket(t)
+	buf := make([]byte, 16)
+	for i := range uint64(2) {
+		must(t, w.persist(t, func() error { return w.Send([]byte("there"), peer, i) }))
+		n, _, err := c.ReadFromUDP(buf)
+		if err != nil || string(buf[:n]) != "there" {
+			t.Fatalf("%q, %v", buf[:n], err)
+		}
+		must(t, w.pair.B.SetUp(false))
+		if err := w.Send([]byte("waits"), peer, i+10); err != nil && !errors.Is(err, xdp.ErrLinkDown) {
+			t.Errorf("while it is down: %v", err)
+		}
+		_, err = w.Progress()
+		must(t, err)
+		must(t, w.pair.B.SetUp(true))
+		must(t, c.SetReadDeadline(time.Now().Add(patience)))
+		w.await(t, "both sends", func() bool { return w.Socket().Sending() == 0 })
+		for len(w.read(t)) > 0 {
+		}
+		for { // the one that waited may have come, or been lost while the link came up
+			must(t, c.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+			if _, _, err := c.ReadFromUDP(buf); err != nil {
+				break
+			}
+		}
+		// The other way, too: some are lost while the link comes up.
+		w.await(t, "a datagram through the link that was down", func() bool {
+			_, err := c.WriteToUDP([]byte("here"), w.target())
+			must(t, err)
+			time.Sleep(time.Millisecond)
+			_, err = w.Progress()
+			must(t, err)
+			es := w.read(t)
+			must(t, w.ReleaseBatch(es))
+			return len(es) > 0 && es[0].Flags&cq.FlagRecv != 0
+		})
+		must(t, c.SetReadDeadline(time.Now().Add(patience)))
+	}
+}
