@@ -38,12 +38,10 @@ func (s *side) turns(t testing.TB, send func() error) {
 	}
 }
 
-// TestNoAllocation: whatever is sent and received per packet, nothing is allocated.
+// TestNoAllocation: whatever is sent and received per packet, nothing is allocated, but by the race
+// detector.
 func TestNoAllocation(t *testing.T) {
 	shmtest.Conforms(t)
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
 	payload := make([]byte, 64)
 	iov := [][]byte{payload[:10], payload[10:]}
 	buf := make([]byte, 2048)
@@ -125,7 +123,7 @@ func TestNoAllocation(t *testing.T) {
 				for range 20 {
 					once()
 				}
-				if n := testing.AllocsPerRun(200, once); n != 0 {
+				if n := testing.AllocsPerRun(200, once); n != 0 && !raceEnabled {
 					t.Errorf("%s: %v allocations", what, n)
 				}
 			}
