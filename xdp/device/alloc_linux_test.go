@@ -11,8 +11,8 @@ import (
 	"github.com/shmring/shmring/xdp/device"
 )
 
-// TestNoAllocations: sending and receiving allocates nothing, on neither side: the server is in this
-// process, and its allocations count as well.
+// TestNoAllocations: sending and receiving allocates nothing, on neither side: the server is in
+// this process, and its allocations count as well.
 func TestNoAllocations(t *testing.T) {
 	r := newRig(t, device.Config{})
 	e := r.dial(device.Request{Ports: []uint16{5000}, Frames: 512})

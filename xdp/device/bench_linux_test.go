@@ -15,8 +15,8 @@ import (
 	"github.com/shmring/shmring/xdp/xdptest"
 )
 
-// BenchmarkPrice is what the device process costs: the same datagrams sent, and sent and answered by
-// a kernel socket, by an endpoint in this process and through a device process.
+// BenchmarkPrice is what the device process costs: the same datagrams sent, and sent and answered
+// by a kernel socket, by an endpoint in this process and through a device process.
 func BenchmarkPrice(b *testing.B) {
 	b.Run("send/endpoint", func(b *testing.B) { benchSend(b, linked(b)) })
 	b.Run("send/device", func(b *testing.B) { benchSend(b, throughDevice(b)) })
@@ -41,7 +41,8 @@ func throughDevice(b *testing.B) *path {
 	e, err := device.Dial(b.Context(), r.path, device.Request{Ports: []uint16{5000}, Sends: 256})
 	must(b, err)
 	b.Cleanup(func() { must(b, e.Close()) })
-	return &path{to: to, qs: []*cq.Queue{e.Queue()}, release: e.Release, move: func() error { return nil },
+	return &path{to: to, qs: []*cq.Queue{e.Queue()}, release: e.Release,
+		move: func() error { return nil },
 		send: func(payload []byte) error { return e.SendTo(payload, to, 1) }}
 }
 

@@ -1,6 +1,6 @@
 // Package device is a device process for many applications: a [Server] owns a network interface and
-// the privilege that this takes, and processes of other users send and receive UDP datagrams through
-// it, each with an [Endpoint], without any privilege and without a raw socket.
+// the privilege that this takes, and processes of other users send and receive UDP datagrams
+// through it, each with an [Endpoint], without any privilege and without a raw socket.
 //
 //	application                              device process (shmctl serve)
 //	completion queue   <---- lane RX ------  packets: copied into the application's UMEM
@@ -59,8 +59,8 @@
 // # Looking at it
 //
 // The server's sockets have objects like those of package endpoint, one for each queue, which
-// processes of the server's own user see: "shmctl xdp" lists them, and "shmctl capture IFACE" copies
-// what all applications receive and send. Applications can neither see nor ask for that.
+// processes of the server's own user see: "shmctl xdp" lists them, and "shmctl capture IFACE"
+// copies what all applications receive and send. Applications can neither see nor ask for that.
 //
 // # Meeting
 //

@@ -276,8 +276,8 @@ func (e *Endpoint) freeSlot(s *session) int {
 }
 
 // ended reports whether the last send from a slot has its completion. That the word has changed is
-// not enough: a server that dies before it publishes has said so and not done it, and the slot still
-// stands for the send then.
+// not enough: a server that dies before it publishes has said so and not done it, and the slot
+// still stands for the send then.
 func (e *Endpoint) ended(s *session, i int) bool {
 	// Pairs with the server's store, before which it is done with the payload.
 	done := s.page.done[i].Load()

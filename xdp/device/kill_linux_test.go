@@ -3,6 +3,7 @@ package device_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -68,33 +69,8 @@ func TestAppsKilled(t *testing.T) {
 	stop := make(chan struct{})
 	var echoed atomic.Int64
 	var wg sync.WaitGroup
-	wg.Go(func() { // the wire answers the survivor, and counts what the others echo
-		buf := make([]byte, 2048)
-		for {
-			n, from, err := peer.ReadFromUDPAddrPort(buf)
-			switch {
-			case err != nil:
-				return
-			case from.Port() == 5000:
-				_, _ = peer.WriteToUDPAddrPort(buf[:n], from)
-			default:
-				echoed.Add(1)
-			}
-		}
-	})
-	wg.Go(func() { // and floods the others
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			for port := uint16(5001); port < 5003; port++ {
-				_, _ = peer.WriteToUDPAddrPort([]byte("flood"), r.target(port))
-			}
-			time.Sleep(20 * time.Microsecond)
-		}
-	})
+	wg.Go(func() { answerSurvivor(peer, &echoed) })
+	wg.Go(func() { floodOthers(r, peer, stop) })
 	before := 0
 	for i := range kills {
 		env := ""
@@ -149,6 +125,37 @@ func TestAppsKilled(t *testing.T) {
 	must(t, peer.Close())
 	wg.Wait()
 	must(t, r.reported())
+}
+
+// answerSurvivor is the wire's other end: it answers port 5000, and counts what the others echo.
+func answerSurvivor(peer *net.UDPConn, echoed *atomic.Int64) {
+	buf := make([]byte, 2048)
+	for {
+		n, from, err := peer.ReadFromUDPAddrPort(buf)
+		switch {
+		case err != nil:
+			return
+		case from.Port() == 5000:
+			_, _ = peer.WriteToUDPAddrPort(buf[:n], from)
+		default:
+			echoed.Add(1)
+		}
+	}
+}
+
+// floodOthers sends to the applications that are killed.
+func floodOthers(r *rig, peer *net.UDPConn, stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		for port := uint16(5001); port < 5003; port++ {
+			_, _ = peer.WriteToUDPAddrPort([]byte("flood"), r.target(port))
+		}
+		time.Sleep(20 * time.Microsecond)
+	}
 }
 
 // TestIsolation: each application sees its own packets and nothing else, in memory that is its own,

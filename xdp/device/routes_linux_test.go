@@ -45,7 +45,7 @@ func withIPv6(t testing.TB, pair *veth.Pair) {
 	}
 }
 
-// TestIPv6: datagrams over IPv6, with an address that the kernel resolves while the first one waits.
+// TestIPv6: datagrams over IPv6, with an address that the kernel resolves while the first waits.
 func TestIPv6(t *testing.T) {
 	shmtest.Conforms(t)
 	resolver := &later{}
