@@ -262,11 +262,16 @@ func yes(ok, known bool) string {
 	return "no"
 }
 
+// failure is what went wrong, without the advice that stands beside it.
 func failure(good string, err error) string {
-	if err != nil {
-		return err.Error()
+	var e *Error
+	switch {
+	case err == nil:
+		return good
+	case errors.As(err, &e) && e.Err != nil:
+		return e.Err.Error()
 	}
-	return good
+	return err.Error()
 }
 
 func capabilities(missing []string) string {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -99,8 +100,9 @@ func TestProbeDisturbsNobody(t *testing.T) {
 	if f := finding(t, report, "program"); f.OK || !f.Required {
 		t.Errorf("%+v", f)
 	}
-	f := finding(t, report, "socket")
-	if !errors.Is(report.Host.SocketError, xdp.ErrQueueBusy) || f.OK || f.Remedy == "" {
+	f := finding(t, report, "socket") // the advice is said once
+	if !errors.Is(report.Host.SocketError, xdp.ErrQueueBusy) || f.OK || f.Remedy == "" ||
+		strings.Contains(f.Value, f.Remedy) {
 		t.Errorf("%+v, %v", f, report.Host.SocketError)
 	}
 	r.stream(t, 50)

@@ -290,7 +290,7 @@ func TestProbe(t *testing.T) {
 			t.Errorf("%q: %+v\n%s", f.Name, f, table)
 		}
 	}
-	if r := run(t, "probe", "nothing0"); r.code == 0 {
+	if r := run(t, "probe", "nothing0"); r.code != 3 {
 		t.Errorf("an interface that is not there: %+v", r)
 	}
 }

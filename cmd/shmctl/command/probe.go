@@ -1,10 +1,12 @@
 package command
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -53,7 +55,7 @@ without attaching it, and opens a socket on queue 0 for a moment.
 func probe(cmd *cobra.Command, o *output, name string) error {
 	r, err := xdp.Probe(name)
 	if err != nil {
-		return opFailed("probe", name, err)
+		return deviceFailed("probe", name, err)
 	}
 	out := probeResult{Interface: r.Interface, Index: r.Index, MTU: r.MTU, Usable: r.Usable(),
 		Driver: orNil(r.Driver), Findings: []findingResult{}}
@@ -74,6 +76,15 @@ func probe(cmd *cobra.Command, o *output, name string) error {
 		err = opFailed("probe", name, fmt.Errorf("no endpoint works here, for what the lines with ! say"))
 	}
 	return err
+}
+
+// deviceFailed gives errors of a device the codes that other verbs have for their like.
+func deviceFailed(op, name string, err error) error {
+	e := &opError{op: op, name: name, problem: ctl.NewProblem(err)}
+	if errors.Is(err, xdp.ErrNoDevice) || errors.Is(err, xdp.ErrNoQueue) {
+		e.problem.Code = ctl.CodeNotFound
+	}
+	return e
 }
 
 func probeLines(r *probeResult, o *output, p page) []string {

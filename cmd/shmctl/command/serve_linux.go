@@ -13,8 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/shmring/shmring/ctl"
-	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
 	"github.com/shmring/shmring/xdp/route"
 )
@@ -157,11 +155,4 @@ func notifyReady() {
 	}
 }
 
-// serveFailed gives errors of the device the codes that other verbs have for their like.
-func serveFailed(name string, err error) error {
-	e := &opError{op: "serve", name: name, problem: ctl.NewProblem(err)}
-	if errors.Is(err, xdp.ErrNoDevice) || errors.Is(err, xdp.ErrNoQueue) {
-		e.problem.Code = ctl.CodeNotFound
-	}
-	return e
-}
+func serveFailed(name string, err error) error { return deviceFailed("serve", name, err) }
