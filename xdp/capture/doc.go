@@ -10,6 +10,6 @@
 //
 // Then it puts the UUID into the object of the endpoint (package status). The endpoint finds it
 // there in its next round, maps the object and fills it as the one producer of a ring: a record of
-// 64 bytes for each packet and, at the same index, its first bytes. The tool is proved dead when its lock is
-// free; the endpoint looks ten times a second and removes what it left.
+// 64 bytes for each packet and, at the same index, its first bytes. The tool is proved dead when
+// its lock is free; the endpoint looks ten times a second and removes what it left.
 package capture

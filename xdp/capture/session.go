@@ -112,8 +112,8 @@ func (s *Session) TargetLives() bool {
 }
 
 // Read calls f with packets that wait, at most n, and returns how many. Packet and bytes are valid
-// during the call only. Errors are those of f, which end it, and of package ring if the endpoint wrote
-// impossible indices.
+// during the call only. Errors are those of f, which end it, and of package ring if the endpoint
+// wrote impossible indices.
 func (s *Session) Read(n int, f func(*Packet) error) (int, error) {
 	a, b := s.in.Peek(n)
 	first, k := s.in.Head(), 0
