@@ -354,7 +354,7 @@ func (b *Bell) Park() (more bool, err error) {
 // Pending reports whether a look is worth while: something is marked, or a candidate has entries,
 // or a signal is there. It takes nothing and needs no lock in a queue that is not shared.
 func (b *Bell) Pending() bool {
-	if b.anyMark() || b.hints.latch.Load() != 0 {
+	if b.news() || b.hints.latch.Load() != 0 {
 		return true
 	}
 	for bit := b.cand.next(0); bit >= 0; bit = b.cand.next(bit + 1) {
@@ -371,7 +371,12 @@ func (b *Bell) anyMark() bool {
 			return true
 		}
 	}
-	return b.unheard()
+	return false
+}
+
+// news is anyMark with the rings that were not turned into marks yet.
+func (b *Bell) news() bool {
+	return b.anyMark() || len(b.listened) > 0 && b.unheard()
 }
 
 // TakeSignal consumes a pending signal. At most one caller gets it.

@@ -45,7 +45,7 @@ func (b *Bell) Sleep(w Wait) {
 	b.alter(armThr, armDirect|thr) // R6
 	crash.At(crash.ArmStored)
 	// R7, with the shared bits and what other goroutines of this process took from them.
-	busy := b.anyMark() || b.hints.latch.Load() != 0
+	busy := b.news() || b.hints.latch.Load() != 0
 	if w.Missing > 0 {
 		busy = busy || b.takes != w.Takes
 	} else {
@@ -122,7 +122,7 @@ func (b *Bell) TryWait() (ready, signaled bool, err error) {
 	}
 	b.seq++
 	b.alter(armThr, armFD)
-	return b.anyMark() || !b.cand.empty() || b.hints.latch.Load() != 0, false, nil
+	return b.news() || !b.cand.empty() || b.hints.latch.Load() != 0, false, nil
 }
 
 // Kick wakes everyone who waits, on futex and descriptor, whatever was armed, and makes the sets
