@@ -14,6 +14,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 func init() { roles["other reader"] = childOtherReader }
@@ -45,6 +46,7 @@ func noRoom(t *testing.T, what string, q *cq.Queue) {
 // TestOthersKilledWriter: what it published is read, its lane is unmapped then, and the next one
 // goes on in its row with memory of its own. While nobody has proved the death there is no room.
 func TestOthersKilledWriter(t *testing.T) {
+	shmtest.Conforms(t)
 	q := anonymousOthers(t, cq.Options{Size: 16, MaxLanes: 1, Spin: -1})
 	dst := make([]cq.Context, 2)
 	var fds, maps int
@@ -82,6 +84,7 @@ func TestOthersKilledWriter(t *testing.T) {
 // TestOthersDeathWakes: whoever sleeps learns of a death, and so of what was published without a
 // ring, in every way of waiting. The writer is killed between the two.
 func TestOthersDeathWakes(t *testing.T) {
+	shmtest.Conforms(t)
 	for name, o := range map[string]cq.Options{"sread": {}, "shared": {Shared: true},
 		"descriptor": {Wait: cq.WaitFD}, "set": {}, "channel": {}} {
 		t.Run(name, func(t *testing.T) {
@@ -140,6 +143,7 @@ func sleeper(t *testing.T, how string, q *cq.Queue) func() error {
 
 // TestOthersReaderDies: its writers are told by their posts, once it is proved.
 func TestOthersReaderDies(t *testing.T) {
+	shmtest.Conforms(t)
 	c := startOther(t, "other reader")
 	w, err := cq.AttachConn(soon(t), c.conn,
 		cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
@@ -187,6 +191,7 @@ func TestOthersReaderCloses(t *testing.T) {
 // TestOthersNotAllowed: users that are not on the list are refused by either side, before anything
 // is given to them; groups count, supplementary ones too.
 func TestOthersNotAllowed(t *testing.T) {
+	shmtest.Conforms(t)
 	q, err := cq.CreateAnonymous("q", cq.Options{Trust: cq.TrustOthers})
 	must(t, err)
 	t.Cleanup(func() { must(t, q.Close()) })
@@ -228,6 +233,7 @@ func TestOthersTrustFits(t *testing.T) {
 // TestOthersOneConnection: several rendezvous follow one another on one connection, whose bytes
 // nobody else takes while the earlier ones watch it.
 func TestOthersOneConnection(t *testing.T) {
+	shmtest.Conforms(t)
 	q := anonymousOthers(t, cq.Options{Size: 8})
 	back := anonymousOthers(t, cq.Options{Size: 8})
 	a, b := connect(t, unix.SOCK_STREAM)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 func init() {
@@ -184,6 +185,7 @@ func childForbidden(writer bool) {
 // TestOthersForbidden: another user's process can write to no memory of ours, and cut none, as the
 // writer of a queue and as its reader. The kernel refuses each way.
 func TestOthersForbidden(t *testing.T) {
+	shmtest.Conforms(t)
 	t.Run("as writer", func(t *testing.T) {
 		q := anonymousOthers(t, cq.Options{Size: 8, Wait: cq.WaitFD})
 		c := startOther(t, "forbidden writer")
@@ -208,6 +210,7 @@ func TestOthersForbidden(t *testing.T) {
 // another way than through the mapping that it had first. So it is the seals that forbid it, not
 // the mode of a file or of a descriptor.
 func TestOthersForbiddenToOwner(t *testing.T) {
+	shmtest.Conforms(t)
 	q := anonymousOthers(t, cq.Options{Size: 8})
 	_ = joinOthers(t, q)
 	names, err := os.ReadDir("/proc/self/fd")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 func init() { roles["hostile"] = childHostile }
@@ -122,6 +123,7 @@ func (l *ownLane) store(section string, at, value uint64) {
 // lane, with one typed error that names it, and nobody else anything. When the process is gone the
 // row is free for another.
 func TestOthersHostile(t *testing.T) {
+	shmtest.Conforms(t)
 	for name, spoil := range map[string]func(t *testing.T, h *hostile){
 		"tail far ahead":  func(t *testing.T, h *hostile) { h.do(t, "lane 0", 1<<40) },
 		"tail a bit more": func(t *testing.T, h *hostile) { h.do(t, "lane 0", 9) },
@@ -194,6 +196,7 @@ func TestOthersHostileDetail(t *testing.T) {
 // TestOthersFlood: a writer that rings without end and posts nothing wakes a sleeping reader a few
 // times, whatever that sleeps on.
 func TestOthersFlood(t *testing.T) {
+	shmtest.Conforms(t)
 	for name, o := range map[string]cq.Options{"sread": {}, "shared": {Shared: true},
 		"set": {}, "descriptor": {Wait: cq.WaitFD}} {
 		t.Run(name, func(t *testing.T) {

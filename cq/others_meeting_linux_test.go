@@ -12,6 +12,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // othersMessage is a message of a rendezvous between users.
@@ -62,6 +63,7 @@ func (tt othersWriter) meet(t *testing.T, q *cq.Queue) {
 // TestOthersHostileMeeting: whatever a writer of another user brings instead of a lane that it
 // cannot take back is a typed error, every descriptor is closed, and the row is free.
 func TestOthersHostileMeeting(t *testing.T) {
+	shmtest.Conforms(t)
 	const size = 8
 	q := anonymousOthers(t, cq.Options{Size: size, MaxLanes: 1, Wait: cq.WaitFD})
 	uuid := cq.QueueUUID(q)

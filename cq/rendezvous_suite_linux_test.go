@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 func init() {
@@ -30,6 +31,7 @@ func TestWithoutName(t *testing.T) {
 // TestForOthers repeats them with queues for other users, but for what is about options that those
 // do not have, and about a writer that goes on in another one's lane.
 func TestForOthers(t *testing.T) {
+	shmtest.Conforms(t)
 	tests := repeated()
 	delete(tests, "options")
 	delete(tests, "overrun final")

@@ -1,6 +1,10 @@
 package doorbell_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/shmring/shmring/shm/shmtest"
+)
 
 // The bell of a queue for other users, explored like that of a queue of one user: producers may
 // stop for ever after any step, or die there; what is finished must have been heard of, and all
@@ -76,6 +80,7 @@ func (m othersModel) with(b othersBug) protocol[othersState] {
 }
 
 func TestModelOthersLosesNothing(t *testing.T) {
+	shmtest.Conforms(t)
 	for name, m := range othersVariants {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -106,6 +106,7 @@ func TestPeerHangsUp(t *testing.T) {
 // TestPeerLeavesConnection: nor is the end of a process whose connection somebody else holds now,
 // until that one lets go of it.
 func TestPeerLeavesConnection(t *testing.T) {
+	shmtest.Conforms(t)
 	stdin, p, changes := meetChild(t, "holder")
 	<-changes
 	if p.HungUp() || p.Gone() {
