@@ -61,6 +61,12 @@ The exit code is 1 if anything was found; what, and with which seed, stands in t
 				return &usageError{verb: "torture", err: errors.New("this shmctl has no steps: " +
 					"build it with -tags shmring_steps")}
 			}
+			switch opt.Trust {
+			case torture.TrustBoth, torture.TrustUser, torture.TrustOthers:
+			default:
+				return &usageError{verb: "torture", err: fmt.Errorf(
+					"trust %q is none of both, user and others", opt.Trust)}
+			}
 			if !f.Changed("seed") {
 				opt.Seed = rand.Uint64()
 			}
@@ -74,6 +80,10 @@ The exit code is 1 if anything was found; what, and with which seed, stands in t
 	f.Uint64Var(&opt.Seed, "seed", 0, "`number` that replays the choices, not the schedule "+
 		"(default: a random one)")
 	f.BoolVar(&opt.Steps, "steps", false, "kill at labelled steps too")
+	f.StringVar(&opt.Trust, "trust", torture.TrustBoth, "`kind` of the queues that are met over "+
+		"sockets: both, user or others")
+	_ = cmd.RegisterFlagCompletionFunc("trust", cobra.FixedCompletions([]string{torture.TrustBoth,
+		torture.TrustUser, torture.TrustOthers}, cobra.ShellCompDirectiveNoFileComp))
 	f.StringVar(&opt.Dir, "dir", "", "`directory` in which that of the run is made")
 	return cmd
 }

@@ -22,7 +22,8 @@ func TestTorture(t *testing.T) {
 	if !strings.Contains(text, "\nlost         0\n") {
 		t.Errorf("%s", text)
 	}
-	for _, args := range [][]string{{"--duration", "0s"}, {"--duration", "-1s"}, {"now"}} {
+	for _, args := range [][]string{{"--duration", "0s"}, {"--duration", "-1s"}, {"now"},
+		{"--trust", "nobody"}} {
 		if r := run(t, append([]string{"torture"}, args...)...); r.code != ctl.CodeUsage {
 			t.Errorf("torture %v: exit %d, %s", args, r.code, r.stderr)
 		}

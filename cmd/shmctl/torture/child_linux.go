@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ type config struct {
 	Index int    `json:"index"`
 	Dir   string `json:"dir"`
 	Seed  uint64 `json:"seed"`
+	Trust string `json:"trust"`
 	Spoil string `json:"spoil,omitempty"`
 }
 
@@ -46,6 +48,10 @@ type child struct {
 	rnd    *rand.Rand
 	mu     sync.Mutex
 	out    *json.Encoder
+
+	running     context.Context // of a reader: ends when the writers have ended
+	noLane      int             // tries over a socket for which there was no lane, in a row
+	noLaneSince time.Time
 }
 
 // patience is how long anybody waits for anything that must come.
@@ -88,9 +94,7 @@ func (c *child) run() (err error) {
 	if c.ledger, err = openLedger(c.Dir + "/" + ledgerFile); err != nil {
 		return err
 	}
-	if !crash.On { // else its last words go there until the end
-		defer c.ledger.close()
-	}
+	// It stays mapped: goroutines look at it until the end.
 	if c.dir, err = shm.OpenDir(c.Dir + "/" + queuesDir); err != nil {
 		return err
 	}
@@ -154,8 +158,8 @@ func (c *child) held() map[string]bool {
 
 func nap(d time.Duration) { time.Sleep(d) }
 
-// survives tells whether a process goes on living. One that was killed gives up what it has a little
-// before it shows as dead.
+// survives tells whether a process goes on living. One that was killed gives up what it has a
+// little before it shows as dead.
 func survives(pid int) bool {
 	for range 2000 {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

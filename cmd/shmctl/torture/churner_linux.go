@@ -109,13 +109,21 @@ func leaveScratch(q *cq.Queue) error {
 func (c *child) useScratch(q *cq.Queue) error {
 	buf := make([]cq.Entry, 8)
 	if _, err := cq.ReadTimeout(q, buf, time.Millisecond); err != nil &&
-		!errors.Is(err, cq.ErrAgain) {
+		!errors.Is(err, syscall.EAGAIN) {
 		return errors.Join(fmt.Errorf("read: %w", err), q.Close())
 	}
 	if c.rnd.IntN(3) == 0 {
 		return q.Detach()
 	}
 	return q.Close()
+}
+
+// trust is what a churner's queue is made with: one of either kind, unless all are to be of one.
+func (c *child) trust(index int) cq.Trust {
+	if c.Trust == TrustOthers || c.Trust == TrustBoth && index%2 == 1 {
+		return cq.TrustOthers
+	}
+	return cq.TrustUser
 }
 
 func (c *child) socket(i int) string { return fmt.Sprintf("%s/meet-%d", c.Dir, i) }
@@ -127,7 +135,7 @@ func (c *child) serve() (stop func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	q, err := cq.CreateAnonymous("meet", cq.Options{Size: 32, MaxLanes: 8})
+	q, err := cq.CreateAnonymous("meet", cq.Options{Size: 32, MaxLanes: 8, Trust: c.trust(c.Index)})
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
@@ -178,11 +186,21 @@ func (c *child) meet() error {
 	defer raw.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	w, err := cq.AttachConn(ctx, raw, cq.WriterOptions{})
+	w, err := cq.AttachConn(ctx, raw, cq.WriterOptions{Trust: c.trust(peer)})
 	if errors.Is(err, context.DeadlineExceeded) {
 		c.tell("hung", "no answer over a socket for %v", patience)
 		return nil
 	}
+	if errors.Is(err, cq.ErrLanes) { // those of the dead have to come back
+		if c.noLane++; c.noLane == 1 {
+			c.noLaneSince = time.Now()
+		} else if time.Since(c.noLaneSince) > patience {
+			c.tell("hung", "no lane over a socket for %v, in %d tries", patience, c.noLane)
+			c.noLane = 0
+		}
+		return nil
+	}
+	c.noLane = 0
 	if err != nil {
 		if dropped(err) || c.ledger.phase() != phaseRun { // it refuses while it ends
 			return nil
@@ -200,7 +218,7 @@ func (c *child) meet() error {
 
 // dropped tells errors of a peer that is gone or going.
 func dropped(err error) bool {
-	for _, is := range []error{cq.ErrPeerGone, cq.ErrClosed, cq.ErrLanes, io.EOF,
+	for _, is := range []error{cq.ErrPeerGone, cq.ErrClosed, io.EOF,
 		syscall.ECONNRESET, syscall.EPIPE, shm.ErrStale} {
 		if errors.Is(err, is) {
 			return true

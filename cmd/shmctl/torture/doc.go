@@ -32,12 +32,20 @@
 //   - number > seen+1: those between are "lost", or the order of the lane is broken.
 //
 // A writer that dies between the commit and the store of published leaves entries in doubt: at the
-// end published <= seen <= intent must hold for every session, and no more can be said. That seen
-// and release are two steps only makes entries come twice, never not at all.
+// end published <= seen <= intent must hold for every session, and no more can be said. With steps
+// more can: whoever died before the tail was stored has published nothing more, and whoever died
+// behind it one entry more at least. That seen and release are two steps only makes entries come
+// twice, never not at all.
+//
+// The place of a writer stays empty until everything that it published is seen, though it cannot
+// ring any more: its successor would, and cover up that nobody looked.
 //
 // A reader stores that it has the queue, and clears that before it leaves: another one that gets
 // the queue while such a process lives, stopped or not, is a violation, and so is a lane that
 // changes hands while its writer is stopped.
+//
+// Queues that are met over sockets are of both kinds of trust, see Options.Trust; the one that has a
+// name is the same user's.
 //
 // A writer stops posting now and then until everything is read; so a wake that was lost is not
 // covered up by the next. Whoever waits for that, for room, or for an end, longer than 20 seconds

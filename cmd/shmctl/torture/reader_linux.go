@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
 )
 
 // Spoils: what a test has a process do wrong, to see it found.
@@ -22,12 +24,26 @@ const queueSize = 256
 
 // read opens the queue when nobody else has it, and reads until it is done.
 func (c *child) read() error {
+	running, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c.running = running
+	go func() {
+		for c.ledger.phase() != phaseDrain {
+			nap(10 * time.Millisecond)
+		}
+		cancel()
+	}()
 	o := cq.Options{Size: queueSize, MaxLanes: maxLanes, Lifetime: cq.Persistent}
 	for c.ledger.word(wordEnded).Load() == 0 {
-		q, err := cq.Open(c.dir, queueName, o)
+		open := cq.Open
+		if c.ledger.word(wordAdoptions).Load() > 0 {
+			open = cq.Adopt // once it is destroyed nobody is to make it again
+		}
+		q, err := open(c.dir, queueName, o)
 		switch {
-		case errors.Is(err, syscall.EBUSY), errors.Is(err, cq.ErrClosed):
-			// Somebody has it, or it is being destroyed.
+		case errors.Is(err, syscall.EBUSY), errors.Is(err, cq.ErrClosed),
+			errors.Is(err, fs.ErrNotExist), errors.Is(err, shm.ErrStale):
+			// Somebody has it, or destroys it.
 			nap(500 * time.Microsecond)
 			continue
 		case err != nil:
@@ -66,21 +82,24 @@ func (c *child) have(q *cq.Queue) error {
 
 // drain reads until it is all over, or this reader leaves by itself.
 func (c *child) drain(q *cq.Queue) (done bool, err error) {
-	for quiet := 0; ; {
-		drain := c.ledger.phase() == phaseDrain // before the look: nobody posts any more
-		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	for {
+		// It sleeps as long as nobody wakes it: a time limit would be a look that nobody rang for.
+		ctx, drain := c.running, false
+		if ctx.Err() != nil {
+			drain = true // nobody posts any more
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(context.Background(), 100*time.Millisecond)
+			defer cancel()
+		}
 		es, err := q.PeekContext(ctx, 1+c.rnd.IntN(64))
-		cancel()
 		switch {
-		case errors.Is(err, context.DeadlineExceeded):
-			if quiet++; drain && quiet > 1 {
-				return true, nil
-			}
+		case drain && errors.Is(err, context.DeadlineExceeded):
+			return true, nil
+		case errors.Is(err, context.Canceled):
 			continue
 		case err != nil:
 			return false, fmt.Errorf("peek: %w", err)
 		}
-		quiet = 0
 		if err := c.take(q, es); err != nil {
 			return false, err
 		}

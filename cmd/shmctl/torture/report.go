@@ -17,6 +17,7 @@ type Options struct {
 	Kills    uint64        // ends the run after so many; 0 is until Duration
 	Seed     uint64
 	Steps    bool   // kill at steps too; the program must be built with the tag shmring_steps
+	Trust    string // of the queues that are met over sockets: TrustBoth, which is "", or one kind
 	Dir      string // where the directory of the run is made; "" is the default directory
 	// Progress is told now and then how far it is.
 	Progress func(done time.Duration, r *Report)
@@ -26,6 +27,13 @@ type Options struct {
 	// passed is told how often steps were passed, as far as is known.
 	passed map[crash.Label]uint64
 }
+
+// Kinds of Options.Trust.
+const (
+	TrustBoth   = "both"
+	TrustUser   = "user"
+	TrustOthers = "others"
+)
 
 // Notice is how long it took until a survivor knew of a death, in nanoseconds; nil without any.
 type Notice struct {

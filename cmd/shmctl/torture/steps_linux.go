@@ -1,6 +1,10 @@
 package torture
 
-import "github.com/shmring/shmring/shm/crash"
+import (
+	"time"
+
+	"github.com/shmring/shmring/shm/crash"
+)
 
 // stepsOf lists where the processes of a role can die.
 var stepsOf = map[string][]crash.Label{
@@ -50,4 +54,51 @@ func (s *supervisor) passage(l crash.Label) int {
 		return s.rnd.IntN(500)
 	}
 	return s.rnd.IntN(3)
+}
+
+// afterPublish are steps at which the tail is stored: what stands before it must be read.
+var afterPublish = map[crash.Label]bool{crash.PublishStored: true, crash.RingParked: true,
+	crash.RingMarked: true, crash.RingWoken: true, crash.PublishEnded: true}
+
+// beforePublish are steps at which it is not stored yet: no more may ever be read of the session.
+var beforePublish = map[crash.Label]bool{crash.Filled: true, crash.Stamped: true}
+
+// bequeathed notes what a writer that died has left to be read. At a step it is known exactly
+// whether the entries that it was posting are published.
+func (s *supervisor) bequeathed(p *proc) {
+	n := s.ledger.word(wordSessions + p.index).Load()
+	if p.role != "writer" || n == 0 || n >= maxSessions {
+		return
+	}
+	p.dead, p.waiting = s.ledger.session(p.index, n), time.Now()
+	p.want = p.dead.published.Load()
+	if p.shot {
+		return
+	}
+	if beforePublish[p.step] {
+		s.exact[sessionName(p.index, n)] = true
+	} else if afterPublish[p.step] && p.want < p.dead.intent.Load() {
+		p.want++ // at least
+	}
+}
+
+// settled tells whether the next writer may come: the reader has seen all of its predecessor,
+// though that could not ring any more. It waits for that a moment.
+func (s *supervisor) settled(p *proc) bool {
+	for range 10 {
+		if p.dead.seen.Load() >= p.want {
+			p.want = 0
+			return true
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if time.Since(p.waiting) < patience/2 {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count("hung", 1, "hung: of writer %d, which is dead, %d of %d were seen in %v (step %v)",
+		p.index, p.dead.seen.Load(), p.want, patience/2, p.step)
+	p.want = 0
+	return true
 }

@@ -46,6 +46,7 @@ type supervisor struct {
 	killed  killed // the last reader that had the queue
 	frozen  bool   // a reader is stopped
 	aimed   map[crash.Label]uint64
+	exact   map[uint64]bool // sessions of which nothing may come beyond what is known as published
 }
 
 // killed is a death that a survivor has to notice.
@@ -63,6 +64,11 @@ type proc struct {
 	done  chan struct{}
 	step  crash.Label // at which it dies by itself
 	shot  bool        // by us
+	// want is what has to be seen of the session of a writer that died before the next one may
+	// come: its lane would be looked at for that one's sake. 0 is nothing.
+	want    uint64
+	dead    session
+	waiting time.Time // since when; the place is empty
 }
 
 // Run runs a torture. The report is not nil if it came to an end; the error is ErrViolation if
@@ -71,6 +77,13 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Steps && !crash.On {
 		return nil, errors.New("torture: this program has no steps: build it with -tags shmring_steps")
 	}
+	switch o.Trust {
+	case "":
+		o.Trust = TrustBoth
+	case TrustBoth, TrustUser, TrustOthers:
+	default:
+		return nil, fmt.Errorf("torture: trust %q is none of both, user and others", o.Trust)
+	}
 	d, err := shm.OpenDir(o.Dir)
 	if err != nil {
 		return nil, err
@@ -78,7 +91,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	defer d.Close()
 	sweepRuns(d.Path())
 	s := &supervisor{o: o, report: &Report{Seed: o.Seed, Violations: []string{}},
-		rnd: rand.New(rand.NewPCG(o.Seed, 0)), aimed: map[crash.Label]uint64{}}
+		rnd: rand.New(rand.NewPCG(o.Seed, 0)), aimed: map[crash.Label]uint64{},
+		exact: map[uint64]bool{}}
 	if o.Steps {
 		s.report.Steps = map[string]uint64{}
 	}
@@ -157,6 +171,9 @@ func (s *supervisor) run(ctx context.Context, begin time.Time) error {
 		s.noticed()
 		p := s.procs[s.rnd.IntN(len(s.procs))]
 		var err error
+		if p.want > 0 {
+			p = s.procs[0]
+		}
 		if stop := s.rnd.IntN(50) == 0; stop && p.role != "churner" {
 			err = s.stop(p)
 		} else {
@@ -165,17 +182,8 @@ func (s *supervisor) run(ctx context.Context, begin time.Time) error {
 		if err != nil {
 			return err
 		}
-		for _, p := range s.procs { // those that died by themselves
-			select {
-			case <-p.done:
-				if p.role == "reader" {
-					s.watch(false)
-				}
-				if err := s.revive(p); err != nil {
-					return err
-				}
-			default:
-			}
+		if err := s.reviveAll(); err != nil {
+			return err
 		}
 		if s.o.Progress != nil && time.Since(last) > 100*time.Millisecond {
 			last = time.Now()
@@ -185,6 +193,31 @@ func (s *supervisor) run(ctx context.Context, begin time.Time) error {
 			s.mu.Unlock()
 		}
 	}
+}
+
+// reviveAll starts those again that died by themselves, or had something left to be read.
+func (s *supervisor) reviveAll() error {
+	for _, p := range s.procs {
+		if p.want > 0 {
+			if s.settled(p) {
+				if err := s.start(p); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		select {
+		case <-p.done:
+			if p.role == "reader" {
+				s.watch(false)
+			}
+			if err := s.revive(p); err != nil {
+				return err
+			}
+		default:
+		}
+	}
+	return nil
 }
 
 // start starts the process of a place, perhaps one that dies at a step.
@@ -198,7 +231,7 @@ func (s *supervisor) start(p *proc) error {
 	}
 	s.started++
 	c := config{Role: p.role, Index: p.index, Dir: s.base, Seed: s.o.Seed ^ s.started<<32,
-		Spoil: s.o.spoil}
+		Trust: s.o.Trust, Spoil: s.o.spoil}
 	text, err := json.Marshal(c)
 	if err != nil {
 		return err
@@ -304,6 +337,9 @@ func (s *supervisor) revive(p *proc) error {
 		s.count("failed", 1, "failed %s %d ended by itself: %v", p.role, p.index,
 			p.cmd.ProcessState)
 		s.mu.Unlock()
+	}
+	if s.bequeathed(p); p.want > 0 && !s.settled(p) {
+		return nil
 	}
 	return s.start(p)
 }
