@@ -80,8 +80,8 @@ The exit code is 1 if anything was found; what, and with which seed, stands in t
 	f.Uint64Var(&opt.Seed, "seed", 0, "`number` that replays the choices, not the schedule "+
 		"(default: a random one)")
 	f.BoolVar(&opt.Steps, "steps", false, "kill at labelled steps too")
-	f.StringVar(&opt.Trust, "trust", torture.TrustBoth, "`kind` of the queues that are met over "+
-		"sockets: both, user or others")
+	f.StringVar(&opt.Trust, "trust", torture.TrustBoth, "`kind` of the queues met over sockets: "+
+		"both, user, others")
 	_ = cmd.RegisterFlagCompletionFunc("trust", cobra.FixedCompletions([]string{torture.TrustBoth,
 		torture.TrustUser, torture.TrustOthers}, cobra.ShellCompDirectiveNoFileComp))
 	f.StringVar(&opt.Dir, "dir", "", "`directory` in which that of the run is made")

@@ -27,6 +27,7 @@ const (
 	wordLaneOwner                            // writers: what session has the lane, maxLanes words
 	wordSessions  = wordLaneOwner + maxLanes // writers: sessions so far, a word each
 	wordLane      = wordSessions + writers   // writers: lane that it surely has, + 1, or 0
+	wordHush      = 63                       // the supervisor: nobody is to post or attach
 	wordPassed    = 64                       // everybody: how often each step was passed, with steps
 	ledgerHead    = 256
 	sessionWords  = 3

@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/shmring/shmring/shm/crash"
@@ -101,4 +102,63 @@ func (s *supervisor) settled(p *proc) bool {
 		p.index, p.dead.seen.Load(), p.want, patience/2, p.step)
 	p.want = 0
 	return true
+}
+
+// hush has all writers keep still until everything is seen. Nobody is killed meanwhile, so no
+// successor and no later post looks where the reader should have looked.
+func (s *supervisor) hush() error {
+	s.ledger.word(wordHush).Store(1)
+	defer s.ledger.word(wordHush).Store(0)
+	for since := time.Now(); ; time.Sleep(time.Millisecond) {
+		missing := s.unseen()
+		if missing == "" {
+			return nil
+		}
+		if time.Since(since) > patience/2 {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.count("hung", 1, "hung: nobody posts any more, and %s in %v", missing, patience/2)
+			return nil
+		}
+		for _, p := range s.procs { // a reader may still die at its step
+			select {
+			case <-p.done:
+				if p.role == "reader" {
+					s.watch(false)
+					if err := s.revive(p); err != nil {
+						return err
+					}
+				}
+			default:
+			}
+		}
+	}
+}
+
+// unseen says what the reader has not seen yet.
+func (s *supervisor) unseen() string {
+	for i := range writers {
+		n := s.ledger.word(wordSessions + i).Load()
+		if n == 0 || n >= maxSessions {
+			continue
+		}
+		e := s.ledger.session(i, n)
+		if want, seen := e.published.Load(), e.seen.Load(); seen < want {
+			return fmt.Sprintf("of writer %d only %d of %d were seen", i, seen, want)
+		}
+	}
+	for _, p := range s.procs {
+		if seen := p.seen(); seen < p.want {
+			return fmt.Sprintf("of writer %d, which died at step %v, only %d of %d were seen",
+				p.index, p.step, seen, p.want)
+		}
+	}
+	return ""
+}
+
+func (p *proc) seen() uint64 {
+	if p.want == 0 {
+		return 0
+	}
+	return p.dead.seen.Load()
 }

@@ -338,7 +338,15 @@ func (s *supervisor) revive(p *proc) error {
 			p.cmd.ProcessState)
 		s.mu.Unlock()
 	}
-	if s.bequeathed(p); p.want > 0 && !s.settled(p) {
+	if s.bequeathed(p); p.want == 0 {
+		return s.start(p)
+	}
+	if s.rnd.IntN(8) == 0 || !p.shot && afterPublish[p.step] && s.rnd.IntN(2) == 0 {
+		if err := s.hush(); err != nil {
+			return err
+		}
+	}
+	if !s.settled(p) {
 		return nil
 	}
 	return s.start(p)

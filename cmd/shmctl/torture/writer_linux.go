@@ -24,6 +24,7 @@ type poster struct {
 // write attaches and posts, session after session, until it is told to stop.
 func (c *child) write() error {
 	for c.ledger.phase() == phaseRun {
+		c.hush()
 		n := c.ledger.word(wordSessions + c.Index).Add(1)
 		if n >= maxSessions {
 			return fmt.Errorf("%d sessions are more than the ledger has room for", n)
@@ -33,6 +34,13 @@ func (c *child) write() error {
 		}
 	}
 	return nil
+}
+
+// hush waits as long as nobody is to post.
+func (c *child) hush() {
+	for c.ledger.word(wordHush).Load() != 0 && c.ledger.phase() == phaseRun {
+		nap(time.Millisecond)
+	}
 }
 
 func (c *child) attachAndPost(n uint64) error {
@@ -64,6 +72,7 @@ func (c *child) attachAndPost(n uint64) error {
 // post posts for a while in all ways there are.
 func (p *poster) post() error {
 	for range 1 + p.rnd.IntN(2000) {
+		p.hush()
 		if p.ledger.phase() != phaseRun {
 			return nil
 		}
