@@ -38,14 +38,17 @@
 // twice, never not at all.
 //
 // The place of a writer stays empty until everything that it published is seen, though it cannot
-// ring any more: its successor would, and cover up that nobody looked.
+// ring any more: its successor would, and cover up that nobody looked. After some deaths all
+// writers keep still and nobody is killed until everything is seen, for the same reason.
 //
-// A reader stores that it has the queue, and clears that before it leaves: another one that gets
-// the queue while such a process lives, stopped or not, is a violation, and so is a lane that
-// changes hands while its writer is stopped.
+// What a run cannot show is a window of a few nanoseconds between two processors, as that of a
+// reader that does not look again after it parked, or does not pay for the order of stores: later
+// posts and successors close it before anybody notices. That is for the model in package doorbell,
+// which tries every order.
 //
-// Queues that are met over sockets are of both kinds of trust, see Options.Trust; the one that has a
-// name is the same user's.
+// Queues that are met over sockets are of both kinds of trust, see Options.Trust; the one that has
+// a name is the same user's. What is posted to them is checked for order and content only, as they
+// end with their reader.
 //
 // A writer stops posting now and then until everything is read; so a wake that was lost is not
 // covered up by the next. Whoever waits for that, for room, or for an end, longer than 20 seconds

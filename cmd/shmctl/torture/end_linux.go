@@ -175,6 +175,12 @@ func (s *supervisor) check() {
 	}
 }
 
+// found tells whether a reader has found anything so far.
+func (s *supervisor) found() bool {
+	word := func(i int) uint64 { return s.ledger.word(i).Load() }
+	return word(wordDuplicate)+word(wordLost)+word(wordUnpublished) > 0
+}
+
 // sum takes what the ledger counts into the report.
 func (s *supervisor) sum() {
 	r, word := s.report, func(i int) uint64 { return s.ledger.word(i).Load() }

@@ -160,7 +160,7 @@ func (s *supervisor) run(ctx context.Context, begin time.Time) error {
 	}
 	for last := begin; ; {
 		if s.o.Duration > 0 && time.Since(begin) >= s.o.Duration ||
-			s.o.Kills > 0 && s.report.Kills >= s.o.Kills {
+			s.o.Kills > 0 && s.report.Kills >= s.o.Kills || s.o.spoil != "" && s.found() {
 			return nil
 		}
 		select {
