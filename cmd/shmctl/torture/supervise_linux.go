@@ -341,7 +341,8 @@ func (s *supervisor) revive(p *proc) error {
 	if s.bequeathed(p); p.want == 0 {
 		return s.start(p)
 	}
-	if s.rnd.IntN(8) == 0 || !p.shot && afterPublish[p.step] && s.rnd.IntN(2) == 0 {
+	quiet := s.rnd.IntN(8) == 0 || !p.shot && afterPublish[p.step] && s.rnd.IntN(2) == 0
+	if quiet && !s.frozen { // a reader that is stopped sees nothing
 		if err := s.hush(); err != nil {
 			return err
 		}
