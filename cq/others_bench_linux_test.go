@@ -10,8 +10,8 @@ import (
 
 func init() { roles["echo"] = childEcho }
 
-// childEcho answers each entry of a queue of its own with one in its parent's, as the same user over
-// a socket that it got, or as another one.
+// childEcho answers each entry of a queue of its own with one in its parent's, as the same user
+// over a socket that it got, or as another one.
 func childEcho() {
 	p := &Peer{user: number("OTHERS", 0) == 1}
 	var err error
@@ -39,8 +39,8 @@ func childEcho() {
 	need(q.Close())
 }
 
-// BenchmarkOthersRoundTrip is an entry to another process and one back, both sides asleep in between: of
-// one user, and of two.
+// BenchmarkOthersRoundTrip is an entry to another process and one back, both sides asleep in
+// between: of one user, and of two.
 func BenchmarkOthersRoundTrip(b *testing.B) {
 	for _, at := range []site{{memfd: true}, {memfd: true, others: true}} {
 		b.Run(fmt.Sprint(at), func(b *testing.B) {

@@ -10,8 +10,8 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// TestPublished: how much a writer published is known while it is there and when it is gone, read or
-// not, whatever kind of queue it is.
+// TestPublished: how much a writer published is known while it is there and when it is gone, read
+// or not, whatever kind of queue it is.
 func TestPublished(t *testing.T) {
 	d, err := shm.OpenDir("")
 	must(t, err)

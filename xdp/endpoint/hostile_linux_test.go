@@ -12,8 +12,8 @@ import (
 	"github.com/shmring/shmring/xdp/packet"
 )
 
-// TestHostileWire: whatever the wire brings, references stay inside of their frames, and no frame is
-// lost.
+// TestHostileWire: whatever the wire brings, references stay inside of their frames, and no frame
+// is lost.
 func TestHostileWire(t *testing.T) {
 	shmtest.Conforms(t)
 	for i := range 8 {

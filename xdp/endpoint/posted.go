@@ -29,9 +29,9 @@ func (e *Endpoint) Recv(buf []byte, context uint64) error {
 // Config.MinMultiRecv is left of it, or too little for the next one. Each datagram has a
 // completion, whose Buf is Base plus where it lies in the buffer, and whose room in the queue is
 // not reserved: datagrams wait for it, and while such a buffer is posted others are refused
-// (cq.ErrFull) that would reserve all that there is. The release of the buffer is told as Config.MultiRecv says,
-// by a selective binding too, and always has room. Iov is not for these, nor is a Buf that is too
-// short to begin with ([ErrFlags]).
+// (cq.ErrFull) that would reserve all that there is. The release of the buffer is told as
+// Config.MultiRecv says, by a selective binding too, and always has room. Iov is not for these, nor
+// is a Buf that is too short to begin with ([ErrFlags]).
 func (e *Endpoint) RecvMsg(m *Msg) error {
 	e.lock()
 	defer e.unlock()

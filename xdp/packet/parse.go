@@ -56,11 +56,11 @@ type Datagram struct {
 	PayloadLen     int // from the UDP header, never beyond the frame
 }
 
-// Parse finds the UDP datagram in an Ethernet frame, behind at most two VLAN tags, IPv4 options, and
-// those IPv6 extension headers that do not change whom it is for: hop-by-hop and destination
+// Parse finds the UDP datagram in an Ethernet frame, behind at most two VLAN tags, IPv4 options,
+// and those IPv6 extension headers that do not change whom it is for: hop-by-hop and destination
 // options, and routing headers that are used up. The IPv4 header checksum is verified, the UDP
-// checksum is not: see VerifyUDP. Fragments are refused. d is left in an unspecified state on error.
-// It does not allocate.
+// checksum is not: see VerifyUDP. Fragments are refused. d is left in an unspecified state on
+// error. It does not allocate.
 func Parse(frame []byte, d *Datagram) error {
 	if len(frame) < EthernetBytes {
 		return ErrShort

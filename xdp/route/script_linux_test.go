@@ -353,7 +353,8 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
-// TestNotAllowed: without the privilege to have the kernel resolve, unknown neighbours are an error.
+// TestNotAllowed: without the privilege to have the kernel resolve, unknown neighbours are an
+// error.
 func TestNotAllowed(t *testing.T) {
 	table, s := scripted(t, Options{})
 	dst := addr("192.0.2.2")

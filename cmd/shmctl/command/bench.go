@@ -22,18 +22,7 @@ var benches = []struct {
 	run  func(context.Context, bench.Options) ([]bench.Row, error)
 }{{"ring", bench.Ring}, {"wake", bench.Wake}, {"cq", bench.Queue}, {"xdp", bench.XDP}}
 
-func newBench() *cobra.Command {
-	var (
-		o    output
-		opt  bench.Options
-		cpus []int
-
-		quick bool
-	)
-	cmd := &cobra.Command{
-		Use:   "bench [ring] [wake] [cq] [xdp]",
-		Short: "Measure the library against the same thing in C, libfabric and sockets",
-		Long: `Measure the library against the same thing in C, on this machine.
+const benchLong = `Measure the library against the same thing in C, on this machine.
 
 ring: throughput, and one-way latency with both sides looking all the time, against a ring of the
 same layout. wake: round trip of two processes that sleep for every message, against the raw
@@ -56,7 +45,20 @@ by the kernel.
 Both sides run in turn, in many short rounds, on the same two processors. RATIO is the median of
 ours divided by the rival's of the same moment, INTERVAL holds it with 95% confidence: for Mops/s
 more is better, for ns less. OURS and RIVAL depend on where the processors of this machine sit;
-they are context only. "As fast" means that the interval stays within 5% of 1.`,
+they are context only. "As fast" means that the interval stays within 5% of 1.`
+
+func newBench() *cobra.Command {
+	var (
+		o    output
+		opt  bench.Options
+		cpus []int
+
+		quick bool
+	)
+	cmd := &cobra.Command{
+		Use:   "bench [ring] [wake] [cq] [xdp]",
+		Short: "Measure the library against the same thing in C, libfabric and sockets",
+		Long:  benchLong,
 		Example: `  shmctl bench ring
   shmctl bench wake --quick               rough
   shmctl bench -j > bench.json            progress still shows on the terminal

@@ -12,15 +12,7 @@ import (
 	"github.com/shmring/shmring/shm/crash"
 )
 
-func newTorture() *cobra.Command {
-	var (
-		o   output
-		opt torture.Options
-	)
-	cmd := &cobra.Command{
-		Use:   "torture",
-		Short: "Kill processes at any moment and prove that nothing is lost",
-		Long: `Kill processes at any moment and prove that nothing is lost.
+const tortureLong = `Kill processes at any moment and prove that nothing is lost.
 
 It starts writers, readers with successors, and processes that make, destroy and collect queues, in
 a directory of their own. It kills one after the other with SIGKILL and starts it again, and stops
@@ -40,7 +32,17 @@ The seed replays the choices: which process is killed, when and where. It does n
 schedule of the processes, and so not what they were doing at that moment: a run that found
 something need not find it again.
 
-The exit code is 1 if anything was found; what, and with which seed, stands in the result.`,
+The exit code is 1 if anything was found; what, and with which seed, stands in the result.`
+
+func newTorture() *cobra.Command {
+	var (
+		o   output
+		opt torture.Options
+	)
+	cmd := &cobra.Command{
+		Use:   "torture",
+		Short: "Kill processes at any moment and prove that nothing is lost",
+		Long:  tortureLong,
 		Example: `  shmctl torture                      half a minute
   shmctl torture --duration 10m --seed 7 -o json
   shmctl torture --kills 1000`,
