@@ -25,8 +25,8 @@ func (t *Table) Generation() uint64 { return t.gen.Load() }
 // Errors are packet.ErrResolving (EAGAIN) while the kernel is asked, packet.ErrUnreachable
 // (EHOSTUNREACH) if nobody answered, which is tried again each Options.Attempt for as long as
 // somebody asks; [ErrNoRoute], [ErrWrongInterface] and [ErrRefused], though not in the first
-// moments after the interface came up; xdp.ErrLinkDown until it does, and xdp.ErrDeviceGone for good;
-// [ErrAddress]; [ErrFull]; os.ErrClosed.
+// moments after the interface came up; xdp.ErrLinkDown until it does, and xdp.ErrDeviceGone for
+// good; [ErrAddress]; [ErrFull]; os.ErrClosed.
 func (t *Table) Lookup(dst netip.Addr) (packet.Hop, error) {
 	dst = dst.Unmap()
 	if dst.Zone() == "" {
