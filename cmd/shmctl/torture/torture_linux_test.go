@@ -18,6 +18,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestNothingIsLost(t *testing.T) {
+	shmtest.Conforms(t)
 	// By kills and not by time: a slow machine has to see as much.
 	r, err := Run(t.Context(), Options{Kills: 60, Duration: time.Minute, Seed: 1, Steps: crash.On})
 	if err != nil {
