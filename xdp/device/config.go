@@ -54,6 +54,8 @@ const (
 	defaultFrames = 4096
 	// helloTimeout is how long a peer may take from connecting to being served.
 	helloTimeout = 5 * time.Second
+	// answerTimeout is how long an application that is served may leave its answers unread.
+	answerTimeout = time.Second
 	// parkedNs is how long a datagram waits for the hardware address of its destination.
 	parkedNs = 3e9
 )

@@ -87,9 +87,11 @@ type session struct {
 	// published is how many completions of sends are known to have been published; Endpoint.mu
 	// guards it.
 	published uint64
-	asking    sync.Mutex // one question at a time
-	answers   chan hello
-	over      chan struct{} // closed when the session is
+	// asking lets one question be under way at a time. It is held from dial to the end of start:
+	// nobody reads answers before, and the server expects the start.
+	asking  sync.Mutex
+	answers chan hello
+	over    chan struct{} // closed when the session is
 }
 
 const (
@@ -101,7 +103,6 @@ const (
 // start has packets come, and returns when they do. Whoever reads the queue must be able to find
 // the session by then.
 func (s *session) start(ctx context.Context) error {
-	s.asking.Lock()
 	defer s.asking.Unlock()
 	defer s.wire.within(ctx)()
 	err := s.wire.send(hello{step: stepStart})
@@ -126,6 +127,7 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.All
 	}
 	s = &session{wire: wire{c.(*net.UnixConn)},
 		answers: make(chan hello), over: make(chan struct{})}
+	s.asking.Lock()
 	defer func() {
 		if err != nil {
 			_ = errors.Join(s.close(), closeRegion(s.umem.Region))

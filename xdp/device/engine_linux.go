@@ -122,14 +122,10 @@ func (en *engine) run(spin time.Duration) {
 // round does everything that can be done without waiting.
 func (en *engine) round() (work int, err error) {
 	en.stats.Rounds++
-	for more := true; more; {
-		select {
-		case f := <-en.calls:
-			f()
-			work++
-		default:
-			more = false
-		}
+	for range len(en.calls) { // what comes meanwhile waits, so that calls cannot stop packets
+		f := <-en.calls
+		f()
+		work++
 	}
 	for _, q := range en.queues {
 		q.obey(en.now)
@@ -326,11 +322,7 @@ func (en *engine) detach(a *app) {
 			break
 		}
 	}
-	for port, x := range en.byPort {
-		if x == a {
-			en.byPort[port] = nil
-		}
-	}
+	en.assign(a, nil)
 	en.sends.forget(a)
 	en.stats.Evicted++
 	en.publish()

@@ -55,6 +55,25 @@ func (s *Server) dropPort(a *app, port uint16) error {
 	return s.program.Unsteer(port)
 }
 
+// assign makes these the ports of an application. Another one may have taken a port that this one
+// dropped before the engine is told of the drop: the later owner keeps it, and the former one sends
+// from it no more. It runs in the engine.
+func (en *engine) assign(a *app, ports []uint16) {
+	for port := range a.owns {
+		if en.byPort[port] == a {
+			en.byPort[port] = nil
+		}
+	}
+	clear(a.owns)
+	for _, port := range ports {
+		if former := en.byPort[port]; former != nil {
+			delete(former.owns, port)
+		}
+		a.owns[port] = true
+		en.byPort[port] = a
+	}
+}
+
 // own shows the engine which ports an application has. It reports false if the engine has ended.
 func (s *Server) own(a *app, first bool) bool {
 	s.mu.Lock()
@@ -64,13 +83,6 @@ func (s *Server) own(a *app, first bool) bool {
 		if first {
 			s.engine.attach(a)
 		}
-		for port := range a.owns {
-			s.engine.byPort[port] = nil
-		}
-		clear(a.owns)
-		for _, port := range ports {
-			a.owns[port] = true
-			s.engine.byPort[port] = a
-		}
+		s.engine.assign(a, ports)
 	})
 }

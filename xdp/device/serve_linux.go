@@ -41,7 +41,8 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 		case s.Err() != nil:
 			return failed(op, s.c.Interface, s.Err(), "")
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE),
-			errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.ENOMEM):
+			errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.ENOMEM),
+			errors.Is(err, unix.ENOBUFS):
 			s.report(failed(op, s.c.Interface, err, ""))
 			time.Sleep(50 * time.Millisecond) // until descriptors are free again
 			continue
@@ -289,6 +290,8 @@ func (s *Server) attend(a *app) error {
 		if err != nil {
 			answer = refusal(stepDone, err)
 		}
+		// Whoever asks and does not read must not keep the server from closing.
+		_ = a.conn.SetWriteDeadline(time.Now().Add(answerTimeout))
 		if why = w.send(answer); why != nil || errors.Is(err, ErrProtocol) {
 			break
 		}
