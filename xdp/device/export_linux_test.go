@@ -1,6 +1,11 @@
 package device
 
 import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
 )
@@ -28,6 +33,8 @@ func (e *Endpoint) Regions() (umem, payload uint16) {
 // memory.
 func Hello(ports ...uint16) []byte { return (&hello{step: stepHello, ports: ports}).encode() }
 func Memory() []byte               { return (&hello{step: stepMemory}).encode() }
+func Start() []byte                { return (&hello{step: stepStart}).encode() }
+func Take(port uint16) []byte      { return (&hello{step: stepTake, ports: []uint16{port}}).encode() }
 
 // Granted returns what a grant says of the payload memory.
 func Granted(b []byte) (sends, slotBytes int, err error) {
@@ -36,3 +43,45 @@ func Granted(b []byte) (sends, slotBytes int, err error) {
 }
 
 func NewPayload(slots, slotBytes int) (*shm.Region, error) { return newPayload(slots, slotBytes) }
+
+// AskEarly makes one more session, and asks it for a port while it is not started.
+func (e *Endpoint) AskEarly(ctx context.Context, port uint16) error {
+	s, err := e.connect(ctx, e.Generation())
+	if err != nil {
+		return err
+	}
+	var reader sync.WaitGroup
+	defer func() {
+		_ = errors.Join(s.close(), closeNow(s.umem.Region))
+		reader.Wait()
+	}()
+	asked := make(chan error, 1)
+	go func() { asked <- e.question(s, stepTake, port) }()
+	select {
+	case <-asked:
+		return ErrProtocol
+	case <-time.After(50 * time.Millisecond): // enough to do it wrong
+	}
+	if err := s.start(ctx); err != nil {
+		return err
+	}
+	reader.Go(func() { _ = e.listen(s) })
+	select {
+	case err := <-asked:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// LateDrop has one application take a port that another one dropped, of which the engine learns
+// last, and reports who has it then.
+func LateDrop(port uint16) (first, second, arrives bool) {
+	en := &engine{byPort: make([]*app, 1<<16)}
+	a, b := &app{owns: map[uint16]bool{}}, &app{owns: map[uint16]bool{}}
+	en.assign(a, []uint16{port, port + 1})
+	en.assign(b, []uint16{port})
+	first = a.owns[port]
+	en.assign(a, []uint16{port + 1})
+	return first, b.owns[port], en.byPort[port] == b && en.byPort[port+1] == a
+}

@@ -19,8 +19,9 @@ func attachQueue(ctx context.Context, conn *net.UnixConn, allow *shm.AllowList) 
 		MaxBytes: maxLaneBytes})
 }
 
-// newCommands makes the queue that one application submits to. There is room for a return of every
-// frame and a send from every slot.
+// newCommands makes the queue that one application submits to. There is to be room for a return of
+// every frame, a send from every slot, and a batch: slots of sends that are refused in it are free
+// before its entries are. A return must never find the queue full.
 func newCommands(entries int, allow *shm.AllowList) (*cq.Queue, error) {
 	return cq.CreateAnonymous("commands", cq.Options{Size: entries, MaxLanes: 1, Wait: cq.WaitFD,
 		Trust: cq.TrustOthers, Allow: allow})

@@ -255,7 +255,7 @@ func (s *Server) join(ctx context.Context, a *app) (err error) {
 			return err
 		}
 	}
-	if a.q, err = newCommands(len(a.pool.loaned)+a.limit, a.allow); err != nil {
+	if a.q, err = newCommands(len(a.pool.loaned)+a.limit+s.c.TxBatch, a.allow); err != nil {
 		return err
 	}
 	return a.q.Accept(ctx, a.conn)

@@ -1,0 +1,87 @@
+package device_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/xdp/device"
+)
+
+// TestUnreadAnswers: an application that asks and asks, and reads no answer, is hung up on; the
+// server can be closed, and somebody else is served, all the same.
+func TestUnreadAnswers(t *testing.T) {
+	shmtest.Conforms(t)
+	r := newRig(t, device.Config{})
+	l := bystander(r)
+	c := r.admitted()
+	await(t, "the application", func() bool { return len(r.server.Stats().Apps) == 2 })
+	ask := device.Take(5001)
+	for { // until the server does not read on, since it has no room for its answers
+		_ = c.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
+		if err := shm.SendFDs(c, ask); err != nil {
+			break
+		}
+	}
+	l.goesOn()
+	await(t, "the end of it", func() bool { return len(r.server.Stats().Apps) == 1 })
+	l.goesOn()
+}
+
+// admitted is the connection of an application that the server serves, and that says nothing.
+func (r *rig) admitted() *net.UnixConn {
+	t := r.t
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	c := r.raw()
+	must(t, shm.SendFDs(c, device.Hello()))
+	buf := make([]byte, 256)
+	_, fds, err := shm.RecvFDs(c, buf, 2)
+	must(t, err)
+	shm.CloseFDs(fds)
+	sends, slot, err := device.Granted(buf)
+	must(t, err)
+	p, err := device.NewPayload(sends, slot)
+	must(t, err)
+	t.Cleanup(func() { _ = p.Close(context.Background()) })
+	must(t, shm.SendFDs(c, device.Memory(), p.Object().FD()))
+	q, err := cq.CreateAnonymous("unread", cq.Options{Size: 1024, MaxLanes: 4,
+		Trust: cq.TrustOthers})
+	must(t, err)
+	t.Cleanup(func() { must(t, q.Close()) })
+	for range 2 {
+		must(t, q.Accept(ctx, c))
+	}
+	w, err := cq.AttachConn(ctx, c, cq.WriterOptions{Trust: cq.TrustOthers})
+	must(t, err)
+	t.Cleanup(func() { must(t, w.Close()) })
+	_, _, err = shm.RecvFDs(c, buf, 0) // ready
+	must(t, err)
+	must(t, shm.SendFDs(c, device.Start()))
+	return c
+}
+
+// TestLateDrop: a port that was dropped by one application and taken by another one stays with the
+// later owner, in whichever order the engine learns of it.
+func TestLateDrop(t *testing.T) {
+	shmtest.Conforms(t)
+	if first, second, arrives := device.LateDrop(5000); first || !second || !arrives {
+		t.Errorf("sends from it: first %t, second %t; packets arrive: %t", first, second, arrives)
+	}
+}
+
+// TestEarlyQuestion: a port that is asked for while a session has not started is asked for when it
+// has.
+func TestEarlyQuestion(t *testing.T) {
+	shmtest.Conforms(t)
+	r := newRig(t, device.Config{})
+	e := r.dial(device.Request{})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	must(t, e.AskEarly(ctx, 5003))
+
+}
