@@ -104,21 +104,30 @@ func (c *core) filled(from FrameState, n int) {
 // returns how many of the frames were received ones.
 func (c *core) Recycle(packets []Received) int {
 	room := c.fill.room(uint32(len(packets)))
-	t, n, freed := c.frames, 0, 0
+	t, shift := c.frames, c.shift&63
+	state, first, home := t.state, t.first, t.rxFrames
+	slots, mask, next := c.fill.slots, c.fill.mask, c.fill.next
+	n, freed := 0, 0
 	for k := range packets {
-		i, ok := t.at(packets[k].Frame)
+		i := packets[k].Frame - first
 		switch {
-		case !ok || t.state[i] != FrameReceived:
+		case uint64(i) >= uint64(len(state)) || state[i] != FrameReceived:
 			t.illegal++
-		case uint32(n) < room && i < t.rxFrames:
-			t.state[i] = FrameFill
-			c.fill.put(c.base(packets[k].Frame))
+		case uint32(n) < room && i < home:
+			state[i] = FrameFill
+			base := uint64(packets[k].Frame) << shift
+			if c.odd {
+				base = c.base(packets[k].Frame)
+			}
+			slots[next&mask] = base
+			next++
 			n++
 		default:
 			t.move(packets[k].Frame, FrameFree)
 			freed++
 		}
 	}
+	c.fill.next = next
 	c.filled(FrameReceived, n)
 	return n + freed
 }
@@ -142,15 +151,24 @@ func (c *core) receive(dst []Received) int {
 		return c.receiveChains(dst)
 	}
 	avail := min(c.rx.available(uint32(len(dst))), uint32(len(dst)))
-	t, n, quick := c.frames, 0, 0
-	for range avail {
-		d := c.rx.take()
-		i, ok := t.at(c.frameOf(d.Addr))
-		at := d.Addr & (c.chunk - 1)
-		if ok && t.state[i] == FrameFill && at >= c.headroom && uint64(d.Len) <= c.chunk-at &&
-			d.Options == 0 {
-			t.state[i] = FrameReceived
-			dst[n] = Received{Frame: t.first + i, Len: d.Len, Off: d.Addr}
+	if avail == 0 {
+		return 0
+	}
+	// In variables, since the compiler cannot know that a store to a frame's state leaves the ring's
+	// words as they are.
+	t, chunk, shift, headroom := c.frames, c.chunk, c.shift&63, c.headroom
+	state, first, end := t.state, t.first, uint64(len(c.mem))
+	slots, mask, next := c.rx.slots, c.rx.mask, c.rx.next
+	dst = dst[:avail]
+	n, quick := 0, 0
+	for range dst {
+		d := slots[next&mask]
+		next++
+		i, at := uint32(d.Addr>>shift)-first, d.Addr&(chunk-1)
+		if d.Addr < end && uint64(i) < uint64(len(state)) && state[i] == FrameFill &&
+			at >= headroom && uint64(d.Len) <= chunk-at && d.Options == 0 {
+			state[i] = FrameReceived
+			dst[n] = Received{Frame: first + i, Len: d.Len, Off: d.Addr}
 			n++
 			quick++
 		} else if r, ok := c.accept(d); ok {
@@ -158,11 +176,10 @@ func (c *core) receive(dst []Received) int {
 			n++
 		}
 	}
-	if avail > 0 {
-		t.moved(FrameFill, FrameReceived, quick)
-		c.rx.release()
-		c.stats.Received += uint64(n)
-	}
+	c.rx.next = next
+	t.moved(FrameFill, FrameReceived, quick)
+	c.rx.release()
+	c.stats.Received += uint64(n)
 	return n
 }
 
