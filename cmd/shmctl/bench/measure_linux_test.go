@@ -38,8 +38,9 @@ func needCompiler(t *testing.T) {
 	tools.close()
 }
 
+// short is enough for every contender to run and for its row to have all figures.
 func short() Options {
-	return Options{Pairs: 7, RoundTime: time.Millisecond, Batches: []int{32}}
+	return Options{Pairs: 2, RoundTime: 200 * time.Microsecond, Batches: []int{32}}
 }
 
 func TestRingMeasuresEveryCase(t *testing.T) {
@@ -109,7 +110,7 @@ func TestQueueMeasuresEveryCase(t *testing.T) {
 	// Beside this directory bench makes its own, where other runs on this machine do not.
 	t.Setenv(shm.EnvDir, filepath.Join(shm.DefaultPath(), "inner"))
 	o := short()
-	o.Pairs = 3
+	o.Pairs = 1
 	rows, err := Queue(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +143,7 @@ func TestWithoutLibraryRatiosAreNull(t *testing.T) {
 	needTwo(t)
 	needCompiler(t)
 	b := newTestBencher(t)
-	b.o.Pairs, b.o.RoundTime = 3, time.Millisecond
+	b.o.Pairs, b.o.RoundTime = 1, 200*time.Microsecond
 	// As where there are no headers: the rival is of another library.
 	file := filepath.Join(b.tools.dir, "rivals", libfabricSource+".c")
 	text, err := os.ReadFile(file)
@@ -185,7 +186,7 @@ func TestRivalAgainstItself(t *testing.T) {
 	needCompiler(t)
 	o := short()
 	o.Self = true
-	o.Pairs = 21
+	o.Pairs, o.RoundTime = 21, time.Millisecond
 	var self []benchCase
 	for _, c := range ringCases(o) {
 		if c.ours == "" && c.rival == "spsc" {
