@@ -14,6 +14,9 @@ const rootLong = `shmctl looks at completion queues in shared memory while they 
 changing a byte of them: ls, show and tail. post and signal act on one, as any process of its user
 can.
 
+Of network devices probe says what they can do, serve owns one for programs without privilege, xdp
+lists what sends and receives on them, and capture copies the packets into a file.
+
 Queues live in a directory of files: --dir, or else $` + shm.EnvDir + `, or else
 /dev/shm/shmring-UID. Results go to standard output, everything else to standard error.
 
@@ -43,7 +46,7 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:               "shmctl",
-		Short:             "Look at, show and measure completion queues in shared memory",
+		Short:             "Look at and measure completion queues, and serve network devices by them",
 		Long:              rootLong,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
