@@ -21,18 +21,33 @@ func (s *Socket) socketError(err error) error {
 }
 
 // bindUMEM binds the socket to its queue with rings of its own, over memory that it registers, or
-// that another socket has registered.
+// that another socket has registered. It tries again while the queue is busy: a socket closed a
+// moment ago holds it for a grace period. The UMEM is not locked between two tries, since one on
+// it that is being closed, perhaps on this very queue, has to get past that lock.
 func (s *Socket) bindUMEM(o Options) error {
+	deadline := time.Now().Add(o.BusyTimeout)
+	for {
+		err := s.tryUMEM(o)
+		if !errors.Is(err, ErrQueueBusy) || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(busyPause)
+	}
+}
+
+const busyPause = 2 * time.Millisecond
+
+func (s *Socket) tryUMEM(o Options) error {
 	u := s.umem
 	u.mu.Lock() // so that the other one stays open meanwhile
 	defer u.mu.Unlock()
-	if len(u.bound) > 0 {
+	if len(u.bound) > 0 && !s.registered {
 		first := u.bound[0]
 		if o.MultiBuffer != first.chains || o.NoNeedWakeup == first.granted.NeedWakeup {
 			return s.error("bind", fmt.Errorf("%w: MultiBuffer and NoNeedWakeup are to be those of "+
 				"the first socket on the UMEM", ErrOptions), "")
 		}
-		if err := s.bindShared(first.fd, o); err != nil {
+		if err := s.bindShared(first.fd); err != nil {
 			return err
 		}
 	} else if err := s.bindFirst(o); err != nil {
@@ -44,6 +59,9 @@ func (s *Socket) bindUMEM(o Options) error {
 }
 
 func (s *Socket) register() error {
+	if s.registered {
+		return nil // by the try before this one: a socket does it once
+	}
 	g := s.umem.geo
 	err := registerUMEM(s.fd, s.umem.region.Bytes(), g)
 	if errors.Is(err, unix.ENOBUFS) {
@@ -54,6 +72,7 @@ func (s *Socket) register() error {
 	if err != nil {
 		return s.error("register UMEM", err, "")
 	}
+	s.registered = true
 	return nil
 }
 
@@ -74,30 +93,21 @@ func (s *Socket) bindFirst(o Options) error {
 	if o.MultiBuffer {
 		sa.Flags |= unix.XDP_USE_SG
 	}
-	return s.bind(sa, o.BusyTimeout)
+	return s.bind(sa)
 }
 
 // bindShared binds a socket that uses what the one behind fd has registered. The kernel wants no
 // other flags then.
-func (s *Socket) bindShared(fd int, o Options) error {
+func (s *Socket) bindShared(fd int) error {
 	return s.bind(&unix.SockaddrXDP{Flags: unix.XDP_SHARED_UMEM, Ifindex: uint32(s.ifindex),
-		QueueID: s.queue, SharedUmemFD: uint32(fd)}, o.BusyTimeout)
+		QueueID: s.queue, SharedUmemFD: uint32(fd)})
 }
 
-// bind retries while the queue is busy: a socket closed a moment ago holds it for a grace period.
-func (s *Socket) bind(sa *unix.SockaddrXDP, patience time.Duration) error {
-	const pause = 2 * time.Millisecond
-	deadline := time.Now().Add(patience)
-	for {
-		err := unix.Bind(s.fd, sa)
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
-			return s.bindError(err)
-		}
-		time.Sleep(pause)
+func (s *Socket) bind(sa *unix.SockaddrXDP) error {
+	if err := unix.Bind(s.fd, sa); err != nil {
+		return s.bindError(err)
 	}
+	return nil
 }
 
 func (s *Socket) bindError(err error) error {

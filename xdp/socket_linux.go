@@ -18,13 +18,15 @@ type Socket struct {
 	ifindex int
 	queue   uint32
 	umem    *UMEM
-	holds   bool     // the UMEM is not to be unmapped
-	maps    [][]byte // the rings that are this socket's alone
-	granted Granted
-	slots   []programSlot
-	sys     SyscallStats
-	sim     *Kernel // plays the kernel; nil for a real socket
-	closed  bool
+	holds   bool // the UMEM is not to be unmapped
+	// registered: the memory is, by this socket.
+	registered bool
+	maps       [][]byte // the rings that are this socket's alone
+	granted    Granted
+	slots      []programSlot
+	sys        SyscallStats
+	sim        *Kernel // plays the kernel; nil for a real socket
+	closed     bool
 }
 
 type programSlot struct {
@@ -189,7 +191,7 @@ func (s *Socket) openShared(first *Socket, o Options) error {
 		return err
 	}
 	s.tune(o)
-	if err := s.bindShared(first.fd, o); err != nil {
+	if err := s.bindShared(first.fd); err != nil {
 		return err
 	}
 	s.granted.NeedWakeup, s.granted.MultiBuffer = first.granted.NeedWakeup, first.chains
