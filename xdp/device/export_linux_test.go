@@ -34,7 +34,9 @@ func (e *Endpoint) Regions() (umem, payload uint16) {
 func Hello(ports ...uint16) []byte { return (&hello{step: stepHello, ports: ports}).encode() }
 func Memory() []byte               { return (&hello{step: stepMemory}).encode() }
 func Start() []byte                { return (&hello{step: stepStart}).encode() }
-func Take(port uint16) []byte      { return (&hello{step: stepTake, ports: []uint16{port}}).encode() }
+func Take(port uint16) []byte {
+	return (&hello{step: stepTake, ports: []uint16{port}}).encode()
+}
 
 // Granted returns what a grant says of the payload memory.
 func Granted(b []byte) (sends, slotBytes int, err error) {
