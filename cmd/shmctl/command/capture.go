@@ -124,8 +124,11 @@ func capturable(d *shm.Dir, name string) ([]xstatus.Snapshot, error) {
 	queue := queueID(d, name)
 	var out []xstatus.Snapshot
 	for _, s := range all {
-		if endpointMatches(&s, name) || !queue.IsZero() && (s.Info.ReceiveID == queue ||
-			s.Info.TransmitID == queue) {
+		posts := s.Info.ReceiveID == queue || s.Info.TransmitID == queue
+		if queue.IsZero() { // one without a name in the directory is known by what it is called
+			posts = name != "" && (s.Info.Receive == name || s.Info.Transmit == name)
+		}
+		if posts || endpointMatches(&s, name) {
 			out = append(out, s)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -23,6 +24,7 @@ import (
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
 	"github.com/shmring/shmring/xdp/packet"
+	xstatus "github.com/shmring/shmring/xdp/status"
 	"github.com/shmring/shmring/xdp/veth"
 	"github.com/shmring/shmring/xdp/xdptest"
 )
@@ -255,6 +257,39 @@ func TestXDPShowsEndpoint(t *testing.T) {
 	}
 	if r := run(t, "capture", "nothing"); r.code != 2 {
 		t.Errorf("a capture to nowhere: %+v", r)
+	}
+}
+
+// TestCapturable: a queue is found by its name in the directory, or by what it is called if it has
+// none there; one that took the name of another is not that other.
+func TestCapturable(t *testing.T) {
+	d, err := shm.OpenDir("")
+	check(t, err)
+	defer d.Close()
+	q, err := cq.Create(d, "named", cq.Options{})
+	check(t, err)
+	defer q.Close()
+	w, err := cq.Attach(t.Context(), d, "named", cq.WriterOptions{})
+	check(t, err)
+	defer w.Close()
+	_, id := w.Queue()
+	for i, info := range []xstatus.Info{{Receive: "eth0/0", ReceiveID: shm.NewUUID()},
+		{Receive: "named", ReceiveID: shm.NewUUID()}, {Transmit: "named", TransmitID: id}} {
+		info.Queue = uint32(i)
+		o, err := xstatus.Create(d, info)
+		check(t, err)
+		defer o.Close()
+	}
+	for name, want := range map[string]uint32{"eth0/0": 0, "named": 2} {
+		found, err := capturable(d, name)
+		if err != nil || len(found) != 1 || found[0].Info.Queue != want {
+			t.Errorf("%s: %+v, %v", name, found, err)
+		}
+	}
+	for _, name := range []string{"nothing", ""} {
+		if _, err := capturable(d, name); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%q: %v", name, err)
+		}
 	}
 }
 
