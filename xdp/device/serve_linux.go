@@ -87,6 +87,7 @@ func (s *Server) handle(ctx context.Context, conn *net.UnixConn) {
 func (s *Server) refuse(conn *net.UnixConn, err error) {
 	s.mu.Lock()
 	s.refused++
+	quiet := errors.Is(err, ErrRefused) && !s.strangers.tell(time.Now())
 	s.mu.Unlock()
 	if !hungUp(err) {
 		_ = conn.SetWriteDeadline(time.Now().Add(helloTimeout))
@@ -94,7 +95,27 @@ func (s *Server) refuse(conn *net.UnixConn, err error) {
 		_ = (&wire{conn}).send(no)
 	}
 	_ = hangUp(conn)
-	s.report(failed("admit application", s.c.Interface, err, ""))
+	if !quiet {
+		s.report(failed("admit application", s.c.Interface, err, ""))
+	}
+}
+
+// strangers bounds how often Config.Report is told of those who may not be here: they may come as
+// often as they like, and a log that they fill is written to by the loop that admits.
+type strangers struct {
+	since time.Time
+	told  int
+}
+
+const strangersPerSecond = 16
+
+// tell reports whether one more is to be told of.
+func (t *strangers) tell(now time.Time) bool {
+	if now.Sub(t.since) >= time.Second {
+		t.since, t.told = now, 0
+	}
+	t.told++
+	return t.told <= strangersPerSecond
 }
 
 // enter finds the line of the allow-list for a connection, and a place.

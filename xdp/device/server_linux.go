@@ -28,17 +28,18 @@ type Server struct {
 	maxPayload int // of a datagram over IPv4
 	slotBytes  int
 
-	mu       sync.Mutex // guards what follows, and what is said so in app
-	accounts []*account
-	ports    map[uint16]*app
-	apps     map[*app]struct{}
-	places   int // connections, admitted or not
-	refused  uint64
-	admitted uint64
-	last     uint64 // generation of the last UMEM
-	closed   bool
-	conns    map[*net.UnixConn]struct{}
-	all      sync.WaitGroup
+	mu        sync.Mutex // guards what follows, and what is said so in app
+	accounts  []*account
+	ports     map[uint16]*app
+	apps      map[*app]struct{}
+	places    int // connections, admitted or not
+	refused   uint64
+	strangers strangers
+	admitted  uint64
+	last      uint64 // generation of the last UMEM
+	closed    bool
+	conns     map[*net.UnixConn]struct{}
+	all       sync.WaitGroup
 }
 
 // NewServer opens the device: a socket on each queue, and the steering program on the interface. It

@@ -85,3 +85,24 @@ func TestEarlyQuestion(t *testing.T) {
 	must(t, e.AskEarly(ctx, 5003))
 
 }
+
+// TestStrangers: who is not on the allow-list is refused as often as he comes, and cannot fill the
+// log with that.
+func TestStrangers(t *testing.T) {
+	shmtest.Conforms(t)
+	r := newRig(t, device.Config{Allow: []device.Allow{{ID: 1<<31 - 7}}})
+	const n = 200
+	begin := time.Now()
+	for range n {
+		c := r.raw()
+		ends(t, "a stranger", c)
+		_ = c.Close()
+	}
+	await(t, "all refusals", func() bool { return r.server.Stats().Refused == n })
+	most := 16 * (2 + int(time.Since(begin)/time.Second))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if got := len(r.errs); got == 0 || got > most {
+		t.Errorf("%d reports of %d refusals, of which %d may be told", got, n, most)
+	}
+}
