@@ -275,7 +275,7 @@ func TestCapturable(t *testing.T) {
 	_, id := w.Queue()
 	for i, info := range []xstatus.Info{{Receive: "eth0/0", ReceiveID: shm.NewUUID()},
 		{Receive: "named", ReceiveID: shm.NewUUID()}, {Transmit: "named", TransmitID: id}} {
-		info.Queue = uint32(i)
+		info.Queue, info.Interface = uint32(i), "dev0"
 		o, err := xstatus.Create(d, info)
 		check(t, err)
 		defer o.Close()
