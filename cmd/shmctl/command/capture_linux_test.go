@@ -166,8 +166,13 @@ func TestCaptureIsReadByTshark(t *testing.T) {
 			done <- run(t, "capture", target, "-w", file, "--count", "6", "--duration", "30s", "-j")
 		}()
 		eventuallyTrue(t, "the capture is wanted", func() bool { return shown(t)[0].Captured })
-		// Wanted is not begun: the endpoint looks once a round.
-		time.Sleep(300 * time.Millisecond)
+		// Wanted is not begun: the endpoint looks once a round, before it publishes its counters.
+		wanted := time.Now()
+		eventuallyTrue(t, "a round after that", func() bool {
+			since := time.Since(wanted).Nanoseconds()
+			age := shown(t)[0].CounterAge
+			return age != nil && *age < since
+		})
 		d.traffic(t)
 		r := <-done
 		if r.code != 0 || r.stderr != "" {
