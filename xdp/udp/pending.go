@@ -53,7 +53,6 @@ type heldDatagram struct {
 // goes, as in the kernel.
 func (s *Stack) keep(sh *shard, b []byte, from, to netip.AddrPort) error {
 	s.heldMu.Lock()
-	defer s.heldMu.Unlock()
 	if len(s.held) == maxPending {
 		s.held = slices.Delete(s.held, 0, 1)
 		s.lost.Add(1)
@@ -61,7 +60,9 @@ func (s *Stack) keep(sh *shard, b []byte, from, to netip.AddrPort) error {
 	s.held = append(s.held, heldDatagram{sh, slices.Clone(b), from, to,
 		time.Now().Add(resolveTries)})
 	s.waiting.Store(int32(len(s.held)))
-	if len(s.held) == 1 {
+	first := len(s.held) == 1
+	s.heldMu.Unlock()
+	if first { // after heldMu, which all writers need: whoever has mu may wait for a device process
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if !s.closed {
