@@ -1,7 +1,5 @@
 package xdp
 
-import "github.com/shmring/shmring/xdp/packet"
-
 // The kernel leaves this many bytes in front of a packet for programs to grow it into.
 const kernelHeadroomBytes = 256
 
@@ -234,12 +232,6 @@ func (c *core) Return(off uint64, generation uint32) bool {
 // Reclaim takes back every frame that this socket loaned under a generation before this one, as the
 // successor of a dead reader may ask for, and returns how many.
 func (c *core) Reclaim(before uint32) int { return c.frames.reclaim(before, c.id) }
-
-// maxPayload is the longest payload of a datagram that goes out as one packet.
-func (c *core) maxPayload() uint64 {
-	room := min(uint64(c.mtu)+packet.EthernetBytes, uint64(c.maxPacket))
-	return room - min(room, packet.HeaderBytes)
-}
 
 // MTU is the longest packet that the interface takes, without the Ethernet header, when the socket
 // was opened or as SetMTU said since.

@@ -63,29 +63,17 @@
 // arrives, what is completed and what goes wrong. It needs no privilege, and the race detector sees
 // all of the rings. Two of them are joined by [Connect].
 //
-// # A port
-//
-// A [Port] joins a socket and queues of package cq, so that other processes need no more than the
-// descriptor of the UMEM and two queues:
-//
-//	device process                          application
-//	receive ring -> RX lane ----------->    entry refers to the frame, read in place
-//	frames       <- Commands <----------    ReturnCommand(&entry)
-//	transmit ring <- Commands <---------    SendCommand(context, payload, n, peer)
-//	completion ring -> TX lane -------->    entry with the context
-//
-// One goroutine drives it with [Port.Run], which sleeps when there is nothing to do, or with
-// [Port.Progress]. What finds no room waits where it is: packets in the receive ring, commands in
-// their queue. Nothing is taken that cannot be completed.
-//
-// An application that posts the return before it releases the completion can be killed at any
-// moment without a frame being lost: its successor sees the completion again and returns the frame,
-// once more perhaps, which is harmless. One that copies completions out leaves what it held; its
-// successor posts [ReclaimCommands].
+// # What completed means
 //
 // A send completion says that the kernel is done with the packet, not that anybody got it. The
 // kernel completes packets that the device refused like all others; SyscallStats.SendDropped
 // counts those.
+//
+// # Above it
+//
+// The package knows nothing of completion queues. Package endpoint joins a socket and queues of
+// package cq to operations and completions; package port lets other processes of the same user use
+// an endpoint, and package device processes of other users a device.
 //
 // # Steering
 //

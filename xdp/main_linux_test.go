@@ -13,8 +13,6 @@ func TestMain(m *testing.M) {
 		"read-umem":     readUMEMChild,
 		"probe":         probeChild,
 		"no-bpffs":      noBPFFSChild,
-		"port-app":      portAppChild,
-		"port-device":   portDeviceChild,
 		"passed-socket": passedChild,
 	})
 }

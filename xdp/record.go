@@ -2,7 +2,10 @@ package xdp
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
+
+	"github.com/shmring/shmring/shm"
 )
 
 // RecordBytes is the size of the record that the device process writes at the start of the chunk of
@@ -91,4 +94,18 @@ func ReadRecord(b []byte) Record {
 		FrameLen:   le.Uint16(b[recFrameLen:]),
 		Flags:      le.Uint16(b[recFlags:]),
 	}
+}
+
+// ReadFrame returns the record of the loaned frame that ref points into. Memory and reference come
+// from another process: both are checked, and the record is a copy.
+func ReadFrame(r *shm.Region, g Geometry, ref shm.Ref) (Record, error) {
+	if ref.Offset() >= g.Bytes() {
+		return Record{}, fmt.Errorf("xdp: frame at %v of %d bytes: %w", ref, g.Bytes(), ErrFrame)
+	}
+	loan, err := r.View(shm.MakeRef(ref.Region(), g.Chunk(ref.Offset())), RecordBytes)
+	if err != nil {
+		return Record{}, err
+	}
+	defer loan.Release()
+	return ReadRecord(loan.Bytes()), nil
 }

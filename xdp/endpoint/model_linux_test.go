@@ -17,6 +17,7 @@ import (
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
 	"github.com/shmring/shmring/xdp/packet"
+	"github.com/shmring/shmring/xdp/port"
 )
 
 // model does random things to an endpoint, its kernel and its reader.
@@ -177,7 +178,7 @@ func (m *model) kill() {
 	m.kills++
 	must(m.t, m.q.Detach())
 	m.held = m.held[:0]
-	commands, err := xdp.ReclaimCommands(m.dir, m.name, m.Socket().UMEM().Region().ID())
+	commands, err := port.ReclaimCommands(m.dir, m.name, m.Socket().UMEM().Region().ID())
 	must(m.t, err)
 	for _, c := range commands {
 		if c.Len == uint64(m.rx.Lane()) {

@@ -60,11 +60,11 @@ func (e *Endpoint) takeBack(ref shm.Ref, generation uint32) bool {
 	if ref.Region() != e.umem {
 		off = math.MaxUint64 // a frame of a former UMEM: the frame table counts it
 	}
+	e.dirty = true // what is stale is counted too
 	if !e.socket.Return(off, generation) {
 		return false
 	}
 	e.stats.Returned++
-	e.dirty = true
 	return true
 }
 

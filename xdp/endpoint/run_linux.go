@@ -25,7 +25,8 @@ type runner struct {
 	stop    atomic.Bool
 	eventFD int
 	pauseNs int64
-	fds     [2]unix.PollFd
+	other   Work // or nil
+	fds     [3]unix.PollFd
 }
 
 // Run drives the endpoint until the context ends or the endpoint fails: it works while there is
@@ -35,7 +36,10 @@ type runner struct {
 //
 // It returns the context's error, wrapped, after which it can be called again; or an error of
 // Progress. After Close it returns os.ErrClosed.
-func (e *Endpoint) Run(ctx context.Context) error {
+func (e *Endpoint) Run(ctx context.Context) error { return e.RunWith(ctx, nil) }
+
+// RunWith is Run for a goroutine that has other work too. An error of that work ends it.
+func (e *Endpoint) RunWith(ctx context.Context, w Work) error {
 	if !e.drive.TryLock() {
 		return fault("run", ErrDriven, "")
 	}
@@ -47,7 +51,7 @@ func (e *Endpoint) Run(ctx context.Context) error {
 	if err != nil {
 		return fault("run", err, "")
 	}
-	r := &runner{Endpoint: e, eventFD: fd, pauseNs: firstPauseNs}
+	r := &runner{Endpoint: e, eventFD: fd, pauseNs: firstPauseNs, other: w}
 	e.waker.set(fd)
 	defer func() {
 		e.waker.set(-1)
@@ -79,18 +83,25 @@ func (r *runner) loop() error {
 	spinUntil := int64(0) // 0: spinning is over until there was work again
 	for !r.stop.Load() && !r.closed.Load() {
 		now := doorbell.Now()
+		more := 0
+		if r.other != nil {
+			var err error
+			if more, err = r.other.Round(now); err != nil {
+				return err
+			}
+		}
 		work, timeoutNs, err := r.step(now)
 		switch {
 		case err != nil:
 			return err
-		case work > 0:
+		case work+more > 0:
 			spinUntil = now + int64(r.cfg.Spin)
 			r.pauseNs = firstPauseNs
 		case now < spinUntil:
 			doorbell.Pause(8)
 		default:
 			spinUntil = 0
-			if err := r.sleep(timeoutNs); err != nil {
+			if err := r.idle(timeoutNs); err != nil {
 				return err
 			}
 		}
@@ -118,10 +129,29 @@ func (r *runner) step(now int64) (work int, timeoutNs int64, err error) {
 	}
 	if r.rxBlocked || r.sending > 0 {
 		timeoutNs = min(timeoutNs, r.pauseNs)
+	}
+	return 0, timeoutNs, nil
+}
+
+// idle sleeps, unless the other work has something to do.
+func (r *runner) idle(timeoutNs int64) error {
+	r.fds[2].Fd = -1
+	if r.other != nil {
+		fd, ready, err := r.other.Idle()
+		if ready || err != nil {
+			return err
+		}
+		if r.fds[2] = (unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}); fd < 0 {
+			timeoutNs = min(timeoutNs, r.pauseNs)
+		}
+	}
+	if timeoutNs <= r.pauseNs {
 		r.pauseNs = min(2*r.pauseNs, lastPauseNs)
 	}
+	r.lock()
 	r.stats.Polls++
-	return 0, timeoutNs, nil
+	r.unlock()
+	return r.sleep(timeoutNs)
 }
 
 // sleep waits for a packet, for Wake, or for as long as what it waits for has no descriptor.

@@ -16,6 +16,7 @@ import (
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/port"
 )
 
 const (
@@ -209,7 +210,7 @@ func (a *application) take(t *tally, e cq.Entry, now int64) error {
 		return err
 	}
 	_ = a.hist.RecordValue(max(1, now-int64(rec.RxNs)))
-	a.returns = append(a.returns, xdp.ReturnCommand(&e))
+	a.returns = append(a.returns, port.ReturnCommand(&e))
 	return nil
 }
 

@@ -10,6 +10,9 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/endpoint"
+	"github.com/shmring/shmring/xdp/packet"
+	"github.com/shmring/shmring/xdp/port"
 )
 
 // device owns the AF_XDP socket. It is the only process that does, and the only one that needs a
@@ -20,7 +23,8 @@ type device struct {
 	socket   *xdp.Socket
 	commands *cq.Queue
 	rx, tx   *cq.Writer
-	port     *xdp.Port
+	peers    *cq.AddressVector
+	port     *port.Port
 	payloads *shm.Region
 }
 
@@ -110,13 +114,7 @@ func (dev *device) openQueues(ctx context.Context, d *shm.Dir, c config) (err er
 	if dev.tx, err = cq.Attach(ctx, d, c.Queue, cq.WriterOptions{}); err != nil {
 		return err
 	}
-	peer, err := peerOf(c)
-	if err != nil {
-		return err
-	}
-	dev.port, err = xdp.NewPort(xdp.PortConfig{Socket: dev.socket, RX: dev.rx, TX: dev.tx,
-		Commands: dev.commands, Peers: []xdp.Peer{peer}})
-	if err != nil {
+	if err := dev.openPort(c); err != nil {
 		return err
 	}
 	conn, err := socketOf(fdPeerSocket)
@@ -133,16 +131,46 @@ func (dev *device) openQueues(ctx context.Context, d *shm.Dir, c config) (err er
 	return dev.port.AddRegion(dev.payloads)
 }
 
-func peerOf(c config) (p xdp.Peer, err error) {
-	var errs [4]error
-	p.Local, errs[0] = netip.ParseAddrPort(c.Local)
-	p.Peer, errs[1] = netip.ParseAddrPort(c.Remote)
-	p.LocalMAC, errs[2] = net.ParseMAC(c.LocalMAC)
-	p.PeerMAC, errs[3] = net.ParseMAC(c.RemoteMAC)
-	if err := errors.Join(errs[:]...); err != nil {
-		return p, fmt.Errorf("peer: %w", err)
+// openPort joins socket and queues. The peer is the only one that there is, and known.
+func (dev *device) openPort(c config) error {
+	local, err := netip.ParseAddrPort(c.Local)
+	if err != nil {
+		return err
 	}
-	return p, nil
+	remote, err := netip.ParseAddrPort(c.Remote)
+	if err != nil {
+		return err
+	}
+	localMAC, err := parseMAC(c.LocalMAC)
+	if err != nil {
+		return err
+	}
+	remoteMAC, err := parseMAC(c.RemoteMAC)
+	if err != nil {
+		return err
+	}
+	if dev.peers, err = cq.CreateAnonymousAddresses("peers", cq.AddressOptions{}); err != nil {
+		return err
+	}
+	if _, err := dev.peers.Insert([][]byte{cq.Sockaddr(remote)}); err != nil {
+		return err
+	}
+	dev.port, err = port.Open(port.Config{Commands: dev.commands, Endpoint: endpoint.Config{
+		Socket: dev.socket, Receive: dev.rx, Transmit: dev.tx, Addresses: dev.peers, Local: local,
+		NoObject: true, // a run leaves nothing behind, killed or not
+
+		Resolver: endpoint.Static{remote.Addr(): packet.Hop{LocalMAC: localMAC,
+			NextMAC: remoteMAC, Source: local.Addr()}}}})
+	return err
+}
+
+func parseMAC(s string) (mac [6]byte, err error) {
+	b, err := net.ParseMAC(s)
+	if err == nil && len(b) != len(mac) {
+		err = fmt.Errorf("hardware address %s is not of Ethernet", s)
+	}
+	copy(mac[:], b)
+	return mac, err
 }
 
 // report sums up what the device process did.
@@ -175,6 +203,9 @@ func (dev *device) close(d *shm.Dir, c config) error {
 	}
 	if dev.commands != nil {
 		err = errors.Join(err, dev.commands.Close())
+	}
+	if dev.peers != nil {
+		err = errors.Join(err, dev.peers.Close())
 	}
 	if dev.payloads != nil {
 		err = errors.Join(err, dev.payloads.Close(context.Background()))

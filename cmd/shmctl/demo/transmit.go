@@ -7,7 +7,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
-	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/port"
 )
 
 // sender is the state of the sending phase. A payload slot is busy from the post of a send until
@@ -81,7 +81,7 @@ func (s *sender) post() (int, error) {
 		s.sequence[slot], s.postedNs[slot] = seq, now
 		context := seq<<16 | uint64(slot)
 		s.entries = append(s.entries,
-			xdp.SendCommand(context, s.a.payloads.Ref(uint64(off)), size, 0))
+			port.SendCommand(context, s.a.payloads.Ref(uint64(off)), size, 0))
 	}
 	k, err := s.a.commands.PostBatch(s.entries)
 	if err != nil && !errors.Is(err, cq.ErrFull) {

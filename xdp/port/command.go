@@ -1,8 +1,6 @@
-package xdp
+package port
 
 import (
-	"fmt"
-
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
 )
@@ -16,8 +14,8 @@ const (
 )
 
 // SendCommand asks for n bytes at payload, in a region that the device process knows, to be sent to
-// the port's peer with number to. The bytes must stay as they are until the completion, which
-// carries the context.
+// the address with number to of the port's address vector. The bytes must stay as they are until the
+// completion, which carries the context.
 func SendCommand(context uint64, payload shm.Ref, n int, to cq.Addr) cq.Entry {
 	return cq.Entry{Context: context, Flags: sendFlags, Len: uint64(n), Buf: payload, Src: to}
 }
@@ -40,12 +38,12 @@ func ReclaimCommands(d *shm.Dir, name string, region uint16) ([]cq.Entry, error)
 	const op = "reclaim frames of"
 	i, err := cq.Inspect(d, name)
 	if err != nil {
-		return nil, &Error{Pkg: pkg, Op: op, Name: name, Err: err}
+		return nil, fault(op, name, err, "")
 	}
 	defer i.Close()
 	s, err := i.Snapshot()
 	if err != nil {
-		return nil, &Error{Pkg: pkg, Op: op, Name: name, Err: err}
+		return nil, fault(op, name, err, "")
 	}
 	// Which lane is the device's does not matter: it does not know the others.
 	var out []cq.Entry
@@ -62,18 +60,4 @@ func ReclaimCommands(d *shm.Dir, name string, region uint16) ([]cq.Entry, error)
 func reclaimCommand(region uint16, lane int, head uint64) cq.Entry {
 	return cq.Entry{Flags: reclaimFlags, Len: uint64(lane), Buf: shm.MakeRef(region, 0),
 		Data: uint64(uint32(head)), Meta: cq.MetaNoContext}
-}
-
-// ReadFrame returns the record of the loaned frame that ref points into. Memory and reference come
-// from another process: both are checked, and the record is a copy.
-func ReadFrame(r *shm.Region, g Geometry, ref shm.Ref) (Record, error) {
-	if ref.Offset() >= g.Bytes() {
-		return Record{}, fmt.Errorf("xdp: frame at %v of %d bytes: %w", ref, g.Bytes(), ErrFrame)
-	}
-	loan, err := r.View(shm.MakeRef(ref.Region(), g.Chunk(ref.Offset())), RecordBytes)
-	if err != nil {
-		return Record{}, err
-	}
-	defer loan.Release()
-	return ReadRecord(loan.Bytes()), nil
 }

@@ -1,4 +1,4 @@
-package xdp
+package port_test
 
 import (
 	"encoding/binary"
@@ -8,6 +8,8 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/port"
 )
 
 // portModel drives a port with random moves of the wire, the kernel and an application that is
@@ -41,7 +43,7 @@ func (m *portModel) step(t testing.TB) {
 		}
 	case 3, 4:
 		_, err := m.port.Progress()
-		check(t, err)
+		must(t, err)
 	case 5, 6:
 		m.readSome(t)
 	case 7:
@@ -51,9 +53,11 @@ func (m *portModel) step(t testing.TB) {
 	case 9:
 		m.hostile(t)
 	case 10:
-		m.dev.hold = m.r.IntN(2) == 0
-		m.kernel.begin()
-		m.kernel.finish(m.r.IntN(16))
+		m.kernel.HoldCompletions(m.r.IntN(2) == 0)
+		m.kernel.Transmit(1)
+		if n := m.kernel.Sending(); n > 0 {
+			m.kernel.CompleteAt(m.r.IntN(n))
+		}
 	case 11:
 		if m.r.IntN(400) == 0 {
 			m.kill(t)
@@ -72,7 +76,7 @@ func (m *portModel) remind(t testing.TB) {
 func (m *portModel) tell(t testing.TB, e cq.Entry) bool {
 	err := m.asker.Post(&e)
 	if !errors.Is(err, cq.ErrFull) {
-		check(t, err)
+		must(t, err)
 	}
 	return err == nil
 }
@@ -85,7 +89,7 @@ func (m *portModel) readSome(t testing.TB) {
 		e := m.readErr(t)
 		m.complete(t, e.Context)
 	case !errors.Is(err, cq.ErrAgain):
-		check(t, err)
+		must(t, err)
 	}
 	for _, e := range buf[:n] {
 		if e.Flags&cq.FlagSend != 0 {
@@ -116,7 +120,7 @@ func (m *portModel) giveBack(t testing.TB) {
 	if seq := binary.LittleEndian.Uint64(m.bytes(&h.e)); seq != h.seq {
 		t.Fatalf("frame of datagram %d was overwritten by %d while on loan", h.seq, seq)
 	}
-	if m.tell(t, ReturnCommand(&h.e)) {
+	if m.tell(t, port.ReturnCommand(&h.e)) {
 		m.held = append(m.held[:i], m.held[i+1:]...)
 		m.returned = append(m.returned, h.e)
 		m.returned = m.returned[max(0, len(m.returned)-64):]
@@ -126,7 +130,7 @@ func (m *portModel) giveBack(t testing.TB) {
 func (m *portModel) send(t testing.TB) {
 	m.context++
 	from := m.payload.Ref(m.r.Uint64N(1 << 16))
-	e := SendCommand(m.context, from, m.r.IntN(2000), cq.Addr(m.r.IntN(3)))
+	e := port.SendCommand(m.context, from, m.r.IntN(2000), cq.Addr(m.r.IntN(3)))
 	if m.tell(t, e) {
 		m.open[m.context] = true
 	}
@@ -135,9 +139,9 @@ func (m *portModel) send(t testing.TB) {
 // hostile posts returns again, and nonsense.
 func (m *portModel) hostile(t testing.TB) {
 	if n := len(m.returned); n > 0 {
-		m.tell(t, ReturnCommand(&m.returned[m.r.IntN(n)]))
+		m.tell(t, port.ReturnCommand(&m.returned[m.r.IntN(n)]))
 	}
-	e := cq.Entry{Flags: returnFlags, Buf: shm.MakeRef(fakeUMEM, m.r.Uint64N(1<<17)),
+	e := cq.Entry{Flags: cq.FlagFrame, Buf: shm.MakeRef(m.umem.Region().ID(), m.r.Uint64N(1<<17)),
 		Data: m.r.Uint64()}
 	m.tell(t, e)
 	m.context++
@@ -152,74 +156,73 @@ func (m *portModel) hostile(t testing.TB) {
 // which was returned already, and reclaims the rest.
 func (m *portModel) kill(t testing.TB) {
 	m.kills++
-	check(t, m.app.Detach())
+	must(t, m.app.Detach())
 	q, err := cq.Adopt(m.dir, "app", cq.Options{})
-	check(t, err)
+	must(t, err)
 	m.app = q
 	for i := range m.returned {
-		m.tell(t, ReturnCommand(&m.returned[i]))
+		m.tell(t, port.ReturnCommand(&m.returned[i]))
 	}
 	for i := range m.held {
 		if m.r.IntN(3) == 0 {
-			m.tell(t, ReturnCommand(&m.held[i].e))
+			m.tell(t, port.ReturnCommand(&m.held[i].e))
 		}
 	}
 	// What the dead one held is nobody's now.
 	m.held = m.held[:0]
-	es, err := ReclaimCommands(m.dir, "app", fakeUMEM)
-	check(t, err)
+	es, err := port.ReclaimCommands(m.dir, "app", m.umem.Region().ID())
+	must(t, err)
 	m.reclaim = append(m.reclaim, es...)
 }
 
-// TestPortModel makes 100,000 moves. The frames add up after every one; each datagram that was
+// TestModel makes 100,000 moves. The frames add up after every one; each datagram that was
 // taken comes out once, in order; each send is answered once; at the end nothing is on loan.
-func TestPortModel(t *testing.T) {
+func TestModel(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	m := &portModel{portRig: newPortRig(t, rigOptions{lane: 16, commands: 64,
-		fake: fakeConfig{frames: 64, rxFrames: 40, start: ^uint32(500)}}),
+	m := &portModel{portRig: newPortRig(t, rigOptions{lane: 16, commands: 64, frames: 64, send: 24,
+		start: ^uint32(500)}),
 		r: rand.New(rand.NewPCG(seed, 1)), open: map[uint64]bool{}}
 	for range 100000 {
 		m.step(t)
-		if s := m.core.FrameStats(); s.Sum() != s.Frames || s.Illegal != 0 {
+		if s := m.socket.FrameStats(); s.Sum() != s.Frames || s.Illegal != 0 {
 			t.Fatalf("%+v", s)
 		}
 	}
-	m.dev.hold = false
+	m.kernel.HoldCompletions(false)
 	for range 10000 {
 		m.remind(t)
-		for m.kernel.finish(0) {
-		}
+		m.kernel.Complete(64)
 		m.rounds(t)
 		m.readSome(t)
 		m.giveBack(t)
 	}
 	m.rounds(t)
 	s := m.port.Stats()
-	if m.seen != m.sent || len(m.open) != 0 || s.Frames.States[FrameLoaned] != 0 ||
-		s.Frames.States[FrameSend] != 0 || s.Frames.States[FrameQuarantine] != 0 {
+	if m.seen != m.sent || len(m.open) != 0 || s.Frames.States[xdp.FrameLoaned] != 0 ||
+		s.Frames.States[xdp.FrameSend] != 0 || s.Frames.States[xdp.FrameQuarantine] != 0 {
 		t.Errorf("%d of %d datagrams, %d sends open, %+v", m.seen, m.sent, len(m.open), s)
 	}
-	if m.kills == 0 || s.Reclaimed == 0 || s.Frames.StaleReturn == 0 || s.Refused == 0 ||
+	if m.kills == 0 || s.Reclaimed == 0 || s.Frames.StaleReturn == 0 || s.BadCommands == 0 ||
 		s.RxBlocked == 0 || s.TxBlocked == 0 {
 		t.Errorf("not everything happened: %d kills, %+v", m.kills, s)
 	}
 }
 
-// FuzzPortCommand posts one command of any content: it never harms the frames and is answered
+// FuzzCommand posts one command of any content: it never harms the frames and is answered
 // once, unless it is a return.
-func FuzzPortCommand(f *testing.F) {
+func FuzzCommand(f *testing.F) {
 	r := newPortRig(f, rigOptions{})
 	ok := r.payload.Ref(0)
-	for _, e := range []cq.Entry{SendCommand(1, ok, 100, 1), SendCommand(2, ok, 9999, 0),
-		ReturnCommand(&cq.Entry{Buf: shm.MakeRef(fakeUMEM, 400)}),
-		{Flags: reclaimFlags, Buf: shm.MakeRef(fakeUMEM, 400)}, {}} {
+	for _, e := range []cq.Entry{port.SendCommand(1, ok, 100, 1), port.SendCommand(2, ok, 9999, 0),
+		port.ReturnCommand(&cq.Entry{Buf: shm.MakeRef(r.umem.Region().ID(), 400)}),
+		{Flags: cq.FlagFrame | cq.FlagClaim, Buf: shm.MakeRef(r.umem.Region().ID(), 400)}, {}} {
 		f.Add(e.Context, uint64(e.Flags), e.Len, uint64(e.Buf), e.Data, uint64(e.Src), uint64(e.Meta))
 	}
 	f.Fuzz(func(t *testing.T, context, flags, n, buf, data, src, meta uint64) {
 		e := cq.Entry{Context: context, Flags: cq.Flags(flags), Len: n, Buf: shm.Ref(buf),
 			Data: data, Src: cq.Addr(src), Meta: cq.Meta(meta)}
-		check(t, r.asker.Post(&e))
+		must(t, r.asker.Post(&e))
 		r.rounds(t)
 		r.checkFrames(t)
 		es := r.read(t)
@@ -232,7 +235,7 @@ func FuzzPortCommand(f *testing.F) {
 			}
 		}
 		want := 1
-		if e.Flags == returnFlags || e.Flags == reclaimFlags {
+		if e.Flags == cq.FlagFrame || e.Flags == cq.FlagFrame|cq.FlagClaim {
 			want = 0
 		}
 		if answers != want || want == 1 && es[0].Context != context {

@@ -1,4 +1,4 @@
-package xdp_test
+package port_test
 
 import (
 	"bytes"
@@ -19,6 +19,8 @@ import (
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/endpoint"
+	"github.com/shmring/shmring/xdp/port"
 	"github.com/shmring/shmring/xdp/veth"
 	"github.com/shmring/shmring/xdp/xdptest"
 )
@@ -26,9 +28,9 @@ import (
 // portDatagrams go to the application in another process.
 const portDatagrams = 20000
 
-// TestPortToAnotherProcess: a kernel socket sends, a process that maps the UMEM read-only gets
+// TestToAnotherProcess: a kernel socket sends, a process that maps the UMEM read-only gets
 // every datagram once, in order and whole, and gives every frame back.
-func TestPortToAnotherProcess(t *testing.T) {
+func TestToAnotherProcess(t *testing.T) {
 	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
 		t.Run(mode.String(), func(t *testing.T) {
 			ackRead, ackWrite, err := os.Pipe()
@@ -119,7 +121,7 @@ func portApp() error {
 			if err := checkFrame(frames, geo, &e, got); err != nil {
 				return err
 			}
-			backs = append(backs, xdp.ReturnCommand(&e))
+			backs = append(backs, port.ReturnCommand(&e))
 			got++
 		}
 		for rest := backs; len(rest) > 0; {
@@ -162,9 +164,9 @@ func checkFrame(frames *shm.Region, geo xdp.Geometry, e *cq.Entry, n int) error 
 	return nil
 }
 
-// TestPortTransmit: every send arrives at a kernel socket as it was, and completes once with its
+// TestTransmit: every send arrives at a kernel socket as it was, and completes once with its
 // context. The application stays within the lane of its completions.
-func TestPortTransmit(t *testing.T) {
+func TestTransmit(t *testing.T) {
 	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
 		t.Run(mode.String(), func(t *testing.T) {
 			q := newApp(t, 0)
@@ -178,7 +180,7 @@ func TestPortTransmit(t *testing.T) {
 				for j := i; j < min(i+window, sends); j++ {
 					off := (j - i) * size
 					pattern(p.payload.Bytes()[off:off+size], j)
-					e := xdp.SendCommand(uint64(j), p.payload.Ref(uint64(off)), size, 0)
+					e := port.SendCommand(uint64(j), p.payload.Ref(uint64(off)), size, 0)
 					must(t, w.Post(&e))
 				}
 				for j := i; j < min(i+window, sends); j++ {
@@ -201,7 +203,7 @@ func TestPortTransmit(t *testing.T) {
 					}
 				}
 			}
-			if s := p.port.Stats(); s.Refused+s.Cancelled+s.Abandoned != 0 ||
+			if s := p.port.Stats(); s.BadCommands+s.Cancelled+s.Abandoned != 0 ||
 				s.Syscalls.SendDropped != 0 {
 				t.Errorf("%+v", s)
 			}
@@ -209,9 +211,9 @@ func TestPortTransmit(t *testing.T) {
 	}
 }
 
-// TestPortInterfaceRemoved: Run, asleep, notices that the interface is gone, ends, and answers the
+// TestInterfaceRemoved: Run, asleep, notices that the interface is gone, ends, and answers the
 // sends that waited for the link.
-func TestPortInterfaceRemoved(t *testing.T) {
+func TestInterfaceRemoved(t *testing.T) {
 	for name, sends := range map[string]uint64{"idle": 0, "sends under way": 3} {
 		t.Run(name, func(t *testing.T) { interfaceRemoved(t, sends) })
 	}
@@ -223,7 +225,7 @@ func interfaceRemoved(t *testing.T, sends uint64) {
 	w := asker(t)
 	must(t, p.pair.B.SetUp(false))
 	for i := range sends {
-		e := xdp.SendCommand(i, p.payload.Ref(0), 100, 0)
+		e := port.SendCommand(i, p.payload.Ref(0), 100, 0)
 		must(t, w.Post(&e))
 	}
 	await(t, "the sends", func() bool {
@@ -250,14 +252,15 @@ func interfaceRemoved(t *testing.T, sends uint64) {
 			t.Errorf("%+v", e)
 		}
 	}
-	if s := p.port.Stats(); s.Cancelled != sends || s.Frames.States[xdp.FrameQuarantine] != sends {
+	s := p.port.Stats()
+	if s.Cancelled+s.Unsent != sends || s.Frames.States[xdp.FrameQuarantine] != sends {
 		t.Errorf("%+v", s)
 	}
 }
 
-// TestPortSleeps counts how often a port wakes that has nothing to do, and one that waits for a
+// TestSleeps counts how often a port wakes that has nothing to do, and one that waits for a
 // reader: neither may turn into a busy loop.
-func TestPortSleeps(t *testing.T) {
+func TestSleeps(t *testing.T) {
 	q := newApp(t, 4)
 	p := newPortRun(t, portOptions{})
 	polls := func(d time.Duration) (n, limit uint64) {
@@ -317,17 +320,17 @@ func portDevice() error {
 	if err != nil {
 		return err
 	}
-	c := xdp.PortConfig{Socket: s}
+	c := port.Config{Endpoint: endpoint.Config{Socket: s, NoObject: true}}
 	if c.Commands, err = cq.Create(d, "commands", cq.Options{Wait: cq.WaitFD}); err != nil {
 		return err
 	}
 	ctx := context.Background()
-	for _, w := range []**cq.Writer{&c.RX, &c.TX} {
+	for _, w := range []**cq.Writer{&c.Endpoint.Receive, &c.Endpoint.Transmit} {
 		if *w, err = cq.Attach(ctx, d, "app", cq.WriterOptions{Wait: true}); err != nil {
 			return err
 		}
 	}
-	p, err := xdp.NewPort(c)
+	p, err := port.Open(c)
 	if err != nil {
 		return err
 	}
@@ -335,13 +338,14 @@ func portDevice() error {
 	return p.Run(ctx)
 }
 
-// TestPortKilledAndReplaced: after SIGKILL of the device process the next one gets interface,
+// TestKilledAndReplaced: after SIGKILL of the device process the next one gets interface,
 // queue of commands and lanes; frames of the dead one's UMEM are not taken for its own.
-func TestPortKilledAndReplaced(t *testing.T) {
+func TestKilledAndReplaced(t *testing.T) {
 	q := newApp(t, 0)
 	pair := xdptest.NewPair(t, veth.Config{})
 	xdptest.Attach(t, pair.B, xdp.ProgramOptions{}).Close()
-	cmd := inNamespace(t, "port-device", pair.B)
+	cmd := shmtest.Child(t, "port-device", "IFNAME="+pair.B.Name)
+	cmd.ExtraFiles = []*os.File{pair.B.NetNS()}
 	out, err := cmd.StdoutPipe()
 	must(t, err)
 	must(t, cmd.Start())
@@ -362,7 +366,7 @@ func TestPortKilledAndReplaced(t *testing.T) {
 	old := receive()
 	must(t, cmd.Process.Kill())
 	_ = cmd.Wait()
-	back := xdp.ReturnCommand(&old)
+	back := port.ReturnCommand(&old)
 	must(t, w.Post(&back)) // to nobody
 	d, err := shm.OpenDir("")
 	must(t, err)
@@ -377,7 +381,7 @@ func TestPortKilledAndReplaced(t *testing.T) {
 	if fresh.Meta.Seq() != old.Meta.Seq()+1 {
 		t.Errorf("sequence %d after %d: the lane was not taken over", fresh.Meta.Seq(), old.Meta.Seq())
 	}
-	back = xdp.ReturnCommand(&fresh)
+	back = port.ReturnCommand(&fresh)
 	must(t, w.Post(&back))
 	await(t, "the return", func() bool { return p.port.Stats().Returned == 1 })
 	if s := p.port.Stats(); s.Frames.StaleReturn != 1 {

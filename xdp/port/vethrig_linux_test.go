@@ -1,20 +1,29 @@
-package xdp_test
+package port_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/endpoint"
+	"github.com/shmring/shmring/xdp/packet"
+	"github.com/shmring/shmring/xdp/port"
 	"github.com/shmring/shmring/xdp/veth"
 	"github.com/shmring/shmring/xdp/xdptest"
 )
 
 const (
+	testPort    = 4791
+	patience    = 10 * time.Second
 	sinkPort    = 9000
 	secPayloads = shm.SectionKind(0x50415900)
 )
@@ -22,11 +31,14 @@ const (
 // portRun is a port on end B that runs in a goroutine, and the application's ends of its queues
 // unless another process has them.
 type portRun struct {
-	*rig
+	pair     *veth.Pair
+	umem     *xdp.UMEM
+	socket   *xdp.Socket
+	peers    *cq.AddressVector
 	dir      *shm.Dir
 	commands *cq.Queue
 	rx, tx   *cq.Writer
-	port     *xdp.Port
+	port     *port.Port
 	payload  *shm.Region
 	stop     context.CancelFunc
 	result   chan error // of Run
@@ -36,7 +48,6 @@ type portOptions struct {
 	mode     xdp.AttachMode
 	pair     *veth.Pair // nil makes one
 	commands *cq.Queue  // adopted; nil creates it
-	config   xdp.PortConfig
 	// app makes the application's queue come to be; the default creates it in this process.
 	app func(p *portRun)
 }
@@ -46,8 +57,12 @@ func newPortRun(t testing.TB, o portOptions) *portRun {
 	if o.pair == nil {
 		o.pair = xdptest.NewPair(t, veth.Config{})
 	}
-	p := &portRun{rig: newRigOn(t, o.pair, o.mode, xdp.UMEMOptions{}, xdp.Options{}),
+	p := &portRun{pair: o.pair,
 		commands: o.commands, result: make(chan error, 1)}
+	prog := xdptest.Attach(t, p.pair.B, xdp.ProgramOptions{Mode: o.mode})
+	p.umem = xdptest.NewUMEM(t, xdp.UMEMOptions{})
+	p.socket = xdptest.Open(t, p.pair.B, 0, p.umem, xdp.Options{})
+	must(t, errors.Join(p.socket.Register(prog, 0), prog.Steer(testPort, 0)))
 	var err error
 	p.dir, err = shm.OpenDir("")
 	must(t, err)
@@ -62,12 +77,15 @@ func newPortRun(t testing.TB, o portOptions) *portRun {
 		*w, err = cq.Attach(t.Context(), p.dir, "app", cq.WriterOptions{Wait: true})
 		must(t, err)
 	}
-	c := o.config
-	c.Socket, c.RX, c.TX, c.Commands = p.socket, p.rx, p.tx, p.commands
-	c.Peers = []xdp.Peer{{LocalMAC: p.pair.B.MAC, PeerMAC: p.pair.A.MAC,
+	p.peers, err = cq.CreateAnonymousAddresses("peers", cq.AddressOptions{})
+	must(t, err)
+	_, err = p.peers.Insert([][]byte{cq.Sockaddr(netip.AddrPortFrom(p.pair.A.Addr, sinkPort))})
+	must(t, err)
+	p.port, err = port.Open(port.Config{Commands: p.commands, Endpoint: endpoint.Config{
+		Socket: p.socket, Receive: p.rx, Transmit: p.tx, Addresses: p.peers,
 		Local: netip.AddrPortFrom(p.pair.B.Addr, testPort),
-		Peer:  netip.AddrPortFrom(p.pair.A.Addr, sinkPort)}}
-	p.port, err = xdp.NewPort(c)
+		Resolver: endpoint.Static{p.pair.A.Addr: packet.Hop{LocalMAC: [6]byte(p.pair.B.MAC),
+			NextMAC: [6]byte(p.pair.A.MAC), Source: p.pair.B.Addr}}}})
 	must(t, err)
 	p.payload = newPayloads(t)
 	must(t, p.port.AddRegion(p.payload))
@@ -77,7 +95,7 @@ func newPortRun(t testing.TB, o portOptions) *portRun {
 	t.Cleanup(func() {
 		cancel()
 		err := errors.Join(p.port.Close(), p.rx.Close(), p.tx.Close(), p.commands.Close(),
-			p.dir.Close())
+			p.peers.Close(), p.dir.Close())
 		if err != nil {
 			t.Error(err)
 		}
@@ -174,3 +192,40 @@ func portTarget(e *veth.End) *net.UDPAddr {
 }
 
 func sink(t testing.TB, e *veth.End) *net.UDPConn { return udp(t, e, sinkPort) }
+
+// udp opens a kernel socket in the namespace of an end.
+func udp(t testing.TB, e *veth.End, port int) *net.UDPConn {
+	t.Helper()
+	var c *net.UDPConn
+	xdptest.Do(t, e, func() (err error) {
+		c, err = net.ListenUDP("udp4", &net.UDPAddr{IP: e.Addr.AsSlice(), Port: port})
+		return err
+	})
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// await polls until ok, or fails the test.
+func await(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s did not happen within %v", what, patience)
+		}
+	}
+}
+
+// pattern fills a message with bytes that only message n has.
+func pattern(b []byte, n int) {
+	for i := 0; i+8 <= len(b); i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], uint64(n)<<16|uint64(i))
+	}
+}
+
+// dup returns a descriptor that is the caller's.
+func dup(t testing.TB, fd int) uintptr {
+	t.Helper()
+	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	must(t, err)
+	return uintptr(n)
+}

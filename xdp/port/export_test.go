@@ -1,0 +1,7 @@
+package port
+
+import "github.com/shmring/shmring/cq"
+
+// Redeliver makes a port that was not driven yet do these commands first, as if a process before
+// this one had looked at them and had been killed.
+func Redeliver(p *Port, commands []cq.Entry) { p.pending, p.redelivered = commands, true }
