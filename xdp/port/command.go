@@ -14,8 +14,8 @@ const (
 )
 
 // SendCommand asks for n bytes at payload, in a region that the device process knows, to be sent to
-// the address with number to of the port's address vector. The bytes must stay as they are until the
-// completion, which carries the context.
+// the address with number to of the port's address vector. The bytes must stay as they are until
+// the completion, which carries the context.
 func SendCommand(context uint64, payload shm.Ref, n int, to cq.Addr) cq.Entry {
 	return cq.Entry{Context: context, Flags: sendFlags, Len: uint64(n), Buf: payload, Src: to}
 }
