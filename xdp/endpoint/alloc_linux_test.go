@@ -42,10 +42,6 @@ func (s *side) turns(t testing.TB, send func() error) {
 // detector.
 func TestNoAllocation(t *testing.T) {
 	shmtest.Conforms(t)
-	payload := make([]byte, 64)
-	iov := [][]byte{payload[:10], payload[10:]}
-	buf := make([]byte, 2048)
-	ms := make([]endpoint.Msg, 8)
 	for name, change := range map[string]func(c *endpoint.Config){
 		"plain":     func(*endpoint.Config) {},
 		"shared":    func(c *endpoint.Config) { c.Shared = true },
@@ -60,56 +56,18 @@ func TestNoAllocation(t *testing.T) {
 				posted = c.Posted
 			}))
 			loop(t, s)
-			for i := range ms {
-				ms[i] = endpoint.Msg{To: s.peer, Buf: payload, Context: uint64(i)}
-			}
+			buf := make([]byte, 2048)
+			iov := [][]byte{buf[:10]}
 			receive := func(n int) error {
 				for i := 0; posted && i < n; i++ {
-					m := endpoint.Msg{Buf: buf, Iov: iov[:i%2]}
+					m := endpoint.Msg{Buf: buf[10:], Iov: iov[:i%2]}
 					if err := s.RecvMsg(&m); err != nil {
 						return err
 					}
 				}
 				return nil
 			}
-			for what, send := range map[string]func() error{
-				"send":    func() error { return s.Send(payload, s.peer, 1) },
-				"send to": func() error { return s.SendTo(payload, addrB, 1) },
-				"scatter": func() error {
-					return s.SendMsg(&endpoint.Msg{To: s.peer, Iov: iov, Flags: cq.FlagCompletion})
-				},
-				"inject complete": func() error {
-					return s.SendMsg(&endpoint.Msg{To: s.peer, Flags: cq.FlagInjectComplete})
-				},
-				"inject": func() error { return s.Inject(payload, s.peer) },
-				"batch":  func() error { _, err := s.SendBatch(ms); return err },
-				"forward": func() error {
-					if posted {
-						return nil
-					}
-					if err := s.Inject(payload, s.peer); err != nil {
-						return err
-					}
-					if _, err := s.Progress(); err != nil {
-						return err
-					}
-					es, err := s.q.Peek(1)
-					if err != nil {
-						return err
-					}
-					if err := s.Forward(&es[0], 9, &ms[0]); err != nil {
-						return err
-					}
-					return s.q.Release(1)
-				},
-				"frame": func() error {
-					f, err := s.Frame()
-					if err != nil {
-						return err
-					}
-					return s.SendFrame(f, copy(f.Bytes(), payload), s.peer, 1)
-				},
-			} {
+			for what, send := range waysToSend(s, posted) {
 				once := func() {
 					must(t, receive(8))
 					s.turns(t, send)
@@ -129,4 +87,53 @@ func TestNoAllocation(t *testing.T) {
 			}
 		})
 	}
+}
+
+// waysToSend are all calls that send to the endpoint itself. One with posted buffers lends no frame
+// that could be forwarded.
+func waysToSend(s *side, posted bool) map[string]func() error {
+	payload := make([]byte, 64)
+	iov := [][]byte{payload[:10], payload[10:]}
+	ms := make([]endpoint.Msg, 8)
+	for i := range ms {
+		ms[i] = endpoint.Msg{To: s.peer, Buf: payload, Context: uint64(i)}
+	}
+	ways := map[string]func() error{
+		"send":    func() error { return s.Send(payload, s.peer, 1) },
+		"send to": func() error { return s.SendTo(payload, addrB, 1) },
+		"scatter": func() error {
+			return s.SendMsg(&endpoint.Msg{To: s.peer, Iov: iov, Flags: cq.FlagCompletion})
+		},
+		"inject complete": func() error {
+			return s.SendMsg(&endpoint.Msg{To: s.peer, Flags: cq.FlagInjectComplete})
+		},
+		"inject": func() error { return s.Inject(payload, s.peer) },
+		"batch":  func() error { _, err := s.SendBatch(ms); return err },
+		"frame": func() error {
+			f, err := s.Frame()
+			if err != nil {
+				return err
+			}
+			return s.SendFrame(f, copy(f.Bytes(), payload), s.peer, 1)
+		},
+	}
+	if !posted {
+		ways["forward"] = func() error {
+			if err := s.Inject(payload, s.peer); err != nil {
+				return err
+			}
+			if _, err := s.Progress(); err != nil {
+				return err
+			}
+			es, err := s.q.Peek(1)
+			if err != nil {
+				return err
+			}
+			if err := s.Forward(&es[0], 9, &ms[0]); err != nil {
+				return err
+			}
+			return s.q.Release(1)
+		}
+	}
+	return ways
 }
