@@ -39,7 +39,7 @@ func (e *EventQueue) serve() {
 		if later == nil {
 			return
 		}
-		err := e.finish(later)
+		err := e.finish("close", later)
 		h.mu.Lock()
 		h.err = err
 		h.mu.Unlock()

@@ -121,7 +121,7 @@ func (e *EventQueue) Detach() error { return e.end("detach", e.q.Detach) }
 func (e *EventQueue) end(op string, last func() error) error {
 	h := e.handler
 	if h == nil {
-		return e.finish(last)
+		return e.finish(op, last)
 	}
 	if err := e.held(op); err != nil { // before its handler is stopped for nothing
 		return err
@@ -133,7 +133,7 @@ func (e *EventQueue) end(op string, last func() error) error {
 	e.endMu.Lock()
 	defer e.endMu.Unlock()
 	h.stop()
-	err := errors.Join(h.ended(), e.finish(last))
+	err := errors.Join(h.ended(), e.finish(op, last))
 	if !e.q.guard.isOver() {
 		e.serve()
 	}
@@ -148,13 +148,21 @@ func (e *EventQueue) held(op string) error {
 	if h.free() || h.closed {
 		return nil
 	}
+	return e.errHeld(op)
+}
+
+func (e *EventQueue) errHeld(op string) error {
 	return &Error{Pkg: pkg, Op: op, Name: e.q.name, Err: ErrBusy,
 		Hint: "close what is bound to it, and take it out of its sets"}
 }
 
-// finish ends the queue, which no handler reads any more. The own lane goes first, for its memory
-// goes with the queue's.
-func (e *EventQueue) finish(last func() error) error {
+// finish ends the queue, which no handler reads any more. The own lane goes before it, for its
+// memory goes with the queue's; and only once nothing can be bound any more, since what is bound
+// reports by that lane, and would find it closed by a close that fails.
+func (e *EventQueue) finish(op string, last func() error) error {
+	if e.q.holders.close() != nil && !e.q.guard.isOver() {
+		return e.errHeld(op)
+	}
 	first := e.own.shut()
 	err := last()
 	switch {
@@ -163,6 +171,7 @@ func (e *EventQueue) finish(last func() error) error {
 		err = errors.Join(err, e.own.w.Close())
 	default:
 		e.own.reopen()
+		e.q.holders.reopen()
 	}
 	return err
 }

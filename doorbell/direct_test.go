@@ -84,8 +84,9 @@ func directRead(t *testing.T, o ring.Order, lanes, readers int, each uint64) {
 	if o == ring.SeqCst && r.Barriers() != 0 {
 		t.Errorf("the reader paid %d times although producers do", r.Barriers())
 	}
-	if o == ring.Release && r.Sleeps() > 0 && r.Barriers() == 0 {
-		t.Error("the reader slept and never paid for order")
+	// A reader that goes to sleep again before anybody has marked a lane owes nothing.
+	if o == ring.Release && r.Barriers() < r.cooled {
+		t.Errorf("the reader parked hot lanes %d times and paid %d times", r.cooled, r.Barriers())
 	}
 }
 

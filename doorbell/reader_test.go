@@ -2,6 +2,7 @@ package doorbell
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/shmring/shmring/ring"
@@ -15,6 +16,7 @@ type reader struct {
 	cons   []*ring.Consumer[uint64]
 	level  func(bit int) // a test's hook into Source.Level
 	count  atomic.Uint64 // entries read
+	cooled uint64        // how often lanes that were hot were parked
 	broken error
 }
 
@@ -124,6 +126,9 @@ func (r *reader) sread(limit int, w Wait) (int, outcome) {
 		if n > 0 || r.broken != nil {
 			r.Unlock()
 			return n, gotEntries
+		}
+		if slices.ContainsFunc(r.hot, func(w uint64) bool { return w != 0 }) {
+			r.cooled++
 		}
 		more, err := r.Park()
 		if err != nil {
