@@ -9,8 +9,8 @@ import (
 	"github.com/shmring/shmring/cq"
 )
 
-// TestCloseThatFailsLosesNoReport closes an event queue all the time while a registration reports to
-// it, which is refused and must not turn the report away.
+// TestCloseThatFailsLosesNoReport closes an event queue all the time while a registration reports
+// to it, which is refused and must not turn the report away.
 func TestCloseThatFailsLosesNoReport(t *testing.T) {
 	_, e := createEvents(t, cq.EventOptions{Size: 16})
 	obj, at := payload(t, nil)
