@@ -166,6 +166,10 @@ func (c *Counter) judge(w *counterWaiter) (done bool, err error) {
 	case v >= w.threshold:
 		return true, nil
 	case errs != w.errs:
+		// Somebody may have added to both since v was loaded: what was reached comes first.
+		if c.words.value.Load() >= w.threshold {
+			return true, nil
+		}
 		return true, ErrAvail
 	}
 	return false, nil
