@@ -37,7 +37,7 @@ func throughDevice(b *testing.B) *path {
 	r := newRemote(b)
 	to := r.echo(6000)
 	server := r.serve()
-	b.Cleanup(server.end) // a killed one would leave its object to the next
+	b.Cleanup(server.kill)
 	e, err := device.Dial(b.Context(), r.path, device.Request{Ports: []uint16{5000}, Sends: 256})
 	must(b, err)
 	b.Cleanup(func() { must(b, e.Close()) })

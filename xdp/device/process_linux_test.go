@@ -66,6 +66,7 @@ func serverChild() error {
 	}
 	s, err := device.NewServer(device.Config{Interface: local.Name, Allow: allow,
 		Resolver: wires{&local, &remote},
+		NoObject: true, // one that is killed would leave it to the next
 		Report:   func(err error) { fmt.Fprintln(os.Stderr, "reported:", err) }})
 	if err != nil {
 		return err
