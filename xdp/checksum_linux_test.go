@@ -64,7 +64,7 @@ type checksumCase struct {
 func TestChecksumToTheKernel(t *testing.T) {
 	shmtest.Conforms(t)
 	s := newSender(t, xdp.Options{})
-	withIPv6(t, s.pair)
+	xdptest.AddIPv6(t, s.pair, sixA, sixB)
 	sinks := map[bool]*net.UDPConn{true: s.sink}
 	xdptest.Do(t, s.pair.A, func() (err error) {
 		sinks[false], err = net.ListenUDP("udp6", &net.UDPAddr{IP: sixA.AsSlice(), Port: 9000})
@@ -136,7 +136,7 @@ func (s *sender) checksum(t *testing.T, c checksumCase, n int, sink *net.UDPConn
 func TestChecksumFromTheKernel(t *testing.T) {
 	shmtest.Conforms(t)
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
-	withIPv6(t, r.pair)
+	xdptest.AddIPv6(t, r.pair, sixA, sixB)
 	for _, to := range []netip.Addr{r.pair.B.Addr, sixB} {
 		var from *net.UDPConn
 		xdptest.Do(t, r.pair.A, func() (err error) {

@@ -252,7 +252,7 @@ func TestRulesChangeUnderTraffic(t *testing.T) {
 func TestManagementReachesTheHost(t *testing.T) {
 	shmtest.Conforms(t)
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
-	withIPv6(t, r.pair)
+	xdptest.AddIPv6(t, r.pair, sixA, sixB)
 	all := addRule(t, r.prog, xdp.Rule{All: true}, xdp.Target{})
 	// Both ends have to ask for the other.
 	forget(t, r.pair.A, r.pair.B.Addr)

@@ -4,11 +4,9 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/shm/shmtest"
@@ -27,30 +25,12 @@ var (
 // later is a resolver that the test fills in when it has the interface.
 type later struct{ device.Resolver }
 
-func withIPv6(t testing.TB, pair *veth.Pair) {
-	t.Helper()
-	for e, addr := range map[*veth.End]netip.Addr{pair.A: sixA, pair.B: sixB} {
-		xdptest.Do(t, e, func() error {
-			name := "/proc/sys/net/ipv6/conf/" + e.Name + "/disable_ipv6"
-			if err := os.WriteFile(name, []byte("0"), 0); err != nil {
-				return err
-			}
-			l, err := netlink.LinkByName(e.Name)
-			if err != nil {
-				return err
-			}
-			return netlink.AddrAdd(l, &netlink.Addr{Flags: unix.IFA_F_NODAD, IPNet: &net.IPNet{
-				IP: addr.AsSlice(), Mask: net.CIDRMask(64, 128)}})
-		})
-	}
-}
-
 // TestIPv6: datagrams over IPv6, with an address that the kernel resolves while the first waits.
 func TestIPv6(t *testing.T) {
 	shmtest.Conforms(t)
 	resolver := &later{}
 	r := newRig(t, device.Config{Resolver: resolver})
-	withIPv6(t, r.pair)
+	xdptest.AddIPv6(t, r.pair, sixA, sixB)
 	xdptest.Do(t, r.pair.B, func() error {
 		table, err := route.Open(r.pair.B.Name, route.Options{})
 		resolver.Resolver = table

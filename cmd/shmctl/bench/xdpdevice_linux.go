@@ -10,7 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
@@ -73,9 +72,7 @@ func (p *servedPort) close() {
 type devicePort struct {
 	e       *device.Endpoint
 	payload [payloadBytes]byte
-	read    [2 * maxBatch]cq.Entry
-	arrived []cq.Entry
-	sending int
+	completions
 }
 
 func openDevicePort(portOptions) (port, error) {
@@ -113,23 +110,7 @@ func (p *devicePort) put(s uint64, n int) (int, error) {
 }
 
 // turn reads what the device process completed.
-func (p *devicePort) turn() error {
-	n, err := cq.Read(p.e.Queue(), p.read[:])
-	if err != nil {
-		if err == cq.ErrAgain {
-			return nil
-		}
-		return err
-	}
-	for i := range p.read[:n] {
-		if p.read[i].Flags&cq.FlagRecv != 0 {
-			p.arrived = append(p.arrived, p.read[i])
-		} else {
-			p.sending--
-		}
-	}
-	return nil
-}
+func (p *devicePort) turn() error { return p.take(p.e.Queue()) }
 
 func (p *devicePort) get(n int) (int, uint64, error) {
 	if len(p.arrived) == 0 {

@@ -16,18 +16,16 @@ import (
 // endpointPort is a port on an endpoint: every packet goes through a completion queue, and every
 // send has a completion that is read.
 type endpointPort struct {
-	socket   *socketPort // whose socket and program the endpoint has
-	dir      *shm.Dir
-	q        *cq.Queue
-	w        [2]*cq.Writer
-	av       *cq.AddressVector
-	e        *endpoint.Endpoint
+	socket *socketPort // whose socket and program the endpoint has
+	dir    *shm.Dir
+	q      *cq.Queue
+	w      [2]*cq.Writer
+	av     *cq.AddressVector
+	e      *endpoint.Endpoint
+	completions
 	echoes   bool
-	sending  int // accepted and not completed
 	messages [maxBatch]endpoint.Msg
 	payloads [maxBatch][payloadBytes]byte
-	read     [2 * maxBatch]cq.Entry
-	arrived  []cq.Entry // read, and not taken by get
 	last     []cq.Entry // taken by get, and not sent back
 	lastBuf  [maxBatch]cq.Entry
 }
@@ -126,18 +124,30 @@ func (p *endpointPort) turn() error {
 	if _, err := p.e.Progress(); err != nil {
 		return err
 	}
-	n, err := cq.Read(p.q, p.read[:])
+	return p.take(p.q)
+}
+
+// completions are what a port reads from its queue.
+type completions struct {
+	sending int // accepted and not completed
+	read    [2 * maxBatch]cq.Entry
+	arrived []cq.Entry // read, and not taken by get
+}
+
+// take reads once, and tells packets from ends of sends.
+func (c *completions) take(q *cq.Queue) error {
+	n, err := cq.Read(q, c.read[:])
 	if err != nil {
 		if err == cq.ErrAgain {
 			return nil
 		}
 		return err
 	}
-	for i := range p.read[:n] {
-		if p.read[i].Flags&cq.FlagRecv != 0 {
-			p.arrived = append(p.arrived, p.read[i])
+	for i := range c.read[:n] {
+		if c.read[i].Flags&cq.FlagRecv != 0 {
+			c.arrived = append(c.arrived, c.read[i])
 		} else {
-			p.sending--
+			c.sending--
 		}
 	}
 	return nil
