@@ -79,7 +79,8 @@ func childAddressOwner() {
 			held = held[:n-1]
 			continue
 		}
-		got, err := v.InsertIDs([][]byte{stripes(rand.IntN(1000)+100, round)}, []cq.Addr{cq.Addr(round)})
+		id := steadyAddresses + cq.Addr(round) // is no index of a steady one
+		got, err := v.InsertIDs([][]byte{stripes(rand.IntN(1000)+100, round)}, []cq.Addr{id})
 		need(err)
 		held = append(held, got...)
 	}
