@@ -7,7 +7,6 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/edsrzf/mmap-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -183,30 +182,6 @@ func sysReadAt(fd int, b []byte) (n int, err error) {
 		return err
 	})
 	return max(n, 0), err
-}
-
-// sysMap maps a part of the file behind fd. The descriptor is needed only during the call.
-func sysMap(fd int, offset, length uint64, write bool) ([]byte, error) {
-	dup, err := sysDup(fd)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(dup), "object")
-	defer f.Close()
-	prot := mmap.RDONLY
-	if write {
-		prot = mmap.RDWR
-	}
-	b, err := mmap.MapRegion(f, int(length), prot, 0, int64(offset))
-	if err != nil {
-		return nil, err
-	}
-	return b, nil
-}
-
-func sysUnmap(b []byte) error {
-	m := mmap.MMap(b)
-	return m.Unmap()
 }
 
 // populateTries bounds how often signals may make us begin again.

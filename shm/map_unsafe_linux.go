@@ -1,0 +1,21 @@
+package shm
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// padding returns how many bytes lie before the first multiple of unit, a power of two.
+func padding(mem []byte, unit uint64) uint64 {
+	return -uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) & (unit - 1)
+}
+
+func firstByte(mem []byte) *byte { return unsafe.SliceData(mem) }
+
+// mapOver maps a file over a part of a range that is ours.
+func mapOver(mem []byte, fd int, offset int64, prot int) error {
+	_, err := unix.MmapPtr(fd, offset, unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)),
+		prot, unix.MAP_SHARED|unix.MAP_FIXED)
+	return err
+}
