@@ -18,6 +18,7 @@ var (
 	passed [count]atomic.Uint64
 	victim Label
 	fatal  uint64 = 1 // the passage of victim that kills
+	dying  atomic.Pointer[func()]
 )
 
 // The environment is read once: what a test changes later concerns its children only.
@@ -42,6 +43,9 @@ func init() {
 // At counts a passage, and kills the process if it is the one that was asked for.
 func At(l Label) {
 	if n := passed[l].Add(1); l == victim && n == fatal {
+		if f := dying.Load(); f != nil {
+			(*f)()
+		}
 		_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
 		select {} // other threads may have the signal first
 	}
@@ -49,3 +53,7 @@ func At(l Label) {
 
 // Passed returns how often a step was passed in this process.
 func Passed(l Label) uint64 { return passed[l].Load() }
+
+// Dying sets what is called before the process dies at a step, in the goroutine that dies: it must
+// not wait for anything, and sees all that the process has as it is.
+func Dying(f func()) { dying.Store(&f) }

@@ -34,7 +34,9 @@ func TestSchemaKeys(t *testing.T) {
 		"endpoint": endpointInfo{}, "queueRef": queueRef{}, "probe": probeResult{},
 		"finding": findingResult{}, "capture": captureResult{},
 		"post": postResult{}, "signal": signalResult{}, "serve": serveStatus{},
-		"serveApp": serveApp{}, "torture": torture.Report{}} {
+		"serveApp": serveApp{}, "torture": torture.Report{},
+		"tortureRole": torture.RoleReport{}, "tortureMachine": torture.Machine{},
+		"notice": torture.Notice{}} {
 		d := doc.Defs[def]
 		want := keysOf(t, reflect.TypeOf(v))
 		slices.Sort(want)

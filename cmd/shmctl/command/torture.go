@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,7 +26,8 @@ it does in a file that is no part of the library, and by that it is checked that
   - nobody hangs, and a stopped process is never taken for dead,
   - at the end no file is left, and nothing is open or mapped in a process that survived.
 
-Notice is how long after a reader was killed its successor had the queue.
+Notice is how long after a death a survivor knew of it: through its event queue, or as it got the
+queue of a dead reader.
 
 Built with -tags shmring_steps it also has processes die at chosen steps of the protocols: --steps.
 
@@ -56,8 +59,17 @@ func newTorture() *cobra.Command {
 				return &usageError{verb: "torture", err: fmt.Errorf("duration %v is not positive",
 					opt.Duration)}
 			}
-			if opt.Kills > 0 && !f.Changed("duration") {
+			if (opt.Kills > 0 || opt.UntilSteps > 0) && !f.Changed("duration") {
 				opt.Duration = 0
+			}
+			if opt.UntilSteps > 0 {
+				opt.Steps = true
+			}
+			for _, name := range opt.Roles {
+				if !slices.Contains(torture.Roles(), name) {
+					return &usageError{verb: "torture", err: fmt.Errorf("no role %q: there are %s",
+						name, strings.Join(torture.Roles(), ", "))}
+				}
 			}
 			if opt.Steps && !crash.On {
 				return &usageError{verb: "torture", err: errors.New("this shmctl has no steps: " +
@@ -82,6 +94,12 @@ func newTorture() *cobra.Command {
 	f.Uint64Var(&opt.Seed, "seed", 0, "`number` that replays the choices, not the schedule "+
 		"(default: a random one)")
 	f.BoolVar(&opt.Steps, "steps", false, "kill at labelled steps too")
+	f.Uint64Var(&opt.UntilSteps, "until-steps", 0, "end when each step has killed `n` times, and "+
+		"after --kills; --duration is the limit")
+	f.StringSliceVar(&opt.Roles, "roles", nil, "only these `roles`, and those that they need: "+
+		strings.Join(torture.Roles(), ", "))
+	_ = cmd.RegisterFlagCompletionFunc("roles", cobra.FixedCompletions(torture.Roles(),
+		cobra.ShellCompDirectiveNoFileComp))
 	f.StringVar(&opt.Trust, "trust", torture.TrustBoth, "`kind` of the queues met over sockets: "+
 		"both, user, others")
 	_ = cmd.RegisterFlagCompletionFunc("trust", cobra.FixedCompletions([]string{torture.TrustBoth,

@@ -10,28 +10,41 @@ import (
 	"os/signal"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/shm/crash"
 )
 
 // config is what a child is started with.
 type config struct {
-	Role  string `json:"role"`
-	Index int    `json:"index"`
-	Dir   string `json:"dir"`
-	Seed  uint64 `json:"seed"`
-	Trust string `json:"trust"`
-	Spoil string `json:"spoil,omitempty"`
+	Role  string            `json:"role"`
+	Index int               `json:"index"` // among the processes of its role
+	Place int               `json:"place"` // among all
+	Base  string            `json:"base"`  // the directory of the run, which other users cannot enter
+	Seed  uint64            `json:"seed"`
+	Trust string            `json:"trust"`
+	Spoil string            `json:"spoil,omitempty"`
+	Step  string            `json:"step,omitempty"` // where it is to die, so that it can go there
+	Share map[string]string `json:"share,omitempty"`
 }
 
 // event is a line from a child to the supervisor.
 type event struct {
-	Kind string `json:"kind"` // hung, leaked, usurped, failed, or nothing that is counted by events
+	Role string `json:"role"`
+	Kind string `json:"kind"` // what was found, or kindNotice
+	N    uint64 `json:"n,omitempty"`
 	Text string `json:"text"`
+	What string `json:"what,omitempty"` // of a notice: how the death is told
+	Pid  int    `json:"pid,omitempty"`
+	AtNs int64  `json:"at_ns,omitempty"`
 }
+
+// kindNotice is an event that breaks no promise.
+const kindNotice = "notice"
 
 // Directories and files of a run, below its own.
 const (
@@ -40,18 +53,19 @@ const (
 	queueName  = "main"
 )
 
+// ledgerFd is the descriptor that a child inherits.
+const ledgerFd = 3
+
 // child is one process of a run.
 type child struct {
 	config
+	role   *role
 	ledger *ledger
-	dir    *shm.Dir
+	words  []atomic.Uint64 // of the ledger, the role's own
+	dir    *shm.Dir        // where queues have names; nil for other users
 	rnd    *rand.Rand
 	mu     sync.Mutex
 	out    *json.Encoder
-
-	running     context.Context // of a reader: ends when the writers have ended
-	noLane      int             // tries over a socket for which there was no lane, in a row
-	noLaneSince time.Time
 }
 
 // patience is how long anybody waits for anything that must come.
@@ -75,70 +89,94 @@ func Child(args []string) (handled bool, code int) {
 	}()
 	before := c.held()
 	if err := c.run(); err != nil {
-		c.tell("failed", "%v", err)
+		c.tell(kindFailed, "%v", err)
 		return true, 1
 	}
 	// What the runtime opens for itself does not name the run.
 	for what := range c.held() {
 		if !before[what] {
-			c.tell("leaked", "still there after everything was closed: %s", what)
+			c.tell(kindLeaked, "still there after everything was closed: %s", what)
 		}
 	}
 	return true, 0
 }
 
 func (c *child) run() (err error) {
-	if err = os.Setenv(shm.EnvDir, c.Dir+"/"+queuesDir); err != nil { // for bells
-		return err
+	if c.role = roleOf(c.config.Role); c.role == nil {
+		return fmt.Errorf("no role %q", c.config.Role)
 	}
-	if c.ledger, err = openLedger(c.Dir + "/" + ledgerFile); err != nil {
-		return err
-	}
+	syscall.CloseOnExec(ledgerFd)
 	// It stays mapped: goroutines look at it until the end.
-	if c.dir, err = shm.OpenDir(c.Dir + "/" + queuesDir); err != nil {
+	if c.ledger, err = mapLedger(os.NewFile(ledgerFd, ledgerFile)); err != nil {
 		return err
 	}
-	defer c.dir.Close()
+	c.words = c.ledger.region(c.role.name)
+	crash.Dying(func() {
+		c.ledger.word(wordDeath + c.Place).Store(uint64(doorbell.Now()))
+	})
 	if crash.On {
 		go c.tellSteps()
 	}
-	c.rnd = rand.New(rand.NewPCG(c.Seed, uint64(c.Index)))
-	switch c.Role {
-	case "writer":
-		return c.write()
-	case "reader":
-		return c.read()
-	case "churner":
-		return c.churn()
+	if c.role.uid == 0 {
+		if err = os.Setenv(shm.EnvDir, c.Base+"/"+queuesDir); err != nil { // for bells
+			return err
+		}
+		if c.dir, err = shm.OpenDir(c.Base + "/" + queuesDir); err != nil {
+			return err
+		}
+		defer c.dir.Close()
 	}
-	return fmt.Errorf("no role %q", c.Role)
+	c.rnd = rand.New(rand.NewPCG(c.Seed, uint64(c.Index)))
+	return c.role.run(c)
 }
 
 // tellSteps adds to the ledger how often each step was passed, as far as this process comes.
 func (c *child) tellSteps() {
 	told := map[crash.Label]uint64{}
-	for ; ; nap(2 * time.Millisecond) {
+	for ; ; nap(5 * time.Millisecond) {
 		for _, l := range crash.Labels() {
-			n := crash.Passed(l)
-			c.ledger.word(wordPassed + int(l)).Add(n - told[l])
-			told[l] = n
+			if n := crash.Passed(l); n != told[l] {
+				c.ledger.word(wordPassed + int(l)).Add(n - told[l])
+				told[l] = n
+			}
 		}
 	}
 }
 
-func (c *child) tell(kind, format string, args ...any) {
+// running returns a context that ends when the run comes to a phase, or stop is called.
+func (c *child) running(until uint64) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		for c.ledger.phase() < until && ctx.Err() == nil {
+			nap(10 * time.Millisecond)
+		}
+		cancel()
+	}()
+	return ctx, cancel
+}
+
+// tell says what this process found: kindHung and the like.
+func (c *child) tell(kind, format string, args ...any) { c.tellN(kind, 1, format, args...) }
+
+// tellN says that it found so many.
+func (c *child) tellN(kind string, n uint64, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	c.send(event{Kind: kind, N: n, Text: fmt.Sprintf("%s %d (pid %d): %s", c.config.Role, c.Index,
+		os.Getpid(), text)})
+}
+
+func (c *child) send(e event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	text := fmt.Sprintf(format, args...)
-	_ = c.out.Encode(event{kind, fmt.Sprintf("%s %d (pid %d): %s", c.Role, c.Index, os.Getpid(),
-		text)})
+	e.Role = c.config.Role
+	_ = c.out.Encode(e)
 }
 
 // held returns what this process has of the run: descriptors and mappings.
 func (c *child) held() map[string]bool {
 	found := map[string]bool{}
 	ours := func(target string) bool {
-		return strings.Contains(target, c.Dir+"/"+queuesDir) || strings.Contains(target, "memfd:") ||
+		return strings.Contains(target, c.Base+"/"+queuesDir) || strings.Contains(target, "memfd:") ||
 			strings.Contains(target, "pidfd") || strings.HasPrefix(target, "socket:")
 	}
 	fds, _ := os.ReadDir("/proc/self/fd")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 const (
@@ -21,10 +22,30 @@ const (
 	meetEntries  = 20
 )
 
+func churnerRole() *role {
+	return &role{name: "churner", places: churners, run: (*child).churn, leftovers: scratchLeft,
+		steps: []crash.Label{crash.CreateAllocated, crash.CreateFilled, crash.CreateLocked,
+			crash.CreateLinked, crash.ClaimLocked, crash.ClaimStored, crash.ClaimLeft,
+			crash.AttachClaimed, crash.AttachWritten, crash.AttachAnnounced,
+			crash.WriterClosing, crash.WriterReleased, crash.ReadCopied, crash.ReadReleased,
+			crash.AdoptClaimed, crash.AdoptStarted, crash.DetachSilenced,
+			crash.CloseCondemned, crash.CloseLanes, crash.CloseUnlinked, crash.CloseVacated,
+			crash.CollectLanes, crash.CollectClaimed, crash.CollectCondemned,
+			crash.CollectUnlinked, crash.MeetSending, crash.MeetSent, crash.MeetReceived}}
+}
+
 func scratchName(i int) string { return fmt.Sprintf("scratch-%d", i) }
 
+// churner is a process that comes and goes in many queues.
+type churner struct {
+	*child
+	noLane      int // tries over a socket for which there was no lane, in a row
+	noLaneSince time.Time
+}
+
 // churn makes, uses, destroys and collects queues until it is told to stop.
-func (c *child) churn() error {
+func (child *child) churn() error {
+	c := &churner{child: child}
 	stop, err := c.serve()
 	if err != nil {
 		return err
@@ -57,7 +78,7 @@ func contended(err error) bool {
 }
 
 // scratch has a queue for a moment: its own, or a lane of somebody else's.
-func (c *child) scratch(name string) (err error) {
+func (c *churner) scratch(name string) (err error) {
 	o := cq.Options{Size: 16, MaxLanes: 4}
 	if c.rnd.IntN(2) == 0 {
 		o.Lifetime = cq.Persistent
@@ -106,7 +127,7 @@ func leaveScratch(q *cq.Queue) error {
 }
 
 // useScratch reads a little and leaves the queue in one way or the other.
-func (c *child) useScratch(q *cq.Queue) error {
+func (c *churner) useScratch(q *cq.Queue) error {
 	buf := make([]cq.Entry, 8)
 	if _, err := cq.ReadTimeout(q, buf, time.Millisecond); err != nil &&
 		!errors.Is(err, syscall.EAGAIN) {
@@ -118,18 +139,19 @@ func (c *child) useScratch(q *cq.Queue) error {
 	return q.Close()
 }
 
-// trust is what a churner's queue is made with: one of either kind, unless all are to be of one.
-func (c *child) trust(index int) cq.Trust {
+// trust is what a queue without a name is made with: one of either kind, unless all are to be of
+// one.
+func (c *churner) trust(index int) cq.Trust {
 	if c.Trust == TrustOthers || c.Trust == TrustBoth && index%2 == 1 {
 		return cq.TrustOthers
 	}
 	return cq.TrustUser
 }
 
-func (c *child) socket(i int) string { return fmt.Sprintf("%s/meet-%d", c.Dir, i) }
+func (c *churner) socket(i int) string { return fmt.Sprintf("%s/meet-%d", c.Base, i) }
 
 // serve has a queue without a name to which whoever connects attaches. stop ends it.
-func (c *child) serve() (stop func() error, err error) {
+func (c *churner) serve() (stop func() error, err error) {
 	_ = os.Remove(c.socket(c.Index)) // of the one that was killed
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.socket(c.Index), Net: "unix"})
 	if err != nil {
@@ -154,7 +176,7 @@ func (c *child) serve() (stop func() error, err error) {
 }
 
 // readMet reads what comes over sockets: of each writer 1, 2, 3 and so on.
-func (c *child) readMet(q *cq.Queue) error {
+func (c *churner) readMet(q *cq.Queue) error {
 	next := map[uint64]uint64{}
 	buf := make([]cq.Entry, 16)
 	for {
@@ -164,9 +186,9 @@ func (c *child) readMet(q *cq.Queue) error {
 		}
 		for _, e := range buf[:n] {
 			if e.Tag != mix(e.Data, e.Context) {
-				c.count(wordUnpublished, 1, "nobody posts %+v to a socket", e)
+				c.tell(kindUnpublished, "nobody posts %+v to a socket", e)
 			} else if e.Context != next[e.Data]+1 {
-				c.count(wordLost, 1, "over a socket number %d came after %d", e.Context,
+				c.tell(kindLost, "over a socket number %d came after %d", e.Context,
 					next[e.Data])
 			}
 			if next[e.Data] = e.Context; e.Context == meetEntries {
@@ -177,7 +199,7 @@ func (c *child) readMet(q *cq.Queue) error {
 }
 
 // meet attaches to the queue of another churner, which may be dead, or die meanwhile.
-func (c *child) meet() error {
+func (c *churner) meet() error {
 	peer := (c.Index + 1) % churners
 	raw, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.socket(peer), Net: "unix"})
 	if err != nil {
@@ -188,14 +210,14 @@ func (c *child) meet() error {
 	defer cancel()
 	w, err := cq.AttachConn(ctx, raw, cq.WriterOptions{Trust: c.trust(peer)})
 	if errors.Is(err, context.DeadlineExceeded) {
-		c.tell("hung", "no answer over a socket for %v", patience)
+		c.tell(kindHung, "no answer over a socket for %v", patience)
 		return nil
 	}
 	if errors.Is(err, cq.ErrLanes) { // those of the dead have to come back
 		if c.noLane++; c.noLane == 1 {
 			c.noLaneSince = time.Now()
 		} else if time.Since(c.noLaneSince) > patience {
-			c.tell("hung", "no lane over a socket for %v, in %d tries", patience, c.noLane)
+			c.tell(kindHung, "no lane over a socket for %v, in %d tries", patience, c.noLane)
 			c.noLane = 0
 		}
 		return nil

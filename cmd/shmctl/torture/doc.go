@@ -11,6 +11,25 @@
 //	churner  creates, uses, destroys and collects small queues with names that its like contend
 //	         for, and meets them over sockets: those who clean up are killed too
 //
+// # Roles
+//
+// A kind of process is a role, and a role is a file or two: a function that returns a [role], and
+// a line in the table of role_linux.go. The supervisor knows of roles only what stands there. The
+// process itself is role.run, a method of child that works until c.ledger.phase() is no longer
+// phaseRun, then closes everything and returns. It may use
+//
+//	c.dir      the directory of the run with named objects; nil with a uid of its own
+//	c.rnd      choices that the seed replays
+//	c.words    words of the ledger that are the role's (role.words); those of others by region
+//	c.Share    texts that the role's prepare put into s.share, as a path to meet at
+//	c.Step     the label at which it is to die, "" if at none: it may hurry there
+//	c.tell     kindLost, kindHung and the like: what it found, each of which fails the run
+//	c.notice   the number of a process whose death it was told of, and how it was told
+//
+// Numbers that rise often stand in the ledger, and role.sum takes them into the report; what is
+// found is told. A death that must be told to somebody is demanded with s.notes.expect, in
+// role.died. Roles marked as asked take part only if --roles names them.
+//
 // # What is provable
 //
 // Nothing of the library decides what is right. Beside the queues lies a ledger, a file that all

@@ -7,37 +7,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Words at the beginning of the ledger. All are atomic; beside each is who stores it. The words of
+// the roles follow, see ledger.region.
 const (
-	writers     = 4
-	maxLanes    = 8
-	maxSessions = 1 << 16 // of one writer
+	wordPhase  = iota     // the supervisor: what everybody is to do
+	wordHush              // the supervisor: nobody is to post or attach to the queue with a name
+	wordPassed = 64       // everybody: how often each step was passed, with steps
+	wordDeath  = 64 + 256 // everybody: when the process of a place died at its step
+	ledgerHead = wordDeath + maxPlaces
 )
 
-// Words of the ledger. All are atomic; beside each is who stores it.
-const (
-	wordPhase       = iota // the supervisor: what everybody is to do
-	wordHolder             // reader: who has the queue, 0 while nobody surely does
-	wordAdopted            // reader: monotonic time at which it got it
-	wordAdoptions          // reader: how often that happened
-	wordEnded              // reader: the queue is destroyed
-	wordRedelivered        // reader, as the rest
-	wordDuplicate
-	wordLost
-	wordUnpublished
-	wordLaneOwner                            // writers: what session has the lane, maxLanes words
-	wordSessions  = wordLaneOwner + maxLanes // writers: sessions so far, a word each
-	wordLane      = wordSessions + writers   // writers: lane that it surely has, + 1, or 0
-	wordHush      = 63                       // the supervisor: nobody is to post or attach
-	wordPassed    = 64                       // everybody: how often each step was passed, with steps
-	ledgerHead    = 256
-	sessionWords  = 3
-)
+// maxPlaces bounds how many processes live at once.
+const maxPlaces = 192
 
 // Phases, in order.
 const (
 	phaseRun   = iota
-	phaseStop  // writers and churners close and end
-	phaseDrain // readers read what is there, destroy the queue and end
+	phaseStop  // all that do not drain close and end
+	phaseDrain // those that drain read what is there, destroy it and end
 )
 
 type ledger struct {
@@ -46,24 +33,30 @@ type ledger struct {
 	words []atomic.Uint64
 }
 
-const ledgerBytes = (ledgerHead + writers*maxSessions*sessionWords) * 8
-
-// openLedger maps the file, which is sparse.
-func openLedger(path string) (*ledger, error) {
+// makeLedger makes the file, which is sparse.
+func makeLedger(path string) (*ledger, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err = f.Truncate(ledgerBytes); err == nil {
-		var mem []byte
-		mem, err = unix.Mmap(int(f.Fd()), 0, ledgerBytes, unix.PROT_READ|unix.PROT_WRITE,
-			unix.MAP_SHARED)
-		if err == nil {
-			return &ledger{f: f, mem: mem, words: wordsOver(mem)}, nil
+	if err = f.Truncate(int64(ledgerWords()) * 8); err == nil {
+		var l *ledger
+		if l, err = mapLedger(f); err == nil {
+			return l, nil
 		}
 	}
 	_ = f.Close()
 	return nil, err
+}
+
+// mapLedger maps it; the ledger owns the file then.
+func mapLedger(f *os.File) (*ledger, error) {
+	mem, err := unix.Mmap(int(f.Fd()), 0, ledgerWords()*8, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED)
+	if err != nil {
+		return nil, os.NewSyscallError("mmap", err)
+	}
+	return &ledger{f: f, mem: mem, words: wordsOver(mem)}, nil
 }
 
 func (l *ledger) close() {
@@ -78,17 +71,12 @@ func (l *ledger) phase() uint64 { return l.words[wordPhase].Load() }
 // session is what is known of one time of a writer with a lane.
 type session struct{ intent, published, seen *atomic.Uint64 }
 
-func (l *ledger) session(writer int, n uint64) session {
-	at := ledgerHead + (writer*maxSessions+int(n))*sessionWords
-	return session{&l.words[at], &l.words[at+1], &l.words[at+2]}
-}
+const sessionWords = 3
 
-// name packs whose session it is, as entries carry it; 0 is nobody's.
-func sessionName(writer int, n uint64) uint64 { return uint64(writer+1)<<32 | n }
-
-func splitSession(name uint64) (writer int, n uint64, ok bool) {
-	writer, n = int(name>>32)-1, name&(1<<32-1)
-	return writer, n, writer >= 0 && writer < writers && n > 0 && n < maxSessions
+// sessionAt returns the n-th session in words that hold nothing else.
+func sessionAt(words []atomic.Uint64, n int) session {
+	at := n * sessionWords
+	return session{&words[at], &words[at+1], &words[at+2]}
 }
 
 // mix makes the checksum of an entry.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -20,23 +19,14 @@ const (
 	spoilSkip = "release without a look"
 )
 
-const queueSize = 256
-
 // read opens the queue when nobody else has it, and reads until it is done.
 func (c *child) read() error {
-	running, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	c.running = running
-	go func() {
-		for c.ledger.phase() != phaseDrain {
-			nap(10 * time.Millisecond)
-		}
-		cancel()
-	}()
+	running, stop := c.running(phaseDrain)
+	defer stop()
 	o := cq.Options{Size: queueSize, MaxLanes: maxLanes, Lifetime: cq.Persistent}
-	for c.ledger.word(wordEnded).Load() == 0 {
+	for c.words[readerEnded].Load() == 0 {
 		open := cq.Open
-		if c.ledger.word(wordAdoptions).Load() > 0 {
+		if c.words[readerAdoptions].Load() > 0 {
 			open = cq.Adopt // once it is destroyed nobody is to make it again
 		}
 		q, err := open(c.dir, queueName, o)
@@ -49,7 +39,7 @@ func (c *child) read() error {
 		case err != nil:
 			return fmt.Errorf("open: %w", err)
 		}
-		if err := c.have(q); err != nil {
+		if err := c.have(running, q); err != nil {
 			return err
 		}
 	}
@@ -57,15 +47,17 @@ func (c *child) read() error {
 }
 
 // have is a reader's time with the queue.
-func (c *child) have(q *cq.Queue) error {
-	holder := c.ledger.word(wordHolder)
-	if former := int(holder.Load()); former != 0 && former != os.Getpid() && survives(former) {
-		c.tell("usurped", "got the queue that the living process %d has", former)
+func (c *child) have(running context.Context, q *cq.Queue) error {
+	holder := &c.words[readerHolder]
+	if former := int(holder.Load()); former != 0 && former != os.Getpid() {
+		if survives(former) {
+			c.tell(kindUsurped, "got the queue that the living process %d has", former)
+		}
+		c.notice(noticeAdopted, former)
 	}
 	holder.Store(uint64(os.Getpid()))
-	c.ledger.word(wordAdopted).Store(uint64(doorbell.Now()))
-	c.ledger.word(wordAdoptions).Add(1)
-	done, err := c.drain(q)
+	c.words[readerAdoptions].Add(1)
+	done, err := c.drain(running, q)
 	holder.Store(0)
 	if err != nil {
 		return errors.Join(err, q.Detach())
@@ -76,15 +68,15 @@ func (c *child) have(q *cq.Queue) error {
 	if err := q.Close(); err != nil {
 		return err
 	}
-	c.ledger.word(wordEnded).Store(1)
+	c.words[readerEnded].Store(1)
 	return nil
 }
 
 // drain reads until it is all over, or this reader leaves by itself.
-func (c *child) drain(q *cq.Queue) (done bool, err error) {
+func (c *child) drain(running context.Context, q *cq.Queue) (done bool, err error) {
 	for {
 		// It sleeps as long as nobody wakes it: a time limit would be a look that nobody rang for.
-		ctx, drain := c.running, false
+		ctx, drain := running, false
 		if ctx.Err() != nil {
 			drain = true // nobody posts any more
 			var cancel context.CancelFunc
@@ -152,30 +144,25 @@ func (c *child) look(es []cq.Entry, marked bool) int {
 func (c *child) judge(e cq.Entry, marked bool) {
 	writer, n, ok := splitSession(e.Data)
 	if !ok || e.Tag != mix(e.Data, e.Context) || e.Len != e.Context&0xffff {
-		c.count(wordUnpublished, 1, "nobody posts %+v", e)
+		c.tell(kindUnpublished, "nobody posts %+v", e)
 		return
 	}
-	s := c.ledger.session(writer, n)
+	s := sessionOf(c.ledger.region("writer"), writer, n)
 	seen, number := s.seen.Load(), e.Context
 	switch {
 	case number > s.intent.Load():
-		c.count(wordUnpublished, 1, "number %d of writer %d session %d was never committed, only %d",
+		c.tell(kindUnpublished, "number %d of writer %d session %d was never committed, only %d",
 			number, writer, n, s.intent.Load())
 	case number == seen+1:
 		s.seen.Store(number)
 	case number <= seen && marked:
-		c.ledger.word(wordRedelivered).Add(1)
+		c.words[readerRedelivered].Add(1)
 	case number <= seen:
-		c.count(wordDuplicate, 1, "number %d of writer %d session %d came again without a mark; "+
+		c.tell(kindDuplicate, "number %d of writer %d session %d came again without a mark; "+
 			"%d were seen", number, writer, n, seen)
 	default:
 		s.seen.Store(number)
-		c.count(wordLost, number-seen-1, "number %d of writer %d session %d came after %d",
+		c.tellN(kindLost, number-seen-1, "number %d of writer %d session %d came after %d",
 			number, writer, n, seen)
 	}
-}
-
-func (c *child) count(word int, n uint64, format string, args ...any) {
-	c.ledger.word(word).Add(n)
-	c.tell("", format, args...)
 }

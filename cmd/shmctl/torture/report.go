@@ -3,9 +3,7 @@ package torture
 import (
 	"errors"
 	"fmt"
-	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/shmring/shmring/shm/crash"
@@ -13,12 +11,16 @@ import (
 
 // Options of a run.
 type Options struct {
-	Duration time.Duration // 0 is until Kills
-	Kills    uint64        // ends the run after so many; 0 is until Duration
-	Seed     uint64
-	Steps    bool   // kill at steps too; the program must be built with the tag shmring_steps
-	Trust    string // of the queues that are met over sockets: TrustBoth, which is "", or one kind
-	Dir      string // where the directory of the run is made; "" is the default directory
+	Duration time.Duration // ends the run; 0 is until Kills and UntilSteps
+	Kills    uint64        // ends it after so many; 0 is until Duration
+	// UntilSteps ends it when each step that its roles can die at has killed so often, and there
+	// were Kills. The program must be built with the tag shmring_steps, and Steps set.
+	UntilSteps uint64
+	Seed       uint64
+	Steps      bool     // kill at steps too; needs the tag
+	Roles      []string // that take part, with what they need; none is the usual ones
+	Trust      string   // of the queues that are met over sockets: TrustBoth, which is "", or one kind
+	Dir        string   // where the directory of the run is made; "" is the default directory
 	// Progress is told now and then how far it is.
 	Progress func(done time.Duration, r *Report)
 
@@ -35,45 +37,110 @@ const (
 	TrustOthers = "others"
 )
 
+// Kinds of broken promises.
+const (
+	kindLost        = "lost"
+	kindDuplicate   = "duplicate"
+	kindUnpublished = "unpublished"
+	kindHung        = "hung"
+	kindLeaked      = "leaked"
+	kindUsurped     = "usurped"
+	kindUnnoticed   = "unnoticed"
+	kindFailed      = "failed"
+)
+
 // Notice is how long it took until a survivor knew of a death, in nanoseconds; nil without any.
 type Notice struct {
-	P50 *int64 `json:"p50"`
-	P99 *int64 `json:"p99"`
-	Max *int64 `json:"max"`
+	Count int    `json:"count"`
+	P50   *int64 `json:"p50"`
+	P99   *int64 `json:"p99"`
+	Max   *int64 `json:"max"`
+}
+
+// Tally is what a role, or a run, went through and what was found.
+type Tally struct {
+	Published   uint64 `json:"published"`
+	InDoubt     uint64 `json:"in_doubt"`
+	Read        uint64 `json:"read"`
+	Redelivered uint64 `json:"redelivered"`
+	Found
+}
+
+// Found counts broken promises.
+type Found struct {
+	Lost        uint64 `json:"lost"`
+	Duplicate   uint64 `json:"duplicate"`
+	Unpublished uint64 `json:"unpublished"`
+	Hung        uint64 `json:"hung"`
+	Leaked      uint64 `json:"leaked"`
+	Usurped     uint64 `json:"usurped"`
+	Unnoticed   uint64 `json:"unnoticed"`
+	Failed      uint64 `json:"failed"`
+}
+
+func (f *Found) all() []*uint64 {
+	return []*uint64{&f.Lost, &f.Duplicate, &f.Unpublished, &f.Hung, &f.Leaked, &f.Usurped,
+		&f.Unnoticed, &f.Failed}
+}
+
+// kinds are the names of Found.all.
+var kinds = []string{kindLost, kindDuplicate, kindUnpublished, kindHung, kindLeaked, kindUsurped,
+	kindUnnoticed, kindFailed}
+
+// add counts n of a kind. What is of no kind is a failure of the process that says so.
+func (f *Found) add(kind string, n uint64) {
+	i := slices.Index(kinds, kind)
+	if i < 0 {
+		i = len(kinds) - 1
+	}
+	*f.all()[i] += n
+}
+
+func (f *Found) plus(other *Found) {
+	for i, n := range f.all() {
+		*n += *other.all()[i]
+	}
+}
+
+// sum is how many there are.
+func (f *Found) sum() (n uint64) {
+	for _, k := range f.all() {
+		n += *k
+	}
+	return n
+}
+
+// RoleReport is what one kind of process did.
+type RoleReport struct {
+	Places int    `json:"places"` // how many at once
+	Starts uint64 `json:"starts"`
+	Kills  uint64 `json:"kills"`
+	Stops  uint64 `json:"stops"`
+	Tally
+	// Counts are what only this role has, by name.
+	Counts map[string]uint64 `json:"counts"`
 }
 
 // Report of a run.
 type Report struct {
-	Seed        uint64            `json:"seed"`
-	DurationNs  int64             `json:"duration_ns"`
-	Kills       uint64            `json:"kills"`
-	Stops       uint64            `json:"stops"`
-	Sessions    uint64            `json:"sessions"`
-	Adoptions   uint64            `json:"adoptions"`
-	Published   uint64            `json:"published"`
-	InDoubt     uint64            `json:"in_doubt"`
-	Read        uint64            `json:"read"`
-	Redelivered uint64            `json:"redelivered"`
-	Lost        uint64            `json:"lost"`
-	Duplicate   uint64            `json:"duplicate"`
-	Unpublished uint64            `json:"unpublished"`
-	Hung        uint64            `json:"hung"`
-	Leaked      uint64            `json:"leaked"`
-	Usurped     uint64            `json:"usurped"`
-	Failed      uint64            `json:"failed"`
-	NoticeNs    Notice            `json:"notice_ns"`
-	Steps       map[string]uint64 `json:"steps"` // kills by step; null without steps
-	Violations  []string          `json:"violations"`
+	Seed       uint64 `json:"seed"`
+	DurationNs int64  `json:"duration_ns"`
+	Kills      uint64 `json:"kills"`
+	Stops      uint64 `json:"stops"`
+	Tally
+	NoticeNs   Notice                 `json:"notice_ns"` // of all deaths that were told
+	Notices    map[string]Notice      `json:"notices"`   // by how they were told
+	Roles      map[string]*RoleReport `json:"roles"`
+	Steps      map[string]uint64      `json:"steps"` // kills by step; null without steps
+	Violations []string               `json:"violations"`
+	Machine    Machine                `json:"machine"`
 }
 
 // ErrViolation says that a run found something; the report has what.
 var ErrViolation = errors.New("torture: a promise was broken")
 
 // Good reports whether nothing was found.
-func (r *Report) Good() bool {
-	return r.Lost+r.Duplicate+r.Unpublished+r.Hung+r.Leaked+r.Usurped+r.Failed == 0 &&
-		len(r.Violations) == 0
-}
+func (r *Report) Good() bool { return r.Found.sum() == 0 && len(r.Violations) == 0 }
 
 // maxViolations bounds what is kept in words; all are counted.
 const maxViolations = 20
@@ -84,49 +151,36 @@ func (r *Report) note(format string, args ...any) {
 	}
 }
 
-// measure sums up the times.
-func (r *Report) measure(ns []int64) {
+// total makes the counts of the run of those of its roles.
+func (r *Report) total() {
+	r.Tally = Tally{}
+	for _, role := range r.Roles {
+		r.Published += role.Published
+		r.InDoubt += role.InDoubt
+		r.Read += role.Read
+		r.Redelivered += role.Redelivered
+		r.Found.plus(&role.Found)
+	}
+}
+
+// summary sums up times.
+func summary(ns []int64) Notice {
 	if len(ns) == 0 {
-		return
+		return Notice{}
 	}
 	slices.Sort(ns)
 	at := func(percent int) *int64 { return &ns[min(len(ns)-1, len(ns)*percent/100)] }
-	r.NoticeNs = Notice{P50: at(50), P99: at(99), Max: &ns[len(ns)-1]}
+	return Notice{Count: len(ns), P50: at(50), P99: at(99), Max: &ns[len(ns)-1]}
 }
 
-// Print writes the report for people.
-func (r *Report) Print(w io.Writer) {
-	row := func(name string, format string, args ...any) {
-		fmt.Fprintf(w, "%-13s%s\n", name, fmt.Sprintf(format, args...))
+// noticed sums up how long it took until survivors knew.
+func (r *Report) noticed(byKind map[string][]int64) {
+	var all []int64
+	for kind, ns := range byKind {
+		r.Notices[kind] = summary(ns)
+		all = append(all, ns...)
 	}
-	row("seed", "%d", r.Seed)
-	row("time", "%v", time.Duration(r.DurationNs).Round(time.Millisecond))
-	row("kills", "%d, and %d stops", r.Kills, r.Stops)
-	row("sessions", "%d of writers, %d of readers", r.Sessions, r.Adoptions)
-	row("published", "%d, and %d in doubt at a kill", r.Published, r.InDoubt)
-	row("read", "%d, and %d again, marked", r.Read, r.Redelivered)
-	row("lost", "%d", r.Lost)
-	row("duplicate", "%d", r.Duplicate)
-	row("unpublished", "%d", r.Unpublished)
-	row("hung", "%d", r.Hung)
-	row("leaked", "%d", r.Leaked)
-	row("usurped", "%d", r.Usurped)
-	row("failed", "%d", r.Failed)
-	if n := r.NoticeNs; n.P50 != nil {
-		row("notice", "p50 %v, p99 %v, max %v", time.Duration(*n.P50), time.Duration(*n.P99),
-			time.Duration(*n.Max))
-	}
-	if len(r.Steps) > 0 {
-		var parts []string
-		for name, n := range r.Steps {
-			parts = append(parts, fmt.Sprintf("%s %d", name, n))
-		}
-		slices.Sort(parts)
-		row("steps", "%s", strings.Join(parts, ", "))
-	}
-	for _, v := range r.Violations {
-		fmt.Fprintln(w, v)
-	}
+	r.NoticeNs = summary(all)
 }
 
 // ChildCommand is the hidden first argument that turns the program into one of its children.

@@ -32,8 +32,8 @@ func TestEveryStepIsReached(t *testing.T) {
 		t.Errorf("not reached: %v", missing)
 	}
 	aimed := map[crash.Label]bool{}
-	for _, labels := range stepsOf {
-		for _, l := range labels {
+	for _, r := range table() {
+		for _, l := range r.steps {
 			aimed[l] = true
 		}
 	}

@@ -1,80 +1,57 @@
 package torture
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/shm/crash"
 )
 
 const (
-	readers   = 2
 	runPrefix = "torture-"
-	// killEvery is the longest time between two kills.
+	// killEvery is the longest time between two kills from outside.
 	killEvery = 60 * time.Millisecond
 	// stopLongest is how long a process is stopped at most: longer than any time that the library
 	// waits before it looks again.
 	stopLongest = 1500 * time.Millisecond
 )
 
+// supervisor starts, kills and judges. What is not guarded belongs to the goroutine of Run.
 type supervisor struct {
 	o       Options
-	report  *Report
+	roles   []*role // that take part
 	ledger  *ledger
 	base    string
+	share   map[string]string // what roles tell their processes
 	rnd     *rand.Rand
 	procs   []*proc
-	mu      sync.Mutex // of what listeners write: report and steps
 	waiting sync.WaitGroup
+	died    chan struct{} // of size 1: somebody died
 	started uint64
-	notices []int64
-	killed  killed // the last reader that had the queue
-	frozen  bool   // a reader is stopped
 	aimed   map[crash.Label]uint64
-	exact   map[uint64]bool // sessions of which nothing may come beyond what is known as published
-}
+	frozen  *proc // is stopped
 
-// killed is a death that a survivor has to notice.
-type killed struct {
-	atNs      int64
-	adoptions uint64
-}
-
-// proc is a place in the run, and the process that has it now.
-type proc struct {
-	role  string
-	index int
-	cmd   *exec.Cmd
-	stdin io.WriteCloser
-	done  chan struct{}
-	step  crash.Label // at which it dies by itself
-	shot  bool        // by us
-	// want is what has to be seen of the session of a writer that died before the next one may
-	// come: its lane would be looked at for that one's sake. 0 is nothing.
-	want    uint64
-	dead    session
-	waiting time.Time // since when; the place is empty
+	mu     sync.Mutex // of what those write that listen to processes
+	report *Report
+	// found is what processes told and the supervisor saw, by role, beside what the ledger counts.
+	found map[string]Found
+	notes notices
+	queue queueState
 }
 
 // Run runs a torture. The report is not nil if it came to an end; the error is ErrViolation if
 // anything was found.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	if o.Steps && !crash.On {
+	if (o.Steps || o.UntilSteps > 0) && !crash.On {
 		return nil, errors.New("torture: this program has no steps: build it with -tags shmring_steps")
 	}
 	switch o.Trust {
@@ -84,18 +61,20 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	default:
 		return nil, fmt.Errorf("torture: trust %q is none of both, user and others", o.Trust)
 	}
+	roles, err := choose(o.Roles)
+	if err != nil {
+		return nil, err
+	}
 	d, err := shm.OpenDir(o.Dir)
 	if err != nil {
 		return nil, err
 	}
 	defer d.Close()
 	sweepRuns(d.Path())
-	s := &supervisor{o: o, report: &Report{Seed: o.Seed, Violations: []string{}},
+	s := &supervisor{o: o, roles: roles, report: newReport(o, roles), share: map[string]string{},
 		rnd: rand.New(rand.NewPCG(o.Seed, 0)), aimed: map[crash.Label]uint64{},
-		exact: map[uint64]bool{}}
-	if o.Steps {
-		s.report.Steps = map[string]uint64{}
-	}
+		died: make(chan struct{}, 1), notes: newNotices(),
+		found: map[string]Found{}}
 	if s.base, err = os.MkdirTemp(d.Path(), runPrefix); err != nil {
 		return nil, err
 	}
@@ -103,7 +82,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := os.Mkdir(s.base+"/"+queuesDir, 0o700); err != nil {
 		return nil, err
 	}
-	if s.ledger, err = openLedger(s.base + "/" + ledgerFile); err != nil {
+	if s.ledger, err = makeLedger(s.base + "/" + ledgerFile); err != nil {
 		return nil, err
 	}
 	defer s.ledger.close()
@@ -111,15 +90,31 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := unix.Flock(int(s.ledger.f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, err
 	}
+	return s.whole(ctx)
+}
+
+// whole is a run from what roles prepare to the report.
+func (s *supervisor) whole(ctx context.Context) (*Report, error) {
+	for _, r := range s.roles {
+		if r.prepare == nil {
+			continue
+		}
+		undo, err := r.prepare(s)
+		if undo != nil {
+			defer undo()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("torture: prepare %s: %w", r.name, err)
+		}
+	}
 	begin := time.Now()
-	err = s.run(ctx, begin)
+	err := s.run(ctx, begin)
 	s.end(err == nil)
 	if err != nil {
 		return nil, err
 	}
 	s.check()
 	s.report.DurationNs = int64(time.Since(begin))
-	s.report.measure(s.notices)
 	if !s.report.Good() {
 		return s.report, ErrViolation
 	}
@@ -146,45 +141,33 @@ func sweepRuns(path string) {
 
 // run starts everybody and does harm until it is time.
 func (s *supervisor) run(ctx context.Context, begin time.Time) error {
-	for _, r := range []struct {
-		role string
-		n    int
-	}{{"reader", readers}, {"writer", writers}, {"churner", churners}} {
-		for i := range r.n {
-			p := &proc{role: r.role, index: i}
-			s.procs = append(s.procs, p)
+	for _, r := range s.roles {
+		for i := range r.places {
+			p := &proc{role: r, index: i, place: len(s.procs)}
+			if s.procs = append(s.procs, p); len(s.procs) > maxPlaces {
+				return fmt.Errorf("torture: more than %d processes", maxPlaces)
+			}
 			if err := s.start(p); err != nil {
 				return err
 			}
 		}
 	}
-	for last := begin; ; {
-		if s.o.Duration > 0 && time.Since(begin) >= s.o.Duration ||
-			s.o.Kills > 0 && s.report.Kills >= s.o.Kills || s.o.spoil != "" && s.found() {
-			return nil
-		}
+	tick := time.NewTimer(s.pause())
+	defer tick.Stop()
+	for last := begin; !s.enough(begin); {
+		var err error
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(time.Duration(s.rnd.Int64N(int64(killEvery)))):
+		case <-s.died:
+		case <-tick.C:
+			err = s.harm()
+			tick.Reset(s.pause())
 		}
-		s.noticed()
-		p := s.procs[s.rnd.IntN(len(s.procs))]
-		var err error
-		if p.want > 0 {
-			p = s.procs[0]
-		}
-		if stop := s.rnd.IntN(50) == 0; stop && p.role != "churner" {
-			err = s.stop(p)
-		} else {
-			err = s.kill(p)
-		}
-		if err != nil {
+		if err = errors.Join(err, s.reviveAll()); err != nil {
 			return err
 		}
-		if err := s.reviveAll(); err != nil {
-			return err
-		}
+		s.overdue()
 		if s.o.Progress != nil && time.Since(last) > 100*time.Millisecond {
 			last = time.Now()
 			s.mu.Lock()
@@ -193,162 +176,61 @@ func (s *supervisor) run(ctx context.Context, begin time.Time) error {
 			s.mu.Unlock()
 		}
 	}
+	return nil
 }
 
-// reviveAll starts those again that died by themselves, or had something left to be read.
+func (s *supervisor) pause() time.Duration {
+	return time.Duration(s.rnd.Int64N(int64(killEvery)))
+}
+
+// enough tells whether the run has come to its end.
+func (s *supervisor) enough(begin time.Time) bool {
+	if s.o.Duration > 0 && time.Since(begin) >= s.o.Duration {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.o.spoil != "" {
+		s.sum()
+		return !s.report.Good()
+	}
+	if s.o.Kills == 0 && s.o.UntilSteps == 0 || s.report.Kills < s.o.Kills {
+		return false
+	}
+	return s.o.UntilSteps == 0 || s.leastKilled() >= s.o.UntilSteps
+}
+
+// harm kills or stops a process. One that is on its way to a step is left alone for a while, else
+// nobody would ever get to those that come seldom.
+func (s *supervisor) harm() error {
+	p := s.procs[s.rnd.IntN(len(s.procs))]
+	for range len(s.procs) {
+		if !p.empty && (p.step == crash.None || time.Since(p.since) > p.role.patience()) {
+			break
+		}
+		p = s.procs[s.rnd.IntN(len(s.procs))]
+	}
+	if p.empty {
+		return nil
+	}
+	if s.rnd.IntN(50) == 0 && p.role.stops {
+		return s.stop(p)
+	}
+	return s.kill(p)
+}
+
+// reviveAll starts those again that died by themselves, or had something left to be settled.
 func (s *supervisor) reviveAll() error {
 	for _, p := range s.procs {
-		if p.want > 0 {
-			if s.settled(p) {
-				if err := s.start(p); err != nil {
-					return err
-				}
+		if p.empty {
+			if err := s.next(p); err != nil {
+				return err
 			}
-			continue
-		}
-		select {
-		case <-p.done:
-			if p.role == "reader" {
-				s.watch(false)
-			}
+		} else if p.ended() {
 			if err := s.revive(p); err != nil {
 				return err
 			}
-		default:
 		}
 	}
 	return nil
-}
-
-// start starts the process of a place, perhaps one that dies at a step.
-func (s *supervisor) start(p *proc) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	if p.role == "writer" { // what its predecessor had is anybody's
-		s.ledger.word(wordLane + p.index).Store(0)
-	}
-	s.started++
-	c := config{Role: p.role, Index: p.index, Dir: s.base, Seed: s.o.Seed ^ s.started<<32,
-		Trust: s.o.Trust, Spoil: s.o.spoil}
-	text, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	p.cmd = exec.Command(self, ChildCommand, string(text))
-	p.cmd.Stderr = os.Stderr
-	p.shot, p.step, p.done = false, crash.None, make(chan struct{})
-	if s.o.Steps && s.rnd.IntN(4) > 0 {
-		p.step = s.aim(p.role)
-		p.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%v:%d", crash.Env, p.step, 1+s.passage(p.step)))
-	}
-	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
-		return err
-	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := p.cmd.Start(); err != nil {
-		return fmt.Errorf("torture: start %s: %w", p.role, err)
-	}
-	cmd, done := p.cmd, p.done
-	s.waiting.Go(func() {
-		s.listen(out)
-		_ = cmd.Wait()
-		close(done)
-	})
-	return nil
-}
-
-// listen counts what a child tells.
-func (s *supervisor) listen(out io.Reader) {
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		var e event
-		if json.Unmarshal(lines.Bytes(), &e) != nil {
-			continue
-		}
-		s.mu.Lock()
-		s.count(e.Kind, 1, "%s", strings.TrimSpace(e.Kind+" "+e.Text))
-		s.mu.Unlock()
-	}
-}
-
-func (s *supervisor) count(kind string, n uint64, format string, args ...any) {
-	switch kind {
-	case "hung":
-		s.report.Hung += n
-	case "leaked":
-		s.report.Leaked += n
-	case "usurped":
-		s.report.Usurped += n
-	case "failed":
-		s.report.Failed += n
-	}
-	s.report.note(format, args...)
-}
-
-// kill kills a process and starts the next one in its place.
-func (s *supervisor) kill(p *proc) error {
-	pid := uint64(p.cmd.Process.Pid)
-	if p.role == "reader" {
-		s.watch(s.ledger.word(wordHolder).Load() == pid)
-	}
-	p.shot = true
-	_ = p.cmd.Process.Kill()
-	<-p.done
-	return s.revive(p)
-}
-
-// watch notes when a reader dies. If it has the queue the other one is to notice, unless that is
-// stopped; if not there may be nobody to notice the death before.
-func (s *supervisor) watch(has bool) {
-	s.noticed()
-	s.killed = killed{}
-	if has && !s.frozen {
-		s.killed = killed{doorbell.Now(), s.ledger.word(wordAdoptions).Load()}
-	}
-}
-
-// noticed notes how long it took until a successor had the queue.
-func (s *supervisor) noticed() {
-	if s.killed.atNs == 0 || s.ledger.word(wordAdoptions).Load() == s.killed.adoptions {
-		return
-	}
-	s.notices = append(s.notices, max(0, int64(s.ledger.word(wordAdopted).Load())-s.killed.atNs))
-	s.killed = killed{}
-}
-
-// revive counts a death and starts the next process in its place.
-func (s *supervisor) revive(p *proc) error {
-	_ = p.stdin.Close()
-	ws, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
-	if ws.Signaled() && ws.Signal() == syscall.SIGKILL {
-		s.mu.Lock()
-		s.report.Kills++
-		if !p.shot && p.step != crash.None {
-			s.report.Steps[p.step.String()]++
-		}
-		s.mu.Unlock()
-	} else if !p.shot || ws.Signaled() {
-		s.mu.Lock()
-		s.count("failed", 1, "failed %s %d ended by itself: %v", p.role, p.index,
-			p.cmd.ProcessState)
-		s.mu.Unlock()
-	}
-	if s.bequeathed(p); p.want == 0 {
-		return s.start(p)
-	}
-	quiet := s.rnd.IntN(8) == 0 || !p.shot && afterPublish[p.step] && s.rnd.IntN(2) == 0
-	if quiet && !s.frozen { // a reader that is stopped sees nothing
-		if err := s.hush(); err != nil {
-			return err
-		}
-	}
-	if !s.settled(p) {
-		return nil
-	}
-	return s.start(p)
 }

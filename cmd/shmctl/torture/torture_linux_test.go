@@ -24,7 +24,8 @@ func TestNothingIsLost(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v; report %+v", err, r)
 	}
-	if r.Kills == 0 || r.Read == 0 || r.Read < r.Published || r.Adoptions < 2 {
+	if r.Kills == 0 || r.Read == 0 || r.Read < r.Published ||
+		r.Roles["reader"].Counts["adoptions"] < 2 {
 		t.Errorf("not much of a torture: %+v", r)
 	}
 }

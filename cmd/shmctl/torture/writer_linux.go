@@ -25,7 +25,7 @@ type poster struct {
 func (c *child) write() error {
 	for c.ledger.phase() == phaseRun {
 		c.hush()
-		n := c.ledger.word(wordSessions + c.Index).Add(1)
+		n := c.words[writerSessions+c.Index].Add(1)
 		if n >= maxSessions {
 			return fmt.Errorf("%d sessions are more than the ledger has room for", n)
 		}
@@ -48,7 +48,7 @@ func (c *child) attachAndPost(n uint64) error {
 	defer cancel()
 	w, err := cq.Attach(ctx, c.dir, queueName, cq.WriterOptions{Wait: true})
 	if errors.Is(err, context.DeadlineExceeded) {
-		c.tell("hung", "no queue to attach to for %v", patience)
+		c.tell(kindHung, "no queue to attach to for %v", patience)
 		return nil
 	}
 	if errors.Is(err, cq.ErrLanes) { // those of the dead can be had; but all may have owners
@@ -58,10 +58,10 @@ func (c *child) attachAndPost(n uint64) error {
 	if err != nil {
 		return fmt.Errorf("attach: %w", err)
 	}
-	p := &poster{child: c, w: w, name: sessionName(c.Index, n), s: c.ledger.session(c.Index, n),
+	p := &poster{child: c, w: w, name: sessionName(c.Index, n), s: sessionOf(c.words, c.Index, n),
 		next: 1}
-	owner := c.ledger.word(wordLaneOwner + w.Lane())
-	lane := c.ledger.word(wordLane + c.Index)
+	owner := &c.words[writerLaneOwner+w.Lane()]
+	lane := &c.words[writerLane+c.Index]
 	owner.Store(p.name)
 	lane.Store(uint64(w.Lane()) + 1)
 	err = p.post()
@@ -120,7 +120,7 @@ func (p *poster) full(err error, since time.Time) error {
 		return err
 	}
 	if time.Since(since) > patience {
-		p.tell("hung", "no room for %v, with %d of %d seen", patience, p.s.seen.Load(), p.next-1)
+		p.tell(kindHung, "no room for %v, with %d of %d seen", patience, p.s.seen.Load(), p.next-1)
 		return errors.New("gave up")
 	}
 	nap(200 * time.Microsecond)
@@ -212,7 +212,7 @@ func (p *poster) untilSeen() error {
 			return nil
 		}
 		if time.Since(since) > patience {
-			p.tell("hung", "lane %d: %d of %d seen, and no more for %v", p.w.Lane(),
+			p.tell(kindHung, "lane %d: %d of %d seen, and no more for %v", p.w.Lane(),
 				p.s.seen.Load(), p.next-1, patience)
 			return errors.New("gave up")
 		}

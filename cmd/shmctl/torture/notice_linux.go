@@ -1,0 +1,112 @@
+package torture
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/shmring/shmring/doorbell"
+)
+
+// noticeLatest is when a survivor must know of a death at the latest.
+const noticeLatest = 5 * time.Second
+
+// death is one that somebody may notice.
+type death struct {
+	role string
+	atNs int64
+}
+
+// noticeKey says whose death, and how it is told.
+type noticeKey struct {
+	pid  int
+	kind string
+}
+
+// notices matches deaths with what survivors tell of them. Either may come first: others know of a
+// process that dies at a step before we do.
+type notices struct {
+	deaths map[int]death
+	early  map[noticeKey]event // of which the death is not known yet
+	due    map[noticeKey]death // must come
+	told   map[noticeKey]bool
+	ns     map[string][]int64 // by kind
+}
+
+func newNotices() notices {
+	return notices{deaths: map[int]death{}, early: map[noticeKey]event{},
+		due: map[noticeKey]death{}, told: map[noticeKey]bool{}, ns: map[string][]int64{}}
+}
+
+// born forgets what had the number of a process before.
+func (n *notices) born(pid int) {
+	delete(n.deaths, pid)
+	for key := range n.told {
+		if key.pid == pid {
+			delete(n.told, key)
+		}
+	}
+}
+
+// dead notes a death.
+func (n *notices) dead(pid int, d death) {
+	n.deaths[pid] = d
+	for key, e := range n.early {
+		if key.pid == pid {
+			delete(n.early, key)
+			n.came(e)
+		}
+	}
+}
+
+// came notes what a survivor tells.
+func (n *notices) came(e event) {
+	key := noticeKey{e.Pid, e.What}
+	d, ok := n.deaths[e.Pid]
+	if !ok {
+		n.early[key] = e
+		return
+	}
+	if !n.told[key] { // a second survivor, or the successor of the first, may tell it again
+		n.told[key] = true
+		n.ns[e.What] = append(n.ns[e.What], max(0, e.AtNs-d.atNs))
+	}
+	delete(n.due, key)
+}
+
+// expect says that a death, which is known, must be told in a way.
+func (n *notices) expect(pid int, kind string) {
+	key := noticeKey{pid, kind}
+	if d, ok := n.deaths[pid]; ok && !n.told[key] {
+		n.due[key] = d
+	}
+}
+
+// overdue counts what should have been told and was not.
+func (s *supervisor) overdue() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := doorbell.Now()
+	for key, d := range s.notes.due {
+		if now-d.atNs > int64(noticeLatest) {
+			delete(s.notes.due, key)
+			s.count(d.role, kindUnnoticed, 1, "%s: the death of %s (pid %d) was not told as %s in %v",
+				kindUnnoticed, d.role, key.pid, key.kind, noticeLatest)
+		}
+	}
+}
+
+// unfounded counts the living who were told to be dead. Nobody lives any more who could die.
+func (s *supervisor) unfounded() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, e := range s.notes.early {
+		s.count(e.Role, kindUsurped, 1, "%s: %s told the death (%s) of process %d, which nobody "+
+			"killed", kindUsurped, e.Role, key.kind, key.pid)
+	}
+}
+
+// notice tells the supervisor that this process learned of a death.
+func (c *child) notice(kind string, pid int) {
+	c.send(event{Kind: kindNotice, What: kind, Pid: pid, AtNs: doorbell.Now(),
+		Text: fmt.Sprint(pid)})
+}

@@ -1,0 +1,59 @@
+package torture
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Print writes the report for people.
+func (r *Report) Print(w io.Writer) {
+	row := func(name string, format string, args ...any) {
+		fmt.Fprintf(w, "%-13s%s\n", name, fmt.Sprintf(format, args...))
+	}
+	row("seed", "%d (replays the choices, not the schedule)", r.Seed)
+	row("time", "%v", time.Duration(r.DurationNs).Round(time.Millisecond))
+	row("kills", "%d, and %d stops", r.Kills, r.Stops)
+	row("published", "%d, and %d in doubt at a kill", r.Published, r.InDoubt)
+	row("read", "%d, and %d again, marked", r.Read, r.Redelivered)
+	for i, n := range r.Found.all() {
+		row(kinds[i], "%d", *n)
+	}
+	for _, kind := range slices.Sorted(maps.Keys(r.Notices)) {
+		row("notice", "%s", r.Notices[kind].text()+" ("+kind+")")
+	}
+	row("machine", "%s", r.Machine.text())
+	fmt.Fprintf(w, "\n%-16s%7s%8s%8s%7s%11s%11s  %s\n", "ROLE", "PLACES", "STARTS", "KILLS", "STOPS",
+		"PUBLISHED", "READ", "COUNTS")
+	for _, name := range slices.Sorted(maps.Keys(r.Roles)) {
+		role := r.Roles[name]
+		fmt.Fprintf(w, "%-16s%7d%8d%8d%7d%11d%11d  %s\n", name, role.Places, role.Starts, role.Kills,
+			role.Stops, role.Published, role.Read, counted(role.Counts))
+	}
+	if len(r.Steps) > 0 {
+		fmt.Fprintf(w, "\nsteps: %s\n", counted(r.Steps))
+	}
+	for _, v := range r.Violations {
+		fmt.Fprintln(w, v)
+	}
+}
+
+// counted lists counts by name.
+func counted(counts map[string]uint64) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		parts = append(parts, fmt.Sprintf("%s %d", name, counts[name]))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (n Notice) text() string {
+	if n.P50 == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%d deaths: p50 %v, p99 %v, max %v", n.Count, time.Duration(*n.P50),
+		time.Duration(*n.P99), time.Duration(*n.Max))
+}

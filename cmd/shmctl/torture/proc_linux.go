@@ -1,0 +1,190 @@
+package torture
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm/crash"
+)
+
+// proc is a place in the run, and the process that has it now.
+type proc struct {
+	role  *role
+	index int // of the place among those of its role
+	place int // among all
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	done  chan struct{}
+	since time.Time   // of the start
+	step  crash.Label // at which it dies by itself
+	shot  bool        // by us
+	empty bool        // nobody is there: what the dead one left is not settled
+	left  bequest     // of the one that died last
+}
+
+func (p *proc) pid() int { return p.cmd.Process.Pid }
+
+// ended tells whether the process is gone.
+func (p *proc) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// start starts the process of a place, perhaps one that dies at a step.
+func (s *supervisor) start(p *proc) error {
+	if p.role.starting != nil {
+		p.role.starting(s, p)
+	}
+	s.started++
+	c := config{Role: p.role.name, Index: p.index, Place: p.place, Base: s.base,
+		Seed: s.o.Seed ^ s.started<<32, Trust: s.o.Trust, Spoil: s.o.spoil, Share: s.share}
+	p.shot, p.step, p.empty, p.done = false, crash.None, false, make(chan struct{})
+	nth := 0
+	if s.o.Steps && s.rnd.IntN(4) > 0 {
+		p.step, nth = s.aim(p.role)
+		c.Step = p.step.String()
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	p.cmd = exec.Command("/proc/self/exe", ChildCommand, string(text))
+	p.cmd.Stderr = os.Stderr
+	p.cmd.ExtraFiles = []*os.File{s.ledger.f}
+	if p.step != crash.None {
+		p.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%v:%d", crash.Env, p.step, nth))
+	}
+	if uid := p.role.uid; uid != 0 {
+		p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	}
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		return err
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	p.since = time.Now()
+	s.ledger.word(wordDeath + p.place).Store(0)
+	if err := p.cmd.Start(); err != nil {
+		return fmt.Errorf("torture: start %s: %w", p.role.name, err)
+	}
+	s.mu.Lock()
+	s.report.Roles[p.role.name].Starts++
+	s.notes.born(p.pid())
+	s.mu.Unlock()
+	cmd, done := p.cmd, p.done
+	s.waiting.Go(func() {
+		s.listen(out)
+		_ = cmd.Wait()
+		close(done)
+		select {
+		case s.died <- struct{}{}:
+		default:
+		}
+	})
+	return nil
+}
+
+// listen counts what a child tells.
+func (s *supervisor) listen(out io.Reader) {
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		var e event
+		if json.Unmarshal(lines.Bytes(), &e) != nil {
+			continue
+		}
+		s.mu.Lock()
+		if e.Kind == kindNotice {
+			s.notes.came(e)
+		} else {
+			s.count(e.Role, e.Kind, max(e.N, 1), "%s", strings.TrimSpace(e.Kind+" "+e.Text))
+		}
+		s.mu.Unlock()
+	}
+}
+
+// broken counts n breaches of a promise, of a role and in all, and says the first ones in words.
+func (s *supervisor) broken(role, kind string, n uint64, format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count(role, kind, n, kind+": "+format, args...)
+}
+
+func (s *supervisor) count(role, kind string, n uint64, format string, args ...any) {
+	if s.report.Roles[role] == nil { // nobody's in particular
+		role = s.roles[0].name
+	}
+	found := s.found[role]
+	found.add(kind, n)
+	s.found[role] = found
+	s.report.note(format, args...)
+}
+
+// kill kills a process and starts the next one in its place.
+func (s *supervisor) kill(p *proc) error {
+	if p.role.dying != nil {
+		p.role.dying(s, p)
+	}
+	p.shot = true
+	s.ledger.word(wordDeath + p.place).Store(uint64(doorbell.Now()))
+	_ = p.cmd.Process.Kill()
+	<-p.done
+	return s.revive(p)
+}
+
+// diedAt returns when the process of a place died, or was told to.
+func (s *supervisor) diedAt(p *proc) int64 {
+	return int64(s.ledger.word(wordDeath + p.place).Load())
+}
+
+// revive counts a death and starts the next process in its place.
+func (s *supervisor) revive(p *proc) error {
+	s.buried(p)
+	if p.role.died != nil {
+		if err := p.role.died(s, p); err != nil {
+			return err
+		}
+	}
+	return s.next(p)
+}
+
+// buried counts the end of a process.
+func (s *supervisor) buried(p *proc) {
+	_ = p.stdin.Close()
+	ws, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if ws.Signaled() && ws.Signal() == syscall.SIGKILL {
+		s.mu.Lock()
+		s.report.Kills++
+		s.report.Roles[p.role.name].Kills++
+		if !p.shot && p.step != crash.None {
+			s.report.Steps[p.step.String()]++
+		}
+		s.notes.dead(p.pid(), death{p.role.name, s.diedAt(p)})
+		s.mu.Unlock()
+	} else if !p.shot || ws.Signaled() {
+		s.broken(p.role.name, kindFailed, 1, "%s %d ended by itself: %v", p.role.name, p.index,
+			p.cmd.ProcessState)
+	}
+}
+
+// next starts the next process in a place, or leaves it empty as long as its role wants that.
+func (s *supervisor) next(p *proc) error {
+	if p.role.settled != nil && !p.role.settled(s, p) {
+		p.empty = true
+		return nil
+	}
+	return s.start(p)
+}
