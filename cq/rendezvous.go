@@ -219,7 +219,8 @@ func claimed(lane *shm.Object) error {
 // ErrPeerGone: see [Writer.ReaderGone].
 //
 // Errors are those of [Attach], ErrPeerGone, ErrCorrupt, [shm.ErrVersion] and [shm.ErrOwner], what
-// the reader refused for: ErrLanes, ErrClosed; and ErrInvalid for another kind of trust.
+// the reader refused for: ErrLanes, ErrClosed, and ECONNREFUSED whatever it was for; and ErrInvalid
+// for another kind of trust.
 func AttachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions) (*Writer, error) {
 	if o.Trust > TrustOthers {
 		return nil, refuse("attach", "", "Trust", uint32(o.Trust), "TrustUser or TrustOthers",
