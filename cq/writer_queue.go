@@ -19,16 +19,17 @@ func halted(h uint32) error {
 	return ErrOverrun
 }
 
-// refused translates what the reader wrote beside the parked bit.
+// refused translates what the reader wrote beside the parked bit. It is never nil, whatever that is.
 func (w *Writer) refused(flags uint64) error {
 	switch {
 	case flags&rowClosed != 0:
 		return ErrClosed
 	case flags&rowOverrun != 0:
 		return ErrOverrun
-	case flags&rowPoisoned != 0:
-		return &LaneError{Lane: w.bit, PID: w.reader.Owner().PID, Field: "lane",
-			Err: ErrCorrupt}
 	}
-	return nil
+	e := &LaneError{Lane: w.bit, PID: w.reader.Owner().PID, Field: "lane", Err: ErrCorrupt}
+	if flags&rowPoisoned == 0 { // bits that mean nothing: the reader cannot be trusted
+		e.Field = "row"
+	}
+	return e
 }
