@@ -9,6 +9,7 @@ import (
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // eventLane is a writer for events, which are reported from wherever an operation happens to end.
@@ -109,8 +110,14 @@ func (l *eventLane) writeQuick(ev *Event, alone bool) (n int) {
 		}
 		ev.store(s)
 		s.Meta = kindEntry | Meta(at)<<32
+		if crash.On {
+			crash.At(crash.EventFilled)
+		}
 		plainCount(&w.words.publishes, 1)
 		w.prod.Commit(1)
+		if crash.On {
+			crash.At(crash.EventPublished)
+		}
 		if row := w.ringer.Published(at+1, 0); row != 0 {
 			w.rang()
 		}

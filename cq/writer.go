@@ -366,6 +366,7 @@ func (w *Writer) full() error {
 	// if the reader is awake, who would find out only when the lane is drained.
 	w.halt.Or(haltLost)
 	w.words.overrun.Store(w.prod.Tail() + 1)
+	crash.At(crash.Overran)
 	w.ringer.Attach()
 	countStore(&w.words.wakes, w.woke+w.ringer.Wakes())
 	return ErrOverrun

@@ -49,6 +49,11 @@ const (
 	PublishEnded   // everything is done, the poster was not told
 	WriterClosing  // the writer is closed, its lane is still ours
 	WriterReleased // the lane is given back
+	Overran        // the lane says that it overran, the reader was not rung
+
+	// A writer posts an event (cq, eventwrite.go); what is not in order goes the way of batches.
+	EventFilled    // slot and payload are filled, the tail is the old one
+	EventPublished // the tail is stored, the row was not looked at (P1)
 
 	// A reader sleeps (doorbell, bell.go and sleep.go).
 	ParkStored // rows are parked, nothing was paid or looked at again (R4)
@@ -65,6 +70,41 @@ const (
 	ReadReleased // the head is stored, the caller has not got them
 	Releasing    // the caller is done with entries, the head is the old one
 	Released     // the head is stored
+
+	// A reader takes an event (cq, eventread.go).
+	EventCopied   // the event is copied, no word says so
+	EventPinned   // the row says that it was seen, as for a peek
+	EventReleased // the head is stored, the caller has not got the event
+
+	// A set or channel waits (doorbell, domain.go, set.go and channel.go).
+	DomainTaken // hints of the domain are with its sets and channels, and known to nobody else
+	DomainArmed // the domain is armed, marks were not looked at (S4)
+	DomainSleep // nothing was there: the next instruction sleeps (S6)
+	DomainWoken // woken, and still armed
+	NotifyArmed // a queue is armed for its channel, where it stands was not noted (N3)
+	NotifyFired // the event of an arming is taken, no getter has it
+
+	// A producer rings a domain (doorbell, domain.go).
+	DomainMarked // the queue is marked, the armed word was not looked at (P6)
+	DomainRung   // all are woken, the arming is not marked rung (P7)
+
+	// A counter (cq, counter.go and counter_open.go; doorbell, counterbell.go).
+	CountSeated  // the seat is taken, its row still says who had it before
+	CountJoined  // the row says who we are, nobody was told
+	CountAdded   // the value is added to, nobody was looked for (C1)
+	CountWoken   // all are woken, the arming is not marked rung (C6)
+	CountArmed   // armed, neither peers nor the value were looked at (W3)
+	CountSleep   // nothing was there: the next instruction sleeps (W5)
+	CountLeaving // the memory is gone, the seat is still ours
+
+	// The owner of an address vector (cq, addresses_table.go and addresses_insert.go).
+	AddressFilling   // the row of a new address is being written
+	AddressFilled    // the row is whole, no search finds it
+	AddressPlaced    // searches find it, it is not counted
+	AddressMoved     // a cell stands twice while a hole moves on
+	AddressDisplaced // no search finds it, the row is whole
+	AddressCleared   // the row is free, it is still counted
+	AddressClaimed   // the vector is ours, what a death left in the middle is not repaired
 
 	// A reader comes and goes (cq, queue.go and close.go).
 	AdoptClaimed   // the reader object is ours, nothing of it is mapped
@@ -86,6 +126,22 @@ const (
 	MeetSent     // it is sent
 	MeetReceived // the peer's message and its descriptors are here
 
+	// An application of a device process (xdp/device, endpoint.go).
+	SubmitCopied  // the payload is copied, the command is not posted
+	SubmitPosted  // the command is posted, its slot is not booked
+	FrameGiving   // the application is done with a frame, nothing says so
+	FrameReturned // the command that returns it is posted
+
+	// A device process (xdp/device, app_linux.go and deliver_linux.go).
+	CommandsTaken // commands are peeked at, none is carried out
+	SendQueued    // the packet is in the kernel's ring, its command is not released
+	FrameTaken    // a returned frame is free, its command is not released
+	CommandsDone  // commands are carried out, not released
+	SendDone      // the slot of a send is free, its completion is not posted
+	SendTold      // the completion is posted
+	FramesFilled  // frames are filled and loaned, their completions are not published
+	FramesTold    // they are published
+
 	count
 )
 
@@ -99,7 +155,18 @@ var names = [count]string{
 	Filled:          "filled", Stamped: "stamped", PublishStored: "publish-stored",
 	RingParked: "ring-parked", RingMarked: "ring-marked", RingWoken: "ring-woken",
 	PublishEnded: "publish-ended", WriterClosing: "writer-closing",
-	WriterReleased: "writer-released",
+	WriterReleased: "writer-released", Overran: "overran",
+	EventFilled: "event-filled", EventPublished: "event-published",
+	EventCopied: "event-copied", EventPinned: "event-pinned", EventReleased: "event-released",
+	DomainTaken: "domain-taken", DomainArmed: "domain-armed", DomainSleep: "domain-sleep",
+	DomainWoken: "domain-woken", NotifyArmed: "notify-armed", NotifyFired: "notify-fired",
+	DomainMarked: "domain-marked", DomainRung: "domain-rung",
+	CountSeated: "count-seated", CountJoined: "count-joined", CountAdded: "count-added",
+	CountWoken: "count-woken", CountArmed: "count-armed", CountSleep: "count-sleep",
+	CountLeaving: "count-leaving", AddressFilling: "address-filling",
+	AddressFilled: "address-filled", AddressPlaced: "address-placed",
+	AddressMoved: "address-moved", AddressDisplaced: "address-displaced",
+	AddressCleared: "address-cleared", AddressClaimed: "address-claimed",
 	ParkStored:     "park-stored", ParkPaid: "park-paid", ArmStored: "arm-stored",
 	SleepNext: "sleep-next", SleepEnded: "sleep-ended",
 	TakeMarks: "take-marks", PeekChosen: "peek-chosen", PeekStored: "peek-stored",
@@ -111,6 +178,10 @@ var names = [count]string{
 	CollectLanes: "collect-lanes", CollectClaimed: "collect-claimed",
 	CollectCondemned: "collect-condemned", CollectUnlinked: "collect-unlinked",
 	MeetSending: "meet-sending", MeetSent: "meet-sent", MeetReceived: "meet-received",
+	SubmitCopied: "submit-copied", SubmitPosted: "submit-posted", FrameGiving: "frame-giving",
+	FrameReturned: "frame-returned", CommandsTaken: "commands-taken", SendQueued: "send-queued",
+	FrameTaken: "frame-taken", CommandsDone: "commands-done", SendDone: "send-done",
+	SendTold: "send-told", FramesFilled: "frames-filled", FramesTold: "frames-told",
 }
 
 // String returns the name, as the environment gives it.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/packet"
 )
@@ -84,6 +85,7 @@ func (a *app) commands(en *engine) {
 		switch {
 		case err == nil:
 			a.pending = es
+			crash.At(crash.CommandsTaken)
 		case err == cq.ErrAgain:
 			return
 		case err == cq.ErrAvail: // an error entry is no command
@@ -108,6 +110,7 @@ func (a *app) commands(en *engine) {
 	a.pending = a.pending[k:]
 	a.blocked = len(a.pending) > 0
 	if k > 0 {
+		crash.At(crash.CommandsDone)
 		if err := a.q.Release(k); err != nil {
 			a.dead = err
 		}
@@ -124,6 +127,7 @@ func (a *app) do(en *engine) bool {
 			frame = e.Buf.Offset() / uint64(a.geo.ChunkBytes)
 		}
 		a.pool.giveBack(frame, e.Data)
+		crash.At(crash.FrameTaken)
 		a.dirty = true
 		return true
 	case sendFlags, injectFlags:
@@ -225,15 +229,8 @@ func (a *app) send(en *engine, e *cq.Entry) (why cq.Errno, state sendState) {
 		return cq.Errno(syscall.EMSGSIZE), sendFailed
 	}
 	a.bytesOut += e.Len
+	crash.At(crash.SendQueued)
 	return 0, sendUnderWay
-}
-
-func errnoOf(err error, def syscall.Errno) cq.Errno {
-	var num syscall.Errno
-	if errors.As(err, &num) && num > 0 && num < 256 {
-		return cq.Errno(num)
-	}
-	return cq.Errno(def)
 }
 
 // way finds the headers for a destination.
@@ -355,9 +352,11 @@ func (a *app) completed(r sendRow) {
 	}
 	a.markDone(uint64(r.slot), a.tx.Next()+1)
 	e := cq.Entry{Context: r.context, Flags: sendFlags, Src: cq.AddrNotAvail}
+	crash.At(crash.SendDone)
 	if err := a.tx.PostCredited(&e); err != nil && a.dead == nil {
 		a.dead = err
 	}
+	crash.At(crash.SendTold)
 }
 
 // publish shows counters to the application and to Stats.

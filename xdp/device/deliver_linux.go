@@ -2,6 +2,7 @@ package device
 
 import (
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/crash"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/packet"
 )
@@ -36,10 +37,12 @@ func (a *app) deliver(en *engine, q *queue) {
 		}
 		a.put(q, q.packets[at], next+uint64(i), uint64(en.now), &slot[k])
 	}
+	crash.At(crash.FramesFilled)
 	if err := a.rx.Commit(n); err != nil {
 		a.dead = err
 		return
 	}
+	crash.At(crash.FramesTold)
 	a.received += uint64(n)
 }
 

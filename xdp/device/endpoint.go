@@ -10,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -246,12 +247,14 @@ func (e *Endpoint) send(payload []byte, from uint16, to netip.AddrPort, context 
 	}
 	off := uint64(i) * uint64(s.grant.slotBytes)
 	copy(e.payload.Bytes()[off:], payload)
+	crash.At(crash.SubmitCopied)
 	slot := &e.slots[i]
 	slot.before = s.page.done[i].Load()
 	c := sendCommand(context, flags, e.payload.Ref(off), len(payload), from, to)
 	if err := s.sq.Post(&c); err != nil {
 		return e.posted(err)
 	}
+	crash.At(crash.SubmitPosted)
 	slot.context, slot.busy, slot.inject = context, true, flags == injectFlags
 	e.next = i + 1
 	e.stats.Sends++
@@ -359,9 +362,11 @@ func (e *Endpoint) Release(entry *cq.Entry) error {
 		return nil
 	}
 	c := returnCommand(entry)
+	crash.At(crash.FrameGiving)
 	if err := s.sq.Post(&c); err != nil {
 		return e.posted(err)
 	}
+	crash.At(crash.FrameReturned)
 	e.stats.Released++
 	return nil
 }
@@ -386,11 +391,4 @@ func (s *EndpointStats) addServer(o EndpointStats) {
 	s.Stale += o.Stale
 	s.Sent += o.Sent
 	s.SendFailed += o.SendFailed
-}
-
-func countsOf(p *statusPage) EndpointStats {
-	c := p.counts
-	return EndpointStats{Received: c[countReceived].Load(), NoFrame: c[countNoFrame].Load(),
-		NoRoom: c[countNoRoom].Load(), Returned: c[countReturned].Load(),
-		Stale: c[countStale].Load(), Sent: c[countSent].Load(), SendFailed: c[countFailed].Load()}
 }

@@ -1,9 +1,11 @@
 package device
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 
+	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
@@ -79,3 +81,11 @@ const (
 	errReset = syscall.ECONNRESET
 	errPipe  = syscall.EPIPE
 )
+
+func errnoOf(err error, def syscall.Errno) cq.Errno {
+	var num syscall.Errno
+	if errors.As(err, &num) && num > 0 && num < 256 {
+		return cq.Errno(num)
+	}
+	return cq.Errno(def)
+}

@@ -13,7 +13,14 @@ import (
 // TestEveryStepIsReached: a label that nobody passes proves nothing, and nobody dies at it.
 func TestEveryStepIsReached(t *testing.T) {
 	// Some steps need a death at the right moment before: more runs, if one was not enough.
-	missing := crash.Labels()
+	roles, err := choose(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var missing []crash.Label
+	for _, r := range roles {
+		missing = append(missing, r.steps...)
+	}
 	for seed := uint64(5); len(missing) > 0 && seed < 10; seed++ {
 		passed := map[crash.Label]uint64{}
 		for _, l := range crash.Labels() {
@@ -38,7 +45,7 @@ func TestEveryStepIsReached(t *testing.T) {
 		}
 	}
 	for _, l := range crash.Labels() {
-		if !aimed[l] {
+		if !aimed[l] && l < crash.Overran {
 			t.Errorf("no role is sent to %v", l)
 		}
 	}
