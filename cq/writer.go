@@ -23,6 +23,7 @@ type Writer struct {
 	prod   *ring.Producer[Entry]
 	detail details
 	words  *laneWords
+	row    *rowWords
 	ringer *doorbell.Ringer
 	bell   bellHold // of the reader's process
 	guard  guard
@@ -37,6 +38,8 @@ type Writer struct {
 	peer  *shm.Peer     // the reader of another user
 	gone  chan struct{} // closed when it is proved dead; nil for one of the same user
 	woke  uint64        // wakes of the lane's writers before this one
+
+	deaths deathBinding // of readers
 }
 
 // Why a writer cannot post any more, beyond what the reader tells it.
