@@ -3,8 +3,6 @@ package doorbell
 import (
 	"os"
 	"sync"
-
-	"github.com/shmring/shmring/shm/crash"
 )
 
 // Channel is a completion channel: one-shot events of many queues, of which each goes to exactly
@@ -144,8 +142,7 @@ func (c *Channel) Arm(bit, mode int) error {
 	}
 	c.d.mu.Unlock()
 	b.notify(max(mode, notifyOf(b.armed()))) // N3
-	crash.At(crash.NotifyArmed)
-	b.rebase() // N4
+	b.rebase()                               // N4
 	if waiting {
 		c.d.Kick()
 	}
