@@ -138,13 +138,6 @@ func (b *Bell) Add(bit int, c LaneConfig) {
 	b.listen(bit, c.Rung)
 }
 
-// Reconfigure replaces what is known of a lane, whose state stays.
-func (b *Bell) Reconfigure(bit int, c LaneConfig) {
-	if b.Knows(bit) {
-		b.lanes[bit] = c
-	}
-}
-
 // Knows reports whether the lane is known.
 func (b *Bell) Knows(bit int) bool { return b.lanes[bit].Source != nil && !b.lanes[bit].gone }
 

@@ -71,6 +71,9 @@ type bell struct {
 	summary   bool             // the domain's bits have a summary (sets only)
 	edges     bool             // the user's epoll is edge-triggered
 	sift      bool             // R2 takes parked lanes that are empty off again
+	passes    bool             // producer 0 may die anywhere, and another has its lane
+	mixed     bool             // only those who take lane 0 over publish plainly
+	attaches  uint8            // lanes that come while the reader is at work
 	bug       bug
 }
 
@@ -93,7 +96,7 @@ type task struct {
 type bellState struct {
 	unread, left, buffered [laneCount + 1]uint8
 	parked, ready, cand    uint8 // bits of lanes; cand belongs to the reader's process, under q.mu
-	lock                   [2]uint8
+	lock                   [3]uint8
 	armed, armBits, rung   uint8 // queue 0
 	waiters                uint8 // direct sleepers of queue 0, under q.mu
 	latch, eventfd         bool
@@ -106,10 +109,10 @@ type bellState struct {
 	w, wBits, dw           [laneCount + 1]uint8
 	wDom                   uint8 // bits of producers that go on to P6
 
-	notify              [2]uint8         // of a channel, in the queue's armed word
+	notify              [3]uint8         // of a channel, in the queue's armed word
 	base, sol, since    [laneCount]uint8 // since: the tail at the end of the last arming
 	noted               uint8            // lanes whose base counts
-	pending, owed       [2]uint8         // events that wait; armings less events delivered
+	pending, owed       [3]uint8         // events that wait; armings less events delivered
 	face, edge, lowered bool             // the descriptor of a set or channel
 	lowering            uint8            // who resets it
 	dmu                 uint8            // who is inside S1 of two steps
@@ -117,6 +120,10 @@ type bellState struct {
 	heirReady, named bool  // nobody takes over right now; the reader's bell can be found
 	old              uint8 // producers that loaded the armed word of the reader before
 	holds, stale     uint8 // producers that hold its bell, or an older one: only in a mutant
+
+	linked, begun uint8 // lanes that have a name; lanes whose producers are attaching
+	cutOff        bool  // the one before in lane 0 died inside of a publish
+	order         uint8 // of lane 0: its producer publishes plainly; the reader knows
 }
 
 func (v *bell) start() (s bellState) {
@@ -129,6 +136,7 @@ func (v *bell) start() (s bellState) {
 		}
 		s.at[l] = P1
 	}
+	v.unborn(&s)
 	s.at[signaller] = P1
 	for i := range s.task {
 		s.task[i].at = app
@@ -218,6 +226,11 @@ func (v *bell) next(s *bellState, emit emitter[bellState]) {
 			n.unread[l]++
 			n.buffered[l]--
 			out(&n, label{uint8(20 + l), visible})
+		}
+		if l == 0 && v.passes {
+			n := *s
+			v.passOn(s, &n)
+			out(&n, label{0, L0})
 		}
 		if s.at[l] == P1 && s.left[l] == 0 || l == 0 && s.dead {
 			continue

@@ -1,5 +1,7 @@
 package doorbell_test
 
+import "math/bits"
+
 // arming is N1 to N4 of the channel's queue, all of it under q.mu, and the drain after it.
 func (v *bell) arming(s, n *bellState, i int, emit func(*bellState)) {
 	t := &n.task[i]
@@ -15,7 +17,7 @@ func (v *bell) arming(s, n *bellState, i int, emit func(*bellState)) {
 		t.at = N1p
 	case N1p:
 		t.at = N1t
-		if v.pays(noBarrierN1) && (!v.lazy || s.cand&lanes&^s.parked != 0) {
+		if v.mustPay(s, noBarrierN1, lanes) {
 			t.at = N1b
 		}
 		n.parked |= s.cand & lanes
@@ -27,6 +29,9 @@ func (v *bell) arming(s, n *bellState, i int, emit func(*bellState)) {
 		n.cand = s.cand&^lanes | s.nonEmpty(s.cand&lanes)
 		t.at = N2
 	case N2: // with what d.mu protects
+		if s.dmu != 0 {
+			return
+		}
 		if v.due(s, q) {
 			if v.bug == rearmDrops {
 				n.owed[q]++ // that event is owed for ever
@@ -123,14 +128,28 @@ func (v *bell) get(s, n *bellState, i int, emit func(*bellState)) {
 	t := &n.task[i]
 	list := v.list(i)
 	switch t.at {
+	case C1s, C1, C2:
+		if s.dmu != 0 && s.dmu != uint8(i)+1 {
+			return // under d.mu
+		}
+	}
+	switch t.at {
+	case C1s:
+		n.dmu, n.dsum, t.at = uint8(i)+1, false, C1
+		if v.bug == leafBeforeSummary || !s.dsum { // nothing is marked
+			n.dmu, t.at = 0, C2
+		}
 	case C1:
-		n.dready = 0
+		n.dready, n.dmu = 0, 0
 		if v.bug == ownOnly {
 			v.put(n, list, s.dready&s.mask[list])
 		} else {
 			v.handOn(n, s.dready)
 		}
 		*t = task{at: C2}
+		if v.summary && v.bug == leafBeforeSummary {
+			n.dmu, t.at = uint8(i)+1, C1s
+		}
 	case C2: // under d.mu
 		v.nextEvent(s, n, i)
 	case C2l:
@@ -171,9 +190,7 @@ func (v *bell) nextEvent(s, n *bellState, i int) {
 		*t = task{at: S3}
 		return
 	}
-	if s.todo[list]&1 == 0 {
-		t.queue = 1
-	}
+	t.queue = uint8(bits.TrailingZeros8(s.todo[list]))
 	qbit := uint8(1) << t.queue
 	n.todo[list] &^= qbit
 	t.at = C2l

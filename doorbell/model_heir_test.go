@@ -51,7 +51,9 @@ func (v *bell) succeed(s, n *bellState, i int) {
 	begin := v.start()
 	*n = bellState{unread: s.unread, left: s.left, buffered: s.buffered, parked: s.parked,
 		ready: s.ready, cand: begin.cand, rung: s.rung, latch: s.latch, at: s.at, w: s.w,
-		wBits: s.wBits, wDom: s.wDom, sol: s.sol, old: s.old, stale: s.holds | s.stale, task: begin.task}
+		wBits: s.wBits, wDom: s.wDom, sol: s.sol, old: s.old, stale: s.holds | s.stale, task: begin.task,
+		linked: s.linked, begun: s.begun, cutOff: s.cutOff, order: s.order}
+	v.findLanes(s, n)
 	switch v.bug {
 	case heirTakesMarks:
 		n.cand = 0
@@ -62,6 +64,7 @@ func (v *bell) succeed(s, n *bellState, i int) {
 		switch {
 		case at >= P6 && at <= P7r:
 			n.finish(l)
+			v.attached(n, l)
 		case at > P4 && at < P6:
 			n.old |= 1 << l
 		}

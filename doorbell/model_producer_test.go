@@ -3,6 +3,8 @@ package doorbell_test
 // produce performs the next step of producer l (or of the signaller) on n, a copy of s.
 func (v *bell) produce(s, n *bellState, l int) {
 	switch s.at[l] {
+	case L1, L2:
+		v.attach(n, l)
 	case P1, P1t, P2, P2f, P3:
 		v.publish(s, n, l)
 	case P4, P5, P5e, P5w, P5d, P5r:
@@ -10,6 +12,7 @@ func (v *bell) produce(s, n *bellState, l int) {
 	default:
 		v.ringDomain(s, n, l)
 	}
+	v.attached(n, l)
 }
 
 func (v *bell) queue(l int) uint8 {
@@ -41,7 +44,7 @@ func (v *bell) publish(s, n *bellState, l int) {
 		case l == signaller:
 			n.latch = true
 			n.at[l] = P4
-		case v.plain:
+		case v.publishesPlain(s, l):
 			n.buffered[l]++
 		default:
 			n.unread[l]++
@@ -55,7 +58,7 @@ func (v *bell) publish(s, n *bellState, l int) {
 			n.dready |= 1 << v.queue(l)
 		}
 		n.at[l] = P3
-		if v.plain && v.bug != noFence && v.bug != noFenceWeak {
+		if v.publishesPlain(s, l) && v.bug != noFence && v.bug != noFenceWeak {
 			n.at[l] = P2f
 		}
 	case P2f:

@@ -13,7 +13,7 @@ func (v *bell) act(s *bellState, i int, emit func(*bellState)) {
 		v.sleep(s, &n, i, emit)
 	case at >= N1 && at <= N6:
 		v.arming(s, &n, i, emit)
-	case at >= C1 && at <= C4:
+	case at >= C1s && at <= C4:
 		v.get(s, &n, i, emit)
 	case at >= F1 && at <= F8:
 		v.descriptor(s, &n, i, emit)
@@ -38,7 +38,7 @@ func (v *bell) choose(n *bellState, i int, emit func(*bellState)) {
 	case setter, setPoller:
 		calls = []task{{at: gone}, {at: v.setBegins()}}
 	case getter, eventPoller:
-		calls = []task{{at: gone}, {at: C1}}
+		calls = []task{{at: gone}, {at: v.getBegins()}}
 	}
 	for _, c := range calls {
 		*t = c
@@ -49,6 +49,7 @@ func (v *bell) choose(n *bellState, i int, emit func(*bellState)) {
 // enlist merges ready bits that were taken into cand. While a channel is armed a lane that was no
 // candidate is noted with its head: nobody has read from it since the arming.
 func (v *bell) enlist(s, n *bellState, bits uint8) {
+	bits = v.known(s, n, bits)
 	n.cand |= bits
 	for l := range laneCount {
 		if bits&^s.noted&(1<<l) != 0 && s.notify[v.queueOf[l]] != forNone {
@@ -125,7 +126,7 @@ func (v *bell) take(s, n *bellState, i int, emit func(*bellState)) {
 		return
 	case R4:
 		t.at = R4t
-		if v.pays(noBarrierR4) && (!v.lazy || s.cand&lanes&^s.parked != 0) {
+		if v.mustPay(s, noBarrierR4, lanes) {
 			t.at = R4b
 		}
 		n.parked |= s.cand & lanes

@@ -1,5 +1,7 @@
 package doorbell_test
 
+import "math/bits"
+
 // waitSet is S1 to S7 of set i, and the application's choice among the ready queues.
 func (v *bell) waitSet(s, n *bellState, i int, emit func(*bellState)) {
 	t := &n.task[i]
@@ -48,7 +50,7 @@ func (v *bell) waitSet(s, n *bellState, i int, emit func(*bellState)) {
 		found := t.found
 		*t = task{at: gone}
 		emit(n)
-		for q := range uint8(2) {
+		for q := range uint8(3) {
 			if found&(1<<q) != 0 {
 				*t = task{at: R1, call: read, queue: q}
 				emit(n)
@@ -157,7 +159,7 @@ func (v *bell) lookAt(s, n *bellState, i int) bool {
 		t.hand, t.at = 0, S2p
 	case S2p:
 		t.at = S2t
-		if v.pays(noBarrierS2) && (!v.lazy || s.cand&lanes&^s.parked != 0) {
+		if v.mustPay(s, noBarrierS2, lanes) {
 			t.at = S2b
 		}
 		if v.bug != setDoesNotPark {
@@ -235,9 +237,7 @@ func (v *bell) nextQueue(s, n *bellState, i int) {
 		}
 		return
 	}
-	if rest&1 == 0 {
-		t.queue = 1
-	}
+	t.queue = uint8(bits.TrailingZeros8(rest))
 	if v.bug != lateOffList {
 		n.todo[v.list(i)] &^= 1 << t.queue
 	}

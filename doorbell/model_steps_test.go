@@ -10,6 +10,9 @@ const (
 	expire
 	visible
 
+	L0  // a writer dies, and another one has its lane
+	L1  // the lane of a writer that comes gets its name
+	L2  // the successor says who pays for order
 	P1  // store tail
 	P1t // the same, of a solicited entry: P1 was the store of its index
 	P2  // load parked; 0: done
@@ -60,6 +63,7 @@ const (
 	N5w // futex wake all
 	N6  // unlock
 
+	C1s // take the domain's summary
 	C1  // take the domain's bits, hand them on
 	C2  // next queue off the list, or an event that waits
 	C2l // lock; swap ready into cand
@@ -114,6 +118,7 @@ const (
 
 var stepNames = [stepCount]string{
 	app: "calls", gone: "left", expire: "deadline", visible: "tail becomes visible",
+	L0: "dies, taken over", L1: "lane gets its name", L2: "store order",
 	P1: "P1 store tail", P1t: "P1 store tail", P2: "P2 load parked", P2f: "P2' fence",
 	P3: "P3 set ready",
 	P4: "P4 load armed", P5i: "P5 load idx", P5: "P5 load rung", P5e: "P5 epoch++", P5w: "P5 wake",
@@ -127,7 +132,7 @@ var stepNames = [stepCount]string{
 	T4: "T4 reset eventfd", T8: "T8 epoll_wait",
 	N1: "N1 swap ready", N1p: "N1 park", N1b: "N1 barrier", N1t: "N1 tails again",
 	N2: "N2 due event", N3: "N3 arm", N4: "N4 bases", N5e: "N2 D.epoch++", N5w: "N2 wake",
-	N6: "N4 unlock", C1: "C1 take D.ready", C2: "C2 queue off the list", C2l: "C2 swap ready",
+	N6: "N4 unlock", C1s: "C1 take D.summary", C1: "C1 take D.ready", C2: "C2 queue off the list", C2l: "C2 swap ready",
 	C2j: "C2 judge", C2d: "C2 disarm", C4: "C2 return",
 	F1: "F1 anything left?", F2: "F2 reset", F3: "F3 look again", F4: "F4 reset",
 	F5: "F5 second look", F8: "F8 epoll_wait",
@@ -145,6 +150,9 @@ var stepNames = [stepCount]string{
 func (s step) String() string {
 	if s >= othersBase {
 		return othersStepNames[s-othersBase]
+	}
+	if s >= framesBase {
+		return framesStepNames[s-framesBase]
 	}
 	if s > stepCount {
 		return countStepNames[s]
@@ -231,6 +239,16 @@ const (
 	heirListsNone  // the queue is not on the list from the start
 	heirCountsAnew // its armings have numbers of the predecessor's
 	keepsBell      // the producer rings the bell that it holds, whoever reads
+
+	// Lanes that come and that pass to another writer.
+	silentSuccessor // it does not ring when it takes the lane over
+	silentBirth     // nor does the writer of a new lane
+	markedUnnamed   // a new lane is marked before it can be found
+	orderUnseen     // the reader goes on as if the first writer's order held
+	orderUnpaid     // it sees the order, and does not pay for what was published before
+	orderUntold     // it pays, and does not tell those who rely on marks
+	orderLate       // the successor says its order after it rang
+	heirMaps        // the heir looks at lanes that it knows by their marks only
 
 	// Descriptors of sets and channels.
 	keeperBlind
