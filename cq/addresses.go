@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // ErrReadOnly: only the owner of an address vector changes it (EACCES).
@@ -194,6 +195,7 @@ func newAddresses(obj *shm.Object, name string, o AddressOptions, owner, named b
 	v := &AddressVector{name: name, fid: objectFID(FIDAddresses, obj), opt: o, obj: obj,
 		table: table, owner: owner, named: named}
 	if owner {
+		crash.At(crash.AddressClaimed)
 		v.taken = make([]uint64, (o.Count+63)/64)
 		buf := make([]byte, o.AddrMaxBytes)
 		table.discard(buf, o.Format)

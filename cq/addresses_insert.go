@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/bits"
 	"syscall"
+
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // InsertError says which addresses of an insertion failed (FI_SYNC_ERR). errors.Is finds what went
@@ -144,10 +146,12 @@ func (v *AddressVector) insertOne(raw []byte, id *Addr) (Addr, error) {
 	} else {
 		v.table.fill(slot, k, 0, false)
 	}
+	crash.At(crash.AddressFilled)
 	if !v.table.place(slot, k.hash) {
 		v.table.clear(slot)
 		return AddrNotAvail, errVectorFull
 	}
+	crash.At(crash.AddressPlaced)
 	v.take(slot, true)
 	v.table.words.used.Add(1)
 	return Addr(slot), nil
@@ -179,7 +183,9 @@ func (v *AddressVector) Remove(addrs ...Addr) error {
 		if n, ok := v.table.load(slot, buf); ok {
 			v.table.displace(slot, v.table.key(buf[:n]).hash)
 		}
+		crash.At(crash.AddressDisplaced)
 		v.table.clear(slot)
+		crash.At(crash.AddressCleared)
 		v.table.words.used.Add(^uint64(0))
 	}
 	return nil

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"sync/atomic"
+
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // addrKey is an address as it is searched for and stored.
@@ -163,6 +165,7 @@ func (t *addrTable) fill(slot int, k addrKey, id Addr, hasID bool) {
 	row := t.row(slot)
 	seq := row[0].Load() | 1
 	row[0].Store(seq)
+	crash.At(crash.AddressFilling)
 	for i := range row[addrRowWords:] {
 		row[addrRowWords+i].Store(addrWord(k.raw, i))
 	}
@@ -232,6 +235,7 @@ func (t *addrTable) erase(hole uint32) {
 		if (at-home)&t.mask >= (at-hole)&t.mask {
 			t.words.changes.Add(1)
 			t.index[hole].Store(cell)
+			crash.At(crash.AddressMoved)
 			hole = at
 		}
 	}

@@ -139,6 +139,7 @@ func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints 
 		return err
 	}
 	w.words, w.detail, w.policy = m.words, m.detail, opt.Overrun
+	w.row = row
 	if w.policy == OverrunQueue && m.words.overrun.Load() != 0 {
 		w.halt.Store(haltLost)
 	}
@@ -347,6 +348,7 @@ func (w *Writer) Close() error {
 		w.bell.drop()
 		return nil
 	}
+	w.unbindEvents()
 	crash.At(crash.WriterClosing)
 	last, err := w.door.leave(w.obj, func() bool { return w.ringer.Flags()&rowClosed != 0 })
 	crash.At(crash.WriterReleased)

@@ -17,7 +17,8 @@ type attachment struct {
 	pipe  int             // reading end of the one that raises the queue's descriptor, or -1
 	relay *doorbell.Relay // under memfdHome.mu
 	// failed says that the rendezvous broke after the lane was known: nobody may be there.
-	failed atomic.Bool
+	failed  atomic.Bool
+	mourned bool // its death was noted; under memfdHome.mu
 }
 
 // ended reports that the writer does not post any more: it has left the lane, or is proved dead.

@@ -92,13 +92,8 @@ func (q *Queue) drop(last func() error) error {
 	err := q.vacateSeat()
 	crash.At(crash.DetachSilenced)
 	err = errors.Join(err, last())
-	for _, l := range q.lanes {
-		if l != nil && l.obj != nil && l.att == nil {
-			err = errors.Join(err, l.obj.Close())
-		}
-	}
 	q.face.Close()
-	return errors.Join(err, q.obj.Close(), q.home.close())
+	return errors.Join(err, q.objects.close(), q.obj.Close(), q.home.close())
 }
 
 // silence keeps writers from ringing a reader that leaves: nobody would hear them, and the number

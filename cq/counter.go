@@ -8,6 +8,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // CounterEvents says what a counter counts (enum fi_cntr_events).
@@ -122,6 +123,9 @@ func (c *Counter) ReadErr() (uint64, error) {
 func (c *Counter) Add(n uint64) error {
 	c.edge.release()
 	v := c.words.value.Add(n)
+	if crash.On {
+		crash.At(crash.CountAdded)
+	}
 	if c.quiet() {
 		return nil
 	}
@@ -132,6 +136,9 @@ func (c *Counter) Add(n uint64) error {
 func (c *Counter) AddErr(n uint64) error {
 	c.edge.release()
 	c.words.errs.Add(n)
+	if crash.On {
+		crash.At(crash.CountAdded)
+	}
 	if c.quiet() {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // CreateCounter makes a counter and opens it (fi_cntr_open). One of that name that exists is
@@ -200,6 +201,7 @@ func (c *Counter) sit() (err error) {
 // register says whose death the others must watch, before anything is added.
 func (c *Counter) register() {
 	i := c.seat.Index()
+	crash.At(crash.CountSeated)
 	if i >= 0 {
 		row, me := &c.words.rows[i], shm.Self()
 		row.mark.Store(0)
@@ -209,6 +211,7 @@ func (c *Counter) register() {
 		row.mark.Store(rand.Uint64() | 1)
 	}
 	c.words.bell.Sit(i)
+	crash.At(crash.CountJoined)
 	c.words.bell.Announce()
 }
 
@@ -248,6 +251,7 @@ func (c *Counter) drop() error {
 		err = c.window.Close()
 		err = errors.Join(err, c.deregister())
 	}
+	crash.At(crash.CountLeaving)
 	if c.seat != nil {
 		c.seat.Leave()
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // Wait waits until the value is at least threshold (fi_cntr_wait), and returns nil then. Otherwise
@@ -243,6 +244,7 @@ func (c *Counter) lead(ctx context.Context, w *counterWaiter, deadlineNs int64) 
 			until = slice
 		}
 		c.sleeps.Add(1)
+		crash.At(crash.CountSleep)
 		c.words.bell.Sleep(epoch, until) // W5
 	}
 	return w.err

@@ -52,6 +52,28 @@
 // Read is at most once: what it returned is gone, whatever becomes of the process. Peek and
 // Release are at least once: a successor gets again what was not released, marked FlagRedelivered.
 //
+// # Death
+//
+// Whoever dies owns nothing that others need. Survivors learn of it through the event queue that
+// they bound ([Queue.BindEvents], [Writer.BindEvents], [EventWriter.BindEvents],
+// [EventQueue.BindEvents]):
+//
+//	a writer died           its reader: EventPeerDeath, after which its entries can be read
+//	a reader died           its writers: EventPeerDeath; then EventPeerNew when it has a
+//	                        successor, or ErrPeerGone from posts where it can have none
+//	a device process died   an error completion with ECANCELED for each send that was under way,
+//	                        and EventPeerDeath: see package xdp/device
+//
+// A death is what the kernel proves: the end of the process, or of its lock on what it owned. One
+// goroutine a process waits for notices of it and looks ten times a second for what gives none,
+// only while something is bound; nobody's post or read pays for it.
+//
+// No other operation of this package can be cut off by somebody else's death, so that there is no
+// error completion to make up: credits are the writer's own and go with it, insertions into an
+// address vector and registrations of memory are done by the process that asked for them, a
+// rendezvous ends with ErrPeerGone, and a value that a counter was given is there, whoever gave it.
+// A vector whose owner died can be read as before and stays as it is.
+//
 // # Layout
 //
 // A queue named "orders" is a directory of that name with an object of the reader and one of

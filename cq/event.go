@@ -23,7 +23,10 @@ const (
 
 // Events of this library, and of applications: from EventUser on every number is free.
 const (
-	EventPeerDeath EventKind = 1<<31 + iota // the process that the object stood for is gone; nothing
+	// EventPeerDeath: a process on the other side of the object is proved dead; a [PeerEntry], or
+	// nothing, for objects that stand for one process
+	EventPeerDeath EventKind = 1<<31 + iota
+	EventPeerNew             // another process took its place; a [PeerEntry]
 	EventUser      EventKind = 1<<31 + 1<<16
 )
 
@@ -55,6 +58,8 @@ func (k EventKind) String() string {
 		return eventNames[k]
 	case k == EventPeerDeath:
 		return "peer death"
+	case k == EventPeerNew:
+		return "peer replaced"
 	case k >= EventStarved && int(k-EventStarved) < len(deviceNames):
 		return deviceNames[k-EventStarved]
 	case k >= EventUser:

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/ring"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // Read takes the next event and fills ev (fi_eq_read). It never blocks. It returns how many bytes
@@ -42,8 +43,14 @@ func (e *EventQueue) Read(ev *Event) (int, error) {
 		l.look()
 	}
 	if s := l.front(); s != nil && loadMeta(s)&kindMask == kindEntry && ev.loadWhole(s, l) {
+		if crash.On {
+			crash.At(crash.EventCopied)
+		}
 		l.note()
 		l.free(1)
+		if crash.On {
+			crash.At(crash.EventReleased)
+		}
 		q.guard.leaveAlone()
 		return EventHeaderBytes + len(ev.Payload), nil
 	}
@@ -115,10 +122,14 @@ func (e *EventQueue) readOnce(ev *Event, peek bool) (int, error) {
 	switch {
 	case err != nil:
 	case peek:
+		crash.At(crash.EventCopied)
 		l.pin()
+		crash.At(crash.EventPinned)
 	default:
+		crash.At(crash.EventCopied)
 		e.pinned = nil
 		e.release(l)
+		crash.At(crash.EventReleased)
 	}
 	q.leave()
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // eventLane is a writer for events, which are reported from wherever an operation happens to end.
@@ -109,8 +110,14 @@ func (l *eventLane) writeQuick(ev *Event, alone bool) (n int) {
 		}
 		ev.store(s)
 		s.Meta = kindEntry | Meta(at)<<32
+		if crash.On {
+			crash.At(crash.EventFilled)
+		}
 		plainCount(&w.words.publishes, 1)
 		w.prod.Commit(1)
+		if crash.On {
+			crash.At(crash.EventPublished)
+		}
 		if row := w.ringer.Published(at+1, 0); row != 0 {
 			w.rang()
 		}
@@ -249,7 +256,12 @@ func (w *EventWriter) Write(ev *Event) (int, error) { return w.lane.write(ev) }
 // of this writer. It returns EventErrorBytes; errors are those of Write.
 func (w *EventWriter) WriteErr(e *EventError) (int, error) { return w.lane.writeErr(e) }
 
-// postErr implements EventSink.
+// post and postErr implement EventSink.
+func (w *EventWriter) post(ev *Event, credited bool) error {
+	_, err := w.lane.writeLocked(ev, credited)
+	return err
+}
+
 func (w *EventWriter) postErr(e *EventError, credited bool) error {
 	_, err := w.lane.writeErrLocked(e, credited)
 	return err
@@ -263,6 +275,8 @@ func (w *EventWriter) returnCredits(n int) { w.lane.returnCredits(n) }
 func (w *EventWriter) bind() error { return nil }
 func (w *EventWriter) unbind()     {}
 func (w *EventWriter) forget(FID)  {}
+
+func (w *EventWriter) sinkID() uint64 { return sinkID(w.lane.w.reader) }
 
 // Lane returns the writer's lane number.
 func (w *EventWriter) Lane() int { return w.lane.w.Lane() }

@@ -72,7 +72,8 @@ func FuzzLane(f *testing.F) {
 				}
 			}
 		}
-		for i := range 64 {
+		steps = steps[:min(len(steps), 64)]
+		for i := range len(steps) + 64 {
 			step := byte(0)
 			if i < len(steps) {
 				step = steps[i]

@@ -17,6 +17,8 @@ type memfdHome struct {
 	meetings map[*meeting]struct{}
 	face     *doorbell.Face // set before the first rendezvous
 	bell     *doorbell.Bell // that rings are passed on to; nil while the reader alone listens
+	mourning bool           // deaths are kept in dead
+	dead     []PeerEntry
 }
 
 type memfdLane struct {
@@ -175,6 +177,7 @@ func (h *memfdHome) attached(bit int) *attachment {
 func (h *memfdHome) retire(bit int) {
 	h.mu.Lock()
 	a := h.lanes[bit].att
+	h.noteDead(bit, a)
 	h.lanes[bit].obj, h.lanes[bit].att = nil, nil
 	h.mu.Unlock()
 	if a != nil {

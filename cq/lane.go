@@ -167,21 +167,16 @@ func damaged(err error) bool {
 var errOtherQueue = errors.New("lane belongs to an earlier queue of this name")
 
 func (q *Queue) openLaneFile(bit int) (*lane, error) {
-	obj, err := q.home.openLane(bit)
+	obj, err := q.laneObject(bit)
 	if err != nil {
 		return nil, err
 	}
-	if err = laneBelongs(obj, bit, q.opt, q.obj.Header().UUID); err == nil {
-		var l *lane
-		if l, err = q.mapLane(obj, bit); err == nil {
-			l.obj, l.att = obj, q.home.attached(bit)
-			return l, nil
-		}
+	l, err := q.mapLane(obj, bit)
+	if err != nil {
+		return nil, err
 	}
-	if q.home.attached(bit) == nil { // else it goes when it is retired
-		_ = obj.Close()
-	}
-	return nil, err
+	l.obj, l.att = obj, q.home.attached(bit)
+	return l, nil
 }
 
 // laneBelongs checks that a lane object is the one that this row of this queue should have.
@@ -232,7 +227,7 @@ func (q *Queue) watch(l *lane) {
 	}
 	owner := l.obj.Owner()
 	l.generation = owner.Generation // from the same record: a successor may come just now
-	if owner.PID == shm.Self().PID && owner.PIDNS == shm.Self().PIDNS {
+	if owner.IsSelf() {
 		return // it dies with us
 	}
 	stop, err := shm.WatchDeath(owner, func() { q.bell.Mark(l.bit) })

@@ -56,7 +56,8 @@ const (
 //
 //	0    parked, with the queue's state in its upper bits; wake index (doorbell.Row)
 //	128  head: released, and so how many were ever read; peeked: handed out; high-water mark;
-//	     how many lanes of other users this row has had before, with TrustOthers
+//	     how many lanes of other users this row has had before, with TrustOthers; which writers'
+//	     deaths were reported: event queue, generation, generation that was being reported
 const (
 	rowBytes    = 256
 	rowOffIndex = 128

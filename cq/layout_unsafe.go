@@ -14,7 +14,10 @@ type rowWords struct {
 	peeked    atomic.Uint64 // first entry not handed out
 	highWater atomic.Uint64 // most entries that were ever waiting
 	retired   atomic.Uint64 // lanes of other users that this row had before
-	_         [96]byte
+	toldTo    atomic.Uint64 // event queue that deaths were reported to
+	told      atomic.Uint64 // generation up to which they were
+	telling   atomic.Uint64 // and the one that may have been when the reader died
+	_         [72]byte
 }
 
 // queueWords is the queue's page.

@@ -64,7 +64,7 @@ var eventWords = [...]string{"NOTIFY", "CONNREQ", "CONNECTED", "SHUTDOWN", "MR_C
 	"AV_COMPLETE", "JOIN_COMPLETE"}
 
 // ParseEventKind turns text into an event: a name of the manual, of any case, with or without FI_;
-// PEER_DEATH; USER or USER+N; or a number. What it does not know is ErrInvalid.
+// PEER_DEATH; PEER_NEW; USER or USER+N; or a number. What it does not know is ErrInvalid.
 func ParseEventKind(text string) (EventKind, error) {
 	name := strings.TrimPrefix(strings.ToUpper(text), "FI_")
 	for i, w := range eventWords {
@@ -76,6 +76,8 @@ func ParseEventKind(text string) (EventKind, error) {
 	switch {
 	case name == "PEER_DEATH":
 		return EventPeerDeath, nil
+	case name == "PEER_NEW":
+		return EventPeerNew, nil
 	case word == "USER" && !more:
 		return EventUser, nil
 	case word == "USER":
@@ -89,7 +91,7 @@ func ParseEventKind(text string) (EventKind, error) {
 		}
 	}
 	return 0, refuse("parse", "", "event", text, "one of "+strings.Join(eventWords[:], ", ")+
-		", PEER_DEATH, USER, USER+N, or a number", ErrInvalid)
+		", PEER_DEATH, PEER_NEW, USER, USER+N, or a number", ErrInvalid)
 }
 
 // Name returns the event as ParseEventKind reads it.
@@ -99,6 +101,8 @@ func (k EventKind) Name() string {
 		return eventWords[k]
 	case k == EventPeerDeath:
 		return "PEER_DEATH"
+	case k == EventPeerNew:
+		return "PEER_NEW"
 	case k == EventUser:
 		return "USER"
 	case k > EventUser:

@@ -40,7 +40,7 @@ func TestParseFlags(t *testing.T) {
 func TestParseEventKind(t *testing.T) {
 	for text, want := range map[string]cq.EventKind{"notify": cq.EventNotify,
 		"FI_CONNREQ": cq.EventConnReq, "join_complete": cq.EventJoinComplete,
-		"peer_death": cq.EventPeerDeath, "user": cq.EventUser, "USER+0x10": cq.EventUser + 16,
+		"peer_death": cq.EventPeerDeath, "peer_new": cq.EventPeerNew, "user": cq.EventUser, "USER+0x10": cq.EventUser + 16,
 		"99": 99} {
 		if got, err := cq.ParseEventKind(text); err != nil || got != want {
 			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
@@ -50,7 +50,8 @@ func TestParseEventKind(t *testing.T) {
 		_, err := cq.ParseEventKind(text)
 		wantErr(t, text, err, cq.ErrInvalid)
 	}
-	for _, k := range []cq.EventKind{0, 6, 7, cq.EventPeerDeath, cq.EventUser, cq.EventUser + 9} {
+	for _, k := range []cq.EventKind{0, 6, 7, cq.EventPeerDeath, cq.EventPeerNew, cq.EventUser,
+		cq.EventUser + 9} {
 		if got, err := cq.ParseEventKind(k.Name()); err != nil || got != k {
 			t.Errorf("%v is %q, which is %v, %v", k, k.Name(), got, err)
 		}

@@ -1,6 +1,7 @@
 package cq
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,20 +27,69 @@ var manualFeeders atomic.Int32
 // EventSink is where a queue of this process reports what is no completion: an [*EventQueue] of
 // this process, or an [*EventWriter] of another's.
 type EventSink interface {
+	post(e *Event, credited bool) error
 	postErr(e *EventError, credited bool) error
 	credit(n int) error
 	returnCredits(n int)
 	bind() error
 	unbind()
 	forget(FID)
+	// sinkID tells an event queue from every other.
+	sinkID() uint64
 }
 
-// BindEvents makes the queue report its overrun to an event queue: an error event with the queue's
-// FID and EOverrun, when its reader first learns of it, by whatever call. Room for the event is
-// reserved now: ErrFull if there is none. An event queue of this process cannot be closed while it
-// is bound (EBUSY). Another sink replaces it, and nil ends it, as does closing the queue, which
-// also purges the event there. It may be called from anywhere.
+// BindEvents makes the queue report to an event queue what is no completion. An event queue of this
+// process cannot be closed while it is bound (EBUSY). Another sink replaces it, and nil ends it, as
+// does closing the queue, which also purges its events there. It may be called from anywhere.
+//
+// Its overrun is an error event with the queue's FID and EOverrun, when its reader first learns of
+// it, by whatever call. Room for the event is reserved now: ErrFull if there is none.
+//
+// The death of a writer is an EventPeerDeath with the queue's FID, the lane as Data and a
+// [PeerEntry] as payload, one for each writer that is proved dead: its process has ended, or the
+// kernel has dropped its lock. Whoever reads the event can read every entry that the writer had
+// published, by reads that begin now; the event neither waits for them to be read nor for anybody to
+// read the queue at all. It comes in much less than a second, also when nobody waits, and stays due
+// while the event queue is full. A writer that detached is not dead, nor one that is stopped, nor
+// one whose lock was lost while it lives; those of this process die with the queue.
+//
+// Each death is reported once. What happened before BindEvents is reported if the lane has had no
+// other writer since, and by a successor of this reader only to another event queue; should a reader
+// die while it reports, its successor may do it again, and marks that with PeerEntry.Again.
 func (q *Queue) BindEvents(events EventSink) error {
+	if err := q.bindDeaths(events); err != nil {
+		return err
+	}
+	if err := q.bindOverrun(events); err != nil {
+		return errors.Join(err, q.bindDeaths(nil))
+	}
+	return nil
+}
+
+// bindDeaths has deaths of writers reported.
+func (q *Queue) bindDeaths(events EventSink) error {
+	fail := func(err error) error {
+		return &Error{Pkg: pkg, Op: "bind events", Name: q.name, Err: err}
+	}
+	if events != nil {
+		if !q.guard.enterAny() {
+			return fail(ErrClosed)
+		}
+		defer q.guard.leaveAny()
+		if err := events.bind(); err != nil {
+			return fail(err)
+		}
+	}
+	q.deaths.mu.Lock()
+	defer q.deaths.mu.Unlock()
+	q.deaths.end()
+	if events != nil {
+		q.deaths.report = startReport(q.fid, events, newLaneMourner(q, events.sinkID()))
+	}
+	return nil
+}
+
+func (q *Queue) bindOverrun(events EventSink) error {
 	if events != nil {
 		if err := events.bind(); err != nil {
 			return &Error{Pkg: pkg, Op: "bind events", Name: q.name, Err: err}
@@ -67,9 +117,10 @@ func (q *Queue) unbindEvents() {
 	q.feeders.mu.Lock()
 	events := q.feeders.events
 	q.feeders.mu.Unlock()
+	_ = q.bindDeaths(nil)
 	if events != nil {
 		events.forget(q.fid)
-		_ = q.BindEvents(nil)
+		_ = q.bindOverrun(nil)
 	}
 }
 

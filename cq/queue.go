@@ -48,21 +48,22 @@ type Queue struct {
 	sliced      atomic.Bool   // some writer's death would not be noticed: wake up now and then
 	stamp       uint64        // of the home, at the last full look
 
-	holders holders // sets, channels and feeders of this process
-	feeders feeders
-	keeper  *condKeeper // of WaitMutexCond
-	seatMu  sync.Mutex
-	leavers leavers                 // lanes of other users that have ended, and may not be drained
-	given   atomic.Uint64           // lanes given up
-	bit     int                     // in the process's bell, -1 before the first set; under seatMu
-	seated  atomic.Bool             // it has a bit
-	opening bool                    // it enters the set that it was opened in
-	channel atomic.Pointer[Channel] // that it is attached to
-	self    *Writer                 // on lane 0
-	selfMu  sync.Mutex
-	watches sync.Mutex // guards lane.stop and unwatched
-	// unwatched are lanes that had a writer whose death gives no notice.
-	unwatched []int
+	holders   holders // sets, channels and feeders of this process
+	feeders   feeders
+	keeper    *condKeeper // of WaitMutexCond
+	seatMu    sync.Mutex
+	objects   laneObjects
+	deaths    deathBinding            // of writers
+	leavers   leavers                 // lanes of other users that have ended, and may not be drained
+	given     atomic.Uint64           // lanes given up
+	bit       int                     // in the process's bell, -1 before the first set; under seatMu
+	seated    atomic.Bool             // it has a bit
+	opening   bool                    // it enters the set that it was opened in
+	channel   atomic.Pointer[Channel] // that it is attached to
+	self      *Writer                 // on lane 0
+	selfMu    sync.Mutex
+	watches   sync.Mutex    // guards lane.stop and unwatched
+	unwatched []int         // lanes that had a writer whose death gives no notice
 	gone      chan struct{} // closed when the queue is
 	ticker    sync.WaitGroup
 	ticking   sync.Once

@@ -257,8 +257,7 @@ const meetTimeout = 10 * time.Second
 // ended: ErrClosed or the listener's error (net.ErrClosed). It may be called from anywhere, several
 // times; the listener stays the caller's. A peer that breaks the protocol, or has not attached
 // after 10 seconds, loses its connection and nothing else happens; report, which may be nil, is
-// told of it, from several goroutines, and of connections that cannot be accepted for want of
-// descriptors or memory, which is tried again.
+// told of it, from several goroutines.
 //
 // Each connection is kept as a life line. Its end makes the reader look at the lane once more, in
 // addition to what tells of a process's death; it is not taken as proof of a death, so the lane
@@ -293,17 +292,6 @@ func (q *Queue) Serve(l *net.UnixListener, report func(error)) error {
 				_ = l.SetDeadline(time.Time{})
 				return context.Cause(ctx)
 			}
-			if passing(err) { // others have what it takes, and it does not end what is served
-				<-places
-				if report != nil {
-					report(failed("serve", q.name, err))
-				}
-				select {
-				case <-time.After(acceptAgain):
-				case <-ctx.Done():
-				}
-				continue
-			}
 			return failed("serve", q.name, err)
 		}
 		all.Go(func() {
@@ -313,20 +301,6 @@ func (q *Queue) Serve(l *net.UnixListener, report func(error)) error {
 			}
 		})
 	}
-}
-
-// acceptAgain is how long Serve waits for descriptors or memory to be free again.
-const acceptAgain = 50 * time.Millisecond
-
-// passing tells errors of accepting that say nothing of the listener.
-func passing(err error) bool {
-	for _, is := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED, syscall.ENOMEM,
-		syscall.ENOBUFS} {
-		if errors.Is(err, is) {
-			return true
-		}
-	}
-	return false
 }
 
 // serve attaches one writer and holds its life line.

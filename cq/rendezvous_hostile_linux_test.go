@@ -254,19 +254,42 @@ func TestHostileMeetingReader(t *testing.T) {
 
 // FuzzRendezvous has a peer that sends anything, with any descriptors, to both sides. Each ends
 // with a writer or an error, and keeps nothing.
-func FuzzRendezvous(f *testing.F) {
+func FuzzRendezvous(f *testing.F) { fuzzMeeting(f, cq.TrustUser) }
+
+// FuzzRendezvousOthers is the same between different users.
+func FuzzRendezvousOthers(f *testing.F) { fuzzMeeting(f, cq.TrustOthers) }
+
+func fuzzMeeting(f *testing.F, trust cq.Trust) {
 	zero := shm.UUID{}
-	f.Add(cq.RendezvousMessage(cq.StepAsk, 0, 0, 0, zero), cq.RendezvousMessage(cq.StepLane, 0, 2, 1,
-		zero), uint16(2))
-	f.Add(cq.RendezvousMessage(cq.StepOffer, 0, 1, 1, zero), cq.RendezvousMessage(cq.StepDone, 0, 0,
-		1, zero), uint16(1))
-	f.Add(cq.RendezvousMessage(cq.StepOffer, 0, 3, 1, zero), []byte{1, 2, 3}, uint16(3))
-	f.Add(cq.RendezvousMessage(cq.StepOffer, 7, 0, 1, zero), []byte{}, uint16(0))
+	message := func(step uint16, status, fds, row uint32) []byte {
+		b := cq.RendezvousMessage(step, status, fds, row, zero)
+		b[48] = byte(trust)
+		return b
+	}
+	ask := message(cq.StepAsk, 0, 0, 0)
+	f.Add(ask, message(cq.StepLane, 0, cq.FDLane, 1), uint16(1<<4)) // an honest writer
+	f.Add(ask, message(cq.StepLane, 0, cq.FDLane, 2), uint16(1<<4))
+	f.Add(ask, message(cq.StepLane, 0, cq.FDLane, 1), uint16(1<<3))
+	f.Add(ask, message(cq.StepLane, 0, cq.FDLane, 1), uint16(2))
+	f.Add(message(cq.StepOffer, 0, cq.FDReader, 1), message(cq.StepDone, 0, 0, 1), uint16(1))
+	f.Add(message(cq.StepOffer, 0, cq.FDReader|cq.FDLane, 1), []byte{1, 2, 3}, uint16(3))
+	f.Add(message(cq.StepOffer, 7, 0, 1), []byte{}, uint16(0))
 	f.Add(make([]byte, 200), make([]byte, 64), uint16(0x1ff))
+	o := cq.Options{Size: 8, MaxLanes: 2, Trust: trust}
+	if trust == cq.TrustOthers {
+		o.Allow = bothUsers()
+	} else {
+		join(f, anonymous(f, o)) // keeps the bell of this process, which every queue uses
+	}
 	f.Fuzz(func(t *testing.T, first, second []byte, which uint16) {
-		q := anonymous(t, cq.Options{Size: 8, MaxLanes: 2})
-		pool := []int{cq.ReaderFD(q), lane(t, q, 1, 8,
-			shm.SealShrink|shm.SealGrow|shm.SealSeal).FD(), 0}
+		q := anonymous(t, o)
+		mine := lane(t, q, 1, 8, 0)
+		if trust == cq.TrustOthers {
+			must(t, mine.SealForOthers())
+		} else {
+			must(t, mine.Seal(shm.SealShrink|shm.SealGrow|shm.SealSeal))
+		}
+		pool := []int{cq.ReaderFD(q), mine.FD(), 0}
 		uuid := cq.QueueUUID(q)
 		for _, m := range [][]byte{first, second} { // or no message would be about this queue
 			if len(m) >= 48 && which&(1<<15) == 0 {
@@ -274,31 +297,42 @@ func FuzzRendezvous(f *testing.F) {
 			}
 		}
 		for _, side := range []string{"accept", "attach"} {
-			a, b := connect(t, unix.SOCK_STREAM)
-			for i, m := range [][]byte{first, second} {
-				if len(m) == 0 {
-					continue
-				}
-				var fds []int
-				for bit, fd := range pool {
-					if which>>(3*i+bit)&1 != 0 {
-						fds = append(fds, fd)
-					}
-				}
-				must(t, shm.SendFDs(b, m, fds...))
-			}
-			must(t, b.CloseWrite())
-			before := len(openFiles())
-			if side == "accept" {
-				if q.Accept(soon(t), a) == nil {
-					continue
-				}
-			} else if w, err := cq.AttachConn(soon(t), a, cq.WriterOptions{}); err == nil {
-				must(t, w.Close())
-			}
-			if now := len(openFiles()); now != before {
-				t.Errorf("%s: %d descriptors open, %d before", side, now, before)
-			}
+			meetAny(t, q, side, [][]byte{first, second}, which, pool)
 		}
 	})
+}
+
+// meetAny sends what a fuzzer gave to one side of a rendezvous, descriptors of the pool with it.
+func meetAny(t *testing.T, q *cq.Queue, side string, messages [][]byte, which uint16, pool []int) {
+	t.Helper()
+	a, b := connect(t, unix.SOCK_STREAM)
+	for i, m := range messages {
+		if len(m) == 0 {
+			continue
+		}
+		var fds []int
+		for bit, fd := range pool {
+			if which>>(3*i+bit)&1 != 0 {
+				fds = append(fds, fd)
+			}
+		}
+		must(t, shm.SendFDs(b, m, fds...))
+	}
+	must(t, b.CloseWrite())
+	before := len(openFiles())
+	if side == "accept" {
+		if q.Accept(soon(t), a) == nil {
+			return
+		}
+	} else if w, err := cq.AttachConn(soon(t), a, cq.WriterOptions{Trust: q.Trust()}); err == nil {
+		must(t, w.Close())
+	}
+	now := len(openFiles())
+	for end := time.Now().Add(5 * time.Second); now != before && time.Now().Before(end); {
+		time.Sleep(time.Millisecond) // who watches a peer lets go of it in a goroutine
+		now = len(openFiles())
+	}
+	if now != before {
+		t.Errorf("%s: %d descriptors open, %d before", side, now, before)
+	}
 }

@@ -19,25 +19,17 @@ func halted(h uint32) error {
 	return ErrOverrun
 }
 
-// refused translates what the reader wrote beside the parked bit.
+// refused translates what the reader wrote beside the parked bit. It is never nil, whatever that is.
 func (w *Writer) refused(flags uint64) error {
 	switch {
 	case flags&rowClosed != 0:
 		return ErrClosed
 	case flags&rowOverrun != 0:
 		return ErrOverrun
-	case flags&rowPoisoned != 0:
-		return &LaneError{Lane: w.bit, PID: w.reader.Owner().PID, Field: "lane",
-			Err: ErrCorrupt}
 	}
-	return nil
-}
-
-// Bytes returns how much memory the writer's lane takes, which this process made; 0 for a writer on
-// the reader's own lane. It is for those who account for it, while the writer is open.
-func (w *Writer) Bytes() uint64 {
-	if w.obj == nil {
-		return 0
+	e := &LaneError{Lane: w.bit, PID: w.reader.Owner().PID, Field: "lane", Err: ErrCorrupt}
+	if flags&rowPoisoned == 0 { // bits that mean nothing: the reader cannot be trusted
+		e.Field = "row"
 	}
-	return uint64(len(w.obj.Bytes()))
+	return e
 }

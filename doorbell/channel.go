@@ -3,6 +3,8 @@ package doorbell
 import (
 	"os"
 	"sync"
+
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // Channel is a completion channel: one-shot events of many queues, of which each goes to exactly
@@ -142,7 +144,8 @@ func (c *Channel) Arm(bit, mode int) error {
 	}
 	c.d.mu.Unlock()
 	b.notify(max(mode, notifyOf(b.armed()))) // N3
-	b.rebase()                               // N4
+	crash.At(crash.NotifyArmed)
+	b.rebase() // N4
 	if waiting {
 		c.d.Kick()
 	}

@@ -3,6 +3,8 @@ package doorbell
 import (
 	"math"
 	"sync/atomic"
+
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // CountSeats is how many handles of a counter can say which value they sleep for.
@@ -67,7 +69,8 @@ func (w *CountWords) Ring(v uint64) bool {
 	if !w.wanted(v) { // C4
 		return false
 	}
-	w.Kick()        // C5, C6
+	w.Kick() // C5, C6
+	crash.At(crash.CountWoken)
 	w.rung.Store(a) // C7
 	return true
 }
@@ -128,6 +131,7 @@ func (w *CountWords) Threshold(seat int) uint64 { return w.thresholds[seat].Load
 func (w *CountWords) Arm() (epoch uint32) {
 	epoch = w.epoch.Load()
 	w.armed.Add(1)
+	crash.At(crash.CountArmed)
 	return epoch
 }
 

@@ -1,6 +1,10 @@
 package doorbell
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/shmring/shmring/shm/crash"
+)
 
 // DomainRinger is a producer's hold on the bell of a reader's process.
 type DomainRinger struct {
@@ -16,12 +20,14 @@ func (r *DomainRinger) ring() bool {
 	}
 	mark(r.Hints.ready, r.Bit) // P6
 	mark(r.Hints.summary, r.Bit/64)
+	crash.At(crash.DomainMarked)
 	a := r.Arm.Word.Load() // P7
 	if a == 0 || r.Hints.rung.Load() == a {
 		return false
 	}
 	r.Hints.epoch.Add(1)
 	wakeAll(r.Hints.epoch)
+	crash.At(crash.DomainRung)
 	r.Hints.rung.Store(a)
 	return true
 }
@@ -153,6 +159,7 @@ func (d *Domain) takeLocked() {
 			for _, w := range d.watchers {
 				w.put(word, got&w.mask[word])
 			}
+			crash.At(crash.DomainTaken)
 		}
 	}
 }
@@ -164,10 +171,13 @@ func (d *Domain) sleep(x *watcher, w Wait) {
 	d.seq++
 	d.arm.Word.Store(d.seq) // S4
 	d.nw++
+	crash.At(crash.DomainArmed)
 	busy := d.busy(x) // S5
 	d.mu.Unlock()
 	if !busy && (w.Stop == nil || !w.Stop()) {
+		crash.At(crash.DomainSleep)
 		wait(d.hints.epoch, e, w.DeadlineNs) // S6
+		crash.At(crash.DomainWoken)
 	}
 	d.mu.Lock()
 	d.nw-- // S7

@@ -1,5 +1,7 @@
 package doorbell
 
+import "github.com/shmring/shmring/shm/crash"
+
 // What a completion channel is armed for. A later arming before the event can only ask for more.
 const (
 	NotifyNone      = iota
@@ -72,6 +74,7 @@ func (b *Bell) fire() (e ChannelEvent, due bool) {
 	e.Mode = notifyOf(b.armed())
 	if e.Solicited, due = b.due(); due {
 		b.notify(NotifyNone)
+		crash.At(crash.NotifyFired)
 	}
 	return e, due
 }

@@ -191,6 +191,9 @@ func (o *Object) takeOver(check func() error) error {
 	me := Self()
 	me.State, me.ClaimedNs = StateOwned, monoNs()
 	me.Generation = max(before.Generation, o.Generation()) + 1
+	if life == Dead {
+		storeDeath(o.mem, before)
+	}
 	storeOwner(o.mem, me)
 	o.gen = me.Generation
 	crash.At(crash.ClaimStored)

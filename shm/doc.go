@@ -25,7 +25,10 @@
 //	0xb00     owner record 0: pid, pid namespace, start time,   | owner, under the lock
 //	          boot id 16, state, claimed ns, generation
 //	0xb80     owner record 1                                    | owner, under the lock
-//	0xc00     zero
+//	0xc00     8 records of owners that died, 64 bytes each, by  | next owner, under the lock
+//	          generation modulo 8: generation, pid, pid
+//	          namespace, start time
+//	0xe00     zero
 //	page 1    first section
 //
 // # Ownership and death

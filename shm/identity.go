@@ -13,6 +13,12 @@ var self = sync.OnceValue(readSelf)
 // once and kept.
 func Self() Owner { return self() }
 
+// IsSelf reports whether w is this very process. It is false where that cannot be told.
+func (w Owner) IsSelf() bool {
+	me := Self()
+	return w.PID == me.PID && w.PIDNS == me.PIDNS && w.PIDNS != 0 && w.StartTicks == me.StartTicks
+}
+
 // ProcessAlive reports whether the process of w can still run user code. known is false when
 // nothing can be said, because it lives in another PID namespace or is hidden from us. A stopped
 // process is alive; one that is exiting, or a zombie, is not.

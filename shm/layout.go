@@ -37,6 +37,7 @@ const (
 	offCurrentGen = offTurn + 8
 	offOwner0     = 0xb00
 	offOwner1     = offOwner0 + ownerBytes
+	offDeaths     = offOwner1 + ownerBytes
 
 	attrCount    = 16
 	maxSections  = 32
@@ -114,6 +115,7 @@ var (
 	_ = pin[offCurrentGen-0xa88]
 	_ = pin[offOwner0-0xb00]
 	_ = pin[offOwner1-0xb80]
+	_ = pin[offDeaths-0xc00]
 
 	_ = pin[secID-0x04]
 	_ = pin[secOffset-0x08]
@@ -134,5 +136,6 @@ var (
 	_ = [1]struct{}{}[uint(secEnd)/(sectionBytes+1)]
 	_ = [1]struct{}{}[uint(ownEnd)/(ownerBytes+1)]
 	_ = [1]struct{}{}[uint(offChecksum+4)/(offState+1)]
-	_ = [1]struct{}{}[uint(offOwner1+ownerBytes)/(headerBytes+1)]
+	_ = [1]struct{}{}[uint(offDeaths+deathSlots*deathBytes)/(headerBytes+1)]
+	_ = [1]struct{}{}[uint(deadEnd)/(deathBytes+1)]
 )

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // forget removes an object that a test leaves behind without an owner.
@@ -326,5 +328,60 @@ func TestOwnerNoticesItsLostLock(t *testing.T) {
 	}
 	if _, err := unix.FcntlInt(uintptr(stray), unix.F_GETFD, 0); err != nil {
 		t.Errorf("the descriptor of somebody else was closed: %v", err)
+	}
+}
+
+// TestDeaths: whoever takes an object over notes whom it found dead, and nothing of those who left.
+func TestDeaths(t *testing.T) {
+	shmtest.Conforms(t)
+	d := openTestDir(t)
+	forget(t, d, "a")
+	c := startChild(t, "owner", envObject+"=a")
+	c.line(t)
+	look := openObject(t, d, "a", Inspect)
+	if _, died, err := look.OwnerDied(); died || err != nil || len(look.Deaths()) > 0 {
+		t.Errorf("a living owner: %v, %v, %v", died, err, look.Deaths())
+	}
+	first := look.Owner()
+	c.kill()
+	if o, died, err := look.OwnerDied(); !died || err != nil || o != first {
+		t.Errorf("%v, %v, %v", died, err, o)
+	}
+	var pids []int
+	for i := range deathSlots + 2 {
+		if i%2 == 1 { // one that leaves comes between
+			o := openObject(t, d, "a", ReadWrite)
+			if err := o.Claim(nil); err != nil {
+				t.Fatal(err)
+			}
+			o.Close()
+		}
+		pids = append(pids, look.Owner().PID)
+		c := startChild(t, "claimer", envObject+"=a")
+		c.line(t)
+		if _, err := c.in.Write([]byte("go\n")); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.line(t); !strings.HasPrefix(got, "yes") {
+			t.Fatal(got)
+		}
+		c.kill()
+	}
+	o := openObject(t, d, "a", ReadWrite)
+	if err := o.Claim(nil); err != nil {
+		t.Fatal(err)
+	}
+	got := look.Deaths()
+	if len(got) == 0 || len(got) > deathSlots {
+		t.Fatal(got)
+	}
+	for i, d := range got {
+		if d.PID == os.Getpid() || d.PIDNS != Self().PIDNS || d.StartTicks == 0 ||
+			i > 0 && d.Generation <= got[i-1].Generation || d.Generation >= o.Generation() {
+			t.Errorf("%d: %+v, of %v", i, d, pids)
+		}
+	}
+	if _, died, err := look.OwnerDied(); died || err != nil {
+		t.Errorf("ourselves: %v, %v", died, err)
 	}
 }

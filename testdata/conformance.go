@@ -34,6 +34,8 @@ const (
 
 var pages = []string{"fi_cq.3-2017", "fi_cq.3-later", "kfi_eq.3", "fi_poll.3", "ibv_get_cq_event",
 	"fabtests", "rdma-core", "checklist", "beyond",
+	// What becomes of a process's peers when it is killed, stopped, forked or replaced.
+	"death",
 	// Of the device path: the kernel's selftests, the tests of others, and our own.
 	"xskxceiver", "libxdp", "go-afxdp", "xsk-rs", "device"}
 

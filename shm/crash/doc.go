@@ -49,6 +49,11 @@ const (
 	PublishEnded   // everything is done, the poster was not told
 	WriterClosing  // the writer is closed, its lane is still ours
 	WriterReleased // the lane is given back
+	Overran        // the lane says that it overran, the reader was not rung
+
+	// A writer posts an event (cq, eventwrite.go); what is not in order goes the way of batches.
+	EventFilled    // slot and payload are filled, the tail is the old one
+	EventPublished // the tail is stored, the row was not looked at (P1)
 
 	// A reader sleeps (doorbell, bell.go and sleep.go).
 	ParkStored // rows are parked, nothing was paid or looked at again (R4)
@@ -65,6 +70,41 @@ const (
 	ReadReleased // the head is stored, the caller has not got them
 	Releasing    // the caller is done with entries, the head is the old one
 	Released     // the head is stored
+
+	// A reader takes an event (cq, eventread.go).
+	EventCopied   // the event is copied, no word says so
+	EventPinned   // the row says that it was seen, as for a peek
+	EventReleased // the head is stored, the caller has not got the event
+
+	// A set or channel waits (doorbell, domain.go, set.go and channel.go).
+	DomainTaken // hints of the domain are with its sets and channels, and known to nobody else
+	DomainArmed // the domain is armed, marks were not looked at (S4)
+	DomainSleep // nothing was there: the next instruction sleeps (S6)
+	DomainWoken // woken, and still armed
+	NotifyArmed // a queue is armed for its channel, where it stands was not noted (N3)
+	NotifyFired // the event of an arming is taken, no getter has it
+
+	// A producer rings a domain (doorbell, domain.go).
+	DomainMarked // the queue is marked, the armed word was not looked at (P6)
+	DomainRung   // all are woken, the arming is not marked rung (P7)
+
+	// A counter (cq, counter.go and counter_open.go; doorbell, counterbell.go).
+	CountSeated  // the seat is taken, its row still says who had it before
+	CountJoined  // the row says who we are, nobody was told
+	CountAdded   // the value is added to, nobody was looked for (C1)
+	CountWoken   // all are woken, the arming is not marked rung (C6)
+	CountArmed   // armed, neither peers nor the value were looked at (W3)
+	CountSleep   // nothing was there: the next instruction sleeps (W5)
+	CountLeaving // the memory is gone, the seat is still ours
+
+	// The owner of an address vector (cq, addresses_table.go and addresses_insert.go).
+	AddressFilling   // the row of a new address is being written
+	AddressFilled    // the row is whole, no search finds it
+	AddressPlaced    // searches find it, it is not counted
+	AddressMoved     // a cell stands twice while a hole moves on
+	AddressDisplaced // no search finds it, the row is whole
+	AddressCleared   // the row is free, it is still counted
+	AddressClaimed   // the vector is ours, what a death left in the middle is not repaired
 
 	// A reader comes and goes (cq, queue.go and close.go).
 	AdoptClaimed   // the reader object is ours, nothing of it is mapped
@@ -86,59 +126,21 @@ const (
 	MeetSent     // it is sent
 	MeetReceived // the peer's message and its descriptors are here
 
-	// An application and a device process meet (xdp/device, dial.go and serve_linux.go). Labels that
-	// begin with App are passed by the application, those with Dev by the device process.
-	AppHello    // the application has said what it wants, nothing is booked
-	DevBooked   // frames, sends, ports are booked and memory is made, nothing is sent
-	DevGranted  // the application has its memory
-	AppMemory   // it has handed over its payload memory
-	DevJoined   // all queues are joined, the application is not told
-	AppStarting // it asked for packets
-	DevAttached // packets are moved for it, it is not told
-	AppStarted  // it was told
+	// An application of a device process (xdp/device, endpoint.go).
+	SubmitCopied  // the payload is copied, the command is not posted
+	SubmitPosted  // the command is posted, its slot is not booked
+	FrameGiving   // the application is done with a frame, nothing says so
+	FrameReturned // the command that returns it is posted
 
-	// A port is taken and dropped (xdp/device, ports_linux.go and keep.go).
-	AppAsked     // it is asked for
-	DevSteered   // packets to it are steered to the device process, nobody has it
-	DevOwned     // it has an owner, who is not told
-	AppAnswered  // the owner was told
-	DevUnsteered // it is nobody's, and still steered
-
-	// A datagram is sent (xdp/device, endpoint.go and app_linux.go).
-	AppFilled    // the payload is in its slot, the command is not posted
-	AppPosted    // the command is posted, the slot is not marked
-	DevTaken     // a command is copied
-	DevBuilding  // a frame and a row are taken for it, no packet is built
-	DevPosted    // the packet is in the ring, the command is not released
-	DevReleased  // the command is released
-	DevKicked    // the kernel was told of packets
-	DevReaped    // it is done with some, nobody knows
-	DevMarked    // the slot says that it is free, there is no completion
-	DevCompleted // there is
-
-	// A datagram is received (xdp/device, engine_linux.go and deliver_linux.go).
-	DevReceived  // packets are taken from the ring
-	DevCopied    // those of an application are in its memory, nothing is published
-	DevPublished // they are published, the device's frames are not free
-	DevDropped   // the device's frames are free
-
-	// Its frame is given back (xdp/device, endpoint.go and app_linux.go).
-	AppReturned // the command is posted, and not counted
-	DevReturned // the frame is free, the command is not released
-
-	// An application ends (xdp/device, serve_linux.go).
-	DevForgotten // no packet is moved for it any more, everything else is still booked
-	DevUnported  // its ports are free
-	DevUnbooked  // its budget is free
-	DevFreed     // its memory is gone, its place is not free
-
-	// A device process ends, and an application finds the next (xdp/device, keep.go).
-	AppNoticed   // the application knows, and has done nothing
-	AppLost      // it knows which sends have no completion
-	AppCancelled // they have one, nobody is told of the death
-	AppTold      // somebody is
-	AppMapped    // memory of the next device process is mapped
-	AppSwitched  // sends go there, no packets come yet
+	// A device process (xdp/device, app_linux.go and deliver_linux.go).
+	CommandsTaken // commands are peeked at, none is carried out
+	SendQueued    // the packet is in the kernel's ring, its command is not released
+	FrameTaken    // a returned frame is free, its command is not released
+	CommandsDone  // commands are carried out, not released
+	SendDone      // the slot of a send is free, its completion is not posted
+	SendTold      // the completion is posted
+	FramesFilled  // frames are filled and loaned, their completions are not published
+	FramesTold    // they are published
 
 	count
 )
@@ -153,7 +155,18 @@ var names = [count]string{
 	Filled:          "filled", Stamped: "stamped", PublishStored: "publish-stored",
 	RingParked: "ring-parked", RingMarked: "ring-marked", RingWoken: "ring-woken",
 	PublishEnded: "publish-ended", WriterClosing: "writer-closing",
-	WriterReleased: "writer-released",
+	WriterReleased: "writer-released", Overran: "overran",
+	EventFilled: "event-filled", EventPublished: "event-published",
+	EventCopied: "event-copied", EventPinned: "event-pinned", EventReleased: "event-released",
+	DomainTaken: "domain-taken", DomainArmed: "domain-armed", DomainSleep: "domain-sleep",
+	DomainWoken: "domain-woken", NotifyArmed: "notify-armed", NotifyFired: "notify-fired",
+	DomainMarked: "domain-marked", DomainRung: "domain-rung",
+	CountSeated: "count-seated", CountJoined: "count-joined", CountAdded: "count-added",
+	CountWoken: "count-woken", CountArmed: "count-armed", CountSleep: "count-sleep",
+	CountLeaving: "count-leaving", AddressFilling: "address-filling",
+	AddressFilled: "address-filled", AddressPlaced: "address-placed",
+	AddressMoved: "address-moved", AddressDisplaced: "address-displaced",
+	AddressCleared: "address-cleared", AddressClaimed: "address-claimed",
 	ParkStored:     "park-stored", ParkPaid: "park-paid", ArmStored: "arm-stored",
 	SleepNext: "sleep-next", SleepEnded: "sleep-ended",
 	TakeMarks: "take-marks", PeekChosen: "peek-chosen", PeekStored: "peek-stored",
@@ -165,20 +178,10 @@ var names = [count]string{
 	CollectLanes: "collect-lanes", CollectClaimed: "collect-claimed",
 	CollectCondemned: "collect-condemned", CollectUnlinked: "collect-unlinked",
 	MeetSending: "meet-sending", MeetSent: "meet-sent", MeetReceived: "meet-received",
-
-	AppHello: "app-hello", DevBooked: "dev-booked", DevGranted: "dev-granted",
-	AppMemory: "app-memory", DevJoined: "dev-joined", AppStarting: "app-starting",
-	DevAttached: "dev-attached", AppStarted: "app-started", AppAsked: "app-asked",
-	DevSteered: "dev-steered", DevOwned: "dev-owned", AppAnswered: "app-answered",
-	DevUnsteered: "dev-unsteered", AppFilled: "app-filled", AppPosted: "app-posted",
-	DevTaken: "dev-taken", DevBuilding: "dev-building", DevPosted: "dev-posted",
-	DevReleased: "dev-released", DevKicked: "dev-kicked", DevReaped: "dev-reaped",
-	DevMarked: "dev-marked", DevCompleted: "dev-completed", DevReceived: "dev-received",
-	DevCopied: "dev-copied", DevPublished: "dev-published", DevDropped: "dev-dropped",
-	AppReturned: "app-returned", DevReturned: "dev-returned", DevForgotten: "dev-forgotten",
-	DevUnported: "dev-unported", DevUnbooked: "dev-unbooked", DevFreed: "dev-freed",
-	AppNoticed: "app-noticed", AppLost: "app-lost", AppCancelled: "app-cancelled",
-	AppTold: "app-told", AppMapped: "app-mapped", AppSwitched: "app-switched",
+	SubmitCopied: "submit-copied", SubmitPosted: "submit-posted", FrameGiving: "frame-giving",
+	FrameReturned: "frame-returned", CommandsTaken: "commands-taken", SendQueued: "send-queued",
+	FrameTaken: "frame-taken", CommandsDone: "commands-done", SendDone: "send-done",
+	SendTold: "send-told", FramesFilled: "frames-filled", FramesTold: "frames-told",
 }
 
 // String returns the name, as the environment gives it.

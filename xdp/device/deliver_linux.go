@@ -37,12 +37,12 @@ func (a *app) deliver(en *engine, q *queue) {
 		}
 		a.put(q, q.packets[at], next+uint64(i), uint64(en.now), &slot[k])
 	}
-	crash.At(crash.DevCopied)
+	crash.At(crash.FramesFilled)
 	if err := a.rx.Commit(n); err != nil {
 		a.dead = err
 		return
 	}
-	crash.At(crash.DevPublished)
+	crash.At(crash.FramesTold)
 	a.received += uint64(n)
 }
 

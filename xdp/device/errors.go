@@ -1,9 +1,11 @@
 package device
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 
+	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
@@ -18,9 +20,6 @@ var (
 	ErrRefused = shm.Sentinel("refused by the device process", syscall.EACCES)
 	// ErrBudget: more frames, sends, ports or applications than the allow-list grants (EDQUOT).
 	ErrBudget = shm.Sentinel("over the budget of this user", syscall.EDQUOT)
-	// ErrBusy: this user begins more connections at once than the device process talks to (EAGAIN).
-	// Dial tries again as long as its context lasts.
-	ErrBusy = shm.Sentinel("too many connections begun", syscall.EAGAIN)
 	// ErrPortTaken: another application, or this one, has the port already (EADDRINUSE).
 	ErrPortTaken = shm.Sentinel("port is taken", syscall.EADDRINUSE)
 	// ErrProtocol: the other side said what it must not (EPROTO).
@@ -73,7 +72,7 @@ var refusals = []struct {
 	num syscall.Errno
 }{
 	{ErrRefused, syscall.EACCES}, {ErrBudget, syscall.EDQUOT},
-	{ErrBusy, syscall.EAGAIN}, {ErrPortTaken, syscall.EADDRINUSE}, {ErrProtocol, syscall.EPROTO},
+	{ErrPortTaken, syscall.EADDRINUSE}, {ErrProtocol, syscall.EPROTO},
 	{ErrOptions, syscall.EINVAL}, {shm.ErrVersion, syscall.EPROTONOSUPPORT},
 }
 
@@ -82,3 +81,11 @@ const (
 	errReset = syscall.ECONNRESET
 	errPipe  = syscall.EPIPE
 )
+
+func errnoOf(err error, def syscall.Errno) cq.Errno {
+	var num syscall.Errno
+	if errors.As(err, &num) && num > 0 && num < 256 {
+		return cq.Errno(num)
+	}
+	return cq.Errno(def)
+}

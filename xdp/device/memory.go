@@ -106,6 +106,13 @@ func mapPage(obj *shm.Object, sends int) (*statusPage, error) {
 
 func (p *statusPage) close() error { return p.obj.Close() }
 
+func countsOf(p *statusPage) EndpointStats {
+	c := p.counts
+	return EndpointStats{Received: c[countReceived].Load(), NoFrame: c[countNoFrame].Load(),
+		NoRoom: c[countNoRoom].Load(), Returned: c[countReturned].Load(),
+		Stale: c[countStale].Load(), Sent: c[countSent].Load(), SendFailed: c[countFailed].Load()}
+}
+
 func payloadSpec(slots, slotBytes int) shm.Spec {
 	n := uint64(slots) * uint64(slotBytes)
 	return shm.Spec{Kind: shm.KindRegion, Name: "device-payload",

@@ -32,8 +32,7 @@ type Server struct {
 	accounts  []*account
 	ports     map[uint16]*app
 	apps      map[*app]struct{}
-	places    int         // connections, admitted or not
-	meetings  map[int]int // those that are not yet, by user
+	places    int // connections, admitted or not
 	refused   uint64
 	strangers strangers
 	admitted  uint64
@@ -52,11 +51,9 @@ func NewServer(c Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{c: c, ports: map[uint16]*app{}, apps: map[*app]struct{}{},
-		conns: map[*net.UnixConn]struct{}{}, meetings: map[int]int{},
-		last: rand.Uint64N(1 << 48)}
-	all := newHolders(c.Resolver)
+		conns: map[*net.UnixConn]struct{}{}, last: rand.Uint64N(1 << 48)}
 	for _, a := range c.Allow {
-		s.accounts = append(s.accounts, &account{Allow: a, ways: newWays(all, a.Destinations)})
+		s.accounts = append(s.accounts, &account{Allow: a})
 		one := a.list()
 		s.allow.UIDs = append(s.allow.UIDs, one.UIDs...)
 		s.allow.GIDs = append(s.allow.GIDs, one.GIDs...)

@@ -213,15 +213,26 @@ func TestModel(t *testing.T) {
 // once, unless it is a return.
 func FuzzCommand(f *testing.F) {
 	r := newPortRig(f, rigOptions{})
-	ok := r.payload.Ref(0)
-	for _, e := range []cq.Entry{port.SendCommand(1, ok, 100, 1), port.SendCommand(2, ok, 9999, 0),
-		port.ReturnCommand(&cq.Entry{Buf: shm.MakeRef(r.umem.Region().ID(), 400)}),
-		{Flags: cq.FlagFrame | cq.FlagClaim, Buf: shm.MakeRef(r.umem.Region().ID(), 400)}, {}} {
-		f.Add(e.Context, uint64(e.Flags), e.Len, uint64(e.Buf), e.Data, uint64(e.Src), uint64(e.Meta))
+	// Regions have other numbers each time: the fuzzer says which one, and where in it.
+	region, umem := uint8(0), uint8(1)
+	for _, s := range []struct {
+		e      cq.Entry
+		region uint8
+		offset uint64
+	}{{port.SendCommand(1, 0, 100, 1), region, 0}, {port.SendCommand(2, 0, 9999, 0), region, 0},
+		{port.SendCommand(3, 0, 1472, 1), region, 1<<16 - 1472},
+		{port.SendCommand(4, 0, 1400, 1), region, 1<<16 - 1399},
+		{port.ReturnCommand(&cq.Entry{}), umem, 400}, {port.ReturnCommand(&cq.Entry{}), umem, 1 << 40},
+		{cq.Entry{Flags: cq.FlagFrame | cq.FlagClaim}, umem, 400}, {cq.Entry{}, 2, 0}} {
+		e := s.e
+		f.Add(e.Context, uint64(e.Flags), e.Len, s.region, s.offset, e.Data, uint64(e.Src),
+			uint64(e.Meta))
 	}
-	f.Fuzz(func(t *testing.T, context, flags, n, buf, data, src, meta uint64) {
-		e := cq.Entry{Context: context, Flags: cq.Flags(flags), Len: n, Buf: shm.Ref(buf),
-			Data: data, Src: cq.Addr(src), Meta: cq.Meta(meta)}
+	f.Fuzz(func(t *testing.T, context, flags, n uint64, which uint8, offset, data, src, meta uint64) {
+		regions := [...]uint16{r.payload.ID(), r.umem.Region().ID(), 0, 0xffff}
+		e := cq.Entry{Context: context, Flags: cq.Flags(flags), Len: n,
+			Buf: shm.MakeRef(regions[which%4], offset&(1<<48-1)), Data: data, Src: cq.Addr(src),
+			Meta: cq.Meta(meta)}
 		must(t, r.asker.Post(&e))
 		r.rounds(t)
 		r.checkFrames(t)

@@ -1,0 +1,177 @@
+package cq
+
+import (
+	"errors"
+	"sync"
+	"time"
+)
+
+// deathWatch is the one goroutine of this process that finds out who has died, for all its queues
+// and writers that are bound to event queues. The kernel's notices wake it; besides it looks every
+// now and then for what no notice tells: those who came while nobody read, and those in other PID
+// namespaces. It runs while anything is bound.
+type deathWatch struct {
+	mu      sync.Mutex
+	bound   map[*deathReport]struct{}
+	running bool
+	awake   chan struct{}
+}
+
+var processWatch = deathWatch{bound: map[*deathReport]struct{}{}, awake: make(chan struct{}, 1)}
+
+// nudge makes the goroutine look now. It never blocks.
+func (w *deathWatch) nudge() {
+	select {
+	case w.awake <- struct{}{}:
+	default:
+	}
+}
+
+func (w *deathWatch) add(r *deathReport) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.bound[r] = struct{}{}
+	if !w.running {
+		w.running = true
+		go w.run()
+	}
+}
+
+func (w *deathWatch) remove(r *deathReport) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.bound, r)
+	w.nudge()
+}
+
+func (w *deathWatch) run() {
+	t := time.NewTicker(time.Duration(sliceNs))
+	defer t.Stop()
+	var all []*deathReport
+	for {
+		all = all[:0]
+		w.mu.Lock()
+		for r := range w.bound {
+			all = append(all, r)
+		}
+		w.running = len(all) > 0
+		w.mu.Unlock()
+		if len(all) == 0 {
+			return
+		}
+		for i, r := range all {
+			r.report()
+			all[i] = nil
+		}
+		select {
+		case <-w.awake:
+		case <-t.C:
+		}
+	}
+}
+
+// mourner finds out about the deaths at one queue or writer. Its methods are called under the
+// report's lock.
+type mourner interface {
+	// look returns what came to light since the last look.
+	look() []peerNews
+	// telling is called before an event is written, told after.
+	telling(n *peerNews)
+	told(n *peerNews)
+	close()
+}
+
+// peerNews is an event that is due.
+type peerNews struct {
+	kind EventKind
+	PeerEntry
+}
+
+// newsKept bounds how many events wait for room.
+const newsKept = 1 << 12
+
+// deathBinding is what is bound now of a queue or writer, and may be nothing.
+type deathBinding struct {
+	mu     sync.Mutex
+	report *deathReport
+}
+
+// end unbinds. The lock is held.
+func (b *deathBinding) end() {
+	if r := b.report; r != nil {
+		b.report = nil
+		r.end()
+		r.sink.unbind()
+	}
+}
+
+// deathReport is one binding.
+type deathReport struct {
+	fid  FID
+	sink EventSink
+
+	mu      sync.Mutex
+	who     mourner
+	pending []peerNews
+	closed  bool
+	buf     []byte
+}
+
+// startReport begins to report what the mourner finds to the sink.
+func startReport(fid FID, sink EventSink, who mourner) *deathReport {
+	r := &deathReport{fid: fid, sink: sink, who: who}
+	processWatch.add(r)
+	processWatch.nudge()
+	return r
+}
+
+// end stops it. When it returns nobody looks any more. What is pending is lost: nobody is left who
+// wants to know.
+func (r *deathReport) end() {
+	processWatch.remove(r)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		r.closed = true
+		r.who.close()
+	}
+}
+
+// report writes the events that are due, as far as there is room. The rest waits for the next time.
+func (r *deathReport) report() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	for _, n := range r.who.look() {
+		if k := len(r.pending); k >= newsKept {
+			r.pending[k-1].More++
+			continue
+		}
+		r.pending = append(r.pending, n)
+	}
+	for len(r.pending) > 0 {
+		if errors.Is(r.write(&r.pending[0]), ErrFull) {
+			return
+		}
+		r.pending = r.pending[1:]
+	}
+	r.pending = nil
+}
+
+// write is ErrFull if the event must wait. After any other error nobody will ever read it.
+func (r *deathReport) write(n *peerNews) error {
+	r.who.telling(n)
+	r.buf = n.AppendTo(r.buf[:0])
+	ev := Event{Event: n.kind, FID: r.fid, Data: uint64(n.Lane), Payload: r.buf}
+	err := r.sink.post(&ev, false)
+	if errors.Is(err, ErrInvalid) { // it has no room for a payload of that length
+		ev.Payload = nil
+		err = r.sink.post(&ev, false)
+	}
+	if !errors.Is(err, ErrFull) {
+		r.who.told(n)
+	}
+	return err
+}

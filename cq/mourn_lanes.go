@@ -1,0 +1,204 @@
+package cq
+
+import (
+	"sync"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// laneMourner finds out which writers of a queue died. It looks at lanes by itself, not through the
+// reader, who may be asleep or not read at all.
+type laneMourner struct {
+	q     *Queue
+	to    uint64     // the event queue
+	lanes []*witness // by row
+	looks int
+	stamp uint64
+}
+
+// stampEvery is how many looks come between two at whether there are new lanes.
+const stampEvery = 2
+
+// newLaneMourner also decides what is news: of a lane that is there already the death of its last
+// writer, unless it was reported to the same event queue before, by whichever reader; of one that
+// comes later every death.
+func newLaneMourner(q *Queue, to uint64) *laneMourner {
+	m := &laneMourner{q: q, to: to, lanes: make([]*witness, q.opt.rows())}
+	if !q.opt.others() {
+		m.find(true)
+		return m
+	}
+	if h, ok := q.home.(*memfdHome); ok {
+		h.mourn(true)
+	}
+	return m
+}
+
+// find looks for lanes that are new.
+func (m *laneMourner) find(first bool) {
+	stamp, err := m.q.home.stamp()
+	if err != nil || !first && stamp == m.stamp {
+		return
+	}
+	m.stamp = stamp
+	for bit := 1; bit < len(m.lanes); bit++ {
+		if m.lanes[bit] != nil {
+			continue
+		}
+		if obj, err := m.q.laneObject(bit); err == nil {
+			m.lanes[bit] = m.begin(obj, &m.q.rows[bit], first)
+		}
+	}
+}
+
+// begin makes the witness of a lane. The row remembers what was reported, and where, for the reader
+// that comes after this one.
+func (m *laneMourner) begin(obj *shm.Object, row *rowWords, first bool) *witness {
+	w := &witness{obj: obj}
+	if row.toldTo.Load() == m.to {
+		w.settled = row.told.Load()
+		return w
+	}
+	if owner := obj.Owner(); first && owner.Generation > 0 {
+		w.settled = owner.Generation - 1
+	}
+	row.toldTo.Store(0)
+	row.told.Store(w.settled)
+	row.telling.Store(w.settled)
+	row.toldTo.Store(m.to)
+	return w
+}
+
+func (m *laneMourner) look() (out []peerNews) {
+	if h, ok := m.q.home.(*memfdHome); ok && m.q.opt.others() {
+		for _, p := range h.takeDead() {
+			m.q.bell.Mark(p.Lane)
+			out = append(out, peerNews{EventPeerDeath, p})
+		}
+		return out
+	}
+	if m.looks++; m.looks%stampEvery == 0 {
+		m.find(false)
+	}
+	for bit, w := range m.lanes {
+		if w == nil {
+			continue
+		}
+		dead := w.look(processWatch.nudge)
+		if len(dead) > 0 {
+			m.q.bell.Mark(bit) // the entries come before the news
+		}
+		for _, o := range dead {
+			out = append(out, peerNews{EventPeerDeath, m.entry(bit, w.obj, o)})
+		}
+	}
+	return out
+}
+
+// entry says what a dead writer left.
+func (m *laneMourner) entry(bit int, obj *shm.Object, o shm.Owner) PeerEntry {
+	row := &m.q.rows[bit]
+	p := PeerEntry{Role: PeerWriter, Lane: bit, PID: o.PID, PIDNS: o.PIDNS, StartTicks: o.StartTicks,
+		Object: obj.Header().UUID, Generation: o.Generation,
+		Again: o.Generation > row.told.Load() && o.Generation <= row.telling.Load()}
+	p.First, p.End = laneShare(obj, bit, o.Generation)
+	return p
+}
+
+// laneShare returns which entries of a lane are one writer's, as far as the lane still says so. A
+// writer that died between taking the lane and saying where it begins published nothing.
+func laneShare(obj *shm.Object, bit int, generation uint64) (first, end uint64) {
+	words, err := wordsOf[laneWords](obj, sectLane, uint32(bit))
+	if err != nil {
+		return 0, 0
+	}
+	start := func(generation uint64) (uint64, bool) {
+		e := &words.epochs[generation%laneEpochs]
+		g := e.generation.Load()
+		at := e.start.Load()
+		return at, g == generation && e.generation.Load() == g
+	}
+	end = words.tail.Load()
+	// Loaded after the tail: a successor says where it begins before it publishes.
+	for next := generation + 1; next <= generation+laneEpochs; next++ {
+		if at, ok := start(next); ok {
+			end = at
+			break
+		}
+	}
+	first, ok := start(generation)
+	if !ok || first > end {
+		first = end
+	}
+	return first, end
+}
+
+func (m *laneMourner) telling(n *peerNews) {
+	if row := &m.q.rows[n.Lane]; !m.q.opt.others() && n.Generation > row.telling.Load() {
+		row.telling.Store(n.Generation)
+	}
+}
+
+func (m *laneMourner) told(n *peerNews) {
+	if row := &m.q.rows[n.Lane]; !m.q.opt.others() && n.Generation > row.told.Load() {
+		row.told.Store(n.Generation)
+	}
+}
+
+func (m *laneMourner) close() {
+	for _, w := range m.lanes {
+		if w != nil {
+			w.rest()
+		}
+	}
+	if h, ok := m.q.home.(*memfdHome); ok && m.q.opt.others() {
+		h.mourn(false)
+	}
+}
+
+// laneObjects are the lanes of a queue that were opened, which the reader and whoever looks for
+// deaths share. They stay until the queue is closed.
+type laneObjects struct {
+	mu sync.Mutex
+	of []*shm.Object // by row
+}
+
+// laneObject opens the object of a row's writer, if it is this queue's. Errors are those of
+// home.openLane. It may be called from anywhere while the queue is open.
+func (q *Queue) laneObject(bit int) (*shm.Object, error) {
+	q.objects.mu.Lock()
+	defer q.objects.mu.Unlock()
+	if q.objects.of == nil {
+		q.objects.of = make([]*shm.Object, q.opt.rows())
+	}
+	if obj := q.objects.of[bit]; obj != nil {
+		return obj, nil
+	}
+	obj, err := q.home.openLane(bit)
+	if err != nil {
+		return nil, err
+	}
+	other := q.home.attached(bit) != nil // it goes when its lane is retired
+	if err = laneBelongs(obj, bit, q.opt, q.obj.Header().UUID); err != nil {
+		if !other {
+			_ = obj.Close()
+		}
+		return nil, err
+	}
+	if !other {
+		q.objects.of[bit] = obj
+	}
+	return obj, nil
+}
+
+// close unmaps them all.
+func (o *laneObjects) close() (err error) {
+	for _, obj := range o.of {
+		if obj != nil {
+			if e := obj.Close(); err == nil {
+				err = e
+			}
+		}
+	}
+	return err
+}

@@ -1,0 +1,132 @@
+package cq
+
+import (
+	"math"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// readerMourner tells a writer of its queue's readers.
+type readerMourner struct {
+	w       *Writer
+	witness witness // of a queue of the same user
+	reading uint64  // generation of the reader that this writer knows of
+	gone    bool    // a reader of another user, which was told
+}
+
+func newReaderMourner(w *Writer) *readerMourner {
+	m := &readerMourner{w: w, witness: witness{obj: w.reader}}
+	if owner := w.reader.Owner(); owner.Generation > 0 {
+		m.reading, m.witness.settled = owner.Generation, owner.Generation-1
+		if owner.State == shm.StateReleased {
+			m.witness.settled = owner.Generation
+		}
+	}
+	return m
+}
+
+func (m *readerMourner) look() (out []peerNews) {
+	if m.w.trust != TrustUser {
+		if m.gone || m.w.halt.Load()&haltGone == 0 {
+			return nil
+		}
+		m.gone = true
+		owner := m.w.reader.Owner()
+		return []peerNews{{EventPeerDeath, m.entry(shm.Owner{PID: m.w.peer.PID,
+			Generation: owner.Generation})}}
+	}
+	for _, o := range m.witness.look(processWatch.nudge) {
+		out = append(out, peerNews{EventPeerDeath, m.entry(o)})
+	}
+	owner := m.w.reader.Owner()
+	if owner.Generation > m.reading && owner.State == shm.StateOwned {
+		m.reading = owner.Generation
+		out = append(out, peerNews{EventPeerNew, m.entry(owner)})
+	}
+	return out
+}
+
+// entry says what a reader left of this writer's entries. They wait for its successor.
+func (m *readerMourner) entry(o shm.Owner) PeerEntry {
+	p := PeerEntry{Role: PeerReader, Lane: m.w.bit, PID: o.PID, PIDNS: o.PIDNS,
+		StartTicks: o.StartTicks, Object: m.w.reader.Header().UUID, Generation: o.Generation}
+	p.End = m.w.words.tail.Load()
+	if p.First = m.w.row.head.Load(); p.End-p.First > uint64(m.w.prod.Cap()) {
+		p.First = p.End // no index that can be
+	}
+	return p
+}
+
+func (m *readerMourner) telling(*peerNews) {}
+func (m *readerMourner) told(*peerNews)    {}
+func (m *readerMourner) close()            { m.witness.rest() }
+
+// BindEvents makes the writer report to an event queue what becomes of the queue's reader: an
+// EventPeerDeath with the queue's FID for each reader that is proved dead, after which posts of a
+// queue with TrustOthers are ErrPeerGone, and others go on until the lane is full; and an
+// EventPeerNew for each process that takes the queue over. The payload is a [PeerEntry]. When and
+// how often is as with [Queue.BindEvents]. A reader that closes or detaches is not dead.
+//
+// An event queue of this process cannot be closed while it is bound (EBUSY). Another sink replaces
+// it, and nil ends it, as does closing the writer; events that were reported stay. Errors are
+// ErrClosed, and ErrInvalid for a queue's own writer, whose reader is this process. BindEvents may
+// be called from anywhere.
+func (w *Writer) BindEvents(events EventSink) error {
+	if w.own {
+		return refuse("bind events", w.name, "Writer", "the queue's own", "one of another process",
+			ErrInvalid)
+	}
+	if !w.guard.enterAny() {
+		return &Error{Pkg: pkg, Op: "bind events", Name: w.name, Err: ErrClosed}
+	}
+	defer w.guard.leaveAny()
+	w.deaths.mu.Lock()
+	defer w.deaths.mu.Unlock()
+	if events != nil {
+		if err := events.bind(); err != nil {
+			return &Error{Pkg: pkg, Op: "bind events", Name: w.name, Err: err}
+		}
+	}
+	w.deaths.end()
+	if events != nil {
+		kind := FIDQueue
+		if w.reader.Header().Kind == shm.KindEvents {
+			kind = FIDEvents
+		}
+		fid := objectFID(kind, w.reader)
+		w.deaths.report = startReport(fid, events, newReaderMourner(w))
+	}
+	return nil
+}
+
+// unbindEvents is the end of a writer that is closed, and that nobody can bind any more.
+func (w *Writer) unbindEvents() {
+	w.deaths.mu.Lock()
+	defer w.deaths.mu.Unlock()
+	w.deaths.end()
+}
+
+// BindEvents makes the writer report to an event queue what becomes of the reader of its own: see
+// [Writer.BindEvents].
+func (w *EventWriter) BindEvents(events EventSink) error { return w.lane.w.BindEvents(events) }
+
+// BindEvents makes the queue report the deaths of its writers to an event queue, which may be the
+// queue itself: see [Queue.BindEvents]. It says nothing of an overrun, which reads return.
+func (e *EventQueue) BindEvents(events EventSink) error {
+	if events == EventSink(e) {
+		events = ownSink{e}
+	}
+	return e.q.bindDeaths(events)
+}
+
+// ownSink is an event queue as its own sink: it holds nothing open that it would have to wait for.
+type ownSink struct{ *EventQueue }
+
+func (ownSink) bind() error { return nil }
+func (ownSink) unbind()     {}
+func (ownSink) forget(FID)  {}
+
+// sinkID names an event queue to a successor of this process.
+func sinkID(obj *shm.Object) uint64 {
+	return max(1, objectFID(FIDEvents, obj).ID&math.MaxInt64)
+}

@@ -1,0 +1,190 @@
+package cq_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+// TestReaderDeathIsAnEvent: a writer's event queue tells of its reader's death, and of the one that
+// takes the queue over.
+func TestReaderDeathIsAnEvent(t *testing.T) {
+	shmtest.Conforms(t)
+	d := openDir(t)
+	name := queueName(t)
+	killedCreator(t, name, "1")
+	w := attach(t, d, name)
+	t.Cleanup(func() {
+		if q, err := cq.Adopt(d, name, cq.Options{}); err == nil {
+			_ = q.Close()
+		}
+	})
+	e, err := cq.CreateEvents(d, "events", cq.EventOptions{Size: 2})
+	must(t, err)
+	t.Cleanup(func() { must(t, w.BindEvents(nil)); must(t, e.Close()) })
+	must(t, w.BindEvents(e))
+	wantErr(t, "a bound event queue", e.Close(), cq.ErrBusy)
+	_, p := nextPeer(t, e) // it was dead before
+	if p.Role != cq.PeerReader || p.Generation != 1 {
+		t.Errorf("%+v", p)
+	}
+	post(t, w, 0, 3)
+	for i := range 3 {
+		c := startChild(t, "mourned reader", envQueue+"="+name)
+		if got := c.line(t); got != "reading" {
+			t.Fatal(got)
+		}
+		ev, p := nextPeer(t, e)
+		if ev.Event != cq.EventPeerNew || p.Role != cq.PeerReader || p.PID != c.Process.Pid {
+			t.Errorf("%v %+v", ev.Event, p)
+		}
+		if i == 0 {
+			_ = c.line(t) // it has read the first
+		}
+		c.kill()
+		p = wantDeath(t, e, ev.FID, cq.PeerReader, c.Process.Pid)
+		if p.First != 1 || p.End != 3 || p.Lane != w.Lane() {
+			t.Errorf("%+v", p)
+		}
+	}
+	noNews(t, e)
+	q, err := cq.Adopt(d, name, cq.Options{})
+	must(t, err)
+	if ev, p := nextPeer(t, e); ev.Event != cq.EventPeerNew || p.Generation != 5 {
+		t.Errorf("%v %+v", ev.Event, p)
+	}
+	own, err := q.Writer()
+	must(t, err)
+	wantErr(t, "own", own.BindEvents(e), cq.ErrInvalid)
+	must(t, errors.Join(own.Close(), q.Detach()))
+	noNews(t, e)
+}
+
+// TestOthersReaderDeathIsAnEvent: likewise with a reader of another user, who is not replaced.
+func TestOthersReaderDeathIsAnEvent(t *testing.T) {
+	shmtest.Conforms(t)
+	c := startOther(t, "other reader")
+	w, err := cq.AttachConn(soon(t), c.conn,
+		cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
+	must(t, err)
+	_, e := createEvents(t, cq.EventOptions{Size: 2})
+	must(t, w.BindEvents(e))
+	if got := c.line(t); got != "accepted" {
+		t.Fatal(got)
+	}
+	must(t, c.conn.Close())
+	post(t, w, 0, 3)
+	must(t, c.Process.Signal(syscall.SIGSTOP))
+	noNews(t, e)
+	c.kill()
+	_, p := nextPeer(t, e)
+	if p.Role != cq.PeerReader || p.PID != c.Process.Pid || p.End-p.First != 3 {
+		t.Errorf("%+v", p)
+	}
+	noNews(t, e)
+	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrPeerGone)
+	must(t, w.Close())
+	wantErr(t, "closed", w.BindEvents(e), cq.ErrClosed)
+}
+
+// TestSuccessorIsToldOnce: a reader that reports and dies leaves its event queue to a successor,
+// which reports no death again; with an event queue of its own it does.
+func TestSuccessorIsToldOnce(t *testing.T) {
+	shmtest.Conforms(t)
+	d, name := openDir(t), queueName(t)
+	q, err := cq.Create(d, name, cq.Options{Size: 8, Lifetime: cq.Persistent})
+	must(t, err)
+	e, err := cq.CreateEvents(d, "events", cq.EventOptions{Lifetime: cq.Persistent})
+	must(t, err)
+	must(t, errors.Join(q.Detach(), e.Detach()))
+	reader := startChild(t, "mourner", envQueue+"="+name)
+	if got := reader.line(t); got != "bound" {
+		t.Fatal(got)
+	}
+	c := startChild(t, "poster", envQueue+"="+name, envCount+"=1")
+	_ = c.line(t)
+	c.kill()
+	if got := reader.line(t); got != "told" {
+		t.Fatal(got)
+	}
+	reader.kill()
+	q, err = cq.Adopt(d, name, cq.Options{})
+	must(t, err)
+	e, err = cq.AdoptEvents(d, "events", cq.EventOptions{})
+	must(t, err)
+	must(t, q.BindEvents(e))
+	fid := q.FID()
+	fid.Generation-- // of the reader that reported
+	wantDeath(t, e, fid, cq.PeerWriter, c.Process.Pid)
+	noNews(t, e)
+	own, err := cq.CreateEvents(d, "own", cq.EventOptions{})
+	must(t, err)
+	must(t, q.BindEvents(own))
+	wantDeath(t, own, q.FID(), cq.PeerWriter, c.Process.Pid)
+	must(t, errors.Join(q.Close(), e.Close(), own.Close()))
+}
+
+// TestDeathsUnderFire: writers at full speed are killed at random while the queue is read by every
+// kind of wait; every one has its event, and after it what it had published was read.
+func TestDeathsUnderFire(t *testing.T) {
+	shmtest.Conforms(t)
+	const rounds, writers = 4, 2
+	_, q := create(t, cq.Options{Size: 64, Shared: true})
+	e := eventsFor(t, q, cq.EventOptions{Size: 4})
+	read := map[int]uint64{} // by lane: how far
+	buf := make([]cq.Tagged, 32)
+	take := func(wait time.Duration) {
+		n, err := cq.ReadTimeout(q, buf, wait)
+		if err != nil && err != cq.ErrTimeout {
+			t.Fatal(err)
+		}
+		for _, m := range buf[:n] {
+			lane := int(m.Context)
+			if m.Tag != read[lane] {
+				t.Fatalf("lane %d: entry %d after %d", lane, m.Tag, read[lane])
+			}
+			read[lane]++
+		}
+	}
+	rnd := rand.New(rand.NewPCG(5, 1))
+	for range rounds {
+		pids := map[int]bool{}
+		for range writers {
+			c := startChild(t, "writer", envQueue+"="+q.Name())
+			_ = c.line(t)
+			pids[c.Process.Pid] = true
+			time.AfterFunc(time.Duration(rnd.IntN(30))*time.Millisecond,
+				func() { _ = c.Process.Kill() })
+		}
+		ev := cq.Event{Payload: make([]byte, 0, 256)}
+		for end := time.Now().Add(30 * time.Second); len(pids) > 0; {
+			if time.Now().After(end) {
+				t.Fatalf("no news of %v", pids)
+			}
+			take(time.Millisecond)
+			if _, err := e.Read(&ev); err == cq.ErrAgain {
+				continue
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			p, err := cq.ParsePeerEntry(ev.Payload)
+			must(t, err)
+			if !pids[p.PID] {
+				t.Errorf("a second event, or a wrong one: %+v", p)
+			}
+			delete(pids, p.PID)
+			for tries := 0; read[p.Lane] < p.End; tries++ {
+				if tries > 1000 {
+					t.Fatalf("lane %d: %d of %d can be read after %+v", p.Lane, read[p.Lane], p.End, p)
+				}
+				take(0)
+			}
+		}
+	}
+	noNews(t, e)
+}

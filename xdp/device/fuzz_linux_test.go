@@ -1,0 +1,236 @@
+package device
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/packet"
+	"github.com/shmring/shmring/xdp/xdptest"
+)
+
+const (
+	fuzzPort       = 5001
+	fuzzSlots      = 8
+	fuzzSlotBytes  = 2048
+	fuzzGeneration = 7
+)
+
+var (
+	fuzzFour    = netip.MustParseAddr("192.0.2.2")
+	fuzzSix     = netip.MustParseAddr("fd00::2")
+	fuzzPending = netip.MustParseAddr("192.0.2.99")
+)
+
+// fuzzWays knows two destinations, and one that is never resolved.
+type fuzzWays struct{}
+
+func (fuzzWays) Lookup(dst netip.Addr) (packet.Hop, error) {
+	h := packet.Hop{LocalMAC: [6]byte{2, 1}, NextMAC: [6]byte{2, 2}, Generation: 1}
+	switch dst {
+	case fuzzFour:
+		h.Source = netip.MustParseAddr("192.0.2.1")
+		return h, nil
+	case fuzzSix:
+		h.Source = netip.MustParseAddr("fd00::1")
+		return h, nil
+	case fuzzPending:
+		return packet.Hop{}, packet.ErrResolving
+	}
+	return packet.Hop{}, packet.ErrUnreachable
+}
+
+// fuzzRig is a server's engine over a simulated kernel, with one application that has frame 0. The
+// test turns the crank.
+type fuzzRig struct {
+	en    *engine
+	a     *app
+	app   *cq.Queue  // the application's completions
+	asker *cq.Writer // and its commands
+	sent  [][]byte
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newFuzzRig(f *testing.F) *fuzzRig {
+	r := &fuzzRig{a: &app{peer: &shm.Peer{}, owns: map[uint16]bool{fuzzPort: true},
+		routes: map[target]*route{}, pool: newPool(32), slot: fuzzSlotBytes, limit: fuzzSlots}}
+	d, err := shm.OpenDir("")
+	must(f, err)
+	r.app, err = cq.Create(d, "app", cq.Options{})
+	must(f, err)
+	r.a.q, err = cq.Create(d, "commands", cq.Options{Wait: cq.WaitFD})
+	must(f, err)
+	attach := func(name string) *cq.Writer {
+		w, err := cq.Attach(f.Context(), d, name, cq.WriterOptions{})
+		must(f, err)
+		return w
+	}
+	a := r.a
+	a.rx, a.tx, r.asker = attach("app"), attach("app"), attach("commands")
+	a.page, err = newPage(fuzzSlots, 1)
+	must(f, err)
+	a.payload, err = newPayload(fuzzSlots, fuzzSlotBytes)
+	must(f, err)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for i := range a.payload.Bytes() {
+		a.payload.Bytes()[i] = byte(rnd.Uint32())
+	}
+	a.umem = xdptest.NewUMEM(f, xdp.UMEMOptions{Frames: 32})
+	a.geo = a.umem.Geometry()
+	own := xdptest.NewUMEM(f, xdp.UMEMOptions{Frames: 32})
+	sock, kernel, err := xdp.Simulate(own, xdp.SimOptions{Options: xdp.Options{SendFrames: 16}})
+	must(f, err)
+	kernel.OnSend(func(b []byte) { r.sent = append(r.sent, bytes.Clone(b)) })
+	q := &queue{umem: own, sock: sock, packets: make([]xdp.Received, 16),
+		done: make([]xdp.Sent, 16)}
+	r.en = &engine{s: &Server{c: Config{TxBatch: 32, Resolver: fuzzWays{}}, mtu: 1500},
+		queues: []*queue{q}, byPort: make([]*app, 1<<16), sends: newSends(fuzzSlots),
+		calls: make(chan func(), 16), wakeFD: -1}
+	r.en.attach(a)
+	f.Cleanup(func() {
+		err := errors.Join(a.rx.Close(), a.tx.Close(), r.asker.Close(), a.q.Close(), r.app.Close(),
+			sock.Close(), a.page.close(), closeRegion(a.payload), d.Close())
+		must(f, err)
+	})
+	return r
+}
+
+// turn goes on until all sends have ended, one way or another.
+func (r *fuzzRig) turn(t *testing.T) {
+	t.Helper()
+	for range 100 {
+		r.en.now += parkedNs / 4
+		_, err := r.en.round()
+		must(t, err)
+		if r.a.dead != nil {
+			t.Fatalf("the application is to be hung up on: %v", r.a.dead)
+		}
+		if s := r.en.queues[0].sock.FrameStats(); s.Sum() != s.Frames || s.Illegal != 0 {
+			t.Fatalf("frames: %+v", s)
+		}
+	}
+	if a := r.a; a.underWay != 0 || len(a.parked) != 0 || len(a.pending) != 0 ||
+		len(r.en.sends.free) != len(r.en.sends.rows) || len(a.pool.free)+a.pool.out() != 32 {
+		t.Fatalf("%d sends under way, %d parked, %d rows of %d", a.underWay, len(a.parked),
+			len(r.en.sends.free), len(r.en.sends.rows))
+	}
+}
+
+// answers takes all completions.
+func (r *fuzzRig) answers(t *testing.T) (contexts []uint64, why cq.Errno) {
+	t.Helper()
+	var es [4]cq.Entry
+	for {
+		n, err := cq.Read(r.app, es[:])
+		for _, e := range es[:n] {
+			contexts = append(contexts, e.Context)
+		}
+		if errors.Is(err, cq.ErrAvail) {
+			var x cq.ErrorEntry
+			must(t, r.app.ReadErr(&x))
+			contexts, why = append(contexts, x.Context), x.Err
+		} else if n == 0 {
+			return contexts, why
+		}
+	}
+}
+
+// sendable says in other words than the engine whether a command asks for a datagram that may be
+// sent, and which.
+func (r *fuzzRig) sendable(e *cq.Entry) (payload []byte, to netip.AddrPort, ok bool) {
+	var ip [16]byte
+	binary.LittleEndian.PutUint64(ip[:], e.Data)
+	binary.LittleEndian.PutUint64(ip[8:], e.Tag)
+	to = netip.AddrPortFrom(netip.AddrFrom16(ip).Unmap(), uint16(e.Src))
+	most := map[netip.Addr]uint64{fuzzFour: 1500 - 20 - 8, fuzzSix: 1500 - 40 - 8}[to.Addr()]
+	const all = fuzzSlots * fuzzSlotBytes
+	at := e.Buf.Offset()
+	ok = uint16(e.Src>>16) == fuzzPort && to.Port() != 0 && most > 0 && e.Len <= most &&
+		e.Buf.Region() == r.a.payload.ID() && at < all && e.Len <= all-at
+	if ok {
+		payload = r.a.payload.Bytes()[at : at+e.Len]
+	}
+	return payload, to, ok
+}
+
+// FuzzSubmission posts one command of any content. It is answered once, unless it is a return or
+// a send without a completion; a packet leaves exactly if the application may send it, with the
+// bytes that the command names; a frame comes back exactly if it was out under that generation.
+func FuzzSubmission(f *testing.F) {
+	r := newFuzzRig(f)
+	four, six := netip.AddrPortFrom(fuzzFour, 53), netip.AddrPortFrom(fuzzSix, 53)
+	for i, c := range []cq.Entry{sendCommand(1, sendFlags, 0, 100, fuzzPort, four),
+		sendCommand(2, injectFlags, 4096, 1452, fuzzPort, six),
+		sendCommand(3, sendFlags, 14*1024, 1473, fuzzPort, four),
+		sendCommand(4, sendFlags, fuzzSlots*fuzzSlotBytes-8, 9, fuzzPort, four),
+		sendCommand(5, sendFlags, 1<<47, 0, fuzzPort, six),
+		sendCommand(6, sendFlags, 0, 10, 5002, four), {},
+		sendCommand(7, injectFlags, 0, 10, fuzzPort, netip.AddrPortFrom(fuzzPending, 53)),
+		{Flags: returnFlags, Data: fuzzGeneration}, {Flags: returnFlags, Data: fuzzGeneration + 1<<32},
+		{Flags: returnFlags, Buf: 1<<47 | 4096, Data: fuzzGeneration}, {Flags: ^cq.Flags(0)}} {
+		for region := range uint8(3) {
+			f.Add(c.Context, uint64(c.Flags), c.Len, c.Buf.Offset(), c.Data, c.Tag, uint64(c.Src),
+				uint64(i), region)
+		}
+	}
+	f.Fuzz(func(t *testing.T, context, flags, n, offset, data, tag, src, meta uint64, which uint8) {
+		regions := [...]uint16{r.a.payload.ID(), r.a.umem.Region().ID(), 0, 0xffff}
+		if !r.a.pool.loaned[0] { // the free frames are a stack, of which it is on top
+			if frame, ok := r.a.pool.loan(fuzzGeneration); frame != 0 || !ok {
+				t.Fatal("frame 0 is not free")
+			}
+		}
+		r.sent = r.sent[:0]
+		e := cq.Entry{Context: context, Flags: cq.Flags(flags), Len: n,
+			Buf: shm.MakeRef(regions[which%4], offset&(1<<48-1)), Data: data, Tag: tag,
+			Src: cq.Addr(src), Meta: cq.Meta(meta)}
+		must(t, r.asker.Post(&e))
+		r.turn(t)
+		contexts, why := r.answers(t)
+		payload, to, may := r.sendable(&e)
+		asked := e.Flags == sendFlags || e.Flags == injectFlags
+		wantAnswers := 1
+		if e.Flags == returnFlags || e.Flags == injectFlags && may {
+			wantAnswers = 0
+		}
+		if len(contexts) != wantAnswers || wantAnswers == 1 && contexts[0] != context {
+			t.Fatalf("answers %v to %+v", contexts, e)
+		}
+		if (why == 0) != (wantAnswers == 0 || asked && may) {
+			t.Fatalf("error %v for %+v", why, e)
+		}
+		if sent := len(r.sent) == 1; sent != (asked && may) || len(r.sent) > 1 {
+			t.Fatalf("%d packets, expected: %v", len(r.sent), asked && may)
+		}
+		if asked && may {
+			wantPacket(t, r.sent[0], payload, to)
+		}
+		back := e.Flags == returnFlags && which%4 == 1 && offset&(1<<48-1) < uint64(r.a.geo.ChunkBytes) &&
+			data == fuzzGeneration
+		if r.a.pool.loaned[0] == back {
+			t.Fatalf("frame 0 is out: %v, returned: %v", r.a.pool.loaned[0], back)
+		}
+	})
+}
+
+func wantPacket(t *testing.T, b, payload []byte, to netip.AddrPort) {
+	t.Helper()
+	var d packet.Datagram
+	must(t, packet.Parse(b, &d))
+	if d.Dst != to || d.Src.Port() != fuzzPort ||
+		!bytes.Equal(b[d.PayloadOff:d.PayloadOff+d.PayloadLen], payload) {
+		t.Fatalf("%v to %v with %d bytes, want %d to %v", d.Src, d.Dst, d.PayloadLen, len(payload), to)
+	}
+}
