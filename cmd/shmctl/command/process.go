@@ -8,12 +8,13 @@ import (
 
 	"github.com/shmring/shmring/cmd/shmctl/bench"
 	"github.com/shmring/shmring/cmd/shmctl/demo"
+	"github.com/shmring/shmring/cmd/shmctl/hostile"
 	"github.com/shmring/shmring/cmd/shmctl/torture"
 )
 
 // children are asked, before anything else, whether the program was started as one of theirs.
 var children = []func(args []string) (handled bool, code int){bench.Child, demo.Child,
-	torture.Child}
+	hostile.Child, torture.Child}
 
 // Process runs the command line of this process and returns what to exit with.
 func Process() int {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shmring/shmring/cmd/shmctl/hostile"
 	"github.com/shmring/shmring/cmd/shmctl/torture"
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/testdata"
@@ -36,7 +37,8 @@ func TestSchemaKeys(t *testing.T) {
 		"post": postResult{}, "signal": signalResult{}, "serve": serveStatus{},
 		"serveApp": serveApp{}, "torture": torture.Report{},
 		"tortureRole": torture.RoleReport{}, "tortureMachine": torture.Machine{},
-		"notice": torture.Notice{}} {
+		"notice": torture.Notice{}, "hostile": hostile.Report{},
+		"hostileSurface": hostile.Surface{}} {
 		d := doc.Defs[def]
 		want := keysOf(t, reflect.TypeOf(v))
 		slices.Sort(want)

@@ -59,3 +59,9 @@ func (m Machine) text() string {
 	}
 	return fmt.Sprintf("%d x %s, Linux %s, %s, load %s", m.CPUs, cpu, kernel, m.Go, load)
 }
+
+// Here describes this machine.
+func Here() Machine { return machine() }
+
+// String is what people read.
+func (m Machine) String() string { return m.text() }

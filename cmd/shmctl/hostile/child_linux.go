@@ -1,0 +1,308 @@
+package hostile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/device"
+)
+
+// config is what a child is started with.
+type config struct {
+	Surface string   `json:"surface"`
+	Role    string   `json:"role"`
+	Index   int      `json:"index"`
+	Dir     string   `json:"dir"` // of sockets, for all users
+	Shm     string   `json:"shm"` // of objects, for root
+	Seed    uint64   `json:"seed"`
+	Key     uint64   `json:"key,omitempty"` // of honest entries; attackers do not know it
+	Ends    []string `json:"ends,omitempty"`
+	Spoil   string   `json:"spoil,omitempty"`
+}
+
+// What children count.
+const (
+	mutations = iota
+	attaches
+	calls
+	stepsMost
+	poisoned
+	givenUp
+	refused
+	ended
+	foreign
+	sent
+	seen
+	untyped
+	unbounded
+	leaked
+	lost
+	hung
+	countsOf
+)
+
+// report is a line from a child to the supervisor.
+type report struct {
+	Ready  bool             `json:"ready,omitempty"`
+	Counts [countsOf]uint64 `json:"counts"` // since the child began
+	Note   string           `json:"note,omitempty"`
+}
+
+// child is one process of a run.
+type child struct {
+	config
+	counts [countsOf]atomic.Uint64
+	ctx    context.Context // ends when the supervisor says so
+	mu     sync.Mutex      // of out, rnd and watched
+	out    *json.Encoder
+	rnd    *rand.Rand
+	// watched are calls that are under way, by what they are to do.
+	watched map[*call]struct{}
+}
+
+type call struct {
+	what  string
+	since time.Time
+}
+
+// patience is how long anybody waits for anything that must come.
+const patience = 20 * time.Second
+
+// Child runs a child process if args, without the program's name, ask for one. It returns the exit
+// code.
+func Child(args []string) (handled bool, code int) {
+	if len(args) != 2 || args[0] != ChildCommand {
+		return false, 0
+	}
+	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	c := &child{out: json.NewEncoder(os.Stdout), watched: map[*call]struct{}{}}
+	if err := json.Unmarshal([]byte(args[1]), &c.config); err != nil {
+		return true, 2
+	}
+	c.rnd = rand.New(rand.NewPCG(c.Seed, uint64(c.Index)))
+	var cancel context.CancelFunc
+	c.ctx, cancel = context.WithCancel(context.Background())
+	go func() { // a supervisor that is gone takes everybody along
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	go c.tellOn()
+	err := c.play()
+	if err != nil {
+		c.note("%v", err)
+	}
+	c.tell(report{})
+	if err != nil {
+		return true, 1
+	}
+	return true, 0
+}
+
+func (c *child) play() error {
+	if err := os.Setenv(shm.EnvDir, c.Shm); err != nil {
+		return err
+	}
+	for _, s := range surfaces {
+		if s.name != c.Surface {
+			continue
+		}
+		switch c.Role {
+		case roleVictim:
+			return s.victim(c)
+		case roleAttacker:
+			return s.attack(c)
+		case roleHonest:
+			if s.honest != nil {
+				return s.honest(c)
+			}
+			return c.honestWriter()
+		}
+	}
+	return fmt.Errorf("no %s of %q", c.Role, c.Surface)
+}
+
+func (c *child) tell(r report) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.counts {
+		r.Counts[i] = c.counts[i].Load()
+	}
+	_ = c.out.Encode(r)
+}
+
+func (c *child) ready() { c.tell(report{Ready: true}) }
+
+func (c *child) note(format string, args ...any) {
+	c.tell(report{Note: fmt.Sprintf("%s %s %d: %s", c.Surface, c.Role, c.Index,
+		fmt.Sprintf(format, args...))})
+}
+
+// broken counts a violation and says what it was.
+func (c *child) broken(what int, format string, args ...any) {
+	if c.counts[what].Add(1) <= 3 {
+		c.note(format, args...)
+	}
+}
+
+// tellOn tells how far it is, and looks for calls that do not return.
+func (c *child) tellOn() {
+	for ; ; time.Sleep(20 * time.Millisecond) {
+		c.tell(report{})
+		c.mu.Lock()
+		var late string
+		for w := range c.watched {
+			if time.Since(w.since) > patience {
+				late = w.what
+			}
+		}
+		c.mu.Unlock()
+		if late != "" {
+			c.counts[hung].Add(1)
+			c.note("%s does not return", late)
+			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2)
+			os.Exit(4)
+		}
+	}
+}
+
+// watch watches a call that must return; the function ends that.
+func (c *child) watch(what string) (over func()) {
+	w := &call{what, time.Now()}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watched[w] = struct{}{}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.watched, w)
+	}
+}
+
+// split returns a source of choices for another goroutine.
+func (c *child) split() *rand.Rand {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return rand.New(rand.NewPCG(c.rnd.Uint64(), c.rnd.Uint64()))
+}
+
+// most keeps the largest value.
+func (c *child) most(what int, n uint64) {
+	for is := c.counts[what].Load(); n > is && !c.counts[what].CompareAndSwap(is, n); {
+		is = c.counts[what].Load()
+	}
+}
+
+// stepsBound is how many steps, which are system calls, one call may make because of others. A
+// call that waits some milliseconds may be woken for nothing, but not as often as somebody likes.
+const stepsBound = 2000
+
+func (c *child) steps(what string, n uint64) {
+	if c.counts[calls].Add(1); n > stepsBound {
+		c.broken(unbounded, "%s made %d system calls", what, n)
+	}
+	c.most(stepsMost, n)
+}
+
+// typedErrors are what callers can ask for. Anything else is a violation.
+var typedErrors = []error{cq.ErrCorrupt, cq.ErrClosed, cq.ErrAgain, cq.ErrFull, cq.ErrAvail,
+	cq.ErrOverrun, cq.ErrPeerGone, cq.ErrTimedOut, cq.ErrLanes, cq.ErrInvalid, cq.ErrBusy,
+	cq.ErrFormat, cq.ErrNoCredit, cq.ErrTimeout, cq.ErrSignaled, shm.ErrCorrupt,
+	shm.ErrOwner, shm.ErrVersion, shm.ErrTruncated, shm.ErrNoSpace, shm.ErrKind, shm.ErrStale, shm.ErrName, xdp.ErrDeviceGone, device.ErrProtocol,
+	device.ErrRefused, device.ErrBudget, device.ErrPortTaken, device.ErrServerGone,
+	device.ErrNoSlot, syscall.ECONNREFUSED, context.Canceled, context.DeadlineExceeded,
+	os.ErrDeadlineExceeded, io.EOF, net.ErrClosed, os.ErrClosed}
+
+// judge counts what an error says that came from a peer's doing.
+func (c *child) judge(what string, err error) {
+	if err == nil {
+		return
+	}
+	var errno syscall.Errno
+	var number cq.Errno
+	known := errors.As(err, &errno) || errors.As(err, &number)
+	for _, t := range typedErrors {
+		known = known || errors.Is(err, t)
+	}
+	lane := new(cq.LaneError)
+	switch {
+	case !known:
+		c.broken(untyped, "%s: %T %v", what, err, err)
+	case errors.As(err, &lane):
+		c.counts[poisoned].Add(1)
+		if !errors.Is(err, cq.ErrCorrupt) {
+			c.broken(untyped, "%s: a lane was given up for %v", what, err)
+		}
+	case errors.Is(err, cq.ErrAgain), errors.Is(err, cq.ErrFull), errors.Is(err, cq.ErrAvail),
+		errors.Is(err, cq.ErrTimeout), errors.Is(err, cq.ErrSignaled):
+	default:
+		c.counts[ended].Add(1)
+	}
+}
+
+// holdings counts what a process has of others.
+type holdings struct{ files, mappings, goroutines, threads int }
+
+func held() (h holdings) {
+	fds, _ := os.ReadDir("/proc/self/fd")
+	for _, fd := range fds {
+		link, _ := os.Readlink("/proc/self/fd/" + fd.Name())
+		for _, kind := range []string{"memfd:", "socket:", "pipe:", "pidfd"} {
+			if strings.Contains(link, kind) {
+				h.files++
+			}
+		}
+	}
+	text, _ := os.ReadFile("/proc/self/maps")
+	h.mappings = strings.Count(string(text), "memfd:")
+	h.goroutines = runtime.NumGoroutine()
+	tasks, _ := os.ReadDir("/proc/self/task")
+	h.threads = len(tasks)
+	return h
+}
+
+// maxThreads is how many threads a victim may have ever had: none of its own for each attacker.
+const maxThreads = 64
+
+// settles checks that everything that attackers brought is given back, now that they are gone.
+// look does what the application would do meanwhile.
+func (c *child) settles(before holdings, look func()) {
+	end := time.Now().Add(patience)
+	if c.trust() == cq.TrustUser { // lanes wait for their next writer, and the bell is made
+		before.files += 2*queues*queueLanes + 8
+		before.mappings += queues*queueLanes + 4
+	}
+	for {
+		look()
+		now := held()
+		if now.files <= before.files && now.mappings <= before.mappings &&
+			now.goroutines <= before.goroutines+2 {
+			if now.threads > maxThreads {
+				c.broken(leaked, "%d threads", now.threads)
+			}
+			return
+		}
+		if time.Now().After(end) {
+			c.broken(leaked, "left %+v, before %+v", now, before)
+			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

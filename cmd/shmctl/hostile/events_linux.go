@@ -1,0 +1,270 @@
+package hostile
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+)
+
+const eventData = 500 // bytes at most, as all event queues of a run are made
+
+func (c *child) eventOptions(size int) cq.EventOptions {
+	o := cq.EventOptions{Size: size, MaxLanes: queueLanes, DataMaxBytes: eventData, Trust: c.trust(),
+		Spin: -1}
+	if o.Trust == cq.TrustOthers {
+		o.Allow = everybody()
+	}
+	return o
+}
+
+// victimEvents reads an event queue to which attackers and an honest writer write.
+func victimEvents(c *child) error {
+	q, err := cq.CreateAnonymousEvents("victim", c.eventOptions(64))
+	if err != nil {
+		return err
+	}
+	l, err := listen(c.path(fmt.Sprintf(queueSocket, 0)))
+	if err != nil {
+		return err
+	}
+	over := make(chan error, 1)
+	go func() { over <- q.Serve(l, func(err error) { c.refusedBy("serve", err) }) }()
+	time.Sleep(5 * time.Millisecond)
+	before := held()
+	c.ready()
+	w, rnd := c.witness(), c.split()
+	look := func() { c.lookAtEvents(q, rnd, w) }
+	for c.ctx.Err() == nil {
+		look()
+	}
+	c.settles(before, look)
+	c.counts[givenUp].Add(q.Stats().GivenUp)
+	err = errors.Join(l.Close(), q.Close())
+	if why := <-over; !errors.Is(why, cq.ErrClosed) && !errors.Is(why, net.ErrClosed) {
+		err = errors.Join(err, why)
+	}
+	return err
+}
+
+func (c *child) lookAtEvents(q *cq.EventQueue, rnd *rand.Rand, w *witness) {
+	defer c.watch("a look at an event queue")()
+	before := q.Stats()
+	room := make([]byte, 0, 8+rnd.IntN(eventData))
+	ev := cq.Event{Payload: room}
+	what, n, err := "read an event", 0, error(nil)
+	if rnd.IntN(8) == 0 { // not to be confused with the read
+		_, err = q.Peek(&cq.Event{Payload: make([]byte, 0, 8)})
+		what = "peek at an event"
+	} else if rnd.IntN(2) == 0 {
+		n, err = q.ReadTimeout(&ev, 2*time.Millisecond)
+	} else {
+		n, err = q.Read(&ev)
+	}
+	after := q.Stats()
+	c.steps(what, after.Sleeps-before.Sleeps+after.Barriers-before.Barriers)
+	small := new(cq.TooSmallError)
+	if errors.As(err, &small) {
+		ev.Payload = make([]byte, 0, eventData+256)
+		n, err = q.Read(&ev)
+		if errors.As(err, &small) {
+			c.broken(unbounded, "an event of more than there can be: %v", err)
+			err = nil
+		}
+	}
+	if errors.Is(err, cq.ErrAvail) {
+		e := cq.EventError{ErrData: make([]byte, 0, rnd.IntN(2*eventData))}
+		if _, err = q.ReadErr(&e); len(e.ErrData) > eventData+256 || e.ErrDataBytes > eventData+256 {
+			c.broken(unbounded, "%d of %d bytes of detail", len(e.ErrData), e.ErrDataBytes)
+		}
+		c.counts[foreign].Add(1)
+	}
+	c.judge(what, err)
+	if n > 0 {
+		w.event(&ev)
+	}
+}
+
+func honestEvent(key, who, n uint64) cq.Event {
+	s := seal(key, who, n)
+	return cq.Event{Event: cq.EventUser, FID: cq.FID{ID: ^s}, Context: who, Data: n,
+		Payload: binary.LittleEndian.AppendUint64(nil, s)}
+}
+
+func (w *witness) event(ev *cq.Event) {
+	want := honestEvent(w.c.Key, ev.Context, ev.Data)
+	if ev.Event != want.Event || ev.FID != want.FID || string(ev.Payload) != string(want.Payload) {
+		w.c.counts[foreign].Add(1)
+		return
+	}
+	w.number(ev.Context, ev.Data)
+}
+
+func honestEvents(c *child) error {
+	conn, err := c.dial(fmt.Sprintf(queueSocket, 0))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := limited(patience)
+	defer cancel()
+	w, err := cq.AttachEventsConn(ctx, conn, c.writerOptions())
+	if err != nil {
+		return err
+	}
+	return c.writeOn(poster{
+		post: func(n uint64) error {
+			ev := honestEvent(c.Key, uint64(c.Index), n)
+			_, err := w.Write(&ev)
+			if errors.Is(err, cq.ErrAgain) {
+				return cq.ErrFull
+			}
+			return err
+		},
+		empty: func() bool { return true },
+		close: w.Close,
+	})
+}
+
+// attackEvents has writers of events whose memory is scribbled over.
+func attackEvents(c *child) error {
+	c.ready()
+	for c.ctx.Err() == nil && c.rnd.IntN(100) > 0 {
+		conn, err := c.dial(fmt.Sprintf(queueSocket, 0))
+		if err != nil {
+			return nil
+		}
+		ctx, cancel := limited(5 * time.Second)
+		w, err := cq.AttachEventsConn(ctx, conn, c.writerOptions())
+		cancel()
+		if err != nil {
+			return nil
+		}
+		c.counts[attaches].Add(1)
+		c.raid(func(stop <-chan struct{}) {
+			for !stopped(stop) {
+				c.counts[mutations].Add(1)
+				if c.writeSomeEvent(w) != nil {
+					time.Sleep(20 * time.Microsecond)
+				}
+			}
+		})
+		_ = conn.Close()
+		if c.rnd.IntN(8) > 0 {
+			_ = w.Close()
+		}
+	}
+	return nil
+}
+
+func (c *child) writeSomeEvent(w *cq.EventWriter) (err error) {
+	if c.rnd.IntN(4) == 0 {
+		_, err = w.WriteErr(&cq.EventError{Err: cq.Errno(c.rnd.Int32()),
+			ErrData: make([]byte, c.rnd.IntN(eventData))})
+		return err
+	}
+	_, err = w.Write(&cq.Event{Event: cq.EventKind(c.rnd.Uint32() >> c.rnd.IntN(32)),
+		Context: c.rnd.Uint64N(4), Payload: make([]byte, c.rnd.IntN(eventData))})
+	return err
+}
+
+// victimEventWriter writes events to queues of attackers, beside a queue of its own.
+func victimEventWriter(c *child) error {
+	return c.readQueues(1, func() {
+		var busy sync.WaitGroup
+		for i := range attackers {
+			rnd := c.split()
+			busy.Go(func() {
+				for c.ctx.Err() == nil {
+					c.writeEventsOnce(rnd, i)
+				}
+			})
+		}
+		busy.Wait()
+	})
+}
+
+func (c *child) writeEventsOnce(rnd *rand.Rand, i int) {
+	conn := c.meetAttacker(i)
+	if conn == nil {
+		return
+	}
+	defer conn.Close()
+	over := c.watch("attach to an event queue")
+	ctx, cancel := limited(5 * time.Second)
+	w, err := cq.AttachEventsConn(ctx, conn, c.writerOptions())
+	cancel()
+	over()
+	if err != nil {
+		c.counts[calls].Add(1)
+		c.refusedBy("attach", err)
+		return
+	}
+	until := time.Now().Add(time.Duration(1+rnd.IntN(40)) * time.Millisecond)
+	for time.Now().Before(until) && c.ctx.Err() == nil {
+		before := w.Stats().Wakes
+		over := c.watch("a write of an event")
+		if rnd.IntN(4) == 0 {
+			_, err = w.WriteErr(&cq.EventError{Err: cq.EOverrun, ErrData: make([]byte, 100)})
+		} else {
+			_, err = w.Write(&cq.Event{Event: cq.EventNotify, Payload: make([]byte, 100)})
+		}
+		over()
+		c.steps("write an event", w.Stats().Wakes-before)
+		if lane := new(cq.LaneError); errors.As(err, &lane) {
+			c.counts[givenUp].Add(1)
+		}
+		c.judge("write an event", err)
+		if errors.Is(err, cq.ErrAgain) {
+			time.Sleep(20 * time.Microsecond)
+		} else if err != nil && rnd.IntN(8) == 0 {
+			break
+		}
+	}
+	defer c.watch("close of an event writer")()
+	c.judge("close", w.Close())
+}
+
+// attackEventReader has event queues whose memory is scribbled over.
+func attackEventReader(c *child) error {
+	l, err := listen(c.path(fmt.Sprintf(attackerSocket, c.Index)))
+	if err != nil {
+		return err
+	}
+	c.ready()
+	for c.ctx.Err() == nil {
+		q, err := cq.CreateAnonymousEvents("attacker", c.eventOptions(16<<c.rnd.IntN(6)))
+		if err != nil {
+			return err
+		}
+		for range 1 + c.rnd.IntN(8) {
+			if c.rnd.IntN(2) == 0 {
+				c.acceptOne(l, q)
+			}
+			c.raid(func(stop <-chan struct{}) { c.acceptEvents(l, q, stop) })
+		}
+		if q.Close() != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (c *child) acceptEvents(l *net.UnixListener, q *cq.EventQueue, stop <-chan struct{}) {
+	var busy sync.WaitGroup
+	busy.Go(func() {
+		for !stopped(stop) {
+			_, _ = q.ReadTimeout(&cq.Event{Payload: make([]byte, 0, 1<<10)}, time.Millisecond)
+			_, _ = q.ReadErr(&cq.EventError{})
+		}
+	})
+	for !stopped(stop) {
+		c.acceptOne(l, q)
+	}
+	busy.Wait()
+}

@@ -1,0 +1,188 @@
+package hostile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+// Users of a run. None of them needs to exist.
+const (
+	attackerUID = 65534
+	honestUID   = 65533
+)
+
+func (c *child) path(name string) string { return filepath.Join(c.Dir, name) }
+
+// everybody is who may meet whom in a run: the lists are not what is attacked here.
+func everybody() *shm.AllowList { return &shm.AllowList{UIDs: []int{0, attackerUID, honestUID}} }
+
+func (c *child) trust() cq.Trust {
+	if surfaceOf(c.Surface).trust == cq.TrustUser {
+		return cq.TrustUser
+	}
+	return cq.TrustOthers
+}
+
+func (c *child) writerOptions() cq.WriterOptions {
+	o := cq.WriterOptions{Trust: c.trust()}
+	if o.Trust == cq.TrustOthers {
+		o.Allow = everybody()
+	}
+	return o
+}
+
+// dial connects to a socket of the run, until the run ends.
+func (c *child) dial(name string) (*net.UnixConn, error) {
+	for {
+		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.path(name), Net: "unix"})
+		if err == nil || c.ctx.Err() != nil {
+			return conn, err
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// limited is a context for one meeting.
+func limited(d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), d)
+}
+
+// seal is what says that an entry is one that this honest writer wrote as its nth. Attackers cannot
+// make it up, and have nowhere to read it.
+func seal(key, who, n uint64) uint64 {
+	x := key
+	for _, v := range []uint64{who, n} {
+		x = (x ^ v) + 0x9e3779b97f4a7c15
+		x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+		x = (x ^ x>>27) * 0x94d049bb133111eb
+		x ^= x >> 31
+	}
+	return x
+}
+
+const honestFlags = cq.FlagSend | cq.FlagMsg
+
+func honestEntry(key, who, n uint64) cq.Entry {
+	s := seal(key, who, n)
+	return cq.Entry{Context: who, Flags: honestFlags, Len: s >> 40, Buf: shm.Ref(^s), Data: s, Tag: n,
+		Src: cq.Addr(s >> 1)}
+}
+
+// witness checks what honest writers wrote. One goroutine has it.
+type witness struct {
+	c    *child
+	next map[uint64]uint64
+}
+
+func (c *child) witness() *witness { return &witness{c: c, next: map[uint64]uint64{}} }
+
+// take looks at a private copy of an entry.
+func (w *witness) take(e *cq.Entry) {
+	who, n := e.Context, e.Tag
+	want := honestEntry(w.c.Key, who, n)
+	want.Meta = e.Meta
+	if *e != want {
+		w.c.counts[foreign].Add(1)
+		return
+	}
+	w.number(who, n)
+}
+
+func (w *witness) number(who, n uint64) {
+	if n != w.next[who] {
+		w.c.broken(lost, "of writer %d came %d, expected was %d", who, n, w.next[who])
+	}
+	w.next[who] = n + 1
+	w.c.counts[seen].Add(1)
+}
+
+// poster is what an honest writer needs of a writer of any kind.
+type poster struct {
+	post  func(n uint64) error // one more, numbered
+	empty func() bool          // everything is read
+	close func() error
+}
+
+// honestWriter posts to the queue of its number in the victim.
+func (c *child) honestWriter() error {
+	conn, err := c.dial(fmt.Sprintf(queueSocket, c.Index))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := limited(patience)
+	defer cancel()
+	w, err := cq.AttachConn(ctx, conn, c.writerOptions())
+	if err != nil {
+		return err
+	}
+	return c.writeOn(poster{
+		post: func(n uint64) error {
+			e := honestEntry(c.Key, uint64(c.Index), n)
+			return w.Post(&e)
+		},
+		empty: func() bool { return w.Free() == w.Cap() },
+		close: w.Close,
+	})
+}
+
+// writeOn posts until the run ends, with pauses in which readers fall asleep.
+func (c *child) writeOn(w poster) error {
+	c.ready()
+	n := uint64(0)
+	post := func() error {
+		over := c.watch("the post of a bystander")
+		defer over()
+		for {
+			err := w.post(n)
+			if !errors.Is(err, cq.ErrFull) {
+				if err == nil {
+					n++
+					c.counts[sent].Add(1)
+				}
+				return err
+			}
+			time.Sleep(50 * time.Microsecond)
+		}
+	}
+	for round := 0; c.ctx.Err() == nil; round++ {
+		for range 1 + c.rnd.IntN(200) {
+			if err := post(); err != nil {
+				return fmt.Errorf("a bystander could not post: %w", err)
+			}
+		}
+		time.Sleep(time.Duration(c.rnd.IntN(400)) * time.Microsecond)
+		if round%16 == 0 {
+			if err := c.read(w, post); err != nil {
+				return err
+			}
+			time.Sleep(3 * time.Millisecond)
+		}
+	}
+	if err := c.read(w, post); err != nil {
+		return err
+	}
+	return w.close()
+}
+
+// read waits until everything is read. Between processes of one user another one can eat the hint
+// that somebody must be woken; there only the next post has to get through.
+func (c *child) read(w poster, post func() error) error {
+	over := c.watch("the reading of a bystander's entries")
+	defer over()
+	for i := 1; !w.empty(); i++ {
+		if time.Sleep(200 * time.Microsecond); i%100 == 0 && c.trust() == cq.TrustUser {
+			if err := post(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,304 @@
+package hostile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+)
+
+const (
+	queueSocket = "queue-%d"
+	queues      = 3 // of a victim, each read in another way
+	queueLanes  = 24
+)
+
+// victimReader reads queues to which attackers and honest writers post.
+func victimReader(c *child) error { return c.readQueues(queues, func() {}) }
+
+// readQueues reads n queues until the run ends. more does something beside that, until c.ctx ends.
+func (c *child) readQueues(n int, more func()) error {
+	var all []*served
+	for k := range n {
+		s, err := c.serve(k)
+		if err != nil {
+			return err
+		}
+		all = append(all, s)
+	}
+	time.Sleep(5 * time.Millisecond) // goroutines of the runtime begin
+	before := held()
+	c.ready()
+	var busy sync.WaitGroup
+	for _, s := range all {
+		busy.Go(func() {
+			for c.ctx.Err() == nil {
+				s.look()
+			}
+		})
+	}
+	more()
+	busy.Wait()
+	c.settles(before, func() {
+		for _, s := range all {
+			s.look()
+		}
+	})
+	for _, s := range all {
+		if err := s.close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// served is a queue of a victim, and who reads it.
+type served struct {
+	c       *child
+	k       int
+	q       *cq.Queue
+	set     *cq.WaitSet // of the second queue
+	l       *net.UnixListener
+	over    chan error
+	rnd     *rand.Rand
+	witness *witness
+	dst     [64]cq.Entry
+	errData []byte
+}
+
+func (c *child) serve(k int) (s *served, err error) {
+	s = &served{c: c, k: k, over: make(chan error, 1), rnd: c.split(), witness: c.witness(),
+		errData: make([]byte, 0, 1<<10)}
+	o := cq.Options{Size: 64 << (2 * k), MaxLanes: queueLanes, Trust: c.trust(), Spin: -1}
+	if o.Trust == cq.TrustOthers {
+		o.Allow = everybody()
+	}
+	switch k {
+	case 1:
+		o.Shared = true
+	case 2:
+		o.Wait = cq.WaitFD
+	}
+	if s.q, err = cq.CreateAnonymous(fmt.Sprint("victim-", k), o); err != nil {
+		return nil, err
+	}
+	if k == 1 {
+		if s.set, err = cq.NewWaitSet(nil, cq.WaitSetOptions{}); err == nil {
+			err = s.set.Add(s.q)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	path := c.path(fmt.Sprintf(queueSocket, k))
+	if s.l, err = listen(path); err != nil {
+		return nil, err
+	}
+	go func() { s.over <- s.q.Serve(s.l, func(err error) { c.refusedBy("serve", err) }) }()
+	return s, nil
+}
+
+// listen makes a socket that every user can connect to.
+func listen(path string) (*net.UnixListener, error) {
+	_ = os.Remove(path)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	return l, os.Chmod(path, 0o666)
+}
+
+// refusedBy counts meetings that came to nothing.
+func (c *child) refusedBy(what string, err error) {
+	if err != nil {
+		c.judge(what, err)
+		c.counts[refused].Add(1)
+	}
+}
+
+func (s *served) close() error {
+	s.c.counts[givenUp].Add(s.q.Stats().GivenUp)
+	err := s.l.Close()
+	if s.set != nil {
+		err = errors.Join(err, s.set.Remove(s.q), s.set.Close())
+	}
+	err = errors.Join(err, s.q.Close())
+	if why := <-s.over; !errors.Is(why, cq.ErrClosed) && !errors.Is(why, net.ErrClosed) {
+		err = errors.Join(err, why)
+	}
+	return err
+}
+
+// look is one call of one kind, with all that is to be checked about it.
+func (s *served) look() {
+	before := s.q.Stats()
+	what, err := s.call()
+	after := s.q.Stats()
+	s.c.steps(what, after.Sleeps-before.Sleeps+after.Barriers-before.Barriers+
+		after.Resets-before.Resets)
+	if errors.Is(err, cq.ErrAvail) {
+		e := cq.ErrorEntry{ErrData: s.errData}
+		err = s.q.ReadErr(&e)
+		if len(e.ErrData) > cq.ErrDataMaxBytes {
+			s.c.broken(unbounded, "%d bytes of detail", len(e.ErrData))
+		}
+		s.c.counts[foreign].Add(1)
+	}
+	s.c.judge(what, err)
+	if s.rnd.IntN(64) == 0 {
+		runtime.Gosched()
+	}
+}
+
+func (s *served) call() (what string, err error) {
+	defer s.c.watch("a look at a queue")()
+	n, most := 0, 1+s.rnd.IntN(len(s.dst))
+	dst := s.dst[:most]
+	switch s.rnd.IntN(8) {
+	case 0, 1:
+		what = "read"
+		n, err = cq.Read(s.q, dst)
+	case 2:
+		what = "read with a timeout"
+		n, err = cq.ReadTimeout(s.q, dst, 2*time.Millisecond)
+	case 3:
+		what = "read for a threshold"
+		n, err = cq.ReadTimeout(s.q, dst, 2*time.Millisecond, cq.WaitCond{Min: most})
+	case 4:
+		what = "read with a context"
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Millisecond)
+		n, err = cq.ReadContext(ctx, s.q, dst)
+		cancel()
+	case 5:
+		return "peek", s.peek(most)
+	case 6:
+		return "iterate", s.iterate(most)
+	case 7:
+		return "wait", s.wait()
+	}
+	if n > len(dst) || n < 0 {
+		s.c.broken(unbounded, "%s returned %d of %d", what, n, len(dst))
+		n = 0
+	}
+	for i := range dst[:n] {
+		s.witness.take(&dst[i])
+	}
+	return what, err
+}
+
+func (s *served) peek(most int) error {
+	es, err := s.q.Peek(most)
+	if err != nil {
+		return err
+	}
+	for i := range es {
+		e := es[i] // it can change while it is looked at
+		s.witness.take(&e)
+	}
+	return s.q.Release(len(es))
+}
+
+func (s *served) iterate(most int) (err error) {
+	n := 0
+	for p, e := range s.q.Entries(most) {
+		if e != nil {
+			return e
+		}
+		private := *p
+		s.witness.take(&private)
+		if n++; n > most {
+			s.c.broken(unbounded, "iterated over more than %d", most)
+		}
+	}
+	return nil
+}
+
+// wait waits as an application does that has a loop of its own.
+func (s *served) wait() error {
+	switch s.k {
+	case 1:
+		var members [4]cq.Waitable
+		_, err := s.set.WaitTimeout(members[:], 2*time.Millisecond)
+		return err
+	case 2:
+		if err := cq.TryWait(s.q); err != nil {
+			return err
+		}
+		poll(s.q.FD(), 2)
+		return nil
+	}
+	s.q.Options()
+	return nil
+}
+
+// attackLane has writers whose lanes are scribbled over while they post.
+func attackLane(c *child) error {
+	c.ready()
+	for i := 0; c.ctx.Err() == nil; i++ {
+		if !c.attackOnce(c.rnd.IntN(queues)) || c.rnd.IntN(100) == 0 {
+			return nil // the next process has lanes again that this one cannot give back
+		}
+	}
+	return nil
+}
+
+// attackOnce attaches a writer, has its memory scribbled over, and leaves. It reports false when
+// there was no lane.
+func (c *child) attackOnce(k int) bool {
+	conn, err := c.dial(fmt.Sprintf(queueSocket, k))
+	if err != nil {
+		return true
+	}
+	defer conn.Close()
+	ctx, cancel := limited(5 * time.Second)
+	defer cancel()
+	w, err := cq.AttachConn(ctx, conn, c.writerOptions())
+	if err != nil {
+		return !errors.Is(err, cq.ErrLanes)
+	}
+	c.counts[attaches].Add(1)
+	c.raid(func(stop <-chan struct{}) { c.postAnything(w, stop) })
+	if c.rnd.IntN(8) > 0 {
+		_ = w.Close()
+	}
+	return true
+}
+
+// postAnything posts what looks like anything, at full speed, until it cannot or is told to stop.
+func (c *child) postAnything(w *cq.Writer, stop <-chan struct{}) {
+	rnd := c.split()
+	batch := make([]cq.Entry, 16)
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		for i := range batch {
+			batch[i] = cq.Entry{Context: rnd.Uint64N(4), Flags: cq.Flags(rnd.Uint64() >> rnd.IntN(64)),
+				Len: rnd.Uint64() >> rnd.IntN(64), Tag: rnd.Uint64N(1 << 20), Data: rnd.Uint64(),
+				Meta: cq.Meta(rnd.Uint64() >> rnd.IntN(64))}
+		}
+		var err error
+		switch rnd.IntN(4) {
+		case 0:
+			err = w.PostError(&cq.ErrorEntry{Context: rnd.Uint64(), Err: cq.Errno(rnd.Int32()),
+				ErrData: make([]byte, rnd.IntN(100))})
+		case 1:
+			err = w.Post(&batch[0])
+		default:
+			_, err = w.PostBatch(batch[:1+rnd.IntN(len(batch))])
+		}
+		c.counts[mutations].Add(1)
+		if err != nil {
+			time.Sleep(20 * time.Microsecond)
+		}
+	}
+}

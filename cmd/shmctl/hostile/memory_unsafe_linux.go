@@ -1,0 +1,21 @@
+package hostile
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// wordsAt lays atomic words over a mapping of this process that /proc/self/maps told of.
+func wordsAt(address, length uintptr) []atomic.Uint64 {
+	p := *(*unsafe.Pointer)(unsafe.Pointer(&address))
+	return unsafe.Slice((*atomic.Uint64)(p), length/8)
+}
+
+// wake wakes whoever sleeps on the lower half of a word.
+func wake(word *atomic.Uint64) {
+	const futexWake, everybody = 1, 1 << 30
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, everybody,
+		0, 0, 0)
+}

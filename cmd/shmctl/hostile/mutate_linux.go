@@ -1,0 +1,276 @@
+package hostile
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// area is one mapping that this process may write and peers may read.
+type area struct {
+	words    []atomic.Uint64
+	sections []span // none if it is a part of an object
+}
+
+// span is a section of an object, in words.
+type span struct{ from, to int }
+
+// areas finds all memory of this process that others see, whatever the library has it for: objects
+// without a name, and those below the directory of the run.
+func areas(dir string) []area {
+	text, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return nil
+	}
+	var found []area
+	for line := range strings.Lines(string(text)) {
+		if !strings.Contains(line, " rw-s ") || !strings.Contains(line, "memfd:shmring:") &&
+			!strings.Contains(line, dir+"/") {
+			continue
+		}
+		var from, to uintptr
+		if n, _ := fmt.Sscanf(line, "%x-%x", &from, &to); n != 2 {
+			continue
+		}
+		found = append(found, areaAt(from, to-from))
+	}
+	return found
+}
+
+func areaAt(at, length uintptr) area {
+	a := area{words: wordsAt(at, length)}
+	page := make([]byte, min(4096, length))
+	for i := range page {
+		page[i] = byte(a.words[i/8].Load() >> (i % 8 * 8))
+	}
+	h, err := shm.DecodeHeader(page, uint64(length))
+	if err != nil {
+		return a
+	}
+	for _, s := range h.Sections {
+		from, to := int(s.Offset/8), int((s.Offset+s.Length)/8)
+		if to <= len(a.words) && from < to {
+			a.sections = append(a.sections, span{from, to})
+		}
+	}
+	return a
+}
+
+// scribbler writes to areas from a thread of its own.
+type scribbler struct {
+	rnd   *rand.Rand
+	count *atomic.Uint64 // of mutations
+	old   [16]uint64     // what stood somewhere once
+}
+
+// aim says where a scribbler writes for a while.
+type aim int
+
+const (
+	aimIndices aim = iota // the first words of each section, where indices and states are
+	aimData               // entries, records, payload
+	aimFlip               // one word back and forth between two values
+	aimHeader             // page 0
+	aimAny
+	aimForward // indices, a little further than they are
+	aims
+)
+
+// scribble writes until stop is closed, at full speed in bursts: between them those who look get
+// the processor, if there is one only.
+func (s *scribbler) scribble(all []area, what aim, stop <-chan struct{}) {
+	runtime.LockOSThread() // never unlocked: the thread ends with it
+	pin()
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		n := 1 << s.rnd.IntN(10)
+		a := &all[s.rnd.IntN(len(all))]
+		if what == aimFlip {
+			s.flip(a, 8*n)
+		} else {
+			for range n {
+				at := s.pick(a, what)
+				word := &a.words[at]
+				s.store(word, s.value(word, what))
+			}
+		}
+		if s.rnd.IntN(4) == 0 {
+			wake(&a.words[s.pick(a, aimIndices)])
+		}
+		time.Sleep(time.Duration(s.rnd.IntN(60)) * time.Microsecond)
+	}
+}
+
+func (s *scribbler) store(word *atomic.Uint64, v uint64) {
+	if s.rnd.IntN(16) == 0 {
+		s.old[s.rnd.IntN(len(s.old))] = word.Load()
+	}
+	word.Store(v)
+	s.count.Add(1)
+}
+
+// flip changes a word back and forth, for those who look twice.
+func (s *scribbler) flip(a *area, n int) {
+	what := []aim{aimData, aimIndices, aimData}[s.rnd.IntN(3)]
+	word := &a.words[s.pick(a, what)]
+	was := word.Load()
+	other := s.value(word, aimAny)
+	for range n / 2 {
+		word.Store(other)
+		word.Store(was)
+	}
+	s.count.Add(uint64(n / 2 * 2))
+}
+
+func (s *scribbler) pick(a *area, what aim) int {
+	if len(a.sections) == 0 || what == aimAny {
+		return s.rnd.IntN(len(a.words))
+	}
+	sec := a.sections[s.rnd.IntN(len(a.sections))]
+	switch what {
+	case aimHeader:
+		return s.rnd.IntN(min(512, len(a.words)))
+	case aimIndices, aimForward:
+		return sec.from + s.rnd.IntN(min(sec.to-sec.from, []int{1, 4, 72}[s.rnd.IntN(3)]))
+	}
+	sec = a.sections[len(a.sections)-1-s.rnd.IntN(min(2, len(a.sections)))]
+	at := sec.from + s.rnd.IntN(sec.to-sec.from)
+	if s.rnd.IntN(4) == 0 { // the last word of an entry says what it is
+		at = min(at|7, sec.to-1)
+	}
+	return at
+}
+
+// value returns something to write over a word: chosen for what it might do, or random.
+func (s *scribbler) value(word *atomic.Uint64, what aim) uint64 {
+	is := word.Load()
+	if what == aimForward {
+		return is + uint64(s.rnd.IntN(4))
+	}
+	capacity := uint64(1) << s.rnd.IntN(13)
+	switch s.rnd.IntN(22) {
+	case 0:
+		return 0
+	case 1:
+		return 1
+	case 2:
+		return ^uint64(0)
+	case 3:
+		return capacity
+	case 4:
+		return capacity + 1
+	case 5:
+		return capacity - 1
+	case 6:
+		return is + 1
+	case 7:
+		return is - 1
+	case 8:
+		return is + capacity
+	case 9:
+		return is - capacity - 1
+	case 10:
+		return 1 << 31
+	case 11:
+		return 1<<32 + uint64(s.rnd.IntN(3)) - 1
+	case 12:
+		return 1 << 63
+	case 13:
+		return ^uint64(0) - uint64(s.rnd.IntN(64))
+	case 14:
+		return s.old[s.rnd.IntN(len(s.old))]
+	case 15:
+		return is ^ 1<<s.rnd.IntN(64)
+	case 16, 17: // kinds and marks of entries, with any sequence
+		return is&^0xff | s.rnd.Uint64N(16)
+	case 18:
+		return is<<16 | s.rnd.Uint64N(1<<16)
+	case 19:
+		return is &^ (1<<48 - 1) // another region
+	}
+	return s.rnd.Uint64() >> s.rnd.IntN(64)
+}
+
+// pin keeps the thread on the last processor, away from most others.
+func pin() {
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(0, &set) != nil || set.Count() < 2 {
+		return
+	}
+	for cpu := 1023; cpu >= 0; cpu-- {
+		if set.IsSet(cpu) {
+			set.Zero()
+			set.Set(cpu)
+			_ = unix.SchedSetaffinity(0, &set)
+			return
+		}
+	}
+}
+
+// raid scribbles over everything that this process has for a while, while play goes on.
+func (c *child) raid(play func(stop <-chan struct{})) {
+	all := areas(c.Shm)
+	if len(all) == 0 {
+		return
+	}
+	stop := make(chan struct{})
+	var busy sync.WaitGroup
+	s := &scribbler{rnd: c.split(), count: &c.counts[mutations]}
+	what := aim(c.rnd.IntN(int(aims)))
+	busy.Go(func() { s.scribble(all, what, stop) })
+	busy.Go(func() { flood(stop, s.count) })
+	timer := time.AfterFunc(time.Duration(1+c.rnd.IntN(30))*time.Millisecond, func() { close(stop) })
+	play(stop)
+	<-stop
+	timer.Stop()
+	busy.Wait()
+}
+
+// flood writes to every pipe that came with a rendezvous, as fast as it goes.
+func flood(stop <-chan struct{}, count *atomic.Uint64) {
+	pipes := pipes()
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		for _, fd := range pipes {
+			if n, _ := unix.Write(fd, make([]byte, 16)); n > 0 {
+				count.Add(1)
+			}
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// pipes returns the writing ends of pipes, but those of the standard streams.
+func pipes() (fds []int) {
+	entries, _ := os.ReadDir("/proc/self/fd")
+	for _, e := range entries {
+		var fd int
+		if _, err := fmt.Sscan(e.Name(), &fd); err != nil || fd < 3 {
+			continue
+		}
+		link, _ := os.Readlink("/proc/self/fd/" + e.Name())
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+		if err == nil && strings.HasPrefix(link, "pipe:") && flags&unix.O_ACCMODE == unix.O_WRONLY {
+			_ = unix.SetNonblock(fd, true)
+			fds = append(fds, fd)
+		}
+	}
+	return fds
+}

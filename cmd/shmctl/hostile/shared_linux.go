@@ -1,0 +1,216 @@
+package hostile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+// Counters and address vectors are for processes of one user, all of which may write a counter:
+// what is attacked here is no border between users. It must not end a process all the same.
+
+const counterName = "counter"
+
+// victimCounter uses a counter over which attackers scribble, beside a queue with honest writers.
+func victimCounter(c *child) error {
+	d, err := shm.OpenDir("")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	n, err := cq.CreateCounter(d, counterName, cq.CounterOptions{Wait: cq.WaitFD, Spin: -1})
+	if err != nil {
+		return err
+	}
+	other, err := cq.OpenCounter(d, counterName, cq.CounterOptions{Spin: -1})
+	if err != nil {
+		return err
+	}
+	err = c.readQueues(1, func() {
+		var busy sync.WaitGroup
+		for _, n := range []*cq.Counter{n, other} {
+			rnd := c.split()
+			busy.Go(func() {
+				for c.ctx.Err() == nil {
+					c.lookAtCounter(rnd, n)
+				}
+			})
+		}
+		busy.Wait()
+	})
+	defer c.watch("close of a counter")()
+	c.judge("close", errors.Join(n.Close(), other.Close()))
+	return err
+}
+
+func (c *child) lookAtCounter(rnd *rand.Rand, n *cq.Counter) {
+	defer c.watch("a call of a counter")()
+	before := n.Stats()
+	var err error
+	what := "add to a counter"
+	switch rnd.IntN(8) {
+	case 0:
+		_, err = n.Read()
+	case 1:
+		err = n.WaitTimeout(rnd.Uint64()>>rnd.IntN(64), 2*time.Millisecond)
+		what = "wait for a counter"
+	case 2:
+		ctx, cancel := limited(2 * time.Millisecond)
+		err = n.Wait(ctx, rnd.Uint64()>>rnd.IntN(64))
+		what = "wait for a counter"
+		cancel()
+	case 3:
+		err = n.AddErr(1)
+	case 4:
+		err = n.Set(rnd.Uint64())
+	case 5:
+		if n.FD() >= 0 {
+			if err = n.TryWait(); err == nil {
+				poll(n.FD(), 1)
+			}
+		}
+	default:
+		err = n.Add(rnd.Uint64N(3))
+	}
+	after := n.Stats()
+	c.steps(what, after.Sleeps-before.Sleeps)
+	c.judge(what, err)
+}
+
+func attackCounter(c *child) error {
+	d, err := shm.OpenDir("")
+	if err != nil {
+		return err
+	}
+	c.ready()
+	for c.ctx.Err() == nil {
+		n, err := cq.OpenCounter(d, counterName, cq.CounterOptions{Spin: -1})
+		if errors.Is(err, fs.ErrNotExist) {
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		if err != nil {
+			// What says that it is one is scribbled over, and its creator goes on.
+			time.Sleep(time.Millisecond)
+			return nil
+		}
+		c.counts[attaches].Add(1)
+		c.raid(func(stop <-chan struct{}) {
+			for !stopped(stop) {
+				_ = n.Add(c.rnd.Uint64())
+				_ = n.WaitTimeout(c.rnd.Uint64(), 50*time.Microsecond)
+			}
+		})
+		_ = n.Close()
+	}
+	return nil
+}
+
+const vectorName = "vector-%d"
+
+// victimVector looks addresses up in vectors of attackers.
+func victimVector(c *child) error {
+	d, err := shm.OpenDir("")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return c.readQueues(1, func() {
+		var busy sync.WaitGroup
+		for i := range attackers {
+			rnd := c.split()
+			busy.Go(func() {
+				for c.ctx.Err() == nil {
+					c.lookAtVector(d, rnd, i)
+				}
+			})
+		}
+		busy.Wait()
+	})
+}
+
+func address(n int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), 1)
+}
+
+func (c *child) lookAtVector(d *shm.Dir, rnd *rand.Rand, i int) {
+	defer c.watch("looks at an address vector")()
+	v, err := cq.OpenAddresses(d, fmt.Sprintf(vectorName, i))
+	if err != nil {
+		c.counts[calls].Add(1)
+		if !errors.Is(err, fs.ErrNotExist) {
+			c.refusedBy("open a vector", err)
+		}
+		time.Sleep(time.Millisecond)
+		return
+	}
+	buf := make([]byte, 64)
+	for range 200 {
+		c.counts[calls].Add(1)
+		switch rnd.IntN(4) {
+		case 0:
+			at, ok := v.Resolve(cq.Sockaddr(address(rnd.IntN(1 << 10))))
+			if ok && uint64(at) >= uint64(v.Cap()) && at>>32 == 0 {
+				c.counts[foreign].Add(1) // an index of its owner's making
+			}
+		case 1:
+			if n := v.Len(); n < 0 || n > v.Cap() {
+				c.broken(unbounded, "a vector of %d addresses for %d", n, v.Cap())
+			}
+		default:
+			at := cq.Addr(rnd.Uint64() >> rnd.IntN(64))
+			if rnd.IntN(4) > 0 {
+				at = cq.Addr(rnd.IntN(1 << 10))
+			}
+			_, err := v.Lookup(at, buf[:rnd.IntN(len(buf))])
+			c.judge("look an address up", err)
+		}
+	}
+	c.judge("close a vector", v.Close())
+}
+
+// attackVector owns a vector and scribbles over it.
+func attackVector(c *child) error {
+	d, err := shm.OpenDir("")
+	if err != nil {
+		return err
+	}
+	name := fmt.Sprintf(vectorName, c.Index)
+	c.ready()
+	for c.ctx.Err() == nil {
+		v, err := cq.CreateAddresses(d, name, cq.AddressOptions{Count: 1 << 10})
+		if errors.Is(err, fs.ErrExist) {
+			v, err = cq.AdoptAddresses(d, name, cq.AddressOptions{})
+			if err != nil { // too broken: away with it
+				_ = os.Remove(filepath.Join(c.Shm, name))
+				continue
+			}
+		}
+		if err != nil {
+			return err
+		}
+		c.counts[attaches].Add(1)
+		for range 1 + c.rnd.IntN(4) {
+			c.raid(func(stop <-chan struct{}) {
+				for !stopped(stop) {
+					at, err := v.Insert([][]byte{cq.Sockaddr(address(c.rnd.IntN(1 << 10)))})
+					if err == nil && c.rnd.IntN(2) == 0 {
+						_ = v.Remove(at...)
+					}
+				}
+			})
+		}
+		_ = v.Close()
+		_ = os.Remove(filepath.Join(c.Shm, name))
+	}
+	return nil
+}

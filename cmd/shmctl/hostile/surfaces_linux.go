@@ -1,0 +1,60 @@
+package hostile
+
+import (
+	"github.com/shmring/shmring/cq"
+)
+
+// surface is one thing that can be attacked.
+type surface struct {
+	name   string
+	trust  cq.Trust
+	weight int // of its share of the mutations; a message costs more than a store
+	// What the processes do. honest is the writer of completions where it is nil.
+	victim, attack, honest func(*child) error
+	honestWriters          int
+	prepare                func(*scene) (done func(), skip error)
+	users                  map[string]int // of roles that are not as usual
+	attackFirst            bool
+}
+
+// surfaces are attacked in this order.
+var surfaces []*surface
+
+func init() {
+	others, user := cq.TrustOthers, cq.TrustUser
+	surfaces = []*surface{
+		{name: "lane", trust: others, weight: 20, honestWriters: queues,
+			victim: victimReader, attack: attackLane},
+		{name: "reader", trust: others, weight: 20, honestWriters: 1,
+			victim: victimWriter, attack: attackReader},
+		{name: "event-lane", trust: others, weight: 10, honestWriters: 1,
+			victim: victimEvents, attack: attackEvents, honest: honestEvents},
+		{name: "event-reader", trust: others, weight: 10, honestWriters: 1,
+			victim: victimEventWriter, attack: attackEventReader},
+		{name: "user-lane", trust: user, weight: 10, honestWriters: queues,
+			victim: victimReader, attack: attackLane},
+		{name: "user-reader", trust: user, weight: 10, honestWriters: 1,
+			victim: victimWriter, attack: attackReader},
+		{name: "counter", trust: user, weight: 5, honestWriters: 1,
+			victim: victimCounter, attack: attackCounter},
+		{name: "vector", trust: user, weight: 5, honestWriters: 1,
+			victim: victimVector, attack: attackVector},
+	}
+}
+
+func surfaceOf(name string) *surface {
+	for _, s := range surfaces {
+		if s.name == name {
+			return s
+		}
+	}
+	return &surface{}
+}
+
+// user returns whose process plays a role.
+func (s *surface) user(role string) int {
+	if uid, ok := s.users[role]; ok || s.trust == cq.TrustUser {
+		return uid
+	}
+	return map[string]int{roleAttacker: attackerUID, roleHonest: honestUID}[role]
+}
