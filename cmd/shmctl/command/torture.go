@@ -94,8 +94,8 @@ func newTorture() *cobra.Command {
 	f.Uint64Var(&opt.Seed, "seed", 0, "`number` that replays the choices, not the schedule "+
 		"(default: a random one)")
 	f.BoolVar(&opt.Steps, "steps", false, "kill at labelled steps too")
-	f.Uint64Var(&opt.UntilSteps, "until-steps", 0, "end when each step has killed `n` times, and "+
-		"after --kills; --duration is the limit")
+	f.Uint64Var(&opt.UntilSteps, "until-steps", 0, "end when each step killed `n` times, and after "+
+		"--kills, or at --duration")
 	f.StringSliceVar(&opt.Roles, "roles", nil, "only these `roles`, and those that they need: "+
 		strings.Join(torture.Roles(), ", "))
 	_ = cmd.RegisterFlagCompletionFunc("roles", cobra.FixedCompletions(torture.Roles(),

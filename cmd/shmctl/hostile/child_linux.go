@@ -224,7 +224,8 @@ func (c *child) steps(what string, n uint64) {
 var typedErrors = []error{cq.ErrCorrupt, cq.ErrClosed, cq.ErrAgain, cq.ErrFull, cq.ErrAvail,
 	cq.ErrOverrun, cq.ErrPeerGone, cq.ErrTimedOut, cq.ErrLanes, cq.ErrInvalid, cq.ErrBusy,
 	cq.ErrFormat, cq.ErrNoCredit, cq.ErrTimeout, cq.ErrSignaled, shm.ErrCorrupt,
-	shm.ErrOwner, shm.ErrVersion, shm.ErrTruncated, shm.ErrNoSpace, shm.ErrKind, shm.ErrStale, shm.ErrName, xdp.ErrDeviceGone, device.ErrProtocol,
+	shm.ErrOwner, shm.ErrVersion, shm.ErrTruncated, shm.ErrNoSpace, shm.ErrKind, shm.ErrStale,
+	shm.ErrName, xdp.ErrDeviceGone, device.ErrProtocol,
 	device.ErrRefused, device.ErrBudget, device.ErrPortTaken, device.ErrServerGone,
 	device.ErrNoSlot, syscall.ECONNREFUSED, context.Canceled, context.DeadlineExceeded,
 	os.ErrDeadlineExceeded, io.EOF, net.ErrClosed, os.ErrClosed}

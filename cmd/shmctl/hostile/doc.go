@@ -2,8 +2,8 @@
 //
 // A supervisor attacks one surface after the other. A surface has a victim, which uses the library
 // as any application would; attackers, which have the right to attach; and bystanders, whose
-// traffic goes on all the while. All are real processes, of different users where the surface is a border
-// between users ("others"). Where it is none ("user": what only processes of one user can share)
+// traffic goes on all the while. All are real processes, of different users where the surface is a
+// border between users ("others"). Where it is none ("user": what only processes of one user can share)
 // nothing protects the memory that is shared, and only that nobody is ended or held up by it is
 // asked; there a wake may come late, until the next post.
 //
@@ -16,8 +16,8 @@
 // values (0, 1, -1, a power of two and its neighbours, what stands there and its neighbours, what
 // stood somewhere before) and random ones; or turns one word back and forth for those who look
 // twice. It wakes for nothing, or not at all, and writes to pipes until they are full. When they
-// are found out, or after some milliseconds, they leave and come again; now and then a whole process
-// does, and at the end all are killed in the middle of what they do. Each store and each message is
+// are found out, or after some milliseconds, they leave and come again; now and then a whole
+// process does, and at the end all are killed in the middle of what they do. Each store and each message is
 // a mutation; bursts of stores go at full speed and some microseconds lie between them, so that
 // many states are seen and not the last one often.
 //
