@@ -111,7 +111,11 @@ func (w *Writer) open(o WriterOptions) (err error) {
 		return err
 	}
 	crash.At(crash.AttachClaimed)
-	// The queue may have been destroyed between the look at its state and the claim.
+	// The queue may have been destroyed between the look at its state and the claim. Entries that
+	// it was brought are its own then all the same.
+	if d, ok := w.door.(*memfdDoor); ok && d.legacy != nil {
+		return w.start(w.obj, &rows[w.bit], words, hints, opt)
+	}
 	if gone, err := w.door.gone(w.reader); err != nil || gone || words.state.Load() == stateClosed {
 		_, _ = w.door.leave(w.obj, func() bool { return true })
 		return errors.Join(err, ErrClosed)
@@ -139,7 +143,7 @@ func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints 
 		return err
 	}
 	w.words, w.detail, w.policy = m.words, m.detail, opt.Overrun
-	w.row = row
+	w.row, w.slots = row, m.slots
 	if w.policy == OverrunQueue && m.words.overrun.Load() != 0 {
 		w.halt.Store(haltLost)
 	}

@@ -2,7 +2,6 @@ package cq
 
 import (
 	"math/bits"
-	"sync/atomic"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
@@ -11,20 +10,18 @@ import (
 // attachment is what the reader's process holds of one writer of another user, from the rendezvous
 // on until its lane is retired.
 type attachment struct {
-	obj   *shm.Object
-	words *laneWords
-	peer  *shm.Peer
-	pipe  int             // reading end of the one that raises the queue's descriptor, or -1
-	relay *doorbell.Relay // under memfdHome.mu
-	// failed says that the rendezvous broke after the lane was known: nobody may be there.
-	failed  atomic.Bool
-	mourned bool // its death was noted; under memfdHome.mu
+	obj     *shm.Object
+	words   *laneWords
+	peer    *shm.Peer
+	pipe    int             // reading end of the one that raises the queue's descriptor, or -1
+	relay   *doorbell.Relay // under memfdHome.mu
+	mourned bool            // its death was noted; under memfdHome.mu
 }
 
 // ended reports that the writer does not post any more: it has left the lane, or is proved dead.
 // One that says so and goes on writes to memory that nobody looks at.
 func (a *attachment) ended() bool {
-	return a.failed.Load() || a.peer.Gone() || a.obj.Owner().State == shm.StateReleased
+	return a.peer.Gone() || a.obj.Owner().State == shm.StateReleased
 }
 
 // listen passes the lane's rings on to those who cannot sleep on its word.

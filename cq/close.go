@@ -24,10 +24,13 @@ func (q *Queue) Close() error {
 }
 
 // Detach leaves the queue to a successor, which finds it with Adopt: nothing is lost, and writers
-// go on until their lanes are full. Otherwise it is Close, also in when it is ErrBusy. Of a queue
-// without a name it is errors.ErrUnsupported.
+// go on until their lanes are full. Otherwise it is Close, also in when it is ErrBusy.
+//
+// A queue for other users has no name either, but each of its writers has what was not read: they
+// get ErrPeerGone at their next post and take it to a successor, see [Writer.Follow]. What stands in
+// the queue's own lane is lost. Of another queue without a name Detach is errors.ErrUnsupported.
 func (q *Queue) Detach() error {
-	if _, ok := q.home.(*memfdHome); ok {
+	if _, ok := q.home.(*memfdHome); ok && !q.opt.others() {
 		return &Error{Pkg: pkg, Op: "detach", Name: q.name, Err: syscall.EOPNOTSUPP,
 			Hint: "nobody could find a queue without a name: close it"}
 	}
@@ -57,6 +60,9 @@ func (q *Queue) end(op string, last func() error) error {
 	}
 	if !first {
 		return nil
+	}
+	if op == "detach" && q.opt.others() {
+		q.leaveRows()
 	}
 	if err = q.drop(last); op == "close" {
 		// Writers that are still attached keep the directory; the last of them removes it.
@@ -138,6 +144,14 @@ func condemn(words *queueWords, rows []rowWords) {
 	}
 	for i := range rows {
 		rows[i].bell.Parked.Store(rowClosed | doorbell.Parked)
+	}
+}
+
+// leaveRows tells writers of other users that this reader does not read any more. They hear of it
+// when its connections close, and believe it only then: the words of their rows are final before.
+func (q *Queue) leaveRows() {
+	for i := range q.rows {
+		q.rows[i].bell.Parked.Or(rowLeft)
 	}
 }
 

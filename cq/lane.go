@@ -175,7 +175,9 @@ func (q *Queue) openLaneFile(bit int) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.obj, l.att = obj, q.home.attached(bit)
+	if l.obj, l.att = obj, q.home.attached(bit); l.att != nil {
+		l.inherit()
+	}
 	return l, nil
 }
 

@@ -68,6 +68,7 @@ const (
 	rowClosed   = 1 << 1
 	rowOverrun  = 1 << 2
 	rowPoisoned = 1 << 3
+	rowLeft     = 1 << 4 // a reader of another user left the queue to a successor
 )
 
 // The lane's page: writer-written.
@@ -75,7 +76,8 @@ const (
 //	0    tail; sol: index after the last solicited entry; err: after the last error entry; both
 //	     stored before the tail that publishes the entry
 //	128  counters: publishes, wakes, refused posts
-//	256  order of publishes; index + 1 at which the lane overran, 0 if it did not
+//	256  order of publishes; index + 1 at which the lane overran, 0 if it did not; again: index
+//	     below which a former reader, of another user, may have handed entries out
 //	384  who wrote what: the last four {generation, first index}
 //	512  rung: with TrustOthers the bell of this lane, which its reader sleeps on
 const (

@@ -22,6 +22,8 @@ const (
 	_ = uint(128 - unsafe.Offsetof(laneWords{}.publishes))
 	_ = uint(unsafe.Offsetof(laneWords{}.order) - 256)
 	_ = uint(256 - unsafe.Offsetof(laneWords{}.order))
+	_ = uint(unsafe.Offsetof(laneWords{}.again) - 272)
+	_ = uint(272 - unsafe.Offsetof(laneWords{}.again))
 	_ = uint(unsafe.Offsetof(laneWords{}.epochs) - 384)
 	_ = uint(384 - unsafe.Offsetof(laneWords{}.epochs))
 	_ = uint(unsafe.Offsetof(laneWords{}.rung) - 512)

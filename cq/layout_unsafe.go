@@ -43,7 +43,8 @@ type laneWords struct {
 	_         [104]byte
 	order     atomic.Uint64
 	overrun   atomic.Uint64
-	_         [112]byte
+	again     atomic.Uint64
+	_         [104]byte
 	epochs    [laneEpochs]epochWords
 	_         [64]byte
 	rung      atomic.Uint32

@@ -12,10 +12,11 @@ type readerMourner struct {
 	witness witness // of a queue of the same user
 	reading uint64  // generation of the reader that this writer knows of
 	gone    bool    // a reader of another user, which was told
+	came    bool    // it succeeds another one, which is to be told
 }
 
 func newReaderMourner(w *Writer) *readerMourner {
-	m := &readerMourner{w: w, witness: witness{obj: w.reader}}
+	m := &readerMourner{w: w, witness: witness{obj: w.reader}, came: w.follows}
 	if owner := w.reader.Owner(); owner.Generation > 0 {
 		m.reading, m.witness.settled = owner.Generation, owner.Generation-1
 		if owner.State == shm.StateReleased {
@@ -27,13 +28,7 @@ func newReaderMourner(w *Writer) *readerMourner {
 
 func (m *readerMourner) look() (out []peerNews) {
 	if m.w.trust != TrustUser {
-		if m.gone || m.w.halt.Load()&haltGone == 0 {
-			return nil
-		}
-		m.gone = true
-		owner := m.w.reader.Owner()
-		return []peerNews{{EventPeerDeath, m.entry(shm.Owner{PID: m.w.peer.PID,
-			Generation: owner.Generation})}}
+		return m.lookOther()
 	}
 	for _, o := range m.witness.look(processWatch.nudge) {
 		out = append(out, peerNews{EventPeerDeath, m.entry(o)})
@@ -42,6 +37,20 @@ func (m *readerMourner) look() (out []peerNews) {
 	if owner.Generation > m.reading && owner.State == shm.StateOwned {
 		m.reading = owner.Generation
 		out = append(out, peerNews{EventPeerNew, m.entry(owner)})
+	}
+	return out
+}
+
+// lookOther is look at a reader of another user. One that has left the queue is not mourned.
+func (m *readerMourner) lookOther() (out []peerNews) {
+	owner := shm.Owner{PID: m.w.peer.PID, Generation: m.w.reader.Owner().Generation}
+	if m.came {
+		m.came = false
+		out = append(out, peerNews{EventPeerNew, m.entry(owner)})
+	}
+	if !m.gone && m.w.peer.Gone() && !m.w.left() {
+		m.gone = true
+		out = append(out, peerNews{EventPeerDeath, m.entry(owner)})
 	}
 	return out
 }
@@ -64,8 +73,9 @@ func (m *readerMourner) close()            { m.witness.rest() }
 // BindEvents makes the writer report to an event queue what becomes of the queue's reader: an
 // EventPeerDeath with the queue's FID for each reader that is proved dead, after which posts of a
 // queue with TrustOthers are ErrPeerGone, and others go on until the lane is full; and an
-// EventPeerNew for each process that takes the queue over. The payload is a [PeerEntry]. When and
-// how often is as with [Queue.BindEvents]. A reader that closes or detaches is not dead.
+// EventPeerNew for each process that takes the queue over, or whose queue this writer follows to,
+// with the FID of that one; the binding goes along. The payload is a [PeerEntry]. When and how often
+// is as with [Queue.BindEvents]. A reader that closes or detaches is not dead.
 //
 // An event queue of this process cannot be closed while it is bound (EBUSY). Another sink replaces
 // it, and nil ends it, as does closing the writer; events that were reported stay. Errors are
@@ -97,6 +107,19 @@ func (w *Writer) BindEvents(events EventSink) error {
 		w.deaths.report = startReport(fid, events, newReaderMourner(w))
 	}
 	return nil
+}
+
+// bindSuccessor has the writer that goes on in this one's place report where this one does. The end
+// of the reader is reported before, if there is room.
+func (w *Writer) bindSuccessor(next *Writer) {
+	w.deaths.mu.Lock()
+	r := w.deaths.report
+	w.deaths.mu.Unlock()
+	if r == nil {
+		return
+	}
+	r.report()
+	_ = next.BindEvents(r.sink) // it fails if nobody wants to hear of it any more
 }
 
 // unbindEvents is the end of a writer that is closed, and that nobody can bind any more.

@@ -22,7 +22,8 @@ import (
 // The queue lives as long as its reader: Detach is errors.ErrUnsupported, and Options.Lifetime
 // means nothing. Otherwise it is what [Create] makes. Errors are those of creating shared memory.
 //
-// With Options.Trust other users may write to it: see [TrustOthers].
+// With Options.Trust other users may write to it, and take what a reader left to the next one: see
+// [TrustOthers].
 //
 // The bell of this process, which writers of the same user get as well, stands in the default
 // directory if there is one: see [shm.DefaultPath].
@@ -46,7 +47,12 @@ func createMemfds(name string, o shape) (*Queue, error) {
 			return nil, failed("create", name, err)
 		}
 	}
-	obj, err := sealed(o.readerSpec(name), seals, initReader)
+	spec := o.readerSpec(name)
+	if o.others() {
+		// The clock of this boot, which no memfd outlives: a successor has a higher one.
+		spec.Generation = uint64(doorbell.Now()) | 1
+	}
+	obj, err := sealed(spec, seals, initReader)
 	if err != nil {
 		return nil, failed("create", name, err)
 	}
@@ -222,6 +228,12 @@ func claimed(lane *shm.Object) error {
 // the reader refused for: ErrLanes, ErrClosed, and ECONNREFUSED whatever it was for; and ErrInvalid
 // for another kind of trust.
 func AttachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions) (*Writer, error) {
+	return attachConn(ctx, conn, o, nil)
+}
+
+// attachConn becomes a writer, with what another reader left if there is any.
+func attachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions, l *legacy) (*Writer,
+	error) {
 	if o.Trust > TrustOthers {
 		return nil, refuse("attach", "", "Trust", uint32(o.Trust), "TrustUser or TrustOthers",
 			ErrInvalid)
@@ -230,18 +242,19 @@ func AttachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions) (*Writ
 		o.MaxBytes = defaultPeerBytes
 	}
 	w := &Writer{}
-	d := &memfdDoor{m: meet(ctx, conn, stepAsk), w: w, opt: o, fds: noFDs}
+	d := &memfdDoor{m: meet(ctx, conn, stepAsk), w: w, opt: o, fds: noFDs, legacy: l}
 	w.door = d
 	err := w.open(o)
 	d.m.end(err)
 	d.settle()
-	if err == nil && o.Trust == TrustOthers {
-		w.watchReader()
-	}
 	if err != nil {
 		w.peer.Close()
 		w.unmap()
 		return nil, failed("attach", w.name, err)
+	}
+	if o.Trust == TrustOthers {
+		w.opt = o
+		w.watchReader()
 	}
 	return w, nil
 }

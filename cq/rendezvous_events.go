@@ -44,3 +44,25 @@ func AttachEventsConn(ctx context.Context, conn *net.UnixConn, o WriterOptions) 
 	}
 	return newEventWriter(w), nil
 }
+
+// Follow goes on with the successor of a reader of another user that is proved dead or has
+// detached; see [Writer.Follow]. The records of the successor's queue must be as large as those of
+// the former one.
+func (w *EventWriter) Follow(ctx context.Context, conn *net.UnixConn) (*EventWriter, error) {
+	leave := func() (*legacy, error) {
+		if !w.lane.lock() { // after this nobody writes: the lane is halted
+			return nil, ErrClosed
+		}
+		defer w.lane.unlock()
+		return w.lane.w.leave()
+	}
+	next, err := w.lane.w.follow(ctx, conn, leave, w.Close)
+	if err != nil {
+		return nil, err
+	}
+	return newEventWriter(next), nil
+}
+
+// ReaderGone returns a channel that is closed when the reader, of another user, is proved dead; see
+// [Writer.ReaderGone].
+func (w *EventWriter) ReaderGone() <-chan struct{} { return w.lane.w.ReaderGone() }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // acceptOther goes on with a writer of another user, who has asked for a lane. Nobody's descriptor
@@ -43,6 +44,15 @@ func (q *Queue) acceptOther(m *meeting, h *memfdHome, peer *shm.Peer) (bit int, 
 		_ = a.obj.Close()
 		return 0, err
 	}
+	// The writer is told first. What it brought may have entries in it, which it gives to somebody
+	// else unless it hears that we took them: after a message that could not be sent they must not
+	// be read here, and after one that was sent nothing can go wrong any more.
+	err = m.send(message{step: stepDone, row: uint32(bit), queue: queue, trust: q.opt.Trust}, noFDs)
+	if err != nil {
+		_ = a.obj.Close()
+		return 0, err
+	}
+	crash.At(crash.AcceptTold)
 	kept = true
 	h.attach(bit, a)
 	// Marks come from here on; the reader opens the lane with the first.
@@ -51,11 +61,10 @@ func (q *Queue) acceptOther(m *meeting, h *memfdHome, peer *shm.Peer) (bit int, 
 			q.bell.Mark(bit)
 			q.guard.leaveAny()
 		}
+		processWatch.nudge()
 	})
-	err = m.send(message{step: stepDone, row: uint32(bit), queue: queue, trust: q.opt.Trust}, noFDs)
-	a.failed.Store(err != nil)
 	q.bell.Mark(bit)
-	return bit, err
+	return bit, nil
 }
 
 // offer sends a row, the reader's object, and for a queue with a descriptor the end of a pipe.
@@ -107,15 +116,17 @@ func (w *Writer) watchReader() {
 	w.gone = make(chan struct{})
 	var once sync.Once
 	w.peer.Watch(func() {
-		if w.peer.Gone() {
+		if w.peer.Gone() || w.peer.HungUp() && w.left() {
 			w.halt.Or(haltGone)
 			once.Do(func() { close(w.gone) })
+			processWatch.nudge()
 		}
 	})
 }
 
 // ReaderGone returns a channel that is closed when the reader, of another user, is proved dead: its
-// process has ended, and the connection over which this writer attached. From then on posts are
-// ErrPeerGone. For a queue of one's own user it is nil, which never becomes ready. A reader that
+// process has ended, and the connection over which this writer attached; or when it has detached
+// and closed that connection. From then on posts are ErrPeerGone, and [Writer.Follow] goes on with
+// a successor. For a queue of one's own user it is nil, which never becomes ready. A reader that
 // closes the queue is told of by ErrClosed at the next post.
 func (w *Writer) ReaderGone() <-chan struct{} { return w.gone }

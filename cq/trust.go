@@ -20,7 +20,9 @@ const (
 	// from that:
 	//
 	//   - Only queues without a name can be so, see [CreateAnonymous], and they end with their
-	//     reader: nobody can adopt them, since nobody can map their memory for writing again.
+	//     reader: nobody can adopt them, since nobody can map their memory for writing again. A
+	//     successor makes a queue of its own, to which each writer brings what the former reader
+	//     left: see [Writer.Follow], and [Follow] for one that does so by itself.
 	//   - A lane is never used twice. When its writer has closed it, or is proved dead, it is read
 	//     to its end and unmapped; a newcomer in its row brings new memory. Death is proved when the
 	//     writer's process has ended and its end of the connection is closed, see [shm.Peer].

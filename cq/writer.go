@@ -40,6 +40,11 @@ type Writer struct {
 	woke  uint64        // wakes of the lane's writers before this one
 
 	deaths deathBinding // of readers
+
+	// Of a writer of another user's queue.
+	opt     WriterOptions
+	slots   []Entry
+	follows bool // it goes on in the place of another
 }
 
 // Why a writer cannot post any more, beyond what the reader tells it.

@@ -26,6 +26,8 @@ func (w *Writer) refused(flags uint64) error {
 		return ErrClosed
 	case flags&rowOverrun != 0:
 		return ErrOverrun
+	case flags&rowLeft != 0 && w.trust == TrustOthers:
+		return ErrPeerGone
 	}
 	e := &LaneError{Lane: w.bit, PID: w.reader.Owner().PID, Field: "lane", Err: ErrCorrupt}
 	if flags&rowPoisoned == 0 { // bits that mean nothing: the reader cannot be trusted

@@ -49,6 +49,13 @@ func (p *Producer[T]) Free() int {
 	return int(p.limit - p.next)
 }
 
+// Head loads the consumer's index and returns it, or the last possible one that was seen when the
+// consumer is found to be corrupt (see Err).
+func (p *Producer[T]) Head() uint64 {
+	p.refresh()
+	return p.limit - uint64(len(p.slots))
+}
+
 // Reserve returns up to n free slots, as one span or, around the end of the ring, two. Nothing is
 // promised to the consumer until Commit; a second Reserve returns the same slots again. Fewer
 // than n, or none, come back when the ring is full or the producer is poisoned (see Err). What was

@@ -125,6 +125,7 @@ const (
 	MeetSending  // a message is made, nothing is sent
 	MeetSent     // it is sent
 	MeetReceived // the peer's message and its descriptors are here
+	AcceptTold   // a writer of another user was told that its lane is taken, and it is not
 
 	// An application of a device process (xdp/device, endpoint.go).
 	SubmitCopied  // the payload is copied, the command is not posted
@@ -167,7 +168,7 @@ var names = [count]string{
 	AddressFilled: "address-filled", AddressPlaced: "address-placed",
 	AddressMoved: "address-moved", AddressDisplaced: "address-displaced",
 	AddressCleared: "address-cleared", AddressClaimed: "address-claimed",
-	ParkStored:     "park-stored", ParkPaid: "park-paid", ArmStored: "arm-stored",
+	ParkStored: "park-stored", ParkPaid: "park-paid", ArmStored: "arm-stored",
 	SleepNext: "sleep-next", SleepEnded: "sleep-ended",
 	TakeMarks: "take-marks", PeekChosen: "peek-chosen", PeekStored: "peek-stored",
 	ReadCopied: "read-copied", ReadReleased: "read-released", Releasing: "releasing",
@@ -178,6 +179,7 @@ var names = [count]string{
 	CollectLanes: "collect-lanes", CollectClaimed: "collect-claimed",
 	CollectCondemned: "collect-condemned", CollectUnlinked: "collect-unlinked",
 	MeetSending: "meet-sending", MeetSent: "meet-sent", MeetReceived: "meet-received",
+	AcceptTold:   "accept-told",
 	SubmitCopied: "submit-copied", SubmitPosted: "submit-posted", FrameGiving: "frame-giving",
 	FrameReturned: "frame-returned", CommandsTaken: "commands-taken", SendQueued: "send-queued",
 	FrameTaken: "frame-taken", CommandsDone: "commands-done", SendDone: "send-done",

@@ -31,7 +31,8 @@ func churnerRole() *role {
 			crash.AdoptClaimed, crash.AdoptStarted, crash.DetachSilenced,
 			crash.CloseCondemned, crash.CloseLanes, crash.CloseUnlinked, crash.CloseVacated,
 			crash.CollectLanes, crash.CollectClaimed, crash.CollectCondemned,
-			crash.CollectUnlinked, crash.MeetSending, crash.MeetSent, crash.MeetReceived}}
+			crash.CollectUnlinked, crash.MeetSending, crash.MeetSent, crash.MeetReceived,
+			crash.AcceptTold}}
 }
 
 func scratchName(i int) string { return fmt.Sprintf("scratch-%d", i) }

@@ -1,0 +1,216 @@
+package cq
+
+import (
+	"context"
+	"errors"
+	"net"
+	"syscall"
+
+	"github.com/shmring/shmring/ring"
+	"github.com/shmring/shmring/shm"
+)
+
+// Left returns how many of the entries that this writer published its reader has not released.
+// Once that one is gone, see [Writer.ReaderGone], these are what its successor gets from
+// [Writer.Follow]. It may be called by the goroutine that posts.
+func (w *Writer) Left() int {
+	if !w.guard.enter() {
+		return 0
+	}
+	defer w.guard.leave()
+	return int(w.prod.Tail() - w.prod.Head())
+}
+
+// Generation returns that of the reader object. With TrustOthers a queue that was created later has
+// a higher one.
+func (w *Writer) Generation() uint64 {
+	if !w.guard.enterAny() {
+		return 0
+	}
+	defer w.guard.leaveAny()
+	return w.reader.Generation()
+}
+
+// Follow goes on with the successor of a reader of another user that is proved dead or has
+// detached: one that calls [Queue.Accept] or [Queue.Serve] for a queue of its own at the other end
+// of conn. It returns the writer to post to from now on, in place of w, which is closed then. The
+// successor's queue has what the former reader left: every entry that w published and that the
+// former one had not released, in order and ahead of what is posted next. Those that the former
+// one had handed out come marked FlagRedelivered. Credits are kept. Indices begin anew; Next tells
+// where.
+//
+// Either all of that is with the successor or, if Follow fails, nothing, and w stays as it is: call
+// Follow again with another connection. That holds whoever dies in the middle, and when. A
+// successor that dies after it took the entries has successors in turn. So an entry that was
+// published is read once, or again with the mark, as long as its writer or its reader lives; it is
+// gone with both, for memory that has no name goes with the last process that has it.
+//
+// As long as the former reader lives and has not detached, be it stopped or silent, the error is a
+// [*shm.BusyError]: nobody takes its place. A reader that has closed its queue is ErrClosed, since
+// what it did not read is lost. A successor whose lanes are too small for what is left, its credits
+// and its details is ErrInvalid; one that cannot be overrun does not take a lane that was,
+// ErrOverrun. Other errors are those of [AttachConn]. After an error the connection is of no use.
+//
+// It is for the goroutine that posts, which must call it when ReaderGone is closed also if it has
+// nothing to post: until then nobody else has what the former reader left.
+func (w *Writer) Follow(ctx context.Context, conn *net.UnixConn) (*Writer, error) {
+	return w.follow(ctx, conn, w.leave, w.Close)
+}
+
+// follow is given how to find out what is left while nobody posts, and how to close the writer.
+func (w *Writer) follow(ctx context.Context, conn *net.UnixConn, leave func() (*legacy, error),
+	close func() error) (*Writer, error) {
+	l, err := leave()
+	if err != nil {
+		return nil, failed("follow", w.name, err)
+	}
+	next, err := attachConn(ctx, conn, w.opt, l)
+	if err != nil {
+		return nil, failed("follow", w.name, err)
+	}
+	next.follows = true
+	w.bindSuccessor(next)
+	closed := w.guard.isClosed()
+	_ = close()              // what it says is of the former lane, which nobody has an interest in
+	next.credits = w.credits // some may have been returned since
+	if closed {              // meanwhile, by another goroutine, that means all of it
+		_ = next.Close()
+		return nil, failed("follow", w.name, ErrClosed)
+	}
+	return next, nil
+}
+
+// left reports that the reader has left the queue to a successor. It does not look at it again.
+func (w *Writer) left() bool { return w.ringer.Flags()&rowLeft != 0 }
+
+// legacy is what a reader that is gone left of what a writer had published. Nothing of it changes
+// any more.
+type legacy struct {
+	from       *Writer
+	head, tail uint64
+	again      uint64 // below it entries were handed out, or may have been
+	credits    uint64
+}
+
+// leave finds out what the former reader left.
+func (w *Writer) leave() (*legacy, error) {
+	if w.trust != TrustOthers || w.own {
+		return nil, &Error{Pkg: pkg, Op: "follow", Name: w.name, Err: syscall.EOPNOTSUPP,
+			Hint: "readers of one's own user adopt the queue, and writers stay"}
+	}
+	if !w.guard.enter() {
+		return nil, w.guard.refusal()
+	}
+	defer w.guard.leave()
+	gone := w.halt.Load()&haltGone != 0 || w.left()
+	// What the reader wrote is final if it is gone, and so is this if it lives.
+	if f := w.ringer.Flags(); f&(rowClosed|rowPoisoned) != 0 {
+		return nil, w.refused(f)
+	}
+	if !gone {
+		return nil, &shm.BusyError{Name: w.name, PID: w.peer.PID}
+	}
+	l := &legacy{from: w, head: w.prod.Head(), tail: w.prod.Tail(), credits: w.credits}
+	l.again = l.head
+	for _, at := range []uint64{w.row.peeked.Load(), w.words.again.Load()} {
+		// Below the head it is of before.
+		if n := at - l.head; n <= l.tail-l.head {
+			l.again = max(l.again-l.head, n) + l.head
+		}
+	}
+	var corrupt *ring.CorruptError
+	if err := w.prod.Err(); errors.As(err, &corrupt) {
+		l.again = l.tail // who left an impossible index may have handed out anything
+	} else if err != nil {
+		return nil, errInUse
+	}
+	return l, nil
+}
+
+// fill gives a lane, born where its row stands, what is left, before anybody else can see it.
+func (l *legacy) fill(obj *shm.Object, bit int, opt shape) error {
+	w := l.from
+	if !w.guard.enter() { // else its memory may be gone
+		return w.guard.refusal()
+	}
+	defer w.guard.leave()
+	m, err := laneMemory(obj, bit, opt)
+	if err != nil {
+		return err
+	}
+	n := l.tail - l.head
+	if n+l.credits > uint64(opt.Size) {
+		return &Error{Pkg: pkg, Op: opMeet, Name: w.name, Field: "Size", Got: opt.Size,
+			Want: n + l.credits, Err: ErrInvalid,
+			Hint: "a successor needs lanes as large as its predecessor's"}
+	}
+	if m.detail.stride < w.detail.stride {
+		return refuse(opMeet, w.name, "DataMaxBytes", m.detail.stride, w.detail.stride, ErrInvalid)
+	}
+	if w.halt.Load()&haltLost != 0 {
+		if opt.Overrun != OverrunQueue {
+			return ErrOverrun
+		}
+		m.words.overrun.Store(m.words.tail.Load() + n + 1)
+	}
+	l.copy(&m)
+	return nil
+}
+
+// copy does it, for a lane with room enough.
+func (l *legacy) copy(m *laneMem) {
+	w, base := l.from, m.words.tail.Load()
+	moved := func(at uint64) uint64 { // an index after an entry; 0 if that is not among the rest
+		if n := at - l.head; n > 0 && n <= l.tail-l.head {
+			return base + n
+		}
+		return 0
+	}
+	mask, from := uint64(len(m.slots)-1), uint64(len(w.slots)-1)
+	for i := range l.tail - l.head {
+		e := w.slots[(l.head+i)&from]
+		e.Meta = e.Meta&(1<<32-1) | Meta(base+i)<<32
+		m.slots[(base+i)&mask] = e
+		*m.detail.record(base + i) = *w.detail.record(l.head + i)
+		copy(m.detail.data(base+i), w.detail.data(l.head+i))
+	}
+	m.words.sol.Store(moved(w.words.sol.Load()))
+	m.words.err.Store(moved(w.words.err.Load()))
+	m.words.again.Store(base + l.again - l.head)
+	m.words.tail.Store(base + l.tail - l.head)
+}
+
+// inherit marks what a former reader of this lane's writer may have handed out. The writer says how
+// much that is: it had that one's words.
+func (l *lane) inherit() {
+	if again := l.words.again.Load(); again-l.cons.Head() <= uint64(l.cons.Cap()) {
+		l.marked = again
+	}
+}
+
+// decide ends a rendezvous that broke while the reader's last message was due, and tells whether
+// that came. From here on the reader cannot send it any more, and it goes by whether it could.
+func (m *meeting) decide() (taken bool) {
+	if m.conn.CloseRead() != nil {
+		return false
+	}
+	raw, err := m.conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = raw.Control(func(fd uintptr) { // whatever the deadline is; it never blocks
+		var buf [messageBytes]byte
+		for range 4 { // an error of the connection comes before what was sent, once
+			n, _, err := syscall.Recvfrom(int(fd), buf[:], 0)
+			if n > 0 && err == nil {
+				msg, err := decodeMessage(buf[:n], stepDone, 0)
+				taken = err == nil && msg.status == 0
+				return
+			}
+			if n == 0 && err == nil {
+				return
+			}
+		}
+	})
+	return taken
+}

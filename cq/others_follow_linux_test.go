@@ -1,0 +1,367 @@
+package cq_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+// attach attaches a writer of this process to the reader.
+func (s *successor) attach() *cq.Writer {
+	s.t.Helper()
+	done := later(func() { s.expect("accept", 0, "") })
+	w, err := cq.AttachConn(soon(s.t), s.conn,
+		cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
+	must(s.t, err)
+	done()
+	must(s.t, s.conn.Close())
+	return w
+}
+
+// follow has w go on with the reader. The caller closes what comes of it.
+func (s *successor) follow(w *cq.Writer) *cq.Writer {
+	s.t.Helper()
+	done := later(func() { s.expect("accept", 0, "") })
+	next, err := w.Follow(soon(s.t), s.conn)
+	must(s.t, err)
+	done()
+	must(s.t, s.conn.Close())
+	return next
+}
+
+// end kills the reader and waits until the writer knows.
+func (s *successor) end(w *cq.Writer) {
+	s.t.Helper()
+	s.kill()
+	select {
+	case <-w.ReaderGone():
+	case <-time.After(30 * time.Second):
+		s.t.Fatal("no notice")
+	}
+}
+
+// TestFollow: what a dead reader left goes to its successor, in order, marked as far as it was
+// handed out, and ahead of what is posted next. That one dies too.
+func TestFollow(t *testing.T) {
+	shmtest.Conforms(t)
+	fds, maps := held(t)
+	first := startSuccessor(t)
+	w := first.attach()
+	post(t, w, 0, 6)
+	first.expect("read", 1, "0")
+	first.expect("peek", 3, "1 2 3")
+	first.expect("release", 1, "")
+	post(t, w, 6, 8)
+	must(t, w.Credit(1))
+	if left := w.Left(); left != 6 {
+		t.Errorf("%d are left", left)
+	}
+	first.end(w)
+	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrPeerGone)
+	former := w.Generation()
+
+	second := startSuccessor(t)
+	next := second.follow(w)
+	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrClosed)
+	must(t, w.Close())
+	if next.Generation() <= former || next.Left() != 6 || next.Credits() != 1 {
+		t.Errorf("generation %d after %d, %d left, %d credits", next.Generation(), former,
+			next.Left(), next.Credits())
+	}
+	post(t, next, 8, 9)
+	wantErr(t, "beyond the credit", next.Post(&cq.Entry{}), cq.ErrFull)
+	must(t, next.PostCredited(&cq.Entry{Context: 9}))
+	second.expect("peek", 8, "2! 3!")
+	second.expect("release", 1, "")
+	second.end(next)
+
+	third := startSuccessor(t)
+	last := third.follow(next)
+	third.expect("read", 1, "3!") // it was handed out twice
+	third.expect("read", 9, "4 5 6 7 8 9")
+	post(t, last, 10, 18)
+	third.expect("read", 20, "10 11 12 13 14 15 16 17")
+	must(t, last.Close())
+	third.kill()
+	eventually(t, "nothing is left", func() bool {
+		f, m := held(t)
+		return f <= fds && m <= maps
+	})
+}
+
+// TestFollowLiving: a reader that lives keeps its writers, whatever else becomes of it.
+func TestFollowLiving(t *testing.T) {
+	shmtest.Conforms(t)
+	first, second := startSuccessor(t), startSuccessor(t)
+	w := first.attach()
+	defer w.Close()
+	post(t, w, 0, 2)
+	refused := func(what string) {
+		t.Helper()
+		_, err := w.Follow(soon(t), second.conn)
+		wantErr(t, what, err, syscall.EBUSY)
+		var busy *shm.BusyError
+		if !errors.As(err, &busy) || busy.PID != first.Process.Pid {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	refused("a living reader")
+	must(t, first.Process.Signal(syscall.SIGSTOP))
+	time.Sleep(short)
+	refused("a stopped reader")
+	must(t, first.Process.Signal(syscall.SIGCONT))
+	first.expect("read", 2, "0 1")
+	_, own := pair(t, cq.Options{})
+	_, err := own.Follow(soon(t), second.conn)
+	wantErr(t, "one user", err, errors.ErrUnsupported)
+	first.expect("close", 0, "")
+	_, err = w.Follow(soon(t), second.conn)
+	wantErr(t, "a closed queue", err, cq.ErrClosed)
+}
+
+// TestFollowDetached: a reader that detaches and lives leaves its writers what it did not release.
+func TestFollowDetached(t *testing.T) {
+	shmtest.Conforms(t)
+	former, next := anonymousOthers(t, cq.Options{Size: 8}), anonymousOthers(t, cq.Options{Size: 8})
+	w := joinOthers(t, former)
+	idle := joinOthers(t, former)
+	post(t, idle, 100, 101)
+	post(t, w, 0, 5)
+	if got := read(t, former, 1); len(got) != 1 {
+		t.Fatal(got)
+	}
+	must(t, former.Detach())
+	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrPeerGone)
+	<-idle.ReaderGone()
+	var got []uint64
+	for _, w := range []*cq.Writer{w, idle} {
+		a, b := connect(t, unix.SOCK_SEQPACKET)
+		done := accept(soon(t), next, a)
+		w, err := w.Follow(soon(t), b)
+		must(t, errors.Join(err, <-done))
+		defer w.Close()
+		got = append(got, drain(t, next)...)
+	}
+	if !slices.Equal(got, []uint64{1, 2, 3, 4, 100}) && !slices.Equal(got, upTo(0, 5)) {
+		t.Error(got)
+	}
+}
+
+// TestFollowRefused: a successor that cannot have all of it gets nothing, and the next one all.
+func TestFollowRefused(t *testing.T) {
+	shmtest.Conforms(t)
+	first := startSuccessor(t)
+	w := first.attach()
+	post(t, w, 0, 5)
+	first.expect("peek", 2, "0 1")
+	first.end(w)
+	small := startSuccessor(t, envCount+"=4")
+	done := make(chan string, 1)
+	go func() { done <- small.do("accept", 0) }()
+	_, err := w.Follow(soon(t), small.conn)
+	wantErr(t, "small lanes", err, cq.ErrInvalid)
+	wantField(t, err, "Size")
+	if got := <-done; got == "" {
+		t.Error("accepted")
+	}
+	small.expect("read", 9, "")
+	second := startSuccessor(t)
+	next := second.follow(w)
+	defer next.Close()
+	second.expect("read", 9, "0! 1! 2 3 4")
+}
+
+// TestFollowOverrun: a lane that was overrun stays so.
+func TestFollowOverrun(t *testing.T) {
+	over := envLanes + "=1"
+	first := startSuccessor(t, over)
+	w := first.attach()
+	post(t, w, 0, 8)
+	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrOverrun)
+	first.end(w)
+	careful := startSuccessor(t)
+	done := make(chan string, 1)
+	go func() { done <- careful.do("accept", 0) }()
+	_, err := w.Follow(soon(t), careful.conn)
+	wantErr(t, "without overrun", err, cq.ErrOverrun)
+	<-done
+	second := startSuccessor(t, over)
+	next := second.follow(w)
+	defer next.Close()
+	second.expect("read", 8, "0 1 2 3 4 5 6 7")
+	second.expect("read", 1, "error: "+cq.ErrOverrun.Error())
+	wantErr(t, "post", next.Post(&cq.Entry{}), cq.ErrOverrun)
+}
+
+// TestFollowErrors: error entries go along with their detail, and what they are marked with.
+func TestFollowErrors(t *testing.T) {
+	first := startSuccessor(t)
+	w := first.attach()
+	post(t, w, 0, 3)
+	first.expect("read", 3, "0 1 2") // so that slots do not keep their places
+	bad := &cq.ErrorEntry{Context: 3, Err: cq.ETrunc, ErrData: []byte("detail")}
+	must(t, w.PostError(bad))
+	must(t, w.Post(&cq.Entry{Context: 4, Meta: cq.MetaSolicited}))
+	first.expect("peeked", 4, "") // a reader that handed it out, if there were a way
+	first.end(w)
+	second := startSuccessor(t)
+	next := second.follow(w)
+	defer next.Close()
+	second.expect("errors", 0, "3 "+cq.ETrunc.Error()+" detail true")
+	second.expect("read", 2, "4")
+}
+
+// TestFollowImpossible: whatever a dead reader left for indices, nothing that was not released is
+// lost, and what may have been handed out is marked.
+func TestFollowImpossible(t *testing.T) {
+	shmtest.Conforms(t)
+	tests := map[string]struct {
+		what string
+		at   int
+		want string
+	}{
+		"head ahead":    {"head", 9, "2! 3! 4!"},
+		"head behind":   {"head", 0, "2! 3! 4!"},
+		"peeked ahead":  {"peeked", 6, "2 3 4"},
+		"peeked behind": {"peeked", 1, "2 3 4"},
+		"all handed":    {"peeked", 5, "2! 3! 4!"},
+		"all released":  {"head", 5, ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			first := startSuccessor(t)
+			w := first.attach()
+			post(t, w, 0, 5)
+			first.expect("read", 2, "0 1")
+			if left := w.Left(); left != 3 { // the writer has seen that much
+				t.Errorf("%d are left", left)
+			}
+			first.expect(tt.what, tt.at, "")
+			first.end(w)
+			second := startSuccessor(t)
+			next := second.follow(w)
+			defer next.Close()
+			second.expect("read", 9, tt.want)
+		})
+	}
+}
+
+// TestFollowDecides: a rendezvous that broke while the reader's last word was due is decided by
+// whether that came, for both sides.
+func TestFollowDecides(t *testing.T) {
+	shmtest.Conforms(t)
+	done := cq.RendezvousMessage(cq.StepDone, 0, 0, 1, shm.UUID{})
+	no := cq.RendezvousMessage(cq.StepDone, 1, 0, 1, shm.UUID{})
+	for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_SEQPACKET} {
+		for _, tt := range []struct {
+			name  string
+			sends []byte
+			then  func(reader *net.UnixConn, writer *net.UnixConn)
+			want  bool
+		}{
+			{"silent", nil, nil, false},
+			{"done", done, nil, true},
+			{"refused", no, nil, false},
+			{"half", done[:32], nil, false},
+			{"done and gone", done, func(r, _ *net.UnixConn) { _ = r.Close() }, true},
+			{"gone", nil, func(r, _ *net.UnixConn) { _ = r.Close() }, false},
+			{"done and gone without a look", done, func(r, w *net.UnixConn) {
+				_, _ = w.Write([]byte("unread")) // the end of the reader is an error then
+				_ = r.Close()
+			}, true},
+		} {
+			reader, writer := connect(t, kind)
+			if tt.sends != nil {
+				must(t, shm.SendFDs(reader, tt.sends))
+			}
+			if tt.then != nil {
+				tt.then(reader, writer)
+			}
+			must(t, writer.SetDeadline(time.Unix(1, 0))) // the context has ended
+			if got := cq.Decide(writer); got != tt.want {
+				t.Errorf("%s: taken %v", tt.name, got)
+			}
+			if err := shm.SendFDs(reader, done); err == nil {
+				t.Errorf("%s: the reader could say so later", tt.name)
+			}
+		}
+	}
+}
+
+// TestFollowDies: successors that break off at each point of a rendezvous get nothing, and the one
+// after them gets everything.
+func TestFollowDies(t *testing.T) {
+	shmtest.Conforms(t)
+	first := startSuccessor(t)
+	w := first.attach()
+	post(t, w, 0, 4)
+	first.expect("peek", 1, "0")
+	first.end(w)
+	fake := anonymousOthers(t, cq.Options{Size: 8})
+	fds, maps := held(t)
+	for step := range 4 {
+		ctx, cancel := context.WithTimeout(soon(t), 5*short)
+		reader, writer := connect(t, unix.SOCK_STREAM)
+		took := make(chan error, 1)
+		go func() { took <- breakOff(t, fake, reader, step) }()
+		_, err := w.Follow(ctx, writer)
+		if step == 3 {
+			wantErr(t, "silent", err, context.DeadlineExceeded)
+			late := othersMessage(cq.StepDone, 0, 1, cq.QueueUUID(fake))
+			wantErr(t, "too late", shm.SendFDs(reader, late), syscall.EPIPE)
+		} else {
+			wantErr(t, "hung up", err, cq.ErrPeerGone)
+		}
+		must(t, <-took)
+		cancel()
+		must(t, errors.Join(reader.Close(), writer.Close()))
+		if w.Left() != 4 {
+			t.Errorf("step %d: %d are left", step, w.Left())
+		}
+	}
+	eventually(t, "nothing is left of them", func() bool {
+		f, m := held(t)
+		return f == fds && m == maps
+	})
+	second := startSuccessor(t)
+	next := second.follow(w)
+	defer next.Close()
+	second.expect("read", 9, "0! 1 2 3")
+}
+
+// breakOff is a reader that goes so far: to the connection, to the writer's first message, to its
+// lane, and to a silence before its last word.
+func breakOff(t *testing.T, q *cq.Queue, c *net.UnixConn, step int) error {
+	if step == 0 {
+		return c.CloseWrite()
+	}
+	ask := make([]byte, 64)
+	if _, err := c.Read(ask); err != nil || step == 1 {
+		return errors.Join(err, c.CloseWrite())
+	}
+	fd, err := cq.ShareReader(q)
+	if err != nil {
+		return err
+	}
+	defer shm.CloseFDs([]int{fd})
+	if err := shm.SendFDs(c, othersMessage(cq.StepOffer, cq.FDReader, 1, cq.QueueUUID(q)),
+		fd); err != nil {
+		return err
+	}
+	n, lanes := receive(t, c)
+	shm.CloseFDs(lanes)
+	if n != 64 || len(lanes) != 1 || step == 2 {
+		return c.CloseWrite()
+	}
+	return nil // and says nothing
+}
