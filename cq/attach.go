@@ -200,6 +200,9 @@ func (h *dirHome) claimLane(reader *shm.Object, rows []rowWords, opt shape) (*sh
 		if rows[bit].bell.Parked.Load()&rowPoisoned != 0 {
 			continue
 		}
+		if owned, err := h.dir.Owned(fmt.Sprintf(laneFile, bit)); owned && err == nil {
+			continue // as the claim would find, which costs ten times as much
+		}
 		obj, err := h.takeLane(bit, opt, reader, &rows[bit])
 		if err != nil {
 			return nil, 0, err

@@ -134,7 +134,7 @@ func childWriter() {
 		all.Go(func() {
 			writeLane(w, stop, count)
 			for !stop.Load() { // or the lane would go to another one
-				time.Sleep(time.Millisecond)
+				time.Sleep(10 * time.Millisecond)
 			}
 			need(w.Close())
 		})

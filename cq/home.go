@@ -3,6 +3,7 @@ package cq
 import (
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
@@ -81,7 +82,11 @@ func (h *dirHome) stamp() (uint64, error) { return h.dir.Stamp() }
 func (h *dirHome) fifo() string { return h.dir.Path() + "/" + fifoFile }
 
 func (h *dirHome) newFace() (*doorbell.Face, error) {
-	if err := doorbell.MakeFIFO(h.fifo()); err != nil {
+	err := doorbell.MakeFIFO(h.fifo())
+	if errors.Is(err, syscall.ENOSPC) {
+		err = fmt.Errorf("%w: %w", shm.ErrNoSpace, err)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return doorbell.NewFace(h.fifo())

@@ -66,7 +66,11 @@ func OpenDir(path string) (*Dir, error) {
 
 func openDirAt(dirfd int, name, path string, create bool) (*Dir, error) {
 	if create {
-		if err := sysMkdir(dirfd, name); err != nil && !errors.Is(err, fs.ErrExist) {
+		err := sysMkdir(dirfd, name)
+		if errors.Is(err, syscall.ENOSPC) {
+			return nil, roomError(tightest(sysRoom(dirfd)), pageBytes())
+		}
+		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
 	}
@@ -199,6 +203,29 @@ func (d *Dir) List() ([]DirEntry, error) {
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out, nil
+}
+
+// Owned reports whether a living process holds the lock of the object of that name, for the price
+// of three system calls: of many names it finds those worth opening. It looks at nothing else, so
+// false says neither that there is an object nor that it may be claimed. Errors: [ErrName],
+// fs.ErrNotExist, and what the system refuses.
+func (d *Dir) Owned(name string) (bool, error) {
+	const op = "probe"
+	if err := checkName(op, name); err != nil {
+		return false, err
+	}
+	ref, err := d.use()
+	if err != nil {
+		return false, named(op, name, err)
+	}
+	defer ref.drop()
+	fd, err := sysOpen(ref.fd, name, false)
+	if err != nil {
+		return false, named(op, name, err)
+	}
+	defer sysClose(fd)
+	locked, err := sysLocked(fd)
+	return locked, named(op, name, err)
 }
 
 // Stamp returns a number that changes when a name comes or goes, for the price of one system

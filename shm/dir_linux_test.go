@@ -202,3 +202,28 @@ func TestDefaultPath(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestOwned: the lock of a living owner is seen without opening the object, also by its own process.
+func TestOwned(t *testing.T) {
+	d := openTestDir(t)
+	_, err := d.Owned("none")
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without an object: %v", err)
+	}
+	o, err := d.Create("one", specFor("one"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantOwned := func(want bool) {
+		t.Helper()
+		for range 2 { // looking does not free it
+			if got, err := d.Owned("one"); got != want || err != nil {
+				t.Errorf("%v, %v, want %v", got, err, want)
+			}
+		}
+	}
+	wantOwned(true)
+	must(o.Release())
+	wantOwned(false)
+	must(errors.Join(o.Claim(nil), o.Unlink(), o.Close()))
+}

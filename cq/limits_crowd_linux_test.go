@@ -1,0 +1,143 @@
+package cq_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// statusField returns a number of /proc/self/status.
+func statusField(t testing.TB, name string) int {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/status")
+	must(t, err)
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == name+":" {
+			n, err := strconv.Atoi(f[1])
+			must(t, err)
+			return n
+		}
+	}
+	t.Fatalf("no %s in /proc/self/status", name)
+	return 0
+}
+
+// TestThousandWriters: 1,000 writers in 20 processes post to one queue, and a quarter of them is
+// killed meanwhile. Of each writer everything comes in order, of those that live all. The reader
+// needs no thread more for them.
+func TestThousandWriters(t *testing.T) {
+	const processes, lanes, each, doomed = 20, 50, 60, 5
+	_, q := create(t, cq.Options{Size: each, MaxLanes: 1024, Format: cq.FormatTagged})
+	threads := statusField(t, "Threads")
+	var cs []*child
+	for range processes {
+		cs = append(cs, startChild(t, "writer", envQueue+"="+q.Name(),
+			fmt.Sprint(envLanes, "=", lanes), fmt.Sprint(envCount, "=", each)))
+	}
+	var owner [1025]int
+	for i, c := range cs {
+		for range lanes {
+			var lane int
+			_, err := fmt.Sscanf(c.line(t), "lane %d", &lane)
+			must(t, err)
+			owner[lane] = i
+		}
+	}
+	var next [1025]uint64
+	kept, living := 0, 0 // entries of writers that live, and how many those have to become
+	take := func() {
+		buf := make([]cq.Tagged, 64)
+		n, err := cq.ReadTimeout(q, buf, 20*time.Second)
+		must(t, err)
+		for _, e := range buf[:n] {
+			lane := e.Context
+			if lane >= uint64(len(next)) || e.Tag != next[lane] || e.Data != ^e.Tag {
+				t.Fatalf("lane %d: %d where %d should be", lane, e.Tag, next[lane])
+			}
+			next[lane]++
+			if owner[lane] >= doomed {
+				kept++
+			}
+		}
+	}
+	for living = (processes - doomed) * lanes * each; kept < living/3; {
+		take()
+	}
+	for _, c := range cs[:doomed] {
+		c.kill()
+	}
+	for kept < living {
+		take()
+	}
+	if now := statusField(t, "Threads"); now > threads+threadSlack {
+		t.Errorf("%d threads, before %d", now, threads)
+	}
+	for _, c := range cs[doomed:] {
+		_ = c.stop(t)
+	}
+}
+
+// TestTenThousandBlocked: goroutines that wait for completions take no thread each, and each gets
+// its own.
+func TestTenThousandBlocked(t *testing.T) {
+	const queues, waiters = 50, 200
+	d := openDir(t)
+	before := statusField(t, "Threads")
+	var all, begun sync.WaitGroup
+	begun.Add(queues * waiters)
+	var qs []*cq.Queue
+	var ws []*cq.Writer
+	var got [queues][waiters]int
+	var mu sync.Mutex
+	for i := range queues {
+		q, err := cq.Create(d, fmt.Sprintf("crowd-%d", i), cq.Options{Size: 256, Shared: true})
+		must(t, err)
+		w, err := cq.Attach(t.Context(), d, q.Name(), cq.WriterOptions{})
+		must(t, err)
+		qs, ws = append(qs, q), append(ws, w)
+		for range waiters {
+			all.Go(func() {
+				one := make([]cq.Context, 1)
+				begun.Done()
+				n, err := cq.ReadContext(context.Background(), q, one)
+				if n != 1 || err != nil {
+					t.Errorf("read %d, %v", n, err)
+					return
+				}
+				mu.Lock()
+				got[i][one[0].Context]++
+				mu.Unlock()
+			})
+		}
+	}
+	// A thread for each of the first 32, then one for 127.
+	const most = 32 + queues*waiters/127 + 1 + threadSlack
+	begun.Wait()
+	time.Sleep(300 * time.Millisecond) // with a thread each there were thousands by now
+	if now := statusField(t, "Threads"); now > before+most {
+		t.Errorf("%d threads, before %d", now, before)
+	}
+	for _, w := range ws {
+		post(t, w, 0, waiters)
+	}
+	all.Wait()
+	for i, w := range ws {
+		must(t, w.Close())
+		must(t, qs[i].Close())
+		for j, n := range got[i] {
+			if n != 1 {
+				t.Errorf("queue %d: completion %d came %d times", i, j, n)
+			}
+		}
+	}
+}
+
+// threadSlack is how many threads the runtime may start for reasons of its own.
+const threadSlack = 24
