@@ -27,7 +27,7 @@ func churnerRole() *role {
 		steps: []crash.Label{crash.CreateAllocated, crash.CreateFilled, crash.CreateLocked,
 			crash.CreateLinked, crash.ClaimLocked, crash.ClaimStored, crash.ClaimLeft,
 			crash.AttachClaimed, crash.AttachWritten, crash.AttachAnnounced,
-			crash.WriterClosing, crash.WriterReleased, crash.ReadCopied, crash.ReadReleased,
+			crash.WriterClosing, crash.WriterReleased, crash.Overran, crash.ReadCopied, crash.ReadReleased,
 			crash.AdoptClaimed, crash.AdoptStarted, crash.DetachSilenced,
 			crash.CloseCondemned, crash.CloseLanes, crash.CloseUnlinked, crash.CloseVacated,
 			crash.CollectLanes, crash.CollectClaimed, crash.CollectCondemned,
@@ -84,6 +84,9 @@ func (c *churner) scratch(name string) (err error) {
 	if c.rnd.IntN(2) == 0 {
 		o.Lifetime = cq.Persistent
 	}
+	if c.rnd.IntN(2) == 0 {
+		o.Overrun = cq.OverrunQueue
+	}
 	var q *cq.Queue
 	switch c.rnd.IntN(3) {
 	case 0:
@@ -105,9 +108,9 @@ func (c *churner) scratch(name string) (err error) {
 	}
 	err = nil
 	if w != nil {
-		for i := range uint64(1 + c.rnd.IntN(16)) {
+		for i := range uint64(1 + c.rnd.IntN(24)) {
 			if err := w.Post(&cq.Entry{Context: i}); err != nil {
-				break // full, or closed
+				break // full, overrun, or closed
 			}
 		}
 	}
@@ -131,7 +134,7 @@ func leaveScratch(q *cq.Queue) error {
 func (c *churner) useScratch(q *cq.Queue) error {
 	buf := make([]cq.Entry, 8)
 	if _, err := cq.ReadTimeout(q, buf, time.Millisecond); err != nil &&
-		!errors.Is(err, syscall.EAGAIN) {
+		!errors.Is(err, syscall.EAGAIN) && !errors.Is(err, cq.ErrOverrun) {
 		return errors.Join(fmt.Errorf("read: %w", err), q.Close())
 	}
 	if c.rnd.IntN(3) == 0 {

@@ -8,6 +8,14 @@
 //	writer   attaches to the queue, posts in every way there is, closes, attaches again
 //	reader   opens the queue, or waits as successor of the one that has it; peeks, releases,
 //	         leaves it now and then of its own will
+//	event-writer, event-reader
+//	         the same with an event queue, whose events have payloads or are errors
+//	set-writer, set-reader
+//	         several queues, which one reader waits for by wait set, by descriptor, by channel, or
+//	         by poll set
+//	counter  adds to a counter and waits for it
+//	vector-owner, vector-user
+//	         change an address vector and take it over; look things up in it
 //	churner  creates, uses, destroys and collects small queues with names that its like contend
 //	         for, and meets them over sockets: those who clean up are killed too
 //
@@ -64,6 +72,9 @@
 // reader that does not look again after it parked, or does not pay for the order of stores: later
 // posts and successors close it before anybody notices. That is for the model in package doorbell,
 // which tries every order.
+//
+// A counter's value lies between what its processes noted before they added and after; an address
+// vector has what the ledger says whenever the ledger says it, before and after a look.
 //
 // Queues that are met over sockets are of both kinds of trust, see Options.Trust; the one that has
 // a name is the same user's. What is posted to them is checked for order and content only, as they

@@ -62,7 +62,9 @@ type role struct {
 
 // table is the list of all roles. The order is that in which they start and in the ledger.
 func table() []*role {
-	all := []*role{readerRole(), writerRole(), churnerRole()}
+	all := []*role{readerRole(), writerRole(), churnerRole(), eventReaderRole(),
+		eventWriterRole(), setReaderRole(), setWriterRole(), counterRole(), vectorOwnerRole(),
+		vectorUserRole()}
 	return all
 }
 

@@ -45,7 +45,7 @@ func TestEveryStepIsReached(t *testing.T) {
 		}
 	}
 	for _, l := range crash.Labels() {
-		if !aimed[l] && l < crash.Overran {
+		if !aimed[l] && l < crash.SubmitCopied {
 			t.Errorf("no role is sent to %v", l)
 		}
 	}

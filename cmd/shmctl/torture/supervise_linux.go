@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/shm/crash"
 )
@@ -38,14 +39,16 @@ type supervisor struct {
 	died    chan struct{} // of size 1: somebody died
 	started uint64
 	aimed   map[crash.Label]uint64
-	frozen  *proc // is stopped
+	exact   map[exactName]bool
+	frozen  *proc       // is stopped
+	counter *cq.Counter // of the role counter, only to look
+	counted uint64      // what it said last
 
 	mu     sync.Mutex // of what those write that listen to processes
 	report *Report
 	// found is what processes told and the supervisor saw, by role, beside what the ledger counts.
 	found map[string]Found
 	notes notices
-	queue queueState
 }
 
 // Run runs a torture. The report is not nil if it came to an end; the error is ErrViolation if
@@ -73,7 +76,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	sweepRuns(d.Path())
 	s := &supervisor{o: o, roles: roles, report: newReport(o, roles), share: map[string]string{},
 		rnd: rand.New(rand.NewPCG(o.Seed, 0)), aimed: map[crash.Label]uint64{},
-		died: make(chan struct{}, 1), notes: newNotices(),
+		exact: map[exactName]bool{},
+		died:  make(chan struct{}, 1), notes: newNotices(),
 		found: map[string]Found{}}
 	if s.base, err = os.MkdirTemp(d.Path(), runPrefix); err != nil {
 		return nil, err

@@ -38,7 +38,8 @@ func TestFindsWhatIsBroken(t *testing.T) {
 		spoilSkip: func(r *Report) uint64 { return r.Lost },
 	} {
 		t.Run(spoil, func(t *testing.T) {
-			r, err := Run(t.Context(), Options{Duration: 20 * time.Second, Seed: 2, spoil: spoil})
+			r, err := Run(t.Context(), Options{Duration: time.Minute, Seed: 2, spoil: spoil,
+				Roles: []string{"reader"}})
 			if !errors.Is(err, ErrViolation) || found(r) == 0 || len(r.Violations) == 0 {
 				t.Errorf("%v; report %+v", err, r)
 			}

@@ -22,14 +22,17 @@ type poster struct {
 }
 
 // write attaches and posts, session after session, until it is told to stop.
-func (c *child) write() error {
+func (c *child) write() error { return c.sessions(c.attachAndPost) }
+
+// sessions has one session of this process after the other until it is told to stop.
+func (c *child) sessions(one func(name uint64, s session) error) error {
+	ss := c.ledger.sessions(c.role.name)
 	for c.ledger.phase() == phaseRun {
-		c.hush()
-		n := c.words[writerSessions+c.Index].Add(1)
+		n := ss.count(c.Index).Add(1)
 		if n >= maxSessions {
 			return fmt.Errorf("%d sessions are more than the ledger has room for", n)
 		}
-		if err := c.attachAndPost(n); err != nil {
+		if err := one(sessionName(c.Index, n), ss.at(c.Index, n)); err != nil {
 			return err
 		}
 	}
@@ -43,30 +46,40 @@ func (c *child) hush() {
 	}
 }
 
-func (c *child) attachAndPost(n uint64) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	w, err := cq.Attach(ctx, c.dir, queueName, cq.WriterOptions{Wait: true})
-	if errors.Is(err, context.DeadlineExceeded) {
-		c.tell(kindHung, "no queue to attach to for %v", patience)
-		return nil
+func (c *child) attachAndPost(name uint64, s session) error {
+	c.hush()
+	w, err := c.attach(queueName)
+	if w == nil {
+		return err
 	}
-	if errors.Is(err, cq.ErrLanes) { // those of the dead can be had; but all may have owners
-		nap(time.Millisecond)
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("attach: %w", err)
-	}
-	p := &poster{child: c, w: w, name: sessionName(c.Index, n), s: sessionOf(c.words, c.Index, n),
-		next: 1}
-	owner := &c.words[writerLaneOwner+w.Lane()]
-	lane := &c.words[writerLane+c.Index]
+	p := &poster{child: c, w: w, name: name, s: s, next: 1}
+	owner, lane := &c.words[writerLaneOwner+w.Lane()], &c.words[writerLane+c.Index]
 	owner.Store(p.name)
 	lane.Store(uint64(w.Lane()) + 1)
 	err = p.post()
 	lane.Store(0)
 	return errors.Join(err, w.Close())
+}
+
+// attach becomes a writer of a queue; nil without an error is to be tried again.
+func (c *child) attach(queue string) (*cq.Writer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	w, err := cq.Attach(ctx, c.dir, queue, cq.WriterOptions{Wait: true})
+	return w, c.attached(err)
+}
+
+// attached judges the error of an attachment.
+func (c *child) attached(err error) error {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		c.tell(kindHung, "no queue to attach to for %v", patience)
+	case errors.Is(err, cq.ErrLanes): // those of the dead can be had; but all may have owners
+		nap(time.Millisecond)
+	case err != nil:
+		return fmt.Errorf("attach: %w", err)
+	}
+	return nil
 }
 
 // post posts for a while in all ways there are.
@@ -116,12 +129,17 @@ func (p *poster) published(n int) {
 
 // full waits a moment for room; anything but a full lane is an error.
 func (p *poster) full(err error, since time.Time) error {
+	return p.fullLane(err, since, p.s, p.next-1)
+}
+
+// fullLane is full for a session of which so many are published.
+func (c *child) fullLane(err error, since time.Time, s session, published uint64) error {
 	if !errors.Is(err, cq.ErrFull) {
 		return err
 	}
 	if time.Since(since) > patience {
-		p.tell(kindHung, "no room for %v, with %d of %d seen", patience, p.s.seen.Load(), p.next-1)
-		return errors.New("gave up")
+		c.tell(kindHung, "no room for %v, with %d of %d seen", patience, s.seen.Load(), published)
+		return errGaveUp
 	}
 	nap(200 * time.Microsecond)
 	return nil
@@ -205,17 +223,13 @@ func (p *poster) credited(n int) error {
 	return nil
 }
 
-// untilSeen waits until the reader has seen everything: no later post helps a lost wake.
+// untilSeen waits until the reader has seen everything.
 func (p *poster) untilSeen() error {
-	for since := time.Now(); p.s.seen.Load() < p.next-1; nap(100 * time.Microsecond) {
-		if p.ledger.phase() != phaseRun {
-			return nil
-		}
-		if time.Since(since) > patience {
-			p.tell(kindHung, "lane %d: %d of %d seen, and no more for %v", p.w.Lane(),
-				p.s.seen.Load(), p.next-1, patience)
-			return errors.New("gave up")
-		}
+	if !p.child.untilSeen(p.s, p.next-1) {
+		return errGaveUp
 	}
 	return nil
 }
+
+// errGaveUp ends a process that told what it waited for in vain.
+var errGaveUp = errors.New("gave up")
