@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
@@ -75,6 +76,7 @@ type child struct {
 	rnd    *rand.Rand
 	// watched are calls that are under way, by what they are to do.
 	watched map[*call]struct{}
+	spoiled atomic.Bool
 }
 
 type call struct {
@@ -83,7 +85,7 @@ type call struct {
 }
 
 // patience is how long anybody waits for anything that must come.
-const patience = 20 * time.Second
+var patience = 20 * time.Second
 
 // Child runs a child process if args, without the program's name, ask for one. It returns the exit
 // code.
@@ -95,6 +97,9 @@ func Child(args []string) (handled bool, code int) {
 	c := &child{out: json.NewEncoder(os.Stdout), watched: map[*call]struct{}{}}
 	if err := json.Unmarshal([]byte(args[1]), &c.config); err != nil {
 		return true, 2
+	}
+	if c.Spoil != "" {
+		patience = 2 * time.Second
 	}
 	c.rnd = rand.New(rand.NewPCG(c.Seed, uint64(c.Index)))
 	var cancel context.CancelFunc
@@ -195,6 +200,38 @@ func (c *child) watch(what string) (over func()) {
 	}
 }
 
+// Ways in which a victim is to fail: see Options.spoil.
+const (
+	spoilPanic = "panic"
+	spoilWild  = "wild"
+	spoilLose  = "lose"
+	spoilHang  = "hang"
+	spoilError = "error"
+	spoilLeak  = "leak"
+)
+
+// spoilt does what a broken library would, once it has read some entries.
+func (c *child) spoilt(n uint64) {
+	if n < 500 || !c.spoiled.CompareAndSwap(false, true) {
+		return
+	}
+	switch c.Spoil {
+	case spoilPanic:
+		_ = make([]int, 3)[n]
+	case spoilWild:
+		for _, a := range areas("") { // one word too far
+			last := &a.words[len(a.words)-1]
+			after(last).Load()
+		}
+	case spoilHang:
+		<-make(chan int)
+	case spoilError:
+		c.judge("spoil", errors.New("something is wrong"))
+	case spoilLeak:
+		_, _, _ = doorbell.NewPipe()
+	}
+}
+
 // split returns a source of choices for another goroutine.
 func (c *child) split() *rand.Rand {
 	c.mu.Lock()
@@ -237,7 +274,8 @@ func (c *child) judge(what string, err error) {
 	}
 	var errno syscall.Errno
 	var number cq.Errno
-	known := errors.As(err, &errno) || errors.As(err, &number)
+	no := new(device.RefusedError)
+	known := errors.As(err, &errno) || errors.As(err, &number) || errors.As(err, &no)
 	for _, t := range typedErrors {
 		known = known || errors.Is(err, t)
 	}

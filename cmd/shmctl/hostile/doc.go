@@ -3,9 +3,19 @@
 // A supervisor attacks one surface after the other. A surface has a victim, which uses the library
 // as any application would; attackers, which have the right to attach; and bystanders, whose
 // traffic goes on all the while. All are real processes, of different users where the surface is a
-// border between users ("others"). Where it is none ("user": what only processes of one user can share)
-// nothing protects the memory that is shared, and only that nobody is ended or held up by it is
-// asked; there a wake may come late, until the next post.
+// border between users ("others"). Where it is none ("user": what only processes of one user can
+// share) nothing protects the memory that is shared, and only that nobody is ended or held up by it
+// is asked; there a wake may come late, until the next post.
+//
+//	lane, event-lane      a writer's lane, against the reader and its other writers
+//	reader, event-reader  a reader's object, against its writers
+//	user-lane, -reader    the same between processes of one user, with the hints that all write
+//	counter, vector       counters, address vectors
+//	meet-accept, -attach  messages and descriptors of a rendezvous, against either side
+//	meet-dial             the same of a device process, against applications
+//	device-meet           and against the device process
+//	device-app            payload, commands and queues of applications, against a device process
+//	device-server         UMEM, status page and lanes of a device process, against applications
 //
 // # What attackers do
 //
@@ -17,9 +27,11 @@
 // stood somewhere before) and random ones; or turns one word back and forth for those who look
 // twice. It wakes for nothing, or not at all, and writes to pipes until they are full. When they
 // are found out, or after some milliseconds, they leave and come again; now and then a whole
-// process does, and at the end all are killed in the middle of what they do. Each store and each message is
-// a mutation; bursts of stores go at full speed and some microseconds lie between them, so that
-// many states are seen and not the last one often.
+// process does, and at the end all are killed in the middle of what they do. Those who meet others
+// say what the protocol wants, but for little, or anything, in pieces or twice, with descriptors of
+// all kinds and of wrong sizes and seals; and keep connections open in silence. Each store and each
+// message is a mutation; bursts of stores go at full speed and some microseconds lie
+// between them, so that many states are seen and not the last one often.
 //
 // # What is provable
 //

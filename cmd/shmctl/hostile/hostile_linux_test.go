@@ -1,6 +1,7 @@
 package hostile
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -15,25 +16,56 @@ func TestMain(m *testing.M) {
 	shmtest.Main(m)
 }
 
-// TestHostilePeers attacks every surface for a moment. The long form is "shmctl torture hostile".
-func TestHostilePeers(t *testing.T) {
+// TestFindsWhatIsBroken has victims do what a broken library would, and expects the count that it
+// belongs to.
+func TestFindsWhatIsBroken(t *testing.T) {
+	requireRoot(t)
+	for spoil, found := range map[string]func(v *Violations) uint64{
+		spoilPanic: func(v *Violations) uint64 { return v.Panics },
+		spoilWild:  func(v *Violations) uint64 { return v.Wild },
+		spoilLose:  func(v *Violations) uint64 { return v.BystanderLost },
+		spoilHang:  func(v *Violations) uint64 { return v.Hangs },
+		spoilError: func(v *Violations) uint64 { return v.Untyped },
+		spoilLeak:  func(v *Violations) uint64 { return v.Leaked },
+	} {
+		t.Run(spoil, func(t *testing.T) {
+			t.Parallel()
+			r, err := Run(t.Context(), Options{Mutations: 20_000, Seed: 2, spoil: spoil,
+				Surfaces: []string{"lane"}})
+			if !errors.Is(err, ErrViolation) || found(&r.Violations) == 0 || len(r.Notes) == 0 {
+				t.Errorf("%v; report %+v", err, r)
+			}
+		})
+	}
+}
+
+func requireRoot(t *testing.T) {
+	t.Helper()
 	var err error
 	if os.Geteuid() != 0 {
 		err = os.ErrPermission
 	}
 	shmtest.Require(t, "root", err)
+}
+
+// TestHostilePeers attacks every surface for a moment. The long form is "shmctl torture hostile".
+func TestHostilePeers(t *testing.T) {
+	requireRoot(t)
 	o := Options{Mutations: 150_000, Seed: 1}
 	if names := os.Getenv("HOSTILE_SURFACES"); names != "" {
 		o.Surfaces = strings.Split(names, ",")
 	}
 	r, err := Run(t.Context(), o)
-	if err != nil {
-		t.Errorf("%v", err)
-	}
 	if r == nil {
-		return
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Error(err)
 	}
 	r.Print(t.Output())
+	for _, s := range r.Skipped {
+		shmtest.Require(t, "netns", errors.New(s))
+	}
 	if r.Mutations < o.Mutations {
 		t.Errorf("only %d mutations", r.Mutations)
 	}

@@ -23,6 +23,9 @@ const (
 // victimReader reads queues to which attackers and honest writers post.
 func victimReader(c *child) error { return c.readQueues(queues, func() {}) }
 
+// victimOne reads one queue.
+func victimOne(c *child) error { return c.readQueues(1, func() {}) }
+
 // readQueues reads n queues until the run ends. more does something beside that, until c.ctx ends.
 func (c *child) readQueues(n int, more func()) error {
 	var all []*served

@@ -13,6 +13,11 @@ func wordsAt(address, length uintptr) []atomic.Uint64 {
 	return unsafe.Slice((*atomic.Uint64)(p), length/8)
 }
 
+// after returns the word behind another one.
+func after(word *atomic.Uint64) *atomic.Uint64 {
+	return (*atomic.Uint64)(unsafe.Add(unsafe.Pointer(word), 8))
+}
+
 // wake wakes whoever sleeps on the lower half of a word.
 func wake(word *atomic.Uint64) {
 	const futexWake, everybody = 1, 1 << 30

@@ -58,7 +58,7 @@ func (c *child) postOnce(rnd *rand.Rand, i int) {
 	}
 	defer conn.Close()
 	over := c.watch("attach")
-	ctx, cancel := limited(5 * time.Second)
+	ctx, cancel := limited(50 * time.Millisecond)
 	w, err := cq.AttachConn(ctx, conn, c.writerOptions())
 	cancel()
 	over()

@@ -39,6 +39,19 @@ func init() {
 			victim: victimCounter, attack: attackCounter},
 		{name: "vector", trust: user, weight: 5, honestWriters: 1,
 			victim: victimVector, attack: attackVector},
+		{name: "meet-accept", trust: others, weight: 1, honestWriters: 1,
+			victim: victimOne, attack: attackAccept},
+		{name: "meet-attach", trust: others, weight: 1, honestWriters: 1,
+			victim: victimAttacher, attack: attackAttach},
+		{name: "meet-dial", trust: others, weight: 1, honestWriters: 1,
+			victim: victimDialer, attack: attackDial},
+		{name: "device-app", trust: others, weight: 10, honestWriters: 1, prepare: prepareDevice,
+			victim: victimServer, attack: attackServer, honest: honestApp},
+		{name: "device-server", trust: others, weight: 10, honestWriters: 1, prepare: prepareDevice,
+			victim: victimApp, attack: attackApp,
+			users: map[string]int{roleAttacker: 0, roleVictim: attackerUID}},
+		{name: "device-meet", trust: others, weight: 1, honestWriters: 1, prepare: prepareDevice,
+			victim: victimServer, attack: attackDeviceAccept, honest: honestApp},
 	}
 }
 
