@@ -226,34 +226,14 @@ func (o AddressOptions) agrees(op, name string, have AddressOptions) error {
 
 // removeDeadAddresses removes a vector that nobody owns and nobody is to own.
 func removeDeadAddresses(d *shm.Dir, name string) error {
-	const op = "create addresses"
-	obj, err := d.Open(name, shm.ReadWrite)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	r, err := RemainingObject(d, name, Removal{})
+	if err == nil && r.Kind != shm.KindAddresses {
+		err = ErrBusy
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	defer obj.Close()
-	o, err := storedAddresses(op, name, obj.Header())
-	if err != nil {
-		return err
-	}
-	closed := errors.Is(addressesOpen(op, obj), ErrClosed)
-	life, err := obj.Life()
-	if err != nil || !closed && (life != shm.Dead || o.Lifetime != Ephemeral) {
-		return errors.Join(err, ErrBusy)
-	}
-	err = obj.Claim(func() error {
-		if closed {
-			return nil
-		}
-		return notReleased(obj)
-	})
-	if err != nil {
-		return err
-	}
-	return obj.Unlink()
+	return RemoveObject(d, name, Removal{})
 }
 
 // Close destroys the vector if this process owns it (fi_close): its name is free again, and others

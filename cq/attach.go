@@ -96,7 +96,7 @@ func (w *Writer) open(o WriterOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	if words.state.Load() == stateClosed {
+	if !takesWriters(words.state.Load()) {
 		return ErrClosed
 	}
 	rows, err := rowsOf(w.reader, opt.rows())
@@ -116,7 +116,7 @@ func (w *Writer) open(o WriterOptions) (err error) {
 	if d, ok := w.door.(*memfdDoor); ok && d.legacy != nil {
 		return w.start(w.obj, &rows[w.bit], words, hints, opt)
 	}
-	if gone, err := w.door.gone(w.reader); err != nil || gone || words.state.Load() == stateClosed {
+	if gone, err := w.door.gone(w.reader); err != nil || gone || !takesWriters(words.state.Load()) {
 		_, _ = w.door.leave(w.obj, func() bool { return true })
 		return errors.Join(err, ErrClosed)
 	}

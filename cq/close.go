@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
 	"syscall"
 	"time"
 
@@ -174,117 +173,6 @@ func removeLane(dir *shm.Dir, name string) {
 		_ = obj.Unlink()
 	}
 	_ = obj.Close()
-}
-
-// removeDead removes a queue that is ephemeral and whose reader and writers are all provably
-// gone, and fails if anything about it is alive, or may be.
-func removeDead(dir *shm.Dir) error {
-	obj, err := dir.Open(readerFile, shm.ReadWrite)
-	if errors.Is(err, fs.ErrNotExist) {
-		return removeOrphans(dir)
-	}
-	if err != nil {
-		return err
-	}
-	defer obj.Close()
-	o, err := stored("remove", "", obj.Header())
-	if err != nil {
-		return err
-	}
-	closed := errors.Is(readerState(obj, ""), ErrClosed) // its reader died while it destroyed it
-	life, err := obj.Life()
-	if err != nil || life != shm.Dead || o.Lifetime != Ephemeral && !closed {
-		return errors.Join(err, ErrBusy)
-	}
-	lanes, err := deadLanes(dir)
-	defer func() {
-		for _, l := range lanes {
-			_ = l.Close()
-		}
-	}()
-	if err != nil {
-		return err
-	}
-	// The reader's object comes last: giving up its claim would leave it released, not dead.
-	for _, l := range lanes {
-		if err := l.Claim(nil); err != nil {
-			return err
-		}
-	}
-	crash.At(crash.CollectLanes)
-	if err := obj.Claim(func() error { return notReleased(obj) }); err != nil {
-		return err
-	}
-	words, err := wordsOf[queueWords](obj, sectQueue, 0)
-	if err != nil {
-		return err
-	}
-	rows, err := rowsOf(obj, o.rows())
-	if err != nil {
-		return err
-	}
-	crash.At(crash.CollectClaimed)
-	condemn(words, rows) // also a writer that attached since we looked must learn of it
-	crash.At(crash.CollectCondemned)
-	for _, l := range lanes {
-		err = errors.Join(err, l.Unlink())
-	}
-	crash.At(crash.CollectUnlinked)
-	return errors.Join(err, removeFIFO(dir), obj.Unlink())
-}
-
-// notReleased refuses a queue that somebody adopted since we looked, and left to a successor.
-func notReleased(obj *shm.Object) error {
-	if obj.Owner().State == shm.StateReleased {
-		return ErrBusy
-	}
-	return nil
-}
-
-// removeOrphans removes what writers left who died after their queue was destroyed.
-func removeOrphans(dir *shm.Dir) error {
-	lanes, err := deadLanes(dir)
-	if obj, e := dir.Open(readerFile, shm.ReadOnly); !errors.Is(e, fs.ErrNotExist) {
-		err = errors.Join(err, ErrBusy) // a new queue came, and the lanes may be its own
-		if e == nil {
-			_ = obj.Close()
-		}
-	}
-	for _, l := range lanes {
-		if err == nil {
-			err = l.Claim(nil)
-		}
-		if err == nil {
-			err = l.Unlink()
-		}
-		_ = l.Close()
-	}
-	return err
-}
-
-// deadLanes opens every lane of a queue, and fails if a writer is alive or may be. Nothing is
-// claimed before that is known: a claim that is given up again would leave "released" behind,
-// where "dead" stood.
-func deadLanes(dir *shm.Dir) (lanes []*shm.Object, err error) {
-	names, err := dir.List()
-	if err != nil {
-		return nil, err
-	}
-	for _, n := range names {
-		if !strings.HasPrefix(n.Name, "lane-") {
-			continue
-		}
-		l, err := dir.Open(n.Name, shm.ReadWrite)
-		if err != nil {
-			return lanes, err
-		}
-		lanes = append(lanes, l)
-		life, err := l.Life()
-		if err != nil || life != shm.Dead && life != shm.Released {
-			return lanes, errors.Join(err, ErrBusy)
-		}
-	}
-	return lanes, nil
 }
 
 // tick marks lanes whose writer's death gives no notice, now and then, for whoever waits on

@@ -301,7 +301,9 @@ func (i *Inspector) readQueue(s *Snapshot, found map[int]foundLane) error {
 	if err != nil {
 		return err
 	}
-	s.State = State(words.state.Load())
+	if s.State = State(words.state.Load()); s.State == stateRemoving {
+		s.State = StateClosed
+	}
 	s.Bell = doorbell.Inspect(words.arm.Word.Load(), hints)
 	if g := words.bell.generation.Load(); g != 0 {
 		s.Seat = &DomainSeat{Bell: uuidOf(words.bell.high.Load(), words.bell.low.Load()),

@@ -37,7 +37,7 @@ const (
 // The queue's page: reader-written, read-only for everybody else.
 //
 //	0    armed word (doorbell.Arm)
-//	128  state: open, closed, overrun
+//	128  state: open, closed, overrun, being removed
 //	256  face: number of the eventfd in the reader's process + 1, 0 if there is none
 //	264  generation of the reader that wrote it
 //	384  the reader's bell: uuid (two words), bit, descriptor + 1, generation; see bellWords
@@ -50,6 +50,9 @@ const (
 	stateOpen    = 1
 	stateClosed  = 2
 	stateOverrun = 3
+	// stateRemoving: somebody is removing the queue, and may not get to the end of it. Writers that
+	// attach are told that it is closed; a reader that adopts it opens it again.
+	stateRemoving = 4
 )
 
 // A row: reader-written, one a lane, two lines that different sides poll.
@@ -94,6 +97,9 @@ const (
 	maxCapacity   = 1 << 24
 	layoutVersion = 1 // in every section's layout hash
 )
+
+// takesWriters reports whether writers may attach to a queue in a state.
+func takesWriters(state uint64) bool { return state != stateClosed && state != stateRemoving }
 
 // wordsOf lays a T over a section, whose length a header may have wrong: everything in a header
 // that was made by hand can pass its checksum.

@@ -102,22 +102,11 @@ func createShape(d *shm.Dir, name string, o shape) (q *Queue, err error) {
 }
 
 func create(d *shm.Dir, name string, o shape) (*Queue, error) {
-	dir, err := d.Sub(name, true)
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			_ = d.RemoveSub(name) // it may have been made and not opened
-		}
-		return nil, err
-	}
-	obj, err := dir.Create(readerFile, o.readerSpec(name), initReader)
-	if errors.Is(err, fs.ErrExist) && removeDead(dir) == nil {
-		obj, err = dir.Create(readerFile, o.readerSpec(name), initReader)
+	obj, dir, err := d.CreateIn(name, readerFile, o.readerSpec(name), initReader)
+	if errors.Is(err, fs.ErrExist) && removeFormer(d, name) == nil {
+		obj, dir, err = d.CreateIn(name, readerFile, o.readerSpec(name), initReader)
 	}
 	if err != nil {
-		_ = dir.Close()
-		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist) {
-			_ = d.RemoveSub(name) // else it belongs to others by now
-		}
 		return nil, err
 	}
 	return newQueue(&dirHome{d.Path(), name, dir}, obj, name, o, true)
@@ -244,7 +233,8 @@ func Open(d *shm.Dir, name string, o Options) (*Queue, error) {
 func openEither[Q any](name string, adopt, create func() (*Q, error)) (*Q, error) {
 	for range 16 {
 		q, err := adopt()
-		if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrClosed) {
+		if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrClosed) &&
+			!errors.Is(err, shm.ErrStale) { // removed between our finding and our claiming it
 			return q, err
 		}
 		q, err = create()
@@ -319,6 +309,7 @@ func (q *Queue) start() (err error) {
 	if err := q.ownLane(); err != nil {
 		return err
 	}
+	q.words.state.CompareAndSwap(stateRemoving, stateOpen) // whoever did that died over it
 	if q.words.state.Load() == stateOverrun {
 		q.bell.SetFlags(rowOverrun)
 		q.overrun = q.lanes[0]

@@ -1,9 +1,6 @@
 package cq
 
 import (
-	"errors"
-	"io/fs"
-
 	"github.com/shmring/shmring/shm"
 )
 
@@ -39,17 +36,4 @@ func (q *Queue) Stats() Stats {
 
 // RemoveDead removes a queue of which every party is provably gone: nobody reads it, nobody
 // writes it, and it is ephemeral. Otherwise it fails with ErrBusy and removes nothing.
-func RemoveDead(d *shm.Dir, name string) error {
-	dir, err := d.Sub(name, false)
-	if err == nil {
-		err = removeDead(dir)
-		_ = dir.Close()
-	}
-	if err == nil {
-		err = d.RemoveSub(name)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return failed("remove", name, err)
-	}
-	return nil
-}
+func RemoveDead(d *shm.Dir, name string) error { return Remove(d, name, Removal{}) }

@@ -2,6 +2,7 @@
 // structs; their JSON form is the one of testdata/schema/shmctl-1.json.
 //
 // Looking changes nothing: objects are mapped read-only, locks are asked for and never taken, and
-// no process that uses a queue notices. What cannot be known is nil, which JSON prints as null; no
-// key is ever left out. Times are nanoseconds, sizes bytes.
+// no process that uses a queue notices. Only [Collect], and only when asked to, removes something.
+// What cannot be known is nil, which JSON prints as null; no key is ever left out. Times are
+// nanoseconds, sizes bytes.
 package ctl

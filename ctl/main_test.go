@@ -6,4 +6,8 @@ import (
 	"github.com/shmring/shmring/shm/shmtest"
 )
 
-func TestMain(m *testing.M) { shmtest.Main(m) }
+// roles are what the test binary does when it is started as a child. Files that are for some
+// systems only add theirs.
+var roles = map[string]func(){}
+
+func TestMain(m *testing.M) { shmtest.Main(m, roles) }

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"errors"
+	"io/fs"
 	"math/rand/v2"
 	"syscall"
 
@@ -28,6 +29,80 @@ func (d *Dir) Create(name string, spec Spec, init func(*Object) error) (*Object,
 	return o, named(op, name, err)
 }
 
+// CreateIn makes an object in the directory sub of this one, and that directory too if it is not
+// there. Whoever tidies up may remove a directory that is empty at any moment; so the object is
+// made first, and the directory as often as it takes until the object has its name there. Errors
+// are those of Create and [Dir.Sub].
+func (d *Dir) CreateIn(sub, name string, spec Spec, init func(*Object) error) (*Object, *Dir,
+	error) {
+	const op = "create"
+	if err := errors.Join(checkSubName(op, sub), checkName(op, name)); err != nil {
+		return nil, nil, err
+	}
+	in, err := d.Sub(sub, false)
+	if err == nil { // what is wrong with it is found out before memory is taken
+		err = in.lacks(name)
+		_ = in.Close()
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, named(op, name, err)
+	}
+	ref, err := d.use()
+	if err != nil {
+		return nil, nil, named(op, name, err)
+	}
+	var made *Dir
+	b := builder{name: name, spec: spec, dir: ref, link: func(o *Object) (err error) {
+		made, err = d.linkIn(o, sub, name)
+		return err
+	}}
+	o, err := b.build(init)
+	return o, made, named(op, name, err)
+}
+
+// lacks refuses a name that is taken.
+func (d *Dir) lacks(name string) error {
+	ref, err := d.use()
+	if err != nil {
+		return err
+	}
+	defer ref.drop()
+	if _, err := sysStatAt(ref.fd, name); err == nil {
+		return syscall.EEXIST
+	}
+	return nil
+}
+
+// linkTries bounds how often a directory may vanish between our making it and our using it, which
+// takes some microseconds.
+const linkTries = 1000
+
+// linkIn gives a new object its name in a directory that may come and go, and hands the object over
+// to that.
+func (d *Dir) linkIn(o *Object, sub, name string) (in *Dir, err error) {
+	for range linkTries {
+		if in, err = d.Sub(sub, true); err == nil {
+			var ref *dirRef
+			if ref, err = in.use(); err == nil {
+				if err = sysLink(o.lockFD, ref.fd, name); err == nil {
+					o.dir.drop()
+					o.dir = ref
+					return in, nil
+				}
+				ref.drop()
+			}
+			_ = in.Close()
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	if !errors.Is(err, fs.ErrExist) {
+		_ = d.RemoveSub(sub) // unless others use it
+	}
+	return nil, err
+}
+
 // CreateMemfd makes the same kind of object without a name in the file system; peers get it by
 // descriptor. name shows in /proc. Errors are those of Create.
 func CreateMemfd(spec Spec, init func(*Object) error) (*Object, error) {
@@ -43,7 +118,8 @@ func CreateMemfd(spec Spec, init func(*Object) error) (*Object, error) {
 type builder struct {
 	name string
 	spec Spec
-	dir  *dirRef // nil: a memfd
+	dir  *dirRef             // nil: a memfd
+	link func(*Object) error // gives it its name; nil: in dir
 }
 
 func (b *builder) build(init func(*Object) error) (_ *Object, err error) {
@@ -75,10 +151,14 @@ func (b *builder) build(init func(*Object) error) (_ *Object, err error) {
 	}
 	crash.At(crash.CreateLocked)
 	word(o.mem, offState).Store(uint64(ObjectReady))
-	if b.dir != nil {
-		if err := sysLink(o.lockFD, b.dir.fd, b.name); err != nil {
-			return nil, err
-		}
+	switch {
+	case b.link != nil:
+		err = b.link(o)
+	case b.dir != nil:
+		err = sysLink(o.lockFD, b.dir.fd, b.name)
+	}
+	if err != nil {
+		return nil, err
 	}
 	crash.At(crash.CreateLinked)
 	done = true
@@ -130,7 +210,7 @@ func (b *builder) allocate(o *Object) error {
 	if b.dir != nil {
 		dirfd = b.dir.fd
 		// The link at the end decides; asking first saves the work.
-		if _, err := sysStatAt(dirfd, b.name); err == nil {
+		if _, err := sysStatAt(dirfd, b.name); err == nil && b.link == nil {
 			return syscall.EEXIST
 		}
 	}

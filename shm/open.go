@@ -89,6 +89,11 @@ func (o *Object) mapChecked(info fileInfo) error {
 	if err != nil {
 		return err
 	}
+	// Objects are born with all their memory. Looking at a file that has not would give it some, as
+	// much as somebody wrote into a header.
+	if err = sysDense(o.fd, o.header.TotalBytes); err != nil {
+		return err
+	}
 	write := o.acc == ReadWrite
 	if o.mem, err = sysMap(o.fd, 0, o.header.TotalBytes, write); err != nil {
 		o.mem = nil

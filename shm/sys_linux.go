@@ -116,6 +116,14 @@ func sysUnsparse(fd int, size uint64) error {
 	if ok, magic, err := sysMemoryFS(fd); err != nil || !ok || magic != unix.TMPFS_MAGIC {
 		return cmp.Or(err, notAnObject())
 	}
+	return sysDense(fd, size)
+}
+
+// sysDense refuses a file with holes. Only tmpfs is known to count what it gave to a file.
+func sysDense(fd int, size uint64) error {
+	if _, magic, err := sysMemoryFS(fd); err != nil || magic != unix.TMPFS_MAGIC {
+		return err
+	}
 	var st unix.Stat_t
 	if err := again(func() error { return unix.Fstat(fd, &st) }); err != nil {
 		return err

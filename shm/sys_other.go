@@ -36,6 +36,7 @@ func sysReadDir(int) ([]os.DirEntry, error)            { return nil, errSystem }
 func sysStat(int) (fileInfo, error)                    { return fileInfo{}, errSystem }
 func sysStatAt(int, string) (fileInfo, error)          { return fileInfo{}, errSystem }
 func sysMemoryFS(int) (bool, int64, error)             { return false, 0, errSystem }
+func sysDense(int, uint64) error                       { return errSystem }
 func sysOpen(int, string, bool) (int, error)           { return -1, errSystem }
 func sysReopen(int, bool) (int, error)                 { return -1, errSystem }
 func sysDup(int) (int, error)                          { return -1, errSystem }

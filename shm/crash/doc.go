@@ -115,11 +115,14 @@ const (
 	CloseUnlinked  // no object has a name, the directory is there
 	CloseVacated   // the directory is gone
 
-	// Somebody removes a dead queue (cq, close.go).
+	// Somebody removes a dead queue (cq, collect.go).
 	CollectLanes     // its lanes are claimed, the reader object is not
+	CollectShut      // its reader object is locked and takes no writers, we may still give it back
 	CollectClaimed   // everything is claimed, nobody was told
 	CollectCondemned // writers that come are told, all names are there
 	CollectUnlinked  // lanes are unlinked, the reader object is not
+	CollectEmptied   // no object has a name, the directory is there
+	CollectObject    // another dead object is claimed, its name is there
 
 	// Both ends of a socket meet (cq, rendezvous.go).
 	MeetSending  // a message is made, nothing is sent
@@ -176,8 +179,9 @@ var names = [count]string{
 	AdoptClaimed: "adopt-claimed", AdoptStarted: "adopt-started",
 	DetachSilenced: "detach-silenced", CloseCondemned: "close-condemned",
 	CloseLanes: "close-lanes", CloseUnlinked: "close-unlinked", CloseVacated: "close-vacated",
-	CollectLanes: "collect-lanes", CollectClaimed: "collect-claimed",
+	CollectLanes: "collect-lanes", CollectShut: "collect-shut", CollectClaimed: "collect-claimed",
 	CollectCondemned: "collect-condemned", CollectUnlinked: "collect-unlinked",
+	CollectEmptied: "collect-emptied", CollectObject: "collect-object",
 	MeetSending: "meet-sending", MeetSent: "meet-sent", MeetReceived: "meet-received",
 	AcceptTold:   "accept-told",
 	SubmitCopied: "submit-copied", SubmitPosted: "submit-posted", FrameGiving: "frame-giving",

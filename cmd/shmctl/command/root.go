@@ -12,7 +12,7 @@ import (
 
 const rootLong = `shmctl looks at completion queues in shared memory while they are in use, without
 changing a byte of them: ls, show and tail. post and signal act on one, as any process of its user
-can.
+can. gc removes what dead processes left.
 
 Of network devices probe says what they can do, serve owns one for programs without privilege, xdp
 lists what sends and receives on them, and capture copies the packets into a file.
@@ -53,7 +53,7 @@ func newRoot() *cobra.Command {
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 	}
 	root.AddCommand(newList(), newShow(), newTail(), newPost(), newSignal(), newDemo(), newBench(),
-		newServe(), newXDP(), newProbe(), newCapture(), newTorture(), newVersion())
+		newServe(), newXDP(), newProbe(), newCapture(), newTorture(), newGC(), newVersion())
 	return root
 }
 

@@ -38,7 +38,8 @@ func TestSchemaKeys(t *testing.T) {
 		"serveApp": serveApp{}, "torture": torture.Report{},
 		"tortureRole": torture.RoleReport{}, "tortureMachine": torture.Machine{},
 		"notice": torture.Notice{}, "hostile": hostile.Report{},
-		"hostileSurface": hostile.Surface{}} {
+		"hostileSurface": hostile.Surface{},
+		"gc":             gcResult{}, "remains": ctl.Remains{}} {
 		d := doc.Defs[def]
 		want := keysOf(t, reflect.TypeOf(v))
 		slices.Sort(want)
@@ -76,7 +77,8 @@ func TestSchemaRefuses(t *testing.T) {
 		`{"schema":"shmctl/1","queues":[{"name":"a"}]}`, `{"schema":"shmctl/1","error":{"code":0}}`,
 		`{"schema":"shmctl/1","bench":{}}`,
 		`{"schema":"shmctl/1","tail":{"queue":"a"}}`, `{"schema":"shmctl/1","post":{"queue":"a"}}`,
-		`{"schema":"shmctl/1","signal":{}}`, `{"schema":"shmctl/1","torture":{"seed":1}}`} {
+		`{"schema":"shmctl/1","signal":{}}`, `{"schema":"shmctl/1","torture":{"seed":1}}`,
+		`{"schema":"shmctl/1","gc":{"remains":[]}}`, `{"schema":"shmctl/1","check":{}}`} {
 		var v any
 		if err := json.Unmarshal([]byte(text), &v); err != nil {
 			t.Fatal(err)

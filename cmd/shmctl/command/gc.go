@@ -1,0 +1,171 @@
+package command
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shmring/shmring/ctl"
+)
+
+const gcLong = `Say what stands in the directory and what may go, and with --remove remove that.
+
+Only what is provably dead goes: nobody reads it, nobody writes it, and nobody is to come. The proof
+is the lock that the kernel takes from a process when it dies, in whatever PID namespace; nothing is
+removed because time has passed, and a process that is stopped is not dead. What is persistent, or
+was left by its owner for a successor, stays; --persistent-too NAME removes it all the same, unless
+somebody uses it or entries in it are unread. Foreign files, objects of other versions, damaged ones
+and those of other users are listed and never touched.
+
+FATE is garbage, removed, living, left, persistent, unread, lock lost, foreign, version, other user,
+damaged or failed. Any number of processes may collect at once, while others create and attach.
+
+Exit codes: 0 when nothing is left that should go, which without --remove is always so; 1 when
+something could not be removed, or was named with --persistent-too and stays.`
+
+// gcResult is what gc prints.
+type gcResult struct {
+	Remove  bool          `json:"remove"` // false: nothing was touched
+	Garbage int           `json:"garbage"`
+	Removed int           `json:"removed"`
+	Failed  int           `json:"failed"`
+	Bytes   uint64        `json:"bytes"` // of what was removed, or would be
+	Remains []ctl.Remains `json:"remains"`
+}
+
+func newGC() *cobra.Command {
+	var (
+		o   output
+		opt ctl.CollectOptions
+		one = target{op: "gc"}
+	)
+	cmd := &cobra.Command{
+		Use:   "gc",
+		Short: "Remove what dead processes left, after saying what that is",
+		Long:  gcLong,
+		Example: `  shmctl gc                     what is there, and what would go
+  shmctl gc --remove            remove that
+  shmctl gc -f --persistent-too orders and a persistent queue with nothing unread
+  shmctl gc -j | jq -r '.gc.remains[] | select(.fate == "garbage") | .name'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			return collect(cmd, &o, &one, opt)
+		},
+	}
+	o.tableFlags(cmd)
+	one.flags(cmd)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	f := cmd.Flags()
+	f.BoolVarP(&opt.Remove, "remove", "f", false, "remove what is garbage")
+	f.StringArrayVar(&opt.Waiting, "persistent-too", nil,
+		"also `name`, which waits for a successor; may be given again")
+	names := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return queueNames(one.dir), cobra.ShellCompDirectiveNoFileComp
+	}
+	_ = cmd.RegisterFlagCompletionFunc("persistent-too", names)
+	return cmd
+}
+
+func collect(cmd *cobra.Command, o *output, one *target, opt ctl.CollectOptions) error {
+	d, err := one.open("")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	all, err := ctl.Collect(d, opt)
+	if err != nil {
+		return opFailed("gc", "", err)
+	}
+	r := sumUp(opt.Remove, all)
+	w := cmd.OutOrStdout()
+	if o.json() {
+		err = printJSON(w, struct {
+			Schema string   `json:"schema"`
+			GC     gcResult `json:"gc"`
+		}{schemaName, r})
+	} else {
+		err = printLines(w, gcLines(&r, o, terminalOf(w).page()))
+	}
+	if err != nil {
+		return err
+	}
+	return gcFailed(&r, opt.Waiting)
+}
+
+func sumUp(remove bool, all []ctl.Remains) gcResult {
+	r := gcResult{Remove: remove, Remains: all}
+	for i := range all {
+		b := &all[i]
+		gone := b.Fate == ctl.FateRemoved
+		switch {
+		case gone:
+			r.Removed++
+		case b.Fate == ctl.FateGarbage:
+			r.Garbage++
+		case b.Fate == ctl.FateFailed:
+			r.Failed++
+		}
+		if (gone || b.Fate == ctl.FateGarbage) && b.SizeBytes != nil {
+			r.Bytes += *b.SizeBytes
+		}
+	}
+	return r
+}
+
+// gcFailed is what keeps the exit code from being 0.
+func gcFailed(r *gcResult, waiting []string) error {
+	if r.Failed > 0 {
+		return opFailed("gc", "", fmt.Errorf("%d could not be removed, for what their lines say",
+			r.Failed))
+	}
+	for _, name := range waiting {
+		found := false
+		for i := range r.Remains {
+			b := &r.Remains[i]
+			if b.Name != name {
+				continue
+			}
+			found = true
+			if b.Fate != ctl.FateRemoved && b.Fate != ctl.FateGarbage {
+				return opFailed("gc", name, fmt.Errorf("stays: %s", b.Reason))
+			}
+		}
+		if !found {
+			return &opError{op: "gc", name: name, problem: &ctl.Problem{Code: ctl.CodeNotFound,
+				Message: "nothing of that name", Hint: new("shmctl gc lists what there is")}}
+		}
+	}
+	return nil
+}
+
+func gcLines(r *gcResult, o *output, p page) []string {
+	t := &table{columns: []column{left("NAME", 0), left("KIND", 1), right("SIZE", 2),
+		right("UNREAD", 3), left("FATE", 0), left("WHY", 4)}}
+	for i := range r.Remains {
+		b := &r.Remains[i]
+		why := b.Reason
+		if b.Error != nil {
+			why += ": " + b.Error.Message
+		}
+		t.add(printable(b.Name), orDash(b.Kind, printable), orDash(b.SizeBytes, o.bytes),
+			orDash(b.Unread, o.number), b.Fate, why)
+	}
+	out := t.lines(!o.noHeader, p, "")
+	if o.noHeader {
+		return out
+	}
+	switch {
+	case r.Remove:
+		out = append(out, "", fmt.Sprintf("%d of %d removed, %s", r.Removed, len(r.Remains),
+			o.bytes(r.Bytes)))
+	case r.Garbage > 0:
+		out = append(out, "", fmt.Sprintf("%d of %d would be removed, %s: shmctl gc --remove",
+			r.Garbage, len(r.Remains), o.bytes(r.Bytes)))
+	default:
+		out = append(out, "", fmt.Sprintf("nothing of %d would be removed", len(r.Remains)))
+	}
+	return out
+}

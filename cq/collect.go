@@ -1,0 +1,282 @@
+package cq
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"syscall"
+
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
+)
+
+// Fate says what may become of something that has a name.
+type Fate uint32
+
+// The fates. Only FateGarbage is ever removed, and only while the locks prove that it still is.
+const (
+	FateGarbage    Fate = iota + 1 // everybody who used it is provably gone, and nobody is to come
+	FateLiving                     // a process that lives has it; Remains.Owner says which
+	FateLeft                       // left by its owner, for a successor
+	FatePersistent                 // made to wait for a successor
+	FateUnread                     // one of the last two, with entries that nobody has read
+	FateLockLost                   // its owner lives and has lost the lock: nobody may claim it
+	FateForeign                    // nothing of this library, or nothing that it knows
+)
+
+// String returns the lower-case name.
+func (f Fate) String() string {
+	names := [...]string{"garbage", "living", "left", "persistent", "unread", "lock lost", "foreign"}
+	if i := int(f) - 1; i >= 0 && i < len(names) {
+		return names[i]
+	}
+	return fmt.Sprintf("fate %d", uint32(f))
+}
+
+// Remains says how a queue, a counter, an address vector or the bell of a process stands with the
+// processes that use it.
+type Remains struct {
+	Kind      shm.Kind // 0: the directory of a queue that is gone
+	Fate      Fate
+	Owner     shm.Owner // one that lives, of FateLiving and FateLockLost; zero if it is not known
+	Unread    uint64    // entries of a queue that were not read
+	SizeBytes uint64    // of all its objects
+}
+
+// Removal is what may be removed.
+type Removal struct {
+	// Waiting also removes what is persistent or was left to a successor, if nothing in it is
+	// unread and nobody alive uses it.
+	Waiting bool
+}
+
+// errKept: what was to be removed is not garbage, or no longer.
+var errKept error = &sentinel{"it is in use, or waits for a successor",
+	Errno(syscall.EBUSY), ErrBusy}
+
+// Remaining judges the queue of a directory, of either kind, by read-only mappings: no lock is
+// taken and nobody notices. An error says that it cannot be judged: it is damaged, of another
+// version, or of another user.
+func Remaining(d *shm.Dir, name string, o Removal) (Remains, error) {
+	dir, err := d.Sub(name, false)
+	if err != nil {
+		return Remains{}, failed("judge", name, err)
+	}
+	defer dir.Close()
+	r, err := judge(dir, o)
+	if err != nil {
+		return r, failed("judge", name, err)
+	}
+	return r, nil
+}
+
+// Remove removes the queue of a directory, of either kind, if [Remaining] calls it garbage and the
+// locks of all its objects prove that it is still so. Any number of processes may do so at once,
+// while others create, adopt and attach. Otherwise it fails with [ErrBusy], and nothing that counts
+// has changed. A queue that is not there is no error.
+func Remove(d *shm.Dir, name string, o Removal) error {
+	dir, err := d.Sub(name, false)
+	if err == nil {
+		err = removeQueue(dir, o)
+		_ = dir.Close()
+	}
+	if err == nil {
+		crash.At(crash.CollectEmptied)
+		err = d.RemoveSub(name)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return failed("remove", name, err)
+	}
+	return nil
+}
+
+// removeFormer makes room for a queue where a dead one stands.
+func removeFormer(d *shm.Dir, name string) error {
+	dir, err := d.Sub(name, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return removeQueue(dir, Removal{})
+}
+
+const lanePrefix = "lane-"
+
+// openLanes opens every lane of a directory. Those that it could open come with an error too.
+func openLanes(dir *shm.Dir, acc shm.Access) (lanes []*shm.Object, err error) {
+	names, err := dir.List()
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range names {
+		if !strings.HasPrefix(n.Name, lanePrefix) {
+			continue
+		}
+		l, err := dir.Open(n.Name, acc)
+		if errors.Is(err, fs.ErrNotExist) { // its writer removed it meanwhile
+			continue
+		}
+		if err != nil {
+			return lanes, err
+		}
+		lanes = append(lanes, l)
+	}
+	return lanes, nil
+}
+
+func closeAll(objects []*shm.Object) {
+	for _, o := range objects {
+		_ = o.Close()
+	}
+}
+
+// removeQueue removes the objects of a queue that is garbage, or fails with ErrBusy. Every step is
+// one after which another process can go on, should this one die: until the reader's object has
+// lost its name, which comes last, the queue is what it was, or condemned.
+func removeQueue(dir *shm.Dir, o Removal) error {
+	if r, err := judge(dir, o); err != nil || r.Fate != FateGarbage {
+		return errors.Join(err, errKept)
+	}
+	obj, err := dir.Open(readerFile, shm.ReadWrite)
+	if errors.Is(err, fs.ErrNotExist) {
+		return removeOrphans(dir)
+	}
+	if err != nil {
+		return err
+	}
+	defer obj.Close()
+	opt, err := stored("remove", "", obj.Header())
+	if err != nil {
+		return err
+	}
+	lanes, err := openLanes(dir, shm.ReadWrite)
+	defer closeAll(lanes)
+	if err == nil {
+		err = claimAll(lanes)
+	}
+	if err != nil {
+		return err
+	}
+	crash.At(crash.CollectLanes)
+	last := &lastLook{dir: dir, obj: obj, lanes: lanes, opt: opt, o: o}
+	// What refuses under the lock of the reader leaves the owner's record as it was: dead stays
+	// dead, and left stays left.
+	if err := obj.Claim(last.look); err != nil {
+		return err
+	}
+	crash.At(crash.CollectClaimed)
+	condemn(last.words, last.rows)
+	crash.At(crash.CollectCondemned)
+	for _, l := range lanes {
+		err = errors.Join(err, l.Unlink())
+	}
+	crash.At(crash.CollectUnlinked)
+	return errors.Join(err, removeFIFO(dir), obj.Unlink())
+}
+
+// claimAll claims lanes. Nobody lives there, or else nothing is done: a claim that is given up
+// again leaves "released" behind, where "dead" may have stood, which for a lane is the same.
+func claimAll(lanes []*shm.Object) error {
+	for _, l := range lanes {
+		if err := l.Claim(nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lastLook proves, with all lanes claimed and the reader's object locked, that a queue is garbage.
+type lastLook struct {
+	dir   *shm.Dir
+	obj   *shm.Object
+	lanes []*shm.Object
+	opt   shape
+	o     Removal
+
+	words *queueWords
+	rows  []rowWords
+}
+
+func (k *lastLook) look() (err error) {
+	if k.words, err = wordsOf[queueWords](k.obj, sectQueue, 0); err != nil {
+		return err
+	}
+	if k.rows, err = rowsOf(k.obj, k.opt.rows()); err != nil {
+		return err
+	}
+	life := shm.Dead
+	if k.obj.Owner().State == shm.StateReleased { // it may have been adopted and left meanwhile
+		life = shm.Released
+	}
+	state := k.words.state.Load()
+	n, err := unread(k.lanes, k.rows, k.opt, k.obj)
+	if err == nil && fateOf(life, k.opt.Lifetime, state == stateClosed, n, k.o) != FateGarbage {
+		err = errKept
+	}
+	if err != nil || state == stateClosed {
+		return err
+	}
+	// Writers attach without our lock: they claim a lane and then look at the state. So either we
+	// see the lane of one who comes now, or he sees this. A queue that overran takes no entries.
+	if state == stateOverrun {
+		k.words.state.Store(stateClosed)
+	} else {
+		k.words.state.Store(stateRemoving)
+	}
+	crash.At(crash.CollectShut)
+	if err := k.nobodyCame(); err != nil {
+		k.words.state.Store(state)
+		return err
+	}
+	return nil
+}
+
+// nobodyCame fails if there is a lane that we have not claimed.
+func (k *lastLook) nobodyCame() error {
+	names, err := k.dir.List()
+	if err != nil {
+		return err
+	}
+	ours := map[string]bool{}
+	for _, l := range k.lanes {
+		ours[l.Name()] = true
+	}
+	for _, n := range names {
+		if strings.HasPrefix(n.Name, lanePrefix) && !ours[n.Name] {
+			return errKept
+		}
+	}
+	return nil
+}
+
+// removeOrphans removes what writers left who died after their queue was destroyed.
+func removeOrphans(dir *shm.Dir) error {
+	lanes, err := openLanes(dir, shm.ReadWrite)
+	defer closeAll(lanes)
+	if err != nil {
+		return err
+	}
+	// The lanes were there before this look: while there is no reader's object, none can be of a
+	// queue that comes now.
+	obj, err := dir.Open(readerFile, shm.ReadOnly)
+	if err == nil {
+		_ = obj.Close()
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(err, errKept)
+	}
+	for _, l := range lanes {
+		err := l.Claim(nil)
+		if err == nil {
+			err = l.Unlink()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+package cq
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// judge looks at a queue's directory from outside.
+func judge(dir *shm.Dir, o Removal) (r Remains, err error) {
+	obj, err := dir.Open(readerFile, shm.Inspect)
+	if errors.Is(err, fs.ErrNotExist) {
+		return judgeOrphans(dir)
+	}
+	if err != nil {
+		return r, err
+	}
+	defer obj.Close()
+	r.Kind, r.SizeBytes = obj.Header().Kind, obj.Header().TotalBytes
+	opt, err := stored("judge", "", obj.Header())
+	if err != nil {
+		return r, err
+	}
+	life, err := obj.Life()
+	if err != nil {
+		return r, err
+	}
+	var rows []rowWords
+	var closed bool
+	fault := shm.Guard(func() {
+		closed = errors.Is(readerState(obj, ""), ErrClosed)
+		r.Owner = obj.Owner()
+		rows, err = rowsOf(obj, opt.rows())
+	})
+	if err = errors.Join(fault, err); err != nil {
+		return r, err
+	}
+	if r.livesOrMay(life) {
+		return r, nil
+	}
+	lanes, err := openLanes(dir, shm.Inspect)
+	defer closeAll(lanes)
+	if err != nil {
+		return r, err
+	}
+	if alive, err := r.lanes(lanes); alive || err != nil {
+		return r, err
+	}
+	if r.Unread, err = unread(lanes, rows, opt, obj); err != nil {
+		return r, err
+	}
+	r.Owner = shm.Owner{}
+	r.Fate = fateOf(life, opt.Lifetime, closed, r.Unread, o)
+	return r, nil
+}
+
+// livesOrMay notes an owner that is not proved gone.
+func (r *Remains) livesOrMay(life shm.Life) bool {
+	switch life {
+	case shm.Alive:
+		r.Fate = FateLiving
+	case shm.LockLost:
+		r.Fate = FateLockLost
+	}
+	return r.Fate != 0
+}
+
+// fateOf judges a queue of which nobody lives.
+func fateOf(life shm.Life, lifetime Lifetime, closed bool, unread uint64, o Removal) Fate {
+	waits := lifetime == Persistent || life == shm.Released
+	switch {
+	case closed: // its reader died while it destroyed it
+		return FateGarbage
+	case waits && unread > 0:
+		return FateUnread
+	case o.Waiting || !waits:
+		return FateGarbage
+	case life == shm.Released:
+		return FateLeft
+	}
+	return FatePersistent
+}
+
+// judgeOrphans looks at a directory without a reader's object: it is empty, or has lanes whose
+// writers did not notice that the queue was destroyed.
+func judgeOrphans(dir *shm.Dir) (r Remains, err error) {
+	names, err := dir.List()
+	if err != nil {
+		return r, err
+	}
+	lanes, err := openLanes(dir, shm.Inspect)
+	defer closeAll(lanes)
+	if err != nil {
+		return r, err
+	}
+	if alive, err := r.lanes(lanes); alive || err != nil {
+		return r, err
+	}
+	r.Fate = FateGarbage
+	for _, n := range names {
+		if !strings.HasPrefix(n.Name, lanePrefix) {
+			r.Fate = FateForeign
+		}
+	}
+	return r, nil
+}
+
+// lanes notes a living writer, and how much memory the lanes take.
+func (r *Remains) lanes(lanes []*shm.Object) (alive bool, err error) {
+	for _, l := range lanes {
+		r.SizeBytes += l.Header().TotalBytes
+		life, err := l.Life()
+		if err != nil {
+			return false, err
+		}
+		if r.livesOrMay(life) {
+			return true, shm.Guard(func() { r.Owner = l.Owner() })
+		}
+	}
+	return false, nil
+}
+
+// unread adds up the entries of all lanes that the reader did not give back. A lane of an earlier
+// queue of the name has none that anybody will read.
+func unread(lanes []*shm.Object, rows []rowWords, o shape, reader *shm.Object) (n uint64,
+	err error) {
+	all := append([]*shm.Object{reader}, lanes...)
+	for i, l := range all {
+		row := 0
+		if i > 0 {
+			row = int(min(l.Header().Attrs[attrLaneRow], maxLanes+1))
+			if row == 0 || row >= len(rows) {
+				return n, refuse("judge", l.Name(), "row", row, len(rows), ErrCorrupt)
+			}
+			err = laneBelongs(l, row, o, reader.Header().UUID)
+			if errors.Is(err, errOtherQueue) {
+				continue
+			}
+			if err != nil {
+				return n, err
+			}
+		}
+		words, err := wordsOf[laneWords](l, sectLane, uint32(row))
+		if err != nil {
+			return n, err
+		}
+		fault := shm.Guard(func() {
+			var level Level
+			level, err = readLevel(&rows[row], words, uint64(o.Size), l.Name())
+			n += level.Depth()
+		})
+		if err = errors.Join(fault, err); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}

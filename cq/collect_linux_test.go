@@ -1,0 +1,81 @@
+package cq
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// TestRemoveSeesWhoComes: a writer that attaches while a queue is being removed keeps it, unless it
+// sees that and gives up.
+func TestRemoveSeesWhoComes(t *testing.T) {
+	path := filepath.Join(os.Getenv(shm.EnvDir), "comes")
+	d, err := shm.OpenDir(path)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(err)
+	defer os.RemoveAll(path)
+	defer d.Close()
+	q, err := Create(d, "q", Options{Size: 4, Lifetime: Persistent})
+	must(err)
+	must(q.Detach())
+	dir, err := d.Sub("q", false)
+	must(err)
+	defer dir.Close()
+	obj, err := dir.Open(readerFile, shm.ReadWrite)
+	must(err)
+	defer obj.Close()
+	opt, err := stored("test", "q", obj.Header())
+	must(err)
+	look := lastLook{dir: dir, obj: obj, opt: opt, o: Removal{Waiting: true}}
+	state := func() uint64 {
+		words, err := wordsOf[queueWords](obj, sectQueue, 0)
+		must(err)
+		return words.state.Load()
+	}
+
+	w, err := Attach(t.Context(), d, "q", WriterOptions{}) // since the lanes were looked for
+	must(err)
+	before := obj.Owner()
+	if err := obj.Claim(look.look); !errors.Is(err, ErrBusy) {
+		t.Fatalf("with a writer: %v", err)
+	}
+	if obj.Owner() != before || state() != stateOpen {
+		t.Errorf("owner %+v after %+v, state %d", obj.Owner(), before, state())
+	}
+	must(w.Post(&Entry{}))
+	must(w.Close())
+	if err := Remove(d, "q", Removal{Waiting: true}); !errors.Is(err, ErrBusy) {
+		t.Errorf("with an unread entry: %v", err)
+	}
+
+	// Whoever removes it died before it could finish.
+	words, err := wordsOf[queueWords](obj, sectQueue, 0)
+	must(err)
+	words.state.Store(stateRemoving)
+	if _, err := Attach(t.Context(), d, "q", WriterOptions{}); !errors.Is(err, ErrClosed) {
+		t.Errorf("attached to what is being removed: %v", err)
+	}
+	if r, err := Remaining(d, "q", Removal{Waiting: true}); err != nil || r.Fate != FateUnread ||
+		r.Unread != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	q, err = Adopt(d, "q", Options{})
+	must(err)
+	if n, err := Read(q, make([]Msg, 4)); n != 1 || err != nil {
+		t.Errorf("read %d, %v", n, err)
+	}
+	w, err = Attach(t.Context(), d, "q", WriterOptions{})
+	must(err)
+	must(w.Close())
+	must(q.Detach())
+	must(Remove(d, "q", Removal{Waiting: true}))
+	must(Remove(d, "q", Removal{}))
+}

@@ -1,0 +1,210 @@
+package ctl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/shm"
+)
+
+func init() {
+	roles["collector"], roles["tenant"], roles["heir"] = childCollector, childTenant, childHeir
+}
+
+const (
+	envName   = "SHMRING_TEST_NAME"
+	envRounds = "SHMRING_TEST_ROUNDS"
+	envKeep   = "SHMRING_TEST_KEEP"
+)
+
+// childCollector collects all the time, also what waits for a successor, until it is told to stop.
+func childCollector() {
+	d, err := shm.OpenDir("")
+	need(err)
+	var stop atomic.Bool
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		stop.Store(true)
+	}()
+	say("ready")
+	o := ctl.CollectOptions{Remove: true, Waiting: strings.Fields(os.Getenv(envKeep))}
+	for first := true; first || !stop.Load(); first = false {
+		time.Sleep(time.Duration(rand.IntN(int(3 * time.Millisecond)))) // the others want the CPU too
+		all, err := ctl.Collect(d, o)
+		need(err)
+		for _, r := range all {
+			if r.Fate == ctl.FateFailed && r.Error.Code != ctl.CodeFailure {
+				need(fmt.Errorf("%s: %+v", r.Name, r.Error))
+			}
+		}
+	}
+}
+
+// childTenant makes things of its own, and finds that each name is still its own as long as it has
+// it. At the end it dies over that.
+func childTenant() {
+	d, err := shm.OpenDir("")
+	need(err)
+	rounds, err := strconv.Atoi(os.Getenv(envRounds))
+	need(err)
+	for i := range rounds {
+		tenancy(d, os.Getenv(envName)+strconv.Itoa(i%3), i+1 == rounds)
+	}
+}
+
+// persist repeats what somebody who is collecting may be in the way of for a moment.
+func persist[T any](what func() (T, error)) T {
+	const tries = 1000
+	for i := 0; ; i++ {
+		v, err := what()
+		if err == nil {
+			return v
+		}
+		var busy *shm.BusyError
+		transient := errors.Is(err, syscall.EEXIST) || errors.Is(err, cq.ErrBusy) ||
+			errors.As(err, &busy) || errors.Is(err, cq.ErrClosed)
+		if i == tries || !transient {
+			need(err)
+		}
+	}
+}
+
+func tenancy(d *shm.Dir, name string, last bool) {
+	q := persist(func() (*cq.Queue, error) { return cq.Create(d, name, cq.Options{Size: 4}) })
+	w, err := cq.Attach(context.Background(), d, name, cq.WriterOptions{})
+	need(err)
+	c := persist(func() (*cq.Counter, error) {
+		return cq.CreateCounter(d, name+"-count", cq.CounterOptions{})
+	})
+	v := persist(func() (*cq.AddressVector, error) {
+		return cq.CreateAddresses(d, name+"-peers", cq.AddressOptions{Count: 4})
+	})
+	names := []string{name + "/reader", name + fmt.Sprintf("/lane-%04d", w.Lane()), name + "-count",
+		name + "-peers"}
+	was := make([]os.FileInfo, len(names))
+	same := func() {
+		for i, n := range names {
+			info, err := os.Stat(filepath.Join(d.Path(), n))
+			need(err)
+			if was[i] != nil && !os.SameFile(was[i], info) {
+				need(fmt.Errorf("%s is another one", n))
+			}
+			was[i] = info
+		}
+	}
+	same()
+	dst := make([]cq.Msg, 4)
+	for k := range uint64(20) {
+		need(w.Post(&cq.Entry{Context: k}))
+		same()
+		if n, err := cq.Read(q, dst); n != 1 || err != nil || dst[0].Context != k {
+			need(fmt.Errorf("read %d, %+v, %w", n, dst[0], err))
+		}
+	}
+	if last {
+		need(syscall.Kill(os.Getpid(), syscall.SIGKILL))
+	}
+	need(errors.Join(w.Close(), q.Close(), c.Close(), v.Close()))
+}
+
+// childHeir adopts a persistent queue or creates it, as number n of a chain: posts two entries,
+// reads those of its predecessor, and dies. While nobody has the queue it has unread entries.
+func childHeir() {
+	d, err := shm.OpenDir("")
+	need(err)
+	n, err := strconv.ParseUint(os.Getenv(envRounds), 10, 64)
+	need(err)
+	o := cq.Options{Size: 8, Lifetime: cq.Persistent}
+	q := persist(func() (*cq.Queue, error) {
+		if n == 0 {
+			return cq.Create(d, os.Getenv(envName), o)
+		}
+		return cq.Adopt(d, os.Getenv(envName), o)
+	})
+	w, err := cq.Attach(context.Background(), d, os.Getenv(envName), cq.WriterOptions{})
+	need(err)
+	for k := range uint64(2) {
+		need(w.Post(&cq.Entry{Context: 2*n + k}))
+	}
+	if n > 0 {
+		dst := make([]cq.Msg, 2)
+		got, err := cq.Read(q, dst)
+		if got != 2 || err != nil || dst[0].Context != 2*n-2 || dst[1].Context != 2*n-1 {
+			need(fmt.Errorf("heir %d read %d, %+v, %w", n, got, dst, err))
+		}
+	}
+	say("ready")
+	untilTold()
+}
+
+// TestCollectAtOnce has eight processes collect all the time while others make, adopt, attach and
+// die: no name of a living process goes, and no entry of a persistent queue.
+func TestCollectAtOnce(t *testing.T) {
+	d := ownDir(t)
+	var collectors []*child
+	for range 8 {
+		c := startChild(t, d, "collector", envKeep+"=will0 will1")
+		c.line(t)
+		collectors = append(collectors, c)
+	}
+	var tenants []*child
+	for i := range 2 {
+		for range 2 { // two contend for one set of names
+			tenants = append(tenants, startChild(t, d, "tenant", envRounds+"=8",
+				envName+"=t"+strconv.Itoa(i)))
+		}
+	}
+	for n := range 4 {
+		for i := range 2 {
+			h := startChild(t, d, "heir", envName+"=will"+strconv.Itoa(i), envRounds+"="+strconv.Itoa(n))
+			if h.line(t) != "ready" {
+				t.Fatal("an heir did not get its queue")
+			}
+			h.kill()
+		}
+	}
+	for _, c := range tenants {
+		c.rest(t)
+		_ = c.Wait()
+		if ws := c.ProcessState.Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGKILL {
+			t.Errorf("a tenant ended with %v", c.ProcessState)
+		}
+	}
+	for _, c := range collectors[1:] {
+		_ = c.stop(t)
+	}
+	collectors[0].kill() // perhaps over something
+	all, err := ctl.Collect(d, ctl.CollectOptions{Remove: true})
+	must(t, err)
+	names, err := d.List()
+	must(t, err)
+	if len(names) != 2 || names[0].Name != "will0" || names[1].Name != "will1" {
+		t.Errorf("%v is left of %+v", names, all)
+	}
+	for i := range 2 {
+		q, err := cq.Adopt(d, "will"+strconv.Itoa(i), cq.Options{})
+		must(t, err)
+		dst := make([]cq.Msg, 8)
+		if n, err := cq.Read(q, dst); n != 2 || err != nil || dst[0].Context != 6 {
+			t.Errorf("will%d: %d entries, %+v, %v", i, n, dst[0], err)
+		}
+		must(t, q.Close())
+	}
+	if _, err := os.Stat(filepath.Join(d.Path(), "will0")); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,259 @@
+package ctl_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+func init() { roles["household"] = childHousehold }
+
+// childHousehold makes something of every kind, in every state, and waits to be killed.
+func childHousehold() {
+	d, err := shm.OpenDir("")
+	need(err)
+	household(d)
+	say("ready")
+	untilTold()
+}
+
+func household(d *shm.Dir) {
+	queue := func(name string, o cq.Options, posts, reads int) *cq.Queue {
+		o.Size, o.MaxLanes = 8, 2
+		q, err := cq.Create(d, name, o)
+		need(err)
+		w, err := q.Writer()
+		need(err)
+		for range posts {
+			need(w.Post(&cq.Entry{Context: 1}))
+		}
+		need(w.Close())
+		dst := make([]cq.Msg, 8)
+		if reads > 0 {
+			_, err = cq.Read(q, dst[:reads])
+			need(err)
+		}
+		return q
+	}
+	keep := cq.Options{Lifetime: cq.Persistent}
+	queue("dead", cq.Options{}, 3, 1) // nobody is promised what is in it
+	queue("dead-fd", cq.Options{Wait: cq.WaitFD}, 0, 0)
+	queue("unread", keep, 3, 2)
+	queue("drained", keep, 3, 3)
+	need(queue("left", cq.Options{}, 2, 2).Detach())
+	need(queue("left-unread", cq.Options{}, 2, 1).Detach())
+	w, err := cq.Attach(context.Background(), d, "dead", cq.WriterOptions{})
+	need(err)
+	need(w.Post(&cq.Entry{}))
+	events, err := cq.CreateEvents(d, "events", cq.EventOptions{Size: 8, Write: true})
+	need(err)
+	_, err = events.Write(&cq.Event{Event: cq.EventUser})
+	need(err)
+	for name, l := range map[string]cq.Lifetime{"count": cq.Ephemeral, "count-kept": cq.Persistent} {
+		_, err := cq.CreateCounter(d, name, cq.CounterOptions{Lifetime: l})
+		need(err)
+	}
+	for name, l := range map[string]cq.Lifetime{"peers": cq.Ephemeral, "peers-kept": cq.Persistent,
+		"peers-left": cq.Ephemeral} {
+		v, err := cq.CreateAddresses(d, name, cq.AddressOptions{Count: 4, Lifetime: l})
+		need(err)
+		if name == "peers-left" {
+			need(v.Detach())
+		}
+	}
+	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{}) // a bell
+	need(err)
+	need(set.Add(queue("member", cq.Options{}, 0, 0)))
+	for _, k := range []shm.Kind{shm.KindRegion, shm.KindEndpoint, shm.KindCapture, 77} {
+		_, err = d.Create(strings.ReplaceAll(k.String(), " ", "-"), shm.Spec{Kind: k}, nil)
+		need(err)
+	}
+	need(os.Mkdir(filepath.Join(d.Path(), "empty"), 0o700)) // of a queue that was just destroyed
+}
+
+// strangers puts files of every kind into the directory that no collection may touch.
+func strangers(t *testing.T, d *shm.Dir) map[string]string {
+	t.Helper()
+	at := func(name string) string { return filepath.Join(d.Path(), name) }
+	must(t, os.WriteFile(at("notes"), []byte("no object"), 0o600))
+	must(t, os.WriteFile(at("nothing"), nil, 0o600))
+	must(t, os.Symlink("dead/reader", at("link")))
+	must(t, os.Symlink("dead", at("link-dir")))
+	must(t, syscall.Mkfifo(at("pipe"), 0o600))
+	l, err := net.Listen("unix", at("socket"))
+	must(t, err)
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	must(t, l.Close()) // as its process left it
+	must(t, os.MkdirAll(at("folder"), 0o700))
+	must(t, os.WriteFile(at("folder/notes"), nil, 0o600))
+
+	image, err := os.ReadFile(at("bystander"))
+	must(t, err)
+	newer := append([]byte{}, image...)
+	newer[0x0c]++ // the major version
+	must(t, os.WriteFile(at("newer"), newer, 0o600))
+	damaged := append([]byte{}, image...)
+	damaged[0x100]++
+	must(t, os.WriteFile(at("damaged"), damaged, 0o600))
+	must(t, os.WriteFile(at("open"), image, 0o600))
+	must(t, os.Chmod(at("open"), 0o644))
+	hollow := forge(image, 1<<40)
+	must(t, os.WriteFile(at("hollow"), hollow, 0o600))
+	must(t, os.Truncate(at("hollow"), 1<<40))
+	must(t, os.Mkdir(at("bell-folder"), 0o700))
+	return map[string]string{"notes": "foreign", "nothing": "foreign", "link": "foreign",
+		"link-dir": "foreign", "pipe": "foreign", "socket": "foreign", "folder": "foreign",
+		"newer": "version", "damaged": "damaged", "open": "other user", "hollow": "damaged",
+		"bell-folder": "foreign"}
+}
+
+// TestCollect: what goes, what stays, and why; first without touching anything.
+func TestCollect(t *testing.T) {
+	d := ownDir(t)
+	bystander, err := d.Create("bystander", shm.Spec{Kind: 78}, nil)
+	must(t, err)
+	defer bystander.Close()
+	want := strangers(t, d)
+	stopped := startChild(t, d, "household")
+	stopped.line(t)
+	for name, fate := range map[string]string{"bystander": "living", "dead": "living",
+		"dead-fd": "living", "unread": "living", "drained": "living", "left": "left",
+		"left-unread": "unread", "events": "living", "count": "living", "count-kept": "living",
+		"peers": "living", "peers-kept": "living", "peers-left": "left", "member": "living",
+		"bell": "living", "region": "living", "endpoint": "living", "capture": "living",
+		"kind-77": "living", "empty": "garbage"} {
+		want[name] = fate
+	}
+	must(t, stopped.Process.Signal(syscall.SIGSTOP))
+	wantFates(t, d, ctl.CollectOptions{}, want, "stopped, to be looked at")
+	must(t, os.Remove(filepath.Join(d.Path(), "empty")))
+	delete(want, "empty")
+	wantFates(t, d, ctl.CollectOptions{Remove: true}, want, "stopped")
+
+	stopped.kill()
+	garbage := []string{"dead", "dead-fd", "events", "count", "peers", "member", "bell", "endpoint",
+		"capture"}
+	mark := func(fate string, names ...string) {
+		for _, n := range names {
+			want[n] = fate
+		}
+	}
+	mark("garbage", garbage...)
+	mark("unread", "unread")
+	mark("persistent", "drained", "count-kept", "peers-kept", "region")
+	mark("foreign", "kind-77")
+	before := tree(t, d)
+	wantFates(t, d, ctl.CollectOptions{}, want, "to be looked at")
+	if diff := cmp.Diff(before, tree(t, d)); diff != "" {
+		t.Errorf("looking changed the directory: %s", diff)
+	}
+	mark("removed", garbage...)
+	wantFates(t, d, ctl.CollectOptions{Remove: true}, want, "to be removed")
+	for _, n := range garbage {
+		delete(want, n)
+	}
+	wantFates(t, d, ctl.CollectOptions{Remove: true}, want, "once more")
+
+	waiting := []string{"unread", "drained", "left", "left-unread", "count-kept", "peers-kept",
+		"peers-left", "region", "kind-77", "notes", "bystander", "no such"}
+	mark("removed", "drained", "left", "count-kept", "peers-kept", "peers-left", "region")
+	wantFates(t, d, ctl.CollectOptions{Remove: true, Waiting: waiting}, want, "what waits")
+	q, err := cq.Adopt(d, "unread", cq.Options{})
+	must(t, err)
+	if n, err := cq.Read(q, make([]cq.Msg, 8)); n != 1 || err != nil {
+		t.Errorf("of the persistent queue %d entries are left, %v", n, err)
+	}
+	must(t, q.Close())
+}
+
+func wantFates(t *testing.T, d *shm.Dir, o ctl.CollectOptions, want map[string]string,
+	what string) {
+	t.Helper()
+	all, err := ctl.Collect(d, o)
+	must(t, err)
+	got := map[string]string{}
+	for _, r := range all {
+		name := r.Name
+		if strings.HasPrefix(name, "bell-") && r.Kind != nil {
+			name = "bell"
+		}
+		got[name] = r.Fate
+		if r.Reason == "" || (r.Fate == "living") != (r.Process != nil) {
+			t.Errorf("%s: %+v", what, r)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// tree lists every name with what looking could change.
+func tree(t *testing.T, d *shm.Dir) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	must(t, filepath.Walk(d.Path(), func(path string, info os.FileInfo, err error) error {
+		if err != nil {
+			return err
+		}
+		st := info.Sys().(*syscall.Stat_t)
+		out[path] = info.Mode().String() + info.ModTime().String()
+		if info.Mode().IsRegular() && st.Blocks*512 >= st.Size { // one with holes has no bytes
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			out[path] += string(b)
+		}
+		if st.Blocks*512 > 64<<20 {
+			t.Errorf("%s got memory", path)
+		}
+		return nil
+	}))
+	return out
+}
+
+// TestCollectSparesOtherNamespaces: a process in another PID namespace lives by its lock, and its
+// things go when it is dead.
+func TestCollectSparesOtherNamespaces(t *testing.T) {
+	if os.Geteuid() != 0 {
+		shmtest.Require(t, "pidns", errors.New("a PID namespace needs root"))
+	}
+	d := ownDir(t)
+	cmd := childOf(t, d, "household")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	c := start(t, cmd)
+	c.line(t)
+	names := []string{"dead", "events", "count", "peers", "member", "endpoint"}
+	fates := func() map[string]string {
+		all, err := ctl.Collect(d, ctl.CollectOptions{Remove: true})
+		must(t, err)
+		got := map[string]string{}
+		for _, r := range all {
+			got[r.Name] = r.Fate
+		}
+		return got
+	}
+	for i, want := range []string{"living", "removed"} {
+		if i == 1 {
+			c.kill()
+		}
+		got := fates()
+		for _, n := range names {
+			if got[n] != want {
+				t.Errorf("%s is %q, want %q", n, got[n], want)
+			}
+		}
+	}
+}

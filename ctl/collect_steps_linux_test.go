@@ -1,0 +1,61 @@
+//go:build shmring_steps
+
+package ctl_test
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/shm/crash"
+)
+
+// TestCollectStep kills a collector at each of its steps, at the first passages of those that it
+// makes often: what is garbage then goes with the next collection, and what waits still waits.
+func TestCollectStep(t *testing.T) {
+	for label, passages := range map[crash.Label]int{crash.CollectLanes: 2, crash.CollectShut: 2,
+		crash.CollectClaimed: 2, crash.CollectCondemned: 2, crash.CollectUnlinked: 2,
+		crash.CollectEmptied: 2, crash.CollectObject: 4, crash.ClaimLocked: 4, crash.ClaimStored: 4} {
+		for n := 1; n <= passages; n++ {
+			t.Run(fmt.Sprintf("%v:%d", label, n), func(t *testing.T) { collectorDies(t, label, n) })
+		}
+	}
+}
+
+func collectorDies(t *testing.T, label crash.Label, n int) {
+	d := ownDir(t)
+	c := startChild(t, d, "household")
+	c.line(t)
+	c.kill()
+	c = startChild(t, d, "collector", fmt.Sprintf("%s=%v:%d", crash.Env, label, n),
+		envKeep+"=drained")
+	c.rest(t)
+	_ = c.Wait()
+	if ws := c.ProcessState.Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGKILL {
+		t.Fatalf("the collector ended with %v", c.ProcessState)
+	}
+	_, err := ctl.Collect(d, ctl.CollectOptions{Remove: true, Waiting: []string{"drained"}})
+	must(t, err)
+	got := map[string]string{}
+	all, err := ctl.Collect(d, ctl.CollectOptions{})
+	must(t, err)
+	for _, r := range all {
+		got[r.Name] = r.Fate
+	}
+	want := map[string]string{"unread": "unread", "left": "left", "left-unread": "unread",
+		"count-kept": "persistent", "peers-kept": "persistent", "peers-left": "left",
+		"region": "persistent", "kind-77": "foreign"}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("left are %v, want %v", got, want)
+	}
+	for name, n := range map[string]int{"unread": 1, "left-unread": 1} {
+		q, err := cq.Adopt(d, name, cq.Options{})
+		must(t, err)
+		if got, err := cq.Read(q, make([]cq.Msg, 8)); got != n || err != nil {
+			t.Errorf("%s has %d entries, %v", name, got, err)
+		}
+		must(t, q.Close())
+	}
+}

@@ -1,0 +1,119 @@
+package shm
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+)
+
+// TestCreateInBesideRemovers: whoever removes empty directories, as those who tidy up do, does not
+// keep others from making objects in them.
+func TestCreateInBesideRemovers(t *testing.T) {
+	d := openTestDir(t)
+	var over atomic.Bool
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for !over.Load() {
+				_ = d.RemoveSub("q")
+			}
+		})
+	}
+	spec := Spec{Kind: 77, Sections: []Section{{Kind: secData, Length: 64}}}
+	for range 300 {
+		o, in, err := d.CreateIn("q", "reader", spec, nil)
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		if linked, err := o.Linked(); !linked || err != nil {
+			t.Error(linked, err)
+		}
+		err = errors.Join(o.Unlink(), o.Close(), in.Close())
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	over.Store(true)
+	all.Wait()
+	_ = d.RemoveSub("q")
+}
+
+func TestCreateInRefuses(t *testing.T) {
+	d := openTestDir(t)
+	at := func(name string) string { return filepath.Join(d.Path(), name) }
+	spec := Spec{Kind: 77}
+	o, in, err := d.CreateIn("q", "reader", spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(at("open"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(at("file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	initFails := errors.New("init fails")
+	for name, c := range map[string]struct {
+		sub, name string
+		init      func(*Object) error
+		want      error
+	}{
+		"name taken":     {"q", "reader", nil, syscall.EEXIST},
+		"bad name":       {"q", ".reader", nil, ErrName},
+		"bad directory":  {"a/b", "reader", nil, ErrName},
+		"bell":           {"bell-x", "reader", nil, ErrName},
+		"open to others": {"open", "reader", nil, ErrOwner},
+		"a file":         {"file", "reader", nil, ErrOwner},
+		"init":           {"other", "reader", func(*Object) error { return initFails }, initFails},
+	} {
+		if o, in, err := d.CreateIn(c.sub, c.name, spec, c.init); !errors.Is(err, c.want) ||
+			o != nil || in != nil {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+	if _, err := os.Stat(at("other")); err == nil {
+		t.Error("the directory of what was not made is there")
+	}
+	for _, err := range []error{o.Unlink(), o.Close(), in.Close(), d.RemoveSub("q"),
+		os.Remove(at("open")), os.Remove(at("file"))} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestHollowFile: a file with holes, whatever its header says, is refused before it gets memory.
+func TestHollowFile(t *testing.T) {
+	d := openTestDir(t)
+	o, err := d.Create("a", Spec{Kind: 77}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	page := append([]byte{}, o.Bytes()...)
+	h := o.Header()
+	h.TotalBytes = 1 << 40
+	encodeHeader(page, &h)
+	path := filepath.Join(d.Path(), "hollow")
+	defer os.Remove(path)
+	if err := os.WriteFile(path, page, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	for _, acc := range []Access{Inspect, ReadOnly, ReadWrite} {
+		if o, err := d.Open("hollow", acc); !errors.Is(err, ErrTruncated) {
+			t.Errorf("access %d: %v, %v", acc, o, err)
+		}
+	}
+}
