@@ -157,7 +157,8 @@ func (o *Object) lock() (int, error) {
 	busy := &BusyError{Name: o.name}
 	_ = Guard(func() { // its owner may cut the file
 		if owner, ok := loadOwner(o.mem); ok {
-			busy.PID = owner.PID
+			alive, known := ProcessAlive(owner)
+			busy.PID, busy.Gone = owner.PID, owner.State == StateOwned && known && !alive
 		}
 	})
 	return -1, busy

@@ -90,16 +90,23 @@ func (e *Error) Error() string {
 // Unwrap returns the sentinel or OS error.
 func (e *Error) Unwrap() error { return e.Err }
 
-// BusyError: the object has a living owner. errors.Is finds EBUSY.
+// BusyError: the object's lock is held. errors.Is finds EBUSY.
 type BusyError struct {
 	Name string
 	PID  int // as its owner recorded it, in the owner's PID namespace; 0 when unknown
+	// Gone says that the owner has died and that a process which it forked, without an exec, still
+	// has its descriptors, and so the lock.
+	Gone bool
 }
 
 // Error names the owner.
 func (e *BusyError) Error() string {
 	if e.PID == 0 {
 		return fmt.Sprintf("shm: claim %q: owned by a living process; stop it first", e.Name)
+	}
+	if e.Gone {
+		return fmt.Sprintf("shm: claim %q: a process forked by process %d, which is gone, still holds "+
+			"its lock; end that process", e.Name, e.PID)
 	}
 	return fmt.Sprintf("shm: claim %q: owned by living process %d; stop it first", e.Name, e.PID)
 }

@@ -17,7 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	shmtest.Main(m, map[string]func(){
+	shmtest.Main(m, forkRoles, map[string]func(){
 		"owner":   childOwner,
 		"loser":   childLoser,
 		"claimer": childClaimer,
@@ -30,6 +30,9 @@ func TestMain(m *testing.M) {
 		"holder":  childHolder,
 	})
 }
+
+// forkRoles are those of fork_linux_test.go.
+var forkRoles = map[string]func(){}
 
 // envObject tells a child which object it works on.
 const envObject = "SHMRING_TEST_OBJECT"

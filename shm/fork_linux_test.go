@@ -1,0 +1,106 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+func init() {
+	forkRoles["splitter"] = childSplitter
+	forkRoles["elapsed"] = childElapsed
+}
+
+// childSplitter makes an object, and a copy of its process that has the lock too.
+func childSplitter() {
+	o, err := childDir().Create(os.Getenv(envObject), specFor(""), nil)
+	must(err)
+	pid, err := shmtest.Fork()
+	must(err)
+	say("ready %d and %d", o.Owner().PID, pid)
+	childSleep()
+}
+
+// TestForkKeepsTheLock: a process that was forked without an exec has the lock of its parent. While
+// it lives nobody takes the object over, and whoever wants to is told why; that the owner itself is
+// dead is known all the same.
+func TestForkKeepsTheLock(t *testing.T) {
+	shmtest.Conforms(t)
+	d := openTestDir(t)
+	forget(t, d, "a")
+	c := startChild(t, "splitter", envObject+"=a")
+	var owner, heir int
+	if _, err := fmt.Sscanf(c.line(t), "ready %d and %d", &owner, &heir); err != nil {
+		t.Fatal(err)
+	}
+	end := func() { _ = syscall.Kill(heir, syscall.SIGKILL) }
+	defer end()
+	o := openObject(t, d, "a", ReadWrite)
+	var busy *BusyError
+	if err := o.Claim(nil); !errors.As(err, &busy) || busy.Gone {
+		t.Errorf("while both live: %v", err)
+	}
+	_ = c.Process.Kill()
+	_ = c.Wait() // no end of its output: the copy has that too
+	if w, died, err := o.OwnerDied(); !died || err != nil || w.PID != owner {
+		t.Errorf("the owner %d: %+v, %v, %v", owner, w, died, err)
+	}
+	wantLife(t, o, Alive)
+	if err := o.Claim(nil); !errors.As(err, &busy) || !busy.Gone || busy.PID != owner ||
+		!strings.Contains(err.Error(), "forked") {
+		t.Errorf("while the copy lives: %v", err)
+	}
+	end()
+	eventually(t, "the copy's death", func() bool { return o.Claim(nil) == nil })
+}
+
+// childElapsed makes an object in a time namespace.
+func childElapsed() {
+	o, err := childDir().Create(os.Getenv(envObject), specFor(""), nil)
+	must(err)
+	say("ready %d", o.Owner().StartTicks)
+	childSleep()
+}
+
+// TestTimeNamespace: a process that counts its time otherwise is not taken for dead because its
+// start time looks different.
+func TestTimeNamespace(t *testing.T) {
+	shmtest.Conforms(t)
+	tool, err := exec.LookPath("unshare")
+	if err == nil {
+		err = exec.Command(tool, "--time", "--boottime", "1000", "true").Run()
+	}
+	shmtest.Require(t, "timens", err)
+	d := openTestDir(t)
+	forget(t, d, "a")
+	c := shmtest.Child(t, "elapsed", envObject+"=a")
+	c.Args = append([]string{tool, "--time", "--boottime", "1000", c.Path}, c.Args[1:]...)
+	c.Path = tool
+	run := start(t, c, "timens")
+	ticks, _ := strconv.Atoi(strings.TrimPrefix(run.line(t), "ready "))
+	o := openObject(t, d, "a", ReadWrite)
+	if w := o.Owner(); ticks != 0 && w.StartTicks != 0 {
+		t.Errorf("it says that it started at %d", ticks)
+	}
+	if w, died, err := o.OwnerDied(); died || err != nil {
+		t.Errorf("it is alive: %+v, %v", w, err)
+	}
+	if alive, known := ProcessAlive(o.Owner()); known && !alive {
+		t.Error("it is taken for dead")
+	}
+	wantLife(t, o, Alive)
+	run.kill()
+	if _, died, err := o.OwnerDied(); !died || err != nil {
+		t.Errorf("it is dead: %v", err)
+	}
+	if err := o.Claim(nil); err != nil {
+		t.Error(err)
+	}
+}
