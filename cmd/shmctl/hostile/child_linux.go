@@ -324,8 +324,8 @@ const maxThreads = 64
 func (c *child) settles(before holdings, look func()) {
 	end := time.Now().Add(patience)
 	if c.trust() == cq.TrustUser { // lanes wait for their next writer, and the bell is made
-		before.files += 2*queues*queueLanes + 8
-		before.mappings += queues*queueLanes + 4
+		before.files += 2*queues*userLanes + 8
+		before.mappings += queues*userLanes + 4
 	}
 	for {
 		look()

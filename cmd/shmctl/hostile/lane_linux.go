@@ -18,6 +18,9 @@ const (
 	queueSocket = "queue-%d"
 	queues      = 3 // of a victim, each read in another way
 	queueLanes  = 24
+	// Between processes of one user a lane that was given up is nobody's for as long as the queue
+	// lives.
+	userLanes = 1000
 )
 
 // victimReader reads queues to which attackers and honest writers post.
@@ -74,6 +77,7 @@ type served struct {
 	witness *witness
 	dst     [64]cq.Entry
 	errData []byte
+	told    uint64 // of lanes that were given up
 }
 
 func (c *child) serve(k int) (s *served, err error) {
@@ -82,6 +86,8 @@ func (c *child) serve(k int) (s *served, err error) {
 	o := cq.Options{Size: 64 << (2 * k), MaxLanes: queueLanes, Trust: c.trust(), Spin: -1}
 	if o.Trust == cq.TrustOthers {
 		o.Allow = everybody()
+	} else {
+		o.MaxLanes = userLanes
 	}
 	switch k {
 	case 1:
@@ -127,7 +133,16 @@ func (c *child) refusedBy(what string, err error) {
 }
 
 func (s *served) close() error {
-	s.c.counts[givenUp].Add(s.q.Stats().GivenUp)
+	for range 10_000 { // what is not told yet comes with a read
+		if s.told == s.q.Stats().GivenUp {
+			break
+		}
+		s.look()
+	}
+	if n := s.q.Stats().GivenUp; n != s.told {
+		s.c.broken(untyped, "%d lanes were given up, and %d errors told of them", n, s.told)
+	}
+	s.c.counts[givenUp].Add(s.told)
 	err := s.l.Close()
 	if s.set != nil {
 		err = errors.Join(err, s.set.Remove(s.q), s.set.Close())
@@ -155,6 +170,9 @@ func (s *served) look() {
 		s.c.counts[foreign].Add(1)
 	}
 	s.c.judge(what, err)
+	if lane := new(cq.LaneError); errors.As(err, &lane) {
+		s.told++
+	}
 	if s.rnd.IntN(64) == 0 {
 		runtime.Gosched()
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"slices"
 	"syscall"
@@ -63,6 +64,7 @@ func (sc *scene) start(role string, index int) (*proc, error) {
 		started: time.Now()}
 	// It may lie in a directory that the other user may not enter.
 	p.cmd = exec.Command("/proc/self/exe", ChildCommand, string(text))
+	p.cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // a second each, for races
 	p.cmd.ExtraFiles = sc.files
 	if uid := sc.s.user(role); uid != 0 {
 		p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid),

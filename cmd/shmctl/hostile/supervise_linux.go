@@ -197,7 +197,7 @@ func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
 		late := time.Since(begin) > longestTime
 		if late {
 			sc.result.Hangs++
-			sc.report.note("%s: %d mutations and %d calls in %v", sc.s.name, n, looked, longestTime)
+			sc.note("%s: %d mutations and %d calls in %v", sc.s.name, n, looked, longestTime)
 		}
 		if late || n >= quota && looked >= fewestCalls && came && time.Since(begin) >= least {
 			return nil
@@ -237,7 +237,7 @@ func (sc *scene) await(p *proc) bool {
 	case <-sc.victim.done:
 	case <-time.After(patience):
 		sc.result.Hangs++
-		sc.report.note("%s: the %s does not begin", sc.s.name, p.role)
+		sc.note("%s: the %s does not begin", sc.s.name, p.role)
 	}
 	return false
 }
@@ -288,8 +288,14 @@ func (sc *scene) finish(p *proc) {
 	default:
 		sc.result.Failed++
 	}
-	sc.report.note("%s: %s %d: %v\n%s", sc.s.name, p.role, p.index, p.cmd.ProcessState,
+	sc.note("%s: %s %d: %v\n%s", sc.s.name, p.role, p.index, p.cmd.ProcessState,
 		text[:min(len(text), 4000)])
+}
+
+func (sc *scene) note(format string, args ...any) {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	sc.report.note(format, args...)
 }
 
 func (sc *scene) sum() {
