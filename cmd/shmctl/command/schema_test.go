@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cmd/shmctl/hostile"
+	"github.com/shmring/shmring/cmd/shmctl/soak"
 	"github.com/shmring/shmring/cmd/shmctl/torture"
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/testdata"
@@ -38,8 +39,9 @@ func TestSchemaKeys(t *testing.T) {
 		"serveApp": serveApp{}, "torture": torture.Report{},
 		"tortureRole": torture.RoleReport{}, "tortureMachine": torture.Machine{},
 		"notice": torture.Notice{}, "hostile": hostile.Report{},
-		"hostileSurface": hostile.Surface{},
-		"gc":             gcResult{}, "remains": ctl.Remains{}} {
+		"hostileSurface": hostile.Surface{}, "hostileViolations": hostile.Violations{},
+		"gc": gcResult{}, "remains": ctl.Remains{},
+		"soak": soak.Report{}, "soakFaults": soak.Faults{}} {
 		d := doc.Defs[def]
 		want := keysOf(t, reflect.TypeOf(v))
 		slices.Sort(want)

@@ -105,7 +105,7 @@ func newTorture() *cobra.Command {
 	_ = cmd.RegisterFlagCompletionFunc("trust", cobra.FixedCompletions([]string{torture.TrustBoth,
 		torture.TrustUser, torture.TrustOthers}, cobra.ShellCompDirectiveNoFileComp))
 	f.StringVar(&opt.Dir, "dir", "", "`directory` in which that of the run is made")
-	cmd.AddCommand(newHostile())
+	cmd.AddCommand(newHostile(), newSoak())
 	return cmd
 }
 

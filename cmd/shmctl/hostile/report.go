@@ -58,7 +58,8 @@ func (v *Violations) sum() uint64 {
 		v.Failed
 }
 
-func (v *Violations) add(w *Violations) {
+// Add adds another one.
+func (v *Violations) Add(w *Violations) {
 	v.Panics += w.Panics
 	v.Hangs += w.Hangs
 	v.Wild += w.Wild
@@ -104,7 +105,7 @@ func (r *Report) add(s *Surface) {
 	r.Mutations += s.Mutations
 	r.Poisoned += s.Poisoned
 	r.Refused += s.Refused
-	r.Violations.add(&s.Violations)
+	r.Violations.Add(&s.Violations)
 }
 
 // Print writes the report for people.

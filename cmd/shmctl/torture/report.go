@@ -66,6 +66,15 @@ type Tally struct {
 	Found
 }
 
+// Add adds another one.
+func (t *Tally) Add(other *Tally) {
+	t.Published += other.Published
+	t.InDoubt += other.InDoubt
+	t.Read += other.Read
+	t.Redelivered += other.Redelivered
+	t.Found.plus(&other.Found)
+}
+
 // Found counts broken promises.
 type Found struct {
 	Lost        uint64 `json:"lost"`
@@ -155,11 +164,7 @@ func (r *Report) note(format string, args ...any) {
 func (r *Report) total() {
 	r.Tally = Tally{}
 	for _, role := range r.Roles {
-		r.Published += role.Published
-		r.InDoubt += role.InDoubt
-		r.Read += role.Read
-		r.Redelivered += role.Redelivered
-		r.Found.plus(&role.Found)
+		r.Tally.Add(&role.Tally)
 	}
 }
 

@@ -1,0 +1,141 @@
+package soak
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/shmring/shmring/cmd/shmctl/hostile"
+	"github.com/shmring/shmring/cmd/shmctl/torture"
+)
+
+// Options of a run.
+type Options struct {
+	Duration time.Duration // no round begins after it
+	Round    time.Duration // how long a round is; 0 is a minute
+	Seed     uint64        // of the first round; each has the next one
+	Steps    bool          // kill at labelled steps too, see torture.Options
+	Dir      string        // see torture.Options
+	// Progress is told after each part of a round how far it is.
+	Progress func(done time.Duration, r *Report)
+}
+
+// Faults counts what was done to the machine.
+type Faults struct {
+	Freezes uint64 `json:"freezes"`
+	Signals uint64 `json:"signals"`
+	Starves uint64 `json:"starves"`
+}
+
+func (f *Faults) add(g Faults) {
+	f.Freezes += g.Freezes
+	f.Signals += g.Signals
+	f.Starves += g.Starves
+}
+
+// Report of a run, in which all rounds are added up.
+type Report struct {
+	Seed       uint64 `json:"seed"`
+	DurationNs int64  `json:"duration_ns"`
+	Rounds     uint64 `json:"rounds"`
+	Operations uint64 `json:"operations"` // entries published and read, and calls of attacked sides
+	Kills      uint64 `json:"kills"`
+	Stops      uint64 `json:"stops"`
+	Faults     Faults `json:"faults"`
+	Mutations  uint64 `json:"mutations"` // hostile stores and messages
+	torture.Tally
+	Hostile hostile.Violations `json:"hostile"`
+	// NoticeMaxNs is the longest that a survivor took to know of a death; null if none had to.
+	NoticeMaxNs *int64 `json:"notice_max_ns"`
+	// Skipped is what this machine does not have, with the reason.
+	Skipped    []string        `json:"skipped"`
+	Violations []string        `json:"violations"` // the first of them in words
+	Machine    torture.Machine `json:"machine"`
+}
+
+// ErrViolation says that a run found something; the report has what.
+var ErrViolation = errors.New("soak: a promise was broken")
+
+// Good reports whether nothing was found.
+func (r *Report) Good() bool {
+	return len(r.Violations) == 0 && r.Found == torture.Found{} && r.Hostile == hostile.Violations{}
+}
+
+// maxViolations bounds what is kept in words; all are counted.
+const maxViolations = 40
+
+func (r *Report) note(seed uint64, texts ...string) {
+	for _, text := range texts {
+		if len(r.Violations) < maxViolations {
+			r.Violations = append(r.Violations, fmt.Sprintf("seed %d: %s", seed, text))
+		}
+	}
+}
+
+func (r *Report) skip(text string) {
+	for _, s := range r.Skipped {
+		if s == text {
+			return
+		}
+	}
+	r.Skipped = append(r.Skipped, text)
+}
+
+// addTorture adds one round's part.
+func (r *Report) addTorture(t *torture.Report) {
+	r.Kills += t.Kills
+	r.Stops += t.Stops
+	r.Operations += t.Published + t.Read
+	r.Tally.Add(&t.Tally)
+	if n := t.NoticeNs.Max; n != nil && (r.NoticeMaxNs == nil || *n > *r.NoticeMaxNs) {
+		r.NoticeMaxNs = n
+	}
+	r.note(t.Seed, t.Violations...)
+}
+
+// addHostile adds one round's part.
+func (r *Report) addHostile(h *hostile.Report) {
+	r.Mutations += h.Mutations
+	for i := range h.Surfaces {
+		r.Operations += h.Surfaces[i].Calls
+	}
+	r.Hostile.Add(&h.Violations)
+	for _, s := range h.Skipped {
+		r.skip("hostile: " + s)
+	}
+	r.note(h.Seed, h.Notes...)
+}
+
+// Print writes the report for people.
+func (r *Report) Print(w io.Writer) {
+	row := func(name string, format string, args ...any) {
+		fmt.Fprintf(w, "%-13s%s\n", name, fmt.Sprintf(format, args...))
+	}
+	row("seed", "%d (replays the choices, not the schedule)", r.Seed)
+	row("time", "%v in %d rounds", time.Duration(r.DurationNs).Round(time.Second), r.Rounds)
+	row("machine", "%v", r.Machine)
+	row("operations", "%d", r.Operations)
+	row("kills", "%d, and %d stops", r.Kills, r.Stops)
+	row("faults", "%d freezes, %d signals, %d times starved", r.Faults.Freezes, r.Faults.Signals,
+		r.Faults.Starves)
+	row("mutations", "%d by hostile peers", r.Mutations)
+	row("published", "%d, and %d in doubt at a kill", r.Published, r.InDoubt)
+	row("read", "%d, and %d again, marked", r.Read, r.Redelivered)
+	if n := r.NoticeMaxNs; n != nil {
+		row("notice", "at most %v after a death", time.Duration(*n))
+	}
+	row("losses", "%d", r.Lost)
+	row("others", "%d duplicate, %d unpublished, %d hung, %d leaked, %d usurped, %d unnoticed, "+
+		"%d failed", r.Duplicate, r.Unpublished, r.Hung, r.Leaked, r.Usurped, r.Unnoticed, r.Failed)
+	h := r.Hostile
+	row("hostile", "%d panics, %d hangs, %d wild, %d lost, %d untyped, %d unbounded, %d leaked, "+
+		"%d failed", h.Panics, h.Hangs, h.Wild, h.BystanderLost, h.Untyped, h.Unbounded, h.Leaked,
+		h.Failed)
+	for _, s := range r.Skipped {
+		fmt.Fprintln(w, "skipped", s)
+	}
+	for _, v := range r.Violations {
+		fmt.Fprintln(w, v)
+	}
+}

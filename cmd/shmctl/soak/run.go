@@ -1,0 +1,86 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/shmring/shmring/cmd/shmctl/hostile"
+	"github.com/shmring/shmring/cmd/shmctl/torture"
+)
+
+const (
+	defaultRound = time.Minute
+	// tortureShare of a round is for torture, in percent.
+	tortureShare = 75
+	// burst is how many mutations are made before the clock is looked at.
+	burst = 100_000
+)
+
+// Run soaks. The report is not nil if it came to an end; the error is ErrViolation if anything was
+// found.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	if o.Round == 0 {
+		o.Round = defaultRound
+	}
+	r := &Report{Seed: o.Seed, Skipped: []string{}, Violations: []string{}}
+	begin := time.Now()
+	told := func() {
+		if o.Progress != nil {
+			o.Progress(time.Since(begin), r)
+		}
+	}
+	for seed := o.Seed; time.Since(begin) < o.Duration; seed++ {
+		end := time.Now().Add(min(o.Round, o.Duration-time.Since(begin)))
+		if err := r.torture(ctx, o, seed, time.Until(end)*tortureShare/100); err != nil {
+			return nil, err
+		}
+		told()
+		if err := r.hostile(ctx, seed, end); err != nil {
+			return nil, err
+		}
+		r.Rounds++
+		told()
+	}
+	r.DurationNs = int64(time.Since(begin))
+	r.Machine = torture.Here()
+	if !r.Good() {
+		return r, ErrViolation
+	}
+	return r, nil
+}
+
+// torture kills for a while, with faults. Hostile peers have the machine to themselves: what their
+// victims do in a call is counted, and signals would count.
+func (r *Report) torture(ctx context.Context, o Options, seed uint64, d time.Duration) error {
+	f := startFaults(seed, r.skip)
+	t, err := torture.Run(ctx, torture.Options{Duration: max(d, time.Second), Seed: seed,
+		Steps: o.Steps, Dir: o.Dir})
+	r.Faults.add(f.stop())
+	if t == nil {
+		return err
+	}
+	r.addTorture(t)
+	return nil
+}
+
+// hostile attacks until the round ends, once at least.
+func (r *Report) hostile(ctx context.Context, seed uint64, end time.Time) error {
+	if os.Geteuid() != 0 {
+		r.skip("hostile peers: only root starts processes of other users")
+		return nil
+	}
+	for again := true; again; again = time.Now().Before(end) {
+		h, err := hostile.Run(ctx, hostile.Options{Mutations: burst, Seed: seed})
+		if errors.Is(err, errors.ErrUnsupported) {
+			r.skip("hostile peers: " + err.Error())
+			return nil
+		}
+		if h == nil {
+			return err
+		}
+		r.addHostile(h)
+	}
+	return nil
+}
