@@ -45,7 +45,7 @@ func newTorture() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "torture",
 		Short: "Kill processes at any moment and prove that nothing is lost",
-		Long:  tortureLong,
+		Long:  tortureLong + "\n\nRoles are " + listed(torture.Roles(), 80) + ".",
 		Example: `  shmctl torture                      half a minute
   shmctl torture --duration 10m --seed 7 -o json
   shmctl torture --kills 1000`,
@@ -96,8 +96,7 @@ func newTorture() *cobra.Command {
 	f.BoolVar(&opt.Steps, "steps", false, "kill at labelled steps too")
 	f.Uint64Var(&opt.UntilSteps, "until-steps", 0, "end when each step killed `n` times, and after "+
 		"--kills, or at --duration")
-	f.StringSliceVar(&opt.Roles, "roles", nil, "only these `roles`, and those that they need: "+
-		strings.Join(torture.Roles(), ", "))
+	f.StringSliceVar(&opt.Roles, "roles", nil, "only these `roles`, and those that they need")
 	_ = cmd.RegisterFlagCompletionFunc("roles", cobra.FixedCompletions(torture.Roles(),
 		cobra.ShellCompDirectiveNoFileComp))
 	f.StringVar(&opt.Trust, "trust", torture.TrustBoth, "`kind` of the queues met over sockets: "+
@@ -107,6 +106,23 @@ func newTorture() *cobra.Command {
 	f.StringVar(&opt.Dir, "dir", "", "`directory` in which that of the run is made")
 	cmd.AddCommand(newHostile(), newSoak())
 	return cmd
+}
+
+// listed joins names to lines of so many columns.
+func listed(names []string, columns int) string {
+	var b strings.Builder
+	at := 0
+	for i, name := range names {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		if at += len(name) + 2; at > columns {
+			b.WriteString("\n")
+			at = len(name) + 2
+		}
+		b.WriteString(name)
+	}
+	return b.String()
 }
 
 func runTorture(cmd *cobra.Command, o *output, opt torture.Options) error {
