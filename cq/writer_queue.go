@@ -35,3 +35,12 @@ func (w *Writer) refused(flags uint64) error {
 	}
 	return e
 }
+
+// Bytes returns how much memory the writer's lane takes, which this process made; 0 for a writer on
+// the reader's own lane. It is for those who account for it, while the writer is open.
+func (w *Writer) Bytes() uint64 {
+	if w.obj == nil {
+		return 0
+	}
+	return uint64(len(w.obj.Bytes()))
+}

@@ -130,21 +130,61 @@ const (
 	MeetReceived // the peer's message and its descriptors are here
 	AcceptTold   // a writer of another user was told that its lane is taken, and it is not
 
-	// An application of a device process (xdp/device, endpoint.go).
-	SubmitCopied  // the payload is copied, the command is not posted
-	SubmitPosted  // the command is posted, its slot is not booked
-	FrameGiving   // the application is done with a frame, nothing says so
-	FrameReturned // the command that returns it is posted
+	// An application and a device process meet (xdp/device, dial.go and serve_linux.go). Labels that
+	// begin with App are passed by the application, those with Dev by the device process.
+	AppHello    // the application has said what it wants, nothing is booked
+	DevBooked   // frames, sends, ports are booked and memory is made, nothing is sent
+	DevGranted  // the application has its memory
+	AppMemory   // it has handed over its payload memory
+	DevJoined   // all queues are joined, the application is not told
+	AppStarting // it asked for packets
+	DevAttached // packets are moved for it, it is not told
+	AppStarted  // it was told
 
-	// A device process (xdp/device, app_linux.go and deliver_linux.go).
-	CommandsTaken // commands are peeked at, none is carried out
-	SendQueued    // the packet is in the kernel's ring, its command is not released
-	FrameTaken    // a returned frame is free, its command is not released
-	CommandsDone  // commands are carried out, not released
-	SendDone      // the slot of a send is free, its completion is not posted
-	SendTold      // the completion is posted
-	FramesFilled  // frames are filled and loaned, their completions are not published
-	FramesTold    // they are published
+	// A port is taken and dropped (xdp/device, ports_linux.go and keep.go).
+	AppAsked     // it is asked for
+	DevSteered   // packets to it are steered to the device process, nobody has it
+	DevOwned     // it has an owner, who is not told
+	AppAnswered  // the owner was told
+	DevUnsteered // it is nobody's, and still steered
+
+	// A datagram is sent (xdp/device, endpoint.go and app_linux.go).
+	AppFilled    // the payload is in its slot, the command is not posted
+	AppPosted    // the command is posted, the slot is not marked
+	DevTaken     // a command is copied
+	DevBuilding  // a frame and a row are taken for it, no packet is built
+	DevPosted    // the packet is in the ring
+	DevDone      // a batch of commands is carried out, none is released
+	DevReleased  // they are
+	DevKicked    // the kernel was told of packets
+	DevReaped    // it is done with some, nobody knows
+	DevMarked    // the slot says that it is free, there is no completion
+	DevCompleted // there is
+
+	// A datagram is received (xdp/device, engine_linux.go and deliver_linux.go).
+	DevReceived  // packets are taken from the ring
+	DevCopied    // those of an application are in its memory, nothing is published
+	DevPublished // they are published, the device's frames are not free
+	DevDropped   // the device's frames are free
+
+	// Its frame is given back (xdp/device, endpoint.go and app_linux.go).
+	AppGiving   // the application is done with the frame, nothing says so
+	AppReturned // the command is posted, and not counted
+	DevReturned // the frame is free, the command is not released
+
+	// An application ends (xdp/device, serve_linux.go).
+	DevForgotten // no packet is moved for it any more, everything else is still booked
+	DevUnported  // its ports are free
+	DevUnbooked  // its budget is free
+	DevFreed     // its memory is gone, its place is not free
+
+	// A device process ends, and an application finds the next (xdp/device, keep.go).
+	AppNoticed   // the application knows, and has done nothing
+	AppLost      // it knows which sends have no completion
+	AppCancelled // they have one, nobody is told of the death
+	AppTold      // somebody is
+	AppMapped    // memory of the next device process is mapped
+	AppSwitched  // sends go there, no packets come yet
 
 	count
 )
@@ -183,11 +223,22 @@ var names = [count]string{
 	CollectCondemned: "collect-condemned", CollectUnlinked: "collect-unlinked",
 	CollectEmptied: "collect-emptied", CollectObject: "collect-object",
 	MeetSending: "meet-sending", MeetSent: "meet-sent", MeetReceived: "meet-received",
-	AcceptTold:   "accept-told",
-	SubmitCopied: "submit-copied", SubmitPosted: "submit-posted", FrameGiving: "frame-giving",
-	FrameReturned: "frame-returned", CommandsTaken: "commands-taken", SendQueued: "send-queued",
-	FrameTaken: "frame-taken", CommandsDone: "commands-done", SendDone: "send-done",
-	SendTold: "send-told", FramesFilled: "frames-filled", FramesTold: "frames-told",
+	AcceptTold: "accept-told",
+
+	AppHello: "app-hello", DevBooked: "dev-booked", DevGranted: "dev-granted",
+	AppMemory: "app-memory", DevJoined: "dev-joined", AppStarting: "app-starting",
+	DevAttached: "dev-attached", AppStarted: "app-started", AppAsked: "app-asked",
+	DevSteered: "dev-steered", DevOwned: "dev-owned", AppAnswered: "app-answered",
+	DevUnsteered: "dev-unsteered", AppFilled: "app-filled", AppPosted: "app-posted",
+	DevTaken: "dev-taken", DevBuilding: "dev-building", DevPosted: "dev-posted",
+	DevReleased: "dev-released", DevKicked: "dev-kicked", DevReaped: "dev-reaped",
+	DevMarked: "dev-marked", DevCompleted: "dev-completed", DevReceived: "dev-received",
+	DevCopied: "dev-copied", DevPublished: "dev-published", DevDropped: "dev-dropped",
+	AppGiving: "app-giving", DevDone: "dev-done", AppReturned: "app-returned",
+	DevReturned: "dev-returned", DevForgotten: "dev-forgotten",
+	DevUnported: "dev-unported", DevUnbooked: "dev-unbooked", DevFreed: "dev-freed",
+	AppNoticed: "app-noticed", AppLost: "app-lost", AppCancelled: "app-cancelled",
+	AppTold: "app-told", AppMapped: "app-mapped", AppSwitched: "app-switched",
 }
 
 // String returns the name, as the environment gives it.

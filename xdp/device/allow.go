@@ -14,9 +14,14 @@ const (
 	DefaultSends  = 256
 	DefaultRules  = 8
 	DefaultApps   = 16
+	// Addresses and mebibytes.
+	DefaultDestinations = 4096
+	DefaultMemoryMiB    = 64
 	// Bounds of the same, which keep a slip of the pen from taking all memory.
 	maxRuleFrames = 1 << 16
 	maxRuleSends  = 1 << 12
+	maxRuleWays   = 1 << 16
+	maxRuleMiB    = 1 << 14
 )
 
 // Allow is a line of the allow-list: who may use the device, and how much of it all processes of
@@ -30,6 +35,12 @@ type Allow struct {
 	Sends       int // sends under way
 	Rules       int // ports taken at a time
 	Apps        int // connections
+	// Destinations are the addresses whose way is remembered for them. For one more the one used
+	// longest ago is forgotten, so that the way to it has to be asked for again.
+	Destinations int
+	// MemoryMiB is for what the server posts to in queues of applications, which are as large as
+	// these want; all other memory goes by Frames and Sends.
+	MemoryMiB int
 }
 
 // ParseAllow reads what String writes: "uid:1000,ports=5000-5100,frames=512,sends=64,rules=8".
@@ -59,7 +70,7 @@ func ParseAllow(text string) (Allow, error) {
 		}
 		field, limit := a.number(key)
 		if field == nil {
-			return bad(part, "ports, frames, sends, rules or apps")
+			return bad(part, "ports, frames, sends, rules, apps, destinations or memory")
 		}
 		if *field, err = strconv.Atoi(value); err != nil || *field < 1 || *field > limit {
 			return bad(part, fmt.Sprintf("a number from 1 to %d", limit))
@@ -88,6 +99,10 @@ func (a *Allow) number(key string) (field *int, limit int) {
 		return &a.Rules, maxPorts
 	case "apps":
 		return &a.Apps, 1024
+	case "destinations":
+		return &a.Destinations, maxRuleWays
+	case "memory":
+		return &a.MemoryMiB, maxRuleMiB
 	}
 	return nil, 0
 }
@@ -102,7 +117,7 @@ func (a Allow) String() string {
 	if a.Last != 0 {
 		text += fmt.Sprintf(",ports=%d-%d", a.First, a.Last)
 	}
-	for _, key := range []string{"frames", "sends", "rules", "apps"} {
+	for _, key := range []string{"frames", "sends", "rules", "apps", "destinations", "memory"} {
 		if field, _ := a.number(key); *field != 0 {
 			text += fmt.Sprintf(",%s=%d", key, *field)
 		}
@@ -124,7 +139,8 @@ func (a Allow) resolve() (Allow, error) {
 		key string
 		def int
 	}{{"frames", DefaultFrames}, {"sends", DefaultSends}, {"rules", DefaultRules},
-		{"apps", DefaultApps}} {
+		{"apps", DefaultApps}, {"destinations", DefaultDestinations},
+		{"memory", DefaultMemoryMiB}} {
 		field, limit := a.number(d.key)
 		if *field == 0 {
 			*field = d.def
@@ -148,6 +164,18 @@ func (a Allow) resolve() (Allow, error) {
 type account struct {
 	Allow
 	frames, sends, rules, apps int
+	lanes                      uint64 // bytes in queues of applications
+	ways                       *ways  // the engine's
+}
+
+// room is how many bytes of queues are left.
+func (c *account) room() uint64 { return uint64(c.MemoryMiB)<<20 - c.lanes }
+
+// meetings is how many connections one user may begin at a time. They have the places of others as
+// long as they are silent.
+func (c *account) meetings(maxApps int) int {
+	const most = 8
+	return max(1, min(most, c.Apps/2, maxApps/2))
 }
 
 // book takes so much of an account, or says of what there is too little.

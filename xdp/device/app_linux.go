@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 	"syscall"
 
@@ -24,6 +23,7 @@ type app struct {
 	account *account       // guarded by Server.mu
 	conn    *net.UnixConn
 	ports   []uint16 // guarded by Server.mu
+	lanes   uint64   // bytes of rx and tx, booked; of the goroutine that admits
 
 	umem    *xdp.UMEM
 	geo     xdp.Geometry
@@ -38,33 +38,24 @@ type app struct {
 	queue    *queue // that it sends by
 	limit    int    // of sends under way
 	underWay int    // parked, or with the kernel
-	parked   []parkedSend
-	// blockedWays is scratch of retry: destinations that some of parked wait for.
-	blockedWays []netip.Addr
-	retryAt     int64
-	pending     []cq.Entry // taken from q, not released
-	blocked     bool       // what is pending has to wait
-	command     cq.Entry   // private copy of the command in work
-	failure     cq.ErrorEntry
-	silent      uint64 // sends that ended without a completion
-	batch       []int32
-	routes      map[target]*route
-	last        target
-	lastWay     *route
-	dead        error // why it is to be detached
-	expelled    bool
-	work        func()
-	worked      int
+	parked   parked
+	pending  []cq.Entry // taken from q, not released
+	blocked  bool       // what is pending has to wait
+	command  cq.Entry   // private copy of the command in work
+	failure  cq.ErrorEntry
+	silent   uint64 // sends that ended without a completion
+	batch    []int32
+	routes   map[target]*route
+	last     target
+	lastWay  *route
+	dead     error // why it is to be detached
+	expelled bool
+	work     func()
+	worked   int
 
 	received, noFrame, noRoom, sent, failed, bytesIn, bytesOut uint64
 	dirty                                                      bool
 	shown                                                      atomic.Pointer[AppStats]
-}
-
-// parkedSend waits for a hardware address.
-type parkedSend struct {
-	e     cq.Entry
-	until int64
 }
 
 type route struct {
@@ -79,13 +70,11 @@ const maxRoutes = 1024
 // commands does as much as one turn allows of what the application asked for. It runs guarded:
 // the payload is memory that the application can do things to.
 func (a *app) commands(en *engine) {
-	a.worked = 0
 	if len(a.pending) == 0 {
 		es, err := a.q.Peek(en.s.c.TxBatch)
 		switch {
 		case err == nil:
 			a.pending = es
-			crash.At(crash.CommandsTaken)
 		case err == cq.ErrAgain:
 			return
 		case err == cq.ErrAvail: // an error entry is no command
@@ -101,6 +90,7 @@ func (a *app) commands(en *engine) {
 	k := 0
 	for k < len(a.pending) {
 		a.command = a.pending[k] // once: the application could change it while we look
+		crash.At(crash.DevTaken)
 		if !a.do(en) {
 			break
 		}
@@ -110,10 +100,11 @@ func (a *app) commands(en *engine) {
 	a.pending = a.pending[k:]
 	a.blocked = len(a.pending) > 0
 	if k > 0 {
-		crash.At(crash.CommandsDone)
+		crash.At(crash.DevDone)
 		if err := a.q.Release(k); err != nil {
 			a.dead = err
 		}
+		crash.At(crash.DevReleased)
 	}
 }
 
@@ -127,7 +118,7 @@ func (a *app) do(en *engine) bool {
 			frame = e.Buf.Offset() / uint64(a.geo.ChunkBytes)
 		}
 		a.pool.giveBack(frame, e.Data)
-		crash.At(crash.FrameTaken)
+		crash.At(crash.DevReturned)
 		a.dirty = true
 		return true
 	case sendFlags, injectFlags:
@@ -145,7 +136,7 @@ func (a *app) do(en *engine) bool {
 		return false
 	}
 	why, state := cq.Errno(0), sendParked
-	if !a.overtakes(e) {
+	if !a.parked.holds(targetOf(e).to.Addr()) { // else it would overtake
 		why, state = a.send(en, e)
 	}
 	switch state {
@@ -154,7 +145,7 @@ func (a *app) do(en *engine) bool {
 		return false
 	case sendParked:
 		a.underWay++
-		a.parked = append(a.parked, parkedSend{*e, en.now + parkedNs})
+		a.parked.add(e, en.now+parkedNs)
 	case sendFailed:
 		a.fail(e, why)
 	default:
@@ -219,17 +210,24 @@ func (a *app) send(en *engine, e *cq.Entry) (why cq.Errno, state sendState) {
 		en.sends.end(uint64(row))
 		return 0, sendWaits
 	}
+	crash.At(crash.DevBuilding)
+	posted := false
+	defer func() {
+		if !posted { // reading the payload may have faulted
+			sock.Abandon(frame)
+			en.sends.end(uint64(row))
+		}
+	}()
 	n, err := way.template.Build(buf, loan.Bytes())
 	if err == nil {
 		err = sock.Post(frame, n, uint64(row))
 	}
 	if err != nil {
-		sock.Abandon(frame)
-		en.sends.end(uint64(row))
 		return cq.Errno(syscall.EMSGSIZE), sendFailed
 	}
+	posted = true
+	crash.At(crash.DevPosted)
 	a.bytesOut += e.Len
-	crash.At(crash.SendQueued)
 	return 0, sendUnderWay
 }
 
@@ -238,7 +236,7 @@ func (a *app) way(en *engine, t target) (*route, error) {
 	if !usable(t.to) {
 		return nil, syscall.EINVAL
 	}
-	hop, err := en.s.c.Resolver.Lookup(t.to.Addr())
+	hop, err := a.account.ways.lookup(t.to.Addr())
 	if err != nil {
 		return nil, err
 	}
@@ -273,51 +271,6 @@ func usable(to netip.AddrPort) bool {
 	return to.Port() != 0 && to.Addr().IsValid() && !to.Addr().IsUnspecified()
 }
 
-// overtakes reports whether a send that waits for a hardware address has the same destination.
-func (a *app) overtakes(e *cq.Entry) bool {
-	if len(a.parked) == 0 {
-		return false
-	}
-	to := targetOf(e).to.Addr()
-	return slices.ContainsFunc(a.parked, func(p parkedSend) bool {
-		return targetOf(&p.e).to.Addr() == to
-	})
-}
-
-// retry tries again what waits for a hardware address, in order for each destination.
-func (a *app) retry(en *engine) {
-	if len(a.parked) == 0 || en.now < a.retryAt {
-		return
-	}
-	a.retryAt = en.now + 1e6
-	kept := a.parked[:0]
-	blocked := a.blockedWays[:0]
-	for i := range a.parked {
-		p := &a.parked[i]
-		to := targetOf(&p.e).to.Addr()
-		if en.now < p.until && slices.Contains(blocked, to) {
-			kept = append(kept, *p)
-			continue
-		}
-		why, state := a.send(en, &p.e)
-		if state == sendWaits || state == sendParked {
-			blocked = append(blocked, to)
-		}
-		switch {
-		case state == sendWaits, state == sendParked && en.now < p.until:
-			kept = append(kept, *p)
-			continue
-		case state == sendParked:
-			why, state = cq.Errno(syscall.EHOSTUNREACH), sendFailed
-		}
-		if state == sendFailed {
-			a.underWay--
-			a.fail(&p.e, why)
-		}
-	}
-	a.parked, a.blockedWays = kept, blocked
-}
-
 // fail answers a send with an error. A credit is held.
 func (a *app) fail(e *cq.Entry, why cq.Errno) {
 	a.failed++
@@ -328,9 +281,11 @@ func (a *app) fail(e *cq.Entry, why cq.Errno) {
 	if e.Flags == injectFlags {
 		a.failure.Flags |= cq.FlagNoContext
 	}
+	crash.At(crash.DevMarked)
 	if err := a.tx.PostErrorCredited(&a.failure); err != nil {
 		a.dead = err
 	}
+	crash.At(crash.DevCompleted)
 }
 
 func (a *app) markDone(slot, how uint64) {
@@ -351,12 +306,12 @@ func (a *app) completed(r sendRow) {
 		return
 	}
 	a.markDone(uint64(r.slot), a.tx.Next()+1)
+	crash.At(crash.DevMarked)
 	e := cq.Entry{Context: r.context, Flags: sendFlags, Src: cq.AddrNotAvail}
-	crash.At(crash.SendDone)
 	if err := a.tx.PostCredited(&e); err != nil && a.dead == nil {
 		a.dead = err
 	}
-	crash.At(crash.SendTold)
+	crash.At(crash.DevCompleted)
 }
 
 // publish shows counters to the application and to Stats.

@@ -37,12 +37,12 @@ func (a *app) deliver(en *engine, q *queue) {
 		}
 		a.put(q, q.packets[at], next+uint64(i), uint64(en.now), &slot[k])
 	}
-	crash.At(crash.FramesFilled)
+	crash.At(crash.DevCopied)
 	if err := a.rx.Commit(n); err != nil {
 		a.dead = err
 		return
 	}
-	crash.At(crash.FramesTold)
+	crash.At(crash.DevPublished)
 	a.received += uint64(n)
 }
 

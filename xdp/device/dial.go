@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"syscall"
+	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // Request is what an application wants of a device process. Zero values stand for the defaults.
@@ -90,6 +93,8 @@ type session struct {
 	// asking lets one question be under way at a time. It is held from dial to the end of start:
 	// nobody reads answers before, and the server expects the start.
 	asking  sync.Mutex
+	ports   []uint16 // that the hello named
+	wanted  uint16   // port that is asked for, or 0; Endpoint.mu guards it
 	answers chan hello
 	over    chan struct{} // closed when the session is
 }
@@ -106,12 +111,14 @@ func (s *session) start(ctx context.Context) error {
 	defer s.asking.Unlock()
 	defer s.wire.within(ctx)()
 	err := s.wire.send(hello{step: stepStart})
+	crash.At(crash.AppStarting)
 	if err == nil {
 		_, _, err = s.wire.receive(stepDone, 0)
 	}
 	if err != nil {
 		return why(ctx, err)
 	}
+	crash.At(crash.AppStarted)
 	watch(s.peer, s.wire.conn)
 	return nil
 }
@@ -125,7 +132,7 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.All
 	if err != nil {
 		return nil, err
 	}
-	s = &session{wire: wire{c.(*net.UnixConn)},
+	s = &session{wire: wire{c.(*net.UnixConn)}, ports: h.ports,
 		answers: make(chan hello), over: make(chan struct{})}
 	s.asking.Lock()
 	defer func() {
@@ -139,6 +146,7 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.All
 	}
 	end := s.wire.within(ctx)
 	err = s.wire.send(h)
+	crash.At(crash.AppHello)
 	if err == nil || errors.Is(err, errPipe) { // then there is a no to be read
 		err = s.accept(h, memory)
 	}
@@ -151,7 +159,7 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.All
 			return s, err
 		}
 	}
-	if s.sq, err = attachQueue(ctx, s.wire.conn, allow); err != nil {
+	if s.sq, err = attachQueue(ctx, s.wire.conn, allow, maxLaneBytes); err != nil {
 		return s, err
 	}
 	end = s.wire.within(ctx)
@@ -190,7 +198,9 @@ func (s *session) accept(h hello, memory func(hello) (int, error)) error {
 	if err != nil {
 		return err
 	}
-	return s.wire.send(hello{step: stepMemory}, fd)
+	err = s.wire.send(hello{step: stepMemory}, fd)
+	crash.At(crash.AppMemory)
+	return err
 }
 
 func why(ctx context.Context, err error) error {
@@ -212,4 +222,44 @@ func (s *session) close() error {
 		err = errors.Join(err, s.page.close())
 	}
 	return err
+}
+
+// first makes the first session. Of processes that all start at once some are told to come again.
+func (e *Endpoint) first(ctx context.Context) (*session, error) {
+	for wait := firstBackoff; ; wait = min(2*wait, lastBackoff) {
+		s, err := e.connect(ctx, 0)
+		if !errors.Is(err, syscall.EAGAIN) { // also the system's, when its backlog is full
+			return s, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(context.Cause(ctx), err)
+		case <-time.After(wait):
+		}
+	}
+}
+
+// connect makes a session. generation is that of the last UMEM.
+func (e *Endpoint) connect(ctx context.Context, generation uint64) (*session, error) {
+	h := hello{step: stepHello, frames: uint32(e.req.Frames), sends: uint32(e.req.Sends),
+		generation: generation, ports: e.takenPorts(), text: printable(e.req.Name)}
+	return dial(ctx, e.path, h, e.q, e.servers(), e.prepare)
+}
+
+// prepare makes the payload memory that fits a grant, unless there is one already.
+func (e *Endpoint) prepare(g hello) (fd int, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := int(g.sends) * int(g.slotBytes)
+	if e.payload == nil || len(e.payload.Bytes()) != n || len(e.slots) != int(g.sends) {
+		r, err := newPayload(int(g.sends), int(g.slotBytes))
+		if err != nil {
+			return -1, err
+		}
+		if e.payload != nil {
+			_ = closeRegion(e.payload)
+		}
+		e.payload, e.slots, e.next = r, make([]sendSlot, g.sends), 0
+	}
+	return e.payload.Object().FD(), nil
 }

@@ -24,7 +24,9 @@
 //
 // An application gets packets to the UDP ports that it took, and sends from these ports only. What
 // it may take is said by the allow-list ([Allow]), by user or group as the kernel names it: ports,
-// frames, sends under way, rules, connections. All processes of one line share its budget.
+// frames, sends under way, rules, connections, memory of queues. All processes of one line share
+// its budget. The ways to the destinations that they sent to last are remembered: a line that sends
+// everywhere has its own forgotten, and nobody else's.
 //
 // Submissions are loaded once, bounded, and answered: with a completion, with an error completion
 // that has the context of the command, or, if a command cannot be answered for want of room, by
@@ -79,7 +81,8 @@
 //	take or drop a port          ----->
 //	                             <-----  done, or a no
 //
-// A peer that takes more than five seconds to start is hung up on.
+// A peer that takes more than five seconds to start is hung up on. One user can begin a few
+// connections at a time only; Dial comes again when it is told so.
 //
 // # What there is not
 //

@@ -91,7 +91,7 @@ func Dial(ctx context.Context, path string, r Request) (*Endpoint, error) {
 			return nil, failed(op, path, err, "")
 		}
 	}
-	s, err := e.connect(ctx, 0)
+	s, err := e.first(ctx)
 	if err == nil {
 		e.sess = s
 		e.own, err = e.q.Writer()
@@ -139,35 +139,10 @@ func hintOf(err error) string {
 	return ""
 }
 
-// connect makes a session. generation is that of the last UMEM.
-func (e *Endpoint) connect(ctx context.Context, generation uint64) (*session, error) {
-	h := hello{step: stepHello, frames: uint32(e.req.Frames), sends: uint32(e.req.Sends),
-		generation: generation, ports: e.takenPorts(), text: printable(e.req.Name)}
-	return dial(ctx, e.path, h, e.q, e.servers(), e.prepare)
-}
-
 func (e *Endpoint) takenPorts() []uint16 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return append([]uint16(nil), e.ports...)
-}
-
-// prepare makes the payload memory that fits a grant, unless there is one already.
-func (e *Endpoint) prepare(g hello) (fd int, err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	n := int(g.sends) * int(g.slotBytes)
-	if e.payload == nil || len(e.payload.Bytes()) != n || len(e.slots) != int(g.sends) {
-		r, err := newPayload(int(g.sends), int(g.slotBytes))
-		if err != nil {
-			return -1, err
-		}
-		if e.payload != nil {
-			_ = closeRegion(e.payload)
-		}
-		e.payload, e.slots, e.next = r, make([]sendSlot, g.sends), 0
-	}
-	return e.payload.Object().FD(), nil
 }
 
 // Queue is where completions come. Received datagrams are entries with cq.FlagRecv, whose frame
@@ -247,14 +222,14 @@ func (e *Endpoint) send(payload []byte, from uint16, to netip.AddrPort, context 
 	}
 	off := uint64(i) * uint64(s.grant.slotBytes)
 	copy(e.payload.Bytes()[off:], payload)
-	crash.At(crash.SubmitCopied)
 	slot := &e.slots[i]
 	slot.before = s.page.done[i].Load()
 	c := sendCommand(context, flags, e.payload.Ref(off), len(payload), from, to)
+	crash.At(crash.AppFilled)
 	if err := s.sq.Post(&c); err != nil {
 		return e.posted(err)
 	}
-	crash.At(crash.SubmitPosted)
+	crash.At(crash.AppPosted)
 	slot.context, slot.busy, slot.inject = context, true, flags == injectFlags
 	e.next = i + 1
 	e.stats.Sends++
@@ -362,11 +337,11 @@ func (e *Endpoint) Release(entry *cq.Entry) error {
 		return nil
 	}
 	c := returnCommand(entry)
-	crash.At(crash.FrameGiving)
+	crash.At(crash.AppGiving)
 	if err := s.sq.Post(&c); err != nil {
 		return e.posted(err)
 	}
-	crash.At(crash.FrameReturned)
+	crash.At(crash.AppReturned)
 	e.stats.Released++
 	return nil
 }

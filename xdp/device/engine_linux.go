@@ -9,6 +9,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/capture"
 	"github.com/shmring/shmring/xdp/packet"
@@ -150,6 +151,9 @@ func (en *engine) round() (work int, err error) {
 // reap ends sends that the kernel is done with.
 func (en *engine) reap(q *queue) int {
 	n := q.sock.Reap(q.done)
+	if n > 0 {
+		crash.At(crash.DevReaped)
+	}
 	for i := range q.done[:n] {
 		if r, mine := en.sends.end(q.done[i].Context); mine {
 			r.app.completed(r)
@@ -184,6 +188,9 @@ func (en *engine) takeCommands() (work int) {
 // again at once.
 func (en *engine) receive(q *queue) int {
 	n := q.sock.Receive(q.packets)
+	if n > 0 {
+		crash.At(crash.DevReceived)
+	}
 	for i := range q.packets[:n] {
 		en.stats.Received++
 		if packet.Parse(q.sock.Packet(q.packets[i]), &q.parsed) != nil {
@@ -208,6 +215,9 @@ func (en *engine) receive(q *queue) int {
 	for i := range q.packets[:n] {
 		q.sock.Drop(q.packets[i].Frame)
 	}
+	if n > 0 {
+		crash.At(crash.DevDropped)
+	}
 	return n
 }
 
@@ -217,6 +227,7 @@ func (en *engine) kick(q *queue, filled bool) error {
 	q.sock.Flush()
 	if q.sock.Unsent() > 0 {
 		_, err = q.sock.Kick()
+		crash.At(crash.DevKicked)
 	}
 	if filled && err == nil {
 		err = q.sock.WakeFill()
@@ -257,7 +268,7 @@ func (en *engine) sleep() error {
 	for _, a := range en.apps {
 		switch {
 		case a.dead != nil:
-		case a.blocked || len(a.parked) > 0:
+		case a.blocked || a.parked.count > 0:
 			waits = true
 			if a.blocked {
 				continue
@@ -307,7 +318,7 @@ func (en *engine) publish() {
 
 // attach makes an application known. It runs in the engine.
 func (en *engine) attach(a *app) {
-	a.work = func() { a.retry(en); a.commands(en) }
+	a.work = func() { a.worked = 0; a.retry(en); a.commands(en) }
 	a.queue = en.queues[len(en.apps)%len(en.queues)]
 	en.apps = append(en.apps, a)
 	a.publish()
@@ -324,6 +335,7 @@ func (en *engine) detach(a *app) {
 	}
 	en.assign(a, nil)
 	en.sends.forget(a)
+	a.forsake()
 	en.stats.Evicted++
 	en.publish()
 }

@@ -20,6 +20,9 @@ var (
 	ErrRefused = shm.Sentinel("refused by the device process", syscall.EACCES)
 	// ErrBudget: more frames, sends, ports or applications than the allow-list grants (EDQUOT).
 	ErrBudget = shm.Sentinel("over the budget of this user", syscall.EDQUOT)
+	// ErrBusy: this user begins more connections at once than the device process talks to (EAGAIN).
+	// Dial tries again as long as its context lasts.
+	ErrBusy = shm.Sentinel("too many connections begun", syscall.EAGAIN)
 	// ErrPortTaken: another application, or this one, has the port already (EADDRINUSE).
 	ErrPortTaken = shm.Sentinel("port is taken", syscall.EADDRINUSE)
 	// ErrProtocol: the other side said what it must not (EPROTO).
@@ -72,7 +75,7 @@ var refusals = []struct {
 	num syscall.Errno
 }{
 	{ErrRefused, syscall.EACCES}, {ErrBudget, syscall.EDQUOT},
-	{ErrPortTaken, syscall.EADDRINUSE}, {ErrProtocol, syscall.EPROTO},
+	{ErrBusy, syscall.EAGAIN}, {ErrPortTaken, syscall.EADDRINUSE}, {ErrProtocol, syscall.EPROTO},
 	{ErrOptions, syscall.EINVAL}, {shm.ErrVersion, syscall.EPROTONOSUPPORT},
 }
 

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
 )
@@ -74,6 +76,32 @@ func (e *Endpoint) AskEarly(ctx context.Context, port uint16) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// LaneBytes returns how much memory is booked for queues of applications.
+func (s *Server) LaneBytes() (n uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.accounts {
+		n += c.lanes
+	}
+	return n
+}
+
+// Places returns how many connections have a place.
+func (s *Server) Places() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.places
+}
+
+// Unreadable makes the payload memory of the application that has a port unreadable for the server,
+// as a page that the machine has lost is.
+func (s *Server) Unreadable(port uint16) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mem := s.ports[port].payload.Object().Bytes()
+	return unix.Mprotect(mem, unix.PROT_NONE)
 }
 
 // LateDrop has one application take a port that another one dropped, of which the engine learns

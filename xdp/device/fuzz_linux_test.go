@@ -64,7 +64,8 @@ func must(t testing.TB, err error) {
 }
 
 func newFuzzRig(f *testing.F) *fuzzRig {
-	r := &fuzzRig{a: &app{peer: &shm.Peer{}, owns: map[uint16]bool{fuzzPort: true},
+	r := &fuzzRig{a: &app{peer: &shm.Peer{},
+		account: &account{ways: newWays(newHolders(fuzzWays{}), 1)}, owns: map[uint16]bool{fuzzPort: true},
 		routes: map[target]*route{}, pool: newPool(32), slot: fuzzSlotBytes, limit: fuzzSlots}}
 	d, err := shm.OpenDir("")
 	must(f, err)
@@ -121,9 +122,9 @@ func (r *fuzzRig) turn(t *testing.T) {
 			t.Fatalf("frames: %+v", s)
 		}
 	}
-	if a := r.a; a.underWay != 0 || len(a.parked) != 0 || len(a.pending) != 0 ||
+	if a := r.a; a.underWay != 0 || a.parked.count != 0 || len(a.pending) != 0 ||
 		len(r.en.sends.free) != len(r.en.sends.rows) || len(a.pool.free)+a.pool.out() != 32 {
-		t.Fatalf("%d sends under way, %d parked, %d rows of %d", a.underWay, len(a.parked),
+		t.Fatalf("%d sends under way, %d parked, %d rows of %d", a.underWay, a.parked.count,
 			len(r.en.sends.free), len(r.en.sends.rows))
 	}
 }

@@ -105,7 +105,7 @@ func TestRefusalKeepsItsMeaning(t *testing.T) {
 
 func TestAllow(t *testing.T) {
 	for _, text := range []string{"uid:1000", "gid:7,ports=1-65535", "uid:0,ports=53-53,frames=1," +
-		"sends=2,rules=3,apps=4"} {
+		"sends=2,rules=3,apps=4", "uid:1,destinations=5,memory=6"} {
 		a, err := ParseAllow(text)
 		if err != nil || a.String() != text {
 			t.Errorf("%q: %q, %v", text, a, err)
@@ -119,7 +119,8 @@ func TestAllow(t *testing.T) {
 	}
 	for _, text := range []string{"", "1000", "uid:", "uid:-1", "user:1", "uid:4294967296",
 		"uid:1,", "uid:1,ports=", "uid:1,ports=0", "uid:1,ports=9-8", "uid:1,ports=1-65536",
-		"uid:1,frames=0", "uid:1,frames=-1", "uid:1,frames=99999999", "uid:1,what=1", "uid:1,frames"} {
+		"uid:1,frames=0", "uid:1,frames=-1", "uid:1,frames=99999999", "uid:1,memory=0", "uid:1,what=1",
+		"uid:1,frames"} {
 		if a, err := ParseAllow(text); !errors.Is(err, ErrOptions) {
 			t.Errorf("%q: %+v, %v", text, a, err)
 		}

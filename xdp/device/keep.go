@@ -11,6 +11,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 func isError(err, target error) bool { return errors.Is(err, target) }
@@ -54,6 +55,7 @@ func (e *Endpoint) listen(s *session) error {
 		if h.step != stepDone {
 			return h.expect(stepDone)
 		}
+		e.answered(s, &h)
 		select {
 		case s.answers <- h: // whoever asks waits for it
 		case <-time.After(time.Second): // nobody asked
@@ -62,9 +64,21 @@ func (e *Endpoint) listen(s *session) error {
 	}
 }
 
+// answered notes a port that was taken. It is done here and not where the question was asked, so
+// that the next server is asked for the port too if this one dies now.
+func (e *Endpoint) answered(s *session, h *hello) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s.wanted != 0 && h.status == 0 {
+		e.ports = append(e.ports, s.wanted)
+	}
+	s.wanted = 0
+}
+
 // lose ends a session whose server is gone: every send gets its completion, from here if the
 // server did not publish it.
 func (e *Endpoint) lose(s *session, why error) {
+	crash.At(crash.AppNoticed)
 	e.mu.Lock()
 	e.sess, e.why = nil, why
 	var lost []uint64
@@ -88,9 +102,11 @@ func (e *Endpoint) lose(s *session, why error) {
 	e.stats.Cancelled += uint64(len(lost))
 	e.mu.Unlock()
 	_ = s.close()
+	crash.At(crash.AppLost)
 	for _, c := range lost {
 		e.cancelled(c)
 	}
+	crash.At(crash.AppCancelled)
 	e.notify(Event{Kind: EventGone, Generation: s.grant.generation, Cancelled: len(lost), Err: why})
 }
 
@@ -119,6 +135,7 @@ func (e *Endpoint) notify(ev Event) {
 		news.Event, news.Data = cq.EventConnected, ev.Generation
 	}
 	_, _ = e.req.Events.Write(&news) // the calls tell it too
+	crash.At(crash.AppTold)
 }
 
 // seek returns the next session, or nil when the endpoint is closed.
@@ -131,15 +148,16 @@ func (e *Endpoint) seek(generation uint64) *session {
 		}
 		ctx, cancel := context.WithTimeout(e.ctx, helloWait)
 		s, err := e.connect(ctx, generation)
-		e.mu.Lock()
-		if err != nil {
-			e.why = err
-		} else {
-			e.sess, e.why = s, nil
-			e.stats.Reconnects++
-		}
-		e.mu.Unlock()
 		if err == nil {
+			crash.At(crash.AppMapped)
+			err = e.switchTo(s)
+		}
+		if err != nil {
+			e.mu.Lock()
+			e.why = err
+			e.mu.Unlock()
+		} else {
+			crash.At(crash.AppSwitched)
 			_ = s.start(ctx) // an error shows when the connection is read
 		}
 		cancel()
@@ -149,6 +167,22 @@ func (e *Endpoint) seek(generation uint64) *session {
 		e.notify(Event{Kind: EventBack, Generation: s.grant.generation})
 		return s
 	}
+}
+
+// switchTo makes s the session, unless a port was dropped after s was asked to take it.
+func (e *Endpoint) switchTo(s *session) error {
+	e.mu.Lock()
+	same := slices.Equal(s.ports, e.ports)
+	if same {
+		e.sess, e.why = s, nil
+		e.stats.Reconnects++
+	}
+	e.mu.Unlock()
+	if same {
+		return nil
+	}
+	_ = errors.Join(s.close(), closeRegion(s.umem.Region))
+	return fmt.Errorf("%w: a port was dropped meanwhile", ErrBusy)
 }
 
 const helloWait = 10 * time.Second
@@ -193,26 +227,24 @@ func (e *Endpoint) ask(ctx context.Context, op string, what step, port uint16) e
 func (e *Endpoint) question(s *session, what step, port uint16) error {
 	s.asking.Lock()
 	defer s.asking.Unlock()
-	if what == stepDrop { // also if the server dies now: the next one is not to be asked for it
-		defer e.forgetPort(port)
+	if what == stepDrop { // before: if the server dies now the next one is not asked for it
+		e.forgetPort(port)
+	} else {
+		e.mu.Lock()
+		s.wanted = port
+		e.mu.Unlock()
 	}
 	if err := s.wire.send(hello{step: what, ports: []uint16{port}}); err != nil {
 		return ErrServerGone
 	}
+	crash.At(crash.AppAsked)
 	select {
 	case h := <-s.answers:
-		if err := h.expect(stepDone); err != nil {
-			return err
-		}
+		crash.At(crash.AppAnswered)
+		return h.expect(stepDone)
 	case <-s.over:
 		return ErrServerGone
 	}
-	if what == stepTake {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.ports = append(e.ports, port)
-	}
-	return nil
 }
 
 func (e *Endpoint) forgetPort(port uint16) {

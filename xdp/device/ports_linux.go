@@ -3,6 +3,8 @@ package device
 import (
 	"fmt"
 	"slices"
+
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // takePorts takes all of them or none.
@@ -37,6 +39,7 @@ func (s *Server) takePort(a *app, port uint16) error {
 		a.account.unbook(0, 0, 1)
 		return err
 	}
+	crash.At(crash.DevSteered)
 	s.ports[port] = a
 	a.ports = append(a.ports, port)
 	return nil
@@ -52,6 +55,7 @@ func (s *Server) dropPort(a *app, port uint16) error {
 	a.ports = slices.Delete(a.ports, i, i+1)
 	delete(s.ports, port)
 	a.account.unbook(0, 0, 1)
+	crash.At(crash.DevUnsteered)
 	return s.program.Unsteer(port)
 }
 

@@ -141,10 +141,10 @@ func newRemote(t testing.TB) *remote {
 		allow: "uid:0 uid:65534,ports=5000-5099"}
 }
 
-func (r *remote) serve() *process {
+func (r *remote) serve(env ...string) *process {
 	r.t.Helper()
-	cmd := shmtest.Child(r.t, "device-server", append(world(r.pair, r.path),
-		"ALLOW="+r.allow)...)
+	cmd := shmtest.Child(r.t, "device-server", append(append(world(r.pair, r.path),
+		"ALLOW="+r.allow), env...)...)
 	cmd.ExtraFiles = []*os.File{r.pair.B.NetNS()}
 	return start(r.t, cmd)
 }

@@ -8,15 +8,15 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// maxLaneBytes bounds what attaching to an application's queue may take of memory: the application
-// says how large its lanes are, and we make them.
+// maxLaneBytes bounds what attaching to a queue of the peer's may take of memory: the peer says how
+// large its lanes are, and we make them.
 const maxLaneBytes = 16 << 20
 
-// attachQueue becomes a writer of a queue of the peer's.
-func attachQueue(ctx context.Context, conn *net.UnixConn, allow *shm.AllowList) (*cq.Writer,
-	error) {
+// attachQueue becomes a writer of a queue of the peer's, for up to most bytes.
+func attachQueue(ctx context.Context, conn *net.UnixConn, allow *shm.AllowList,
+	most uint64) (*cq.Writer, error) {
 	return cq.AttachConn(ctx, conn, cq.WriterOptions{Trust: cq.TrustOthers, Allow: allow,
-		MaxBytes: maxLaneBytes})
+		MaxBytes: most})
 }
 
 // newCommands makes the queue that one application submits to. There is to be room for a return of

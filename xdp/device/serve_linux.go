@@ -13,7 +13,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // Serve admits applications that connect to l, a seqpacket socket, until the context or the server
@@ -69,6 +69,7 @@ func (s *Server) handle(ctx context.Context, conn *net.UnixConn) {
 		hello, cancel := context.WithTimeout(ctx, helloTimeout)
 		err := s.admit(hello, a)
 		cancel()
+		s.met(a)
 		if err != nil {
 			_ = a.close(s)
 			s.leave(a) // before the no, so that who gets it finds everything free
@@ -87,7 +88,8 @@ func (s *Server) handle(ctx context.Context, conn *net.UnixConn) {
 func (s *Server) refuse(conn *net.UnixConn, err error) {
 	s.mu.Lock()
 	s.refused++
-	quiet := errors.Is(err, ErrRefused) && !s.strangers.tell(time.Now())
+	often := errors.Is(err, ErrRefused) || errors.Is(err, ErrBusy)
+	quiet := often && !s.strangers.tell(time.Now())
 	s.mu.Unlock()
 	if !hungUp(err) {
 		_ = conn.SetWriteDeadline(time.Now().Add(helloTimeout))
@@ -147,13 +149,25 @@ func (s *Server) seat(a *app) error {
 		return errClosing
 	case s.places >= s.c.MaxApps || s.accounts[i].apps >= s.accounts[i].Apps:
 		return fmt.Errorf("%w: too many applications", ErrBudget)
+	case s.meetings[a.peer.UID] >= s.accounts[i].meetings(s.c.MaxApps):
+		return ErrBusy
 	}
 	a.account = s.accounts[i]
 	a.account.apps++
 	s.places++
+	s.meetings[a.peer.UID]++
 	s.conns[a.conn] = struct{}{}
 	s.all.Add(1)
 	return nil
+}
+
+// met ends the meeting with an application, whatever came of it.
+func (s *Server) met(a *app) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.meetings[a.peer.UID]--; s.meetings[a.peer.UID] == 0 {
+		delete(s.meetings, a.peer.UID)
+	}
 }
 
 func (s *Server) leave(a *app) {
@@ -163,123 +177,6 @@ func (s *Server) leave(a *app) {
 	a.account.apps--
 	s.places--
 	delete(s.conns, a.conn)
-}
-
-// admit is everything from hello to start. On error a is to be closed.
-func (s *Server) admit(ctx context.Context, a *app) error {
-	w := &wire{a.conn}
-	end := w.within(ctx)
-	h, _, err := w.receive(stepHello, 0)
-	if err == nil {
-		err = s.grant(a, h)
-	}
-	if err == nil {
-		g := hello{step: stepGrant, frames: uint32(len(a.pool.loaned)), sends: uint32(a.limit),
-			generation: a.umem.Region().Object().Generation(), maxPayload: uint32(s.maxPayload),
-			slotBytes: uint32(s.slotBytes)}
-		err = a.sendGrant(g)
-	}
-	var fds []int
-	if err == nil {
-		_, fds, err = w.receive(stepMemory, 1)
-	}
-	if err == nil {
-		a.payload, err = openPayload(fds[0], a.limit, s.slotBytes)
-		shm.CloseFDs(fds)
-	}
-	end()
-	if err == nil {
-		err = s.join(ctx, a)
-	}
-	if err != nil {
-		return err
-	}
-	end = w.within(ctx)
-	err = w.send(hello{step: stepReady, rxLane: uint32(a.rx.Lane()), txLane: uint32(a.tx.Lane())})
-	if err == nil { // a packet that came before would find an application that does not know of us
-		_, _, err = w.receive(stepStart, 0)
-	}
-	end()
-	if err == nil && !s.own(a, true) {
-		err = errClosing
-	}
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	s.apps[a] = struct{}{}
-	s.admitted++
-	s.mu.Unlock()
-	_ = w.send(hello{step: stepDone}) // an error shows when the connection is read
-	return nil
-}
-
-// sendGrant sends the grant with the descriptors of what is made for the application, for reading.
-func (a *app) sendGrant(g hello) error {
-	var fds [2]int
-	var err error
-	if fds[0], err = a.umem.Region().Object().ShareFD(); err != nil {
-		return err
-	}
-	defer shm.CloseFDs(fds[:1])
-	if fds[1], err = a.page.obj.ShareFD(); err != nil {
-		return err
-	}
-	defer shm.CloseFDs(fds[1:])
-	return (&wire{a.conn}).send(g, fds[:]...)
-}
-
-// grant books what the application wants and makes its memory.
-func (s *Server) grant(a *app, h hello) error {
-	frames, sends := int(h.frames), int(h.sends)
-	s.mu.Lock()
-	if frames == 0 {
-		frames = min(defaultAppFrames, max(1, a.account.Frames-a.account.frames))
-	}
-	if sends == 0 {
-		sends = min(defaultAppSends, max(1, a.account.Sends-a.account.sends))
-	}
-	err := a.account.book(frames, sends, 0)
-	s.last++
-	generation := s.last
-	s.mu.Unlock()
-	if h.generation < 1<<62 { // a sane one, so the new one is not one of before
-		generation = max(generation, h.generation+1)
-	}
-	if err != nil {
-		return err
-	}
-	a.name, a.limit, a.slot = h.text, sends, uint64(s.slotBytes)
-	a.pool = newPool(frames)
-	a.batch = make([]int32, 0, s.c.RxBatch)
-	a.umem, err = xdp.NewUMEM(xdp.UMEMOptions{Name: "app", Frames: uint32(frames),
-		Generation: generation})
-	if err != nil {
-		return err
-	}
-	a.geo = a.umem.Geometry()
-	if a.page, err = newPage(sends, generation); err != nil {
-		return err
-	}
-	return s.takePorts(a, h.ports)
-}
-
-const (
-	defaultAppFrames = 256
-	defaultAppSends  = 64
-)
-
-// join attaches to the application's queue, and lets it attach to its command queue.
-func (s *Server) join(ctx context.Context, a *app) (err error) {
-	for _, w := range []**cq.Writer{&a.rx, &a.tx} {
-		if *w, err = attachQueue(ctx, a.conn, a.allow); err != nil {
-			return err
-		}
-	}
-	if a.q, err = newCommands(len(a.pool.loaned)+a.limit+s.c.TxBatch, a.allow); err != nil {
-		return err
-	}
-	return a.q.Accept(ctx, a.conn)
 }
 
 // attend answers an application that was admitted until it is gone, and takes everything back then.
@@ -311,6 +208,7 @@ func (s *Server) attend(a *app) error {
 		if err != nil {
 			answer = refusal(stepDone, err)
 		}
+		crash.At(crash.DevOwned)
 		// Whoever asks and does not read must not keep the server from closing.
 		_ = a.conn.SetWriteDeadline(time.Now().Add(answerTimeout))
 		if why = w.send(answer); why != nil || errors.Is(err, ErrProtocol) {
@@ -318,6 +216,7 @@ func (s *Server) attend(a *app) error {
 		}
 	}
 	dead := s.detach(a)
+	crash.At(crash.DevForgotten)
 	if err := a.close(s); err != nil {
 		s.report(failed("give back", a.name, err, ""))
 	}
@@ -355,11 +254,14 @@ func (a *app) close(s *Server) error {
 	for _, port := range ports {
 		err = errors.Join(err, s.dropPort(a, port))
 	}
+	crash.At(crash.DevUnported)
 	if a.pool != nil {
 		s.mu.Lock()
 		a.account.unbook(len(a.pool.loaned), a.limit, 0)
+		a.account.lanes -= a.lanes
 		s.mu.Unlock()
 	}
+	crash.At(crash.DevUnbooked)
 	if a.q != nil {
 		if len(a.pending) > 0 {
 			_ = a.q.Release(len(a.pending))
@@ -378,5 +280,6 @@ func (a *app) close(s *Server) error {
 	if a.umem != nil {
 		err = errors.Join(err, a.umem.Close(context.Background()))
 	}
+	crash.At(crash.DevFreed)
 	return err
 }

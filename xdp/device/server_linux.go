@@ -32,7 +32,8 @@ type Server struct {
 	accounts  []*account
 	ports     map[uint16]*app
 	apps      map[*app]struct{}
-	places    int // connections, admitted or not
+	places    int         // connections, admitted or not
+	meetings  map[int]int // those that are not yet, by user
 	refused   uint64
 	strangers strangers
 	admitted  uint64
@@ -51,9 +52,11 @@ func NewServer(c Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{c: c, ports: map[uint16]*app{}, apps: map[*app]struct{}{},
-		conns: map[*net.UnixConn]struct{}{}, last: rand.Uint64N(1 << 48)}
+		conns: map[*net.UnixConn]struct{}{}, meetings: map[int]int{},
+		last: rand.Uint64N(1 << 48)}
+	all := newHolders(c.Resolver)
 	for _, a := range c.Allow {
-		s.accounts = append(s.accounts, &account{Allow: a})
+		s.accounts = append(s.accounts, &account{Allow: a, ways: newWays(all, a.Destinations)})
 		one := a.list()
 		s.allow.UIDs = append(s.allow.UIDs, one.UIDs...)
 		s.allow.GIDs = append(s.allow.GIDs, one.GIDs...)

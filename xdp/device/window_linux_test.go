@@ -33,7 +33,7 @@ func TestWindow(t *testing.T) {
 	defer server.Close()
 	accepted := make(chan error, 1)
 	go func() { accepted <- q.Accept(context.Background(), c.(*net.UnixConn)) }()
-	w, err := attachQueue(context.Background(), server, nil)
+	w, err := attachQueue(context.Background(), server, nil, maxLaneBytes)
 	check(errors.Join(err, <-accepted))
 	page, err := newPage(2, 1)
 	check(err)

@@ -255,6 +255,16 @@ func (t *Table) postponed(d *destination) bool {
 	return n != nil && n.again
 }
 
+// Forget gives up what is known of dst: the next Lookup asks the kernel again. It is for those who
+// bound what others have the table remember; unused destinations are forgotten without.
+func (t *Table) Forget(dst netip.Addr) {
+	t.mu.Lock()
+	defer t.unlock()
+	if d := t.dests[dst.Unmap().WithZone("")]; d != nil {
+		t.forget(d)
+	}
+}
+
 func (t *Table) forget(d *destination) {
 	delete(t.dests, d.addr)
 	t.leave(d)

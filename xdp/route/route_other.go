@@ -50,3 +50,6 @@ func (t *Table) Stats() Stats { return Stats{} }
 
 // Close ends the table.
 func (t *Table) Close() error { return nil }
+
+// Forget gives up what is known of dst.
+func (t *Table) Forget(netip.Addr) {}

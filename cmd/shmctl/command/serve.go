@@ -43,6 +43,8 @@ Who may connect is said by --allow, once for each user or group:
   sends=N            sends under way; 256
   rules=N            ports taken at a time; 8
   apps=N             connections; 16
+  destinations=N     addresses to which the way is remembered; 4096
+  memory=N           mebibytes of lanes in the programs' queues; 64
 
 Without --allow only programs of the same user are served. A program that dies gives everything
 back at once; when this process dies its programs find the next one on the same path by themselves.

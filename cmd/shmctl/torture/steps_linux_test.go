@@ -45,7 +45,7 @@ func TestEveryStepIsReached(t *testing.T) {
 		}
 	}
 	for _, l := range crash.Labels() {
-		if !aimed[l] && l < crash.SubmitCopied {
+		if !aimed[l] && l < crash.AppHello {
 			t.Errorf("no role is sent to %v", l)
 		}
 	}
