@@ -270,7 +270,8 @@ const meetTimeout = 10 * time.Second
 // ended: ErrClosed or the listener's error (net.ErrClosed). It may be called from anywhere, several
 // times; the listener stays the caller's. A peer that breaks the protocol, or has not attached
 // after 10 seconds, loses its connection and nothing else happens; report, which may be nil, is
-// told of it, from several goroutines.
+// told of it, from several goroutines, and of connections that cannot be accepted for want of
+// descriptors or memory, which is tried again.
 //
 // Each connection is kept as a life line. Its end makes the reader look at the lane once more, in
 // addition to what tells of a process's death; it is not taken as proof of a death, so the lane
@@ -305,6 +306,17 @@ func (q *Queue) Serve(l *net.UnixListener, report func(error)) error {
 				_ = l.SetDeadline(time.Time{})
 				return context.Cause(ctx)
 			}
+			if starved(err) { // others have what it takes, and it does not end what is served
+				<-places
+				if report != nil {
+					report(failed("serve", q.name, err))
+				}
+				select {
+				case <-time.After(acceptAgain):
+				case <-ctx.Done():
+				}
+				continue
+			}
 			return failed("serve", q.name, err)
 		}
 		all.Go(func() {
@@ -314,6 +326,20 @@ func (q *Queue) Serve(l *net.UnixListener, report func(error)) error {
 			}
 		})
 	}
+}
+
+// acceptAgain is how long Serve waits for descriptors or memory to be free again.
+const acceptAgain = 50 * time.Millisecond
+
+// starved tells errors of accepting that say nothing of the listener.
+func starved(err error) bool {
+	for _, is := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED, syscall.ENOMEM,
+		syscall.ENOBUFS} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
 }
 
 // serve attaches one writer and holds its life line.
