@@ -6,6 +6,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // memfdDoor is a writer's side of a rendezvous, and what it got there.
@@ -115,6 +116,9 @@ func (d *memfdDoor) claimLane(reader *shm.Object, rows []rowWords, opt shape) (*
 		_ = obj.Close()
 		return nil, 0, err
 	}
+	if d.legacy != nil {
+		crash.At(crash.FollowTaken)
+	}
 	return obj, bit, nil
 }
 
@@ -148,12 +152,16 @@ func (d *memfdDoor) newLane(bit int, opt shape, queue shm.UUID, row *rowWords) (
 			return nil, err
 		}
 	}
-	return sealed(spec, seals, func(o *shm.Object) error {
+	obj, err := sealed(spec, seals, func(o *shm.Object) error {
 		if err := initLane(o, bit, row); err != nil || d.legacy == nil {
 			return err
 		}
 		return d.legacy.fill(o, bit, opt)
 	})
+	if d.legacy != nil {
+		crash.At(crash.FollowFilled)
+	}
+	return obj, err
 }
 
 func (d *memfdDoor) lane(bit int, opt shape, queue shm.UUID, row *rowWords) (*shm.Object, error) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // Left returns how many of the entries that this writer published its reader has not released.
@@ -71,7 +72,8 @@ func (w *Writer) follow(ctx context.Context, conn *net.UnixConn, leave func() (*
 	next.follows = true
 	w.bindSuccessor(next)
 	closed := w.guard.isClosed()
-	_ = close()              // what it says is of the former lane, which nobody has an interest in
+	_ = close() // what it says is of the former lane, which nobody has an interest in
+	crash.At(crash.FollowClosed)
 	next.credits = w.credits // some may have been returned since
 	if closed {              // meanwhile, by another goroutine, that means all of it
 		_ = next.Close()

@@ -74,8 +74,8 @@ func (m *readerMourner) close()            { m.witness.rest() }
 // EventPeerDeath with the queue's FID for each reader that is proved dead, after which posts of a
 // queue with TrustOthers are ErrPeerGone, and others go on until the lane is full; and an
 // EventPeerNew for each process that takes the queue over, or whose queue this writer follows to,
-// with the FID of that one; the binding goes along. The payload is a [PeerEntry]. When and how often
-// is as with [Queue.BindEvents]. A reader that closes or detaches is not dead.
+// with the FID of that one; the binding goes along. The payload is a [PeerEntry]. When and how
+// often is as with [Queue.BindEvents]. A reader that closes or detaches is not dead.
 //
 // An event queue of this process cannot be closed while it is bound (EBUSY). Another sink replaces
 // it, and nil ends it, as does closing the writer; events that were reported stay. Errors are

@@ -130,6 +130,11 @@ const (
 	MeetReceived // the peer's message and its descriptors are here
 	AcceptTold   // a writer of another user was told that its lane is taken, and it is not
 
+	// A writer of another user goes on with the successor of its reader (cq, follow.go).
+	FollowFilled // the new lane has what the former reader left, and nobody knows it
+	FollowTaken  // the successor has it, the former lane is still there
+	FollowClosed // the former lane is gone
+
 	// An application and a device process meet (xdp/device, dial.go and serve_linux.go). Labels that
 	// begin with App are passed by the application, those with Dev by the device process.
 	AppHello    // the application has said what it wants, nothing is booked
@@ -223,7 +228,8 @@ var names = [count]string{
 	CollectCondemned: "collect-condemned", CollectUnlinked: "collect-unlinked",
 	CollectEmptied: "collect-emptied", CollectObject: "collect-object",
 	MeetSending: "meet-sending", MeetSent: "meet-sent", MeetReceived: "meet-received",
-	AcceptTold: "accept-told",
+	AcceptTold: "accept-told", FollowFilled: "follow-filled", FollowTaken: "follow-taken",
+	FollowClosed: "follow-closed",
 
 	AppHello: "app-hello", DevBooked: "dev-booked", DevGranted: "dev-granted",
 	AppMemory: "app-memory", DevJoined: "dev-joined", AppStarting: "app-starting",

@@ -18,6 +18,10 @@
 //	         change an address vector and take it over; look things up in it
 //	churner  creates, uses, destroys and collects small queues with names that its like contend
 //	         for, and meets them over sockets: those who clean up are killed too
+//	others-  of one user reads at a place where others succeed it, each with a queue of its own;
+//	reader   dies, or detaches now and then
+//	others-  of another user follows those readers, and takes to each what the former one left
+//	writer
 //
 // # Roles
 //
@@ -79,6 +83,11 @@
 // Queues that are met over sockets are of both kinds of trust, see Options.Trust; the one that has
 // a name is the same user's. What is posted to them is checked for order and content only, as they
 // end with their reader.
+//
+// Between users memory has no name, so what was published is gone when both the writer and the
+// reader that had its lane are dead: that much may miss at the end, in the order of the lane, and
+// is counted as gone_with_both. A writer that lives takes all of it to the next reader, and one
+// that ends by itself waits until everything is seen.
 //
 // A writer stops posting now and then until everything is read; so a wake that was lost is not
 // covered up by the next. Whoever waits for that, for room, or for an end, longer than 20 seconds

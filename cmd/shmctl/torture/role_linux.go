@@ -64,7 +64,7 @@ type role struct {
 func table() []*role {
 	all := []*role{readerRole(), writerRole(), churnerRole(), eventReaderRole(),
 		eventWriterRole(), setReaderRole(), setWriterRole(), counterRole(), vectorOwnerRole(),
-		vectorUserRole()}
+		vectorUserRole(), othersReaderRole(), othersWriterRole()}
 	return all
 }
 

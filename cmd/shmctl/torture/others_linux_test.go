@@ -1,0 +1,44 @@
+package torture
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+// needUsers skips where processes of other users cannot be had.
+func needUsers(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		shmtest.Require(t, "processes of other users", syscall.EPERM)
+	}
+}
+
+// TestReadersAreFollowed: between users, with readers that have successors.
+func TestReadersAreFollowed(t *testing.T) {
+	shmtest.Conforms(t)
+	needUsers(t)
+	r, err := Run(t.Context(), Options{Roles: []string{"others-writer"}, Kills: 60,
+		Duration: time.Minute, Seed: 3, Steps: crash.On})
+	if err != nil {
+		t.Fatalf("%v; report %+v", err, r)
+	}
+	if r.Kills == 0 || r.Read == 0 || r.Roles["others-reader"].Counts["turns"] < 2 {
+		t.Errorf("not much of a torture: %+v", r)
+	}
+}
+
+// TestFindsForgottenMarks: the ledger finds entries that come again as if they were new.
+func TestFindsForgottenMarks(t *testing.T) {
+	needUsers(t)
+	r, err := Run(t.Context(), Options{Roles: []string{"others-writer"},
+		Duration: 20 * time.Second, Seed: 2, spoil: spoilMark})
+	if !errors.Is(err, ErrViolation) || r.Duplicate == 0 {
+		t.Errorf("%v; report %+v", err, r)
+	}
+}
