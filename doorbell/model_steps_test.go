@@ -266,4 +266,7 @@ const (
 	unparksSilently
 	takesIgnored
 	fullIgnored
+	thresholdGatesFD // an arming for many keeps its mark beside that of the descriptor
+	trywaitKeepsThr  // and so does an arming of the descriptor on top of it
+	heirIndices      // the wake indices of the one before are left standing
 )

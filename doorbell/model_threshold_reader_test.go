@@ -24,6 +24,12 @@ func (v *threshold) wait(s, n *thresholdState) bool {
 		n.lock = waiter
 	}
 	switch s.at {
+	case K2:
+		n.flush(int(s.lane))
+		n.lane = 1 - s.lane
+		if s.lane == 1 {
+			n.at = R1
+		}
 	case R1:
 		n.take(s)
 		n.taken, n.at = false, R4
@@ -49,13 +55,20 @@ func (v *threshold) wait(s, n *thresholdState) bool {
 	case R5i:
 		v.storeIndices(s, n)
 	case R6:
-		n.armed, n.at = newSeq, R7
+		n.armed, n.bits, n.at = newSeq, s.bits&armFD|armDirect, R7
+		if s.bits&armFD == 0 || v.bug == thresholdGatesFD {
+			n.bits |= armThr
+		}
 	case R7:
 		v.look(s, n)
 	case R8:
 		n.asleep, n.fresh, n.at = s.fresh, false, R9
 	case R9:
-		n.armed, n.fresh, n.at = 0, false, R1
+		n.bits &= armFD
+		if n.bits == 0 {
+			n.armed = 0
+		}
+		n.fresh, n.at = false, R1
 	}
 	return true
 }
@@ -84,6 +97,10 @@ func (v *threshold) count(s, n *thresholdState) {
 // from the tails that went into the sum.
 func (v *threshold) storeIndices(s, n *thresholdState) {
 	lanes := uint8(s.known())
+	if v.bug == heirIndices && s.idx != [2]uint8{} {
+		n.missing, n.seen, n.at = 0, [2]uint8{}, R6
+		return
+	}
 	share := (s.missing + lanes - 1) / lanes
 	if v.bug == wholeIndex {
 		share = s.missing

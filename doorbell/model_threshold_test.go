@@ -8,6 +8,9 @@ type threshold struct {
 	attach    bool // lane 1 attaches after the reader armed: born parked, index 0
 	shared    bool // another goroutine reads the queue without blocking
 	set       bool // a set looks at the queue, whoever rings it: takes, parks, drops what is empty
+	get       bool // a channel does: it takes marks and parks nothing
+	face      bool // another goroutine has trywait arm the descriptor, and blocks on it
+	heirs     bool // the reader's process may die anywhere, and another takes over
 	plain     bool
 	bug       bug
 }
@@ -32,13 +35,18 @@ type thresholdState struct {
 	fresh, asleep        bool
 	unknown              bool // lane 1 is not known to the reader
 	writer               [2]step
-	w                    [2]uint8
+	w, wBits             [2]uint8
+	bits                 uint8 // of the armed word
+	eventfd              bool
 }
+
+// Beside armDirect and armFD.
+const armThr = 1 << 2
 
 func (v *threshold) start() (s thresholdState) {
 	s.left, s.at, s.other, s.cand = v.publishes, R1, gone, 3
 	s.writer = [2]step{P1, P1}
-	if v.shared || v.set {
+	if v.shared || v.set || v.get || v.face {
 		s.other = app
 	}
 	if v.attach {
@@ -59,6 +67,11 @@ func (v *threshold) next(s *thresholdState, emit emitter[thresholdState]) {
 		if v.wait(s, &n) {
 			out(&n, label{waiter, s.at})
 		}
+	}
+	if v.heirs {
+		n := *s
+		v.succeed(&n)
+		out(&n, label{waiter, K1})
 	}
 	if s.other != gone {
 		v.read(s, func(n *thresholdState) { out(n, label{other, s.other}) })
@@ -82,7 +95,7 @@ func (v *threshold) next(s *thresholdState, emit emitter[thresholdState]) {
 
 func (v *threshold) produce(s, n *thresholdState, l int) {
 	bit := uint8(1) << l
-	done := func() { n.writer[l], n.w[l] = P1, 0 }
+	done := func() { n.writer[l], n.w[l], n.wBits[l] = P1, 0, 0 }
 	switch s.writer[l] {
 	case P1:
 		n.left[l]--
@@ -113,13 +126,13 @@ func (v *threshold) produce(s, n *thresholdState, l int) {
 			done()
 		}
 	case P4:
-		n.w[l], n.writer[l] = s.armed, P5i
-		if s.armed == 0 {
+		n.w[l], n.wBits[l], n.writer[l] = s.armed, s.bits, P5i
+		if s.bits == 0 {
 			done()
 		}
 	case P5i: // the index is loaded after armed
 		n.writer[l] = P5
-		if s.tail[l]+s.buffered[l] < s.idx[l] {
+		if s.wBits[l]&armThr != 0 && s.tail[l]+s.buffered[l] < s.idx[l] {
 			done()
 		}
 	case P5:
@@ -132,7 +145,15 @@ func (v *threshold) produce(s, n *thresholdState, l int) {
 	case P5e:
 		n.fresh, n.writer[l] = false, P5w
 	case P5w:
-		n.asleep, n.writer[l] = false, P5r
+		if s.wBits[l]&armDirect != 0 {
+			n.asleep = false
+		}
+		n.writer[l] = P5r
+		if s.wBits[l]&armFD != 0 {
+			n.writer[l] = P5d
+		}
+	case P5d:
+		n.eventfd, n.writer[l] = true, P5r
 	case P5r:
 		n.rung = s.w[l]
 		done()
@@ -146,6 +167,10 @@ func (n *thresholdState) flush(l int) {
 // read is the other goroutine: R1 to R3 under q.mu, again and again, and away at any time.
 func (v *threshold) read(s *thresholdState, emit func(*thresholdState)) {
 	n := *s
+	if v.face {
+		v.tryWait(s, &n, emit)
+		return
+	}
 	switch s.other {
 	case app:
 		n.other = gone
@@ -161,6 +186,9 @@ func (v *threshold) read(s *thresholdState, emit func(*thresholdState)) {
 		n.other = R2
 		if v.set {
 			n.other = S2p
+		}
+		if v.get {
+			n.lock, n.other = 0, app
 		}
 	case S2p:
 		n.other = S2t
@@ -224,13 +252,19 @@ func (n *thresholdState) readLanes(s *thresholdState, emit func(*thresholdState)
 
 // judge: what is finished must not be enough, and no lane may stand still because it is full.
 func (v *threshold) judge(s *thresholdState) verdict {
-	if s.buffered != [2]uint8{} || !s.asleep && s.at != gone || s.other != gone {
+	blocked := s.other == T8 && !s.eventfd
+	if s.buffered != [2]uint8{} || !s.asleep && s.at != gone || s.other != gone && !blocked {
 		return moving
+	}
+	if blocked {
+		if bad := v.deaf(s); bad != resting || s.at == gone {
+			return bad
+		}
 	}
 	if s.at == gone {
 		return over
 	}
-	sum, half, blocked := uint8(0), false, false
+	sum, half, full := uint8(0), false, false
 	for l := range s.writer {
 		waiting := s.tail[l] - s.head[l]
 		if s.writer[l] != P1 {
@@ -239,10 +273,10 @@ func (v *threshold) judge(s *thresholdState) verdict {
 			continue
 		}
 		sum += waiting
-		blocked = blocked || waiting >= v.capacity && s.left[l] > 0
+		full = full || waiting >= v.capacity && s.left[l] > 0
 	}
 	switch {
-	case sum < v.want && !blocked:
+	case sum < v.want && !full:
 		return resting
 	case half:
 		return muted
