@@ -219,3 +219,29 @@ func thresholds(t *testing.T, o ring.Order, shared bool, lanes int, each uint64)
 		t.Fatal(r.broken)
 	}
 }
+
+// Entries that are not enough yet do not wake a reader that waits for many, and errors do.
+func TestNoWakeBelowTheIndex(t *testing.T) {
+	q := heapQueue(t, 1)
+	r := newReader(q, readerOptions{})
+	w := q.writer(0, ring.SeqCst)
+	stop := once(func() bool { // asked when all is armed
+		w.put(1)
+		w.put(1)
+		if w.Wakes() != 0 {
+			t.Errorf("%d wakes for two entries of four", w.Wakes())
+		}
+		w.publish(1)
+		w.Published(w.prod.Tail(), HoldsError)
+		if w.Wakes() != 1 {
+			t.Errorf("%d wakes for an error", w.Wakes())
+		}
+		return true
+	})
+	r.Take()
+	wait := Wait{DeadlineNs: soon(), Stop: stop, Missing: 4, Takes: r.Takes()}
+	if more, err := r.Park(); more || err != nil {
+		t.Fatal(more, err)
+	}
+	r.Sleep(wait)
+}

@@ -16,7 +16,7 @@ func TestOwnerNeverTorn(t *testing.T) {
 		return o
 	}
 	storeOwner(page, record(1))
-	const rounds = 20_000
+	const rounds = 300_000 // long enough for the writer to lose its CPU inside of a store
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for n := uint64(2); n < rounds; n++ {
