@@ -1,0 +1,104 @@
+package testdata
+
+import (
+	_ "embed"
+	"fmt"
+	"path"
+	"regexp"
+	"strings"
+)
+
+//go:embed guards.tsv
+var guards string
+
+// Guard is one line of code without which something is lost or believed that must not be, and the
+// test that notices when it is taken away.
+type Guard struct {
+	ID    string
+	File  string // from the root of the module
+	What  string // what the line keeps from happening
+	Old   string // text that stands in the file exactly once
+	New   string // what takes the guard away
+	Test  string // in the package of the file, unless it names another one as "cq.TestX"
+	Quick bool   // also run without a flag
+}
+
+const guardColumns = "id\tfile\twhat\told\tnew\ttest\trun"
+
+var guardTest = regexp.MustCompile(`^([\w/]+\.)?Test\w+(/[\w.,-]+)*$`)
+
+// Guards returns the rows of guards.tsv, or what is wrong with the first that cannot be right. Line
+// ends and tabs of code are written \n and \t there.
+func Guards() ([]Guard, error) { return parseGuards(guards) }
+
+func parseGuards(text string) ([]Guard, error) {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if lines[0] != guardColumns {
+		return nil, fmt.Errorf("guards.tsv: the first line is %q, want %q", lines[0], guardColumns)
+	}
+	code := strings.NewReplacer(`\n`, "\n", `\t`, "\t")
+	var rows []Guard
+	seen := map[string]bool{}
+	for i, line := range lines[1:] {
+		bad := func(what string) ([]Guard, error) {
+			return nil, fmt.Errorf("guards.tsv:%d: %s: %q", i+2, what, line)
+		}
+		c := strings.Split(line, "\t")
+		if len(c) != strings.Count(guardColumns, "\t")+1 {
+			return bad(fmt.Sprintf("%d columns", len(c)))
+		}
+		g := Guard{ID: c[0], File: c[1], What: c[2], Old: code.Replace(c[3]), New: code.Replace(c[4]),
+			Test: c[5], Quick: c[6] == "quick"}
+		switch {
+		case g.ID == "" || g.What == "" || g.Old == "" || g.Old == g.New:
+			return bad("an empty cell, or no change")
+		case seen[g.ID]:
+			return bad("the id stands twice")
+		case !guardTest.MatchString(g.Test):
+			return bad("not the name of a test")
+		case c[6] != "quick" && c[6] != "full":
+			return bad("neither quick nor full")
+		}
+		seen[g.ID] = true
+		rows = append(rows, g)
+	}
+	return rows, nil
+}
+
+// Package returns the directory of the test's package, and the test.
+func (g Guard) Package() (dir, test string) {
+	if dir, test, ok := strings.Cut(g.Test, ".Test"); ok {
+		return dir, "Test" + test
+	}
+	return path.Dir(g.File), g.Test
+}
+
+// renderGuards is the table for people.
+func renderGuards(rows []Guard) string {
+	var b strings.Builder
+	b.WriteString("# Guards, and the tests that fall without them\n\n" +
+		"Made from guards.tsv by `go test ./testdata -run TestGuardsPage -guards.write`. Each row is\n" +
+		"a change of one place in the code that takes a guard away. `go test ./testdata -run\n" +
+		"TestGuards -guards.full` makes every change in turn, for the compiler only, and demands that\n" +
+		"the named test fails; without the flag it does so for the rows marked quick. The guards of\n" +
+		"the wake-up protocols stand in models.md beside this page.\n")
+	file := ""
+	for _, g := range rows {
+		if g.File != file {
+			file = g.File
+			fmt.Fprintf(&b, "\n## %s\n\n| guard | without it | falls | |\n|---|---|---|---|\n", file)
+		}
+		quick := ""
+		if g.Quick {
+			quick = "quick"
+		}
+		dir, test := g.Package()
+		if dir == path.Dir(g.File) {
+			dir = ""
+		} else {
+			dir += " "
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s%s | %s |\n", g.ID, g.What, dir, test, quick)
+	}
+	return b.String()
+}
