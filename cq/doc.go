@@ -68,6 +68,19 @@
 // goroutine a process waits for notices of it and looks ten times a second for what gives none,
 // only while something is bound; nobody's post or read pays for it.
 //
+// A process that is stopped is not dead, however long: nothing is taken from it because time has
+// passed. Times in this package bound something else. A wait looks again every 100 ms for deaths
+// that give no notice, and so does the goroutine that reports them; a stopped writer's lane stays
+// its own, and a stopped reader's lanes fill up (ErrFull). A rendezvous that has begun waits 10
+// seconds for another user's next message, and [Queue.Serve] as long for any: then it ends
+// (ErrTimedOut), as if it had not begun, and the one who was stopped learns so when it goes on. What
+// waits for microseconds or some milliseconds waits for goroutines of its own process, which stop
+// with it.
+//
+// A process that was forked without an exec, which Go does not do by itself, has the locks of the
+// one that it is a copy of: while it lives nobody takes over what that one owned ([shm.BusyError]
+// says so), though its death is known and reported.
+//
 // No other operation of this package can be cut off by somebody else's death, so that there is no
 // error completion to make up: credits are the writer's own and go with it, insertions into an
 // address vector and registrations of memory are done by the process that asked for them, a

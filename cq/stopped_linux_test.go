@@ -1,0 +1,308 @@
+package cq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+// longer than every timeout of queues: a slice is 100 ms, and so is a look for deaths.
+const longStop = 350 * time.Millisecond
+
+// halt stops a process and waits until it is.
+func halt(t *testing.T, c *child) {
+	t.Helper()
+	must(t, c.Process.Signal(syscall.SIGSTOP))
+	eventually(t, "the child stops", func() bool {
+		b, _ := os.ReadFile("/proc/" + strconv.Itoa(c.Process.Pid) + "/stat")
+		return strings.Contains(string(b), ") T ")
+	})
+}
+
+func goOn(t *testing.T, c *child) {
+	t.Helper()
+	must(t, c.Process.Signal(syscall.SIGCONT))
+}
+
+// runner starts a writer of a queue of some kind, in lane 1, and returns how another one attaches.
+func runner(t *testing.T, kind string) (q *cq.Queue, c *child, another func() *cq.Writer) {
+	t.Helper()
+	o := cq.Options{Size: 64, Wait: cq.WaitFD, Spin: -1}
+	switch kind {
+	case "other user":
+		q = anonymousOthers(t, o)
+		r := startOther(t, "runner", envKind+"="+kind)
+		must(t, q.Accept(soon(t), r.conn))
+		c, another = r.child, func() *cq.Writer { return joinOthers(t, q) }
+	case "without a name":
+		q = anonymous(t, o)
+		t.Setenv(envKind, kind)
+		r, conn := startIn(t, "runner", nil)
+		must(t, q.Accept(soon(t), conn))
+		c, another = r, func() *cq.Writer { return join(t, q) }
+	default:
+		d, created := create(t, o)
+		q = created
+		c = startChild(t, "runner", envQueue+"="+q.Name())
+		another = func() *cq.Writer { return attach(t, d, q.Name()) }
+	}
+	if got := c.line(t); got != "lane 1" {
+		t.Fatal(got)
+	}
+	return q, c, another
+}
+
+// sequence reads a runner's entries, which follow each other.
+type sequence struct {
+	q    *cq.Queue
+	next uint64
+}
+
+// read takes what is there, or comes in time, and returns how much that was.
+func (s *sequence) read(t *testing.T, wait time.Duration) int {
+	t.Helper()
+	var dst [16]cq.Data
+	n, err := cq.ReadTimeout(s.q, dst[:], wait)
+	if err != nil && err != cq.ErrTimeout {
+		t.Fatal(err)
+	}
+	for _, e := range dst[:n] {
+		if e.Context == strangers {
+			continue
+		}
+		if e.Context != s.next || e.Data != ^s.next {
+			t.Fatalf("entry %d with %x, want %d", e.Context, e.Data, s.next)
+		}
+		s.next++
+	}
+	return n
+}
+
+const strangers = 1 << 60 // context of entries that are no runner's
+
+// TestStoppedWriter: a writer that was stopped for longer than everybody waits for anything is not
+// dead for anybody: nothing of its lane is lost or given away, others go on, and so does it.
+func TestStoppedWriter(t *testing.T) {
+	shmtest.Conforms(t)
+	for _, kind := range []string{"named", "without a name", "other user"} {
+		t.Run(kind, func(t *testing.T) {
+			q, c, another := runner(t, kind)
+			e := eventsFor(t, q, cq.EventOptions{})
+			s := sequence{q: q}
+			for round := range uint64(2) {
+				for s.next < 500*(round+1) {
+					s.read(t, time.Minute)
+				}
+				halt(t, c)
+				for s.read(t, 0) > 0 {
+				}
+				begin := time.Now()
+				if n := s.read(t, longStop); n > 0 || time.Since(begin) < longStop {
+					t.Errorf("%d entries of a stopped writer", n)
+				}
+				noNews(t, e)
+				w := another()
+				if w.Lane() == 1 {
+					t.Error("the lane of a stopped writer was given away")
+				}
+				must(t, w.Post(&cq.Entry{Context: strangers}))
+				if n := s.read(t, time.Minute); n != 1 {
+					t.Errorf("%d entries beside a stopped writer", n)
+				}
+				must(t, w.Close())
+				goOn(t, c)
+			}
+			var posted uint64
+			done := make(chan string, 1)
+			go func() { done <- c.stop(t) }()
+			for said := ""; posted == 0 || s.next < posted; {
+				s.read(t, 5*time.Millisecond)
+				select {
+				case said = <-done:
+					_, err := fmt.Sscanf(said, "posted %d", &posted)
+					must(t, err)
+				default:
+				}
+			}
+			if n := s.read(t, 0); n > 0 {
+				t.Errorf("%d entries more than were posted", n)
+			}
+			noNews(t, e)
+		})
+	}
+}
+
+// TestStoppedReader: the queue of a reader that was stopped is nobody else's, writers meet a full
+// lane and no death, and it goes on where it stopped.
+func TestStoppedReader(t *testing.T) {
+	shmtest.Conforms(t)
+	for _, kind := range []string{"named", "other user"} {
+		t.Run(kind, func(t *testing.T) {
+			d, name := openDir(t), queueName(t)+".q"
+			var c *child
+			var w *cq.Writer
+			var err error
+			if kind == "named" {
+				q, err := cq.Create(d, name, cq.Options{Size: 8, Lifetime: cq.Persistent})
+				must(t, err)
+				must(t, q.Detach())
+				c = startChild(t, "steady reader", envQueue+"="+name)
+				w, err = cq.Attach(t.Context(), d, name, cq.WriterOptions{})
+				must(t, err)
+			} else {
+				o := startOther(t, "steady reader")
+				c = o.child
+				w, err = cq.AttachConn(soon(t), o.conn,
+					cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
+				must(t, err)
+			}
+			if got := c.line(t); got != "reading" {
+				t.Fatal(got)
+			}
+			_, e := createEvents(t, cq.EventOptions{})
+			must(t, w.BindEvents(e))
+			for range 2 {
+				halt(t, c)
+				for err = nil; err == nil; {
+					err = w.Post(&cq.Entry{Context: w.Next()})
+				}
+				wantErr(t, "a full lane", err, cq.ErrFull)
+				noNews(t, e)
+				wantErr(t, "a full lane", w.Post(&cq.Entry{}), cq.ErrFull)
+				if kind == "named" {
+					_, err := cq.Adopt(d, name, cq.Options{})
+					var busy *shm.BusyError
+					if !errors.As(err, &busy) || busy.PID != c.Process.Pid || busy.Gone {
+						t.Errorf("adopt: %v", err)
+					}
+				}
+				goOn(t, c)
+				for end := w.Next() + 100; w.Next() < end; {
+					if err := w.Post(&cq.Entry{Context: w.Next()}); err == cq.ErrFull {
+						time.Sleep(100 * time.Microsecond)
+					} else {
+						must(t, err)
+					}
+				}
+			}
+			eventually(t, "everything to be read", func() bool { return w.Free() == w.Cap() })
+			noNews(t, e)
+			if got, want := c.stop(t), fmt.Sprintf("read %d", w.Next()); got != want {
+				t.Errorf("%q, want %q", got, want)
+			}
+			must(t, w.Close())
+		})
+	}
+}
+
+// TestStoppedEventOwner: an event queue whose owner is stopped is not taken over, and what happened
+// meanwhile is reported afterwards.
+func TestStoppedEventOwner(t *testing.T) {
+	shmtest.Conforms(t)
+	d, name := openDir(t), queueName(t)+".q"
+	r := startChild(t, "namespace reader", envQueue+"="+name)
+	_ = r.line(t)
+	w := attachEvents(t, d, "events")
+	_, e := createEvents(t, cq.EventOptions{})
+	must(t, w.BindEvents(e))
+	c := startChild(t, "poster", envQueue+"="+name, envCount+"=3")
+	_ = c.line(t)
+	halt(t, r)
+	c.kill()
+	noNews(t, e)
+	_, err := cq.AdoptEvents(d, "events", cq.EventOptions{})
+	wantErr(t, "adopt", err, syscall.EBUSY)
+	goOn(t, r)
+	if got, want := r.line(t), fmt.Sprintf("death of %d, with 3", c.Process.Pid); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	must(t, w.BindEvents(nil))
+	_ = r.stop(t)
+}
+
+// TestStoppedInSet: a set whose member's writer is stopped waits for the others, and hears the
+// stopped one again when it goes on.
+func TestStoppedInSet(t *testing.T) {
+	shmtest.Conforms(t)
+	q, c, _ := runner(t, "named")
+	d := openDir(t)
+	other, err := cq.Create(d, "other", cq.Options{Size: 8})
+	must(t, err)
+	t.Cleanup(func() { must(t, other.Close()) })
+	w := attach(t, d, "other")
+	s := waitSet(t, d, cq.WaitSetOptions{})
+	addTo(t, s, q, other)
+	ready := make([]cq.Waitable, 2)
+	seq := sequence{q: q}
+	for range 2 {
+		halt(t, c)
+		for seq.read(t, 0) > 0 {
+		}
+		_, _ = s.WaitTimeout(ready, 0) // what it rang before
+		if n, err := s.WaitTimeout(ready, longStop); n != 0 || err == nil {
+			t.Errorf("%d, %v while it is stopped", n, err)
+		}
+		post(t, w, 0, 1)
+		if n, err := s.Wait(soon(t), ready); n != 1 || err != nil || ready[0] != cq.Waitable(other) {
+			t.Errorf("%d, %v, %v", n, err, ready)
+		}
+		_ = drain(t, other)
+		goOn(t, c)
+		for at := seq.next; seq.next < at+200; {
+			if _, err := s.Wait(soon(t), ready); err != nil {
+				t.Fatal(err)
+			}
+			for seq.read(t, 0) > 0 {
+			}
+		}
+	}
+}
+
+// TestStoppedRendezvous: a peer that is stopped half way costs the other side its patience and
+// nothing else, and learns when it goes on that it came too late.
+func TestStoppedRendezvous(t *testing.T) {
+	shmtest.Conforms(t)
+	brief := func() context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), longStop)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	t.Run("writer", func(t *testing.T) {
+		q := anonymous(t, cq.Options{Size: 8, MaxLanes: 1})
+		c, conn := startIn(t, "late joiner", nil)
+		_ = c.line(t)
+		halt(t, c)
+		wantErr(t, "accept", q.Accept(brief(), conn), context.DeadlineExceeded)
+		must(t, conn.Close())
+		if w := join(t, q); w.Lane() != 1 { // the only one
+			t.Errorf("lane %d", w.Lane())
+		}
+		goOn(t, c)
+		_, err := fmt.Fprintln(c.in, "attach")
+		must(t, err)
+		if got := c.line(t); got != "attached: false" {
+			t.Error(got)
+		}
+	})
+	t.Run("reader", func(t *testing.T) {
+		c := startOther(t, "steady reader")
+		halt(t, c.child)
+		_, err := cq.AttachConn(brief(), c.conn,
+			cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
+		wantErr(t, "attach", err, context.DeadlineExceeded)
+		must(t, c.conn.Close())
+		goOn(t, c.child)
+		_ = c.in.Close()
+		_ = c.Wait() // it fails, as it says, and does not hang
+	})
+}
