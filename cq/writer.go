@@ -1,7 +1,6 @@
 package cq
 
 import (
-	"errors"
 	"sync/atomic"
 
 	"github.com/shmring/shmring/doorbell"
@@ -306,6 +305,7 @@ func (w *Writer) Credit(n int) error {
 	}
 	// What Reserve handed out may still be committed.
 	if n > w.prod.Free()-int(w.credits)-w.reserved {
+		w.remind()
 		return ErrFull
 	}
 	w.credits += uint64(n)
@@ -357,27 +357,6 @@ func (w *Writer) Free() int {
 	}
 	defer w.guard.leave()
 	return max(0, w.prod.Free()-int(w.credits))
-}
-
-// full says what no room means in this queue, and why there may be none.
-func (w *Writer) full() error {
-	if err := w.prod.Err(); errors.Is(err, ring.ErrMisuse) {
-		return errInUse
-	} else if err != nil {
-		return &LaneError{Lane: w.bit, PID: w.reader.Owner().PID, Field: "head", Err: err}
-	}
-	plainCount(&w.words.refused, 1)
-	if w.policy != OverrunQueue {
-		return ErrFull
-	}
-	// From here on the lane is final: the reader drains it and tells the queue. It is marked also
-	// if the reader is awake, who would find out only when the lane is drained.
-	w.halt.Or(haltLost)
-	w.words.overrun.Store(w.prod.Tail() + 1)
-	crash.At(crash.Overran)
-	w.ringer.Attach()
-	countStore(&w.words.wakes, w.woke+w.ringer.Wakes())
-	return ErrOverrun
 }
 
 // Stats of a writer.

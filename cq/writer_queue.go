@@ -1,6 +1,13 @@
 package cq
 
-import "github.com/shmring/shmring/shm"
+import (
+	"errors"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/ring"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
+)
 
 // Queue returns the name of the queue that the writer posts to, and which one of that name it is.
 // It is for those who show what is bound to what, while the writer is open.
@@ -43,4 +50,36 @@ func (w *Writer) Bytes() uint64 {
 		return 0
 	}
 	return uint64(len(w.obj.Bytes()))
+}
+
+// full says what no room means in this queue, and why there may be none.
+func (w *Writer) full() error {
+	if err := w.prod.Err(); errors.Is(err, ring.ErrMisuse) {
+		return errInUse
+	} else if err != nil {
+		return &LaneError{Lane: w.bit, PID: w.reader.Owner().PID, Field: "head", Err: err}
+	}
+	plainCount(&w.words.refused, 1)
+	if w.policy != OverrunQueue {
+		w.remind()
+		return ErrFull
+	}
+	// From here on the lane is final: the reader drains it and tells the queue. It is marked also
+	// if the reader is awake, who would find out only when the lane is drained.
+	w.halt.Or(haltLost)
+	w.words.overrun.Store(w.prod.Tail() + 1)
+	crash.At(crash.Overran)
+	w.ringer.Attach()
+	countStore(&w.words.wakes, w.woke+w.ringer.Wakes())
+	return ErrOverrun
+}
+
+// remind rings for a lane that is full and parked. The mark of the publish that filled it is a hint,
+// which another process of the same user can have taken to its grave or wiped away, and no other
+// publish will come: the reader would wait for a mark, and the writer for room.
+func (w *Writer) remind() {
+	if w.trust == TrustUser && w.ringer.Flags() == doorbell.Parked {
+		w.ringer.Attach()
+		countStore(&w.words.wakes, w.woke+w.ringer.Wakes())
+	}
 }

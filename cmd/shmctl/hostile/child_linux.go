@@ -85,7 +85,10 @@ type call struct {
 }
 
 // patience is how long anybody waits for anything that must come.
-var patience = 20 * time.Second
+var (
+	patience   = 20 * time.Second
+	settleTime = patience // until what attackers brought is given back
+)
 
 // Child runs a child process if args, without the program's name, ask for one. It returns the exit
 // code.
@@ -98,8 +101,11 @@ func Child(args []string) (handled bool, code int) {
 	if err := json.Unmarshal([]byte(args[1]), &c.config); err != nil {
 		return true, 2
 	}
-	if c.Spoil != "" {
+	switch c.Spoil { // what is to be found need not be waited for as long
+	case spoilHang:
 		patience = 2 * time.Second
+	case spoilLeak:
+		settleTime = 2 * time.Second
 	}
 	c.rnd = rand.New(rand.NewPCG(c.Seed, uint64(c.Index)))
 	var cancel context.CancelFunc
@@ -322,7 +328,7 @@ const maxThreads = 64
 // settles checks that everything that attackers brought is given back, now that they are gone.
 // look does what the application would do meanwhile.
 func (c *child) settles(before holdings, look func()) {
-	end := time.Now().Add(patience)
+	end := time.Now().Add(settleTime)
 	if c.trust() == cq.TrustUser { // lanes wait for their next writer, and the bell is made
 		before.files += 2*queues*userLanes + 8
 		before.mappings += queues*userLanes + 4

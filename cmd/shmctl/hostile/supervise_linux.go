@@ -289,7 +289,7 @@ func (sc *scene) finish(p *proc) {
 		sc.result.Failed++
 	}
 	sc.note("%s: %s %d: %v\n%s", sc.s.name, p.role, p.index, p.cmd.ProcessState,
-		text[:min(len(text), 4000)])
+		text[:min(len(text), 16_000)])
 }
 
 func (sc *scene) note(format string, args ...any) {

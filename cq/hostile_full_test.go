@@ -1,0 +1,31 @@
+package cq_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// TestHostileHintsOfFullLane: a mark that another process of the same user has wiped away comes
+// again when the writer finds no room, or both sides would wait for each other for ever.
+func TestHostileHintsOfFullLane(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 8, Spin: -1})
+	w := attach(t, d, q.Name())
+	dst := make([]cq.Msg, 8)
+	if _, err := cq.ReadTimeout(q, dst, time.Millisecond); !errors.Is(err, cq.ErrTimeout) {
+		t.Fatal(err) // the reader knows the lane, and has parked it
+	}
+	post(t, w, 0, 8)
+	clear(scribble(t, d, q.Name(), cq.ReaderFile).section(t, cq.SectHints, 0))
+	if n, err := cq.Read(q, dst); n != 0 || err != cq.ErrAgain {
+		t.Fatalf("the mark is not wiped away: %d, %v", n, err)
+	}
+	if err := w.Post(&cq.Entry{}); err != cq.ErrFull {
+		t.Fatal(err)
+	}
+	if n, err := cq.Read(q, dst); n != 8 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+}
