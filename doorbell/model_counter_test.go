@@ -57,6 +57,7 @@ func TestModelCounterLosesNothing(t *testing.T) {
 			}
 			o := explore(m.with(cNone), false)
 			t.Logf("%-16s %v", name, o)
+			compare(t, countTitle+": "+name, o)
 			if o.resting == 0 || o.stuck > 0 {
 				t.Errorf("%d states asleep, %d stuck", o.resting, o.stuck)
 			}

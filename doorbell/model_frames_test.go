@@ -95,8 +95,9 @@ const (
 	fDies
 )
 
-var framesStepNames = [...]string{"D1 lend", "D2 publish", "D4 carry out", "dies, and the next begins",
-	"G1 take", "G2 post return", "G3 release", "H1 look at head", "H2 post reclaim", "dies"}
+var framesStepNames = [...]string{"D1 lend", "D2 publish", "D4 carry out",
+	"dies, and the next begins", "G1 take", "G2 post return", "G3 release", "H1 look at head",
+	"H2 post reclaim", "dies"}
 
 type framesProtocol struct{ *framesModel }
 
@@ -365,6 +366,7 @@ func TestModelFramesLosesNothing(t *testing.T) {
 			}
 			o := explore(m.with(fNone), false)
 			t.Logf("%-20s %v", name, o)
+			compare(t, framesTitle+": "+name, o)
 			if o.resting == 0 || o.stuck > 0 {
 				t.Errorf("%d states at rest, %d stuck", o.resting, o.stuck)
 			}

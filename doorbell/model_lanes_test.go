@@ -219,13 +219,15 @@ var lanes = []variant{
 
 var lanesMutants = []mutant{
 	{bug: silentSuccessor, base: "s", text: "who takes a lane over does not ring"},
-	{bug: orderUnseen, base: "s1", plain: true, text: "reader keeps the order of a lane's first writer"},
+	{bug: orderUnseen, base: "s1", plain: true,
+		text: "reader keeps the order of a lane's first writer"},
 	{bug: orderUnpaid, base: "s1", plain: true, text: "reader learns the order and does not pay"},
 	{bug: orderLate, base: "s1", plain: true, text: "successor rings before it says its order"},
 	{bug: orderUnpaid, base: "s2", plain: true, size: short, text: "the same with a set"},
 	{bug: orderUnpaid, base: "s3", plain: true, size: short, text: "the same with a channel"},
 	{bug: noBarrierR4, base: "s1", plain: true, text: "no barrier in R4, a lane is taken over"},
-	{bug: orderUntold, base: "s3", plain: true, size: short, text: "reader pays late and tells nobody"},
+	{bug: orderUntold, base: "s3", plain: true, size: short,
+		text: "reader pays late and tells nobody"},
 	{bug: heirMaps, base: "t2", size: short, text: "heir looks for no lanes"},
 	{bug: heirMaps, base: "t3", size: short, text: "heir with a set looks for no lanes"},
 	{bug: leafBeforeSummary, base: "u", size: short, text: "getter takes the bits before the summary"},

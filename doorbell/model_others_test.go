@@ -89,6 +89,7 @@ func TestModelOthersLosesNothing(t *testing.T) {
 			}
 			o := explore(m.with(oNone), false)
 			t.Logf("%-20s %v", name, o)
+			compare(t, othersTitle+": "+name, o)
 			if o.resting == 0 || o.stuck > 0 {
 				t.Errorf("%d states asleep, %d stuck", o.resting, o.stuck)
 			}

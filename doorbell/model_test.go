@@ -11,11 +11,18 @@
 //
 // Not in the model: parking or draining several lanes is one step, and so is taking bits together
 // with merging them under the lock; loads are not reordered (the barrier orders them, too); epoch
-// and sequence wrap, and that of generations; a process that is not registered for the barrier;
-// take-over with a threshold, with a lane that attaches, or while a producer's death is noticed;
-// a summary word with channels and descriptors; a threshold together with a channel or a
-// descriptor; more than two channels, descriptors of several; a producer that has no descriptor to
-// write to, or that cannot reach a domain that exists.
+// and sequence wrap, and that of generations: a sequence has 32 bits, so that a producer which is
+// stopped between its wake and its mark for exactly 2^32 armings could mute one; take-over of the
+// reader while a producer's death is noticed; a summary word with descriptors; descriptors of
+// several channels; a threshold that shares its lanes with a set and a reader at once; a producer
+// that has no descriptor to write to, or that cannot reach a domain that exists.
+//
+// What is explored, how many states that is, and which deviations are caught, stands in
+// testdata/guards_models.md. Where to find it: take-over of a lane s, of a reader z, of both s5 to
+// s7; bell generation z1, z2 and keepsBell; death notices q; descriptors and keeper i, v, w; attach
+// while arming t, ga, gj; set with channel and direct read p, u5; threshold with a set gx, gy, with
+// a channel gl, with a descriptor gm; latch with a set o; frames in model_frames_test.go; store
+// buffers in every variant, as "reader pays".
 package doorbell_test
 
 import (
@@ -59,6 +66,7 @@ func TestModelLosesNothing(t *testing.T) {
 				if o.states == 0 || o.resting == 0 {
 					t.Errorf("nothing explored: %d states, %d asleep", o.states, o.resting)
 				}
+				compare(t, v.key+" "+payers[plain], o)
 				if o.stuck > 0 {
 					t.Errorf("%d states are stuck", o.stuck)
 				}

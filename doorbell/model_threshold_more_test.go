@@ -1,7 +1,7 @@
 package doorbell_test
 
-// succeed is K1 for a reader that waits for many: of its own it has nothing, and it knows all lanes.
-// The rows stay as they are, wake indices too.
+// succeed is K1 for a reader that waits for many: of its own it has nothing, and it knows all
+// lanes. The rows stay as they are, wake indices too.
 func (v *threshold) succeed(n *thresholdState) {
 	n.missing, n.seen, n.armed, n.bits = 0, [2]uint8{}, 0, 0
 	n.cand, n.unknown, n.lock, n.taken, n.lane = 3, false, 0, false, 0
@@ -123,8 +123,10 @@ var thresholdsMoreMutants = []mutant{
 	{bug: indexUnclamped, base: "gi", text: "heir's index is beyond what the lane can hold"},
 	{bug: takesIgnored, base: "gl", text: "second look overlooks what a getter took"},
 	{bug: thresholdGatesFD, base: "gm", size: short, text: "an arming for many gates the descriptor"},
-	{bug: trywaitKeepsThr, base: "gm", size: short, text: "trywait leaves an arming for many in place"},
-	{bug: noBarrierR4, base: "gm", plain: true, size: short, text: "no barrier, threshold and trywait"},
+	{bug: trywaitKeepsThr, base: "gm", size: short,
+		text: "trywait leaves an arming for many in place"},
+	{bug: noBarrierR4, base: "gm", plain: true, size: short,
+		text: "no barrier, threshold and trywait"},
 }
 
 func init() {

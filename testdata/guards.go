@@ -81,7 +81,7 @@ func renderGuards(rows []Guard) string {
 		"a change of one place in the code that takes a guard away. `go test ./testdata -run\n" +
 		"TestGuards -guards.full` makes every change in turn, for the compiler only, and demands that\n" +
 		"the named test fails; without the flag it does so for the rows marked quick. The guards of\n" +
-		"the wake-up protocols stand in models.md beside this page.\n")
+		"the wake-up protocols stand in guards_models.md beside this page.\n")
 	file := ""
 	for _, g := range rows {
 		if g.File != file {

@@ -165,8 +165,8 @@ func (g Guard) run(t *testing.T, dir, run string) (out string, passed bool) {
 	if err := os.WriteFile(overlay, list, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-vet=off", "-count=1", "-short",
-		"-failfast", "-timeout", "100s", "-run", run, "./"+dir)
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-vet=off",
+		"-count=1", "-short", "-failfast", "-timeout", "100s", "-run", run, "./"+dir)
 	cmd.Dir = root
 	b, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
