@@ -6,11 +6,13 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // TestHostileFlags: whatever a reader writes beside the parked bit of a writer's row, each way to
 // post says so with an error, and none goes on without a slot.
 func TestHostileFlags(t *testing.T) {
+	shmtest.Conforms(t)
 	const closed, overrun = 1 << 1, 1 << 2
 	for bit := 1; bit < 64; bit++ {
 		t.Run(fmt.Sprint(bit), func(t *testing.T) {

@@ -6,11 +6,13 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // TestHostileHintsOfFullLane: a mark that another process of the same user has wiped away comes
 // again when the writer finds no room, or both sides would wait for each other for ever.
 func TestHostileHintsOfFullLane(t *testing.T) {
+	shmtest.Conforms(t)
 	d, q := create(t, cq.Options{Size: 8, Spin: -1})
 	w := attach(t, d, q.Name())
 	dst := make([]cq.Msg, 8)

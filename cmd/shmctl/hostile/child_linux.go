@@ -263,7 +263,10 @@ func (c *child) steps(what string, n uint64) {
 	c.most(stepsMost, n)
 }
 
-// typedErrors are what callers can ask for. Anything else is a violation.
+const lastErrno = syscall.ERFKILL + 1
+
+// typedErrors are what callers can ask for, beside numbers of the operating system. Anything else
+// is a violation.
 var typedErrors = []error{cq.ErrCorrupt, cq.ErrClosed, cq.ErrAgain, cq.ErrFull, cq.ErrAvail,
 	cq.ErrOverrun, cq.ErrPeerGone, cq.ErrTimedOut, cq.ErrLanes, cq.ErrInvalid, cq.ErrBusy,
 	cq.ErrFormat, cq.ErrNoCredit, cq.ErrTimeout, cq.ErrSignaled, shm.ErrCorrupt,
@@ -284,6 +287,9 @@ func (c *child) judge(what string, err error) {
 	known := errors.As(err, &errno) || errors.As(err, &number) || errors.As(err, &no)
 	for _, t := range typedErrors {
 		known = known || errors.Is(err, t)
+	}
+	for e := syscall.Errno(1); !known && e <= lastErrno; e++ {
+		known = errors.Is(err, e) // of every sentinel there is one of the same meaning
 	}
 	lane := new(cq.LaneError)
 	switch {

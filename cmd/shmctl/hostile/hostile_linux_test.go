@@ -19,6 +19,7 @@ func TestMain(m *testing.M) {
 // TestFindsWhatIsBroken has victims do what a broken library would, and expects the count that it
 // belongs to.
 func TestFindsWhatIsBroken(t *testing.T) {
+	shmtest.Conforms(t)
 	requireRoot(t)
 	for spoil, found := range map[string]func(v *Violations) uint64{
 		spoilPanic: func(v *Violations) uint64 { return v.Panics },
@@ -50,6 +51,7 @@ func requireRoot(t *testing.T) {
 
 // TestHostilePeers attacks every surface for a moment. The long form is "shmctl torture hostile".
 func TestHostilePeers(t *testing.T) {
+	shmtest.Conforms(t)
 	requireRoot(t)
 	o := Options{Mutations: 150_000, Seed: 1}
 	if names := os.Getenv("HOSTILE_SURFACES"); names != "" {
