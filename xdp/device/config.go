@@ -125,7 +125,9 @@ type Stats struct {
 	Admitted   uint64 // applications, ever
 	Evicted    uint64 // applications that are gone
 	Refused    uint64 // connections that came to nothing
-	Received   uint64 // packets from the device
+	Received   uint64 // packets from the device: the sum of the next four
+	Delivered  uint64 // to applications, also such as are gone
+	Dropped    uint64 // since their application had no frame or no room
 	Unclaimed  uint64 // packets for nobody: their application had just gone
 	Malformed  uint64
 	LinkDown   uint64 // rounds that found the link down

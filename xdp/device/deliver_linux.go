@@ -11,7 +11,13 @@ import (
 // it. What finds no frame or no room is dropped here and counted: it must not wait for the
 // application, since other ones would wait with it.
 func (a *app) deliver(en *engine, q *queue) {
-	defer func() { a.batch = a.batch[:0] }()
+	received := a.received
+	defer func() {
+		n := a.received - received
+		en.stats.Delivered += n
+		en.stats.Dropped += uint64(len(a.batch)) - n
+		a.batch = a.batch[:0]
+	}()
 	a.dirty = true
 	want := min(len(a.batch), len(a.pool.free))
 	a.noFrame += uint64(len(a.batch) - want)

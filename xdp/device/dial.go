@@ -74,6 +74,7 @@ func (k EventKind) String() string {
 type Event struct {
 	Kind       EventKind
 	Generation uint64 // of the UMEM: of the one that is lost, or of the new one
+	PID        int    // of the device process that is gone, or that was found
 	Cancelled  int    // sends that were answered with ECANCELED
 	Err        error  // why, with EventGone
 }

@@ -107,7 +107,8 @@ func (e *Endpoint) lose(s *session, why error) {
 		e.cancelled(c)
 	}
 	crash.At(crash.AppCancelled)
-	e.notify(Event{Kind: EventGone, Generation: s.grant.generation, Cancelled: len(lost), Err: why})
+	e.notify(Event{Kind: EventGone, Generation: s.grant.generation, PID: s.peer.PID,
+		Cancelled: len(lost), Err: why})
 }
 
 // cancelled answers one send. A full lane is the application's own doing: it is waited for.
@@ -164,7 +165,7 @@ func (e *Endpoint) seek(generation uint64) *session {
 		if err != nil {
 			continue
 		}
-		e.notify(Event{Kind: EventBack, Generation: s.grant.generation})
+		e.notify(Event{Kind: EventBack, Generation: s.grant.generation, PID: s.peer.PID})
 		return s
 	}
 }
@@ -186,6 +187,17 @@ func (e *Endpoint) switchTo(s *session) error {
 }
 
 const helloWait = 10 * time.Second
+
+// ServerPID returns the process that serves the endpoint, as this process's PID namespace numbers
+// it; 0 while there is none.
+func (e *Endpoint) ServerPID() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sess == nil {
+		return 0
+	}
+	return e.sess.peer.PID
+}
 
 // Take takes one more UDP port; datagrams to it arrive from then on. Errors are those of Dial, and
 // [ErrServerGone].

@@ -22,6 +22,10 @@
 //	reader   dies, or detaches now and then
 //	others-  of another user follows those readers, and takes to each what the former one left
 //	writer
+//	device   owns one end of a veth pair; it takes part, with the next two, if it is asked for
+//	wire     the other end: answers what comes, and floods
+//	app, app2
+//	         applications of two other users, which send and receive through the device process
 //
 // # Roles
 //
@@ -71,6 +75,12 @@
 // The place of a writer stays empty until everything that it published is seen, though it cannot
 // ring any more: its successor would, and cover up that nobody looked. After some deaths all
 // writers keep still and nobody is killed until everything is seen, for the same reason.
+//
+// Datagrams may be lost by the kernel between. What is proved around a device process is that each
+// send that it took ends once, with its completion or, when the process has died, with ECANCELED;
+// that what arrives is whole and comes once; that its applications have their event; that in the
+// device process packets and frames add up at all times (what arrived is delivered, dropped,
+// unclaimed or malformed), and that nothing of an application is left when it is gone.
 //
 // What a run cannot show is a window of a few nanoseconds between two processors, as that of a
 // reader that does not look again after it parked, or does not pay for the order of stores: later

@@ -64,7 +64,8 @@ type role struct {
 func table() []*role {
 	all := []*role{readerRole(), writerRole(), churnerRole(), eventReaderRole(),
 		eventWriterRole(), setReaderRole(), setWriterRole(), counterRole(), vectorOwnerRole(),
-		vectorUserRole(), othersReaderRole(), othersWriterRole()}
+		vectorUserRole(), othersReaderRole(), othersWriterRole(), deviceRole(), wireRole(),
+		appRole(), app2Role()}
 	return all
 }
 
