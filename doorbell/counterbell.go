@@ -152,3 +152,14 @@ func (f *Face) Reset() error { return f.reset() }
 
 // Set makes it readable.
 func (f *Face) Set() { f.set() }
+
+// CountView is what an inspector reads of a counter's bell, in an order in which what must hold
+// between the numbers does.
+type CountView struct{ Rung, Armed, Seats, Standing uint64 }
+
+// Inspect reads the words without changing them.
+func (w *CountWords) Inspect() CountView {
+	v := CountView{Rung: w.rung.Load()} // before armed, which only grows
+	v.Armed, v.Seats, v.Standing = w.armed.Load(), w.seats.Load(), w.standing.Load()
+	return v
+}

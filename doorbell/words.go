@@ -27,6 +27,9 @@ const (
 	armGenShift    = 48
 )
 
+// ArmKnown are the bits of an armed word that mean something.
+const ArmKnown = 1<<(armNotifyShift+2) - 1 | (1<<16-1)<<armGenShift
+
 // Parked is bit 0 of a lane's row word: the reader no longer looks at the lane. The other bits
 // belong to the layer above, which uses them to send a producer down its slow path.
 const Parked = 1
@@ -115,6 +118,17 @@ func mark(words []atomic.Uint64, i int) {
 	if w, b := &words[i/64], uint64(1)<<(i%64); w.Load()&b == 0 {
 		w.Or(b)
 	}
+}
+
+// HintsLatchOffset is where the latch is, in bytes.
+const HintsLatchOffset = 256
+
+// Beyond returns the latch, and of the last word of ready bits those that no lane has.
+func (h *Hints) Beyond(lanes int) (latch uint32, bits uint64) {
+	if lanes%64 != 0 {
+		bits = h.ready[lanes/64].Load() >> (lanes % 64) << (lanes % 64)
+	}
+	return h.latch.Load(), bits
 }
 
 // Inspect reads a queue's bell without changing it.

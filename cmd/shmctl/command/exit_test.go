@@ -24,7 +24,7 @@ func TestUsage(t *testing.T) {
 		{"serve"}, {"serve", "--dev", "lo", "--queue", "x"}, {"serve", "--dev", "lo", "--mode", "x"},
 		{"serve", "--dev", "lo", "--bind", "x"}, {"serve", "--dev", "lo", "--allow", "root"},
 		{"serve", "--dev", "lo", "--frames", "0"}, {"version", "-o", "x"},
-		{"gc", "orders"}, {"gc", "-o", "x"},
+		{"gc", "orders"}, {"gc", "-o", "x"}, {"check", "-a", "x"}, {"check", "-o", "x"},
 	} {
 		r := run(t, args...)
 		if r.code != 2 || r.stdout != "" || !strings.HasPrefix(r.stderr, "shmctl: ") ||

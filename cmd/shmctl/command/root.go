@@ -12,7 +12,7 @@ import (
 
 const rootLong = `shmctl looks at completion queues in shared memory while they are in use, without
 changing a byte of them: ls, show and tail. post and signal act on one, as any process of its user
-can. gc removes what dead processes left.
+can. check verifies that objects are whole, gc removes what dead processes left.
 
 Of network devices probe says what they can do, serve owns one for programs without privilege, xdp
 lists what sends and receives on them, and capture copies the packets into a file.
@@ -24,7 +24,8 @@ Queues without a name (CreateAnonymous) cannot be listed, shown or signaled. Of 
 channels only the bell of their process can be seen: which queues have a bit in it, and whether a
 channel is armed.
 
-Exit codes: 0 success, 1 failure, 2 wrong usage, 3 not found, 4 no permission, 6 other version.`
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 not found, 4 no permission, 5 a check found
+something, 6 other version.`
 
 // Main runs one command line, without the program's name, and returns the exit code.
 func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -53,7 +54,7 @@ func newRoot() *cobra.Command {
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 	}
 	root.AddCommand(newList(), newShow(), newTail(), newPost(), newSignal(), newDemo(), newBench(),
-		newServe(), newXDP(), newProbe(), newCapture(), newTorture(), newGC(), newVersion())
+		newServe(), newXDP(), newProbe(), newCapture(), newTorture(), newGC(), newCheck(), newVersion())
 	return root
 }
 

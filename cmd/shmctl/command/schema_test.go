@@ -41,6 +41,7 @@ func TestSchemaKeys(t *testing.T) {
 		"notice": torture.Notice{}, "hostile": hostile.Report{},
 		"hostileSurface": hostile.Surface{}, "hostileViolations": hostile.Violations{},
 		"gc": gcResult{}, "remains": ctl.Remains{},
+		"check": ctl.CheckReport{}, "violation": ctl.Finding{},
 		"soak": soak.Report{}, "soakFaults": soak.Faults{}} {
 		d := doc.Defs[def]
 		want := keysOf(t, reflect.TypeOf(v))

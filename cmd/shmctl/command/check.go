@@ -1,0 +1,141 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/shm"
+)
+
+const checkLong = `Verify every invariant of queues, event queues, counters, address vectors and
+bells: header, sections, owners, indices, the entries between them, the index of a vector. Without
+names everything in the directory is checked. A name with a slash is a path, to an object, to the
+directory of a queue or to one of many, which may belong to another user: reading is all it takes.
+
+Objects may be in use: nothing is changed, nobody waits or notices, and what looks broken is looked
+at again and counts if it is broken every time. --list says what is checked, and which of it is
+exact at every moment; the rest is judged when the object stands still for the time of a look.
+
+OFFSET is that of the word in bytes from the start of the file, and +IN from that of its section.
+
+Exit codes: 0 all is whole, 5 something is not.`
+
+func newCheck() *cobra.Command {
+	var (
+		o    output
+		one  = target{op: "check"}
+		all  bool
+		list bool
+	)
+	cmd := &cobra.Command{
+		Use:   "check [NAME|PATH]...",
+		Short: "Verify every invariant of objects, also while they are used",
+		Long:  checkLong,
+		Example: `  shmctl check                  everything of this user
+  shmctl check orders           one queue
+  shmctl check /dev/shm/shmring-1000
+  shmctl check -j | jq -r '.check.findings[] | "\(.path) \(.offset) \(.invariant)"'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			if all && len(args) > 0 {
+				return &usageError{verb: "check", err: errors.New("--all and names exclude each other")}
+			}
+			if list {
+				return printLines(cmd.OutOrStdout(), invariantLines(&o, terminalOf(cmd.OutOrStdout()).page()))
+			}
+			return verify(cmd, &o, &one, args)
+		},
+	}
+	o.tableFlags(cmd)
+	one.flags(cmd)
+	cmd.ValidArgsFunction = func(_ *cobra.Command, _ []string, _ string) ([]string,
+		cobra.ShellCompDirective) {
+		return queueNames(one.dir), cobra.ShellCompDirectiveDefault
+	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "everything in the directory, as without names")
+	cmd.Flags().BoolVar(&list, "list", false, "list the invariants and check nothing")
+	return cmd
+}
+
+func verify(cmd *cobra.Command, o *output, one *target, args []string) error {
+	dir := one.dir
+	if dir == "" {
+		dir = shm.DefaultPath()
+	}
+	paths := []string{dir}
+	if len(args) > 0 {
+		paths = nil
+	}
+	for _, a := range args {
+		if !strings.Contains(a, "/") {
+			a = filepath.Join(dir, a)
+		}
+		paths = append(paths, a)
+	}
+	r, failed := ctl.Check(ctl.CheckOptions{More: checkMore}, paths...)
+	w := cmd.OutOrStdout()
+	var err error
+	if o.json() {
+		err = printJSON(w, struct {
+			Schema string          `json:"schema"`
+			Check  ctl.CheckReport `json:"check"`
+		}{schemaName, r})
+	} else {
+		err = printLines(w, checkLines(&r, o, terminalOf(w).page()))
+	}
+	switch {
+	case err != nil:
+		return err
+	case len(r.Findings) > 0:
+		e := &opError{op: "check", problem: &ctl.Problem{Code: ctl.CodeCheck,
+			Message: fmt.Sprintf("%d invariants do not hold", len(r.Findings))}}
+		if failed == nil {
+			return e
+		}
+		return errors.Join(e, opFailed("check", "", failed))
+	case failed != nil:
+		return opFailed("check", "", failed)
+	}
+	return nil
+}
+
+func checkLines(r *ctl.CheckReport, o *output, p page) []string {
+	var out []string
+	if len(r.Findings) > 0 {
+		t := &table{columns: []column{left("NAME", 0), left("FILE", 4), left("INVARIANT", 0),
+			left("SECTION", 3), right("OFFSET", 0), right("+IN", 2), left("FOUND", 0)}}
+		for i := range r.Findings {
+			f := &r.Findings[i]
+			hex := func(n uint64) string { return fmt.Sprintf("%#x", n) }
+			t.add(printable(f.Name), printable(filepath.Base(f.Path)), f.Invariant, f.Section,
+				orDash(f.Offset, hex), orDash(f.SectionOffset, hex), f.Got+", want "+f.Want)
+		}
+		out = append(t.lines(!o.noHeader, p, ""), "")
+	}
+	if o.noHeader {
+		return out
+	}
+	for _, path := range r.Undecided {
+		out = append(out, printable(path)+" changed all the time: only what is exact was judged")
+	}
+	return append(out, fmt.Sprintf("%d objects checked, %d findings", r.Objects, len(r.Findings)))
+}
+
+func invariantLines(o *output, p page) []string {
+	t := &table{columns: []column{left("INVARIANT", 0), left("WHEN", 0), left("WHAT", 0)}}
+	for _, i := range append(ctl.Invariants(), moreInvariants()...) {
+		when := "always"
+		if !i.Exact {
+			when = "quiet"
+		}
+		t.add(i.Name, when, i.What)
+	}
+	return t.lines(!o.noHeader, p, "")
+}

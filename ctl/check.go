@@ -1,0 +1,214 @@
+package ctl
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+// Finding is an invariant that an object breaks.
+type Finding struct {
+	Name      string  `json:"name"` // of the queue or object
+	Path      string  `json:"path"` // of the file
+	Kind      *string `json:"kind"` // nil: not known
+	Invariant string  `json:"invariant"`
+	Section   string  `json:"section"`
+	// Offset is that of the word in bytes from the start of the file; nil: it is no word.
+	Offset *uint64 `json:"offset"`
+	// SectionOffset is the same from the start of the section.
+	SectionOffset *uint64 `json:"section_offset"`
+	Got           string  `json:"got"`
+	Want          string  `json:"want"`
+}
+
+// CheckReport is what a check found.
+type CheckReport struct {
+	Objects int `json:"objects"` // files that were checked
+	// Undecided are objects that changed all the time, so that what holds for quiet ones only was not
+	// judged.
+	Undecided []string  `json:"undecided"`
+	Findings  []Finding `json:"findings"`
+}
+
+// CheckOptions of a check.
+type CheckOptions struct {
+	// More checks what is in an object of a kind that package cq does not know, while it is mapped
+	// for reading. nil: such an object is checked for what every object has.
+	More func(*shm.Object) []shm.Violation
+}
+
+// Invariants returns all invariants that this package knows.
+func Invariants() []shm.Invariant { return append(shm.Invariants(), cq.Invariants()...) }
+
+// Check checks objects, queues (by their directories) and whole directories of both, with read-only
+// mappings: no byte changes, no lock is taken, and nobody waits or notices. Who owns them does not
+// matter, as long as they can be read. In a directory files that are no objects are left out.
+//
+// Objects may be in use. What looks broken is looked at again, and counts if it is broken each time
+// (see [shm.Invariant] for what is judged of an object that changes). What goes away meanwhile is
+// not reported. An error says what could not be checked, beside what was found.
+func Check(o CheckOptions, paths ...string) (CheckReport, error) {
+	r := CheckReport{Undecided: []string{}, Findings: []Finding{}}
+	var errs error
+	for _, p := range paths {
+		errs = errors.Join(errs, r.path(o, filepath.Clean(p)))
+	}
+	return r, errs
+}
+
+func (r *CheckReport) path(o CheckOptions, path string) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		if dir, base := filepath.Split(path); base == "reader" || strings.HasPrefix(base, "lane-") {
+			return r.queue(filepath.Clean(dir))
+		}
+		return r.object(o, path)
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	if isQueue(entries) {
+		return r.queue(path)
+	}
+	var errs error
+	for _, e := range entries {
+		errs = errors.Join(errs, gone(r.entry(o, filepath.Join(path, e.Name()), e)))
+	}
+	return errs
+}
+
+// entry checks what stands in a directory of objects, if it is one.
+func (r *CheckReport) entry(o CheckOptions, path string, e os.DirEntry) error {
+	switch {
+	case e.IsDir():
+		if inside, err := os.ReadDir(path); err != nil || !isQueue(inside) {
+			return err
+		}
+		return r.queue(path)
+	case !e.Type().IsRegular():
+		return nil
+	}
+	page, size, err := shm.ReadPage(path)
+	if err != nil {
+		return err
+	}
+	if v := shm.CheckHeader(page, size); len(v) == 1 && (v[0].Invariant == "header.magic" ||
+		size < uint64(os.Getpagesize())) {
+		return nil
+	}
+	return r.object(o, path)
+}
+
+func isQueue(entries []os.DirEntry) bool {
+	return slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		return e.Name() == "reader" || strings.HasPrefix(e.Name(), "lane-")
+	})
+}
+
+func (r *CheckReport) queue(path string) error {
+	return r.take(filepath.Base(path), func() ([]cq.Checked, error) { return cq.CheckQueue(path) })
+}
+
+func (r *CheckReport) object(o CheckOptions, path string) error {
+	return r.take(filepath.Base(path), func() ([]cq.Checked, error) {
+		c, err := cq.CheckObject(path, o.More)
+		if err != nil {
+			return nil, err
+		}
+		return []cq.Checked{c}, nil
+	})
+}
+
+// How often something that looks broken must be so, and the longest time between two looks.
+const (
+	checkLooks = 5
+	checkPause = 20 * time.Millisecond
+)
+
+// take adds what is found at every look.
+func (r *CheckReport) take(name string, look func() ([]cq.Checked, error)) error {
+	all, err := look()
+	if err != nil && all == nil {
+		return err
+	}
+	pause := checkPause >> (checkLooks - 2)
+	for range checkLooks - 1 {
+		if err != nil || !doubtful(all) {
+			break
+		}
+		time.Sleep(pause)
+		pause *= 2
+		var again []cq.Checked
+		if again, err = look(); errors.Is(err, fs.ErrNotExist) {
+			return nil // it went meanwhile
+		}
+		all = common(all, again)
+	}
+	r.Objects += len(all)
+	for i := range all {
+		c := &all[i]
+		if c.Undecided {
+			r.Undecided = append(r.Undecided, c.Path)
+		}
+		for _, v := range c.Violations {
+			r.Findings = append(r.Findings, finding(name, c, v))
+		}
+	}
+	return err
+}
+
+func doubtful(all []cq.Checked) bool {
+	return slices.ContainsFunc(all, func(c cq.Checked) bool {
+		return len(c.Violations) > 0 || c.Undecided
+	})
+}
+
+// common returns what two looks agree on, of the files that the later one saw.
+func common(before, now []cq.Checked) []cq.Checked {
+	for i := range now {
+		c := &now[i]
+		at := slices.IndexFunc(before, func(b cq.Checked) bool { return b.Path == c.Path })
+		if at < 0 { // it is new, and what is wrong with it was seen once
+			c.Violations = nil
+			continue
+		}
+		c.Undecided = c.Undecided && before[at].Undecided
+		c.Violations = slices.DeleteFunc(c.Violations, func(v shm.Violation) bool {
+			return !slices.ContainsFunc(before[at].Violations, func(b shm.Violation) bool {
+				return b.Invariant == v.Invariant && b.Offset == v.Offset
+			})
+		})
+	}
+	return now
+}
+
+func finding(name string, c *cq.Checked, v shm.Violation) Finding {
+	f := Finding{Name: name, Path: c.Path, Invariant: v.Invariant, Section: v.Section,
+		Got: escape(v.Got), Want: escape(v.Want)}
+	if c.Kind != 0 {
+		f.Kind = new(c.Kind.String())
+	}
+	if v.Section != "directory" {
+		f.Offset, f.SectionOffset = &v.Offset, &v.Within
+	}
+	return f
+}
+
+// gone makes nothing of an error that says that something went away.
+func gone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,248 @@
+package ctl_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/shm"
+)
+
+func init() { roles["busy"] = childBusy }
+
+// childBusy uses one object of each kind as hard as it can until it is killed.
+func childBusy() {
+	d, err := shm.OpenDir("")
+	need(err)
+	name := os.Getenv(envName)
+	q, err := cq.Create(d, name, cq.Options{Size: 16, MaxLanes: 3, Wait: cq.WaitFD})
+	need(err)
+	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
+	need(err)
+	need(set.Add(q))
+	e, err := cq.CreateEvents(d, name+"-events", cq.EventOptions{Size: 4, Write: true})
+	need(err)
+	c, err := cq.CreateCounter(d, name+"-count", cq.CounterOptions{})
+	need(err)
+	v, err := cq.CreateAddresses(d, name+"-peers", cq.AddressOptions{Count: 64,
+		Format: cq.AddrOpaque})
+	need(err)
+	go func() {
+		for i := 0; ; i++ {
+			w, err := cq.Attach(context.Background(), d, name, cq.WriterOptions{})
+			need(err)
+			for range 500 {
+				meta := cq.Meta(0)
+				if i%3 == 0 {
+					meta = cq.MetaSolicited
+				}
+				err := w.Post(&cq.Entry{Meta: meta})
+				if i++; i%7 == 0 {
+					err = w.PostError(&cq.ErrorEntry{Err: 5, ErrData: []byte("x")})
+				}
+				if errors.Is(err, cq.ErrFull) {
+					runtime.Gosched() // there may be one processor for all
+				} else {
+					need(err)
+				}
+			}
+			need(w.Close())
+		}
+	}()
+	go func() {
+		ev := cq.Event{Payload: make([]byte, 0, 64)}
+		for i := 0; ; i++ {
+			_, err := e.Write(&cq.Event{Event: cq.EventUser, Payload: []byte(strconv.Itoa(i))})
+			if err != nil && !errors.Is(err, cq.ErrFull) {
+				need(err)
+			}
+			need(c.Add(1))
+			if i%2 == 0 {
+				_, _ = e.Read(&ev)
+			}
+			runtime.Gosched()
+		}
+	}()
+	go func() {
+		for i := 0; ; i++ {
+			at, err := v.Insert([][]byte{[]byte(strconv.Itoa(i % 100)), []byte(strconv.Itoa(i % 37))})
+			need(err)
+			for k, a := range at {
+				if k == 0 || at[0] != a {
+					need(v.Remove(a))
+				}
+			}
+			runtime.Gosched()
+		}
+	}()
+	var reads atomic.Uint64
+	go func() {
+		dst, bad := make([]cq.Msg, 5), cq.ErrorEntry{}
+		for {
+			n, err := cq.Read(q, dst)
+			if errors.Is(err, cq.ErrAvail) {
+				need(q.ReadErr(&bad))
+			} else if err != nil && !errors.Is(err, cq.ErrAgain) {
+				need(err)
+			}
+			reads.Add(uint64(n))
+			runtime.Gosched()
+		}
+	}()
+	for reads.Load() < 100 {
+		time.Sleep(time.Millisecond)
+	}
+	say("ready")
+	untilTold()
+}
+
+// TestCheckLive: of objects that other processes use at full speed nothing is said that is not so,
+// and after they were killed at any moment nothing is broken.
+func TestCheckLive(t *testing.T) {
+	d := ownDir(t)
+	check := func(what string) {
+		t.Helper()
+		r, err := ctl.Check(ctl.CheckOptions{}, d.Path())
+		must(t, err)
+		if r.Objects < 5 || len(r.Findings) > 0 {
+			t.Errorf("%s: %d objects, %+v", what, r.Objects, r.Findings)
+		}
+	}
+	for i := range 2 {
+		name := "busy" + strconv.Itoa(i)
+		c := startChild(t, d, "busy", envName+"="+name)
+		if c.line(t) != "ready" {
+			t.Fatal("the child cannot work")
+		}
+		for range 6 {
+			check("alive")
+		}
+		c.kill()
+		check("dead")
+	}
+	c := startChild(t, d, "household")
+	c.line(t)
+	check("household")
+	c.kill()
+	check("household, dead")
+	_, err := ctl.Collect(d, ctl.CollectOptions{Remove: true})
+	must(t, err)
+	check("after a collection")
+}
+
+// TestCheckLooksOnly: a check changes nothing, and what goes away meanwhile is no error.
+func TestCheckLooksOnly(t *testing.T) {
+	d := ownDir(t)
+	c := startChild(t, d, "household")
+	c.line(t)
+	defer c.kill()
+	strangersNearby(t, d)
+	before := tree(t, d)
+	r, err := ctl.Check(ctl.CheckOptions{}, d.Path())
+	must(t, err)
+	if len(r.Findings) > 0 || len(r.Undecided) > 0 {
+		t.Errorf("%+v", r)
+	}
+	if diff := cmp.Diff(before, tree(t, d)); diff != "" {
+		t.Errorf("checking changed the directory: %s", diff)
+	}
+	if _, err := ctl.Check(ctl.CheckOptions{}, filepath.Join(d.Path(), "none")); !errors.Is(err,
+		os.ErrNotExist) {
+		t.Error(err)
+	}
+	r, err = ctl.Check(ctl.CheckOptions{}, filepath.Join(d.Path(), "dead", "reader"),
+		filepath.Join(d.Path(), "link"))
+	if err == nil || r.Objects != 2 || len(r.Findings) > 0 { // the reader's and a lane
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func strangersNearby(t *testing.T, d *shm.Dir) {
+	t.Helper()
+	o, err := d.Create("bystander", shm.Spec{Kind: 78}, nil)
+	must(t, err)
+	strangers(t, d)
+	must(t, errors.Join(o.Unlink(), o.Close()))
+	for _, name := range []string{"newer", "damaged", "hollow", "open"} { // which a check complains of
+		must(t, os.Remove(filepath.Join(d.Path(), name)))
+	}
+}
+
+// TestCheckGolden: the images that the format is held to are whole.
+func TestCheckGolden(t *testing.T) {
+	files, err := filepath.Glob("../testdata/golden/object-*.bin")
+	must(t, err)
+	if len(files) == 0 {
+		t.Fatal("there are none")
+	}
+	r, err := ctl.Check(ctl.CheckOptions{}, files...)
+	must(t, err)
+	if r.Objects != len(files) || len(r.Findings) > 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// FuzzCheck: whatever bytes objects have, a look at them ends, without a panic, and says where the
+// words are that it complains of.
+func FuzzCheck(f *testing.F) {
+	d := ownDir(f)
+	whole := specimens(f, d)
+	names := []string{"q/reader", "q/lane-0001", "ev/reader", "count", "peers"}
+	dir := filepath.Join(d.Path(), "fuzz")
+	must(f, os.MkdirAll(filepath.Join(dir, "q"), 0o700))
+	must(f, os.MkdirAll(filepath.Join(dir, "ev"), 0o700))
+	for i := range names {
+		f.Add(uint8(i), uint32(0), []byte{}, true)
+		f.Add(uint8(i), uint32(4096), []byte{255, 255, 255, 255, 255, 255, 255, 255}, false)
+		f.Add(uint8(i), uint32(0x180), []byte("arbitrary bytes"), true)
+		f.Add(uint8(i), uint32(0xb00), []byte{1, 0, 0, 0, 0, 0, 0, 128}, false)
+	}
+	f.Add(uint8(99), uint32(0), []byte("arbitrary bytes"), false)
+	f.Fuzz(func(t *testing.T, which uint8, at uint32, patch []byte, sealed bool) {
+		for _, name := range names {
+			must(t, os.WriteFile(filepath.Join(dir, name), whole[name], 0o600))
+		}
+		name := names[int(which)%len(names)]
+		image := append([]byte{}, whole[name]...)
+		if int(which) >= len(names) {
+			image = patch
+		} else {
+			copy(image[at%uint32(len(image)):], patch)
+			if sealed {
+				seal(image)
+			}
+		}
+		path := filepath.Join(dir, name)
+		must(t, os.WriteFile(path, image, 0o600))
+		var all []cq.Checked
+		var err error
+		if strings.Contains(name, "/") {
+			all, err = cq.CheckQueue(filepath.Dir(path))
+		} else {
+			var c cq.Checked
+			c, err = cq.CheckObject(path, nil)
+			all = []cq.Checked{c}
+		}
+		must(t, err)
+		for _, c := range all {
+			for _, v := range c.Violations {
+				info, err := os.Stat(c.Path)
+				must(t, err)
+				if v.Invariant == "" || v.Section == "" || v.Offset > uint64(max(info.Size(), 4096)) {
+					t.Errorf("%s: %+v", c.Path, v)
+				}
+			}
+		}
+	})
+}
