@@ -32,3 +32,62 @@ func TestSecondLook(t *testing.T) {
 		}
 	}
 }
+
+// Whoever stops a wait says so first and kicks then: a reader that was about to sleep asks.
+func TestStopIsAsked(t *testing.T) {
+	r := newReader(heapQueue(t, 1), readerOptions{})
+	if more, err := r.Park(); more || err != nil {
+		t.Fatal(more, err)
+	}
+	r.Sleep(Wait{DeadlineNs: Now() + 2e9, Stop: func() bool { return true }})
+	if r.Sleeps() != 0 {
+		t.Error("slept although it was stopped")
+	}
+}
+
+// What one set takes from the domain is there for the other sets that have the member.
+func TestTakenForAllSets(t *testing.T) {
+	d := newDomain(t, 1, 1, readerOptions{shared: true})
+	sets := []*Set{d.NewSet(), d.NewSet()}
+	for _, s := range sets {
+		s.Add(0, d.r[0].Bell)
+	}
+	for _, s := range sets {
+		if ready, err := s.Poll(nil); len(ready) != 0 || err != nil {
+			t.Fatal(ready, err)
+		}
+	}
+	d.q[0].writer(0, ring.SeqCst, d.ringer(0)).put(1)
+	for i, s := range sets {
+		if ready, err := s.Poll(nil); len(ready) != 1 || err != nil {
+			t.Errorf("set %d: %v, %v", i, ready, err)
+		}
+	}
+}
+
+// A wait that ends leaves the domain armed for another one that goes on.
+func TestLastWaiterDisarms(t *testing.T) {
+	d := newDomain(t, 1, 1, readerOptions{shared: true})
+	s := d.NewSet()
+	s.Add(0, d.r[0].Bell) // is on the list, so that nobody sleeps
+	d.nw = 1              // another goroutine
+	d.sleep(&s.watcher, Wait{DeadlineNs: Now() + 2e9})
+	if d.arm.Word.Load() == 0 {
+		t.Error("the domain is not armed for the other one")
+	}
+	d.nw = 0
+	d.sleep(&s.watcher, Wait{DeadlineNs: Now() + 2e9})
+	if d.arm.Word.Load() != 0 {
+		t.Error("the domain is armed for nobody")
+	}
+}
+
+// A reader's object may name a bit that its domain has not.
+func TestBitOutsideOfTheDomain(t *testing.T) {
+	d := newDomain(t, 1, 1, readerOptions{})
+	for _, bit := range []int{64, 1 << 20, -1, -1 << 63} {
+		if r := (&DomainRinger{Arm: d.arm, Hints: d.hints, Bit: bit}); r.ring() {
+			t.Errorf("bit %d rings", bit)
+		}
+	}
+}
