@@ -45,7 +45,7 @@ func vectorOwnerRole() *role {
 		steps: []crash.Label{crash.AddressFilling, crash.AddressFilled, crash.AddressPlaced,
 			crash.AddressMoved, crash.AddressDisplaced, crash.AddressCleared,
 			crash.AddressClaimed},
-		died: heldDied, possession: heldPossession, check: checkHeld("vector-owner"),
+		possession: heldPossession, check: checkHeld("vector-owner"),
 		sum: func(s *supervisor, r *RoleReport) {
 			sumHeld("vector-owner")(s, r)
 			r.Counts["changes"] = s.ledger.region("vector-owner")[vectorChanges].Load()
@@ -238,8 +238,8 @@ func (c *child) lookUp(v *cq.AddressVector) error {
 		case state == addrAbsent && ok:
 			c.tell(kindUnpublished, "address %d is not in the vector, and was found at %d", id, at)
 		}
-		if n%200 == 0 {
-			nap(time.Duration(c.rnd.IntN(500)) * time.Microsecond)
+		if n%50 == 0 {
+			nap(time.Duration(c.rnd.IntN(1000)) * time.Microsecond)
 		}
 	}
 	return nil

@@ -41,6 +41,8 @@ type event struct {
 	What string `json:"what,omitempty"` // of a notice: how the death is told
 	Pid  int    `json:"pid,omitempty"`
 	AtNs int64  `json:"at_ns,omitempty"`
+	// SinceNs is from when on the survivor could be told.
+	SinceNs int64 `json:"since_ns,omitempty"`
 }
 
 // kindNotice is an event that breaks no promise.
@@ -63,9 +65,12 @@ type child struct {
 	ledger *ledger
 	words  []atomic.Uint64 // of the ledger, the role's own
 	dir    *shm.Dir        // where queues have names; nil for other users
-	rnd    *rand.Rand
-	mu     sync.Mutex
-	out    *json.Encoder
+	pid    int
+	// boundNs is since when this process is told of deaths.
+	boundNs atomic.Int64
+	rnd     *rand.Rand
+	mu      sync.Mutex
+	out     *json.Encoder
 }
 
 // patience is how long anybody waits for anything that must come.
@@ -79,7 +84,7 @@ func Child(args []string) (handled bool, code int) {
 	}
 	// A terminal's signals are the supervisor's business.
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	c := &child{out: json.NewEncoder(os.Stdout)}
+	c := &child{out: json.NewEncoder(os.Stdout), pid: os.Getpid()}
 	if err := json.Unmarshal([]byte(args[1]), &c.config); err != nil {
 		return true, 2
 	}

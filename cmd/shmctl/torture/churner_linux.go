@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 )
 
 const (
-	churners     = 2
+	churners     = 4
 	scratchNames = 3
 	meetEntries  = 20
 )
@@ -53,18 +54,41 @@ func (child *child) churn() error {
 	}
 	for c.ledger.phase() == phaseRun && err == nil {
 		name := scratchName(c.rnd.IntN(scratchNames))
-		switch c.rnd.IntN(4) {
-		case 0, 1:
+		switch c.next() {
+		case useScratch:
 			err = c.scratch(name)
-		case 2:
+		case collectScratch:
 			if err = cq.RemoveDead(c.dir, name); contended(err) {
 				err = nil
 			}
-		case 3:
+		case meetPeer:
 			err = c.meet()
 		}
 	}
 	return errors.Join(err, stop())
+}
+
+// What a churner does.
+const (
+	useScratch = iota
+	collectScratch
+	meetPeer
+	churns
+)
+
+// next chooses what to do: mostly what leads to the step at which it is to die.
+func (c *churner) next() int {
+	leads := useScratch
+	switch {
+	case strings.HasPrefix(c.Step, "collect"):
+		leads = collectScratch
+	case strings.HasPrefix(c.Step, "meet"), c.Step == crash.AcceptTold.String():
+		leads = meetPeer
+	}
+	if c.rnd.IntN(2) == 0 {
+		return leads
+	}
+	return c.rnd.IntN(churns)
 }
 
 // contended tells errors that others who are at work on the same name may cause.

@@ -103,14 +103,14 @@ func counterDied(s *supervisor, p *proc) error {
 		mine[countAdded].Store(mine[countIntent].Load())
 	}
 	if p.step == crash.CountAdded && s.frozen == nil {
-		s.awaken(p)
+		return s.awaken(p)
 	}
 	return nil
 }
 
-// awaken has nobody add until all who wait for what is reached have woken up. Nobody is killed or
-// started meanwhile.
-func (s *supervisor) awaken(dead *proc) {
+// awaken has nobody add until all who wait for what is reached have woken up. None of them is killed
+// or started meanwhile.
+func (s *supervisor) awaken(dead *proc) error {
 	t := s.tally()
 	t[countQuiet].Store(1)
 	defer t[countQuiet].Store(0)
@@ -118,7 +118,7 @@ func (s *supervisor) awaken(dead *proc) {
 		value, err := s.counter.Read()
 		if err != nil {
 			s.broken("counter", kindFailed, 1, "read: %v", err)
-			return
+			return nil
 		}
 		late := -1
 		for _, p := range s.procs {
@@ -127,12 +127,15 @@ func (s *supervisor) awaken(dead *proc) {
 			}
 		}
 		if late < 0 {
-			return
+			return nil
 		}
 		if time.Since(since) > patience/2 {
 			s.broken("counter", kindHung, 1, "process %d waits for %d with %d there for %v, since one "+
 				"died at step %v", late, t.place(late)[countWaits].Load(), value, patience/2, dead.step)
-			return
+			return nil
+		}
+		if err := s.reviveBut("counter"); err != nil {
+			return err
 		}
 	}
 }

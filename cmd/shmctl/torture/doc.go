@@ -43,7 +43,7 @@
 //	c.notice   the number of a process whose death it was told of, and how it was told
 //
 // Numbers that rise often stand in the ledger, and role.sum takes them into the report; what is
-// found is told. A death that must be told to somebody is demanded with s.notes.expect, in
+// found is told. A death that must be told to somebody is demanded with s.expect, in
 // role.died. Roles marked as asked take part only if --roles names them.
 //
 // # What is provable

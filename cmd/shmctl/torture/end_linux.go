@@ -49,7 +49,8 @@ func (s *supervisor) stop(p *proc) error {
 	var err error
 	for time.Now().Before(until) && err == nil {
 		time.Sleep(s.pause())
-		if other := s.procs[s.rnd.IntN(len(s.procs))]; other != p && !other.empty {
+		if other := s.procs[s.rnd.IntN(len(s.procs))]; other != p && !other.empty &&
+			!other.role.safe {
 			err = s.kill(other)
 		}
 	}

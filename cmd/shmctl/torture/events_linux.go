@@ -26,7 +26,7 @@ func eventReaderRole() *role {
 		drains: true, run: (*child).readEvents, with: []string{"event-writer"},
 		steps: []crash.Label{crash.EventCopied, crash.EventPinned, crash.EventReleased,
 			crash.SleepNext, crash.SleepEnded, crash.AdoptStarted},
-		died: heldDied, possession: heldPossession, sum: sumHeld("event-reader"),
+		possession: heldPossession, sum: sumHeld("event-reader"),
 		check: checkHeld("event-reader")}
 }
 

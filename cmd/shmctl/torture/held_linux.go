@@ -23,9 +23,6 @@ const (
 	heldWords
 )
 
-// noticeAdopted is how the death of one that had a thing is told by the one that got it.
-const noticeAdopted = "adopted"
-
 // held is a thing that one process has at a time.
 type held interface {
 	Detach() error
@@ -63,7 +60,7 @@ func (c *child) have(running context.Context, h held,
 		if survives(former) {
 			c.tell(kindUsurped, "got what the living process %d has", former)
 		}
-		c.notice(noticeAdopted, former)
+		c.notice(noticeAdopted, former, 0)
 	}
 	holder.Store(uint64(os.Getpid()))
 	c.words[heldTimes].Add(1)
@@ -79,16 +76,6 @@ func (c *child) have(running context.Context, h held,
 		return err
 	}
 	c.words[heldEnded].Store(1)
-	return nil
-}
-
-// heldDied demands a successor of one that had it.
-func heldDied(s *supervisor, p *proc) error {
-	if s.ledger.region(p.role.name)[heldBy].Load() == uint64(p.pid()) {
-		s.mu.Lock()
-		s.notes.expect(p.pid(), noticeAdopted)
-		s.mu.Unlock()
-	}
 	return nil
 }
 

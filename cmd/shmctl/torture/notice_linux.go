@@ -66,17 +66,22 @@ func (n *notices) came(e event) {
 		n.early[key] = e
 		return
 	}
+	if e.SinceNs > d.atNs {
+		key.kind = noticeLate
+	}
 	if !n.told[key] { // a second survivor, or the successor of the first, may tell it again
 		n.told[key] = true
-		n.ns[e.What] = append(n.ns[e.What], max(0, e.AtNs-d.atNs))
+		n.ns[key.kind] = append(n.ns[key.kind], max(0, e.AtNs-d.atNs))
 	}
 	delete(n.due, key)
 }
 
-// expect says that a death, which is known, must be told in a way.
-func (n *notices) expect(pid int, kind string) {
-	key := noticeKey{pid, kind}
-	if d, ok := n.deaths[pid]; ok && !n.told[key] {
+// expect says that a death must be told in a way. It is for role.died.
+func (s *supervisor) expect(p *proc, kind string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, key := &s.notes, noticeKey{p.pid(), kind}
+	if d, ok := n.deaths[key.pid]; ok && !n.told[key] {
 		n.due[key] = d
 	}
 }
@@ -105,8 +110,9 @@ func (s *supervisor) unfounded() {
 	}
 }
 
-// notice tells the supervisor that this process learned of a death.
-func (c *child) notice(kind string, pid int) {
-	c.send(event{Kind: kindNotice, What: kind, Pid: pid, AtNs: doorbell.Now(),
+// notice tells the supervisor that this process learned of a death; sinceNs is from when on it could,
+// 0 if it always could.
+func (c *child) notice(kind string, pid int, sinceNs int64) {
+	c.send(event{Kind: kindNotice, What: kind, Pid: pid, AtNs: doorbell.Now(), SinceNs: sinceNs,
 		Text: fmt.Sprint(pid)})
 }

@@ -29,7 +29,7 @@ func readerRole() *role {
 			crash.ArmStored, crash.SleepNext, crash.SleepEnded, crash.TakeMarks,
 			crash.PeekChosen, crash.PeekStored, crash.Releasing, crash.Released,
 			crash.DetachSilenced},
-		died: heldDied, possession: heldPossession, sum: sumHeld("reader"),
+		died: readerDied, possession: heldPossession, sum: sumHeld("reader"),
 		check: checkHeld("reader")}
 }
 
@@ -92,14 +92,22 @@ func (s *supervisor) hush() error {
 				patience/2)
 			return nil
 		}
-		for _, p := range s.procs { // a reader may still die at its step
-			if p.role.name == "reader" && p.ended() {
-				if err := s.revive(p); err != nil {
-					return err
-				}
+		if err := s.reviveBut("writer"); err != nil {
+			return err
+		}
+	}
+}
+
+// reviveBut starts those again that died at a step, but for those of a role.
+func (s *supervisor) reviveBut(role string) error {
+	for _, p := range s.procs {
+		if p.role.name != role && !p.empty && p.ended() {
+			if err := s.revive(p); err != nil {
+				return err
 			}
 		}
 	}
+	return nil
 }
 
 // unseen says what the reader has not seen yet.

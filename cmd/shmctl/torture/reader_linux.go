@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // Spoils: what a test has a process do wrong, to see it found.
@@ -18,12 +20,23 @@ const (
 // reader is a process that has the queue with a name for a while.
 type reader struct {
 	judge
-	q *cq.Queue
+	q  *cq.Queue
+	eq *cq.EventQueue
 }
 
 // read opens the queue when nobody else has it, and reads until it is done.
-func (c *child) read() error {
+func (c *child) read() (err error) {
 	r := &reader{judge: judge{c, c.ledger.sessions("writer"), &c.words[heldAgain]}}
+	if r.eq, err = cq.CreateAnonymousEvents("deaths", cq.EventOptions{}); err != nil {
+		return err
+	}
+	mourning, stop := context.WithCancel(context.Background())
+	told := make(chan error, 1)
+	go func() { told <- c.mourn(mourning, r.eq) }()
+	defer func() {
+		stop()
+		err = errors.Join(err, <-told, r.eq.Close())
+	}()
 	o := cq.Options{Size: queueSize, MaxLanes: maxLanes, Lifetime: cq.Persistent}
 	return c.hold(func(make bool) (held, error) {
 		open := cq.Adopt
@@ -38,6 +51,10 @@ func (c *child) read() error {
 
 // drain reads until it is all over, or this reader leaves by itself.
 func (r *reader) drain(running context.Context) (done bool, err error) {
+	if err := r.q.BindEvents(r.eq); err != nil {
+		return false, err
+	}
+	r.boundNs.Store(doorbell.Now())
 	for {
 		// It sleeps as long as nobody wakes it: a time limit would be a look that nobody rang for.
 		ctx, drain := running, false
@@ -59,10 +76,18 @@ func (r *reader) drain(running context.Context) (done bool, err error) {
 		if err := r.take(es); err != nil {
 			return false, err
 		}
-		if !drain && r.rnd.IntN(5000) == 0 {
+		if !drain && r.rnd.IntN(r.stay()) == 0 {
 			return false, nil
 		}
 	}
+}
+
+// stay is how many times a reader takes something before it leaves, about.
+func (r *reader) stay() int {
+	if r.Step == crash.DetachSilenced.String() || r.Step == crash.ClaimLeft.String() {
+		return 50
+	}
+	return 5000
 }
 
 // take looks at what was handed out, perhaps asks for more of it, and releases it in pieces.

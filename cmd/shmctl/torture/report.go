@@ -49,6 +49,13 @@ const (
 	kindFailed      = "failed"
 )
 
+// noticeAdopted is how the death of one that had a thing is told by the one that got it. That is no
+// notice through an event queue, and includes the time until there is one to get it.
+const noticeAdopted = "adopted"
+
+// noticeLate is how a death is told that came before the one it is told to.
+const noticeLate = "to-successors"
+
 // Notice is how long it took until a survivor knew of a death, in nanoseconds; nil without any.
 type Notice struct {
 	Count int    `json:"count"`
@@ -137,7 +144,7 @@ type Report struct {
 	Kills      uint64 `json:"kills"`
 	Stops      uint64 `json:"stops"`
 	Tally
-	NoticeNs   Notice                 `json:"notice_ns"` // of all deaths that were told
+	NoticeNs   Notice                 `json:"notice_ns"` // through event queues
 	Notices    map[string]Notice      `json:"notices"`   // by how they were told
 	Roles      map[string]*RoleReport `json:"roles"`
 	Steps      map[string]uint64      `json:"steps"` // kills by step; null without steps
@@ -183,7 +190,9 @@ func (r *Report) noticed(byKind map[string][]int64) {
 	var all []int64
 	for kind, ns := range byKind {
 		r.Notices[kind] = summary(ns)
-		all = append(all, ns...)
+		if kind != noticeAdopted && kind != noticeLate {
+			all = append(all, ns...)
+		}
 	}
 	r.NoticeNs = summary(all)
 }

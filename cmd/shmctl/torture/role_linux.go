@@ -27,6 +27,8 @@ type role struct {
 	// uid is the user that its processes run as: they have the ledger and the program, and can
 	// reach no directory of the run but what prepare makes for them.
 	uid uint32
+	// safe says that its processes are never killed or stopped.
+	safe bool
 	// stops says that its processes may be stopped and continued.
 	stops bool
 	// drains says that it ends last, in phaseDrain: others still need it. A process of it that
@@ -64,8 +66,8 @@ type role struct {
 func table() []*role {
 	all := []*role{readerRole(), writerRole(), churnerRole(), eventReaderRole(),
 		eventWriterRole(), setReaderRole(), setWriterRole(), counterRole(), vectorOwnerRole(),
-		vectorUserRole(), othersReaderRole(), othersWriterRole(), deviceRole(), wireRole(),
-		appRole(), app2Role()}
+		vectorUserRole(), witnessRole(), mortalRole(), othersReaderRole(), othersWriterRole(),
+		deviceRole(), wireRole(), appRole(), app2Role()}
 	return all
 }
 

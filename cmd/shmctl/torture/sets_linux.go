@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,7 +29,7 @@ func setReaderRole() *role {
 		steps: []crash.Label{crash.DomainTaken, crash.DomainArmed, crash.DomainSleep,
 			crash.DomainWoken, crash.NotifyArmed, crash.NotifyFired, crash.ParkStored,
 			crash.ParkPaid, crash.PeekStored},
-		died: heldDied, possession: heldPossession, check: checkHeld("set-reader"),
+		possession: heldPossession, check: checkHeld("set-reader"),
 		sum: func(s *supervisor, r *RoleReport) {
 			sumHeld("set-reader")(s, r)
 			for i, name := range wayNames {
@@ -113,7 +114,12 @@ func (r *setReading) each(do func(*cq.Queue) error) (err error) {
 }
 
 func (r *setReading) drain(running context.Context) (done bool, err error) {
-	r.way = r.rnd.IntN(ways)
+	switch r.way = r.rnd.IntN(ways); {
+	case strings.HasPrefix(r.Step, "notify"):
+		r.way = wayChannel
+	case strings.HasPrefix(r.Step, "domain") && r.way == wayPoll:
+		r.way = waySet
+	}
 	r.words[heldWords+r.way].Add(1)
 	wait := []func(context.Context) error{r.bySet, r.byDescriptor, r.byChannel, r.byPoll}[r.way]
 	err = wait(running)

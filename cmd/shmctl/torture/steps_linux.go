@@ -28,6 +28,9 @@ func (s *supervisor) aim(r *role) (crash.Label, int) {
 			best = l
 		}
 	}
+	if s.o.UntilSteps > 0 && s.report.Steps[best.String()] >= s.o.UntilSteps {
+		return crash.None, 0 // room for those that lag behind
+	}
 	s.aimed[best]++
 	if often[best] {
 		return best, 1 + s.rnd.IntN(500)

@@ -209,12 +209,12 @@ func (s *supervisor) enough(begin time.Time) bool {
 func (s *supervisor) harm() error {
 	p := s.procs[s.rnd.IntN(len(s.procs))]
 	for range len(s.procs) {
-		if !p.empty && (p.step == crash.None || time.Since(p.since) > p.role.patience()) {
+		if !p.empty && !p.role.safe && (p.step == crash.None || time.Since(p.since) > p.role.patience()) {
 			break
 		}
 		p = s.procs[s.rnd.IntN(len(s.procs))]
 	}
-	if p.empty {
+	if p.empty || p.role.safe {
 		return nil
 	}
 	if s.rnd.IntN(50) == 0 && p.role.stops {
