@@ -33,15 +33,20 @@ func (s *supervisor) leftovers() (left []string) {
 
 // scratchLeft collects the queues of churners.
 func scratchLeft(s *supervisor) (left []string) {
+	for i := range scratchNames {
+		left = append(left, s.collectAll(scratchName(i))...)
+	}
+	return left
+}
+
+// collectAll removes a queue that the dead left, if there is one.
+func (s *supervisor) collectAll(name string) []string {
 	d, err := shm.OpenDir(s.base + "/" + queuesDir)
 	if err != nil {
 		return []string{err.Error()}
 	}
 	defer d.Close()
-	for i := range scratchNames {
-		left = append(left, collect(d, scratchName(i))...)
-	}
-	return left
+	return collect(d, name)
 }
 
 // collect removes a queue that the dead left. One that was persistent, or left to a successor, has

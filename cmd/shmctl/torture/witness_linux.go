@@ -38,7 +38,8 @@ const (
 
 func witnessRole() *role {
 	return &role{name: "witness", places: 1, words: witnessWords, safe: true,
-		run: (*child).witness, with: []string{"mortal", "reader"}}
+		run: (*child).witness, with: []string{"mortal", "reader"},
+		leftovers: func(s *supervisor) []string { return s.collectAll(watchedQueue) }}
 }
 
 func mortalRole() *role {
@@ -82,6 +83,9 @@ func (c *child) beMortal() error {
 		switch {
 		case running.Err() != nil && err != nil:
 			return nil
+		case errors.Is(err, cq.ErrClosed): // the witness ends, or is being started
+			nap(time.Millisecond)
+			continue
 		case err != nil:
 			if err := c.attached(err); err != nil {
 				return err
