@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/shm/crash"
 )
@@ -28,12 +29,13 @@ func churnerRole() *role {
 		steps: []crash.Label{crash.CreateAllocated, crash.CreateFilled, crash.CreateLocked,
 			crash.CreateLinked, crash.ClaimLocked, crash.ClaimStored, crash.ClaimLeft,
 			crash.AttachClaimed, crash.AttachWritten, crash.AttachAnnounced,
-			crash.WriterClosing, crash.WriterReleased, crash.Overran, crash.ReadCopied, crash.ReadReleased,
+			crash.WriterClosing, crash.WriterReleased, crash.Overran, crash.ReadCopied,
+			crash.ReadReleased,
 			crash.AdoptClaimed, crash.AdoptStarted, crash.DetachSilenced,
 			crash.CloseCondemned, crash.CloseLanes, crash.CloseUnlinked, crash.CloseVacated,
 			crash.CollectLanes, crash.CollectClaimed, crash.CollectCondemned,
 			crash.CollectUnlinked, crash.MeetSending, crash.MeetSent, crash.MeetReceived,
-			crash.AcceptTold}}
+			crash.AcceptTold, crash.CollectShut, crash.CollectEmptied, crash.CollectObject}}
 }
 
 func scratchName(i int) string { return fmt.Sprintf("scratch-%d", i) }
@@ -58,14 +60,30 @@ func (child *child) churn() error {
 		case useScratch:
 			err = c.scratch(name)
 		case collectScratch:
-			if err = cq.RemoveDead(c.dir, name); contended(err) {
-				err = nil
-			}
+			err = c.collect(name)
 		case meetPeer:
 			err = c.meet()
 		}
 	}
 	return errors.Join(err, stop())
+}
+
+// collect removes a queue whose processes are dead, or everything that is garbage.
+func (c *churner) collect(name string) error {
+	if c.rnd.IntN(2) == 0 {
+		err := cq.RemoveDead(c.dir, name)
+		if contended(err) {
+			return nil
+		}
+		return err
+	}
+	all, err := ctl.Collect(c.dir, ctl.CollectOptions{Remove: true})
+	for _, r := range all {
+		if r.Error != nil && r.Fate != "removed" {
+			c.tell("", "collect %s: %s: %s", r.Name, r.Fate, r.Error.Message)
+		}
+	}
+	return err
 }
 
 // What a churner does.

@@ -108,8 +108,8 @@ func counterDied(s *supervisor, p *proc) error {
 	return nil
 }
 
-// awaken has nobody add until all who wait for what is reached have woken up. None of them is killed
-// or started meanwhile.
+// awaken has nobody add until all who wait for what is reached have woken up. None of them is
+// killed or started meanwhile.
 func (s *supervisor) awaken(dead *proc) error {
 	t := s.tally()
 	t[countQuiet].Store(1)

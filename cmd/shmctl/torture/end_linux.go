@@ -90,13 +90,11 @@ func (s *supervisor) end(good bool) {
 	}
 }
 
-// finish waits for a process to end by itself. One that others wait for has successors, should it
-// die at a step.
+// finish waits for a process to end by itself. Those that others wait for have successors, should
+// they die at a step.
 func (s *supervisor) finish(p *proc) {
 	for !p.empty {
-		select {
-		case <-p.done:
-		case <-time.After(2 * patience):
+		if !s.awaitEnd(p) {
 			// What its goroutines do goes to standard error.
 			_ = p.cmd.Process.Signal(syscall.SIGQUIT)
 			s.broken(p.role.name, kindHung, 1, "%s %d (pid %d) did not end in %v", p.role.name,
@@ -107,15 +105,42 @@ func (s *supervisor) finish(p *proc) {
 			ws.ExitStatus() == 0 {
 			return
 		}
-		if s.buried(p); !p.role.drains || p.step == crash.None {
-			return
-		}
-		s.o.Steps = false // those that end the run are to reach the end
-		if err := s.start(p); err != nil {
-			s.broken(p.role.name, kindFailed, 1, "%v", err)
+		if !s.succeed(p) {
 			return
 		}
 	}
+}
+
+// succeed counts the end of a process, and starts the next if others wait for it.
+func (s *supervisor) succeed(p *proc) bool {
+	if s.buried(p); !p.role.drains || p.step == crash.None {
+		return false
+	}
+	s.o.Steps = false // those that end the run are to reach the end
+	if err := s.start(p); err != nil {
+		s.broken(p.role.name, kindFailed, 1, "%v", err)
+		return false
+	}
+	return true
+}
+
+// awaitEnd waits for the end of a process, for a while, and has those that read go on reading.
+func (s *supervisor) awaitEnd(p *proc) bool {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for since := time.Now(); time.Since(since) < 2*patience; {
+		select {
+		case <-p.done:
+			return true
+		case <-tick.C:
+		}
+		for _, q := range s.procs {
+			if q != p && q.role.drains && q.step != crash.None && !q.empty && q.ended() {
+				s.succeed(q)
+			}
+		}
+	}
+	return false
 }
 
 // check looks at the end whether what must hold does, and what is left.

@@ -35,12 +35,17 @@ func (c *child) hold(open func(make bool) (held, error),
 	use func(running context.Context) (done bool, err error)) error {
 	running, stop := c.running(phaseDrain)
 	defer stop()
-	for c.words[heldEnded].Load() == 0 {
+	for since := time.Now(); c.words[heldEnded].Load() == 0; {
 		h, err := open(c.words[heldTimes].Load() == 0)
 		switch {
 		case errors.Is(err, syscall.EBUSY), errors.Is(err, cq.ErrClosed),
 			errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrExist), errors.Is(err, shm.ErrStale):
-			nap(500 * time.Microsecond) // somebody has it, or destroys it
+			// Somebody has it, or destroys it.
+			if time.Since(since) > patience/2 {
+				c.barred(err)
+				since = time.Now()
+			}
+			nap(500 * time.Microsecond)
 			continue
 		case err != nil:
 			return fmt.Errorf("open: %w", err)
@@ -48,8 +53,17 @@ func (c *child) hold(open func(make bool) (held, error),
 		if err := c.have(running, h, use); err != nil {
 			return err
 		}
+		since = time.Now()
 	}
 	return nil
+}
+
+// barred tells what keeps this process from a thing that nobody has.
+func (c *child) barred(err error) {
+	holder := int(c.words[heldBy].Load())
+	if holder == 0 || !survives(holder) {
+		c.tell(kindHung, "cannot get what nobody has (%d had it): %v", holder, err)
+	}
 }
 
 // have is one time with it.

@@ -110,8 +110,8 @@ func (s *supervisor) unfounded() {
 	}
 }
 
-// notice tells the supervisor that this process learned of a death; sinceNs is from when on it could,
-// 0 if it always could.
+// notice tells the supervisor that this process learned of a death; sinceNs is from when on it
+// could, 0 if it always could.
 func (c *child) notice(kind string, pid int, sinceNs int64) {
 	c.send(event{Kind: kindNotice, What: kind, Pid: pid, AtNs: doorbell.Now(), SinceNs: sinceNs,
 		Text: fmt.Sprint(pid)})
