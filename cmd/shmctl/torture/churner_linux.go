@@ -79,7 +79,7 @@ func (c *churner) collect(name string) error {
 	}
 	all, err := ctl.Collect(c.dir, ctl.CollectOptions{Remove: true})
 	for _, r := range all {
-		if r.Error != nil && r.Fate != "removed" {
+		if r.Fate == ctl.FateDamaged {
 			c.tell("", "collect %s: %s: %s", r.Name, r.Fate, r.Error.Message)
 		}
 	}

@@ -134,8 +134,9 @@ func (s *supervisor) awaitEnd(p *proc) bool {
 			return true
 		case <-tick.C:
 		}
+		s.dumpHung()
 		for _, q := range s.procs {
-			if q != p && q.role.drains && q.step != crash.None && !q.empty && q.ended() {
+			if q != p && q.role.drains && q.step != crash.None && q.killed() {
 				s.succeed(q)
 			}
 		}

@@ -18,7 +18,7 @@ import (
 const (
 	heldBy    = iota // its number, 0 while nobody surely has it
 	heldTimes        // how often it was got
-	heldEnded        // it is destroyed
+	heldEnded        // it is done with, and being destroyed
 	heldAgain        // entries that came again, marked
 	heldWords
 )
@@ -74,7 +74,7 @@ func (c *child) have(running context.Context, h held,
 		if survives(former) {
 			c.tell(kindUsurped, "got what the living process %d has", former)
 		}
-		c.notice(noticeAdopted, former, 0)
+		c.notice(noticeAdopted, former)
 	}
 	holder.Store(uint64(os.Getpid()))
 	c.words[heldTimes].Add(1)
@@ -86,11 +86,9 @@ func (c *child) have(running context.Context, h held,
 	if !done {
 		return h.Detach()
 	}
-	if err := h.Close(); err != nil {
-		return err
-	}
+	// Who dies over the destruction leaves something to be collected, and nothing to be got.
 	c.words[heldEnded].Store(1)
-	return nil
+	return h.Close()
 }
 
 // heldPossession: nobody else gets it from a process that is stopped.

@@ -5,27 +5,33 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/shm"
 )
 
-// leftovers collects the bells that the dead left, and returns what is there beside.
+// leftovers collects what the dead left, and returns what is there beside.
 func (s *supervisor) leftovers() (left []string) {
 	d, err := shm.OpenDir(s.base + "/" + queuesDir)
 	if err != nil {
 		return []string{err.Error()}
 	}
 	defer d.Close()
+	all, err := ctl.Collect(d, ctl.CollectOptions{Remove: true})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, r := range all {
+		if r.Fate != ctl.FateRemoved {
+			left = append(left, fmt.Sprintf("%s, which is %s: %s", r.Name, r.Fate, r.Reason))
+		}
+	}
 	entries, err := os.ReadDir(d.Path())
 	if err != nil {
 		return append(left, err.Error())
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), "bell-") && removeDead(d, e.Name()) == nil {
-			continue
-		}
 		left = append(left, "file "+e.Name())
 	}
 	return left
@@ -66,17 +72,4 @@ func collect(d *shm.Dir, name string) []string {
 		return []string{fmt.Sprintf("%s cannot be collected: %v", name, err)}
 	}
 	return nil
-}
-
-// removeDead removes an object of a process that is dead.
-func removeDead(d *shm.Dir, name string) error {
-	o, err := d.Open(name, shm.ReadWrite)
-	if err != nil {
-		return err
-	}
-	defer o.Close()
-	if err := o.Claim(nil); err != nil {
-		return err
-	}
-	return o.Unlink()
 }

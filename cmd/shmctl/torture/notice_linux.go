@@ -28,17 +28,19 @@ type notices struct {
 	deaths map[int]death
 	early  map[noticeKey]event // of which the death is not known yet
 	due    map[noticeKey]death // must come
+	names  map[int]string      // of all processes, by number
 	told   map[noticeKey]bool
 	ns     map[string][]int64 // by kind
 }
 
 func newNotices() notices {
 	return notices{deaths: map[int]death{}, early: map[noticeKey]event{},
-		due: map[noticeKey]death{}, told: map[noticeKey]bool{}, ns: map[string][]int64{}}
+		names: map[int]string{}, due: map[noticeKey]death{}, told: map[noticeKey]bool{}, ns: map[string][]int64{}}
 }
 
 // born forgets what had the number of a process before.
-func (n *notices) born(pid int) {
+func (n *notices) born(pid int, name string) {
+	n.names[pid] = name
 	delete(n.deaths, pid)
 	for key := range n.told {
 		if key.pid == pid {
@@ -105,14 +107,13 @@ func (s *supervisor) unfounded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, e := range s.notes.early {
-		s.count(e.Role, kindUsurped, 1, "%s: %s told the death (%s) of process %d, which nobody "+
-			"killed", kindUsurped, e.Role, key.kind, key.pid)
+		s.count(e.Role, kindUsurped, 1, "%s: %s told the death (%s) of process %d (%s), which nobody "+
+			"killed", kindUsurped, e.Role, key.kind, key.pid, s.notes.names[key.pid])
 	}
 }
 
-// notice tells the supervisor that this process learned of a death; sinceNs is from when on it
-// could, 0 if it always could.
-func (c *child) notice(kind string, pid int, sinceNs int64) {
-	c.send(event{Kind: kindNotice, What: kind, Pid: pid, AtNs: doorbell.Now(), SinceNs: sinceNs,
-		Text: fmt.Sprint(pid)})
+// notice tells the supervisor that this process learned of a death.
+func (c *child) notice(kind string, pid int) {
+	c.send(event{Kind: kindNotice, What: kind, Pid: pid, AtNs: doorbell.Now(), Text: fmt.Sprint(pid),
+		SinceNs: c.boundNs.Load()})
 }

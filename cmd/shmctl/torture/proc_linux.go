@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -40,6 +41,15 @@ func (p *proc) ended() bool {
 	default:
 		return false
 	}
+}
+
+// killed tells whether it is gone by SIGKILL.
+func (p *proc) killed() bool {
+	if p.empty || !p.ended() {
+		return false
+	}
+	ws, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ws.Signaled() && ws.Signal() == syscall.SIGKILL
 }
 
 // start starts the process of a place, perhaps one that dies at a step.
@@ -83,7 +93,7 @@ func (s *supervisor) start(p *proc) error {
 	}
 	s.mu.Lock()
 	s.report.Roles[p.role.name].Starts++
-	s.notes.born(p.pid())
+	s.notes.born(p.pid(), fmt.Sprintf("%s %d, to die at %v", p.role.name, p.index, p.step))
 	s.mu.Unlock()
 	cmd, done := p.cmd, p.done
 	s.waiting.Go(func() {
@@ -127,10 +137,31 @@ func (s *supervisor) count(role, kind string, n uint64, format string, args ...a
 	if s.report.Roles[role] == nil { // nobody's in particular
 		role = s.roles[0].name
 	}
+	if kind == kindHung {
+		s.hung = role
+	}
 	found := s.found[role]
 	found.add(kind, n)
 	s.found[role] = found
 	s.report.note(format, args...)
+}
+
+// dumpHung has those whom a hung process waits for say on standard error what their goroutines do,
+// once in a run.
+func (s *supervisor) dumpHung() {
+	s.mu.Lock()
+	hung, dumped := s.hung, s.dumped
+	s.dumped = hung != ""
+	s.mu.Unlock()
+	if hung == "" || dumped {
+		return
+	}
+	for _, p := range s.procs {
+		if slices.Contains(roleOf(hung).with, p.role.name) && !p.empty && !p.ended() {
+			p.shot = true
+			_ = p.cmd.Process.Signal(syscall.SIGQUIT)
+		}
+	}
 }
 
 // kill kills a process and starts the next one in its place.

@@ -2,7 +2,6 @@ package torture
 
 import (
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/shm/crash"
@@ -196,16 +195,8 @@ func (c *child) untilSeen(s session, upTo uint64) bool {
 		}
 		if time.Since(since) > patience {
 			c.tell(kindHung, "%d of %d seen, and no more for %v", s.seen.Load(), upTo, patience)
-			c.dumpReader()
 			return false
 		}
 	}
 	return true
-}
-
-// dumpReader has the process that should have read say on standard error what its goroutines do.
-func (c *child) dumpReader() {
-	if pid := c.ledger.region(c.role.with[0])[heldBy].Load(); pid != 0 {
-		_ = syscall.Kill(int(pid), syscall.SIGQUIT)
-	}
 }

@@ -47,8 +47,10 @@ type supervisor struct {
 	mu     sync.Mutex // of what those write that listen to processes
 	report *Report
 	// found is what processes told and the supervisor saw, by role, beside what the ledger counts.
-	found map[string]Found
-	notes notices
+	found  map[string]Found
+	hung   string // role of a process that hung last
+	dumped bool
+	notes  notices
 }
 
 // Run runs a torture. The report is not nil if it came to an end; the error is ErrViolation if
@@ -172,6 +174,7 @@ func (s *supervisor) run(ctx context.Context, begin time.Time) error {
 			return err
 		}
 		s.overdue()
+		s.dumpHung()
 		if s.o.Progress != nil && time.Since(last) > 100*time.Millisecond {
 			last = time.Now()
 			s.mu.Lock()

@@ -139,7 +139,6 @@ func (c *child) fullLane(err error, since time.Time, s session, published uint64
 	}
 	if time.Since(since) > patience {
 		c.tell(kindHung, "no room for %v, with %d of %d seen", patience, s.seen.Load(), published)
-		c.dumpReader()
 		return errGaveUp
 	}
 	nap(200 * time.Microsecond)
