@@ -35,7 +35,8 @@ type notices struct {
 
 func newNotices() notices {
 	return notices{deaths: map[int]death{}, early: map[noticeKey]event{},
-		names: map[int]string{}, due: map[noticeKey]death{}, told: map[noticeKey]bool{}, ns: map[string][]int64{}}
+		names: map[int]string{}, due: map[noticeKey]death{}, told: map[noticeKey]bool{},
+		ns: map[string][]int64{}}
 }
 
 // born forgets what had the number of a process before.
