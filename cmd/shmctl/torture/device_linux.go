@@ -211,9 +211,7 @@ func (w *deviceWatch) last() error {
 // deviceDied demands that the applications that had the dead process are told.
 func deviceDied(s *supervisor, p *proc) error {
 	if s.hasServer(p.pid(), nil) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.notes.expect(p.pid(), noticeServer)
+		s.expect(p, noticeServer)
 	}
 	return nil
 }
