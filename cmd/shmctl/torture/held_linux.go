@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -41,9 +42,8 @@ func (c *child) hold(open func(make bool) (held, error),
 		case errors.Is(err, syscall.EBUSY), errors.Is(err, cq.ErrClosed),
 			errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrExist), errors.Is(err, shm.ErrStale):
 			// Somebody has it, or destroys it.
-			if time.Since(since) > patience/2 {
-				c.barred(err)
-				since = time.Now()
+			if time.Since(since) > patience/4 {
+				since = c.barred(since, err)
 			}
 			nap(500 * time.Microsecond)
 			continue
@@ -58,12 +58,19 @@ func (c *child) hold(open func(make bool) (held, error),
 	return nil
 }
 
-// barred tells what keeps this process from a thing that nobody has.
-func (c *child) barred(err error) {
+// barred tells what keeps this process from a thing that nobody has. It returns since when nobody
+// has it, as far as it looked: those who wait may wait for ever while somebody does.
+func (c *child) barred(since time.Time, err error) time.Time {
 	holder := int(c.words[heldBy].Load())
-	if holder == 0 || !survives(holder) {
-		c.tell(kindHung, "cannot get what nobody has (%d had it): %v", holder, err)
+	if text, e := os.ReadFile(fmt.Sprintf("/proc/%d/stat", holder)); holder != 0 && e == nil &&
+		!strings.ContainsAny(state(text), "ZX") {
+		return time.Now()
 	}
+	if time.Since(since) < patience {
+		return since
+	}
+	c.tell(kindHung, "cannot get what nobody has (%d had it): %v", holder, err)
+	return time.Now()
 }
 
 // have is one time with it.
