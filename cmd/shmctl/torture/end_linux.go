@@ -103,6 +103,9 @@ func (s *supervisor) finish(p *proc) {
 		}
 		if ws, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Exited() &&
 			ws.ExitStatus() == 0 {
+			s.mu.Lock()
+			s.notes.closed[p.pid()] = true
+			s.mu.Unlock()
 			return
 		}
 		if !s.succeed(p) {

@@ -29,13 +29,14 @@ type notices struct {
 	early  map[noticeKey]event // of which the death is not known yet
 	due    map[noticeKey]death // must come
 	names  map[int]string      // of all processes, by number
+	closed map[int]bool        // processes that ended by themselves at the end of the run
 	told   map[noticeKey]bool
 	ns     map[string][]int64 // by kind
 }
 
 func newNotices() notices {
 	return notices{deaths: map[int]death{}, early: map[noticeKey]event{},
-		names: map[int]string{}, due: map[noticeKey]death{}, told: map[noticeKey]bool{},
+		names: map[int]string{}, closed: map[int]bool{}, due: map[noticeKey]death{}, told: map[noticeKey]bool{},
 		ns: map[string][]int64{}}
 }
 
@@ -108,6 +109,12 @@ func (s *supervisor) unfounded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, e := range s.notes.early {
+		// Whoever closed all it had and ended at once may be taken for one that died over it. That
+		// is counted, and no promise: nothing of its was touched.
+		if s.notes.closed[key.pid] {
+			s.report.Roles[e.Role].Counts["closed_told_dead"]++
+			continue
+		}
 		s.count(e.Role, kindUsurped, 1, "%s: %s told the death (%s) of process %d (%s), which nobody "+
 			"killed", kindUsurped, e.Role, key.kind, key.pid, s.notes.names[key.pid])
 	}
