@@ -74,6 +74,9 @@ func childMourner() {
 	need(err)
 	need(q.BindEvents(e))
 	say("bound")
+	if os.Getenv(envKind) == "blind" {
+		untilTold()
+	}
 	ev := cq.Event{Payload: make([]byte, 0, 256)}
 	_, err = e.PeekContext(context.Background(), &ev)
 	need(err)
