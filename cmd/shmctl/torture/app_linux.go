@@ -33,6 +33,7 @@ const (
 	wordCancelled        // with ECANCELED
 	wordTaken            // datagrams
 	wordUnmapped         // of them, in memory of a device process that is no longer mapped
+	wordReady            // the process that is there has seen a send end; not a sum
 	appWords
 )
 
@@ -58,7 +59,11 @@ func newAppRole(name string, places int, uid uint32) *role {
 	return &role{name: name, places: places, words: places * appWords, asked: true, uid: uid,
 		stops: true, tries: 4 * time.Second, run: (*child).beApp, with: []string{"device"},
 		steps: appSteps, died: appDied, starting: func(s *supervisor, p *proc) {
-			s.ledger.region(name)[p.index*appWords+wordPeer].Store(0)
+			words := s.ledger.region(name)[p.index*appWords:]
+			words[wordPeer].Store(0)
+			words[wordReady].Store(0)
+		}, young: func(s *supervisor, p *proc) bool {
+			return s.ledger.region(name)[p.index*appWords+wordReady].Load() == 0
 		}, sum: func(s *supervisor, r *RoleReport) {
 			words := s.ledger.region(name)
 			for i := range places {
@@ -165,7 +170,10 @@ func (a *app) place(word int) *atomic.Uint64 { return &a.words[a.Index*appWords+
 
 // tally brings the ledger up to date.
 func (a *app) tally() {
-	for word := wordAccepted; word < appWords; word++ {
+	if a.counts[wordDone] > 0 {
+		a.place(wordReady).Store(1)
+	}
+	for word := wordAccepted; word < wordReady; word++ {
 		a.place(word).Add(a.counts[word])
 		a.counts[word] = 0
 	}

@@ -23,13 +23,12 @@ func TestDeviceNothingIsLost(t *testing.T) {
 		}
 		return err
 	}))
-	r, err := Run(t.Context(), Options{Kills: 40, Duration: time.Minute, Seed: 1, Steps: crash.On,
+	r, err := Run(t.Context(), Options{Kills: 60, Duration: time.Minute, Seed: 1, Steps: crash.On,
 		Roles: []string{"device"}})
 	if err != nil {
 		t.Fatalf("%v; report %+v", err, r)
 	}
-	if r.Published == 0 || r.Read == 0 || r.Roles["device"].Kills == 0 ||
-		r.Roles["app"].Counts["received"] == 0 {
+	if r.Published == 0 || r.Read == 0 || r.Roles["device"].Kills == 0 {
 		t.Errorf("not much of a torture: %+v", r)
 	}
 }

@@ -45,6 +45,8 @@ type role struct {
 	prepare func(s *supervisor) (undo func(), err error)
 	// starting is called before a process starts at a place.
 	starting func(s *supervisor, p *proc)
+	// young tells that a process has just begun, and is not to be killed for a moment.
+	young func(s *supervisor, p *proc) bool
 	// dying is called before a process is killed from outside.
 	dying func(s *supervisor, p *proc)
 	// died is called after one has died, by a kill or at its step.

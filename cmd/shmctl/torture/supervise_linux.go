@@ -212,18 +212,27 @@ func (s *supervisor) enough(begin time.Time) bool {
 func (s *supervisor) harm() error {
 	p := s.procs[s.rnd.IntN(len(s.procs))]
 	for range len(s.procs) {
-		if !p.empty && !p.role.safe && (p.step == crash.None || time.Since(p.since) > p.role.patience()) {
+		if !p.empty && !p.role.safe && !s.young(p) &&
+			(p.step == crash.None || time.Since(p.since) > p.role.patience()) {
 			break
 		}
 		p = s.procs[s.rnd.IntN(len(s.procs))]
 	}
-	if p.empty || p.role.safe {
+	if p.empty || p.role.safe || s.young(p) {
 		return nil
 	}
 	if s.rnd.IntN(50) == 0 && p.role.stops {
 		return s.stop(p)
 	}
 	return s.kill(p)
+}
+
+// grownUp is how long a process has to come so far that its death shows anything.
+const grownUp = 5 * time.Second
+
+// young tells that it has not, on a machine where starting takes longer than two kills are apart.
+func (s *supervisor) young(p *proc) bool {
+	return p.role.young != nil && time.Since(p.since) < grownUp && p.role.young(s, p)
 }
 
 // reviveAll starts those again that died by themselves, or had something left to be settled.
