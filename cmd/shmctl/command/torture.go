@@ -1,9 +1,11 @@
 package command
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -87,6 +89,7 @@ func newTorture() *cobra.Command {
 			return runTorture(cmd, &o, opt)
 		},
 	}
+	cmd.AddCommand(newTortureReport())
 	o.flags(cmd)
 	f := cmd.Flags()
 	f.DurationVar(&opt.Duration, "duration", 30*time.Second, "how `long`")
@@ -123,6 +126,30 @@ func listed(names []string, columns int) string {
 		b.WriteString(name)
 	}
 	return b.String()
+}
+
+// newTortureReport turns what -o json wrote into the tables of a document.
+func newTortureReport() *cobra.Command {
+	return &cobra.Command{
+		Use:   "report FILE",
+		Short: "Write what torture -o json said as tables in Markdown",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := os.ReadFile(args[0])
+			var v struct{ Torture *torture.Report }
+			if err == nil {
+				err = json.Unmarshal(text, &v)
+			}
+			if err == nil && v.Torture == nil {
+				err = errors.New("no report of torture")
+			}
+			if err != nil {
+				return opFailed("torture report", args[0], err)
+			}
+			v.Torture.Markdown(cmd.OutOrStdout())
+			return nil
+		},
+	}
 }
 
 func runTorture(cmd *cobra.Command, o *output, opt torture.Options) error {

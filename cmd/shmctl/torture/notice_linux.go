@@ -36,7 +36,8 @@ type notices struct {
 
 func newNotices() notices {
 	return notices{deaths: map[int]death{}, early: map[noticeKey]event{},
-		names: map[int]string{}, closed: map[int]bool{}, due: map[noticeKey]death{}, told: map[noticeKey]bool{},
+		names: map[int]string{}, closed: map[int]bool{},
+		due: map[noticeKey]death{}, told: map[noticeKey]bool{},
 		ns: map[string][]int64{}}
 }
 

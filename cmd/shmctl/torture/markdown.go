@@ -1,0 +1,42 @@
+package torture
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Markdown writes the report as the tables of a document, so that what is kept of a long run says
+// what the run said.
+func (r *Report) Markdown(w io.Writer) {
+	fmt.Fprintf(w, "Seed %d, which replays the choices and not the schedule; %v on %s.\n\n", r.Seed,
+		time.Duration(r.DurationNs).Round(time.Second), r.Machine.text())
+	row := func(name string, value any) { fmt.Fprintf(w, "| %s | %v |\n", name, value) }
+	fmt.Fprint(w, "| | |\n|---|---|\n")
+	row("kills", r.Kills)
+	row("stops (SIGSTOP, SIGCONT)", r.Stops)
+	row("published, known to the writer", r.Published)
+	row("in doubt at a kill", r.InDoubt)
+	row("read", r.Read)
+	row("again, and marked redelivered", r.Redelivered)
+	for i, n := range r.Found.all() {
+		row(kinds[i], *n)
+	}
+	row("notice through an event queue", r.NoticeNs.text())
+	for _, kind := range slices.Sorted(maps.Keys(r.Notices)) {
+		row("notice: "+kind, r.Notices[kind].text())
+	}
+	fmt.Fprint(w, "\n| role | places | kills | stops | published | read | |\n"+
+		"|---|---|---|---|---|---|---|\n")
+	for _, name := range slices.Sorted(maps.Keys(r.Roles)) {
+		role := r.Roles[name]
+		fmt.Fprintf(w, "| %s | %d | %d | %d | %d | %d | %s |\n", name, role.Places, role.Kills,
+			role.Stops, role.Published, role.Read, counted(role.Counts))
+	}
+	fmt.Fprint(w, "\n| step | deaths |\n|---|---|\n")
+	for _, name := range slices.Sorted(maps.Keys(r.Steps)) {
+		row(name, r.Steps[name])
+	}
+}
