@@ -41,14 +41,15 @@ func (m *readerMourner) look() (out []peerNews) {
 	return out
 }
 
-// lookOther is look at a reader of another user. One that has left the queue is not mourned.
+// lookOther is look at a reader of another user. One that has left or closed the queue is not
+// mourned.
 func (m *readerMourner) lookOther() (out []peerNews) {
 	owner := shm.Owner{PID: m.w.peer.PID, Generation: m.w.reader.Owner().Generation}
 	if m.came {
 		m.came = false
 		out = append(out, peerNews{EventPeerNew, m.entry(owner)})
 	}
-	if !m.gone && m.w.peer.Gone() && !m.w.left() {
+	if !m.gone && m.w.peer.Gone() && m.w.ringer.Flags()&(rowLeft|rowClosed) == 0 {
 		m.gone = true
 		out = append(out, peerNews{EventPeerDeath, m.entry(owner)})
 	}

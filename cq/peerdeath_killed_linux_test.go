@@ -63,3 +63,23 @@ func TestKilledWhileItReports(t *testing.T) {
 		must(t, errors.Join(q.Close(), e.Close()))
 	}
 }
+
+// TestOthersReaderClosesFirst: a reader of another user that closed its queue and ended is no death.
+func TestOthersReaderClosesFirst(t *testing.T) {
+	c := startOther(t, "other reader")
+	w, err := cq.AttachConn(soon(t), c.conn,
+		cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
+	must(t, err)
+	_ = c.line(t)
+	must(t, c.conn.Close())
+	_, e := createEvents(t, cq.EventOptions{})
+	must(t, w.BindEvents(e))
+	_, err = c.in.Write([]byte("close\n"))
+	must(t, err)
+	if got := c.line(t); got != "closed" {
+		t.Fatal(got)
+	}
+	c.kill()
+	noNews(t, e)
+	must(t, w.Close())
+}
