@@ -73,7 +73,7 @@
 // that give no notice, and so does the goroutine that reports them; a stopped writer's lane stays
 // its own, and a stopped reader's lanes fill up (ErrFull). A rendezvous that has begun waits 10
 // seconds for another user's next message, and [Queue.Serve] as long for any: then it ends
-// (ErrTimedOut), as if it had not begun, and the one who was stopped learns so when it goes on. What
+// (ErrTimedOut), as if it had not begun, and who was stopped learns so when it goes on. What
 // waits for microseconds or some milliseconds waits for goroutines of its own process, which stop
 // with it.
 //

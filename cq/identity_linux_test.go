@@ -227,7 +227,7 @@ func childSplittingPoster() {
 	untilTold()
 }
 
-// TestForkedWriterDies: the copy of a writer's process that was made without an exec keeps its lock,
+// TestForkedWriterDies: the copy of a writer's process that was made without exec keeps its lock,
 // and hides its death from nobody; its lane is free when the copy has ended.
 func TestForkedWriterDies(t *testing.T) {
 	shmtest.Conforms(t)

@@ -40,8 +40,8 @@ func TestParseFlags(t *testing.T) {
 func TestParseEventKind(t *testing.T) {
 	for text, want := range map[string]cq.EventKind{"notify": cq.EventNotify,
 		"FI_CONNREQ": cq.EventConnReq, "join_complete": cq.EventJoinComplete,
-		"peer_death": cq.EventPeerDeath, "peer_new": cq.EventPeerNew, "user": cq.EventUser, "USER+0x10": cq.EventUser + 16,
-		"99": 99} {
+		"peer_death": cq.EventPeerDeath, "peer_new": cq.EventPeerNew, "user": cq.EventUser,
+		"USER+0x10": cq.EventUser + 16, "99": 99} {
 		if got, err := cq.ParseEventKind(text); err != nil || got != want {
 			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
 		}

@@ -64,7 +64,7 @@ func TestKilledWhileItReports(t *testing.T) {
 	}
 }
 
-// TestOthersReaderClosesFirst: a reader of another user that closed its queue and ended is no death.
+// TestOthersReaderClosesFirst: a reader of another user that closed and ended is no death.
 func TestOthersReaderClosesFirst(t *testing.T) {
 	c := startOther(t, "other reader")
 	w, err := cq.AttachConn(soon(t), c.conn,

@@ -48,14 +48,14 @@ type EventSink interface {
 // The death of a writer is an EventPeerDeath with the queue's FID, the lane as Data and a
 // [PeerEntry] as payload, one for each writer that is proved dead: its process has ended, or the
 // kernel has dropped its lock. Whoever reads the event can read every entry that the writer had
-// published, by reads that begin now; the event neither waits for them to be read nor for anybody to
-// read the queue at all. It comes in much less than a second, also when nobody waits, and stays due
-// while the event queue is full. A writer that detached is not dead, nor one that is stopped, nor
+// published, by reads that begin now; the event waits neither for them to be read nor for anybody to
+// read at all. It comes in much less than a second, also when nobody waits, and stays due while the
+// event queue is full. A writer that detached is not dead, nor one that is stopped, nor
 // one whose lock was lost while it lives; those of this process die with the queue.
 //
 // Each death is reported once. What happened before BindEvents is reported if the lane has had no
-// other writer since, and by a successor of this reader only to another event queue; should a reader
-// die while it reports, its successor may do it again, and marks that with PeerEntry.Again.
+// other writer since, and by a successor of this reader only to another event queue. If a reader
+// dies while it reports, its successor may do it again, and marks that with PeerEntry.Again.
 func (q *Queue) BindEvents(events EventSink) error {
 	if err := q.bindDeaths(events); err != nil {
 		return err

@@ -154,6 +154,6 @@ func statusError(status uint32) error {
 	return &Error{Pkg: pkg, Op: opMeet, Err: fmt.Errorf("%w: %w", errPeerRefused, reason)}
 }
 
-// errPeerRefused matches ECONNREFUSED, so that a no can be told from other errors also if its reason
-// is none that we know.
+// errPeerRefused matches ECONNREFUSED: a no can be told from other errors also if its reason is
+// none that we know.
 var errPeerRefused error = &sentinel{"the other side refused", Errno(syscall.ECONNREFUSED), nil}

@@ -26,7 +26,7 @@ func halted(h uint32) error {
 	return ErrOverrun
 }
 
-// refused translates what the reader wrote beside the parked bit. It is never nil, whatever that is.
+// refused translates what the reader wrote beside the parked bit. It is never nil.
 func (w *Writer) refused(flags uint64) error {
 	switch {
 	case flags&rowClosed != 0:
@@ -75,7 +75,7 @@ func (w *Writer) full() error {
 }
 
 // remind rings for a lane that is full and parked. The mark of the publish that filled it is a hint,
-// which another process of the same user can have taken to its grave or wiped away, and no other
+// which another process of the same user can have taken to its grave or wiped out, and no other
 // publish will come: the reader would wait for a mark, and the writer for room.
 func (w *Writer) remind() {
 	if w.trust == TrustUser && w.ringer.Flags() == doorbell.Parked {

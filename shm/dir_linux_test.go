@@ -203,7 +203,7 @@ func TestDefaultPath(t *testing.T) {
 	}
 }
 
-// TestOwned: the lock of a living owner is seen without opening the object, also by its own process.
+// TestOwned: the lock of a living owner is seen without opening the object, also by itself.
 func TestOwned(t *testing.T) {
 	d := openTestDir(t)
 	_, err := d.Owned("none")

@@ -29,7 +29,7 @@ func readSelf() Owner {
 }
 
 // ownTime reports whether this process counts its time since boot otherwise than others may: the
-// kernel shows every start time as the one who looks would, and then equal processes look different.
+// kernel shows every start time as the looker would, and then equal processes look different.
 func ownTime() bool {
 	for line := range strings.Lines(string(readOrNothing("/proc/self/timens_offsets"))) {
 		f := strings.Fields(line)

@@ -65,8 +65,9 @@ func must(t testing.TB, err error) {
 
 func newFuzzRig(f *testing.F) *fuzzRig {
 	r := &fuzzRig{a: &app{peer: &shm.Peer{},
-		account: &account{ways: newWays(newHolders(fuzzWays{}), 1)}, owns: map[uint16]bool{fuzzPort: true},
-		routes: map[target]*route{}, pool: newPool(32), slot: fuzzSlotBytes, limit: fuzzSlots}}
+		account: &account{ways: newWays(newHolders(fuzzWays{}), 1)},
+		owns:    map[uint16]bool{fuzzPort: true},
+		routes:  map[target]*route{}, pool: newPool(32), slot: fuzzSlotBytes, limit: fuzzSlots}}
 	d, err := shm.OpenDir("")
 	must(f, err)
 	r.app, err = cq.Create(d, "app", cq.Options{})

@@ -9,7 +9,7 @@ import (
 	"github.com/shmring/shmring/xdp/device"
 )
 
-// stopped is longer than either side waits before it looks again, and than an answer may lie unread.
+// stopped is longer than either side waits before it looks again, or an answer may lie unread.
 const stopped = 1300 * time.Millisecond
 
 // TestServerStopped: a server that is stopped is not dead: no send is cancelled, and all are done
