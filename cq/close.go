@@ -26,8 +26,8 @@ func (q *Queue) Close() error {
 // go on until their lanes are full. Otherwise it is Close, also in when it is ErrBusy.
 //
 // A queue for other users has no name either, but each of its writers has what was not read: they
-// get ErrPeerGone at their next post and take it to a successor, see [Writer.Follow]. What is in the
-// queue's own lane is lost. Of another queue without a name Detach is errors.ErrUnsupported.
+// get ErrPeerGone at their next post and take it to a successor, see [Writer.Follow]. What is
+// in the queue's own lane is lost. Of another queue without a name Detach is errors.ErrUnsupported.
 func (q *Queue) Detach() error {
 	if _, ok := q.home.(*memfdHome); ok && !q.opt.others() {
 		return &Error{Pkg: pkg, Op: "detach", Name: q.name, Err: syscall.EOPNOTSUPP,

@@ -15,8 +15,9 @@ func TestEventKinds(t *testing.T) {
 	_, e := createEvents(t, cq.EventOptions{Write: true})
 	seen := map[string]bool{}
 	for i, k := range append(kinds, cq.EventPeerDeath, cq.EventPeerNew, cq.EventStarved,
-		cq.EventLinkUp, cq.EventLinkDown, cq.EventMTU, cq.EventMAC, cq.EventAddressAdded, cq.EventAddressRemoved,
-		cq.EventProgram, cq.EventQueues, cq.EventQueues+1, cq.EventUser, cq.EventUser+5, 99, 1<<32-1) {
+		cq.EventLinkUp, cq.EventLinkDown, cq.EventMTU, cq.EventMAC, cq.EventAddressAdded,
+		cq.EventAddressRemoved, cq.EventProgram, cq.EventQueues, cq.EventQueues+1, cq.EventUser,
+		cq.EventUser+5, 99, 1<<32-1) {
 		if i < len(kinds) && int(k) != i {
 			t.Errorf("%v is %d, want %d", k, k, i)
 		}

@@ -49,8 +49,8 @@ type EventSink interface {
 // [PeerEntry] as payload, one for each writer that is proved dead: its process has ended, or the
 // kernel has dropped its lock. Whoever reads the event can read every entry that the writer had
 // published, by reads that begin now; the event waits neither for them to be read nor for anybody
-// to read at all. It comes in much less than a second, also when nobody waits, and stays due while the
-// event queue is full. A writer that detached is not dead, nor one that is stopped, nor
+// to read at all. It comes in much less than a second, also when nobody waits, and stays due
+// while the event queue is full. A writer that detached is not dead, nor one that is stopped, nor
 // one whose lock was lost while it lives; those of this process die with the queue.
 //
 // Each death is reported once. What happened before BindEvents is reported if the lane has had no

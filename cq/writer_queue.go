@@ -74,8 +74,8 @@ func (w *Writer) full() error {
 	return ErrOverrun
 }
 
-// remind rings for a lane that is full and parked. The mark of the publish that filled it is a hint,
-// which another process of the same user can have taken to its grave or wiped, and no other
+// remind rings for a lane that is full and parked. The mark of the publish that filled it is a
+// hint, which another process of the same user can have taken to its grave or wiped, and no other
 // publish will come: the reader would wait for a mark, and the writer for room.
 func (w *Writer) remind() {
 	if w.trust == TrustUser && w.ringer.Flags() == doorbell.Parked {
