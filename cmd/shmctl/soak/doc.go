@@ -2,8 +2,9 @@
 //
 // A run is rounds. In each, processes of the library are killed and stopped as package torture does
 // it, for most of the round, and attacked as package hostile does it, for the rest; both prove that
-// nothing is lost, by accounts of their own. Meanwhile something is done to the machine below the
-// processes, one thing after the other, each to one of them or to all:
+// nothing is lost, by accounts of their own. Rounds differ in which roles of torture take part, and
+// every sixth has all of them. While processes are killed something is done to the machine below
+// the processes, one thing after the other, each to one of them or to all:
 //
 //	freeze   one is frozen by its control group for some tenths of a second, which no process can
 //	         notice, and which is not death

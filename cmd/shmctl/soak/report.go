@@ -1,9 +1,12 @@
 package soak
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/shmring/shmring/cmd/shmctl/hostile"
@@ -43,7 +46,9 @@ type Report struct {
 	Kills      uint64 `json:"kills"`
 	Stops      uint64 `json:"stops"`
 	Faults     Faults `json:"faults"`
-	Mutations  uint64 `json:"mutations"` // hostile stores and messages
+	// Steps is how often each labelled step killed; null without steps.
+	Steps     map[string]uint64 `json:"steps"`
+	Mutations uint64            `json:"mutations"` // hostile stores and messages
 	torture.Tally
 	Hostile hostile.Violations `json:"hostile"`
 	// NoticeMaxNs is the longest that a survivor took to know of a death; null if none had to.
@@ -87,6 +92,9 @@ func (r *Report) addTorture(t *torture.Report) {
 	r.Kills += t.Kills
 	r.Stops += t.Stops
 	r.Operations += t.Published + t.Read
+	for step, n := range t.Steps {
+		r.Steps[step] += n
+	}
 	r.Tally.Add(&t.Tally)
 	if n := t.NoticeNs.Max; n != nil && (r.NoticeMaxNs == nil || *n > *r.NoticeMaxNs) {
 		r.NoticeMaxNs = n
@@ -117,6 +125,12 @@ func (r *Report) Print(w io.Writer) {
 	row("machine", "%v", r.Machine)
 	row("operations", "%d", r.Operations)
 	row("kills", "%d, and %d stops", r.Kills, r.Stops)
+	if len(r.Steps) > 0 {
+		least := slices.MinFunc(slices.Sorted(maps.Keys(r.Steps)), func(a, b string) int {
+			return cmp.Compare(r.Steps[a], r.Steps[b])
+		})
+		row("steps", "%d, each %d times or more (%s)", len(r.Steps), r.Steps[least], least)
+	}
 	row("faults", "%d freezes, %d signals, %d times starved", r.Faults.Freezes, r.Faults.Signals,
 		r.Faults.Starves)
 	row("mutations", "%d by hostile peers", r.Mutations)

@@ -17,10 +17,12 @@ type Options struct {
 	// were Kills. The program must be built with the tag shmring_steps, and Steps set.
 	UntilSteps uint64
 	Seed       uint64
-	Steps      bool     // kill at steps too; needs the tag
-	Roles      []string // that take part, with what they need; none is the usual ones
-	Trust      string   // of the queues that are met over sockets: TrustBoth, which is "", or one kind
-	Dir        string   // where the directory of the run is made; "" is the default directory
+	Steps      bool // kill at steps too; needs the tag
+	// Before is how often steps killed in earlier runs: those that did seldom come first.
+	Before map[string]uint64
+	Roles  []string // that take part, with what they need; none is the usual ones
+	Trust  string   // of the queues that are met over sockets: TrustBoth, which is "", or one kind
+	Dir    string   // where the directory of the run is made; "" is the default directory
 	// Progress is told now and then how far it is.
 	Progress func(done time.Duration, r *Report)
 

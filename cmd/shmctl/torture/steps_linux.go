@@ -20,7 +20,9 @@ func (s *supervisor) aim(r *role) (crash.Label, int) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	score := func(l crash.Label) uint64 { return 8*s.report.Steps[l.String()] + s.aimed[l] }
+	score := func(l crash.Label) uint64 {
+		return 8*(s.report.Steps[l.String()]+s.o.Before[l.String()]) + s.aimed[l]
+	}
 	best, from := crash.None, s.rnd.IntN(len(r.steps))
 	for i := range r.steps {
 		l := r.steps[(from+i)%len(r.steps)]

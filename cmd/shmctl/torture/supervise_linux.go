@@ -186,8 +186,14 @@ func (s *supervisor) run(ctx context.Context, begin time.Time) error {
 	return nil
 }
 
+// pause is how long it takes until the next harm. Where processes die at steps by themselves, there
+// is less of it: some steps are a long way off.
 func (s *supervisor) pause() time.Duration {
-	return time.Duration(s.rnd.Int64N(int64(killEvery)))
+	most := killEvery
+	if s.o.Steps {
+		most *= 3
+	}
+	return time.Duration(s.rnd.Int64N(int64(most)))
 }
 
 // enough tells whether the run has come to its end.
