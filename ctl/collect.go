@@ -95,12 +95,20 @@ func (c *collection) one() (r Remains, there bool) {
 			}
 			return r, true
 		}
-		r.Fate, r.Reason, r.Error = FateFailed, "garbage that cannot be removed", NewProblem(err)
-		if !errors.Is(err, cq.ErrBusy) {
+		if !taken(err) {
+			r.Fate, r.Reason, r.Error = FateFailed, "garbage that cannot be removed", NewProblem(err)
 			return r, true
 		}
+		r.Fate, r.Reason = cq.FateLiving.String(), "somebody takes it again and again"
 	}
 	return r, true
+}
+
+// taken tells the errors of something that somebody else took or removed between our look at it and
+// our claim, as one does who creates a queue of its name.
+func taken(err error) bool {
+	return errors.Is(err, syscall.EBUSY) || errors.Is(err, shm.ErrStale) ||
+		errors.Is(err, fs.ErrNotExist)
 }
 
 func (c *collection) take() error {

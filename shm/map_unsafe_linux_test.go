@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"unsafe"
+
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // touch reads one byte at a distance from the first of mem.
@@ -19,6 +21,7 @@ func touch(mem []byte, at int) error {
 // TestMappingStandsAlone: what lies next to a mapping, whoever made it, is no memory; and it goes
 // with the mapping.
 func TestMappingStandsAlone(t *testing.T) {
+	shmtest.Conforms(t)
 	before := maps(t)
 	d := openTestDir(t)
 	o := makeObject(t, d, "a")

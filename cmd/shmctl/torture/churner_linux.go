@@ -79,7 +79,7 @@ func (c *churner) collect(name string) error {
 	}
 	all, err := ctl.Collect(c.dir, ctl.CollectOptions{Remove: true})
 	for _, r := range all {
-		if r.Fate == ctl.FateDamaged {
+		if r.Fate == ctl.FateDamaged || r.Fate == ctl.FateFailed {
 			c.tell("", "collect %s: %s: %s", r.Name, r.Fate, r.Error.Message)
 		}
 	}
