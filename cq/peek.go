@@ -126,16 +126,21 @@ func (q *Queue) release(n int) error {
 		return nil
 	}
 	l := q.out
-	if l != nil && l.peeked-l.cons.Head() > uint64(l.cons.Cap()) { // another goroutine took them
-		q.out = nil
-		ring.StoreRelease(&q.guard.loans, 0)
-		return errInUse
+	if l == nil || n < 0 {
+		return refuse("release", q.name, "n", n, "what Peek handed out", ErrInvalid)
 	}
-	if l != nil && n > 0 && uint64(n) <= l.peeked-l.cons.Head() {
+	head := l.cons.Head()
+	if l.peeked-head > uint64(l.cons.Cap()) { // another goroutine took them
+		return q.lostHandOut()
+	}
+	if uint64(n) <= l.peeked-head {
 		crash.At(crash.Releasing)
 		l.release(n)
 		crash.At(crash.Released)
 		left := l.peeked - l.cons.Head()
+		if left != l.peeked-head-uint64(n) { // the ring knows less than was handed out: the same
+			return q.lostHandOut()
+		}
 		if left == 0 {
 			q.out = nil
 		}
@@ -143,4 +148,12 @@ func (q *Queue) release(n int) error {
 		return nil
 	}
 	return refuse("release", q.name, "n", n, "what Peek handed out", ErrInvalid)
+}
+
+// lostHandOut gives up what is handed out, after another goroutine was inside where there must be
+// one: nothing of it could ever be released, and the queue never be closed.
+func (q *Queue) lostHandOut() error {
+	q.out = nil
+	ring.StoreRelease(&q.guard.loans, 0)
+	return errInUse
 }

@@ -115,6 +115,18 @@ func TestTwoGoroutinesOneReader(t *testing.T) {
 	}
 }
 
+// TestLostHandOut: what two goroutines made unreleasable does not keep the queue open for ever.
+func TestLostHandOut(t *testing.T) {
+	q, w := pair(t, cq.Options{Size: 8})
+	post(t, w, 0, 3)
+	if es, err := q.Peek(3); len(es) != 3 || err != nil {
+		t.Fatalf("%d entries, %v", len(es), err)
+	}
+	cq.LoseHandOut(q)
+	wantErr(t, "release", q.Release(1), cq.ErrBusy)
+	must(t, q.Close())
+}
+
 // TestTwoGoroutinesOneEventQueue: reads, peeks and writes of events.
 func TestTwoGoroutinesOneEventQueue(t *testing.T) {
 	d := openDir(t)
