@@ -89,10 +89,11 @@ func (ss sessions) check(s *supervisor) {
 	}
 }
 
-// afterPublish are steps at which the tail is stored: what stands before it must be read.
-var afterPublish = map[crash.Label]bool{crash.PublishStored: true, crash.RingParked: true,
-	crash.RingMarked: true, crash.RingWoken: true, crash.PublishEnded: true,
-	crash.EventPublished: true, crash.DomainMarked: true, crash.DomainRung: true}
+// afterPublish are steps at which the tail is stored, and the poster was not told: what stands
+// before it must be read. A writer also rings when its lane is full and it publishes nothing, so the
+// steps of ringing say nothing.
+var afterPublish = map[crash.Label]bool{crash.PublishStored: true, crash.PublishEnded: true,
+	crash.EventPublished: true}
 
 // beforePublish are steps at which it is not stored yet: no more may ever be read of the session.
 var beforePublish = map[crash.Label]bool{crash.Filled: true, crash.Stamped: true,
