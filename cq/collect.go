@@ -81,6 +81,10 @@ func Remove(d *shm.Dir, name string, o Removal) error {
 		err = removeQueue(dir, o)
 		_ = dir.Close()
 	}
+	var busy *shm.BusyError
+	if errors.As(err, &busy) {
+		err = errKept // somebody has it by now
+	}
 	if err == nil {
 		crash.At(crash.CollectEmptied)
 		err = d.RemoveSub(name)
@@ -101,7 +105,11 @@ func removeFormer(d *shm.Dir, name string) error {
 		return err
 	}
 	defer dir.Close()
-	return removeQueue(dir, Removal{})
+	err = removeQueue(dir, Removal{})
+	if errors.Is(err, shm.ErrStale) || errors.Is(err, fs.ErrNotExist) {
+		return nil // a collector was faster
+	}
+	return err
 }
 
 const lanePrefix = "lane-"

@@ -160,7 +160,8 @@ func (r *deathReport) report() {
 	r.pending = nil
 }
 
-// write is ErrFull if the event must wait. After any other error nobody will ever read it.
+// write is ErrFull if the event must wait. After any other error this sink takes none any more, and
+// nobody was told: the next one that is bound may hear of it.
 func (r *deathReport) write(n *peerNews) error {
 	r.who.telling(n)
 	r.buf = n.AppendTo(r.buf[:0])
@@ -170,7 +171,7 @@ func (r *deathReport) write(n *peerNews) error {
 		ev.Payload = nil
 		err = r.sink.post(&ev, false)
 	}
-	if !errors.Is(err, ErrFull) {
+	if err == nil {
 		r.who.told(n)
 	}
 	return err

@@ -119,7 +119,6 @@ func TestFrozen(t *testing.T) {
 		}
 		set(t, group, "cgroup.freeze", words[1])
 	}
-	t.Cleanup(func() { freeze(false) })
 	d := openDir(t)
 	name := queueName(t)
 	q, err := cq.Create(d, name, cq.Options{Size: 64, MaxLanes: 8})
@@ -143,6 +142,7 @@ func TestFrozen(t *testing.T) {
 	_ = writer.line(t)
 	other := startChild(t, "writer", envQueue+"="+name)
 	_ = other.line(t)
+	t.Cleanup(func() { freeze(false) }) // before they are killed, which the frozen do not notice
 	for _, frozen := range []*child{reader, writer} {
 		goesOn("the reader reads")
 		set(t, group, "cgroup.procs", fmt.Sprint(frozen.Process.Pid))

@@ -250,6 +250,9 @@ func objects(root string) string {
 // TestTmpfsFull: at every allocation the file system may have become full. What fails says so and
 // leaves nothing.
 func TestTmpfsFull(t *testing.T) {
+	if os.Geteuid() != 0 {
+		shmtest.Require(t, "mount", syscall.EPERM)
+	}
 	cmd := shmtest.Child(t, "full tmpfs")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	c := start(t, cmd)

@@ -57,11 +57,12 @@ type EventSink interface {
 // other writer since, and by a successor of this reader only to another event queue. If a reader
 // dies while it reports, its successor may do it again, and marks that with PeerEntry.Again.
 func (q *Queue) BindEvents(events EventSink) error {
-	if err := q.bindDeaths(events); err != nil {
+	// What can fail for want of room comes first: then the former binding stands, all of it.
+	if err := q.bindOverrun(events); err != nil {
 		return err
 	}
-	if err := q.bindOverrun(events); err != nil {
-		return errors.Join(err, q.bindDeaths(nil))
+	if err := q.bindDeaths(events); err != nil { // the queue is closed
+		return errors.Join(err, q.bindOverrun(nil))
 	}
 	return nil
 }

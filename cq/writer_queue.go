@@ -33,7 +33,7 @@ func (w *Writer) refused(flags uint64) error {
 		return ErrClosed
 	case flags&rowOverrun != 0:
 		return ErrOverrun
-	case flags&rowLeft != 0 && w.trust == TrustOthers:
+	case flags&(rowLeft|rowPoisoned) == rowLeft && w.trust == TrustOthers:
 		return ErrPeerGone
 	}
 	e := &LaneError{Lane: w.bit, PID: w.reader.Owner().PID, Field: "lane", Err: ErrCorrupt}
@@ -78,7 +78,7 @@ func (w *Writer) full() error {
 // hint, which another process of the same user can have taken to its grave or wiped, and no other
 // publish will come: the reader would wait for a mark, and the writer for room.
 func (w *Writer) remind() {
-	if w.trust == TrustUser && w.ringer.Flags() == doorbell.Parked {
+	if w.trust == TrustUser && w.ringer.Flags() == doorbell.Parked && w.prod.Free() == 0 {
 		w.ringer.Attach()
 		countStore(&w.words.wakes, w.woke+w.ringer.Wakes())
 	}

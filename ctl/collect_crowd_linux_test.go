@@ -68,8 +68,7 @@ func childTenant() {
 
 // persist repeats what somebody who is collecting may be in the way of for a moment.
 func persist[T any](what func() (T, error)) T {
-	const tries = 1000
-	for i := 0; ; i++ {
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
 		v, err := what()
 		if err == nil {
 			return v
@@ -77,7 +76,7 @@ func persist[T any](what func() (T, error)) T {
 		var busy *shm.BusyError
 		transient := errors.Is(err, syscall.EEXIST) || errors.Is(err, cq.ErrBusy) ||
 			errors.As(err, &busy) || errors.Is(err, cq.ErrClosed)
-		if i == tries || !transient {
+		if !transient || time.Now().After(end) {
 			need(err)
 		}
 	}

@@ -91,10 +91,12 @@ func (a *app) retry(en *engine) {
 			p.round++
 			continue
 		case state == sendParked:
-			a.account.ways.giveUp(w.to)
 			why, state = cq.Errno(syscall.EHOSTUNREACH), sendFailed
 		}
 		if state == sendFailed {
+			// Also of a send that failed before it asked again: nobody may be left who waits for the
+			// answer. Those who are ask anew.
+			a.account.ways.giveUp(w.to)
 			a.underWay--
 			a.fail(&first.e, why)
 		}

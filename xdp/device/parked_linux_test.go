@@ -1,6 +1,7 @@
 package device
 
 import (
+	"errors"
 	"net/netip"
 	"sync/atomic"
 	"testing"
@@ -57,4 +58,37 @@ func TestRetryBounded(t *testing.T) {
 	if a.parked.count != 1 {
 		t.Error("not parked")
 	}
+}
+
+// TestParkedWithoutPort: a send that fails while it waits for an address, as its port is not its
+// application's any more, leaves no question that nobody waits for.
+func TestParkedWithoutPort(t *testing.T) {
+	const sends = 40
+	table := &fullTable{places: 1 << 20, asked: map[netip.Addr]int{}, never: true}
+	q, err := cq.CreateAnonymous("parked", cq.Options{Size: 64})
+	must(t, err)
+	tx, err := q.Writer()
+	must(t, err)
+	must(t, tx.Credit(sends))
+	en := &engine{s: &Server{c: Config{TxBatch: sends}}, now: 1e9}
+	a := &app{account: &account{ways: newWays(newHolders(table), sends)}, tx: tx,
+		owns: map[uint16]bool{5000: true}, slot: 64,
+		page: &statusPage{done: make([]atomic.Uint64, 8)}, routes: map[target]*route{}}
+	for i := range sends {
+		to := netip.AddrPortFrom(numbered(i), 9)
+		e := sendCommand(uint64(i), sendFlags, 0, 0, 5000, to)
+		if _, state := a.send(en, &e); state != sendParked {
+			t.Fatalf("state %d", state)
+		}
+		a.parked.add(&e, 1e15)
+	}
+	if n := a.account.ways.asking; n != sends {
+		t.Fatalf("%d questions", n)
+	}
+	delete(a.owns, 5000)
+	a.retry(en)
+	if n := a.account.ways.asking; n != 0 || a.parked.count != 0 {
+		t.Errorf("%d questions for %d sends", n, a.parked.count)
+	}
+	must(t, errors.Join(tx.Close(), q.Close()))
 }

@@ -20,8 +20,8 @@ and those of other users are listed and never touched.
 FATE is garbage, removed, living, left, persistent, unread, lock lost, foreign, version, other user,
 damaged or failed. Any number of processes may collect at once, while others create and attach.
 
-Exit codes: 0 when nothing is left that should go, which without --remove is always so; 1 when
-something could not be removed, or was named with --persistent-too and stays.`
+Exit codes: 0 when nothing is left that should go, and after a mere look; 1 when something could not
+be looked at or removed, or was named with --persistent-too and stays.`
 
 // gcResult is what gc prints.
 type gcResult struct {

@@ -20,8 +20,8 @@ const (
 	burst = 100_000
 )
 
-// Run soaks. The report is not nil if it came to an end; the error is ErrViolation if anything was
-// found.
+// Run soaks. The error is ErrViolation if anything was found; after another one, as that of the
+// context, the report says how far it came.
 //
 // With steps each part of a run aims at those that killed least often in the parts before.
 func Run(ctx context.Context, o Options) (*Report, error) {
@@ -46,12 +46,14 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	for seed := o.Seed; time.Since(begin) < o.Duration; seed++ {
 		end := time.Now().Add(min(o.Round, o.Duration-time.Since(begin)))
-		if err := r.torture(ctx, o, seed, time.Until(end)*tortureShare/100); err != nil {
-			return nil, err
-		}
+		err := r.torture(ctx, o, seed, time.Until(end)*tortureShare/100)
 		told()
-		if err := r.hostile(ctx, seed, end); err != nil {
-			return nil, err
+		if err == nil {
+			err = r.hostile(ctx, seed, end)
+		}
+		if err != nil { // what was found so far is worth having
+			r.DurationNs, r.Machine = int64(time.Since(begin)), torture.Here()
+			return r, err
 		}
 		r.Rounds++
 		told()

@@ -90,8 +90,8 @@ func (ss sessions) check(s *supervisor) {
 }
 
 // afterPublish are steps at which the tail is stored, and the poster was not told: what stands
-// before it must be read. A writer also rings when its lane is full and it publishes nothing, so the
-// steps of ringing say nothing.
+// before it must be read. A writer also rings when its lane is full and it publishes nothing, so
+// the steps of ringing say nothing.
 var afterPublish = map[crash.Label]bool{crash.PublishStored: true, crash.PublishEnded: true,
 	crash.EventPublished: true}
 
