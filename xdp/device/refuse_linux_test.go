@@ -46,7 +46,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("third application: %v", err)
 	}
 	must(t, second.Close())
-	await(t, "the end of the second", func() bool { return len(r.server.Stats().Apps) == 1 })
+	await(t, "the end of the second", func() bool { return r.server.Places() == 1 })
 	must(t, first.Take(t.Context(), 5001))
 	if err := first.Take(t.Context(), 5002); !errors.Is(err, device.ErrBudget) {
 		t.Errorf("third port: %v", err)

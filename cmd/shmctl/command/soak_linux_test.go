@@ -2,6 +2,8 @@ package command
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -27,5 +29,10 @@ func TestSoak(t *testing.T) {
 	v.Soak.Print(&b)
 	if !strings.Contains(b.String(), "\nlosses       0\n") {
 		t.Error(b.String())
+	}
+	file := filepath.Join(t.TempDir(), "soak.json")
+	must(t, os.WriteFile(file, []byte(text), 0o600))
+	if text := ok(t, "torture", "report", file); !strings.Contains(text, "\n| lost | 0 |\n") {
+		t.Error(text)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shmring/shmring/cmd/shmctl/soak"
 	"github.com/shmring/shmring/cmd/shmctl/torture"
 	"github.com/shmring/shmring/shm/crash"
 )
@@ -132,21 +133,29 @@ func listed(names []string, columns int) string {
 func newTortureReport() *cobra.Command {
 	return &cobra.Command{
 		Use:   "report FILE",
-		Short: "Write what torture -o json said as tables in Markdown",
+		Short: "Write what torture or soak -o json said as tables in Markdown",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := os.ReadFile(args[0])
-			var v struct{ Torture *torture.Report }
+			var v struct {
+				Torture *torture.Report
+				Soak    *soak.Report
+			}
 			if err == nil {
 				err = json.Unmarshal(text, &v)
 			}
-			if err == nil && v.Torture == nil {
-				err = errors.New("no report of torture")
+			switch {
+			case err != nil:
+			case v.Torture != nil:
+				v.Torture.Markdown(cmd.OutOrStdout())
+			case v.Soak != nil:
+				v.Soak.Markdown(cmd.OutOrStdout())
+			default:
+				err = errors.New("no report of torture or soak")
 			}
 			if err != nil {
 				return opFailed("torture report", args[0], err)
 			}
-			v.Torture.Markdown(cmd.OutOrStdout())
 			return nil
 		},
 	}

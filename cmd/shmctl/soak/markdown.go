@@ -1,0 +1,58 @@
+package soak
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Markdown writes the report as the tables of a document.
+func (r *Report) Markdown(w io.Writer) {
+	fmt.Fprintf(w, "Seed %d for the first round, the next one for each; %v in %d rounds on %v.\n\n",
+		r.Seed, time.Duration(r.DurationNs).Round(time.Second), r.Rounds, r.Machine)
+	row := func(name string, value any) { fmt.Fprintf(w, "| %s | %v |\n", name, value) }
+	fmt.Fprint(w, "| | |\n|---|---|\n")
+	row("operations", r.Operations)
+	row("kills", r.Kills)
+	row("stops (SIGSTOP, SIGCONT)", r.Stops)
+	row("freezes by a control group", r.Faults.Freezes)
+	row("signals", r.Faults.Signals)
+	row("times without processors", r.Faults.Starves)
+	row("hostile stores and messages", r.Mutations)
+	row("published, known to the writer", r.Published)
+	row("in doubt at a kill", r.InDoubt)
+	row("read", r.Read)
+	row("again, and marked redelivered", r.Redelivered)
+	if n := r.NoticeMaxNs; n != nil {
+		row("latest notice of a death", time.Duration(*n))
+	}
+	for _, f := range []struct {
+		what string
+		n    uint64
+	}{{"lost", r.Lost}, {"duplicate without a mark", r.Duplicate},
+		{"unpublished and read", r.Unpublished}, {"hung", r.Hung}, {"leaked", r.Leaked},
+		{"usurped from the living", r.Usurped}, {"deaths not told in 5 s", r.Unnoticed},
+		{"failed otherwise", r.Failed}, {"ended by hostile peers", r.Hostile.Panics + r.Hostile.Wild},
+		{"held up by hostile peers", r.Hostile.Hangs + r.Hostile.Unbounded},
+		{"entries lost to hostile peers", r.Hostile.BystanderLost},
+		{"other breaches with hostile peers", r.Hostile.Untyped + r.Hostile.Leaked + r.Hostile.Failed},
+	} {
+		row(f.what, f.n)
+	}
+	for _, s := range r.Skipped {
+		row("skipped", s)
+	}
+	for _, v := range r.Violations {
+		row("found", strings.ReplaceAll(v, "|", "/"))
+	}
+	if len(r.Steps) == 0 {
+		return
+	}
+	fmt.Fprint(w, "\n| step | deaths |\n|---|---|\n")
+	for _, name := range slices.Sorted(maps.Keys(r.Steps)) {
+		row(name, r.Steps[name])
+	}
+}
