@@ -54,8 +54,8 @@ func (q *Queue) acceptOther(m *meeting, h *memfdHome, peer *shm.Peer) (bit int, 
 	}
 	crash.At(crash.AcceptTold)
 	kept = true
-	h.attach(bit, a)
-	// Marks come from here on; the reader opens the lane with the first.
+	// Before the lane can be opened, and with it be retired, which ends the watch. What is told
+	// before is seen when it is opened.
 	peer.Watch(func() {
 		if q.guard.enterAny() {
 			q.bell.Mark(bit)
@@ -63,6 +63,8 @@ func (q *Queue) acceptOther(m *meeting, h *memfdHome, peer *shm.Peer) (bit int, 
 		}
 		processWatch.nudge()
 	})
+	h.attach(bit, a)
+	// The reader opens the lane with the first mark from here on.
 	q.bell.Mark(bit)
 	return bit, nil
 }
