@@ -73,36 +73,6 @@ func (d *Dir) lacks(name string) error {
 	return nil
 }
 
-// linkTries bounds how often a directory may vanish between our making it and our using it, which
-// takes some microseconds.
-const linkTries = 1000
-
-// linkIn gives a new object its name in a directory that may come and go, and hands the object over
-// to that.
-func (d *Dir) linkIn(o *Object, sub, name string) (in *Dir, err error) {
-	for range linkTries {
-		if in, err = d.Sub(sub, true); err == nil {
-			var ref *dirRef
-			if ref, err = in.use(); err == nil {
-				if err = sysLink(o.lockFD, ref.fd, name); err == nil {
-					o.dir.drop()
-					o.dir = ref
-					return in, nil
-				}
-				ref.drop()
-			}
-			_ = in.Close()
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-	}
-	if !errors.Is(err, fs.ErrExist) {
-		_ = d.RemoveSub(sub) // unless others use it
-	}
-	return nil, err
-}
-
 // CreateMemfd makes the same kind of object without a name in the file system; peers get it by
 // descriptor. name shows in /proc. Errors are those of Create.
 func CreateMemfd(spec Spec, init func(*Object) error) (*Object, error) {

@@ -43,6 +43,56 @@ func TestCreateInBesideRemovers(t *testing.T) {
 	_ = d.RemoveSub("q")
 }
 
+// TestLinkAndMove: the way that those who tidy up cannot win against, in each state of the place.
+func TestLinkAndMove(t *testing.T) {
+	d := openTestDir(t)
+	spec := Spec{Kind: 77, Sections: []Section{{Kind: secData, Length: 64}}}
+	o, err := d.Create("here", spec, nil) // as a source of links: any object with a name will do
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	at := func(name ...string) string { return filepath.Join(append([]string{d.Path()}, name...)...) }
+	for _, c := range []struct {
+		name    string
+		prepare func() error
+		want    error
+	}{
+		{"nothing", func() error { return nil }, nil},
+		{"full", func() error {
+			return errors.Join(os.Mkdir(at("full"), 0o700), os.WriteFile(at("full", "x"), nil, 0o600))
+		}, syscall.ENOTEMPTY},
+		{"empty", func() error { return os.Mkdir(at("empty"), 0o700) }, nil},
+		{"file", func() error { return os.WriteFile(at("file"), nil, 0o600) }, syscall.ENOTDIR},
+	} {
+		if err := c.prepare(); err != nil {
+			t.Fatal(err)
+		}
+		in, err := d.linkAndMove(o, c.name, "reader")
+		if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+		if err == nil {
+			if in.Path() != at(c.name) {
+				t.Errorf("%s: it says that it is at %s", c.name, in.Path())
+			}
+			if err := errors.Join(os.Remove(at(c.name, "reader")), in.Close()); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := os.RemoveAll(at(c.name)); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, err := d.List(); err != nil || len(left) != 1 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
 func TestCreateInRefuses(t *testing.T) {
 	d := openTestDir(t)
 	at := func(name string) string { return filepath.Join(d.Path(), name) }

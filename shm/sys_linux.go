@@ -57,6 +57,9 @@ func sysRmdir(dirfd int, name string) error {
 }
 func sysUnlink(dirfd int, name string) error { return unix.Unlinkat(dirfd, name, 0) }
 func sysClose(fd int)                        { _ = unix.Close(fd) }
+func sysRename(dirfd int, from, to string) error {
+	return unix.Renameat(dirfd, from, dirfd, to)
+}
 
 func sysReadDir(dirfd int) ([]os.DirEntry, error) {
 	fd, err := sysOpenDir(dirfd, ".") // its own description: the read offset belongs to it

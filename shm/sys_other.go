@@ -31,6 +31,7 @@ func sysOpenDir(int, string) (int, error)              { return -1, errSystem }
 func sysMkdir(int, string) error                       { return errSystem }
 func sysRmdir(int, string) error                       { return errSystem }
 func sysUnlink(int, string) error                      { return errSystem }
+func sysRename(int, string, string) error              { return errSystem }
 func sysClose(int)                                     {}
 func sysReadDir(int) ([]os.DirEntry, error)            { return nil, errSystem }
 func sysStat(int) (fileInfo, error)                    { return fileInfo{}, errSystem }
