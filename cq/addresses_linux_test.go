@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -174,22 +175,23 @@ func TestAddressesMove(t *testing.T) {
 	last := addrs[neighbours]
 	var steady atomic.Uint64 // odd while the last one is in the vector
 	var stop atomic.Bool
-	done := make(chan [2]int)
-	go func() {
-		looks, lost := 0, 0
+	var looks, lost atomic.Int64
+	var all sync.WaitGroup
+	all.Go(func() {
 		for !stop.Load() {
 			before := steady.Load()
 			_, ok := v.Resolve(last)
 			if before&1 == 1 && steady.Load() == before {
-				looks++
-				if !ok {
-					lost++
+				if looks.Add(1); !ok {
+					lost.Add(1)
 				}
 			}
 		}
-		done <- [2]int{looks, lost}
-	}()
-	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
+	})
+	// A look that fell into one state from begin to end needs two goroutines that run at once, or
+	// one that is interrupted at the right moment.
+	end, atLast := time.Now().Add(300*time.Millisecond), time.Now().Add(20*time.Second)
+	for time.Now().Before(end) || looks.Load() == 0 && time.Now().Before(atLast) {
 		at := insert(t, v, addrs...)
 		steady.Add(1)
 		for _, i := range rand.Perm(neighbours) {
@@ -199,8 +201,9 @@ func TestAddressesMove(t *testing.T) {
 		must(t, v.Remove(at[neighbours]))
 	}
 	stop.Store(true)
-	if got := <-done; got[0] == 0 || got[1] != 0 {
-		t.Errorf("lost %d times in %d looks", got[1], got[0])
+	all.Wait()
+	if looks.Load() == 0 || lost.Load() != 0 {
+		t.Errorf("lost %d times in %d looks", lost.Load(), looks.Load())
 	}
 }
 
