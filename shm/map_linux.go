@@ -29,7 +29,7 @@ func sysMap(fd int, offset, length uint64, write bool) ([]byte, error) {
 	if unit > page {
 		room += unit
 	}
-	all, err := mmap.MapRegion(nil, int(room), mmap.COPY, mmap.ANON, 0)
+	all, err := reserve(int(room))
 	if err != nil {
 		return nil, err
 	}
@@ -39,10 +39,7 @@ func sysMap(fd int, offset, length uint64, write bool) ([]byte, error) {
 	if write {
 		prot |= unix.PROT_WRITE
 	}
-	if err = unix.Mprotect(all, unix.PROT_NONE); err == nil {
-		err = mapOver(b, fd, int64(offset), prot)
-	}
-	if err != nil {
+	if err = mapOver(b, fd, int64(offset), prot); err != nil {
 		_ = all.Unmap()
 		return nil, err
 	}
@@ -50,6 +47,14 @@ func sysMap(fd int, offset, length uint64, write bool) ([]byte, error) {
 	defer reservationsMu.Unlock()
 	reservations[firstByte(b)] = all
 	return b, nil
+}
+
+// reserve takes a range of addresses that nobody may touch. It is born like that: one that could be
+// written to for a moment would count as promised memory for that moment, and be refused where none
+// is left (vm.overcommit_memory=2, RLIMIT_DATA). mmap-go has no such protection, so it only unmaps.
+func reserve(length int) (mmap.MMap, error) {
+	return unix.Mmap(-1, 0, length, unix.PROT_NONE,
+		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
 }
 
 // mapUnit returns what the address of a mapping must be a multiple of: the size of a huge page, if
