@@ -21,7 +21,14 @@ type Guard struct {
 	New   string // what takes the guard away
 	Test  string // in the package of the file, unless it names another one as "cq.TestX"
 	Quick bool   // also run without a flag
+	Falls string // FallsHang, FallsLeak or empty: the test fails
 }
+
+// How a test notices that a guard is gone, other than that it fails.
+const (
+	FallsHang = "hang" // it does not come to its end
+	FallsLeak = "leak" // it passes, and the package finds what was left open, mapped or running
+)
 
 const guardColumns = "id\tfile\twhat\told\tnew\ttest\trun"
 
@@ -48,7 +55,9 @@ func parseGuards(text string) ([]Guard, error) {
 			return bad(fmt.Sprintf("%d columns", len(c)))
 		}
 		g := Guard{ID: c[0], File: c[1], What: c[2], Old: code.Replace(c[3]), New: code.Replace(c[4]),
-			Test: c[5], Quick: c[6] == "quick"}
+			Test: c[5]}
+		run, falls, _ := strings.Cut(c[6], " ")
+		g.Quick, g.Falls = run == "quick", falls
 		switch {
 		case g.ID == "" || g.What == "" || g.Old == "" || g.Old == g.New:
 			return bad("an empty cell, or no change")
@@ -56,8 +65,9 @@ func parseGuards(text string) ([]Guard, error) {
 			return bad("the id stands twice")
 		case !guardTest.MatchString(g.Test):
 			return bad("not the name of a test")
-		case c[6] != "quick" && c[6] != "full":
-			return bad("neither quick nor full")
+		case run != "quick" && run != "full",
+			falls != "" && falls != FallsHang && falls != FallsLeak:
+			return bad("neither quick nor full, with hang or leak behind it or nothing")
 		}
 		seen[g.ID] = true
 		rows = append(rows, g)
@@ -80,17 +90,19 @@ func renderGuards(rows []Guard) string {
 		"Made from guards.tsv by `go test ./testdata -run TestGuardsPage -guards.write`. Each row is\n" +
 		"a change of one place in the code that takes a guard away. `go test ./testdata -run\n" +
 		"TestGuards -guards.full` makes every change in turn, for the compiler only, and demands that\n" +
-		"the named test fails; without the flag it does so for the rows marked quick. The guards of\n" +
-		"the wake-up protocols stand in guards_models.md beside this page.\n")
+		"the named test passes before, compiles, and fails then; without the flag it does so for the\n" +
+		"rows marked quick. Where the row says hang it does not come to its end; where it says leak,\n" +
+		"the package finds behind it what was left. The guards of the wake-up protocols stand in\n" +
+		"guards_models.md beside this page.\n")
 	file := ""
 	for _, g := range rows {
 		if g.File != file {
 			file = g.File
 			fmt.Fprintf(&b, "\n## %s\n\n| guard | without it | falls | |\n|---|---|---|---|\n", file)
 		}
-		quick := ""
+		how := g.Falls
 		if g.Quick {
-			quick = "quick"
+			how = strings.TrimSpace("quick " + how)
 		}
 		dir, test := g.Package()
 		if dir == path.Dir(g.File) {
@@ -98,7 +110,7 @@ func renderGuards(rows []Guard) string {
 		} else {
 			dir += " "
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s%s | %s |\n", g.ID, g.What, dir, test, quick)
+		fmt.Fprintf(&b, "| %s | %s | %s%s | %s |\n", g.ID, g.What, dir, test, how)
 	}
 	return b.String()
 }

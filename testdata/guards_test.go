@@ -1,13 +1,9 @@
 package testdata
 
 import (
-	"encoding/json"
-	"errors"
 	"flag"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 )
@@ -97,11 +93,16 @@ func TestGuardsRefuse(t *testing.T) {
 	if err != nil || len(rows) != 1 || rows[0].Old != "old\n" || !rows[0].Quick {
 		t.Fatal(rows, err)
 	}
+	rows, err = parseGuards(guardColumns + "\n" + good + " hang\n")
+	if err != nil || len(rows) != 1 || rows[0].Falls != FallsHang || !rows[0].Quick {
+		t.Fatal(rows, err)
+	}
 	for text, want := range map[string]string{
-		good:                                     "first line",
-		guardColumns + "\n" + good[1:]:           "empty",
-		guardColumns + "\n" + good + "er":        "neither",
-		guardColumns + "\n" + good + "\n" + good: "twice",
+		guardColumns + "\n" + good + " late":                             "neither",
+		good:                                                             "first line",
+		guardColumns + "\n" + good[1:]:                                   "empty",
+		guardColumns + "\n" + good + "er":                                "neither",
+		guardColumns + "\n" + good + "\n" + good:                         "twice",
 		guardColumns + "\na\tshm/a.go\twhat\told\tnew\tX\tquick":         "name of a test",
 		guardColumns + "\na\tshm/a.go\twhat\told\told\tTestX\tquick":     "no change",
 		guardColumns + "\na\tshm/a.go\twhat\told\tnew\tTestX\tquick\tno": "8 columns",
@@ -110,68 +111,4 @@ func TestGuardsRefuse(t *testing.T) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
-}
-
-// TestGuards takes guards away, one at a time, and demands that the test of each one fails. The
-// compiler gets the changed file by an overlay, so the tree stays as it is.
-func TestGuards(t *testing.T) {
-	only, err := regexp.Compile(*guardsOnly)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, g := range guardRows(t) {
-		if !only.MatchString(g.ID) || !g.Quick && !*guardsFull && *guardsOnly == "" {
-			continue
-		}
-		t.Run(g.ID, func(t *testing.T) {
-			t.Parallel()
-			g.fall(t)
-		})
-	}
-}
-
-func (g Guard) fall(t *testing.T) {
-	dir, test := g.Package()
-	run := "^" + strings.ReplaceAll(test, "/", "$/^") + "$"
-	out, passed := g.run(t, dir, run)
-	switch {
-	case strings.Contains(out, "[build failed]"), strings.Contains(out, "[setup failed]"):
-		t.Errorf("it does not compile without the guard:\n%s", out)
-	case strings.Contains(out, "no tests to run"):
-		t.Errorf("no test %s in %s", test, dir)
-	case passed:
-		t.Errorf("%s: %s: %s survives", g.File, g.What, test)
-	}
-}
-
-// run returns what the test says without the guard. A mutant that hangs fails too: the test binary
-// ends itself.
-func (g Guard) run(t *testing.T, dir, run string) (out string, passed bool) {
-	t.Helper()
-	root, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tmp := t.TempDir()
-	changed, overlay := filepath.Join(tmp, filepath.Base(g.File)), filepath.Join(tmp, "overlay.json")
-	if err := os.WriteFile(changed, []byte(g.mutated(t)), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	list, err := json.Marshal(map[string]map[string]string{
-		"Replace": {filepath.Join(root, g.File): changed}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(overlay, list, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-vet=off",
-		"-count=1", "-short", "-failfast", "-timeout", "100s", "-run", run, "./"+dir)
-	cmd.Dir = root
-	b, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatalf("%v: %v\n%s", cmd, err, b)
-	}
-	return string(b), err == nil
 }
