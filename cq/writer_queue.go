@@ -74,12 +74,25 @@ func (w *Writer) full() error {
 	return ErrOverrun
 }
 
-// remind rings for a lane that is full and parked. The mark of the publish that filled it is a
-// hint, which another process of the same user can have taken to its grave or wiped, and no other
-// publish will come: the reader would wait for a mark, and the writer for room.
+// remind rings for a lane that is parked and has too little room for what was asked. The mark of
+// what was published last is a hint, which another process of the same user can have taken to its
+// grave or wiped, and no publish may come before there is room: the reader would wait for a mark,
+// and the writer for room. It rings as that publish did, but a full lane ends any wait.
 func (w *Writer) remind() {
-	if w.trust == TrustUser && w.ringer.Flags() == doorbell.Parked && w.prod.Free() == 0 {
-		w.ringer.Attach()
-		countStore(&w.words.wakes, w.woke+w.ringer.Wakes())
+	if w.trust != TrustUser || w.ringer.Flags() != doorbell.Parked {
+		return
 	}
+	switch w.prod.Free() {
+	case w.prod.Cap():
+		return // more was asked than the lane can hold
+	case 0:
+		w.ringer.Attach()
+	default:
+		holds := doorbell.HoldsSolicited
+		if w.words.err.Load() > w.prod.Head() {
+			holds |= doorbell.HoldsError
+		}
+		w.ringer.Published(w.prod.Tail(), holds)
+	}
+	w.rang()
 }

@@ -109,7 +109,7 @@ func interleaving[S comparable](p protocol[S]) string {
 			var run []string
 			for j := i; origins[j].from >= 0; j = origins[j].from {
 				by := origins[j].by
-				run = append(run, p.actor(by.who)+" "+by.at.String())
+				run = append(run, p.actor(by.who)+" "+stepName(p, by.at))
 			}
 			var b strings.Builder
 			for j := len(run) - 1; j >= 0; j-- {

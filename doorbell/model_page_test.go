@@ -137,6 +137,9 @@ func page() string {
 		fall = append(fall, [2]string{m.base, m.text})
 	}
 	section(framesTitle, slices.Collect(maps.Keys(framesVariants)), fall)
+	for _, f := range families {
+		f.section(&b)
+	}
 	return b.String()
 }
 
