@@ -42,7 +42,7 @@ func TestSchemaKeys(t *testing.T) {
 		"hostileSurface": hostile.Surface{}, "hostileViolations": hostile.Violations{},
 		"gc": gcResult{}, "remains": ctl.Remains{},
 		"check": ctl.CheckReport{}, "violation": ctl.Finding{},
-		"soak": soak.Report{}, "soakFaults": soak.Faults{}} {
+		"soak": soak.Report{}, "soakFaults": soak.Faults{}, "soakRound": soak.Round{}} {
 		d := doc.Defs[def]
 		want := keysOf(t, reflect.TypeOf(v))
 		slices.Sort(want)

@@ -21,6 +21,10 @@ has to do without processors for half a second.
 The result adds up all rounds: operations, kills, faults, mutations, and what was lost, which is to
 be 0. Each violation stands there in words with the seed of its round, for torture --seed.
 
+Built with -tags shmring_steps processes die at labelled steps too, and most rounds have the roles
+whose steps killed least often in the rounds before. A round's seed replays that choice only with
+the same deaths before it; the result says which roles each round had, for torture --roles.
+
 The exit code is 1 if anything was found.`
 
 func newSoak() *cobra.Command {
@@ -43,6 +47,10 @@ func newSoak() *cobra.Command {
 				return &usageError{verb: "torture soak", err: fmt.Errorf(
 					"duration %v and round %v have to be positive", opt.Duration, opt.Round)}
 			}
+			if opt.UntilSteps > 0 && !crash.On {
+				return &usageError{verb: "torture soak", err: errors.New("this shmctl has no steps: " +
+					"build it with -tags shmring_steps")}
+			}
 			opt.Steps = crash.On
 			if !cmd.Flags().Changed("seed") {
 				opt.Seed = rand.Uint64()
@@ -54,6 +62,8 @@ func newSoak() *cobra.Command {
 	f := cmd.Flags()
 	f.DurationVar(&opt.Duration, "duration", 30*time.Minute, "how `long`")
 	f.DurationVar(&opt.Round, "round", time.Minute, "how `long` a round is")
+	f.Uint64Var(&opt.UntilSteps, "until-steps", 0, "end when each step killed `n` times, or at "+
+		"--duration")
 	f.Uint64Var(&opt.Seed, "seed", 0, "`number` of the first round, each has the next one "+
 		"(default: a random one)")
 	f.StringVar(&opt.Dir, "dir", "", "`directory` in which those of the rounds are made")

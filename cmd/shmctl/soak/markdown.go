@@ -51,6 +51,8 @@ func (r *Report) Markdown(w io.Writer) {
 	if len(r.Steps) == 0 {
 		return
 	}
+	fmt.Fprintf(w, "\n%d steps killed less than %d times: %s\n", len(r.Below), r.wanted(),
+		strings.Join(r.Below, ", "))
 	fmt.Fprint(w, "\n| step | deaths |\n|---|---|\n")
 	for _, name := range slices.Sorted(maps.Keys(r.Steps)) {
 		row(name, r.Steps[name])

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/shmring/shmring/cmd/shmctl/hostile"
@@ -19,7 +20,9 @@ type Options struct {
 	Round    time.Duration // how long a round is; 0 is a minute
 	Seed     uint64        // of the first round; each has the next one
 	Steps    bool          // kill at labelled steps too, see torture.Options
-	Dir      string        // see torture.Options
+	// UntilSteps ends it after the round in which each step has killed so often; 0 does not.
+	UntilSteps uint64
+	Dir        string // see torture.Options
 	// Progress is told after each part of a round how far it is.
 	Progress func(done time.Duration, r *Report)
 }
@@ -37,6 +40,42 @@ func (f *Faults) add(g Faults) {
 	f.Starves += g.Starves
 }
 
+// Round is what was played in one.
+type Round struct {
+	Seed  uint64   `json:"seed"`
+	Roles []string `json:"roles"` // as torture.Options has them: empty is the usual ones
+	Kills uint64   `json:"kills"`
+}
+
+// usualSteps is how often each step is to kill, if nobody says it, and margin how much more of it a
+// run goes for, in percent: rounds in which somebody is sent to the steps that lack least are not
+// over at once.
+const (
+	usualSteps = 100
+	margin     = 30
+)
+
+// wanted is how often each step is to kill.
+func (r *Report) wanted() uint64 {
+	if r.UntilSteps > 0 {
+		return r.UntilSteps
+	}
+	return usualSteps
+}
+
+// aim is up to how many deaths a step is gone for before others.
+func (r *Report) aim() uint64 {
+	if r.UntilSteps > 0 {
+		return r.UntilSteps
+	}
+	return usualSteps * (100 + margin) / 100
+}
+
+// enough tells whether there is nothing left to be done.
+func (r *Report) enough() bool {
+	return r.UntilSteps > 0 && r.Rounds > 0 && len(r.Below) == 0
+}
+
 // Report of a run, in which all rounds are added up.
 type Report struct {
 	Seed       uint64 `json:"seed"`
@@ -47,8 +86,12 @@ type Report struct {
 	Stops      uint64 `json:"stops"`
 	Faults     Faults `json:"faults"`
 	// Steps is how often each labelled step killed; null without steps.
-	Steps     map[string]uint64 `json:"steps"`
-	Mutations uint64            `json:"mutations"` // hostile stores and messages
+	Steps      map[string]uint64 `json:"steps"`
+	UntilSteps uint64            `json:"until_steps"` // 0 if nobody asked for it
+	// Below is which steps killed less often than UntilSteps, or 100 times.
+	Below     []string `json:"below"`
+	Played    []Round  `json:"played"`    // the rounds
+	Mutations uint64   `json:"mutations"` // hostile stores and messages
 	torture.Tally
 	Hostile hostile.Violations `json:"hostile"`
 	// NoticeMaxNs is the longest that a survivor took to know of a death; null if none had to.
@@ -88,7 +131,8 @@ func (r *Report) skip(text string) {
 }
 
 // addTorture adds one round's part.
-func (r *Report) addTorture(t *torture.Report) {
+func (r *Report) addTorture(t *torture.Report, roles []string) {
+	r.Played = append(r.Played, Round{t.Seed, append([]string{}, roles...), t.Kills})
 	r.Kills += t.Kills
 	r.Stops += t.Stops
 	r.Operations += t.Published + t.Read
@@ -130,6 +174,7 @@ func (r *Report) Print(w io.Writer) {
 			return cmp.Compare(r.Steps[a], r.Steps[b])
 		})
 		row("steps", "%d, each %d times or more (%s)", len(r.Steps), r.Steps[least], least)
+		row("", "%d less than %d times: %s", len(r.Below), r.wanted(), strings.Join(r.Below, ", "))
 	}
 	row("faults", "%d freezes, %d signals, %d times starved", r.Faults.Freezes, r.Faults.Signals,
 		r.Faults.Starves)

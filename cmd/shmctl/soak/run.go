@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/shmring/shmring/cmd/shmctl/hostile"
@@ -23,12 +22,14 @@ const (
 // Run soaks. The error is ErrViolation if anything was found; after another one, as that of the
 // context, the report says how far it came.
 //
-// With steps each part of a run aims at those that killed least often in the parts before.
+// With steps rounds are chosen for those that killed least often in the rounds before, and each
+// aims at them.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Round == 0 {
 		o.Round = defaultRound
 	}
-	r := &Report{Seed: o.Seed, Skipped: []string{}, Violations: []string{}}
+	r := &Report{Seed: o.Seed, Skipped: []string{}, Violations: []string{}, Played: []Round{},
+		Below: []string{}, UntilSteps: o.UntilSteps}
 	if o.Steps {
 		r.Steps = map[string]uint64{}
 		for _, l := range crash.Labels() {
@@ -44,13 +45,17 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if os.Geteuid() != 0 {
 		r.skip("queues between users, device processes and hostile peers: only root can start them")
 	}
-	for seed := o.Seed; time.Since(begin) < o.Duration; seed++ {
-		end := time.Now().Add(min(o.Round, o.Duration-time.Since(begin)))
+	for seed := o.Seed; time.Since(begin) < o.Duration && !r.enough(); seed++ {
+		from := time.Now()
+		end := from.Add(min(o.Round, o.Duration-time.Since(begin)))
 		err := r.torture(ctx, o, seed, time.Until(end)*tortureShare/100)
 		told()
 		if err == nil {
-			err = r.hostile(ctx, seed, end)
+			// Less, if torture came to its end before.
+			rest := time.Since(from) * (100 - tortureShare) / tortureShare
+			err = r.hostile(ctx, seed, earlier(end, time.Now().Add(rest)))
 		}
+		r.Below = torture.Below(r.Steps, r.wanted())
 		if err != nil { // what was found so far is worth having
 			r.DurationNs, r.Machine = int64(time.Since(begin)), torture.Here()
 			return r, err
@@ -66,31 +71,30 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return r, nil
 }
 
-// casts are the roles of one round after the other: few at a time come round faster, all together
-// find what is between them. Those of one user are nil. Who owns a device takes long to start.
-var casts = [][]string{{"device"}, nil, {"churner"}, {"device"}, {"others-writer"}, torture.Roles()}
-
-// cast returns the roles of a round, of those that this user can play.
-func cast(round uint64) []string {
-	c := casts[round%uint64(len(casts))]
-	if os.Geteuid() != 0 && !slices.Contains(c, "churner") {
-		return nil
-	}
-	return c
-}
-
 // torture kills for a while, with faults. Hostile peers have the machine to themselves: what their
 // victims do in a call is counted, and signals would count.
 func (r *Report) torture(ctx context.Context, o Options, seed uint64, d time.Duration) error {
 	f := startFaults(seed, r.skip)
-	t, err := torture.Run(ctx, torture.Options{Duration: max(d, time.Second), Seed: seed,
-		Steps: o.Steps, Dir: o.Dir, Before: r.Steps, Roles: cast(r.Rounds)})
+	roles, chosen := r.cast(seed)
+	opt := torture.Options{Duration: max(d, time.Second), Seed: seed, Steps: o.Steps, Dir: o.Dir,
+		Before: r.Steps, Roles: roles}
+	if chosen {
+		opt.Enough, opt.UntilSteps = r.aim(), r.aim()
+	}
+	t, err := torture.Run(ctx, opt)
 	r.Faults.add(f.stop())
 	if t == nil {
 		return err
 	}
-	r.addTorture(t)
+	r.addTorture(t, roles)
 	return nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // hostile attacks until the round ends, once at least.

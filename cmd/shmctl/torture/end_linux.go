@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -12,12 +13,17 @@ import (
 // newReport begins the report of a run.
 func newReport(o Options, roles []*role) *Report {
 	r := &Report{Seed: o.Seed, Violations: []string{}, Notices: map[string]Notice{},
-		Roles: map[string]*RoleReport{}}
+		Roles: map[string]*RoleReport{}, UntilSteps: o.UntilSteps, Below: []string{}}
 	if o.Steps {
 		r.Steps = map[string]uint64{}
 	}
 	for _, role := range roles {
 		r.Roles[role.name] = &RoleReport{Places: role.places, Counts: map[string]uint64{}}
+		for _, l := range role.steps {
+			if o.Steps {
+				r.Steps[l.String()] = 0
+			}
+		}
 	}
 	return r
 }
@@ -48,13 +54,16 @@ func (s *supervisor) stop(p *proc) error {
 	until := time.Now().Add(time.Duration(s.rnd.Int64N(int64(stopLongest))))
 	var err error
 	for time.Now().Before(until) && err == nil {
-		time.Sleep(s.pause())
-		if other := s.procs[s.rnd.IntN(len(s.procs))]; other != p && !other.empty &&
-			!other.role.safe {
-			err = s.kill(other)
+		select {
+		case <-s.died: // at a step: others go on without it
+		case <-time.After(s.pause()):
+			if other := s.pick(s.canKill); other != nil {
+				err = s.kill(other)
+			}
 		}
+		err = errors.Join(err, s.reviveAll())
 	}
-	if what := check(); what != "" {
+	if what := check(); what != "" && !p.ended() {
 		s.broken(p.role.name, kindUsurped, 1, "%s %d was stopped, and %s", p.role.name, p.index, what)
 	}
 	_ = syscall.Kill(pid, syscall.SIGCONT)
@@ -169,6 +178,13 @@ func (s *supervisor) check() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.report.noticed(s.notes.ns)
+	if s.o.UntilSteps > 0 {
+		total := map[string]uint64{}
+		for step, n := range s.report.Steps {
+			total[step] = n + s.o.Before[step]
+		}
+		s.report.Below = Below(total, s.o.UntilSteps)
+	}
 	s.report.Machine = machine()
 }
 

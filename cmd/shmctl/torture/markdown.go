@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -34,6 +35,10 @@ func (r *Report) Markdown(w io.Writer) {
 		role := r.Roles[name]
 		fmt.Fprintf(w, "| %s | %d | %d | %d | %d | %d | %s |\n", name, role.Places, role.Kills,
 			role.Stops, role.Published, role.Read, counted(role.Counts))
+	}
+	if r.UntilSteps > 0 {
+		fmt.Fprintf(w, "\n%d steps killed less than %d times: %s\n", len(r.Below), r.UntilSteps,
+			strings.Join(r.Below, ", "))
 	}
 	fmt.Fprint(w, "\n| step | deaths |\n|---|---|\n")
 	for _, name := range slices.Sorted(maps.Keys(r.Steps)) {

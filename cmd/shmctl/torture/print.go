@@ -36,6 +36,10 @@ func (r *Report) Print(w io.Writer) {
 	if len(r.Steps) > 0 {
 		fmt.Fprintf(w, "\nsteps: %s\n", counted(r.Steps))
 	}
+	if r.UntilSteps > 0 {
+		fmt.Fprintf(w, "%d steps killed less than %d times: %s\n", len(r.Below), r.UntilSteps,
+			strings.Join(r.Below, ", "))
+	}
 	for _, v := range r.Violations {
 		fmt.Fprintln(w, v)
 	}

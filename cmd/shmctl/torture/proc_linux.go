@@ -26,9 +26,11 @@ type proc struct {
 	done  chan struct{}
 	since time.Time   // of the start
 	step  crash.Label // at which it dies by itself
-	shot  bool        // by us
-	empty bool        // nobody is there: what the dead one left is not settled
-	left  bequest     // of the one that died last
+	// spared is how long it is not killed from outside.
+	spared time.Duration
+	shot   bool    // by us
+	empty  bool    // nobody is there: what the dead one left is not settled
+	left   bequest // of the one that died last
 }
 
 func (p *proc) pid() int { return p.cmd.Process.Pid }
@@ -61,11 +63,12 @@ func (s *supervisor) start(p *proc) error {
 	c := config{Role: p.role.name, Index: p.index, Place: p.place, Base: s.base,
 		Seed: s.o.Seed ^ s.started<<32, Trust: s.o.Trust, Spoil: s.o.spoil, Share: s.share}
 	p.shot, p.step, p.empty, p.done = false, crash.None, false, make(chan struct{})
-	nth := 0
-	if s.o.Steps && s.rnd.IntN(4) > 0 {
+	nth, aimed := 0, s.o.Steps && s.rnd.IntN(4) > 0
+	if aimed {
 		p.step, nth = s.aim(p.role)
 		c.Step = p.step.String()
 	}
+	p.spared = s.spare(p, aimed)
 	text, err := json.Marshal(c)
 	if err != nil {
 		return err

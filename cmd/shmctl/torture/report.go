@@ -13,12 +13,17 @@ import (
 type Options struct {
 	Duration time.Duration // ends the run; 0 is until Kills and UntilSteps
 	Kills    uint64        // ends it after so many; 0 is until Duration
-	// UntilSteps ends it when each step that its roles can die at has killed so often, and there
-	// were Kills. The program must be built with the tag shmring_steps, and Steps set.
+	// UntilSteps ends it when each step that its roles can die at has killed so often, those of
+	// Before included, and there were Kills. The program must be built with the tag shmring_steps,
+	// and Steps set.
 	UntilSteps uint64
-	Seed       uint64
-	Steps      bool // kill at steps too; needs the tag
-	// Before is how often steps killed in earlier runs: those that did seldom come first.
+	// Enough is when nobody is sent to a step any more that has killed so often, those of Before
+	// included; 0 is UntilSteps.
+	Enough uint64
+	Seed   uint64
+	Steps  bool // kill at steps too; needs the tag
+	// Before is how often steps killed in earlier runs: those that did seldom are chosen more often.
+	// The seed replays the choice of steps only with the same Before.
 	Before map[string]uint64
 	Roles  []string // that take part, with what they need; none is the usual ones
 	Trust  string   // of the queues that are met over sockets: TrustBoth, which is "", or one kind
@@ -150,6 +155,8 @@ type Report struct {
 	Notices    map[string]Notice      `json:"notices"`   // by how they were told
 	Roles      map[string]*RoleReport `json:"roles"`
 	Steps      map[string]uint64      `json:"steps"` // kills by step; null without steps
+	UntilSteps uint64                 `json:"until_steps"`
+	Below      []string               `json:"below"` // steps that killed less often than UntilSteps
 	Violations []string               `json:"violations"`
 	Machine    Machine                `json:"machine"`
 }
@@ -175,6 +182,17 @@ func (r *Report) total() {
 	for _, role := range r.Roles {
 		r.Tally.Add(&role.Tally)
 	}
+}
+
+// Below returns the steps of a report that killed less often than n, in the order of crash.Labels.
+func Below(steps map[string]uint64, n uint64) []string {
+	below := []string{}
+	for _, l := range crash.Labels() {
+		if killed, ok := steps[l.String()]; ok && killed < n {
+			below = append(below, l.String())
+		}
+	}
+	return below
 }
 
 // summary sums up times.

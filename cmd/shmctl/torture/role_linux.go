@@ -35,7 +35,7 @@ type role struct {
 	// dies then has a successor, which is to finish.
 	drains bool
 	// tries is how long a process may take to get to its step before it is killed like others; 0
-	// is a second.
+	// is two seconds.
 	tries time.Duration
 	// run is the process.
 	run func(c *child) error
@@ -85,7 +85,7 @@ func roleOf(name string) *role {
 // patience is how long a process is left alone on its way to a step.
 func (r *role) patience() time.Duration {
 	if r.tries == 0 {
-		return time.Second
+		return 2 * time.Second
 	}
 	return r.tries
 }
@@ -121,6 +121,18 @@ func choose(names []string) ([]*role, error) {
 		return nil, errors.New("torture: no role")
 	}
 	return chosen, nil
+}
+
+// Steps returns the steps at which processes of these roles die, and of those that they need. None
+// is the usual ones.
+func Steps(names []string) []crash.Label {
+	roles, _ := choose(names)
+	var all []crash.Label
+	for _, r := range roles {
+		all = append(all, r.steps...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // Roles returns the names of all roles.

@@ -5,6 +5,8 @@ package torture
 import (
 	"context"
 	"errors"
+
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // Child runs no child here.
@@ -12,6 +14,9 @@ func Child([]string) (handled bool, code int) { return false, 0 }
 
 // Run is errors.ErrUnsupported here.
 func Run(context.Context, Options) (*Report, error) { return nil, errors.ErrUnsupported }
+
+// Steps is empty here.
+func Steps([]string) []crash.Label { return nil }
 
 // Roles is empty here.
 func Roles() []string { return nil }

@@ -2,6 +2,7 @@ package torture
 
 import (
 	"math"
+	"time"
 
 	"github.com/shmring/shmring/shm/crash"
 )
@@ -11,33 +12,39 @@ var often = map[crash.Label]bool{crash.Filled: true, crash.Stamped: true,
 	crash.PublishStored: true, crash.PublishEnded: true, crash.TakeMarks: true,
 	crash.PeekChosen: true, crash.PeekStored: true, crash.Releasing: true, crash.Released: true}
 
-// aim chooses where a process of a role is to die, and at which passage: at the step that killed
-// least often, counting a little how often it was aimed at, as most who were sent to a step that is
-// passed seldom die of something else. None is a process that dies from outside.
+// aim chooses where a process of a role is to die, and at which passage: most likely at a step that
+// lags far behind, in this run and those before. None is a process that dies from outside; there is
+// nothing left to do at its steps, then.
 func (s *supervisor) aim(r *role) (crash.Label, int) {
-	if len(r.steps) == 0 {
-		return crash.None, 0
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	score := func(l crash.Label) uint64 {
-		return 8*(s.report.Steps[l.String()]+s.o.Before[l.String()]) + s.aimed[l]
-	}
-	best, from := crash.None, s.rnd.IntN(len(r.steps))
-	for i := range r.steps {
-		l := r.steps[(from+i)%len(r.steps)]
-		if best == crash.None || score(l) < score(best) {
-			best = l
+	want := s.o.Enough
+	if want == 0 { // nobody lags behind those that killed most, by more than they did
+		for _, l := range r.steps {
+			want = max(want, s.killed(l)+1)
 		}
 	}
-	if s.o.UntilSteps > 0 && s.report.Steps[best.String()] >= s.o.UntilSteps {
-		return crash.None, 0 // room for those that lag behind
+	chosen, sum := crash.None, uint64(0)
+	for _, l := range r.steps {
+		if n := s.killed(l); n < want {
+			weight := (want - n) * (want - n)
+			if sum += weight; s.rnd.Uint64N(sum) < weight {
+				chosen = l
+			}
+		}
 	}
-	s.aimed[best]++
-	if often[best] {
-		return best, 1 + s.rnd.IntN(500)
+	switch {
+	case chosen == crash.None:
+		return chosen, 0
+	case often[chosen]:
+		return chosen, 1 + s.rnd.IntN(500)
 	}
-	return best, 1 + s.rnd.IntN(3)
+	return chosen, 1 + s.rnd.IntN(3)
+}
+
+// killed returns how often a step killed, in this run and those before. The caller has the mutex.
+func (s *supervisor) killed(l crash.Label) uint64 {
+	return s.report.Steps[l.String()] + s.o.Before[l.String()]
 }
 
 // leastKilled returns how often the step has killed that killed least often, among those at which
@@ -46,8 +53,21 @@ func (s *supervisor) leastKilled() uint64 {
 	least := uint64(math.MaxUint64)
 	for _, r := range s.roles {
 		for _, l := range r.steps {
-			least = min(least, s.report.Steps[l.String()])
+			least = min(least, s.killed(l))
 		}
 	}
 	return least
+}
+
+// spare returns how long a process that has just been started is not killed from outside.
+func (s *supervisor) spare(p *proc, aimed bool) time.Duration {
+	switch {
+	case !s.o.Steps:
+		return 0
+	case p.step != crash.None:
+		return p.role.patience()
+	case aimed || len(p.role.steps) == 0: // others need what it does
+		return time.Duration(s.rnd.Int64N(int64(spareHelper)))
+	}
+	return time.Duration(s.rnd.Int64N(int64(spareOther)))
 }

@@ -21,6 +21,10 @@ const (
 	runPrefix = "torture-"
 	// killEvery is the longest time between two kills from outside.
 	killEvery = 60 * time.Millisecond
+	// spareOther is how long one is spared, at most, that is not sent to a step where others are,
+	// and spareHelper one that has no step to go to, without which others do not get to theirs.
+	spareOther  = time.Second
+	spareHelper = 5 * time.Second
 	// stopLongest is how long a process is stopped at most: longer than any time that the library
 	// waits before it looks again.
 	stopLongest = 1500 * time.Millisecond
@@ -38,7 +42,6 @@ type supervisor struct {
 	waiting sync.WaitGroup
 	died    chan struct{} // of size 1: somebody died
 	started uint64
-	aimed   map[crash.Label]uint64
 	exact   map[exactName]bool
 	frozen  *proc       // is stopped
 	counter *cq.Counter // of the role counter, only to look
@@ -59,6 +62,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if (o.Steps || o.UntilSteps > 0) && !crash.On {
 		return nil, errors.New("torture: this program has no steps: build it with -tags shmring_steps")
 	}
+	if o.Enough == 0 {
+		o.Enough = o.UntilSteps
+	}
 	switch o.Trust {
 	case "":
 		o.Trust = TrustBoth
@@ -77,9 +83,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	defer d.Close()
 	sweepRuns(d.Path())
 	s := &supervisor{o: o, roles: roles, report: newReport(o, roles), share: map[string]string{},
-		rnd: rand.New(rand.NewPCG(o.Seed, 0)), aimed: map[crash.Label]uint64{},
-		exact: map[exactName]bool{},
-		died:  make(chan struct{}, 1), notes: newNotices(),
+		rnd: rand.New(rand.NewPCG(o.Seed, 0)), exact: map[exactName]bool{},
+		died: make(chan struct{}, 1), notes: newNotices(),
 		found: map[string]Found{}}
 	if s.base, err = os.MkdirTemp(d.Path(), runPrefix); err != nil {
 		return nil, err
@@ -213,24 +218,38 @@ func (s *supervisor) enough(begin time.Time) bool {
 	return s.o.UntilSteps == 0 || s.leastKilled() >= s.o.UntilSteps
 }
 
-// harm kills or stops a process. One that is on its way to a step is left alone for a while, else
-// nobody would ever get to those that come seldom.
+// harm kills or stops a process, or leaves all alone if there is none that it may.
 func (s *supervisor) harm() error {
-	p := s.procs[s.rnd.IntN(len(s.procs))]
-	for range len(s.procs) {
-		if !p.empty && !p.role.safe && !s.young(p) &&
-			(p.step == crash.None || time.Since(p.since) > p.role.patience()) {
-			break
+	if s.rnd.IntN(50) == 0 {
+		if p := s.pick(s.canStop); p != nil {
+			return s.stop(p)
 		}
-		p = s.procs[s.rnd.IntN(len(s.procs))]
 	}
-	if p.empty || p.role.safe || s.young(p) {
-		return nil
+	if p := s.pick(s.canKill); p != nil {
+		return s.kill(p)
 	}
-	if s.rnd.IntN(50) == 0 && p.role.stops {
-		return s.stop(p)
+	return nil
+}
+
+// pick draws one of the processes that may be harmed so; nil if it finds none.
+func (s *supervisor) pick(may func(*proc) bool) *proc {
+	for range 2 * len(s.procs) {
+		if p := s.procs[s.rnd.IntN(len(s.procs))]; may(p) {
+			return p
+		}
 	}
-	return s.kill(p)
+	return nil
+}
+
+func (s *supervisor) canStop(p *proc) bool {
+	return !p.empty && !p.role.safe && p.role.stops && !s.young(p)
+}
+
+// canKill spares one that is on its way to a step for a while, else nobody would ever get to those
+// that come seldom; and others, for a time that was drawn when they started, so that they get
+// anywhere at all where there are few.
+func (s *supervisor) canKill(p *proc) bool {
+	return !p.empty && !p.role.safe && p != s.frozen && !s.young(p) && time.Since(p.since) > p.spared
 }
 
 // grownUp is how long a process has to come so far that its death shows anything.
@@ -244,6 +263,9 @@ func (s *supervisor) young(p *proc) bool {
 // reviveAll starts those again that died by themselves, or had something left to be settled.
 func (s *supervisor) reviveAll() error {
 	for _, p := range s.procs {
+		if p == s.frozen {
+			continue // whoever stopped it looks whether it lives
+		}
 		if p.empty {
 			if err := s.next(p); err != nil {
 				return err

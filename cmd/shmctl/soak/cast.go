@@ -1,0 +1,79 @@
+package soak
+
+import (
+	"math/rand/v2"
+	"os"
+	"slices"
+
+	"github.com/shmring/shmring/cmd/shmctl/torture"
+	"github.com/shmring/shmring/shm/crash"
+)
+
+// casts are the roles of rounds: few at a time come round faster, all together find what is between
+// them. Those of one user are nil. Who owns a device takes long to start. The last has all.
+var casts = [][]string{{"device"}, nil, {"churner"}, {"others-writer"}, {"set-writer"},
+	{"vector-user"}, {"event-writer"}, {"counter"}, {"writer"}, torture.Roles()}
+
+const (
+	castUser  = 1
+	castFirst = 4 // so many have a round each at the beginning
+	// Of so many rounds one has all roles and one those of a user; the others are chosen.
+	castTurn = 6
+	userTurn = 2
+)
+
+// playable returns the casts that this user can play.
+func playable() [][]string {
+	if os.Geteuid() == 0 {
+		return casts
+	}
+	return slices.DeleteFunc(slices.Clone(casts), func(c []string) bool {
+		return slices.Contains(c, "device") || slices.Contains(c, "others-writer")
+	})
+}
+
+// cast returns the roles of the next round. chosen says that it was for what they lack: the round
+// is over when they lack nothing.
+//
+// A step is drawn, more likely one that lags far behind, and the smallest cast that dies at it
+// plays. So the seed of a round replays the choice only with the deaths before it, and the report
+// says what was played.
+func (r *Report) cast(seed uint64) (roles []string, chosen bool) {
+	turn, all := r.Rounds%castTurn, playable()
+	switch {
+	case turn == castTurn-1:
+		return all[len(all)-1], false
+	case turn == userTurn:
+		return nil, false
+	case r.Rounds < castFirst:
+		return all[int(r.Rounds)%len(all)], false
+	}
+	lacking, sum := crash.None, uint64(0)
+	rnd := rand.New(rand.NewPCG(seed, 2))
+	for _, l := range crash.Labels() {
+		killed, ok := r.Steps[l.String()]
+		if _, played := smallest(all, l); !ok || !played || killed >= r.aim() {
+			continue
+		}
+		weight := (r.aim() - killed) * (r.aim() - killed)
+		if sum += weight; rnd.Uint64N(sum) < weight {
+			lacking = l
+		}
+	}
+	if roles, chosen = smallest(all, lacking); !chosen {
+		roles = all[rnd.IntN(len(all))]
+	}
+	return roles, chosen
+}
+
+// smallest returns the cast with the fewest steps that dies at one, if any does.
+func smallest(all [][]string, at crash.Label) (best []string, ok bool) {
+	fewest := 0
+	for _, c := range all {
+		steps := torture.Steps(c)
+		if slices.Contains(steps, at) && (!ok || len(steps) < fewest) {
+			best, fewest, ok = c, len(steps), true
+		}
+	}
+	return best, ok
+}
