@@ -190,7 +190,7 @@ func TestAddressesMove(t *testing.T) {
 	})
 	// A look that fell into one state from begin to end needs two goroutines that run at once, or
 	// one that is interrupted at the right moment.
-	end, atLast := time.Now().Add(300*time.Millisecond), time.Now().Add(20*time.Second)
+	end, atLast := time.Now().Add(300*time.Millisecond), time.Now().Add(time.Minute)
 	for time.Now().Before(end) || looks.Load() == 0 && time.Now().Before(atLast) {
 		at := insert(t, v, addrs...)
 		steady.Add(1)

@@ -268,7 +268,7 @@ func TestChannelBudget(t *testing.T) {
 	got := map[*cq.Queue]int{}
 	buf := make([]cq.Context, 16)
 	for got[busy] < 200 || got[quiet] < 1 {
-		ev, err := c.GetTimeout(10 * time.Second)
+		ev, err := c.GetTimeout(time.Minute)
 		must(t, err)
 		order = append(order, ev.Queue)
 		must(t, cq.Drain(c, ev, cq.NotifyAny, buf, 50, func(es []cq.Context) error {
@@ -283,7 +283,7 @@ func TestChannelBudget(t *testing.T) {
 	post(t, v, 1, 2)
 	ev := cq.ChannelEvent{}
 	for ev.Queue != quiet {
-		ev, _ = c.GetTimeout(10 * time.Second)
+		ev, _ = c.GetTimeout(time.Minute)
 	}
 	err := cq.Drain(c, ev, cq.NotifyAny, buf, 0, func([]cq.Context) error { return boom })
 	wantErr(t, "handler's error", err, boom)

@@ -62,7 +62,7 @@ func TestWaitSetCounters(t *testing.T) {
 	wantErr(t, "close in a set", cs[0].Close(), cq.ErrBusy)
 	must(t, cs[0].Add(1))
 	must(t, cs[0].Set(0))
-	if n, err := s.WaitTimeout(dst, 10*time.Second); n != 1 || err != nil {
+	if n, err := s.WaitTimeout(dst, time.Minute); n != 1 || err != nil {
 		t.Errorf("set to what it was: %d, %v", n, err)
 	}
 }

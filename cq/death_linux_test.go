@@ -157,7 +157,7 @@ func TestDeathOfSuccessor(t *testing.T) {
 		second.kill()
 	}()
 	dst := make([]cq.Context, 2)
-	if n, err := cq.ReadTimeout(q, dst, 20*time.Second); n != 1 || dst[0].Context != 77 {
+	if n, err := cq.ReadTimeout(q, dst, time.Minute); n != 1 || dst[0].Context != 77 {
 		t.Errorf("%d, %v, %v", n, err, dst)
 	}
 	<-done

@@ -54,7 +54,7 @@ func TestThousandWriters(t *testing.T) {
 	kept, living := 0, 0 // entries of writers that live, and how many those have to become
 	take := func() {
 		buf := make([]cq.Tagged, 64)
-		n, err := cq.ReadTimeout(q, buf, 20*time.Second)
+		n, err := cq.ReadTimeout(q, buf, time.Minute)
 		must(t, err)
 		for _, e := range buf[:n] {
 			lane := e.Context

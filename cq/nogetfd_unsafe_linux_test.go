@@ -59,7 +59,7 @@ func childNoGetFD() {
 		_, err = s.WaitTimeout(nil, 0) // all lanes are parked from here on
 		wait := later(func() { check(w.Post(&cq.Entry{})) })
 		var dst [1]cq.Waitable
-		n, err2 := s.WaitTimeout(dst[:], 5*time.Second)
+		n, err2 := s.WaitTimeout(dst[:], time.Minute)
 		wait()
 		fmt.Println(err, n, err2)
 		check(w.Close())

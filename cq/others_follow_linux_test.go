@@ -45,7 +45,7 @@ func (s *successor) end(w *cq.Writer) {
 	s.kill()
 	select {
 	case <-w.ReaderGone():
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		s.t.Fatal("no notice")
 	}
 }

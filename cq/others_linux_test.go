@@ -81,7 +81,7 @@ func startOther(t testing.TB, role string, args ...string) *other {
 	cmd.SysProcAttr = asNobody(t)
 	cmd.Path = "/proc/self/exe" // it lies in a directory that the other user may not enter
 	c := start(t, cmd)
-	must(t, l.SetDeadline(time.Now().Add(30*time.Second)))
+	must(t, l.SetDeadline(time.Now().Add(time.Minute)))
 	conn, err := l.AcceptUnix()
 	must(t, err)
 	t.Cleanup(func() { conn.Close() })

@@ -18,7 +18,7 @@ import (
 // receive returns one message of a peer.
 func receive(t testing.TB, c *net.UnixConn) (n int, fds []int) {
 	t.Helper()
-	must(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
+	must(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
 	n, fds, err := shm.RecvFDs(c, make([]byte, 64), 4)
 	must(t, err)
 	return n, fds
@@ -48,7 +48,7 @@ type hostileWriter struct {
 func (tt hostileWriter) meet(t *testing.T, q *cq.Queue) {
 	a, b := connect(t, unix.SOCK_STREAM)
 	before := len(openFiles())
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if errors.Is(tt.want, context.DeadlineExceeded) {
 		ctx, cancel = context.WithTimeout(t.Context(), short)
@@ -171,7 +171,7 @@ type hostileReader struct {
 // meet has a writer attach to such a reader.
 func (tt hostileReader) meet(t *testing.T) {
 	a, b := connect(t, unix.SOCK_STREAM)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if errors.Is(tt.want, context.DeadlineExceeded) {
 		ctx, cancel = context.WithTimeout(t.Context(), 20*short)
@@ -328,7 +328,7 @@ func meetAny(t *testing.T, q *cq.Queue, side string, messages [][]byte, which ui
 		must(t, w.Close())
 	}
 	now := len(openFiles())
-	for end := time.Now().Add(5 * time.Second); now != before && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); now != before && time.Now().Before(end); {
 		time.Sleep(time.Millisecond) // who watches a peer lets go of it in a goroutine
 		now = len(openFiles())
 	}

@@ -80,7 +80,7 @@ func anonymous(t testing.TB, o cq.Options) *cq.Queue {
 // soon is a context that turns a hang into a failure.
 func soon(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -367,7 +367,7 @@ func childPoorMeeting() {
 	}, func() {})
 	var w *cq.Writer
 	sweep("meet", func() (err error) {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		accepted := make(chan error)
 		go func() { accepted <- q.Accept(ctx, a) }()

@@ -59,7 +59,7 @@ func TestAdoptIntoSet(t *testing.T) {
 	dst := make([]cq.Waitable, 2)
 	_, _ = s.WaitTimeout(dst, 0)
 	wait := later(func() { post(t, w, 0, 1) })
-	n, err := s.WaitTimeout(dst, 10*time.Second)
+	n, err := s.WaitTimeout(dst, time.Minute)
 	wait()
 	if n != 1 || err != nil || dst[0] != cq.Waitable(q) {
 		t.Errorf("%d, %v, %v", n, err, dst[:n])
@@ -231,13 +231,13 @@ func TestFeederFarFuture(t *testing.T) {
 	unbind, err := q.Bind(&feeder{again: math.MaxInt64}, true)
 	must(t, err)
 	t.Cleanup(unbind)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	done := time.AfterFunc(5*time.Second, func() { _ = s.Signal() })
+	done := time.AfterFunc(time.Minute, func() { _ = s.Signal() })
 	defer done.Stop()
 	_, err = s.WaitTimeout(make([]cq.Waitable, 1), 5*time.Millisecond)
 	wantErr(t, "set", err, cq.ErrTimedOut)
-	done = time.AfterFunc(5*time.Second, func() { _ = q.Signal() })
+	done = time.AfterFunc(time.Minute, func() { _ = q.Signal() })
 	defer done.Stop()
 	_, err = cq.ReadTimeout(q, make([]cq.Msg, 1), 5*time.Millisecond)
 	if err != cq.ErrTimeout {
@@ -260,7 +260,7 @@ func TestYieldDrivesFeeder(t *testing.T) {
 	unbind, err := q.Bind(&feeder{w: w, every: 3}, true)
 	must(t, err)
 	t.Cleanup(unbind)
-	n, err := cq.ReadTimeout(q, make([]cq.Msg, 8), 5*time.Second, cq.WaitCond{Min: 3})
+	n, err := cq.ReadTimeout(q, make([]cq.Msg, 8), time.Minute, cq.WaitCond{Min: 3})
 	if n < 3 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
@@ -294,7 +294,7 @@ func TestChannelDrivesFeeder(t *testing.T) {
 	must(t, err)
 	t.Cleanup(unbind)
 	must(t, c.Arm(q, cq.NotifyAny))
-	ev, err := c.GetTimeout(5 * time.Second)
+	ev, err := c.GetTimeout(time.Minute)
 	if err != nil || ev.Queue != q || f.calls.Load() < 3 {
 		t.Errorf("%v, %v after %d calls", ev.Queue, err, f.calls.Load())
 	}

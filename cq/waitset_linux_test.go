@@ -90,7 +90,7 @@ func TestSetsAcrossProcesses(t *testing.T) {
 
 func readableWithin(t testing.TB, fd int) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for time.Now().Before(deadline) {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLOUT}}
 		n, err := unix.Poll(p, 1000)

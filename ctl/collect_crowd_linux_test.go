@@ -68,7 +68,7 @@ func childTenant() {
 
 // persist repeats what somebody who is collecting may be in the way of for a moment.
 func persist[T any](what func() (T, error)) T {
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		v, err := what()
 		if err == nil {
 			return v

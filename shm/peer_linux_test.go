@@ -61,7 +61,7 @@ func meetChild(t *testing.T, role string) (stdin *os.File, p *Peer, changes chan
 	check(t, cmd.Start())
 	check(t, r.Close())
 	go func() { _ = cmd.Wait() }()
-	check(t, l.SetDeadline(time.Now().Add(30*time.Second)))
+	check(t, l.SetDeadline(time.Now().Add(time.Minute)))
 	c, err := l.AcceptUnix()
 	check(t, err)
 	p, err = MeetPeer(c, nil)

@@ -18,7 +18,7 @@ import (
 
 const (
 	testPort = 4791
-	patience = 10 * time.Second
+	patience = time.Minute
 )
 
 // rig is a socket on end B with port 4791 steered to it.

@@ -93,7 +93,7 @@ func TestAppsKilled(t *testing.T) {
 			l.drain()
 			return len(r.server.Stats().Apps) == 1
 		})
-		if took := time.Since(at); took > 5*time.Second { // on a busy machine; else milliseconds
+		if took := time.Since(at); took > 30*time.Second { // on a machine that is all but stuck
 			t.Errorf("kill %d: everything was back after %v", i, took)
 		}
 		_ = p.cmd.Wait()

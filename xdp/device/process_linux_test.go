@@ -320,7 +320,7 @@ func (r *remote) target(port uint16) netip.AddrPort {
 // told takes the next event.
 func told(t testing.TB, eq *cq.EventQueue, kind cq.EventKind, data uint64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var ev cq.Event
 	_, err := eq.ReadContext(ctx, &ev)

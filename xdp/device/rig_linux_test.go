@@ -30,7 +30,7 @@ func must(t testing.TB, err error) {
 // await waits until a condition holds that nobody tells of.
 func await(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !done(); {
+	for end := time.Now().Add(time.Minute); !done(); {
 		if time.Now().After(end) {
 			t.Fatalf("%s did not come", what)
 		}
@@ -144,7 +144,7 @@ func udp(t testing.TB, e *veth.End, port int) *net.UDPConn {
 		return err
 	})
 	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	return c
 }
 
@@ -160,7 +160,7 @@ func addrOf(c *net.UDPConn) netip.AddrPort {
 func next(t testing.TB, e *device.Endpoint) cq.Entry {
 	t.Helper()
 	var es [1]cq.Entry
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := cq.ReadContext(ctx, e.Queue(), es[:]); err != nil {
 		t.Fatalf("read completion: %v", err)
@@ -172,7 +172,7 @@ func next(t testing.TB, e *device.Endpoint) cq.Entry {
 func nextError(t testing.TB, e *device.Endpoint) cq.ErrorEntry {
 	t.Helper()
 	var es [1]cq.Entry
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := cq.ReadContext(ctx, e.Queue(), es[:]); !errors.Is(err, cq.ErrAvail) {
 		t.Fatalf("read: %v, %+v", err, es[0])

@@ -190,7 +190,7 @@ func (p *process) dies(step crash.Label) {
 	go func() { done <- p.cmd.Wait() }()
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		_ = p.cmd.Process.Kill()
 		<-done
 		p.t.Fatalf("%v was not reached", step)

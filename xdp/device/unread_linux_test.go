@@ -35,7 +35,7 @@ func TestUnreadAnswers(t *testing.T) {
 // admitted is the connection of an application that the server serves, and that says nothing.
 func (r *rig) admitted() *net.UnixConn {
 	t := r.t
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	c := r.raw()
 	must(t, shm.SendFDs(c, device.Hello()))
@@ -80,7 +80,7 @@ func TestEarlyQuestion(t *testing.T) {
 	shmtest.Conforms(t)
 	r := newRig(t, device.Config{})
 	e := r.dial(device.Request{})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	must(t, e.AskEarly(ctx, 5003))
 

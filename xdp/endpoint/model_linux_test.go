@@ -266,7 +266,7 @@ func hold(d *shm.Dir) error {
 		return err
 	}
 	var es [8]cq.Entry
-	n, err := cq.ReadTimeout(q, es[:], 20*time.Second)
+	n, err := cq.ReadTimeout(q, es[:], time.Minute)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ import (
 
 const (
 	testPort = 4791
-	patience = 20 * time.Second
+	patience = time.Minute
 )
 
 // wired is a side on end B of a veth pair, with the kernel's way of finding neighbours.

@@ -19,7 +19,7 @@ import (
 	"github.com/shmring/shmring/xdp/xdptest"
 )
 
-const hang = 20 * time.Second
+const hang = time.Minute
 
 func watchEnd(t testing.TB, e *veth.End, o Options) *Watcher {
 	t.Helper()

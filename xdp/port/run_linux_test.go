@@ -25,7 +25,7 @@ func (r *portRig) run(t testing.TB) (stop context.CancelFunc, wait func() error)
 		select {
 		case err := <-result:
 			return err
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("Run does not end")
 			return nil
 		}
@@ -51,7 +51,7 @@ func TestRunWakes(t *testing.T) {
 		}
 		r.ask(t, port.SendCommand(i, r.payload.Ref(0), 10, 1))
 		var m [1]cq.Msg
-		if _, err := cq.ReadTimeout(r.app, m[:], 20*time.Second); err != nil || m[0].Context != i {
+		if _, err := cq.ReadTimeout(r.app, m[:], time.Minute); err != nil || m[0].Context != i {
 			t.Fatalf("%+v, %v", m, err)
 		}
 	}

@@ -23,7 +23,7 @@ import (
 
 const (
 	testPort    = 4791
-	patience    = 10 * time.Second
+	patience    = time.Minute
 	sinkPort    = 9000
 	secPayloads = shm.SectionKind(0x50415900)
 )

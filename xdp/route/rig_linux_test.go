@@ -18,7 +18,7 @@ import (
 )
 
 // hang is how long something may take that happens at once if all is well.
-const hang = 20 * time.Second
+const hang = time.Minute
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 

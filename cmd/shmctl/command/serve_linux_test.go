@@ -54,7 +54,7 @@ func serving(t *testing.T, e *veth.End, args ...string) (out, errs *said, stop f
 	}()
 	stop = sync.OnceValue(func() int { cancel(); return <-code })
 	t.Cleanup(func() { stop() })
-	for end := time.Now().Add(20 * time.Second); !strings.HasSuffix(out.all()[0], "}"); {
+	for end := time.Now().Add(time.Minute); !strings.HasSuffix(out.all()[0], "}"); {
 		if s := errs.all()[0]; s != "" || time.Now().After(end) {
 			break
 		}
@@ -125,14 +125,14 @@ func echo(t *testing.T, pair *veth.Pair, e *device.Endpoint) {
 		return err
 	})
 	defer c.Close()
-	must(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+	must(t, c.SetDeadline(time.Now().Add(time.Minute)))
 	must(t, e.SendTo([]byte("there"), netip.AddrPortFrom(pair.A.Addr, 6000), 7))
 	buf := make([]byte, 100)
 	n, from, err := c.ReadFromUDPAddrPort(buf)
 	must(t, err)
 	_, err = c.WriteToUDPAddrPort(buf[:n], from)
 	must(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
 		var es [1]cq.Entry
