@@ -108,7 +108,7 @@ func (d *memfdDoor) claimLane(reader *shm.Object, rows []rowWords, opt shape) (*
 	err = d.sendLane(obj, opt, queue)
 	if err == nil {
 		_, _, err = d.m.receive(stepDone)
-		if err != nil && d.legacy != nil && !errors.Is(err, errPeerRefused) && d.m.decide() {
+		if err != nil && d.legacy != nil && !errors.Is(err, errPeerRefused) && decide(d.w.peer) {
 			err = nil
 		}
 	}

@@ -191,28 +191,15 @@ func (l *lane) inherit() {
 }
 
 // decide ends a rendezvous that broke while the reader's last message was due, and tells whether
-// that came. From here on the reader cannot send it any more, and it goes by whether it could.
-func (m *meeting) decide() (taken bool) {
-	if m.conn.CloseRead() != nil {
+// that came. From here on the reader cannot send it any more, and it goes by whether it could. It is
+// the peer's own descriptor that is asked: the connection may be closed already, by whoever gave it
+// to us.
+func decide(reader *shm.Peer) (taken bool) {
+	var buf [messageBytes]byte
+	n, err := reader.Mute(buf[:])
+	if n == 0 || err != nil {
 		return false
 	}
-	raw, err := m.conn.SyscallConn()
-	if err != nil {
-		return false
-	}
-	_ = raw.Control(func(fd uintptr) { // whatever the deadline is; it never blocks
-		var buf [messageBytes]byte
-		for range 4 { // an error of the connection comes before what was sent, once
-			n, _, err := syscall.Recvfrom(int(fd), buf[:], 0)
-			if n > 0 && err == nil {
-				msg, err := decodeMessage(buf[:n], stepDone, 0)
-				taken = err == nil && msg.status == 0
-				return
-			}
-			if n == 0 && err == nil {
-				return
-			}
-		}
-	})
-	return taken
+	msg, err := decodeMessage(buf[:n], stepDone, 0)
+	return err == nil && msg.status == 0
 }

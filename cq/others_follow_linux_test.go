@@ -279,21 +279,29 @@ func TestFollowDecides(t *testing.T) {
 				_, _ = w.Write([]byte("unread")) // the end of the reader is an error then
 				_ = r.Close()
 			}, true},
+			{"closed here", nil, func(_, w *net.UnixConn) { _ = w.Close() }, false},
+			{"done, and closed here", done, func(_, w *net.UnixConn) { _ = w.Close() }, true},
+			{"done, gone, and closed here", done, func(r, w *net.UnixConn) {
+				_, _ = r.Close(), w.Close()
+			}, true},
 		} {
 			reader, writer := connect(t, kind)
+			decide, end, err := cq.Decider(writer)
+			must(t, err)
 			if tt.sends != nil {
 				must(t, shm.SendFDs(reader, tt.sends))
 			}
 			if tt.then != nil {
 				tt.then(reader, writer)
 			}
-			must(t, writer.SetDeadline(time.Unix(1, 0))) // the context has ended
-			if got := cq.Decide(writer); got != tt.want {
+			_ = writer.SetDeadline(time.Unix(1, 0)) // the context has ended
+			if got := decide(); got != tt.want {
 				t.Errorf("%s: taken %v", tt.name, got)
 			}
 			if err := shm.SendFDs(reader, done); err == nil {
 				t.Errorf("%s: the reader could say so later", tt.name)
 			}
+			end()
 		}
 	}
 }

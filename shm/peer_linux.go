@@ -111,3 +111,27 @@ func stopWaiting(f *os.File) {
 		_ = f.SetReadDeadline(time.Unix(1, 0))
 	}
 }
+
+func (p *Peer) mute(b []byte) (n int, err error) {
+	raw, err := p.conn.SyscallConn()
+	if err != nil {
+		return 0, os.NewSyscallError("shutdown", err)
+	}
+	cerr := raw.Control(func(fd uintptr) {
+		// ENOTCONN: the peer has closed its end. What it sent is there all the same.
+		if err = unix.Shutdown(int(fd), unix.SHUT_RD); err != nil && err != unix.ENOTCONN {
+			return
+		}
+		for range 4 { // an error of the connection comes before what was sent, once
+			n, _, err = unix.Recvfrom(int(fd), b, unix.MSG_DONTWAIT)
+			if err == nil {
+				return
+			}
+			n = 0
+		}
+	})
+	if cerr != nil {
+		err = cerr
+	}
+	return n, os.NewSyscallError("recvfrom", err)
+}
