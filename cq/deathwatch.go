@@ -78,7 +78,8 @@ type mourner interface {
 	// telling is called before an event is written, told after.
 	telling(n *peerNews)
 	told(n *peerNews)
-	close()
+	// close is given what was looked for and never reported.
+	close(untold []peerNews)
 }
 
 // peerNews is an event that is due.
@@ -113,6 +114,7 @@ type deathReport struct {
 	mu      sync.Mutex
 	who     mourner
 	pending []peerNews
+	refused []peerNews // for ever, by this sink
 	closed  bool
 	buf     []byte
 }
@@ -125,15 +127,14 @@ func startReport(fid FID, sink EventSink, who mourner) *deathReport {
 	return r
 }
 
-// end stops it. When it returns nobody looks any more. What is pending is lost: nobody is left who
-// wants to know.
+// end stops it. When it returns nobody looks any more. What is pending is for whoever is bound next.
 func (r *deathReport) end() {
 	processWatch.remove(r)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.closed {
 		r.closed = true
-		r.who.close()
+		r.who.close(append(r.refused, r.pending...))
 	}
 }
 
@@ -152,8 +153,12 @@ func (r *deathReport) report() {
 		r.pending = append(r.pending, n)
 	}
 	for len(r.pending) > 0 {
-		if errors.Is(r.write(&r.pending[0]), ErrFull) {
+		err := r.write(&r.pending[0])
+		if errors.Is(err, ErrFull) {
 			return
+		}
+		if err != nil && len(r.refused) < newsKept {
+			r.refused = append(r.refused, r.pending[0])
 		}
 		r.pending = r.pending[1:]
 	}

@@ -17,7 +17,7 @@ type memfdHome struct {
 	meetings map[*meeting]struct{}
 	face     *doorbell.Face // set before the first rendezvous
 	bell     *doorbell.Bell // that rings are passed on to; nil while the reader alone listens
-	mourning bool           // deaths are kept in dead
+	mourning bool           // every death is kept in dead, not only the last one of a row
 	dead     []PeerEntry
 }
 
@@ -162,6 +162,7 @@ func (h *memfdHome) attach(bit int, a *attachment) {
 	defer h.mu.Unlock()
 	l := &h.lanes[bit]
 	l.obj, l.att = a.obj, a
+	h.succeeded(bit)
 	h.came++
 	if h.bell != nil {
 		a.listen(h.bell, bit)

@@ -1,6 +1,8 @@
 package cq
 
 import (
+	"errors"
+	"io/fs"
 	"sync"
 
 	"github.com/shmring/shmring/shm"
@@ -13,7 +15,11 @@ type laneMourner struct {
 	to    uint64     // the event queue
 	lanes []*witness // by row
 	looks int
-	stamp uint64
+	stamp uint64 // of what was seen, whole
+	seen  bool   // there is such a stamp
+	// old are rows that nothing could be said of in the first look: what they hold may have been
+	// there before this began.
+	old []bool
 }
 
 // stampEvery is how many looks come between two at whether there are new lanes.
@@ -23,13 +29,14 @@ const stampEvery = 2
 // writer, unless it was reported to the same event queue before, by whichever reader; of one that
 // comes later every death.
 func newLaneMourner(q *Queue, to uint64) *laneMourner {
-	m := &laneMourner{q: q, to: to, lanes: make([]*witness, q.opt.rows())}
+	m := &laneMourner{q: q, to: to, lanes: make([]*witness, q.opt.rows()),
+		old: make([]bool, q.opt.rows())}
 	if !q.opt.others() {
 		m.find(true)
 		return m
 	}
 	if h, ok := q.home.(*memfdHome); ok {
-		h.mourn(true)
+		h.mourn()
 	}
 	return m
 }
@@ -37,17 +44,27 @@ func newLaneMourner(q *Queue, to uint64) *laneMourner {
 // find looks for lanes that are new.
 func (m *laneMourner) find(first bool) {
 	stamp, err := m.q.home.stamp()
-	if err != nil || !first && stamp == m.stamp {
+	if err == nil && m.seen && stamp == m.stamp {
 		return
 	}
-	m.stamp = stamp
+	seen := err == nil // all that the stamp stands for
 	for bit := 1; bit < len(m.lanes); bit++ {
 		if m.lanes[bit] != nil {
 			continue
 		}
-		if obj, err := m.q.laneObject(bit); err == nil {
-			m.lanes[bit] = m.begin(obj, &m.q.rows[bit], first)
+		obj, err := m.q.laneObject(bit)
+		if err == nil {
+			m.lanes[bit] = m.begin(obj, &m.q.rows[bit], first || m.old[bit])
+			continue
 		}
+		// What is not there, or not this queue's, or damaged stays so until the stamp changes; for
+		// want of a descriptor or of memory only this look failed.
+		if !errors.Is(err, fs.ErrNotExist) && err != errOtherQueue && !damaged(err) {
+			seen, m.old[bit] = false, m.old[bit] || first
+		}
+	}
+	if m.seen = seen; seen {
+		m.stamp = stamp
 	}
 }
 
@@ -145,14 +162,14 @@ func (m *laneMourner) told(n *peerNews) {
 	}
 }
 
-func (m *laneMourner) close() {
+func (m *laneMourner) close(untold []peerNews) {
 	for _, w := range m.lanes {
 		if w != nil {
 			w.rest()
 		}
 	}
 	if h, ok := m.q.home.(*memfdHome); ok && m.q.opt.others() {
-		h.mourn(false)
+		h.rest(untold)
 	}
 }
 

@@ -1,12 +1,37 @@
 package cq
 
-import "github.com/shmring/shmring/shm"
+import (
+	"slices"
 
-// mourn says whether deaths of other users' writers are to be kept for takeDead.
-func (h *memfdHome) mourn(on bool) {
+	"github.com/shmring/shmring/shm"
+)
+
+// mourn has every death of other users' writers kept for takeDead, until rest.
+func (h *memfdHome) mourn() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.mourning, h.dead = on, nil
+	h.mourning = true
+}
+
+// rest ends that, and takes back what nobody was told of: it is news to whoever is bound next. From
+// here on a death is kept until its row has another writer, so that no more of them are kept than
+// there are rows.
+func (h *memfdHome) rest(untold []peerNews) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mourning = false
+	back := make([]PeerEntry, 0, len(untold)+len(h.dead))
+	for _, n := range untold {
+		back = append(back, n.PeerEntry)
+	}
+	h.dead = append(back, h.dead...)
+}
+
+// succeeded is called for a row that has another writer. The lock is held.
+func (h *memfdHome) succeeded(bit int) {
+	if !h.mourning {
+		h.dead = slices.DeleteFunc(h.dead, func(p PeerEntry) bool { return p.Lane == bit })
+	}
 }
 
 // takeDead returns the writers of other users that have died since the last call. Those whose lanes
@@ -24,7 +49,7 @@ func (h *memfdHome) takeDead() []PeerEntry {
 
 // noteDead keeps the death of a row's writer, if it is proved, once. The lock is held.
 func (h *memfdHome) noteDead(bit int, a *attachment) {
-	if !h.mourning || a == nil || a.mourned || !a.peer.Gone() {
+	if a == nil || a.mourned || !a.peer.Gone() {
 		return
 	}
 	a.mourned = true // what it says of itself now is its last word

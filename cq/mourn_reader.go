@@ -69,7 +69,7 @@ func (m *readerMourner) entry(o shm.Owner) PeerEntry {
 
 func (m *readerMourner) telling(*peerNews) {}
 func (m *readerMourner) told(*peerNews)    {}
-func (m *readerMourner) close()            { m.witness.rest() }
+func (m *readerMourner) close([]peerNews)  { m.witness.rest() }
 
 // BindEvents makes the writer report to an event queue what becomes of the queue's reader: an
 // EventPeerDeath with the queue's FID for each reader that is proved dead, after which posts of a
