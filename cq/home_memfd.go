@@ -25,6 +25,8 @@ type memfdLane struct {
 	obj  *shm.Object // nil until a writer brought it; the reader's lane has the same one
 	busy bool        // offered in a rendezvous that is under way
 	att  *attachment // of a writer of another user
+	// former is the last one that was retired.
+	former formerLane
 }
 
 func newMemfdHome(rows int) *memfdHome {
@@ -179,6 +181,9 @@ func (h *memfdHome) retire(bit int) {
 	h.mu.Lock()
 	a := h.lanes[bit].att
 	h.noteDead(bit, a)
+	if a != nil {
+		h.lanes[bit].former = formerLane{a.obj.Header().UUID, a.words.tail.Load()}
+	}
 	h.lanes[bit].obj, h.lanes[bit].att = nil, nil
 	h.mu.Unlock()
 	if a != nil {

@@ -1,42 +1,92 @@
 package cq
 
-import "github.com/shmring/shmring/shm"
+import (
+	"errors"
+	"io/fs"
 
-// Published returns how many entries were ever published through a lane: the index after the last
-// one. Whoever knows under which index a writer that died was about to publish, see [Writer.Next],
-// learns from it whether that came about. Nothing of it is checked: a writer may have written
-// anything. It may be called from anywhere.
+	"github.com/shmring/shmring/shm"
+)
+
+// Published returns how many entries were ever published through the lane that a row has now, or
+// had last: the index after the last one. Whoever knows under which index a writer that died was
+// about to publish, see [Writer.Next], learns from it whether that came about; if others may have
+// attached since, only [Queue.PublishedBy] tells. Nothing of it is checked: a writer may have
+// written anything. It may be called from anywhere.
 func (q *Queue) Published(lane int) (uint64, error) {
+	return q.PublishedBy(lane, shm.UUID{})
+}
+
+// LaneObject returns which object a row has now: the one that PeerEntry.Object means. It is
+// fs.ErrNotExist if there is none. It may be called from anywhere.
+func (q *Queue) LaneObject(lane int) (id shm.UUID, err error) {
+	err = q.withLane(lane, func(obj *shm.Object, _ formerLane) error {
+		if obj == nil {
+			return fs.ErrNotExist
+		}
+		id = obj.Header().UUID
+		return nil
+	})
+	return id, err
+}
+
+// PublishedBy is Published for one lane object: a row whose writer was of another user gets a new
+// one with each writer. [shm.ErrStale] says that the row has had others since, but for the last one
+// before, of which it is still known. A zero object is whichever the row has.
+func (q *Queue) PublishedBy(lane int, object shm.UUID) (n uint64, err error) {
+	err = q.withLane(lane, func(obj *shm.Object, former formerLane) error {
+		whichever := object == (shm.UUID{})
+		switch {
+		case obj != nil && (whichever || obj.Header().UUID == object):
+			words, err := wordsOf[laneWords](obj, sectLane, uint32(lane))
+			if err == nil {
+				n = words.tail.Load()
+			}
+			return err
+		case obj == nil && whichever:
+			n = q.rows[lane].head.Load() // what was published is read
+			return nil
+		case !whichever && former.object == object:
+			n = former.end
+			return nil
+		}
+		return &Error{Pkg: pkg, Op: "look at lane of", Name: q.name, Field: "lane", Got: lane,
+			Want: object, Err: shm.ErrStale, Hint: "another writer has the lane by now"}
+	})
+	return n, err
+}
+
+// formerLane is the last lane of a row that was retired, and the index after its last entry.
+type formerLane struct {
+	object shm.UUID
+	end    uint64
+}
+
+// withLane lends the object of a row, or nil if there is none.
+func (q *Queue) withLane(lane int, do func(obj *shm.Object, former formerLane) error) error {
 	if lane < 0 || lane >= q.opt.rows() {
-		return 0, refuse("look at lane of", q.name, "lane", lane, q.opt.MaxLanes, ErrInvalid)
+		return refuse("look at lane of", q.name, "lane", lane, q.opt.MaxLanes, ErrInvalid)
 	}
 	if !q.guard.enterAny() {
-		return 0, ErrClosed
+		return ErrClosed
 	}
 	defer q.guard.leaveAny()
 	if lane == 0 {
-		return q.publishedIn(q.obj, 0)
+		return do(q.obj, formerLane{})
 	}
 	if h, ok := q.home.(*memfdHome); ok {
 		h.mu.Lock() // the object is not unmapped meanwhile
 		defer h.mu.Unlock()
-		if obj := h.lanes[lane].obj; obj != nil {
-			return q.publishedIn(obj, lane)
-		}
-		return q.rows[lane].head.Load(), nil // what was published is read
+		return do(h.lanes[lane].obj, h.lanes[lane].former)
 	}
 	obj, err := q.home.openLane(lane)
-	if err != nil {
-		return 0, failed("look at lane of", q.name, err)
+	if err == nil {
+		defer obj.Close()
+		if err = laneBelongs(obj, lane, q.opt, q.obj.Header().UUID); errors.Is(err, errOtherQueue) {
+			err = fs.ErrNotExist // it is only in the way
+		}
 	}
-	defer obj.Close()
-	return q.publishedIn(obj, lane)
-}
-
-func (q *Queue) publishedIn(obj *shm.Object, lane int) (uint64, error) {
-	words, err := wordsOf[laneWords](obj, sectLane, uint32(lane))
 	if err != nil {
-		return 0, err
+		return failed("look at lane of", q.name, err)
 	}
-	return words.tail.Load(), nil
+	return do(obj, formerLane{})
 }

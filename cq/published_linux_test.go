@@ -2,6 +2,7 @@ package cq_test
 
 import (
 	"errors"
+	"io/fs"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -55,8 +56,53 @@ func TestPublished(t *testing.T) {
 			t.Errorf("lane that there is not: %v", err)
 		}
 	}
+	publishedInOneRow(t)
 	must(t, named.Close())
 	if _, err := named.Published(1); !errors.Is(err, cq.ErrClosed) {
 		t.Errorf("closed: %v", err)
+	}
+}
+
+// publishedInOneRow: of writers of other users who had a row one after the other each is asked for
+// by its own lane.
+func publishedInOneRow(t *testing.T) {
+	t.Helper()
+	q := anonymousOthers(t, cq.Options{Size: 8, MaxLanes: 1})
+	var lanes []shm.UUID
+	total := uint64(0)
+	want := func(which int, n uint64, stale bool) {
+		t.Helper()
+		got, err := q.PublishedBy(1, lanes[which])
+		if errors.Is(err, shm.ErrStale) != stale || !stale && (err != nil || got != n) {
+			t.Errorf("writer %d of %d: %d, %v, want %d, stale %v", which, len(lanes), got, err, n,
+				stale)
+		}
+	}
+	for i := range 3 {
+		w := joinOthers(t, q)
+		id, err := q.LaneObject(1)
+		must(t, err)
+		lanes = append(lanes, id)
+		want(i, total, false)
+		if i > 0 {
+			want(i-1, total, false)
+		}
+		post(t, w, 0, 2)
+		total += 2
+		want(i, total, false)
+		if i > 0 {
+			want(i-1, total-2, false) // not the entries of the next one
+		}
+		if i > 1 {
+			want(i-2, 0, true)
+		}
+		must(t, w.Close())
+		for retired := uint64(i) + 1; q.Stats().Retired < retired; {
+			_ = drain(t, q)
+		}
+		want(i, total, false)
+	}
+	if _, err := q.LaneObject(1); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("object of a row without a writer: %v", err)
 	}
 }

@@ -88,6 +88,8 @@ type session struct {
 	sq     *cq.Writer
 	grant  hello
 	txLane int
+	// txObject is the lane itself: the row may have had another server since.
+	txObject shm.UUID
 	// published is how many completions of sends are known to have been published; Endpoint.mu
 	// guards it.
 	published uint64
@@ -170,6 +172,8 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.All
 		return s, why(ctx, err)
 	}
 	s.txLane = int(ready.txLane)
+	// A server that has died since has no lane any more; then the row alone says what it sent.
+	s.txObject, _ = q.LaneObject(s.txLane)
 	return s, nil
 }
 

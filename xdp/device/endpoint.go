@@ -265,7 +265,7 @@ func (e *Endpoint) ended(s *session, i int) bool {
 	if done&doneSilent != 0 || done-1 < s.published {
 		return true
 	}
-	n, err := e.q.Published(s.txLane)
+	n, err := e.q.PublishedBy(s.txLane, s.txObject)
 	if err == nil {
 		s.published = n
 	}
