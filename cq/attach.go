@@ -39,12 +39,14 @@ const attachEvery = 5 * time.Millisecond
 
 // Attach becomes a writer of a queue, with a lane of its own: a new one, or one whose writer
 // detached or is provably dead, which goes on where that one stopped. The queue need not have a
-// living reader. Errors are fs.ErrNotExist, ErrClosed, ErrLanes, ErrFormat, and those of opening
-// shared memory.
+// living reader. While somebody removes a queue that nobody uses, Attach waits up to a second for
+// that to be done, or given up. Errors are fs.ErrNotExist, ErrClosed, ErrLanes, ErrFormat, ErrBusy
+// if a removal did not come to an end, and those of opening shared memory.
 func Attach(ctx context.Context, d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
-	for {
+	for began := time.Now(); ; {
 		w, err := attach(d, name, o)
-		if err == nil || !o.Wait || !errors.Is(err, fs.ErrNotExist) {
+		contested := errors.Is(err, errContested) && time.Since(began) < contestedMost
+		if err == nil || !contested && (!o.Wait || !errors.Is(err, fs.ErrNotExist)) {
 			return w, err
 		}
 		select {
@@ -96,8 +98,8 @@ func (w *Writer) open(o WriterOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	if !takesWriters(words.state.Load()) {
-		return ErrClosed
+	if err := takesWriters(words.state.Load(), w.name); err != nil {
+		return err
 	}
 	rows, err := rowsOf(w.reader, opt.rows())
 	if err != nil {
@@ -116,9 +118,18 @@ func (w *Writer) open(o WriterOptions) (err error) {
 	if d, ok := w.door.(*memfdDoor); ok && d.legacy != nil {
 		return w.start(w.obj, &rows[w.bit], words, hints, opt)
 	}
-	if gone, err := w.door.gone(w.reader); err != nil || gone || !takesWriters(words.state.Load()) {
+	gone, err := w.door.gone(w.reader)
+	switch {
+	case gone:
+		err = ErrClosed
+	case err != nil:
+		err = errors.Join(err, ErrClosed)
+	default:
+		err = takesWriters(words.state.Load(), w.name)
+	}
+	if err != nil {
 		_, _ = w.door.leave(w.obj, func() bool { return true })
-		return errors.Join(err, ErrClosed)
+		return err
 	}
 	return w.start(w.obj, &rows[w.bit], words, hints, opt)
 }
@@ -211,13 +222,12 @@ func (h *dirHome) claimLane(reader *shm.Object, rows []rowWords, opt shape) (*sh
 			return obj, bit, nil
 		}
 	}
-	return nil, 0, noLane("attach", h.name, opt)
-}
-
-func noLane(op, name string, opt shape) error {
-	return &Error{Pkg: pkg, Op: op, Name: name, Field: "lanes", Got: opt.MaxLanes,
-		Err:  ErrLanes,
-		Hint: "detach a writer, or create the queue with a larger MaxLanes"}
+	err := noLane("attach", h.name, opt)
+	if h.claimedOnly(opt) {
+		err = &Error{Pkg: pkg, Op: "attach", Name: h.name, Field: "lanes", Got: opt.MaxLanes,
+			Err: fmt.Errorf("%w: %w", errContested, ErrLanes), Hint: hintContested}
+	}
+	return nil, 0, err
 }
 
 // takeLane tries one row: a nil object without error says that somebody has it.

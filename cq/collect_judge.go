@@ -31,7 +31,7 @@ func judge(dir *shm.Dir, o Removal) (r Remains, err error) {
 	var closed bool
 	fault := shm.Guard(func() {
 		closed = errors.Is(readerState(obj, ""), ErrClosed)
-		r.Owner = obj.Owner()
+		r.Owner = present(obj.Owner())
 		rows, err = rowsOf(obj, opt.rows())
 	})
 	if err = errors.Join(fault, err); err != nil {
@@ -116,7 +116,7 @@ func (r *Remains) lanes(lanes []*shm.Object) (alive bool, err error) {
 			return false, err
 		}
 		if r.livesOrMay(life) {
-			return true, shm.Guard(func() { r.Owner = l.Owner() })
+			return true, shm.Guard(func() { r.Owner = present(l.Owner()) })
 		}
 	}
 	return false, nil

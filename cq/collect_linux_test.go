@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/shmring/shmring/shm"
 )
@@ -23,7 +24,7 @@ func TestRemoveSeesWhoComes(t *testing.T) {
 	must(err)
 	defer os.RemoveAll(path)
 	defer d.Close()
-	q, err := Create(d, "q", Options{Size: 4, Lifetime: Persistent})
+	q, err := Create(d, "q", Options{Size: 4, MaxLanes: 3, Lifetime: Persistent})
 	must(err)
 	must(q.Detach())
 	dir, err := d.Sub("q", false)
@@ -60,7 +61,9 @@ func TestRemoveSeesWhoComes(t *testing.T) {
 	words, err := wordsOf[queueWords](obj, sectQueue, 0)
 	must(err)
 	words.state.Store(stateRemoving)
-	if _, err := Attach(t.Context(), d, "q", WriterOptions{}); !errors.Is(err, ErrClosed) {
+	var busy *Error
+	if _, err := Attach(t.Context(), d, "q", WriterOptions{}); !errors.Is(err, ErrBusy) ||
+		!errors.As(err, &busy) || busy.Hint == "" {
 		t.Errorf("attached to what is being removed: %v", err)
 	}
 	if r, err := Remaining(d, "q", Removal{Waiting: true}); err != nil || r.Fate != FateUnread ||
@@ -76,6 +79,72 @@ func TestRemoveSeesWhoComes(t *testing.T) {
 	must(err)
 	must(w.Close())
 	must(q.Detach())
+	attachWhileRemoved(t, d, dir)
 	must(Remove(d, "q", Removal{Waiting: true}))
 	must(Remove(d, "q", Removal{}))
+}
+
+// attachWhileRemoved: a writer that meets somebody who removes the queue, and gives it up again,
+// attaches then.
+func attachWhileRemoved(t *testing.T, d, dir *shm.Dir) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	obj, err := dir.Open(readerFile, shm.ReadWrite)
+	must(err)
+	defer obj.Close()
+	words, err := wordsOf[queueWords](obj, sectQueue, 0)
+	must(err)
+	opt, err := stored("test", "q", obj.Header())
+	must(err)
+	attached := make(chan error, 1)
+	attach := func() {
+		w, err := Attach(t.Context(), d, "q", WriterOptions{})
+		if err == nil {
+			err = w.Close()
+		}
+		attached <- err
+	}
+	early := func() {
+		t.Helper()
+		select {
+		case err := <-attached:
+			t.Errorf("did not wait: %v", err)
+			attached <- err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	words.state.Store(stateRemoving)
+	go attach()
+	early()
+	words.state.Store(stateOpen)
+	must(<-attached)
+
+	var all []*Writer // so that there is no row without a lane
+	for range opt.MaxLanes {
+		w, err := Attach(t.Context(), d, "q", WriterOptions{})
+		must(err)
+		all = append(all, w)
+	}
+	if _, err := Attach(t.Context(), d, "q", WriterOptions{}); !errors.Is(err, ErrLanes) ||
+		errors.Is(err, ErrBusy) {
+		t.Errorf("one writer too many: %v", err)
+	}
+	for _, w := range all {
+		must(w.Close())
+	}
+	lanes, err := openLanes(dir, shm.ReadWrite)
+	must(err)
+	must(claimAll(lanes))
+	go attach()
+	early()
+	for _, l := range lanes {
+		must(l.Release())
+	}
+	closeAll(lanes)
+	must(<-attached)
 }

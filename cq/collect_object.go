@@ -79,11 +79,17 @@ func removeObject(obj *shm.Object, o Removal) error {
 func judgeObject(obj *shm.Object, o Removal) (r Remains, err error) {
 	h := obj.Header()
 	r.Kind, r.SizeBytes = h.Kind, h.TotalBytes
+	if h.Kind == shm.KindCounter { // its owner's record is that of who made it, long ago perhaps
+		if who, alive, err := counterUser(obj); alive || err != nil {
+			r.Fate, r.Owner = FateLiving, who
+			return r, err
+		}
+	}
 	life, err := obj.Life()
 	if err != nil {
 		return r, err
 	}
-	fault := shm.Guard(func() { r.Owner = obj.Owner() })
+	fault := shm.Guard(func() { r.Owner = present(obj.Owner()) })
 	if fault != nil {
 		return r, fault
 	}
@@ -91,12 +97,6 @@ func judgeObject(obj *shm.Object, o Removal) (r Remains, err error) {
 		return r, nil
 	}
 	r.Owner = shm.Owner{}
-	if h.Kind == shm.KindCounter {
-		if who, alive, err := counterUser(obj); alive || err != nil {
-			r.Fate, r.Owner = FateLiving, who
-			return r, err
-		}
-	}
 	fault = shm.Guard(func() { r.Fate, err = objectFate(obj, life, o) })
 	return r, errors.Join(fault, err)
 }
@@ -134,7 +134,17 @@ func objectFate(obj *shm.Object, life shm.Life, o Removal) (Fate, error) {
 	return fateOf(life, lifetime, false, 0, o), nil
 }
 
-// counterUser looks for a handle of a living process.
+// present returns what a record says if that is somebody who may be there now.
+func present(o shm.Owner) shm.Owner {
+	if alive, known := shm.ProcessAlive(o); o.State != shm.StateOwned || known && !alive {
+		return shm.Owner{}
+	}
+	return o
+}
+
+// counterUser looks for a handle of a living process, and says whose it is. A seat that was just
+// taken has the row of who sat there before; nobody who closed has a row, so one that means somebody
+// who lives is his. Whoever makes or removes the counter has all seats for a moment.
 func counterUser(obj *shm.Object) (who shm.Owner, alive bool, err error) {
 	words, err := wordsOf[counterWords](obj, sectCounter, 0)
 	if err != nil {
@@ -145,10 +155,20 @@ func counterUser(obj *shm.Object) (who shm.Owner, alive bool, err error) {
 		if err != nil {
 			return who, false, err
 		}
-		if taken {
-			return who, true, shm.Guard(func() { who = words.rows[i].owner() })
+		if !taken {
+			continue
+		}
+		alive = true
+		fault := shm.Guard(func() { who = words.rows[i].sitting() })
+		if fault != nil || who.PID != 0 {
+			return who, true, fault
 		}
 	}
-	alive, err = obj.Standing(doorbell.CountSeats)
+	if !alive {
+		alive, err = obj.Standing(doorbell.CountSeats)
+	}
+	if err == nil && alive {
+		err = shm.Guard(func() { who = present(obj.Owner()) })
+	}
 	return who, alive, err
 }

@@ -85,6 +85,17 @@ func (r *counterRow) owner() shm.Owner {
 		StartTicks: r.start.Load()}
 }
 
+// sitting is owner of a row that is whole and means a process that may be there, or zero.
+func (r *counterRow) sitting() shm.Owner {
+	mark := r.mark.Load()
+	o := r.owner()
+	if mark == 0 || r.mark.Load() != mark {
+		return shm.Owner{}
+	}
+	o.State = shm.StateOwned
+	return present(o)
+}
+
 func (p *counterPeer) drop() {
 	if p.stop != nil {
 		p.stop()

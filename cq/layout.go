@@ -98,8 +98,16 @@ const (
 	layoutVersion = 1 // in every section's layout hash
 )
 
-// takesWriters reports whether writers may attach to a queue in a state.
-func takesWriters(state uint64) bool { return state != stateClosed && state != stateRemoving }
+// takesWriters is nil if writers may attach to a queue in a state.
+func takesWriters(state uint64, name string) error {
+	switch state {
+	case stateClosed:
+		return ErrClosed
+	case stateRemoving:
+		return &Error{Pkg: pkg, Op: "attach", Name: name, Err: errContested, Hint: hintContested}
+	}
+	return nil
+}
 
 // wordsOf lays a T over a section, whose length a header may have wrong: everything in a header
 // that was made by hand can pass its checksum.
