@@ -110,9 +110,10 @@ func (s *supervisor) unfounded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, e := range s.notes.early {
-		// Whoever closed all it had and ended at once may be taken for one that died over it. That
-		// is counted, and no promise: nothing of its was touched.
-		if s.notes.closed[key.pid] {
+		// An application is told that its device process is gone, whether that closed or died: it
+		// has to do the same. Everything else that is closed says so in its object before its lock
+		// goes and its process ends, and is looked at after that: it is never told as dead.
+		if s.notes.closed[key.pid] && key.kind == noticeServer {
 			s.report.Roles[e.Role].Counts["closed_told_dead"]++
 			continue
 		}
