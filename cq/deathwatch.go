@@ -4,6 +4,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // deathWatch is the one goroutine of this process that finds out who has died, for all its queues
@@ -168,15 +170,24 @@ func (r *deathReport) report() {
 // write is ErrFull if the event must wait. After any other error this sink takes none any more, and
 // nobody was told: the next one that is bound may hear of it.
 func (r *deathReport) write(n *peerNews) error {
+	if n.kind == EventPeerDeath {
+		crash.At(crash.DeathProven)
+	}
 	r.who.telling(n)
 	r.buf = n.AppendTo(r.buf[:0])
 	ev := Event{Event: n.kind, FID: r.fid, Data: uint64(n.Lane), Payload: r.buf}
+	if n.kind == EventPeerDeath {
+		crash.At(crash.DeathTelling)
+	}
 	err := r.sink.post(&ev, false)
 	if errors.Is(err, ErrInvalid) { // it has no room for a payload of that length
 		ev.Payload = nil
 		err = r.sink.post(&ev, false)
 	}
 	if err == nil {
+		if n.kind == EventPeerDeath {
+			crash.At(crash.DeathWritten)
+		}
 		r.who.told(n)
 	}
 	return err

@@ -106,6 +106,11 @@ const (
 	AddressCleared   // the row is free, it is still counted
 	AddressClaimed   // the vector is ours, what a death left in the middle is not repaired
 
+	// A death is reported (cq, deathwatch.go).
+	DeathProven  // it is proved, no record or event says so
+	DeathTelling // the record says that it may be told, no event does
+	DeathWritten // the event is written, the record does not say so
+
 	// A reader comes and goes (cq, queue.go and close.go).
 	AdoptClaimed   // the reader object is ours, nothing of it is mapped
 	AdoptStarted   // the words of the new reader are written, lanes were not looked for
@@ -216,6 +221,7 @@ var names = [count]string{
 	AddressFilled: "address-filled", AddressPlaced: "address-placed",
 	AddressMoved: "address-moved", AddressDisplaced: "address-displaced",
 	AddressCleared: "address-cleared", AddressClaimed: "address-claimed",
+	DeathProven: "death-proven", DeathTelling: "death-telling", DeathWritten: "death-written",
 	ParkStored: "park-stored", ParkPaid: "park-paid", ArmStored: "arm-stored",
 	SleepNext: "sleep-next", SleepEnded: "sleep-ended",
 	TakeMarks: "take-marks", PeekChosen: "peek-chosen", PeekStored: "peek-stored",

@@ -64,7 +64,8 @@ func othersReaderRole() *role {
 		steps: []crash.Label{crash.TakeMarks, crash.PeekChosen, crash.PeekStored,
 			crash.Releasing, crash.Released, crash.ParkStored, crash.ArmStored, crash.SleepNext,
 			crash.SleepEnded, crash.MeetSending, crash.MeetSent, crash.MeetReceived,
-			crash.AcceptTold, crash.DetachSilenced},
+			crash.AcceptTold, crash.DetachSilenced, crash.DeathProven, crash.DeathTelling,
+			crash.DeathWritten},
 		prepare: prepareOthers, possession: othersReaderHas, sum: sumOthersReaders,
 		check: checkOthersReaders}
 }
@@ -76,7 +77,8 @@ func othersWriterRole() *role {
 		steps: []crash.Label{crash.AttachClaimed, crash.AttachWritten, crash.AttachAnnounced,
 			crash.Filled, crash.Stamped, crash.PublishStored, crash.PublishEnded,
 			crash.WriterClosing, crash.WriterReleased, crash.MeetSending, crash.MeetSent,
-			crash.MeetReceived, crash.FollowFilled, crash.FollowTaken, crash.FollowClosed},
+			crash.MeetReceived, crash.FollowFilled, crash.FollowTaken, crash.FollowClosed,
+			crash.DeathProven, crash.DeathTelling, crash.DeathWritten},
 		starting: func(s *supervisor, p *proc) { // its predecessor's
 			s.ledger.region("others-writer")[othersWith+p.index].Store(0)
 		},
