@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"sync"
 
 	"github.com/shmring/shmring/cmd/shmctl/torture"
 	"github.com/shmring/shmring/shm/crash"
@@ -22,15 +23,26 @@ const (
 	userTurn = 2
 )
 
-// playable returns the casts that this user can play.
-func playable() [][]string {
-	if os.Geteuid() == 0 {
-		return casts
-	}
-	return slices.DeleteFunc(slices.Clone(casts), func(c []string) bool {
-		return slices.Contains(c, "device") || slices.Contains(c, "others-writer")
-	})
+// company is a cast with the steps at which it dies.
+type company struct {
+	roles []string
+	steps []crash.Label
 }
+
+// playable returns the casts that this user can play; the last is the one with all that can.
+var playable = sync.OnceValue(func() (all []company) {
+	played := casts
+	if os.Geteuid() != 0 {
+		played = slices.DeleteFunc(slices.Clone(casts), func(c []string) bool {
+			return slices.Contains(c, "device") || slices.Contains(c, "others-writer")
+		})
+		played = append(played, casts[castUser])
+	}
+	for _, roles := range played {
+		all = append(all, company{roles, torture.Steps(roles)})
+	}
+	return all
+})
 
 // cast returns the roles of the next round. chosen says that it was for what they lack: the round
 // is over when they lack nothing.
@@ -42,11 +54,11 @@ func (r *Report) cast(seed uint64) (roles []string, chosen bool) {
 	turn, all := r.Rounds%castTurn, playable()
 	switch {
 	case turn == castTurn-1:
-		return all[len(all)-1], false
+		return all[len(all)-1].roles, false
 	case turn == userTurn:
-		return nil, false
+		return casts[castUser], false
 	case r.Rounds < castFirst:
-		return all[int(r.Rounds)%len(all)], false
+		return all[int(r.Rounds)%len(all)].roles, false
 	}
 	lacking, sum := crash.None, uint64(0)
 	rnd := rand.New(rand.NewPCG(seed, 2))
@@ -61,18 +73,17 @@ func (r *Report) cast(seed uint64) (roles []string, chosen bool) {
 		}
 	}
 	if roles, chosen = smallest(all, lacking); !chosen {
-		roles = all[rnd.IntN(len(all))]
+		roles = all[rnd.IntN(len(all))].roles
 	}
 	return roles, chosen
 }
 
 // smallest returns the cast with the fewest steps that dies at one, if any does.
-func smallest(all [][]string, at crash.Label) (best []string, ok bool) {
+func smallest(all []company, at crash.Label) (best []string, ok bool) {
 	fewest := 0
 	for _, c := range all {
-		steps := torture.Steps(c)
-		if slices.Contains(steps, at) && (!ok || len(steps) < fewest) {
-			best, fewest, ok = c, len(steps), true
+		if slices.Contains(c.steps, at) && (!ok || len(c.steps) < fewest) {
+			best, fewest, ok = c.roles, len(c.steps), true
 		}
 	}
 	return best, ok
