@@ -35,7 +35,10 @@ func churnerRole() *role {
 			crash.CloseCondemned, crash.CloseLanes, crash.CloseUnlinked, crash.CloseVacated,
 			crash.CollectLanes, crash.CollectClaimed, crash.CollectCondemned,
 			crash.CollectUnlinked, crash.MeetSending, crash.MeetSent, crash.MeetReceived,
-			crash.AcceptTold, crash.CollectShut, crash.CollectEmptied, crash.CollectObject}}
+			crash.AcceptTold, crash.CollectShut, crash.CollectEmptied, crash.CollectObject},
+		grave: []crash.Label{crash.CollectLanes, crash.CollectShut, crash.CollectClaimed,
+			crash.CollectCondemned, crash.CollectUnlinked, crash.CollectEmptied,
+			crash.CollectObject}}
 }
 
 func scratchName(i int) string { return fmt.Sprintf("scratch-%d", i) }

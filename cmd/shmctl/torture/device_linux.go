@@ -44,7 +44,7 @@ const (
 // deviceRole is a device process on one end of a veth pair in namespaces without a name.
 func deviceRole() *role {
 	return &role{name: "device", places: 1, words: deviceWords, asked: true, stops: true,
-		drains: true, tries: 4 * time.Second, run: (*child).serveDevice, prepare: prepareDevice,
+		drains: true, tries: 2 * time.Second, run: (*child).serveDevice, prepare: prepareDevice,
 		with: []string{"wire", "app", "app2"}, died: deviceDied, sum: sumDevice,
 		young: func(s *supervisor, p *proc) bool { return !s.hasServer(p.pid(), nil) },
 		steps: []crash.Label{crash.DevBooked, crash.DevGranted, crash.DevJoined, crash.DevAttached,

@@ -63,7 +63,7 @@ func (s *supervisor) start(p *proc) error {
 	c := config{Role: p.role.name, Index: p.index, Place: p.place, Base: s.base,
 		Seed: s.o.Seed ^ s.started<<32, Trust: s.o.Trust, Spoil: s.o.spoil, Share: s.share}
 	p.shot, p.step, p.empty, p.done = false, crash.None, false, make(chan struct{})
-	nth, aimed := 0, s.o.Steps && s.rnd.IntN(4) > 0
+	nth, aimed := 0, s.o.Steps && s.rnd.IntN(s.sent()) > 0
 	if aimed {
 		p.step, nth = s.aim(p.role)
 		c.Step = p.step.String()

@@ -2,6 +2,7 @@ package torture
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/shmring/shmring/shm/crash"
@@ -24,9 +25,9 @@ func (s *supervisor) aim(r *role) (crash.Label, int) {
 			want = max(want, s.killed(l)+1)
 		}
 	}
-	chosen, sum := crash.None, uint64(0)
+	chosen, sum, dug := crash.None, uint64(0), s.digging(r)
 	for _, l := range r.steps {
-		if n := s.killed(l); n < want {
+		if n := s.killed(l); n < want && !(dug && slices.Contains(r.grave, l)) {
 			weight := (want - n) * (want - n)
 			if sum += weight; s.rnd.Uint64N(sum) < weight {
 				chosen = l
@@ -36,10 +37,28 @@ func (s *supervisor) aim(r *role) (crash.Label, int) {
 	switch {
 	case chosen == crash.None:
 		return chosen, 0
+	case often[chosen] && chosen >= crash.AppHello: // packets come less often than entries
+		return chosen, 1 + s.rnd.IntN(100)
 	case often[chosen]:
 		return chosen, 1 + s.rnd.IntN(500)
 	}
 	return chosen, 1 + s.rnd.IntN(3)
+}
+
+// digging tells whether one of a role is on its way to a step to which only one goes at a time.
+func (s *supervisor) digging(r *role) bool {
+	return slices.ContainsFunc(s.procs, func(p *proc) bool {
+		return p.role.name == r.name && !p.empty && slices.Contains(r.grave, p.step)
+	})
+}
+
+// sent says that all but one in so many are sent to steps: more of them while there is a number of
+// deaths that steps lack.
+func (s *supervisor) sent() int {
+	if s.o.Enough > 0 {
+		return 8
+	}
+	return 4
 }
 
 // killed returns how often a step killed, in this run and those before. The caller has the mutex.

@@ -23,7 +23,7 @@ const (
 	killEvery = 60 * time.Millisecond
 	// spareOther is how long one is spared, at most, that is not sent to a step where others are,
 	// and spareHelper one that has no step to go to, without which others do not get to theirs.
-	spareOther  = time.Second
+	spareOther  = 400 * time.Millisecond
 	spareHelper = 5 * time.Second
 	// stopLongest is how long a process is stopped at most: longer than any time that the library
 	// waits before it looks again.
