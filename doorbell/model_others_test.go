@@ -20,7 +20,8 @@ import (
 // wakes and marks the domain rung, since it never stops in between.
 //
 // Not in the model: thresholds and channels, which look at the same marks; pauses for those who
-// ring for nothing; a keeper's pass by somebody who is about to look at a set; wrap of the count.
+// ring for nothing; a keeper's pass by somebody who is about to look at a set. Wrap of the count
+// is explored in model_wrap_rings_test.go.
 
 var othersVariants = map[string]othersModel{
 	"direct": {publishes: [othersLanes]uint8{2, 2}, roles: [2]othersRole{oDirect}},

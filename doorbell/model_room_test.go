@@ -297,7 +297,7 @@ func (m roomModel) judge(s *roomState) verdict {
 
 func init() {
 	with := func(m roomModel) func(string) protocol[roomState] {
-		return func(bug string) protocol[roomState] { m.bug = bug; return m }
+		return func(bug string) protocol[roomState] { m := m; m.bug = bug; return m }
 	}
 	f := family{title: "Lanes without room", variants: []familyVariant{
 		familyOf("1 slot", smallest, with(roomModel{capacity: 1, asks: [3]uint8{1, 1, 1}})),

@@ -112,8 +112,8 @@ var thresholdsMore = []variant{
 		threshold: &threshold{want: 3, publishes: [2]uint8{2, 2}, capacity: 9, get: true}},
 	{key: "gm", text: "threshold 3 and trywait, 1 lane x4", size: short,
 		threshold: &threshold{want: 3, publishes: [2]uint8{4, 0}, capacity: 9, face: true}},
-	{key: "gn", text: "threshold 2 and trywait, 2 lanes x2", size: complete,
-		threshold: &threshold{want: 2, publishes: [2]uint8{2, 2}, capacity: 9, face: true}},
+	{key: "gn", text: "threshold 2 and trywait, 2 lanes x1", size: complete,
+		threshold: &threshold{want: 2, publishes: [2]uint8{1, 1}, capacity: 9, face: true}},
 }
 
 var thresholdsMoreMutants = []mutant{

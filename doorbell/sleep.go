@@ -41,7 +41,7 @@ func (b *Bell) Sleep(w Wait) {
 		}
 	}
 	b.direct++
-	b.seq++
+	b.renumber()
 	b.alter(armThr, armDirect|thr) // R6
 	crash.At(crash.ArmStored)
 	// R7, with the shared bits and what other goroutines of this process took from them.
@@ -120,7 +120,7 @@ func (b *Bell) TryWait() (ready, signaled bool, err error) {
 	if err := b.face.reset(); err != nil {
 		return false, false, err
 	}
-	b.seq++
+	b.renumber()
 	b.alter(armThr, armFD)
 	return b.news() || !b.cand.empty() || b.hints.latch.Load() != 0, false, nil
 }
@@ -158,6 +158,15 @@ func (b *Bell) Signal() {
 	})
 	if s := b.seat.Load(); s != nil && w&armDom != 0 {
 		s.ringer.ring()
+	}
+}
+
+// renumber gives the next arming its number, which is not the one that was rung last: after 2^32
+// armings without a ring it would be that again, and no producer would ring this one.
+func (b *Bell) renumber() {
+	b.seq++
+	if b.hints.rung.Load() == uint64(b.seq) {
+		b.seq++
 	}
 }
 
