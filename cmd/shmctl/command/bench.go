@@ -201,6 +201,7 @@ type progress struct {
 	w    io.Writer
 	term terminal
 	last time.Time
+	name string // of the phase that was shown last
 }
 
 func (p *progress) show(name string) func(bench.Progress) {

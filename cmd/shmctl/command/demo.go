@@ -90,11 +90,11 @@ func demoFailed(err error) error {
 	return opFailed("demo", "", err)
 }
 
-// phase shows how far a direction of the demonstration is.
+// phase shows how far a direction of the demonstration is: at its beginning, and now and then.
 func (p *progress) phase(name string, done, total uint64) {
 	const every = 50 * time.Millisecond
-	if now := time.Now(); p.term.on && now.Sub(p.last) >= every {
-		p.last = now
+	if now := time.Now(); p.term.on && (name != p.name || now.Sub(p.last) >= every) {
+		p.last, p.name = now, name
 		const width = 40
 		bar := make([]byte, width)
 		for i := range bar {

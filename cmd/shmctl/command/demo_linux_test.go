@@ -93,3 +93,17 @@ func TestDemoProgress(t *testing.T) {
 		t.Errorf("progress stays: %q, %q", p.text(), stdout.String())
 	}
 }
+
+// TestPhasesAreShown: a direction that is over before it is time to show anything is shown once.
+func TestPhasesAreShown(t *testing.T) {
+	var b bytes.Buffer
+	p := &progress{w: &b, term: terminal{on: true, columns: 80}}
+	for _, phase := range []string{"rx", "rx", "tx"} {
+		p.phase(phase, 1, 2)
+	}
+	for _, phase := range []string{"\rrx [", "\rtx ["} {
+		if !strings.Contains(b.String(), phase) {
+			t.Errorf("%q is missing in %q", phase, b.String())
+		}
+	}
+}
