@@ -62,6 +62,8 @@ type AddressVector struct {
 	jobs    []asyncInsert
 	working bool // a worker will look at jobs
 
+	deaths deathBinding // of owners, in another process
+
 	worker   sync.WaitGroup
 	aborting atomic.Bool
 }
@@ -265,6 +267,7 @@ func (v *AddressVector) end(op string, last func() error) error {
 	if !first {
 		return err
 	}
+	v.deaths.unbind()
 	if v.events != nil {
 		v.events.unbind()
 	}

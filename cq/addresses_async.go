@@ -15,14 +15,37 @@ type asyncInsert struct {
 	context uint64
 }
 
-// BindEvents binds an event queue of this process, which InsertAsync reports to (fi_av_bind). The
-// queue cannot be closed before the vector is. ErrBusy says that one is bound already.
-func (v *AddressVector) BindEvents(eq *EventQueue) error {
+// BindEvents binds an event queue. The owner's, which must be one of this process, gets what
+// InsertAsync reports (fi_av_bind); it cannot be closed before the vector is, and ErrBusy says that
+// one is bound already.
+//
+// In a process that only looks things up it gets the deaths of owners: an EventPeerDeath with the
+// vector's FID for each that is proved dead, after which the vector stays as it is until it has a
+// successor, and an EventPeerNew for each that takes it over; the payload is a [PeerEntry]. When and
+// how often is as with [Writer.BindEvents]: also how a sink is replaced, and nil. One that closes or
+// detaches is not dead. An owner is not told of those who look things up: they leave no trace.
+//
+// Other errors are ErrClosed.
+func (v *AddressVector) BindEvents(events EventSink) error {
 	const op = "bind"
+	if !v.owner {
+		if !v.guard.enterAny() {
+			return &Error{Pkg: pkg, Op: op, Name: v.name, Err: ErrClosed}
+		}
+		defer v.guard.leaveAny()
+		if err := v.bindOwner(events); err != nil {
+			return &Error{Pkg: pkg, Op: op, Name: v.name, Err: err}
+		}
+		return nil
+	}
 	if err := v.enterOwner(op); err != nil {
 		return err
 	}
 	defer v.guard.leaveAny()
+	eq, ok := events.(*EventQueue)
+	if !ok && events != nil {
+		return refuse(op, v.name, "event queue", "a writer's", "one of this process", ErrInvalid)
+	}
 	if eq == nil {
 		return refuse(op, v.name, "event queue", nil, "one", ErrInvalid)
 	}

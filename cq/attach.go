@@ -365,7 +365,7 @@ func (w *Writer) Close() error {
 		w.bell.drop()
 		return nil
 	}
-	w.unbindEvents()
+	w.deaths.unbind()
 	crash.At(crash.WriterClosing)
 	last, err := w.door.leave(w.obj, func() bool { return w.ringer.Flags()&rowClosed != 0 })
 	crash.At(crash.WriterReleased)

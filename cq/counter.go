@@ -80,6 +80,7 @@ type Counter struct {
 
 	waiters counterWaiters
 	peers   counterPeers
+	deaths  deathBinding // of other handles' processes
 	keeper  counterKeeper
 	rings   atomic.Uint64
 	sleeps  atomic.Uint64

@@ -26,6 +26,7 @@ const (
 //
 //	0    mark: drawn at random when the seat is taken, stored last; 0: nobody
 //	8    process id, PID namespace, start time
+//	32   the same four of the last who died in the seat, and how many did
 const (
 	offCounterErr   = 128
 	offCounterBell  = 256

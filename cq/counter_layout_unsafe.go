@@ -24,7 +24,13 @@ type counterRow struct {
 	pid   atomic.Uint64
 	pidNS atomic.Uint64
 	start atomic.Uint64
-	_     [96]byte
+	// Of the last who died in the seat, and how many did.
+	formerMark  atomic.Uint64
+	formerPID   atomic.Uint64
+	formerPIDNS atomic.Uint64
+	formerStart atomic.Uint64
+	deaths      atomic.Uint64
+	_           [56]byte
 }
 
 // Layouts, asserted in both directions.

@@ -204,6 +204,7 @@ func (c *Counter) register() {
 	crash.At(crash.CountSeated)
 	if i >= 0 {
 		row, me := &c.words.rows[i], shm.Self()
+		row.bury()
 		row.mark.Store(0)
 		row.pid.Store(uint64(me.PID))
 		row.pidNS.Store(me.PIDNS)
@@ -229,6 +230,7 @@ func (c *Counter) Close() error {
 		return err
 	}
 	c.closing.Do(func() { close(c.gone) })
+	c.deaths.unbind()
 	c.keeper.stop()
 	c.peers.stop()
 	err = c.drop()

@@ -81,15 +81,17 @@ func (c *Counter) watchSeat(i int) {
 
 // owner returns what the row says, bounded: no process has a larger number than the kernel's limit.
 func (r *counterRow) owner() shm.Owner {
-	return shm.Owner{PID: int(min(r.pid.Load(), 1<<22+1)), PIDNS: r.pidNS.Load(),
-		StartTicks: r.start.Load()}
+	return boundOwner(r.pid.Load(), r.pidNS.Load(), r.start.Load())
+}
+
+func boundOwner(pid, pidNS, start uint64) shm.Owner {
+	return shm.Owner{PID: int(min(pid, 1<<22+1)), PIDNS: pidNS, StartTicks: start}
 }
 
 // sitting is owner of a row that is whole and means a process that may be there, or zero.
 func (r *counterRow) sitting() shm.Owner {
-	mark := r.mark.Load()
-	o := r.owner()
-	if mark == 0 || r.mark.Load() != mark {
+	mark, o := r.sits()
+	if mark == 0 {
 		return shm.Owner{}
 	}
 	o.State = shm.StateOwned

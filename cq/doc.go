@@ -56,11 +56,14 @@
 //
 // Whoever dies owns nothing that others need. Survivors learn of it through the event queue that
 // they bound ([Queue.BindEvents], [Writer.BindEvents], [EventWriter.BindEvents],
-// [EventQueue.BindEvents]):
+// [EventQueue.BindEvents], [Counter.BindEvents], [AddressVector.BindEvents]):
 //
 //	a writer died           its reader: EventPeerDeath, after which its entries can be read
 //	a reader died           its writers: EventPeerDeath; then EventPeerNew when it has a
 //	                        successor, or ErrPeerGone from posts where it can have none
+//	a user of a counter     whoever else has it open: EventPeerDeath, see [Counter.BindEvents]
+//	the owner of a vector   who looks things up in it: EventPeerDeath, and EventPeerNew for the
+//	                        next, see [AddressVector.BindEvents]
 //	a device process died   an error completion with ECANCELED for each send that was under way,
 //	                        and EventPeerDeath: see package xdp/device
 //

@@ -8,21 +8,15 @@ import (
 
 // readerMourner tells a writer of its queue's readers.
 type readerMourner struct {
-	w       *Writer
-	witness witness // of a queue of the same user
-	reading uint64  // generation of the reader that this writer knows of
-	gone    bool    // a reader of another user, which was told
-	came    bool    // it succeeds another one, which is to be told
+	w          *Writer
+	succession      // of a queue of the same user
+	gone       bool // a reader of another user, which was told
+	came       bool // it succeeds another one, which is to be told
 }
 
 func newReaderMourner(w *Writer) *readerMourner {
-	m := &readerMourner{w: w, witness: witness{obj: w.reader}, came: w.follows}
-	if owner := w.reader.Owner(); owner.Generation > 0 {
-		m.reading, m.witness.settled = owner.Generation, owner.Generation-1
-		if owner.State == shm.StateReleased {
-			m.witness.settled = owner.Generation
-		}
-	}
+	m := &readerMourner{w: w, came: w.follows}
+	m.begin(w.reader)
 	return m
 }
 
@@ -30,15 +24,7 @@ func (m *readerMourner) look() (out []peerNews) {
 	if m.w.trust != TrustUser {
 		return m.lookOther()
 	}
-	for _, o := range m.witness.look(processWatch.nudge) {
-		out = append(out, peerNews{EventPeerDeath, m.entry(o)})
-	}
-	owner := m.w.reader.Owner()
-	if owner.Generation > m.reading && owner.State == shm.StateOwned {
-		m.reading = owner.Generation
-		out = append(out, peerNews{EventPeerNew, m.entry(owner)})
-	}
-	return out
+	return m.succession.look(m.entry)
 }
 
 // lookOther is look at a reader of another user. One that has left or closed the queue is not
@@ -91,21 +77,15 @@ func (w *Writer) BindEvents(events EventSink) error {
 		return &Error{Pkg: pkg, Op: "bind events", Name: w.name, Err: ErrClosed}
 	}
 	defer w.guard.leaveAny()
-	w.deaths.mu.Lock()
-	defer w.deaths.mu.Unlock()
-	if events != nil {
-		if err := events.bind(); err != nil {
-			return &Error{Pkg: pkg, Op: "bind events", Name: w.name, Err: err}
-		}
+	kind := FIDQueue
+	if w.reader.Header().Kind == shm.KindEvents {
+		kind = FIDEvents
 	}
-	w.deaths.end()
-	if events != nil {
-		kind := FIDQueue
-		if w.reader.Header().Kind == shm.KindEvents {
-			kind = FIDEvents
-		}
-		fid := objectFID(kind, w.reader)
-		w.deaths.report = startReport(fid, events, newReaderMourner(w))
+	err := w.deaths.bind(objectFID(kind, w.reader), events, func(mourner) mourner {
+		return newReaderMourner(w)
+	})
+	if err != nil {
+		return &Error{Pkg: pkg, Op: "bind events", Name: w.name, Err: err}
 	}
 	return nil
 }
@@ -121,13 +101,6 @@ func (w *Writer) bindSuccessor(next *Writer) {
 	}
 	r.report()
 	_ = next.BindEvents(r.sink) // it fails if nobody wants to hear of it any more
-}
-
-// unbindEvents is the end of a writer that is closed, and that nobody can bind any more.
-func (w *Writer) unbindEvents() {
-	w.deaths.mu.Lock()
-	defer w.deaths.mu.Unlock()
-	w.deaths.end()
 }
 
 // BindEvents makes the writer report to an event queue what becomes of the reader of its own: see

@@ -7,22 +7,28 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// PeerRole says what a process was to a queue.
+// PeerRole says what a process was to a queue or another object.
 type PeerRole uint32
 
-// The parties of a queue.
+// The parties of a queue, a counter and an address vector.
 const (
 	PeerWriter PeerRole = iota + 1
 	PeerReader
+	PeerUser  // has a counter open
+	PeerOwner // of an address vector
 )
 
-// String returns "writer" or "reader", or the number.
+// String returns "writer", "reader", "user" or "owner", or the number.
 func (r PeerRole) String() string {
 	switch r {
 	case PeerWriter:
 		return "writer"
 	case PeerReader:
 		return "reader"
+	case PeerUser:
+		return "user"
+	case PeerOwner:
+		return "owner"
 	}
 	return fmt.Sprintf("role %d", uint32(r))
 }
@@ -30,14 +36,16 @@ func (r PeerRole) String() string {
 // PeerEntry is the payload of EventPeerDeath and EventPeerNew: who it is about.
 type PeerEntry struct {
 	Role PeerRole
-	// Lane is that of the writer that died, or the one of the writer that is told of its reader.
+	// Lane is that of the writer that died, or the one of the writer that is told of its reader; of
+	// a counter it is the seat.
 	Lane int
 	// PID, PIDNS and StartTicks are the process as it gave itself when it came, in its own PID
 	// namespace; 0 is not known. With TrustOthers PID is what our kernel says, and the others are 0.
 	PID               int
 	PIDNS, StartTicks uint64
 	// Object and Generation are the writer's lane, or the reader's object, and which of its owners
-	// the process was.
+	// the process was. A counter has no owners: there Generation is a number that was drawn for this
+	// handle.
 	Object     shm.UUID
 	Generation uint64
 	// First and End are what was left. Of a writer: its entries have the indices from First to End-1
@@ -48,8 +56,9 @@ type PeerEntry struct {
 	// Again says that an earlier reader of the queue may have reported this death to the same event
 	// queue: it died while it did.
 	Again bool
-	// More counts further deaths that came to light while the event queue was full for so long that
-	// they have no event of their own.
+	// More counts further deaths that have no event of their own: they came to light while the event
+	// queue was full for so long, or several died in one lane or seat between two looks, of whom not
+	// all are remembered.
 	More uint64
 }
 
