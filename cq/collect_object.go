@@ -143,8 +143,8 @@ func present(o shm.Owner) shm.Owner {
 }
 
 // counterUser looks for a handle of a living process, and says whose it is. A seat that was just
-// taken has the row of who sat there before; nobody who closed has a row, so one that means somebody
-// who lives is his. Whoever makes or removes the counter has all seats for a moment.
+// taken has the row of who sat there before; nobody who closed has a row, so one that means
+// somebody who lives is his. Whoever makes or removes the counter has all seats for a moment.
 func counterUser(obj *shm.Object) (who shm.Owner, alive bool, err error) {
 	words, err := wordsOf[counterWords](obj, sectCounter, 0)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 // contestedMost bounds how long Attach waits for somebody who removes the queue.
 const contestedMost = time.Second
 
-// claimedOnly reports that there is a lane whose owner has not begun to write: somebody who attaches
-// just now, or who has it to remove the queue and may give it back.
+// claimedOnly reports that there is a lane whose owner has not begun to write: somebody who
+// attaches just now, or who has it to remove the queue and may give it back.
 func (h *dirHome) claimedOnly(opt shape) (is bool) {
 	for bit := 1; bit < opt.rows() && !is; bit++ {
 		obj, err := h.openLane(bit)
@@ -28,10 +28,10 @@ func (h *dirHome) claimedOnly(opt shape) (is bool) {
 }
 
 // errContested: who attaches met somebody who removes the queue.
-var errContested error = &sentinel{"the queue is being removed, or was by somebody who died over it",
+var errContested error = &sentinel{"somebody removes the queue, or died over it",
 	Errno(syscall.EBUSY), ErrBusy}
 
-const hintContested = "wait for who removes it; if that one died, adopt the queue or collect it again"
+const hintContested = "try again; if who removes it has died, adopt the queue or collect it"
 
 func noLane(op, name string, opt shape) error {
 	return &Error{Pkg: pkg, Op: op, Name: name, Field: "lanes", Got: opt.MaxLanes,

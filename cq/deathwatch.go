@@ -129,7 +129,8 @@ func startReport(fid FID, sink EventSink, who mourner) *deathReport {
 	return r
 }
 
-// end stops it. When it returns nobody looks any more. What is pending is for whoever is bound next.
+// end stops it. When it returns nobody looks any more. What is pending is for whoever is bound
+// next.
 func (r *deathReport) end() {
 	processWatch.remove(r)
 	r.mu.Lock()

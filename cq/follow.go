@@ -191,9 +191,9 @@ func (l *lane) inherit() {
 }
 
 // decide ends a rendezvous that broke while the reader's last message was due, and tells whether
-// that came. From here on the reader cannot send it any more, and it goes by whether it could. It is
-// the peer's own descriptor that is asked: the connection may be closed already, by whoever gave it
-// to us.
+// that came. From here on the reader cannot send it any more, and it goes by whether it could. It
+// is the peer's own descriptor that is asked: the connection may be closed already, by whoever gave
+// it to us.
 func decide(reader *shm.Peer) (taken bool) {
 	var buf [messageBytes]byte
 	n, err := reader.Mute(buf[:])

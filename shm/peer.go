@@ -107,8 +107,8 @@ func (p *Peer) HungUp() bool { return p.state.Load()&peerHungUp != 0 }
 func (p *Peer) Gone() bool { return p.state.Load() == peerGone }
 
 // Mute ends the direction from the peer to us, for everybody who has the connection: what it sends
-// from now on fails at its end. What it had sent before and nobody has received is returned in b, of
-// which one message is taken; n is 0 if there was none. It never blocks, whatever deadline the
+// from now on fails at its end. What it had sent before and nobody has received is returned in b,
+// of which one message is taken; n is 0 if there was none. It never blocks, whatever deadline the
 // connection has, and does not need the connection that MeetPeer was given.
 func (p *Peer) Mute(b []byte) (n int, err error) { return p.mute(b) }
 
