@@ -68,7 +68,7 @@ type bell struct {
 	mode      uint8            // what its users arm
 	twice     bool             // they arm for solicited entries before
 	solicited [laneCount]uint8 // bit k: publish k is solicited
-	summary   bool             // the domain's bits have a summary (sets only)
+	summary   bool             // the domain's bits have a summary
 	edges     bool             // the user's epoll is edge-triggered
 	sift      bool             // R2 takes parked lanes that are empty off again
 	passes    bool             // producer 0 may die anywhere, and another has its lane
@@ -142,7 +142,7 @@ func (v *bell) start() (s bellState) {
 		s.task[i].at = app
 		switch {
 		case v.roles[i] == keeper:
-			s.task[i].at = S1
+			s.task[i].at = v.setBegins()
 		case v.roles[i] == undertaker:
 			s.task[i].at = U1
 		case v.roles[i] == heir:

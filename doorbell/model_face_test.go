@@ -3,6 +3,9 @@ package doorbell_test
 // descriptor is what a call does to the descriptor of a set or channel, and the user's epoll_wait.
 func (v *bell) descriptor(s, n *bellState, i int, emit func(*bellState)) {
 	t := &n.task[i]
+	if s.dmu != 0 && s.dmu != uint8(i)+1 && (t.at == F1 || t.at >= F3s && t.at <= F5 && t.at != F4) {
+		return
+	}
 	switch t.at {
 	case F1: // under d.mu
 		switch {
@@ -16,7 +19,7 @@ func (v *bell) descriptor(s, n *bellState, i int, emit func(*bellState)) {
 		default:
 			t.at = F2
 			if v.bug == faceLooksFirst {
-				t.at = F3
+				t.at = v.lowers()
 			}
 		}
 	case F2:
@@ -25,10 +28,15 @@ func (v *bell) descriptor(s, n *bellState, i int, emit func(*bellState)) {
 		}
 		n.lowering = uint8(i) + 1
 		n.face, n.edge = false, false
-		t.at = F3
+		t.at = v.lowers()
 		if v.bug == faceLooksFirst {
 			n.lowering = 0
 			v.settled(n, i)
+		}
+	case F3s:
+		n.dmu, n.dsum, t.hand, t.at = uint8(i)+1, false, 0, F3
+		if s.dsum {
+			t.hand = 1
 		}
 	case F3: // under d.mu
 		v.lower(s, n, i)
@@ -54,11 +62,22 @@ func (v *bell) descriptor(s, n *bellState, i int, emit func(*bellState)) {
 	emit(n)
 }
 
+// lowers is the first step of the look after a reset.
+func (v *bell) lowers() step {
+	if v.summary {
+		return F3s
+	}
+	return F3
+}
+
 // lower is F3.
 func (v *bell) lower(s, n *bellState, i int) {
 	t := &n.task[i]
-	n.dready = 0
-	v.handOn(n, s.dready)
+	if !v.summary || t.hand != 0 {
+		n.dready = 0
+		v.handOn(n, s.dready)
+	}
+	n.dmu, t.hand = 0, 0
 	if n.todo[v.list(i)] != 0 && v.bug != faceNoLook {
 		n.face, n.edge = true, v.edges
 	} else {

@@ -16,6 +16,9 @@ func (v *bell) waitSet(s, n *bellState, i int, emit func(*bellState)) {
 		n.dmu, n.dsum, t.at = uint8(i)+1, false, S1
 		if v.bug == leafBeforeSummary || !s.dsum { // nothing is marked
 			n.dmu, t.at = 0, S2
+			if v.roles[i] == keeper {
+				t.at = S3
+			}
 		}
 	case S1, S1h:
 		v.takeDomain(s, n, i)
@@ -44,7 +47,7 @@ func (v *bell) waitSet(s, n *bellState, i int, emit func(*bellState)) {
 		}
 		*t = task{at: app}
 		if v.roles[i] == keeper {
-			t.at = S1
+			t.at = v.setBegins()
 		}
 	case S8:
 		found := t.found
@@ -127,10 +130,10 @@ func (v *bell) takeDomain(s, n *bellState, i int) {
 	*t = task{at: S2}
 	n.dmu = 0
 	switch {
-	case v.roles[i] == keeper:
-		t.at = S3
 	case v.summary && v.bug == leafBeforeSummary:
 		t.at = S1s
+	case v.roles[i] == keeper:
+		t.at = S3
 	}
 }
 

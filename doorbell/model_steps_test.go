@@ -71,12 +71,13 @@ const (
 	C2d // mutant: disarm in a step of its own
 	C4  // return the event
 
-	F1 // the channel's descriptor: is anything left?
-	F2 // reset it
-	F3 // look again: set it, or leave it to whoever lists something
-	F4 // a set's descriptor: reset it
-	F5 // second look, lower it
-	F8 // the user's epoll_wait
+	F1  // the channel's descriptor: is anything left?
+	F2  // reset it
+	F3s // take the domain's summary
+	F3  // look again: set it, or leave it to whoever lists something
+	F4  // a set's descriptor: reset it
+	F5  // second look, lower it
+	F8  // the user's epoll_wait
 
 	A1  // add: the queue's flag
 	A2  // mask and list
@@ -135,7 +136,8 @@ var stepNames = [stepCount]string{
 	N6: "N4 unlock", C1s: "C1 take D.summary", C1: "C1 take D.ready",
 	C2: "C2 queue off the list", C2l: "C2 swap ready",
 	C2j: "C2 judge", C2d: "C2 disarm", C4: "C2 return",
-	F1: "F1 anything left?", F2: "F2 reset", F3: "F3 look again", F4: "F4 reset",
+	F1: "F1 anything left?", F2: "F2 reset", F3s: "F3 take D.summary", F3: "F3 look again",
+	F4: "F4 reset",
 	F5: "F5 second look", F8: "F8 epoll_wait",
 	A1: "A1 add: flag", A2: "A2 add: list", A2e: "A2 D.epoch++", A2w: "A2 wake",
 	A3: "A3 delete: list", A4: "A4 delete: flag",
