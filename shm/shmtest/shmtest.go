@@ -19,6 +19,8 @@ const (
 	envRole    = "SHMRING_TEST_ROLE"
 	envDir     = "SHMRING_DIR"
 	envRequire = "SHMRING_REQUIRE"
+	// envEmulator runs the children of tests that were themselves started by "go test -exec".
+	envEmulator = "SHMRING_EMULATOR"
 )
 
 // Main is the body of a TestMain. In a process that [Child] started it runs the function of that
@@ -185,6 +187,9 @@ func Command(ctx context.Context, role string, env ...string) (*exec.Cmd, error)
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, exe, "-test.run=^$")
+	if emulator := os.Getenv(envEmulator); emulator != "" { // the kernel cannot run what we are
+		cmd = exec.CommandContext(ctx, emulator, exe, "-test.run=^$")
+	}
 	cmd.Env = append(append(os.Environ(), envRole+"="+role), env...)
 	cmd.Stderr = os.Stderr
 	return cmd, nil
