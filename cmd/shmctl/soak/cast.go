@@ -2,7 +2,6 @@ package soak
 
 import (
 	"math/rand/v2"
-	"os"
 	"slices"
 	"sync"
 
@@ -29,16 +28,9 @@ type company struct {
 	steps []crash.Label
 }
 
-// playable returns the casts that this user can play; the last is the one with all that can.
+// playable returns the casts that can play here; the last is the one with all that can.
 var playable = sync.OnceValue(func() (all []company) {
-	played := casts
-	if os.Geteuid() != 0 {
-		played = slices.DeleteFunc(slices.Clone(casts), func(c []string) bool {
-			return slices.Contains(c, "device") || slices.Contains(c, "others-writer")
-		})
-		played = append(played, casts[castUser])
-	}
-	for _, roles := range played {
+	for _, roles := range able(casts, lacking) {
 		all = append(all, company{roles, torture.Steps(roles)})
 	}
 	return all
@@ -60,7 +52,7 @@ func (r *Report) cast(seed uint64) (roles []string, chosen bool) {
 	case r.Rounds < castFirst:
 		return all[int(r.Rounds)%len(all)].roles, false
 	}
-	lacking, sum := crash.None, uint64(0)
+	rare, sum := crash.None, uint64(0)
 	rnd := rand.New(rand.NewPCG(seed, 2))
 	for _, l := range crash.Labels() {
 		killed, ok := r.Steps[l.String()]
@@ -69,10 +61,10 @@ func (r *Report) cast(seed uint64) (roles []string, chosen bool) {
 		}
 		weight := (r.aim() - killed) * (r.aim() - killed)
 		if sum += weight; rnd.Uint64N(sum) < weight {
-			lacking = l
+			rare = l
 		}
 	}
-	if roles, chosen = smallest(all, lacking); !chosen {
+	if roles, chosen = smallest(all, rare); !chosen {
 		roles = all[rnd.IntN(len(all))].roles
 	}
 	return roles, chosen

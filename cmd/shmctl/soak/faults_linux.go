@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -114,11 +115,12 @@ func setFrozen(dir string, on bool) error {
 	return os.WriteFile(dir+"/cgroup.freeze", []byte(map[bool]string{true: "1", false: "0"}[on]), 0)
 }
 
-// freeze stops a process as only the kernel can see it. It may be killed meanwhile, and dies when
-// it thaws.
+// freeze stops a process as only the kernel can see it, and gives it back to the group that it was
+// in. It may be killed meanwhile, and dies when it thaws.
 func (f *faults) freeze(pid int) {
 	own := []byte(strconv.Itoa(pid))
-	if os.WriteFile(f.freezer+"/cgroup.procs", own, 0) != nil {
+	home, err := groupOf(pid, filepath.Dir(f.freezer))
+	if err != nil || os.WriteFile(f.freezer+"/cgroup.procs", own, 0) != nil {
 		return // it is gone
 	}
 	if setFrozen(f.freezer, true) == nil {
@@ -126,7 +128,28 @@ func (f *faults) freeze(pid int) {
 		time.Sleep(time.Duration(f.rnd.Int64N(int64(freezeMost))))
 	}
 	_ = setFrozen(f.freezer, false)
-	_ = os.WriteFile(filepath.Dir(f.freezer)+"/cgroup.procs", own, 0)
+	_ = os.WriteFile(home+"/cgroup.procs", own, 0)
+}
+
+// groupOf returns the directory of the control group that a process is in, of the hierarchy that is
+// mounted at root: that of the freezer, or the one of version 2, which has number 0 and no name.
+func groupOf(pid int, root string) (string, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return "", err
+	}
+	_, err = os.Stat(root + "/cgroup.controllers")
+	unified := err == nil
+	for line := range strings.Lines(string(text)) {
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(f) == 3 && (unified && f[0] == "0" ||
+			!unified && slices.Contains(strings.Split(f[1], ","), "freezer")) {
+			dir := filepath.Join(root, f[2])
+			_, err = os.Stat(dir + "/cgroup.procs")
+			return dir, err
+		}
+	}
+	return "", fmt.Errorf("process %d is in no group below %s", pid, root)
 }
 
 // storm sends each thread of a process signals that the Go runtime takes for its own and ignores.

@@ -43,7 +43,10 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 	}
 	if os.Geteuid() != 0 {
-		r.skip("queues between users, device processes and hostile peers: only root can start them")
+		r.skip("hostile peers: only root can start processes of other users")
+	}
+	for _, text := range without(torture.Roles(), lacking) {
+		r.skip("torture: " + text)
 	}
 	for seed := o.Seed; time.Since(begin) < o.Duration && !r.enough(); seed++ {
 		from := time.Now()
@@ -87,6 +90,9 @@ func (r *Report) torture(ctx context.Context, o Options, seed uint64, d time.Dur
 		return err
 	}
 	r.addTorture(t, roles)
+	if t.Interrupted {
+		return err
+	}
 	return nil
 }
 

@@ -45,7 +45,7 @@ const (
 func deviceRole() *role {
 	return &role{name: "device", places: 1, words: deviceWords, asked: true, stops: true,
 		drains: true, tries: 2 * time.Second, run: (*child).serveDevice, prepare: prepareDevice,
-		with: []string{"wire", "app", "app2"}, died: deviceDied, sum: sumDevice,
+		with: []string{"wire", "app", "app2"}, died: deviceDied, sum: sumDevice, lacks: lacksDevice,
 		young: func(s *supervisor, p *proc) bool { return !s.hasServer(p.pid(), nil) },
 		steps: []crash.Label{crash.DevBooked, crash.DevGranted, crash.DevJoined, crash.DevAttached,
 			crash.DevSteered, crash.DevOwned, crash.DevUnsteered, crash.DevTaken,
@@ -76,6 +76,27 @@ func prepareDevice(s *supervisor) (undo func(), err error) {
 	s.share[shareSocket] = dir + "/s"
 	s.share[shareEnds], s.share[shareSpaces] = strings.Join(ends, " "), strings.Join(spaces, " ")
 	return undo, err
+}
+
+// lacksDevice tries what a device process does, on a pair of its own.
+func lacksDevice() error {
+	pair, err := veth.Open(veth.Config{})
+	if err != nil {
+		return fmt.Errorf("a pair of interfaces in network namespaces: %w", err)
+	}
+	err = pair.B.Do(func() error {
+		r, err := xdp.Probe(pair.B.Name)
+		if err != nil {
+			return err
+		}
+		for _, f := range r.Findings {
+			if f.Required && !f.OK {
+				return fmt.Errorf("AF_XDP: %s: %s", f.Name, f.Remedy)
+			}
+		}
+		return nil
+	})
+	return errors.Join(err, pair.Close())
 }
 
 // end returns what is known of an end of the pair: 0 is the device's, 1 the wire's.

@@ -174,6 +174,11 @@ func (s *supervisor) check() {
 		s.broken("", kindLeaked, 1, "%s", what)
 	}
 	s.unfounded()
+	s.close()
+}
+
+// close completes the report with what is known so far.
+func (s *supervisor) close() {
 	s.sum()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,6 +16,9 @@ func (r *Report) Markdown(w io.Writer) {
 		time.Duration(r.DurationNs).Round(time.Second), r.Machine.text())
 	row := func(name string, value any) { fmt.Fprintf(w, "| %s | %v |\n", name, value) }
 	fmt.Fprint(w, "| | |\n|---|---|\n")
+	if r.Interrupted {
+		row("interrupted", "before its time: nothing was looked for at the end")
+	}
 	row("kills", r.Kills)
 	row("stops (SIGSTOP, SIGCONT)", r.Stops)
 	row("published, known to the writer", r.Published)

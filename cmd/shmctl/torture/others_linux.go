@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -67,6 +68,7 @@ func othersReaderRole() *role {
 			crash.AcceptTold, crash.DetachSilenced, crash.DeathProven, crash.DeathTelling,
 			crash.DeathWritten},
 		prepare: prepareOthers, possession: othersReaderHas, sum: sumOthersReaders,
+		lacks: lacksOthers,
 		check: checkOthersReaders}
 }
 
@@ -100,6 +102,13 @@ func othersName(writer int, n uint64) uint64 { return uint64(writer+1)<<32 | n }
 func othersSplit(name uint64) (writer int, n uint64, ok bool) {
 	writer, n = int(name>>32)-1, name&(1<<32-1)
 	return writer, n, writer >= 0 && writer < othersWriters && n > 0 && n < othersMost
+}
+
+func lacksOthers() error {
+	if os.Geteuid() != 0 {
+		return errors.New("only root can start processes of other users")
+	}
+	return nil
 }
 
 // prepareOthers makes the directory where readers listen and writers find them.

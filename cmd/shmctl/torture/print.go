@@ -16,6 +16,9 @@ func (r *Report) Print(w io.Writer) {
 	}
 	row("seed", "%d (replays the choices, not the schedule)", r.Seed)
 	row("time", "%v", time.Duration(r.DurationNs).Round(time.Millisecond))
+	if r.Interrupted {
+		row("interrupted", "what was found until then")
+	}
 	row("kills", "%d, and %d stops", r.Kills, r.Stops)
 	row("published", "%d, and %d in doubt at a kill", r.Published, r.InDoubt)
 	row("read", "%d, and %d again, marked", r.Read, r.Redelivered)

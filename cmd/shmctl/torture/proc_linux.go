@@ -79,8 +79,10 @@ func (s *supervisor) start(p *proc) error {
 	if p.step != crash.None {
 		p.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%v:%d", crash.Env, p.step, nth))
 	}
+	// In a group of its own: what interrupts the run from a terminal is not to kill anybody.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if uid := p.role.uid; uid != 0 {
-		p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		p.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
 	}
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return err

@@ -148,8 +148,11 @@ type RoleReport struct {
 type Report struct {
 	Seed       uint64 `json:"seed"`
 	DurationNs int64  `json:"duration_ns"`
-	Kills      uint64 `json:"kills"`
-	Stops      uint64 `json:"stops"`
+	// Interrupted says that the run ended before its time. Then all its processes were killed in
+	// the middle, and what may be left at the end was not looked for.
+	Interrupted bool   `json:"interrupted"`
+	Kills       uint64 `json:"kills"`
+	Stops       uint64 `json:"stops"`
 	Tally
 	NoticeNs   Notice                 `json:"notice_ns"` // through event queues
 	Notices    map[string]Notice      `json:"notices"`   // by how they were told

@@ -30,6 +30,8 @@ type role struct {
 	// uid is the user that its processes run as: they have the ledger and the program, and can
 	// reach no directory of the run but what prepare makes for them.
 	uid uint32
+	// lacks tells what the machine does not have that its processes need; nil if it has all.
+	lacks func() error
 	// safe says that its processes are never killed or stopped.
 	safe bool
 	// stops says that its processes may be stopped and continued.
@@ -136,6 +138,18 @@ func Steps(names []string) []crash.Label {
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+// Lacks tells why a role, or one that it needs, cannot take part on this machine; nil if it can. It
+// tries what those need, so ask once.
+func Lacks(name string) error {
+	roles, err := choose([]string{name})
+	for _, r := range roles {
+		if err == nil && r.lacks != nil {
+			err = r.lacks()
+		}
+	}
+	return err
 }
 
 // Roles returns the names of all roles.

@@ -20,3 +20,6 @@ func Steps([]string) []crash.Label { return nil }
 
 // Roles is empty here.
 func Roles() []string { return nil }
+
+// Lacks is errors.ErrUnsupported here.
+func Lacks(string) error { return errors.ErrUnsupported }

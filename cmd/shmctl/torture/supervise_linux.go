@@ -56,8 +56,9 @@ type supervisor struct {
 	notes  notices
 }
 
-// Run runs a torture. The report is not nil if it came to an end; the error is ErrViolation if
-// anything was found.
+// Run runs a torture. The error is ErrViolation if anything was found. If the context ends first,
+// the error is its cause and the report, which says so, has what was found until then; after any
+// other error it is nil.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if (o.Steps || o.UntilSteps > 0) && !crash.On {
 		return nil, errors.New("torture: this program has no steps: build it with -tags shmring_steps")
@@ -121,15 +122,20 @@ func (s *supervisor) whole(ctx context.Context) (*Report, error) {
 	begin := time.Now()
 	err := s.run(ctx, begin)
 	s.end(err == nil)
-	if err != nil {
+	switch {
+	case err == nil:
+		s.check()
+	case ctx.Err() == nil || !errors.Is(err, context.Cause(ctx)):
 		return nil, err
+	default: // everybody was killed in the middle: nothing is said about what is left
+		s.report.Interrupted = true
+		s.close()
 	}
-	s.check()
 	s.report.DurationNs = int64(time.Since(begin))
 	if !s.report.Good() {
-		return s.report, ErrViolation
+		err = errors.Join(ErrViolation, err)
 	}
-	return s.report, nil
+	return s.report, err
 }
 
 // sweepRuns removes what runs left of which every process was killed at once.

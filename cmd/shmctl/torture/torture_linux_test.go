@@ -1,8 +1,10 @@
 package torture
 
 import (
+	"context"
 	"errors"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +16,7 @@ func TestMain(m *testing.M) {
 	if ok, code := Child(os.Args[1:]); ok {
 		os.Exit(code)
 	}
-	shmtest.Main(m)
+	shmtest.Main(m, confinedRoles)
 }
 
 func TestNothingIsLost(t *testing.T) {
@@ -44,5 +46,30 @@ func TestFindsWhatIsBroken(t *testing.T) {
 				t.Errorf("%v; report %+v", err, r)
 			}
 		})
+	}
+}
+
+// TestInterrupted: a run that is ended early tells what it found.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	enough := errors.New("seen enough")
+	r, err := Run(ctx, Options{Duration: time.Hour, Seed: 4, Roles: []string{"reader", "writer"},
+		Progress: func(_ time.Duration, r *Report) {
+			if r.Read > 0 && r.Kills > 0 {
+				cancel(enough)
+			}
+		}})
+	if !errors.Is(err, enough) || errors.Is(err, ErrViolation) {
+		t.Fatal(err)
+	}
+	if r == nil || !r.Interrupted || r.Kills == 0 || r.Read == 0 || r.DurationNs == 0 ||
+		r.Machine.CPUs == 0 {
+		t.Fatalf("report %+v", r)
+	}
+	var b strings.Builder
+	r.Print(&b)
+	if !strings.Contains(b.String(), "\ninterrupted") {
+		t.Error(b.String())
 	}
 }
