@@ -94,6 +94,8 @@ func attachWhileRemoved(t *testing.T, d, dir *shm.Dir) {
 			t.Fatal(err)
 		}
 	}
+	defer func(most time.Duration) { contestedMost = most }(contestedMost)
+	contestedMost = time.Minute
 	obj, err := dir.Open(readerFile, shm.ReadWrite)
 	must(err)
 	defer obj.Close()
