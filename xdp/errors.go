@@ -15,7 +15,8 @@ var (
 	ErrNoDevice = shm.Sentinel("no such interface", syscall.ENODEV)
 	// ErrNoQueue: the interface has no receive or send queue of this number (EINVAL).
 	ErrNoQueue = shm.Sentinel("no such queue", syscall.EINVAL)
-	// ErrQueueBusy: another AF_XDP socket is bound to the queue (EBUSY).
+	// ErrQueueBusy: another AF_XDP socket is bound to the queue (EBUSY). The error is a
+	// *[QueueBusyError] if the process is known that has it.
 	ErrQueueBusy = shm.Sentinel("queue already bound", syscall.EBUSY)
 	// ErrDeviceGone: the interface was removed, or moved to another namespace (ENXIO). The socket
 	// is of no more use than to be closed.
@@ -64,6 +65,22 @@ func (e *ProgramAttachedError) Error() string {
 
 // Unwrap returns ErrProgramAttached.
 func (e *ProgramAttachedError) Unwrap() error { return ErrProgramAttached }
+
+// QueueBusyError says who has a queue. errors.Is finds [ErrQueueBusy] and EBUSY.
+type QueueBusyError struct {
+	Ifname  string
+	Queue   uint32
+	PID     int    // as this process's PID namespace numbers it
+	Command string // name of the process
+}
+
+// Error names the process.
+func (e *QueueBusyError) Error() string {
+	return fmt.Sprintf("%v by process %d (%q)", ErrQueueBusy, e.PID, e.Command)
+}
+
+// Unwrap returns ErrQueueBusy.
+func (e *QueueBusyError) Unwrap() error { return ErrQueueBusy }
 
 // refine wraps both a sentinel and the error that the kernel gave, so that either is found and the
 // number that the kernel used is printed.

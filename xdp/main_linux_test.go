@@ -9,6 +9,8 @@ import (
 func TestMain(m *testing.M) {
 	shmtest.Main(m, map[string]func(){
 		"hold-queue":    holdQueue,
+		"hold-only":     func() { holdAfter(0) },
+		"send-and-hold": func() { holdAfter(3) },
 		"memlock":       memlockChild,
 		"read-umem":     readUMEMChild,
 		"probe":         probeChild,

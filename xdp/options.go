@@ -46,9 +46,11 @@ type Options struct {
 	// NoTxBudget leaves the number of packets that one system call sends at 32, so that no call takes
 	// long. It is that of the transmit ring's entries otherwise, where the kernel can (6.17).
 	NoTxBudget bool
-	// BusyTimeout is how long to try while the queue is bound by a socket that was closed just
-	// now, which the kernel takes tens of milliseconds to clean up. Half a second by default;
-	// negative does not try again.
+	// BusyTimeout is how long to try while the queue is bound, by whomever; negative does not try
+	// again. Zero tells the owners apart: the queue of a socket that was closed just now, or whose
+	// process was killed, is waited for, up to ten seconds, and that of a process which is known to
+	// live is a *[QueueBusyError] at once. A kernel that does not tell who has a queue (without
+	// CONFIG_XDP_SOCKETS_DIAG) lets both look the same, and both are waited for.
 	BusyTimeout time.Duration
 	// NoNeedWakeup makes the driver poll rather than ask to be woken.
 	NoNeedWakeup bool
@@ -126,9 +128,6 @@ func (o Options) resolve(g Geometry) (Options, error) {
 	}
 	if o.SendBufferBytes == 0 {
 		o.SendBufferBytes = 4 << 20
-	}
-	if o.BusyTimeout == 0 {
-		o.BusyTimeout = 500 * time.Millisecond
 	}
 	return o, nil
 }

@@ -1,9 +1,9 @@
 package xdp
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,21 +21,22 @@ func (s *Socket) socketError(err error) error {
 }
 
 // bindUMEM binds the socket to its queue with rings of its own, over memory that it registers, or
-// that another socket has registered. It tries again while the queue is busy: a socket closed a
-// moment ago holds it for a grace period. The UMEM is not locked between two tries, since one on
-// it that is being closed, perhaps on this very queue, has to get past that lock.
-func (s *Socket) bindUMEM(o Options) error {
-	deadline := time.Now().Add(o.BusyTimeout)
+// that another socket has registered. It tries again while the queue is busy and nobody is known to
+// have it: a socket that is gone holds it until the kernel has cleaned up. The UMEM is not locked
+// between two tries, since one on it that is being closed, perhaps on this very queue, has to get
+// past that lock.
+func (s *Socket) bindUMEM(ctx context.Context, o Options) error {
+	wait := s.newBusyWait(o)
 	for {
 		err := s.tryUMEM(o)
-		if !errors.Is(err, ErrQueueBusy) || time.Now().After(deadline) {
-			return err
+		if errors.Is(err, ErrQueueBusy) {
+			if err = wait.again(ctx, err); err == nil {
+				continue
+			}
 		}
-		time.Sleep(busyPause)
+		return err
 	}
 }
-
-const busyPause = 2 * time.Millisecond
 
 func (s *Socket) tryUMEM(o Options) error {
 	u := s.umem

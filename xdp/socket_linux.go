@@ -1,6 +1,7 @@
 package xdp
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -46,18 +47,24 @@ type programSlot struct {
 // [ErrMemlock], [ErrNoZeroCopy], [ErrOptions], [ErrUMEMUsed]. Nothing is left after an error; only
 // the frames may have been used up.
 func Open(ifname string, queue uint32, umem *UMEM, o Options) (*Socket, error) {
+	return OpenContext(context.Background(), ifname, queue, umem, o)
+}
+
+// OpenContext is Open for which the context bounds how long a busy queue is waited for.
+func OpenContext(ctx context.Context, ifname string, queue uint32, umem *UMEM, o Options) (*Socket,
+	error) {
 	s := &Socket{fd: -1, ifname: ifname, queue: queue, umem: umem}
 	if o.SocketFD > 0 {
 		s.fd = o.SocketFD
 	}
-	if err := s.openOn(o); err != nil {
+	if err := s.openOn(ctx, o); err != nil {
 		_ = s.release()
 		return nil, err
 	}
 	return s, nil
 }
 
-func (s *Socket) openOn(o Options) error {
+func (s *Socket) openOn(ctx context.Context, o Options) error {
 	const op = "open socket"
 	// The interface is looked up and the socket made in the network namespace of one thread.
 	runtime.LockOSThread()
@@ -80,7 +87,7 @@ func (s *Socket) openOn(o Options) error {
 			return err
 		}
 	}
-	return s.open(ifi.MTU, o)
+	return s.open(ctx, ifi.MTU, o)
 }
 
 // newSocket makes the socket itself, in the network namespace of the thread.
@@ -93,7 +100,7 @@ func (s *Socket) newSocket() error {
 	return nil
 }
 
-func (s *Socket) open(mtu int, o Options) error {
+func (s *Socket) open(ctx context.Context, mtu int, o Options) error {
 	if err := s.newPool(o); err != nil {
 		return err
 	}
@@ -104,7 +111,7 @@ func (s *Socket) open(mtu int, o Options) error {
 	s.tune(o)
 	// Drivers want frames at hand when the pool is made, so before bind.
 	s.Fill(int(o.FillEntries))
-	if err := s.bindUMEM(o); err != nil {
+	if err := s.bindUMEM(ctx, o); err != nil {
 		return err
 	}
 	return s.readGranted()

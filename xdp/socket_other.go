@@ -3,6 +3,7 @@
 package xdp
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -17,6 +18,12 @@ type Socket struct{ core }
 // Open needs Linux.
 func Open(ifname string, _ uint32, _ *UMEM, _ Options) (*Socket, error) {
 	return nil, &Error{Pkg: pkg, Op: "open socket", Name: ifname, Err: errSystem}
+}
+
+// OpenContext needs Linux.
+func OpenContext(_ context.Context, ifname string, queue uint32, u *UMEM, o Options) (*Socket,
+	error) {
+	return Open(ifname, queue, u, o)
 }
 
 // OpenShared needs Linux.

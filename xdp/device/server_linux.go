@@ -45,8 +45,15 @@ type Server struct {
 
 // NewServer opens the device: a socket on each queue, and the steering program on the interface. It
 // needs the privileges of xdp.Open and xdp.Attach, whose errors it returns. Nothing arrives before
-// an application has taken a port.
+// an application has taken a port. It waits for queues of a server that was killed just now, as
+// xdp.Options.BusyTimeout says.
 func NewServer(c Config) (*Server, error) {
+	return NewServerContext(context.Background(), c)
+}
+
+// NewServerContext is NewServer for which the context bounds how long busy queues are waited for. It
+// has no meaning for the server afterwards.
+func NewServerContext(ctx context.Context, c Config) (*Server, error) {
 	c, err := c.resolve()
 	if err != nil {
 		return nil, err
@@ -63,7 +70,7 @@ func NewServer(c Config) (*Server, error) {
 	}
 	s.engine = &engine{s: s, byPort: make([]*app, 1<<16), calls: make(chan func(), 16),
 		ended: make(chan struct{}), wakeFD: -1}
-	if err := s.open(); err != nil {
+	if err := s.open(ctx); err != nil {
 		_ = s.release()
 		return nil, err
 	}
@@ -71,7 +78,7 @@ func NewServer(c Config) (*Server, error) {
 	return s, nil
 }
 
-func (s *Server) open() (err error) {
+func (s *Server) open(ctx context.Context) (err error) {
 	ifi, err := net.InterfaceByName(s.c.Interface)
 	if err != nil {
 		return failed("open", s.c.Interface, fmt.Errorf("%w: %w", xdp.ErrNoDevice, err),
@@ -85,7 +92,7 @@ func (s *Server) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := s.openQueues(); err != nil {
+	if err := s.openQueues(ctx); err != nil {
 		return err
 	}
 	// The longest datagram that fits the MTU and a frame of each queue.
@@ -104,7 +111,7 @@ func (s *Server) open() (err error) {
 // maxQueues bounds the search for all queues of an interface.
 const maxQueues = 64
 
-func (s *Server) openQueues() error {
+func (s *Server) openQueues(ctx context.Context) error {
 	queues := s.c.Queues
 	every := len(queues) == 0
 	if every {
@@ -113,7 +120,7 @@ func (s *Server) openQueues() error {
 		}
 	}
 	for _, number := range queues {
-		q, err := s.openQueue(number)
+		q, err := s.openQueue(ctx, number)
 		if every && errors.Is(err, xdp.ErrNoQueue) && number > 0 {
 			return nil
 		}
@@ -125,14 +132,15 @@ func (s *Server) openQueues() error {
 	return nil
 }
 
-func (s *Server) openQueue(number uint32) (*queue, error) {
+func (s *Server) openQueue(ctx context.Context, number uint32) (*queue, error) {
 	q := &queue{number: number, packets: make([]xdp.Received, s.c.RxBatch),
 		done: make([]xdp.Sent, 64)}
 	var err error
 	if q.umem, err = xdp.NewUMEM(xdp.UMEMOptions{Name: "device", Frames: s.c.Frames}); err != nil {
 		return nil, err
 	}
-	if q.sock, err = xdp.Open(s.c.Interface, number, q.umem, s.c.Socket); err == nil {
+	q.sock, err = xdp.OpenContext(ctx, s.c.Interface, number, q.umem, s.c.Socket)
+	if err == nil {
 		if err = q.sock.Register(s.program, 0); err != nil {
 			_ = q.sock.Close()
 		}
