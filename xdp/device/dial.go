@@ -97,9 +97,11 @@ type session struct {
 	// nobody reads answers before, and the server expects the start.
 	asking  sync.Mutex
 	ports   []uint16 // that the hello named
-	wanted  uint16   // port that is asked for, or 0; Endpoint.mu guards it
+	asked   bool     // a question is under way; Endpoint.mu guards it, and the next
+	wanted  uint16   // port that is asked for, or 0
 	answers chan hello
 	over    chan struct{} // closed when the session is
+	failed  error         // why it did not start; the keeper's
 }
 
 const (
@@ -112,6 +114,7 @@ const (
 // the session by then.
 func (s *session) start(ctx context.Context) error {
 	defer s.asking.Unlock()
+	watch(s.peer, s.wire.conn) // a child may hold the connection of a server that is gone
 	defer s.wire.within(ctx)()
 	err := s.wire.send(hello{step: stepStart})
 	crash.At(crash.AppStarting)
@@ -122,7 +125,6 @@ func (s *session) start(ctx context.Context) error {
 		return why(ctx, err)
 	}
 	crash.At(crash.AppStarted)
-	watch(s.peer, s.wire.conn)
 	return nil
 }
 
@@ -136,7 +138,7 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.All
 		return nil, err
 	}
 	s = &session{wire: wire{c.(*net.UnixConn)}, ports: h.ports,
-		answers: make(chan hello), over: make(chan struct{})}
+		answers: make(chan hello, 1), over: make(chan struct{})}
 	s.asking.Lock()
 	defer func() {
 		if err != nil {
@@ -213,6 +215,23 @@ func why(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	return err
+}
+
+// part tells the server that this is the end, and returns when it has said so too, or is gone: from
+// then on it publishes nothing more. A server that lives is done with all of its part before it
+// hangs up.
+func (s *session) part(ctx context.Context) {
+	_ = s.wire.conn.CloseWrite()
+	defer s.wire.within(ctx)()
+	var buf [helloBytes + 1]byte
+	for {
+		n, fds, err := shm.RecvFDs(s.wire.conn, buf[:], 0)
+		shm.CloseFDs(fds)
+		if err == nil && n > 0 || errors.Is(err, shm.ErrTruncated) {
+			continue // what it said before
+		}
+		return
+	}
 }
 
 // close gives everything back but the UMEM, which the caller may have frames of.

@@ -1,6 +1,7 @@
 package device
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -30,6 +31,7 @@ type Endpoint struct {
 	mu      sync.Mutex // guards what follows
 	sess    *session   // nil while there is no server
 	why     error      // then: why not
+	leaving *session   // that is not given back yet
 	closed  bool
 	ports   []uint16
 	slots   []sendSlot
@@ -352,7 +354,7 @@ func (e *Endpoint) Stats() EndpointStats {
 	defer e.mu.Unlock()
 	out := e.stats
 	out.addServer(e.base)
-	if s := e.sess; s != nil {
+	if s := cmp.Or(e.sess, e.leaving); s != nil {
 		out.addServer(countsOf(s.page))
 	}
 	return out

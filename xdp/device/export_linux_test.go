@@ -3,6 +3,7 @@ package device
 import (
 	"context"
 	"errors"
+	"net"
 	"sync"
 	"time"
 
@@ -114,4 +115,32 @@ func LateDrop(port uint16) (first, second, arrives bool) {
 	first = a.owns[port]
 	en.assign(a, []uint16{port + 1})
 	return first, b.owns[port], en.byPort[port] == b && en.byPort[port+1] == a
+}
+
+// Done is the answer of a server to a question, and IsDone recognises it.
+func Done() []byte { return (&hello{step: stepDone}).encode() }
+func IsDone(b []byte) bool {
+	h, err := decodeHello(b)
+	return err == nil && h.step == stepDone
+}
+
+// SetHelloWait changes how long servers may take to start.
+func SetHelloWait(d time.Duration) (undo func()) {
+	before := helloWait
+	helloWait = d
+	return func() { helloWait = before }
+}
+
+// Asking asks for a port over a connection. Of the two that are about it then, one reads the
+// connection and ends with why, and the other one, who asked, looks only when it is called.
+func Asking(c *net.UnixConn, port uint16) (asks func() error, reads <-chan error, err error) {
+	e := &Endpoint{}
+	e.ctx, e.cancel = context.WithCancelCause(context.Background())
+	s := &session{wire: wire{c}, answers: make(chan hello, 1), over: make(chan struct{})}
+	if err := e.pose(s, stepTake, port); err != nil {
+		return nil, nil, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- e.listen(s) }()
+	return func() error { return e.awaitAnswer(s) }, ended, nil
 }

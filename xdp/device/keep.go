@@ -26,7 +26,10 @@ const (
 // keep watches the server, and looks for the next one when it is gone.
 func (e *Endpoint) keep(s *session) {
 	for {
-		why := e.listen(s)
+		why := s.failed
+		if why == nil {
+			why = e.listen(s)
+		}
 		if e.ctx.Err() != nil {
 			return
 		}
@@ -55,33 +58,58 @@ func (e *Endpoint) listen(s *session) error {
 		if h.step != stepDone {
 			return h.expect(stepDone)
 		}
-		e.answered(s, &h)
-		select {
-		case s.answers <- h: // whoever asks waits for it
-		case <-time.After(time.Second): // nobody asked
+		if !e.answered(s, &h) {
 			return fmt.Errorf("%w: an answer to nothing", ErrProtocol)
 		}
+		s.answers <- h // it has room for the one answer that is owed
 	}
 }
 
 // answered notes a port that was taken. It is done here and not where the question was asked, so
-// that the next server is asked for the port too if this one dies now.
-func (e *Endpoint) answered(s *session, h *hello) {
+// that the next server is asked for the port too if this one dies now. It reports false if there
+// was no question; how long ago that was says nothing, since either side may have been stopped.
+func (e *Endpoint) answered(s *session, h *hello) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if !s.asked {
+		return false
+	}
 	if s.wanted != 0 && h.status == 0 {
 		e.ports = append(e.ports, s.wanted)
 	}
-	s.wanted = 0
+	s.asked, s.wanted = false, 0
+	return true
 }
 
-// lose ends a session whose server is gone: every send gets its completion, from here if the
-// server did not publish it.
+// lose ends a session whose server is gone, or is not to be believed: every send gets its
+// completion, from here if the server did not publish it.
 func (e *Endpoint) lose(s *session, why error) {
 	crash.At(crash.AppNoticed)
 	e.mu.Lock()
-	e.sess, e.why = nil, why
-	var lost []uint64
+	e.sess, e.leaving, e.why = nil, s, why
+	e.former = append(e.former, s.umem)
+	if len(e.former) > keptFormer {
+		_ = closeNow(e.former[0].Region)
+		e.former = slices.Delete(e.former, 0, 1)
+	}
+	e.mu.Unlock()
+	s.part(e.ctx)
+	lost := e.unanswered(s)
+	_ = s.close()
+	crash.At(crash.AppLost)
+	for _, c := range lost {
+		e.cancelled(c)
+	}
+	crash.At(crash.AppCancelled)
+	e.notify(Event{Kind: EventGone, Generation: s.grant.generation, PID: s.peer.PID,
+		Cancelled: len(lost), Err: why})
+}
+
+// unanswered takes back the slots that the server of a session had, and returns the contexts of the sends
+// that it did not complete.
+func (e *Endpoint) unanswered(s *session) (lost []uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	for i := range e.slots {
 		slot := &e.slots[i]
 		if !slot.busy {
@@ -93,22 +121,10 @@ func (e *Endpoint) lose(s *session, why error) {
 		}
 		lost = append(lost, slot.context)
 	}
+	e.leaving = nil
 	e.base.addServer(countsOf(s.page))
-	e.former = append(e.former, s.umem)
-	if len(e.former) > keptFormer {
-		_ = closeNow(e.former[0].Region)
-		e.former = slices.Delete(e.former, 0, 1)
-	}
 	e.stats.Cancelled += uint64(len(lost))
-	e.mu.Unlock()
-	_ = s.close()
-	crash.At(crash.AppLost)
-	for _, c := range lost {
-		e.cancelled(c)
-	}
-	crash.At(crash.AppCancelled)
-	e.notify(Event{Kind: EventGone, Generation: s.grant.generation, PID: s.peer.PID,
-		Cancelled: len(lost), Err: why})
+	return lost
 }
 
 // cancelled answers one send. A full lane is the application's own doing: it is waited for.
@@ -157,13 +173,16 @@ func (e *Endpoint) seek(generation uint64) *session {
 			e.mu.Lock()
 			e.why = err
 			e.mu.Unlock()
-		} else {
-			crash.At(crash.AppSwitched)
-			_ = s.start(ctx) // an error shows when the connection is read
 		}
 		cancel()
 		if err != nil {
 			continue
+		}
+		crash.At(crash.AppSwitched)
+		// Sends are accepted by now, so this is over when the server has answered or is gone, and not
+		// when it takes long: it may be stopped.
+		if s.failed = s.start(e.ctx); e.ctx.Err() != nil {
+			return nil
 		}
 		e.notify(Event{Kind: EventBack, Generation: s.grant.generation, PID: s.peer.PID})
 		return s
@@ -186,7 +205,8 @@ func (e *Endpoint) switchTo(s *session) error {
 	return fmt.Errorf("%w: a port was dropped meanwhile", ErrBusy)
 }
 
-const helloWait = 10 * time.Second
+// helloWait is how long a server may take from connecting to start.
+var helloWait = 10 * time.Second
 
 // ServerPID returns the process that serves the endpoint, as this process's PID namespace numbers
 // it; 0 while there is none.
@@ -241,22 +261,51 @@ func (e *Endpoint) question(s *session, what step, port uint16) error {
 	defer s.asking.Unlock()
 	if what == stepDrop { // before: if the server dies now the next one is not asked for it
 		e.forgetPort(port)
-	} else {
-		e.mu.Lock()
-		s.wanted = port
-		e.mu.Unlock()
 	}
-	if err := s.wire.send(hello{step: what, ports: []uint16{port}}); err != nil {
-		return ErrServerGone
+	if err := e.pose(s, what, port); err != nil {
+		return err
 	}
 	crash.At(crash.AppAsked)
+	return e.awaitAnswer(s)
+}
+
+// pose sends a question. It is noted before: the answer may come at once.
+func (e *Endpoint) pose(s *session, what step, port uint16) error {
+	e.mu.Lock()
+	if s.asked = true; what == stepTake {
+		s.wanted = port
+	}
+	e.mu.Unlock()
+	if err := s.wire.send(hello{step: what, ports: []uint16{port}}); err != nil {
+		return s.unsaid(e, err)
+	}
+	return nil
+}
+
+func (e *Endpoint) awaitAnswer(s *session) error {
 	select {
 	case h := <-s.answers:
 		crash.At(crash.AppAnswered)
 		return h.expect(stepDone)
 	case <-s.over:
+	}
+	select {
+	case h := <-s.answers: // that came before the end
+		return h.expect(stepDone)
+	default:
 		return ErrServerGone
 	}
+}
+
+// unsaid is what a question ends with that could not be sent: there will be no answer.
+func (s *session) unsaid(e *Endpoint, err error) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s.asked, s.wanted = false, 0
+	if hungUp(err) {
+		return ErrServerGone
+	}
+	return err
 }
 
 func (e *Endpoint) forgetPort(port uint16) {
