@@ -135,6 +135,9 @@ var (
 	// ErrLanes: as many writers are attached as the queue has lanes (ENOSPC).
 	ErrLanes error = &sentinel{"every lane of the queue has a living writer",
 		Errno(syscall.ENOSPC), nil}
+	// ErrNoFiles: the other process of a rendezvous can open no more files (EMFILE).
+	ErrNoFiles error = &sentinel{"out of file descriptors: raise that process's limit of open " +
+		"files (ulimit -n), or have it close some", Errno(syscall.EMFILE), nil}
 	// ErrPeerGone: the other process of a rendezvous died, or hung up (ECONNRESET).
 	ErrPeerGone error = &sentinel{"peer is gone", Errno(syscall.ECONNRESET), nil}
 	// ErrCorrupt: a peer wrote what it must not (EBADMSG).

@@ -126,10 +126,12 @@ func decodeMessage(b []byte, want step, got int) (message, error) {
 	return m, nil
 }
 
-// statuses are the reasons for which one side tells the other no; the number is the index. The last
-// stands for every other one.
+// statuses are the reasons for which one side tells the other no; the number is the index. errRefused
+// stands for every other one, and for numbers that are not here: a version adds to the end.
 var statuses = [...]error{nil, ErrLanes, ErrClosed, ErrFormat, shm.ErrVersion, shm.ErrOwner,
-	shm.ErrKind, shm.ErrNoSpace, ErrCorrupt, ErrInvalid, errRefused}
+	shm.ErrKind, shm.ErrNoSpace, ErrCorrupt, ErrInvalid, errRefused, ErrNoFiles, ErrTimedOut}
+
+const statusOther = 10 // errRefused
 
 var errRefused = errors.New("for a reason that this version has no number for")
 
@@ -139,7 +141,10 @@ func statusOf(err error) uint32 {
 			return uint32(i)
 		}
 	}
-	return uint32(len(statuses) - 1)
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		return statusOf(ErrNoFiles)
+	}
+	return statusOther
 }
 
 // statusError is what a peer's no means here.

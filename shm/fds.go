@@ -31,7 +31,7 @@ func SendFDs(c *net.UnixConn, msg []byte, fds ...int) error {
 
 // RecvFDs receives one message into buf, with at most max descriptors, all close-on-exec. When
 // the message or its descriptors do not fit, every received descriptor is closed and an error
-// returned: [ErrTruncated]. At the end of the stream n is 0 and the error is io.EOF or nil.
+// returned: [ErrTruncated], or EMFILE if this process can have no more. At the end of the stream n is 0 and the error is io.EOF or nil.
 func RecvFDs(c *net.UnixConn, buf []byte, max int) (n int, fds []int, err error) {
 	const op = "receive descriptors"
 	if max < 0 || max > maxSentFDs {
@@ -41,9 +41,14 @@ func RecvFDs(c *net.UnixConn, buf []byte, max int) (n int, fds []int, err error)
 	oob := make([]byte, syscall.CmsgSpace(4*max))
 	n, oobn, flags, _, err := c.ReadMsgUnix(buf, oob) // sets MSG_CMSG_CLOEXEC
 	fds = rights(oob[:oobn])
+	if err == nil && flags&syscall.MSG_CTRUNC != 0 && len(fds) < max {
+		// There was room for more, so it was not the peer who sent too many.
+		err = &Error{Op: op, Field: "descriptors", Got: len(fds), Want: "all that were sent",
+			Err: syscall.EMFILE, Hint: "raise the limit of open files: \"ulimit -n\", LimitNOFILE"}
+	}
 	if err == nil && (flags&(syscall.MSG_CTRUNC|syscall.MSG_TRUNC) != 0 || len(fds) > max) {
 		err = &Error{Op: op, Field: "message flags", Got: flags, Want: "all of it",
-			Err: ErrTruncated, Hint: "the peer sent more than was agreed, or descriptors ran out"}
+			Err: ErrTruncated, Hint: "the peer sent more than was agreed"}
 	}
 	if err != nil {
 		CloseFDs(fds)

@@ -111,6 +111,10 @@ func (s *Server) grant(a *app, h hello) error {
 	if a.page, err = newPage(sends, generation); err != nil {
 		return err
 	}
+	// Now, while a no can still be said in this protocol.
+	if a.q, err = newCommands(frames+sends+s.c.TxBatch, a.allow); err != nil {
+		return err
+	}
 	return s.takePorts(a, h.ports)
 }
 
@@ -125,9 +129,6 @@ func (s *Server) join(ctx context.Context, a *app) (err error) {
 		if *w, err = s.attachTo(ctx, a); err != nil {
 			return err
 		}
-	}
-	if a.q, err = newCommands(len(a.pool.loaned)+a.limit+s.c.TxBatch, a.allow); err != nil {
-		return err
 	}
 	return a.q.Accept(ctx, a.conn)
 }

@@ -39,9 +39,10 @@ type Config struct {
 	// directory if nil. A server that cannot have them, or has NoObject, works all the same.
 	Directory *shm.Dir
 	NoObject  bool
-	// Report is told of applications that were refused or broke the protocol; of those that the
-	// allow-list refuses, of a few in each second, while Stats counts all. It may be called from
-	// several goroutines.
+	// Report is told of applications that were refused or broke the protocol, and of what the server
+	// itself ran out of. Of each cause it is told a few times, and then once in a while how often it
+	// was left out, with an *[OmittedError]; Stats counts all. It may be called from several
+	// goroutines.
 	Report func(error)
 
 	// RxBatch and TxBatch are how many packets of a queue and commands of an application are

@@ -160,6 +160,12 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.All
 		return s, why(ctx, err)
 	}
 	for range 2 { // the lanes of received packets and of sends
+		end = s.wire.within(ctx)
+		err := s.wire.objection()
+		end()
+		if err != nil {
+			return s, why(ctx, err)
+		}
 		if err := q.Accept(ctx, s.wire.conn); err != nil {
 			return s, err
 		}
@@ -252,7 +258,8 @@ func (s *session) close() error {
 func (e *Endpoint) first(ctx context.Context) (*session, error) {
 	for wait := firstBackoff; ; wait = min(2*wait, lastBackoff) {
 		s, err := e.connect(ctx, 0)
-		if !errors.Is(err, syscall.EAGAIN) { // also the system's, when its backlog is full
+		// EAGAIN is also the system's, when its backlog is full.
+		if !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, ErrSlow) {
 			return s, err
 		}
 		select {

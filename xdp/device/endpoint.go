@@ -129,18 +129,6 @@ func (e *Endpoint) servers() *shm.AllowList {
 	return &shm.AllowList{UIDs: []int{0, os.Geteuid()}}
 }
 
-func hintOf(err error) string {
-	switch r := (*RefusedError)(nil); {
-	case asError(err, &r):
-		return "see the --allow of \"shmctl serve\""
-	case isError(err, syscall.ENOENT), isError(err, syscall.ECONNREFUSED):
-		return "no device process serves this path: start \"shmctl serve\""
-	case isError(err, syscall.EACCES):
-		return "the directory of the socket must be open to this user"
-	}
-	return ""
-}
-
 func (e *Endpoint) takenPorts() []uint16 {
 	e.mu.Lock()
 	defer e.mu.Unlock()

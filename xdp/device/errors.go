@@ -1,8 +1,10 @@
 package device
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"os"
 	"syscall"
 
 	"github.com/shmring/shmring/cq"
@@ -32,6 +34,16 @@ var (
 	ErrNoSlot = shm.Sentinel("no send slot free", syscall.EAGAIN)
 	// ErrServing: another device process serves this socket path (EADDRINUSE).
 	ErrServing = shm.Sentinel("another device process serves this path", syscall.EADDRINUSE)
+	// ErrSlow: it took longer than five seconds from connecting to start (ETIMEDOUT); one of the two
+	// may have been stopped. Dial tries again as long as its context lasts.
+	ErrSlow = shm.Sentinel("took too long to start", syscall.ETIMEDOUT)
+	// ErrClosing: the device process, or its device, is being closed (ESHUTDOWN). An endpoint looks
+	// for the next one; Dial does not, since there may be none.
+	ErrClosing = shm.Sentinel("device process closes", syscall.ESHUTDOWN)
+	// ErrNoFiles: the device process has as many descriptors open as it may (EMFILE).
+	ErrNoFiles = shm.Sentinel("device process is out of file descriptors", syscall.EMFILE)
+	// ErrNoMemory: what the application needs does not fit the shared memory that is left (ENOSPC).
+	ErrNoMemory = shm.Sentinel("device process is out of shared memory", syscall.ENOSPC)
 	// ErrOptions: a configuration or request that makes no sense (EINVAL).
 	ErrOptions = xdp.ErrOptions
 )
@@ -69,15 +81,82 @@ func (e *RefusedError) Is(target error) bool {
 	return false
 }
 
-// refusals are the reasons that pass over the socket as numbers.
-var refusals = []struct {
+// reason is an error that passes over the socket as a number.
+type reason struct {
 	err error
 	num syscall.Errno
-}{
+}
+
+// sameAs are what the server comes upon that means the same as one of the refusals.
+var sameAs = []reason{{syscall.ENFILE, syscall.EMFILE}, {shm.ErrNoSpace, syscall.ENOSPC},
+	{syscall.ENOMEM, syscall.ENOSPC}, {os.ErrClosed, syscall.ESHUTDOWN},
+	{cq.ErrTimedOut, syscall.ETIMEDOUT}, {context.DeadlineExceeded, syscall.ETIMEDOUT},
+	{context.Canceled, syscall.ESHUTDOWN}}
+
+// refusals are the reasons that have sentinels. Numbers that an older application does not know it
+// shows as they are, with the text.
+var refusals = []reason{
 	{ErrRefused, syscall.EACCES}, {ErrBudget, syscall.EDQUOT},
 	{ErrBusy, syscall.EAGAIN}, {ErrPortTaken, syscall.EADDRINUSE}, {ErrProtocol, syscall.EPROTO},
 	{ErrOptions, syscall.EINVAL}, {shm.ErrVersion, syscall.EPROTONOSUPPORT},
+	{ErrSlow, syscall.ETIMEDOUT}, {ErrClosing, syscall.ESHUTDOWN}, {ErrNoFiles, syscall.EMFILE},
+	{ErrNoMemory, syscall.ENOSPC},
 }
+
+// hintOf is what can be done about an error of connecting.
+func hintOf(err error) string {
+	no := (*RefusedError)(nil)
+	refused := errors.As(err, &no)
+	for _, h := range []struct {
+		err  error
+		no   bool // only if the device process said so
+		hint string
+	}{
+		{ErrNoFiles, false, "raise the limit of open files of the device process: " +
+			"\"ulimit -n\", or LimitNOFILE of its service"},
+		{syscall.EMFILE, false, "raise the limit of open files: \"ulimit -n\", LimitNOFILE"},
+		{syscall.ENFILE, false, "raise fs.file-max of the machine"},
+		{ErrNoMemory, true, "ask for fewer frames and sends or a smaller queue, or give the " +
+			"device process more memory"},
+		{ErrClosing, true, "dial again when the next device process is there"},
+		{ErrSlow, true, "one of the two was stopped, or has no time: dial again"},
+		{shm.ErrVersion, true, "device process and application are to be of one version"},
+		{ErrRefused, true, "see the --allow of \"shmctl serve\""},
+		{ErrBudget, true, "see the --allow of \"shmctl serve\", or ask for less"},
+		{ErrPortTaken, true, "see \"shmctl serve\" for who has it"},
+	} {
+		if errors.Is(err, h.err) && (refused || !h.no) {
+			return h.hint
+		}
+	}
+	switch {
+	case refused:
+		return ""
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
+		return "no device process serves this path: start \"shmctl serve\""
+	case errors.Is(err, syscall.EACCES):
+		return "the directory of the socket must be open to this user"
+	}
+	return ""
+}
+
+// OmittedError is what Config.Report gets in place of errors that are told too often. errors.Is and
+// errors.As see the last of them.
+type OmittedError struct {
+	Count int // reports left out since the last one of this cause
+	Err   error
+}
+
+// Error says how many there were, and the last one.
+func (e *OmittedError) Error() string {
+	return fmt.Sprintf("%d more reports of this cause were left out, the last one: %v", e.Count, e.Err)
+}
+
+// Unwrap returns the last error.
+func (e *OmittedError) Unwrap() error { return e.Err }
+
+// errClosing is why a server that closes refuses, or ends to serve.
+var errClosing = fmt.Errorf("%w: %w", ErrClosing, os.ErrClosed)
 
 // What a connection says whose other end is gone.
 const (

@@ -144,3 +144,12 @@ func Asking(c *net.UnixConn, port uint16) (asks func() error, reads <-chan error
 	go func() { ended <- e.listen(s) }()
 	return func() error { return e.awaitAnswer(s) }, ended, nil
 }
+
+// Refused is the no in a message.
+func Refused(b []byte) error {
+	h, err := decodeHello(b)
+	if err == nil {
+		err = h.expect(h.step)
+	}
+	return err
+}

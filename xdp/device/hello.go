@@ -153,18 +153,26 @@ func zero(b []byte) bool {
 
 // refusal is the no that stands for an error.
 func refusal(s step, err error) hello {
-	h := hello{step: s, status: syscall.EPROTO, text: printable(err.Error())}
+	return hello{step: s, status: statusOf(err), text: printable(err.Error())}
+}
+
+// statusOf is the number that passes for an error.
+func statusOf(err error) syscall.Errno {
 	for _, r := range refusals {
 		if errors.Is(err, r.err) {
-			h.status = r.num
-			return h
+			return r.num
+		}
+	}
+	for _, r := range sameAs {
+		if errors.Is(err, r.err) {
+			return r.num
 		}
 	}
 	var num syscall.Errno
 	if errors.As(err, &num) && num > 0 && num < 4096 {
-		h.status = num
+		return num
 	}
-	return h
+	return syscall.EPROTO
 }
 
 // printable keeps of a text what a message can carry.

@@ -14,10 +14,6 @@ import (
 	"github.com/shmring/shmring/shm/crash"
 )
 
-func isError(err, target error) bool { return errors.Is(err, target) }
-
-func asError(err error, target **RefusedError) bool { return errors.As(err, target) }
-
 const (
 	firstBackoff = 5 * time.Millisecond
 	lastBackoff  = 500 * time.Millisecond
@@ -56,7 +52,7 @@ func (e *Endpoint) listen(s *session) error {
 			return err
 		}
 		if h.step != stepDone {
-			return h.expect(stepDone)
+			return h.expect(stepDone) // the reason, if it is the last thing that the server says
 		}
 		if !e.answered(s, &h) {
 			return fmt.Errorf("%w: an answer to nothing", ErrProtocol)

@@ -43,7 +43,7 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE),
 			errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.ENOMEM),
 			errors.Is(err, unix.ENOBUFS):
-			s.report(failed(op, s.c.Interface, err, ""))
+			s.report(failed(op, s.c.Interface, err, hintOf(err)))
 			time.Sleep(50 * time.Millisecond) // until descriptors are free again
 			continue
 		default:
@@ -68,6 +68,9 @@ func (s *Server) handle(ctx context.Context, conn *net.UnixConn) {
 		defer s.all.Done()
 		hello, cancel := context.WithTimeout(ctx, helloTimeout)
 		err := s.admit(hello, a)
+		if err != nil && hello.Err() != nil && ctx.Err() == nil {
+			err = fmt.Errorf("%w: %w", ErrSlow, err)
+		}
 		cancel()
 		s.met(a)
 		if err != nil {
@@ -80,44 +83,34 @@ func (s *Server) handle(ctx context.Context, conn *net.UnixConn) {
 		defer stop()
 		err = s.attend(a)
 		s.leave(a)
-		_ = hangUp(conn)
-		s.report(err)
+		s.dismiss(conn, err)
 	}()
 }
 
 func (s *Server) refuse(conn *net.UnixConn, err error) {
 	s.mu.Lock()
 	s.refused++
-	often := errors.Is(err, ErrRefused) || errors.Is(err, ErrBusy)
-	quiet := often && !s.strangers.tell(time.Now())
 	s.mu.Unlock()
 	if !hungUp(err) {
-		_ = conn.SetWriteDeadline(time.Now().Add(helloTimeout))
-		no := refusal(stepGrant, err)
-		_ = (&wire{conn}).send(no)
+		_ = (&wire{conn}).sendNow(refusal(stepGrant, err))
 	}
 	_ = hangUp(conn)
-	if !quiet {
-		s.report(failed("admit application", s.c.Interface, err, ""))
-	}
+	s.report(failed("admit application", s.c.Interface, err, hintOf(err)))
 }
 
-// strangers bounds how often Config.Report is told of those who may not be here: they may come as
-// often as they like, and a log that they fill is written to by the loop that admits.
-type strangers struct {
-	since time.Time
-	told  int
-}
-
-const strangersPerSecond = 16
-
-// tell reports whether one more is to be told of.
-func (t *strangers) tell(now time.Time) bool {
-	if now.Sub(t.since) >= time.Second {
-		t.since, t.told = now, 0
+// dismiss hangs up on an application that was served, and says why if it is still there.
+func (s *Server) dismiss(conn *net.UnixConn, why error) {
+	s.mu.Lock()
+	closing := s.closed
+	s.mu.Unlock()
+	switch {
+	case why != nil:
+		_ = (&wire{conn}).sendNow(refusal(stepGrant, why))
+	case closing:
+		_ = (&wire{conn}).sendNow(refusal(stepGrant, ErrClosing))
 	}
-	t.told++
-	return t.told <= strangersPerSecond
+	_ = hangUp(conn)
+	s.report(why)
 }
 
 // enter finds the line of the allow-list for a connection, and a place.
@@ -205,13 +198,16 @@ func (s *Server) attend(a *app) error {
 			why = errClosing
 			break
 		}
+		if errors.Is(err, ErrProtocol) {
+			why = err // which is said when everything is given back
+			break
+		}
 		if err != nil {
 			answer = refusal(stepDone, err)
 		}
 		crash.At(crash.DevOwned)
 		// Whoever asks and does not read must not keep the server from closing.
-		_ = a.conn.SetWriteDeadline(time.Now().Add(answerTimeout))
-		if why = w.send(answer); why != nil || errors.Is(err, ErrProtocol) {
+		if why = w.sendSoon(answer, answerTimeout); why != nil {
 			break
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -23,24 +22,24 @@ type Server struct {
 	c          Config
 	allow      shm.AllowList // all lines of the allow-list
 	program    *xdp.Program
+	reports    reports
 	engine     *engine
 	mtu        int // of the interface, as far as a frame has room
 	maxPayload int // of a datagram over IPv4
 	slotBytes  int
 
-	mu        sync.Mutex // guards what follows, and what is said so in app
-	accounts  []*account
-	ports     map[uint16]*app
-	apps      map[*app]struct{}
-	places    int         // connections, admitted or not
-	meetings  map[int]int // those that are not yet, by user
-	refused   uint64
-	strangers strangers
-	admitted  uint64
-	last      uint64 // generation of the last UMEM
-	closed    bool
-	conns     map[*net.UnixConn]struct{}
-	all       sync.WaitGroup
+	mu       sync.Mutex // guards what follows, and what is said so in app
+	accounts []*account
+	ports    map[uint16]*app
+	apps     map[*app]struct{}
+	places   int         // connections, admitted or not
+	meetings map[int]int // those that are not yet, by user
+	refused  uint64
+	admitted uint64
+	last     uint64 // generation of the last UMEM
+	closed   bool
+	conns    map[*net.UnixConn]struct{}
+	all      sync.WaitGroup
 }
 
 // NewServer opens the device: a socket on each queue, and the steering program on the interface. It
@@ -68,6 +67,7 @@ func NewServerContext(ctx context.Context, c Config) (*Server, error) {
 		s.allow.UIDs = append(s.allow.UIDs, one.UIDs...)
 		s.allow.GIDs = append(s.allow.GIDs, one.GIDs...)
 	}
+	s.reports.tell = c.Report
 	s.engine = &engine{s: s, byPort: make([]*app, 1<<16), calls: make(chan func(), 16),
 		ended: make(chan struct{}), wakeFD: -1}
 	if err := s.open(ctx); err != nil {
@@ -209,6 +209,7 @@ func (s *Server) Close() error {
 	s.engine.stop.Store(true)
 	_ = doorbell.WriteEvent(s.engine.wakeFD)
 	<-s.engine.ended
+	s.reports.close()
 	return s.release()
 }
 
@@ -230,10 +231,7 @@ func (s *Server) release() error {
 }
 
 func (s *Server) report(err error) {
-	if s.c.Report != nil && err != nil {
-		s.c.Report(err)
+	if err != nil {
+		s.reports.add(err)
 	}
 }
-
-// errClosing is what peers of a server that closes see as the end of their connection.
-var errClosing = fmt.Errorf("device: server closes: %w", os.ErrClosed)

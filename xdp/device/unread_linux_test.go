@@ -2,7 +2,11 @@ package device_test
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -104,5 +108,63 @@ func TestStrangers(t *testing.T) {
 	defer r.mu.Unlock()
 	if got := len(r.errs); got == 0 || got > most {
 		t.Errorf("%d reports of %d refusals, of which %d may be told", got, n, most)
+	}
+}
+
+// TestSaysWhy: an application that is hung up on is told why, and so is who looks after the server.
+func TestSaysWhy(t *testing.T) {
+	shmtest.Conforms(t)
+	r := newRig(t, device.Config{})
+	l := bystander(r)
+	c := r.admitted()
+	_, _, err := shm.RecvFDs(c, make([]byte, 256), 0) // done
+	must(t, err)
+	must(t, shm.SendFDs(c, device.Hello())) // once more
+	buf := make([]byte, 256)
+	_, _, err = shm.RecvFDs(c, buf, 0)
+	must(t, err)
+	no := device.Refused(buf)
+	if !errors.Is(no, device.ErrProtocol) || !strings.Contains(no.Error(), "port") {
+		t.Errorf("the application is told %v", no)
+	}
+	ends(t, "it", c)
+	var told error
+	await(t, "the report", func() bool { told = r.reported(); return told != nil })
+	if !errors.Is(told, device.ErrProtocol) {
+		t.Errorf("reported: %v", told)
+	}
+	l.goesOn()
+}
+
+// TestSaysWhyItEnds: an endpoint whose server is closed, or that the server throws out, hears the
+// reason.
+func TestSaysWhyItEnds(t *testing.T) {
+	shmtest.Conforms(t)
+	r := newRig(t, device.Config{})
+	events := make(chan device.Event, 2)
+	request := device.Request{Ports: []uint16{5001}, NoReconnect: true,
+		Notify: func(ev device.Event) { events <- ev }}
+	e := r.dial(request)
+	to := addrOf(r.peer(6001))
+	must(t, e.SendTo([]byte("x"), to, 1))
+	next(t, e)
+	must(t, r.server.Unreadable(5001))
+	must(t, e.SendTo([]byte("x"), to, 2))
+	if ev := <-events; ev.Err == nil || errors.Is(ev.Err, io.EOF) {
+		t.Errorf("thrown out: %+v", ev)
+	}
+	if err := r.reported(); err == nil {
+		t.Error("nothing was reported")
+	}
+	t.Run("closed", func(t *testing.T) {
+		r := newRig(t, device.Config{})
+		var err error
+		e, err = device.Dial(t.Context(), r.path, request)
+		must(t, err)
+	})
+	defer func() { must(t, e.Close()) }()
+	if ev := <-events; !errors.Is(ev.Err, device.ErrClosing) ||
+		!errors.Is(ev.Err, syscall.ESHUTDOWN) {
+		t.Errorf("closed: %+v", ev)
 	}
 }

@@ -3,8 +3,10 @@ package device
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/cq"
@@ -22,6 +24,34 @@ func (w *wire) send(h hello, fds ...int) error {
 	return shm.SendFDs(w.conn, h.encode(), fds...)
 }
 
+// sendNow sends one message if there is room for it, and is EAGAIN else. It needs no deadline, which
+// a process that is stopped would find to be over before the first try.
+func (w *wire) sendNow(h hello) error {
+	raw, err := w.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = raw.Control(func(fd uintptr) { // sockets of package net never block
+		_, sent = syscall.SendmsgN(int(fd), h.encode(), nil, nil, 0)
+	})
+	if err != nil {
+		return err
+	}
+	return sent
+}
+
+// sendSoon is sendNow that waits for room for so long.
+func (w *wire) sendSoon(h hello, patience time.Duration) error {
+	err := w.sendNow(h)
+	if errors.Is(err, syscall.EAGAIN) {
+		_ = w.conn.SetWriteDeadline(time.Now().Add(patience))
+		err = w.send(h)
+		_ = w.conn.SetWriteDeadline(time.Time{})
+	}
+	return err
+}
+
 // receive returns the peer's next message with exactly n descriptors, which the caller closes.
 func (w *wire) receive(want step, n int) (h hello, fds []int, err error) {
 	h, fds, err = w.next(n)
@@ -37,6 +67,37 @@ func (w *wire) receive(want step, n int) (h hello, fds []int, err error) {
 		return h, nil, err
 	}
 	return h, fds, nil
+}
+
+// objection waits until the server says something, and returns its no if it says no in place of a
+// rendezvous.
+func (w *wire) objection() error {
+	raw, err := w.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var buf [len(helloMagic)]byte
+	var n int
+	for range 2 { // see next about a reset
+		var got error
+		err = raw.Read(func(fd uintptr) bool {
+			for got = syscall.EINTR; got == syscall.EINTR; {
+				n, _, got = syscall.Recvfrom(int(fd), buf[:], syscall.MSG_PEEK)
+			}
+			return got != syscall.EAGAIN
+		})
+		if err = errors.Join(err, got); !errors.Is(err, errReset) {
+			break
+		}
+	}
+	if err != nil || n < len(buf) || string(buf[:]) != helloMagic {
+		return err
+	}
+	_, _, err = w.receive(stepGrant, 0)
+	if err == nil {
+		err = fmt.Errorf("%w: a second grant", ErrProtocol)
+	}
+	return err
 }
 
 func (w *wire) next(n int) (h hello, fds []int, err error) {

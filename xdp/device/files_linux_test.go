@@ -1,0 +1,115 @@
+package device_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/xdp/device"
+)
+
+// limitFor returns the limit of open files with which a process can open so many more, and how many
+// it has.
+func limitFor(t testing.TB, pid, more int) (limit uint64, has int) {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/fd")
+	must(t, err)
+	used := map[string]bool{}
+	for _, fd := range fds {
+		used[fd.Name()] = true
+	}
+	for ; used[strconv.Itoa(int(limit))] || more > 0; limit++ {
+		if !used[strconv.Itoa(int(limit))] {
+			more--
+		}
+	}
+	return limit, len(fds)
+}
+
+// TestServerOutOfFiles: wherever in a meeting the server comes to the end of its descriptors, the
+// application is told that, and everything is given back.
+func TestServerOutOfFiles(t *testing.T) {
+	shmtest.Conforms(t)
+	r := newRemote(t)
+	server := r.serve()
+	pid := server.cmd.Process.Pid
+	var had unix.Rlimit
+	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &had))
+	_, before := limitFor(t, pid, 0)
+	failures := 0
+	for room := 1; ; room++ {
+		limit, _ := limitFor(t, pid, room)
+		must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: had.Max}, nil))
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		e, err := device.Dial(ctx, r.path, device.Request{})
+		cancel()
+		if err == nil {
+			must(t, e.Close())
+			break
+		}
+		failures++
+		if !errors.Is(err, syscall.EMFILE) ||
+			!errors.Is(err, device.ErrNoFiles) && !errors.Is(err, cq.ErrNoFiles) {
+			t.Errorf("room for %d descriptors: %v", room, err)
+		}
+		await(t, "the last descriptor", func() bool { _, n := limitFor(t, pid, 0); return n <= before })
+		if room == 100 {
+			t.Fatal("that should be enough")
+		}
+	}
+	if failures < 5 {
+		t.Errorf("only %d meetings failed", failures)
+	}
+	server.end()
+}
+
+// TestAcceptOutOfFiles: a server that cannot accept says so a few times and not each time that it
+// tries, and serves who waits once it can.
+func TestAcceptOutOfFiles(t *testing.T) {
+	shmtest.Conforms(t)
+	r := newRig(t, device.Config{})
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(fd)
+	var had unix.Rlimit
+	must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &had))
+	var taken []int // all that there may be
+	defer func() {
+		for _, fd := range taken {
+			_ = unix.Close(fd)
+		}
+	}()
+	limit, _ := limitFor(t, os.Getpid(), 5)
+	must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: had.Max}, nil))
+	for {
+		one, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			break
+		}
+		taken = append(taken, one)
+	}
+	restore := func() error { return unix.Prlimit(0, unix.RLIMIT_NOFILE, &had, nil) }
+	defer func() { _ = restore() }()
+	err = unix.Connect(fd, &unix.SockaddrUnix{Name: r.path})
+	var omitted *device.OmittedError
+	told := 0
+	await(t, "reports, and what was left out", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		told = len(r.errs)
+		return told > 0 && errors.As(r.errs[told-1], &omitted)
+	})
+	must(t, errors.Join(err, restore()))
+	if told > 9 || omitted.Count < 1 || !errors.Is(omitted, syscall.EMFILE) {
+		t.Errorf("%d reports, the last one: %v", told, omitted)
+	}
+	must(t, r.dial(device.Request{}).Close())
+}
