@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -146,10 +147,46 @@ func driverRefuses(err error) bool {
 func (p *Program) error(op string, err error) error {
 	out := &Error{Pkg: pkg, Op: op, Name: p.ifname, Err: err}
 	if errors.Is(err, unix.EPERM) {
-		out.Err = refine(ErrNoCapability, err)
-		out.Hint = "run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW"
+		out.Err = refine(ErrNoCapability, withoutGuess{err})
+		out.Hint = privilegeHint(probeHost())
 	}
 	return out
+}
+
+// withoutGuess is an EPERM without the guess of the library about its cause. Kernels count memory
+// of programs and maps against a limit of locked memory before 5.11 only.
+type withoutGuess struct{ error }
+
+func (e withoutGuess) Error() string {
+	const guess = " (MEMLOCK may be too low, consider rlimit.RemoveMemlock)"
+	return strings.ReplaceAll(e.error.Error(), guess, "")
+}
+
+func (e withoutGuess) Unwrap() error { return e.error }
+
+// privilegeHint says what this process lacks for BPF, as far as it can be seen.
+func privilegeHint(h HostFindings) string {
+	const all = "run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW"
+	switch {
+	case len(h.MissingCaps) > 0:
+		return "this process lacks " + strings.Join(h.MissingCaps, ", ") + ": " + all
+	case h.MemlockBytes != unix.RLIM_INFINITY && !h.MemlockFree && before511():
+		return fmt.Sprintf("this kernel counts it as locked memory, of which %d KiB are allowed: raise "+
+			"\"ulimit -l\"", h.MemlockBytes>>10)
+	}
+	return "this process has the capabilities, so something else forbids it: they may be those of a " +
+		"user namespace, of a container or of a security module; " + all + " outside of it"
+}
+
+// before511 reports a kernel that is known to be older than 5.11.
+func before511() bool {
+	var u unix.Utsname
+	var major, minor int
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	n, _ := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+	return n == 2 && (major < 5 || major == 5 && minor < 11)
 }
 
 // Mode is the mode that was granted.
