@@ -136,12 +136,6 @@ func TestPartsOnce(t *testing.T) {
 			l.drain()
 		}
 		way.lie(device.Done()) // an answer that nobody asked for
-		for {
-			if err := l.post(1); errors.Is(err, device.ErrServerGone) {
-				break
-			}
-			l.drain()
-		}
 		gone := l.hears(events, device.EventGone)
 		if !errors.Is(gone.Err, device.ErrProtocol) {
 			t.Fatalf("%+v", gone)
