@@ -5,6 +5,8 @@ package pcapng
 import (
 	"encoding/binary"
 	"io"
+	"strings"
+	"unicode/utf8"
 )
 
 // Types of blocks.
@@ -165,9 +167,18 @@ func (p *Writer) pad() {
 	}
 }
 
+// text writes an option that is to be UTF-8. Names come from other processes, which may have any
+// bytes in them; readers refuse a file for that.
 func (p *Writer) text(code uint16, s string) {
+	s = strings.ToValidUTF8(s, "\ufffd")
+	if n := 1<<16 - 1; len(s) > n {
+		for !utf8.RuneStart(s[n]) {
+			n--
+		}
+		s = s[:n]
+	}
 	if s != "" {
-		p.option(code, []byte(s[:min(len(s), 1<<16-1)]))
+		p.option(code, []byte(s))
 	}
 }
 
