@@ -164,6 +164,23 @@ func TestParseOptionsAndIPv6(t *testing.T) {
 	}
 }
 
+// TestParseRefusesMapped: an IPv6 header with the IPv4 form of an address would be taken for what it
+// is not, by whoever trusts the IPv4 address in it.
+func TestParseRefusesMapped(t *testing.T) {
+	mapped := netip.MustParseAddr("::ffff:192.0.2.1").As16()
+	for name, at := range map[string]int{"source": 8, "destination": 24} {
+		six := extended(t, extDestination)
+		var d Datagram
+		if err := Parse(six, &d); err != nil {
+			t.Fatal(err)
+		}
+		copy(six[EthernetBytes+at:], mapped[:])
+		if err := Parse(six, &d); !errors.Is(err, ErrMapped) {
+			t.Errorf("%s: %v, want %v", name, err, ErrMapped)
+		}
+	}
+}
+
 func TestParseRefuses(t *testing.T) {
 	good := build(t, []byte("hello"))
 	change := func(f func(ip []byte)) []byte {

@@ -15,6 +15,7 @@ var (
 	ErrFragment = errors.New("packet: fragment of a datagram")
 	ErrLength   = errors.New("packet: length field does not fit the frame")
 	ErrChecksum = errors.New("packet: wrong checksum")
+	ErrMapped   = errors.New("packet: IPv6 header with an IPv4 address in it")
 )
 
 // Sizes of headers, in bytes.
@@ -59,8 +60,9 @@ type Datagram struct {
 // Parse finds the UDP datagram in an Ethernet frame, behind at most two VLAN tags, IPv4 options,
 // and those IPv6 extension headers that do not change whom it is for: hop-by-hop and destination
 // options, and routing headers that are used up. The IPv4 header checksum is verified, the UDP
-// checksum is not: see VerifyUDP. Fragments are refused. d is left in an unspecified state on
-// error. It does not allocate.
+// checksum is not: see VerifyUDP. Fragments are refused, and so are IPv4-mapped addresses, which
+// have no place on a wire: whoever compares addresses would take them for the IPv4 ones. d is left
+// in an unspecified state on error. It does not allocate.
 func Parse(frame []byte, d *Datagram) error {
 	if len(frame) < EthernetBytes {
 		return ErrShort
@@ -138,6 +140,9 @@ func parseIPv6(frame []byte, d *Datagram) error {
 		return err
 	}
 	src, dst := netip.AddrFrom16([16]byte(ip[8:24])), netip.AddrFrom16([16]byte(ip[24:40]))
+	if src.Is4In6() || dst.Is4In6() {
+		return ErrMapped
+	}
 	return parseUDP(frame, d, d.IPOff+off, d.IPOff+total, src, dst)
 }
 
