@@ -117,14 +117,14 @@ func listed(names []string, columns int) string {
 	var b strings.Builder
 	at := 0
 	for i, name := range names {
+		between := ""
 		if i > 0 {
-			b.WriteString(", ")
+			between = ", "
 		}
 		if at += len(name) + 2; at > columns {
-			b.WriteString("\n")
-			at = len(name) + 2
+			between, at = ",\n", len(name)+2
 		}
-		b.WriteString(name)
+		b.WriteString(between + name)
 	}
 	return b.String()
 }
