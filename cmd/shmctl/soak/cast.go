@@ -10,13 +10,15 @@ import (
 )
 
 // casts are the roles of rounds: few at a time come round faster, all together find what is between
-// them. Those of one user are nil. Who owns a device takes long to start. The last has all.
+// them. Those of one user are nil. Who owns a device takes long to start, so there are two of that.
+// The last has all.
 var casts = [][]string{{"device"}, nil, {"churner"}, {"others-writer"}, {"set-writer"},
 	{"vector-user"}, {"event-writer"}, {"counter"}, {"writer"}, torture.Roles()}
 
 const (
-	castUser  = 1
-	castFirst = 4 // so many have a round each at the beginning
+	castDevice = 0
+	castUser   = 1
+	castFirst  = 4 // so many have a round each at the beginning
 	// Of so many rounds one has all roles and one those of a user; the others are chosen.
 	castTurn = 6
 	userTurn = 2

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/shmring/shmring/cmd/shmctl/hostile"
@@ -74,8 +76,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return r, nil
 }
 
-// torture kills for a while, with faults. Hostile peers have the machine to themselves: what their
-// victims do in a call is counted, and signals would count.
+// torture kills for a while, with faults; around two device processes at once. Hostile peers have
+// the machine to themselves: what their victims do in a call is counted, and signals would count.
 func (r *Report) torture(ctx context.Context, o Options, seed uint64, d time.Duration) error {
 	f := startFaults(seed, r.skip)
 	roles, chosen := r.cast(seed)
@@ -84,16 +86,28 @@ func (r *Report) torture(ctx context.Context, o Options, seed uint64, d time.Dur
 	if chosen {
 		opt.Enough, opt.UntilSteps = r.aim(), r.aim()
 	}
-	t, err := torture.Run(ctx, opt)
+	opts := []torture.Options{opt}
+	if slices.Equal(roles, casts[castDevice]) { // it mostly waits for the kernel
+		opt.Seed |= 1 << 63
+		opts = append(opts, opt)
+	}
+	played, errs := make([]*torture.Report, len(opts)), make([]error, len(opts))
+	var all sync.WaitGroup
+	for i := range opts {
+		all.Go(func() { played[i], errs[i] = torture.Run(ctx, opts[i]) })
+	}
+	all.Wait()
 	r.Faults.add(f.stop())
-	if t == nil {
-		return err
+	for i, t := range played {
+		if t == nil {
+			continue
+		}
+		r.addTorture(t, roles)
+		if !t.Interrupted {
+			errs[i] = nil // the report has it
+		}
 	}
-	r.addTorture(t, roles)
-	if t.Interrupted {
-		return err
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -82,27 +82,41 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	defer d.Close()
-	sweepRuns(d.Path())
 	s := &supervisor{o: o, roles: roles, report: newReport(o, roles), share: map[string]string{},
 		rnd: rand.New(rand.NewPCG(o.Seed, 0)), exact: map[exactName]bool{},
 		died: make(chan struct{}, 1), notes: newNotices(),
 		found: map[string]Found{}}
-	if s.base, err = os.MkdirTemp(d.Path(), runPrefix); err != nil {
-		return nil, err
+	if err := s.settle(d.Path()); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(s.base))
 	}
 	defer os.RemoveAll(s.base)
-	if err := os.Mkdir(s.base+"/"+queuesDir, 0o700); err != nil {
-		return nil, err
+	defer s.ledger.close()
+	return s.whole(ctx)
+}
+
+// settling is held while a run has a directory without a lock, which others of this process would
+// take for that of one whose processes are all dead.
+var settling sync.Mutex
+
+// settle removes what runs left of which nobody lives, and makes the directory of this one.
+func (s *supervisor) settle(path string) (err error) {
+	settling.Lock()
+	defer settling.Unlock()
+	sweepRuns(path)
+	if s.base, err = os.MkdirTemp(path, runPrefix); err != nil {
+		return err
+	}
+	if err = os.Mkdir(s.base+"/"+queuesDir, 0o700); err != nil {
+		return err
 	}
 	if s.ledger, err = makeLedger(s.base + "/" + ledgerFile); err != nil {
-		return nil, err
+		return err
 	}
-	defer s.ledger.close()
 	// Whoever finds the directory later sees by the lock whether its run lives.
-	if err := unix.Flock(int(s.ledger.f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, err
+	if err = unix.Flock(int(s.ledger.f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		s.ledger.close()
 	}
-	return s.whole(ctx)
+	return err
 }
 
 // whole is a run from what roles prepare to the report.
