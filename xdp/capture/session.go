@@ -43,7 +43,10 @@ type Session struct {
 	m       memory
 	in      *ring.Consumer[record]
 	packet  Packet // of the Read that is going on
+	bytes   []byte // of packet: the memory is the endpoint's to write, and any process's to cut
 	dropped uint64
+	counts  Counts
+	fault   error // the file was cut: nothing of it is touched any more
 	done    bool
 }
 
@@ -76,7 +79,10 @@ func Start(d *shm.Dir, target string, o Options) (*Session, error) {
 		return nil, err
 	}
 	if s.m, err = lay(s.obj); err == nil {
-		s.in = ring.NewConsumer(s.m.tail, s.m.head, s.m.records, 0)
+		s.guard(func() { s.in = ring.NewConsumer(s.m.tail, s.m.head, s.m.records, 0) })
+		err = s.fault
+	}
+	if err == nil {
 		var done bool
 		if done, err = status.SetWish(d, target, now.Capture, id); err == nil && !done {
 			err = fmt.Errorf("capture of %s: %w", target, ErrBusy)
@@ -99,11 +105,26 @@ func lives(d *shm.Dir, id shm.UUID) bool {
 	return err == nil && life == shm.Alive
 }
 
-// Attached reports whether the endpoint has come. One that is not driven does not come.
-func (s *Session) Attached() bool { return s.m.state.Load() != stateNew }
+// guard runs f, which touches the capture, unless that was found cut.
+func (s *Session) guard(f func()) {
+	if s.fault == nil {
+		s.fault = shm.Guard(f)
+	}
+}
 
-// Left reports whether the endpoint writes no more: it was closed, or was told to stop.
-func (s *Session) Left() bool { return s.m.state.Load() == stateLeft }
+// state is that of a capture that is over, if it was cut.
+func (s *Session) state() uint64 {
+	state := uint64(stateLeft)
+	s.guard(func() { state = s.m.state.Load() })
+	return state
+}
+
+// Attached reports whether the endpoint has come. One that is not driven does not come.
+func (s *Session) Attached() bool { return s.state() != stateNew }
+
+// Left reports whether the endpoint writes no more: it was closed, or was told to stop; or whether
+// what it writes cannot be read, as Read says.
+func (s *Session) Left() bool { return s.state() == stateLeft }
 
 // TargetLives reports whether the endpoint is still there. It costs some system calls.
 func (s *Session) TargetLives() bool {
@@ -112,38 +133,50 @@ func (s *Session) TargetLives() bool {
 }
 
 // Read calls f with packets that wait, at most n, and returns how many. Packet and bytes are valid
-// during the call only. Errors are those of f, which end it, and of package ring if the endpoint
-// wrote impossible indices.
+// during the call only. Errors are those of f, which end it, of package ring if the endpoint wrote
+// impossible indices, and [shm.ErrTruncated] if somebody cut the file, from then on.
 func (s *Session) Read(n int, f func(*Packet) error) (int, error) {
-	a, b := s.in.Peek(n)
-	first, k := s.in.Head(), 0
-	for i := range len(a) + len(b) {
-		slot := &s.m.records[(first+uint64(i))&uint64(len(s.m.records)-1)]
-		r := *slot // another process writes it: once is enough
-		p := &s.packet
-		*p = Packet{MonoNs: r.Ns, Sent: r.Flags&flagSent != 0, Queue: r.Queue,
-			Dropped: r.Dropped - s.dropped}
-		p.Bytes = s.m.at(first + uint64(i))[:min(uint64(r.Kept), s.m.snap)]
-		p.Len = max(r.Len, uint32(len(p.Bytes)))
-		if r.Dropped < s.dropped {
-			p.Dropped = 0
+	waiting, k := 0, 0
+	s.guard(func() {
+		a, b := s.in.Peek(n)
+		waiting = len(a) + len(b)
+	})
+	var err error // of f, which is not guarded: what it does is no affair of the capture's
+	for k < waiting && err == nil {
+		if s.guard(func() { s.take(s.in.Head() + uint64(k)) }); s.fault != nil {
+			break
 		}
-		s.dropped = r.Dropped
 		k++
-		if err := f(p); err != nil {
-			s.in.Release(k)
-			return k, err
-		}
+		err = f(&s.packet)
 	}
 	if k > 0 {
-		s.in.Release(k)
+		s.guard(func() { s.in.Release(k) })
+	}
+	switch {
+	case err != nil:
+		return k, err
+	case s.fault != nil:
+		return k, s.fault
 	}
 	return k, s.in.Err()
 }
 
-// Counts returns the totals so far.
+// take copies the packet with an index.
+func (s *Session) take(index uint64) {
+	r := s.m.records[index&uint64(len(s.m.records)-1)] // another process writes it: once is enough
+	s.bytes = append(s.bytes[:0], s.m.at(index)[:min(uint64(r.Kept), s.m.snap)]...)
+	s.packet = Packet{MonoNs: r.Ns, Sent: r.Flags&flagSent != 0, Queue: r.Queue,
+		Len: max(r.Len, uint32(len(s.bytes))), Bytes: s.bytes}
+	if r.Dropped > s.dropped {
+		s.packet.Dropped = r.Dropped - s.dropped
+	}
+	s.dropped = r.Dropped
+}
+
+// Counts returns the totals so far; those before, if the file was cut since.
 func (s *Session) Counts() Counts {
-	return Counts{Seen: s.m.seen.Load(), Dropped: s.m.dropped.Load()}
+	s.guard(func() { s.counts = Counts{Seen: s.m.seen.Load(), Dropped: s.m.dropped.Load()} })
+	return s.counts
 }
 
 // Stop tells the endpoint to end it. Packets that it copied before can still be read; it says Left

@@ -20,6 +20,7 @@ type Tap struct {
 	room  []byte  // for its bytes
 	open  bool    // parts are to come
 	ready int     // records written and not published
+	cut   bool    // the file was cut by somebody: nothing of it is touched any more
 }
 
 // Attach joins the capture with this UUID that a tool has made in a directory. queue is what stands
@@ -33,6 +34,8 @@ func Attach(d *shm.Dir, id shm.UUID, queue uint32) (*Tap, error) {
 	fault := shm.Guard(func() {
 		if t.m, err = lay(obj); err == nil {
 			t.m.state.Store(stateAttached)
+			// Nobody sleeps on the ring, so a release store publishes.
+			t.out = ring.NewProducer(t.m.tail, t.m.head, t.m.records, 0, ring.Release)
 		}
 	})
 	if fault != nil {
@@ -42,13 +45,23 @@ func Attach(d *shm.Dir, id shm.UUID, queue uint32) (*Tap, error) {
 		_ = obj.Close()
 		return nil, err
 	}
-	// Nobody sleeps on the ring, so a release store publishes.
-	t.out = ring.NewProducer(t.m.tail, t.m.head, t.m.records, 0, ring.Release)
 	return t, nil
+}
+
+// guard runs f, which touches the capture. The file is a tool's, and must not take the program down
+// whose packets are copied.
+func (t *Tap) guard(f func()) {
+	if !t.cut {
+		t.cut = shm.Guard(f) != nil
+	}
 }
 
 // Packet copies a packet, or a part of one, if there is room.
 func (t *Tap) Packet(sent bool, b []byte, more bool) {
+	t.guard(func() { t.copy(sent, b, more) })
+}
+
+func (t *Tap) copy(sent bool, b []byte, more bool) {
 	if !t.open {
 		t.begin(sent)
 	}
@@ -84,7 +97,9 @@ func (t *Tap) begin(sent bool) {
 }
 
 // Flush publishes what was copied, up to a packet whose parts are still to come.
-func (t *Tap) Flush() {
+func (t *Tap) Flush() { t.guard(t.publish) }
+
+func (t *Tap) publish() {
 	whole := t.ready
 	if t.open && t.slot != nil {
 		whole--
@@ -97,17 +112,18 @@ func (t *Tap) Flush() {
 	t.m.dropped.Store(t.dropped)
 }
 
-// Alive reports whether the tool still has the capture open. It costs a system call.
+// Alive reports whether the tool still has the capture open, and nobody cut it. It costs a system
+// call.
 func (t *Tap) Alive() bool {
 	life, err := t.obj.Life()
-	return err == nil && life == shm.Alive && t.out.Err() == nil
+	return err == nil && life == shm.Alive && !t.cut && t.out.Err() == nil
 }
 
 // Close publishes what is whole and leaves the capture. What a dead tool has left is removed.
 func (t *Tap) Close() {
-	_ = shm.Guard(func() {
+	t.guard(func() {
 		t.open = false
-		t.Flush()
+		t.publish()
 		t.m.state.Store(stateLeft)
 	})
 	if life, err := t.obj.Life(); err == nil && (life == shm.Dead || life == shm.Released) &&
