@@ -36,7 +36,7 @@ const (
 type Remains struct {
 	Name string  `json:"name"`
 	Path string  `json:"path"`
-	Kind *string `json:"kind"` // queue, events, counter, …; nil: not known
+	Kind *string `json:"kind"` // queue, events, counter, …, socket; nil: not known
 	// Fate is garbage, removed, failed, damaged, version, other user, foreign, living, left,
 	// persistent, unread or lock lost.
 	Fate      string   `json:"fate"`
@@ -48,10 +48,11 @@ type Remains struct {
 }
 
 // Collect judges everything that has a name in a directory, and with Remove removes what is
-// provably garbage, under the locks that prove it. Any number of processes may collect at once,
-// while others create, adopt and attach; one that dies over it leaves what another can go on with.
-// What somebody else took or removed meanwhile is not an error. An error means that the directory
-// itself cannot be read.
+// provably garbage, under the locks that prove it; so are sockets that no process has, such as
+// those at which dead processes met others. Any number of processes may collect at once, while
+// others create, adopt and attach; one that dies over it leaves what another can go on with. What
+// somebody else took or removed meanwhile is not an error. An error means that the directory itself
+// cannot be read.
 func Collect(d *shm.Dir, o CollectOptions) ([]Remains, error) {
 	names, err := d.List()
 	if err != nil {
@@ -75,6 +76,8 @@ type collection struct {
 	isDir  bool
 	remove bool
 	o      cq.Removal
+
+	isSocket bool // found when it is judged
 }
 
 // lookAgain bounds how often something may be taken or left while it is removed.
@@ -112,6 +115,9 @@ func taken(err error) bool {
 }
 
 func (c *collection) take() error {
+	if c.isSocket {
+		return c.dir.RemoveUnbound(c.name)
+	}
 	if c.isDir {
 		return cq.Remove(c.dir, c.name, c.o)
 	}
@@ -125,6 +131,11 @@ func (c *collection) judge() (s cq.Remains, r Remains, there bool) {
 		s, err = cq.Remaining(c.dir, c.name, c.o)
 	} else {
 		s, err = cq.RemainingObject(c.dir, c.name, c.o)
+		if errors.Is(err, syscall.ENXIO) || errors.Is(err, shm.ErrName) { // as it is of sockets
+			if fate, e := c.socket(); c.isSocket {
+				s.Fate, r.Kind, err = fate, new(kindSocket), e
+			}
+		}
 	}
 	if s.Kind != 0 {
 		r.Kind = new(s.Kind.String())
@@ -140,6 +151,9 @@ func (c *collection) judge() (s cq.Remains, r Remains, there bool) {
 		return s, r, true
 	}
 	r.Fate, r.Reason = s.Fate.String(), reasonOf(&s)
+	if c.isSocket && s.Fate == cq.FateGarbage {
+		r.Reason = "a socket that no process has"
+	}
 	if s.Owner.PID != 0 {
 		life := shm.Alive
 		if s.Fate == cq.FateLockLost {

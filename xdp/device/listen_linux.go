@@ -71,7 +71,10 @@ func (l *Listener) clear() error {
 	if !errors.Is(err, unix.ECONNREFUSED) {
 		return err
 	}
-	return os.Remove(l.path)
+	if err := os.Remove(l.path); !errors.Is(err, os.ErrNotExist) { // a collector was faster
+		return err
+	}
+	return nil
 }
 
 // Close removes the socket, and then gives up the lock.

@@ -12,10 +12,11 @@ const gcLong = `Say what stands in the directory and what may go, and with --rem
 
 Only what is provably dead goes: nobody reads it, nobody writes it, and nobody is to come. The proof
 is the lock that the kernel takes from a process when it dies, in whatever PID namespace; nothing is
-removed because time has passed, and a process that is stopped is not dead. What is persistent, or
-was left by its owner for a successor, stays; --persistent-too NAME removes it all the same, unless
-somebody uses it or entries in it are unread. Foreign files, objects of other versions, damaged ones
-and those of other users are listed and never touched.
+removed because time has passed, and a process that is stopped is not dead. A socket goes when no
+process has it open, nor the lock of its name. What is persistent, or was left by its owner for a
+successor, stays; --persistent-too NAME removes it all the same, unless somebody uses it or entries
+in it are unread. Foreign files, objects of other versions, damaged ones and those of other users
+are listed and never touched.
 
 FATE is garbage, removed, living, left, persistent, unread, lock lost, foreign, version, other user,
 damaged or failed. Any number of processes may collect at once, while others create and attach.

@@ -1,0 +1,146 @@
+package shm
+
+import (
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// asideSuffix marks a socket that a collector has moved aside. Only who has locked the directory
+// gives or takes such a name, so that nothing can come to stand there while it is looked at.
+const asideSuffix = "~collected"
+
+// lockSuffix is that of the file whose lock a listener holds who replaces dead sockets by himself,
+// as a device process does: whoever has it is the only one to bind or remove the name.
+const lockSuffix = ".lock"
+
+// Bound reports whether the name of a socket may lead to somebody: a process has bound it and holds
+// it open, whether it listens yet or no more, or a process has the lock of the name and may be
+// about to. It never leads to somebody if [Dir.RemoveUnbound] of a process that died has moved the
+// socket there. Nobody notices: nothing connects. Errors: [ErrKind] for what is no socket,
+// [ErrOwner], fs.ErrNotExist, and what the system refuses.
+func (d *Dir) Bound(name string) (bool, error) {
+	const op = "probe socket"
+	ref, err := d.socketDir(op, name)
+	if err != nil {
+		return false, err
+	}
+	defer ref.drop()
+	lock, err := openSocketLock(ref.fd, name)
+	if err != nil {
+		return false, named(op, name, err)
+	}
+	if lock >= 0 {
+		defer sysClose(lock)
+		if locked, err := sysLocked(lock); locked || err != nil {
+			return locked, named(op, name, err)
+		}
+	}
+	bound, err := sysBound(ref.fd, name)
+	return bound && !strings.HasSuffix(name, asideSuffix), named(op, name, err)
+}
+
+// RemoveUnbound removes the name of a socket that no process has. Any number of processes may do
+// so at once, while others remove it and bind the name anew: a socket that somebody has is never
+// removed. One that came in the very moment between our looks has no name for the time of some
+// system calls; if this process dies just then, the next one that collects gives it back. errors.Is
+// finds EBUSY if somebody has the socket, or collects right now. Other errors are those of
+// [Dir.Bound].
+func (d *Dir) RemoveUnbound(name string) error {
+	const op = "remove socket"
+	bound, err := d.Bound(name)
+	if err != nil {
+		return err
+	}
+	if bound {
+		return &BusyError{Name: name}
+	}
+	ref, err := d.socketDir(op, name)
+	if err != nil {
+		return err
+	}
+	defer ref.drop()
+	fd, err := sysLockDir(ref.fd)
+	if err == nil {
+		defer sysClose(fd)
+		err = collectSocket(fd, name)
+	}
+	if errors.Is(err, syscall.EAGAIN) || errors.Is(err, fs.ErrExist) {
+		err = &BusyError{Name: name}
+	}
+	return named(op, name, err)
+}
+
+// collectSocket runs under the lock of the directory. A name cannot be removed on the condition
+// that it still means what was looked at, so the socket is moved to a name that is ours first, and
+// looked at there.
+func collectSocket(dirfd int, name string) error {
+	if base, ok := strings.CutSuffix(name, asideSuffix); ok {
+		return settleAside(dirfd, base)
+	}
+	lock, err := openSocketLock(dirfd, name)
+	if err != nil {
+		return err
+	}
+	if lock >= 0 {
+		defer sysClose(lock)
+		if err := sysLock(lock); err != nil {
+			return err
+		}
+	}
+	if err := settleAside(dirfd, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err // what a collector left that died
+	}
+	bound, err := sysBound(dirfd, name) // again, for a successor has come since we looked, if ever
+	if err == nil && bound {
+		err = &BusyError{Name: name}
+	}
+	if err == nil {
+		err = sysRenameNew(dirfd, name, name+asideSuffix)
+	}
+	if err != nil {
+		return err
+	}
+	return settleAside(dirfd, name)
+}
+
+// settleAside removes the socket that was moved aside from a name, or moves it back. Renaming took
+// the lock of the directory in the kernel, which bind(2) holds from when it makes the file until
+// the socket is found by it: what is not bound here never will be.
+func settleAside(dirfd int, name string) error {
+	bound, err := sysBound(dirfd, name+asideSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err == nil && !bound {
+		return sysUnlink(dirfd, name+asideSuffix)
+	}
+	// Somebody has it, or it is no socket: it is not ours to take away. If the name was bound anew
+	// meanwhile, it stays aside.
+	back := sysRenameNew(dirfd, name+asideSuffix, name)
+	if err == nil {
+		err = &BusyError{Name: name}
+	}
+	return errors.Join(err, back)
+}
+
+// openSocketLock opens the lock file of a socket. Of none the descriptor is -1.
+func openSocketLock(dirfd int, name string) (int, error) {
+	fd, err := sysOpen(dirfd, name+lockSuffix, true)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENAMETOOLONG) {
+		return -1, nil
+	}
+	return fd, err
+}
+
+// socketDir returns the descriptor of the directory, with a reference that the caller drops. Names
+// of sockets are freer than those of objects.
+func (d *Dir) socketDir(op, name string) (*dirRef, error) {
+	if name == "" || name == "." || name == ".." || filepath.Base(name) != name {
+		return nil, &Error{Op: op, Name: name, Err: ErrName, Hint: "a name is not a path"}
+	}
+	ref, err := d.use()
+	return ref, named(op, name, err)
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package shm
+
+func sysBound(int, string) (bool, error)     { return false, errSystem }
+func sysLockDir(int) (int, error)            { return -1, errSystem }
+func sysRenameNew(int, string, string) error { return errSystem }
