@@ -13,12 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// busyBound is how long the queue of a socket that is gone is waited for. The kernel frees it
+// when the last packet of the socket has left every queue on its way, and then from a work item
+// that wants the lock that all changes of interfaces go through: tens of milliseconds where
+// nothing else happens, seconds on a machine that is short of time.
+var busyBound = 10 * time.Second
+
 const (
-	// busyBound is how long the queue of a socket that is gone is waited for. The kernel frees it
-	// when the last packet of the socket has left every queue on its way, and then from a work item
-	// that wants the lock that all changes of interfaces go through: tens of milliseconds where
-	// nothing else happens, seconds on a machine that is short of time.
-	busyBound      = 10 * time.Second
 	firstBusyPause = 2 * time.Millisecond
 	lastBusyPause  = 50 * time.Millisecond
 )

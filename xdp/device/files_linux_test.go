@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -48,7 +49,7 @@ func TestServerOutOfFiles(t *testing.T) {
 	for room := 1; ; room++ {
 		limit, _ := limitFor(t, pid, room)
 		must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: had.Max}, nil))
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		e, err := device.Dial(ctx, r.path, device.Request{})
 		cancel()
 		if err == nil {
@@ -98,18 +99,21 @@ func TestAcceptOutOfFiles(t *testing.T) {
 	}
 	restore := func() error { return unix.Prlimit(0, unix.RLIMIT_NOFILE, &had, nil) }
 	defer func() { _ = restore() }()
+	begin := time.Now()
 	err = unix.Connect(fd, &unix.SockaddrUnix{Name: r.path})
 	var omitted *device.OmittedError
 	told := 0
 	await(t, "reports, and what was left out", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		told = len(r.errs)
-		return told > 0 && errors.As(r.errs[told-1], &omitted)
+		told = slices.IndexFunc(r.errs, func(err error) bool { return errors.As(err, &omitted) })
+		return told >= 0
 	})
 	must(t, errors.Join(err, restore()))
-	if told > 9 || omitted.Count < 1 || !errors.Is(omitted, syscall.EMFILE) {
-		t.Errorf("%d reports, the last one: %v", told, omitted)
+	// In windows in which the server had no time to fail more often nothing is left out.
+	most := 8 * (1 + int(time.Since(begin)/time.Second))
+	if told > most || omitted.Count < 1 || !errors.Is(omitted, syscall.EMFILE) {
+		t.Errorf("%d reports, of which %d may be told, then: %v", told, most, omitted)
 	}
 	must(t, r.dial(device.Request{}).Close())
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
 	"github.com/shmring/shmring/xdp/veth"
 	"github.com/shmring/shmring/xdp/xdptest"
@@ -67,7 +68,9 @@ func serverChild() error {
 	s, err := device.NewServer(device.Config{Interface: local.Name, Allow: allow,
 		Resolver: wires{&local, &remote},
 		NoObject: true, // one that is killed would leave it to the next
-		Report:   func(err error) { fmt.Fprintln(os.Stderr, "reported:", err) }})
+		// Of one that was killed the kernel frees the queue when the machine has time for that.
+		Socket: xdp.Options{BusyTimeout: time.Minute},
+		Report: func(err error) { fmt.Fprintln(os.Stderr, "reported:", err) }})
 	if err != nil {
 		return err
 	}

@@ -76,7 +76,7 @@ func TestIPv6(t *testing.T) {
 // ask for the address, on a machine that has no time, than a datagram waits.
 func sendResolved(t testing.TB, e *device.Endpoint, payload []byte, to netip.AddrPort) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
 		must(t, e.SendTo(payload, to, 1))
