@@ -55,6 +55,12 @@ type Removal struct {
 var errKept error = &sentinel{"it is in use, or waits for a successor",
 	Errno(syscall.EBUSY), ErrBusy}
 
+// of adds what the name says: nobody waits for a queue whose maker died before it got its own.
+func (o Removal) of(name string) Removal {
+	o.Waiting = o.Waiting || shm.IsAside(name)
+	return o
+}
+
 // Remaining judges the queue of a directory, of either kind, by read-only mappings: no lock is
 // taken and nobody notices. An error says that it cannot be judged: it is damaged, of another
 // version, or of another user.
@@ -64,7 +70,7 @@ func Remaining(d *shm.Dir, name string, o Removal) (Remains, error) {
 		return Remains{}, failed("judge", name, err)
 	}
 	defer dir.Close()
-	r, err := judge(dir, o)
+	r, err := judge(dir, o.of(name))
 	if err != nil {
 		return r, failed("judge", name, err)
 	}
@@ -78,7 +84,7 @@ func Remaining(d *shm.Dir, name string, o Removal) (Remains, error) {
 func Remove(d *shm.Dir, name string, o Removal) error {
 	dir, err := d.Sub(name, false)
 	if err == nil {
-		err = removeQueue(dir, o)
+		err = removeQueue(dir, o.of(name))
 		_ = dir.Close()
 	}
 	var busy *shm.BusyError

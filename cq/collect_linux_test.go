@@ -150,3 +150,30 @@ func attachWhileRemoved(t *testing.T, d, dir *shm.Dir) {
 	closeAll(lanes)
 	must(<-attached)
 }
+
+// TestRemovesWhatWasAside: a persistent queue whose maker died before it had its own name waits for
+// nobody.
+func TestRemovesWhatWasAside(t *testing.T) {
+	d, err := shm.OpenDir(filepath.Join(os.Getenv(shm.EnvDir), "aside"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(d.Path())
+	defer d.Close()
+	for name, want := range map[string]Fate{"q": FateLeft, "new-queue": FateLeft,
+		"new-" + shm.NewUUID().String(): FateGarbage} {
+		q, err := Create(d, name, Options{Size: 4, Lifetime: Persistent})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := q.Detach(); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := Remaining(d, name, Removal{}); err != nil || r.Fate != want {
+			t.Errorf("%s: %v, %v; want %v", name, r.Fate, err, want)
+		}
+		if err := Remove(d, name, Removal{}); (err == nil) != (want == FateGarbage) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

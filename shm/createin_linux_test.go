@@ -43,44 +43,51 @@ func TestCreateInBesideRemovers(t *testing.T) {
 	_ = d.RemoveSub("q")
 }
 
-// TestLinkAndMove: the way that those who tidy up cannot win against, in each state of the place.
+// TestLinkAndMove: the way that those who tidy up cannot win against, in each state of the place,
+// of an object that never had a name before.
 func TestLinkAndMove(t *testing.T) {
 	d := openTestDir(t)
-	spec := Spec{Kind: 77, Sections: []Section{{Kind: secData, Length: 64}}}
-	o, err := d.Create("here", spec, nil) // as a source of links: any object with a name will do
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
-			t.Error(err)
-		}
-	}()
 	at := func(name ...string) string { return filepath.Join(append([]string{d.Path()}, name...)...) }
+	spec := Spec{Kind: 77, Sections: []Section{{Kind: secData, Length: 64}}}
 	for _, c := range []struct {
 		name    string
 		prepare func() error
 		want    error
 	}{
 		{"nothing", func() error { return nil }, nil},
+		{"empty", func() error { return os.Mkdir(at("empty"), 0o700) }, nil},
 		{"full", func() error {
 			return errors.Join(os.Mkdir(at("full"), 0o700), os.WriteFile(at("full", "x"), nil, 0o600))
-		}, syscall.ENOTEMPTY},
-		{"empty", func() error { return os.Mkdir(at("empty"), 0o700) }, nil},
+		}, nil},
+		{"taken", func() error {
+			return errors.Join(os.Mkdir(at("taken"), 0o700),
+				os.WriteFile(at("taken", "reader"), nil, 0o600))
+		}, syscall.EEXIST},
 		{"file", func() error { return os.WriteFile(at("file"), nil, 0o600) }, syscall.ENOTDIR},
 	} {
 		if err := c.prepare(); err != nil {
 			t.Fatal(err)
 		}
-		in, err := d.linkAndMove(o, c.name, "reader")
+		ref, err := d.use()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var in *Dir
+		b := builder{name: "reader", spec: spec, dir: ref, link: func(o *Object) (err error) {
+			if in, err = d.linkAndMove(o, c.name, "reader"); err != nil {
+				return err
+			}
+			return o.handOver(in)
+		}}
+		o, err := b.build(nil)
 		if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 		if err == nil {
-			if in.Path() != at(c.name) {
-				t.Errorf("%s: it says that it is at %s", c.name, in.Path())
+			if linked, err := o.Linked(); !linked || err != nil || in.Path() != at(c.name) {
+				t.Errorf("%s: linked %v, %v, in %s", c.name, linked, err, in.Path())
 			}
-			if err := errors.Join(os.Remove(at(c.name, "reader")), in.Close()); err != nil {
+			if err := errors.Join(o.Unlink(), o.Close(), in.Close()); err != nil {
 				t.Error(err)
 			}
 		}
@@ -88,8 +95,47 @@ func TestLinkAndMove(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if left, err := d.List(); err != nil || len(left) != 1 {
+	if left, err := d.List(); err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestLinkComesAndGoes: the place is full when ours is to be moved there, and gone when it is to be
+// used, over and over.
+func TestLinkComesAndGoes(t *testing.T) {
+	d := openTestDir(t)
+	at := func(name ...string) string { return filepath.Join(append([]string{d.Path()}, name...)...) }
+	var over atomic.Bool
+	var all sync.WaitGroup
+	all.Go(func() {
+		for !over.Load() {
+			_ = os.Mkdir(at("q"), 0o700)
+			_ = os.WriteFile(at("q", "x"), nil, 0o600)
+			_ = os.Remove(at("q", "x"))
+			_ = os.Remove(at("q"))
+		}
+	})
+	defer func() { over.Store(true); all.Wait(); _ = os.RemoveAll(at("q")) }()
+	for range 100 {
+		ref, err := d.use()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := builder{name: "reader", spec: Spec{Kind: 77}, dir: ref, link: func(o *Object) error {
+			in, err := d.linkAndMove(o, "q", "reader")
+			if err != nil {
+				return err
+			}
+			defer in.Close()
+			return o.handOver(in)
+		}}
+		o, err := b.build(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"strings"
 	"syscall"
 )
 
@@ -12,26 +13,25 @@ const (
 	// plainTries is how often it is made in its place. Others who tidy up in a row, whom the kernel
 	// lets in one after the other, can win each time.
 	plainTries = 16
-	// linkTries bounds all tries. Each that fails means that somebody else did something meanwhile.
-	linkTries = 1000
+	// moveTries bounds how often it may be there when we want to move ours, and gone when we want
+	// to use it. Each time means that somebody else did something meanwhile.
+	moveTries = 1000
 )
 
 // linkIn gives a new object its name in a directory that may come and go, and hands the object over
 // to that.
 func (d *Dir) linkIn(o *Object, sub, name string) (in *Dir, err error) {
-	for try := range linkTries {
-		// A directory that is not empty nobody removes: then the plain way succeeds.
-		if try < plainTries || try%2 == 0 {
-			in, err = d.linkInPlace(o, sub, name)
-		} else {
-			in, err = d.linkAndMove(o, sub, name)
-		}
-		if err == nil {
-			return in, o.handOver(in)
-		}
-		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTEMPTY) {
+	for range plainTries {
+		in, err = d.linkInPlace(o, sub, name)
+		if !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		in, err = d.linkAndMove(o, sub, name)
+	}
+	if err == nil {
+		return in, o.handOver(in)
 	}
 	if !errors.Is(err, fs.ErrExist) {
 		_ = d.RemoveSub(sub) // unless others use it
@@ -52,33 +52,49 @@ func (d *Dir) linkInPlace(o *Object, sub, name string) (in *Dir, err error) {
 	return in, nil
 }
 
+// asidePrefix and a UUID name a directory on its way to its own name.
+const asidePrefix = "new-"
+
+// IsAside reports whether a queue's directory of that name was on its way to its own name. Whoever
+// finds one whose owner is dead has found something that nobody else will look for.
+func IsAside(sub string) bool {
+	id, ok := strings.CutPrefix(sub, asidePrefix)
+	_, isUUID := parseUUID(id)
+	return ok && isUUID
+}
+
 // linkAndMove makes the directory under a name that nobody else knows and moves it, object and all,
-// to its own: it is never seen empty. What is there must be an empty directory or nothing, else
-// errors.Is finds ENOTEMPTY. Who dies in between leaves a queue of an odd name whose owner is dead,
-// which is collected as any other.
-func (d *Dir) linkAndMove(o *Object, sub, name string) (*Dir, error) {
+// to its own: it is never seen empty. Where there is one already that is not empty, the object is
+// linked into that: nobody removes it then, while there is something in it.
+func (d *Dir) linkAndMove(o *Object, sub, name string) (in *Dir, err error) {
 	ref, err := d.use()
 	if err != nil {
 		return nil, err
 	}
 	defer ref.drop()
-	odd := "new-" + NewUUID().String()
-	in, err := d.linkInPlace(o, odd, name)
+	odd := asidePrefix + NewUUID().String()
+	aside, err := d.linkInPlace(o, odd, name)
 	if err != nil {
 		_ = sysRmdir(ref.fd, odd)
 		return nil, err
 	}
-	if err := sysRename(ref.fd, odd, sub); err != nil {
-		_ = sysUnlink(in.ref.fd, name)
-		_ = in.Close()
-		_ = sysRmdir(ref.fd, odd)
-		if errors.Is(err, syscall.EEXIST) { // the page allows either
-			err = syscall.ENOTEMPTY
+	for range moveTries {
+		if err = sysRename(ref.fd, odd, sub); err == nil {
+			aside.path = filepath.Join(d.path, sub)
+			return aside, nil
 		}
-		return nil, err
+		if !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, syscall.EEXIST) {
+			break // the page allows either
+		}
+		// What never had a name loses the right to one with its last: ours aside goes after this.
+		if in, err = d.linkInPlace(o, sub, name); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
 	}
-	in.path = filepath.Join(d.path, sub)
-	return in, nil
+	_ = sysUnlink(aside.ref.fd, name)
+	_ = aside.Close()
+	_ = sysRmdir(ref.fd, odd)
+	return in, err
 }
 
 // handOver makes the directory the one that has the object's name.

@@ -88,7 +88,7 @@ func (r *Report) torture(ctx context.Context, o Options, seed uint64, d time.Dur
 	}
 	opts := []torture.Options{opt}
 	if slices.Equal(roles, casts[castDevice]) { // it mostly waits for the kernel
-		opt.Seed |= 1 << 63
+		opt.Seed ^= 1 << 63
 		opts = append(opts, opt)
 	}
 	played, errs := make([]*torture.Report, len(opts)), make([]error, len(opts))

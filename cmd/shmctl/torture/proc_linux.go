@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -103,7 +104,9 @@ func (s *supervisor) start(p *proc) error {
 	cmd, done := p.cmd, p.done
 	s.waiting.Go(func() {
 		s.listen(out)
+		reaping.Lock()
 		_ = cmd.Wait()
+		reaping.Unlock()
 		close(done)
 		select {
 		case s.died <- struct{}{}:
@@ -112,6 +115,11 @@ func (s *supervisor) start(p *proc) error {
 	})
 	return nil
 }
+
+// reaping is held by whoever waits for a dead child: some threads at once that take what is left of
+// children of the kernel have been seen to spin there on each other's entries of /proc, all
+// processors with them, until somebody else died.
+var reaping sync.Mutex
 
 // listen counts what a child tells.
 func (s *supervisor) listen(out io.Reader) {

@@ -94,14 +94,18 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return s.whole(ctx)
 }
 
-// settling is held while a run has a directory without a lock, which others of this process would
-// take for that of one whose processes are all dead.
-var settling sync.Mutex
-
 // settle removes what runs left of which nobody lives, and makes the directory of this one.
 func (s *supervisor) settle(path string) (err error) {
-	settling.Lock()
-	defer settling.Unlock()
+	// While a run has a directory without a lock, others would take it for that of one whose
+	// processes are all dead.
+	settling, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer settling.Close()
+	if err := unix.Flock(int(settling.Fd()), unix.LOCK_EX); err != nil {
+		return err
+	}
 	sweepRuns(path)
 	if s.base, err = os.MkdirTemp(path, runPrefix); err != nil {
 		return err
