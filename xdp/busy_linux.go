@@ -1,6 +1,7 @@
 package xdp
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,10 @@ var busyBound = 10 * time.Second
 const (
 	firstBusyPause = 2 * time.Millisecond
 	lastBusyPause  = 50 * time.Millisecond
+	// firstLook is how long after the first one the second look at who has a queue is. Who has it
+	// by then too means to keep it; until then it may be a child that has not executed its program
+	// yet, with a copy of a descriptor that this process has closed, or one that is about to leave.
+	firstLook = 500 * time.Millisecond
 )
 
 // busyWait is the patience of one bind. The zero value of BusyTimeout waits for the kernel, and not
@@ -32,7 +37,14 @@ type busyWait struct {
 	deadline time.Time
 	pause    time.Duration
 	holder   func(ifindex int, queue uint32) (pid int, err error)
+	born     func(pid int) string
+	now      func() time.Time
 	blind    bool // the kernel does not tell who has a queue
+
+	look  time.Time     // when to look again at who has the queue
+	gap   time.Duration // between the last look and that
+	pid   int           // who had it at the last look
+	since string        // when that process was started
 }
 
 func (s *Socket) newBusyWait(o Options) *busyWait {
@@ -41,20 +53,21 @@ func (s *Socket) newBusyWait(o Options) *busyWait {
 		bound = busyBound
 	}
 	return &busyWait{s: s, told: o.BusyTimeout != 0, deadline: time.Now().Add(bound),
-		pause: firstBusyPause, holder: queueHolder}
+		pause: firstBusyPause, holder: queueHolder, born: startOf, now: time.Now}
 }
 
 // again waits until it is time for one more try after err, an [ErrQueueBusy], or returns what the
 // bind is to end with.
 func (w *busyWait) again(ctx context.Context, err error) error {
-	over := !time.Now().Before(w.deadline)
-	if over || !w.told {
+	over := !w.now().Before(w.deadline)
+	if over {
 		if pid := w.living(); pid != 0 {
 			return w.s.busyError(pid)
 		}
-	}
-	if over {
 		return err
+	}
+	if !w.told && w.stays() {
+		return w.s.busyError(w.pid)
 	}
 	pause := time.NewTimer(w.pause)
 	defer pause.Stop()
@@ -65,6 +78,24 @@ func (w *busyWait) again(ctx context.Context, err error) error {
 	case <-ctx.Done():
 		return errors.Join(context.Cause(ctx), err)
 	}
+}
+
+// stays reports that the process which has the queue had it at the look before. Looks become rare:
+// each goes through the descriptors of all processes.
+func (w *busyWait) stays() bool {
+	now := w.now()
+	if now.Before(w.look) {
+		return false
+	}
+	w.gap = max(2*w.gap, firstLook)
+	w.look = now.Add(w.gap)
+	pid, since := w.living(), ""
+	if pid != 0 {
+		since = w.born(pid)
+	}
+	same := pid != 0 && pid == w.pid && since == w.since
+	w.pid, w.since = pid, since
+	return same
 }
 
 // living returns the process that has the queue and is not about to end; 0 if none is known. A
@@ -125,6 +156,19 @@ func socketOwner(inode uint32) (pid int) {
 		}
 	}
 	return 0
+}
+
+// startOf tells a process from another one that had its number before: the two were not started in
+// the same tick of the clock.
+func startOf(pid int) string {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	// The name of its program, in parentheses, may have blanks.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	const start = 22 - 3 // as proc(5) counts; the third is the first after the name
+	if len(fields) <= start {
+		return ""
+	}
+	return fields[start]
 }
 
 // dying reports that a process is ended, or will be before it runs again: one that was killed keeps

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -52,8 +53,13 @@ func TestBusyWait(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	living(waiting(0, answers(os.Getpid(), nil)).again(t.Context(), busy))
-	w := waiting(time.Hour, answers(os.Getpid(), nil))
+	w := waiting(0, answers(os.Getpid(), nil))
+	if err := w.again(t.Context(), busy); err != nil {
+		t.Errorf("not known to stay: %v", err)
+	}
+	later(w, firstLook)
+	living(w.again(t.Context(), busy))
+	w = waiting(time.Hour, answers(os.Getpid(), nil))
 	if err := w.again(t.Context(), busy); err != nil {
 		t.Errorf("told to wait: %v", err)
 	}
@@ -78,6 +84,7 @@ func TestBusyWait(t *testing.T) {
 		if err := w.again(t.Context(), busy); err != nil {
 			t.Error(err)
 		}
+		later(w, 4*firstLook)
 	}
 	if asked != 1 {
 		t.Errorf("a kernel that does not know was asked %d times", asked)
@@ -91,6 +98,65 @@ func TestBusyWait(t *testing.T) {
 	w.pause = time.Hour
 	if err := w.again(ctx, busy); !errors.Is(err, context.Canceled) || !errors.Is(err, ErrQueueBusy) {
 		t.Errorf("canceled: %v", err)
+	}
+}
+
+// later has a bind find that so much time has passed.
+func later(w *busyWait, d time.Duration) {
+	now := w.now().Add(d)
+	w.now = func() time.Time { return now }
+}
+
+// TestBusyLooks: only who has the queue at two looks, between which there is time to execute a
+// program, or to end, keeps it; and where nobody is seen the looks become rare.
+func TestBusyLooks(t *testing.T) {
+	busy := refine(ErrQueueBusy, unix.EBUSY)
+	for name, c := range map[string]struct {
+		pids  []int
+		born  []string
+		stays bool
+	}{
+		"the same":          {[]int{os.Getpid(), os.Getpid()}, []string{"1", "1"}, true},
+		"another one":       {[]int{os.Getpid(), os.Getppid()}, []string{"1", "1"}, false},
+		"one like it":       {[]int{os.Getpid(), os.Getpid()}, []string{"1", "2"}, false},
+		"nobody any more":   {[]int{os.Getpid(), 0}, []string{"1", "1"}, false},
+		"somebody":          {[]int{0, os.Getpid()}, []string{"1", "1"}, false},
+		"another one, then": {[]int{1, os.Getpid(), os.Getpid()}, []string{"1", "1", "1"}, true},
+	} {
+		looks := 0
+		w := waiting(0, func(int, uint32) (int, error) { looks++; return c.pids[looks-1], nil })
+		w.born = func(int) string { return c.born[looks-1] }
+		w.deadline = w.deadline.Add(time.Hour)
+		later(w, 0)
+		for i := range c.pids {
+			err := w.again(t.Context(), busy)
+			if last := i == len(c.pids)-1; errors.Is(err, ErrQueueBusy) != (c.stays && last) {
+				t.Errorf("%s, look %d: %v", name, i+1, err)
+			}
+			if err := w.again(t.Context(), busy); !c.stays && err != nil || looks != i+1 {
+				t.Errorf("%s: %d looks at once, %v", name, looks-i, err)
+			}
+			later(w, w.gap)
+		}
+	}
+	looks := 0
+	w := waiting(0, func(int, uint32) (int, error) { looks++; return 0, nil })
+	for later(w, 0); w.again(t.Context(), busy) == nil; later(w, lastBusyPause) {
+		w.pause = 0
+	}
+	if most := 2 + int(busyBound/firstLook); looks > 12 || looks < 3 {
+		t.Errorf("%d looks in %v, of %d at equal intervals", looks, busyBound, most)
+	}
+}
+
+// TestStartOf: a process keeps what it was started at, and another one has another.
+func TestStartOf(t *testing.T) {
+	me := startOf(os.Getpid())
+	if n, err := strconv.ParseUint(me, 10, 64); err != nil || n == 0 || startOf(os.Getpid()) != me {
+		t.Errorf("started at %q", me)
+	}
+	if none := startOf(1<<22 + 1); none != "" {
+		t.Errorf("nobody was started at %q", none)
 	}
 }
 
