@@ -76,3 +76,26 @@ func TestAddressesClosedInUse(t *testing.T) {
 		all.Wait()
 	}
 }
+
+// TestAddressBeingWritten: a row is not there while its owner is in the middle of it, or died there.
+func TestAddressBeingWritten(t *testing.T) {
+	d := openDir(t)
+	v, err := cq.CreateAddresses(d, queueName(t), cq.AddressOptions{Count: 16})
+	must(t, err)
+	defer v.Close()
+	insert(t, v, sockaddrs(0, 3)...)
+	_, rows, _ := addressMemory(t, d, v.Name())
+	seq := rows[1*len(rows)/v.Cap():]
+	was := peek64(seq, 0)
+	poke(seq, 0, was|1)
+	if a, ok := v.Resolve(sockaddr(1)); ok {
+		t.Errorf("resolved to %d", a)
+	}
+	_, err = v.Lookup(1, make([]byte, 32))
+	wantErr(t, "lookup", err, cq.ErrInvalid)
+	poke(seq, 0, was+2)
+	wantLookup(t, v, 1, sockaddr(1))
+	if a, ok := v.Resolve(sockaddr(1)); !ok || a != 1 {
+		t.Errorf("then resolved to %d, %v", a, ok)
+	}
+}

@@ -35,14 +35,21 @@ func TestHostileAddresses(t *testing.T) {
 				poke(rows, at, ^uint64(0))
 			}
 		},
-		"length beyond the row":  func(_, rows, _ []byte) { poke(rows, 2*row+8, cq.AddrRowUsed|33) },
-		"length of nothing":      func(_, rows, _ []byte) { poke(rows, 2*row+8, cq.AddrRowUsed) },
-		"two rows, one address":  func(_, rows, _ []byte) { copy(rows[2*row:3*row], rows[3*row:]) },
-		"a length of no format":  func(_, rows, _ []byte) { poke(rows, 4*row+8, cq.AddrRowUsed|24) },
-		"a family of no format":  func(_, rows, _ []byte) { poke(rows, 4*row+32, 9) },
-		"an id where are none":   func(_, rows, _ []byte) { giveID(rows[4*row:], 6415) },
-		"bytes behind the end":   func(_, rows, _ []byte) { rows[7*row+32+30] = 1 },
-		"index leads nowhere":    func(_, _, index []byte) { fillWords(index, ^uint64(0)) },
+		"length beyond the row": func(_, rows, _ []byte) { poke(rows, 2*row+8, cq.AddrRowUsed|33) },
+		"length of nothing":     func(_, rows, _ []byte) { poke(rows, 2*row+8, cq.AddrRowUsed) },
+		"two rows, one address": func(_, rows, _ []byte) { copy(rows[2*row:3*row], rows[3*row:]) },
+		"a length of no format": func(_, rows, _ []byte) { poke(rows, 4*row+8, cq.AddrRowUsed|24) },
+		"a family of no format": func(_, rows, _ []byte) { poke(rows, 4*row+32, 9) },
+		"an id where are none":  func(_, rows, _ []byte) { giveID(rows[4*row:], 6415) },
+		"bytes behind the end":  func(_, rows, _ []byte) { rows[7*row+32+30] = 1 },
+		"index leads nowhere":   func(_, _, index []byte) { fillWords(index, ^uint64(0)) },
+		"cells lead behind the rows": func(_, _, index []byte) {
+			for at := 0; at+8 <= len(index); at += 8 {
+				if cell := peek64(index, at); cell != 0 {
+					poke(index, at, cell|0x7fffffff) // of the same hash
+				}
+			}
+		},
 		"index leads to row 0":   func(_, _, index []byte) { fillWords(index, 1) },
 		"one cell twice":         func(_, _, index []byte) { doubleCell(index) },
 		"index is empty":         func(_, _, index []byte) { clear(index) },

@@ -144,6 +144,8 @@ func (d *memfdDoor) newLane(bit int, opt shape, queue shm.UUID, row *rowWords) (
 	seals := laneSeals
 	if opt.others() {
 		seals = shm.SealOthers
+		// The reader's object has all that a lane has, so the bound on that speaks first. This one
+		// stands for the day on which a lane has a section more.
 		size, err := shm.Plan(spec)
 		if err == nil && size > d.opt.MaxBytes {
 			err = refuse(opMeet, d.name, "lane bytes", size, d.opt.MaxBytes, shm.ErrNoSpace)

@@ -1,6 +1,10 @@
 package cq
 
-import "github.com/shmring/shmring/shm"
+import (
+	"time"
+
+	"github.com/shmring/shmring/shm"
+)
 
 // Steps of a rendezvous, and the descriptors that come with them.
 const (
@@ -21,3 +25,10 @@ func RendezvousMessage(s uint16, status, fds, row uint32, queue shm.UUID) []byte
 
 // ReaderFD is the descriptor of the reader object that a writer gets.
 func ReaderFD(q *Queue) int { return q.obj.FD() }
+
+// ShortMeetings makes a peer that is silent for this long one that does not come, until restore.
+func ShortMeetings(d time.Duration) (restore func()) {
+	was := meetTimeout
+	meetTimeout = d
+	return func() { meetTimeout = was }
+}

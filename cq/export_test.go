@@ -95,3 +95,18 @@ func WritePipe(w *Writer) {
 // LoseHandOut makes the ring of the lane that entries are handed out of believe what a second
 // goroutine can make it believe: that they are not there.
 func LoseHandOut(q *Queue) { q.out.cons.PeekFrom(q.out.cons.Head()-1, 1) }
+
+// LookAgain does what a look at a lane goes on with that found it empty, and returns what a read
+// would that found nothing else.
+func LookAgain(q *Queue, bit int) error {
+	if !q.enter() {
+		return q.guard.refusal()
+	}
+	defer q.leave()
+	q.empty(bit)
+	_, err := q.result(0)
+	return err
+}
+
+// StoreMeta writes the last word of a slot of the writer's lane.
+func (w *Writer) StoreMeta(at uint64, m Meta) { w.slots[at%uint64(len(w.slots))].Meta = m }

@@ -183,7 +183,8 @@ func (l *legacy) copy(m *laneMem) {
 }
 
 // inherit marks what a former reader of this lane's writer may have handed out. The writer says how
-// much that is: it had that one's words.
+// much that is: it had that one's words. More than the lane holds would mark entries that it posts
+// later, which harms nobody else: whoever asks for the mark bounds it.
 func (l *lane) inherit() {
 	if again := l.words.again.Load(); again-l.cons.Head() <= uint64(l.cons.Cap()) {
 		l.marked = again

@@ -188,7 +188,7 @@ func TestHostileReader(t *testing.T) {
 
 // TestHostileRow: a successor that finds nonsense in its rows goes on with what is possible.
 func TestHostileRow(t *testing.T) {
-	for _, peeked := range []uint64{0, 3, 7, 100, 1 << 50, ^uint64(0)} {
+	for _, peeked := range []uint64{0, 3, 7, 10, 100, 1 << 50, ^uint64(0)} {
 		d, q := create(t, cq.Options{Size: 4})
 		w := attach(t, d, q.Name())
 		post(t, w, 0, 4)
@@ -200,6 +200,13 @@ func TestHostileRow(t *testing.T) {
 		must(t, err)
 		if got := drain(t, q); !slices.Equal(got, upTo(2, 4)) {
 			t.Errorf("peeked %d: %v", peeked, got)
+		}
+		for i := uint64(4); i < 16; i += 2 { // new entries, also where that index leads
+			post(t, w, i, i+2)
+			got := read(t, q, 2)
+			if !slices.Equal(got, upTo(i, i+2)) || q.Redelivered() {
+				t.Errorf("peeked %d: then %v, redelivered %v", peeked, got, q.Redelivered())
+			}
 		}
 		must(t, w.Close())
 		must(t, q.Close())

@@ -36,11 +36,9 @@ func (l *lane) Level() (head, tail uint64) {
 	return head, tail
 }
 
-// Solicited implements doorbell.Source. The writer raises its word before the tail, by no more than
-// the lane holds.
-func (l *lane) Solicited() uint64 {
-	return min(l.words.sol.Load(), l.cons.Head()+uint64(l.cons.Cap()))
-}
+// Solicited implements doorbell.Source. It needs no bound: it is only asked whether it lies beyond
+// an index that the tail has passed, which says no more than a writer may say of any entry.
+func (l *lane) Solicited() uint64 { return l.words.sol.Load() }
 
 // ownLane maps lane 0, which the reader's own library writes.
 func (q *Queue) ownLane() error {

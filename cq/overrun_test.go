@@ -167,3 +167,17 @@ func TestOverrunSuccessor(t *testing.T) {
 	_, err = cq.ReadTimeout(q, make([]cq.Msg, 1), -1)
 	wantErr(t, "sread", err, cq.ErrOverrun)
 }
+
+// TestOverrunAfterLook: a lane is filled and overruns between the look that found it empty and the
+// one at whether it overran. What it holds comes first.
+func TestOverrunAfterLook(t *testing.T) {
+	q, w := pair(t, cq.Options{Size: 4, Overrun: cq.OverrunQueue})
+	post(t, w, 0, 1)
+	_ = read(t, q, 1)
+	post(t, w, 1, 5)
+	wantErr(t, "overrun", w.Post(&cq.Entry{}), cq.ErrOverrun)
+	wantErr(t, "the look", cq.LookAgain(q, w.Lane()), cq.ErrAgain)
+	if got := overrun(t, q); !slices.Equal(got, upTo(1, 5)) {
+		t.Errorf("got %v", got)
+	}
+}

@@ -185,3 +185,23 @@ func TestErrorWakes(t *testing.T) {
 		})
 	}
 }
+
+// TestErrorIsNext: an error that was found stays what comes next, also if lanes before it in the
+// round have something by now.
+func TestErrorIsNext(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 4, MaxLanes: 2})
+	first, second := attach(t, d, q.Name()), attach(t, d, q.Name())
+	postError(t, second, 7)
+	_, err := q.Peek(1) // begins at the first lane, and will again
+	wantErr(t, "peek", err, cq.ErrAvail)
+	post(t, first, 0, 1)
+	_, err = cq.Read(q, make([]cq.Context, 2))
+	wantErr(t, "read", err, cq.ErrAvail)
+	_, err = q.Peek(1)
+	wantErr(t, "peek", err, cq.ErrAvail)
+	var e cq.ErrorEntry
+	must(t, q.ReadErr(&e))
+	if got := read(t, q, 1); e.Context != 7 || !slices.Equal(got, upTo(0, 1)) {
+		t.Errorf("error %d, then %v", e.Context, got)
+	}
+}

@@ -264,7 +264,7 @@ const defaultPeerBytes = 64 << 20
 
 // meetTimeout is how long Serve waits for a peer that connected and does not attach, and either
 // side for another user's next message once it has begun.
-const meetTimeout = 10 * time.Second
+var meetTimeout = 10 * time.Second // a variable for tests only
 
 // Serve accepts writers that connect to l, until l or the queue is closed, and returns why it
 // ended: ErrClosed or the listener's error (net.ErrClosed). It may be called from anywhere, several
