@@ -227,28 +227,7 @@ func TestCheckFindsDamage(t *testing.T) {
 	for _, g := range all {
 		covered[g.name] = true
 		t.Run(g.name+" "+filepath.Base(g.file), func(t *testing.T) {
-			files := map[string][]byte{}
-			for path, image := range whole {
-				files[path] = append([]byte{}, image...)
-			}
-			image := files[g.file]
-			at := g.at
-			if g.kind != 0 {
-				at += section(t, image, g.kind)
-			}
-			want := at
-			if g.reports != 0 {
-				want = at - g.at + g.reports
-			}
-			var word [8]byte
-			binary.LittleEndian.PutUint64(word[:], g.word)
-			if g.size == 0 {
-				g.size = 8
-			}
-			copy(image[at:], word[:g.size])
-			if !g.open && at < 0x980 {
-				seal(image)
-			}
+			files, want := g.apply(t, whole)
 			if diff := cmp.Diff([]string{label(g.name, g.file, &want)}, check(t, files)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -264,6 +243,34 @@ func TestCheckFindsDamage(t *testing.T) {
 		t.Errorf("%v are no invariants", covered)
 	}
 	checkStrangers(t, d, whole)
+}
+
+// apply returns all files with one of them damaged, and the offset that a check is to name.
+func (g damage) apply(t *testing.T, whole map[string][]byte) (map[string][]byte, uint64) {
+	t.Helper()
+	files := map[string][]byte{}
+	for path, image := range whole {
+		files[path] = append([]byte{}, image...)
+	}
+	image := files[g.file]
+	at := g.at
+	if g.kind != 0 {
+		at += section(t, image, g.kind)
+	}
+	want := at
+	if g.reports != 0 {
+		want = at - g.at + g.reports
+	}
+	var word [8]byte
+	binary.LittleEndian.PutUint64(word[:], g.word)
+	if g.size == 0 {
+		g.size = 8
+	}
+	copy(image[at:], word[:g.size])
+	if !g.open && at < 0x980 {
+		seal(image)
+	}
+	return files, want
 }
 
 func label(name, file string, offset *uint64) string {

@@ -38,54 +38,9 @@ func childBusy() {
 	v, err := cq.CreateAddresses(d, name+"-peers", cq.AddressOptions{Count: 64,
 		Format: cq.AddrOpaque})
 	need(err)
-	go func() {
-		for i := 0; ; i++ {
-			w, err := cq.Attach(context.Background(), d, name, cq.WriterOptions{})
-			need(err)
-			for range 500 {
-				meta := cq.Meta(0)
-				if i%3 == 0 {
-					meta = cq.MetaSolicited
-				}
-				err := w.Post(&cq.Entry{Meta: meta})
-				if i++; i%7 == 0 {
-					err = w.PostError(&cq.ErrorEntry{Err: 5, ErrData: []byte("x")})
-				}
-				if errors.Is(err, cq.ErrFull) {
-					runtime.Gosched() // there may be one processor for all
-				} else {
-					need(err)
-				}
-			}
-			need(w.Close())
-		}
-	}()
-	go func() {
-		ev := cq.Event{Payload: make([]byte, 0, 64)}
-		for i := 0; ; i++ {
-			_, err := e.Write(&cq.Event{Event: cq.EventUser, Payload: []byte(strconv.Itoa(i))})
-			if err != nil && !errors.Is(err, cq.ErrFull) {
-				need(err)
-			}
-			need(c.Add(1))
-			if i%2 == 0 {
-				_, _ = e.Read(&ev)
-			}
-			runtime.Gosched()
-		}
-	}()
-	go func() {
-		for i := 0; ; i++ {
-			at, err := v.Insert([][]byte{[]byte(strconv.Itoa(i % 100)), []byte(strconv.Itoa(i % 37))})
-			need(err)
-			for k, a := range at {
-				if k == 0 || at[0] != a {
-					need(v.Remove(a))
-				}
-			}
-			runtime.Gosched()
-		}
-	}()
+	go postBusily(d, name)
+	go countBusily(e, c)
+	go insertBusily(v)
 	var reads atomic.Uint64
 	go func() {
 		dst, bad := make([]cq.Msg, 5), cq.ErrorEntry{}
@@ -105,6 +60,60 @@ func childBusy() {
 	}
 	say("ready")
 	untilTold()
+}
+
+// postBusily attaches again and again, and posts as much as there is room for.
+func postBusily(d *shm.Dir, name string) {
+	for i := 0; ; i++ {
+		w, err := cq.Attach(context.Background(), d, name, cq.WriterOptions{})
+		need(err)
+		for range 500 {
+			meta := cq.Meta(0)
+			if i%3 == 0 {
+				meta = cq.MetaSolicited
+			}
+			err := w.Post(&cq.Entry{Meta: meta})
+			if i++; i%7 == 0 {
+				err = w.PostError(&cq.ErrorEntry{Err: 5, ErrData: []byte("x")})
+			}
+			if errors.Is(err, cq.ErrFull) {
+				runtime.Gosched() // there may be one processor for all
+			} else {
+				need(err)
+			}
+		}
+		need(w.Close())
+	}
+}
+
+// countBusily writes and reads events, and adds.
+func countBusily(e *cq.EventQueue, c *cq.Counter) {
+	ev := cq.Event{Payload: make([]byte, 0, 64)}
+	for i := 0; ; i++ {
+		_, err := e.Write(&cq.Event{Event: cq.EventUser, Payload: []byte(strconv.Itoa(i))})
+		if err != nil && !errors.Is(err, cq.ErrFull) {
+			need(err)
+		}
+		need(c.Add(1))
+		if i%2 == 0 {
+			_, _ = e.Read(&ev)
+		}
+		runtime.Gosched()
+	}
+}
+
+// insertBusily changes a vector of addresses.
+func insertBusily(v *cq.AddressVector) {
+	for i := 0; ; i++ {
+		at, err := v.Insert([][]byte{[]byte(strconv.Itoa(i % 100)), []byte(strconv.Itoa(i % 37))})
+		need(err)
+		for k, a := range at {
+			if k == 0 || at[0] != a {
+				need(v.Remove(a))
+			}
+		}
+		runtime.Gosched()
+	}
 }
 
 // TestCheckLive: of objects that other processes use at full speed nothing is said that is not so,

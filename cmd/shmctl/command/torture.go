@@ -57,35 +57,8 @@ func newTorture() *cobra.Command {
 			if err := o.check(cmd); err != nil {
 				return err
 			}
-			f := cmd.Flags()
-			if opt.Duration < 0 || f.Changed("duration") && opt.Duration == 0 {
-				return &usageError{verb: "torture", err: fmt.Errorf("duration %v is not positive",
-					opt.Duration)}
-			}
-			if (opt.Kills > 0 || opt.UntilSteps > 0) && !f.Changed("duration") {
-				opt.Duration = 0
-			}
-			if opt.UntilSteps > 0 {
-				opt.Steps = true
-			}
-			for _, name := range opt.Roles {
-				if !slices.Contains(torture.Roles(), name) {
-					return &usageError{verb: "torture", err: fmt.Errorf("no role %q: there are %s",
-						name, strings.Join(torture.Roles(), ", "))}
-				}
-			}
-			if opt.Steps && !crash.On {
-				return &usageError{verb: "torture", err: errors.New("this shmctl has no steps: " +
-					"build it with -tags shmring_steps")}
-			}
-			switch opt.Trust {
-			case torture.TrustBoth, torture.TrustUser, torture.TrustOthers:
-			default:
-				return &usageError{verb: "torture", err: fmt.Errorf(
-					"trust %q is none of both, user and others", opt.Trust)}
-			}
-			if !f.Changed("seed") {
-				opt.Seed = rand.Uint64()
+			if err := settleTorture(cmd, &opt); err != nil {
+				return err
 			}
 			return runTorture(cmd, &o, opt)
 		},
@@ -110,6 +83,39 @@ func newTorture() *cobra.Command {
 	f.StringVar(&opt.Dir, "dir", "", "`directory` in which that of the run is made")
 	cmd.AddCommand(newHostile(), newSoak())
 	return cmd
+}
+
+// settleTorture refuses options that do not go together, and fills in what follows from them.
+func settleTorture(cmd *cobra.Command, opt *torture.Options) error {
+	wrong := func(err error) error { return &usageError{verb: "torture", err: err} }
+	f := cmd.Flags()
+	if opt.Duration < 0 || f.Changed("duration") && opt.Duration == 0 {
+		return wrong(fmt.Errorf("duration %v is not positive", opt.Duration))
+	}
+	if (opt.Kills > 0 || opt.UntilSteps > 0) && !f.Changed("duration") {
+		opt.Duration = 0
+	}
+	if opt.UntilSteps > 0 {
+		opt.Steps = true
+	}
+	for _, name := range opt.Roles {
+		if !slices.Contains(torture.Roles(), name) {
+			return wrong(fmt.Errorf("no role %q: there are %s", name,
+				strings.Join(torture.Roles(), ", ")))
+		}
+	}
+	if opt.Steps && !crash.On {
+		return wrong(errors.New("this shmctl has no steps: build it with -tags shmring_steps"))
+	}
+	switch opt.Trust {
+	case torture.TrustBoth, torture.TrustUser, torture.TrustOthers:
+	default:
+		return wrong(fmt.Errorf("trust %q is none of both, user and others", opt.Trust))
+	}
+	if !f.Changed("seed") {
+		opt.Seed = rand.Uint64()
+	}
+	return nil
 }
 
 // listed joins names to lines of so many columns.
