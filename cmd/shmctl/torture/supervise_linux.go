@@ -96,16 +96,6 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 
 // settle removes what runs left of which nobody lives, and makes the directory of this one.
 func (s *supervisor) settle(path string) (err error) {
-	// While a run has a directory without a lock, others would take it for that of one whose
-	// processes are all dead.
-	settling, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer settling.Close()
-	if err := unix.Flock(int(settling.Fd()), unix.LOCK_EX); err != nil {
-		return err
-	}
 	sweepRuns(path)
 	if s.base, err = os.MkdirTemp(path, runPrefix); err != nil {
 		return err
@@ -113,11 +103,17 @@ func (s *supervisor) settle(path string) (err error) {
 	if err = os.Mkdir(s.base+"/"+queuesDir, 0o700); err != nil {
 		return err
 	}
-	if s.ledger, err = makeLedger(s.base + "/" + ledgerFile); err != nil {
+	// By the lock others see whether this run lives. Where there is no ledger they do not ask, so
+	// it has its name when it is locked.
+	name := s.base + "/" + ledgerFile
+	if s.ledger, err = makeLedger(name + ".new"); err != nil {
 		return err
 	}
-	// Whoever finds the directory later sees by the lock whether its run lives.
-	if err = unix.Flock(int(s.ledger.f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	err = unix.Flock(int(s.ledger.f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		err = os.Rename(name+".new", name)
+	}
+	if err != nil {
 		s.ledger.close()
 	}
 	return err
