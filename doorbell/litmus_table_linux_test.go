@@ -120,96 +120,108 @@ func (l *litmusRig) heat(o ring.Order) {
 // tries is how often a side looks for the other's word within a round.
 const tries = 200
 
+// fill stores a word into the whole line.
+func (l *litmusRig) fill(v uint64) {
+	for i := range l.line {
+		l.line[i] = v
+	}
+}
+
+// torn loads the line and counts the words that are not v.
+func (l *litmusRig) torn(v uint64) (n uint64) {
+	for _, w := range *(*[8]uint64)(l.line) {
+		if w != v {
+			n++
+		}
+	}
+	return n
+}
+
+// anyTorn forbids that the reader found a word of another round.
+func anyTorn(_ *litmusRig, _, reader, _ uint64) bool { return reader != 0 }
+
+// messageTest: who sees the tail of a round sees its line.
+func messageTest(name string, mutant bool, writer func(l *litmusRig, round uint64)) litmus {
+	return litmus{name: name, mutant: mutant, forbidden: anyTorn,
+		writer: func(l *litmusRig, round uint64) uint64 { writer(l, round); return 0 },
+		reader: func(l *litmusRig, round uint64) uint64 {
+			for range tries {
+				if l.x.Load() == round {
+					return l.torn(round)
+				}
+			}
+			return 0
+		}}
+}
+
+// releasedTest: who sees the head of a round overwrites what nobody looks at any more.
+func releasedTest(name string, mutant bool,
+	reader func(l *litmusRig, round uint64) uint64) litmus {
+	return litmus{name: name, mutant: mutant, forbidden: anyTorn, reader: reader,
+		writer: func(l *litmusRig, round uint64) uint64 {
+			for range tries {
+				if l.y.Load() == round {
+					l.fill(round)
+					return 1
+				}
+			}
+			return 0
+		},
+		between: func(l *litmusRig, _ uint64) { l.fill(0) }}
+}
+
+// seqlockTest: a line between two looks at one even number is whole.
+func seqlockTest(name string, mutant bool) litmus {
+	return litmus{name: name, mutant: mutant, forbidden: anyTorn,
+		writer: func(l *litmusRig, round uint64) uint64 {
+			if !mutant {
+				l.z.Store(2*round - 1)
+			}
+			l.fill(round)
+			l.z.Store(2 * round)
+			return 0
+		},
+		reader: func(l *litmusRig, round uint64) uint64 {
+			for range tries {
+				seq := l.z.Load()
+				n := l.torn(seq / 2)
+				if seq&1 == 0 && l.z.Load() == seq && n != 0 {
+					return n
+				}
+			}
+			return 0
+		}}
+}
+
 // orderTests are the orders of two stores, or of a load and a store, that the protocol relies on.
 // A load of the line is one of 16 bytes at a time, of what was stored 8 bytes at a time, as it is
 // when a completion is read. Nothing relies on two readers seeing the stores of two writers in one
 // order (IRIW): only the reader looks at more than one lane, and each lane for itself.
 func orderTests() []litmus {
-	fill := func(l *litmusRig, v uint64) {
-		for i := range l.line {
-			l.line[i] = v
-		}
-	}
-	// torn loads the line and counts the words that are not v.
-	torn := func(l *litmusRig, v uint64) (n uint64) {
-		for _, w := range *(*[8]uint64)(l.line) {
-			if w != v {
-				n++
-			}
-		}
-		return n
-	}
-	bad := func(_ *litmusRig, _, reader, _ uint64) bool { return reader != 0 }
-	message := func(name string, mutant bool, writer func(l *litmusRig, round uint64)) litmus {
-		return litmus{name: name, mutant: mutant, forbidden: bad,
-			writer: func(l *litmusRig, round uint64) uint64 { writer(l, round); return 0 },
-			reader: func(l *litmusRig, round uint64) uint64 {
-				for range tries {
-					if l.x.Load() == round {
-						return torn(l, round)
-					}
-				}
-				return 0
-			}}
-	}
-	released := func(name string, mutant bool, reader func(l *litmusRig, round uint64) uint64) litmus {
-		return litmus{name: name, mutant: mutant, forbidden: bad, reader: reader,
-			writer: func(l *litmusRig, round uint64) uint64 {
-				for range tries {
-					if l.y.Load() == round {
-						fill(l, round)
-						return 1
-					}
-				}
-				return 0
-			},
-			between: func(l *litmusRig, _ uint64) { fill(l, 0) }}
-	}
-	seqlock := func(name string, mutant bool) litmus {
-		return litmus{name: name, mutant: mutant, forbidden: bad,
-			writer: func(l *litmusRig, round uint64) uint64 {
-				if !mutant {
-					l.z.Store(2*round - 1)
-				}
-				fill(l, round)
-				l.z.Store(2 * round)
-				return 0
-			},
-			reader: func(l *litmusRig, round uint64) uint64 {
-				for range tries {
-					seq := l.z.Load()
-					n := torn(l, seq/2)
-					if seq&1 == 0 && l.z.Load() == seq && n != 0 {
-						return n
-					}
-				}
-				return 0
-			}}
-	}
 	return []litmus{
-		message("tail before the entry", true, func(l *litmusRig, round uint64) {
+		messageTest("tail before the entry", true, func(l *litmusRig, round uint64) {
 			ring.StoreRelease(l.x, round)
-			fill(l, round)
+			l.fill(round)
 		}),
-		message("entry before the tail, release", false, func(l *litmusRig, round uint64) {
-			fill(l, round)
+		messageTest("entry before the tail, release", false, func(l *litmusRig, round uint64) {
+			l.fill(round)
 			ring.StoreRelease(l.x, round)
 		}),
-		message("entry before the tail, seq-cst", false, func(l *litmusRig, round uint64) {
-			fill(l, round)
+		messageTest("entry before the tail, seq-cst", false, func(l *litmusRig, round uint64) {
+			l.fill(round)
 			l.x.Store(round)
 		}),
-		released("head before the last look", true, func(l *litmusRig, round uint64) uint64 {
+		releasedTest("head before the last look", true, func(l *litmusRig, round uint64) uint64 {
 			ring.StoreRelease(l.y, round)
 			Pause(8)
-			return torn(l, 0)
+			return l.torn(0)
 		}),
-		released("last look before the head", false, func(l *litmusRig, round uint64) uint64 {
-			n := torn(l, 0)
+		releasedTest("last look before the head", false, func(l *litmusRig, round uint64) uint64 {
+			n := l.torn(0)
 			ring.StoreRelease(l.y, round)
 			return n
 		}),
-		seqlock("row that does not say that it changes", true),
-		seqlock("row that says when it changes", false),
+		seqlockTest("row that does not say that it changes", true),
+		seqlockTest("row that says when it changes", false),
 	}
 }

@@ -8,26 +8,10 @@ func (v *bell) arming(s, n *bellState, i int, emit func(*bellState)) {
 	q, lanes := t.queue, v.lanesOf(t.queue)
 	qbit := uint8(1) << q
 	switch t.at {
-	case N1:
-		if !v.acquire(s, n, q, i) {
+	case N1, N1p, N1b, N1t:
+		if !v.channelParks(s, n, i, lanes) {
 			return
 		}
-		n.ready &^= lanes
-		v.enlist(s, n, s.ready&lanes)
-		t.at = N1p
-	case N1p:
-		t.at = N1t
-		if v.mustPay(s, noBarrierN1, lanes) {
-			t.at = N1b
-		}
-		n.parked |= s.cand & lanes
-	case N1b:
-		if v.barrier(n, t) {
-			t.at = N1t
-		}
-	case N1t:
-		n.cand = s.cand&^lanes | s.nonEmpty(s.cand&lanes)
-		t.at = N2
 	case N2: // with what d.mu protects
 		if s.dmu != 0 {
 			return
@@ -75,6 +59,35 @@ func (v *bell) arming(s, n *bellState, i int, emit func(*bellState)) {
 		}
 	}
 	emit(n)
+}
+
+// channelParks is N1: the lock is taken, the lanes are parked, the barrier is paid, tails are
+// looked at again. Without the lock nothing happens.
+func (v *bell) channelParks(s, n *bellState, i int, lanes uint8) bool {
+	t := &n.task[i]
+	switch t.at {
+	case N1:
+		if !v.acquire(s, n, t.queue, i) {
+			return false
+		}
+		n.ready &^= lanes
+		v.enlist(s, n, s.ready&lanes)
+		t.at = N1p
+	case N1p:
+		t.at = N1t
+		if v.mustPay(s, noBarrierN1, lanes) {
+			t.at = N1b
+		}
+		n.parked |= s.cand & lanes
+	case N1b:
+		if v.barrier(n, t) {
+			t.at = N1t
+		}
+	case N1t:
+		n.cand = s.cand&^lanes | s.nonEmpty(s.cand&lanes)
+		t.at = N2
+	}
+	return true
 }
 
 func (v *bell) rebase(s, n *bellState, lanes uint8) {
