@@ -315,7 +315,8 @@ func more(t *testing.T, whole map[string][]byte, bell string) (out []damage) {
 	index, rows := section(t, av, sectAddrIndex), section(t, av, sectAddrRows)
 	for at := uint64(0); at < 8*32; at += 8 {
 		cell := le.Uint64(av[index+at:])
-		if cell == 0 {
+		// The next cell is empty: no other address is found past this one.
+		if cell == 0 || le.Uint64(av[index+(at+8)%(8*32):]) != 0 {
 			continue
 		}
 		slot := uint64(uint32(cell) - 1)
