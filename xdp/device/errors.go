@@ -91,6 +91,7 @@ type reason struct {
 var sameAs = []reason{{syscall.ENFILE, syscall.EMFILE}, {shm.ErrNoSpace, syscall.ENOSPC},
 	{syscall.ENOMEM, syscall.ENOSPC}, {os.ErrClosed, syscall.ESHUTDOWN},
 	{cq.ErrTimedOut, syscall.ETIMEDOUT}, {context.DeadlineExceeded, syscall.ETIMEDOUT},
+	{os.ErrDeadlineExceeded, syscall.ETIMEDOUT},
 	{context.Canceled, syscall.ESHUTDOWN}}
 
 // refusals are the reasons that have sentinels. Numbers that an older application does not know it

@@ -3,6 +3,7 @@ package device
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -64,6 +65,7 @@ func TestStatuses(t *testing.T) {
 	}{
 		{syscall.EMFILE, ErrNoFiles, syscall.EMFILE}, {syscall.ENFILE, ErrNoFiles, syscall.EMFILE},
 		{shm.ErrNoSpace, ErrNoMemory, syscall.ENOSPC}, {errClosing, ErrClosing, syscall.ESHUTDOWN},
+		{os.ErrDeadlineExceeded, ErrSlow, syscall.ETIMEDOUT},
 		{fmt.Errorf("%w: %w", ErrSlow, syscall.EIO), ErrSlow, syscall.ETIMEDOUT},
 		{fmt.Errorf("%w: frames", ErrBudget), ErrBudget, syscall.EDQUOT},
 		{shm.ErrVersion, shm.ErrVersion, syscall.EPROTONOSUPPORT},

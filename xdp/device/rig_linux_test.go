@@ -63,6 +63,7 @@ type rig struct {
 	path   string
 	mu     sync.Mutex
 	errs   []error
+	cancel func() // ends what the server serves in
 }
 
 func newRig(t testing.TB, c device.Config) *rig {
@@ -85,11 +86,12 @@ func newRig(t testing.TB, c device.Config) *rig {
 	l, err := device.Listen(r.path)
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
+	r.cancel = cancel
 	served := make(chan error, 1)
 	go func() { served <- r.server.Serve(ctx, l.UnixListener) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-served; !errors.Is(err, context.Canceled) {
+		if err := <-served; !errors.Is(err, context.Canceled) && !errors.Is(err, device.ErrClosing) {
 			t.Errorf("Serve: %v", err)
 		}
 		if err := errors.Join(r.server.Close(), l.Close()); err != nil {

@@ -66,9 +66,13 @@ func (s *Server) handle(ctx context.Context, conn *net.UnixConn) {
 	}
 	go func() {
 		defer s.all.Done()
-		hello, cancel := context.WithTimeout(ctx, helloTimeout)
+		hello, cancel := context.WithTimeout(ctx, time.Duration(s.helloTimeoutNs.Load()))
 		err := s.admit(hello, a)
-		if err != nil && hello.Err() != nil && ctx.Err() == nil {
+		switch {
+		case err == nil:
+		case s.closes(ctx):
+			err = errClosing // which ends the reading of what the application says
+		case hello.Err() != nil:
 			err = fmt.Errorf("%w: %w", ErrSlow, err)
 		}
 		cancel()
@@ -83,7 +87,7 @@ func (s *Server) handle(ctx context.Context, conn *net.UnixConn) {
 		defer stop()
 		err = s.attend(a)
 		s.leave(a)
-		s.dismiss(conn, err)
+		s.dismiss(ctx, conn, err)
 	}()
 }
 
@@ -98,15 +102,27 @@ func (s *Server) refuse(conn *net.UnixConn, err error) {
 	s.report(failed("admit application", s.c.Interface, err, hintOf(err)))
 }
 
-// dismiss hangs up on an application that was served, and says why if it is still there.
-func (s *Server) dismiss(conn *net.UnixConn, why error) {
+// closes reports that the server ends: by Close, by the context that it serves in, or with its
+// device.
+func (s *Server) closes(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return true
+	case <-s.engine.ended:
+		return true
+	default:
+	}
 	s.mu.Lock()
-	closing := s.closed
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// dismiss hangs up on an application that was served, and says why if it is still there.
+func (s *Server) dismiss(ctx context.Context, conn *net.UnixConn, why error) {
 	switch {
 	case why != nil:
 		_ = (&wire{conn}).sendNow(refusal(stepGrant, why))
-	case closing:
+	case s.closes(ctx):
 		_ = (&wire{conn}).sendNow(refusal(stepGrant, ErrClosing))
 	}
 	_ = hangUp(conn)

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -27,6 +28,8 @@ type Server struct {
 	mtu        int // of the interface, as far as a frame has room
 	maxPayload int // of a datagram over IPv4
 	slotBytes  int
+	// helloTimeoutNs is helloTimeout, which tests change.
+	helloTimeoutNs atomic.Int64
 
 	mu       sync.Mutex // guards what follows, and what is said so in app
 	accounts []*account
@@ -68,6 +71,7 @@ func NewServerContext(ctx context.Context, c Config) (*Server, error) {
 		s.allow.GIDs = append(s.allow.GIDs, one.GIDs...)
 	}
 	s.reports.tell = c.Report
+	s.helloTimeoutNs.Store(int64(helloTimeout))
 	s.engine = &engine{s: s, byPort: make([]*app, 1<<16), calls: make(chan func(), 16),
 		ended: make(chan struct{}), wakeFD: -1}
 	if err := s.open(ctx); err != nil {
