@@ -40,19 +40,24 @@ const attachEvery = 5 * time.Millisecond
 // Attach becomes a writer of a queue, with a lane of its own: a new one, or one whose writer
 // detached or is provably dead, which goes on where that one stopped. The queue need not have a
 // living reader. While somebody removes a queue that nobody uses, Attach waits up to a second for
-// that to be done, or given up. Errors are fs.ErrNotExist, ErrClosed, ErrLanes, ErrFormat, ErrBusy
+// that to be done, or given up; so it does while a lane that it could have may be given up. Errors
+// are fs.ErrNotExist, ErrClosed, ErrLanes, ErrFormat, ErrBusy
 // if a removal did not come to an end, and those of opening shared memory.
 func Attach(ctx context.Context, d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
-	for began := time.Now(); ; {
+	var met contest
+	for {
 		w, err := attach(d, name, o)
-		contested := errors.Is(err, errContested) && time.Since(began) < contestedMost
-		if err == nil || !contested && (!o.Wait || !errors.Is(err, fs.ErrNotExist)) {
-			return w, err
+		pause, again := met.wait(err, time.Now())
+		if o.Wait && errors.Is(err, fs.ErrNotExist) {
+			pause, again = attachEvery, true
+		}
+		if !again {
+			return w, met.outcome(err)
 		}
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("cq: attach %q: %w", name, ended(ctx))
-		case <-time.After(attachEvery):
+		case <-time.After(pause):
 		}
 	}
 }
@@ -223,9 +228,8 @@ func (h *dirHome) claimLane(reader *shm.Object, rows []rowWords, opt shape) (*sh
 		}
 	}
 	err := noLane("attach", h.name, opt)
-	if h.claimedOnly(opt) {
-		err = &Error{Pkg: pkg, Op: "attach", Name: h.name, Field: "lanes", Got: opt.MaxLanes,
-			Err: fmt.Errorf("%w: %w", errContested, ErrLanes), Hint: hintContested}
+	if h.claimedOnly(rows, opt) {
+		err = &claimedError{err}
 	}
 	return nil, 0, err
 }

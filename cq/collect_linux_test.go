@@ -95,7 +95,7 @@ func attachWhileRemoved(t *testing.T, d, dir *shm.Dir) {
 		}
 	}
 	defer func(most time.Duration) { contestedMost = most }(contestedMost)
-	contestedMost = time.Minute
+	contestedMost = time.Hour // it only catches a hang
 	obj, err := dir.Open(readerFile, shm.ReadWrite)
 	must(err)
 	defer obj.Close()

@@ -1,6 +1,7 @@
 package cq
 
 import (
+	"errors"
 	"syscall"
 	"time"
 
@@ -13,8 +14,11 @@ var contestedMost = time.Second
 
 // claimedOnly reports that there is a lane whose owner has not begun to write: somebody who
 // attaches just now, or who has it to remove the queue and may give it back.
-func (h *dirHome) claimedOnly(opt shape) (is bool) {
+func (h *dirHome) claimedOnly(rows []rowWords, opt shape) (is bool) {
 	for bit := 1; bit < opt.rows() && !is; bit++ {
+		if rows[bit].bell.Parked.Load()&rowPoisoned != 0 {
+			continue // nobody can have it afterwards
+		}
 		obj, err := h.openLane(bit)
 		if err != nil {
 			continue
@@ -26,6 +30,45 @@ func (h *dirHome) claimedOnly(opt shape) (is bool) {
 		_ = obj.Close()
 	}
 	return is
+}
+
+// claimedError is ErrLanes of a queue that may have a lane in a moment.
+type claimedError struct{ lanes error }
+
+func (e *claimedError) Error() string   { return e.lanes.Error() }
+func (e *claimedError) Unwrap() []error { return []error{e.lanes, errContested} }
+
+// contest is Attach's patience with others who have what it wants, for as long as they do without a
+// break.
+type contest struct {
+	since time.Time // zero: none
+	pause time.Duration
+}
+
+// contestedPause is the longest pause between two tries: each looks at every lane.
+const contestedPause = 80 * time.Millisecond
+
+// wait says whether to try again after an error, and in how long.
+func (c *contest) wait(err error, now time.Time) (pause time.Duration, again bool) {
+	switch {
+	case !errors.Is(err, errContested):
+		c.since = time.Time{}
+		return 0, false
+	case c.since.IsZero():
+		c.since, c.pause = now, attachEvery
+	default:
+		c.pause = min(2*c.pause, contestedPause)
+	}
+	return c.pause, now.Sub(c.since) < contestedMost
+}
+
+// outcome is the error for good: whoever has the lanes of a queue that nobody is known to remove
+// keeps them.
+func (c *contest) outcome(err error) error {
+	if claimed := new(claimedError); errors.As(err, &claimed) {
+		return claimed.lanes
+	}
+	return err
 }
 
 // errContested: who attaches met somebody who removes the queue.

@@ -71,6 +71,8 @@ type Counter struct {
 	spin   time.Duration
 	obj    *shm.Object
 	window *shm.Window
+	last   *shm.Window // the same for what is said at the end
+	marked bool        // its row says who it is
 	seat   *shm.Seat
 
 	holders holders // sets and feeders

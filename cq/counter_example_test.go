@@ -46,7 +46,7 @@ func ExampleCounter() {
 
 	// An error that was counted before does not end a wait: look at it.
 	for failed, _ := done.ReadErr(); failed == 0; failed, _ = done.ReadErr() {
-		if err := done.WaitTimeout(n+1, time.Second); !errors.Is(err, cq.ErrAvail) {
+		if err := done.WaitTimeout(n+1, time.Minute); !errors.Is(err, cq.ErrAvail) {
 			fmt.Println(err)
 		}
 	}

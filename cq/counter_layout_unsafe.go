@@ -24,7 +24,7 @@ type counterRow struct {
 	pid   atomic.Uint64
 	pidNS atomic.Uint64
 	start atomic.Uint64
-	// Of the last who died in the seat, and how many did.
+	// Of the last who died in the seat, and twice how many did, or one more: see bury.
 	formerMark  atomic.Uint64
 	formerPID   atomic.Uint64
 	formerPIDNS atomic.Uint64

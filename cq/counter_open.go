@@ -166,6 +166,10 @@ func (c *Counter) start() (err error) {
 			return err
 		}
 	}
+	// The one for the end is had now: a handle that cannot say that it is closed is taken for dead.
+	if c.last, err = c.obj.Window(sectCounter, 0); err != nil {
+		return err
+	}
 	if c.window, err = c.obj.Window(sectCounter, 0); err != nil {
 		return err
 	}
@@ -210,6 +214,7 @@ func (c *Counter) register() {
 		row.pidNS.Store(me.PIDNS)
 		row.start.Store(me.StartTicks)
 		row.mark.Store(rand.Uint64() | 1)
+		c.marked = true
 	}
 	c.words.bell.Sit(i)
 	crash.At(crash.CountJoined)
@@ -251,6 +256,8 @@ func (c *Counter) drop() error {
 	var err error
 	if c.window != nil {
 		err = c.window.Close()
+	}
+	if c.last != nil {
 		err = errors.Join(err, c.deregister())
 	}
 	crash.At(crash.CountLeaving)
@@ -265,17 +272,15 @@ func (c *Counter) drop() error {
 // may have found its memory exchanged between its epoch and its wake: so who sleeps is woken once
 // more, if anybody is not known to be awake. Then no death of this process matters to him.
 func (c *Counter) deregister() error {
-	last, err := c.obj.Window(sectCounter, 0)
-	if err != nil {
-		return err
+	if words := overlay[counterWords](c.last.Bytes()); words != nil {
+		words.bell.Ring(doorbell.Any)
+		if c.marked { // else it is the mark of one who died in the seat, which nobody knows of yet
+			i := c.seat.Index()
+			words.bell.Sit(i)
+			words.rows[i].mark.Store(0)
+		}
 	}
-	words := overlay[counterWords](last.Bytes())
-	words.bell.Ring(doorbell.Any)
-	if i := c.seat.Index(); i >= 0 {
-		words.bell.Sit(i)
-		words.rows[i].mark.Store(0)
-	}
-	return last.Close()
+	return c.last.Close()
 }
 
 // removeUnused removes the counter's name unless somebody has it open.

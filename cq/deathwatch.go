@@ -150,7 +150,7 @@ func (r *deathReport) report() {
 	}
 	for _, n := range r.who.look() {
 		if k := len(r.pending); k >= newsKept {
-			r.pending[k-1].More++
+			r.pending[k-1].More += 1 + n.More
 			continue
 		}
 		r.pending = append(r.pending, n)

@@ -195,7 +195,7 @@ func upTo(from, to uint64) []uint64 {
 // eventually waits until what others do by themselves has been done.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for range 4000 {
+	for range 12_000 { // a minute, which only catches a hang
 		if ok() {
 			return
 		}

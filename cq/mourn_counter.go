@@ -41,8 +41,8 @@ func newCounterMourner(c *Counter) *counterMourner {
 		if s.mark, s.owner = mark, o; mark != 0 && m.gone(i) {
 			s.settled, s.ahead = mark, 1
 		}
-		last, _ := row.fallen()
-		if s.former, s.deaths = last.mark, row.deaths.Load(); last.mark == mark {
+		last, deaths := row.fallen()
+		if s.former, s.deaths = last.mark, deaths; last.mark == mark {
 			s.ahead = 0
 		}
 	}
@@ -64,8 +64,11 @@ func (m *counterMourner) lookAt(i int, out []peerNews) []peerNews {
 	// The row before the record: whoever is seen in the row has recorded his predecessor.
 	mark, o := row.sits()
 	if last, deaths := row.fallen(); last.mark != 0 && last.mark != s.former {
-		since := deaths - s.deaths // it is counted after it is recorded, at once or never
-		s.former, s.deaths = last.mark, s.deaths+max(1, since)
+		since := deaths - s.deaths
+		if int64(since) < 1 {
+			since = 1 // a count that cannot be
+		}
+		s.former, s.deaths = last.mark, deaths
 		if last.mark != s.settled {
 			p := m.entry(i, last.mark, last.owner)
 			p.More = min(since-min(since, 1+s.ahead), mostFallen)
@@ -112,7 +115,7 @@ func (m *counterMourner) telling(*peerNews) {}
 func (m *counterMourner) told(*peerNews)    {}
 
 func (m *counterMourner) close(untold []peerNews) {
-	m.kept = untold
+	m.kept = append(untold, m.kept...) // nobody need have looked since it was bound
 	for i := range m.seats {
 		m.seats[i].rest()
 	}
@@ -161,31 +164,38 @@ type fallen struct {
 // mostFallen bounds what a row may claim.
 const mostFallen = 1 << 20
 
-// fallen returns the last who died in a row, and how many did. While that is being written it is
-// nobody.
+// fallen returns the last who died in a row, and how many did with him. While that is being written
+// it is nobody, and how many did before.
 func (r *counterRow) fallen() (last fallen, deaths uint64) {
 	last = fallen{r.formerMark.Load(), boundOwner(r.formerPID.Load(), r.formerPIDNS.Load(),
 		r.formerStart.Load())}
 	deaths = r.deaths.Load()
 	if last.mark == 0 || r.formerMark.Load() != last.mark {
-		return fallen{}, 0
+		return fallen{}, deaths / 2
 	}
-	return last, deaths
+	return last, deaths/2 + deaths%2
 }
 
 // bury records who died in the seat, if anybody did. It is for who has it now, and may be killed
-// over it: the next one begins again.
+// over it: the next one begins again. The count of deaths is twice that, and odd from before a
+// record is begun until after it is written: so who finds it odd can tell by the record whether that
+// one is counted.
 func (r *counterRow) bury() {
 	mark := r.mark.Load()
-	if mark == 0 || r.formerMark.Load() == mark {
+	former, deaths := r.formerMark.Load(), r.deaths.Load()
+	if mark == 0 || former == mark {
 		return // he left by himself, or died before he said who he is; or it is done
 	}
+	if former != 0 {
+		deaths += deaths % 2 // who wrote the record was killed before he said that it is whole
+	}
 	r.formerMark.Store(0)
+	r.deaths.Store(deaths | 1)
 	r.formerPID.Store(r.pid.Load())
 	r.formerPIDNS.Store(r.pidNS.Load())
 	r.formerStart.Store(r.start.Load())
 	r.formerMark.Store(mark) // who sees it sees the rest
-	r.deaths.Add(1)
+	r.deaths.Store((deaths | 1) + 1)
 }
 
 // BindEvents makes this handle report to an event queue the deaths of other processes that have the

@@ -32,7 +32,7 @@ func TestSeatDeaths(t *testing.T) {
 	want := func(what string, mark, more uint64) {
 		t.Helper()
 		got := m.look()
-		for n := 0; n < 10_000 && len(got) == 0 && mark != 0; n++ {
+		for n := 0; n < 60_000 && len(got) == 0 && mark != 0; n++ {
 			time.Sleep(time.Millisecond) // the notice comes from another goroutine
 			got = m.look()
 		}

@@ -1,0 +1,106 @@
+package cq
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// TestContestPatience: Attach gives up on somebody who removes the queue when that has gone on for
+// the whole time without a break, whatever it waited for before.
+func TestContestPatience(t *testing.T) {
+	var c contest
+	now := time.Now()
+	absent := fmt.Errorf("attach: %w", fs.ErrNotExist)
+	removed := &Error{Err: errContested}
+	try := func(what string, err error, after time.Duration, want bool) (pause time.Duration) {
+		t.Helper()
+		now = now.Add(after)
+		pause, again := c.wait(err, now)
+		if again != want || again && pause <= 0 {
+			t.Errorf("%s: again %v in %v, want %v", what, again, pause, want)
+		}
+		return pause
+	}
+	try("absent", absent, time.Hour, false)
+	try("met after an hour", removed, time.Hour, true)
+	try("nearly over", removed, contestedMost-1, true)
+	try("a break", absent, 1, false)
+	try("met again", removed, time.Hour, true)
+	try("nearly over", removed, contestedMost-1, true)
+	try("over", removed, 1, false)
+	if err := c.outcome(removed); !errors.Is(err, ErrBusy) {
+		t.Errorf("of a removal: %v", err)
+	}
+	claimed := &claimedError{noLane("attach", "q", shape{})}
+	if err := c.outcome(failed("attach", "q", claimed)); !errors.Is(err, ErrLanes) ||
+		errors.Is(err, ErrBusy) {
+		t.Errorf("of lanes that somebody keeps: %v", err)
+	}
+	c = contest{}
+	tries := 0
+	for pause := time.Duration(0); ; tries++ {
+		var again bool
+		if now = now.Add(pause); tries > 1000 {
+			break
+		}
+		if pause, again = c.wait(claimed, now); !again {
+			break
+		}
+	}
+	if most := int(contestedMost/contestedPause) + 6; tries > most {
+		t.Errorf("%d looks at every lane, want at most %d", tries, most)
+	}
+	if err := c.outcome(nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPoisonedIsNoContest: a lane that nobody can have any more, whatever its writer wrote, is not
+// waited for.
+func TestPoisonedIsNoContest(t *testing.T) {
+	path := filepath.Join(os.Getenv(shm.EnvDir), "poisoned")
+	d, err := shm.OpenDir(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(path)
+	defer d.Close()
+	q, err := Create(d, "q", Options{Size: 4, MaxLanes: 1})
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(err)
+	w, err := Attach(t.Context(), d, "q", WriterOptions{})
+	must(err)
+	dir, err := d.Sub("q", false)
+	must(err)
+	h := &dirHome{path: d.Path(), name: "q", dir: dir}
+	if h.claimedOnly(q.rows, q.opt) {
+		t.Error("a writer that writes is contested")
+	}
+	gen := w.obj.Generation()
+	w.words.epochs[gen%laneEpochs].generation.Store(0)
+	if !h.claimedOnly(q.rows, q.opt) {
+		t.Error("one that has not begun is not")
+	}
+	had := q.rows[1].bell.Parked.Load()
+	q.rows[1].bell.Parked.Store(had | rowPoisoned)
+	if h.claimedOnly(q.rows, q.opt) {
+		t.Error("one that is refused for ever is contested")
+	}
+	q.rows[1].bell.Parked.Store(had)
+	w.words.epochs[gen%laneEpochs].generation.Store(gen)
+	must(dir.Close())
+	must(w.Close())
+	must(q.Close())
+}

@@ -1,0 +1,163 @@
+package cq
+
+import (
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// seatRig has a row of a counter that this test writes, as those who have its seat would.
+func seatRig(t *testing.T) (c *Counter, row *counterRow, dead shm.Owner) {
+	t.Helper()
+	c, err := CreateAnonymousCounter("seats", CounterOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	dead = shm.Self() // one with our number that began before us is gone
+	dead.StartTicks--
+	return c, &c.words.rows[7], dead
+}
+
+// wantNews looks, and wants the death of a mark, or nothing if that is 0.
+func wantNews(t *testing.T, what string, m *counterMourner, mark, more uint64) []peerNews {
+	t.Helper()
+	got := m.look()
+	for n := 0; n < 60_000 && len(got) == 0 && mark != 0; n++ {
+		time.Sleep(time.Millisecond) // the notice of who is not in the record may come later
+		got = m.look()
+	}
+	if mark == 0 && len(got) == 0 {
+		return got
+	}
+	if len(got) != 1 || got[0].Generation != mark || got[0].More != more {
+		t.Errorf("%s: %+v, want the death of %d and %d more", what, got, mark, more)
+	}
+	return got
+}
+
+// TestSeatDeathsCounted: however often whoever buries others is killed over it, and wherever, each
+// death is counted once.
+func TestSeatDeathsCounted(t *testing.T) {
+	c, row, dead := seatRig(t)
+	mark := uint64(100)
+	dies := func() { mark++; row.sitDown(mark, dead) }
+	// killedLate buries the last one and is killed before its last store; killedEarly after it made
+	// the record nobody's, and said that it writes one, or not even that.
+	killedLate := func() {
+		row.bury()
+		row.deaths.Store(row.deaths.Load() - 1)
+	}
+	killedEarly := func(said bool) {
+		n := row.deaths.Load()
+		if row.formerMark.Load() != 0 {
+			n += n % 2
+		}
+		row.formerMark.Store(0)
+		if row.deaths.Store(n); said {
+			row.deaths.Store(n | 1)
+		}
+	}
+	dies()
+	dies() // the first is in the record
+	killedLate()
+	m := newCounterMourner(c)
+	defer m.close(nil)
+	wantNews(t, "before it began", m, 0, 0)
+	for range 3 {
+		dies()
+		killedLate()
+		wantNews(t, "one, not said to be counted", m, mark, 0)
+		row.sitDown(mark+1, shm.Self())
+		row.mark.Store(0)
+		mark++
+		wantNews(t, "once", m, 0, 0)
+	}
+	dies()
+	row.bury()
+	wantNews(t, "one", m, mark, 0)
+	row.mark.Store(0)
+	for range 4 {
+		dies()
+		for range 2 {
+			killedEarly(false)
+			killedEarly(true)
+		}
+		killedLate()
+		row.bury()
+	}
+	wantNews(t, "four", m, mark, 3)
+	row.mark.Store(0)
+	for range 3 {
+		dies()
+		killedLate()
+	}
+	wantNews(t, "three that were not said to be whole", m, mark, 2)
+	// A look while the record is nobody's, and a mourner that begins then.
+	row.mark.Store(0)
+	dies()
+	killedEarly(true)
+	wantNews(t, "recorded by nobody yet", m, mark, 0)
+	late := newCounterMourner(c)
+	defer late.close(nil)
+	row.bury()
+	row.mark.Store(0)
+	wantNews(t, "told", m, 0, 0)
+	wantNews(t, "before it began", late, 0, 0)
+	dies()
+	row.bury()
+	row.mark.Store(0)
+	wantNews(t, "one after", m, mark, 0)
+	wantNews(t, "one after", late, mark, 0)
+	// What a row claims is bounded, and never goes round.
+	row.deaths.Store(0)
+	dies()
+	row.bury()
+	wantNews(t, "with a count that fell", m, mark, 0)
+}
+
+// TestSeatDeathsKept: what one event queue had no room for reaches the next one that is looked for,
+// also when there was another in between for no time at all.
+func TestSeatDeathsKept(t *testing.T) {
+	c, row, dead := seatRig(t)
+	m := newCounterMourner(c)
+	row.sitDown(100, dead)
+	row.sitDown(101, shm.Self())
+	m.close(wantNews(t, "dead", m, 100, 0))
+	m.close(nil)
+	m.close(wantNews(t, "for the third", m, 100, 0))
+	wantNews(t, "for the fourth", m, 100, 0)
+	m.close(nil)
+}
+
+// TestSeatDeathsCountedAtOnce: whoever looks while others are buried finds each with his own count.
+func TestSeatDeathsCountedAtOnce(t *testing.T) {
+	_, row, dead := seatRig(t)
+	const total = 20_000
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for mark := uint64(1); mark <= total+1; mark++ {
+			row.sitDown(mark, dead) // and the one before is in the record
+		}
+	}()
+	var was uint64
+	for last := (fallen{}); last.mark < total; {
+		var deaths uint64
+		if last, deaths = row.fallen(); last.mark != 0 && last.mark != deaths || last.mark == 0 &&
+			deaths > total {
+			t.Fatalf("%d has count %d", last.mark, deaths)
+		}
+		if deaths < was {
+			t.Fatalf("%d after %d", deaths, was)
+		}
+		was = deaths
+	}
+	<-done
+	row.mark.Store(0)
+}
