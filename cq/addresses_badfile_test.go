@@ -77,7 +77,8 @@ func TestAddressesClosedInUse(t *testing.T) {
 	}
 }
 
-// TestAddressBeingWritten: a row is not there while its owner is in the middle of it, or died there.
+// TestAddressBeingWritten: a row is not there while its owner is in the middle of it, or died
+// there.
 func TestAddressBeingWritten(t *testing.T) {
 	d := openDir(t)
 	v, err := cq.CreateAddresses(d, queueName(t), cq.AddressOptions{Count: 16})

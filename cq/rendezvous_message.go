@@ -126,8 +126,9 @@ func decodeMessage(b []byte, want step, got int) (message, error) {
 	return m, nil
 }
 
-// statuses are the reasons for which one side tells the other no; the number is the index. errRefused
-// stands for every other one, and for numbers that are not here: a version adds to the end.
+// statuses are the reasons for which one side tells the other no; the number is the index.
+// errRefused stands for every other one, and for numbers that are not here: a version adds to the
+// end.
 var statuses = [...]error{nil, ErrLanes, ErrClosed, ErrFormat, shm.ErrVersion, shm.ErrOwner,
 	shm.ErrKind, shm.ErrNoSpace, ErrCorrupt, ErrInvalid, errRefused, ErrNoFiles, ErrTimedOut}
 

@@ -31,7 +31,8 @@ func SendFDs(c *net.UnixConn, msg []byte, fds ...int) error {
 
 // RecvFDs receives one message into buf, with at most max descriptors, all close-on-exec. When
 // the message or its descriptors do not fit, every received descriptor is closed and an error
-// returned: [ErrTruncated], or EMFILE if this process can have no more. At the end of the stream n is 0 and the error is io.EOF or nil.
+// returned: [ErrTruncated], or EMFILE if this process can have no more. At the end of the stream n
+// is 0 and the error is io.EOF or nil.
 func RecvFDs(c *net.UnixConn, buf []byte, max int) (n int, fds []int, err error) {
 	const op = "receive descriptors"
 	if max < 0 || max > maxSentFDs {

@@ -94,7 +94,7 @@ func renderGuards(rows []Guard) string {
 		"rows marked quick. Where the row says hang it does not come to its end; where it says leak,\n" +
 		"the package finds behind it what was left. The guards of the wake-up protocols stand in\n" +
 		"guards_models.md beside this page.\n\n" +
-		"On 2026-11-21 the table of then, 99 rows, was run in full and in one go, two tests at a time:\n" +
+		"On 2026-11-21 the table of then, 99 rows, was run in full and in one go, two at a time:\n" +
 		"each test passed with its guard, and failed without it (none hung or only leaked). The rows\n" +
 		"of package cq but one are younger. Each was seen to fall once, in a build that has all of\n" +
 		"these changes behind switches; of a second full run a third was done when this was written,\n" +

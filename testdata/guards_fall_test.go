@@ -102,8 +102,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// allowed tells whether the verdict on a mutant is that the guard's test noticed: that it failed, or
-// what the row says beside that.
+// allowed tells whether the verdict on a mutant is that the guard's test noticed: that it failed,
+// or what the row says beside that.
 func (g Guard) allowed(v verdict) bool {
 	switch v {
 	case verdictFailed:
@@ -150,9 +150,9 @@ func (g Guard) control(t *testing.T) (verdict, string) {
 	return r.v, r.out
 }
 
-// TestGuards takes guards away, one at a time, and demands that the test of each one fails, which it
-// does not as long as the guard is there. The compiler gets the changed file by an overlay, so the
-// tree stays as it is.
+// TestGuards takes guards away, one at a time, and demands that the test of each one fails, which
+// it does not as long as the guard is there. The compiler gets the changed file by an overlay, so
+// the tree stays as it is.
 func TestGuards(t *testing.T) {
 	only, err := regexp.Compile(*guardsOnly)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/shmring/shmring/xdp/device"
 )
 
-// TestSaysThatItCloses: whoever is connected to a server that ends is told that, however it ends and
-// however far the two had come.
+// TestSaysThatItCloses: whoever is connected to a server that ends is told that, however it ends
+// and however far the two had come.
 func TestSaysThatItCloses(t *testing.T) {
 	shmtest.Conforms(t)
 	ends := map[string]func(*rig){

@@ -101,8 +101,8 @@ func (e *Endpoint) lose(s *session, why error) {
 		Cancelled: len(lost), Err: why})
 }
 
-// unanswered takes back the slots that the server of a session had, and returns the contexts of the sends
-// that it did not complete.
+// unanswered takes back the slots that the server of a session had, and returns the contexts of the
+// sends that it did not complete.
 func (e *Endpoint) unanswered(s *session) (lost []uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -42,7 +42,8 @@ const (
 // causesOf are what is told apart, the first that matches; all else is one cause.
 var causesOf = []error{ErrRefused, ErrBusy, ErrBudget, ErrPortTaken, ErrSlow, ErrProtocol,
 	ErrOptions, shm.ErrVersion, shm.ErrNoSpace, shm.ErrCorrupt, shm.ErrKind, shm.ErrOwner,
-	cq.ErrCorrupt, cq.ErrLanes, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, context.DeadlineExceeded,
+	cq.ErrCorrupt, cq.ErrLanes, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM,
+	context.DeadlineExceeded,
 	context.Canceled}
 
 func causeOf(err error) error {

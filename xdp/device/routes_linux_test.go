@@ -72,8 +72,8 @@ func TestIPv6(t *testing.T) {
 	}
 }
 
-// sendResolved sends a datagram with the context 1. It sends it again where the kernel took longer to
-// ask for the address, on a machine that has no time, than a datagram waits.
+// sendResolved sends a datagram with the context 1. It sends it again where the kernel took longer
+// to ask for the address, on a machine that has no time, than a datagram waits.
 func sendResolved(t testing.TB, e *device.Endpoint, payload []byte, to netip.AddrPort) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

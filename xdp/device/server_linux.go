@@ -53,8 +53,8 @@ func NewServer(c Config) (*Server, error) {
 	return NewServerContext(context.Background(), c)
 }
 
-// NewServerContext is NewServer for which the context bounds how long busy queues are waited for. It
-// has no meaning for the server afterwards.
+// NewServerContext is NewServer for which the context bounds how long busy queues are waited for.
+// It has no meaning for the server afterwards.
 func NewServerContext(ctx context.Context, c Config) (*Server, error) {
 	c, err := c.resolve()
 	if err != nil {

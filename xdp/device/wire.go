@@ -24,8 +24,8 @@ func (w *wire) send(h hello, fds ...int) error {
 	return shm.SendFDs(w.conn, h.encode(), fds...)
 }
 
-// sendNow sends one message if there is room for it, and is EAGAIN else. It needs no deadline, which
-// a process that is stopped would find to be over before the first try.
+// sendNow sends one message if there is room for it, and is EAGAIN else. It needs no deadline,
+// which a process that is stopped would find to be over before the first try.
 func (w *wire) sendNow(h hello) error {
 	raw, err := w.conn.SyscallConn()
 	if err != nil {

@@ -164,8 +164,8 @@ func TestParseOptionsAndIPv6(t *testing.T) {
 	}
 }
 
-// TestParseRefusesMapped: an IPv6 header with the IPv4 form of an address would be taken for what it
-// is not, by whoever trusts the IPv4 address in it.
+// TestParseRefusesMapped: an IPv6 header with the IPv4 form of an address would be taken for what
+// it is not, by whoever trusts the IPv4 address in it.
 func TestParseRefusesMapped(t *testing.T) {
 	mapped := netip.MustParseAddr("::ffff:192.0.2.1").As16()
 	for name, at := range map[string]int{"source": 8, "destination": 24} {

@@ -78,7 +78,8 @@ func within(t *testing.T, s *status.Snapshot) {
 	if len(i.Interface) > 16 || len(i.Receive) > 72 || len(i.Transmit) > 72 {
 		t.Fatalf("texts: %+v", i)
 	}
-	for _, n := range []uint32{i.Queue, i.Geometry.Frames, i.Geometry.ChunkBytes, i.Rings.Rx, i.Rings.Tx,
+	for _, n := range []uint32{i.Queue, i.Geometry.Frames, i.Geometry.ChunkBytes, i.Rings.Rx,
+		i.Rings.Tx,
 		i.Rings.Fill, i.Rings.Comp, uint32(i.Index)} {
 		if n > 1<<31-1 {
 			t.Fatalf("numbers: %+v", i)

@@ -7,7 +7,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestHelpTexts: what is written for each verb is no wider than a line of the source and ends where its words end.
+// TestHelpTexts: what is written for each verb is no wider than a line of the source and ends where
+// its words end.
 func TestHelpTexts(t *testing.T) {
 	verbs := 0
 	var look func(cmd *cobra.Command)

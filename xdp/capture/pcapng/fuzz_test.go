@@ -14,7 +14,8 @@ import (
 // FuzzBlocks: whatever packets say, what is written can be read again and says the same; texts are
 // UTF-8, as the format wants them.
 func FuzzBlocks(f *testing.F) {
-	f.Add("eth0", "fragment", []byte("hello"), uint64(5<<32+7), uint64(12), uint32(99), uint32(3), true)
+	f.Add("eth0", "fragment", []byte("hello"), uint64(5<<32+7), uint64(12), uint32(99), uint32(3),
+		true)
 	f.Add("", "", []byte{}, uint64(0), uint64(0), uint32(0), uint32(0), false)
 	f.Add("\xff\xfe", "a\x00b\xc3", make([]byte, 9000), ^uint64(0), uint64(1), ^uint32(0),
 		^uint32(0), true)
