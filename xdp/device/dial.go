@@ -29,7 +29,7 @@ type Request struct {
 	// Queue is where completions are to come; it must be of cq.CreateAnonymous with
 	// cq.TrustOthers, allowing the Servers, and stays the caller's, to be closed after the
 	// endpoint. Without one the endpoint makes one, with
-	// QueueOptions.
+	// QueueOptions. Lanes of attempts that a Dial had to repeat come back to it when it is read.
 	Queue        *cq.Queue
 	QueueOptions cq.Options
 	// Notify is called when the device process is gone, and when the endpoint has found one again,
@@ -122,7 +122,7 @@ func (s *session) start(ctx context.Context) error {
 		_, _, err = s.wire.receive(stepDone, 0)
 	}
 	if err != nil {
-		return why(ctx, err)
+		return why(ctx, s.wire.lastWord(ctx, err))
 	}
 	crash.At(crash.AppStarted)
 	return nil
@@ -142,6 +142,7 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.All
 	s.asking.Lock()
 	defer func() {
 		if err != nil {
+			err = s.wire.lastWord(ctx, err)
 			_ = errors.Join(s.close(), closeRegion(s.umem.Region))
 			s = nil
 		}
@@ -152,7 +153,7 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.All
 	end := s.wire.within(ctx)
 	err = s.wire.send(h)
 	crash.At(crash.AppHello)
-	if err == nil || errors.Is(err, errPipe) { // then there is a no to be read
+	if err == nil {
 		err = s.accept(h, memory)
 	}
 	end()
@@ -171,6 +172,9 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.All
 		}
 	}
 	if s.sq, err = attachQueue(ctx, s.wire.conn, allow, maxLaneBytes); err != nil {
+		if errors.Is(err, cq.ErrClosed) { // a server that gives up closes it before it says why
+			err = fmt.Errorf("%w: %w", cq.ErrPeerGone, err)
+		}
 		return s, err
 	}
 	end = s.wire.within(ctx)
@@ -257,7 +261,7 @@ func (s *session) close() error {
 // first makes the first session. Of processes that all start at once some are told to come again.
 func (e *Endpoint) first(ctx context.Context) (*session, error) {
 	for wait := firstBackoff; ; wait = min(2*wait, lastBackoff) {
-		s, err := e.connect(ctx, 0)
+		s, err := e.begin(ctx)
 		// EAGAIN is also the system's, when its backlog is full.
 		if !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, ErrSlow) {
 			return s, err
@@ -267,7 +271,55 @@ func (e *Endpoint) first(ctx context.Context) (*session, error) {
 			return nil, errors.Join(context.Cause(ctx), err)
 		case <-time.After(wait):
 		}
+		if errors.Is(err, ErrSlow) { // the others came before any memory was made
+			err = e.again()
+		}
+		if err != nil && !errors.Is(err, syscall.EAGAIN) {
+			return nil, err
+		}
 	}
+}
+
+// begin makes a session and has packets come. Of one that did not start the endpoint knows.
+func (e *Endpoint) begin(ctx context.Context) (*session, error) {
+	s, err := e.connect(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	e.sess = s
+	e.mu.Unlock()
+	if e.own == nil {
+		if e.own, err = e.q.Writer(); err != nil {
+			return nil, err
+		}
+	}
+	return s, s.start(ctx)
+}
+
+// again gives back what a first session had that did not start, and makes another queue: nobody
+// reads it before there is an endpoint, so that it would keep the lanes of each attempt. A queue of
+// the caller's is his to read.
+func (e *Endpoint) again() error {
+	e.mu.Lock()
+	s := e.sess
+	e.sess = nil
+	e.mu.Unlock()
+	var err error
+	if s != nil {
+		err = errors.Join(s.close(), closeNow(s.umem.Region))
+	}
+	if e.req.Queue != nil {
+		return err
+	}
+	if e.own != nil {
+		err = errors.Join(err, e.own.Close())
+		e.own = nil
+	}
+	err = errors.Join(err, e.q.Close())
+	q, made := newCompletions(e.queueOptions(), e.servers())
+	e.q = q
+	return errors.Join(err, made)
 }
 
 // connect makes a session. generation is that of the last UMEM.

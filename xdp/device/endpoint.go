@@ -94,13 +94,6 @@ func Dial(ctx context.Context, path string, r Request) (*Endpoint, error) {
 		}
 	}
 	s, err := e.first(ctx)
-	if err == nil {
-		e.sess = s
-		e.own, err = e.q.Writer()
-	}
-	if err == nil {
-		err = s.start(ctx)
-	}
 	if err != nil {
 		_ = e.discard()
 		return nil, failed(op, path, err, hintOf(err))

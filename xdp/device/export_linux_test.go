@@ -145,6 +145,64 @@ func Asking(c *net.UnixConn, port uint16) (asks func() error, reads <-chan error
 	return func() error { return e.awaitAnswer(s) }, ended, nil
 }
 
+// SetHelloTimeout changes how long applications may take to start.
+func (s *Server) SetHelloTimeout(d time.Duration) { s.helloTimeoutNs.Store(int64(d)) }
+
+// Late makes one more session that goes on late, after one of the steps, and returns what it ends
+// with.
+func (e *Endpoint) Late(ctx context.Context, memory, start func()) error {
+	s, err := dial(ctx, e.path, hello{step: stepHello}, e.q, e.servers(),
+		func(hello) (int, error) {
+			memory()
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return e.payload.Object().FD(), nil
+		})
+	if err != nil {
+		return err
+	}
+	start()
+	err = s.start(ctx)
+	return errors.Join(err, s.close(), closeNow(s.umem.Region))
+}
+
+// TooLate meets an application up to its start, and refuses it for being late then.
+func (s *Server) TooLate(ctx context.Context, conn *net.UnixConn) error {
+	a := &app{conn: conn, owns: map[uint16]bool{}, routes: map[target]*route{}}
+	if err := s.enter(a); err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	defer s.all.Done()
+	w := &wire{conn}
+	h, _, err := w.receive(stepHello, 0)
+	if err == nil {
+		err = s.grant(a, h)
+	}
+	if err == nil {
+		err = a.sendGrant(hello{step: stepGrant, frames: uint32(len(a.pool.loaned)),
+			sends: uint32(a.limit), maxPayload: uint32(s.maxPayload), slotBytes: uint32(s.slotBytes),
+			generation: a.umem.Region().Object().Generation()})
+	}
+	if err == nil {
+		var fds []int
+		_, fds, err = w.receive(stepMemory, 1)
+		shm.CloseFDs(fds)
+	}
+	if err == nil {
+		err = s.join(ctx, a)
+	}
+	if err == nil {
+		err = conn.CloseRead()
+	}
+	if err == nil {
+		err = w.send(hello{step: stepReady, rxLane: uint32(a.rx.Lane()), txLane: uint32(a.tx.Lane())})
+	}
+	s.met(a)
+	err = errors.Join(err, a.close(s))
+	s.leave(a)
+	return errors.Join(err, w.sendNow(refusal(stepGrant, ErrSlow)), hangUp(conn))
+}
+
 // Refused is the no in a message.
 func Refused(b []byte) error {
 	h, err := decodeHello(b)

@@ -117,6 +117,40 @@ func (w *wire) next(n int) (h hello, fds []int, err error) {
 	return h, fds, err
 }
 
+// lastWord returns the no that the other end said before it hung up, if it said one, in place of
+// the error that this end noticed the end by: what is sent then fails before the no is read.
+func (w *wire) lastWord(ctx context.Context, err error) error {
+	if !hungUp(err) || ctx.Err() != nil {
+		return err
+	}
+	// A child may hold the connection of a server that is gone.
+	ctx, cancel := context.WithTimeout(ctx, helloWait)
+	defer cancel()
+	defer w.within(ctx)()
+	var buf [helloBytes + 1]byte
+	for range lastWords {
+		n, fds, got := shm.RecvFDs(w.conn, buf[:], maxLastFDs)
+		shm.CloseFDs(fds)
+		switch {
+		case errors.Is(got, errReset): // see next
+			continue
+		case got != nil || n == 0:
+			return err
+		}
+		if h, got := decodeHello(buf[:n]); got == nil && h.status != 0 {
+			return h.expect(h.step)
+		}
+	}
+	return err
+}
+
+// What of a rendezvous may be unread when the other end says no: a few messages, each with a few
+// descriptors.
+const (
+	lastWords  = 8
+	maxLastFDs = 8
+)
+
 // within sets the deadline of what follows to that of the context.
 func (w *wire) within(ctx context.Context) (end func()) {
 	_ = w.conn.SetDeadline(time.Time{})
