@@ -178,8 +178,8 @@ func (r *counterRow) fallen() (last fallen, deaths uint64) {
 
 // bury records who died in the seat, if anybody did. It is for who has it now, and may be killed
 // over it: the next one begins again. The count of deaths is twice that, and odd from before a
-// record is begun until after it is written: so who finds it odd can tell by the record whether that
-// one is counted.
+// record is begun until after it is written: so who finds it odd can tell by the record whether
+// that one is counted.
 func (r *counterRow) bury() {
 	mark := r.mark.Load()
 	former, deaths := r.formerMark.Load(), r.deaths.Load()
