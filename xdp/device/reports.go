@@ -20,21 +20,26 @@ type reports struct {
 	mu     sync.Mutex // guards what follows; not held while tell runs
 	causes map[error]*cause
 	closed bool
+	told   int       // of all causes since
+	since  time.Time // this, which is not longer ago than lastWindow
 	timers sync.WaitGroup
 }
 
-// cause is what was told and not told of one cause in a window of time. The windows grow as long as
-// something is left out in each.
+// cause is what was told and not told of one cause in a window of time. A window in which there was
+// anything is followed by one twice as long, whatever was left out: who keeps below what a window
+// allows would fill a log as well. Only a quiet time as long as the last window begins anew.
 type cause struct {
 	told, left int
 	last       error
 	window     time.Duration
-	timer      *time.Timer // ends the window
+	quiet      time.Duration // since the last window in which there was anything
+	timer      *time.Timer   // ends the window
 }
 
 const (
-	reportsAtFirst = 8 // in a window after a quiet one
+	reportsAtFirst = 8 // in the first window
 	reportsLater   = 1
+	reportsOfAll   = 64 // causes, in a time as long as the last window
 	firstWindow    = time.Second
 	lastWindow     = time.Minute
 )
@@ -74,16 +79,29 @@ func (r *reports) add(err error) {
 	if c.window > firstWindow {
 		most = reportsLater
 	}
-	if c.told++; c.told > most && !r.closed {
+	if c.timer == nil && !r.closed {
+		r.open(c)
+	}
+	c.told++
+	if !r.closed && (c.told > most || !r.mayTell()) {
 		c.left, c.last = c.left+1, err
 		r.mu.Unlock()
 		return
 	}
-	if c.timer == nil && !r.closed {
-		r.open(c)
-	}
 	r.mu.Unlock()
 	r.tell(err)
+}
+
+// mayTell counts one report of those that all causes have together. The lock is held.
+func (r *reports) mayTell() bool {
+	if now := time.Now(); now.Sub(r.since) >= lastWindow {
+		r.since, r.told = now, 0
+	}
+	if r.told == reportsOfAll {
+		return false
+	}
+	r.told++
+	return true
 }
 
 // open begins a window. The lock is held.
@@ -95,17 +113,22 @@ func (r *reports) open(c *cause) {
 	})
 }
 
-// over ends a window, and begins the next one if something was left out.
+// over ends a window, and begins the next one unless it has been quiet for long.
 func (r *reports) over(c *cause) {
 	r.mu.Lock()
 	omitted := c.take()
+	busy := c.told > 0
 	c.told, c.timer = 0, nil
+	if busy {
+		c.quiet, c.window = 0, min(2*c.window, lastWindow)
+	} else {
+		c.quiet += c.window
+	}
 	switch {
 	case r.closed:
-	case omitted == nil:
-		c.window = firstWindow
+	case c.quiet >= lastWindow:
+		c.quiet, c.window = 0, firstWindow
 	default:
-		c.window = min(2*c.window, lastWindow)
 		r.open(c)
 	}
 	r.mu.Unlock()

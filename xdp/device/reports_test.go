@@ -8,6 +8,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/shmring/shmring/shm"
 )
@@ -54,6 +56,70 @@ func TestReports(t *testing.T) {
 		t.Errorf("of two, %d were told", told[ErrProtocol])
 	}
 	(&reports{}).add(ErrBudget) // nobody wants to know
+}
+
+// TestReportsForEver: at whatever pace errors of one cause come, or of all causes in turn, only so
+// many lines a minute are told, and all are counted; after a quiet time it begins anew.
+func TestReportsForEver(t *testing.T) {
+	const minutes = 30
+	for _, c := range []struct {
+		pause  time.Duration
+		causes []error
+		most   int // lines, in all minutes
+	}{
+		// Eight at first, one in each window of two seconds and more, and what each left out.
+		{time.Second / 8, []error{ErrBudget}, 8 + 2*(6+minutes)},
+		{time.Second / 7, []error{ErrBudget}, 8 + 2*(6+minutes)},
+		{time.Millisecond * 10, []error{ErrBudget}, 8 + 2*(6+minutes)},
+		{time.Second * 3, []error{ErrBudget}, 8 + 2*(6+minutes)},
+		{time.Millisecond * 10, causesOf, len(causesOf) * (8 + 2*(6+minutes))},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var mu sync.Mutex
+			lines, single, counted, first := 0, 0, 0, 0
+			begin := time.Now()
+			r := &reports{tell: func(err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				var o *OmittedError
+				if lines++; errors.As(err, &o) {
+					counted += o.Count
+				} else {
+					single++
+					if time.Since(begin) < lastWindow {
+						first++
+					}
+				}
+			}}
+			n := 0
+			for ; time.Since(begin) < minutes*time.Minute; n++ {
+				r.add(c.causes[n%len(c.causes)])
+				time.Sleep(c.pause)
+			}
+			synctest.Wait()
+			mu.Lock()
+			if lines > c.most || lines < minutes || first > reportsOfAll {
+				t.Errorf("every %v, %d causes: %d lines, of which %d may be, %d errors at first",
+					c.pause, len(c.causes), lines, c.most, first)
+			}
+			mu.Unlock()
+			time.Sleep(3 * lastWindow)
+			synctest.Wait()
+			mu.Lock()
+			if single+counted != n {
+				t.Errorf("of %d, %d were told and %d counted", n, single, counted)
+			}
+			before := single
+			mu.Unlock()
+			for range reportsAtFirst {
+				r.add(c.causes[0])
+			}
+			r.close()
+			if single != before+reportsAtFirst {
+				t.Errorf("after a quiet time %d of %d are told", single-before, reportsAtFirst)
+			}
+		})
+	}
 }
 
 // TestStatuses: what the server says no for has a number, and means the same to the application,
