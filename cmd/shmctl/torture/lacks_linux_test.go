@@ -2,6 +2,7 @@ package torture
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -55,6 +56,18 @@ func TestLacks(t *testing.T) {
 		_, lacking := lacks[name]
 		if want := strings.Contains(" device wire app app2 ", " "+name+" "); lacking != want {
 			t.Errorf("%s: lacks %v, want %v: %s", name, lacking, want, lacks[name])
+		}
+	}
+}
+
+// TestAbsent: what the machine is short of for a moment is not what it does not have.
+func TestAbsent(t *testing.T) {
+	for err, want := range map[error]bool{unix.EPERM: true, unix.EACCES: true, unix.ENOSYS: true,
+		unix.EOPNOTSUPP: true, unix.EAFNOSUPPORT: true, errors.ErrUnsupported: true,
+		unix.EMFILE: false, unix.ENFILE: false, unix.ENOMEM: false, unix.EBUSY: false,
+		unix.EAGAIN: false, unix.EINTR: false, unix.ENOBUFS: false, os.ErrDeadlineExceeded: false} {
+		if got := absent(fmt.Errorf("try: %w", err)); (got != nil) != want {
+			t.Errorf("%v: absent: %v, want %v", err, got, want)
 		}
 	}
 }
