@@ -21,10 +21,10 @@ type asyncInsert struct {
 //
 // In a process that only looks things up it gets the deaths of owners: an EventPeerDeath with the
 // vector's FID for each that is proved dead, after which the vector stays as it is until it has a
-// successor, and an EventPeerNew for each that takes it over; the payload is a [PeerEntry]. When
-// and how often is as with [Writer.BindEvents]: also how a sink is replaced, and nil. One that
-// closes or detaches is not dead. An owner is not told of those who look things up: they leave no
-// trace.
+// successor, and an EventPeerNew for the one that is found to have taken it over: those who came
+// and went before anybody looked have none. The payload is a [PeerEntry]. When and how often is as
+// with [Writer.BindEvents]: also how a sink is replaced, and nil. One that closes or detaches is
+// not dead. An owner is not told of those who look things up: they leave no trace.
 //
 // Other errors are ErrClosed.
 func (v *AddressVector) BindEvents(events EventSink) error {

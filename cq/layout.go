@@ -51,7 +51,7 @@ const (
 	stateClosed  = 2
 	stateOverrun = 3
 	// stateRemoving: somebody is removing the queue, and may not get to the end of it. Writers that
-	// attach are told that it is closed; a reader that adopts it opens it again.
+	// attach wait for that for a while, and get ErrBusy then; a reader that adopts it opens it again.
 	stateRemoving = 4
 )
 

@@ -36,7 +36,7 @@ func newLaneMourner(q *Queue, to uint64) *laneMourner {
 		return m
 	}
 	if h, ok := q.home.(*memfdHome); ok {
-		h.mourn()
+		h.mourn(true)
 	}
 	return m
 }
@@ -59,7 +59,10 @@ func (m *laneMourner) find(first bool) {
 		}
 		// What is not there, or not this queue's, or damaged stays so until the stamp changes; for
 		// want of a descriptor or of memory only this look failed.
-		if !errors.Is(err, fs.ErrNotExist) && err != errOtherQueue && !damaged(err) {
+		switch {
+		case errors.Is(err, fs.ErrNotExist), err == errOtherQueue:
+			m.old[bit] = false // whatever comes now is new
+		case !damaged(err):
 			seen, m.old[bit] = false, m.old[bit] || first
 		}
 	}

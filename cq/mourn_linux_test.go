@@ -64,6 +64,9 @@ func TestMournStarved(t *testing.T) {
 		if old := m.old[1]; old != (m == early) {
 			t.Errorf("row 1 is old: %v", old)
 		}
+		if m.old[3] {
+			t.Error("a row without a lane is old")
+		}
 		m.close(nil)
 	}
 	must(w.Close())

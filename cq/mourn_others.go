@@ -6,20 +6,19 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// mourn has every death of other users' writers kept for takeDead, until rest.
-func (h *memfdHome) mourn() {
+// mourn has every death of other users' writers kept for takeDead. When it is ended, what comes
+// after is kept only until its row has another writer: that is bounded by the number of rows.
+func (h *memfdHome) mourn(on bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.mourning = true
+	h.mourning = on
 }
 
-// rest ends that, and takes back what nobody was told of: it is news to whoever is bound next. From
-// here on a death is kept until its row has another writer, so that no more of them are kept than
-// there are rows.
+// rest takes back what nobody was told of: it is news to whoever is bound next. Between this sink
+// and that one every death is kept.
 func (h *memfdHome) rest(untold []peerNews) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.mourning = false
 	back := make([]PeerEntry, 0, len(untold)+len(h.dead))
 	for _, n := range untold {
 		back = append(back, n.PeerEntry)

@@ -65,9 +65,11 @@ func (m *readerMourner) close([]peerNews)  { m.witness.rest() }
 // often is as with [Queue.BindEvents]. A reader that closes or detaches is not dead.
 //
 // An event queue of this process cannot be closed while it is bound (EBUSY). Another sink replaces
-// it, and nil ends it, as does closing the writer; events that were reported stay. Errors are
-// ErrClosed, and ErrInvalid for a queue's own writer, whose reader is this process. BindEvents may
-// be called from anywhere.
+// it, and nil ends it, as does closing the writer; events that were reported stay. Each binding
+// begins by itself: the death of the reader that the queue has then is reported to it, also if
+// another one was told; of earlier readers, and of successions that another one had no room for,
+// it is not. Errors are ErrClosed, and ErrInvalid for a queue's own writer, whose reader is this
+// process. BindEvents may be called from anywhere.
 func (w *Writer) BindEvents(events EventSink) error {
 	if w.own {
 		return refuse("bind events", w.name, "Writer", "the queue's own", "one of another process",

@@ -86,6 +86,8 @@ func (q *Queue) bindDeaths(events EventSink) error {
 	q.deaths.end()
 	if events != nil {
 		q.deaths.report = startReport(q.fid, events, newLaneMourner(q, events.sinkID()))
+	} else if h, ok := q.home.(*memfdHome); ok {
+		h.mourn(false)
 	}
 	return nil
 }

@@ -78,5 +78,5 @@ func (w *witness) rest() {
 		w.stop = nil
 	}
 	w.ended.Store(false)
-	w.blind = false
+	w.watched, w.blind = 0, false
 }

@@ -31,8 +31,9 @@ func SendFDs(c *net.UnixConn, msg []byte, fds ...int) error {
 
 // RecvFDs receives one message into buf, with at most max descriptors, all close-on-exec. When
 // the message or its descriptors do not fit, every received descriptor is closed and an error
-// returned: [ErrTruncated], or EMFILE if this process can have no more. At the end of the stream n
-// is 0 and the error is io.EOF or nil.
+// returned: [ErrTruncated], or EMFILE if there was room for them and they did not come: this
+// process can have no more, or a security module refuses them. At the end of the stream n is 0 and
+// the error is io.EOF or nil.
 func RecvFDs(c *net.UnixConn, buf []byte, max int) (n int, fds []int, err error) {
 	const op = "receive descriptors"
 	if max < 0 || max > maxSentFDs {
@@ -45,7 +46,8 @@ func RecvFDs(c *net.UnixConn, buf []byte, max int) (n int, fds []int, err error)
 	if err == nil && flags&syscall.MSG_CTRUNC != 0 && len(fds) < max {
 		// There was room for more, so it was not the peer who sent too many.
 		err = &Error{Op: op, Field: "descriptors", Got: len(fds), Want: "all that were sent",
-			Err: syscall.EMFILE, Hint: "raise the limit of open files: \"ulimit -n\", LimitNOFILE"}
+			Err: syscall.EMFILE, Hint: "raise the limit of open files (\"ulimit -n\", LimitNOFILE); " +
+				"if it is not reached, see whether a security module refuses the descriptors"}
 	}
 	if err == nil && (flags&(syscall.MSG_CTRUNC|syscall.MSG_TRUNC) != 0 || len(fds) > max) {
 		err = &Error{Op: op, Field: "message flags", Got: flags, Want: "all of it",

@@ -1,0 +1,40 @@
+package cq
+
+import "testing"
+
+// TestDeathsBetweenSinks: a death that one event queue had no room for is kept for the one that
+// replaces it, though the row has another writer in between; with none bound only the last of a row
+// is.
+func TestDeathsBetweenSinks(t *testing.T) {
+	q, err := CreateAnonymous("q", Options{Size: 4, Trust: TrustOthers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := CreateAnonymousEvents("e", EventOptions{Size: 4, Write: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := q.home.(*memfdHome)
+	kept := func(what string, want int) {
+		t.Helper()
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.succeeded(1)
+		if len(h.dead) != want {
+			t.Errorf("%s: %d deaths of the row, want %d", what, len(h.dead), want)
+		}
+	}
+	m := newLaneMourner(q, e.sinkID())
+	m.close([]peerNews{{EventPeerDeath, PeerEntry{Role: PeerWriter, Lane: 1}}})
+	kept("replaced", 1)
+	must(q.BindEvents(nil))
+	kept("ended", 0)
+	must(q.Close())
+	must(e.Close())
+}
