@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 func noErr(t testing.TB, err error) {
@@ -49,6 +51,7 @@ func bindSocket(t testing.TB, kind int, path string) int {
 // TestBound: a socket is somebody's from bind to the last close, whatever its kind and whether it
 // listens; and asking does not reach whoever accepts.
 func TestBound(t *testing.T) {
+	shmtest.Conforms(t)
 	d := socketTestDir(t)
 	for name, kind := range map[string]int{"stream": unix.SOCK_STREAM, "packets": unix.SOCK_SEQPACKET,
 		"datagrams": unix.SOCK_DGRAM} {
@@ -104,6 +107,7 @@ func TestBound(t *testing.T) {
 
 // TestBoundByLock: who has the lock of a name may be about to bind it.
 func TestBoundByLock(t *testing.T) {
+	shmtest.Conforms(t)
 	d := socketTestDir(t)
 	path := filepath.Join(d.Path(), "s")
 	noErr(t, unix.Close(bindSocket(t, unix.SOCK_SEQPACKET, path)))
@@ -127,6 +131,7 @@ func TestBoundByLock(t *testing.T) {
 // TestSocketAside: what a collector moved aside before it died is removed, and given its name back
 // if somebody has it.
 func TestSocketAside(t *testing.T) {
+	shmtest.Conforms(t)
 	const aside = "s~collected"
 	d := socketTestDir(t)
 	at := func(name string) string { return filepath.Join(d.Path(), name) }
@@ -153,6 +158,7 @@ func TestSocketAside(t *testing.T) {
 // TestSocketCollectedOnlyDead: listeners that take over from dead ones come and go while others
 // collect. None of those that live loses its name.
 func TestSocketCollectedOnlyDead(t *testing.T) {
+	shmtest.Conforms(t)
 	d := socketTestDir(t)
 	path := filepath.Join(d.Path(), "s")
 	ctx, stop := context.WithCancel(t.Context())

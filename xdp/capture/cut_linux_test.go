@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp/capture"
 )
 
@@ -23,6 +24,7 @@ func cut(t *testing.T, d *shm.Dir) {
 // TestReadOfACutCapture: a file that some process of the user cuts under the tool ends the capture
 // with an error, which stays, and not the tool with a signal.
 func TestReadOfACutCapture(t *testing.T) {
+	shmtest.Conforms(t)
 	for name, middle := range map[string]bool{"before": false, "between two packets": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, nil)
@@ -66,6 +68,7 @@ func TestReadOfACutCapture(t *testing.T) {
 // TestTapOfACutCapture: nor does it end the program whose packets are captured, which goes on
 // without, and takes the next capture.
 func TestTapOfACutCapture(t *testing.T) {
+	shmtest.Conforms(t)
 	r := newRig(t, nil)
 	s := r.start(t, capture.Options{})
 	cut(t, r.dir)
