@@ -13,7 +13,7 @@ import (
 // attached since, only [Queue.PublishedBy] tells. Nothing of it is checked: a writer may have
 // written anything. It may be called from anywhere.
 func (q *Queue) Published(lane int) (uint64, error) {
-	return q.PublishedBy(lane, shm.UUID{})
+	return q.published(lane, shm.UUID{})
 }
 
 // LaneObject returns which object a row has now: the one that PeerEntry.Object means. It is
@@ -31,8 +31,17 @@ func (q *Queue) LaneObject(lane int) (id shm.UUID, err error) {
 
 // PublishedBy is Published for one lane object: a row whose writer was of another user gets a new
 // one with each writer. [shm.ErrStale] says that the row has had others since, but for the last one
-// before, of which it is still known. A zero object is whichever the row has.
-func (q *Queue) PublishedBy(lane int, object shm.UUID) (n uint64, err error) {
+// before, of which it is still known. A zero object, which none is, is ErrInvalid.
+func (q *Queue) PublishedBy(lane int, object shm.UUID) (uint64, error) {
+	if object == (shm.UUID{}) {
+		return 0, refuse("look at lane of", q.name, "object", object, "one of LaneObject",
+			ErrInvalid)
+	}
+	return q.published(lane, object)
+}
+
+// published is PublishedBy, or Published of whichever object the row has if it is zero.
+func (q *Queue) published(lane int, object shm.UUID) (n uint64, err error) {
 	err = q.withLane(lane, func(obj *shm.Object, former formerLane) error {
 		whichever := object == (shm.UUID{})
 		switch {

@@ -102,6 +102,9 @@ func publishedInOneRow(t *testing.T) {
 		}
 		want(i, total, false)
 	}
+	if _, err := q.PublishedBy(1, shm.UUID{}); !errors.Is(err, cq.ErrInvalid) {
+		t.Errorf("by no object: %v", err)
+	}
 	if _, err := q.LaneObject(1); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("object of a row without a writer: %v", err)
 	}

@@ -184,8 +184,11 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.All
 		return s, why(ctx, err)
 	}
 	s.txLane = int(ready.txLane)
-	// A server that has died since has no lane any more; then the row alone says what it sent.
-	s.txObject, _ = q.LaneObject(s.txLane)
+	// A server that has died since may have no lane any more. Then nothing could tell later what it
+	// sent: whatever stands in its row is another one's by then.
+	if s.txObject, err = q.LaneObject(s.txLane); err != nil {
+		return s, fmt.Errorf("%w: %w", ErrServerGone, err)
+	}
 	return s, nil
 }
 

@@ -40,7 +40,9 @@ func TestWindow(t *testing.T) {
 	defer func() { check(errors.Join(w.Close(), q.Close(), page.close())) }()
 
 	e := &Endpoint{q: q, slots: make([]sendSlot, 2)}
-	s := &session{page: page, txLane: w.Lane()}
+	lane, err := q.LaneObject(w.Lane())
+	check(err)
+	s := &session{page: page, txLane: w.Lane(), txObject: lane}
 	for range 3 {
 		i := e.freeSlot(s)
 		if i != 0 {
