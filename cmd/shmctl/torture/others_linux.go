@@ -25,12 +25,12 @@ const (
 	othersHolder      = iota // reader: generation of the queue at the place, 0 if there may be none
 	othersPid                // reader: its process
 	othersTurns              // reader: how often there was one
-	othersLeft               // reader: generation that was, or is about to be, left to a successor
 	othersEnded              // reader: everything is read
 	othersRedelivered        // reader: entries that came again, marked
 	othersDeaths             // supervisor: how many deaths of writers the log has
 	othersLog                // supervisor: whose, and with which reader it surely was
-	othersReaderWords = othersLog + 2*othersLogged
+	othersLeft        = othersLog + 2*othersLogged
+	othersReaderWords = othersLeft + othersLefts // reader: who left, or is about to, by generation
 )
 
 // Words of the writers. Sessions follow.
@@ -46,9 +46,16 @@ const (
 	othersWriters      = 3
 	othersMost         = 1 << 14 // sessions of one writer
 	othersLogged       = 1 << 12 // deaths that the log holds, as a ring
+	othersLefts        = 1 << 10 // readers that left, likewise
 	othersSessionWords = 4
 	othersSize         = 128
 )
+
+// leftWord is where a reader says that it leaves its queue to a successor. Others may have left
+// since when a writer looks.
+func leftWord(readers tally, generation uint64) *atomic.Uint64 {
+	return &readers[othersLeft+generation%othersLefts]
+}
 
 // How deaths are told between users.
 const (

@@ -93,7 +93,7 @@ func (c *child) othersLeave(q *cq.Queue, done bool) error {
 		c.words[othersEnded].Store(1)
 		return q.Close()
 	}
-	c.words[othersLeft].Store(q.FID().Generation)
+	leftWord(c.words, q.FID().Generation).Store(q.FID().Generation)
 	c.words[othersPid].Store(0)
 	return q.Detach()
 }

@@ -147,7 +147,7 @@ func (p *othersPoster) renew() error {
 		return fmt.Errorf("renew: %w", err)
 	}
 	p.at(p.f.Writer().Generation())
-	left := p.ledger.region("others-reader")[othersLeft].Load()
+	left := leftWord(p.ledger.region("others-reader"), former)
 	ev := cq.Event{Payload: make([]byte, 0, 128)}
 	for since := time.Now(); ; {
 		_, err := p.deaths.ReadTimeout(&ev, 20*time.Millisecond)
@@ -159,7 +159,7 @@ func (p *othersPoster) renew() error {
 				}
 			}
 		}
-		if left == former || p.ledger.region("others-reader")[othersLeft].Load() == former {
+		if left.Load() == former {
 			return nil // it was not a death, or need not have been one
 		}
 		if time.Since(since) > noticeLatest {
