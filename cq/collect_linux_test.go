@@ -10,20 +10,30 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
+// dirOfItsOwn opens a directory that no other test sees, and removes it when the test ends.
+func dirOfItsOwn(t *testing.T, name string) *shm.Dir {
+	t.Helper()
+	d, err := shm.OpenDir(filepath.Join(os.Getenv(shm.EnvDir), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = d.Close()
+		_ = os.RemoveAll(d.Path())
+	})
+	return d
+}
+
 // TestRemoveSeesWhoComes: a writer that attaches while a queue is being removed keeps it, unless it
 // sees that and gives up.
 func TestRemoveSeesWhoComes(t *testing.T) {
-	path := filepath.Join(os.Getenv(shm.EnvDir), "comes")
-	d, err := shm.OpenDir(path)
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	must(err)
-	defer os.RemoveAll(path)
-	defer d.Close()
+	d := dirOfItsOwn(t, "comes")
 	q, err := Create(d, "q", Options{Size: 4, MaxLanes: 3, Lifetime: Persistent})
 	must(err)
 	must(q.Detach())
@@ -154,12 +164,7 @@ func attachWhileRemoved(t *testing.T, d, dir *shm.Dir) {
 // TestRemovesWhatWasAside: a persistent queue whose maker died before it had its own name waits for
 // nobody.
 func TestRemovesWhatWasAside(t *testing.T) {
-	d, err := shm.OpenDir(filepath.Join(os.Getenv(shm.EnvDir), "aside"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(d.Path())
-	defer d.Close()
+	d := dirOfItsOwn(t, "aside")
 	for name, want := range map[string]Fate{"q": FateLeft, "new-queue": FateLeft,
 		"new-" + shm.NewUUID().String(): FateGarbage} {
 		q, err := Create(d, name, Options{Size: 4, Lifetime: Persistent})

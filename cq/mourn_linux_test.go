@@ -1,8 +1,6 @@
 package cq
 
 import (
-	"os"
-	"path/filepath"
 	"syscall"
 	"testing"
 
@@ -25,17 +23,13 @@ func (h *starvedHome) openLane(bit int) (*shm.Object, error) {
 // TestMournStarved: lanes that could not be opened for want of descriptors are looked at as soon as
 // there are some, though no lane comes or goes meanwhile.
 func TestMournStarved(t *testing.T) {
-	path := filepath.Join(os.Getenv(shm.EnvDir), "starved")
-	d, err := shm.OpenDir(path)
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	must(err)
-	defer os.RemoveAll(path)
-	defer d.Close()
+	d := dirOfItsOwn(t, "starved")
 	q, err := Create(d, "q", Options{Size: 4})
 	must(err)
 	w, err := Attach(t.Context(), d, "q", WriterOptions{})
