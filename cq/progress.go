@@ -1,7 +1,6 @@
 package cq
 
 import (
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,14 +56,20 @@ type EventSink interface {
 // other writer since, and by a successor of this reader only to another event queue. If a reader
 // dies while it reports, its successor may do it again, and marks that with PeerEntry.Again.
 func (q *Queue) BindEvents(events EventSink) error {
-	// What can fail for want of room comes first: then the former binding stands, all of it.
-	if err := q.bindOverrun(events); err != nil {
+	// What can fail for want of room comes first: then the former binding stands, all of it. The
+	// former event queue gets its room back last, or a death that waits for the next one would go
+	// there.
+	giveBack, err := q.bindOverrun(events)
+	if err != nil {
 		return err
 	}
-	if err := q.bindDeaths(events); err != nil { // the queue is closed
-		return errors.Join(err, q.bindOverrun(nil))
+	err = q.bindDeaths(events)
+	giveBack()
+	if err != nil { // the queue is closed
+		giveBack, _ = q.bindOverrun(nil)
+		giveBack()
 	}
-	return nil
+	return err
 }
 
 // bindDeaths has deaths of writers reported.
@@ -92,27 +97,31 @@ func (q *Queue) bindDeaths(events EventSink) error {
 	return nil
 }
 
-func (q *Queue) bindOverrun(events EventSink) error {
+// bindOverrun has the overrun reported. giveBack unbinds the event queue that it was reported to
+// before, and is never nil.
+func (q *Queue) bindOverrun(events EventSink) (giveBack func(), err error) {
 	if events != nil {
 		if err := events.bind(); err != nil {
-			return &Error{Pkg: pkg, Op: "bind events", Name: q.name, Err: err}
+			return func() {}, &Error{Pkg: pkg, Op: "bind events", Name: q.name, Err: err}
 		}
 		if err := events.credit(1); err != nil {
 			events.unbind()
-			return &Error{Pkg: pkg, Op: "bind events", Name: q.name, Err: err}
+			return func() {}, &Error{Pkg: pkg, Op: "bind events", Name: q.name, Err: err}
 		}
 	}
 	q.feeders.mu.Lock()
 	before, told := q.feeders.events, q.feeders.told
 	q.feeders.events = events
 	q.feeders.mu.Unlock()
-	if before != nil {
+	return func() {
+		if before == nil {
+			return
+		}
 		if !told {
 			before.returnCredits(1)
 		}
 		before.unbind()
-	}
-	return nil
+	}, nil
 }
 
 // unbindEvents is the end of a queue that is closed.
@@ -123,7 +132,8 @@ func (q *Queue) unbindEvents() {
 	_ = q.bindDeaths(nil)
 	if events != nil {
 		events.forget(q.fid)
-		_ = q.bindOverrun(nil)
+		giveBack, _ := q.bindOverrun(nil)
+		giveBack()
 	}
 }
 

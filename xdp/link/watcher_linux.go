@@ -243,18 +243,25 @@ func (w *Watcher) message(m rtnetlink.Message) (again bool) {
 	return again
 }
 
-// addressMessage takes news of an address into what is and into a dump that is under way, which
-// will replace it.
+// addressMessage takes news of an address into what is, and into a dump that is under way, which
+// will replace that. An answer to a dump is only for the dump: half of a new state is no state.
 func (w *Watcher) addressMessage(m rtnetlink.Message, ours bool) {
-	if ours && m.Seq == w.dumpSeq && m.Flags&unix.NLM_F_DUMP_INTR != 0 {
+	if ours && m.Seq != w.dumpSeq {
+		return // of a dump that was given up
+	}
+	if ours && m.Flags&unix.NLM_F_DUMP_INTR != 0 {
 		w.broken = true
 	}
 	a, ok := m.Address()
 	if !ok || a.Index != w.is.Index {
 		return
 	}
+	sets := []map[netip.Prefix]bool{w.dump, w.is.Addresses}
+	if ours {
+		sets = sets[:1]
+	}
 	there := m.Type == unix.RTM_NEWADDR && !a.Tentative
-	for _, set := range []map[netip.Prefix]bool{w.is.Addresses, w.dump} {
+	for _, set := range sets {
 		switch {
 		case set == nil:
 		case there:
