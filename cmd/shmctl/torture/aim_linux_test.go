@@ -2,7 +2,6 @@ package torture
 
 import (
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -71,26 +70,5 @@ func TestPick(t *testing.T) {
 	sent.since = other.since
 	if !s.canKill(sent) {
 		t.Error("one that does not get to its step lives for ever")
-	}
-}
-
-// TestOneDigs: no second one is sent where somebody has to die first, while one is on its way.
-func TestOneDigs(t *testing.T) {
-	r := churnerRole()
-	before := map[string]uint64{}
-	for _, l := range r.steps {
-		before[l.String()] = 100
-	}
-	for _, l := range r.grave {
-		before[l.String()] = 0
-	}
-	s := aiming(1, Options{Enough: 100, Before: before})
-	l, _ := s.aim(r)
-	if !slices.Contains(r.grave, l) {
-		t.Fatalf("sent to %v", l)
-	}
-	s.procs = []*proc{{role: churnerRole(), step: l}}
-	if l, _ := s.aim(r); l != crash.None {
-		t.Errorf("a second one is sent to %v", l)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/shm/crash"
 )
@@ -35,10 +34,7 @@ func churnerRole() *role {
 			crash.CloseCondemned, crash.CloseLanes, crash.CloseUnlinked, crash.CloseVacated,
 			crash.CollectLanes, crash.CollectClaimed, crash.CollectCondemned,
 			crash.CollectUnlinked, crash.MeetSending, crash.MeetSent, crash.MeetReceived,
-			crash.AcceptTold, crash.CollectShut, crash.CollectEmptied, crash.CollectObject},
-		grave: []crash.Label{crash.CollectLanes, crash.CollectShut, crash.CollectClaimed,
-			crash.CollectCondemned, crash.CollectUnlinked, crash.CollectEmptied,
-			crash.CollectObject}}
+			crash.AcceptTold, crash.CollectShut, crash.CollectEmptied, crash.CollectObject}}
 }
 
 func scratchName(i int) string { return fmt.Sprintf("scratch-%d", i) }
@@ -64,6 +60,8 @@ func (child *child) churn() error {
 			err = c.scratch(name)
 		case collectScratch:
 			err = c.collect(name)
+		case buryOwn:
+			err = c.bury()
 		case meetPeer:
 			err = c.meet()
 		}
@@ -71,28 +69,11 @@ func (child *child) churn() error {
 	return errors.Join(err, stop())
 }
 
-// collect removes a queue whose processes are dead, or everything that is garbage.
-func (c *churner) collect(name string) error {
-	if c.rnd.IntN(2) == 0 {
-		err := cq.RemoveDead(c.dir, name)
-		if contended(err) {
-			return nil
-		}
-		return err
-	}
-	all, err := ctl.Collect(c.dir, ctl.CollectOptions{Remove: true})
-	for _, r := range all {
-		if r.Fate == ctl.FateDamaged || r.Fate == ctl.FateFailed {
-			c.tell("", "collect %s: %s: %s", r.Name, r.Fate, r.Error.Message)
-		}
-	}
-	return err
-}
-
 // What a churner does.
 const (
 	useScratch = iota
 	collectScratch
+	buryOwn
 	meetPeer
 	churns
 )
@@ -102,7 +83,7 @@ func (c *churner) next() int {
 	leads := useScratch
 	switch {
 	case strings.HasPrefix(c.Step, "collect"):
-		leads = collectScratch
+		leads = buryOwn
 	case strings.HasPrefix(c.Step, "meet"), c.Step == crash.AcceptTold.String():
 		leads = meetPeer
 	}

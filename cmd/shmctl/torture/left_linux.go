@@ -37,10 +37,18 @@ func (s *supervisor) leftovers() (left []string) {
 	return left
 }
 
-// scratchLeft collects the queues of churners.
+// scratchLeft collects what churners made.
 func scratchLeft(s *supervisor) (left []string) {
 	for i := range scratchNames {
 		left = append(left, s.collectAll(scratchName(i))...)
+	}
+	d, err := shm.OpenDir(s.base + "/" + queuesDir)
+	if err != nil {
+		return append(left, err.Error())
+	}
+	defer d.Close()
+	for i := range churners {
+		left = append(left, exhume(d, i)...)
 	}
 	return left
 }

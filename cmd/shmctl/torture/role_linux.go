@@ -18,9 +18,6 @@ type role struct {
 	places int // how many processes of it live at once
 	// steps lists where its processes can die.
 	steps []crash.Label
-	// grave are steps that nobody reaches while none of the others of the role dies: one process
-	// at a time is sent to one.
-	grave []crash.Label
 	// words is how many words of the ledger are its own.
 	words int
 	// asked says that it takes part only if it is named.

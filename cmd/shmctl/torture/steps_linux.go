@@ -2,7 +2,6 @@ package torture
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"github.com/shmring/shmring/shm/crash"
@@ -25,9 +24,9 @@ func (s *supervisor) aim(r *role) (crash.Label, int) {
 			want = max(want, s.killed(l)+1)
 		}
 	}
-	chosen, sum, dug := crash.None, uint64(0), s.digging(r)
+	chosen, sum := crash.None, uint64(0)
 	for _, l := range r.steps {
-		if n := s.killed(l); n < want && !(dug && slices.Contains(r.grave, l)) {
+		if n := s.killed(l); n < want {
 			weight := (want - n) * (want - n)
 			if sum += weight; s.rnd.Uint64N(sum) < weight {
 				chosen = l
@@ -43,13 +42,6 @@ func (s *supervisor) aim(r *role) (crash.Label, int) {
 		return chosen, 1 + s.rnd.IntN(500)
 	}
 	return chosen, 1 + s.rnd.IntN(3)
-}
-
-// digging tells whether one of a role is on its way to a step to which only one goes at a time.
-func (s *supervisor) digging(r *role) bool {
-	return slices.ContainsFunc(s.procs, func(p *proc) bool {
-		return p.role.name == r.name && !p.empty && slices.Contains(r.grave, p.step)
-	})
 }
 
 // sent says that all but one in so many are sent to steps: more of them while there is a number of

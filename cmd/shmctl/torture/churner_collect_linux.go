@@ -1,0 +1,95 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/shm"
+)
+
+// collect removes a queue whose processes are dead, or everything that is garbage.
+func (c *churner) collect(name string) error {
+	if c.rnd.IntN(2) == 0 {
+		err := cq.RemoveDead(c.dir, name)
+		if contended(err) {
+			return nil
+		}
+		return err
+	}
+	all, err := ctl.Collect(c.dir, ctl.CollectOptions{Remove: true})
+	for _, r := range all {
+		if r.Fate == ctl.FateDamaged || r.Fate == ctl.FateFailed {
+			c.tell("", "collect %s: %s: %s", r.Name, r.Fate, r.Error.Message)
+		}
+	}
+	return err
+}
+
+// graveNames are of the queue and the counter that one churner makes for itself to collect. Its
+// predecessor may have left them.
+func graveNames(i int) (queue, counter string) {
+	return fmt.Sprintf("grave-%d", i), fmt.Sprintf("grave-%d-count", i)
+}
+
+// exhume removes what the dead left under those names.
+func exhume(d *shm.Dir, i int) (left []string) {
+	queue, counter := graveNames(i)
+	left = collect(d, queue)
+	if err := cq.RemoveCounter(d, counter); err != nil && !contended(err) {
+		left = append(left, fmt.Sprintf("%s cannot be removed: %v", counter, err))
+	}
+	return left
+}
+
+// bury makes a queue and a counter that wait for a successor, and collects them: past every step of
+// a collector, without anybody's death before.
+func (c *churner) bury() error {
+	queue, counter := graveNames(c.Index)
+	for _, problem := range exhume(c.dir, c.Index) {
+		c.tell("", "%s", problem)
+	}
+	if err := errors.Join(c.leaveQueue(queue), c.leaveCounter(counter)); err != nil {
+		return err
+	}
+	waiting := cq.Removal{Waiting: true}
+	err := errors.Join(cq.Remove(c.dir, queue, waiting),
+		cq.RemoveObject(c.dir, counter, waiting))
+	if contended(err) { // another collector looks at them, and locks them for that
+		err = nil
+	}
+	return err
+}
+
+// leaveQueue makes a queue that was read to the end, and whose writer and reader have left.
+func (c *churner) leaveQueue(name string) error {
+	o := cq.Options{Size: 16, MaxLanes: 4}
+	if c.rnd.IntN(2) == 0 {
+		o.Lifetime = cq.Persistent
+	}
+	q, err := cq.Create(c.dir, name, o)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	w, err := cq.Attach(ctx, c.dir, name, cq.WriterOptions{})
+	if err != nil {
+		return errors.Join(err, q.Close())
+	}
+	err = errors.Join(w.Post(&cq.Entry{Context: 1}), w.Close())
+	if _, readErr := cq.ReadTimeout(q, make([]cq.Context, 1), patience); readErr != nil {
+		err = errors.Join(err, readErr)
+	}
+	return errors.Join(err, q.Detach())
+}
+
+func (c *churner) leaveCounter(name string) error {
+	count, err := cq.CreateCounter(c.dir, name, cq.CounterOptions{Lifetime: cq.Persistent})
+	if err != nil {
+		return err
+	}
+	return count.Close()
+}
