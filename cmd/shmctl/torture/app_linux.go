@@ -308,7 +308,7 @@ func (a *app) listen() error {
 		switch {
 		case want.Kind == device.EventGone && ev.Event == cq.EventPeerDeath &&
 			ev.Data == uint64(want.Cancelled):
-			a.notice(noticeServer, want.PID)
+			a.notice(noticeServer, cq.PeerEntry{PID: want.PID})
 		case want.Kind == device.EventBack && ev.Event == cq.EventConnected &&
 			ev.Data == want.Generation:
 			a.place(wordPeer).Store(uint64(want.PID))

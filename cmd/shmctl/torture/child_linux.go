@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -40,7 +41,9 @@ type event struct {
 	Text string `json:"text"`
 	What string `json:"what,omitempty"` // of a notice: how the death is told
 	Pid  int    `json:"pid,omitempty"`
-	AtNs int64  `json:"at_ns,omitempty"`
+	// Start is when the process began whose death is told, as [cq.PeerEntry] has it.
+	Start uint64 `json:"start,omitempty"`
+	AtNs  int64  `json:"at_ns,omitempty"`
 	// SinceNs is from when on the survivor could be told.
 	SinceNs int64 `json:"since_ns,omitempty"`
 }
@@ -218,4 +221,17 @@ func survives(pid int) bool {
 func state(stat []byte) string {
 	_, rest, _ := strings.Cut(string(stat), ") ")
 	return rest[:min(1, len(rest))]
+}
+
+// startTicks returns when a process began, 0 if that cannot be found out.
+func startTicks(pid int) uint64 {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(text), ") ")
+	const startTime = 19 // after the name, see proc_pid_stat(5)
+	fields := strings.Fields(rest)
+	if len(fields) <= startTime {
+		return 0
+	}
+	ticks, _ := strconv.ParseUint(fields[startTime], 10, 64)
+	return ticks
 }

@@ -113,7 +113,7 @@ func (s *supervisor) finish(p *proc) {
 		if ws, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Exited() &&
 			ws.ExitStatus() == 0 {
 			s.mu.Lock()
-			s.notes.closed[p.pid()] = true
+			s.notes.closed[p.process()] = true
 			s.mu.Unlock()
 			return
 		}

@@ -81,7 +81,7 @@ func (c *child) have(running context.Context, h held,
 		if survives(former) {
 			c.tell(kindUsurped, "got what the living process %d has", former)
 		}
-		c.notice(noticeAdopted, former)
+		c.notice(noticeAdopted, cq.PeerEntry{PID: former})
 	}
 	holder.Store(uint64(os.Getpid()))
 	c.words[heldTimes].Add(1)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
 )
 
@@ -16,47 +17,48 @@ type death struct {
 	atNs int64
 }
 
+// process is one among those that had its number, in a run in which numbers come round.
+type process struct {
+	pid   int
+	start uint64 // in clock ticks, 0: whoever has the number now, or had it last
+}
+
 // noticeKey says whose death, and how it is told.
 type noticeKey struct {
-	pid  int
+	process
 	kind string
 }
 
 // notices matches deaths with what survivors tell of them. Either may come first: others know of a
 // process that dies at a step before we do.
 type notices struct {
-	deaths map[int]death
+	deaths map[process]death
 	early  map[noticeKey]event // of which the death is not known yet
 	due    map[noticeKey]death // must come
-	names  map[int]string      // of all processes, by number
-	closed map[int]bool        // processes that ended by themselves at the end of the run
+	names  map[process]string
+	starts map[int]uint64   // of who had a number last
+	closed map[process]bool // ended by themselves at the end of the run
 	told   map[noticeKey]bool
 	ns     map[string][]int64 // by kind
 }
 
 func newNotices() notices {
-	return notices{deaths: map[int]death{}, early: map[noticeKey]event{},
-		names: map[int]string{}, closed: map[int]bool{},
+	return notices{deaths: map[process]death{}, early: map[noticeKey]event{},
+		names: map[process]string{}, starts: map[int]uint64{}, closed: map[process]bool{},
 		due: map[noticeKey]death{}, told: map[noticeKey]bool{},
 		ns: map[string][]int64{}}
 }
 
-// born forgets what had the number of a process before.
-func (n *notices) born(pid int, name string) {
-	n.names[pid] = name
-	delete(n.deaths, pid)
-	for key := range n.told {
-		if key.pid == pid {
-			delete(n.told, key)
-		}
-	}
+// born notes who has a number now.
+func (n *notices) born(p process, name string) {
+	n.names[p], n.starts[p.pid] = name, p.start
 }
 
 // dead notes a death.
-func (n *notices) dead(pid int, d death) {
-	n.deaths[pid] = d
+func (n *notices) dead(p process, d death) {
+	n.deaths[p] = d
 	for key, e := range n.early {
-		if key.pid == pid {
+		if key.process == p {
 			delete(n.early, key)
 			n.came(e)
 		}
@@ -65,8 +67,11 @@ func (n *notices) dead(pid int, d death) {
 
 // came notes what a survivor tells.
 func (n *notices) came(e event) {
-	key := noticeKey{e.Pid, e.What}
-	d, ok := n.deaths[e.Pid]
+	key := noticeKey{process{e.Pid, e.Start}, e.What}
+	if key.start == 0 {
+		key.start = n.starts[e.Pid]
+	}
+	d, ok := n.deaths[key.process]
 	if !ok {
 		n.early[key] = e
 		return
@@ -85,8 +90,8 @@ func (n *notices) came(e event) {
 func (s *supervisor) expect(p *proc, kind string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n, key := &s.notes, noticeKey{p.pid(), kind}
-	if d, ok := n.deaths[key.pid]; ok && !n.told[key] {
+	n, key := &s.notes, noticeKey{p.process(), kind}
+	if d, ok := n.deaths[key.process]; ok && !n.told[key] {
 		n.due[key] = d
 	}
 }
@@ -113,17 +118,18 @@ func (s *supervisor) unfounded() {
 		// An application is told that its device process is gone, whether that closed or died: it
 		// has to do the same. Everything else that is closed says so in its object before its lock
 		// goes and its process ends, and is looked at after that: it is never told as dead.
-		if s.notes.closed[key.pid] && key.kind == noticeServer {
+		if s.notes.closed[key.process] && key.kind == noticeServer {
 			s.report.Roles[e.Role].Counts["closed_told_dead"]++
 			continue
 		}
-		s.count(e.Role, kindUsurped, 1, "%s: %s told the death (%s) of process %d (%s), which nobody "+
-			"killed", kindUsurped, e.Role, key.kind, key.pid, s.notes.names[key.pid])
+		s.count(e.Role, kindUsurped, 1, "%s: %s told the death (%s) of process %d that began at %d "+
+			"(%s), which nobody killed: %s", kindUsurped, e.Role, key.kind, key.pid, key.start,
+			s.notes.names[key.process], e.Text)
 	}
 }
 
 // notice tells the supervisor that this process learned of a death.
-func (c *child) notice(kind string, pid int) {
-	c.send(event{Kind: kindNotice, What: kind, Pid: pid, AtNs: doorbell.Now(), Text: fmt.Sprint(pid),
-		SinceNs: c.boundNs.Load()})
+func (c *child) notice(kind string, p cq.PeerEntry) {
+	c.send(event{Kind: kindNotice, What: kind, Pid: p.PID, Start: p.StartTicks,
+		AtNs: doorbell.Now(), Text: fmt.Sprintf("%+v", p), SinceNs: c.boundNs.Load()})
 }

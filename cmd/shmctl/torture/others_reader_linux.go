@@ -106,7 +106,7 @@ func (c *child) othersMourn(ctx context.Context, mine, known uint64, deaths *cq.
 	for ctx.Err() == nil {
 		if _, err := deaths.ReadTimeout(&ev, 20*time.Millisecond); err == nil {
 			if p, err := cq.ParsePeerEntry(ev.Payload); err == nil && ev.Event == cq.EventPeerDeath {
-				c.notice(noticeOthersWriter, p.PID)
+				c.notice(noticeOthersWriter, p)
 				told[uint64(p.PID)] = true
 				delete(due, uint64(p.PID))
 			}

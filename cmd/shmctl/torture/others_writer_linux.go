@@ -153,7 +153,7 @@ func (p *othersPoster) renew() error {
 		_, err := p.deaths.ReadTimeout(&ev, 20*time.Millisecond)
 		if err == nil && ev.Event == cq.EventPeerDeath {
 			if peer, err := cq.ParsePeerEntry(ev.Payload); err == nil {
-				p.notice(noticeOthersReader, peer.PID)
+				p.notice(noticeOthersReader, peer)
 				if peer.Generation == former {
 					return nil
 				}

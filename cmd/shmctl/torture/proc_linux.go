@@ -23,6 +23,7 @@ type proc struct {
 	index int // of the place among those of its role
 	place int // among all
 	cmd   *exec.Cmd
+	start uint64 // of the process, in clock ticks
 	stdin io.WriteCloser
 	done  chan struct{}
 	since time.Time   // of the start
@@ -35,6 +36,8 @@ type proc struct {
 }
 
 func (p *proc) pid() int { return p.cmd.Process.Pid }
+
+func (p *proc) process() process { return process{p.pid(), p.start} }
 
 // ended tells whether the process is gone.
 func (p *proc) ended() bool {
@@ -97,9 +100,10 @@ func (s *supervisor) start(p *proc) error {
 	if err := p.cmd.Start(); err != nil {
 		return fmt.Errorf("torture: start %s: %w", p.role.name, err)
 	}
+	p.start = startTicks(p.pid()) // it is there until it is waited for
 	s.mu.Lock()
 	s.report.Roles[p.role.name].Starts++
-	s.notes.born(p.pid(), fmt.Sprintf("%s %d, to die at %v", p.role.name, p.index, p.step))
+	s.notes.born(p.process(), fmt.Sprintf("%s %d, to die at %v", p.role.name, p.index, p.step))
 	s.mu.Unlock()
 	cmd, done := p.cmd, p.done
 	s.waiting.Go(func() {
@@ -216,7 +220,7 @@ func (s *supervisor) buried(p *proc) {
 		if !p.shot && p.step != crash.None {
 			s.report.Steps[p.step.String()]++
 		}
-		s.notes.dead(p.pid(), death{p.role.name, s.diedAt(p)})
+		s.notes.dead(p.process(), death{p.role.name, s.diedAt(p)})
 		s.mu.Unlock()
 	} else if !p.shot || ws.Signaled() {
 		s.broken(p.role.name, kindFailed, 1, "%s %d ended by itself: %v", p.role.name, p.index,

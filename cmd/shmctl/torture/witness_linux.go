@@ -179,6 +179,6 @@ func (c *child) mourn(ctx context.Context, eq *cq.EventQueue) error {
 		if p.Role == cq.PeerWriter {
 			kind = noticeWriter
 		}
-		c.notice(kind, p.PID)
+		c.notice(kind, p)
 	}
 }
