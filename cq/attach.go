@@ -228,7 +228,7 @@ func (h *dirHome) claimLane(reader *shm.Object, rows []rowWords, opt shape) (*sh
 		}
 	}
 	err := noLane("attach", h.name, opt)
-	if h.claimedOnly(rows, opt) {
+	if h.mayComeFree(reader.Header().UUID, rows, opt) {
 		err = &claimedError{err}
 	}
 	return nil, 0, err

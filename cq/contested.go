@@ -2,6 +2,7 @@ package cq
 
 import (
 	"errors"
+	"io/fs"
 	"syscall"
 	"time"
 
@@ -12,24 +13,46 @@ import (
 // tests of who does not wait in vain: how long that takes is not theirs to say.
 var contestedMost = time.Second
 
-// claimedOnly reports that there is a lane whose owner has not begun to write: somebody who
-// attaches just now, or who has it to remove the queue and may give it back.
-func (h *dirHome) claimedOnly(rows []rowWords, opt shape) (is bool) {
-	for bit := 1; bit < opt.rows() && !is; bit++ {
+// mayComeFree reports that there is, or may be in a moment, a lane that nobody has, though none was
+// found: one was left since it was looked at, or its owner has not begun to write and attaches just
+// now, or has it to remove the queue and may give it back.
+func (h *dirHome) mayComeFree(queue shm.UUID, rows []rowWords, opt shape) bool {
+	for bit := 1; bit < opt.rows(); bit++ {
 		if rows[bit].bell.Parked.Load()&rowPoisoned != 0 {
 			continue // nobody can have it afterwards
 		}
 		obj, err := h.openLane(bit)
+		if errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
 		if err != nil {
 			continue
 		}
-		words, err := wordsOf[laneWords](obj, sectLane, uint32(bit))
-		if o := obj.Owner(); err == nil && o.State == shm.StateOwned {
-			is = words.epochs[o.Generation%laneEpochs].generation.Load() != o.Generation
-		}
+		is := laneMayComeFree(obj, bit, queue, &rows[bit], opt)
 		_ = obj.Close()
+		if is {
+			return true
+		}
 	}
-	return is
+	return false
+}
+
+func laneMayComeFree(obj *shm.Object, bit int, queue shm.UUID, row *rowWords, opt shape) bool {
+	words, err := wordsOf[laneWords](obj, sectLane, uint32(bit))
+	if err != nil {
+		return false
+	}
+	life, err := obj.Life()
+	switch {
+	case err != nil:
+		return false
+	case life == shm.Released, life == shm.Dead:
+		return laneBelongs(obj, bit, opt, queue) == nil &&
+			lanePossible(obj, bit, opt.Size, row) == nil
+	}
+	o := obj.Owner()
+	return o.State == shm.StateOwned &&
+		words.epochs[o.Generation%laneEpochs].generation.Load() != o.Generation
 }
 
 // claimedError is ErrLanes of a queue that may have a lane in a moment.

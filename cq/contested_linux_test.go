@@ -62,9 +62,9 @@ func TestContestPatience(t *testing.T) {
 	}
 }
 
-// TestPoisonedIsNoContest: a lane that nobody can have any more, whatever its writer wrote, is not
-// waited for.
-func TestPoisonedIsNoContest(t *testing.T) {
+// TestLaneMayComeFree: a lane that was left since it was looked at is tried again; one that nobody
+// can have any more, whatever its writer wrote, is not waited for.
+func TestLaneMayComeFree(t *testing.T) {
 	path := filepath.Join(os.Getenv(shm.EnvDir), "poisoned")
 	d, err := shm.OpenDir(path)
 	if err != nil {
@@ -85,22 +85,42 @@ func TestPoisonedIsNoContest(t *testing.T) {
 	dir, err := d.Sub("q", false)
 	must(err)
 	h := &dirHome{path: d.Path(), name: "q", dir: dir}
-	if h.claimedOnly(q.rows, q.opt) {
+	free := func() bool { return h.mayComeFree(q.obj.Header().UUID, q.rows, q.opt) }
+	if free() {
 		t.Error("a writer that writes is contested")
 	}
 	gen := w.obj.Generation()
 	w.words.epochs[gen%laneEpochs].generation.Store(0)
-	if !h.claimedOnly(q.rows, q.opt) {
+	if !free() {
 		t.Error("one that has not begun is not")
 	}
 	had := q.rows[1].bell.Parked.Load()
 	q.rows[1].bell.Parked.Store(had | rowPoisoned)
-	if h.claimedOnly(q.rows, q.opt) {
+	if free() {
 		t.Error("one that is refused for ever is contested")
 	}
 	q.rows[1].bell.Parked.Store(had)
 	w.words.epochs[gen%laneEpochs].generation.Store(gen)
-	must(dir.Close())
+	tail := w.words.tail.Load()
 	must(w.Close())
+	if !free() {
+		t.Error("one that was left is not there to be had")
+	}
+	lane, err := dir.Open(fmt.Sprintf(laneFile, 1), shm.ReadWrite)
+	must(err)
+	words, err := wordsOf[laneWords](lane, sectLane, 1)
+	must(err)
+	words.tail.Store(tail + 100)
+	if free() {
+		t.Error("one that nobody can go on in is waited for")
+	}
+	words.tail.Store(tail)
+	must(lane.Claim(nil))
+	must(lane.Unlink())
+	must(lane.Close())
+	if !free() {
+		t.Error("a row without a lane is not there to be had")
+	}
+	must(dir.Close())
 	must(q.Close())
 }
