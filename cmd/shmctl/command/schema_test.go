@@ -66,6 +66,9 @@ func keysOf(t *testing.T, s reflect.Type) []string {
 			continue
 		}
 		key := jsonKey(f)
+		if f.Tag.Get("json") == "-" {
+			continue
+		}
 		if key == "" || strings.Contains(f.Tag.Get("json"), "omit") {
 			t.Errorf("%v.%s: every key is printed, under a name", s, f.Name)
 		}

@@ -26,8 +26,9 @@ func (r *Report) Markdown(w io.Writer) {
 	row("in doubt at a kill", r.InDoubt)
 	row("read", r.Read)
 	row("again, and marked redelivered", r.Redelivered)
-	if n := r.NoticeMaxNs; n != nil {
-		row("latest notice of a death", time.Duration(*n))
+	row("notice of a death through an event queue", r.NoticeNs)
+	for _, kind := range slices.Sorted(maps.Keys(r.Notices)) {
+		row("notice: "+kind, r.Notices[kind])
 	}
 	for _, f := range []struct {
 		what string

@@ -94,8 +94,7 @@ type Report struct {
 	Mutations uint64   `json:"mutations"` // hostile stores and messages
 	torture.Tally
 	Hostile hostile.Violations `json:"hostile"`
-	// NoticeMaxNs is the longest that a survivor took to know of a death; null if none had to.
-	NoticeMaxNs *int64 `json:"notice_max_ns"`
+	torture.Noticed
 	// Skipped is what this machine does not have, with the reason.
 	Skipped    []string        `json:"skipped"`
 	Violations []string        `json:"violations"` // the first of them in words
@@ -140,9 +139,7 @@ func (r *Report) addTorture(t *torture.Report, roles []string) {
 		r.Steps[step] += n
 	}
 	r.Tally.Add(&t.Tally)
-	if n := t.NoticeNs.Max; n != nil && (r.NoticeMaxNs == nil || *n > *r.NoticeMaxNs) {
-		r.NoticeMaxNs = n
-	}
+	r.Noticed.Add(&t.Noticed)
 	r.note(t.Seed, t.Violations...)
 }
 
@@ -181,9 +178,7 @@ func (r *Report) Print(w io.Writer) {
 	row("mutations", "%d by hostile peers", r.Mutations)
 	row("published", "%d, and %d in doubt at a kill", r.Published, r.InDoubt)
 	row("read", "%d, and %d again, marked", r.Read, r.Redelivered)
-	if n := r.NoticeMaxNs; n != nil {
-		row("notice", "at most %v after a death", time.Duration(*n))
-	}
+	row("notice", "%v", r.NoticeNs)
 	row("losses", "%d", r.Lost)
 	row("others", "%d duplicate, %d unpublished, %d hung, %d leaked, %d usurped, %d unnoticed, "+
 		"%d failed", r.Duplicate, r.Unpublished, r.Hung, r.Leaked, r.Usurped, r.Unnoticed, r.Failed)

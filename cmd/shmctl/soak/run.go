@@ -31,7 +31,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		o.Round = defaultRound
 	}
 	r := &Report{Seed: o.Seed, Skipped: []string{}, Violations: []string{}, Played: []Round{},
-		Below: []string{}, UntilSteps: o.UntilSteps}
+		Below: []string{}, UntilSteps: o.UntilSteps,
+		Noticed: torture.Noticed{Notices: map[string]torture.Notice{}}}
 	if o.Steps {
 		r.Steps = map[string]uint64{}
 		for _, l := range crash.Labels() {

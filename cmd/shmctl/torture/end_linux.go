@@ -12,7 +12,7 @@ import (
 
 // newReport begins the report of a run.
 func newReport(o Options, roles []*role) *Report {
-	r := &Report{Seed: o.Seed, Violations: []string{}, Notices: map[string]Notice{},
+	r := &Report{Seed: o.Seed, Violations: []string{}, Noticed: Noticed{Notices: map[string]Notice{}},
 		Roles: map[string]*RoleReport{}, UntilSteps: o.UntilSteps, Below: []string{}}
 	if o.Steps {
 		r.Steps = map[string]uint64{}
@@ -182,7 +182,7 @@ func (s *supervisor) close() {
 	s.sum()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.report.noticed(s.notes.ns)
+	s.report.Noticed.Add(&Noticed{AllNs: s.notes.ns})
 	if s.o.UntilSteps > 0 {
 		total := map[string]uint64{}
 		for step, n := range s.report.Steps {

@@ -28,9 +28,9 @@ func (r *Report) Markdown(w io.Writer) {
 	for i, n := range r.Found.all() {
 		row(kinds[i], *n)
 	}
-	row("notice through an event queue", r.NoticeNs.text())
+	row("notice through an event queue", r.NoticeNs)
 	for _, kind := range slices.Sorted(maps.Keys(r.Notices)) {
-		row("notice: "+kind, r.Notices[kind].text())
+		row("notice: "+kind, r.Notices[kind])
 	}
 	fmt.Fprint(w, "\n| role | places | kills | stops | published | read | |\n"+
 		"|---|---|---|---|---|---|---|\n")

@@ -26,7 +26,7 @@ func (r *Report) Print(w io.Writer) {
 		row(kinds[i], "%d", *n)
 	}
 	for _, kind := range slices.Sorted(maps.Keys(r.Notices)) {
-		row("notice", "%s", r.Notices[kind].text()+" ("+kind+")")
+		row("notice", "%v (%s)", r.Notices[kind], kind)
 	}
 	row("machine", "%s", r.Machine.text())
 	fmt.Fprintf(w, "\n%-16s%7s%8s%8s%7s%11s%11s  %s\n", "ROLE", "PLACES", "STARTS", "KILLS", "STOPS",
@@ -55,12 +55,4 @@ func counted(counts map[string]uint64) string {
 		parts = append(parts, fmt.Sprintf("%s %d", name, counts[name]))
 	}
 	return strings.Join(parts, ", ")
-}
-
-func (n Notice) text() string {
-	if n.P50 == nil {
-		return "none"
-	}
-	return fmt.Sprintf("%d deaths: p50 %v, p99 %v, max %v", n.Count, time.Duration(*n.P50),
-		time.Duration(*n.P99), time.Duration(*n.Max))
 }

@@ -56,21 +56,6 @@ const (
 	kindFailed      = "failed"
 )
 
-// noticeAdopted is how the death of one that had a thing is told by the one that got it. That is no
-// notice through an event queue, and includes the time until there is one to get it.
-const noticeAdopted = "adopted"
-
-// noticeLate is how a death is told that came before the one it is told to.
-const noticeLate = "to-successors"
-
-// Notice is how long it took until a survivor knew of a death, in nanoseconds; nil without any.
-type Notice struct {
-	Count int    `json:"count"`
-	P50   *int64 `json:"p50"`
-	P99   *int64 `json:"p99"`
-	Max   *int64 `json:"max"`
-}
-
 // Tally is what a role, or a run, went through and what was found.
 type Tally struct {
 	Published   uint64 `json:"published"`
@@ -154,8 +139,7 @@ type Report struct {
 	Kills       uint64 `json:"kills"`
 	Stops       uint64 `json:"stops"`
 	Tally
-	NoticeNs   Notice                 `json:"notice_ns"` // through event queues
-	Notices    map[string]Notice      `json:"notices"`   // by how they were told
+	Noticed
 	Roles      map[string]*RoleReport `json:"roles"`
 	Steps      map[string]uint64      `json:"steps"` // kills by step; null without steps
 	UntilSteps uint64                 `json:"until_steps"`
@@ -196,28 +180,6 @@ func Below(steps map[string]uint64, n uint64) []string {
 		}
 	}
 	return below
-}
-
-// summary sums up times.
-func summary(ns []int64) Notice {
-	if len(ns) == 0 {
-		return Notice{}
-	}
-	slices.Sort(ns)
-	at := func(percent int) *int64 { return &ns[min(len(ns)-1, len(ns)*percent/100)] }
-	return Notice{Count: len(ns), P50: at(50), P99: at(99), Max: &ns[len(ns)-1]}
-}
-
-// noticed sums up how long it took until survivors knew.
-func (r *Report) noticed(byKind map[string][]int64) {
-	var all []int64
-	for kind, ns := range byKind {
-		r.Notices[kind] = summary(ns)
-		if kind != noticeAdopted && kind != noticeLate {
-			all = append(all, ns...)
-		}
-	}
-	r.NoticeNs = summary(all)
 }
 
 // ChildCommand is the hidden first argument that turns the program into one of its children.

@@ -1,0 +1,73 @@
+package torture
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// noticeAdopted is how the death of one that had a thing is told by the one that got it. That is no
+// notice through an event queue, and includes the time until there is one to get it.
+const noticeAdopted = "adopted"
+
+// noticeLate is how a death is told that came before the one it is told to.
+const noticeLate = "to-successors"
+
+// Notice is how long it took until a survivor knew of a death, in nanoseconds; nil without any.
+type Notice struct {
+	Count int    `json:"count"`
+	P50   *int64 `json:"p50"`
+	P99   *int64 `json:"p99"`
+	Max   *int64 `json:"max"`
+}
+
+// Noticed is how long it took until survivors knew of deaths.
+type Noticed struct {
+	NoticeNs Notice            `json:"notice_ns"` // through event queues
+	Notices  map[string]Notice `json:"notices"`   // by how they were told
+
+	// AllNs are the times that this sums up, by how they were told.
+	AllNs map[string][]int64 `json:"-"`
+}
+
+// Add adds what another run found to that.
+func (n *Noticed) Add(other *Noticed) {
+	if n.AllNs == nil {
+		n.AllNs = map[string][]int64{}
+	}
+	for kind, ns := range other.AllNs {
+		n.AllNs[kind] = append(n.AllNs[kind], ns...)
+	}
+	n.sum()
+}
+
+// sum sums up.
+func (n *Noticed) sum() {
+	var all []int64
+	n.Notices = map[string]Notice{}
+	for kind, ns := range n.AllNs {
+		n.Notices[kind] = summary(ns)
+		if kind != noticeAdopted && kind != noticeLate {
+			all = append(all, ns...)
+		}
+	}
+	n.NoticeNs = summary(all)
+}
+
+func summary(ns []int64) Notice {
+	if len(ns) == 0 {
+		return Notice{}
+	}
+	slices.Sort(ns)
+	at := func(percent int) *int64 { return &ns[min(len(ns)-1, len(ns)*percent/100)] }
+	return Notice{Count: len(ns), P50: at(50), P99: at(99), Max: &ns[len(ns)-1]}
+}
+
+// String says how many there were and how long they took.
+func (n Notice) String() string {
+	if n.P50 == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%d deaths: p50 %v, p99 %v, max %v", n.Count, time.Duration(*n.P50),
+		time.Duration(*n.P99), time.Duration(*n.Max))
+}
