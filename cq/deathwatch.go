@@ -99,13 +99,15 @@ type deathBinding struct {
 	report *deathReport
 }
 
-// end unbinds. The lock is held.
-func (b *deathBinding) end() {
+// end unbinds, and returns who found what was reported, or nil. The lock is held.
+func (b *deathBinding) end() (former mourner) {
 	if r := b.report; r != nil {
 		b.report = nil
 		r.end()
 		r.sink.unbind()
+		former = r.who
 	}
+	return former
 }
 
 // deathReport is one binding.

@@ -110,3 +110,9 @@ func LookAgain(q *Queue, bit int) error {
 
 // StoreMeta writes the last word of a slot of the writer's lane.
 func (w *Writer) StoreMeta(at uint64, m Meta) { w.slots[at%uint64(len(w.slots))].Meta = m }
+
+// HoldDeaths keeps the process from looking for dead writers of a queue until look is called.
+func HoldDeaths(q *Queue) (look func()) {
+	q.deaths.report.mu.Lock()
+	return q.deaths.report.mu.Unlock
+}

@@ -15,8 +15,9 @@ type laneMourner struct {
 	to    uint64     // the event queue
 	lanes []*witness // by row
 	looks int
-	stamp uint64 // of what was seen, whole
-	seen  bool   // there is such a stamp
+	stamp uint64     // of what was seen, whole
+	seen  bool       // there is such a stamp
+	kept  []peerNews // for the next event queue
 	// old are rows that nothing could be said of in the first look: what they hold may have been
 	// there before this began.
 	old []bool
@@ -76,17 +77,49 @@ func (m *laneMourner) find(first bool) {
 func (m *laneMourner) begin(obj *shm.Object, row *rowWords, first bool) *witness {
 	w := &witness{obj: obj}
 	if row.toldTo.Load() == m.to {
-		w.settled = row.told.Load()
+		w.settle(row.told.Load())
 		return w
 	}
 	if owner := obj.Owner(); first && owner.Generation > 0 {
-		w.settled = owner.Generation - 1
+		w.settle(owner.Generation - 1)
 	}
-	row.toldTo.Store(0)
-	row.told.Store(w.settled)
-	row.telling.Store(w.settled)
-	row.toldTo.Store(m.to)
+	m.tellFrom(row, w.settled)
 	return w
+}
+
+// tellFrom makes a row remember what this event queue was told.
+func (m *laneMourner) tellFrom(row *rowWords, settled uint64) {
+	row.toldTo.Store(0)
+	row.told.Store(settled)
+	row.telling.Store(settled)
+	row.toldTo.Store(m.to)
+}
+
+// turnTo goes on for another event queue. It is told what the former had no room for, and as any
+// other of each lane's last writer if that is dead.
+func (m *laneMourner) turnTo(to uint64) {
+	if to == m.to {
+		return
+	}
+	m.to = to
+	for bit, w := range m.lanes {
+		if w == nil {
+			continue
+		}
+		told, last := w.settled, w.obj.Owner()
+		again := last.Generation == w.settled && last.State == shm.StateOwned
+		for _, n := range m.kept {
+			if n.Lane == bit {
+				told = min(told, n.Generation-1)
+				again = again && n.Generation != last.Generation
+			}
+		}
+		if again {
+			w.settle(last.Generation - 1)
+			told = min(told, w.settled)
+		}
+		m.tellFrom(&m.q.rows[bit], told)
+	}
 }
 
 func (m *laneMourner) look() (out []peerNews) {
@@ -100,17 +133,16 @@ func (m *laneMourner) look() (out []peerNews) {
 	if m.looks++; m.looks%stampEvery == 0 {
 		m.find(false)
 	}
+	out, m.kept = m.kept, nil
 	for bit, w := range m.lanes {
 		if w == nil {
 			continue
 		}
-		dead := w.look(processWatch.nudge)
-		if len(dead) > 0 {
+		news := w.news(func(o shm.Owner) PeerEntry { return m.entry(bit, w.obj, o) })
+		if len(news) > 0 {
 			m.q.bell.Mark(bit) // the entries come before the news
 		}
-		for _, o := range dead {
-			out = append(out, peerNews{EventPeerDeath, m.entry(bit, w.obj, o)})
-		}
+		out = append(out, news...)
 	}
 	return out
 }
@@ -173,7 +205,9 @@ func (m *laneMourner) close(untold []peerNews) {
 	}
 	if h, ok := m.q.home.(*memfdHome); ok && m.q.opt.others() {
 		h.rest(untold)
+		return
 	}
+	m.kept = append(untold, m.kept...) // nobody need have looked since it was bound
 }
 
 // laneObjects are the lanes of a queue that were opened, which the reader and whoever looks for

@@ -12,17 +12,17 @@ type succession struct {
 func (s *succession) begin(obj *shm.Object) {
 	s.witness.obj = obj
 	if owner := obj.Owner(); owner.Generation > 0 {
-		s.known, s.witness.settled = owner.Generation, owner.Generation-1
+		s.known = owner.Generation
 		if owner.State == shm.StateReleased {
-			s.witness.settled = owner.Generation
+			s.witness.settle(owner.Generation)
+		} else {
+			s.witness.settle(owner.Generation - 1)
 		}
 	}
 }
 
 func (s *succession) look(entry func(shm.Owner) PeerEntry) (out []peerNews) {
-	for _, o := range s.witness.look(processWatch.nudge) {
-		out = append(out, peerNews{EventPeerDeath, entry(o)})
-	}
+	out = s.witness.news(entry)
 	owner := s.witness.obj.Owner()
 	if owner.Generation > s.known && owner.State == shm.StateOwned {
 		s.known = owner.Generation
@@ -41,11 +41,7 @@ func (b *deathBinding) bind(fid FID, events EventSink, who func(former mourner) 
 			return err
 		}
 	}
-	var former mourner
-	if b.report != nil {
-		former = b.report.who
-	}
-	b.end()
+	former := b.end()
 	if events != nil {
 		b.report = startReport(fid, events, who(former))
 	}

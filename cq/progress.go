@@ -38,8 +38,9 @@ type EventSink interface {
 }
 
 // BindEvents makes the queue report to an event queue what is no completion. An event queue of this
-// process cannot be closed while it is bound (EBUSY). Another sink replaces it, and nil ends it, as
-// does closing the queue, which also purges its events there. It may be called from anywhere.
+// process cannot be closed while it is bound (EBUSY). Another sink replaces it, and is told the
+// deaths that it had no room for; nil ends it, as does closing the queue, which also purges its
+// events there. It may be called from anywhere.
 //
 // Its overrun is an error event with the queue's FID and EOverrun, when its reader first learns of
 // it, by whatever call. Room for the event is reserved now: ErrFull if there is none.
@@ -88,9 +89,15 @@ func (q *Queue) bindDeaths(events EventSink) error {
 	}
 	q.deaths.mu.Lock()
 	defer q.deaths.mu.Unlock()
-	q.deaths.end()
+	former := q.deaths.end()
 	if events != nil {
-		q.deaths.report = startReport(q.fid, events, newLaneMourner(q, events.sinkID()))
+		m, ok := former.(*laneMourner)
+		if ok {
+			m.turnTo(events.sinkID())
+		} else {
+			m = newLaneMourner(q, events.sinkID())
+		}
+		q.deaths.report = startReport(q.fid, events, m)
 	} else if h, ok := q.home.(*memfdHome); ok {
 		h.mourn(false)
 	}

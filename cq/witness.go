@@ -12,48 +12,97 @@ import (
 type witness struct {
 	obj     *shm.Object
 	settled uint64      // up to this generation everything is said
+	counted uint64      // deaths up to there, if all had been recorded by now
 	watched uint64      // generation of the owner whose process is watched
 	stop    func()      // ends the watch
 	ended   atomic.Bool // the watched process is gone
 	blind   bool        // the watched process gives no notice: only looking helps
 }
 
-// look returns the owners that are proved dead and were not returned before, oldest first. It costs
-// a few loads unless something has changed, or no notice can come. nudge is called, from anywhere,
-// when another look is worth while.
-func (w *witness) look(nudge func()) (dead []shm.Owner) {
+// settle says that everything up to a generation is said, by somebody else perhaps. Of those that
+// came later and that nobody remembers it makes rather none than one too many.
+func (w *witness) settle(generation uint64) {
+	w.settled, w.counted = generation, 0
+	if generation == 0 {
+		return
+	}
+	for _, d := range w.obj.Deaths() {
+		if d.Generation > generation {
+			w.counted = max(d.Count, 1) - 1
+			return
+		}
+		if w.counted = d.Count; d.Generation == generation {
+			return
+		}
+	}
+	if o := w.obj.Owner(); o.Generation == generation && o.State == shm.StateOwned {
+		w.counted++ // its successor will record it
+	}
+}
+
+// look returns the owners that are proved dead and were not returned before, oldest first, and how
+// many more there were whom nobody remembers. It costs a few loads unless something has changed, or
+// no notice can come. nudge is called, from anywhere, when another look is worth while.
+func (w *witness) look(nudge func()) (dead []shm.Owner, more uint64) {
 	owner := w.obj.Owner()
 	switch {
 	case owner.PID == 0, owner.Generation <= w.settled:
-		return nil // damaged, or nothing new
+		return nil, 0 // damaged, or nothing new
 	case owner.Generation == w.watched && owner.State == shm.StateOwned && !w.blind &&
 		!w.ended.Load():
-		return nil
+		return nil, 0
 	}
-	for _, d := range w.obj.Deaths() {
-		if d.Generation > w.settled && d.Generation < owner.Generation {
-			dead = append(dead, d)
-		}
-	}
+	dead, more = w.recorded(owner.Generation)
 	w.settled = max(w.settled, owner.Generation-1)
 	if owner.State == shm.StateReleased {
 		w.settled = owner.Generation
 		w.rest()
-		return dead
+		return dead, more
 	}
 	if owner.Generation != w.watched {
 		w.watch(owner, nudge)
 	}
 	if !w.blind && !w.ended.Load() {
-		return dead
+		return dead, more
 	}
 	// If another one took over just now, its record says so at the next look.
 	if o, died, err := w.obj.OwnerDied(); err == nil && died && o.Generation == owner.Generation {
 		dead = append(dead, o)
 		w.settled = o.Generation
+		w.counted++
 		w.rest()
 	}
-	return dead
+	return dead, more
+}
+
+// recorded returns what is noted of owners before a generation that was not returned before.
+func (w *witness) recorded(before uint64) (dead []shm.Owner, more uint64) {
+	count := uint64(0)
+	for _, d := range w.obj.Deaths() {
+		if d.Generation > w.settled && d.Generation < before {
+			dead, count = append(dead, d.Owner), d.Count
+		}
+	}
+	if len(dead) == 0 {
+		return nil, 0
+	}
+	if since := count - w.counted; int64(since) > 0 { // anything else is a count that cannot be
+		more = min(since-min(since, uint64(len(dead))), mostFallen)
+	}
+	w.counted = max(w.counted+uint64(len(dead)), count)
+	return dead, more
+}
+
+// news is look as events. The oldest says how many nobody remembers.
+func (w *witness) news(entry func(shm.Owner) PeerEntry) (out []peerNews) {
+	dead, more := w.look(processWatch.nudge)
+	for _, o := range dead {
+		out = append(out, peerNews{EventPeerDeath, entry(o)})
+	}
+	if len(out) > 0 {
+		out[0].More = more
+	}
+	return out
 }
 
 // watch asks for a notice of the owner's death.

@@ -11,18 +11,40 @@ const (
 	deadPID    = deadGen + 8
 	deadPIDNS  = deadPID + 8
 	deadStart  = deadPIDNS + 8
-	deadEnd    = deadStart + 8
+	deadTally  = deadStart + 8 // how many died, up to this one, and the low bits of its generation
+	deadEnd    = deadTally + 8
 	deathBytes = 64
 	deathSlots = 8
 )
 
 func deathSlot(generation uint64) int { return offDeaths + int(generation%deathSlots)*deathBytes }
 
+// Death is an owner that died, and how many died before it, itself included. Count is 0 if that is
+// not known.
+type Death struct {
+	Owner
+	Count uint64
+}
+
+// tallyBits of a tally say whose it is: what was in a slot before is of a generation that differs
+// by a multiple of its number of slots.
+const tallyBits = 16
+
 // storeDeath notes that an owner died. The next owner does so, who has proved it, under the lock
-// and before it writes its own record: if it dies between the two, its successor does it again.
+// and before it writes its own record: if it dies between the two, its successor does it again, and
+// by the tally knows that this death is counted.
 func storeDeath(page []byte, o Owner) {
 	base := deathSlot(o.Generation)
+	tally := word(page, base+deadTally).Load()
+	if tally == 0 || uint16(tally) != uint16(o.Generation) {
+		count := uint64(0)
+		for i := range deathSlots {
+			count = max(count, word(page, offDeaths+i*deathBytes+deadTally).Load()>>tallyBits)
+		}
+		tally = (count+1)<<tallyBits | uint64(uint16(o.Generation))
+	}
 	word(page, base+deadGen).Store(0)
+	word(page, base+deadTally).Store(tally)
 	word(page, base+deadPID).Store(uint64(o.PID))
 	word(page, base+deadPIDNS).Store(o.PIDNS)
 	word(page, base+deadStart).Store(o.StartTicks)
@@ -30,29 +52,31 @@ func storeDeath(page []byte, o Owner) {
 }
 
 // loadDeath copies a record, unless it is being replaced: then it is older than all that matter.
-func loadDeath(page []byte, base int) (Owner, bool) {
+func loadDeath(page []byte, base int) (Death, bool) {
 	gen := word(page, base+deadGen).Load()
 	o := Owner{PID: boundPID(word(page, base+deadPID).Load()),
 		PIDNS:      word(page, base+deadPIDNS).Load(),
 		StartTicks: word(page, base+deadStart).Load(), State: StateOwned, Generation: gen}
-	return o, gen != 0 && word(page, base+deadGen).Load() == gen
+	d := Death{o, word(page, base+deadTally).Load() >> tallyBits}
+	return d, gen != 0 && word(page, base+deadGen).Load() == gen
 }
 
 // Deaths returns the last owners, eight at most, that died and had the object taken over from them,
-// oldest first: whoever looks at an object now and then learns so of those whom it missed. The
-// present owner is not among them, see [Object.OwnerDied], nor are owners that released the
-// object. It is nil after Close. An inspector calls it inside [Guard].
-func (o *Object) Deaths() []Owner {
+// oldest first: whoever looks at an object now and then learns so of those whom it missed, and by
+// their counts how many of these are not remembered. The present owner is not among them, see
+// [Object.OwnerDied], nor are owners that released the object. It is nil after Close. An inspector
+// calls it inside [Guard].
+func (o *Object) Deaths() []Death {
 	if o.mem == nil {
 		return nil
 	}
-	var out []Owner
+	var out []Death
 	for i := range deathSlots {
 		if d, ok := loadDeath(o.mem, offDeaths+i*deathBytes); ok {
 			out = append(out, d)
 		}
 	}
-	slices.SortFunc(out, func(a, b Owner) int { return cmp.Compare(a.Generation, b.Generation) })
+	slices.SortFunc(out, func(a, b Death) int { return cmp.Compare(a.Generation, b.Generation) })
 	return out
 }
 

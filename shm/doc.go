@@ -27,7 +27,7 @@
 //	0xb80     owner record 1                                    | owner, under the lock
 //	0xc00     8 records of owners that died, 64 bytes each, by  | next owner, under the lock
 //	          generation modulo 8: generation, pid, pid
-//	          namespace, start time
+//	          namespace, start time, how many until then
 //	0xe00     zero
 //	page 1    first section
 //

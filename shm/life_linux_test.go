@@ -375,6 +375,9 @@ func TestDeaths(t *testing.T) {
 	if len(got) == 0 || len(got) > deathSlots {
 		t.Fatal(got)
 	}
+	if last := got[len(got)-1]; last.Count != deathSlots+3 { // the first, and each claimer
+		t.Errorf("the last of %d is counted as number %d", deathSlots+3, last.Count)
+	}
 	for i, d := range got {
 		if d.PID == os.Getpid() || d.PIDNS != Self().PIDNS || d.StartTicks == 0 ||
 			i > 0 && d.Generation <= got[i-1].Generation || d.Generation >= o.Generation() {

@@ -1,0 +1,32 @@
+package shm
+
+import "testing"
+
+// TestDeathCountedOnce: whoever notes a death may be killed over it at any store; the one who notes
+// it again counts it once.
+func TestDeathCountedOnce(t *testing.T) {
+	generations := []uint64{1, 2, 9, 10, 17, 65536, 65537, 65544, 131072}
+	for stops := range 4 {
+		page := make([]byte, headerBytes)
+		for i, g := range generations {
+			base := deathSlot(g)
+			before := append([]byte(nil), page[base:base+deathBytes]...)
+			storeDeath(page, Owner{PID: 7, Generation: g})
+			switch stops { // after how many of the first stores it was killed
+			case 1:
+				copy(page[base:], before)
+				word(page, base+deadGen).Store(0)
+			case 2:
+				word(page, base+deadGen).Store(0)
+			case 3: // before its own record, with this one whole
+			}
+			if stops > 0 {
+				storeDeath(page, Owner{PID: 7, Generation: g})
+			}
+			d, ok := loadDeath(page, base)
+			if !ok || d.Generation != g || d.PID != 7 || d.Count != uint64(i+1) {
+				t.Errorf("killed after %d stores: %+v, %v, want number %d", stops, d, ok, i+1)
+			}
+		}
+	}
+}
