@@ -109,12 +109,18 @@ func writeInOrder(s *shared, d time.Duration) {
 		s.slots[1][0] = i
 		s.slots[5][3] = ^i
 		ring.StoreRelease(s.tail, i)
-		if i%4096 == 0 && time.Now().After(end) {
-			s.head.Store(1)
+		if i%4096 == 0 && time.Now().After(end) && s.head.Load() == lookerSaw {
+			s.head.Store(writerDone)
 			return
 		}
 	}
 }
+
+// What head says meanwhile: a looker that gets no time while the writer writes has seen nothing.
+const (
+	lookerSaw  = 1 // the index move; the looker
+	writerDone = 2 // the writer, after that
+)
 
 // Message passing, the litmus test of a release store: whoever sees the index sees what was
 // stored before it. On amd64 the hardware keeps this order by itself; on arm64 only StoreRelease
@@ -131,7 +137,7 @@ func TestStoreReleaseOrdersEarlierStores(t *testing.T) {
 			t.Fatal(err)
 		}
 		seen := map[bool]int{}
-		for last := uint64(0); s.head.Load() == 0; {
+		for last := uint64(0); s.head.Load() != writerDone; {
 			i := s.tail.Load()
 			x, y := a.Load(), b.Load()
 			if i > 0 && (x < i || ^y < i) {
@@ -139,6 +145,8 @@ func TestStoreReleaseOrdersEarlierStores(t *testing.T) {
 			}
 			if seen[i != last]++; i == last {
 				runtime.Gosched()
+			} else if seen[true] == 1 {
+				s.head.Store(lookerSaw)
 			}
 			last = i
 		}

@@ -86,7 +86,7 @@ type call struct {
 
 // patience is how long anybody waits for anything that must come.
 var (
-	patience   = 20 * time.Second
+	patience   = time.Minute
 	settleTime = patience // until what attackers brought is given back
 )
 

@@ -42,7 +42,7 @@
 //   - Entries of bystanders carry a number and a seal over it with a key that attackers do not
 //     have. Each is to come once and in order, and none may be missing at the end; what has no such
 //     seal is foreign, and may be anything.
-//   - Each call of a victim is watched: one that takes over 20 seconds hangs. It is asked how many
+//   - Each call of a victim is watched: one that takes over a minute hangs. It is asked how many
 //     system calls it made to sleep, wake or order, and may have made 2000.
 //   - Every error is held against a list of what callers can ask for with errors.Is.
 //   - When the attackers are gone, descriptors, mappings and goroutines of the victim must be as

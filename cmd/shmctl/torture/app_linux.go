@@ -57,7 +57,7 @@ func app2Role() *role { return newAppRole("app2", 1, app2User) }
 
 func newAppRole(name string, places int, uid uint32) *role {
 	return &role{name: name, places: places, words: places * appWords, asked: true, uid: uid,
-		stops: true, tries: 4 * time.Second, run: (*child).beApp, with: []string{"device"},
+		mourns: true, stops: true, tries: 4 * time.Second, run: (*child).beApp, with: []string{"device"},
 		steps: appSteps, died: appDied, starting: func(s *supervisor, p *proc) {
 			words := s.ledger.region(name)[p.index*appWords:]
 			words[wordPeer].Store(0)
@@ -356,7 +356,7 @@ func (a *app) untilEnded() error {
 
 // untilTold waits until the event queue has told everything that was called for.
 func (a *app) untilTold() error {
-	for since := time.Now(); ; nap(time.Millisecond) {
+	for since := lifetime(); ; nap(time.Millisecond) {
 		err := a.listen()
 		a.mu.Lock()
 		left := len(a.events)
@@ -364,7 +364,7 @@ func (a *app) untilTold() error {
 		if err != nil || left == 0 {
 			return err
 		}
-		if time.Since(since) > noticeLatest {
+		if lifetime()-since > noticeLatest {
 			a.tell(kindUnnoticed, "%d events did not come", left)
 			return nil
 		}

@@ -77,7 +77,7 @@ type child struct {
 }
 
 // patience is how long anybody waits for anything that must come.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // Child runs a child process if args, without the program's name, ask for one. It returns the exit
 // code.
@@ -122,6 +122,7 @@ func (c *child) run() (err error) {
 	crash.Dying(func() {
 		c.ledger.word(wordDeath + c.Place).Store(uint64(doorbell.Now()))
 	})
+	go c.beat()
 	if crash.On {
 		go c.tellSteps()
 	}
@@ -207,7 +208,7 @@ func nap(d time.Duration) { time.Sleep(d) }
 // survives tells whether a process goes on living. One that was killed gives up what it has a
 // little before it shows as dead.
 func survives(pid int) bool {
-	for range 2000 {
+	for since := time.Now(); time.Since(since) < patience; {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil || strings.ContainsAny(state(text), "ZX") {
 			return false

@@ -100,9 +100,11 @@
 // that ends by itself waits until everything is seen.
 //
 // A writer stops posting now and then until everything is read; so a wake that was lost is not
-// covered up by the next. Whoever waits for that, for room, or for an end, longer than 20 seconds
-// is "hung". At the end all is closed and collected; what then stands in the directory, or is still
-// open or mapped in a process that survived, is "leaked".
+// covered up by the next. Whoever waits for that, for room, or for an end, longer than a minute
+// is "hung". A death of which a survivor does not know after five seconds is "unnoticed"; those
+// count in which the survivor could run, for a machine that stands still lets nobody know. At the
+// end all is closed and collected; what then stands in the directory, or is still open or mapped in
+// a process that survived, is "leaked".
 //
 // The seed replays the choices: which process, how, when after the last. It does not replay the
 // schedule of the processes, and with that what a kill hits. At which step a process is to die is

@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"syscall"
@@ -79,9 +80,11 @@ func (c *child) readEvents() error {
 
 // drain reads until it is all over, or this reader leaves by itself.
 func (r *eventReading) drain(running context.Context) (done bool, err error) {
+	var since time.Duration
 	for {
 		ctx, drain := running, running.Err() != nil
 		if drain { // nobody writes any more
+			since = cmp.Or(since, lifetime())
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(context.Background(), 100*time.Millisecond)
 			defer cancel()
@@ -90,7 +93,10 @@ func (r *eventReading) drain(running context.Context) (done bool, err error) {
 		_, err := r.e.PeekContext(ctx, &r.ev)
 		switch {
 		case drain && errors.Is(err, context.DeadlineExceeded):
-			return true, nil
+			if r.drained(since) {
+				return true, nil
+			}
+			continue
 		case errors.Is(err, context.Canceled):
 			continue
 		case errors.Is(err, cq.ErrAvail):

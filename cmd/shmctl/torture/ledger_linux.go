@@ -14,7 +14,9 @@ const (
 	wordHush              // the supervisor: nobody is to post or attach to the queue with a name
 	wordPassed = 64       // everybody: how often each step was passed, with steps
 	wordDeath  = 64 + 256 // everybody: when the process of a place died at its step
-	ledgerHead = wordDeath + maxPlaces
+	// The process of a place: for how many nanoseconds it could run; 0 if it has not begun.
+	wordLived  = wordDeath + maxPlaces
+	ledgerHead = wordLived + maxPlaces
 )
 
 // maxPlaces bounds how many processes live at once.

@@ -8,13 +8,20 @@ import (
 	"github.com/shmring/shmring/doorbell"
 )
 
-// noticeLatest is when a survivor must know of a death at the latest.
+// noticeLatest is when a survivor must know of a death at the latest, in time that it could run.
 const noticeLatest = 5 * time.Second
 
 // death is one that somebody may notice.
 type death struct {
 	role string
 	atNs int64
+}
+
+// duty is to tell of a death.
+type duty struct {
+	death
+	known bool          // is since set
+	since time.Duration // of the mourners
 }
 
 // process is one among those that had its number, in a run in which numbers come round.
@@ -34,7 +41,7 @@ type noticeKey struct {
 type notices struct {
 	deaths map[process]death
 	early  map[noticeKey]event // of which the death is not known yet
-	due    map[noticeKey]death // must come
+	due    map[noticeKey]*duty // must come
 	names  map[process]string
 	starts map[int]uint64   // of who had a number last
 	closed map[process]bool // ended by themselves at the end of the run
@@ -45,7 +52,7 @@ type notices struct {
 func newNotices() notices {
 	return notices{deaths: map[process]death{}, early: map[noticeKey]event{},
 		names: map[process]string{}, starts: map[int]uint64{}, closed: map[process]bool{},
-		due: map[noticeKey]death{}, told: map[noticeKey]bool{},
+		due: map[noticeKey]*duty{}, told: map[noticeKey]bool{},
 		ns: map[string][]int64{}}
 }
 
@@ -92,17 +99,19 @@ func (s *supervisor) expect(p *proc, kind string) {
 	defer s.mu.Unlock()
 	n, key := &s.notes, noticeKey{p.process(), kind}
 	if d, ok := n.deaths[key.process]; ok && !n.told[key] {
-		n.due[key] = d
+		n.due[key] = &duty{death: d}
 	}
 }
 
-// overdue counts what should have been told and was not.
-func (s *supervisor) overdue() {
+// overdue counts what should have been told and was not, when those who tell have lived so long.
+func (s *supervisor) overdue(now time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := doorbell.Now()
 	for key, d := range s.notes.due {
-		if now-d.atNs > int64(noticeLatest) {
+		if !d.known {
+			d.known, d.since = true, now
+		}
+		if now-d.since > noticeLatest {
 			delete(s.notes.due, key)
 			s.count(d.role, kindUnnoticed, 1, "%s: the death of %s (pid %d) was not told as %s in %v",
 				kindUnnoticed, d.role, key.pid, key.kind, noticeLatest)

@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,7 +102,7 @@ func (c *child) othersLeave(q *cq.Queue, done bool) error {
 // othersMourn passes on what the library tells of writers that died, and complains if it does not
 // tell of one that surely was with this reader.
 func (c *child) othersMourn(ctx context.Context, mine, known uint64, deaths *cq.EventQueue) {
-	told, due := map[uint64]bool{}, map[uint64]time.Time{}
+	told, due := map[uint64]bool{}, map[uint64]time.Duration{}
 	ev := cq.Event{Payload: make([]byte, 0, 128)}
 	for ctx.Err() == nil {
 		if _, err := deaths.ReadTimeout(&ev, 20*time.Millisecond); err == nil {
@@ -114,11 +115,11 @@ func (c *child) othersMourn(ctx context.Context, mine, known uint64, deaths *cq.
 		for ; known < c.words[othersDeaths].Load(); known++ {
 			at := othersLog + 2*(known%othersLogged)
 			if pid := c.words[at].Load(); c.words[at+1].Load() == mine && !told[pid] {
-				due[pid] = time.Now()
+				due[pid] = lifetime()
 			}
 		}
 		for pid, since := range due {
-			if time.Since(since) > noticeLatest {
+			if lifetime()-since > noticeLatest {
 				delete(due, pid)
 				c.tell(kindUnnoticed, "no event tells of writer process %d, which died", pid)
 			}
@@ -130,13 +131,11 @@ func (c *child) othersMourn(ctx context.Context, mine, known uint64, deaths *cq.
 func (c *child) othersDrain(q *cq.Queue) (done bool, err error) {
 	running, stop := c.running(phaseDrain)
 	defer stop()
-	var since time.Time // of the last entry, when nobody posts any more
+	var since time.Duration // when nobody posts any more
 	for {
 		ctx, drain := running, running.Err() != nil
 		if drain {
-			if since.IsZero() {
-				since = time.Now()
-			}
+			since = cmp.Or(since, lifetime())
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(context.Background(), 20*time.Millisecond)
 			defer cancel()
@@ -145,7 +144,7 @@ func (c *child) othersDrain(q *cq.Queue) (done bool, err error) {
 		switch {
 		case drain && errors.Is(err, context.DeadlineExceeded):
 			// The deaths of those that were killed last may still have to come.
-			if c.othersAllSeen(q.FID().Generation) || time.Since(since) > patience/4 {
+			if c.othersAllSeen(q.FID().Generation) || lifetime()-since > patience/4 {
 				return true, nil
 			}
 			continue

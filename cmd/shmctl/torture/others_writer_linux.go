@@ -149,7 +149,7 @@ func (p *othersPoster) renew() error {
 	p.at(p.f.Writer().Generation())
 	left := leftWord(p.ledger.region("others-reader"), former)
 	ev := cq.Event{Payload: make([]byte, 0, 128)}
-	for since := time.Now(); ; {
+	for since := lifetime(); ; {
 		_, err := p.deaths.ReadTimeout(&ev, 20*time.Millisecond)
 		if err == nil && ev.Event == cq.EventPeerDeath {
 			if peer, err := cq.ParsePeerEntry(ev.Payload); err == nil {
@@ -162,7 +162,7 @@ func (p *othersPoster) renew() error {
 		if left.Load() == former {
 			return nil // it was not a death, or need not have been one
 		}
-		if time.Since(since) > noticeLatest {
+		if lifetime()-since > noticeLatest {
 			p.tell(kindUnnoticed, "no event tells of reader %d, which died", former)
 			return nil
 		}

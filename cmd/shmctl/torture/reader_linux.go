@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,11 +56,13 @@ func (r *reader) drain(running context.Context) (done bool, err error) {
 		return false, err
 	}
 	r.boundNs.Store(doorbell.Now())
+	var since time.Duration
 	for {
 		// It sleeps as long as nobody wakes it: a time limit would be a look that nobody rang for.
 		ctx, drain := running, false
 		if ctx.Err() != nil {
 			drain = true // nobody posts any more
+			since = cmp.Or(since, lifetime())
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(context.Background(), 100*time.Millisecond)
 			defer cancel()
@@ -67,7 +70,10 @@ func (r *reader) drain(running context.Context) (done bool, err error) {
 		es, err := r.q.PeekContext(ctx, 1+r.rnd.IntN(64))
 		switch {
 		case drain && errors.Is(err, context.DeadlineExceeded):
-			return true, nil
+			if r.drained(since) {
+				return true, nil
+			}
+			continue
 		case errors.Is(err, context.Canceled):
 			continue
 		case err != nil:

@@ -164,6 +164,20 @@ type judge struct {
 	again *atomic.Uint64 // what came again, marked
 }
 
+// drained tells whether a look at nothing that took until its deadline was the last one: a process
+// that could not run looked at little, and what the dead left may still have to be found. since is
+// when nobody wrote any more, of lifetime.
+func (j *judge) drained(since time.Duration) bool {
+	for i := range j.of.writers {
+		for n := uint64(1); n <= j.of.last(i); n++ {
+			if s := j.of.at(i, n); s.seen.Load() < s.published.Load() {
+				return lifetime()-since > patience/4
+			}
+		}
+	}
+	return true
+}
+
 // number judges one entry, which is whole.
 func (j *judge) number(name, number uint64, marked bool) {
 	s, ok := j.of.named(name)

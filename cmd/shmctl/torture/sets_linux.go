@@ -129,23 +129,34 @@ func (r *setReading) drain(running context.Context) (done bool, err error) {
 	if running.Err() == nil {
 		return false, nil // it leaves by itself
 	}
-	for _, q := range r.qs { // nobody writes any more
-		for {
-			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-			es, err := q.PeekContext(ctx, 64)
-			cancel()
-			if errors.Is(err, context.DeadlineExceeded) {
-				break
-			}
-			if err != nil {
-				return false, err
-			}
-			if err := q.Release(r.look(es, q.Redelivered())); err != nil {
+	for since := lifetime(); ; { // nobody writes any more
+		for _, q := range r.qs {
+			if err := r.rest(q); err != nil {
 				return false, err
 			}
 		}
+		if r.drained(since) {
+			return true, nil
+		}
 	}
-	return true, nil
+}
+
+// rest reads a queue until nothing comes for a while.
+func (r *setReading) rest(q *cq.Queue) error {
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		es, err := q.PeekContext(ctx, 64)
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := q.Release(r.look(es, q.Redelivered())); err != nil {
+			return err
+		}
+	}
 }
 
 // leaves tells whether the reader goes now, by itself.

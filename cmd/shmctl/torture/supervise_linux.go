@@ -54,6 +54,8 @@ type supervisor struct {
 	hung   string // role of a process that hung last
 	dumped bool
 	notes  notices
+	// mourners are looked at by the goroutine of Run only.
+	mourners mourners
 }
 
 // Run runs a torture. The error is ErrViolation if anything was found. If the context ends first,
@@ -85,7 +87,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	s := &supervisor{o: o, roles: roles, report: newReport(o, roles), share: map[string]string{},
 		rnd: rand.New(rand.NewPCG(o.Seed, 0)), exact: map[exactName]bool{},
 		died: make(chan struct{}, 1), notes: newNotices(),
-		found: map[string]Found{}}
+		found: map[string]Found{}, mourners: mourners{seen: map[int]time.Duration{}}}
 	if err := s.settle(d.Path()); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(s.base))
 	}
@@ -198,7 +200,7 @@ func (s *supervisor) run(ctx context.Context, begin time.Time) error {
 		if err = errors.Join(err, s.reviveAll()); err != nil {
 			return err
 		}
-		s.overdue()
+		s.overdue(s.mourners.look(s, lifetime()))
 		s.dumpHung()
 		if s.o.Progress != nil && time.Since(last) > 100*time.Millisecond {
 			last = time.Now()

@@ -21,14 +21,20 @@ func TestMain(m *testing.M) {
 
 func TestNothingIsLost(t *testing.T) {
 	shmtest.Conforms(t)
-	// By kills and not by time: a slow machine has to see as much.
-	r, err := Run(t.Context(), Options{Kills: 60, Duration: time.Minute, Seed: 1, Steps: crash.On})
-	if err != nil {
-		t.Fatalf("%v; report %+v", err, r)
-	}
-	if r.Kills == 0 || r.Read == 0 || r.Read < r.Published ||
-		r.Roles["reader"].Counts["adoptions"] < 2 {
-		t.Errorf("not much of a torture: %+v", r)
+	// By kills and not by time: a slow machine has to see as much. Whom they hit is chance.
+	for seed := uint64(1); ; seed++ {
+		r, err := Run(t.Context(), Options{Kills: 60, Duration: time.Minute, Seed: seed,
+			Steps: crash.On})
+		if err != nil {
+			t.Fatalf("%v; report %+v", err, r)
+		}
+		if r.Kills > 0 && r.Read > 0 && r.Read >= r.Published &&
+			r.Roles["reader"].Counts["adoptions"] >= 2 {
+			return
+		}
+		if seed == 5 {
+			t.Fatalf("not much of a torture: %+v", r)
+		}
 	}
 }
 
@@ -40,7 +46,7 @@ func TestFindsWhatIsBroken(t *testing.T) {
 		spoilSkip: func(r *Report) uint64 { return r.Lost },
 	} {
 		t.Run(spoil, func(t *testing.T) {
-			r, err := Run(t.Context(), Options{Duration: time.Minute, Seed: 2, spoil: spoil,
+			r, err := Run(t.Context(), Options{Duration: 5 * time.Minute, Seed: 2, spoil: spoil,
 				Roles: []string{"reader"}})
 			if !errors.Is(err, ErrViolation) || found(r) == 0 || len(r.Violations) == 0 {
 				t.Errorf("%v; report %+v", err, r)

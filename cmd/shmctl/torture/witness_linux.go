@@ -37,7 +37,7 @@ const (
 )
 
 func witnessRole() *role {
-	return &role{name: "witness", places: 1, words: witnessWords, safe: true,
+	return &role{name: "witness", places: 1, words: witnessWords, safe: true, mourns: true,
 		run: (*child).witness, with: []string{"mortal", "reader"},
 		leftovers: func(s *supervisor) []string { return s.collectAll(watchedQueue) }}
 }
