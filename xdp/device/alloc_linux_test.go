@@ -24,26 +24,31 @@ func TestNoAllocations(t *testing.T) {
 	sent := 0
 	if n := testing.AllocsPerRun(5000, func() {
 		err := e.SendTo(payload, to, 1)
+		for errors.Is(err, device.ErrNoSlot) {
+			time.Sleep(time.Microsecond) // for one processor runs both sides
+			_, _ = cq.Read(e.Queue(), es[:])
+			err = e.SendTo(payload, to, 1)
+		}
 		if err == nil {
 			sent++
-		} else if !errors.Is(err, device.ErrNoSlot) {
-			bad = err
 		} else {
-			time.Sleep(time.Microsecond) // for one processor runs both sides
+			bad = err
 		}
 		_, _ = cq.Read(e.Queue(), es[:])
-	}); n != 0 || sent < 1000 {
+	}); n != 0 || sent < 5000 {
 		t.Errorf("%v allocations to send, %d sent", n, sent)
 	}
 	must(t, bad)
 	const count = 400
 	await(t, "the last completion", func() bool { drop(t, e); return e.Stats().Sent == uint64(sent) })
 	drop(t, e)
-	for range count {
-		_, err := peer.WriteToUDPAddrPort(payload, r.target(5000))
-		must(t, err)
-	}
-	await(t, "packets", func() bool { return e.Stats().Received == count })
+	await(t, "packets", func() bool { // few at once, or the wire has no room for them
+		for range min(16, count-int(e.Stats().Received)) {
+			_, err := peer.WriteToUDPAddrPort(payload, r.target(5000))
+			must(t, err)
+		}
+		return e.Stats().Received >= count
+	})
 	got := 0
 	if n := testing.AllocsPerRun(count-1, func() {
 		if _, err := cq.Read(e.Queue(), es[:1]); err != nil {

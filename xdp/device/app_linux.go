@@ -145,7 +145,7 @@ func (a *app) do(en *engine) bool {
 		return false
 	case sendParked:
 		a.underWay++
-		a.parked.add(e, en.now+parkedNs)
+		a.parked.add(e, en.now+en.s.parkedNs.Load())
 	case sendFailed:
 		a.fail(e, why)
 	default:

@@ -148,6 +148,9 @@ func Asking(c *net.UnixConn, port uint16) (asks func() error, reads <-chan error
 // SetHelloTimeout changes how long applications may take to start.
 func (s *Server) SetHelloTimeout(d time.Duration) { s.helloTimeoutNs.Store(int64(d)) }
 
+// SetParked changes how long a datagram waits for the address of its destination.
+func (s *Server) SetParked(d time.Duration) { s.parkedNs.Store(int64(d)) }
+
 // Late makes one more session that goes on late, after one of the steps, and returns what it ends
 // with.
 func (e *Endpoint) Late(ctx context.Context, memory, start func()) error {

@@ -97,7 +97,9 @@ func newFuzzRig(f *testing.F) *fuzzRig {
 	kernel.OnSend(func(b []byte) { r.sent = append(r.sent, bytes.Clone(b)) })
 	q := &queue{umem: own, sock: sock, packets: make([]xdp.Received, 16),
 		done: make([]xdp.Sent, 16)}
-	r.en = &engine{s: &Server{c: Config{TxBatch: 32, Resolver: fuzzWays{}}, mtu: 1500},
+	server := &Server{c: Config{TxBatch: 32, Resolver: fuzzWays{}}, mtu: 1500}
+	server.parkedNs.Store(parkedNs)
+	r.en = &engine{s: server,
 		queues: []*queue{q}, byPort: make([]*app, 1<<16), sends: newSends(fuzzSlots),
 		calls: make(chan func(), 16), wakeFD: -1}
 	r.en.attach(a)

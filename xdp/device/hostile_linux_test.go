@@ -79,7 +79,6 @@ func TestHostileMessages(t *testing.T) {
 	shmtest.Conforms(t)
 	r := newRig(t, device.Config{})
 	l := bystander(r)
-	silent := r.raw()
 	good := device.Hello()
 	r1, w1, err := os.Pipe()
 	must(t, err)
@@ -107,6 +106,8 @@ func TestHostileMessages(t *testing.T) {
 		must(t, shm.SendFDs(c, device.Memory(), memory(sends, slot)...))
 		ends(t, name, c)
 	}
+	r.server.SetHelloTimeout(500 * time.Millisecond)
+	silent := r.raw()
 	l.goesOn()
 	ends(t, "silence", silent)
 	l.goesOn()

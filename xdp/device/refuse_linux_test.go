@@ -5,6 +5,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp/device"
@@ -102,6 +103,11 @@ func TestSendRefusals(t *testing.T) {
 	must(t, e.SendTo([]byte("x"), addrPort(silent.String()+":9"), 4))
 	if err := e.SendTo([]byte("x"), to, 5); !errors.Is(err, syscall.EAGAIN) {
 		t.Errorf("a fifth send: %v", err)
+	}
+	r.server.SetParked(100 * time.Millisecond)
+	e = r.dial(device.Request{Ports: []uint16{5002}, Sends: 4})
+	for range 4 {
+		must(t, e.SendTo([]byte("x"), addrPort(silent.String()+":9"), 4))
 	}
 	for range 4 {
 		if c := nextError(t, e); c.Context != 4 || !errors.Is(&c, syscall.EHOSTUNREACH) {

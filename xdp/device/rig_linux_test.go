@@ -83,6 +83,9 @@ func newRig(t testing.TB, c device.Config) *rig {
 		return err
 	})
 	shmtest.Require(t, "xdp", err)
+	// What a machine that stands still for seconds is not to be taken for.
+	r.server.SetHelloTimeout(time.Minute)
+	r.server.SetParked(time.Minute)
 	l, err := device.Listen(r.path)
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -30,6 +30,8 @@ type Server struct {
 	slotBytes  int
 	// helloTimeoutNs is helloTimeout, which tests change.
 	helloTimeoutNs atomic.Int64
+	// parkedNs is the constant, which tests change.
+	parkedNs atomic.Int64
 
 	mu       sync.Mutex // guards what follows, and what is said so in app
 	accounts []*account
@@ -72,6 +74,7 @@ func NewServerContext(ctx context.Context, c Config) (*Server, error) {
 	}
 	s.reports.tell = c.Report
 	s.helloTimeoutNs.Store(int64(helloTimeout))
+	s.parkedNs.Store(parkedNs)
 	s.engine = &engine{s: s, byPort: make([]*app, 1<<16), calls: make(chan func(), 16),
 		ended: make(chan struct{}), wakeFD: -1}
 	if err := s.open(ctx); err != nil {

@@ -22,7 +22,7 @@ func ask(t testing.TB, c *net.UDPConn, r *remote, port uint16, count int) {
 			if err == nil {
 				break
 			}
-			if tries == 100 {
+			if tries == 300 {
 				t.Fatalf("no answer to %q: %v", want, err)
 			}
 		}

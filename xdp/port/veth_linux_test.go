@@ -101,7 +101,7 @@ func portApp() error {
 		return err
 	}
 	defer q.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
 	defer cancel()
 	returns, err := cq.Attach(ctx, d, "commands", cq.WriterOptions{Wait: true})
 	if err != nil {

@@ -61,7 +61,7 @@ func newPortRun(t testing.TB, o portOptions) *portRun {
 		commands: o.commands, result: make(chan error, 1)}
 	prog := xdptest.Attach(t, p.pair.B, xdp.ProgramOptions{Mode: o.mode})
 	p.umem = xdptest.NewUMEM(t, xdp.UMEMOptions{})
-	p.socket = xdptest.Open(t, p.pair.B, 0, p.umem, xdp.Options{})
+	p.socket = xdptest.Open(t, p.pair.B, 0, p.umem, xdp.Options{BusyTimeout: patience})
 	must(t, errors.Join(p.socket.Register(prog, 0), prog.Steer(testPort, 0)))
 	var err error
 	p.dir, err = shm.OpenDir("")

@@ -311,9 +311,7 @@ func TestOpenAndClose(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := runtime.NumGoroutine(); n > goroutines {
-		t.Errorf("%d goroutines, %d before", n, goroutines)
-	}
+	fewer(t, goroutines)
 	table := openTable(t, p.A, Options{MaxDestinations: 2})
 	mustResolve(t, table, p.B.Addr)
 	_, _ = table.Lookup(addr("192.0.2.8"))

@@ -134,9 +134,7 @@ func TestCloseGivesBack(t *testing.T) {
 	}
 	await(t, func() bool { return fb.loans() == 5 })
 	must(t, b.Close())
-	if n := fb.loans(); n != 0 {
-		t.Errorf("%d frames are not given back", n)
-	}
+	await(t, func() bool { return fb.loans() == 0 }) // the stack may hold some on their way to b
 }
 
 // TestTokenPassesOn: a reader that gives up takes no other reader's wake-up with it.
@@ -206,10 +204,12 @@ func TestFullInbox(t *testing.T) {
 		_, err := a.WriteToUDPAddrPort([]byte{byte(i)}, addrPort(b))
 		must(t, err)
 	}
-	await(t, func() bool { return b.Stats().Dropped == 84 })
-	if fb.loans() != 16 || fb.dropped != 0 {
-		t.Errorf("%d lent, %d dropped by the device", fb.loans(), fb.dropped)
-	}
+	await(t, func() bool { return b.Stats().Dropped == 84 && fb.loans() == 16 })
+	fb.set(func() {
+		if fb.dropped != 0 {
+			t.Errorf("%d dropped by the device", fb.dropped)
+		}
+	})
 	buf := make([]byte, 1)
 	for i := range 16 { // the oldest stay, as in the kernel
 		_, _, err := b.ReadFromUDPAddrPort(buf)

@@ -13,11 +13,13 @@ import (
 // What waits for a next hop. The kernel keeps 208 KiB for each neighbour, and gives up after three
 // questions, a second apart.
 const (
-	maxPending   = 128
-	firstRetry   = 50 * time.Microsecond // the kernel may have known
-	lastRetry    = 4 * time.Millisecond
-	resolveTries = 3 * time.Second
+	maxPending = 128
+	firstRetry = 50 * time.Microsecond // the kernel may have known
+	lastRetry  = 4 * time.Millisecond
 )
+
+// resolveTries is how long a datagram waits, which tests change.
+var resolveTries = 3 * time.Second
 
 // pending is the datagrams of which the next hop is not known yet. They are tried again at
 // intervals while there are any.

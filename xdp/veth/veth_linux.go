@@ -111,7 +111,8 @@ func (e *End) configure(bits int) error {
 
 // settle makes the peer known and waits until frames will not be lost any more.
 func (e *End) settle(peer *End) error {
-	const wait, pause = 5 * time.Second, 2 * time.Millisecond
+	// A worker of the kernel says so, which has to get a processor first.
+	const wait, pause = time.Minute, 2 * time.Millisecond
 	err := netlink.NeighSet(&netlink.Neigh{
 		LinkIndex: e.Index, Family: unix.AF_INET, State: netlink.NUD_PERMANENT,
 		IP: peer.Addr.AsSlice(), HardwareAddr: peer.MAC,
