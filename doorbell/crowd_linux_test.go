@@ -34,7 +34,7 @@ func TestCrowd(t *testing.T) {
 			awake[at].Add(1)
 		})
 	}
-	for range 2000 {
+	for range 60_000 {
 		crowds.mu.Lock()
 		n := 0
 		for _, c := range crowds.list {
@@ -63,7 +63,7 @@ func TestCrowd(t *testing.T) {
 		}
 	}
 	all.Wait()
-	for range 2000 {
+	for range 60_000 {
 		crowds.mu.Lock()
 		n := len(crowds.list)
 		crowds.mu.Unlock()

@@ -159,7 +159,7 @@ func (c *child) kill() {
 // eventually waits until what the kernel does by itself has been done.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for range 2000 {
+	for range 12_000 {
 		if ok() {
 			return
 		}

@@ -85,10 +85,13 @@ func startPoller() {
 	}
 }
 
-// settle gives goroutines that are closing something a little time.
+// settleTries bounds how long goroutines that are closing something may take, on a machine that is
+// short of time: a minute.
+var settleTries = 2400
+
+// settle gives goroutines that are closing something time.
 func settle(look func() []string) []string {
-	const tries = 40
-	for range tries {
+	for range settleTries {
 		if len(look()) == 0 {
 			return nil
 		}

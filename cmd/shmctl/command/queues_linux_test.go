@@ -287,7 +287,7 @@ func TestHostileQueue(t *testing.T) {
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for range 2000 {
+	for range 12_000 {
 		if ok() {
 			return
 		}

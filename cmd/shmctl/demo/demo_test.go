@@ -96,7 +96,7 @@ func TestGenericMode(t *testing.T) {
 func leftNothing(t *testing.T) {
 	t.Helper()
 	var left string
-	for range 100 {
+	for range 600 {
 		left = leftovers(t)
 		if left == "" {
 			return

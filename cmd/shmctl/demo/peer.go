@@ -16,7 +16,7 @@ import (
 const window = 192
 
 // quiet is how long nothing may arrive before a direction is given up.
-const quiet = 3 * time.Second
+const quiet = 30 * time.Second
 
 // runPeer is the other end of the wire: a plain UDP socket of the kernel, nothing of this library.
 func runPeer(l *line, c config) error {

@@ -24,7 +24,7 @@ const (
 	PathShm    = "shm"    // shared memory alone
 	defaultN   = 200_000
 	maxCount   = 1 << 40 // a send's context has 48 bits for its number
-	graceful   = 5 * time.Second
+	graceful   = 30 * time.Second
 	startLimit = 30 * time.Second
 )
 
