@@ -47,6 +47,7 @@ func connect(t *testing.T, h *hosts, o *quic.Config) (server, client *quic.Conn)
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()
+	o.HandshakeIdleTimeout = long
 	st, ct := identity(t)
 	ln, err := quic.Listen(h.listen(0, quicPort), st, o)
 	must(t, err)
@@ -69,7 +70,7 @@ func TestQUIC(t *testing.T) {
 	for _, c := range sides {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHosts(t, c.who)
-			server, client := connect(t, h, nil)
+			server, client := connect(t, h, &quic.Config{MaxIdleTimeout: long})
 			results := make(chan error, 4)
 			exchange(t, server, client, results)
 			for range cap(results) {
@@ -130,8 +131,10 @@ func TestQUICLoss(t *testing.T) {
 	shmtest.Conforms(t)
 	for _, c := range sides {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // for what all of them do is to wait
 			h := newHosts(t, c.who)
-			server, client := connect(t, h, &quic.Config{MaxIdleTimeout: 1500 * time.Millisecond})
+			// Longer than a machine stands still before the wire is cut.
+			server, client := connect(t, h, &quic.Config{MaxIdleTimeout: 8 * time.Second})
 			s, err := client.OpenStreamSync(t.Context())
 			must(t, err)
 			_, err = s.Write([]byte("before"))
