@@ -47,7 +47,7 @@ func TestCounterDescriptor(t *testing.T) {
 			}
 		}
 		must(t, change())
-		if !readable(t, c.FD(), 30_000) || !readable(t, c.FD(), 0) {
+		if !readable(t, c.FD(), 60_000) || !readable(t, c.FD(), 0) {
 			t.Fatalf("%d: not readable", i)
 		}
 		wantErr(t, "not read yet", c.TryWait(), cq.ErrAgain)
@@ -81,7 +81,7 @@ func TestCounterDescriptorBeside(t *testing.T) {
 			time.Sleep(100 * time.Microsecond)
 		}
 		must(t, other.Add(1))
-		if !readable(t, c.FD(), 30_000) {
+		if !readable(t, c.FD(), 60_000) {
 			t.Fatalf("round %d: not readable: %+v", round, c.Stats())
 		}
 		must(t, other.Add(1))

@@ -259,8 +259,10 @@ func TestCounterDeathWakes(t *testing.T) {
 			p.does(t, "silently", 5, "silently: <nil>")
 			if !how.newPIDs {
 				time.Sleep(20 * time.Millisecond)
-				if n := c.Stats().Waiters; n != cap(done) {
-					t.Errorf("%d wait: somebody was told", n)
+				// The one that follows may only now have its first look, and find it. Who sleeps is
+				// not told.
+				if n := c.Stats().Waiters; n == 0 {
+					t.Error("nobody waits: somebody was told")
 				}
 			}
 			p.kill()

@@ -90,7 +90,7 @@ func TestDeathWakes(t *testing.T) {
 			}
 			c.kill()
 			for {
-				if ep.wait(30_000) == nil {
+				if ep.wait(60_000) == nil {
 					t.Fatal("its death is not seen")
 				}
 				if q.TryWait() != nil { // the notice of a slice may have been an earlier one

@@ -61,7 +61,7 @@ func TestFDLevel(t *testing.T) {
 		}
 		post(t, w, i, i+1)
 		for range 3 { // level: it stays readable
-			if got := ep.wait(10_000); len(got) != 1 {
+			if got := ep.wait(60_000); len(got) != 1 {
 				t.Fatal("not readable")
 			}
 		}
@@ -72,7 +72,7 @@ func TestFDLevel(t *testing.T) {
 		must(t, q.TryWait())
 	}
 	postError(t, w, 9)
-	if got := ep.wait(10_000); len(got) != 1 {
+	if got := ep.wait(60_000); len(got) != 1 {
 		t.Fatal("an error does not make it readable")
 	}
 	_, err := cq.Read(q, make([]cq.Msg, 1))
@@ -82,13 +82,13 @@ func TestFDLevel(t *testing.T) {
 	must(t, q.TryWait())
 
 	must(t, q.Signal())
-	if got := ep.wait(10_000); len(got) != 1 {
+	if got := ep.wait(60_000); len(got) != 1 {
 		t.Fatal("a signal does not make it readable")
 	}
 	wantErr(t, "trywait with a signal", q.TryWait(), cq.ErrSignaled)
 	must(t, q.TryWait())
 	must(t, q.SignalAll())
-	if got := ep.wait(10_000); len(got) != 1 {
+	if got := ep.wait(60_000); len(got) != 1 {
 		t.Fatal("a broadcast does not make it readable")
 	}
 }
@@ -182,7 +182,7 @@ func TestFDFallback(t *testing.T) {
 					t.Fatal("readable")
 				}
 				post(t, w, uint64(i), uint64(i)+1)
-				if ep.wait(10_000) == nil {
+				if ep.wait(60_000) == nil {
 					t.Fatalf("post %d through the FIFO is not seen", i)
 				}
 			}
@@ -200,7 +200,7 @@ func TestFDOfSuccessor(t *testing.T) {
 			_ = drain(t, q)
 		}
 		post(t, w, i, i+1)
-		if ep.wait(10_000) == nil {
+		if ep.wait(60_000) == nil {
 			t.Fatalf("reader %d sleeps on", i)
 		}
 		must(t, q.Detach())

@@ -95,12 +95,11 @@ func TestServeSilentPeer(t *testing.T) {
 			c, err := net.Dial("unix", l.Addr().String())
 			must(t, err)
 			defer c.Close()
-			_, err = c.Write(say)
-			must(t, err)
+			_, _ = c.Write(say) // if it is not let go before
 			select {
 			case err = <-refused:
 				wantErr(t, "the meeting", err, context.DeadlineExceeded)
-			case <-time.After(20 * time.Second):
+			case <-time.After(time.Minute):
 				t.Error("it is waited for")
 			}
 			must(t, l.Close())
@@ -119,7 +118,7 @@ func TestAttachSilentReader(t *testing.T) {
 	defer shm.CloseFDs([]int{fd})
 	a, b := connect(t, unix.SOCK_STREAM)
 	must(t, shm.SendFDs(a, othersMessage(cq.StepOffer, cq.FDReader, 1, cq.QueueUUID(q)), fd))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err = cq.AttachConn(ctx, b, cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
 	wantErr(t, "attach", err, cq.ErrTimedOut)

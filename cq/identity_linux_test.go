@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -56,6 +58,26 @@ func grandchild(role string, env ...string) (*exec.Cmd, *os.File) {
 	return cmd, r
 }
 
+// startThreads has the runtime start threads that it may need later: none of them must take a number
+// that a process is to get.
+func startThreads() {
+	var all sync.WaitGroup
+	end := make(chan struct{})
+	var begun sync.WaitGroup
+	for range 24 {
+		begun.Add(1)
+		all.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			begun.Done()
+			<-end
+		})
+	}
+	begun.Wait()
+	close(end)
+	all.Wait()
+}
+
 // withPID starts a grandchild that has a number which was another's before.
 func withPID(pid int, role string, env ...string) (*exec.Cmd, *os.File) {
 	for range 200 {
@@ -83,6 +105,7 @@ func said(out *os.File) string {
 // with it, and to the next reader.
 func childReuser() {
 	ownProc()
+	startThreads()
 	d, err := shm.OpenDir("")
 	need(err)
 	q, err := cq.Create(d, "reused", cq.Options{Size: 8, MaxLanes: 1})

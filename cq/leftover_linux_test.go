@@ -3,6 +3,7 @@ package cq_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -226,6 +227,15 @@ func openFiles() (fds []int) {
 		}
 	}
 	return fds
+}
+
+// noMoreFiles waits until no more descriptors are open than there were: who watches a peer lets go of
+// it in a goroutine, also such that were watched before.
+func noMoreFiles(t testing.TB, before int) {
+	t.Helper()
+	eventually(t, fmt.Sprint("no more than ", before, " descriptors"), func() bool {
+		return len(openFiles()) <= before
+	})
 }
 
 func init() { roles["poor"], roles["tiny"] = childPoor, childTiny }

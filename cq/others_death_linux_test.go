@@ -74,9 +74,11 @@ func TestOthersKilledWriter(t *testing.T) {
 		}
 		if i == 0 {
 			fds, maps = held(t)
-		} else if f, m := held(t); f > fds+1 || m > maps {
-			t.Errorf("round %d: %d descriptors and %d mappings, %d and %d after the first", i, f, m,
-				fds, maps)
+		} else {
+			eventually(t, "nothing more is held than after the first", func() bool {
+				f, m := held(t) // who watches a peer lets go of it in a goroutine
+				return f <= fds+1 && m <= maps
+			})
 		}
 	}
 }
@@ -119,7 +121,7 @@ func sleeper(t *testing.T, how string, q *cq.Queue) func() error {
 		return func() error {
 			for q.TryWait() == nil {
 				p := []unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}
-				if n, err := unix.Poll(p, 30_000); n == 0 {
+				if n, err := unix.Poll(p, 60_000); n == 0 {
 					return errors.Join(err, cq.ErrTimeout)
 				}
 			}
@@ -198,9 +200,7 @@ func TestOthersNotAllowed(t *testing.T) {
 	c := startOther(t, "other user")
 	before := len(openFiles())
 	wantErr(t, "accept", q.Accept(soon(t), c.conn), shm.ErrOwner, syscall.EPERM)
-	if now := len(openFiles()); now != before {
-		t.Errorf("%d descriptors, %d before", now, before)
-	}
+	noMoreFiles(t, before)
 	c = startOther(t, "other reader")
 	_, err = cq.AttachConn(soon(t), c.conn, cq.WriterOptions{Trust: cq.TrustOthers})
 	wantErr(t, "attach", err, shm.ErrOwner)

@@ -236,7 +236,8 @@ func TestOthersForbiddenToOwner(t *testing.T) {
 	if tried < 2 {
 		t.Errorf("tried %d", tried)
 	}
-	if n := writableMaps(); n != 2 { // the queue's, and the lane's
-		t.Errorf("%d mappings can be written to", n)
-	}
+	// Those of a queue that was there before may go late: who watches a peer does that.
+	eventually(t, "the queue and the lane alone can be written to", func() bool {
+		return writableMaps() == 2
+	})
 }

@@ -55,9 +55,7 @@ func (tt othersWriter) meet(t *testing.T, q *cq.Queue) {
 	if err := <-done; !errors.Is(err, tt.want) {
 		t.Errorf("%v, want %v", err, tt.want)
 	}
-	if now := len(openFiles()); now != before {
-		t.Errorf("%d descriptors open, %d before", now, before)
-	}
+	noMoreFiles(t, before)
 }
 
 // TestOthersHostileMeeting: whatever a writer of another user brings instead of a lane that it

@@ -81,20 +81,19 @@ func TestWriterKilled(t *testing.T) {
 		t.Fatal(got)
 	}
 	next := map[uint64]uint64{}
-	var before uint64
 	for i := range kills {
 		w := startChild(t, "writer", envQueue+"="+q.Name())
 		if got := w.line(t); got != "lane 2" {
 			t.Fatalf("the lane of a dead writer is not given again: %s", got)
 		}
 		readLanes(t, q, next, uint64(100+37*i))
+		for i == kills-1 && next[2] == 0 { // the other one alone may have been heard so far
+			readLanes(t, q, next, 1)
+		}
 		w.kill() // in the middle of a write, or in its sleep
 	}
 	for tails := tailsOf(t, d, q.Name()); next[2] < tails[2]; {
 		readLanes(t, q, next, 1)
-	}
-	if next[2] == before {
-		t.Error("the killed ones never wrote")
 	}
 	w := attach(t, d, q.Name())
 	if w.Lane() != 2 || w.Next() != next[2] {

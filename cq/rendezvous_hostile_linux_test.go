@@ -70,9 +70,7 @@ func (tt hostileWriter) meet(t *testing.T, q *cq.Queue) {
 	if err == nil || tt.want != nil && !errors.Is(err, tt.want) {
 		t.Errorf("%v, want %v", err, tt.want)
 	}
-	if now := len(openFiles()); now != before {
-		t.Errorf("%d descriptors open, %d before", now, before)
-	}
+	noMoreFiles(t, before)
 }
 
 // TestHostileMeetingWriter: whatever a writer sends instead of what was agreed is a typed error,
@@ -192,9 +190,7 @@ func (tt hostileReader) meet(t *testing.T) {
 	if err == nil || !errors.Is(err, tt.want) {
 		t.Errorf("%v, want %v", err, tt.want)
 	}
-	if now := len(openFiles()); now != before {
-		t.Errorf("%d descriptors open, %d before", now, before)
-	}
+	noMoreFiles(t, before)
 }
 
 // TestHostileMeetingReader is the same from the other side.

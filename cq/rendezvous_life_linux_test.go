@@ -130,7 +130,5 @@ func TestAnonymousContested(t *testing.T) {
 	if got > posted.Load() {
 		t.Errorf("%d entries of %d", got, posted.Load())
 	}
-	if left := memfds(t); len(left) != 0 {
-		t.Errorf("left: %v", left)
-	}
+	noMemfds(t)
 }

@@ -56,7 +56,7 @@ func TestSignalQueueFD(t *testing.T) {
 		t.Fatal("readable before")
 	}
 	must(t, cq.SignalQueue(d, queueName(t)))
-	if got := ep.wait(10_000); len(got) != 1 {
+	if got := ep.wait(60_000); len(got) != 1 {
 		t.Error("nothing to be seen of the signal")
 	}
 	wantErr(t, "trywait", q.TryWait(), cq.ErrSignaled)

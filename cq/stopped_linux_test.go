@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,13 +20,19 @@ import (
 // longer than every timeout of queues: a slice is 100 ms, and so is a look for deaths.
 const longStop = 350 * time.Millisecond
 
-// halt stops a process and waits until it is.
+// halt stops a process and waits until all of its threads are: the first one says nothing of the
+// others, which may be in the middle of a post or a ring.
 func halt(t *testing.T, c *child) {
 	t.Helper()
 	must(t, c.Process.Signal(syscall.SIGSTOP))
 	eventually(t, "the child stops", func() bool {
-		b, _ := os.ReadFile("/proc/" + strconv.Itoa(c.Process.Pid) + "/stat")
-		return strings.Contains(string(b), ") T ")
+		threads, err := filepath.Glob("/proc/" + strconv.Itoa(c.Process.Pid) + "/task/*/stat")
+		for _, path := range threads {
+			if b, _ := os.ReadFile(path); !strings.Contains(string(b), ") T ") {
+				return false
+			}
+		}
+		return err == nil && len(threads) > 0
 	})
 }
 

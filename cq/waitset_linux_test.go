@@ -130,7 +130,7 @@ func TestChannelEdge(t *testing.T) {
 		got := map[*cq.Queue]int{}
 		for len(got) < 2 {
 			for n := 0; n == 0; {
-				if n, err = unix.EpollWait(ep, evs[:], 20_000); err != nil && err != unix.EINTR || n == 0 {
+				if n, err = unix.EpollWait(ep, evs[:], 60_000); err != nil && err != unix.EINTR || n == 0 {
 					t.Fatalf("no edge: %d, %v, %v", n, err, got)
 				}
 			}
