@@ -42,17 +42,18 @@ func laneMayComeFree(obj *shm.Object, bit int, queue shm.UUID, row *rowWords, op
 	if err != nil {
 		return false
 	}
-	life, err := obj.Life()
-	switch {
-	case err != nil:
-		return false
-	case life == shm.Released, life == shm.Dead:
-		return laneBelongs(obj, bit, opt, queue) == nil &&
-			lanePossible(obj, bit, opt.Size, row) == nil
-	}
 	o := obj.Owner()
-	return o.State == shm.StateOwned &&
-		words.epochs[o.Generation%laneEpochs].generation.Load() != o.Generation
+	if o.State == shm.StateOwned {
+		if words.epochs[o.Generation%laneEpochs].generation.Load() != o.Generation {
+			return true
+		}
+		if _, died, err := obj.OwnerDied(); err != nil || !died {
+			return false
+		}
+	}
+	// Its lock may be held all the same, for a moment: by who just leaves it, or looks whether it
+	// may claim it.
+	return laneBelongs(obj, bit, opt, queue) == nil && lanePossible(obj, bit, opt.Size, row) == nil
 }
 
 // claimedError is ErrLanes of a queue that may have a lane in a moment.

@@ -115,6 +115,15 @@ func TestLaneMayComeFree(t *testing.T) {
 		t.Error("one that nobody can go on in is waited for")
 	}
 	words.tail.Store(tail)
+	err = lane.Claim(func() error { // who looks whether it may claim has the lock
+		if !free() {
+			t.Error("one that somebody looks at is not there to be had")
+		}
+		return errKept
+	})
+	if !errors.Is(err, ErrBusy) {
+		t.Error(err)
+	}
 	must(lane.Claim(nil))
 	must(lane.Unlink())
 	must(lane.Close())

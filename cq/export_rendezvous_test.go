@@ -32,3 +32,7 @@ func ShortMeetings(d time.Duration) (restore func()) {
 	meetTimeout = d
 	return func() { meetTimeout = was }
 }
+
+// Whoever tests silence says how long it takes. To all others a machine that stands still for ten
+// seconds is none.
+func init() { meetTimeout = time.Minute }

@@ -102,6 +102,9 @@ func (m *laneMourner) turnTo(to uint64) {
 		return
 	}
 	m.to = to
+	for i := range m.kept {
+		m.kept[i].Again = false // nobody told this one
+	}
 	for bit, w := range m.lanes {
 		if w == nil {
 			continue

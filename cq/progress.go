@@ -54,8 +54,9 @@ type EventSink interface {
 // one whose lock was lost while it lives; those of this process die with the queue.
 //
 // Each death is reported once. What happened before BindEvents is reported if the lane has had no
-// other writer since, and by a successor of this reader only to another event queue. If a reader
-// dies while it reports, its successor may do it again, and marks that with PeerEntry.Again.
+// other writer since, and by a successor of this reader only to another event queue; the one that
+// was bound before the last is another one, too. If a reader dies while it reports, its successor
+// may do it again, and marks that with PeerEntry.Again.
 func (q *Queue) BindEvents(events EventSink) error {
 	// What can fail for want of room comes first: then the former binding stands, all of it. The
 	// former event queue gets its room back last, or a death that waits for the next one would go
@@ -120,6 +121,9 @@ func (q *Queue) bindOverrun(events EventSink) (giveBack func(), err error) {
 	before, told := q.feeders.events, q.feeders.told
 	q.feeders.events = events
 	q.feeders.mu.Unlock()
+	if told && events != nil {
+		events.returnCredits(1) // nothing more is to come
+	}
 	return func() {
 		if before == nil {
 			return

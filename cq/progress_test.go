@@ -97,6 +97,15 @@ func TestOverrunNotice(t *testing.T) {
 	if _, err := events.ReadErr(&e); err != cq.ErrAgain {
 		t.Errorf("a second event: %v", err)
 	}
+	// There is nothing more to promise room for.
+	for range 20 {
+		must(t, q.BindEvents(nil))
+		must(t, q.BindEvents(events))
+	}
+	for range 16 {
+		_, err := events.Write(&cq.Event{Event: cq.EventUser})
+		must(t, err)
+	}
 }
 
 // TestOverrunPurged: what a queue reported goes with it, and so does the promise of room.

@@ -26,6 +26,7 @@ func (w *witness) settle(generation uint64) {
 	if generation == 0 {
 		return
 	}
+	o := w.obj.Owner() // before the records: what it has recorded is among them
 	for _, d := range w.obj.Deaths() {
 		if d.Generation > generation {
 			w.counted = max(d.Count, 1) - 1
@@ -35,7 +36,7 @@ func (w *witness) settle(generation uint64) {
 			return
 		}
 	}
-	if o := w.obj.Owner(); o.Generation == generation && o.State == shm.StateOwned {
+	if o.Generation == generation && o.State == shm.StateOwned {
 		w.counted++ // its successor will record it
 	}
 }

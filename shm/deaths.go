@@ -35,8 +35,10 @@ const tallyBits = 16
 // by the tally knows that this death is counted.
 func storeDeath(page []byte, o Owner) {
 	base := deathSlot(o.Generation)
-	tally := word(page, base+deadTally).Load()
-	if tally == 0 || uint16(tally) != uint16(o.Generation) {
+	gen, tally := word(page, base+deadGen).Load(), word(page, base+deadTally).Load()
+	counted := gen == o.Generation ||
+		gen == 0 && tally != 0 && uint16(tally) == uint16(o.Generation) // killed over it
+	if !counted {
 		count := uint64(0)
 		for i := range deathSlots {
 			count = max(count, word(page, offDeaths+i*deathBytes+deadTally).Load()>>tallyBits)
@@ -51,7 +53,8 @@ func storeDeath(page []byte, o Owner) {
 	word(page, base+deadGen).Store(o.Generation) // from here on the record holds
 }
 
-// loadDeath copies a record, unless it is being replaced: then it is older than all that matter.
+// loadDeath copies a record, unless it is being replaced: then it is the oldest, and told by the
+// count of the next.
 func loadDeath(page []byte, base int) (Death, bool) {
 	gen := word(page, base+deadGen).Load()
 	o := Owner{PID: boundPID(word(page, base+deadPID).Load()),

@@ -26,6 +26,8 @@ type script struct {
 	addrs  []netip.Addr
 	busy   int // so many dumps are refused
 	broken int // so many dumps are of two states
+	cut    int // so many are, and lack all addresses: only their end says so
+	inWay  int // so many are refused while the one before is not over, which ends then
 	out    chan []byte
 	fails  chan error
 	end    chan struct{}
@@ -72,10 +74,23 @@ func (s *script) Send(b []byte) error {
 			s.out <- linkMessage(m.Seq, ourPort, s.mtu)
 			continue
 		}
-		if s.busy > 0 {
-			s.busy--
+		if s.busy > 0 || s.inWay > 0 {
 			s.out <- message(unix.NLMSG_ERROR, m.Seq, ourPort, 0,
 				raw(nl.Uint32Attr(^uint32(unix.EBUSY-1))))
+			if s.busy > 0 {
+				s.busy--
+				continue
+			}
+			s.inWay--
+			s.out <- addressMessage(unix.RTM_NEWADDR, m.Seq-2, ourPort, unix.NLM_F_MULTI,
+				netip.MustParseAddr("198.51.100.9")) // which is gone
+			s.out <- message(unix.NLMSG_DONE, m.Seq-2, ourPort, 0, raw{0, 0, 0, 0})
+			continue
+		}
+		if s.cut > 0 {
+			s.cut--
+			s.out <- message(unix.NLMSG_DONE, m.Seq, ourPort, unix.NLM_F_DUMP_INTR,
+				raw{0, 0, 0, 0})
 			continue
 		}
 		flags := unix.NLM_F_MULTI
@@ -137,11 +152,17 @@ func TestLost(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	for name, trouble := range map[string]func(*script){"plain": func(*script) {},
 		"busy":   func(s *script) { s.busy = 2 },
+		"in way": func(s *script) { s.inWay = 2 },
+		"cut":    func(s *script) { s.cut = 2 },
 		"broken": func(s *script) { s.broken = 2 }} {
 		t.Run(name, func(t *testing.T) {
 			s := newScript()
 			s.addrs = []netip.Addr{a}
-			w := watchScript(t, s, Options{Poll: 1e6})
+			o := Options{Poll: -1}
+			if name == "busy" { // nothing else says when to ask again
+				o.Poll = 1e6
+			}
+			w := watchScript(t, s, o)
 			s.set(func(s *script) { s.mtu, s.addrs = 9000, []netip.Addr{b} })
 			s.set(trouble)
 			s.fails <- rtnetlink.ErrLost

@@ -36,6 +36,8 @@ type Watcher struct {
 	dumpSeq uint32
 	broken  bool // the dump under way is of two states
 	wanted  bool // a dump could not be had
+	inWay   bool // because another one of ours is not over
+	started bool // what cannot be had now is asked for by the next poll
 	seq     uint32
 	failure error // the kernel is not heard any more
 
@@ -80,7 +82,7 @@ func watch(k kernel, index int, o Options) (*Watcher, error) {
 	w.is = State{Index: index, Addresses: map[netip.Prefix]bool{}}
 	buf := make([]byte, rtnetlink.BufferBytes)
 	err := w.resync()
-	for err == nil && !w.is.Removed && (w.is.Name == "" || w.dumpSeq != 0) {
+	for err == nil && !w.is.Removed && (w.is.Name == "" || w.dumpSeq != 0 || w.inWay) {
 		err = w.receive(buf)
 	}
 	if w.is.Removed {
@@ -90,6 +92,7 @@ func watch(k kernel, index int, o Options) (*Watcher, error) {
 		return nil, &Error{Pkg: pkg, Op: "watch", Name: w.is.Name, Field: "interface", Got: index,
 			Err: errors.Join(err, k.Close())}
 	}
+	w.started = true
 	w.look()
 	w.told = w.State()
 	if o.ProgramID != 0 {
@@ -196,13 +199,15 @@ func (w *Watcher) ask(addresses bool) error {
 	b := rtnetlink.AppendGetLink(nil, w.seq, w.is.Index)
 	if addresses {
 		w.seq++
-		w.broken, w.wanted = false, false
+		w.broken, w.wanted, w.inWay = false, false, false
 		w.dumpSeq, w.dump = w.seq, map[netip.Prefix]bool{}
 		b = rtnetlink.AppendDumpAddresses(b, w.dumpSeq)
 	}
 	err := w.k.Send(b)
-	if errors.Is(err, rtnetlink.ErrBusy) || errors.Is(err, os.ErrClosed) {
-		w.wanted = addresses // by the next poll
+	if w.started && (errors.Is(err, rtnetlink.ErrBusy) || errors.Is(err, os.ErrClosed)) {
+		if addresses {
+			w.dumpSeq, w.wanted = 0, true
+		}
 		return nil
 	}
 	return err
@@ -218,12 +223,14 @@ func (w *Watcher) message(m rtnetlink.Message) (again bool) {
 			w.is.Removed = true
 		}
 		if ok && ours && m.Seq == w.dumpSeq && errno != 0 {
-			w.dumpSeq, w.wanted = 0, true // EBUSY: the dump before is not over
+			w.dumpSeq, w.wanted, w.inWay = 0, true, errno == unix.EBUSY
 		}
 	case unix.NLMSG_DONE:
 		switch {
-		case !ours || m.Seq != w.dumpSeq || m.Seq == 0:
-		case w.broken:
+		case !ours:
+		case m.Seq != w.dumpSeq || m.Seq == 0:
+			again = w.inWay
+		case w.broken || m.Flags&unix.NLM_F_DUMP_INTR != 0:
 			again = true
 		default:
 			w.dumpSeq, w.is.Addresses, w.dump = 0, w.dump, nil

@@ -48,19 +48,20 @@ func exhume(d *shm.Dir, i int) (left []string) {
 // a collector, without anybody's death before.
 func (c *churner) bury() error {
 	queue, counter := graveNames(c.Index)
-	for _, problem := range exhume(c.dir, c.Index) {
-		c.tell("", "%s", problem)
-	}
-	if err := errors.Join(c.leaveQueue(queue), c.leaveCounter(counter)); err != nil {
-		return err
-	}
+	_ = exhume(c.dir, c.Index) // others may collect it at once; in the end nothing may be left
 	waiting := cq.Removal{Waiting: true}
-	err := errors.Join(cq.Remove(c.dir, queue, waiting),
-		cq.RemoveObject(c.dir, counter, waiting))
-	if contended(err) { // another collector looks at them, and locks them for that
-		err = nil
+	var failed error
+	for _, do := range []func() error{
+		func() error { return c.leaveQueue(queue) },
+		func() error { return c.leaveCounter(counter) },
+		func() error { return cq.Remove(c.dir, queue, waiting) },
+		func() error { return cq.RemoveObject(c.dir, counter, waiting) },
+	} {
+		if err := do(); !contended(err) { // other collectors lock what they look at
+			failed = errors.Join(failed, err)
+		}
 	}
-	return err
+	return failed
 }
 
 // leaveQueue makes a queue that was read to the end, and whose writer and reader have left.
