@@ -58,8 +58,8 @@ func grandchild(role string, env ...string) (*exec.Cmd, *os.File) {
 	return cmd, r
 }
 
-// startThreads has the runtime start threads that it may need later: none of them must take a number
-// that a process is to get.
+// startThreads has the runtime start threads that it may need later: none of them must take a
+// number that a process is to get.
 func startThreads() {
 	var all sync.WaitGroup
 	end := make(chan struct{})

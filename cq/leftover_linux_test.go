@@ -229,8 +229,8 @@ func openFiles() (fds []int) {
 	return fds
 }
 
-// noMoreFiles waits until no more descriptors are open than there were: who watches a peer lets go of
-// it in a goroutine, also such that were watched before.
+// noMoreFiles waits until no more descriptors are open than there were: who watches a peer lets go
+// of it in a goroutine, also such that were watched before.
 func noMoreFiles(t testing.TB, before int) {
 	t.Helper()
 	eventually(t, fmt.Sprint("no more than ", before, " descriptors"), func() bool {
