@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -19,8 +20,9 @@ import (
 
 const tortureLong = `Kill processes at any moment and prove that nothing is lost.
 
-It starts writers, readers with successors, and processes that make, destroy and collect queues, in
-a directory of their own. It kills one after the other with SIGKILL and starts it again, and stops
+It starts writers, readers with successors, processes that make, destroy and collect queues, and as
+root a device process with its applications and processes of other users, in a directory of their
+own. It kills one after the other with SIGKILL and starts it again, and stops
 one for longer than the library waits for anything, now and then. Each process keeps account of what
 it does in a file that is no part of the library, and by that it is checked that
 
@@ -60,6 +62,9 @@ func newTorture() *cobra.Command {
 			if err := settleTorture(cmd, &opt); err != nil {
 				return err
 			}
+			if len(opt.Roles) == 0 {
+				opt.Roles = rolesHere(cmd.ErrOrStderr(), torture.Lacks)
+			}
 			return runTorture(cmd, &o, opt)
 		},
 	}
@@ -73,7 +78,8 @@ func newTorture() *cobra.Command {
 	f.BoolVar(&opt.Steps, "steps", false, "kill at labelled steps too")
 	f.Uint64Var(&opt.UntilSteps, "until-steps", 0, "end when each step killed `n` times, and after "+
 		"--kills, or at --duration")
-	f.StringSliceVar(&opt.Roles, "roles", nil, "only these `roles`, and those that they need")
+	f.StringSliceVar(&opt.Roles, "roles", nil, "only these `roles`, and those that they need (default: all "+
+		"that can take part here)")
 	_ = cmd.RegisterFlagCompletionFunc("roles", cobra.FixedCompletions(torture.Roles(),
 		cobra.ShellCompDirectiveNoFileComp))
 	f.StringVar(&opt.Trust, "trust", torture.TrustBoth, "`kind` of the queues met over sockets: "+
@@ -116,6 +122,18 @@ func settleTorture(cmd *cobra.Command, opt *torture.Options) error {
 		opt.Seed = rand.Uint64()
 	}
 	return nil
+}
+
+// rolesHere returns the roles that can take part on this machine, and says of the others why not.
+func rolesHere(stderr io.Writer, lacks func(name string) error) (names []string) {
+	for _, name := range torture.Roles() {
+		if err := lacks(name); err != nil {
+			fmt.Fprintf(stderr, "shmctl: torture without %s: %v\n", name, err)
+			continue
+		}
+		names = append(names, name)
+	}
+	return names
 }
 
 // listed joins names to lines of so many columns.

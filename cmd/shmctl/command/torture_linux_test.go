@@ -2,6 +2,8 @@ package command
 
 import (
 	"encoding/json"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,14 +13,15 @@ import (
 
 func TestTorture(t *testing.T) {
 	newDir(t)
-	text := ok(t, "torture", "--kills", "20", "--seed", "3", "-o", "json")
+	const usual = "reader,writer,churner,event-writer,counter" // all at once are for longer runs
+	text := ok(t, "torture", "--kills", "20", "--seed", "3", "--roles", usual, "-o", "json")
 	valid(t, text)
 	var v struct{ Torture torture.Report }
 	must(t, json.Unmarshal([]byte(text), &v))
 	if r := v.Torture; r.Seed != 3 || r.Kills < 20 || r.Read == 0 || !r.Good() {
 		t.Errorf("%s", text)
 	}
-	text = ok(t, "torture", "--duration", "300ms")
+	text = ok(t, "torture", "--duration", "300ms", "--roles", usual)
 	if !strings.Contains(text, "\nlost         0\n") {
 		t.Errorf("%s", text)
 	}
@@ -27,5 +30,21 @@ func TestTorture(t *testing.T) {
 		if r := run(t, append([]string{"torture"}, args...)...); r.code != ctl.CodeUsage {
 			t.Errorf("torture %v: exit %d, %s", args, r.code, r.stderr)
 		}
+	}
+}
+
+// TestTortureRoles: without a choice everybody takes part who can, and it is said who cannot.
+func TestTortureRoles(t *testing.T) {
+	var said strings.Builder
+	all := rolesHere(&said, func(name string) error {
+		if name == "device" {
+			return errors.New("no interface")
+		}
+		return nil
+	})
+	if len(all) != len(torture.Roles())-1 || slices.Contains(all, "device") ||
+		!slices.Contains(all, "others-writer") ||
+		said.String() != "shmctl: torture without device: no interface\n" {
+		t.Errorf("%v, %q", all, said.String())
 	}
 }

@@ -143,6 +143,22 @@ func (r *Report) addTorture(t *torture.Report, roles []string) {
 	r.note(t.Seed, t.Violations...)
 }
 
+// noticeMost is what survivors promise in 99 of 100 deaths, judged when there were so many that one
+// moment in which the machine stood still does not decide.
+const (
+	noticeMost    = time.Second
+	noticesJudged = 1000
+)
+
+// judgeNotices finds out whether survivors knew of deaths in time, after the last round. That nobody
+// was told in five seconds is found by each round.
+func (r *Report) judgeNotices() {
+	if n := r.NoticeNs; n.Count >= noticesJudged && *n.P99 >= int64(noticeMost) {
+		r.note(r.Seed, fmt.Sprintf("the 99th percentile of notices is %v, want less than %v",
+			time.Duration(*n.P99), noticeMost))
+	}
+}
+
 // addHostile adds one round's part.
 func (r *Report) addHostile(h *hostile.Report) {
 	r.Mutations += h.Mutations
