@@ -42,8 +42,11 @@ func laneMayComeFree(obj *shm.Object, bit int, queue shm.UUID, row *rowWords, op
 	if err != nil {
 		return false
 	}
-	o := obj.Owner()
-	if o.State == shm.StateOwned {
+	life, err := obj.Life()
+	if err != nil {
+		return false
+	}
+	if o := obj.Owner(); life != shm.Dead && o.State == shm.StateOwned {
 		if words.epochs[o.Generation%laneEpochs].generation.Load() != o.Generation {
 			return true
 		}
@@ -52,7 +55,7 @@ func laneMayComeFree(obj *shm.Object, bit int, queue shm.UUID, row *rowWords, op
 		}
 	}
 	// Its lock may be held all the same, for a moment: by who just leaves it, or looks whether it
-	// may claim it.
+	// may claim it. Or by a child of a dead owner, for longer: then there was nothing to wait for.
 	return laneBelongs(obj, bit, opt, queue) == nil && lanePossible(obj, bit, opt.Size, row) == nil
 }
 

@@ -36,8 +36,10 @@ const tallyBits = 16
 func storeDeath(page []byte, o Owner) {
 	base := deathSlot(o.Generation)
 	gen, tally := word(page, base+deadGen).Load(), word(page, base+deadTally).Load()
-	counted := gen == o.Generation ||
-		gen == 0 && tally != 0 && uint16(tally) == uint16(o.Generation) // killed over it
+	if gen == o.Generation {
+		return // it is whole: that is its last store
+	}
+	counted := gen == 0 && tally != 0 && uint16(tally) == uint16(o.Generation) // killed over it
 	if !counted {
 		count := uint64(0)
 		for i := range deathSlots {
@@ -53,8 +55,8 @@ func storeDeath(page []byte, o Owner) {
 	word(page, base+deadGen).Store(o.Generation) // from here on the record holds
 }
 
-// loadDeath copies a record, unless it is being replaced: then it is the oldest, and told by the
-// count of the next.
+// loadDeath copies a record, unless it is being replaced: then the count of the next one tells of
+// it.
 func loadDeath(page []byte, base int) (Death, bool) {
 	gen := word(page, base+deadGen).Load()
 	o := Owner{PID: boundPID(word(page, base+deadPID).Load()),

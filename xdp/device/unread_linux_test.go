@@ -26,7 +26,10 @@ func TestUnreadAnswers(t *testing.T) {
 	c := r.admitted()
 	await(t, "the application", func() bool { return len(r.server.Stats().Apps) == 2 })
 	ask := device.Take(5001)
-	for { // until it is hung up on
+	for end := time.Now().Add(time.Minute); ; { // until it is hung up on
+		if time.Now().After(end) {
+			t.Fatal("it is not hung up on")
+		}
 		_ = c.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
 		err := shm.SendFDs(c, ask)
 		if errors.Is(err, os.ErrDeadlineExceeded) { // as the server has no room for its answers

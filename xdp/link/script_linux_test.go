@@ -24,10 +24,12 @@ type script struct {
 	asked  map[uint16]int
 	mtu    uint32
 	addrs  []netip.Addr
-	busy   int // so many dumps are refused
-	broken int // so many dumps are of two states
-	cut    int // so many are, and lack all addresses: only their end says so
-	inWay  int // so many are refused while the one before is not over, which ends then
+	busy   int    // so many dumps are refused
+	broken int    // so many dumps are of two states
+	cut    int    // so many are, and lack all addresses: only their end says so
+	deaf   int    // so many answers about the link are lost
+	slow   bool   // dumps are not over until finish
+	held   uint32 // the one that is not
 	out    chan []byte
 	fails  chan error
 	end    chan struct{}
@@ -70,21 +72,22 @@ func (s *script) Send(b []byte) error {
 	defer s.mu.Unlock()
 	for m := range rtnetlink.Messages(b) {
 		s.asked[m.Type]++
+		if m.Type == unix.RTM_GETLINK && s.deaf > 0 {
+			s.deaf--
+			continue
+		}
 		if m.Type == unix.RTM_GETLINK {
 			s.out <- linkMessage(m.Seq, ourPort, s.mtu)
 			continue
 		}
-		if s.busy > 0 || s.inWay > 0 {
+		if s.busy > 0 {
+			s.busy--
 			s.out <- message(unix.NLMSG_ERROR, m.Seq, ourPort, 0,
 				raw(nl.Uint32Attr(^uint32(unix.EBUSY-1))))
-			if s.busy > 0 {
-				s.busy--
-				continue
-			}
-			s.inWay--
-			s.out <- addressMessage(unix.RTM_NEWADDR, m.Seq-2, ourPort, unix.NLM_F_MULTI,
-				netip.MustParseAddr("198.51.100.9")) // which is gone
-			s.out <- message(unix.NLMSG_DONE, m.Seq-2, ourPort, 0, raw{0, 0, 0, 0})
+			continue
+		}
+		if s.slow {
+			s.held = m.Seq
 			continue
 		}
 		if s.cut > 0 {
@@ -152,7 +155,6 @@ func TestLost(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	for name, trouble := range map[string]func(*script){"plain": func(*script) {},
 		"busy":   func(s *script) { s.busy = 2 },
-		"in way": func(s *script) { s.inWay = 2 },
 		"cut":    func(s *script) { s.cut = 2 },
 		"broken": func(s *script) { s.broken = 2 }} {
 		t.Run(name, func(t *testing.T) {
@@ -172,6 +174,46 @@ func TestLost(t *testing.T) {
 			quiet(t, w)
 		})
 	}
+}
+
+// finish ends the dump that is under way, which has one address.
+func (s *script) finish(a netip.Addr) {
+	s.set(func(s *script) {
+		s.slow = false
+		s.out <- addressMessage(unix.RTM_NEWADDR, s.held, ourPort, unix.NLM_F_MULTI, a)
+		s.out <- message(unix.NLMSG_DONE, s.held, ourPort, 0, raw{0, 0, 0, 0})
+	})
+}
+
+// TestLostTwice: what is lost while the addresses are asked for is asked for when that is over, and
+// not before: the kernel would refuse it.
+func TestLostTwice(t *testing.T) {
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	s := newScript()
+	s.addrs = []netip.Addr{a}
+	w := watchScript(t, s, Options{Poll: -1})
+	s.set(func(s *script) { s.slow, s.addrs = true, []netip.Addr{b} })
+	s.fails <- rtnetlink.ErrLost
+	s.fails <- rtnetlink.ErrLost
+	s.fails <- rtnetlink.ErrLost // taken: the one before is dealt with
+	if n := s.count(unix.RTM_GETADDR); n != 2 {
+		t.Errorf("%d dumps were asked for, want the first and one more", n)
+	}
+	s.finish(a) // it began before b came
+	expect(t, w, Event{Kind: AddressRemoved, Prefix: netip.PrefixFrom(a, 24)})
+	expect(t, w, Event{Kind: AddressAdded, Prefix: netip.PrefixFrom(b, 24)})
+	quiet(t, w)
+}
+
+// TestLostAnswer: the answer to what is asked after a loss can be lost as well.
+func TestLostAnswer(t *testing.T) {
+	s := newScript()
+	s.addrs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	w := watchScript(t, s, Options{Poll: -1})
+	s.set(func(s *script) { s.mtu, s.deaf = 9000, 1 })
+	s.fails <- rtnetlink.ErrLost
+	expect(t, w, Event{Kind: MTUChanged, MTU: 9000})
+	quiet(t, w)
 }
 
 // TestBrokenAtFirst: a first answer that is of two states is asked for again.

@@ -34,9 +34,9 @@ type Watcher struct {
 	is      State
 	dump    map[netip.Prefix]bool // of the addresses, under way
 	dumpSeq uint32
-	broken  bool // the dump under way is of two states
+	broken  bool // the dump under way is of two states, or news were lost meanwhile
 	wanted  bool // a dump could not be had
-	inWay   bool // because another one of ours is not over
+	missed  bool // messages were lost: the answer to what was asked then may be among them
 	started bool // what cannot be had now is asked for by the next poll
 	seq     uint32
 	failure error // the kernel is not heard any more
@@ -82,7 +82,7 @@ func watch(k kernel, index int, o Options) (*Watcher, error) {
 	w.is = State{Index: index, Addresses: map[netip.Prefix]bool{}}
 	buf := make([]byte, rtnetlink.BufferBytes)
 	err := w.resync()
-	for err == nil && !w.is.Removed && (w.is.Name == "" || w.dumpSeq != 0 || w.inWay) {
+	for err == nil && !w.is.Removed && (w.is.Name == "" || w.dumpSeq != 0) {
 		err = w.receive(buf)
 	}
 	if w.is.Removed {
@@ -169,6 +169,9 @@ func (w *Watcher) fail(err error) {
 func (w *Watcher) receive(buf []byte) error {
 	n, err := w.k.Receive(buf)
 	if errors.Is(err, rtnetlink.ErrLost) {
+		w.mu.Lock()
+		w.missed = true
+		w.mu.Unlock()
 		return w.resync()
 	}
 	if err != nil {
@@ -183,6 +186,10 @@ func (w *Watcher) receive(buf []byte) error {
 	if again {
 		return w.ask(true)
 	}
+	if w.missed && w.dumpSeq == 0 { // an answer to a dump is never lost, one about a link may be
+		w.missed = false
+		return w.ask(false)
+	}
 	return nil
 }
 
@@ -193,13 +200,17 @@ func (w *Watcher) resync() error {
 	return w.ask(true)
 }
 
-// ask asks how the interface is, and which addresses it has.
+// ask asks how the interface is, and which addresses it has. While a dump is under way the kernel
+// would refuse another one, and might lose the refusal: so the end of that one asks again.
 func (w *Watcher) ask(addresses bool) error {
 	w.seq++
 	b := rtnetlink.AppendGetLink(nil, w.seq, w.is.Index)
+	if addresses && w.dumpSeq != 0 {
+		w.broken, addresses = true, false
+	}
 	if addresses {
 		w.seq++
-		w.broken, w.wanted, w.inWay = false, false, false
+		w.broken, w.wanted = false, false
 		w.dumpSeq, w.dump = w.seq, map[netip.Prefix]bool{}
 		b = rtnetlink.AppendDumpAddresses(b, w.dumpSeq)
 	}
@@ -223,15 +234,13 @@ func (w *Watcher) message(m rtnetlink.Message) (again bool) {
 			w.is.Removed = true
 		}
 		if ok && ours && m.Seq == w.dumpSeq && errno != 0 {
-			w.dumpSeq, w.wanted, w.inWay = 0, true, errno == unix.EBUSY
+			w.dumpSeq, w.wanted = 0, true // by the next poll
 		}
 	case unix.NLMSG_DONE:
 		switch {
-		case !ours:
-		case m.Seq != w.dumpSeq || m.Seq == 0:
-			again = w.inWay
+		case !ours || m.Seq != w.dumpSeq || m.Seq == 0:
 		case w.broken || m.Flags&unix.NLM_F_DUMP_INTR != 0:
-			again = true
+			w.dumpSeq, again = 0, true
 		default:
 			w.dumpSeq, w.is.Addresses, w.dump = 0, w.dump, nil
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
@@ -48,20 +49,28 @@ func exhume(d *shm.Dir, i int) (left []string) {
 // a collector, without anybody's death before.
 func (c *churner) bury() error {
 	queue, counter := graveNames(c.Index)
-	_ = exhume(c.dir, c.Index) // others may collect it at once; in the end nothing may be left
-	waiting := cq.Removal{Waiting: true}
-	var failed error
-	for _, do := range []func() error{
-		func() error { return c.leaveQueue(queue) },
-		func() error { return c.leaveCounter(counter) },
-		func() error { return cq.Remove(c.dir, queue, waiting) },
-		func() error { return cq.RemoveObject(c.dir, counter, waiting) },
-	} {
-		if err := do(); !contended(err) { // other collectors lock what they look at
-			failed = errors.Join(failed, err)
-		}
+	left := exhume(c.dir, c.Index)
+	for since := lifetime(); len(left) > 0 && lifetime()-since < patience; {
+		nap(time.Millisecond) // others may be at it
+		left = exhume(c.dir, c.Index)
 	}
-	return failed
+	for _, problem := range left {
+		c.tell("", "%s", problem)
+	}
+	if err := errors.Join(c.leaveQueue(queue), c.leaveCounter(counter)); err != nil {
+		return err
+	}
+	waiting := cq.Removal{Waiting: true}
+	return errors.Join(uncontended(cq.Remove(c.dir, queue, waiting)),
+		uncontended(cq.RemoveObject(c.dir, counter, waiting)))
+}
+
+// uncontended is an error that other collectors, who lock what they look at, cannot cause.
+func uncontended(err error) error {
+	if contended(err) {
+		return nil
+	}
+	return err
 }
 
 // leaveQueue makes a queue that was read to the end, and whose writer and reader have left.
@@ -72,11 +81,14 @@ func (c *churner) leaveQueue(name string) error {
 	}
 	q, err := cq.Create(c.dir, name, o)
 	if err != nil {
-		return err
+		return uncontended(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	w, err := cq.Attach(ctx, c.dir, name, cq.WriterOptions{})
+	if errors.Is(err, cq.ErrLanes) || errors.Is(err, cq.ErrBusy) {
+		return q.Close()
+	}
 	if err != nil {
 		return errors.Join(err, q.Close())
 	}
@@ -90,7 +102,7 @@ func (c *churner) leaveQueue(name string) error {
 func (c *churner) leaveCounter(name string) error {
 	count, err := cq.CreateCounter(c.dir, name, cq.CounterOptions{Lifetime: cq.Persistent})
 	if err != nil {
-		return err
+		return uncontended(err)
 	}
 	return count.Close()
 }

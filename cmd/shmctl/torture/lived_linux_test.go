@@ -48,8 +48,8 @@ func TestUnnoticed(t *testing.T) {
 
 // TestLifetime goes on, and by little at a time.
 func TestLifetime(t *testing.T) {
-	begin := lifetime()
 	real := time.Now()
+	begin := lifetime()
 	for lifetime()-begin < 5*livedMost {
 		nap(time.Millisecond)
 	}
