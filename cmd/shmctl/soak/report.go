@@ -150,8 +150,8 @@ const (
 	noticesJudged = 1000
 )
 
-// judgeNotices finds out whether survivors knew of deaths in time, after the last round. That nobody
-// was told in five seconds is found by each round.
+// judgeNotices finds out whether survivors knew of deaths in time, after the last round. That
+// nobody was told in five seconds is found by each round.
 func (r *Report) judgeNotices() {
 	if n := r.NoticeNs; n.Count >= noticesJudged && *n.P99 >= int64(noticeMost) {
 		r.note(r.Seed, fmt.Sprintf("the 99th percentile of notices is %v, want less than %v",
