@@ -1,6 +1,10 @@
 package doorbell
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/shmring/shmring/shm/crash"
+)
 
 // A producer of another user cannot write to the reader's hints. It counts its rings in a word of
 // its own lane, rung, and the reader listens there: H1 turns every count that has changed into the
@@ -76,6 +80,7 @@ func (b *Bell) hear() {
 		l.heard = v
 		_, tail := b.lanes[l.bit].Source.Level()
 		l.judge(tail)
+		crash.At(crash.OthersHeard)
 		mark(b.hints.ready, l.bit)
 	}
 }
@@ -134,6 +139,7 @@ func (b *Bell) doze(e uint32, deadlineNs int64) {
 // from anywhere.
 func (b *Bell) Forward(bit int) {
 	mark(b.hints.ready, bit)
+	crash.At(crash.RelayMarked)
 	w := b.arm.Word.Load()
 	if w&armFlags == 0 {
 		return

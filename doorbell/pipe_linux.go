@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // NewPipe makes the descriptors by which a producer of another user raises the reader's: it gets
@@ -104,6 +106,7 @@ func (f *Face) drained(p *facePipe, buf []byte) {
 		f.Forget(p.bit)
 		return
 	}
+	crash.At(crash.PipeEmptied)
 	if f.tail != nil {
 		p.judge(f.tail(p.bit))
 	}

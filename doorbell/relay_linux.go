@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // Relay listens to one producer of another user for those who cannot sleep on its word: wait sets,
@@ -87,6 +89,7 @@ func (k *relayKeeper) run() {
 		if words == nil {
 			return
 		}
+		crash.At(crash.RelaySleep)
 		_ = waitMany(words, until) // K3
 	}
 }
@@ -122,6 +125,7 @@ func (r *Relay) pass() {
 	}
 	r.heard = v
 	r.judge(r.level())
+	crash.At(crash.RelayHeard)
 	r.ring() // K2
 }
 

@@ -128,7 +128,9 @@ func (r *Ringer) ring(row, tail uint64, holds Holds) {
 // only while nobody but the reader itself may sleep on the word: a relay is not armed, it always
 // listens.
 func (r *Ringer) ringOwn(tail uint64, holds Holds) {
-	r.rung.Add(1)          // Q3; pairs with the load in Bell.hear (H1), and with R8
+	crash.At(crash.OthersParked)
+	r.rung.Add(1) // Q3; pairs with the load in Bell.hear (H1), and with R8
+	crash.At(crash.OthersCounted)
 	w := r.arm.Word.Load() // Q4
 	if w&armFlags == 0 {
 		return
@@ -143,13 +145,16 @@ func (r *Ringer) ringOwn(tail uint64, holds Holds) {
 		if fd := r.descriptor(w); fd < 0 || WriteByte(fd) != nil {
 			seq = 0 // that is left to the next publish
 		}
+		crash.At(crash.OthersPiped)
 		r.wakes.Add(1)
 	}
 	if relayed || w&armDirect != 0 && fresh {
 		// Once more, behind the load of armed: the reader may have heard the first already and be
 		// about to sleep, and this wake would find nobody while it mutes the next.
-		r.rung.Add(1)   // Q6
+		r.rung.Add(1) // Q6
+		crash.At(crash.OthersAgain)
 		wakeAll(r.rung) // Q7
+		crash.At(crash.OthersWoken)
 		r.wakes.Add(1)
 	}
 	r.rang = seq

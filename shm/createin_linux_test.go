@@ -139,6 +139,52 @@ func TestLinkComesAndGoes(t *testing.T) {
 	}
 }
 
+// TestLinkAsideBesideRemovers: whoever tidies up removes an empty directory under any name, that of
+// one on its way to its own name too.
+func TestLinkAsideBesideRemovers(t *testing.T) {
+	d := openTestDir(t)
+	var over atomic.Bool
+	var removed atomic.Int32
+	var all sync.WaitGroup
+	all.Go(func() {
+		for !over.Load() {
+			entries, err := d.List()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for _, e := range entries {
+				if IsAside(e.Name) && d.RemoveSub(e.Name) == nil {
+					removed.Add(1)
+				}
+			}
+		}
+	})
+	defer func() { over.Store(true); all.Wait(); _ = d.RemoveSub("q") }()
+	for range 300 {
+		ref, err := d.use()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := builder{name: "reader", spec: Spec{Kind: 77}, dir: ref, link: func(o *Object) error {
+			in, err := d.linkAndMove(o, "q", "reader")
+			if err != nil {
+				return err
+			}
+			defer in.Close()
+			return o.handOver(in)
+		}}
+		o, err := b.build(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%d were removed", removed.Load())
+}
+
 func TestCreateInRefuses(t *testing.T) {
 	d := openTestDir(t)
 	at := func(name string) string { return filepath.Join(d.Path(), name) }

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/shmring/shmring/shm/crash"
 )
 
 // A directory may vanish between our making it and our using it, which takes some microseconds.
@@ -14,7 +16,8 @@ const (
 	// lets in one after the other, can win each time.
 	plainTries = 16
 	// moveTries bounds how often it may be there when we want to move ours, and gone when we want
-	// to use it. Each time means that somebody else did something meanwhile.
+	// to use it, and how often ours may be gone before there is anything in it. Each time means
+	// that somebody else did something meanwhile.
 	moveTries = 1000
 )
 
@@ -72,12 +75,19 @@ func (d *Dir) linkAndMove(o *Object, sub, name string) (in *Dir, err error) {
 		return nil, err
 	}
 	defer ref.drop()
-	odd := asidePrefix + NewUUID().String()
-	aside, err := d.linkInPlace(o, odd, name)
+	var aside *Dir
+	var odd string
+	for range moveTries {
+		odd = asidePrefix + NewUUID().String()
+		if aside, err = d.linkInPlace(o, odd, name); !errors.Is(err, fs.ErrNotExist) {
+			break // else one who lists the directory tidied this up too, while it was empty
+		}
+	}
 	if err != nil {
 		_ = sysRmdir(ref.fd, odd)
 		return nil, err
 	}
+	crash.At(crash.CreateAside)
 	for range moveTries {
 		if err = sysRename(ref.fd, odd, sub); err == nil {
 			aside.path = filepath.Join(d.path, sub)

@@ -23,10 +23,11 @@ type Label uint8
 const (
 	None Label = iota
 
-	// An object is made (shm, create.go).
+	// An object is made (shm, create.go and linkin.go).
 	CreateAllocated // memory is there, nothing written
 	CreateFilled    // header and sections are written, the lock is not taken
 	CreateLocked    // the lock is taken, there is no name
+	CreateAside     // the name is there, in a directory that nobody looks for
 	CreateLinked    // the name is there
 
 	// An object is taken over (shm, claim.go).
@@ -50,6 +51,21 @@ const (
 	WriterClosing  // the writer is closed, its lane is still ours
 	WriterReleased // the lane is given back
 	Overran        // the lane says that it overran, the reader was not rung
+
+	// A writer rings a reader of another user (doorbell, ringer.go).
+	OthersParked  // the row was parked, the lane does not count the ring (Q2)
+	OthersCounted // it does, the armed word was not looked at (Q3)
+	OthersPiped   // a byte is in the lane's pipe, the ring is not noted (Q5)
+	OthersAgain   // the ring is counted once more, who sleeps on it is not woken (Q6)
+	OthersWoken   // all are woken, the ring is not noted (Q7)
+
+	// A reader listens to writers of other users (doorbell, listen.go, relay_linux.go and
+	// pipe_linux.go).
+	OthersHeard // a ring was heard and will not be again, the lane is not marked (H1)
+	PipeEmptied // a lane's pipe is empty, and not watched again
+	RelayHeard  // a relay has heard a ring and will not again, it is not passed on (K1)
+	RelayMarked // the lane is marked, the armed word was not looked at (K2)
+	RelaySleep  // nothing was there: the next instruction sleeps (K3)
 
 	// A writer posts an event (cq, eventwrite.go); what is not in order goes the way of batches.
 	EventFilled    // slot and payload are filled, the tail is the old one
@@ -202,7 +218,7 @@ const (
 var names = [count]string{
 	None:            "none",
 	CreateAllocated: "create-allocated", CreateFilled: "create-filled",
-	CreateLocked: "create-locked", CreateLinked: "create-linked",
+	CreateLocked: "create-locked", CreateAside: "create-aside", CreateLinked: "create-linked",
 	ClaimLocked: "claim-locked", ClaimStored: "claim-stored", ClaimLeft: "claim-left",
 	AttachClaimed: "attach-claimed", AttachWritten: "attach-written",
 	AttachAnnounced: "attach-announced",
@@ -210,6 +226,10 @@ var names = [count]string{
 	RingParked: "ring-parked", RingMarked: "ring-marked", RingWoken: "ring-woken",
 	PublishEnded: "publish-ended", WriterClosing: "writer-closing",
 	WriterReleased: "writer-released", Overran: "overran",
+	OthersParked: "others-parked", OthersCounted: "others-counted",
+	OthersPiped: "others-piped", OthersAgain: "others-again", OthersWoken: "others-woken",
+	OthersHeard: "others-heard", PipeEmptied: "pipe-emptied", RelayHeard: "relay-heard",
+	RelayMarked: "relay-marked", RelaySleep: "relay-sleep",
 	EventFilled: "event-filled", EventPublished: "event-published",
 	EventCopied: "event-copied", EventPinned: "event-pinned", EventReleased: "event-released",
 	DomainTaken: "domain-taken", DomainArmed: "domain-armed", DomainSleep: "domain-sleep",

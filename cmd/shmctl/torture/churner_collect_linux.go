@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/shmring/shmring/cq"
@@ -97,6 +98,39 @@ func (c *churner) leaveQueue(name string) error {
 		err = errors.Join(err, readErr)
 	}
 	return errors.Join(err, q.Detach())
+}
+
+// crowdedName is of the queue that one churner makes where somebody removes empty directories.
+func crowdedName(i int) string { return fmt.Sprintf("crowded-%d", i) }
+
+// crowded makes queues beside one who tidies up in their place without end: some of them can be
+// made only aside, and moved there.
+func (c *churner) crowded() (err error) {
+	name := crowdedName(c.Index)
+	tidied := make(chan struct{})
+	var over atomic.Bool
+	go func() {
+		defer close(tidied)
+		for !over.Load() {
+			_ = c.dir.RemoveSub(name) // unless there is something in it
+		}
+	}()
+	for range crowdedQueues {
+		var q *cq.Queue
+		q, err = cq.Create(c.dir, name, cq.Options{Size: 16, MaxLanes: 4})
+		if err == nil {
+			err = q.Close()
+		}
+		if err != nil {
+			break
+		}
+	}
+	over.Store(true)
+	<-tidied
+	if err == nil || contended(err) { // by collectors, over what a predecessor left there
+		return nil
+	}
+	return fmt.Errorf("a queue beside one who tidies up: %w", err)
 }
 
 func (c *churner) leaveCounter(name string) error {

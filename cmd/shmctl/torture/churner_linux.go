@@ -21,6 +21,8 @@ const (
 	churners     = 4
 	scratchNames = 3
 	meetEntries  = 20
+	// crowdedQueues of them are about one that is made aside.
+	crowdedQueues = 64
 )
 
 func churnerRole() *role {
@@ -34,7 +36,9 @@ func churnerRole() *role {
 			crash.CloseCondemned, crash.CloseLanes, crash.CloseUnlinked, crash.CloseVacated,
 			crash.CollectLanes, crash.CollectClaimed, crash.CollectCondemned,
 			crash.CollectUnlinked, crash.MeetSending, crash.MeetSent, crash.MeetReceived,
-			crash.AcceptTold, crash.CollectShut, crash.CollectEmptied, crash.CollectObject}}
+			crash.AcceptTold, crash.CollectShut, crash.CollectEmptied, crash.CollectObject,
+			crash.CreateAside, crash.OthersParked, crash.OthersCounted, crash.OthersAgain,
+			crash.OthersWoken, crash.OthersHeard}}
 }
 
 func scratchName(i int) string { return fmt.Sprintf("scratch-%d", i) }
@@ -64,6 +68,8 @@ func (child *child) churn() error {
 			err = c.bury()
 		case meetPeer:
 			err = c.meet()
+		case useCrowded:
+			err = c.crowded()
 		}
 	}
 	return errors.Join(err, stop())
@@ -75,6 +81,7 @@ const (
 	collectScratch
 	buryOwn
 	meetPeer
+	useCrowded
 	churns
 )
 
@@ -84,8 +91,11 @@ func (c *churner) next() int {
 	switch {
 	case strings.HasPrefix(c.Step, "collect"):
 		leads = buryOwn
-	case strings.HasPrefix(c.Step, "meet"), c.Step == crash.AcceptTold.String():
+	case strings.HasPrefix(c.Step, "meet"), strings.HasPrefix(c.Step, "others"),
+		c.Step == crash.AcceptTold.String():
 		leads = meetPeer
+	case c.Step == crash.CreateAside.String():
+		leads = useCrowded
 	}
 	if c.rnd.IntN(2) == 0 {
 		return leads

@@ -49,6 +49,7 @@ func scratchLeft(s *supervisor) (left []string) {
 	defer d.Close()
 	for i := range churners {
 		left = append(left, exhume(d, i)...)
+		left = append(left, collect(d, crowdedName(i))...)
 	}
 	return left
 }

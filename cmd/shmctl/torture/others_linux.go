@@ -28,9 +28,13 @@ const (
 	othersEnded              // reader: everything is read
 	othersRedelivered        // reader: entries that came again, marked
 	othersDeaths             // supervisor: how many deaths of writers the log has
-	othersLog                // supervisor: whose, and with which reader it surely was
-	othersLeft        = othersLog + 2*othersLogged
-	othersReaderWords = othersLeft + othersLefts // reader: who left, or is about to, by generation
+	othersWay                // reader: how often there was one that waits in each way
+
+	// supervisor: whose, and with which reader it surely was
+	othersLog  = othersWay + othersWays
+	othersLeft = othersLog + 2*othersLogged
+	// reader: who left, or is about to, by generation
+	othersReaderWords = othersLeft + othersLefts
 )
 
 // Words of the writers. Sessions follow.
@@ -50,6 +54,16 @@ const (
 	othersSessionWords = 4
 	othersSize         = 128
 )
+
+// How a reader waits, which is for its whole time with the place.
+const (
+	othersSleep  = iota // on the words of its lanes
+	othersFD            // on the descriptor, which pipes of lanes make readable
+	othersRelays        // as one of several goroutines would, for which a relay listens
+	othersWays
+)
+
+var othersWayNames = [othersWays]string{"alone", "descriptors", "relays"}
 
 // leftWord is where a reader says that it leaves its queue to a successor. Others may have left
 // since when a writer looks.
@@ -73,7 +87,8 @@ func othersReaderRole() *role {
 			crash.Releasing, crash.Released, crash.ParkStored, crash.ArmStored, crash.SleepNext,
 			crash.SleepEnded, crash.MeetSending, crash.MeetSent, crash.MeetReceived,
 			crash.AcceptTold, crash.DetachSilenced, crash.DeathProven, crash.DeathTelling,
-			crash.DeathWritten},
+			crash.DeathWritten, crash.OthersHeard, crash.PipeEmptied, crash.RelayHeard,
+			crash.RelayMarked, crash.RelaySleep},
 		prepare: prepareOthers, possession: othersReaderHas, sum: sumOthersReaders,
 		lacks: lacksOthers,
 		check: checkOthersReaders}
@@ -87,7 +102,8 @@ func othersWriterRole() *role {
 			crash.Filled, crash.Stamped, crash.PublishStored, crash.PublishEnded,
 			crash.WriterClosing, crash.WriterReleased, crash.MeetSending, crash.MeetSent,
 			crash.MeetReceived, crash.FollowFilled, crash.FollowTaken, crash.FollowClosed,
-			crash.DeathProven, crash.DeathTelling, crash.DeathWritten},
+			crash.DeathProven, crash.DeathTelling, crash.DeathWritten, crash.OthersParked,
+			crash.OthersCounted, crash.OthersPiped, crash.OthersAgain, crash.OthersWoken},
 		starting: func(s *supervisor, p *proc) { // its predecessor's
 			s.ledger.region("others-writer")[othersWith+p.index].Store(0)
 		},
@@ -198,6 +214,9 @@ func sumOthersReaders(s *supervisor, r *RoleReport) {
 	words := s.ledger.region("others-reader")
 	r.Redelivered = words[othersRedelivered].Load()
 	r.Counts["turns"] = words[othersTurns].Load()
+	for i, name := range othersWayNames {
+		r.Counts[name] = words[othersWay+i].Load()
+	}
 }
 
 func sumOthersWriters(s *supervisor, r *RoleReport) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -53,8 +54,13 @@ func (c *child) othersHave() error {
 	if err := os.Chmod(path, 0o666); err != nil {
 		return err
 	}
-	q, err := cq.CreateAnonymous("others", cq.Options{Size: othersSize, Trust: cq.TrustOthers,
-		MaxLanes: 16, Spin: -1, Allow: &shm.AllowList{UIDs: []int{othersWriterUID}}})
+	way := c.othersHow()
+	o := cq.Options{Size: othersSize, Trust: cq.TrustOthers, MaxLanes: 16, Spin: -1,
+		Allow: &shm.AllowList{UIDs: []int{othersWriterUID}}, Shared: way == othersRelays}
+	if way == othersFD {
+		o.Wait = cq.WaitFD
+	}
+	q, err := cq.CreateAnonymous("others", o)
 	if err != nil {
 		return err
 	}
@@ -69,6 +75,7 @@ func (c *child) othersHave() error {
 	c.words[othersPid].Store(uint64(os.Getpid()))
 	c.words[othersHolder].Store(q.FID().Generation)
 	c.words[othersTurns].Add(1)
+	c.words[othersWay+way].Add(1)
 	served := make(chan error, 1)
 	go func() { served <- q.Serve(l, nil) }() // peers that are killed half way are no news
 	told, listening := context.WithCancel(context.Background())
@@ -86,6 +93,37 @@ func (c *child) othersHave() error {
 		err = errors.Join(err, e)
 	}
 	return errors.Join(err, deaths.Close())
+}
+
+// othersHow chooses how a reader waits: so that it comes to the step at which it is to die.
+func (c *child) othersHow() int {
+	switch {
+	case strings.HasPrefix(c.Step, "relay"):
+		return othersRelays
+	case strings.HasPrefix(c.Step, "pipe"):
+		return othersFD
+	}
+	return c.rnd.IntN(othersWays)
+}
+
+// othersPeek waits for entries as the queue's options say. With a descriptor it looks at nothing
+// else until that is readable.
+func (c *child) othersPeek(ctx context.Context, q *cq.Queue, n int) ([]cq.Entry, error) {
+	if q.Options().Wait != cq.WaitFD {
+		return q.PeekContext(ctx, n)
+	}
+	for {
+		es, err := q.Peek(n)
+		if !errors.Is(err, cq.ErrAgain) {
+			return es, err
+		}
+		if err = q.TryWait(); err == nil {
+			err = readable(ctx, q.FD())
+		}
+		if err != nil && !errors.Is(err, cq.ErrAgain) {
+			return nil, err
+		}
+	}
 }
 
 // othersLeave destroys the queue if everything is read, or leaves it to a successor.
@@ -140,7 +178,7 @@ func (c *child) othersDrain(q *cq.Queue) (done bool, err error) {
 			ctx, cancel = context.WithTimeout(context.Background(), 20*time.Millisecond)
 			defer cancel()
 		}
-		es, err := q.PeekContext(ctx, 1+c.rnd.IntN(64))
+		es, err := c.othersPeek(ctx, q, 1+c.rnd.IntN(64))
 		switch {
 		case drain && errors.Is(err, context.DeadlineExceeded):
 			// The deaths of those that were killed last may still have to come.
