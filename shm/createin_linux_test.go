@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // TestCreateInBesideRemovers: whoever removes empty directories, as those who tidy up do, does not
@@ -161,7 +162,8 @@ func TestLinkAsideBesideRemovers(t *testing.T) {
 		}
 	})
 	defer func() { over.Store(true); all.Wait(); _ = d.RemoveSub("q") }()
-	for range 300 {
+	// On a loaded machine both take turns that are long: less is seen then, and nothing is wrong.
+	for begin, n := time.Now(), 0; n < 300 && time.Since(begin) < time.Second; n++ {
 		ref, err := d.use()
 		if err != nil {
 			t.Fatal(err)
