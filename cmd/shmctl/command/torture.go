@@ -78,8 +78,8 @@ func newTorture() *cobra.Command {
 	f.BoolVar(&opt.Steps, "steps", false, "kill at labelled steps too")
 	f.Uint64Var(&opt.UntilSteps, "until-steps", 0, "end when each step killed `n` times, and after "+
 		"--kills, or at --duration")
-	f.StringSliceVar(&opt.Roles, "roles", nil, "only these `roles`, and those that they need "+
-		"(default: all that can take part here)")
+	f.StringSliceVar(&opt.Roles, "roles", nil, "only `these`, and those that they need (default: all "+
+		"that can play here)")
 	_ = cmd.RegisterFlagCompletionFunc("roles", cobra.FixedCompletions(torture.Roles(),
 		cobra.ShellCompDirectiveNoFileComp))
 	f.StringVar(&opt.Trust, "trust", torture.TrustBoth, "`kind` of the queues met over sockets: "+
