@@ -118,25 +118,7 @@ func TestLinkComesAndGoes(t *testing.T) {
 	})
 	defer func() { over.Store(true); all.Wait(); _ = os.RemoveAll(at("q")) }()
 	for range 100 {
-		ref, err := d.use()
-		if err != nil {
-			t.Fatal(err)
-		}
-		b := builder{name: "reader", spec: Spec{Kind: 77}, dir: ref, link: func(o *Object) error {
-			in, err := d.linkAndMove(o, "q", "reader")
-			if err != nil {
-				return err
-			}
-			defer in.Close()
-			return o.handOver(in)
-		}}
-		o, err := b.build(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
-			t.Fatal(err)
-		}
+		comeAndGo(t, d)
 	}
 }
 
@@ -164,27 +146,33 @@ func TestLinkAsideBesideRemovers(t *testing.T) {
 	defer func() { over.Store(true); all.Wait(); _ = d.RemoveSub("q") }()
 	// On a loaded machine both take turns that are long: less is seen then, and nothing is wrong.
 	for begin, n := time.Now(), 0; n < 300 && time.Since(begin) < time.Second; n++ {
-		ref, err := d.use()
-		if err != nil {
-			t.Fatal(err)
-		}
-		b := builder{name: "reader", spec: Spec{Kind: 77}, dir: ref, link: func(o *Object) error {
-			in, err := d.linkAndMove(o, "q", "reader")
-			if err != nil {
-				return err
-			}
-			defer in.Close()
-			return o.handOver(in)
-		}}
-		o, err := b.build(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
-			t.Fatal(err)
-		}
+		comeAndGo(t, d)
 	}
 	t.Logf("%d were removed", removed.Load())
+}
+
+// comeAndGo makes an object in a directory that is made aside and moved, and removes it.
+func comeAndGo(t *testing.T, d *Dir) {
+	t.Helper()
+	ref, err := d.use()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := builder{name: "reader", spec: Spec{Kind: 77}, dir: ref, link: func(o *Object) error {
+		in, err := d.linkAndMove(o, "q", "reader")
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		return o.handOver(in)
+	}}
+	o, err := b.build(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(o.Unlink(), o.Close()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestCreateInRefuses(t *testing.T) {

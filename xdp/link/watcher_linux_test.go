@@ -282,21 +282,6 @@ func TestCallback(t *testing.T) {
 	}
 }
 
-// fewer waits until there are no more goroutines than there were: one that has said its last word,
-// as that of xdptest.Do has, may not have ended yet.
-func fewer(t testing.TB, goroutines int) {
-	t.Helper()
-	for deadline := time.Now().Add(hang); ; time.Sleep(time.Millisecond) {
-		n := runtime.NumGoroutine()
-		if n <= goroutines {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d goroutines, %d before", n, goroutines)
-		}
-	}
-}
-
 // TestClose: closing ends everything, however often, with an event waiting to be taken.
 func TestClose(t *testing.T) {
 	p := xdptest.NewPair(t, veth.Config{})
@@ -306,7 +291,7 @@ func TestClose(t *testing.T) {
 	for range 10 {
 		must(t, watchEnd(t, p.A, Options{}).Close())
 	}
-	fewer(t, goroutines)
+	xdptest.FewerGoroutines(t, goroutines, hang)
 	time.AfterFunc(10*time.Millisecond, func() { _ = w.Close() })
 	for e := range w.Events() {
 		if e.Kind != MTUChanged {

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"testing"
 	"time"
 
@@ -78,21 +77,6 @@ func await(t testing.TB, table *Table, dst netip.Addr, what string,
 				t.Fatalf("%s: never: %+v, %v; %+v", what, hop, err, table.Stats())
 			}
 			time.Sleep(time.Millisecond)
-		}
-	}
-}
-
-// fewer waits until there are no more goroutines than there were: one that has said its last word,
-// as that of xdptest.Do has, may not have ended yet.
-func fewer(t testing.TB, goroutines int) {
-	t.Helper()
-	for deadline := time.Now().Add(hang); ; time.Sleep(time.Millisecond) {
-		n := runtime.NumGoroutine()
-		if n <= goroutines {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d goroutines, %d before", n, goroutines)
 		}
 	}
 }

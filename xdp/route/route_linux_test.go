@@ -311,7 +311,7 @@ func TestOpenAndClose(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	fewer(t, goroutines)
+	xdptest.FewerGoroutines(t, goroutines, hang)
 	table := openTable(t, p.A, Options{MaxDestinations: 2})
 	mustResolve(t, table, p.B.Addr)
 	_, _ = table.Lookup(addr("192.0.2.8"))
