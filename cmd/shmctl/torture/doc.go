@@ -19,7 +19,8 @@
 //	churner  creates, uses, destroys and collects small queues with names that its like contend
 //	         for, and meets them over sockets: those who clean up are killed too
 //	others-  of one user reads at a place where others succeed it, each with a queue of its own;
-//	reader   dies, or detaches now and then
+//	reader   waits alone, as one of several goroutines, by descriptor, by wait set, or on a channel;
+//	         dies, or detaches now and then
 //	others-  of another user follows those readers, and takes to each what the former one left
 //	writer
 //	device   owns one end of a veth pair; it takes part, with the next two, if it is asked for

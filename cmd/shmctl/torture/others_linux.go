@@ -28,13 +28,12 @@ const (
 	othersEnded              // reader: everything is read
 	othersRedelivered        // reader: entries that came again, marked
 	othersDeaths             // supervisor: how many deaths of writers the log has
-	othersWay                // reader: how often there was one that waits in each way
+	othersLog                // supervisor: whose, and with which reader it surely was
 
-	// supervisor: whose, and with which reader it surely was
-	othersLog  = othersWay + othersWays
-	othersLeft = othersLog + 2*othersLogged
-	// reader: who left, or is about to, by generation
-	othersReaderWords = othersLeft + othersLefts
+	othersLeft   = othersLog + 2*othersLogged // reader: who left, or is about to, by generation
+	othersPlayed = othersLeft + othersLefts   // reader: turns that read something, by way of waiting
+
+	othersReaderWords = othersPlayed + int(othersWays)
 )
 
 // Words of the writers. Sessions follow.
@@ -54,16 +53,6 @@ const (
 	othersSessionWords = 4
 	othersSize         = 128
 )
-
-// How a reader waits, which is for its whole time with the place.
-const (
-	othersSleep  = iota // on the words of its lanes
-	othersFD            // on the descriptor, which pipes of lanes make readable
-	othersRelays        // as one of several goroutines would, for which a relay listens
-	othersWays
-)
-
-var othersWayNames = [othersWays]string{"alone", "descriptors", "relays"}
 
 // leftWord is where a reader says that it leaves its queue to a successor. Others may have left
 // since when a writer looks.
@@ -88,7 +77,9 @@ func othersReaderRole() *role {
 			crash.SleepEnded, crash.MeetSending, crash.MeetSent, crash.MeetReceived,
 			crash.AcceptTold, crash.DetachSilenced, crash.DeathProven, crash.DeathTelling,
 			crash.DeathWritten, crash.OthersHeard, crash.PipeEmptied, crash.RelayHeard,
-			crash.RelayMarked, crash.RelaySleep},
+			crash.RelayMarked, crash.RelaySleep, crash.DomainMarked, crash.DomainRung,
+			crash.DomainTaken, crash.DomainArmed, crash.DomainSleep, crash.DomainWoken,
+			crash.NotifyArmed, crash.NotifyFired},
 		prepare: prepareOthers, possession: othersReaderHas, sum: sumOthersReaders,
 		lacks: lacksOthers,
 		check: checkOthersReaders}
@@ -214,8 +205,8 @@ func sumOthersReaders(s *supervisor, r *RoleReport) {
 	words := s.ledger.region("others-reader")
 	r.Redelivered = words[othersRedelivered].Load()
 	r.Counts["turns"] = words[othersTurns].Load()
-	for i, name := range othersWayNames {
-		r.Counts[name] = words[othersWay+i].Load()
+	for way, name := range othersWayNames {
+		r.Counts[name] = words[othersPlayed+way].Load()
 	}
 }
 
@@ -240,8 +231,15 @@ func sumOthersWriters(s *supervisor, r *RoleReport) {
 }
 
 func checkOthersReaders(s *supervisor) {
-	if s.ledger.region("others-reader")[othersEnded].Load() == 0 {
+	words := s.ledger.region("others-reader")
+	if words[othersEnded].Load() == 0 {
 		s.broken("others-reader", kindHung, 1, "no reader came to the end")
+	}
+	for i, name := range othersWayNames {
+		if words[othersTurns].Load() >= othersMany && words[othersPlayed+i].Load() == 0 {
+			s.broken("others-reader", kindFailed, 1, "in %d turns nobody read anything who waits so: %s",
+				words[othersTurns].Load(), name)
+		}
 	}
 }
 

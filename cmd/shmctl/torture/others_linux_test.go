@@ -23,17 +23,24 @@ func needUsers(t *testing.T) {
 func TestReadersAreFollowed(t *testing.T) {
 	shmtest.Conforms(t)
 	needUsers(t)
-	for seed := uint64(3); ; seed++ { // whom kills hit is chance
+	played := map[string]uint64{}
+	for seed := uint64(3); ; seed++ { // whom kills hit, and how readers wait, is chance
 		r, err := Run(t.Context(), Options{Roles: []string{"others-writer"}, Kills: 60,
 			Duration: time.Minute, Seed: seed, Steps: crash.On})
 		if err != nil {
 			t.Fatalf("%v; report %+v", err, r)
 		}
-		if r.Kills > 0 && r.Read > 0 && r.Roles["others-reader"].Counts["turns"] >= 2 {
+		counts, missing := r.Roles["others-reader"].Counts, 0
+		for _, way := range othersWayNames {
+			if played[way] += counts[way]; played[way] == 0 {
+				missing++
+			}
+		}
+		if r.Kills > 0 && r.Read > 0 && counts["turns"] >= 2 && missing == 0 {
 			return
 		}
-		if seed == 8 {
-			t.Fatalf("not much of a torture: %+v", r)
+		if seed == 13 {
+			t.Fatalf("not much of a torture: %+v; ways of waiting: %v", r, played)
 		}
 	}
 }

@@ -1,13 +1,10 @@
 package torture
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,6 +20,10 @@ func (c *child) othersRead() error {
 		return err
 	}
 	defer lock.Close()
+	// Where it cannot enter: bells have no name then, as nothing that is between users has.
+	if err := os.Setenv(shm.EnvDir, c.Base+"/"+queuesDir); err != nil {
+		return err
+	}
 	for c.words[othersEnded].Load() == 0 {
 		if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 			nap(500 * time.Microsecond)
@@ -54,13 +55,8 @@ func (c *child) othersHave() error {
 	if err := os.Chmod(path, 0o666); err != nil {
 		return err
 	}
-	way := c.othersHow()
-	o := cq.Options{Size: othersSize, Trust: cq.TrustOthers, MaxLanes: 16, Spin: -1,
-		Allow: &shm.AllowList{UIDs: []int{othersWriterUID}}, Shared: way == othersRelays}
-	if way == othersFD {
-		o.Wait = cq.WaitFD
-	}
-	q, err := cq.CreateAnonymous("others", o)
+	way := c.othersWay()
+	q, err := cq.CreateAnonymous("others", way.options())
 	if err != nil {
 		return err
 	}
@@ -75,7 +71,6 @@ func (c *child) othersHave() error {
 	c.words[othersPid].Store(uint64(os.Getpid()))
 	c.words[othersHolder].Store(q.FID().Generation)
 	c.words[othersTurns].Add(1)
-	c.words[othersWay+way].Add(1)
 	served := make(chan error, 1)
 	go func() { served <- q.Serve(l, nil) }() // peers that are killed half way are no news
 	told, listening := context.WithCancel(context.Background())
@@ -84,7 +79,7 @@ func (c *child) othersHave() error {
 		defer close(watched)
 		c.othersMourn(told, q.FID().Generation, known, deaths)
 	}()
-	done, err := c.othersDrain(q)
+	done, err := c.othersDrain(q, way)
 	listening()
 	<-watched
 	err = errors.Join(err, c.othersLeave(q, done))
@@ -93,37 +88,6 @@ func (c *child) othersHave() error {
 		err = errors.Join(err, e)
 	}
 	return errors.Join(err, deaths.Close())
-}
-
-// othersHow chooses how a reader waits: so that it comes to the step at which it is to die.
-func (c *child) othersHow() int {
-	switch {
-	case strings.HasPrefix(c.Step, "relay"):
-		return othersRelays
-	case strings.HasPrefix(c.Step, "pipe"):
-		return othersFD
-	}
-	return c.rnd.IntN(othersWays)
-}
-
-// othersPeek waits for entries as the queue's options say. With a descriptor it looks at nothing
-// else until that is readable.
-func (c *child) othersPeek(ctx context.Context, q *cq.Queue, n int) ([]cq.Entry, error) {
-	if q.Options().Wait != cq.WaitFD {
-		return q.PeekContext(ctx, n)
-	}
-	for {
-		es, err := q.Peek(n)
-		if !errors.Is(err, cq.ErrAgain) {
-			return es, err
-		}
-		if err = q.TryWait(); err == nil {
-			err = readable(ctx, q.FD())
-		}
-		if err != nil && !errors.Is(err, cq.ErrAgain) {
-			return nil, err
-		}
-	}
 }
 
 // othersLeave destroys the queue if everything is read, or leaves it to a successor.
@@ -161,51 +125,6 @@ func (c *child) othersMourn(ctx context.Context, mine, known uint64, deaths *cq.
 				delete(due, pid)
 				c.tell(kindUnnoticed, "no event tells of writer process %d, which died", pid)
 			}
-		}
-	}
-}
-
-// othersDrain reads until it is all over, or this reader leaves by itself.
-func (c *child) othersDrain(q *cq.Queue) (done bool, err error) {
-	running, stop := c.running(phaseDrain)
-	defer stop()
-	var since time.Duration // when nobody posts any more
-	for {
-		ctx, drain := running, running.Err() != nil
-		if drain {
-			since = cmp.Or(since, lifetime())
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(context.Background(), 20*time.Millisecond)
-			defer cancel()
-		}
-		es, err := c.othersPeek(ctx, q, 1+c.rnd.IntN(64))
-		switch {
-		case drain && errors.Is(err, context.DeadlineExceeded):
-			// The deaths of those that were killed last may still have to come.
-			if c.othersAllSeen(q.FID().Generation) || lifetime()-since > patience/4 {
-				return true, nil
-			}
-			continue
-		case errors.Is(err, context.Canceled), errors.Is(err, cq.ErrAgain):
-			continue
-		case err != nil:
-			return false, fmt.Errorf("peek: %w", err)
-		}
-		for i := range es {
-			c.othersJudge(es[i], q.Redelivered())
-		}
-		if c.rnd.IntN(50) == 0 { // so that kills find it with entries in its hands
-			nap(time.Duration(c.rnd.IntN(5000)) * time.Microsecond)
-		}
-		for left := len(es); left > 0; {
-			n := 1 + c.rnd.IntN(left)
-			if err := q.Release(n); err != nil {
-				return false, fmt.Errorf("release: %w", err)
-			}
-			left -= n
-		}
-		if !drain && c.rnd.IntN(3000) == 0 {
-			return false, nil
 		}
 	}
 }
