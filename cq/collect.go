@@ -55,22 +55,49 @@ type Removal struct {
 var errKept error = &sentinel{"it is in use, or waits for a successor",
 	Errno(syscall.EBUSY), ErrBusy}
 
-// of adds what the name says: nobody waits for a queue whose maker died before it got its own.
-func (o Removal) of(name string) Removal {
+// found is a queue's directory as a name led to it. What is looked at and removed is what that
+// leads to, whatever the name means by then.
+type found struct {
+	at   *shm.Dir // where it has its name
+	name string
+	dir  *shm.Dir
+	o    Removal
+}
+
+// find opens a queue's directory; the caller closes it.
+func find(d *shm.Dir, name string, o Removal) (found, error) {
+	dir, err := d.Sub(name, false)
+	// Nobody waits for a queue whose maker died before it got its own name.
 	o.Waiting = o.Waiting || shm.IsAside(name)
-	return o
+	return found{d, name, dir, o}, err
+}
+
+// moved reports whether a queue that was aside has got its own name since, under which it may wait
+// for a successor.
+func (f *found) moved() (bool, error) {
+	if !shm.IsAside(f.name) {
+		return false, nil
+	}
+	named, err := f.at.Names(f.name, f.dir)
+	return err == nil && !named, err
 }
 
 // Remaining judges the queue of a directory, of either kind, by read-only mappings: no lock is
 // taken and nobody notices. An error says that it cannot be judged: it is damaged, of another
 // version, or of another user.
 func Remaining(d *shm.Dir, name string, o Removal) (Remains, error) {
-	dir, err := d.Sub(name, false)
+	f, err := find(d, name, o)
 	if err != nil {
 		return Remains{}, failed("judge", name, err)
 	}
-	defer dir.Close()
-	r, err := judge(dir, o.of(name))
+	defer f.dir.Close()
+	r, err := judge(f.dir, f.o)
+	if err == nil && r.Fate == FateGarbage {
+		var moved bool
+		if moved, err = f.moved(); moved {
+			err = fs.ErrNotExist
+		}
+	}
 	if err != nil {
 		return r, failed("judge", name, err)
 	}
@@ -82,10 +109,10 @@ func Remaining(d *shm.Dir, name string, o Removal) (Remains, error) {
 // while others create, adopt and attach. Otherwise it fails with [ErrBusy], and nothing that counts
 // has changed. A queue that is not there is no error.
 func Remove(d *shm.Dir, name string, o Removal) error {
-	dir, err := d.Sub(name, false)
+	f, err := find(d, name, o)
 	if err == nil {
-		err = removeQueue(dir, o.of(name))
-		_ = dir.Close()
+		err = f.remove()
+		_ = f.dir.Close()
 	}
 	var busy *shm.BusyError
 	if errors.As(err, &busy) {
@@ -111,7 +138,7 @@ func removeFormer(d *shm.Dir, name string) error {
 		return err
 	}
 	defer dir.Close()
-	err = removeQueue(dir, Removal{})
+	err = (&found{at: d, name: name, dir: dir}).remove()
 	if errors.Is(err, shm.ErrStale) || errors.Is(err, fs.ErrNotExist) {
 		return nil // a collector was faster
 	}
@@ -148,11 +175,12 @@ func closeAll(objects []*shm.Object) {
 	}
 }
 
-// removeQueue removes the objects of a queue that is garbage, or fails with ErrBusy. Every step is
+// remove removes the objects of a queue that is garbage, or fails with ErrBusy. Every step is
 // one after which another process can go on, should this one die: until the reader's object has
 // lost its name, which comes last, the queue is what it was, or condemned.
-func removeQueue(dir *shm.Dir, o Removal) error {
-	if r, err := judge(dir, o); err != nil || r.Fate != FateGarbage {
+func (f *found) remove() error {
+	dir := f.dir
+	if r, err := judge(dir, f.o); err != nil || r.Fate != FateGarbage {
 		return errors.Join(err, errKept)
 	}
 	obj, err := dir.Open(readerFile, shm.ReadWrite)
@@ -176,7 +204,7 @@ func removeQueue(dir *shm.Dir, o Removal) error {
 		return err
 	}
 	crash.At(crash.CollectLanes)
-	last := &lastLook{dir: dir, obj: obj, lanes: lanes, opt: opt, o: o}
+	last := &lastLook{found: f, obj: obj, lanes: lanes, opt: opt}
 	// What refuses under the lock of the reader leaves the owner's record as it was: dead stays
 	// dead, and left stays left.
 	if err := obj.Claim(last.look); err != nil {
@@ -205,17 +233,20 @@ func claimAll(lanes []*shm.Object) error {
 
 // lastLook proves, with all lanes claimed and the reader's object locked, that a queue is garbage.
 type lastLook struct {
-	dir   *shm.Dir
+	*found
 	obj   *shm.Object
 	lanes []*shm.Object
 	opt   shape
-	o     Removal
 
 	words *queueWords
 	rows  []rowWords
 }
 
 func (k *lastLook) look() (err error) {
+	// Its maker moves it while it has our lock, so a name that is still the one aside stays so.
+	if moved, err := k.moved(); moved || err != nil {
+		return errors.Join(err, errKept)
+	}
 	if k.words, err = wordsOf[queueWords](k.obj, sectQueue, 0); err != nil {
 		return err
 	}

@@ -45,7 +45,8 @@ func TestRemoveSeesWhoComes(t *testing.T) {
 	defer obj.Close()
 	opt, err := stored("test", "q", obj.Header())
 	must(err)
-	look := lastLook{dir: dir, obj: obj, opt: opt, o: Removal{Waiting: true}}
+	look := lastLook{found: &found{at: d, name: "q", dir: dir, o: Removal{Waiting: true}},
+		obj: obj, opt: opt}
 	state := func() uint64 {
 		words, err := wordsOf[queueWords](obj, sectQueue, 0)
 		must(err)
@@ -181,4 +182,42 @@ func TestRemovesWhatWasAside(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// TestRemoveSeesWhatMoved: what was aside when a collector found it may have got its own name since
+// then, and been left to a successor.
+func TestRemoveSeesWhatMoved(t *testing.T) {
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := dirOfItsOwn(t, "moved")
+	aside := "new-" + shm.NewUUID().String()
+	q, err := Create(d, aside, Options{Size: 4, Lifetime: Persistent})
+	must(err)
+	must(q.Detach())
+	f, err := find(d, aside, Removal{})
+	must(err)
+	defer f.dir.Close()
+	r, err := judge(f.dir, f.o)
+	must(err)
+	if r.Fate != FateGarbage {
+		t.Fatalf("aside it is %v", r.Fate)
+	}
+	must(os.Rename(filepath.Join(d.Path(), aside), filepath.Join(d.Path(), "q")))
+	for range 2 { // with nothing in the place that it left, and with another one
+		if err := f.remove(); !errors.Is(err, ErrBusy) {
+			t.Errorf("moved, it was removed: %v", err)
+		}
+		must(os.MkdirAll(filepath.Join(d.Path(), aside), 0o700))
+	}
+	if r, err := Remaining(d, "q", Removal{}); err != nil || r.Fate != FateLeft {
+		t.Errorf("under its own name: %v, %v", r.Fate, err)
+	}
+	must(Remove(d, aside, Removal{}))
+	q, err = Adopt(d, "q", Options{})
+	must(err)
+	must(q.Close())
 }

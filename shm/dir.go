@@ -172,6 +172,34 @@ func (d *Dir) Sub(name string, create bool) (*Dir, error) {
 	return sub, named(op, name, err)
 }
 
+// Names reports whether a name in d still leads to the directory that was opened by it: one may be
+// removed, made anew or moved meanwhile. Errors: [ErrName], and what the system refuses.
+func (d *Dir) Names(name string, sub *Dir) (bool, error) {
+	const op = "look at directory"
+	if err := checkSubName(op, name); err != nil {
+		return false, err
+	}
+	ref, err := d.use()
+	if err != nil {
+		return false, named(op, name, err)
+	}
+	defer ref.drop()
+	its, err := sub.use()
+	if err != nil {
+		return false, named(op, name, err)
+	}
+	defer its.drop()
+	there, err := sysStatAt(ref.fd, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	var info fileInfo
+	if err == nil {
+		info, err = sysStat(its.fd)
+	}
+	return err == nil && there.ino == info.ino && there.dev == info.dev, named(op, name, err)
+}
+
 // RemoveSub removes the directory of one queue. errors.Is finds ENOTEMPTY while objects are in it.
 func (d *Dir) RemoveSub(name string) error {
 	const op = "remove directory"

@@ -37,6 +37,32 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestNamesDirectory: a name means what was opened by it until that is moved or removed.
+func TestNamesDirectory(t *testing.T) {
+	d := openTestDir(t)
+	at := func(name string) string { return filepath.Join(d.Path(), name) }
+	sub, err := d.Sub("one", true)
+	noErr(t, err)
+	defer sub.Close()
+	means := func(name string, want bool) {
+		t.Helper()
+		if got, err := d.Names(name, sub); got != want || err != nil {
+			t.Errorf("%s: %v, %v; want %v", name, got, err, want)
+		}
+	}
+	means("one", true)
+	means("two", false)
+	noErr(t, os.Rename(at("one"), at("two")))
+	noErr(t, os.Mkdir(at("one"), 0o700))
+	means("one", false)
+	means("two", true)
+	noErr(t, errors.Join(d.RemoveSub("one"), d.RemoveSub("two")))
+	means("two", false)
+	if _, err := d.Names("a/b", sub); !errors.Is(err, ErrName) {
+		t.Errorf("a path: %v", err)
+	}
+}
+
 func TestDirMustBePrivate(t *testing.T) {
 	base := openTestDir(t).Path()
 	dir := filepath.Join(base, "loose")
