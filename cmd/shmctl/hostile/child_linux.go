@@ -48,6 +48,7 @@ const (
 	givenUp
 	refused
 	ended
+	corrupt
 	foreign
 	sent
 	seen
@@ -214,6 +215,9 @@ const (
 	spoilHang  = "hang"
 	spoilError = "error"
 	spoilLeak  = "leak"
+	spoilSteps = "steps"
+	spoilFail  = "fail"
+	spoilTame  = "tame" // attackers post and leave memory alone
 )
 
 // spoilt does what a broken library would, once it has read some entries.
@@ -235,6 +239,10 @@ func (c *child) spoilt(n uint64) {
 		c.judge("spoil", errors.New("something is wrong"))
 	case spoilLeak:
 		_, _, _ = doorbell.NewPipe()
+	case spoilSteps:
+		c.steps("spoil", stepsBound+1)
+	case spoilFail:
+		os.Exit(3)
 	}
 }
 
@@ -290,6 +298,12 @@ func (c *child) judge(what string, err error) {
 	}
 	for e := syscall.Errno(1); !known && e <= lastErrno; e++ {
 		known = errors.Is(err, e) // of every sentinel there is one of the same meaning
+	}
+	for _, blame := range []error{cq.ErrCorrupt, shm.ErrCorrupt, device.ErrProtocol} {
+		if errors.Is(err, blame) {
+			c.counts[corrupt].Add(1)
+			break
+		}
 	}
 	lane := new(cq.LaneError)
 	switch {

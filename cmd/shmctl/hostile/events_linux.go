@@ -39,12 +39,17 @@ func victimEvents(c *child) error {
 	before := held()
 	c.ready()
 	w, rnd := c.witness(), c.split()
-	look := func() { c.lookAtEvents(q, rnd, w) }
+	told := uint64(0)
+	look := func() {
+		if c.lookAtEvents(q, rnd, w) {
+			told++
+		}
+	}
 	for c.ctx.Err() == nil {
 		look()
 	}
 	c.settles(before, look)
-	c.counts[givenUp].Add(q.Stats().GivenUp)
+	c.allTold(func() uint64 { return q.Stats().GivenUp }, &told, look)
 	err = errors.Join(l.Close(), q.Close())
 	if why := <-over; !errors.Is(why, cq.ErrClosed) && !errors.Is(why, net.ErrClosed) {
 		err = errors.Join(err, why)
@@ -52,7 +57,8 @@ func victimEvents(c *child) error {
 	return err
 }
 
-func (c *child) lookAtEvents(q *cq.EventQueue, rnd *rand.Rand, w *witness) {
+// lookAtEvents reports whether it was told that a lane was given up.
+func (c *child) lookAtEvents(q *cq.EventQueue, rnd *rand.Rand, w *witness) (told bool) {
 	defer c.watch("a look at an event queue")()
 	before := q.Stats()
 	room := make([]byte, 0, 8+rnd.IntN(eventData))
@@ -88,6 +94,7 @@ func (c *child) lookAtEvents(q *cq.EventQueue, rnd *rand.Rand, w *witness) {
 	if n > 0 {
 		w.event(&ev)
 	}
+	return errors.As(err, new(*cq.LaneError))
 }
 
 func honestEvent(key, who, n uint64) cq.Event {

@@ -28,6 +28,9 @@ func TestFindsWhatIsBroken(t *testing.T) {
 		spoilHang:  func(v *Violations) uint64 { return v.Hangs },
 		spoilError: func(v *Violations) uint64 { return v.Untyped },
 		spoilLeak:  func(v *Violations) uint64 { return v.Leaked },
+		spoilSteps: func(v *Violations) uint64 { return v.Unbounded },
+		spoilFail:  func(v *Violations) uint64 { return v.Failed },
+		spoilTame:  func(v *Violations) uint64 { return v.Toothless },
 	} {
 		t.Run(spoil, func(t *testing.T) {
 			t.Parallel()

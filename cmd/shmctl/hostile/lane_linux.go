@@ -132,17 +132,22 @@ func (c *child) refusedBy(what string, err error) {
 	}
 }
 
-func (s *served) close() error {
+// allTold demands an error for each lane that was given up.
+func (c *child) allTold(given func() uint64, told *uint64, look func()) {
 	for range 10_000 { // what is not told yet comes with a read
-		if s.told == s.q.Stats().GivenUp {
+		if *told == given() {
 			break
 		}
-		s.look()
+		look()
 	}
-	if n := s.q.Stats().GivenUp; n != s.told {
-		s.c.broken(untyped, "%d lanes were given up, and %d errors told of them", n, s.told)
+	if n := given(); n != *told {
+		c.broken(untyped, "%d lanes were given up, and %d errors told of them", n, *told)
 	}
-	s.c.counts[givenUp].Add(s.told)
+	c.counts[givenUp].Add(*told)
+}
+
+func (s *served) close() error {
+	s.c.allTold(func() uint64 { return s.q.Stats().GivenUp }, &s.told, s.look)
 	err := s.l.Close()
 	if s.set != nil {
 		err = errors.Join(err, s.set.Remove(s.q), s.set.Close())

@@ -230,7 +230,9 @@ func (c *child) raid(play func(stop <-chan struct{})) {
 	var busy sync.WaitGroup
 	s := &scribbler{rnd: c.split(), count: &c.counts[mutations]}
 	what := aim(c.rnd.IntN(int(aims)))
-	busy.Go(func() { s.scribble(all, what, stop) })
+	if c.Spoil != spoilTame {
+		busy.Go(func() { s.scribble(all, what, stop) })
+	}
 	busy.Go(func() { flood(stop, s.count) })
 	timer := time.AfterFunc(time.Duration(1+c.rnd.IntN(30))*time.Millisecond, func() { close(stop) })
 	play(stop)

@@ -35,6 +35,7 @@ type Surface struct {
 	GivenUp    uint64 `json:"given_up"` // the same as the statistics of the queues count it
 	Refused    uint64 `json:"refused"`  // meetings that ended with a typed error
 	Ended      uint64 `json:"ended"`    // other typed errors, as that of a peer that closed
+	Corrupt    uint64 `json:"corrupt"`  // of all errors, those that blame what a peer wrote or said
 	Foreign    uint64 `json:"foreign"`  // entries of attackers that were read
 	Sent       uint64 `json:"bystander_sent"`
 	Seen       uint64 `json:"bystander_seen"`
@@ -50,12 +51,13 @@ type Violations struct {
 	Untyped       uint64 `json:"untyped"` // errors that nothing can be asked of
 	Unbounded     uint64 `json:"unbounded"`
 	Leaked        uint64 `json:"leaked"`
-	Failed        uint64 `json:"failed"` // processes that ended otherwise than told
+	Failed        uint64 `json:"failed"`    // processes that ended otherwise than told
+	Toothless     uint64 `json:"toothless"` // attacks that provoked nothing, and so proved nothing
 }
 
 func (v *Violations) sum() uint64 {
 	return v.Panics + v.Hangs + v.Wild + v.BystanderLost + v.Untyped + v.Unbounded + v.Leaked +
-		v.Failed
+		v.Failed + v.Toothless
 }
 
 // Add adds another one.
@@ -68,6 +70,7 @@ func (v *Violations) Add(w *Violations) {
 	v.Unbounded += w.Unbounded
 	v.Leaked += w.Leaked
 	v.Failed += w.Failed
+	v.Toothless += w.Toothless
 }
 
 // Report of a run.
@@ -127,6 +130,7 @@ func (r *Report) Print(w io.Writer) {
 	row("unbounded", "%d", r.Unbounded)
 	row("leaked", "%d", r.Leaked)
 	row("failed", "%d", r.Failed)
+	row("toothless", "%d", r.Toothless)
 	fmt.Fprintf(w, "\n%-14s %-6s %10s %8s %10s %6s %8s %8s %10s\n", "surface", "trust", "mutations",
 		"attached", "calls", "steps", "poisoned", "refused", "bystander")
 	for i := range r.Surfaces {

@@ -28,7 +28,7 @@ const (
 	shortestTime   = 100 * time.Millisecond
 	// fewestCalls are made by the attacked side at least.
 	fewestCalls = 200
-	// longestTime ends an attack that does not get on; that is a violation.
+	// longestTime ends an attack that does not get on, or provokes nothing: a violation each.
 	longestTime = 3 * time.Minute
 )
 
@@ -170,7 +170,10 @@ func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
 		}
 		sc.hostiles = append(sc.hostiles, p)
 	}
-	begin := time.Now()
+	begin, longest := time.Now(), longestTime
+	if sc.o.spoil == spoilTame {
+		longest = 3 * time.Second
+	}
 	least := max(shortestTime, time.Duration(float64(timePerMillion)*float64(sc.o.Mutations)/1e6))
 	for {
 		select {
@@ -188,18 +191,23 @@ func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
 			}
 		}
 		sc.mu.Lock()
-		n, looked := sc.all(mutations), sc.victim.counts[calls]
+		n, looked, bites := sc.all(mutations), sc.victim.counts[calls], sc.bites()
 		came := sc.all(attaches) > 0 || sc.victim.counts[refused] > 0
 		if sc.o.spoil != "" { // until it has been done
 			came = came && sc.victim.counts[seen] > 2000
 		}
 		sc.mu.Unlock()
-		late := time.Since(begin) > longestTime
-		if late {
+		enough := n >= quota && looked >= fewestCalls && came
+		late := time.Since(begin) > longest
+		if late && !enough {
 			sc.result.Hangs++
-			sc.note("%s: %d mutations and %d calls in %v", sc.s.name, n, looked, longestTime)
+			sc.note("%s: %d mutations and %d calls in %v", sc.s.name, n, looked, longest)
 		}
-		if late || n >= quota && looked >= fewestCalls && came && time.Since(begin) >= least {
+		if late && !bites {
+			sc.result.Toothless++
+			sc.note("%s: %d mutations provoked nothing", sc.s.name, n)
+		}
+		if late || enough && bites && time.Since(begin) >= least {
 			return nil
 		}
 	}
@@ -226,6 +234,16 @@ func (sc *scene) all(what int) uint64 {
 		n += p.counts[what]
 	}
 	return n
+}
+
+// bites reports whether the attack has provoked what it must. The caller has the lock.
+func (sc *scene) bites() bool {
+	for _, what := range sc.s.provokes {
+		if sc.victim.counts[what] == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // await waits until a child is ready.
@@ -309,6 +327,7 @@ func (sc *scene) sum() {
 	r.Mutations, r.Attaches = sc.all(mutations), sc.all(attaches)
 	r.Calls, r.StepsMost, r.Foreign = v[calls], v[stepsMost], v[foreign]
 	r.Poisoned, r.GivenUp, r.Refused, r.Ended = v[poisoned], v[givenUp], v[refused], v[ended]
+	r.Corrupt = v[corrupt]
 	for _, p := range sc.honest {
 		r.Sent += p.counts[sent]
 		r.Hangs += p.counts[hung]

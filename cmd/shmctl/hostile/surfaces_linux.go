@@ -15,6 +15,9 @@ type surface struct {
 	prepare                func(*scene) (done func(), skip error)
 	users                  map[string]int // of roles that are not as usual
 	attackFirst            bool
+	// provokes is what the victim must have counted, each once at least: an attack that nothing
+	// came of proves nothing.
+	provokes []int
 }
 
 // surfaces are attacked in this order.
@@ -24,34 +27,36 @@ func init() {
 	others, user := cq.TrustOthers, cq.TrustUser
 	surfaces = []*surface{
 		{name: "lane", trust: others, weight: 20, honestWriters: queues,
-			victim: victimReader, attack: attackLane},
+			victim: victimReader, attack: attackLane, provokes: []int{poisoned}},
 		{name: "reader", trust: others, weight: 20, honestWriters: 1,
-			victim: victimWriter, attack: attackReader},
+			victim: victimWriter, attack: attackReader, provokes: []int{corrupt}},
 		{name: "event-lane", trust: others, weight: 10, honestWriters: 1,
-			victim: victimEvents, attack: attackEvents, honest: honestEvents},
+			victim: victimEvents, attack: attackEvents, honest: honestEvents, provokes: []int{poisoned}},
 		{name: "event-reader", trust: others, weight: 10, honestWriters: 1,
-			victim: victimEventWriter, attack: attackEventReader},
+			victim: victimEventWriter, attack: attackEventReader, provokes: []int{corrupt}},
 		{name: "user-lane", trust: user, weight: 10, honestWriters: queues,
-			victim: victimReader, attack: attackLane},
+			victim: victimReader, attack: attackLane, provokes: []int{poisoned}},
 		{name: "user-reader", trust: user, weight: 10, honestWriters: 1,
-			victim: victimWriter, attack: attackReader},
+			victim: victimWriter, attack: attackReader, provokes: []int{corrupt}},
+		// Any value of a counter is a value: nothing is to be provoked.
 		{name: "counter", trust: user, weight: 5, honestWriters: 1,
 			victim: victimCounter, attack: attackCounter},
 		{name: "vector", trust: user, weight: 5, honestWriters: 1,
-			victim: victimVector, attack: attackVector},
+			victim: victimVector, attack: attackVector, provokes: []int{corrupt}},
 		{name: "meet-accept", trust: others, weight: 1, honestWriters: 1,
-			victim: victimOne, attack: attackAccept},
+			victim: victimOne, attack: attackAccept, provokes: []int{corrupt}},
 		{name: "meet-attach", trust: others, weight: 1, honestWriters: 1,
-			victim: victimAttacher, attack: attackAttach},
+			victim: victimAttacher, attack: attackAttach, provokes: []int{corrupt}},
 		{name: "meet-dial", trust: others, weight: 1, honestWriters: 1,
-			victim: victimDialer, attack: attackDial},
+			victim: victimDialer, attack: attackDial, provokes: []int{corrupt}},
 		{name: "device-app", trust: others, weight: 10, honestWriters: 1, prepare: prepareDevice,
-			victim: victimServer, attack: attackServer, honest: honestApp},
+			victim: victimServer, attack: attackServer, honest: honestApp, provokes: []int{poisoned}},
 		{name: "device-server", trust: others, weight: 10, honestWriters: 1, prepare: prepareDevice,
 			victim: victimApp, attack: attackApp,
-			users: map[string]int{roleAttacker: 0, roleVictim: attackerUID}},
+			users:    map[string]int{roleAttacker: 0, roleVictim: attackerUID},
+			provokes: []int{corrupt}},
 		{name: "device-meet", trust: others, weight: 1, honestWriters: 1, prepare: prepareDevice,
-			victim: victimServer, attack: attackDeviceAccept, honest: honestApp},
+			victim: victimServer, attack: attackDeviceAccept, honest: honestApp, provokes: []int{corrupt}},
 	}
 }
 

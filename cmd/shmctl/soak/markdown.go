@@ -39,7 +39,8 @@ func (r *Report) Markdown(w io.Writer) {
 		{"failed otherwise", r.Failed}, {"ended by hostile peers", r.Hostile.Panics + r.Hostile.Wild},
 		{"held up by hostile peers", r.Hostile.Hangs + r.Hostile.Unbounded},
 		{"entries lost to hostile peers", r.Hostile.BystanderLost},
-		{"other breaches with hostile peers", r.Hostile.Untyped + r.Hostile.Leaked + r.Hostile.Failed},
+		{"other breaches with hostile peers", r.Hostile.Untyped + r.Hostile.Leaked + r.Hostile.Failed +
+			r.Hostile.Toothless},
 	} {
 		row(f.what, f.n)
 	}
