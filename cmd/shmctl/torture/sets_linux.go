@@ -123,7 +123,7 @@ func (r *setReading) drain(running context.Context) (done bool, err error) {
 	r.words[heldWords+r.way].Add(1)
 	wait := []func(context.Context) error{r.bySet, r.byDescriptor, r.byChannel, r.byPoll}[r.way]
 	err = wait(running)
-	if err != nil && !errors.Is(err, context.Canceled) {
+	if err = withoutCancel(err); err != nil {
 		return false, fmt.Errorf("%s: %w", wayNames[r.way], err)
 	}
 	if running.Err() == nil {
@@ -139,6 +139,27 @@ func (r *setReading) drain(running context.Context) (done bool, err error) {
 			return true, nil
 		}
 	}
+}
+
+// withoutCancel returns what is in an error besides the end of a wait that was cancelled: what went
+// wrong after it is joined to it.
+func withoutCancel(err error) error {
+	switch e := err.(type) {
+	case interface{ Unwrap() []error }:
+		var rest []error
+		for _, one := range e.Unwrap() {
+			rest = append(rest, withoutCancel(one))
+		}
+		return errors.Join(rest...)
+	case interface{ Unwrap() error }:
+		if inner := e.Unwrap(); inner != nil && withoutCancel(inner) == nil {
+			return nil
+		}
+	}
+	if err == context.Canceled {
+		return nil
+	}
+	return err
 }
 
 // rest reads a queue until nothing comes for a while.
