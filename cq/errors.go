@@ -150,7 +150,8 @@ var (
 type Error = shm.Error
 
 // LaneError says that a lane was given up because its writer wrote what it must not. The other
-// lanes are not affected.
+// lanes are not affected. If errors.Is finds EMFILE, ENFILE or ENOMEM, this process had none left to
+// open the lane with: nothing is given up, and reads try again as long as that is so.
 type LaneError struct {
 	Lane  int
 	PID   int    // the writer, 0 if not known
@@ -160,6 +161,9 @@ type LaneError struct {
 
 // Error names lane, writer and what was wrong.
 func (e *LaneError) Error() string {
+	if starved(e.Err) {
+		return fmt.Sprintf("cq: lane %d cannot be opened yet: %v", e.Lane, e.Err)
+	}
 	return fmt.Sprintf("cq: lane %d of process %d is given up: %s: %v", e.Lane, e.PID, e.Field, e.Err)
 }
 
@@ -172,7 +176,7 @@ func (e *LaneError) Is(target error) bool {
 	if e.Err == ring.ErrMisuse {
 		return target == ErrBusy || target == syscall.EBUSY
 	}
-	return target == ErrCorrupt || target == syscall.EBADMSG
+	return (target == ErrCorrupt || target == syscall.EBADMSG) && !starved(e.Err)
 }
 
 // Error names the operation and both error numbers.

@@ -41,7 +41,8 @@ type Queue struct {
 	overrun *lane      // overran and is drained: nothing new is reported
 	final   bool       // that was reported
 	broken  []error    // lanes given up, to be reported once each
-	breaks  sync.Mutex // of broken, whose parts must fit each other even if two goroutines are here
+	starved []int      // lanes that could not be opened now, to be marked again
+	breaks  sync.Mutex // of both, whose parts must fit each other even if two goroutines are here
 
 	broadcast   atomic.Uint64 // grows with every SignalAll
 	redelivered bool          // of what the last Read or Peek returned

@@ -328,10 +328,11 @@ func (q *Queue) Serve(l *net.UnixListener, report func(error)) error {
 	}
 }
 
-// acceptAgain is how long Serve waits for descriptors or memory to be free again.
+// acceptAgain is how long Serve, and a reader who cannot open a lane, wait for descriptors or memory
+// to be free again.
 const acceptAgain = 50 * time.Millisecond
 
-// starved tells errors of accepting that say nothing of the listener.
+// starved tells errors of accepting and opening that say nothing of the listener or the object.
 func starved(err error) bool {
 	for _, is := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED, syscall.ENOMEM,
 		syscall.ENOBUFS} {
