@@ -57,8 +57,8 @@ func app2Role() *role { return newAppRole("app2", 1, app2User) }
 
 func newAppRole(name string, places int, uid uint32) *role {
 	return &role{name: name, places: places, words: places * appWords, asked: true, uid: uid,
-		mourns: true, stops: true, tries: 4 * time.Second, run: (*child).beApp, with: []string{"device"},
-		steps: appSteps, died: appDied, starting: func(s *supervisor, p *proc) {
+		stops: true, tries: 4 * time.Second, run: (*child).beApp, with: []string{"device"},
+		steps: appSteps, starting: func(s *supervisor, p *proc) {
 			words := s.ledger.region(name)[p.index*appWords:]
 			words[wordPeer].Store(0)
 			words[wordReady].Store(0)
@@ -75,30 +75,11 @@ func newAppRole(name string, places int, uid uint32) *role {
 		}}
 }
 
-// appDied takes back what was demanded if nobody else is left who had the dead device process: the
-// last one may have been on its way to tell.
-func appDied(s *supervisor, p *proc) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for key := range s.notes.due {
-		if key.kind == noticeServer && !s.hasServer(key.pid, p) {
-			delete(s.notes.due, key)
-		}
-	}
-	return nil
-}
-
-// hasServer reports whether an application lives, beside one, that has or had that device process.
-func (s *supervisor) hasServer(pid int, beside *proc) bool {
-	for _, p := range s.procs {
-		if p == beside || p.role.name != "app" && p.role.name != "app2" || p.empty || p.ended() {
-			continue
-		}
-		if s.ledger.region(p.role.name)[p.index*appWords+wordPeer].Load() == uint64(pid) {
-			return true
-		}
-	}
-	return false
+// hasServer reports whether the process of a place is an application that lives, and has or had
+// that device process.
+func (s *supervisor) hasServer(p *proc, pid int) bool {
+	return (p.role.name == "app" || p.role.name == "app2") && !p.empty && !p.ended() &&
+		s.ledger.region(p.role.name)[p.index*appWords+wordPeer].Load() == uint64(pid)
 }
 
 // app is one application.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,7 +47,9 @@ func deviceRole() *role {
 	return &role{name: "device", places: 1, words: deviceWords, asked: true, stops: true,
 		drains: true, tries: 2 * time.Second, run: (*child).serveDevice, prepare: prepareDevice,
 		with: []string{"wire", "app", "app2"}, died: deviceDied, sum: sumDevice, lacks: lacksDevice,
-		young: func(s *supervisor, p *proc) bool { return !s.hasServer(p.pid(), nil) },
+		young: func(s *supervisor, p *proc) bool {
+			return !slices.ContainsFunc(s.procs, func(q *proc) bool { return s.hasServer(q, p.pid()) })
+		},
 		steps: []crash.Label{crash.DevBooked, crash.DevGranted, crash.DevJoined, crash.DevAttached,
 			crash.DevSteered, crash.DevOwned, crash.DevUnsteered, crash.DevTaken,
 			crash.DevBuilding, crash.DevPosted, crash.DevDone, crash.DevReleased,
@@ -245,10 +248,13 @@ func (w *deviceWatch) last() error {
 	return nil
 }
 
-// deviceDied demands that the applications that had the dead process are told.
+// deviceDied demands that each application that had the dead process is told. The next one is not
+// started before, so none of them can have another one by now.
 func deviceDied(s *supervisor, p *proc) error {
-	if s.hasServer(p.pid(), nil) {
-		s.expect(p, noticeServer)
+	for _, q := range s.procs {
+		if s.hasServer(q, p.pid()) {
+			s.expect(p, q, noticeServer, nil)
+		}
 	}
 	return nil
 }

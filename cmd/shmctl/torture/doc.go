@@ -44,7 +44,7 @@
 //	c.notice   the number of a process whose death it was told of, and how it was told
 //
 // Numbers that rise often stand in the ledger, and role.sum takes them into the report; what is
-// found is told. A death that must be told to somebody is demanded with s.expect, in
+// found is told. A death that must be told is demanded of each survivor with s.expect, in
 // role.died. Roles marked as asked take part only if --roles names them.
 //
 // # What is provable
@@ -102,8 +102,10 @@
 //
 // A writer stops posting now and then until everything is read; so a wake that was lost is not
 // covered up by the next. Whoever waits for that, for room, or for an end, longer than a minute
-// is "hung". A death of which a survivor does not know after five seconds is "unnoticed"; those
-// count in which the survivor could run, for a machine that stands still lets nobody know. At the
+// is "hung". A death of which a survivor does not know after five seconds is "unnoticed", whatever
+// others know; those count in which the survivor could run, for a machine that stands still lets
+// nobody know, and who was bound by the time of the death and has lived on. The times of survivors
+// that came later, or were stopped meanwhile, are counted apart. At the
 // end all is closed and collected; what then stands in the directory, or is still open or mapped in
 // a process that survived, is "leaked".
 //

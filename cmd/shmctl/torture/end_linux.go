@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm/crash"
 )
 
@@ -31,6 +32,14 @@ func newReport(o Options, roles []*role) *Report {
 // stop stops a process, kills others meanwhile, and looks whether it still has what it had.
 func (s *supervisor) stop(p *proc) error {
 	pid := p.pid()
+	s.mu.Lock()
+	ended := s.notes.stopped(p.process(), doorbell.Now())
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		ended(doorbell.Now())
+		s.mu.Unlock()
+	}()
 	if syscall.Kill(pid, syscall.SIGSTOP) != nil {
 		return nil
 	}

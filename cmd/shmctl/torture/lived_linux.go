@@ -39,33 +39,3 @@ func (c *child) beat() {
 		word.Store(uint64(lifetime()))
 	}
 }
-
-// mourners says for how long all of them could run that have to tell of deaths, and this process,
-// which has to hear them.
-type mourners struct {
-	own   time.Duration         // of this process, when it last looked
-	seen  map[int]time.Duration // of the process of a place, then
-	lived time.Duration
-}
-
-// look counts as much as the one had that had least. Who has not begun has no death to tell of.
-func (m *mourners) look(s *supervisor, own time.Duration) time.Duration {
-	least := own - m.own
-	m.own = own
-	for _, p := range s.procs {
-		if !p.role.mourns {
-			continue
-		}
-		now, before := time.Duration(s.ledger.word(wordLived+p.place).Load()), m.seen[p.place]
-		m.seen[p.place] = now
-		if now == 0 || p.empty || p.ended() {
-			continue
-		}
-		if now < before { // it is another one by now
-			before = 0
-		}
-		least = min(least, now-before)
-	}
-	m.lived += least
-	return m.lived
-}

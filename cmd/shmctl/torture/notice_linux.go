@@ -17,12 +17,8 @@ type death struct {
 	atNs int64
 }
 
-// duty is to tell of a death.
-type duty struct {
-	death
-	known bool          // is since set
-	since time.Duration // of the mourners
-}
+// span is a time in which a process was stopped; to is 0 as long as it is.
+type span struct{ from, to int64 }
 
 // process is one among those that had its number, in a run in which numbers come round.
 type process struct {
@@ -30,10 +26,11 @@ type process struct {
 	start uint64 // in clock ticks, 0: whoever has the number now, or had it last
 }
 
-// noticeKey says whose death, and how it is told.
+// noticeKey says whose death, how it is told, and by whom: every survivor has to tell it.
 type noticeKey struct {
 	process
 	kind string
+	by   process
 }
 
 // notices matches deaths with what survivors tell of them. Either may come first: others know of a
@@ -46,6 +43,7 @@ type notices struct {
 	starts map[int]uint64   // of who had a number last
 	closed map[process]bool // ended by themselves at the end of the run
 	told   map[noticeKey]bool
+	stops  map[process][]span
 	ns     map[string][]int64 // by kind
 }
 
@@ -53,7 +51,7 @@ func newNotices() notices {
 	return notices{deaths: map[process]death{}, early: map[noticeKey]event{},
 		names: map[process]string{}, starts: map[int]uint64{}, closed: map[process]bool{},
 		due: map[noticeKey]*duty{}, told: map[noticeKey]bool{},
-		ns: map[string][]int64{}}
+		stops: map[process][]span{}, ns: map[string][]int64{}}
 }
 
 // born notes who has a number now.
@@ -67,14 +65,14 @@ func (n *notices) dead(p process, d death) {
 	for key, e := range n.early {
 		if key.process == p {
 			delete(n.early, key)
-			n.came(e)
+			n.came(key.by, e)
 		}
 	}
 }
 
 // came notes what a survivor tells.
-func (n *notices) came(e event) {
-	key := noticeKey{process{e.Pid, e.Start}, e.What}
+func (n *notices) came(by process, e event) {
+	key := noticeKey{process{e.Pid, e.Start}, e.What, by}
 	if key.start == 0 {
 		key.start = n.starts[e.Pid]
 	}
@@ -83,40 +81,34 @@ func (n *notices) came(e event) {
 		n.early[key] = e
 		return
 	}
-	if e.SinceNs > d.atNs {
-		key.kind = noticeLate
-	}
-	if !n.told[key] { // a second survivor, or the successor of the first, may tell it again
-		n.told[key] = true
-		n.ns[key.kind] = append(n.ns[key.kind], max(0, e.AtNs-d.atNs))
-	}
 	delete(n.due, key)
+	if n.told[key] { // of several lanes, say
+		return
+	}
+	n.told[key] = true
+	kind := n.sort(key, d, e)
+	n.ns[kind] = append(n.ns[kind], max(0, e.AtNs-d.atNs))
 }
 
-// expect says that a death must be told in a way. It is for role.died.
-func (s *supervisor) expect(p *proc, kind string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n, key := &s.notes, noticeKey{p.process(), kind}
-	if d, ok := n.deaths[key.process]; ok && !n.told[key] {
-		n.due[key] = &duty{death: d}
+// sort tells which times a notice belongs to: those of survivors that were there when it happened
+// and could run since are apart.
+func (n *notices) sort(key noticeKey, d death, e event) string {
+	if e.SinceNs > d.atNs {
+		return noticeLate
 	}
+	for _, s := range n.stops[key.by] {
+		if s.from < e.AtNs && (s.to == 0 || s.to > d.atNs) {
+			return noticeStopped
+		}
+	}
+	return key.kind
 }
 
-// overdue counts what should have been told and was not, when those who tell have lived so long.
-func (s *supervisor) overdue(now time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for key, d := range s.notes.due {
-		if !d.known {
-			d.known, d.since = true, now
-		}
-		if now-d.since > noticeLatest {
-			delete(s.notes.due, key)
-			s.count(d.role, kindUnnoticed, 1, "%s: the death of %s (pid %d) was not told as %s in %v",
-				kindUnnoticed, d.role, key.pid, key.kind, noticeLatest)
-		}
-	}
+// stopped notes that a process is stopped from now on, and the end of that.
+func (n *notices) stopped(p process, nowNs int64) (ended func(nowNs int64)) {
+	at := len(n.stops[p])
+	n.stops[p] = append(n.stops[p], span{from: nowNs})
+	return func(nowNs int64) { n.stops[p][at].to = nowNs }
 }
 
 // unfounded counts the living who were told to be dead. Nobody lives any more who could die.

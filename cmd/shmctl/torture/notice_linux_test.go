@@ -11,17 +11,17 @@ import (
 // number.
 func TestNumbersComeRound(t *testing.T) {
 	first, next := process{77, 1000}, process{77, 2000}
-	n := newNotices()
+	n, by := newNotices(), process{5, 50}
 	n.born(first, "first")
-	n.came(event{Pid: 77, Start: 1000, What: noticeWriter, AtNs: 15}) // before we know of it
+	n.came(by, event{Pid: 77, Start: 1000, What: noticeWriter, AtNs: 15}) // before we know of it
 	n.dead(first, death{"writer", 10})
 	n.born(next, "next")
-	n.came(event{Pid: 77, Start: 1000, What: noticeWriter, AtNs: 16})
+	n.came(by, event{Pid: 77, Start: 1000, What: noticeWriter, AtNs: 16})
 	if len(n.early) != 0 || len(n.ns[noticeWriter]) != 1 || n.ns[noticeWriter][0] != 5 {
 		t.Errorf("%+v", n)
 	}
-	n.came(event{Pid: 77, What: noticeWriter, AtNs: 30}) // whoever has the number: that one lives
-	n.came(event{Pid: 77, Start: 2000, What: noticeReader, AtNs: 30})
+	n.came(by, event{Pid: 77, What: noticeWriter, AtNs: 30}) // whoever has the number: that one lives
+	n.came(by, event{Pid: 77, Start: 2000, What: noticeReader, AtNs: 30})
 	if len(n.early) != 2 {
 		t.Errorf("%+v", n)
 	}

@@ -32,8 +32,10 @@ const (
 
 	othersLeft   = othersLog + 2*othersLogged // reader: who left, or is about to, by generation
 	othersPlayed = othersLeft + othersLefts   // reader: turns that read something, by way of waiting
+	// reader: generation of the queue that it surely has, a word for each place
+	othersHas = othersPlayed + int(othersWays)
 
-	othersReaderWords = othersPlayed + int(othersWays)
+	othersReaderWords = othersHas + othersReaders
 )
 
 // Words of the writers. Sessions follow.
@@ -81,7 +83,10 @@ func othersReaderRole() *role {
 			crash.DomainTaken, crash.DomainArmed, crash.DomainSleep, crash.DomainWoken,
 			crash.NotifyArmed, crash.NotifyFired},
 		prepare: prepareOthers, possession: othersReaderHas, sum: sumOthersReaders,
-		lacks: lacksOthers,
+		lacks: lacksOthers, died: othersReaderDied,
+		starting: func(s *supervisor, p *proc) { // its predecessor's
+			s.ledger.region("others-reader")[othersHas+p.index].Store(0)
+		},
 		check: checkOthersReaders}
 }
 
@@ -170,6 +175,27 @@ func othersWriterDied(s *supervisor, p *proc) error {
 		readers[othersDeaths].Store(n + 1)
 	}
 	p.left = bequest{since: time.Now()}
+	return nil
+}
+
+// othersReaderDied demands that each writer that surely was with it is told. Those that are on
+// their way to the next reader demand it themselves.
+func othersReaderDied(s *supervisor, p *proc) error {
+	readers, writers := s.ledger.region("others-reader"), s.ledger.region("others-writer")
+	had := readers[othersHas+p.index].Load()
+	if had == 0 || leftWord(readers, had).Load() == had {
+		return nil
+	}
+	for _, q := range s.procs {
+		if q.role.name != "others-writer" {
+			continue
+		}
+		session := &writers[othersSessions+q.index]
+		n := session.Load() // first: what it was with in the next one says nothing of this one
+		if writers[othersWith+q.index].Load() == had {
+			s.expect(p, q, noticeOthersReader, func() bool { return session.Load() == n })
+		}
+	}
 	return nil
 }
 

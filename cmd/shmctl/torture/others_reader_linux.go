@@ -70,6 +70,7 @@ func (c *child) othersHave() error {
 	known := c.words[othersDeaths].Load()
 	c.words[othersPid].Store(uint64(os.Getpid()))
 	c.words[othersHolder].Store(q.FID().Generation)
+	c.words[othersHas+c.Index].Store(q.FID().Generation)
 	c.words[othersTurns].Add(1)
 	served := make(chan error, 1)
 	go func() { served <- q.Serve(l, nil) }() // peers that are killed half way are no news
@@ -92,6 +93,7 @@ func (c *child) othersHave() error {
 
 // othersLeave destroys the queue if everything is read, or leaves it to a successor.
 func (c *child) othersLeave(q *cq.Queue, done bool) error {
+	c.words[othersHas+c.Index].Store(0)
 	if done {
 		c.words[othersEnded].Store(1)
 		return q.Close()

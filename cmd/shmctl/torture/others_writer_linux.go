@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/shmring/shmring/cq"
@@ -19,6 +20,8 @@ type othersPoster struct {
 	name   uint64
 	s      othersSession
 	next   uint64 // number of the next entry
+	mu     sync.Mutex
+	told   map[uint64]bool // readers whose death the event queue told
 }
 
 // othersWrite follows readers and posts, session after session, until it is told to stop.
@@ -53,10 +56,13 @@ func (c *child) othersSession(n uint64) error {
 		return fmt.Errorf("nobody to follow: %w", err)
 	}
 	p := &othersPoster{child: c, f: f, name: othersName(c.Index, n), next: 1,
-		s: othersSessionOf(c.words, c.Index, n)}
+		s: othersSessionOf(c.words, c.Index, n), told: map[uint64]bool{}}
 	if p.deaths, err = cq.CreateAnonymousEvents("deaths", cq.EventOptions{}); err != nil {
 		return errors.Join(err, f.Close())
 	}
+	mourning, stop := context.WithCancel(context.Background())
+	mourned := make(chan error, 1)
+	go func() { mourned <- p.mourn(mourning) }()
 	if err = f.Writer().BindEvents(p.deaths); err == nil {
 		p.at(f.Writer().Generation())
 		if err = p.post(); err == nil {
@@ -67,7 +73,34 @@ func (c *child) othersSession(n uint64) error {
 	if errors.Is(err, errGaveUp) {
 		err = nil
 	}
-	return errors.Join(err, f.Close(), p.deaths.Close())
+	stop()
+	return errors.Join(err, <-mourned, f.Close(), p.deaths.Close())
+}
+
+// mourn passes on what the event queue says of readers that died, at once and not only when the
+// next one is there.
+func (p *othersPoster) mourn(ctx context.Context) error {
+	ev := cq.Event{Payload: make([]byte, 0, 128)}
+	for {
+		if _, err := p.deaths.ReadContext(ctx, &ev); ctx.Err() != nil {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read deaths: %w", err)
+		}
+		if peer, err := cq.ParsePeerEntry(ev.Payload); err == nil && ev.Event == cq.EventPeerDeath {
+			p.notice(noticeOthersReader, peer)
+			p.mu.Lock()
+			p.told[peer.Generation] = true
+			p.mu.Unlock()
+		}
+	}
+}
+
+// knows tells whether the event queue told the death of a reader.
+func (p *othersPoster) knows(generation uint64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.told[generation]
 }
 
 // at notes with what reader the lane is now.
@@ -148,19 +181,9 @@ func (p *othersPoster) renew() error {
 	}
 	p.at(p.f.Writer().Generation())
 	left := leftWord(p.ledger.region("others-reader"), former)
-	ev := cq.Event{Payload: make([]byte, 0, 128)}
-	for since := lifetime(); ; {
-		_, err := p.deaths.ReadTimeout(&ev, 20*time.Millisecond)
-		if err == nil && ev.Event == cq.EventPeerDeath {
-			if peer, err := cq.ParsePeerEntry(ev.Payload); err == nil {
-				p.notice(noticeOthersReader, peer)
-				if peer.Generation == former {
-					return nil
-				}
-			}
-		}
-		if left.Load() == former {
-			return nil // it was not a death, or need not have been one
+	for since := lifetime(); ; nap(time.Millisecond) {
+		if p.knows(former) || left.Load() == former {
+			return nil // else it was not a death, or need not have been one
 		}
 		if lifetime()-since > noticeLatest {
 			p.tell(kindUnnoticed, "no event tells of reader %d, which died", former)

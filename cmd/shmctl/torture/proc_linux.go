@@ -106,9 +106,9 @@ func (s *supervisor) start(p *proc) error {
 	s.report.Roles[p.role.name].Starts++
 	s.notes.born(p.process(), fmt.Sprintf("%s %d, to die at %v", p.role.name, p.index, p.step))
 	s.mu.Unlock()
-	cmd, done := p.cmd, p.done
+	cmd, done, by := p.cmd, p.done, p.process()
 	s.waiting.Go(func() {
-		s.listen(out)
+		s.listen(by, out)
 		reaping.Lock()
 		_ = cmd.Wait()
 		reaping.Unlock()
@@ -127,7 +127,7 @@ func (s *supervisor) start(p *proc) error {
 var reaping sync.Mutex
 
 // listen counts what a child tells.
-func (s *supervisor) listen(out io.Reader) {
+func (s *supervisor) listen(by process, out io.Reader) {
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		var e event
@@ -136,7 +136,7 @@ func (s *supervisor) listen(out io.Reader) {
 		}
 		s.mu.Lock()
 		if e.Kind == kindNotice {
-			s.notes.came(e)
+			s.notes.came(by, e)
 		} else {
 			s.count(e.Role, e.Kind, max(e.N, 1), "%s", strings.TrimSpace(e.Kind+" "+e.Text))
 		}

@@ -13,6 +13,9 @@ const noticeAdopted = "adopted"
 // noticeLate is how a death is told that came before the one it is told to.
 const noticeLate = "to-successors"
 
+// noticeStopped is how a death is told by a survivor that was stopped meanwhile.
+const noticeStopped = "to-stopped"
+
 // Notice is how long it took until a survivor knew of a death, in nanoseconds; nil without any.
 type Notice struct {
 	Count int    `json:"count"`
@@ -23,7 +26,7 @@ type Notice struct {
 
 // Noticed is how long it took until survivors knew of deaths.
 type Noticed struct {
-	NoticeNs Notice            `json:"notice_ns"` // through event queues
+	NoticeNs Notice            `json:"notice_ns"` // through event queues, of each survivor
 	Notices  map[string]Notice `json:"notices"`   // by how they were told
 
 	// AllNs are the times that this sums up, by how they were told.
@@ -47,7 +50,7 @@ func (n *Noticed) sum() {
 	n.Notices = map[string]Notice{}
 	for kind, ns := range n.AllNs {
 		n.Notices[kind] = summary(ns)
-		if kind != noticeAdopted && kind != noticeLate {
+		if kind != noticeAdopted && kind != noticeLate && kind != noticeStopped {
 			all = append(all, ns...)
 		}
 	}
@@ -68,6 +71,6 @@ func (n Notice) String() string {
 	if n.P50 == nil {
 		return "none"
 	}
-	return fmt.Sprintf("%d deaths: p50 %v, p99 %v, max %v", n.Count, time.Duration(*n.P50),
+	return fmt.Sprintf("%d told: p50 %v, p99 %v, max %v", n.Count, time.Duration(*n.P50),
 		time.Duration(*n.P99), time.Duration(*n.Max))
 }

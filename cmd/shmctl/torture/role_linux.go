@@ -33,8 +33,6 @@ type role struct {
 	safe bool
 	// stops says that its processes may be stopped and continued.
 	stops bool
-	// mourns says that its processes tell of deaths of which they must be told.
-	mourns bool
 	// drains says that it ends last, in phaseDrain: others still need it. A process of it that
 	// dies then has a successor, which is to finish.
 	drains bool

@@ -54,8 +54,6 @@ type supervisor struct {
 	hung   string // role of a process that hung last
 	dumped bool
 	notes  notices
-	// mourners are looked at by the goroutine of Run only.
-	mourners mourners
 }
 
 // Run runs a torture. The error is ErrViolation if anything was found. If the context ends first,
@@ -87,7 +85,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	s := &supervisor{o: o, roles: roles, report: newReport(o, roles), share: map[string]string{},
 		rnd: rand.New(rand.NewPCG(o.Seed, 0)), exact: map[exactName]bool{},
 		died: make(chan struct{}, 1), notes: newNotices(),
-		found: map[string]Found{}, mourners: mourners{seen: map[int]time.Duration{}}}
+		found: map[string]Found{}}
 	if err := s.settle(d.Path()); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(s.base))
 	}
@@ -200,7 +198,7 @@ func (s *supervisor) run(ctx context.Context, begin time.Time) error {
 		if err = errors.Join(err, s.reviveAll()); err != nil {
 			return err
 		}
-		s.overdue(s.mourners.look(s, lifetime()))
+		s.overdue(lifetime())
 		s.dumpHung()
 		if s.o.Progress != nil && time.Since(last) > 100*time.Millisecond {
 			last = time.Now()
@@ -269,9 +267,11 @@ func (s *supervisor) canStop(p *proc) bool {
 
 // canKill spares one that is on its way to a step for a while, else nobody would ever get to those
 // that come seldom; and others, for a time that was drawn when they started, so that they get
-// anywhere at all where there are few.
+// anywhere at all where there are few. One that is late to tell a death is left to show whether it
+// ever does: few live for as long as that may take.
 func (s *supervisor) canKill(p *proc) bool {
-	return !p.empty && !p.role.safe && p != s.frozen && !s.young(p) && time.Since(p.since) > p.spared
+	return !p.empty && !p.role.safe && p != s.frozen && !s.young(p) &&
+		time.Since(p.since) > p.spared && !s.late(p)
 }
 
 // grownUp is how long a process has to come so far that its death shows anything.

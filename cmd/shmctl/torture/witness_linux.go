@@ -37,7 +37,7 @@ const (
 )
 
 func witnessRole() *role {
-	return &role{name: "witness", places: 1, words: witnessWords, safe: true, mourns: true,
+	return &role{name: "witness", places: 1, words: witnessWords, safe: true,
 		run: (*child).witness, with: []string{"mortal", "reader"},
 		leftovers: func(s *supervisor) []string { return s.collectAll(watchedQueue) }}
 }
@@ -57,18 +57,26 @@ func (s *supervisor) mortal(p *proc) tally {
 // mortalDied demands that the witness is told.
 func mortalDied(s *supervisor, p *proc) error {
 	if s.mortal(p)[mortalLane].Load() == uint64(p.pid()) {
-		s.expect(p, noticeWriter)
+		s.expectWitness(p, noticeWriter)
 	}
 	return nil
 }
 
 // readerDied demands that the witness is told of one that had the queue.
 func readerDied(s *supervisor, p *proc) error {
-	if s.ledger.region("reader")[heldBy].Load() == uint64(p.pid()) &&
-		s.ledger.region("witness")[witnessBound].Load() != 0 {
-		s.expect(p, noticeReader)
+	if s.ledger.region("reader")[heldBy].Load() == uint64(p.pid()) {
+		s.expectWitness(p, noticeReader)
 	}
 	return nil
+}
+
+// expectWitness demands that the witness is told, if it is bound.
+func (s *supervisor) expectWitness(p *proc, kind string) {
+	for _, q := range s.procs {
+		if q.role.name == "witness" && s.ledger.region("witness")[witnessBound].Load() != 0 {
+			s.expect(p, q, kind, nil)
+		}
+	}
 }
 
 // beMortal has a lane of the watched queue, again and again.

@@ -1,0 +1,161 @@
+package torture
+
+import (
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+)
+
+// mourning is a supervisor of processes that are only said to be there: two that survive and one
+// that died at 10.
+type mourning struct {
+	*supervisor
+	first, second, dead *proc
+}
+
+func newMourning(t *testing.T) mourning {
+	l, err := makeLedger(filepath.Join(t.TempDir(), ledgerFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.close)
+	roles := []*role{{name: "reader"}, {name: "writer"}}
+	place := func(r *role, at int) *proc {
+		return &proc{role: r, place: at, start: uint64(1000 + at), done: make(chan struct{}),
+			cmd: &exec.Cmd{Process: &os.Process{Pid: 70 + at}}}
+	}
+	s := &supervisor{roles: roles, report: newReport(Options{}, roles), ledger: l,
+		found: map[string]Found{}, notes: newNotices()}
+	m := mourning{s, place(roles[0], 0), place(roles[0], 1), place(roles[1], 2)}
+	for _, p := range []*proc{m.first, m.second, m.dead} {
+		s.procs = append(s.procs, p)
+		s.notes.born(p.process(), p.role.name)
+	}
+	close(m.dead.done)
+	s.notes.dead(m.dead.process(), death{"writer", 10})
+	return m
+}
+
+// at looks when this process and the survivors have lived so long, and returns who was late so far.
+func (m mourning) at(own, first, second time.Duration) uint64 {
+	m.ledger.word(wordLived).Store(uint64(first))
+	m.ledger.word(wordLived + 1).Store(uint64(second))
+	m.overdue(own)
+	return m.found["writer"].Unnoticed
+}
+
+func (m mourning) told(by *proc, atNs int64) {
+	m.notes.came(by.process(), event{Pid: m.dead.pid(), Start: m.dead.start, What: noticeWriter,
+		AtNs: atNs})
+}
+
+const long = 2 * noticeLatest
+
+// TestUnnoticed: a death that is not told is found when the one that was to tell it could run for
+// as long as that may take, however long it could not.
+func TestUnnoticed(t *testing.T) {
+	m := newMourning(t)
+	m.expect(m.dead, m.first, noticeWriter, nil)
+	for _, c := range []struct{ own, first, second time.Duration }{
+		{1, 1, 1},                             // the death is due from here
+		{long, 1, long},                       // the survivor could not run,
+		{long + 1, long, long},                // nor could this process
+		{2 * long, long + 1, long},            //
+		{3 * long, long + noticeLatest/2, 99}, // not long enough
+	} {
+		if n := m.at(c.own, c.first, c.second); n != 0 {
+			t.Fatalf("%+v: %d were late", c, n)
+		}
+	}
+	if n := m.at(4*long, 3*long, 99); n != 1 || len(m.notes.due) != 0 {
+		t.Errorf("%d were late, %d are due", n, len(m.notes.due))
+	}
+}
+
+// TestEverySurvivor: that one knows of a death does not help another one, and both are timed.
+func TestEverySurvivor(t *testing.T) {
+	m := newMourning(t)
+	m.expect(m.dead, m.first, noticeWriter, nil)
+	m.expect(m.dead, m.second, noticeWriter, nil)
+	m.at(1, 1, 1)
+	if m.at(noticeUsual, noticeUsual, noticeUsual); m.late(m.first) || m.late(m.second) {
+		t.Error("somebody is late already")
+	}
+	m.told(m.first, 15)
+	m.told(m.first, 16) // again
+	if n := m.at(long, long, noticeLatest/2); n != 0 || len(m.notes.due) != 1 {
+		t.Fatalf("%d were late, %d are due", n, len(m.notes.due))
+	}
+	if m.late(m.first) || !m.late(m.second) {
+		t.Errorf("late are the first: %v, the second: %v", m.late(m.first), m.late(m.second))
+	}
+	if n := m.at(2*long, 2*long, long); n != 1 || len(m.notes.due) != 0 {
+		t.Errorf("%d were late, %d are due", n, len(m.notes.due))
+	}
+	m.told(m.second, 40)
+	if ns := m.notes.ns[noticeWriter]; !slices.Equal(ns, []int64{5, 30}) {
+		t.Errorf("times %v", ns)
+	}
+	m.expect(m.dead, m.second, noticeWriter, nil) // it has told it
+	if len(m.notes.due) != 0 {
+		t.Errorf("%d are due", len(m.notes.due))
+	}
+}
+
+// TestOwesNothing: a survivor that dies, has a successor, or is not bound any more need not tell.
+func TestOwesNothing(t *testing.T) {
+	bound := true
+	for name, quit := range map[string]func(m mourning){
+		"dead":      func(m mourning) { close(m.second.done) },
+		"empty":     func(m mourning) { m.second.empty = true },
+		"successor": func(m mourning) { m.second.start++ },
+		"unbound":   func(m mourning) { bound = false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMourning(t)
+			bound = true
+			m.expect(m.dead, m.second, noticeWriter, func() bool { return bound })
+			if m.at(1, 1, 1); len(m.notes.due) != 1 {
+				t.Fatal("nothing is due")
+			}
+			quit(m)
+			if n := m.at(long, long, long); n != 0 || len(m.notes.due) != 0 {
+				t.Errorf("%d were late, %d are due", n, len(m.notes.due))
+			}
+		})
+	}
+	m := newMourning(t)
+	close(m.second.done)
+	if m.expect(m.dead, m.second, noticeWriter, nil); len(m.notes.due) != 0 {
+		t.Error("the dead is to tell")
+	}
+}
+
+// TestNoticesApart: those of survivors that were stopped, or came later, are not mixed with others.
+func TestNoticesApart(t *testing.T) {
+	m := newMourning(t)
+	resumed := m.notes.stopped(m.second.process(), 8)
+	m.told(m.first, 15)
+	resumed(20)
+	m.told(m.second, 25)
+	m.notes.stopped(m.first.process(), 30)(31) // before the next death
+	other := process{99, 9}
+	m.notes.dead(other, death{"writer", 40})
+	late := event{Pid: other.pid, Start: other.start, What: noticeWriter, AtNs: 50}
+	m.notes.came(m.first.process(), late)
+	late.SinceNs = 45
+	m.notes.came(m.second.process(), late)
+	want := map[string][]int64{noticeWriter: {5, 10}, noticeStopped: {15}, noticeLate: {10}}
+	if !maps.EqualFunc(m.notes.ns, want, slices.Equal) {
+		t.Errorf("%v, want %v", m.notes.ns, want)
+	}
+	n := Noticed{}
+	n.Add(&Noticed{AllNs: m.notes.ns})
+	if n.NoticeNs.Count != 2 || n.Notices[noticeStopped].Count != 1 {
+		t.Errorf("%+v", n)
+	}
+}
