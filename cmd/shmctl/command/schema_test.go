@@ -38,7 +38,7 @@ func TestSchemaKeys(t *testing.T) {
 		"post": postResult{}, "signal": signalResult{}, "serve": serveStatus{},
 		"serveApp": serveApp{}, "torture": torture.Report{},
 		"tortureRole": torture.RoleReport{}, "tortureMachine": torture.Machine{},
-		"notice": torture.Notice{}, "hostile": hostile.Report{},
+		"notice": torture.Notice{}, "duties": torture.Duties{}, "hostile": hostile.Report{},
 		"hostileSurface": hostile.Surface{}, "hostileViolations": hostile.Violations{},
 		"gc": gcResult{}, "remains": ctl.Remains{},
 		"check": ctl.CheckReport{}, "violation": ctl.Finding{},

@@ -30,6 +30,10 @@ func (r *Report) Markdown(w io.Writer) {
 	for _, kind := range slices.Sorted(maps.Keys(r.Notices)) {
 		row("notice: "+kind, r.Notices[kind])
 	}
+	row("notices of each survivor", r.AllDuties())
+	for _, kind := range slices.Sorted(maps.Keys(r.Duties)) {
+		row("of each survivor: "+kind, r.Duties[kind])
+	}
 	for _, f := range []struct {
 		what string
 		n    uint64

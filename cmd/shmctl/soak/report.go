@@ -195,6 +195,7 @@ func (r *Report) Print(w io.Writer) {
 	row("published", "%d, and %d in doubt at a kill", r.Published, r.InDoubt)
 	row("read", "%d, and %d again, marked", r.Read, r.Redelivered)
 	row("notice", "%v", r.NoticeNs)
+	row("survivors", "%v", r.AllDuties())
 	row("losses", "%d", r.Lost)
 	row("others", "%d duplicate, %d unpublished, %d hung, %d leaked, %d usurped, %d unnoticed, "+
 		"%d failed", r.Duplicate, r.Unpublished, r.Hung, r.Leaked, r.Usurped, r.Unnoticed, r.Failed)

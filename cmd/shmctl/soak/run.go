@@ -32,7 +32,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	r := &Report{Seed: o.Seed, Skipped: []string{}, Violations: []string{}, Played: []Round{},
 		Below: []string{}, UntilSteps: o.UntilSteps,
-		Noticed: torture.Noticed{Notices: map[string]torture.Notice{}}}
+		Noticed: torture.Noticed{Notices: map[string]torture.Notice{},
+			Duties: map[string]torture.Duties{}}}
 	if o.Steps {
 		r.Steps = map[string]uint64{}
 		for _, l := range crash.Labels() {

@@ -46,6 +46,8 @@ type event struct {
 	AtNs  int64  `json:"at_ns,omitempty"`
 	// SinceNs is from when on the survivor could be told.
 	SinceNs int64 `json:"since_ns,omitempty"`
+	// More is how many more died that are told by their number only.
+	More uint64 `json:"more,omitempty"`
 }
 
 // kindNotice is an event that breaks no promise.
@@ -69,7 +71,7 @@ type child struct {
 	words  []atomic.Uint64 // of the ledger, the role's own
 	dir    *shm.Dir        // where queues have names; nil for other users
 	pid    int
-	// boundNs is since when this process is told of deaths.
+	// boundNs is since when this process is told of deaths, or was told last.
 	boundNs atomic.Int64
 	rnd     *rand.Rand
 	mu      sync.Mutex

@@ -104,8 +104,12 @@
 // covered up by the next. Whoever waits for that, for room, or for an end, longer than a minute
 // is "hung". A death of which a survivor does not know after five seconds is "unnoticed", whatever
 // others know; those count in which the survivor could run, for a machine that stands still lets
-// nobody know, and who was bound by the time of the death and has lived on. The times of survivors
-// that came later, or were stopped meanwhile, are counted apart. At the
+// nobody know. Each one owes it that was bound before the death and stays so: the witness and
+// writers of a reader, a reader of writers, applications of a device process, and all of those
+// between users. Who is about to close what it is bound to tells first what it owes, and is not
+// killed from outside while it is late, else a library that tells only some of them would not be
+// found. The times of survivors that came later, or were stopped meanwhile, are counted apart.
+// Deaths at event queues, counters and address vectors are not demanded. At the
 // end all is closed and collected; what then stands in the directory, or is still open or mapped in
 // a process that survived, is "leaked".
 //

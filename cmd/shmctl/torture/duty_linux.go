@@ -1,6 +1,9 @@
 package torture
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // duty is that of one survivor, to tell of a death.
 type duty struct {
@@ -8,14 +11,30 @@ type duty struct {
 	by *proc // its place
 	// bound tells whether it is still in a position to be told; nil is as long as it lives.
 	bound func() bool
-	known bool          // the next are set
-	own   time.Duration // this process's life, when it last looked
-	seen  time.Duration // the survivor's, then
-	lived time.Duration // for how long both could run since
+	owes  *atomic.Uint64 // tells the survivor
+	known bool           // the next are set
+	own   time.Duration  // this process's life, when it last looked
+	seen  time.Duration  // the survivor's, then
+	lived time.Duration  // for how long both could run since
 }
 
 // noticeUsual is when most survivors know.
 const noticeUsual = noticeLatest / 50
+
+// wasBound tells whether one that died had surely what its role makes others mourn.
+func (s *supervisor) wasBound(p *proc) bool { return s.ledger.word(wordBound+p.place).Load() != 0 }
+
+// expectAll demands of each process of a role that it tells a death, if it was bound by then and as
+// long as it stays so. It is for role.died.
+func (s *supervisor) expectAll(p *proc, role, kind string) {
+	for _, by := range s.procs {
+		word := s.ledger.word(wordBound + by.place)
+		since := word.Load()
+		if by != p && by.role.name == role && since != 0 && int64(since) < s.diedAt(p) {
+			s.expect(p, by, kind, func() bool { return word.Load() == since })
+		}
+	}
+}
 
 // expect says that a survivor must tell a death in a way, as long as it is bound. It is for
 // role.died.
@@ -26,8 +45,19 @@ func (s *supervisor) expect(p, by *proc, kind string, bound func() bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n, key := &s.notes, noticeKey{p.process(), kind, by.process()}
-	if d, ok := n.deaths[key.process]; ok && !n.told[key] {
-		n.due[key] = &duty{death: d, by: by, bound: bound}
+	d, ok := n.deaths[key.process]
+	if !ok { // it ended, and was not killed
+		return
+	}
+	n.count(kind, func(c *Duties) { c.Demanded++ })
+	switch {
+	case n.told[key]:
+		n.count(kind, func(c *Duties) { c.Told++ })
+	case d.atNs <= n.merged[noticeKey{kind: kind, by: key.by}]:
+		n.count(kind, func(c *Duties) { c.Excused++ })
+	default:
+		n.due[key] = &duty{death: d, by: by, bound: bound, owes: s.ledger.word(wordOwes + by.place)}
+		n.due[key].owes.Store(key.by.word())
 	}
 }
 
@@ -39,7 +69,7 @@ func (s *supervisor) overdue(own time.Duration) {
 	defer s.mu.Unlock()
 	for key, d := range s.notes.due {
 		if d.by.empty || d.by.ended() || d.by.process() != key.by || d.bound != nil && !d.bound() {
-			delete(s.notes.due, key)
+			s.notes.excuse(key)
 			continue
 		}
 		now := time.Duration(s.ledger.word(wordLived + d.by.place).Load())
@@ -48,7 +78,7 @@ func (s *supervisor) overdue(own time.Duration) {
 		}
 		d.known, d.own, d.seen = true, own, now
 		if d.lived > noticeLatest {
-			delete(s.notes.due, key)
+			s.notes.over(key)
 			s.count(d.role, kindUnnoticed, 1, "%s: the death of %s (pid %d) was not told as %s by %s "+
 				"%d (pid %d) in %v", kindUnnoticed, d.role, key.pid, key.kind, d.by.role.name,
 				d.by.index, key.by.pid, noticeLatest)
@@ -66,4 +96,40 @@ func (s *supervisor) late(p *proc) bool {
 		}
 	}
 	return false
+}
+
+// count counts in the report what was due of a kind.
+func (n *notices) count(kind string, one func(*Duties)) {
+	c := n.duties[kind]
+	one(&c)
+	n.duties[kind] = c
+}
+
+// over ends a duty, and says so to the survivor with its last one.
+func (n *notices) over(key noticeKey) {
+	owes := n.due[key].owes
+	delete(n.due, key)
+	for other := range n.due {
+		if other.by == key.by {
+			return
+		}
+	}
+	owes.CompareAndSwap(key.by.word(), 0) // a successor may have the place
+}
+
+// excuse takes back what was due.
+func (n *notices) excuse(key noticeKey) {
+	n.over(key)
+	n.count(key.kind, func(c *Duties) { c.Excused++ })
+}
+
+// merge takes back what a survivor was to tell when it told only how many more had died: those
+// whom nobody remembers one by one.
+func (n *notices) merge(by process, e event) {
+	n.merged[noticeKey{kind: e.What, by: by}] = e.AtNs
+	for key, d := range n.due {
+		if key.by == by && key.kind == e.What && d.atNs <= e.AtNs {
+			n.excuse(key)
+		}
+	}
 }

@@ -159,3 +159,112 @@ func TestNoticesApart(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 }
+
+// TestWhoOwes: of a role each one that was bound when the other one died, as long as that lasts.
+func TestWhoOwes(t *testing.T) {
+	for name, c := range map[string]struct {
+		bound uint64 // of the survivor; the death is at 10
+		then  func(m mourning)
+		due   int
+		want  Duties
+	}{
+		"never bound":     {0, nil, 0, Duties{}},
+		"bound after":     {11, nil, 0, Duties{}},
+		"bound meanwhile": {10, nil, 0, Duties{}},
+		"bound before":    {9, nil, 1, Duties{Demanded: 1}},
+		"killed as well":  {9, func(m mourning) { close(m.first.done) }, 0, Duties{}},
+		"nobody there":    {9, func(m mourning) { m.first.empty = true }, 0, Duties{}},
+		"has told it": {9, func(m mourning) { m.told(m.first, 20) }, 0,
+			Duties{Demanded: 1, Told: 1}},
+		"told to another": {9, func(m mourning) { m.told(m.second, 20) }, 1,
+			Duties{Demanded: 1}},
+		"told as a number": {9, func(m mourning) {
+			m.notes.came(m.first.process(), event{Pid: 1, Start: 1, What: noticeWriter, AtNs: 10, More: 1})
+		}, 0, Duties{Demanded: 1, Excused: 1}},
+		"a number before it": {9, func(m mourning) {
+			m.notes.came(m.first.process(), event{Pid: 1, Start: 1, What: noticeWriter, AtNs: 9, More: 1})
+		}, 1, Duties{Demanded: 1}},
+		"a number of others": {9, func(m mourning) {
+			m.notes.came(m.first.process(), event{Pid: 1, Start: 1, What: noticeReader, AtNs: 10, More: 1})
+		}, 1, Duties{Demanded: 1}},
+		"a number by another": {9, func(m mourning) {
+			m.notes.came(m.second.process(), event{Pid: 1, Start: 1, What: noticeWriter, AtNs: 10, More: 1})
+		}, 1, Duties{Demanded: 1}},
+		"not killed": {9, func(m mourning) { delete(m.notes.deaths, m.dead.process()) }, 0, Duties{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMourning(t)
+			m.ledger.word(wordBound).Store(c.bound)
+			m.ledger.word(wordDeath + m.dead.place).Store(10)
+			if c.then != nil {
+				c.then(m)
+			}
+			m.expectAll(m.dead, "reader", noticeWriter)
+			if len(m.notes.due) != c.due || m.notes.duties[noticeWriter] != c.want {
+				t.Errorf("%d are due, %+v; want %d, %+v", len(m.notes.due),
+					m.notes.duties[noticeWriter], c.due, c.want)
+			}
+		})
+	}
+}
+
+// TestOwesUntil: a duty ends as it should, is counted so, and only what is left of it is found.
+func TestOwesUntil(t *testing.T) {
+	for name, c := range map[string]struct {
+		then func(m mourning)
+		late uint64
+		want Duties
+	}{
+		"never told": {func(mourning) {}, 1, Duties{Demanded: 1}},
+		"told":       {func(m mourning) { m.told(m.first, 20) }, 0, Duties{Demanded: 1, Told: 1}},
+		"told again": {func(m mourning) { m.told(m.first, 20); m.told(m.first, 21) }, 0,
+			Duties{Demanded: 1, Told: 1}},
+		"told by another": {func(m mourning) { m.told(m.second, 20) }, 1, Duties{Demanded: 1}},
+		"told in another way": {func(m mourning) {
+			m.notes.came(m.first.process(), event{Pid: m.dead.pid(), Start: m.dead.start,
+				What: noticeReader, AtNs: 20})
+		}, 1, Duties{Demanded: 1}},
+		"told of one that had the number": {func(m mourning) {
+			m.notes.came(m.first.process(), event{Pid: m.dead.pid(), Start: m.dead.start - 1,
+				What: noticeWriter, AtNs: 20})
+		}, 1, Duties{Demanded: 1}},
+		"told as a number": {func(m mourning) {
+			m.notes.came(m.first.process(), event{Pid: 1, Start: 1, What: noticeWriter, AtNs: 10, More: 1})
+		}, 0, Duties{Demanded: 1, Excused: 1}},
+		"unbound": {func(m mourning) { m.ledger.word(wordBound).Store(0) }, 0,
+			Duties{Demanded: 1, Excused: 1}},
+		"bound again": {func(m mourning) { m.ledger.word(wordBound).Store(30) }, 0,
+			Duties{Demanded: 1, Excused: 1}},
+		"dead":      {func(m mourning) { close(m.first.done) }, 0, Duties{Demanded: 1, Excused: 1}},
+		"succeeded": {func(m mourning) { m.first.start++ }, 0, Duties{Demanded: 1, Excused: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMourning(t)
+			m.ledger.word(wordBound).Store(9)
+			m.ledger.word(wordDeath + m.dead.place).Store(10)
+			m.expectAll(m.dead, "reader", noticeWriter)
+			m.at(1, 1, 1)
+			c.then(m)
+			if n := m.at(long, long, long); n != c.late || len(m.notes.due) != 0 ||
+				m.notes.duties[noticeWriter] != c.want {
+				t.Errorf("%d were late, %d are due, %+v; want %d, none, %+v", n, len(m.notes.due),
+					m.notes.duties[noticeWriter], c.late, c.want)
+			}
+		})
+	}
+}
+
+// TestDutiesAddUp: those of several runs, and what is open at the end of one.
+func TestDutiesAddUp(t *testing.T) {
+	m := newMourning(t)
+	m.expect(m.dead, m.first, noticeWriter, nil)
+	m.expect(m.dead, m.second, noticeWriter, nil)
+	m.told(m.first, 20)
+	m.close()
+	var n Noticed
+	n.Add(&m.report.Noticed)
+	n.Add(&Noticed{Duties: map[string]Duties{noticeReader: {Demanded: 4, Told: 1, Excused: 2}}})
+	if all, want := n.AllDuties(), (Duties{6, 2, 2, 1}); all != want {
+		t.Errorf("%+v, want %+v", all, want)
+	}
+}

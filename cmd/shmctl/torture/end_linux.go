@@ -13,8 +13,9 @@ import (
 
 // newReport begins the report of a run.
 func newReport(o Options, roles []*role) *Report {
-	r := &Report{Seed: o.Seed, Violations: []string{}, Noticed: Noticed{Notices: map[string]Notice{}},
-		Roles: map[string]*RoleReport{}, UntilSteps: o.UntilSteps, Below: []string{}}
+	r := &Report{Seed: o.Seed, Violations: []string{},
+		Noticed: Noticed{Notices: map[string]Notice{}, Duties: map[string]Duties{}},
+		Roles:   map[string]*RoleReport{}, UntilSteps: o.UntilSteps, Below: []string{}}
 	if o.Steps {
 		r.Steps = map[string]uint64{}
 	}
@@ -191,7 +192,10 @@ func (s *supervisor) close() {
 	s.sum()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.report.Noticed.Add(&Noticed{AllNs: s.notes.ns})
+	for key := range s.notes.due {
+		s.notes.count(key.kind, func(c *Duties) { c.Open++ })
+	}
+	s.report.Noticed.Add(&Noticed{AllNs: s.notes.ns, Duties: s.notes.duties})
 	if s.o.UntilSteps > 0 {
 		total := map[string]uint64{}
 		for step, n := range s.report.Steps {

@@ -15,8 +15,13 @@ const (
 	wordPassed = 64       // everybody: how often each step was passed, with steps
 	wordDeath  = 64 + 256 // everybody: when the process of a place died at its step
 	// The process of a place: for how many nanoseconds it could run; 0 if it has not begun.
-	wordLived  = wordDeath + maxPlaces
-	ledgerHead = wordLived + maxPlaces
+	wordLived = wordDeath + maxPlaces
+	// The process of a place: since when it is surely told of the deaths that its role has to
+	// tell, and has surely what others mourn; 0 while it is not, or has not.
+	wordBound = wordLived + maxPlaces
+	// The supervisor: the process of a place, as [process.word] has it, while it owes notices.
+	wordOwes   = wordBound + maxPlaces
+	ledgerHead = wordOwes + maxPlaces
 )
 
 // maxPlaces bounds how many processes live at once.

@@ -32,6 +32,9 @@ func (r *Report) Markdown(w io.Writer) {
 	for _, kind := range slices.Sorted(maps.Keys(r.Notices)) {
 		row("notice: "+kind, r.Notices[kind])
 	}
+	for _, kind := range slices.Sorted(maps.Keys(r.Duties)) {
+		row("of each survivor: "+kind, r.Duties[kind])
+	}
 	fmt.Fprint(w, "\n| role | places | kills | stops | published | read | |\n"+
 		"|---|---|---|---|---|---|---|\n")
 	for _, name := range slices.Sorted(maps.Keys(r.Roles)) {

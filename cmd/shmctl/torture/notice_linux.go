@@ -26,6 +26,9 @@ type process struct {
 	start uint64 // in clock ticks, 0: whoever has the number now, or had it last
 }
 
+// word is the process in a word of the ledger.
+func (p process) word() uint64 { return p.start<<22 | uint64(p.pid)&(1<<22-1) }
+
 // noticeKey says whose death, how it is told, and by whom: every survivor has to tell it.
 type noticeKey struct {
 	process
@@ -44,14 +47,17 @@ type notices struct {
 	closed map[process]bool // ended by themselves at the end of the run
 	told   map[noticeKey]bool
 	stops  map[process][]span
-	ns     map[string][]int64 // by kind
+	ns     map[string][]int64  // by kind
+	duties map[string]Duties   // by kind
+	merged map[noticeKey]int64 // when a survivor last told a kind of deaths by their number only
 }
 
 func newNotices() notices {
 	return notices{deaths: map[process]death{}, early: map[noticeKey]event{},
 		names: map[process]string{}, starts: map[int]uint64{}, closed: map[process]bool{},
 		due: map[noticeKey]*duty{}, told: map[noticeKey]bool{},
-		stops: map[process][]span{}, ns: map[string][]int64{}}
+		stops: map[process][]span{}, ns: map[string][]int64{}, duties: map[string]Duties{},
+		merged: map[noticeKey]int64{}}
 }
 
 // born notes who has a number now.
@@ -65,13 +71,21 @@ func (n *notices) dead(p process, d death) {
 	for key, e := range n.early {
 		if key.process == p {
 			delete(n.early, key)
-			n.came(key.by, e)
+			n.one(key.by, e)
 		}
 	}
 }
 
 // came notes what a survivor tells.
 func (n *notices) came(by process, e event) {
+	n.one(by, e)
+	if e.More > 0 {
+		n.merge(by, e)
+	}
+}
+
+// one notes the death that is named.
+func (n *notices) one(by process, e event) {
 	key := noticeKey{process{e.Pid, e.Start}, e.What, by}
 	if key.start == 0 {
 		key.start = n.starts[e.Pid]
@@ -81,7 +95,10 @@ func (n *notices) came(by process, e event) {
 		n.early[key] = e
 		return
 	}
-	delete(n.due, key)
+	if n.due[key] != nil {
+		n.over(key)
+		n.count(key.kind, func(c *Duties) { c.Told++ })
+	}
 	if n.told[key] { // of several lanes, say
 		return
 	}
@@ -132,5 +149,5 @@ func (s *supervisor) unfounded() {
 // notice tells the supervisor that this process learned of a death.
 func (c *child) notice(kind string, p cq.PeerEntry) {
 	c.send(event{Kind: kindNotice, What: kind, Pid: p.PID, Start: p.StartTicks,
-		AtNs: doorbell.Now(), Text: fmt.Sprintf("%+v", p), SinceNs: c.boundNs.Load()})
+		AtNs: doorbell.Now(), Text: fmt.Sprintf("%+v", p), SinceNs: c.boundNs.Load(), More: p.More})
 }

@@ -42,7 +42,8 @@ const (
 const (
 	othersSessions    = 0                              // writer: sessions so far, a word each
 	othersWith        = othersSessions + othersWriters // writer: reader that it surely is with, or 0
-	othersHead        = othersWith + othersWriters     //
+	othersFormer      = othersWith + othersWriters     // writer: the one before in its session, or 0
+	othersHead        = othersFormer + othersWriters   //
 	othersWriterWords = othersHead + othersWriters*othersMost*othersSessionWords
 )
 
@@ -102,6 +103,7 @@ func othersWriterRole() *role {
 			crash.OthersCounted, crash.OthersPiped, crash.OthersAgain, crash.OthersWoken},
 		starting: func(s *supervisor, p *proc) { // its predecessor's
 			s.ledger.region("others-writer")[othersWith+p.index].Store(0)
+			s.ledger.region("others-writer")[othersFormer+p.index].Store(0)
 		},
 		died: othersWriterDied, settled: othersWriterSettled, sum: sumOthersWriters,
 		check: checkOthersWriters}
@@ -168,6 +170,14 @@ func othersReaderHas(s *supervisor, p *proc) func() string {
 func othersWriterDied(s *supervisor, p *proc) error {
 	words, readers := s.ledger.region("others-writer"), s.ledger.region("others-reader")
 	if with := words[othersWith+p.index].Load(); with != 0 {
+		for _, q := range s.procs {
+			if q.role.name != "others-reader" {
+				continue
+			}
+			if has := &readers[othersHas+q.index]; has.Load() == with {
+				s.expect(p, q, noticeOthersWriter, func() bool { return has.Load() == with })
+			}
+		}
 		n := readers[othersDeaths].Load()
 		at := othersLog + 2*(n%othersLogged)
 		readers[at].Store(uint64(p.pid()))
@@ -178,8 +188,7 @@ func othersWriterDied(s *supervisor, p *proc) error {
 	return nil
 }
 
-// othersReaderDied demands that each writer that surely was with it is told. Those that are on
-// their way to the next reader demand it themselves.
+// othersReaderDied demands that each writer that surely was with it is told.
 func othersReaderDied(s *supervisor, p *proc) error {
 	readers, writers := s.ledger.region("others-reader"), s.ledger.region("others-writer")
 	had := readers[othersHas+p.index].Load()
@@ -192,7 +201,8 @@ func othersReaderDied(s *supervisor, p *proc) error {
 		}
 		session := &writers[othersSessions+q.index]
 		n := session.Load() // first: what it was with in the next one says nothing of this one
-		if writers[othersWith+q.index].Load() == had {
+		if writers[othersWith+q.index].Load() == had ||
+			writers[othersFormer+q.index].Load() == had { // else it is with the next one by now
 			s.expect(p, q, noticeOthersReader, func() bool { return session.Load() == n })
 		}
 	}

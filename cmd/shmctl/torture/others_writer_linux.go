@@ -70,6 +70,7 @@ func (c *child) othersSession(n uint64) error {
 		}
 	}
 	c.words[othersWith+c.Index].Store(0)
+	c.words[othersFormer+c.Index].Store(0)
 	if errors.Is(err, errGaveUp) {
 		err = nil
 	}
@@ -169,6 +170,7 @@ func (p *othersPoster) again(err error, since time.Time) error {
 // renew goes on with the next reader. Its own event queue must know why.
 func (p *othersPoster) renew() error {
 	former := p.s.home.Load()
+	p.words[othersFormer+p.Index].Store(former)
 	p.words[othersWith+p.Index].Store(0)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

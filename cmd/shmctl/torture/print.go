@@ -28,6 +28,9 @@ func (r *Report) Print(w io.Writer) {
 	for _, kind := range slices.Sorted(maps.Keys(r.Notices)) {
 		row("notice", "%v (%s)", r.Notices[kind], kind)
 	}
+	for _, kind := range slices.Sorted(maps.Keys(r.Duties)) {
+		row("survivors", "%v (%s)", r.Duties[kind], kind)
+	}
 	row("machine", "%s", r.Machine.text())
 	fmt.Fprintf(w, "\n%-16s%7s%8s%8s%7s%11s%11s  %s\n", "ROLE", "PLACES", "STARTS", "KILLS", "STOPS",
 		"PUBLISHED", "READ", "COUNTS")

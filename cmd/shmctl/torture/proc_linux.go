@@ -98,6 +98,8 @@ func (s *supervisor) start(p *proc) error {
 	p.since = time.Now()
 	s.ledger.word(wordDeath + p.place).Store(0)
 	s.ledger.word(wordLived + p.place).Store(0)
+	s.ledger.word(wordBound + p.place).Store(0)
+	s.ledger.word(wordOwes + p.place).Store(0)
 	if err := p.cmd.Start(); err != nil {
 		return fmt.Errorf("torture: start %s: %w", p.role.name, err)
 	}

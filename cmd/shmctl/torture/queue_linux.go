@@ -64,8 +64,12 @@ func writerPossession(s *supervisor, p *proc) func() string {
 	return func() string { return "" }
 }
 
-// writerDied notes what is left to be read, and has everybody keep still now and then.
+// writerDied demands that the reader is told of one that had a lane, notes what is left to be read,
+// and has everybody keep still now and then.
 func writerDied(s *supervisor, p *proc) error {
+	if s.ledger.region("writer")[writerLane+p.index].Load() != 0 {
+		s.expectAll(p, "reader", noticeWriter)
+	}
 	s.ledger.sessions("writer").died(s, p)
 	if p.left.want == 0 || s.frozen != nil { // a reader that is stopped sees nothing
 		return nil

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm/crash"
 )
 
@@ -28,16 +27,12 @@ type reader struct {
 // read opens the queue when nobody else has it, and reads until it is done.
 func (c *child) read() (err error) {
 	r := &reader{judge: judge{c, c.ledger.sessions("writer"), &c.words[heldAgain]}}
-	if r.eq, err = cq.CreateAnonymousEvents("deaths", cq.EventOptions{}); err != nil {
+	eq, end, err := c.mourning()
+	if err != nil {
 		return err
 	}
-	mourning, stop := context.WithCancel(context.Background())
-	told := make(chan error, 1)
-	go func() { told <- c.mourn(mourning, r.eq) }()
-	defer func() {
-		stop()
-		err = errors.Join(err, <-told, r.eq.Close())
-	}()
+	defer func() { err = errors.Join(err, end()) }()
+	r.eq = eq
 	o := cq.Options{Size: queueSize, MaxLanes: maxLanes, Lifetime: cq.Persistent}
 	return c.hold(func(make bool) (held, error) {
 		open := cq.Adopt
@@ -55,7 +50,8 @@ func (r *reader) drain(running context.Context) (done bool, err error) {
 	if err := r.q.BindEvents(r.eq); err != nil {
 		return false, err
 	}
-	r.boundNs.Store(doorbell.Now())
+	r.bound()
+	defer r.unbound()
 	var since time.Duration
 	for {
 		// It sleeps as long as nobody wakes it: a time limit would be a look that nobody rang for.

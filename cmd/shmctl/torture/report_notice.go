@@ -24,10 +24,39 @@ type Notice struct {
 	Max   *int64 `json:"max"`
 }
 
+// Duties is what was demanded of survivors: of each of them, for each death that it was bound to
+// be told of. What was neither told nor excused is "unnoticed", or open.
+type Duties struct {
+	Demanded uint64 `json:"demanded"`
+	Told     uint64 `json:"told"`
+	// Excused died itself before it was told or was not bound any more, or was told a number only.
+	Excused uint64 `json:"excused"`
+	Open    uint64 `json:"open"` // at the end of the run
+}
+
+func (d Duties) plus(e Duties) Duties {
+	return Duties{d.Demanded + e.Demanded, d.Told + e.Told, d.Excused + e.Excused, d.Open + e.Open}
+}
+
+// String says how many there were.
+func (d Duties) String() string {
+	return fmt.Sprintf("%d demanded: %d told, %d excused, %d open at the end", d.Demanded, d.Told,
+		d.Excused, d.Open)
+}
+
+// AllDuties adds up what was demanded.
+func (n *Noticed) AllDuties() (all Duties) {
+	for _, d := range n.Duties {
+		all = all.plus(d)
+	}
+	return all
+}
+
 // Noticed is how long it took until survivors knew of deaths.
 type Noticed struct {
 	NoticeNs Notice            `json:"notice_ns"` // through event queues, of each survivor
 	Notices  map[string]Notice `json:"notices"`   // by how they were told
+	Duties   map[string]Duties `json:"duties"`    // by how deaths were to be told
 
 	// AllNs are the times that this sums up, by how they were told.
 	AllNs map[string][]int64 `json:"-"`
@@ -40,6 +69,12 @@ func (n *Noticed) Add(other *Noticed) {
 	}
 	for kind, ns := range other.AllNs {
 		n.AllNs[kind] = append(n.AllNs[kind], ns...)
+	}
+	if n.Duties == nil {
+		n.Duties = map[string]Duties{}
+	}
+	for kind, d := range other.Duties {
+		n.Duties[kind] = n.Duties[kind].plus(d)
 	}
 	n.sum()
 }

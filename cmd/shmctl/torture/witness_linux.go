@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm/crash"
 )
 
@@ -19,11 +20,8 @@ const (
 	mortalPosts  = 20
 )
 
-// Words of the witness and of the mortals, who store them.
+// Words of the mortals, who store them.
 const (
-	witnessBound = iota // it has the lane in the queue with a name, and is bound
-	witnessWords
-
 	mortalLane   = 0 // process that surely has a lane, or 0
 	mortalIntent = 1 // entries that it has posted, or is posting
 	mortalPosted = 2 // entries that it has posted
@@ -34,10 +32,12 @@ const (
 const (
 	noticeReader = "reader-death" // to a writer
 	noticeWriter = "writer-death" // to a reader
+	noticeUser   = "user-death"   // of a counter, to another one
+	noticeOwner  = "owner-death"  // of an address vector, to who looks things up
 )
 
 func witnessRole() *role {
-	return &role{name: "witness", places: 1, words: witnessWords, safe: true,
+	return &role{name: "witness", places: 1, safe: true,
 		run: (*child).witness, with: []string{"mortal", "reader"},
 		leftovers: func(s *supervisor) []string { return s.collectAll(watchedQueue) }}
 }
@@ -57,26 +57,19 @@ func (s *supervisor) mortal(p *proc) tally {
 // mortalDied demands that the witness is told.
 func mortalDied(s *supervisor, p *proc) error {
 	if s.mortal(p)[mortalLane].Load() == uint64(p.pid()) {
-		s.expectWitness(p, noticeWriter)
+		s.expectAll(p, "witness", noticeWriter)
 	}
 	return nil
 }
 
-// readerDied demands that the witness is told of one that had the queue.
+// readerDied demands that all are told that have lanes, of one that had the queue. Who has it now
+// says nothing: the next one may have got it.
 func readerDied(s *supervisor, p *proc) error {
-	if s.ledger.region("reader")[heldBy].Load() == uint64(p.pid()) {
-		s.expectWitness(p, noticeReader)
+	if s.wasBound(p) {
+		s.expectAll(p, "witness", noticeReader)
+		s.expectAll(p, "writer", noticeReader)
 	}
 	return nil
-}
-
-// expectWitness demands that the witness is told, if it is bound.
-func (s *supervisor) expectWitness(p *proc, kind string) {
-	for _, q := range s.procs {
-		if q.role.name == "witness" && s.ledger.region("witness")[witnessBound].Load() != 0 {
-			s.expect(p, q, kind, nil)
-		}
-	}
 }
 
 // beMortal has a lane of the watched queue, again and again.
@@ -155,7 +148,7 @@ func (c *child) watch(running context.Context, q *cq.Queue, eq *cq.EventQueue) (
 	if err := w.BindEvents(eq); err != nil {
 		return err
 	}
-	c.words[witnessBound].Store(1)
+	c.bound()
 	buf := make([]cq.Entry, 16)
 	for {
 		if _, err := cq.ReadContext(running, q, buf); running.Err() != nil {
@@ -183,10 +176,40 @@ func (c *child) mourn(ctx context.Context, eq *cq.EventQueue) error {
 		if err != nil {
 			return err
 		}
-		kind := noticeReader
-		if p.Role == cq.PeerWriter {
-			kind = noticeWriter
-		}
-		c.notice(kind, p)
+		c.notice(noticeOf[p.Role], p)
 	}
+}
+
+var noticeOf = map[cq.PeerRole]string{cq.PeerReader: noticeReader, cq.PeerWriter: noticeWriter,
+	cq.PeerUser: noticeUser, cq.PeerOwner: noticeOwner}
+
+// mourning makes an event queue, of which deaths are passed on until end closes it.
+func (c *child) mourning() (eq *cq.EventQueue, end func() error, err error) {
+	if eq, err = cq.CreateAnonymousEvents("deaths", cq.EventOptions{}); err != nil {
+		return nil, nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	told := make(chan error, 1)
+	go func() { told <- c.mourn(ctx, eq) }()
+	return eq, func() error {
+		stop()
+		return errors.Join(<-told, eq.Close())
+	}, nil
+}
+
+// bound says that this process is told from now on.
+func (c *child) bound() {
+	now := doorbell.Now()
+	c.boundNs.Store(now)
+	c.ledger.word(wordBound + c.Place).Store(uint64(now))
+}
+
+// unbound says that it is not any more, soon: when it has told what it owes, or nothing would ever
+// be demanded of those who are not bound for long.
+func (c *child) unbound() {
+	owes, me := c.ledger.word(wordOwes+c.Place), process{c.pid, startTicks(c.pid)}.word()
+	for owes.Load() == me && c.ledger.phase() == phaseRun {
+		nap(time.Millisecond)
+	}
+	c.ledger.word(wordBound + c.Place).Store(0)
 }

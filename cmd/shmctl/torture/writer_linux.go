@@ -22,7 +22,14 @@ type poster struct {
 }
 
 // write attaches and posts, session after session, until it is told to stop.
-func (c *child) write() error { return c.sessions(c.attachAndPost) }
+func (c *child) write() (err error) {
+	eq, end, err := c.mourning()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	return c.sessions(func(name uint64, s session) error { return c.attachAndPost(name, s, eq) })
+}
 
 // sessions has one session of this process after the other until it is told to stop.
 func (c *child) sessions(one func(name uint64, s session) error) error {
@@ -46,7 +53,8 @@ func (c *child) hush() {
 	}
 }
 
-func (c *child) attachAndPost(name uint64, s session) error {
+// attachAndPost is one session. In some nobody tells it of its reader's death.
+func (c *child) attachAndPost(name uint64, s session, eq *cq.EventQueue) error {
 	c.hush()
 	w, err := c.attach(queueName)
 	if w == nil {
@@ -56,7 +64,15 @@ func (c *child) attachAndPost(name uint64, s session) error {
 	owner, lane := &c.words[writerLaneOwner+w.Lane()], &c.words[writerLane+c.Index]
 	owner.Store(p.name)
 	lane.Store(uint64(w.Lane()) + 1)
-	err = p.post()
+	if c.rnd.IntN(4) > 0 {
+		if err = w.BindEvents(eq); err == nil {
+			c.bound()
+		}
+	}
+	if err == nil {
+		err = p.post()
+	}
+	c.unbound()
 	lane.Store(0)
 	return errors.Join(err, w.Close())
 }
