@@ -206,11 +206,12 @@ func (q *Queue) newLane(fd, bit int) (*shm.Object, error) {
 	return obj, nil
 }
 
-// claimed refuses a lane that its writer does not hold the lock of: its death would be a secret.
+// claimed refuses a lane that its writer does not hold the lock of: its death would be a secret. It
+// has given up, or died, since it sent the lane; we may have been stopped for long.
 func claimed(lane *shm.Object) error {
 	life, err := lane.Life()
 	if err == nil && life != shm.Alive {
-		err = refuse(opMeet, lane.Name(), "lane", life, shm.Alive, ErrCorrupt)
+		err = refuse(opMeet, lane.Name(), "lane", life, shm.Alive, ErrPeerGone)
 	}
 	return err
 }

@@ -136,7 +136,7 @@ func TestHostileMeetingWriter(t *testing.T) {
 		"read-only": {ask, bring,
 			[]int{lane(t, q, 1, size, seals|shm.SealFutureWrite).FD()}, shm.ErrOwner},
 		"ahead":    {ask, bring, []int{ahead.FD()}, cq.ErrCorrupt},
-		"released": {ask, bring, []int{released.FD()}, cq.ErrCorrupt},
+		"released": {ask, bring, []int{released.FD()}, cq.ErrPeerGone},
 	}
 	for name, tt := range writers {
 		t.Run(name, func(t *testing.T) { tt.meet(t, q) })

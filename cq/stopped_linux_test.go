@@ -25,15 +25,17 @@ const longStop = 350 * time.Millisecond
 func halt(t *testing.T, c *child) {
 	t.Helper()
 	must(t, c.Process.Signal(syscall.SIGSTOP))
-	eventually(t, "the child stops", func() bool {
-		threads, err := filepath.Glob("/proc/" + strconv.Itoa(c.Process.Pid) + "/task/*/stat")
-		for _, path := range threads {
-			if b, _ := os.ReadFile(path); !strings.Contains(string(b), ") T ") {
-				return false
-			}
+	eventually(t, "the child stops", func() bool { return isStopped(c) })
+}
+
+func isStopped(c *child) bool {
+	threads, err := filepath.Glob("/proc/" + strconv.Itoa(c.Process.Pid) + "/task/*/stat")
+	for _, path := range threads {
+		if b, _ := os.ReadFile(path); !strings.Contains(string(b), ") T ") {
+			return false
 		}
-		return err == nil && len(threads) > 0
-	})
+	}
+	return err == nil && len(threads) > 0
 }
 
 func goOn(t *testing.T, c *child) {

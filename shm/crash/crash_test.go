@@ -28,3 +28,21 @@ func TestOffCostsNothing(t *testing.T) {
 		t.Errorf("counted: %v, built with steps: %v", moved, crash.On)
 	}
 }
+
+// TestPassingStep: what is called at a step is called once, at the passage that was asked for, and
+// the process goes on.
+func TestPassingStep(t *testing.T) {
+	crash.At(crash.Stamped)
+	var calls int
+	crash.Passing(crash.Stamped, 2, func() { calls++ })
+	for i, want := range []int{0, 1, 1} {
+		crash.At(crash.Filled)
+		crash.At(crash.Stamped)
+		if !crash.On {
+			want = 0
+		}
+		if calls != want {
+			t.Errorf("%d calls after %d passages, want %d", calls, i+1, want)
+		}
+	}
+}

@@ -13,3 +13,6 @@ func Passed(Label) uint64 { return 0 }
 
 // Dying sets what is called before the process dies at a step.
 func Dying(func()) {}
+
+// Passing sets what is called at a passage of a step.
+func Passing(Label, uint64, func()) {}

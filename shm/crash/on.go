@@ -19,7 +19,15 @@ var (
 	victim Label
 	fatal  uint64 = 1 // the passage of victim that kills
 	dying  atomic.Pointer[func()]
+	halts  atomic.Pointer[halt]
 )
+
+// halt is where the process does something else than die.
+type halt struct {
+	at Label
+	n  uint64 // the passage, of all
+	f  func()
+}
 
 // The environment is read once: what a test changes later concerns its children only.
 func init() {
@@ -42,7 +50,11 @@ func init() {
 
 // At counts a passage, and kills the process if it is the one that was asked for.
 func At(l Label) {
-	if n := passed[l].Add(1); l == victim && n == fatal {
+	n := passed[l].Add(1)
+	if h := halts.Load(); h != nil && l == h.at && n == h.n {
+		h.f()
+	}
+	if l == victim && n == fatal {
 		if f := dying.Load(); f != nil {
 			(*f)()
 		}
@@ -57,3 +69,7 @@ func Passed(l Label) uint64 { return passed[l].Load() }
 // Dying sets what is called before the process dies at a step, in the goroutine that dies: it must
 // not wait for anything, and sees all that the process has as it is.
 func Dying(f func()) { dying.Store(&f) }
+
+// Passing sets what is called at the n-th passage of a step from now on, in the goroutine that
+// passes, which goes on afterwards. There is one such step in a process.
+func Passing(l Label, n uint64, f func()) { halts.Store(&halt{l, passed[l].Load() + n, f}) }

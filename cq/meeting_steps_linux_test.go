@@ -1,0 +1,387 @@
+//go:build shmring_steps
+
+package cq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+func init() {
+	roles["halting writer"], roles["halting reader"] = childHaltingWriter, childHaltingReader
+}
+
+// A meeting here takes no longer than meetingShort, and who is stopped in its middle is so for four
+// times as long.
+const (
+	meetingShort = 60 * time.Millisecond
+	meetingStop  = 4 * meetingShort
+)
+
+const envStep = "SHMRING_TEST_STEP"
+
+// haltAt stops this process at the step that it was given. The signal is for the thread that passes,
+// so that it does not pass before the process has it.
+func haltAt() {
+	name, nth, _ := strings.Cut(os.Getenv(envStep), ":")
+	l, ok := crash.Parse(name)
+	var n uint64
+	if _, err := fmt.Sscan(nth, &n); err != nil || !ok {
+		need(fmt.Errorf("no step %q", os.Getenv(envStep)))
+	}
+	crash.Passing(l, n, func() {
+		runtime.LockOSThread()
+		need(unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGSTOP))
+		runtime.UnlockOSThread()
+	})
+}
+
+// halting is how the two of a meeting know each other.
+type halting string
+
+const (
+	sameUser  halting = "same user"
+	otherUser halting = "other user"
+	inherits  halting = "successor" // another user's, with what a former reader left
+)
+
+// haltingUsers are the test's and the other one's, for whichever asks.
+var haltingUsers = &shm.AllowList{UIDs: []int{0, nobody}}
+
+func (h halting) options() cq.Options {
+	o := cq.Options{Size: 16, MaxLanes: 1, Spin: -1}
+	if h != sameUser {
+		o.Trust, o.Allow = cq.TrustOthers, haltingUsers
+	}
+	return o
+}
+
+func (h halting) writerOptions() cq.WriterOptions {
+	if h == sameUser {
+		return cq.WriterOptions{}
+	}
+	return cq.WriterOptions{Trust: cq.TrustOthers, Allow: haltingUsers}
+}
+
+// context bounds the n-th meeting for those who do not do so themselves, as Serve does. Each has
+// more time than the one before: only the first is to end in the middle, whatever the machine does.
+func (h halting) context(n int) (context.Context, context.CancelFunc) {
+	if h == sameUser {
+		return context.WithTimeout(context.Background(), meetingShort<<min(n, 8))
+	}
+	return context.WithTimeout(context.Background(), time.Minute)
+}
+
+// typed returns errors that a meeting may not end with, whoever was stopped in it.
+func (h halting) typed(err error) error {
+	for _, ok := range []error{cq.ErrTimedOut, cq.ErrPeerGone, syscall.ECONNREFUSED,
+		context.DeadlineExceeded, cq.ErrLanes} {
+		if err == nil || errors.Is(err, ok) {
+			return nil
+		}
+	}
+	return fmt.Errorf("a meeting ends with %w", err)
+}
+
+// What the writer posts: before a former reader left, if there was one, and after the meeting.
+const (
+	haltingLeft = 3
+	haltingAll  = 6
+)
+
+// attach meets the reader at the ends of connections until it has a lane, and posts there.
+func (h halting) attach(former *cq.Writer, connect func() (*net.UnixConn, error)) (*cq.Writer,
+	error) {
+	for n := 0; ; n++ {
+		conn, err := connect()
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := h.context(n)
+		var w *cq.Writer
+		if former != nil {
+			w, err = former.Follow(ctx, conn)
+		} else {
+			w, err = cq.AttachConn(ctx, conn, h.writerOptions())
+		}
+		cancel()
+		_ = conn.Close()
+		if bad := h.typed(err); bad != nil {
+			return nil, bad
+		}
+		if err != nil {
+			continue
+		}
+		from := uint64(0)
+		if former != nil {
+			from = haltingLeft
+		}
+		for i := from; i < haltingAll; i++ {
+			if err := w.Post(&cq.Entry{Context: i}); err != nil {
+				return w, err
+			}
+		}
+		return w, nil
+	}
+}
+
+// accept meets writers at the ends of connections until there are none, and counts those that it
+// has a lane of.
+func (h halting) accept(q *cq.Queue, have *atomic.Int32,
+	connect func() (*net.UnixConn, error)) error {
+	for n := 0; ; n++ {
+		conn, err := connect()
+		if err != nil {
+			return nil
+		}
+		ctx, cancel := h.context(n)
+		err = q.Accept(ctx, conn)
+		cancel()
+		_ = conn.Close()
+		if errors.Is(err, cq.ErrClosed) {
+			return nil
+		}
+		if bad := h.typed(err); bad != nil {
+			return bad
+		}
+		if err == nil {
+			have.Add(1)
+		}
+	}
+}
+
+// read takes all that the writer posts, and whatever else comes in a while.
+func (h halting) read(q *cq.Queue) error {
+	var got []uint64
+	dst := make([]cq.Context, 4)
+	for end := time.Now().Add(time.Minute); ; {
+		n, err := cq.ReadTimeout(q, dst, 10*time.Millisecond)
+		if err != nil && err != cq.ErrTimeout {
+			return err
+		}
+		got = append(got, contexts(dst[:n])...)
+		if n == 0 && len(got) >= haltingAll || time.Now().After(end) {
+			break
+		}
+	}
+	if !slices.Equal(got, upTo(0, haltingAll)) {
+		return fmt.Errorf("read %d", got)
+	}
+	return nil
+}
+
+// childHaltingWriter is stopped in the middle of its meeting.
+func childHaltingWriter() {
+	h := halting(os.Getenv(envKind))
+	var former *cq.Writer
+	if h == inherits {
+		conn := dialParent()
+		w, err := cq.AttachConn(context.Background(), conn, h.writerOptions())
+		need(err)
+		need(conn.Close())
+		for i := range uint64(haltingLeft) {
+			need(w.Post(&cq.Entry{Context: i}))
+		}
+		say("posted")
+		<-w.ReaderGone()
+		former = w
+	}
+	cq.ShortMeetings(meetingShort)
+	haltAt()
+	w, err := h.attach(former, func() (*net.UnixConn, error) { return dialParent(), nil })
+	need(err)
+	say("attached")
+	untilTold()
+	need(w.Close())
+	nothingHeld()
+}
+
+// childHaltingReader is the other side.
+func childHaltingReader() {
+	h := halting(os.Getenv(envKind))
+	q, err := cq.CreateAnonymous("halting", h.options())
+	need(err)
+	cq.ShortMeetings(meetingShort)
+	haltAt()
+	var have atomic.Int32
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		need(h.accept(q, &have, func() (*net.UnixConn, error) {
+			return net.DialUnix("unix", nil, &net.UnixAddr{Name: os.Getenv("SOCKET"), Net: "unix"})
+		}))
+	}()
+	need(h.read(q))
+	say("read")
+	untilTold()
+	need(q.Close())
+	<-done
+	nothingHeld()
+}
+
+// nothingHeld says "nothing" when no object without a name is left in this process.
+func nothingHeld() {
+	for range 12_000 {
+		held, err := heldMemfds()
+		need(err)
+		if len(held) == 0 {
+			say("nothing")
+			return
+		}
+		time.Sleep(5 * time.Millisecond) // who watches a peer lets go late
+	}
+	held, _ := heldMemfds()
+	need(fmt.Errorf("still held: %q", held))
+}
+
+// start starts the side that is stopped, and returns the listener that it connects to.
+func (h halting) start(t *testing.T, role, step string) (*child, *net.UnixListener) {
+	t.Helper()
+	path := filepath.Join(openTempDir(t), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	must(t, l.SetDeadline(time.Now().Add(time.Minute))) // for a child that has ended
+	must(t, os.Chmod(path, 0o666))
+	cmd := shmtest.Child(t, role, "SOCKET="+path, envKind+"="+string(h), envStep+"="+step,
+		"GORACE=atexit_sleep_ms=0")
+	if h != sameUser {
+		cmd.SysProcAttr = asNobody(t)
+		cmd.Path = "/proc/self/exe"
+	}
+	return start(t, cmd), l
+}
+
+// staysStopped waits until the child has stopped itself, for longer than anybody waits for it.
+func staysStopped(t *testing.T, c *child) {
+	t.Helper()
+	eventually(t, "the child stops", func() bool { return isStopped(c) })
+	time.Sleep(meetingStop)
+	if !isStopped(c) {
+		t.Error("it goes on by itself")
+	}
+}
+
+// writerStops has a writer stopped at a step.
+func (h halting) writerStops(t *testing.T, step string) {
+	c, l := h.start(t, "halting writer", step)
+	q, err := cq.CreateAnonymous("halting", h.options())
+	must(t, err)
+	defer func() { must(t, q.Close()) }()
+	if h == inherits {
+		former, err := cq.CreateAnonymous("former", h.options())
+		must(t, err)
+		conn, err := l.AcceptUnix()
+		must(t, err)
+		must(t, former.Accept(soon(t), conn))
+		if got := c.line(t); got != "posted" {
+			t.Fatal(got)
+		}
+		must(t, former.Detach())
+		must(t, conn.Close())
+	}
+	var have atomic.Int32
+	done := make(chan error, 1)
+	go func() { done <- h.accept(q, &have, l.AcceptUnix) }()
+	staysStopped(t, c)
+	if have.Load() > 0 { // its lane is its own as long as it is stopped
+		a, b := connect(t, unix.SOCK_STREAM)
+		refused := accept(soon(t), q, a)
+		_, err := cq.AttachConn(soon(t), b, h.writerOptions())
+		wantErr(t, "beside a stopped writer", errors.Join(err, <-refused), cq.ErrLanes)
+	}
+	goOn(t, c)
+	must(t, h.read(q))
+	must(t, l.Close())
+	must(t, <-done)
+	if got := c.stop(t); got != "attached\nnothing" {
+		t.Error(got)
+	}
+}
+
+// readerStops has a reader stopped at a step.
+func (h halting) readerStops(t *testing.T, step string) {
+	var former *cq.Writer
+	if h == inherits {
+		q, err := cq.CreateAnonymous("former", h.options())
+		must(t, err)
+		a, b := connect(t, unix.SOCK_STREAM)
+		done := accept(soon(t), q, a)
+		former, err = cq.AttachConn(soon(t), b, h.writerOptions())
+		must(t, errors.Join(err, <-done))
+		defer func() { must(t, former.Close()) }()
+		post(t, former, 0, haltingLeft)
+		must(t, q.Detach())
+		must(t, errors.Join(a.Close(), b.Close()))
+		<-former.ReaderGone()
+	}
+	c, l := h.start(t, "halting reader", step)
+	type attached struct {
+		w   *cq.Writer
+		err error
+	}
+	done := make(chan attached, 1)
+	go func() {
+		w, err := h.attach(former, l.AcceptUnix)
+		done <- attached{w, err}
+	}()
+	staysStopped(t, c)
+	goOn(t, c)
+	got := <-done
+	if got.w != nil {
+		defer func() { must(t, got.w.Close()) }()
+	}
+	must(t, got.err)
+	if said := c.line(t); said != "read" {
+		t.Fatal(said)
+	}
+	must(t, l.Close())
+	if said := c.stop(t); said != "nothing" {
+		t.Error(said)
+	}
+}
+
+// TestStoppedAtStepOfMeeting: one side is stopped in the middle of a rendezvous for longer than the
+// other one, or itself, waits for anything. Each then has a lane that works or an error that says
+// why, and the next rendezvous works: what a writer published since it has a lane, and what a former
+// reader left to it, is read once.
+func TestStoppedAtStepOfMeeting(t *testing.T) {
+	defer cq.ShortMeetings(meetingShort)()
+	t.Run("all", func(t *testing.T) {
+		for _, h := range []halting{sameUser, otherUser, inherits} {
+			for _, step := range []string{"meet-sent:1", "meet-received:1", "meet-sent:2",
+				"meet-received:2", "attach-claimed:1"} {
+				t.Run(fmt.Sprintf("%s/writer at %s", h, step), func(t *testing.T) {
+					t.Parallel()
+					h.writerStops(t, step)
+				})
+			}
+			for _, step := range []string{"meet-received:1", "meet-sent:1", "meet-received:2",
+				"meet-sending:2", "meet-sent:2"} {
+				t.Run(fmt.Sprintf("%s/reader at %s", h, step), func(t *testing.T) {
+					t.Parallel()
+					h.readerStops(t, step)
+				})
+			}
+		}
+	})
+	noMemfds(t)
+}
