@@ -60,26 +60,51 @@ func (f *Follower) Writer() *Writer { return f.w }
 
 // Renew waits until the reader is proved dead or has detached, and goes on with its successor as
 // soon as there is one: see [Writer.Follow] for what that one gets. After an error the follower is
-// as it was, and Renew can be called again. Errors are those of [Writer.Follow] and [Follow].
+// as it was, and Renew can be called again. Errors are those of [Writer.Follow] and [Follow]. Where
+// there is nothing to go on with, because the reader has closed its queue, also while Renew waits,
+// or has given this writer up, that is ErrClosed or a [*LaneError], whoever listens.
 //
 // It must be called when [Writer.ReaderGone] is closed also if there is nothing to post.
 func (f *Follower) Renew(ctx context.Context) error {
-	if flags := f.w.flags(); flags&(rowClosed|rowLeft) == 0 { // these say so themselves
-		select {
-		case <-f.w.ReaderGone():
-		case <-ctx.Done():
-			return ended(ctx)
-		}
+	if err := f.await(ctx); err != nil {
+		return err
 	}
 	return f.meet(ctx, func(c *net.UnixConn) (*Writer, error) { return f.w.Follow(ctx, c) })
 }
 
-func (w *Writer) flags() uint64 {
+// await waits until the reader is gone, or has left the queue to a successor.
+func (f *Follower) await(ctx context.Context) error {
+	look := time.NewTicker(followMost) // what a living reader writes beside a row wakes nobody
+	defer look.Stop()
+	for {
+		left, err := f.w.fate()
+		if err != nil {
+			return failed("follow", f.w.name, err)
+		}
+		if left {
+			return nil
+		}
+		select {
+		case <-f.w.ReaderGone():
+			return nil
+		case <-ctx.Done():
+			return ended(ctx)
+		case <-look.C:
+		}
+	}
+}
+
+// fate reports that the reader has left the queue to a successor, or why none can go on with it.
+func (w *Writer) fate() (left bool, err error) {
 	if !w.guard.enterAny() {
-		return rowClosed
+		return false, ErrClosed
 	}
 	defer w.guard.leaveAny()
-	return w.ringer.Flags()
+	flags := w.ringer.Flags()
+	if flags&(rowClosed|rowPoisoned) != 0 {
+		return false, w.refused(flags)
+	}
+	return flags&rowLeft != 0, nil
 }
 
 // meet tries until somebody is there.
@@ -94,8 +119,13 @@ func (f *Follower) meet(ctx context.Context, with func(*net.UnixConn) (*Writer, 
 				f.w = w
 				return nil
 			}
-			if !passing(err) || f.w != nil && f.w.flags()&rowClosed != 0 {
+			if !passing(err) {
 				return err
+			}
+		}
+		if f.w != nil { // there may be nothing to go on with, and nobody to say so
+			if _, over := f.w.fate(); over != nil {
+				return failed("follow", f.w.name, over)
 			}
 		}
 		select {

@@ -19,3 +19,6 @@ func Decider(conn *net.UnixConn) (decided func() bool, end func(), err error) {
 
 // ShareReader returns a descriptor of a queue's reader object, as writers of other users get it.
 func ShareReader(q *Queue) (int, error) { return q.obj.ShareFD() }
+
+// StoreTail writes what a writer says of its own lane.
+func (w *Writer) StoreTail(at uint64) { w.words.tail.Store(at) }
