@@ -55,10 +55,17 @@ func (f FID) String() string {
 	return fmt.Sprintf("%v %016x.%d", f.Kind, f.ID, f.Generation)
 }
 
-// objectFID returns the identifier of a shared object as its present owner has it.
+// objectFID returns the identifier of a shared object as its present owner has it. The object must
+// stay open meanwhile.
 func objectFID(kind FIDKind, obj *shm.Object) FID {
+	return FID{Kind: kind, ID: objectID(obj), Generation: obj.Owner().Generation}
+}
+
+// objectID is FID.ID of a shared object, which may be closed at any time: its memory is not looked
+// at.
+func objectID(obj *shm.Object) uint64 {
 	u := obj.Header().UUID
-	return FID{Kind: kind, ID: binary.LittleEndian.Uint64(u[:8]), Generation: obj.Owner().Generation}
+	return binary.LittleEndian.Uint64(u[:8])
 }
 
 // FID returns the queue's identifier, by which events mean it.

@@ -125,7 +125,6 @@ func (ownSink) bind() error { return nil }
 func (ownSink) unbind()     {}
 func (ownSink) forget(FID)  {}
 
-// sinkID names an event queue to a successor of this process.
-func sinkID(obj *shm.Object) uint64 {
-	return max(1, objectFID(FIDEvents, obj).ID&math.MaxInt64)
-}
+// sinkID names an event queue to a successor of this process. Who writes to it may close it while
+// it is bound.
+func sinkID(obj *shm.Object) uint64 { return max(1, objectID(obj)&math.MaxInt64) }

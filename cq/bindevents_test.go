@@ -1,0 +1,35 @@
+package cq_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// TestBindEventsBesideClose: a queue is bound to a writer of events that is closed at the same time,
+// whose memory goes with that.
+func TestBindEventsBesideClose(t *testing.T) {
+	d, e := createEvents(t, cq.EventOptions{Size: 1 << 6})
+	q, err := cq.CreateAnonymous(queueName(t), cq.Options{Size: 4})
+	must(t, err)
+	for range 30 {
+		w, err := cq.AttachEvents(t.Context(), d, e.Name(), cq.WriterOptions{})
+		must(t, err)
+		bound, refused := make(chan struct{}), make(chan error)
+		go func() {
+			err := q.BindEvents(w)
+			close(bound)
+			for err == nil {
+				err = q.BindEvents(w)
+			}
+			refused <- err
+		}()
+		<-bound
+		must(t, w.Close())
+		if err := <-refused; !errors.Is(err, cq.ErrClosed) {
+			t.Fatal(err)
+		}
+	}
+	must(t, q.Close())
+}
