@@ -27,9 +27,10 @@ type EventOptions struct {
 	Overrun  Overrun
 	Lifetime Lifetime
 	Wait     WaitObject
-	// Trust and Allow are as in [Options], for CreateAnonymousEvents.
-	Trust Trust
-	Allow *shm.AllowList
+	// Trust, Allow and UserLanes are as in [Options], for CreateAnonymousEvents.
+	Trust     Trust
+	Allow     *shm.AllowList
+	UserLanes int
 	// WaitSet is the set of a queue with WaitInSet; otherwise it is ignored.
 	WaitSet *WaitSet
 	// Spin is as in [Options].
@@ -71,7 +72,7 @@ func (o EventOptions) shape(op, name string, creating bool) (shape, error) {
 	}
 	s = shape{events: true, Options: Options{Size: o.Size, MaxLanes: o.MaxLanes,
 		Overrun: o.Overrun, Lifetime: o.Lifetime, Wait: o.Wait, Spin: o.Spin, Shared: o.Shared,
-		Trust: o.Trust, Allow: o.Allow,
+		Trust: o.Trust, Allow: o.Allow, UserLanes: o.UserLanes,
 		WaitSet: o.WaitSet, WritersPay: o.WritersPay, UserContext: o.UserContext}}
 	if o.DataMaxBytes > 0 {
 		s.detailBytes = (o.DataMaxBytes + detailHeaderBytes + minDetailBytes - 1) &^

@@ -144,7 +144,7 @@ func passing(err error) bool {
 			return true
 		}
 	}
-	return false
+	return errors.Is(err, errPeerRefused) && errors.Is(err, ErrBusy)
 }
 
 // Close closes the writer. What its reader has not read stays with that one; what a reader that is

@@ -19,18 +19,21 @@ type memfdHome struct {
 	bell     *doorbell.Bell // that rings are passed on to; nil while the reader alone listens
 	mourning bool           // every death is kept in dead, not only the last one of a row
 	dead     []PeerEntry
+	turns    turns // of writers of other users
 }
 
 type memfdLane struct {
 	obj  *shm.Object // nil until a writer brought it; the reader's lane has the same one
 	busy bool        // offered in a rendezvous that is under way
+	user int         // of whom, or whose writer has the lane, with TrustOthers
 	att  *attachment // of a writer of another user
 	// former is the last one that was retired.
 	former formerLane
 }
 
 func newMemfdHome(rows int) *memfdHome {
-	return &memfdHome{lanes: make([]memfdLane, rows), meetings: map[*meeting]struct{}{}}
+	return &memfdHome{lanes: make([]memfdLane, rows), meetings: map[*meeting]struct{}{},
+		turns: newTurns(rows - 1)}
 }
 
 func (h *memfdHome) openLane(bit int) (*shm.Object, error) {
@@ -96,14 +99,19 @@ func (h *memfdHome) close() error {
 }
 
 // allot returns a row that no living writer has, with its former lane if there was one, and keeps
-// it from others until release.
-func (h *memfdHome) allot(name string, opt shape, rows []rowWords) (bit int, former *shm.Object,
-	err error) {
+// it from others until release. The user is that of the peer, with TrustOthers.
+func (h *memfdHome) allot(name string, opt shape, rows []rowWords, user int) (bit int,
+	former *shm.Object, err error) {
 	for bit := 1; bit < len(h.lanes); bit++ {
 		if rows[bit].bell.Parked.Load()&rowPoisoned != 0 {
 			continue
 		}
-		obj, mine := h.reserve(bit)
+		obj, mine, most := h.reserve(bit, user, opt.UserLanes)
+		if most {
+			return 0, nil, &Error{Pkg: pkg, Op: opMeet, Name: name, Field: "lanes of a user",
+				Got: opt.UserLanes, Err: ErrLanes,
+				Hint: "detach a writer of this user, or create the queue with more UserLanes"}
+		}
 		if !mine {
 			continue
 		}
@@ -115,15 +123,33 @@ func (h *memfdHome) allot(name string, opt shape, rows []rowWords) (bit int, for
 	return 0, nil, noLane(opMeet, name, opt)
 }
 
-func (h *memfdHome) reserve(bit int) (obj *shm.Object, mine bool) {
+// reserve keeps a row from others if it is nobody's. limit is how many rows the user may have, 0
+// for any number; most says that these are all taken.
+func (h *memfdHome) reserve(bit, user, limit int) (obj *shm.Object, mine, most bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := &h.lanes[bit]
 	if l.busy {
-		return nil, false
+		return nil, false, false
+	}
+	if limit > 0 && h.ofUser(user) >= limit {
+		return nil, false, true
 	}
 	l.busy = true
-	return l.obj, true
+	if l.obj == nil {
+		l.user = user
+	}
+	return l.obj, true, false
+}
+
+// ofUser counts the rows that a user has, or is about to get.
+func (h *memfdHome) ofUser(user int) (n int) {
+	for i := range h.lanes {
+		if l := &h.lanes[i]; (l.busy || l.obj != nil) && l.user == user {
+			n++
+		}
+	}
+	return n
 }
 
 // vacant reports whether a next writer can go on in a lane. It looks as that writer will: the last

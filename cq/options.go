@@ -119,6 +119,9 @@ type Options struct {
 	// Allow lists the users and groups that Accept admits with TrustOthers. nil admits this
 	// process's own user only.
 	Allow *shm.AllowList
+	// UserLanes bounds how many lanes one user may have with TrustOthers, so that no user can take
+	// them all. 0 is no such bound; more than MaxLanes is none either.
+	UserLanes int
 	// Spin is how long a blocking read looks before it sleeps, burning its CPU: 0 is
 	// doorbell.DefaultSpin, negative is not at all. With one CPU nobody spins.
 	Spin time.Duration
@@ -177,6 +180,9 @@ func (o Options) resolve(op, name string) (Options, error) {
 	}
 	if o.MaxLanes == 0 {
 		o.MaxLanes = defaultLanes
+	}
+	if o.UserLanes < 0 {
+		return bad("UserLanes", o.UserLanes, "0 or more")
 	}
 	if o.Overrun > OverrunQueue {
 		return bad("Overrun", uint32(o.Overrun), "BackPressure or OverrunQueue")

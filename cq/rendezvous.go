@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"syscall"
-	"time"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
@@ -72,8 +70,9 @@ func createMemfds(name string, o shape) (*Queue, error) {
 // With TrustOthers the peer must be on Options.Allow, as the user and groups that it had when it
 // connected; its lane is always new, in a row that is free once the reader has read the last one to
 // its end, and a peer that goes silent in the middle is given ten seconds (ErrTimedOut), whatever
-// the context says. The queue keeps a descriptor of the connection, which it never reads from,
-// until the lane's end.
+// the context says. Peers of one user have no more than a quarter of the rows before they have
+// brought a lane; further ones wait for these. The queue keeps a descriptor of the connection,
+// which it never reads from, until the lane's end.
 //
 // The connection stays the caller's, without a deadline. Further rendezvous may follow on it, one
 // after the other, and after an error it should be closed. Nothing depends on it once Accept
@@ -95,6 +94,31 @@ func (q *Queue) Accept(ctx context.Context, conn *net.UnixConn) error {
 
 // accept returns the row that was taken.
 func (q *Queue) accept(ctx context.Context, conn *net.UnixConn) (bit int, err error) {
+	peer, err := q.identify(conn)
+	if err != nil {
+		refuseConn(ctx, conn, err)
+		return 0, err
+	}
+	return q.acceptFrom(ctx, conn, peer)
+}
+
+// identify refuses peers that may not write to the queue. For a queue of one's own user there is no
+// more to know of them, and it returns nil.
+func (q *Queue) identify(conn *net.UnixConn) (*shm.Peer, error) {
+	if q.opt.others() {
+		return shm.MeetPeer(conn, q.opt.Allow)
+	}
+	return nil, shm.CheckPeer(conn)
+}
+
+// refuseConn tells a peer why it is not served.
+func refuseConn(ctx context.Context, conn *net.UnixConn, err error) {
+	meet(ctx, conn, stepOffer).end(err)
+}
+
+// acceptFrom goes on with who that is. The peer is its own from now on.
+func (q *Queue) acceptFrom(ctx context.Context, conn *net.UnixConn, peer *shm.Peer) (bit int,
+	err error) {
 	h, ok := q.home.(*memfdHome)
 	if !ok {
 		return 0, &Error{Pkg: pkg, Op: "accept", Name: q.name, Err: syscall.EOPNOTSUPP,
@@ -102,15 +126,6 @@ func (q *Queue) accept(ctx context.Context, conn *net.UnixConn) (bit int, err er
 	}
 	m := meet(ctx, conn, stepOffer)
 	defer func() { m.end(err) }()
-	var peer *shm.Peer
-	if q.opt.others() {
-		peer, err = shm.MeetPeer(conn, q.opt.Allow)
-	} else {
-		err = shm.CheckPeer(conn)
-	}
-	if err != nil {
-		return 0, err
-	}
 	h.enter(m)
 	defer h.leave(m)
 	if !q.guard.enterAny() { // after enter: Close ends what it has to wait for
@@ -134,7 +149,7 @@ func (q *Queue) accept(ctx context.Context, conn *net.UnixConn) (bit int, err er
 
 // acceptOwn goes on with a writer of the same user.
 func (q *Queue) acceptOwn(m *meeting, h *memfdHome) (bit int, err error) {
-	bit, former, err := h.allot(q.name, q.opt, q.rows)
+	bit, former, err := h.allot(q.name, q.opt, q.rows, 0)
 	if err != nil {
 		return 0, err
 	}
@@ -262,107 +277,3 @@ func attachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions, l *leg
 
 // defaultPeerBytes is WriterOptions.MaxBytes where it is 0.
 const defaultPeerBytes = 64 << 20
-
-// meetTimeout is how long Serve waits for a peer that connected and does not attach, and either
-// side for another user's next message once it has begun.
-var meetTimeout = 10 * time.Second // a variable for tests only
-
-// Serve accepts writers that connect to l, until l or the queue is closed, and returns why it
-// ended: ErrClosed or the listener's error (net.ErrClosed). It may be called from anywhere, several
-// times; the listener stays the caller's. A peer that breaks the protocol, or has not attached
-// after 10 seconds, loses its connection and nothing else happens; report, which may be nil, is
-// told of it, from several goroutines, and of connections that cannot be accepted for want of
-// descriptors or memory, which is tried again.
-//
-// Each connection is kept as a life line. Its end makes the reader look at the lane once more, in
-// addition to what tells of a process's death; it is not taken as proof of a death, so the lane
-// goes to another writer only when this one has closed it or is provably gone. At most twice as
-// many connections as there are lanes are served at once.
-func (q *Queue) Serve(l *net.UnixListener, report func(error)) error {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	var all sync.WaitGroup
-	defer all.Wait()
-	left := make(chan struct{})
-	defer close(left)
-	all.Go(func() {
-		select {
-		case <-q.gone:
-			cancel(ErrClosed)
-			_ = l.SetDeadline(time.Unix(1, 0))
-		case <-left:
-			cancel(net.ErrClosed)
-		}
-	})
-	places := make(chan struct{}, 2*q.opt.rows())
-	for {
-		select {
-		case places <- struct{}{}:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		conn, err := l.AcceptUnix()
-		if err != nil {
-			if ctx.Err() != nil {
-				_ = l.SetDeadline(time.Time{})
-				return context.Cause(ctx)
-			}
-			if starved(err) { // others have what it takes, and it does not end what is served
-				<-places
-				if report != nil {
-					report(failed("serve", q.name, err))
-				}
-				select {
-				case <-time.After(acceptAgain):
-				case <-ctx.Done():
-				}
-				continue
-			}
-			return failed("serve", q.name, err)
-		}
-		all.Go(func() {
-			defer func() { <-places }()
-			if err := q.serve(ctx, conn); err != nil && report != nil && ctx.Err() == nil {
-				report(err)
-			}
-		})
-	}
-}
-
-// acceptAgain is how long Serve, and a reader who cannot open a lane, wait for descriptors or memory
-// to be free again.
-const acceptAgain = 50 * time.Millisecond
-
-// starved tells errors of accepting and opening that say nothing of the listener or the object.
-func starved(err error) bool {
-	for _, is := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED, syscall.ENOMEM,
-		syscall.ENOBUFS} {
-		if errors.Is(err, is) {
-			return true
-		}
-	}
-	return false
-}
-
-// serve attaches one writer and holds its life line.
-func (q *Queue) serve(ctx context.Context, conn *net.UnixConn) error {
-	defer conn.Close()
-	meeting, cancel := context.WithTimeout(ctx, meetTimeout)
-	bit, err := q.accept(meeting, conn)
-	cancel()
-	if err != nil {
-		return failed("accept", q.name, err)
-	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	var one [1]byte
-	n, _ := conn.Read(one[:]) // descriptors that come with it are lost on the way
-	if q.guard.enterAny() {
-		q.bell.Mark(bit)
-		q.guard.leaveAny()
-	}
-	if n > 0 {
-		return refuse("serve", q.name, "message", "more", "the end of the connection", ErrCorrupt)
-	}
-	return nil
-}

@@ -138,19 +138,24 @@ func (m *meeting) why(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, os.ErrDeadlineExceeded) && m.ctx.Err() != nil:
-		if context.Cause(m.ctx) == ErrClosed { // by Close, not by the caller
-			return ErrClosed
-		}
-		if context.Cause(m.ctx) == errSilent {
-			return &Error{Pkg: pkg, Op: opMeet, Err: ErrTimedOut,
-				Hint: "the peer went silent in the middle: close the connection"}
-		}
-		return ended(m.ctx)
+		return m.over()
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return &Error{Pkg: pkg, Op: opMeet, Err: ErrPeerGone,
 			Hint: "it died, or closed the connection"}
 	}
 	return err
+}
+
+// over returns why the context has ended.
+func (m *meeting) over() error {
+	switch cause := context.Cause(m.ctx); cause {
+	case ErrClosed, errCrowded: // by Close, or by who has the place now; not by the caller
+		return cause
+	case errSilent:
+		return &Error{Pkg: pkg, Op: opMeet, Err: ErrTimedOut,
+			Hint: "the peer went silent in the middle: close the connection"}
+	}
+	return ended(m.ctx)
 }
 
 // passed are the descriptors of a message, -1 where there is none.

@@ -130,7 +130,7 @@ func decodeMessage(b []byte, want step, got int) (message, error) {
 // errRefused stands for every other one, and for numbers that are not here: a version adds to the
 // end.
 var statuses = [...]error{nil, ErrLanes, ErrClosed, ErrFormat, shm.ErrVersion, shm.ErrOwner,
-	shm.ErrKind, shm.ErrNoSpace, ErrCorrupt, ErrInvalid, errRefused, ErrNoFiles, ErrTimedOut}
+	shm.ErrKind, shm.ErrNoSpace, ErrCorrupt, ErrInvalid, errRefused, ErrNoFiles, ErrTimedOut, ErrBusy}
 
 const statusOther = 10 // errRefused
 

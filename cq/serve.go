@@ -1,0 +1,155 @@
+package cq
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// meetTimeout is how long Serve waits for a peer that connected and does not attach, and either
+// side for another user's next message once it has begun.
+var meetTimeout = 10 * time.Second // a variable for tests only
+
+// Serve accepts writers that connect to l, until l or the queue is closed, and returns why it
+// ended: ErrClosed or the listener's error (net.ErrClosed). It may be called from anywhere, several
+// times; the listener stays the caller's. A peer that breaks the protocol, or has not attached
+// after 10 seconds, loses its connection and nothing else happens; report, which may be nil, is
+// told of it, from several goroutines, and of connections that cannot be accepted for want of
+// descriptors or memory, which is tried again.
+//
+// Each connection is kept as a life line. Its end makes the reader look at the lane once more, in
+// addition to what tells of a process's death; it is not taken as proof of a death, so the lane
+// goes to another writer only when this one has closed it or is provably gone. At most twice as
+// many connections as there are lanes are served at once; further ones wait.
+//
+// With TrustOthers the queue itself keeps the life line, and only connections that have not
+// attached count. Those beyond do not wait, or one silent user would make all others wait: a
+// newcomer takes the place of the oldest one of the user who has most of them, unless its own user
+// has as many. The loser is told ErrBusy, and can try again.
+func (q *Queue) Serve(l *net.UnixListener, report func(error)) error {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	if report == nil {
+		report = func(error) {}
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	left := make(chan struct{})
+	defer close(left)
+	all.Go(func() {
+		select {
+		case <-q.gone:
+			cancel(ErrClosed)
+			_ = l.SetDeadline(time.Unix(1, 0))
+		case <-left:
+			cancel(net.ErrClosed)
+		}
+	})
+	places := newPlaces(2 * q.opt.rows())
+	for {
+		if !q.opt.others() {
+			if err := places.await(ctx); err != nil {
+				return err
+			}
+		}
+		conn, err := l.AcceptUnix()
+		if err == nil {
+			if err := q.admit(ctx, &all, places, conn, report); err != nil {
+				_ = conn.Close()
+				report(failed("serve", q.name, err))
+			}
+			continue
+		}
+		if ctx.Err() != nil {
+			_ = l.SetDeadline(time.Time{})
+			return context.Cause(ctx)
+		}
+		if !starved(err) {
+			return failed("serve", q.name, err)
+		}
+		// Others have what it takes, and it does not end what is served.
+		report(failed("serve", q.name, err))
+		select {
+		case <-time.After(acceptAgain):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// admit finds a connection a place and serves it there. Who it is comes first: those who may not
+// attach take nobody's place.
+func (q *Queue) admit(ctx context.Context, all *sync.WaitGroup, places *places, conn *net.UnixConn,
+	report func(error)) error {
+	peer, err := q.identify(conn)
+	if err != nil {
+		refuseConn(ctx, conn, err)
+		return err
+	}
+	user := 0
+	if peer != nil {
+		user = peer.UID
+	}
+	one, cancel := context.WithCancelCause(ctx)
+	place, err := places.take(user, cancel)
+	if err != nil {
+		refuseConn(ctx, conn, err)
+		peer.Close()
+		cancel(nil)
+		return err
+	}
+	all.Go(func() {
+		defer places.leave(place)
+		defer cancel(nil)
+		if err := q.serve(one, conn, peer); err != nil && ctx.Err() == nil {
+			report(err)
+		}
+	})
+	return nil
+}
+
+// acceptAgain is how long Serve, and a reader who cannot open a lane, wait for descriptors or memory
+// to be free again.
+const acceptAgain = 50 * time.Millisecond
+
+// starved tells errors of accepting and opening that say nothing of the listener or the object.
+func starved(err error) bool {
+	for _, is := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED, syscall.ENOMEM,
+		syscall.ENOBUFS} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
+}
+
+// serve attaches one writer and holds its life line. The context ends with the queue, or when the
+// place is somebody else's.
+func (q *Queue) serve(ctx context.Context, conn *net.UnixConn, peer *shm.Peer) error {
+	defer conn.Close()
+	meeting, cancel := context.WithTimeout(ctx, meetTimeout)
+	bit, err := q.acceptFrom(meeting, conn, peer)
+	cancel()
+	if err != nil {
+		return failed("accept", q.name, err)
+	}
+	if q.opt.others() {
+		return nil
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var one [1]byte
+	n, _ := conn.Read(one[:]) // descriptors that come with it are lost on the way
+	if q.guard.enterAny() {
+		q.bell.Mark(bit)
+		q.guard.leaveAny()
+	}
+	if n > 0 {
+		return refuse("serve", q.name, "message", "more", "the end of the connection", ErrCorrupt)
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package cq_test
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+func init() { roles["silent user"] = childSilentUser }
+
+// childSilentUser holds connections in which it says nothing, or asks for a lane and brings none.
+// For each that is closed it makes another one.
+func childSilentUser() {
+	ask := othersMessage(cq.StepAsk, 0, 0, shm.UUID{})
+	count := number(envCount, 1)
+	var ready sync.WaitGroup
+	ready.Add(count)
+	for i := range count {
+		go func() {
+			for first := true; ; first = false {
+				c := dialParent()
+				if i%2 == 0 {
+					_ = shm.SendFDs(c, ask)
+				}
+				if first {
+					ready.Done()
+				}
+				for err := error(nil); err == nil; {
+					_, err = c.Read(make([]byte, 64))
+				}
+				c.Close()
+			}
+		}()
+	}
+	ready.Wait()
+	say("ready")
+	toldToStop()
+	select {}
+}
+
+// serveOthers serves a queue at a socket that every user may connect to.
+func serveOthers(t *testing.T, q *cq.Queue, report func(error)) (path string) {
+	t.Helper()
+	path = filepath.Join(openTempDir(t), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	must(t, err)
+	must(t, os.Chmod(path, 0o666))
+	served := make(chan error)
+	go func() { served <- q.Serve(l, report) }()
+	t.Cleanup(func() {
+		must(t, l.Close())
+		wantErr(t, "serve", <-served, net.ErrClosed)
+	})
+	return path
+}
+
+// TestServeSilentUser: a user who holds more connections than are served, silent or half way, and
+// comes again with each that is closed, keeps neither the places nor the rows from others.
+func TestServeSilentUser(t *testing.T) {
+	shmtest.Conforms(t)
+	const lanes, kept = 8, 2 // which one user may keep from others
+	q := anonymousOthers(t, cq.Options{Size: 8, MaxLanes: lanes})
+	connections := cq.Serving(q)
+	var mu sync.Mutex
+	reports := map[string]int{}
+	path := serveOthers(t, q, func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		reports[reason(err)]++
+	})
+	cmd := shmtest.Child(t, "silent user", "SOCKET="+path, envCount+"=60",
+		"GORACE=atexit_sleep_ms=0")
+	cmd.SysProcAttr, cmd.Path = asNobody(t), "/proc/self/exe"
+	c := start(t, cmd)
+	if got := c.line(t); got != "ready" {
+		t.Fatal(got)
+	}
+	if connections >= 60 {
+		t.Fatalf("%d connections are served", connections)
+	}
+	eventually(t, "half meetings", func() bool { return cq.RowsOffered(q) >= kept })
+	var ws []*cq.Writer
+	for range lanes - kept {
+		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+		must(t, err)
+		w, err := cq.AttachConn(soon(t), conn, cq.WriterOptions{Trust: cq.TrustOthers})
+		must(t, errors.Join(err, conn.Close()))
+		ws = append(ws, w)
+	}
+	for i, w := range ws {
+		post(t, w, uint64(i), uint64(i)+1)
+	}
+	if got := drain(t, q); len(got) != len(ws) {
+		t.Errorf("read %d, want %d", len(got), len(ws))
+	}
+	c.kill()
+	for _, w := range ws {
+		must(t, w.Close())
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if reports["busy"] == 0 {
+		t.Errorf("nobody was refused or put out: %v", reports)
+	}
+}
+
+// reason sorts what Serve reports.
+func reason(err error) string {
+	switch {
+	case errors.Is(err, cq.ErrBusy) && errors.Is(err, syscall.EBUSY):
+		return "busy"
+	case errors.Is(err, cq.ErrPeerGone):
+		return "gone"
+	}
+	return err.Error()
+}
+
+// TestUserLanes: one user does not get all lanes, however it tries, and gets its own again.
+func TestUserLanes(t *testing.T) {
+	shmtest.Conforms(t)
+	if _, err := cq.CreateAnonymous("x", cq.Options{UserLanes: -1}); !errors.Is(err, cq.ErrInvalid) {
+		t.Error(err)
+	}
+	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1, MaxLanes: 3, UserLanes: 2})
+	attach := func() (*cq.Writer, error) {
+		a, b := connect(t, unix.SOCK_STREAM)
+		defer a.Close()
+		defer b.Close()
+		done := accept(soon(t), q, a)
+		w, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.TrustOthers})
+		if e := <-done; (e == nil) != (err == nil) || e != nil && !errors.Is(e, cq.ErrLanes) {
+			t.Error(e)
+		}
+		return w, err
+	}
+	first, err := attach()
+	must(t, err)
+	second, err := attach()
+	must(t, err)
+	_, err = attach()
+	wantErr(t, "third", err, cq.ErrLanes, syscall.ECONNREFUSED)
+	nobodys := startWriterOther(t, q)
+	post(t, first, 0, 1)
+	nobodys.post(t, 1, 2)
+	if got := drain(t, q); len(got) != 2 {
+		t.Error(got)
+	}
+	must(t, first.Close())
+	eventually(t, "the lane is retired", func() bool {
+		_ = drain(t, q)
+		return q.Stats().Retired == 1
+	})
+	first, err = attach()
+	must(t, err)
+	must(t, errors.Join(first.Close(), second.Close()))
+}
