@@ -246,7 +246,8 @@ func (c *child) receiveHostile(e *device.Endpoint) {
 	var es [16]cq.Entry
 	n, err := cq.ReadTimeout(q, es[:], 2*time.Millisecond)
 	after := q.Stats()
-	c.steps("read an endpoint", after.Sleeps-before.Sleeps+after.Barriers-before.Barriers)
+	c.steps("read an endpoint", after.Sleeps-before.Sleeps+after.Barriers-before.Barriers,
+		waitBound)
 	if errors.Is(err, cq.ErrAvail) {
 		err = q.ReadErr(&cq.ErrorEntry{ErrData: make([]byte, 64)})
 	}

@@ -44,6 +44,7 @@ const (
 	attaches
 	calls
 	stepsMost
+	cpuMostNs
 	poisoned
 	givenUp
 	refused
@@ -78,11 +79,7 @@ type child struct {
 	// watched are calls that are under way, by what they are to do.
 	watched map[*call]struct{}
 	spoiled atomic.Bool
-}
-
-type call struct {
-	what  string
-	since time.Time
+	stallNs atomic.Int64 // how long the machine stood still, as far as tellOn saw
 }
 
 // patience is how long anybody waits for anything that must come.
@@ -107,6 +104,8 @@ func Child(args []string) (handled bool, code int) {
 		patience = 2 * time.Second
 	case spoilLeak:
 		settleTime = 2 * time.Second
+	case spoilBusy:
+		cpuBound = 200 * time.Millisecond
 	}
 	c.rnd = rand.New(rand.NewPCG(c.Seed, uint64(c.Index)))
 	var cancel context.CancelFunc
@@ -173,40 +172,6 @@ func (c *child) broken(what int, format string, args ...any) {
 	}
 }
 
-// tellOn tells how far it is, and looks for calls that do not return.
-func (c *child) tellOn() {
-	for ; ; time.Sleep(20 * time.Millisecond) {
-		c.tell(report{})
-		c.mu.Lock()
-		var late string
-		for w := range c.watched {
-			if time.Since(w.since) > patience {
-				late = w.what
-			}
-		}
-		c.mu.Unlock()
-		if late != "" {
-			c.counts[hung].Add(1)
-			c.note("%s does not return", late)
-			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2)
-			os.Exit(4)
-		}
-	}
-}
-
-// watch watches a call that must return; the function ends that.
-func (c *child) watch(what string) (over func()) {
-	w := &call{what, time.Now()}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.watched[w] = struct{}{}
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.watched, w)
-	}
-}
-
 // Ways in which a victim is to fail: see Options.spoil.
 const (
 	spoilPanic = "panic"
@@ -216,6 +181,7 @@ const (
 	spoilError = "error"
 	spoilLeak  = "leak"
 	spoilSteps = "steps"
+	spoilBusy  = "busy"
 	spoilFail  = "fail"
 	spoilTame  = "tame" // attackers post and leave memory alone
 )
@@ -240,7 +206,10 @@ func (c *child) spoilt(n uint64) {
 	case spoilLeak:
 		_, _, _ = doorbell.NewPipe()
 	case spoilSteps:
-		c.steps("spoil", stepsBound+1)
+		c.steps("spoil", waitBound+1, waitBound)
+	case spoilBusy:
+		for from := ownCPU(); ownCPU()-from < 2*cpuBound; {
+		}
 	case spoilFail:
 		os.Exit(3)
 	}
@@ -251,24 +220,6 @@ func (c *child) split() *rand.Rand {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return rand.New(rand.NewPCG(c.rnd.Uint64(), c.rnd.Uint64()))
-}
-
-// most keeps the largest value.
-func (c *child) most(what int, n uint64) {
-	for is := c.counts[what].Load(); n > is && !c.counts[what].CompareAndSwap(is, n); {
-		is = c.counts[what].Load()
-	}
-}
-
-// stepsBound is how many steps, which are system calls, one call may make because of others. A
-// call that waits some milliseconds may be woken for nothing, but not as often as somebody likes.
-const stepsBound = 2000
-
-func (c *child) steps(what string, n uint64) {
-	if c.counts[calls].Add(1); n > stepsBound {
-		c.broken(unbounded, "%s made %d system calls", what, n)
-	}
-	c.most(stepsMost, n)
 }
 
 const lastErrno = syscall.ERFKILL + 1

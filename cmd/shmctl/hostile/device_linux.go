@@ -118,16 +118,26 @@ func victimServer(c *child) error {
 	time.Sleep(5 * time.Millisecond)
 	before := held()
 	c.ready()
-	rounds, polls := s.Stats().Rounds, s.Stats().Polls
+	shown, computed := s.Stats(), processCPU()
 	look := func() {
 		over := c.watch("a look at the server")
 		st := s.Stats()
 		over()
-		c.counts[calls].Add(st.Rounds - rounds)
-		if n := st.Polls - polls; st.Rounds > rounds {
-			c.most(stepsMost, n/(st.Rounds-rounds))
+		rounds, polls := st.Rounds-shown.Rounds, st.Polls-shown.Polls
+		if c.counts[calls].Add(rounds); polls > rounds+1 {
+			c.broken(unbounded, "%d rounds of the server slept %d times", rounds, polls)
 		}
-		rounds, polls = st.Rounds, st.Polls
+		// Its rounds are run by a goroutine of the library: all that the process computes until the
+		// next one is shown is what one costs at most.
+		now := processCPU()
+		if c.most(cpuMostNs, uint64(now-computed)); now-computed > 2*cpuBound {
+			c.broken(unbounded, "a round of the server computes for %v", now-computed)
+			computed = now
+		}
+		if rounds > 0 {
+			computed = now
+		}
+		shown = st
 		for _, f := range st.Frames {
 			if f.Sum() != f.Frames {
 				c.broken(unbounded, "%d of %d frames are known of", f.Sum(), f.Frames)

@@ -42,9 +42,12 @@
 //   - Entries of bystanders carry a number and a seal over it with a key that attackers do not
 //     have. Each is to come once and in order, and none may be missing at the end; what has no such
 //     seal is foreign, and may be anything.
-//   - Each call of a victim is watched: one that takes over a minute hangs. It is asked how many
-//     system calls it made to sleep, wake or order, and may have made 2000.
+//   - Each call of a victim is watched: one that takes over a minute hangs. It may compute for two
+//     seconds, as the clock of its thread counts them, and is asked how many system calls it made
+//     to sleep, wake or order: 32 may be, 400 while it waits, 1000 while it waits for a context.
 //   - Every error is held against a list of what callers can ask for with errors.Is.
+//   - Each attack must have provoked something: lanes that were given up where lanes are attacked,
+//     errors that blame a peer elsewhere, counters excepted, of which any value is a value.
 //   - When the attackers are gone, descriptors, mappings and goroutines of the victim must be as
 //     few as before the first came.
 //

@@ -63,17 +63,18 @@ func (c *child) lookAtEvents(q *cq.EventQueue, rnd *rand.Rand, w *witness) (told
 	before := q.Stats()
 	room := make([]byte, 0, 8+rnd.IntN(eventData))
 	ev := cq.Event{Payload: room}
-	what, n, err := "read an event", 0, error(nil)
+	what, n, err, bound := "read an event", 0, error(nil), uint64(plainBound)
 	if rnd.IntN(8) == 0 { // not to be confused with the read
 		_, err = q.Peek(&cq.Event{Payload: make([]byte, 0, 8)})
 		what = "peek at an event"
 	} else if rnd.IntN(2) == 0 {
 		n, err = q.ReadTimeout(&ev, 2*time.Millisecond)
+		bound = waitBound
 	} else {
 		n, err = q.Read(&ev)
 	}
 	after := q.Stats()
-	c.steps(what, after.Sleeps-before.Sleeps+after.Barriers-before.Barriers)
+	c.steps(what, after.Sleeps-before.Sleeps+after.Barriers-before.Barriers, bound)
 	small := new(cq.TooSmallError)
 	if errors.As(err, &small) {
 		ev.Payload = make([]byte, 0, eventData+256)
@@ -222,7 +223,7 @@ func (c *child) writeEventsOnce(rnd *rand.Rand, i int) {
 			_, err = w.Write(&cq.Event{Event: cq.EventNotify, Payload: make([]byte, 100)})
 		}
 		over()
-		c.steps("write an event", w.Stats().Wakes-before)
+		c.steps("write an event", w.Stats().Wakes-before, plainBound)
 		if lane := new(cq.LaneError); errors.As(err, &lane) {
 			c.counts[givenUp].Add(1)
 		}

@@ -29,6 +29,7 @@ func TestFindsWhatIsBroken(t *testing.T) {
 		spoilError: func(v *Violations) uint64 { return v.Untyped },
 		spoilLeak:  func(v *Violations) uint64 { return v.Leaked },
 		spoilSteps: func(v *Violations) uint64 { return v.Unbounded },
+		spoilBusy:  func(v *Violations) uint64 { return v.Unbounded },
 		spoilFail:  func(v *Violations) uint64 { return v.Failed },
 		spoilTame:  func(v *Violations) uint64 { return v.Toothless },
 	} {

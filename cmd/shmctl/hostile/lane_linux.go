@@ -162,10 +162,11 @@ func (s *served) close() error {
 // look is one call of one kind, with all that is to be checked about it.
 func (s *served) look() {
 	before := s.q.Stats()
-	what, err := s.call()
+	defer s.c.watch("a look at a queue")()
+	what, bound, err := s.call()
 	after := s.q.Stats()
 	s.c.steps(what, after.Sleeps-before.Sleeps+after.Barriers-before.Barriers+
-		after.Resets-before.Resets)
+		after.Resets-before.Resets, bound)
 	if errors.Is(err, cq.ErrAvail) {
 		e := cq.ErrorEntry{ErrData: s.errData}
 		err = s.q.ReadErr(&e)
@@ -183,13 +184,14 @@ func (s *served) look() {
 	}
 }
 
-func (s *served) call() (what string, err error) {
-	defer s.c.watch("a look at a queue")()
+// call says what it did, and how many system calls it may have made.
+func (s *served) call() (what string, bound uint64, err error) {
+	bound = waitBound
 	n, most := 0, 1+s.rnd.IntN(len(s.dst))
 	dst := s.dst[:most]
 	switch s.rnd.IntN(8) {
 	case 0, 1:
-		what = "read"
+		what, bound = "read", plainBound
 		n, err = cq.Read(s.q, dst)
 	case 2:
 		what = "read with a timeout"
@@ -198,16 +200,16 @@ func (s *served) call() (what string, err error) {
 		what = "read for a threshold"
 		n, err = cq.ReadTimeout(s.q, dst, 2*time.Millisecond, cq.WaitCond{Min: most})
 	case 4:
-		what = "read with a context"
+		what, bound = "read with a context", contextBound
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Millisecond)
 		n, err = cq.ReadContext(ctx, s.q, dst)
 		cancel()
 	case 5:
-		return "peek", s.peek(most)
+		return "peek", plainBound, s.peek(most)
 	case 6:
-		return "iterate", s.iterate(most)
+		return "iterate", plainBound, s.iterate(most)
 	case 7:
-		return "wait", s.wait()
+		return "wait", bound, s.wait()
 	}
 	if n > len(dst) || n < 0 {
 		s.c.broken(unbounded, "%s returned %d of %d", what, n, len(dst))
@@ -216,7 +218,7 @@ func (s *served) call() (what string, err error) {
 	for i := range dst[:n] {
 		s.witness.take(&dst[i])
 	}
-	return what, err
+	return what, bound, err
 }
 
 func (s *served) peek(most int) error {

@@ -73,7 +73,7 @@ func (c *child) postOnce(rnd *rand.Rand, i int) {
 		over := c.watch("a post")
 		what, err := postSomehow(rnd, w)
 		over()
-		c.steps(what, w.Stats().Wakes-before)
+		c.steps(what, w.Stats().Wakes-before, plainBound)
 		lane := new(cq.LaneError)
 		if errors.As(err, &lane) {
 			c.counts[givenUp].Add(1)

@@ -26,17 +26,18 @@ type Surface struct {
 	Name       string `json:"name"`
 	Trust      string `json:"trust"` // others: of different users; user: of the same one
 	DurationNs int64  `json:"duration_ns"`
-	Mutations  uint64 `json:"mutations"` // hostile stores and messages
-	Attaches   uint64 `json:"attaches"`  // of attackers that succeeded
-	Attackers  uint64 `json:"attackers"` // processes, one after the other
-	Calls      uint64 `json:"calls"`     // of the attacked side, that looked at hostile memory
-	StepsMost  uint64 `json:"steps_most"`
-	Poisoned   uint64 `json:"poisoned"` // lanes and readers given up, each with a typed error
-	GivenUp    uint64 `json:"given_up"` // the same as the statistics of the queues count it
-	Refused    uint64 `json:"refused"`  // meetings that ended with a typed error
-	Ended      uint64 `json:"ended"`    // other typed errors, as that of a peer that closed
-	Corrupt    uint64 `json:"corrupt"`  // of all errors, those that blame what a peer wrote or said
-	Foreign    uint64 `json:"foreign"`  // entries of attackers that were read
+	Mutations  uint64 `json:"mutations"`   // hostile stores and messages
+	Attaches   uint64 `json:"attaches"`    // of attackers that succeeded
+	Attackers  uint64 `json:"attackers"`   // processes, one after the other
+	Calls      uint64 `json:"calls"`       // of the attacked side, that looked at hostile memory
+	StepsMost  uint64 `json:"steps_most"`  // system calls of one call, to sleep, wake or order
+	CPUMostNs  uint64 `json:"cpu_most_ns"` // time of a processor that one call took
+	Poisoned   uint64 `json:"poisoned"`    // lanes and readers given up, each with a typed error
+	GivenUp    uint64 `json:"given_up"`    // the same as the statistics of the queues count it
+	Refused    uint64 `json:"refused"`     // meetings that ended with a typed error
+	Ended      uint64 `json:"ended"`       // other typed errors, as that of a peer that closed
+	Corrupt    uint64 `json:"corrupt"`     // of all errors, those that blame what a peer wrote or said
+	Foreign    uint64 `json:"foreign"`     // entries of attackers that were read
 	Sent       uint64 `json:"bystander_sent"`
 	Seen       uint64 `json:"bystander_seen"`
 	Violations
@@ -131,12 +132,13 @@ func (r *Report) Print(w io.Writer) {
 	row("leaked", "%d", r.Leaked)
 	row("failed", "%d", r.Failed)
 	row("toothless", "%d", r.Toothless)
-	fmt.Fprintf(w, "\n%-14s %-6s %10s %8s %10s %6s %8s %8s %10s\n", "surface", "trust", "mutations",
-		"attached", "calls", "steps", "poisoned", "refused", "bystander")
+	fmt.Fprintf(w, "\n%-14s %-6s %10s %8s %10s %6s %8s %8s %8s %10s\n", "surface", "trust",
+		"mutations", "attached", "calls", "steps", "cpu", "poisoned", "refused", "bystander")
 	for i := range r.Surfaces {
 		s := &r.Surfaces[i]
-		fmt.Fprintf(w, "%-14s %-6s %10d %8d %10d %6d %8d %8d %10d\n", s.Name, s.Trust, s.Mutations,
-			s.Attaches, s.Calls, s.StepsMost, s.Poisoned, s.Refused, s.Seen)
+		fmt.Fprintf(w, "%-14s %-6s %10d %8d %10d %6d %8v %8d %8d %10d\n", s.Name, s.Trust,
+			s.Mutations, s.Attaches, s.Calls, s.StepsMost,
+			time.Duration(s.CPUMostNs).Round(10*time.Microsecond), s.Poisoned, s.Refused, s.Seen)
 	}
 	for _, s := range r.Skipped {
 		fmt.Fprintln(w, "skipped", s)

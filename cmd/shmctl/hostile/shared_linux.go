@@ -56,17 +56,17 @@ func (c *child) lookAtCounter(rnd *rand.Rand, n *cq.Counter) {
 	defer c.watch("a call of a counter")()
 	before := n.Stats()
 	var err error
-	what := "add to a counter"
+	what, bound := "add to a counter", uint64(plainBound)
 	switch rnd.IntN(8) {
 	case 0:
 		_, err = n.Read()
 	case 1:
 		err = n.WaitTimeout(rnd.Uint64()>>rnd.IntN(64), 2*time.Millisecond)
-		what = "wait for a counter"
+		what, bound = "wait for a counter", waitBound
 	case 2:
 		ctx, cancel := limited(2 * time.Millisecond)
 		err = n.Wait(ctx, rnd.Uint64()>>rnd.IntN(64))
-		what = "wait for a counter"
+		what, bound = "wait for a counter with a context", contextBound
 		cancel()
 	case 3:
 		err = n.AddErr(1)
@@ -82,7 +82,7 @@ func (c *child) lookAtCounter(rnd *rand.Rand, n *cq.Counter) {
 		err = n.Add(rnd.Uint64N(3))
 	}
 	after := n.Stats()
-	c.steps(what, after.Sleeps-before.Sleeps)
+	c.steps(what, after.Sleeps-before.Sleeps, bound)
 	c.judge(what, err)
 }
 

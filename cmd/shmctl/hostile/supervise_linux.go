@@ -327,7 +327,7 @@ func (sc *scene) sum() {
 	r.Mutations, r.Attaches = sc.all(mutations), sc.all(attaches)
 	r.Calls, r.StepsMost, r.Foreign = v[calls], v[stepsMost], v[foreign]
 	r.Poisoned, r.GivenUp, r.Refused, r.Ended = v[poisoned], v[givenUp], v[refused], v[ended]
-	r.Corrupt = v[corrupt]
+	r.Corrupt, r.CPUMostNs = v[corrupt], v[cpuMostNs]
 	for _, p := range sc.honest {
 		r.Sent += p.counts[sent]
 		r.Hangs += p.counts[hung]
