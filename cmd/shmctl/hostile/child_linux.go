@@ -204,7 +204,9 @@ func (c *child) spoilt(n uint64) {
 	case spoilError:
 		c.judge("spoil", errors.New("something is wrong"))
 	case spoilLeak:
-		_, _, _ = doorbell.NewPipe()
+		for range 2 {
+			_, _, _ = doorbell.NewPipe()
+		}
 	case spoilSteps:
 		c.steps("spoil", waitBound+1, waitBound)
 	case spoilBusy:
@@ -297,16 +299,17 @@ func held() (h holdings) {
 const maxThreads = 64
 
 // settles checks that everything that attackers brought is given back, now that they are gone.
-// look does what the application would do meanwhile.
-func (c *child) settles(before holdings, look func()) {
-	end := time.Now().Add(settleTime)
-	if c.trust() == cq.TrustUser { // lanes wait for their next writer, and the bell is made
-		before.files += 2*queues*userLanes + 8
-		before.mappings += queues*userLanes + 4
-	}
+// look does what the application would do meanwhile; lanes is how many lanes there are, which is
+// asked between processes of one user only.
+func (c *child) settles(before holdings, lanes func() int, look func()) {
+	end, own := time.Now().Add(settleTime), before
 	for {
 		look()
 		now := held()
+		if c.trust() == cq.TrustUser { // lanes wait for their next writer, and the bell is made
+			n := lanes() + 2
+			before.files, before.mappings = own.files+n, own.mappings+n
+		}
 		if now.files <= before.files && now.mappings <= before.mappings &&
 			now.goroutines <= before.goroutines+2 {
 			if now.threads > maxThreads {

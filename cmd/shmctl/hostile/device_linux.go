@@ -151,7 +151,7 @@ func victimServer(c *child) error {
 	for c.ctx.Err() == nil {
 		look()
 	}
-	c.settles(before, look)
+	c.settles(before, nil, look)
 	if st := s.Stats(); len(st.Apps) != 0 || st.Admitted != st.Evicted {
 		c.broken(leaked, "%d applications are still there", len(st.Apps))
 	}

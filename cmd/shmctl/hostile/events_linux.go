@@ -48,7 +48,7 @@ func victimEvents(c *child) error {
 	for c.ctx.Err() == nil {
 		look()
 	}
-	c.settles(before, look)
+	c.settles(before, nil, look)
 	c.allTold(func() uint64 { return q.Stats().GivenUp }, &told, look)
 	err = errors.Join(l.Close(), q.Close())
 	if why := <-over; !errors.Is(why, cq.ErrClosed) && !errors.Is(why, net.ErrClosed) {

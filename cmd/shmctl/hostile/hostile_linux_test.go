@@ -33,14 +33,19 @@ func TestFindsWhatIsBroken(t *testing.T) {
 		spoilFail:  func(v *Violations) uint64 { return v.Failed },
 		spoilTame:  func(v *Violations) uint64 { return v.Toothless },
 	} {
-		t.Run(spoil, func(t *testing.T) {
-			t.Parallel()
-			r, err := Run(t.Context(), Options{Mutations: 20_000, Seed: 2, spoil: spoil,
-				Surfaces: []string{"lane"}})
-			if !errors.Is(err, ErrViolation) || found(&r.Violations) == 0 || len(r.Notes) == 0 {
-				t.Errorf("%v; report %+v", err, r)
+		for _, name := range []string{"lane", "counter"} {
+			if name == "counter" && spoil != spoilLeak { // its victim may keep something
+				continue
 			}
-		})
+			t.Run(spoil+" "+name, func(t *testing.T) {
+				t.Parallel()
+				r, err := Run(t.Context(), Options{Mutations: 20_000, Seed: 2, spoil: spoil,
+					Surfaces: []string{name}})
+				if !errors.Is(err, ErrViolation) || found(&r.Violations) == 0 || len(r.Notes) == 0 {
+					t.Errorf("%v; report %+v", err, r)
+				}
+			})
+		}
 	}
 }
 

@@ -52,7 +52,14 @@ func (c *child) readQueues(n int, more func()) error {
 	}
 	more()
 	busy.Wait()
-	c.settles(before, func() {
+	lanes := func() (n int) {
+		for _, s := range all {
+			st := s.q.Stats()
+			n += st.Lanes + int(st.GivenUp) + surfaceOf(c.Surface).uncounted
+		}
+		return n
+	}
+	c.settles(before, lanes, func() {
 		for _, s := range all {
 			s.look()
 		}

@@ -18,6 +18,9 @@ type surface struct {
 	// provokes is what the victim must have counted, each once at least: an attack that nothing
 	// came of proves nothing.
 	provokes []int
+	// uncounted is how many lanes of a queue between processes of one user may be there that its
+	// statistics do not show: nothing was read from them, or an attacker wrote that over the row.
+	uncounted int
 }
 
 // surfaces are attacked in this order.
@@ -35,7 +38,7 @@ func init() {
 		{name: "event-reader", trust: others, weight: 10, honestWriters: 1,
 			victim: victimEventWriter, attack: attackEventReader, provokes: []int{corrupt}},
 		{name: "user-lane", trust: user, weight: 10, honestWriters: queues,
-			victim: victimReader, attack: attackLane, provokes: []int{poisoned}},
+			victim: victimReader, attack: attackLane, provokes: []int{poisoned}, uncounted: 32},
 		{name: "user-reader", trust: user, weight: 10, honestWriters: 1,
 			victim: victimWriter, attack: attackReader, provokes: []int{corrupt}},
 		// Any value of a counter is a value: nothing is to be provoked.
