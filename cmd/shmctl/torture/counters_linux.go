@@ -31,7 +31,8 @@ const (
 	countIntent = 0    // what is going to be added, all processes of the place together
 	countAdded  = 1    // what is added
 	countWaits  = 2    // the value that is waited for, 0 is none
-	countPlace  = 3
+	countDoubt  = 3    // the supervisor: what its predecessors were going to add when they died
+	countPlace  = 4
 )
 
 func counterRole() *role {
@@ -46,7 +47,7 @@ func counterRole() *role {
 			}
 			return nil
 		},
-		starting: func(s *supervisor, p *proc) { s.tally().place(p.index)[countWaits].Store(0) },
+		starting: startCounter,
 		sum: func(s *supervisor, r *RoleReport) {
 			t := s.tally()
 			r.Published, r.InDoubt = t.added(), t.intended()-t.added()
@@ -92,6 +93,13 @@ func prepareCounter(s *supervisor) (undo func(), err error) {
 	return func() { _ = s.counter.Close() }, nil
 }
 
+// startCounter keeps apart what is in doubt already, and stays so.
+func startCounter(s *supervisor, p *proc) {
+	mine := s.tally().place(p.index)
+	mine[countWaits].Store(0)
+	mine[countDoubt].Store(mine[countIntent].Load() - mine[countAdded].Load())
+}
+
 // counterDied settles what is not in doubt, and looks whether all wake who should.
 func counterDied(s *supervisor, p *proc) error {
 	mine := s.tally().place(p.index)
@@ -100,7 +108,7 @@ func counterDied(s *supervisor, p *proc) error {
 	}
 	switch p.step {
 	case crash.CountAdded, crash.CountWoken: // it was added
-		mine[countAdded].Store(mine[countIntent].Load())
+		mine[countAdded].Store(mine[countIntent].Load() - mine[countDoubt].Load())
 	}
 	if p.step == crash.CountAdded && s.frozen == nil {
 		return s.awaken(p)
