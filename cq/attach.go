@@ -133,7 +133,7 @@ func (w *Writer) open(o WriterOptions) (err error) {
 		err = takesWriters(words.state.Load(), w.name)
 	}
 	if err != nil {
-		_, _ = w.door.leave(w.obj, func() bool { return true })
+		w.giveBack(&rows[w.bit])
 		return err
 	}
 	return w.start(w.obj, &rows[w.bit], words, hints, opt)

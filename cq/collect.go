@@ -217,7 +217,12 @@ func (f *found) remove() error {
 		err = errors.Join(err, l.Unlink())
 	}
 	crash.At(crash.CollectUnlinked)
-	return errors.Join(err, removeFIFO(dir), obj.Unlink())
+	if err := errors.Join(err, removeFIFO(dir), obj.Unlink()); err != nil {
+		return err
+	}
+	// A writer that came while we could still have given up has left its lane for the next.
+	_ = removeOrphans(dir)
+	return nil
 }
 
 // claimAll claims lanes. Nobody lives there, or else nothing is done: a claim that is given up

@@ -59,6 +59,19 @@ func laneMayComeFree(obj *shm.Object, bit int, queue shm.UUID, row *rowWords, op
 	return laneBelongs(obj, bit, opt, queue) == nil && lanePossible(obj, bit, opt.Size, row) == nil
 }
 
+// giveBack gives up a lane that was claimed too late. Its name goes only if nobody can use the
+// queue any more. The queue's state does not say that: who removes it can take that back, and a
+// reader that adopts it meanwhile has this lane open, perhaps with entries that it has not read.
+func (w *Writer) giveBack(row *rowWords) {
+	last, _ := w.door.leave(w.obj, func() bool {
+		gone, err := w.door.gone(w.reader)
+		return err == nil && gone || row.bell.Parked.Load()&rowClosed != 0
+	})
+	if last {
+		w.door.vacate()
+	}
+}
+
 // claimedError is ErrLanes of a queue that may have a lane in a moment.
 type claimedError struct{ lanes error }
 

@@ -1,0 +1,191 @@
+package cq
+
+import (
+	"errors"
+	"io/fs"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// meddler is a door at which others are faster: they come once after a lane was claimed, and once
+// before it is given back.
+type meddler struct {
+	*dirHome
+	claimed, leaving func()
+}
+
+func (m *meddler) claimLane(reader *shm.Object, rows []rowWords, opt shape) (*shm.Object, int,
+	error) {
+	defer m.claimed()
+	return m.dirHome.claimLane(reader, rows, opt)
+}
+
+func (m *meddler) leave(lane *shm.Object, closed func() bool) (bool, error) {
+	m.leaving()
+	return m.dirHome.leave(lane, closed)
+}
+
+// attachLate attaches to a queue that somebody begins to remove when the lane is claimed, and
+// meddles before the lane is given back.
+func attachLate(t *testing.T, d *shm.Dir, name string, state uint64, leaving func()) error {
+	t.Helper()
+	dir, err := d.Sub(name, false)
+	noError(t, err)
+	w := &Writer{name: name}
+	w.door = &meddler{&dirHome{d.Path(), name, dir}, func() {
+		setState(t, dir, state)
+	}, leaving}
+	err = w.open(WriterOptions{})
+	w.unmap()
+	return err
+}
+
+func setState(t *testing.T, dir *shm.Dir, state uint64) {
+	t.Helper()
+	obj, err := dir.Open(readerFile, shm.ReadWrite)
+	noError(t, err)
+	defer obj.Close()
+	words, err := wordsOf[queueWords](obj, sectQueue, 0)
+	noError(t, err)
+	words.state.Store(state)
+}
+
+func noError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func attachTo(t *testing.T, d *shm.Dir, name string) *Writer {
+	t.Helper()
+	w, err := Attach(t.Context(), d, name, WriterOptions{})
+	noError(t, err)
+	return w
+}
+
+// TestAttachLeavesTheLane: a writer that finds somebody removing the queue gives back the lane that
+// it claimed and does not remove it: the queue may be used again by then, by one who has the lane
+// open.
+func TestAttachLeavesTheLane(t *testing.T) {
+	for name, before := range map[string]func(d *shm.Dir){
+		"a lane that was left": func(d *shm.Dir) { noError(t, attachTo(t, d, "q").Close()) },
+		"a new lane":           func(*shm.Dir) {},
+	} {
+		d := dirOfItsOwn(t, "leaves")
+		q, err := Create(d, "q", Options{Size: 4, MaxLanes: 1})
+		noError(t, err)
+		before(d)
+		noError(t, q.Detach())
+		err = attachLate(t, d, "q", stateRemoving, func() { // it died over that, and this is next
+			q, err = Adopt(d, "q", Options{})
+			noError(t, err)
+			if n, err := Read(q, make([]Msg, 4)); n != 0 || err != ErrAgain {
+				t.Errorf("%s: read %d, %v", name, n, err)
+			}
+		})
+		if !errors.Is(err, ErrBusy) {
+			t.Fatalf("%s: attached while it was removed: %v", name, err)
+		}
+		w := attachTo(t, d, "q")
+		noError(t, w.Post(&Entry{Context: 5}))
+		if n, err := Read(q, make([]Msg, 4)); n != 1 || err != nil {
+			t.Errorf("%s: read %d, %v", name, n, err)
+		}
+		noError(t, w.Close())
+		noError(t, q.Close())
+		noError(t, Remove(d, "q", Removal{}))
+	}
+}
+
+// TestAttachKeepsEntries: the lane that a writer claimed before it found that somebody removes the
+// queue may hold what nobody has read, of a writer that came since its lanes were counted.
+func TestAttachKeepsEntries(t *testing.T) {
+	d := dirOfItsOwn(t, "entries")
+	for _, state := range []uint64{stateRemoving, stateClosed} { // of one that overran, the latter
+		q, err := Create(d, "q", Options{Size: 4, MaxLanes: 3, Lifetime: Persistent})
+		noError(t, err)
+		noError(t, q.Detach())
+		w := attachTo(t, d, "q")
+		noError(t, w.Post(&Entry{Context: 5}))
+		noError(t, w.Close())
+		err = attachLate(t, d, "q", state, func() {})
+		if !errors.Is(err, ErrBusy) && !errors.Is(err, ErrClosed) {
+			t.Errorf("attached while it was removed: %v", err)
+		}
+		dir, err := d.Sub("q", false)
+		noError(t, err)
+		setState(t, dir, stateOpen) // who removed it gives up
+		noError(t, dir.Close())
+		if q, err = Adopt(d, "q", Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := Read(q, make([]Msg, 4)); n != 1 || err != nil {
+			t.Errorf("read %d, %v", n, err)
+		}
+		noError(t, q.Close())
+	}
+}
+
+// TestAttachLeavesNothing: when the queue is gone by the time that the lane is given back, the lane
+// goes too, and with it the directory.
+func TestAttachLeavesNothing(t *testing.T) {
+	d := dirOfItsOwn(t, "nothing")
+	q, err := Create(d, "q", Options{Size: 4, Lifetime: Persistent})
+	noError(t, err)
+	noError(t, q.Detach())
+	err = attachLate(t, d, "q", stateRemoving, func() { // who removes it did not see the lane
+		dir, err := d.Sub("q", false)
+		noError(t, err)
+		obj, err := dir.Open(readerFile, shm.ReadWrite)
+		noError(t, err)
+		noError(t, obj.Claim(nil))
+		noError(t, errors.Join(obj.Unlink(), obj.Close(), dir.Close()))
+	})
+	if !errors.Is(err, ErrBusy) {
+		t.Errorf("attached while it was removed: %v", err)
+	}
+	if left, err := d.List(); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestAttachWhileRemoved: writers that come while a queue is removed keep it, or leave nothing.
+func TestAttachWhileRemoved(t *testing.T) {
+	d := dirOfItsOwn(t, "while")
+	for range 100 {
+		q, err := Create(d, "q", Options{Size: 4, MaxLanes: 4, Lifetime: Persistent})
+		noError(t, err)
+		noError(t, q.Detach())
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				w, err := Attach(t.Context(), d, "q", WriterOptions{})
+				if err == nil {
+					err = w.Close()
+				} else if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrClosed) {
+					return
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		for {
+			err := Remove(d, "q", Removal{Waiting: true})
+			if _, gone := Remaining(d, "q", Removal{}); errors.Is(gone, fs.ErrNotExist) {
+				break
+			} else if err != nil && !errors.Is(err, ErrBusy) && !errors.Is(err, syscall.ENOTEMPTY) &&
+				!errors.Is(err, shm.ErrStale) {
+				t.Fatal(err)
+			}
+		}
+		all.Wait()
+		if left, err := d.List(); err != nil || len(left) != 0 {
+			t.Fatalf("left: %v, %v", left, err)
+		}
+	}
+}
