@@ -271,10 +271,10 @@ func (test *litmus) sound(t *testing.T, index int, needed uint64, limit time.Dur
 }
 
 // TestLitmus runs each mutant until it was seen several times, and what the library does ten times
-// as long as the slowest of its mutants took for each; less where a machine is too busy for that. A mutant that is not seen fails the test,
-// also one that only the processor reorders. Where other programs keep the two processes from
-// running at once, and nothing can be reordered, the test says so: of a minute it must have had
-// some seconds.
+// as long as the slowest of its mutants took for each, less where a machine is too busy for that.
+// A mutant that is not seen fails the test, also one that only the processor reorders. Where other
+// programs keep the two processes from running at once, and nothing can be reordered, the test says
+// so: of a minute it must have had some seconds.
 func TestLitmus(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector makes every access a call of its own: other code is under test")
