@@ -100,6 +100,10 @@
 // is counted as gone_with_both. A writer that lives takes all of it to the next reader, and one
 // that ends by itself waits until everything is seen.
 //
+// Nobody here posts events to another user's event queue, though the library lets them, see
+// [cq.EventWriter.Follow]. Counters and address vectors have words that all who use them write, so
+// there are none between users, see [cq.TrustOthers].
+//
 // A writer stops posting now and then until everything is read; so a wake that was lost is not
 // covered up by the next. Whoever waits for that, for room, or for an end, longer than a minute
 // is "hung". A death of which a survivor does not know after five seconds is "unnoticed", whatever
