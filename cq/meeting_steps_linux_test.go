@@ -38,8 +38,8 @@ const (
 
 const envStep = "SHMRING_TEST_STEP"
 
-// haltAt stops this process at the step that it was given. The signal is for the thread that passes,
-// so that it does not pass before the process has it.
+// haltAt stops this process at the step that it was given. The signal is for the thread that
+// passes, so that it does not pass before the process has it.
 func haltAt() {
 	name, nth, _ := strings.Cut(os.Getenv(envStep), ":")
 	l, ok := crash.Parse(name)
@@ -361,8 +361,8 @@ func (h halting) readerStops(t *testing.T, step string) {
 
 // TestStoppedAtStepOfMeeting: one side is stopped in the middle of a rendezvous for longer than the
 // other one, or itself, waits for anything. Each then has a lane that works or an error that says
-// why, and the next rendezvous works: what a writer published since it has a lane, and what a former
-// reader left to it, is read once.
+// why, and the next rendezvous works: what a writer published since it has a lane, and what a
+// former reader left to it, is read once.
 func TestStoppedAtStepOfMeeting(t *testing.T) {
 	defer cq.ShortMeetings(meetingShort)()
 	t.Run("all", func(t *testing.T) {
