@@ -23,6 +23,7 @@ import (
 
 func init() {
 	roles["collector"], roles["tenant"], roles["heir"] = childCollector, childTenant, childHeir
+	roles["events heir"] = childEventsHeir
 }
 
 const (
@@ -120,6 +121,36 @@ func tenancy(d *shm.Dir, name string, last bool) {
 	need(errors.Join(w.Close(), q.Close(), c.Close(), v.Close()))
 }
 
+// childEventsHeir is childHeir for a persistent event queue.
+func childEventsHeir() {
+	d, err := shm.OpenDir("")
+	need(err)
+	n, err := strconv.ParseUint(os.Getenv(envRounds), 10, 64)
+	need(err)
+	e := persist(func() (*cq.EventQueue, error) {
+		if n == 0 {
+			return cq.CreateEvents(d, os.Getenv(envName),
+				cq.EventOptions{Size: 8, Write: true, Lifetime: cq.Persistent})
+		}
+		return cq.AdoptEvents(d, os.Getenv(envName), cq.EventOptions{Write: true})
+	})
+	for k := range uint64(2) {
+		_, err = e.Write(&cq.Event{Event: cq.EventUser, Context: 2*n + k})
+		need(err)
+	}
+	for k := range uint64(2) {
+		var ev cq.Event
+		if n == 0 {
+			break
+		}
+		if _, err := e.Read(&ev); err != nil || ev.Context != 2*n-2+k {
+			need(fmt.Errorf("heir %d read %+v, %w", n, ev, err))
+		}
+	}
+	say("ready")
+	untilTold()
+}
+
 // childHeir adopts a persistent queue or creates it, as number n of a chain: posts two entries,
 // reads those of its predecessor, and dies. While nobody has the queue it has unread entries.
 func childHeir() {
@@ -151,12 +182,12 @@ func childHeir() {
 }
 
 // TestCollectAtOnce has eight processes collect all the time while others make, adopt, attach and
-// die: no name of a living process goes, and no entry of a persistent queue.
+// die: no name of a living process goes, and no entry or event of a persistent queue.
 func TestCollectAtOnce(t *testing.T) {
 	d := ownDir(t)
 	var collectors []*child
 	for range 8 {
-		c := startChild(t, d, "collector", envKeep+"=will0 will1")
+		c := startChild(t, d, "collector", envKeep+"=will0 will1 news")
 		c.line(t)
 		collectors = append(collectors, c)
 	}
@@ -175,6 +206,11 @@ func TestCollectAtOnce(t *testing.T) {
 			}
 			h.kill()
 		}
+		h := startChild(t, d, "events heir", envName+"=news", envRounds+"="+strconv.Itoa(n))
+		if h.line(t) != "ready" {
+			t.Fatal("an heir did not get its event queue")
+		}
+		h.kill()
 	}
 	for _, c := range tenants {
 		c.rest(t)
@@ -191,7 +227,8 @@ func TestCollectAtOnce(t *testing.T) {
 	must(t, err)
 	names, err := d.List()
 	must(t, err)
-	if len(names) != 2 || names[0].Name != "will0" || names[1].Name != "will1" {
+	left := func(i int, name string) bool { return names[i].Name == name }
+	if len(names) != 3 || !left(0, "news") || !left(1, "will0") || !left(2, "will1") {
 		t.Errorf("%v is left of %+v", names, all)
 	}
 	for i := range 2 {
@@ -203,6 +240,15 @@ func TestCollectAtOnce(t *testing.T) {
 		}
 		must(t, q.Close())
 	}
+	e, err := cq.AdoptEvents(d, "news", cq.EventOptions{})
+	must(t, err)
+	for want := uint64(6); want < 8; want++ {
+		var ev cq.Event
+		if _, err := e.Read(&ev); err != nil || ev.Context != want {
+			t.Errorf("%+v, %v, want event %d", ev, err, want)
+		}
+	}
+	must(t, e.Close())
 	if _, err := os.Stat(filepath.Join(d.Path(), "will0")); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}

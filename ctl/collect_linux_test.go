@@ -61,6 +61,8 @@ func household(d *shm.Dir) {
 	need(err)
 	_, err = events.Write(&cq.Event{Event: cq.EventUser})
 	need(err)
+	keptEvents(d, "events-unread", 3, 2)
+	keptEvents(d, "events-drained", 3, 3)
 	for name, l := range map[string]cq.Lifetime{"count": cq.Ephemeral, "count-kept": cq.Persistent} {
 		_, err := cq.CreateCounter(d, name, cq.CounterOptions{Lifetime: l})
 		need(err)
@@ -81,6 +83,22 @@ func household(d *shm.Dir) {
 		need(err)
 	}
 	need(os.Mkdir(filepath.Join(d.Path(), "empty"), 0o700)) // of a queue that was just destroyed
+}
+
+// keptEvents makes a persistent event queue, writes and reads so many.
+func keptEvents(d *shm.Dir, name string, writes, reads int) {
+	e, err := cq.CreateEvents(d, name,
+		cq.EventOptions{Size: 8, Write: true, Lifetime: cq.Persistent})
+	need(err)
+	for i := range writes {
+		_, err = e.Write(&cq.Event{Event: cq.EventUser, Context: uint64(i)})
+		need(err)
+	}
+	var ev cq.Event
+	for range reads {
+		_, err = e.Read(&ev)
+		need(err)
+	}
 }
 
 // strangers puts files of every kind into the directory that no collection may touch.
@@ -130,7 +148,8 @@ func TestCollect(t *testing.T) {
 	stopped.line(t)
 	for name, fate := range map[string]string{"bystander": "living", "dead": "living",
 		"dead-fd": "living", "unread": "living", "drained": "living", "left": "left",
-		"left-unread": "unread", "events": "living", "count": "living", "count-kept": "living",
+		"left-unread": "unread", "events": "living", "events-unread": "living",
+		"events-drained": "living", "count": "living", "count-kept": "living",
 		"peers": "living", "peers-kept": "living", "peers-left": "left", "member": "living",
 		"bell": "living", "region": "living", "endpoint": "living", "capture": "living",
 		"kind-77": "living", "empty": "garbage"} {
@@ -153,8 +172,8 @@ func TestCollect(t *testing.T) {
 		}
 	}
 	mark("garbage", garbage...)
-	mark("unread", "unread")
-	mark("persistent", "drained", "count-kept", "peers-kept", "region")
+	mark("unread", "unread", "events-unread")
+	mark("persistent", "drained", "events-drained", "count-kept", "peers-kept", "region")
 	mark("foreign", "kind-77")
 	before := tree(t, d)
 	wantFates(t, d, ctl.CollectOptions{}, want, "to be looked at")
@@ -168,9 +187,11 @@ func TestCollect(t *testing.T) {
 	}
 	wantFates(t, d, ctl.CollectOptions{Remove: true}, want, "once more")
 
-	waiting := []string{"unread", "drained", "left", "left-unread", "count-kept", "peers-kept",
-		"peers-left", "region", "kind-77", "notes", "bystander", "no such"}
-	mark("removed", "drained", "left", "count-kept", "peers-kept", "peers-left", "region")
+	waiting := []string{"unread", "drained", "events-unread", "events-drained", "left",
+		"left-unread", "count-kept", "peers-kept", "peers-left", "region", "kind-77", "notes",
+		"bystander", "no such"}
+	mark("removed", "drained", "events-drained", "left", "count-kept", "peers-kept", "peers-left",
+		"region")
 	wantFates(t, d, ctl.CollectOptions{Remove: true, Waiting: waiting}, want, "what waits")
 	q, err := cq.Adopt(d, "unread", cq.Options{})
 	must(t, err)
@@ -178,6 +199,13 @@ func TestCollect(t *testing.T) {
 		t.Errorf("of the persistent queue %d entries are left, %v", n, err)
 	}
 	must(t, q.Close())
+	e, err := cq.AdoptEvents(d, "events-unread", cq.EventOptions{})
+	must(t, err)
+	var ev cq.Event
+	if _, err := e.Read(&ev); err != nil || ev.Context != 2 {
+		t.Errorf("of the persistent event queue %+v is left, %v", ev, err)
+	}
+	must(t, e.Close())
 }
 
 func wantFates(t *testing.T, d *shm.Dir, o ctl.CollectOptions, want map[string]string,
