@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/anishathalye/porcupine"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm/shmtest"
@@ -149,39 +151,45 @@ func TestHistoryOfAQueue(t *testing.T) {
 	t.Logf("seed %d", seed)
 	for _, events := range []bool{false, true} {
 		t.Run(fmt.Sprintf("events=%v", events), func(t *testing.T) {
-			const size = 4
-			d := openDir(t)
-			h := &history{t: t, name: queueName(t), env: []string{fmt.Sprint("SEED=", seed)}}
-			var err error
-			if events {
-				var e *cq.EventQueue
-				h.env = append(h.env, envEvents+"=1")
-				e, err = cq.CreateEvents(d, h.name, cq.EventOptions{Size: size, MaxLanes: 4})
-				must(t, err)
-				must(t, e.Detach())
-			} else {
-				var q *cq.Queue
-				q, err = cq.Create(d, h.name, cq.Options{Size: size, MaxLanes: 4})
-				must(t, err)
-				must(t, q.Detach())
-			}
-			h.run(seed)
-			h.empty(events)
-			h.judge(laneModel(size), h.perLane())
+			decided(t, func(part int) porcupine.CheckResult {
+				return historyOfAQueue(t, seed, events, part)
+			})
 		})
 	}
 }
 
+func historyOfAQueue(t *testing.T, seed uint32, events bool, part int) porcupine.CheckResult {
+	const size = 4
+	d := openDir(t)
+	h := &history{t: t, name: queueName(t), env: []string{fmt.Sprint("SEED=", seed)}}
+	var err error
+	if events {
+		var e *cq.EventQueue
+		h.env = append(h.env, envEvents+"=1")
+		e, err = cq.CreateEvents(d, h.name, cq.EventOptions{Size: size, MaxLanes: 4})
+		must(t, err)
+		must(t, e.Detach())
+	} else {
+		var q *cq.Queue
+		q, err = cq.Create(d, h.name, cq.Options{Size: size, MaxLanes: 4})
+		must(t, err)
+		must(t, q.Detach())
+	}
+	h.run(seed, part)
+	h.empty(events)
+	return h.judge(laneModel(size), h.perLane())
+}
+
 // run plays two lines of writers and one of readers, until the last of each was not killed.
-func (h *history) run(seed uint32) {
+func (h *history) run(seed uint32, part int) {
 	var all sync.WaitGroup
 	for line, role := range []string{"history writer", "history writer", "history reader"} {
 		rnd := rand.New(rand.NewPCG(uint64(seed), uint64(line)))
 		all.Go(func() {
-			for range 8 {
-				h.play(role, 1000, 2+rnd.IntN(40))
+			for range max(8/part, 1) {
+				h.play(role, 1000, 2+rnd.IntN(40/part))
 			}
-			h.play(role, 40, -1)
+			h.play(role, 40/part, -1)
 		})
 	}
 	all.Wait()
