@@ -81,8 +81,8 @@ Every exploration visits each reachable state once and finds no loss, and a test
 number of states with the one below. The two without a number, d4 where the reader pays and "two
 share, 2 lanes" of queues between users, had not ended after seven minutes on a busy machine; what
 they are for is in d12, and in the two smaller sizes they are made of. The larger of the others are
-explored with -model.full only. The numbers are of runs on a virtual machine with two CPUs that others used at the same time; the
-seconds say no more than which are large.
+explored with -model.full only. The numbers are of runs on a virtual machine with two CPUs that
+others used at the same time; the seconds say no more than which are large.
 
 Where the steps stand in the code: P doorbell/ringer.go; R1 to R4 bell.go, R5 to R9 and T sleep.go;
 S set.go and domain.go; N and C channel.go and notify.go; F set.go and channel.go; L cq/attach.go
