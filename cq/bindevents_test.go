@@ -7,8 +7,8 @@ import (
 	"github.com/shmring/shmring/cq"
 )
 
-// TestBindEventsBesideClose: a queue is bound to a writer of events that is closed at the same time,
-// whose memory goes with that.
+// TestBindEventsBesideClose: a queue is bound to a writer of events that is closed at the same
+// time, whose memory goes with that.
 func TestBindEventsBesideClose(t *testing.T) {
 	d, e := createEvents(t, cq.EventOptions{Size: 1 << 6})
 	q, err := cq.CreateAnonymous(queueName(t), cq.Options{Size: 4})

@@ -150,8 +150,8 @@ var (
 type Error = shm.Error
 
 // LaneError says that a lane was given up because its writer wrote what it must not. The other
-// lanes are not affected. If errors.Is finds EMFILE, ENFILE or ENOMEM, this process had none left to
-// open the lane with: nothing is given up, and reads try again as long as that is so.
+// lanes are not affected. If errors.Is finds EMFILE, ENFILE or ENOMEM, this process had none left
+// to open the lane with: nothing is given up, and reads try again as long as that is so.
 type LaneError struct {
 	Lane  int
 	PID   int    // the writer, 0 if not known

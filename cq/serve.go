@@ -112,8 +112,8 @@ func (q *Queue) admit(ctx context.Context, all *sync.WaitGroup, places *places, 
 	return nil
 }
 
-// acceptAgain is how long Serve, and a reader who cannot open a lane, wait for descriptors or memory
-// to be free again.
+// acceptAgain is how long Serve, and a reader who cannot open a lane, wait for descriptors or
+// memory to be free again.
 const acceptAgain = 50 * time.Millisecond
 
 // starved tells errors of accepting and opening that say nothing of the listener or the object.

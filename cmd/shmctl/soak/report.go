@@ -201,8 +201,8 @@ func (r *Report) Print(w io.Writer) {
 		"%d failed", r.Duplicate, r.Unpublished, r.Hung, r.Leaked, r.Usurped, r.Unnoticed, r.Failed)
 	h := r.Hostile
 	row("hostile", "%d panics, %d hangs, %d wild, %d lost, %d untyped, %d unbounded, %d leaked, "+
-		"%d failed, %d toothless", h.Panics, h.Hangs, h.Wild, h.BystanderLost, h.Untyped, h.Unbounded, h.Leaked,
-		h.Failed, h.Toothless)
+		"%d failed, %d toothless", h.Panics, h.Hangs, h.Wild, h.BystanderLost, h.Untyped, h.Unbounded,
+		h.Leaked, h.Failed, h.Toothless)
 	for _, s := range r.Skipped {
 		fmt.Fprintln(w, "skipped", s)
 	}
