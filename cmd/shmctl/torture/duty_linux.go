@@ -21,6 +21,10 @@ type duty struct {
 // noticeUsual is when most survivors know.
 const noticeUsual = noticeLatest / 50
 
+// lookEvery is the least life between two looks at a duty. Lives go on in steps: of two that do so
+// in turns, looks that are closer would see now the one stand still, now the other.
+const lookEvery = 5 * livedEvery
+
 // wasBound tells whether one that died had surely what its role makes others mourn.
 func (s *supervisor) wasBound(p *proc) bool { return s.ledger.word(wordBound+p.place).Load() != 0 }
 
@@ -73,6 +77,9 @@ func (s *supervisor) overdue(own time.Duration) {
 			continue
 		}
 		now := time.Duration(s.ledger.word(wordLived + d.by.place).Load())
+		if d.known && max(own-d.own, now-d.seen) < lookEvery {
+			continue
+		}
 		if d.known {
 			d.lived += min(own-d.own, now-d.seen)
 		}

@@ -76,6 +76,22 @@ func TestUnnoticed(t *testing.T) {
 	}
 }
 
+// TestUnnoticedOften: how often it is looked does not matter, though lives go on in steps.
+func TestUnnoticedOften(t *testing.T) {
+	m := newMourning(t)
+	m.expect(m.dead, m.first, noticeWriter, nil)
+	var own, first time.Duration
+	for own < 2*noticeLatest && m.at(own, first, 0) == 0 {
+		own += livedEvery
+		if m.at(own, first, 0) == 0 {
+			first += livedEvery
+		}
+	}
+	if own < noticeLatest || own > noticeLatest*5/4 {
+		t.Errorf("late after %v, want %v", own, noticeLatest)
+	}
+}
+
 // TestEverySurvivor: that one knows of a death does not help another one, and both are timed.
 func TestEverySurvivor(t *testing.T) {
 	m := newMourning(t)
