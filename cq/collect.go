@@ -207,7 +207,11 @@ func (f *found) remove() error {
 	last := &lastLook{found: f, obj: obj, lanes: lanes, opt: opt}
 	// What refuses under the lock of the reader leaves the owner's record as it was: dead stays
 	// dead, and left stays left.
-	if err := obj.Claim(last.look); err != nil {
+	err = obj.Claim(last.look)
+	if errors.Is(err, errNamedElsewhere) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	crash.At(crash.CollectClaimed)
@@ -251,6 +255,11 @@ func (k *lastLook) look() (err error) {
 	// Its maker moves it while it has our lock, so a name that is still the one aside stays so.
 	if moved, err := k.moved(); moved || err != nil {
 		return errors.Join(err, errKept)
+	}
+	if shm.IsAside(k.name) {
+		if err := k.dropSecondName(); err != nil {
+			return err
+		}
 	}
 	if k.words, err = wordsOf[queueWords](k.obj, sectQueue, 0); err != nil {
 		return err

@@ -3,7 +3,9 @@ package cq
 import (
 	"errors"
 	"io/fs"
+	"os"
 	"strings"
+	"syscall"
 
 	"github.com/shmring/shmring/shm"
 )
@@ -156,4 +158,25 @@ func unread(lanes []*shm.Object, rows []rowWords, o shape, reader *shm.Object) (
 		}
 	}
 	return n, nil
+}
+
+// errNamedElsewhere: a reader's object that was aside has another name, and now only that.
+var errNamedElsewhere = errors.New("the object has a name elsewhere")
+
+// dropSecondName removes the name aside of a reader's object that has another name: under that it
+// is a queue with lanes, of which nothing is seen from here. The caller has the object's lock, so
+// that nobody who minds it moves it.
+func (k *lastLook) dropSecondName() error {
+	path := k.dir.Path() + "/" + readerFile
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Nlink == 1 {
+		return nil
+	}
+	if err := os.Remove(path); err != nil {
+		return err
+	}
+	return errNamedElsewhere
 }

@@ -221,3 +221,29 @@ func TestRemoveSeesWhatMoved(t *testing.T) {
 	must(err)
 	must(q.Close())
 }
+
+// TestRemoveSparesTheOtherName: the directory aside of an object that has its own name too goes,
+// and the queue stays, with what is unread in lanes that are only there.
+func TestRemoveSparesTheOtherName(t *testing.T) {
+	d := dirOfItsOwn(t, "names")
+	at := func(name ...string) string { return filepath.Join(append([]string{d.Path()}, name...)...) }
+	q, err := Create(d, "q", Options{Size: 4, Lifetime: Persistent})
+	noError(t, err)
+	w := attachTo(t, d, "q")
+	noError(t, w.Post(&Entry{Context: 5}))
+	noError(t, errors.Join(w.Close(), q.Detach()))
+	aside := "new-" + shm.NewUUID().String()
+	noError(t, os.Mkdir(at(aside), 0o700))
+	noError(t, os.Link(at("q", readerFile), at(aside, readerFile)))
+	noError(t, Remove(d, aside, Removal{}))
+	if _, err := os.Stat(at(aside)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what was aside: %v", err)
+	}
+	if q, err = Adopt(d, "q", Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := Read(q, make([]Msg, 4)); n != 1 || err != nil {
+		t.Errorf("read %d, %v", n, err)
+	}
+	noError(t, q.Close())
+}

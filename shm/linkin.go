@@ -55,6 +55,19 @@ func (d *Dir) linkInPlace(o *Object, sub, name string) (in *Dir, err error) {
 	return in, nil
 }
 
+// moveInPlace is linkInPlace of an object that has a name in another directory, which it loses.
+func (d *Dir) moveInPlace(aside *Dir, sub, name string) (in *Dir, err error) {
+	in, err = d.Sub(sub, true)
+	if err != nil {
+		return nil, err
+	}
+	if err := sysMoveNew(aside.ref.fd, in.ref.fd, name); err != nil {
+		_ = in.Close()
+		return nil, err
+	}
+	return in, nil
+}
+
 // asidePrefix and a UUID name a directory on its way to its own name.
 const asidePrefix = "new-"
 
@@ -68,7 +81,8 @@ func IsAside(sub string) bool {
 
 // linkAndMove makes the directory under a name that nobody else knows and moves it, object and all,
 // to its own: it is never seen empty. Where there is one already that is not empty, the object is
-// linked into that: nobody removes it then, while there is something in it.
+// moved into that: nobody removes it then, while there is something in it. It never has two names:
+// whoever finds the one aside judges by it what becomes of the object.
 func (d *Dir) linkAndMove(o *Object, sub, name string) (in *Dir, err error) {
 	ref, err := d.use()
 	if err != nil {
@@ -96,8 +110,7 @@ func (d *Dir) linkAndMove(o *Object, sub, name string) (in *Dir, err error) {
 		if !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, syscall.EEXIST) {
 			break // the page allows either
 		}
-		// What never had a name loses the right to one with its last: ours aside goes after this.
-		if in, err = d.linkInPlace(o, sub, name); !errors.Is(err, fs.ErrNotExist) {
+		if in, err = d.moveInPlace(aside, sub, name); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 	}

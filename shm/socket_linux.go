@@ -71,3 +71,10 @@ func sysRenameNew(dirfd int, from, to string) error {
 		return unix.Renameat2(dirfd, from, dirfd, to, unix.RENAME_NOREPLACE)
 	})
 }
+
+// sysMoveNew moves a name to another directory, where no other name is lost by it.
+func sysMoveNew(from, to int, name string) error {
+	return again(func() error {
+		return unix.Renameat2(from, name, to, name, unix.RENAME_NOREPLACE)
+	})
+}
