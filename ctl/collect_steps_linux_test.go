@@ -45,7 +45,8 @@ func collectorDies(t *testing.T, label crash.Label, n int) {
 		got[r.Name] = r.Fate
 	}
 	want := map[string]string{"unread": "unread", "left": "left", "left-unread": "unread",
-		"count-kept": "persistent", "peers-kept": "persistent", "peers-left": "left",
+		"events-unread": "unread", "events-drained": "persistent", "count-kept": "persistent",
+		"peers-kept": "persistent", "peers-left": "left",
 		"region": "persistent", "kind-77": "foreign"}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("left are %v, want %v", got, want)
