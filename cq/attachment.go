@@ -16,6 +16,7 @@ type attachment struct {
 	pipe    int             // reading end of the one that raises the queue's descriptor, or -1
 	relay   *doorbell.Relay // under memfdHome.mu
 	mourned bool            // its death was noted; under memfdHome.mu
+	muted   bool            // it was given up: nobody listens any more; under memfdHome.mu
 }
 
 // ended reports that the writer does not post any more: it has left the lane, or is proved dead.
@@ -26,10 +27,24 @@ func (a *attachment) ended() bool {
 
 // listen passes the lane's rings on to those who cannot sleep on its word.
 func (a *attachment) listen(bell *doorbell.Bell, bit int) {
-	if a.relay == nil {
+	if a.relay == nil && !a.muted {
 		a.relay = doorbell.NewRelay(&a.words.rung, a.words.tail.Load,
 			func() { bell.Forward(bit) })
 	}
+}
+
+// mute ends listening to a writer of another user that was given up, for good: its words say
+// nothing any more, so nothing in them could tell false alarms from others. Its end is still
+// noticed by its peer's connection.
+func (q *Queue) mute(a *attachment) {
+	h, ok := q.home.(*memfdHome)
+	if a == nil || !ok {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a.muted = true
+	a.relay.Close()
 }
 
 // close gives everything back but the object. It waits for the peer's notices to be handled.

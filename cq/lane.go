@@ -147,6 +147,7 @@ func (q *Queue) refuseLane(bit int, err error) {
 	if damaged(err) {
 		q.given.Add(1)
 		q.lanes[bit] = &lane{bit: bit, att: q.home.attached(bit)}
+		q.mute(q.lanes[bit].att)
 		q.rows[bit].bell.Parked.Store(rowPoisoned | doorbell.Parked)
 	}
 	q.breaks.Lock()
@@ -302,6 +303,7 @@ func (q *Queue) findLanes(always bool) error {
 // the next read to return.
 func (q *Queue) giveUp(l *lane, field string, err error) {
 	q.bell.Drop(l.bit)
+	q.mute(l.att)
 	l.row.bell.Parked.Store(rowPoisoned | doorbell.Parked)
 	q.given.Add(1)
 	e := &LaneError{Lane: l.bit, Field: field, Err: err}

@@ -22,3 +22,11 @@ func ShareReader(q *Queue) (int, error) { return q.obj.ShareFD() }
 
 // StoreTail writes what a writer says of its own lane.
 func (w *Writer) StoreTail(at uint64) { w.words.tail.Store(at) }
+
+// Relays reports whether a keeper was to pass on the rings of a row's writer.
+func Relays(q *Queue, bit int) bool {
+	h := q.home.(*memfdHome)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lanes[bit].att.relay != nil
+}

@@ -72,6 +72,12 @@ func childHostile() {
 			for range value {
 				cq.RingLane(w)
 			}
+		case "swing": // of the tail, with time to fall asleep again
+			for i := range value {
+				mem.store("lane", 0, 1<<40+i%2)
+				cq.RingLane(w)
+				time.Sleep(time.Millisecond)
+			}
 		case "pipe":
 			for range value {
 				cq.WritePipe(w)

@@ -19,7 +19,7 @@ type listened struct {
 // alarms judge a producer that rings though it has published nothing: soon nobody listens to it for
 // a while, so that it cannot keep the reader busy. Its own entries are what comes late then.
 type alarms struct {
-	tail     uint64 // as it was at the last ring
+	tail     uint64 // as far as it had come at a ring
 	mistaken int    // rings in a row that stood for nothing
 	quietNs  int64  // until when nobody listens; 0 is not at all
 }
@@ -32,10 +32,11 @@ const (
 	maxQuietness = 7 // doublings: 128 ms
 )
 
-// judge notes a ring that found the lane's tail there.
+// judge notes a ring that found the lane's tail there. A tail never goes back: one that swings
+// between two places says no more than one that stands.
 func (a *alarms) judge(tail uint64) {
 	a.quietNs = 0
-	if tail != a.tail {
+	if int64(tail-a.tail) > 0 {
 		a.tail, a.mistaken = tail, 0
 		return
 	}
