@@ -29,11 +29,19 @@ func (q *Queue) Close() error {
 // get ErrPeerGone at their next post and take it to a successor, see [Writer.Follow]. What is
 // in the queue's own lane is lost. Of another queue without a name Detach is errors.ErrUnsupported.
 func (q *Queue) Detach() error {
+	if err := q.findable(); err != nil {
+		return err
+	}
+	return q.end("detach", q.obj.Release)
+}
+
+// findable says why no successor could find the queue.
+func (q *Queue) findable() error {
 	if _, ok := q.home.(*memfdHome); ok && !q.opt.others() {
 		return &Error{Pkg: pkg, Op: "detach", Name: q.name, Err: syscall.EOPNOTSUPP,
 			Hint: "nobody could find a queue without a name: close it"}
 	}
-	return q.end("detach", q.obj.Release)
+	return nil
 }
 
 // wake ends what blocks in the queue.

@@ -116,7 +116,14 @@ func (e *EventQueue) Close() error { return e.end("close", e.q.Close) }
 
 // Detach leaves the queue to a successor, which finds it with [AdoptEvents]: nothing is lost, and
 // writers go on until their lanes are full. Otherwise it is Close, also in its errors.
-func (e *EventQueue) Detach() error { return e.end("detach", e.q.Detach) }
+func (e *EventQueue) Detach() error {
+	// Asked first: to shut the own lane for nothing would turn away whoever writes just then, and
+	// what was to be reported would count as refused for good.
+	if err := e.q.findable(); err != nil {
+		return err
+	}
+	return e.end("detach", e.q.Detach)
+}
 
 func (e *EventQueue) end(op string, last func() error) error {
 	h := e.handler
