@@ -58,6 +58,9 @@ type EventSink interface {
 // was bound before the last is another one, too. If a reader dies while it reports, its successor
 // may do it again, and marks that with PeerEntry.Again.
 func (q *Queue) BindEvents(events EventSink) error {
+	// One at a time: of two, each could else win one half.
+	q.feeders.binding.Lock()
+	defer q.feeders.binding.Unlock()
 	// What can fail for want of room comes first: then the former binding stands, all of it. The
 	// former event queue gets its room back last, or a death that waits for the next one would go
 	// there.
@@ -150,6 +153,9 @@ func (q *Queue) unbindEvents() {
 
 // feeders of a queue.
 type feeders struct {
+	// binding is held for as long as BindEvents takes, over every other lock.
+	binding sync.Mutex
+
 	mu     sync.Mutex
 	all    []*feeder
 	events EventSink    // learns of an overrun
