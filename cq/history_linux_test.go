@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/shmring/shmring/cq"
@@ -35,6 +36,7 @@ type recorder struct {
 	dir    *shm.Dir
 	name   string
 	events bool
+	fence  atomic.Uint64
 }
 
 func newRecorder() *recorder {
@@ -46,13 +48,17 @@ func newRecorder() *recorder {
 		name: os.Getenv(envQueue), events: os.Getenv(envEvents) != ""}
 }
 
-// do records an operation. It is written before it begins, and again when it has ended.
+// do records an operation. It is written before it begins, and again when it has ended. A clock is
+// no barrier: what a post has stored may be on its way to other CPUs for some time after it
+// returned, and a read may look before the clock does.
 func (r *recorder) do(o histOp, f func(o *histOp)) {
 	o.Client, o.Pending = r.client, true
 	o.CallNs = doorbell.Now()
 	need(r.out.Encode(&o))
 	o.CallNs = doorbell.Now()
+	r.fence.Add(1)
 	f(&o)
+	r.fence.Add(1)
 	o.EndNs, o.Pending = doorbell.Now(), false
 	need(r.out.Encode(&o))
 }
