@@ -198,7 +198,7 @@ func (f *found) remove() error {
 	lanes, err := openLanes(dir, shm.ReadWrite)
 	defer closeAll(lanes)
 	if err == nil {
-		err = claimAll(lanes)
+		err = holdAll(lanes)
 	}
 	if err != nil {
 		return err
@@ -229,18 +229,19 @@ func (f *found) remove() error {
 	return nil
 }
 
-// claimAll claims lanes. Nobody lives there, or else nothing is done: a claim that is given up
-// again leaves "released" behind, where "dead" may have stood, which for a lane is the same.
-func claimAll(lanes []*shm.Object) error {
+// holdAll keeps writers from lanes. Nobody lives there, or else nothing is done. The records stay as
+// they are: a reader that adopts the queue, should this one give up or die, tells of those who died
+// in the lanes, and not of us.
+func holdAll(lanes []*shm.Object) error {
 	for _, l := range lanes {
-		if err := l.Claim(nil); err != nil {
+		if err := l.Hold(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// lastLook proves, with all lanes claimed and the reader's object locked, that a queue is garbage.
+// lastLook proves, with all lanes held and the reader's object locked, that a queue is garbage.
 type lastLook struct {
 	*found
 	obj   *shm.Object
@@ -294,7 +295,7 @@ func (k *lastLook) look() (err error) {
 	return nil
 }
 
-// nobodyCame fails if there is a lane that we have not claimed.
+// nobodyCame fails if there is a lane that we do not hold.
 func (k *lastLook) nobodyCame() error {
 	names, err := k.dir.List()
 	if err != nil {
@@ -329,7 +330,7 @@ func removeOrphans(dir *shm.Dir) error {
 		return errors.Join(err, errKept)
 	}
 	for _, l := range lanes {
-		err := l.Claim(nil)
+		err := l.Hold()
 		if err == nil {
 			err = l.Unlink()
 		}

@@ -152,7 +152,7 @@ func attachWhileRemoved(t *testing.T, d, dir *shm.Dir) {
 	}
 	lanes, err := openLanes(dir, shm.ReadWrite)
 	must(err)
-	must(claimAll(lanes))
+	must(holdAll(lanes))
 	go attach()
 	early()
 	for _, l := range lanes {

@@ -17,7 +17,7 @@ import (
 func TestCollectStep(t *testing.T) {
 	for label, passages := range map[crash.Label]int{crash.CollectLanes: 2, crash.CollectShut: 2,
 		crash.CollectClaimed: 2, crash.CollectCondemned: 2, crash.CollectUnlinked: 2,
-		crash.CollectEmptied: 2, crash.CollectObject: 4, crash.ClaimLocked: 4, crash.ClaimStored: 4} {
+		crash.CollectEmptied: 2, crash.CollectObject: 4, crash.ClaimLocked: 4, crash.ClaimStored: 2} {
 		for n := 1; n <= passages; n++ {
 			t.Run(fmt.Sprintf("%v:%d", label, n), func(t *testing.T) { collectorDies(t, label, n) })
 		}

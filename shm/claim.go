@@ -119,6 +119,23 @@ func (o *Object) Claim(check func() error) error {
 	const op = "claim"
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	return o.claim(op, check, o.takeOver)
+}
+
+// Hold keeps others from claiming an object until Unlink and Close, or Release, and proves what
+// Claim proves, but leaves the owner record alone: who died there stays dead, and nobody else can
+// be taken for the one who did, whatever becomes of this process. It is for those who remove.
+// Errors are those of Claim.
+func (o *Object) Hold() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	err := o.claim("hold", nil, func() error { return nil })
+	o.held = err == nil
+	return err
+}
+
+// claim takes the lock, with which the record is changed if nothing forbids it.
+func (o *Object) claim(op string, check, store func() error) error {
 	switch {
 	case o.closed:
 		return named(op, o.name, os.ErrClosed)
@@ -132,11 +149,17 @@ func (o *Object) Claim(check func() error) error {
 		return named(op, o.name, err)
 	}
 	crash.At(crash.ClaimLocked)
-	if err = guarded(func() error { return o.takeOver(check) }); err != nil {
+	err = guarded(func() error {
+		if err := o.mayTake(check); err != nil {
+			return err
+		}
+		return store()
+	})
+	if err != nil {
 		sysClose(fd)
 		return named(op, o.name, err)
 	}
-	o.lockFD = fd
+	o.lockFD, o.held = fd, false
 	return nil
 }
 
@@ -164,8 +187,8 @@ func (o *Object) lock() (int, error) {
 	return -1, busy
 }
 
-// takeOver runs under the lock.
-func (o *Object) takeOver(check func() error) error {
+// mayTake proves, under the lock, that nobody has the object.
+func (o *Object) mayTake(check func() error) error {
 	if o.dir != nil { // a remover had the lock before us
 		info, err := sysStat(o.fd)
 		if err != nil {
@@ -184,15 +207,18 @@ func (o *Object) takeOver(check func() error) error {
 			Err: ErrLockLost, Hint: "end that process"}
 	}
 	if check != nil {
-		if err := check(); err != nil {
-			return err
-		}
+		return check()
 	}
+	return nil
+}
+
+// takeOver writes the owner record, under the lock.
+func (o *Object) takeOver() error {
 	before, _ := loadOwner(o.mem)
 	me := Self()
 	me.State, me.ClaimedNs = StateOwned, monoNs()
 	me.Generation = max(before.Generation, o.Generation()) + 1
-	if life == Dead {
+	if before.State != StateReleased {
 		storeDeath(o.mem, before)
 	}
 	storeOwner(o.mem, me)
@@ -213,10 +239,18 @@ func (o *Object) Release() error {
 	if o.lockFD < 0 {
 		return &Error{Op: op, Name: o.name, Err: syscall.ENOLCK, Hint: "it is not ours"}
 	}
-	err := o.markReleased()
+	err := o.leave()
 	crash.At(crash.ClaimLeft)
 	o.dropLock()
 	return named(op, o.name, err)
+}
+
+// leave records that the object was released, unless it was held only.
+func (o *Object) leave() error {
+	if o.held {
+		return nil
+	}
+	return o.markReleased()
 }
 
 // markReleased runs under the lock, if that is still there: a stray close in this process may have

@@ -95,7 +95,7 @@ type BusyError struct {
 	Name string
 	PID  int // as its owner recorded it, in the owner's PID namespace; 0 when unknown
 	// Gone says that the owner has died and that a process which it forked, without an exec, still
-	// has its descriptors, and so the lock.
+	// has its descriptors, and so the lock; or that somebody holds it who is about to remove it.
 	Gone bool
 }
 
@@ -105,8 +105,8 @@ func (e *BusyError) Error() string {
 		return fmt.Sprintf("shm: claim %q: owned by a living process; stop it first", e.Name)
 	}
 	if e.Gone {
-		return fmt.Sprintf("shm: claim %q: a process forked by process %d, which is gone, still holds "+
-			"its lock; end that process", e.Name, e.PID)
+		return fmt.Sprintf("shm: claim %q: process %d is gone, and its lock is held by a process that "+
+			"it forked, which has to end, or for a moment by one that removes it", e.Name, e.PID)
 	}
 	return fmt.Sprintf("shm: claim %q: owned by living process %d; stop it first", e.Name, e.PID)
 }

@@ -35,6 +35,7 @@ type Object struct {
 	mu     sync.Mutex
 	lockFD int    // description that holds the lock, -1 when not owned; never sent, never an *os.File
 	gen    uint64 // of our own claim
+	held   bool   // the lock, and the record is that of whoever had it before
 	extra  []writable
 	closed bool
 }
@@ -310,7 +311,7 @@ func (o *Object) Close() error {
 		}
 	}
 	if o.lockFD >= 0 {
-		keep(o.markReleased())
+		keep(o.leave())
 	}
 	for _, w := range o.extra {
 		keep(sysUnmap(w.mem))
