@@ -161,9 +161,6 @@ func TestLost(t *testing.T) {
 			s := newScript()
 			s.addrs = []netip.Addr{a}
 			o := Options{Poll: -1}
-			if name == "busy" { // nothing else says when to ask again
-				o.Poll = 1e6
-			}
 			w := watchScript(t, s, o)
 			s.set(func(s *script) { s.mtu, s.addrs = 9000, []netip.Addr{b} })
 			s.set(trouble)
@@ -224,6 +221,20 @@ func TestBrokenAtFirst(t *testing.T) {
 	w := watchScript(t, s, Options{Poll: -1})
 	if got := w.State(); len(got.Addresses) != 2 || s.count(unix.RTM_GETADDR) != 2 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestRefusedAtFirst: addresses that are there are told of though the first question about them is
+// refused, also without polls.
+func TestRefusedAtFirst(t *testing.T) {
+	a := netip.MustParseAddr("192.0.2.1")
+	s := newScript()
+	s.addrs, s.busy = []netip.Addr{a}, 3
+	w := watchScript(t, s, Options{Poll: -1})
+	expect(t, w, Event{Kind: AddressAdded, Prefix: netip.PrefixFrom(a, 24)})
+	quiet(t, w)
+	if n := s.count(unix.RTM_GETADDR); n != 4 {
+		t.Errorf("asked %d times", n)
 	}
 }
 

@@ -30,16 +30,17 @@ type Watcher struct {
 	opt Options
 	k   kernel
 
-	mu      sync.Mutex
-	is      State
-	dump    map[netip.Prefix]bool // of the addresses, under way
-	dumpSeq uint32
-	broken  bool // the dump under way is of two states, or news were lost meanwhile
-	wanted  bool // a dump could not be had
-	missed  bool // messages were lost: the answer to what was asked then may be among them
-	started bool // what cannot be had now is asked for by the next poll
-	seq     uint32
-	failure error // the kernel is not heard any more
+	mu       sync.Mutex
+	is       State
+	dump     map[netip.Prefix]bool // of the addresses, under way
+	dumpSeq  uint32
+	broken   bool // the dump under way is of two states, or news were lost meanwhile
+	wanted   bool // a dump could not be had
+	retrying bool // for the addresses, without polls
+	missed   bool // messages were lost: the answer to what was asked then may be among them
+	started  bool // what cannot be had now is asked for by the next poll
+	seq      uint32
+	failure  error // the kernel is not heard any more
 
 	told    State // the teller's
 	events  chan Event
@@ -193,6 +194,33 @@ func (w *Watcher) receive(buf []byte) error {
 	return nil
 }
 
+// retryAfter is how long a watcher that does not poll waits before it asks again for addresses that
+// it was refused.
+const retryAfter = 10 * time.Millisecond
+
+// want notes that a dump could not be had. The next poll asks again, or without polls a timer. The
+// lock is held.
+func (w *Watcher) want() {
+	w.dumpSeq, w.wanted = 0, true
+	if w.opt.Poll >= 0 || w.retrying {
+		return
+	}
+	w.retrying = true
+	time.AfterFunc(retryAfter, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.retrying = false
+		select {
+		case <-w.stop:
+			return
+		default:
+		}
+		if w.wanted && w.dumpSeq == 0 && !w.is.Removed {
+			_ = w.ask(true) // what goes wrong for good the listener finds out
+		}
+	})
+}
+
 // resync asks how everything is: messages were lost, or there were none yet.
 func (w *Watcher) resync() error {
 	w.mu.Lock()
@@ -217,7 +245,7 @@ func (w *Watcher) ask(addresses bool) error {
 	err := w.k.Send(b)
 	if w.started && (errors.Is(err, rtnetlink.ErrBusy) || errors.Is(err, os.ErrClosed)) {
 		if addresses {
-			w.dumpSeq, w.wanted = 0, true
+			w.want()
 		}
 		return nil
 	}
@@ -234,7 +262,7 @@ func (w *Watcher) message(m rtnetlink.Message) (again bool) {
 			w.is.Removed = true
 		}
 		if ok && ours && m.Seq == w.dumpSeq && errno != 0 {
-			w.dumpSeq, w.wanted = 0, true // by the next poll
+			w.want()
 		}
 	case unix.NLMSG_DONE:
 		switch {
