@@ -107,7 +107,8 @@ func Remaining(d *shm.Dir, name string, o Removal) (Remains, error) {
 // Remove removes the queue of a directory, of either kind, if [Remaining] calls it garbage and the
 // locks of all its objects prove that it is still so. Any number of processes may do so at once,
 // while others create, adopt and attach. Otherwise it fails with [ErrBusy], and nothing that counts
-// has changed. A queue that is not there is no error.
+// has changed. A queue that is not there is no error. ENOTEMPTY says that the queue is gone, and that
+// its directory holds foreign files, or the lane of a writer that came late and is removing it.
 func Remove(d *shm.Dir, name string, o Removal) error {
 	f, err := find(d, name, o)
 	if err == nil {

@@ -102,11 +102,15 @@ func (h *memfdHome) close() error {
 // it from others until release. The user is that of the peer, with TrustOthers.
 func (h *memfdHome) allot(name string, opt shape, rows []rowWords, user int) (bit int,
 	former *shm.Object, err error) {
+	limit := 0
+	if opt.others() {
+		limit = opt.UserLanes
+	}
 	for bit := 1; bit < len(h.lanes); bit++ {
 		if rows[bit].bell.Parked.Load()&rowPoisoned != 0 {
 			continue
 		}
-		obj, mine, most := h.reserve(bit, user, opt.UserLanes)
+		obj, mine, most := h.reserve(bit, user, limit)
 		if most {
 			return 0, nil, &Error{Pkg: pkg, Op: opMeet, Name: name, Field: "lanes of a user",
 				Got: opt.UserLanes, Err: ErrLanes,

@@ -292,8 +292,12 @@ func (q *Queue) findLanes(always bool) error {
 		}
 	}
 	for bit, l := range q.lanes {
-		if l != nil && q.bell.Knows(bit) {
+		switch {
+		case l == nil:
+		case q.bell.Knows(bit):
 			q.bell.Consider(bit)
+		case l.att != nil: // it was given up, and nobody hears when its writer leaves
+			q.noteEnd(l)
 		}
 	}
 	return nil

@@ -2,6 +2,7 @@ package cq
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -141,6 +142,9 @@ func statusOf(err error) uint32 {
 		if s != nil && (errors.Is(err, s) || s == ErrCorrupt && errors.Is(err, shm.ErrCorrupt)) {
 			return uint32(i)
 		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return statusOf(ErrTimedOut)
 	}
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 		return statusOf(ErrNoFiles)

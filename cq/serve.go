@@ -20,7 +20,7 @@ var meetTimeout = 10 * time.Second // a variable for tests only
 // times; the listener stays the caller's. A peer that breaks the protocol, or has not attached
 // after 10 seconds, loses its connection and nothing else happens; report, which may be nil, is
 // told of it, from several goroutines, and of connections that cannot be accepted for want of
-// descriptors or memory, which is tried again.
+// descriptors or memory, which is tried again. Nobody is accepted while report has not returned.
 //
 // Each connection is kept as a life line. Its end makes the reader look at the lane once more, in
 // addition to what tells of a process's death; it is not taken as proof of a death, so the lane
@@ -30,7 +30,8 @@ var meetTimeout = 10 * time.Second // a variable for tests only
 // With TrustOthers the queue itself keeps the life line, and only connections that have not
 // attached count. Those beyond do not wait, or one silent user would make all others wait: a
 // newcomer takes the place of the oldest one of the user who has most of them, unless its own user
-// has as many. The loser is told ErrBusy, and can try again.
+// has as many. The loser is told ErrBusy, or finds the connection closed (ErrPeerGone), and can try
+// again.
 func (q *Queue) Serve(l *net.UnixListener, report func(error)) error {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -59,8 +60,11 @@ func (q *Queue) Serve(l *net.UnixListener, report func(error)) error {
 		}
 		conn, err := l.AcceptUnix()
 		if err == nil {
-			if err := q.admit(ctx, &all, places, conn, report); err != nil {
+			err = q.admit(ctx, &all, places, conn, report)
+			if err != nil {
 				_ = conn.Close()
+			}
+			if err != nil && ctx.Err() == nil {
 				report(failed("serve", q.name, err))
 			}
 			continue

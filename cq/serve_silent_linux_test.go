@@ -164,3 +164,17 @@ func TestUserLanes(t *testing.T) {
 	must(t, err)
 	must(t, errors.Join(first.Close(), second.Close()))
 }
+
+// TestUserLanesOfOne: among writers of one's own user there is no such bound.
+func TestUserLanesOfOne(t *testing.T) {
+	q := anonymous(t, cq.Options{Size: 8, MaxLanes: 2, UserLanes: 1})
+	for range 3 {
+		a, b := connect(t, unix.SOCK_STREAM)
+		done := accept(soon(t), q, a)
+		w, err := cq.AttachConn(soon(t), b, cq.WriterOptions{})
+		must(t, errors.Join(err, <-done, a.Close(), b.Close()))
+		must(t, w.Close())
+	}
+	join(t, q)
+	join(t, q)
+}

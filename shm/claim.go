@@ -130,7 +130,9 @@ func (o *Object) Hold() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	err := o.claim("hold", nil, func() error { return nil })
-	o.held = err == nil
+	if err == nil {
+		o.held = true
+	}
 	return err
 }
 

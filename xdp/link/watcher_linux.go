@@ -93,7 +93,7 @@ func watch(k kernel, index int, o Options) (*Watcher, error) {
 		return nil, &Error{Pkg: pkg, Op: "watch", Name: w.is.Name, Field: "interface", Got: index,
 			Err: errors.Join(err, k.Close())}
 	}
-	w.started = true
+	w.begin()
 	w.look()
 	w.told = w.State()
 	if o.ProgramID != 0 {
@@ -202,7 +202,7 @@ const retryAfter = 10 * time.Millisecond
 // lock is held.
 func (w *Watcher) want() {
 	w.dumpSeq, w.wanted = 0, true
-	if w.opt.Poll >= 0 || w.retrying {
+	if !w.started || w.opt.Poll >= 0 || w.retrying {
 		return
 	}
 	w.retrying = true
@@ -216,9 +216,21 @@ func (w *Watcher) want() {
 		default:
 		}
 		if w.wanted && w.dumpSeq == 0 && !w.is.Removed {
-			_ = w.ask(true) // what goes wrong for good the listener finds out
+			if w.ask(true) != nil {
+				w.want()
+			}
 		}
 	})
+}
+
+// begin says that what cannot be had from here on is asked for again.
+func (w *Watcher) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.started = true
+	if w.wanted {
+		w.want()
+	}
 }
 
 // resync asks how everything is: messages were lost, or there were none yet.
