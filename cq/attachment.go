@@ -45,6 +45,7 @@ func (q *Queue) mute(a *attachment) {
 	defer h.mu.Unlock()
 	a.muted = true
 	a.relay.Close()
+	a.relay = nil
 }
 
 // close gives everything back but the object. It waits for the peer's notices to be handled.

@@ -106,10 +106,7 @@ func (r *othersReading) rest() error {
 
 // unlessOver returns err, or nil if it only says that nobody posts any more.
 func unlessOver(err error) error {
-	if errors.Is(err, context.Canceled) {
-		return nil
-	}
-	return err
+	return withoutCancel(err)
 }
 
 // leaves tells whether the reader goes now, by itself.
