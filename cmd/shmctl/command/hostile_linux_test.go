@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -29,6 +30,14 @@ func TestHostile(t *testing.T) {
 	must(t, json.Unmarshal([]byte(text), &v))
 	if r := v.Hostile; r.Seed != 3 || r.Mutations < 1000 || len(r.Surfaces) != 1 || !r.Good() {
 		t.Errorf("%s", text)
+	}
+	file := filepath.Join(t.TempDir(), "hostile.json")
+	must(t, os.WriteFile(file, []byte(text), 0o600))
+	text = ok(t, "torture", "report", file)
+	for _, want := range []string{"\n| attacks that provoked nothing | 0 |\n", "\n| event-lane | users |"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
 	}
 	text = ok(t, "torture", "hostile", "--mutations", "1000", "--surfaces", "event-lane")
 	if !strings.Contains(text, "\npanics          0\n") {

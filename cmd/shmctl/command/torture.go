@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shmring/shmring/cmd/shmctl/hostile"
 	"github.com/shmring/shmring/cmd/shmctl/soak"
 	"github.com/shmring/shmring/cmd/shmctl/torture"
 	"github.com/shmring/shmring/shm/crash"
@@ -157,13 +158,14 @@ func listed(names []string, columns int) string {
 func newTortureReport() *cobra.Command {
 	return &cobra.Command{
 		Use:   "report FILE",
-		Short: "Write what torture or soak -o json said as tables in Markdown",
+		Short: "Write what torture, soak or hostile -o json said as tables in Markdown",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := os.ReadFile(args[0])
 			var v struct {
 				Torture *torture.Report
 				Soak    *soak.Report
+				Hostile *hostile.Report
 			}
 			if err == nil {
 				err = json.Unmarshal(text, &v)
@@ -174,8 +176,10 @@ func newTortureReport() *cobra.Command {
 				v.Torture.Markdown(cmd.OutOrStdout())
 			case v.Soak != nil:
 				v.Soak.Markdown(cmd.OutOrStdout())
+			case v.Hostile != nil:
+				v.Hostile.Markdown(cmd.OutOrStdout())
 			default:
-				err = errors.New("no report of torture or soak")
+				err = errors.New("no report of torture, soak or hostile")
 			}
 			if err != nil {
 				return opFailed("torture report", args[0], err)

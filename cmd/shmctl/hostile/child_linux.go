@@ -82,11 +82,8 @@ type child struct {
 	stallNs atomic.Int64 // how long the machine stood still, as far as tellOn saw
 }
 
-// patience is how long anybody waits for anything that must come.
-var (
-	patience   = time.Minute
-	settleTime = patience // until what attackers brought is given back
-)
+// settleTime is until what attackers brought is given back.
+var settleTime = patience
 
 // Child runs a child process if args, without the program's name, ask for one. It returns the exit
 // code.

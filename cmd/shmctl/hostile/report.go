@@ -9,6 +9,10 @@ import (
 	"github.com/shmring/shmring/cmd/shmctl/torture"
 )
 
+// patience is how long anybody waits for anything that must come. It is less only in tests of what
+// has to be found.
+var patience = time.Minute
+
 // Options of a run.
 type Options struct {
 	Mutations uint64   // at least so many in all; 0 is a million
