@@ -90,20 +90,13 @@ func runHostile(cmd *cobra.Command, o *output, opt hostile.Options) error {
 	if report == nil {
 		return opFailed("torture hostile", "", err)
 	}
-	if o.json() {
-		if e := printJSON(cmd.OutOrStdout(), struct {
-			Schema  string          `json:"schema"`
-			Hostile *hostile.Report `json:"hostile"`
-		}{schemaName, report}); e != nil {
-			return errors.Join(err, e)
-		}
-	} else {
-		report.Print(cmd.OutOrStdout())
-	}
 	if err != nil {
-		return opFailed("", "", fmt.Errorf("%w (seed %d)", err, report.Seed))
+		err = fmt.Errorf("%w (seed %d)", err, report.Seed)
 	}
-	return nil
+	return o.finished(cmd.OutOrStdout(), report, struct {
+		Schema  string          `json:"schema"`
+		Hostile *hostile.Report `json:"hostile"`
+	}{schemaName, report}, err)
 }
 
 // hostile shows how far a run is.

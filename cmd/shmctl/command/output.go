@@ -2,6 +2,7 @@ package command
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -47,6 +48,21 @@ func (o *output) check(cmd *cobra.Command) error {
 }
 
 func (o *output) json() bool { return o.short || o.format == "json" }
+
+// finished prints what a long run found, for people or as JSON, which is named by its kind, and says
+// how the run ended.
+func (o *output) finished(w io.Writer, report interface{ Print(io.Writer) }, named any,
+	err error) error {
+	if !o.json() {
+		report.Print(w)
+	} else if e := printJSON(w, named); e != nil {
+		return errors.Join(err, e)
+	}
+	if err != nil {
+		return opFailed("", "", err)
+	}
+	return nil
+}
 
 // printJSON prints one object on one line, so that a stream of them can be read line by line.
 func printJSON(w io.Writer, v any) error {

@@ -80,20 +80,10 @@ func runSoak(cmd *cobra.Command, o *output, opt soak.Options) error {
 	if report == nil {
 		return opFailed("torture soak", "", err)
 	}
-	if o.json() {
-		if e := printJSON(cmd.OutOrStdout(), struct {
-			Schema string       `json:"schema"`
-			Soak   *soak.Report `json:"soak"`
-		}{schemaName, report}); e != nil {
-			return errors.Join(err, e)
-		}
-	} else {
-		report.Print(cmd.OutOrStdout())
-	}
-	if err != nil {
-		return opFailed("", "", err)
-	}
-	return nil
+	return o.finished(cmd.OutOrStdout(), report, struct {
+		Schema string       `json:"schema"`
+		Soak   *soak.Report `json:"soak"`
+	}{schemaName, report}, err)
 }
 
 // soak shows how far a run is.

@@ -199,20 +199,13 @@ func runTorture(cmd *cobra.Command, o *output, opt torture.Options) error {
 	if report == nil {
 		return opFailed("torture", "", err)
 	}
-	if o.json() {
-		if e := printJSON(cmd.OutOrStdout(), struct {
-			Schema  string          `json:"schema"`
-			Torture *torture.Report `json:"torture"`
-		}{schemaName, report}); e != nil {
-			return errors.Join(err, e)
-		}
-	} else {
-		report.Print(cmd.OutOrStdout())
-	}
 	if err != nil {
-		return opFailed("", "", fmt.Errorf("%w (seed %d)", err, report.Seed))
+		err = fmt.Errorf("%w (seed %d)", err, report.Seed)
 	}
-	return nil
+	return o.finished(cmd.OutOrStdout(), report, struct {
+		Schema  string          `json:"schema"`
+		Torture *torture.Report `json:"torture"`
+	}{schemaName, report}, err)
 }
 
 // torture shows how far a run is.
