@@ -22,6 +22,7 @@ func (r *Report) Markdown(w io.Writer) {
 	row("signals", r.Faults.Signals)
 	row("times without processors", r.Faults.Starves)
 	row("hostile stores and messages", r.Mutations)
+	row("objects checked after deaths at steps", r.Checked)
 	row("published, known to the writer", r.Published)
 	row("in doubt at a kill", r.InDoubt)
 	row("read", r.Read)
@@ -40,6 +41,7 @@ func (r *Report) Markdown(w io.Writer) {
 	}{{"lost", r.Lost}, {"duplicate without a mark", r.Duplicate},
 		{"unpublished and read", r.Unpublished}, {"hung", r.Hung}, {"leaked", r.Leaked},
 		{"usurped from the living", r.Usurped}, {"deaths not told in 5 s", r.Unnoticed},
+		{"invariants broken, of objects checked after deaths at steps", r.Broken},
 		{"failed otherwise", r.Failed}, {"ended by hostile peers", r.Hostile.Panics + r.Hostile.Wild},
 		{"held up by hostile peers", r.Hostile.Hangs + r.Hostile.Unbounded},
 		{"entries lost to hostile peers", r.Hostile.BystanderLost},

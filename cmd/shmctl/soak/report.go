@@ -84,6 +84,7 @@ type Report struct {
 	Operations uint64 `json:"operations"` // entries published and read, and calls of attacked sides
 	Kills      uint64 `json:"kills"`
 	Stops      uint64 `json:"stops"`
+	Checked    uint64 `json:"checked"` // objects, after deaths at steps
 	Faults     Faults `json:"faults"`
 	// Steps is how often each labelled step killed; null without steps.
 	Steps      map[string]uint64 `json:"steps"`
@@ -134,6 +135,7 @@ func (r *Report) addTorture(t *torture.Report, roles []string) {
 	r.Played = append(r.Played, Round{t.Seed, append([]string{}, roles...), t.Kills})
 	r.Kills += t.Kills
 	r.Stops += t.Stops
+	r.Checked += t.Checked
 	r.Operations += t.Published + t.Read
 	for step, n := range t.Steps {
 		r.Steps[step] += n
@@ -198,7 +200,8 @@ func (r *Report) Print(w io.Writer) {
 	row("survivors", "%v", r.AllDuties())
 	row("losses", "%d", r.Lost)
 	row("others", "%d duplicate, %d unpublished, %d hung, %d leaked, %d usurped, %d unnoticed, "+
-		"%d failed", r.Duplicate, r.Unpublished, r.Hung, r.Leaked, r.Usurped, r.Unnoticed, r.Failed)
+		"%d broken, %d failed", r.Duplicate, r.Unpublished, r.Hung, r.Leaked, r.Usurped, r.Unnoticed,
+		r.Broken, r.Failed)
 	h := r.Hostile
 	row("hostile", "%d panics, %d hangs, %d wild, %d lost, %d untyped, %d unbounded, %d leaked, "+
 		"%d failed, %d toothless", h.Panics, h.Hangs, h.Wild, h.BystanderLost, h.Untyped, h.Unbounded,

@@ -91,6 +91,9 @@
 // A counter's value lies between what its processes noted before they added and after; an address
 // vector has what the ledger says whenever the ledger says it, before and after a look.
 //
+// After deaths at steps all objects that have a name are checked as shmctl check does it, before
+// anybody goes on for the dead one: an invariant that does not hold then is "broken".
+//
 // Queues that are met over sockets are of both kinds of trust, see Options.Trust; the one that has
 // a name is the same user's. What is posted to them is checked for order and content only, as they
 // end with their reader.

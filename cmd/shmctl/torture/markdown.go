@@ -21,6 +21,7 @@ func (r *Report) Markdown(w io.Writer) {
 	}
 	row("kills", r.Kills)
 	row("stops (SIGSTOP, SIGCONT)", r.Stops)
+	row("objects checked after deaths at steps", r.Checked)
 	row("published, known to the writer", r.Published)
 	row("in doubt at a kill", r.InDoubt)
 	row("read", r.Read)

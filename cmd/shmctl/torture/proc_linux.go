@@ -204,6 +204,7 @@ func (s *supervisor) diedAt(p *proc) int64 {
 // revive counts a death and starts the next process in its place.
 func (s *supervisor) revive(p *proc) error {
 	s.buried(p)
+	s.examine(p)
 	if p.role.died != nil {
 		if err := p.role.died(s, p); err != nil {
 			return err

@@ -53,6 +53,7 @@ const (
 	kindLeaked      = "leaked"
 	kindUsurped     = "usurped"
 	kindUnnoticed   = "unnoticed"
+	kindBroken      = "broken"
 	kindFailed      = "failed"
 )
 
@@ -83,17 +84,18 @@ type Found struct {
 	Leaked      uint64 `json:"leaked"`
 	Usurped     uint64 `json:"usurped"`
 	Unnoticed   uint64 `json:"unnoticed"`
+	Broken      uint64 `json:"broken"` // invariants of objects
 	Failed      uint64 `json:"failed"`
 }
 
 func (f *Found) all() []*uint64 {
 	return []*uint64{&f.Lost, &f.Duplicate, &f.Unpublished, &f.Hung, &f.Leaked, &f.Usurped,
-		&f.Unnoticed, &f.Failed}
+		&f.Unnoticed, &f.Broken, &f.Failed}
 }
 
 // kinds are the names of Found.all.
 var kinds = []string{kindLost, kindDuplicate, kindUnpublished, kindHung, kindLeaked, kindUsurped,
-	kindUnnoticed, kindFailed}
+	kindUnnoticed, kindBroken, kindFailed}
 
 // add counts n of a kind. What is of no kind is a failure of the process that says so.
 func (f *Found) add(kind string, n uint64) {
@@ -138,6 +140,7 @@ type Report struct {
 	Interrupted bool   `json:"interrupted"`
 	Kills       uint64 `json:"kills"`
 	Stops       uint64 `json:"stops"`
+	Checked     uint64 `json:"checked"` // objects, after deaths at steps
 	Tally
 	Noticed
 	Roles      map[string]*RoleReport `json:"roles"`

@@ -46,6 +46,8 @@ type supervisor struct {
 	frozen  *proc       // is stopped
 	counter *cq.Counter // of the role counter, only to look
 	counted uint64      // what it said last
+	// examined is when objects may be checked again.
+	examined time.Time
 
 	mu     sync.Mutex // of what those write that listen to processes
 	report *Report
