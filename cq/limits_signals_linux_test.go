@@ -66,11 +66,98 @@ var stormy = []limitedUse{
 			})
 		})
 	}},
-	{"meet over a socket", func(*shm.Dir) error {
-		return makes(func() (*cq.Queue, error) {
-			return cq.CreateAnonymous("stormed", cq.Options{Size: 8})
-		}, meets)
+	{"wait for an event", func(d *shm.Dir) error {
+		return makes(func() (*cq.EventQueue, error) {
+			return cq.CreateEvents(d, "limited", cq.EventOptions{Size: 8, Write: true, Spin: -1})
+		}, func(e *cq.EventQueue) error {
+			var ev cq.Event
+			_, err := e.ReadTimeout(&ev, 5*time.Millisecond)
+			err = instead(err, cq.ErrTimeout)
+			wait := later(func() {
+				_, err := e.Write(&cq.Event{Event: cq.EventNotify})
+				need(err)
+			})
+			defer wait()
+			_, readErr := e.ReadContext(context.Background(), &ev)
+			return errors.Join(err, readErr)
+		})
 	}},
+	{"wait on a channel", func(d *shm.Dir) error {
+		return makes(func() (*cq.Channel, error) { return cq.NewChannel(d) }, func(c *cq.Channel) error {
+			return createsQueue(d, cq.Options{Shared: true}, func(q *cq.Queue) error {
+				return errors.Join(waitsOn(d, c, q), c.Detach(context.Background(), q))
+			})
+		})
+	}},
+	{"wait for a descriptor", func(d *shm.Dir) error {
+		return createsQueue(d, cq.Options{Wait: cq.WaitFD}, func(q *cq.Queue) error {
+			return attachesTo(d, func(w *cq.Writer) error {
+				return readsByDescriptor(q, func() { need(w.Post(&cq.Entry{Context: 7})) })
+			})
+		})
+	}},
+	{"meet over a socket", func(*shm.Dir) error { return meetsBy(cq.TrustUser, meets) }},
+	{"meet another user", func(*shm.Dir) error { return meetsBy(cq.TrustOthers, meets) }},
+	{"read from another user", func(*shm.Dir) error {
+		return meetsBy(cq.TrustOthers, func(q *cq.Queue) error {
+			return joins(q, func(w *cq.Writer) error {
+				wait := later(func() { need(w.Post(&cq.Entry{Context: 7})) })
+				defer wait()
+				n, err := cq.ReadContext(context.Background(), q, make([]cq.Context, 1))
+				if err == nil && n != 1 {
+					err = fmt.Errorf("read %d", n)
+				}
+				return err
+			})
+		})
+	}},
+}
+
+// meetsBy gives f a queue without a name.
+func meetsBy(trust cq.Trust, f func(*cq.Queue) error) error {
+	return makes(func() (*cq.Queue, error) {
+		return cq.CreateAnonymous("stormed", cq.Options{Size: 8, Spin: -1, Trust: trust})
+	}, f)
+}
+
+// waitsOn gets what a writer does from a channel, after nothing came for a while.
+func waitsOn(d *shm.Dir, c *cq.Channel, q *cq.Queue) error {
+	if err := errors.Join(c.Attach(q), c.Arm(q, cq.NotifyAny)); err != nil {
+		return err
+	}
+	_, err := c.GetTimeout(5 * time.Millisecond)
+	if err = instead(err, cq.ErrTimeout); err != nil {
+		return err
+	}
+	return attachesTo(d, func(w *cq.Writer) error {
+		wait := later(func() { need(w.Post(&cq.Entry{Context: 7})) })
+		defer wait()
+		if _, err := c.Get(context.Background()); err != nil {
+			return err
+		}
+		return c.Ack(q, 1)
+	})
+}
+
+// readsByDescriptor reads one entry, by nothing but poll(2), which the caller has to begin anew.
+func readsByDescriptor(q *cq.Queue, post func()) error {
+	wait := later(post)
+	defer wait()
+	for {
+		err := cq.TryWait(q)
+		if err == nil {
+			_, err = unix.Poll([]unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}, -1)
+		}
+		if err != nil && err != unix.EINTR && !errors.Is(err, cq.ErrAgain) {
+			return err
+		}
+		switch n, err := cq.Read(q, make([]cq.Context, 1)); {
+		case n == 1:
+			return nil
+		case !errors.Is(err, cq.ErrAgain):
+			return err
+		}
+	}
 }
 
 // instead turns the error that was wanted into none, and any other into one.
@@ -81,8 +168,13 @@ func instead(err, want error) error {
 	return fmt.Errorf("%v in place of %w", err, want)
 }
 
-// meets attaches a writer over a pair of sockets.
+// meets attaches a writer and passes something on.
 func meets(q *cq.Queue) error {
+	return joins(q, func(w *cq.Writer) error { return passes(q, w) })
+}
+
+// joins attaches a writer over a pair of sockets.
+func joins(q *cq.Queue, f func(*cq.Writer) error) error {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	need(err)
 	a, err := socket(fds[0])
@@ -91,11 +183,24 @@ func meets(q *cq.Queue) error {
 	need(err)
 	done := make(chan error, 1)
 	go func() { done <- q.Accept(context.Background(), a) }()
-	w, err := cq.AttachConn(context.Background(), b, cq.WriterOptions{})
+	w, err := cq.AttachConn(context.Background(), b, cq.WriterOptions{Trust: q.Options().Trust})
 	if err = errors.Join(err, <-done); err == nil {
-		err = errors.Join(passes(q, w), w.Close())
+		err = errors.Join(f(w), w.Close())
 	}
 	return errors.Join(err, a.Close(), b.Close())
+}
+
+// interrupted reads from a pipe that stays empty until a signal comes.
+func interrupted() error {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return err
+	}
+	defer shm.CloseFDs(p[:])
+	if _, err := unix.Read(p[0], make([]byte, 1)); err != unix.EINTR {
+		return fmt.Errorf("a read that a signal interrupted says %v", err)
+	}
+	return nil
 }
 
 // childStormed does everything again and again until it is told to stop.
@@ -108,10 +213,12 @@ func childStormed() {
 			signals.Add(1)
 		}
 	}()
+	need(interrupts(syscall.SIGUSR1))
 	base, err := shm.OpenDir("")
 	need(err)
 	stop := toldToStop()
 	say("ready")
+	need(interrupted())
 	lifted = func(f func() error) error { return f() }
 	var all sync.WaitGroup
 	var rounds atomic.Uint64
@@ -148,20 +255,27 @@ func TestSignalStorm(t *testing.T) {
 	if got := c.line(t); got != "ready" {
 		t.Fatal(got)
 	}
-	pid, sent := c.Process.Pid, 0
+	sent := 0
 	for end := time.Now().Add(time.Second); sent == 0 || time.Now().Before(end); {
-		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-		must(t, err)
-		for _, e := range threads {
-			tid, _ := strconv.Atoi(e.Name())
-			if unix.Tgkill(pid, tid, unix.SIGUSR1) == nil {
-				sent++
-			}
-		}
-		time.Sleep(50 * time.Microsecond)
+		sent += interruptAll(t, c.Process.Pid)
 	}
 	t.Logf("%d signals", sent)
 	must(t, c.in.Close())
 	complaints(t, c)
 	_ = c.stop(t)
+}
+
+// interruptAll sends a signal to each thread of a process, and says to how many.
+func interruptAll(t *testing.T, pid int) (sent int) {
+	t.Helper()
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	must(t, err)
+	for _, e := range threads {
+		tid, _ := strconv.Atoi(e.Name())
+		if unix.Tgkill(pid, tid, unix.SIGUSR1) == nil {
+			sent++
+		}
+	}
+	time.Sleep(50 * time.Microsecond)
+	return sent
 }

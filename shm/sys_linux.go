@@ -26,8 +26,9 @@ func (i fileInfo) directory() bool { return i.mode&unix.S_IFMT == unix.S_IFDIR }
 const (
 	noDir       = unix.AT_FDCWD
 	openDirBits = unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_RDONLY | unix.O_CLOEXEC
-	// fallocate in steps: a signal makes it undo the step under way, not all of it.
-	allocateStepBytes = 64 << 20
+	// fallocate in steps: a signal makes some kernels undo the step under way, not all of it.
+	allocateStepBytes  = 64 << 20
+	allocateLeastBytes = 64 << 10
 )
 
 // again repeats a call that a signal interrupted.
@@ -175,13 +176,26 @@ func sysLink(fd, dirfd int, name string) error {
 
 // sysAllocate gives the file its size and real memory for all of it.
 func sysAllocate(fd int, total uint64) error {
+	return inSteps(total, func(at, n uint64) error {
+		return unix.Fallocate(fd, 0, int64(at), int64(n))
+	})
+}
+
+// inSteps allocates in steps that get smaller as long as signals undo them: under a profiler they
+// may come faster than a large one ends, again and again.
+func inSteps(total uint64, allocate func(at, n uint64) error) error {
+	step := uint64(allocateStepBytes)
 	for at := uint64(0); at < total; {
-		n := min(total-at, allocateStepBytes)
-		err := again(func() error { return unix.Fallocate(fd, 0, int64(at), int64(n)) })
-		if err != nil {
+		n := min(total-at, step)
+		switch err := allocate(at, n); err {
+		case nil:
+			at += n
+			step = min(2*step, allocateStepBytes)
+		case unix.EINTR:
+			step = max(n/2, allocateLeastBytes)
+		default:
 			return err
 		}
-		at += n
 	}
 	return nil
 }
