@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
@@ -135,21 +136,44 @@ func newCounter(obj *shm.Object, name, path string, o CounterOptions, made bool)
 	c := &Counter{name: name, path: path, opt: o, obj: obj, fid: objectFID(FIDCounter, obj),
 		spin: doorbell.SpinBudget(o.Spin), gone: make(chan struct{})}
 	c.waiters.low = doorbell.Idle
-	var err error
-	if made {
+	if !made {
+		err := c.start()
+		if err == nil {
+			return c, nil
+		}
+		return nil, errors.Join(err, c.drop())
+	}
+	// To remove it again takes a descriptor, and that there is none may be why.
+	spare := doorbell.DupFD(obj.FD())
+	err := error(syscall.EMFILE)
+	if spare >= 0 {
 		err = obj.Release() // it is nobody's: whoever has it open has a seat
 	}
 	if err == nil {
 		err = c.start()
 	}
+	doorbell.CloseFD(spare)
 	if err == nil {
 		return c, nil
 	}
-	err = errors.Join(err, c.drop())
-	if made {
-		err = errors.Join(err, c.removeUnused())
+	return nil, errors.Join(err, c.letGo(), c.unmake(), obj.Close())
+}
+
+// unmake removes the name of a counter that was just made, unless somebody has it open already.
+func (c *Counter) unmake() error {
+	if c.path == "" {
+		return nil
 	}
-	return nil, err
+	var busy *shm.BusyError
+	if !c.obj.Owned() {
+		switch err := c.obj.Hold(); {
+		case errors.As(err, &busy), errors.Is(err, shm.ErrStale):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+	return c.obj.Unlink()
 }
 
 func (c *Counter) start() (err error) {
@@ -252,7 +276,10 @@ func (c *Counter) turnOut() {
 }
 
 // drop gives back what the handle holds. An add by another goroutine may be under way.
-func (c *Counter) drop() error {
+func (c *Counter) drop() error { return errors.Join(c.letGo(), c.obj.Close()) }
+
+// letGo gives back all but the object.
+func (c *Counter) letGo() error {
 	var err error
 	if c.window != nil {
 		err = c.window.Close()
@@ -265,7 +292,7 @@ func (c *Counter) drop() error {
 		c.seat.Leave()
 	}
 	c.face.Close()
-	return errors.Join(err, c.obj.Close())
+	return err
 }
 
 // deregister runs when nothing can be added through the handle any more. An add that came before

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -171,8 +173,51 @@ func childPoor() {
 	if n, err := cq.Read(q, dst); n != 1 || dst[0].Context != 5 {
 		say("adopt: read %d, %v", n, err)
 	}
-	need(errors.Join(w.Close(), q.Close(), d.Close()))
+	need(errors.Join(w.Close(), q.Close()))
+	poorBeside(d)
+	need(d.Close())
 	say("done")
+}
+
+// poorBeside makes what stands beside queues.
+func poorBeside(d *shm.Dir) {
+	const name = "poor"
+	close := func(c io.Closer) func() error { return c.Close }
+	for _, tt := range []struct {
+		what string
+		make func() (end func() error, err error)
+	}{
+		{"counter", func() (func() error, error) {
+			c, err := cq.CreateCounter(d, name, cq.CounterOptions{Wait: cq.WaitFD, Lifetime: cq.Persistent})
+			return func() error { return errors.Join(c.Close(), cq.RemoveCounter(d, name)) }, err
+		}},
+		{"event queue", func() (func() error, error) {
+			e, err := cq.CreateEvents(d, name, cq.EventOptions{Size: 4, Wait: cq.WaitFD})
+			return close(e), err
+		}},
+		{"address vector", func() (func() error, error) {
+			v, err := cq.CreateAddresses(d, name, cq.AddressOptions{Format: cq.AddrOpaque})
+			return close(v), err
+		}},
+		{"wait set", func() (func() error, error) {
+			s, err := cq.NewWaitSet(d, cq.WaitSetOptions{Wait: cq.WaitFD})
+			return close(s), err
+		}},
+		{"channel", func() (func() error, error) {
+			c, err := cq.NewChannel(d)
+			return close(c), err
+		}},
+	} {
+		var end func() error
+		sweep(tt.what, func() (err error) { end, err = tt.make(); return err }, func() {
+			path := filepath.Join(d.Path(), name)
+			if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+				say("%s: left behind, %v", tt.what, err)
+				need(os.RemoveAll(path))
+			}
+		})
+		need(end())
+	}
 }
 
 // sweep calls f with ever more descriptors until it succeeds. What was closed before it must not
