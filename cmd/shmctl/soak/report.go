@@ -153,8 +153,11 @@ const (
 )
 
 // judgeNotices finds out whether survivors knew of deaths in time, after the last round. That
-// nobody was told in five seconds is found by each round.
+// nobody was told in five seconds is found by each round, of what it demanded: so there must be some.
 func (r *Report) judgeNotices() {
+	if all := r.AllDuties(); r.NoticeNs.Count >= noticesJudged && all.Told == 0 {
+		r.note(r.Seed, fmt.Sprintf("of %d notices none was demanded of a survivor", r.NoticeNs.Count))
+	}
 	if n := r.NoticeNs; n.Count >= noticesJudged && *n.P99 >= int64(noticeMost) {
 		r.note(r.Seed, fmt.Sprintf("the 99th percentile of notices is %v, want less than %v",
 			time.Duration(*n.P99), noticeMost))
