@@ -107,8 +107,8 @@ func Remaining(d *shm.Dir, name string, o Removal) (Remains, error) {
 // Remove removes the queue of a directory, of either kind, if [Remaining] calls it garbage and the
 // locks of all its objects prove that it is still so. Any number of processes may do so at once,
 // while others create, adopt and attach. Otherwise it fails with [ErrBusy], and nothing that counts
-// has changed. A queue that is not there is no error. ENOTEMPTY says that the queue is gone, and that
-// its directory holds foreign files, or the lane of a writer that came late and is removing it.
+// has changed. A queue that is not there is no error. ENOTEMPTY says that the queue is gone, and
+// that its directory holds foreign files, or the lane of a writer that came late and removes it.
 func Remove(d *shm.Dir, name string, o Removal) error {
 	f, err := find(d, name, o)
 	if err == nil {
@@ -230,9 +230,9 @@ func (f *found) remove() error {
 	return nil
 }
 
-// holdAll keeps writers from lanes. Nobody lives there, or else nothing is done. The records stay as
-// they are: a reader that adopts the queue, should this one give up or die, tells of those who died
-// in the lanes, and not of us.
+// holdAll keeps writers from lanes. Nobody lives there, or else nothing is done. The records stay
+// as they are: a reader that adopts the queue, should this one give up or die, tells of those who
+// died in the lanes, and not of us.
 func holdAll(lanes []*shm.Object) error {
 	for _, l := range lanes {
 		if err := l.Hold(); err != nil {

@@ -17,8 +17,8 @@ type sigaction struct {
 
 const saRestart = 0x10000000
 
-// interrupts has the handler of a signal, which package signal installed, interrupt system calls for
-// good. The runtime asks the kernel to begin most of them anew.
+// interrupts has the handler of a signal, which package signal installed, interrupt system calls
+// for good. The runtime asks the kernel to begin most of them anew.
 func interrupts(s syscall.Signal) error {
 	var a sigaction
 	if err := sigactionOf(s, nil, &a); err != nil {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAllocateInterrupted: allocating ends although signals undo each step of more than a quarter of
-// a megabyte, leaves nothing out, and passes other errors on.
+// TestAllocateInterrupted: allocating ends although signals undo each step of more than a quarter
+// of a megabyte, leaves nothing out, and passes other errors on.
 func TestAllocateInterrupted(t *testing.T) {
 	const total, most = 200<<20 + 4096, 256 << 10
 	calls, done := 0, uint64(0)

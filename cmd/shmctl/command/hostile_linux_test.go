@@ -34,7 +34,8 @@ func TestHostile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "hostile.json")
 	must(t, os.WriteFile(file, []byte(text), 0o600))
 	text = ok(t, "torture", "report", file)
-	for _, want := range []string{"\n| attacks that provoked nothing | 0 |\n", "\n| event-lane | users |"} {
+	for _, want := range []string{"\n| attacks that provoked nothing | 0 |\n",
+		"\n| event-lane | users |"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

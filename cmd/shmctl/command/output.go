@@ -49,8 +49,8 @@ func (o *output) check(cmd *cobra.Command) error {
 
 func (o *output) json() bool { return o.short || o.format == "json" }
 
-// finished prints what a long run found, for people or as JSON, which is named by its kind, and says
-// how the run ended.
+// finished prints what a long run found, for people or as JSON, which is named by its kind, and
+// says how the run ended.
 func (o *output) finished(w io.Writer, report interface{ Print(io.Writer) }, named any,
 	err error) error {
 	if !o.json() {

@@ -153,7 +153,8 @@ const (
 )
 
 // judgeNotices finds out whether survivors knew of deaths in time, after the last round. That
-// nobody was told in five seconds is found by each round, of what it demanded: so there must be some.
+// nobody was told in five seconds is found by each round, of what it demanded: so there must be
+// some.
 func (r *Report) judgeNotices() {
 	if all := r.AllDuties(); r.NoticeNs.Count >= noticesJudged && all.Told == 0 {
 		r.note(r.Seed, fmt.Sprintf("of %d notices none was demanded of a survivor", r.NoticeNs.Count))
