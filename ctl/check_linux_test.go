@@ -362,3 +362,18 @@ func checkStrangers(t *testing.T, d *shm.Dir, whole map[string][]byte) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
+
+// TestCheckAside: a queue whose maker died before it had its own name is whole.
+func TestCheckAside(t *testing.T) {
+	d := ownDir(t)
+	q, err := cq.Create(d, "q", cq.Options{Lifetime: cq.Persistent})
+	must(t, err)
+	must(t, q.Detach())
+	aside := "new-" + shm.NewUUID().String()
+	must(t, os.Rename(d.Path()+"/q", d.Path()+"/"+aside))
+	r, err := ctl.Check(ctl.CheckOptions{}, d.Path())
+	must(t, err)
+	if r.Objects == 0 || len(r.Findings) != 0 {
+		t.Errorf("%+v", r)
+	}
+}
