@@ -310,6 +310,22 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
+// TestCloseBeside: a stack that is closed while a socket of it is closed has no error.
+func TestCloseBeside(t *testing.T) {
+	for range 200 {
+		fa, _ := newFakes(8)
+		s, err := udp.NewStack(udp.StackOptions{}, fa)
+		must(t, err)
+		c := listen(t, s, addrA, 1000)
+		done := make(chan error)
+		go func() { done <- c.Close() }()
+		must(t, s.Close())
+		if err := <-done; err != nil && !errors.Is(err, net.ErrClosed) {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestDeviceGone: reads end with what the device said, after what had come.
 func TestDeviceGone(t *testing.T) {
 	a, b, _, fb := newPair(t, udp.StackOptions{CheckEvery: time.Millisecond})

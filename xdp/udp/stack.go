@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"errors"
 	"hash/maphash"
 	"maps"
 	"net"
@@ -280,7 +281,9 @@ func (s *Stack) Close() error {
 		keep(s.watcher()) // it may call fail, which must not begin once running is waited for
 	}
 	for _, c := range conns {
-		keep(c.Close())
+		if err := c.Close(); !errors.Is(err, net.ErrClosed) { // else its user was faster
+			keep(err)
+		}
 	}
 	for _, sh := range s.shards {
 		keep(sh.close())
