@@ -17,7 +17,13 @@ type witness struct {
 	stop    func()      // ends the watch
 	ended   atomic.Bool // the watched process is gone
 	blind   bool        // the watched process gives no notice: only looking helps
+	trusted int         // looks for which the notice was relied on
 }
+
+// trustFor is for how many looks in a row a notice that has not come is taken for a process that
+// lives: about a second, when nothing else wakes who looks. A notice that is lost would be silence
+// for ever.
+const trustFor = 10
 
 // settle says that everything up to a generation is said, by somebody else perhaps. Of those that
 // came later and that nobody remembers it makes rather none than one too many.
@@ -43,15 +49,18 @@ func (w *witness) settle(generation uint64) {
 
 // look returns the owners that are proved dead and were not returned before, oldest first, and how
 // many more there were whom nobody remembers. It costs a few loads unless something has changed, or
-// no notice can come. nudge is called, from anywhere, when another look is worth while.
+// no notice can come, or has not come for a while. nudge is called, from anywhere, when another look is worth while.
 func (w *witness) look(nudge func()) (dead []shm.Owner, more uint64) {
-	owner := w.obj.Owner()
+	owner, ask := w.obj.Owner(), false
 	switch {
 	case owner.PID == 0, owner.Generation <= w.settled:
 		return nil, 0 // damaged, or nothing new
 	case owner.Generation == w.watched && owner.State == shm.StateOwned && !w.blind &&
 		!w.ended.Load():
-		return nil, 0
+		if w.trusted++; w.trusted < trustFor {
+			return nil, 0
+		}
+		w.trusted, ask = 0, true
 	}
 	dead, more = w.recorded(owner.Generation)
 	w.settled = max(w.settled, owner.Generation-1)
@@ -63,7 +72,7 @@ func (w *witness) look(nudge func()) (dead []shm.Owner, more uint64) {
 	if owner.Generation != w.watched {
 		w.watch(owner, nudge)
 	}
-	if !w.blind && !w.ended.Load() {
+	if !ask && !w.blind && !w.ended.Load() {
 		return dead, more
 	}
 	// If another one took over just now, its record says so at the next look.
