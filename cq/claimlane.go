@@ -65,7 +65,8 @@ func (h *dirHome) takeLane(bit int, opt shape, reader *shm.Object, row *rowWords
 			if err = lanePossible(obj, bit, opt.Size, row); err != nil {
 				return err
 			}
-			// Giving a lane back is no harm, but a claim hides who died in it.
+			// The state is looked at again when the lane is ours. But a claim that is given back
+			// has made us its last owner, and who died in it would not be told of any more.
 			return takesWriters(words.state.Load(), h.name)
 		})
 		if err == nil && !former {

@@ -49,7 +49,8 @@ func (w *witness) settle(generation uint64) {
 
 // look returns the owners that are proved dead and were not returned before, oldest first, and how
 // many more there were whom nobody remembers. It costs a few loads unless something has changed, or
-// no notice can come, or has not come for a while. nudge is called, from anywhere, when another look is worth while.
+// no notice can come, or has not come for a while. nudge is called, from anywhere, when another
+// look is worth while.
 func (w *witness) look(nudge func()) (dead []shm.Owner, more uint64) {
 	owner, ask := w.obj.Owner(), false
 	switch {
