@@ -123,6 +123,7 @@ func (s *supervisor) awaken(dead *proc) error {
 	t[countQuiet].Store(1)
 	defer t[countQuiet].Store(0)
 	for since := time.Now(); ; time.Sleep(time.Millisecond) {
+		s.overdue(lifetime())
 		value, err := s.counter.Read()
 		if err != nil {
 			s.broken("counter", kindFailed, 1, "read: %v", err)

@@ -2,6 +2,7 @@ package torture
 
 import (
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -86,10 +87,21 @@ func (s *supervisor) overdue(own time.Duration) {
 		d.known, d.own, d.seen = true, own, now
 		if d.lived > noticeLatest {
 			s.notes.over(key)
-			s.count(d.role, kindUnnoticed, 1, "%s: the death of %s (pid %d) was not told as %s by %s "+
-				"%d (pid %d) in %v", kindUnnoticed, d.role, key.pid, key.kind, d.by.role.name,
-				d.by.index, key.by.pid, noticeLatest)
+			s.count(d.role, kindUnnoticed, 1, "%s: the death of %s (pid %d, %s) at %d was not told as "+
+				"%s by %s %d (pid %d, bound since %d) in %v", kindUnnoticed, d.role, key.pid,
+				s.notes.names[key.process], d.atNs, key.kind, d.by.role.name, d.by.index,
+				key.by.pid, s.ledger.word(wordBound+d.by.place).Load(), noticeLatest)
+			s.ask(d.by)
 		}
+	}
+}
+
+// ask has one that did not tell a death say on standard error what its goroutines do, which ends
+// it. The caller has the mutex.
+func (s *supervisor) ask(p *proc) {
+	if p.cmd != nil && !s.dumped {
+		s.dumped, p.shot = true, true
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT)
 	}
 }
 

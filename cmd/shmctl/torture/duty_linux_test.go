@@ -224,6 +224,22 @@ func TestWhoOwes(t *testing.T) {
 	}
 }
 
+// TestDiedFirst: one that is killed when it was dead already died when it did, so nobody owes it
+// who came in between.
+func TestDiedFirst(t *testing.T) {
+	m := newMourning(t)
+	m.dooms(m.dead)
+	if at := m.diedAt(m.dead); at == 0 {
+		t.Error("not noted")
+	}
+	m.ledger.word(wordDeath + m.dead.place).Store(10)
+	m.ledger.word(wordBound).Store(11)
+	m.dooms(m.dead)
+	if m.expectAll(m.dead, "reader", noticeWriter); m.diedAt(m.dead) != 10 || len(m.notes.due) != 0 {
+		t.Errorf("died at %d, %d are due", m.diedAt(m.dead), len(m.notes.due))
+	}
+}
+
 // TestOwesUntil: a duty ends as it should, is counted so, and only what is left of it is found.
 func TestOwesUntil(t *testing.T) {
 	for name, c := range map[string]struct {

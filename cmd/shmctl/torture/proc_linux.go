@@ -190,10 +190,16 @@ func (s *supervisor) kill(p *proc) error {
 		p.role.dying(s, p)
 	}
 	p.shot = true
-	s.ledger.word(wordDeath + p.place).Store(uint64(doorbell.Now()))
+	s.dooms(p)
 	_ = p.cmd.Process.Kill()
 	<-p.done
 	return s.revive(p)
+}
+
+// dooms notes when a process is killed. It may be dead by then, at its step, and others may have
+// come since, who owe nothing for it.
+func (s *supervisor) dooms(p *proc) {
+	s.ledger.word(wordDeath+p.place).CompareAndSwap(0, uint64(doorbell.Now()))
 }
 
 // diedAt returns when the process of a place died, or was told to.

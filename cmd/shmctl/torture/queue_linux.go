@@ -87,6 +87,7 @@ func (s *supervisor) hush() error {
 	defer s.ledger.word(wordHush).Store(0)
 	ss := s.ledger.sessions("writer")
 	for since := time.Now(); ; time.Sleep(time.Millisecond) {
+		s.overdue(lifetime())
 		missing := s.unseen(ss)
 		if missing == "" {
 			return nil
