@@ -26,6 +26,7 @@ func (r *Report) Markdown(w io.Writer) {
 	row("published, known to the writer", r.Published)
 	row("in doubt at a kill", r.InDoubt)
 	row("read", r.Read)
+	row("gone with a writer and its reader of another user", r.Gone)
 	row("again, and marked redelivered", r.Redelivered)
 	row("notice of a death through an event queue", r.NoticeNs)
 	for _, kind := range slices.Sorted(maps.Keys(r.Notices)) {

@@ -100,7 +100,7 @@
 //
 // Between users memory has no name, so what was published is gone when both the writer and the
 // reader that had its lane are dead: that much may miss at the end, in the order of the lane, and
-// is counted as gone_with_both. A writer that lives takes all of it to the next reader, and one
+// is counted as "gone_with_both". A writer that lives takes all of it to the next reader, and one
 // that ends by itself waits until everything is seen.
 //
 // Nobody here posts events to another user's event queue, though the library lets them, see

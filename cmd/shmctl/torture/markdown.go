@@ -25,6 +25,7 @@ func (r *Report) Markdown(w io.Writer) {
 	row("published, known to the writer", r.Published)
 	row("in doubt at a kill", r.InDoubt)
 	row("read", r.Read)
+	row("gone with a writer and its reader of another user", r.Gone)
 	row("again, and marked redelivered", r.Redelivered)
 	for i, n := range r.Found.all() {
 		row(kinds[i], *n)

@@ -248,7 +248,7 @@ func sumOthersReaders(s *supervisor, r *RoleReport) {
 
 func sumOthersWriters(s *supervisor, r *RoleReport) {
 	words := s.ledger.region("others-writer")
-	sessions, gone := uint64(0), uint64(0)
+	sessions := uint64(0)
 	for i := range othersWriters {
 		last := min(words[othersSessions+i].Load(), othersMost-1)
 		sessions += last
@@ -258,12 +258,12 @@ func sumOthersWriters(s *supervisor, r *RoleReport) {
 			r.Published += published
 			r.InDoubt += max(published, e.intent.Load()) - published
 			r.Read += seen
-			if n < last && seen < published {
-				gone += published - seen
+			if seen < published && othersGone(s, e) {
+				r.Gone += published - seen
 			}
 		}
 	}
-	r.Counts["sessions"], r.Counts["gone_with_both"] = sessions, gone
+	r.Counts["sessions"] = sessions
 }
 
 func checkOthersReaders(s *supervisor) {

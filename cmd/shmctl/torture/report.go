@@ -63,6 +63,9 @@ type Tally struct {
 	InDoubt     uint64 `json:"in_doubt"`
 	Read        uint64 `json:"read"`
 	Redelivered uint64 `json:"redelivered"`
+	// Gone is what was published between users and not read when both had died: it was in their
+	// memory, which has no name, and nowhere else.
+	Gone uint64 `json:"gone_with_both"`
 	Found
 }
 
@@ -72,6 +75,7 @@ func (t *Tally) Add(other *Tally) {
 	t.InDoubt += other.InDoubt
 	t.Read += other.Read
 	t.Redelivered += other.Redelivered
+	t.Gone += other.Gone
 	t.Found.plus(&other.Found)
 }
 
