@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"slices"
-	"time"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/ring"
@@ -152,40 +151,13 @@ func (q *Queue) refuseLane(bit int, err error) {
 	}
 	q.breaks.Lock()
 	defer q.breaks.Unlock()
-	if starved(err) && !q.askAgain(bit) {
-		return // a full look finds no descriptor for lanes that do not exist, either
+	if starved(err) && (!q.askAgain(bit) || slices.ContainsFunc(q.broken, starved)) {
+		return // what is to be read says so already
 	}
 	if !damaged(err) && len(q.broken) >= len(q.lanes) {
 		return // its writer marks it again and again
 	}
 	q.broken = append(q.broken, &LaneError{Lane: bit, Field: "object", Err: err})
-}
-
-// askAgain has a lane marked again that could not be opened for want of descriptors or memory. The
-// mark of its writer is taken, and there may never be another one. It reports whether this is news:
-// no other lane waits for that. It runs under breaks.
-func (q *Queue) askAgain(bit int) (news bool) {
-	if !slices.Contains(q.starved, bit) {
-		q.starved = append(q.starved, bit)
-		news = len(q.starved) == 1
-	}
-	if !news {
-		return false
-	}
-	time.AfterFunc(acceptAgain, func() {
-		if !q.guard.enterAny() {
-			return
-		}
-		defer q.guard.leaveAny()
-		q.breaks.Lock()
-		bits := q.starved
-		q.starved = nil
-		q.breaks.Unlock()
-		for _, bit := range bits {
-			q.bell.Mark(bit)
-		}
-	})
-	return true
 }
 
 // damaged reports errors that lie in an object, and not in the moment.

@@ -42,7 +42,8 @@ type Queue struct {
 	final   bool       // that was reported
 	broken  []error    // lanes given up, to be reported once each
 	starved []int      // lanes that could not be opened now, to be marked again
-	breaks  sync.Mutex // of both, whose parts must fit each other even if two goroutines are here
+	asking  bool       // somebody does that
+	breaks  sync.Mutex // of these, whose parts must fit each other even if two goroutines are here
 
 	broadcast   atomic.Uint64 // grows with every SignalAll
 	redelivered bool          // of what the last Read or Peek returned

@@ -61,11 +61,10 @@ func (q *Queue) acceptOther(m *meeting, h *memfdHome, peer *shm.Peer) (bit int, 
 	kept = true
 	// Before the lane can be opened, and with it be retired, which ends the watch. What is told
 	// before is seen when it is opened.
+	// The queue's memory stays until its peers are closed, which waits for this. So it does not ask
+	// whether the queue is closed: a close that fails would make it forget the only notice.
 	peer.Watch(func() {
-		if q.guard.enterAny() {
-			q.bell.Mark(bit)
-			q.guard.leaveAny()
-		}
+		q.bell.Mark(bit)
 		processWatch.nudge()
 	})
 	h.attach(bit, a)

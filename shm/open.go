@@ -2,6 +2,7 @@ package shm
 
 import (
 	"errors"
+	"io/fs"
 	"syscall"
 )
 
@@ -25,6 +26,12 @@ func (d *Dir) Open(name string, acc Access) (*Object, error) {
 	}
 	if errors.Is(err, syscall.EISDIR) {
 		err = notAnObject()
+	}
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		// The system finds no descriptor before it looks for the name.
+		if _, e := sysStatAt(ref.fd, name); errors.Is(e, fs.ErrNotExist) {
+			err = e
+		}
 	}
 	if err != nil {
 		ref.drop()
