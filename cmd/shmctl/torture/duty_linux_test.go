@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"errors"
 	"maps"
 	"os"
 	"os/exec"
@@ -49,8 +50,8 @@ func (m mourning) at(own, first, second time.Duration) uint64 {
 }
 
 func (m mourning) told(by *proc, atNs int64) {
-	m.notes.came(by.process(), event{Pid: m.dead.pid(), Start: m.dead.start, What: noticeWriter,
-		AtNs: atNs})
+	m.notes.came(by.process(), event{Role: by.role.name, Pid: m.dead.pid(), Start: m.dead.start,
+		What: noticeWriter, AtNs: atNs})
 }
 
 const long = 2 * noticeLatest
@@ -237,6 +238,49 @@ func TestDiedFirst(t *testing.T) {
 	m.dooms(m.dead)
 	if m.expectAll(m.dead, "reader", noticeWriter); m.diedAt(m.dead) != 10 || len(m.notes.due) != 0 {
 		t.Errorf("died at %d, %d are due", m.diedAt(m.dead), len(m.notes.due))
+	}
+}
+
+// TestHasty: who is told dead before it died lived when that was said, though it died later.
+func TestHasty(t *testing.T) {
+	for at, want := range map[int64]uint64{9: 1, 10: 0, 11: 0} {
+		m := newMourning(t)
+		m.told(m.first, at)
+		if m.unfounded(); m.found["reader"].Usurped != want {
+			t.Errorf("told at %d, it died at 10: %d found", at, m.found["reader"].Usurped)
+		}
+	}
+}
+
+// TestBuriedOnce: what is done about a death may wait for processes that die, which may make
+// somebody wait for the first one's role: its end is not counted again, and its place not filled
+// twice, or the first of the two would live on unseen.
+func TestBuriedOnce(t *testing.T) {
+	m := newMourning(t)
+	buried := map[*proc]int{}
+	for _, r := range m.roles {
+		r.died = func(s *supervisor, p *proc) error {
+			if buried[p]++; buried[p] > 1 {
+				return errors.New("buried twice")
+			}
+			return s.reviveBut(p.role.name)
+		}
+		r.settled = func(*supervisor, *proc) bool { return false }
+	}
+	for _, p := range m.procs {
+		p.done, p.cmd = make(chan struct{}), exec.Command("true")
+		p.shot = true
+		var err error
+		if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.cmd.Run(); err != nil {
+			t.Fatal(err)
+		}
+		close(p.done)
+	}
+	if err := m.reviveAll(); err != nil || len(buried) != len(m.procs) {
+		t.Errorf("%d of %d are buried, %v", len(buried), len(m.procs), err)
 	}
 }
 

@@ -50,6 +50,7 @@ type notices struct {
 	ns     map[string][]int64  // by kind
 	duties map[string]Duties   // by kind
 	merged map[noticeKey]int64 // when a survivor last told a kind of deaths by their number only
+	hasty  []event             // told before the death, in order
 }
 
 func newNotices() notices {
@@ -95,6 +96,10 @@ func (n *notices) one(by process, e event) {
 		n.early[key] = e
 		return
 	}
+	// Of a device process its end is told, too, see unfounded.
+	if e.AtNs < d.atNs && key.kind != noticeServer {
+		n.hasty = append(n.hasty, e)
+	}
 	if n.due[key] != nil {
 		n.over(key)
 		n.count(key.kind, func(c *Duties) { c.Told++ })
@@ -132,6 +137,10 @@ func (n *notices) stopped(p process, nowNs int64) (ended func(nowNs int64)) {
 func (s *supervisor) unfounded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, e := range s.notes.hasty {
+		s.count(e.Role, kindUsurped, 1, "%s: %s told the death (%s) of process %d before it died: %s",
+			kindUsurped, e.Role, e.What, e.Pid, e.Text)
+	}
 	for key, e := range s.notes.early {
 		// An application is told that its device process is gone, whether that closed or died: it
 		// has to do the same. Everything else that is closed says so in its object before its lock

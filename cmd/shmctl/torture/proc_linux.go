@@ -31,6 +31,7 @@ type proc struct {
 	// spared is how long it is not killed from outside.
 	spared time.Duration
 	shot   bool    // by us
+	buried bool    // it is gone, and its end is counted
 	empty  bool    // nobody is there: what the dead one left is not settled
 	left   bequest // of the one that died last
 }
@@ -49,9 +50,13 @@ func (p *proc) ended() bool {
 	}
 }
 
-// killed tells whether it is gone by SIGKILL.
+// fell tells whether it is gone and nobody has seen to that. Who sees to one death may come across
+// the same one again, when it waits for others meanwhile.
+func (p *proc) fell() bool { return !p.empty && !p.buried && p.ended() }
+
+// killed tells whether it fell by SIGKILL.
 func (p *proc) killed() bool {
-	if p.empty || !p.ended() {
+	if !p.fell() {
 		return false
 	}
 	ws, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
@@ -66,7 +71,8 @@ func (s *supervisor) start(p *proc) error {
 	s.started++
 	c := config{Role: p.role.name, Index: p.index, Place: p.place, Base: s.base,
 		Seed: s.o.Seed ^ s.started<<32, Trust: s.o.Trust, Spoil: s.o.spoil, Share: s.share}
-	p.shot, p.step, p.empty, p.done = false, crash.None, false, make(chan struct{})
+	p.shot, p.step, p.empty, p.buried = false, crash.None, false, false
+	p.done = make(chan struct{})
 	nth, aimed := 0, s.o.Steps && s.rnd.IntN(s.sent()) > 0
 	if aimed {
 		p.step, nth = s.aim(p.role)
@@ -221,6 +227,7 @@ func (s *supervisor) revive(p *proc) error {
 
 // buried counts the end of a process.
 func (s *supervisor) buried(p *proc) {
+	p.buried = true
 	_ = p.stdin.Close()
 	ws, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if ws.Signaled() && ws.Signal() == syscall.SIGKILL {

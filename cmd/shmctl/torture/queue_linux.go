@@ -106,7 +106,7 @@ func (s *supervisor) hush() error {
 // reviveBut starts those again that died at a step, but for those of a role.
 func (s *supervisor) reviveBut(role string) error {
 	for _, p := range s.procs {
-		if p.role.name != role && !p.empty && p.ended() {
+		if p.role.name != role && p.fell() {
 			if err := s.revive(p); err != nil {
 				return err
 			}

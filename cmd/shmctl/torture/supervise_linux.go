@@ -294,7 +294,7 @@ func (s *supervisor) reviveAll() error {
 			if err := s.next(p); err != nil {
 				return err
 			}
-		} else if p.ended() {
+		} else if p.fell() {
 			if err := s.revive(p); err != nil {
 				return err
 			}
