@@ -13,17 +13,17 @@
 // with merging them under the lock; loads are not reordered (the barrier orders them, too); wrap of
 // epoch and sequence, which model_wrap_test.go explores with its bounds, and that of generations;
 // take-over of the reader while a producer's death is noticed; descriptors of several channels; a
-// threshold that shares its lanes with a set and a reader at once; a producer that has no
-// descriptor to write to, or that cannot reach a domain that exists.
+// producer that has no descriptor to write to, or that cannot reach a domain that exists.
 //
 // What is explored, how many states that is, and which deviations are caught, stands in
 // testdata/guards_models.md. Where to find it: take-over of a lane s, of a reader z, of both s5 to
 // s7; bell generation z1, z2 and keepsBell; death notices q; descriptors and keeper i, v, w; attach
 // while arming t, ga, gj; set with channel and direct read p, u5; threshold with a set gx, gy, with
-// a channel gl, with a descriptor gm; latch with a set o; summary word b3 to b5, u to u3, with
-// descriptors v4, v5, w4, w5; frames in model_frames_test.go; lanes without room in
-// model_room_test.go; readers of other users that follow one another in model_follow_test.go; store
-// buffers in every variant, as "reader pays".
+// a channel gl, with a descriptor gm; latch with a set o; threshold, latch and a set whose user
+// reads in model_many_test.go; summary word b3 to b5, u to u3, with descriptors v4, v5, w4, w5;
+// frames in model_frames_test.go; lanes without room in model_room_test.go; readers of other users
+// that follow one another in model_follow_test.go; store buffers in every variant, as "reader
+// pays".
 package doorbell_test
 
 import (
