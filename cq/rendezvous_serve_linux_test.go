@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -96,4 +97,46 @@ func TestServe(t *testing.T) {
 		t.Error(got)
 	}
 	must(t, w.Close())
+}
+
+// TestServeTwice: all servers of a queue at one listener end with it, and one of another queue goes
+// on there.
+func TestServeTwice(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	must(t, err)
+	defer l.Close()
+	other := anonymous(t, cq.Options{Size: 8})
+	otherServed := make(chan error, 1)
+	ended := func(what string, served <-chan error, want error) {
+		t.Helper()
+		select {
+		case err := <-served:
+			wantErr(t, what, err, want)
+		case <-time.After(time.Minute):
+			t.Fatalf("%s: does not end", what)
+		}
+	}
+	go func() { otherServed <- other.Serve(l, nil) }()
+	for range 20 {
+		q := anonymous(t, cq.Options{Size: 8})
+		served := make(chan error, 3)
+		for range cap(served) {
+			go func() { served <- q.Serve(l, nil) }()
+		}
+		must(t, q.Close())
+		for range cap(served) {
+			ended("of the queue that was closed", served, cq.ErrClosed)
+		}
+	}
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	must(t, err)
+	w, err := cq.AttachConn(soon(t), c, cq.WriterOptions{})
+	must(t, errors.Join(err, c.Close()))
+	post(t, w, 0, 3)
+	if got := drain(t, other); !slices.Equal(got, upTo(0, 3)) {
+		t.Error(got)
+	}
+	must(t, errors.Join(w.Close(), l.Close()))
+	ended("of a listener that was closed", otherServed, net.ErrClosed)
 }

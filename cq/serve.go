@@ -17,7 +17,7 @@ var meetTimeout = 10 * time.Second // a variable for tests only
 
 // Serve accepts writers that connect to l, until l or the queue is closed, and returns why it
 // ended: ErrClosed or the listener's error (net.ErrClosed). It may be called from anywhere, several
-// times; the listener stays the caller's. A peer that breaks the protocol, or has not attached
+// times, and for several queues with one listener, which stays the caller's. A peer that breaks the protocol, or has not attached
 // after 10 seconds, loses its connection and nothing else happens; report, which may be nil, is
 // told of it, from several goroutines, and of connections that cannot be accepted for want of
 // descriptors or memory, which is tried again. Nobody is accepted while report has not returned.
@@ -46,7 +46,6 @@ func (q *Queue) Serve(l *net.UnixListener, report func(error)) error {
 		select {
 		case <-q.gone:
 			cancel(ErrClosed)
-			_ = l.SetDeadline(time.Unix(1, 0))
 		case <-left:
 			cancel(net.ErrClosed)
 		}
@@ -58,7 +57,7 @@ func (q *Queue) Serve(l *net.UnixListener, report func(error)) error {
 				return err
 			}
 		}
-		conn, err := l.AcceptUnix()
+		conn, err := shm.Accept(ctx, l)
 		if err == nil {
 			err = q.admit(ctx, &all, places, conn, report)
 			if err != nil {
@@ -70,7 +69,6 @@ func (q *Queue) Serve(l *net.UnixListener, report func(error)) error {
 			continue
 		}
 		if ctx.Err() != nil {
-			_ = l.SetDeadline(time.Time{})
 			return context.Cause(ctx)
 		}
 		if !starved(err) {

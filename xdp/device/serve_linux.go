@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"time"
 
@@ -20,20 +19,17 @@ import (
 // ends, and returns why. The listener stays the caller's, without a deadline.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 	const op = "serve"
-	over := make(chan struct{})
-	defer close(over)
-	defer l.SetDeadline(time.Time{})
+	until, cancel := context.WithCancel(ctx)
+	defer cancel()
 	go func() {
 		select {
-		case <-ctx.Done():
 		case <-s.engine.ended:
-		case <-over:
-			return
+			cancel()
+		case <-until.Done():
 		}
-		_ = l.SetDeadline(time.Unix(1, 0))
 	}()
 	for {
-		conn, err := l.AcceptUnix()
+		conn, err := shm.Accept(until, l)
 		switch {
 		case err == nil:
 		case ctx.Err() != nil:
@@ -47,7 +43,7 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 			time.Sleep(50 * time.Millisecond) // until descriptors are free again
 			continue
 		default:
-			if errors.Is(err, os.ErrDeadlineExceeded) {
+			if until.Err() != nil {
 				err = errClosing
 			}
 			return failed(op, s.c.Interface, err, "")

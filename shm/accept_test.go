@@ -1,0 +1,122 @@
+package shm
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func listenUnix(t *testing.T) (*net.UnixListener, func() *net.UnixConn) {
+	t.Helper()
+	at := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"}
+	l, err := net.ListenUnix("unix", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l, func() *net.UnixConn {
+		c, err := net.DialUnix("unix", nil, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+}
+
+// accepted is how a call of Accept ended.
+func accepted(t *testing.T, what string, ended <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(time.Minute):
+		t.Fatalf("%s: waits for ever", what)
+		return nil
+	}
+}
+
+// TestAcceptTogether: of those who wait at one listener some end, at the same time, and the others
+// accept what comes.
+func TestAcceptTogether(t *testing.T) {
+	l, dial := listenUnix(t)
+	why := errors.New("enough")
+	for range 100 {
+		over, cancel := context.WithCancelCause(t.Context())
+		end, stay := make(chan error, 3), make(chan error, 2)
+		wait := func(ctx context.Context, ended chan error) {
+			c, err := Accept(ctx, l)
+			if err == nil {
+				err = c.Close()
+			}
+			ended <- err
+		}
+		for range cap(end) {
+			// Each learns of it by itself, as two servers of one queue do.
+			ctx, stop := context.WithCancelCause(context.WithoutCancel(over))
+			go func() {
+				<-over.Done()
+				stop(context.Cause(over))
+			}()
+			go wait(ctx, end)
+		}
+		for range cap(stay) {
+			go wait(t.Context(), stay)
+		}
+		cancel(why)
+		for range cap(end) {
+			if err := accepted(t, "who ends", end); err != why {
+				t.Fatalf("who ends: %v", err)
+			}
+		}
+		for range cap(stay) {
+			c := dial()
+			if err := accepted(t, "who stays", stay); err != nil {
+				t.Fatalf("who stays: %v", err)
+			}
+			c.Close()
+		}
+	}
+	if len(accepts) != 0 {
+		t.Errorf("%d listeners are remembered", len(accepts))
+	}
+}
+
+// TestAcceptEnds: an end that came before is one, whoever waits to be accepted; and the other ends
+// are the listener's own.
+func TestAcceptEnds(t *testing.T) {
+	l, dial := listenUnix(t)
+	c := dial()
+	defer c.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Accept(ctx, l); err != context.Canceled {
+		t.Errorf("after the end: %v", err)
+	}
+	if got, err := Accept(t.Context(), l); err != nil {
+		t.Errorf("who was left waiting: %v", err)
+	} else {
+		got.Close()
+	}
+	if err := l.SetDeadline(time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Accept(t.Context(), l); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("with a deadline of the caller's own: %v", err)
+	}
+	if err := l.SetDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := Accept(t.Context(), l)
+		ended <- err
+	}()
+	l.Close()
+	if err := accepted(t, "closed", ended); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}
