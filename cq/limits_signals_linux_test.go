@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -219,6 +220,7 @@ func childStormed() {
 	stop := toldToStop()
 	say("ready")
 	need(interrupted())
+	say("interrupted")
 	lifted = func(f func() error) error { return f() }
 	var all sync.WaitGroup
 	var rounds atomic.Uint64
@@ -255,14 +257,36 @@ func TestSignalStorm(t *testing.T) {
 	if got := c.line(t); got != "ready" {
 		t.Fatal(got)
 	}
-	sent := 0
-	for end := time.Now().Add(time.Second); sent == 0 || time.Now().Before(end); {
+	sent := stormUntil(t, c, "interrupted")
+	for end := time.Now().Add(time.Second); time.Now().Before(end); {
 		sent += interruptAll(t, c.Process.Pid)
 	}
 	t.Logf("%d signals", sent)
 	must(t, c.in.Close())
 	complaints(t, c)
 	_ = c.stop(t)
+}
+
+// stormUntil sends signals until a child has said something: what it waits for may be one of them,
+// and those that came before it waited are lost.
+func stormUntil(t *testing.T, c *child, what string) (sent int) {
+	t.Helper()
+	said := make(chan string, 1)
+	go func() {
+		line, _ := c.out.ReadString('\n') // nothing if it has died
+		said <- strings.TrimSpace(line)
+	}()
+	for {
+		select {
+		case got := <-said:
+			if got != what {
+				t.Fatalf("child says %q, want %q", got, what)
+			}
+			return sent
+		default:
+			sent += interruptAll(t, c.Process.Pid)
+		}
+	}
 }
 
 // interruptAll sends a signal to each thread of a process, and says to how many.
