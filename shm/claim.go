@@ -179,14 +179,24 @@ func (o *Object) lock() (int, error) {
 	if !isBusy(err) {
 		return -1, err
 	}
+	return -1, o.busy()
+}
+
+// busy is the error of an object whose lock somebody has.
+func (o *Object) busy() *BusyError {
 	busy := &BusyError{Name: o.name}
 	_ = Guard(func() { // its owner may cut the file
-		if owner, ok := loadOwner(o.mem); ok {
+		owner, ok := loadOwner(o.mem)
+		switch {
+		case !ok:
+		case owner.State == StateReleased: // its number may be that of a stranger by now
+			busy.Released = true
+		default:
 			alive, known := ProcessAlive(owner)
 			busy.PID, busy.Gone = owner.PID, owner.State == StateOwned && known && !alive
 		}
 	})
-	return -1, busy
+	return busy
 }
 
 // mayTake proves, under the lock, that nobody has the object.

@@ -97,10 +97,18 @@ type BusyError struct {
 	// Gone says that the owner has died and that a process which it forked, without an exec, still
 	// has its descriptors, and so the lock; or that somebody holds it who is about to remove it.
 	Gone bool
+	// Released says that the last owner, whose PID is not told, has left the object, and that
+	// somebody has the lock all the same: for a moment that one, or who takes the object over or
+	// removes it; or for longer who has a seat.
+	Released bool
 }
 
 // Error names the owner.
 func (e *BusyError) Error() string {
+	if e.Released {
+		return fmt.Sprintf("shm: claim %q: its owner has left it, and its lock is held for a moment by "+
+			"who takes it over or removes it, or by who has a seat; try again", e.Name)
+	}
 	if e.PID == 0 {
 		return fmt.Sprintf("shm: claim %q: owned by a living process; stop it first", e.Name)
 	}

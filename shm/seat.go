@@ -60,7 +60,7 @@ func (o *Object) TakeSeat(n int) (*Seat, error) {
 	case err == nil:
 		return &Seat{index: index, fd: fd}, nil
 	case isBusy(err):
-		err = &BusyError{Name: o.name, PID: o.Owner().PID}
+		err = o.busy()
 	}
 	sysClose(fd)
 	return nil, named(op, o.name, err)
