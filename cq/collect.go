@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/shm/crash"
@@ -17,7 +18,7 @@ type Fate uint32
 // The fates. Only FateGarbage is ever removed, and only while the locks prove that it still is.
 const (
 	FateGarbage    Fate = iota + 1 // everybody who used it is provably gone, and nobody is to come
-	FateLiving                     // a process that lives has it; Remains.Owner says which
+	FateLiving                     // a process that lives has it, if only to remove it
 	FateLeft                       // left by its owner, for a successor
 	FatePersistent                 // made to wait for a successor
 	FateUnread                     // one of the last two, with entries that nobody has read
@@ -39,7 +40,7 @@ func (f Fate) String() string {
 type Remains struct {
 	Kind      shm.Kind // 0: the directory of a queue that is gone
 	Fate      Fate
-	Owner     shm.Owner // one that lives, of FateLiving and FateLockLost; zero if it is not known
+	Owner     shm.Owner // one that lives, of FateLiving and FateLockLost; zero if none is known
 	Unread    uint64    // entries of a queue that were not read
 	SizeBytes uint64    // of all its objects
 }
@@ -110,14 +111,12 @@ func Remaining(d *shm.Dir, name string, o Removal) (Remains, error) {
 // has changed. A queue that is not there is no error. ENOTEMPTY says that the queue is gone, and
 // that its directory holds foreign files, or the lane of a writer that came late and removes it.
 func Remove(d *shm.Dir, name string, o Removal) error {
-	f, err := find(d, name, o)
-	if err == nil {
-		err = f.remove()
-		_ = f.dir.Close()
+	err := removeOnce(d, name, o)
+	for n := 1; n < staleTries && errors.Is(err, shm.ErrStale); n++ {
+		err = removeOnce(d, name, o) // what is left, or stands there instead
 	}
-	var busy *shm.BusyError
-	if errors.As(err, &busy) {
-		err = errKept // somebody has it by now
+	if errors.Is(err, shm.ErrStale) {
+		err = errContested
 	}
 	if err == nil {
 		crash.At(crash.CollectEmptied)
@@ -129,21 +128,46 @@ func Remove(d *shm.Dir, name string, o Removal) error {
 	return nil
 }
 
-// removeFormer makes room for a queue where a dead one stands.
-func removeFormer(d *shm.Dir, name string) error {
-	dir, err := d.Sub(name, false)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+// staleTries bounds how often others may remove what we have opened.
+const staleTries = 8
+
+func removeOnce(d *shm.Dir, name string, o Removal) error {
+	f, err := find(d, name, o)
+	if err != nil {
+		return err
 	}
+	defer f.dir.Close()
+	return f.remove()
+}
+
+// removeFormer makes room for a queue where a dead one stands. It waits for others who remove that
+// one, for as long as Attach would.
+func removeFormer(d *shm.Dir, name string) error {
+	var met contest
+	for {
+		err := removeDead(d, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // a collector was faster
+		}
+		if errors.Is(err, shm.ErrStale) {
+			err = errContested // or is about to be
+		}
+		pause, again := met.wait(err, time.Now())
+		if !again {
+			return err
+		}
+		time.Sleep(pause)
+	}
+}
+
+// removeDead removes nothing that waits for a successor, not even what is aside.
+func removeDead(d *shm.Dir, name string) error {
+	dir, err := d.Sub(name, false)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	err = (&found{at: d, name: name, dir: dir}).remove()
-	if errors.Is(err, shm.ErrStale) || errors.Is(err, fs.ErrNotExist) {
-		return nil // a collector was faster
-	}
-	return err
+	return (&found{at: d, name: name, dir: dir}).remove()
 }
 
 const lanePrefix = "lane-"
@@ -176,14 +200,37 @@ func closeAll(objects []*shm.Object) {
 	}
 }
 
-// remove removes the objects of a queue that is garbage, or fails with ErrBusy. Every step is
-// one after which another process can go on, should this one die: until the reader's object has
-// lost its name, which comes last, the queue is what it was, or condemned.
+// remove removes the objects of a queue that is garbage, or fails with errKept, with errContested
+// if it may be garbage in a moment, or with ErrStale if others remove it too.
 func (f *found) remove() error {
-	dir := f.dir
-	if r, err := judge(dir, f.o); err != nil || r.Fate != FateGarbage {
+	r, err := judge(f.dir, f.o)
+	if err != nil {
 		return errors.Join(err, errKept)
 	}
+	switch {
+	case r.Fate == FateGarbage:
+		err = f.take()
+	case r.Fate == FateLiving && heldByOthers(f.dir):
+		err = errContested
+	default:
+		err = errKept
+	}
+	var busy *shm.BusyError
+	switch {
+	case !errors.As(err, &busy):
+	case busy.Gone, busy.Released:
+		err = errContested
+	default:
+		err = errKept // somebody has it by now
+	}
+	return err
+}
+
+// take removes what was found to be garbage. Every step is one after which another process can go
+// on, should this one die: until the reader's object has lost its name, which comes last, the queue
+// is what it was, or condemned.
+func (f *found) take() error {
+	dir := f.dir
 	obj, err := dir.Open(readerFile, shm.ReadWrite)
 	if errors.Is(err, fs.ErrNotExist) {
 		return removeOrphans(dir)

@@ -58,6 +58,42 @@ func judge(dir *shm.Dir, o Removal) (r Remains, err error) {
 	return r, nil
 }
 
+// heldByOthers reports that whoever has a lock in a queue's directory is not the owner of what is
+// locked, who has died or left. So it is for a moment while somebody removes the queue, or looks
+// whether he can have it; and for longer if a process that the owner forked has the lock as well.
+func heldByOthers(dir *shm.Dir) bool {
+	reader, err := dir.Open(readerFile, shm.Inspect)
+	if err == nil {
+		defer reader.Close()
+		if !ownerIsGone(reader) {
+			return false
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	lanes, err := openLanes(dir, shm.Inspect)
+	defer closeAll(lanes)
+	for _, l := range lanes {
+		if err == nil && !ownerIsGone(l) {
+			return false
+		}
+	}
+	return err == nil
+}
+
+// ownerIsGone reports that the owner of an object left it or is proved dead, whoever has its lock.
+func ownerIsGone(obj *shm.Object) (gone bool) {
+	fault := shm.Guard(func() {
+		if obj.Owner().State == shm.StateReleased {
+			gone = true
+			return
+		}
+		_, died, err := obj.OwnerDied()
+		gone = died && err == nil
+	})
+	return gone && fault == nil
+}
+
 // livesOrMay notes an owner that is not proved gone.
 func (r *Remains) livesOrMay(life shm.Life) bool {
 	switch life {

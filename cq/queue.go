@@ -73,8 +73,9 @@ type Queue struct {
 
 // Create makes a queue and becomes its reader (fi_cq_open). A queue of that name that exists is
 // fs.ErrExist (EEXIST), unless it is ephemeral and everybody who had to do with it is provably
-// dead: then it is removed first. Other errors are ErrInvalid, errors.ErrUnsupported for a wait
-// object that is not there, and those of creating shared memory.
+// dead: then it is removed first. Others who remove it, or look whether they can have it, are
+// waited for, up to a second. Other errors are ErrInvalid, errors.ErrUnsupported for a wait object
+// that is not there, and those of creating shared memory.
 func Create(d *shm.Dir, name string, o Options) (*Queue, error) {
 	o, err := o.resolve("create", name)
 	if err != nil {
