@@ -11,6 +11,7 @@ import (
 // on until its lane is retired.
 type attachment struct {
 	obj     *shm.Object
+	bit     int // its row
 	words   *laneWords
 	peer    *shm.Peer
 	pipe    int             // reading end of the one that raises the queue's descriptor, or -1
@@ -35,12 +36,13 @@ func (a *attachment) listen(bell *doorbell.Bell, bit int) {
 
 // mute ends listening to a writer of another user that was given up, for good: its words say
 // nothing any more, so nothing in them could tell false alarms from others. Its end is still
-// noticed by its peer's connection.
+// noticed by its peer's connection. The bell is locked.
 func (q *Queue) mute(a *attachment) {
 	h, ok := q.home.(*memfdHome)
 	if a == nil || !ok {
 		return
 	}
+	q.face.Forget(a.bit)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	a.muted = true

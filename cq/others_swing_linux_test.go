@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/cq"
 )
 
@@ -48,4 +50,40 @@ func TestOthersGivenUpIsMute(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestOthersGivenUpHasNoPipe: what a writer of another user that was given up writes to the pipe of
+// the queue's descriptor wakes nobody who waits for that.
+func TestOthersGivenUpHasNoPipe(t *testing.T) {
+	const bytes, most = 20, 4
+	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1, Wait: cq.WaitFD})
+	h := startHostile(t, q)
+	h.do(t, "lane 0", 1<<40)
+	h.do(t, "ring", 1)
+	eventually(t, "it is given up", func() bool {
+		var bad *cq.LaneError
+		_, err := cq.Read(q, make([]cq.Context, 1))
+		return errors.As(err, &bad)
+	})
+	wakes := 0
+	for range bytes {
+		eventually(t, "there is nothing to read", func() bool {
+			_, _ = cq.Read(q, make([]cq.Context, 1))
+			return cq.TryWait(q) == nil
+		})
+		h.do(t, "pipe", 1)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}, 0)
+		if err != nil && err != unix.EINTR {
+			t.Fatal(err)
+		}
+		wakes += max(n, 0)
+	}
+	if wakes > most {
+		t.Errorf("%d wakes for %d bytes", wakes, bytes)
+	}
+	h.kill()
+	eventually(t, "the row is free", func() bool {
+		_, _ = cq.Read(q, make([]cq.Context, 1))
+		return q.Stats().Retired == 1
+	})
 }

@@ -58,7 +58,7 @@ func (q *Queue) acceptOther(m *meeting, h *memfdHome, peer *shm.Peer) (bit int, 
 		return 0, err
 	}
 	crash.At(crash.AcceptTold)
-	kept = true
+	kept, a.bit = true, bit
 	// Before the lane can be opened, and with it be retired, which ends the watch. What is told
 	// before is seen when it is opened.
 	// The queue's memory stays until its peers are closed, which waits for this. So it does not ask
