@@ -40,9 +40,10 @@ const attachEvery = 5 * time.Millisecond
 // Attach becomes a writer of a queue, with a lane of its own: a new one, or one whose writer
 // detached or is provably dead, which goes on where that one stopped. The queue need not have a
 // living reader. While somebody removes a queue that nobody uses, Attach waits up to a second for
-// that to be done, or given up; so it does while a lane that it could have may be given up. Errors
-// are fs.ErrNotExist, ErrClosed, ErrLanes, ErrFormat, ErrBusy
-// if a removal did not come to an end, and those of opening shared memory.
+// that to be done, or given up; so it does while a lane that it could have may be given up, or one
+// of an earlier queue of that name stands in its place. Errors are fs.ErrNotExist, ErrClosed,
+// ErrLanes, ErrFormat, ErrBusy if a removal did not come to an end, and those of opening shared
+// memory.
 func Attach(ctx context.Context, d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
 	var met contest
 	for {

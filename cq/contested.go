@@ -38,6 +38,9 @@ func (h *dirHome) mayComeFree(queue shm.UUID, rows []rowWords, opt shape) bool {
 }
 
 func laneMayComeFree(obj *shm.Object, bit int, queue shm.UUID, row *rowWords, opt shape) bool {
+	if errors.Is(laneBelongs(obj, bit, opt, queue), errOtherQueue) {
+		return true // of a queue that was destroyed: its writer removes it, or who collects it
+	}
 	words, err := wordsOf[laneWords](obj, sectLane, uint32(bit))
 	if err != nil {
 		return false

@@ -133,3 +133,38 @@ func TestLaneMayComeFree(t *testing.T) {
 	must(dir.Close())
 	must(q.Close())
 }
+
+// TestAttachAwaitsFormerLane: what a writer of a destroyed queue, who has not noticed that yet, has
+// of a new one of its name is waited for.
+func TestAttachAwaitsFormerLane(t *testing.T) {
+	d := dirOfItsOwn(t, "former")
+	was := contestedMost
+	contestedMost = time.Hour // the test closes faster than a slow machine attaches
+	t.Cleanup(func() { contestedMost = was })
+	q, err := Create(d, "q", Options{Size: 4, MaxLanes: 1})
+	noError(t, err)
+	former := attachTo(t, d, "q")
+	noError(t, q.Close())
+	q, err = Create(d, "q", Options{Size: 8, MaxLanes: 1})
+	noError(t, err)
+	attached := make(chan error, 1)
+	go func() {
+		w, err := Attach(t.Context(), d, "q", WriterOptions{})
+		if err == nil {
+			err = errors.Join(w.Post(&Entry{Context: 7}), w.Close())
+		}
+		attached <- err
+	}()
+	select {
+	case err := <-attached:
+		t.Errorf("did not wait: %v", err)
+		attached <- err
+	case <-time.After(20 * time.Millisecond):
+	}
+	noError(t, former.Close())
+	noError(t, <-attached)
+	if n, err := Read(q, make([]Msg, 4)); n != 1 || err != nil {
+		t.Errorf("read %d, %v", n, err)
+	}
+	noError(t, q.Close())
+}
