@@ -39,7 +39,7 @@ func (d *memfdDoor) openReader() (*shm.Object, error) {
 		return nil, refuse(opMeet, d.name, "descriptors", "no reader object", "one", ErrCorrupt)
 	}
 	if d.opt.Trust == TrustOthers {
-		d.m.limit()
+		d.m.limit(errSilent)
 		return shm.OpenPassed(d.fds[fdReader], "reader", d.opt.MaxBytes)
 	}
 	return openPassed(d.fds[fdReader], "reader", shm.ReadOnly)

@@ -99,7 +99,7 @@ func (q *Queue) accept(ctx context.Context, conn *net.UnixConn) (bit int, err er
 		refuseConn(ctx, conn, err)
 		return 0, err
 	}
-	return q.acceptFrom(ctx, conn, peer)
+	return q.acceptFrom(ctx, conn, peer, false)
 }
 
 // identify refuses peers that may not write to the queue. For a queue of one's own user there is no
@@ -116,9 +116,10 @@ func refuseConn(ctx context.Context, conn *net.UnixConn, err error) {
 	meet(ctx, conn, stepOffer).end(err)
 }
 
-// acceptFrom goes on with who that is. The peer is its own from now on.
-func (q *Queue) acceptFrom(ctx context.Context, conn *net.UnixConn, peer *shm.Peer) (bit int,
-	err error) {
+// acceptFrom goes on with who that is. The peer is its own from now on. If it is limited, the peer
+// has to begin in time.
+func (q *Queue) acceptFrom(ctx context.Context, conn *net.UnixConn, peer *shm.Peer, limited bool) (
+	bit int, err error) {
 	h, ok := q.home.(*memfdHome)
 	if !ok {
 		return 0, &Error{Pkg: pkg, Op: "accept", Name: q.name, Err: syscall.EOPNOTSUPP,
@@ -126,6 +127,9 @@ func (q *Queue) acceptFrom(ctx context.Context, conn *net.UnixConn, peer *shm.Pe
 	}
 	m := meet(ctx, conn, stepOffer)
 	defer func() { m.end(err) }()
+	if limited {
+		m.limit(errLate)
+	}
 	h.enter(m)
 	defer h.leave(m)
 	if !q.guard.enterAny() { // after enter: Close ends what it has to wait for

@@ -3,6 +3,7 @@ package cq
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -22,7 +23,7 @@ type meeting struct {
 	cancel context.CancelCauseFunc
 	stop   func() bool   // of the function that ends a blocked call when the context does
 	fired  chan struct{} // closed when that function has run
-	silent *time.Timer   // ends a rendezvous with another user who says no more
+	silent *time.Timer   // ends a rendezvous with a peer who says no more; nil while any may
 	next   step          // what this side sends next, 0 if nothing: the peer waits for it, or will
 }
 
@@ -42,16 +43,27 @@ func meet(ctx context.Context, conn *net.UnixConn, first step) *meeting {
 // errSilent: the peer began a rendezvous and did not go on.
 var errSilent = errors.New("peer went silent in the middle of a rendezvous")
 
-// limit bounds how long the rest may take, whatever the caller's context says.
-func (m *meeting) limit() {
-	m.silent = time.AfterFunc(meetTimeout, func() { m.cancel(errSilent) })
+// errLate: the peer connected to a Serve and did not attach.
+var errLate = errors.New("peer did not begin a rendezvous")
+
+// limit bounds how long the rest may take, whatever the caller's context says, and why says that it
+// took longer.
+func (m *meeting) limit(why error) {
+	m.pause()
+	m.silent = time.AfterFunc(meetTimeout, func() { m.cancel(why) })
+}
+
+// pause lets the peer wait for us: how long that takes is not held against it.
+func (m *meeting) pause() {
+	if m.silent != nil {
+		m.silent.Stop()
+		m.silent = nil
+	}
 }
 
 // end leaves the connection without a deadline. With an error the peer is told.
 func (m *meeting) end(err error) {
-	if m.silent != nil {
-		m.silent.Stop()
-	}
+	m.pause()
 	if !m.stop() {
 		<-m.fired
 	}
@@ -151,6 +163,8 @@ func (m *meeting) over() error {
 	switch cause := context.Cause(m.ctx); cause {
 	case ErrClosed, errCrowded: // by Close, or by who has the place now; not by the caller
 		return cause
+	case errLate: // as of a context with that deadline
+		return fmt.Errorf("cq: wait: %w", context.DeadlineExceeded)
 	case errSilent:
 		return &Error{Pkg: pkg, Op: opMeet, Err: ErrTimedOut,
 			Hint: "the peer went silent in the middle: close the connection"}

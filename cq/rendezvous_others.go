@@ -19,12 +19,13 @@ func (q *Queue) acceptOther(m *meeting, h *memfdHome, peer *shm.Peer) (bit int, 
 			a.close()
 		}
 	}()
+	m.pause()
 	done, err := h.turns.take(m.ctx, peer.UID)
 	if err != nil {
 		return 0, m.over()
 	}
 	defer done()
-	m.limit()
+	m.limit(errSilent)
 	bit, _, err = h.allot(q.name, q.opt, q.rows, peer.UID)
 	if err != nil {
 		return 0, err

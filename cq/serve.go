@@ -17,10 +17,11 @@ var meetTimeout = 10 * time.Second // a variable for tests only
 
 // Serve accepts writers that connect to l, until l or the queue is closed, and returns why it
 // ended: ErrClosed or the listener's error (net.ErrClosed). It may be called from anywhere, several
-// times, and for several queues with one listener, which stays the caller's. A peer that breaks the protocol, or has not attached
-// after 10 seconds, loses its connection and nothing else happens; report, which may be nil, is
-// told of it, from several goroutines, and of connections that cannot be accepted for want of
-// descriptors or memory, which is tried again. Nobody is accepted while report has not returned.
+// times, and for several queues with one listener, which stays the caller's. A peer that breaks the
+// protocol, or has not attached after 10 seconds, loses its connection and nothing else happens;
+// report, which may be nil, is told of it, from several goroutines, and of connections that cannot
+// be accepted for want of descriptors or memory, which is tried again. Nobody is accepted while
+// report has not returned.
 //
 // Each connection is kept as a life line. Its end makes the reader look at the lane once more, in
 // addition to what tells of a process's death; it is not taken as proof of a death, so the lane
@@ -31,7 +32,8 @@ var meetTimeout = 10 * time.Second // a variable for tests only
 // attached count. Those beyond do not wait, or one silent user would make all others wait: a
 // newcomer takes the place of the oldest one of the user who has most of them, unless its own user
 // has as many. The loser is told ErrBusy, or finds the connection closed (ErrPeerGone), and can try
-// again.
+// again. The 10 seconds do not run while a peer waits for others of its user who attach, of whom
+// one may be stopped in the middle.
 func (q *Queue) Serve(l *net.UnixListener, report func(error)) error {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -133,9 +135,7 @@ func starved(err error) bool {
 // place is somebody else's.
 func (q *Queue) serve(ctx context.Context, conn *net.UnixConn, peer *shm.Peer) error {
 	defer conn.Close()
-	meeting, cancel := context.WithTimeout(ctx, meetTimeout)
-	bit, err := q.acceptFrom(meeting, conn, peer)
-	cancel()
+	bit, err := q.acceptFrom(ctx, conn, peer, true)
 	if err != nil {
 		return failed("accept", q.name, err)
 	}
