@@ -18,10 +18,14 @@ var meetTimeout = 10 * time.Second // a variable for tests only
 // Serve accepts writers that connect to l, until l or the queue is closed, and returns why it
 // ended: ErrClosed or the listener's error (net.ErrClosed). It may be called from anywhere, several
 // times, and for several queues with one listener, which stays the caller's. A peer that breaks the
-// protocol, or has not attached after 10 seconds, loses its connection and nothing else happens;
-// report, which may be nil, is told of it, from several goroutines, and of connections that cannot
-// be accepted for want of descriptors or memory, which is tried again. Nobody is accepted while
-// report has not returned.
+// protocol, or has not attached after 10 seconds, loses its connection and nothing else happens.
+//
+// report, which may be nil, is told of such a peer, from several goroutines; of one that may not
+// attach; and of connections that cannot be accepted for want of descriptors or memory, which is
+// tried again. Of the last two it is told by who accepts: nobody is accepted while report has not
+// returned, so that a user who may not attach and connects again and again is no faster than
+// report, and costs no memory. So it should not block: what it may have to wait for, it should
+// leave to somebody else, or drop.
 //
 // Each connection is kept as a life line. Its end makes the reader look at the lane once more, in
 // addition to what tells of a process's death; it is not taken as proof of a death, so the lane
