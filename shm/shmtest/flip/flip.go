@@ -1,0 +1,110 @@
+// Package flip attacks a call of the library between every two loads that it makes.
+//
+// A peer that writes shared memory at full speed, from another processor, hardly ever changes a word
+// in the few nanoseconds between two loads of it. Here the call is made by a thread of a child
+// process that a tracer stops: after every access to the attacked word, which the processor's debug
+// registers tell of, or after every instruction. While it is stopped the word gets another value.
+// So whether a word that was checked is loaded once more does not depend on luck.
+//
+// With debug registers every sequence of two values that the loads of a call can see is tried, up to
+// a bound. Without them, or beside them, the instructions are counted, and in one run the word is
+// flipped every 2^b of them: of any two instructions of a call one sees one value and one the other
+// in the run of a bit in which their numbers differ.
+//
+// What a call gives while the word changes has to be what it gives for one of the two values if it
+// does not change, or an error that says that the peer is broken.
+package flip
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Word is a word of shared memory that a peer may write.
+type Word struct {
+	Name  string   `json:"name"`
+	Poke  uint64   `json:"poke"`  // an address of the victim's process where it can be written
+	Watch []uint64 `json:"watch"` // all addresses that it has there; four at most
+	// Index says that only the distance of a value from the honest one counts, which grows.
+	Index bool `json:"index"`
+}
+
+// Outcome is what came of one call.
+type Outcome struct {
+	// Shape says what the call returned, without what it copied: how much, or which error.
+	Shape string `json:"shape"`
+	// Data are words of memory that the call copied: 0 for one that is as an honest peer wrote it.
+	Data []uint64 `json:"data"`
+	// Poisoned says that the peer was given up with a typed error.
+	Poisoned bool `json:"poisoned"`
+	// Broken is what must never be: a panic, an error that is not known, harm done to another peer.
+	Broken string `json:"broken"`
+}
+
+// Stats are what an attack did.
+type Stats struct {
+	Words    int // of those that the peer may write
+	Loaded   int // of these the call loads, as far as that is known
+	Calls    int
+	Loads    int // of attacked words, in all calls
+	Steps    int // instructions after which a call was stopped
+	Longest  int // instructions of one call
+	Cut      int // words with more loads than all sequences were tried of
+	Poisoned int // calls that gave the peer up
+	Notes    []string
+}
+
+func (s *Stats) String() string {
+	return fmt.Sprintf("%d words, %d of them loaded; %d calls with %d loads, %d instructions in "+
+		"steps (%d in the longest call); %d calls gave the peer up; %d words were cut short",
+		s.Words, s.Loaded, s.Calls, s.Loads, s.Steps, s.Longest, s.Poisoned, s.Cut)
+}
+
+// hostile are the values that a word gets for another one.
+var hostile = []struct {
+	index bool // for indices too
+	of    func(a uint64) uint64
+}{
+	{true, func(a uint64) uint64 { return a + 1 }},
+	{true, func(uint64) uint64 { return ^uint64(0) }},
+	{true, func(a uint64) uint64 { return a - 1 }},
+	{false, func(uint64) uint64 { return 0 }},
+	{false, func(a uint64) uint64 { return a&^0xff | 2 }},
+	{true, func(a uint64) uint64 { return a + 12 }},
+	{false, func(a uint64) uint64 { return a&^0xff | 7 }},
+	{false, func(uint64) uint64 { return 1 << 20 }},
+	{true, func(a uint64) uint64 { return a ^ 1<<63 }},
+	{true, func(a uint64) uint64 { return a ^ 1<<32 }},
+}
+
+// judge says what is wrong with an outcome while a word changed between values of which constant
+// ones gave constant; "" if nothing is.
+func (o *Outcome) judge(constant []Outcome, values ...uint64) string {
+	if o.Broken != "" {
+		return o.Broken
+	}
+	if o.Poisoned {
+		return ""
+	}
+	alike := false
+	for i := range constant {
+		c := &constant[i]
+		alike = alike || c.Shape == o.Shape && len(c.Data) == len(o.Data)
+	}
+	if !alike {
+		return fmt.Sprintf("%q, which no value gives that stays", o.Shape)
+	}
+	for i, d := range o.Data {
+		ok := d == 0 || slices.Contains(values, d)
+		for j := range constant {
+			ok = ok || i < len(constant[j].Data) && constant[j].Data[i] == d
+		}
+		if !ok {
+			return fmt.Sprintf("%q with %#x as word %d of what was copied", o.Shape, d, i)
+		}
+	}
+	return ""
+}
+
+// AllValues has a word get every hostile value.
+const AllValues = 10

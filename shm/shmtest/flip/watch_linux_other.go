@@ -1,0 +1,9 @@
+//go:build linux && !amd64
+
+package flip
+
+import "errors"
+
+func (v *tracer) watch([]uint64) error { return errors.ErrUnsupported }
+func (v *tracer) unwatch() error       { return nil }
+func (v *tracer) accessed() bool       { return false }
