@@ -31,19 +31,8 @@ func honestApp(c *child) error {
 	to := netip.AddrPortFrom(c.wires(0).remote.Addr, echoPort)
 	over := c.watch("an echo")
 	for echoes := uint64(0); c.ctx.Err() == nil; {
-		for range 8 {
-			payload := binary.LittleEndian.AppendUint64(nil, a.n)
-			payload = binary.LittleEndian.AppendUint64(payload, seal(c.Key, 0, a.n))
-			err := e.SendTo(payload, to, a.n)
-			if errors.Is(err, device.ErrNoSlot) {
-				break
-			}
-			if err != nil {
-				return fmt.Errorf("a bystander could not send: %w", err)
-			}
-			a.out[a.n] = true
-			a.n++
-			c.counts[sent].Add(1)
+		if err := a.send(to); err != nil {
+			return err
 		}
 		if err := a.take(); err != nil {
 			return err
@@ -56,10 +45,8 @@ func honestApp(c *child) error {
 	}
 	over()
 	defer c.watch("the completions of a bystander")()
-	for len(a.out) > 0 {
-		if err := a.take(); err != nil {
-			return err
-		}
+	if err := a.settle(); err != nil {
+		return err
 	}
 	if a.echoes == 0 {
 		c.broken(lost, "no datagram came back")
@@ -74,6 +61,35 @@ type app struct {
 	out    map[uint64]bool // sends that are not completed
 	n      uint64
 	echoes uint64
+}
+
+// send sends some datagrams, as far as there is room.
+func (a *app) send(to netip.AddrPort) error {
+	for range 8 {
+		payload := binary.LittleEndian.AppendUint64(nil, a.n)
+		payload = binary.LittleEndian.AppendUint64(payload, seal(a.c.Key, 0, a.n))
+		err := a.e.SendTo(payload, to, a.n)
+		if errors.Is(err, device.ErrNoSlot) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("a bystander could not send: %w", err)
+		}
+		a.out[a.n] = true
+		a.n++
+		a.c.counts[sent].Add(1)
+	}
+	return nil
+}
+
+// settle waits until all sends are completed.
+func (a *app) settle() error {
+	for len(a.out) > 0 {
+		if err := a.take(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // take takes what there is, for a moment.

@@ -58,6 +58,10 @@ const (
 	leaked
 	lost
 	hung
+	visits     // of newcomers
+	turnedAway // how often they had to try again
+	keptMostNs // how long one tried at most
+	keptOut
 	countsOf
 )
 
@@ -103,6 +107,8 @@ func Child(args []string) (handled bool, code int) {
 		settleTime = 2 * time.Second
 	case spoilBusy:
 		cpuBound = 200 * time.Millisecond
+	case spoilShut:
+		keptBound = time.Second
 	}
 	c.rnd = rand.New(rand.NewPCG(c.Seed, uint64(c.Index)))
 	var cancel context.CancelFunc
@@ -141,6 +147,11 @@ func (c *child) play() error {
 				return s.honest(c)
 			}
 			return c.honestWriter()
+		case roleNewcomer:
+			if s.newcomer != nil {
+				return s.newcomer(c)
+			}
+			return c.newcomerWriter()
 		}
 	}
 	return fmt.Errorf("no %s of %q", c.Role, c.Surface)
@@ -181,6 +192,7 @@ const (
 	spoilBusy  = "busy"
 	spoilFail  = "fail"
 	spoilTame  = "tame" // attackers post and leave memory alone
+	spoilShut  = "shut" // the victim lets nobody new in
 )
 
 // spoilt does what a broken library would, once it has read some entries.

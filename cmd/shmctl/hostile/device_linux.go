@@ -18,9 +18,10 @@ import (
 // Ports of a device scene: what the bystander has, what attackers may take, and where answers come
 // from.
 const (
-	honestPort  = 5000
-	hostilePort = 5100
-	echoPort    = 6000
+	honestPort   = 5000
+	newcomerPort = 5001
+	hostilePort  = 5100
+	echoPort     = 6000
 )
 
 // prepareDevice makes a network of two ends, B and A, and has somebody at A answer.
@@ -85,6 +86,7 @@ func (c *child) openServer(i int) (*device.Server, *device.Listener, error) {
 	}
 	var allow []device.Allow
 	for _, text := range []string{fmt.Sprintf("uid:%d,ports=%d-%d", honestUID, honestPort, honestPort),
+		fmt.Sprintf("uid:%d,ports=%d-%d", newcomerUID, newcomerPort, newcomerPort),
 		fmt.Sprintf("uid:%d,ports=%d-%d,frames=512,sends=128,apps=12", attackerUID, hostilePort,
 			hostilePort+99)} {
 		a, err := device.ParseAllow(text)

@@ -1,8 +1,9 @@
 // Package hostile has peers write anything and proves that it harms nobody else.
 //
 // A supervisor attacks one surface after the other. A surface has a victim, which uses the library
-// as any application would; attackers, which have the right to attach; and bystanders, whose
-// traffic goes on all the while. All are real processes, of different users where the surface is a
+// as any application would; attackers, which have the right to attach; bystanders, whose traffic
+// goes on all the while; and a newcomer, who is honest too and comes, posts or sends, and leaves
+// again and again. All are real processes, of different users where the surface is a
 // border between users ("others"). Where it is none ("user": what only processes of one user can
 // share) nothing protects the memory that is shared, and only that nobody is ended or held up by it
 // is asked; there a wake may come late, until the next post.
@@ -42,6 +43,9 @@
 //   - Entries of bystanders carry a number and a seal over it with a key that attackers do not
 //     have. Each is to come once and in order, and none may be missing at the end; what has no such
 //     seal is foreign, and may be anything.
+//   - A newcomer of a user of its own is let in within twenty seconds, and nothing that it does then
+//     is refused; what it posts is read as that of bystanders is. It comes three times at least
+//     during each attack.
 //   - Each call of a victim is watched: one that takes over a minute hangs. It may compute for two
 //     seconds, as the clock of its thread counts them, and is asked how many system calls it made
 //     to sleep, wake or order: 32 may be, 400 while it waits, 1000 while it waits for a context.

@@ -16,12 +16,15 @@ import (
 const (
 	attackerUID = 65534
 	honestUID   = 65533
+	newcomerUID = 65532
 )
 
 func (c *child) path(name string) string { return filepath.Join(c.Dir, name) }
 
 // everybody is who may meet whom in a run: the lists are not what is attacked here.
-func everybody() *shm.AllowList { return &shm.AllowList{UIDs: []int{0, attackerUID, honestUID}} }
+func everybody() *shm.AllowList {
+	return &shm.AllowList{UIDs: []int{0, attackerUID, honestUID, newcomerUID}}
+}
 
 func (c *child) trust() cq.Trust {
 	if surfaceOf(c.Surface).trust == cq.TrustUser {

@@ -32,6 +32,7 @@ func TestFindsWhatIsBroken(t *testing.T) {
 		spoilBusy:  func(v *Violations) uint64 { return v.Unbounded },
 		spoilFail:  func(v *Violations) uint64 { return v.Failed },
 		spoilTame:  func(v *Violations) uint64 { return v.Toothless },
+		spoilShut:  func(v *Violations) uint64 { return v.KeptOut },
 	} {
 		for _, name := range []string{"lane", "counter"} {
 			if name == "counter" && spoil != spoilLeak { // its victim may keep something

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
 )
 
 const (
@@ -93,6 +94,9 @@ func (c *child) serve(k int) (s *served, err error) {
 	o := cq.Options{Size: 64 << (2 * k), MaxLanes: queueLanes, Trust: c.trust(), Spin: -1}
 	if o.Trust == cq.TrustOthers {
 		o.Allow = everybody()
+		if c.Spoil == spoilShut {
+			o.Allow = &shm.AllowList{UIDs: []int{0, attackerUID, honestUID}}
+		}
 	} else {
 		o.MaxLanes = userLanes
 	}

@@ -23,6 +23,8 @@ func (v *Violations) breaches() []breach {
 		{"errors that nothing can be asked of", v.Untyped},
 		{"calls that did more than they may", v.Unbounded},
 		{"things kept of attackers that were gone", v.Leaked},
+		{fmt.Sprintf("honest newcomers kept out for longer than %v, or made to leave", keptBound),
+			v.KeptOut},
 		{"processes that ended otherwise than told", v.Failed},
 		{"attacks that provoked nothing", v.Toothless},
 	}
@@ -48,16 +50,18 @@ func (r *Report) Markdown(w io.Writer) {
 	}
 	fmt.Fprint(w, "\n| surface | between | mutations | attackers | attached | calls of the victim "+
 		"| system calls of one, most | CPU of one, most | given up | refused | blamed on the peer "+
-		"| of bystanders |\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
+		"| of bystanders | newcomers | tried again | tried longest |\n"+
+		"|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for i := range r.Surfaces {
 		s := &r.Surfaces[i]
 		between := "users"
 		if s.Trust == "user" {
 			between = "one user"
 		}
-		fmt.Fprintf(w, "| %s | %s | %d | %d | %d | %d | %d | %v | %d | %d | %d | %d |\n", s.Name,
-			between, s.Mutations, s.Attackers, s.Attaches, s.Calls, s.StepsMost,
+		fmt.Fprintf(w, "| %s | %s | %d | %d | %d | %d | %d | %v | %d | %d | %d | %d | %d | %d | %v |\n",
+			s.Name, between, s.Mutations, s.Attackers, s.Attaches, s.Calls, s.StepsMost,
 			time.Duration(s.CPUMostNs).Round(10*time.Microsecond), s.Poisoned, s.Refused, s.Corrupt,
-			s.Seen)
+			s.Seen, s.Visits, s.TurnedAway,
+			time.Duration(s.KeptMostNs).Round(10*time.Microsecond))
 	}
 }

@@ -44,6 +44,9 @@ type Surface struct {
 	Foreign    uint64 `json:"foreign"`     // entries of attackers that were read
 	Sent       uint64 `json:"bystander_sent"`
 	Seen       uint64 `json:"bystander_seen"`
+	Visits     uint64 `json:"newcomers"`        // honest ones that came, did their work and left
+	TurnedAway uint64 `json:"newcomer_retries"` // how often they had to try again
+	KeptMostNs uint64 `json:"newcomer_most_ns"` // how long one tried to get in at most
 	Violations
 }
 
@@ -56,13 +59,14 @@ type Violations struct {
 	Untyped       uint64 `json:"untyped"` // errors that nothing can be asked of
 	Unbounded     uint64 `json:"unbounded"`
 	Leaked        uint64 `json:"leaked"`
+	KeptOut       uint64 `json:"kept_out"`  // honest newcomers that did not get in, or had to leave
 	Failed        uint64 `json:"failed"`    // processes that ended otherwise than told
 	Toothless     uint64 `json:"toothless"` // attacks that provoked nothing, and so proved nothing
 }
 
 func (v *Violations) sum() uint64 {
 	return v.Panics + v.Hangs + v.Wild + v.BystanderLost + v.Untyped + v.Unbounded + v.Leaked +
-		v.Failed + v.Toothless
+		v.KeptOut + v.Failed + v.Toothless
 }
 
 // Add adds another one.
@@ -74,6 +78,7 @@ func (v *Violations) Add(w *Violations) {
 	v.Untyped += w.Untyped
 	v.Unbounded += w.Unbounded
 	v.Leaked += w.Leaked
+	v.KeptOut += w.KeptOut
 	v.Failed += w.Failed
 	v.Toothless += w.Toothless
 }
@@ -134,15 +139,18 @@ func (r *Report) Print(w io.Writer) {
 	row("untyped", "%d", r.Untyped)
 	row("unbounded", "%d", r.Unbounded)
 	row("leaked", "%d", r.Leaked)
+	row("kept out", "%d", r.KeptOut)
 	row("failed", "%d", r.Failed)
 	row("toothless", "%d", r.Toothless)
-	fmt.Fprintf(w, "\n%-14s %-6s %10s %8s %10s %6s %8s %8s %8s %10s\n", "surface", "trust",
-		"mutations", "attached", "calls", "steps", "cpu", "poisoned", "refused", "bystander")
+	fmt.Fprintf(w, "\n%-14s %-6s %10s %8s %10s %6s %8s %8s %8s %10s %8s\n", "surface", "trust",
+		"mutations", "attached", "calls", "steps", "cpu", "poisoned", "refused", "bystander",
+		"newcomer")
 	for i := range r.Surfaces {
 		s := &r.Surfaces[i]
-		fmt.Fprintf(w, "%-14s %-6s %10d %8d %10d %6d %8v %8d %8d %10d\n", s.Name, s.Trust,
+		fmt.Fprintf(w, "%-14s %-6s %10d %8d %10d %6d %8v %8d %8d %10d %8d\n", s.Name, s.Trust,
 			s.Mutations, s.Attaches, s.Calls, s.StepsMost,
-			time.Duration(s.CPUMostNs).Round(10*time.Microsecond), s.Poisoned, s.Refused, s.Seen)
+			time.Duration(s.CPUMostNs).Round(10*time.Microsecond), s.Poisoned, s.Refused, s.Seen,
+			s.Visits)
 	}
 	for _, s := range r.Skipped {
 		fmt.Fprintln(w, "skipped", s)

@@ -19,6 +19,7 @@ const (
 	roleVictim   = "victim"
 	roleAttacker = "attacker"
 	roleHonest   = "honest"
+	roleNewcomer = "newcomer"
 	attackers    = 2 // of a surface, at a time
 
 	defaultMutations = 1_000_000
@@ -163,6 +164,13 @@ func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
 			return nil
 		}
 	}
+	p, err := sc.start(roleNewcomer, 0)
+	if err != nil {
+		return err
+	}
+	if sc.honest = append(sc.honest, p); !sc.await(p) {
+		return nil
+	}
 	for i := range attackers {
 		p, err := sc.start(roleAttacker, i)
 		if err != nil {
@@ -196,12 +204,17 @@ func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
 		if sc.o.spoil != "" { // until it has been done
 			came = came && sc.victim.counts[seen] > 2000
 		}
+		visited := sc.all(visits) >= fewestVisits || sc.o.spoil != "" && sc.all(keptOut) > 0
 		sc.mu.Unlock()
-		enough := n >= quota && looked >= fewestCalls && came
+		enough := n >= quota && looked >= fewestCalls && came && visited
 		late := time.Since(begin) > longest
 		if late && !enough {
 			sc.result.Hangs++
 			sc.note("%s: %d mutations and %d calls in %v", sc.s.name, n, looked, longest)
+		}
+		if late && !visited {
+			sc.result.KeptOut++
+			sc.note("%s: only %d newcomers were let in", sc.s.name, sc.visits())
 		}
 		if late && !bites {
 			sc.result.Toothless++
@@ -234,6 +247,13 @@ func (sc *scene) all(what int) uint64 {
 		n += p.counts[what]
 	}
 	return n
+}
+
+// visits is how often a newcomer was let in.
+func (sc *scene) visits() uint64 {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	return sc.all(visits)
 }
 
 // bites reports whether the attack has provoked what it must. The caller has the lock.
@@ -334,6 +354,10 @@ func (sc *scene) sum() {
 		r.Untyped += p.counts[untyped]
 		r.Seen += p.counts[seen]
 		r.BystanderLost += p.counts[lost]
+		r.Visits += p.counts[visits]
+		r.TurnedAway += p.counts[turnedAway]
+		r.KeptMostNs = max(r.KeptMostNs, p.counts[keptMostNs])
+		r.KeptOut += p.counts[keptOut]
 	}
 	r.Seen += v[seen]
 	r.Sent += v[sent]

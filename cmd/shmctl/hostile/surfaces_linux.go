@@ -11,6 +11,7 @@ type surface struct {
 	weight int // of its share of the mutations; a message costs more than a store
 	// What the processes do. honest is the writer of completions where it is nil.
 	victim, attack, honest func(*child) error
+	newcomer               func(*child) error // that of completions where it is nil
 	honestWriters          int
 	prepare                func(*scene) (done func(), skip error)
 	users                  map[string]int // of roles that are not as usual
@@ -34,7 +35,8 @@ func init() {
 		{name: "reader", trust: others, weight: 20, honestWriters: 1,
 			victim: victimWriter, attack: attackReader, provokes: []int{corrupt}},
 		{name: "event-lane", trust: others, weight: 10, honestWriters: 1,
-			victim: victimEvents, attack: attackEvents, honest: honestEvents, provokes: []int{poisoned}},
+			victim: victimEvents, attack: attackEvents, honest: honestEvents, newcomer: newcomerEvents,
+			provokes: []int{poisoned}},
 		{name: "event-reader", trust: others, weight: 10, honestWriters: 1,
 			victim: victimEventWriter, attack: attackEventReader, provokes: []int{corrupt}},
 		{name: "user-lane", trust: user, weight: 10, honestWriters: queues,
@@ -53,13 +55,15 @@ func init() {
 		{name: "meet-dial", trust: others, weight: 1, honestWriters: 1,
 			victim: victimDialer, attack: attackDial, provokes: []int{corrupt}},
 		{name: "device-app", trust: others, weight: 10, honestWriters: 1, prepare: prepareDevice,
-			victim: victimServer, attack: attackServer, honest: honestApp, provokes: []int{poisoned}},
+			victim: victimServer, attack: attackServer, honest: honestApp, newcomer: newcomerApp,
+			provokes: []int{poisoned}},
 		{name: "device-server", trust: others, weight: 10, honestWriters: 1, prepare: prepareDevice,
 			victim: victimApp, attack: attackApp,
 			users:    map[string]int{roleAttacker: 0, roleVictim: attackerUID},
 			provokes: []int{corrupt}},
 		{name: "device-meet", trust: others, weight: 1, honestWriters: 1, prepare: prepareDevice,
-			victim: victimServer, attack: attackDeviceAccept, honest: honestApp, provokes: []int{corrupt}},
+			victim: victimServer, attack: attackDeviceAccept, honest: honestApp, newcomer: newcomerApp,
+			provokes: []int{corrupt}},
 	}
 }
 
@@ -77,5 +81,6 @@ func (s *surface) user(role string) int {
 	if uid, ok := s.users[role]; ok || s.trust == cq.TrustUser {
 		return uid
 	}
-	return map[string]int{roleAttacker: attackerUID, roleHonest: honestUID}[role]
+	return map[string]int{roleAttacker: attackerUID, roleHonest: honestUID,
+		roleNewcomer: newcomerUID}[role]
 }

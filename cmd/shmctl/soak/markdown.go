@@ -47,7 +47,7 @@ func (r *Report) Markdown(w io.Writer) {
 		{"held up by hostile peers", r.Hostile.Hangs + r.Hostile.Unbounded},
 		{"entries lost to hostile peers", r.Hostile.BystanderLost},
 		{"other breaches with hostile peers", r.Hostile.Untyped + r.Hostile.Leaked + r.Hostile.Failed +
-			r.Hostile.Toothless},
+			r.Hostile.KeptOut + r.Hostile.Toothless},
 	} {
 		row(f.what, f.n)
 	}

@@ -209,8 +209,8 @@ func (r *Report) Print(w io.Writer) {
 		r.Broken, r.Failed)
 	h := r.Hostile
 	row("hostile", "%d panics, %d hangs, %d wild, %d lost, %d untyped, %d unbounded, %d leaked, "+
-		"%d failed, %d toothless", h.Panics, h.Hangs, h.Wild, h.BystanderLost, h.Untyped, h.Unbounded,
-		h.Leaked, h.Failed, h.Toothless)
+		"%d kept out, %d failed, %d toothless", h.Panics, h.Hangs, h.Wild, h.BystanderLost, h.Untyped,
+		h.Unbounded, h.Leaked, h.KeptOut, h.Failed, h.Toothless)
 	for _, s := range r.Skipped {
 		fmt.Fprintln(w, "skipped", s)
 	}
