@@ -64,12 +64,13 @@ func (s *flipEvents) renew() {
 	var err error
 	s.q, err = cq.CreateAnonymousEvents("flip", s.o)
 	need(err)
-	s.lane, err = flip.AddedWith("memfd:shmring:", cq.SectSlots, func() error {
-		return selfMeet(s.q.Accept, func(c *net.UnixConn) (err error) {
+	s.lane, err = flip.AddedWith("memfd:shmring:", cq.SectSlots, func() (int, error) {
+		need(selfMeet(s.q.Accept, func(c *net.UnixConn) (err error) {
 			s.w, err = cq.AttachEventsConn(context.Background(), c,
 				cq.WriterOptions{Trust: cq.TrustOthers})
 			return err
-		})
+		}))
+		return s.w.Lane(), nil
 	})
 	need(err)
 	s.spent, s.n = false, 0

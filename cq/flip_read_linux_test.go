@@ -90,9 +90,9 @@ func (s *flipRead) renew() {
 	if s.honest {
 		s.good = attachSelf(s.q)
 	}
-	s.lane, err = flip.AddedWith("memfd:shmring:", cq.SectSlots, func() error {
+	s.lane, err = flip.AddedWith("memfd:shmring:", cq.SectSlots, func() (int, error) {
 		s.bad = attachSelf(s.q)
-		return nil
+		return s.bad.Lane(), nil
 	})
 	need(err)
 	s.spent, s.next = false, 0

@@ -68,11 +68,11 @@ func (s *flipWriter) prepare() []flip.Word {
 			need(s.q.Close())
 		}
 		var err error
-		s.obj, err = flip.AddedWith("memfd:shmring:", cq.SectRows, func() (err error) {
+		s.obj, err = flip.AddedWith("memfd:shmring:", cq.SectRows, func() (row int, err error) {
 			s.q, err = cq.CreateAnonymous("flip", s.o)
 			need(err)
 			s.w = attachSelf(s.q)
-			return nil
+			return 0, nil
 		})
 		need(err)
 		s.spent = false
@@ -180,11 +180,11 @@ func (s *flipEventWriter) prepare() []flip.Word {
 			need(s.q.Close())
 		}
 		var err error
-		s.obj, err = flip.AddedWith("memfd:shmring:", cq.SectRows, func() (err error) {
+		s.obj, err = flip.AddedWith("memfd:shmring:", cq.SectRows, func() (row int, err error) {
 			s.q, err = cq.CreateAnonymousEvents("flip", cq.EventOptions{Size: flipSize,
 				DataMaxBytes: flipDetail, Spin: -1, Trust: cq.TrustOthers, Allow: bothUsers()})
 			need(err)
-			return selfMeet(s.q.Accept, func(c *net.UnixConn) (err error) {
+			return 0, selfMeet(s.q.Accept, func(c *net.UnixConn) (err error) {
 				s.w, err = cq.AttachEventsConn(context.Background(), c,
 					cq.WriterOptions{Trust: cq.TrustOthers})
 				return err

@@ -63,7 +63,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func newFuzzRig(f *testing.F) *fuzzRig {
+func newFuzzRig(f testing.TB) *fuzzRig {
 	r := &fuzzRig{a: &app{peer: &shm.Peer{},
 		account: &account{ways: newWays(newHolders(fuzzWays{}), 1)},
 		owns:    map[uint16]bool{fuzzPort: true},
@@ -112,7 +112,7 @@ func newFuzzRig(f *testing.F) *fuzzRig {
 }
 
 // turn goes on until all sends have ended, one way or another.
-func (r *fuzzRig) turn(t *testing.T) {
+func (r *fuzzRig) turn(t testing.TB) {
 	t.Helper()
 	for range 100 {
 		r.en.now += parkedNs / 4
@@ -133,7 +133,7 @@ func (r *fuzzRig) turn(t *testing.T) {
 }
 
 // answers takes all completions.
-func (r *fuzzRig) answers(t *testing.T) (contexts []uint64, why cq.Errno) {
+func (r *fuzzRig) answers(t testing.TB) (contexts []uint64, why cq.Errno) {
 	t.Helper()
 	var es [4]cq.Entry
 	for {

@@ -58,13 +58,13 @@ func start(t testing.TB, cmd *exec.Cmd) *tracer {
 	must(err)
 	v.tid, err = strconv.Atoi(strings.TrimSpace(line))
 	must(err)
-	must(unix.PtraceSeize(v.tid))
 	v.mem, err = os.OpenFile(fmt.Sprintf("/proc/%d/mem", cmd.Process.Pid), os.O_RDWR, 0)
 	must(err)
 	return v
 }
 
-// stop ends the victim. Its thread is a zombie until its tracer, which is this thread, has asked.
+// stop ends the victim. A thread that is traced is a zombie until its tracer, which is this thread,
+// has asked.
 func (v *tracer) stop() { v.ended.Do(v.end) }
 
 func (v *tracer) end() {
@@ -139,12 +139,19 @@ func (v *tracer) resume(how int, signal unix.Signal) error {
 	return nil
 }
 
-// ask has the victim prepare, and stops it where the call begins.
+// ask has the victim prepare, and stops it where the call begins. It is traced during a call only:
+// else it would stop for signals while this side waits for what it says.
 func (v *tracer) ask() (words []Word, err error) {
 	if _, err = io.WriteString(v.in, "\n"); err != nil {
 		return nil, err
 	}
 	if err = v.answer(&words); err != nil {
+		return nil, err
+	}
+	if err = unix.PtraceSeize(v.tid); err != nil {
+		return nil, fmt.Errorf("trace the victim: %w", err)
+	}
+	if _, err = io.WriteString(v.in, "\n"); err != nil {
 		return nil, err
 	}
 	for {
@@ -196,7 +203,7 @@ func (v *tracer) call(stopped func(n int) (how int, err error), end func() error
 		switch s := ws.StopSignal(); {
 		case s == signalEnd:
 			if err = end(); err == nil {
-				err = v.resume(unix.PTRACE_CONT, 0)
+				err = v.resume(unix.PTRACE_DETACH, 0)
 			}
 			if err == nil {
 				err = v.answer(&o)

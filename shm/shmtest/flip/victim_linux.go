@@ -46,6 +46,9 @@ func Play(s Scene) {
 			runtime.GC()
 		}
 		_ = out.Encode(s.Prepare())
+		if _, err := in.ReadString('\n'); err != nil { // until somebody traces the thread
+			return
+		}
 		broken := attacked(s.Call, uintptr(pid), uintptr(tid))
 		o := s.Result()
 		if broken != "" {
@@ -95,9 +98,14 @@ func Added(text string, f func() error) ([]*Object, error) {
 	}), err
 }
 
-// AddedWith is Added for the one object among those that has a section of a kind.
-func AddedWith(text string, kind shm.SectionKind, f func() error) (*Object, error) {
-	added, err := Added(text, f)
+// AddedWith is Added for the one object among those that has a section of a kind, with the id that
+// the function returns.
+func AddedWith(text string, kind shm.SectionKind, f func() (id int, err error)) (*Object, error) {
+	var id int
+	added, err := Added(text, func() (err error) {
+		id, err = f()
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -107,12 +115,12 @@ func AddedWith(text string, kind shm.SectionKind, f func() error) (*Object, erro
 			return nil, err
 		}
 		for _, s := range h.Sections {
-			if s.Kind == kind {
+			if s.Kind == kind && s.ID == uint32(id) {
 				return o, nil
 			}
 		}
 	}
-	return nil, fmt.Errorf("none of %d new objects has a section %#x", len(added), uint32(kind))
+	return nil, fmt.Errorf("none of %d new objects has section %#x/%d", len(added), uint32(kind), id)
 }
 
 // Mapped returns the objects whose path contains a text.
