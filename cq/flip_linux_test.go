@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/shm/shmtest/flip"
 )
@@ -48,7 +49,11 @@ func TestFlip(t *testing.T) {
 				o.Steps = 1
 			}
 			shmtest.Require(t, "children", flip.Possible())
-			s := flip.Attack(t, shmtest.Child(t, "flip", envScene+"="+name,
+			// What has a name outlives the child, which is killed in the end.
+			dir, err := os.MkdirTemp(os.Getenv(shm.EnvDir), "flip")
+			must(t, err)
+			t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+			s := flip.Attack(t, shmtest.Child(t, "flip", envScene+"="+name, shm.EnvDir+"="+dir,
 				"GORACE=atexit_sleep_ms=0"), o)
 			t.Log(&s)
 			if s.Loaded == 0 && !t.Failed() {
