@@ -82,6 +82,7 @@ const (
 	aimHeader             // page 0
 	aimAny
 	aimForward // indices, a little further than they are
+	aimNext    // lengths and kinds of the entries that the reader comes to, back and forth
 	aims
 )
 
@@ -98,9 +99,12 @@ func (s *scribbler) scribble(all []area, what aim, stop <-chan struct{}) {
 		}
 		n := 1 << s.rnd.IntN(10)
 		a := &all[s.rnd.IntN(len(all))]
-		if what == aimFlip {
+		switch {
+		case what == aimNext && a.isLane():
+			s.flipNext(a, 2048+8*n)
+		case what == aimFlip || what == aimNext:
 			s.flip(a, 8*n)
-		} else {
+		default:
 			for range n {
 				at := s.pick(a, what)
 				word := &a.words[at]
@@ -133,6 +137,35 @@ func (s *scribbler) flip(a *area, n int) {
 		word.Store(was)
 	}
 	s.count.Add(uint64(n / 2 * 2))
+}
+
+// isLane reports whether the sections are those of a lane: words, slots and records of detail.
+func (a *area) isLane() bool {
+	return len(a.sections) == 3 && a.sections[1].to-a.sections[1].from >= slotWords
+}
+
+const slotWords = 8
+
+// flipNext changes a length or kind back and forth, of an entry that the reader is about to read or
+// reads now, while it reads some.
+func (s *scribbler) flipNext(a *area, n int) {
+	slots, records := a.sections[1], a.sections[2]
+	capacity := (slots.to - slots.from) / slotWords
+	for range 8 {
+		tail := a.words[a.sections[0].from].Load()
+		at := int((tail + uint64(s.rnd.IntN(4)) - 1) % uint64(capacity)) // of a full lane the oldest, too
+		slot, record := slots.from+at*slotWords, records.from+at*((records.to-records.from)/capacity)
+		// Length, kind, and the length of what comes with an error.
+		word := &a.words[[]int{slot + 2, slot + 7, min(record+2, records.to-1)}[s.rnd.IntN(3)]]
+		was := word.Load()
+		other := []uint64{was ^ 1, was &^ 0xff, ^uint64(0), 1 << 20, 0, s.value(word, aimNext)}
+		to := other[s.rnd.IntN(len(other))]
+		for range n / 2 {
+			word.Store(to)
+			word.Store(was)
+		}
+		s.count.Add(2) // all that many are one thing that is tried
+	}
 }
 
 func (s *scribbler) pick(a *area, what aim) int {
@@ -229,7 +262,7 @@ func (c *child) raid(play func(stop <-chan struct{})) {
 	stop := make(chan struct{})
 	var busy sync.WaitGroup
 	s := &scribbler{rnd: c.split(), count: &c.counts[mutations]}
-	what := aim(c.rnd.IntN(int(aims)))
+	what := min(aim(c.rnd.IntN(int(aims)+2)), aimNext) // which hits seldom
 	if c.Spoil != spoilTame {
 		busy.Go(func() { s.scribble(all, what, stop) })
 	}

@@ -20,10 +20,6 @@ const newcomersFirst = 1 << 20
 // fewestVisits is how often somebody new has to come during an attack.
 const fewestVisits = 3
 
-// keptBound is how long an honest process may have to try until it is let in, while others attack:
-// a thousand times what it takes. It is less in tests of what must be found.
-var keptBound = 20 * time.Second
-
 // visitor is what a newcomer comes to be, once it was let in.
 type visitor interface {
 	use(rnd *rand.Rand) error // and have done with all of it

@@ -13,6 +13,10 @@ import (
 // has to be found.
 var patience = time.Minute
 
+// keptBound is how long an honest process may have to try until it is let in, while others attack:
+// a thousand times what it takes. It is less in tests of what must be found.
+var keptBound = 20 * time.Second
+
 // Options of a run.
 type Options struct {
 	Mutations uint64   // at least so many in all; 0 is a million

@@ -1,15 +1,15 @@
 // Package flip attacks a call of the library between every two loads that it makes.
 //
-// A peer that writes shared memory at full speed, from another processor, hardly ever changes a word
-// in the few nanoseconds between two loads of it. Here the call is made by a thread of a child
+// A peer that writes shared memory at full speed, from another processor, hardly ever changes a
+// word in the few nanoseconds between two loads of it. Here the call is made by a thread of a child
 // process that a tracer stops: after every access to the attacked word, which the processor's debug
 // registers tell of, or after every instruction. While it is stopped the word gets another value.
 // So whether a word that was checked is loaded once more does not depend on luck.
 //
-// With debug registers every sequence of two values that the loads of a call can see is tried, up to
-// a bound. Without them, or beside them, the instructions are counted, and in one run the word is
-// flipped every 2^b of them: of any two instructions of a call one sees one value and one the other
-// in the run of a bit in which their numbers differ.
+// With debug registers every sequence of two values that the first five loads of a call can see is
+// tried. Without them, or beside them, the word is flipped after every 2^b instructions, for each b
+// in a call of its own: of any two instructions one sees one value and one the other in the call of
+// a bit in which their numbers differ.
 //
 // What a call gives while the word changes has to be what it gives for one of the two values if it
 // does not change, or an error that says that the peer is broken.
@@ -51,7 +51,6 @@ type Stats struct {
 	Longest  int // instructions of one call
 	Cut      int // words with more loads than all sequences were tried of
 	Poisoned int // calls that gave the peer up
-	Notes    []string
 }
 
 func (s *Stats) String() string {

@@ -132,7 +132,8 @@ func (v *tracer) await() (unix.WaitStatus, error) {
 
 // resume continues the thread with a signal, which is 0 for none.
 func (v *tracer) resume(how int, signal unix.Signal) error {
-	_, _, no := unix.RawSyscall6(unix.SYS_PTRACE, uintptr(how), uintptr(v.tid), 0, uintptr(signal), 0, 0)
+	_, _, no := unix.RawSyscall6(unix.SYS_PTRACE, uintptr(how), uintptr(v.tid), 0, uintptr(signal),
+		0, 0)
 	if no != 0 {
 		return fmt.Errorf("ptrace %d: %w", how, no)
 	}

@@ -150,7 +150,8 @@ func Mapped(text string) ([]*Object, error) {
 }
 
 // Words returns words of a section, by their offsets in it.
-func (o *Object) Words(name string, kind shm.SectionKind, id uint32, offsets ...uint64) ([]Word, error) {
+func (o *Object) Words(name string, kind shm.SectionKind, id uint32,
+	offsets ...uint64) ([]Word, error) {
 	h, err := o.readHeader()
 	if err != nil {
 		return nil, err
