@@ -26,7 +26,8 @@ library; and they send broken, half and too many messages over sockets. What the
   - and as before when the attackers are gone.
 
 Entries of bystanders carry a seal that attackers cannot make: all are read, once and in order.
-Newcomers of one more user come, post and leave all the while; who is kept out is counted.
+At borders between users newcomers of one more user come, post and leave all the while; who is
+kept out is counted.
 
 It needs root, as only root can start processes of other users. Surfaces that need a network are
 left out where there is none, and the result says so.

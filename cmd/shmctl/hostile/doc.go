@@ -45,7 +45,7 @@
 //     seal is foreign, and may be anything.
 //   - A newcomer of a user of its own is let in within twenty seconds, and nothing that it does
 //     then is refused; what it posts is read as that of bystanders is. It comes three times at least
-//     during each attack.
+//     during each attack at a border between users.
 //   - Each call of a victim is watched: one that takes over a minute hangs. It may compute for two
 //     seconds, as the clock of its thread counts them, and is asked how many system calls it made
 //     to sleep, wake or order: 32 may be, 400 while it waits, 1000 while it waits for a context.

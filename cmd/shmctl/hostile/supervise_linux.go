@@ -154,22 +154,8 @@ func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
 	if !sc.s.attackFirst && !sc.await(sc.victim) {
 		return nil
 	}
-	for i := range sc.s.honestWriters {
-		p, err := sc.start(roleHonest, i)
-		if err != nil {
-			return err
-		}
-		sc.honest = append(sc.honest, p)
-		if !sc.await(p) {
-			return nil
-		}
-	}
-	p, err := sc.start(roleNewcomer, 0)
-	if err != nil {
+	if begun, err := sc.startHonest(); err != nil || !begun {
 		return err
-	}
-	if sc.honest = append(sc.honest, p); !sc.await(p) {
-		return nil
 	}
 	for i := range attackers {
 		p, err := sc.start(roleAttacker, i)
@@ -204,7 +190,7 @@ func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
 		if sc.o.spoil != "" { // until it has been done
 			came = came && sc.victim.counts[seen] > 2000
 		}
-		visited := sc.all(visits) >= fewestVisits || sc.o.spoil != "" && sc.all(keptOut) > 0
+		visited := !sc.s.border() || sc.all(visits) >= fewestVisits || sc.all(keptOut) > 0
 		sc.mu.Unlock()
 		enough := n >= quota && looked >= fewestCalls && came && visited
 		late := time.Since(begin) > longest
@@ -224,6 +210,25 @@ func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
 			return nil
 		}
 	}
+}
+
+// startHonest starts bystanders and, at a border between users, a newcomer. It reports false if one
+// does not begin.
+func (sc *scene) startHonest() (begun bool, err error) {
+	roles := slices.Repeat([]string{roleHonest}, sc.s.honestWriters)
+	if sc.s.border() {
+		roles = append(roles, roleNewcomer)
+	}
+	for i, role := range roles {
+		p, err := sc.start(role, i)
+		if err != nil {
+			return false, err
+		}
+		if sc.honest = append(sc.honest, p); !sc.await(p) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // next starts an attacker in the place of one that has ended.

@@ -67,6 +67,10 @@ func init() {
 	}
 }
 
+// border reports whether what is attacked is one between users. Only then is there a newcomer: one
+// of the same user can get a lane that an attacker had.
+func (s *surface) border() bool { return s.trust == cq.TrustOthers }
+
 func surfaceOf(name string) *surface {
 	for _, s := range surfaces {
 		if s.name == name {

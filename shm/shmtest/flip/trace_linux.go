@@ -32,8 +32,8 @@ type tracer struct {
 // errFault is an access to memory that the victim does not have.
 var errFault = errors.New("an access outside of a mapping")
 
-// patience ends a call that does not.
-const patience = time.Minute
+// patience ends a call that does not, but not one on a machine that stands still for a while.
+const patience = 4 * time.Minute
 
 // start starts a victim and takes hold of its thread.
 func start(t testing.TB, cmd *exec.Cmd) *tracer {
