@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -44,6 +45,8 @@ func TestFlip(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var o flip.Options
 			switch {
+			case strings.HasPrefix(name, "open"):
+				o.Syscalls = true
 			case *flipFull:
 				o = flip.Options{Steps: -1, Values: flip.AllValues}
 			case raceEnabled: // which is other code than what is shipped, and ten times as much

@@ -18,6 +18,10 @@ type Options struct {
 	Values int // hostile ones for each word; 0 stands for some
 	Steps  int // words that are flipped between instructions too; -1 stands for all
 
+	// Syscalls has words flipped before and after system calls, instead of all else: for calls that
+	// map what they look at, or leave it to the kernel to read it.
+	Syscalls bool
+
 	blind bool // as if there were no debug registers: for a test of that
 }
 
@@ -59,11 +63,12 @@ func (a *attack) all() {
 		}
 		a.stats.Loaded++
 		for k := range a.o.Values {
-			if !w.Index || hostile[k].index {
+			if !a.o.Syscalls && (!w.Index || hostile[k].index) {
 				a.sequences(i, w.Name, k, loaded[i])
 			}
 		}
-		if steps := a.o.Steps; steps < 0 || !a.v.watches && i < flippedBlind || i < steps {
+		if steps := a.o.Steps; steps < 0 || !a.v.watches && i < flippedBlind || i < steps ||
+			a.o.Syscalls {
 			for k := range 2 { // one value that is possible, and one that is not
 				a.instructions(i, w.Name, k)
 			}
@@ -137,7 +142,7 @@ func (a *attack) try(word int, value func(honest uint64, n int) uint64,
 	}
 	w := &r.words[word]
 	r.honest = a.v.load(w.Poke)
-	if a.o.blind {
+	if a.o.blind || a.o.Syscalls {
 		err = errors.ErrUnsupported
 	} else {
 		err = a.v.watch(w.Watch)
@@ -181,9 +186,17 @@ func (a *attack) try(word int, value func(honest uint64, n int) uint64,
 		if s.most > 0 && n > s.most {
 			return unix.PTRACE_CONT, a.v.unwatch()
 		}
-		return unix.PTRACE_SINGLESTEP, set(value(r.honest, n))
+		how := unix.PTRACE_SINGLESTEP
+		if a.o.Syscalls {
+			how = unix.PTRACE_SYSCALL
+		}
+		return how, set(value(r.honest, n))
 	}, end)
-	a.stats.Steps += r.n
+	if a.o.Syscalls {
+		a.stats.Syscalls += r.n
+	} else {
+		a.stats.Steps += r.n
+	}
 	return r, err
 }
 
@@ -257,7 +270,7 @@ func (a *attack) instructions(word int, name string, k int) {
 			if r == nil {
 				return
 			}
-			a.judge(name, k, fmt.Sprintf("every %d instructions", 1<<bit), r, constant)
+			a.judge(name, k, fmt.Sprintf("every %d stops", 1<<bit), r, constant)
 		}
 	}
 }

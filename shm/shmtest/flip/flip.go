@@ -49,14 +49,16 @@ type Stats struct {
 	Loads    int // of attacked words, in all calls
 	Steps    int // instructions after which a call was stopped
 	Longest  int // instructions of one call
+	Syscalls int // times that a call was stopped for one
 	Cut      int // words with more loads than all sequences were tried of
 	Poisoned int // calls that gave the peer up
 }
 
 func (s *Stats) String() string {
 	return fmt.Sprintf("%d words, %d of them loaded; %d calls with %d loads, %d instructions in "+
-		"steps (%d in the longest call); %d calls gave the peer up; %d words were cut short",
-		s.Words, s.Loaded, s.Calls, s.Loads, s.Steps, s.Longest, s.Poisoned, s.Cut)
+		"steps (%d in the longest call), %d stops at system calls; %d calls gave the peer up; %d words "+
+		"were cut short", s.Words, s.Loaded, s.Calls, s.Loads, s.Steps, s.Longest, s.Syscalls,
+		s.Poisoned, s.Cut)
 }
 
 // hostile are the values that a word gets for another one.

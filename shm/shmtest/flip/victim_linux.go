@@ -204,3 +204,6 @@ func (o *Object) readHeader() (*shm.Header, error) {
 	o.header = &h
 	return o.header, err
 }
+
+// Header returns a word of the page that describes the object.
+func (o *Object) Header(offset uint64) Word { return o.at(fmt.Sprint("header+", offset), offset) }
