@@ -26,10 +26,10 @@
 // It aims at indices, at entries and their records, at the header, at anything; stores chosen
 // values (0, 1, -1, a power of two and its neighbours, what stands there and its neighbours, what
 // stood somewhere before) and random ones; or turns one word back and forth for those who look
-// twice, if they can also the length or kind of the entry that is read next. It wakes for nothing, or not at all, and writes to pipes until they are full. When they
-// are found out, or after some milliseconds, they leave and come again; now and then a whole
-// process does, and at the end all are killed in the middle of what they do. Those who meet others
-// say what the protocol wants, but for little, or anything, in pieces or twice, with descriptors of
+// twice, or lengths and kinds of the entries that are read next. It wakes for nothing, or not at
+// all, and writes to pipes until they are full. When they are found out, or after some
+// milliseconds, they leave and come again; now and then a whole process does, and at the end all
+// are killed in the middle of what they do. Those who meet others say what the protocol wants, but for little, or anything, in pieces or twice, with descriptors of
 // all kinds and of wrong sizes and seals; and keep connections open in silence. Each store and each
 // message is a mutation; bursts of stores go at full speed and some microseconds lie
 // between them, so that many states are seen and not the last one often.
@@ -44,8 +44,8 @@
 //     have. Each is to come once and in order, and none may be missing at the end; what has no such
 //     seal is foreign, and may be anything.
 //   - A newcomer of a user of its own is let in within twenty seconds, and nothing that it does
-//     then is refused; what it posts is read as that of bystanders is. It comes three times at least
-//     during each attack at a border between users.
+//     then is refused; what it posts is read as that of bystanders is. It comes three times at
+//     least during each attack at a border between users.
 //   - Each call of a victim is watched: one that takes over a minute hangs. It may compute for two
 //     seconds, as the clock of its thread counts them, and is asked how many system calls it made
 //     to sleep, wake or order: 32 may be, 400 while it waits, 1000 while it waits for a context.

@@ -116,7 +116,8 @@ func TestJudge(t *testing.T) {
 		{Outcome{Shape: "c", Poisoned: true}, ""},
 		{Outcome{Poisoned: true, Broken: "panic"}, "panic"},
 	} {
-		if got := c.o.judge(constant, 9); (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
+		got := c.o.judge(constant, 9)
+		if (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%+v: %q, want %q", c.o, got, c.want)
 		}
 	}
