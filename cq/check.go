@@ -18,6 +18,7 @@ func Invariants() []shm.Invariant {
 		{Name: "object.name", Exact: true, What: "the header has the name of the object"},
 		{Name: "object.attributes", Exact: true, What: "every attribute is possible for the kind"},
 		{Name: "object.sections", Exact: true, What: "the sections are those that the kind has"},
+		{Name: "object.seals", What: "nobody can cut an object that has no name"},
 
 		{Name: "queue.entry", Exact: true, What: "only a queue's own files are in its directory"},
 		{Name: "queue.kind", Exact: true, What: "the reader's object is a queue's, a lane's a lane"},
@@ -63,7 +64,9 @@ func Invariants() []shm.Invariant {
 
 // Checked is what was found in one file.
 type Checked struct {
+	Name       string // of an object that a process holds
 	Path       string
+	Inode      uint64   // the same
 	Kind       shm.Kind // 0: not known
 	Violations []shm.Violation
 	// Undecided: the object changed all the time, so that only what is exact was judged.
@@ -73,6 +76,7 @@ type Checked struct {
 // checker collects what is wrong with one object.
 type checker struct {
 	obj   *shm.Object
+	held  *Held // nil: the object stands in a directory
 	found []shm.Violation
 	busy  bool
 }
@@ -160,8 +164,12 @@ func (c *checker) sections(want shm.Spec) bool {
 	return len(c.found) == before
 }
 
-// named checks the name in the header. A queue that is made aside has its own name there already.
+// named checks the name in the header. A queue that is made aside has its own name there already,
+// and what a process holds need not have a name any more.
 func (c *checker) named(want string) {
+	if c.held != nil {
+		return
+	}
 	if got := c.obj.Header().Name; got != want && !shm.IsAside(want) {
 		c.badHeader("object.name", headerName, fmt.Sprintf("%q", got), fmt.Sprintf("%q", want))
 	}
@@ -170,15 +178,21 @@ func (c *checker) named(want string) {
 // checkPath checks page 0 of a file, and hands it on if nothing is wrong there. A file that is gone
 // is fs.ErrNotExist.
 func checkPath(path string, f func(*checker)) (out Checked, err error) {
-	out.Path = path
 	page, size, err := shm.ReadPage(path)
 	if err != nil {
-		return out, err
+		return Checked{Path: path}, err
 	}
+	return checkFile(Checked{Path: path}, page, size,
+		func() (*shm.Object, error) { return shm.OpenPath(path) }, f)
+}
+
+// checkFile checks a copy of page 0, and what open maps.
+func checkFile(out Checked, page []byte, size uint64, open func() (*shm.Object, error),
+	f func(*checker)) (Checked, error) {
 	if out.Violations = shm.CheckHeader(page, size); len(out.Violations) > 0 {
 		return out, nil
 	}
-	obj, err := shm.OpenPath(path)
+	obj, err := open()
 	var e *shm.Error
 	if errors.As(err, &e) && e.Field == "allocated bytes" {
 		out.Violations = []shm.Violation{{Invariant: "file.memory", Section: "header",

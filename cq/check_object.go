@@ -14,28 +14,30 @@ import (
 // What it finds in an object that is used may be of a moment in between: only what is found again
 // and again holds. Errors are those of opening shared memory.
 func CheckObject(path string, more func(*shm.Object) []shm.Violation) (Checked, error) {
-	return checkPath(path, func(c *checker) {
-		file := filepath.Base(path)
-		switch c.obj.Header().Kind {
-		case shm.KindBell:
-			c.named(file)
-			c.bell(file)
-		case shm.KindCounter:
-			c.named(file)
-			c.counter()
-		case shm.KindAddresses:
-			c.named(file)
-			c.addresses()
-		default:
-			if more != nil {
-				c.found = append(c.found, more(c.obj)...)
-			}
+	return checkPath(path, func(c *checker) { c.object(filepath.Base(path), more) })
+}
+
+// object checks one that is not part of a queue.
+func (c *checker) object(file string, more func(*shm.Object) []shm.Violation) {
+	switch c.obj.Header().Kind {
+	case shm.KindBell:
+		c.named(file)
+		c.bell(file)
+	case shm.KindCounter:
+		c.named(file)
+		c.counter()
+	case shm.KindAddresses:
+		c.named(file)
+		c.addresses()
+	default:
+		if more != nil {
+			c.found = append(c.found, more(c.obj)...)
 		}
-	})
+	}
 }
 
 func (c *checker) bell(file string) {
-	if want := bellName(c.obj.Header().UUID); file != want {
+	if want := bellName(c.obj.Header().UUID); c.held == nil && file != want {
 		c.badHeader("object.name", headerUUID, file, want)
 	}
 	if !c.attributes(map[int]possible{attrBellBits: {least: domainBits, most: domainBits}}) ||

@@ -58,6 +58,8 @@ type queueCheck struct {
 	uuid shm.UUID
 	rows []rowWords
 	hdr  *checker // of the reader's object
+
+	alone bool // lanes are not held against their rows
 }
 
 // strangers are names that no queue gives.

@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
@@ -15,7 +16,7 @@ import (
 
 // Finding is an invariant that an object breaks.
 type Finding struct {
-	Name      string  `json:"name"` // of the queue or object
+	Name      string  `json:"name"` // of the queue or object; of one of a process PID/FD before it
 	Path      string  `json:"path"` // of the file
 	Kind      *string `json:"kind"` // nil: not known
 	Invariant string  `json:"invariant"`
@@ -117,16 +118,21 @@ func isQueue(entries []os.DirEntry) bool {
 }
 
 func (r *CheckReport) queue(path string) error {
-	return r.take(filepath.Base(path), func() ([]cq.Checked, error) { return cq.CheckQueue(path) })
+	return r.take(filepath.Base(path), func() (all []cq.Checked, part, err error) {
+		if all, err = cq.CheckQueue(path); all != nil {
+			part, err = err, nil
+		}
+		return all, part, err
+	})
 }
 
 func (r *CheckReport) object(o CheckOptions, path string) error {
-	return r.take(filepath.Base(path), func() ([]cq.Checked, error) {
+	return r.take(filepath.Base(path), func() ([]cq.Checked, error, error) {
 		c, err := cq.CheckObject(path, o.More)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		return []cq.Checked{c}, nil
+		return []cq.Checked{c}, nil, nil
 	})
 }
 
@@ -136,22 +142,31 @@ const (
 	checkPause = 20 * time.Millisecond
 )
 
+// look is one look at some objects. part says what could not be looked at beside all, err why there
+// is nothing at all.
+type look func() (all []cq.Checked, part, err error)
+
 // take adds what is found at every look.
-func (r *CheckReport) take(name string, look func() ([]cq.Checked, error)) error {
-	all, err := look()
-	if err != nil && all == nil {
+func (r *CheckReport) take(name string, look look) error {
+	all, part, err := look()
+	if err != nil {
 		return err
 	}
 	pause := checkPause >> (checkLooks - 2)
 	for range checkLooks - 1 {
-		if err != nil || !doubtful(all) {
+		if !doubtful(all) {
 			break
 		}
 		time.Sleep(pause)
 		pause *= 2
-		var again []cq.Checked
-		if again, err = look(); errors.Is(err, fs.ErrNotExist) {
+		again, more, err := look()
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
 			return nil // it went meanwhile
+		case err != nil:
+			return err
+		case part == nil:
+			part = more
 		}
 		all = common(all, again)
 	}
@@ -162,10 +177,10 @@ func (r *CheckReport) take(name string, look func() ([]cq.Checked, error)) error
 			r.Undecided = append(r.Undecided, c.Path)
 		}
 		for _, v := range c.Violations {
-			r.Findings = append(r.Findings, finding(name, c, v))
+			r.Findings = append(r.Findings, finding(cmp.Or(c.Name, name), c, v))
 		}
 	}
-	return err
+	return part
 }
 
 func doubtful(all []cq.Checked) bool {
@@ -178,7 +193,9 @@ func doubtful(all []cq.Checked) bool {
 func common(before, now []cq.Checked) []cq.Checked {
 	for i := range now {
 		c := &now[i]
-		at := slices.IndexFunc(before, func(b cq.Checked) bool { return b.Path == c.Path })
+		at := slices.IndexFunc(before, func(b cq.Checked) bool {
+			return b.Path == c.Path && b.Inode == c.Inode
+		})
 		if at < 0 { // it is new, and what is wrong with it was seen once
 			c.Violations = nil
 			continue
@@ -194,12 +211,12 @@ func common(before, now []cq.Checked) []cq.Checked {
 }
 
 func finding(name string, c *cq.Checked, v shm.Violation) Finding {
-	f := Finding{Name: name, Path: c.Path, Invariant: v.Invariant, Section: v.Section,
+	f := Finding{Name: escape(name), Path: c.Path, Invariant: v.Invariant, Section: v.Section,
 		Got: escape(v.Got), Want: escape(v.Want)}
 	if c.Kind != 0 {
 		f.Kind = new(c.Kind.String())
 	}
-	if v.Section != "directory" {
+	if v.Section != "directory" && v.Section != "file" {
 		f.Offset, f.SectionOffset = &v.Offset, &v.Within
 	}
 	return f

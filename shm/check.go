@@ -262,12 +262,34 @@ func ReadPage(path string) (page []byte, fileBytes uint64, err error) {
 		return nil, 0, named("read", path, err)
 	}
 	defer sysClose(fd)
-	page = make([]byte, headerBytes)
+	page, err = readPage(fd)
+	return page, uint64(max(info.size, 0)), named("read", path, err)
+}
+
+// ReadPageFD is ReadPage for the file behind a descriptor, which stays the caller's.
+func ReadPageFD(fd int, name string) (page []byte, fileBytes uint64, err error) {
+	info, err := statRegular(fd)
+	if err != nil {
+		return nil, 0, named("read", name, err)
+	}
+	page, err = readPage(fd)
+	return page, uint64(max(info.size, 0)), named("read", name, err)
+}
+
+// IsObject reports whether the file behind a descriptor begins as objects do. That says no more.
+func IsObject(fd int) bool {
+	b := make([]byte, len(magic))
+	n, err := sysReadAt(fd, b)
+	return err == nil && string(b[:n]) == magic
+}
+
+func readPage(fd int) ([]byte, error) {
+	page := make([]byte, headerBytes)
 	n, err := sysReadAt(fd, page)
 	if err != nil {
-		return nil, 0, named("read", path, err)
+		return nil, err
 	}
-	return page[:n], uint64(max(info.size, 0)), nil
+	return page[:n], nil
 }
 
 // OpenPath maps an object to look at it, wherever it is and whoever owns it: nothing else may be
@@ -277,10 +299,29 @@ func OpenPath(path string) (*Object, error) {
 	if err != nil {
 		return nil, named("open", path, err)
 	}
-	o := &Object{name: filepath.Base(path), acc: Inspect, fd: fd, lockFD: -1}
+	return look(fd, info, filepath.Base(path), path)
+}
+
+// OpenPathFD is OpenPath for the object behind a descriptor, which stays the caller's. That must be
+// of an open of its own: a lock is not seen through the descriptor that holds it.
+func OpenPathFD(fd int, name string) (*Object, error) {
+	info, err := statRegular(fd)
+	if err != nil {
+		return nil, named("open", name, err)
+	}
+	own, err := sysDup(fd)
+	if err != nil {
+		return nil, named("open", name, err)
+	}
+	return look(own, info, name, name)
+}
+
+// look takes over fd.
+func look(fd int, info fileInfo, name, what string) (*Object, error) {
+	o := &Object{name: name, acc: Inspect, fd: fd, lockFD: -1}
 	if err := o.mapChecked(info); err != nil {
 		o.discard()
-		return nil, named("open", path, err)
+		return nil, named("open", what, err)
 	}
 	return o, nil
 }
@@ -289,14 +330,19 @@ func openAny(path string) (fd int, info fileInfo, err error) {
 	if fd, err = sysOpen(noDir, path, false); err != nil {
 		return -1, info, err
 	}
-	if info, err = sysStat(fd); err == nil && !info.regular() {
-		err = notAnObject()
-	}
-	if err != nil {
+	if info, err = statRegular(fd); err != nil {
 		sysClose(fd)
 		return -1, info, err
 	}
 	return fd, info, nil
+}
+
+func statRegular(fd int) (fileInfo, error) {
+	info, err := sysStat(fd)
+	if err == nil && !info.regular() {
+		err = notAnObject()
+	}
+	return info, err
 }
 
 // CheckOwner returns what is wrong between the owner's record and the lock.

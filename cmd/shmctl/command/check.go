@@ -17,6 +17,11 @@ bells: header, sections, owners, indices, the entries between them, the index of
 names everything in the directory is checked. A name with a slash is a path, to an object, to the
 directory of a queue or to one of many, which may belong to another user: reading is all it takes.
 
+--pid checks what a process has open or mapped, also what has no name: queues, lanes, counters and
+vectors that are passed by descriptor, and the frames, status pages and submissions of a device
+process. That takes the user of the process, or root. NAME is then PID/FD, and the name in the
+header. A lane is held against its queue's words where the process reads that queue.
+
 Objects may be in use: nothing is changed, nobody waits or notices, and what looks broken is looked
 at again and counts if it is broken every time. --list says what is checked, and which of it is
 exact at every moment; the rest is judged when the object stands still for the time of a look.
@@ -31,24 +36,29 @@ func newCheck() *cobra.Command {
 		one  = target{op: "check"}
 		all  bool
 		list bool
+		pids []int
 	)
 	cmd := &cobra.Command{
-		Use:   "check [NAME|PATH]...",
+		Use:   "check [NAME|PATH]... | --pid PID",
 		Short: "Verify every invariant of objects, also while they are used",
 		Long:  checkLong,
 		Example: `  shmctl check                  everything of this user
   shmctl check orders           one queue
   shmctl check /dev/shm/shmring-1000
+  shmctl check --pid $(pidof server)
   shmctl check -j | jq -r '.check.findings[] | "\(.path) \(.offset) \(.invariant)"'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.check(cmd); err != nil {
 				return err
 			}
-			if all && len(args) > 0 {
-				return &usageError{verb: "check", err: errors.New("--all and names exclude each other")}
+			if err := checkArguments(all, pids, args); err != nil {
+				return &usageError{verb: "check", err: err}
 			}
 			if list {
 				return printLines(cmd.OutOrStdout(), invariantLines(&o, terminalOf(cmd.OutOrStdout()).page()))
+			}
+			if len(pids) > 0 {
+				return verifyProcesses(cmd, &o, pids)
 			}
 			return verify(cmd, &o, &one, args)
 		},
@@ -60,8 +70,24 @@ func newCheck() *cobra.Command {
 		return queueNames(one.dir), cobra.ShellCompDirectiveDefault
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "everything in the directory, as without names")
+	cmd.Flags().IntSliceVar(&pids, "pid", nil, "check what these processes have open or mapped")
 	cmd.Flags().BoolVar(&list, "list", false, "list the invariants and check nothing")
 	return cmd
+}
+
+func checkArguments(all bool, pids []int, args []string) error {
+	switch {
+	case all && len(args) > 0:
+		return errors.New("--all and names exclude each other")
+	case len(pids) > 0 && (all || len(args) > 0):
+		return errors.New("--pid stands alone")
+	}
+	for _, pid := range pids {
+		if pid < 1 {
+			return fmt.Errorf("--pid: %d is no process", pid)
+		}
+	}
+	return nil
 }
 
 func verify(cmd *cobra.Command, o *output, one *target, args []string) error {
@@ -80,6 +106,25 @@ func verify(cmd *cobra.Command, o *output, one *target, args []string) error {
 		paths = append(paths, a)
 	}
 	r, failed := ctl.Check(ctl.CheckOptions{More: checkMore}, paths...)
+	return report(cmd, o, r, failed)
+}
+
+func verifyProcesses(cmd *cobra.Command, o *output, pids []int) error {
+	all := ctl.CheckReport{Undecided: []string{}, Findings: []ctl.Finding{}}
+	var errs error
+	for _, pid := range pids {
+		r, err := ctl.CheckProcess(ctl.CheckOptions{More: checkMore}, pid)
+		all.Objects += r.Objects
+		all.Undecided = append(all.Undecided, r.Undecided...)
+		all.Findings = append(all.Findings, r.Findings...)
+		if err != nil && errs == nil { // the first says what to do about all of them
+			errs = err
+		}
+	}
+	return report(cmd, o, all, errs)
+}
+
+func report(cmd *cobra.Command, o *output, r ctl.CheckReport, failed error) error {
 	w := cmd.OutOrStdout()
 	var err error
 	if o.json() {

@@ -1,0 +1,238 @@
+package ctl
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+// looked is a process that is looked into, by its directory in /proc: when it is gone nothing is
+// found there, also if another one has its number by then.
+type looked struct {
+	pid int
+	dir int
+}
+
+func openProcess(pid int) (*looked, error) {
+	p := &looked{pid: pid}
+	var err error
+	p.dir, err = openAt(unix.AT_FDCWD, "/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	// One that has ended and was not waited for has nothing any more.
+	if text, err := p.read("stat"); err == nil {
+		_, rest, _ := bytes.Cut(text[bytes.LastIndexByte(text, ')')+1:], []byte(" "))
+		if len(rest) > 0 && (rest[0] == 'Z' || rest[0] == 'X') {
+			p.close()
+			return nil, errNoProcess
+		}
+	}
+	return p, nil
+}
+
+func (p *looked) close() { _ = unix.Close(p.dir) }
+
+func closeHeld(all []cq.Held) {
+	for i := range all {
+		_ = unix.Close(all[i].FD)
+	}
+}
+
+func openAt(dir int, name string, flags int) (fd int, err error) {
+	for {
+		fd, err = unix.Openat(dir, name, flags|unix.O_CLOEXEC, 0)
+		if err != unix.EINTR {
+			return fd, err
+		}
+	}
+}
+
+func (p *looked) open(name string, flags int) (*os.File, error) {
+	fd, err := openAt(p.dir, name, flags)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// read returns all of a file in the process's directory.
+func (p *looked) read(name string) ([]byte, error) {
+	f, err := p.open(name, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(f)
+}
+
+// link returns what a link of the process's directory says.
+func (p *looked) link(name string) string {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(p.dir, name, buf)
+	if err != nil {
+		return ""
+	}
+	return string(buf[:n])
+}
+
+// inode tells files apart.
+type inode struct {
+	major, minor uint32
+	number       uint64
+}
+
+// holdings are what was found so far.
+type holdings struct {
+	*looked
+	all  []cq.Held
+	seen map[inode]int // which of them, or -1 for what is no object
+	part error
+}
+
+// held opens, for reading, each object that the process has. part says what could not be opened.
+func (p *looked) held() (all []cq.Held, part, err error) {
+	f, err := p.open("fd", unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, nil, err
+	}
+	entries, err := f.ReadDir(-1)
+	_ = f.Close()
+	if err != nil {
+		return nil, nil, err
+	}
+	h := &holdings{looked: p, seen: map[inode]int{}}
+	var numbers []int
+	for _, e := range entries {
+		if n, err := strconv.Atoi(e.Name()); err == nil {
+			numbers = append(numbers, n)
+		}
+	}
+	slices.Sort(numbers)
+	for _, n := range numbers {
+		h.descriptor(n)
+	}
+	h.mappings()
+	return h.all, h.part, nil
+}
+
+func (h *holdings) descriptor(n int) {
+	name := fmt.Sprintf("fd/%d", n)
+	at := h.file(name, strconv.Itoa(n), h.link(name))
+	if at < 0 || h.all[at].Owned {
+		return
+	}
+	info, err := h.read(fmt.Sprintf("fdinfo/%d", n))
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(string(info)) {
+		h.all[at].Owned = h.all[at].Owned || strings.HasPrefix(line, "lock:") &&
+			strings.Contains(line, "OFDLCK") && strings.Contains(line, "WRITE")
+	}
+}
+
+// mappings are of what the process has no descriptor of any more.
+func (h *holdings) mappings() {
+	text, err := h.read("maps")
+	if err != nil {
+		h.part = errors.Join(h.part, ignoreGone(err))
+		return
+	}
+	for line := range strings.Lines(string(text)) {
+		// address perms offset dev inode path
+		f := strings.Fields(line)
+		if len(f) < 6 || !strings.HasSuffix(f[1], "s") || f[4] == "0" {
+			continue
+		}
+		var from, to uint64
+		var id inode
+		if _, err := fmt.Sscanf(f[0], "%x-%x", &from, &to); err != nil {
+			continue
+		}
+		if _, err := fmt.Sscanf(f[3]+" "+f[4], "%x:%x %d", &id.major, &id.minor,
+			&id.number); err != nil {
+			continue
+		}
+		if _, known := h.seen[id]; known {
+			continue
+		}
+		h.seen[id] = -1
+		area := fmt.Sprintf("%x-%x", from, to)
+		h.file("map_files/"+area, area, f[5])
+	}
+}
+
+// file looks at one file, which may be anything, and keeps it if it is an object. It returns where
+// that is, or -1.
+func (h *holdings) file(name, short, target string) int {
+	memfd := strings.HasPrefix(target, "/memfd:")
+	ours := strings.HasPrefix(target, "/memfd:shmring:")
+	failed := func(err error) int {
+		if err = ignoreGone(err); err != nil && ours {
+			h.part = errors.Join(h.part, fmt.Errorf("%d/%s %s: %w", h.pid, short,
+				strings.TrimPrefix(target, "/memfd:"), err))
+		}
+		return -1
+	}
+	// What opening a file does is not known before it is known what it is.
+	path, err := openAt(h.dir, name, unix.O_PATH)
+	if err != nil {
+		return failed(err)
+	}
+	defer unix.Close(path)
+	id, ok, err := inMemory(path)
+	if err != nil || !ok {
+		return failed(err)
+	}
+	if at, known := h.seen[id]; known && at >= 0 {
+		return at
+	}
+	h.seen[id] = -1
+	fd, err := openAt(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(path),
+		unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	if err != nil {
+		return failed(err)
+	}
+	if !ours && !shm.IsObject(fd) {
+		_ = unix.Close(fd)
+		return -1
+	}
+	h.seen[id] = len(h.all)
+	h.all = append(h.all, cq.Held{Name: fmt.Sprintf("%d/%s", h.pid, short), FD: fd, Memfd: memfd,
+		Path: fmt.Sprintf("/proc/%d/%s", h.pid, name), Inode: id.number})
+	return len(h.all) - 1
+}
+
+// inMemory reports whether a file is a regular one of a file system that objects live in.
+func inMemory(fd int) (id inode, ok bool, err error) {
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return id, false, err
+	}
+	id = inode{unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino}
+	var fsys unix.Statfs_t
+	if err = unix.Fstatfs(fd, &fsys); err != nil {
+		return id, false, err
+	}
+	return id, fsys.Type == unix.TMPFS_MAGIC || fsys.Type == unix.HUGETLBFS_MAGIC, nil
+}
+
+// ignoreGone makes nothing of an error that says that the process closed or unmapped something.
+func ignoreGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
+}

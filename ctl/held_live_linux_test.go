@@ -1,0 +1,138 @@
+package ctl_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/shm"
+)
+
+func init() {
+	roles["holder"], roles["feeder"] = childHolder, childFeeder
+}
+
+// socketOf is where a queue without a name is found.
+func socketOf(name string) *net.UnixAddr {
+	return &net.UnixAddr{Name: filepath.Join(os.Getenv(shm.EnvDir), name), Net: "unix"}
+}
+
+// childHolder uses objects without names as hard as it can until it is killed, and queues that
+// others attach to.
+func childHolder() {
+	for name, trust := range map[string]cq.Trust{"user": cq.TrustUser, "others": cq.TrustOthers} {
+		q, err := cq.CreateAnonymous(name, cq.Options{Size: 16, MaxLanes: 3, Trust: trust})
+		need(err)
+		l, err := net.ListenUnix("unix", socketOf(name))
+		need(err)
+		go func() { need(q.Serve(l, func(error) {})) }()
+		go func() {
+			dst, bad := make([]cq.Msg, 5), cq.ErrorEntry{}
+			for {
+				_, err := cq.Read(q, dst)
+				if errors.Is(err, cq.ErrAvail) {
+					need(q.ReadErr(&bad))
+				} else if err != nil && !errors.Is(err, cq.ErrAgain) {
+					need(err)
+				}
+				runtime.Gosched()
+			}
+		}()
+	}
+	e, err := cq.CreateAnonymousEvents("events", cq.EventOptions{Size: 4, Write: true})
+	need(err)
+	c, err := cq.CreateAnonymousCounter("count", cq.CounterOptions{})
+	need(err)
+	v, err := cq.CreateAnonymousAddresses("peers", cq.AddressOptions{Count: 64,
+		Format: cq.AddrOpaque})
+	need(err)
+	go countBusily(e, c)
+	go insertBusily(v)
+	say("ready")
+	untilTold()
+}
+
+// childFeeder attaches to both of them again and again.
+func childFeeder() {
+	first := make(chan bool, 2)
+	for name, trust := range map[string]cq.Trust{"user": cq.TrustUser, "others": cq.TrustOthers} {
+		go func() {
+			for done := false; ; {
+				if feed(name, trust) && !done {
+					done = true
+					first <- true
+				}
+				runtime.Gosched()
+			}
+		}()
+	}
+	<-first
+	<-first
+	say("ready")
+	untilTold()
+}
+
+// feed attaches once, and posts. The reader may have no room yet: lanes that were left are retired
+// by and by, and so are connections.
+func feed(name string, trust cq.Trust) (done bool) {
+	conn, err := net.DialUnix("unix", nil, socketOf(name))
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	w, err := cq.AttachConn(context.Background(), conn, cq.WriterOptions{Trust: trust})
+	if err != nil {
+		return false
+	}
+	for i := range 200 {
+		if err = w.Post(&cq.Entry{Meta: cq.MetaSolicited}); i%7 == 0 && err == nil {
+			err = w.PostError(&cq.ErrorEntry{Err: 5, ErrData: []byte("x")})
+		}
+		if errors.Is(err, cq.ErrFull) {
+			runtime.Gosched()
+		} else {
+			need(err)
+		}
+	}
+	need(w.Close())
+	return true
+}
+
+// TestCheckProcessLive: of objects without names that are used at full speed, by a reader and by
+// writers that come and go, nothing is said that is not so.
+func TestCheckProcessLive(t *testing.T) {
+	d := ownDir(t)
+	holder := startChild(t, d, "holder")
+	if holder.line(t) != "ready" {
+		t.Fatal("the child cannot work")
+	}
+	feeder := startChild(t, d, "feeder")
+	if feeder.line(t) != "ready" {
+		t.Fatal("the child cannot work")
+	}
+	check := func(c *child, least int) {
+		t.Helper()
+		r, err := ctl.CheckProcess(ctl.CheckOptions{}, c.Process.Pid)
+		must(t, err)
+		if r.Objects < least || len(r.Findings) > 0 {
+			t.Errorf("%d objects, %+v", r.Objects, r.Findings)
+		}
+	}
+	for range 6 {
+		check(holder, 5)
+		check(feeder, 0)
+	}
+	feeder.kill()
+	check(holder, 5)
+	if _, err := ctl.CheckProcess(ctl.CheckOptions{}, feeder.Process.Pid); !errors.Is(err,
+		fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
