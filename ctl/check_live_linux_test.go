@@ -245,13 +245,43 @@ func FuzzCheck(f *testing.F) {
 		}
 		must(t, err)
 		for _, c := range all {
-			for _, v := range c.Violations {
-				info, err := os.Stat(c.Path)
-				must(t, err)
-				if v.Invariant == "" || v.Section == "" || v.Offset > uint64(max(info.Size(), 4096)) {
-					t.Errorf("%s: %+v", c.Path, v)
-				}
-			}
+			info, err := os.Stat(c.Path)
+			must(t, err)
+			placed(t, c, info.Size())
 		}
+		checkHeldImage(t, name, image, whole)
 	})
+}
+
+// placed: a violation has a name, and a place in the object.
+func placed(t *testing.T, c cq.Checked, bytes int64) {
+	t.Helper()
+	for _, v := range c.Violations {
+		if v.Invariant == "" || v.Section == "" || v.Offset > uint64(max(bytes, 4096)) {
+			t.Errorf("%s: %+v", c.Path, v)
+		}
+	}
+}
+
+// checkHeldImage checks an image as a memfd of a process, with what it belongs to.
+func checkHeldImage(t *testing.T, name string, image []byte, whole map[string][]byte) {
+	t.Helper()
+	files := map[string][]byte{name: image}
+	if strings.HasPrefix(name, "q/") {
+		files = map[string][]byte{"q/reader": whole["q/reader"], "q/lane-0001": whole["q/lane-0001"]}
+		files[name] = image
+	}
+	var held []cq.Held
+	for name, image := range files {
+		held = append(held, cq.Held{Name: name, Path: name, FD: hold(t, name, image, 0), Memfd: true,
+			Owned: true})
+	}
+	all, err := cq.CheckHeld(held, nil)
+	must(t, err)
+	if len(all) != len(held) {
+		t.Errorf("%d of %d checked", len(all), len(held))
+	}
+	for _, c := range all {
+		placed(t, c, int64(len(files[c.Path])))
+	}
 }

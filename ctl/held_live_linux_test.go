@@ -125,7 +125,7 @@ func TestCheckProcessLive(t *testing.T) {
 			t.Errorf("%d objects, %+v", r.Objects, r.Findings)
 		}
 	}
-	for range 6 {
+	for range 4 {
 		check(holder, 5)
 		check(feeder, 0)
 	}

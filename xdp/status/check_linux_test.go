@@ -1,11 +1,14 @@
 package status_test
 
 import (
+	"encoding/binary"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/status"
 )
 
@@ -44,6 +47,11 @@ func TestCheck(t *testing.T) {
 	}
 	look("endpoint.info")
 
+	if _, err := f.WriteAt([]byte{0, 0, 0, 0, 0}, int64(at)); err != nil {
+		t.Fatal(err)
+	}
+	look("")
+
 	other, err := d.Create("no-endpoint", shm.Spec{Kind: shm.KindEndpoint}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -54,5 +62,70 @@ func TestCheck(t *testing.T) {
 	}
 	if err := other.Unlink(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestCheckFrames: the states of frames add up to their number, in counters that are of one moment.
+func TestCheckFrames(t *testing.T) {
+	d, o := newObject(t)
+	path := filepath.Join(d.Path(), o.Name())
+	var c status.Counters
+	c.Frames.Frames = 8
+	c.Frames.States[xdp.FrameFree], c.Frames.States[xdp.FrameLoaned] = 5, 3
+	o.Update(&c)
+	obj, err := shm.OpenPath(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer obj.Close()
+	if got := status.Check(obj); len(got) > 0 {
+		t.Fatalf("%+v", got)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	counters, update := obj.Header().Sections[1].Offset, obj.Header().Sections[2].Offset
+	word := func(name string) uint64 {
+		return counters + 8*uint64(slices.Index(status.CounterNames(), name))
+	}
+	put := func(at, n uint64) (was uint64) {
+		t.Helper()
+		var b [8]byte
+		if _, err := f.ReadAt(b[:], int64(at)); err != nil {
+			t.Fatal(err)
+		}
+		was = binary.LittleEndian.Uint64(b[:])
+		binary.LittleEndian.PutUint64(b[:], n)
+		if _, err := f.WriteAt(b[:], int64(at)); err != nil {
+			t.Fatal(err)
+		}
+		return was
+	}
+	for _, c := range []struct {
+		at, n    uint64
+		found    string
+		reported uint64
+	}{
+		{word("frames_free"), 6, "endpoint.frames", word("frames")},
+		{word("frames_quarantine"), 1, "endpoint.frames", word("frames")},
+		{word("frames_send"), 1<<64 - 1, "endpoint.frames", word("frames_send")},
+		{word("frames"), 9, "endpoint.frames", word("frames")},
+		{obj.Header().Sections[0].Offset + 5*8, 7, "endpoint.frames", word("frames")}, // of the UMEM
+		{update + 8, 2, "endpoint.update", update + 8},
+	} {
+		was := put(c.at, c.n)
+		got := status.Check(obj)
+		if len(got) != 1 || got[0].Invariant != c.found || got[0].Offset != c.reported {
+			t.Errorf("%d at %#x: %+v, want %s at %#x", c.n, c.at, got, c.found, c.reported)
+		}
+		put(c.at, was)
+	}
+	// An owner that died in an update.
+	put(update, 2)
+	put(word("frames_free"), 6)
+	if got := status.Check(obj); len(got) > 0 {
+		t.Errorf("in an update: %+v", got)
 	}
 }

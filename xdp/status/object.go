@@ -38,6 +38,8 @@ type Object struct {
 	obj      *shm.Object
 	counters []*ring.Index
 	last     []uint64 // as stored
+	update   []*ring.Index
+	updates  uint64
 	wish     []*ring.Index
 	seen     uint64 // generation of the wish that Wish returned
 }
@@ -68,6 +70,9 @@ func Create(d *shm.Dir, info Info) (*Object, error) {
 	}
 	o.obj = obj
 	if o.counters, err = wordsOf(obj, sectCounters, len(counterNames)); err == nil {
+		o.update, err = wordsOf(obj, sectUpdate, updateWords)
+	}
+	if err == nil {
 		o.wish, err = wordsOf(obj, sectWish, wishBytes/8)
 	}
 	if err != nil {
@@ -110,12 +115,15 @@ func (o *Object) Name() string { return o.obj.Name() }
 
 // Update publishes counters. Words that did not change are not written.
 func (o *Object) Update(c *Counters) {
+	o.updates++
+	o.update[updateBegun].Store(o.updates)
 	for i, w := range c.words() {
 		if o.last[i] != *w {
 			o.last[i] = *w
 			o.counters[i].Store(*w)
 		}
 	}
+	o.update[updateEnded].Store(o.updates)
 }
 
 // Wanted reports whether tools have changed their mind about the capture since [Object.Wish]. It is
