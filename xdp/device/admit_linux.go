@@ -108,7 +108,7 @@ func (s *Server) grant(a *app, h hello) error {
 		return err
 	}
 	a.geo = a.umem.Geometry()
-	if a.page, err = newPage(sends, generation); err != nil {
+	if a.page, err = newPage(frames, sends, generation); err != nil {
 		return err
 	}
 	// Now, while a no can still be said in this protocol.

@@ -321,6 +321,7 @@ func (a *app) publish() {
 	}
 	a.dirty = false
 	c := a.page.counts
+	update := c[countBegun].Add(1)
 	c[countReceived].Store(a.received)
 	c[countNoFrame].Store(a.noFrame)
 	c[countNoRoom].Store(a.noRoom)
@@ -328,6 +329,7 @@ func (a *app) publish() {
 	c[countStale].Store(a.pool.stale)
 	c[countSent].Store(a.sent)
 	c[countFailed].Store(a.failed)
+	c[countEnded].Store(update)
 	a.shown.Store(&AppStats{Name: a.name, PID: a.peer.PID, UID: a.peer.UID, GID: a.peer.GID,
 		Frames: len(a.pool.loaned), Loaned: a.pool.out(), Sends: a.limit, UnderWay: a.underWay,
 		Received: a.received, NoFrame: a.noFrame, NoRoom: a.noRoom, Returned: a.pool.returned,

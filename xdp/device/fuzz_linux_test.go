@@ -81,7 +81,7 @@ func newFuzzRig(f testing.TB) *fuzzRig {
 	}
 	a := r.a
 	a.rx, a.tx, r.asker = attach("app"), attach("app"), attach("commands")
-	a.page, err = newPage(fuzzSlots, 1)
+	a.page, err = newPage(32, fuzzSlots, 1)
 	must(f, err)
 	a.payload, err = newPayload(fuzzSlots, fuzzSlotBytes)
 	must(f, err)

@@ -26,8 +26,16 @@ const (
 	countStale
 	countSent
 	countFailed
+	// Both are the number of an update: the first is stored before its first count, the second after
+	// its last. So counts that were loaded between loads of the second and of the first, which are
+	// equal, are of one moment.
+	countBegun
+	countEnded
 	countBytes = 4096
 )
+
+// attrPageFrames is how many frames the application may have at most.
+const attrPageFrames = 0
 
 // A done word is 0 before the first send from its slot ends, and then says how the last one ended:
 // the index of its completion in the lane of sends plus one, or, where no completion is wanted, a
@@ -42,15 +50,17 @@ type statusPage struct {
 	counts []atomic.Uint64
 }
 
-func pageSpec(sends int, generation uint64) shm.Spec {
-	return shm.Spec{Kind: shm.KindRegion, Name: "device-status", Generation: generation,
+func pageSpec(frames, sends int, generation uint64) shm.Spec {
+	s := shm.Spec{Kind: shm.KindRegion, Name: "device-status", Generation: generation,
 		Sections: []shm.Section{
 			{Kind: sectionDone, Length: uint64(sends) * 8, ElemSize: 8, Capacity: uint64(sends)},
 			{Kind: sectionCounts, Length: countBytes, ElemSize: 8, Capacity: countBytes / 8}}}
+	s.Attrs[attrPageFrames] = uint64(frames)
+	return s
 }
 
-func newPage(sends int, generation uint64) (*statusPage, error) {
-	obj, err := shm.CreateMemfd(pageSpec(sends, generation), nil)
+func newPage(frames, sends int, generation uint64) (*statusPage, error) {
+	obj, err := shm.CreateMemfd(pageSpec(frames, sends, generation), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +77,7 @@ func newPage(sends int, generation uint64) (*statusPage, error) {
 
 // openPage maps the page that a server sent. It does not own fd.
 func openPage(fd, sends int) (*statusPage, error) {
-	most, err := shm.Plan(pageSpec(sends, 0))
+	most, err := shm.Plan(pageSpec(0, sends, 0))
 	if err != nil {
 		return nil, err
 	}

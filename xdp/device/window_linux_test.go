@@ -35,7 +35,7 @@ func TestWindow(t *testing.T) {
 	go func() { accepted <- q.Accept(context.Background(), c.(*net.UnixConn)) }()
 	w, err := attachQueue(context.Background(), server, nil, maxLaneBytes)
 	check(errors.Join(err, <-accepted))
-	page, err := newPage(2, 1)
+	page, err := newPage(1, 2, 1)
 	check(err)
 	defer func() { check(errors.Join(w.Close(), q.Close(), page.close())) }()
 

@@ -22,6 +22,10 @@ vectors that are passed by descriptor, and the frames, status pages and submissi
 process. That takes the user of the process, or root. NAME is then PID/FD, and the name in the
 header. A lane is held against its queue's words where the process reads that queue.
 
+Of frames the numbers are checked: those in each state add up to all that an endpoint has, and no
+more are out than a device process gave to an application. Which frame is in which state is not in
+shared memory but with the process that owns the socket, where no peer can change it.
+
 Objects may be in use: nothing is changed, nobody waits or notices, and what looks broken is looked
 at again and counts if it is broken every time. --list says what is checked, and which of it is
 exact at every moment; the rest is judged when the object stands still for the time of a look.

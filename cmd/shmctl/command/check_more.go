@@ -1,8 +1,12 @@
 package command
 
 import (
+	"slices"
+
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/capture"
+	"github.com/shmring/shmring/xdp/device"
 	xstatus "github.com/shmring/shmring/xdp/status"
 )
 
@@ -13,10 +17,17 @@ func checkMore(obj *shm.Object) []shm.Violation {
 		return xstatus.Check(obj)
 	case shm.KindCapture:
 		return capture.Check(obj)
+	case shm.KindUMEM:
+		return xdp.Check(obj)
+	case shm.KindRegion:
+		if device.IsStatusPage(obj) {
+			return device.Check(obj)
+		}
 	}
 	return nil
 }
 
 func moreInvariants() []shm.Invariant {
-	return append(xstatus.Invariants(), capture.Invariants()...)
+	return slices.Concat(xstatus.Invariants(), capture.Invariants(), xdp.Invariants(),
+		device.Invariants())
 }

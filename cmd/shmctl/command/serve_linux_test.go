@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -93,6 +94,12 @@ func TestServe(t *testing.T) {
 	must(t, err)
 	defer e.Close()
 	echo(t, pair, e)
+	// Sockets' UMEMs, and of the application: UMEM, page, payload, and three queues with lanes.
+	text := ok(t, "check", "--pid", strconv.Itoa(os.Getpid()))
+	number, _, whole := strings.Cut(text, " objects checked, 0 findings")
+	if n, err := strconv.Atoi(number); err != nil || !whole || n < 10 {
+		t.Error(text)
+	}
 	_, _, again := serving(t, pair.B, "--socket", path)
 	if code := again(); code != 1 {
 		t.Errorf("a second one at the path: exit %d", code)

@@ -1,0 +1,91 @@
+package command
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/xdp"
+)
+
+// TestCheckPID: what a process has without a name is checked by the number of the process, those of
+// the device path too.
+func TestCheckPID(t *testing.T) {
+	newDir(t)
+	q, err := cq.CreateAnonymous("orders", cq.Options{Size: 8})
+	must(t, err)
+	defer func() { must(t, q.Close()) }()
+	e, err := cq.CreateAnonymousEvents("news", cq.EventOptions{Size: 8})
+	must(t, err)
+	defer func() { must(t, e.Close()) }()
+	u, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 2})
+	must(t, err)
+	defer func() { must(t, u.Close(t.Context())) }()
+	me := strconv.Itoa(os.Getpid())
+	if text := ok(t, "check", "--pid", me); !strings.Contains(text, "3 objects checked, 0 findings") {
+		t.Error(text)
+	}
+
+	fd := memfdOf(t, func(image []byte) { binary.LittleEndian.PutUint64(image[0x100:], 3) },
+		u.Region().Object().Bytes())
+	r := run(t, "check", "-j", "--pid", me)
+	valid(t, r.stdout)
+	var v struct{ Check ctl.CheckReport }
+	must(t, json.Unmarshal([]byte(r.stdout), &v))
+	if f := v.Check.Findings; r.code != ctl.CodeCheck || v.Check.Objects != 4 || len(f) != 2 ||
+		f[0].Name != fmt.Sprintf("%s/%d umem", me, fd) || f[0].Invariant != "umem.geometry" ||
+		*f[0].Offset != 0x100 || f[1].Invariant != "object.seals" || f[1].Offset != nil ||
+		f[1].Path != fmt.Sprintf("/proc/%s/fd/%d", me, fd) {
+		t.Errorf("%+v", r)
+	}
+	r = run(t, "check", "--pid", me)
+	if r.code != ctl.CodeCheck || !strings.Contains(r.stdout, "umem.geometry") ||
+		!strings.Contains(r.stderr, "2 invariants do not hold") {
+		t.Errorf("%+v", r)
+	}
+
+	if r := run(t, "check", "--pid", "1073741824"); r.code != ctl.CodeNotFound ||
+		!strings.Contains(r.stderr, "no such process") {
+		t.Errorf("%+v", r)
+	}
+	r = run(t, "check", "-j", "--pid", "1073741824")
+	if p := failure(t, r.stderr); p.Code != ctl.CodeNotFound || p.Hint == "" {
+		t.Errorf("%+v", p)
+	}
+	for _, args := range [][]string{{"--pid", "0"}, {"--pid", me, "orders"}, {"--pid", me, "-a"},
+		{"--pid", "server"}} {
+		if r := run(t, append([]string{"check"}, args...)...); r.code != ctl.CodeUsage {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
+}
+
+// memfdOf makes this process have a changed copy of an object, which is old and not sealed.
+func memfdOf(t *testing.T, change func([]byte), object []byte) int {
+	t.Helper()
+	image := append([]byte{}, object...)
+	change(image)
+	binary.LittleEndian.PutUint64(image[0x78:], 1)  // when it was made
+	binary.LittleEndian.PutUint64(image[0xb28:], 2) // both records of owners: it was released
+	binary.LittleEndian.PutUint64(image[0xba8:], 2)
+	binary.LittleEndian.PutUint32(image[0x980:], crc32.Checksum(image[:0x980],
+		crc32.MakeTable(crc32.Castagnoli)))
+	fd, err := unix.MemfdCreate("copy", unix.MFD_CLOEXEC)
+	must(t, err)
+	t.Cleanup(func() { must(t, unix.Close(fd)) })
+	n, err := unix.Pwrite(fd, image, 0)
+	must(t, err)
+	if n != len(image) {
+		t.Fatal("it is not whole")
+	}
+	return fd
+}
