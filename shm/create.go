@@ -241,7 +241,11 @@ func (b *builder) noSpace(err error, needed uint64) error {
 	if b.dir != nil {
 		dirfd = b.dir.fd
 	}
-	return roomError(tightest(sysRoom(dirfd)), needed)
+	r := tightest(sysRoom(dirfd))
+	if r.available >= needed { // in a container, or if others were quicker
+		r = room{where: "a limit that cannot be seen here, or only a moment ago,"}
+	}
+	return roomError(r, needed)
 }
 
 // discard undoes a creation that failed. Nobody else has seen the object.

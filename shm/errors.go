@@ -125,7 +125,7 @@ func (e *BusyError) Is(target error) bool { return target == error(syscall.EBUSY
 // NoSpaceError says how much memory was wanted and how much there was. It is [ErrNoSpace].
 type NoSpaceError struct {
 	Needed    uint64 // bytes
-	Available uint64 // bytes
+	Available uint64 // bytes; 0 also where the kernel refuses and does not say what there is
 	Where     string // what limits: the file system, a memory cgroup, the machine
 }
 

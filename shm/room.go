@@ -78,6 +78,14 @@ var (
 
 const maxCgroupDepth = 64
 
+// Of a memory cgroup a part is left for what a process needs beside its objects: page tables, and
+// what it allocates when it is told that there is no room. Else the kernel kills it for the next
+// page of its own.
+const (
+	cgroupReserveShare = 16
+	cgroupReserveBytes = 1 << 20 // at most
+)
+
 func walkCgroup(read func(string) []byte, root, path string, names cgroupFiles) []room {
 	var out []room
 	for range maxCgroupDepth {
@@ -87,6 +95,7 @@ func walkCgroup(read func(string) []byte, root, path string, names cgroupFiles) 
 		if ok1 && ok2 {
 			// File pages that nobody uses count as usage, but go when memory is wanted.
 			used := usage - min(usage, statField(read(dir+"/memory.stat"), names.reclaimable))
+			used += min(limit/cgroupReserveShare, cgroupReserveBytes)
 			out = append(out, room{"memory cgroup " + path, limit - min(limit, used)})
 		}
 		cut := strings.LastIndexByte(strings.TrimSuffix(path, "/"), '/')

@@ -23,12 +23,17 @@ func TestCgroupLimits(t *testing.T) {
 			"/sys/fs/cgroup/a/memory.stat":      "anon 3\ninactive_file 200\n",
 			"/sys/fs/cgroup/memory.max":         "100\n",
 			"/sys/fs/cgroup/memory.current":     "200\n",
-		}, []room{{"memory cgroup /a", 300}, {"memory cgroup /", 0}}},
+		}, []room{{"memory cgroup /a", 300 - 1000/16}, {"memory cgroup /", 0}}},
 		"v1": {map[string]string{
 			"/proc/self/cgroup":                             "4:cpu,memory:/a\n0::/\nrubbish\n",
 			"/sys/fs/cgroup/memory/a/memory.limit_in_bytes": "10\n",
 			"/sys/fs/cgroup/memory/a/memory.usage_in_bytes": "4\n",
 		}, []room{{"memory cgroup /a", 6}}},
+		"large": {map[string]string{
+			"/proc/self/cgroup":             "0::/\n",
+			"/sys/fs/cgroup/memory.max":     "1073741824\n",
+			"/sys/fs/cgroup/memory.current": "1048576\n",
+		}, []room{{"memory cgroup /", 1<<30 - 1<<20 - 1<<20}}},
 		"root only": {map[string]string{
 			"/proc/self/cgroup":             "0::/\n",
 			"/sys/fs/cgroup/memory.max":     "7\n",
@@ -54,5 +59,19 @@ func TestNoRoomSaysHowMuch(t *testing.T) {
 	}
 	if got := tightest(nil); got.available != math.MaxUint64 {
 		t.Error(got)
+	}
+}
+
+// TestRefusedBeyondWhatIsSeen: where the kernel says no and every limit that can be read says yes,
+// the error does not claim that there was room.
+func TestRefusedBeyondWhatIsSeen(t *testing.T) {
+	const needed = 1 << 12
+	for _, refusal := range []error{syscall.ENOMEM, syscall.ENOSPC} {
+		err := (&builder{}).noSpace(refusal, needed)
+		var no *NoSpaceError
+		if !errors.Is(err, ErrNoSpace) || !errors.As(err, &no) || no.Needed != needed ||
+			no.Available >= needed {
+			t.Errorf("%v: %v", refusal, err)
+		}
 	}
 }
