@@ -88,7 +88,7 @@ func childConfined() {
 // TestMemoryCgroup: what does not fit into the control group is an error with numbers. The kernel
 // would have killed the process instead.
 func TestMemoryCgroup(t *testing.T) {
-	const limits = "memory.limit_in_bytes memory.max"
+	const limits = memoryLimit
 	group := cgroup(t, "memory", limits)
 	c := startChild(t, "confined")
 	if got := c.line(t); got != "started" {
