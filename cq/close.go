@@ -17,7 +17,8 @@ import (
 // it at their next post, and the name is free again once they have closed too. Blocked reads
 // return ErrClosed. Close waits for calls in other goroutines to end; it fails with ErrBusy while
 // entries are handed out by Peek, while this process's own Writer is open, and while the queue is
-// in a set or channel or something of this process is bound to it. Closing twice is harmless.
+// in a set or channel or something of this process is bound to it. EMFILE says that the queue is
+// closed and that the lane of a former writer is left. Closing twice is harmless.
 func (q *Queue) Close() error {
 	return q.end("close", q.destroy)
 }
@@ -171,16 +172,25 @@ func removeFIFO(dir *shm.Dir) error {
 }
 
 // removeLane removes a lane object whose writer released it or is provably dead. One with a living
-// writer stays; the writer removes it when it closes.
-func removeLane(dir *shm.Dir, name string) {
+// writer stays; the writer removes it when it closes. It fails if this process cannot look at one
+// that is there.
+func removeLane(dir *shm.Dir, name string) error {
 	obj, err := dir.Open(name, shm.ReadWrite)
-	if err != nil {
-		return
+	if err == nil {
+		if err = obj.Claim(nil); err == nil {
+			_ = obj.Unlink()
+		}
+		_ = obj.Close()
 	}
-	if obj.Claim(nil) == nil {
-		_ = obj.Unlink()
+	if !starved(err) {
+		return nil
 	}
-	_ = obj.Close()
+	// Without a descriptor the kernel does not say either whether there is such a file.
+	if _, no := os.Lstat(dir.Path() + "/" + name); errors.Is(no, fs.ErrNotExist) {
+		return nil
+	}
+	return &Error{Pkg: pkg, Op: "remove lane", Name: name, Err: err,
+		Hint: "it stays until there is a new queue of this name, or for shmctl gc"}
 }
 
 // tick marks lanes whose writer's death gives no notice, now and then, for whoever waits on

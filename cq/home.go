@@ -103,20 +103,26 @@ func (h *dirHome) relay(*doorbell.Bell)     {}
 // destroy removes lanes that nobody owns, the FIFO, and last the reader object, so that nothing of
 // a new queue of this name is there yet.
 func (h *dirHome) destroy(reader *shm.Object, rows int) error {
+	var left error
 	for bit := 1; bit < rows; bit++ {
-		removeLane(h.dir, fmt.Sprintf(laneFile, bit))
+		if err := removeLane(h.dir, fmt.Sprintf(laneFile, bit)); left == nil {
+			left = err // others are left for the same reason
+		}
 	}
 	crash.At(crash.CloseLanes)
-	return errors.Join(removeFIFO(h.dir), reader.Unlink())
+	return errors.Join(left, removeFIFO(h.dir), reader.Unlink())
 }
 
 // vacate removes the queue's directory if it is empty. The caller's own handle on the directory
 // above may be closed by now.
 func (h *dirHome) vacate() {
-	if d, err := shm.OpenDir(h.path); err == nil {
-		_ = d.RemoveSub(h.name)
-		_ = d.Close()
+	d, err := shm.OpenDir(h.path)
+	if err != nil { // for want of a descriptor, and this takes none
+		_ = syscall.Rmdir(h.path + "/" + h.name)
+		return
 	}
+	_ = d.RemoveSub(h.name)
+	_ = d.Close()
 }
 
 func (h *dirHome) close() error { return h.dir.Close() }

@@ -223,6 +223,13 @@ func poorBeside(d *shm.Dir) {
 // sweep calls f with ever more descriptors until it succeeds. What was closed before it must not
 // serve f beneath the limit, or f would need none.
 func sweep(what string, f func() error, after func()) {
+	if needs(what, f, after) == 0 {
+		say("%s needs no descriptor", what)
+	}
+}
+
+// needs finds out how many descriptors f needs. Each failure says that it is for want of one.
+func needs(what string, f func() error, after func()) int {
 	fillGaps()
 	for more := range 100 {
 		before := openFiles()
@@ -230,12 +237,9 @@ func sweep(what string, f func() error, after func()) {
 		err := f()
 		limit(4096)
 		if err == nil {
-			if more == 0 {
-				say("%s needs no descriptor", what)
-			}
-			return
+			return more
 		}
-		if !errors.Is(err, syscall.EMFILE) {
+		if !errors.Is(err, syscall.EMFILE) || errors.Is(err, cq.ErrCorrupt) {
 			say("%s with %d descriptors: %v", what, more, err)
 		}
 		if now := openFiles(); !slices.Equal(now, before) {
@@ -244,13 +248,15 @@ func sweep(what string, f func() error, after func()) {
 		after()
 	}
 	say("%s never succeeds", what)
+	return 100
 }
 
 func limit(n uint64) {
 	need(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: 4096}))
 }
 
-// fillGaps makes the number of open descriptors what the limit counts.
+// fillGaps makes the number of open descriptors what the limit counts. So what a sweep makes has
+// higher numbers than all before it.
 func fillGaps() {
 	top := slices.Max(openFiles())
 	for {
@@ -265,7 +271,7 @@ func fillGaps() {
 
 // openFiles lists this process's descriptors, without asking for one while there are none.
 func openFiles() (fds []int) {
-	for fd := range 256 {
+	for fd := range 1024 {
 		_, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_GETFD, 0)
 		if errno == 0 {
 			fds = append(fds, fd)
