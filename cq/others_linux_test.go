@@ -99,6 +99,10 @@ func childOtherUser() {
 	w, err := cq.AttachConn(context.Background(), dialParent(),
 		cq.WriterOptions{Trust: cq.TrustOthers, Allow: &shm.AllowList{UIDs: []int{0}}})
 	need(err)
+	postsAsTold(w)
+}
+
+func postsAsTold(w *cq.Writer) {
 	say("lane %d at %d", w.Lane(), w.Next())
 	for {
 		var from, to uint64
