@@ -234,6 +234,9 @@ func memlockChild() {
 	fmt.Println(errors.Is(err, xdp.ErrMemlock), errors.Is(err, syscall.ENOBUFS), err)
 }
 
+// TestMemlock: a UMEM beyond what this user may lock says so. Nothing else here counts against that
+// limit: maps and programs belong to the memory control group since Linux 5.11, and huge pages of
+// memfds come out of a pool of their own.
 func TestMemlock(t *testing.T) {
 	shmtest.Conforms(t)
 	if os.Geteuid() != 0 {
