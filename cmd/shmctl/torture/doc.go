@@ -23,6 +23,8 @@
 //	         dies, or detaches now and then
 //	others-  of another user follows those readers, and takes to each what the former one left
 //	writer
+//	others-event-reader, others-event-writer
+//	         the same two with event queues; the reader may have the library call it, too
 //	device   owns one end of a veth pair; it takes part, with the next two, if it is asked for
 //	wire     the other end: answers what comes, and floods
 //	app, app2
@@ -103,9 +105,8 @@
 // is counted as "gone_with_both". A writer that lives takes all of it to the next reader, and one
 // that ends by itself waits until everything is seen.
 //
-// Nobody here posts events to another user's event queue, though the library lets them, see
-// [cq.EventWriter.Follow]. Counters and address vectors have words that all who use them write, so
-// there are none between users, see [cq.TrustOthers].
+// Counters and address vectors have words that all who use them write, so there are none between
+// users, see [cq.TrustOthers].
 //
 // A writer stops posting now and then until everything is read; so a wake that was lost is not
 // covered up by the next. Whoever waits for that, for room, or for an end, longer than a minute
@@ -116,7 +117,7 @@
 // between users. Who is about to close what it is bound to tells first what it owes, and is not
 // killed from outside while it is late, else a library that tells only some of them would not be
 // found. The times of survivors that came later, or were stopped meanwhile, are counted apart.
-// Deaths at event queues, counters and address vectors are not demanded. At the
+// Deaths at event queues of one user, counters and address vectors are not demanded. At the
 // end all is closed and collected; what then stands in the directory, or is still open or mapped in
 // a process that survived, is "leaked".
 //

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"syscall"
 	"time"
 
@@ -50,21 +51,54 @@ func eventText(buf []byte, name, number uint64) []byte {
 	return buf
 }
 
-// failed tells which events are errors.
+// failedEvent tells which events are errors.
 func failedEvent(number uint64) bool { return number%7 == 0 }
 
-// eventReading is a reader's time with the event queue.
+// aboutEvent is what an event is about.
+func aboutEvent(name, number uint64) cq.FID {
+	return cq.FID{Kind: cq.FIDQueue, ID: mix(name, number), Generation: number}
+}
+
+// spoilText is a spoil of who writes events.
+const spoilText = "write a payload of another event"
+
+// writeEvent writes the event of a number.
+func (c *child) writeEvent(w *cq.EventWriter, name, number uint64, buf []byte) (err error) {
+	about, text := aboutEvent(name, number), eventText(buf, name, number)
+	if c.Spoil == spoilText && c.rnd.IntN(1000) == 0 {
+		text = eventText(buf, name, number+1)
+	}
+	if failedEvent(number) {
+		_, err = w.WriteErr(&cq.EventError{FID: about, Context: name, Data: number, ErrData: text,
+			Err: cq.Errno(syscall.EIO), ProvErrno: int32(number)})
+	} else {
+		_, err = w.Write(&cq.Event{Event: cq.EventUser, FID: about, Context: name, Data: number,
+			Payload: text})
+	}
+	return err
+}
+
+// eventReading takes events from an event queue, and looks at them before.
 type eventReading struct {
-	judge
+	*child
+	// judge compares a number with the ledger.
+	judge     func(name, number uint64, marked bool)
 	e         *cq.EventQueue
 	ev        cq.Event
 	bad       cq.EventError
 	text, buf []byte
 }
 
+func newEventReading(c *child, judge func(name, number uint64, marked bool)) eventReading {
+	return eventReading{child: c, judge: judge, text: make([]byte, 0, eventPayload),
+		buf: make([]byte, 0, 2*eventPayload)}
+}
+
 func (c *child) readEvents() error {
-	r := &eventReading{judge: judge{c, c.ledger.sessions("event-writer"), &c.words[heldAgain]},
-		text: make([]byte, 0, eventPayload), buf: make([]byte, 0, 2*eventPayload)}
+	j := judge{c, c.ledger.sessions("event-writer"), &c.words[heldAgain]}
+	r := newEventReading(c, func(name, number uint64, marked bool) {
+		j.number(name, number, marked && c.Spoil != spoilMark)
+	})
 	o := cq.EventOptions{Size: eventSize, MaxLanes: maxLanes, Lifetime: cq.Persistent,
 		DataMaxBytes: eventPayload}
 	return c.hold(func(make bool) (held, error) {
@@ -75,11 +109,11 @@ func (c *child) readEvents() error {
 		e, err := open(c.dir, eventQueue, o)
 		r.e = e
 		return e, err
-	}, r.drain)
+	}, func(running context.Context) (done bool, err error) { return r.drain(running, &j) })
 }
 
 // drain reads until it is all over, or this reader leaves by itself.
-func (r *eventReading) drain(running context.Context) (done bool, err error) {
+func (r *eventReading) drain(running context.Context, j *judge) (done bool, err error) {
 	var since time.Duration
 	for {
 		ctx, drain := running, running.Err() != nil
@@ -89,22 +123,16 @@ func (r *eventReading) drain(running context.Context) (done bool, err error) {
 			ctx, cancel = context.WithTimeout(context.Background(), 100*time.Millisecond)
 			defer cancel()
 		}
-		r.ev.Payload = r.buf
-		_, err := r.e.PeekContext(ctx, &r.ev)
+		err := r.next(ctx)
 		switch {
 		case drain && errors.Is(err, context.DeadlineExceeded):
-			if r.drained(since) {
+			if j.drained(since) {
 				return true, nil
 			}
 			continue
 		case errors.Is(err, context.Canceled):
 			continue
-		case errors.Is(err, cq.ErrAvail):
-			err = r.failure()
-		case err == nil:
-			err = r.event()
-		}
-		if err != nil {
+		case err != nil:
 			return false, err
 		}
 		if !drain && r.rnd.IntN(5000) == 0 {
@@ -113,23 +141,59 @@ func (r *eventReading) drain(running context.Context) (done bool, err error) {
 	}
 }
 
+// next waits for an event and takes it.
+func (r *eventReading) next(ctx context.Context) error {
+	r.ev.Payload = r.buf
+	_, err := r.e.PeekContext(ctx, &r.ev)
+	return r.take(err)
+}
+
+// take takes the event that was peeked at; err is what the peek said.
+func (r *eventReading) take(err error) error {
+	switch {
+	case errors.Is(err, cq.ErrAvail):
+		return r.failure()
+	case err == nil:
+		return r.event()
+	}
+	return err
+}
+
+// look judges an event.
+func (r *eventReading) look(ev *cq.Event) {
+	if r.Spoil == spoilSkip && r.rnd.IntN(1000) == 0 {
+		return
+	}
+	name, number := ev.Context, ev.Data
+	if failedEvent(number) || ev.Event != cq.EventUser || ev.FID != aboutEvent(name, number) ||
+		string(eventText(r.text, name, number)) != string(ev.Payload) {
+		r.tell(kindUnpublished, "nobody writes the event %+v", *ev)
+		return
+	}
+	r.judge(name, number, ev.Redelivered)
+}
+
+// lookErr judges an error event.
+func (r *eventReading) lookErr(bad *cq.EventError) {
+	name, number := bad.Context, bad.Data
+	if !failedEvent(number) || bad.FID != aboutEvent(name, number) ||
+		bad.Err != cq.Errno(syscall.EIO) || bad.ProvErrno != int32(number) ||
+		string(eventText(r.text, name, number)) != string(bad.ErrData) {
+		r.tell(kindUnpublished, "nobody writes the error %+v", *bad)
+		return
+	}
+	r.judge(name, number, bad.Redelivered)
+}
+
 // event judges the event that was peeked at and takes it.
 func (r *eventReading) event() error {
+	r.look(&r.ev)
 	name, number := r.ev.Context, r.ev.Data
-	text := eventText(r.text, name, number)
-	if failedEvent(number) || string(text) != string(r.ev.Payload) {
-		r.tell(kindUnpublished, "nobody writes the event %+v", r.ev)
-	} else {
-		r.number(name, number, r.marked(r.ev.Redelivered))
-	}
 	r.ev.Payload = r.buf
 	if _, err := r.e.Read(&r.ev); err != nil {
-		return err
+		return fmt.Errorf("read: %w", err)
 	}
-	if r.ev.Context != name || r.ev.Data != number {
-		r.tell(kindLost, "number %d of session %#x was peeked at, and number %d of %#x read", number,
-			name, r.ev.Data, r.ev.Context)
-	}
+	r.taken(name, number, r.ev.Context, r.ev.Data)
 	return nil
 }
 
@@ -137,21 +201,25 @@ func (r *eventReading) event() error {
 func (r *eventReading) failure() error {
 	r.bad.ErrData = r.buf
 	if _, err := r.e.PeekErr(&r.bad); err != nil {
-		return err
+		return fmt.Errorf("peek at an error: %w", err)
 	}
+	r.lookErr(&r.bad)
 	name, number := r.bad.Context, r.bad.Data
-	if !failedEvent(number) ||
-		string(eventText(r.text, name, number)) != string(r.bad.ErrData) {
-		r.tell(kindUnpublished, "nobody writes the error %+v", r.bad)
-	} else {
-		r.number(name, number, r.marked(r.bad.Redelivered))
-	}
 	r.bad.ErrData = r.buf
-	_, err := r.e.ReadErr(&r.bad)
-	return err
+	if _, err := r.e.ReadErr(&r.bad); err != nil {
+		return fmt.Errorf("read an error: %w", err)
+	}
+	r.taken(name, number, r.bad.Context, r.bad.Data)
+	return nil
 }
 
-func (j *judge) marked(marked bool) bool { return marked && j.Spoil != spoilMark }
+// taken compares what was peeked at with what was read then.
+func (r *eventReading) taken(name, number, name2, number2 uint64) {
+	if name2 != name || number2 != number {
+		r.tell(kindLost, "number %d of session %#x was peeked at, and number %d of %#x read", number,
+			name, number2, name2)
+	}
+}
 
 // eventPoster is a writer of events in one session.
 type eventPoster struct {
@@ -200,15 +268,8 @@ func (p *eventPoster) post() error {
 func (p *eventPoster) one() error {
 	number := p.next
 	p.s.intent.Store(number)
-	text := eventText(p.buf, p.name, number)
 	for since := time.Now(); ; {
-		var err error
-		if failedEvent(number) {
-			_, err = p.w.WriteErr(&cq.EventError{Context: p.name, Data: number, ErrData: text,
-				Err: cq.Errno(syscall.EIO)})
-		} else {
-			_, err = p.w.Write(&cq.Event{Context: p.name, Data: number, Payload: text})
-		}
+		err := p.writeEvent(p.w, p.name, number, p.buf)
 		if err == nil {
 			p.s.published.Store(number)
 			p.next++

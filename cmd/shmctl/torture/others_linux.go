@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,14 +11,43 @@ import (
 	"github.com/shmring/shmring/shm/crash"
 )
 
-// A queue between users: writers of one user follow the readers of another, who come and go at a
-// place, each with a queue of its own. What of a session is unread when both its writer and the
-// reader that it was with are dead is gone with them, since its memory was; nothing else may be.
+// A place between users: writers of one user follow the readers of another, who come and go there,
+// each with a queue of its own. What of a session is unread when both its writer and the reader
+// that it was with are dead is gone with them, since its memory was; nothing else may be.
 
 // Users of the processes, who have no name.
 const (
 	othersReaderUID = 65533
 	othersWriterUID = 65534
+)
+
+// between is such a place.
+type between struct {
+	reader, writer string // roles
+	share          string // what children are told: the directory where readers listen
+	// How deaths are told.
+	noticeReader, noticeWriter string
+	ways                       [othersWays]string // how readers wait
+	// toward are those of the ways in which they come to steps whose names begin so; to others
+	// they come in every way.
+	toward map[string][]int
+}
+
+// There is one for queues and one for event queues.
+var (
+	queuesBetween = between{reader: "others-reader", writer: "others-writer",
+		share: "others-place", noticeReader: "others-reader-died",
+		noticeWriter: "others-writer-died",
+		ways:         [othersWays]string{"alone", "relays", "descriptors", "wait_sets", "channels"},
+		toward: map[string][]int{"pipe": {othersFD}, "notify": {othersLast},
+			"domain": {othersSet, othersLast}, "relay": {othersShared, othersSet, othersLast}}}
+	eventsBetween = between{reader: "others-event-reader", writer: "others-event-writer",
+		share: "others-event-place", noticeReader: "others-event-reader-died",
+		noticeWriter: "others-event-writer-died",
+		ways:         [othersWays]string{"alone", "relays", "descriptors", "wait_sets", "handlers"},
+		toward: map[string][]int{"pipe": {othersFD}, "domain": {othersSet},
+			"relay": {othersShared, othersSet},
+			"event": {othersAlone, othersShared, othersFD, othersSet}}}
 )
 
 // Words of the readers. Generations stand for readers: that of each one's queue.
@@ -33,7 +63,7 @@ const (
 	othersLeft   = othersLog + 2*othersLogged // reader: who left, or is about to, by generation
 	othersPlayed = othersLeft + othersLefts   // reader: turns that read something, by way of waiting
 	// reader: generation of the queue that it surely has, a word for each place
-	othersHas = othersPlayed + int(othersWays)
+	othersHas = othersPlayed + othersWays
 
 	othersReaderWords = othersHas + othersReaders
 )
@@ -63,50 +93,51 @@ func leftWord(readers tally, generation uint64) *atomic.Uint64 {
 	return &readers[othersLeft+generation%othersLefts]
 }
 
-// How deaths are told between users.
-const (
-	noticeOthersWriter = "others-writer-died"
-	noticeOthersReader = "others-reader-died"
-)
+// readerRole is the role of those who come and go. open makes a queue, and says how it is read.
+func (b *between) readerRole(open func(*child) (othersReader, error), steps ...crash.Label) *role {
+	return &role{name: b.reader, places: othersReaders, words: othersReaderWords,
+		uid: othersReaderUID, asked: true, stops: true, drains: true, with: []string{b.writer},
+		run: func(c *child) error { return c.othersRead(b, open) },
+		steps: append(steps, crash.ParkStored, crash.ArmStored, crash.SleepNext, crash.SleepEnded,
+			crash.MeetSending, crash.MeetSent, crash.MeetReceived, crash.AcceptTold,
+			crash.DetachSilenced, crash.DeathProven, crash.DeathTelling, crash.DeathWritten,
+			crash.OthersHeard, crash.PipeEmptied, crash.RelayHeard, crash.RelayMarked,
+			crash.RelaySleep, crash.DomainMarked, crash.DomainRung, crash.DomainTaken,
+			crash.DomainArmed, crash.DomainSleep, crash.DomainWoken),
+		prepare: b.prepare, possession: b.readerHas, sum: b.sumReaders, lacks: lacksOthers,
+		died: b.readerDied, check: b.checkReaders,
+		starting: func(s *supervisor, p *proc) { // its predecessor's
+			s.ledger.region(b.reader)[othersHas+p.index].Store(0)
+		}}
+}
 
-// othersPlace is what children are told: the directory where readers listen.
-const othersPlace = "others-place"
+// writerRole is the role of those who follow. follow attaches to the first reader.
+func (b *between) writerRole(places int, follow func(*child, context.Context) (othersLink, error),
+	steps ...crash.Label) *role {
+	return &role{name: b.writer, places: places, words: othersWriterWords, uid: othersWriterUID,
+		asked: true, stops: true, with: []string{b.reader},
+		run: func(c *child) error { return c.othersWrite(b, follow) },
+		steps: append(steps, crash.AttachClaimed, crash.AttachWritten, crash.AttachAnnounced,
+			crash.Stamped, crash.PublishStored, crash.WriterClosing, crash.WriterReleased,
+			crash.MeetSending, crash.MeetSent, crash.MeetReceived, crash.FollowFilled,
+			crash.FollowTaken, crash.FollowClosed, crash.DeathProven, crash.DeathTelling,
+			crash.DeathWritten, crash.OthersParked, crash.OthersCounted, crash.OthersPiped,
+			crash.OthersAgain, crash.OthersWoken),
+		starting: func(s *supervisor, p *proc) { // its predecessor's
+			s.ledger.region(b.writer)[othersWith+p.index].Store(0)
+			s.ledger.region(b.writer)[othersFormer+p.index].Store(0)
+		},
+		died: b.writerDied, settled: b.writerSettled, sum: b.sumWriters, check: b.checkWriters}
+}
 
 func othersReaderRole() *role {
-	return &role{name: "others-reader", places: othersReaders, words: othersReaderWords,
-		uid: othersReaderUID, asked: true, stops: true, drains: true, run: (*child).othersRead,
-		steps: []crash.Label{crash.TakeMarks, crash.PeekChosen, crash.PeekStored,
-			crash.Releasing, crash.Released, crash.ParkStored, crash.ArmStored, crash.SleepNext,
-			crash.SleepEnded, crash.MeetSending, crash.MeetSent, crash.MeetReceived,
-			crash.AcceptTold, crash.DetachSilenced, crash.DeathProven, crash.DeathTelling,
-			crash.DeathWritten, crash.OthersHeard, crash.PipeEmptied, crash.RelayHeard,
-			crash.RelayMarked, crash.RelaySleep, crash.DomainMarked, crash.DomainRung,
-			crash.DomainTaken, crash.DomainArmed, crash.DomainSleep, crash.DomainWoken,
-			crash.NotifyArmed, crash.NotifyFired},
-		prepare: prepareOthers, possession: othersReaderHas, sum: sumOthersReaders,
-		lacks: lacksOthers, died: othersReaderDied,
-		starting: func(s *supervisor, p *proc) { // its predecessor's
-			s.ledger.region("others-reader")[othersHas+p.index].Store(0)
-		},
-		check: checkOthersReaders}
+	return queuesBetween.readerRole((*child).othersQueue, crash.TakeMarks, crash.PeekChosen,
+		crash.PeekStored, crash.Releasing, crash.Released, crash.NotifyArmed, crash.NotifyFired)
 }
 
 func othersWriterRole() *role {
-	return &role{name: "others-writer", places: othersWriters, words: othersWriterWords,
-		uid: othersWriterUID, asked: true, stops: true, run: (*child).othersWrite,
-		with: []string{"others-reader"},
-		steps: []crash.Label{crash.AttachClaimed, crash.AttachWritten, crash.AttachAnnounced,
-			crash.Filled, crash.Stamped, crash.PublishStored, crash.PublishEnded,
-			crash.WriterClosing, crash.WriterReleased, crash.MeetSending, crash.MeetSent,
-			crash.MeetReceived, crash.FollowFilled, crash.FollowTaken, crash.FollowClosed,
-			crash.DeathProven, crash.DeathTelling, crash.DeathWritten, crash.OthersParked,
-			crash.OthersCounted, crash.OthersPiped, crash.OthersAgain, crash.OthersWoken},
-		starting: func(s *supervisor, p *proc) { // its predecessor's
-			s.ledger.region("others-writer")[othersWith+p.index].Store(0)
-			s.ledger.region("others-writer")[othersFormer+p.index].Store(0)
-		},
-		died: othersWriterDied, settled: othersWriterSettled, sum: sumOthersWriters,
-		check: checkOthersWriters}
+	return queuesBetween.writerRole(othersWriters, (*child).othersFollow, crash.Filled,
+		crash.PublishEnded)
 }
 
 // othersSession is what is known of one time of a writer with its follower. home is the reader that
@@ -132,23 +163,23 @@ func lacksOthers() error {
 	return nil
 }
 
-// prepareOthers makes the directory where readers listen and writers find them.
-func prepareOthers(s *supervisor) (undo func(), err error) {
+// prepare makes the directory where readers listen and writers find them.
+func (b *between) prepare(s *supervisor) (undo func(), err error) {
 	dir, err := os.MkdirTemp("", "torture-others-")
 	if err != nil {
 		return nil, err
 	}
 	undo = func() { _ = os.RemoveAll(dir) }
-	s.share[othersPlace] = dir
+	s.share[b.share] = dir
 	if err = os.Chown(dir, othersReaderUID, othersReaderUID); err != nil {
 		return undo, fmt.Errorf("processes of other users: %w", err)
 	}
 	return undo, os.Chmod(dir, 0o755)
 }
 
-// othersReaderHas: the place, and the writers that were with it.
-func othersReaderHas(s *supervisor, p *proc) func() string {
-	words, writers := s.ledger.region("others-reader"), s.ledger.region("others-writer")
+// readerHas: the place, and the writers that were with it.
+func (b *between) readerHas(s *supervisor, p *proc) func() string {
+	words, writers := s.ledger.region(b.reader), s.ledger.region(b.writer)
 	had, turns := words[othersHolder].Load(), words[othersTurns].Load()
 	if had == 0 || words[othersPid].Load() != uint64(p.pid()) {
 		return func() string { return "" }
@@ -166,16 +197,16 @@ func othersReaderHas(s *supervisor, p *proc) func() string {
 	}
 }
 
-// othersWriterDied notes what is left to be read, and for the reader that it must learn of it.
-func othersWriterDied(s *supervisor, p *proc) error {
-	words, readers := s.ledger.region("others-writer"), s.ledger.region("others-reader")
+// writerDied notes what is left to be read, and for the reader that it must learn of it.
+func (b *between) writerDied(s *supervisor, p *proc) error {
+	words, readers := s.ledger.region(b.writer), s.ledger.region(b.reader)
 	if with := words[othersWith+p.index].Load(); with != 0 {
 		for _, q := range s.procs {
-			if q.role.name != "others-reader" {
+			if q.role.name != b.reader {
 				continue
 			}
 			if has := &readers[othersHas+q.index]; has.Load() == with {
-				s.expect(p, q, noticeOthersWriter, func() bool { return has.Load() == with })
+				s.expect(p, q, b.noticeWriter, func() bool { return has.Load() == with })
 			}
 		}
 		n := readers[othersDeaths].Load()
@@ -188,38 +219,38 @@ func othersWriterDied(s *supervisor, p *proc) error {
 	return nil
 }
 
-// othersReaderDied demands that each writer that surely was with it is told.
-func othersReaderDied(s *supervisor, p *proc) error {
-	readers, writers := s.ledger.region("others-reader"), s.ledger.region("others-writer")
+// readerDied demands that each writer that surely was with it is told.
+func (b *between) readerDied(s *supervisor, p *proc) error {
+	readers, writers := s.ledger.region(b.reader), s.ledger.region(b.writer)
 	had := readers[othersHas+p.index].Load()
 	if had == 0 || leftWord(readers, had).Load() == had {
 		return nil
 	}
 	for _, q := range s.procs {
-		if q.role.name != "others-writer" {
+		if q.role.name != b.writer {
 			continue
 		}
 		session := &writers[othersSessions+q.index]
 		n := session.Load() // first: what it was with in the next one says nothing of this one
 		if writers[othersWith+q.index].Load() == had ||
 			writers[othersFormer+q.index].Load() == had { // else it is with the next one by now
-			s.expect(p, q, noticeOthersReader, func() bool { return session.Load() == n })
+			s.expect(p, q, b.noticeReader, func() bool { return session.Load() == n })
 		}
 	}
 	return nil
 }
 
-// othersWriterSettled tells whether the next writer may come: its predecessor's entries are seen,
+// writerSettled tells whether the next writer may come: its predecessor's entries are seen,
 // or gone with the reader that had them.
-func othersWriterSettled(s *supervisor, p *proc) bool {
-	words := s.ledger.region("others-writer")
+func (b *between) writerSettled(s *supervisor, p *proc) bool {
+	words := s.ledger.region(b.writer)
 	n := words[othersSessions+p.index].Load()
 	if n == 0 || n >= othersMost {
 		return true
 	}
 	e := othersSessionOf(words, p.index, n)
 	want, seen := e.published.Load(), e.seen.Load()
-	if seen >= want || othersGone(s, e) {
+	if seen >= want || b.gone(s, e) {
 		return true
 	}
 	if time.Since(p.left.since) < patience/2 {
@@ -230,24 +261,24 @@ func othersWriterSettled(s *supervisor, p *proc) bool {
 	return true
 }
 
-// othersGone tells that the reader which had a session's lane has no successor in it, and never
+// gone tells that the reader which had a session's lane has no successor in it, and never
 // will, as the writer is dead.
-func othersGone(s *supervisor, e othersSession) bool {
-	holder := s.ledger.region("others-reader")[othersHolder].Load()
+func (b *between) gone(s *supervisor, e othersSession) bool {
+	holder := s.ledger.region(b.reader)[othersHolder].Load()
 	return holder != 0 && e.home.Load() != holder
 }
 
-func sumOthersReaders(s *supervisor, r *RoleReport) {
-	words := s.ledger.region("others-reader")
+func (b *between) sumReaders(s *supervisor, r *RoleReport) {
+	words := s.ledger.region(b.reader)
 	r.Redelivered = words[othersRedelivered].Load()
 	r.Counts["turns"] = words[othersTurns].Load()
-	for way, name := range othersWayNames {
+	for way, name := range b.ways {
 		r.Counts[name] = words[othersPlayed+way].Load()
 	}
 }
 
-func sumOthersWriters(s *supervisor, r *RoleReport) {
-	words := s.ledger.region("others-writer")
+func (b *between) sumWriters(s *supervisor, r *RoleReport) {
+	words := s.ledger.region(b.writer)
 	sessions := uint64(0)
 	for i := range othersWriters {
 		last := min(words[othersSessions+i].Load(), othersMost-1)
@@ -258,7 +289,7 @@ func sumOthersWriters(s *supervisor, r *RoleReport) {
 			r.Published += published
 			r.InDoubt += max(published, e.intent.Load()) - published
 			r.Read += seen
-			if seen < published && othersGone(s, e) {
+			if seen < published && b.gone(s, e) {
 				r.Gone += published - seen
 			}
 		}
@@ -266,28 +297,28 @@ func sumOthersWriters(s *supervisor, r *RoleReport) {
 	r.Counts["sessions"] = sessions
 }
 
-func checkOthersReaders(s *supervisor) {
-	words := s.ledger.region("others-reader")
+func (b *between) checkReaders(s *supervisor) {
+	words := s.ledger.region(b.reader)
 	if words[othersEnded].Load() == 0 {
-		s.broken("others-reader", kindHung, 1, "no reader came to the end")
+		s.broken(b.reader, kindHung, 1, "no reader came to the end")
 	}
-	for i, name := range othersWayNames {
+	for i, name := range b.ways {
 		if words[othersTurns].Load() >= othersMany && words[othersPlayed+i].Load() == 0 {
-			s.broken("others-reader", kindFailed, 1, "in %d turns nobody read anything who waits so: %s",
+			s.broken(b.reader, kindFailed, 1, "in %d turns nobody read anything who waits so: %s",
 				words[othersTurns].Load(), name)
 		}
 	}
 }
 
-// checkOthersWriters compares the ledger at the end. The last reader has read all that it had.
-func checkOthersWriters(s *supervisor) {
-	words := s.ledger.region("others-writer")
+// checkWriters compares the ledger at the end. The last reader has read all that it had.
+func (b *between) checkWriters(s *supervisor) {
+	words := s.ledger.region(b.writer)
 	for i := range othersWriters {
 		for n := uint64(1); n <= words[othersSessions+i].Load() && n < othersMost; n++ {
 			e := othersSessionOf(words, i, n)
 			published, seen := e.published.Load(), e.seen.Load()
-			if seen < published && !othersGone(s, e) {
-				s.broken("others-writer", kindLost, published-seen, "of writer %d session %d only "+
+			if seen < published && !b.gone(s, e) {
+				s.broken(b.writer, kindLost, published-seen, "of writer %d session %d only "+
 					"%d of %d were seen by the reader that has its lane", i, n, seen, published)
 			}
 		}

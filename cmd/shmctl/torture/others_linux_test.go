@@ -22,16 +22,26 @@ func needUsers(t *testing.T) {
 // TestReadersAreFollowed: between users, with readers that have successors.
 func TestReadersAreFollowed(t *testing.T) {
 	shmtest.Conforms(t)
+	areFollowed(t, &queuesBetween)
+}
+
+// TestEventReadersAreFollowed: likewise, with event queues.
+func TestEventReadersAreFollowed(t *testing.T) {
+	shmtest.Conforms(t)
+	areFollowed(t, &eventsBetween)
+}
+
+func areFollowed(t *testing.T, b *between) {
 	needUsers(t)
 	played := map[string]uint64{}
 	for seed := uint64(3); ; seed++ { // whom kills hit, and how readers wait, is chance
-		r, err := Run(t.Context(), Options{Roles: []string{"others-writer"}, Kills: 60,
+		r, err := Run(t.Context(), Options{Roles: []string{b.writer}, Kills: 60,
 			Duration: time.Minute, Seed: seed, Steps: crash.On})
 		if err != nil {
 			t.Fatalf("%v; report %+v", err, r)
 		}
-		counts, missing := r.Roles["others-reader"].Counts, 0
-		for _, way := range othersWayNames {
+		counts, missing := r.Roles[b.reader].Counts, 0
+		for _, way := range b.ways {
 			if played[way] += counts[way]; played[way] == 0 {
 				missing++
 			}
@@ -45,12 +55,26 @@ func TestReadersAreFollowed(t *testing.T) {
 	}
 }
 
-// TestFindsForgottenMarks: the ledger finds entries that come again as if they were new.
-func TestFindsForgottenMarks(t *testing.T) {
+// TestFindsWhatIsBrokenBetweenUsers: what readers or writers do wrong on purpose is found, and
+// counted where it belongs.
+func TestFindsWhatIsBrokenBetweenUsers(t *testing.T) {
 	needUsers(t)
-	r, err := Run(t.Context(), Options{Roles: []string{"others-writer"},
-		Duration: 5 * time.Minute, Seed: 2, spoil: spoilMark})
-	if !errors.Is(err, ErrViolation) || r.Duplicate == 0 {
-		t.Errorf("%v; report %+v", err, r)
+	for _, c := range []struct {
+		b     *between
+		spoil string
+		found func(*Found) uint64
+	}{
+		{&queuesBetween, spoilMark, func(f *Found) uint64 { return f.Duplicate }},
+		{&eventsBetween, spoilMark, func(f *Found) uint64 { return f.Duplicate }},
+		{&eventsBetween, spoilSkip, func(f *Found) uint64 { return f.Lost }},
+		{&eventsBetween, spoilText, func(f *Found) uint64 { return f.Unpublished }},
+	} {
+		t.Run(c.b.reader+": "+c.spoil, func(t *testing.T) {
+			r, err := Run(t.Context(), Options{Roles: []string{c.b.reader},
+				Duration: 5 * time.Minute, Seed: 2, spoil: c.spoil})
+			if !errors.Is(err, ErrViolation) || c.found(&r.Roles[c.b.reader].Found) == 0 {
+				t.Errorf("%v; report %+v", err, r)
+			}
+		})
 	}
 }

@@ -11,74 +11,57 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// othersWay is how a reader waits for writers of another user for as long as it has the place.
-type othersWay int
-
+// How a reader waits for writers of another user for as long as it has the place.
 const (
-	othersAlone   othersWay = iota // in a read: its thread sleeps on words of the writers
-	othersShared                   // in a read as one of several goroutines: a relay passes rings on
-	othersFD                       // on the descriptor, which pipes of lanes make readable
-	othersSet                      // in a wait set, on the bell of the process, through a relay
-	othersChannel                  // on a channel, likewise
+	othersAlone  = iota // in a read: its thread sleeps on words of the writers
+	othersShared        // in a read as one of several goroutines: a relay passes rings on
+	othersFD            // on the descriptor, which pipes of lanes make readable
+	othersSet           // in a wait set, on the bell of the process, through a relay
+	othersLast          // of queues on a channel, likewise; of event queues in a handler
 	othersWays
 )
-
-var othersWayNames = [othersWays]string{"alone", "relays", "descriptors", "wait_sets", "channels"}
 
 // othersMany are so many turns that each way was taken.
 const othersMany = 2000
 
 // othersWay draws one, which leads to the step where the process is to die.
-func (c *child) othersWay() othersWay {
-	ways := []othersWay{othersAlone, othersShared, othersFD, othersSet, othersChannel}
+func (c *child) othersWay(b *between) int {
 	prefix, _, _ := strings.Cut(c.Step, "-")
-	switch prefix {
-	case "pipe":
-		ways = ways[othersFD:othersSet]
-	case "notify":
-		ways = ways[othersChannel:]
-	case "domain":
-		ways = ways[othersSet:]
-	case "relay":
-		ways = []othersWay{othersShared, othersSet, othersChannel}
+	if ways := b.toward[prefix]; ways != nil {
+		return ways[c.rnd.IntN(len(ways))]
 	}
-	return ways[c.rnd.IntN(len(ways))]
-}
-
-func (w othersWay) options() cq.Options {
-	o := cq.Options{Size: othersSize, Trust: cq.TrustOthers, MaxLanes: 16, Spin: -1,
-		Allow: &shm.AllowList{UIDs: []int{othersWriterUID}}, Shared: w == othersShared}
-	if w == othersFD {
-		o.Wait = cq.WaitFD
-	}
-	return o
+	return c.rnd.IntN(othersWays)
 }
 
 // othersReading is a reader's time with its queue.
 type othersReading struct {
-	*child
-	q      *cq.Queue
-	way    othersWay
-	played bool // something was read
+	othersTurn
+	q *cq.Queue
 }
 
-// othersDrain reads until it is all over, or this reader leaves by itself.
-func (c *child) othersDrain(q *cq.Queue, way othersWay) (done bool, err error) {
-	running, stop := c.running(phaseDrain)
-	defer stop()
-	r := &othersReading{child: c, q: q, way: way}
+// othersQueue makes a queue.
+func (c *child) othersQueue() (othersReader, error) {
+	b := &queuesBetween
+	r := &othersReading{othersTurn: othersTurn{child: c, b: b, way: c.othersWay(b)}}
+	o := cq.Options{Size: othersSize, Trust: cq.TrustOthers, MaxLanes: 16, Spin: -1,
+		Allow: &shm.AllowList{UIDs: []int{othersWriterUID}}, Shared: r.way == othersShared}
+	if r.way == othersFD {
+		o.Wait = cq.WaitFD
+	}
+	var err error
+	r.q, err = cq.CreateAnonymous("others", o)
+	return r, err
+}
+
+func (r *othersReading) held() othersHeld { return r.q }
+
+func (r *othersReading) wait(ctx context.Context) error {
 	wait := [othersWays]func(context.Context) error{r.byRead, r.byRead, r.byDescriptor, r.bySet,
-		r.byChannel}[way]
-	if err = wait(running); err != nil {
-		return false, fmt.Errorf("%s: %w", othersWayNames[way], err)
+		r.byChannel}[r.way]
+	if err := wait(ctx); err != nil {
+		return fmt.Errorf("%s: %w", r.b.ways[r.way], err)
 	}
-	if running.Err() == nil {
-		return false, nil // it leaves by itself
-	}
-	if err = r.rest(); err != nil {
-		return false, fmt.Errorf("%s, at the end: %w", othersWayNames[way], err)
-	}
-	return true, nil
+	return nil
 }
 
 // rest reads what is there when nobody posts any more. The deaths of those that were killed last
@@ -90,7 +73,7 @@ func (r *othersReading) rest() error {
 		cancel()
 		switch {
 		case errors.Is(err, context.DeadlineExceeded):
-			if r.othersAllSeen(r.q.FID().Generation) || lifetime()-since > patience/4 {
+			if r.over(r.q, since) {
 				return nil
 			}
 		case errors.Is(err, cq.ErrAgain):
@@ -109,17 +92,15 @@ func unlessOver(err error) error {
 	return withoutCancel(err)
 }
 
-// leaves tells whether the reader goes now, by itself.
-func (r *othersReading) leaves() bool { return r.rnd.IntN(3000) == 0 }
-
 // take looks at what was handed out, and releases it in pieces.
 func (r *othersReading) take(es []cq.Entry) error {
-	if !r.played {
-		r.played = true
-		r.words[othersPlayed+int(r.way)].Add(1)
-	}
+	r.plays()
 	for i := range es {
-		r.othersJudge(es[i], r.q.Redelivered())
+		if es[i].Tag != mix(es[i].Data, es[i].Context) {
+			r.tell(kindUnpublished, "nobody posts %+v", es[i])
+			continue
+		}
+		r.number(es[i].Data, es[i].Context, r.q.Redelivered())
 	}
 	if r.rnd.IntN(50) == 0 { // so that kills find it with entries in its hands
 		nap(time.Duration(r.rnd.IntN(5000)) * time.Microsecond)

@@ -12,10 +12,24 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
+// othersLink is a writer with one reader after the other.
+type othersLink interface {
+	// generation is that of the reader that it is with.
+	generation() uint64
+	ReaderGone() <-chan struct{}
+	BindEvents(cq.EventSink) error
+	// Renew goes on with the successor of a reader that is gone; see [cq.Follower.Renew].
+	Renew(context.Context) error
+	Close() error
+	// some posts a little, in one of the ways that there are.
+	some(p *othersPoster) error
+}
+
 // othersPoster is a writer in one session: with one reader after the other.
 type othersPoster struct {
 	*child
-	f      *cq.Follower
+	b      *between
+	link   othersLink
 	deaths *cq.EventQueue
 	name   uint64
 	s      othersSession
@@ -24,47 +38,56 @@ type othersPoster struct {
 	told   map[uint64]bool // readers whose death the event queue told
 }
 
+// othersOptions are those of writers.
+func othersOptions() cq.WriterOptions {
+	return cq.WriterOptions{Trust: cq.TrustOthers,
+		Allow: &shm.AllowList{UIDs: []int{othersReaderUID}}}
+}
+
+// othersDial connects to the reader that there is, and says which one that is.
+func (c *child) othersDial(ctx context.Context, b *between) (*net.UnixConn, uint64, error) {
+	generation := c.ledger.region(b.reader)[othersHolder].Load()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", c.othersSocket(b, generation))
+	if err != nil {
+		return nil, 0, err
+	}
+	return conn.(*net.UnixConn), generation, nil
+}
+
 // othersWrite follows readers and posts, session after session, until it is told to stop.
-func (c *child) othersWrite() error {
+func (c *child) othersWrite(b *between,
+	follow func(*child, context.Context) (othersLink, error)) error {
 	for c.ledger.phase() == phaseRun {
 		n := c.words[othersSessions+c.Index].Add(1)
 		if n >= othersMost {
 			return fmt.Errorf("%d sessions are more than the ledger has room for", n)
 		}
-		if err := c.othersSession(n); err != nil {
+		if err := c.othersSession(b, n, follow); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *child) othersDial(ctx context.Context) (*net.UnixConn, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", c.Share[othersPlace]+"/s")
-	if err != nil {
-		return nil, err
-	}
-	return conn.(*net.UnixConn), nil
-}
-
-func (c *child) othersSession(n uint64) error {
+func (c *child) othersSession(b *between, n uint64,
+	follow func(*child, context.Context) (othersLink, error)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	f, err := cq.Follow(ctx, c.othersDial, cq.WriterOptions{Trust: cq.TrustOthers,
-		Allow: &shm.AllowList{UIDs: []int{othersReaderUID}}})
+	link, err := follow(c, ctx)
 	if err != nil {
 		return fmt.Errorf("nobody to follow: %w", err)
 	}
-	p := &othersPoster{child: c, f: f, name: othersName(c.Index, n), next: 1,
+	p := &othersPoster{child: c, b: b, link: link, name: othersName(c.Index, n), next: 1,
 		s: othersSessionOf(c.words, c.Index, n), told: map[uint64]bool{}}
 	if p.deaths, err = cq.CreateAnonymousEvents("deaths", cq.EventOptions{}); err != nil {
-		return errors.Join(err, f.Close())
+		return errors.Join(err, link.Close())
 	}
 	mourning, stop := context.WithCancel(context.Background())
 	mourned := make(chan error, 1)
 	go func() { mourned <- p.mourn(mourning) }()
-	if err = f.Writer().BindEvents(p.deaths); err == nil {
-		p.at(f.Writer().Generation())
+	if err = link.BindEvents(p.deaths); err == nil {
+		p.at(link.generation())
 		if err = p.post(); err == nil {
 			err = p.untilSeen()
 		}
@@ -75,7 +98,7 @@ func (c *child) othersSession(n uint64) error {
 		err = nil
 	}
 	stop()
-	return errors.Join(err, <-mourned, f.Close(), p.deaths.Close())
+	return errors.Join(err, <-mourned, link.Close(), p.deaths.Close())
 }
 
 // mourn passes on what the event queue says of readers that died, at once and not only when the
@@ -89,7 +112,7 @@ func (p *othersPoster) mourn(ctx context.Context) error {
 			return fmt.Errorf("read deaths: %w", err)
 		}
 		if peer, err := cq.ParsePeerEntry(ev.Payload); err == nil && ev.Event == cq.EventPeerDeath {
-			p.notice(noticeOthersReader, peer)
+			p.notice(p.b.noticeReader, peer)
 			p.mu.Lock()
 			p.told[peer.Generation] = true
 			p.mu.Unlock()
@@ -118,14 +141,8 @@ func (p *othersPoster) post() error {
 		}
 		var err error
 		switch k := p.rnd.IntN(100); {
-		case k < 60:
-			err = p.batch(1)
-		case k < 80:
-			err = p.batch(1 + p.rnd.IntN(maxBatch))
-		case k < 90:
-			err = p.reserved(1 + p.rnd.IntN(maxBatch))
 		case k < 94:
-			err = p.credited(1 + p.rnd.IntN(4))
+			err = p.link.some(p)
 		case k < 98:
 			nap(time.Duration(p.rnd.IntN(3000)) * time.Microsecond)
 		default:
@@ -136,11 +153,6 @@ func (p *othersPoster) post() error {
 		}
 	}
 	return nil
-}
-
-func (p *othersPoster) entry(number uint64) cq.Entry {
-	return cq.Entry{Context: number, Flags: cq.FlagSend | cq.FlagMsg, Data: p.name,
-		Tag: mix(p.name, number)}
 }
 
 func (p *othersPoster) published(n int) {
@@ -160,7 +172,7 @@ func (p *othersPoster) again(err error, since time.Time) error {
 		return errGaveUp
 	}
 	select { // nobody posts while there is no room
-	case <-p.f.Writer().ReaderGone():
+	case <-p.link.ReaderGone():
 		return p.renew()
 	case <-time.After(200 * time.Microsecond):
 		return nil
@@ -174,15 +186,15 @@ func (p *othersPoster) renew() error {
 	p.words[othersWith+p.Index].Store(0)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := p.f.Renew(ctx); err != nil {
+	if err := p.link.Renew(ctx); err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			p.tell(kindHung, "no reader to follow for %v: %v", patience, err)
 			return errGaveUp
 		}
 		return fmt.Errorf("renew: %w", err)
 	}
-	p.at(p.f.Writer().Generation())
-	left := leftWord(p.ledger.region("others-reader"), former)
+	p.at(p.link.generation())
+	left := leftWord(p.ledger.region(p.b.reader), former)
 	for since := lifetime(); ; nap(time.Millisecond) {
 		if p.knows(former) || left.Load() == former {
 			return nil // else it was not a death, or need not have been one
@@ -194,88 +206,6 @@ func (p *othersPoster) renew() error {
 	}
 }
 
-// batch posts n entries.
-func (p *othersPoster) batch(n int) error {
-	var buf [maxBatch]cq.Entry
-	for i := range n {
-		buf[i] = p.entry(p.next + uint64(i))
-	}
-	rest := buf[:n]
-	p.s.intent.Store(p.next + uint64(n) - 1)
-	for since := time.Now(); len(rest) > 0; {
-		k, err := 1, error(nil)
-		if n == 1 {
-			err = p.f.Writer().Post(&rest[0])
-		} else {
-			k, err = p.f.Writer().PostBatch(rest)
-		}
-		if err == nil {
-			rest = rest[k:]
-			p.published(k)
-			continue
-		}
-		if err = p.again(err, since); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// reserved fills slots in place, and publishes some of them, perhaps after the reader is gone.
-func (p *othersPoster) reserved(n int) error {
-	for since := time.Now(); ; {
-		w := p.f.Writer()
-		a, b, err := w.Reserve(n)
-		if err == nil {
-			number := p.next
-			for _, span := range [][]cq.Entry{a, b} {
-				for i := range span {
-					span[i] = p.entry(number)
-					number++
-				}
-			}
-			k := p.rnd.IntN(len(a) + len(b) + 1)
-			p.s.intent.Store(max(p.s.intent.Load(), p.next+uint64(k)-1))
-			if p.rnd.IntN(20) == 0 {
-				nap(time.Duration(p.rnd.IntN(3000)) * time.Microsecond)
-			}
-			if err := w.Commit(k); err != nil {
-				return fmt.Errorf("commit: %w", err)
-			}
-			p.published(k)
-			return nil
-		}
-		if err = p.again(err, since); err != nil {
-			return err
-		}
-	}
-}
-
-// credited posts with credits, which go along to the next reader.
-func (p *othersPoster) credited(n int) error {
-	if err := p.f.Writer().Credit(n); err != nil {
-		return p.again(err, time.Now())
-	}
-	for range n {
-		e := p.entry(p.next)
-		p.s.intent.Store(p.next)
-		for {
-			err := p.f.Writer().PostCredited(&e)
-			if err == nil {
-				break
-			}
-			if !errors.Is(err, cq.ErrPeerGone) {
-				return fmt.Errorf("post with credit: %w", err)
-			}
-			if err = p.renew(); err != nil {
-				return err
-			}
-		}
-		p.published(1)
-	}
-	return nil
-}
-
 // untilSeen waits until a reader has seen everything: no later post helps a lost wake.
 func (p *othersPoster) untilSeen() error {
 	for since := time.Now(); p.s.seen.Load() < p.next-1; {
@@ -284,7 +214,7 @@ func (p *othersPoster) untilSeen() error {
 			return errGaveUp
 		}
 		select {
-		case <-p.f.Writer().ReaderGone():
+		case <-p.link.ReaderGone():
 			if err := p.renew(); err != nil {
 				return err
 			}

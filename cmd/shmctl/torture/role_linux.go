@@ -71,7 +71,8 @@ func table() []*role {
 	all := []*role{readerRole(), writerRole(), churnerRole(), eventReaderRole(),
 		eventWriterRole(), setReaderRole(), setWriterRole(), counterRole(), vectorOwnerRole(),
 		vectorUserRole(), witnessRole(), mortalRole(), othersReaderRole(), othersWriterRole(),
-		deviceRole(), wireRole(), appRole(), app2Role()}
+		othersEventReaderRole(), othersEventWriterRole(), deviceRole(), wireRole(), appRole(),
+		app2Role()}
 	return all
 }
 
