@@ -3,6 +3,7 @@ package torture
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -28,7 +29,7 @@ type Options struct {
 	Roles  []string // that take part, with what they need; none is the usual ones
 	Trust  string   // of the queues that are met over sockets: TrustBoth, which is "", or one kind
 	Dir    string   // where the directory of the run is made; "" is the default directory
-	// Progress is told now and then how far it is.
+	// Progress is told now and then how far it is, with a report that does not change any more.
 	Progress func(done time.Duration, r *Report)
 
 	// spoil makes a process do what must be found: for tests of the torture itself.
@@ -168,6 +169,19 @@ func (r *Report) note(format string, args ...any) {
 	if len(r.Violations) < maxViolations {
 		r.Violations = append(r.Violations, fmt.Sprintf(format, args...))
 	}
+}
+
+// clone returns a copy that has nothing in common with r that changes while a run is on.
+func (r *Report) clone() *Report {
+	c := *r
+	c.Steps, c.Violations = maps.Clone(r.Steps), slices.Clone(r.Violations)
+	c.Roles = map[string]*RoleReport{}
+	for name, role := range r.Roles {
+		one := *role
+		one.Counts = maps.Clone(role.Counts)
+		c.Roles[name] = &one
+	}
+	return &c
 }
 
 // total makes the counts of the run of those of its roles.

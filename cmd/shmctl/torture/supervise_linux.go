@@ -204,13 +204,20 @@ func (s *supervisor) run(ctx context.Context, begin time.Time) error {
 		s.dumpHung()
 		if s.o.Progress != nil && time.Since(last) > 100*time.Millisecond {
 			last = time.Now()
-			s.mu.Lock()
-			s.sum()
-			s.o.Progress(time.Since(begin), s.report)
-			s.mu.Unlock()
+			s.progress(time.Since(begin))
 		}
 	}
 	return nil
+}
+
+// progress tells how far the run is. Whoever is told may take long, be it a terminal that somebody
+// stopped, and those who listen to processes go on meanwhile.
+func (s *supervisor) progress(done time.Duration) {
+	s.mu.Lock()
+	s.sum()
+	r := s.report.clone()
+	s.mu.Unlock()
+	s.o.Progress(done, r)
 }
 
 // pause is how long it takes until the next harm. Where processes die at steps by themselves, there
