@@ -103,7 +103,9 @@
 // Between users memory has no name, so what was published is gone when both the writer and the
 // reader that had its lane are dead: that much may miss at the end, in the order of the lane, and
 // is counted as "gone_with_both". A writer that lives takes all of it to the next reader, and one
-// that ends by itself waits until everything is seen.
+// that ends by itself waits until everything is seen. Whoever attaches or dies wakes the reader,
+// and would cover up that nobody rang: in a calm none of them posts or is killed until everything
+// is seen. A reader that could run for 20 seconds meanwhile, and saw no more, makes it "hung".
 //
 // Counters and address vectors have words that all who use them write, so there are none between
 // users, see [cq.TrustOthers].

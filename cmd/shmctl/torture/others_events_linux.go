@@ -54,7 +54,7 @@ func (c *child) othersEvents() (othersReader, error) {
 	return r, err
 }
 
-func (r *othersEventReading) held() othersHeld { return r.events.e }
+func (r *othersEventReading) held() (q othersHeld, by int) { return r.events.e, r.way }
 
 func (r *othersEventReading) wait(ctx context.Context) error {
 	wait := [othersWays]func(context.Context) error{r.byRead, r.byRead, r.byDescriptor, r.bySet,

@@ -57,6 +57,7 @@ const (
 	othersTurns              // reader: how often there was one
 	othersEnded              // reader: everything is read
 	othersRedelivered        // reader: entries that came again, marked
+	othersBy                 // reader: how it waits
 	othersDeaths             // supervisor: how many deaths of writers the log has
 	othersLog                // supervisor: whose, and with which reader it surely was
 
@@ -73,7 +74,9 @@ const (
 	othersSessions    = 0                              // writer: sessions so far, a word each
 	othersWith        = othersSessions + othersWriters // writer: reader that it surely is with, or 0
 	othersFormer      = othersWith + othersWriters     // writer: the one before in its session, or 0
-	othersHead        = othersFormer + othersWriters   //
+	othersStill       = othersFormer + othersWriters   // supervisor: nobody is to post
+	othersCalms       = othersStill + 1                // supervisor: how often all was seen then
+	othersHead        = othersCalms + 1
 	othersWriterWords = othersHead + othersWriters*othersMost*othersSessionWords
 )
 
@@ -127,7 +130,8 @@ func (b *between) writerRole(places int, follow func(*child, context.Context) (o
 			s.ledger.region(b.writer)[othersWith+p.index].Store(0)
 			s.ledger.region(b.writer)[othersFormer+p.index].Store(0)
 		},
-		died: b.writerDied, settled: b.writerSettled, sum: b.sumWriters, check: b.checkWriters}
+		calm: b.calm, died: b.writerDied, settled: b.writerSettled, sum: b.sumWriters,
+		check: b.checkWriters}
 }
 
 func othersReaderRole() *role {
@@ -294,7 +298,7 @@ func (b *between) sumWriters(s *supervisor, r *RoleReport) {
 			}
 		}
 	}
-	r.Counts["sessions"] = sessions
+	r.Counts["sessions"], r.Counts["calms"] = sessions, words[othersCalms].Load()
 }
 
 func (b *between) checkReaders(s *supervisor) {

@@ -18,9 +18,9 @@ import (
 
 // othersReader is a reader's time with the place.
 type othersReader interface {
-	// held is its queue.
-	held() othersHeld
-	// wait reads in the one way of waiting that was drawn until the context ends, or the reader
+	// held is its queue, and by the way of waiting that was drawn.
+	held() (q othersHeld, by int)
+	// wait reads in that way until the context ends, or the reader
 	// leaves by itself.
 	wait(context.Context) error
 	// rest reads what is there when nobody posts any more.
@@ -97,20 +97,22 @@ func (c *child) othersHave(b *between, open func(*child) (othersReader, error)) 
 	if err != nil {
 		return err
 	}
-	q, deaths := r.held(), (*cq.EventQueue)(nil)
+	q, by := r.held()
 	generation := q.FID().Generation
 	l, err := c.othersListen(b, generation)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	if deaths, err = cq.CreateAnonymousEvents("deaths", cq.EventOptions{}); err != nil {
+	deaths, err := cq.CreateAnonymousEvents("deaths", cq.EventOptions{})
+	if err != nil {
 		return err
 	}
 	if err := q.BindEvents(deaths); err != nil {
 		return err
 	}
 	known := c.words[othersDeaths].Load()
+	c.words[othersBy].Store(uint64(by))
 	c.words[othersPid].Store(uint64(os.Getpid()))
 	if former := c.words[othersHolder].Swap(generation); generation <= former {
 		c.tell(kindBroken, "generation %d comes after %d", generation, former)

@@ -53,7 +53,7 @@ func (c *child) othersQueue() (othersReader, error) {
 	return r, err
 }
 
-func (r *othersReading) held() othersHeld { return r.q }
+func (r *othersReading) held() (q othersHeld, by int) { return r.q, r.way }
 
 func (r *othersReading) wait(ctx context.Context) error {
 	wait := [othersWays]func(context.Context) error{r.byRead, r.byRead, r.byDescriptor, r.bySet,

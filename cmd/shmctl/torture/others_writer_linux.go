@@ -59,6 +59,10 @@ func (c *child) othersDial(ctx context.Context, b *between) (*net.UnixConn, uint
 func (c *child) othersWrite(b *between,
 	follow func(*child, context.Context) (othersLink, error)) error {
 	for c.ledger.phase() == phaseRun {
+		if c.words[othersStill].Load() != 0 { // who attaches wakes the reader
+			nap(time.Millisecond)
+			continue
+		}
 		n := c.words[othersSessions+c.Index].Add(1)
 		if n >= othersMost {
 			return fmt.Errorf("%d sessions are more than the ledger has room for", n)
@@ -136,6 +140,12 @@ func (p *othersPoster) at(generation uint64) {
 // post posts for a while in all ways there are, and through all readers that there are.
 func (p *othersPoster) post() error {
 	for range 1 + p.rnd.IntN(3000) {
+		for p.words[othersStill].Load() != 0 && p.ledger.phase() == phaseRun {
+			if err := p.untilSeen(); err != nil {
+				return err
+			}
+			nap(time.Millisecond)
+		}
 		if p.ledger.phase() != phaseRun {
 			return nil
 		}

@@ -49,6 +49,9 @@ type role struct {
 	starting func(s *supervisor, p *proc)
 	// young tells that a process has just begun, and is not to be killed for a moment.
 	young func(s *supervisor, p *proc) bool
+	// calm is called now and then between two kills, when nobody is stopped: nobody is killed from
+	// outside before it returns.
+	calm func(s *supervisor) error
 	// dying is called before a process is killed from outside.
 	dying func(s *supervisor, p *proc)
 	// died is called after one has died, by a kill or at its step.

@@ -21,6 +21,8 @@ const (
 	runPrefix = "torture-"
 	// killEvery is the longest time between two kills from outside.
 	killEvery = 60 * time.Millisecond
+	// calmEvery says that one in so many is a calm instead, of each role that has some.
+	calmEvery = 30
 	// spareOther is how long one is spared, at most, that is not sent to a step where others are,
 	// and spareHelper one that has no step to go to, without which others do not get to theirs.
 	spareOther  = 400 * time.Millisecond
@@ -247,8 +249,14 @@ func (s *supervisor) enough(begin time.Time) bool {
 	return s.o.UntilSteps == 0 || s.leastKilled() >= s.o.UntilSteps
 }
 
-// harm kills or stops a process, or leaves all alone if there is none that it may.
+// harm kills or stops a process, or leaves some in peace for a moment, or all if there is none that
+// it may harm.
 func (s *supervisor) harm() error {
+	for _, r := range s.roles {
+		if r.calm != nil && s.rnd.IntN(calmEvery) == 0 {
+			return r.calm(s)
+		}
+	}
 	if s.rnd.IntN(50) == 0 {
 		if p := s.pick(s.canStop); p != nil {
 			return s.stop(p)
