@@ -12,8 +12,8 @@ import (
 // casts are the roles of rounds: few at a time come round faster, all together find what is between
 // them. Those of one user are nil. Who owns a device takes long to start, so there are two of that.
 // The last has all.
-var casts = [][]string{{"device"}, nil, {"churner"}, {"others-writer"}, {"set-writer"},
-	{"vector-user"}, {"event-writer"}, {"counter"}, {"writer"}, torture.Roles()}
+var casts = [][]string{{"device"}, nil, {"churner"}, {"others-writer", "others-event-writer"},
+	{"set-writer"}, {"vector-user"}, {"event-writer"}, {"counter"}, {"writer"}, torture.Roles()}
 
 const (
 	castDevice = 0
