@@ -168,14 +168,14 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.All
 			return s, why(ctx, err)
 		}
 		if err := q.Accept(ctx, s.wire.conn); err != nil {
-			return s, err
+			return s, slow(err)
 		}
 	}
 	if s.sq, err = attachQueue(ctx, s.wire.conn, allow, maxLaneBytes); err != nil {
 		if errors.Is(err, cq.ErrClosed) { // a server that gives up closes it before it says why
 			err = fmt.Errorf("%w: %w", cq.ErrPeerGone, err)
 		}
-		return s, err
+		return s, slow(err)
 	}
 	end = s.wire.within(ctx)
 	ready, _, err := s.wire.receive(stepReady, 0)
@@ -220,6 +220,15 @@ func (s *session) accept(h hello, memory func(hello) (int, error)) error {
 	}
 	err = s.wire.send(hello{step: stepMemory}, fd)
 	crash.At(crash.AppMemory)
+	return err
+}
+
+// slow translates what a rendezvous ends with if it took too long for either side. It is one of the
+// steps of a hello, and in the others the server says ErrSlow.
+func slow(err error) error {
+	if errors.Is(err, cq.ErrTimedOut) {
+		return fmt.Errorf("%w: %w", ErrSlow, err)
+	}
 	return err
 }
 

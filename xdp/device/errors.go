@@ -120,7 +120,7 @@ func hintOf(err error) string {
 		{ErrNoMemory, true, "ask for fewer frames and sends or a smaller queue, or give the " +
 			"device process more memory"},
 		{ErrClosing, true, "dial again when the next device process is there"},
-		{ErrSlow, true, "one of the two was stopped, or has no time: dial again"},
+		{ErrSlow, false, "one of the two was stopped, or has no time: dial again"},
 		{shm.ErrVersion, true, "device process and application are to be of one version"},
 		{ErrRefused, true, "see the --allow of \"shmctl serve\""},
 		{ErrBudget, true, "see the --allow of \"shmctl serve\", or ask for less"},

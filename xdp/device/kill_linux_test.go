@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -28,12 +29,16 @@ func (r *rig) app(port int, env ...string) *process { return startApp(r.t, r.pat
 
 func startApp(t testing.TB, path string, port int, env ...string) *process {
 	t.Helper()
-	cmd := shmtest.Child(t, "device-app", append(env, "PATH_OF="+path,
-		fmt.Sprintf("PORT=%d", port))...)
+	return start(t, appCommand(t, "device-app", path, port, env...))
+}
+
+func appCommand(t testing.TB, role, path string, port int, env ...string) *exec.Cmd {
+	t.Helper()
+	cmd := shmtest.Child(t, role, append(env, "PATH_OF="+path, fmt.Sprintf("PORT=%d", port))...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	cmd.Path = "/proc/self/exe" // it lies in a directory that the other user may not enter
-	return start(t, cmd)
+	return cmd
 }
 
 func descriptors(t testing.TB) int {

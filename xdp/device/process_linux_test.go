@@ -44,6 +44,9 @@ func world(p *veth.Pair, path string) []string {
 		p.B.Addr.String(), p.A.MAC.String(), p.A.Addr.String()}, " ")}
 }
 
+// made is what a role does with its server before it is served.
+var made = func(*device.Server) {}
+
 // serverChild serves the end of a pair whose namespace is descriptor 3, until it is terminated.
 func serverChild() error {
 	ends := strings.Fields(os.Getenv("ENDS"))
@@ -74,6 +77,7 @@ func serverChild() error {
 	if err != nil {
 		return err
 	}
+	made(s)
 	l, err := device.Listen(os.Getenv("PATH_OF"))
 	if err != nil {
 		return err
@@ -97,6 +101,14 @@ type process struct {
 
 func start(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
+	p := launch(t, cmd)
+	p.line("ready")
+	return p
+}
+
+// launch starts a child that may be ready late.
+func launch(t testing.TB, cmd *exec.Cmd) *process {
+	t.Helper()
 	p := &process{t: t, cmd: cmd}
 	out, err := cmd.StdoutPipe()
 	must(t, err)
@@ -104,7 +116,6 @@ func start(t testing.TB, cmd *exec.Cmd) *process {
 	must(t, err)
 	p.out = bufio.NewReader(out)
 	must(t, cmd.Start())
-	p.line("ready")
 	return p
 }
 
