@@ -63,9 +63,6 @@ func playLength(twice string) {
 	})
 }
 
-//go:noinline
-func length(mem []byte) uint64 { return binary.LittleEndian.Uint64(mem) }
-
 // recorder keeps what an attack finds.
 type recorder struct {
 	testing.TB
