@@ -31,7 +31,9 @@ func TestCheckPID(t *testing.T) {
 	must(t, err)
 	defer func() { must(t, u.Close(t.Context())) }()
 	me := strconv.Itoa(os.Getpid())
-	if text := ok(t, "check", "--pid", me); !strings.Contains(text, "3 objects checked, 0 findings") {
+	text := ok(t, "check", "--pid", me)
+	var n int // what a test before this one closes by and by may be among them
+	if _, err := fmt.Sscanf(text, "%d objects checked, 0 findings", &n); err != nil || n < 3 {
 		t.Error(text)
 	}
 
@@ -41,7 +43,7 @@ func TestCheckPID(t *testing.T) {
 	valid(t, r.stdout)
 	var v struct{ Check ctl.CheckReport }
 	must(t, json.Unmarshal([]byte(r.stdout), &v))
-	if f := v.Check.Findings; r.code != ctl.CodeCheck || v.Check.Objects != 4 || len(f) != 2 ||
+	if f := v.Check.Findings; r.code != ctl.CodeCheck || v.Check.Objects < 4 || len(f) != 2 ||
 		f[0].Name != fmt.Sprintf("%s/%d umem", me, fd) || f[0].Invariant != "umem.geometry" ||
 		*f[0].Offset != 0x100 || f[1].Invariant != "object.seals" || f[1].Offset != nil ||
 		f[1].Path != fmt.Sprintf("/proc/%s/fd/%d", me, fd) {
