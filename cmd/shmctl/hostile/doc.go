@@ -29,10 +29,11 @@
 // twice, or lengths and kinds of the entries that are read next. It wakes for nothing, or not at
 // all, and writes to pipes until they are full. When they are found out, or after some
 // milliseconds, they leave and come again; now and then a whole process does, and at the end all
-// are killed in the middle of what they do. Those who meet others say what the protocol wants, but for little, or anything, in pieces or twice, with descriptors of
-// all kinds and of wrong sizes and seals; and keep connections open in silence. Each store and each
-// message is a mutation; bursts of stores go at full speed and some microseconds lie
-// between them, so that many states are seen and not the last one often.
+// are killed in the middle of what they do. Those who meet others say what the protocol wants, but
+// for little, or anything, in pieces or twice, with descriptors of all kinds and of wrong sizes
+// and seals; and keep connections open in silence. Each store and each message is a mutation;
+// bursts of stores go at full speed and some microseconds lie between them, so that many states
+// are seen and not the last one often.
 //
 // # What is provable
 //
