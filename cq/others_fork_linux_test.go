@@ -96,7 +96,7 @@ func (o *other) heir(t *testing.T) (end func()) {
 	p, err := os.FindProcess(pid)
 	must(t, err)
 	// Once, since the number may be another one's afterwards.
-	end = sync.OnceFunc(func() { _ = p.Kill() })
+	end = sync.OnceFunc(func() { _, _ = p.Kill(), p.Release() })
 	t.Cleanup(end)
 	return end
 }

@@ -53,7 +53,11 @@ func (c *child) letIn(who uint64,
 		ctx, cancel := limited(keptBound)
 		v, err := enter(ctx, who)
 		cancel()
-		took := time.Since(began) - time.Duration(c.stallNs.Load()-stalled)
+		took := time.Since(began)
+		if took > keptBound {
+			time.Sleep(standstill) // tellOn may not have seen it yet
+		}
+		took -= time.Duration(c.stallNs.Load() - stalled)
 		if took > keptBound && !told {
 			told = true
 			c.broken(keptOut, "newcomer %d was kept out for %v: %v", who, took, err)

@@ -126,12 +126,12 @@ func (a *app) dial() (err error) {
 		Events: a.eq, Notify: a.note}
 	ctx, stop := a.running(phaseStop)
 	defer stop()
-	for since := time.Now(); ctx.Err() == nil; nap(time.Millisecond) {
+	for since := lifetime(); ctx.Err() == nil; nap(time.Millisecond) {
 		if a.e, err = device.Dial(ctx, a.Share[shareSocket], q); err == nil {
 			a.place(wordPeer).Store(uint64(a.e.ServerPID()))
 			return nil
 		}
-		if a.e = nil; time.Since(since) > patience {
+		if a.e = nil; lifetime()-since > patience {
 			a.tell(kindHung, "no device process for %v: %v", patience, err)
 			return nil
 		}
@@ -323,8 +323,8 @@ func (a *app) ports() error {
 
 // untilEnded waits until every send has its completion.
 func (a *app) untilEnded() error {
-	for since := time.Now(); len(a.open) > 0; {
-		if time.Since(since) > patience {
+	for since := lifetime(); len(a.open) > 0; {
+		if lifetime()-since > patience {
 			a.tell(kindHung, "%d sends without an end for %v", len(a.open), patience)
 			a.open = map[uint64]bool{}
 		}

@@ -210,7 +210,7 @@ func nap(d time.Duration) { time.Sleep(d) }
 // survives tells whether a process goes on living. One that was killed gives up what it has a
 // little before it shows as dead.
 func survives(pid int) bool {
-	for since := time.Now(); time.Since(since) < patience; {
+	for since := lifetime(); lifetime()-since < patience; {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil || strings.ContainsAny(state(text), "ZX") {
 			return false

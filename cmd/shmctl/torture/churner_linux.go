@@ -47,7 +47,7 @@ func scratchName(i int) string { return fmt.Sprintf("scratch-%d", i) }
 type churner struct {
 	*child
 	noLane      int // tries over a socket for which there was no lane, in a row
-	noLaneSince time.Time
+	noLaneSince time.Duration
 }
 
 // churn makes, uses, destroys and collects queues until it is told to stop.
@@ -255,8 +255,8 @@ func (c *churner) meet() error {
 	}
 	if errors.Is(err, cq.ErrLanes) { // those of the dead have to come back
 		if c.noLane++; c.noLane == 1 {
-			c.noLaneSince = time.Now()
-		} else if time.Since(c.noLaneSince) > patience {
+			c.noLaneSince = lifetime()
+		} else if lifetime()-c.noLaneSince > patience {
 			c.tell(kindHung, "no lane over a socket for %v, in %d tries", patience, c.noLane)
 			c.noLane = 0
 		}

@@ -122,7 +122,7 @@ func (s *supervisor) awaken(dead *proc) error {
 	t := s.tally()
 	t[countQuiet].Store(1)
 	defer t[countQuiet].Store(0)
-	for since := time.Now(); ; time.Sleep(time.Millisecond) {
+	for since := lifetime(); ; time.Sleep(time.Millisecond) {
 		s.overdue(lifetime())
 		value, err := s.counter.Read()
 		if err != nil {
@@ -138,7 +138,7 @@ func (s *supervisor) awaken(dead *proc) error {
 		if late < 0 {
 			return nil
 		}
-		if time.Since(since) > patience/2 {
+		if lifetime()-since > patience/2 {
 			s.broken("counter", kindHung, 1, "process %d waits for %d with %d there for %v, since one "+
 				"died at step %v", late, t.place(late)[countWaits].Load(), value, patience/2, dead.step)
 			return nil

@@ -233,7 +233,7 @@ func (w *deviceWatch) look() error {
 // last checks what must hold when all applications are gone.
 func (w *deviceWatch) last() error {
 	var st device.Stats
-	for since := time.Now(); time.Since(since) < patience; nap(5 * time.Millisecond) {
+	for since := lifetime(); lifetime()-since < patience; nap(5 * time.Millisecond) {
 		st = w.s.Stats()
 		busy := uint64(0)
 		for _, f := range st.Frames {

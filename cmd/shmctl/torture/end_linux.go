@@ -150,7 +150,7 @@ func (s *supervisor) succeed(p *proc) bool {
 func (s *supervisor) awaitEnd(p *proc) bool {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for since := time.Now(); time.Since(since) < 2*patience; {
+	for since := lifetime(); lifetime()-since < 2*patience; {
 		select {
 		case <-p.done:
 			return true

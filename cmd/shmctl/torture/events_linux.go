@@ -268,7 +268,7 @@ func (p *eventPoster) post() error {
 func (p *eventPoster) one() error {
 	number := p.next
 	p.s.intent.Store(number)
-	for since := time.Now(); ; {
+	for since := lifetime(); ; {
 		err := p.writeEvent(p.w, p.name, number, p.buf)
 		if err == nil {
 			p.s.published.Store(number)

@@ -36,13 +36,13 @@ func (c *child) hold(open func(make bool) (held, error),
 	use func(running context.Context) (done bool, err error)) error {
 	running, stop := c.running(phaseDrain)
 	defer stop()
-	for since := time.Now(); c.words[heldEnded].Load() == 0; {
+	for since := lifetime(); c.words[heldEnded].Load() == 0; {
 		h, err := open(c.words[heldTimes].Load() == 0)
 		switch {
 		case errors.Is(err, syscall.EBUSY), errors.Is(err, cq.ErrClosed),
 			errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrExist), errors.Is(err, shm.ErrStale):
 			// Somebody has it, or destroys it.
-			if time.Since(since) > patience/4 {
+			if lifetime()-since > patience/4 {
 				since = c.barred(since, err)
 			}
 			nap(500 * time.Microsecond)
@@ -53,24 +53,24 @@ func (c *child) hold(open func(make bool) (held, error),
 		if err := c.have(running, h, use); err != nil {
 			return err
 		}
-		since = time.Now()
+		since = lifetime()
 	}
 	return nil
 }
 
 // barred tells what keeps this process from a thing that nobody has. It returns since when nobody
 // has it, as far as it looked: those who wait may wait for ever while somebody does.
-func (c *child) barred(since time.Time, err error) time.Time {
+func (c *child) barred(since time.Duration, err error) time.Duration {
 	holder := int(c.words[heldBy].Load())
 	if text, e := os.ReadFile(fmt.Sprintf("/proc/%d/stat", holder)); holder != 0 && e == nil &&
 		!strings.ContainsAny(state(text), "ZX") {
-		return time.Now()
+		return lifetime()
 	}
-	if time.Since(since) < patience {
+	if lifetime()-since < patience {
 		return since
 	}
 	c.tell(kindHung, "cannot get what nobody has (%d had it): %v", holder, err)
-	return time.Now()
+	return lifetime()
 }
 
 // have is one time with it.

@@ -264,7 +264,7 @@ func (l *eventLink) Renew(ctx context.Context) error {
 // some writes one event.
 func (l *eventLink) some(p *othersPoster) error {
 	p.s.intent.Store(p.next)
-	for since := time.Now(); ; {
+	for since := lifetime(); ; {
 		err := p.writeEvent(l.w, p.name, p.next, l.buf)
 		if err == nil {
 			p.published(1)

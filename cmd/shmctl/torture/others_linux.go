@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
-	"time"
 
 	"github.com/shmring/shmring/shm/crash"
 )
@@ -192,8 +191,8 @@ func (b *between) readerHas(s *supervisor, p *proc) func() string {
 		if words[othersHolder].Load() != had || words[othersTurns].Load() != turns {
 			return "another reader got its place"
 		}
-		for i := range othersWriters {
-			if with := writers[othersWith+i].Load(); with != 0 && with != had {
+		for i := range othersWriters { // of a former reader one may not have noticed the end yet
+			if with := writers[othersWith+i].Load(); with > had {
 				return fmt.Sprintf("writer %d went to another reader", i)
 			}
 		}
@@ -219,7 +218,7 @@ func (b *between) writerDied(s *supervisor, p *proc) error {
 		readers[at+1].Store(with)
 		readers[othersDeaths].Store(n + 1)
 	}
-	p.left = bequest{since: time.Now()}
+	p.left = bequest{since: lifetime()}
 	return nil
 }
 
@@ -257,7 +256,7 @@ func (b *between) writerSettled(s *supervisor, p *proc) bool {
 	if seen >= want || b.gone(s, e) {
 		return true
 	}
-	if time.Since(p.left.since) < patience/2 {
+	if lifetime()-p.left.since < patience/2 {
 		return false
 	}
 	s.broken(p.role.name, kindHung, 1, "of writer %d, which is dead, %d of %d were seen in %v "+

@@ -54,7 +54,7 @@ func (l queueLink) batch(p *othersPoster, n int) error {
 	}
 	rest := buf[:n]
 	p.s.intent.Store(p.next + uint64(n) - 1)
-	for since := time.Now(); len(rest) > 0; {
+	for since := lifetime(); len(rest) > 0; {
 		k, err := 1, error(nil)
 		if n == 1 {
 			err = l.f.Writer().Post(&rest[0])
@@ -75,7 +75,7 @@ func (l queueLink) batch(p *othersPoster, n int) error {
 
 // reserved fills slots in place, and publishes some of them, perhaps after the reader is gone.
 func (l queueLink) reserved(p *othersPoster, n int) error {
-	for since := time.Now(); ; {
+	for since := lifetime(); ; {
 		w := l.f.Writer()
 		a, b, err := w.Reserve(n)
 		if err == nil {
@@ -106,7 +106,7 @@ func (l queueLink) reserved(p *othersPoster, n int) error {
 // credited posts with credits, which go along to the next reader.
 func (l queueLink) credited(p *othersPoster, n int) error {
 	if err := l.f.Writer().Credit(n); err != nil {
-		return p.again(err, time.Now())
+		return p.again(err, lifetime())
 	}
 	for range n {
 		e := othersEntry(p.name, p.next)

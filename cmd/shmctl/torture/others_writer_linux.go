@@ -171,13 +171,13 @@ func (p *othersPoster) published(n int) {
 }
 
 // again deals with what kept it from posting: it waits for room, or for the next reader.
-func (p *othersPoster) again(err error, since time.Time) error {
+func (p *othersPoster) again(err error, since time.Duration) error {
 	switch {
 	case errors.Is(err, cq.ErrPeerGone):
 		return p.renew()
 	case !errors.Is(err, cq.ErrFull):
 		return err
-	case time.Since(since) > patience:
+	case lifetime()-since > patience:
 		p.tell(kindHung, "no room for %v, with %d of %d seen", patience, p.s.seen.Load(), p.next-1)
 		return errGaveUp
 	}
@@ -218,8 +218,8 @@ func (p *othersPoster) renew() error {
 
 // untilSeen waits until a reader has seen everything: no later post helps a lost wake.
 func (p *othersPoster) untilSeen() error {
-	for since := time.Now(); p.s.seen.Load() < p.next-1; {
-		if time.Since(since) > patience {
+	for since := lifetime(); p.s.seen.Load() < p.next-1; {
+		if lifetime()-since > patience {
 			p.tell(kindHung, "%d of %d seen, and no more for %v", p.s.seen.Load(), p.next-1, patience)
 			return errGaveUp
 		}

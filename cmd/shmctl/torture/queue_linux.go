@@ -86,13 +86,13 @@ func (s *supervisor) hush() error {
 	s.ledger.word(wordHush).Store(1)
 	defer s.ledger.word(wordHush).Store(0)
 	ss := s.ledger.sessions("writer")
-	for since := time.Now(); ; time.Sleep(time.Millisecond) {
+	for since := lifetime(); ; time.Sleep(time.Millisecond) {
 		s.overdue(lifetime())
 		missing := s.unseen(ss)
 		if missing == "" {
 			return nil
 		}
-		if time.Since(since) > patience/2 {
+		if lifetime()-since > patience/2 {
 			s.broken("writer", kindHung, 1, "nobody posts any more, and %s in %v", missing,
 				patience/2)
 			return nil

@@ -104,7 +104,7 @@ var beforePublish = map[crash.Label]bool{crash.Filled: true, crash.Stamped: true
 type bequest struct {
 	want  uint64 // 0 is nothing
 	of    session
-	since time.Time
+	since time.Duration // as lifetime has it
 }
 
 func (b *bequest) seen() bool { return b.want == 0 || b.of.seen.Load() >= b.want }
@@ -117,7 +117,7 @@ func (ss sessions) died(s *supervisor, p *proc) {
 		return
 	}
 	of := ss.at(p.index, n)
-	p.left = bequest{of.published.Load(), of, time.Now()}
+	p.left = bequest{of.published.Load(), of, lifetime()}
 	if p.shot {
 		return
 	}
@@ -138,7 +138,7 @@ func sessionsDied(s *supervisor, p *proc) error {
 // predecessor, though that could not ring any more.
 func sessionsSettled(s *supervisor, p *proc) bool {
 	b := &p.left
-	if !b.seen() && time.Since(b.since) < patience/2 {
+	if !b.seen() && lifetime()-b.since < patience/2 {
 		return false
 	}
 	if !b.seen() {
@@ -204,11 +204,11 @@ func (j *judge) number(name, number uint64, marked bool) {
 
 // untilSeen waits until the reader has seen everything: no later post helps a lost wake.
 func (c *child) untilSeen(s session, upTo uint64) bool {
-	for since := time.Now(); s.seen.Load() < upTo; nap(100 * time.Microsecond) {
+	for since := lifetime(); s.seen.Load() < upTo; nap(100 * time.Microsecond) {
 		if c.ledger.phase() != phaseRun {
 			return true
 		}
-		if time.Since(since) > patience {
+		if lifetime()-since > patience {
 			c.tell(kindHung, "%d of %d seen, and no more for %v", s.seen.Load(), upTo, patience)
 			return false
 		}

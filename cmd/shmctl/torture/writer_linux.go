@@ -144,16 +144,16 @@ func (p *poster) published(n int) {
 }
 
 // full waits a moment for room; anything but a full lane is an error.
-func (p *poster) full(err error, since time.Time) error {
+func (p *poster) full(err error, since time.Duration) error {
 	return p.fullLane(err, since, p.s, p.next-1)
 }
 
 // fullLane is full for a session of which so many are published.
-func (c *child) fullLane(err error, since time.Time, s session, published uint64) error {
+func (c *child) fullLane(err error, since time.Duration, s session, published uint64) error {
 	if !errors.Is(err, cq.ErrFull) {
 		return err
 	}
-	if time.Since(since) > patience {
+	if lifetime()-since > patience {
 		c.tell(kindHung, "no room for %v, with %d of %d seen", patience, s.seen.Load(), published)
 		return errGaveUp
 	}
@@ -164,7 +164,7 @@ func (c *child) fullLane(err error, since time.Time, s session, published uint64
 func (p *poster) one() error {
 	e := p.entry(p.next)
 	p.s.intent.Store(p.next)
-	for since := time.Now(); ; {
+	for since := lifetime(); ; {
 		err := p.w.Post(&e)
 		if err == nil {
 			p.published(1)
@@ -182,7 +182,7 @@ func (p *poster) batch(n int) error {
 	}
 	rest := p.buf[:n]
 	p.s.intent.Store(p.next + uint64(n) - 1)
-	for since := time.Now(); len(rest) > 0; {
+	for since := lifetime(); len(rest) > 0; {
 		k, err := p.w.PostBatch(rest)
 		if rest = rest[k:]; k > 0 {
 			p.published(k)
@@ -197,7 +197,7 @@ func (p *poster) batch(n int) error {
 
 // reserved fills slots in place, and says only then that it is going to commit some of them.
 func (p *poster) reserved(n int) error {
-	for since := time.Now(); ; {
+	for since := lifetime(); ; {
 		a, b, err := p.w.Reserve(n)
 		if err == nil {
 			number := p.next
@@ -226,7 +226,7 @@ func (p *poster) reserved(n int) error {
 
 func (p *poster) credited(n int) error {
 	if err := p.w.Credit(n); err != nil {
-		return p.full(err, time.Now())
+		return p.full(err, lifetime())
 	}
 	for range n {
 		e := p.entry(p.next)
