@@ -115,20 +115,22 @@ func verify(cmd *cobra.Command, o *output, one *target, args []string) error {
 
 func verifyProcesses(cmd *cobra.Command, o *output, pids []int) error {
 	all := ctl.CheckReport{Undecided: []string{}, Findings: []ctl.Finding{}}
-	var errs error
+	var errs []error
 	for _, pid := range pids {
 		r, err := ctl.CheckProcess(ctl.CheckOptions{More: checkMore}, pid)
 		all.Objects += r.Objects
 		all.Undecided = append(all.Undecided, r.Undecided...)
 		all.Findings = append(all.Findings, r.Findings...)
-		if err != nil && errs == nil { // the first says what to do about all of them
-			errs = err
+		if err != nil {
+			errs = append(errs, err)
 		}
 	}
-	return report(cmd, o, all, errs)
+	return report(cmd, o, all, errs...)
 }
 
-func report(cmd *cobra.Command, o *output, r ctl.CheckReport, failed error) error {
+// report prints what was found. Each failure is told by itself: what was not checked must not look
+// as if it were whole.
+func report(cmd *cobra.Command, o *output, r ctl.CheckReport, failures ...error) error {
 	w := cmd.OutOrStdout()
 	var err error
 	if o.json() {
@@ -139,20 +141,20 @@ func report(cmd *cobra.Command, o *output, r ctl.CheckReport, failed error) erro
 	} else {
 		err = printLines(w, checkLines(&r, o, terminalOf(w).page()))
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case len(r.Findings) > 0:
-		e := &opError{op: "check", problem: &ctl.Problem{Code: ctl.CodeCheck,
-			Message: fmt.Sprintf("%d invariants do not hold", len(r.Findings))}}
-		if failed == nil {
-			return e
-		}
-		return errors.Join(e, opFailed("check", "", failed))
-	case failed != nil:
-		return opFailed("check", "", failed)
 	}
-	return nil
+	var errs []error
+	if n := len(r.Findings); n > 0 {
+		errs = append(errs, &opError{op: "check", problem: &ctl.Problem{Code: ctl.CodeCheck,
+			Message: fmt.Sprintf("%d invariants do not hold", n)}})
+	}
+	for _, f := range failures {
+		if f != nil {
+			errs = append(errs, opFailed("check", "", f))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func checkLines(r *ctl.CheckReport, o *output, p page) []string {

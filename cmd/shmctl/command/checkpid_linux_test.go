@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -69,6 +70,43 @@ func TestCheckPID(t *testing.T) {
 			t.Errorf("%v: %+v", args, r)
 		}
 	}
+}
+
+// TestCheckPIDs: of several processes each that cannot be checked is told, also beside findings.
+func TestCheckPIDs(t *testing.T) {
+	newDir(t)
+	me, gone := strconv.Itoa(os.Getpid()), []string{"1073741823", "1073741824"}
+	told := func(stderr string, lines int) {
+		t.Helper()
+		if strings.Count(stderr, "no such process") != lines {
+			t.Error(stderr)
+		}
+		for _, pid := range gone {
+			if strings.Count(stderr, "process "+pid) != 1 {
+				t.Errorf("nothing of %s in %s", pid, stderr)
+			}
+		}
+	}
+	r := run(t, "check", "--pid", gone[0], "--pid", me, "--pid", gone[1])
+	if r.code != ctl.CodeNotFound || !strings.HasSuffix(r.stdout, " 0 findings\n") {
+		t.Errorf("%+v", r)
+	}
+	told(r.stderr, 2)
+
+	fd, err := unix.MemfdCreate("shmring:none", unix.MFD_CLOEXEC)
+	must(t, err)
+	defer func() { must(t, unix.Close(fd)) }()
+	_, err = unix.Pwrite(fd, bytes.Repeat([]byte{0xff}, 8192), 0)
+	must(t, err)
+	r = run(t, "check", "-j", "--pid", strings.Join([]string{gone[0], me, gone[1]}, ","))
+	valid(t, r.stdout)
+	if r.code != ctl.CodeCheck || strings.Count(r.stderr, "\n") != 3 {
+		t.Errorf("%+v", r)
+	}
+	for line := range strings.Lines(r.stderr) {
+		failure(t, line)
+	}
+	told(r.stderr, 2)
 }
 
 // memfdOf makes this process have a changed copy of an object, which is old and not sealed.
