@@ -129,3 +129,65 @@ func TestCheckFrames(t *testing.T) {
 		t.Errorf("in an update: %+v", got)
 	}
 }
+
+// TestCheckEarlier: an endpoint that was made before there was a section for updates is whole, and
+// what it counts is not judged; with another section of that kind it is not.
+func TestCheckEarlier(t *testing.T) {
+	d, o := newObject(t)
+	var c status.Counters
+	c.Frames.Frames = 8 // in no state
+	o.Update(&c)
+	now, err := shm.OpenPath(filepath.Join(d.Path(), o.Name()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer now.Close()
+	if got := status.Check(now); len(got) != 1 || got[0].Invariant != "endpoint.frames" {
+		t.Errorf("now: %+v", got)
+	}
+	const update = 2
+	for _, f := range []struct {
+		name   string
+		change func([]shm.Section) []shm.Section
+		at     uint64
+	}{
+		{"earlier", func(s []shm.Section) []shm.Section {
+			return slices.Delete(s, update, update+1)
+		}, 0},
+		{"longer", func(s []shm.Section) []shm.Section {
+			s[update].Length += 8
+			return s
+		}, 0x180 + 64*update},
+		{"other", func(s []shm.Section) []shm.Section {
+			s[update].LayoutHash++
+			return s
+		}, 0x180 + 64*update},
+	} {
+		was, err := shm.CreateMemfd(shm.Spec{Kind: shm.KindEndpoint, Name: f.name,
+			Sections: f.change(slices.Clone(now.Header().Sections))}, func(was *shm.Object) error {
+			for _, s := range was.Header().Sections {
+				from, _, err := now.Section(s.Kind, s.ID)
+				if err != nil {
+					return err
+				}
+				to, _, err := was.Section(s.Kind, s.ID)
+				if err != nil {
+					return err
+				}
+				copy(to, from)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := status.Check(was)
+		if f.at == 0 && len(got) > 0 || f.at != 0 && (len(got) != 1 ||
+			got[0].Invariant != "endpoint.layout" || got[0].Offset != f.at) {
+			t.Errorf("%s: %+v", f.name, got)
+		}
+		if err := was.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
