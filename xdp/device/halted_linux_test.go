@@ -30,7 +30,7 @@ func init() {
 const (
 	envHalt = "SHMRING_TEST_HALT"
 	// shortHello is how long a hello may take in which somebody is stopped for as long as halted.
-	shortHello = 300 * time.Millisecond
+	shortHello = 500 * time.Millisecond
 	halted     = 2 * shortHello
 )
 
@@ -104,10 +104,10 @@ func small(port uint16) device.Request {
 	return device.Request{Ports: []uint16{port}, Frames: 32, Sends: 16}
 }
 
-// TestServerStoppedInHello: a server that is stopped in the middle of a hello, for longer than it
+// TestServerStoppedAtStep: a server that is stopped in the middle of a hello, for longer than it
 // or an application waits, is not dead for anybody: nobody takes its place, who has no time is told
 // that it took too long, and whoever waits is served when it goes on.
-func TestServerStoppedInHello(t *testing.T) {
+func TestServerStoppedAtStep(t *testing.T) {
 	r := newRemote(t)
 	to := r.echo(6000)
 	for _, step := range []crash.Label{crash.DevBooked, crash.DevGranted, crash.DevJoined,
@@ -150,9 +150,9 @@ func TestServerStoppedInHello(t *testing.T) {
 	}
 }
 
-// TestNextServerStoppedInHello: likewise where an application that has lost its server meets the
+// TestNextServerStoppedAtStep: likewise where an application that has lost its server meets the
 // next one: its calls say that there is none, and each send ends once.
-func TestNextServerStoppedInHello(t *testing.T) {
+func TestNextServerStoppedAtStep(t *testing.T) {
 	defer device.SetHelloWait(halted)()
 	r := newRemote(t)
 	to := r.echo(6000)
@@ -189,10 +189,10 @@ func TestNextServerStoppedInHello(t *testing.T) {
 	server.end()
 }
 
-// TestAppStoppedInHello: an application that is stopped in the middle of its hello keeps nobody
+// TestAppStoppedAtStep: an application that is stopped in the middle of its hello keeps nobody
 // from being served. It loses what was booked for it, but not its place if it has one already, and
 // goes on by itself.
-func TestAppStoppedInHello(t *testing.T) {
+func TestAppStoppedAtStep(t *testing.T) {
 	r := newRig(t, device.Config{Allow: bothUsers()})
 	l := bystander(r)
 	l.goesOn()
