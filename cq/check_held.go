@@ -24,7 +24,17 @@ type Held struct {
 	Memfd bool
 	// Owned says that the process holds the lock of the object.
 	Owned bool
+	// Born is when the file was made, as the kernel says: what the object says of itself is up to who
+	// may write it. The zero time is long ago.
+	Born time.Time
 }
+
+// youngWithin is how long an object may take from its file to its first name or seal. Memory of
+// many gigabytes is allocated meanwhile.
+const youngWithin = time.Minute
+
+// young says that the object may be unfinished. The time of day may be set back.
+func (h *Held) young() bool { return time.Since(h.Born).Abs() < youngWithin }
 
 // CheckHeld checks the objects that one process has, of every kind, by read-only mappings: no lock
 // is taken and nobody notices. Lanes are checked against the queue that they are of, if that is
@@ -81,7 +91,7 @@ func (k *heldCheck) first(h *Held, out *Checked) {
 		return
 	}
 	*out = Checked{Name: h.Name, Path: h.Path, Inode: h.Inode}
-	if unborn(p.page) {
+	if h.young() && unborn(p.page) {
 		out.Undecided = true
 		return
 	}
@@ -216,7 +226,7 @@ func (c *checker) seals(want ...shm.Seals) {
 		}
 	}
 	age := time.Duration(doorbell.Now() - c.obj.Header().CreatedMonoNs)
-	if age < sealWithin {
+	if c.held.young() && age >= 0 && age < sealWithin {
 		c.busy = true
 		return
 	}

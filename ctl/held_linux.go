@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -211,7 +212,7 @@ func (h *holdings) file(name, short, target string) int {
 	}
 	h.seen[id] = len(h.all)
 	h.all = append(h.all, cq.Held{Name: fmt.Sprintf("%d/%s", h.pid, short), FD: fd, Memfd: memfd,
-		Path: fmt.Sprintf("/proc/%d/%s", h.pid, name), Inode: id.number})
+		Path: fmt.Sprintf("/proc/%d/%s", h.pid, name), Inode: id.number, Born: born(path)})
 	return len(h.all) - 1
 }
 
@@ -227,6 +228,21 @@ func inMemory(fd int) (id inode, ok bool, err error) {
 		return id, false, err
 	}
 	return id, fsys.Type == unix.TMPFS_MAGIC || fsys.Type == unix.HUGETLBFS_MAGIC, nil
+}
+
+// born returns when a file was made. Where that is not kept, it is when the file last changed; a
+// process that keeps changing it is not found out there.
+func born(fd int) time.Time {
+	var st unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BTIME|unix.STATX_CTIME,
+		&st); err != nil {
+		return time.Time{}
+	}
+	at := st.Ctime
+	if st.Mask&unix.STATX_BTIME != 0 {
+		at = st.Btime
+	}
+	return time.Unix(at.Sec, int64(at.Nsec))
 }
 
 // ignoreGone makes nothing of an error that says that the process closed or unmapped something.
