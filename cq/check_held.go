@@ -155,9 +155,13 @@ func (k *heldCheck) queue(reader *heldPage) {
 		}
 		c.seals(want)
 		lanes := k.lanes(q.uuid)
+		rivals := map[uint64]int{} // lanes that say that they are the row's
+		for _, p := range lanes {
+			rivals[p.header.Attrs[attrLaneRow]]++
+		}
 		for _, p := range lanes {
 			p.queue = reader.header.Name + "/"
-			alone := !reader.held.Owned || rivals(lanes, p) > 1
+			alone := !reader.held.Owned || rivals[p.header.Attrs[attrLaneRow]] > 1
 			k.check(p, func(c *checker) {
 				c.seals(want)
 				k.lane(q, c, alone)
@@ -177,16 +181,6 @@ func (k *heldCheck) lanes(queue shm.UUID) (out []*heldPage) {
 		}
 	}
 	return out
-}
-
-// rivals counts the lanes that say that they are the row's.
-func rivals(lanes []*heldPage, p *heldPage) (n int) {
-	for _, o := range lanes {
-		if o.header.Attrs[attrLaneRow] == p.header.Attrs[attrLaneRow] {
-			n++
-		}
-	}
-	return n
 }
 
 // lane checks one against its row, if it is the row's.

@@ -18,7 +18,8 @@ import (
 // return ErrClosed. Close waits for calls in other goroutines to end; it fails with ErrBusy while
 // entries are handed out by Peek, while this process's own Writer is open, and while the queue is
 // in a set or channel or something of this process is bound to it. EMFILE says that the queue is
-// closed and that the lane of a former writer is left. Closing twice is harmless.
+// closed and that the lane of a former writer may be left: it stays unless its writer lives, which
+// removes it when it closes. Closing twice is harmless.
 func (q *Queue) Close() error {
 	return q.end("close", q.destroy)
 }
@@ -190,7 +191,7 @@ func removeLane(dir *shm.Dir, name string) error {
 		return nil
 	}
 	return &Error{Pkg: pkg, Op: "remove lane", Name: name, Err: err,
-		Hint: "it stays until there is a new queue of this name, or for shmctl gc"}
+		Hint: "it may stay until there is a new queue of this name, or for shmctl gc"}
 }
 
 // tick marks lanes whose writer's death gives no notice, now and then, for whoever waits on

@@ -191,12 +191,18 @@ func doubtful(all []cq.Checked) bool {
 
 // common returns what two looks agree on, of the files that the later one saw.
 func common(before, now []cq.Checked) []cq.Checked {
+	type file struct {
+		path  string
+		inode uint64
+	}
+	places := make(map[file]int, len(before))
+	for i := range before {
+		places[file{before[i].Path, before[i].Inode}] = i
+	}
 	for i := range now {
 		c := &now[i]
-		at := slices.IndexFunc(before, func(b cq.Checked) bool {
-			return b.Path == c.Path && b.Inode == c.Inode
-		})
-		if at < 0 { // it is new, and what is wrong with it was seen once
+		at, known := places[file{c.Path, c.Inode}]
+		if !known { // it is new, and what is wrong with it was seen once
 			c.Violations = nil
 			continue
 		}

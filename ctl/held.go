@@ -23,7 +23,8 @@ var errNoProcess = shm.Sentinel("no such process", syscall.ENOENT)
 // the process closes meanwhile is not reported. An error says what could not be checked, beside
 // what was found: fs.ErrNotExist if there is no such process, fs.ErrPermission for one of another
 // user (it takes that user, or root), and for single objects of other users that a process was
-// given. What is mapped and not open takes root in any case. Where there is no /proc it is
+// given, and EMFILE if it has more objects than descriptors can be had here, or than 16384: the rest
+// was checked. What is mapped and not open takes root in any case. Where there is no /proc it is
 // errors.ErrUnsupported.
 func CheckProcess(o CheckOptions, pid int) (CheckReport, error) {
 	r := CheckReport{Undecided: []string{}, Findings: []Finding{}}
@@ -54,6 +55,8 @@ func processError(pid int, err error) error {
 		e.Err, e.Hint = errNoProcess, "it has ended, or is in another PID namespace; see: ps -e"
 	case errors.Is(err, fs.ErrPermission):
 		e.Hint = "run as root, or as the user of the process"
+	case errors.Is(err, syscall.EMFILE):
+		e.Hint = "each takes a descriptor, see: ulimit -n; more than 16384 are not checked"
 	}
 	return e
 }

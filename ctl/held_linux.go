@@ -100,6 +100,30 @@ type holdings struct {
 	all  []cq.Held
 	seen map[inode]int // which of them, or -1 for what is no object
 	part error
+	full bool         // no more descriptors can be had
+	most int          // from which number on descriptors are left for the check itself
+	ask  map[int]bool // of which of them it matters who owns it, and is not known yet
+	text int          // bytes that may still be read to find that out
+}
+
+// What a process can make the check read and keep.
+const (
+	heldMost  = 1 << 14 // objects
+	heldSpare = 64      // descriptors for the check itself
+	lockBytes = 64 << 10
+	locksMost = 16 << 20 // bytes of them all
+	locksLong = 2 << 20  // what one counts that is longer than lockBytes: the kernel makes all of it
+)
+
+func (p *looked) newHoldings() *holdings {
+	h := &holdings{looked: p, seen: map[inode]int{}, ask: map[int]bool{}, text: locksMost}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		limit.Cur = 1024
+	}
+	h.most = int(min(limit.Cur, 1<<30))
+	h.most -= min(heldSpare, h.most/4)
+	return h
 }
 
 // held opens, for reading, each object that the process has. part says what could not be opened.
@@ -113,7 +137,7 @@ func (p *looked) held() (all []cq.Held, part, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	h := &holdings{looked: p, seen: map[inode]int{}}
+	h := p.newHoldings()
 	var numbers []int
 	for _, e := range entries {
 		if n, err := strconv.Atoi(e.Name()); err == nil {
@@ -122,25 +146,43 @@ func (p *looked) held() (all []cq.Held, part, err error) {
 	}
 	slices.Sort(numbers)
 	for _, n := range numbers {
-		h.descriptor(n)
+		if !h.full {
+			h.descriptor(n)
+		}
 	}
-	h.mappings()
+	if !h.full {
+		h.mappings()
+	}
 	return h.all, h.part, nil
 }
 
 func (h *holdings) descriptor(n int) {
 	name := fmt.Sprintf("fd/%d", n)
 	at := h.file(name, strconv.Itoa(n), h.link(name))
-	if at < 0 || h.all[at].Owned {
+	if at < 0 || !h.ask[at] {
 		return
 	}
-	info, err := h.read(fmt.Sprintf("fdinfo/%d", n))
+	f, err := h.open(fmt.Sprintf("fdinfo/%d", n), unix.O_RDONLY)
 	if err != nil {
 		return
 	}
+	info, _ := io.ReadAll(io.LimitReader(f, lockBytes))
+	_ = f.Close()
 	for line := range strings.Lines(string(info)) {
 		h.all[at].Owned = h.all[at].Owned || strings.HasPrefix(line, "lock:") &&
 			strings.Contains(line, "OFDLCK") && strings.Contains(line, "WRITE")
+	}
+	cost := len(info)
+	if cost == lockBytes { // no object of ours has so many locks
+		cost = locksLong
+	}
+	h.text -= cost
+	if h.all[at].Owned || cost == locksLong {
+		delete(h.ask, at)
+	}
+	if h.text <= 0 { // once: nothing is asked after it
+		clear(h.ask)
+		h.part = errors.Join(h.part, errors.New("its files have too many locks to find its own"))
 	}
 }
 
@@ -152,6 +194,9 @@ func (h *holdings) mappings() {
 		return
 	}
 	for line := range strings.Lines(string(text)) {
+		if h.full {
+			return
+		}
 		// address perms offset dev inode path
 		f := strings.Fields(line)
 		if len(f) < 6 || !strings.HasSuffix(f[1], "s") || f[4] == "0" {
@@ -210,10 +255,32 @@ func (h *holdings) file(name, short, target string) int {
 		_ = unix.Close(fd)
 		return -1
 	}
+	// The lowest free number is given out: all below it are open.
+	if fd >= h.most || len(h.all) == heldMost {
+		_ = unix.Close(fd)
+		h.full = true
+		h.part = errors.Join(h.part, fmt.Errorf("part of its objects, only %d: %w", len(h.all),
+			unix.EMFILE))
+		return -1
+	}
 	h.seen[id] = len(h.all)
 	h.all = append(h.all, cq.Held{Name: fmt.Sprintf("%d/%s", h.pid, short), FD: fd, Memfd: memfd,
 		Path: fmt.Sprintf("/proc/%d/%s", h.pid, name), Inode: id.number, Born: born(path)})
-	return len(h.all) - 1
+	at := len(h.all) - 1
+	if h.text > 0 && isReader(fd) {
+		h.ask[at] = true
+	}
+	return at
+}
+
+// isReader reports whether it matters who owns an object.
+func isReader(fd int) bool {
+	page, size, err := shm.ReadPageFD(fd, "")
+	if err != nil {
+		return false
+	}
+	header, err := shm.DecodeHeader(page, size)
+	return err == nil && (header.Kind == shm.KindQueue || header.Kind == shm.KindEvents)
 }
 
 // inMemory reports whether a file is a regular one of a file system that objects live in.
