@@ -21,6 +21,7 @@ func TestThresholdOverrun(t *testing.T) {
 		}
 		dst := make([]cq.Context, 4)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
 		for n := take; ; {
 			k, err := cq.ReadContext(ctx, q, dst, cq.WaitCond{Min: 3})
 			if n += k; err != nil {
@@ -31,9 +32,8 @@ func TestThresholdOverrun(t *testing.T) {
 			}
 		}
 		if ctx.Err() != nil {
-			t.Error("it waited for more")
+			t.Fatal("it waited for more")
 		}
-		cancel()
 		closeQueue(t, q)
 		must(t, w.Close())
 	}
