@@ -24,9 +24,7 @@ func init() { roles["poor beside"] = childPoorBeside }
 // TestFewDescriptorsBeside: as with queues, each call on what stands beside them may find no
 // descriptor anywhere: it says so, leaves nothing behind, and works when there is one.
 func TestFewDescriptorsBeside(t *testing.T) {
-	c := startChild(t, "poor beside", "SHMRING_DIR="+openDir(t).Path()+"/poor")
-	complaints(t, c)
-	_ = c.stop(t)
+	poorChild(t, "poor beside")
 }
 
 // scarce makes calls for which descriptors are scarce.

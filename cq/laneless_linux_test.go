@@ -17,7 +17,13 @@ func init() { roles["poor reader"] = childPoorReader }
 // TestLaneWithoutDescriptors: a reader that can open no file for the lane of a writer says so, and
 // gets what is in it when it can, though nobody rings any more.
 func TestLaneWithoutDescriptors(t *testing.T) {
-	c := startChild(t, "poor reader", "SHMRING_DIR="+openDir(t).Path()+"/poor")
+	poorChild(t, "poor reader")
+}
+
+// poorChild reports what a child complains of that lacks descriptors, in a directory of its own.
+func poorChild(t *testing.T, role string) {
+	t.Helper()
+	c := startChild(t, role, "SHMRING_DIR="+openDir(t).Path()+"/poor")
 	complaints(t, c)
 	_ = c.stop(t)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,9 +16,7 @@ func init() { roles["poor opener"] = childPoorOpener }
 // TestFewDescriptorsToOpen: a queue that cannot be made or adopted because the last descriptors
 // went on the way leaves nobody behind who looks for its lanes later, in memory that is gone.
 func TestFewDescriptorsToOpen(t *testing.T) {
-	c := startChild(t, "poor opener", "SHMRING_DIR="+openDir(t).Path()+"/poor")
-	complaints(t, c)
-	_ = c.stop(t)
+	poorChild(t, "poor opener")
 }
 
 func childPoorOpener() {
@@ -37,21 +34,10 @@ func childPoorOpener() {
 		need(err)
 		need(w.Post(&cq.Entry{Context: 7}))
 		need(q.Detach()) // whoever adopts it has a lane to open
-		for more := 0; ; more++ {
-			fillGaps()
-			limit(uint64(len(openFiles()) + more))
+		sweep("adopt with "+o.Wait.String(), func() (err error) {
 			q, err = cq.Adopt(d, "q", o)
-			limit(4096)
-			if err == nil {
-				if more == 0 {
-					say("%v: no descriptor is needed", o.Wait)
-				}
-				break
-			}
-			if !errors.Is(err, syscall.EMFILE) {
-				say("%v with %d descriptors: %v", o.Wait, more, err)
-			}
-		}
+			return err
+		}, func() {})
 		need(errors.Join(w.Close(), q.Close()))
 	}
 	time.Sleep(200 * time.Millisecond) // whoever was left behind comes now
