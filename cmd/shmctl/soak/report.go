@@ -200,7 +200,8 @@ func (r *Report) Print(w io.Writer) {
 	row("mutations", "%d by hostile peers", r.Mutations)
 	row("published", "%d, and %d in doubt at a kill", r.Published, r.InDoubt)
 	row("read", "%d, and %d again, marked", r.Read, r.Redelivered)
-	row("gone", "%d, with a writer and its reader of another user", r.Gone)
+	row("gone", "%d, with a writer and its reader of another user; and sends of dead applications",
+		r.Gone)
 	row("notice", "%v", r.NoticeNs)
 	row("survivors", "%v", r.AllDuties())
 	row("losses", "%d", r.Lost)

@@ -22,7 +22,8 @@ func (r *Report) Print(w io.Writer) {
 	row("kills", "%d, and %d stops", r.Kills, r.Stops)
 	row("published", "%d, and %d in doubt at a kill", r.Published, r.InDoubt)
 	row("read", "%d, and %d again, marked", r.Read, r.Redelivered)
-	row("gone", "%d, with a writer and its reader of another user", r.Gone)
+	row("gone", "%d, with a writer and its reader of another user; and sends of dead applications",
+		r.Gone)
 	for i, n := range r.Found.all() {
 		row(kinds[i], "%d", *n)
 	}
