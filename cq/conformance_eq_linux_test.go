@@ -33,7 +33,7 @@ func conformEQ(t *testing.T, name string, o cq.EventOptions, f func(t *testing.T
 		for _, at := range queueSites {
 			t.Run(at.String(), func(t *testing.T) {
 				shmtest.Conforms(t)
-				r := &eqRig{site: at, p: p.at(at)}
+				r := &eqRig{site: at, p: p.at(t, at)}
 				o.Write = !at.far
 				r.create(t, o)
 				r.w = r.attach(t)

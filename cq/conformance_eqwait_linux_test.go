@@ -46,7 +46,7 @@ func TestConformanceEQInSet(t *testing.T) {
 			t.Run(at.String(), func(t *testing.T) {
 				shmtest.Conforms(t)
 				s := waitSet(t, openDir(t), cq.WaitSetOptions{})
-				r := &eqRig{site: at, p: p.at(at)}
+				r := &eqRig{site: at, p: p.at(t, at)}
 				r.create(t, cq.EventOptions{Wait: cq.WaitInSet, WaitSet: s, Write: !at.far})
 				r.w = r.attach(t)
 				if s.Len() != 1 {
@@ -97,7 +97,7 @@ func manyInSet(t *testing.T, at site, p *peer) {
 	s := waitSet(t, openDir(t), cq.WaitSetOptions{})
 	var rs [4]*eqRig
 	for i := range rs {
-		rs[i] = &eqRig{site: at, p: p.at(at)}
+		rs[i] = &eqRig{site: at, p: p.at(t, at)}
 		rs[i].createAs(t, fmt.Sprint("events-", i),
 			cq.EventOptions{Wait: cq.WaitInSet, WaitSet: s, Write: !at.far})
 		rs[i].w = rs[i].attach(t)

@@ -27,10 +27,15 @@ type peer struct {
 	user   bool          // this one is that
 }
 
-// at returns the peer for a site.
-func (p *peer) at(s site) *peer {
+// at returns the peer for a site. A case that needs a process of another user is skipped, alone,
+// where this one may not start it.
+func (p *peer) at(t testing.TB, s site) *peer {
+	t.Helper()
 	if !s.others {
 		return p
+	}
+	if s.far {
+		_ = asNobody(t)
 	}
 	if p.other == nil {
 		p.other = &peer{t: p.t, user: true}

@@ -113,7 +113,7 @@ func conformOnce(t *testing.T, name string, f func(t *testing.T)) {
 
 func newRig(t *testing.T, at site, p *peer, o cq.Options) *rig {
 	t.Helper()
-	p = p.at(at)
+	p = p.at(t, at)
 	if at.memfd {
 		return &rig{site: at, d: openDir(t), q: anonymous(t, at.queue(o)), p: p}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -102,15 +101,12 @@ func TestClockJumps(t *testing.T) {
 // TestTimeNamespace: processes whose monotonic clocks differ by a day share a queue, and neither is
 // taken for dead while it lives, nor for living when it is dead.
 func TestTimeNamespace(t *testing.T) {
-	tool, err := exec.LookPath("unshare")
-	shmtest.Require(t, "timens", err)
 	d, q := create(t, cq.Options{Size: 8, MaxLanes: 1, Format: cq.FormatTagged, Spin: -1})
 	buf := make([]cq.Tagged, 8)
 	for _, day := range []string{"86400", "-5"} {
 		cmd := shmtest.Child(t, "writer", envQueue+"="+q.Name())
-		cmd.Args = append([]string{tool, "--time", "--monotonic", day, "--boottime", day, "--fork",
-			"--kill-child", cmd.Path}, cmd.Args[1:]...)
-		cmd.Path = tool
+		shmtest.Unshared(t, "timens", cmd, "--time", "--monotonic", day, "--boottime", day,
+			"--fork", "--kill-child")
 		c := start(t, cmd)
 		if got := c.line(t); got != "lane 1" {
 			t.Fatal(got)

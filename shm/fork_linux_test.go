@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -73,16 +72,10 @@ func childElapsed() {
 // start time looks different.
 func TestTimeNamespace(t *testing.T) {
 	shmtest.Conforms(t)
-	tool, err := exec.LookPath("unshare")
-	if err == nil {
-		err = exec.Command(tool, "--time", "--boottime", "1000", "true").Run()
-	}
-	shmtest.Require(t, "timens", err)
 	d := openTestDir(t)
 	forget(t, d, "a")
 	c := shmtest.Child(t, "elapsed", envObject+"=a")
-	c.Args = append([]string{tool, "--time", "--boottime", "1000", c.Path}, c.Args[1:]...)
-	c.Path = tool
+	shmtest.Unshared(t, "timens", c, "--time", "--boottime", "1000")
 	run := start(t, c, "timens")
 	ticks, _ := strconv.Atoi(strings.TrimPrefix(run.line(t), "ready "))
 	o := openObject(t, d, "a", ReadWrite)

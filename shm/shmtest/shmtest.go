@@ -155,8 +155,12 @@ func files(dir string) []string {
 	return out
 }
 
-// Require skips the test with err as the reason, unless err is nil or SHMRING_REQUIRE, a list
-// with commas, names the feature: then the test fails.
+// rootGives are the features that an ordinary user lacks and root has.
+var rootGives = []string{"bpf", "cgroups", "clock", "mount", "netns", "pidns", "root", "timens",
+	"xdp"}
+
+// Require skips the test with err as the reason and what to run where root would have the feature,
+// unless err is nil or SHMRING_REQUIRE, a list with commas, names the feature: then the test fails.
 func Require(t testing.TB, feature string, err error) {
 	t.Helper()
 	if err == nil {
@@ -165,7 +169,12 @@ func Require(t testing.TB, feature string, err error) {
 	if slices.Contains(strings.Split(os.Getenv(envRequire), ","), feature) {
 		t.Fatalf("%s is required but not there: %v", feature, err)
 	}
-	t.Skipf("needs %s: %v", feature, err)
+	remedy := ""
+	if os.Geteuid() != 0 && slices.Contains(rootGives, feature) {
+		test, _, _ := strings.Cut(t.Name(), "/")
+		remedy = fmt.Sprintf("; run as root: go test ./%s -run '^%s$'", packagePath(), test)
+	}
+	t.Skipf("needs %s: %v%s", feature, err, remedy)
 }
 
 // Role returns the role of this process, empty in the one that runs the tests.
