@@ -13,7 +13,7 @@ import (
 
 // ErrReadOnly: only the owner of an address vector changes it (EACCES).
 var ErrReadOnly error = &sentinel{"opened only to look things up", Errno(syscall.EACCES),
-	fs.ErrPermission}
+	[]error{fs.ErrPermission}}
 
 // AddressOptions of an address vector (struct fi_av_attr). The zero value holds 1024 socket
 // addresses. Count, AddrMaxBytes, Format, UserID and Lifetime are fixed at creation;

@@ -47,7 +47,7 @@ func wantEvents(t testing.TB, eq *cq.EventQueue, about cq.FID, want ...string) {
 			t.Errorf("event %q, want %q", got, w)
 		}
 	}
-	if _, err := eq.Read(&cq.Event{}); !errors.Is(err, cq.ErrAgain) {
+	if _, err := eq.Read(&cq.Event{}); !errors.Is(err, cq.ErrWouldBlock) {
 		t.Errorf("another event: %v", err)
 	}
 }

@@ -84,7 +84,7 @@ func TestAttachLeavesTheLane(t *testing.T) {
 		err = attachLate(t, d, "q", stateRemoving, func() { // it died over that, and this is next
 			q, err = Adopt(d, "q", Options{})
 			noError(t, err)
-			if n, err := Read(q, make([]Msg, 4)); n != 0 || err != ErrAgain {
+			if n, err := Read(q, make([]Msg, 4)); n != 0 || err != ErrWouldBlock {
 				t.Errorf("%s: read %d, %v", name, n, err)
 			}
 		})

@@ -19,7 +19,7 @@ func TestPostAndRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := cq.Read(q, make([]cq.Msg, 4)); err != cq.ErrAgain {
+	if _, err := cq.Read(q, make([]cq.Msg, 4)); err != cq.ErrWouldBlock {
 		t.Fatalf("empty queue: %v", err)
 	}
 	for i := range uint64(20) {
@@ -58,7 +58,8 @@ func TestPostAndRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := cq.ReadTimeout(q, make([]cq.Msg, 4), 5*time.Millisecond); err != cq.ErrTimeout {
+	_, err = cq.ReadTimeout(q, make([]cq.Msg, 4), 5*time.Millisecond)
+	if !errors.Is(err, cq.ErrTimedOut) {
 		t.Fatal(err)
 	}
 	if err := w.Close(); err != nil {

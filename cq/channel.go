@@ -50,7 +50,7 @@ type ChannelEvent struct {
 //	ev, err := ch.Get(ctx)      // wait
 //	ch.Ack(ev.Queue, 1)         // or later, several at once
 //	ch.Arm(ev.Queue, cq.NotifyAny)
-//	for { n, err := cq.Read(ev.Queue, buf); … }   // until ErrAgain, after arming
+//	for { n, err := cq.Read(ev.Queue, buf); … }   // until ErrWouldBlock, after arming
 //
 // All methods may be called from anywhere, by any number of goroutines; each event goes to exactly
 // one of them. Queues that are read by another goroutine than the one that arms them, or of which
@@ -277,13 +277,14 @@ func (c *Channel) Close() error {
 // with ErrSignaled after Signal, or with ErrClosed.
 func (c *Channel) Get(ctx context.Context) (ChannelEvent, error) { return c.get(ctx, -1) }
 
-// GetTimeout is Get with a timeout, for ever if it is negative. ErrTimeout (EAGAIN) says that no
-// event came.
+// GetTimeout is Get with a timeout, for ever if it is negative. ErrTimedOut (also EAGAIN) says
+// that no event came.
 func (c *Channel) GetTimeout(timeout time.Duration) (ChannelEvent, error) {
 	return c.get(context.Background(), timeout)
 }
 
-// TryGet takes an event if there is one, else it is ErrAgain: Get on a descriptor with O_NONBLOCK.
+// TryGet takes an event if there is one, else it is ErrWouldBlock: Get on a descriptor with
+// O_NONBLOCK.
 func (c *Channel) TryGet() (ChannelEvent, error) {
 	if !c.gate.enter() {
 		return ChannelEvent{}, ErrClosed
@@ -296,7 +297,7 @@ func (c *Channel) TryGet() (ChannelEvent, error) {
 			return ChannelEvent{}, failed("get event", "channel", err)
 		}
 		if !got {
-			return ChannelEvent{}, ErrAgain
+			return ChannelEvent{}, ErrWouldBlock
 		}
 		if ev, ok := c.deliver(e); ok {
 			return ev, nil
@@ -343,7 +344,7 @@ func (c *Channel) get(ctx context.Context, timeout time.Duration) (ChannelEvent,
 		case ctx.Err() != nil:
 			return ChannelEvent{}, ended(ctx)
 		case w.DeadlineNs != 0 && doorbell.Now() >= w.DeadlineNs:
-			return ChannelEvent{}, ErrTimeout
+			return ChannelEvent{}, errReadTimedOut
 		case c.signal.Swap(false), c.broadcast.Load() != broadcast:
 			return ChannelEvent{}, ErrSignaled
 		}
@@ -364,8 +365,8 @@ func (c *Channel) deliver(e doorbell.ChannelEvent) (ChannelEvent, bool) {
 }
 
 // FD returns a descriptor for the caller's own poll or epoll, level- or edge-triggered: readable
-// while an event may be there, never writable. Take events with TryGet until ErrAgain. The first
-// call makes it; see [WaitSet.FD] for what a wake through it costs.
+// while an event may be there, never writable. Take events with TryGet until ErrWouldBlock. The
+// first call makes it; see [WaitSet.FD] for what a wake through it costs.
 func (c *Channel) FD() (int, error) {
 	if !c.gate.enter() {
 		return -1, ErrClosed

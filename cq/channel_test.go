@@ -46,7 +46,7 @@ func attached(t testing.TB, d *shm.Dir, c *cq.Channel, name string, o cq.Options
 
 func noEvent(t testing.TB, what string, c *cq.Channel) {
 	t.Helper()
-	if ev, err := c.TryGet(); !errors.Is(err, cq.ErrAgain) {
+	if ev, err := c.TryGet(); !errors.Is(err, cq.ErrWouldBlock) {
 		t.Errorf("%s: event of %v, %v", what, ev.Queue, err)
 	}
 }
@@ -197,9 +197,9 @@ func TestChannelEnds(t *testing.T) {
 	must(t, err)
 	q, w := attached(t, d, c, "q", cq.Options{})
 	_, err = c.GetTimeout(0)
-	wantErr(t, "timeout", err, cq.ErrTimeout, syscall.EAGAIN)
+	wantErr(t, "timeout", err, cq.ErrTimedOut, syscall.EAGAIN)
 	_, err = c.GetTimeout(time.Millisecond)
-	wantErr(t, "timeout", err, cq.ErrTimeout)
+	wantErr(t, "timeout", err, cq.ErrTimedOut)
 	ctx, cancel := context.WithCancel(t.Context())
 	wait := later(cancel)
 	_, err = c.Get(ctx)
@@ -214,7 +214,7 @@ func TestChannelEnds(t *testing.T) {
 	wantErr(t, "signal before", err, cq.ErrSignaled)
 	must(t, c.SignalAll())
 	_, err = c.GetTimeout(0)
-	wantErr(t, "a broadcast leaves nothing", err, cq.ErrTimeout)
+	wantErr(t, "a broadcast leaves nothing", err, cq.ErrTimedOut)
 
 	must(t, c.Inject(q))
 	if !c.Pending(q) {

@@ -31,7 +31,7 @@ func Drain[T Readable](c *Channel, ev ChannelEvent, n Notify, buf []T, budget in
 			room = buf[:min(len(buf), left)]
 		}
 		got, err := Read(q, room)
-		if err == ErrAgain {
+		if err == ErrWouldBlock {
 			return nil
 		}
 		if err != nil {

@@ -239,7 +239,7 @@ func TestRefusedCloseDisturbsNobody(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		for {
-			if _, err := q.Peek(1); err != cq.ErrAgain {
+			if _, err := q.Peek(1); err != cq.ErrWouldBlock {
 				end <- err
 				return
 			}

@@ -54,7 +54,7 @@ type Removal struct {
 
 // errKept: what was to be removed is not garbage, or no longer.
 var errKept error = &sentinel{"it is in use, or waits for a successor",
-	Errno(syscall.EBUSY), ErrBusy}
+	Errno(syscall.EBUSY), []error{ErrBusy}}
 
 // found is a queue's directory as a name led to it. What is looked at and removed is what that
 // leads to, whatever the name means by then.

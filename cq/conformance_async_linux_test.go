@@ -69,7 +69,7 @@ func TestConformanceMRComplete(t *testing.T) {
 			t.Errorf("%+v, %v", ev, err)
 		}
 		_, err = e.Read(&ev)
-		wantErr(t, "the closed one's", err, cq.ErrAgain)
+		wantErr(t, "the closed one's", err, cq.ErrWouldBlock)
 		must(t, rs[1].Close())
 	})
 	withEvents(t, "failure", func(t *testing.T, e *cq.EventQueue) {

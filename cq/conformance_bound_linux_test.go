@@ -91,7 +91,7 @@ func TestConformanceCQBound(t *testing.T) {
 		}
 		wantErr(t, "event", &ev, cq.EOverrun)
 		_, err = e.ReadErr(&ev)
-		wantErr(t, "it is told once", err, cq.ErrAgain)
+		wantErr(t, "it is told once", err, cq.ErrWouldBlock)
 	})
 }
 

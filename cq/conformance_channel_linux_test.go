@@ -69,7 +69,7 @@ func TestConformanceChannel(t *testing.T) {
 		must(t, c.Arm(r.q, cq.NotifyAny))
 		noEvent(t, "what was there", c)
 		_, err := c.GetTimeout(time.Millisecond)
-		wantErr(t, "get", err, cq.ErrTimeout)
+		wantErr(t, "get", err, cq.ErrTimedOut)
 		r.post(t, 3, 4)
 		gets(t, "what came", c, r.q)
 	})

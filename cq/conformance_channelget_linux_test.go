@@ -34,12 +34,12 @@ func TestConformanceChannelGet(t *testing.T) {
 		must(t, c.Arm(r.q, cq.NotifyAny))
 		begin := time.Now()
 		_, err := c.GetTimeout(20 * time.Millisecond)
-		wantErr(t, "get", err, cq.ErrTimeout, syscall.EAGAIN)
+		wantErr(t, "get", err, cq.ErrTimedOut, syscall.EAGAIN)
 		if took := time.Since(begin); took < 20*time.Millisecond {
 			t.Errorf("over after %v", took)
 		}
 		_, err = c.TryGet()
-		wantErr(t, "get without waiting", err, cq.ErrAgain, syscall.EAGAIN)
+		wantErr(t, "get without waiting", err, cq.ErrWouldBlock, syscall.EAGAIN)
 	})
 	onChannel(t, "leave-a-blocked-get", func(t *testing.T, r *rig, c *cq.Channel) {
 		must(t, c.Arm(r.q, cq.NotifyAny))
@@ -136,7 +136,7 @@ func channelGetEdge(t *testing.T, r *rig, c *cq.Channel) {
 				}
 				ev, err := c.TryGet()
 				if err != nil {
-					wantErr(t, "no more", err, cq.ErrAgain)
+					wantErr(t, "no more", err, cq.ErrWouldBlock)
 					break
 				}
 				got[ev.Queue]++
@@ -173,7 +173,7 @@ func channelGetDescriptor(t *testing.T, r *rig, c *cq.Channel) {
 			must(t, err)
 		}
 		_, err = c.TryGet()
-		wantErr(t, "the last was taken", err, cq.ErrAgain)
+		wantErr(t, "the last was taken", err, cq.ErrWouldBlock)
 		_, _ = drain(t, r.q), drain(t, other.q)
 	}
 }

@@ -126,7 +126,7 @@ func TestConformanceWaitCounters(t *testing.T) {
 			if !pollable(t, r.c.FD(), 20_000) {
 				t.Error("not readable after a change")
 			}
-			wantErr(t, "trywait", cq.TryWait(r.c), cq.ErrAgain)
+			wantErr(t, "trywait", cq.TryWait(r.c), cq.ErrWouldBlock)
 		}
 	})
 }

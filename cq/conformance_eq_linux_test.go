@@ -270,7 +270,7 @@ func TestConformanceEQWaitObject(t *testing.T) {
 		}
 		for i := range uint64(3) {
 			for err := r.e.TryWait(); err != nil; err = r.e.TryWait() { // an attached lane is looked at
-				wantErr(t, "trywait", err, cq.ErrAgain)
+				wantErr(t, "trywait", err, cq.ErrWouldBlock)
 				wantContexts(t, "nothing yet", drainEvents(t, r.e))
 			}
 			if readable(0) {
@@ -283,7 +283,7 @@ func TestConformanceEQWaitObject(t *testing.T) {
 			if _, err := r.e.Peek(&cq.Event{}); err != nil || !readable(0) {
 				t.Errorf("a peek takes the readiness away: %v", err)
 			}
-			wantErr(t, "trywait with an event", r.e.TryWait(), cq.ErrAgain)
+			wantErr(t, "trywait with an event", r.e.TryWait(), cq.ErrWouldBlock)
 			wantContexts(t, "event", drainEvents(t, r.e), i)
 		}
 	})

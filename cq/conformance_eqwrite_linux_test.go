@@ -185,13 +185,13 @@ func exchange(t *testing.T, r *rig, e *cq.EventQueue, w eventWriter) {
 		dst := make([]cq.Context, 1)
 		for n := uint64(0); n < exchanges; {
 			k, err := cq.Read(r.q, dst)
-			if err == cq.ErrAgain && r.q.Options().Wait != cq.WaitNone {
+			if err == cq.ErrWouldBlock && r.q.Options().Wait != cq.WaitNone {
 				k, err = cq.ReadTimeout(r.q, dst, tooLong)
 			}
 			if k == 1 {
 				writeEvents(t, w, dst[0].Context, dst[0].Context+1)
 				n++
-			} else if err != cq.ErrAgain {
+			} else if err != cq.ErrWouldBlock {
 				t.Error(err)
 				return
 			}
@@ -203,13 +203,13 @@ func exchange(t *testing.T, r *rig, e *cq.EventQueue, w eventWriter) {
 		var ev cq.Event
 		for {
 			_, err := e.Read(&ev)
-			if err == cq.ErrAgain && e.Options().Wait != cq.WaitNone {
+			if err == cq.ErrWouldBlock && e.Options().Wait != cq.WaitNone {
 				_, err = e.ReadTimeout(&ev, tooLong)
 			}
 			if err == nil {
 				break
 			}
-			wantErr(t, "read", err, cq.ErrAgain)
+			wantErr(t, "read", err, cq.ErrWouldBlock)
 			runtime.Gosched()
 		}
 		if ev.Context != i {

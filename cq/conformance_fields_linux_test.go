@@ -204,8 +204,8 @@ func TestConformanceCQErrno(t *testing.T) {
 		}
 	})
 	conformOnce(t, "sentinels", func(t *testing.T) {
-		for err, want := range map[error]cq.Errno{cq.ErrAgain: cq.Errno(syscall.EAGAIN),
-			cq.ErrTimeout: cq.Errno(syscall.EAGAIN), cq.ErrSignaled: cq.Errno(syscall.EAGAIN),
+		for err, want := range map[error]cq.Errno{cq.ErrWouldBlock: cq.Errno(syscall.EAGAIN),
+			cq.ErrTimedOut: cq.Errno(syscall.ETIMEDOUT), cq.ErrSignaled: cq.Errno(syscall.EAGAIN),
 			cq.ErrFull: cq.Errno(syscall.EAGAIN), cq.ErrAvail: cq.EAvail, cq.ErrOverrun: cq.EOverrun,
 			cq.ErrNoWait: cq.Errno(syscall.ENOSYS), cq.ErrInvalid: cq.Errno(syscall.EINVAL),
 			cq.ErrFormat: cq.Errno(syscall.EINVAL), cq.ErrBusy: cq.Errno(syscall.EBUSY)} {

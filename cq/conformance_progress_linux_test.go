@@ -32,7 +32,7 @@ func TestConformanceCQProgress(t *testing.T) {
 		unbindSelf, err := r.q.Bind(self, false)
 		must(t, err)
 		defer unbindSelf()
-		if n, err := cq.Read[cq.Msg](r.q, nil); n != 0 || err != nil && err != cq.ErrAgain {
+		if n, err := cq.Read[cq.Msg](r.q, nil); n != 0 || err != nil && err != cq.ErrWouldBlock {
 			t.Errorf("%d, %v", n, err)
 		}
 		if f.progressed.Load() == 0 || self.progressed.Load() != 0 {

@@ -16,11 +16,11 @@ func TestConformanceCQRead(t *testing.T) {
 		if n != 0 {
 			t.Errorf("%d entries of an empty queue", n)
 		}
-		wantErr(t, "empty", err, cq.ErrAgain, syscall.EAGAIN)
+		wantErr(t, "empty", err, cq.ErrWouldBlock, syscall.EAGAIN)
 		r.post(t, 1, 2)
 		wantContexts(t, "one", read(t, r.q, 4), 1)
 		_, err = cq.Read(r.q, make([]cq.Tagged, 4))
-		wantErr(t, "empty again", err, cq.ErrAgain)
+		wantErr(t, "empty again", err, cq.ErrWouldBlock)
 	})
 	conform(t, "several", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
 		r.post(t, 10, 15)
@@ -41,7 +41,7 @@ func TestConformanceCQRead(t *testing.T) {
 		wantContexts(t, "rest", read(t, r.q, 2), 4)
 	})
 	conform(t, "count-zero", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
-		if n, err := cq.Read[cq.Msg](r.q, nil); n != 0 || err != nil && err != cq.ErrAgain {
+		if n, err := cq.Read[cq.Msg](r.q, nil); n != 0 || err != nil && err != cq.ErrWouldBlock {
 			t.Errorf("empty: %d, %v", n, err)
 		}
 		r.post(t, 0, 2)
@@ -73,7 +73,7 @@ func batchesWithErrors(t *testing.T, r *rig) {
 		for _, e := range dst[:n] {
 			got = append(got, fmt.Sprint(e.Context))
 		}
-		if err == cq.ErrAgain {
+		if err == cq.ErrWouldBlock {
 			break
 		}
 		if err == cq.ErrAvail {
@@ -125,13 +125,13 @@ func TestConformanceCQReadErr(t *testing.T) {
 		wantContexts(t, "after it", read(t, r.q, 4), 1)
 	})
 	conform(t, "no-error", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
-		wantErr(t, "empty", r.q.ReadErr(&cq.ErrorEntry{}), cq.ErrAgain, syscall.EAGAIN)
+		wantErr(t, "empty", r.q.ReadErr(&cq.ErrorEntry{}), cq.ErrWouldBlock, syscall.EAGAIN)
 		r.post(t, 0, 1)
 		r.postError(t, 1)
-		wantErr(t, "a completion is next", r.q.ReadErr(&cq.ErrorEntry{}), cq.ErrAgain)
+		wantErr(t, "a completion is next", r.q.ReadErr(&cq.ErrorEntry{}), cq.ErrWouldBlock)
 		_ = read(t, r.q, 1)
 		must(t, r.q.ReadErr(&cq.ErrorEntry{}))
-		wantErr(t, "a second time", r.q.ReadErr(&cq.ErrorEntry{}), cq.ErrAgain)
+		wantErr(t, "a second time", r.q.ReadErr(&cq.ErrorEntry{}), cq.ErrWouldBlock)
 	})
 	conform(t, "every-field", cq.Options{Size: 8}, readErrFields)
 	conform(t, "unknown-fields-are-zero", cq.Options{Size: 8}, func(t *testing.T, r *rig) {

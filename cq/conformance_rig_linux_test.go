@@ -224,8 +224,8 @@ func wantContexts(t testing.TB, what string, got []uint64, want ...uint64) {
 }
 
 // crossing are the errors that have the same identity on both sides of a process border.
-var crossing = []error{cq.ErrFull, cq.ErrClosed, cq.ErrOverrun, cq.ErrNoCredit, cq.ErrAgain,
-	cq.ErrInvalid, cq.ErrAvail, cq.ErrTimeout, cq.ErrBusy, cq.ErrSignaled, cq.ErrNoWait}
+var crossing = []error{cq.ErrFull, cq.ErrClosed, cq.ErrOverrun, cq.ErrNoCredit, cq.ErrWouldBlock,
+	cq.ErrInvalid, cq.ErrAvail, cq.ErrTimedOut, cq.ErrBusy, cq.ErrSignaled, cq.ErrNoWait}
 
 // wire is an error on its way between processes.
 type wire struct {

@@ -72,7 +72,7 @@ func TestConformanceCQSread(t *testing.T) {
 		for _, timeout := range []time.Duration{0, time.Millisecond, 30 * time.Millisecond} {
 			begin := time.Now()
 			n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 4), timeout)
-			wantErr(t, timeout.String(), err, cq.ErrTimeout, syscall.EAGAIN, os.ErrDeadlineExceeded)
+			wantErr(t, timeout.String(), err, cq.ErrTimedOut, syscall.EAGAIN, os.ErrDeadlineExceeded)
 			if took := time.Since(begin); n != 0 || took < timeout {
 				t.Errorf("%v: %d entries after %v", timeout, n, took)
 			}
@@ -134,7 +134,7 @@ func everyWaitObject(t *testing.T, r *rig) {
 			return cq.ReadTimeout(r.q, dst, timeout)
 		}
 		for end := time.Now().Add(timeout); ; {
-			if n, err := cq.Read(r.q, dst); err != cq.ErrAgain || time.Now().After(end) {
+			if n, err := cq.Read(r.q, dst); err != cq.ErrWouldBlock || time.Now().After(end) {
 				return n, err
 			}
 			runtime.Gosched()
@@ -154,9 +154,10 @@ func everyWaitObject(t *testing.T, r *rig) {
 // wantReason: every reason has an error of its own.
 func wantReason(t *testing.T, what string, err, want error) {
 	t.Helper()
-	for _, e := range []error{cq.ErrTimeout, cq.ErrSignaled, cq.ErrClosed, cq.ErrAvail, cq.ErrOverrun,
+	for _, e := range []error{cq.ErrTimedOut, cq.ErrSignaled, cq.ErrClosed, cq.ErrAvail, cq.ErrOverrun,
 		cq.ErrCorrupt, cq.ErrPeerGone, context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, e) != (e == want) {
+		same := e == want || want == cq.ErrTimedOut && e == context.DeadlineExceeded
+		if errors.Is(err, e) != same {
 			t.Errorf("%s: %v matches %v: %v", what, err, e, errors.Is(err, e))
 		}
 	}
@@ -190,7 +191,7 @@ func whySreadEnded(t *testing.T, r *rig) {
 	}
 	dst := make([]cq.Msg, 4)
 	_, err := cq.ReadTimeout(r.q, dst, time.Millisecond)
-	only("time", err, cq.ErrTimeout)
+	only("time", err, cq.ErrTimedOut)
 	must(t, r.q.Signal())
 	_, err = cq.ReadTimeout(r.q, dst, -1)
 	only("signal", err, cq.ErrSignaled)
@@ -242,12 +243,12 @@ func TestConformanceCQSignal(t *testing.T) {
 		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong)
 		wantErr(t, "first", err, cq.ErrSignaled)
 		_, err = cq.ReadTimeout(r.q, make([]cq.Msg, 1), time.Millisecond)
-		wantErr(t, "second", err, cq.ErrTimeout)
+		wantErr(t, "second", err, cq.ErrTimedOut)
 	})
 	conform(t, "zero-timeout-leaves-it", o, func(t *testing.T, r *rig) {
 		must(t, r.q.Signal())
 		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), 0)
-		wantErr(t, "no time", err, cq.ErrTimeout)
+		wantErr(t, "no time", err, cq.ErrTimedOut)
 		r.post(t, 1, 2)
 		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
 			t.Errorf("an entry beats a signal: %d, %v", n, err)
@@ -278,7 +279,7 @@ func TestConformanceCQSignal(t *testing.T) {
 			t.Errorf("%d of 6 were told", n)
 		}
 		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), time.Millisecond)
-		wantErr(t, "afterwards", err, cq.ErrTimeout)
+		wantErr(t, "afterwards", err, cq.ErrTimedOut)
 	})
 }
 

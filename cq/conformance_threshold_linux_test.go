@@ -53,7 +53,7 @@ func TestConformanceCQThreshold(t *testing.T) {
 		done()
 		_ = drain(t, r.q)
 		_, err = atLeast(r.q, 5, time.Millisecond)
-		wantErr(t, "nothing at the deadline", err, cq.ErrTimeout)
+		wantErr(t, "nothing at the deadline", err, cq.ErrTimedOut)
 	})
 	conform(t, "error-ends-it", o, func(t *testing.T, r *rig) {
 		r.post(t, 0, 1)

@@ -34,7 +34,7 @@ func armed(t testing.TB, take func(), objects ...cq.TryWaiter) {
 		if err == nil {
 			return
 		}
-		wantErr(t, "trywait", err, cq.ErrAgain)
+		wantErr(t, "trywait", err, cq.ErrWouldBlock)
 		take()
 	}
 	t.Fatal("it never becomes safe to sleep")
@@ -66,7 +66,7 @@ func TestConformanceWaitSetFD(t *testing.T) {
 					t.Error("not readable with an entry")
 				}
 				done()
-				wantErr(t, "trywait with an entry", s.TryWait(), cq.ErrAgain)
+				wantErr(t, "trywait with an entry", s.TryWait(), cq.ErrWouldBlock)
 				dst := make([]cq.Waitable, 2)
 				if n, err := s.WaitTimeout(dst, 0); n != 1 || err != nil || dst[0] != q.q {
 					t.Errorf("%d, %v, %v", n, err, dst[0])
@@ -123,7 +123,7 @@ func TestConformanceTryWait(t *testing.T) {
 			t.Error("readable with nothing there")
 		}
 		other.post(t, 1, 2)
-		wantErr(t, "one of two", cq.TryWait(r.q, other.q), cq.ErrAgain)
+		wantErr(t, "one of two", cq.TryWait(r.q, other.q), cq.ErrWouldBlock)
 		both()
 		armed(t, both, r.q, other.q)
 		r.post(t, 1, 2)
@@ -141,7 +141,7 @@ func TestConformanceTryWait(t *testing.T) {
 			q := []*rig{r, other}[i%2]
 			armed(t, func() {}, r.q, other.q)
 			q.post(t, i, i+1)
-			wantErr(t, "trywait", cq.TryWait(r.q, other.q), cq.ErrAgain)
+			wantErr(t, "trywait", cq.TryWait(r.q, other.q), cq.ErrWouldBlock)
 			wantReady(t, "poll", polled(t, s, 2), int(i%2))
 			wantContexts(t, "entry", drain(t, q.q), i)
 		}
@@ -186,11 +186,11 @@ func tryWaitEveryKind(t *testing.T, r *rig) {
 	if !pollable(t, count.c.FD(), 20_000) {
 		t.Error("the counter is not readable")
 	}
-	wantErr(t, "a count", cq.TryWait(r.q, e, s, count.c), cq.ErrAgain)
+	wantErr(t, "a count", cq.TryWait(r.q, e, s, count.c), cq.ErrWouldBlock)
 	take()
 	armed(t, take, r.q, e, s, count.c)
 	writeEvents(t, e, 1, 2)
-	wantErr(t, "an event", cq.TryWait(r.q, e, s, count.c), cq.ErrAgain)
+	wantErr(t, "an event", cq.TryWait(r.q, e, s, count.c), cq.ErrWouldBlock)
 	if !pollable(t, e.FD(), 20_000) {
 		t.Error("the event queue is not readable")
 	}
@@ -219,10 +219,10 @@ func tryWaitSafeToBlock(t *testing.T, r *rig) {
 func tryWaitSomethingQueued(t *testing.T, r *rig) {
 	r.post(t, 1, 3)
 	for range 3 {
-		wantErr(t, "trywait", cq.TryWait(r.q), cq.ErrAgain, syscall.EAGAIN)
+		wantErr(t, "trywait", cq.TryWait(r.q), cq.ErrWouldBlock, syscall.EAGAIN)
 	}
 	_ = read(t, r.q, 1)
-	wantErr(t, "one is left", cq.TryWait(r.q), cq.ErrAgain)
+	wantErr(t, "one is left", cq.TryWait(r.q), cq.ErrWouldBlock)
 	armed(t, func() { _ = drain(t, r.q) }, r.q)
 }
 
@@ -230,7 +230,7 @@ func tryWaitBlockingCouldHang(t *testing.T, r *rig) {
 	r.postError(t, 1)
 	_, err := cq.Read(r.q, make([]cq.Msg, 1))
 	wantErr(t, "read", err, cq.ErrAvail)
-	wantErr(t, "a failure nobody took", cq.TryWait(r.q), cq.ErrAgain)
+	wantErr(t, "a failure nobody took", cq.TryWait(r.q), cq.ErrWouldBlock)
 	must(t, r.q.ReadErr(&cq.ErrorEntry{}))
 	must(t, r.q.Signal())
 	wantErr(t, "a signal", cq.TryWait(r.q), syscall.EAGAIN)
@@ -281,7 +281,7 @@ func selectLoop(t *testing.T, r *rig) {
 		}
 		for {
 			n, err := cq.Read(r.q, dst)
-			if err == cq.ErrAgain {
+			if err == cq.ErrWouldBlock {
 				break
 			}
 			must(t, err)
@@ -317,6 +317,6 @@ func tryWaitMixedKinds(t *testing.T, r *rig) {
 		if !pollable(t, count.c.FD(), 20_000) || pollable(t, r.q.FD(), 0) {
 			t.Error("the counter is not readable, or the queue is")
 		}
-		wantErr(t, "a counter", cq.TryWait(r.q, count.c), cq.ErrAgain)
+		wantErr(t, "a counter", cq.TryWait(r.q, count.c), cq.ErrWouldBlock)
 	}
 }

@@ -75,7 +75,7 @@ func cqWaitObjectFD(t *testing.T, r *rig) {
 	quiet := func() {
 		t.Helper()
 		for err := r.q.TryWait(); err != nil; err = r.q.TryWait() {
-			wantErr(t, "trywait", err, cq.ErrAgain)
+			wantErr(t, "trywait", err, cq.ErrWouldBlock)
 			_ = drain(t, r.q)
 		}
 	}
@@ -120,7 +120,7 @@ func mutexCond(t *testing.T, r *rig) {
 			}
 			n.Cond.Unlock()
 			k, err := cq.Read(r.q, dst)
-			if err != nil && err != cq.ErrAgain {
+			if err != nil && err != cq.ErrWouldBlock {
 				t.Error(err)
 				return
 			}
@@ -201,7 +201,7 @@ func waitObjectMisuse(t *testing.T) {
 			}
 		}
 		_, err = cq.ReadTimeout(q, make([]cq.Msg, 1), time.Millisecond)
-		check("sread", err, c.sread, cq.ErrTimeout, syscall.ENOSYS)
+		check("sread", err, c.sread, cq.ErrTimedOut, syscall.ENOSYS)
 		check("trywait", q.TryWait(), c.tryWait, nil, syscall.ENOSYS)
 		_, err = q.Control(cq.GetWait)
 		check("getwait", err, c.control == nil, nil, c.control)

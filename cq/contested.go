@@ -116,7 +116,7 @@ func (c *contest) outcome(err error) error {
 
 // errContested: who attaches met somebody who removes the queue.
 var errContested error = &sentinel{"somebody removes the queue, or died over it",
-	Errno(syscall.EBUSY), ErrBusy}
+	Errno(syscall.EBUSY), []error{ErrBusy}}
 
 const hintContested = "try again; if who removes it has died, adopt the queue or collect it"
 

@@ -147,11 +147,11 @@ func TestTryWaitMany(t *testing.T) {
 	wantErr(t, "mixed", cq.TryWait(a, plain), cq.ErrInvalid)
 	wantErr(t, "nothing to sleep on", cq.TryWait(plain), cq.ErrNoWait)
 	post(t, wa, 0, 1)
-	wantErr(t, "something there", cq.TryWait(b, a, s), cq.ErrAgain)
+	wantErr(t, "something there", cq.TryWait(b, a, s), cq.ErrWouldBlock)
 	drain(t, a)
 	must(t, cq.TryWait(b, a, s))
 	post(t, wi, 0, 1)
-	wantErr(t, "something in the set", cq.TryWait(b, a, s), cq.ErrAgain)
+	wantErr(t, "something in the set", cq.TryWait(b, a, s), cq.ErrWouldBlock)
 	drain(t, in)
 	must(t, cq.TryWait(b, a, s))
 }

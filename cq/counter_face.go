@@ -37,9 +37,9 @@ func (c *Counter) FD() int {
 
 // TryWait arms the descriptor (fi_trywait). nil says that neither value is another one than Read
 // and ReadErr of this handle returned last, and that a blocking wait on FD will end when one
-// changes. ErrAgain says that one is: read both, and try again. It must be called before each wait
-// on the descriptor, by one goroutine at a time. While it is armed a thread of this process sleeps
-// for it.
+// changes. ErrWouldBlock says that one is: read both, and try again. It must be called before each
+// wait on the descriptor, by one goroutine at a time. While it is armed a thread of this process
+// sleeps for it.
 func (c *Counter) TryWait() error {
 	if c.face == nil {
 		return &Error{Pkg: pkg, Op: "trywait", Name: c.name, Err: ErrNoWait,
@@ -54,7 +54,7 @@ func (c *Counter) TryWait() error {
 		return failed("trywait", c.name, err)
 	}
 	if !c.keeper.arm(c.seen.value.Load(), c.seen.errs.Load()) {
-		return ErrAgain
+		return ErrWouldBlock
 	}
 	return nil
 }

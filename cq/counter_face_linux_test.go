@@ -29,8 +29,8 @@ func TestCounterDescriptor(t *testing.T) {
 	d, c := counter(t, cq.CounterOptions{Wait: cq.WaitFD})
 	other := again(t, d, c.Name(), cq.CounterOptions{})
 	must(t, other.Add(1))
-	wantErr(t, "nothing was read yet", c.TryWait(), cq.ErrAgain)
-	wantErr(t, "nor now", c.TryWait(), cq.ErrAgain)
+	wantErr(t, "nothing was read yet", c.TryWait(), cq.ErrWouldBlock)
+	wantErr(t, "nor now", c.TryWait(), cq.ErrWouldBlock)
 	wantCounter(t, c, 1, 0)
 	for i, change := range []func() error{
 		func() error { return other.Add(1) },
@@ -50,7 +50,7 @@ func TestCounterDescriptor(t *testing.T) {
 		if !readable(t, c.FD(), 60_000) || !readable(t, c.FD(), 0) {
 			t.Fatalf("%d: not readable", i)
 		}
-		wantErr(t, "not read yet", c.TryWait(), cq.ErrAgain)
+		wantErr(t, "not read yet", c.TryWait(), cq.ErrWouldBlock)
 		_, _ = c.Read()
 		_, _ = c.ReadErr()
 	}

@@ -48,7 +48,7 @@ func TestCounterHostilePeer(t *testing.T) {
 			!errors.Is(err, cq.ErrAvail) && !errors.Is(err, cq.ErrTimedOut) {
 			t.Fatal(err)
 		}
-		if err := c.TryWait(); err != nil && err != cq.ErrAgain {
+		if err := c.TryWait(); err != nil && err != cq.ErrWouldBlock {
 			t.Fatal(err)
 		}
 		if _, err := cq.InspectCounter(d, c.Name()); err != nil {

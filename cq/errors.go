@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 
 	"github.com/shmring/shmring/ring"
@@ -77,14 +78,14 @@ func (e Errno) Is(target error) bool {
 type sentinel struct {
 	text string
 	num  Errno
-	also error // a standard sentinel of the same meaning
+	also []error // sentinels of the same meaning
 }
 
 func (s *sentinel) Error() string { return "cq: " + s.text }
 func (s *sentinel) errno() Errno  { return s.num }
 
 func (s *sentinel) Is(target error) bool {
-	if s.also != nil && target == s.also {
+	if slices.Contains(s.also, target) {
 		return true
 	}
 	if e, ok := target.(Errno); ok {
@@ -98,13 +99,13 @@ func (s *sentinel) Is(target error) bool {
 
 // What calls of this package return. Compare with [errors.Is].
 var (
-	// ErrAgain: nothing to read (EAGAIN).
-	ErrAgain error = &sentinel{"no completion to read", Errno(syscall.EAGAIN), nil}
-	// ErrTimeout: the time is over and nothing came (EAGAIN, as fi_cq_sread says).
-	ErrTimeout error = &sentinel{"timed out with nothing to read", Errno(syscall.EAGAIN),
-		os.ErrDeadlineExceeded}
-	// ErrTimedOut: the time is over and nothing came (ETIMEDOUT, as fi_wait and kfi_eq_sread say).
-	ErrTimedOut error = &sentinel{"timed out", Errno(syscall.ETIMEDOUT), os.ErrDeadlineExceeded}
+	// ErrWouldBlock: a call that does not wait found nothing (EAGAIN).
+	ErrWouldBlock error = &sentinel{"nothing is there", Errno(syscall.EAGAIN), nil}
+	// ErrTimedOut: the time of a wait is over and what it waits for has not come (ETIMEDOUT,
+	// os.ErrDeadlineExceeded and context.DeadlineExceeded). Each wait that has a timeout ends so,
+	// also if that is 0. From a blocking read, and from GetTimeout of a channel, it is EAGAIN
+	// besides, as fi_cq_sread and fi_eq_sread say, and another value: compare with errors.Is.
+	ErrTimedOut error = &sentinel{"timed out", Errno(syscall.ETIMEDOUT), overs}
 	// ErrHandled: the events of this queue go to its handler (EOPBADSTATE).
 	ErrHandled error = &sentinel{"events of this queue go to its handler", EOpBadState, nil}
 	// ErrSignaled: Signal ended the wait (EAGAIN).
@@ -121,7 +122,7 @@ var (
 		"open a larger one", EOverrun, nil}
 	// ErrClosed: closed by this process, or by its reader.
 	ErrClosed error = &sentinel{"queue is closed: open or attach again to go on",
-		Errno(syscall.ESHUTDOWN), os.ErrClosed}
+		Errno(syscall.ESHUTDOWN), []error{os.ErrClosed}}
 	// ErrNoWait: a blocking call on a queue that cannot block (ENOSYS).
 	ErrNoWait error = &sentinel{"queue was opened without a wait object that this call can use",
 		Errno(syscall.ENOSYS), nil}
@@ -142,8 +143,15 @@ var (
 	ErrPeerGone error = &sentinel{"peer is gone", Errno(syscall.ECONNRESET), nil}
 	// ErrCorrupt: a peer wrote what it must not (EBADMSG).
 	ErrCorrupt error = &sentinel{"peer wrote an impossible value", Errno(syscall.EBADMSG),
-		shm.ErrCorrupt}
+		[]error{shm.ErrCorrupt}}
 )
+
+// overs are what stands elsewhere for a time that is over.
+var overs = []error{os.ErrDeadlineExceeded, context.DeadlineExceeded}
+
+// errReadTimedOut is ErrTimedOut of a call whose page says EAGAIN.
+var errReadTimedOut error = &sentinel{"timed out with nothing to read", Errno(syscall.EAGAIN),
+	append([]error{ErrTimedOut, syscall.ETIMEDOUT, Errno(syscall.ETIMEDOUT)}, overs...)}
 
 // Error says which call failed on which queue, and why. Field, Got and Want are set where a value
 // was refused.

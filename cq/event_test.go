@@ -57,7 +57,7 @@ func drainEvents(t testing.TB, e *cq.EventQueue) []uint64 {
 		switch _, err := e.Read(&ev); err {
 		case nil:
 			out = append(out, ev.Context)
-		case cq.ErrAgain:
+		case cq.ErrWouldBlock:
 			return out
 		default:
 			t.Fatal(err)
@@ -117,7 +117,7 @@ func TestEventWriteSelf(t *testing.T) {
 	}
 	for _, read := range []func(*cq.Event) (int, error){e.Read, e.Peek} {
 		n, err := read(&cq.Event{})
-		wantErr(t, "empty", err, cq.ErrAgain, syscall.EAGAIN)
+		wantErr(t, "empty", err, cq.ErrWouldBlock, syscall.EAGAIN)
 		if n != 0 {
 			t.Error(n)
 		}
@@ -246,7 +246,7 @@ func TestEventErrors(t *testing.T) {
 	var ev cq.Event
 	got := cq.EventError{ErrData: make([]byte, 0, 100)}
 	_, err = e.ReadErr(&got)
-	wantErr(t, "readerr before the error's turn", err, cq.ErrAgain)
+	wantErr(t, "readerr before the error's turn", err, cq.ErrWouldBlock)
 	for range 2 {
 		_, err = e.Read(&ev)
 		must(t, err)
@@ -276,7 +276,7 @@ func TestEventErrors(t *testing.T) {
 		t.Error(got.Error())
 	}
 	_, err = e.ReadErr(&got)
-	wantErr(t, "readerr again", err, cq.ErrAgain)
+	wantErr(t, "readerr again", err, cq.ErrWouldBlock)
 	if got := drainEvents(t, e); !slices.Equal(got, upTo(2, 3)) {
 		t.Error(got)
 	}
@@ -290,9 +290,9 @@ func TestEventNoErrors(t *testing.T) {
 		t.Error(got)
 	}
 	_, err := e.ReadErr(&cq.EventError{})
-	wantErr(t, "readerr", err, cq.ErrAgain, syscall.EAGAIN)
+	wantErr(t, "readerr", err, cq.ErrWouldBlock, syscall.EAGAIN)
 	_, err = e.PeekErr(&cq.EventError{})
-	wantErr(t, "peekerr", err, cq.ErrAgain)
+	wantErr(t, "peekerr", err, cq.ErrWouldBlock)
 }
 
 // TestEventNoWrite: without permission the owner cannot write, its library and other processes can
@@ -328,7 +328,7 @@ func drainEventsAnd(t testing.TB, e *cq.EventQueue) (out []uint64) {
 			_, err = e.ReadErr(&bad)
 			must(t, err)
 			out = append(out, bad.Context)
-		case cq.ErrAgain:
+		case cq.ErrWouldBlock:
 			return out
 		default:
 			t.Fatal(err)

@@ -93,7 +93,7 @@ func (e *EventQueue) handle(ctx context.Context) {
 	failed := EventError{ErrData: make([]byte, 0, e.opt.DataMaxBytes)}
 	for ctx.Err() == nil {
 		err := e.handleOne(&ev, &failed)
-		if err == ErrAgain {
+		if err == ErrWouldBlock {
 			w := wait{q: e.q, ctx: ctx, broadcast: e.q.broadcast.Load()}
 			err = w.once()
 			w.close()

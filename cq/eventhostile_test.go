@@ -60,7 +60,7 @@ func TestEventHostileLane(t *testing.T) {
 					if lane.Lane != 1 || lane.Field != tt.field || lane.PID != os.Getpid() {
 						t.Errorf("%+v", lane)
 					}
-				case err != cq.ErrAgain:
+				case err != cq.ErrWouldBlock:
 					t.Fatal(err)
 				}
 			}
@@ -141,7 +141,7 @@ func TestEventHostileAlways(t *testing.T) {
 		case err == cq.ErrAvail:
 			_, err = e.ReadErr(&bad)
 			must(t, err)
-		case err != nil && err != cq.ErrAgain:
+		case err != nil && err != cq.ErrWouldBlock:
 			wantErr(t, "read", err, cq.ErrCorrupt)
 		}
 	}
@@ -224,7 +224,7 @@ func fuzzEventStep(t *testing.T, e *cq.EventQueue, step byte) (uint64, error) {
 		_, err = e.Read(&ev)
 	case 1:
 		if _, err = e.Peek(&ev); err == nil {
-			err = cq.ErrAgain // nothing was taken
+			err = cq.ErrWouldBlock // nothing was taken
 		}
 	case 2:
 		_, err = e.ReadTimeout(&ev, 50*time.Microsecond)
@@ -233,15 +233,15 @@ func fuzzEventStep(t *testing.T, e *cq.EventQueue, step byte) (uint64, error) {
 		ev.Context = bad.Context
 	case 4:
 		if _, err = e.PeekErr(&bad); err == nil {
-			err = cq.ErrAgain
+			err = cq.ErrWouldBlock
 		}
 	case 5:
-		err = errors.Join(e.Purge(cq.FID{}), cq.ErrAgain)
+		err = errors.Join(e.Purge(cq.FID{}), cq.ErrWouldBlock)
 	case 6:
-		err = errors.Join(e.TryWait(), cq.ErrAgain)
+		err = errors.Join(e.TryWait(), cq.ErrWouldBlock)
 	case 7:
 		cq.MarkEventLane(e, 1)
-		err = cq.ErrAgain
+		err = cq.ErrWouldBlock
 	}
 	var too *cq.TooSmallError
 	switch {

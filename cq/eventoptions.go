@@ -41,9 +41,6 @@ type EventOptions struct {
 	// Write allows Write and WriteErr on this handle (FI_WRITE). What the library itself reports,
 	// and what writers of other processes do, needs no permission.
 	Write bool
-	// KernelTimeouts makes a blocking read that times out fail with ErrTimedOut (ETIMEDOUT), as
-	// kfi_eq(3) says, in place of ErrTimeout (EAGAIN), as fi_eq(3) does.
-	KernelTimeouts bool
 	// Affinity hints at the CPU that wakes should target, by its number (FI_AFFINITY,
 	// signaling_vector). The scheduler knows better: it is kept and not used. 0 is no hint as well.
 	Affinity int

@@ -171,7 +171,7 @@ func restOfEvents(t *testing.T, d *shm.Dir, name string) (records []uint64) {
 	bad := cq.EventError{ErrData: make([]byte, 0, 300)}
 	for {
 		_, err := e.Read(&ev)
-		if err == cq.ErrAgain {
+		if err == cq.ErrWouldBlock {
 			break
 		}
 		if err == cq.ErrAvail {
@@ -287,7 +287,7 @@ func TestEventDescriptor(t *testing.T) {
 		if _, err := e.PeekTimeout(&ev, time.Minute); err != nil || ev.Context != 2 {
 			t.Fatal(err, ev)
 		}
-		wantErr(t, "trywait with an event that was peeked at", e.TryWait(), cq.ErrAgain)
+		wantErr(t, "trywait with an event that was peeked at", e.TryWait(), cq.ErrWouldBlock)
 		if !readable(0) {
 			t.Error("not readable after a peek")
 		}
@@ -307,7 +307,7 @@ func TestEventDescriptor(t *testing.T) {
 				t.Fatal("it never gets readable")
 			}
 		} else {
-			wantErr(t, "trywait", err, cq.ErrAgain)
+			wantErr(t, "trywait", err, cq.ErrWouldBlock)
 		}
 		ev.Payload = make([]byte, 0, 100)
 		for _, err = e.Read(&ev); err == nil; _, err = e.Read(&ev) {
@@ -316,7 +316,7 @@ func TestEventDescriptor(t *testing.T) {
 			}
 			i++
 		}
-		wantErr(t, "read", err, cq.ErrAgain)
+		wantErr(t, "read", err, cq.ErrWouldBlock)
 	}
 	_ = c.stop(t)
 }

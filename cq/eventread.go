@@ -11,7 +11,7 @@ import (
 )
 
 // Read takes the next event and fills ev (fi_eq_read). It never blocks. It returns how many bytes
-// the event has, EventHeaderBytes and its payload, or 0 and: ErrAgain if there is none; a
+// the event has, EventHeaderBytes and its payload, or 0 and: ErrWouldBlock if there is none; a
 // *TooSmallError if the payload does not fit the capacity of ev.Payload, and the event stays;
 // ErrAvail if an error event is next, until ReadErr has taken it; ErrOverrun once an overrun queue
 // is drained; a *LaneError, once, for a writer that was given up; ErrClosed; ErrHandled.
@@ -32,13 +32,13 @@ func (e *EventQueue) Read(ev *Event) (int, error) {
 	}
 	if bit == doorbell.Nobody {
 		q.guard.leaveAlone()
-		return 0, ErrAgain
+		return 0, ErrWouldBlock
 	}
 	l := q.lanes[bit]
 	if !l.waits() {
 		if !l.moved() && !l.overran() {
 			q.guard.leaveAlone()
-			return 0, ErrAgain
+			return 0, ErrWouldBlock
 		}
 		l.look()
 	}
@@ -64,8 +64,8 @@ func (e *EventQueue) Read(ev *Event) (int, error) {
 func (e *EventQueue) Peek(ev *Event) (int, error) { return e.readOnce(ev, true) }
 
 // ReadTimeout is Read that waits (fi_eq_sread): up to timeout, for ever if it is negative, not at
-// all if it is 0. Besides Read's, its results are ErrTimeout (EAGAIN), or ErrTimedOut (ETIMEDOUT)
-// with EventOptions.KernelTimeouts; ErrSignaled; ErrClosed when the queue is closed while it waits;
+// all if it is 0. Besides Read's, its results are ErrTimedOut (EAGAIN as fi_eq(3) and ETIMEDOUT as
+// kfi_eq(3) say); ErrSignaled; ErrClosed when the queue is closed while it waits;
 // ErrNoWait for a queue that cannot block.
 func (e *EventQueue) ReadTimeout(ev *Event, timeout time.Duration) (int, error) {
 	return e.readWait(context.Background(), ev, timeout, false)
@@ -90,7 +90,7 @@ func (e *EventQueue) PeekContext(ctx context.Context, ev *Event) (int, error) {
 func (e *EventQueue) readWait(ctx context.Context, ev *Event, timeout time.Duration,
 	peek bool) (int, error) {
 	n, err := e.readOnce(ev, peek)
-	if err != ErrAgain {
+	if err != ErrWouldBlock {
 		return n, err
 	}
 	w, err := e.q.newWait(ctx, timeout)
@@ -99,12 +99,10 @@ func (e *EventQueue) readWait(ctx context.Context, ev *Event, timeout time.Durat
 	}
 	defer w.close()
 	for {
-		if n, err = e.readOnce(ev, peek); err != ErrAgain {
+		if n, err = e.readOnce(ev, peek); err != ErrWouldBlock {
 			return n, err
 		}
-		if err = w.once(); err == ErrTimeout && e.opt.KernelTimeouts {
-			return 0, ErrTimedOut
-		} else if err != nil {
+		if err = w.once(); err != nil {
 			return 0, err
 		}
 	}
@@ -172,7 +170,7 @@ func (e *EventQueue) take(ev *Event) (*lane, error) {
 	a, _ := l.cons.Peek(1)
 	if len(a) == 0 { // another goroutine took it, which may not be here
 		e.pinned = nil
-		return nil, ErrAgain
+		return nil, ErrWouldBlock
 	}
 	s := a[0] // copied once; everything below looks at the copy
 	data := l.detail.data(l.cons.Head())
@@ -289,7 +287,7 @@ func (e *EventQueue) release(l *lane) {
 }
 
 // ReadErr takes the error event that is next and fills ev (fi_eq_readerr). It never blocks. It
-// returns EventErrorBytes, or 0 and: ErrAgain if the next event is not an error; ErrClosed;
+// returns EventErrorBytes, or 0 and: ErrWouldBlock if the next event is not an error; ErrClosed;
 // ErrHandled. As much of the error data as the capacity of ev.ErrData allows is copied there; the
 // memory is the caller's.
 func (e *EventQueue) ReadErr(ev *EventError) (int, error) { return e.readErr(ev, false) }
@@ -326,16 +324,16 @@ func (e *EventQueue) readErr(ev *EventError, peek bool) (int, error) {
 func (e *EventQueue) takeErr(ev *EventError) (*lane, error) {
 	q := e.q
 	if q.errLane == nil && !q.findError() {
-		return nil, ErrAgain
+		return nil, ErrWouldBlock
 	}
 	l := q.errLane
 	if l == nil { // another goroutine took it, which may not be here
-		return nil, ErrAgain
+		return nil, ErrWouldBlock
 	}
 	a, _ := l.cons.Peek(1)
 	if len(a) == 0 {
 		q.errLane = nil
-		return nil, ErrAgain
+		return nil, ErrWouldBlock
 	}
 	s, at := a[0], l.cons.Head()
 	d := *l.detail.record(at)

@@ -52,7 +52,7 @@ func ExampleEventQueue() {
 				fatal(err)
 			}
 			fmt.Println("operation", failed.Context, "failed:", failed.Err)
-		case errors.Is(err, cq.ErrTimeout):
+		case errors.Is(err, cq.ErrTimedOut):
 			return
 		case err != nil:
 			fatal(err)

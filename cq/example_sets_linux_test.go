@@ -74,7 +74,7 @@ func ExampleWaitSet() {
 		for _, m := range ready[:n] {
 			// A queue that is not read empty is ready again at the next Wait.
 			k, err := cq.Read(m.(*cq.Queue), buf)
-			if err != nil && !errors.Is(err, cq.ErrAgain) {
+			if err != nil && !errors.Is(err, cq.ErrWouldBlock) {
 				log.Fatal(err)
 			}
 			fmt.Println(m.UserContext(), k)
@@ -136,7 +136,7 @@ func ExampleChannel() {
 		for {
 			ev, err := channel.TryGet()
 			if err != nil {
-				break // cq.ErrAgain: the descriptor tells of the next
+				break // cq.ErrWouldBlock: the descriptor tells of the next
 			}
 			// Acknowledge, arm, and read until the queue is empty, or 256 at a time.
 			err = cq.Drain(channel, ev, cq.NotifyAny, buf, 256, func(done []cq.Msg) error {

@@ -79,7 +79,7 @@ func ExampleReadContext() {
 	_, err := cq.ReadContext(ctx, q, make([]cq.Msg, 8))
 	fmt.Println(errors.Is(err, context.DeadlineExceeded))
 	_, err = cq.ReadTimeout(q, make([]cq.Msg, 8), time.Millisecond)
-	fmt.Println(errors.Is(err, cq.ErrTimeout))
+	fmt.Println(errors.Is(err, cq.ErrTimedOut))
 	_ = q.Signal()
 	_, err = cq.ReadTimeout(q, make([]cq.Msg, 8), time.Hour)
 	fmt.Println(errors.Is(err, cq.ErrSignaled))
@@ -115,7 +115,7 @@ func ExampleQueue_ReadErr() {
 			}
 			fmt.Println("failed", failed.Context, failed.Err, failed.OverrunBytes)
 		} else if err != nil {
-			break // cq.ErrAgain: nothing more
+			break // cq.ErrWouldBlock: nothing more
 		}
 	}
 	// Output:

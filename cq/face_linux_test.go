@@ -65,7 +65,7 @@ func TestFDLevel(t *testing.T) {
 				t.Fatal("not readable")
 			}
 		}
-		wantErr(t, "trywait with an entry", q.TryWait(), cq.ErrAgain)
+		wantErr(t, "trywait with an entry", q.TryWait(), cq.ErrWouldBlock)
 		if got := drain(t, q); len(got) != 1 {
 			t.Fatal(got)
 		}
@@ -77,7 +77,7 @@ func TestFDLevel(t *testing.T) {
 	}
 	_, err := cq.Read(q, make([]cq.Msg, 1))
 	wantErr(t, "read", err, cq.ErrAvail)
-	wantErr(t, "trywait with an error that nobody took", q.TryWait(), cq.ErrAgain)
+	wantErr(t, "trywait with an error that nobody took", q.TryWait(), cq.ErrWouldBlock)
 	must(t, q.ReadErr(&cq.ErrorEntry{}))
 	must(t, q.TryWait())
 

@@ -135,7 +135,7 @@ func poorEvents(s *scarce) {
 		if errors.Is(err, syscall.EMFILE) {
 			return err
 		}
-		return instead(err, cq.ErrTimeout)
+		return instead(err, cq.ErrTimedOut)
 	})
 	s.works("detach events", func() error { return e.Detach() })
 	s.makes("adopt events", func() (err error) {

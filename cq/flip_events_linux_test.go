@@ -190,7 +190,7 @@ func (s *flipEvents) drain() string {
 			_, err = s.q.ReadErr(&cq.EventError{})
 			need(err)
 		}
-		if errors.Is(err, cq.ErrAgain) {
+		if errors.Is(err, cq.ErrWouldBlock) {
 			again++
 		}
 	}

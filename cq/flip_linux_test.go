@@ -100,7 +100,7 @@ func outcome(what string, err error) (o flip.Outcome) {
 		o.Shape += fmt.Sprintf(" needs %d", small.NeedBytes)
 	case errors.Is(err, cq.ErrCorrupt):
 		o.Poisoned = true
-	case errors.Is(err, cq.ErrAgain), errors.Is(err, cq.ErrAvail), errors.Is(err, cq.ErrFull),
+	case errors.Is(err, cq.ErrWouldBlock), errors.Is(err, cq.ErrAvail), errors.Is(err, cq.ErrFull),
 		errors.Is(err, cq.ErrOverrun), errors.Is(err, cq.ErrClosed), errors.Is(err, cq.ErrPeerGone),
 		errors.Is(err, syscall.EIO):
 		o.Shape += " " + err.Error()

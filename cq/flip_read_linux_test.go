@@ -281,7 +281,7 @@ func (s *flipRead) drain() string {
 		case errors.Is(err, cq.ErrAvail):
 			need(s.q.ReadErr(&s.e))
 		}
-		if errors.Is(err, cq.ErrAgain) || errors.Is(err, cq.ErrOverrun) {
+		if errors.Is(err, cq.ErrWouldBlock) || errors.Is(err, cq.ErrOverrun) {
 			again++
 		}
 	}

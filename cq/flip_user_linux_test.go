@@ -119,7 +119,7 @@ func (s *flipCounter) prepare() []flip.Word {
 }
 
 func (s *flipCounter) result() flip.Outcome {
-	if errors.Is(s.err, cq.ErrTimeout) || errors.Is(s.err, cq.ErrAvail) {
+	if errors.Is(s.err, cq.ErrTimedOut) || errors.Is(s.err, cq.ErrAvail) {
 		s.err = nil
 	}
 	return outcome("", s.err)

@@ -152,7 +152,7 @@ func (s *flipWriter) drain() (read int, given bool) {
 			read++
 		case err != nil:
 			again++
-			given = given || !errors.Is(err, cq.ErrAgain)
+			given = given || !errors.Is(err, cq.ErrWouldBlock)
 		}
 	}
 	return read, given
@@ -222,7 +222,7 @@ func (s *flipEventWriter) result() flip.Outcome {
 			need(err)
 		case err != nil:
 			again++
-			s.spent = s.spent || !errors.Is(err, cq.ErrAgain)
+			s.spent = s.spent || !errors.Is(err, cq.ErrWouldBlock)
 		}
 	}
 	return o

@@ -1,9 +1,11 @@
 package cq_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"syscall"
 	"testing"
 
@@ -202,8 +204,9 @@ func TestErrorsMatch(t *testing.T) {
 		err     error
 		targets []error
 	}{
-		{cq.ErrAgain, []error{syscall.EAGAIN, cq.Errno(syscall.EAGAIN)}},
-		{cq.ErrTimeout, []error{syscall.EAGAIN}},
+		{cq.ErrWouldBlock, []error{syscall.EAGAIN, cq.Errno(syscall.EAGAIN)}},
+		{cq.ErrTimedOut, []error{syscall.ETIMEDOUT, os.ErrDeadlineExceeded,
+			context.DeadlineExceeded}},
 		{cq.ErrSignaled, []error{syscall.EAGAIN}},
 		{cq.ErrFull, []error{syscall.EAGAIN}},
 		{cq.ErrNoCredit, []error{syscall.EAGAIN}},
@@ -226,7 +229,9 @@ func TestErrorsMatch(t *testing.T) {
 			t.Errorf("%#v has no text", tt.err)
 		}
 	}
-	for _, pair := range [][2]error{{cq.ErrAgain, cq.ErrTimeout}, {cq.ErrAvail, cq.ErrAgain},
+	for _, pair := range [][2]error{{cq.ErrWouldBlock, cq.ErrTimedOut},
+		{cq.ErrTimedOut, cq.ErrWouldBlock}, {cq.ErrAvail, cq.ErrWouldBlock},
+		{cq.ErrTimedOut, syscall.EAGAIN},
 		{cq.ErrAvail, syscall.Errno(0)}, {cq.EAvail, syscall.Errno(0)}} {
 		if errors.Is(pair[0], pair[1]) {
 			t.Errorf("%v is %v", pair[0], pair[1])

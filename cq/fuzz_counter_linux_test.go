@@ -88,7 +88,7 @@ func counterStep(t *testing.T, c, other *cq.Counter, step byte) {
 			t.Errorf("errors set to %d, are %d, %v", n, v, err)
 		}
 	case 6:
-		if err := c.TryWait(); err != nil && !errors.Is(err, cq.ErrAgain) {
+		if err := c.TryWait(); err != nil && !errors.Is(err, cq.ErrWouldBlock) {
 			t.Error(err)
 		}
 	case 7:

@@ -114,7 +114,7 @@ func FuzzErrorArray(f *testing.F) {
 			}
 		}
 		if how&4 != 0 {
-			if es, err := q.Peek(3); len(es) != 0 || err != cq.ErrAvail && err != cq.ErrAgain {
+			if es, err := q.Peek(3); len(es) != 0 || err != cq.ErrAvail && err != cq.ErrWouldBlock {
 				t.Fatalf("peek: %d, %v", len(es), err)
 			}
 		}
@@ -139,7 +139,7 @@ func FuzzErrorArray(f *testing.F) {
 			wantErrorEntry(t, "outside", *outside, want, r[24:24+n])
 		}
 		_, _, _ = e.Error(), errors.Is(&e, cq.ETrunc), q.StrError(e.ProvErrno, e.ErrData)
-		if n, err := cq.Read(q, make([]cq.Entry, 1)); n != 0 || err != cq.ErrAgain {
+		if n, err := cq.Read(q, make([]cq.Entry, 1)); n != 0 || err != cq.ErrWouldBlock {
 			t.Fatalf("afterwards: %d, %v", n, err)
 		}
 	})
@@ -282,7 +282,7 @@ func wantEventError(t *testing.T, q *cq.EventQueue, want *cq.EventError, data []
 
 func noMoreEvents(t *testing.T, q *cq.EventQueue) {
 	t.Helper()
-	if n, err := q.Read(&cq.Event{}); n != 0 || err != cq.ErrAgain {
+	if n, err := q.Read(&cq.Event{}); n != 0 || err != cq.ErrWouldBlock {
 		t.Fatalf("afterwards: %d, %v", n, err)
 	}
 }

@@ -80,7 +80,7 @@ func FuzzLane(f *testing.F) {
 			}
 			es, err := fuzzStep(q, step)
 			see(es)
-			if i >= len(steps) && err == cq.ErrAgain {
+			if i >= len(steps) && err == cq.ErrWouldBlock {
 				break
 			}
 		}

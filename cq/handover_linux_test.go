@@ -169,7 +169,7 @@ func TestReaderKilledAndReplaced(t *testing.T) {
 					}
 				}
 			}
-			wantErr(t, "then", err, cq.ErrAgain)
+			wantErr(t, "then", err, cq.ErrWouldBlock)
 			must(t, q.Close())
 		})
 	}

@@ -186,7 +186,7 @@ func (r *recorder) readSome(q *cq.Queue) {
 			} else {
 				k, err = cq.Read(q, es)
 			}
-			o.OK = needOr(err, cq.ErrAgain, cq.ErrTimeout)
+			o.OK = needOr(err, cq.ErrWouldBlock, cq.ErrTimedOut)
 			for _, e := range es[:k] {
 				o.Values = append(o.Values, e.Context)
 				o.Again = append(o.Again, e.Flags&cq.FlagRedelivered != 0)
@@ -197,7 +197,7 @@ func (r *recorder) readSome(q *cq.Queue) {
 	left := 0
 	r.do(histOp{Op: "peek", N: n}, func(o *histOp) {
 		es, err := q.Peek(n)
-		o.OK = needOr(err, cq.ErrAgain, cq.ErrTimeout)
+		o.OK = needOr(err, cq.ErrWouldBlock, cq.ErrTimedOut)
 		for i := range es {
 			o.Values = append(o.Values, es[i].Context)
 			o.Again = append(o.Again, q.Redelivered())
@@ -226,7 +226,7 @@ func (r *recorder) readEvents() {
 		r.do(histOp{Op: "read", N: 1}, func(o *histOp) {
 			var ev cq.Event
 			_, err := e.Read(&ev)
-			if o.OK = needOr(err, cq.ErrAgain); o.OK {
+			if o.OK = needOr(err, cq.ErrWouldBlock); o.OK {
 				o.Values, o.Again = []uint64{ev.Context}, []bool{ev.Redelivered}
 			}
 		})

@@ -16,12 +16,12 @@ func TestHostileHintsOfFullLane(t *testing.T) {
 	d, q := create(t, cq.Options{Size: 8, Spin: -1})
 	w := attach(t, d, q.Name())
 	dst := make([]cq.Msg, 8)
-	if _, err := cq.ReadTimeout(q, dst, time.Millisecond); !errors.Is(err, cq.ErrTimeout) {
+	if _, err := cq.ReadTimeout(q, dst, time.Millisecond); !errors.Is(err, cq.ErrTimedOut) {
 		t.Fatal(err) // the reader knows the lane, and has parked it
 	}
 	post(t, w, 0, 8)
 	clear(scribble(t, d, q.Name(), cq.ReaderFile).section(t, cq.SectHints, 0))
-	if n, err := cq.Read(q, dst); n != 0 || err != cq.ErrAgain {
+	if n, err := cq.Read(q, dst); n != 0 || err != cq.ErrWouldBlock {
 		t.Fatalf("the mark is not wiped away: %d, %v", n, err)
 	}
 	if err := w.Post(&cq.Entry{}); err != cq.ErrFull {
@@ -44,7 +44,7 @@ func TestHostileHintsOfRefusedLane(t *testing.T) {
 			d, q := create(t, cq.Options{Size: 8, Spin: -1})
 			w := attach(t, d, q.Name())
 			dst := make([]cq.Msg, 8)
-			if _, err := cq.ReadTimeout(q, dst, time.Millisecond); !errors.Is(err, cq.ErrTimeout) {
+			if _, err := cq.ReadTimeout(q, dst, time.Millisecond); !errors.Is(err, cq.ErrTimedOut) {
 				t.Fatal(err) // the reader knows the lane, and has parked it
 			}
 			if name == "post" {
@@ -54,7 +54,7 @@ func TestHostileHintsOfRefusedLane(t *testing.T) {
 			}
 			post(t, w, 0, 5)
 			clear(scribble(t, d, q.Name(), cq.ReaderFile).section(t, cq.SectHints, 0))
-			if n, err := cq.Read(q, dst); n != 0 || err != cq.ErrAgain {
+			if n, err := cq.Read(q, dst); n != 0 || err != cq.ErrWouldBlock {
 				t.Fatalf("the mark is not wiped away: %d, %v", n, err)
 			}
 			if err := refused(w); err != cq.ErrFull {

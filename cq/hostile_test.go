@@ -87,7 +87,7 @@ func TestHostileLane(t *testing.T) {
 				}
 				sleeps := q.Stats().Sleeps
 				_, err := cq.ReadTimeout(q, make([]cq.Msg, 1), 5*time.Millisecond)
-				if err != cq.ErrTimeout || q.Stats().Sleeps == sleeps {
+				if !errors.Is(err, cq.ErrTimedOut) || q.Stats().Sleeps == sleeps {
 					t.Errorf("it does not sleep any more: %v", err)
 				}
 				must(t, bad.Close())
@@ -120,7 +120,7 @@ func readAround(t *testing.T, q *cq.Queue, how, field string) (bad uint64, good 
 			if e.Lane != 1 || e.Field != field || e.PID == 0 {
 				t.Errorf("%+v", e)
 			}
-		} else if err != nil && !errors.Is(err, cq.ErrAgain) && err != cq.ErrTimeout {
+		} else if err != nil && !errors.Is(err, cq.ErrWouldBlock) && !errors.Is(err, cq.ErrTimedOut) {
 			t.Fatal(err)
 		}
 	}

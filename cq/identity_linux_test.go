@@ -193,7 +193,7 @@ func childNamespaceReader() {
 	say("bound %d", os.Getpid())
 	stop := toldToStop()
 	for ev := (cq.Event{Payload: make([]byte, 0, 256)}); !stop.Load(); {
-		if _, err = e.ReadTimeout(&ev, 20*time.Millisecond); err == cq.ErrTimeout {
+		if _, err = e.ReadTimeout(&ev, 20*time.Millisecond); errors.Is(err, cq.ErrTimedOut) {
 			continue
 		}
 		need(err)

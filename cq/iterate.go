@@ -29,7 +29,7 @@ func (q *Queue) Entries(most int) iter.Seq2[*Entry, error] {
 				want = min(batch, most-n)
 			}
 			es, err := q.Peek(want)
-			if err == ErrAgain {
+			if err == ErrWouldBlock {
 				return
 			}
 			if err != nil {

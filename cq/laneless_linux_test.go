@@ -45,7 +45,7 @@ func childPoorReader() {
 		func(q *cq.Queue, dst []cq.Context) (n int, err error) {
 			for {
 				n, err = cq.Read(q, dst)
-				if !errors.Is(err, cq.ErrAgain) || ctx.Err() != nil {
+				if !errors.Is(err, cq.ErrWouldBlock) || ctx.Err() != nil {
 					return n, err
 				}
 				time.Sleep(time.Millisecond)

@@ -223,7 +223,7 @@ func childHolder() {
 	held := 0
 	for held < 4 {
 		es, err := q.PeekContext(context.Background(), 4-held)
-		if err != cq.ErrAgain {
+		if err != cq.ErrWouldBlock {
 			need(err)
 		}
 		held += len(es)

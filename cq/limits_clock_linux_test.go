@@ -68,7 +68,7 @@ func TestClockJumps(t *testing.T) {
 	for name, read := range map[string]func() error{
 		"timeout": func() error {
 			_, err := cq.ReadTimeout(q, dst, wait)
-			return instead(err, cq.ErrTimeout)
+			return instead(err, cq.ErrTimedOut)
 		},
 		"context": func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), wait)

@@ -27,7 +27,7 @@ var stormy = []limitedUse{
 	{"read with a timeout", func(d *shm.Dir) error {
 		return createsQueue(d, cq.Options{Spin: -1}, func(q *cq.Queue) error {
 			_, err := cq.ReadTimeout(q, make([]cq.Context, 1), 5*time.Millisecond)
-			return instead(err, cq.ErrTimeout)
+			return instead(err, cq.ErrTimedOut)
 		})
 	}},
 	{"read until somebody posts", func(d *shm.Dir) error {
@@ -73,7 +73,7 @@ var stormy = []limitedUse{
 		}, func(e *cq.EventQueue) error {
 			var ev cq.Event
 			_, err := e.ReadTimeout(&ev, 5*time.Millisecond)
-			err = instead(err, cq.ErrTimeout)
+			err = instead(err, cq.ErrTimedOut)
 			wait := later(func() {
 				_, err := e.Write(&cq.Event{Event: cq.EventNotify})
 				need(err)
@@ -127,7 +127,7 @@ func waitsOn(d *shm.Dir, c *cq.Channel, q *cq.Queue) error {
 		return err
 	}
 	_, err := c.GetTimeout(5 * time.Millisecond)
-	if err = instead(err, cq.ErrTimeout); err != nil {
+	if err = instead(err, cq.ErrTimedOut); err != nil {
 		return err
 	}
 	return attachesTo(d, func(w *cq.Writer) error {
@@ -149,13 +149,13 @@ func readsByDescriptor(q *cq.Queue, post func()) error {
 		if err == nil {
 			_, err = unix.Poll([]unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}, -1)
 		}
-		if err != nil && err != unix.EINTR && !errors.Is(err, cq.ErrAgain) {
+		if err != nil && err != unix.EINTR && !errors.Is(err, cq.ErrWouldBlock) {
 			return err
 		}
 		switch n, err := cq.Read(q, make([]cq.Context, 1)); {
 		case n == 1:
 			return nil
-		case !errors.Is(err, cq.ErrAgain):
+		case !errors.Is(err, cq.ErrWouldBlock):
 			return err
 		}
 	}

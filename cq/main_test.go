@@ -156,7 +156,7 @@ func read(t testing.TB, q *cq.Queue, n int) []uint64 {
 	t.Helper()
 	dst := make([]cq.Context, n)
 	k, err := cq.Read(q, dst)
-	if err != nil && err != cq.ErrAgain {
+	if err != nil && err != cq.ErrWouldBlock {
 		t.Fatal(err)
 	}
 	return contexts(dst[:k])

@@ -174,7 +174,7 @@ func (h halting) read(q *cq.Queue) error {
 	dst := make([]cq.Context, 4)
 	for end := time.Now().Add(time.Minute); ; {
 		n, err := cq.ReadTimeout(q, dst, 10*time.Millisecond)
-		if err != nil && err != cq.ErrTimeout {
+		if err != nil && !errors.Is(err, cq.ErrTimedOut) {
 			return err
 		}
 		got = append(got, contexts(dst[:n])...)

@@ -68,7 +68,7 @@ func TestOthersKilledWriter(t *testing.T) {
 			}
 		}
 		for q.Stats().Retired != i+1 { // the notice ends a sleep, or is found by a look
-			if _, err := cq.ReadTimeout(q, dst, time.Millisecond); err != cq.ErrTimeout {
+			if _, err := cq.ReadTimeout(q, dst, time.Millisecond); !errors.Is(err, cq.ErrTimedOut) {
 				t.Fatal(err)
 			}
 		}
@@ -122,7 +122,7 @@ func sleeper(t *testing.T, how string, q *cq.Queue) func() error {
 			for q.TryWait() == nil {
 				p := []unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}
 				if n, err := unix.Poll(p, 60_000); n == 0 {
-					return errors.Join(err, cq.ErrTimeout)
+					return errors.Join(err, cq.ErrTimedOut)
 				}
 			}
 			return nil

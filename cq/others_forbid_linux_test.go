@@ -1,6 +1,7 @@
 package cq_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -30,7 +31,7 @@ func TestFollowForbids(t *testing.T) {
 		must(t, shm.SendFDs(writer, othersMessage(cq.StepLane, cq.FDLane, 1, cq.QueueUUID(q)),
 			full.FD()))
 		wantErr(t, "accept", <-done, cq.ErrPeerGone)
-		if _, err := cq.ReadTimeout(q, make([]cq.Context, 1), short); err != cq.ErrTimeout {
+		if _, err := cq.ReadTimeout(q, make([]cq.Context, 1), short); !errors.Is(err, cq.ErrTimedOut) {
 			t.Errorf("read: %v", err)
 		}
 	}

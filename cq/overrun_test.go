@@ -50,10 +50,10 @@ func TestOverrun(t *testing.T) {
 		wantErr(t, "peek", err, cq.ErrOverrun)
 		_, err = q.PeekContext(t.Context(), 1)
 		wantErr(t, "peek", err, cq.ErrOverrun)
-		if err := q.ReadErr(&cq.ErrorEntry{}); err != cq.ErrAgain {
+		if err := q.ReadErr(&cq.ErrorEntry{}); err != cq.ErrWouldBlock {
 			t.Error(err)
 		}
-		wantErr(t, "trywait: do not sleep", q.TryWait(), cq.ErrAgain)
+		wantErr(t, "trywait: do not sleep", q.TryWait(), cq.ErrWouldBlock)
 		for _, w := range []*cq.Writer{a, b} {
 			wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrOverrun)
 			wantErr(t, "error", w.PostError(&cq.ErrorEntry{}), cq.ErrOverrun)
@@ -163,7 +163,7 @@ func TestOverrunSuccessor(t *testing.T) {
 	q, err := cq.Adopt(d, q.Name(), cq.Options{})
 	must(t, err)
 	defer q.Close()
-	wantErr(t, "trywait", q.TryWait(), cq.ErrAgain)
+	wantErr(t, "trywait", q.TryWait(), cq.ErrWouldBlock)
 	_, err = cq.ReadTimeout(q, make([]cq.Msg, 1), -1)
 	wantErr(t, "sread", err, cq.ErrOverrun)
 }
@@ -176,7 +176,7 @@ func TestOverrunAfterLook(t *testing.T) {
 	_ = read(t, q, 1)
 	post(t, w, 1, 5)
 	wantErr(t, "overrun", w.Post(&cq.Entry{}), cq.ErrOverrun)
-	wantErr(t, "the look", cq.LookAgain(q, w.Lane()), cq.ErrAgain)
+	wantErr(t, "the look", cq.LookAgain(q, w.Lane()), cq.ErrWouldBlock)
 	if got := overrun(t, q); !slices.Equal(got, upTo(1, 5)) {
 		t.Errorf("got %v", got)
 	}

@@ -8,7 +8,7 @@ import (
 // Peek returns up to n completions in place, without copying and without removing them. They all
 // come from one lane and are followed by those that the next Peek returns, until Release. The
 // slice is valid until then; the writer may be hostile and change what it points to, so read each
-// field once. Errors are those of [Read]; ErrAgain also means that this lane has no more while
+// field once. Errors are those of [Read]; ErrWouldBlock also means that this lane has no more while
 // others may.
 //
 // What is handed out is one sequence of the queue, also of a shared one, and Release takes from its
@@ -46,7 +46,7 @@ func (q *Queue) peek(n int) ([]Entry, error) {
 		if es, _ := q.peekLane(l, n); len(es) > 0 {
 			return es, nil
 		}
-		return nil, ErrAgain
+		return nil, ErrWouldBlock
 	}
 	q.bell.Take()
 	crash.At(crash.TakeMarks)

@@ -48,7 +48,7 @@ func TestKilledWhileItReports(t *testing.T) {
 			}
 		}
 		for ev := (cq.Event{Payload: make([]byte, 0, 256)}); ; {
-			if _, err := e.ReadTimeout(&ev, 350*time.Millisecond); err == cq.ErrTimeout {
+			if _, err := e.ReadTimeout(&ev, 350*time.Millisecond); errors.Is(err, cq.ErrTimedOut) {
 				break
 			}
 			p, err := cq.ParsePeerEntry(ev.Payload)

@@ -51,7 +51,7 @@ func wantDeath(t testing.TB, e *cq.EventQueue, fid cq.FID, role cq.PeerRole,
 func noNews(t testing.TB, e *cq.EventQueue) {
 	t.Helper()
 	ev := cq.Event{Payload: make([]byte, 0, 256)}
-	if _, err := e.ReadTimeout(&ev, 350*time.Millisecond); err != cq.ErrTimeout {
+	if _, err := e.ReadTimeout(&ev, 350*time.Millisecond); !errors.Is(err, cq.ErrTimedOut) {
 		p, _ := cq.ParsePeerEntry(ev.Payload)
 		t.Errorf("%v, %v, %+v", err, ev.Event, p)
 	}

@@ -140,7 +140,7 @@ func TestDeathsUnderFire(t *testing.T) {
 	buf := make([]cq.Tagged, 32)
 	take := func(wait time.Duration) {
 		n, err := cq.ReadTimeout(q, buf, wait)
-		if err != nil && err != cq.ErrTimeout {
+		if err != nil && !errors.Is(err, cq.ErrTimedOut) {
 			t.Fatal(err)
 		}
 		for _, m := range buf[:n] {
@@ -167,7 +167,7 @@ func TestDeathsUnderFire(t *testing.T) {
 				t.Fatalf("no news of %v", pids)
 			}
 			take(time.Millisecond)
-			if _, err := e.Read(&ev); err == cq.ErrAgain {
+			if _, err := e.Read(&ev); err == cq.ErrWouldBlock {
 				continue
 			} else if err != nil {
 				t.Fatal(err)

@@ -175,7 +175,7 @@ func TestBlockedReaderDies(t *testing.T) {
 			d, q := create(t, cq.Options{Size: 8, Wait: wait, Spin: -1})
 			w := attach(t, d, q.Name())
 			_, err := cq.ReadTimeout(q, make([]cq.Msg, 1), time.Millisecond) // lanes are parked
-			wantErr(t, "nothing", err, cq.ErrTimeout)
+			wantErr(t, "nothing", err, cq.ErrTimedOut)
 			must(t, q.Detach())
 			for i := range uint64(5) {
 				c := startChild(t, "reader", envQueue+"="+q.Name(), envLog+"=/dev/null")

@@ -38,7 +38,7 @@ func TestBindKeepsOpen(t *testing.T) {
 	must(t, err)
 	wantErr(t, "bound", q.Close(), cq.ErrBusy)
 	wantErr(t, "bound", q.Detach(), cq.ErrBusy)
-	if _, err := cq.Read(q, make([]cq.Msg, 1)); err != cq.ErrAgain || f.calls.Load() != 0 {
+	if _, err := cq.Read(q, make([]cq.Msg, 1)); err != cq.ErrWouldBlock || f.calls.Load() != 0 {
 		t.Errorf("%v; a feeder that drives itself was driven %d times", err, f.calls.Load())
 	}
 	unbind()
@@ -94,7 +94,7 @@ func TestOverrunNotice(t *testing.T) {
 		_, err = cq.Read(q, make([]cq.Msg, 8))
 		wantErr(t, "drained", err, cq.ErrOverrun, cq.EOverrun)
 	}
-	if _, err := events.ReadErr(&e); err != cq.ErrAgain {
+	if _, err := events.ReadErr(&e); err != cq.ErrWouldBlock {
 		t.Errorf("a second event: %v", err)
 	}
 	// There is nothing more to promise room for.
@@ -129,11 +129,11 @@ func TestOverrunPurged(t *testing.T) {
 		}
 		readOut(q)
 		must(t, errors.Join(q.Close(), w.Close()))
-		if _, err := events.ReadErr(&cq.EventError{}); err != cq.ErrAgain {
+		if _, err := events.ReadErr(&cq.EventError{}); err != cq.ErrWouldBlock {
 			t.Errorf("an event of a closed queue: %v", err)
 		}
 		_, err = events.Read(&cq.Event{})
-		wantErr(t, "nothing", err, cq.ErrAgain)
+		wantErr(t, "nothing", err, cq.ErrWouldBlock)
 	}
 	_, err = events.Write(&cq.Event{})
 	must(t, err)
@@ -203,7 +203,7 @@ func TestManualProgress(t *testing.T) {
 		// Count 0 is progress only.
 		for range 4 {
 			n, err := cq.Read(q, dst[:0])
-			wantErr(t, "nothing there", err, cq.ErrAgain)
+			wantErr(t, "nothing there", err, cq.ErrWouldBlock)
 			if n != 0 {
 				t.Error(n)
 			}
@@ -267,18 +267,18 @@ func TestCountZero(t *testing.T) {
 		}
 		return err
 	}
-	wantErr(t, "empty", look(), cq.ErrAgain)
+	wantErr(t, "empty", look(), cq.ErrWouldBlock)
 	post(t, w, 0, 1)
 	must(t, look())
 	drain(t, q)
-	wantErr(t, "drained", look(), cq.ErrAgain)
+	wantErr(t, "drained", look(), cq.ErrWouldBlock)
 	postError(t, w, 1)
 	must(t, look())
 	_, err := cq.Read(q, make([]cq.Msg, 1))
 	wantErr(t, "an error", err, cq.ErrAvail)
 	must(t, look())
 	must(t, q.ReadErr(&cq.ErrorEntry{}))
-	wantErr(t, "taken", look(), cq.ErrAgain)
+	wantErr(t, "taken", look(), cq.ErrWouldBlock)
 }
 
 // TestNotifyFlagsOnly: only the flags that are guaranteed, in completions.

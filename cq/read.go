@@ -16,12 +16,12 @@ const coolAfter = 1024
 // Read copies up to len(dst) completions and removes them from the queue (fi_cq_read). T is one of
 // the formats, no larger than the queue's. It never blocks.
 //
-// With an empty dst it only drives progress, see [Queue.Bind], and returns 0, and ErrAgain if the
-// queue is empty. Otherwise it returns how many it copied, at least one, or 0 and: ErrAgain if
-// there is none; ErrAvail if an error entry is next, until ReadErr has taken it; ErrOverrun once an
-// overrun queue is drained; a *LaneError, once, for a lane that was given up; ErrFormat, ErrClosed,
-// or ErrBusy while entries handed out by Peek are not released. Entries ahead of an error are
-// returned first.
+// With an empty dst it only drives progress, see [Queue.Bind], and returns 0, and ErrWouldBlock if
+// the queue is empty. Otherwise it returns how many it copied, at least one, or 0 and:
+// ErrWouldBlock if there is none; ErrAvail if an error entry is next, until ReadErr has taken it;
+// ErrOverrun once an overrun queue is drained; a *LaneError, once, for a lane that was given up;
+// ErrFormat, ErrClosed, or ErrBusy while entries handed out by Peek are not released. Entries ahead
+// of an error are returned first.
 //
 // An entry that Read returned is gone: if the process dies before it acted on it, no successor
 // sees it. Peek and Release keep it until it was acted on.
@@ -52,9 +52,9 @@ func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 		q.progress()
 		n, err = drain(q, dst, src)
 	} else if bit == doorbell.Nobody {
-		err = ErrAgain
+		err = ErrWouldBlock
 	} else if l := q.lanes[bit]; !l.waits() && !l.moved() && !l.overran() {
-		err = ErrAgain
+		err = ErrWouldBlock
 	} else {
 		if l.waiting() < uint64(len(dst)) {
 			l.look()
@@ -171,7 +171,7 @@ func drain[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	return n, err
 }
 
-// anything looks for what a read would return, and is ErrAgain if it finds nothing.
+// anything looks for what a read would return, and is ErrWouldBlock if it finds nothing.
 func (q *Queue) anything() error {
 	if q.final || q.errLane != nil || q.out != nil || len(q.broken) > 0 || q.overrun != nil {
 		return nil
@@ -182,7 +182,7 @@ func (q *Queue) anything() error {
 			return nil
 		}
 	}
-	return ErrAgain
+	return ErrWouldBlock
 }
 
 // notifyFlagsOnly clears the flags that are not guaranteed with Options.NotifyFlagsOnly.
@@ -282,7 +282,7 @@ func (q *Queue) result(n int) (int, error) {
 		q.final = true
 		return 0, ErrOverrun
 	}
-	return 0, ErrAgain
+	return 0, ErrWouldBlock
 }
 
 // takeLane copies entries of one lane. more says that it stopped at the budget, stop that the read

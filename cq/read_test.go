@@ -120,10 +120,10 @@ func TestManyLanes(t *testing.T) {
 
 func TestReadNothing(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 4})
-	if n, err := cq.Read(q, []cq.Msg{}); n != 0 || err != cq.ErrAgain {
+	if n, err := cq.Read(q, []cq.Msg{}); n != 0 || err != cq.ErrWouldBlock {
 		t.Errorf("count 0 of an empty queue: %d, %v", n, err)
 	}
-	if n, err := cq.Read[cq.Msg](q, nil); n != 0 || err != cq.ErrAgain {
+	if n, err := cq.Read[cq.Msg](q, nil); n != 0 || err != cq.ErrWouldBlock {
 		t.Errorf("no memory: %d, %v", n, err)
 	}
 	post(t, w, 0, 2)
@@ -167,7 +167,7 @@ func TestReadFrom(t *testing.T) {
 	if n, err := cq.ReadFromTimeout(q, dst, src, -1); n != 1 || err != nil || src[0] != 0 {
 		t.Errorf("%d, %v, %v", n, err, src)
 	}
-	if _, err := cq.ReadFrom(q, dst, src); err != cq.ErrAgain {
+	if _, err := cq.ReadFrom(q, dst, src); err != cq.ErrWouldBlock {
 		t.Error(err)
 	}
 }
@@ -207,7 +207,7 @@ func TestPeekRelease(t *testing.T) {
 		wantErr(t, "peek", err, cq.ErrInvalid)
 		wantField(t, err, "n")
 	}
-	if _, err := q.Peek(1); err != cq.ErrAgain {
+	if _, err := q.Peek(1); err != cq.ErrWouldBlock {
 		t.Fatal(err)
 	}
 	post(t, a, 0, 5)
@@ -232,7 +232,7 @@ func TestPeekRelease(t *testing.T) {
 	es, err = q.Peek(9)
 	must(t, err)
 	check(es, 3, 2)
-	if _, err := q.Peek(1); err != cq.ErrAgain {
+	if _, err := q.Peek(1); err != cq.ErrWouldBlock {
 		t.Errorf("peek beyond the lane: %v", err)
 	}
 	wantErr(t, "release of more", q.Release(5), cq.ErrInvalid)
@@ -255,7 +255,7 @@ func TestPeekWrap(t *testing.T) {
 	var got []uint64
 	for {
 		es, err := q.Peek(5)
-		if err == cq.ErrAgain {
+		if err == cq.ErrWouldBlock {
 			break
 		}
 		must(t, err)

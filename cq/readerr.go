@@ -1,8 +1,8 @@
 package cq
 
-// ReadErr takes the error entry that is next (fi_cq_readerr) and fills e. ErrAgain says that the
-// next entry is not an error; ErrBusy that entries handed out by Peek are not released. As much of
-// the error data as e.ErrData holds is copied there and e.ErrData shortened to it; the memory is
+// ReadErr takes the error entry that is next (fi_cq_readerr) and fills e. ErrWouldBlock says that
+// the next entry is not an error; ErrBusy that entries handed out by Peek are not released. As much
+// of the error data as e.ErrData holds is copied there and e.ErrData shortened to it; the memory is
 // the caller's.
 func (q *Queue) ReadErr(e *ErrorEntry) error {
 	if !q.enter() {
@@ -18,16 +18,16 @@ func (q *Queue) readErr(e *ErrorEntry) error {
 		return ErrBusy
 	}
 	if q.errLane == nil && !q.findError() {
-		return ErrAgain
+		return ErrWouldBlock
 	}
 	l := q.errLane
 	if l == nil { // another goroutine took it, which may not be here
-		return ErrAgain
+		return ErrWouldBlock
 	}
 	a, _ := l.cons.Peek(1)
 	if len(a) == 0 {
 		q.errLane = nil
-		return ErrAgain
+		return ErrWouldBlock
 	}
 	s := a[0]
 	detail := *l.detail.record(l.cons.Head()) // copied once; everything below looks at the copy

@@ -26,7 +26,7 @@ func takeAll(t *testing.T, q *cq.Queue) []string {
 		}
 		switch err {
 		case nil:
-		case cq.ErrAgain:
+		case cq.ErrWouldBlock:
 			return out
 		case cq.ErrAvail:
 			if _, err := cq.Read(q, dst); err != cq.ErrAvail {
@@ -62,7 +62,7 @@ func TestErrorOrder(t *testing.T) {
 			if got := takeAll(t, q); !slices.Equal(got, want) {
 				t.Errorf("got %v, want %v", got, want)
 			}
-			if err := q.ReadErr(&cq.ErrorEntry{}); err != cq.ErrAgain {
+			if err := q.ReadErr(&cq.ErrorEntry{}); err != cq.ErrWouldBlock {
 				t.Errorf("readerr with nothing left: %v", err)
 			}
 		})
@@ -96,12 +96,12 @@ func TestErrorsOfTwoLanes(t *testing.T) {
 // TestReadErrNotNext: an error behind completions is not next.
 func TestReadErrNotNext(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 8})
-	if err := q.ReadErr(&cq.ErrorEntry{}); err != cq.ErrAgain {
+	if err := q.ReadErr(&cq.ErrorEntry{}); err != cq.ErrWouldBlock {
 		t.Errorf("empty queue: %v", err)
 	}
 	post(t, w, 0, 1)
 	postError(t, w, 1)
-	if err := q.ReadErr(&cq.ErrorEntry{}); err != cq.ErrAgain {
+	if err := q.ReadErr(&cq.ErrorEntry{}); err != cq.ErrWouldBlock {
 		t.Errorf("a completion is next: %v", err)
 	}
 	_ = read(t, q, 1)
@@ -119,7 +119,7 @@ func TestPeekStopsAtError(t *testing.T) {
 	if len(es) != 2 {
 		t.Fatalf("%d entries", len(es))
 	}
-	if _, err := q.Peek(8); err != cq.ErrAgain {
+	if _, err := q.Peek(8); err != cq.ErrWouldBlock {
 		t.Errorf("behind it an error stands: %v", err)
 	}
 	must(t, q.Release(2))

@@ -203,7 +203,7 @@ func TestSecondCallerIsRefused(t *testing.T) {
 	t.Cleanup(func() { must(t, p.Remove(counter)) })
 	must(t, counter.Add(1))
 	check := func(err error) {
-		if err != nil && !errors.Is(err, cq.ErrBusy) && !errors.Is(err, cq.ErrAgain) {
+		if err != nil && !errors.Is(err, cq.ErrBusy) && !errors.Is(err, cq.ErrWouldBlock) {
 			t.Error(err)
 		}
 	}
@@ -240,7 +240,7 @@ func TestFeederFarFuture(t *testing.T) {
 	done = time.AfterFunc(time.Minute, func() { _ = q.Signal() })
 	defer done.Stop()
 	_, err = cq.ReadTimeout(q, make([]cq.Msg, 1), 5*time.Millisecond)
-	if err != cq.ErrTimeout {
+	if !errors.Is(err, cq.ErrTimedOut) {
 		t.Errorf("read: %v", err)
 	}
 	if ctx.Err() != nil {
@@ -279,7 +279,7 @@ func TestPeekDrivesFeeder(t *testing.T) {
 			must(t, q.Release(1))
 			return
 		}
-		wantErr(t, "peek", err, cq.ErrAgain)
+		wantErr(t, "peek", err, cq.ErrWouldBlock)
 	}
 	t.Error("nothing came")
 }

@@ -1,6 +1,7 @@
 package cq_test
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -25,7 +26,7 @@ var latchTests = []struct {
 }{
 	{"none", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
 		return wait(q, short)
-	}, cq.ErrTimeout},
+	}, cq.ErrTimedOut},
 	{"before the wait", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
 		must(t, q.Signal())
 		return wait(q, -1)
@@ -46,17 +47,17 @@ var latchTests = []struct {
 			return err
 		}
 		return wait(q, short)
-	}, cq.ErrTimeout},
+	}, cq.ErrTimedOut},
 	{"a timeout of 0 leaves it", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
 		must(t, q.Signal())
-		if err := wait(q, 0); err != cq.ErrTimeout {
+		if err := wait(q, 0); !errors.Is(err, cq.ErrTimedOut) {
 			return err
 		}
 		return wait(q, -1)
 	}, cq.ErrSignaled},
 	{"Read leaves it", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
 		must(t, q.Signal())
-		if _, err := cq.Read(q, make([]cq.Msg, 4)); err != cq.ErrAgain {
+		if _, err := cq.Read(q, make([]cq.Msg, 4)); err != cq.ErrWouldBlock {
 			return err
 		}
 		return wait(q, -1)
@@ -89,7 +90,7 @@ var latchTests = []struct {
 	{"all, before the wait", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
 		must(t, q.SignalAll())
 		return wait(q, short)
-	}, cq.ErrTimeout},
+	}, cq.ErrTimedOut},
 	{"all, during the wait", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
 		defer later(func() { _ = q.SignalAll() })()
 		return wait(q, -1)

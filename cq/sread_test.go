@@ -31,7 +31,7 @@ func TestReadTimeout(t *testing.T) {
 		for _, timeout := range []time.Duration{0, 1, 20 * time.Millisecond} {
 			begin := time.Now()
 			n, err := cq.ReadTimeout(q, dst, timeout)
-			if n != 0 || err != cq.ErrTimeout {
+			if n != 0 || !errors.Is(err, cq.ErrTimedOut) {
 				t.Fatalf("%v: %d, %v", timeout, n, err)
 			}
 			wantErr(t, timeout.String(), err, syscall.EAGAIN, os.ErrDeadlineExceeded)
@@ -83,7 +83,7 @@ func TestReadContext(t *testing.T) {
 		defer stop()
 		_, err = cq.ReadContext(ctx, q, dst)
 		wantErr(t, "deadline", err, context.DeadlineExceeded)
-		if errors.Is(err, cq.ErrTimeout) {
+		if errors.Is(err, cq.ErrTimedOut) {
 			t.Error("a context's deadline is not a timeout of ours")
 		}
 		ctx, stop2 := context.WithCancel(t.Context())
@@ -101,7 +101,7 @@ func TestPeekContext(t *testing.T) {
 		if err != nil || len(es) != 1 || es[0].Context != 7 {
 			t.Fatalf("%v, %v", es, err)
 		}
-		if _, err := q.PeekContext(t.Context(), 4); err != cq.ErrAgain {
+		if _, err := q.PeekContext(t.Context(), 4); err != cq.ErrWouldBlock {
 			t.Errorf("with entries out it does not wait: %v", err)
 		}
 		must(t, q.Release(1))

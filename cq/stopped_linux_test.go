@@ -82,7 +82,7 @@ func (s *sequence) read(t *testing.T, wait time.Duration) int {
 	t.Helper()
 	var dst [16]cq.Data
 	n, err := cq.ReadTimeout(s.q, dst[:], wait)
-	if err != nil && err != cq.ErrTimeout {
+	if err != nil && !errors.Is(err, cq.ErrTimedOut) {
 		t.Fatal(err)
 	}
 	for _, e := range dst[:n] {

@@ -2,6 +2,7 @@ package cq_test
 
 import (
 	"context"
+	"errors"
 	"syscall"
 	"testing"
 	"time"
@@ -31,7 +32,7 @@ func TestThreshold(t *testing.T) {
 		{"min below 0", -4, -1, func(t *testing.T, ws []*cq.Writer) { post(t, ws[0], 0, 1) }, 1, nil},
 		{"part at the deadline", 3, short, func(t *testing.T, ws []*cq.Writer) { post(t, ws[0], 0, 2) },
 			2, nil},
-		{"nothing at the deadline", 3, short, func(*testing.T, []*cq.Writer) {}, 0, cq.ErrTimeout},
+		{"nothing at the deadline", 3, short, func(*testing.T, []*cq.Writer) {}, 0, cq.ErrTimedOut},
 		{"no time", 3, 0, func(t *testing.T, ws []*cq.Writer) { post(t, ws[0], 0, 2) }, 2, nil},
 		{"over lanes", 4, -1, func(t *testing.T, ws []*cq.Writer) {
 			post(t, ws[0], 0, 2)
@@ -141,7 +142,7 @@ func TestThresholdTooMuch(t *testing.T) {
 	_, err := atLeast(q, 25, -1) // two lanes and the reader's own
 	wantErr(t, "more than all lanes", err, cq.ErrInvalid, syscall.EINVAL)
 	wantField(t, err, "Min")
-	if _, err := atLeast(q, 24, 0); err != cq.ErrTimeout {
+	if _, err := atLeast(q, 24, 0); !errors.Is(err, cq.ErrTimedOut) {
 		t.Errorf("as much as all lanes: %v", err)
 	}
 }

@@ -10,9 +10,10 @@ type TryWaiter interface {
 
 // TryWait arms the wait objects of everything that the caller is about to sleep on (fi_trywait).
 // nil says that nothing is queued anywhere and that a sleep on the descriptors will end when
-// something comes; ErrAgain that something is there, or may be: read everything and try again. All
-// must have the same kind of wait object, else ErrInvalid; ErrNoWait if that is none to sleep on.
-// Of a set only the set itself is passed, not its members. Every sleep needs a TryWait of its own.
+// something comes; ErrWouldBlock that something is there, or may be: read everything and try again.
+// All must have the same kind of wait object, else ErrInvalid; ErrNoWait if that is none to sleep
+// on. Of a set only the set itself is passed, not its members. Every sleep needs a TryWait of its
+// own.
 //
 // Each object must be one that the calling goroutine may use.
 func TryWait(objects ...TryWaiter) error {

@@ -170,7 +170,7 @@ func TestSecondGoroutineIsTold(t *testing.T) {
 	post(t, w, 0, 1)
 	must(t, <-got)
 	_, err = cq.Read(q, make([]cq.Msg, 1))
-	wantErr(t, "alone again", err, cq.ErrAgain)
+	wantErr(t, "alone again", err, cq.ErrWouldBlock)
 }
 
 // TestYieldThresholdDrives: a read that yields until several are there drives what posts them.

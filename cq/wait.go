@@ -21,7 +21,7 @@ type WaitCond struct {
 }
 
 // ReadTimeout is Read that waits (fi_cq_sread): up to timeout, for ever if it is negative, not at
-// all if it is 0. Besides Read's, its results are ErrTimeout and ErrSignaled, both EAGAIN;
+// all if it is 0. Besides Read's, its results are ErrTimedOut, ErrSignaled (both EAGAIN);
 // ErrClosed when the queue is closed while it waits; ErrNoWait for a queue that cannot block. What
 // is available wins over a signal, and a timeout leaves a signal for the next call.
 //
@@ -58,10 +58,10 @@ func ReadFromContext[T Readable](ctx context.Context, q *Queue, dst []T, src []A
 }
 
 // PeekContext is Peek that waits until the context ends. It does not wait while entries are handed
-// out: what could follow them is ErrAgain then, as with Peek.
+// out: what could follow them is ErrWouldBlock then, as with Peek.
 func (q *Queue) PeekContext(ctx context.Context, n int) ([]Entry, error) {
 	es, out, err := q.peekOnce(n)
-	if err != ErrAgain || out {
+	if err != ErrWouldBlock || out {
 		return es, err
 	}
 	w, err := q.newWait(ctx, -1)
@@ -70,7 +70,7 @@ func (q *Queue) PeekContext(ctx context.Context, n int) ([]Entry, error) {
 	}
 	defer w.close()
 	for {
-		if es, out, err = q.peekOnce(n); err != ErrAgain || out {
+		if es, out, err = q.peekOnce(n); err != ErrWouldBlock || out {
 			return es, err
 		}
 		if err = w.once(); err != nil {
@@ -86,7 +86,7 @@ func readWait[T Readable](ctx context.Context, q *Queue, dst []T, src []Addr,
 		least = cond[0].Min
 	}
 	if least == 1 { // the fast path touches neither clock nor context
-		if n, err := readFrom(q, dst, src); n > 0 || err != ErrAgain {
+		if n, err := readFrom(q, dst, src); n > 0 || err != ErrWouldBlock {
 			return n, err
 		}
 	}
@@ -101,14 +101,14 @@ func readWait[T Readable](ctx context.Context, q *Queue, dst []T, src []Addr,
 	if least > 1 {
 		if ended := w.threshold(uint64(least)); ended != nil {
 			// Whatever ended the wait, what is there is the result.
-			if n, err := readFrom(q, dst, src); n > 0 || err != ErrAgain {
+			if n, err := readFrom(q, dst, src); n > 0 || err != ErrWouldBlock {
 				return n, err
 			}
 			return 0, ended
 		}
 	}
 	for {
-		if n, err := readFrom(q, dst, src); n > 0 || err != ErrAgain {
+		if n, err := readFrom(q, dst, src); n > 0 || err != ErrWouldBlock {
 			return n, err
 		}
 		if err := w.once(); err != nil {
@@ -162,7 +162,7 @@ func (w *wait) over() error {
 	case w.ctx.Err() != nil:
 		return ended(w.ctx)
 	case w.deadlineNs != 0 && doorbell.Now() >= w.deadlineNs:
-		return ErrTimeout // before the latch: a signal stays for the next call
+		return errReadTimedOut // before the latch: a signal stays for the next call
 	case w.q.broadcast.Load() != w.broadcast:
 		return ErrSignaled
 	}
@@ -331,9 +331,9 @@ func (q *Queue) waiting() (sum uint64, end bool) {
 }
 
 // TryWait arms the queue's descriptor (fi_trywait). nil says that nothing is there and that a
-// blocking wait on FD will end when something comes; ErrAgain that something is there, or may be:
-// read until ErrAgain and try again. ErrSignaled reports a signal, once. It must be called before
-// each wait on the descriptor, by the goroutine that reads the queue.
+// blocking wait on FD will end when something comes; ErrWouldBlock that something is there, or may
+// be: read until ErrWouldBlock and try again. ErrSignaled reports a signal, once. It must be called
+// before each wait on the descriptor, by the goroutine that reads the queue.
 func (q *Queue) TryWait() error {
 	if q.face == nil {
 		return &Error{Pkg: pkg, Op: "trywait", Name: q.name, Err: ErrNoWait,
@@ -348,7 +348,7 @@ func (q *Queue) TryWait() error {
 	case err != nil:
 		return err
 	case due:
-		return ErrAgain
+		return ErrWouldBlock
 	}
 	ready, signaled, err := q.bell.TryWait()
 	switch {
@@ -357,13 +357,13 @@ func (q *Queue) TryWait() error {
 	case signaled:
 		return ErrSignaled
 	case ready:
-		return ErrAgain
+		return ErrWouldBlock
 	}
 	q.bell.Lock()
 	defer q.bell.Unlock()
 	q.reap()
 	if len(q.broken) > 0 { // it was marked just now, and cannot be opened
-		return ErrAgain
+		return ErrWouldBlock
 	}
 	q.keeper.arm()
 	return nil

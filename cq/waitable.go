@@ -60,7 +60,7 @@ type queueFace struct {
 }
 
 // Look implements doorbell.Member: a queue is ready while a read would return anything but
-// ErrAgain, or a signal is pending.
+// ErrWouldBlock, or a signal is pending.
 func (f queueFace) Look() (bool, error) {
 	if !f.q.guard.enterAny() {
 		return false, nil

@@ -52,7 +52,7 @@ func TestSpinEnds(t *testing.T) {
 		_, err = cq.ReadContext(ctx, q, dst)
 		done <- err
 	}()
-	for _, want := range []error{cq.ErrTimeout, context.DeadlineExceeded} {
+	for _, want := range []error{cq.ErrTimedOut, context.DeadlineExceeded} {
 		select {
 		case err := <-done:
 			wantErr(t, "wait", err, want)

@@ -189,8 +189,8 @@ func (s *WaitSet) FD() int {
 }
 
 // TryWait arms the descriptor (fi_trywait): nil says that no member is ready and that the
-// descriptor becomes readable when one does; ErrAgain that one is, or may be; ErrBusy that another
-// goroutine waits on the set.
+// descriptor becomes readable when one does; ErrWouldBlock that one is, or may be; ErrBusy that
+// another goroutine waits on the set.
 func (s *WaitSet) TryWait() error {
 	if s.face == nil {
 		return &Error{Pkg: pkg, Op: "trywait", Name: "wait set", Err: ErrNoWait,
@@ -210,7 +210,7 @@ func (s *WaitSet) TryWait() error {
 		return failed("trywait", "wait set", err)
 	}
 	if ready {
-		return ErrAgain
+		return ErrWouldBlock
 	}
 	s.keeper.arm()
 	return nil

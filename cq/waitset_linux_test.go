@@ -108,7 +108,7 @@ func readableWithin(t testing.TB, fd int) {
 }
 
 // TestChannelEdge: with two events pending, an edge-triggered epoll tells of the descriptor once,
-// and taking until ErrAgain gets both; the next event is an edge again.
+// and taking until ErrWouldBlock gets both; the next event is an edge again.
 func TestChannelEdge(t *testing.T) {
 	d := openDir(t)
 	c := channel(t, d)
@@ -137,7 +137,7 @@ func TestChannelEdge(t *testing.T) {
 			for {
 				ev, err := c.TryGet()
 				if err != nil {
-					wantErr(t, "no more", err, cq.ErrAgain)
+					wantErr(t, "no more", err, cq.ErrWouldBlock)
 					break
 				}
 				got[ev.Queue]++

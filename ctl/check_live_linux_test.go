@@ -48,7 +48,7 @@ func childBusy() {
 			n, err := cq.Read(q, dst)
 			if errors.Is(err, cq.ErrAvail) {
 				need(q.ReadErr(&bad))
-			} else if err != nil && !errors.Is(err, cq.ErrAgain) {
+			} else if err != nil && !errors.Is(err, cq.ErrWouldBlock) {
 				need(err)
 			}
 			reads.Add(uint64(n))

@@ -39,7 +39,7 @@ func childHolder() {
 				_, err := cq.Read(q, dst)
 				if errors.Is(err, cq.ErrAvail) {
 					need(q.ReadErr(&bad))
-				} else if err != nil && !errors.Is(err, cq.ErrAgain) {
+				} else if err != nil && !errors.Is(err, cq.ErrWouldBlock) {
 					need(err)
 				}
 				runtime.Gosched()

@@ -153,7 +153,7 @@ func (r *rig) giveBack(t testing.TB) {
 	es := make([]cq.Entry, 64)
 	for {
 		n, err := cq.Read(r.q, es)
-		if errors.Is(err, cq.ErrAgain) {
+		if errors.Is(err, cq.ErrWouldBlock) {
 			return
 		}
 		must(t, err)

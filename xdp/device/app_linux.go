@@ -75,7 +75,7 @@ func (a *app) commands(en *engine) {
 		switch {
 		case err == nil:
 			a.pending = es
-		case err == cq.ErrAgain:
+		case err == cq.ErrWouldBlock:
 			return
 		case err == cq.ErrAvail: // an error entry is no command
 			a.failed++
@@ -342,7 +342,7 @@ func (a *app) arm() (ready bool) {
 	switch err := a.q.TryWait(); err {
 	case nil:
 		return false
-	case cq.ErrAgain, cq.ErrSignaled:
+	case cq.ErrWouldBlock, cq.ErrSignaled:
 	default:
 		a.dead = err
 	}

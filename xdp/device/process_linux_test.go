@@ -226,7 +226,7 @@ func (l *ledger) drain() {
 			l.sent++
 		}
 		switch {
-		case errors.Is(err, cq.ErrAgain):
+		case errors.Is(err, cq.ErrWouldBlock):
 			return
 		case errors.Is(err, cq.ErrAvail):
 			var x cq.ErrorEntry

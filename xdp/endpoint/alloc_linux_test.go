@@ -27,7 +27,7 @@ func (s *side) turns(t testing.TB, send func() error) {
 	must(t, err)
 	for {
 		es, err := s.q.Peek(64)
-		if errors.Is(err, cq.ErrAgain) {
+		if errors.Is(err, cq.ErrWouldBlock) {
 			return
 		}
 		must(t, err)

@@ -144,7 +144,7 @@ func TestStarved(t *testing.T) {
 		t.Errorf("%+v, %v", ev, err)
 	}
 	s.drive(t)
-	if _, err := events.Read(&ev); !errors.Is(err, cq.ErrAgain) {
+	if _, err := events.Read(&ev); !errors.Is(err, cq.ErrWouldBlock) {
 		t.Errorf("%+v, %v", ev, err)
 	}
 	es := s.read(t)

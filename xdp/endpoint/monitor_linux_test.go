@@ -48,7 +48,7 @@ func none(t testing.TB, events *cq.EventQueue) {
 	t.Helper()
 	var ev cq.Event
 	_, err := events.ReadTimeout(&ev, 30*time.Millisecond)
-	if !errors.Is(err, cq.ErrTimeout) {
+	if !errors.Is(err, cq.ErrTimedOut) {
 		t.Errorf("%+v, %v", ev, err)
 	}
 }

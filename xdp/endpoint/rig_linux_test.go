@@ -148,7 +148,7 @@ func (s *side) read(t testing.TB) (out []cq.Entry) {
 	for {
 		n, err := cq.Read(s.q, buf[:])
 		out = append(out, buf[:n]...)
-		if errors.Is(err, cq.ErrAgain) || errors.Is(err, cq.ErrAvail) {
+		if errors.Is(err, cq.ErrWouldBlock) || errors.Is(err, cq.ErrAvail) {
 			return out
 		}
 		must(t, err)

@@ -47,7 +47,7 @@ func TestTwoQueues(t *testing.T) {
 	for {
 		var es [16]cq.Entry
 		n, err := cq.Read(received, es[:])
-		if errors.Is(err, cq.ErrAgain) {
+		if errors.Is(err, cq.ErrWouldBlock) {
 			break
 		}
 		must(t, err)

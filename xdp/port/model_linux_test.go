@@ -88,7 +88,7 @@ func (m *portModel) readSome(t testing.TB) {
 	case errors.Is(err, cq.ErrAvail):
 		e := m.readErr(t)
 		m.complete(t, e.Context)
-	case !errors.Is(err, cq.ErrAgain):
+	case !errors.Is(err, cq.ErrWouldBlock):
 		must(t, err)
 	}
 	for _, e := range buf[:n] {

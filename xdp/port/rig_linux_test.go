@@ -177,7 +177,7 @@ func (r *portRig) read(t testing.TB) []cq.Entry {
 	for {
 		n, err := cq.Read(r.app, buf[:])
 		out = append(out, buf[:n]...)
-		if errors.Is(err, cq.ErrAgain) || errors.Is(err, cq.ErrAvail) {
+		if errors.Is(err, cq.ErrWouldBlock) || errors.Is(err, cq.ErrAvail) {
 			return out
 		}
 		must(t, err)

@@ -68,7 +68,7 @@ func (p *Port) peek() (taken int, err error) {
 	case err == nil:
 		p.pending, p.redelivered = es, p.q.Redelivered()
 		return 0, nil
-	case err == cq.ErrAgain:
+	case err == cq.ErrWouldBlock:
 		return 0, nil
 	case err == cq.ErrAvail:
 		// An error entry is no command, whoever posted it.

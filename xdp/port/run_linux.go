@@ -39,7 +39,7 @@ func (w work) Idle() (fd int, ready bool, err error) {
 	switch {
 	case err == nil:
 		return w.q.FD(), false, nil
-	case err == cq.ErrAgain, err == cq.ErrSignaled, w.lost(err):
+	case err == cq.ErrWouldBlock, err == cq.ErrSignaled, w.lost(err):
 		return -1, true, nil
 	}
 	return -1, false, err

@@ -93,7 +93,7 @@ func (b *onDevice) Receive(dst []Datagram) (int, error) {
 	for {
 		es, err := b.q.Peek(len(dst))
 		switch {
-		case errors.Is(err, cq.ErrAgain):
+		case errors.Is(err, cq.ErrWouldBlock):
 			return 0, nil
 		case errors.Is(err, cq.ErrAvail): // a send that found no way
 			if err := b.q.ReadErr(&b.failed); err != nil {
@@ -181,7 +181,7 @@ func (b *onDevice) Arm() (ready bool, err error) {
 	switch {
 	case err == nil:
 		return false, nil
-	case errors.Is(err, cq.ErrAgain), errors.Is(err, cq.ErrSignaled), errors.As(err, &lane):
+	case errors.Is(err, cq.ErrWouldBlock), errors.Is(err, cq.ErrSignaled), errors.As(err, &lane):
 		return true, nil
 	}
 	return false, err

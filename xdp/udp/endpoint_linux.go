@@ -44,7 +44,7 @@ func (b *onEndpoint) Receive(dst []Datagram) (int, error) {
 	}
 	es, err := b.q.Peek(len(dst))
 	if err != nil {
-		if errors.Is(err, cq.ErrAgain) {
+		if errors.Is(err, cq.ErrWouldBlock) {
 			err = nil
 		}
 		return 0, err

@@ -68,7 +68,7 @@ func (p *party) openQueues(c command) (err error) {
 	}
 	// The first read finds the lane; the other process attaches whenever it likes.
 	_, err = cq.Read(s.own, make([]cq.Tagged, 1))
-	if errors.Is(err, cq.ErrAgain) {
+	if errors.Is(err, cq.ErrWouldBlock) {
 		err = nil
 	}
 	return err

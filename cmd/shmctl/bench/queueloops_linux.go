@@ -17,7 +17,7 @@ func (s *queues) readEmpty(n int) (time.Duration, error) {
 	buf := make([]cq.Tagged, 1)
 	began := time.Now()
 	for range n {
-		if _, err := cq.Read(s.own, buf); err != cq.ErrAgain {
+		if _, err := cq.Read(s.own, buf); err != cq.ErrWouldBlock {
 			return 0, fmt.Errorf("read of an empty queue: %w", err)
 		}
 	}
@@ -147,7 +147,7 @@ func (s *queues) post(es []cq.Entry) (int, error) {
 func (s *queues) receive(buf []cq.Tagged, n int, pauses uint32) error {
 	for n > 0 {
 		k, err := cq.Read(s.own, buf[:min(n, len(buf))])
-		if err == cq.ErrAgain {
+		if err == cq.ErrWouldBlock {
 			doorbell.Pause(pauses)
 			continue
 		}
@@ -233,10 +233,10 @@ func (s *queues) await(buf []cq.Tagged) (int, error) {
 			return cq.ReadTimeout(s.own, buf, -1)
 		}
 		switch n, err := cq.Read(s.own, buf); {
-		case err != cq.ErrAgain:
+		case err != cq.ErrWouldBlock:
 			return n, err
 		}
-		if err := s.own.TryWait(); errors.Is(err, cq.ErrAgain) {
+		if err := s.own.TryWait(); errors.Is(err, cq.ErrWouldBlock) {
 			continue
 		} else if err != nil {
 			return 0, err

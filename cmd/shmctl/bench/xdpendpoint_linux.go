@@ -112,7 +112,7 @@ func (p *endpointPort) put(s uint64, n int) (int, error) {
 func (p *endpointPort) send(n int) (int, error) {
 	k, err := p.e.SendBatch(p.messages[:n])
 	p.sending += k
-	if err != nil && !errors.Is(err, cq.ErrAgain) && !errors.Is(err, endpoint.ErrNoFrame) &&
+	if err != nil && !errors.Is(err, cq.ErrWouldBlock) && !errors.Is(err, endpoint.ErrNoFrame) &&
 		!errors.Is(err, cq.ErrFull) {
 		return k, err
 	}
@@ -138,7 +138,7 @@ type completions struct {
 func (c *completions) take(q *cq.Queue) error {
 	n, err := cq.Read(q, c.read[:])
 	if err != nil {
-		if err == cq.ErrAgain {
+		if err == cq.ErrWouldBlock {
 			return nil
 		}
 		return err

@@ -184,7 +184,7 @@ func (p *producer) serve(made int) (int, error) {
 		timeout = 10 * time.Millisecond
 	}
 	n, err := cq.ReadTimeout(p.commands, p.buf, timeout)
-	if errors.Is(err, cq.ErrTimeout) {
+	if errors.Is(err, cq.ErrTimedOut) {
 		return 0, nil
 	}
 	if err != nil {

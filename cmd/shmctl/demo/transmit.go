@@ -102,7 +102,7 @@ func (s *sender) read(posted int) (int, error) {
 	switch {
 	case errors.Is(err, cq.ErrAvail):
 		return s.readError()
-	case errors.Is(err, cq.ErrTimeout), errors.Is(err, cq.ErrSignaled):
+	case errors.Is(err, cq.ErrTimedOut), errors.Is(err, cq.ErrSignaled):
 		if s.a.line.ctx.Err() != nil {
 			return 0, errSupervisorGone
 		}

@@ -103,7 +103,7 @@ func (a *app) take() error {
 		}
 		return err
 	}
-	if err != nil && !errors.Is(err, cq.ErrAgain) && !errors.Is(err, cq.ErrTimeout) {
+	if err != nil && !errors.Is(err, cq.ErrWouldBlock) && !errors.Is(err, cq.ErrTimedOut) {
 		return err
 	}
 	for i := range es[:n] {

@@ -237,9 +237,9 @@ const lastErrno = syscall.ERFKILL + 1
 
 // typedErrors are what callers can ask for, beside numbers of the operating system. Anything else
 // is a violation.
-var typedErrors = []error{cq.ErrCorrupt, cq.ErrClosed, cq.ErrAgain, cq.ErrFull, cq.ErrAvail,
+var typedErrors = []error{cq.ErrCorrupt, cq.ErrClosed, cq.ErrWouldBlock, cq.ErrFull, cq.ErrAvail,
 	cq.ErrOverrun, cq.ErrPeerGone, cq.ErrTimedOut, cq.ErrLanes, cq.ErrInvalid, cq.ErrBusy,
-	cq.ErrFormat, cq.ErrNoCredit, cq.ErrTimeout, cq.ErrSignaled, shm.ErrCorrupt,
+	cq.ErrFormat, cq.ErrNoCredit, cq.ErrTimedOut, cq.ErrSignaled, shm.ErrCorrupt,
 	shm.ErrOwner, shm.ErrVersion, shm.ErrTruncated, shm.ErrNoSpace, shm.ErrKind, shm.ErrStale,
 	shm.ErrName, xdp.ErrDeviceGone, device.ErrProtocol,
 	device.ErrRefused, device.ErrBudget, device.ErrPortTaken, device.ErrServerGone,
@@ -276,8 +276,8 @@ func (c *child) judge(what string, err error) {
 		if !errors.Is(err, cq.ErrCorrupt) {
 			c.broken(untyped, "%s: a lane was given up for %v", what, err)
 		}
-	case errors.Is(err, cq.ErrAgain), errors.Is(err, cq.ErrFull), errors.Is(err, cq.ErrAvail),
-		errors.Is(err, cq.ErrTimeout), errors.Is(err, cq.ErrSignaled):
+	case errors.Is(err, cq.ErrWouldBlock), errors.Is(err, cq.ErrFull), errors.Is(err, cq.ErrAvail),
+		errors.Is(err, cq.ErrTimedOut), errors.Is(err, cq.ErrSignaled):
 	default:
 		c.counts[ended].Add(1)
 	}

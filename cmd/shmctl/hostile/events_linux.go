@@ -129,7 +129,7 @@ func honestEvents(c *child) error {
 		post: func(n uint64) error {
 			ev := honestEvent(c.Key, uint64(c.Index), n)
 			_, err := w.Write(&ev)
-			if errors.Is(err, cq.ErrAgain) {
+			if errors.Is(err, cq.ErrWouldBlock) {
 				return cq.ErrFull
 			}
 			return err
@@ -228,7 +228,7 @@ func (c *child) writeEventsOnce(rnd *rand.Rand, i int) {
 			c.counts[givenUp].Add(1)
 		}
 		c.judge("write an event", err)
-		if errors.Is(err, cq.ErrAgain) {
+		if errors.Is(err, cq.ErrWouldBlock) {
 			time.Sleep(20 * time.Microsecond)
 		} else if err != nil && rnd.IntN(8) == 0 {
 			break

@@ -117,7 +117,7 @@ func newcomerEvents(c *child) error {
 			post: func(n uint64) error {
 				ev := honestEvent(c.Key, who, n)
 				_, err := w.Write(&ev)
-				if errors.Is(err, cq.ErrAgain) {
+				if errors.Is(err, cq.ErrWouldBlock) {
 					return cq.ErrFull
 				}
 				return err

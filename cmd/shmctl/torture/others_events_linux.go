@@ -102,7 +102,7 @@ func (r *othersEventReading) some() error {
 	for range 1 + r.rnd.IntN(16) {
 		r.events.ev.Payload = r.events.buf
 		_, err := r.events.e.Peek(&r.events.ev)
-		if errors.Is(err, cq.ErrAgain) {
+		if errors.Is(err, cq.ErrWouldBlock) {
 			return nil
 		}
 		if err = r.events.take(err); err != nil {
@@ -127,7 +127,7 @@ func (r *othersEventReading) byDescriptor(ctx context.Context) error {
 		if err == nil {
 			err = readable(ctx, r.events.e.FD())
 		}
-		if err != nil && !errors.Is(err, cq.ErrAgain) {
+		if err != nil && !errors.Is(err, cq.ErrWouldBlock) {
 			return err
 		}
 		if err := r.some(); err != nil {

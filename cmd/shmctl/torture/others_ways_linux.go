@@ -76,7 +76,7 @@ func (r *othersReading) rest() error {
 			if r.over(r.q, since) {
 				return nil
 			}
-		case errors.Is(err, cq.ErrAgain):
+		case errors.Is(err, cq.ErrWouldBlock):
 		case err != nil:
 			return err
 		default:
@@ -118,7 +118,7 @@ func (r *othersReading) take(es []cq.Entry) error {
 // some reads a little, and reports whether there was nothing.
 func (r *othersReading) some() (empty bool, err error) {
 	es, err := r.q.Peek(1 + r.rnd.IntN(64))
-	if errors.Is(err, cq.ErrAgain) {
+	if errors.Is(err, cq.ErrWouldBlock) {
 		return true, nil
 	}
 	if err != nil {
@@ -133,7 +133,7 @@ func (r *othersReading) byRead(ctx context.Context) error {
 	for !r.leaves() {
 		es, err := r.q.PeekContext(ctx, 1+r.rnd.IntN(64))
 		switch {
-		case errors.Is(err, cq.ErrAgain):
+		case errors.Is(err, cq.ErrWouldBlock):
 			continue
 		case err != nil:
 			return unlessOver(err)
@@ -152,7 +152,7 @@ func (r *othersReading) byDescriptor(ctx context.Context) error {
 		if err == nil {
 			err = readable(ctx, r.q.FD())
 		}
-		if err != nil && !errors.Is(err, cq.ErrAgain) {
+		if err != nil && !errors.Is(err, cq.ErrWouldBlock) {
 			return unlessOver(err)
 		}
 		if _, err := r.some(); err != nil {

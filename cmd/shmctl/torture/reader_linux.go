@@ -97,7 +97,7 @@ func (r *reader) take(es []cq.Entry) error {
 	left := r.look(es, r.q.Redelivered())
 	if r.rnd.IntN(8) == 0 {
 		more, err := r.q.Peek(1 + r.rnd.IntN(16))
-		if err != nil && !errors.Is(err, cq.ErrAgain) {
+		if err != nil && !errors.Is(err, cq.ErrWouldBlock) {
 			return fmt.Errorf("peek: %w", err)
 		}
 		left += r.look(more, r.q.Redelivered())

@@ -186,7 +186,7 @@ func (r *setReading) leaves() bool { return r.rnd.IntN(3000) == 0 }
 // some reads a little of a queue, which may have nothing. It reports whether it is empty.
 func (r *setReading) some(q *cq.Queue) (empty bool, err error) {
 	es, err := q.Peek(1 + r.rnd.IntN(32))
-	if errors.Is(err, cq.ErrAgain) {
+	if errors.Is(err, cq.ErrWouldBlock) {
 		return true, nil
 	}
 	if err != nil {
@@ -261,7 +261,7 @@ func (r *setReading) byDescriptor(ctx context.Context) (err error) {
 			if err := readable(ctx, s.FD()); err != nil {
 				return err
 			}
-		} else if !errors.Is(err, cq.ErrAgain) {
+		} else if !errors.Is(err, cq.ErrWouldBlock) {
 			return err
 		}
 		n, err := s.WaitTimeout(r.dst[:], 0)
