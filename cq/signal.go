@@ -8,9 +8,11 @@ import (
 )
 
 // SignalQueue is [Queue.Signal] from outside (fi_cq_signal): any process of the queue's user ends
-// one blocking read of its reader, without a lane. A queue that nobody reads keeps the signal for
-// the next reader. Errors are fs.ErrNotExist, ErrClosed, ErrNoWait for a queue without a wait
-// object, and those of opening shared memory. It may be called from anywhere.
+// one blocking read of its reader, or one wait for events, without a lane. Nothing is done to a
+// queue whose reader died or left it: a signal would stay and end the first read of a successor, to
+// whom nobody meant it. Then it is ErrPeerGone. Other errors are fs.ErrNotExist, ErrClosed,
+// ErrNoWait for a queue without a wait object, and those of opening shared memory. It may be called
+// from anywhere.
 func SignalQueue(d *shm.Dir, name string) error {
 	dir, err := d.Sub(name, false)
 	if err != nil {
@@ -30,13 +32,31 @@ func SignalQueue(d *shm.Dir, name string) error {
 	}
 	if err == nil {
 		// Whoever owns the file may cut it meanwhile, and we are perhaps only a tool.
-		fault := shm.Guard(func() { err = signalFrom(door, obj, o) })
+		fault := shm.Guard(func() {
+			if err = hasReader(obj, name); err == nil {
+				err = signalFrom(door, obj, o)
+			}
+		})
 		err = errors.Join(fault, err)
 	}
 	if err != nil {
 		return failed("signal", name, err)
 	}
 	return nil
+}
+
+// hasReader is nil if there is somebody whom a signal can reach. A reader that is stopped lives.
+func hasReader(obj *shm.Object, name string) error {
+	_, died, err := obj.OwnerDied()
+	if err != nil || !died && obj.Owner().State != shm.StateReleased {
+		return err
+	}
+	got := "gone: it left the queue to a successor"
+	if died {
+		got = "dead"
+	}
+	return &Error{Pkg: pkg, Op: "signal", Name: name, Field: "reader", Got: got, Err: ErrPeerGone,
+		Hint: "nobody waits; signal the reader that takes the queue over, once it has"}
 }
 
 // signalFrom does to the reader what Bell.Signal does inside its process. Of the reader's object

@@ -11,9 +11,12 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
-func init() { roles["signaler"] = childSignaler }
+func init() {
+	roles["signaler"], roles["signaled reader"] = childSignaler, childSignaledReader
+}
 
 // childSignaler signals the queue once and says so.
 func childSignaler() {
@@ -71,15 +74,88 @@ func TestSignalQueueRefuses(t *testing.T) {
 	must(t, err)
 	wantErr(t, "no wait object", cq.SignalQueue(d, name), cq.ErrNoWait, unix.ENOSYS)
 	must(t, q.Close())
+}
 
-	q, err = cq.Create(d, name, cq.Options{Size: 8, Lifetime: cq.Persistent})
-	must(t, err)
-	must(t, q.Detach())
-	must(t, cq.SignalQueue(d, name))
-	q, err = cq.Adopt(d, name, cq.Options{})
-	must(t, err)
-	wantErr(t, "kept for the next reader", wait(q, time.Minute), cq.ErrSignaled)
-	must(t, q.Close())
+// childSignaledReader has a queue, or an event queue, and leaves it or is killed over it.
+func childSignaledReader() {
+	d, err := shm.OpenDir("")
+	need(err)
+	name, leave := os.Getenv(envQueue), func() error { return nil }
+	if os.Getenv(envKind) == "events" {
+		q, err := cq.CreateEvents(d, name, cq.EventOptions{Size: 8, Lifetime: cq.Persistent})
+		need(err)
+		leave = q.Detach
+	} else {
+		q, err := cq.Create(d, name, cq.Options{Size: 8, Lifetime: cq.Persistent})
+		need(err)
+		leave = q.Detach
+	}
+	pid, err := shmtest.Fork() // it keeps the lock
+	need(err)
+	say("child %d", pid)
+	untilTold()
+	need(leave())
+}
+
+// TestSignalWithoutReader: where nobody reads, nobody is signaled, whatever the queue holds and
+// whoever keeps its lock, and the first read of a successor is its own.
+func TestSignalWithoutReader(t *testing.T) {
+	for _, kind := range []string{"queue", "events"} {
+		for _, end := range []string{"left", "killed", "killed, lock kept"} {
+			t.Run(kind+" "+end, func(t *testing.T) {
+				d, name := openDir(t), queueName(t)
+				c := startChild(t, "signaled reader", envQueue+"="+name, envKind+"="+kind)
+				endFork := (&other{child: c}).heir(t)
+				if end != "killed, lock kept" {
+					endFork()
+				}
+				if end == "left" {
+					c.stop(t)
+				} else {
+					c.kill()
+				}
+				if end == "killed" {
+					eventually(t, "its fork is gone", func() bool {
+						sub, err := d.Sub(name, false)
+						must(t, err)
+						defer sub.Close()
+						owned, err := sub.Owned(cq.ReaderFile)
+						must(t, err)
+						return !owned
+					})
+				}
+				wantErr(t, "signal", cq.SignalQueue(d, name), cq.ErrPeerGone, unix.ECONNRESET)
+				endFork()
+				wantSilence(t, d, name, kind)
+			})
+		}
+	}
+}
+
+// wantSilence takes the queue over, as soon as its lock is free, and reads once.
+func wantSilence(t *testing.T, d *shm.Dir, name, kind string) {
+	t.Helper()
+	var close func() error
+	eventually(t, "the lock is free", func() bool {
+		if kind == "events" {
+			q, err := cq.AdoptEvents(d, name, cq.EventOptions{})
+			if err != nil {
+				return false
+			}
+			close = q.Close
+			_, err = q.ReadTimeout(&cq.Event{}, time.Millisecond)
+			wantErr(t, "the first read", err, cq.ErrTimeout)
+			return true
+		}
+		q, err := cq.Adopt(d, name, cq.Options{})
+		if err != nil {
+			return false
+		}
+		close = q.Close
+		wantErr(t, "the first read", wait(q, time.Millisecond), cq.ErrTimeout)
+		return true
+	})
+	must(t, close())
 }
 
 func TestSignalQueueCut(t *testing.T) {

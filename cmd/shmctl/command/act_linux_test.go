@@ -144,6 +144,13 @@ func TestPostRefused(t *testing.T) {
 	taken := createQueue(t, d, "taken", cq.Options{Size: 4, MaxLanes: 1})
 	w, err := cq.Attach(t.Context(), d, "taken", cq.WriterOptions{})
 	must(t, err)
+	leave(t, d, "left", 1)
+	news, err := cq.CreateEvents(d, "news", cq.EventOptions{Size: 4, Lifetime: cq.Persistent})
+	must(t, err)
+	must(t, news.Detach())
+	count, err := cq.CreateCounter(d, "count", cq.CounterOptions{})
+	must(t, err)
+	defer count.Close()
 	for _, c := range []struct {
 		args, out, hint string
 		code            int
@@ -156,6 +163,10 @@ func TestPostRefused(t *testing.T) {
 		{"post x --dir /nonexistent", "", "first queue", 3},
 		{"signal nope", "", "shmctl ls lists", 3}, {"tail nope", "", "shmctl ls lists", 3},
 		{"tail x --dir /nonexistent", "", "first queue", 3},
+		{"signal left", "", "signal the reader that takes the queue over", 1},
+		{"signal news", "", "signal the reader that takes the queue over", 1},
+		{"signal count", "", "shmctl show count", 1}, {"tail count", "", "shmctl show count", 1},
+		{"post count", "", "of kind counter, not a queue", 1},
 	} {
 		r := run(t, strings.Fields(c.args)...)
 		if r.code != c.code || !strings.Contains(r.stdout, c.out) || (r.stdout == "") != (c.out == "") ||

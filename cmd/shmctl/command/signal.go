@@ -25,9 +25,10 @@ func newSignal() *cobra.Command {
 		Short: "End a blocking read of a queue",
 		Long: `End one blocking read of a queue, from outside (fi_cq_signal): it returns without an entry
 and says that it was signaled. If nobody waits, the next read that would block takes the signal.
-Signals do not add up, and entries that are there win.
+Signals do not add up, and entries that are there win. Event queues take it likewise.
 
-It fails with 3 if there is no such queue, and with 1 if its reader cannot block or destroyed it.`,
+It fails with 3 if there is no such queue, and with 1 if its reader cannot block, destroyed it, is
+dead or left it: the signal would end the first read of a successor, to whom nobody meant it.`,
 		Example: `  shmctl signal orders
   shmctl signal orders -j | jq .signal.waiting`,
 		Args: cobra.ExactArgs(1),

@@ -65,7 +65,11 @@ func (o *target) make(name string) (*shm.Dir, error) {
 
 func (o *target) failed(name string, err error) error {
 	p := ctl.NewProblem(err)
+	kind := o.kindBeside(name, err)
 	switch {
+	case kind != "":
+		p.Code, p.Message = ctl.CodeFailure, "it is of kind "+kind+", not a queue"
+		p.Hint = new("shmctl show " + printable(name))
 	case errors.Is(err, syscall.ENOENT) || errors.Is(err, fs.ErrNotExist) && p.Hint == nil:
 		p.Hint = new(listHint(o.dir))
 		if errors.Is(err, syscall.ENOENT) {
@@ -79,6 +83,23 @@ func (o *target) failed(name string, err error) error {
 		p.Hint = remedy(err, name)
 	}
 	return &opError{op: o.op, name: name, problem: p}
+}
+
+// kindBeside is the kind of an object that stands where a queue was meant.
+func (o *target) kindBeside(name string, err error) string {
+	if !errors.Is(err, shm.ErrOwner) && !errors.Is(err, shm.ErrName) {
+		return ""
+	}
+	d, err := ctl.OpenDir(o.dir)
+	if err != nil {
+		return ""
+	}
+	defer d.Close()
+	b, err := ctl.ShowObject(d, name)
+	if err != nil || b.Kind == nil {
+		return ""
+	}
+	return printable(*b.Kind)
 }
 
 func listHint(dir string) string {
