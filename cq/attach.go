@@ -195,7 +195,6 @@ func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints 
 	w.ringer.Attach()
 	crash.At(crash.AttachAnnounced)
 	w.woke = countLoad(&m.words.wakes)
-	countStore(&m.words.wakes, w.woke+w.ringer.Wakes())
 	return nil
 }
 

@@ -16,6 +16,7 @@ const (
 	RowBytes    = rowBytes
 	SlotBytes   = slotBytes
 	OffState    = offState
+	OffWakes    = 136 // in the lane's page
 	OffFace     = offFace
 	OffHead     = rowOffIndex
 	OffLaneOver = 264

@@ -51,7 +51,7 @@ func (l Level) Unreleased() uint64 { return l.Peeked - l.Head }
 // Traffic is what the writers of a lane count.
 type Traffic struct {
 	Publishes       uint64 // batches
-	Wakes           uint64 // system calls to wake the reader
+	Wakes           uint64 // batches that made system calls to wake the reader
 	WakesSuppressed uint64 // batches that needed none
 	Refused         uint64 // posts for which there was no room
 }

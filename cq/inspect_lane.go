@@ -36,16 +36,22 @@ func (i *Inspector) readLane(l *LaneSnapshot, obj *shm.Object, r *rowWords) (err
 		return err
 	}
 	l.Writer, l.Generation = obj.Owner(), obj.Generation()
-	l.Traffic = Traffic{Publishes: words.publishes.Load(), Wakes: words.wakes.Load(),
-		Refused: words.refused.Load()}
-	// Attaching wakes too, so there can be more wakes than batches.
-	l.Traffic.WakesSuppressed = l.Traffic.Publishes - min(l.Traffic.Publishes, l.Traffic.Wakes)
+	l.Traffic = words.traffic()
 	bell := r.bell.Parked.Load()
 	l.Parked, l.Poisoned = bell&doorbell.Parked != 0, bell&rowPoisoned != 0
 	l.Overrun = words.overrun.Load() != 0
 	l.ReaderPays = words.order.Load() == orderRelease
 	l.SizeBytes = obj.Header().TotalBytes
 	return nil
+}
+
+// traffic reads what the lane's writers counted. A batch is counted before its wake, and the wakes
+// are loaded first, so that there are never more of them; a writer can store what it likes.
+func (w *laneWords) traffic() Traffic {
+	wakes, publishes := w.wakes.Load(), w.publishes.Load()
+	wakes = min(wakes, publishes)
+	return Traffic{Publishes: publishes, Wakes: wakes, WakesSuppressed: publishes - wakes,
+		Refused: w.refused.Load()}
 }
 
 // levelTries bounds the wait for indices that stand still: a busy lane's never do.

@@ -169,6 +169,16 @@ func bareQueue(t *testing.T) (d *shm.Dir, reader, one, two *shm.Object) {
 	return d, reader, one, two
 }
 
+// TestInspectMoreWakes: a writer that claims more wakes than batches is not believed.
+func TestInspectMoreWakes(t *testing.T) {
+	d, _, one, _ := bareQueue(t)
+	put(t, one, cq.SectLane, 1, cq.OffWakes, 7)
+	l := snapshot(t, inspect(t, d, queueName(t))).Lanes[1].Traffic
+	if l.Wakes > l.Publishes || l.WakesSuppressed > l.Publishes {
+		t.Errorf("%+v", l)
+	}
+}
+
 // put scribbles a word.
 func put(t *testing.T, o *shm.Object, k shm.SectionKind, id uint32, off int, v uint64) {
 	t.Helper()

@@ -82,9 +82,35 @@ func TestWakesAddUp(t *testing.T) {
 			must(t, w.Post(&cq.Entry{}))
 			wakes++
 		}
-		if got := w.Stats().Wakes; got < wakes {
-			t.Errorf("%d wakes after %d", got, wakes)
+		if got := w.Stats(); got.Wakes != wakes || got.Publishes != wakes {
+			t.Errorf("%d wakes, %d publishes, want %d", got.Wakes, got.Publishes, wakes)
 		}
 		must(t, w.Close())
+	}
+}
+
+// TestWakesAreOfBatches: a batch that wakes a sleeper on the descriptor and one on a set is one
+// wake, and attaching is none.
+func TestWakesAreOfBatches(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD})
+	s, err := cq.NewWaitSet(d, cq.WaitSetOptions{Wait: cq.WaitFD})
+	must(t, err)
+	defer func() { must(t, s.Close()) }()
+	must(t, s.Add(q))
+	defer func() { must(t, s.Remove(q)) }()
+	arm := func() {
+		for q.TryWait() != nil || s.TryWait() != nil {
+			_ = drain(t, q)
+		}
+	}
+	arm()
+	w := attach(t, d, q.Name())
+	for i := range uint64(3) {
+		lane := snapshot(t, inspect(t, d, q.Name())).Lanes[1].Traffic
+		if got := w.Stats(); got.Wakes != i || lane.Wakes != i || lane.Publishes != i {
+			t.Fatalf("after %d: %+v, %+v", i, got, lane)
+		}
+		arm()
+		must(t, w.Post(&cq.Entry{}))
 	}
 }

@@ -373,6 +373,7 @@ func (w *Writer) Stats() WriterStats {
 		return WriterStats{}
 	}
 	defer w.guard.leaveAny()
-	return WriterStats{Posted: w.words.tail.Load(), Publishes: w.words.publishes.Load(),
-		Wakes: w.words.wakes.Load(), Refused: w.words.refused.Load()}
+	t := w.words.traffic()
+	return WriterStats{Posted: w.words.tail.Load(), Publishes: t.Publishes, Wakes: t.Wakes,
+		Refused: t.Refused}
 }

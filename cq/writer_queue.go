@@ -70,7 +70,6 @@ func (w *Writer) full() error {
 	w.words.overrun.Store(w.prod.Tail() + 1)
 	crash.At(crash.Overran)
 	w.ringer.Attach()
-	countStore(&w.words.wakes, w.woke+w.ringer.Wakes())
 	return ErrOverrun
 }
 
@@ -92,7 +91,6 @@ func (w *Writer) remind() {
 		if w.words.err.Load() > w.prod.Head() {
 			holds |= doorbell.HoldsError
 		}
-		w.ringer.Published(w.prod.Tail(), holds)
+		w.ringer.Remind(w.prod.Tail(), holds)
 	}
-	w.rang()
 }

@@ -33,7 +33,7 @@ type Ringer struct {
 	rung *atomic.Uint32
 	rang uint64 // sequence number of the arming that it rang last, and rangBit
 
-	wakes atomic.Uint64 // written by this goroutine, read by Stats
+	wakes atomic.Uint64 // batches; written by this goroutine, read by Stats
 }
 
 const rangBit = 1 << 32
@@ -78,27 +78,39 @@ func NewRinger(c RingerConfig) *Ringer {
 func (r *Ringer) Published(tail uint64, holds Holds) uint64 {
 	w := r.word.Load() // P2; pairs with the store in Bell.Park (R4)
 	if w != 0 {
-		r.ring(w, tail, holds)
+		r.ringBatch(w, tail, holds)
 	}
 	return w
 }
 
+// ringBatch is apart, so that Published is inlined.
+//
+//go:noinline
+func (r *Ringer) ringBatch(row, tail uint64, holds Holds) {
+	if r.ring(row, tail, holds) {
+		r.wakes.Add(1)
+	}
+}
+
+// Remind rings for what was published before, whose mark may be lost.
+func (r *Ringer) Remind(tail uint64, holds Holds) { r.ring(r.word.Load(), tail, holds) }
+
 // Flags loads the row word: what the layer above put beside Parked.
 func (r *Ringer) Flags() uint64 { return r.row.Parked.Load() }
 
-// Wakes returns how often this producer made a system call to wake the reader.
+// Wakes returns for how many batches this producer made system calls to wake the reader. What else
+// it woke the reader for is not counted.
 func (r *Ringer) Wakes() uint64 { return r.wakes.Load() }
 
 // Attach is P3 to P7 for a lane that was just born, parked: the reader learns of it.
 func (r *Ringer) Attach() { r.ring(Parked, 0, HoldsError) }
 
-func (r *Ringer) ring(row, tail uint64, holds Holds) {
+func (r *Ringer) ring(row, tail uint64, holds Holds) (woke bool) {
 	if row&Parked == 0 {
-		return
+		return false
 	}
 	if r.rung != nil {
-		r.ringOwn(tail, holds)
-		return
+		return r.ringOwn(tail, holds)
 	}
 	crash.At(crash.RingParked)
 	if r.fence != nil {
@@ -108,36 +120,35 @@ func (r *Ringer) ring(row, tail uint64, holds Holds) {
 	crash.At(crash.RingMarked)
 	w := r.arm.Word.Load() // P4
 	if w&armFlags == 0 {
-		return
+		return false
 	}
 	// P5. The index is loaded after w: it was stored before this arming.
 	if w&armThr == 0 || holds&HoldsError != 0 || tail >= r.row.Index.Load() {
-		if ringQueue(w, r.hints, r.descriptor) {
-			r.wakes.Add(1)
-		}
+		woke = ringQueue(w, r.hints, r.descriptor)
 	}
 	if n := notifyOf(w); w&armDom != 0 || n == NotifyAny || n == NotifySolicited && holds != 0 {
 		if d := r.reach(w); d != nil && d.ring() {
-			r.wakes.Add(1)
+			woke = true
 		}
 	}
+	return woke
 }
 
 // ringOwn is what a producer does in place of P3 to P7 whose reader is another user's: everything
 // it writes is its own. Wakes are muted, by the sequence number of an arming for which it has rung,
 // only while nobody but the reader itself may sleep on the word: a relay is not armed, it always
 // listens.
-func (r *Ringer) ringOwn(tail uint64, holds Holds) {
+func (r *Ringer) ringOwn(tail uint64, holds Holds) (woke bool) {
 	crash.At(crash.OthersParked)
 	r.rung.Add(1) // Q3; pairs with the load in Bell.hear (H1), and with R8
 	crash.At(crash.OthersCounted)
 	w := r.arm.Word.Load() // Q4
 	if w&armFlags == 0 {
-		return
+		return false
 	}
 	relayed := w&armDom != 0 || notifyOf(w) != NotifyNone
 	if !relayed && w&armThr != 0 && holds&HoldsError == 0 && tail < r.row.Index.Load() {
-		return
+		return false
 	}
 	seq := rangBit | uint64(uint32(w))
 	fresh := seq != r.rang
@@ -146,7 +157,7 @@ func (r *Ringer) ringOwn(tail uint64, holds Holds) {
 			seq = 0 // that is left to the next publish
 		}
 		crash.At(crash.OthersPiped)
-		r.wakes.Add(1)
+		woke = true
 	}
 	if relayed || w&armDirect != 0 && fresh {
 		// Once more, behind the load of armed: the reader may have heard the first already and be
@@ -155,9 +166,10 @@ func (r *Ringer) ringOwn(tail uint64, holds Holds) {
 		crash.At(crash.OthersAgain)
 		wakeAll(r.rung) // Q7
 		crash.At(crash.OthersWoken)
-		r.wakes.Add(1)
+		woke = true
 	}
 	r.rang = seq
+	return woke
 }
 
 // reach returns the hold on the bell of the reader's process, asking for it when the reader has
