@@ -144,7 +144,7 @@ func wantSilence(t *testing.T, d *shm.Dir, name, kind string) {
 			}
 			close = q.Close
 			_, err = q.ReadTimeout(&cq.Event{}, time.Millisecond)
-			wantErr(t, "the first read", err, cq.ErrTimeout)
+			wantErr(t, "the first read", err, cq.ErrTimedOut)
 			return true
 		}
 		q, err := cq.Adopt(d, name, cq.Options{})
@@ -152,7 +152,7 @@ func wantSilence(t *testing.T, d *shm.Dir, name, kind string) {
 			return false
 		}
 		close = q.Close
-		wantErr(t, "the first read", wait(q, time.Millisecond), cq.ErrTimeout)
+		wantErr(t, "the first read", wait(q, time.Millisecond), cq.ErrTimedOut)
 		return true
 	})
 	must(t, close())
