@@ -36,7 +36,6 @@ func hotCalls(t *testing.T, q *cq.Queue, w, own *cq.Writer) map[string]func() {
 	entry, batch := &cq.Entry{Context: 1}, make([]cq.Entry, 8)
 	dst, src, ctx := make([]cq.Msg, 16), make([]cq.Addr, 16), t.Context()
 	fail, failed := &cq.ErrorEntry{Err: cq.ETrunc}, cq.ErrorEntry{ErrData: make([]byte, 8)}
-	buf := failed.ErrData
 	return map[string]func(){
 		"Post and Read": func() {
 			_ = w.Post(entry)
@@ -68,7 +67,6 @@ func hotCalls(t *testing.T, q *cq.Queue, w, own *cq.Writer) map[string]func() {
 		"errors": func() {
 			_ = w.PostError(fail)
 			_, _ = cq.Read(q, dst)
-			failed.ErrData = buf
 			_ = q.ReadErr(&failed)
 		},
 		"credits": func() {

@@ -104,12 +104,12 @@ func cqReadFromSourceInAddressVector(t *testing.T, r *rig) {
 func sourceErr(t *testing.T, r *rig) {
 	v := newVector(t, site{}, cq.AddressOptions{})
 	e := cq.Entry{Context: 1, Flags: cq.FlagRecv | cq.FlagTagged, Len: 7, Data: 8, Tag: 9}
+	got := cq.ErrorEntry{ErrData: make([]byte, cq.ErrDataMaxBytes)}
 	for i := range 2 { // of both families
 		raw := sockaddr(i)
 		must(t, r.w.PostFrom(&e, raw, v, cq.SourceErr))
 		_, err := cq.ReadFrom(r.q, make([]cq.Context, 1), make([]cq.Addr, 1))
 		wantErr(t, "readfrom", err, cq.ErrAvail)
-		got := cq.ErrorEntry{ErrData: make([]byte, cq.ErrDataMaxBytes)}
 		must(t, r.q.ReadErr(&got))
 		wantErr(t, "entry", &got, syscall.EADDRNOTAVAIL)
 		if got.Context != 1 || got.Flags != e.Flags || got.Len != 7 || got.Data != 8 || got.Tag != 9 ||

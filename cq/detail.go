@@ -45,6 +45,26 @@ func (d *details) data(index uint64) []byte {
 	return d.mem[at+detailHeaderBytes : at+d.stride : at+d.stride]
 }
 
+// room returns how much data a record can hold.
+func (d *details) room() int { return int(d.stride) - detailHeaderBytes }
+
+// keeps refuses error data that a record has no room for.
+func (d *details) keeps(errData []byte, op, name string) error {
+	if len(errData) > d.room() {
+		return refuse(op, name, "len(ErrData)", len(errData), d.room(), ErrInvalid)
+	}
+	return nil
+}
+
+// copyData copies a record's error data to the memory of buf as far as that goes, and says how much
+// there was. The record's header is a private copy, whose length is bounded here.
+func (d *errorRecord) copyData(buf, data []byte) (out []byte, dataBytes int) {
+	n := min(d.dataBytes, uint64(len(data)))
+	out = buf[:min(n, uint64(cap(buf)))]
+	copy(out, data)
+	return out, int(n)
+}
+
 // shape is what is fixed when a queue is created.
 type shape struct {
 	Options

@@ -152,9 +152,12 @@ type ErrorEntry struct {
 	OverrunBytes uint64 // olen: bytes that did not fit
 	Err          Errno  // positive, as in libfabric
 	ProvErrno    int32  // the poster's own number; see StrError
-	// ErrData is the poster's own detail. ReadErr copies as much as the slice that the caller
-	// put here holds, and shortens it to what it copied.
+	// ErrData is the poster's own detail. A read copies it to the memory that stands here, as far
+	// as its capacity goes, and sets the length; so one entry can be read into again and again. A
+	// post of more than ErrDataMaxBytes is refused.
 	ErrData []byte
+	// ErrDataBytes is how much there was: more than len(ErrData) if that was cut. A post ignores it.
+	ErrDataBytes int
 	// Redelivered is set if an earlier reader may have seen the entry.
 	Redelivered bool
 }

@@ -98,10 +98,11 @@ type EventError struct {
 	Data      uint64
 	Err       Errno // positive, as in libfabric
 	ProvErrno int32 // the poster's own number; see StrError
-	// ErrData is the poster's own detail. A read copies as much of it as the capacity of the
-	// slice allows that the caller put here, and sets the length.
+	// ErrData is the poster's own detail. A read copies it to the memory that stands here, as far
+	// as its capacity goes, and sets the length; so one entry can be read into again and again. A
+	// write of more than EventOptions.DataMaxBytes is refused.
 	ErrData []byte
-	// ErrDataBytes is how much there was. A write ignores it.
+	// ErrDataBytes is how much there was: more than len(ErrData) if that was cut. A write ignores it.
 	ErrDataBytes int
 	// Redelivered is set by a read if an earlier reader had peeked at the entry.
 	Redelivered bool

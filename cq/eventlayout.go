@@ -59,9 +59,7 @@ func (ev *Event) decode(s *Entry, data []byte) (payload uint64, ok bool) {
 
 // decode fills e likewise. d is a private copy of the record's header.
 func (e *EventError) decode(s *Entry, d *errorRecord, data []byte) {
-	n := min(d.dataBytes, uint64(len(data)))
-	buf := e.ErrData[:min(n, uint64(cap(e.ErrData)))]
+	buf, n := d.copyData(e.ErrData, data)
 	*e = EventError{FID: eventFID(s), Context: s.Context, Data: s.Data, Err: Errno(d.err),
-		ProvErrno: d.provErrno, ErrData: buf, ErrDataBytes: int(n)}
-	copy(buf, data)
+		ProvErrno: d.provErrno, ErrData: buf, ErrDataBytes: n}
 }

@@ -183,10 +183,10 @@ func (l *eventLane) writeErrLocked(e *EventError, credited bool) (int, error) {
 }
 
 func (l *eventLane) writeErrSlow(e *EventError, credited bool) (int, error) {
-	if len(e.ErrData) > l.max {
-		return 0, refuse("write", l.w.name, "len(ErrData)", len(e.ErrData), l.max, ErrInvalid)
-	}
 	w := l.w
+	if err := w.detail.keeps(e.ErrData, "write", w.name); err != nil {
+		return 0, err
+	}
 	a, err := l.reserve(credited)
 	if err != nil {
 		return 0, err
@@ -238,7 +238,7 @@ func AttachEvents(ctx context.Context, d *shm.Dir, name string, o WriterOptions)
 }
 
 func newEventWriter(w *Writer) *EventWriter {
-	ew := &EventWriter{eventLane{w: w, max: int(w.detail.stride) - detailHeaderBytes}}
+	ew := &EventWriter{eventLane{w: w, max: w.detail.room()}}
 	ew.lane.publish()
 	return ew
 }
@@ -301,7 +301,7 @@ func (e *EventQueue) openOwn() error {
 	if err != nil {
 		return err
 	}
-	e.own.w, e.own.max = w, q.opt.detailBytes-detailHeaderBytes
+	e.own.w, e.own.max = w, w.detail.room()
 	if e.opt.Shared || e.opt.Handler != nil {
 		e.own.publish()
 	}

@@ -118,7 +118,7 @@ func FuzzErrorArray(f *testing.F) {
 				t.Fatalf("peek: %d, %v", len(es), err)
 			}
 		}
-		own := make([]byte, room, int(room)+8)
+		own := make([]byte, int(room)+8)[:0:room]
 		e := cq.ErrorEntry{ErrData: own}
 		must(t, q.ReadErr(&e))
 		n := min(word(r, 2), cq.ErrDataMaxBytes)
@@ -130,9 +130,10 @@ func FuzzErrorArray(f *testing.F) {
 		numbers := word(r, 1)
 		want := cq.ErrorEntry{Context: word(b, 0), Flags: flags, Len: word(b, 2),
 			Buf: shm.Ref(word(b, 3)), Data: word(b, 4), Tag: word(b, 5), Src: cq.Addr(word(b, 6)),
-			OverrunBytes: word(r, 0), Err: cq.Errno(int32(numbers)), ProvErrno: int32(numbers >> 32)}
+			OverrunBytes: word(r, 0), Err: cq.Errno(int32(numbers)), ProvErrno: int32(numbers >> 32),
+			ErrDataBytes: int(n)}
 		wantErrorEntry(t, "read", e, want, data)
-		if len(e.ErrData) > 0 && &e.ErrData[0] != &own[0] {
+		if len(e.ErrData) > 0 && &e.ErrData[0] != &own[:1][0] {
 			t.Error("the detail is not in the reader's memory")
 		}
 		if outside != nil {
@@ -154,7 +155,7 @@ func wantErrorEntry(t *testing.T, what string, got, want cq.ErrorEntry, data []b
 		got.Flags != want.Flags || got.Len != want.Len || got.Buf != want.Buf ||
 		got.Data != want.Data || got.Tag != want.Tag || got.Src != want.Src ||
 		got.OverrunBytes != want.OverrunBytes || got.Err != want.Err ||
-		got.ProvErrno != want.ProvErrno || got.Redelivered {
+		got.ProvErrno != want.ProvErrno || got.ErrDataBytes != want.ErrDataBytes || got.Redelivered {
 		t.Errorf("%s: %+v, want %+v", what, got, want)
 	}
 }

@@ -159,7 +159,7 @@ func (s *EntrySnapshot) copy(m *laneMem, at uint64, o shape) bool {
 			s.EventError.decode(&s.Entry, &detail, data)
 			return true
 		}
-		s.Error = &ErrorEntry{ErrData: make([]byte, ErrDataMaxBytes)}
+		s.Error = &ErrorEntry{ErrData: make([]byte, 0, ErrDataMaxBytes)}
 		s.Error.fill(&s.Entry, &detail)
 		return true
 	}

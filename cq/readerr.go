@@ -2,8 +2,7 @@ package cq
 
 // ReadErr takes the error entry that is next (fi_cq_readerr) and fills e. ErrWouldBlock says that
 // the next entry is not an error; ErrBusy that entries handed out by Peek are not released. As much
-// of the error data as e.ErrData holds is copied there and e.ErrData shortened to it; the memory is
-// the caller's.
+// of the error data as the capacity of e.ErrData allows is copied there; the memory is the caller's.
 func (q *Queue) ReadErr(e *ErrorEntry) error {
 	if !q.enter() {
 		return q.guard.refusal()
@@ -47,12 +46,10 @@ func (l *lane) fill(e *ErrorEntry, s *Entry, d *errorRecord) {
 
 // fill bounds what the writer says and copies it.
 func (e *ErrorEntry) fill(s *Entry, d *errorRecord) {
-	buf := e.ErrData
-	n := min(d.dataBytes, ErrDataMaxBytes)
+	buf, n := d.copyData(e.ErrData, d.data[:])
 	*e = ErrorEntry{Context: s.Context, Flags: s.Flags, Len: s.Len, Buf: s.Buf, Data: s.Data,
 		Tag: s.Tag, Src: s.Src, OverrunBytes: d.overrunBytes, Err: Errno(d.err),
-		ProvErrno: d.provErrno}
-	e.ErrData = buf[:copy(buf, d.data[:n])]
+		ProvErrno: d.provErrno, ErrData: buf, ErrDataBytes: n}
 	if s.Meta&MetaNoContext != 0 {
 		e.Flags |= FlagNoContext
 	}

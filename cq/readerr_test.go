@@ -130,7 +130,7 @@ func TestPeekStopsAtError(t *testing.T) {
 
 func TestErrorEntry(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 4, Format: cq.FormatContext})
-	detail := bytes.Repeat([]byte{1, 2, 3, 4}, 30)
+	detail := bytes.Repeat([]byte{1, 2, 3, 4}, cq.ErrDataMaxBytes/4)
 	in := cq.ErrorEntry{Context: 1, Flags: cq.FlagRecv, Len: 2, Buf: shm.Ref(3), Data: 4, Tag: 5,
 		Src: 6, OverrunBytes: 7, Err: cq.ETrunc, ProvErrno: -8, ErrData: detail}
 	for _, room := range []int{0, 3, cq.ErrDataMaxBytes, 100} {
@@ -139,7 +139,7 @@ func TestErrorEntry(t *testing.T) {
 		got := cq.ErrorEntry{ErrData: memory[:room:room], Redelivered: true, Tag: 99}
 		must(t, q.ReadErr(&got))
 		want := in
-		want.ErrData = detail[:min(room, cq.ErrDataMaxBytes)]
+		want.ErrData, want.ErrDataBytes = detail[:min(room, len(detail))], len(detail)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("room for %d: %s", room, diff)
 		}

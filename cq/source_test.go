@@ -67,6 +67,7 @@ func TestSourceErr(t *testing.T) {
 			want := cq.ErrorEntry{Context: failed, Flags: arrived(0).Flags, Len: 2, Buf: 3, Data: 4,
 				Tag: 5, Src: cq.AddrNotAvail, Err: cq.Errno(syscall.EADDRNOTAVAIL),
 				ErrData: sockaddr(map[uint64]int{1: 7, 3: 8}[failed])}
+			want.ErrDataBytes = len(want.ErrData)
 			if diff := cmp.Diff(want, e); diff != "" {
 				t.Error(diff)
 			}

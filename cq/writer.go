@@ -257,13 +257,16 @@ func lastMarked(a, b []Entry, at uint64, kind Meta) uint64 {
 }
 
 // PostError publishes a failed operation, which the reader takes with ReadErr, in order with the
-// completions of this lane (fi_peer: writeerr). Up to ErrDataMaxBytes of e.ErrData are kept. Errors
-// are those of Post.
+// completions of this lane (fi_peer: writeerr). Errors are those of Post, and ErrInvalid for more
+// than ErrDataMaxBytes of e.ErrData.
 func (w *Writer) PostError(e *ErrorEntry) error {
 	if !w.guard.enter() {
 		return w.guard.refusal()
 	}
 	defer w.guard.leave()
+	if err := w.detail.keeps(e.ErrData, "posterr", w.name); err != nil {
+		return err
+	}
 	a, _, err := w.reserve(1, w.credits)
 	if err != nil {
 		return err
@@ -322,6 +325,9 @@ func (w *Writer) PostCredited(e *Entry) error {
 
 // PostErrorCredited is PostError with room that Credit reserved.
 func (w *Writer) PostErrorCredited(e *ErrorEntry) error {
+	if err := w.detail.keeps(e.ErrData, "posterr", w.name); err != nil {
+		return err
+	}
 	return w.credited(func(slot *Entry) Meta { w.fillError(slot, e); return kindError })
 }
 

@@ -329,7 +329,7 @@ func (c *child) postAnything(w *cq.Writer, stop <-chan struct{}) {
 		switch rnd.IntN(4) {
 		case 0:
 			err = w.PostError(&cq.ErrorEntry{Context: rnd.Uint64(), Err: cq.Errno(rnd.Int32()),
-				ErrData: make([]byte, rnd.IntN(100))})
+				ErrData: make([]byte, rnd.IntN(cq.ErrDataMaxBytes+1))})
 		case 1:
 			err = w.Post(&batch[0])
 		default:
