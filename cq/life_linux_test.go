@@ -3,6 +3,7 @@ package cq_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"slices"
@@ -174,44 +175,87 @@ func TestRedelivered(t *testing.T) {
 		"Read without flags": func(t *testing.T, q *cq.Queue) ([]uint64, bool) {
 			return read(t, q, 9), q.Redelivered()
 		},
+		"Read Entry": func(t *testing.T, q *cq.Queue) ([]uint64, bool) {
+			dst := make([]cq.Entry, 9)
+			n, err := cq.Read(q, dst)
+			must(t, err)
+			return marked(t, dst[:n])
+		},
 		"Peek": func(t *testing.T, q *cq.Queue) ([]uint64, bool) {
 			es, err := q.Peek(9)
 			must(t, err)
-			var got []uint64
-			for i := range es {
-				got = append(got, es[i].Context)
+			if got := q.Redelivered(); got != (es[0].Flags&cq.FlagRedelivered != 0) {
+				t.Errorf("%+v, redelivered %v", es[0], got)
 			}
-			again := q.Redelivered()
-			must(t, q.Release(len(es)))
-			return got, again
+			defer func() { must(t, q.Release(len(es))) }()
+			return marked(t, es)
+		},
+		"PeekContext in two": func(t *testing.T, q *cq.Queue) ([]uint64, bool) {
+			first, err := q.PeekContext(t.Context(), 1)
+			must(t, err)
+			rest, err := q.Peek(9)
+			must(t, err)
+			defer func() { must(t, q.Release(1+len(rest))) }()
+			return marked(t, append(first, rest...))
+		},
+		"Entries": func(t *testing.T, q *cq.Queue) ([]uint64, bool) {
+			var es []cq.Entry
+			for e, err := range q.Entries(0) {
+				must(t, err)
+				if es = append(es, *e); len(es) == 3 || e.Context == 5 {
+					break
+				}
+			}
+			return marked(t, es)
 		},
 	}
 	for name, readSome := range reads {
-		t.Run(name, func(t *testing.T) {
-			d := openDir(t)
-			queue := queueName(t)
-			q, err := cq.Create(d, queue, cq.Options{Size: 8})
-			must(t, err)
-			w := attach(t, d, queue)
-			must(t, q.Detach())
-			c := startChild(t, "holder", envQueue+"="+queue)
-			post(t, w, 0, 6)
-			if got := c.line(t); got != "holds 4, released 1" {
-				t.Fatal(got)
-			}
-			c.kill()
-			q, err = cq.Adopt(d, queue, cq.Options{})
-			must(t, err)
-			if got, again := readSome(t, q); !slices.Equal(got, upTo(1, 4)) || !again {
-				t.Errorf("%v, marked %v; want 1 to 3, marked", got, again)
-			}
-			if got, again := readSome(t, q); !slices.Equal(got, upTo(4, 6)) || again {
-				t.Errorf("%v, marked %v; want 4 to 5, not marked", got, again)
-			}
-			must(t, w.Close())
-			must(t, q.Close())
-		})
+		for _, shared := range []bool{false, true} {
+			redelivered(t, fmt.Sprintf("%s, shared %v", name, shared), shared, readSome)
+		}
 	}
+}
+
+// marked returns the contexts of entries that all have the mark of those that come again, or none.
+func marked(t *testing.T, es []cq.Entry) (got []uint64, again bool) {
+	t.Helper()
+	for i, e := range es {
+		got = append(got, e.Context)
+		if m := e.Flags&cq.FlagRedelivered != 0; i > 0 && m != again {
+			t.Errorf("entry %d of %v: marked %v", i, got, m)
+		} else {
+			again = m
+		}
+	}
+	return got, again
+}
+
+func redelivered(t *testing.T, name string, shared bool,
+	readSome func(t *testing.T, q *cq.Queue) (got []uint64, again bool)) {
+	t.Run(name, func(t *testing.T) {
+		d := openDir(t)
+		queue := queueName(t)
+		q, err := cq.Create(d, queue, cq.Options{Size: 8})
+		must(t, err)
+		w := attach(t, d, queue)
+		must(t, q.Detach())
+		c := startChild(t, "holder", envQueue+"="+queue)
+		post(t, w, 0, 6)
+		if got := c.line(t); got != "holds 4, released 1" {
+			t.Fatal(got)
+		}
+		c.kill()
+		q, err = cq.Adopt(d, queue, cq.Options{Shared: shared})
+		must(t, err)
+		if got, again := readSome(t, q); !slices.Equal(got, upTo(1, 4)) || !again {
+			t.Errorf("%v, marked %v; want 1 to 3, marked", got, again)
+		}
+		if got, again := readSome(t, q); !slices.Equal(got, upTo(4, 6)) || again {
+			t.Errorf("%v, marked %v; want 4 to 5, not marked", got, again)
+		}
+		must(t, w.Close())
+		must(t, q.Close())
+	})
 }
 
 // childHolder peeks four entries, releases one and keeps the others.

@@ -1,6 +1,8 @@
 package cq
 
 import (
+	"slices"
+
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm/crash"
 )
@@ -10,6 +12,9 @@ import (
 // slice is valid until then; the writer may be hostile and change what it points to, so read each
 // field once. Errors are those of [Read]; ErrWouldBlock also means that this lane has no more while
 // others may.
+//
+// What an earlier reader may have seen comes apart from the rest, as copies marked FlagRedelivered:
+// a reader cannot write to the memory of every writer.
 //
 // What is handed out is one sequence of the queue, also of a shared one, and Release takes from its
 // beginning whoever peeked: goroutines that peek side by side must release in the same order.
@@ -86,6 +91,9 @@ func (q *Queue) peekLane(l *lane, n int) (es []Entry, stop bool) {
 		n = int(min(uint64(n), left))
 	}
 	es, _ = l.cons.PeekFrom(l.peeked, n)
+	if again {
+		es = markedCopy(es)
+	}
 	for i := range es {
 		if m := loadMeta(&es[i]); m&kindMask != kindEntry {
 			if i == 0 && q.out == nil {
@@ -108,6 +116,15 @@ func (q *Queue) peekLane(l *lane, n int) (es []Entry, stop bool) {
 	q.out = l
 	ring.StoreRelease(&q.guard.loans, l.peeked-l.cons.Head())
 	return es, stop
+}
+
+// markedCopy returns what an earlier reader may have seen, in memory that can be written to.
+func markedCopy(es []Entry) []Entry {
+	es = slices.Clone(es)
+	for i := range es {
+		es[i].Flags |= FlagRedelivered
+	}
+	return es
 }
 
 // Release removes the first n entries that Peek handed out. More than those is ErrInvalid, and

@@ -66,7 +66,7 @@ func (p *Port) peek() (taken int, err error) {
 	es, err := p.q.Peek(max(1, min(p.batch, p.room)))
 	switch {
 	case err == nil:
-		p.pending, p.redelivered = es, p.q.Redelivered()
+		p.took(es, p.q.Redelivered())
 		return 0, nil
 	case err == cq.ErrWouldBlock:
 		return 0, nil
@@ -79,6 +79,17 @@ func (p *Port) peek() (taken int, err error) {
 		return 1, nil
 	}
 	return 0, err
+}
+
+// took notes what is to be done. What comes again is the port's own copy, marked, which is the one
+// flag that is not the command's.
+func (p *Port) took(es []cq.Entry, redelivered bool) {
+	p.pending, p.redelivered = es, redelivered
+	if redelivered {
+		for i := range es {
+			es[i].Flags &^= cq.FlagRedelivered
+		}
+	}
 }
 
 // lost counts a lane whose writer broke it.

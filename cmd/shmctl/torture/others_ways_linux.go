@@ -100,7 +100,7 @@ func (r *othersReading) take(es []cq.Entry) error {
 			r.tell(kindUnpublished, "nobody posts %+v", es[i])
 			continue
 		}
-		r.number(es[i].Data, es[i].Context, r.q.Redelivered())
+		r.number(es[i].Data, es[i].Context, es[i].Flags&cq.FlagRedelivered != 0)
 	}
 	if r.rnd.IntN(50) == 0 { // so that kills find it with entries in its hands
 		nap(time.Duration(r.rnd.IntN(5000)) * time.Microsecond)

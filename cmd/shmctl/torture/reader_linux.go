@@ -94,13 +94,13 @@ func (r *reader) stay() int {
 
 // take looks at what was handed out, perhaps asks for more of it, and releases it in pieces.
 func (r *reader) take(es []cq.Entry) error {
-	left := r.look(es, r.q.Redelivered())
+	left := r.look(es)
 	if r.rnd.IntN(8) == 0 {
 		more, err := r.q.Peek(1 + r.rnd.IntN(16))
 		if err != nil && !errors.Is(err, cq.ErrWouldBlock) {
 			return fmt.Errorf("peek: %w", err)
 		}
-		left += r.look(more, r.q.Redelivered())
+		left += r.look(more)
 	}
 	if r.rnd.IntN(100) == 0 { // so that kills find it with entries in its hands
 		nap(time.Duration(r.rnd.IntN(5000)) * time.Microsecond)
@@ -119,15 +119,12 @@ func (r *reader) take(es []cq.Entry) error {
 }
 
 // look compares entries with the ledger, and returns how many there are.
-func (j *judge) look(es []cq.Entry, marked bool) int {
-	if j.Spoil == spoilMark {
-		marked = false
-	}
+func (j *judge) look(es []cq.Entry) int {
 	for i := range es {
 		if j.Spoil == spoilSkip && j.rnd.IntN(1000) == 0 {
 			continue
 		}
-		j.entry(es[i], marked)
+		j.entry(es[i], es[i].Flags&cq.FlagRedelivered != 0 && j.Spoil != spoilMark)
 	}
 	return len(es)
 }

@@ -174,7 +174,7 @@ func (r *setReading) rest(q *cq.Queue) error {
 		if err != nil {
 			return err
 		}
-		if err := q.Release(r.look(es, q.Redelivered())); err != nil {
+		if err := q.Release(r.look(es)); err != nil {
 			return err
 		}
 	}
@@ -192,7 +192,7 @@ func (r *setReading) some(q *cq.Queue) (empty bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	return false, q.Release(r.look(es, q.Redelivered()))
+	return false, q.Release(r.look(es))
 }
 
 func (r *setReading) bySet(ctx context.Context) (err error) {
