@@ -380,8 +380,8 @@ func (q *Queue) promote(l *lane) {
 
 // Redelivered reports whether what the last Read or Peek returned may have been seen by an
 // earlier reader. Such entries never mix with others in one call, so that formats without flags
-// can be told apart too. Only the goroutine that read may ask. In a shared queue another one may have
-// read since: look at FlagRedelivered there, which Peek, Entries and reads with flags set.
+// can be told apart too. Only the goroutine that read may ask. In a shared queue another one may
+// have read since: look at FlagRedelivered there, which Peek, Entries and reads with flags set.
 func (q *Queue) Redelivered() bool {
 	q.bell.Lock()
 	defer q.bell.Unlock()

@@ -2,7 +2,8 @@ package cq
 
 // ReadErr takes the error entry that is next (fi_cq_readerr) and fills e. ErrWouldBlock says that
 // the next entry is not an error; ErrBusy that entries handed out by Peek are not released. As much
-// of the error data as the capacity of e.ErrData allows is copied there; the memory is the caller's.
+// of the error data as the capacity of e.ErrData allows is copied there; the memory is the
+// caller's.
 func (q *Queue) ReadErr(e *ErrorEntry) error {
 	if !q.enter() {
 		return q.guard.refusal()
