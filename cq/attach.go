@@ -160,7 +160,7 @@ func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints 
 		return err
 	}
 	w.words, w.detail, w.policy = m.words, m.detail, opt.Overrun
-	w.row, w.slots = row, m.slots
+	w.row, w.slots, w.queue = row, m.slots, w.queueHere()
 	if w.policy == OverrunQueue && m.words.overrun.Load() != 0 {
 		w.halt.Store(haltLost)
 	}
@@ -256,9 +256,19 @@ func (q *Queue) ownWriter() (*Writer, error) {
 }
 
 // Close ends the writer. What it posted stays for the reader; its lane goes to the next writer. It
-// waits for calls in other goroutines to end. Closing twice is harmless. Other errors are the
-// operating system's; the writer is gone all the same.
+// waits for calls in other goroutines to end. It fails with ErrBusy while a [Binding] is bound to
+// it. Closing twice is harmless. Other errors are the operating system's; the writer is gone all
+// the same.
 func (w *Writer) Close() error {
+	if err := w.holders.close(); err != nil && !w.guard.isOver() {
+		return &Error{Pkg: pkg, Op: "close writer", Name: w.name, Err: err,
+			Hint: "close its bindings first"}
+	}
+	return w.end()
+}
+
+// end closes the writer whatever is bound to it.
+func (w *Writer) end() error {
 	first, err := w.guard.close(func() {})
 	if !first || err != nil {
 		return err

@@ -2,13 +2,14 @@ package cq_test
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 
 	"github.com/shmring/shmring/cq"
 )
 
-// TestBindEventsBesideClose: a queue is bound to a writer of events that is closed at the same
-// time, whose memory goes with that.
+// TestBindEventsBesideClose: a queue is bound to a writer of events, again and again, that somebody
+// closes at the same time, whose memory goes with that.
 func TestBindEventsBesideClose(t *testing.T) {
 	d, e := createEvents(t, cq.EventOptions{Size: 1 << 6})
 	q, err := cq.CreateAnonymous(queueName(t), cq.Options{Size: 4})
@@ -21,12 +22,15 @@ func TestBindEventsBesideClose(t *testing.T) {
 			err := q.BindEvents(w)
 			close(bound)
 			for err == nil {
-				err = q.BindEvents(w)
+				err = errors.Join(q.BindEvents(nil), q.BindEvents(w))
 			}
 			refused <- err
 		}()
 		<-bound
-		must(t, w.Close())
+		for err = w.Close(); errors.Is(err, cq.ErrBusy); err = w.Close() {
+			runtime.Gosched()
+		}
+		must(t, err)
 		if err := <-refused; !errors.Is(err, cq.ErrClosed) {
 			t.Fatal(err)
 		}

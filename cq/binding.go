@@ -62,8 +62,8 @@ type Binding struct {
 }
 
 // NewBinding binds. ErrInvalid says which of the options makes no sense: FlagSelectiveCompletion
-// must stand beside FlagTransmit or FlagRecv. Counters and address vector cannot be closed before
-// the binding is.
+// must stand beside FlagTransmit or FlagRecv. The writer, its queue if that is this process's, the
+// counters and the address vector cannot be closed before the binding is (EBUSY).
 func NewBinding(o BindingOptions) (*Binding, error) {
 	bad := func(field string, got, want any) (*Binding, error) {
 		return nil, refuse("bind", "", field, got, want, ErrInvalid)
@@ -98,7 +98,10 @@ func NewBinding(o BindingOptions) (*Binding, error) {
 }
 
 // held returns who must stay open as long as the binding does.
-func (b *Binding) held() (out []*holders) {
+func (b *Binding) held() (out []holder) {
+	if b.opt.Queue != nil {
+		out = append(out, b.opt.Queue)
+	}
 	for _, c := range b.opt.Counters {
 		out = append(out, &c.Counter.holders)
 	}

@@ -17,15 +17,16 @@ import (
 // it at their next post, and the name is free again once they have closed too. Blocked reads
 // return ErrClosed. Close waits for calls in other goroutines to end; it fails with ErrBusy while
 // entries are handed out by Peek, while this process's own Writer is open, and while the queue is
-// in a set or channel or something of this process is bound to it. EMFILE says that the queue is
-// closed and that the lane of a former writer may be left: it stays unless its writer lives, which
-// removes it when it closes. Closing twice is harmless.
+// in a set or channel or something of this process is bound to it, or to one of its writers: see
+// [CloseAll]. EMFILE says that the queue is closed and that the lane of a former writer may be left:
+// it stays unless its writer lives, which removes it when it closes. Closing twice is harmless.
 func (q *Queue) Close() error {
-	return q.end("close", q.destroy)
+	return q.end(opClose, q.destroy)
 }
 
 // Detach leaves the queue to a successor, which finds it with Adopt: nothing is lost, and writers
-// go on until their lanes are full. Otherwise it is Close, also in when it is ErrBusy.
+// go on until their lanes are full, with all that is bound to them. Otherwise it is Close, also in
+// when it is ErrBusy.
 //
 // A queue for other users has no name either, but each of its writers has what was not read: they
 // get ErrPeerGone at their next post and take it to a successor, see [Writer.Follow]. What is
@@ -34,13 +35,19 @@ func (q *Queue) Detach() error {
 	if err := q.findable(); err != nil {
 		return err
 	}
-	return q.end("detach", q.obj.Release)
+	return q.end(opDetach, q.obj.Release)
 }
+
+// What ends a queue.
+const (
+	opClose  = "close"
+	opDetach = "detach"
+)
 
 // findable says why no successor could find the queue.
 func (q *Queue) findable() error {
 	if _, ok := q.home.(*memfdHome); ok && !q.opt.others() {
-		return &Error{Pkg: pkg, Op: "detach", Name: q.name, Err: syscall.EOPNOTSUPP,
+		return &Error{Pkg: pkg, Op: opDetach, Name: q.name, Err: syscall.EOPNOTSUPP,
 			Hint: "nobody could find a queue without a name: close it"}
 	}
 	return nil
@@ -58,9 +65,13 @@ func (q *Queue) end(op string, last func() error) error {
 	if q.self != nil && !q.self.guard.isOver() {
 		return &Error{Pkg: pkg, Op: op, Name: q.name, Err: ErrBusy, Hint: "close its own Writer first"}
 	}
-	if err := q.holders.close(); err != nil && !q.guard.isOver() {
+	if q.guard.isOver() {
+		return nil
+	}
+	if err := q.refuseHolders(op); err != nil {
 		return &Error{Pkg: pkg, Op: op, Name: q.name, Err: err,
-			Hint: "take it out of its sets and channels, and unbind what feeds it"}
+			Hint: "take it out of its sets and channels, and close what is bound to it; or close " +
+				"all of them with CloseAll"}
 	}
 	first, err := q.guard.close(q.wake)
 	if err != nil {
@@ -70,10 +81,10 @@ func (q *Queue) end(op string, last func() error) error {
 	if !first {
 		return nil
 	}
-	if op == "detach" && q.opt.others() {
+	if op == opDetach && q.opt.others() {
 		q.leaveRows()
 	}
-	if err = q.drop(last); op == "close" {
+	if err = q.drop(last); op == opClose {
 		// Writers that are still attached keep the directory; the last of them removes it.
 		q.home.vacate()
 		crash.At(crash.CloseVacated)

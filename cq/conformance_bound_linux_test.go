@@ -51,15 +51,28 @@ func (f *fed) Overrun(q *cq.Queue) { f.overran.Store(q) }
 // TestConformanceCQBound is a queue with something bound to it.
 func TestConformanceCQBound(t *testing.T) {
 	conform(t, "busy-while-bound", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
+		must(t, r.w.Bind(cq.FlagTransmit))
+		must(t, r.w.Begin(0))
 		unbind, err := r.q.Bind(&fed{}, false)
 		must(t, err)
-		for range 2 {
-			wantErr(t, "close", r.q.Close(), cq.ErrBusy, syscall.EBUSY)
+		busy := func(what string) {
+			for range 2 {
+				wantErr(t, "close of the queue "+what, r.q.Close(), cq.ErrBusy, syscall.EBUSY)
+			}
 		}
-		r.post(t, 1, 2)
-		wantContexts(t, "it goes on", read(t, r.q, 2), 1)
+		wantErr(t, "close of a bound writer", r.w.Close(), cq.ErrBusy, syscall.EBUSY)
+		busy("with an endpoint and a feeder")
+		must(t, r.w.Complete(&cq.Entry{Context: 1, Flags: cq.FlagSend}, 0))
+		wantContexts(t, "the operation that was begun", read(t, r.q, 2), 1)
+		must(t, r.w.Unbind())
+		busy("with a feeder")
+		must(t, r.w.Bind(cq.FlagTransmit))
 		unbind()
-		must(t, r.q.Close()) // a writer of another process does not keep it
+		if !r.far { // an endpoint of another process does not keep it
+			busy("with an endpoint")
+			must(t, r.w.Unbind())
+		}
+		must(t, r.q.Close())
 	})
 	o := cq.Options{Size: 4, Overrun: cq.OverrunQueue}
 	conform(t, "overrun-told-to-feeders", o, func(t *testing.T, r *rig) {

@@ -81,7 +81,7 @@ func (p *peer) attach(t testing.TB, queue string) sink {
 	p.call(t, "Attach", queue, &reply)
 	must(t, reply.Err.err())
 	w.handle = reply.Handle
-	t.Cleanup(func() { must(t, w.Close()) })
+	t.Cleanup(func() { must(t, w.Unbind()); must(t, w.Close()) })
 	return w
 }
 
@@ -156,6 +156,11 @@ func (w *farWriter) Complete(e *cq.Entry, op cq.Flags) error {
 
 func (w *farWriter) Fail(e *cq.ErrorEntry, op cq.Flags) error {
 	_, err := w.do(PostArgs{How: "fail", Flags: op, Error: *e})
+	return err
+}
+
+func (w *farWriter) Unbind() error {
+	_, err := w.do(PostArgs{How: "unbind"})
 	return err
 }
 
@@ -276,6 +281,8 @@ func (p *Peer) Post(a PostArgs, reply *PostReply) error {
 		err = w.Complete(&a.Entries[0], a.Flags)
 	case "fail":
 		err = w.Fail(&a.Error, a.Flags)
+	case "unbind":
+		err = w.Unbind()
 	case "close":
 		err = w.Close()
 	default:

@@ -59,6 +59,7 @@ type sink interface {
 	Begin(op cq.Flags) error
 	Complete(e *cq.Entry, op cq.Flags) error
 	Fail(e *cq.ErrorEntry, op cq.Flags) error
+	Unbind() error
 	Close() error
 }
 
@@ -71,6 +72,14 @@ type nearWriter struct {
 func (w *nearWriter) Bind(flags cq.Flags) (err error) {
 	w.b, err = cq.NewBinding(cq.BindingOptions{Queue: w.Writer, Flags: flags})
 	return err
+}
+
+// Unbind ends the endpoint, if there is one.
+func (w *nearWriter) Unbind() error {
+	if w.b == nil {
+		return nil
+	}
+	return w.b.Close()
 }
 
 func (w *nearWriter) Begin(op cq.Flags) error                  { return w.b.Begin(op) }
@@ -155,14 +164,18 @@ func joinAt(t testing.TB, at site, q *cq.Queue) *cq.Writer {
 // attach returns another writer at the rig's site.
 func (r *rig) attach(t *testing.T) sink {
 	t.Helper()
+	w := new(nearWriter)
 	switch {
 	case r.far:
 		defer r.hand(t)()
 		return r.p.attach(t, r.address())
 	case r.memfd:
-		return &nearWriter{Writer: joinAt(t, r.site, r.q)}
+		w.Writer = joinAt(t, r.site, r.q)
+	default:
+		w.Writer = attach(t, r.d, r.q.Name())
 	}
-	return &nearWriter{Writer: attach(t, r.d, r.q.Name())}
+	t.Cleanup(func() { must(t, w.Unbind()) })
+	return w
 }
 
 // address is how the other process gets at the queue: its name, or nothing for one that it gets

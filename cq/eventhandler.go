@@ -18,6 +18,7 @@ type handling struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when it has ended
 	later  func() error  // the end that the handler asked for, for when it has returned
+	op     string        // what kind of end that is
 	err    error         // of that
 }
 
@@ -34,12 +35,12 @@ func (e *EventQueue) serve() {
 		h.caller.Store(&name)
 		e.handle(ctx)
 		h.mu.Lock()
-		later := h.later
+		later, op := h.later, h.op
 		h.mu.Unlock()
 		if later == nil {
 			return
 		}
-		err := e.finish("close", later)
+		err := e.finish(op, later)
 		h.mu.Lock()
 		h.err = err
 		h.mu.Unlock()
@@ -62,11 +63,11 @@ func (h *handling) isCaller() bool {
 }
 
 // endLater arranges that the queue ends when the handler has returned, and is not called again.
-func (h *handling) endLater(last func() error) {
+func (h *handling) endLater(op string, last func() error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.later == nil {
-		h.later = last
+		h.op, h.later = op, last
 	}
 	h.cancel()
 }

@@ -111,18 +111,20 @@ func openEvents(q *Queue, o EventOptions, made bool) (*EventQueue, error) {
 // their next write, and the name is free again once they have closed too. Blocked reads return
 // ErrClosed. Close waits for calls in other goroutines, and for a running handler. Called by the
 // handler itself, it takes effect when the handler returns. It fails with ErrBusy while objects or
-// sets of this process are bound to the queue. Closing twice is harmless.
-func (e *EventQueue) Close() error { return e.end("close", e.q.Close) }
+// sets of this process are bound to the queue or to one of its writers: see [CloseAll]. Closing
+// twice is harmless.
+func (e *EventQueue) Close() error { return e.end(opClose, e.q.Close) }
 
 // Detach leaves the queue to a successor, which finds it with [AdoptEvents]: nothing is lost, and
-// writers go on until their lanes are full. Otherwise it is Close, also in its errors.
+// writers go on until their lanes are full, with all that is bound to them. Otherwise it is Close,
+// also in its errors.
 func (e *EventQueue) Detach() error {
 	// Asked first: to shut the own lane for nothing would turn away whoever writes just then, and
 	// what was to be reported would count as refused for good.
 	if err := e.q.findable(); err != nil {
 		return err
 	}
-	return e.end("detach", e.q.Detach)
+	return e.end(opDetach, e.q.Detach)
 }
 
 func (e *EventQueue) end(op string, last func() error) error {
@@ -134,7 +136,7 @@ func (e *EventQueue) end(op string, last func() error) error {
 		return err
 	}
 	if h.isCaller() {
-		h.endLater(last)
+		h.endLater(op, last)
 		return nil
 	}
 	e.endMu.Lock()
@@ -152,7 +154,7 @@ func (e *EventQueue) held(op string) error {
 	h := &e.q.holders
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.free() || h.closed {
+	if h.closed || h.free() && !e.q.written(op) {
 		return nil
 	}
 	return e.errHeld(op)
@@ -160,14 +162,15 @@ func (e *EventQueue) held(op string) error {
 
 func (e *EventQueue) errHeld(op string) error {
 	return &Error{Pkg: pkg, Op: op, Name: e.q.name, Err: ErrBusy,
-		Hint: "close what is bound to it, and take it out of its sets"}
+		Hint: "close what is bound to it, and take it out of its sets; or close all of them with " +
+			"CloseAll"}
 }
 
 // finish ends the queue, which no handler reads any more. The own lane goes before it, for its
 // memory goes with the queue's; and only once nothing can be bound any more, since what is bound
 // reports by that lane, and would find it closed by a close that fails.
 func (e *EventQueue) finish(op string, last func() error) error {
-	if e.q.holders.close() != nil && !e.q.guard.isOver() {
+	if !e.q.guard.isOver() && e.q.refuseHolders(op) != nil {
 		return e.errHeld(op)
 	}
 	first := e.own.shut()

@@ -271,9 +271,10 @@ func (w *EventWriter) credit(n int) error { return w.lane.credit(n) }
 
 func (w *EventWriter) returnCredits(n int) { w.lane.returnCredits(n) }
 
-// bind, unbind and forget: it is closed when its user wants, and what it wrote is the reader's.
-func (w *EventWriter) bind() error { return nil }
-func (w *EventWriter) unbind()     {}
+// bind keeps the writer open for an object of this process that reports by it, until unbind. What
+// it wrote is the reader's, so there is nothing to forget.
+func (w *EventWriter) bind() error { return w.lane.w.bind() }
+func (w *EventWriter) unbind()     { w.lane.w.unbind() }
 func (w *EventWriter) forget(FID)  {}
 
 func (w *EventWriter) sinkID() uint64 { return sinkID(w.lane.w.reader) }
@@ -285,12 +286,22 @@ func (w *EventWriter) Lane() int { return w.lane.w.Lane() }
 func (w *EventWriter) Stats() WriterStats { return w.lane.w.Stats() }
 
 // Close ends the writer. What it wrote stays for the reader. It waits for writes in other
-// goroutines; closing twice is harmless.
+// goroutines. It fails with ErrBusy while an object of this process reports by it, see
+// [Queue.BindEvents]. Closing twice is harmless.
 func (w *EventWriter) Close() error {
+	if err := w.lane.w.holders.close(); err != nil && !w.lane.w.guard.isOver() {
+		return &Error{Pkg: pkg, Op: "close writer", Name: w.lane.w.name, Err: err,
+			Hint: "close what reports by it, or bind that to another event queue"}
+	}
+	return w.end()
+}
+
+// end closes the writer whoever reports by it.
+func (w *EventWriter) end() error {
 	if !w.lane.shut() {
 		return nil
 	}
-	return w.lane.w.Close()
+	return w.lane.w.end()
 }
 
 // openOwn makes the writer on the queue's own lane. The reader pays for the order of its publishes

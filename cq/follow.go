@@ -55,7 +55,7 @@ func (w *Writer) Generation() uint64 {
 // It is for the goroutine that posts, which must call it when ReaderGone is closed also if it has
 // nothing to post: until then nobody else has what the former reader left.
 func (w *Writer) Follow(ctx context.Context, conn *net.UnixConn) (*Writer, error) {
-	return w.follow(ctx, conn, w.leave, w.Close)
+	return w.follow(ctx, conn, w.leave, w.end)
 }
 
 // follow is given how to find out what is left while nobody posts, and how to close the writer.

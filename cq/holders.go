@@ -1,14 +1,82 @@
 package cq
 
-import "sync"
+import (
+	"os"
+	"sync"
+
+	"github.com/shmring/shmring/shm"
+)
 
 // holders counts who relies on an object of this process: sets and channels that it is a member of,
-// feeders and counters bound to it. While there is one the object cannot be closed (EBUSY).
+// bindings, feeders, and objects that report to it. While there is one the object cannot be closed
+// (EBUSY).
 type holders struct {
 	mu     sync.Mutex
 	n      int
 	own    bool // one of them goes with the object: the set that it was opened in
 	closed bool
+}
+
+// boundWriters counts, by queue, what is bound to the queue's writers in this process. The queue may
+// be read by another process, or by this one later.
+var boundWriters = struct {
+	mu sync.Mutex
+	of map[shm.UUID]int
+}{of: map[shm.UUID]int{}}
+
+// countBound adds to the count of a queue and returns it.
+func countBound(queue shm.UUID, add int) int {
+	b := &boundWriters
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.of[queue] + add
+	if b.of[queue] = n; n == 0 {
+		delete(b.of, queue)
+	}
+	return n
+}
+
+// holder is what a binding keeps open.
+type holder interface {
+	bind() error
+	unbind()
+}
+
+// bind keeps the writer open, and its queue if that is read by this process, until unbind.
+func (w *Writer) bind() error {
+	err := w.holders.bind()
+	if err == nil {
+		countBound(w.queue, 1)
+	}
+	return err
+}
+
+func (w *Writer) unbind() {
+	countBound(w.queue, -1)
+	w.holders.unbind()
+}
+
+// written reports whether the end of a queue would lose what is bound to its writers in this process
+// has to say. A successor would read it.
+func (q *Queue) written(op string) bool {
+	return op == opClose && countBound(q.obj.Header().UUID, 0) > 0
+}
+
+// refuseHolders refuses holders of a queue from now on, or is ErrBusy if there are any.
+func (q *Queue) refuseHolders(op string) error {
+	if q.written(op) {
+		return ErrBusy
+	}
+	return q.holders.close()
+}
+
+// queueHere returns which queue of this process, if any, a writer holds. What a reader of another
+// process calls its object is not believed if that is another user's.
+func (w *Writer) queueHere() (id shm.UUID) {
+	if w.peer != nil && w.peer.PID != os.Getpid() {
+		return id
+	}
+	return w.reader.Header().UUID
 }
 
 // bind adds a holder, unless the object is closed.

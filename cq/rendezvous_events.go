@@ -56,7 +56,7 @@ func (w *EventWriter) Follow(ctx context.Context, conn *net.UnixConn) (*EventWri
 		defer w.lane.unlock()
 		return w.lane.w.leave()
 	}
-	next, err := w.lane.w.follow(ctx, conn, leave, w.Close)
+	next, err := w.lane.w.follow(ctx, conn, leave, w.end)
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,9 @@ type Writer struct {
 	guard  guard
 	own    bool // on lane 0: the queue owns the memory
 
+	holders holders  // bindings, and objects that report by it
+	queue   shm.UUID // that these hold as well, zero if it is not this process's
+
 	policy   Overrun
 	credits  uint64 // promised and not used
 	reserved int    // slots that Reserve returned and Commit may publish

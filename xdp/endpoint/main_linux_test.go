@@ -7,6 +7,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	shmtest.Main(m, map[string]func(){"holder": holder,
+	shmtest.Main(m, map[string]func(){"holder": holder, "closer": closer,
 		"event reader": eventReader})
 }
