@@ -16,7 +16,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	shmtest.Main(m, map[string]func(){"port-app": portAppChild, "port-device": portDeviceChild})
+	shmtest.Main(m, map[string]func(){"port-app": portAppChild, "port-device": portDeviceChild,
+		"closer": closer})
 }
 
 // portRig is a port over a simulated kernel, between real queues, with the application's ends of

@@ -3,6 +3,7 @@ package port_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"syscall"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
 	"github.com/shmring/shmring/xdp/port"
@@ -80,11 +82,27 @@ func TestRunWakes(t *testing.T) {
 	}
 }
 
+// closer takes the application's queue over and closes it.
+func closer() {
+	d, err := shm.OpenDir("")
+	if err == nil {
+		var q *cq.Queue
+		if q, err = cq.Adopt(d, "app", cq.Options{}); err == nil {
+			err = q.Close()
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "closer:", err)
+		os.Exit(1)
+	}
+}
+
 // TestQueueClosed: a queue that its reader closed ends the port, and nothing is lost track of.
 func TestQueueClosed(t *testing.T) {
 	r := newPortRig(t, rigOptions{})
 	_, wait := r.run(t)
-	must(t, r.app.Close())
+	must(t, r.app.Detach()) // the port keeps it open in this process
+	must(t, shmtest.Child(t, "closer").Run())
 	r.arrive(t, r.from, []byte("too late"))
 	r.ask(t, port.SendCommand(1, r.payload.Ref(0), 10, 1))
 	if err := wait(); !errors.Is(err, cq.ErrClosed) {
