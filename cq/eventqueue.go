@@ -111,8 +111,7 @@ func openEvents(q *Queue, o EventOptions, made bool) (*EventQueue, error) {
 // their next write, and the name is free again once they have closed too. Blocked reads return
 // ErrClosed. Close waits for calls in other goroutines, and for a running handler. Called by the
 // handler itself, it takes effect when the handler returns. It fails with ErrBusy while objects or
-// sets of this process are bound to the queue or to one of its writers: see [CloseAll]. Closing
-// twice is harmless.
+// sets of this process are bound to the queue or to one of its writers. Closing twice is harmless.
 func (e *EventQueue) Close() error { return e.end(opClose, e.q.Close) }
 
 // Detach leaves the queue to a successor, which finds it with [AdoptEvents]: nothing is lost, and
@@ -162,8 +161,7 @@ func (e *EventQueue) held(op string) error {
 
 func (e *EventQueue) errHeld(op string) error {
 	return &Error{Pkg: pkg, Op: op, Name: e.q.name, Err: ErrBusy,
-		Hint: "close what is bound to it, and take it out of its sets; or close all of them with " +
-			"CloseAll"}
+		Hint: "close what is bound to it, and take it out of its sets"}
 }
 
 // finish ends the queue, which no handler reads any more. The own lane goes before it, for its

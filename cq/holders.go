@@ -17,8 +17,8 @@ type holders struct {
 	closed bool
 }
 
-// boundWriters counts, by queue, what is bound to the queue's writers in this process. The queue may
-// be read by another process, or by this one later.
+// boundWriters counts, by queue, what is bound to the queue's writers in this process. The queue
+// may be read by another process, or by this one later.
 var boundWriters = struct {
 	mu sync.Mutex
 	of map[shm.UUID]int
@@ -56,8 +56,8 @@ func (w *Writer) unbind() {
 	w.holders.unbind()
 }
 
-// written reports whether the end of a queue would lose what is bound to its writers in this process
-// has to say. A successor would read it.
+// written reports whether something of this process is bound to one of the queue's writers, whose
+// completions the end of the queue would lose. After a detach a successor reads them.
 func (q *Queue) written(op string) bool {
 	return op == opClose && countBound(q.obj.Header().UUID, 0) > 0
 }
