@@ -27,13 +27,9 @@ func killOther(t *testing.T, q *cq.Queue) (pid int) {
 // its lane is gone.
 func TestDeathOutlivesItsSink(t *testing.T) {
 	shmtest.Conforms(t)
+	_ = asNobody(t) // a skip later would leave what is bound
 	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1})
-	open := func(name string) *cq.EventQueue {
-		e, err := cq.CreateAnonymousEvents(name, cq.EventOptions{Size: 2, Write: true})
-		must(t, err)
-		return e
-	}
-	full, next := open("full"), open("next")
+	full, next := fullEvents(t, "full"), fullEvents(t, "next")
 	must(t, q.BindEvents(full))
 	_, err := full.Write(&cq.Event{Event: cq.EventUser})
 	must(t, err)
