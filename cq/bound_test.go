@@ -41,6 +41,8 @@ func newBoundParts(t *testing.T) (p *boundParts) {
 	return p
 }
 
+func toEvents(p *boundParts) cq.EventSink { return p.e }
+
 // binding binds a writer, with the counter and the addresses.
 func (p *boundParts) binding(w *cq.Writer) (*cq.Binding, error) {
 	return cq.NewBinding(cq.BindingOptions{Queue: w, Flags: cq.FlagTransmit, Addresses: p.peers,
@@ -74,7 +76,6 @@ func TestBoundHolds(t *testing.T) {
 	queue := func(p *boundParts) reporter { return p.q }
 	writer := func(p *boundParts) reporter { return p.w }
 	counter := func(p *boundParts) reporter { return p.count }
-	events := func(p *boundParts) cq.EventSink { return p.e }
 	eventWriter := func(p *boundParts) cq.EventSink { return p.ew }
 	for _, row := range []struct {
 		name string
@@ -91,11 +92,11 @@ func TestBoundHolds(t *testing.T) {
 				return endpoint(p)
 			},
 			func(p *boundParts) []io.Closer { return []io.Closer{p.w, p.q, p.count, p.peers} }},
-		{"a queue reports", reports(queue, events),
+		{"a queue reports", reports(queue, toEvents),
 			func(p *boundParts) []io.Closer { return []io.Closer{p.e} }},
-		{"a writer reports", reports(writer, events),
+		{"a writer reports", reports(writer, toEvents),
 			func(p *boundParts) []io.Closer { return []io.Closer{p.e} }},
-		{"a counter reports", reports(counter, events),
+		{"a counter reports", reports(counter, toEvents),
 			func(p *boundParts) []io.Closer { return []io.Closer{p.e} }},
 		{"a queue reports by a writer of events", reports(queue, eventWriter),
 			func(p *boundParts) []io.Closer { return []io.Closer{p.ew, p.e} }},

@@ -126,6 +126,7 @@ func (m *laneMourner) turnTo(to uint64) {
 }
 
 func (m *laneMourner) look() (out []peerNews) {
+	m.lookForOverrun()
 	if h, ok := m.q.home.(*memfdHome); ok && m.q.opt.others() {
 		for _, p := range h.takeDead() {
 			m.q.bell.Mark(p.Lane)
@@ -148,6 +149,39 @@ func (m *laneMourner) look() (out []peerNews) {
 		out = append(out, news...)
 	}
 	return out
+}
+
+// lookForOverrun tells of an overrun before the reader knows of it, who may not read at all.
+func (m *laneMourner) lookForOverrun() {
+	q := m.q
+	if q.opt.Overrun != OverrunQueue || q.opt.events || q.reportedOverrun() {
+		return
+	}
+	for bit := range m.lanes {
+		if m.overran(bit) {
+			q.overran()
+			return
+		}
+	}
+}
+
+// overran reports whether the lane of a row has lost an entry.
+func (m *laneMourner) overran(bit int) (is bool) {
+	look := func(obj *shm.Object, _ formerLane) error {
+		if obj == nil {
+			return nil
+		}
+		words, err := wordsOf[laneWords](obj, sectLane, uint32(bit))
+		is = err == nil && words.overrun.Load() != 0
+		return err
+	}
+	switch {
+	case bit == 0 || m.q.opt.others():
+		_ = m.q.withLane(bit, look)
+	case m.lanes[bit] != nil:
+		_ = look(m.lanes[bit].obj, formerLane{})
+	}
+	return is
 }
 
 // entry says what a dead writer left.

@@ -181,3 +181,56 @@ func TestOverrunAfterLook(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 }
+
+// TestOverrunEvent: who only watches an event queue hears of the overrun of a queue that nobody
+// reads, whichever lane it is of, and if it came before the event queue was bound; once.
+func TestOverrunEvent(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		to   func(*boundParts) cq.EventSink
+		own  bool
+		late bool // the queue is bound when it is overrun already
+		next bool // by a successor
+	}{
+		{name: "own lane", to: toEvents, own: true},
+		{name: "another lane", to: toEvents},
+		{name: "by a writer of events", to: func(p *boundParts) cq.EventSink { return p.ew }},
+		{name: "before it was bound", to: toEvents, late: true},
+		{name: "before there was a successor", to: toEvents, late: true, next: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newBoundParts(t)
+			q, err := cq.Create(p.d, "small", cq.Options{Size: 2, Overrun: cq.OverrunQueue})
+			must(t, err)
+			defer func() { must(t, q.Close()) }()
+			w := attach(t, p.d, "small")
+			if tt.own {
+				w, err = q.Writer()
+				must(t, err)
+				defer func() { must(t, w.Close()) }()
+			}
+			if !tt.late {
+				must(t, q.BindEvents(tt.to(p)))
+			}
+			for w.Post(&cq.Entry{}) == nil {
+			}
+			if tt.next {
+				must(t, q.Detach())
+				q, err = cq.Adopt(p.d, "small", cq.Options{})
+				must(t, err)
+			}
+			if tt.late {
+				must(t, q.BindEvents(tt.to(p)))
+			}
+			_, err = p.e.ReadTimeout(&cq.Event{}, time.Minute)
+			wantErr(t, "read of events", err, cq.ErrAvail)
+			var ev cq.EventError
+			if _, err = p.e.ReadErr(&ev); err != nil || ev.FID != q.FID() || ev.Err != cq.EOverrun {
+				t.Errorf("%+v, %v", ev, err)
+			}
+			_ = overrun(t, q)
+			_, err = p.e.Read(&cq.Event{})
+			wantErr(t, "once", err, cq.ErrWouldBlock)
+		})
+	}
+}

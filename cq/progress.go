@@ -16,7 +16,7 @@ type Feeder interface {
 	// nor call the sets and channels that have the queue.
 	Progress() (again time.Duration)
 	// Overrun tells the feeder that the queue loses entries and reports nothing new any more. It
-	// must not call the queue, bind or unbind.
+	// may come from any goroutine, and must not call the queue, bind or unbind.
 	Overrun(q *Queue)
 }
 
@@ -42,8 +42,9 @@ type EventSink interface {
 // deaths that it had no room for; nil ends it, as does closing the queue, which also purges its
 // events there. It may be called from anywhere.
 //
-// Its overrun is an error event with the queue's FID and EOverrun, when its reader first learns of
-// it, by whatever call. Room for the event is reserved now: ErrFull if there is none.
+// Its overrun is an error event with the queue's FID and EOverrun. It comes in much less than a
+// second after the first entry was lost, also when nobody reads the queue, or of BindEvents if
+// nobody was told before. Room for the event is reserved now: ErrFull if there is none.
 //
 // The death of a writer is an EventPeerDeath with the queue's FID, the lane as Data and a
 // [PeerEntry] as payload, one for each writer that is proved dead: its process has ended, or the
@@ -121,7 +122,7 @@ func (q *Queue) bindOverrun(events EventSink) (giveBack func(), err error) {
 		}
 	}
 	q.feeders.mu.Lock()
-	before, told := q.feeders.events, q.feeders.told
+	before, told := q.feeders.events, q.feeders.reported
 	q.feeders.events = events
 	q.feeders.mu.Unlock()
 	if told && events != nil {
@@ -158,9 +159,11 @@ type feeders struct {
 
 	mu     sync.Mutex
 	all    []*feeder
-	events EventSink    // learns of an overrun
-	told   bool         // of it
+	told   bool         // that the queue is overrun
+	events EventSink    // learns of it as well
 	manual atomic.Int32 // how many of them are driven by reads
+
+	reported bool // to an event queue
 }
 
 type feeder struct {
@@ -234,19 +237,26 @@ func (q *Queue) progress() (again time.Duration) {
 	return again
 }
 
-// overran tells everybody who is bound to the queue that it loses entries, once. The reader calls
-// it with the queue's lock held.
+// reportedOverrun reports whether an event queue was told that the queue loses entries.
+func (q *Queue) reportedOverrun() bool {
+	q.feeders.mu.Lock()
+	defer q.feeders.mu.Unlock()
+	return q.feeders.reported
+}
+
+// overran tells everybody who is bound to the queue that it loses entries, once. It is called by
+// the reader, with the queue's lock held, and by whoever looks for deaths.
 func (q *Queue) overran() {
 	q.feeders.mu.Lock()
 	defer q.feeders.mu.Unlock()
-	if q.feeders.told {
-		return
+	if !q.feeders.told {
+		q.feeders.told = true
+		for _, e := range q.feeders.all {
+			e.f.Overrun(q)
+		}
 	}
-	q.feeders.told = true
-	for _, e := range q.feeders.all {
-		e.f.Overrun(q)
-	}
-	if q.feeders.events != nil {
+	if q.feeders.events != nil && !q.feeders.reported {
+		q.feeders.reported = true
 		_ = q.feeders.events.postErr(&EventError{FID: q.fid, Err: EOverrun}, true)
 	}
 }
