@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/user"
@@ -39,9 +40,6 @@ func describe(s *cq.Snapshot) Queue {
 		Bell:          new(bell(s.Bell)),
 		Overruns:      new(uint64(s.Overruns)),
 	}
-	if s.State >= cq.StateOpen && s.State <= cq.StateOverrun {
-		q.State = new(s.State.String())
-	}
 	if boot := shm.Self().BootID; !boot.IsZero() && boot == s.BootID {
 		q.AgeNs = new(max(0, doorbell.Now()-s.CreatedMonoNs))
 	}
@@ -54,8 +52,13 @@ func describe(s *cq.Snapshot) Queue {
 	q.levels(s)
 	q.file(s.Path)
 	for i := range s.Lanes {
-		q.Lanes = append(q.Lanes, lane(&s.Lanes[i]))
+		l := lane(&s.Lanes[i])
+		if l.Error == nil {
+			l.State = l.state(q.Capacity)
+		}
+		q.Lanes = append(q.Lanes, l)
 	}
+	q.State = new(q.state(s.State))
 	return q
 }
 
@@ -96,7 +99,7 @@ func ownerOf(info os.FileInfo) (mode *string, uid *uint32, owner *string) {
 
 func lane(s *cq.LaneSnapshot) Lane {
 	if s.Err != nil {
-		return Lane{Row: s.Row, Own: s.Own, Error: NewProblem(s.Err)}
+		return Lane{Row: s.Row, Own: s.Own, Error: NewProblem(s.Err), State: stateOfError(s.Err)}
 	}
 	l, t := &s.Level, &s.Traffic
 	order := "seq-cst"
@@ -149,9 +152,22 @@ func process(o shm.Owner, life shm.Life) Process {
 		p.Alive = new(false)
 	}
 	if known && alive {
-		p.Command = command(o.PID)
+		p.Command, p.Stopped = command(o.PID), stopped(o.PID)
+	}
+	if known && !alive && life == shm.Alive {
+		p.Life = new(lifeKept)
 	}
 	return p
+}
+
+// stopped reports whether a process of our own PID namespace is stopped, nil if that is not known.
+func stopped(pid int) *bool {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return nil
+	}
+	after := text[bytes.LastIndexByte(text, ')')+1:] // a name may have parentheses in it
+	return new(bytes.HasPrefix(after, []byte(" T")) || bytes.HasPrefix(after, []byte(" t")))
 }
 
 // command returns the name of a process of our own PID namespace. Its owner chose it.

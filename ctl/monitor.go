@@ -54,6 +54,24 @@ type view struct {
 	inspector *cq.Inspector
 	last      Queue
 	lastNs    int64
+
+	posted, read growth
+}
+
+// growth is when a counter was seen to grow.
+type growth struct {
+	value uint64
+	atNs  int64
+	seen  bool // it grew between two looks
+}
+
+// since notes the value of a counter now, and says how long it has stood.
+func (g *growth) since(value uint64, nowNs int64) *Since {
+	if value > g.value {
+		g.atNs, g.seen = nowNs, true
+	}
+	g.value = value // with a lane its count can go
+	return &Since{Ns: nowNs - g.atNs, More: !g.seen}
 }
 
 // NewMonitor returns a monitor. The directory must stay open as long as the monitor is.
@@ -136,6 +154,11 @@ func (m *Monitor) Show(name string) (Queue, error) {
 	}
 	q, nowNs := describe(&s), doorbell.Now()
 	q.PerSecond = rates(&v.last, &q, nowNs-v.lastNs)
+	if q.PerSecond == nil { // the first look at this queue
+		v.posted, v.read = growth{value: *q.Posted, atNs: nowNs}, growth{value: *q.Read, atNs: nowNs}
+	} else {
+		q.SincePosted, q.SinceRead = v.posted.since(*q.Posted, nowNs), v.read.since(*q.Read, nowNs)
+	}
 	v.last, v.lastNs = q, nowNs
 	return q, nil
 }
@@ -146,7 +169,7 @@ func (m *Monitor) failed(name string, err error) (Queue, error) {
 			Hint: "it goes when the writers that are still attached close"}
 	}
 	path := filepath.Join(m.dir.Path(), name)
-	return Queue{Name: name, Path: path, Error: NewProblem(err)}, err
+	return Queue{Name: name, Path: path, Error: NewProblem(err), State: new(stateOfError(err))}, err
 }
 
 // errLeftover is a queue that is not there any more, but for what its writers hold.

@@ -22,7 +22,8 @@ type Object struct {
 	Name       string     `json:"name"`
 	Path       string     `json:"path"`
 	Error      *Problem   `json:"error"`
-	Kind       *string    `json:"kind"` // counter, addresses, bell, region, umem, or kind and a number
+	State      string     `json:"state"` // a word of [States]
+	Kind       *string    `json:"kind"`  // counter, addresses, bell, region, umem; kind and a number
 	UUID       *string    `json:"uuid"`
 	ABI        *string    `json:"abi"`
 	Generation *uint64    `json:"generation"`
@@ -154,7 +155,7 @@ func showObject(d *shm.Dir, name string, seats func(shm.UUID) []string) (Object,
 	s, err := cq.InspectObject(d, name)
 	if err != nil {
 		path := filepath.Join(d.Path(), name)
-		return Object{Name: name, Path: path, Error: NewProblem(err)}, err
+		return Object{Name: name, Path: path, Error: NewProblem(err), State: stateOfError(err)}, err
 	}
 	o := Object{Name: s.Name, Path: s.Path, Kind: new(s.Kind.String()), UUID: new(s.UUID.String()),
 		ABI:        new(fmt.Sprintf("%d.%d", s.ABIMajor, s.ABIMinor)),
@@ -168,6 +169,7 @@ func showObject(d *shm.Dir, name string, seats func(shm.UUID) []string) (Object,
 		o.Process = new(process(s.Owner, s.Life))
 	}
 	o.content(&s, seats)
+	o.State = o.state()
 	return o, nil
 }
 
@@ -204,26 +206,6 @@ func counterHandle(h cq.CounterHandle) CounterHandle {
 		out.Threshold = &h.Threshold
 	}
 	return out
-}
-
-// Health sums an object up in a word: open, or what is wrong with it.
-func (o *Object) Health() string {
-	switch {
-	case o.Error != nil || o.Kind == nil:
-		return "error"
-	case o.Addresses != nil && o.Addresses.Closed:
-		return "closed"
-	case o.Counter != nil && len(o.Counter.Handles) == 0:
-		return "released"
-	case o.Process != nil && o.Process.Life != nil:
-		switch *o.Process.Life {
-		case "released", "dead":
-			return *o.Process.Life
-		case "lock lost":
-			return "lock-lost"
-		}
-	}
-	return "open"
 }
 
 // fileOwner is what the file system knows of an object. What it does not know is nil.

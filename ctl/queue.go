@@ -19,7 +19,7 @@ type Queue struct {
 	Lifetime      *string    `json:"lifetime"`       // ephemeral or persistent
 	WaitObject    *string    `json:"wait_object"`    // unspec, none, fd or yield
 	OrderPaidBy   *string    `json:"order_paid_by"`  // reader or writers: who has the fence
-	State         *string    `json:"state"`          // open, closed or overrun
+	State         *string    `json:"state"`          // a word of [States]
 	Generation    *uint64    `json:"generation"`     // grows with every reader
 	CreatedAt     *time.Time `json:"created_at"`
 	AgeNs         *int64     `json:"age_ns"`
@@ -47,7 +47,10 @@ type Queue struct {
 	Overruns        *uint64 `json:"overruns"` // lanes that lost an entry
 
 	PerSecond *Rates `json:"per_second"` // since the look before; nil at the first one
-	Lanes     []Lane `json:"lanes"`
+	// SincePosted and SinceRead are nil at the first look: no time is kept in shared memory.
+	SincePosted *Since `json:"since_posted"`
+	SinceRead   *Since `json:"since_read"`
+	Lanes       []Lane `json:"lanes"`
 }
 
 // Lane is the ring of one writer.
@@ -55,6 +58,7 @@ type Lane struct {
 	Row   int      `json:"row"`
 	Own   bool     `json:"own"` // of the reader's own library: row 0
 	Error *Problem `json:"error"`
+	State string   `json:"state"` // a word of [States]
 	Process
 	Generation      *uint64 `json:"generation"` // grows with every writer
 	Head            *uint64 `json:"head"`       // first entry not given back by the reader
@@ -83,8 +87,11 @@ type Process struct {
 	PIDNamespace *uint64 `json:"pid_namespace"`
 	Command      *string `json:"command"` // nil if it is dead or in another PID namespace
 	Alive        *bool   `json:"alive"`
-	// Life says how the object stands with it: alive, released (left on purpose), dead, or
-	// lock lost, which nobody may take over.
+	// Stopped says that it lives and is stopped, by a signal or a debugger.
+	Stopped *bool `json:"stopped"`
+	// Life says how the object stands with it: alive, released (left on purpose), dead, lock kept
+	// (it is dead, and a process that it forked keeps the lock), or lock lost. Of the last two nobody
+	// may take the object over.
 	Life *string `json:"life"`
 }
 
@@ -115,36 +122,11 @@ type Rates struct {
 	WakesSuppressed float64 `json:"wakes_suppressed"`
 }
 
-// Health sums a queue up in a word: closed, overrun, no-reader, dead-reader, lock-lost,
-// damaged-lane, full (a lane is), open when all is well, and error when nothing is known.
-func (q *Queue) Health() string {
-	switch {
-	case q.Error != nil || q.State == nil:
-		return "error"
-	case *q.State != "open":
-		return *q.State
-	}
-	if q.Reader != nil && q.Reader.Life != nil {
-		switch *q.Reader.Life {
-		case "released":
-			return "no-reader"
-		case "dead":
-			return "dead-reader"
-		case "lock lost":
-			return "lock-lost"
-		}
-	}
-	word := "open"
-	for i := range q.Lanes {
-		l := &q.Lanes[i]
-		switch {
-		case l.Error != nil || l.Poisoned != nil && *l.Poisoned:
-			return "damaged-lane"
-		case l.Depth != nil && q.Capacity != nil && *l.Depth == *q.Capacity:
-			word = "full"
-		}
-	}
-	return word
+// Since is how long nothing more came, by the looks of one [Monitor]: what came last came before
+// the look that found it, by less than the time between two looks.
+type Since struct {
+	Ns   int64 `json:"ns"`
+	More bool  `json:"more"` // nothing came since the first look: it is longer than that
 }
 
 // Writers returns how many lanes have a living writer, the reader's own lane not counted.

@@ -309,7 +309,7 @@ func TestTailCountsMissed(t *testing.T) {
 	lines := tailLines(&ctl.Tail{Lanes: []ctl.LaneTail{{Row: 1, Missed: 8},
 		{Row: 2, Error: &ctl.Problem{Message: "cut"}}}}, &output{noHeader: true}, page{})
 	if len(lines) != 2 || !strings.Contains(lines[0], "8 overwritten") ||
-		!strings.Contains(lines[1], "error: cut") {
+		!strings.Contains(lines[1], "corrupt") {
 		t.Errorf("%q", lines)
 	}
 }

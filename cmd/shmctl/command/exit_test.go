@@ -1,8 +1,12 @@
 package command
 
 import (
+	"bytes"
 	"strings"
 	"testing"
+
+	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/testdata"
 )
 
 func TestUsage(t *testing.T) {
@@ -85,6 +89,19 @@ func TestWantsJSON(t *testing.T) {
 		"show json": false, "show -- -j": false, "ls -o": false} {
 		if got := wantsJSON(strings.Fields(args)); got != want {
 			t.Errorf("%q: %v", args, got)
+		}
+	}
+}
+
+// TestStateWords: each state is explained by ls and known to the schema.
+func TestStateWords(t *testing.T) {
+	help := ok(t, "ls", "--help")
+	for _, word := range ctl.States() {
+		if !strings.Contains(help, word) {
+			t.Errorf("ls does not explain %s", word)
+		}
+		if !bytes.Contains(testdata.Schema, []byte(`"`+word+`"`)) {
+			t.Errorf("the schema does not know %s", word)
 		}
 	}
 }

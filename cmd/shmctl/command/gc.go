@@ -147,12 +147,9 @@ func gcLines(r *gcResult, o *output, p page) []string {
 		right("UNREAD", 3), left("FATE", 0), left("WHY", 4)}}
 	for i := range r.Remains {
 		b := &r.Remains[i]
-		why := b.Reason
-		if b.Error != nil {
-			why += ": " + b.Error.Message
-		}
 		t.add(printable(b.Name), orDash(b.Kind, printable), orDash(b.SizeBytes, o.bytes),
-			orDash(b.Unread, o.number), b.Fate, why)
+			orDash(b.Unread, o.number), b.Fate, b.Reason)
+		t.note(b.Name, b.Error)
 	}
 	out := t.lines(!o.noHeader, p, "")
 	if o.noHeader {

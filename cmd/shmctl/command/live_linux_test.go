@@ -166,10 +166,10 @@ func TestLiveQueue(t *testing.T) {
 	}
 	reader.kill()
 	q = showOne(t, "live")
-	if *q.Reader.Alive || *q.Reader.Life != "dead" || q.Health() != "dead-reader" {
-		t.Errorf("after the reader was killed: %+v, %s", q.Reader, q.Health())
+	if *q.Reader.Alive || *q.Reader.Life != "dead" || *q.State != "dead" {
+		t.Errorf("after the reader was killed: %+v, %s", q.Reader, *q.State)
 	}
-	if text := ok(t, "ls"); !strings.Contains(text, "dead-reader") {
+	if text := ok(t, "ls"); !strings.Contains(text, "(dead)") || !strings.HasSuffix(text, "  dead\n") {
 		t.Errorf("ls:\n%s", text)
 	}
 	writers[1].quit()

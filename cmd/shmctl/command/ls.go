@@ -21,8 +21,14 @@ bells of processes that wait for several queues: all of the directory, or those 
 FORMAT is events for an event queue. SLOTS is what each lane holds, LANES how many writers are
 attached of how many can be. DEPTH counts entries that take up room, FULL% how full the fullest lane
 is, HIGH the most entries that ever waited in one. POSTED and READ count entries, WAKES the system
-calls with which writers woke the reader, SUPPR the publishes that needed none. STATE is open, full,
-overrun, closed, no-reader (left for a successor), dead-reader, lock-lost, damaged-lane or error.
+calls with which writers woke the reader, SUPPR the publishes that needed none. With -w, IN-AGO and
+OUT-AGO say how long ago something was seen to be posted and read, > if not since the first look.
+
+STATE is one word, here, in show and in JSON, the first that applies of: version (made by another
+version of the library), denied (of another user), corrupt (damaged, or a lane is), error, closed
+(destroyed), overrun (entries were lost), dead (its owner died), lock-kept (it did, and a child that
+it forked keeps the lock), lock-lost (it lives without the lock), released (left to a successor),
+stopped (by a signal or debugger), full (a lane is), open. Below the table is what there is to say.
 
 Numbers of a queue in use are each true at some moment, not all at the same one.`,
 		Example: `  shmctl ls                     all queues of this user
@@ -60,13 +66,23 @@ func listLines(queues []ctl.Queue, o *output, p page) []string {
 		right("LANES", 7), right("DEPTH", 0), right("FULL%", 0), right("HIGH", 3),
 		right("POSTED", 6), right("READ", 6), right("WAKES", 4), right("SUPPR", 1)}}
 	if rates {
-		t.columns = append(t.columns, right("IN/s", 0), right("OUT/s", 0), right("WAKES/s", 8))
+		t.columns = append(t.columns, right("IN/s", 0), right("OUT/s", 0), right("WAKES/s", 8),
+			right("IN-AGO", 7), right("OUT-AGO", 7))
 	}
 	t.columns = append(t.columns, right("SIZE", 3), left("READER", 9), left("STATE", 0))
 	for i := range queues {
 		t.add(listRow(&queues[i], rates, o)...)
+		notesOf(t, &queues[i])
 	}
 	return t.lines(!o.noHeader, p, "")
+}
+
+// notesOf says below a table what does not fit a cell.
+func notesOf(t *table, q *ctl.Queue) {
+	t.note(q.Name, q.Error)
+	for i := range q.Lanes {
+		t.note(fmt.Sprintf("%s, lane %d", q.Name, q.Lanes[i].Row), q.Lanes[i].Error)
+	}
 }
 
 func listRow(q *ctl.Queue, rates bool, o *output) []string {
@@ -84,12 +100,25 @@ func listRow(q *ctl.Queue, rates bool, o *output) []string {
 		} else {
 			row = append(row, "-", "-", "-")
 		}
+		row = append(row, o.since(q.SincePosted), o.since(q.SinceRead))
 	}
-	state := q.Health()
-	if q.Error != nil {
-		state += ": " + q.Error.Message
+	return append(row, orDash(q.SizeBytes, o.bytes), processWords(q.Reader),
+		orDash(q.State, printable))
+}
+
+// since prints how long nothing came.
+func (o *output) since(s *ctl.Since) string {
+	if s == nil {
+		return "-"
 	}
-	return append(row, orDash(q.SizeBytes, o.bytes), processWords(q.Reader), state)
+	text := duration(s.Ns)
+	if o.raw {
+		text = strconv.FormatInt(s.Ns, 10)
+	}
+	if s.More {
+		return ">" + text
+	}
+	return text
 }
 
 func orDash[T any](v *T, f func(T) string) string {
@@ -130,8 +159,11 @@ func processWords(p *ctl.Process) string {
 	if p.Command != nil {
 		words += " " + *p.Command
 	}
-	if p.Life != nil && *p.Life != "alive" {
+	switch {
+	case p.Life != nil && *p.Life != "alive":
 		words += " (" + *p.Life + ")"
+	case p.Stopped != nil && *p.Stopped:
+		words += " (stopped)"
 	}
 	return words
 }

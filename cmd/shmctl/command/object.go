@@ -17,12 +17,9 @@ func objectLines(objects []ctl.Object, o *output, p page) []string {
 		left("PROCESS", 3), left("HOLDS", 1), left("STATE", 0)}}
 	for i := range objects {
 		b := &objects[i]
-		state := b.Health()
-		if b.Error != nil {
-			state += ": " + b.Error.Message
-		}
 		t.add(printable(b.Name), orDash(b.Kind, printable), orDash(b.SizeBytes, o.bytes),
-			processWords(b.Process), objectHolds(b, o), state)
+			processWords(b.Process), objectHolds(b, o), printable(b.State))
+		t.note(b.Name, b.Error)
 	}
 	return t.lines(!o.noHeader, p, "")
 }
@@ -58,11 +55,9 @@ func showObject(b *ctl.Object, o *output, p page) []string {
 	out := []string{p.bold(printable(b.Name))}
 	add := func(key, value string) { out = append(out, fieldLine(key, value, o)) }
 	if b.Error != nil {
-		add("path", printable(b.Path))
-		add("state", p.state("error: "+b.Error.Message))
-		return out
+		return addError(out, b.Path, b.State, b.Error, o, p)
 	}
-	add("state", p.state(b.Health()))
+	add("state", p.state(b.State))
 	v := reflect.ValueOf(*b)
 	for i := range v.NumField() {
 		key := jsonKey(v.Type().Field(i))
@@ -82,7 +77,7 @@ func showObject(b *ctl.Object, o *output, p page) []string {
 				add("queues", printableList(f.Queues))
 			}
 		default:
-			if key != "name" && key != "error" {
+			if key != "name" && key != "error" && key != "state" {
 				add(key, valueText(key, v.Field(i), o))
 			}
 		}

@@ -138,7 +138,7 @@ func TestDamagedObject(t *testing.T) {
 	leave(t, d, "orders", 1)
 	scribble(t, filepath.Join(d.Path(), "sent"), 0x100)
 	got := objects(t, ok(t, "ls", "-j"))
-	if len(got) != 1 || got[0].Error == nil || got[0].Health() != "error" {
+	if len(got) != 1 || got[0].Error == nil || got[0].State != "corrupt" {
 		t.Errorf("%+v", got)
 	}
 	if r := run(t, "show", "sent"); r.code != 1 || !strings.Contains(r.stdout, "error:") {

@@ -41,17 +41,25 @@ func samples() []ctl.Queue {
 	orders.Posted, orders.Read = new(uint64(123_456_789)), new(uint64(123_456_700))
 	full := sample("full", "alive")
 	full.Lanes[1].Depth, full.Depth = new(uint64(8)), new(uint64(8))
+	full.State, full.Lanes[1].State = new("full"), "full"
+	full.SincePosted, full.SinceRead = &ctl.Since{Ns: 1_234_567}, &ctl.Since{Ns: 9e9, More: true}
 	dead := sample("dead", "dead")
-	dead.Reader.Command, dead.Reader.Alive = nil, new(false)
+	dead.Reader.Command, dead.Reader.Alive, dead.State = nil, new(false), new("dead")
 	left := sample("left", "released")
+	left.State = new("released")
+	stopped := sample("stopped", "alive")
+	stopped.Reader.Stopped, stopped.State = new(true), new("stopped")
 	lost := sample("lost", "alive")
 	lost.State = new("overrun")
 	lost.Lanes[1].Overrun, lost.Overruns = new(true), new(uint64(1))
+	lost.Lanes[1].State = "overrun"
 	lane := sample("lane", "alive")
-	lane.Lanes[1] = ctl.Lane{Row: 1, Error: &ctl.Problem{Message: "size is 4096: cut", Code: 1}}
-	broken := ctl.Queue{Name: "bro\tken", Path: "/dev/shm/x/bro\tken",
+	lane.Lanes[1] = ctl.Lane{Row: 1, State: "corrupt", Error: &ctl.Problem{Code: 1,
+		Message: "size is 4096: cut", Hint: new("shmctl gc")}}
+	lane.State = new("corrupt")
+	broken := ctl.Queue{Name: "bro\tken", Path: "/dev/shm/x/bro\tken", State: new("corrupt"),
 		Error: &ctl.Problem{Message: "magic is x, want y: damaged object", Code: 1}}
-	return []ctl.Queue{orders, full, dead, left, lost, lane, broken}
+	return []ctl.Queue{orders, full, dead, left, stopped, lost, lane, broken}
 }
 
 func sample(name, life string) ctl.Queue {
@@ -61,11 +69,13 @@ func sample(name, life string) ctl.Queue {
 	w := ctl.Process{PID: new(4211), PIDNamespace: n(4026531836), Command: new("feedd"),
 		Alive: new(true), Life: new("alive")}
 	made := time.Date(2026, 11, 21, 8, 0, 0, 123, time.UTC)
-	own := ctl.Lane{Own: true, Process: p, Generation: n(1), Head: n(0), Peeked: n(0), Tail: n(0),
+	own := ctl.Lane{Own: true, State: "open", Process: p, Generation: n(1), Head: n(0),
+		Peeked: n(0), Tail: n(0),
 		Depth: n(0), Unreleased: n(0), HighWater: n(0), Posted: n(0), Read: n(0), Publishes: n(0),
 		Wakes: n(0), WakesSuppressed: n(0), Refused: n(0), Overrun: new(false),
 		Poisoned: new(false), Parked: new(true), Order: new("seq-cst"), SizeBytes: n(69632)}
-	lane := ctl.Lane{Row: 1, Process: w, Generation: n(3), Head: n(40), Peeked: n(42), Tail: n(43),
+	lane := ctl.Lane{Row: 1, State: "open", Process: w, Generation: n(3), Head: n(40),
+		Peeked: n(42), Tail: n(43),
 		Depth: n(3), Unreleased: n(2), HighWater: n(7), Posted: n(43), Read: n(40),
 		Publishes: n(20), Wakes: n(4), WakesSuppressed: n(16), Refused: n(1), Overrun: new(false),
 		Poisoned: new(false), Parked: new(false), Order: new("release"), SizeBytes: n(8192)}
@@ -90,7 +100,7 @@ func TestTables(t *testing.T) {
 	golden(t, "ls-raw", listLines(samples(), raw, page{}))
 	golden(t, "ls-colour", listLines(samples(), human, page{style: style{on: true}}))
 	all := samples()
-	golden(t, "show", showLines([]ctl.Queue{all[0], all[5], all[6]}, human, page{}))
+	golden(t, "show", showLines([]ctl.Queue{all[0], all[6], all[7]}, human, page{}))
 	golden(t, "show-raw-colour", showLines(all[:1], raw, page{style: style{on: true}}))
 	golden(t, "ls-80", listLines(samples(), human, page{columns: 80}))
 	golden(t, "ls-60", listLines(samples(), human, page{columns: 60}))

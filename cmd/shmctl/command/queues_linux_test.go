@@ -277,7 +277,7 @@ func TestHostileQueue(t *testing.T) {
 	_, err = f.WriteAt(word[:], 4096) // the tail, first word of the lane's page
 	must(t, err)
 	q := showOne(t, "orders")
-	if q.Error != nil || q.Lanes[1].Error == nil || q.Health() != "no-reader" || *q.Tail != 0 {
+	if q.Error != nil || q.Lanes[1].Error == nil || *q.State != "corrupt" || *q.Tail != 0 {
 		t.Errorf("%+v", q)
 	}
 	if text := ok(t, "show", "orders"); !strings.Contains(text, "distance of tail from head is") {

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -70,9 +71,7 @@ func showQueue(q *ctl.Queue, o *output, p page) []string {
 	out := []string{p.bold(printable(q.Name))}
 	add := func(key, value string) { out = append(out, fieldLine(key, value, o)) }
 	if q.Error != nil {
-		add("path", printable(q.Path))
-		add("state", p.state("error: "+q.Error.Message))
-		return out
+		return addError(out, q.Path, orDash(q.State, printable), q.Error, o, p)
 	}
 	v := reflect.ValueOf(*q)
 	for i := range v.NumField() {
@@ -86,11 +85,13 @@ func showQueue(q *ctl.Queue, o *output, p page) []string {
 			if f != nil {
 				add(key, ratesLine(f, o))
 			}
+		case *ctl.Since:
+			add(key, o.since(f))
 		default:
 			switch key {
 			case "name", "error", "lanes": // printed before and after
 			case "state":
-				add(key, p.state(q.Health()))
+				add(key, p.state(orDash(q.State, printable)))
 			default:
 				add(key, valueText(key, v.Field(i), o))
 			}
@@ -98,6 +99,16 @@ func showQueue(q *ctl.Queue, o *output, p page) []string {
 	}
 	out = append(out, "  lanes:")
 	return append(out, laneLines(q.Lanes, o, p)...)
+}
+
+// addError prints what is known of something that cannot be looked at.
+func addError(out []string, path, state string, e *ctl.Problem, o *output, p page) []string {
+	out = append(out, fieldLine("path", printable(path), o), fieldLine("state", p.state(state), o),
+		fieldLine("error", e.Message, o))
+	if e.Hint != nil {
+		out = append(out, fieldLine("remedy", *e.Hint, o))
+	}
+	return out
 }
 
 func jsonKey(f reflect.StructField) string {
@@ -155,6 +166,9 @@ func processLine(p *ctl.Process) string {
 	if p.Life != nil {
 		words = append(words, *p.Life)
 	}
+	if p.Stopped != nil && *p.Stopped {
+		words = append(words, "stopped")
+	}
 	return strings.Join(words, ", ")
 }
 
@@ -193,31 +207,29 @@ func laneLines(lanes []ctl.Lane, o *output, p page) []string {
 	t := &table{columns: []column{right("ROW", 0), right("PID", 0), left("COMMAND", 7),
 		right("GEN", 2), right("HEAD", 0), right("PEEKED", 4), right("TAIL", 0),
 		right("DEPTH", 0), right("HIGH", 5), right("PUBLISHES", 3), right("WAKES", 6),
-		right("SUPPR", 3), right("REFUSED", 6), left("ORDER", 1), left("STATE", 0)}}
+		right("SUPPR", 3), right("REFUSED", 6), left("ORDER", 1), left("MARK", 1), left("STATE", 0)}}
 	for i := range lanes {
 		l := &lanes[i]
 		num := func(n *uint64) string { return orDash(n, o.number) }
 		t.add(strconv.Itoa(l.Row), orDash(l.PID, strconv.Itoa), orDash(l.Command, printable),
 			num(l.Generation), num(l.Head), num(l.Peeked), num(l.Tail), num(l.Depth),
 			num(l.HighWater), num(l.Publishes), num(l.Wakes), num(l.WakesSuppressed),
-			num(l.Refused), orDash(l.Order, printable), laneState(l))
+			num(l.Refused), orDash(l.Order, printable), laneMarks(l), printable(l.State))
+		t.note("lane "+strconv.Itoa(l.Row), l.Error)
 	}
 	return t.lines(!o.noHeader, p, "    ")
 }
 
-// laneState is how the writer stands, then what there is to say about the lane.
-func laneState(l *ctl.Lane) string {
-	if l.Error != nil {
-		return "error: " + l.Error.Message
-	}
-	words := []string{orDash(l.Life, printable)}
+// laneMarks is what there is to say about a lane beside its state.
+func laneMarks(l *ctl.Lane) string {
+	var words []string
 	for _, w := range []struct {
 		on   *bool
 		text string
-	}{{l.Parked, "parked"}, {l.Overrun, "overrun"}, {l.Poisoned, "poisoned"}, {&l.Own, "own"}} {
+	}{{&l.Own, "own"}, {l.Parked, "parked"}} {
 		if w.on != nil && *w.on {
 			words = append(words, w.text)
 		}
 	}
-	return strings.Join(words, " ")
+	return cmp.Or(strings.Join(words, ","), "-")
 }

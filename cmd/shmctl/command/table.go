@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/shmring/shmring/ctl"
 )
 
 // column of a table. Numbers stand right.
@@ -27,9 +29,22 @@ type page struct {
 type table struct {
 	columns []column
 	rows    [][]string
+	notes   []string // below the table, where there is a heading: else a line is a row
 }
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+
+// note says below the table what is wrong with something, and what to do about it.
+func (t *table) note(name string, e *ctl.Problem) {
+	if e == nil {
+		return
+	}
+	text := printable(name) + ": " + e.Message
+	if e.Hint != nil {
+		text += "; " + *e.Hint
+	}
+	t.notes = append(t.notes, text)
+}
 
 // lines returns the table without line ends. Style is applied to the last column of a row after
 // everything is aligned, and to the heading as a whole. indent stands before every line.
@@ -54,6 +69,11 @@ func (t *table) lines(header bool, p page, indent string) []string {
 	}
 	for _, r := range t.rows {
 		out = append(out, indent+t.line(r, width, p.style))
+	}
+	if header {
+		for _, n := range t.notes {
+			out = append(out, indent+n)
+		}
 	}
 	return out
 }
@@ -93,7 +113,7 @@ func (t *table) fit(width []int, room int) {
 }
 
 // lastColumns is what the last column must have of a page: the longest word for a state.
-const lastColumns = len("damaged-lane")
+const lastColumns = len(ctl.StateLockKept)
 
 func (t *table) line(cells []string, width []int, s style) string {
 	var b strings.Builder
@@ -137,12 +157,13 @@ func (s style) bold(text string) string { return s.wrap(escBold, text) }
 // state colours by the first word of text.
 func (s style) state(text string) string {
 	word, _, _ := strings.Cut(text, " ")
-	switch strings.TrimSuffix(word, ":") {
-	case "open", "alive":
+	switch word {
+	case ctl.StateOpen:
 		return s.wrap(escGreen, text)
-	case "full", "closed", "no-reader", "released":
+	case ctl.StateFull, ctl.StateClosed, ctl.StateReleased, ctl.StateStopped:
 		return s.wrap(escYellow, text)
-	case "error", "overrun", "dead-reader", "dead", "lock-lost", "damaged-lane":
+	}
+	if slices.Contains(ctl.States(), word) {
 		return s.wrap(escRed, text)
 	}
 	return text

@@ -134,10 +134,11 @@ func tailLines(got *ctl.Tail, o *output, p page) []string {
 		l := &got.Lanes[i]
 		row := strconv.Itoa(l.Row)
 		if l.Error != nil {
-			t.note(row, "error: "+l.Error.Message)
+			t.say(row, ctl.StateCorrupt)
+			t.note("lane "+row, l.Error)
 		}
 		if l.Missed > 0 {
-			t.note(row, fmt.Sprintf("%d overwritten before they were seen", l.Missed))
+			t.say(row, fmt.Sprintf("%d overwritten before they were seen", l.Missed))
 		}
 		for k := range l.Entries {
 			t.add(append([]string{row}, entryRow(&l.Entries[k])...)...)
@@ -146,8 +147,8 @@ func tailLines(got *ctl.Tail, o *output, p page) []string {
 	return t.lines(!o.noHeader, p, "")
 }
 
-// note adds a row that has nothing but a text.
-func (t *table) note(first, text string) {
+// say adds a row that has nothing but a text.
+func (t *table) say(first, text string) {
 	cells := make([]string, len(t.columns))
 	cells[0], cells[len(cells)-1] = first, text
 	t.add(cells...)

@@ -149,7 +149,7 @@ func TestColourOnlyWhereWanted(t *testing.T) {
 		if code := Main(t.Context(), []string{"ls"}, strings.NewReader(""), p.tty, p.tty); code != 0 {
 			t.Fatal(code)
 		}
-		eventually(t, "output", func() bool { return strings.Contains(p.text()[before:], "no-reader") })
+		eventually(t, "output", func() bool { return strings.Contains(p.text()[before:], "released") })
 		if got := strings.Contains(p.text()[before:], "\x1b["); got != c.want {
 			t.Errorf("%+v: colour %v", c, got)
 		}
