@@ -67,6 +67,7 @@ type Channel struct {
 	byFID map[FID]*attached
 
 	signal    atomic.Bool
+	described atomic.Bool // somebody may wait on the descriptor
 	broadcast atomic.Uint64
 }
 
@@ -284,7 +285,8 @@ func (c *Channel) GetTimeout(timeout time.Duration) (ChannelEvent, error) {
 }
 
 // TryGet takes an event if there is one, else it is ErrWouldBlock: Get on a descriptor with
-// O_NONBLOCK.
+// O_NONBLOCK. It leaves a signal for Get, unless somebody asked for FD: then it is how a wait on
+// the descriptor goes on, and takes it with ErrSignaled.
 func (c *Channel) TryGet() (ChannelEvent, error) {
 	if !c.gate.enter() {
 		return ChannelEvent{}, ErrClosed
@@ -296,12 +298,23 @@ func (c *Channel) TryGet() (ChannelEvent, error) {
 		if err != nil {
 			return ChannelEvent{}, failed("get event", "channel", err)
 		}
+		if !got && c.described.Load() && c.signal.Swap(false) {
+			return ChannelEvent{}, ErrSignaled
+		}
 		if !got {
 			return ChannelEvent{}, ErrWouldBlock
 		}
 		if ev, ok := c.deliver(e); ok {
+			c.remind()
 			return ev, nil
 		}
+	}
+}
+
+// remind raises the descriptor again for a signal, which is no event that would keep it raised.
+func (c *Channel) remind() {
+	if c.signal.Load() && c.described.Load() {
+		c.ch.Alert()
 	}
 }
 
@@ -376,5 +389,7 @@ func (c *Channel) FD() (int, error) {
 	if err != nil {
 		return -1, failed("open descriptor of", "channel", err)
 	}
+	c.described.Store(true)
+	c.remind()
 	return face.FD(), nil
 }

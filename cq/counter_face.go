@@ -179,6 +179,9 @@ func newCounterFace(c *Counter, bell *doorbell.Domain, bit int) *counterFace {
 	return f
 }
 
+// claim: a counter has no signals.
+func (f *counterFace) claim() bool { return true }
+
 // Look implements doorbell.Member: a counter is ready while it stands elsewhere than when the set
 // last reported it. One that does not is waited for.
 func (f *counterFace) Look() (bool, error) {

@@ -220,9 +220,8 @@ func (e *EventQueue) TryWait() error {
 	return e.q.TryWait()
 }
 
-// Signal ends one blocking read of the queue without an event: one that waits now, or else the
-// next one that finds nothing. libfabric has no such call; see [Queue.Signal],
-// also for its errors.
+// Signal ends one wait of one waiter without an event: one that waits now, or else the next one
+// that finds nothing. libfabric has no such call; see [Queue.Signal], also for its errors.
 func (e *EventQueue) Signal() error { return e.q.Signal() }
 
 // StrError returns the text of a provider error number and its detail (fi_eq_strerror).

@@ -11,10 +11,11 @@ import (
 // memberList is who is in a set, by bit and by object. Its own lock is held while the set's list
 // changes with it, and never while a member is looked at.
 type memberList struct {
-	mu    sync.Mutex
-	shut  bool // its set closes: nobody comes any more
-	byBit map[int]listed
-	byFID map[FID]int
+	mu      sync.Mutex
+	shut    bool // its set closes: nobody comes any more
+	signals bool // its set ends a wait for a member's signal
+	byBit   map[int]listed
+	byFID   map[FID]int
 }
 
 type listed struct {
@@ -38,7 +39,7 @@ func (l *memberList) add(gate *guard, set *doorbell.Set, m Waitable) error {
 	if _, is := l.byFID[m.FID()]; is {
 		return errMember(m)
 	}
-	bit, face, err := m.join()
+	bit, face, err := m.join(l.signals)
 	if err != nil {
 		return err
 	}
@@ -94,20 +95,24 @@ func (l *memberList) close() (n int) {
 	return len(l.byBit)
 }
 
-// report turns bits into the members that they stand for, as many as dst holds.
-func (l *memberList) report(bits []int, dst []Waitable) (n int) {
+// report turns bits into the members that they stand for, as many as dst holds, and counts those
+// that are ready for this caller. A signal is taken here, where nobody can take its queue out.
+func (l *memberList) report(bits []int, dst []Waitable) (n, ready int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, bit := range bits {
 		e, is := l.byBit[bit]
-		if !is || n == len(dst) {
+		if !is || !e.face.claim() {
 			continue
 		}
-		e.face.reported()
-		dst[n] = e.m
-		n++
+		ready++
+		if n < len(dst) {
+			e.face.reported()
+			dst[n] = e.m
+			n++
+		}
 	}
-	return n
+	return n, ready
 }
 
 // progress drives the members, and returns how long a wait may sleep before it does so again; 0 is

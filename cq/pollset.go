@@ -111,7 +111,8 @@ func (s *PollSet) Len() int {
 // (fi_poll): queues that are not empty, and counters that stand elsewhere than when Poll of this
 // set last returned them. (fi_poll(3) has a set forget what its application adds itself, and allows
 // to report too much: here any change is reported, whoever made it.) It returns how many. Those
-// that do not fit in dst come first the next time: nothing is forgotten because dst is short.
+// that do not fit in dst come first the next time: nothing is forgotten because dst is short. A
+// signal is for who waits: Poll neither reports nor takes it.
 //
 // ErrBusy says that another goroutine polls the set, ErrClosed that it is closed. That nothing is
 // ready is 0 and no error.
@@ -132,7 +133,8 @@ func (s *PollSet) Poll(dst []Waitable) (n int, err error) {
 	}
 	if room := dst[n:]; len(room) > 0 {
 		bits, e := s.set.Poll(roomFor(&s.bits, len(room)))
-		n, err = n+s.list.report(bits, room), e
+		found, _ := s.list.report(bits, room)
+		n, err = n+found, e
 	}
 	if !s.turn {
 		n += s.pollCounters(dst[n:])

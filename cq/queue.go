@@ -350,8 +350,12 @@ func (q *Queue) FD() int {
 	return q.face.FD()
 }
 
-// Signal ends one blocking read of the queue: one that waits now, or else the next one that finds
-// nothing (fi_cq_signal). Signals do not add up. A queue without wait object is ErrNoWait.
+// Signal ends one wait of one waiter (fi_cq_signal): one that waits now, or else the next one that
+// finds nothing. A blocking read ends with ErrSignaled; a wait on a set returns the queue, once; a
+// wait on the descriptor ends, and the TryWait that follows is ErrSignaled, once. Of several
+// waiters any one takes it, and the others sleep on; one on a descriptor may look and find nothing.
+// Calls that do not wait leave it, and signals do not add up. A queue without wait object is
+// ErrNoWait.
 func (q *Queue) Signal() error {
 	if q.opt.Wait == WaitNone {
 		return &Error{Pkg: pkg, Op: "signal", Name: q.name, Err: ErrNoWait}

@@ -8,11 +8,10 @@ import (
 )
 
 // SignalQueue is [Queue.Signal] from outside (fi_cq_signal): any process of the queue's user ends
-// one blocking read of its reader, or one wait for events, without a lane. Nothing is done to a
-// queue whose reader died or left it: a signal would stay and end the first read of a successor, to
-// whom nobody meant it. Then it is ErrPeerGone. Other errors are fs.ErrNotExist, ErrClosed,
-// ErrNoWait for a queue without a wait object, and those of opening shared memory. It may be called
-// from anywhere.
+// one wait of its reader, without a lane. Nothing is done to a queue whose reader died or left it:
+// a signal would stay and end the first wait of a successor, to whom nobody meant it. Then it is
+// ErrPeerGone. Other errors are fs.ErrNotExist, ErrClosed, ErrNoWait for a queue without a wait
+// object, and those of opening shared memory. It may be called from anywhere.
 func SignalQueue(d *shm.Dir, name string) error {
 	dir, err := d.Sub(name, false)
 	if err != nil {
@@ -88,15 +87,15 @@ func signalFrom(door door, obj *shm.Object, o shape) error {
 	return nil
 }
 
-// Signal ends one Get: one that is waiting now, or else the next that finds no event. After Close
-// it is ErrClosed.
+// Signal ends one Get, or one wait on the descriptor, see TryGet: one that is waiting now, or else
+// the next that finds no event. After Close it is ErrClosed.
 func (c *Channel) Signal() error {
 	if !c.gate.enter() {
 		return ErrClosed
 	}
 	defer c.gate.leave()
 	c.signal.Store(true)
-	c.bell.Kick()
+	c.ch.Alert()
 	return nil
 }
 

@@ -103,7 +103,7 @@ func TestSignalLatch(t *testing.T) {
 		for _, tt := range latchTests {
 			t.Run(tt.name, func(t *testing.T) {
 				q, w := pair(t, o)
-				if err := tt.run(t, q, w); err != tt.want {
+				if err := tt.run(t, q, w); !errors.Is(err, tt.want) {
 					t.Errorf("%v, want %v", err, tt.want)
 				}
 			})

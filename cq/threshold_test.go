@@ -64,7 +64,7 @@ func TestThreshold(t *testing.T) {
 					} else {
 						tt.run(t, ws)
 					}
-					if n, err := atLeast(q, tt.min, tt.timeout); n != tt.n || err != tt.err {
+					if n, err := atLeast(q, tt.min, tt.timeout); n != tt.n || !errors.Is(err, tt.err) {
 						t.Errorf("%d, %v; want %d, %v", n, err, tt.n, tt.err)
 					}
 				})

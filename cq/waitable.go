@@ -15,8 +15,9 @@ type Waitable interface {
 	UserContext() any
 
 	// join makes the object ring the process's bell, at the bit that it returns. face is the object
-	// as one set looks at it; the object cannot be closed until the face's part.
-	join() (bit int, face face, err error)
+	// as one set looks at it, with signals if the set ends a wait for them; the object cannot be
+	// closed until the face's part.
+	join(signals bool) (bit int, face face, err error)
 	waitObject() WaitObject
 	// progress drives what feeds the object, if nothing else does, and returns after how long it
 	// wants it again, or a negative number for never.
@@ -47,6 +48,9 @@ func errAbsent(op string) error {
 // face is a member as one set sees it.
 type face interface {
 	doorbell.Member
+	// claim is asked before the set returns a member that it found ready: not, if that was a signal
+	// which another waiter took. The member is in the set.
+	claim() bool
 	// reported is told that the set returned the member as ready.
 	reported()
 	// part is told that the member left the set.
@@ -55,13 +59,16 @@ type face interface {
 
 // queueFace is a queue in a set.
 type queueFace struct {
-	q   *Queue
-	own bool // the set is the one that the queue was opened in
+	q        *Queue
+	own      bool // the set is the one that the queue was opened in
+	signals  bool // the set ends a wait for a signal
+	signaled bool // the last look found nothing else; of the goroutine that waits
 }
 
 // Look implements doorbell.Member: a queue is ready while a read would return anything but
 // ErrWouldBlock, or a signal is pending.
-func (f queueFace) Look() (bool, error) {
+func (f *queueFace) Look() (bool, error) {
+	f.signaled = false
 	if !f.q.guard.enterAny() {
 		return false, nil
 	}
@@ -69,22 +76,25 @@ func (f queueFace) Look() (bool, error) {
 	if due, err := f.q.due(); due || err != nil {
 		return due, err
 	}
-	ready, err := f.q.bell.Look()
-	if !ready && err == nil { // it was marked just now, and cannot be opened
+	more, signaled, err := f.q.bell.Search()
+	if !more && err == nil { // it was marked just now, and cannot be opened
 		f.q.bell.Lock()
 		f.q.reap()
-		ready = len(f.q.broken) > 0
+		more = len(f.q.broken) > 0
 		f.q.bell.Unlock()
 	}
-	return ready, err
+	f.signaled = f.signals && signaled && !more
+	return more || f.signaled, err
 }
 
 // Join implements doorbell.Member.
-func (f queueFace) Join(on bool) { f.q.bell.Join(on) }
+func (f *queueFace) Join(on bool) { f.q.bell.Join(on) }
 
-func (f queueFace) reported() {}
+func (f *queueFace) claim() bool { return !f.signaled || f.q.bell.TakeSignal() }
 
-func (f queueFace) part() {
+func (f *queueFace) reported() {}
+
+func (f *queueFace) part() {
 	if f.own {
 		f.q.holders.disown()
 	} else {
@@ -92,12 +102,12 @@ func (f queueFace) part() {
 	}
 }
 
-func (q *Queue) join() (int, face, error) {
+func (q *Queue) join(signals bool) (int, face, error) {
 	bit, err := q.seat()
 	if err == nil && q.opening {
 		q.holders.adopt()
 	}
-	return bit, queueFace{q, q.opening}, err
+	return bit, &queueFace{q: q, own: q.opening, signals: signals}, err
 }
 
 // enterSet makes m, the queue as its user sees it, a member of the set that it was opened for.
@@ -159,7 +169,7 @@ func (q *Queue) part() { q.holders.unbind() }
 func (q *Queue) waitObject() WaitObject { return q.opt.Wait }
 
 // join puts a counter into a wait set, with a bit for that set alone.
-func (c *Counter) join() (int, face, error) {
+func (c *Counter) join(bool) (int, face, error) {
 	if err := c.holders.bind(); err != nil {
 		return -1, nil, err
 	}
@@ -177,12 +187,12 @@ func (c *Counter) waitObject() WaitObject { return c.opt.Wait }
 func (c *Counter) progress() time.Duration { return -1 }
 
 // join puts an event queue into a set. One with a handler is read by that alone.
-func (e *EventQueue) join() (int, face, error) {
+func (e *EventQueue) join(signals bool) (int, face, error) {
 	if e.handler != nil {
 		return -1, nil, &Error{Pkg: pkg, Op: "add", Name: e.q.name, Err: ErrHandled,
 			Hint: "open it without a Handler to wait for it yourself"}
 	}
-	return e.q.join()
+	return e.q.join(signals)
 }
 
 func (e *EventQueue) waitObject() WaitObject { return e.opt.Wait }

@@ -61,7 +61,7 @@ func NewWaitSet(d *shm.Dir, o WaitSetOptions) (*WaitSet, error) {
 			"WaitUnspec, WaitFD, WaitPollFD or WaitMutexCond", ErrInvalid)
 	}
 	s := &WaitSet{fid: FID{Kind: FIDWaitSet, ID: rand.Uint64()}, opt: o}
-	s.gate.shared = true
+	s.gate.shared, s.list.signals = true, true
 	var err error
 	if s.bell, err = processDomain.acquire(d); err != nil {
 		return nil, failed("open", "wait set", err)
@@ -101,10 +101,11 @@ func (s *WaitSet) Len() int { return s.list.len() }
 
 // Wait waits until at least one member is ready and returns how many of them it put into dst
 // (fi_wait, which does not say which). With an empty dst it only waits. Those that do not fit come
-// first the next time. A queue is ready while a read would return something or a signal is pending,
-// a counter when one of its values differs from what it was when a Wait of this set last returned
-// it. It ends with ErrSignaled after Signal, ErrClosed, the context's error, or ErrBusy if another
-// goroutine waits.
+// first the next time. A queue is ready while a read would return something, a counter when one of
+// its values differs from what it was when a Wait of this set last returned it. A signal of a queue
+// that has nothing else makes one Wait return it, once, with whatever time it was given: that takes
+// the signal, and a read then finds nothing. Wait ends with ErrSignaled after Signal of the set,
+// ErrClosed, the context's error, or ErrBusy if another goroutine waits.
 func (s *WaitSet) Wait(ctx context.Context, dst []Waitable) (int, error) {
 	return s.wait(ctx, dst, -1)
 }
@@ -139,14 +140,11 @@ func (s *WaitSet) wait(ctx context.Context, dst []Waitable, timeout time.Duratio
 			}
 		}
 		bits, err := s.set.Wait(roomFor(&s.bits, len(dst)), turn)
-		if n := s.list.report(bits, dst); n > 0 || err != nil {
+		if n, ready := s.list.report(bits, dst); ready > 0 || err != nil {
 			return n, err
 		}
-		if len(dst) == 0 && len(bits) > 0 {
-			return 0, nil
-		}
 		switch {
-		case len(bits) > 0: // all of them were taken out meanwhile
+		case len(bits) > 0: // all of them were taken out meanwhile, or their signals by others
 		case s.gate.isClosed():
 			return 0, ErrClosed
 		case ctx.Err() != nil:
@@ -164,15 +162,15 @@ func errTurn(op, name string) error {
 		Hint: "another goroutine waits on it: give each a set of its own"}
 }
 
-// Signal ends one Wait: one that is waiting now, or else the next that finds nothing ready.
-// After Close it is ErrClosed.
+// Signal ends one wait: one that is waiting now, in Wait or on the descriptor, or else the next
+// Wait or TryWait that finds nothing ready. After Close it is ErrClosed.
 func (s *WaitSet) Signal() error {
 	if !s.gate.enterAny() {
 		return ErrClosed
 	}
 	defer s.gate.leaveAny()
 	s.signal.Store(true)
-	s.bell.Kick()
+	s.set.Alert()
 	return nil
 }
 
@@ -189,8 +187,9 @@ func (s *WaitSet) FD() int {
 }
 
 // TryWait arms the descriptor (fi_trywait): nil says that no member is ready and that the
-// descriptor becomes readable when one does; ErrWouldBlock that one is, or may be; ErrBusy that
-// another goroutine waits on the set.
+// descriptor becomes readable when one does; ErrWouldBlock that one is, or may be, or had a
+// signal, which that takes; ErrSignaled, once, that the set had one; ErrBusy that another goroutine
+// waits on the set.
 func (s *WaitSet) TryWait() error {
 	if s.face == nil {
 		return &Error{Pkg: pkg, Op: "trywait", Name: "wait set", Err: ErrNoWait,
@@ -205,12 +204,25 @@ func (s *WaitSet) TryWait() error {
 	}
 	defer s.turn.Unlock()
 	s.list.progress()
-	ready, err := s.set.TryWait()
-	if err != nil {
-		return failed("trywait", "wait set", err)
+	for {
+		bits, err := s.set.Poll(roomFor(&s.bits, 1))
+		if err != nil {
+			return failed("trywait", "wait set", err)
+		}
+		if _, ready := s.list.report(bits, nil); ready > 0 {
+			return ErrWouldBlock
+		}
+		if len(bits) == 0 {
+			break
+		}
 	}
-	if ready {
+	switch ready, err := s.set.TryWait(); {
+	case err != nil:
+		return failed("trywait", "wait set", err)
+	case ready:
 		return ErrWouldBlock
+	case s.signal.Swap(false): // after the descriptor was lowered, which a signal raises
+		return ErrSignaled
 	}
 	s.keeper.arm()
 	return nil

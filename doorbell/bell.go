@@ -372,7 +372,7 @@ func (b *Bell) news() bool {
 	return b.anyMark() || len(b.listened) > 0 && b.unheard()
 }
 
-// TakeSignal consumes a pending signal. At most one caller gets it.
+// TakeSignal consumes a pending signal. At most one caller gets it. It may be called from anywhere.
 func (b *Bell) TakeSignal() bool {
 	return b.hints.latch.Load() != 0 && b.hints.latch.Swap(0) != 0
 }

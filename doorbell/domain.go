@@ -117,6 +117,19 @@ func (x *watcher) put(word int, bits uint64) {
 	}
 }
 
+// Alert makes the descriptor readable and wakes who sleeps, for what no member has. What it is for
+// is stored before, and looked at after a call that lowers the descriptor. It may be called from
+// anywhere.
+func (x *watcher) Alert() {
+	x.d.mu.Lock()
+	if x.lowered {
+		x.lowered = false
+		x.desc.set()
+	}
+	x.d.mu.Unlock()
+	x.d.Kick()
+}
+
 // pick takes the next member off the list, looking from bit from up to but not including bit to.
 // Domain.mu is held.
 func (x *watcher) pick(from, to int) int {

@@ -27,13 +27,19 @@ func (b *Bell) SetDomain(d *Domain, bit int) {
 }
 
 // Look implements [Member]. It takes the lock. A signal that nobody took makes the queue ready and
-// stays, for the read that follows.
+// stays: whoever ends a wait for it takes it with TakeSignal.
 func (b *Bell) Look() (ready bool, err error) {
+	more, signaled, err := b.Search()
+	return more || signaled, err
+}
+
+// Search is Look that tells entries from a signal.
+func (b *Bell) Search() (more, signaled bool, err error) {
 	b.Lock()
 	defer b.Unlock()
 	b.Take()
-	more, err := b.Park()
-	return more || b.hints.latch.Load() != 0, err
+	more, err = b.Park()
+	return more, b.hints.latch.Load() != 0, err
 }
 
 // Join implements [Member]. It may be called from anywhere, also on a queue that is not shared, and

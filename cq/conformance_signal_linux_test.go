@@ -1,0 +1,238 @@
+package cq_test
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+// signaled is what a signal is sent to.
+type signaled interface {
+	cq.Waitable
+	cq.TryWaiter
+	FD() int
+	Signal() error
+}
+
+// signalWaiter waits so long, for ever if that is negative, and reports whether a signal ended it.
+type signalWaiter struct {
+	name string
+	wait func(d time.Duration) bool
+}
+
+// descriptorWaiter is trywait, then poll. again is what trywait says of a signal.
+func descriptorWaiter(t *testing.T, name string, m interface {
+	cq.TryWaiter
+	FD() int
+}, again error) signalWaiter {
+	return signalWaiter{name, func(d time.Duration) bool {
+		for {
+			if err := cq.TryWait(m); errors.Is(err, again) {
+				return true
+			} else if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			ms := -1
+			if d >= 0 {
+				ms = int(d.Milliseconds())
+			}
+			if !pollable(t, m.FD(), ms) {
+				return false
+			}
+		}
+	}}
+}
+
+// setWaiters wait on sets that have m.
+func setWaiters(t *testing.T, d *shm.Dir, m cq.Waitable) []signalWaiter {
+	set := waitSet(t, d, cq.WaitSetOptions{Wait: cq.WaitFD})
+	addTo(t, set, m)
+	wait := func(room int) func(time.Duration) bool {
+		return func(d time.Duration) bool {
+			dst := make([]cq.Waitable, room)
+			n, err := set.WaitTimeout(dst, d)
+			if err != nil {
+				wantErr(t, "wait", err, cq.ErrTimedOut)
+				return false
+			}
+			if n != min(1, room) || room > 0 && dst[0] != m {
+				t.Errorf("the set returned %d, %v", n, dst)
+			}
+			return true
+		}
+	}
+	return []signalWaiter{{"set", wait(2)}, {"set without room", wait(0)},
+		descriptorWaiter(t, "descriptor of a set", set, cq.ErrWouldBlock)}
+}
+
+// readWaiter is a blocking read.
+func readWaiter(t *testing.T, sread func(time.Duration) error) signalWaiter {
+	return signalWaiter{"read", func(d time.Duration) bool {
+		err := sread(d)
+		if err != cq.ErrSignaled {
+			wantErr(t, "sread", err, cq.ErrTimedOut)
+		}
+		return err == cq.ErrSignaled
+	}}
+}
+
+// oneWaitOfOneWaiter: whoever takes the signal, it is gone for everybody.
+func oneWaitOfOneWaiter(t *testing.T, signal func() error, waiters []signalWaiter) {
+	for _, w := range waiters {
+		for _, begin := range []string{"before", "during"} {
+			done := func() {}
+			if begin == "before" {
+				must(t, signal())
+			} else {
+				done = later(func() { _ = signal() })
+			}
+			if !w.wait(-1) {
+				t.Fatalf("%s the wait of %s: it was not the signal", begin, w.name)
+			}
+			done()
+			for _, other := range waiters {
+				if other.wait(time.Millisecond) {
+					t.Errorf("%s the wait of %s: it ended one of %s too", begin, w.name, other.name)
+				}
+			}
+		}
+	}
+}
+
+// TestConformanceSignal is a signal and all that one can wait with.
+func TestConformanceSignal(t *testing.T) {
+	fd := cq.Options{Size: 8, Spin: -1, Wait: cq.WaitFD}
+	dst := make([]cq.Msg, 1)
+	sread := func(q *cq.Queue) func(time.Duration) error {
+		return func(d time.Duration) error { _, err := cq.ReadTimeout(q, dst, d); return err }
+	}
+	conform(t, "one-wait-of-one-waiter", fd, func(t *testing.T, r *rig) {
+		waiters := append(setWaiters(t, r.d, r.q), readWaiter(t, sread(r.q)),
+			descriptorWaiter(t, "descriptor", r.q, cq.ErrSignaled))
+		oneWaitOfOneWaiter(t, r.q.Signal, waiters)
+		if !r.memfd {
+			oneWaitOfOneWaiter(t, func() error { return r.signalOutside(t) }, waiters)
+		}
+	})
+	conformEQ(t, "event-queue", cq.EventOptions{Wait: cq.WaitFD, Spin: -1},
+		func(t *testing.T, r *eqRig) {
+			read := func(d time.Duration) error { _, err := r.e.ReadTimeout(&cq.Event{}, d); return err }
+			oneWaitOfOneWaiter(t, r.e.Signal, append(setWaiters(t, r.d, r.e), readWaiter(t, read),
+				descriptorWaiter(t, "descriptor", r.e, cq.ErrSignaled)))
+		})
+	set := waitSet(t, openDir(t), cq.WaitSetOptions{})
+	own := cq.Options{Size: 8, Wait: cq.WaitInSet, WaitSet: set}
+	conform(t, "queue-of-a-set", own, func(t *testing.T, r *rig) {
+		oneWaitOfOneWaiter(t, r.q.Signal, setWaiters(t, r.d, r.q))
+	})
+	conform(t, "entries-first", fd, func(t *testing.T, r *rig) {
+		for _, w := range setWaiters(t, r.d, r.q) {
+			must(t, r.q.Signal())
+			r.post(t, 1, 2)
+			if !w.wait(0) {
+				t.Errorf("%s: it does not see the entry", w.name)
+			}
+			wantContexts(t, "entry", read(t, r.q, 2), 1)
+			if !w.wait(-1) || w.wait(time.Millisecond) {
+				t.Errorf("%s: the signal is not what is left", w.name)
+			}
+		}
+	})
+	conform(t, "not-for-who-does-not-wait", fd, func(t *testing.T, r *rig) {
+		polls := pollSet(t, r, r.q)
+		must(t, r.q.Signal())
+		for range 3 {
+			if got := polled(t, polls, 2); len(got) != 0 {
+				t.Errorf("a poll returned %v", got)
+			}
+			_, err := cq.Read(r.q, dst)
+			wantErr(t, "read", err, cq.ErrWouldBlock)
+		}
+		if !setWaiters(t, r.d, r.q)[0].wait(-1) {
+			t.Error("it is gone")
+		}
+	})
+	conform(t, "of-a-set", fd, func(t *testing.T, r *rig) {
+		s := waitSet(t, r.d, cq.WaitSetOptions{Wait: cq.WaitFD})
+		addTo(t, s, r.q)
+		wait := func(d time.Duration) error { _, err := s.WaitTimeout(nil, d); return err }
+		oneWaitOfOneWaiter(t, s.Signal, []signalWaiter{readWaiter(t, wait),
+			descriptorWaiter(t, "descriptor", s, cq.ErrSignaled)})
+	})
+	onChannel(t, "of-a-channel", channelSignalDescriptor)
+	fd.Shared = true
+	conform(t, "several-at-once", fd, signalSeveral)
+}
+
+// channelSignalDescriptor: the descriptor of a channel, with a get for each edge.
+func channelSignalDescriptor(t *testing.T, r *rig, c *cq.Channel) {
+	must(t, c.Signal()) // before anybody asks for a descriptor
+	fd, err := c.FD()
+	must(t, err)
+	waiter := signalWaiter{"descriptor", func(d time.Duration) bool {
+		for {
+			_, err := c.TryGet()
+			if errors.Is(err, cq.ErrSignaled) {
+				return true
+			}
+			wantErr(t, "get", err, cq.ErrWouldBlock)
+			ms := -1
+			if d >= 0 {
+				ms = int(d.Milliseconds())
+			}
+			if !pollable(t, fd, ms) {
+				return false
+			}
+		}
+	}}
+	if !pollable(t, fd, 20_000) || !waiter.wait(0) {
+		t.Error("the first signal is not there")
+	}
+	get := func(d time.Duration) error { _, err := c.GetTimeout(d); return err }
+	oneWaitOfOneWaiter(t, c.Signal, []signalWaiter{waiter, readWaiter(t, get)})
+	must(t, c.Arm(r.q, cq.NotifyAny))
+	r.post(t, 1, 2)
+	must(t, c.Signal())
+	_, err = c.TryGet()
+	must(t, err)
+	must(t, c.Ack(r.q, 1))
+	if !pollable(t, fd, 20_000) || !waiter.wait(0) {
+		t.Error("the event before the signal took it along")
+	}
+}
+
+// signalSeveral: as many signals as there are waiters end all of them, and none is left.
+func signalSeveral(t *testing.T, r *rig) {
+	waiters := []signalWaiter{setWaiters(t, r.d, r.q)[0], setWaiters(t, r.d, r.q)[2],
+		readWaiter(t, func(d time.Duration) error {
+			_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), d)
+			return err
+		})}
+	var ended atomic.Int64
+	done := make(chan bool, len(waiters))
+	for _, w := range waiters {
+		go func() {
+			ok := w.wait(-1)
+			ended.Add(1)
+			done <- ok
+		}()
+	}
+	for i := range waiters {
+		must(t, r.q.Signal())
+		eventually(t, "one took it", func() bool { return ended.Load() > int64(i) })
+	}
+	for range waiters {
+		if !<-done {
+			t.Error("one ended for another reason")
+		}
+	}
+	for _, w := range waiters {
+		if w.wait(time.Millisecond) {
+			t.Errorf("%s: one signal ended more than one", w.name)
+		}
+	}
+}
