@@ -69,6 +69,32 @@ func TestRefusedQueues(t *testing.T) {
 	}
 }
 
+// TestOtherSlots: a queue whose slots have another meaning is refused as one of another version.
+func TestOtherSlots(t *testing.T) {
+	d, queue := openDir(t), queueName(t)
+	spec, err := cq.ReaderSpec(queue, cq.Options{Size: 4, Lifetime: cq.Persistent})
+	must(t, err)
+	for i := range spec.Sections {
+		if spec.Sections[i].Kind == cq.SectSlots {
+			spec.Sections[i].LayoutHash = 1
+		}
+	}
+	obj, dir, err := d.CreateIn(queue, cq.ReaderFile, spec, nil)
+	must(t, err)
+	t.Cleanup(func() {
+		must(t, errors.Join(dir.Close(), os.RemoveAll(filepath.Join(d.Path(), queue))))
+	})
+	must(t, errors.Join(obj.Release(), obj.Close()))
+	for what, use := range users(t, d, queue) {
+		err := use()
+		wantErr(t, what, err, shm.ErrVersion, syscall.EPROTONOSUPPORT)
+		var e *shm.Error
+		if !errors.As(err, &e) || !strings.Contains(e.Hint, "one version") {
+			t.Errorf("%s: %v does not say what to do", what, err)
+		}
+	}
+}
+
 // Where the version and the state stand in the header of every object.
 const (
 	offABIMajor = 0x0c

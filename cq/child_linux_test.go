@@ -149,7 +149,7 @@ func writeLane(w *cq.Writer, stop *atomic.Bool, count uint64) {
 		n := int(min(uint64(1+round%len(batch)), count-at))
 		for i := range batch[:n] {
 			batch[i] = cq.Entry{Context: uint64(w.Lane()), Tag: at + uint64(i),
-				Data: ^(at + uint64(i)), Src: cq.AddrNotAvail}
+				Data: ^(at + uint64(i))}
 		}
 		switch _, err := w.PostBatch(batch[:n]); err {
 		case cq.ErrFull:

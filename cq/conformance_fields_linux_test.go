@@ -10,7 +10,7 @@ import (
 
 // everyField has something in every field.
 var everyField = cq.Entry{Context: 1, Flags: cq.FlagRecv | cq.FlagTagged | cq.FlagRemoteCQData,
-	Len: 3, Buf: 4, Data: 0x0102030405060708, Tag: 0x1122334455667788, Src: 7}
+	Len: 3, Buf: 4, Data: 0x0102030405060708, Tag: 0x1122334455667788, Src: cq.From(7)}
 
 // TestConformanceCQFormat is the format of fi_cq_attr and what reads return in each.
 func TestConformanceCQFormat(t *testing.T) {

@@ -161,7 +161,7 @@ func TestConformanceCQReadErr(t *testing.T) {
 
 func readErrFields(t *testing.T, r *rig) {
 	in := cq.ErrorEntry{Context: 1, Flags: cq.FlagRecv | cq.FlagTagged, Len: 2, Buf: 3, Data: 4,
-		Tag: 5, Src: 6, OverrunBytes: 7, Err: cq.Errno(syscall.EIO), ProvErrno: -8,
+		Tag: 5, Src: cq.From(6), OverrunBytes: 7, Err: cq.Errno(syscall.EIO), ProvErrno: -8,
 		ErrData: []byte("why")}
 	must(t, r.w.PostError(&in))
 	got := cq.ErrorEntry{ErrData: make([]byte, 16)}

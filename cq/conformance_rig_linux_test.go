@@ -207,7 +207,7 @@ func (r *rig) post(t testing.TB, from, to uint64) {
 func postTo(t testing.TB, w sink, from, to uint64) {
 	t.Helper()
 	for i := from; i < to; i++ {
-		if err := w.Post(&cq.Entry{Context: i, Src: cq.AddrNotAvail}); err != nil {
+		if err := w.Post(&cq.Entry{Context: i}); err != nil {
 			t.Fatalf("post %d: %v", i, err)
 		}
 	}

@@ -1,6 +1,7 @@
 package cq_test
 
 import (
+	"errors"
 	"slices"
 	"syscall"
 	"testing"
@@ -12,8 +13,8 @@ import (
 func TestConformanceCQReadFrom(t *testing.T) {
 	o := cq.Options{Size: 8}
 	conform(t, "source", o, func(t *testing.T, r *rig) {
-		_, err := r.w.PostBatch([]cq.Entry{{Context: 1, Src: 4}, {Context: 2, Src: 0},
-			{Context: 3, Src: 9}})
+		_, err := r.w.PostBatch([]cq.Entry{{Context: 1, Src: cq.From(4)}, {Context: 2, Src: cq.From(0)},
+			{Context: 3, Src: cq.From(9)}})
 		must(t, err)
 		dst, src := make([]cq.Context, 4), make([]cq.Addr, 4)
 		n, err := cq.ReadFrom(r.q, dst, src)
@@ -23,13 +24,14 @@ func TestConformanceCQReadFrom(t *testing.T) {
 		wantContexts(t, "entries", contexts(dst[:n]), 1, 2, 3)
 	})
 	conform(t, "not-available", o, func(t *testing.T, r *rig) {
-		must(t, r.w.Post(&cq.Entry{Context: 1, Src: cq.AddrNotAvail}))
+		must(t, r.w.Post(&cq.Entry{Context: 1}))
 		src := []cq.Addr{1}
 		if n, err := cq.ReadFrom(r.q, make([]cq.Context, 1), src); n != 1 || err != nil ||
 			src[0] != ^cq.Addr(0) {
 			t.Errorf("%d, %v, %v", n, err, src)
 		}
 	})
+	conform(t, "nobody-said", cq.Options{Size: 32}, nobodySaid)
 	conform(t, "lengths-differ", o, func(t *testing.T, r *rig) {
 		r.post(t, 0, 1)
 		for _, room := range []int{0, 1, 3} {
@@ -99,6 +101,77 @@ func cqReadFromSourceInAddressVector(t *testing.T, r *rig) {
 	}
 }
 
+// nobodySaid: what was posted without a source has none, however it was posted and is read. The
+// first address of a vector is another thing.
+func nobodySaid(t *testing.T, r *rig) {
+	v := newVector(t, site{}, cq.AddressOptions{})
+	_ = insert(t, v, sockaddr(0))
+	must(t, r.w.Bind(cq.FlagTransmit|cq.FlagRecv)) // with SourceNone
+	e := &cq.Entry{Flags: cq.FlagSend}
+	postAll := func() {
+		must(t, r.w.Post(e))
+		_, err := r.w.PostBatch([]cq.Entry{*e, *e})
+		must(t, err)
+		must(t, r.w.Credit(1))
+		must(t, r.w.PostCredited(e))
+		must(t, r.w.Begin(cq.FlagSend))
+		must(t, r.w.Complete(e, cq.FlagSend))
+		if r.others { // who cannot open the vector
+			must(t, r.w.Post(e))
+			return
+		}
+		must(t, r.w.PostFrom(e, sockaddr(0), v, cq.SourceNone))
+	}
+	const posts = 6
+	ctx, dst, src := soon(t), make([]cq.Entry, 2*posts), make([]cq.Addr, 2*posts)
+	for name, read := range map[string]func() (int, error){
+		"readfrom": func() (int, error) { return cq.ReadFrom(r.q, dst, src) },
+		"sreadfrom": func() (int, error) {
+			return cq.ReadFromTimeout(r.q, dst, src, tooLong, cq.WaitCond{Min: posts})
+		},
+		"context": func() (int, error) { return cq.ReadFromContext(ctx, r.q, dst, src) },
+		"peek": func() (int, error) {
+			es, err := r.q.Peek(2 * posts)
+			for i := range es {
+				dst[i], src[i] = es[i], es[i].Src.Addr()
+			}
+			return len(es), errors.Join(err, r.q.Release(len(es)))
+		},
+		"entries": func() (n int, err error) {
+			for e, err := range r.q.Entries(0) {
+				must(t, err)
+				dst[n], src[n] = *e, e.Src.Addr()
+				n++
+			}
+			return n, nil
+		},
+	} {
+		postAll()
+		n, err := read()
+		if n != posts || err != nil {
+			t.Errorf("%s: %d, %v", name, n, err)
+		}
+		for i := range n {
+			if src[i] != cq.AddrNotAvail || dst[i].Src.Addr() != cq.AddrNotAvail {
+				t.Errorf("%s: entry %d came from %v, %v", name, i, src[i], dst[i].Src)
+			}
+		}
+	}
+	failed := &cq.ErrorEntry{Flags: cq.FlagSend, Err: cq.EOther}
+	must(t, r.w.PostError(failed))
+	must(t, r.w.Credit(1))
+	must(t, r.w.PostErrorCredited(failed))
+	must(t, r.w.Begin(cq.FlagSend))
+	must(t, r.w.Fail(failed, cq.FlagSend))
+	for i := range 3 {
+		got := cq.ErrorEntry{Src: cq.From(7)}
+		must(t, r.q.ReadErr(&got))
+		if got.Src.Addr() != cq.AddrNotAvail {
+			t.Errorf("failure %d came from %v", i, got.Src)
+		}
+	}
+}
+
 // sourceErr: data came well from a peer that is not in the vector. The error entry says so, and
 // what it carries makes the peer known.
 func sourceErr(t *testing.T, r *rig) {
@@ -113,7 +186,7 @@ func sourceErr(t *testing.T, r *rig) {
 		must(t, r.q.ReadErr(&got))
 		wantErr(t, "entry", &got, syscall.EADDRNOTAVAIL)
 		if got.Context != 1 || got.Flags != e.Flags || got.Len != 7 || got.Data != 8 || got.Tag != 9 ||
-			got.Src != cq.AddrNotAvail {
+			got.Src != cq.From(cq.AddrNotAvail) {
 			t.Errorf("%+v", got)
 		}
 		if !slices.Equal(got.ErrData, raw) {

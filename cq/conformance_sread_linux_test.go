@@ -50,7 +50,7 @@ func TestConformanceCQSread(t *testing.T) {
 	})
 	conform(t, "with-source", o, func(t *testing.T, r *rig) {
 		defer whenAsleep(t, r.q, func() {
-			_, err := r.w.PostBatch([]cq.Entry{{Context: 1, Src: 5}, {Context: 2, Src: cq.AddrNotAvail}})
+			_, err := r.w.PostBatch([]cq.Entry{{Context: 1, Src: cq.From(5)}, {Context: 2}})
 			must(t, err)
 		})()
 		dst, src := make([]cq.Context, 4), make([]cq.Addr, 4)

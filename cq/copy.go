@@ -3,7 +3,7 @@ package cq
 func copySources(src []Addr, span []Entry) int {
 	n := min(len(src), len(span))
 	for i := range n {
-		src[i] = span[i].Src
+		src[i] = span[i].Src.Addr()
 	}
 	return n
 }

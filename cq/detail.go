@@ -92,6 +92,14 @@ func (o shape) kind() shm.Kind {
 	return shm.KindQueue
 }
 
+// slotsVersion says what the words of the slots mean. An event has no source.
+func (o shape) slotsVersion() uint64 {
+	if o.events {
+		return layoutVersion
+	}
+	return slotsVersion
+}
+
 func (o shape) fidKind() FIDKind {
 	if o.events {
 		return FIDEvents

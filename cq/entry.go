@@ -1,12 +1,36 @@
 package cq
 
-import "github.com/shmring/shmring/shm"
+import (
+	"strconv"
+
+	"github.com/shmring/shmring/shm"
+)
 
 // Addr is an index into an address vector.
 type Addr uint64
 
 // AddrNotAvail says that the source of a completion is not known (FI_ADDR_NOTAVAIL).
 const AddrNotAvail Addr = ^Addr(0)
+
+// Source says where the data of a completion came from. The zero value says that this is not known;
+// [From] names an address.
+type Source struct {
+	AddrPlus1 uint64 // the address + 1, as it lies in the slot
+}
+
+// From returns the source with an address: none for AddrNotAvail.
+func From(a Addr) Source { return Source{uint64(a) + 1} }
+
+// Addr returns the address, or AddrNotAvail.
+func (s Source) Addr() Addr { return Addr(s.AddrPlus1 - 1) }
+
+// String returns the address in decimal, or "none".
+func (s Source) String() string {
+	if s.AddrPlus1 == 0 {
+		return "none"
+	}
+	return strconv.FormatUint(s.AddrPlus1-1, 10)
+}
 
 // Entry is a completion as it lies in a lane: one cache line. Writers fill it, readers see it in
 // place through Peek. The four formats are its prefixes.
@@ -17,7 +41,7 @@ type Entry struct {
 	Buf     shm.Ref // where they are, for a loaned frame or a multi-receive buffer
 	Data    uint64  // remote CQ data, with FlagRemoteCQData
 	Tag     uint64  // of a tagged receive
-	Src     Addr    // the sender, or AddrNotAvail
+	Src     Source  // the sender, none if nobody said
 	Meta    Meta
 }
 
@@ -148,7 +172,7 @@ type ErrorEntry struct {
 	Buf          shm.Ref
 	Data         uint64
 	Tag          uint64
-	Src          Addr
+	Src          Source
 	OverrunBytes uint64 // olen: bytes that did not fit
 	Err          Errno  // positive, as in libfabric
 	ProvErrno    int32  // the poster's own number; see StrError

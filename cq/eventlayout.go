@@ -9,7 +9,7 @@ package cq
 //	Buf      0
 //	Data     data
 //	Tag      id of the object
-//	Src      generation of the object
+//	Src      generation of the object, as it is
 //	Meta     as in every entry; the kind tells events from error events
 //
 // An error event has its numbers and error data in the detail record, as the error entry of a
@@ -18,7 +18,7 @@ package cq
 func packKind(k EventKind, f FIDKind) Flags { return Flags(k) | Flags(f)<<32 }
 
 func eventFID(s *Entry) FID {
-	return FID{Kind: FIDKind(s.Flags >> 32), ID: s.Tag, Generation: uint64(s.Src)}
+	return FID{Kind: FIDKind(s.Flags >> 32), ID: s.Tag, Generation: s.Src.AddrPlus1}
 }
 
 // store fills all words of a slot but the last, one by one: a copy of the whole would have to wait
@@ -26,20 +26,20 @@ func eventFID(s *Entry) FID {
 func (ev *Event) store(s *Entry) {
 	s.Context, s.Flags = ev.Context, packKind(ev.Event, ev.FID.Kind)
 	s.Len, s.Buf = uint64(len(ev.Payload)), 0
-	s.Data, s.Tag, s.Src = ev.Data, ev.FID.ID, Addr(ev.FID.Generation)
+	s.Data, s.Tag, s.Src = ev.Data, ev.FID.ID, Source{ev.FID.Generation}
 }
 
 // load takes what a slot says about the event, each word once.
 func (ev *Event) load(s *Entry) {
 	flags := s.Flags
 	ev.Event, ev.FID.Kind = EventKind(uint32(flags)), FIDKind(flags>>32)
-	ev.FID.ID, ev.FID.Generation = s.Tag, uint64(s.Src)
+	ev.FID.ID, ev.FID.Generation = s.Tag, s.Src.AddrPlus1
 	ev.Context, ev.Data = s.Context, s.Data
 }
 
 func (e *EventError) slot() Entry {
 	return Entry{Context: e.Context, Flags: packKind(0, e.FID.Kind), Data: e.Data, Tag: e.FID.ID,
-		Src: Addr(e.FID.Generation)}
+		Src: Source{e.FID.Generation}}
 }
 
 // decode fills ev from a private copy of a slot and the data of its record, which the writer may

@@ -167,8 +167,8 @@ func (s *flipEvents) result() flip.Outcome {
 	if s.err == nil && !s.failed {
 		e := &s.ev
 		o.Data = differ(cq.Entry{Context: e.Context, Data: e.Data, Flags: cq.Flags(e.FID.Kind),
-			Tag: e.FID.ID, Src: cq.Addr(e.FID.Generation)},
-			cq.Entry{Context: 1, Data: 2, Flags: 3, Tag: 4, Src: 5})
+			Tag: e.FID.ID, Src: cq.Source{AddrPlus1: e.FID.Generation}},
+			cq.Entry{Context: 1, Data: 2, Flags: 3, Tag: 4, Src: cq.Source{AddrPlus1: 5}})
 		o.Data[1] = 0 // half of a word
 	}
 	s.spent = s.spent || o.Poisoned

@@ -115,7 +115,8 @@ func differ(is, want cq.Entry) []uint64 {
 	data := make([]uint64, 0, 8)
 	for _, w := range [][2]uint64{{is.Context, want.Context}, {uint64(is.Flags), uint64(want.Flags)},
 		{is.Len, want.Len}, {uint64(is.Buf), uint64(want.Buf)}, {is.Data, want.Data},
-		{is.Tag, want.Tag}, {uint64(is.Src), uint64(want.Src)}, {uint64(is.Meta), uint64(want.Meta)}} {
+		{is.Tag, want.Tag}, {is.Src.AddrPlus1, want.Src.AddrPlus1},
+		{uint64(is.Meta), uint64(want.Meta)}} {
 		if w[0] == w[1] {
 			w[0] = 0
 		}

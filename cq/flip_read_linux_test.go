@@ -105,7 +105,7 @@ func (s *flipRead) renew() {
 func (s *flipRead) fill(n int) {
 	for range n {
 		need(s.bad.Post(&cq.Entry{Context: unlike, Flags: unlike, Len: unlike, Buf: unlike,
-			Data: unlike, Tag: unlike, Src: unlike}))
+			Data: unlike, Tag: unlike, Src: cq.Source{AddrPlus1: unlike}}))
 	}
 	if broken := s.drain(); broken != "" {
 		need(errors.New(broken))
@@ -119,8 +119,8 @@ func (s *flipRead) prepare() []flip.Word {
 	first := s.bad.Next()
 	s.posted = s.posted[:0]
 	for i := range uint64(flipPosts) {
-		e := cq.Entry{Context: first + i, Flags: cq.FlagRecv, Len: 5, Buf: 6, Data: 7, Tag: 8 + i, Src: 9,
-			Meta: cq.Meta(1) | cq.Meta(first+i)<<32}
+		e := cq.Entry{Context: first + i, Flags: cq.FlagRecv, Len: 5, Buf: 6, Data: 7, Tag: 8 + i,
+			Src: cq.From(9), Meta: cq.Meta(1) | cq.Meta(first+i)<<32}
 		if s.failed && i == 0 {
 			need(s.bad.PostError(&cq.ErrorEntry{Context: e.Context, Err: cq.ETrunc,
 				ErrData: []byte("12345")}))

@@ -16,7 +16,7 @@ import (
 )
 
 var full = cq.Entry{Context: 1, Flags: cq.FlagRecv | cq.FlagTagged, Len: 3, Buf: shm.Ref(4),
-	Data: 5, Tag: 6, Src: 7}
+	Data: 5, Tag: 6, Src: cq.From(7)}
 
 // readOne reads one entry as T and says what came.
 func readOne[T cq.Readable](q *cq.Queue) (T, error) {
@@ -40,7 +40,7 @@ func TestFormats(t *testing.T) {
 		{cq.FormatTagged, readAs[cq.Tagged], cq.Tagged{Context: 1, Flags: full.Flags, Len: 3, Buf: 4,
 			Data: 5, Tag: 6}},
 		{cq.FormatUnspec, readAs[cq.Entry], cq.Entry{Context: 1, Flags: full.Flags, Len: 3, Buf: 4,
-			Data: 5, Tag: 6, Src: 7, Meta: 1}},
+			Data: 5, Tag: 6, Src: cq.From(7), Meta: 1}},
 	}
 	for _, have := range formats {
 		t.Run(have.format.String(), func(t *testing.T) {

@@ -129,7 +129,8 @@ func FuzzErrorArray(f *testing.F) {
 		}
 		numbers := word(r, 1)
 		want := cq.ErrorEntry{Context: word(b, 0), Flags: flags, Len: word(b, 2),
-			Buf: shm.Ref(word(b, 3)), Data: word(b, 4), Tag: word(b, 5), Src: cq.Addr(word(b, 6)),
+			Buf: shm.Ref(word(b, 3)), Data: word(b, 4), Tag: word(b, 5),
+			Src:          cq.Source{AddrPlus1: word(b, 6)},
 			OverrunBytes: word(r, 0), Err: cq.Errno(int32(numbers)), ProvErrno: int32(numbers >> 32),
 			ErrDataBytes: int(n)}
 		wantErrorEntry(t, "read", e, want, data)

@@ -129,7 +129,7 @@ func TestEntriesWhileBusy(t *testing.T) {
 				n := n * n // keep busy
 				_ = n
 			}
-			slot[0].Data, slot[0].Tag, slot[0].Src = n, n, cq.Addr(n)
+			slot[0].Data, slot[0].Tag, slot[0].Src = n, n, cq.From(cq.Addr(n))
 			if w.Commit(1) == nil {
 				n++
 			}
@@ -150,7 +150,7 @@ func TestEntriesWhileBusy(t *testing.T) {
 		for _, s := range l.Entries {
 			e := s.Entry
 			whole := e.Context == s.Index && e.Len == s.Index && e.Data == s.Index &&
-				e.Tag == s.Index && uint64(e.Src) == s.Index
+				e.Tag == s.Index && uint64(e.Src.Addr()) == s.Index
 			if s.State != cq.EntryReleased && !whole {
 				t.Fatalf("entry %d is torn: %+v", s.Index, e)
 			}

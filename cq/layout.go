@@ -95,7 +95,8 @@ const (
 	fifoFile      = "wake"
 	maxLanes      = 1024
 	maxCapacity   = 1 << 24
-	layoutVersion = 1 // in every section's layout hash
+	layoutVersion = 1 // in every section's layout hash, but for
+	slotsVersion  = 2 // that of a completion queue's slots: a source is an address + 1
 )
 
 // takesWriters is nil if writers may attach to a queue in a state.

@@ -37,8 +37,7 @@ func childTireless() {
 		all.Go(func() {
 			refused := 0
 			for at := uint64(0); !stop.Load(); {
-				err := w.Post(&cq.Entry{Context: uint64(w.Lane()), Tag: at, Data: ^at,
-					Src: cq.AddrNotAvail})
+				err := w.Post(&cq.Entry{Context: uint64(w.Lane()), Tag: at, Data: ^at})
 				if errors.Is(err, cq.ErrFull) {
 					if refused++; refused%200 == 0 {
 						time.Sleep(300 * time.Microsecond)

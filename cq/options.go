@@ -216,7 +216,7 @@ func laneSections(id uint32, o shape) []shm.Section {
 		{Kind: sectLane, ID: id, Length: laneBytes, ElemSize: laneBytes, Capacity: 1,
 			LayoutHash: layoutVersion},
 		{Kind: sectSlots, ID: id, Length: capacity * slotBytes, ElemSize: slotBytes,
-			Capacity: capacity, LayoutHash: layoutVersion},
+			Capacity: capacity, LayoutHash: o.slotsVersion()},
 		{Kind: sectErrors, ID: id, Length: capacity * stride, ElemSize: stride,
 			Capacity: capacity, LayoutHash: layoutVersion},
 	}
@@ -298,7 +298,12 @@ func hasSections(op, name string, h shm.Header, want shm.Spec) error {
 		}
 		got.Offset, got.Align = 0, 0
 		if got != w {
-			return refuse(op, name, fmt.Sprintf("section %#x", uint32(w.Kind)), got, w, ErrCorrupt)
+			e := &Error{Pkg: pkg, Op: op, Name: name, Field: fmt.Sprintf("section %#x", uint32(w.Kind)),
+				Got: got, Want: w, Err: ErrCorrupt}
+			if got.LayoutHash = w.LayoutHash; got == w { // its words mean something else
+				e.Err, e.Hint = shm.ErrVersion, "let all processes use one version of the library"
+			}
+			return e
 		}
 	}
 	return nil

@@ -147,7 +147,7 @@ func TestReadNothing(t *testing.T) {
 func TestReadFrom(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 4, Format: cq.FormatContext})
 	for _, src := range []cq.Addr{3, cq.AddrNotAvail, 0} {
-		must(t, w.Post(&cq.Entry{Context: uint64(src) + 1, Src: src}))
+		must(t, w.Post(&cq.Entry{Context: uint64(src) + 1, Src: cq.From(src)}))
 	}
 	for _, lens := range [][2]int{{2, 1}, {1, 2}, {1, 0}, {0, 1}} {
 		dst, src := make([]cq.Context, lens[0]), make([]cq.Addr, lens[1])

@@ -132,7 +132,7 @@ func TestErrorEntry(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 4, Format: cq.FormatContext})
 	detail := bytes.Repeat([]byte{1, 2, 3, 4}, cq.ErrDataMaxBytes/4)
 	in := cq.ErrorEntry{Context: 1, Flags: cq.FlagRecv, Len: 2, Buf: shm.Ref(3), Data: 4, Tag: 5,
-		Src: 6, OverrunBytes: 7, Err: cq.ETrunc, ProvErrno: -8, ErrData: detail}
+		Src: cq.From(6), OverrunBytes: 7, Err: cq.ETrunc, ProvErrno: -8, ErrData: detail}
 	for _, room := range []int{0, 3, cq.ErrDataMaxBytes, 100} {
 		must(t, w.PostError(&in))
 		memory := bytes.Repeat([]byte{0xee}, 100)

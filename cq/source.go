@@ -77,7 +77,7 @@ func (w *Writer) postFrom(e *Entry, s source, credited bool) error {
 
 // find fills in e.Src. It reports whether the completion is to be posted as one.
 func (s *source) find(e *Entry, name string) (known bool, err error) {
-	e.Src = AddrNotAvail
+	e.Src = Source{}
 	switch s.mode {
 	case SourceNone:
 		return true, nil
@@ -89,20 +89,22 @@ func (s *source) find(e *Entry, name string) (known bool, err error) {
 	if s.mode == SourceErr && len(s.raw) > ErrDataMaxBytes {
 		return false, refuse("post", name, "len(rawAddr)", len(s.raw), ErrDataMaxBytes, ErrInvalid)
 	}
+	from := AddrNotAvail
 	switch {
 	case s.av == nil:
 	case s.bound:
-		e.Src, known = s.av.resolve(s.raw)
+		from, known = s.av.resolve(s.raw)
 	default:
-		e.Src, known = s.av.Resolve(s.raw)
+		from, known = s.av.Resolve(s.raw)
 	}
+	e.Src = From(from)
 	return known || s.mode == SourceAddr, nil
 }
 
 // unknownSource is a completion as the error entry that says where it came from.
 func unknownSource(e *Entry, raw []byte) *ErrorEntry {
 	out := &ErrorEntry{Context: e.Context, Flags: e.Flags, Len: e.Len, Buf: e.Buf, Data: e.Data,
-		Tag: e.Tag, Src: AddrNotAvail, Err: errNoSource, ErrData: raw}
+		Tag: e.Tag, Err: errNoSource, ErrData: raw}
 	if e.Meta&MetaNoContext != 0 {
 		out.Flags |= FlagNoContext
 	}

@@ -15,7 +15,7 @@ import (
 // arrived is a completion of data with every field set.
 func arrived(context uint64) *cq.Entry {
 	return &cq.Entry{Context: context, Flags: cq.FlagRecv | cq.FlagTagged | cq.FlagRemoteCQData,
-		Len: 2, Buf: shm.Ref(3), Data: 4, Tag: 5, Src: 6}
+		Len: 2, Buf: shm.Ref(3), Data: 4, Tag: 5, Src: cq.From(6)}
 }
 
 // TestSources: what readfrom says in each mode, of a source that is known and one that is not.
@@ -65,7 +65,7 @@ func TestSourceErr(t *testing.T) {
 			e := cq.ErrorEntry{ErrData: make([]byte, cq.ErrDataMaxBytes)}
 			must(t, q.ReadErr(&e))
 			want := cq.ErrorEntry{Context: failed, Flags: arrived(0).Flags, Len: 2, Buf: 3, Data: 4,
-				Tag: 5, Src: cq.AddrNotAvail, Err: cq.Errno(syscall.EADDRNOTAVAIL),
+				Tag: 5, Err: cq.Errno(syscall.EADDRNOTAVAIL),
 				ErrData: sockaddr(map[uint64]int{1: 7, 3: 8}[failed])}
 			want.ErrDataBytes = len(want.ErrData)
 			if diff := cmp.Diff(want, e); diff != "" {

@@ -208,8 +208,8 @@ func entry(s *cq.EntrySnapshot) Entry {
 	if e.Buf != 0 {
 		out.Buf = &Place{Region: e.Buf.Region(), Offset: e.Buf.Offset()}
 	}
-	if e.Src != cq.AddrNotAvail {
-		out.Src = new(uint64(e.Src))
+	if from := e.Src.Addr(); from != cq.AddrNotAvail {
+		out.Src = new(uint64(from))
 	}
 	if f := s.Error; f != nil {
 		out.Failure = failure(f.Err, f.ProvErrno, f.OverrunBytes, f.ErrData)

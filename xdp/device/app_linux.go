@@ -276,7 +276,7 @@ func (a *app) fail(e *cq.Entry, why cq.Errno) {
 	a.failed++
 	a.dirty = true
 	a.markDone(e.Buf.Offset()/a.slot, a.tx.Next()+1)
-	a.failure = cq.ErrorEntry{Context: e.Context, Flags: sendFlags, Src: cq.AddrNotAvail, Err: why,
+	a.failure = cq.ErrorEntry{Context: e.Context, Flags: sendFlags, Err: why,
 		ProvErrno: int32(why)}
 	if e.Flags == injectFlags {
 		a.failure.Flags |= cq.FlagNoContext
@@ -307,7 +307,7 @@ func (a *app) completed(r sendRow) {
 	}
 	a.markDone(uint64(r.slot), a.tx.Next()+1)
 	crash.At(crash.DevMarked)
-	e := cq.Entry{Context: r.context, Flags: sendFlags, Src: cq.AddrNotAvail}
+	e := cq.Entry{Context: r.context, Flags: sendFlags}
 	if err := a.tx.PostCredited(&e); err != nil && a.dead == nil {
 		a.dead = err
 	}

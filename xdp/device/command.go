@@ -29,7 +29,7 @@ func sendCommand(context uint64, flags cq.Flags, payload shm.Ref, n int, from ui
 	ip := to.Addr().As16()
 	return cq.Entry{Context: context, Flags: flags, Len: uint64(n), Buf: payload,
 		Data: binary.LittleEndian.Uint64(ip[:]), Tag: binary.LittleEndian.Uint64(ip[8:]),
-		Src: cq.Addr(to.Port()) | cq.Addr(from)<<16}
+		Src: cq.From(cq.Addr(to.Port()) | cq.Addr(from)<<16)}
 }
 
 // target is where a command wants a datagram to go, and from which port.
@@ -43,7 +43,8 @@ func targetOf(e *cq.Entry) target {
 	binary.LittleEndian.PutUint64(ip[:], e.Data)
 	binary.LittleEndian.PutUint64(ip[8:], e.Tag)
 	addr := netip.AddrFrom16(ip).Unmap()
-	return target{to: netip.AddrPortFrom(addr, uint16(e.Src)), from: uint16(e.Src >> 16)}
+	ports := e.Src.Addr()
+	return target{to: netip.AddrPortFrom(addr, uint16(ports)), from: uint16(ports >> 16)}
 }
 
 // returnCommand gives the frame of a receive completion back.

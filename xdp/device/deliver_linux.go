@@ -74,8 +74,7 @@ func (a *app) put(q *queue, r xdp.Received, index, now uint64, slot *cq.Entry) {
 	rec.Put(mem[chunk:])
 	a.bytesIn += uint64(payload)
 	*slot = cq.Entry{Flags: cq.FlagRecv | cq.FlagMsg | cq.FlagFrame, Len: uint64(payload),
-		Buf: a.umem.Region().Ref(chunk + start + uint64(d.PayloadOff)), Src: cq.AddrNotAvail,
-		Meta: cq.MetaNoContext}
+		Buf: a.umem.Region().Ref(chunk + start + uint64(d.PayloadOff)), Meta: cq.MetaNoContext}
 }
 
 // frameGapBytes keeps packets where the kernel would put them, so that both ways to read a frame

@@ -157,11 +157,11 @@ func (r *fuzzRig) sendable(e *cq.Entry) (payload []byte, to netip.AddrPort, ok b
 	var ip [16]byte
 	binary.LittleEndian.PutUint64(ip[:], e.Data)
 	binary.LittleEndian.PutUint64(ip[8:], e.Tag)
-	to = netip.AddrPortFrom(netip.AddrFrom16(ip).Unmap(), uint16(e.Src))
+	to = netip.AddrPortFrom(netip.AddrFrom16(ip).Unmap(), uint16(e.Src.Addr()))
 	most := map[netip.Addr]uint64{fuzzFour: 1500 - 20 - 8, fuzzSix: 1500 - 40 - 8}[to.Addr()]
 	const all = fuzzSlots * fuzzSlotBytes
 	at := e.Buf.Offset()
-	ok = uint16(e.Src>>16) == fuzzPort && to.Port() != 0 && most > 0 && e.Len <= most &&
+	ok = uint16(e.Src.Addr()>>16) == fuzzPort && to.Port() != 0 && most > 0 && e.Len <= most &&
 		e.Buf.Region() == r.a.payload.ID() && at < all && e.Len <= all-at
 	if ok {
 		payload = r.a.payload.Bytes()[at : at+e.Len]
@@ -185,7 +185,7 @@ func FuzzSubmission(f *testing.F) {
 		{Flags: returnFlags, Data: fuzzGeneration}, {Flags: returnFlags, Data: fuzzGeneration + 1<<32},
 		{Flags: returnFlags, Buf: 1<<47 | 4096, Data: fuzzGeneration}, {Flags: ^cq.Flags(0)}} {
 		for region := range uint8(3) {
-			f.Add(c.Context, uint64(c.Flags), c.Len, c.Buf.Offset(), c.Data, c.Tag, uint64(c.Src),
+			f.Add(c.Context, uint64(c.Flags), c.Len, c.Buf.Offset(), c.Data, c.Tag, uint64(c.Src.Addr()),
 				uint64(i), region)
 		}
 	}
@@ -199,7 +199,7 @@ func FuzzSubmission(f *testing.F) {
 		r.sent = r.sent[:0]
 		e := cq.Entry{Context: context, Flags: cq.Flags(flags), Len: n,
 			Buf: shm.MakeRef(regions[which%4], offset&(1<<48-1)), Data: data, Tag: tag,
-			Src: cq.Addr(src), Meta: cq.Meta(meta)}
+			Src: cq.From(cq.Addr(src)), Meta: cq.Meta(meta)}
 		must(t, r.asker.Post(&e))
 		r.turn(t)
 		contexts, why := r.answers(t)

@@ -172,9 +172,9 @@ func TestHostileCommands(t *testing.T) {
 			Len:  rnd.Uint64() >> rnd.IntN(64),
 			Buf:  shm.MakeRef(regions[rnd.IntN(len(regions))], offsets[rnd.IntN(len(offsets))]),
 			Data: rnd.Uint64() >> rnd.IntN(64), Tag: rnd.Uint64() >> rnd.IntN(64),
-			Src: cq.Addr(rnd.Uint64() >> rnd.IntN(64))}
+			Src: cq.From(cq.Addr(rnd.Uint64() >> rnd.IntN(64)))}
 		if rnd.IntN(2) == 0 { // as right as it can be but for one thing
-			c.Src = cq.Addr(rnd.IntN(1<<16)) | 5001<<16
+			c.Src = cq.From(cq.Addr(rnd.IntN(1<<16)) | 5001<<16)
 		}
 		await(t, "room", func() bool {
 			drop(t, e)

@@ -125,7 +125,7 @@ func (e *Endpoint) unanswered(s *session) (lost []uint64) {
 
 // cancelled answers one send. A full lane is the application's own doing: it is waited for.
 func (e *Endpoint) cancelled(c uint64) {
-	entry := cq.ErrorEntry{Context: c, Flags: sendFlags, Src: cq.AddrNotAvail,
+	entry := cq.ErrorEntry{Context: c, Flags: sendFlags,
 		Err: cq.Errno(syscall.ECANCELED), ProvErrno: int32(syscall.ENOTCONN)}
 	for e.own.PostError(&entry) == cq.ErrFull {
 		select {

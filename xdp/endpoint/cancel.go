@@ -25,7 +25,7 @@ func (e *Endpoint) Cancel(context uint64) error {
 func (e *Endpoint) cancelled(b *buffer) {
 	e.stats.Cancelled++
 	e.failure = cq.ErrorEntry{Context: b.context, Flags: recvKind | b.flags&cq.FlagMultiRecv,
-		Buf: b.base, Src: cq.AddrNotAvail, Err: errCanceled, ProvErrno: int32(errCanceled)}
+		Buf: b.base, Err: errCanceled, ProvErrno: int32(errCanceled)}
 	e.failBuffer(b.flags)
 }
 

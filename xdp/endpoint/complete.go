@@ -122,8 +122,7 @@ func (e *Endpoint) complete(done []xdp.Sent, wanted int) error {
 			if o.silent || o.refused || !e.tx.Wants(o.flags) {
 				continue
 			}
-			s := cq.Entry{Context: o.context, Flags: sendKind, Len: uint64(o.bytes),
-				Src: cq.AddrNotAvail}
+			s := cq.Entry{Context: o.context, Flags: sendKind, Len: uint64(o.bytes)}
 			if k < len(a) {
 				a[k] = s
 			} else {
@@ -152,7 +151,7 @@ func (e *Endpoint) fail(done []xdp.Sent, why cq.Errno) {
 }
 
 func (e *Endpoint) failSend(o *sendOp, why cq.Errno) {
-	e.failure = cq.ErrorEntry{Context: o.context, Flags: sendKind, Len: 0, Src: cq.AddrNotAvail,
+	e.failure = cq.ErrorEntry{Context: o.context, Flags: sendKind, Len: 0,
 		Err: why, ProvErrno: int32(why)}
 	if e.tx.Fail(&e.failure, o.flags) != nil {
 		e.stats.Abandoned++

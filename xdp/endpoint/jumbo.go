@@ -93,7 +93,7 @@ func (l *loans) rest(parts []xdp.Received, p span, src cq.Addr, left int) {
 			continue
 		}
 		c := l.e.lend(r, p, l.first+uint64(l.k), l.now)
-		c.Src = src
+		c.Src = cq.From(src)
 		l.put(c)
 	}
 }

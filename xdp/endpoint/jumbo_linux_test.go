@@ -47,7 +47,7 @@ func (s *side) joined(t testing.TB) (payload []byte, parts int, data uint64) {
 	for i := range es {
 		e := &es[i]
 		payload = append(payload, s.text(t, e)...)
-		if more := e.Flags&cq.FlagMore != 0; more != (i < len(es)-1) || e.Src != s.peer {
+		if more := e.Flags&cq.FlagMore != 0; more != (i < len(es)-1) || e.Src.Addr() != s.peer {
 			t.Errorf("part %d of %d: %+v", i, len(es), e)
 		}
 		r, err := s.Record(e.Buf)

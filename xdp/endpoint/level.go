@@ -46,8 +46,7 @@ func (e *Endpoint) completeEarly(o *sendOp) {
 	if e.tx == nil || !e.tx.Wants(o.flags) {
 		return
 	}
-	err := e.tx.Complete(&cq.Entry{Context: o.context, Flags: sendKind, Len: uint64(o.bytes),
-		Src: cq.AddrNotAvail}, o.flags)
+	err := e.tx.Complete(&cq.Entry{Context: o.context, Flags: sendKind, Len: uint64(o.bytes)}, o.flags)
 	o.silent = true
 	if err != nil {
 		e.stats.Abandoned++

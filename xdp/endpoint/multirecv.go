@@ -56,7 +56,6 @@ func (e *Endpoint) placeNext(payload []byte, p span) bool {
 
 // release gives the oldest buffer back by an entry of its own, for which room was reserved.
 func (e *Endpoint) release(b *buffer) {
-	e.stageEntry(&cq.Entry{Context: b.context, Flags: cq.FlagMultiRecv, Buf: b.base,
-		Src: cq.AddrNotAvail}, true)
+	e.stageEntry(&cq.Entry{Context: b.context, Flags: cq.FlagMultiRecv, Buf: b.base}, true)
 	e.buffers.pop()
 }

@@ -210,7 +210,7 @@ func (e *Endpoint) placeSingle(b *buffer, payload []byte, p span) bool {
 func (e *Endpoint) completion(b *buffer, payload []byte, p span) (c cq.Entry, known bool) {
 	src, known := e.resolve(e.datagram.Src)
 	return cq.Entry{Context: b.context, Flags: recvKind | p.flags, Len: uint64(len(payload)),
-		Buf: b.base + shm.Ref(b.used), Data: p.data, Src: src}, known || !e.cfg.SourceErr
+		Buf: b.base + shm.Ref(b.used), Data: p.data, Src: cq.From(src)}, known || !e.cfg.SourceErr
 }
 
 // truncated ends a receive whose buffer was too small.

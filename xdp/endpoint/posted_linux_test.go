@@ -49,7 +49,7 @@ func TestPostedInOrder(t *testing.T) {
 	b.drive(t)
 	for i, e := range b.read(t) {
 		want := fmt.Sprintf("message %d", i)
-		if e.Context != uint64(i) || e.Flags != cq.FlagRecv|cq.FlagMsg || e.Src != b.peer ||
+		if e.Context != uint64(i) || e.Flags != cq.FlagRecv|cq.FlagMsg || e.Src.Addr() != b.peer ||
 			string(bufs[i][:e.Len]) != want {
 			t.Errorf("%+v with %q, want %q", e, bufs[i][:e.Len], want)
 		}
@@ -95,7 +95,7 @@ func TestPostedTruncation(t *testing.T) {
 	b.drive(t)
 	e := b.readErr(t)
 	if e.Context != 1 || e.Err != cq.ETrunc || e.Len != 4 || e.OverrunBytes != 4 ||
-		e.Flags&cq.FlagRecv == 0 || e.Src != b.peer || string(small) != "too " {
+		e.Flags&cq.FlagRecv == 0 || e.Src.Addr() != b.peer || string(small) != "too " {
 		t.Errorf("%+v, %q", e, small)
 	}
 	if e := b.readErr(t); e.Context != 2 || e.Len != 0 || e.OverrunBytes != 1 {

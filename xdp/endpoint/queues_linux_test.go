@@ -43,7 +43,7 @@ func (w *wired) echo(t testing.TB, c *net.UDPConn, peer cq.Addr, port int, text 
 	_, err := c.WriteToUDP([]byte(text), &net.UDPAddr{IP: w.pair.B.Addr.AsSlice(), Port: port})
 	must(t, err)
 	e := w.arrival(t)
-	if got := w.text(t, &e); got != text || e.Src != peer {
+	if got := w.text(t, &e); got != text || e.Src.Addr() != peer {
 		t.Fatalf("%s got %q from %d, want %q", w.name, got, e.Src, text)
 	}
 	must(t, w.Release(&e))

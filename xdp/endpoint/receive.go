@@ -108,7 +108,7 @@ func (l *loans) add(parts []xdp.Received) error {
 		}
 	} else {
 		c := e.lend(parts[0], p, l.first+uint64(l.k), l.now)
-		c.Src = src
+		c.Src = cq.From(src)
 		l.put(c)
 		l.messages++
 	}
@@ -232,8 +232,7 @@ func (e *Endpoint) lend(r xdp.Received, p span, index, now uint64) cq.Entry {
 	rec.Put(e.socket.Headroom(r.Frame))
 	e.socket.Loan(r.Frame, uint32(index))
 	return cq.Entry{Flags: recvKind | cq.FlagFrame | p.flags, Len: uint64(p.n), Data: p.data,
-		Buf: shm.MakeRef(e.umem, r.Off+uint64(p.off)), Meta: cq.MetaNoContext,
-		Src: cq.AddrNotAvail}
+		Buf: shm.MakeRef(e.umem, r.Off+uint64(p.off)), Meta: cq.MetaNoContext}
 }
 
 func (e *Endpoint) chunkMask() uint32 { return e.socket.UMEM().Geometry().ChunkBytes - 1 }

@@ -35,18 +35,18 @@ func TestSources(t *testing.T) {
 	shmtest.Conforms(t)
 	s := alone(t, nil)
 	s.arrive(t, addrB, addrA, "x")
-	if e := s.one(t); e.Src != s.peer {
+	if e := s.one(t); e.Src.Addr() != s.peer {
 		t.Errorf("%+v", e)
 	}
 	s.arrive(t, stranger, addrA, "x")
-	if e := s.one(t); e.Src != cq.AddrNotAvail {
+	if e := s.one(t); e.Src.Addr() != cq.AddrNotAvail {
 		t.Errorf("%+v", e)
 	}
 	as, err := s.av.Insert([][]byte{cq.Sockaddr(stranger)})
 	must(t, err)
 	s.arrive(t, stranger, addrA, "x")
 	e := s.one(t)
-	if e.Src != as[0] {
+	if e.Src.Addr() != as[0] {
 		t.Errorf("%+v", e)
 	}
 	r, err := s.Record(e.Buf)
@@ -84,7 +84,7 @@ func TestSourceErr(t *testing.T) {
 				if i%2 == 0 {
 					var es [1]cq.Entry
 					got, err := cq.Read(s.q, es[:])
-					if got != 1 || err != nil || es[0].Src != s.peer {
+					if got != 1 || err != nil || es[0].Src.Addr() != s.peer {
 						t.Fatalf("%d: %+v, %v", i, es[0], err)
 					}
 					if !posted && s.text(t, &es[0]) != want {
@@ -97,7 +97,7 @@ func TestSourceErr(t *testing.T) {
 				}
 				e := s.readErr(t)
 				if !errors.Is(&e, syscall.EADDRNOTAVAIL) || e.Len != 1 ||
-					!bytes.Equal(e.ErrData, cq.Sockaddr(stranger)) || e.Src != cq.AddrNotAvail {
+					!bytes.Equal(e.ErrData, cq.Sockaddr(stranger)) || e.Src.Addr() != cq.AddrNotAvail {
 					t.Errorf("%+v", e)
 				}
 				if posted {
@@ -272,7 +272,7 @@ func TestGroups(t *testing.T) {
 	group := netip.MustParseAddrPort("239.1.2.3:4791")
 	s := alone(t, configured(func(c *endpoint.Config) { c.LocalMAC = macA }))
 	s.arrive(t, addrB, group, "all")
-	if e := s.one(t); e.Flags&cq.FlagMulticast == 0 || e.Src != s.peer {
+	if e := s.one(t); e.Flags&cq.FlagMulticast == 0 || e.Src.Addr() != s.peer {
 		t.Errorf("%+v", e)
 	}
 	must(t, s.SendMsg(&endpoint.Msg{Dest: group, Buf: []byte("all"), Flags: cq.FlagMulticast}))
@@ -318,7 +318,7 @@ func forward(t *testing.T, data bool) {
 			t.Fatalf("%+v", done)
 		}
 		back := a.one(t)
-		if a.text(t, &back) != "THERE and" || back.Src != a.peer {
+		if a.text(t, &back) != "THERE and" || back.Src.Addr() != a.peer {
 			t.Fatalf("%+v: %q", back, a.text(t, &back))
 		}
 		must(t, a.Release(&back))

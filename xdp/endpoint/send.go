@@ -149,7 +149,7 @@ func (e *Endpoint) refuse(m *Msg, op cq.Flags, err error) error {
 		return err
 	}
 	e.stats.Unreachable++
-	e.failure = cq.ErrorEntry{Context: m.Context, Flags: sendKind, Src: cq.AddrNotAvail,
+	e.failure = cq.ErrorEntry{Context: m.Context, Flags: sendKind,
 		Err: errUnreachable, ProvErrno: int32(errUnreachable)}
 	return e.tx.Fail(&e.failure, op)
 }

@@ -24,7 +24,7 @@ func TestSendReceive(t *testing.T) {
 		}
 		e := b.one(t)
 		const kind = cq.FlagRecv | cq.FlagMsg | cq.FlagFrame | cq.FlagNoContext
-		if e.Flags != kind || e.Src != b.peer || e.Len != 5 ||
+		if e.Flags != kind || e.Src.Addr() != b.peer || e.Len != 5 ||
 			b.text(t, &e) != "hello" {
 			t.Fatalf("received: %+v", e)
 		}

@@ -40,7 +40,7 @@ func (e *Endpoint) resolve(from netip.AddrPort) (cq.Addr, bool) {
 func (e *Endpoint) unknownSource(c *cq.Entry) *cq.ErrorEntry {
 	e.source.raw = cq.AppendSockaddr(e.source.raw[:0], e.source.from)
 	e.failure = cq.ErrorEntry{Context: c.Context, Flags: c.Flags, Len: c.Len, Buf: c.Buf,
-		Data: c.Data, Src: cq.AddrNotAvail, Err: errAddrNotAvail, ErrData: e.source.raw}
+		Data: c.Data, Err: errAddrNotAvail, ErrData: e.source.raw}
 	if c.Meta&cq.MetaNoContext != 0 {
 		e.failure.Flags |= cq.FlagNoContext
 	}

@@ -98,7 +98,7 @@ func (w *wired) talk6(t *testing.T, local string) {
 	must(t, err)
 	var es []cq.Entry
 	w.await(t, "the arrival", func() bool { es = w.read(t); return len(es) > 0 })
-	if es[0].Src != as[0] || w.text(t, &es[0]) != "six" {
+	if es[0].Src.Addr() != as[0] || w.text(t, &es[0]) != "six" {
 		t.Errorf("%+v, %q", es[0], w.text(t, &es[0]))
 	}
 	must(t, w.persist(t, func() error {

@@ -164,7 +164,7 @@ func TestVethEcho(t *testing.T) {
 					e = es[0]
 					return w.q.Release(1) == nil
 				})
-				if w.text(t, &e) != msg || e.Src != peer {
+				if w.text(t, &e) != msg || e.Src.Addr() != peer {
 					t.Fatalf("%+v: %q", e, w.text(t, &e))
 				}
 				b, err := w.Payload(&e)
@@ -253,7 +253,7 @@ func TestVethGroup(t *testing.T) {
 	must(t, err)
 	var es []cq.Entry
 	w.await(t, "the arrival", func() bool { es = w.read(t); return len(es) > 0 })
-	if es[0].Flags&cq.FlagMulticast == 0 || es[0].Src != peer || w.text(t, &es[0]) != "to all" {
+	if es[0].Flags&cq.FlagMulticast == 0 || es[0].Src.Addr() != peer || w.text(t, &es[0]) != "to all" {
 		t.Errorf("%+v", es[0])
 	}
 	must(t, w.Release(&es[0]))
@@ -323,7 +323,7 @@ func TestVethRun(t *testing.T) {
 		for range 2 {
 			var es [1]cq.Entry
 			_, err := cq.ReadTimeout(w.q, es[:], patience)
-			if err != nil || es[0].Src != peer {
+			if err != nil || es[0].Src.Addr() != peer {
 				t.Fatalf("%+v, %v", es, err)
 			}
 			must(t, w.Release(&es[0]))

@@ -17,7 +17,7 @@ const (
 // the address with number to of the port's address vector. The bytes must stay as they are until
 // the completion, which carries the context.
 func SendCommand(context uint64, payload shm.Ref, n int, to cq.Addr) cq.Entry {
-	return cq.Entry{Context: context, Flags: sendFlags, Len: uint64(n), Buf: payload, Src: to}
+	return cq.Entry{Context: context, Flags: sendFlags, Len: uint64(n), Buf: payload, Src: cq.From(to)}
 }
 
 // ReturnCommand gives back the frame of a receive completion. It names the completion's sequence,

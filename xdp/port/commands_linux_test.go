@@ -35,7 +35,7 @@ func TestReceive(t *testing.T) {
 			t.Fatalf("%d completions", len(es))
 		}
 		e := &es[0]
-		if e.Flags&^cq.FlagNoContext != cq.FlagRecv|cq.FlagMsg|cq.FlagFrame || e.Src != src ||
+		if e.Flags&^cq.FlagNoContext != cq.FlagRecv|cq.FlagMsg|cq.FlagFrame || e.Src.Addr() != src ||
 			e.Data != 0 || e.Buf.Region() != r.umem.Region().ID() || !bytes.Equal(r.bytes(e), want) {
 			t.Fatalf("completion %+v of %q", e, r.bytes(e))
 		}

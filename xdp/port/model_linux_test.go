@@ -146,7 +146,7 @@ func (m *portModel) hostile(t testing.TB) {
 	m.tell(t, e)
 	m.context++
 	e = cq.Entry{Context: m.context, Flags: cq.Flags(m.r.Uint64()) | 1, Len: m.r.Uint64(),
-		Buf: shm.Ref(m.r.Uint64()), Src: cq.Addr(m.r.Uint64())}
+		Buf: shm.Ref(m.r.Uint64()), Src: cq.From(cq.Addr(m.r.Uint64()))}
 	if m.tell(t, e) {
 		m.open[m.context] = true
 	}
@@ -225,13 +225,13 @@ func FuzzCommand(f *testing.F) {
 		{port.ReturnCommand(&cq.Entry{}), umem, 400}, {port.ReturnCommand(&cq.Entry{}), umem, 1 << 40},
 		{cq.Entry{Flags: cq.FlagFrame | cq.FlagClaim}, umem, 400}, {cq.Entry{}, 2, 0}} {
 		e := s.e
-		f.Add(e.Context, uint64(e.Flags), e.Len, s.region, s.offset, e.Data, uint64(e.Src),
+		f.Add(e.Context, uint64(e.Flags), e.Len, s.region, s.offset, e.Data, uint64(e.Src.Addr()),
 			uint64(e.Meta))
 	}
 	f.Fuzz(func(t *testing.T, context, flags, n uint64, which uint8, offset, data, src, meta uint64) {
 		regions := [...]uint16{r.payload.ID(), r.umem.Region().ID(), 0, 0xffff}
 		e := cq.Entry{Context: context, Flags: cq.Flags(flags), Len: n,
-			Buf: shm.MakeRef(regions[which%4], offset&(1<<48-1)), Data: data, Src: cq.Addr(src),
+			Buf: shm.MakeRef(regions[which%4], offset&(1<<48-1)), Data: data, Src: cq.From(cq.Addr(src)),
 			Meta: cq.Meta(meta)}
 		must(t, r.asker.Post(&e))
 		r.rounds(t)

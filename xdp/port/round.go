@@ -173,7 +173,7 @@ func (p *Port) send(e *cq.Entry) (why cq.Errno, done bool, err error) {
 		}
 		return cq.ENoKey, true, nil // the region is being closed
 	}
-	p.message = endpoint.Msg{Buf: loan.Bytes(), To: e.Src, Context: e.Context, Flags: p.flags}
+	p.message = endpoint.Msg{Buf: loan.Bytes(), To: e.Src.Addr(), Context: e.Context, Flags: p.flags}
 	err = p.endpoint.SendMsg(&p.message)
 	p.message.Buf = nil
 	loan.Release()
@@ -193,7 +193,7 @@ func (p *Port) send(e *cq.Entry) (why cq.Errno, done bool, err error) {
 
 // fail answers a send with an error. What was promised to the endpoint's completions is kept.
 func (p *Port) fail(context uint64, why cq.Errno) error {
-	p.failure = cq.ErrorEntry{Context: context, Flags: sendFlags, Src: cq.AddrNotAvail, Err: why,
+	p.failure = cq.ErrorEntry{Context: context, Flags: sendFlags, Err: why,
 		ProvErrno: int32(why)}
 	return p.tx.PostError(&p.failure)
 }

@@ -28,7 +28,7 @@ func (s *queues) readEmpty(n int) (time.Duration, error) {
 func (s *queues) readFull(batch, n int) (took time.Duration, err error) {
 	entries, buf := make([]cq.Entry, queueBlock), make([]cq.Tagged, batch)
 	for i := range entries {
-		entries[i] = cq.Entry{Flags: cq.FlagRecv | cq.FlagTagged, Len: 8, Src: cq.AddrNotAvail}
+		entries[i] = cq.Entry{Flags: cq.FlagRecv | cq.FlagTagged, Len: 8}
 	}
 	for n > 0 {
 		block := min(n, queueBlock)
@@ -118,8 +118,7 @@ func (s *queues) send(batch []cq.Entry, n int, pauses uint32) error {
 	for n > 0 {
 		es := batch[:min(n, len(batch))]
 		for i := range es {
-			es[i] = cq.Entry{Context: s.sent + uint64(i), Flags: cq.FlagRecv | cq.FlagTagged, Len: 8,
-				Src: cq.AddrNotAvail}
+			es[i] = cq.Entry{Context: s.sent + uint64(i), Flags: cq.FlagRecv | cq.FlagTagged, Len: 8}
 		}
 		k, err := s.post(es)
 		if err == cq.ErrFull {

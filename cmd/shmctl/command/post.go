@@ -138,13 +138,12 @@ func (p *post) parse() (e cq.ErrorEntry, err error) {
 	} else if e.Context, err = strconv.ParseUint(p.context, 0, 64); err != nil {
 		return e, fmt.Errorf("--context %q is not a number of 64 bits", p.context)
 	}
-	e.Src = cq.AddrNotAvail
 	if p.src != "" {
 		n, err := strconv.ParseUint(p.src, 0, 64)
 		if err != nil {
 			return e, fmt.Errorf("--src %q is not an index", p.src)
 		}
-		e.Src = cq.Addr(n)
+		e.Src = cq.From(cq.Addr(n))
 	}
 	if e.Buf, err = parseRef(p.buf); err != nil {
 		return e, err

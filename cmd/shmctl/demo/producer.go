@@ -174,7 +174,7 @@ func (p *producer) frame(index, now uint64) cq.Entry {
 	rec.Put(chunk)
 	p.loaned[id], p.sequence[id] = true, uint32(index)
 	return cq.Entry{Flags: cq.FlagRecv | cq.FlagMsg | cq.FlagFrame, Len: uint64(n),
-		Buf: p.frames.Ref(off + producerHeadroom), Src: cq.AddrNotAvail, Meta: cq.MetaNoContext}
+		Buf: p.frames.Ref(off + producerHeadroom), Meta: cq.MetaNoContext}
 }
 
 // serve reads commands: frames that come back, and sends.

@@ -75,7 +75,7 @@ const honestFlags = cq.FlagSend | cq.FlagMsg
 func honestEntry(key, who, n uint64) cq.Entry {
 	s := seal(key, who, n)
 	return cq.Entry{Context: who, Flags: honestFlags, Len: s >> 40, Buf: shm.Ref(^s), Data: s, Tag: n,
-		Src: cq.Addr(s >> 1)}
+		Src: cq.From(cq.Addr(s >> 1))}
 }
 
 // witness checks what honest writers wrote. One goroutine has it.
