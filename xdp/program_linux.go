@@ -31,6 +31,7 @@ type Program struct {
 	owners map[uint32]*Socket // by slot: a socket takes only itself out again
 	rules  []*installed
 	table  ruleTable // what the maps hold
+	local  Local     // as the map holds it
 	lastID RuleID
 	net    uint32 // the last number of a net
 	closed bool
@@ -83,7 +84,7 @@ func (p *Program) load(o ProgramOptions) error {
 	if err != nil {
 		return p.error("load program", err)
 	}
-	p.owners, p.table = map[uint32]*Socket{}, newRuleTable()
+	p.owners, p.table, p.local = map[uint32]*Socket{}, newRuleTable(), Local{}
 	return nil
 }
 

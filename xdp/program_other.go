@@ -43,6 +43,9 @@ func (*Program) Steer(uint16, uint32) error { return errSystem }
 // Unsteer needs Linux.
 func (*Program) Unsteer(uint16) error { return errSystem }
 
+// SetLocal needs Linux.
+func (*Program) SetLocal(Local) error { return errSystem }
+
 // Counters needs Linux.
 func (*Program) Counters() (Counters, error) { return Counters{}, errSystem }
 

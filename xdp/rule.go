@@ -28,7 +28,10 @@ var (
 //
 // Of several rules that match a frame the most special one decides: one with a UDPPort before one
 // without, then one with Dst, then one with VLAN or Untagged, then one with EtherType; of two that
-// name the same fields the one with the longer prefix.
+// name the same fields the one with the longer prefix. Local comes last.
+//
+// A rule without Local or Dst takes frames whatever their destination: on a router also those that
+// the kernel would have forwarded, in promiscuous mode those for other hosts too.
 //
 // Some frames go to the kernel's stack whatever the rules say: fragments, frames that end inside a
 // header, IPv6 extension headers that are unusual (more than [packet.MaxExtensions], a routing
@@ -44,12 +47,31 @@ type Rule struct {
 	VLAN      uint16       // id of the outermost VLAN tag, 1 to 4094
 	Untagged  bool         // no VLAN tag, or one with priority only
 	EtherType uint16       // behind at most two VLAN tags
-	All       bool
+	// Local: for the interface itself, that is untagged and to what [Program.SetLocal] was told last.
+	Local bool
+	All   bool
+}
+
+// Local says which destinations are an interface's own: its addresses, each with the hardware
+// address that frames to it go to, and the groups that it is in with theirs. Addresses are without
+// zone, and never IPv4 ones mapped to IPv6. The state of a link.Watcher knows them.
+type Local map[netip.Addr][6]byte
+
+// Has reports whether a datagram is for the interface itself: untagged, or with a priority tag
+// alone, to one of the addresses and to the hardware address that belongs to it.
+func (l Local) Has(d *packet.Datagram) bool {
+	return d.Tags < maxTags && d.VLAN&vlanID == 0 && l.has(d.Dst.Addr(), d.DstMAC)
+}
+
+func (l Local) has(a netip.Addr, mac [6]byte) bool {
+	m, ok := l[a]
+	return ok && m == mac
 }
 
 // Fields of a rule, as the program knows them. As a number they order rules by speciality.
 const (
-	fieldEtherType = 1 << iota
+	fieldLocal = 1 << iota
+	fieldEtherType
 	fieldVLAN
 	fieldDst
 	fieldPort
@@ -77,6 +99,9 @@ func (r Rule) fields() (f int) {
 	}
 	if r.EtherType != 0 {
 		f |= fieldEtherType
+	}
+	if r.Local {
+		f |= fieldLocal
 	}
 	return f
 }
@@ -108,11 +133,13 @@ func (r Rule) check() error {
 		return bad("VLAN %d, possible are 1 to 4094", r.VLAN)
 	case r.VLAN != 0 && r.Untagged:
 		return bad("VLAN %d and untagged", r.VLAN)
+	case r.VLAN != 0 && r.Local:
+		return bad("VLAN %d and local, which is untagged", r.VLAN)
 	case r.EtherType == typeARP:
 		return bad("ARP is always the kernel's")
 	case r.EtherType != 0 && r.EtherType < 0x600:
 		return bad("EtherType %#x is a length, possible are 0x600 and up", r.EtherType)
-	case !ip && (r.UDPPort != 0 || r.Dst.IsValid()):
+	case !ip && (r.UDPPort != 0 || r.Dst.IsValid() || r.Local):
 		return bad("EtherType %#x has no ports or addresses of IP", r.EtherType)
 	case r.Dst.IsValid() && r.EtherType != 0 && r.Dst.Addr().Is4() != (r.EtherType == typeIPv4):
 		return bad("EtherType %#x has no address in %v", r.EtherType, r.Dst)
@@ -137,6 +164,9 @@ func (r Rule) String() string {
 	}
 	if r.EtherType != 0 {
 		word("ethertype %#04x", r.EtherType)
+	}
+	if r.Local {
+		word("local")
 	}
 	if r.All {
 		word("all")
@@ -213,7 +243,8 @@ func (o Outcome) String() string {
 // bytes: no device and no privilege is needed.
 type RuleSet struct {
 	Rules    []Rule
-	SteerSSH bool // as in ProgramOptions
+	SteerSSH bool  // as in ProgramOptions
+	Local    Local // as Program.SetLocal was told
 }
 
 // Match returns the index of the rule that decides about the frame, or -1 and why the kernel gets
@@ -226,7 +257,7 @@ func (s RuleSet) Match(frame []byte) (rule int, o Outcome) {
 	rule = -1
 	for i, r := range s.Rules {
 		r = r.normal()
-		if v.matches(r) && (rule < 0 || moreSpecial(r, s.Rules[rule].normal()) > 0) {
+		if v.matches(r, s.Local) && (rule < 0 || moreSpecial(r, s.Rules[rule].normal()) > 0) {
 			rule = i
 		}
 	}
@@ -236,7 +267,8 @@ func (s RuleSet) Match(frame []byte) (rule int, o Outcome) {
 	return rule, OutcomeRule
 }
 
-// Match reports whether the rule, if it were the only one, would decide about the frame.
+// Match reports whether the rule, if it were the only one, would decide about the frame. Nothing is
+// local then; see RuleSet.
 func (r Rule) Match(frame []byte) bool {
 	_, o := RuleSet{Rules: []Rule{r}}.Match(frame)
 	return o == OutcomeRule
@@ -249,7 +281,9 @@ func moreSpecial(a, b Rule) int {
 // view is what rules see of a frame.
 type view struct {
 	etherType uint16
+	mac       [6]byte // of the destination
 	vlan      uint16
+	tags      int
 	dst       netip.Addr // invalid if it is not IP
 	udp       bool
 	port      uint16
@@ -258,13 +292,14 @@ type view struct {
 	miss      Outcome // why the kernel gets it if no rule matches
 }
 
-func (v view) matches(r Rule) bool {
+func (v view) matches(r Rule, l Local) bool {
 	return (r.UDPPort == 0 || v.udp && v.port == r.UDPPort) &&
 		(r.UDPPort != 0 || !v.portOnly) &&
 		(!r.Dst.IsValid() || r.Dst.Contains(v.dst)) &&
 		(r.VLAN == 0 || v.vlan == r.VLAN) &&
 		(!r.Untagged || v.vlan == 0) &&
-		(r.EtherType == 0 || v.etherType == r.EtherType)
+		(r.EtherType == 0 || v.etherType == r.EtherType) &&
+		(!r.Local || v.tags < maxTags && v.vlan == 0 && l.has(v.dst, v.mac))
 }
 
 // extensionHeaders are those IPv6 headers behind which there may be a datagram.
@@ -287,6 +322,7 @@ func look(b []byte, steerSSH bool) (v view) {
 		v.kernel = OutcomeShort
 		return v
 	}
+	copy(v.mac[:], b)
 	v.etherType, b = be16(b[12:]), b[packet.EthernetBytes:]
 	for i := 0; i < maxTags && (v.etherType == typeVLAN || v.etherType == typeQinQ); i++ {
 		if len(b) < packet.VLANBytes {
@@ -296,6 +332,7 @@ func look(b []byte, steerSSH bool) (v view) {
 		if i == 0 {
 			v.vlan = be16(b) & vlanID
 		}
+		v.tags++
 		v.etherType, b = be16(b[2:]), b[packet.VLANBytes:]
 	}
 	switch v.etherType {

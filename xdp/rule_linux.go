@@ -3,6 +3,7 @@ package xdp
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -125,7 +126,9 @@ func (p *Program) RemoveRule(id RuleID) error {
 }
 
 // Steer has UDP datagrams to port go to the sockets that were put at base and the slots behind it,
-// one for each queue. It adds or changes the rule that names this port and nothing else.
+// one for each queue. It adds or changes the rule that names this port and nothing else: whatever
+// their destination, so what the kernel would have forwarded is taken too. [Rule.Local] is for
+// programs that want only what is the interface's own.
 func (p *Program) Steer(port uint16, base uint32) error {
 	return p.locked(fmt.Sprintf("steer port %d", port), func() error {
 		r := Rule{UDPPort: port}
@@ -145,6 +148,33 @@ func (p *Program) Unsteer(port uint16) error {
 			return nil
 		}
 		return p.install(slices.Delete(slices.Clone(p.rules), i, i+1))
+	})
+}
+
+// SetLocal says which destinations rules with Local mean; there are none before. It takes the place
+// of what was said before, and what is in both never misses a frame. Error: [ErrRulesFull].
+func (p *Program) SetLocal(l Local) error {
+	return p.locked("set local addresses", func() error {
+		for a := range p.local {
+			if _, ok := l[a]; ok {
+				continue
+			}
+			err := present(p.objs.Locals.Delete(keyOf(netip.PrefixFrom(a, a.BitLen()))))
+			if err != nil {
+				return err
+			}
+			delete(p.local, a)
+		}
+		for a, mac := range l {
+			if old, ok := p.local[a]; ok && old == mac {
+				continue
+			}
+			if err := p.objs.Locals.Put(keyOf(netip.PrefixFrom(a, a.BitLen())), mac); err != nil {
+				return full(err)
+			}
+			p.local[a] = mac
+		}
+		return nil
 	})
 }
 

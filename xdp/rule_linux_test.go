@@ -86,6 +86,11 @@ func TestRuleKinds(t *testing.T) {
 	loop := set(set(four, 12, 0x90), 13, 0)
 	tcp, other := set(four, 23, 6), datagram(t, 54)
 	prefix := netip.MustParsePrefix
+	local := Local{netip.MustParseAddr("192.0.2.2"): {2, 1}, netip.MustParseAddr("fd00::2"): {2}}
+	if err := errors.Join(p.SetLocal(Local{netip.MustParseAddr("192.0.2.9"): {2, 1}}),
+		p.SetLocal(local)); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		rule Rule
 		yes  [][]byte
@@ -104,6 +109,12 @@ func TestRuleKinds(t *testing.T) {
 		{Rule{VLAN: 100}, [][]byte{vlan, qinq}, [][]byte{four, set(vlan, 15, 101)}},
 		{Rule{Untagged: true}, [][]byte{four, six, loop, set(vlan, 15, 0)}, [][]byte{vlan, qinq}},
 		{Rule{EtherType: 0x9000}, [][]byte{loop}, [][]byte{four, six, vlan}},
+		{Rule{Local: true}, [][]byte{four, six, tcp, set(vlan, 15, 0)},
+			[][]byte{vlan, qinq, set(qinq, 15, 0), loop, set(four, 5, 1), set(four, 0, 3),
+				set(four, 33, 9), set(six, 53, 9), set(six, 4, 9)}},
+		{Rule{UDPPort: 53, Local: true}, [][]byte{four, six}, [][]byte{vlan, tcp, other}},
+		{Rule{UDPPort: 53, Local: true, Dst: prefix("192.0.2.0/24"), EtherType: 0x0800},
+			[][]byte{four}, [][]byte{six, vlan, other, set(four, 3, 1)}},
 		{Rule{EtherType: 0x86dd}, [][]byte{six}, [][]byte{four, loop}},
 		{Rule{UDPPort: 53, VLAN: 100, EtherType: 0x0800, Dst: prefix("192.0.2.0/24")},
 			[][]byte{vlan, qinq}, [][]byte{four, six, other, set(vlan, 36, 3), set(vlan, 27, 6)}},
@@ -119,7 +130,8 @@ func TestRuleKinds(t *testing.T) {
 			if got != want || (by == id) != (want == redirected) {
 				t.Errorf("%v: frame %d: action %d by rule %d", c.rule, i, got, by)
 			}
-			if c.rule.Match(frame) != (want == redirected) {
+			_, o := RuleSet{Rules: []Rule{c.rule}, Local: local}.Match(frame)
+			if (o == OutcomeRule) != (want == redirected) {
 				t.Errorf("%v: frame %d: the model differs", c.rule, i)
 			}
 		}
@@ -256,6 +268,8 @@ func TestRulesRefused(t *testing.T) {
 		{Rule{All: true, UDPPort: 1}, Target{}, ErrRule},
 		{Rule{VLAN: 4095}, Target{}, ErrRule},
 		{Rule{VLAN: 1, Untagged: true}, Target{}, ErrRule},
+		{Rule{VLAN: 1, Local: true}, Target{}, ErrRule},
+		{Rule{EtherType: 0x88b5, Local: true}, Target{}, ErrRule},
 		{Rule{EtherType: 0x806}, Target{}, ErrRule},
 		{Rule{EtherType: 0x5ff}, Target{}, ErrRule},
 		{Rule{EtherType: 0x88b5, UDPPort: 1}, Target{}, ErrRule},
@@ -320,6 +334,33 @@ func TestRulesAreBounded(t *testing.T) {
 	}
 }
 
+// TestLocalsAreBounded: more addresses than there is room for are refused, what is no more is not
+// local any longer even then, and a closed program is told nothing.
+func TestLocalsAreBounded(t *testing.T) {
+	p := empty(t)
+	id := add(t, p, Rule{Local: true}, Target{Base: 3})
+	if err := p.SetLocal(Local{netip.MustParseAddr("192.0.2.2"): {2, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, by, _ := decide(t, p, datagram(t, 1)); by != id {
+		t.Errorf("by rule %d", by)
+	}
+	many := Local{}
+	for a := netip.MustParseAddr("10.0.0.0"); len(many) <= int(p.objs.Locals.MaxEntries()); {
+		many[a] = [6]byte{2, 1}
+		a = a.Next()
+	}
+	if err := p.SetLocal(many); !errors.Is(err, ErrRulesFull) {
+		t.Errorf("%d addresses: %v", len(many), err)
+	}
+	if _, by, _ := decide(t, p, datagram(t, 1)); by != 0 {
+		t.Errorf("an address that is gone: by rule %d", by)
+	}
+	if err := p.SetLocal(nil); err != nil || len(p.local) != 0 {
+		t.Errorf("%d left, %v", len(p.local), err)
+	}
+}
+
 // TestRulesRollBack: a rule whose entries do not all fit leaves nothing behind.
 func TestRulesRollBack(t *testing.T) {
 	p := empty(t)
@@ -348,7 +389,8 @@ func TestClosedProgramHasNoRules(t *testing.T) {
 	_, err := p.AddRule(Rule{UDPPort: 1}, Target{})
 	_, err2 := p.Rules()
 	_, err3 := p.Counters()
-	for _, err := range []error{err, err2, err3, p.RemoveRule(1), p.SetTarget(1, Target{})} {
+	for _, err := range []error{err, err2, err3, p.RemoveRule(1), p.SetTarget(1, Target{}),
+		p.SetLocal(nil)} {
 		if !errors.Is(err, os.ErrClosed) {
 			t.Error(err)
 		}

@@ -24,6 +24,10 @@ func TestProgramAgreesWithModel(t *testing.T) {
 	for round := range 4000 {
 		if round%16 == 0 {
 			model.Rules, ids = changeRules(t, r, p, model.Rules, ids)
+			model.Local = randomLocal(r)
+			if err := p.SetLocal(model.Local); err != nil {
+				t.Fatal(err)
+			}
 		}
 		frame := randomFrame(t, r)
 		_, by, c := decide(t, p, frame)
@@ -71,7 +75,7 @@ func changeRules(t *testing.T, r *rand.Rand, p *Program, rules []Rule, ids []Rul
 }
 
 func randomRule(r *rand.Rand) (rule Rule) {
-	kinds := r.IntN(16)
+	kinds := r.IntN(32)
 	if kinds&fieldPort != 0 {
 		rule.UDPPort = []uint16{53, 54, 68, 546}[r.IntN(4)]
 	}
@@ -92,8 +96,22 @@ func randomRule(r *rand.Rand) (rule Rule) {
 	if kinds&fieldEtherType != 0 {
 		rule.EtherType = []uint16{0x0800, 0x86dd, 0x9000, 0x8100}[r.IntN(4)]
 	}
+	rule.Local = kinds&fieldLocal != 0
 	rule.All = kinds == 0
 	return rule
+}
+
+// randomLocal is some of the destinations that random frames have, for each the right hardware
+// address or another one.
+func randomLocal(r *rand.Rand) Local {
+	l := Local{}
+	for a, mac := range map[string][6]byte{"192.0.2.2": {2, 1}, "fd00::2": {2}} {
+		if r.IntN(4) > 0 {
+			mac[5] = byte(r.IntN(4) / 3)
+			l[netip.MustParseAddr(a)] = mac
+		}
+	}
+	return l
 }
 
 // randomFrame returns a datagram that something was done to.
@@ -120,6 +138,10 @@ func randomFrame(t *testing.T, r *rand.Rand) []byte {
 	case 3:
 		if b[12] != 0x08 && b[13] == 0 { // a tag: give it a priority
 			b[14] |= 0x60
+		}
+	case 5:
+		if b[12] != 0x08 && b[13] == 0 { // of no VLAN
+			b[15] = 0
 		}
 	case 4:
 		b = neighbour(byte(126 + r.IntN(20)))

@@ -75,9 +75,10 @@ func TestRuleNames(t *testing.T) {
 	for want, r := range map[string]xdp.Rule{
 		"udp 53 dst 192.0.2.0/24 vlan 7 ethertype 0x0800": {UDPPort: 53, VLAN: 7, EtherType: 0x0800,
 			Dst: netip.MustParsePrefix("192.0.2.0/24")},
-		"untagged": {Untagged: true},
-		"all":      {All: true},
-		"":         {},
+		"untagged":     {Untagged: true},
+		"udp 53 local": {UDPPort: 53, Local: true},
+		"all":          {All: true},
+		"":             {},
 	} {
 		if got := r.String(); got != want {
 			t.Errorf("%q, want %q", got, want)
@@ -90,7 +91,7 @@ func TestRuleNames(t *testing.T) {
 }
 
 // FuzzRuleAndParse: a datagram that Parse finds is one that a rule for its port, its address and
-// its VLAN takes.
+// its VLAN takes, and both agree on what is local.
 func FuzzRuleAndParse(f *testing.F) {
 	f.Add(udpFrame(f, "192.0.2.2:53"))
 	f.Add(udpFrame(f, "[fd00::2]:53", packet.Tag{TCI: 7}))
@@ -106,6 +107,12 @@ func FuzzRuleAndParse(f *testing.F) {
 			VLAN: d.VLAN & 0xfff, Untagged: d.VLAN&0xfff == 0}
 		if !r.Match(frame) {
 			t.Errorf("%v does not match %x (%v)", r, frame, why)
+		}
+		local := xdp.Local{dst: d.DstMAC}
+		_, why = xdp.RuleSet{Rules: []xdp.Rule{{Local: true}}, Local: local}.Match(frame)
+		if want := local.Has(&d); want != (why == xdp.OutcomeRule) && d.Dst.Port() != 68 &&
+			d.Dst.Port() != 546 {
+			t.Errorf("%x: local %v, by rule %v", frame, want, why)
 		}
 		r.UDPPort ^= 1
 		if r.UDPPort != 0 && r.Match(frame) {

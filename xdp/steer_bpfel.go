@@ -19,6 +19,7 @@ const (
 	steerMapCounts      = "counts"
 	steerMapHits        = "hits"
 	steerMapKinds       = "kinds"
+	steerMapLocals      = "locals"
 	steerMapNets        = "nets"
 	steerMapRules       = "rules"
 	steerMapSlots       = "slots"
@@ -80,6 +81,7 @@ type steerMapSpecs struct {
 	Counts *ebpf.MapSpec `ebpf:"counts"`
 	Hits   *ebpf.MapSpec `ebpf:"hits"`
 	Kinds  *ebpf.MapSpec `ebpf:"kinds"`
+	Locals *ebpf.MapSpec `ebpf:"locals"`
 	Nets   *ebpf.MapSpec `ebpf:"nets"`
 	Rules  *ebpf.MapSpec `ebpf:"rules"`
 	Slots  *ebpf.MapSpec `ebpf:"slots"`
@@ -117,6 +119,7 @@ type steerMaps struct {
 	Counts *ebpf.Map `ebpf:"counts"`
 	Hits   *ebpf.Map `ebpf:"hits"`
 	Kinds  *ebpf.Map `ebpf:"kinds"`
+	Locals *ebpf.Map `ebpf:"locals"`
 	Nets   *ebpf.Map `ebpf:"nets"`
 	Rules  *ebpf.Map `ebpf:"rules"`
 	Slots  *ebpf.Map `ebpf:"slots"`
@@ -128,6 +131,7 @@ func (m *steerMaps) Close() error {
 		m.Counts,
 		m.Hits,
 		m.Kinds,
+		m.Locals,
 		m.Nets,
 		m.Rules,
 		m.Slots,

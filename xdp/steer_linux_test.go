@@ -256,9 +256,14 @@ func BenchmarkSteer(b *testing.B) {
 		{"TCP", []Rule{{UDPPort: 53}}, set(udp, 23, 6)},
 		{"IPv6 port", []Rule{{UDPPort: 53}}, overIPv6(53)},
 		{"address and port", []Rule{{UDPPort: 53, Dst: netip.MustParsePrefix("192.0.2.2/32")}}, udp},
+		{"local port", []Rule{{UDPPort: 53, Local: true}}, udp},
+		{"port of another host", []Rule{{UDPPort: 53, Local: true}}, set(udp, 33, 3)},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			p := loadedWith(b, ProgramOptions{Sockets: 8})
+			if err := p.SetLocal(Local{netip.MustParseAddr("192.0.2.2"): {2, 1}}); err != nil {
+				b.Fatal(err)
+			}
 			for _, r := range c.rules {
 				add(b, p, r, Target{Base: 3})
 			}

@@ -23,17 +23,19 @@
 #define NO_SLOT 0xffffffff
 
 /* Fields that a rule names. As a number they say which of two rules is the more special one. */
-#define FIELD_ETHERTYPE 1
-#define FIELD_VLAN 2
-#define FIELD_DST 4
-#define FIELD_PORT 8
-#define COMBINATIONS 16
+#define FIELD_LOCAL 1
+#define FIELD_ETHERTYPE 2
+#define FIELD_VLAN 4
+#define FIELD_DST 8
+#define FIELD_PORT 16
+#define COMBINATIONS 32
 
 /* Sets of combinations of fields. */
-#define WITHOUT_ADDRESS 0x000f
-#define WITHOUT_PORT 0x00ff
-#define WITH_PORT 0xff00
-#define WITH_DST 0xf0f0
+#define WITHOUT_ADDRESS 0x00000055 /* neither a destination nor a local one */
+#define WITHOUT_PORT 0x0000ffff
+#define WITH_PORT 0xffff0000
+#define WITH_DST 0xff00ff00
+#define WITH_LOCAL 0xaaaaaaaa
 
 /* Indices into counts; Counters in Go has the same order. COUNT_NONE is no index. */
 enum {
@@ -98,11 +100,18 @@ struct hit {
 	__u64 no_socket;
 };
 
+/* The hardware address that frames to an address of the interface, or to a group that it is in, are
+ * sent to. */
+struct local {
+	__u16 mac[ETH_ALEN / 2];
+};
+
 struct flow {
 	struct net_key dst;
 	__be16 ethertype;
 	__be16 port;
 	__u16 vlan;
+	__u16 inner; /* a second tag */
 	__u32 todo; /* combinations of fields that may match */
 	int miss;   /* what to count if nothing does */
 };
@@ -138,6 +147,15 @@ struct {
 	__type(value, __u32);
 	__uint(max_entries, 1024);
 } nets SEC(".maps");
+
+/* Addresses of the interface and groups that it is in, with all bits as the prefix. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct net_key);
+	__type(value, struct local);
+	__uint(max_entries, 4096);
+} locals SEC(".maps");
 
 /* Slots by queue, for targets that list them. */
 struct {
@@ -279,6 +297,8 @@ static __always_inline int parse(struct flow *f, void *at, void *end)
 			return COUNT_SHORT;
 		if (i == 0)
 			f->vlan = bpf_ntohs(tag->tci) & VLAN_ID;
+		else
+			f->inner = 1;
 		proto = tag->proto;
 		at = tag + 1;
 	}
@@ -291,12 +311,27 @@ static __always_inline int parse(struct flow *f, void *at, void *end)
 	return proto == bpf_htons(ETH_P_ARP) ? COUNT_KEPT : COUNT_NONE;
 }
 
-static __always_inline struct rule_value *find(struct flow *f, __u32 todo)
+/* Whether the frame is for the interface itself: untagged, to one of its addresses and the hardware
+ * address that belongs to that. A tag of priority alone counts as none. */
+static __always_inline int is_local(struct flow *f, struct ethhdr *eth)
+{
+	__u16 *to = (void *)eth->h_dest;
+	struct local *l;
+
+	if (f->vlan || f->inner)
+		return 0;
+	l = bpf_map_lookup_elem(&locals, &f->dst);
+	return l && l->mac[0] == to[0] && l->mac[1] == to[1] && l->mac[2] == to[2];
+}
+
+static __always_inline struct rule_value *find(struct flow *f, struct ethhdr *eth, __u32 todo)
 {
 	struct rule_value *v;
 	__u32 net = 0, *n;
 	int i;
 
+	if (todo & WITH_LOCAL && !is_local(f, eth))
+		todo &= ~WITH_LOCAL;
 	if (!todo)
 		return 0;
 	if (todo & WITH_DST) {
@@ -356,7 +391,7 @@ int steer(struct xdp_md *ctx)
 	if (kept != COUNT_NONE)
 		return done(kept, XDP_PASS);
 	any = bpf_map_lookup_elem(&kinds, &zero);
-	v = any ? find(&f, *any & f.todo) : 0;
+	v = any ? find(&f, at, *any & f.todo) : 0;
 	if (!v)
 		return done(f.miss, XDP_PASS);
 	hit = bpf_map_lookup_elem(&hits, &v->rule);
