@@ -9,6 +9,9 @@
 // number of queues, so these are looked at each [Options.Poll] as well, which takes two system
 // calls.
 //
+// [Options.OnLocal] gets what xdp.Program.SetLocal wants: the interface's own addresses and groups,
+// as they come and go.
+//
 // The package works on Linux; elsewhere it compiles, and Watch returns an error that wraps
 // errors.ErrUnsupported.
 package link

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
 )
 
 // Error says which operation failed on which interface, and what to do about it.
@@ -60,7 +61,10 @@ type State struct {
 	MTU       int
 	MAC       [6]byte
 	Addresses map[netip.Prefix]bool // those that may be used; not to be changed
-	ProgramID uint32                // of the XDP program; 0 if there is none
+	// Groups are those that are joined on it, by whomever, as of the last look; not to be changed.
+	// They are looked at only for OnLocal.
+	Groups    map[netip.Addr]bool
+	ProgramID uint32 // of the XDP program; 0 if there is none
 	// RxQueues and TxQueues are those in use, 0 if the driver does not say.
 	RxQueues, TxQueues int
 	Removed, Moved     bool
@@ -78,6 +82,10 @@ type Options struct {
 	// watcher. If it returns false the event is not taken: it comes again, if things are still so,
 	// with the next change or poll. It must not call Close.
 	OnEvent func(Event) bool
+	// OnLocal gets what is addressed to the interface itself: once before Watch returns, and then
+	// as often as it changes, from a goroutine of the watcher. The kernel tells of addresses at
+	// once; groups are looked at each Poll. It must not call Close.
+	OnLocal func(xdp.Local)
 }
 
 const defaultPoll = time.Second

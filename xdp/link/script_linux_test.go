@@ -2,6 +2,7 @@ package link
 
 import (
 	"errors"
+	"maps"
 	"net/netip"
 	"os"
 	"sync"
@@ -24,6 +25,7 @@ type script struct {
 	asked  map[uint16]int
 	mtu    uint32
 	addrs  []netip.Addr
+	groups map[netip.Addr]bool
 	busy   int    // so many dumps are refused
 	broken int    // so many dumps are of two states
 	cut    int    // so many are, and lack all addresses: only their end says so
@@ -44,6 +46,11 @@ func (s *script) Port() uint32 { return ourPort }
 
 func (s *script) Channels(string) (rx, tx int, err error) { return 1, 1, nil }
 func (s *script) Close() error                            { close(s.end); return nil }
+
+func (s *script) Groups(int) (groups map[netip.Addr]bool) {
+	s.set(func(s *script) { groups = maps.Clone(s.groups) })
+	return groups
+}
 
 func (s *script) set(f func(*script)) {
 	s.mu.Lock()

@@ -2,6 +2,8 @@ package link
 
 import (
 	"errors"
+	"io"
+	"net/netip"
 	"os"
 	"sync"
 
@@ -13,9 +15,14 @@ import (
 // system is the kernel itself.
 type system struct {
 	*rtnetlink.Conn
-	mu sync.Mutex
-	fd int // a socket for ioctl, in the namespace; -1 once it is closed
+	mu     sync.Mutex
+	fd     int // a socket for ioctl, in the namespace; -1 once it is closed
+	groups [2]*os.File
 }
+
+// groupFiles list the groups of a namespace: that of the thread that opens them, for as long as
+// they are open.
+var groupFiles = [2]string{"/proc/thread-self/net/igmp", "/proc/thread-self/net/igmp6"}
 
 func openSystem() (*system, error) {
 	c, err := rtnetlink.Open(groups)
@@ -26,7 +33,30 @@ func openSystem() (*system, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	return &system{Conn: c, fd: fd}, nil
+	s := &system{Conn: c, fd: fd}
+	for i, path := range groupFiles {
+		s.groups[i], _ = os.Open(path) // without /proc, or a family, there are no groups
+	}
+	return s, nil
+}
+
+func (s *system) Groups(index int) map[netip.Addr]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	groups := map[netip.Addr]bool{}
+	for i, add := range []func(map[netip.Addr]bool, []byte, int){addGroups4, addGroups6} {
+		f := s.groups[i]
+		if f == nil || s.fd < 0 {
+			continue
+		}
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			continue
+		}
+		if text, err := io.ReadAll(f); err == nil {
+			add(groups, text, index)
+		}
+	}
+	return groups
 }
 
 func (s *system) Channels(name string) (rx, tx int, err error) {
@@ -48,6 +78,11 @@ func (s *system) Close() error {
 		return err
 	}
 	err = errors.Join(err, unix.Close(s.fd))
+	for _, f := range s.groups {
+		if f != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}
 	s.fd = -1
 	return err
 }

@@ -22,6 +22,8 @@ type kernel interface {
 	Receive(buf []byte) (int, error)
 	// Channels returns how many queues the interface uses. Not every driver says.
 	Channels(name string) (rx, tx int, err error)
+	// Groups returns those that are joined on an interface; none if the kernel does not say.
+	Groups(index int) map[netip.Addr]bool
 	Close() error
 }
 
@@ -42,7 +44,8 @@ type Watcher struct {
 	seq      uint32
 	failure  error // the kernel is not heard any more
 
-	told    State // the teller's
+	told    State     // the teller's
+	local   xdp.Local // that was told, the teller's
 	events  chan Event
 	kick    chan struct{}
 	stop    chan struct{}
@@ -99,6 +102,7 @@ func watch(k kernel, index int, o Options) (*Watcher, error) {
 	if o.ProgramID != 0 {
 		w.told.ProgramID = o.ProgramID
 	}
+	w.tellLocal(&w.told)
 	w.running.Go(func() { w.listen(buf) })
 	w.running.Go(w.teller)
 	return w, nil
@@ -331,6 +335,11 @@ func (w *Watcher) addressMessage(m rtnetlink.Message, ours bool) {
 // teller tells differences, and looks at what the kernel does not tell of.
 func (w *Watcher) teller() {
 	defer close(w.events)
+	defer func() {
+		if w.Err() != nil { // nobody knows what is local any more
+			w.tellLocal(&State{Removed: true})
+		}
+	}()
 	var poll <-chan time.Time
 	if w.opt.Poll > 0 {
 		t := time.NewTicker(w.opt.Poll)
@@ -339,6 +348,7 @@ func (w *Watcher) teller() {
 	}
 	for !w.told.Removed && w.Err() == nil {
 		is := w.State()
+		w.tellLocal(&is)
 		e, ok := next(&w.told, &is)
 		var to chan<- Event
 		switch {
@@ -364,9 +374,26 @@ func (w *Watcher) teller() {
 	}
 }
 
-// look counts the queues.
+// tellLocal tells what is local if that is another than was told. It is for the teller.
+func (w *Watcher) tellLocal(is *State) {
+	if w.opt.OnLocal == nil {
+		return
+	}
+	if l := is.Local(); w.local == nil || !maps.Equal(l, w.local) {
+		w.local = l
+		w.opt.OnLocal(maps.Clone(l))
+	}
+}
+
+// look counts the queues, and looks at the groups.
 func (w *Watcher) look() {
 	name := w.State().Name
+	if w.opt.OnLocal != nil {
+		groups := w.k.Groups(w.is.Index) // which never changes
+		w.mu.Lock()
+		w.is.Groups = groups
+		w.mu.Unlock()
+	}
 	rx, tx, err := w.k.Channels(name)
 	if err != nil {
 		return // that it has been removed, or renamed just now, is no change of the queues
