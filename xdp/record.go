@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp/packet"
 )
 
 // RecordBytes is the size of the record that the device process writes at the start of the chunk of
@@ -33,9 +34,23 @@ const (
 	// RecordVLAN says that the frame carried at least one tag, the outermost of which is in VLAN.
 	RecordVLAN = 1 << iota
 	// RecordChecksumOK says that the UDP checksum was computed over the bytes and is right.
-	// Without it the sum was absent, partial as veth leaves it, or not looked at.
+	// Without it the sum was absent, partial as veth leaves it, or wrong.
 	RecordChecksumOK
+	// RecordChecksumWrong says that the bytes are damaged: they are not what was sent. Only who asked
+	// for such datagrams gets them.
+	RecordChecksumWrong
 )
+
+// ChecksumFlags returns the flags of a record that say what a datagram's checksum is.
+func ChecksumFlags(c packet.Checksum) uint16 {
+	switch c {
+	case packet.ChecksumOK:
+		return RecordChecksumOK
+	case packet.ChecksumWrong:
+		return RecordChecksumWrong
+	}
+	return 0
+}
 
 // Record is what is known about a received frame beside its bytes. The device process writes it
 // before the completion is published and leaves it alone until the frame is returned.

@@ -71,6 +71,52 @@ func TestRuleSet(t *testing.T) {
 	}
 }
 
+// TestLocal: what is addressed to the interface itself is told from what is not, by rules and by
+// who looks at a datagram again.
+func TestLocal(t *testing.T) {
+	own, group := [6]byte{2, 0, 0, 0, 0, 1}, [6]byte{1, 0, 0x5e, 1, 2, 3}
+	group6 := [6]byte{0x33, 0x33, 0, 0, 0, 9}
+	addr := netip.MustParseAddr
+	local := xdp.Local{addr("192.0.2.2"): own, addr("fd00::2"): own, addr("239.1.2.3"): group,
+		addr("ff15::9"): group6}
+	set := xdp.RuleSet{Rules: []xdp.Rule{{UDPPort: 53, Local: true}}, Local: local}
+	for _, c := range []struct {
+		mac  [6]byte
+		dst  string
+		tags []packet.Tag
+		want bool
+	}{
+		{own, "192.0.2.2:53", nil, true},
+		{own, "[fd00::2]:53", nil, true},
+		{group, "239.1.2.3:53", nil, true},
+		{group6, "[ff15::9]:53", nil, true},
+		{own, "192.0.2.2:53", []packet.Tag{{TCI: 0xe000}}, true},
+		{own, "192.0.2.2:53", []packet.Tag{{TCI: 7}}, false},
+		{own, "192.0.2.2:53", []packet.Tag{{TCI: 0}, {TCI: 7}}, false},
+		{own, "192.0.2.2:53", []packet.Tag{{TCI: 0}, {TCI: 0}}, false},
+		{own, "192.0.2.3:53", nil, false},
+		{own, "[fd00::3]:53", nil, false},
+		{own, "239.1.2.3:53", nil, false},
+		{own, "192.0.2.255:53", nil, false},
+		{[6]byte{2, 0, 0, 0, 0, 2}, "192.0.2.2:53", nil, false},
+		{[6]byte{255, 255, 255, 255, 255, 255}, "192.0.2.2:53", nil, false},
+		{[6]byte{255, 255, 255, 255, 255, 255}, "192.0.2.255:53", nil, false},
+		{[6]byte{255, 255, 255, 255, 255, 255}, "239.1.2.3:53", nil, false},
+		{[6]byte{1, 0, 0x5e, 1, 2, 4}, "239.1.2.4:53", nil, false},
+		{group, "239.129.2.3:53", nil, false}, // another group of that hardware address
+	} {
+		frame := udpFrame(t, c.dst, c.tags...)
+		copy(frame, c.mac[:])
+		var d packet.Datagram
+		if err := packet.Parse(frame, &d); err != nil {
+			t.Fatal(err)
+		}
+		if _, why := set.Match(frame); (why == xdp.OutcomeRule) != c.want || local.Has(&d) != c.want {
+			t.Errorf("%x %s %v: %v, has %v", c.mac, c.dst, c.tags, why, local.Has(&d))
+		}
+	}
+}
+
 func TestRuleNames(t *testing.T) {
 	for want, r := range map[string]xdp.Rule{
 		"udp 53 dst 192.0.2.0/24 vlan 7 ethertype 0x0800": {UDPPort: 53, VLAN: 7, EtherType: 0x0800,

@@ -100,6 +100,7 @@ func (s *Server) grant(a *app, h hello) error {
 		return err
 	}
 	a.name, a.limit, a.slot = h.text, sends, uint64(s.slotBytes)
+	a.wrongSums = h.wrongSums
 	a.pool = newPool(frames)
 	a.batch = make([]int32, 0, s.c.RxBatch)
 	a.umem, err = xdp.NewUMEM(xdp.UMEMOptions{Name: "app", Frames: uint32(frames),

@@ -31,10 +31,14 @@ type Allow struct {
 	ID    uint32 // of the user or group
 	// First and Last are the UDP ports that may be taken; both zero allow all.
 	First, Last uint16
-	Frames      int // received packets that may be unread or in the hands of applications
-	Sends       int // sends under way
-	Rules       int // ports taken at a time
-	Apps        int // connections
+	// Any gives datagrams to these ports whatever their destination: for other hosts' addresses,
+	// broadcast, of any VLAN, and such as the kernel would have forwarded. Without it only those for
+	// the interface itself are taken.
+	Any    bool
+	Frames int // received packets that may be unread or in the hands of applications
+	Sends  int // sends under way
+	Rules  int // ports taken at a time
+	Apps   int // connections
 	// Destinations are the addresses whose way is remembered for them. For one more the one used
 	// longest ago is forgotten, so that the way to it has to be asked for again.
 	Destinations int
@@ -43,7 +47,8 @@ type Allow struct {
 	MemoryMiB int
 }
 
-// ParseAllow reads what String writes: "uid:1000,ports=5000-5100,frames=512,sends=64,rules=8".
+// ParseAllow reads what String writes: "uid:1000,ports=5000-5100,frames=512,sends=64,rules=8", or
+// "uid:1000,to=any".
 func ParseAllow(text string) (Allow, error) {
 	bad := func(part, want string) (Allow, error) {
 		return Allow{}, failed("read allow-list", "", fmt.Errorf("%w: %q in %q: %s is wanted",
@@ -68,9 +73,15 @@ func ParseAllow(text string) (Allow, error) {
 			}
 			continue
 		}
+		if key == "to" {
+			if a.Any = value == "any"; !a.Any {
+				return bad(part, "to=any")
+			}
+			continue
+		}
 		field, limit := a.number(key)
 		if field == nil {
-			return bad(part, "ports, frames, sends, rules, apps, destinations or memory")
+			return bad(part, "ports, to, frames, sends, rules, apps, destinations or memory")
 		}
 		if *field, err = strconv.Atoi(value); err != nil || *field < 1 || *field > limit {
 			return bad(part, fmt.Sprintf("a number from 1 to %d", limit))
@@ -116,6 +127,9 @@ func (a Allow) String() string {
 	text := fmt.Sprintf("%s:%d", kind, a.ID)
 	if a.Last != 0 {
 		text += fmt.Sprintf(",ports=%d-%d", a.First, a.Last)
+	}
+	if a.Any {
+		text += ",to=any"
 	}
 	for _, key := range []string{"frames", "sends", "rules", "apps", "destinations", "memory"} {
 		if field, _ := a.number(key); *field != 0 {

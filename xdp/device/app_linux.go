@@ -34,6 +34,8 @@ type app struct {
 	rx, tx  *cq.Writer // lanes in the application's queue
 	q       *cq.Queue  // commands
 	owns    map[uint16]bool
+	// wrongSums: datagrams with wrong checksums are wanted.
+	wrongSums bool
 
 	queue    *queue // that it sends by
 	limit    int    // of sends under way
@@ -54,6 +56,7 @@ type app struct {
 	worked   int
 
 	received, noFrame, noRoom, sent, failed, bytesIn, bytesOut uint64
+	badChecksum                                                uint64
 	dirty                                                      bool
 	shown                                                      atomic.Pointer[AppStats]
 }
@@ -329,12 +332,13 @@ func (a *app) publish() {
 	c[countStale].Store(a.pool.stale)
 	c[countSent].Store(a.sent)
 	c[countFailed].Store(a.failed)
+	c[countBadChecksum].Store(a.badChecksum)
 	c[countEnded].Store(update)
 	a.shown.Store(&AppStats{Name: a.name, PID: a.peer.PID, UID: a.peer.UID, GID: a.peer.GID,
 		Frames: len(a.pool.loaned), Loaned: a.pool.out(), Sends: a.limit, UnderWay: a.underWay,
 		Received: a.received, NoFrame: a.noFrame, NoRoom: a.noRoom, Returned: a.pool.returned,
-		Stale: a.pool.stale, Sent: a.sent, SendFailed: a.failed, BytesIn: a.bytesIn,
-		BytesOut: a.bytesOut})
+		BadChecksum: a.badChecksum, Stale: a.pool.stale, Sent: a.sent, SendFailed: a.failed,
+		BytesIn: a.bytesIn, BytesOut: a.bytesOut})
 }
 
 // arm makes the descriptor of the commands tell of those that come from now on.

@@ -114,6 +114,7 @@ type AppStats struct {
 	Received         uint64 // packets handed to it
 	NoFrame          uint64 // packets dropped because it has all its frames
 	NoRoom           uint64 // packets dropped because its queue is full
+	BadChecksum      uint64 // packets dropped because their UDP checksum is wrong
 	Returned, Stale  uint64 // frames given back, and returns that named none
 	Sent, SendFailed uint64
 	BytesIn          uint64 // of payload
@@ -122,15 +123,21 @@ type AppStats struct {
 
 // Stats is what a server did.
 type Stats struct {
-	Apps       []AppStats
-	Admitted   uint64 // applications, ever
-	Evicted    uint64 // applications that are gone
-	Refused    uint64 // connections that came to nothing
-	Received   uint64 // packets from the device: the sum of the next four
-	Delivered  uint64 // to applications, also such as are gone
-	Dropped    uint64 // since their application had no frame or no room
-	Unclaimed  uint64 // packets for nobody: their application had just gone
-	Malformed  uint64
+	Apps      []AppStats
+	Admitted  uint64 // applications, ever
+	Evicted   uint64 // applications that are gone
+	Refused   uint64 // connections that came to nothing
+	Received  uint64 // packets from the device: the sum of the next six
+	Delivered uint64 // to applications, also such as are gone
+	Dropped   uint64 // since their application had no frame or no room
+	Unclaimed uint64 // packets for nobody: their application had just gone
+	Malformed uint64 // no whole datagrams, or with a wrong checksum in the IPv4 header
+	// BadChecksum counts packets with a wrong UDP checksum, but for those whose application wants
+	// them.
+	BadChecksum uint64
+	// Foreign counts packets that are for somebody else than the interface itself, and came all the
+	// same: an address of it has just gone.
+	Foreign    uint64
 	LinkDown   uint64 // rounds that found the link down
 	Rounds     uint64
 	Polls      uint64 // system calls to sleep

@@ -41,7 +41,7 @@ func (a *app) deliver(en *engine, q *queue) {
 		if i >= len(s1) {
 			slot, k = s2, i-len(s1)
 		}
-		a.put(q, q.packets[at], next+uint64(i), uint64(en.now), &slot[k])
+		a.put(q, at, next+uint64(i), uint64(en.now), &slot[k])
 	}
 	crash.At(crash.DevCopied)
 	if err := a.rx.Commit(n); err != nil {
@@ -52,11 +52,11 @@ func (a *app) deliver(en *engine, q *queue) {
 	a.received += uint64(n)
 }
 
-// put makes one packet the completion with that index.
-func (a *app) put(q *queue, r xdp.Received, index, now uint64, slot *cq.Entry) {
+// put makes one packet of the batch the completion with that index.
+func (a *app) put(q *queue, at int32, index, now uint64, slot *cq.Entry) {
 	frame, _ := a.pool.loan(uint32(index)) // there are as many as were reserved
 	d := &q.parsed
-	from := q.sock.Packet(r)
+	from := q.sock.Packet(q.packets[at])
 	if packet.Parse(from, d) != nil {
 		d.PayloadLen = 0 // was parsed a moment ago, and only the kernel writes there
 	}
@@ -67,7 +67,7 @@ func (a *app) put(q *queue, r xdp.Received, index, now uint64, slot *cq.Entry) {
 	payload := max(0, min(d.PayloadLen, n-d.PayloadOff))
 	rec := xdp.Record{Sequence: index, RxNs: now, Src: d.Src, Dst: d.Dst, Queue: uint16(q.number),
 		VLAN: d.VLAN, PayloadOff: uint16(start) + uint16(d.PayloadOff),
-		PayloadLen: uint16(payload), FrameLen: uint16(n)}
+		PayloadLen: uint16(payload), FrameLen: uint16(n), Flags: xdp.ChecksumFlags(q.sums[at])}
 	if d.Tags > 0 {
 		rec.Flags |= xdp.RecordVLAN
 	}

@@ -43,6 +43,9 @@ type Request struct {
 	Context uint64
 	// Addresses is what the indices of Send and Inject are looked up in.
 	Addresses *cq.AddressVector
+	// WrongChecksums hands out datagrams with a wrong UDP checksum too: their Record has
+	// xdp.RecordChecksumWrong. By default they are dropped and counted, as the kernel does.
+	WrongChecksums bool
 	// NoReconnect leaves it at the first device process: when it is gone the endpoint is of no more
 	// use than to read what came, and to be closed.
 	NoReconnect bool
@@ -337,7 +340,8 @@ func (e *Endpoint) again() error {
 // connect makes a session. generation is that of the last UMEM.
 func (e *Endpoint) connect(ctx context.Context, generation uint64) (*session, error) {
 	h := hello{step: stepHello, frames: uint32(e.req.Frames), sends: uint32(e.req.Sends),
-		generation: generation, ports: e.takenPorts(), text: printable(e.req.Name)}
+		generation: generation, ports: e.takenPorts(), text: printable(e.req.Name),
+		wrongSums: e.req.WrongChecksums}
 	return dial(ctx, e.path, h, e.q, e.servers(), e.prepare)
 }
 

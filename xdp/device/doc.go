@@ -28,6 +28,21 @@
 // its budget. The ways to the destinations that they sent to last are remembered: a line that sends
 // everywhere has its own forgotten, and nobody else's.
 //
+// Of the packets to its ports it gets what is for the interface itself: untagged, to an address of
+// the interface and its hardware address, or to a group that somebody has joined on the interface
+// and the hardware address of that. The steering program leaves all else to the kernel: what is for
+// other hosts, and forwarded perhaps, broadcast, and other VLANs. So an address or a group that is
+// not the interface's own is not taken even if the kernel would accept it there; and fragments are
+// the kernel's always. Addresses are followed as they come and go, groups with up to a second of
+// delay. A line of the allow-list with "to=any" takes packets to its ports whatever they are
+// addressed to. A tag that the device takes out of the frame is not seen: switch that off where
+// VLANs are to be told apart ("ethtool -K IFACE rxvlan off").
+//
+// Packets with a wrong checksum are dropped and counted, as the kernel does; those with a wrong UDP
+// checksum, or none over IPv6, only if the application did not ask for them
+// (Request.WrongChecksums). The sum of the pseudo header alone is taken for right on every
+// interface: datagrams that a socket of this machine sent over veth have no more.
+//
 // Submissions are loaded once, bounded, and answered: with a completion, with an error completion
 // that has the context of the command, or, if a command cannot be answered for want of room, by
 // leaving it where it is. A frame comes back under the generation that it was handed out with;

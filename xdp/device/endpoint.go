@@ -66,7 +66,7 @@ type EndpointStats struct {
 	Reconnects uint64
 
 	// As the servers count.
-	Received, NoFrame, NoRoom, Returned, Stale, Sent, SendFailed uint64
+	Received, NoFrame, NoRoom, Returned, Stale, Sent, SendFailed, BadChecksum uint64
 }
 
 // keptFormer is how many UMEMs of former servers stay mapped for frames that are still being read.
@@ -349,4 +349,5 @@ func (s *EndpointStats) addServer(o EndpointStats) {
 	s.Stale += o.Stale
 	s.Sent += o.Sent
 	s.SendFailed += o.SendFailed
+	s.BadChecksum += o.BadChecksum
 }

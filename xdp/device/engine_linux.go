@@ -32,7 +32,10 @@ type queue struct {
 	packets []xdp.Received
 	done    []xdp.Sent
 	parsed  packet.Datagram
-	touched []*app // applications with packets in this batch
+	sums    []packet.Checksum // of the packets in this batch
+	touched []*app            // applications with packets in this batch
+
+	malformed, badChecksum uint64
 
 	object   *capture.Follower // what tools see, or nil
 	kernel   xdp.KernelStats
@@ -47,6 +50,7 @@ type engine struct {
 	turn   int
 	byPort []*app // 65536
 	sends  *sends
+	local  atomic.Pointer[xdp.Local] // what is the interface's own
 	calls  chan func()
 	wakeFD int
 	stop   atomic.Bool
@@ -191,15 +195,10 @@ func (en *engine) receive(q *queue) int {
 	if n > 0 {
 		crash.At(crash.DevReceived)
 	}
+	local := *en.local.Load()
 	for i := range q.packets[:n] {
-		en.stats.Received++
-		if packet.Parse(q.sock.Packet(q.packets[i]), &q.parsed) != nil {
-			en.stats.Malformed++
-			continue
-		}
-		a := en.byPort[q.parsed.Dst.Port()]
-		if a == nil || a.dead != nil {
-			en.stats.Unclaimed++
+		a := en.sort(q, i, local)
+		if a == nil {
 			continue
 		}
 		if len(a.batch) == 0 {
@@ -219,6 +218,36 @@ func (en *engine) receive(q *queue) int {
 		crash.At(crash.DevDropped)
 	}
 	return n
+}
+
+// sort returns the application that a packet is for, or counts why there is none. The program has
+// steered by the same rules; but they change, and who gets what must not hang on that alone.
+func (en *engine) sort(q *queue, i int, local xdp.Local) *app {
+	en.stats.Received++
+	frame := q.sock.Packet(q.packets[i])
+	if packet.Parse(frame, &q.parsed) != nil {
+		en.stats.Malformed++
+		q.malformed++
+		return nil
+	}
+	a := en.byPort[q.parsed.Dst.Port()]
+	if a == nil || a.dead != nil {
+		en.stats.Unclaimed++
+		return nil
+	}
+	if !a.account.Any && !local.Has(&q.parsed) {
+		en.stats.Foreign++
+		return nil
+	}
+	q.sums[i] = packet.VerifyUDP(frame, &q.parsed)
+	if q.sums[i] == packet.ChecksumWrong && !a.wrongSums {
+		en.stats.BadChecksum++
+		q.badChecksum++
+		a.badChecksum++
+		a.dirty = true
+		return nil
+	}
+	return a
 }
 
 // kick shows the kernel what is new. A link that is down is not an error: packets wait for it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
 )
 
 // What tests do that an endpoint does not.
@@ -30,6 +32,16 @@ func (e *Endpoint) Regions() (umem, payload uint16) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.sess.umem.ID(), e.payload.ID()
+}
+
+// ProgramOf returns the program that steers for a server.
+func ProgramOf(s *Server) *xdp.Program { return s.program }
+
+// HasLocal reports whether both the server and its program know that an address, or a group, is
+// the interface's own.
+func HasLocal(s *Server, a netip.Addr) bool {
+	_, ok := (*s.engine.local.Load())[a]
+	return ok
 }
 
 // Hello is the message that an application begins with, and Memory the one that brings its payload

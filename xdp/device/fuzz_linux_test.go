@@ -102,6 +102,7 @@ func newFuzzRig(f testing.TB) *fuzzRig {
 	r.en = &engine{s: server,
 		queues: []*queue{q}, byPort: make([]*app, 1<<16), sends: newSends(fuzzSlots),
 		calls: make(chan func(), 16), wakeFD: -1}
+	r.en.local.Store(&xdp.Local{})
 	r.en.attach(a)
 	f.Cleanup(func() {
 		err := errors.Join(a.rx.Close(), a.tx.Close(), r.asker.Close(), a.q.Close(), r.app.Close(),

@@ -18,7 +18,7 @@ import (
 //	24   generation u64 of the UMEM; in a hello the one before, 0 if there was none
 //	32   number of ports u32, longest payload u32
 //	40   lanes of received packets and of sends, u32 each
-//	48   bytes of a send slot u32, zero u32
+//	48   bytes of a send slot u32; in a hello flags u32, else zero
 //	56   zero
 //	64   ports, 32 of u16, the rest zero
 //	128  text, padded with zeros: name of the application, or why not
@@ -31,6 +31,8 @@ const (
 	offPorts     = 64
 	offText      = 128
 	offTextEnd   = 224
+
+	helloWrongSums = 1 // flag: datagrams with wrong checksums are wanted too
 )
 
 type step uint16
@@ -65,6 +67,7 @@ type hello struct {
 	maxPayload     uint32
 	rxLane, txLane uint32
 	slotBytes      uint32
+	wrongSums      bool
 	ports          []uint16
 	text           string
 }
@@ -84,6 +87,9 @@ func (h *hello) encode() []byte {
 	le.PutUint32(b[40:], h.rxLane)
 	le.PutUint32(b[44:], h.txLane)
 	le.PutUint32(b[48:], h.slotBytes)
+	if h.wrongSums {
+		le.PutUint32(b[52:], helloWrongSums)
+	}
 	for i, p := range h.ports[:min(len(h.ports), maxPorts)] {
 		le.PutUint16(b[offPorts+2*i:], p)
 	}
@@ -113,7 +119,7 @@ func decodeHello(b []byte) (h hello, err error) {
 	h = hello{step: step(le.Uint16(b[10:])), status: syscall.Errno(le.Uint32(b[12:])),
 		frames: le.Uint32(b[16:]), sends: le.Uint32(b[20:]), generation: le.Uint64(b[24:]),
 		maxPayload: le.Uint32(b[36:]), rxLane: le.Uint32(b[40:]), txLane: le.Uint32(b[44:]),
-		slotBytes: le.Uint32(b[48:])}
+		slotBytes: le.Uint32(b[48:]), wrongSums: le.Uint32(b[52:]) == helloWrongSums}
 	n := le.Uint32(b[32:])
 	switch {
 	case h.step == 0 || h.step >= stepEnd:
@@ -122,7 +128,8 @@ func decodeHello(b []byte) (h hello, err error) {
 		return bad("status", uint32(h.status), "an error number")
 	case n > maxPorts:
 		return bad("number of ports", n, maxPorts)
-	case !zero(b[52:offPorts]) || !zero(b[offTextEnd:]) || !zero(b[offPorts+2*n:offText]):
+	case !h.wrongSums && !zero(b[52:56]) || !zero(b[56:offPorts]) || !zero(b[offTextEnd:]) ||
+		!zero(b[offPorts+2*n:offText]):
 		return bad("unused bytes", "set", 0)
 	}
 	for i := range n {

@@ -15,7 +15,8 @@ import (
 func TestHelloRoundTrip(t *testing.T) {
 	for s := stepHello; s < stepEnd; s++ {
 		want := hello{step: s, status: 11, frames: 1, sends: 2, generation: 1 << 60, maxPayload: 3,
-			rxLane: 4, txLane: 5, slotBytes: 6, ports: []uint16{1, 65535}, text: "name"}
+			rxLane: 4, txLane: 5, slotBytes: 6, wrongSums: s%2 == 0, ports: []uint16{1, 65535},
+			text: "name"}
 		got, err := decodeHello(want.encode())
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%v: got %+v, %v", s, got, err)
@@ -44,7 +45,9 @@ func TestHelloRefuses(t *testing.T) {
 		"unknown step":  {change(10, byte(stepEnd)), ErrProtocol},
 		"status":        {change(15, 1), ErrProtocol},
 		"too many":      {change(32, maxPorts+1), ErrProtocol},
-		"reserved":      {change(52, 1), ErrProtocol},
+		"unknown flag":  {change(52, 2), ErrProtocol},
+		"another flag":  {change(55, 1), ErrProtocol},
+		"reserved":      {change(56, 1), ErrProtocol},
 		"unused port":   {change(offPorts+2, 1), ErrProtocol},
 		"text":          {change(offText, 7), ErrProtocol},
 		"zero in text":  {change(offText+2, 'y'), ErrProtocol},
@@ -105,7 +108,8 @@ func TestRefusalKeepsItsMeaning(t *testing.T) {
 
 func TestAllow(t *testing.T) {
 	for _, text := range []string{"uid:1000", "gid:7,ports=1-65535", "uid:0,ports=53-53,frames=1," +
-		"sends=2,rules=3,apps=4", "uid:1,destinations=5,memory=6"} {
+		"sends=2,rules=3,apps=4", "uid:1,destinations=5,memory=6",
+		"uid:1,to=any", "gid:1,ports=5-6,to=any,apps=4"} {
 		a, err := ParseAllow(text)
 		if err != nil || a.String() != text {
 			t.Errorf("%q: %q, %v", text, a, err)
@@ -120,7 +124,7 @@ func TestAllow(t *testing.T) {
 	for _, text := range []string{"", "1000", "uid:", "uid:-1", "user:1", "uid:4294967296",
 		"uid:1,", "uid:1,ports=", "uid:1,ports=0", "uid:1,ports=9-8", "uid:1,ports=1-65536",
 		"uid:1,frames=0", "uid:1,frames=-1", "uid:1,frames=99999999", "uid:1,memory=0", "uid:1,what=1",
-		"uid:1,frames"} {
+		"uid:1,frames", "uid:1,to=", "uid:1,to=192.0.2.1"} {
 		if a, err := ParseAllow(text); !errors.Is(err, ErrOptions) {
 			t.Errorf("%q: %+v, %v", text, a, err)
 		}

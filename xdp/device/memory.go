@@ -31,6 +31,7 @@ const (
 	// equal, are of one moment.
 	countBegun
 	countEnded
+	countBadChecksum
 	countBytes = 4096
 )
 
@@ -120,7 +121,8 @@ func countsOf(p *statusPage) EndpointStats {
 	c := p.counts
 	return EndpointStats{Received: c[countReceived].Load(), NoFrame: c[countNoFrame].Load(),
 		NoRoom: c[countNoRoom].Load(), Returned: c[countReturned].Load(),
-		Stale: c[countStale].Load(), Sent: c[countSent].Load(), SendFailed: c[countFailed].Load()}
+		Stale: c[countStale].Load(), Sent: c[countSent].Load(), SendFailed: c[countFailed].Load(),
+		BadChecksum: c[countBadChecksum].Load()}
 }
 
 func payloadSpec(slots, slotBytes int) shm.Spec {

@@ -40,7 +40,7 @@ func (q *queue) show(now int64) {
 	}
 	r := q.sock.RingStats()
 	q.object.Update(now, &q.kernel, &status.Traffic{Received: r.Received, Accepted: r.Posted,
-		Completed: r.Sent})
+		Completed: r.Sent, Malformed: q.malformed, BadChecksum: q.badChecksum})
 }
 
 // vanish ends what tools see, and a capture. The socket is still open.

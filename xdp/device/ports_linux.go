@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/xdp"
 )
 
 // takePorts takes all of them or none.
@@ -35,12 +36,14 @@ func (s *Server) takePort(a *app, port uint16) error {
 	if err := a.account.book(0, 0, 1); err != nil {
 		return err
 	}
-	if err := s.program.Steer(port, 0); err != nil {
+	// What is not the interface's own stays the kernel's, unless the allow-list says otherwise.
+	rule, err := s.program.AddRule(xdp.Rule{UDPPort: port, Local: !a.account.Any}, xdp.Target{})
+	if err != nil {
 		a.account.unbook(0, 0, 1)
 		return err
 	}
 	crash.At(crash.DevSteered)
-	s.ports[port] = a
+	s.ports[port], s.rules[port] = a, rule
 	a.ports = append(a.ports, port)
 	return nil
 }
@@ -56,7 +59,9 @@ func (s *Server) dropPort(a *app, port uint16) error {
 	delete(s.ports, port)
 	a.account.unbook(0, 0, 1)
 	crash.At(crash.DevUnsteered)
-	return s.program.Unsteer(port)
+	rule := s.rules[port]
+	delete(s.rules, port)
+	return s.program.RemoveRule(rule)
 }
 
 // assign makes these the ports of an application. Another one may have taken a port that this one

@@ -14,6 +14,7 @@ import (
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/link"
 	"github.com/shmring/shmring/xdp/packet"
 )
 
@@ -23,6 +24,7 @@ type Server struct {
 	c          Config
 	allow      shm.AllowList // all lines of the allow-list
 	program    *xdp.Program
+	watcher    *link.Watcher // of the interface's own addresses
 	reports    reports
 	engine     *engine
 	mtu        int // of the interface, as far as a frame has room
@@ -36,6 +38,7 @@ type Server struct {
 	mu       sync.Mutex // guards what follows, and what is said so in app
 	accounts []*account
 	ports    map[uint16]*app
+	rules    map[uint16]xdp.RuleID // of the same
 	apps     map[*app]struct{}
 	places   int         // connections, admitted or not
 	meetings map[int]int // those that are not yet, by user
@@ -62,8 +65,8 @@ func NewServerContext(ctx context.Context, c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{c: c, ports: map[uint16]*app{}, apps: map[*app]struct{}{},
-		conns: map[*net.UnixConn]struct{}{}, meetings: map[int]int{},
+	s := &Server{c: c, ports: map[uint16]*app{}, rules: map[uint16]xdp.RuleID{},
+		apps: map[*app]struct{}{}, conns: map[*net.UnixConn]struct{}{}, meetings: map[int]int{},
 		last: rand.Uint64N(1 << 48)}
 	all := newHolders(c.Resolver)
 	for _, a := range c.Allow {
@@ -99,6 +102,11 @@ func (s *Server) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	s.watcher, err = link.WatchIndex(ifi.Index, link.Options{OnLocal: s.setLocal,
+		OnEvent: func(link.Event) bool { return true }})
+	if err != nil {
+		return err
+	}
 	if err := s.openQueues(ctx); err != nil {
 		return err
 	}
@@ -113,6 +121,15 @@ func (s *Server) open(ctx context.Context) (err error) {
 	}
 	s.engine.sends = newSends(rows)
 	return nil
+}
+
+// setLocal has packets to these destinations come from now on, and no others. What the engine
+// knows the program knows too.
+func (s *Server) setLocal(l xdp.Local) {
+	if err := s.program.SetLocal(l); err != nil {
+		s.report(err)
+	}
+	s.engine.local.Store(&l)
 }
 
 // maxQueues bounds the search for all queues of an interface.
@@ -141,6 +158,7 @@ func (s *Server) openQueues(ctx context.Context) error {
 
 func (s *Server) openQueue(ctx context.Context, number uint32) (*queue, error) {
 	q := &queue{number: number, packets: make([]xdp.Received, s.c.RxBatch),
+		sums: make([]packet.Checksum, s.c.RxBatch),
 		done: make([]xdp.Sent, 64)}
 	var err error
 	if q.umem, err = xdp.NewUMEM(xdp.UMEMOptions{Name: "device", Frames: s.c.Frames}); err != nil {
@@ -216,8 +234,9 @@ func (s *Server) Close() error {
 	s.engine.stop.Store(true)
 	_ = doorbell.WriteEvent(s.engine.wakeFD)
 	<-s.engine.ended
+	err := s.watcher.Close() // it reports
 	s.reports.close()
-	return s.release()
+	return errors.Join(err, s.release())
 }
 
 // release gives back what open got. The engine does not run.
@@ -226,6 +245,9 @@ func (s *Server) release() error {
 	for _, q := range s.engine.queues {
 		q.vanish()
 		err = errors.Join(err, q.sock.Close(), q.umem.Close(context.Background()))
+	}
+	if s.watcher != nil {
+		err = errors.Join(err, s.watcher.Close())
 	}
 	if s.program != nil {
 		err = errors.Join(err, s.program.Close())

@@ -33,12 +33,14 @@ func newServe() *cobra.Command {
 The process binds AF_XDP sockets to the interface's queues and attaches the steering program; that
 needs root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF. Programs connect to its socket (package
 xdp/device: Dial), take UDP ports, and get packets in memory that they share with this process
-alone. Everything else that arrives goes to the kernel as before.
+alone: those for the interface's own addresses and the groups that are joined on it, untagged, with
+a right checksum. Everything else that arrives goes to the kernel as before.
 
 Who may connect is said by --allow, once for each user or group:
 
   uid:NUMBER or gid:NUMBER, then any of, with commas between
   ports=FIRST-LAST   which ports may be taken; all if not said
+  to=any             packets to them whatever they are addressed to: other hosts, broadcast, VLANs
   frames=N           received packets that may be unread or in use; 512
   sends=N            sends under way; 256
   rules=N            ports taken at a time; 8
@@ -141,7 +143,10 @@ type serveStatus struct {
 	Refused   uint64     `json:"refused"`
 	Received  uint64     `json:"received"`
 	Unclaimed uint64     `json:"unclaimed"`
-	Frames    uint64     `json:"frames"`
+	// BadChecksum and Foreign were received too, and given to nobody.
+	BadChecksum uint64 `json:"bad_checksum"`
+	Foreign     uint64 `json:"foreign"`
+	Frames      uint64 `json:"frames"`
 }
 
 // serveApp is one application.
@@ -158,6 +163,8 @@ type serveApp struct {
 	Dropped    uint64   `json:"dropped"`
 	Sent       uint64   `json:"sent"`
 	SendFailed uint64   `json:"send_failed"`
+
+	BadChecksum uint64 `json:"bad_checksum"`
 }
 
 func serveApps(s device.Stats) []serveApp {
@@ -165,7 +172,8 @@ func serveApps(s device.Stats) []serveApp {
 	for _, a := range s.Apps {
 		ports := append([]uint16{}, a.Ports...)
 		out = append(out, serveApp{a.Name, a.PID, a.UID, ports, a.Frames, a.Loaned, a.Sends,
-			a.UnderWay, a.Received, a.NoFrame + a.NoRoom, a.Sent, a.SendFailed})
+			a.UnderWay, a.Received, a.NoFrame + a.NoRoom, a.Sent, a.SendFailed,
+			a.BadChecksum})
 	}
 	return out
 }

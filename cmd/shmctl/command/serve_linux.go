@@ -110,7 +110,8 @@ func (s *serve) print(cmd *cobra.Command, server *device.Server, state string) e
 	v := serveStatus{State: state, Interface: name, Socket: s.socket, PID: os.Getpid(),
 		Queues: queues, Mode: attached.String(), Bind: bound.String(), Allow: []string{},
 		Apps: serveApps(st), Admitted: st.Admitted, Refused: st.Refused, Received: st.Received,
-		Unclaimed: st.Unclaimed, Frames: uint64(queues) * uint64(s.frames)}
+		Unclaimed: st.Unclaimed, BadChecksum: st.BadChecksum, Foreign: st.Foreign,
+		Frames: uint64(queues) * uint64(s.frames)}
 	for _, a := range s.config.Allow {
 		v.Allow = append(v.Allow, a.String())
 	}
