@@ -41,7 +41,8 @@ func tailOf(t testing.TB, text string) ctl.Tail {
 func TestPostIsRead(t *testing.T) {
 	d := newDir(t)
 	q := createQueue(t, d, "orders", cq.Options{Size: 8})
-	text := ok(t, "post", "orders", "-c", "7", "--flags", "recv|FI_TAGGED", "--len", "64", "--tag",
+	text := ok(t, "post", "orders", "--context", "7", "--flags", "recv|FI_TAGGED",
+		"--len", "64", "--tag",
 		"0x2a", "--data", "0b101", "--src", "3", "--buf", "16+0x1000", "--solicited")
 	if text != "orders: posted 1, lane 1, index 0\n" {
 		t.Error(text)
@@ -81,7 +82,7 @@ func TestPostIsRead(t *testing.T) {
 	es, err := q.Peek(1)
 	must(t, err)
 	var states []string
-	for _, e := range tailOf(t, ok(t, "tail", "orders", "-n", "3", "-j")).Lanes[1].Entries {
+	for _, e := range tailOf(t, ok(t, "tail", "orders", "-c", "3", "-j")).Lanes[1].Entries {
 		states = append(states, e.State)
 	}
 	if !slices.Equal(states, []string{"released", "peeked", "waiting"}) {
@@ -94,8 +95,8 @@ func TestPostIsRead(t *testing.T) {
 		!strings.Contains(text, "16+0x1000") || !strings.Contains(text, "solicited") {
 		t.Errorf("tail:\n%s", text)
 	}
-	if text = ok(t, "tail", "orders", "-n", "0"); strings.Count(text, "\n") != 1 {
-		t.Errorf("tail -n 0:\n%s", text)
+	if text = ok(t, "tail", "orders", "-c", "0"); strings.Count(text, "\n") != 1 {
+		t.Errorf("tail -c 0:\n%s", text)
 	}
 }
 
@@ -105,7 +106,7 @@ func TestPostEvent(t *testing.T) {
 	e, err := cq.CreateEvents(d, "news", cq.EventOptions{Size: 8})
 	must(t, err)
 	defer e.Close()
-	ok(t, "post", "news", "--event", "user+7", "-c", "3", "--fid", "queue:0x12:1", "--payload",
+	ok(t, "post", "news", "--event", "user+7", "--context", "3", "--fid", "queue:0x12:1", "--payload",
 		"776879")
 	ok(t, "post", "news", "--event", "shutdown", "--error", "ETRUNC", "--error-data", "00")
 	text := ok(t, "tail", "news")
@@ -249,7 +250,7 @@ func (l *lockedText) String() string {
 func TestTailFollows(t *testing.T) {
 	d := newDir(t)
 	q := createQueue(t, d, "orders", cq.Options{Size: 8})
-	ok(t, "post", "orders", "-c", "0x100")
+	ok(t, "post", "orders", "--context", "0x100")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var out, diag lockedText
@@ -262,12 +263,12 @@ func TestTailFollows(t *testing.T) {
 		return func() bool { return strings.Contains(out.String(), " "+context+" ") }
 	}
 	eventually(t, "the first", seen("0x100"))
-	ok(t, "post", "orders", "-c", "0x101")
+	ok(t, "post", "orders", "--context", "0x101")
 	eventually(t, "the second", seen("0x101"))
 	must(t, q.Close())
 	eventually(t, "it is gone", func() bool { return strings.Contains(diag.String(), "is gone") })
 	createQueue(t, d, "orders", cq.Options{Size: 8})
-	ok(t, "post", "orders", "-c", "0x102")
+	ok(t, "post", "orders", "--context", "0x102")
 	eventually(t, "the successor's", seen("0x102"))
 	cancel()
 	if c := <-code; c != 0 {
@@ -288,7 +289,7 @@ func TestTailFollows(t *testing.T) {
 func TestTailCountsMissed(t *testing.T) {
 	d := newDir(t)
 	q := createQueue(t, d, "orders", cq.Options{Size: 4})
-	ok(t, "post", "orders", "-c", "1")
+	ok(t, "post", "orders", "--context", "1")
 	f := ctl.NewFollower(d, "orders")
 	defer f.Close()
 	_, err := f.Next(10)

@@ -44,7 +44,7 @@ type captureResult struct {
 func newCapture() *cobra.Command {
 	c := &captureRun{target: target{op: "capture"}}
 	cmd := &cobra.Command{
-		Use:   "capture INTERFACE|QUEUE -w FILE.pcapng",
+		Use:   "capture INTERFACE|QUEUE --write FILE.pcapng",
 		Short: "Copy what endpoints receive and send into a file for tcpdump and Wireshark",
 		Long: `Copy the packets of endpoints into a pcapng file: of those on an interface, of those that
 post to a completion queue, or of the one with this name. On an interface that a device process
@@ -54,18 +54,18 @@ in the file.
 
 Each packet has its time to the nanosecond, its direction, its queue and how many were left out
 before it. It ends with --count, --duration, an interrupt, or when the last endpoint is closed.
--w - writes to standard output, for a live view.`,
-		Example: `  shmctl capture eth0 -w eth0.pcapng --duration 10s
-  shmctl capture orders -w orders.pcapng --count 1000 --snap 128
-  shmctl capture eth0 -w - | tshark -r -`,
-		Args: cobra.ExactArgs(1),
+--write - writes to standard output, for a live view.`,
+		Example: `  shmctl capture eth0 --write eth0.pcapng --duration 10s
+  shmctl capture orders --write orders.pcapng -c 1000 --snap 128
+  shmctl capture eth0 --write - | tshark -r -`,
+		Args: takesOne("INTERFACE or QUEUE"),
 		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd, args[0]) },
 	}
 	c.output.flags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&c.dir, "dir", "", "`directory` of the queues")
-	f.StringVarP(&c.file, "write", "w", "", "`file` to write, - for standard output")
-	f.Uint64Var(&c.count, "count", 0, "end after that many packets (`n`)")
+	f.StringVar(&c.file, "write", "", "`file` to write, - for standard output")
+	f.Uint64VarP(&c.count, "count", "c", 0, "end after that many packets (`n`)")
 	f.DurationVar(&c.duration, "duration", 0, "end after that long (`time`)")
 	f.IntVar(&c.snap, "snap", 2048, "`bytes` of each packet that are kept")
 	f.IntVar(&c.slots, "slots", 0, "packets that there is room for, 0 is 8 MiB of them (`n`)")
@@ -78,7 +78,8 @@ func (c *captureRun) run(cmd *cobra.Command, name string) error {
 		return err
 	}
 	if c.file == "" {
-		return &usageError{verb: "capture", err: errors.New("-w FILE is missing; - is standard output")}
+		return &usageError{verb: "capture",
+			err: errors.New("--write FILE is missing; - is standard output")}
 	}
 	if c.duration < 0 || c.snap < 1 || c.snap > capture.MaxSnapBytes || c.slots < 0 {
 		return &usageError{verb: "capture", err: fmt.Errorf("--duration and --slots are not "+

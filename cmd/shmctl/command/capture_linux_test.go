@@ -163,7 +163,7 @@ func TestCaptureIsReadByTshark(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "a.pcapng")
 		done := make(chan result, 1)
 		go func() {
-			done <- run(t, "capture", target, "-w", file, "--count", "6", "--duration", "30s", "-j")
+			done <- run(t, "capture", target, "--write", file, "--count", "6", "--duration", "30s", "-j")
 		}()
 		eventuallyTrue(t, "the capture is wanted", func() bool { return shown(t)[0].Captured })
 		// Wanted is not begun: the endpoint looks once a round, before it publishes its counters.
@@ -257,7 +257,7 @@ func TestXDPShowsEndpoint(t *testing.T) {
 	if r := run(t, "xdp", "nothing"); r.code != 3 {
 		t.Errorf("an endpoint that is not there: %+v", r)
 	}
-	if r := run(t, "capture", "nothing", "-w", "-"); r.code != 3 {
+	if r := run(t, "capture", "nothing", "--write", "-"); r.code != 3 {
 		t.Errorf("a capture of nothing: %+v", r)
 	}
 	if r := run(t, "capture", "nothing"); r.code != 2 {
@@ -302,7 +302,7 @@ func TestCapturable(t *testing.T) {
 func TestCaptureOfStandingEndpoint(t *testing.T) {
 	d := newDevice(t)
 	check(t, d.Close())
-	if r := run(t, "capture", d.pair.A.Name, "-w", filepath.Join(t.TempDir(), "x")); r.code != 3 {
+	if r := run(t, "capture", d.pair.A.Name, "--write", filepath.Join(t.TempDir(), "x")); r.code != 3 {
 		t.Errorf("closed: %+v", r)
 	}
 }

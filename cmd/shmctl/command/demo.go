@@ -33,7 +33,7 @@ if nothing was lost, duplicated or corrupt.`,
 		Example: `  shmctl demo                        the device path if possible
   shmctl demo --path shm -o json     shared memory alone
   shmctl demo -c 5000000 & shmctl ls -w`,
-		Args: cobra.NoArgs,
+		Args: takesNone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(cmd); err != nil {
 				return err

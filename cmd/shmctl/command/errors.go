@@ -120,7 +120,7 @@ func wantsJSON(args []string) bool {
 			return false
 		case a == "--json" || a == "-ojson" || a == "-o=json" || a == "--output=json":
 			return true
-		case len(a) > 1 && a[0] == '-' && strings.Trim(a[1:], "wHnjf") == "" &&
+		case len(a) > 1 && a[0] == '-' && strings.Trim(a[1:], plainLetters) == "" &&
 			strings.Contains(a, "j"): // alone, or among others without a value
 			return true
 		case (a == "-o" || a == "--output") && i+1 < len(args) && args[i+1] == "json":

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/testdata"
 )
@@ -13,7 +16,7 @@ func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{"lss"}, {"show"}, {"ls", "--nope"}, {"ls", "-o", "xml"}, {"show", "x", "-o", "yaml"},
 		{"ls", "-w=never"}, {"ls", "-w=-1s"}, {"ls", "-w=0s"}, {"ls", "[a"}, {"version", "x"},
-		{"tail"}, {"tail", "a", "b"}, {"tail", "a", "-n", "-1"}, {"tail", "a", "--interval", "0s"},
+		{"tail"}, {"tail", "a", "b"}, {"tail", "a", "-c", "-1"}, {"tail", "a", "--interval", "0s"},
 		{"signal"}, {"post"}, {"post", "a", "--flags", "SENT"}, {"post", "a", "--context", "x"},
 		{"post", "a", "--len=-1"}, {"post", "a", "--tag", "y"}, {"post", "a", "--src", "z"},
 		{"post", "a", "--error", "ENOPE"}, {"post", "a", "--error-data", "00"},
@@ -28,7 +31,10 @@ func TestUsage(t *testing.T) {
 		{"serve"}, {"serve", "--dev", "lo", "--queue", "x"}, {"serve", "--dev", "lo", "--mode", "x"},
 		{"serve", "--dev", "lo", "--bind", "x"}, {"serve", "--dev", "lo", "--allow", "root"},
 		{"serve", "--dev", "lo", "--frames", "0"}, {"version", "-o", "x"},
-		{"gc", "orders"}, {"gc", "-o", "x"}, {"check", "-a", "x"}, {"check", "-o", "x"},
+		{"gc", "orders"}, {"gc", "-f"}, {"capture", "lo", "-w", "x"},
+		{"tail", "a", "-n", "3"},
+		{"ls", "-w", "5"}, {"ls", "-w", "0s"}, {"show", "a", "--watch", "-1s"},
+		{"gc", "-o", "x"}, {"check", "-a", "x"}, {"check", "-o", "x"},
 	} {
 		r := run(t, args...)
 		if r.code != 2 || r.stdout != "" || !strings.HasPrefix(r.stderr, "shmctl: ") ||
@@ -72,6 +78,9 @@ func TestHelp(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	text := ok(t, "version")
+	if got := ok(t, "--version"); got != text {
+		t.Errorf("--version says:\n%s\nversion:\n%s", got, text)
+	}
 	for _, want := range []string{"shmctl", "ABI    0.", "Go     go1.", "kernel "} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in:\n%s", want, text)
@@ -89,6 +98,86 @@ func TestWantsJSON(t *testing.T) {
 		"show json": false, "show -- -j": false, "ls -o": false} {
 		if got := wantsJSON(strings.Fields(args)); got != want {
 			t.Errorf("%q: %v", args, got)
+		}
+	}
+}
+
+// TestStray: what does not belong is called stray, and the remedy says what was meant.
+func TestStray(t *testing.T) {
+	for line, want := range map[string]string{
+		"gc orders":       `stray argument "orders": gc takes none`,
+		"serve lo":        `stray argument "lo"`,
+		"version x":       `stray argument "x": version takes none`,
+		"demo 5":          `stray argument "5": demo takes none`,
+		"torture soak 1h": `stray argument "1h": torture soak takes none`,
+		"tail a 10":       `stray argument "10": tail takes one NAME`,
+		"signal a b":      `stray argument "b"`,
+		"post a b":        `stray argument "b"`,
+		"probe a b":       `stray argument "b": probe takes one INTERFACE`,
+		"tail":            "NAME is missing",
+		"show":            "NAME is missing",
+		"gc -f":           "-r, --remove removes",
+		"capture lo -w x": "the file is named by --write",
+		"tail a -n 3":     "-c, --count says how many",
+		"ls -w 5":         "missing unit",
+	} {
+		r := run(t, strings.Fields(line)...)
+		if r.code != ctl.CodeUsage || !strings.Contains(r.stderr, want) {
+			t.Errorf("%s: exit %d, %s", line, r.code, r.stderr)
+		}
+	}
+}
+
+// TestFlagsMeanOneThing: over all verbs, a letter belongs to one name, a name has one letter or
+// none, and one type of value.
+func TestFlagsMeanOneThing(t *testing.T) {
+	type flag struct{ letter, kind, verb string }
+	names, letters := map[string]flag{}, map[string]string{}
+	kindOf := func(v string) string {
+		return strings.TrimLeft(strings.TrimSuffix(v, "64"), "u") // numbers of any size
+	}
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			if sub.Name() != "completion" {
+				walk(sub)
+			}
+		}
+		c.InitDefaultHelpFlag()
+		c.InitDefaultVersionFlag()
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			now := flag{f.Shorthand, kindOf(f.Value.Type()), c.CommandPath()}
+			if before, ok := names[f.Name]; ok && (before.letter != now.letter ||
+				before.kind != now.kind) {
+				t.Errorf("--%s is %+v and %+v", f.Name, before, now)
+			}
+			names[f.Name] = now
+			if name, ok := letters[f.Shorthand]; ok && f.Shorthand != "" && name != f.Name {
+				t.Errorf("-%s is --%s, and --%s in %s", f.Shorthand, name, f.Name, c.CommandPath())
+			}
+			letters[f.Shorthand] = f.Name
+		})
+	}
+	walk(newRoot())
+	for letter, name := range map[string]string{"w": "watch", "n": "numeric", "f": "follow",
+		"c": "count", "r": "remove", "o": "output", "j": "json", "H": "no-header"} {
+		if letters[letter] != name {
+			t.Errorf("-%s is --%s, want --%s", letter, letters[letter], name)
+		}
+	}
+}
+
+// TestJoinInterval: what follows -w and is a time belongs to it, and nothing else does.
+func TestJoinInterval(t *testing.T) {
+	for line, want := range map[string]string{
+		"ls -w 200ms": "ls -w=200ms", "ls -Hw 1s a": "ls -Hw=1s a",
+		"show a --watch 2s": "show a --watch=2s",
+		"ls -w orders":      "ls -w orders", "ls 200ms -w": "ls 200ms -w", "ls -w": "ls -w",
+		"ls -w -- 200ms": "ls -w -- 200ms", "ls -w=1s 2s": "ls -w=1s 2s", "gc -w 1s": "gc -w 1s",
+		"ls --dir x -w -1s": "ls --dir x -w=-1s", "tail orders 1s": "tail orders 1s", "-w 1s": "-w 1s",
+	} {
+		if got := strings.Join(joinInterval(newRoot(), strings.Fields(line)), " "); got != want {
+			t.Errorf("%s: %s, want %s", line, got, want)
 		}
 	}
 }

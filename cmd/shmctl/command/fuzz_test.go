@@ -13,9 +13,9 @@ import (
 // refused in words. Nothing runs.
 func FuzzCommandLine(f *testing.F) {
 	for _, line := range []string{"ls -j --dir x", "show --all orders", "bench --", "help post", "-",
-		"serve --dev eth0 --allow uid:1,ports=1-2 --interval 1s", "gc -f --persistent-too a",
-		"capture eth0 -w - --duration 1h --snap -1", "torture hostile --seed 99999999999999999999",
-		"post orders --len 0x10 --count 3", "__complete post ''", "check --watch=maybe", "tail -n="} {
+		"serve --dev eth0 --allow uid:1,ports=1-2 --interval 1s", "gc -r --persistent-too a",
+		"capture eth0 --write - --duration 1h --snap -1", "torture hostile --seed 99999999999999999999",
+		"post orders --len 0x10 --count 3", "__complete post ''", "check --watch=maybe", "tail -c="} {
 		f.Add(line)
 	}
 	f.Fuzz(func(t *testing.T, line string) {

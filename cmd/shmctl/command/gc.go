@@ -46,9 +46,9 @@ func newGC() *cobra.Command {
 		Long:  gcLong,
 		Example: `  shmctl gc                     what is there, and what would go
   shmctl gc --remove            remove that
-  shmctl gc -f --persistent-too orders and a persistent queue with nothing unread
+  shmctl gc -r --persistent-too orders and a persistent queue with nothing unread
   shmctl gc -j | jq -r '.gc.remains[] | select(.fate == "garbage") | .name'`,
-		Args: cobra.NoArgs,
+		Args: takesNone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(cmd); err != nil {
 				return err
@@ -60,7 +60,7 @@ func newGC() *cobra.Command {
 	one.flags(cmd)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	f := cmd.Flags()
-	f.BoolVarP(&opt.Remove, "remove", "f", false, "remove what is garbage")
+	f.BoolVarP(&opt.Remove, "remove", "r", false, "remove what is garbage")
 	f.StringArrayVar(&opt.Waiting, "persistent-too", nil,
 		"also `name`, which waits for a successor; may be given again")
 	names := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {

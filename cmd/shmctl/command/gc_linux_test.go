@@ -55,14 +55,14 @@ func TestGC(t *testing.T) {
 	if text = ok(t, "gc"); !strings.Contains(text, "nothing of 7 would be removed") {
 		t.Error(text)
 	}
-	if r := run(t, "gc", "-f", "--persistent-too", "orders"); r.code != ctl.CodeFailure ||
+	if r := run(t, "gc", "-r", "--persistent-too", "orders"); r.code != ctl.CodeFailure ||
 		!strings.Contains(r.stderr, "shmctl: gc orders: stays: process ") {
 		t.Errorf("%+v", r)
 	}
-	if r := run(t, "gc", "-f", "--persistent-too", "nobody"); r.code != ctl.CodeNotFound {
+	if r := run(t, "gc", "-r", "--persistent-too", "nobody"); r.code != ctl.CodeNotFound {
 		t.Errorf("%+v", r)
 	}
-	r = collected(t, ok(t, "gc", "-f", "--persistent-too", "kept", "-j"))
+	r = collected(t, ok(t, "gc", "-r", "--persistent-too", "kept", "-j"))
 	if r.Removed != 1 || r.Bytes == 0 {
 		t.Errorf("%+v", r)
 	}

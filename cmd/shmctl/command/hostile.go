@@ -50,7 +50,7 @@ func newHostile() *cobra.Command {
 		Example: `  shmctl torture hostile                      a million mutations
   shmctl torture hostile --mutations 10000000 --seed 7 -o json
   shmctl torture hostile --surfaces lane,reader`,
-		Args: cobra.NoArgs,
+		Args: takesNone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(cmd); err != nil {
 				return err

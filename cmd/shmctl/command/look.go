@@ -39,7 +39,8 @@ func (l *look) flags(cmd *cobra.Command) {
 	l.tableFlags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&l.dir, "dir", "", "`directory` of the queues")
-	f.DurationVarP(&l.every, "watch", "w", 0, "look again every `interval`, 1s if none is given")
+	f.DurationVarP(&l.every, "watch", "w", 0,
+		"look again every `interval`, as 200ms; 1s if none is given")
 	f.Lookup("watch").NoOptDefVal = "1s"
 	cmd.ValidArgsFunction = l.complete
 }

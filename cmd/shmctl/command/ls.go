@@ -33,7 +33,7 @@ stopped (by a signal or debugger), full (a lane is), open. Below the table is wh
 Numbers of a queue in use are each true at some moment, not all at the same one.`,
 		Example: `  shmctl ls                     all queues of this user
   shmctl ls 'order*' -w         those that match, once a second
-  shmctl ls -w=200ms -H         five times a second, without heading
+  shmctl ls -w 200ms -H         five times a second, without heading
   shmctl ls -j | jq '.queues[] | select(.depth > 0) | .name'`,
 		RunE: l.run,
 	}

@@ -59,13 +59,13 @@ queue is closed or overrun; what was posted before stays.`,
   shmctl post orders --context 9 --error ETRUNC --overrun-bytes 12 --error-data 776879
   shmctl post news --event USER+1 --context 7 --fid queue:0x12:1 --payload 776879
   shmctl post orders --count 100 --wait 5s         as soon as the queue is there`,
-		Args: cobra.ExactArgs(1),
+		Args: takesOne("NAME"),
 		RunE: p.run,
 	}
 	p.output.flags(cmd)
 	p.one.flags(cmd)
 	f := cmd.Flags()
-	f.StringVarP(&p.context, "context", "c", "", "token of the operation (`n`)")
+	f.StringVar(&p.context, "context", "", "token of the operation (`n`)")
 	f.StringVar(&p.flags, "flags", "", "what completed: `names` or numbers")
 	f.StringVar(&p.length, "len", "0", "bytes received (`n`)")
 	f.StringVar(&p.buf, "buf", "", "where they are (`region+offset`)")
@@ -80,7 +80,7 @@ queue is closed or overrun; what was posted before stays.`,
 	f.StringVar(&p.event, "event", "", "it is an event, of this `kind`")
 	f.StringVar(&p.fid, "fid", "", "object that the event is about (`kind:id:generation`)")
 	f.StringVar(&p.payload, "payload", "", "what comes with the event, in `hex`")
-	f.IntVar(&p.count, "count", 1, "how many of it (`n`)")
+	f.IntVarP(&p.count, "count", "c", 1, "how many of it (`n`)")
 	f.DurationVar(&p.wait, "wait", 0, "wait so long for the queue to be created, and for room")
 	_ = cmd.RegisterFlagCompletionFunc("flags",
 		cobra.FixedCompletions(cq.FlagNames(), cobra.ShellCompDirectiveNoFileComp))

@@ -40,7 +40,7 @@ without attaching it, and opens a socket on queue 0 for a moment.
 ! marks what no endpoint works without; then the exit code is 1. - marks what is only missed.`,
 		Example: `  shmctl probe eth0
   shmctl probe eth0 -j | jq '.probe.findings[] | select(.ok | not)'`,
-		Args: cobra.ExactArgs(1),
+		Args: takesOne("INTERFACE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.check(cmd); err != nil {
 				return err

@@ -221,7 +221,7 @@ func TestLookingChangesNothing(t *testing.T) {
 	run(t, "show", "*")
 	for _, name := range []string{"orders", "fills", "idle"} {
 		ok(t, "tail", name)
-		ok(t, "tail", name, "-n", "100", "-j")
+		ok(t, "tail", name, "-c", "100", "-j")
 	}
 	run(t, "tail", "damaged")
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)

@@ -24,13 +24,16 @@ Queues without a name (CreateAnonymous) cannot be listed, shown or signaled. Of 
 channels only the bell of their process can be seen: which queues have a bit in it, and whether a
 channel is armed.
 
+A letter means the same in each verb that has it: -o output, -j json, -n numbers in full, -H no
+heading, -c count, -w watch, -f follow, -r remove, -a all.
+
 Exit codes: 0 success, 1 failure, 2 wrong usage, 3 not found, 4 no permission, 5 a check found
 something, 6 other version.`
 
 // Main runs one command line, without the program's name, and returns the exit code.
 func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
-	root.SetArgs(append([]string{}, args...)) // nil would mean those of the process
+	root.SetArgs(append([]string{}, joinInterval(root, args)...)) // nil: those of the process
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -39,7 +42,7 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	root.PersistentPreRun = func(*cobra.Command, []string) { running = true }
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !running {
-		err = &usageError{verb: verbPath(cmd), err: err}
+		err = &usageError{verb: verbPath(cmd), err: meant(cmd, err)}
 	}
 	return finish(err, stderr, wantsJSON(args))
 }
@@ -49,10 +52,12 @@ func newRoot() *cobra.Command {
 		Use:               "shmctl",
 		Short:             "Look at and measure completion queues, and serve network devices by them",
 		Long:              rootLong,
+		Version:           versionText(readVersion()),
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 	}
+	root.SetVersionTemplate("{{.Version}}")
 	root.AddCommand(newList(), newShow(), newTail(), newPost(), newSignal(), newDemo(), newBench(),
 		newServe(), newXDP(), newProbe(), newCapture(), newTorture(), newGC(), newCheck(), newVersion())
 	return root

@@ -54,7 +54,7 @@ It runs until it is interrupted or terminated, prints a line when it is ready (a
 NOTIFY_SOCKET is set), and shows its programs on a terminal.`,
 		Example: `  shmctl serve --dev eth1 --allow uid:1000,ports=5000-5100
   shmctl serve --dev eth1 --queue 0 --socket /run/eth1.sock --allow gid:27 -o json`,
-		Args: cobra.NoArgs,
+		Args: takesNone,
 		RunE: s.run,
 	}
 	s.flags(cmd)

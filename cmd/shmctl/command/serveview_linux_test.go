@@ -39,7 +39,7 @@ func TestServeIsSeen(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.pcapng")
 	done := make(chan result, 1)
 	go func() {
-		done <- run(t, "capture", pair.B.Name, "-w", file, "--count", "2", "--duration", "30s", "-j")
+		done <- run(t, "capture", pair.B.Name, "--write", file, "--count", "2", "--duration", "30s", "-j")
 	}()
 	// The device process joins a little after the tool has asked, so echo until that has enough.
 	var r result

@@ -28,7 +28,7 @@ not got, tail the next that will be posted. Lane 0 belongs to the reader's own p
   shmctl show orders -w         again every second, with rates
   shmctl show 'order*' -n       numbers in full
   shmctl show orders -j | jq '.queues[0].lanes[] | {row, pid, command, depth}'`,
-		Args: cobra.MinimumNArgs(1),
+		Args: takesSome("NAME"),
 		RunE: l.run,
 	}
 	l.flags(cmd)

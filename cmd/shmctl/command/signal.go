@@ -31,7 +31,7 @@ It fails with 3 if there is no such queue, and with 1 if its reader cannot block
 dead or left it: the signal would end the first read of a successor, to whom nobody meant it.`,
 		Example: `  shmctl signal orders
   shmctl signal orders -j | jq .signal.waiting`,
-		Args: cobra.ExactArgs(1),
+		Args: takesOne("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.check(cmd); err != nil {
 				return err

@@ -38,7 +38,7 @@ func newSoak() *cobra.Command {
 		Long:  soakLong,
 		Example: `  shmctl torture soak                       half an hour
   shmctl torture soak --duration 8h -o json > soak.json`,
-		Args: cobra.NoArgs,
+		Args: takesNone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(cmd); err != nil {
 				return err

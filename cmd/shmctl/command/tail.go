@@ -41,17 +41,17 @@ is whole.
 Order is kept within a lane only. With -f, what is new is shown as it comes; a queue that is created
 again under its name is followed too. Entries that were overwritten between two looks are counted.`,
 		Example: `  shmctl tail orders            the last ten of each lane
-  shmctl tail orders -n 100 -H  a hundred, without heading
+  shmctl tail orders -c 100 -H  a hundred, without heading
   shmctl tail orders -f         and then what comes
   shmctl tail orders -j | jq '.tail.lanes[].entries[] | select(.failure)'`,
-		Args: cobra.ExactArgs(1),
+		Args: takesOne("NAME"),
 		RunE: t.run,
 	}
 	t.flags(cmd)
 	t.one.flags(cmd)
 	f := cmd.Flags()
 	f.BoolVarP(&t.noHeader, "no-header", "H", false, "leave the heading out")
-	f.IntVarP(&t.n, "lines", "n", 10, "entries of each lane (`n`)")
+	f.IntVarP(&t.n, "count", "c", 10, "entries of each lane (`n`)")
 	f.BoolVarP(&t.follow, "follow", "f", false, "go on with what comes")
 	f.DurationVar(&t.every, "interval", 100*time.Millisecond, "time between two looks with -f")
 	return cmd
@@ -62,7 +62,7 @@ func (t *tail) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	if t.n < 0 {
-		return &usageError{verb: "tail", err: fmt.Errorf("%d lines are less than none", t.n)}
+		return &usageError{verb: "tail", err: fmt.Errorf("--count %d is less than none", t.n)}
 	}
 	if t.every <= 0 {
 		return &usageError{verb: "tail", err: fmt.Errorf("interval %v is not above 0", t.every)}

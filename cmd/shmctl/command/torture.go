@@ -55,7 +55,7 @@ func newTorture() *cobra.Command {
 		Example: `  shmctl torture                      half a minute
   shmctl torture --duration 10m --seed 7 -o json
   shmctl torture --kills 1000`,
-		Args: cobra.NoArgs,
+		Args: takesNone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(cmd); err != nil {
 				return err
@@ -159,7 +159,7 @@ func newTortureReport() *cobra.Command {
 	return &cobra.Command{
 		Use:   "report FILE",
 		Short: "Write what torture, soak or hostile -o json said as tables in Markdown",
-		Args:  cobra.ExactArgs(1),
+		Args:  takesOne("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := os.ReadFile(args[0])
 			var v struct {

@@ -2,6 +2,7 @@ package command
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -29,10 +30,10 @@ func newVersion() *cobra.Command {
 	var o output
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Print versions of program, memory layout, Go and kernel",
+		Short: "Print versions of program, memory layout, Go and kernel, as --version does",
 		Example: `  shmctl version
   shmctl version -j | jq -r .version.abi`,
-		Args: cobra.NoArgs,
+		Args: takesNone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(cmd); err != nil {
 				return err
@@ -44,15 +45,23 @@ func newVersion() *cobra.Command {
 					Version versionInfo `json:"version"`
 				}{schemaName, v})
 			}
-			same := func(s string) string { return s }
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "shmctl %s (%s %s)\nABI    %s\nGo     %s\n"+
-				"kernel %s (%s/%s)\n", orDash(v.Version, same), v.Module, orDash(v.Revision, same),
-				v.ABI, v.Go, orDash(v.Kernel, same), v.OS, v.Arch)
+			_, err := io.WriteString(cmd.OutOrStdout(), versionText(v))
 			return err
 		},
 	}
 	o.flags(cmd)
 	return cmd
+}
+
+// versionText is what version and --version print.
+func versionText(v versionInfo) string {
+	same := func(s string) string { return s }
+	revision := orDash(v.Revision, same)
+	if v.Modified != nil && *v.Modified {
+		revision += ", modified"
+	}
+	return fmt.Sprintf("shmctl %s (%s %s)\nABI    %s\nGo     %s\nkernel %s (%s/%s)\n",
+		orDash(v.Version, same), v.Module, revision, v.ABI, v.Go, orDash(v.Kernel, same), v.OS, v.Arch)
 }
 
 func readVersion() versionInfo {

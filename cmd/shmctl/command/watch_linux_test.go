@@ -86,7 +86,7 @@ func TestWatchOnTerminal(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	code := make(chan int, 1)
 	go func() {
-		code <- Main(ctx, []string{"ls", "-w=5ms"}, strings.NewReader(""), p.tty, io.Discard)
+		code <- Main(ctx, []string{"ls", "-w", "5ms"}, strings.NewReader(""), p.tty, io.Discard)
 	}()
 	eventually(t, "three frames with rates", func() bool {
 		return strings.Count(p.text(), "IN/s") >= 1 && strings.Count(p.text(), "orders") >= 3
