@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 
@@ -49,5 +50,24 @@ func TestListen(t *testing.T) {
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != "precious" {
 		t.Errorf("the file: %q, %v", b, err)
+	}
+}
+
+// TestListenMoved: a listener whose directory was moved removes its socket where it is, and nothing
+// that stands at the path by now.
+func TestListenMoved(t *testing.T) {
+	path := socketPath(t)
+	dir := filepath.Join(filepath.Dir(path), "d")
+	must(t, os.Mkdir(dir, 0o700))
+	l, err := device.Listen(filepath.Join(dir, "s"))
+	must(t, err)
+	must(t, errors.Join(os.Rename(dir, dir+".moved"), os.Mkdir(dir, 0o700)))
+	must(t, os.WriteFile(filepath.Join(dir, "s"), []byte("precious"), 0o600))
+	must(t, l.Close())
+	if b, err := os.ReadFile(filepath.Join(dir, "s")); err != nil || string(b) != "precious" {
+		t.Errorf("the stranger's: %q, %v", b, err)
+	}
+	if _, err := os.Lstat(filepath.Join(dir+".moved", "s")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("ours: %v", err)
 	}
 }
