@@ -68,12 +68,13 @@ func attach(d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
 	if err != nil {
 		return nil, failed("attach", name, err)
 	}
-	w := &Writer{name: name, door: &dirHome{path: d.Path(), name: name, dir: dir}}
+	w := &Writer{name: name, door: homeIn(d, name, dir)}
 	if err := w.open(o); err != nil {
 		w.unmap()
 		if errors.Is(err, ErrClosed) {
 			w.door.vacate() // the reader may have left it because of our lane
 		}
+		_ = w.door.close()
 		return nil, failed("attach", name, err)
 	}
 	return w, nil
@@ -293,6 +294,7 @@ func (w *Writer) end() error {
 		// The reader left the directory to the last writer.
 		w.door.vacate()
 	}
+	_ = w.door.close()
 	if err != nil && !removed(err) {
 		return fmt.Errorf("cq: close writer of %q: %w", w.name, err)
 	}
@@ -305,5 +307,4 @@ func (w *Writer) unmap() {
 			_ = o.Close()
 		}
 	}
-	_ = w.door.close()
 }

@@ -36,11 +36,12 @@ func attachLate(t *testing.T, d *shm.Dir, name string, state uint64, leaving fun
 	dir, err := d.Sub(name, false)
 	noError(t, err)
 	w := &Writer{name: name}
-	w.door = &meddler{&dirHome{d.Path(), name, dir}, func() {
+	w.door = &meddler{homeIn(d, name, dir), func() {
 		setState(t, dir, state)
 	}, leaving}
 	err = w.open(WriterOptions{})
 	w.unmap()
+	_ = w.door.close()
 	return err
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"syscall"
 	"time"
 
@@ -88,14 +87,14 @@ func (q *Queue) end(op string, last func() error) error {
 		q.home.vacate()
 		crash.At(crash.CloseVacated)
 	}
-	if err != nil {
+	if err = errors.Join(err, q.home.close()); err != nil {
 		return fmt.Errorf("cq: %s %q: %w", op, q.name, err)
 	}
 	return nil
 }
 
-// drop gives everything back that the queue holds in this process, calling last before its memory
-// goes. Nobody is inside any more.
+// drop gives everything back that the queue holds in this process, but for its home, calling last
+// before its memory goes. Nobody is inside any more.
 func (q *Queue) drop(last func() error) error {
 	if q.holders.hasOwn() {
 		_ = q.opt.WaitSet.Remove(q)
@@ -118,7 +117,7 @@ func (q *Queue) drop(last func() error) error {
 	crash.At(crash.DetachSilenced)
 	err = errors.Join(err, last())
 	q.face.Close()
-	return errors.Join(err, q.objects.close(), q.obj.Close(), q.home.close())
+	return errors.Join(err, q.objects.close(), q.obj.Close())
 }
 
 // silence keeps writers from ringing a reader that leaves: nobody would hear them, and the number
@@ -175,7 +174,7 @@ func (q *Queue) leaveRows() {
 }
 
 func removeFIFO(dir *shm.Dir) error {
-	err := os.Remove(dir.Path() + "/" + fifoFile)
+	err := dir.Remove(fifoFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -194,10 +193,6 @@ func removeLane(dir *shm.Dir, name string) error {
 		_ = obj.Close()
 	}
 	if !starved(err) {
-		return nil
-	}
-	// Without a descriptor the kernel does not say either whether there is such a file.
-	if _, no := os.Lstat(dir.Path() + "/" + name); errors.Is(no, fs.ErrNotExist) {
 		return nil
 	}
 	return &Error{Pkg: pkg, Op: "remove lane", Name: name, Err: err,

@@ -3,9 +3,7 @@ package cq
 import (
 	"errors"
 	"io/fs"
-	"os"
 	"strings"
-	"syscall"
 
 	"github.com/shmring/shmring/shm"
 )
@@ -203,15 +201,11 @@ var errNamedElsewhere = errors.New("the object has a name elsewhere")
 // is a queue with lanes, of which nothing is seen from here. The caller has the object's lock, so
 // that nobody who minds it moves it.
 func (k *lastLook) dropSecondName() error {
-	path := k.dir.Path() + "/" + readerFile
-	info, err := os.Lstat(path)
-	if err != nil {
+	names, err := k.dir.Links(readerFile)
+	if err != nil || names == 1 {
 		return err
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Nlink == 1 {
-		return nil
-	}
-	if err := os.Remove(path); err != nil {
+	if err := k.dir.Remove(readerFile); err != nil {
 		return err
 	}
 	return errNamedElsewhere

@@ -84,7 +84,8 @@ func TestLaneMayComeFree(t *testing.T) {
 	must(err)
 	dir, err := d.Sub("q", false)
 	must(err)
-	h := &dirHome{path: d.Path(), name: "q", dir: dir}
+	h := homeIn(d, "q", dir)
+	defer h.close()
 	free := func() bool { return h.mayComeFree(q.obj.Header().UUID, q.rows, q.opt) }
 	if free() {
 		t.Error("a writer that writes is contested")

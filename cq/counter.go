@@ -65,7 +65,7 @@ type Counter struct {
 	seen   counterSeen
 	edge   counterEdge
 	name   string
-	path   string // of its directory, empty without a name
+	dir    *shm.Dir // nil without a name
 	fid    FID
 	opt    CounterOptions
 	spin   time.Duration

@@ -43,7 +43,7 @@ func createCounter(d *shm.Dir, name string, o CounterOptions) (*Counter, error) 
 	if err != nil {
 		return nil, err
 	}
-	return newCounter(obj, name, d.Path(), o, true)
+	return newCounter(obj, name, d, o, true)
 }
 
 // OpenCounter opens a counter that exists. Events and Lifetime of o, if not zero, must agree with
@@ -55,7 +55,7 @@ func OpenCounter(d *shm.Dir, name string, o CounterOptions) (*Counter, error) {
 		if err != nil {
 			return nil, failed(op, name, err)
 		}
-		c, err := openCounter(op, obj, name, d.Path(), o)
+		c, err := openCounter(op, obj, name, d, o)
 		if !errors.Is(err, errCounterGone) {
 			return c, failedOr(op, name, err)
 		}
@@ -80,7 +80,7 @@ func CreateAnonymousCounter(name string, o CounterOptions) (*Counter, error) {
 		_ = obj.Close()
 		return nil, failed(op, name, err)
 	}
-	c, err := newCounter(obj, name, "", o, true)
+	c, err := newCounter(obj, name, nil, o, true)
 	return c, failedOr(op, name, err)
 }
 
@@ -93,7 +93,7 @@ func OpenCounterFD(fd int, o CounterOptions) (*Counter, error) {
 		return nil, failed(op, "descriptor", err)
 	}
 	name := obj.Header().Name
-	c, err := openCounter(op, obj, name, "", o)
+	c, err := openCounter(op, obj, name, nil, o)
 	return c, failedOr(op, name, err)
 }
 
@@ -111,8 +111,9 @@ const openTries = 16
 // errCounterGone: the last process closed it between our finding and our opening it.
 var errCounterGone = fmt.Errorf("cq: counter is just removed: %w", fs.ErrNotExist)
 
-func openCounter(op string, obj *shm.Object, name, path string, want CounterOptions) (*Counter,
-	error) {
+// openCounter takes over the object.
+func openCounter(op string, obj *shm.Object, name string, d *shm.Dir,
+	want CounterOptions) (*Counter, error) {
 	o, err := storedCounter(op, name, obj.Header())
 	if err == nil {
 		err = want.check(op, name)
@@ -128,12 +129,13 @@ func openCounter(op string, obj *shm.Object, name, path string, want CounterOpti
 		return nil, err
 	}
 	want.Events, want.Lifetime = o.Events, o.Lifetime
-	return newCounter(obj, name, path, want, false)
+	return newCounter(obj, name, d, want, false)
 }
 
 // newCounter takes over the object. If it fails one that was just made goes again.
-func newCounter(obj *shm.Object, name, path string, o CounterOptions, made bool) (*Counter, error) {
-	c := &Counter{name: name, path: path, opt: o, obj: obj, fid: objectFID(FIDCounter, obj),
+func newCounter(obj *shm.Object, name string, d *shm.Dir, o CounterOptions, made bool) (*Counter,
+	error) {
+	c := &Counter{name: name, dir: d.Dup(), opt: o, obj: obj, fid: objectFID(FIDCounter, obj),
 		spin: doorbell.SpinBudget(o.Spin), gone: make(chan struct{})}
 	c.waiters.low = doorbell.Idle
 	if !made {
@@ -141,7 +143,7 @@ func newCounter(obj *shm.Object, name, path string, o CounterOptions, made bool)
 		if err == nil {
 			return c, nil
 		}
-		return nil, errors.Join(err, c.drop())
+		return nil, errors.Join(err, c.drop(), c.dir.Close())
 	}
 	// To remove it again takes a descriptor, and that there is none may be why.
 	spare := doorbell.DupFD(obj.FD())
@@ -156,12 +158,12 @@ func newCounter(obj *shm.Object, name, path string, o CounterOptions, made bool)
 	if err == nil {
 		return c, nil
 	}
-	return nil, errors.Join(err, c.letGo(), c.unmake(), obj.Close())
+	return nil, errors.Join(err, c.letGo(), c.unmake(), obj.Close(), c.dir.Close())
 }
 
 // unmake removes the name of a counter that was just made, unless somebody has it open already.
 func (c *Counter) unmake() error {
-	if c.path == "" {
+	if c.dir == nil {
 		return nil
 	}
 	var busy *shm.BusyError
@@ -180,7 +182,7 @@ func (c *Counter) start() (err error) {
 	if err = c.sit(); err != nil {
 		return err
 	}
-	if c.path != "" {
+	if c.dir != nil {
 		// Whoever had the whole object before us may have removed it; now nobody can.
 		linked, err := c.obj.Linked()
 		if err == nil && !linked {
@@ -203,7 +205,7 @@ func (c *Counter) start() (err error) {
 	}
 	c.edge.init(c.fid.ID)
 	if c.opt.Wait == WaitFD {
-		if c.face, err = doorbell.NewFace(""); err != nil {
+		if c.face, err = doorbell.NewFace(-1); err != nil {
 			return err
 		}
 		c.keeper.init(c, c.face.Set)
@@ -263,10 +265,10 @@ func (c *Counter) Close() error {
 	c.keeper.stop()
 	c.peers.stop()
 	err = c.drop()
-	if c.path != "" && c.opt.Lifetime == Ephemeral {
+	if c.dir != nil && c.opt.Lifetime == Ephemeral {
 		err = errors.Join(err, c.removeUnused())
 	}
-	return failedOr("close", c.name, err)
+	return failedOr("close", c.name, errors.Join(err, c.dir.Close()))
 }
 
 // turnOut wakes who waits in this handle, and with it others for nothing.
@@ -312,15 +314,7 @@ func (c *Counter) deregister() error {
 
 // removeUnused removes the counter's name unless somebody has it open.
 func (c *Counter) removeUnused() error {
-	if c.path == "" {
-		return nil
-	}
-	d, err := shm.OpenDir(c.path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	err = removeCounter(d, c.name, func(o shm.Header) error {
+	err := removeCounter(c.dir, c.name, func(o shm.Header) error {
 		if binary.LittleEndian.Uint64(o.UUID[:8]) != c.fid.ID {
 			return fs.ErrNotExist // another one has the name by now
 		}

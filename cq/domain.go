@@ -3,8 +3,7 @@ package cq
 import (
 	"errors"
 	"io/fs"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,7 +43,7 @@ type domain struct {
 	users int
 	obj   *shm.Object
 	bell  *doorbell.Domain
-	homes map[string]bool // directories in which the bell has a name
+	homes []*shm.Dir // directories in which the bell has a name
 	taken [domainBits / 64]uint64
 }
 
@@ -79,7 +78,6 @@ func (p *domain) acquire(d *shm.Dir) (*doorbell.Domain, error) {
 func (p *domain) create(d *shm.Dir) (err error) {
 	spec := bellSpec()
 	spec.UUID = shm.NewUUID()
-	p.homes = map[string]bool{}
 	if d == nil {
 		if home, e := shm.OpenDir(""); e == nil {
 			d = home
@@ -91,10 +89,12 @@ func (p *domain) create(d *shm.Dir) (err error) {
 	} else {
 		removeDeadBells(d)
 		p.obj, err = d.Create(bellName(spec.UUID), spec, nil)
-		p.homes[d.Path()] = true
 	}
 	if err != nil {
 		return err
+	}
+	if d != nil {
+		p.homes = append(p.homes, d.Dup())
 	}
 	arm, hints, err := bellMemory(p.obj, false)
 	if err != nil {
@@ -141,17 +141,12 @@ func (p *domain) release() error {
 
 func (p *domain) destroy() error {
 	var err error
-	for path := range p.homes {
-		d, e := shm.OpenDir(path)
-		if e == nil {
-			e = errors.Join(p.obj.UnlinkFrom(d, bellName(p.obj.Header().UUID)), d.Close())
-		} else if errors.Is(e, syscall.EMFILE) || errors.Is(e, syscall.ENFILE) {
-			// Nobody else has a bell of this name, so that it can go unseen.
-			e = os.Remove(filepath.Join(path, bellName(p.obj.Header().UUID)))
-		}
+	for _, d := range p.homes { // this takes no descriptor, which there may not be
+		e := p.obj.UnlinkFrom(d, bellName(p.obj.Header().UUID))
 		if !errors.Is(e, fs.ErrNotExist) {
 			err = errors.Join(err, e)
 		}
+		_ = d.Close()
 	}
 	err = errors.Join(err, p.obj.Close())
 	p.obj, p.bell, p.homes = nil, nil, nil
@@ -159,8 +154,8 @@ func (p *domain) destroy() error {
 }
 
 // enroll gives a queue its bit, and tells its producers in words. home is the directory where they
-// look for the bell, empty for a queue without a name.
-func (p *domain) enroll(home string, words *bellWords, generation uint64) (bit int, err error) {
+// look for the bell, nil for a queue without a name.
+func (p *domain) enroll(home *shm.Dir, words *bellWords, generation uint64) (bit int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.users == 0 {
@@ -224,24 +219,20 @@ func (p *domain) reopen(uuid shm.UUID) (*shm.Object, error) {
 }
 
 // nameIn gives the bell a name beside the queue, where its producers look for it.
-func (p *domain) nameIn(home string) error {
-	if home == "" || p.homes[home] {
+func (p *domain) nameIn(home *shm.Dir) error {
+	if home == nil || slices.ContainsFunc(p.homes, home.Is) {
 		return nil
 	}
-	d, err := shm.OpenDir(home)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	removeDeadBells(d)
-	if err := p.obj.LinkTo(d, bellName(p.obj.Header().UUID)); err != nil {
+	removeDeadBells(home)
+	if err := p.obj.LinkTo(home, bellName(p.obj.Header().UUID)); err != nil {
 		if errors.Is(err, syscall.EXDEV) {
-			err = &Error{Pkg: pkg, Op: "add", Field: "directory", Got: home, Err: err, Want: "one in " +
-				"the file system of the process's other queues", Hint: "open its first set with it"}
+			err = &Error{Pkg: pkg, Op: "add", Field: "directory", Got: home.Path(), Err: err,
+				Want: "one in the file system of the process's other queues",
+				Hint: "open its first set with it"}
 		}
 		return err
 	}
-	p.homes[home] = true
+	p.homes = append(p.homes, home.Dup())
 	return nil
 }
 

@@ -25,7 +25,7 @@ var peerBells = struct {
 // bellHold is what one producer holds of its reader's bell.
 type bellHold struct {
 	words *bellWords // of the queue
-	home  string     // directory to look in, empty if there is none
+	home  *shm.Dir   // directory to look in, which is the door's, or nil
 	fd    int        // descriptor of the bell that came by rendezvous, or -1
 	owner func() shm.Owner
 	own   bool // the reader is this process
@@ -120,16 +120,11 @@ func openBellFD(uuid shm.UUID, fd int) (*shm.Object, error) {
 	return checkBell(obj, uuid)
 }
 
-func openBellFile(uuid shm.UUID, home string) (*shm.Object, error) {
-	if home == "" {
+func openBellFile(uuid shm.UUID, home *shm.Dir) (*shm.Object, error) {
+	if home == nil {
 		return nil, ErrNoWait
 	}
-	d, err := shm.OpenDir(home)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	obj, err := d.Open(bellName(uuid), shm.ReadOnly)
+	obj, err := home.Open(bellName(uuid), shm.ReadOnly)
 	if err != nil {
 		return nil, err
 	}

@@ -209,9 +209,9 @@ func (d *memfdDoor) settle() {
 	d.fds[fdReader], d.fds[fdLane] = -1, -1
 }
 
-func (d *memfdDoor) vacate()        {}
-func (d *memfdDoor) bell() int      { return d.fds[fdBell] }
-func (d *memfdDoor) beside() string { return "" }
+func (d *memfdDoor) vacate()          {}
+func (d *memfdDoor) bell() int        { return d.fds[fdBell] }
+func (d *memfdDoor) beside() *shm.Dir { return nil }
 
 func (d *memfdDoor) close() error {
 	d.fds.close()

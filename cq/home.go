@@ -3,7 +3,6 @@ package cq
 import (
 	"errors"
 	"fmt"
-	"syscall"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
@@ -25,9 +24,11 @@ type home interface {
 	// destroy removes the names of a queue whose writers have been told. The reader's object is
 	// still ours.
 	destroy(reader *shm.Object, rows int) error
-	// beside returns the directory where the bell of the reader's process is found, or nothing.
-	beside() string
-	// vacate removes what is left when all objects are closed, unless others still use it.
+	// beside returns the directory where the bell of the reader's process is found, or nil. It
+	// stays the home's.
+	beside() *shm.Dir
+	// vacate removes what is left of a queue that was destroyed, unless others still use it. It
+	// comes before close.
 	vacate()
 	// attached returns what is held of a row's writer if it is of another user, else nil.
 	attached(bit int) *attachment
@@ -55,8 +56,8 @@ type door interface {
 	// last then reports.
 	leave(lane *shm.Object, closed func() bool) (last bool, err error)
 	// beside returns the directory of the bell of the reader's process, and bell a descriptor of
-	// it; nothing and -1 if there is no such way to it.
-	beside() string
+	// it, which stay the door's; nil and -1 if there is no such way to it.
+	beside() *shm.Dir
 	bell() int
 	vacate()
 	close() error
@@ -64,32 +65,34 @@ type door interface {
 
 // dirHome is the directory of a queue that has a name.
 type dirHome struct {
-	path string // the directory that holds the queue's
+	at   *shm.Dir // where the queue's directory has its name
 	name string
 	dir  *shm.Dir // the queue's own
 }
+
+// homeIn takes over dir. The caller's own handle on the directory above may be closed before the
+// home is.
+func homeIn(d *shm.Dir, name string, dir *shm.Dir) *dirHome { return &dirHome{d.Dup(), name, dir} }
 
 func (h *dirHome) openLane(bit int) (*shm.Object, error) {
 	return h.dir.Open(fmt.Sprintf(laneFile, bit), shm.ReadOnly)
 }
 
-func (h *dirHome) beside() string { return h.path }
+func (h *dirHome) beside() *shm.Dir { return h.at }
 
 func (h *dirHome) bell() int { return -1 }
 
 func (h *dirHome) stamp() (uint64, error) { return h.dir.Stamp() }
 
-func (h *dirHome) fifo() string { return h.dir.Path() + "/" + fifoFile }
-
 func (h *dirHome) newFace() (*doorbell.Face, error) {
-	err := doorbell.MakeFIFO(h.fifo())
-	if errors.Is(err, syscall.ENOSPC) {
-		err = fmt.Errorf("%w: %w", shm.ErrNoSpace, err)
+	if err := h.dir.MakeFIFO(fifoFile); err != nil {
+		return nil, err
 	}
+	fifo, err := h.dir.OpenFIFO(fifoFile, true)
 	if err != nil {
 		return nil, err
 	}
-	return doorbell.NewFace(h.fifo())
+	return doorbell.NewFace(fifo)
 }
 
 func (h *dirHome) interrupt() {}
@@ -113,19 +116,10 @@ func (h *dirHome) destroy(reader *shm.Object, rows int) error {
 	return errors.Join(left, removeFIFO(h.dir), reader.Unlink())
 }
 
-// vacate removes the queue's directory if it is empty. The caller's own handle on the directory
-// above may be closed by now.
-func (h *dirHome) vacate() {
-	d, err := shm.OpenDir(h.path)
-	if err != nil { // for want of a descriptor, and this takes none
-		_ = syscall.Rmdir(h.path + "/" + h.name)
-		return
-	}
-	_ = d.RemoveSub(h.name)
-	_ = d.Close()
-}
+// vacate removes the queue's directory if it is empty. That takes no descriptor.
+func (h *dirHome) vacate() { _ = h.at.RemoveSub(h.name) }
 
-func (h *dirHome) close() error { return h.dir.Close() }
+func (h *dirHome) close() error { return errors.Join(h.dir.Close(), h.at.Close()) }
 
 func (h *dirHome) openReader() (*shm.Object, error) { return h.dir.Open(readerFile, shm.ReadOnly) }
 
@@ -142,7 +136,7 @@ func (h *dirHome) openFace(reader *shm.Object, words *queueWords, _ uint16) int 
 	if fd := takeEvent(reader, words); fd >= 0 {
 		return fd
 	}
-	fd, err := doorbell.OpenFIFO(h.fifo())
+	fd, err := h.dir.OpenFIFO(fifoFile, false)
 	if err != nil {
 		return -1
 	}

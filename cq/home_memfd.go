@@ -52,14 +52,14 @@ func (h *memfdHome) stamp() (uint64, error) {
 }
 
 func (h *memfdHome) newFace() (face *doorbell.Face, err error) {
-	h.face, err = doorbell.NewFace("")
+	h.face, err = doorbell.NewFace(-1)
 	return h.face, err
 }
 
 // destroy: there are no names, and the memory goes with the last mapping.
 func (h *memfdHome) destroy(*shm.Object, int) error { return nil }
 func (h *memfdHome) vacate()                        {}
-func (h *memfdHome) beside() string                 { return "" }
+func (h *memfdHome) beside() *shm.Dir               { return nil }
 
 // enter notes a rendezvous, so that Close can end it.
 func (h *memfdHome) enter(m *meeting) {

@@ -60,8 +60,10 @@ type Traffic struct {
 // taken; together they may never have been.
 type Snapshot struct {
 	Name               string
-	Path               string   // the directory of its objects
-	Kind               shm.Kind // shm.KindQueue, or shm.KindEvents for an event queue
+	Path               string      // the directory of its objects
+	Mode               fs.FileMode // permissions of the reader's object
+	UID                uint32      // its user
+	Kind               shm.Kind    // shm.KindQueue, or shm.KindEvents for an event queue
 	UUID               shm.UUID
 	ABIMajor, ABIMinor uint16
 	Options            Options // Spin, Shared and UserContext are the reader's own: not known
@@ -193,6 +195,9 @@ func (i *Inspector) snapshot() (s Snapshot, err error) {
 		ABIMinor: h.ABIMinor, Options: i.opt.Options, BootID: h.BootID, CreatedMonoNs: h.CreatedMonoNs,
 		CreatedRealNs: h.CreatedRealNs, SizeBytes: h.TotalBytes}
 	if s.Life, err = i.reader.Life(); err != nil {
+		return s, err
+	}
+	if s.Mode, s.UID, err = i.reader.File(); err != nil {
 		return s, err
 	}
 	found, err := i.findLanes()

@@ -1,6 +1,7 @@
 package cq
 
 import (
+	"io/fs"
 	"path/filepath"
 
 	"github.com/shmring/shmring/doorbell"
@@ -12,6 +13,8 @@ import (
 type ObjectSnapshot struct {
 	Name               string
 	Path               string
+	Mode               fs.FileMode // permissions
+	UID                uint32
 	Kind               shm.Kind
 	UUID               shm.UUID
 	ABIMajor, ABIMinor uint16
@@ -56,7 +59,10 @@ func InspectObject(d *shm.Dir, name string) (ObjectSnapshot, error) {
 	s := ObjectSnapshot{Name: name, Path: filepath.Join(d.Path(), name), Kind: h.Kind, UUID: h.UUID,
 		ABIMajor: h.ABIMajor, ABIMinor: h.ABIMinor, BootID: h.BootID, CreatedMonoNs: h.CreatedMonoNs,
 		CreatedRealNs: h.CreatedRealNs, SizeBytes: h.TotalBytes}
-	if s.Life, err = obj.Life(); err != nil {
+	if s.Life, err = obj.Life(); err == nil {
+		s.Mode, s.UID, err = obj.File()
+	}
+	if err != nil {
 		return s, failed(op, name, err)
 	}
 	// Whoever made the file may cut it at any moment.

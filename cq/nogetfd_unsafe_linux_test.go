@@ -36,14 +36,19 @@ func forbidGetFD() error {
 	return nil
 }
 
-// childNoGetFD waits on a set for what its own process posts, for a queue with a name and one
-// without, and prints how that went.
-func childNoGetFD() {
+// noGetFD is forbidGetFD for a child, which ends if that fails.
+func noGetFD() {
 	runtime.LockOSThread() // the thread that may filter all others
 	if err := forbidGetFD(); err != nil {
 		fmt.Println("forbid:", err)
 		os.Exit(1)
 	}
+}
+
+// childNoGetFD waits on a set for what its own process posts, for a queue with a name and one
+// without, and prints how that went.
+func childNoGetFD() {
+	noGetFD()
 	d, err := shm.OpenDir("")
 	check(err)
 	s, err := cq.NewWaitSet(d, cq.WaitSetOptions{})

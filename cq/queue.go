@@ -112,7 +112,7 @@ func create(d *shm.Dir, name string, o shape) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newQueue(&dirHome{d.Path(), name, dir}, obj, name, o, true)
+	return newQueue(homeIn(d, name, dir), obj, name, o, true)
 }
 
 // initReader writes what must be there before anybody can see the object: every row is born
@@ -181,7 +181,7 @@ func adopt(d, dir *shm.Dir, name string, want shape) (*Queue, error) {
 	crash.At(crash.AdoptClaimed)
 	o.Spin, o.Shared, o.UserContext = want.Spin, want.Shared, want.UserContext
 	o.WaitSet = want.WaitSet
-	return newQueue(&dirHome{d.Path(), name, dir}, obj, name, o, false)
+	return newQueue(homeIn(d, name, dir), obj, name, o, false)
 }
 
 // readerState refuses a queue that its reader closed.
@@ -268,12 +268,13 @@ func newQueue(h home, obj *shm.Object, name string, o shape, made bool) (*Queue,
 	if err == nil {
 		return q, nil
 	}
-	if !made {
+	if made {
+		_ = q.drop(q.destroy)
+		h.vacate()
+	} else {
 		_ = q.drop(obj.Release)
-		return nil, err
 	}
-	_ = q.drop(q.destroy)
-	h.vacate()
+	_ = h.close()
 	return nil, err
 }
 

@@ -270,6 +270,7 @@ func attachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions, l *leg
 	if err != nil {
 		w.peer.Close()
 		w.unmap()
+		_ = w.door.close()
 		return nil, failed("attach", w.name, err)
 	}
 	if o.Trust == TrustOthers {

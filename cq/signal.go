@@ -17,7 +17,7 @@ func SignalQueue(d *shm.Dir, name string) error {
 	if err != nil {
 		return failed("signal", name, err)
 	}
-	door := &dirHome{path: d.Path(), name: name, dir: dir}
+	door := homeIn(d, name, dir)
 	defer door.close()
 	obj, err := door.openReader()
 	if err != nil {

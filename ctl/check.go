@@ -50,7 +50,8 @@ func Invariants() []shm.Invariant { return append(shm.Invariants(), cq.Invariant
 
 // Check checks objects, queues (by their directories) and whole directories of both, with read-only
 // mappings: no byte changes, no lock is taken, and nobody waits or notices. Who owns them does not
-// matter, as long as they can be read. In a directory files that are no objects are left out.
+// matter, as long as they can be read. In a directory files that are no objects are left out. Each
+// path is looked up when the check comes to it: what was moved there meanwhile is checked instead.
 //
 // Objects may be in use. What looks broken is looked at again, and counts if it is broken each time
 // (see [shm.Invariant] for what is judged of an object that changes). What goes away meanwhile is

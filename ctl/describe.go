@@ -3,11 +3,11 @@ package ctl
 import (
 	"bytes"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/user"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/cq"
@@ -50,7 +50,7 @@ func describe(s *cq.Snapshot) Queue {
 		q.Bell.Domain, q.Bell.DomainBit = new(d.Bell.String()), &d.Bit
 	}
 	q.levels(s)
-	q.file(s.Path)
+	q.Mode, q.UID, q.Owner = fileOwner(s.Mode, s.UID)
 	for i := range s.Lanes {
 		l := lane(&s.Lanes[i])
 		if l.Error == nil {
@@ -78,23 +78,14 @@ func (q *Queue) levels(s *cq.Snapshot) {
 	q.Refused = &t.Refused
 }
 
-// file adds what the file system knows of the queue's directory and reader object.
-func (q *Queue) file(path string) {
-	q.Mode, q.UID, q.Owner = fileOwner(path + "/reader")
-}
-
-func ownerOf(info os.FileInfo) (mode *string, uid *uint32, owner *string) {
-	mode = new(fmt.Sprintf("%04o", info.Mode().Perm()))
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return mode, nil, nil
-	}
-	number := strconv.FormatUint(uint64(st.Uid), 10)
+// fileOwner tells of an object what the file system knows, with the name of its user.
+func fileOwner(perm fs.FileMode, uid uint32) (mode *string, _ *uint32, owner *string) {
+	number := strconv.FormatUint(uint64(uid), 10)
 	owner = &number
 	if u, err := user.LookupId(number); err == nil {
 		owner = &u.Username
 	}
-	return mode, &st.Uid, owner
+	return new(fmt.Sprintf("%04o", perm)), &uid, owner
 }
 
 func lane(s *cq.LaneSnapshot) Lane {

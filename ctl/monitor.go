@@ -1,10 +1,10 @@
 package ctl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -17,14 +17,12 @@ import (
 // OpenDir opens a directory to look at, [shm.DefaultPath] if path is empty. Unlike [shm.OpenDir] it
 // makes nothing: a directory that is not there is fs.ErrNotExist.
 func OpenDir(path string) (*shm.Dir, error) {
-	if path == "" {
-		path = shm.DefaultPath()
+	d, err := shm.FindDir(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &shm.Error{Op: "open directory", Name: cmp.Or(path, shm.DefaultPath()),
+			Err: fs.ErrNotExist, Hint: "it is made with the first queue"}
 	}
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		return nil, &shm.Error{Op: "open directory", Name: path, Err: fs.ErrNotExist,
-			Hint: "it is made with the first queue"}
-	}
-	return shm.OpenDir(path)
+	return d, err
 }
 
 // List looks at every queue in the directory once. What cannot be looked at has its Error set; an

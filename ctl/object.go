@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -164,7 +163,7 @@ func showObject(d *shm.Dir, name string, seats func(shm.UUID) []string) (Object,
 	if boot := shm.Self().BootID; !boot.IsZero() && boot == s.BootID {
 		o.AgeNs = new(max(0, doorbell.Now()-s.CreatedMonoNs))
 	}
-	o.Mode, o.UID, o.Owner = fileOwner(s.Path)
+	o.Mode, o.UID, o.Owner = fileOwner(s.Mode, s.UID)
 	if s.Counter == nil {
 		o.Process = new(process(s.Owner, s.Life))
 	}
@@ -206,13 +205,4 @@ func counterHandle(h cq.CounterHandle) CounterHandle {
 		out.Threshold = &h.Threshold
 	}
 	return out
-}
-
-// fileOwner is what the file system knows of an object. What it does not know is nil.
-func fileOwner(path string) (mode *string, uid *uint32, owner *string) {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return nil, nil, nil
-	}
-	return ownerOf(info)
 }

@@ -76,7 +76,7 @@ func TestDomainsSecondLook(t *testing.T) {
 			t.Fatal(got, err)
 		}
 	}
-	face := newFace(t, "")
+	face := newFace(t, -1)
 	s.desc, c.desc = face, face // without a keeper, which would take the marks
 	c.mask.set(2)
 	for bit, want := range []bool{true, false, true} {

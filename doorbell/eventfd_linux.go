@@ -1,12 +1,10 @@
 package doorbell
 
 import (
-	"fmt"
 	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,10 +24,11 @@ type Face struct {
 	calls   atomic.Uint64 // system calls to reset it
 }
 
-// NewFace makes the reader's descriptors. fifoPath names an existing FIFO, or is empty for a bell
-// that only this process and those it passes the eventfd to ring.
-func NewFace(fifoPath string) (_ *Face, err error) {
-	f := &Face{epoll: -1, eventfd: -1, fifo: -1}
+// NewFace makes the reader's descriptors. fifo is both ends of a FIFO that does not block, which it
+// takes over, also if it fails; or -1 for a bell that only this process and those it passes the
+// eventfd to ring.
+func NewFace(fifo int) (_ *Face, err error) {
+	f := &Face{epoll: -1, eventfd: -1, fifo: fifo}
 	defer func() {
 		if err != nil {
 			f.Close()
@@ -40,13 +39,6 @@ func NewFace(fifoPath string) (_ *Face, err error) {
 	}
 	if f.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
-	}
-	if fifoPath != "" {
-		// O_RDWR: there is a writer as long as the reader lives, so no end of file is ever read.
-		const flags = unix.O_RDWR | unix.O_NONBLOCK | unix.O_CLOEXEC | unix.O_NOFOLLOW
-		if f.fifo, err = unix.Open(fifoPath, flags, 0); err != nil {
-			return nil, &os.PathError{Op: "open", Path: fifoPath, Err: err}
-		}
 	}
 	for _, fd := range []int{f.eventfd, f.fifo} {
 		if fd < 0 {
@@ -146,24 +138,6 @@ func WriteEvent(fd int) error {
 func IsEvent(fd int) bool {
 	what, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
 	return err == nil && what == "anon_inode:[eventfd]"
-}
-
-// MakeFIFO makes the FIFO that stands in for an eventfd that cannot be passed.
-func MakeFIFO(path string) error {
-	if err := unix.Mkfifo(path, 0o600); err != nil && err != syscall.EEXIST {
-		return fmt.Errorf("doorbell: mkfifo %s: %w", path, err)
-	}
-	return nil
-}
-
-// OpenFIFO opens it as a producer does.
-func OpenFIFO(path string) (int, error) {
-	const flags = unix.O_WRONLY | unix.O_NONBLOCK | unix.O_CLOEXEC | unix.O_NOFOLLOW
-	fd, err := unix.Open(path, flags, 0)
-	if err != nil {
-		return -1, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	return fd, nil
 }
 
 // DupFD returns a close-on-exec duplicate of a descriptor that a producer rings, or -1.

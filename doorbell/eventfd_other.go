@@ -8,7 +8,7 @@ import "errors"
 type Face struct{}
 
 // NewFace reports that the system has no eventfd.
-func NewFace(string) (*Face, error) { return nil, errors.ErrUnsupported }
+func NewFace(int) (*Face, error) { return nil, errors.ErrUnsupported }
 
 // FD returns -1.
 func (*Face) FD() int { return -1 }
@@ -38,12 +38,6 @@ func WriteEvent(int) error { return errors.ErrUnsupported }
 
 // IsEvent returns false.
 func IsEvent(int) bool { return false }
-
-// MakeFIFO reports that the system is not supported.
-func MakeFIFO(string) error { return errors.ErrUnsupported }
-
-// OpenFIFO reports that the system is not supported.
-func OpenFIFO(string) (int, error) { return -1, errors.ErrUnsupported }
 
 // DupFD returns -1.
 func DupFD(int) int { return -1 }

@@ -2,7 +2,6 @@ package doorbell
 
 import (
 	"errors"
-	"io/fs"
 	"path/filepath"
 	"testing"
 	"time"
@@ -11,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newFace returns a face and how a producer gets at it: nil for the eventfd, else by the FIFO.
-func newFace(t *testing.T, fifo string) *Face {
+// newFace returns a face over an eventfd, and a FIFO if it is given one.
+func newFace(t *testing.T, fifo int) *Face {
 	t.Helper()
 	f, err := NewFace(fifo)
 	if err != nil {
@@ -20,6 +19,26 @@ func newFace(t *testing.T, fifo string) *Face {
 	}
 	t.Cleanup(f.Close)
 	return f
+}
+
+// fifoFace returns a face with a FIFO, and a descriptor to write to that.
+func fifoFace(t *testing.T) (f *Face, write int) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "bell")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const flags = unix.O_NONBLOCK | unix.O_CLOEXEC
+	both, err := unix.Open(path, unix.O_RDWR|flags, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f = newFace(t, both)
+	if write, err = unix.Open(path, unix.O_WRONLY|flags, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { CloseFD(write) })
+	return f, write
 }
 
 // userEpoll nests the face in an epoll descriptor of the user's own, as programs with an event
@@ -70,24 +89,13 @@ func dup(fd int) func(*RingerConfig) {
 // doors returns the two ways in which a producer rings a face.
 func doors(t *testing.T, f func(t *testing.T, face *Face, door func(*RingerConfig))) {
 	t.Run("eventfd", func(t *testing.T) {
-		face := newFace(t, "")
+		face := newFace(t, -1)
 		f(t, face, dup(face.EventFD()))
 	})
 	t.Run("fifo", func(t *testing.T) {
-		path := filepath.Join(t.TempDir(), "bell")
-		for range 2 { // one that is there is taken
-			if err := MakeFIFO(path); err != nil {
-				t.Fatal(err)
-			}
-		}
-		f(t, newFace(t, path), func(c *RingerConfig) {
-			c.Face = func(uint16) int {
-				fd, err := OpenFIFO(path)
-				if err != nil {
-					t.Error(err)
-				}
-				return fd
-			}
+		face, write := fifoFace(t)
+		f(t, face, func(c *RingerConfig) {
+			c.Face = func(uint16) int { return DupFD(write) }
 		})
 	})
 }
@@ -189,7 +197,7 @@ func TestTryWaitEdge(t *testing.T) {
 
 // A signal makes the descriptor readable; TryWait reports it once.
 func TestTryWaitSignal(t *testing.T) {
-	face := newFace(t, "")
+	face := newFace(t, -1)
 	q := heapQueue(t, 1)
 	r := newReader(q, readerOptions{face: face, gen: 3})
 	ep := userEpoll(t, face, 0)
@@ -224,7 +232,7 @@ func TestTryWaitSignal(t *testing.T) {
 func TestRingerFollowsTheReader(t *testing.T) {
 	q := heapQueue(t, 1)
 	asked := []uint16{}
-	face := newFace(t, "")
+	face := newFace(t, -1)
 	open := dup(face.EventFD())
 	w := q.writer(0, ring.SeqCst, open, func(c *RingerConfig) {
 		f := c.Face
@@ -304,16 +312,7 @@ func eventLoop(t *testing.T, o ring.Order, face *Face, door func(*RingerConfig),
 // A descriptor that is full is readable: writing to it is no error and does not block. A peer that
 // fills it faster than it is emptied costs a spurious look.
 func TestFullDescriptor(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "bell")
-	if err := MakeFIFO(path); err != nil {
-		t.Fatal(err)
-	}
-	face := newFace(t, path)
-	fd, err := OpenFIFO(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer CloseFD(fd)
+	face, fd := fifoFace(t)
 	for range 20_000 {
 		if err := WriteEvent(fd); err != nil {
 			t.Fatal(err)
@@ -339,28 +338,21 @@ func TestFullDescriptor(t *testing.T) {
 }
 
 func TestFaceErrors(t *testing.T) {
-	dir := t.TempDir()
-	if _, err := NewFace(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
-	if _, err := OpenFIFO(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
-	if err := MakeFIFO(filepath.Join(dir, "no", "dir")); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
-	path := filepath.Join(dir, "bell")
-	if err := MakeFIFO(path); err != nil {
+	file, err := unix.Open(t.TempDir(), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenFIFO(path); !errors.Is(err, unix.ENXIO) {
-		t.Error("a FIFO without a reader: ", err)
+	if _, err := NewFace(file); !errors.Is(err, unix.EPERM) {
+		t.Error("what nobody can wait on: ", err)
+	}
+	if _, err := unix.FcntlInt(uintptr(file), unix.F_GETFD, 0); !errors.Is(err, unix.EBADF) {
+		t.Error("a descriptor is left open that was taken over: ", err)
 	}
 	if err := WriteEvent(-1); !errors.Is(err, unix.EBADF) {
 		t.Error(err)
 	}
 	CloseFD(-1)
-	f := newFace(t, path)
+	f, _ := fifoFace(t)
 	f.Close()
 	f.Close()
 	if f.FD() != -1 || f.EventFD() != -1 {

@@ -47,7 +47,7 @@ func (d *Domain) describe(x *watcher) (*Face, error) {
 	if closed {
 		return nil, os.ErrClosed
 	}
-	face, err := NewFace("")
+	face, err := NewFace(-1)
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 // TestNoDescriptorMutesNobody: a producer that cannot reach the user's descriptor must not mark the
 // arming as rung, or those who can would stay silent and the user asleep.
 func TestNoDescriptorMutesNobody(t *testing.T) {
-	face := newFace(t, "")
+	face := newFace(t, -1)
 	q := heapQueue(t, 2)
 	r := newReader(q, readerOptions{face: face})
 	without := q.writer(0, ring.SeqCst, func(c *RingerConfig) {

@@ -8,7 +8,7 @@ import (
 
 // A lane that is marked while others are looked at is found when the descriptor is armed.
 func TestTryWaitSecondLook(t *testing.T) {
-	face := must(NewFace(""))
+	face := must(NewFace(-1))
 	defer face.Close()
 	q := heapQueue(t, 2)
 	r := newReader(q, readerOptions{face: face})

@@ -141,7 +141,7 @@ func TestSyscallsToWake(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	calls := countSyscalls(t)
-	face := newFace(t, "")
+	face := newFace(t, -1)
 	for name, c := range map[string]struct {
 		arm    uint64
 		number uint32

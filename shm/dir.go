@@ -15,17 +15,22 @@ import (
 
 // Dir is a directory of objects that is private to this user. Its methods are safe from any
 // goroutine; objects stay usable after Close.
+//
+// The path leads to the directory once, in [OpenDir]. From then on everything is done through its
+// descriptor, so that what is moved, replaced or made at the path since, or another working
+// directory, changes nothing.
 type Dir struct {
 	path string
 	mu   sync.Mutex
 	ref  *dirRef // nil after Close
 }
 
-// dirRef is the descriptor of a directory, shared by the Dir and the objects made through it,
+// dirRef is the descriptor of a directory, shared by its Dirs and the objects made through them,
 // which need it to remove their name.
 type dirRef struct {
-	fd int
-	n  atomic.Int32
+	fd       int
+	dev, ino uint64
+	n        atomic.Int32
 }
 
 func (r *dirRef) drop() {
@@ -64,6 +69,16 @@ func OpenDir(path string) (*Dir, error) {
 	return d, named("open directory", path, err)
 }
 
+// FindDir is [OpenDir] of a directory that is there: it makes none, and fs.ErrNotExist says so.
+func FindDir(path string) (*Dir, error) {
+	if path == "" {
+		path = DefaultPath()
+	}
+	path = filepath.Clean(path)
+	d, err := openDirAt(noDir, path, path, false)
+	return d, named("open directory", path, err)
+}
+
 func openDirAt(dirfd int, name, path string, create bool) (*Dir, error) {
 	if create {
 		err := sysMkdir(dirfd, name)
@@ -84,20 +99,20 @@ func openDirAt(dirfd int, name, path string, create bool) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkDir(fd); err != nil {
+	info, err := sysStat(fd)
+	if err == nil {
+		err = checkDir(fd, info)
+	}
+	if err != nil {
 		sysClose(fd)
 		return nil, err
 	}
-	ref := &dirRef{fd: fd}
+	ref := &dirRef{fd: fd, dev: info.dev, ino: info.ino}
 	ref.n.Store(1)
 	return &Dir{path: path, ref: ref}, nil
 }
 
-func checkDir(fd int) error {
-	info, err := sysStat(fd)
-	if err != nil {
-		return err
-	}
+func checkDir(fd int, info fileInfo) error {
 	if err := checkPrivate(info); err != nil {
 		return err
 	}
@@ -144,11 +159,40 @@ func (d *Dir) use() (*dirRef, error) {
 	return d.ref, nil
 }
 
-// Path returns the path under which the directory was opened.
+// Path returns the path under which the directory was opened. It is for people: the directory may
+// have been moved, and another one may stand there.
 func (d *Dir) Path() string { return d.path }
 
-// Close gives the descriptor back. It may be called again.
+// Dup returns another handle on the directory, which stays open when this one is closed. It takes
+// no descriptor. That of a closed one is closed, and that of nil is nil.
+func (d *Dir) Dup() *Dir {
+	if d == nil {
+		return nil
+	}
+	ref, _ := d.use()
+	return &Dir{path: d.path, ref: ref}
+}
+
+// Is reports whether both are handles on one directory, and open.
+func (d *Dir) Is(other *Dir) bool {
+	a, err := d.use()
+	if err != nil {
+		return false
+	}
+	defer a.drop()
+	b, err := other.use()
+	if err != nil {
+		return false
+	}
+	defer b.drop()
+	return a.dev == b.dev && a.ino == b.ino
+}
+
+// Close gives the descriptor back. It may be called again, and on nil.
 func (d *Dir) Close() error {
+	if d == nil {
+		return nil
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ref.drop()
@@ -193,11 +237,7 @@ func (d *Dir) Names(name string, sub *Dir) (bool, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	var info fileInfo
-	if err == nil {
-		info, err = sysStat(its.fd)
-	}
-	return err == nil && there.ino == info.ino && there.dev == info.dev, named(op, name, err)
+	return err == nil && there.ino == its.ino && there.dev == its.dev, named(op, name, err)
 }
 
 // RemoveSub removes the directory of one queue. errors.Is finds ENOTEMPTY while objects are in it.

@@ -21,6 +21,7 @@ type fileInfo struct {
 }
 
 func (i fileInfo) regular() bool   { return i.mode&unix.S_IFMT == unix.S_IFREG }
+func (i fileInfo) fifo() bool      { return i.mode&unix.S_IFMT == unix.S_IFIFO }
 func (i fileInfo) directory() bool { return i.mode&unix.S_IFMT == unix.S_IFDIR }
 
 const (
@@ -58,6 +59,16 @@ func sysRmdir(dirfd int, name string) error {
 }
 func sysUnlink(dirfd int, name string) error { return unix.Unlinkat(dirfd, name, 0) }
 func sysClose(fd int)                        { _ = unix.Close(fd) }
+func sysMakeFIFO(dirfd int, name string) error {
+	return unix.Mkfifoat(dirfd, name, 0o600)
+}
+func sysOpenFIFO(dirfd int, name string, both bool) (int, error) {
+	access := unix.O_WRONLY
+	if both {
+		access = unix.O_RDWR
+	}
+	return openFD(dirfd, name, access|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+}
 func sysRename(dirfd int, from, to string) error {
 	return unix.Renameat(dirfd, from, dirfd, to)
 }

@@ -21,6 +21,7 @@ type fileInfo struct {
 
 func (i fileInfo) regular() bool   { return false }
 func (i fileInfo) directory() bool { return false }
+func (i fileInfo) fifo() bool      { return false }
 
 const noDir = -1
 
@@ -33,6 +34,8 @@ func sysRmdir(int, string) error                       { return errSystem }
 func sysUnlink(int, string) error                      { return errSystem }
 func sysRename(int, string, string) error              { return errSystem }
 func sysClose(int)                                     {}
+func sysMakeFIFO(int, string) error                    { return errSystem }
+func sysOpenFIFO(int, string, bool) (int, error)       { return -1, errSystem }
 func sysReadDir(int) ([]os.DirEntry, error)            { return nil, errSystem }
 func sysStat(int) (fileInfo, error)                    { return fileInfo{}, errSystem }
 func sysStatAt(int, string) (fileInfo, error)          { return fileInfo{}, errSystem }

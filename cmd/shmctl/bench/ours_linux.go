@@ -229,7 +229,7 @@ func (p *party) pingpong(out *outlet, in *inlet, n int, think func()) (sum uint6
 
 // swapFaces makes this process's descriptor and gives its eventfd to the other.
 func (p *party) swapFaces() (err error) {
-	if p.face, err = doorbell.NewFace(""); err != nil {
+	if p.face, err = doorbell.NewFace(-1); err != nil {
 		return err
 	}
 	socket := socketFD + p.role
