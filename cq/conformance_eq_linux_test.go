@@ -198,9 +198,10 @@ func TestConformanceEQOpen(t *testing.T) {
 			t.Errorf("context %v", got)
 		}
 	})
-	conformEQ(t, "affinity", cq.EventOptions{Affinity: 1}, func(t *testing.T, r *eqRig) {
-		if got := r.e.Options().Affinity; got != 1 {
-			t.Errorf("hint %d", got)
+	first := cq.EventOptions{Affinity: cq.Affinity{Valid: true, CPU: 0}}
+	conformEQ(t, "affinity", first, func(t *testing.T, r *eqRig) {
+		if got := r.e.Options().Affinity; got != first.Affinity {
+			t.Errorf("hint %+v", got)
 		}
 		writeEvents(t, r.w, 0, 1)
 	})
@@ -217,7 +218,8 @@ func TestConformanceEQOpen(t *testing.T) {
 	})
 	conformOnce(t, "invalid-attributes", func(t *testing.T) {
 		d := openDir(t)
-		for field, o := range map[string]cq.EventOptions{"Size": {Size: -1}, "Wait": {Wait: 99},
+		for field, o := range map[string]cq.EventOptions{"Size": {Size: -1},
+			"Affinity": {Affinity: cq.Affinity{Valid: true, CPU: -5}}, "Wait": {Wait: 99},
 			"MaxLanes": {MaxLanes: -1}, "DataMaxBytes": {DataMaxBytes: 1 << 30}} {
 			_, err := cq.CreateEvents(d, "e", o)
 			wantErr(t, field, err, cq.ErrInvalid, syscall.EINVAL)

@@ -65,6 +65,17 @@ func TestConformanceCQThreshold(t *testing.T) {
 		wantErr(t, "then", err, cq.ErrAvail)
 	})
 	none := cq.Options{Wait: cq.WaitNone}
+	conform(t, "more-than-it-holds", cq.Options{Size: 4, Spin: -1}, func(t *testing.T, r *rig) {
+		r.post(t, 0, 3)
+		if n, err := atLeast(r.q, 1000, time.Millisecond); n != 3 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+		done := whenAsleep(t, r.q, func() { r.post(t, 3, 7) })
+		if n, err := atLeast(r.q, 1000, tooLong); n != 4 || err != nil {
+			t.Errorf("a full lane: %d, %v", n, err)
+		}
+		done()
+	})
 	conform(t, "ignored-without-wait-object", none, func(t *testing.T, r *rig) {
 		r.post(t, 0, 1)
 		wantContexts(t, "a read", read(t, r.q, 4), 0)

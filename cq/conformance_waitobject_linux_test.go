@@ -67,6 +67,7 @@ func TestConformanceCQWaitObject(t *testing.T) {
 		wantField(t, err, "WaitSet")
 	})
 	conformOnce(t, "misuse", waitObjectMisuse)
+	conformOnce(t, "cannot-block", cannotBlock)
 	conform(t, "fd", cq.Options{Wait: cq.WaitFD}, cqWaitObjectFD)
 }
 
@@ -210,5 +211,70 @@ func waitObjectMisuse(t *testing.T) {
 			t.Errorf("%v: descriptor %d", c.wait, q.FD())
 		}
 		must(t, q.Close())
+	}
+}
+
+// cannotBlock: whatever is there, a blocking read of a queue that cannot block is refused, and
+// takes nothing.
+func cannotBlock(t *testing.T) {
+	d := openDir(t)
+	set := waitSet(t, d, cq.WaitSetOptions{})
+	for _, wait := range []cq.WaitObject{cq.WaitNone, cq.WaitInSet} {
+		q, err := cq.Create(d, "q", cq.Options{Size: 8, Wait: wait, WaitSet: set})
+		must(t, err)
+		w := attach(t, d, q.Name())
+		e, err := cq.CreateEvents(d, "e", cq.EventOptions{Wait: wait, WaitSet: set, Write: true})
+		must(t, err)
+		dst, src, ctx, ev := make([]cq.Msg, 2), make([]cq.Addr, 2), t.Context(), &cq.Event{}
+		calls := map[string]func(d time.Duration) (int, error){
+			"sread":     func(d time.Duration) (int, error) { return cq.ReadTimeout(q, dst, d) },
+			"sreadfrom": func(d time.Duration) (int, error) { return cq.ReadFromTimeout(q, dst, src, d) },
+			"threshold": func(d time.Duration) (int, error) {
+				return cq.ReadTimeout(q, dst, d, cq.WaitCond{Min: 2})
+			},
+			"context": func(time.Duration) (int, error) { return cq.ReadContext(ctx, q, dst) },
+			"context from": func(time.Duration) (int, error) {
+				return cq.ReadFromContext(ctx, q, dst, src)
+			},
+			"peek": func(time.Duration) (int, error) {
+				es, err := q.PeekContext(ctx, 1)
+				return len(es), err
+			},
+			"no room": func(d time.Duration) (int, error) {
+				return cq.ReadTimeout[cq.Msg](q, nil, d)
+			},
+			"event":            func(d time.Duration) (int, error) { return e.ReadTimeout(ev, d) },
+			"peek at an event": func(d time.Duration) (int, error) { return e.PeekTimeout(ev, d) },
+			"event, context":   func(time.Duration) (int, error) { return e.ReadContext(ctx, ev) },
+			"peek at an event, context": func(time.Duration) (int, error) {
+				return e.PeekContext(ctx, ev)
+			},
+		}
+		refused := func(state string) {
+			for name, call := range calls {
+				for _, timeout := range []time.Duration{-1, 0, time.Millisecond} {
+					n, err := call(timeout)
+					wantErr(t, name+" "+state, err, cq.ErrNoWait, syscall.ENOSYS)
+					if n != 0 {
+						t.Errorf("%v: %s %s: %d", wait, name, state, n)
+					}
+				}
+			}
+		}
+		refused("without entries")
+		post(t, w, 0, 2)
+		writeEvents(t, e, 0, 2)
+		refused("with entries")
+		wantContexts(t, "entries", read(t, q, 4), 0, 1)
+		wantContexts(t, "events", drainEvents(t, e), 0, 1)
+		postError(t, w, 1)
+		_, err = e.WriteErr(&cq.EventError{Err: cq.EOther})
+		must(t, err)
+		refused("with an error")
+		must(t, q.ReadErr(&cq.ErrorEntry{}))
+		_, err = e.ReadErr(&cq.EventError{})
+		must(t, err)
+		must(t, w.Close())
+		must(t, errors.Join(q.Close(), e.Close()))
 	}
 }

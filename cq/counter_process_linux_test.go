@@ -214,7 +214,7 @@ func TestCounterWakesOtherProcesses(t *testing.T) {
 	asleep()
 	must(t, c.AddErr(1))
 	for _, p := range peers {
-		if got := p.line(t); got != "wait: "+cq.ErrAvail.Error() {
+		if got := p.line(t); got != "wait: cq: an operation has failed: ReadErr says how many have" {
 			t.Error(got)
 		}
 	}

@@ -171,7 +171,7 @@ func (c *Counter) judge(w *counterWaiter) (done bool, err error) {
 		if c.words.value.Load() >= w.threshold {
 			return true, nil
 		}
-		return true, ErrAvail
+		return true, errFailed
 	}
 	return false, nil
 }

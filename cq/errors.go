@@ -153,6 +153,10 @@ var overs = []error{os.ErrDeadlineExceeded, context.DeadlineExceeded}
 var errReadTimedOut error = &sentinel{"timed out with nothing to read", Errno(syscall.EAGAIN),
 	append([]error{ErrTimedOut, syscall.ETIMEDOUT, Errno(syscall.ETIMEDOUT)}, overs...)}
 
+// errFailed is ErrAvail of a counter, which keeps no entry.
+var errFailed error = &sentinel{"an operation has failed: ReadErr says how many have", EAvail,
+	[]error{ErrAvail}}
+
 // Error says which call failed on which queue, and why. Field, Got and Want are set where a value
 // was refused.
 type Error = shm.Error

@@ -79,9 +79,10 @@ func TestEventStrError(t *testing.T) {
 // TestEventOptions: what is left open is filled in, what makes no sense is refused.
 func TestEventOptions(t *testing.T) {
 	d := openDir(t)
-	_, e := createEvents(t, cq.EventOptions{UserContext: "mine", Affinity: 3})
+	_, e := createEvents(t, cq.EventOptions{UserContext: "mine",
+		Affinity: cq.Affinity{Valid: true, CPU: 3}})
 	o := e.Options()
-	if o.Size != 1024 || o.DataMaxBytes != 232 || o.MaxLanes != 63 || o.Affinity != 3 ||
+	if o.Size != 1024 || o.DataMaxBytes != 232 || o.MaxLanes != 63 || o.Affinity.CPU != 3 ||
 		e.UserContext() != "mine" || e.Name() != queueName(t) || e.FD() != -1 {
 		t.Errorf("%+v", o)
 	}

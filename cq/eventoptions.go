@@ -41,9 +41,8 @@ type EventOptions struct {
 	// Write allows Write and WriteErr on this handle (FI_WRITE). What the library itself reports,
 	// and what writers of other processes do, needs no permission.
 	Write bool
-	// Affinity hints at the CPU that wakes should target, by its number (FI_AFFINITY,
-	// signaling_vector). The scheduler knows better: it is kept and not used. 0 is no hint as well.
-	Affinity int
+	// Affinity is as in [Options].
+	Affinity Affinity
 	// Handler gets every event in place of a reader: see [CreateEvents].
 	Handler func(*Event, error)
 	// WritersPay is as in [Options].
@@ -69,7 +68,7 @@ func (o EventOptions) shape(op, name string, creating bool) (shape, error) {
 	}
 	s = shape{events: true, Options: Options{Size: o.Size, MaxLanes: o.MaxLanes,
 		Overrun: o.Overrun, Lifetime: o.Lifetime, Wait: o.Wait, Spin: o.Spin, Shared: o.Shared,
-		Trust: o.Trust, Allow: o.Allow, UserLanes: o.UserLanes,
+		Trust: o.Trust, Allow: o.Allow, UserLanes: o.UserLanes, Affinity: o.Affinity,
 		WaitSet: o.WaitSet, WritersPay: o.WritersPay, UserContext: o.UserContext}}
 	if o.DataMaxBytes > 0 {
 		s.detailBytes = (o.DataMaxBytes + detailHeaderBytes + minDetailBytes - 1) &^

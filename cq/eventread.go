@@ -66,7 +66,7 @@ func (e *EventQueue) Peek(ev *Event) (int, error) { return e.readOnce(ev, true) 
 // ReadTimeout is Read that waits (fi_eq_sread): up to timeout, for ever if it is negative, not at
 // all if it is 0. Besides Read's, its results are ErrTimedOut (EAGAIN as fi_eq(3) and ETIMEDOUT as
 // kfi_eq(3) say); ErrSignaled; ErrClosed when the queue is closed while it waits;
-// ErrNoWait for a queue that cannot block.
+// ErrNoWait for a queue that cannot block, whatever is there.
 func (e *EventQueue) ReadTimeout(ev *Event, timeout time.Duration) (int, error) {
 	return e.readWait(context.Background(), ev, timeout, false)
 }
@@ -89,14 +89,17 @@ func (e *EventQueue) PeekContext(ctx context.Context, ev *Event) (int, error) {
 
 func (e *EventQueue) readWait(ctx context.Context, ev *Event, timeout time.Duration,
 	peek bool) (int, error) {
+	switch {
+	case e.handler != nil:
+		return 0, ErrHandled
+	case !e.q.opt.Wait.blocks():
+		return 0, e.q.errNoWait()
+	}
 	n, err := e.readOnce(ev, peek)
 	if err != ErrWouldBlock {
 		return n, err
 	}
-	w, err := e.q.newWait(ctx, timeout)
-	if err != nil {
-		return 0, err
-	}
+	w := e.q.newWait(ctx, timeout)
 	defer w.close()
 	for {
 		if n, err = e.readOnce(ev, peek); err != ErrWouldBlock {

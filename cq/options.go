@@ -48,6 +48,9 @@ func (l Lifetime) String() string {
 	return "ephemeral"
 }
 
+// blocks tells whether blocking reads are allowed.
+func (w WaitObject) blocks() bool { return w != WaitNone && w != WaitInSet }
+
 // hasFD reports whether a descriptor stands behind the wait object.
 func (w WaitObject) hasFD() bool {
 	return w == WaitFD || w == WaitMutexCond || w == WaitPollFD

@@ -3,7 +3,7 @@ package cq_test
 import (
 	"context"
 	"errors"
-	"syscall"
+	"math"
 	"testing"
 	"time"
 
@@ -138,12 +138,16 @@ func TestThresholdNewLane(t *testing.T) {
 
 func TestThresholdTooMuch(t *testing.T) {
 	d, q := create(t, cq.Options{Size: 8, MaxLanes: 2})
-	_ = attach(t, d, q.Name())
-	_, err := atLeast(q, 25, -1) // two lanes and the reader's own
-	wantErr(t, "more than all lanes", err, cq.ErrInvalid, syscall.EINVAL)
-	wantField(t, err, "Min")
-	if _, err := atLeast(q, 24, 0); !errors.Is(err, cq.ErrTimedOut) {
-		t.Errorf("as much as all lanes: %v", err)
+	w := attach(t, d, q.Name())
+	for _, least := range []int{24, 25, math.MaxInt} { // two lanes and the reader's own
+		if _, err := atLeast(q, least, 0); !errors.Is(err, cq.ErrTimedOut) {
+			t.Errorf("%d: %v", least, err)
+		}
+		done := later(func() { post(t, w, 0, 8) })
+		if n, err := atLeast(q, least, -1); n != 8 || err != nil {
+			t.Errorf("%d: %d, %v", least, n, err)
+		}
+		done()
 	}
 }
 

@@ -14,16 +14,17 @@ const sliceNs = int64(100 * time.Millisecond)
 
 // WaitCond says what a blocking read waits for (FI_CQ_COND_THRESHOLD). The zero value is any entry.
 // Conditions are hints in libfabric; here a read with Min returns when Min entries are waiting, a
-// lane is full, or an error entry is waiting, and with what is there at the deadline, at a signal,
-// or when the context ends.
+// lane is full, which comes first if Min is more than the queue holds, or an error entry is
+// waiting, and with what is there at the deadline, at a signal, or when the context ends.
 type WaitCond struct {
 	Min int
 }
 
 // ReadTimeout is Read that waits (fi_cq_sread): up to timeout, for ever if it is negative, not at
 // all if it is 0. Besides Read's, its results are ErrTimedOut, ErrSignaled (both EAGAIN);
-// ErrClosed when the queue is closed while it waits; ErrNoWait for a queue that cannot block. What
-// is available wins over a signal, and a timeout leaves a signal for the next call.
+// ErrClosed when the queue is closed while it waits; ErrNoWait for a queue that cannot block,
+// whatever is there. What is available wins over a signal, and a timeout leaves a signal for the
+// next call.
 //
 // While it waits it looks for Options.Spin and then sleeps on a futex, which holds an operating
 // system thread; from the 33rd goroutine of the process that sleeps so, 127 of them share one.
@@ -60,14 +61,14 @@ func ReadFromContext[T Readable](ctx context.Context, q *Queue, dst []T, src []A
 // PeekContext is Peek that waits until the context ends. It does not wait while entries are handed
 // out: what could follow them is ErrWouldBlock then, as with Peek.
 func (q *Queue) PeekContext(ctx context.Context, n int) ([]Entry, error) {
+	if !q.opt.Wait.blocks() {
+		return nil, q.errNoWait()
+	}
 	es, out, err := q.peekOnce(n)
 	if err != ErrWouldBlock || out {
 		return es, err
 	}
-	w, err := q.newWait(ctx, -1)
-	if err != nil {
-		return nil, err
-	}
+	w := q.newWait(ctx, -1)
 	defer w.close()
 	for {
 		if es, out, err = q.peekOnce(n); err != ErrWouldBlock || out {
@@ -81,6 +82,9 @@ func (q *Queue) PeekContext(ctx context.Context, n int) ([]Entry, error) {
 
 func readWait[T Readable](ctx context.Context, q *Queue, dst []T, src []Addr,
 	timeout time.Duration, cond []WaitCond) (int, error) {
+	if !q.opt.Wait.blocks() {
+		return 0, q.errNoWait()
+	}
 	least := 1
 	if len(cond) > 0 && cond[0].Min > 1 {
 		least = cond[0].Min
@@ -90,13 +94,7 @@ func readWait[T Readable](ctx context.Context, q *Queue, dst []T, src []Addr,
 			return n, err
 		}
 	}
-	if least > q.opt.Size*q.opt.rows() {
-		return 0, refuse("sread", q.name, "Min", least, q.opt.Size*q.opt.rows(), ErrInvalid)
-	}
-	w, err := q.newWait(ctx, timeout)
-	if err != nil {
-		return 0, err
-	}
+	w := q.newWait(ctx, timeout)
 	defer w.close()
 	if least > 1 {
 		if ended := w.threshold(uint64(least)); ended != nil {
@@ -127,16 +125,18 @@ type wait struct {
 	spun       bool
 }
 
-func (q *Queue) newWait(ctx context.Context, timeout time.Duration) (*wait, error) {
-	if q.opt.Wait == WaitNone || q.opt.Wait == WaitInSet {
-		return nil, &Error{Pkg: pkg, Op: "sread", Name: q.name, Err: ErrNoWait,
-			Hint: "create the queue with another wait object"}
-	}
+// errNoWait is what a blocking read of a queue that cannot block returns, whatever is there.
+func (q *Queue) errNoWait() error {
+	return &Error{Pkg: pkg, Op: "sread", Name: q.name, Err: ErrNoWait,
+		Hint: "create the queue with another wait object"}
+}
+
+func (q *Queue) newWait(ctx context.Context, timeout time.Duration) *wait {
 	w := &wait{q: q, ctx: ctx, broadcast: q.broadcast.Load()}
 	if timeout >= 0 {
 		w.deadlineNs = deadline(timeout)
 	}
-	return w, nil
+	return w
 }
 
 // deadline adds without overflow; 0 would mean none.
