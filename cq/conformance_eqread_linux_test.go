@@ -83,6 +83,7 @@ func TestConformanceEQPeek(t *testing.T) {
 		_, err := r.e.Peek(&cq.Event{})
 		wantErr(t, "peek at nothing", err, cq.ErrWouldBlock)
 	})
+	conformEQ(t, "the-same-among-writers", cq.EventOptions{Size: 256, MaxLanes: 4}, eqPeekTheSame)
 	conformEQ(t, "alternating", o, eqPeekAlternating)
 	conformEQ(t, "blocking-leaves-it-readable", o, func(t *testing.T, r *eqRig) {
 		armed(t, func() { _ = drainEvents(t, r.e) }, r.e)
@@ -118,6 +119,34 @@ func TestConformanceEQPeek(t *testing.T) {
 			}
 		}
 	})
+}
+
+// eqPeekTheSame peeks for longer than one writer's turn lasts, while two have more and write on.
+func eqPeekTheSame(t *testing.T, r *eqRig) {
+	ws := []eventWriter{r.w, r.near(t)}
+	for i, w := range ws {
+		writeEvents(t, w, uint64(i)*1000, uint64(i)*1000+5)
+	}
+	for len(ws) > 0 {
+		var first, ev cq.Event
+		_, err := r.e.Peek(&first)
+		must(t, err)
+		for i := range 100 {
+			if i%50 == 1 {
+				writeEvents(t, ws[i/50], first.Context+2000, first.Context+2001)
+			}
+			if _, err := r.e.Peek(&ev); err != nil || ev.Context != first.Context {
+				t.Fatalf("peek %d: %d, %v; want %d again", i, ev.Context, err, first.Context)
+			}
+		}
+		if _, err := r.e.Read(&ev); err != nil || ev.Context != first.Context {
+			t.Fatalf("read: %d, %v; want what was peeked at, %d", ev.Context, err, first.Context)
+		}
+		if first.Context%1000 == 4 {
+			break
+		}
+	}
+	_ = drainEvents(t, r.e)
 }
 
 func eqPeekAlternating(t *testing.T, r *eqRig) {

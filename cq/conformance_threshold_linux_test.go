@@ -64,6 +64,18 @@ func TestConformanceCQThreshold(t *testing.T) {
 		_, err := atLeast(r.q, 5, tooLong)
 		wantErr(t, "then", err, cq.ErrAvail)
 	})
+	conform(t, "full-lane-ends-it", cq.Options{Size: 8, Spin: -1}, func(t *testing.T, r *rig) {
+		_ = r.attach(t) // with room enough, in which nothing ever is
+		r.post(t, 0, 8)
+		if n, err := atLeast(r.q, 12, -1); n != 8 || err != nil {
+			t.Errorf("full before: %d, %v; want 8", n, err)
+		}
+		r.post(t, 0, 7)
+		defer whenAsleep(t, r.q, func() { r.post(t, 7, 8) })()
+		if n, err := atLeast(r.q, 12, -1); n != 8 || err != nil {
+			t.Errorf("full while it sleeps: %d, %v; want 8", n, err)
+		}
+	})
 	none := cq.Options{Wait: cq.WaitNone}
 	conform(t, "more-than-it-holds", cq.Options{Size: 4, Spin: -1}, func(t *testing.T, r *rig) {
 		r.post(t, 0, 3)
@@ -102,6 +114,9 @@ func TestConformanceCQOverrun(t *testing.T) {
 			wantErr(t, "sread", err, cq.ErrOverrun)
 		}
 	})
+	published := o
+	published.MaxLanes = 1
+	conform(t, "published", published, overrunPublished)
 	conform(t, "final", o, func(t *testing.T, r *rig) {
 		other := r.attach(t)
 		r.post(t, 0, 4)
@@ -135,4 +150,32 @@ func TestConformanceCQOverrun(t *testing.T) {
 			t.Errorf("got %v", got)
 		}
 	})
+}
+
+// overrunPublished: who comes after an overrun was read learns of it too: in the lane that was
+// another writer's, in the reader's place, and from outside.
+func overrunPublished(t *testing.T, r *rig) {
+	r.post(t, 0, 4)
+	wantErr(t, "one too many", r.w.Post(&cq.Entry{}), cq.ErrOverrun)
+	_ = overrun(t, r.q)
+	must(t, r.w.Close())
+	if !r.others { // else a lane ends with its writer
+		late := r.attach(t)
+		wantErr(t, "the next writer of the lane", late.Post(&cq.Entry{}), cq.ErrOverrun)
+	}
+	if r.memfd { // nobody else finds it
+		return
+	}
+	in, err := cq.Inspect(r.d, r.q.Name())
+	must(t, err)
+	defer in.Close()
+	if s, err := in.Snapshot(); err != nil || s.State != cq.StateOverrun {
+		t.Errorf("from outside: %v, %v", s.State, err)
+	}
+	must(t, r.q.Detach())
+	q, err := cq.Adopt(r.d, r.q.Name(), cq.Options{})
+	must(t, err)
+	_, err = cq.Read(q, make([]cq.Msg, 1))
+	wantErr(t, "in the reader's place", err, cq.ErrOverrun)
+	must(t, q.Close())
 }

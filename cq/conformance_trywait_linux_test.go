@@ -3,6 +3,7 @@ package cq_test
 import (
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -114,6 +115,8 @@ func TestConformanceTryWait(t *testing.T) {
 	conform(t, "safe-to-block", o, tryWaitSafeToBlock)
 	conform(t, "something-queued", o, tryWaitSomethingQueued)
 	conform(t, "blocking-could-hang", o, tryWaitBlockingCouldHang)
+	conform(t, "a-signal-once", o, tryWaitSignalOnce)
+	conform(t, "last-look", o, tryWaitLastLook)
 	conform(t, "select-loop", o, selectLoop)
 	conform(t, "several", o, func(t *testing.T, r *rig) {
 		other := r.another(t, 1, o)
@@ -234,6 +237,52 @@ func tryWaitBlockingCouldHang(t *testing.T, r *rig) {
 	must(t, r.q.ReadErr(&cq.ErrorEntry{}))
 	must(t, r.q.Signal())
 	wantErr(t, "a signal", cq.TryWait(r.q), syscall.EAGAIN)
+}
+
+// tryWaitSignalOnce: a signal ends one wait, and the next one is safe again.
+func tryWaitSignalOnce(t *testing.T, r *rig) {
+	for range 3 {
+		armed(t, func() { _ = drain(t, r.q) }, r.q)
+		must(t, r.q.Signal())
+		if !pollable(t, r.q.FD(), 20_000) {
+			t.Error("not readable with a signal")
+		}
+		wantErr(t, "trywait", cq.TryWait(r.q), cq.ErrSignaled, syscall.EAGAIN)
+		must(t, cq.TryWait(r.q))
+		if pollable(t, r.q.FD(), 0) {
+			t.Error("readable with nothing there")
+		}
+	}
+}
+
+// tryWaitLastLook posts at all moments around a TryWait: whatever comes while it arms is something
+// that it says, or that makes the descriptor readable.
+func tryWaitLastLook(t *testing.T, r *rig) {
+	if r.far {
+		return // who posts does it by a call, which is never over in time
+	}
+	const rounds = 20_000
+	var turn atomic.Uint64
+	done := later(func() {
+		for i := uint64(1); i <= rounds; i++ {
+			for turn.Load() != i {
+				runtime.Gosched()
+			}
+			for range i * 7 % 1000 { // nanoseconds later, up to the length of a call
+				_ = turn.Load()
+			}
+			postTo(t, r.w, i, i+1)
+		}
+	})
+	defer done()
+	for i := uint64(1); i <= rounds; i++ {
+		turn.Store(i)
+		for got := []uint64(nil); len(got) == 0; got = drain(t, r.q) {
+			if cq.TryWait(r.q) == nil && !pollable(t, r.q.FD(), 20_000) {
+				t.Fatalf("round %d: asleep, with %v there", i, drain(t, r.q))
+			}
+		}
+	}
 }
 
 func tryWaitWaitSet(t *testing.T, r *rig) {
