@@ -100,7 +100,7 @@ func postMany(t *testing.T, w sink, n uint64) {
 	t.Helper()
 	es := make([]cq.Entry, n)
 	for i := range es {
-		es[i] = cq.Entry{Context: uint64(i), Src: cq.AddrNotAvail}
+		es[i] = cq.Entry{Context: uint64(i)}
 	}
 	if k, err := w.PostBatch(es); k != len(es) || err != nil {
 		t.Fatalf("%d of %d, %v", k, n, err)

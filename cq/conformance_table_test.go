@@ -36,13 +36,13 @@ func TestConformanceTable(t *testing.T) {
 
 // sources are the packages of this module, parsed when asked about.
 type sources struct {
-	tests   map[string]map[string]bool // by package and function, the literals in it
+	tests   map[string]map[string]bool // by package and test or variable, the words in it
 	symbols map[string]bool
 	files   token.FileSet
 }
 
 // has reports whether a test, named as package.TestX/case, exists. A case exists if its name is a
-// literal of the function.
+// literal of the function, or of a variable of the package that the function names.
 func (s *sources) has(t *testing.T, ref string) bool {
 	pkg, name, _ := strings.Cut(ref, ".")
 	name, sub, _ := strings.Cut(name, "/")
@@ -50,8 +50,16 @@ func (s *sources) has(t *testing.T, ref string) bool {
 		s.parse(t, pkg, "_test.go")
 		s.tests[pkg+"."] = map[string]bool{}
 	}
-	literals := s.tests[pkg+"."+name]
-	return literals != nil && (sub == "" || literals[sub])
+	in := s.tests[pkg+"."+name]
+	if in == nil || sub == "" || in[sub] {
+		return in != nil
+	}
+	for word := range in {
+		if v, ok := strings.CutPrefix(word, "*"); ok && s.tests[pkg+"."+v][sub] {
+			return true
+		}
+	}
+	return false
 }
 
 // declares reports whether a package has an exported symbol, as Name, Type.Method or Type.Field.
@@ -84,20 +92,35 @@ func (s *sources) parse(t *testing.T, pkg, suffix string) {
 }
 
 func (s *sources) addTest(pkg string, d ast.Decl) {
-	f, ok := d.(*ast.FuncDecl)
-	if !ok || f.Recv != nil || !strings.HasPrefix(f.Name.Name, "Test") {
-		return
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		if d.Recv == nil && strings.HasPrefix(d.Name.Name, "Test") {
+			s.tests[pkg+"."+d.Name.Name] = wordsOf(d)
+		}
+	case *ast.GenDecl:
+		for _, spec := range d.Specs {
+			if v, ok := spec.(*ast.ValueSpec); ok && d.Tok == token.VAR && len(v.Names) == 1 {
+				s.tests[pkg+"."+v.Names[0].Name] = wordsOf(v)
+			}
+		}
 	}
-	literals := map[string]bool{}
-	ast.Inspect(f, func(n ast.Node) bool {
-		if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
-			if text, err := strconv.Unquote(l.Value); err == nil {
-				literals[strings.ReplaceAll(text, " ", "_")] = true
+}
+
+// wordsOf returns the texts that stand in n, and each name in it with a star before it.
+func wordsOf(n ast.Node) map[string]bool {
+	out := map[string]bool{}
+	ast.Inspect(n, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.Ident:
+			out["*"+n.Name] = true
+		case *ast.BasicLit:
+			if text, err := strconv.Unquote(n.Value); n.Kind == token.STRING && err == nil {
+				out[strings.ReplaceAll(text, " ", "_")] = true
 			}
 		}
 		return true
 	})
-	s.tests[pkg+"."+f.Name.Name] = literals
+	return out
 }
 
 func (s *sources) addSymbols(pkg string, d ast.Decl) {
