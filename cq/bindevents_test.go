@@ -6,11 +6,13 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // TestBindEventsBesideClose: a queue is bound to a writer of events, again and again, that somebody
 // closes at the same time, whose memory goes with that.
 func TestBindEventsBesideClose(t *testing.T) {
+	shmtest.Long(t)
 	d, e := createEvents(t, cq.EventOptions{Size: 1 << 6})
 	q, err := cq.CreateAnonymous(queueName(t), cq.Options{Size: 4})
 	must(t, err)

@@ -119,6 +119,7 @@ func pairOf(t *testing.T, named bool, o cq.CounterOptions) (cs [2]*cq.Counter, e
 
 // T31: a ping-pong of two processes that wait on counters, which libfabric's shm provider cannot.
 func TestCounterPingPong(t *testing.T) {
+	shmtest.Long(t)
 	const rounds = 3000
 	for _, wait := range blocking {
 		for place, named := range map[string]bool{"named": true, "memfd": false} {

@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // TestCloseThatFailsLosesNoReport closes an event queue all the time while a registration reports
 // to it, which is refused and must not turn the report away.
 func TestCloseThatFailsLosesNoReport(t *testing.T) {
+	shmtest.Long(t)
 	_, e := createEvents(t, cq.EventOptions{Size: 16})
 	obj, at := payload(t, nil)
 	for range 300 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // ledger checks the log of all readers against what the lanes published.
@@ -111,6 +112,7 @@ func tailsOf(t *testing.T, d *shm.Dir, name string) map[uint64]uint64 {
 // nothing is missing, order holds, and what comes twice is marked. In the second form writers
 // are killed and replaced as well.
 func TestReaderKilledAndReplaced(t *testing.T) {
+	shmtest.Long(t)
 	for _, mode := range []string{"readers", "readers and writers"} {
 		t.Run(mode, func(t *testing.T) {
 			const rounds = 22

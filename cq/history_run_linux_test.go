@@ -147,6 +147,7 @@ func (h *history) perLane() (out []*histOp) {
 // are killed in the middle and followed by others, and holds what they saw against the
 // specification of a lane.
 func TestHistoryOfAQueue(t *testing.T) {
+	shmtest.Long(t)
 	seed := rand.Uint32()
 	t.Logf("seed %d", seed)
 	for _, events := range []bool{false, true} {

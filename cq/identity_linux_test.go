@@ -208,6 +208,7 @@ func childNamespaceReader() {
 // number: a stopped writer is not dead, a killed one is, and its lane goes to the next.
 func TestSiblingNamespaces(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	for i, proc := range []string{"inherited proc", "own proc"} {
 		t.Run(proc, func(t *testing.T) {
 			d, name := openDir(t), queueName(t)

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // TestPostWhileClosing: Close of a writer may come from anywhere, also in the middle of a post.
 func TestPostWhileClosing(t *testing.T) {
+	shmtest.Long(t)
 	d, q := create(t, cq.Options{Size: 1 << 12})
 	for range 300 {
 		w, err := cq.Attach(t.Context(), d, q.Name(), cq.WriterOptions{})

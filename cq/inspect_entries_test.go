@@ -11,6 +11,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 func entries(t testing.TB, i *cq.Inspector, n int, since map[int]uint64) []cq.LaneEntries {
@@ -110,6 +111,7 @@ func TestEntriesOfEvents(t *testing.T) {
 // TestEntriesWhileBusy: what is shown is never one entry's beginning with another's end, unless it
 // was read already, when it may be.
 func TestEntriesWhileBusy(t *testing.T) {
+	shmtest.Long(t)
 	const size = 16
 	d, q := create(t, cq.Options{Size: size})
 	w := attach(t, d, queueName(t))

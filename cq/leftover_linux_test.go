@@ -73,6 +73,7 @@ func TestNothingLeft(t *testing.T) {
 
 // TestCloseTogether closes both sides at the same moment: whoever is last tidies up.
 func TestCloseTogether(t *testing.T) {
+	shmtest.Long(t)
 	d := openDir(t)
 	for range 1000 {
 		q, err := cq.Create(d, "together", cq.Options{Size: 4, MaxLanes: 3})

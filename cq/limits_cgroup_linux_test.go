@@ -109,6 +109,7 @@ func TestMemoryCgroup(t *testing.T) {
 // TestFrozen: a group that is frozen is not dead. Nobody takes its queue or its lanes, its readers
 // find nothing missing, and all goes on when it thaws.
 func TestFrozen(t *testing.T) {
+	shmtest.Long(t)
 	const states = "freezer.state cgroup.freeze"
 	group := cgroup(t, "freezer", states)
 	freeze := func(on bool) {

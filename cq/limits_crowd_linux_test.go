@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // statusField returns a number of /proc/self/status.
@@ -21,6 +22,7 @@ func statusField(t testing.TB, name string) int {
 // killed meanwhile. Of each writer everything comes in order, of those that live all. The reader
 // needs no thread more for them.
 func TestThousandWriters(t *testing.T) {
+	shmtest.Long(t)
 	const processes, lanes, each, doomed = 20, 50, 60, 5
 	_, q := create(t, cq.Options{Size: each, MaxLanes: 1024, Format: cq.FormatTagged})
 	threads := statusField(t, "Threads")
@@ -80,6 +82,7 @@ func TestThousandWriters(t *testing.T) {
 // TestTenThousandBlocked: goroutines that wait for completions take no thread each, and each gets
 // its own.
 func TestTenThousandBlocked(t *testing.T) {
+	shmtest.Long(t)
 	const queues, waiters = 50, 200
 	d := openDir(t)
 	before := statusField(t, "Threads")

@@ -347,6 +347,7 @@ func (p *edgePeer) collects(t *testing.T) {
 // off. A page of the process's own memory beyond the limit kills it, or then holds it until there
 // is one.
 func TestMemoryCgroupEdge(t *testing.T) {
+	shmtest.Long(t)
 	t.Run("seen", func(t *testing.T) {
 		p := newEdgePeer(t, "seen")
 		p.confine(t, 8<<20)

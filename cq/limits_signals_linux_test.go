@@ -18,6 +18,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 func init() { roles["stormed"] = childStormed }
@@ -253,6 +254,7 @@ func childStormed() {
 // TestSignalStorm: calls that are interrupted thousands of times in a second go on as if nothing
 // were.
 func TestSignalStorm(t *testing.T) {
+	shmtest.Long(t)
 	c := startChild(t, "stormed", "SHMRING_DIR="+openDir(t).Path()+"/storm")
 	if got := c.line(t); got != "ready" {
 		t.Fatal(got)

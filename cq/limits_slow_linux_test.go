@@ -15,6 +15,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 var slowFor = flag.Duration("limits.slow", 700*time.Millisecond,
@@ -90,6 +91,7 @@ func (r *slowRun) saw(t *testing.T, n int) {
 // TestSlowReader: writers that could be a hundred times faster than the reader wait for it. Nothing
 // is lost, and neither of the two grows.
 func TestSlowReader(t *testing.T) {
+	shmtest.Long(t)
 	_, q := create(t, cq.Options{Size: 256, Format: cq.FormatTagged})
 	pids := []int{os.Getpid()}
 	var cs []*child

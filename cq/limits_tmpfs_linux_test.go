@@ -250,6 +250,7 @@ func objects(root string) string {
 // TestTmpfsFull: at every allocation the file system may have become full. What fails says so and
 // leaves nothing.
 func TestTmpfsFull(t *testing.T) {
+	shmtest.Long(t)
 	if os.Geteuid() != 0 {
 		shmtest.Require(t, "mount", syscall.EPERM)
 	}

@@ -150,6 +150,7 @@ func TestOthersWriterSplits(t *testing.T) {
 // TestOthersReaderSplits: likewise with a reader. As long as its death is not proved, nobody goes
 // on in its place, and what is posted waits.
 func TestOthersReaderSplits(t *testing.T) {
+	shmtest.Long(t)
 	for _, s := range []split{forks, execs, bequest} {
 		t.Run(string(s), func(t *testing.T) {
 			_, e := createEvents(t, cq.EventOptions{})

@@ -130,6 +130,7 @@ func (l *ownLane) store(section string, at, value uint64) {
 // row is free for another.
 func TestOthersHostile(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	for name, spoil := range map[string]func(t *testing.T, h *hostile){
 		"tail far ahead":  func(t *testing.T, h *hostile) { h.do(t, "lane 0", 1<<40) },
 		"tail a bit more": func(t *testing.T, h *hostile) { h.do(t, "lane 0", 9) },
@@ -203,6 +204,7 @@ func TestOthersHostileDetail(t *testing.T) {
 // times, whatever that sleeps on.
 func TestOthersFlood(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	for name, o := range map[string]cq.Options{"sread": {}, "shared": {Shared: true},
 		"set": {}, "descriptor": {Wait: cq.WaitFD}} {
 		t.Run(name, func(t *testing.T) {

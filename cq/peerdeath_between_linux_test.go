@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // fullEvents makes an event queue without room for another event.
@@ -51,6 +52,7 @@ func TestNamedDeathOutlivesItsSink(t *testing.T) {
 // TestDeathsBetweenLooks: each of many that died in one lane while nobody looked is told, or
 // counted with the first that is.
 func TestDeathsBetweenLooks(t *testing.T) {
+	shmtest.Long(t)
 	_, q := create(t, cq.Options{Size: 32, MaxLanes: 1})
 	e := eventsFor(t, q, cq.EventOptions{Size: 64})
 	told := 0

@@ -15,6 +15,7 @@ import (
 // twice and then marked.
 func TestKilledWhileItReports(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	const lanes = 5
 	rnd := rand.New(rand.NewPCG(7, 1))
 	d, name := openDir(t), queueName(t)

@@ -133,6 +133,7 @@ func TestSuccessorIsToldOnce(t *testing.T) {
 // kind of wait; every one has its event, and after it what it had published was read.
 func TestDeathsUnderFire(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	const rounds, writers = 4, 2
 	_, q := create(t, cq.Options{Size: 64, Shared: true})
 	e := eventsFor(t, q, cq.EventOptions{Size: 4})

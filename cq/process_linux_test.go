@@ -10,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // readLanes reads from blocking calls until want entries came and checks order and content.
@@ -34,6 +35,7 @@ func readLanes(t *testing.T, q *cq.Queue, next map[uint64]uint64, want uint64) {
 // TestManyProcesses has 20 writers in 5 processes, for every wait object and both ways to pay for
 // order.
 func TestManyProcesses(t *testing.T) {
+	shmtest.Long(t)
 	const processes, lanes, each = 5, 4, 2000
 	for _, tt := range []cq.Options{
 		{Wait: cq.WaitUnspec}, {Wait: cq.WaitUnspec, WritersPay: true, Spin: -1},

@@ -23,6 +23,7 @@ func siteOf(t testing.TB) site {
 // TestWithoutName repeats tests with queues that have no name; create and attach make them below
 // this one.
 func TestWithoutName(t *testing.T) {
+	shmtest.Long(t)
 	for name, test := range repeated() {
 		t.Run(name, test)
 	}
@@ -32,6 +33,7 @@ func TestWithoutName(t *testing.T) {
 // do not have, and about a writer that goes on in another one's lane.
 func TestForOthers(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	tests := repeated()
 	delete(tests, "options")
 	delete(tests, "overrun final")

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // blocking are the wait objects with which a queue can block.
@@ -131,6 +132,7 @@ func TestWaitNone(t *testing.T) {
 
 // TestReadTimeoutUnderLoad blocks all the time while a writer posts in bursts of every length.
 func TestReadTimeoutUnderLoad(t *testing.T) {
+	shmtest.Long(t)
 	const total = 8000
 	for _, spin := range []time.Duration{-1, 0, time.Millisecond} {
 		eachWait(t, func(t *testing.T, o cq.Options) {

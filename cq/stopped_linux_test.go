@@ -103,6 +103,7 @@ const strangers = 1 << 60 // context of entries that are no runner's
 // dead for anybody: nothing of its lane is lost or given away, others go on, and so does it.
 func TestStoppedWriter(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	for _, kind := range []string{"named", "without a name", "other user"} {
 		t.Run(kind, func(t *testing.T) {
 			q, c, another := runner(t, kind)
@@ -155,6 +156,7 @@ func TestStoppedWriter(t *testing.T) {
 // lane and no death, and it goes on where it stopped.
 func TestStoppedReader(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	for _, kind := range []string{"named", "other user"} {
 		t.Run(kind, func(t *testing.T) {
 			d, name := openDir(t), queueName(t)+".q"

@@ -12,6 +12,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // The kinds of sections and the size of a row, as the layout draws them.
@@ -190,6 +191,7 @@ func damages(bell string) []damage {
 // TestCheckFindsDamage: a file in which one word is wrong has one finding, that names the word and
 // what is wrong with it; and there is such a file for every invariant.
 func TestCheckFindsDamage(t *testing.T) {
+	shmtest.Long(t)
 	d := ownDir(t)
 	whole := specimens(t, d)
 	bell := ""

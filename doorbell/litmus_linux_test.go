@@ -276,6 +276,7 @@ func (test *litmus) sound(t *testing.T, index int, needed uint64, limit time.Dur
 // programs keep the two processes from running at once, and nothing can be reordered, the test says
 // so: of a minute it must have had some seconds.
 func TestLitmus(t *testing.T) {
+	shmtest.Long(t)
 	if raceEnabled {
 		t.Skip("the race detector makes every access a call of its own: other code is under test")
 	}

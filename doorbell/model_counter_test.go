@@ -1,6 +1,10 @@
 package doorbell_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/shmring/shmring/shm/shmtest"
+)
 
 // The bell of a counter, explored like that of a queue: adders may stop after any step or die
 // there, waiters may leave at every return, a waiter's seat is shared by a second one that follows
@@ -49,6 +53,7 @@ func (m countModel) with(b countBug) protocol[countState] {
 }
 
 func TestModelCounterLosesNothing(t *testing.T) {
+	shmtest.Long(t)
 	for name, m := range countVariants {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,6 +74,7 @@ func TestModelCounterLosesNothing(t *testing.T) {
 }
 
 func TestModelCounterCatchesMutants(t *testing.T) {
+	shmtest.Long(t)
 	for _, c := range countMutants {
 		t.Run(c.text, func(t *testing.T) {
 			t.Parallel()

@@ -63,6 +63,7 @@ func (f *family) variant(t *testing.T, name string) familyVariant {
 
 func TestModelFamiliesLoseNothing(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	for _, f := range families {
 		for _, v := range f.variants {
 			if v.size > modelSize() {

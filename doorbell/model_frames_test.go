@@ -1,6 +1,10 @@
 package doorbell_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/shmring/shmring/shm/shmtest"
+)
 
 // The return of frames, explored: a device process lends the frames of a UMEM by completions in a
 // lane, their reader gives them back by commands. The reader may die at any step, and the next one
@@ -378,6 +382,7 @@ func TestModelFramesLosesNothing(t *testing.T) {
 }
 
 func TestModelFramesCatchesMutants(t *testing.T) {
+	shmtest.Long(t)
 	for _, c := range framesMutants {
 		t.Run(c.text, func(t *testing.T) {
 			t.Parallel()

@@ -102,6 +102,7 @@ func TestModelOthersLosesNothing(t *testing.T) {
 }
 
 func TestModelOthersCatchesMutants(t *testing.T) {
+	shmtest.Long(t)
 	for _, c := range othersMutants {
 		t.Run(c.text, func(t *testing.T) {
 			t.Parallel()

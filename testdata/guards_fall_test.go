@@ -209,7 +209,7 @@ func root(t *testing.T) string {
 func (g Guard) run(t *testing.T, flags ...string) (verdict, string) {
 	t.Helper()
 	dir, test := g.Package()
-	args := append([]string{"test", "-json", "-vet=off", "-count=1", "-short", "-failfast",
+	args := append([]string{"test", "-json", "-vet=off", "-count=1", "-failfast",
 		"-timeout", "100s", "-run", "^" + strings.ReplaceAll(test, "/", "$/^") + "$"}, flags...)
 	cmd := exec.CommandContext(t.Context(), "go", append(args, "./"+dir)...)
 	cmd.Dir = root(t)

@@ -283,6 +283,7 @@ func (m *poolModel) check(t *testing.T) {
 // the sum of all states is the number of frames after each.
 func TestPoolProperty(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	for name, honest := range map[string]bool{"honest kernel": true, "lying kernel": false} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(10) {

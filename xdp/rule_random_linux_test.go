@@ -15,6 +15,7 @@ import (
 // rule, or the same reason for giving the frame to the kernel.
 func TestProgramAgreesWithModel(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
 	p := empty(t)

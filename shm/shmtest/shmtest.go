@@ -177,6 +177,14 @@ func Require(t testing.TB, feature string, err error) {
 	t.Skipf("needs %s: %v%s", feature, err, remedy)
 }
 
+// Long skips a test with -short: it takes seconds, and others show less of the same.
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes long: run it without -short")
+	}
+}
+
 // Role returns the role of this process, empty in the one that runs the tests.
 func Role() string { return os.Getenv(envRole) }
 

@@ -66,6 +66,7 @@ func settled(t testing.TB) int {
 // back within a second, and one that lives on notices nothing.
 func TestAppsKilled(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	const kills = 30
 	r := newRig(t, device.Config{Frames: 1024, Allow: bothUsers()})
 	peer := r.peer(6000)

@@ -277,6 +277,7 @@ func (l *ledger) settle() {
 // its one completion or ECANCELED, and with the next server everything goes on.
 func TestServerKilled(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	r := newRemote(t)
 	to := r.echo(6000)
 	server := r.serve()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // TestReports: of a cause that does not end a few are told, then how many were not; of another one
@@ -61,6 +62,7 @@ func TestReports(t *testing.T) {
 // TestReportsForEver: at whatever pace errors of one cause come, or of all causes in turn, only so
 // many lines a minute are told, and all are counted; after a quiet time it begins anew.
 func TestReportsForEver(t *testing.T) {
+	shmtest.Long(t)
 	const minutes = 30
 	for _, c := range []struct {
 		pause  time.Duration

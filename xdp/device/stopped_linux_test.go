@@ -16,6 +16,7 @@ const stopped = 1300 * time.Millisecond
 // when it goes on.
 func TestServerStopped(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	r := newRemote(t)
 	to := r.echo(6000)
 	server := r.serve()

@@ -187,6 +187,7 @@ func TestVethEcho(t *testing.T) {
 // entry then, and others are not held up by that.
 func TestVethUnreachable(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	w := newWired(t, xdp.AttachNative, nil)
 	nobody := netip.MustParseAddrPort("192.0.2.77:9")
 	if err := w.SendTo(nil, nobody, 1); !errors.Is(err, endpoint.ErrResolving) {

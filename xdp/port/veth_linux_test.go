@@ -261,6 +261,7 @@ func interfaceRemoved(t *testing.T, sends uint64) {
 // TestSleeps counts how often a port wakes that has nothing to do, and one that waits for a
 // reader: neither may turn into a busy loop.
 func TestSleeps(t *testing.T) {
+	shmtest.Long(t)
 	q := newApp(t, 4)
 	p := newPortRun(t, portOptions{})
 	polls := func(d time.Duration) (n, limit uint64) {

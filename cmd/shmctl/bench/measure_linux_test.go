@@ -44,6 +44,7 @@ func short() Options {
 }
 
 func TestRingMeasuresEveryCase(t *testing.T) {
+	shmtest.Long(t)
 	needTwo(t)
 	needCompiler(t)
 	o := short()
@@ -73,6 +74,7 @@ func TestRingMeasuresEveryCase(t *testing.T) {
 }
 
 func TestWakeMeasuresEveryCase(t *testing.T) {
+	shmtest.Long(t)
 	needTwo(t)
 	needCompiler(t)
 	rows, err := Wake(t.Context(), short())
@@ -104,6 +106,7 @@ func needLibfabric(t *testing.T) {
 }
 
 func TestQueueMeasuresEveryCase(t *testing.T) {
+	shmtest.Long(t)
 	needTwo(t)
 	needCompiler(t)
 	needLibfabric(t)
@@ -182,6 +185,7 @@ func TestNoLibrary(t *testing.T) {
 // The rival against itself: if the method favoured a side, this is where it would show. The bounds
 // are wide because other tests share the processors; bench reports with Self print the real error.
 func TestRivalAgainstItself(t *testing.T) {
+	shmtest.Long(t)
 	needTwo(t)
 	needCompiler(t)
 	o := short()

@@ -26,6 +26,7 @@ func needWire(t *testing.T) {
 // TestXDPMeasuresEveryCase: packets come through both ways with every kind of socket, and each one
 // once, or a child would have said so.
 func TestXDPMeasuresEveryCase(t *testing.T) {
+	shmtest.Long(t)
 	needWire(t)
 	needCompiler(t)
 	o := short()

@@ -34,6 +34,7 @@ func TestVerdict(t *testing.T) {
 
 // TestBench measures for a moment, to see that the figures come through.
 func TestBench(t *testing.T) {
+	shmtest.Long(t)
 	if runtime.NumCPU() < 2 {
 		shmtest.Require(t, "cpus", errors.New("two processors"))
 	}

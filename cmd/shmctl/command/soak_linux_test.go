@@ -15,6 +15,7 @@ import (
 )
 
 func TestSoak(t *testing.T) {
+	shmtest.Long(t)
 	newDir(t)
 	var text string
 	var v struct{ Soak soak.Report }

@@ -9,9 +9,11 @@ import (
 
 	"github.com/shmring/shmring/cmd/shmctl/torture"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 func TestTorture(t *testing.T) {
+	shmtest.Long(t)
 	newDir(t)
 	const usual = "reader,writer,churner,event-writer,counter" // all at once are for longer runs
 	text := ok(t, "torture", "--kills", "20", "--seed", "3", "--roles", usual, "-o", "json")

@@ -62,6 +62,7 @@ func requireRoot(t *testing.T) {
 // TestHostilePeers attacks every surface for a moment. The long form is "shmctl torture hostile".
 func TestHostilePeers(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	requireRoot(t)
 	o := Options{Mutations: 150_000, Seed: 1}
 	if names := os.Getenv("HOSTILE_SURFACES"); names != "" {

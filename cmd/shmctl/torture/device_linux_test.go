@@ -13,6 +13,7 @@ import (
 // TestDeviceNothingIsLost: a device process and applications of other users, killed at any moment.
 func TestDeviceNothingIsLost(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	pair, err := veth.Open(veth.Config{})
 	shmtest.Require(t, "netns", err)
 	defer pair.Close()

@@ -21,6 +21,7 @@ func needUsers(t *testing.T) {
 // TestReadersAreFollowed: between users, with readers that have successors.
 func TestReadersAreFollowed(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	areFollowed(t, &queuesBetween)
 }
 
@@ -57,6 +58,7 @@ func areFollowed(t *testing.T, b *between) {
 // TestFindsWhatIsBrokenBetweenUsers: what readers or writers do wrong on purpose is found, and
 // counted where it belongs.
 func TestFindsWhatIsBrokenBetweenUsers(t *testing.T) {
+	shmtest.Long(t)
 	needUsers(t)
 	for _, c := range []struct {
 		b     *between

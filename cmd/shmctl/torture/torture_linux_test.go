@@ -41,6 +41,7 @@ func TestNothingIsLost(t *testing.T) {
 // TestFindsWhatIsBroken has readers report to the ledger as those of a library would that breaks a
 // promise, and expects the count that it belongs to.
 func TestFindsWhatIsBroken(t *testing.T) {
+	shmtest.Long(t)
 	for spoil, found := range map[string]func(r *Report) uint64{
 		spoilMark: func(r *Report) uint64 { return r.Duplicate },
 		spoilSkip: func(r *Report) uint64 { return r.Lost },
