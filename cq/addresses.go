@@ -206,26 +206,6 @@ func newAddresses(obj *shm.Object, name string, o AddressOptions, owner, named b
 	return v, nil
 }
 
-// agrees checks what a successor asks for against what the vector is.
-func (o AddressOptions) agrees(op, name string, have AddressOptions) error {
-	asked, err := o.resolve(op, name)
-	if err != nil {
-		return err
-	}
-	check := func(field string, set bool, want, got any) error {
-		if set && want != got {
-			return refuse(op, name, field, got, want, ErrInvalid)
-		}
-		return nil
-	}
-	return errors.Join(
-		check("Count", o.Count != 0, asked.Count, have.Count),
-		check("AddrMaxBytes", o.AddrMaxBytes != 0, asked.AddrMaxBytes, have.AddrMaxBytes),
-		check("Format", o.Format != AddrUnspec, o.Format, have.Format),
-		check("UserID", o.UserID, true, have.UserID),
-		check("Lifetime", o.Lifetime != Ephemeral, o.Lifetime, have.Lifetime))
-}
-
 // removeDeadAddresses removes a vector that nobody owns and nobody is to own.
 func removeDeadAddresses(d *shm.Dir, name string) error {
 	r, err := RemainingObject(d, name, Removal{})

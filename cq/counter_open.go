@@ -116,13 +116,7 @@ func openCounter(op string, obj *shm.Object, name string, d *shm.Dir,
 	want CounterOptions) (*Counter, error) {
 	o, err := storedCounter(op, name, obj.Header())
 	if err == nil {
-		err = want.check(op, name)
-	}
-	if err == nil && want.Events != CompletionsCounter && want.Events != o.Events {
-		err = refuse(op, name, "Events", o.Events, want.Events, ErrInvalid)
-	}
-	if err == nil && want.Lifetime != Ephemeral && want.Lifetime != o.Lifetime {
-		err = refuse(op, name, "Lifetime", o.Lifetime, want.Lifetime, ErrInvalid)
+		err = want.agrees(op, name, o)
 	}
 	if err != nil {
 		_ = obj.Close()

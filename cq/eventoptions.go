@@ -13,8 +13,8 @@ const WaitQueue = WaitUnspec
 
 // EventOptions of an event queue (struct fi_eq_attr). The zero value holds 1024 events a writer, of
 // up to 232 bytes of payload, of up to 63 writers, and can block. Size, DataMaxBytes, MaxLanes,
-// Overrun, Lifetime and Wait are fixed at creation; [EventQueue.Options] returns what they were
-// resolved to.
+// Overrun, Lifetime, Wait, Trust and WritersPay are fixed at creation; [EventQueue.Options] returns
+// what they were resolved to. The others are each reader's own: a successor gives them again.
 type EventOptions struct {
 	// Size is how many events each writer, and the queue's owner, can write without a read; it is
 	// rounded up to a power of two. 0 is 1024, the most is 1<<24.

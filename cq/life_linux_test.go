@@ -121,13 +121,13 @@ func TestAdopt(t *testing.T) {
 	must(t, q.Detach())
 	for field, want := range map[string]cq.Options{
 		"Size": {Size: 8}, "MaxLanes": {MaxLanes: 3}, "Overrun": {Overrun: cq.OverrunQueue},
-		"Wait": {Wait: cq.WaitFD},
+		"Wait": {Wait: cq.WaitFD}, "Format": {Format: cq.FormatMsg},
 	} {
 		_, err := cq.Adopt(d, q.Name(), want)
 		wantErr(t, field, err, cq.ErrInvalid)
 		wantField(t, err, field)
 	}
-	for _, want := range []cq.Options{{Size: 3}, {Format: cq.FormatMsg}, {MaxLanes: 64},
+	for _, want := range []cq.Options{{Size: 3}, {Format: cq.FormatTagged}, {MaxLanes: 64},
 		{Lifetime: cq.Persistent}, {Spin: time.Second, Shared: true, UserContext: 5}} {
 		q, err := cq.Adopt(d, q.Name(), want)
 		if err != nil {

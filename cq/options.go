@@ -104,8 +104,9 @@ func (w WaitObject) String() string {
 }
 
 // Options of a queue (struct fi_cq_attr). The zero value is a queue of 1024 entries a lane, up to
-// 64 writers, all detail, back-pressure, that can block. Format, Size, MaxLanes, Overrun, Lifetime
-// and Wait are fixed at creation; [Queue.Options] returns what they were resolved to.
+// 64 writers, all detail, back-pressure, that can block. Format, Size, MaxLanes, Overrun, Lifetime,
+// Wait, Trust and WritersPay are fixed at creation; [Queue.Options] returns what they were resolved
+// to. The others are each reader's own: a successor gives them again.
 type Options struct {
 	Format Format
 	// Size is the least number of entries that each writer's lane holds; it is rounded up to a

@@ -134,9 +134,11 @@ func initReader(obj *shm.Object) error {
 }
 
 // Adopt becomes the reader of a queue that exists and has no living reader; a living one is a
-// [*shm.BusyError]. Fields of want that are not zero must agree with how the queue was created
-// (Spin, Shared, WaitSet and UserContext are this reader's own). What the previous reader had been
-// handed and not released comes again, marked FlagRedelivered.
+// [*shm.BusyError]. Of the fields that are fixed when a queue is created, those of want that are
+// not zero must be as they were fixed: else an [*Error] names the field, what the queue has (Got)
+// and what was asked for (Want); it is ErrFormat for a larger format, ErrInvalid for anything else.
+// All other options are this reader's own: what the previous one chose is not kept. What that one
+// had been handed and not released comes again, marked FlagRedelivered.
 func Adopt(d *shm.Dir, name string, want Options) (*Queue, error) {
 	return adoptShape(d, name, queueShape(want))
 }
@@ -179,8 +181,7 @@ func adopt(d, dir *shm.Dir, name string, want shape) (*Queue, error) {
 		return nil, err
 	}
 	crash.At(crash.AdoptClaimed)
-	o.Spin, o.Shared, o.UserContext = want.Spin, want.Shared, want.UserContext
-	o.WaitSet = want.WaitSet
+	o.Options = want.fixed(o.Options)
 	return newQueue(homeIn(d, name, dir), obj, name, o, false)
 }
 
@@ -195,34 +196,6 @@ func readerState(obj *shm.Object, name string) error {
 			Hint: "its reader destroyed it; create it again"}
 	}
 	return nil
-}
-
-// agrees checks what a reader asks for against what the queue is.
-func (o shape) agrees(have shape, name string) error {
-	check := func(field string, want, got uint64) error {
-		if want != 0 && want != got {
-			return refuse("adopt", name, field, got, want, ErrInvalid)
-		}
-		return nil
-	}
-	asked, err := o.Options.resolve("adopt", name)
-	if err != nil {
-		return err
-	}
-	if o.Size == 0 {
-		asked.Size = 0 // not asked for
-	}
-	if o.Format > have.Format {
-		return refuse("adopt", name, "Format", have.Format, o.Format, ErrFormat)
-	}
-	return errors.Join(
-		check("Size", uint64(asked.Size), uint64(have.Size)),
-		check("MaxLanes", uint64(o.MaxLanes), uint64(have.MaxLanes)),
-		check("Overrun", uint64(o.Overrun), uint64(have.Overrun)),
-		check("Lifetime", uint64(o.Lifetime), uint64(have.Lifetime)),
-		check("Wait", uint64(o.Wait), uint64(have.Wait)),
-		check("Trust", uint64(o.Trust), uint64(have.Trust)),
-		check("DataMaxBytes", uint64(o.detailBytes), uint64(have.detailBytes)))
 }
 
 // Open adopts the queue if it exists, and creates it if not (fi_cq_open). Errors are those of Adopt

@@ -1,0 +1,309 @@
+package cq_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+func init() { roles["restarted"] = childRestarted }
+
+// restartField is a field of an object's options, as whoever takes the object over may give it.
+type restartField struct {
+	name  string
+	value any
+	// contrary are values with which a queue is made that is asked for value later.
+	contrary []any
+	fixed    bool // when the object is made; else it is each reader's own
+	// refused is what asking for something else is, if it is not ErrInvalid.
+	refused error
+}
+
+// restarted is an object that was opened.
+type restarted struct {
+	options any
+	leave   func() error // to a successor
+	close   func() error
+}
+
+// restartKind is a kind of object that outlives who opened it.
+type restartKind struct {
+	name   string
+	base   any // options that the rest is set in
+	fields []restartField
+	create func(d *shm.Dir, name string, o any) (restarted, error)
+	again  map[string]func(d *shm.Dir, name string, o any) (restarted, error)
+}
+
+// opener makes one of the calls that open objects a function of a table.
+func opener[O, Q any](call func(*shm.Dir, string, O) (Q, error), of func(Q) restarted) func(
+	*shm.Dir, string, any) (restarted, error) {
+	return func(d *shm.Dir, name string, o any) (restarted, error) {
+		q, err := call(d, name, o.(O))
+		if err != nil {
+			return restarted{}, err
+		}
+		return of(q), nil
+	}
+}
+
+func restartKinds() []restartKind {
+	queue := func(q *cq.Queue) restarted { return restarted{q.Options(), q.Detach, q.Close} }
+	events := func(e *cq.EventQueue) restarted { return restarted{e.Options(), e.Detach, e.Close} }
+	counter := func(c *cq.Counter) restarted { return restarted{c.Options(), c.Close, c.Close} }
+	vector := func(v *cq.AddressVector) restarted { return restarted{v.Options(), v.Detach, v.Close} }
+	type opens = map[string]func(*shm.Dir, string, any) (restarted, error)
+	return []restartKind{
+		{"queue", cq.Options{Size: 8}, queueFields(), opener(cq.Create, queue),
+			opens{"open": opener(cq.Open, queue), "adopt": opener(cq.Adopt, queue)}},
+		{"events", cq.EventOptions{Size: 8}, eventFields(), opener(cq.CreateEvents, events),
+			opens{"open": opener(cq.OpenEvents, events), "adopt": opener(cq.AdoptEvents, events)}},
+		{"counter", cq.CounterOptions{Lifetime: cq.Persistent}, counterFields(),
+			opener(cq.CreateCounter, counter), opens{"open": opener(cq.OpenCounter, counter)}},
+		{"addresses", cq.AddressOptions{Count: 8}, addressFields(),
+			opener(cq.CreateAddresses, vector), opens{"adopt": opener(cq.AdoptAddresses, vector)}},
+	}
+}
+
+// sharedFields are those that queues and event queues have alike.
+func sharedFields() []restartField {
+	return []restartField{
+		{"Size", 64, []any{128, 32}, true, nil},
+		{"MaxLanes", 3, []any{5, 2}, true, nil},
+		{"Overrun", cq.OverrunQueue, []any{cq.BackPressure}, true, nil},
+		{"Lifetime", cq.Persistent, []any{cq.Ephemeral}, true, nil},
+		{"Wait", cq.WaitYield, []any{cq.WaitFD, cq.WaitUnspec, cq.WaitNone}, true, nil},
+		{"Trust", cq.TrustOthers, []any{cq.TrustUser}, true, nil},
+		{"WritersPay", true, []any{false}, true, nil},
+		{"Allow", &shm.AllowList{UIDs: []int{7}}, []any{(*shm.AllowList)(nil)}, false, nil},
+		{"UserLanes", 2, []any{1}, false, nil},
+		{"Spin", time.Microsecond, []any{time.Duration(-1)}, false, nil},
+		{"Shared", true, []any{false}, false, nil},
+		{"WaitSet", &cq.WaitSet{}, []any{(*cq.WaitSet)(nil)}, false, nil}, // only kept here
+		{"Affinity", cq.Affinity{Valid: true, CPU: 1}, []any{cq.Affinity{}}, false, nil},
+		{"UserContext", "a", []any{"b"}, false, nil},
+	}
+}
+
+func queueFields() []restartField {
+	return append(sharedFields(),
+		restartField{"Format", cq.FormatMsg, []any{cq.FormatTagged, cq.FormatData}, true, nil},
+		restartField{"Format", cq.FormatData, []any{cq.FormatContext, cq.FormatMsg}, true,
+			cq.ErrFormat},
+		restartField{"NotifyFlagsOnly", true, []any{false}, false, nil})
+}
+
+func eventFields() []restartField {
+	handle := func(*cq.Event, error) {}
+	return append(sharedFields(),
+		restartField{"DataMaxBytes", 488, []any{232, 1000}, true, nil},
+		restartField{"Write", true, []any{false}, false, nil},
+		restartField{"Handler", handle, []any{(func(*cq.Event, error))(nil)}, false, nil})
+}
+
+func counterFields() []restartField {
+	return []restartField{
+		{"Events", cq.BytesCounter, []any{cq.CompletionsCounter}, true, nil},
+		{"Lifetime", cq.Persistent, nil, true, nil}, // an ephemeral one goes with its last process
+		{"Wait", cq.WaitFD, []any{cq.WaitYield}, false, nil},
+		{"Spin", time.Microsecond, []any{time.Duration(-1)}, false, nil},
+		{"UserContext", "a", []any{"b"}, false, nil},
+	}
+}
+
+func addressFields() []restartField {
+	check := func([]byte) error { return nil }
+	return []restartField{
+		{"Count", 64, []any{128, 32}, true, nil},
+		{"AddrMaxBytes", 40, []any{32, 64}, true, nil},
+		{"Format", cq.AddrSockaddrIn, []any{cq.AddrSockaddr, cq.AddrOpaque}, true, nil},
+		{"Format", cq.AddrOpaque, []any{cq.AddrSockaddrIn6}, true, nil},
+		{"UserID", true, []any{false}, true, nil},
+		{"Lifetime", cq.Persistent, []any{cq.Ephemeral}, true, nil},
+		{"Check", check, []any{(func([]byte) error)(nil)}, false, nil},
+		{"UserContext", "a", []any{"b"}, false, nil},
+	}
+}
+
+// restartCase is one object of the table: made with one value, and asked for another.
+type restartCase struct {
+	restartField
+	kind  restartKind
+	asks  string // same, zero or other
+	made  any
+	asked any
+}
+
+func (c restartCase) String() string {
+	return fmt.Sprintf("%s/%s/%s/%v-%v", c.kind.name, c.name, c.asks, c.made, c.asked)
+}
+
+// restartCases are all of them, in an order that two processes agree on. Options that no object of
+// this name can be made with are left out.
+func restartCases() (out []restartCase) {
+	for _, k := range restartKinds() {
+		for _, f := range k.fields {
+			zero := reflect.Zero(reflect.TypeOf(f.value)).Interface()
+			if f.name != "Trust" && f.refused == nil {
+				out = append(out, restartCase{f, k, "same", f.value, f.value},
+					restartCase{f, k, "zero", f.value, zero})
+			}
+			for _, made := range f.contrary {
+				if f.name == "WritersPay" && doorbell.Barrier() != nil {
+					continue // all of them do
+				}
+				out = append(out, restartCase{f, k, "other", made, f.value})
+			}
+		}
+	}
+	return out
+}
+
+// with returns the kind's options with the field set.
+func (c restartCase) with(value any) any {
+	o := reflect.New(reflect.TypeOf(c.kind.base)).Elem()
+	o.Set(reflect.ValueOf(c.kind.base))
+	o.FieldByName(c.name).Set(reflect.ValueOf(value))
+	return o.Interface()
+}
+
+// asking returns options that say nothing but the field.
+func (c restartCase) asking() any {
+	o := reflect.New(reflect.TypeOf(c.kind.base)).Elem()
+	o.FieldByName(c.name).Set(reflect.ValueOf(c.asked))
+	return o.Interface()
+}
+
+// childRestarted makes an object for each case, and waits to be killed.
+func childRestarted() {
+	d, err := shm.OpenDir("")
+	need(err)
+	for i, c := range restartCases() {
+		_, err := c.kind.create(d, fmt.Sprintf("killed-%d", i), c.with(c.made))
+		if err != nil {
+			err = fmt.Errorf("%v: %w", c, err)
+		}
+		need(err)
+	}
+	fmt.Println("ready")
+	_, _ = os.Stdin.Read(make([]byte, 1))
+}
+
+// TestRestartedOptions: who takes over what another left, or died with, has each option as it was
+// fixed or as it gives it, and is refused by name what contradicts.
+func TestRestartedOptions(t *testing.T) {
+	d := openDir(t)
+	killed := startChild(t, "restarted")
+	if s := killed.line(t); s != "ready" {
+		t.Fatal(s)
+	}
+	killed.kill()
+	for i, c := range restartCases() {
+		for _, how := range []string{"left", "killed"} {
+			for verb, open := range c.kind.again {
+				if how == "killed" && verb == "adopt" && len(c.kind.again) > 1 {
+					continue // there is one of each, and open takes over
+				}
+				t.Run(fmt.Sprintf("%v/%s-%s", c, how, verb), func(t *testing.T) {
+					name := fmt.Sprintf("%s-%d", how, i)
+					if how == "left" {
+						q, err := c.kind.create(d, name, c.with(c.made))
+						must(t, err)
+						must(t, q.leave())
+					}
+					q, err := open(d, name, c.asking())
+					c.check(t, q, err)
+					if err != nil {
+						empty := reflect.Zero(reflect.TypeOf(c.kind.base)).Interface()
+						q, err = open(d, name, empty)
+						must(t, err)
+					}
+					must(t, q.close())
+					if c.kind.name == "counter" {
+						must(t, cq.RemoveCounter(d, name))
+					}
+				})
+			}
+		}
+	}
+}
+
+// check looks at what came of taking over.
+func (c restartCase) check(t *testing.T, q restarted, err error) {
+	t.Helper()
+	if c.fixed && c.asks == "other" {
+		refused := c.refused
+		if refused == nil {
+			refused = cq.ErrInvalid
+		}
+		wantErr(t, "refused", err, refused, syscall.EINVAL)
+		wantField(t, err, c.name)
+		var e *cq.Error
+		if errors.As(err, &e) && (e.Got != c.made || e.Want != c.asked) {
+			t.Errorf("got %v, want %v; it should say %v, %v", e.Got, e.Want, c.made, c.asked)
+		}
+		return
+	}
+	must(t, err)
+	want := c.asked
+	if c.fixed {
+		want = c.made
+	}
+	got := reflect.ValueOf(q.options).FieldByName(c.name)
+	if got.Kind() == reflect.Func {
+		if got.IsNil() != reflect.ValueOf(want).IsNil() {
+			t.Errorf("%s is there: %v", c.name, !got.IsNil())
+		}
+	} else if !reflect.DeepEqual(got.Interface(), want) {
+		t.Errorf("%s is %v, want %v", c.name, got, want)
+	}
+}
+
+// TestRestartedComplete: no field of the options is forgotten in the table.
+func TestRestartedComplete(t *testing.T) {
+	for _, k := range restartKinds() {
+		of := reflect.TypeOf(k.base)
+		var missing []string
+		for i := range of.NumField() {
+			name := of.Field(i).Name
+			if !slices.ContainsFunc(k.fields, func(f restartField) bool { return f.name == name }) {
+				missing = append(missing, name)
+			}
+		}
+		if len(missing) > 0 {
+			t.Errorf("%s: %s", k.name, strings.Join(missing, ", "))
+		}
+	}
+}
+
+// TestRestartedFlags: a successor that asks for it gets no other flags than those guaranteed.
+func TestRestartedFlags(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 8, NotifyFlagsOnly: true})
+	w := attach(t, d, q.Name())
+	for range 2 {
+		must(t, w.Post(&cq.Entry{Flags: cq.FlagRecv | cq.FlagMsg | cq.FlagRemoteCQData}))
+	}
+	for _, only := range []bool{true, false} {
+		must(t, q.Detach())
+		var err error
+		q, err = cq.Open(d, q.Name(), cq.Options{NotifyFlagsOnly: only})
+		must(t, err)
+		var e [1]cq.Msg
+		_, err = cq.Read(q, e[:])
+		must(t, err)
+		if got := e[0].Flags == cq.FlagRemoteCQData; got != only {
+			t.Errorf("only guaranteed flags asked for: %v, flags %v", only, e[0].Flags)
+		}
+	}
+	must(t, q.Close())
+}
