@@ -47,6 +47,11 @@ func finish(err error, stderr io.Writer, asJSON bool) int {
 		}
 		return code
 	}
+	var told *toldError
+	if errors.As(err, &told) && len(told.text) > 0 {
+		told.print(stderr)
+		return told.problem.Code
+	}
 	e := asOpError(err)
 	if asJSON {
 		printErrorJSON(stderr, e)

@@ -180,7 +180,7 @@ func (l *look) print(cmd *cobra.Command, all found) error {
 		if where == "" {
 			where = shm.DefaultPath()
 		}
-		fmt.Fprintln(cmd.ErrOrStderr(), "no queues in", printable(where))
+		fmt.Fprintln(cmd.ErrOrStderr(), "no queues in", printable(where)+othersHave(l.dir))
 	}
 	return printLines(w, l.render(all, &l.output, terminalOf(w).page()))
 }

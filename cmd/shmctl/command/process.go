@@ -14,7 +14,7 @@ import (
 
 // children are asked, before anything else, whether the program was started as one of theirs.
 var children = []func(args []string) (handled bool, code int){bench.Child, demo.Child,
-	hostile.Child, torture.Child}
+	hostile.Child, torture.Child, userChild}
 
 // Process runs the command line of this process and returns what to exit with.
 func Process() int {

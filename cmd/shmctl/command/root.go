@@ -18,7 +18,8 @@ Of network devices probe says what they can do, serve owns one for programs with
 lists what sends and receives on them, and capture copies the packets into a file.
 
 Queues live in a directory of files: --dir, or else $` + shm.EnvDir + `, or else
-/dev/shm/shmring-UID. Results go to standard output, everything else to standard error.
+/dev/shm/shmring-UID. --all-users does what a verb does in the directories of all users, as a
+process of each of them. Results go to standard output, everything else to standard error.
 
 Queues without a name (CreateAnonymous) cannot be listed, shown or signaled. Of wait sets and
 channels only the bell of their process can be seen: which queues have a bit in it, and whether a
@@ -58,8 +59,9 @@ func newRoot() *cobra.Command {
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 	}
 	root.SetVersionTemplate("{{.Version}}")
-	root.AddCommand(newList(), newShow(), newTail(), newPost(), newSignal(), newDemo(), newBench(),
-		newServe(), newXDP(), newProbe(), newCapture(), newTorture(), newGC(), newCheck(), newVersion())
+	root.AddCommand(forAllUsers(newList()), forAllUsers(newShow()), forAllUsers(newTail()), newPost(),
+		newSignal(), newDemo(), newBench(), newServe(), forAllUsers(newXDP()), newProbe(), newCapture(),
+		newTorture(), forAllUsers(newGC()), forAllUsers(newCheck()), newVersion())
 	return root
 }
 

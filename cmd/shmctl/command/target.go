@@ -107,7 +107,7 @@ func listHint(dir string) string {
 	if dir != "" {
 		hint += " --dir " + dir
 	}
-	return hint + " lists the queues that there are"
+	return hint + " lists the queues that there are" + othersHave(dir)
 }
 
 // remedies for what the library says without one: it does not know that a tool asked.

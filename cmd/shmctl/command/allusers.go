@@ -1,0 +1,217 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/shmring/shmring/ctl"
+)
+
+// usersAt is where the directories of users stand; tests have another.
+var usersAt = "/dev/shm"
+
+// asUser is the first argument of a process that does for one user what was asked for all.
+const asUser = "shmctl-as-user"
+
+// userChild runs a command line in a process that is already that user's.
+func userChild(args []string) (handled bool, code int) {
+	if len(args) == 0 || args[0] != asUser {
+		return false, 0
+	}
+	return true, Main(context.Background(), args[1:], os.Stdin, os.Stdout, os.Stderr)
+}
+
+const allUsers = "all-users"
+
+// forAllUsers lets a verb do its work in the directory of each user. It is done by a process of
+// that user, without privilege: whatever stands there can deceive and harm nobody else.
+func forAllUsers(cmd *cobra.Command) *cobra.Command {
+	all := cmd.Flags().Bool(allUsers, false, "the directories of all users, each by a process of "+
+		"that user: as root")
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !*all {
+			return run(cmd, args)
+		}
+		for _, name := range []string{"dir", "watch", "follow", "pid"} {
+			if cmd.Flags().Changed(name) {
+				return &usageError{verb: cmd.Name(), err: fmt.Errorf("--%s and --%s exclude each other",
+					allUsers, name)}
+			}
+		}
+		return eachUser(cmd, args)
+	}
+	return cmd
+}
+
+// eachUser runs the verb for each user, one after the other. What one has not got another may have.
+func eachUser(cmd *cobra.Command, args []string) error {
+	dirs, err := ctl.UserDirs(usersAt)
+	if err != nil {
+		return opFailed(cmd.Name(), usersAt, err)
+	}
+	var failed, missed []error
+	done := 0
+	for i := range dirs {
+		d := &dirs[i]
+		if d.Err == nil && d.Empty {
+			continue
+		}
+		err := oneUser(cmd, args, d, done > 0)
+		var e *opError
+		switch {
+		case err == nil:
+			done++
+		case errors.As(err, &e) && e.problem.Code == ctl.CodeNotFound:
+			missed = append(missed, err)
+		default:
+			failed = append(failed, err)
+		}
+	}
+	if done == 0 && len(failed) == 0 {
+		failed = missed
+	}
+	return errors.Join(failed...)
+}
+
+// oneUser runs the verb as the user of d and prints what it prints.
+func oneUser(cmd *cobra.Command, args []string, d *ctl.UserDir, more bool) error {
+	if d.Err != nil {
+		return opFailed(cmd.Name(), "", d.Err)
+	}
+	child := exec.CommandContext(cmd.Context(), "/proc/self/exe",
+		append([]string{asUser}, again(cmd, args, d.Path)...)...)
+	// Its user may trace it: it gets neither our terminal nor our environment, and what it says is
+	// bounded and cannot give orders to a terminal.
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if d.UID != os.Geteuid() {
+		child.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(d.UID), Gid: uint32(d.GID)}
+	}
+	var out, diag heard
+	child.Env, child.Dir, child.WaitDelay = []string{}, "/", time.Second
+	child.Stdout, child.Stderr = &out, &diag
+	err := child.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		e := asOpError(opFailed(cmd.Name(), d.Path, err))
+		e.problem.Hint = new("run as root to look at what belongs to others")
+		return e
+	}
+	if err := printUser(cmd, d, out.text(), more); err != nil {
+		return err
+	}
+	if err == nil {
+		_, err = cmd.ErrOrStderr().Write(diag.text())
+		return err
+	}
+	return &toldError{opError{op: cmd.Name(), name: d.Path, problem: &ctl.Problem{
+		Message: err.Error(), Code: max(exit.ExitCode(), ctl.CodeFailure)}}, diag.text()}
+}
+
+// heard is what a process of another user says.
+type heard struct{ b bytes.Buffer }
+
+// heardMostBytes is more than any directory takes to tell of.
+const heardMostBytes = 64 << 20
+
+func (h *heard) Write(p []byte) (int, error) {
+	if h.b.Len()+len(p) > heardMostBytes {
+		return 0, fmt.Errorf("its output is above %d bytes: %w", heardMostBytes, syscall.EFBIG)
+	}
+	return h.b.Write(p)
+}
+
+// text is what it said, printable.
+func (h *heard) text() []byte {
+	return bytes.Map(func(r rune) rune {
+		if r == '\n' || unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, h.b.Bytes())
+}
+
+// again is the command line of the verb as it was parsed, for one directory.
+func again(cmd *cobra.Command, args []string, dir string) []string {
+	line := append(strings.Fields(verbPath(cmd)), "--dir="+dir)
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			for _, v := range list.GetSlice() {
+				line = append(line, "--"+f.Name+"="+v)
+			}
+		} else if f.Name != allUsers {
+			line = append(line, "--"+f.Name+"="+f.Value.String())
+		}
+	})
+	return append(append(line, "--"), args...)
+}
+
+// printUser prints what one user's process printed: a table below the user's name, or JSON with its
+// number at the end.
+func printUser(cmd *cobra.Command, d *ctl.UserDir, text []byte, more bool) error {
+	w := cmd.OutOrStdout()
+	if len(text) == 0 {
+		return nil
+	}
+	if json.Valid(text) {
+		before, _ := bytes.CutSuffix(text, []byte("}\n"))
+		_, err := fmt.Fprintf(w, "%s,\"uid\":%d}\n", before, d.UID)
+		return err
+	}
+	if on, _ := cmd.Flags().GetBool("no-header"); !on {
+		name := strconv.Itoa(d.UID)
+		if u, err := user.LookupId(name); err == nil {
+			name = u.Username + " (" + name + ")"
+		}
+		gap := ""
+		if more {
+			gap = "\n"
+		}
+		if _, err := fmt.Fprintf(w, "%suser %s, %s\n", gap, printable(name), d.Path); err != nil {
+			return err
+		}
+	}
+	_, err := w.Write(text)
+	return err
+}
+
+// toldError is the failure of a process that has said itself what failed.
+type toldError struct {
+	opError
+	text []byte
+}
+
+func (e *toldError) Unwrap() error { return &e.opError }
+
+// print passes on what the process said.
+func (e *toldError) print(stderr io.Writer) { _, _ = stderr.Write(e.text) }
+
+// othersHave says that other users have objects, for one who finds none of its own.
+func othersHave(dir string) string {
+	dirs, _ := ctl.UserDirs(usersAt)
+	n := 0
+	for _, d := range dirs {
+		if d.Err == nil && !d.Empty && d.UID != os.Geteuid() {
+			n++
+		}
+	}
+	if n == 0 || dir != "" {
+		return ""
+	}
+	return fmt.Sprintf("; %d other users have some: as root, shmctl ls --%s", n, allUsers)
+}
