@@ -37,6 +37,7 @@ func (s *side) say(t testing.TB, words ...string) {
 }
 
 func TestPostedInOrder(t *testing.T) {
+	shmtest.Conforms(t)
 	a, b := newPosted(t, nil)
 	bufs := make([][]byte, 10)
 	for i := range bufs {
