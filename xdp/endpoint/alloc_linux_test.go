@@ -46,7 +46,7 @@ func TestNoAllocation(t *testing.T) {
 		"plain":     func(*endpoint.Config) {},
 		"shared":    func(c *endpoint.Config) { c.Shared = true },
 		"selective": func(c *endpoint.Config) { c.Selective = cq.FlagTransmit },
-		"checked":   func(c *endpoint.Config) { c.VerifyUDP = true },
+		"damaged":   func(c *endpoint.Config) { c.WrongChecksums = true },
 		"posted":    func(c *endpoint.Config) { c.Posted = true },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -99,9 +99,11 @@ type Config struct {
 	MinMultiRecv int
 	// MultiRecv says how the release of such a buffer is told.
 	MultiRecv MultiRecvStyle
-	// VerifyUDP drops datagrams with a wrong UDP checksum, and counts them. Absent and partial
-	// sums, as veth leaves them, are right.
-	VerifyUDP bool
+	// WrongChecksums lends frames of datagrams with a wrong UDP checksum too, whose record has
+	// xdp.RecordChecksumWrong. By default they are dropped and counted, as the kernel does. An absent
+	// sum is right over IPv4, and that of the pseudo header alone, as veth leaves it, on every
+	// interface. A posted buffer has no record, so that Posted contradicts it.
+	WrongChecksums bool
 
 	// Directory is where the endpoint's object stands, by which tools look at it and capture its
 	// packets (packages status and capture): the default directory if nil. An endpoint that cannot
@@ -159,6 +161,8 @@ func (c *Config) resolve() error {
 		return bad("Addresses holds no socket addresses", "create it with cq.AddrSockaddr")
 	case c.SourceErr && c.Addresses == nil:
 		return bad("SourceErr without Addresses", "")
+	case c.Posted && c.WrongChecksums:
+		return bad("Posted with WrongChecksums", "a posted buffer has nothing to mark them with")
 	case c.Posted && c.Receive == nil:
 		return bad("Posted without Receive", "")
 	}

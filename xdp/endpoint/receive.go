@@ -188,6 +188,7 @@ type span struct {
 	off, n int
 	data   uint64 // remote CQ data
 	flags  cq.Flags
+	sum    uint16 // flag of the record
 }
 
 // parse finds the payload of a packet. Headers are left in e.datagram.
@@ -198,11 +199,12 @@ func (e *Endpoint) parse(parts []xdp.Received) (p span, ok bool) {
 		e.stats.Malformed++
 		return p, false
 	}
-	if e.cfg.VerifyUDP && packet.VerifyUDP(frame, d) == packet.ChecksumWrong {
+	sum := packet.VerifyUDP(frame, d)
+	if sum == packet.ChecksumWrong && !e.cfg.WrongChecksums {
 		e.stats.BadChecksum++
 		return p, false
 	}
-	p = span{off: d.PayloadOff, n: d.PayloadLen}
+	p = span{off: d.PayloadOff, n: d.PayloadLen, sum: xdp.ChecksumFlags(sum)}
 	if d.Dst.Addr().IsMulticast() {
 		p.flags = cq.FlagMulticast
 	}
@@ -225,7 +227,7 @@ func (e *Endpoint) lend(r xdp.Received, p span, index, now uint64) cq.Entry {
 	in := uint16(r.Off & uint64(e.chunkMask()))
 	rec := xdp.Record{Sequence: index, RxNs: now, Src: d.Src, Dst: d.Dst, Queue: e.queue,
 		VLAN: d.VLAN, PayloadOff: in + uint16(p.off), PayloadLen: uint16(p.n),
-		FrameLen: uint16(r.Len)}
+		FrameLen: uint16(r.Len), Flags: p.sum}
 	if d.Tags > 0 {
 		rec.Flags |= xdp.RecordVLAN
 	}

@@ -223,7 +223,7 @@ func TestFrameNowhere(t *testing.T) {
 // TestBadPackets are dropped and counted, and their frames used again.
 func TestBadPackets(t *testing.T) {
 	shmtest.Conforms(t)
-	s := alone(t, configured(func(c *endpoint.Config) { c.VerifyUDP = true }))
+	s := alone(t, func(*options) {})
 	tm, err := packet.NewTemplate(macB, macA, addrB, addrA)
 	must(t, err)
 	var buf [256]byte
@@ -241,6 +241,40 @@ func TestBadPackets(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	if st := s.Stats(); st.Malformed != 100 || st.BadChecksum != 100 || st.Received != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestWrongChecksums: datagrams with a wrong checksum are marked for who asked for them, and those
+// with a right one too.
+func TestWrongChecksums(t *testing.T) {
+	s := alone(t, configured(func(c *endpoint.Config) { c.WrongChecksums = true }))
+	tm, err := packet.NewTemplate(macB, macA, addrB, addrA)
+	must(t, err)
+	var buf [256]byte
+	n, err := tm.Build(buf[:], []byte("sum"))
+	must(t, err)
+	const sumOff = packet.HeaderBytes - 2
+	for _, c := range []struct {
+		change func(b []byte)
+		want   uint16
+	}{
+		{func([]byte) {}, xdp.RecordChecksumOK},
+		{func(b []byte) { b[sumOff], b[sumOff+1] = 0, 0 }, 0},
+		{func(b []byte) { b[sumOff] ^= 1 }, xdp.RecordChecksumWrong},
+	} {
+		b := bytes.Clone(buf[:n])
+		c.change(b)
+		s.kernel.Deliver(b)
+		s.drive(t)
+		e := s.one(t)
+		rec, err := s.Record(e.Buf)
+		must(t, err)
+		if rec.Flags != c.want || s.text(t, &e) != "sum" {
+			t.Errorf("flags %#x, want %#x", rec.Flags, c.want)
+		}
+	}
+	if st := s.Stats(); st.BadChecksum != 0 || st.Received != 3 {
 		t.Errorf("%+v", st)
 	}
 }

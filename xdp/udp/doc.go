@@ -37,8 +37,8 @@
 //   - Only peers beyond the interface can be reached: addresses of this host cannot, not by
 //     loopback either.
 //   - Firewall and traffic control of the kernel do not see the packets.
-//   - UDP checksums of what arrives are not verified unless [Options].VerifyUDP is set. What is
-//     sent has one.
+//   - A UDP checksum that covers the pseudo header alone, as veth leaves it, is right on every
+//     interface.
 //   - A connection on no address, 0.0.0.0 or ::, gets what arrives on the interface for its port,
 //     whatever the destination: on a router what would have been forwarded too.
 //   - There is no descriptor, hence no SyscallConn, File, or control data: socket options, ECN

@@ -175,7 +175,7 @@ func (p *opener) openQueue(queue uint32) (err error) {
 	}
 	e, err := endpoint.Open(endpoint.Config{Socket: socket, Receive: w,
 		LocalMAC: [6]byte(p.ifi.HardwareAddr), Resolver: p.o.Resolver, HopLimit: p.o.HopLimit,
-		TrafficClass: p.o.TrafficClass, VerifyUDP: p.o.VerifyUDP})
+		TrafficClass: p.o.TrafficClass, WrongChecksums: p.o.WrongChecksums})
 	if err != nil {
 		defers(socket.Close)
 		return err

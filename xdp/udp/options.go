@@ -29,10 +29,9 @@ type Options struct {
 	Resolver endpoint.Resolver
 	// HopLimit and TrafficClass of what is sent; 64 and 0 by default.
 	HopLimit, TrafficClass uint8
-	// VerifyUDP drops datagrams whose UDP checksum is wrong. By default sums are not looked at,
-	// since those of a veth pair are not there to be looked at; partial and absent ones are right
-	// in any case.
-	VerifyUDP bool
+	// WrongChecksums hands out datagrams whose UDP checksum is wrong too. By default they are
+	// dropped, as the kernel does; see endpoint.Config.
+	WrongChecksums bool
 	// Unclaimed leaves out the socket of the kernel that holds the port of each connection, so that
 	// nobody else there gets it, EADDRINUSE is found, and no "port unreachable" is sent for what
 	// reaches the kernel's stack.
