@@ -21,6 +21,7 @@ type Finding struct {
 type ProbeReport struct {
 	Interface string
 	Index     int
+	NetNS     uint64 // cookie of the network namespace, 0 if not known
 	Driver    string
 	MAC       net.HardwareAddr
 	MTU       int

@@ -31,7 +31,8 @@ func Probe(ifname string) (*ProbeReport, error) {
 	}
 	a := l.Attrs()
 	r := &ProbeReport{Interface: ifname, Index: ifi.Index, MAC: ifi.HardwareAddr, MTU: ifi.MTU,
-		Up: a.RawFlags&unix.IFF_UP != 0, Driver: driverOf(ifname)}
+		Up: a.RawFlags&unix.IFF_UP != 0, Driver: driverOf(ifname),
+		NetNS: netnsCookie()}
 	r.Running = r.Up && a.RawFlags&unix.IFF_RUNNING != 0 && a.RawFlags&unix.IFF_LOWER_UP != 0
 	if r.Program, err = attachedProgram(ifi.Index); err != nil {
 		return nil, &Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
@@ -60,6 +61,17 @@ func driverOf(ifname string) string {
 		return ""
 	}
 	return unix.ByteSliceToString(info.Driver[:])
+}
+
+// netnsCookie names the network namespace of the calling thread; 0 if the kernel does not say.
+func netnsCookie() uint64 {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(fd)
+	cookie, _ := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	return cookie
 }
 
 // trySocket opens a socket in copy mode, which does not touch the driver.

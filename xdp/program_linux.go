@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"strings"
@@ -304,4 +305,20 @@ func findInterface(op, ifname string) (*net.Interface, error) {
 		return nil, &Error{Pkg: pkg, Op: op, Name: ifname, Err: ErrNoDevice}
 	}
 	return ifi, nil
+}
+
+// firstAddress returns an address of an interface, an IPv4 one if there is one.
+func firstAddress(ifi *net.Interface) (first netip.Addr) {
+	addrs, _ := ifi.Addrs() // without them there is less to show
+	for _, a := range addrs {
+		p, err := netip.ParsePrefix(a.String())
+		switch {
+		case err != nil:
+		case p.Addr().Is4():
+			return p.Addr()
+		case !first.IsValid() || first.IsLinkLocalUnicast():
+			first = p.Addr()
+		}
+	}
+	return first
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 
@@ -17,6 +18,7 @@ type Socket struct {
 	fd      int
 	ifname  string
 	ifindex int
+	addr    netip.Addr
 	queue   uint32
 	umem    *UMEM
 	holds   bool // the UMEM is not to be unmapped
@@ -81,7 +83,7 @@ func (s *Socket) openOn(ctx context.Context, o Options) error {
 		return &Error{Pkg: pkg, Op: op, Name: s.ifname, Err: ErrLinkDown,
 			Hint: fmt.Sprintf("try \"ip link set %s up\"", s.ifname)}
 	}
-	s.ifindex = ifi.Index
+	s.ifindex, s.addr = ifi.Index, firstAddress(ifi)
 	if s.fd < 0 {
 		if err := s.newSocket(); err != nil {
 			return err
@@ -178,7 +180,8 @@ func (s *Socket) sibling(o Options) (*Socket, Options, error) {
 	if err != nil {
 		return nil, o, err
 	}
-	n := &Socket{fd: -1, ifname: s.ifname, ifindex: s.ifindex, queue: s.queue, umem: s.umem}
+	n := &Socket{fd: -1, ifname: s.ifname, ifindex: s.ifindex, addr: s.addr, queue: s.queue,
+		umem: s.umem}
 	if !s.pool.join(&n.core) {
 		return nil, o, fmt.Errorf("%w: too many sockets on one queue", ErrOptions)
 	}
@@ -239,6 +242,10 @@ func (s *Socket) Queue() uint32 { return s.queue }
 
 // Interface returns name and index of the interface.
 func (s *Socket) Interface() (name string, index int) { return s.ifname, s.ifindex }
+
+// Address returns an address that the interface had when the socket was opened, an IPv4 one if
+// there was one; the zero Addr if it had none.
+func (s *Socket) Address() netip.Addr { return s.addr }
 
 // UMEM returns the memory of the frames.
 func (s *Socket) UMEM() *UMEM { return s.umem }

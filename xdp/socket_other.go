@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"runtime"
 )
 
@@ -30,6 +31,9 @@ func OpenContext(_ context.Context, ifname string, queue uint32, u *UMEM, o Opti
 func OpenShared(*Socket, Options) (*Socket, error) {
 	return nil, &Error{Pkg: pkg, Op: "share queue", Err: errSystem}
 }
+
+// Address returns no address.
+func (*Socket) Address() netip.Addr { return netip.Addr{} }
 
 // Granted says nothing.
 func (*Socket) Granted() Granted { return Granted{} }

@@ -1,6 +1,8 @@
 package capture
 
 import (
+	"net/netip"
+
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/status"
@@ -37,6 +39,9 @@ func Follow(dir *shm.Dir, s *xdp.Socket, info status.Info) (*Follower, error) {
 	info.Queue, info.NetNS, info.Bind = s.Queue(), s.NetNSCookie(), g.Mode
 	info.NeedWakeup, info.MultiBuffer = g.NeedWakeup, g.MultiBuffer
 	info.Geometry, info.Rings = s.UMEM().Geometry(), s.RingSizes()
+	if !info.Local.Addr().IsValid() {
+		info.Local = netip.AddrPortFrom(s.Address(), info.Local.Port())
+	}
 	info.UMEM = s.UMEM().Region().Object().Header().UUID
 	var err error
 	if f.obj, err = status.Create(f.dir, info); err != nil {

@@ -26,7 +26,9 @@ type Info struct {
 	Geometry xdp.Geometry
 	UMEM     shm.UUID
 	Rings    xdp.RingSizes
-	Local    netip.AddrPort // not valid: that of the route
+	// Local is whom datagrams come from. Where that is left to the route it is an address that the
+	// interface had at first, and the port is 0 where several have ports.
+	Local netip.AddrPort
 
 	// Receive and Transmit name the queues that get the completions; empty: none.
 	Receive, Transmit     string

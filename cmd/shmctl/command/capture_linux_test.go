@@ -22,6 +22,7 @@ import (
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp"
+	xcapture "github.com/shmring/shmring/xdp/capture"
 	"github.com/shmring/shmring/xdp/endpoint"
 	"github.com/shmring/shmring/xdp/packet"
 	xstatus "github.com/shmring/shmring/xdp/status"
@@ -332,5 +333,45 @@ func TestProbe(t *testing.T) {
 	}
 	if r := run(t, "probe", "nothing0"); r.code != 3 {
 		t.Errorf("an interface that is not there: %+v", r)
+	}
+}
+
+// TestProbeNamesOurs: the endpoint that has the queue and the program is named where it is, and its
+// process otherwise.
+func TestProbeNamesOurs(t *testing.T) {
+	d := newDevice(t)
+	name := shown(t)[0].Name
+	eventuallyTrue(t, "the program is known", func() bool { return shown(t)[0].Program != nil })
+	var r result
+	xdptest.Do(t, d.pair.A, func() error { r = run(t, "probe", d.pair.A.Name, "-j"); return nil })
+	valid(t, r.stdout)
+	var v struct{ Probe probeResult }
+	check(t, json.Unmarshal([]byte(r.stdout), &v))
+	for _, f := range v.Probe.Findings {
+		ours := f.Name == "socket" || f.Name == "program"
+		if ours != (f.Endpoint != nil) || ours && (*f.Endpoint != name || f.OK ||
+			!strings.Contains(*f.Value, name) || !strings.Contains(*f.Remedy, name)) {
+			t.Errorf("%s: %+v", f.Name, f)
+		}
+	}
+}
+
+// TestLocalShown: an endpoint that leaves its address to the route is shown with one of the
+// interface, and one with an address and a port with those.
+func TestLocalShown(t *testing.T) {
+	d := newDevice(t)
+	want := netip.AddrPortFrom(d.pair.A.Addr, devicePort).String()
+	if e := shown(t)[0]; e.Local == nil || *e.Local != want {
+		t.Errorf("local %+v, want %v", e.Local, want)
+	}
+	socket := xdptest.Open(t, d.pair.B, 0, xdptest.NewUMEM(t, xdp.UMEMOptions{}), xdp.Options{})
+	f, err := xcapture.Follow(nil, socket, xstatus.Info{})
+	check(t, err)
+	defer f.Close()
+	if e := shown(t, f.Name())[0]; e.Local == nil || *e.Local != d.pair.B.Addr.String() {
+		t.Errorf("local %+v, want %v", e.Local, d.pair.B.Addr)
+	}
+	if text := ok(t, "xdp"); !strings.Contains(text, d.pair.B.Addr.String()+" ") {
+		t.Error(text)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/xdp"
+	xstatus "github.com/shmring/shmring/xdp/status"
 )
 
 // probeResult is what probe prints.
@@ -26,6 +27,7 @@ type findingResult struct {
 	OK       bool    `json:"ok"`
 	Required bool    `json:"required"`
 	Remedy   *string `json:"remedy"`
+	Endpoint *string `json:"endpoint"` // of this library, that is what was found
 }
 
 func newProbe() *cobra.Command {
@@ -37,7 +39,8 @@ func newProbe() *cobra.Command {
 with the remedy where something is missing. It tries what it can: it loads the steering program
 without attaching it, and opens a socket on queue 0 for a moment.
 
-! marks what no endpoint works without; then the exit code is 1. - marks what is only missed.`,
+! marks what no endpoint works without; then the exit code is 1. - marks what is only missed. An
+endpoint of this user that has queue 0, or whose program is on the interface, is named.`,
 		Example: `  shmctl probe eth0
   shmctl probe eth0 -j | jq '.probe.findings[] | select(.ok | not)'`,
 		Args: takesOne("INTERFACE"),
@@ -59,9 +62,16 @@ func probe(cmd *cobra.Command, o *output, name string) error {
 	}
 	out := probeResult{Interface: r.Interface, Index: r.Index, MTU: r.MTU, Usable: r.Usable(),
 		Driver: orNil(r.Driver), Findings: []findingResult{}}
+	own := ownEndpoints(r)
 	for _, f := range r.Findings {
-		out.Findings = append(out.Findings, findingResult{Name: f.Name, Value: orNil(f.Value),
-			OK: f.OK, Required: f.Required, Remedy: orNil(f.Remedy)})
+		one := findingResult{Name: f.Name, Value: orNil(f.Value), OK: f.OK, Required: f.Required,
+			Remedy: orNil(f.Remedy)}
+		if name := own[f.Name]; name != "" && !f.OK {
+			one.Endpoint = &name
+			one.Value = new(f.Value + ", of " + name)
+			one.Remedy = new(fmt.Sprintf("see \"shmctl xdp %s\"; end it, or share what it has", name))
+		}
+		out.Findings = append(out.Findings, one)
 	}
 	w := cmd.OutOrStdout()
 	if o.json() {
@@ -76,6 +86,35 @@ func probe(cmd *cobra.Command, o *output, name string) error {
 		err = opFailed("probe", name, fmt.Errorf("no endpoint works here, for what the lines with ! say"))
 	}
 	return err
+}
+
+// ownEndpoints names the endpoints of this user that a probe found in its way, by the finding.
+func ownEndpoints(r *xdp.ProbeReport) map[string]string {
+	busy := errors.Is(r.Host.SocketError, xdp.ErrQueueBusy)
+	if !busy && r.Program.ID == 0 {
+		return nil
+	}
+	d, err := ctl.OpenDir("")
+	if err != nil {
+		return nil // without the directory there are none
+	}
+	defer d.Close()
+	all, _ := xstatus.List(d) // what cannot be read cannot be named
+	own := map[string]string{}
+	for i := range all {
+		s := &all[i]
+		if s.Info.NetNS != r.NetNS || s.Info.Index != r.Index {
+			continue
+		}
+		const tried = 0 // the queue
+		if busy && s.Info.Queue == tried {
+			own["socket"] = s.Name
+		}
+		if r.Program.ID != 0 && s.Counters.Program == uint64(r.Program.ID) && own["program"] == "" {
+			own["program"] = s.Name
+		}
+	}
+	return own
 }
 
 // deviceFailed gives errors of a device the codes that other verbs have for their like.

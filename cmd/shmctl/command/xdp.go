@@ -69,6 +69,9 @@ func newXDP() *cobra.Command {
 own name, by their interface, or by a pattern of either. Named ones are shown whole. The sockets of
 a device process (serve) are among them; they have no completion queues of their own.
 
+LOCAL is the address and port that packets come from; where each packet or each program of a device
+process has its own, an address that the interface had at first.
+
 MODE is how the steering program is attached and how packets come: copy or zerocopy. RX and TX count
 packets of the rings. DROPPED adds up what the kernel gave up, under the names of ss(8) when an
 endpoint is shown whole: rx dropped, rx invalid, rx queue full, rx fill ring empty, tx invalid, tx
@@ -188,7 +191,11 @@ func newEndpointInfo(s *xstatus.Snapshot) endpointInfo {
 			e.Flags = append(e.Flags, f.name)
 		}
 	}
-	if i.Local.IsValid() {
+	switch {
+	case !i.Local.Addr().IsValid():
+	case i.Local.Port() == 0: // that of each application, or of each send
+		e.Local = new(i.Local.Addr().String())
+	default:
 		e.Local = new(i.Local.String())
 	}
 	now := doorbell.Now()
