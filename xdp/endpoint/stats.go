@@ -5,7 +5,7 @@ import "github.com/shmring/shmring/xdp"
 // Stats counts what an endpoint did since it was opened.
 type Stats struct {
 	Received      uint64 // receive completions posted, and messages that asked for none
-	Malformed     uint64 // packets dropped because they are no whole UDP datagram or have a bad IP header
+	Malformed     uint64 // packets dropped because they are no whole UDP datagram over sound headers
 	BadChecksum   uint64 // packets dropped because their UDP checksum is wrong
 	NoShim        uint64 // packets dropped for want of the header of RemoteData
 	UnknownSource uint64 // error entries for want of a known source
