@@ -218,8 +218,8 @@ func common(before, now []cq.Checked) []cq.Checked {
 }
 
 func finding(name string, c *cq.Checked, v shm.Violation) Finding {
-	f := Finding{Name: escape(name), Path: c.Path, Invariant: v.Invariant, Section: v.Section,
-		Got: escape(v.Got), Want: escape(v.Want)}
+	f := Finding{Name: shm.Printable(name), Path: shm.Printable(c.Path), Invariant: v.Invariant,
+		Section: v.Section, Got: shm.Printable(v.Got), Want: shm.Printable(v.Want)}
 	if c.Kind != 0 {
 		f.Kind = new(c.Kind.String())
 	}

@@ -167,6 +167,6 @@ func command(pid int) *string {
 	if err != nil {
 		return nil
 	}
-	name := escape(strings.TrimSuffix(string(text), "\n"))
+	name := shm.Printable(strings.TrimSuffix(string(text), "\n"))
 	return &name
 }

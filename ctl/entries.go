@@ -183,7 +183,7 @@ func event(s *cq.EntrySnapshot) Entry {
 }
 
 func failure(err cq.Errno, provErrno int32, overrunBytes uint64, data []byte) *Failure {
-	f := &Failure{Errno: int32(err), Message: escape(err.Error()), ProvErrno: provErrno,
+	f := &Failure{Errno: int32(err), Message: shm.Printable(err.Error()), ProvErrno: provErrno,
 		OverrunBytes: overrunBytes, Data: hex.EncodeToString(data)}
 	if name := err.Name(); name != "" {
 		f.Name = &name

@@ -4,10 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"io/fs"
-	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/shmring/shmring/shm"
 )
@@ -43,21 +40,8 @@ func NewProblem(err error) *Problem {
 			p.Message = strings.TrimSuffix(p.Message, "; "+e.Hint)
 		}
 	}
-	p.Message = escape(p.Message)
+	p.Message = shm.Printable(p.Message)
 	return p
-}
-
-// escape keeps what others wrote from giving orders to a terminal.
-func escape(text string) string {
-	var b strings.Builder
-	for _, r := range text {
-		if unicode.IsPrint(r) && r != utf8.RuneError {
-			b.WriteRune(r)
-		} else {
-			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
-		}
-	}
-	return b.String()
 }
 
 // Code returns the code of an error.

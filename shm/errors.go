@@ -84,7 +84,7 @@ func (e *Error) Error() string {
 		b.WriteString("; ")
 		b.WriteString(e.Hint)
 	}
-	return b.String()
+	return Printable(b.String()) // what was found may come out of another process's memory
 }
 
 // Unwrap returns the sentinel or OS error.
@@ -131,7 +131,7 @@ type NoSpaceError struct {
 
 // Error gives both numbers.
 func (e *NoSpaceError) Error() string {
-	return fmt.Sprintf("needs %d bytes, %s has %d", e.Needed, e.Where, e.Available)
+	return Printable(fmt.Sprintf("needs %d bytes, %s has %d", e.Needed, e.Where, e.Available))
 }
 
 // Unwrap returns ErrNoSpace.

@@ -17,6 +17,11 @@ func TestErrorText(t *testing.T) {
 			`the limit`: named("create", "a", roomError(room{"b", 7}, 9)),
 		`shm: claim "q": owned by living process 7; stop it first`: &BusyError{Name: "q", PID: 7},
 		`shm: claim "q": owned by a living process; stop it first`: &BusyError{Name: "q"},
+		`shm: open "x": name is a\x1b[2J\ufffd, want b\a: damaged object; see \u202e`: &Error{Op: "open",
+			Name: "x", Field: "name", Got: "a\x1b[2J\xff", Want: "b\a", Err: ErrCorrupt,
+			Hint: "see \u202e"},
+		`needs 1 bytes, memory cgroup /\n\x1b has 0`: &NoSpaceError{Needed: 1,
+			Where: "memory cgroup /\n\x1b"},
 		`shm: open "x": no such file or directory; it is not made yet, was removed, or ` +
 			`SHMRING_DIR differs from its owner's`: named("open", "x", syscall.ENOENT),
 		`shm: create "x": file exists; open what is there, remove it when nobody uses it, or ` +

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -45,3 +46,20 @@ func checkSubName(op, name string) error {
 }
 
 func notPrintable(r rune) bool { return !unicode.IsPrint(r) }
+
+// Printable returns the text with everything escaped that a terminal or a log should not be given:
+// control characters, and what is no UTF-8. It is for what others wrote or named.
+func Printable(text string) string {
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, notPrintable) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsPrint(r) && r != utf8.RuneError {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		}
+	}
+	return b.String()
+}

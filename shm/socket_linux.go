@@ -45,7 +45,7 @@ func sysBound(dirfd int, name string) (bool, error) {
 	case err == nil, errors.Is(err, unix.EPROTOTYPE), errors.Is(err, unix.EPERM):
 		return true, nil // EPERM: a datagram socket that talks to another one only
 	case errors.Is(err, unix.ENOENT): // which would say that the socket is gone
-		return false, &Error{Err: unix.ENOSYS, Hint: "mount /proc"}
+		return false, noProc()
 	}
 	return false, err
 }

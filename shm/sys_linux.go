@@ -151,7 +151,8 @@ func sysDense(fd int, size uint64) error {
 
 // sysReopen makes a new open file description of the file behind fd.
 func sysReopen(fd int, write bool) (int, error) {
-	return openFD(noDir, procFD(fd), accessBits(write), 0)
+	own, err := openFD(noDir, procFD(fd), accessBits(write), 0)
+	return own, throughProc(err, fd)
 }
 
 func accessBits(write bool) int {
@@ -162,6 +163,23 @@ func accessBits(write bool) int {
 }
 
 func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// throughProc tells an error of what a descriptor means from one of a system without /proc, which
+// would say that something does not exist, and so that it may come.
+func throughProc(err error, fd int) error {
+	if err != unix.ENOENT && err != unix.ENOTDIR {
+		return err
+	}
+	if _, e := sysStatAt(noDir, procFD(fd)); e != nil {
+		return noProc()
+	}
+	return err
+}
+
+func noProc() error {
+	return &Error{Field: "/proc/self/fd", Got: "not there", Want: "what descriptors mean",
+		Err: unix.ENOSYS, Hint: "mount /proc"}
+}
 
 func sysTmpfile(dirfd int) (int, error) {
 	return openFD(dirfd, ".", unix.O_TMPFILE|unix.O_RDWR, 0o600)
@@ -182,7 +200,8 @@ func sysMemfd(name string, huge uint64) (int, error) {
 func sysChmod(fd int, mode os.FileMode) error { return unix.Fchmod(fd, uint32(mode.Perm())) }
 
 func sysLink(fd, dirfd int, name string) error {
-	return unix.Linkat(noDir, procFD(fd), dirfd, name, unix.AT_SYMLINK_FOLLOW)
+	err := unix.Linkat(noDir, procFD(fd), dirfd, name, unix.AT_SYMLINK_FOLLOW)
+	return throughProc(err, fd)
 }
 
 // sysAllocate gives the file its size and real memory for all of it.

@@ -65,7 +65,7 @@ type RefusedError struct {
 
 // Error repeats what the device process said.
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("device: the device process says: %s (%v)", e.Text, e.Errno)
+	return fmt.Sprintf("device: the device process says: %s (%v)", shm.Printable(e.Text), e.Errno)
 }
 
 // Is matches the number, and the sentinels of this package that have it.
