@@ -209,6 +209,9 @@ func newAddresses(obj *shm.Object, name string, o AddressOptions, owner, named b
 // removeDeadAddresses removes a vector that nobody owns and nobody is to own.
 func removeDeadAddresses(d *shm.Dir, name string) error {
 	r, err := RemainingObject(d, name, Removal{})
+	if errors.Is(err, shm.ErrTruncated) || r.Cut {
+		return d.RemoveAbandoned(name)
+	}
 	if err == nil && r.Kind != shm.KindAddresses {
 		err = ErrBusy
 	}

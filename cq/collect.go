@@ -43,6 +43,7 @@ type Remains struct {
 	Owner     shm.Owner // one that lives, of FateLiving and FateLockLost; zero if none is known
 	Unread    uint64    // entries of a queue that were not read
 	SizeBytes uint64    // of all its objects
+	Cut       bool      // it, or the reader's object, was cut: what it was is not known
 }
 
 // Removal is what may be removed.
@@ -186,6 +187,9 @@ func openLanes(dir *shm.Dir, acc shm.Access) (lanes []*shm.Object, err error) {
 		if errors.Is(err, fs.ErrNotExist) { // its writer removed it meanwhile
 			continue
 		}
+		if _, cut := cutOff(dir, n.Name, err, Removal{Waiting: true}); cut {
+			continue // nobody has it any more, nor what was in it
+		}
 		if err != nil {
 			return lanes, err
 		}
@@ -231,6 +235,9 @@ func (f *found) remove() error {
 // is what it was, or condemned.
 func (f *found) take() error {
 	dir := f.dir
+	if err := removeCut(dir); err != nil {
+		return err
+	}
 	obj, err := dir.Open(readerFile, shm.ReadWrite)
 	if errors.Is(err, fs.ErrNotExist) {
 		return removeOrphans(dir)
@@ -274,6 +281,34 @@ func (f *found) take() error {
 	}
 	// A writer that came while we could still have given up has left its lane for the next.
 	_ = removeOrphans(dir)
+	return nil
+}
+
+// removeCut removes the objects of a queue that were cut and that nobody has any more. Without the
+// reader's there is no queue, and what belongs to that goes too.
+func removeCut(dir *shm.Dir) error {
+	names, err := dir.List()
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		reader := n.Name == readerFile
+		if !reader && !strings.HasPrefix(n.Name, lanePrefix) {
+			continue
+		}
+		if _, err := dir.Abandoned(n.Name); err != nil {
+			continue
+		}
+		if reader {
+			if err := removeFIFO(dir); err != nil {
+				return err
+			}
+		}
+		err := dir.RemoveAbandoned(n.Name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
 	return nil
 }
 

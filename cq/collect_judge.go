@@ -12,7 +12,10 @@ import (
 func judge(dir *shm.Dir, o Removal) (r Remains, err error) {
 	obj, err := dir.Open(readerFile, shm.Inspect)
 	if errors.Is(err, fs.ErrNotExist) {
-		return judgeOrphans(dir)
+		return judgeOrphans(dir, false)
+	}
+	if _, cut := cutOff(dir, readerFile, err, Removal{Waiting: true}); cut {
+		return judgeOrphans(dir, true)
 	}
 	if err != nil {
 		return r, err
@@ -120,8 +123,9 @@ func fateOf(life shm.Life, lifetime Lifetime, closed bool, unread uint64, o Remo
 }
 
 // judgeOrphans looks at a directory without a reader's object: it is empty, or has lanes whose
-// writers did not notice that the queue was destroyed.
-func judgeOrphans(dir *shm.Dir) (r Remains, err error) {
+// writers did not notice that the queue was destroyed. If that was cut, it is there all the same.
+func judgeOrphans(dir *shm.Dir, cut bool) (r Remains, err error) {
+	r.Cut = cut
 	names, err := dir.List()
 	if err != nil {
 		return r, err
@@ -136,7 +140,8 @@ func judgeOrphans(dir *shm.Dir) (r Remains, err error) {
 	}
 	r.Fate = FateGarbage
 	for _, n := range names {
-		if !strings.HasPrefix(n.Name, lanePrefix) {
+		ours := cut && (n.Name == readerFile || n.Name == fifoFile)
+		if !ours && !strings.HasPrefix(n.Name, lanePrefix) {
 			r.Fate = FateForeign
 		}
 	}

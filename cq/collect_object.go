@@ -15,6 +15,9 @@ import (
 // Regions are [FatePersistent]: entries may refer to them, and nothing in them says whether.
 func RemainingObject(d *shm.Dir, name string, o Removal) (Remains, error) {
 	obj, err := d.Open(name, shm.Inspect)
+	if n, cut := cutOff(d, name, err, o); cut {
+		return Remains{Fate: FateGarbage, Cut: true, SizeBytes: n}, nil
+	}
 	if err != nil {
 		return Remains{}, failed("judge", name, err)
 	}
@@ -32,6 +35,11 @@ func RemoveObject(d *shm.Dir, name string, o Removal) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	if _, cut := cutOff(d, name, err, o); cut {
+		if err = d.RemoveAbandoned(name); err == nil {
+			return nil
+		}
+	}
 	if err == nil {
 		err = removeObject(obj, o)
 		_ = obj.Close()
@@ -47,6 +55,16 @@ func RemoveObject(d *shm.Dir, name string, o Removal) error {
 		return failed("remove", name, err)
 	}
 	return nil
+}
+
+// cutOff reports whether an error of opening an object is one of a rest that nobody has any more,
+// and how long that is. An empty file may be anybody's, unless it is asked for by its name.
+func cutOff(d *shm.Dir, name string, err error, o Removal) (bytes uint64, cut bool) {
+	if !errors.Is(err, shm.ErrTruncated) {
+		return 0, false
+	}
+	n, err := d.Abandoned(name)
+	return n, err == nil && (n > 0 || o.Waiting)
 }
 
 func removeObject(obj *shm.Object, o Removal) error {

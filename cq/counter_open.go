@@ -344,6 +344,9 @@ func RemoveDeadCounter(d *shm.Dir, name string) error {
 // removeCounter claims the whole object, which nobody can while anybody has a seat.
 func removeCounter(d *shm.Dir, name string, check func(shm.Header) error) error {
 	obj, err := d.Open(name, shm.ReadWrite)
+	if errors.Is(err, shm.ErrTruncated) && d.RemoveAbandoned(name) == nil {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -120,5 +120,11 @@
 // the kernel enforces. See [TrustOthers] for what is different.
 //
 // In either case neither side believes the other: whatever comes out of shared memory is loaded
-// once, bounded and then used, so that a broken peer costs an error and never a crash.
+// once, bounded and then used, so that no byte that a broken peer writes costs more than an error.
+//
+// A process can do one thing to others of its own user, whom it could kill as well: cut a file of a
+// queue with a name, as truncate(1) does. The memory is gone then, and the next access ends with
+// SIGBUS each process that has the queue open. That threatens only objects in a directory that this
+// user alone may enter, and tools survive it. A queue without a name cannot be cut. The name of
+// what was cut is free again when its owner is dead: [Create], [Open] and [Remove] find that out.
 package cq

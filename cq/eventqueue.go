@@ -84,7 +84,7 @@ func AdoptEvents(d *shm.Dir, name string, want EventOptions) (*EventQueue, error
 // OpenEvents adopts the event queue if it exists, and creates it if not (fi_eq_open). Errors are
 // those of AdoptEvents and CreateEvents, and ErrBusy if others create and destroy it all the time.
 func OpenEvents(d *shm.Dir, name string, o EventOptions) (*EventQueue, error) {
-	return openEither(name, func() (*EventQueue, error) { return AdoptEvents(d, name, o) },
+	return openEither(d, name, func() (*EventQueue, error) { return AdoptEvents(d, name, o) },
 		func() (*EventQueue, error) { return CreateEvents(d, name, o) })
 }
 

@@ -15,8 +15,8 @@ import (
 
 func init() { roles["without proc"] = childWithoutProc }
 
-// TestWithoutProc: where there is no /proc each verb says so at once. It neither takes what is there
-// for something that does not exist, nor waits for it.
+// TestWithoutProc: where there is no /proc each verb says so at once. It neither takes what is
+// there for something that does not exist, nor waits for it.
 func TestWithoutProc(t *testing.T) {
 	if os.Geteuid() != 0 {
 		shmtest.Require(t, "mount", errors.New("unmounting /proc needs root"))

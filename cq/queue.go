@@ -201,14 +201,17 @@ func readerState(obj *shm.Object, name string) error {
 // Open adopts the queue if it exists, and creates it if not (fi_cq_open). Errors are those of Adopt
 // and Create, and ErrBusy if others create and destroy it all the time.
 func Open(d *shm.Dir, name string, o Options) (*Queue, error) {
-	return openEither(name, func() (*Queue, error) { return Adopt(d, name, o) },
+	return openEither(d, name, func() (*Queue, error) { return Adopt(d, name, o) },
 		func() (*Queue, error) { return Create(d, name, o) })
 }
 
 // openEither adopts or creates, whichever is possible, though others do the same at once.
-func openEither[Q any](name string, adopt, create func() (*Q, error)) (*Q, error) {
+func openEither[Q any](d *shm.Dir, name string, adopt, create func() (*Q, error)) (*Q, error) {
 	for range 16 {
 		q, err := adopt()
+		if errors.Is(err, shm.ErrTruncated) && removeFormer(d, name) == nil {
+			err = fs.ErrNotExist // it was cut, and nobody had what was left
+		}
 		if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrClosed) &&
 			!errors.Is(err, shm.ErrStale) { // removed between our finding and our claiming it
 			return q, err

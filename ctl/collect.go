@@ -201,6 +201,9 @@ func reasonOf(s *cq.Remains) string {
 		}
 		return "process " + strconv.Itoa(s.Owner.PID) + " lives and has it"
 	case cq.FateGarbage:
+		if s.Cut {
+			return "it was cut, and no process has what is left"
+		}
 		switch s.Kind {
 		case 0:
 			return "nothing in it belongs to a queue that exists"

@@ -44,7 +44,9 @@
 //
 // Objects of this kind are for processes of one user, who could trace each other anyway. Even so
 // nothing in a page is believed: a header is copied, checked, and the copy used. What cannot be
-// prevented is that the owner of a file cuts it, which makes reads fault: see [Guard].
+// prevented is that a process of that user cuts a file, which ends with SIGBUS whoever touches its
+// memory outside of [Guard]; a memfd that is sealed cannot be cut. See [Dir.Abandoned] for what is
+// left.
 //
 // A memfd can go to another user once it has its [SealOthers]: then the kernel lets nobody write to
 // it but through the mapping that its creator has, and nobody cut it. [OpenPassed] takes such an

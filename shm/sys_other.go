@@ -67,5 +67,8 @@ func realNs() int64                                    { return time.Now().UnixN
 func readSelf() Owner                                  { return Owner{PID: os.Getpid()} }
 func processAlive(Owner) (alive, known bool)           { return false, false }
 
+func sysMaps(int, fileInfo) (mapped, known bool) { return false, false }
+func sysProcesses() ([]int, error)               { return nil, errSystem }
+
 func watchDeath(Owner, func()) (func(), error) { return nil, errSystem }
 func pidfdGetfd(Owner, int) (int, error)       { return -1, errSystem }

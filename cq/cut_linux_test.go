@@ -1,0 +1,136 @@
+package cq_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+func init() { roles["cut owner"] = childCutOwner }
+
+// cutKinds make what a child owns and this process makes anew.
+var cutKinds = []struct {
+	name string
+	file string // of which the name is taken
+	make func(d *shm.Dir) (end func() error, err error)
+	open func(d *shm.Dir) (end func() error, err error) // opens or creates, where there is such a call
+}{
+	{"queue", "cut-queue/reader", func(d *shm.Dir) (func() error, error) {
+		q, err := cq.Create(d, "cut-queue", cq.Options{Size: 4, Wait: cq.WaitFD})
+		return ender(q, err)
+	}, func(d *shm.Dir) (func() error, error) {
+		q, err := cq.Open(d, "cut-queue", cq.Options{Size: 4})
+		return ender(q, err)
+	}},
+	{"events", "cut-events/reader", func(d *shm.Dir) (func() error, error) {
+		q, err := cq.CreateEvents(d, "cut-events", cq.EventOptions{Lifetime: cq.Persistent})
+		return ender(q, err)
+	}, func(d *shm.Dir) (func() error, error) {
+		q, err := cq.OpenEvents(d, "cut-events", cq.EventOptions{})
+		return ender(q, err)
+	}},
+	{"counter", "cut-counter", func(d *shm.Dir) (func() error, error) {
+		c, err := cq.CreateCounter(d, "cut-counter", cq.CounterOptions{})
+		return ender(c, err)
+	}, nil},
+	{"addresses", "cut-addresses", func(d *shm.Dir) (func() error, error) {
+		v, err := cq.CreateAddresses(d, "cut-addresses", cq.AddressOptions{Count: 8})
+		return ender(v, err)
+	}, nil},
+}
+
+func ender(o interface{ Close() error }, err error) (func() error, error) {
+	if err != nil {
+		return nil, err
+	}
+	return o.Close, nil
+}
+
+// childCutOwner has one of each kind until it is killed.
+func childCutOwner() {
+	d, err := shm.OpenDir("")
+	need(err)
+	for _, k := range cutKinds {
+		_, err := k.make(d)
+		need(err)
+	}
+	say("made")
+	untilTold()
+}
+
+// TestCutNameComesFree: what is left of an object that was cut keeps its name while its owner
+// lives, and no longer: whoever creates, opens or collects gets it back.
+func TestCutNameComesFree(t *testing.T) {
+	for _, size := range []int64{0, 100, 4096} {
+		for _, verb := range []string{"create", "open", "collect"} {
+			t.Run(verb+uintText(uint64(size)), func(t *testing.T) {
+				d := openDir(t)
+				c := startChild(t, "cut owner")
+				_ = c.line(t)
+				for _, k := range cutKinds {
+					must(t, os.Truncate(filepath.Join(d.Path(), k.file), size))
+					if end, err := cutVerb(verb, d, k.file, k.make, k.open); err == nil {
+						t.Errorf("%s: taken from its owner", k.name)
+						must(t, end())
+					}
+				}
+				c.kill()
+				for _, k := range cutKinds {
+					end, err := cutVerb(verb, d, k.file, k.make, k.open)
+					if err != nil {
+						t.Errorf("%s: %v", k.name, err)
+						_ = os.RemoveAll(filepath.Join(d.Path(), strings.Split(k.file, "/")[0]))
+						continue
+					}
+					must(t, end())
+				}
+				if left, err := d.List(); err != nil || len(left) != 0 {
+					t.Errorf("left: %v, %v", left, err)
+				}
+			})
+		}
+	}
+}
+
+func cutVerb(verb string, d *shm.Dir, file string,
+	create, open func(*shm.Dir) (func() error, error)) (end func() error, err error) {
+	name, isDir := strings.Split(file, "/")[0], strings.Contains(file, "/")
+	switch {
+	case verb == "open" && open != nil:
+		return open(d)
+	case verb != "collect":
+		return create(d)
+	case isDir:
+		err = cq.Remove(d, name, cq.Removal{})
+	default:
+		err = cq.RemoveObject(d, name, cq.Removal{Waiting: true})
+	}
+	if _, there := os.Stat(filepath.Join(d.Path(), file)); err == nil && there == nil {
+		err = fs.ErrExist
+	}
+	return func() error { return nil }, err
+}
+
+// TestWhatIsNotCutStays: nothing goes that is whole, or was never an object.
+func TestWhatIsNotCutStays(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 4})
+	sub, err := d.Sub(q.Name(), false)
+	must(t, err)
+	defer sub.Close()
+	wantErr(t, "a queue that lives", sub.RemoveAbandoned("reader"), shm.ErrKind)
+	path := filepath.Join(d.Path(), "notes")
+	defer os.Remove(path)
+	must(t, os.WriteFile(path, []byte("precious"), 0o600))
+	wantErr(t, "a file", d.RemoveAbandoned("notes"), shm.ErrKind)
+	wantErr(t, "nothing", d.RemoveAbandoned("nothing"), fs.ErrNotExist)
+	wantErr(t, "a directory", d.RemoveAbandoned(q.Name()), shm.ErrKind)
+	must(t, errors.Join(os.Truncate(path, 0), os.Rename(path, path+".lock")))
+	defer os.Remove(path + ".lock")
+	wantErr(t, "a lock", d.RemoveAbandoned("notes.lock"), shm.ErrKind)
+}
