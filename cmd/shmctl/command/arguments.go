@@ -86,3 +86,37 @@ func meant(cmd *cobra.Command, err error) error {
 	}
 	return err
 }
+
+// byDevice lets a verb of network devices take the interface as its argument or by --dev, whichever
+// comes to mind.
+func byDevice(cmd *cobra.Command) *cobra.Command {
+	run, check := cmd.RunE, cmd.Args
+	if cmd.Flags().Lookup("dev") != nil {
+		cmd.Args = arguments(0, 1, "INTERFACE")
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			for _, name := range args {
+				if cmd.Flags().Changed("dev") {
+					return &usageError{verb: cmd.Name(), err: fmt.Errorf("stray argument %q: --dev names "+
+						"the interface", name)}
+				}
+				if err := cmd.Flags().Set("dev", name); err != nil {
+					return err
+				}
+			}
+			return run(cmd, nil)
+		}
+		return cmd
+	}
+	dev := cmd.Flags().String("dev", "", "network `interface`, in place of the argument")
+	all := func(args []string) []string {
+		if *dev != "" {
+			return append([]string{*dev}, args...)
+		}
+		return args
+	}
+	if check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error { return check(cmd, all(args)) }
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return run(cmd, all(args)) }
+	return cmd
+}

@@ -135,7 +135,7 @@ func capturable(d *shm.Dir, name string) ([]xstatus.Snapshot, error) {
 	}
 	if len(out) == 0 {
 		return nil, fmt.Errorf("no endpoint is on an interface of that name, or posts to a queue of "+
-			"that name; shmctl xdp lists them: %w", fs.ErrNotExist)
+			"that name: %w", fs.ErrNotExist)
 	}
 	return out, nil
 }

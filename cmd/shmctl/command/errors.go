@@ -53,12 +53,33 @@ func finish(err error, stderr io.Writer, asJSON bool) int {
 		return told.problem.Code
 	}
 	e := asOpError(err)
+	if e.problem.Hint == nil {
+		e.problem.Hint = new(nextStep(e))
+	}
 	if asJSON {
 		printErrorJSON(stderr, e)
 	} else {
 		printErrorText(stderr, e)
 	}
 	return e.problem.Code
+}
+
+// nextStep is what to do about a failure that says nothing of it.
+func nextStep(e *opError) string {
+	verb, _, _ := strings.Cut(e.op, " ")
+	switch {
+	case e.problem.Code == ctl.CodePermission:
+		return "run as the user to whom it belongs, or as root"
+	case e.problem.Code == ctl.CodeVersion:
+		return "use the shmctl of the version that made it: shmctl version"
+	case e.problem.Code == ctl.CodeCheck:
+		return "the lines say where; what its user does not need any more can be removed"
+	case e.problem.Code != ctl.CodeNotFound || e.op == "torture report":
+		return strings.Join(strings.Fields("see: shmctl "+e.op+" --help"), " ")
+	case verb == "xdp" || verb == "capture":
+		return "shmctl xdp lists the endpoints that there are"
+	}
+	return "shmctl ls lists what there is"
 }
 
 func asOpError(err error) *opError {

@@ -106,7 +106,7 @@ func TestWantsJSON(t *testing.T) {
 func TestStray(t *testing.T) {
 	for line, want := range map[string]string{
 		"gc orders":       `stray argument "orders": gc takes none`,
-		"serve lo":        `stray argument "lo"`,
+		"serve lo eth0":   `stray argument "eth0"`,
 		"version x":       `stray argument "x": version takes none`,
 		"demo 5":          `stray argument "5": demo takes none`,
 		"torture soak 1h": `stray argument "1h": torture soak takes none`,
@@ -163,6 +163,37 @@ func TestFlagsMeanOneThing(t *testing.T) {
 		"c": "count", "r": "remove", "o": "output", "j": "json", "H": "no-header"} {
 		if letters[letter] != name {
 			t.Errorf("-%s is --%s, want --%s", letter, letters[letter], name)
+		}
+	}
+}
+
+// TestDevMeansOneThing: every verb of devices takes the interface as an argument or by --dev.
+func TestDevMeansOneThing(t *testing.T) {
+	newDir(t)
+	for verb, more := range map[string]string{"serve": "", "probe": "", "xdp": "",
+		"capture": "--write -"} {
+		named := run(t, strings.Fields(verb+" nosuch0 "+more)...)
+		byFlag := run(t, strings.Fields(verb+" --dev nosuch0 "+more)...)
+		if named != byFlag || named.code == 0 || named.code == ctl.CodeUsage {
+			t.Errorf("%s: %+v and %+v", verb, named, byFlag)
+		}
+		twice := run(t, strings.Fields(verb+" nosuch1 --dev nosuch0 "+more)...)
+		if verb != "xdp" && (twice.code != ctl.CodeUsage || !strings.Contains(twice.stderr, "stray")) {
+			t.Errorf("%s: %+v", verb, twice)
+		}
+	}
+}
+
+// TestFailuresHaveRemedies: whatever fails says what to do about it.
+func TestFailuresHaveRemedies(t *testing.T) {
+	newDir(t)
+	for _, line := range []string{"show nope", "tail nope", "signal nope", "post nope", "check nope",
+		"xdp nope", "capture nope --write -", "probe nosuch0", "serve nosuch0", "ls --dir /proc",
+		"gc --persistent-too nope", "ls --dir /nonexistent", "check --pid 4194304",
+		"torture report /nonexistent", "show a/b"} {
+		r := run(t, strings.Fields(line)...)
+		if r.code == 0 || strings.Count(r.stderr, "\n  ") != 1 {
+			t.Errorf("%s: exit %d, %s", line, r.code, r.stderr)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -173,4 +174,51 @@ func TestLiveQueue(t *testing.T) {
 		t.Errorf("ls:\n%s", text)
 	}
 	writers[1].quit()
+}
+
+// TestStateAgrees: ls, show and JSON give the same word for each object, and an error stands below
+// the table.
+func TestStateAgrees(t *testing.T) {
+	d := newDir(t)
+	leave(t, d, "left", 1)
+	leave(t, d, "cut", 1)
+	leave(t, d, "lane", 1)
+	for _, file := range []string{"cut/reader", "lane/lane-0001"} {
+		must(t, os.Truncate(filepath.Join(d.Path(), file), 4096))
+	}
+	createQueue(t, d, "open", cq.Options{Size: 4})
+	createQueue(t, d, "full", cq.Options{Size: 4})
+	ok(t, "post", "full", "-c", "4")
+	count, err := cq.CreateCounter(d, "count", cq.CounterOptions{})
+	must(t, err)
+	defer count.Close()
+	want := map[string]string{"left": "released", "cut": "corrupt", "lane": "corrupt",
+		"open": "open", "full": "full", "count": "open"}
+	text := ok(t, "ls", "-j")
+	got := map[string]string{}
+	for _, q := range queues(t, text) {
+		got[q.Name] = *q.State
+	}
+	for _, o := range objects(t, text) {
+		got[o.Name] = o.State
+	}
+	for name, state := range want {
+		if got[name] != state {
+			t.Errorf("%s is %s in JSON, want %s", name, got[name], state)
+		}
+		if text := run(t, "show", name).stdout; !strings.Contains(text, " "+state+"\n") {
+			t.Errorf("show %s, want %s:\n%s", name, state, text)
+		}
+	}
+	table, notes := ok(t, "ls", "-H"), ok(t, "ls")
+	for line := range strings.Lines(table) {
+		if f := strings.Fields(line); len(f) > 0 && f[len(f)-1] != want[f[0]] {
+			t.Errorf("ls: %s", line)
+		}
+	}
+	for _, note := range []string{"cut: ", "lane, lane 1: "} {
+		if !strings.Contains(notes, "\n"+note) || strings.Contains(table, note) {
+			t.Errorf("no note %q:\n%s", note, notes)
+		}
+	}
 }

@@ -60,8 +60,9 @@ func newRoot() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.Version}}")
 	root.AddCommand(forAllUsers(newList()), forAllUsers(newShow()), forAllUsers(newTail()), newPost(),
-		newSignal(), newDemo(), newBench(), newServe(), forAllUsers(newXDP()), newProbe(), newCapture(),
-		newTorture(), forAllUsers(newGC()), forAllUsers(newCheck()), newVersion())
+		newSignal(), newDemo(), newBench(), byDevice(newServe()), forAllUsers(byDevice(newXDP())),
+		byDevice(newProbe()), byDevice(newCapture()), newTorture(), forAllUsers(newGC()),
+		forAllUsers(newCheck()), newVersion())
 	return root
 }
 
