@@ -16,9 +16,10 @@ import (
 // it at their next post, and the name is free again once they have closed too. Blocked reads
 // return ErrClosed. Close waits for calls in other goroutines to end; it fails with ErrBusy while
 // entries are handed out by Peek, while this process's own Writer is open, and while the queue is
-// in a set or channel or something of this process is bound to it, or to one of its writers.
-// EMFILE says that the queue is closed and that the lane of a former writer may be left: it stays
-// unless its writer lives, which removes it when it closes. Closing twice is harmless.
+// in a set or channel or something of this process is bound to it, or to one of its writers:
+// [CloseAll] has the order. EMFILE says that the queue is closed and that the lane of a former
+// writer may be left: it stays unless its writer lives, which removes it when it closes. Closing
+// twice is harmless.
 func (q *Queue) Close() error {
 	return q.end(opClose, q.destroy)
 }
@@ -69,7 +70,8 @@ func (q *Queue) end(op string, last func() error) error {
 	}
 	if err := q.refuseHolders(op); err != nil {
 		return &Error{Pkg: pkg, Op: op, Name: q.name, Err: err,
-			Hint: "take it out of its sets and channels, and close what is bound to it"}
+			Hint: "take it out of its sets and channels, and close what is bound to it: " +
+				"CloseAll does so in order"}
 	}
 	first, err := q.guard.close(q.wake)
 	if err != nil {

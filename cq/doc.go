@@ -21,6 +21,7 @@
 //	TryWait, FD, Control    for your own poll or epoll               fi_trywait, FI_GETWAIT
 //	Signal, SignalAll       end a blocking read                      fi_cq_signal
 //	Close, Detach           destroy the queue, or leave it           fi_close, -
+//	CloseAll                all that a program has open, in order    -
 //	PostFrom                names the source of a completion         FI_SOURCE, FI_SOURCE_ERR
 //
 //	EventQueue              what is no data transfer: connections,   fi_eq, kfi_eq
@@ -51,6 +52,15 @@
 //
 // Read is at most once: what it returned is gone, whatever becomes of the process. Peek and
 // Release are at least once: a successor gets again what was not released, marked FlagRedelivered.
+//
+// # Closing
+//
+// What something is bound to cannot be closed (EBUSY, [ErrBusy]): an event queue that a queue
+// reports to, a queue in a set, a writer that a [Binding] posts with. So what is bound is closed
+// first: bindings, writers, queues, counters and vectors, event queues, sets and channels, the
+// directory. Deferred calls run backwards, which is that order if the objects are opened in the
+// opposite one; an event queue that is opened after the queue that reports to it is closed before
+// that, in vain. [CloseAll] takes them as they come.
 //
 // # Death
 //

@@ -161,7 +161,7 @@ func (e *EventQueue) held(op string) error {
 
 func (e *EventQueue) errHeld(op string) error {
 	return &Error{Pkg: pkg, Op: op, Name: e.q.name, Err: ErrBusy,
-		Hint: "close what is bound to it, and take it out of its sets"}
+		Hint: "close what is bound to it, and take it out of its sets: CloseAll does so in order"}
 }
 
 // finish ends the queue, which no handler reads any more. The own lane goes before it, for its

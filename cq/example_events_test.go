@@ -96,6 +96,31 @@ func ExampleCreateEvents_handler() {
 	// user event 5 2
 }
 
+// A queue that reports to an event queue is closed before that. Deferred, one call does it in the
+// right order, whatever was opened by then.
+func ExampleCloseAll() {
+	dir, err := shm.OpenDir("")
+	if err != nil {
+		fatal(err)
+	}
+	var q *cq.Queue
+	var events *cq.EventQueue
+	defer func() { fmt.Println("all closed:", cq.CloseAll(dir, q, events)) }()
+	if q, err = cq.Create(dir, "reports", cq.Options{}); err != nil {
+		fatal(err)
+	}
+	if events, err = cq.CreateEvents(dir, "reported", cq.EventOptions{}); err != nil {
+		fatal(err)
+	}
+	if err := q.BindEvents(events); err != nil {
+		fatal(err)
+	}
+	fmt.Println(errors.Is(events.Close(), cq.ErrBusy)) // as a deferred call would do it
+	// Output:
+	// true
+	// all closed: <nil>
+}
+
 func fatal(err error) {
 	fmt.Println(err)
 	os.Exit(1)
