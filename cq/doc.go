@@ -19,6 +19,7 @@
 //	Queue.Entries           in place, one by one                     ibv_start_poll, ibv_next_poll
 //	ReadErr                 the error entry that stopped a read      fi_cq_readerr
 //	TryWait, FD, Control    for your own poll or epoll               fi_trywait, FI_GETWAIT
+//	PostContext             waits for room, and ends with the reader -
 //	Signal, SignalAll       end a blocking read                      fi_cq_signal
 //	Close, Detach           destroy the queue, or leave it           fi_close, -
 //	CloseAll                all that a program has open, in order    -
@@ -70,7 +71,8 @@
 //
 //	a writer died           its reader: EventPeerDeath, after which its entries can be read
 //	a reader died           its writers: EventPeerDeath; then EventPeerNew when it has a
-//	                        successor, or ErrPeerGone from posts where it can have none
+//	                        successor, or ErrPeerGone from posts where it can have none; and from
+//	                        posts that wait for room (PostContext) while there is no successor
 //	a user of a counter     whoever else has it open: EventPeerDeath, see [Counter.BindEvents]
 //	the owner of a vector   who looks things up in it: EventPeerDeath, and EventPeerNew for the
 //	                        next, see [AddressVector.BindEvents]

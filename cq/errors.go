@@ -139,7 +139,8 @@ var (
 	// ErrNoFiles: the other process of a rendezvous can open no more files (EMFILE).
 	ErrNoFiles error = &sentinel{"out of file descriptors: raise that process's limit of open " +
 		"files (ulimit -n), or have it close some", Errno(syscall.EMFILE), nil}
-	// ErrPeerGone: the other process of a rendezvous died, or hung up (ECONNRESET).
+	// ErrPeerGone: the other process of a rendezvous died, or hung up, or the queue that a post waits
+	// for has no reader any more (ECONNRESET).
 	ErrPeerGone error = &sentinel{"peer is gone", Errno(syscall.ECONNRESET), nil}
 	// ErrCorrupt: a peer wrote what it must not (EBADMSG).
 	ErrCorrupt error = &sentinel{"peer wrote an impossible value", Errno(syscall.EBADMSG),

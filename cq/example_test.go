@@ -11,7 +11,7 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// A producer: it waits for the queue to be created, posts, and never blocks on the reader.
+// A producer: it waits for the queue to be created, and for room while the reader is behind.
 func Example_producer() {
 	defer consumer("orders")() // in another process, until we are done
 
@@ -25,14 +25,10 @@ func Example_producer() {
 		log.Fatal(err)
 	}
 	defer w.Close()
-	for id := uint64(1); id <= 3; {
-		switch err := w.Post(&cq.Entry{Context: id, Flags: cq.FlagSend | cq.FlagMsg}); err {
-		case nil:
-			id++
-		case cq.ErrFull: // the reader is behind
-			time.Sleep(time.Microsecond)
-		default: // cq.ErrClosed: there is no reader any more
-			log.Fatal(err)
+	for id := uint64(1); id <= 3; id++ {
+		e := cq.Entry{Context: id, Flags: cq.FlagSend | cq.FlagMsg}
+		if err := w.PostContext(context.Background(), &e); err != nil {
+			log.Fatal(err) // the reader has closed the queue (cq.ErrClosed), or died (cq.ErrPeerGone)
 		}
 	}
 	fmt.Println(w.Next(), "posted")
@@ -46,12 +42,12 @@ func Example_consumer() {
 		log.Fatal(err)
 	}
 	defer dir.Close()
-	q, err := cq.Open(dir, "trades", cq.Options{Size: 4096})
+	q, err := cq.Open(dir, "orders", cq.Options{Size: 4096})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer q.Close()
-	producer("trades", 3) // in another process
+	producer("orders", 3) // in another process
 
 	buf := make([]cq.Msg, 64)
 	for seen := 0; seen < 3; {

@@ -1,6 +1,8 @@
 package cq
 
 import (
+	"time"
+
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
 )
@@ -117,3 +119,9 @@ func HoldDeaths(q *Queue) (look func()) {
 	q.deaths.report.mu.Lock()
 	return q.deaths.report.mu.Unlock
 }
+
+// LookEvery says how often the writer looks for its reader while it waits for room.
+func (w *Writer) LookEvery(d time.Duration) { w.look = d }
+
+// LookEvery is the same for a writer of events.
+func (w *EventWriter) LookEvery(d time.Duration) { w.lane.w.look = d }

@@ -2,6 +2,7 @@ package cq
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/ring"
@@ -41,7 +42,8 @@ type Writer struct {
 	gone  chan struct{} // closed when it is proved dead; nil for one of the same user
 	woke  uint64        // wakes of the lane's writers before this one
 
-	deaths deathBinding // of readers
+	deaths deathBinding  // of readers
+	look   time.Duration // of a wait for room, for the reader; 0 is 100 ms
 
 	// Of a writer of another user's queue.
 	opt     WriterOptions

@@ -40,6 +40,24 @@ func TestReadmeCompiles(t *testing.T) {
 	}
 }
 
+// TestReadmeMeets: its producer posts to the queue that its consumer reads, so that what is copied
+// into two programs meets.
+func TestReadmeMeets(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	queue := func(call string) string {
+		_, rest, _ := strings.Cut(string(readme), call)
+		_, rest, _ = strings.Cut(rest, `"`)
+		name, _, _ := strings.Cut(rest, `"`)
+		return name
+	}
+	if w, r := queue("= cq.Attach("), queue("= cq.Open("); w != r || w == "" {
+		t.Errorf("the producer posts to %q, the consumer reads %q", w, r)
+	}
+}
+
 // missing returns the first line of block that body has not, or has earlier.
 func missing(block, body string) []string {
 	lines := strings.Split(body, "\n")

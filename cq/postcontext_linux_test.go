@@ -1,0 +1,282 @@
+package cq_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+// patient is a writer of either kind, as far as waiting for room goes.
+type patient interface {
+	Stats() cq.WriterStats
+	LookEvery(time.Duration)
+	Close() error
+}
+
+// postWaiting posts one entry or event, and waits for room.
+func postWaiting(ctx context.Context, w patient, context uint64) error {
+	switch w := w.(type) {
+	case *cq.Writer:
+		return w.PostContext(ctx, &cq.Entry{Context: context})
+	case *cq.EventWriter:
+		_, err := w.WriteContext(ctx, &cq.Event{Context: context})
+		return err
+	}
+	panic("no writer")
+}
+
+// fillLane posts until there is no room, and returns how many it posted.
+func fillLane(t *testing.T, w patient) (n uint64) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for ; ; n++ {
+		if err := postWaiting(ctx, w, n); err != nil {
+			wantErr(t, "post to a full lane", err, context.Canceled)
+			return n
+		}
+	}
+}
+
+// postLater waits for room in another goroutine; it returns when that has found none.
+func postLater(t *testing.T, ctx context.Context, w patient, context uint64) <-chan error {
+	t.Helper()
+	before := w.Stats().Refused
+	done := make(chan error, 1)
+	go func() { done <- postWaiting(ctx, w, context) }()
+	eventually(t, "it waits for room", func() bool { return w.Stats().Refused > before })
+	return done
+}
+
+// roomSide is a queue of this process with a writer of some kind.
+type roomSide struct {
+	w         patient
+	next      func() (uint64, error) // takes one
+	closeRead func() error
+}
+
+var roomSides = map[string]func(t *testing.T) *roomSide{
+	"named": func(t *testing.T) *roomSide {
+		d, q := create(t, cq.Options{Size: 2})
+		return roomOf(q, attach(t, d, q.Name()))
+	},
+	"unnamed": func(t *testing.T) *roomSide {
+		q := anonymous(t, cq.Options{Size: 2})
+		return roomOf(q, join(t, q))
+	},
+	"others": func(t *testing.T) *roomSide {
+		q := anonymousOthers(t, cq.Options{Size: 2})
+		return roomOf(q, joinOthers(t, q))
+	},
+	"own lane": func(t *testing.T) *roomSide {
+		_, q := create(t, cq.Options{Size: 2})
+		w, err := q.Writer()
+		must(t, err)
+		t.Cleanup(func() { must(t, w.Close()) })
+		return roomOf(q, w)
+	},
+	"events": func(t *testing.T) *roomSide {
+		d, e := createEvents(t, cq.EventOptions{Size: 2})
+		return &roomSide{w: attachEvents(t, d, e.Name()), closeRead: e.Close,
+			next: func() (uint64, error) {
+				var ev cq.Event
+				_, err := e.Read(&ev)
+				return ev.Context, err
+			}}
+	},
+}
+
+func roomOf(q *cq.Queue, w *cq.Writer) *roomSide {
+	return &roomSide{w: w, closeRead: q.Close, next: func() (uint64, error) {
+		dst := make([]cq.Context, 1)
+		_, err := cq.Read(q, dst)
+		return dst[0].Context, err
+	}}
+}
+
+// TestPostContext: a post that waits for room ends when there is room, and with whatever else ends
+// it.
+func TestPostContext(t *testing.T) {
+	cases := map[string]func(t *testing.T, s *roomSide){
+		"room": func(t *testing.T, s *roomSide) {
+			n := fillLane(t, s.w)
+			done := postLater(t, soon(t), s.w, n)
+			for i := range n {
+				if got, err := s.next(); got != i || err != nil {
+					t.Errorf("%d, %v, want %d", got, err, i)
+				}
+			}
+			must(t, <-done)
+			if got, err := s.next(); got != n || err != nil {
+				t.Errorf("%d, %v, want what waited, %d", got, err, n)
+			}
+		},
+		"context": func(t *testing.T, s *roomSide) {
+			n := fillLane(t, s.w)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			done := postLater(t, ctx, s.w, n)
+			why := errors.New("enough")
+			cancel(why)
+			wantErr(t, "post", <-done, context.Canceled, why)
+			for range n {
+				_, err := s.next()
+				must(t, err)
+			}
+			_, err := s.next()
+			wantErr(t, "what was not posted", err, cq.ErrWouldBlock)
+			must(t, postWaiting(ctx, s.w, 9)) // there is room
+		},
+		"writer closed": func(t *testing.T, s *roomSide) {
+			done := postLater(t, t.Context(), s.w, fillLane(t, s.w))
+			must(t, s.w.Close())
+			wantErr(t, "post", <-done, cq.ErrClosed)
+		},
+		"queue closed": func(t *testing.T, s *roomSide) {
+			done := postLater(t, t.Context(), s.w, fillLane(t, s.w))
+			if err := s.closeRead(); errors.Is(err, cq.ErrBusy) {
+				must(t, s.w.Close()) // its own writer keeps it open
+			} else {
+				must(t, err)
+			}
+			wantErr(t, "post", <-done, cq.ErrClosed)
+		},
+	}
+	for name, side := range roomSides {
+		for what, f := range cases {
+			t.Run(name+", "+what, func(t *testing.T) { f(t, side(t)) })
+		}
+	}
+}
+
+func init() { roles["silent reader"] = childSilentReader }
+
+// childSilentReader opens a queue, or an event queue if envCount is given, and never reads.
+func childSilentReader() {
+	d, err := shm.OpenDir("")
+	need(err)
+	if number(envCount, 0) > 0 {
+		_, err = cq.OpenEvents(d, os.Getenv(envQueue), cq.EventOptions{Size: 2})
+	} else {
+		_, err = cq.Open(d, os.Getenv(envQueue), cq.Options{Size: 2})
+	}
+	need(err)
+	say("reading")
+	time.Sleep(time.Hour)
+}
+
+// silent starts a silent reader and says when it has the queue.
+func silent(t *testing.T, env ...string) *child {
+	t.Helper()
+	c := startChild(t, "silent reader", append(env, envQueue+"="+queueName(t))...)
+	if got := c.line(t); got != "reading" {
+		t.Fatal(got)
+	}
+	return c
+}
+
+// TestPostContextReaderKilled: a writer that waits for room hears that its reader was killed, and
+// goes on with a successor where there can be one.
+func TestPostContextReaderKilled(t *testing.T) {
+	t.Run("named", func(t *testing.T) {
+		d, c := openDir(t), silent(t)
+		w := attach(t, d, queueName(t))
+		n := killedWhileWaiting(t, w, c)
+		q, err := cq.Open(d, queueName(t), cq.Options{})
+		must(t, err)
+		defer closeQueue(t, q)
+		successorReads(t, w, n, roomOf(q, w).next)
+	})
+	t.Run("events", func(t *testing.T) {
+		d, c := openDir(t), silent(t, envCount+"=1")
+		w := attachEvents(t, d, queueName(t))
+		n := killedWhileWaiting(t, w, c)
+		e, err := cq.OpenEvents(d, queueName(t), cq.EventOptions{})
+		must(t, err)
+		defer func() { must(t, e.Close()) }()
+		successorReads(t, w, n, func() (uint64, error) {
+			var ev cq.Event
+			_, err := e.Read(&ev)
+			return ev.Context, err
+		})
+	})
+	t.Run("unnamed", func(t *testing.T) {
+		c, ours := startWithSocket(t, "anonymous reader")
+		w, err := cq.AttachConn(soon(t), ours, cq.WriterOptions{})
+		must(t, err)
+		defer func() { must(t, w.Close()) }()
+		killedWhileWaiting(t, w, c)
+		s, err := cq.NewPollSet(openDir(t), 0) // which removes the bell of the dead
+		must(t, err)
+		must(t, s.Close())
+	})
+	t.Run("others", func(t *testing.T) {
+		o := startOther(t, "other reader")
+		w, err := cq.AttachConn(soon(t), o.conn, cq.WriterOptions{Trust: cq.TrustOthers,
+			Allow: bothUsers()})
+		must(t, err)
+		defer func() { must(t, w.Close()) }()
+		killedWhileWaiting(t, w, o.child)
+	})
+}
+
+func killedWhileWaiting(t *testing.T, w patient, reader *child) (posted uint64) {
+	t.Helper()
+	posted = fillLane(t, w)
+	done := postLater(t, soon(t), w, posted)
+	reader.kill()
+	wantErr(t, "post without a reader", <-done, cq.ErrPeerGone, syscall.ECONNRESET)
+	return posted
+}
+
+// successorReads: a reader that lives is waited for, whoever was there before, and gets all.
+func successorReads(t *testing.T, w patient, n uint64, next func() (uint64, error)) {
+	t.Helper()
+	w.LookEvery(time.Millisecond)
+	done := postLater(t, soon(t), w, n)
+	looks := w.Stats().Refused + 5 // each look at the reader ends in a post
+	eventually(t, "it looks for its reader", func() bool { return w.Stats().Refused > looks })
+	select {
+	case err := <-done:
+		t.Fatalf("a successor has the queue: %v", err)
+	default:
+	}
+	for i := uint64(0); i <= n; {
+		got, err := next()
+		if err == cq.ErrWouldBlock && i == n {
+			must(t, <-done)
+			done = nil
+			continue
+		}
+		if must(t, err); got != i {
+			t.Errorf("%d, want %d", got, i)
+		}
+		i++
+	}
+	if done != nil {
+		must(t, <-done)
+	}
+}
+
+// TestPostContextStopped: a reader that is stopped is waited for.
+func TestPostContextStopped(t *testing.T) {
+	d, c := openDir(t), silent(t)
+	w := attach(t, d, queueName(t))
+	w.LookEvery(time.Millisecond)
+	must(t, c.Process.Signal(syscall.SIGSTOP))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := postLater(t, ctx, w, fillLane(t, w))
+	looks := w.Stats().Refused + 5
+	eventually(t, "it looks for its reader", func() bool { return w.Stats().Refused > looks })
+	cancel()
+	wantErr(t, "post", <-done, context.Canceled)
+	c.kill()
+	q, err := cq.Open(d, queueName(t), cq.Options{})
+	must(t, err)
+	closeQueue(t, q)
+}
