@@ -42,6 +42,7 @@ type Remains struct {
 	Fate      Fate
 	Owner     shm.Owner // one that lives, of FateLiving and FateLockLost; zero if none is known
 	Unread    uint64    // entries of a queue that were not read
+	Counted   bool      // Unread is known
 	SizeBytes uint64    // of all its objects
 	Cut       bool      // it, or the reader's object, was cut: what it was is not known
 }

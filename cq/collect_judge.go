@@ -40,18 +40,21 @@ func judge(dir *shm.Dir, o Removal) (r Remains, err error) {
 	if err = errors.Join(fault, err); err != nil {
 		return r, err
 	}
-	if r.livesOrMay(life) {
-		return r, nil
-	}
+	lives := r.livesOrMay(life)
 	lanes, err := openLanes(dir, shm.Inspect)
 	defer closeAll(lanes)
+	if err == nil {
+		var alive bool
+		alive, err = r.lanes(lanes)
+		lives = lives || alive
+	}
+	if err == nil {
+		r.Unread, err = unread(lanes, rows, opt, obj)
+	}
+	if r.Counted = err == nil; lives { // whatever its lanes are like
+		return r, nil
+	}
 	if err != nil {
-		return r, err
-	}
-	if alive, err := r.lanes(lanes); alive || err != nil {
-		return r, err
-	}
-	if r.Unread, err = unread(lanes, rows, opt, obj); err != nil {
 		return r, err
 	}
 	r.Owner = shm.Owner{}
@@ -148,10 +151,15 @@ func judgeOrphans(dir *shm.Dir, cut bool) (r Remains, err error) {
 	return r, nil
 }
 
-// lanes notes a living writer, and how much memory the lanes take.
+// lanes notes a living writer, unless one who lives is known, and how much memory the lanes take.
 func (r *Remains) lanes(lanes []*shm.Object) (alive bool, err error) {
 	for _, l := range lanes {
 		r.SizeBytes += l.Header().TotalBytes
+	}
+	for _, l := range lanes {
+		if r.Fate != 0 {
+			break
+		}
 		life, err := l.Life()
 		if err != nil {
 			return false, err

@@ -2,10 +2,10 @@ package ctl
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"syscall"
 
 	"github.com/shmring/shmring/cq"
@@ -92,7 +92,7 @@ func (c *collection) one() (r Remains, there bool) {
 		}
 		err := c.take()
 		if err == nil || errors.Is(err, syscall.ENOTEMPTY) {
-			r.Fate, r.Reason = FateRemoved, "nobody used it, and nobody was to come"
+			r.Fate, r.Reason = FateRemoved, "nobody used it, and nobody was to come"+lost(&s)
 			if err != nil {
 				r.Reason += "; other files keep its directory"
 			}
@@ -161,7 +161,7 @@ func (c *collection) judge() (s cq.Remains, r Remains, there bool) {
 		}
 		r.Process = new(process(s.Owner, life))
 	}
-	if k := s.Kind; k == shm.KindQueue || k == shm.KindEvents {
+	if s.Counted {
 		r.Unread = &s.Unread
 	}
 	return s, r, true
@@ -199,7 +199,7 @@ func reasonOf(s *cq.Remains) string {
 		if s.Owner.PID == 0 {
 			return "a process that lives has it"
 		}
-		return "process " + strconv.Itoa(s.Owner.PID) + " lives and has it"
+		return shm.NameProcess(s.Owner) + " lives and has it"
 	case cq.FateGarbage:
 		if s.Cut {
 			return "it was cut, and no process has what is left"
@@ -208,7 +208,7 @@ func reasonOf(s *cq.Remains) string {
 		case 0:
 			return "nothing in it belongs to a queue that exists"
 		case shm.KindQueue, shm.KindEvents:
-			return "its reader and all writers are gone"
+			return "its reader and all writers are gone" + lost(s)
 		case shm.KindCounter:
 			return "no process has it open"
 		}
@@ -219,6 +219,17 @@ func reasonOf(s *cq.Remains) string {
 		}
 	}
 	return reasons[s.Fate]
+}
+
+// lost says what goes with a queue that its reader would have destroyed.
+func lost(s *cq.Remains) string {
+	switch s.Unread {
+	case 0:
+		return ""
+	case 1:
+		return ", with 1 entry that nobody read"
+	}
+	return fmt.Sprintf(", with %d entries that nobody read", s.Unread)
 }
 
 // IsGarbage reports whether a collection would remove it, or should have.

@@ -194,6 +194,7 @@ func (o *Object) busy() *BusyError {
 		default:
 			alive, known := ProcessAlive(owner)
 			busy.PID, busy.Gone = owner.PID, owner.State == StateOwned && known && !alive
+			busy.PIDNS, busy.Elsewhere = owner.PIDNS, owner.PIDNS != Self().PIDNS
 		}
 	})
 	return busy

@@ -94,6 +94,10 @@ func (e *Error) Unwrap() error { return e.Err }
 type BusyError struct {
 	Name string
 	PID  int // as its owner recorded it, in the owner's PID namespace; 0 when unknown
+	// Elsewhere says that it is another namespace than this process's: PIDNS by its inode, 0 if that
+	// is not known.
+	Elsewhere bool
+	PIDNS     uint64
 	// Gone says that the owner has died and that a process which it forked, without an exec, still
 	// has its descriptors, and so the lock; or that somebody holds it who is about to remove it.
 	Gone bool
@@ -115,6 +119,10 @@ func (e *BusyError) Error() string {
 	if e.Gone {
 		return fmt.Sprintf("shm: claim %q: process %d is gone, and its lock is held by a process that "+
 			"it forked, which has to end, or for a moment by one that removes it", e.Name, e.PID)
+	}
+	if e.Elsewhere {
+		return fmt.Sprintf("shm: claim %q: owned by %s, which lives; stop it first", e.Name,
+			NameProcess(Owner{PID: e.PID, PIDNS: e.PIDNS}))
 	}
 	return fmt.Sprintf("shm: claim %q: owned by living process %d; stop it first", e.Name, e.PID)
 }

@@ -1,6 +1,9 @@
 package shm
 
-import "sync/atomic"
+import (
+	"fmt"
+	"sync/atomic"
+)
 
 // OwnerState says whether an owner still claims its object.
 type OwnerState uint64
@@ -20,6 +23,18 @@ type Owner struct {
 	State      OwnerState
 	ClaimedNs  int64 // CLOCK_MONOTONIC of the last claim or release
 	Generation uint64
+}
+
+// NameProcess says which process that is, for messages: a number of another PID namespace means
+// somebody else here, so that comes with the namespace.
+func NameProcess(w Owner) string {
+	switch w.PIDNS {
+	case Self().PIDNS:
+		return fmt.Sprintf("process %d", w.PID)
+	case 0:
+		return fmt.Sprintf("process %d of an unknown PID namespace", w.PID)
+	}
+	return fmt.Sprintf("process %d of PID namespace %d", w.PID, w.PIDNS)
 }
 
 // maxPID is the kernel's limit; larger numbers can only be damage.

@@ -12,7 +12,8 @@ const gcLong = `Say what stands in the directory and what may go, and with --rem
 
 Only what is provably dead goes: nobody reads it, nobody writes it, and nobody is to come. The proof
 is the lock that the kernel takes from a process when it dies, in whatever PID namespace; nothing is
-removed because time has passed, and a process that is stopped is not dead. A socket goes when no
+removed because time has passed, and a process that is stopped is not dead. A queue that is not
+persistent goes with what is unread in it, and it says how much that is. A socket goes when no
 process has it open, nor the lock of its name. What is persistent, or was left by its owner for a
 successor, stays; --persistent-too NAME removes it all the same, unless somebody uses it or entries
 in it are unread. Foreign files, objects of other versions, damaged ones and those of other users
@@ -30,7 +31,8 @@ type gcResult struct {
 	Garbage int           `json:"garbage"`
 	Removed int           `json:"removed"`
 	Failed  int           `json:"failed"`
-	Bytes   uint64        `json:"bytes"` // of what was removed, or would be
+	Bytes   uint64        `json:"bytes"`  // of what was removed, or would be
+	Unread  uint64        `json:"unread"` // entries in it that nobody read
 	Remains []ctl.Remains `json:"remains"`
 }
 
@@ -109,11 +111,18 @@ func sumUp(remove bool, all []ctl.Remains) gcResult {
 		case b.Fate == ctl.FateFailed:
 			r.Failed++
 		}
-		if (gone || b.Fate == ctl.FateGarbage) && b.SizeBytes != nil {
-			r.Bytes += *b.SizeBytes
+		if gone || b.Fate == ctl.FateGarbage {
+			addTo(&r.Bytes, b.SizeBytes)
+			addTo(&r.Unread, b.Unread)
 		}
 	}
 	return r
+}
+
+func addTo(sum, known *uint64) {
+	if known != nil {
+		*sum += *known
+	}
 }
 
 // gcFailed is what keeps the exit code from being 0.
@@ -155,13 +164,17 @@ func gcLines(r *gcResult, o *output, p page) []string {
 	if o.noHeader {
 		return out
 	}
+	unread := ""
+	if r.Unread > 0 {
+		unread = ", with " + o.number(r.Unread) + " unread"
+	}
 	switch {
 	case r.Remove:
-		out = append(out, "", fmt.Sprintf("%d of %d removed, %s", r.Removed, len(r.Remains),
-			o.bytes(r.Bytes)))
+		out = append(out, "", fmt.Sprintf("%d of %d removed, %s%s", r.Removed, len(r.Remains),
+			o.bytes(r.Bytes), unread))
 	case r.Garbage > 0:
-		out = append(out, "", fmt.Sprintf("%d of %d would be removed, %s: shmctl gc --remove",
-			r.Garbage, len(r.Remains), o.bytes(r.Bytes)))
+		out = append(out, "", fmt.Sprintf("%d of %d would be removed, %s%s: shmctl gc --remove",
+			r.Garbage, len(r.Remains), o.bytes(r.Bytes), unread))
 	default:
 		out = append(out, "", fmt.Sprintf("nothing of %d would be removed", len(r.Remains)))
 	}
