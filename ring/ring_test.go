@@ -124,6 +124,50 @@ func TestFullAndEmpty(t *testing.T) {
 	})
 }
 
+// TestAsFarAsKnown: the calls that are inlined go by the index that a side saw last.
+func TestAsFarAsKnown(t *testing.T) {
+	everywhere(t, func(t *testing.T, capacity int, start uint64, o ring.Order) {
+		p := newPair(capacity, start, o)
+		for at := start; at-start < uint64(2*capacity); at++ {
+			for used := range capacity {
+				free := uint64(capacity - used)
+				if p.prod.Next(free) != nil ||
+					p.prod.Next(free-1) != &p.slots[(at+uint64(used))%uint64(capacity)] {
+					t.Fatalf("%d of %d slots are free: Next says something else", free, capacity)
+				}
+				p.put(1)
+			}
+			if p.prod.Next(0) != nil || p.prod.Head() != at {
+				t.Fatalf("a full ring has a next slot, or its head %#x is not %#x", p.prod.Head(), at)
+			}
+			if p.cons.Waiting() != 0 || p.cons.Front() != nil || len(p.cons.Span(1)) != 0 ||
+				!p.cons.Moved() {
+				t.Fatal("what was not looked at is known")
+			}
+			p.cons.Look()
+			first := &p.slots[at%uint64(capacity)]
+			if p.cons.Waiting() != uint64(capacity) || p.cons.Front() != first || p.cons.Moved() {
+				t.Fatalf("%d entries wait, want %d", p.cons.Waiting(), capacity)
+			}
+			for _, n := range []int{0, 1, capacity, capacity + 1} {
+				want := min(n, capacity-int(at%uint64(capacity)))
+				if span := p.cons.Span(n); len(span) != want || want > 0 && &span[0] != first {
+					t.Fatalf("%d entries of %d in one span, want %d", len(span), n, want)
+				}
+			}
+			p.cons.Release(capacity)
+			if p.prod.Head() != at+uint64(capacity) {
+				t.Fatalf("head %#x, want %#x", p.prod.Head(), at+uint64(capacity))
+			}
+			p.put(1) // the next round begins one slot further
+			p.cons.Look()
+			p.cons.Release(1)
+			_ = p.prod.Head()
+			at += uint64(capacity)
+		}
+	})
+}
+
 func TestPeekFrom(t *testing.T) {
 	everywhere(t, func(t *testing.T, capacity int, start uint64, o ring.Order) {
 		p := newPair(capacity, start, o)

@@ -80,6 +80,9 @@ func TestIndexAt(t *testing.T) {
 			}
 		}
 	}
+	if _, err := ring.IndexAt(mem[:8], 0); err != nil {
+		t.Errorf("the one word of 8 bytes: %v", err)
+	}
 	for _, off := range []uint64{1<<64 - 8, 1 << 63} {
 		if _, err := ring.IndexAt(mem, off); err == nil {
 			t.Errorf("offset %#x is taken", off)
