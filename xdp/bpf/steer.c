@@ -111,7 +111,7 @@ struct flow {
 	__be16 ethertype;
 	__be16 port;
 	__u16 vlan;
-	__u16 inner; /* a second tag */
+	__u32 tagged; /* with more than a priority */
 	__u32 todo; /* combinations of fields that may match */
 	int miss;   /* what to count if nothing does */
 };
@@ -297,8 +297,7 @@ static __always_inline int parse(struct flow *f, void *at, void *end)
 			return COUNT_SHORT;
 		if (i == 0)
 			f->vlan = bpf_ntohs(tag->tci) & VLAN_ID;
-		else
-			f->inner = 1;
+		f->tagged |= f->vlan | i;
 		proto = tag->proto;
 		at = tag + 1;
 	}
@@ -318,7 +317,7 @@ static __always_inline int is_local(struct flow *f, struct ethhdr *eth)
 	__u16 *to = (void *)eth->h_dest;
 	struct local *l;
 
-	if (f->vlan || f->inner)
+	if (f->tagged)
 		return 0;
 	l = bpf_map_lookup_elem(&locals, &f->dst);
 	return l && l->mac[0] == to[0] && l->mac[1] == to[1] && l->mac[2] == to[2];
@@ -328,12 +327,12 @@ static __always_inline struct rule_value *find(struct flow *f, struct ethhdr *et
 {
 	struct rule_value *v;
 	__u32 net = 0, *n;
-	int i;
+	int group, i;
 
-	if (todo & WITH_LOCAL && !is_local(f, eth))
-		todo &= ~WITH_LOCAL;
 	if (!todo)
 		return 0;
+	if (todo & WITH_LOCAL && !is_local(f, eth))
+		todo &= ~WITH_LOCAL;
 	if (todo & WITH_DST) {
 		n = bpf_map_lookup_elem(&nets, &f->dst);
 		if (n)
@@ -342,18 +341,23 @@ static __always_inline struct rule_value *find(struct flow *f, struct ethhdr *et
 			todo &= ~WITH_DST;
 	}
 #pragma unroll
-	for (i = COMBINATIONS - 1; i >= 0; i--) {
-		struct rule_key key;
-
-		if (!(todo & (1 << i)))
+	for (group = COMBINATIONS - 8; group >= 0; group -= 8) {
+		if (!(todo & 0xffu << group))
 			continue;
-		key.net = i & FIELD_DST ? net : 0;
-		key.port_ethertype = (i & FIELD_PORT ? f->port : 0) |
-				     (i & FIELD_ETHERTYPE ? (__u32)f->ethertype << 16 : 0);
-		key.vlan_fields = (i & FIELD_VLAN ? f->vlan : 0) | i << 16;
-		v = bpf_map_lookup_elem(&rules, &key);
-		if (v)
-			return v;
+#pragma unroll
+		for (i = group + 7; i >= group; i--) {
+			struct rule_key key;
+
+			if (!(todo & 1u << i))
+				continue;
+			key.net = i & FIELD_DST ? net : 0;
+			key.port_ethertype = (i & FIELD_PORT ? f->port : 0) |
+					     (i & FIELD_ETHERTYPE ? (__u32)f->ethertype << 16 : 0);
+			key.vlan_fields = (i & FIELD_VLAN ? f->vlan : 0) | i << 16;
+			v = bpf_map_lookup_elem(&rules, &key);
+			if (v)
+				return v;
+		}
 	}
 	return 0;
 }

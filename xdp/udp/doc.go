@@ -40,7 +40,8 @@
 //   - A UDP checksum that covers the pseudo header alone, as veth leaves it, is right on every
 //     interface.
 //   - A connection on no address, 0.0.0.0 or ::, gets what arrives on the interface for its port,
-//     whatever the destination: on a router what would have been forwarded too.
+//     whatever the destination: on a router what would have been forwarded too. One on an
+//     address gets what is for that, of every VLAN and for every hardware address.
 //   - There is no descriptor, hence no SyscallConn, File, or control data: socket options, ECN
 //     and packet information, GSO and recvmmsg. quic-go and others ask whether a connection has
 //     SyscallConn and do without.
