@@ -30,6 +30,10 @@ type guard struct {
 // misusedGrace is how long close waits for a goroutine that it cannot see.
 const misusedGrace = 10 * time.Millisecond
 
+// drainGrace is far longer than a store stays in a processor's buffer: for a close where the kernel
+// refuses the barrier, since a filter of system calls came late.
+const drainGrace = 10 * time.Millisecond
+
 // asymmetric tells whether Close can pay. It is decided once: both sides must agree.
 var asymmetric = doorbell.RegisterPrivate() == nil
 
@@ -105,8 +109,8 @@ func (g *guard) close(wake func()) (first bool, err error) {
 	if !g.closed.CompareAndSwap(false, true) {
 		return false, nil
 	}
-	if asymmetric {
-		_ = doorbell.BarrierPrivate()
+	if asymmetric && doorbell.BarrierPrivate() != nil {
+		time.Sleep(drainGrace)
 	}
 	for i := 0; g.busy.Load() != 0 || g.users.Load() != 0; i++ {
 		wake()

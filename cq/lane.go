@@ -230,6 +230,9 @@ func (q *Queue) watch(l *lane) {
 		l.stop()
 		l.stop = nil
 	}
+	if q.noBarrier.Load() {
+		q.unwatch(l.bit)
+	}
 	owner := l.obj.Owner()
 	l.generation = owner.Generation // from the same record: a successor may come just now
 	if owner.IsSelf() {
@@ -237,16 +240,34 @@ func (q *Queue) watch(l *lane) {
 	}
 	stop, err := shm.WatchDeath(owner, func() { q.bell.Mark(l.bit) })
 	if err != nil {
-		q.sliced.Store(true)
-		if !slices.Contains(q.unwatched, l.bit) {
-			q.unwatched = append(q.unwatched, l.bit)
-		}
-		if q.face != nil || q.seated.Load() {
-			q.ticking.Do(q.tick)
-		}
+		q.unwatch(l.bit)
 		return
 	}
 	l.stop = stop
+}
+
+// unwatch has a lane looked at now and then by whoever waits. The lock of watches is held.
+func (q *Queue) unwatch(bit int) {
+	q.sliced.Store(true)
+	if !slices.Contains(q.unwatched, bit) {
+		q.unwatched = append(q.unwatched, bit)
+	}
+	if q.face != nil || q.seated.Load() {
+		q.ticking.Do(q.tick)
+	}
+}
+
+// barrierRefused is for a filter of system calls that came after the queue was opened. Without the
+// barrier a lane may be parked while its writer, which saw it hot, has published and not marked it.
+func (q *Queue) barrierRefused() {
+	q.watches.Lock()
+	defer q.watches.Unlock()
+	q.noBarrier.Store(true)
+	for bit, l := range q.lanes {
+		if l != nil && q.bell.Knows(bit) {
+			q.unwatch(bit)
+		}
+	}
 }
 
 // findLanes makes every lane that exists a candidate: ready bits are hints.

@@ -15,11 +15,11 @@ import (
 
 func init() { roles["nogetfd"] = childNoGetFD }
 
-// forbidGetFD takes pidfd_getfd away from the process, as container runtimes do.
-func forbidGetFD() error {
+// forbid takes a system call away from the process, as container runtimes do.
+func forbid(call uint32) error {
 	prog := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // number of the call
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: unix.SYS_PIDFD_GETFD},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: call},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
 	}
@@ -36,10 +36,10 @@ func forbidGetFD() error {
 	return nil
 }
 
-// noGetFD is forbidGetFD for a child, which ends if that fails.
+// noGetFD forbids pidfd_getfd to a child, which ends if that fails.
 func noGetFD() {
 	runtime.LockOSThread() // the thread that may filter all others
-	if err := forbidGetFD(); err != nil {
+	if err := forbid(unix.SYS_PIDFD_GETFD); err != nil {
 		fmt.Println("forbid:", err)
 		os.Exit(1)
 	}

@@ -47,7 +47,8 @@ type Queue struct {
 
 	broadcast   atomic.Uint64 // grows with every SignalAll
 	redelivered bool          // of what the last Read or Peek returned
-	sliced      atomic.Bool   // some writer's death would not be noticed: wake up now and then
+	sliced      atomic.Bool   // a death or a mark would not be noticed: wake up now and then
+	noBarrier   atomic.Bool   // the kernel refuses membarrier since the queue was opened
 	stamp       uint64        // of the home, at the last full look
 
 	holders   holders // sets, channels and feeders of this process
@@ -283,7 +284,8 @@ func (q *Queue) start() (err error) {
 	q.words.bell.generation.Store(0) // the predecessor's is no use
 	q.bell = doorbell.NewBell(doorbell.Config{Arm: &q.words.arm, Hints: hints,
 		Lanes: q.opt.rows(), Generation: uint16(generation), Face: q.face,
-		Open: q.openLane, Marked: q.laneMarked, Shared: q.opt.Shared})
+		Open: q.openLane, Marked: q.laneMarked, Shared: q.opt.Shared,
+		Refused: q.barrierRefused})
 	q.bell.Lock()
 	defer q.bell.Unlock()
 	if err := q.ownLane(); err != nil {

@@ -13,6 +13,10 @@ type Stats struct {
 	Lanes    int    // lanes that entries were ever taken from
 	GivenUp  uint64 // lanes whose writers could not be trusted; see LaneError
 	Retired  uint64 // lanes of other users that have ended
+	// NoBarrier says that membarrier(2) was allowed when the queue was opened and is refused by now,
+	// which a seccomp filter does that comes late. No entry is lost, but a wake may be: each sleep
+	// ends after 100 ms and looks at all lanes. Install filters first, or allow that call.
+	NoBarrier bool
 }
 
 // Stats returns counters. It may be called from anywhere while the queue is open.
@@ -22,7 +26,7 @@ func (q *Queue) Stats() Stats {
 	}
 	defer q.guard.leaveAny()
 	s := Stats{Sleeps: q.bell.Sleeps(), Barriers: q.bell.Barriers(),
-		Resets: q.face.Calls()}
+		Resets: q.face.Calls(), NoBarrier: q.noBarrier.Load()}
 	s.GivenUp = q.given.Load()
 	for i := range q.rows {
 		s.Retired += q.rows[i].retired.Load()

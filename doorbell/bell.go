@@ -50,6 +50,10 @@ type Config struct {
 	Marked func(bit int)
 	// Shared makes Lock and Unlock real: several goroutines use the queue.
 	Shared bool
+	// Refused is told, once, that the kernel refuses [Barrier]. From then on a mark may be missed,
+	// so whoever waits must look at all lanes again now and then. It runs under the bell's lock. It
+	// may be nil: then each Park that needs the barrier fails.
+	Refused func()
 }
 
 // Bell is the reader's half of the bell of one queue. Lock must be held for every method, unless
@@ -77,6 +81,8 @@ type Bell struct {
 	counts   int        // those of them that wait for more than one entry
 	takes    uint64     // grows when marks were taken or lanes un-parked; see Sleep
 	owed     bool       // a hot lane was parked and the barrier for it is not paid yet
+	refused  func()     // nil once it was told
+	weak     bool       // it was: nothing is paid any more
 	notes    *notes     // of a completion channel that has the queue
 	listened []listened // lanes of other users
 	sleepOn  []watched  // room for the words that a sleeper waits on
@@ -91,7 +97,8 @@ type Bell struct {
 func NewBell(c Config) *Bell {
 	b := &Bell{
 		shared: c.Shared, arm: c.Arm, hints: c.Hints, face: c.Face, open: c.Open, marked: c.Marked,
-		only: Several, lanes: make([]LaneConfig, c.Lanes), cand: newBitset(c.Lanes),
+		refused: c.Refused,
+		only:    Several, lanes: make([]LaneConfig, c.Lanes), cand: newBitset(c.Lanes),
 		hot:  newBitset(c.Lanes),
 		seen: make([]uint64, c.Lanes), first: &c.Hints.ready[0],
 		last: &c.Hints.ready[len(c.Hints.ready)-1],
@@ -325,8 +332,7 @@ func (b *Bell) Park() (more bool, err error) {
 	if b.owed {
 		// A producer whose release store of the tail still sits in its store buffer, and that
 		// has already loaded "not parked", is made visible here.
-		b.barriers.Add(1)
-		if err := Barrier(); err != nil {
+		if err := b.pay(); err != nil {
 			return true, err
 		}
 		b.owed = false
@@ -342,6 +348,22 @@ func (b *Bell) Park() (more bool, err error) {
 		}
 	}
 	return more, nil
+}
+
+// pay runs the barrier. A kernel that refuses it, for a filter of system calls that came late, does
+// so for ever, and is not asked again.
+func (b *Bell) pay() error {
+	if b.weak {
+		return nil
+	}
+	b.barriers.Add(1)
+	err := Barrier()
+	if err == nil || b.refused == nil {
+		return err
+	}
+	b.weak = true
+	b.refused()
+	return nil
 }
 
 // Pending reports whether a look is worth while: something is marked, or a candidate has entries,

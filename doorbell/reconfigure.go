@@ -16,8 +16,7 @@ func (b *Bell) Reconfigure(bit int, c LaneConfig) {
 // before that was known, and the lane may have been parked since without a barrier. What that makes
 // visible has no mark of its own, so those who rely on marks are told.
 func (b *Bell) payLate(bit int) {
-	b.barriers.Add(1)
-	if Barrier() != nil {
+	if b.pay() != nil {
 		b.owed = true // the next Park tries again, and tells
 		return
 	}

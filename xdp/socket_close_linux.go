@@ -1,10 +1,17 @@
 package xdp
 
-import "golang.org/x/sys/unix"
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
 
 // membarrierGlobal waits until every thread, and every softirq, has been through a barrier
 // (MEMBARRIER_CMD_GLOBAL).
 const membarrierGlobal = 1
+
+// sectionGrace is far longer than a driver is in one section that reads the program.
+const sectionGrace = 20 * time.Millisecond
 
 // Close takes the socket out of the steering program and gives the queue back, unless other sockets
 // share it. The frames that the kernel had stay with this UMEM; nothing is received or sent any
@@ -70,7 +77,10 @@ func (s *Socket) takeBack() {
 	if s.sim == nil {
 		// A driver that saw the socket in the program may be about to write to its ring. It does so
 		// within one section of what this call waits for (synchronize_rcu).
-		_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0)
+		_, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0)
+		if errno != 0 { // a filter of system calls refuses it: let the section end
+			time.Sleep(sectionGrace)
+		}
 	}
 	s.discard(int(s.rx.available(s.rx.mask + 1)))
 	s.rx.release()

@@ -1,0 +1,151 @@
+package cq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+func init() { roles["late filter"] = childLateFilter }
+
+// lateWaiter waits until something is there, by one of the ways that park lanes, and takes it.
+type lateWaiter struct {
+	name string
+	take func() error
+}
+
+func lateWaiters(d *shm.Dir, q *cq.Queue, e *cq.EventQueue) (ways []lateWaiter, end func() error) {
+	dst, ready, ev := make([]cq.Context, 8), make([]cq.Waitable, 2), &cq.Event{}
+	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{Wait: cq.WaitFD})
+	need(err)
+	need(set.Add(q))
+	c, err := cq.NewChannel(d)
+	need(err)
+	need(c.Attach(q))
+	just := func(want, n int, err error) error {
+		if err == nil && n != want {
+			err = fmt.Errorf("%d in place of %d", n, want)
+		}
+		return err
+	}
+	one := func(n int, err error) error { return just(1, n, err) }
+	read := func() error { return one(cq.Read(q, dst)) }
+	end = func() error {
+		for c.Ack(q, 1) == nil {
+		}
+		return errors.Join(set.Remove(q), set.Close(), c.Detach(context.Background(), q), c.Close())
+	}
+	return []lateWaiter{
+		{"read", func() error { return one(cq.ReadTimeout(q, dst, tooLong)) }},
+		{"threshold", func() error {
+			n, err := cq.ReadTimeout(q, dst, tooLong, cq.WaitCond{Min: 2})
+			return just(2, n, err)
+		}},
+		{"set", func() error {
+			if err := one(set.WaitTimeout(ready, tooLong)); err != nil {
+				return err
+			}
+			return read()
+		}},
+		{"descriptor", func() error { return lateDescriptor(q.TryWait, q.FD(), read) }},
+		{"descriptor of a set", func() error { return lateDescriptor(set.TryWait, set.FD(), read) }},
+		{"channel", func() error {
+			if err := c.Arm(q, cq.NotifyAny); err != nil {
+				return err
+			}
+			err := read() // what came before the arming
+			if err == cq.ErrWouldBlock {
+				if _, err = c.GetTimeout(tooLong); err == nil {
+					err = read()
+				}
+			}
+			return err
+		}},
+		{"event queue", func() error { _, err := e.ReadTimeout(ev, tooLong); return err }},
+	}, end
+}
+
+// lateDescriptor is trywait, poll and read.
+func lateDescriptor(tryWait func() error, fd int, read func() error) error {
+	for {
+		err := tryWait()
+		if err == nil {
+			_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20_000)
+		}
+		if err != nil && !errors.Is(err, cq.ErrWouldBlock) && err != unix.EINTR {
+			return err
+		}
+		if err = read(); err != cq.ErrWouldBlock {
+			return err
+		}
+	}
+}
+
+// childLateFilter has membarrier forbidden after it has opened all, and says how each way of
+// waiting goes on.
+func childLateFilter() {
+	d, err := shm.OpenDir("")
+	need(err)
+	name := os.Getenv(envQueue)
+	q, err := cq.Create(d, name, cq.Options{Size: 8, Spin: -1, Wait: cq.WaitFD})
+	need(err)
+	w, err := cq.Attach(context.Background(), d, name, cq.WriterOptions{})
+	need(err)
+	e, err := cq.CreateEvents(d, name+"-events", cq.EventOptions{Size: 8, Spin: -1, Write: true})
+	need(err)
+	waiters, end := lateWaiters(d, q, e)
+	runtime.LockOSThread() // the thread that may filter all others
+	need(forbid(unix.SYS_MEMBARRIER))
+	runtime.UnlockOSThread()
+	for _, way := range waiters {
+		for i := range 20 {
+			go func() {
+				time.Sleep(time.Duration(i%4) * 500 * time.Microsecond)
+				_, err := e.Write(&cq.Event{Event: cq.EventNotify, FID: e.FID()})
+				need(err)
+				if way.name != "event queue" {
+					need(w.Post(&cq.Entry{}))
+				}
+				if way.name == "threshold" {
+					need(w.Post(&cq.Entry{}))
+				}
+			}()
+			if err = way.take(); err != nil {
+				say("%s, %d: %v", way.name, i, err)
+				break
+			}
+			if way.name != "event queue" {
+				_, err = e.ReadTimeout(&cq.Event{}, tooLong)
+				need(err)
+			}
+		}
+	}
+	before := q.Stats()
+	_, err = cq.ReadTimeout(q, make([]cq.Context, 1), 350*time.Millisecond)
+	after := q.Stats()
+	say("idle: timed out %v, slices %v, barriers %d, refused %v, events %v",
+		errors.Is(err, cq.ErrTimedOut), after.Sleeps-before.Sleeps >= 2,
+		after.Barriers-before.Barriers, after.NoBarrier, e.Stats().NoBarrier)
+	need(errors.Join(end(), w.Close(), q.Close(), e.Close()))
+	say("end")
+}
+
+// TestLateFilter: a seccomp filter that takes membarrier away from a process whose queues are open
+// ends no wait with an error and loses no wake: sleeps are cut into slices, and Stats says so.
+func TestLateFilter(t *testing.T) {
+	got := startChild(t, "late filter", envQueue+"="+queueName(t)).stop(t)
+	want := "idle: timed out true, slices true, barriers 0, refused true, events true\nend"
+	if strings.TrimSpace(got) != want {
+		t.Errorf("the child says:\n%s", got)
+	}
+}
