@@ -31,6 +31,7 @@ func childVectorOwner() {
 // that died, and of its successor. One that is stopped is not dead, nor one that leaves.
 func TestAddressOwnerDeathIsAnEvent(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	d, name := openDir(t), queueName(t)
 	own, err := cq.CreateAddresses(d, name, cq.AddressOptions{Lifetime: cq.Persistent})
 	must(t, err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // TestAfterClose calls everything after Close, and after Detach.
@@ -164,6 +165,7 @@ func TestCloseEndsWaits(t *testing.T) {
 // TestCloseWaits: Close comes at any moment of a busy reader and a busy writer, and neither sees
 // memory that is gone.
 func TestCloseWaits(t *testing.T) {
+	shmtest.Long(t)
 	for range 60 {
 		d, q := create(t, cq.Options{Size: 8, Spin: -1})
 		w := attach(t, d, q.Name())

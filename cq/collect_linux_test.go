@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // dirOfItsOwn opens a directory that no other test sees, and removes it when the test ends.
@@ -27,6 +28,7 @@ func dirOfItsOwn(t *testing.T, name string) *shm.Dir {
 // TestRemoveSeesWhoComes: a writer that attaches while a queue is being removed keeps it, unless it
 // sees that and gives up.
 func TestRemoveSeesWhoComes(t *testing.T) {
+	shmtest.Long(t)
 	must := func(err error) {
 		t.Helper()
 		if err != nil {

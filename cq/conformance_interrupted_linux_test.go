@@ -9,10 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // TestConformanceInterrupted: signals interrupt the system calls of a wait, and not the wait.
 func TestConformanceInterrupted(t *testing.T) {
+	shmtest.Long(t)
 	o := cq.Options{Size: 8, Spin: -1, UserContext: 0}
 	conform(t, "every-blocking-call", o, interruptedEveryBlockingCall)
 	// With a deadline the kernel does not restart the system call of a sleep after a signal: the call

@@ -3,6 +3,7 @@ package cq_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,6 +46,14 @@ var (
 	queueSites = append(sites[:4:4], site{memfd: true, others: true},
 		site{memfd: true, far: true, others: true})
 )
+
+// sampled are the sites where the cases run, with -short one of each kind.
+func sampled(all []site) []site {
+	if testing.Short() {
+		return slices.DeleteFunc(slices.Clone(all), func(p site) bool { return p.far != p.memfd })
+	}
+	return all
+}
 
 // sink is a writer, in this process or another one.
 type sink interface {
@@ -100,7 +109,7 @@ func conform(t *testing.T, name string, o cq.Options, f func(t *testing.T, r *ri
 	t.Helper()
 	p := &peer{t: t}
 	t.Run(name, func(t *testing.T) {
-		for _, at := range queueSites {
+		for _, at := range sampled(queueSites) {
 			t.Run(at.String(), func(t *testing.T) {
 				shmtest.Conforms(t)
 				r := newRig(t, at, p, o)

@@ -151,7 +151,7 @@ func mutexCond(t *testing.T, r *rig) {
 func conformInSet(t *testing.T, name string) {
 	p := &peer{t: t}
 	t.Run(name, func(t *testing.T) {
-		for _, at := range queueSites {
+		for _, at := range sampled(queueSites) {
 			t.Run(at.String(), func(t *testing.T) {
 				shmtest.Conforms(t)
 				s := waitSet(t, openDir(t), cq.WaitSetOptions{})

@@ -24,6 +24,7 @@ func deathsOf(t *testing.T, name string, bind func(cq.EventSink) error) *cq.Even
 // nor one that closes.
 func TestCounterDeathIsAnEvent(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	d, one, base := named3(t, cq.CounterOptions{Lifetime: cq.Persistent})
 	two, err := cq.OpenCounter(d, base+"-3", cq.CounterOptions{})
 	must(t, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 func init() { roles["poor reader"] = childPoorReader }
@@ -17,6 +18,7 @@ func init() { roles["poor reader"] = childPoorReader }
 // TestLaneWithoutDescriptors: a reader that can open no file for the lane of a writer says so, and
 // gets what is in it when it can, though nobody rings any more.
 func TestLaneWithoutDescriptors(t *testing.T) {
+	shmtest.Long(t)
 	poorChild(t, "poor reader")
 }
 

@@ -26,6 +26,7 @@ func childLaneHolder() {
 // it, hide nobody who died there, and nobody takes them for writers.
 func TestDeathOutlivesCollectors(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	for name, collect := range map[string]func(t *testing.T, d *shm.Dir, name string){
 		"gives up": func(t *testing.T, d *shm.Dir, name string) {
 			release, err := cq.HoldLanes(d, name)

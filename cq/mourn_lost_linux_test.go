@@ -4,10 +4,12 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // TestLostNotice: a death is told also if the kernel's notice of it is lost.
 func TestLostNotice(t *testing.T) {
+	shmtest.Long(t)
 	_, q := create(t, cq.Options{Size: 8})
 	e := eventsFor(t, q, cq.EventOptions{})
 	c := namedWriter(t, q, 1)

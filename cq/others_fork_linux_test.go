@@ -105,6 +105,7 @@ func (o *other) heir(t *testing.T) (end func()) {
 // nobody has its end of the connection. Until then nobody is told, and nobody gets its lane; a
 // child that ends is no death, and one that was only started by it means nothing.
 func TestOthersWriterSplits(t *testing.T) {
+	shmtest.Long(t)
 	for _, s := range []split{forks, execs, bequest} {
 		t.Run(string(s), func(t *testing.T) {
 			q := anonymousOthers(t, cq.Options{Size: 8, MaxLanes: 1})

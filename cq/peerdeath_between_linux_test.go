@@ -19,6 +19,7 @@ func fullEvents(t *testing.T, name string) *cq.EventQueue {
 // TestNamedDeathOutlivesItsSink: what one event queue had no room for is told to the one that
 // replaces it, though each of the dead had the same lane; and nothing twice to the same.
 func TestNamedDeathOutlivesItsSink(t *testing.T) {
+	shmtest.Long(t)
 	_, q := create(t, cq.Options{Size: 8, MaxLanes: 1})
 	full, next, last := fullEvents(t, "full"), fullEvents(t, "next"), fullEvents(t, "last")
 	must(t, q.BindEvents(full))

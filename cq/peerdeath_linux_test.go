@@ -84,6 +84,7 @@ func writerOf(t *testing.T, q *cq.Queue, kind string, n uint64) (c *child, pid i
 // detaches is none.
 func TestWriterDeathIsAnEvent(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	for _, kind := range []string{"named", "without a name", "other user", "other PID namespace"} {
 		t.Run(kind, func(t *testing.T) {
 			o := cq.Options{Size: 8}
@@ -182,6 +183,7 @@ func TestDeathsInOneLane(t *testing.T) {
 // room, in order.
 func TestDeathWaitsForRoom(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	_, q := create(t, cq.Options{Size: 8})
 	e := eventsFor(t, q, cq.EventOptions{Size: 2, Write: true})
 	var filler cq.Event

@@ -15,6 +15,7 @@ import (
 // takes the queue over.
 func TestReaderDeathIsAnEvent(t *testing.T) {
 	shmtest.Conforms(t)
+	shmtest.Long(t)
 	d := openDir(t)
 	name := queueName(t)
 	killedCreator(t, name, "1")
