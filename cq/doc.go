@@ -18,6 +18,7 @@
 //	Peek, Release           in place; removed when you say so        -
 //	Queue.Entries           in place, one by one                     ibv_start_poll, ibv_next_poll
 //	ReadErr                 the error entry that stopped a read      fi_cq_readerr
+//	ReadLane, PeekedLane    say whose the entries are, see [Lane]    -
 //	TryWait, FD, Control    for your own poll or epoll               fi_trywait, FI_GETWAIT
 //	PostContext             waits for room, and ends with the reader -
 //	Signal, SignalAll       end a blocking read                      fi_cq_signal
@@ -133,6 +134,7 @@
 //
 // In either case neither side believes the other: whatever comes out of shared memory is loaded
 // once, bounded and then used, so that no byte that a broken peer writes costs more than an error.
+// What an entry says is its writer's word, the context included: [Lane] says whose word it is.
 //
 // A process can do one thing to others of its own user, whom it could kill as well: cut a file of a
 // queue with a name, as truncate(1) does. The memory is gone then, and the next access ends with

@@ -184,6 +184,8 @@ type ErrorEntry struct {
 	ErrDataBytes int
 	// Redelivered is set if an earlier reader may have seen the entry.
 	Redelivered bool
+	// From is filled by a read, if it is not nil, with who posted the entry.
+	From *Lane
 }
 
 // ErrDataMaxBytes is how much detail an error entry can carry.

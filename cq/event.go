@@ -88,6 +88,8 @@ type Event struct {
 	Payload []byte
 	// Redelivered is set by a read if an earlier reader had peeked at the event.
 	Redelivered bool
+	// From is filled by a read, if it is not nil, with who wrote the event.
+	From *Lane
 }
 
 // EventError is a failed operation, as [EventQueue.ReadErr] returns it (struct fi_eq_err_entry). It
@@ -106,6 +108,8 @@ type EventError struct {
 	ErrDataBytes int
 	// Redelivered is set by a read if an earlier reader had peeked at the entry.
 	Redelivered bool
+	// From is filled by a read, if it is not nil, with who wrote the entry.
+	From *Lane
 }
 
 // Error names the operation, its object and both error numbers.

@@ -61,5 +61,5 @@ func (ev *Event) decode(s *Entry, data []byte) (payload uint64, ok bool) {
 func (e *EventError) decode(s *Entry, d *errorRecord, data []byte) {
 	buf, n := d.copyData(e.ErrData, data)
 	*e = EventError{FID: eventFID(s), Context: s.Context, Data: s.Data, Err: Errno(d.err),
-		ProvErrno: d.provErrno, ErrData: buf, ErrDataBytes: n}
+		ProvErrno: d.provErrno, ErrData: buf, ErrDataBytes: n, From: e.From}
 }

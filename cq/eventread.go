@@ -26,7 +26,8 @@ func (e *EventQueue) Read(ev *Event) (int, error) {
 		return e.readOnce(ev, false)
 	}
 	bit := q.only()
-	if bit < doorbell.Nobody || e.pinned != nil || e.purge.count > 0 || e.purge.due.Load() {
+	if bit < doorbell.Nobody || e.pinned != nil || e.purge.count > 0 || e.purge.due.Load() ||
+		ev.From != nil {
 		q.guard.leaveAlone()
 		return e.readOnce(ev, false)
 	}
@@ -189,6 +190,9 @@ func (e *EventQueue) take(ev *Event) (*lane, error) {
 		_, err := q.result(0)
 		return nil, err
 	}
+	if ev.From != nil {
+		*ev.From, _ = q.origin(l)
+	}
 	ev.Redelivered = l.again() > 0
 	return l, nil
 }
@@ -341,6 +345,9 @@ func (e *EventQueue) takeErr(ev *EventError) (*lane, error) {
 	s, at := a[0], l.cons.Head()
 	d := *l.detail.record(at)
 	ev.decode(&s, &d, l.detail.data(at))
+	if ev.From != nil {
+		*ev.From, _ = q.origin(l)
+	}
 	ev.Redelivered = l.again() > 0
 	return l, nil
 }

@@ -37,6 +37,7 @@ type Queue struct {
 	turn    int        // what it gave of its budget
 	idle    int        // reads in a row that found several lanes empty
 	errLane *lane      // has an error entry at its head, which a read stopped at
+	from    *Lane      // of the read that is under way, if it asks whose the entries are
 	out     *lane      // has entries handed out by Peek
 	overrun *lane      // overran and is drained: nothing new is reported
 	final   bool       // that was reported

@@ -227,12 +227,19 @@ func drainLanes[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 				if n > 0 && q.lanes[bit].again() > 0 {
 					return q.result(n) // these do not mix
 				}
-				got, more, stop := takeLane(q, q.lanes[bit], dst[n:], tail(src, n))
+				into := dst[n:]
+				if q.from != nil { // one writer's only
+					into = into[:q.ofOne(bit, len(into))]
+				}
+				got, more, stop := takeLane(q, q.lanes[bit], into, tail(src, n))
 				n += got
 				if q.turn += got; q.turn >= laneBudget {
 					q.cur, q.turn = (bit+1)%len(q.lanes), 0
 				}
 				if stop || n == len(dst) {
+					return q.result(n)
+				}
+				if n > 0 && q.from != nil {
 					return q.result(n)
 				}
 				again = again || more

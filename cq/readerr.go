@@ -32,6 +32,9 @@ func (q *Queue) readErr(e *ErrorEntry) error {
 	s := a[0]
 	detail := *l.detail.record(l.cons.Head()) // copied once; everything below looks at the copy
 	l.fill(e, &s, &detail)
+	if e.From != nil {
+		*e.From, _ = q.origin(l)
+	}
 	q.errLane = nil
 	l.release(1)
 	return nil
@@ -50,7 +53,7 @@ func (e *ErrorEntry) fill(s *Entry, d *errorRecord) {
 	buf, n := d.copyData(e.ErrData, d.data[:])
 	*e = ErrorEntry{Context: s.Context, Flags: s.Flags, Len: s.Len, Buf: s.Buf, Data: s.Data,
 		Tag: s.Tag, Src: s.Src, OverrunBytes: d.overrunBytes, Err: Errno(d.err),
-		ProvErrno: d.provErrno, ErrData: buf, ErrDataBytes: n}
+		ProvErrno: d.provErrno, ErrData: buf, ErrDataBytes: n, From: e.From}
 	if s.Meta&MetaNoContext != 0 {
 		e.Flags |= FlagNoContext
 	}

@@ -30,6 +30,9 @@ const (
 	//     that is not shared, and one for up to 127 lanes of all queues that are shared, in a set or
 	//     on a channel. With WaitFD each lane has a pipe.
 	//   - A writer that finds its reader proved dead gets ErrPeerGone. It cannot signal the queue.
+	//   - What a writer posts is its word alone: it can name the contexts of another one's operations.
+	//     Whoever must tell them apart asks each read whose an entry is, see [Lane]: the row, the
+	//     user and the process are certain.
 	//   - Writers pay for order, since who is not trusted need not be registered with the kernel.
 	//
 	// A peer may write anything into its own memory at any time: a lane that cannot be is given up,

@@ -1,0 +1,148 @@
+package cq
+
+import (
+	"io/fs"
+	"math"
+	"os"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// Lane says who entries came from: the writer of a lane. What it says is known in different ways.
+//
+//	Row         which lane an entry was in is the reader's own knowledge: no writer can put one into
+//	            another one's
+//	UID, PID    with TrustOthers what the kernel said of the process that connected, at the
+//	            rendezvous. Otherwise UID is this process's own, since no other user can write to
+//	            the queue, and PID is what the writer said of itself
+//	the rest    what the writer says
+//
+// So with TrustOthers a reader knows which user and process posted an entry, whatever stands in it:
+// another one's context, tag or source. It does not know whether that process has passed its lane
+// on to others, a child say. Among processes of one user nothing is authenticated.
+type Lane struct {
+	Row        int
+	PID        int // 0 if it is not known
+	UID        int
+	Object     shm.UUID // of the lane, as PeerEntry.Object
+	Generation uint64   // of the writer among those that the lane had, as PeerEntry.Generation
+	Published  uint64   // how many entries all of them have published
+}
+
+// Lane returns who has a row now, or had it last. It is fs.ErrNotExist if nobody has had it, or if
+// its writer was of another user and has left. What a read returned may have come from a former
+// one: [ReadLane], [Queue.PeekedLane] and the From of failures and events say which. It may be
+// called from anywhere.
+func (q *Queue) Lane(row int) (l Lane, err error) {
+	err = q.withLane(row, func(obj *shm.Object, _ formerLane) error {
+		if obj == nil {
+			return fs.ErrNotExist
+		}
+		words, err := wordsOf[laneWords](obj, sectLane, uint32(row))
+		if err != nil {
+			return err
+		}
+		var peer *shm.Peer
+		if h, ok := q.home.(*memfdHome); ok && row > 0 && h.lanes[row].att != nil {
+			peer = h.lanes[row].att.peer
+		}
+		l = laneFrom(row, obj, peer, obj.Owner().Generation)
+		l.Published = words.tail.Load()
+		return nil
+	})
+	return l, err
+}
+
+// ReadLane is [Read] that takes the entries of one writer only, and says in from whose they are, if
+// it returns any. There may be more, of this one and of others. To wait, peek; see PeekedLane.
+func ReadLane[T Readable](q *Queue, dst []T, from *Lane) (n int, err error) {
+	if q.driven() {
+		q.progress()
+	}
+	if !q.enter() {
+		return 0, q.guard.refusal()
+	}
+	q.from = from
+	n, err = drain(q, dst, nil)
+	q.from = nil
+	q.leave()
+	return n, err
+}
+
+// PeekedLane says whose the entries are that are handed out, by Peek, PeekContext and in the body
+// of a loop over Entries: they all come from one lane. If that had several writers, one after the
+// other, which only processes of one user can be, it is that of the first entry. Without any handed
+// out it is ErrInvalid.
+func (q *Queue) PeekedLane() (Lane, error) {
+	if !q.enter() {
+		return Lane{}, q.guard.refusal()
+	}
+	defer q.leave()
+	if q.out == nil {
+		return Lane{}, refuse("look at lane of", q.name, "entries handed out", 0, "1 or more",
+			ErrInvalid)
+	}
+	l, _ := q.origin(q.out)
+	return l, nil
+}
+
+// origin says whose the next entry of a lane is, and before which index those of another begin.
+func (q *Queue) origin(l *lane) (from Lane, end uint64) {
+	obj, end := l.obj, uint64(math.MaxUint64)
+	switch {
+	case l.att != nil:
+		from = laneFrom(l.bit, l.att.obj, l.att.peer, l.att.obj.Owner().Generation)
+	default:
+		if obj == nil {
+			obj = q.obj
+		}
+		var generation uint64
+		generation, end = l.writerOf(l.cons.Head())
+		from = laneFrom(l.bit, obj, nil, generation)
+	}
+	from.Published = l.words.tail.Load()
+	return from, end
+}
+
+// ofOne says whose the next entries of a lane are, and returns how many of n at most are.
+func (q *Queue) ofOne(bit, n int) int {
+	l := q.lanes[bit]
+	var end uint64
+	*q.from, end = q.origin(l)
+	return int(min(uint64(n), end-l.cons.Head()))
+}
+
+// writerOf returns the generation of the writer of an entry, and the index at which the next one
+// began. Nothing is checked: a writer may have written anything.
+func (l *lane) writerOf(at uint64) (generation, end uint64) {
+	end = math.MaxUint64
+	for i := range l.words.epochs {
+		e := &l.words.epochs[i]
+		g, start := e.generation.Load(), e.start.Load()
+		if start > at {
+			end = min(end, start)
+		} else {
+			generation = max(generation, g)
+		}
+	}
+	return generation, end
+}
+
+// laneFrom describes the writer of a generation: a peer, if it is one of another user.
+func laneFrom(row int, obj *shm.Object, peer *shm.Peer, generation uint64) Lane {
+	l := Lane{Row: row, UID: os.Geteuid(), Object: obj.Header().UUID, Generation: generation}
+	if peer != nil {
+		l.PID, l.UID = peer.PID, peer.UID
+		return l
+	}
+	if o := obj.Owner(); o.Generation == generation {
+		l.PID = o.PID
+		return l
+	}
+	for _, d := range obj.Deaths() {
+		if d.Generation == generation {
+			l.PID = d.PID
+		}
+	}
+	return l
+}

@@ -1,0 +1,165 @@
+package cq_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// origins are the ways in which a queue says whose an entry is. Each takes what comes next.
+var origins = map[string]func(t *testing.T, q *cq.Queue) (contexts []uint64, from cq.Lane){
+	"ReadLane": func(t *testing.T, q *cq.Queue) (out []uint64, from cq.Lane) {
+		dst := make([]cq.Context, 8)
+		n, err := cq.ReadLane(q, dst, &from)
+		must(t, err)
+		return contexts(dst[:n]), from
+	},
+	"Peek": func(t *testing.T, q *cq.Queue) (out []uint64, from cq.Lane) {
+		es, err := q.Peek(8)
+		must(t, err)
+		from, err = q.PeekedLane()
+		must(t, err)
+		for i := range es {
+			out = append(out, es[i].Context)
+		}
+		must(t, q.Release(len(es)))
+		return out, from
+	},
+	"Entries": func(t *testing.T, q *cq.Queue) (out []uint64, from cq.Lane) {
+		for e, err := range q.Entries(1) {
+			must(t, err)
+			from, err = q.PeekedLane()
+			must(t, err)
+			out = append(out, e.Context)
+		}
+		return out, from
+	},
+}
+
+// TestOriginOthers: whatever a writer of another user puts into its entries, a read can tell that
+// it is that one's, by what the kernel said.
+func TestOriginOthers(t *testing.T) {
+	for name, next := range origins {
+		for _, shared := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				q := anonymousOthers(t, cq.Options{Size: 8, Shared: shared})
+				near, far := joinOthers(t, q), startWriterOther(t, q)
+				post(t, near, 5, 7)
+				far.post(t, 5, 7) // the same contexts: it cannot be told by them
+				seen := map[cq.Lane][]uint64{}
+				for n := 0; n < 4; {
+					got, from := next(t, q)
+					n += len(got)
+					id := from
+					id.Published = 0
+					seen[id] = append(seen[id], got...)
+					if from.Published != 2 {
+						t.Errorf("%+v has published 2", from)
+					}
+				}
+				for _, want := range []cq.Lane{
+					{Row: near.Lane(), PID: os.Getpid(), UID: os.Geteuid()},
+					{Row: far.lane, PID: far.Process.Pid, UID: nobody}} {
+					is, err := q.Lane(want.Row)
+					must(t, err)
+					is.Published = 0
+					want.Object, want.Generation = is.Object, is.Generation
+					if is != want || !slices.Equal(seen[want], upTo(5, 7)) {
+						t.Errorf("row %d has %+v, want %+v; read %v", want.Row, is, want, seen)
+					}
+				}
+				_, err := q.PeekedLane()
+				wantErr(t, "nothing is handed out", err, cq.ErrInvalid)
+			})
+		}
+	}
+}
+
+// TestOriginLeft: what was read is known to be a writer's also when that has left and its row is
+// another one's.
+func TestOriginLeft(t *testing.T) {
+	q := anonymousOthers(t, cq.Options{Size: 8, MaxLanes: 1})
+	var before cq.Lane
+	for i := range uint64(3) {
+		w := joinOthers(t, q)
+		post(t, w, i, i+1)
+		must(t, w.Close())
+		dst, from := make([]cq.Context, 8), cq.Lane{}
+		n, err := cq.ReadLane(q, dst, &from)
+		if n != 1 || err != nil || from.Object == before.Object || from.UID != os.Geteuid() {
+			t.Errorf("%d: %d, %v, %+v after %+v", i, n, err, from, before)
+		}
+		before = from
+		if _, err := q.Lane(1); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Error(err)
+		}
+	}
+}
+
+// TestOriginGenerations: the entries of writers that had one lane, one after the other, come in
+// reads of their own.
+func TestOriginGenerations(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 8, MaxLanes: 1})
+	for i := range uint64(3) {
+		w := attach(t, d, q.Name())
+		post(t, w, 2*i, 2*i+2)
+		must(t, w.Close())
+	}
+	for i := range uint64(3) {
+		dst, from := make([]cq.Context, 8), cq.Lane{}
+		n, err := cq.ReadLane(q, dst, &from)
+		if err != nil || !slices.Equal(contexts(dst[:n]), upTo(2*i, 2*i+2)) ||
+			from.Generation != i+1 || from.Row != 1 || from.UID != os.Geteuid() {
+			t.Errorf("%d: %v, %v, %+v", i, dst[:n], err, from)
+		}
+	}
+}
+
+// TestOriginFailures: failures say whose they are, and events, only to those who ask.
+func TestOriginFailures(t *testing.T) {
+	q := anonymousOthers(t, cq.Options{Size: 8})
+	w := joinOthers(t, q)
+	d, e := createEvents(t, cq.EventOptions{Size: 8, Write: true})
+	ew := attachEvents(t, d, e.Name())
+	for name, c := range map[string]struct {
+		write func() error
+		read  func(from *cq.Lane) error
+		row   int
+	}{
+		"ReadErr": {func() error { return w.PostError(&cq.ErrorEntry{Err: cq.EOther}) },
+			func(from *cq.Lane) error { return q.ReadErr(&cq.ErrorEntry{From: from}) }, w.Lane()},
+		"event": {func() error { _, err := ew.Write(&cq.Event{}); return err },
+			func(from *cq.Lane) error {
+				_, err := e.Peek(&cq.Event{})
+				must(t, err)
+				_, err = e.Read(&cq.Event{From: from})
+				return err
+			}, ew.Lane()},
+		"own event": {func() error { _, err := e.Write(&cq.Event{}); return err },
+			func(from *cq.Lane) error { _, err := e.Read(&cq.Event{From: from}); return err }, 0},
+		"error event": {func() error {
+			_, err := ew.WriteErr(&cq.EventError{Err: cq.EOther})
+			return err
+		},
+			func(from *cq.Lane) error {
+				_, err := e.Read(&cq.Event{})
+				wantErr(t, "read", err, cq.ErrAvail)
+				_, err = e.ReadErr(&cq.EventError{From: from})
+				return err
+			}, ew.Lane()},
+	} {
+		must(t, c.write())
+		var from cq.Lane
+		must(t, c.read(&from))
+		if from.Row != c.row || from.PID != os.Getpid() || from.UID != os.Geteuid() ||
+			from.Published == 0 {
+			t.Errorf("%s: %+v", name, from)
+		}
+		must(t, c.write())
+		must(t, c.read(nil))
+	}
+}
