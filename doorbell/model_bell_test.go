@@ -86,6 +86,7 @@ type task struct {
 	asleep bool
 	fresh  bool  // the epoch has not moved since this task loaded it
 	found  uint8 // S2: queues that are ready
+	signal bool  // S2: queue 0 is so for its latch alone
 	done   uint8 // S2: queues looked at in this round
 	hand   uint8 // bits taken but not handed on: only in mutants that take in two steps
 	lane   uint8 // next producer that the barrier reaches
@@ -100,6 +101,7 @@ type bellState struct {
 	armed, armBits, rung   uint8 // queue 0
 	waiters                uint8 // direct sleepers of queue 0, under q.mu
 	latch, eventfd         bool
+	owes                   uint8 // waits that the latch is to end
 	dready, dom            uint8 // bits of queues; dom is in their armed words
 	dsum, dead, started    bool
 	mask, todo             [taskCount]uint8 // of lists; a channel's mask is what it is armed for
@@ -170,6 +172,12 @@ func (v *bell) lanesOf(q uint8) (m uint8) {
 		}
 	}
 	return m
+}
+
+// takeLatch ends a wait for a signal.
+func (s *bellState) takeLatch() {
+	s.latch = false
+	s.owes--
 }
 
 func (s *bellState) nonEmpty(lanes uint8) (m uint8) {

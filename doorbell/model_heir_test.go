@@ -50,7 +50,7 @@ func (v *bell) afterBarrier() step {
 func (v *bell) succeed(s, n *bellState, i int) {
 	begin := v.start()
 	*n = bellState{unread: s.unread, left: s.left, buffered: s.buffered, parked: s.parked,
-		ready: s.ready, cand: begin.cand, rung: s.rung, latch: s.latch, at: s.at, w: s.w,
+		ready: s.ready, cand: begin.cand, rung: s.rung, latch: s.latch, owes: s.owes, at: s.at, w: s.w,
 		wBits: s.wBits, wDom: s.wDom, sol: s.sol, old: s.old, stale: s.holds | s.stale, task: begin.task,
 		linked: s.linked, begun: s.begun, cutOff: s.cutOff, order: s.order}
 	v.findLanes(s, n)

@@ -4,7 +4,7 @@ package doorbell_test
 // scheduled again, so every state in which all of the reader's process sleeps is final for the
 // steps that are still missing. A store buffer, in contrast, always drains.
 func (v *bell) judge(s *bellState) verdict {
-	if s.owed[0] > 200 || s.owed[1] > 200 || s.owed[2] > 200 {
+	if s.owes > 200 || s.owed[0] > 200 || s.owed[1] > 200 || s.owed[2] > 200 {
 		return twice
 	}
 	for l := range laneCount {

@@ -98,17 +98,22 @@ func (m manyModel) read(s, n *manyState, who uint8) {
 			n.fresh, n.asleep = false, false
 		}
 	}
-	none := true
 	for l := range s.tail {
 		if n.cand&(1<<l) != 0 {
-			none = none && s.tail[l] == 0
 			n.idx[l] -= min(s.idx[l], s.tail[l])
 			n.tail[l] = 0
 		}
 	}
-	if none && who == manySet { // the signal that made the queue ready
-		n.latch = false
+}
+
+// nothing says that no lane in hand has an entry.
+func (s *manyState) nothing() bool {
+	for l := range s.tail {
+		if s.cand&(1<<l) != 0 && s.tail[l] != 0 {
+			return false
+		}
 	}
+	return true
 }
 
 // waitSet waits on the set, and reads the queue when it is ready.
@@ -149,6 +154,7 @@ func (m manyModel) waitSet(s *manyState, emit func(*manyState, step)) {
 			}
 		}
 		if some {
+			n.claims = s.nothing()
 			n.todo, n.set = m.bug != manyEdge, mS8
 		}
 	case mS4:
@@ -157,7 +163,11 @@ func (m manyModel) waitSet(s *manyState, emit func(*manyState, step)) {
 		n.dasleep = s.dfresh && !s.dready && !s.todo
 		n.dfresh, n.set = false, mS7
 	case mS8:
-		n.set = mGone // it may also go without
+		n.claims, n.set = false, mS1
+		if s.claims && !s.latch { // the other took it
+			break
+		}
+		n.latch, n.set = s.latch && !s.claims, mGone // it may also go without
 		emit(&n, mGone)
 		m.read(s, &n, manySet)
 		emit(&n, mGone)

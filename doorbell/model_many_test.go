@@ -51,6 +51,7 @@ type manyState struct {
 	tail, buffered, left, idx [2]uint8 // counted from the head: nothing is compared otherwise
 	parked, ready, cand       uint8
 	latch, finished           bool // finished: who left the latch has rung
+	claims                    bool // the set found the latch alone
 	signals                   uint8
 	armed, rung               uint8
 	noDom                     bool // in the armed word, by a mutant

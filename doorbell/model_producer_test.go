@@ -42,7 +42,7 @@ func (v *bell) publish(s, n *bellState, l int) {
 		n.at[l] = P2
 		switch {
 		case l == signaller:
-			n.latch = true
+			n.latch, n.owes = true, 1
 			n.at[l] = P4
 		case v.publishesPlain(s, l):
 			n.buffered[l]++

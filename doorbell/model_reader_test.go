@@ -207,9 +207,6 @@ func (v *bell) drain(s, n *bellState, i int, emit func(*bellState)) {
 		emit(n)
 		return
 	}
-	if full == 0 && v.roles[i] == setter && t.queue == 0 {
-		n.latch = false // the signal that made the queue ready
-	}
 	v.giveBack(n, i, emit)
 }
 
@@ -229,7 +226,7 @@ func (v *bell) tailsAgain(s, n *bellState, i int, emit func(*bellState)) {
 	case full != 0:
 		t.at = R2
 	case s.latch:
-		n.latch = false
+		n.takeLatch()
 		v.giveBack(n, i, emit)
 		return
 	default:

@@ -50,7 +50,11 @@ func (v *bell) waitSet(s, n *bellState, i int, emit func(*bellState)) {
 			t.at = v.setBegins()
 		}
 	case S8:
-		found := t.found
+		found := v.claimed(s, n, t)
+		if found == 0 {
+			*t = task{at: app}
+			break
+		}
 		*t = task{at: gone}
 		emit(n)
 		for q := range uint8(3) {
@@ -62,6 +66,21 @@ func (v *bell) waitSet(s, n *bellState, i int, emit func(*bellState)) {
 		return
 	}
 	emit(n)
+}
+
+// claimed is what a wait on a set returns: a queue that was found for its signal only if the signal
+// is still there, and then the wait takes it.
+func (v *bell) claimed(s, n *bellState, t *task) uint8 {
+	switch {
+	case !t.signal:
+	case v.bug == signalKept:
+		n.owes--
+	case s.latch || v.bug == signalUnclaimed:
+		n.takeLatch()
+	default:
+		return t.found &^ 1
+	}
+	return t.found
 }
 
 // setBegins is the first step of a wait on a set.
@@ -179,6 +198,7 @@ func (v *bell) lookAt(s, n *bellState, i int) bool {
 		t.at = S2r
 		if full != 0 || t.queue == 0 && s.latch && v.bug != latchUnseen {
 			t.found |= qbit
+			t.signal = t.signal || full == 0
 		}
 	case S2r:
 		switch full := t.found&qbit != 0; {
@@ -228,7 +248,7 @@ func (v *bell) nextQueue(s, n *bellState, i int) {
 		if v.bug == readyBeforeDomain {
 			n.dready = 0
 		}
-		*t = task{at: S3, found: t.found}
+		*t = task{at: S3, found: t.found, signal: t.signal}
 		if v.roles[i] == setPoller {
 			t.at = F4
 			if v.bug == faceResetLate {

@@ -213,6 +213,8 @@ const (
 	domainHandOn
 	sharedList
 	latchUnseen
+	signalKept      // a set returns the queue and leaves the signal
+	signalUnclaimed // a set returns the queue for a signal that another waiter took
 	leafBeforeSummary
 	summaryFirst
 	summarySkips
