@@ -15,7 +15,7 @@ type Life int
 const (
 	Alive    Life = iota + 1 // an owner holds the lock; it may be stopped, which is not death
 	Released                 // left on purpose: may be claimed
-	Dead                     // the owner is proved gone: may be claimed
+	Dead                     // the owner is proved gone, or another program by now: may be claimed
 	LockLost                 // the lock is free though the owner lives: nobody may claim
 )
 
@@ -102,10 +102,11 @@ func (o *Object) fate() (Life, error) {
 		// possible in the same one only.
 		return Dead, nil
 	}
-	if alive, known := ProcessAlive(owner); alive || !known {
-		return LockLost, nil
+	alive, known := ProcessAlive(owner)
+	if known && !alive || alive && o.ofFormerProgram(owner) {
+		return Dead, nil
 	}
-	return Dead, nil
+	return LockLost, nil
 }
 
 // Claim makes this process the owner of an object that was opened ReadWrite and is [Released] or
@@ -227,6 +228,7 @@ func (o *Object) mayTake(check func() error) error {
 
 // takeOver writes the owner record, under the lock.
 func (o *Object) takeOver() error {
+	o.noteClaim()
 	before, _ := loadOwner(o.mem)
 	me := Self()
 	me.State, me.ClaimedNs = StateOwned, monoNs()

@@ -116,6 +116,7 @@ func (b *builder) build(init func(*Object) error) (_ *Object, err error) {
 		}
 	}
 	crash.At(crash.CreateFilled)
+	o.noteClaim()
 	if err := sysLock(o.lockFD); err != nil {
 		return nil, err
 	}
@@ -253,6 +254,7 @@ func (o *Object) discard() {
 	if o.mem != nil {
 		_ = sysUnmap(o.mem)
 	}
+	o.forgetClaim()
 	for _, fd := range []int{o.fd, o.lockFD} {
 		if fd >= 0 {
 			sysClose(fd)

@@ -37,6 +37,9 @@
 // when the process dies, however it dies; nothing is ever taken over because time has passed. See
 // [Object.Life] and [Object.Claim].
 //
+// A process that becomes another program (execve) loses the lock and the memory, and lives. Whoever
+// can look at it, as it can itself, finds that and may claim what it owned.
+//
 // An object that many processes write has no owner while they have it open. Each has a [Seat]
 // instead, a lock on one byte, and nobody can claim the object, to remove it, beside them.
 //

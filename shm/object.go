@@ -33,12 +33,13 @@ type Object struct {
 	ino    uint64
 	dev    uint64
 
-	mu     sync.Mutex
-	lockFD int    // description that holds the lock, -1 when not owned; never sent, never an *os.File
-	gen    uint64 // of our own claim
-	held   bool   // the lock, and the record is that of whoever had it before
-	extra  []writable
-	closed bool
+	mu      sync.Mutex
+	lockFD  int    // description that holds the lock, -1 when not owned; never sent, never an *os.File
+	gen     uint64 // of our own claim
+	held    bool   // the lock, and the record is that of whoever had it before
+	claimed bool   // it is counted among those that this program has owned
+	extra   []writable
+	closed  bool
 }
 
 // writable is a second mapping, of one section.
@@ -330,6 +331,7 @@ func (o *Object) Close() error {
 	}
 	keep(sysUnmap(o.mem))
 	o.extra, o.mem = nil, nil
+	o.forgetClaim()
 	sysClose(o.fd)
 	o.fd = -1
 	o.dir.drop()

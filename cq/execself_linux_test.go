@@ -1,0 +1,120 @@
+package cq_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/shm/shmtest"
+)
+
+func init() {
+	roles["becomes another"] = childBecomesAnother
+	roles["another"] = childAnother
+}
+
+// ownAll has something of each kind that a process can own, and an entry in each queue.
+func ownAll(d *shm.Dir) {
+	q, err := cq.Create(d, "exec-queue", cq.Options{Size: 8, MaxLanes: 1, Wait: cq.WaitFD})
+	need(err)
+	w, err := cq.Attach(context.Background(), d, "exec-queue", cq.WriterOptions{})
+	need(err)
+	need(w.Post(&cq.Entry{Context: 7}))
+	e, err := cq.CreateEvents(d, "exec-events", cq.EventOptions{Size: 8})
+	need(err)
+	_, err = cq.CreateAddresses(d, "exec-addresses", cq.AddressOptions{Count: 8})
+	need(err)
+	c, err := cq.CreateCounter(d, "exec-counter", cq.CounterOptions{})
+	need(err)
+	need(c.Add(3))
+	s, err := cq.NewWaitSet(d, cq.WaitSetOptions{}) // a bell
+	need(err)
+	need(errors.Join(s.Add(q), s.Add(e)))
+}
+
+// haveAgain takes all of it from the program that this process was, or another.
+func haveAgain(d *shm.Dir) (all error) {
+	fail := func(err error) bool {
+		all = errors.Join(all, err)
+		return err != nil
+	}
+	if w, err := cq.Attach(context.Background(), d, "exec-queue", cq.WriterOptions{}); !fail(err) {
+		fail(errors.Join(w.Post(&cq.Entry{Context: 8}), w.Close())) // the only lane
+	}
+	if q, err := cq.Open(d, "exec-queue", cq.Options{}); !fail(err) {
+		dst := make([]cq.Msg, 8)
+		if n, err := cq.Read(q, dst); n != 2 || dst[0].Context != 7 || dst[1].Context != 8 {
+			fail(errors.Join(err, errors.New("entries are lost")))
+		}
+		fail(q.Close())
+	}
+	if e, err := cq.OpenEvents(d, "exec-events", cq.EventOptions{}); !fail(err) {
+		fail(e.Close())
+	}
+	if v, err := cq.AdoptAddresses(d, "exec-addresses", cq.AddressOptions{}); !fail(err) {
+		fail(v.Close())
+	}
+	if c, err := cq.OpenCounter(d, "exec-counter", cq.CounterOptions{}); !fail(err) {
+		if n, err := c.Read(); n != 3 || err != nil {
+			fail(errors.New("the counter lost its value"))
+		}
+		fail(c.Close())
+	}
+	if s, err := cq.NewWaitSet(d, cq.WaitSetOptions{}); !fail(err) { // removes the dead bell
+		fail(s.Close())
+	}
+	left, err := d.List()
+	fail(err)
+	for _, n := range left {
+		fail(errors.New("left: " + n.Name))
+	}
+	return all
+}
+
+func childBecomesAnother() {
+	d, err := shm.OpenDir("")
+	need(err)
+	ownAll(d)
+	cmd, err := shmtest.Command(context.Background(), "another", envCount+"="+os.Getenv(envCount))
+	need(err)
+	need(syscall.Exec(cmd.Path, cmd.Args, cmd.Environ()))
+}
+
+// childAnother is the same process, and another program.
+func childAnother() {
+	if os.Getenv(envCount) == "1" {
+		d, err := shm.OpenDir("")
+		need(err)
+		if err := haveAgain(d); err != nil {
+			say("%s", strings.ReplaceAll(err.Error(), "\n", "; "))
+		}
+		need(d.Close())
+	}
+	say("end")
+	untilTold()
+}
+
+// TestExecLeavesAll: a process that becomes another program can have again what it owned, and so
+// can others: its locks and its memory are gone, though its number lives.
+func TestExecLeavesAll(t *testing.T) {
+	for count, who := range []string{"others", "itself"} {
+		t.Run(who, func(t *testing.T) {
+			d := openDir(t)
+			c := startChild(t, "becomes another", envCount+"="+uintText(uint64(count)))
+			for line := c.line(t); line != "end"; line = c.line(t) {
+				t.Error(line)
+			}
+			if who == "others" {
+				if err := haveAgain(d); err != nil {
+					t.Error(err)
+				}
+			}
+			c.kill()
+		})
+	}
+}
