@@ -92,7 +92,12 @@ func TestWakesAddUp(t *testing.T) {
 // TestWakesAreOfBatches: a batch that wakes a sleeper on the descriptor and one on a set is one
 // wake, and attaching is none.
 func TestWakesAreOfBatches(t *testing.T) {
-	d, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD})
+	const quiet = 16 // batches that find nobody asleep, so that more wakes would fit below them
+	d, q := create(t, cq.Options{Size: 2 * quiet, Wait: cq.WaitFD})
+	w := attach(t, d, q.Name())
+	post(t, w, 0, quiet)
+	must(t, w.Close())
+	drain(t, q)
 	s, err := cq.NewWaitSet(d, cq.WaitSetOptions{Wait: cq.WaitFD})
 	must(t, err)
 	defer func() { must(t, s.Close()) }()
@@ -104,13 +109,20 @@ func TestWakesAreOfBatches(t *testing.T) {
 		}
 	}
 	arm()
-	w := attach(t, d, q.Name())
+	w, err = cq.Attach(t.Context(), d, q.Name(), cq.WriterOptions{})
+	must(t, err)
+	defer w.Close()
+	before := w.Stats().Wakes
 	for i := range uint64(3) {
 		lane := snapshot(t, inspect(t, d, q.Name())).Lanes[1].Traffic
-		if got := w.Stats(); got.Wakes != i || lane.Wakes != i || lane.Publishes != i {
+		if got := w.Stats(); got.Wakes != before+i || lane.Wakes != before+i ||
+			lane.Publishes != quiet+i {
 			t.Fatalf("after %d: %+v, %+v", i, got, lane)
 		}
 		arm()
 		must(t, w.Post(&cq.Entry{}))
+	}
+	if before > 1 { // the first of all may have found the reader asleep
+		t.Errorf("%d wakes before anybody slept", before)
 	}
 }
