@@ -20,6 +20,7 @@ import (
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/shm/shmtest/flip"
+	"github.com/shmring/shmring/testdata"
 )
 
 // flipFull has a word of every scene flipped between instructions too, and all get more values.
@@ -41,7 +42,11 @@ var flipScenes = map[string]func() (flip.Scene, error){}
 // TestFlip changes every word that a peer of another user may write between any two loads that a
 // call makes of it. The call gives what it gives for a value that stays, or gives the peer up.
 func TestFlip(t *testing.T) {
-	for i, name := range slices.Sorted(maps.Keys(flipScenes)) {
+	names := slices.Sorted(maps.Keys(flipScenes))
+	if err := testdata.CheckFrozen(testdata.FrozenFlip, names); err != nil {
+		t.Error(err)
+	}
+	for i, name := range names {
 		if testing.Short() && i%4 != 0 {
 			continue // a sample
 		}

@@ -4,16 +4,22 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/testdata"
 )
 
 func TestNames(t *testing.T) {
 	seen := map[string]bool{}
+	var names []string
 	for _, l := range crash.Labels() {
 		name := l.String()
 		if got, ok := crash.Parse(name); name == "" || seen[name] || !ok || got != l {
 			t.Errorf("label %d: name %q, parsed as %d, %v", l, name, got, ok)
 		}
 		seen[name] = true
+		names = append(names, name)
+	}
+	if err := testdata.CheckFrozen(testdata.FrozenStep, names); err != nil {
+		t.Error(err)
 	}
 	if _, ok := crash.Parse("none"); ok {
 		t.Error(`"none" is a step`)

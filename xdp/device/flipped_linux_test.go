@@ -9,6 +9,7 @@ import (
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/shm/shmtest/flip"
+	"github.com/shmring/shmring/testdata"
 	"github.com/shmring/shmring/xdp/device"
 )
 
@@ -21,7 +22,11 @@ func init() {
 // TestFlip changes every word of a command between any two loads that the device process makes of
 // it, as cq.TestFlip does with entries.
 func TestFlip(t *testing.T) {
-	for _, name := range slices.Sorted(maps.Keys(device.FlipScenes())) {
+	names := slices.Sorted(maps.Keys(device.FlipScenes()))
+	if err := testdata.CheckFrozen(testdata.FrozenDeviceFlip, names); err != nil {
+		t.Error(err)
+	}
+	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			shmtest.Require(t, "children", flip.Possible())
 			dir, err := os.MkdirTemp(os.Getenv(shm.EnvDir), "flip") // the child is killed in the end
