@@ -10,14 +10,6 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// signaled is what a signal is sent to.
-type signaled interface {
-	cq.Waitable
-	cq.TryWaiter
-	FD() int
-	Signal() error
-}
-
 // signalWaiter waits so long, for ever if that is negative, and reports whether a signal ended it.
 type signalWaiter struct {
 	name string

@@ -80,7 +80,8 @@ func TestSignalQueueRefuses(t *testing.T) {
 func childSignaledReader() {
 	d, err := shm.OpenDir("")
 	need(err)
-	name, leave := os.Getenv(envQueue), func() error { return nil }
+	name := os.Getenv(envQueue)
+	var leave func() error
 	if os.Getenv(envKind) == "events" {
 		q, err := cq.CreateEvents(d, name, cq.EventOptions{Size: 8, Lifetime: cq.Persistent})
 		need(err)

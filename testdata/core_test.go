@@ -14,8 +14,8 @@ import (
 func TestCoreImports(t *testing.T) {
 	const module = "github.com/shmring/shmring/"
 	allowed := []string{"golang.org/x/sys/", "github.com/edsrzf/mmap-go"}
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}",
-		"./shm", "./ring", "./doorbell", "./cq")
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f",
+		"{{if not .Standard}}{{.ImportPath}}{{end}}", "./shm", "./ring", "./doorbell", "./cq")
 	cmd.Dir = root(t)
 	out, err := cmd.Output()
 	if err != nil {

@@ -81,7 +81,7 @@ func meant(cmd *cobra.Command, err error) error {
 	for _, h := range habits {
 		if verbPath(cmd) == h.verb &&
 			strings.Contains(err.Error(), "unknown shorthand flag: '"+h.letter+"'") {
-			return fmt.Errorf("%w\n%s:", err, h.meant)
+			return fmt.Errorf("%w\n%s;", err, h.meant)
 		}
 	}
 	return err
