@@ -13,13 +13,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/shm"
 )
 
-func init() { roles["busy"] = childBusy }
+func init() { roles["busy"], roles["loser"] = childBusy, childLoser }
 
 // childBusy uses one object of each kind as hard as it can until it is killed.
 func childBusy() {
@@ -283,5 +284,47 @@ func checkHeldImage(t *testing.T, name string, image []byte, whole map[string][]
 	}
 	for _, c := range all {
 		placed(t, c, int64(len(files[c.Path])))
+	}
+}
+
+// childLoser owns a queue whose lock it loses, as a process does that closes descriptors that are
+// not its own. The memory stays mapped.
+func childLoser() {
+	d, err := shm.OpenDir("")
+	need(err)
+	_, err = cq.Create(d, "q", cq.Options{Size: 4})
+	need(err)
+	reader, err := os.Stat(filepath.Join(d.Path(), "q", "reader"))
+	need(err)
+	fds, err := os.ReadDir("/proc/self/fd")
+	need(err)
+	for _, e := range fds {
+		if to, err := os.Stat("/proc/self/fd/" + e.Name()); err == nil && os.SameFile(to, reader) {
+			fd, err := strconv.Atoi(e.Name())
+			need(err)
+			need(unix.Close(fd))
+		}
+	}
+	say("lost")
+	untilTold()
+}
+
+func TestCheckFindsLostLock(t *testing.T) {
+	d := ownDir(t)
+	loser := startChild(t, d, "loser")
+	loser.line(t)
+	r, err := ctl.Check(ctl.CheckOptions{}, filepath.Join(d.Path(), "q"))
+	must(t, err)
+	if len(r.Findings) != 1 || r.Findings[0].Invariant != "owner.lock" ||
+		filepath.Base(r.Findings[0].Path) != "reader" {
+		t.Errorf("%+v", r.Findings)
+	}
+	if q, err := ctl.Show(d, "q"); err != nil || *q.State != ctl.StateLockLost {
+		t.Errorf("%v, %v", *q.State, err)
+	}
+	loser.kill()
+	if r, err = ctl.Check(ctl.CheckOptions{}, filepath.Join(d.Path(), "q")); err != nil ||
+		len(r.Findings) != 0 {
+		t.Errorf("when it is dead: %+v, %v", r.Findings, err)
 	}
 }

@@ -81,7 +81,7 @@ func TestCheckProcessFindsDamage(t *testing.T) {
 			bell = path
 		}
 	}
-	all := append(more(t, whole, bell), damages(bell)...)
+	all := append(more(t, whole), damages(bell)...)
 	all = append(all, damage{name: "object.attributes", file: "q/lane-0001", at: 0x100, word: 3})
 	want := map[int][]string{}
 	for _, g := range append(all, damage{file: "q/reader"}, damage{file: "count"}) {
