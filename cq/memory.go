@@ -84,8 +84,13 @@ func RegisterMemory(obj *shm.Object, o MemoryOptions) (*MemoryRegion, error) {
 	}
 	r := &MemoryRegion{fid: FID{Kind: FIDMemory, ID: rand.Uint64(), Generation: 1}, opt: o, obj: obj}
 	r.key.Store(KeyNotAvail)
+	// The object is the caller's, who may close it as soon as this returns.
+	err := r.take()
 	if o.Events == nil {
-		if err := r.register(); err != nil {
+		if err == nil {
+			err = r.register()
+		}
+		if err != nil {
 			return nil, err
 		}
 		return r, nil
@@ -98,7 +103,11 @@ func RegisterMemory(obj *shm.Object, o MemoryOptions) (*MemoryRegion, error) {
 		return nil, err
 	}
 	r.worker.Go(func() {
-		if err := r.register(); err != nil {
+		err := err
+		if err == nil {
+			err = r.register()
+		}
+		if err != nil {
 			_ = o.Events.postErr(&EventError{FID: r.fid, Context: o.Context, Err: errnoOf(err)}, true)
 			return
 		}
@@ -107,21 +116,24 @@ func RegisterMemory(obj *shm.Object, o MemoryOptions) (*MemoryRegion, error) {
 	return r, nil
 }
 
-// register checks the options and takes a key.
-func (r *MemoryRegion) register() error {
-	const op = "register memory"
+const opRegister = "register memory"
+
+// take checks the options and takes the memory.
+func (r *MemoryRegion) take() (err error) {
 	o, name := r.opt, r.obj.Name()
 	if o.Access == 0 || o.Access&^memoryAccess != 0 {
-		return refuse(op, name, "Access", o.Access, memoryAccess, ErrInvalid)
+		return refuse(opRegister, name, "Access", o.Access, memoryAccess, ErrInvalid)
 	}
 	if o.RequestedKey == KeyNotAvail {
-		return refuse(op, name, "RequestedKey", o.RequestedKey, "another one", ErrInvalid)
+		return refuse(opRegister, name, "RequestedKey", o.RequestedKey, "another one", ErrInvalid)
 	}
-	mem, err := memoryRange(op, r.obj, o.Offset, o.Length, o.Access&writingAccess != 0)
-	if err != nil {
-		return err
-	}
-	r.mem = mem
+	r.mem, err = memoryRange(opRegister, r.obj, o.Offset, o.Length, o.Access&writingAccess != 0)
+	return err
+}
+
+// register takes a key.
+func (r *MemoryRegion) register() error {
+	o, name := r.opt, r.obj.Name()
 	registered.Lock()
 	defer registered.Unlock()
 	key := o.RequestedKey
@@ -129,7 +141,7 @@ func (r *MemoryRegion) register() error {
 		key = rand.Uint64()
 	}
 	if registered.byKey[key] != nil {
-		return refuse(op, name, "RequestedKey", key, "one that is free", ErrNoKey)
+		return refuse(opRegister, name, "RequestedKey", key, "one that is free", ErrNoKey)
 	}
 	registered.byKey[key] = r
 	r.key.Store(key)

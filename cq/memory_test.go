@@ -198,6 +198,20 @@ func TestRegisterAsync(t *testing.T) {
 	must(t, r.Close())
 }
 
+// TestRegisterAsyncAndClose: a registration that has not ended does not need its object any more.
+func TestRegisterAsyncAndClose(t *testing.T) {
+	eq := events(t, cq.EventOptions{Size: 4})
+	for i := range uint64(100) {
+		obj, at := payload(t, nil)
+		r, err := cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 9, Access: allRemote,
+			Events: eq, Context: i})
+		must(t, err)
+		must(t, obj.Close())
+		wantEvents(t, eq, r.FID(), fmt.Sprintf("memory registered %d 0", i))
+		must(t, r.Close())
+	}
+}
+
 func TestMemoryCounters(t *testing.T) {
 	obj, at := payload(t, nil)
 	r, err := cq.RegisterMemory(obj, cq.MemoryOptions{Offset: at, Length: 9, Access: allRemote})
