@@ -166,7 +166,7 @@ func Require(t testing.TB, feature string, err error) {
 	if err == nil {
 		return
 	}
-	if slices.Contains(strings.Split(os.Getenv(envRequire), ","), feature) {
+	if requires(feature) {
 		t.Fatalf("%s is required but not there: %v", feature, err)
 	}
 	remedy := ""
@@ -175,6 +175,10 @@ func Require(t testing.TB, feature string, err error) {
 		remedy = fmt.Sprintf("; run as root: go test ./%s -run '^%s$'", packagePath(), test)
 	}
 	t.Skipf("needs %s: %v%s", feature, err, remedy)
+}
+
+func requires(feature string) bool {
+	return slices.Contains(strings.Split(os.Getenv(envRequire), ","), feature)
 }
 
 // Long skips a test with -short: it takes seconds, and others show less of the same.
