@@ -143,6 +143,9 @@ func TestUserLanes(t *testing.T) {
 		if e := <-done; (e == nil) != (err == nil) || e != nil && !errors.Is(e, cq.ErrLanes) {
 			t.Error(e)
 		}
+		if err == nil { // also where the rest is skipped
+			t.Cleanup(func() { must(t, w.Close()) })
+		}
 		return w, err
 	}
 	first, err := attach()
