@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -109,7 +110,8 @@ func childLateFilter() {
 	runtime.UnlockOSThread()
 	for _, way := range waiters {
 		for i := range 20 {
-			go func() {
+			var posting sync.WaitGroup
+			posting.Go(func() {
 				time.Sleep(time.Duration(i%4) * 500 * time.Microsecond)
 				_, err := e.Write(&cq.Event{Event: cq.EventNotify, FID: e.FID()})
 				need(err)
@@ -119,7 +121,7 @@ func childLateFilter() {
 				if way.name == "threshold" {
 					need(w.Post(&cq.Entry{}))
 				}
-			}()
+			})
 			if err = way.take(); err != nil {
 				say("%s, %d: %v", way.name, i, err)
 				break
@@ -128,6 +130,7 @@ func childLateFilter() {
 				_, err = e.ReadTimeout(&cq.Event{}, tooLong)
 				need(err)
 			}
+			posting.Wait() // a writer is one goroutine's at a time
 		}
 	}
 	before := q.Stats()
