@@ -78,6 +78,15 @@ func (p *looked) read(name string) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
+func (p *looked) entries(name string) ([]fs.DirEntry, error) {
+	f, err := p.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.ReadDir(-1)
+}
+
 // link returns what a link of the process's directory says.
 func (p *looked) link(name string) string {
 	buf := make([]byte, unix.PathMax)
@@ -128,16 +137,30 @@ func (p *looked) newHoldings() *holdings {
 
 // held opens, for reading, each object that the process has. part says what could not be opened.
 func (p *looked) held() (all []cq.Held, part, err error) {
-	f, err := p.open("fd", unix.O_RDONLY|unix.O_DIRECTORY)
-	if err != nil {
-		return nil, nil, err
-	}
-	entries, err := f.ReadDir(-1)
-	_ = f.Close()
+	entries, err := p.entries("fd")
 	if err != nil {
 		return nil, nil, err
 	}
 	h := p.newHoldings()
+	h.descriptors(entries)
+	refused := h.mappings()
+	if len(refused) == 0 {
+		return h.all, h.part, nil
+	}
+	// An ordinary user may open descriptors alone. What was opened since they were read has one, and
+	// what is being closed is unmapped before it has none.
+	if entries, err := p.entries("fd"); err == nil {
+		h.descriptors(entries)
+	}
+	for id, err := range h.mappings() {
+		if refused[id] != nil {
+			h.part = errors.Join(h.part, err)
+		}
+	}
+	return h.all, h.part, nil
+}
+
+func (h *holdings) descriptors(entries []fs.DirEntry) {
 	var numbers []int
 	for _, e := range entries {
 		if n, err := strconv.Atoi(e.Name()); err == nil {
@@ -150,15 +173,12 @@ func (p *looked) held() (all []cq.Held, part, err error) {
 			h.descriptor(n)
 		}
 	}
-	if !h.full {
-		h.mappings()
-	}
-	return h.all, h.part, nil
 }
 
 func (h *holdings) descriptor(n int) {
 	name := fmt.Sprintf("fd/%d", n)
-	at := h.file(name, strconv.Itoa(n), h.link(name))
+	at, err := h.file(name, strconv.Itoa(n), h.link(name))
+	h.part = errors.Join(h.part, err)
 	if at < 0 || !h.ask[at] {
 		return
 	}
@@ -186,16 +206,18 @@ func (h *holdings) descriptor(n int) {
 	}
 }
 
-// mappings are of what the process has no descriptor of any more.
-func (h *holdings) mappings() {
+// mappings are of what the process has no descriptor of any more. It returns which of them could not
+// be opened, and why.
+func (h *holdings) mappings() (refused map[inode]error) {
 	text, err := h.read("maps")
 	if err != nil {
 		h.part = errors.Join(h.part, ignoreGone(err))
-		return
+		return nil
 	}
+	refused = map[inode]error{}
 	for line := range strings.Lines(string(text)) {
 		if h.full {
-			return
+			break
 		}
 		// address perms offset dev inode path
 		f := strings.Fields(line)
@@ -211,26 +233,31 @@ func (h *holdings) mappings() {
 			&id.number); err != nil {
 			continue
 		}
-		if _, known := h.seen[id]; known {
+		if _, known := h.seen[id]; known || refused[id] != nil {
 			continue
 		}
-		h.seen[id] = -1
 		area := fmt.Sprintf("%x-%x", from, to)
-		h.file("map_files/"+area, area, f[5])
+		if _, err := h.file("map_files/"+area, area, f[5]); h.full {
+			h.part = errors.Join(h.part, err)
+		} else if err != nil {
+			refused[id] = err
+		} else if _, known := h.seen[id]; !known {
+			h.seen[id] = -1
+		}
 	}
+	return refused
 }
 
 // file looks at one file, which may be anything, and keeps it if it is an object. It returns where
-// that is, or -1.
-func (h *holdings) file(name, short, target string) int {
+// that is, or -1, and why an object could not be opened.
+func (h *holdings) file(name, short, target string) (at int, err error) {
 	memfd := strings.HasPrefix(target, "/memfd:")
 	ours := strings.HasPrefix(target, "/memfd:shmring:")
-	failed := func(err error) int {
-		if err = ignoreGone(err); err != nil && ours {
-			h.part = errors.Join(h.part, fmt.Errorf("%d/%s %s: %w", h.pid, short,
-				strings.TrimPrefix(target, "/memfd:"), err))
+	failed := func(err error) (int, error) {
+		if err = ignoreGone(err); err == nil || !ours {
+			return -1, nil
 		}
-		return -1
+		return -1, fmt.Errorf("%d/%s %s: %w", h.pid, short, strings.TrimPrefix(target, "/memfd:"), err)
 	}
 	// What opening a file does is not known before it is known what it is.
 	path, err := openAt(h.dir, name, unix.O_PATH)
@@ -243,7 +270,7 @@ func (h *holdings) file(name, short, target string) int {
 		return failed(err)
 	}
 	if at, known := h.seen[id]; known && at >= 0 {
-		return at
+		return at, nil
 	}
 	h.seen[id] = -1
 	fd, err := openAt(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(path),
@@ -253,24 +280,22 @@ func (h *holdings) file(name, short, target string) int {
 	}
 	if !ours && !shm.IsObject(fd) {
 		_ = unix.Close(fd)
-		return -1
+		return -1, nil
 	}
 	// The lowest free number is given out: all below it are open.
 	if fd >= h.most || len(h.all) == heldMost {
 		_ = unix.Close(fd)
 		h.full = true
-		h.part = errors.Join(h.part, fmt.Errorf("part of its objects, only %d: %w", len(h.all),
-			unix.EMFILE))
-		return -1
+		return -1, fmt.Errorf("part of its objects, only %d: %w", len(h.all), unix.EMFILE)
 	}
 	h.seen[id] = len(h.all)
 	h.all = append(h.all, cq.Held{Name: fmt.Sprintf("%d/%s", h.pid, short), FD: fd, Memfd: memfd,
 		Path: fmt.Sprintf("/proc/%d/%s", h.pid, name), Inode: id.number, Born: born(path)})
-	at := len(h.all) - 1
+	at = len(h.all) - 1
 	if h.text > 0 && isReader(fd) {
 		h.ask[at] = true
 	}
-	return at
+	return at, nil
 }
 
 // isReader reports whether it matters who owns an object.
