@@ -206,8 +206,8 @@ func (h *holdings) descriptor(n int) {
 	}
 }
 
-// mappings are of what the process has no descriptor of any more. It returns which of them could not
-// be opened, and why.
+// mappings are of what the process has no descriptor of any more. It returns which of them could
+// not be opened, and why.
 func (h *holdings) mappings() (refused map[inode]error) {
 	text, err := h.read("maps")
 	if err != nil {
