@@ -65,8 +65,12 @@ func lateWaiters(d *shm.Dir, q *cq.Queue, e *cq.EventQueue) (ways []lateWaiter, 
 				return err
 			}
 			err := read() // what came before the arming
-			if err == cq.ErrWouldBlock {
+			for err == cq.ErrWouldBlock {
+				// It may be the event of an earlier round, whose entry was read without it.
 				if _, err = c.GetTimeout(tooLong); err == nil {
+					err = c.Arm(q, cq.NotifyAny)
+				}
+				if err == nil {
 					err = read()
 				}
 			}
@@ -122,15 +126,15 @@ func childLateFilter() {
 					need(w.Post(&cq.Entry{}))
 				}
 			})
-			if err = way.take(); err != nil {
+			err = way.take()
+			if err == nil && way.name != "event queue" {
+				_, err = e.ReadTimeout(&cq.Event{}, tooLong)
+			}
+			posting.Wait() // a writer is one goroutine's at a time
+			if err != nil {
 				say("%s, %d: %v", way.name, i, err)
 				break
 			}
-			if way.name != "event queue" {
-				_, err = e.ReadTimeout(&cq.Event{}, tooLong)
-				need(err)
-			}
-			posting.Wait() // a writer is one goroutine's at a time
 		}
 	}
 	before := q.Stats()

@@ -213,3 +213,20 @@ func later(f func()) (wait func()) {
 	})
 	return func() { <-done }
 }
+
+// asleep waits until the queue's reader has gone to sleep once more than before.
+func asleep(t testing.TB, q *cq.Queue, before uint64) {
+	t.Helper()
+	eventually(t, "the reader sleeps", func() bool { return q.Stats().Sleeps > before })
+}
+
+// whenAsleep runs f as soon as the queue's reader sleeps; wait returns when it has.
+func whenAsleep(t testing.TB, q *cq.Queue, f func()) (wait func()) {
+	before, done := q.Stats().Sleeps, make(chan struct{})
+	go func() {
+		defer close(done)
+		asleep(t, q, before)
+		f()
+	}()
+	return func() { <-done }
+}

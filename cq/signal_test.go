@@ -92,7 +92,7 @@ var latchTests = []struct {
 		return wait(q, short)
 	}, cq.ErrTimedOut},
 	{"all, during the wait", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
-		defer later(func() { _ = q.SignalAll() })()
+		defer whenAsleep(t, q, func() { _ = q.SignalAll() })()
 		return wait(q, -1)
 	}, cq.ErrSignaled},
 }
