@@ -50,24 +50,6 @@ func noError(t *testing.T, err error) {
 	}
 }
 
-// repeatedly calls f every few milliseconds: on a busy machine the first time may come before the
-// caller waits for what it does.
-func repeatedly(f func(n uint64)) (stop func()) {
-	end, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for n := uint64(0); ; n++ {
-			select {
-			case <-end:
-				return
-			case <-time.After(5 * time.Millisecond):
-				f(n)
-			}
-		}
-	}()
-	return func() { close(end); <-ended }
-}
-
 func TestCounterWait(t *testing.T) {
 	eachCounterWait(t, func(t *testing.T, c, other *cq.Counter) {
 		must(t, c.Add(5))

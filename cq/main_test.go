@@ -214,6 +214,24 @@ func later(f func()) (wait func()) {
 	return func() { <-done }
 }
 
+// repeatedly calls f every few milliseconds: on a busy machine the first time may come before the
+// caller waits for what it does.
+func repeatedly(f func(n uint64)) (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for n := uint64(0); ; n++ {
+			select {
+			case <-end:
+				return
+			case <-time.After(5 * time.Millisecond):
+				f(n)
+			}
+		}
+	}()
+	return func() { close(end); <-ended }
+}
+
 // asleep waits until the queue's reader has gone to sleep once more than before.
 func asleep(t testing.TB, q *cq.Queue, before uint64) {
 	t.Helper()

@@ -64,17 +64,9 @@ func sharedReaders(t *testing.T, o cq.Options) {
 	}
 	posters.Wait()
 	eventually(t, "all are read", func() bool { return left.Load() <= 0 })
-	ended := make(chan struct{})
-	go func() { all.Wait(); close(ended) }()
-	eventually(t, "all end", func() bool {
-		_ = q.SignalAll() // which ends only waits that have begun
-		select {
-		case <-ended:
-			return true
-		default:
-			return false
-		}
-	})
+	stop := repeatedly(func(uint64) { _ = q.SignalAll() })
+	all.Wait()
+	stop()
 	for i := range seen {
 		if n := seen[i].Load(); n != 1 {
 			t.Fatalf("entry %d came %d times", i, n)

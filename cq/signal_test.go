@@ -92,7 +92,7 @@ var latchTests = []struct {
 		return wait(q, short)
 	}, cq.ErrTimedOut},
 	{"all, during the wait", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
-		defer whenAsleep(t, q, func() { _ = q.SignalAll() })()
+		defer repeatedly(func(uint64) { _ = q.SignalAll() })()
 		return wait(q, -1)
 	}, cq.ErrSignaled},
 }

@@ -163,7 +163,7 @@ func TestThresholdPart(t *testing.T) {
 			post(t, w, 0, 2)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			defer whenAsleep(t, q, func() { end(q, cancel) })()
+			defer repeatedly(func(uint64) { end(q, cancel) })()
 			n, err := cq.ReadContext(ctx, q, make([]cq.Msg, 4), cq.WaitCond{Min: 3})
 			if n != 2 || err != nil {
 				t.Errorf("%d, %v", n, err)
