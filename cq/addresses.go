@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/crash"
 )
 
 // ErrReadOnly: only the owner of an address vector changes it (EACCES).

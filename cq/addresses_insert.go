@@ -5,7 +5,7 @@ import (
 	"math/bits"
 	"syscall"
 
-	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/internal/crash"
 )
 
 // InsertError says which addresses of an insertion failed (FI_SYNC_ERR). errors.Is finds what went

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 	"sync/atomic"
 
-	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/internal/crash"
 )
 
 // addrKey is an address as it is searched for and stored.

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // TestRefusedQueues: a queue that cannot be used is one typed error for everybody who comes, which

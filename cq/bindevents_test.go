@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestBindEventsBesideClose: a queue is bound to a writer of events, again and again, that somebody

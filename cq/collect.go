@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/crash"
 )
 
 // Fate says what may become of something that has a name.

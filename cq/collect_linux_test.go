@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // dirOfItsOwn opens a directory that no other test sees, and removes it when the test ends.

@@ -5,8 +5,8 @@ import (
 	"io/fs"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/crash"
 )
 
 // RemainingObject judges an object that stands beside the queues, as [Remaining] does a queue.

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // The conformance suite: one test per demand of the pages, named after the call and the case, and

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // side is what each of two parties has: two queues on a channel, and a writer to each of the two of

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/crash"
 )
 
 // CounterEvents says what a counter counts (enum fi_cntr_events).

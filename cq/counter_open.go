@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/crash"
 )
 
 // CreateCounter makes a counter and opens it (fi_cntr_open). One of that name that exists is

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
-	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/internal/crash"
 )
 
 // Wait waits until the value is at least threshold (fi_cntr_wait), and returns nil then. Otherwise

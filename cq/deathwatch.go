@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/internal/crash"
 )
 
 // deathWatch is the one goroutine of this process that finds out who has died, for all its queues

@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/crash"
 )
 
 // memfdDoor is a writer's side of a rendezvous, and what it got there.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestCloseThatFailsLosesNoReport closes an event queue all the time while a registration reports

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/ring"
-	"github.com/shmring/shmring/shm/crash"
 )
 
 // Read takes the next event and fills ev (fi_eq_read). It never blocks. It returns how many bytes

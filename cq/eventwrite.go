@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/crash"
 )
 
 // eventLane is a writer for events, which are reported from wherever an operation happens to end.

@@ -10,8 +10,8 @@ import (
 	"strconv"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // What examples call another process is one: this binary, started in one of these roles.

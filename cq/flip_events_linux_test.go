@@ -8,7 +8,7 @@ import (
 	"net"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/shm/shmtest/flip"
+	"github.com/shmring/shmring/internal/shmtest/flip"
 )
 
 func init() {

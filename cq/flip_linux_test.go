@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/shmtest/flip"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/shmtest"
-	"github.com/shmring/shmring/shm/shmtest/flip"
 	"github.com/shmring/shmring/testdata"
 )
 

@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest/flip"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/shmtest/flip"
 )
 
 func init() {

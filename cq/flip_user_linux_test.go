@@ -6,8 +6,8 @@ import (
 	"net/netip"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest/flip"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/shmtest/flip"
 )
 
 func init() {

@@ -6,9 +6,9 @@ import (
 	"net"
 	"syscall"
 
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/crash"
 )
 
 // Left returns how many of the entries that this writer published its reader has not released.

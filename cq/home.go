@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/crash"
 )
 
 // home is where the objects of a queue live, as its reader needs it: a directory of its own, or

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestHostileFlags: whatever a reader writes beside the parked bit of a writer's row, each way to

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestHostileHintsOfFullLane: a mark that another process of the same user has wiped away comes

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestPostWhileClosing: Close of a writer may come from anywhere, also in the middle of a post.

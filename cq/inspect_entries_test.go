@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/shmtest"
 )
 
 func entries(t testing.TB, i *cq.Inspector, n int, since map[int]uint64) []cq.LaneEntries {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 var limitsReport = flag.Bool("limits.report", false,

@@ -3,8 +3,8 @@ package cq
 import (
 	"slices"
 
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/ring"
-	"github.com/shmring/shmring/shm/crash"
 )
 
 // Peek returns up to n completions in place, without copying and without removing them. They all

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // fullEvents makes an event queue without room for another event.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestKilledWhileItReports: a reader that dies at any moment while it reports the deaths of its

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestReaderDeathIsAnEvent: a writer's event queue tells of its reader's death, and of the one that

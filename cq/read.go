@@ -2,7 +2,7 @@ package cq
 
 import (
 	"github.com/shmring/shmring/doorbell"
-	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/internal/crash"
 )
 
 // laneBudget is how many entries one lane gives before the next one's turn, in one read or in

@@ -5,8 +5,8 @@ import (
 	"sync"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/crash"
 )
 
 // acceptOther goes on with a writer of another user, who has asked for a lane. Nobody's descriptor

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/crash"
 )
 
 // Writer posts completions to a queue through a lane of its own. It is one goroutine's at a time; a

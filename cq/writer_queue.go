@@ -4,9 +4,9 @@ import (
 	"errors"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/crash"
 )
 
 // Queue returns the name of the queue that the writer posts to, and which one of that name it is.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // child is a running process in a role.

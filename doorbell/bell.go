@@ -4,7 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/internal/crash"
 )
 
 // Source is a lane as its bell sees it. The bell asks it when it parks a lane, never per entry.

@@ -4,7 +4,7 @@ import (
 	"os"
 	"sync"
 
-	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/internal/crash"
 )
 
 // Channel is a completion channel: one-shot events of many queues, of which each goes to exactly

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/ring"
-	"github.com/shmring/shmring/shm/shmtest"
 )
 
 var orders = []ring.Order{ring.SeqCst, ring.Release}

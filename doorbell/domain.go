@@ -3,7 +3,7 @@ package doorbell
 import (
 	"sync"
 
-	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/internal/crash"
 )
 
 // DomainRinger is a producer's hold on the bell of a reader's process.

@@ -3,7 +3,7 @@ package doorbell
 import (
 	"sync/atomic"
 
-	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/internal/crash"
 )
 
 // A producer of another user cannot write to the reader's hints. It counts its rings in a word of

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 var litmusReport = flag.Int("litmus.report", 0,

@@ -3,7 +3,7 @@ package doorbell
 import (
 	"testing"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // roles are what child processes of these tests do; files for one system add to them.

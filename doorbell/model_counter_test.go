@@ -3,7 +3,7 @@ package doorbell_test
 import (
 	"testing"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // The bell of a counter, explored like that of a queue: adders may stop after any step or die

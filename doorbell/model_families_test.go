@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // family is a group of variants of one small model, with a section of the page of its own.

@@ -3,7 +3,7 @@ package doorbell_test
 import (
 	"testing"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // The return of frames, explored: a device process lends the frames of a UMEM by completions in a

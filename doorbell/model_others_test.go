@@ -3,7 +3,7 @@ package doorbell_test
 import (
 	"testing"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // The bell of a queue for other users, explored like that of a queue of one user: producers may

@@ -31,7 +31,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 var modelFull = flag.Bool("model.full", false, "explore every variant and count every loss")

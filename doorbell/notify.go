@@ -1,6 +1,6 @@
 package doorbell
 
-import "github.com/shmring/shmring/shm/crash"
+import "github.com/shmring/shmring/internal/crash"
 
 // What a completion channel is armed for. A later arming before the event can only ask for more.
 const (

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/ring"
-	"github.com/shmring/shmring/shm/shmtest"
 	"golang.org/x/sys/unix"
 )
 

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/ring"
-	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // buffered is a lane whose writer has published an entry that sits in its processor's store buffer:

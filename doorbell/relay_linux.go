@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/internal/crash"
 )
 
 // Relay listens to one producer of another user for those who cannot sleep on its word: wait sets,

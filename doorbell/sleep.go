@@ -3,7 +3,7 @@ package doorbell
 import (
 	"math/bits"
 
-	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/internal/crash"
 )
 
 func lowest(x uint64) int { return bits.TrailingZeros64(x) }

@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/ring"
-	"github.com/shmring/shmring/shm/shmtest"
 	"golang.org/x/sys/unix"
 )
 

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/ring"
-	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // TestWrapRungAnew: the number that was rung last comes again after 2^32 armings that nobody rang.

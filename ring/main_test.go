@@ -3,8 +3,8 @@ package ring_test
 import (
 	"testing"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/ring"
-	"github.com/shmring/shmring/shm/shmtest"
 )
 
 // roles are what child processes of these tests do; files for one system add to them.

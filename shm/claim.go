@@ -5,7 +5,7 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/internal/crash"
 )
 
 // Life says how an object stands with its owner.

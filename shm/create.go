@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"syscall"
 
-	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/internal/crash"
 )
 
 // Create makes an object and gives it a name. It is born complete: memory is allocated for real,

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/internal/crash"
 )
 
 // A directory may vanish between our making it and our using it, which takes some microseconds.

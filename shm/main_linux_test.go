@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 func TestMain(m *testing.M) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // touch reads one byte at a distance from the first of mem.

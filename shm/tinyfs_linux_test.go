@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // childTinyFS mounts a file system of 1 MiB that only it sees.

@@ -16,7 +16,7 @@ const (
 	FrozenRow   = "row"   // of conformance.tsv
 	FrozenGuard = "guard" // of guards.tsv
 	FrozenModel = "model" // a family of states that an explorer goes through
-	FrozenStep  = "step"  // a label of shm/crash
+	FrozenStep  = "step"  // a label of internal/crash
 	// Calls whose words are changed between their loads, of queues and of a device process.
 	FrozenFlip       = "flip"
 	FrozenDeviceFlip = "device flip"

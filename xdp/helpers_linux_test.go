@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/xdp/veth"
+	"github.com/shmring/shmring/internal/veth"
 )
 
 func addrOf(e *veth.End, port int) *net.UDPAddr {

@@ -17,10 +17,10 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/veth"
+	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/veth"
-	"github.com/shmring/shmring/xdp/xdptest"
 )
 
 // holdAfter binds queue 0, sends packets, says so, and waits to be killed.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/xdp/packet"
 )
 
 // RecordBytes is the size of the record that the device process writes at the start of the chunk of

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/xdp/packet"
 )
 
 // What can be wrong with rules.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestProgramAgreesWithModel: on random rules and random frames, program and model name the same

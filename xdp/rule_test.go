@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/packet"
 )
 
 // udpFrame is a datagram from one port to another address and port, tagged if tags are given.

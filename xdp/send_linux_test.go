@@ -10,9 +10,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/packet"
-	"github.com/shmring/shmring/xdp/xdptest"
 )
 
 // sender posts numbered datagrams to a kernel socket on end A.

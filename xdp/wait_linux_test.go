@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/shm/shmtest"
-	"github.com/shmring/shmring/xdp/veth"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/veth"
 )
 
 func must(t testing.TB, err error) {

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/xdptest"
 )
 
 // setHugePages changes how many pages of 2 MiB the kernel keeps ready, for the time of the test. It

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/veth"
 )
 
 // postChain posts packet n of any size in as many frames as it needs.

@@ -3,7 +3,7 @@ package xdp_test
 import (
 	"testing"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/xdp"
 )
 

@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/veth"
 )
 
 // eachProgram runs a case with a program in both modes.

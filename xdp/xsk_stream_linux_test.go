@@ -5,10 +5,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/veth"
+	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/veth"
-	"github.com/shmring/shmring/xdp/xdptest"
 )
 
 // TestXskSendReceive (SEND_RECEIVE): thousands of packets arrive complete and in order.

@@ -3,7 +3,7 @@ package xdp
 import (
 	"testing"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestRingUnits: each of the four rings, alone, against its other end: no more can be taken than

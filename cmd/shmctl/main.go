@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"github.com/shmring/shmring/cmd/shmctl/command"
+	"github.com/shmring/shmring/cmd/shmctl/internal/command"
 )
 
 func main() { os.Exit(command.Process()) }

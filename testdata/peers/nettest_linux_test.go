@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/net/nettest"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // window is how many datagrams wait at most to be read: fewer than any buffer holds.

@@ -1,7 +1,7 @@
 /*
  * What the rivals that move packets share: the two ends of a veth pair and the loops over them. A
  * rival defines BENCH_SETUP, includes bench.h and this, and defines the functions at the end, which move batches. The
- * loops are those of cmd/shmctl/bench/xdploops_linux.go.
+ * loops are those of cmd/shmctl/internal/bench/xdploops_linux.go.
  *
  * Descriptors 8 and 9 are the network namespaces of the ends A and B. Role 0 works at A and, where
  * one process does it all, at B too; role 1 works at B.

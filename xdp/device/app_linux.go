@@ -8,10 +8,10 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/crash"
 	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/packet"
 )
 
 // app is an application as the server knows it. Between admission and detachment the engine's

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
 	"github.com/shmring/shmring/xdp/endpoint"
-	"github.com/shmring/shmring/xdp/xdptest"
 )
 
 // BenchmarkPrice is what the device process costs: the same datagrams sent, and sent and answered

@@ -6,9 +6,9 @@ import (
 	"os"
 	"time"
 
+	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/packet"
 )
 
 // Resolver says how packets get to a destination. It never blocks: packet.ErrResolving says that

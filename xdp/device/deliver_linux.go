@@ -2,9 +2,9 @@ package device
 
 import (
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/shm/crash"
+	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/packet"
 )
 
 // deliver copies the packets of one batch that are for this application into its memory, and tells

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest/flip"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/shmtest/flip"
 )
 
 // flipTB is what a rig needs of a test, in a child that is none.

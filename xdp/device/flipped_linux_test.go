@@ -6,9 +6,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/shmtest/flip"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/shmtest"
-	"github.com/shmring/shmring/shm/shmtest/flip"
 	"github.com/shmring/shmring/testdata"
 	"github.com/shmring/shmring/xdp/device"
 )

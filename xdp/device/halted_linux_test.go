@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/shm/crash"
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/xdp/device"
 )
 

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/shmtest"
 )
 
 func TestHelloRoundTrip(t *testing.T) {

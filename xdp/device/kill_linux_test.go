@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/xdp/device"
 )
 

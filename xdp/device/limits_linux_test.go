@@ -12,13 +12,13 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/route"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
-	"github.com/shmring/shmring/xdp/packet"
-	"github.com/shmring/shmring/xdp/route"
-	"github.com/shmring/shmring/xdp/xdptest"
 )
 
 // TestSilentPeers: connections of one user that say nothing do not keep another user out, and keep

@@ -3,7 +3,7 @@ package device_test
 import (
 	"testing"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // roles are what the test binary does when it is started as a child.

@@ -1,8 +1,8 @@
 package device
 
 import (
-	"github.com/shmring/shmring/xdp/capture"
-	"github.com/shmring/shmring/xdp/status"
+	"github.com/shmring/shmring/internal/capture"
+	"github.com/shmring/shmring/internal/status"
 )
 
 // kernelEveryNs is how often the kernel's counters are asked for: that is a system call.

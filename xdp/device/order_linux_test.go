@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/xdp/device"
-	"github.com/shmring/shmring/xdp/packet"
 )
 
 // hesitant does not know the way when it is asked the next few times.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp/device"
 )
 

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/link"
+	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/link"
-	"github.com/shmring/shmring/xdp/packet"
 )
 
 // Server owns a device, and moves packets between it and applications. Its methods may be called

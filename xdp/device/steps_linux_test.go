@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/shm/crash"
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/xdp/device"
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // ask sends datagrams to an application and waits for its answers.

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"net/netip"
 
-	"github.com/shmring/shmring/xdp/packet"
+	"github.com/shmring/shmring/internal/packet"
 )
 
 // forgetter is a Resolver that can be told that nobody needs a destination, as *route.Table can.

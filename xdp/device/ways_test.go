@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/shmring/shmring/xdp/packet"
+	"github.com/shmring/shmring/internal/packet"
 )
 
 // fullTable is a resolver with few places, which knows an address the second time it is asked.

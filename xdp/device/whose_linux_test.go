@@ -12,12 +12,12 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/status"
+	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
-	"github.com/shmring/shmring/xdp/packet"
-	"github.com/shmring/shmring/xdp/status"
-	"github.com/shmring/shmring/xdp/xdptest"
 )
 
 // raw sends whole frames from the peer's end.

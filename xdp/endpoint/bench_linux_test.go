@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
-	"github.com/shmring/shmring/xdp/packet"
 )
 
 const benchBatch = 64

@@ -9,9 +9,9 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/capture"
+	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/capture"
-	"github.com/shmring/shmring/xdp/packet"
 )
 
 // Endpoint sends and receives datagrams on one socket (fid_ep of type FI_EP_DGRAM). One goroutine

@@ -4,9 +4,9 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/packet"
 )
 
 // What a post can be refused with beside errors of package cq: cq.ErrFull says that the queue of

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/link"
 	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/link"
 )
 
 // WatchOptions say what of an interface an endpoint looks after. The zero value will do.

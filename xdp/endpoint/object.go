@@ -2,9 +2,9 @@ package endpoint
 
 import (
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/capture"
+	"github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/xdp/capture"
-	"github.com/shmring/shmring/xdp/status"
 )
 
 // openObject makes what tools see of the endpoint. Without it the endpoint works all the same: it

@@ -6,8 +6,8 @@ import (
 	"net/netip"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/packet"
 )
 
 // directKey is a peer that is in no address vector, and whom it sees datagrams come from.

@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
-	"github.com/shmring/shmring/xdp/packet"
 )
 
 var stranger = netip.MustParseAddrPort("192.0.2.9:99")

@@ -6,11 +6,11 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
-	"github.com/shmring/shmring/xdp/packet"
-	"github.com/shmring/shmring/xdp/xdptest"
 )
 
 func must(t testing.TB, err error) {

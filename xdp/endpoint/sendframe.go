@@ -5,7 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/xdp/packet"
+	"github.com/shmring/shmring/internal/packet"
 )
 
 // Frame is a free frame of the UMEM, to be filled and sent without a copy.

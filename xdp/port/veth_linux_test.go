@@ -16,13 +16,13 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/veth"
+	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/shm/shmtest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
 	"github.com/shmring/shmring/xdp/port"
-	"github.com/shmring/shmring/xdp/veth"
-	"github.com/shmring/shmring/xdp/xdptest"
 )
 
 // portDatagrams go to the application in another process.

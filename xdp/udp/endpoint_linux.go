@@ -8,8 +8,8 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/xdp/endpoint"
-	"github.com/shmring/shmring/xdp/packet"
 )
 
 // onEndpoint is a Backend on an endpoint of this process.

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/xdp/udp"
 )
 

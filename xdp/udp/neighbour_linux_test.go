@@ -14,10 +14,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/veth"
+	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/xdp/udp"
-	"github.com/shmring/shmring/xdp/veth"
-	"github.com/shmring/shmring/xdp/xdptest"
 )
 
 // forget takes the permanent neighbours that package veth sets away from both ends.

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/link"
+	"github.com/shmring/shmring/internal/route"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
-	"github.com/shmring/shmring/xdp/link"
-	"github.com/shmring/shmring/xdp/route"
 )
 
 // opener makes a stack and all that is below it, and undoes it.

@@ -5,12 +5,12 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
-	"github.com/shmring/shmring/xdp/packet"
 	"github.com/shmring/shmring/xdp/udp"
-	"github.com/shmring/shmring/xdp/xdptest"
 )
 
 var (

@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shmring/shmring/shm/shmtest"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/veth"
+	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/udp"
-	"github.com/shmring/shmring/xdp/veth"
-	"github.com/shmring/shmring/xdp/xdptest"
 )
 
 // openOn opens a stack on an end of a pair for the time of the test.

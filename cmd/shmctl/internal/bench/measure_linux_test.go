@@ -1,0 +1,365 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/testdata"
+	"golang.org/x/sys/unix"
+)
+
+// needTwo skips where the bench itself refuses to run.
+func needTwo(t *testing.T) {
+	t.Helper()
+	_, err := processors([2]int{})
+	shmtest.Require(t, "cpus", err)
+}
+
+func needCompiler(t *testing.T) {
+	t.Helper()
+	tools, err := newToolchain("cc")
+	if errors.Is(err, ErrNoCompiler) {
+		shmtest.Require(t, "cc", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools.close()
+}
+
+// short is enough for every contender to run and for its row to have all figures.
+func short() Options {
+	return Options{Pairs: 2, RoundTime: 200 * time.Microsecond, Batches: []int{32}}
+}
+
+func TestRingMeasuresEveryCase(t *testing.T) {
+	shmtest.Long(t)
+	needTwo(t)
+	needCompiler(t)
+	o := short()
+	var told []string
+	o.Progress = func(p Progress) {
+		if p.Pair == p.Pairs {
+			told = append(told, p.Case)
+		}
+	}
+	rows, err := Ring(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "spsc spsc-xchg spsc-nobell spsc-stagger oneway oneway-line"
+	if got := names(rows); got != want || strings.Join(told, " ") != want {
+		t.Errorf("rows %q, progress %q, want %q", got, told, want)
+	}
+	for _, r := range rows {
+		if r.Rounds+r.Dropped != o.Pairs {
+			t.Errorf("%s: %d pairs counted and %d dropped of %d", r.Case, r.Rounds, r.Dropped,
+				o.Pairs)
+		}
+		if r.Rounds > 0 && (*r.Ours <= 0 || *r.Rival <= 0 || *r.Ratio <= 0 || *r.PlacementNs <= 0) {
+			t.Errorf("%s: figures are missing: %+v", r.Case, r)
+		}
+	}
+}
+
+func TestWakeMeasuresEveryCase(t *testing.T) {
+	shmtest.Long(t)
+	needTwo(t)
+	needCompiler(t)
+	rows, err := Wake(t.Context(), short())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := names(rows); got != "futex eventfd" {
+		t.Errorf("rows %q", got)
+	}
+	for _, r := range rows {
+		if r.Unit != "ns" {
+			t.Errorf("%s: unit %q", r.Case, r.Unit)
+		}
+	}
+}
+
+func needLibfabric(t *testing.T) {
+	t.Helper()
+	tools, err := newToolchain("cc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tools.close()
+	if _, err := tools.build(t.Context(), libfabricSource); errors.Is(err, ErrNoLibrary) {
+		shmtest.Require(t, "libfabric", err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestQueueMeasuresEveryCase(t *testing.T) {
+	shmtest.Long(t)
+	needTwo(t)
+	needCompiler(t)
+	needLibfabric(t)
+	// Beside this directory bench makes its own, where other runs on this machine do not.
+	t.Setenv(shm.EnvDir, filepath.Join(shm.DefaultPath(), "inner"))
+	o := short()
+	o.Pairs = 1
+	rows, err := Queue(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, c := range queueCases(o) {
+		want = append(want, c.name)
+	}
+	if got := names(rows); got != strings.Join(want, " ") {
+		t.Errorf("rows %q, want %q", got, want)
+	}
+	for _, r := range rows {
+		if r.Rounds+r.Dropped != o.Pairs {
+			t.Errorf("%s: %d pairs counted and %d dropped of %d", r.Case, r.Rounds, r.Dropped,
+				o.Pairs)
+		}
+		if r.Rounds > 0 && (*r.Ours <= 0 || *r.Rival <= 0 || *r.Ratio <= 0) {
+			t.Errorf("%s: figures are missing: %+v", r.Case, r)
+		}
+	}
+	// Nothing of either side is left where queues and endpoints live.
+	left, err := filepath.Glob(filepath.Join(filepath.Dir(shm.DefaultPath()), "shmring-bench-*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %q, %v", left, err)
+	}
+}
+
+// Without libfabric our side is measured all the same, and the row says why it is alone.
+func TestWithoutLibraryRatiosAreNull(t *testing.T) {
+	needTwo(t)
+	needCompiler(t)
+	b := newTestBencher(t)
+	b.o.Pairs, b.o.RoundTime = 1, 200*time.Microsecond
+	// As where there are no headers: the rival is of another library.
+	file := filepath.Join(b.tools.dir, "rivals", libfabricSource+".c")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = bytes.ReplaceAll(text, []byte("<rdma/"), []byte("<nowhere/rdma/"))
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := queueCases(b.o)[0]
+	r, err := b.row(t.Context(), c, 0, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Ours == nil || r.Rival != nil || r.Ratio != nil ||
+		!strings.Contains(r.Note, "libfabric-dev") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestNoLibrary(t *testing.T) {
+	for text, want := range map[string]bool{
+		"libfabric.c:20:10: fatal error: rdma/fabric.h: No such file or directory\n": true,
+		"libfabric.c:20:10: fatal error: 'rdma/fabric.h' file not found\n":           true,
+		"/usr/bin/ld: cannot find -lfabric: No such file or directory\n":             true,
+		"libfabric.c:20:10: error: expected ';' before '}' token\n":                  false,
+		"ld: undefined reference to `fi_nothing'\n":                                  false,
+	} {
+		if noLibrary(text) != want {
+			t.Errorf("%q: %v", text, !want)
+		}
+	}
+}
+
+// The rival against itself: if the method favoured a side, this is where it would show. The bounds
+// are wide because other tests share the processors; bench reports with Self print the real error.
+func TestRivalAgainstItself(t *testing.T) {
+	shmtest.Long(t)
+	needTwo(t)
+	needCompiler(t)
+	o := short()
+	o.Self = true
+	o.Pairs, o.RoundTime = 21, time.Millisecond
+	var self []benchCase
+	for _, c := range ringCases(o) {
+		if c.ours == "" && c.rival == "spsc" {
+			self = append(self, c)
+		}
+	}
+	var r *Row // the last that was measured whole
+	dropped := 0
+	for range 5 { // what favours a side does so each time, other programs do not
+		rows, err := measure(t.Context(), o.withDefaults(), self)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(rows) != 1 {
+			t.Fatalf("%d rows", len(rows))
+		}
+		if rows[0].Rounds < 6 {
+			dropped += rows[0].Dropped
+			continue
+		}
+		r = &rows[0]
+		t.Logf("ratio %.3f, 95%% interval %.3f to %.3f", *r.Ratio, *r.RatioLow, *r.RatioHigh)
+		if *r.RatioHigh >= 0.67 && *r.RatioLow <= 1.5 {
+			return
+		}
+	}
+	if r == nil {
+		t.Skipf("the processors moved during %d pairs", dropped)
+	}
+	t.Errorf("the same program against itself: ratio in [%v, %v]", *r.RatioLow, *r.RatioHigh)
+}
+
+func TestWithoutCompilerRatiosAreNull(t *testing.T) {
+	needTwo(t)
+	o := short()
+	o.Compiler = "none"
+	o.Self = true
+	rows, err := Wake(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows {
+		if r.Ours == nil || r.Rival != nil || r.Ratio != nil || r.Note == "" {
+			t.Errorf("%s: %+v", r.Case, r)
+		}
+		text, err := json.Marshal(r)
+		if err != nil || !strings.Contains(string(text), `"ratio":null`) {
+			t.Errorf("%s: %s, %v", r.Case, text, err)
+		}
+	}
+}
+
+// A ring of ours and the ring in C have the same layout: either can be either end.
+func TestOursAndRivalShareARing(t *testing.T) {
+	needTwo(t)
+	needCompiler(t)
+	b := newTestBencher(t)
+	exe, err := b.tools.build(t.Context(), "ring")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs := []string{b.o.Exe, ChildCommand}, []string{exe}
+	for _, batch := range []int{1, 7, 32} {
+		for name, argv := range map[string][2][]string{
+			"ours to C": {ours, theirs}, "C to ours": {theirs, ours},
+		} {
+			d, err := startDuo(b.shared, b.o.CPUs, argv[0], argv[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := benchCase{batch: batch, perSecond: true}
+			b.start += 4*capacity - 3 // so that spans break at the end of the ring
+			// Without a bell: the rival does not ring it.
+			_, _, err = b.round(t.Context(), c, &side{d, "spsc-nobell"}, 3*capacity+5)
+			d.close()
+			if err != nil {
+				t.Errorf("%s, batch %d: %v", name, batch, err)
+			}
+		}
+	}
+}
+
+func newTestBencher(t *testing.T) *bencher {
+	t.Helper()
+	runtime.LockOSThread()
+	t.Cleanup(runtime.UnlockOSThread)
+	b := &bencher{}
+	var err error
+	if b.o.CPUs, err = processors([2]int{}); err != nil {
+		t.Fatal(err)
+	}
+	if b.o.Exe, err = os.Executable(); err != nil {
+		t.Fatal(err)
+	}
+	if b.tools, err = newToolchain("cc"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.tools.close)
+	if b.shared, err = newShared(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.shared.close)
+	return b
+}
+
+func TestDeadChildEndsTheRound(t *testing.T) {
+	needTwo(t)
+	needCompiler(t)
+	b := newTestBencher(t)
+	argv := []string{b.o.Exe, ChildCommand}
+	d, err := startDuo(b.shared, b.o.CPUs, argv, argv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	if err := d.procs[1].Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err = b.round(t.Context(), benchCase{batch: 1}, &side{d, "spsc"}, 10); err == nil {
+		t.Error("a round of one process succeeded")
+	}
+}
+
+func TestBadProcessors(t *testing.T) {
+	if _, err := processors([2]int{0, 1023}); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("processors 0 and 1023: %v", err)
+	}
+	if _, err := processors([2]int{1, 1}); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("one processor twice: %v", err)
+	}
+}
+
+func TestChildRefusesNonsense(t *testing.T) {
+	if handled, _ := Child([]string{"ls"}); handled {
+		t.Error("an ordinary command was taken for a bench child")
+	}
+	for _, args := range [][]string{{}, {"2", "0"}, {"x", "0"}, {"0", "x"}, {"0", "0", "0"}} {
+		if err := child(args); err == nil {
+			t.Errorf("bench child %q: no error", args)
+		}
+	}
+}
+
+// The rivals map the same memory: their header repeats our offsets.
+func TestHeaderRepeatsLayout(t *testing.T) {
+	text, err := testdata.Rivals.ReadFile("rivals/bench.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int{
+		"AREA_BYTES": areaBytes, "AREAS": areas, "BARRIER_0": barrier0, "BARRIER_1": barrier1,
+		"PROBE_PING": probePing, "PROBE_PONG": probePong, "WORD_0": word0, "WORD_1": word1,
+		"RING_0": ring0, "RING_1": ring1, "RING_TAIL": ringTail, "RING_HEAD": ringHead,
+		"RING_SLOTS": ringSlots, "CAPACITY": capacity, "SLOT_WORDS": slotWords,
+		"MEMORY_FD": memoryFD, "EVENT_FD_0": eventFD0, "EVENT_FD_1": eventFD1,
+		"SETTLE_NS": settleNs, "THINK_NS": thinkNs,
+		"PROBE_TRIPS": probeTrips, "PROBE_BURSTS": probeBursts,
+	} {
+		m := regexp.MustCompile(`(?m)^#define ` + name + ` (\d+)\b`).FindSubmatch(text)
+		if m == nil || string(m[1]) != fmt.Sprint(want) {
+			t.Errorf("%s: bench.h has %q, layout.go %d", name, m, want)
+		}
+	}
+}
+
+func names(rows []Row) string {
+	var s []string
+	for _, r := range rows {
+		s = append(s, r.Case)
+	}
+	return strings.Join(s, " ")
+}

@@ -1,0 +1,172 @@
+package bench
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/testdata"
+	"github.com/shmring/shmring/xdp"
+)
+
+// needWire skips where there are no interfaces of our own, or no AF_XDP on them.
+func needWire(t *testing.T) {
+	t.Helper()
+	needTwo(t)
+	w, err := openWire()
+	shmtest.Require(t, "netns", err)
+	defer w.close()
+	shmtest.Require(t, "xdp", w.refuse(xdp.AttachNative))
+}
+
+// TestXDPMeasuresEveryCase: packets come through both ways with every kind of socket, and each one
+// once, or a child would have said so.
+func TestXDPMeasuresEveryCase(t *testing.T) {
+	shmtest.Long(t)
+	needWire(t)
+	needCompiler(t)
+	o := short()
+	o.Pairs = 1
+	o = o.withDefaults()
+	var once []benchCase // each thing that a process can be told
+	told := map[string]bool{}
+	for _, c := range xdpCases(o) {
+		verb, mode := splitMode(c.name)
+		if mode == xdp.AttachGeneric && verb != "echo" {
+			continue // the other programs are those of echo
+		}
+		ours, rival := told[c.ours], told[c.rivalName+c.rival]
+		if told[c.ours], told[c.rivalName+c.rival] = true, true; !ours || !rival {
+			once = append(once, c)
+		}
+	}
+	rows, err := measure(t.Context(), o, once)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(rows) != len(once) {
+		t.Errorf("%d rows of %d: %q", len(rows), len(once), names(rows))
+	}
+	for _, r := range rows {
+		p := r.Packets
+		if p == nil || p.OursCPU == nil || p.RivalCPU == nil {
+			t.Errorf("%s: %+v", r.Case, p)
+			continue
+		}
+		if p.CountingError != "" {
+			t.Logf("%s: %s", r.Case, p.CountingError)
+		}
+	}
+}
+
+// TestWireAllocatesNothing: what the runtime allocates for itself does not grow with the packets.
+func TestWireAllocatesNothing(t *testing.T) {
+	needWire(t)
+	b := newTestBencher(t)
+	t.Cleanup(b.closeWires)
+	for _, name := range []string{"drop", "drain", "echo"} {
+		c := wireCase(name, 32)
+		c.rivalOurs, c.rival = true, c.ours
+		if err := b.prepareWires(c); err != nil {
+			t.Fatal(err)
+		}
+		ours, rival, err := b.sides(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rival.duo.close()
+		var each []float64
+		for range 5 {
+			_, o, err := b.round(t.Context(), c, ours, 20000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			each = append(each, o.allocs)
+		}
+		ours.duo.close()
+		if least := slices.Min(each); least > 0.01 {
+			t.Errorf("%s: %v allocations a packet", name, each)
+		}
+	}
+}
+
+// TestSyscallsAreCounted: one packet at a time takes one call each.
+func TestSyscallsAreCounted(t *testing.T) {
+	needWire(t)
+	b := newTestBencher(t)
+	t.Cleanup(b.closeWires)
+	c := wireCase("drop", 1)
+	c.rivalOurs, c.rival = true, "udpconn-drop"
+	if err := b.prepareWires(c); err != nil {
+		t.Fatal(err)
+	}
+	ours, rival, err := b.sides(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.duo.close()
+	defer rival.duo.close()
+	counter, err := countSyscalls(ours, rival)
+	shmtest.Require(t, "bpf", err)
+	defer counter.close()
+	for _, s := range []*side{ours, rival} {
+		// The runtime makes some of its own, on a machine that is busy as many as there are packets:
+		// then the best of a few rounds counts.
+		most := 0.0
+		for n := 0; n < 10 && most < 0.5; n++ {
+			per, err := b.perCall(t.Context(), c, counter, s, 20000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if per == nil {
+				t.Fatalf("%s: no calls", s.command)
+			}
+			most = max(most, *per)
+		}
+		if most < 0.5 || most > 1.5 {
+			t.Errorf("%s: packets a call: %v", s.command, most)
+		}
+	}
+}
+
+// TestLostPacketsEndTheRound: a round never hangs on a packet that does not come.
+func TestLostPacketsEndTheRound(t *testing.T) {
+	for _, c := range []command{{count: 3}, {count: 4}, {count: 1}} {
+		if err := c.verify(c.count * (c.count - 1) / 2); err != nil {
+			t.Error(err)
+		}
+		if c.verify(1000) == nil {
+			t.Errorf("%d packets: any sum passes", c.count)
+		}
+	}
+	l := lost{since: time.Now().Add(-2 * packetWait)}
+	if l.wait() == nil {
+		t.Error("patience never ends")
+	}
+}
+
+// The rivals send the same frames.
+func TestHeaderRepeatsPacket(t *testing.T) {
+	text, err := testdata.Rivals.ReadFile("rivals/packets.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int{"NETNS_FD": netnsFD, "FRAME_BYTES": frameBytes,
+		"PAYLOAD_OFF": payloadOff, "SEQUENCE_OFF": sequenceOff, "DRAIN_BLOCK": drainBlock,
+		"MAX_BATCH": maxBatch, "PORT_BASE": int(endAddrs[0].Port())} {
+		m := regexp.MustCompile(`(?m)^#define ` + name + ` (\d+)\b`).FindSubmatch(text)
+		if m == nil || string(m[1]) != fmt.Sprint(want) {
+			t.Errorf("%s: packets.h has %q, the loops %d", name, m, want)
+		}
+	}
+	for i, name := range endNames {
+		if !strings.Contains(string(text), `"`+name+`"`) ||
+			!strings.Contains(string(text), `"`+endAddrs[i].Addr().String()+`"`) {
+			t.Errorf("packets.h does not know %s, %v", name, endAddrs[i])
+		}
+	}
+}

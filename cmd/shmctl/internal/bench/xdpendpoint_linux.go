@@ -1,0 +1,213 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp/endpoint"
+)
+
+// endpointPort is a port on an endpoint: every packet goes through a completion queue, and every
+// send has a completion that is read.
+type endpointPort struct {
+	socket *socketPort // whose socket and program the endpoint has
+	dir    *shm.Dir
+	q      *cq.Queue
+	w      [2]*cq.Writer
+	av     *cq.AddressVector
+	e      *endpoint.Endpoint
+	completions
+	echoes   bool
+	messages [maxBatch]endpoint.Msg
+	payloads [maxBatch][payloadBytes]byte
+	last     []cq.Entry // taken by get, and not sent back
+	lastBuf  [maxBatch]cq.Entry
+}
+
+func openEndpointPort(o portOptions) (port, error) {
+	p := &endpointPort{echoes: o.echoes, socket: &socketPort{}}
+	var err error
+	if p.socket.frame, err = enterEnd(o.which); err != nil {
+		return nil, err
+	}
+	if err = p.socket.open(o); err == nil {
+		err = p.open(o.which)
+	}
+	if err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *endpointPort) open(which int) (err error) {
+	if p.dir, err = shm.OpenDir(""); err != nil {
+		return err
+	}
+	name := fmt.Sprintf("end%d", which)
+	if p.q, err = cq.Create(p.dir, name, cq.Options{}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	for i := range p.w {
+		if p.w[i], err = cq.Attach(ctx, p.dir, name, cq.WriterOptions{}); err != nil {
+			return err
+		}
+	}
+	if p.av, err = cq.CreateAnonymousAddresses(name, cq.AddressOptions{Count: 8}); err != nil {
+		return err
+	}
+	peers, err := p.av.Insert([][]byte{cq.Sockaddr(endAddrs[1-which])})
+	if err != nil {
+		return err
+	}
+	f := &p.socket.frame
+	hop := packet.Hop{LocalMAC: [6]byte(f[6:12]), NextMAC: [6]byte(f[:6]),
+		Source: endAddrs[which].Addr(), MTU: 1500}
+	for i := range p.messages {
+		p.messages[i] = endpoint.Msg{Buf: p.payloads[i][:], To: peers[0]}
+	}
+	p.e, err = endpoint.Open(endpoint.Config{Socket: p.socket.socket, Receive: p.w[0],
+		Transmit: p.w[1], Addresses: p.av, Local: endAddrs[which],
+		Resolver: endpoint.Static{endAddrs[1-which].Addr(): hop}})
+	return err
+}
+
+func (p *endpointPort) close() {
+	if p.e != nil {
+		_ = p.e.Close()
+	}
+	for _, w := range p.w {
+		if w != nil {
+			_ = w.Close()
+		}
+	}
+	if p.q != nil {
+		_ = p.q.Close()
+	}
+	if p.av != nil {
+		_ = p.av.Close()
+	}
+	if p.dir != nil {
+		_ = p.dir.Close()
+	}
+	p.socket.close()
+}
+
+func (p *endpointPort) put(s uint64, n int) (int, error) {
+	for i := range n {
+		binary.LittleEndian.PutUint64(p.payloads[i][sequenceOff-payloadOff:], s+uint64(i))
+	}
+	return p.send(n)
+}
+
+// send posts the first n messages, and turns the crank.
+func (p *endpointPort) send(n int) (int, error) {
+	k, err := p.e.SendBatch(p.messages[:n])
+	p.sending += k
+	if err != nil && !errors.Is(err, cq.ErrWouldBlock) && !errors.Is(err, endpoint.ErrNoFrame) &&
+		!errors.Is(err, cq.ErrFull) {
+		return k, err
+	}
+	return k, p.turn()
+}
+
+// turn lets the endpoint work and reads what it completed.
+func (p *endpointPort) turn() error {
+	if _, err := p.e.Progress(); err != nil {
+		return err
+	}
+	return p.take(p.q)
+}
+
+// completions are what a port reads from its queue.
+type completions struct {
+	sending int // accepted and not completed
+	read    [2 * maxBatch]cq.Entry
+	arrived []cq.Entry // read, and not taken by get
+}
+
+// take reads once, and tells packets from ends of sends.
+func (c *completions) take(q *cq.Queue) error {
+	n, err := cq.Read(q, c.read[:])
+	if err != nil {
+		if err == cq.ErrWouldBlock {
+			return nil
+		}
+		return err
+	}
+	for i := range c.read[:n] {
+		if c.read[i].Flags&cq.FlagRecv != 0 {
+			c.arrived = append(c.arrived, c.read[i])
+		} else {
+			c.sending--
+		}
+	}
+	return nil
+}
+
+func (p *endpointPort) get(n int) (int, uint64, error) {
+	if len(p.arrived) == 0 {
+		if err := p.turn(); err != nil || len(p.arrived) == 0 {
+			return 0, 0, err
+		}
+	}
+	k := copy(p.lastBuf[:n], p.arrived)
+	p.arrived = append(p.arrived[:0], p.arrived[k:]...)
+	p.last = p.lastBuf[:k]
+	var sum uint64
+	for i := range p.last {
+		payload, err := p.e.Payload(&p.last[i])
+		if err != nil {
+			return 0, 0, err
+		}
+		sum += binary.LittleEndian.Uint64(payload[sequenceOff-payloadOff:])
+	}
+	if p.echoes {
+		return k, sum, nil
+	}
+	return k, sum, p.e.ReleaseBatch(p.last)
+}
+
+func (p *endpointPort) back() error {
+	for i := range p.last {
+		payload, err := p.e.Payload(&p.last[i])
+		if err != nil {
+			return err
+		}
+		copy(p.payloads[i][:], payload)
+	}
+	if err := p.e.ReleaseBatch(p.last); err != nil {
+		return err
+	}
+	for n := len(p.last); n > 0; {
+		k, err := p.send(n)
+		if err != nil {
+			return err
+		}
+		if k > 0 && k < n { // those that found no room are first now
+			copy(p.payloads[:], p.payloads[k:n])
+		}
+		n -= k
+	}
+	p.last = nil
+	return nil
+}
+
+func (p *endpointPort) settle() error {
+	for p.sending > 0 {
+		if err := p.turn(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *endpointPort) await() error { return pollIn(p.e.FD()) }

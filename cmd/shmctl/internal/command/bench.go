@@ -1,0 +1,226 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shmring/shmring/cmd/shmctl/internal/bench"
+)
+
+// benches by name, in the order in which they run.
+var benches = []struct {
+	name string
+	run  func(context.Context, bench.Options) ([]bench.Row, error)
+}{{"ring", bench.Ring}, {"wake", bench.Wake}, {"cq", bench.Queue}, {"xdp", bench.XDP}}
+
+const benchLong = `Measure the library against the same thing in C, on this machine.
+
+ring: throughput, and one-way latency with both sides looking all the time, against a ring of the
+same layout. wake: round trip of two processes that sleep for every message, against the raw
+primitive. cq: calls of completion queues, event queues and counters, against the same call of
+libfabric's shm provider if libfabric-dev is installed; the way from post to read between two
+processes, also against a bare cache line; and what options cost, against ourselves. xdp: packets
+over pairs of veth interfaces in namespaces that it makes, which needs root; AF_XDP sockets against
+a C program on the bare kernel interface, sendmmsg, AF_PACKET and net.UDPConn. Without a name, all.
+
+drop sends to a peer that drops, drain is the time of reading a packet that is queued, echo counts
+packets that came back, trip is a round trip of two processes that look all the time, trip-block of
+two that sleep. endpoint- rows have a whole endpoint, whose sends complete in a queue and whose
+payloads have checksums, against the same C program, which has neither; device- rows have a device
+process in the middle, against the endpoint linked in; reflect is a round trip to a program at the
+other end. Programs run in native mode, or generic. Packets received a second are not measured: on
+veth the sender's path through the kernel is the bound, so they rank nobody. CPU/PKT is nanoseconds
+of processor time for a packet, ours and the rival's, PKT/CALL packets for a system call, counted
+by the kernel.
+
+Both sides run in turn, in many short rounds, on the same two processors. RATIO is the median of
+ours divided by the rival's of the same moment, INTERVAL holds it with 95% confidence: for Mops/s
+more is better, for ns less. OURS and RIVAL depend on where the processors of this machine sit;
+they are context only. "As fast" means that the interval stays within 5% of 1.`
+
+func newBench() *cobra.Command {
+	var (
+		o    output
+		opt  bench.Options
+		cpus []int
+
+		quick bool
+	)
+	cmd := &cobra.Command{
+		Use:   "bench [ring] [wake] [cq] [xdp]",
+		Short: "Measure the library against the same thing in C, libfabric and sockets",
+		Long:  benchLong,
+		Example: `  shmctl bench ring
+  shmctl bench wake --quick               rough
+  shmctl bench -j > bench.json            progress still shows on the terminal
+  shmctl bench cq --case 'read*'          some of it
+  shmctl bench ring --cpus 2,3 --cc clang`,
+		ValidArgs: []string{"ring", "wake", "cq", "xdp"},
+		Args:      cobra.OnlyValidArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			if len(cpus) == 2 {
+				opt.CPUs = [2]int(cpus)
+			} else if len(cpus) != 0 {
+				return &usageError{verb: "bench", err: fmt.Errorf("--cpus wants two, got %d", len(cpus))}
+			}
+			if _, err := path.Match(opt.Cases, ""); err != nil {
+				return &usageError{verb: "bench", err: fmt.Errorf("--case %q: %w", opt.Cases, err)}
+			}
+			if opt.Pairs < 0 || opt.RoundTime < 0 {
+				return &usageError{verb: "bench", err: errors.New("--pairs and --round are not negative")}
+			}
+			if quick {
+				opt.Pairs, opt.Batches = cmp.Or(opt.Pairs, quickPairs), []int{1, 32}
+			}
+			return runBenches(cmd, args, &o, opt)
+		},
+	}
+	o.flags(cmd)
+	f := cmd.Flags()
+	f.BoolVarP(&o.noHeader, "no-header", "H", false, "leave the heading out")
+	f.BoolVar(&quick, "quick", false, "few rounds of few batch sizes: rough")
+	f.IntVar(&opt.Pairs, "pairs", 0, "pairs of rounds a row, 0 is 101, for xdp 31 (`n`)")
+	f.DurationVar(&opt.RoundTime, "round", 0, "length of a round, 0 is 20ms, for xdp 5ms (`time`)")
+	f.IntSliceVar(&cpus, "cpus", nil, "the two processors (`a,b`), the first two allowed if not given")
+	f.StringVar(&opt.Compiler, "cc", "", "C `compiler` for the rivals, or none")
+	f.StringVar(&opt.Cases, "case", "", "only the cases that match (`glob`)")
+	f.BoolVar(&opt.Self, "self", false, "also measure each rival against itself")
+	return cmd
+}
+
+// quickPairs are enough for an interval, and no more.
+const quickPairs = 11
+
+func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options) error {
+	p := &progress{w: cmd.ErrOrStderr(), term: terminalOf(cmd.ErrOrStderr())}
+	results := map[string][]bench.Row{}
+	t := &table{columns: []column{left("BENCH", 0), left("CASE", 0), right("BATCH", 0),
+		right("OURS", 2), right("RIVAL", 2), left("UNIT", 2), right("RATIO", 0),
+		left("INTERVAL", 4), right("ROUNDS", 1), left("CPU/PKT", 5), left("PKT/CALL", 6),
+		left("AGAINST", 3), left("VERDICT", 0)}}
+	packets := false
+	for _, b := range benches {
+		if len(args) > 0 && !slices.Contains(args, b.name) {
+			continue
+		}
+		opt.Progress = p.show(b.name)
+		rows, err := b.run(cmd.Context(), opt)
+		p.clear()
+		if len(args) == 0 && errors.Is(err, bench.ErrNoWire) {
+			fmt.Fprintf(cmd.ErrOrStderr(), "shmctl: %s left out: %v\n", b.name, err)
+			continue
+		}
+		if err != nil {
+			return opFailed("bench", b.name, err)
+		}
+		results[b.name] = rows
+		for i := range rows {
+			t.add(benchRow(b.name, &rows[i])...)
+			packets = packets || rows[i].Packets != nil
+		}
+	}
+	if o.json() {
+		return printJSON(cmd.OutOrStdout(), struct {
+			Schema string                 `json:"schema"`
+			Bench  map[string][]bench.Row `json:"bench"`
+		}{schemaName, results})
+	}
+	if !packets {
+		t.drop("CPU/PKT", "PKT/CALL")
+	}
+	w := cmd.OutOrStdout()
+	return printLines(w, t.lines(!o.noHeader, terminalOf(w).page(), ""))
+}
+
+func benchRow(name string, r *bench.Row) []string {
+	figure := func(x *float64) string {
+		return orDash(x, func(x float64) string { return strconv.FormatFloat(x, 'f', 1, 64) })
+	}
+	ours := figure
+	if r.Packets != nil && r.Unit != "ns" { // around one million a second
+		ours = func(x *float64) string {
+			return orDash(x, func(x float64) string { return strconv.FormatFloat(x, 'f', 3, 64) })
+		}
+	}
+	ratio := func(x *float64) string {
+		return orDash(x, func(x float64) string { return strconv.FormatFloat(x, 'f', 3, 64) })
+	}
+	interval := "-"
+	if r.RatioLow != nil && r.RatioHigh != nil {
+		interval = ratio(r.RatioLow) + " to " + ratio(r.RatioHigh)
+	}
+	cpu, calls := "-", "-"
+	if p := r.Packets; p != nil {
+		cpu = figure(p.OursCPU) + "/" + figure(p.RivalCPU)
+		calls = figure(p.OursPerCall) + "/" + figure(p.RivalPerCall)
+	}
+	return []string{name, r.Case, strconv.Itoa(r.Batch), ours(r.Ours), ours(r.Rival), r.Unit,
+		ratio(r.Ratio), interval, strconv.Itoa(r.Rounds), cpu, calls, r.RivalName, verdict(r)}
+}
+
+// margin within which two things count as equally fast.
+const margin = 0.05
+
+// verdict says what the interval proves, and no more.
+func verdict(r *bench.Row) string {
+	if r.RatioLow == nil || r.RatioHigh == nil {
+		if r.Note != "" {
+			return r.Note
+		}
+		return "not measured"
+	}
+	worst, best := *r.RatioLow, *r.RatioHigh
+	if r.Unit == "ns" { // less is better: turn it round
+		worst, best = 1 / *r.RatioHigh, 1 / *r.RatioLow
+	}
+	switch {
+	case worst > 1+margin:
+		return fmt.Sprintf("faster than %s", r.RivalName)
+	case worst >= 1-margin:
+		return fmt.Sprintf("as fast as %s", r.RivalName)
+	case best < 1-margin:
+		return fmt.Sprintf("slower than %s", r.RivalName)
+	}
+	return "not decided: measure longer"
+}
+
+// progress writes over one line of a terminal, and nothing elsewhere.
+type progress struct {
+	w    io.Writer
+	term terminal
+	last time.Time
+	name string // of the phase that was shown last
+}
+
+func (p *progress) show(name string) func(bench.Progress) {
+	if !p.term.on {
+		return nil
+	}
+	const every = 100 * time.Millisecond
+	return func(b bench.Progress) {
+		if now := time.Now(); now.Sub(p.last) >= every {
+			p.last = now
+			line := fmt.Sprintf("%s: row %d of %d, %s, batch %d: %d of %d rounds", name, b.Row+1,
+				b.Rows, b.Case, b.Batch, b.Pair, b.Pairs)
+			fmt.Fprintf(p.w, "\r%s%s", cut(line, p.term.columns-1), escToLineEnd)
+		}
+	}
+}
+
+func (p *progress) clear() {
+	if p.term.on {
+		fmt.Fprintf(p.w, "\r%s", escToLineEnd)
+	}
+}

@@ -1,0 +1,377 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	xcapture "github.com/shmring/shmring/internal/capture"
+	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/shmtest"
+	xstatus "github.com/shmring/shmring/internal/status"
+	"github.com/shmring/shmring/internal/veth"
+	"github.com/shmring/shmring/internal/xdptest"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/endpoint"
+)
+
+const devicePort = 4791
+
+// driven is an endpoint on one end of a pair, driven by a goroutine.
+type driven struct {
+	*endpoint.Endpoint
+	pair *veth.Pair
+	peer cq.Addr
+}
+
+func newDevice(t *testing.T) *driven {
+	t.Helper()
+	pair := xdptest.NewPair(t, veth.Config{})
+	program := xdptest.Attach(t, pair.A, xdp.ProgramOptions{})
+	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{})
+	socket := xdptest.Open(t, pair.A, 0, umem, xdp.Options{})
+	local := netip.AddrPortFrom(pair.A.Addr, devicePort)
+	remote := netip.AddrPortFrom(pair.B.Addr, devicePort)
+	d, err := shm.OpenDir("")
+	check(t, err)
+	q, err := cq.Create(d, "arrivals", cq.Options{})
+	check(t, err)
+	var w [2]*cq.Writer
+	for i := range w {
+		w[i], err = cq.Attach(t.Context(), d, "arrivals", cq.WriterOptions{})
+		check(t, err)
+	}
+	av, err := cq.CreateAnonymousAddresses("av", cq.AddressOptions{Count: 8})
+	check(t, err)
+	peers, err := av.Insert([][]byte{cq.Sockaddr(remote)})
+	check(t, err)
+	hop := packet.Hop{LocalMAC: [6]byte(pair.A.MAC), NextMAC: [6]byte(pair.B.MAC),
+		Source: pair.A.Addr, MTU: 1500}
+	check(t, errors.Join(program.Steer(devicePort, 0), socket.Register(program, 0)))
+	e, err := endpoint.Open(endpoint.Config{Socket: socket, Receive: w[0], Transmit: w[1],
+		Addresses: av, Local: local, Shared: true, Resolver: endpoint.Static{pair.B.Addr: hop}})
+	check(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- e.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		<-done
+		check(t, errors.Join(e.Close(), w[0].Close(), w[1].Close(), q.Close(), av.Close(), d.Close()))
+	})
+	return &driven{e, pair, peers[0]}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func needTshark(t *testing.T) string {
+	t.Helper()
+	path, err := exec.LookPath("tshark")
+	shmtest.Require(t, "tshark", err)
+	return path
+}
+
+// shown returns the endpoints that shmctl xdp prints.
+func shown(t *testing.T, args ...string) []endpointInfo {
+	t.Helper()
+	text := ok(t, append([]string{"xdp", "-j"}, args...)...)
+	valid(t, text)
+	var v struct{ Endpoints []endpointInfo }
+	check(t, json.Unmarshal([]byte(text), &v))
+	return v.Endpoints
+}
+
+func eventuallyTrue(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+// traffic sends three datagrams and a tagged one to the device, and two from it.
+func (d *driven) traffic(t *testing.T) {
+	t.Helper()
+	to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(d.pair.A.Addr, devicePort))
+	xdptest.Do(t, d.pair.B, func() error {
+		c, err := net.DialUDP("udp4", &net.UDPAddr{IP: d.pair.B.Addr.AsSlice(), Port: devicePort}, to)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		for i := range 3 {
+			if _, err := fmt.Fprintf(c, "plain %d", i); err != nil {
+				return err
+			}
+		}
+		return d.sendTagged()
+	})
+	for i := range 2 {
+		check(t, d.Send(fmt.Appendf(nil, "back %d", i), d.peer, uint64(i)))
+	}
+}
+
+// sendTagged sends a datagram with an inline VLAN tag from the other end.
+func (d *driven) sendTagged() error {
+	t, err := packet.NewTemplate([6]byte(d.pair.B.MAC), [6]byte(d.pair.A.MAC),
+		netip.AddrPortFrom(d.pair.B.Addr, devicePort), netip.AddrPortFrom(d.pair.A.Addr, devicePort))
+	if err != nil {
+		return err
+	}
+	frame := make([]byte, 200)
+	n, err := t.Build(frame, []byte("tagged"))
+	if err != nil {
+		return err
+	}
+	frame = slices.Insert(frame[:n:n], 12, 0x81, 0x00, 0x60, 0x2a) // priority 3, VLAN 42
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: d.pair.B.Index})
+}
+
+// TestCaptureIsReadByTshark: counts, directions, tags and payloads are what went over the wire.
+func TestCaptureIsReadByTshark(t *testing.T) {
+	tshark := needTshark(t)
+	d := newDevice(t)
+	for _, target := range []string{d.pair.A.Name, "arrivals", ""} {
+		if target == "" {
+			target = shown(t)[0].Name
+		}
+		file := filepath.Join(t.TempDir(), "a.pcapng")
+		done := make(chan result, 1)
+		go func() {
+			done <- run(t, "capture", target, "--write", file, "--count", "6", "--duration", "30s", "-j")
+		}()
+		eventuallyTrue(t, "the capture is wanted", func() bool { return shown(t)[0].Captured })
+		// Wanted is not begun: the endpoint looks once a round, before it publishes its counters.
+		wanted := time.Now()
+		eventuallyTrue(t, "a round after that", func() bool {
+			since := time.Since(wanted).Nanoseconds()
+			age := shown(t)[0].CounterAge
+			return age != nil && *age < since
+		})
+		d.traffic(t)
+		r := <-done
+		if r.code != 0 || r.stderr != "" {
+			t.Fatalf("%s: exit %d, %s", target, r.code, r.stderr)
+		}
+		valid(t, r.stdout)
+		var v struct{ Capture captureResult }
+		check(t, json.Unmarshal([]byte(r.stdout), &v))
+		if c := v.Capture; c.Written != 6 || c.Dropped != 0 || len(c.Endpoints) != 1 {
+			t.Errorf("%s: %+v", target, c)
+		}
+		checkCapture(t, tshark, file, d.pair.A.Name)
+		eventuallyTrue(t, "the capture is over", func() bool { return !shown(t)[0].Captured })
+	}
+}
+
+func checkCapture(t *testing.T, tshark, file, ifname string) {
+	t.Helper()
+	out, err := exec.Command(tshark, "-r", file, "-T", "fields", "-E", "separator=|",
+		"-e", "frame.packet_flags_direction", "-e", "vlan.id", "-e", "vlan.priority",
+		"-e", "udp.dstport", "-e", "frame.interface_name", "-e", "udp.payload",
+		"-e", "frame.time_epoch").Output()
+	check(t, err)
+	var got []string
+	for line := range strings.Lines(string(out)) {
+		f := strings.Split(strings.TrimSpace(line), "|")
+		if len(f) != 7 {
+			t.Fatalf("tshark says %q", line)
+		}
+		direction, err := strconv.ParseUint(f[0], 0, 32)
+		check(t, err)
+		payload := ""
+		for i := 0; i+1 < len(f[5]); i += 2 {
+			c, err := strconv.ParseUint(f[5][i:i+2], 16, 8)
+			check(t, err)
+			payload += string(rune(c))
+		}
+		got = append(got, fmt.Sprintf("%d %s/%s %s", direction, f[1], f[2], payload))
+		if f[3] != strconv.Itoa(devicePort) || f[4] != ifname {
+			t.Errorf("port %s, interface %s", f[3], f[4])
+		}
+		at, err := strconv.ParseFloat(f[6], 64)
+		if err != nil || time.Since(time.Unix(int64(at), 0)).Abs() > time.Hour {
+			t.Errorf("time %s, %v", f[6], err)
+		}
+	}
+	slices.Sort(got)
+	want := []string{"1 / plain 0", "1 / plain 1", "1 / plain 2", "1 42/3 tagged", "2 / back 0",
+		"2 / back 1"}
+	if !slices.Equal(got, want) {
+		t.Errorf("captured %q, want %q", got, want)
+	}
+}
+
+// TestXDPShowsEndpoint: what the device is, who drives it and what it counted.
+func TestXDPShowsEndpoint(t *testing.T) {
+	d := newDevice(t)
+	d.traffic(t)
+	var e endpointInfo
+	eventuallyTrue(t, "all is counted", func() bool {
+		e = shown(t, d.pair.A.Name)[0]
+		return e.Counters["received"] == 4 && e.Counters["ring_sent"] == 2
+	})
+	if e.Index != d.pair.A.Index || e.NetNS == nil || e.Attach == nil || *e.Attach != "native" ||
+		e.Program == nil || *e.Program == 0 || e.Bind != "copy" || e.Receive.Name != "arrivals" ||
+		e.Rings.Rx == 0 || e.Process == nil || *e.Local == "" || e.UMEM.Frames == 0 {
+		t.Errorf("%+v", e)
+	}
+	text := ok(t, "xdp", e.Name)
+	for _, want := range []string{"rx queue full", "rx fill ring empty", "tx invalid", "native"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing:\n%s", want, text)
+		}
+	}
+	if text = ok(t, "xdp"); !strings.Contains(text, "native/copy") {
+		t.Errorf("table:\n%s", text)
+	}
+	if text = ok(t, "ls"); !strings.Contains(text, "see shmctl xdp") {
+		t.Errorf("ls:\n%s", text)
+	}
+	valid(t, ok(t, "ls", "-j"))
+	if r := run(t, "xdp", "nothing"); r.code != 3 {
+		t.Errorf("an endpoint that is not there: %+v", r)
+	}
+	if r := run(t, "capture", "nothing", "--write", "-"); r.code != 3 {
+		t.Errorf("a capture of nothing: %+v", r)
+	}
+	if r := run(t, "capture", "nothing"); r.code != 2 {
+		t.Errorf("a capture to nowhere: %+v", r)
+	}
+}
+
+// TestCapturable: a queue is found by its name in the directory, or by what it is called if it has
+// none there; one that took the name of another is not that other.
+func TestCapturable(t *testing.T) {
+	d, err := shm.OpenDir("")
+	check(t, err)
+	defer d.Close()
+	q, err := cq.Create(d, "named", cq.Options{})
+	check(t, err)
+	defer q.Close()
+	w, err := cq.Attach(t.Context(), d, "named", cq.WriterOptions{})
+	check(t, err)
+	defer w.Close()
+	_, id := w.Queue()
+	for i, info := range []xstatus.Info{{Receive: "eth0/0", ReceiveID: shm.NewUUID()},
+		{Receive: "named", ReceiveID: shm.NewUUID()}, {Transmit: "named", TransmitID: id}} {
+		info.Queue, info.Interface = uint32(i), "dev0"
+		o, err := xstatus.Create(d, info)
+		check(t, err)
+		defer o.Close()
+	}
+	for name, want := range map[string]uint32{"eth0/0": 0, "named": 2} {
+		found, err := capturable(d, name)
+		if err != nil || len(found) != 1 || found[0].Info.Queue != want {
+			t.Errorf("%s: %+v, %v", name, found, err)
+		}
+	}
+	for _, name := range []string{"nothing", ""} {
+		if _, err := capturable(d, name); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+// TestCaptureOfStandingEndpoint: one that nobody drives is said to be that.
+func TestCaptureOfStandingEndpoint(t *testing.T) {
+	d := newDevice(t)
+	check(t, d.Close())
+	if r := run(t, "capture", d.pair.A.Name, "--write", filepath.Join(t.TempDir(), "x")); r.code != 3 {
+		t.Errorf("closed: %+v", r)
+	}
+}
+
+// TestProbe: a pair can be used, an interface that is not there cannot.
+func TestProbe(t *testing.T) {
+	pair := xdptest.NewPair(t, veth.Config{})
+	var text, table string
+	xdptest.Do(t, pair.A, func() error {
+		r, s := run(t, "probe", pair.A.Name, "-j"), run(t, "probe", pair.A.Name)
+		text, table = r.stdout, s.stdout
+		if r.code != 0 || s.code != 0 {
+			return fmt.Errorf("exit %d and %d: %s\n%s", r.code, s.code, text, table)
+		}
+		return nil
+	})
+	valid(t, text)
+	var v struct{ Probe probeResult }
+	check(t, json.Unmarshal([]byte(text), &v))
+	if p := v.Probe; !p.Usable || p.Interface != pair.A.Name || len(p.Findings) < 5 {
+		t.Errorf("%+v", p)
+	}
+	for _, f := range v.Probe.Findings {
+		if !strings.Contains(table, f.Name) || !f.OK && (f.Remedy == nil) {
+			t.Errorf("%q: %+v\n%s", f.Name, f, table)
+		}
+	}
+	if r := run(t, "probe", "nothing0"); r.code != 3 {
+		t.Errorf("an interface that is not there: %+v", r)
+	}
+}
+
+// TestProbeNamesOurs: the endpoint that has the queue and the program is named where it is, and its
+// process otherwise.
+func TestProbeNamesOurs(t *testing.T) {
+	d := newDevice(t)
+	name := shown(t)[0].Name
+	eventuallyTrue(t, "the program is known", func() bool { return shown(t)[0].Program != nil })
+	var r result
+	xdptest.Do(t, d.pair.A, func() error { r = run(t, "probe", d.pair.A.Name, "-j"); return nil })
+	valid(t, r.stdout)
+	var v struct{ Probe probeResult }
+	check(t, json.Unmarshal([]byte(r.stdout), &v))
+	for _, f := range v.Probe.Findings {
+		ours := f.Name == "socket" || f.Name == "program"
+		if ours != (f.Endpoint != nil) || ours && (*f.Endpoint != name || f.OK ||
+			!strings.Contains(*f.Value, name) || !strings.Contains(*f.Remedy, name)) {
+			t.Errorf("%s: %+v", f.Name, f)
+		}
+	}
+}
+
+// TestLocalShown: an endpoint that leaves its address to the route is shown with one of the
+// interface, and one with an address and a port with those.
+func TestLocalShown(t *testing.T) {
+	d := newDevice(t)
+	want := netip.AddrPortFrom(d.pair.A.Addr, devicePort).String()
+	if e := shown(t)[0]; e.Local == nil || *e.Local != want {
+		t.Errorf("local %+v, want %v", e.Local, want)
+	}
+	socket := xdptest.Open(t, d.pair.B, 0, xdptest.NewUMEM(t, xdp.UMEMOptions{}), xdp.Options{})
+	f, err := xcapture.Follow(nil, socket, xstatus.Info{})
+	check(t, err)
+	defer f.Close()
+	if e := shown(t, f.Name())[0]; e.Local == nil || *e.Local != d.pair.B.Addr.String() {
+		t.Errorf("local %+v, want %v", e.Local, d.pair.B.Addr)
+	}
+	if text := ok(t, "xdp"); !strings.Contains(text, d.pair.B.Addr.String()+" ") {
+		t.Error(text)
+	}
+}

@@ -1,0 +1,108 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shmring/shmring/cmd/shmctl/internal/demo"
+)
+
+func newDemo() *cobra.Command {
+	var (
+		o   output
+		opt demo.Options
+	)
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Send frames over a wire into another process's completion queue, and back",
+		Long: `Send frames over a wire into another process's completion queue, and back.
+
+As root it joins two network namespaces by a veth pair. A device process owns an AF_XDP socket on
+one end and posts into the queue of an application process, which reads every payload in place and
+gives the frame back; a plain UDP socket on the other end sends. Then the other way: the application
+posts sends, the device process transmits them, the UDP socket verifies them, and each completion
+comes back with its context. Every payload has a number and a checksum.
+
+Without root, or with --path shm, a producer process stands in for the device; that needs no
+privilege. Nothing is left behind, also when it is interrupted or killed. The exit code is 0 only
+if nothing was lost, duplicated or corrupt.`,
+		Example: `  shmctl demo                        the device path if possible
+  shmctl demo --path shm -o json     shared memory alone
+  shmctl demo -c 5000000 & shmctl ls -w`,
+		Args: takesNone,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			switch opt.Path {
+			case demo.PathAuto, demo.PathAFXDP, demo.PathShm:
+			default:
+				return &usageError{verb: "demo", err: fmt.Errorf(
+					"path %q is none of auto, af_xdp and shm", opt.Path)}
+			}
+			return runDemo(cmd, &o, opt)
+		},
+	}
+	o.flags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&opt.Path, "path", demo.PathAuto, "`path`: auto, af_xdp or shm")
+	f.Uint64VarP(&opt.Count, "count", "c", 200_000, "datagrams in each direction (`n`)")
+	f.BoolVar(&opt.Generic, "generic", false, "attach in generic mode, without trying native")
+	f.StringVar(&opt.Dir, "dir", "", "`directory` of the queues")
+	_ = cmd.RegisterFlagCompletionFunc("path", cobra.FixedCompletions(
+		[]string{demo.PathAuto, demo.PathAFXDP, demo.PathShm}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func runDemo(cmd *cobra.Command, o *output, opt demo.Options) error {
+	p := &progress{w: cmd.ErrOrStderr(), term: terminalOf(cmd.ErrOrStderr())}
+	opt.Progress = p.phase
+	report, err := demo.Run(cmd.Context(), opt)
+	p.clear()
+	if report == nil {
+		return demoFailed(err)
+	}
+	if o.json() {
+		if e := printJSON(cmd.OutOrStdout(), struct {
+			Schema string       `json:"schema"`
+			Demo   *demo.Report `json:"demo"`
+		}{schemaName, report}); e != nil {
+			return errors.Join(err, e)
+		}
+	} else {
+		report.Print(cmd.OutOrStdout())
+	}
+	if err != nil {
+		return demoFailed(err)
+	}
+	return nil
+}
+
+// demoFailed names the verb once: errors of the demonstration itself begin with it.
+func demoFailed(err error) error {
+	if strings.HasPrefix(err.Error(), "demo: ") {
+		return opFailed("", "", err)
+	}
+	return opFailed("demo", "", err)
+}
+
+// phase shows how far a direction of the demonstration is: at its beginning, and now and then.
+func (p *progress) phase(name string, done, total uint64) {
+	const every = 50 * time.Millisecond
+	if now := time.Now(); p.term.on && (name != p.name || now.Sub(p.last) >= every) {
+		p.last, p.name = now, name
+		const width = 40
+		bar := make([]byte, width)
+		for i := range bar {
+			bar[i] = ' '
+			if uint64(i)*total < done*width {
+				bar[i] = '='
+			}
+		}
+		fmt.Fprintf(p.w, "\r%s [%s] %d of %d%s", name, bar, done, total, escToLineEnd)
+	}
+}

@@ -1,0 +1,159 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shmring/shmring/internal/route"
+	"github.com/shmring/shmring/xdp/device"
+)
+
+// serve runs until the context ends, or the device is gone.
+func (s *serve) serve(cmd *cobra.Command) (err error) {
+	table, err := route.Open(s.dev, route.Options{})
+	if err != nil {
+		return serveFailed(s.dev, err)
+	}
+	defer table.Close()
+	s.config.Resolver = table
+	stderr := cmd.ErrOrStderr()
+	show := terminalOf(cmd.OutOrStdout())
+	s.config.Report = func(err error) {
+		if !show.on { // on a terminal the applications are seen
+			fmt.Fprintf(stderr, "shmctl: serve %s: %v\n", printable(s.dev), err)
+		}
+	}
+	l, err := s.listen()
+	if err != nil {
+		return serveFailed(s.socket, err)
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	server, err := device.NewServerContext(cmd.Context(), s.config)
+	if err != nil {
+		return serveFailed(s.dev, err)
+	}
+	if err := s.print(cmd, server, "ready"); err != nil {
+		return errors.Join(err, server.Close())
+	}
+	notifyReady()
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(cmd.Context(), l.UnixListener) }()
+	err = s.follow(cmd, server, show, served)
+	err = errors.Join(err, server.Close())
+	if err != nil {
+		return serveFailed(s.dev, err)
+	}
+	return s.print(cmd, server, "ended")
+}
+
+// follow shows the applications on a terminal until serving ends.
+func (s *serve) follow(cmd *cobra.Command, server *device.Server, t terminal,
+	served <-chan error) error {
+	var tick <-chan time.Time
+	var scr screen
+	if t.on && !s.json() {
+		ticker := time.NewTicker(s.every)
+		defer ticker.Stop()
+		tick, scr.w = ticker.C, cmd.OutOrStdout()
+		defer scr.close()
+	}
+	for {
+		select {
+		case err := <-served:
+			if cmd.Context().Err() != nil { // we were asked to end
+				return nil
+			}
+			return err
+		case <-tick:
+			now := terminalOf(cmd.OutOrStdout())
+			if err := scr.draw(now, s.lines(server.Stats())); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// lines is a table of the applications.
+func (s *serve) lines(st device.Stats) []string {
+	apps := serveApps(st)
+	slices.SortFunc(apps, func(a, b serveApp) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.PID, b.PID))
+	})
+	out := []string{fmt.Sprintf("%d applications, %d ever, %d refused", len(apps), st.Admitted,
+		st.Refused)}
+	if len(apps) > 0 {
+		out = append(out, fmt.Sprintf("%-16s %7s %6s %-12s %9s %9s %9s %8s %8s", "NAME", "PID", "UID",
+			"PORTS", "RECEIVED", "DROPPED", "SENT", "LOANED", "SENDING"))
+	}
+	for _, a := range apps {
+		out = append(out, fmt.Sprintf("%-16s %7d %6d %-12s %9s %9s %9s %8s %8s",
+			cut(printable(a.Name), 16), a.PID, a.UID, cut(fmt.Sprint(a.Ports), 12),
+			s.number(a.Received), s.number(a.Dropped), s.number(a.Sent),
+			fmt.Sprintf("%d/%d", a.Loaned, a.Frames), fmt.Sprintf("%d/%d", a.UnderWay, a.Sends)))
+	}
+	return out
+}
+
+// print is the line at the beginning or the end.
+func (s *serve) print(cmd *cobra.Command, server *device.Server, state string) error {
+	name, queues, attached, bound := server.Interface()
+	st := server.Stats()
+	v := serveStatus{State: state, Interface: name, Socket: s.socket, PID: os.Getpid(),
+		Queues: queues, Mode: attached.String(), Bind: bound.String(), Allow: []string{},
+		Apps: serveApps(st), Admitted: st.Admitted, Refused: st.Refused, Received: st.Received,
+		Unclaimed: st.Unclaimed, BadChecksum: st.BadChecksum, Foreign: st.Foreign,
+		Frames: uint64(queues) * uint64(s.frames)}
+	for _, a := range s.config.Allow {
+		v.Allow = append(v.Allow, a.String())
+	}
+	w := cmd.OutOrStdout()
+	if s.json() {
+		return printJSON(w, struct {
+			Schema string      `json:"schema"`
+			Serve  serveStatus `json:"serve"`
+		}{schemaName, v})
+	}
+	var err error
+	if state == "ready" {
+		_, err = fmt.Fprintf(w, "serving %s (queues: %d, program: %s, sockets: %s) at %s\n",
+			printable(name), queues, v.Mode, v.Bind, printable(s.socket))
+	} else {
+		_, err = fmt.Fprintf(w, "ended: %d applications, %d refused, %d packets received\n",
+			v.Admitted, v.Refused, v.Received)
+	}
+	return err
+}
+
+// listen makes the socket, and the directory of the default path.
+func (s *serve) listen() (*device.Listener, error) {
+	if s.socket == device.DefaultPath(s.dev) {
+		if err := os.MkdirAll(filepath.Dir(s.socket), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	return device.Listen(s.socket)
+}
+
+// notifyReady tells systemd, if it waits (sd_notify).
+func notifyReady() {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return
+	}
+	var d net.Dialer
+	if c, err := d.DialContext(context.Background(), "unixgram", path); err == nil {
+		_, _ = c.Write([]byte("READY=1\n"))
+		_ = c.Close()
+	}
+}
+
+func serveFailed(name string, err error) error { return deviceFailed("serve", name, err) }

@@ -1,0 +1,216 @@
+package command
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shmring/shmring/cmd/shmctl/internal/hostile"
+	"github.com/shmring/shmring/cmd/shmctl/internal/soak"
+	"github.com/shmring/shmring/cmd/shmctl/internal/torture"
+	"github.com/shmring/shmring/internal/crash"
+)
+
+const tortureLong = `Kill processes at any moment and prove that nothing is lost.
+
+It starts writers, readers with successors, processes that make, destroy and collect queues, and as
+root a device process with its applications and processes of other users, in a directory of their
+own. It kills one after the other with SIGKILL and starts it again, and stops
+one for longer than the library waits for anything, now and then. Each process keeps account of what
+it does in a file that is no part of the library, and by that it is checked that
+
+  - everything published is read once, or again and then marked redelivered,
+  - nothing is read that was not published, and the order of each lane is kept,
+  - nobody hangs, and a stopped process is never taken for dead,
+  - at the end no file is left, and nothing is open or mapped in a process that survived.
+
+Notice is how long after a death a survivor knew of it: through its event queue, or as it got the
+queue of a dead reader.
+
+Built with -tags shmring_steps it also has processes die at chosen steps of the protocols: --steps.
+
+The seed replays the choices: which process is killed, when and where. It does not replay the
+schedule of the processes, and so not what they were doing at that moment: a run that found
+something need not find it again.
+
+The exit code is 1 if anything was found; what, and with which seed, stands in the result.`
+
+func newTorture() *cobra.Command {
+	var (
+		o   output
+		opt torture.Options
+	)
+	cmd := &cobra.Command{
+		Use:   "torture",
+		Short: "Kill processes at any moment and prove that nothing is lost",
+		Long:  tortureLong + "\n\nRoles are " + listed(torture.Roles(), 80) + ".",
+		Example: `  shmctl torture                      half a minute
+  shmctl torture --duration 10m --seed 7 -o json
+  shmctl torture --kills 1000`,
+		Args: takesNone,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			if err := settleTorture(cmd, &opt); err != nil {
+				return err
+			}
+			if len(opt.Roles) == 0 {
+				opt.Roles = rolesHere(cmd.ErrOrStderr(), torture.Lacks)
+			}
+			return runTorture(cmd, &o, opt)
+		},
+	}
+	cmd.AddCommand(newTortureReport())
+	o.flags(cmd)
+	f := cmd.Flags()
+	f.DurationVar(&opt.Duration, "duration", 30*time.Second, "how `long`")
+	f.Uint64Var(&opt.Kills, "kills", 0, "end after `n` kills, whatever comes first")
+	f.Uint64Var(&opt.Seed, "seed", 0, "`number` that replays the choices, not the schedule "+
+		"(default: a random one)")
+	f.BoolVar(&opt.Steps, "steps", false, "kill at labelled steps too")
+	f.Uint64Var(&opt.UntilSteps, "until-steps", 0, "end when each step killed `n` times, and after "+
+		"--kills, or at --duration")
+	f.StringSliceVar(&opt.Roles, "roles", nil, "only `these`, and those that they need (default: all "+
+		"that can play here)")
+	_ = cmd.RegisterFlagCompletionFunc("roles", cobra.FixedCompletions(torture.Roles(),
+		cobra.ShellCompDirectiveNoFileComp))
+	f.StringVar(&opt.Trust, "trust", torture.TrustBoth, "`kind` of the queues met over sockets: "+
+		"both, user, others")
+	_ = cmd.RegisterFlagCompletionFunc("trust", cobra.FixedCompletions([]string{torture.TrustBoth,
+		torture.TrustUser, torture.TrustOthers}, cobra.ShellCompDirectiveNoFileComp))
+	f.StringVar(&opt.Dir, "dir", "", "`directory` in which that of the run is made")
+	cmd.AddCommand(newHostile(), newSoak())
+	return cmd
+}
+
+// settleTorture refuses options that do not go together, and fills in what follows from them.
+func settleTorture(cmd *cobra.Command, opt *torture.Options) error {
+	wrong := func(err error) error { return &usageError{verb: "torture", err: err} }
+	f := cmd.Flags()
+	if opt.Duration < 0 || f.Changed("duration") && opt.Duration == 0 {
+		return wrong(fmt.Errorf("duration %v is not positive", opt.Duration))
+	}
+	if (opt.Kills > 0 || opt.UntilSteps > 0) && !f.Changed("duration") {
+		opt.Duration = 0
+	}
+	if opt.UntilSteps > 0 {
+		opt.Steps = true
+	}
+	for _, name := range opt.Roles {
+		if !slices.Contains(torture.Roles(), name) {
+			return wrong(fmt.Errorf("no role %q: there are %s", name,
+				strings.Join(torture.Roles(), ", ")))
+		}
+	}
+	if opt.Steps && !crash.On {
+		return wrong(errors.New("this shmctl has no steps: build it with -tags shmring_steps"))
+	}
+	switch opt.Trust {
+	case torture.TrustBoth, torture.TrustUser, torture.TrustOthers:
+	default:
+		return wrong(fmt.Errorf("trust %q is none of both, user and others", opt.Trust))
+	}
+	if !f.Changed("seed") {
+		opt.Seed = rand.Uint64()
+	}
+	return nil
+}
+
+// rolesHere returns the roles that can take part on this machine, and says of the others why not.
+func rolesHere(stderr io.Writer, lacks func(name string) error) (names []string) {
+	for _, name := range torture.Roles() {
+		if err := lacks(name); err != nil {
+			fmt.Fprintf(stderr, "shmctl: torture without %s: %v\n", name, err)
+			continue
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// listed joins names to lines of so many columns.
+func listed(names []string, columns int) string {
+	var b strings.Builder
+	at := 0
+	for i, name := range names {
+		between := ""
+		if i > 0 {
+			between = ", "
+		}
+		if at += len(name) + 2; at > columns {
+			between, at = ",\n", len(name)+2
+		}
+		b.WriteString(between + name)
+	}
+	return b.String()
+}
+
+// newTortureReport turns what -o json wrote into the tables of a document.
+func newTortureReport() *cobra.Command {
+	return &cobra.Command{
+		Use:   "report FILE",
+		Short: "Write what torture, soak or hostile -o json said as tables in Markdown",
+		Args:  takesOne("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := os.ReadFile(args[0])
+			var v struct {
+				Torture *torture.Report
+				Soak    *soak.Report
+				Hostile *hostile.Report
+			}
+			if err == nil {
+				err = json.Unmarshal(text, &v)
+			}
+			switch {
+			case err != nil:
+			case v.Torture != nil:
+				v.Torture.Markdown(cmd.OutOrStdout())
+			case v.Soak != nil:
+				v.Soak.Markdown(cmd.OutOrStdout())
+			case v.Hostile != nil:
+				v.Hostile.Markdown(cmd.OutOrStdout())
+			default:
+				err = errors.New("no report of torture, soak or hostile")
+			}
+			if err != nil {
+				return opFailed("torture report", args[0], err)
+			}
+			return nil
+		},
+	}
+}
+
+func runTorture(cmd *cobra.Command, o *output, opt torture.Options) error {
+	p := &progress{w: cmd.ErrOrStderr(), term: terminalOf(cmd.ErrOrStderr())}
+	if p.term.on {
+		opt.Progress = p.torture
+	}
+	report, err := torture.Run(cmd.Context(), opt)
+	p.clear()
+	if report == nil {
+		return opFailed("torture", "", err)
+	}
+	if err != nil {
+		err = fmt.Errorf("%w (seed %d)", err, report.Seed)
+	}
+	return o.finished(cmd.OutOrStdout(), report, struct {
+		Schema  string          `json:"schema"`
+		Torture *torture.Report `json:"torture"`
+	}{schemaName, report}, err)
+}
+
+// torture shows how far a run is.
+func (p *progress) torture(done time.Duration, r *torture.Report) {
+	line := fmt.Sprintf("%v: %d kills, %d read, %d again, %d lost, %d duplicate",
+		done.Round(time.Second), r.Kills, r.Read, r.Redelivered, r.Lost, r.Duplicate)
+	fmt.Fprintf(p.w, "\r%s%s", cut(line, p.term.columns-1), escToLineEnd)
+}

@@ -1,0 +1,305 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/shm"
+)
+
+// pty is a terminal whose output is collected.
+type pty struct {
+	tty *os.File
+	mu  sync.Mutex
+	out bytes.Buffer
+}
+
+func newPTY(t *testing.T, columns, rows uint16) *pty {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		shmtest.Require(t, "pty", err)
+	}
+	var number int
+	conn, err := master.SyscallConn()
+	must(t, err)
+	must(t, conn.Control(func(fd uintptr) {
+		must(t, unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0))
+		number, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
+		must(t, err)
+		must(t, unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ,
+			&unix.Winsize{Col: columns, Row: rows}))
+	}))
+	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	must(t, err)
+	p := &pty{tty: tty}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 4096)
+		for {
+			n, err := master.Read(buf)
+			p.mu.Lock()
+			p.out.Write(buf[:n])
+			p.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		must(t, tty.Close())
+		<-done // the master ends with an error when the last terminal is closed
+		must(t, master.Close())
+	})
+	return p
+}
+
+func (p *pty) text() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out.String()
+}
+
+func TestWatchOnTerminal(t *testing.T) {
+	t.Setenv("NO_COLOR", "")
+	t.Setenv("TERM", "xterm")
+	d := newDir(t)
+	q, err := cq.Create(d, "orders", cq.Options{Size: 8})
+	must(t, err)
+	defer q.Close()
+	p := newPTY(t, 60, 24)
+	ctx, cancel := context.WithCancel(t.Context())
+	code := make(chan int, 1)
+	go func() {
+		code <- Main(ctx, []string{"ls", "-w", "5ms"}, strings.NewReader(""), p.tty, io.Discard)
+	}()
+	eventually(t, "three frames with rates", func() bool {
+		return strings.Count(p.text(), "IN/s") >= 1 && strings.Count(p.text(), "orders") >= 3
+	})
+	cancel() // what an interrupt does
+	if c := <-code; c != 0 {
+		t.Errorf("exit %d", c)
+	}
+	eventually(t, "the cursor is back", func() bool {
+		return strings.HasSuffix(p.text(), escShowCursor)
+	})
+	text := p.text()
+	if strings.Count(text, escHideCursor) != 1 || !strings.HasPrefix(text, escHideCursor) {
+		t.Error("the cursor is not hidden exactly once")
+	}
+	if strings.Contains(text, "\x1b[2J") || strings.Contains(text, "\x1b[H") {
+		t.Error("the screen is cleared")
+	}
+	frames := strings.Count(text, escBelow)
+	if ups := strings.Count(text, "\x1b[A"); ups != 2*(frames-1) {
+		t.Errorf("%d lines up for %d frames of two lines", ups, frames)
+	}
+	if !strings.Contains(text, escBold+"NAME") {
+		t.Errorf("no colour on a terminal: %q", text)
+	}
+	for line := range strings.SplitSeq(text, "\r\n") {
+		if n := visible(line); n > 60 {
+			t.Errorf("%d columns on a terminal of 60: %q", n, line)
+		}
+	}
+}
+
+// visible counts the columns of a line.
+func visible(line string) int {
+	n, escape := 0, false
+	for _, r := range line {
+		switch {
+		case r == '\x1b':
+			escape = true
+		case escape:
+			escape = r == '[' || r == '?' || r >= '0' && r <= '9'
+		case r != '\r':
+			n++
+		}
+	}
+	return n
+}
+
+func TestColourOnlyWhereWanted(t *testing.T) {
+	d := newDir(t)
+	leave(t, d, "orders", 1)
+	p := newPTY(t, 200, 24)
+	for _, c := range []struct {
+		noColor, term string
+		want          bool
+	}{{"", "xterm", true}, {"1", "xterm", false}, {"", "dumb", false}} {
+		t.Setenv("NO_COLOR", c.noColor)
+		t.Setenv("TERM", c.term)
+		before := len(p.text())
+		if code := Main(t.Context(), []string{"ls"}, strings.NewReader(""), p.tty, p.tty); code != 0 {
+			t.Fatal(code)
+		}
+		eventually(t, "output", func() bool { return strings.Contains(p.text()[before:], "released") })
+		if got := strings.Contains(p.text()[before:], "\x1b["); got != c.want {
+			t.Errorf("%+v: colour %v", c, got)
+		}
+	}
+	if text := ok(t, "ls"); strings.Contains(text, "\x1b") {
+		t.Errorf("escapes in a pipe: %q", text)
+	}
+}
+
+// lines collects what is written and tells of every write.
+type lines struct {
+	mu    sync.Mutex
+	text  bytes.Buffer
+	wrote func(text string)
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.Write(b)
+	if l.wrote != nil {
+		l.wrote(l.text.String())
+	}
+	return len(b), nil
+}
+
+func TestWatchInPipe(t *testing.T) {
+	d := newDir(t)
+	q, err := cq.Create(d, "orders", cq.Options{Size: 1024})
+	must(t, err)
+	defer q.Close()
+	w, err := cq.Attach(t.Context(), d, "orders", cq.WriterOptions{})
+	must(t, err)
+	defer w.Close()
+	watch := func(args ...string) string {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		n := 0
+		out := &lines{wrote: func(string) {
+			must(t, w.Post(&cq.Entry{}))
+			if n++; n == 4 {
+				cancel()
+			}
+		}}
+		if code := Main(ctx, args, strings.NewReader(""), out, io.Discard); code != 0 {
+			t.Errorf("%v: exit %d", args, code)
+		}
+		return out.text.String()
+	}
+	text := watch("ls", "-w=10ms")
+	if strings.Contains(text, "\x1b") || strings.Count(text, "NAME") != 4 ||
+		strings.Count(text, "\n\n") != 3 || strings.Count(text, "IN/s") != 3 {
+		t.Errorf("blocks:\n%s", text)
+	}
+	var last ctl.Queue
+	n := 0
+	for line := range strings.Lines(watch("show", "orders", "-w=10ms", "-j")) {
+		q := queues(t, line)
+		if len(q) != 1 || (q[0].PerSecond == nil) != (n == 0) {
+			t.Fatalf("line %d: %s", n, line)
+		}
+		last = q[0]
+		n++
+	}
+	// One was posted between two looks, 10 ms or more apart.
+	if n != 4 || last.PerSecond.Posted <= 0 || last.PerSecond.Posted > 100 ||
+		last.PerSecond.Read != 0 {
+		t.Errorf("%d lines, last rates %+v", n, last.PerSecond)
+	}
+}
+
+func TestWatchSeesQueuesComeAndGo(t *testing.T) {
+	d := newDir(t)
+	leave(t, d, "first", 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	step := 0
+	var second *cq.Queue
+	out := &lines{wrote: func(text string) {
+		var err error
+		switch {
+		case step == 0:
+			second, err = cq.Create(d, "second", cq.Options{Size: 8})
+			step++
+		case step == 1 && strings.Contains(text, "second"):
+			err = second.Close()
+			step++
+		case step == 2 && strings.HasSuffix(text, "second: gone\n"):
+			cancel()
+		}
+		must(t, err)
+	}}
+	time.AfterFunc(time.Minute, cancel)
+	args := []string{"ls", "first", "second", "-w=2ms"}
+	code := Main(ctx, args, strings.NewReader(""), out, io.Discard)
+	if code != 0 || step != 2 {
+		t.Errorf("exit %d at step %d:\n%s", code, step, out.text.String())
+	}
+}
+
+// TestClosedPipe has a reader that has seen enough, as head has.
+func TestClosedPipe(t *testing.T) {
+	d := newDir(t)
+	leave(t, d, "orders", 0)
+	for _, args := range [][]string{{"ls"}, {"ls", "-w=1ms"}, {"show", "orders", "-j"},
+		{"version"}, {"version", "-j"}} {
+		r, w, err := os.Pipe()
+		must(t, err)
+		must(t, r.Close())
+		var stderr bytes.Buffer
+		if code := Main(t.Context(), args, strings.NewReader(""), w, &stderr); code != 0 ||
+			stderr.Len() != 0 {
+			t.Errorf("%v: exit %d, %s", args, code, stderr.String())
+		}
+		must(t, w.Close())
+	}
+}
+
+// TestWatchFollowsTheDirectory begins before there is one, and has it go and come back.
+func TestWatchFollowsTheDirectory(t *testing.T) {
+	path := filepath.Join(newDir(t).Path(), "later")
+	t.Setenv(shm.EnvDir, path)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	step := 0
+	make := func() {
+		d, err := shm.OpenDir(path)
+		must(t, err)
+		defer d.Close()
+		leave(t, d, fmt.Sprintf("queue-%d", step), 0)
+	}
+	out := &lines{wrote: func(text string) {
+		last := text[strings.LastIndex(text, "NAME"):]
+		switch {
+		case step == 0:
+			make()
+			step++
+		case step == 1 && strings.Contains(last, "queue-0"):
+			must(t, os.RemoveAll(path))
+			step++
+		case step == 2 && !strings.Contains(last, "queue-"):
+			make()
+			step++
+		case step == 3 && strings.Contains(last, "queue-2"):
+			step++
+			cancel()
+		}
+	}}
+	code := Main(ctx, []string{"ls", "-w=2ms"}, strings.NewReader(""), out, io.Discard)
+	if code != 0 || step != 4 {
+		t.Errorf("exit %d at step %d:\n%s", code, step, out.text.String())
+	}
+}

@@ -1,0 +1,88 @@
+package hostile
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/shmring/shmring/internal/shmtest"
+)
+
+func TestMain(m *testing.M) {
+	if ok, code := Child(os.Args[1:]); ok {
+		os.Exit(code)
+	}
+	shmtest.Main(m)
+}
+
+// TestFindsWhatIsBroken has victims do what a broken library would, and expects the count that it
+// belongs to.
+func TestFindsWhatIsBroken(t *testing.T) {
+	shmtest.Conforms(t)
+	requireRoot(t)
+	for spoil, found := range map[string]func(v *Violations) uint64{
+		spoilPanic: func(v *Violations) uint64 { return v.Panics },
+		spoilWild:  func(v *Violations) uint64 { return v.Wild },
+		spoilLose:  func(v *Violations) uint64 { return v.BystanderLost },
+		spoilHang:  func(v *Violations) uint64 { return v.Hangs },
+		spoilError: func(v *Violations) uint64 { return v.Untyped },
+		spoilLeak:  func(v *Violations) uint64 { return v.Leaked },
+		spoilSteps: func(v *Violations) uint64 { return v.Unbounded },
+		spoilBusy:  func(v *Violations) uint64 { return v.Unbounded },
+		spoilFail:  func(v *Violations) uint64 { return v.Failed },
+		spoilTame:  func(v *Violations) uint64 { return v.Toothless },
+		spoilShut:  func(v *Violations) uint64 { return v.KeptOut },
+	} {
+		for _, name := range []string{"lane", "counter"} {
+			if name == "counter" && spoil != spoilLeak { // its victim may keep something
+				continue
+			}
+			if testing.Short() && spoil != spoilLeak && spoil != spoilWild {
+				continue // a sample
+			}
+			t.Run(spoil+" "+name, func(t *testing.T) {
+				t.Parallel()
+				r, err := Run(t.Context(), Options{Mutations: 20_000, Seed: 2, spoil: spoil,
+					Surfaces: []string{name}})
+				if !errors.Is(err, ErrViolation) || found(&r.Violations) == 0 || len(r.Notes) == 0 {
+					t.Errorf("%v; report %+v", err, r)
+				}
+			})
+		}
+	}
+}
+
+func requireRoot(t *testing.T) {
+	t.Helper()
+	var err error
+	if os.Geteuid() != 0 {
+		err = os.ErrPermission
+	}
+	shmtest.Require(t, "root", err)
+}
+
+// TestHostilePeers attacks every surface for a moment. The long form is "shmctl torture hostile".
+func TestHostilePeers(t *testing.T) {
+	shmtest.Conforms(t)
+	shmtest.Long(t)
+	requireRoot(t)
+	o := Options{Mutations: 150_000, Seed: 1}
+	if names := os.Getenv("HOSTILE_SURFACES"); names != "" {
+		o.Surfaces = strings.Split(names, ",")
+	}
+	r, err := Run(t.Context(), o)
+	if r == nil {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	r.Print(t.Output())
+	for _, s := range r.Skipped {
+		shmtest.Require(t, "netns", errors.New(s))
+	}
+	if r.Mutations < o.Mutations {
+		t.Errorf("only %d mutations", r.Mutations)
+	}
+}

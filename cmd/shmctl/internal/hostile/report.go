@@ -1,0 +1,168 @@
+package hostile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/shmring/shmring/cmd/shmctl/internal/torture"
+)
+
+// patience is how long anybody waits for anything that must come. It is less only in tests of what
+// has to be found.
+var patience = time.Minute
+
+// keptBound is how long an honest process may have to try until it is let in, while others attack:
+// a thousand times what it takes. It is less in tests of what must be found.
+var keptBound = 20 * time.Second
+
+// Options of a run.
+type Options struct {
+	Mutations uint64   // at least so many in all; 0 is a million
+	Seed      uint64   // of the choices
+	Surfaces  []string // names of those to attack; none stands for all
+	// Progress is told now and then how far it is.
+	Progress func(r *Report)
+
+	// spoil has a process do what must be found: for tests of the run itself.
+	spoil string
+}
+
+// Surface is what was done to one surface, and what came of it.
+type Surface struct {
+	Name       string `json:"name"`
+	Trust      string `json:"trust"` // others: of different users; user: of the same one
+	DurationNs int64  `json:"duration_ns"`
+	Mutations  uint64 `json:"mutations"`   // hostile stores and messages
+	Attaches   uint64 `json:"attaches"`    // of attackers that succeeded
+	Attackers  uint64 `json:"attackers"`   // processes, one after the other
+	Calls      uint64 `json:"calls"`       // of the attacked side, that looked at hostile memory
+	StepsMost  uint64 `json:"steps_most"`  // system calls of one call, to sleep, wake or order
+	CPUMostNs  uint64 `json:"cpu_most_ns"` // time of a processor that one call took
+	Poisoned   uint64 `json:"poisoned"`    // lanes and readers given up, each with a typed error
+	GivenUp    uint64 `json:"given_up"`    // the same as the statistics of the queues count it
+	Refused    uint64 `json:"refused"`     // meetings that ended with a typed error
+	Ended      uint64 `json:"ended"`       // other typed errors, as that of a peer that closed
+	Corrupt    uint64 `json:"corrupt"`     // of all errors, those that blame what a peer wrote or said
+	Foreign    uint64 `json:"foreign"`     // entries of attackers that were read
+	Sent       uint64 `json:"bystander_sent"`
+	Seen       uint64 `json:"bystander_seen"`
+	Visits     uint64 `json:"newcomers"`        // honest ones that came, did their work and left
+	TurnedAway uint64 `json:"newcomer_retries"` // how often they had to try again
+	KeptMostNs uint64 `json:"newcomer_most_ns"` // how long one tried to get in at most
+	Violations
+}
+
+// Violations counts what must not be.
+type Violations struct {
+	Panics        uint64 `json:"panics"`
+	Hangs         uint64 `json:"hangs"`
+	Wild          uint64 `json:"wild"` // accesses outside of a mapping
+	BystanderLost uint64 `json:"bystander_lost"`
+	Untyped       uint64 `json:"untyped"` // errors that nothing can be asked of
+	Unbounded     uint64 `json:"unbounded"`
+	Leaked        uint64 `json:"leaked"`
+	KeptOut       uint64 `json:"kept_out"`  // honest newcomers that did not get in, or had to leave
+	Failed        uint64 `json:"failed"`    // processes that ended otherwise than told
+	Toothless     uint64 `json:"toothless"` // attacks that provoked nothing, and so proved nothing
+}
+
+func (v *Violations) sum() uint64 {
+	return v.Panics + v.Hangs + v.Wild + v.BystanderLost + v.Untyped + v.Unbounded + v.Leaked +
+		v.KeptOut + v.Failed + v.Toothless
+}
+
+// Add adds another one.
+func (v *Violations) Add(w *Violations) {
+	v.Panics += w.Panics
+	v.Hangs += w.Hangs
+	v.Wild += w.Wild
+	v.BystanderLost += w.BystanderLost
+	v.Untyped += w.Untyped
+	v.Unbounded += w.Unbounded
+	v.Leaked += w.Leaked
+	v.KeptOut += w.KeptOut
+	v.Failed += w.Failed
+	v.Toothless += w.Toothless
+}
+
+// Report of a run.
+type Report struct {
+	Seed       uint64 `json:"seed"`
+	DurationNs int64  `json:"duration_ns"`
+	Mutations  uint64 `json:"mutations"`
+	Poisoned   uint64 `json:"poisoned"`
+	Refused    uint64 `json:"refused"`
+	Violations
+	Surfaces []Surface `json:"surfaces"`
+	// Skipped are surfaces that this machine does not have, with the reason.
+	Skipped []string        `json:"skipped"`
+	Notes   []string        `json:"notes"` // the first violations in words
+	Machine torture.Machine `json:"machine"`
+}
+
+// ErrViolation says that a run found something; the report has what.
+var ErrViolation = errors.New("hostile: a promise was broken")
+
+// Good reports whether nothing was found.
+func (r *Report) Good() bool { return r.Violations.sum() == 0 }
+
+// maxNotes bounds what is kept in words; all violations are counted.
+const maxNotes = 20
+
+func (r *Report) note(format string, args ...any) {
+	if len(r.Notes) < maxNotes {
+		r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+	}
+}
+
+func (r *Report) add(s *Surface) {
+	r.Surfaces = append(r.Surfaces, *s)
+	r.Mutations += s.Mutations
+	r.Poisoned += s.Poisoned
+	r.Refused += s.Refused
+	r.Violations.Add(&s.Violations)
+}
+
+// Print writes the report for people.
+func (r *Report) Print(w io.Writer) {
+	row := func(name string, format string, args ...any) {
+		fmt.Fprintf(w, "%-16s%s\n", name, fmt.Sprintf(format, args...))
+	}
+	row("seed", "%d", r.Seed)
+	row("time", "%v", time.Duration(r.DurationNs).Round(time.Millisecond))
+	row("machine", "%v", r.Machine)
+	row("mutations", "%d", r.Mutations)
+	row("poisoned", "%d", r.Poisoned)
+	row("refused", "%d", r.Refused)
+	row("panics", "%d", r.Panics)
+	row("hangs", "%d", r.Hangs)
+	row("wild", "%d", r.Wild)
+	row("bystander lost", "%d", r.BystanderLost)
+	row("untyped", "%d", r.Untyped)
+	row("unbounded", "%d", r.Unbounded)
+	row("leaked", "%d", r.Leaked)
+	row("kept out", "%d", r.KeptOut)
+	row("failed", "%d", r.Failed)
+	row("toothless", "%d", r.Toothless)
+	fmt.Fprintf(w, "\n%-14s %-6s %10s %8s %10s %6s %8s %8s %8s %10s %8s\n", "surface", "trust",
+		"mutations", "attached", "calls", "steps", "cpu", "poisoned", "refused", "bystander",
+		"newcomer")
+	for i := range r.Surfaces {
+		s := &r.Surfaces[i]
+		fmt.Fprintf(w, "%-14s %-6s %10d %8d %10d %6d %8v %8d %8d %10d %8d\n", s.Name, s.Trust,
+			s.Mutations, s.Attaches, s.Calls, s.StepsMost,
+			time.Duration(s.CPUMostNs).Round(10*time.Microsecond), s.Poisoned, s.Refused, s.Seen,
+			s.Visits)
+	}
+	for _, s := range r.Skipped {
+		fmt.Fprintln(w, "skipped", s)
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintln(w, n)
+	}
+}
+
+// ChildCommand is the hidden first argument that turns the program into one of its children.
+const ChildCommand = "__hostile"

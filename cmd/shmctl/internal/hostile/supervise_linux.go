@@ -1,0 +1,378 @@
+package hostile
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/shmring/shmring/cmd/shmctl/internal/torture"
+	"github.com/shmring/shmring/shm"
+)
+
+const (
+	roleVictim   = "victim"
+	roleAttacker = "attacker"
+	roleHonest   = "honest"
+	roleNewcomer = "newcomer"
+	attackers    = 2 // of a surface, at a time
+
+	defaultMutations = 1_000_000
+	// A surface is attacked for so long at least for a million mutations of the run, for a store
+	// takes no time and a look does.
+	timePerMillion = 600 * time.Millisecond
+	shortestTime   = 100 * time.Millisecond
+	// fewestCalls are made by the attacked side at least.
+	fewestCalls = 200
+	// longestTime ends an attack that does not get on, or provokes nothing: a violation each.
+	longestTime = 3 * time.Minute
+)
+
+// scene is one surface under attack.
+type scene struct {
+	o      Options
+	s      *surface
+	report *Report
+	result Surface
+	dir    string // of sockets
+	shm    string // of objects
+	key    uint64
+	rnd    *rand.Rand
+	ends   []string
+	files  []*os.File
+
+	mu       sync.Mutex
+	earlier  [countsOf]uint64 // of attackers that have ended
+	victim   *proc
+	honest   []*proc
+	hostiles []*proc
+}
+
+// Names returns the names of all surfaces.
+func Names() (names []string) {
+	for _, s := range surfaces {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// Run attacks one surface after the other. The report is not nil if it came to an end; the error is
+// ErrViolation if anything was found.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	if os.Geteuid() != 0 {
+		return nil, fmt.Errorf("hostile: %w: only root can start processes of different users",
+			os.ErrPermission)
+	}
+	if o.Mutations == 0 {
+		o.Mutations = defaultMutations
+	}
+	chosen, weights := []*surface{}, 0
+	for _, s := range surfaces {
+		if len(o.Surfaces) == 0 || slices.Contains(o.Surfaces, s.name) {
+			chosen = append(chosen, s)
+			weights += s.weight
+		}
+	}
+	for _, name := range o.Surfaces {
+		if !slices.Contains(Names(), name) {
+			return nil, fmt.Errorf("hostile: no surface %q: %w", name, os.ErrInvalid)
+		}
+	}
+	r := &Report{Seed: o.Seed, Surfaces: []Surface{}, Skipped: []string{}, Notes: []string{},
+		Machine: torture.Here()}
+	begin, rnd := time.Now(), rand.New(rand.NewPCG(o.Seed, 1))
+	for i, s := range chosen {
+		quota := o.Mutations * uint64(s.weight) / uint64(weights)
+		if i == len(chosen)-1 { // what rounding and those that are skipped left
+			quota = max(quota, o.Mutations-min(o.Mutations, r.Mutations))
+		}
+		sc := &scene{o: o, s: s, report: r, key: rnd.Uint64(), rnd: rnd,
+			result: Surface{Name: s.name, Trust: s.trust.String()}}
+		if err := sc.run(ctx, quota); err != nil {
+			return nil, err
+		}
+		r.DurationNs = int64(time.Since(begin))
+		if o.Progress != nil {
+			o.Progress(r)
+		}
+	}
+	if !r.Good() {
+		return r, ErrViolation
+	}
+	return r, nil
+}
+
+// run attacks one surface until it has had quota mutations.
+func (sc *scene) run(ctx context.Context, quota uint64) (err error) {
+	if sc.dir, err = os.MkdirTemp("", "hostile-"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(sc.dir)
+	if err = os.Chmod(sc.dir, 0o777); err != nil {
+		return err
+	}
+	d, err := shm.OpenDir("")
+	if err != nil {
+		return err
+	}
+	sc.shm, err = os.MkdirTemp(d.Path(), "hostile-")
+	_ = d.Close()
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(sc.shm)
+	if sc.s.prepare != nil {
+		done, why := sc.s.prepare(sc)
+		if why != nil {
+			sc.report.Skipped = append(sc.report.Skipped, fmt.Sprintf("%s: %v", sc.s.name, why))
+			return nil
+		}
+		defer done()
+	}
+	defer sc.killAll()
+	begin := time.Now()
+	if err = sc.attack(ctx, quota); err != nil {
+		return err
+	}
+	sc.end()
+	sc.result.DurationNs = int64(time.Since(begin))
+	sc.sum()
+	sc.report.add(&sc.result)
+	return nil
+}
+
+// attack starts everybody, and attackers again that have ended, until it is enough.
+func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
+	if sc.victim, err = sc.start(roleVictim, 0); err != nil {
+		return err
+	}
+	if !sc.s.attackFirst && !sc.await(sc.victim) {
+		return nil
+	}
+	if begun, err := sc.startHonest(); err != nil || !begun {
+		return err
+	}
+	for i := range attackers {
+		p, err := sc.start(roleAttacker, i)
+		if err != nil {
+			return err
+		}
+		sc.hostiles = append(sc.hostiles, p)
+	}
+	begin, longest := time.Now(), longestTime
+	if sc.o.spoil == spoilTame {
+		longest = 3 * time.Second
+	}
+	least := max(shortestTime, time.Duration(float64(timePerMillion)*float64(sc.o.Mutations)/1e6))
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-sc.victim.done:
+			return nil
+		case <-time.After(10 * time.Millisecond):
+		}
+		for i, p := range sc.hostiles {
+			if over(p) {
+				if sc.hostiles[i], err = sc.next(p); err != nil {
+					return err
+				}
+			}
+		}
+		sc.mu.Lock()
+		n, looked, bites := sc.all(mutations), sc.victim.counts[calls], sc.bites()
+		came := sc.all(attaches) > 0 || sc.victim.counts[refused] > 0
+		if sc.o.spoil != "" { // until it has been done
+			came = came && sc.victim.counts[seen] > 2000
+		}
+		visited := !sc.s.border() || sc.all(visits) >= fewestVisits || sc.all(keptOut) > 0
+		sc.mu.Unlock()
+		enough := n >= quota && looked >= fewestCalls && came && visited
+		late := time.Since(begin) > longest
+		if late && !enough {
+			sc.result.Hangs++
+			sc.note("%s: %d mutations and %d calls in %v", sc.s.name, n, looked, longest)
+		}
+		if late && !visited {
+			sc.result.KeptOut++
+			sc.note("%s: only %d newcomers were let in", sc.s.name, sc.visits())
+		}
+		if late && !bites {
+			sc.result.Toothless++
+			sc.note("%s: %d mutations provoked nothing", sc.s.name, n)
+		}
+		if late || enough && bites && time.Since(begin) >= least {
+			return nil
+		}
+	}
+}
+
+// startHonest starts bystanders and, at a border between users, a newcomer. It reports false if one
+// does not begin.
+func (sc *scene) startHonest() (begun bool, err error) {
+	roles := slices.Repeat([]string{roleHonest}, sc.s.honestWriters)
+	if sc.s.border() {
+		roles = append(roles, roleNewcomer)
+	}
+	for i, role := range roles {
+		p, err := sc.start(role, i)
+		if err != nil {
+			return false, err
+		}
+		if sc.honest = append(sc.honest, p); !sc.await(p) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// next starts an attacker in the place of one that has ended.
+func (sc *scene) next(p *proc) (*proc, error) {
+	sc.mu.Lock()
+	for i, n := range p.counts {
+		sc.earlier[i] += n
+	}
+	p.counts = [countsOf]uint64{}
+	sc.mu.Unlock()
+	if time.Since(p.started) < 20*time.Millisecond { // one that cannot even begin
+		time.Sleep(10 * time.Millisecond)
+	}
+	return sc.start(roleAttacker, p.index)
+}
+
+// all sums up a count over all that there are and were. The caller has the lock.
+func (sc *scene) all(what int) uint64 {
+	n := sc.earlier[what]
+	for _, p := range slices.Concat([]*proc{sc.victim}, sc.honest, sc.hostiles) {
+		n += p.counts[what]
+	}
+	return n
+}
+
+// visits is how often a newcomer was let in.
+func (sc *scene) visits() uint64 {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	return sc.all(visits)
+}
+
+// bites reports whether the attack has provoked what it must. The caller has the lock.
+func (sc *scene) bites() bool {
+	for _, what := range sc.s.provokes {
+		if sc.victim.counts[what] == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// await waits until a child is ready.
+func (sc *scene) await(p *proc) bool {
+	select {
+	case <-p.ready:
+		return true
+	case <-p.done:
+	case <-sc.victim.done:
+	case <-time.After(patience):
+		sc.result.Hangs++
+		sc.note("%s: the %s does not begin", sc.s.name, p.role)
+	}
+	return false
+}
+
+// end ends the attackers, then those who are honest, and then the victim, which has by then
+// everything that it is to get.
+func (sc *scene) end() {
+	for _, p := range sc.hostiles {
+		p.kill()
+	}
+	for _, p := range sc.honest {
+		if over(sc.victim) { // nobody reads what it has to say
+			p.kill()
+			continue
+		}
+		sc.finish(p)
+	}
+	if sc.victim != nil {
+		sc.finish(sc.victim)
+	}
+}
+
+// finish tells a child to end and judges how it does.
+func (sc *scene) finish(p *proc) {
+	_ = p.stdin.Close()
+	select {
+	case <-p.done:
+	case <-time.After(3 * patience):
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // prints what it does
+		select {
+		case <-p.done:
+		case <-time.After(patience):
+			p.kill()
+		}
+		sc.result.Hangs++
+	}
+	code := p.cmd.ProcessState.ExitCode()
+	text := p.stderr.String()
+	switch {
+	case code == 0:
+		return
+	case code == 4: // it has said that it hangs
+	case strings.Contains(text, "unexpected fault address"), strings.Contains(text, "SIGBUS"),
+		strings.Contains(text, "SIGSEGV") && !strings.Contains(text, "nil pointer"):
+		sc.result.Wild++
+	case strings.Contains(text, "panic:"), strings.Contains(text, "fatal error:"):
+		sc.result.Panics++
+	default:
+		sc.result.Failed++
+	}
+	sc.note("%s: %s %d: %v\n%s", sc.s.name, p.role, p.index, p.cmd.ProcessState,
+		text[:min(len(text), 16_000)])
+}
+
+func (sc *scene) note(format string, args ...any) {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	sc.report.note(format, args...)
+}
+
+func (sc *scene) sum() {
+	r := &sc.result
+	if sc.victim == nil {
+		return
+	}
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	v := &sc.victim.counts
+	r.Mutations, r.Attaches = sc.all(mutations), sc.all(attaches)
+	r.Calls, r.StepsMost, r.Foreign = v[calls], v[stepsMost], v[foreign]
+	r.Poisoned, r.GivenUp, r.Refused, r.Ended = v[poisoned], v[givenUp], v[refused], v[ended]
+	r.Corrupt, r.CPUMostNs = v[corrupt], v[cpuMostNs]
+	for _, p := range sc.honest {
+		r.Sent += p.counts[sent]
+		r.Hangs += p.counts[hung]
+		r.Untyped += p.counts[untyped]
+		r.Seen += p.counts[seen]
+		r.BystanderLost += p.counts[lost]
+		r.Visits += p.counts[visits]
+		r.TurnedAway += p.counts[turnedAway]
+		r.KeptMostNs = max(r.KeptMostNs, p.counts[keptMostNs])
+		r.KeptOut += p.counts[keptOut]
+	}
+	r.Seen += v[seen]
+	r.Sent += v[sent]
+	r.BystanderLost += v[lost]
+	if r.Seen < r.Sent {
+		r.BystanderLost += r.Sent - r.Seen
+		sc.report.note("%s: bystanders posted %d, and %d were read", r.Name, r.Sent, r.Seen)
+	}
+	r.Hangs += v[hung]
+	r.Untyped += v[untyped]
+	r.Unbounded += v[unbounded]
+	r.Leaked += v[leaked]
+}

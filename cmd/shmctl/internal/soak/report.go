@@ -1,0 +1,221 @@
+package soak
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shmring/shmring/cmd/shmctl/internal/hostile"
+	"github.com/shmring/shmring/cmd/shmctl/internal/torture"
+)
+
+// Options of a run.
+type Options struct {
+	Duration time.Duration // no round begins after it
+	Round    time.Duration // how long a round is; 0 is a minute
+	Seed     uint64        // of the first round; each has the next one
+	Steps    bool          // kill at labelled steps too, see torture.Options
+	// UntilSteps ends it after the round in which each step has killed so often; 0 does not.
+	UntilSteps uint64
+	Dir        string // see torture.Options
+	// Progress is told after each part of a round how far it is.
+	Progress func(done time.Duration, r *Report)
+}
+
+// Faults counts what was done to the machine.
+type Faults struct {
+	Freezes uint64 `json:"freezes"`
+	Signals uint64 `json:"signals"`
+	Starves uint64 `json:"starves"`
+}
+
+func (f *Faults) add(g Faults) {
+	f.Freezes += g.Freezes
+	f.Signals += g.Signals
+	f.Starves += g.Starves
+}
+
+// Round is what was played in one.
+type Round struct {
+	Seed  uint64   `json:"seed"`
+	Roles []string `json:"roles"` // as torture.Options has them: empty is the usual ones
+	Kills uint64   `json:"kills"`
+}
+
+// usualSteps is how often each step is to kill, if nobody says it, and margin how much more of it a
+// run goes for, in percent: rounds in which somebody is sent to the steps that lack least are not
+// over at once.
+const (
+	usualSteps = 100
+	margin     = 30
+)
+
+// wanted is how often each step is to kill.
+func (r *Report) wanted() uint64 {
+	if r.UntilSteps > 0 {
+		return r.UntilSteps
+	}
+	return usualSteps
+}
+
+// aim is up to how many deaths a step is gone for before others.
+func (r *Report) aim() uint64 {
+	if r.UntilSteps > 0 {
+		return r.UntilSteps
+	}
+	return usualSteps * (100 + margin) / 100
+}
+
+// enough tells whether there is nothing left to be done.
+func (r *Report) enough() bool {
+	return r.UntilSteps > 0 && r.Rounds > 0 && len(r.Below) == 0
+}
+
+// Report of a run, in which all rounds are added up.
+type Report struct {
+	Seed       uint64 `json:"seed"`
+	DurationNs int64  `json:"duration_ns"`
+	Rounds     uint64 `json:"rounds"`
+	Operations uint64 `json:"operations"` // entries published and read, and calls of attacked sides
+	Kills      uint64 `json:"kills"`
+	Stops      uint64 `json:"stops"`
+	Checked    uint64 `json:"checked"` // objects, after deaths at steps
+	Faults     Faults `json:"faults"`
+	// Steps is how often each labelled step killed; null without steps.
+	Steps      map[string]uint64 `json:"steps"`
+	UntilSteps uint64            `json:"until_steps"` // 0 if nobody asked for it
+	// Below is which steps killed less often than UntilSteps, or 100 times.
+	Below     []string `json:"below"`
+	Played    []Round  `json:"played"`    // the rounds
+	Mutations uint64   `json:"mutations"` // hostile stores and messages
+	torture.Tally
+	Hostile hostile.Violations `json:"hostile"`
+	torture.Noticed
+	// Skipped is what this machine does not have, with the reason.
+	Skipped    []string        `json:"skipped"`
+	Violations []string        `json:"violations"` // the first of them in words
+	Machine    torture.Machine `json:"machine"`
+}
+
+// ErrViolation says that a run found something; the report has what.
+var ErrViolation = errors.New("soak: a promise was broken")
+
+// Good reports whether nothing was found.
+func (r *Report) Good() bool {
+	return len(r.Violations) == 0 && r.Found == torture.Found{} && r.Hostile == hostile.Violations{}
+}
+
+// maxViolations bounds what is kept in words; all are counted.
+const maxViolations = 40
+
+func (r *Report) note(seed uint64, texts ...string) {
+	for _, text := range texts {
+		if len(r.Violations) < maxViolations {
+			r.Violations = append(r.Violations, fmt.Sprintf("seed %d: %s", seed, text))
+		}
+	}
+}
+
+func (r *Report) skip(text string) {
+	for _, s := range r.Skipped {
+		if s == text {
+			return
+		}
+	}
+	r.Skipped = append(r.Skipped, text)
+}
+
+// addTorture adds one round's part.
+func (r *Report) addTorture(t *torture.Report, roles []string) {
+	r.Played = append(r.Played, Round{t.Seed, append([]string{}, roles...), t.Kills})
+	r.Kills += t.Kills
+	r.Stops += t.Stops
+	r.Checked += t.Checked
+	r.Operations += t.Published + t.Read
+	for step, n := range t.Steps {
+		r.Steps[step] += n
+	}
+	r.Tally.Add(&t.Tally)
+	r.Noticed.Add(&t.Noticed)
+	r.note(t.Seed, t.Violations...)
+}
+
+// noticeMost is what survivors promise in 99 of 100 deaths, judged when there were so many that one
+// moment in which the machine stood still does not decide.
+const (
+	noticeMost    = time.Second
+	noticesJudged = 1000
+)
+
+// judgeNotices finds out whether survivors knew of deaths in time, after the last round. That
+// nobody was told in five seconds is found by each round, of what it demanded: so there must be
+// some.
+func (r *Report) judgeNotices() {
+	if all := r.AllDuties(); r.NoticeNs.Count >= noticesJudged && all.Told == 0 {
+		r.note(r.Seed, fmt.Sprintf("of %d notices none was demanded of a survivor", r.NoticeNs.Count))
+	}
+	if n := r.NoticeNs; n.Count >= noticesJudged && *n.P99 >= int64(noticeMost) {
+		r.note(r.Seed, fmt.Sprintf("the 99th percentile of notices is %v, want less than %v",
+			time.Duration(*n.P99), noticeMost))
+	}
+}
+
+// addHostile adds one round's part.
+func (r *Report) addHostile(h *hostile.Report) {
+	r.Mutations += h.Mutations
+	for i := range h.Surfaces {
+		r.Operations += h.Surfaces[i].Calls
+	}
+	r.Hostile.Add(&h.Violations)
+	for _, s := range h.Skipped {
+		r.skip("hostile: " + s)
+	}
+	r.note(h.Seed, h.Notes...)
+}
+
+// Print writes the report for people.
+func (r *Report) Print(w io.Writer) {
+	row := func(name string, format string, args ...any) {
+		fmt.Fprintf(w, "%-13s%s\n", name, fmt.Sprintf(format, args...))
+	}
+	row("seed", "%d (replays the choices, not the schedule)", r.Seed)
+	row("time", "%v in %d rounds", time.Duration(r.DurationNs).Round(time.Second), r.Rounds)
+	row("machine", "%v", r.Machine)
+	row("operations", "%d", r.Operations)
+	row("kills", "%d, and %d stops", r.Kills, r.Stops)
+	if len(r.Steps) > 0 {
+		least := slices.MinFunc(slices.Sorted(maps.Keys(r.Steps)), func(a, b string) int {
+			return cmp.Compare(r.Steps[a], r.Steps[b])
+		})
+		row("steps", "%d, each %d times or more (%s)", len(r.Steps), r.Steps[least], least)
+		row("", "%d less than %d times: %s", len(r.Below), r.wanted(), strings.Join(r.Below, ", "))
+	}
+	row("faults", "%d freezes, %d signals, %d times starved", r.Faults.Freezes, r.Faults.Signals,
+		r.Faults.Starves)
+	row("mutations", "%d by hostile peers", r.Mutations)
+	row("published", "%d, and %d in doubt at a kill", r.Published, r.InDoubt)
+	row("read", "%d, and %d again, marked", r.Read, r.Redelivered)
+	row("gone", "%d, with a writer and its reader of another user; and sends of dead applications",
+		r.Gone)
+	row("notice", "%v", r.NoticeNs)
+	row("survivors", "%v", r.AllDuties())
+	row("losses", "%d", r.Lost)
+	row("others", "%d duplicate, %d unpublished, %d hung, %d leaked, %d usurped, %d unnoticed, "+
+		"%d broken, %d failed", r.Duplicate, r.Unpublished, r.Hung, r.Leaked, r.Usurped, r.Unnoticed,
+		r.Broken, r.Failed)
+	h := r.Hostile
+	row("hostile", "%d panics, %d hangs, %d wild, %d lost, %d untyped, %d unbounded, %d leaked, "+
+		"%d kept out, %d failed, %d toothless", h.Panics, h.Hangs, h.Wild, h.BystanderLost, h.Untyped,
+		h.Unbounded, h.Leaked, h.KeptOut, h.Failed, h.Toothless)
+	for _, s := range r.Skipped {
+		fmt.Fprintln(w, "skipped", s)
+	}
+	for _, v := range r.Violations {
+		fmt.Fprintln(w, v)
+	}
+}

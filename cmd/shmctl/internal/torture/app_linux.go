@@ -1,0 +1,353 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/xdp/device"
+)
+
+// Users that applications are, without any privilege.
+const (
+	appUser  = 65534
+	app2User = 65533
+)
+
+// apps is how many of appUser's live at once.
+const apps = 2
+
+// Words of an application's ledger, for each place; all but the first are sums over its processes.
+const (
+	wordPeer      = iota // the device process that it has, or had last; 0 if it has not found one
+	wordAccepted         // sends
+	wordDone             // of them, with a completion
+	wordRefused          // with an error
+	wordCancelled        // with ECANCELED
+	wordTaken            // datagrams
+	wordUnmapped         // of them, in memory of a device process that is no longer mapped
+	wordReady            // the process that is there has seen a send end; not a sum
+	appWords
+)
+
+var appSteps = []crash.Label{crash.AppHello, crash.AppMemory, crash.AppStarting, crash.AppStarted,
+	crash.AppAsked, crash.AppAnswered, crash.AppFilled, crash.AppPosted, crash.AppGiving,
+	crash.AppReturned, crash.AppNoticed, crash.AppLost, crash.AppCancelled, crash.AppTold,
+	crash.AppMapped, crash.AppSwitched}
+
+func init() {
+	for _, l := range []crash.Label{crash.AppFilled, crash.AppPosted, crash.AppGiving,
+		crash.AppReturned, crash.DevTaken, crash.DevBuilding, crash.DevPosted, crash.DevDone,
+		crash.DevReleased, crash.DevKicked, crash.DevReaped, crash.DevMarked, crash.DevCompleted,
+		crash.DevReceived, crash.DevCopied, crash.DevPublished, crash.DevDropped,
+		crash.DevReturned} {
+		often[l] = true
+	}
+}
+
+func appRole() *role  { return newAppRole("app", apps, appUser) }
+func app2Role() *role { return newAppRole("app2", 1, app2User) }
+
+func newAppRole(name string, places int, uid uint32) *role {
+	return &role{name: name, places: places, words: places * appWords, asked: true, uid: uid,
+		stops: true, tries: 4 * time.Second, run: (*child).beApp, with: []string{"device"},
+		steps: appSteps, starting: func(s *supervisor, p *proc) {
+			words := s.ledger.region(name)[p.index*appWords:]
+			words[wordPeer].Store(0)
+			words[wordReady].Store(0)
+		}, young: func(s *supervisor, p *proc) bool {
+			return s.ledger.region(name)[p.index*appWords+wordReady].Load() == 0
+		}, sum: func(s *supervisor, r *RoleReport) {
+			words := s.ledger.region(name)
+			for i := range places {
+				of := func(word int) uint64 { return words[i*appWords+word].Load() }
+				r.Published += of(wordAccepted)
+				r.Read += of(wordDone) + of(wordRefused) + of(wordCancelled)
+				r.Counts["received"] += of(wordTaken)
+			}
+		}}
+}
+
+// hasServer reports whether the process of a place is an application that lives, and has or had
+// that device process.
+func (s *supervisor) hasServer(p *proc, pid int) bool {
+	return (p.role.name == "app" || p.role.name == "app2") && !p.empty && !p.ended() &&
+		s.ledger.region(p.role.name)[p.index*appWords+wordPeer].Load() == uint64(pid)
+}
+
+// app is one application.
+type app struct {
+	*child
+	counts [appWords]uint64 // what is not in the ledger yet
+	e      *device.Endpoint
+	eq     *cq.EventQueue
+	port   uint16
+	to     netip.AddrPort
+	next   uint64
+	open   map[uint64]bool // sends without an end
+	seen   map[uint64]bool // datagrams
+	mu     sync.Mutex
+	events []device.Event // that the event queue is going to tell
+	es     [32]cq.Entry
+	buf    [wirePayload]byte
+}
+
+// beApp sends and receives until it is told to stop.
+func (c *child) beApp() (err error) {
+	a := &app{child: c, open: map[uint64]bool{}, seen: map[uint64]bool{}, port: 5000 + uint16(c.Index),
+		to: netip.AddrPortFrom(c.end(1).Addr, wirePort)}
+	if c.role.name == "app2" {
+		a.port += 100
+	}
+	a.eq, err = cq.CreateAnonymousEvents("events", cq.EventOptions{Write: true, Size: 1024})
+	if err != nil {
+		return err
+	}
+	if err = a.dial(); err == nil && a.e != nil {
+		for c.ledger.phase() == phaseRun && err == nil {
+			err = a.turn()
+		}
+		err = errors.Join(err, a.untilEnded(), a.untilTold(), a.e.Close())
+	}
+	a.tally()
+	return errors.Join(err, a.eq.Close())
+}
+
+// dial finds the device process, which is killed as we are.
+func (a *app) dial() (err error) {
+	q := device.Request{Name: a.role.name, Ports: []uint16{a.port}, Frames: 128, Sends: 32,
+		Events: a.eq, Notify: a.note}
+	ctx, stop := a.running(phaseStop)
+	defer stop()
+	for since := lifetime(); ctx.Err() == nil; nap(time.Millisecond) {
+		if a.e, err = device.Dial(ctx, a.Share[shareSocket], q); err == nil {
+			a.place(wordPeer).Store(uint64(a.e.ServerPID()))
+			return nil
+		}
+		if a.e = nil; lifetime()-since > patience {
+			a.tell(kindHung, "no device process for %v: %v", patience, err)
+			return nil
+		}
+	}
+	return nil
+}
+
+// note is called before the event queue tells it.
+func (a *app) note(ev device.Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.events = append(a.events, ev)
+}
+
+// place returns a word of the process's place.
+func (a *app) place(word int) *atomic.Uint64 { return &a.words[a.Index*appWords+word] }
+
+// tally brings the ledger up to date.
+func (a *app) tally() {
+	if a.counts[wordDone] > 0 {
+		a.place(wordReady).Store(1)
+	}
+	for word := wordAccepted; word < wordReady; word++ {
+		a.place(word).Add(a.counts[word])
+		a.counts[word] = 0
+	}
+}
+
+// turn does something.
+func (a *app) turn() error {
+	var err error
+	switch k := a.rnd.IntN(100); {
+	case k < 60:
+		err = a.send(1 + a.rnd.IntN(16))
+	case k < 90:
+		err = a.read(time.Millisecond)
+	case k < 94:
+		nap(time.Duration(a.rnd.IntN(3000)) * time.Microsecond)
+	case k < 98 || a.Step == crash.AppAsked.String() ||
+		a.Step == crash.AppAnswered.String():
+		err = a.ports()
+	default:
+		err = a.untilEnded()
+	}
+	if err == nil {
+		err = errors.Join(a.read(0), a.listen())
+	}
+	a.tally()
+	return err
+}
+
+// send sends some datagrams; now and then one to where nobody answers for its hardware address.
+func (a *app) send(n int) error {
+	for range n {
+		b := a.buf[:wireHead+a.rnd.IntN(wirePayload-wireHead)]
+		stamp(b, a.next)
+		to := a.to
+		if a.rnd.IntN(500) == 0 {
+			to = netip.AddrPortFrom(silent, 9)
+		}
+		switch err := a.e.SendTo(b, to, a.next); {
+		case errors.Is(err, device.ErrNoSlot), errors.Is(err, device.ErrServerGone):
+			return nil
+		case err != nil:
+			return fmt.Errorf("send: %w", err)
+		}
+		a.open[a.next] = true
+		a.next++
+		a.counts[wordAccepted]++
+	}
+	return nil
+}
+
+// read takes what is there, and waits for the first.
+func (a *app) read(wait time.Duration) error {
+	n, err := cq.ReadTimeout(a.e.Queue(), a.es[:], wait)
+	for i := range a.es[:n] {
+		if e := &a.es[i]; e.Flags&cq.FlagFrame == 0 {
+			a.ended(e.Context, wordDone)
+		} else if err := a.datagram(e); err != nil {
+			return err
+		}
+	}
+	if errors.Is(err, cq.ErrAvail) {
+		var x cq.ErrorEntry
+		if err := a.e.Queue().ReadErr(&x); err != nil {
+			return fmt.Errorf("read error: %w", err)
+		}
+		switch {
+		case errors.Is(&x, syscall.ECANCELED):
+			a.ended(x.Context, wordCancelled)
+		case errors.Is(&x, syscall.EHOSTUNREACH):
+			a.ended(x.Context, wordRefused)
+		default:
+			return fmt.Errorf("a send failed: %+v", x)
+		}
+		return nil
+	}
+	if err != nil && !errors.Is(err, syscall.EAGAIN) {
+		return fmt.Errorf("read: %w", err)
+	}
+	return nil
+}
+
+// ended notes the end of a send.
+func (a *app) ended(number uint64, how int) {
+	a.counts[how]++
+	if a.open[number] {
+		delete(a.open, number)
+	} else if number < a.next {
+		a.tell(kindDuplicate, "send %d ended twice", number)
+	} else {
+		a.tell(kindUnpublished, "send %d ended, and was never made", number)
+	}
+}
+
+// datagram looks at one and gives its frame back.
+func (a *app) datagram(e *cq.Entry) error {
+	loan, err := a.e.View(e)
+	if err != nil {
+		a.counts[wordUnmapped]++
+	} else {
+		number, ok := stamped(loan.Bytes())
+		if !ok {
+			a.tell(kindUnpublished, "a datagram of %d bytes that is not what the wire sent",
+				len(loan.Bytes()))
+		} else if a.seen[number] {
+			a.tell(kindDuplicate, "datagram %d came twice", number)
+		}
+		a.seen[number] = true
+		a.counts[wordTaken]++
+		loan.Release()
+	}
+	if err := a.e.Release(e); err != nil && !errors.Is(err, device.ErrServerGone) {
+		return fmt.Errorf("release: %w", err)
+	}
+	return nil
+}
+
+// listen takes the events, which must be those that were called for.
+func (a *app) listen() error {
+	for {
+		var ev cq.Event
+		if _, err := a.eq.Read(&ev); errors.Is(err, syscall.EAGAIN) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read events: %w", err)
+		}
+		a.mu.Lock()
+		var want device.Event
+		if len(a.events) > 0 {
+			want, a.events = a.events[0], a.events[1:]
+		}
+		a.mu.Unlock()
+		switch {
+		case want.Kind == device.EventGone && ev.Event == cq.EventPeerDeath &&
+			ev.Data == uint64(want.Cancelled):
+			a.notice(noticeServer, cq.PeerEntry{PID: want.PID})
+		case want.Kind == device.EventBack && ev.Event == cq.EventConnected &&
+			ev.Data == want.Generation:
+			a.place(wordPeer).Store(uint64(want.PID))
+		default:
+			a.tell(kindLost, "event %+v instead of %+v", ev, want)
+		}
+	}
+}
+
+// ports takes a port and drops it.
+func (a *app) ports() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	port := a.port + 50
+	taken := a.e.Take(ctx, port)
+	dropped := a.e.Drop(ctx, port)
+	for _, err := range []error{taken, dropped} {
+		switch {
+		case err == nil, errors.Is(err, device.ErrServerGone):
+		case errors.Is(err, device.ErrPortTaken), errors.Is(err, device.ErrBudget):
+			// by who had our place before, and died a moment ago
+		case taken != nil && errors.Is(err, device.ErrOptions): // nothing to be dropped
+		case errors.Is(err, context.DeadlineExceeded):
+			a.tell(kindHung, "no answer about a port for %v", patience)
+		default:
+			return fmt.Errorf("port: %w", err)
+		}
+	}
+	return nil
+}
+
+// untilEnded waits until every send has its completion.
+func (a *app) untilEnded() error {
+	for since := lifetime(); len(a.open) > 0; {
+		if lifetime()-since > patience {
+			a.tell(kindHung, "%d sends without an end for %v", len(a.open), patience)
+			a.open = map[uint64]bool{}
+		}
+		if err := errors.Join(a.read(time.Millisecond), a.listen()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// untilTold waits until the event queue has told everything that was called for.
+func (a *app) untilTold() error {
+	for since := lifetime(); ; nap(time.Millisecond) {
+		err := a.listen()
+		a.mu.Lock()
+		left := len(a.events)
+		a.mu.Unlock()
+		if err != nil || left == 0 {
+			return err
+		}
+		if lifetime()-since > noticeLatest {
+			a.tell(kindUnnoticed, "%d events did not come", left)
+			return nil
+		}
+	}
+}

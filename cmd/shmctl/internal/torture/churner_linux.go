@@ -1,0 +1,290 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/shm"
+)
+
+const (
+	churners     = 4
+	scratchNames = 3
+	meetEntries  = 20
+	// crowdedQueues of them are about one that is made aside.
+	crowdedQueues = 64
+)
+
+func churnerRole() *role {
+	return &role{name: "churner", places: churners, run: (*child).churn, leftovers: scratchLeft,
+		steps: []crash.Label{crash.CreateAllocated, crash.CreateFilled, crash.CreateLocked,
+			crash.CreateLinked, crash.ClaimLocked, crash.ClaimStored, crash.ClaimLeft,
+			crash.AttachClaimed, crash.AttachWritten, crash.AttachAnnounced,
+			crash.WriterClosing, crash.WriterReleased, crash.Overran, crash.ReadCopied,
+			crash.ReadReleased,
+			crash.AdoptClaimed, crash.AdoptStarted, crash.DetachSilenced,
+			crash.CloseCondemned, crash.CloseLanes, crash.CloseUnlinked, crash.CloseVacated,
+			crash.CollectLanes, crash.CollectClaimed, crash.CollectCondemned,
+			crash.CollectUnlinked, crash.MeetSending, crash.MeetSent, crash.MeetReceived,
+			crash.AcceptTold, crash.CollectShut, crash.CollectEmptied, crash.CollectObject,
+			crash.CreateAside, crash.OthersParked, crash.OthersCounted, crash.OthersAgain,
+			crash.OthersWoken, crash.OthersHeard}}
+}
+
+func scratchName(i int) string { return fmt.Sprintf("scratch-%d", i) }
+
+// churner is a process that comes and goes in many queues.
+type churner struct {
+	*child
+	noLane      int // tries over a socket for which there was no lane, in a row
+	noLaneSince time.Duration
+}
+
+// churn makes, uses, destroys and collects queues until it is told to stop.
+func (child *child) churn() error {
+	c := &churner{child: child}
+	stop, err := c.serve()
+	if err != nil {
+		return err
+	}
+	for c.ledger.phase() == phaseRun && err == nil {
+		name := scratchName(c.rnd.IntN(scratchNames))
+		switch c.next() {
+		case useScratch:
+			err = c.scratch(name)
+		case collectScratch:
+			err = c.collect(name)
+		case buryOwn:
+			err = c.bury()
+		case meetPeer:
+			err = c.meet()
+		case useCrowded:
+			err = c.crowded()
+		}
+	}
+	return errors.Join(err, stop())
+}
+
+// What a churner does.
+const (
+	useScratch = iota
+	collectScratch
+	buryOwn
+	meetPeer
+	useCrowded
+	churns
+)
+
+// next chooses what to do: mostly what leads to the step at which it is to die.
+func (c *churner) next() int {
+	leads := useScratch
+	switch {
+	case strings.HasPrefix(c.Step, "collect"):
+		leads = buryOwn
+	case strings.HasPrefix(c.Step, "meet"), strings.HasPrefix(c.Step, "others"),
+		c.Step == crash.AcceptTold.String():
+		leads = meetPeer
+	case c.Step == crash.CreateAside.String():
+		leads = useCrowded
+	}
+	if c.rnd.IntN(2) == 0 {
+		return leads
+	}
+	return c.rnd.IntN(churns)
+}
+
+// contended tells errors that others who are at work on the same name may cause.
+func contended(err error) bool {
+	for _, is := range []error{fs.ErrExist, fs.ErrNotExist, syscall.EBUSY, syscall.ENOTEMPTY,
+		cq.ErrClosed, cq.ErrLanes, shm.ErrStale} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
+}
+
+// scratch has a queue for a moment: its own, or a lane of somebody else's.
+func (c *churner) scratch(name string) (err error) {
+	o := cq.Options{Size: 16, MaxLanes: 4}
+	if c.rnd.IntN(2) == 0 {
+		o.Lifetime = cq.Persistent
+	}
+	if c.rnd.IntN(2) == 0 {
+		o.Overrun = cq.OverrunQueue
+	}
+	var q *cq.Queue
+	switch c.rnd.IntN(3) {
+	case 0:
+		q, err = cq.Create(c.dir, name, o)
+	case 1:
+		q, err = cq.Adopt(c.dir, name, cq.Options{})
+	}
+	if err != nil {
+		if contended(err) {
+			err = nil
+		}
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	w, err := cq.Attach(ctx, c.dir, name, cq.WriterOptions{})
+	if err != nil && !contended(err) {
+		return errors.Join(fmt.Errorf("attach: %w", err), leaveScratch(q))
+	}
+	err = nil
+	if w != nil {
+		for i := range uint64(1 + c.rnd.IntN(24)) {
+			if err := w.Post(&cq.Entry{Context: i}); err != nil {
+				break // full, overrun, or closed
+			}
+		}
+	}
+	if q != nil {
+		err = c.useScratch(q)
+	}
+	if w != nil {
+		err = errors.Join(err, w.Close())
+	}
+	return err
+}
+
+func leaveScratch(q *cq.Queue) error {
+	if q == nil {
+		return nil
+	}
+	return q.Close()
+}
+
+// useScratch reads a little and leaves the queue in one way or the other.
+func (c *churner) useScratch(q *cq.Queue) error {
+	buf := make([]cq.Entry, 8)
+	if _, err := cq.ReadTimeout(q, buf, time.Millisecond); err != nil &&
+		!errors.Is(err, syscall.EAGAIN) && !errors.Is(err, cq.ErrOverrun) {
+		return errors.Join(fmt.Errorf("read: %w", err), q.Close())
+	}
+	if c.rnd.IntN(3) == 0 {
+		return q.Detach()
+	}
+	return q.Close()
+}
+
+// trust is what a queue without a name is made with: one of either kind, unless all are to be of
+// one.
+func (c *churner) trust(index int) cq.Trust {
+	if c.Trust == TrustOthers || c.Trust == TrustBoth && index%2 == 1 {
+		return cq.TrustOthers
+	}
+	return cq.TrustUser
+}
+
+func (c *churner) socket(i int) string { return fmt.Sprintf("%s/meet-%d", c.Base, i) }
+
+// serve has a queue without a name to which whoever connects attaches. stop ends it.
+func (c *churner) serve() (stop func() error, err error) {
+	_ = os.Remove(c.socket(c.Index)) // of the one that was killed
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.socket(c.Index), Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	q, err := cq.CreateAnonymous("meet", cq.Options{Size: 32, MaxLanes: 8, Trust: c.trust(c.Index)})
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	ended := make(chan error, 2)
+	go func() { ended <- q.Serve(l, nil) }() // peers that are killed half way are no news
+	go func() { ended <- c.readMet(q) }()
+	return func() error {
+		err := errors.Join(l.Close(), q.Close())
+		for range 2 {
+			if e := <-ended; !errors.Is(e, cq.ErrClosed) && !errors.Is(e, net.ErrClosed) {
+				err = errors.Join(err, e)
+			}
+		}
+		return err
+	}, nil
+}
+
+// readMet reads what comes over sockets: of each writer 1, 2, 3 and so on.
+func (c *churner) readMet(q *cq.Queue) error {
+	next := map[uint64]uint64{}
+	buf := make([]cq.Entry, 16)
+	for {
+		n, err := cq.ReadContext(context.Background(), q, buf)
+		if err != nil {
+			return err
+		}
+		for _, e := range buf[:n] {
+			if e.Tag != mix(e.Data, e.Context) {
+				c.tell(kindUnpublished, "nobody posts %+v to a socket", e)
+			} else if e.Context != next[e.Data]+1 {
+				c.tell(kindLost, "over a socket number %d came after %d", e.Context,
+					next[e.Data])
+			}
+			if next[e.Data] = e.Context; e.Context == meetEntries {
+				delete(next, e.Data)
+			}
+		}
+	}
+}
+
+// meet attaches to the queue of another churner, which may be dead, or die meanwhile.
+func (c *churner) meet() error {
+	peer := (c.Index + 1) % churners
+	raw, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.socket(peer), Net: "unix"})
+	if err != nil {
+		return nil // it is being started
+	}
+	defer raw.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	w, err := cq.AttachConn(ctx, raw, cq.WriterOptions{Trust: c.trust(peer)})
+	if errors.Is(err, context.DeadlineExceeded) {
+		c.tell(kindHung, "no answer over a socket for %v", patience)
+		return nil
+	}
+	if errors.Is(err, cq.ErrLanes) { // those of the dead have to come back
+		if c.noLane++; c.noLane == 1 {
+			c.noLaneSince = lifetime()
+		} else if lifetime()-c.noLaneSince > patience {
+			c.tell(kindHung, "no lane over a socket for %v, in %d tries", patience, c.noLane)
+			c.noLane = 0
+		}
+		return nil
+	}
+	c.noLane = 0
+	if err != nil {
+		if dropped(err) || c.ledger.phase() != phaseRun { // it refuses while it ends
+			return nil
+		}
+		return fmt.Errorf("attach over a socket: %w", err)
+	}
+	name := c.rnd.Uint64()
+	for number := uint64(1); number <= meetEntries; number++ {
+		if w.Post(&cq.Entry{Context: number, Data: name, Tag: mix(name, number)}) != nil {
+			break // full with nobody who reads, or closed
+		}
+	}
+	return w.Close()
+}
+
+// dropped tells errors of a peer that is gone or going.
+func dropped(err error) bool {
+	for _, is := range []error{cq.ErrPeerGone, cq.ErrClosed, io.EOF,
+		syscall.ECONNRESET, syscall.EPIPE, shm.ErrStale} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,269 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/veth"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/device"
+)
+
+// What the roles around a device process are told.
+const (
+	shareSocket = "device-socket"
+	shareEnds   = "device-ends"   // of a veth pair: name, hardware address, address, twice
+	shareSpaces = "device-spaces" // the files of its namespaces, the device's first
+)
+
+// noticeServer is how applications tell the death of a device process.
+const noticeServer = "server-gone"
+
+// Words of a device process's ledger; counts are sums over all of them.
+const (
+	wordServer    = iota // who serves
+	wordNative           // the program is attached in native mode: 1, generic: 2
+	wordDelivered        // packets
+	wordDropped
+	wordUnclaimed
+	wordAdmitted // applications
+	deviceWords
+)
+
+// deviceRole is a device process on one end of a veth pair in namespaces without a name.
+func deviceRole() *role {
+	return &role{name: "device", places: 1, words: deviceWords, asked: true, stops: true,
+		drains: true, tries: 2 * time.Second, run: (*child).serveDevice, prepare: prepareDevice,
+		with: []string{"wire", "app", "app2"}, died: deviceDied, sum: sumDevice, lacks: lacksDevice,
+		young: func(s *supervisor, p *proc) bool {
+			return !slices.ContainsFunc(s.procs, func(q *proc) bool { return s.hasServer(q, p.pid()) })
+		},
+		steps: []crash.Label{crash.DevBooked, crash.DevGranted, crash.DevJoined, crash.DevAttached,
+			crash.DevSteered, crash.DevOwned, crash.DevUnsteered, crash.DevTaken,
+			crash.DevBuilding, crash.DevPosted, crash.DevDone, crash.DevReleased,
+			crash.DevKicked, crash.DevReaped, crash.DevMarked, crash.DevCompleted,
+			crash.DevReceived, crash.DevCopied, crash.DevPublished, crash.DevDropped,
+			crash.DevReturned, crash.DevForgotten, crash.DevUnported, crash.DevUnbooked,
+			crash.DevFreed}}
+}
+
+// prepareDevice makes the pair, which goes with the supervisor, and a directory for the socket that
+// other users reach.
+func prepareDevice(s *supervisor) (undo func(), err error) {
+	pair, err := veth.Open(veth.Config{})
+	if err != nil {
+		return nil, fmt.Errorf("the role device needs root and network namespaces: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "shmring-torture-")
+	undo = func() { _ = errors.Join(pair.Close(), os.RemoveAll(dir)) }
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	var ends, spaces []string
+	for _, e := range []*veth.End{pair.B, pair.A} {
+		ends = append(ends, e.Name, e.MAC.String(), e.Addr.String())
+		spaces = append(spaces, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), e.NetNS().Fd()))
+	}
+	s.share[shareSocket] = dir + "/s"
+	s.share[shareEnds], s.share[shareSpaces] = strings.Join(ends, " "), strings.Join(spaces, " ")
+	return undo, err
+}
+
+// lacksDevice tries what a device process does, on a pair of its own.
+func lacksDevice() error {
+	pair, err := veth.Open(veth.Config{})
+	if err != nil {
+		return absent(fmt.Errorf("a pair of interfaces in network namespaces: %w", err))
+	}
+	err = pair.B.Do(func() error {
+		r, err := xdp.Probe(pair.B.Name)
+		if err != nil {
+			return absent(err)
+		}
+		for _, f := range r.Findings {
+			if f.Required && !f.OK && (r.Host.SocketError == nil || absent(r.Host.SocketError) != nil) {
+				return fmt.Errorf("AF_XDP: %s: %s", f.Name, f.Remedy)
+			}
+		}
+		return nil
+	})
+	_ = pair.Close()
+	return err
+}
+
+// absent returns an error if it says that the machine does not have, or not permit, what was tried.
+// Another one, as of a machine that is short of something for a moment, is no reason to leave roles
+// out: they take part, and fail if it stays.
+func absent(err error) error {
+	for _, is := range []error{errors.ErrUnsupported, os.ErrPermission, unix.ENODEV, unix.ENOENT,
+		unix.EAFNOSUPPORT, unix.EPROTONOSUPPORT, unix.ESOCKTNOSUPPORT, unix.ENOPROTOOPT,
+		unix.EINVAL, unix.ENOSPC, unix.EUSERS} { // the last two: no namespace is allowed
+		if errors.Is(err, is) {
+			return err
+		}
+	}
+	return nil
+}
+
+// end returns what is known of an end of the pair: 0 is the device's, 1 the wire's.
+func (c *child) end(which int) (e veth.End) {
+	f := strings.Fields(c.Share[shareEnds])[3*which:]
+	e.Name, e.Addr = f[0], netip.MustParseAddr(f[2])
+	e.MAC, _ = net.ParseMAC(f[1])
+	return e
+}
+
+// enter moves the thread, which is not given back, to the namespace of an end.
+func (c *child) enter(which int) error {
+	runtime.LockOSThread()
+	path := strings.Fields(c.Share[shareSpaces])[which]
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	return veth.Enter(fd)
+}
+
+// wireWays resolves what is at the other end of the pair; silent is never resolved.
+type wireWays struct{ local, remote veth.End }
+
+var silent = netip.MustParseAddr("192.0.2.99")
+
+func (w wireWays) Lookup(dst netip.Addr) (packet.Hop, error) {
+	switch dst {
+	case w.remote.Addr:
+		return packet.Hop{LocalMAC: [6]byte(w.local.MAC), NextMAC: [6]byte(w.remote.MAC),
+			Source: w.local.Addr, MTU: 1500, Generation: 1}, nil
+	case silent:
+		return packet.Hop{}, packet.ErrResolving
+	}
+	return packet.Hop{}, packet.ErrUnreachable
+}
+
+// serveDevice owns the device until nobody needs it.
+func (c *child) serveDevice() error {
+	if err := c.enter(0); err != nil {
+		return err
+	}
+	s, err := device.NewServer(device.Config{Interface: c.end(0).Name, NoObject: true,
+		Resolver: wireWays{c.end(0), c.end(1)}, Allow: []device.Allow{{ID: 0},
+			{ID: appUser, First: 5000, Last: 5099}, {ID: app2User, First: 5100, Last: 5199}}})
+	if err != nil {
+		return err
+	}
+	l, err := device.Listen(c.Share[shareSocket])
+	if err != nil {
+		return errors.Join(err, s.Close())
+	}
+	c.words[wordServer].Store(uint64(os.Getpid()))
+	_, _, mode, _ := s.Interface()
+	c.words[wordNative].Store(map[bool]uint64{true: 1, false: 2}[mode == xdp.AttachNative])
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx, l.UnixListener) }()
+	w := &deviceWatch{child: c, s: s}
+	for c.ledger.phase() < phaseDrain && err == nil {
+		nap(2 * time.Millisecond)
+		err = w.look()
+	}
+	if err == nil {
+		err = w.last()
+	}
+	cancel()
+	if e := <-served; !errors.Is(e, context.Canceled) {
+		err = errors.Join(err, e)
+	}
+	err = errors.Join(err, s.Close(), l.Close())
+	if st := s.Stats(); st.Admitted != st.Evicted || len(st.Apps) > 0 {
+		c.tell(kindLeaked, "%d applications admitted, %d gone", st.Admitted, st.Evicted)
+	}
+	return err
+}
+
+// deviceWatch holds a server to its own accounts.
+type deviceWatch struct {
+	*child
+	s    *device.Server
+	told device.Stats
+}
+
+// look checks what must hold at all times. What is wrong once is wrong for good.
+func (w *deviceWatch) look() error {
+	st := w.s.Stats()
+	if st.Received != st.Delivered+st.Dropped+st.Unclaimed+st.Malformed {
+		w.tell(kindLost, "%d packets came, %d delivered, %d dropped, %d unclaimed, %d malformed",
+			st.Received, st.Delivered, st.Dropped, st.Unclaimed, st.Malformed)
+		return errors.New("packets do not add up")
+	}
+	for _, f := range st.Frames {
+		if f.Sum() != f.Frames || f.Illegal != 0 {
+			w.tell(kindLost, "frames do not add up: %+v", f)
+			return errors.New("frames do not add up")
+		}
+	}
+	for _, a := range st.Apps {
+		if a.Loaned > a.Frames || a.UnderWay > a.Sends {
+			w.tell(kindLost, "more than there is: %+v", a)
+			return errors.New("an application has more than there is")
+		}
+	}
+	for word, n := range map[int]uint64{wordDelivered: st.Delivered - w.told.Delivered,
+		wordDropped: st.Dropped - w.told.Dropped, wordUnclaimed: st.Unclaimed - w.told.Unclaimed,
+		wordAdmitted: st.Admitted - w.told.Admitted} {
+		w.words[word].Add(n)
+	}
+	w.told = st
+	return nil
+}
+
+// last checks what must hold when all applications are gone.
+func (w *deviceWatch) last() error {
+	var st device.Stats
+	for since := lifetime(); lifetime()-since < patience; nap(5 * time.Millisecond) {
+		st = w.s.Stats()
+		busy := uint64(0)
+		for _, f := range st.Frames {
+			busy += f.States[xdp.FrameBuild] + f.States[xdp.FrameSend]
+		}
+		if len(st.Apps) == 0 && st.SendsInUse == 0 && busy == 0 {
+			return w.look()
+		}
+	}
+	w.tell(kindLeaked, "all are gone, and there are %d applications, %d sends, frames %+v",
+		len(st.Apps), st.SendsInUse, st.Frames)
+	return nil
+}
+
+// deviceDied demands that each application that had the dead process is told. The next one is not
+// started before, so none of them can have another one by now.
+func deviceDied(s *supervisor, p *proc) error {
+	for _, q := range s.procs {
+		if s.hasServer(q, p.pid()) {
+			s.expect(p, q, noticeServer, nil)
+		}
+	}
+	return nil
+}
+
+func sumDevice(s *supervisor, r *RoleReport) {
+	words := s.ledger.region("device")
+	for name, word := range map[string]int{"delivered": wordDelivered, "dropped": wordDropped,
+		"unclaimed": wordUnclaimed, "admitted": wordAdmitted} {
+		r.Counts[name] = words[word].Load()
+	}
+	r.Counts["native_mode"] = words[wordNative].Load() & 1
+}

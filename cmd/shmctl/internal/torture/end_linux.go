@@ -1,0 +1,223 @@
+package torture
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/crash"
+)
+
+// newReport begins the report of a run.
+func newReport(o Options, roles []*role) *Report {
+	r := &Report{Seed: o.Seed, Violations: []string{},
+		Noticed: Noticed{Notices: map[string]Notice{}, Duties: map[string]Duties{}},
+		Roles:   map[string]*RoleReport{}, UntilSteps: o.UntilSteps, Below: []string{}}
+	if o.Steps {
+		r.Steps = map[string]uint64{}
+	}
+	for _, role := range roles {
+		r.Roles[role.name] = &RoleReport{Places: role.places, Counts: map[string]uint64{}}
+		for _, l := range role.steps {
+			if o.Steps {
+				r.Steps[l.String()] = 0
+			}
+		}
+	}
+	return r
+}
+
+// stop stops a process, kills others meanwhile, and looks whether it still has what it had.
+func (s *supervisor) stop(p *proc) error {
+	pid := p.pid()
+	s.mu.Lock()
+	ended := s.notes.stopped(p.process(), doorbell.Now())
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		ended(doorbell.Now())
+		s.mu.Unlock()
+	}()
+	if syscall.Kill(pid, syscall.SIGSTOP) != nil {
+		return nil
+	}
+	for !stopped(pid) { // else it could still give up what we are going to look at
+		select {
+		case <-p.done:
+			return nil
+		case <-time.After(time.Millisecond):
+		}
+	}
+	s.mu.Lock()
+	s.report.Stops++
+	s.report.Roles[p.role.name].Stops++
+	s.mu.Unlock()
+	s.frozen = p
+	defer func() { s.frozen = nil }()
+	check := func() string { return "" }
+	if p.role.possession != nil {
+		check = p.role.possession(s, p)
+	}
+	until := time.Now().Add(time.Duration(s.rnd.Int64N(int64(stopLongest))))
+	var err error
+	for time.Now().Before(until) && err == nil {
+		select {
+		case <-s.died: // at a step: others go on without it
+		case <-time.After(s.pause()):
+			if other := s.pick(s.canKill); other != nil {
+				err = s.kill(other)
+			}
+		}
+		err = errors.Join(err, s.reviveAll())
+	}
+	if what := check(); what != "" && !p.ended() {
+		s.broken(p.role.name, kindUsurped, 1, "%s %d was stopped, and %s", p.role.name, p.index, what)
+	}
+	_ = syscall.Kill(pid, syscall.SIGCONT)
+	return err
+}
+
+func stopped(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && state(text) == "T"
+}
+
+// end has everybody finish, or kills them.
+func (s *supervisor) end(good bool) {
+	defer s.waiting.Wait()
+	if good {
+		for _, phase := range []uint64{phaseStop, phaseDrain} {
+			s.ledger.word(wordPhase).Store(phase)
+			for _, p := range s.procs {
+				if p.role.drains == (phase == phaseDrain) {
+					s.finish(p)
+				}
+			}
+		}
+	}
+	for _, p := range s.procs {
+		if p.cmd == nil || p.cmd.Process == nil {
+			continue
+		}
+		if !p.ended() {
+			_ = p.cmd.Process.Kill()
+		}
+		_ = p.stdin.Close()
+	}
+}
+
+// finish waits for a process to end by itself. Those that others wait for have successors, should
+// they die at a step.
+func (s *supervisor) finish(p *proc) {
+	for !p.empty {
+		if !s.awaitEnd(p) {
+			// What its goroutines do goes to standard error.
+			_ = p.cmd.Process.Signal(syscall.SIGQUIT)
+			s.broken(p.role.name, kindHung, 1, "%s %d (pid %d) did not end in %v", p.role.name,
+				p.index, p.pid(), 2*patience)
+			return
+		}
+		if ws, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Exited() &&
+			ws.ExitStatus() == 0 {
+			s.mu.Lock()
+			s.notes.closed[p.process()] = true
+			s.mu.Unlock()
+			return
+		}
+		if !s.succeed(p) {
+			return
+		}
+	}
+}
+
+// succeed counts the end of a process, and starts the next if others wait for it.
+func (s *supervisor) succeed(p *proc) bool {
+	if s.buried(p); !p.role.drains || p.step == crash.None {
+		return false
+	}
+	s.o.Steps = false // those that end the run are to reach the end
+	if err := s.start(p); err != nil {
+		s.broken(p.role.name, kindFailed, 1, "%v", err)
+		return false
+	}
+	return true
+}
+
+// awaitEnd waits for the end of a process, for a while, and has those that read go on reading.
+func (s *supervisor) awaitEnd(p *proc) bool {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for since := lifetime(); lifetime()-since < 2*patience; {
+		select {
+		case <-p.done:
+			return true
+		case <-tick.C:
+		}
+		s.dumpHung()
+		for _, q := range s.procs {
+			if q != p && q.role.drains && q.step != crash.None && q.killed() {
+				s.succeed(q)
+			}
+		}
+	}
+	return false
+}
+
+// check looks at the end whether what must hold does, and what is left.
+func (s *supervisor) check() {
+	s.sum()
+	for _, r := range s.roles {
+		if r.check != nil {
+			r.check(s)
+		}
+		if r.leftovers == nil {
+			continue
+		}
+		for _, what := range r.leftovers(s) {
+			s.broken(r.name, kindLeaked, 1, "%s", what)
+		}
+	}
+	for _, what := range s.leftovers() {
+		s.broken("", kindLeaked, 1, "%s", what)
+	}
+	s.unfounded()
+	s.close()
+}
+
+// close completes the report with what is known so far.
+func (s *supervisor) close() {
+	s.sum()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key := range s.notes.due {
+		s.notes.count(key.kind, func(c *Duties) { c.Open++ })
+	}
+	s.report.Noticed.Add(&Noticed{AllNs: s.notes.ns, Duties: s.notes.duties})
+	if s.o.UntilSteps > 0 {
+		total := map[string]uint64{}
+		for step, n := range s.report.Steps {
+			total[step] = n + s.o.Before[step]
+		}
+		s.report.Below = Below(total, s.o.UntilSteps)
+	}
+	s.report.Machine = machine()
+}
+
+// sum takes into the report what the ledger and others counted. The caller has the mutex, or is
+// alone.
+func (s *supervisor) sum() {
+	for _, r := range s.roles {
+		report := s.report.Roles[r.name]
+		report.Tally = Tally{Found: s.found[r.name]}
+		if r.sum != nil {
+			r.sum(s, report)
+		}
+	}
+	s.report.total()
+	for l := range s.o.passed {
+		s.o.passed[l] = s.ledger.word(wordPassed + int(l)).Load()
+	}
+}

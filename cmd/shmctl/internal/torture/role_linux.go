@@ -1,0 +1,184 @@
+package torture
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/shmring/shmring/internal/crash"
+)
+
+// role is one kind of process of a run, with what the supervisor has to know of it. Functions that
+// are nil do nothing. All but run are called in the supervisor's process by its one goroutine.
+type role struct {
+	name   string
+	places int // how many processes of it live at once
+	// steps lists where its processes can die.
+	steps []crash.Label
+	// words is how many words of the ledger are its own.
+	words int
+	// asked says that it takes part only if it is named.
+	asked bool
+	// with names roles without which it makes no sense.
+	with []string
+	// uid is the user that its processes run as: they have the ledger and the program, and can
+	// reach no directory of the run but what prepare makes for them.
+	uid uint32
+	// lacks tells what the machine does not have that its processes need; nil if it has all.
+	lacks func() error
+	// safe says that its processes are never killed or stopped.
+	safe bool
+	// stops says that its processes may be stopped and continued.
+	stops bool
+	// drains says that it ends last, in phaseDrain: others still need it. A process of it that
+	// dies then has a successor, which is to finish.
+	drains bool
+	// tries is how long a process may take to get to its step before it is killed like others; 0
+	// is two seconds.
+	tries time.Duration
+	// run is the process.
+	run func(c *child) error
+
+	// prepare makes, before any process starts, what the processes of the role need beside the
+	// run's directory, and puts into s.share what they have to be told. undo removes it.
+	prepare func(s *supervisor) (undo func(), err error)
+	// starting is called before a process starts at a place.
+	starting func(s *supervisor, p *proc)
+	// young tells that a process has just begun, and is not to be killed for a moment.
+	young func(s *supervisor, p *proc) bool
+	// calm is called now and then between two kills, when nobody is stopped: nobody is killed from
+	// outside before it returns.
+	calm func(s *supervisor) error
+	// dying is called before a process is killed from outside.
+	dying func(s *supervisor, p *proc)
+	// died is called after one has died, by a kill or at its step.
+	died func(s *supervisor, p *proc) error
+	// settled tells whether the place of a dead process may be taken by the next.
+	settled func(s *supervisor, p *proc) bool
+	// possession returns a check that what a stopped process surely has is still its own; it
+	// returns what is not.
+	possession func(s *supervisor, p *proc) func() string
+	// sum takes into r what the ledger counts, at any time of the run. It begins with what was told.
+	sum func(s *supervisor, r *RoleReport)
+	// check looks, when all processes have ended, at what must hold then. It counts with s.broken.
+	check func(s *supervisor)
+	// leftovers collects at the end what the dead left, and returns what cannot be collected.
+	leftovers func(s *supervisor) []string
+}
+
+// table is the list of all roles. The order is that in which they start and in the ledger.
+func table() []*role {
+	all := []*role{readerRole(), writerRole(), churnerRole(), eventReaderRole(),
+		eventWriterRole(), setReaderRole(), setWriterRole(), counterRole(), vectorOwnerRole(),
+		vectorUserRole(), witnessRole(), mortalRole(), othersReaderRole(), othersWriterRole(),
+		othersEventReaderRole(), othersEventWriterRole(), deviceRole(), wireRole(), appRole(),
+		app2Role()}
+	return all
+}
+
+// roleOf returns the role of a name, or nil.
+func roleOf(name string) *role {
+	all := table()
+	if i := slices.IndexFunc(all, func(r *role) bool { return r.name == name }); i >= 0 {
+		return all[i]
+	}
+	return nil
+}
+
+// patience is how long a process is left alone on its way to a step.
+func (r *role) patience() time.Duration {
+	if r.tries == 0 {
+		return 2 * time.Second
+	}
+	return r.tries
+}
+
+// choose returns the roles that take part: those named, with what they need, or the usual ones.
+func choose(names []string) ([]*role, error) {
+	wanted := map[string]bool{}
+	var want func(name string) error
+	want = func(name string) error {
+		r := roleOf(name)
+		if r == nil {
+			return fmt.Errorf("torture: no role %q; there are %s", name, strings.Join(Roles(), ", "))
+		}
+		if !wanted[name] {
+			wanted[name] = true
+			for _, other := range r.with {
+				if err := want(other); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	for _, name := range names {
+		if err := want(name); err != nil {
+			return nil, err
+		}
+	}
+	chosen := slices.DeleteFunc(table(), func(r *role) bool {
+		return len(names) == 0 && r.asked || len(names) > 0 && !wanted[r.name]
+	})
+	if len(chosen) == 0 {
+		return nil, errors.New("torture: no role")
+	}
+	return chosen, nil
+}
+
+// Steps returns the steps at which processes of these roles die, and of those that they need. None
+// is the usual ones.
+func Steps(names []string) []crash.Label {
+	roles, _ := choose(names)
+	var all []crash.Label
+	for _, r := range roles {
+		all = append(all, r.steps...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// Lacks tells why a role, or one that it needs, cannot take part on this machine; nil if it can. It
+// tries what those need, so ask once.
+func Lacks(name string) error {
+	roles, err := choose([]string{name})
+	for _, r := range roles {
+		if err == nil && r.lacks != nil {
+			err = r.lacks()
+		}
+	}
+	return err
+}
+
+// Roles returns the names of all roles.
+func Roles() []string {
+	var names []string
+	for _, r := range table() {
+		names = append(names, r.name)
+	}
+	return names
+}
+
+// region returns the words of the ledger that are a role's own.
+func (l *ledger) region(name string) []atomic.Uint64 {
+	at := ledgerHead
+	for _, r := range table() {
+		if r.name == name {
+			return l.words[at : at+r.words : at+r.words]
+		}
+		at += r.words
+	}
+	panic("torture: no role " + name)
+}
+
+// ledgerWords is how many words a ledger has.
+func ledgerWords() int {
+	n := ledgerHead
+	for _, r := range table() {
+		n += r.words
+	}
+	return n
+}

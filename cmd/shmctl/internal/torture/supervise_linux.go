@@ -1,0 +1,319 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/shm"
+)
+
+const (
+	runPrefix = "torture-"
+	// killEvery is the longest time between two kills from outside.
+	killEvery = 60 * time.Millisecond
+	// calmEvery says that one in so many is a calm instead, of each role that has some.
+	calmEvery = 30
+	// spareOther is how long one is spared, at most, that is not sent to a step where others are,
+	// and spareHelper one that has no step to go to, without which others do not get to theirs.
+	spareOther  = 400 * time.Millisecond
+	spareHelper = 5 * time.Second
+	// stopLongest is how long a process is stopped at most: longer than any time that the library
+	// waits before it looks again.
+	stopLongest = 1500 * time.Millisecond
+)
+
+// supervisor starts, kills and judges. What is not guarded belongs to the goroutine of Run.
+type supervisor struct {
+	o       Options
+	roles   []*role // that take part
+	ledger  *ledger
+	base    string
+	share   map[string]string // what roles tell their processes
+	rnd     *rand.Rand
+	procs   []*proc
+	waiting sync.WaitGroup
+	died    chan struct{} // of size 1: somebody died
+	started uint64
+	exact   map[exactName]bool
+	frozen  *proc       // is stopped
+	counter *cq.Counter // of the role counter, only to look
+	counted uint64      // what it said last
+	// examined is when objects may be checked again.
+	examined time.Time
+
+	mu     sync.Mutex // of what those write that listen to processes
+	report *Report
+	// found is what processes told and the supervisor saw, by role, beside what the ledger counts.
+	found  map[string]Found
+	hung   string // role of a process that hung last
+	dumped bool
+	notes  notices
+}
+
+// Run runs a torture. The error is ErrViolation if anything was found. If the context ends first,
+// the error is its cause and the report, which says so, has what was found until then; after any
+// other error it is nil.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	if (o.Steps || o.UntilSteps > 0) && !crash.On {
+		return nil, errors.New("torture: this program has no steps: build it with -tags shmring_steps")
+	}
+	if o.Enough == 0 {
+		o.Enough = o.UntilSteps
+	}
+	switch o.Trust {
+	case "":
+		o.Trust = TrustBoth
+	case TrustBoth, TrustUser, TrustOthers:
+	default:
+		return nil, fmt.Errorf("torture: trust %q is none of both, user and others", o.Trust)
+	}
+	roles, err := choose(o.Roles)
+	if err != nil {
+		return nil, err
+	}
+	d, err := shm.OpenDir(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	s := &supervisor{o: o, roles: roles, report: newReport(o, roles), share: map[string]string{},
+		rnd: rand.New(rand.NewPCG(o.Seed, 0)), exact: map[exactName]bool{},
+		died: make(chan struct{}, 1), notes: newNotices(),
+		found: map[string]Found{}}
+	if err := s.settle(d.Path()); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(s.base))
+	}
+	defer os.RemoveAll(s.base)
+	defer s.ledger.close()
+	return s.whole(ctx)
+}
+
+// settle removes what runs left of which nobody lives, and makes the directory of this one.
+func (s *supervisor) settle(path string) (err error) {
+	sweepRuns(path)
+	if s.base, err = os.MkdirTemp(path, runPrefix); err != nil {
+		return err
+	}
+	if err = os.Mkdir(s.base+"/"+queuesDir, 0o700); err != nil {
+		return err
+	}
+	// By the lock others see whether this run lives. Where there is no ledger they do not ask, so
+	// it has its name when it is locked.
+	name := s.base + "/" + ledgerFile
+	if s.ledger, err = makeLedger(name + ".new"); err != nil {
+		return err
+	}
+	err = unix.Flock(int(s.ledger.f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		err = os.Rename(name+".new", name)
+	}
+	if err != nil {
+		s.ledger.close()
+	}
+	return err
+}
+
+// whole is a run from what roles prepare to the report.
+func (s *supervisor) whole(ctx context.Context) (*Report, error) {
+	for _, r := range s.roles {
+		if r.prepare == nil {
+			continue
+		}
+		undo, err := r.prepare(s)
+		if undo != nil {
+			defer undo()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("torture: prepare %s: %w", r.name, err)
+		}
+	}
+	begin := time.Now()
+	err := s.run(ctx, begin)
+	s.end(err == nil)
+	switch {
+	case err == nil:
+		s.check()
+	case ctx.Err() == nil || !errors.Is(err, context.Cause(ctx)):
+		return nil, err
+	default: // everybody was killed in the middle: nothing is said about what is left
+		s.report.Interrupted = true
+		s.close()
+	}
+	s.report.DurationNs = int64(time.Since(begin))
+	if !s.report.Good() {
+		err = errors.Join(ErrViolation, err)
+	}
+	return s.report, err
+}
+
+// sweepRuns removes what runs left of which every process was killed at once.
+func sweepRuns(path string) {
+	entries, _ := os.ReadDir(path)
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), runPrefix) {
+			continue
+		}
+		f, err := os.Open(path + "/" + e.Name() + "/" + ledgerFile)
+		if err != nil {
+			continue
+		}
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			_ = os.RemoveAll(path + "/" + e.Name())
+		}
+		_ = f.Close()
+	}
+}
+
+// run starts everybody and does harm until it is time.
+func (s *supervisor) run(ctx context.Context, begin time.Time) error {
+	for _, r := range s.roles {
+		for i := range r.places {
+			p := &proc{role: r, index: i, place: len(s.procs)}
+			if s.procs = append(s.procs, p); len(s.procs) > maxPlaces {
+				return fmt.Errorf("torture: more than %d processes", maxPlaces)
+			}
+			if err := s.start(p); err != nil {
+				return err
+			}
+		}
+	}
+	tick := time.NewTimer(s.pause())
+	defer tick.Stop()
+	for last := begin; !s.enough(begin); {
+		var err error
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-s.died:
+		case <-tick.C:
+			err = s.harm()
+			tick.Reset(s.pause())
+		}
+		if err = errors.Join(err, s.reviveAll()); err != nil {
+			return err
+		}
+		s.overdue(lifetime())
+		s.dumpHung()
+		if s.o.Progress != nil && time.Since(last) > 100*time.Millisecond {
+			last = time.Now()
+			s.progress(time.Since(begin))
+		}
+	}
+	return nil
+}
+
+// progress tells how far the run is. Whoever is told may take long, be it a terminal that somebody
+// stopped, and those who listen to processes go on meanwhile.
+func (s *supervisor) progress(done time.Duration) {
+	s.mu.Lock()
+	s.sum()
+	r := s.report.clone()
+	s.mu.Unlock()
+	s.o.Progress(done, r)
+}
+
+// pause is how long it takes until the next harm. Where processes die at steps by themselves, there
+// is less of it: some steps are a long way off.
+func (s *supervisor) pause() time.Duration {
+	most := killEvery
+	if s.o.Steps {
+		most *= 3
+	}
+	return time.Duration(s.rnd.Int64N(int64(most)))
+}
+
+// enough tells whether the run has come to its end.
+func (s *supervisor) enough(begin time.Time) bool {
+	if s.o.Duration > 0 && time.Since(begin) >= s.o.Duration {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.o.spoil != "" {
+		s.sum()
+		return !s.report.Good()
+	}
+	if s.o.Kills == 0 && s.o.UntilSteps == 0 || s.report.Kills < s.o.Kills {
+		return false
+	}
+	return s.o.UntilSteps == 0 || s.leastKilled() >= s.o.UntilSteps
+}
+
+// harm kills or stops a process, or leaves some in peace for a moment, or all if there is none that
+// it may harm.
+func (s *supervisor) harm() error {
+	for _, r := range s.roles {
+		if r.calm != nil && s.rnd.IntN(calmEvery) == 0 {
+			return r.calm(s)
+		}
+	}
+	if s.rnd.IntN(50) == 0 {
+		if p := s.pick(s.canStop); p != nil {
+			return s.stop(p)
+		}
+	}
+	if p := s.pick(s.canKill); p != nil {
+		return s.kill(p)
+	}
+	return nil
+}
+
+// pick draws one of the processes that may be harmed so; nil if it finds none.
+func (s *supervisor) pick(may func(*proc) bool) *proc {
+	for range 2 * len(s.procs) {
+		if p := s.procs[s.rnd.IntN(len(s.procs))]; may(p) {
+			return p
+		}
+	}
+	return nil
+}
+
+func (s *supervisor) canStop(p *proc) bool {
+	return !p.empty && !p.role.safe && p.role.stops && !s.young(p)
+}
+
+// canKill spares one that is on its way to a step for a while, else nobody would ever get to those
+// that come seldom; and others, for a time that was drawn when they started, so that they get
+// anywhere at all where there are few. One that is late to tell a death is left to show whether it
+// ever does: few live for as long as that may take.
+func (s *supervisor) canKill(p *proc) bool {
+	return !p.empty && !p.role.safe && p != s.frozen && !s.young(p) &&
+		time.Since(p.since) > p.spared && !s.late(p)
+}
+
+// grownUp is how long a process has to come so far that its death shows anything.
+const grownUp = 5 * time.Second
+
+// young tells that it has not, on a machine where starting takes longer than two kills are apart.
+func (s *supervisor) young(p *proc) bool {
+	return p.role.young != nil && time.Since(p.since) < grownUp && p.role.young(s, p)
+}
+
+// reviveAll starts those again that died by themselves, or had something left to be settled.
+func (s *supervisor) reviveAll() error {
+	for _, p := range s.procs {
+		if p == s.frozen {
+			continue // whoever stopped it looks whether it lives
+		}
+		if p.empty {
+			if err := s.next(p); err != nil {
+				return err
+			}
+		} else if p.fell() {
+			if err := s.revive(p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,391 @@
+package capture_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/capture"
+	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/status"
+	"github.com/shmring/shmring/internal/xdptest"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/endpoint"
+)
+
+func TestMain(m *testing.M) {
+	shmtest.Main(m, map[string]func(){"capturer": capturer, "owner": owner})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// need is must in a child.
+func need(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+var local, remote = netip.MustParseAddrPort("192.0.2.1:4791"),
+	netip.MustParseAddrPort("192.0.2.2:4791")
+
+// rig is an endpoint on a simulated socket.
+type rig struct {
+	*endpoint.Endpoint
+	kernel *xdp.Kernel
+	dir    *shm.Dir
+	q      *cq.Queue
+	peer   cq.Addr
+}
+
+func newRig(t testing.TB, config func(*endpoint.Config)) *rig {
+	t.Helper()
+	r := &rig{}
+	var err error
+	r.dir, err = shm.OpenDir("")
+	must(t, err)
+	r.q, err = cq.Create(r.dir, "packets", cq.Options{Size: 512})
+	must(t, err)
+	var w [2]*cq.Writer
+	for i := range w {
+		w[i], err = cq.Attach(t.Context(), r.dir, "packets", cq.WriterOptions{})
+		must(t, err)
+	}
+	av, err := cq.CreateAnonymousAddresses("av", cq.AddressOptions{Count: 8})
+	must(t, err)
+	peers, err := av.Insert([][]byte{cq.Sockaddr(remote)})
+	must(t, err)
+	r.peer = peers[0]
+	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 256})
+	socket, kernel, err := xdp.Simulate(umem, xdp.SimOptions{})
+	must(t, err)
+	r.kernel = kernel
+	hop := packet.Hop{LocalMAC: [6]byte{2, 0, 0, 0, 0, 1}, NextMAC: [6]byte{2, 0, 0, 0, 0, 2},
+		Source: local.Addr(), MTU: 1500}
+	c := endpoint.Config{Socket: socket, Receive: w[0], Transmit: w[1], Addresses: av, Local: local,
+		Resolver: endpoint.Static{remote.Addr(): hop}}
+	if config != nil {
+		config(&c)
+	}
+	r.Endpoint, err = endpoint.Open(c)
+	must(t, err)
+	t.Cleanup(func() {
+		err := errors.Join(r.Close(), w[0].Close(), w[1].Close(), r.q.Close(), av.Close(),
+			r.dir.Close())
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func (r *rig) drive(t testing.TB) {
+	t.Helper()
+	for range 1000 {
+		n, err := r.Progress()
+		must(t, err)
+		if n == 0 {
+			return
+		}
+	}
+}
+
+// object returns what a tool sees of the one endpoint that there is.
+func (r *rig) object(t testing.TB) status.Snapshot {
+	t.Helper()
+	all, err := status.List(r.dir)
+	must(t, err)
+	if len(all) != 1 {
+		t.Fatalf("%d endpoints, want 1", len(all))
+	}
+	return all[0]
+}
+
+func (r *rig) start(t testing.TB, o capture.Options) *capture.Session {
+	t.Helper()
+	s, err := capture.Start(r.dir, r.object(t).Name, o)
+	must(t, err)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	r.drive(t)
+	if !s.Attached() {
+		t.Fatal("the endpoint did not come")
+	}
+	return s
+}
+
+// arrive puts a datagram from the peer into the receive ring.
+func (r *rig) arrive(t testing.TB, payload []byte) []byte {
+	t.Helper()
+	here, there := [6]byte{2, 0, 0, 0, 0, 1}, [6]byte{2, 0, 0, 0, 0, 2}
+	tmpl, err := packet.NewTemplate(there, here, remote, local)
+	must(t, err)
+	frame := make([]byte, packet.HeaderBytes+len(payload))
+	_, err = tmpl.Build(frame, payload)
+	must(t, err)
+	if !r.kernel.Deliver(frame) {
+		t.Fatal("no room in the receive ring")
+	}
+	return frame
+}
+
+// giveBack reads all completions and returns their frames.
+func (r *rig) giveBack(t testing.TB) {
+	t.Helper()
+	es := make([]cq.Entry, 64)
+	for {
+		n, err := cq.Read(r.q, es)
+		if errors.Is(err, cq.ErrWouldBlock) {
+			return
+		}
+		must(t, err)
+		for i := range es[:n] {
+			if es[i].Flags&cq.FlagRecv != 0 {
+				must(t, r.Release(&es[i]))
+			}
+		}
+	}
+}
+
+type seen struct {
+	sent    bool
+	length  uint32
+	dropped uint64
+	bytes   []byte
+}
+
+func readAll(t testing.TB, s *capture.Session) (out []seen) {
+	t.Helper()
+	for {
+		n, err := s.Read(64, func(p *capture.Packet) error {
+			out = append(out, seen{p.Sent, p.Len, p.Dropped, bytes.Clone(p.Bytes)})
+			return nil
+		})
+		must(t, err)
+		if n == 0 {
+			return out
+		}
+	}
+}
+
+// TestCaptureCopiesBothWays: what arrives and what is sent, in order, byte for byte, and nothing
+// before it began or after it ended.
+func TestCaptureCopiesBothWays(t *testing.T) {
+	r := newRig(t, nil)
+	r.arrive(t, []byte("before"))
+	r.drive(t)
+	s := r.start(t, capture.Options{SnapBytes: 100})
+	var sent [][]byte
+	r.kernel.OnSend(func(p []byte) { sent = append(sent, bytes.Clone(p)) })
+	in := r.arrive(t, []byte("hello"))
+	long := r.arrive(t, make([]byte, 1000))
+	r.drive(t)
+	must(t, r.Send([]byte("answer"), r.peer, 1))
+	r.drive(t)
+	r.kernel.Transmit(10)
+	r.drive(t)
+	r.giveBack(t)
+	got := readAll(t, s)
+	if len(got) != 3 || len(sent) != 1 {
+		t.Fatalf("%d packets captured, %d sent", len(got), len(sent))
+	}
+	if got[0].sent || !bytes.Equal(got[0].bytes, in) || got[0].length != uint32(len(in)) {
+		t.Errorf("received: %+v", got[0])
+	}
+	if got[1].sent || !bytes.Equal(got[1].bytes, long[:100]) || got[1].length != uint32(len(long)) {
+		t.Errorf("cut off: %+v", got[1])
+	}
+	if !got[2].sent || !bytes.Equal(got[2].bytes, sent[0]) {
+		t.Errorf("sent: %+v, on the wire %x", got[2], sent[0])
+	}
+	must(t, s.Stop())
+	r.drive(t)
+	if !s.Left() {
+		t.Error("the endpoint did not leave")
+	}
+	r.arrive(t, []byte("after"))
+	r.drive(t)
+	r.giveBack(t)
+	if c := s.Counts(); len(readAll(t, s)) != 0 || c.Seen != 3 || c.Dropped != 0 {
+		t.Errorf("after the end: %+v", c)
+	}
+}
+
+// TestCaptureNeverBlocks: a tool that does not read costs its own copies, which are counted, and no
+// packet of the endpoint.
+func TestCaptureNeverBlocks(t *testing.T) {
+	r := newRig(t, nil)
+	s := r.start(t, capture.Options{Slots: 16})
+	const n = 100
+	for i := range n {
+		r.arrive(t, binary.LittleEndian.AppendUint64(nil, uint64(i)))
+		r.drive(t)
+		r.giveBack(t)
+	}
+	if st := r.Stats(); st.Received != n {
+		t.Errorf("received %d of %d", st.Received, n)
+	}
+	if c := s.Counts(); c.Seen != n || c.Dropped != n-16 {
+		t.Errorf("%+v", c)
+	}
+	if got := readAll(t, s); len(got) != 16 {
+		t.Errorf("%d packets are there", len(got))
+	}
+	r.arrive(t, nil)
+	r.drive(t)
+	if got := readAll(t, s); len(got) != 1 || got[0].dropped != n-16 {
+		t.Errorf("the one after those left out: %+v", got)
+	}
+}
+
+// TestOneCaptureAtATime: a second tool is told; one that was killed is in nobody's way.
+func TestOneCaptureAtATime(t *testing.T) {
+	r := newRig(t, nil)
+	name := r.object(t).Name
+	cmd := shmtest.Child(t, "capturer", "TARGET="+name)
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	var line string
+	_, err = fmt.Fscan(out, &line)
+	must(t, err)
+	r.drive(t)
+	if _, err := capture.Start(r.dir, name, capture.Options{}); !errors.Is(err, capture.ErrBusy) {
+		t.Errorf("while another tool captures: %v", err)
+	}
+	must(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+	deadline := time.Now().Add(time.Minute)
+	for len(captures(t, r.dir)) > 0 {
+		if time.Now().After(deadline) {
+			t.Fatal("the endpoint did not notice that the tool died")
+		}
+		r.drive(t)
+		time.Sleep(10 * time.Millisecond)
+	}
+	s := r.start(t, capture.Options{})
+	r.arrive(t, []byte("again"))
+	r.drive(t)
+	if got := readAll(t, s); len(got) != 1 {
+		t.Errorf("%d packets after the other tool died", len(got))
+	}
+}
+
+func captures(t testing.TB, d *shm.Dir) (names []string) {
+	t.Helper()
+	entries, err := d.List()
+	must(t, err)
+	for _, e := range entries {
+		if len(e.Name) > len(capture.Prefix) && e.Name[:len(capture.Prefix)] == capture.Prefix {
+			names = append(names, e.Name)
+		}
+	}
+	return names
+}
+
+// capturer captures until it is killed.
+func capturer() {
+	d, err := shm.OpenDir("")
+	need(err)
+	_, err = capture.Start(d, os.Getenv("TARGET"), capture.Options{})
+	need(err)
+	fmt.Println("ready")
+	time.Sleep(time.Minute)
+}
+
+// owner has an object until it is killed.
+func owner() {
+	d, err := shm.OpenDir("")
+	need(err)
+	o, err := status.Create(d, status.Info{Interface: "eth7", Queue: 3})
+	need(err)
+	fmt.Println(o.Name())
+	time.Sleep(time.Minute)
+}
+
+// TestDeadEndpointGoes: the object of a process that was killed is removed by whoever looks, and
+// one of a process that lives is not.
+func TestDeadEndpointGoes(t *testing.T) {
+	d, err := shm.OpenDir("")
+	must(t, err)
+	defer d.Close()
+	cmd := shmtest.Child(t, "owner")
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	var name string
+	_, err = fmt.Fscan(out, &name)
+	must(t, err)
+	all, err := status.List(d)
+	must(t, err)
+	if len(all) != 1 || all[0].Name != name || all[0].Info.Interface != "eth7" ||
+		all[0].Life != shm.Alive || all[0].Owner.PID != cmd.Process.Pid {
+		t.Errorf("while it lives: %+v", all)
+	}
+	must(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+	all, err = status.List(d)
+	must(t, err)
+	if len(all) != 0 {
+		t.Errorf("after it died: %+v", all)
+	}
+}
+
+// TestStatus: what a tool sees is what the endpoint is and does.
+func TestStatus(t *testing.T) {
+	r := newRig(t, nil)
+	r.arrive(t, []byte("x"))
+	r.drive(t)
+	time.Sleep(2 * time.Millisecond) // counters may be a millisecond old
+	r.drive(t)
+	s := r.object(t)
+	i := s.Info
+	if i.Local != local || i.Receive != "packets" || i.Transmit != "packets" ||
+		i.ReceiveID.IsZero() || i.ReceiveID != i.TransmitID || i.Geometry.Frames != 256 ||
+		i.UMEM != r.Socket().UMEM().Region().Object().Header().UUID || i.Rings.Rx == 0 {
+		t.Errorf("%+v", i)
+	}
+	if c := s.Counters; c.Traffic.Received != 1 || c.Rings.Received != 1 ||
+		c.Frames.Sum() != 256 || c.UpdatedNs == 0 {
+		t.Errorf("%+v", c)
+	}
+	if at := slices.Index(status.CounterNames(), "received"); s.Words[at] != 1 {
+		t.Errorf("word %d of %v", at, s.Words)
+	}
+	if len(status.CounterNames()) != len(s.Words) {
+		t.Errorf("%d names of %d words", len(status.CounterNames()), len(s.Words))
+	}
+	must(t, r.Close())
+	if all, err := status.List(r.dir); err != nil || len(all) != 0 {
+		t.Errorf("after Close: %v, %v", all, err)
+	}
+}
+
+// TestWithoutObject: an endpoint may have none.
+func TestWithoutObject(t *testing.T) {
+	r := newRig(t, func(c *endpoint.Config) { c.NoObject = true })
+	r.arrive(t, []byte("x"))
+	r.drive(t)
+	r.giveBack(t)
+	if all, err := status.List(r.dir); err != nil || len(all) != 0 {
+		t.Errorf("%v, %v", all, err)
+	}
+}

@@ -1,0 +1,203 @@
+package capture
+
+import (
+	"fmt"
+	"math/bits"
+	"syscall"
+
+	"github.com/shmring/shmring/internal/status"
+	"github.com/shmring/shmring/ring"
+	"github.com/shmring/shmring/shm"
+)
+
+// Options of a capture. Zero values stand for the defaults.
+type Options struct {
+	// SnapBytes of each packet are kept; 2048 by default, at most MaxSnapBytes.
+	SnapBytes int
+	// Slots is for how many packets there is room that the tool has not read; as many as take 8 MiB
+	// by default. It is rounded up to a power of two.
+	Slots int
+}
+
+// Packet is a copy of a packet.
+type Packet struct {
+	MonoNs  uint64 // CLOCK_MONOTONIC, when the endpoint took it from its ring or gave it to the kernel
+	Sent    bool
+	Queue   uint32
+	Len     uint32 // of the packet; Bytes may be shorter
+	Dropped uint64 // packets left out just before this one
+	Bytes   []byte // valid until the next Read
+}
+
+// Counts are the totals of a capture.
+type Counts struct {
+	Seen    uint64 // packets that came by
+	Dropped uint64 // of them, those for which there was no room
+}
+
+// Session is the tool's side of a capture of one endpoint. One goroutine uses it.
+type Session struct {
+	dir     *shm.Dir
+	target  string
+	obj     *shm.Object
+	m       memory
+	in      *ring.Consumer[record]
+	packet  Packet // of the Read that is going on
+	bytes   []byte // of packet: the memory is the endpoint's to write, and any process's to cut
+	dropped uint64
+	counts  Counts
+	fault   error // the file was cut: nothing of it is touched any more
+	done    bool
+}
+
+// Start asks the endpoint whose object has this name for copies of its packets. Errors: [ErrBusy]
+// if it is captured by a tool that lives; those of package status and of making shared memory.
+func Start(d *shm.Dir, target string, o Options) (*Session, error) {
+	snap := uint64(o.SnapBytes)
+	if o.SnapBytes == 0 {
+		snap = 2048
+	}
+	if o.SnapBytes < 0 || snap > MaxSnapBytes {
+		return nil, fmt.Errorf("capture: %d bytes of each packet, possible are 1 to %d: %w",
+			o.SnapBytes, MaxSnapBytes, syscall.EINVAL)
+	}
+	slots := uint64(o.Slots)
+	if o.Slots <= 0 {
+		slots = (8 << 20) / stride(snap)
+	}
+	slots = min(max(minSlots, uint64(1)<<bits.Len64(slots-1)), maxSlots)
+	now, err := status.Look(d, target)
+	if err != nil {
+		return nil, err
+	}
+	if !now.Capture.IsZero() && lives(d, now.Capture) {
+		return nil, fmt.Errorf("capture of %s: %w", target, ErrBusy)
+	}
+	s := &Session{dir: d, target: target}
+	id := shm.NewUUID()
+	if s.obj, err = d.Create(Prefix+id.String(), spec(id, slots, snap), nil); err != nil {
+		return nil, err
+	}
+	if s.m, err = lay(s.obj); err == nil {
+		s.guard(func() { s.in = ring.NewConsumer(s.m.tail, s.m.head, s.m.records, 0) })
+		err = s.fault
+	}
+	if err == nil {
+		var done bool
+		if done, err = status.SetWish(d, target, now.Capture, id); err == nil && !done {
+			err = fmt.Errorf("capture of %s: %w", target, ErrBusy)
+		}
+	}
+	if err != nil {
+		s.remove()
+		return nil, err
+	}
+	return s, nil
+}
+
+func lives(d *shm.Dir, id shm.UUID) bool {
+	obj, err := d.Open(Prefix+id.String(), shm.Inspect)
+	if err != nil {
+		return false
+	}
+	defer obj.Close()
+	life, err := obj.Life()
+	return err == nil && life == shm.Alive
+}
+
+// guard runs f, which touches the capture, unless that was found cut.
+func (s *Session) guard(f func()) {
+	if s.fault == nil {
+		s.fault = shm.Guard(f)
+	}
+}
+
+// state is that of a capture that is over, if it was cut.
+func (s *Session) state() uint64 {
+	state := uint64(stateLeft)
+	s.guard(func() { state = s.m.state.Load() })
+	return state
+}
+
+// Attached reports whether the endpoint has come. One that is not driven does not come.
+func (s *Session) Attached() bool { return s.state() != stateNew }
+
+// Left reports whether the endpoint writes no more: it was closed, or was told to stop; or whether
+// what it writes cannot be read, as Read says.
+func (s *Session) Left() bool { return s.state() == stateLeft }
+
+// TargetLives reports whether the endpoint is still there. It costs some system calls.
+func (s *Session) TargetLives() bool {
+	now, err := status.Look(s.dir, s.target)
+	return err == nil && now.Life == shm.Alive
+}
+
+// Read calls f with packets that wait, at most n, and returns how many. Packet and bytes are valid
+// during the call only. Errors are those of f, which end it, of package ring if the endpoint wrote
+// impossible indices, and [shm.ErrTruncated] if somebody cut the file, from then on.
+func (s *Session) Read(n int, f func(*Packet) error) (int, error) {
+	waiting, k := 0, 0
+	s.guard(func() {
+		a, b := s.in.Peek(n)
+		waiting = len(a) + len(b)
+	})
+	var err error // of f, which is not guarded: what it does is no affair of the capture's
+	for k < waiting && err == nil {
+		if s.guard(func() { s.take(s.in.Head() + uint64(k)) }); s.fault != nil {
+			break
+		}
+		k++
+		err = f(&s.packet)
+	}
+	if k > 0 {
+		s.guard(func() { s.in.Release(k) })
+	}
+	switch {
+	case err != nil:
+		return k, err
+	case s.fault != nil:
+		return k, s.fault
+	}
+	return k, s.in.Err()
+}
+
+// take copies the packet with an index.
+func (s *Session) take(index uint64) {
+	r := s.m.records[index&uint64(len(s.m.records)-1)] // another process writes it: once is enough
+	s.bytes = append(s.bytes[:0], s.m.at(index)[:min(uint64(r.Kept), s.m.snap)]...)
+	s.packet = Packet{MonoNs: r.Ns, Sent: r.Flags&flagSent != 0, Queue: r.Queue,
+		Len: max(r.Len, uint32(len(s.bytes))), Bytes: s.bytes}
+	if r.Dropped > s.dropped {
+		s.packet.Dropped = r.Dropped - s.dropped
+	}
+	s.dropped = r.Dropped
+}
+
+// Counts returns the totals so far; those before, if the file was cut since.
+func (s *Session) Counts() Counts {
+	s.guard(func() { s.counts = Counts{Seen: s.m.seen.Load(), Dropped: s.m.dropped.Load()} })
+	return s.counts
+}
+
+// Stop tells the endpoint to end it. Packets that it copied before can still be read; it says Left
+// when there will be no more.
+func (s *Session) Stop() error {
+	if s.done {
+		return nil
+	}
+	s.done = true
+	_, err := status.SetWish(s.dir, s.target, s.obj.Header().UUID, shm.UUID{})
+	return err
+}
+
+// Close ends the capture. The endpoint notices by itself.
+func (s *Session) Close() error {
+	err := s.Stop()
+	s.remove()
+	return err
+}
+
+func (s *Session) remove() {
+	_ = s.obj.Unlink()
+	_ = s.obj.Close()
+}

@@ -1,0 +1,45 @@
+package route
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/packet"
+)
+
+// FuzzHandle: whatever the kernel says, the table stands, and knows no destination but the ones
+// that were looked up.
+func FuzzHandle(f *testing.F) {
+	dst := addr("192.0.2.2")
+	f.Add(linkMessage(unix.IFF_UP, 9000))
+	f.Add(neighbourMessage(unix.RTM_NEWNEIGH, 0, 0, 0, dst, unix.NUD_STALE, 2, 0, 0, 0, 0, 2))
+	f.Add(neighbourMessage(unix.RTM_DELNEIGH, 2, ourPort, unix.NLM_F_DUMP_INTR, dst, 0))
+	for seq := range uint32(6) {
+		f.Add(routeMessage(seq, ourPort, ourIndex))
+		f.Add(message(unix.NLMSG_ERROR, seq, ourPort, 0, raw{0xff, 0xff, 0xff, 0xff}))
+		f.Add(message(unix.NLMSG_DONE, seq, ourPort, 0))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		table, _ := scripted(t, Options{})
+		_, _ = table.Lookup(dst)
+		pump(t, table, 3)
+		table.handle(b)
+		pump(t, table, 4)
+		hop, err := table.Lookup(dst)
+		if err == nil && (hop.MTU < 0 || hop.NextMAC == [6]byte{} && hop.LocalMAC != [6]byte{}) {
+			// A neighbour's all-zero address can only be what the message says.
+			if !table.neighbours[dst].HasMAC {
+				t.Errorf("%+v", hop)
+			}
+		}
+		if err != nil && hop != (packet.Hop{Generation: hop.Generation}) {
+			t.Errorf("%+v with %v", hop, err)
+		}
+		table.advance(5e9)
+		pump(t, table, 5e9)
+		if n := len(table.dests); n != 1 {
+			t.Errorf("%d destinations", n)
+		}
+	})
+}

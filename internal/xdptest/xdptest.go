@@ -1,0 +1,84 @@
+// Package xdptest helps tests that need a network device: a pair of veth interfaces in namespaces
+// of their own, or an honest skip.
+package xdptest
+
+import (
+	"context"
+	"testing"
+
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/veth"
+	"github.com/shmring/shmring/xdp"
+)
+
+// NewPair returns two joined ends that are gone when the test ends. Where they cannot be made the
+// test is skipped, or fails if SHMRING_REQUIRE has netns.
+func NewPair(t testing.TB, c veth.Config) *veth.Pair {
+	t.Helper()
+	p, err := veth.Open(c)
+	shmtest.Require(t, "netns", err)
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// Do runs f in the namespace of an end and fails the test if it returns an error.
+func Do(t testing.TB, e *veth.End, f func() error) {
+	t.Helper()
+	if err := e.Do(f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// NewUMEM returns a UMEM that is closed when the test ends, after sockets that were opened later.
+func NewUMEM(t testing.TB, o xdp.UMEMOptions) *xdp.UMEM {
+	t.Helper()
+	u, err := xdp.NewUMEM(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := u.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return u
+}
+
+// Attach attaches the steering program to an end for the time of the test. Where the kernel has no
+// XDP or the privilege is missing the test is skipped, or fails if SHMRING_REQUIRE has xdp.
+func Attach(t testing.TB, e *veth.End, o xdp.ProgramOptions) *xdp.Program {
+	t.Helper()
+	var p *xdp.Program
+	err := e.Do(func() (err error) {
+		p, err = xdp.Attach(e.Name, o)
+		return err
+	})
+	shmtest.Require(t, "xdp", err)
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// Open opens a socket on queue 0 of an end for the time of the test.
+func Open(t testing.TB, e *veth.End, queue uint32, u *xdp.UMEM, o xdp.Options) *xdp.Socket {
+	t.Helper()
+	var s *xdp.Socket
+	err := e.Do(func() (err error) {
+		s, err = xdp.Open(e.Name, queue, u, o)
+		return err
+	})
+	shmtest.Require(t, "xdp", err)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}

@@ -1,9 +1,0 @@
-package link
-
-import (
-	"testing"
-
-	"github.com/shmring/shmring/shm/shmtest"
-)
-
-func TestMain(m *testing.M) { shmtest.Main(m) }

@@ -1,9 +1,0 @@
-package rtnetlink
-
-import (
-	"testing"
-
-	"github.com/shmring/shmring/shm/shmtest"
-)
-
-func TestMain(m *testing.M) { shmtest.Main(m) }
