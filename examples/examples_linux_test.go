@@ -1,0 +1,240 @@
+// Package examples runs the programs below it, each as what it is: a process of its own.
+package examples
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/veth"
+	"github.com/shmring/shmring/internal/xdptest"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
+)
+
+func TestMain(m *testing.M) { shmtest.Main(m) }
+
+// program is an example that runs.
+type program struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	lines *bufio.Scanner
+}
+
+// builder builds the programs for the time of a test, those with these names, and starts them.
+func builder(t *testing.T, names ...string) (start func(name string, args ...string) *program) {
+	t.Helper()
+	bin := t.TempDir()
+	args := []string{"build", "-o", bin}
+	for _, name := range names {
+		args = append(args, "./"+name)
+	}
+	if out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return func(name string, args ...string) *program {
+		t.Helper()
+		p := &program{t: t, cmd: exec.CommandContext(t.Context(), filepath.Join(bin, name), args...)}
+		p.cmd.Stderr = os.Stderr
+		in, err := p.cmd.StdinPipe()
+		must(t, err)
+		out, err := p.cmd.StdoutPipe()
+		must(t, err)
+		p.in, p.lines = in, bufio.NewScanner(out)
+		must(t, p.cmd.Start())
+		t.Cleanup(func() { // of a test that failed
+			_ = p.cmd.Process.Kill()
+			_ = p.cmd.Wait()
+		})
+		return p
+	}
+}
+
+// prints waits for these lines, which must be the next ones.
+func (p *program) prints(want ...string) {
+	p.t.Helper()
+	for _, w := range want {
+		if !p.lines.Scan() {
+			p.t.Fatalf("%v ended before it printed %q", p.cmd, w)
+		}
+		if got := p.lines.Text(); got != w {
+			p.t.Fatalf("%v printed %q, want %q", p.cmd, got, w)
+		}
+	}
+}
+
+// ends waits for the end of the program, which must be a good one without further lines.
+func (p *program) ends() {
+	p.t.Helper()
+	for p.lines.Scan() {
+		p.t.Errorf("%v printed %q besides", p.cmd, p.lines.Text())
+	}
+	if err := p.cmd.Wait(); err != nil {
+		p.t.Fatalf("%v: %v", p.cmd, err)
+	}
+}
+
+func (p *program) interrupt() {
+	p.t.Helper()
+	must(p.t, p.cmd.Process.Signal(os.Interrupt))
+	p.ends()
+}
+
+func (p *program) kill() {
+	p.t.Helper()
+	must(p.t, p.cmd.Process.Kill())
+	_ = p.cmd.Wait()
+}
+
+func TestProducerAndConsumer(t *testing.T) {
+	start := builder(t, "producer", "consumer")
+	early := start("producer") // it waits for the queue
+	consumer := start("consumer")
+	early.ends()
+	consumer.prints("done: 1 MSG|SEND", "done: 2 MSG|SEND", "done: 3 MSG|SEND")
+	start("producer").ends()
+	consumer.prints("done: 1 MSG|SEND", "done: 2 MSG|SEND", "done: 3 MSG|SEND")
+	consumer.interrupt()
+}
+
+func TestEvents(t *testing.T) {
+	start := builder(t, "events")
+	reader := start("events")
+	reader.prints("reading")
+	writer := start("events", "hello", "world")
+	reader.prints("0: hello", "1: world")
+	writer.kill()
+	reader.prints(fmt.Sprint("process died: ", writer.cmd.Process.Pid))
+	writer = start("events", "again")
+	reader.prints("0: again")
+	writer.interrupt()
+	reader.interrupt()
+}
+
+func TestCounter(t *testing.T) {
+	start := builder(t, "counter")
+	waiter := start("counter", "wait", "3")
+	waiter.prints("waiting")
+	start("counter", "add", "2").ends()
+	start("counter", "add", "1").ends()
+	waiter.prints("reached: 3")
+	waiter.ends()
+}
+
+func TestWaitSet(t *testing.T) {
+	start := builder(t, "waitset")
+	set := start("waitset", "bids", "asks")
+	set.prints("waiting")
+	for i, name := range []string{"asks", "bids", "asks"} {
+		post(t, name, uint64(i))
+		set.prints(fmt.Sprint(name, " ", i))
+	}
+	set.interrupt()
+}
+
+func TestRestart(t *testing.T) {
+	start := builder(t, "restart")
+	first := start("restart", "jobs")
+	first.prints("reading")
+	post(t, "jobs", 1, 2)
+	first.prints("1 again: false")
+	first.kill()
+	second := start("restart", "jobs")
+	second.prints("reading", "1 again: true")
+	_, err := io.WriteString(second.in, "\n")
+	must(t, err)
+	second.prints("2 again: false")
+	must(t, second.in.Close())
+	second.ends()
+	dir := openDir(t)
+	must(t, cq.Remove(dir, "jobs", cq.Removal{Waiting: true}))
+}
+
+func TestSocket(t *testing.T) {
+	start := builder(t, "socket")
+	path := filepath.Join(t.TempDir(), "socket")
+	reader := start("socket", "serve", path)
+	reader.prints("serving")
+	start("socket", "call", path).ends()
+	reader.prints("done: 7")
+	reader.interrupt()
+}
+
+func TestUDPEcho(t *testing.T) {
+	pair := xdptest.NewPair(t, veth.Config{})
+	// Where there is no XDP this skips, or fails if it is required.
+	xdptest.Attach(t, pair.B, xdp.ProgramOptions{})
+	start := builder(t, "udpecho")
+	local := net.JoinHostPort(pair.A.Addr.String(), strconv.Itoa(7))
+	var server *program
+	xdptest.Do(t, pair.A, func() error {
+		server = start("udpecho", pair.A.Name, local)
+		return nil
+	})
+	server.prints("listening on " + local)
+	var client net.Conn
+	xdptest.Do(t, pair.B, func() (err error) {
+		client, err = net.Dial("udp", local)
+		return err
+	})
+	defer client.Close()
+	echo(t, client, "over the wire and back")
+	server.interrupt()
+}
+
+// echo sends text until it comes back: a datagram may be lost, as while a neighbour is resolved.
+func echo(t *testing.T, c net.Conn, text string) {
+	t.Helper()
+	got := make([]byte, 100)
+	for {
+		_, err := io.WriteString(c, text)
+		must(t, err)
+		must(t, c.SetReadDeadline(time.Now().Add(time.Second)))
+		n, err := c.Read(got)
+		if errors.Is(err, os.ErrDeadlineExceeded) && t.Context().Err() == nil {
+			continue
+		}
+		must(t, err)
+		if string(got[:n]) != text {
+			t.Fatalf("%q came back", got[:n])
+		}
+		return
+	}
+}
+
+func openDir(t *testing.T) *shm.Dir {
+	t.Helper()
+	dir, err := shm.OpenDir("")
+	must(t, err)
+	t.Cleanup(func() { must(t, dir.Close()) })
+	return dir
+}
+
+func post(t *testing.T, queue string, contexts ...uint64) {
+	t.Helper()
+	w, err := cq.Attach(context.WithoutCancel(t.Context()), openDir(t), queue, cq.WriterOptions{})
+	must(t, err)
+	for _, c := range contexts {
+		must(t, w.Post(&cq.Entry{Context: c}))
+	}
+	must(t, w.Close())
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

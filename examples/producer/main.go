@@ -1,0 +1,29 @@
+// Command producer posts three completions to the queue "orders". Several may run at once.
+package main
+
+import (
+	"context"
+	"log"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+func main() {
+	dir, err := shm.OpenDir("") // $SHMRING_DIR, or /dev/shm/shmring-UID
+	check(err)
+	defer dir.Close()
+	w, err := cq.Attach(context.Background(), dir, "orders", cq.WriterOptions{Wait: true})
+	check(err)
+	defer w.Close()
+	for id := uint64(1); id <= 3; id++ {
+		e := cq.Entry{Context: id, Flags: cq.FlagSend | cq.FlagMsg}
+		check(w.PostContext(context.Background(), &e)) // it waits for room in the queue
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
