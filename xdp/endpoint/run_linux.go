@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/doorbell"
 )
 
 const (

@@ -1,7 +1,7 @@
 package bench
 
 import (
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/doorbell"
 	"golang.org/x/sys/unix"
 )
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/doorbell"
 	"golang.org/x/sys/unix"
 )
 
