@@ -4,8 +4,8 @@ import (
 	"errors"
 	"io/fs"
 
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
-	"github.com/shmring/shmring/internal/doorbell"
 	"github.com/shmring/shmring/shm"
 )
 

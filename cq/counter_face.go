@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 )
 
 // counterKeeper is a goroutine that waits for a counter in place of a descriptor, or of a set.

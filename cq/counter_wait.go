@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
-	"github.com/shmring/shmring/internal/doorbell"
 )
 
 // Wait waits until the value is at least threshold (fi_cntr_wait), and returns nil then. Otherwise

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
 )
 

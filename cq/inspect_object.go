@@ -4,7 +4,7 @@ import (
 	"io/fs"
 	"path/filepath"
 
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
 )
 

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 )
 
 // rowWords is a row as it lies in the reader object.

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 )
 
 // memberList is who is in a set, by bit and by object. Its own lock is held while the set's list

@@ -3,7 +3,7 @@ package cq
 import (
 	"sync/atomic"
 
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
 )
 

@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
 )
 

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
-	"github.com/shmring/shmring/internal/doorbell"
 	"github.com/shmring/shmring/shm"
 )
 

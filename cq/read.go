@@ -1,8 +1,8 @@
 package cq
 
 import (
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
-	"github.com/shmring/shmring/internal/doorbell"
 )
 
 // laneBudget is how many entries one lane gives before the next one's turn, in one read or in

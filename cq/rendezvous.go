@@ -7,7 +7,7 @@ import (
 	"net"
 	"syscall"
 
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
 )
 

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
 )
 

@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 )
 
 // sliceNs is how long a reader sleeps at most while some writer's death would not be noticed.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 )
 
 // Waitable is what wait sets and poll sets take: a [*Queue], an [*EventQueue] or a [*Counter] of

@@ -41,7 +41,7 @@ func TestInlined(t *testing.T) {
 	}
 	// What reads queues is compiled too: generic functions are where they are used.
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-gcflags=-m=1",
-		"./ring", "./internal/doorbell", "./cq", "./cmd/shmctl/internal/bench")
+		"./ring", "./doorbell", "./cq", "./cmd/shmctl/internal/bench")
 	cmd.Dir = root(t)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -3,7 +3,7 @@ package xdp
 import (
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 )
 
 // Simulate makes a socket whose kernel is played by the program, over ordinary memory: no

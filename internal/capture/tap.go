@@ -1,7 +1,7 @@
 package capture
 
 import (
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/rtnetlink"
 	"github.com/shmring/shmring/xdp"

@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/capture"
 	"github.com/shmring/shmring/internal/crash"
-	"github.com/shmring/shmring/internal/doorbell"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"

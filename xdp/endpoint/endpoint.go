@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/capture"
-	"github.com/shmring/shmring/internal/doorbell"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/xdp"
 )

@@ -3,7 +3,7 @@ package endpoint
 import (
 	"sync"
 
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 )
 
 // waker ends the sleep of Run from another goroutine. The descriptor is -1 while nobody runs.

@@ -10,7 +10,7 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"

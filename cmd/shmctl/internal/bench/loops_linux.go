@@ -1,7 +1,7 @@
 package bench
 
 import (
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 	"golang.org/x/sys/unix"
 )
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 	"golang.org/x/sys/unix"
 )
 

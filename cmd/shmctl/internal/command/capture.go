@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/capture"
 	"github.com/shmring/shmring/internal/capture/pcapng"
-	"github.com/shmring/shmring/internal/doorbell"
 	xstatus "github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/shm"
 )

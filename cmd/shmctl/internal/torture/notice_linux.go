@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 )
 
 // noticeLatest is when a survivor must know of a death at the latest, in time that it could run.

@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
-	"github.com/shmring/shmring/internal/doorbell"
 )
 
 // proc is a place in the run, and the process that has it now.

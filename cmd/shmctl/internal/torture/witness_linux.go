@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
-	"github.com/shmring/shmring/internal/doorbell"
 )
 
 // The witness is a process that nobody kills, so that what it is not told was not told. It reads a

@@ -17,7 +17,7 @@ var litmusReport = flag.Int("litmus.report", 0,
 
 const litmusHead = `# Litmus tests: how soon their mutants show themselves
 
-Made by "go test ./internal/doorbell -run TestLitmusReport -litmus.report %d" on
+Made by "go test ./doorbell -run TestLitmusReport -litmus.report %d" on
 %s.
 
 Two processes, each on a CPU of its own, run the two sides of a test at about the same moment,
@@ -86,7 +86,7 @@ func TestLitmusReport(t *testing.T) {
 			each, slices.Max(together), short(longest))
 	}
 	text := fmt.Sprintf(litmusHead, *litmusReport, shmtest.Machine()) + b.String()
-	if err := os.WriteFile("../../testdata/reports/litmus.md", []byte(text), 0o644); err != nil {
+	if err := os.WriteFile("../testdata/reports/litmus.md", []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	statesFile = "../../testdata/guards_states.tsv"
-	pageFile   = "../../testdata/guards_models.md"
+	statesFile = "../testdata/guards_states.tsv"
+	pageFile   = "../testdata/guards_models.md"
 )
 
 var (
@@ -75,9 +75,8 @@ func cell(key string) string {
 }
 
 const pageHead = "# The models of the protocols: what is explored, and what falls\n" + `
-Made by "go test ./internal/doorbell -run TestModelPage -model.write" from the tables beside the
-models (internal/doorbell/model_*_test.go) and from guards_states.tsv, where -model.record notes
-what a run found.
+Made by "go test ./doorbell -run TestModelPage -model.write" from the tables beside the models
+(doorbell/model_*_test.go) and from guards_states.tsv, where -model.record notes what a run found.
 Every exploration visits each reachable state once and finds no loss, and a test compares the
 number of states with the one below. The two without a number, d4 where the reader pays and "two
 share, 2 lanes" of queues between users, had not ended after seven minutes on a busy machine; what
@@ -85,10 +84,9 @@ they are for is in d12, and in the two smaller sizes they are made of. The large
 explored with -model.full only. The numbers are of runs on a virtual machine with two CPUs that
 others used at the same time; the seconds say no more than which are large.
 
-Where the steps stand in the code: P ringer.go of internal/doorbell; R1 to R4 bell.go, R5 to
-R9 and T sleep.go; S set.go and domain.go; N and C channel.go and notify.go; F set.go and
-channel.go; L cq/attach.go and reconfigure.go; K cq/queue.go and cq/lane.go; U sleep.go (Mark)
-and domain.go (Consider); Q and
+Where the steps stand in the code: P doorbell/ringer.go; R1 to R4 bell.go, R5 to R9 and T sleep.go;
+S set.go and domain.go; N and C channel.go and notify.go; F set.go and channel.go; L cq/attach.go
+and reconfigure.go; K cq/queue.go and cq/lane.go; U sleep.go (Mark) and domain.go (Consider); Q and
 H ringer.go and listen.go, their keeper relay_linux.go; C and W of counters counterbell.go and
 cq/counter_wait.go; D, G and H of frames xdp/frames.go, xdp/endpoint/release.go and xdp/port; W of
 lanes without room cq/writer_queue.go; those of many, a set and the latch as of queues, with the

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shmring/shmring/internal/doorbell"
+	"github.com/shmring/shmring/doorbell"
 )
 
 // TestOneWaiterPerSet: the explorer shows that a second waiter on one set loses a wake, so it is
