@@ -54,7 +54,7 @@ type Rule struct {
 
 // Local says which destinations are an interface's own: its addresses, each with the hardware
 // address that frames to it go to, and the groups that it is in with theirs. Addresses are without
-// zone, and never IPv4 ones mapped to IPv6. The state of a link.Watcher knows them.
+// zone, and never IPv4 ones mapped to IPv6. The state of a netif.Watcher knows them.
 type Local map[netip.Addr][6]byte
 
 // Has reports whether a datagram is for the interface itself: untagged, or with a priority tag

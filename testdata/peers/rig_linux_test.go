@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shmring/shmring/internal/route"
+	"github.com/shmring/shmring/internal/netif"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/internal/xdptest"
@@ -83,10 +83,10 @@ func newHosts(t testing.TB, who [2]owner) *hosts {
 // serve runs the server of a device process on an end and returns where it is found.
 func serve(t testing.TB, e *veth.End) (path string) {
 	t.Helper()
-	var table *route.Table
+	var table *netif.Table
 	var s *device.Server
 	err := e.Do(func() (err error) {
-		if table, err = route.Open(e.Name, route.Options{}); err != nil {
+		if table, err = netif.OpenTable(e.Index, netif.TableOptions{}); err != nil {
 			return err
 		}
 		s, err = device.NewServer(device.Config{Interface: e.Name, Resolver: table,

@@ -12,8 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/netif"
 	"github.com/shmring/shmring/internal/packet"
-	"github.com/shmring/shmring/internal/route"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/shm"
@@ -80,7 +80,7 @@ func TestLaneMemory(t *testing.T) {
 }
 
 // laterTable is a table that is opened when the interface is there.
-type laterTable struct{ atomic.Pointer[route.Table] }
+type laterTable struct{ atomic.Pointer[netif.Table] }
 
 func (l *laterTable) Lookup(dst netip.Addr) (packet.Hop, error) { return l.Load().Lookup(dst) }
 func (l *laterTable) Forget(dst netip.Addr)                     { l.Load().Forget(dst) }
@@ -92,11 +92,11 @@ func TestSpray(t *testing.T) {
 	resolver := &laterTable{}
 	r := newRig(t, device.Config{Resolver: resolver,
 		Allow: []device.Allow{{ID: 0, Destinations: 8}}})
-	var table *route.Table
+	var table *netif.Table
 	xdptest.Do(t, r.pair.B, func() (err error) {
 		if err = netlink.RouteAdd(&netlink.Route{LinkIndex: r.pair.B.Index,
 			Gw: r.pair.A.Addr.AsSlice()}); err == nil {
-			table, err = route.Open(r.pair.B.Name, route.Options{})
+			table, err = netif.OpenTable(r.pair.B.Index, netif.TableOptions{})
 		}
 		return err
 	})

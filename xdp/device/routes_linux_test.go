@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/netif"
 	"github.com/shmring/shmring/internal/packet"
-	"github.com/shmring/shmring/internal/route"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/internal/xdptest"
@@ -34,11 +34,11 @@ func TestIPv6(t *testing.T) {
 	r := newRig(t, device.Config{Resolver: resolver})
 	xdptest.AddIPv6(t, r.pair, sixA, sixB)
 	xdptest.Do(t, r.pair.B, func() error {
-		table, err := route.Open(r.pair.B.Name, route.Options{})
+		table, err := netif.OpenTable(r.pair.B.Index, netif.TableOptions{})
 		resolver.Resolver = table
 		return err
 	})
-	defer resolver.Resolver.(*route.Table).Close()
+	defer resolver.Resolver.(*netif.Table).Close()
 	e := r.dial(device.Request{Ports: []uint16{5000}})
 	var peer *net.UDPConn
 	xdptest.Do(t, r.pair.A, func() (err error) {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/doorbell"
-	"github.com/shmring/shmring/internal/link"
+	"github.com/shmring/shmring/internal/netif"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
@@ -24,7 +24,7 @@ type Server struct {
 	c          Config
 	allow      shm.AllowList // all lines of the allow-list
 	program    *xdp.Program
-	watcher    *link.Watcher // of the interface's own addresses
+	watcher    *netif.Watcher // of the interface's own addresses
 	reports    reports
 	engine     *engine
 	mtu        int // of the interface, as far as a frame has room
@@ -102,8 +102,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.watcher, err = link.WatchIndex(ifi.Index, link.Options{OnLocal: s.setLocal,
-		OnEvent: func(link.Event) bool { return true }})
+	s.watcher, err = netif.Watch(ifi.Index, netif.WatchOptions{OnLocal: s.setLocal})
 	if err != nil {
 		return err
 	}

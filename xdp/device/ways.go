@@ -8,7 +8,7 @@ import (
 	"github.com/shmring/shmring/internal/packet"
 )
 
-// forgetter is a Resolver that can be told that nobody needs a destination, as *route.Table can.
+// forgetter is a Resolver that can be told that nobody needs a destination, as *netif.Table can.
 type forgetter interface{ Forget(dst netip.Addr) }
 
 // maxAsking bounds for how many hardware addresses one line of the allow-list waits at a time: the

@@ -11,7 +11,7 @@ import (
 	"github.com/shmring/shmring/xdp"
 )
 
-// Resolver finds the way to a destination; route.Table is one that asks the kernel, [Static] one
+// Resolver finds the way to a destination; netif.Table is one that asks the kernel, [Static] one
 // that is told. It is called with the endpoint's lock held, and must neither block nor call the
 // endpoint. Errors are [ErrResolving] and [ErrUnreachable], wrapped or not, and [xdp.ErrLinkDown],
 // with which packets to peers that were known before wait for the link; any other counts as

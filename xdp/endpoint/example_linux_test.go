@@ -14,7 +14,7 @@ import (
 )
 
 // Two endpoints on simulated devices that are joined by a wire. On a real one the socket comes from
-// xdp.Open, and the resolver is a route.Table.
+// xdp.Open, and the resolver is a netif.Table.
 func ExampleOpen() {
 	dir, err := shm.OpenDir("")
 	check(err)

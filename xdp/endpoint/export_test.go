@@ -1,6 +1,6 @@
 package endpoint
 
-import "github.com/shmring/shmring/internal/link"
+import "github.com/shmring/shmring/internal/netif"
 
 // LinkEvent plays the watcher.
-func (e *Endpoint) LinkEvent(l link.Event) bool { return e.linkEvent(l) }
+func (e *Endpoint) LinkEvent(l netif.Event) bool { return e.linkEvent(l) }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/link"
+	"github.com/shmring/shmring/internal/netif"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -26,7 +26,7 @@ type WatchOptions struct {
 
 // monitor is what the watcher of the interface passes on to whoever drives the endpoint.
 type monitor struct {
-	watcher *link.Watcher
+	watcher *netif.Watcher
 	mtu     atomic.Int64 // of the interface; 0: nothing is known but what the socket says
 	gone    atomic.Bool  // the interface is; set before the sleeper is woken
 
@@ -41,13 +41,13 @@ func (e *Endpoint) watch() error {
 		return nil
 	}
 	name, index := e.socket.Interface()
-	o := link.Options{Poll: e.cfg.Watch.Poll, OnEvent: e.linkEvent}
+	o := netif.WatchOptions{Poll: e.cfg.Watch.Poll, OnEvent: e.linkEvent}
 	if p := e.cfg.Watch.Program; p != nil {
 		o.ProgramID = p.ID()
 	}
-	var w *link.Watcher
+	var w *netif.Watcher
 	err := inNamespaceOf(e.socket.FD(), func() (err error) {
-		w, err = link.WatchIndex(index, o)
+		w, err = netif.Watch(index, o)
 		return err
 	})
 	if err != nil {
@@ -67,36 +67,36 @@ const elsewhere = "call Open on a thread in the interface's network namespace"
 
 // linkEvent takes what the watcher tells. It runs in the watcher's goroutine, and returns false if
 // the event queue is full: the watcher comes again then, if things are still so.
-func (e *Endpoint) linkEvent(l link.Event) bool {
+func (e *Endpoint) linkEvent(l netif.Event) bool {
 	if e.closed.Load() {
 		return true
 	}
 	ev := cq.Event{FID: e.FID(), Context: e.cfg.Context}
 	switch l.Kind {
-	case link.Removed:
+	case netif.Removed:
 		// Nothing else wakes who sleeps on the socket.
 		e.monitor.gone.Store(true)
 		e.Wake()
 		return e.tellGone()
-	case link.Up:
+	case netif.Up:
 		e.Wake() // packets wait in the ring
 		ev.Event = cq.EventLinkUp
-	case link.Down:
+	case netif.Down:
 		ev.Event = cq.EventLinkDown
-	case link.MTUChanged:
+	case netif.MTUChanged:
 		e.monitor.mtu.Store(int64(l.MTU))
 		ev.Event, ev.Data = cq.EventMTU, uint64(l.MTU)
-	case link.MACChanged:
+	case netif.MACChanged:
 		ev.Event, ev.Payload = cq.EventMAC, l.MAC[:]
-	case link.AddressAdded, link.AddressRemoved:
+	case netif.AddressAdded, netif.AddressRemoved:
 		ev.Event = cq.EventAddressAdded
-		if l.Kind == link.AddressRemoved {
+		if l.Kind == netif.AddressRemoved {
 			ev.Event = cq.EventAddressRemoved
 		}
 		ev.Data, ev.Payload = uint64(l.Prefix.Bits()), l.Prefix.Addr().AsSlice()
-	case link.ProgramChanged:
+	case netif.ProgramChanged:
 		ev.Event, ev.Data = cq.EventProgram, uint64(l.ProgramID)
-	case link.QueuesChanged:
+	case netif.QueuesChanged:
 		ev.Event, ev.Data = cq.EventQueues, uint64(l.RxQueues)<<32|uint64(uint32(l.TxQueues))
 	}
 	return e.tell(&ev)

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/link"
+	"github.com/shmring/shmring/internal/netif"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/internal/xdptest"
@@ -254,10 +254,10 @@ func TestEventsFull(t *testing.T) {
 	events := newEvents(t)
 	s := alone(t, configured(func(c *endpoint.Config) { c.Events = events }))
 	n := 0
-	for s.LinkEvent(link.Event{Kind: link.QueuesChanged, RxQueues: 3, TxQueues: 2}) {
+	for s.LinkEvent(netif.Event{Kind: netif.QueuesChanged, RxQueues: 3, TxQueues: 2}) {
 		n++
 	}
-	if n == 0 || s.LinkEvent(link.Event{Kind: link.Removed}) {
+	if n == 0 || s.LinkEvent(netif.Event{Kind: netif.Removed}) {
 		t.Errorf("%d taken, and the end too", n)
 	}
 	if _, err := s.Progress(); !errors.Is(err, xdp.ErrDeviceGone) {
@@ -270,7 +270,7 @@ func TestEventsFull(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if !s.LinkEvent(link.Event{Kind: link.Removed}) {
+		if !s.LinkEvent(netif.Event{Kind: netif.Removed}) {
 			t.Error("there is room")
 		}
 	}
@@ -280,7 +280,7 @@ func TestEventsFull(t *testing.T) {
 	if _, err := events.ReadErr(&gone); err == nil {
 		t.Error("told twice")
 	}
-	if err := s.Close(); err != nil || !s.LinkEvent(link.Event{Kind: link.Up}) {
+	if err := s.Close(); err != nil || !s.LinkEvent(netif.Event{Kind: netif.Up}) {
 		t.Error("an event after Close", err)
 	}
 	none(t, events)
@@ -292,7 +292,7 @@ func TestStaticMTU(t *testing.T) {
 	buf := make([]byte, 1500)
 	must(t, s.Inject(buf[:1472], s.peer))
 	for _, mtu := range []int{1400, 1500, 1300} {
-		if !s.LinkEvent(link.Event{Kind: link.MTUChanged, MTU: mtu}) {
+		if !s.LinkEvent(netif.Event{Kind: netif.MTUChanged, MTU: mtu}) {
 			t.Error("not taken")
 		}
 		must(t, s.Inject(buf[:mtu-28], s.peer))

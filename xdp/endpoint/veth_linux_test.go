@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/route"
+	"github.com/shmring/shmring/internal/netif"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/internal/xdptest"
@@ -34,7 +34,7 @@ type wired struct {
 	*side
 	pair  *veth.Pair
 	prog  *xdp.Program
-	table *route.Table
+	table *netif.Table
 }
 
 func newWired(t testing.TB, mode xdp.AttachMode, change func(c *endpoint.Config)) *wired {
@@ -56,7 +56,8 @@ func wire(t testing.TB, name string, pair *veth.Pair, prog *xdp.Program, socket 
 	s := w.side
 	var err error
 	xdptest.Do(t, w.pair.B, func() error {
-		w.table, err = route.Open(w.pair.B.Name, route.Options{Attempt: 100 * time.Millisecond})
+		w.table, err = netif.OpenTable(w.pair.B.Index,
+			netif.TableOptions{Attempt: 100 * time.Millisecond})
 		return err
 	})
 	s.dir, err = shm.OpenDir("")

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shmring/shmring/internal/route"
+	"github.com/shmring/shmring/internal/netif"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/internal/xdptest"
@@ -22,10 +22,10 @@ import (
 // serve runs a device process's server on an end, at path, until stop is called.
 func serve(t *testing.T, e *veth.End, path string) (stop func()) {
 	t.Helper()
-	var table *route.Table
+	var table *netif.Table
 	var s *device.Server
 	err := e.Do(func() (err error) {
-		if table, err = route.Open(e.Name, route.Options{}); err != nil {
+		if table, err = netif.OpenTable(e.Index, netif.TableOptions{}); err != nil {
 			return err
 		}
 		s, err = device.NewServer(device.Config{Interface: e.Name, Resolver: table})

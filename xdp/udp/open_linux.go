@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/link"
-	"github.com/shmring/shmring/internal/route"
+	"github.com/shmring/shmring/internal/netif"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
 )
@@ -36,7 +35,7 @@ type opener struct {
 // but the ports of connections is taken from the kernel.
 //
 // It needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF. Errors are those of [xdp.Attach], [xdp.NewUMEM],
-// [xdp.Open] and route.Open. After an error nothing is left. The context bounds Open alone.
+// [xdp.Open] and netif.OpenTable. After an error nothing is left. The context bounds Open alone.
 func Open(ctx context.Context, ifname string, o Options) (*Stack, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -266,7 +265,7 @@ func (p *opener) resolver() error {
 	if p.o.Resolver != nil {
 		return nil
 	}
-	t, err := route.OpenIndex(p.ifi.Index, route.Options{})
+	t, err := netif.OpenTable(p.ifi.Index, netif.TableOptions{})
 	if err != nil {
 		return err
 	}
@@ -277,8 +276,8 @@ func (p *opener) resolver() error {
 
 // watch has the stack fail as soon as its interface is gone, of which no socket tells by itself.
 func (p *opener) watch(s *Stack) error {
-	w, err := link.WatchIndex(p.ifi.Index, link.Options{Poll: -1, OnEvent: func(e link.Event) bool {
-		if e.Kind == link.Removed {
+	w, err := netif.Watch(p.ifi.Index, netif.WatchOptions{Poll: -1, OnEvent: func(e netif.Event) bool {
+		if e.Kind == netif.Removed {
 			s.fail(&Error{Pkg: pkg, Op: "use", Name: p.ifi.Name, Err: xdp.ErrDeviceGone})
 		}
 		return true

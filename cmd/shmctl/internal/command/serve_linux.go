@@ -13,13 +13,18 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/shmring/shmring/internal/route"
+	"github.com/shmring/shmring/internal/netif"
+	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
 )
 
 // serve runs until the context ends, or the device is gone.
 func (s *serve) serve(cmd *cobra.Command) (err error) {
-	table, err := route.Open(s.dev, route.Options{})
+	ifi, err := net.InterfaceByName(s.dev)
+	if err != nil {
+		return serveFailed(s.dev, fmt.Errorf("%w: %w", xdp.ErrNoDevice, err))
+	}
+	table, err := netif.OpenTable(ifi.Index, netif.TableOptions{})
 	if err != nil {
 		return serveFailed(s.dev, err)
 	}

@@ -1,0 +1,157 @@
+package netif
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/veth"
+	"github.com/shmring/shmring/internal/xdptest"
+)
+
+// FuzzMessages: whatever stands in a datagram, messages lie in it, and taking them apart neither
+// fails nor reads beyond them.
+func FuzzMessages(f *testing.F) {
+	a := netip.MustParseAddr("192.0.2.1")
+	b := appendGetRoute(nil, 1, a, 3)
+	f.Add(b)
+	f.Add(appendUse(b, 2, 3, netip.MustParseAddr("2001:db8::1")))
+	f.Add(appendGetLink(nil, 4, 5))
+	f.Add(appendDumpNeighbours(appendDumpAddresses(nil, 1), 2, 3))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		n := 0
+		for m := range messages(b) {
+			n += headerBytes + len(m.Body)
+			kinds := []uint16{unix.RTM_NEWLINK, unix.RTM_NEWADDR, unix.RTM_NEWNEIGH,
+				unix.RTM_NEWROUTE, unix.NLMSG_ERROR, m.Type}
+			for _, m.Type = range kinds {
+				if l, ok := m.Link(); ok && l.MTU < 0 {
+					t.Errorf("%+v", l)
+				}
+				if a, ok := m.Address(); ok && !a.Prefix.IsValid() {
+					t.Errorf("%+v", a)
+				}
+				if v, ok := m.Neighbour(); ok && (!v.Addr.IsValid() || v.Addr.Zone() != "") {
+					t.Errorf("%+v", v)
+				}
+				if r, ok := m.Route(); ok && r.MTU < 0 {
+					t.Errorf("%+v", r)
+				}
+				_, _ = m.Errno()
+			}
+		}
+		if n > len(b) {
+			t.Errorf("%d bytes of messages in %d", n, len(b))
+		}
+	})
+}
+
+// receiveUntil takes datagrams until one has what ok looks for.
+func receiveUntil(t *testing.T, c *conn, what string, ok func(message) bool) {
+	t.Helper()
+	stop := time.AfterFunc(time.Minute, func() { _ = c.Close() })
+	defer stop.Stop()
+	buf := make([]byte, bufferBytes)
+	for {
+		n, err := c.Receive(buf)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		for m := range messages(buf[:n]) {
+			if ok(m) {
+				return
+			}
+		}
+	}
+}
+
+// TestConn: questions have answers, changes are told, and closing ends the wait.
+func TestConn(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{MTU: 1400})
+	var c *conn
+	xdptest.Do(t, p.A, func() (err error) {
+		c, err = openConn(join(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR))
+		return err
+	})
+	defer func() { _ = c.Close() }()
+	send := func(b []byte) {
+		t.Helper()
+		if err := c.Send(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(appendGetLink(nil, 5, p.A.Index))
+	receiveUntil(t, c, "link", func(m message) bool {
+		l, ok := m.Link()
+		if ok && (m.Seq != 5 || m.Port != c.Port() || l.Name != p.A.Name || l.MTU != 1400 ||
+			l.MAC != [6]byte(p.A.MAC) || !l.Up() || l.Index != p.A.Index || l.ProgramID != 0) {
+			t.Errorf("%+v, %+v", m, l)
+		}
+		return ok
+	})
+	send(appendDumpAddresses(nil, 6))
+	var found bool
+	receiveUntil(t, c, "addresses", func(m message) bool {
+		if a, ok := m.Address(); ok && a.Index == p.A.Index {
+			found = a.Prefix == netip.PrefixFrom(p.A.Addr, 24) && !a.Tentative
+		}
+		return m.Type == unix.NLMSG_DONE && m.Seq == 6
+	})
+	if !found {
+		t.Error("no address")
+	}
+	send(appendGetLink(nil, 7, 4711))
+	receiveUntil(t, c, "error", func(m message) bool {
+		errno, ok := m.Errno()
+		return ok && m.Seq == 7 && errno == unix.ENODEV
+	})
+	change(t, p.A, func(l netlink.Link) error {
+		return netlink.LinkSetMTU(l, 1300)
+	})
+	receiveUntil(t, c, "change", func(m message) bool {
+		l, ok := m.Link()
+		return ok && m.Port != c.Port() && l.MTU == 1300
+	})
+	time.AfterFunc(10*time.Millisecond, func() { _ = c.Close() })
+	if _, err := c.Receive(make([]byte, bufferBytes)); !errors.Is(err, os.ErrClosed) {
+		t.Error(err)
+	}
+}
+
+// TestConnLost: a receiver that sleeps too long is told, and can go on.
+func TestConnLost(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	var c *conn
+	xdptest.Do(t, p.A, func() (err error) {
+		c, err = openConn(join(unix.RTNLGRP_LINK))
+		return err
+	})
+	defer func() { _ = c.Close() }()
+	if err := c.raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		if err := p.A.SetUp(i%2 == 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	buf := make([]byte, bufferBytes)
+	for deadline := time.AfterFunc(time.Minute, func() { _ = c.Close() }); ; {
+		_, err := c.Receive(buf)
+		if err == errLost {
+			deadline.Stop()
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}

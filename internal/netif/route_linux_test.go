@@ -1,0 +1,313 @@
+package netif
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/veth"
+	"github.com/shmring/shmring/internal/xdptest"
+	"github.com/shmring/shmring/xdp"
+)
+
+func addRoute(t testing.TB, e *veth.End, r netlink.Route) {
+	t.Helper()
+	xdptest.Do(t, e, func() error { return netlink.RouteReplace(&r) })
+}
+
+// TestGateway: the next hop of what is not on the link is the gateway, and follows the routes.
+func TestGateway(t *testing.T) {
+	p := forgetful(t)
+	table := openTable(t, p.A, TableOptions{})
+	dst := addr("198.51.100.7")
+	if _, err := resolve(t, table, dst); !errors.Is(err, ErrNoRoute) ||
+		!errors.Is(err, syscall.ENETUNREACH) || !errors.Is(err, packet.ErrUnreachable) ||
+		errors.Is(err, syscall.EHOSTUNREACH) {
+		t.Fatal(err)
+	}
+	addRoute(t, p.A, netlink.Route{LinkIndex: p.A.Index, Dst: network("198.51.100.0/24"),
+		Gw: p.B.Addr.AsSlice()})
+	await(t, table, dst, "by the gateway", func(h packet.Hop, err error) bool {
+		return err == nil && h.NextMAC == [6]byte(p.B.MAC) && h.Source == p.A.Addr
+	})
+	// On the link now, where nobody has it but by word of us.
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 7}
+	addRoute(t, p.A, netlink.Route{LinkIndex: p.A.Index, Dst: network("198.51.100.0/24"),
+		Scope: netlink.SCOPE_LINK})
+	xdptest.Do(t, p.A, func() error {
+		return netlink.NeighSet(neigh(p.A, dst, mac, netlink.NUD_PERMANENT))
+	})
+	await(t, table, dst, "on the link", func(h packet.Hop, err error) bool {
+		return err == nil && h.NextMAC == [6]byte(mac)
+	})
+	xdptest.Do(t, p.A, func() error {
+		return netlink.RouteDel(&netlink.Route{LinkIndex: p.A.Index,
+			Dst: network("198.51.100.0/24"), Scope: netlink.SCOPE_LINK})
+	})
+	await(t, table, dst, "no more", func(_ packet.Hop, err error) bool {
+		return errors.Is(err, ErrNoRoute)
+	})
+}
+
+// TestSixForFour: the gateway of an IPv4 route may have an IPv6 address.
+func TestSixForFour(t *testing.T) {
+	p := forgetful(t)
+	six(t, p)
+	addRoute(t, p.A, netlink.Route{LinkIndex: p.A.Index, Dst: network("198.51.100.0/24"),
+		Via: &netlink.Via{AddrFamily: unix.AF_INET6, Addr: net.ParseIP("2001:db8::2")}})
+	hop := mustResolve(t, openTable(t, p.A, TableOptions{}), addr("198.51.100.7"))
+	if hop.NextMAC != [6]byte(p.B.MAC) || hop.Source != p.A.Addr {
+		t.Errorf("%+v", hop)
+	}
+}
+
+// six gives both ends IPv6 addresses, 2001:db8::1 and ::2, and link-local ones.
+func six(t testing.TB, p *veth.Pair) {
+	t.Helper()
+	for e, a := range map[*veth.End]string{p.A: "2001:db8::1/64", p.B: "2001:db8::2/64"} {
+		for _, which := range []string{"all", "default", e.Name} {
+			setting(t, e, "ipv6/conf/"+which+"/disable_ipv6", 0)
+			setting(t, e, "ipv6/conf/"+which+"/accept_dad", 0)
+		}
+		xdptest.Do(t, e, func() error {
+			l, err := netlink.LinkByName(e.Name)
+			if err != nil {
+				return err
+			}
+			return errors.Join(
+				netlink.AddrAdd(l, &netlink.Addr{IPNet: network(a), Flags: unix.IFA_F_NODAD}),
+				netlink.AddrAdd(l, &netlink.Addr{IPNet: network("fe80::" + a[10:11] + "/64"),
+					Flags: unix.IFA_F_NODAD, Scope: unix.RT_SCOPE_LINK}))
+		})
+	}
+}
+
+// TestIPv6: neighbour discovery, link-local destinations with and without zone, and groups.
+func TestIPv6(t *testing.T) {
+	p := forgetful(t)
+	six(t, p)
+	table := openTable(t, p.A, TableOptions{})
+	for dst, source := range map[string]string{"2001:db8::2": "2001:db8::1", "fe80::2": "fe80::1",
+		"fe80::2%" + p.A.Name: "fe80::1"} {
+		hop := mustResolve(t, table, addr(dst))
+		if hop.NextMAC != [6]byte(p.B.MAC) || hop.MTU != 1500 {
+			t.Errorf("%s: %+v", dst, hop)
+		}
+		if hop.Source != addr(source) && !strings.HasPrefix(source, "fe80") {
+			t.Errorf("%s: %+v", dst, hop)
+		}
+	}
+	if _, err := table.Lookup(addr("fe80::2%lo")); !errors.Is(err, ErrWrongInterface) {
+		t.Error(err)
+	}
+	hop := mustResolve(t, table, addr("ff02::1:ff00:7"))
+	if hop.NextMAC != [6]byte{0x33, 0x33, 0xff, 0, 0, 7} || !hop.Source.Is6() {
+		t.Errorf("%+v", hop)
+	}
+	if _, err := resolve(t, table, addr("2001:db8:1::1")); !errors.Is(err, ErrNoRoute) {
+		t.Error(err)
+	}
+	addRoute(t, p.A, netlink.Route{Dst: network("2001:db8:2::/48"), Type: unix.RTN_BLACKHOLE})
+	if _, err := resolve(t, table, addr("2001:db8:2::1")); !errors.Is(err, ErrRefused) {
+		t.Error(err)
+	}
+}
+
+// TestSource: the source address is the one that the route prefers, and follows the interface's.
+func TestSource(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	table := openTable(t, p.A, TableOptions{})
+	mustResolve(t, table, p.B.Addr)
+	change(t, p.A, func(l netlink.Link) error {
+		return netlink.AddrAdd(l, &netlink.Addr{IPNet: network("192.0.2.50/24")})
+	})
+	dst := addr("198.51.100.7")
+	addRoute(t, p.A, netlink.Route{LinkIndex: p.A.Index, Dst: network("198.51.100.0/24"),
+		Gw: p.B.Addr.AsSlice(), Src: net.IPv4(192, 0, 2, 50)})
+	await(t, table, dst, "preferred", func(h packet.Hop, err error) bool {
+		return err == nil && h.Source == addr("192.0.2.50")
+	})
+	if hop := mustResolve(t, table, p.B.Addr); hop.Source != p.A.Addr {
+		t.Errorf("%+v", hop)
+	}
+	change(t, p.A, func(l netlink.Link) error {
+		return netlink.AddrDel(l, &netlink.Addr{IPNet: network("192.0.2.50/24")})
+	})
+	await(t, table, dst, "gone with its address", func(h packet.Hop, err error) bool {
+		return h.Source != addr("192.0.2.50")
+	})
+}
+
+// TestMTU: that of the interface, or the route's if it is smaller.
+func TestMTU(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	table := openTable(t, p.A, TableOptions{})
+	dst := addr("198.51.100.7")
+	addRoute(t, p.A, netlink.Route{LinkIndex: p.A.Index, Dst: network("198.51.100.0/24"),
+		Gw: p.B.Addr.AsSlice(), MTU: 1300})
+	if hop := mustResolve(t, table, dst); hop.MTU != 1300 {
+		t.Errorf("%+v", hop)
+	}
+	before := mustResolve(t, table, p.B.Addr)
+	if before.MTU != 1500 {
+		t.Errorf("%+v", before)
+	}
+	setMTU := func(mtu int) {
+		change(t, p.A, func(l netlink.Link) error {
+			return netlink.LinkSetMTU(l, mtu)
+		})
+	}
+	setMTU(1400)
+	after := await(t, table, p.B.Addr, "smaller", func(h packet.Hop, _ error) bool {
+		return h.MTU == 1400
+	})
+	if after.Generation == before.Generation {
+		t.Error("the same generation")
+	}
+	setMTU(1200)
+	await(t, table, dst, "smaller than the route's", func(h packet.Hop, _ error) bool {
+		return h.MTU == 1200
+	})
+}
+
+// TestRefused: routes that refuse, and routes that leave elsewhere.
+func TestRefused(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	table := openTable(t, p.A, TableOptions{})
+	for prefix, c := range map[string]struct {
+		kind  int
+		errno syscall.Errno
+	}{"10.9.0.0/16": {unix.RTN_BLACKHOLE, syscall.EINVAL},
+		"10.8.0.0/16": {unix.RTN_UNREACHABLE, syscall.EHOSTUNREACH},
+		"10.7.0.0/16": {unix.RTN_PROHIBIT, syscall.EACCES}} {
+		addRoute(t, p.A, netlink.Route{Dst: network(prefix), Type: c.kind})
+		_, err := resolve(t, table, netip.MustParsePrefix(prefix).Addr().Next())
+		if !errors.Is(err, ErrRefused) || !errors.Is(err, c.errno) ||
+			!errors.Is(err, packet.ErrUnreachable) {
+			t.Errorf("%s: %v", prefix, err)
+		}
+	}
+	addRoute(t, p.A, netlink.Route{LinkIndex: 1, Dst: network("10.6.0.0/16"),
+		Scope: netlink.SCOPE_LINK})
+	for _, dst := range []netip.Addr{addr("10.6.0.1"), p.A.Addr} {
+		_, err := resolve(t, table, dst)
+		if !errors.Is(err, ErrWrongInterface) || !errors.Is(err, syscall.ENETUNREACH) {
+			t.Errorf("%v: %v", dst, err)
+		}
+	}
+	for _, dst := range []netip.Addr{{}, addr("0.0.0.0"), addr("::")} {
+		if _, err := table.Lookup(dst); !errors.Is(err, ErrAddress) {
+			t.Errorf("%v: %v", dst, err)
+		}
+	}
+}
+
+// TestGroups: multicast and broadcast need no neighbour and no route.
+func TestGroups(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	table := openTable(t, p.A, TableOptions{})
+	all := [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	for dst, mac := range map[string][6]byte{"224.129.2.3": {1, 0, 0x5e, 1, 2, 3},
+		"255.255.255.255": all, "192.0.2.255": all} {
+		hop := mustResolve(t, table, addr(dst))
+		if hop.NextMAC != mac || hop.Source != p.A.Addr || hop.LocalMAC != [6]byte(p.A.MAC) {
+			t.Errorf("%s: %+v", dst, hop)
+		}
+	}
+	if s := table.Stats(); s.Solicits != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestInterface: down and up, another hardware address, and the end of it.
+func TestInterface(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	table := openTable(t, p.A, TableOptions{})
+	mustResolve(t, table, p.B.Addr)
+	setUp(t, p.A, false)
+	await(t, table, p.B.Addr, "down", func(_ packet.Hop, err error) bool {
+		return err == xdp.ErrLinkDown
+	})
+	setUp(t, p.A, true)
+	await(t, table, p.B.Addr, "up", func(h packet.Hop, err error) bool {
+		return err == nil && h.NextMAC == [6]byte(p.B.MAC)
+	})
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 5}
+	change(t, p.A, func(l netlink.Link) error {
+		return netlink.LinkSetHardwareAddr(l, mac)
+	})
+	await(t, table, p.B.Addr, "another address", func(h packet.Hop, err error) bool {
+		return h.LocalMAC == [6]byte(mac)
+	})
+	if err := p.B.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, table, p.B.Addr, "removed", func(_ packet.Hop, err error) bool {
+		return errors.Is(err, xdp.ErrDeviceGone)
+	})
+	if _, err := table.Lookup(addr("192.0.2.33")); !errors.Is(err, xdp.ErrDeviceGone) {
+		t.Error(err)
+	}
+}
+
+// TestOpenAndClose: no such interface, closing twice, and what is asked afterwards.
+func TestOpenAndClose(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	xdptest.Do(t, p.A, func() error {
+		for _, index := range []int{4711, 0, -1} {
+			if _, err := OpenTable(index, TableOptions{}); !errors.Is(err, xdp.ErrNoDevice) {
+				t.Errorf("%d: %v", index, err)
+			}
+		}
+		return nil
+	})
+	goroutines := runtime.NumGoroutine()
+	for range 10 {
+		if err := openTable(t, p.A, TableOptions{}).Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	xdptest.FewerGoroutines(t, goroutines, hang)
+	table := openTable(t, p.A, TableOptions{MaxDestinations: 2})
+	mustResolve(t, table, p.B.Addr)
+	_, _ = table.Lookup(addr("192.0.2.8"))
+	if _, err := table.Lookup(addr("192.0.2.9")); !errors.Is(err, ErrFull) ||
+		!errors.Is(err, syscall.ENOBUFS) {
+		t.Error(err)
+	}
+	for range 2 {
+		if err := table.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, dst := range []netip.Addr{p.B.Addr, addr("192.0.2.10")} {
+		if _, err := table.Lookup(dst); !errors.Is(err, os.ErrClosed) {
+			t.Error(err)
+		}
+	}
+}
+
+// TestLookupCost: a lookup of what is known allocates nothing.
+func TestLookupCost(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	table := openTable(t, p.A, TableOptions{Attempt: time.Hour, Refresh: time.Hour})
+	mustResolve(t, table, p.B.Addr)
+	mapped := netip.AddrFrom16(p.B.Addr.As16())
+	if n := testing.AllocsPerRun(1000, func() {
+		_, _ = table.Lookup(p.B.Addr)
+		_, _ = table.Lookup(mapped)
+		_ = table.Generation()
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -1,0 +1,250 @@
+package netif
+
+import (
+	"net/netip"
+	"strconv"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/xdp"
+)
+
+// Table knows the ways from one interface. All methods may be called from anywhere.
+type Table struct {
+	loop
+	gen  atomic.Uint64 // moved by what holds mu, after everything that it tells of is in place
+	tick atomic.Int64  // the time, in attempts, for lookups to note
+	opt  TableOptions
+
+	upNs        int64 // when the interface came up, while routes may not all be back; else 0
+	dests       map[netip.Addr]*destination
+	neighbours  map[netip.Addr]*neighbour // by next hop
+	asks        asks
+	changed     bool // since gen moved
+	stats       TableStats
+	refreshedNs int64
+}
+
+// destination is an address that was looked up.
+type destination struct {
+	addr netip.Addr
+	hop  packet.Hop
+	err  error
+	used atomic.Int64 // the tick of the last lookup
+
+	asked  bool // for the route: it is queued or sent
+	known  bool // the rest is what the kernel said
+	refuse error
+	kind   uint8 // RTN_*
+	next   netip.Addr
+	source netip.Addr
+	mtu    int
+}
+
+// neighbour is what the kernel has of a next hop, and who needs it.
+type neighbour struct {
+	neighbourNews
+	users   map[*destination]struct{}
+	askedNs int64  // when it was last solicited; 0 if never
+	again   bool   // it is to be once more, when that is long enough ago
+	refused bool   // the kernel would not
+	dump    uint32 // the last dump that had it
+}
+
+var tableGroups = join(unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR,
+	unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_IFADDR,
+	unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_NEXTHOP)
+
+// OpenTable makes the table of the interface of an index in the network namespace of the calling
+// thread, and follows it there until Close. It needs no privilege; see the package about
+// CAP_NET_ADMIN. Errors are xdp.ErrNoDevice, and what the kernel has against a socket.
+func OpenTable(index int, o TableOptions) (*Table, error) {
+	k, err := openConn(tableGroups)
+	if err != nil {
+		return nil, &Error{Pkg: pkg, Op: "open", Err: err}
+	}
+	t := newTable(k, index, o)
+	if err := t.start(); err != nil {
+		return nil, err
+	}
+	t.run(t.opt.Attempt)
+	return t, nil
+}
+
+func newTable(k kernel, index int, o TableOptions) *Table {
+	t := &Table{loop: newLoop(k, index), opt: o.resolve(), dests: map[netip.Addr]*destination{},
+		neighbours: map[netip.Addr]*neighbour{}, refreshedNs: doorbell.Now()}
+	t.f = t
+	t.asks.routes = map[uint32]question{}
+	t.asks.uses = map[uint32]netip.Addr{}
+	t.gen.Store(1)
+	t.tick.Store(1)
+	return t
+}
+
+// unlock ends a change: if anything is different from before, users learn of it.
+func (t *Table) unlock() {
+	if t.changed {
+		t.changed = false
+		t.gen.Add(1)
+	}
+	t.mu.Unlock()
+}
+
+func (t *Table) failed() { t.computeAll() }
+
+func (t *Table) round(now int64, ticked bool) {
+	if ticked {
+		t.advance(now)
+	}
+}
+
+// Generation is another number after anything that a Lookup returned may have changed. It also
+// moves once each TableOptions.Refresh, so that users look up again what they use: what nobody
+// looks up is not looked after.
+//
+// To miss nothing, load it before the lookup whose result is kept.
+func (t *Table) Generation() uint64 { return t.gen.Load() }
+
+// Lookup returns the way to dst, at once and without a system call; without allocation if dst was
+// looked up before. An IPv6 zone must name the table's interface.
+//
+// Errors are packet.ErrResolving (EAGAIN) while the kernel is asked, packet.ErrUnreachable
+// (EHOSTUNREACH) if nobody answered, which is tried again each TableOptions.Attempt for as long as
+// somebody asks; [ErrNoRoute], [ErrWrongInterface] and [ErrRefused], though not in the first
+// moments after the interface came up; xdp.ErrLinkDown until it does, and xdp.ErrDeviceGone for
+// good; [ErrAddress]; [ErrFull]; os.ErrClosed.
+func (t *Table) Lookup(dst netip.Addr) (packet.Hop, error) {
+	dst = dst.Unmap()
+	if dst.Zone() == "" {
+		t.mu.RLock()
+		if d := t.dests[dst]; d != nil {
+			hop, err := d.hop, d.err
+			if now := t.tick.Load(); d.used.Load() != now {
+				d.used.Store(now)
+			}
+			t.mu.RUnlock()
+			return hop, err
+		}
+		t.mu.RUnlock()
+	}
+	return t.lookupNew(dst)
+}
+
+// lookupNew is Lookup of what is not in the map as it stands.
+func (t *Table) lookupNew(dst netip.Addr) (packet.Hop, error) {
+	bad := func(err error, hint string) (packet.Hop, error) {
+		return packet.Hop{}, &Error{Pkg: pkg, Op: "look up", Name: dst.String(), Err: err, Hint: hint}
+	}
+	if !dst.IsValid() || dst.IsUnspecified() {
+		return bad(ErrAddress, "")
+	}
+	t.mu.Lock()
+	defer t.unlock()
+	if z := dst.Zone(); z != "" {
+		if z != t.link.Name && z != strconv.Itoa(t.index) {
+			return bad(ErrWrongInterface, "the zone must be "+t.link.Name)
+		}
+		dst = dst.WithZone("")
+	}
+	d := t.dests[dst]
+	switch {
+	case d != nil:
+	case t.fault != nil:
+		return packet.Hop{}, t.fault
+	case len(t.dests) >= t.opt.MaxDestinations:
+		return bad(ErrFull, "set TableOptions.MaxDestinations, or Close tables that are not used")
+	default:
+		d = &destination{addr: dst}
+		t.dests[dst] = d
+		d.hop, d.err = t.answer(d) // no news to those who know others
+		t.askRoute(d)
+		t.wake()
+	}
+	d.used.Store(t.tick.Load())
+	return d.hop, d.err
+}
+
+// Stats returns the counters.
+func (t *Table) Stats() TableStats {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	s := t.stats
+	s.Destinations, s.Neighbours = len(t.dests), len(t.neighbours)
+	s.Messages, s.Resyncs = t.messages, t.resyncs
+	return s
+}
+
+const usable = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE |
+	unix.NUD_PERMANENT | unix.NUD_NOARP
+
+// computeAll works all hops out anew.
+func (t *Table) computeAll() {
+	for _, d := range t.dests {
+		t.compute(d)
+	}
+}
+
+// compute works a hop out from what is known, and notes whether it differs.
+func (t *Table) compute(d *destination) {
+	hop, err := t.answer(d)
+	hop.Generation = d.hop.Generation
+	if hop == d.hop && err == d.err {
+		return
+	}
+	hop.Generation = t.gen.Load() + 1
+	d.hop, d.err = hop, err
+	t.changed = true
+}
+
+func (t *Table) answer(d *destination) (packet.Hop, error) {
+	switch {
+	case t.fault != nil:
+		return packet.Hop{}, t.fault
+	case t.link.Flags&unix.IFF_UP == 0:
+		return packet.Hop{}, xdp.ErrLinkDown
+	case !d.known:
+		return packet.Hop{}, packet.ErrResolving
+	case d.refuse != nil && t.upNs != 0:
+		return packet.Hop{}, packet.ErrResolving
+	case d.refuse != nil:
+		return packet.Hop{}, d.refuse
+	}
+	hop := packet.Hop{LocalMAC: t.link.MAC, Source: d.source, MTU: t.link.MTU}
+	if d.mtu != 0 {
+		hop.MTU = min(hop.MTU, d.mtu)
+	}
+	var err error
+	hop.NextMAC, err = t.nextMAC(d)
+	if err != nil {
+		return packet.Hop{}, err
+	}
+	return hop, nil
+}
+
+// nextMAC finds the hardware address for a destination with a route.
+func (t *Table) nextMAC(d *destination) ([6]byte, error) {
+	switch {
+	case d.addr.IsMulticast():
+		mac, _ := packet.MulticastMAC(d.addr)
+		return mac, nil
+	case d.kind == unix.RTN_BROADCAST:
+		return [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, nil
+	case t.link.Flags&unix.IFF_LOOPBACK != 0:
+		return t.link.MAC, nil
+	}
+	n := t.neighbours[d.next]
+	if n != nil && n.State&usable != 0 && n.HasMAC {
+		return n.MAC, nil
+	}
+	switch {
+	case n != nil && n.refused:
+		return [6]byte{}, ErrNotAllowed
+	case n != nil && n.State&unix.NUD_FAILED != 0:
+		return [6]byte{}, packet.ErrUnreachable
+	}
+	return [6]byte{}, packet.ErrResolving
+}

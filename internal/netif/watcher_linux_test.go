@@ -1,0 +1,224 @@
+package netif
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/veth"
+	"github.com/shmring/shmring/internal/xdptest"
+	"github.com/shmring/shmring/xdp"
+)
+
+// TestChanges: everything that can change about an interface is told once. Polling is off, so the
+// kernel must have said it.
+func TestChanges(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	w := watchEnd(t, p.A, WatchOptions{Poll: -1})
+	s := w.State()
+	if s.Name != p.A.Name || s.Index != p.A.Index || !s.Up || s.MTU != 1500 ||
+		s.MAC != [6]byte(p.A.MAC) || !s.Addresses[netip.PrefixFrom(p.A.Addr, 24)] ||
+		len(s.Addresses) != 1 || s.ProgramID != 0 || s.RxQueues != 1 || s.TxQueues != 1 {
+		t.Fatalf("%+v", s)
+	}
+	quiet(t, w)
+	change(t, p.A, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1400) })
+	expect(t, w, Event{Kind: MTUChanged, MTU: 1400})
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 5}
+	change(t, p.A, func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, mac) })
+	expect(t, w, Event{Kind: MACChanged, MAC: [6]byte(mac)})
+	more := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(198, 51, 100, 1), Mask: net.CIDRMask(28, 32)}}
+	prefix := netip.MustParsePrefix("198.51.100.1/28")
+	change(t, p.A, func(l netlink.Link) error { return netlink.AddrAdd(l, more) })
+	expect(t, w, Event{Kind: AddressAdded, Prefix: prefix})
+	change(t, p.A, func(l netlink.Link) error { return netlink.AddrDel(l, more) })
+	expect(t, w, Event{Kind: AddressRemoved, Prefix: prefix})
+	setUp(t, p.B, false) // takes the carrier away
+	expect(t, w, Event{Kind: Down})
+	setUp(t, p.B, true)
+	expect(t, w, Event{Kind: Up})
+	setUp(t, p.A, false)
+	expect(t, w, Event{Kind: Down})
+	setUp(t, p.A, true)
+	expect(t, w, Event{Kind: Up})
+	change(t, p.B, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1400) })
+	quiet(t, w) // another interface
+	if err := p.A.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	for w.event(t) != (Event{Kind: Removed}) { // down and without address first, perhaps
+	}
+	quiet(t, w)
+	if s := w.State(); !s.Removed || !errors.Is(w.ended(), xdp.ErrDeviceGone) {
+		t.Errorf("%+v, %v", s, w.ended())
+	}
+}
+
+// TestMoved: an interface that goes to another namespace is removed from this one.
+func TestMoved(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	w := watchEnd(t, p.A, WatchOptions{Poll: -1})
+	change(t, p.A, func(l netlink.Link) error {
+		return errors.Join(netlink.LinkSetName(l, "moving"),
+			netlink.LinkSetNsFd(l, int(p.B.NetNS().Fd())))
+	})
+	for w.event(t) != (Event{Kind: Removed, Moved: true}) {
+	}
+}
+
+// TestProgram: a program that is attached, replaced and detached is told of, also where the kernel
+// does not say so.
+func TestProgram(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	w := watchEnd(t, p.A, WatchOptions{Poll: 10 * time.Millisecond})
+	attach := func() *xdp.Program {
+		var x *xdp.Program
+		xdptest.Do(t, p.A, func() (err error) {
+			x, err = xdp.Attach(p.A.Name, xdp.ProgramOptions{})
+			return err
+		})
+		return x
+	}
+	x := attach()
+	defer func() { _ = x.Close() }()
+	e := w.event(t)
+	if e.Kind != ProgramChanged || e.ProgramID == 0 {
+		t.Fatalf("%+v", e)
+	}
+	was := watchEnd(t, p.A, WatchOptions{ProgramID: e.ProgramID, Poll: 10 * time.Millisecond})
+	quiet(t, was)
+	if err := x.Close(); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, w, Event{Kind: ProgramChanged})
+	expect(t, was, Event{Kind: ProgramChanged})
+	late := watchEnd(t, p.A, WatchOptions{ProgramID: e.ProgramID, Poll: -1})
+	expect(t, late, Event{Kind: ProgramChanged})
+}
+
+// TestQueues: the number of queues in use is told, which takes a poll.
+func TestQueues(t *testing.T) {
+	shmtest.Conforms(t)
+	p := xdptest.NewPair(t, veth.Config{Queues: 4})
+	w := watchEnd(t, p.A, WatchOptions{Poll: 10 * time.Millisecond})
+	if s := w.State(); s.RxQueues != 4 || s.TxQueues != 4 {
+		t.Fatalf("%+v", s)
+	}
+	xdptest.Do(t, p.A, func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(fd) }()
+		return channelsOf(fd, p.A.Name, &ethtoolChannels{cmd: unix.ETHTOOL_SCHANNELS, rx: 3, tx: 2})
+	})
+	expect(t, w, Event{Kind: QueuesChanged, RxQueues: 3, TxQueues: 2})
+}
+
+// TestIPv6Address: an address is told of when it may be used.
+func TestIPv6Address(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	w := watchEnd(t, p.A, WatchOptions{Poll: -1})
+	xdptest.Do(t, p.A, func() error {
+		for _, which := range []string{"all", "default", p.A.Name} {
+			name := "/proc/sys/net/ipv6/conf/" + which
+			if err := errors.Join(os.WriteFile(name+"/disable_ipv6", []byte("0"), 0),
+				os.WriteFile(name+"/addr_gen_mode", []byte("1"), 0)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	ip := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("2001:db8::1"), Mask: net.CIDRMask(64, 128)}}
+	change(t, p.A, func(l netlink.Link) error { return netlink.AddrAdd(l, ip) })
+	want := netip.MustParsePrefix("2001:db8::1/64")
+	for w.event(t) != (Event{Kind: AddressAdded, Prefix: want}) {
+	}
+	change(t, p.A, func(l netlink.Link) error {
+		all, err := netlink.AddrList(l, netlink.FAMILY_V6)
+		for _, a := range all {
+			if a.IP.Equal(ip.IP) && a.Flags&unix.IFA_F_TENTATIVE != 0 {
+				err = fmt.Errorf("told of too early: %v", a)
+			}
+		}
+		return err
+	})
+}
+
+// TestCoalesce: who does not listen misses what came and went, and learns what is.
+func TestCoalesce(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	w := watchEnd(t, p.A, WatchOptions{Poll: -1})
+	for i := range 101 {
+		change(t, p.A, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1300+i) })
+	}
+	eventually(t, "the last", func() bool { return w.State().MTU == 1400 })
+	// One of the first may have been on its way.
+	e := w.event(t)
+	if e.MTU != 1400 {
+		e = w.event(t)
+	}
+	if e != (Event{Kind: MTUChanged, MTU: 1400}) {
+		t.Errorf("%+v", e)
+	}
+	quiet(t, w)
+}
+
+// TestCallback: an event that is not taken comes again.
+func TestCallback(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	got := make(chan Event, 100)
+	n := 0
+	watchEnd(t, p.A, WatchOptions{Poll: 5 * time.Millisecond, OnEvent: func(e Event) bool {
+		got <- e
+		n++
+		return n > 3
+	}})
+	change(t, p.A, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1400) })
+	for i := range 4 {
+		select {
+		case e := <-got:
+			if e != (Event{Kind: MTUChanged, MTU: 1400}) {
+				t.Errorf("%d: %+v", i, e)
+			}
+		case <-time.After(hang):
+			t.Fatal(i)
+		}
+	}
+	select {
+	case e := <-got:
+		t.Errorf("a fifth: %+v", e)
+	case <-time.After(50 * time.Millisecond):
+	}
+}
+
+// TestClose: closing ends everything, however often, with an event waiting to be taken.
+func TestClose(t *testing.T) {
+	p := xdptest.NewPair(t, veth.Config{})
+	w := watchEnd(t, p.A, WatchOptions{})
+	change(t, p.A, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1400) })
+	goroutines := runtime.NumGoroutine()
+	for range 10 {
+		must(t, watchEnd(t, p.A, WatchOptions{}).Close())
+	}
+	xdptest.FewerGoroutines(t, goroutines, hang)
+	must(t, w.Close())
+	must(t, w.Close())
+	xdptest.Do(t, p.A, func() error {
+		for _, index := range []int{4711, 0, -1} {
+			if _, err := Watch(index, WatchOptions{}); !errors.Is(err, xdp.ErrNoDevice) {
+				t.Errorf("%d: %v", index, err)
+			}
+		}
+		return nil
+	})
+}
