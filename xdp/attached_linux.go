@@ -3,7 +3,6 @@ package xdp
 import (
 	"encoding/binary"
 	"net"
-	"runtime"
 	"syscall"
 
 	"github.com/cilium/ebpf"
@@ -21,23 +20,6 @@ const (
 	xdpAttachedSKB   = 2
 	netlinkAttrFlags = unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
 )
-
-// AttachedProgram says which XDP program an interface of the calling thread's network namespace
-// has, whosever it is; the ID is 0 if there is none. Of several it is the one in the driver.
-func AttachedProgram(ifname string) (ProgramInfo, error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	const op = "look for a program"
-	ifi, err := findInterface(op, ifname)
-	if err != nil {
-		return ProgramInfo{}, err
-	}
-	info, err := attachedProgram(ifi.Index)
-	if err != nil {
-		return info, &Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
-	}
-	return info, nil
-}
 
 // refuseAttached returns a *ProgramAttachedError if the interface has a program.
 func refuseAttached(ifi *net.Interface) error {

@@ -1,6 +1,9 @@
 package xdp
 
-import "time"
+import (
+	"runtime"
+	"time"
+)
 
 // Tests whose machine is short of time on purpose wait longer for the kernel.
 func init() { busyBound = time.Minute }
@@ -33,4 +36,47 @@ func SendOnce(s *Socket) error {
 		return e
 	}
 	return nil
+}
+
+// SimulateShared is for simulated sockets what [OpenShared] is for real ones. Of the options those
+// count that count there, and StartIndex.
+func SimulateShared(first *Socket, so SimOptions) (*Socket, *Kernel, error) {
+	if first.sim == nil || first.closed {
+		return nil, nil, first.error(simOp, ErrOptions, "share an open simulated socket")
+	}
+	s, o, err := first.sibling(so.Options)
+	if err != nil {
+		return nil, nil, first.error(simOp, err, "")
+	}
+	o.NoNeedWakeup, o.Mode = !first.granted.NeedWakeup, first.granted.Mode
+	if err := s.plug(first.sim.simQueue, o, so.StartIndex); err != nil {
+		_ = s.release()
+		return nil, nil, err
+	}
+	return s, s.sim, nil
+}
+
+// AttachedProgram says which XDP program an interface of the calling thread's network namespace
+// has, whosever it is; the ID is 0 if there is none. Of several it is the one in the driver.
+func AttachedProgram(ifname string) (ProgramInfo, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	const op = "look for a program"
+	ifi, err := findInterface(op, ifname)
+	if err != nil {
+		return ProgramInfo{}, err
+	}
+	info, err := attachedProgram(ifi.Index)
+	if err != nil {
+		return info, &Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
+	}
+	return info, nil
+}
+
+// Seen is the number of all frames that the program saw.
+func (c Counters) Seen() (n uint64) {
+	for _, v := range c.counterOrder() {
+		n += *v
+	}
+	return n
 }

@@ -76,11 +76,3 @@ func (c *Counters) counterOrder() []*uint64 {
 	return []*uint64{&c.Redirected, &c.NoSocket, &c.OtherPort, &c.Fragment, &c.Short, &c.Other,
 		&c.Kept, &c.RulePassed, &c.Dropped}
 }
-
-// Seen is the number of all frames that the program saw.
-func (c Counters) Seen() (n uint64) {
-	for _, v := range c.counterOrder() {
-		n += *v
-	}
-	return n
-}

@@ -198,9 +198,6 @@ func (p *Program) Mode() AttachMode { return p.mode }
 // it does not say.
 func (p *Program) ID() uint32 { return p.id }
 
-// Interface returns name and index of the interface.
-func (p *Program) Interface() (name string, index int) { return p.ifname, p.ifindex }
-
 // Refused says why native mode was not granted; nil if it was, or was not asked for.
 func (p *Program) Refused() error { return p.refused }
 

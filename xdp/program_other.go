@@ -19,9 +19,6 @@ func (*Program) Refused() error { return errSystem }
 // ID returns no number.
 func (*Program) ID() uint32 { return 0 }
 
-// Interface returns name and index of the interface.
-func (*Program) Interface() (name string, index int) { return "", 0 }
-
 // AddRule needs Linux.
 func (*Program) AddRule(Rule, Target) (RuleID, error) { return 0, errSystem }
 

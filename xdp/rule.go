@@ -267,13 +267,6 @@ func (s RuleSet) Match(frame []byte) (rule int, o Outcome) {
 	return rule, OutcomeRule
 }
 
-// Match reports whether the rule, if it were the only one, would decide about the frame. Nothing is
-// local then; see RuleSet.
-func (r Rule) Match(frame []byte) bool {
-	_, o := RuleSet{Rules: []Rule{r}}.Match(frame)
-	return o == OutcomeRule
-}
-
 func moreSpecial(a, b Rule) int {
 	return cmp.Or(cmp.Compare(a.fields(), b.fields()), cmp.Compare(a.Dst.Bits(), b.Dst.Bits()))
 }

@@ -343,27 +343,6 @@ func (k *Kernel) Refuse(n int) {
 	k.refuse = n
 }
 
-// FailKicks has the next system calls that send fail with these errors, and do nothing else.
-func (k *Kernel) FailKicks(errs ...syscall.Errno) {
-	k.txMu.Lock()
-	defer k.txMu.Unlock()
-	k.failures = append(k.failures, errs...)
-}
-
-// SetBudget changes how many packets one system call sends in copy mode; 32 at first.
-func (k *Kernel) SetBudget(n int) {
-	k.txMu.Lock()
-	defer k.txMu.Unlock()
-	k.budget = n
-}
-
-// NeedWakeup sets what the driver says about being woken: to send, and to take frames to receive
-// into. At first it is what copy mode says for ever: true and false.
-func (k *Kernel) NeedWakeup(tx, fill bool) {
-	k.tx.wakeup(tx)
-	k.fill.wakeup(fill)
-}
-
 // Stats returns what the simulated kernel counts, which is also what Socket.KernelStats returns.
 func (k *Kernel) Stats() KernelStats {
 	return KernelStats{RxDropped: k.dropped.Load(), RxInvalid: k.fillBad.Load(),

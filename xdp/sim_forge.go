@@ -17,34 +17,8 @@ func (k *Kernel) ForgeCompletion(addr uint64) bool {
 	return k.comp.push(addr)
 }
 
-// Filled returns how many frames lie in the fill ring, and Unsent how many descriptors in the
-// transmit ring.
+// Filled returns how many frames lie in the fill ring.
 func (k *Kernel) Filled() int { return int(k.fill.used()) }
 
 // Unsent returns how many descriptors lie in the transmit ring.
 func (k *Kernel) Unsent() int { return int(k.tx.used()) }
-
-// SimRing names a ring whose indices are to be forged.
-type SimRing uint8
-
-// The rings of a socket.
-const (
-	SimFill SimRing = iota
-	SimReceive
-	SimTransmit
-	SimCompletion
-)
-
-// ForgeIndex adds to the index that the kernel keeps in a ring, as if it had gone mad.
-func (k *Kernel) ForgeIndex(r SimRing, add uint32) {
-	switch r {
-	case SimFill:
-		k.fill.consWord.Add(add)
-	case SimReceive:
-		k.rx.prodWord.Add(add)
-	case SimTransmit:
-		k.tx.consWord.Add(add)
-	case SimCompletion:
-		k.comp.prodWord.Add(add)
-	}
-}

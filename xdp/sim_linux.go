@@ -46,24 +46,6 @@ func (s *Socket) simulate(so SimOptions) error {
 	return nil
 }
 
-// SimulateShared is for simulated sockets what [OpenShared] is for real ones. Of the options those
-// count that count there, and StartIndex.
-func SimulateShared(first *Socket, so SimOptions) (*Socket, *Kernel, error) {
-	if first.sim == nil || first.closed {
-		return nil, nil, first.error(simOp, ErrOptions, "share an open simulated socket")
-	}
-	s, o, err := first.sibling(so.Options)
-	if err != nil {
-		return nil, nil, first.error(simOp, err, "")
-	}
-	o.NoNeedWakeup, o.Mode = !first.granted.NeedWakeup, first.granted.Mode
-	if err := s.plug(first.sim.simQueue, o, so.StartIndex); err != nil {
-		_ = s.release()
-		return nil, nil, err
-	}
-	return s, s.sim, nil
-}
-
 const simOp = "simulate socket"
 
 // plug gives the socket its kernel's side and a descriptor.

@@ -6,8 +6,3 @@ package xdp
 func Simulate(_ *UMEM, o SimOptions) (*Socket, *Kernel, error) {
 	return nil, nil, &Error{Pkg: pkg, Op: "simulate socket", Name: o.Name, Err: errSystem}
 }
-
-// SimulateShared needs Linux.
-func SimulateShared(_ *Socket, o SimOptions) (*Socket, *Kernel, error) {
-	return Simulate(nil, o)
-}

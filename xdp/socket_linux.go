@@ -158,7 +158,7 @@ func OpenShared(first *Socket, o Options) (*Socket, error) {
 		return nil, first.error(op, os.ErrClosed, "")
 	}
 	if first.sim != nil {
-		return nil, first.error(op, ErrOptions, "use SimulateShared")
+		return nil, first.error(op, ErrOptions, "a simulated socket has its queue alone")
 	}
 	s, o, err := first.sibling(o)
 	if err != nil {

@@ -226,9 +226,6 @@ func (e *Endpoint) Drop(ctx context.Context, port uint16) error {
 	return e.ask(ctx, "drop port", stepDrop, port)
 }
 
-// Ports returns the ports that are taken.
-func (e *Endpoint) Ports() []uint16 { return e.takenPorts() }
-
 func (e *Endpoint) ask(ctx context.Context, op string, what step, port uint16) error {
 	e.mu.Lock()
 	s, gone := e.sess, e.absent(op)

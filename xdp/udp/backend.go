@@ -7,16 +7,16 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// Backend carries the datagrams of a [Stack]: an endpoint on a queue of the interface, or what
+// backend carries the datagrams of a [Stack]: an endpoint on a queue of the interface, or what
 // stands for one. The stack calls its methods one at a time, but for Wait, which one goroutine of
 // the stack is in nearly always, and Close, which comes last and ends Wait.
-type Backend interface {
+type backend interface {
 	// Receive moves what can be moved without waiting, and lends up to len(dst) datagrams.
-	Receive(dst []Datagram) (int, error)
+	Receive(dst []datagram) (int, error)
 	// Frames is how many datagrams may be lent at a time while enough is left to receive into.
 	Frames() int
 	// Release gives loans back, in any order.
-	Release(loans []Datagram) error
+	Release(loans []datagram) error
 	// MaxPayload is the longest payload that may go to an address, in bytes, as far as that is known
 	// before the way is.
 	MaxPayload(to netip.Addr) int
@@ -39,10 +39,10 @@ type Backend interface {
 	Close() error
 }
 
-// Datagram is a datagram that a Backend received and lends until Release.
-type Datagram struct {
+// datagram is a datagram that a backend received and lends until Release.
+type datagram struct {
 	Payload  []byte // nobody writes to it
 	From, To netip.AddrPort
-	Entry    cq.Entry // this and View are the Backend's own
+	Entry    cq.Entry // this and View are the backend's own
 	View     shm.Loan
 }

@@ -81,7 +81,7 @@ func (c *Conn) RemoteAddr() net.Addr {
 // deliver hands a datagram to the connection. It reports false if it is not taken: then it is to be
 // released. While frames are scarce those who have some waiting get no more. The lock of the shard
 // is held.
-func (c *Conn) deliver(d *Datagram, s *shard, scarce bool) bool {
+func (c *Conn) deliver(d *datagram, s *shard, scarce bool) bool {
 	if c.remote.IsValid() && d.From != c.remote {
 		return false
 	}

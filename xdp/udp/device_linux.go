@@ -13,7 +13,7 @@ import (
 	"github.com/shmring/shmring/xdp/device"
 )
 
-// onDevice is a Backend on an application's end of a device process.
+// onDevice is a backend on an application's end of a device process.
 type onDevice struct {
 	e      *device.Endpoint
 	q      *cq.Queue
@@ -40,7 +40,7 @@ func OpenDevice(ctx context.Context, path string, r device.Request, o StackOptio
 		return nil, &Error{Pkg: pkg, Op: "use device process", Name: path, Err: err}
 	}
 	o.Bind = b.bind
-	return NewStack(o, b)
+	return newStack(o, b)
 }
 
 // bindWait bounds how long the device process may take to grant a port.
@@ -89,7 +89,7 @@ func (b *onDevice) settle() {
 	_ = b.e.Settle(ctx)
 }
 
-func (b *onDevice) Receive(dst []Datagram) (int, error) {
+func (b *onDevice) Receive(dst []datagram) (int, error) {
 	for {
 		es, err := b.q.Peek(len(dst))
 		switch {
@@ -121,7 +121,7 @@ func (b *onDevice) Receive(dst []Datagram) (int, error) {
 }
 
 // lend fills a datagram in. It reports false for a frame of a device process that is long gone.
-func (b *onDevice) lend(e *cq.Entry, d *Datagram) bool {
+func (b *onDevice) lend(e *cq.Entry, d *datagram) bool {
 	d.Entry = *e
 	rec, err := b.e.Record(&d.Entry)
 	if err != nil {
@@ -142,7 +142,7 @@ func (b *onDevice) Frames() int {
 	return max(minBacklog, frames*3/4)
 }
 
-func (b *onDevice) Release(loans []Datagram) error {
+func (b *onDevice) Release(loans []datagram) error {
 	for i := range loans {
 		loans[i].View.Release()
 		// A device process that is gone has its frames back.

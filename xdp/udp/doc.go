@@ -5,9 +5,7 @@
 //	listener, err := quic.Listen(c, tlsConfig, nil)
 //
 // [Listen] and [Dial] do it all for one socket. [Open] returns a [Stack] for many on the same
-// interface, and [OpenDevice] one on the interface of a device process, without privilege. A stack
-// runs on a [Backend] for each queue: an endpoint of package endpoint ([OnEndpoint]), or anything
-// else that carries datagrams.
+// interface, and [OpenDevice] one on the interface of a device process, without privilege.
 //
 // # As with the kernel
 //

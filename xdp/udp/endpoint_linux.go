@@ -12,7 +12,7 @@ import (
 	"github.com/shmring/shmring/xdp/endpoint"
 )
 
-// onEndpoint is a Backend on an endpoint of this process.
+// onEndpoint is a backend on an endpoint of this process.
 type onEndpoint struct {
 	e     *endpoint.Endpoint
 	q     *cq.Queue
@@ -25,10 +25,10 @@ type onEndpoint struct {
 	back     []cq.Entry
 }
 
-// OnEndpoint returns a Backend that uses an endpoint and reads its receive completions from q. The
-// endpoint lends frames, sends to any address, and is nobody else's any more: Close closes it. The
-// queue stays the caller's.
-func OnEndpoint(e *endpoint.Endpoint, q *cq.Queue) (Backend, error) {
+// newOnEndpoint returns a backend that uses an endpoint and reads its receive completions from q.
+// The endpoint lends frames, sends to any address, and is nobody else's any more: Close closes it.
+// The queue stays the caller's.
+func newOnEndpoint(e *endpoint.Endpoint, q *cq.Queue) (backend, error) {
 	f, raw, err := pollable(e.FD())
 	if err != nil {
 		return nil, &Error{Pkg: pkg, Op: "use endpoint", Err: err}
@@ -38,7 +38,7 @@ func OnEndpoint(e *endpoint.Endpoint, q *cq.Queue) (Backend, error) {
 	return &onEndpoint{e: e, q: q, ready: f, raw: raw, limit: half}, nil
 }
 
-func (b *onEndpoint) Receive(dst []Datagram) (int, error) {
+func (b *onEndpoint) Receive(dst []datagram) (int, error) {
 	if _, err := b.e.Progress(); err != nil {
 		return 0, err
 	}
@@ -69,7 +69,7 @@ func (b *onEndpoint) Receive(dst []Datagram) (int, error) {
 
 func (b *onEndpoint) Frames() int { return b.limit }
 
-func (b *onEndpoint) Release(loans []Datagram) error {
+func (b *onEndpoint) Release(loans []datagram) error {
 	b.back = b.back[:0]
 	for i := range loans {
 		b.back = append(b.back, loans[i].Entry)

@@ -10,11 +10,11 @@ type inbox struct {
 
 // item is a loan and the shard that it is to be given back to.
 type item struct {
-	d     Datagram
+	d     datagram
 	shard *shard
 }
 
-func (b *inbox) push(d *Datagram, s *shard) {
+func (b *inbox) push(d *datagram, s *shard) {
 	if b.n == len(b.items) {
 		grown := make([]item, max(16, 2*len(b.items)))
 		for i := range b.n {

@@ -27,7 +27,7 @@ type opener struct {
 	ns       *namespace
 	program  *xdp.Program
 	undo     []func() error // in the order of the stack's Close
-	backends []Backend
+	backends []backend
 }
 
 // Open runs UDP on an interface of the calling thread's network namespace: it attaches the steering
@@ -79,7 +79,7 @@ func (p *opener) open(ifname string) (*Stack, error) {
 	}
 	o := p.o.StackOptions
 	o.Bind, o.Zone = p.bind, p.ifi.Name
-	s, err := NewStack(o, p.backends...)
+	s, err := newStack(o, p.backends...)
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +183,7 @@ func (p *opener) openQueue(queue uint32) (err error) {
 		defers(e.Close)
 		return err
 	}
-	b, err := OnEndpoint(e, q)
+	b, err := newOnEndpoint(e, q)
 	if err != nil {
 		defers(e.Close)
 		return err

@@ -22,7 +22,7 @@ func OpenDevice(_ context.Context, path string, _ device.Request, _ StackOptions
 	return nil, &Error{Pkg: pkg, Op: "open", Name: path, Err: errors.ErrUnsupported}
 }
 
-// OnEndpoint needs Linux.
-func OnEndpoint(*endpoint.Endpoint, *cq.Queue) (Backend, error) {
+// newOnEndpoint needs Linux.
+func newOnEndpoint(*endpoint.Endpoint, *cq.Queue) (backend, error) {
 	return nil, &Error{Pkg: pkg, Op: "use endpoint", Err: errors.ErrUnsupported}
 }

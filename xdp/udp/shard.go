@@ -17,11 +17,11 @@ type shard struct {
 	writers atomic.Int32 // in send
 
 	mu     sync.Mutex // before a connection's
-	b      Backend
+	b      backend
 	closed bool
-	batch  [64]Datagram
-	back   []Datagram // of batch, those that nobody takes
-	loan   [1]Datagram
+	batch  [64]datagram
+	back   []datagram // of batch, those that nobody takes
+	loan   [1]datagram
 	held   int      // loans that wait for readers
 	last   struct { // where the datagram before this one went
 		to    netip.AddrPort
@@ -67,7 +67,7 @@ func (s *shard) find(to netip.AddrPort) *Conn {
 }
 
 // release gives a loan back.
-func (s *shard) release(d *Datagram) {
+func (s *shard) release(d *datagram) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

@@ -84,9 +84,9 @@ func (t *table) find(to netip.AddrPort) *Conn {
 	return t.byAddr[netip.AddrPortFrom(netip.IPv6Unspecified(), to.Port())]
 }
 
-// NewStack runs UDP over backends, one for each queue of an interface, which it owns from then on:
+// newStack runs UDP over backends, one for each queue of an interface, which it owns from then on:
 // Close closes them. [Open] makes them too.
-func NewStack(o StackOptions, backends ...Backend) (*Stack, error) {
+func newStack(o StackOptions, backends ...backend) (*Stack, error) {
 	if len(backends) == 0 {
 		return nil, &Error{Pkg: pkg, Op: "make stack", Err: ErrOptions, Hint: "give it a backend"}
 	}

@@ -15,7 +15,7 @@ func TestTakePassesOn(t *testing.T) {
 	c := newConn(s, local, netip.AddrPort{})
 	c.waiting = 2
 	for range 2 {
-		if !c.deliver(&Datagram{Payload: []byte("x"), To: local}, closed, false) {
+		if !c.deliver(&datagram{Payload: []byte("x"), To: local}, closed, false) {
 			t.Fatal("not taken")
 		}
 	}
