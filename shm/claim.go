@@ -159,11 +159,18 @@ func (o *Object) claim(op string, check, store func() error) error {
 		return store()
 	})
 	if err != nil {
-		sysClose(fd)
+		giveUp(fd)
 		return named(op, o.name, err)
 	}
 	o.lockFD, o.held = fd, false
 	return nil
+}
+
+// giveUp closes a private description with its locks. A process that is forked, but has not called
+// exec yet, has the description too: with close alone the locks would stay until it does.
+func giveUp(fd int) {
+	sysUnlock(fd)
+	sysClose(fd)
 }
 
 // lock takes the lock through a new private description.
@@ -301,8 +308,7 @@ func (o *Object) dropLock() {
 	}
 	info, err := sysStat(o.lockFD)
 	if err == nil && info.ino == o.ino && info.dev == o.dev {
-		sysUnlock(o.lockFD)
-		sysClose(o.lockFD)
+		giveUp(o.lockFD)
 	}
 	o.lockFD = -1
 }

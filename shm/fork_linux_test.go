@@ -12,8 +12,12 @@ import (
 	"github.com/shmring/shmring/internal/shmtest"
 )
 
+// envLeaves says what a leaver gives back.
+const envLeaves = "SHMRING_TEST_LEAVES"
+
 func init() {
 	forkRoles["splitter"] = childSplitter
+	forkRoles["leaver"] = childLeaver
 	forkRoles["elapsed"] = childElapsed
 }
 
@@ -58,6 +62,47 @@ func TestForkKeepsTheLock(t *testing.T) {
 	}
 	end()
 	eventually(t, "the copy's death", func() bool { return o.Claim(nil) == nil })
+}
+
+// childLeaver takes a seat, or the lock, makes a copy of its process, and gives it back.
+func childLeaver() {
+	o, err := childDir().Open(os.Getenv(envObject), ReadWrite)
+	must(err)
+	var pid int
+	if os.Getenv(envLeaves) == "seat" {
+		s, err := o.TakeSeat(2)
+		must(err)
+		pid, err = shmtest.Fork()
+		must(err)
+		s.Leave()
+	} else {
+		_ = o.Claim(func() (err error) {
+			pid, err = shmtest.Fork()
+			must(err)
+			return errors.New("not now")
+		})
+	}
+	say("left to %d", pid)
+	childSleep()
+}
+
+// TestForkKeepsNoSeat: what a process has given back is not kept by a copy that it forked before.
+func TestForkKeepsNoSeat(t *testing.T) {
+	for _, kind := range []string{"seat", "refused claim"} {
+		t.Run(kind, func(t *testing.T) {
+			d := openTestDir(t)
+			o := sharedObject(t, d, "a")
+			c := startChild(t, "leaver", envObject+"=a", envLeaves+"="+kind)
+			var heir int
+			if _, err := fmt.Sscanf(c.line(t), "left to %d", &heir); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = syscall.Kill(heir, syscall.SIGKILL) }()
+			if err := o.Claim(nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 // childElapsed makes an object in a time namespace.

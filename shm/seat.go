@@ -62,7 +62,7 @@ func (o *Object) TakeSeat(n int) (*Seat, error) {
 	case isBusy(err):
 		err = o.busy()
 	}
-	sysClose(fd)
+	giveUp(fd)
 	return nil, named(op, o.name, err)
 }
 
@@ -74,7 +74,7 @@ func (s *Seat) Leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fd >= 0 {
-		sysClose(s.fd) // nobody else has this description, so the lock goes with it
+		giveUp(s.fd)
 		s.fd = -1
 	}
 }
