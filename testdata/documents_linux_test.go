@@ -30,6 +30,9 @@ var ranElsewhere = map[string]string{
 
 // TestDocumentsRun runs each command of shmctl that a page names, on the queue of the example.
 func TestDocumentsRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long: run it without -short")
+	}
 	bin := t.TempDir()
 	shmctl := build(t, bin, "./cmd/shmctl")
 	consumer, producer := build(t, bin, "./examples/consumer"), build(t, bin, "./examples/producer")

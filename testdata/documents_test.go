@@ -128,6 +128,20 @@ func TestDocumentsNameWhatIs(t *testing.T) {
 	}
 }
 
+// TestDocumentsQuoteInOneLine: what is quoted over the end of a line would not be looked at.
+func TestDocumentsQuoteInOneLine(t *testing.T) {
+	for page, text := range documents(t) {
+		block := false
+		for line := range strings.Lines(text) {
+			if strings.HasPrefix(line, "```") {
+				block = !block
+			} else if !block && strings.Count(line, "`")%2 != 0 {
+				t.Errorf("%s: a quote goes over the end of the line: %s", page, line)
+			}
+		}
+	}
+}
+
 // commands are what a page says to type: the lines of blocks without a language, and what stands in
 // the text between quotes and begins with the name of a program.
 func commands(text string) (out []string) {
