@@ -91,7 +91,7 @@ func RingLane(w *Writer) { w.ringer.Attach() }
 // WritePipe writes to the pipe of the reader's descriptor, as a hostile writer can.
 func WritePipe(w *Writer) {
 	if d, ok := w.door.(*memfdDoor); ok && d.fds[fdEvent] >= 0 {
-		_ = doorbell.WriteByte(d.fds[fdEvent])
+		_ = doorbell.WriteEvent(d.fds[fdEvent])
 	}
 }
 

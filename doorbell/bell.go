@@ -399,9 +399,6 @@ func (b *Bell) TakeSignal() bool {
 	return b.hints.latch.Load() != 0 && b.hints.latch.Swap(0) != 0
 }
 
-// Known returns how many lanes the bell knows.
-func (b *Bell) Known() int { return b.known }
-
 // Sleeps returns how often a reader went to sleep. It may be called from anywhere.
 func (b *Bell) Sleeps() uint64 { return b.sleeps.Load() }
 

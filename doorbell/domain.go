@@ -32,10 +32,6 @@ func (r *DomainRinger) ring() bool {
 	return true
 }
 
-// Ring marks the member's bit and wakes who waits on it: P6 and P7, for a producer of something
-// that is no queue and saw its own flag (see [Member].Join). It may be called from anywhere.
-func (r *DomainRinger) Ring() { r.ring() }
-
 // Domain is the bell of a reader's process: one futex word, a bit per queue, and over them wait
 // sets and completion channels. It is safe for use by several goroutines. The locks are taken in
 // the order member, a queue's, mu.

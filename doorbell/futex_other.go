@@ -53,8 +53,8 @@ func NewPipe() (read, write int, err error) { return -1, -1, errors.ErrUnsupport
 // IsPipe returns false.
 func IsPipe(int) bool { return false }
 
-// WriteByte reports that the system is not supported.
-func WriteByte(int) error { return errors.ErrUnsupported }
+// writeByte reports that the system is not supported.
+func writeByte(int) error { return errors.ErrUnsupported }
 
 // Relay listens to a producer of another user; this system has none.
 type Relay struct{}

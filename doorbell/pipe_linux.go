@@ -28,9 +28,9 @@ func IsPipe(fd int) bool {
 		st.Mode&unix.S_IFMT == unix.S_IFIFO
 }
 
-// WriteByte writes a byte to the writing end of a pipe, and never waits: O_NONBLOCK is shared by
+// writeByte writes a byte to the writing end of a pipe, and never waits: O_NONBLOCK is shared by
 // all holders of a descriptor, so that the reader may have taken it away. A full pipe is readable.
-func WriteByte(fd int) error {
+func writeByte(fd int) error {
 	one := []byte{1}
 	_, err := unix.Pwritev2(fd, [][]byte{one}, -1, unix.RWF_NOWAIT)
 	if err == unix.EOPNOTSUPP { // before Linux 6.4: this side alone fills it, so that room stays

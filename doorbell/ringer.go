@@ -153,7 +153,7 @@ func (r *Ringer) ringOwn(tail uint64, holds Holds) (woke bool) {
 	seq := rangBit | uint64(uint32(w))
 	fresh := seq != r.rang
 	if w&armFD != 0 && fresh { // Q5
-		if fd := r.descriptor(w); fd < 0 || WriteByte(fd) != nil {
+		if fd := r.descriptor(w); fd < 0 || writeByte(fd) != nil {
 			seq = 0 // that is left to the next publish
 		}
 		crash.At(crash.OthersPiped)

@@ -16,7 +16,7 @@ var ErrWaiting = errors.New("doorbell: another goroutine waits on this set: give
 // keeper of a descriptor needs no shared queue.
 //
 // One goroutine at a time waits, polls or arms the descriptor: while it looks at a member the list
-// lacks it, and a second one would go to sleep on it. Add, Delete and Len may be called from
+// lacks it, and a second one would go to sleep on it. Add and Delete may be called from
 // anywhere.
 type Set struct {
 	watcher
@@ -98,13 +98,6 @@ func (s *Set) drop(bit int) {
 	}
 }
 
-// Len returns how many members the set has.
-func (s *Set) Len() int {
-	s.d.mu.Lock()
-	defer s.d.mu.Unlock()
-	return s.n
-}
-
 // Wait appends the bits of the members that have something to dst and returns it; none at the
 // deadline, or when Stop says so. A member stays ready until it was found empty. If dst has room,
 // at most so many are appended as fit, and those that did not fit come first the next time;
@@ -133,10 +126,6 @@ func (s *Set) Poll(dst []int) ([]int, error) {
 	defer s.turn.Unlock()
 	return s.poll(dst)
 }
-
-// ConsiderAll makes the next call look at every member: marks are hints, and whoever only polls
-// has no slices. It may be called from anywhere.
-func (s *Set) ConsiderAll() { s.all() }
 
 // poll is S1 and S2.
 func (s *Set) poll(dst []int) ([]int, error) {
