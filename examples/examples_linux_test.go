@@ -37,7 +37,7 @@ type program struct {
 func builder(t *testing.T, names ...string) (start func(name string, args ...string) *program) {
 	t.Helper()
 	bin := t.TempDir()
-	args := []string{"build", "-o", bin}
+	args := []string{"build", "-buildvcs=false", "-o", bin}
 	for _, name := range names {
 		args = append(args, "./"+name)
 	}
