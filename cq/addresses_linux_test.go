@@ -136,6 +136,7 @@ func childAddressReader() {
 // TestAddressesReadWhileWritten: readers in two processes never see a torn address, and an address
 // that stays is found at every moment, whatever else moves in the index.
 func TestAddressesReadWhileWritten(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	env := envQueue + "=" + queueName(t)
 	owner := startChild(t, "address-owner", env)
@@ -168,6 +169,7 @@ func TestAddressesReadWhileWritten(t *testing.T) {
 // TestAddressesMove: an address is found at every moment while the cells before its own are emptied
 // and it moves up.
 func TestAddressesMove(t *testing.T) {
+	t.Parallel()
 	v, err := cq.CreateAnonymousAddresses("move", cq.AddressOptions{Count: 16, Format: cq.AddrOpaque})
 	must(t, err)
 	defer v.Close()
@@ -217,6 +219,7 @@ func TestAddressesMove(t *testing.T) {
 // TestAddressOwnerKilled: while the owner is dead everything that stays is found, and a successor
 // makes whole what it had been changing.
 func TestAddressOwnerKilled(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	name := queueName(t)
 	var r *cq.AddressVector
@@ -248,6 +251,7 @@ func TestAddressOwnerKilled(t *testing.T) {
 // TestAddressOwnerStopped looks at hundreds of the moments at which an owner can die: it is
 // stopped, and what it has written so far is read, and copied and adopted.
 func TestAddressOwnerStopped(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	name := queueName(t)
 	owner := startChild(t, "address-owner", envQueue+"="+name)

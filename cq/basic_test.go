@@ -71,6 +71,7 @@ func TestPostAndRead(t *testing.T) {
 }
 
 func TestBlockedReaderWakes(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	q, err := cq.Create(d, "wake", cq.Options{Spin: -1})
 	if err != nil {

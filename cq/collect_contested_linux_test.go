@@ -93,6 +93,7 @@ func TestCreateWaitsForNobody(t *testing.T) {
 // TestRemoveTogether: of those who remove a queue at once nobody is told of what the others
 // removed under his hands.
 func TestRemoveTogether(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	for range 40 {
 		q, err := cq.Create(d, "q", cq.Options{Size: 8, MaxLanes: 4})

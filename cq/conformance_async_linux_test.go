@@ -132,6 +132,7 @@ func TestConformanceEQBound(t *testing.T) {
 // TestConformanceContext: a context ends every call that blocks, at once, and what comes after that
 // is not lost.
 func TestConformanceContext(t *testing.T) {
+	t.Parallel()
 	o := cq.Options{Size: 8, Spin: -1, UserContext: 0}
 	conform(t, "every-blocking-call", o, contextEveryBlockingCall)
 }

@@ -176,6 +176,7 @@ func findsNot(t *testing.T, look lookup, as ...cq.Addr) {
 
 // TestConformanceAVOpen is fi_av_open.
 func TestConformanceAVOpen(t *testing.T) {
+	t.Parallel()
 	conformOnce(t, "sizes", func(t *testing.T) {
 		d := openDir(t)
 		for count := 1; count <= 65536; count *= 2 {
@@ -191,6 +192,7 @@ func TestConformanceAVOpen(t *testing.T) {
 
 // TestConformanceAVInsert is fi_av_insert.
 func TestConformanceAVInsert(t *testing.T) {
+	t.Parallel()
 	o := cq.AddressOptions{Count: 8, UserID: true}
 	conformAV(t, "one", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
 		dst := []cq.Addr{99}
@@ -343,6 +345,7 @@ func TestConformanceAVClose(t *testing.T) {
 
 // TestConformanceAVShared is a vector that others read by name or descriptor while it changes.
 func TestConformanceAVShared(t *testing.T) {
+	t.Parallel()
 	o := cq.AddressOptions{Count: 8, Format: cq.AddrOpaque, AddrMaxBytes: 64}
 	conformAV(t, "read-while-written", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
 		addr := func(i uint64) []byte {

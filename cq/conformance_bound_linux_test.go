@@ -12,6 +12,7 @@ import (
 
 // TestConformanceCQSelective is FI_SELECTIVE_COMPLETION.
 func TestConformanceCQSelective(t *testing.T) {
+	t.Parallel()
 	o := cq.Options{Size: 8}
 	const send = cq.FlagSend | cq.FlagMsg
 	conform(t, "success-only-when-asked", o, func(t *testing.T, r *rig) {
@@ -50,6 +51,7 @@ func (f *fed) Overrun(q *cq.Queue) { f.overran.Store(q) }
 
 // TestConformanceCQBound is a queue with something bound to it.
 func TestConformanceCQBound(t *testing.T) {
+	t.Parallel()
 	conform(t, "busy-while-bound", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
 		must(t, r.w.Bind(cq.FlagTransmit))
 		must(t, r.w.Begin(0))
@@ -147,6 +149,7 @@ func TestConformanceBoundCounter(t *testing.T) {
 
 // TestConformanceCQControl is fi_control of a queue.
 func TestConformanceCQControl(t *testing.T) {
+	t.Parallel()
 	conform(t, "getwait-fd", cq.Options{Wait: cq.WaitFD}, func(t *testing.T, r *rig) {
 		n, err := r.q.Control(cq.GetWait)
 		if err != nil || n.Object != cq.WaitFD || n.FD != r.q.FD() || n.FD < 0 {
@@ -191,6 +194,7 @@ func TestConformanceCQControl(t *testing.T) {
 
 // TestConformanceCQIterator is ibv_start_poll, ibv_next_poll and ibv_end_poll.
 func TestConformanceCQIterator(t *testing.T) {
+	t.Parallel()
 	conform(t, "all", cq.Options{Size: 64}, func(t *testing.T, r *rig) {
 		for range r.q.Entries(0) {
 			t.Error("an empty queue has an entry")

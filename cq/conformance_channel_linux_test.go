@@ -54,6 +54,7 @@ func (r *rig) postSolicited(t *testing.T, context uint64) {
 
 // TestConformanceChannel is ibv_req_notify_cq, ibv_get_cq_event and ibv_ack_cq_events.
 func TestConformanceChannel(t *testing.T) {
+	t.Parallel()
 	onChannel(t, "event-after-arming", channelEventAfterArming)
 	onChannel(t, "not-armed", func(t *testing.T, r *rig, c *cq.Channel) {
 		fd, err := c.FD()
@@ -182,6 +183,7 @@ func channelLoop(t *testing.T, r *rig, c *cq.Channel) {
 
 // TestConformanceChannelKinds is solicited and any.
 func TestConformanceChannelKinds(t *testing.T) {
+	t.Parallel()
 	onChannel(t, "solicited-only", func(t *testing.T, r *rig, c *cq.Channel) {
 		must(t, c.Arm(r.q, cq.NotifySolicited))
 		r.post(t, 1, 4)

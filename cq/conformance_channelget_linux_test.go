@@ -15,6 +15,7 @@ import (
 
 // TestConformanceChannelGet is the ways to wait for an event, and to leave that.
 func TestConformanceChannelGet(t *testing.T) {
+	t.Parallel()
 	onChannel(t, "get-blocks", func(t *testing.T, r *rig, c *cq.Channel) {
 		must(t, c.Arm(r.q, cq.NotifyAny))
 		got := make(chan error, 1)
@@ -180,6 +181,7 @@ func channelGetDescriptor(t *testing.T, r *rig, c *cq.Channel) {
 
 // TestConformanceChannelEnd is acknowledging and destroying.
 func TestConformanceChannelEnd(t *testing.T) {
+	t.Parallel()
 	onChannel(t, "busy-while-attached", func(t *testing.T, r *rig, c *cq.Channel) {
 		wantErr(t, "close", c.Close(), cq.ErrBusy, syscall.EBUSY)
 		wantErr(t, "close of the queue", r.q.Close(), cq.ErrBusy, syscall.EBUSY)

@@ -202,6 +202,7 @@ func (r *countRig) waiting(t *testing.T, f func()) (wait func()) {
 
 // TestConformanceCounter is fi_cntr_read, add, set and the like.
 func TestConformanceCounter(t *testing.T) {
+	t.Parallel()
 	conformCounter(t, "values", cq.CounterOptions{}, func(t *testing.T, r *countRig) {
 		wantValues(t, r, "new", 0, 0)
 		must(t, r.w.Add(3))
@@ -258,6 +259,7 @@ func TestConformanceCounter(t *testing.T) {
 
 // TestConformanceCounterWait is fi_cntr_wait.
 func TestConformanceCounterWait(t *testing.T) {
+	t.Parallel()
 	o := cq.CounterOptions{Spin: -1}
 	conformCounter(t, "results", o, func(t *testing.T, r *countRig) {
 		must(t, r.w.Add(5))

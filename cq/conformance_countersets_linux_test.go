@@ -31,6 +31,7 @@ func pollCounters(t *testing.T, rs []*countRig) *cq.PollSet {
 
 // TestConformancePollCounters is fi_poll over counters.
 func TestConformancePollCounters(t *testing.T) {
+	t.Parallel()
 	o := cq.CounterOptions{UserContext: 0}
 	conformCounter(t, "value-and-error", o, func(t *testing.T, r *countRig) {
 		s := pollCounters(t, r.more(t, 2, o))
@@ -82,6 +83,7 @@ func TestConformancePollCounters(t *testing.T) {
 
 // TestConformanceWaitCounters are counters in a wait set and with trywait.
 func TestConformanceWaitCounters(t *testing.T) {
+	t.Parallel()
 	o := cq.CounterOptions{UserContext: 0}
 	conformCounter(t, "wait-set", o, func(t *testing.T, r *countRig) {
 		rs := r.more(t, 3, o)

@@ -183,6 +183,7 @@ func sameEvent(t *testing.T, what string, got, want cq.Event) {
 
 // TestConformanceEQOpen is fi_eq_open and its attributes.
 func TestConformanceEQOpen(t *testing.T) {
+	t.Parallel()
 	conformEQ(t, "resolved-attributes", cq.EventOptions{Size: 5, DataMaxBytes: 100, MaxLanes: 2,
 		Wait: cq.WaitYield}, func(t *testing.T, r *eqRig) {
 		o := r.e.Options()
@@ -231,6 +232,7 @@ func TestConformanceEQOpen(t *testing.T) {
 
 // TestConformanceEQClose is fi_close of an event queue.
 func TestConformanceEQClose(t *testing.T) {
+	t.Parallel()
 	conformEQ(t, "unread-are-lost", cq.EventOptions{}, func(t *testing.T, r *eqRig) {
 		writeEvents(t, r.w, 0, 3)
 		must(t, r.e.Close())
@@ -247,6 +249,7 @@ func TestConformanceEQClose(t *testing.T) {
 
 // TestConformanceEQWaitObject is wait_obj of fi_eq_attr.
 func TestConformanceEQWaitObject(t *testing.T) {
+	t.Parallel()
 	conformEQ(t, "none", cq.EventOptions{Wait: cq.WaitNone}, func(t *testing.T, r *eqRig) {
 		_, err := r.e.ReadTimeout(&cq.Event{}, -1)
 		wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
@@ -308,6 +311,7 @@ func TestConformanceEQPurge(t *testing.T) {
 
 // TestConformanceEQStrError is fi_eq_strerror.
 func TestConformanceEQStrError(t *testing.T) {
+	t.Parallel()
 	conformEQ(t, "text", cq.EventOptions{}, func(t *testing.T, r *eqRig) {
 		text := r.e.StrError(int32(cq.ENoKey), []byte{0xab})
 		if !strings.Contains(text, cq.ENoKey.Error()) || !strings.Contains(text, "ab") {

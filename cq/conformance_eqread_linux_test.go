@@ -12,6 +12,7 @@ import (
 
 // TestConformanceEQRead is fi_eq_read.
 func TestConformanceEQRead(t *testing.T) {
+	t.Parallel()
 	o := cq.EventOptions{Size: 8}
 	conformEQ(t, "empty", o, func(t *testing.T, r *eqRig) {
 		n, err := r.e.Read(&cq.Event{})
@@ -70,6 +71,7 @@ func TestConformanceEQRead(t *testing.T) {
 
 // TestConformanceEQPeek is FI_PEEK.
 func TestConformanceEQPeek(t *testing.T) {
+	t.Parallel()
 	o := cq.EventOptions{Size: 32, Wait: cq.WaitFD}
 	conformEQ(t, "leaves-it", o, func(t *testing.T, r *eqRig) {
 		writeEvents(t, r.w, 0, 5)
@@ -176,6 +178,7 @@ func eqPeekAlternating(t *testing.T, r *eqRig) {
 
 // TestConformanceEQSread is fi_eq_sread.
 func TestConformanceEQSread(t *testing.T) {
+	t.Parallel()
 	o := cq.EventOptions{Size: 8, Spin: -1}
 	conformEQ(t, "event", o, func(t *testing.T, r *eqRig) {
 		want := cq.Event{Event: cq.EventNotify, FID: fabric(1), Context: 4, Data: 5}
@@ -227,6 +230,7 @@ func TestConformanceEQSread(t *testing.T) {
 
 // TestConformanceEQReadErr is fi_eq_readerr.
 func TestConformanceEQReadErr(t *testing.T) {
+	t.Parallel()
 	o := cq.EventOptions{Size: 16}
 	conformEQ(t, "no-error", o, func(t *testing.T, r *eqRig) {
 		writeEvents(t, r.w, 0, 5)

@@ -11,6 +11,7 @@ import (
 
 // TestConformanceEQControl is fi_control of an event queue.
 func TestConformanceEQControl(t *testing.T) {
+	t.Parallel()
 	for wait, ok := range map[cq.WaitObject]bool{cq.WaitUnspec: false, cq.WaitYield: false,
 		cq.WaitFD: true, cq.WaitPollFD: true, cq.WaitMutexCond: true} {
 		name := "getwait"
@@ -40,6 +41,7 @@ func TestConformanceEQControl(t *testing.T) {
 
 // TestConformanceEQInSet is an event queue that was opened with a wait set.
 func TestConformanceEQInSet(t *testing.T) {
+	t.Parallel()
 	p := &peer{t: t}
 	t.Run("set", func(t *testing.T) {
 		for _, at := range sampled(queueSites) {

@@ -12,6 +12,7 @@ import (
 
 // TestConformanceEQWrite is fi_eq_write.
 func TestConformanceEQWrite(t *testing.T) {
+	t.Parallel()
 	o := cq.EventOptions{Size: 4}
 	conformEQ(t, "returns-bytes", o, func(t *testing.T, r *eqRig) {
 		n, err := r.w.Write(&cq.Event{Event: cq.EventUser, Payload: make([]byte, 11)})
@@ -106,6 +107,7 @@ func severalWriters(t *testing.T, r *eqRig) {
 
 // TestConformanceEQEvents are the kinds of events and what they carry.
 func TestConformanceEQEvents(t *testing.T) {
+	t.Parallel()
 	o := cq.EventOptions{Size: 16}
 	conformEQ(t, "kinds", o, func(t *testing.T, r *eqRig) {
 		kinds := []cq.EventKind{cq.EventNotify, cq.EventConnReq, cq.EventConnected, cq.EventShutdown,
@@ -160,6 +162,7 @@ func TestConformanceEQEvents(t *testing.T) {
 
 // TestConformanceEQCQExchange: a completion and an event answer each other with every wait object.
 func TestConformanceEQCQExchange(t *testing.T) {
+	t.Parallel()
 	name := "wait-objects"
 	for _, eq := range []cq.WaitObject{cq.WaitNone, cq.WaitUnspec, cq.WaitFD} {
 		for _, wait := range []cq.WaitObject{cq.WaitNone, cq.WaitUnspec, cq.WaitFD} {

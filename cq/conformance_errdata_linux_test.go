@@ -21,6 +21,7 @@ type failing struct {
 // TestConformanceCQErrData is the err_data of fi_cq_readerr: whatever is copied is the caller's for
 // good.
 func TestConformanceCQErrData(t *testing.T) {
+	t.Parallel()
 	for name, f := range errDataCases {
 		conform(t, name, cq.Options{Size: 8}, func(t *testing.T, r *rig) {
 			var e cq.ErrorEntry
@@ -57,6 +58,7 @@ func TestConformanceCQErrData(t *testing.T) {
 
 // TestConformanceEQErrData is the err_data of fi_eq_readerr, for which the same holds.
 func TestConformanceEQErrData(t *testing.T) {
+	t.Parallel()
 	for name, f := range errDataCases {
 		conformEQ(t, name, cq.EventOptions{Size: 8}, func(t *testing.T, r *eqRig) {
 			var e cq.EventError

@@ -14,6 +14,7 @@ var everyField = cq.Entry{Context: 1, Flags: cq.FlagRecv | cq.FlagTagged | cq.Fl
 
 // TestConformanceCQFormat is the format of fi_cq_attr and what reads return in each.
 func TestConformanceCQFormat(t *testing.T) {
+	t.Parallel()
 	of := func(name string, f cq.Format, check func(t *testing.T, r *rig)) {
 		conform(t, name, cq.Options{Size: 8, Format: f}, func(t *testing.T, r *rig) {
 			if got := r.q.Options().Format; f != cq.FormatUnspec && got != f {
@@ -74,6 +75,7 @@ func refusesAs[T cq.Readable](t *testing.T, r *rig) {
 
 // TestConformanceCQFields are the fields that are not a matter of the format.
 func TestConformanceCQFields(t *testing.T) {
+	t.Parallel()
 	o := cq.Options{Size: 8}
 	one := func(t *testing.T, r *rig, e cq.Entry) cq.Entry {
 		t.Helper()
@@ -128,6 +130,7 @@ func TestConformanceCQFields(t *testing.T) {
 
 // TestConformanceCQFlags are the completion flags.
 func TestConformanceCQFlags(t *testing.T) {
+	t.Parallel()
 	o := cq.Options{Size: 32}
 	conform(t, "kinds-and-directions", o, func(t *testing.T, r *rig) {
 		const S, R, M, G = cq.FlagSend, cq.FlagRecv, cq.FlagMsg, cq.FlagTagged

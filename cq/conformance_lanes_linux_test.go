@@ -12,6 +12,7 @@ const crowded = 250
 
 // TestConformanceLanes is what reads owe where a queue has several writers.
 func TestConformanceLanes(t *testing.T) {
+	t.Parallel()
 	o := cq.Options{Size: 256}
 	for name, take := range map[string]func(*testing.T, *cq.Queue) []uint64{
 		"reads": func(t *testing.T, q *cq.Queue) []uint64 { return read(t, q, 2*crowded) },

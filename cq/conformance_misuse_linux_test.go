@@ -10,6 +10,7 @@ import (
 
 // TestConformanceMisuse: what makes no sense is refused with a reason, where other libraries crash.
 func TestConformanceMisuse(t *testing.T) {
+	t.Parallel()
 	o := cq.Options{Size: 8, Wait: cq.WaitFD, UserContext: 0}
 	conform(t, "arguments", o, func(t *testing.T, r *rig) {
 		s, p, c := waitSet(t, r.d, cq.WaitSetOptions{}), pollSet(t, r), channel(t, r.d)
@@ -82,6 +83,7 @@ func TestConformanceMisuse(t *testing.T) {
 
 // TestConformanceMisuseClosed is the same for event queues and counters.
 func TestConformanceMisuseClosed(t *testing.T) {
+	t.Parallel()
 	conformEQ(t, "event-queue", cq.EventOptions{Wait: cq.WaitFD}, func(t *testing.T, r *eqRig) {
 		must(t, r.e.Close())
 		for name, err := range map[string]error{

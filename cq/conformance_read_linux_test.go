@@ -11,6 +11,7 @@ import (
 
 // TestConformanceCQRead is fi_cq_read.
 func TestConformanceCQRead(t *testing.T) {
+	t.Parallel()
 	conform(t, "empty", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
 		n, err := cq.Read(r.q, make([]cq.Tagged, 4))
 		if n != 0 {
@@ -90,6 +91,7 @@ func batchesWithErrors(t *testing.T, r *rig) {
 
 // TestConformanceCQReadErr is fi_cq_readerr, and what reads say while an error waits.
 func TestConformanceCQReadErr(t *testing.T) {
+	t.Parallel()
 	conform(t, "out-of-band", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
 		r.postError(t, 7)
 		dst := make([]cq.Tagged, 4)

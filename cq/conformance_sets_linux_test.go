@@ -83,6 +83,7 @@ func wantReady(t *testing.T, what string, got []int, want ...int) {
 
 // TestConformancePollSet is fi_poll and what belongs to it.
 func TestConformancePollSet(t *testing.T) {
+	t.Parallel()
 	o := cq.Options{Size: 8, UserContext: 0, Wait: cq.WaitNone}
 	conform(t, "open", o, func(t *testing.T, r *rig) {
 		s := pollSet(t, r)
@@ -189,6 +190,7 @@ func pollSetFalsePositive(t *testing.T, r *rig) {
 
 // TestConformanceWaitSet is fi_wait_open and fi_wait.
 func TestConformanceWaitSet(t *testing.T) {
+	t.Parallel()
 	o := cq.Options{Size: 8, UserContext: 0}
 	conform(t, "open", o, func(t *testing.T, r *rig) {
 		s := waitSet(t, r.d, cq.WaitSetOptions{})

@@ -158,6 +158,7 @@ func conformSides(t *testing.T, name string,
 
 // TestConformanceChannelSides: both parties of a conversation wait on a channel of their own.
 func TestConformanceChannelSides(t *testing.T) {
+	t.Parallel()
 	conformSides(t, "both-sides", func(t *testing.T, here *side, there func(SideArgs) SideReply) {
 		turns := []int{0, 1, 1, 0, 0, 0, 1, 0, 1, 1, 1, 0}
 		var reply SideReply

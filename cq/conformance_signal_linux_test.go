@@ -97,6 +97,7 @@ func oneWaitOfOneWaiter(t *testing.T, signal func() error, waiters []signalWaite
 
 // TestConformanceSignal is a signal and all that one can wait with.
 func TestConformanceSignal(t *testing.T) {
+	t.Parallel()
 	fd := cq.Options{Size: 8, Spin: -1, Wait: cq.WaitFD}
 	dst := make([]cq.Msg, 1)
 	sread := func(q *cq.Queue) func(time.Duration) error {

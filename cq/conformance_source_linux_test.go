@@ -11,6 +11,7 @@ import (
 
 // TestConformanceCQReadFrom is fi_cq_readfrom.
 func TestConformanceCQReadFrom(t *testing.T) {
+	t.Parallel()
 	o := cq.Options{Size: 8}
 	conform(t, "source", o, func(t *testing.T, r *rig) {
 		_, err := r.w.PostBatch([]cq.Entry{{Context: 1, Src: cq.From(4)}, {Context: 2, Src: cq.From(0)},

@@ -9,6 +9,7 @@ import (
 
 // TestConformanceSuccessor is what the next reader gets after one that was killed, or left.
 func TestConformanceSuccessor(t *testing.T) {
+	t.Parallel()
 	ways := map[string]func(*testing.T, *cq.Queue) []uint64{
 		"read": func(t *testing.T, q *cq.Queue) (got []uint64) {
 			dst := make([]cq.Msg, 8)

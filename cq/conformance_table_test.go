@@ -16,6 +16,7 @@ import (
 // TestConformanceTable: every test that a row or a reason names exists, and so does every symbol
 // where a reason says that a deviation is documented. That the tests also ran is shmtest's part.
 func TestConformanceTable(t *testing.T) {
+	t.Parallel()
 	rows, err := testdata.Conformance()
 	must(t, err)
 	src := sources{tests: map[string]map[string]bool{}}

@@ -12,6 +12,7 @@ import (
 
 // TestConformanceCQThreshold is wait_cond of fi_cq_attr and cond of fi_cq_sread.
 func TestConformanceCQThreshold(t *testing.T) {
+	t.Parallel()
 	o := cq.Options{Size: 16, Spin: -1}
 	conform(t, "none", o, func(t *testing.T, r *rig) {
 		defer whenAsleep(t, r.q, func() { r.post(t, 0, 1) })()
@@ -98,6 +99,7 @@ func TestConformanceCQThreshold(t *testing.T) {
 
 // TestConformanceCQOverrun is what becomes of entries for which there is no room.
 func TestConformanceCQOverrun(t *testing.T) {
+	t.Parallel()
 	o := cq.Options{Size: 4, Overrun: cq.OverrunQueue}
 	conform(t, "state", o, func(t *testing.T, r *rig) {
 		other := r.attach(t)

@@ -43,6 +43,7 @@ func armed(t testing.TB, take func(), objects ...cq.TryWaiter) {
 
 // TestConformanceWaitSetFD is a wait set that the caller sleeps on by itself.
 func TestConformanceWaitSetFD(t *testing.T) {
+	t.Parallel()
 	o := cq.Options{Size: 8, UserContext: 0}
 	for _, wait := range []cq.WaitObject{cq.WaitFD, cq.WaitPollFD} {
 		name := "one-descriptor"
@@ -111,6 +112,7 @@ func TestConformanceWaitSetFD(t *testing.T) {
 
 // TestConformanceTryWait is fi_trywait.
 func TestConformanceTryWait(t *testing.T) {
+	t.Parallel()
 	o := cq.Options{Size: 8, UserContext: 0, Wait: cq.WaitFD}
 	conform(t, "safe-to-block", o, tryWaitSafeToBlock)
 	conform(t, "something-queued", o, tryWaitSomethingQueued)

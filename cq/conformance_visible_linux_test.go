@@ -16,6 +16,7 @@ import (
 // TestConformanceCQVisibility is the target side of completion semantics: memory that a writer
 // stored before it posted is seen by whoever read the entry.
 func TestConformanceCQVisibility(t *testing.T) {
+	t.Parallel()
 	for name, every := range map[string]int{"payload-before-completion": 1, "earlier-entries-too": 5} {
 		conform(t, name, cq.Options{Size: litmusSize, Spin: -1}, func(t *testing.T, r *rig) {
 			litmus(t, r, every)

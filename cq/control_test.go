@@ -76,6 +76,7 @@ func TestAffinity(t *testing.T) {
 // TestMutexCond waits on a queue's and on a set's condition variable, and is woken by completions
 // and by Close.
 func TestMutexCond(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	q, w := member(t, d, "q", cq.Options{Wait: cq.WaitMutexCond})
 	s := waitSet(t, d, cq.WaitSetOptions{Wait: cq.WaitMutexCond})

@@ -71,6 +71,7 @@ func TestCounterDeathIsAnEvent(t *testing.T) {
 
 // TestCounterDeathOutlivesItsSink: what one event queue had no room for goes to the next.
 func TestCounterDeathOutlivesItsSink(t *testing.T) {
+	t.Parallel()
 	_, c, base := named3(t, cq.CounterOptions{})
 	t.Cleanup(func() { must(t, c.Close()) })
 	full, err := cq.CreateAnonymousEvents("full", cq.EventOptions{Size: 1, Write: true})

@@ -59,6 +59,7 @@ func TestCounterDescriptor(t *testing.T) {
 // TestCounterDescriptorBeside: the descriptor and blocked goroutines of one handle do not take each
 // other's wakes, whoever of them sleeps for the others.
 func TestCounterDescriptorBeside(t *testing.T) {
+	t.Parallel()
 	d, c := counter(t, cq.CounterOptions{Wait: cq.WaitFD, Spin: -1})
 	other := again(t, d, c.Name(), cq.CounterOptions{})
 	for round := range uint64(200) {

@@ -16,6 +16,7 @@ import (
 // TestCounterHostilePeer: whatever a peer writes into the shared words costs an error or a late
 // wake, and no crash, no hang beyond a deadline, and no descriptor.
 func TestCounterHostilePeer(t *testing.T) {
+	t.Parallel()
 	d, c := counter(t, cq.CounterOptions{Wait: cq.WaitFD, Spin: -1})
 	other := again(t, d, c.Name(), cq.CounterOptions{Spin: -1})
 	obj, err := d.Open(c.Name(), shm.ReadWrite)

@@ -34,6 +34,7 @@ func again(t testing.TB, d *shm.Dir, name string, o cq.CounterOptions) *cq.Count
 
 // T12: up to 100 counters, each set and added to.
 func TestCounterSetAndAdd(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	var all []*cq.Counter
 	for i := range uint64(100) {

@@ -180,6 +180,7 @@ func named3(t *testing.T, o cq.CounterOptions) (d *shm.Dir, c *cq.Counter, name 
 }
 
 func TestCounterWakesOtherProcesses(t *testing.T) {
+	t.Parallel()
 	d, c, name := named3(t, cq.CounterOptions{Spin: -1})
 	var peers []counterPeer
 	for range 4 {
@@ -234,6 +235,7 @@ func TestCounterWakesOtherProcesses(t *testing.T) {
 // TestCounterDeathWakes: an adder that is killed between its add and its wake leaves nobody asleep,
 // whether it came before or after the waiter fell asleep, and where its death cannot be watched.
 func TestCounterDeathWakes(t *testing.T) {
+	t.Parallel()
 	for what, how := range map[string]struct{ late, newPIDs bool }{"it was there": {},
 		"it came later":                        {late: true},
 		"in another PID namespace":             {newPIDs: true},
@@ -334,6 +336,7 @@ func TestCounterOfTheDead(t *testing.T) {
 // TestCounterOpenClose has processes' worth of handles come and go at once: each finds a counter or
 // none, and the last one removes it.
 func TestCounterOpenClose(t *testing.T) {
+	t.Parallel()
 	d, name := openDir(t), queueName(t)
 	errs := make(chan error)
 	for range 6 {

@@ -12,6 +12,7 @@ import (
 // TestCounterUserIsNamed: whoever keeps a counter from being removed is named, and not who made it
 // or who sat in the same place and died.
 func TestCounterUserIsNamed(t *testing.T) {
+	t.Parallel()
 	d, c, name := named3(t, cq.CounterOptions{Lifetime: cq.Persistent})
 	name, base := name+"-3", name // as the child finds it
 	wantUser := func(pid int) {

@@ -51,6 +51,7 @@ func noError(t *testing.T, err error) {
 }
 
 func TestCounterWait(t *testing.T) {
+	t.Parallel()
 	eachCounterWait(t, func(t *testing.T, c, other *cq.Counter) {
 		must(t, c.Add(5))
 		must(t, c.Wait(t.Context(), 0))
@@ -72,6 +73,7 @@ func TestCounterWait(t *testing.T) {
 }
 
 func TestCounterWaitTimeout(t *testing.T) {
+	t.Parallel()
 	eachCounterWait(t, func(t *testing.T, c, _ *cq.Counter) {
 		must(t, c.Add(1))
 		for _, timeout := range []time.Duration{0, 1, 20 * time.Millisecond} {
@@ -89,6 +91,7 @@ func TestCounterWaitTimeout(t *testing.T) {
 // TestCounterWaitError: only an error value that changed while it waits ends a wait, and a value
 // that was reached comes first.
 func TestCounterWaitError(t *testing.T) {
+	t.Parallel()
 	eachCounterWait(t, func(t *testing.T, c, other *cq.Counter) {
 		must(t, c.AddErr(3))
 		err := c.WaitTimeout(1, 10*time.Millisecond)
@@ -110,6 +113,7 @@ func TestCounterWaitError(t *testing.T) {
 }
 
 func TestCounterWaitContext(t *testing.T) {
+	t.Parallel()
 	why := errors.New("no more interest")
 	eachCounterWait(t, func(t *testing.T, c, other *cq.Counter) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -208,6 +212,7 @@ func TestCounterManyWaiters(t *testing.T) {
 // TestCounterWaitersComeAndGo has waiters that give up beside such that must be woken: a leader
 // that leaves hands on.
 func TestCounterWaitersComeAndGo(t *testing.T) {
+	t.Parallel()
 	d, c := counter(t, cq.CounterOptions{Spin: -1})
 	other := again(t, d, c.Name(), cq.CounterOptions{Spin: -1})
 	const last = 2000

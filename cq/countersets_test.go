@@ -19,6 +19,7 @@ func namedCounter(t testing.TB, name string, o cq.CounterOptions) *cq.Counter {
 // TestWaitSetCounters waits for counters and queues with one set: each change of either value is
 // reported, once.
 func TestWaitSetCounters(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	s := waitSet(t, d, cq.WaitSetOptions{})
 	other := waitSet(t, d, cq.WaitSetOptions{})

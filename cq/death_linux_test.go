@@ -45,6 +45,7 @@ func publishFor(t *testing.T, d *shm.Dir, queue string) {
 // TestDeathWakes: a writer that died between publishing and ringing leaves nobody asleep, neither
 // in a blocking read nor on a descriptor.
 func TestDeathWakes(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	for name, elsewhere := range map[string]bool{"here": false, "in another PID namespace": true} {
 		t.Run(name, func(t *testing.T) {
@@ -107,6 +108,7 @@ func TestDeathWakes(t *testing.T) {
 // TestDestroyedHalfway: a reader that died while it destroyed its queue leaves one that nobody can
 // use any more, and that makes way for a new one, persistent or not.
 func TestDestroyedHalfway(t *testing.T) {
+	t.Parallel()
 	for _, lifetime := range []string{"0", "1"} {
 		d := openDir(t)
 		name := queueName(t) + lifetime
@@ -130,6 +132,7 @@ func TestDestroyedHalfway(t *testing.T) {
 // TestDeathOfSuccessor: the second writer of a lane that the reader never parked between the two is
 // watched as the first one was.
 func TestDeathOfSuccessor(t *testing.T) {
+	t.Parallel()
 	d, q := create(t, cq.Options{Size: 8, Spin: -1})
 	first := startChild(t, "writer", envQueue+"="+q.Name(), envCount+"=1")
 	_ = first.line(t)

@@ -69,6 +69,7 @@ func fabric(i uint64) cq.FID { return cq.FID{Kind: cq.FIDFabric, ID: i, Generati
 
 // TestEventSizes is T4: every size opens and closes, and holds that many events (P29).
 func TestEventSizes(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	for size := 1; size <= 65536; size *= 2 {
 		e, err := cq.CreateEvents(d, "sizes", cq.EventOptions{Size: size, DataMaxBytes: 1, Write: true})

@@ -115,6 +115,7 @@ func childEventReader() {
 // comes at least once, in the order of its writer, and again only if it is marked and was the one
 // that the dead reader had in its hands.
 func TestEventProcesses(t *testing.T) {
+	t.Parallel()
 	const writers, kills = 3, 5
 	d := openDir(t)
 	name := queueName(t)
@@ -225,6 +226,7 @@ func checkEventLog(t *testing.T, records []uint64, wrote map[uint64]uint64, kill
 
 // TestEventWriterDies: what it wrote is read, its lane goes to the next.
 func TestEventWriterDies(t *testing.T) {
+	t.Parallel()
 	d, e := createEvents(t, cq.EventOptions{Size: 64, Spin: -1})
 	for round := range uint64(3) {
 		count := fmt.Sprint((round + 1) * 10)
@@ -323,6 +325,7 @@ func TestEventDescriptor(t *testing.T) {
 
 // TestEventQueueGone: a writer of another process learns that its queue was closed.
 func TestEventQueueGone(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	e, err := cq.CreateEvents(d, "gone", cq.EventOptions{})
 	must(t, err)

@@ -119,6 +119,7 @@ func TestEventPurgeRoom(t *testing.T) {
 
 // TestEventPurgeMany: objects that are closed while nobody reads take bounded memory.
 func TestEventPurgeMany(t *testing.T) {
+	t.Parallel()
 	_, e := createEvents(t, cq.EventOptions{Size: 4, Write: true})
 	writeAbout(t, e, 3, 70000, 2)
 	for i := range uint64(65536) {

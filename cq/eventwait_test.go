@@ -152,6 +152,7 @@ func TestEventBusy(t *testing.T) {
 
 // TestEventGoroutines writes from many goroutines through both kinds of lanes while one reads.
 func TestEventGoroutines(t *testing.T) {
+	t.Parallel()
 	const writers, each = 6, 500
 	for _, shared := range []bool{false, true} {
 		t.Run(fmt.Sprint("shared=", shared), func(t *testing.T) {

@@ -96,6 +96,7 @@ func TestFDLevel(t *testing.T) {
 // TestFDEpoll drains under load with the loop of fi_trywait's page: it never hangs, whatever the
 // triggering and wherever the entry falls in the loop. Two queues share an epoll descriptor.
 func TestFDEpoll(t *testing.T) {
+	t.Parallel()
 	for name, events := range map[string]uint32{"level": unix.EPOLLIN,
 		"edge": unix.EPOLLIN | unix.EPOLLET} {
 		for _, far := range []bool{false, true} {

@@ -24,6 +24,7 @@ func init() { roles["poor beside"] = childPoorBeside }
 // TestFewDescriptorsBeside: as with queues, each call on what stands beside them may find no
 // descriptor anywhere: it says so, leaves nothing behind, and works when there is one.
 func TestFewDescriptorsBeside(t *testing.T) {
+	t.Parallel()
 	poorChild(t, "poor beside")
 }
 

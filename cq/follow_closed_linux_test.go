@@ -15,6 +15,7 @@ import (
 // way. Either that one could send it, and then the entries are its own, or it could not, and then
 // they are still the writer's: never both.
 func TestFollowClosedMeanwhile(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	fake := anonymousOthers(t, cq.Options{Size: 8})
 	done := othersMessage(cq.StepDone, 0, 1, cq.QueueUUID(fake))

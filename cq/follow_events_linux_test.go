@@ -76,6 +76,7 @@ func eventBytes(i uint64) []byte {
 
 // TestFollowTells: who follows hears of both readers through the event queue that it was bound to.
 func TestFollowTells(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eq, err := cq.CreateAnonymousEvents("deaths", cq.EventOptions{})
 	must(t, err)

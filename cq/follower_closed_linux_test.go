@@ -48,6 +48,7 @@ func followTo(t *testing.T, q *cq.Queue) (*place, *cq.Follower) {
 // TestRenewClosed: who follows to a reader that has closed its queue learns so, and does not wait
 // for another one at a place where nobody listens, nor for the process to end.
 func TestRenewClosed(t *testing.T) {
+	t.Parallel()
 	t.Run("before", func(t *testing.T) {
 		q := anonymousOthers(t, cq.Options{Size: 8})
 		_, f := followTo(t, q)

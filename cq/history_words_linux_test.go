@@ -55,6 +55,7 @@ func childHistoryCounter() {
 
 // TestHistoryOfACounter has several processes at one counter, some of which are killed.
 func TestHistoryOfACounter(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint32()
 	t.Logf("seed %d", seed)
 	d := openDir(t)
@@ -206,6 +207,7 @@ func childHistoryLookups() {
 // moment. An address may be found by its index a moment before its index is found by it, so the two
 // are judged apart.
 func TestHistoryOfAnAddressVector(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint32()
 	t.Logf("seed %d", seed)
 	d := openDir(t)

@@ -12,6 +12,7 @@ import (
 // TestHostileFlags: whatever a reader writes beside the parked bit of a writer's row, each way to
 // post says so with an error, and none goes on without a slot.
 func TestHostileFlags(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	const closed, overrun = 1 << 1, 1 << 2
 	for bit := 1; bit < 64; bit++ {

@@ -39,6 +39,7 @@ func peek64(mem []byte, at int) uint64  { return binary.LittleEndian.Uint64(mem[
 
 // TestHostileLane: a writer that writes nonsense loses its lane, once told, and only that.
 func TestHostileLane(t *testing.T) {
+	t.Parallel()
 	tail := func(v func(uint64) uint64) func(t *testing.T, s scribbler) {
 		return func(t *testing.T, s scribbler) {
 			words := s.section(t, cq.SectLane, 1)
@@ -215,6 +216,7 @@ func TestHostileRow(t *testing.T) {
 
 // TestHostileHints scribbles over every hint there is, all the time, while entries go through.
 func TestHostileHints(t *testing.T) {
+	t.Parallel()
 	d, q := create(t, cq.Options{Size: 8, MaxLanes: 70, Spin: -1})
 	w := attach(t, d, q.Name())
 	hints := scribble(t, d, q.Name(), cq.ReaderFile).section(t, cq.SectHints, 0)

@@ -166,6 +166,7 @@ func childReusedReader() {
 
 // TestPIDReused: a number that means another process by now takes nobody for living or for dead.
 func TestPIDReused(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	_ = openDir(t)
 	c := inNamespace(t, "reuser")
@@ -254,6 +255,7 @@ func childSplittingPoster() {
 // TestForkedWriterDies: the copy of a writer's process that was made without exec keeps its lock,
 // and hides its death from nobody; its lane is free when the copy has ended.
 func TestForkedWriterDies(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	d, q := create(t, cq.Options{Size: 8})
 	e := eventsFor(t, q, cq.EventOptions{})

@@ -38,6 +38,7 @@ func TestPostWhileClosing(t *testing.T) {
 
 // TestWriterWhileClosing: neither waits for the other for ever.
 func TestWriterWhileClosing(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	for range 300 {
 		q, err := cq.Create(d, "closing", cq.Options{Size: 4, MaxLanes: 1, Shared: true})

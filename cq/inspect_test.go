@@ -291,6 +291,7 @@ func bounded(t testing.TB, l cq.LaneSnapshot, capacity uint64) {
 }
 
 func TestInspectBusyQueue(t *testing.T) {
+	t.Parallel()
 	const size, writers = 4, 2
 	d, q := create(t, cq.Options{Size: size})
 	i := inspect(t, d, queueName(t))
@@ -344,6 +345,7 @@ func TestInspectBusyQueue(t *testing.T) {
 // TestInspectComingAndGoing looks while the queue is made and destroyed all the time: either it is
 // there or it is not.
 func TestInspectComingAndGoing(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	name := queueName(t)
 	done := make(chan error, 1)

@@ -150,6 +150,7 @@ func childLateFilter() {
 // TestLateFilter: a seccomp filter that takes membarrier away from a process whose queues are open
 // ends no wait with an error and loses no wake: sleeps are cut into slices, and Stats says so.
 func TestLateFilter(t *testing.T) {
+	t.Parallel()
 	got := startChild(t, "late filter", envQueue+"="+queueName(t)).stop(t)
 	want := "idle: timed out true, slices true, barriers 0, refused true, events true\nend"
 	if strings.TrimSpace(got) != want {

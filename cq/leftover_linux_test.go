@@ -21,6 +21,7 @@ import (
 
 // TestNothingLeft closes the two sides of a queue in every order, by choice and by death.
 func TestNothingLeft(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitFD} {
 		newQueue := func() (*cq.Queue, *child) {
@@ -104,6 +105,7 @@ func TestCloseTogether(t *testing.T) {
 // TestCreateTogether has several goroutines create and destroy one queue all the time: one has it
 // at a time, and nobody sees anything but that.
 func TestCreateTogether(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	var all sync.WaitGroup
 	for range 4 {
@@ -128,6 +130,7 @@ func TestCreateTogether(t *testing.T) {
 // TestFewDescriptors lets each call fail at each place where it wants a descriptor: it says so and
 // leaves nothing behind, in the process and on disk.
 func TestFewDescriptors(t *testing.T) {
+	t.Parallel()
 	c := startChild(t, "poor", envQueue+"="+queueName(t))
 	for {
 		line := c.line(t)

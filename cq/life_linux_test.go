@@ -55,6 +55,7 @@ func killedCreator(t *testing.T, name, lifetime string) {
 // TestCreateReplacesDead: an ephemeral queue of which everybody is dead is in nobody's way. One
 // that has a living writer, and a persistent one, are.
 func TestCreateReplacesDead(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	t.Run("ephemeral", func(t *testing.T) {
 		name := queueName(t)
@@ -158,6 +159,7 @@ func TestAdopt(t *testing.T) {
 // TestRedelivered: what a reader had in its hands comes again, marked, apart from the rest, and in
 // every way to read.
 func TestRedelivered(t *testing.T) {
+	t.Parallel()
 	reads := map[string]func(t *testing.T, q *cq.Queue) (got []uint64, again bool){
 		"Read": func(t *testing.T, q *cq.Queue) ([]uint64, bool) {
 			dst := make([]cq.Msg, 9)

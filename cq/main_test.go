@@ -12,7 +12,10 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-func TestMain(m *testing.M) { shmtest.Main(m, roles) }
+func TestMain(m *testing.M) {
+	shmtest.Apart(8) // they wait more than they compute
+	shmtest.Main(m, roles)
+}
 
 // roles are what the test binary does when it is started as a child. Files that are for some
 // systems only add theirs.
@@ -20,7 +23,7 @@ var roles = map[string]func(){}
 
 func openDir(t testing.TB) *shm.Dir {
 	t.Helper()
-	d, err := shm.OpenDir("")
+	d, err := shm.OpenDir(shmtest.Dir(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -200,6 +200,7 @@ func TestRegisterAsync(t *testing.T) {
 
 // TestRegisterAsyncAndClose: a registration that has not ended does not need its object any more.
 func TestRegisterAsyncAndClose(t *testing.T) {
+	t.Parallel()
 	eq := events(t, cq.EventOptions{Size: 4})
 	for i := range uint64(100) {
 		obj, at := payload(t, nil)

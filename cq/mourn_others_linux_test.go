@@ -26,6 +26,7 @@ func killOther(t *testing.T, q *cq.Queue) (pid int) {
 // or not bound yet, is reported to the next one, also if the dead writer was of another user and
 // its lane is gone.
 func TestDeathOutlivesItsSink(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	_ = asNobody(t) // a skip later would leave what is bound
 	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1})

@@ -25,6 +25,7 @@ func init() { roles["mover"] = childMover }
 // may rename in; or nothing, for a relative path and a process that goes elsewhere. Each verb works
 // on the directory that was opened, leaves nothing there, and the stranger's as it is.
 func TestPathsAreLookedUpOnce(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"swapped", "relative"} {
 		t.Run(how, func(t *testing.T) {
 			base, err := os.MkdirTemp(openDir(t).Path(), "moved-")

@@ -43,6 +43,7 @@ var origins = map[string]func(t *testing.T, q *cq.Queue) (contexts []uint64, fro
 // TestOriginOthers: whatever a writer of another user puts into its entries, a read can tell that
 // it is that one's, by what the kernel said.
 func TestOriginOthers(t *testing.T) {
+	t.Parallel()
 	for name, next := range origins {
 		for _, shared := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {

@@ -46,6 +46,7 @@ func noRoom(t *testing.T, what string, q *cq.Queue) {
 // TestOthersKilledWriter: what it published is read, its lane is unmapped then, and the next one
 // goes on in its row with memory of its own. While nobody has proved the death there is no room.
 func TestOthersKilledWriter(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	q := anonymousOthers(t, cq.Options{Size: 16, MaxLanes: 1, Spin: -1})
 	dst := make([]cq.Context, 2)
@@ -86,6 +87,7 @@ func TestOthersKilledWriter(t *testing.T) {
 // TestOthersDeathWakes: whoever sleeps learns of a death, and so of what was published without a
 // ring, in every way of waiting. The writer is killed between the two.
 func TestOthersDeathWakes(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	for name, o := range map[string]cq.Options{"sread": {}, "shared": {Shared: true},
 		"descriptor": {Wait: cq.WaitFD}, "set": {}, "channel": {}} {

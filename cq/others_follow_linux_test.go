@@ -53,6 +53,7 @@ func (s *successor) end(w *cq.Writer) {
 // TestFollow: what a dead reader left goes to its successor, in order, marked as far as it was
 // handed out, and ahead of what is posted next. That one dies too.
 func TestFollow(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	fds, maps := held(t)
 	first := startSuccessor(t)
@@ -159,6 +160,7 @@ func TestFollowDetached(t *testing.T) {
 
 // TestFollowRefused: a successor that cannot have all of it gets nothing, and the next one all.
 func TestFollowRefused(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	first := startSuccessor(t)
 	w := first.attach()
@@ -205,6 +207,7 @@ func TestFollowOverrun(t *testing.T) {
 
 // TestFollowErrors: error entries go along with their detail, and what they are marked with.
 func TestFollowErrors(t *testing.T) {
+	t.Parallel()
 	first := startSuccessor(t)
 	w := first.attach()
 	post(t, w, 0, 3)
@@ -224,6 +227,7 @@ func TestFollowErrors(t *testing.T) {
 // TestFollowImpossible: whatever a dead reader left for indices, nothing that was not released is
 // lost, and what may have been handed out is marked.
 func TestFollowImpossible(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	tests := map[string]struct {
 		what string

@@ -131,6 +131,7 @@ func startWriterOther(t *testing.T, q *cq.Queue) *joiner {
 
 // TestOthersOneProcess: reader and writer of one process, with nothing that both may write.
 func TestOthersOneProcess(t *testing.T) {
+	t.Parallel()
 	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1})
 	if q.Trust() != cq.TrustOthers || !q.Options().WritersPay {
 		t.Errorf("trust %v, options %+v", q.Trust(), q.Options())

@@ -13,6 +13,7 @@ import (
 // TestOthersGivenUpIsMute: nobody listens to a writer of another user that was given up, whatever
 // its tail does, also if the queue comes to a set later; that it has gone is noticed all the same.
 func TestOthersGivenUpIsMute(t *testing.T) {
+	t.Parallel()
 	const rings, most = 200, 50
 	for name, o := range map[string]cq.Options{"shared": {Shared: true}, "set later": {}} {
 		t.Run(name, func(t *testing.T) {

@@ -67,6 +67,7 @@ func TestKilledWhileItReports(t *testing.T) {
 
 // TestOthersReaderClosesFirst: a reader of another user that closed and ended is no death.
 func TestOthersReaderClosesFirst(t *testing.T) {
+	t.Parallel()
 	c := startOther(t, "other reader")
 	w, err := cq.AttachConn(soon(t), c.conn,
 		cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})

@@ -143,6 +143,7 @@ func namedWriter(t *testing.T, q *cq.Queue, until uint64) *child {
 
 // TestDetachIsNoDeath: nor is a process that ends after it has closed its writer.
 func TestDetachIsNoDeath(t *testing.T) {
+	t.Parallel()
 	_, q := create(t, cq.Options{Size: 8})
 	e := eventsFor(t, q, cq.EventOptions{Size: 4})
 	c := namedWriter(t, q, 3)
@@ -158,6 +159,7 @@ func TestDetachIsNoDeath(t *testing.T) {
 // TestDeathsInOneLane: whoever takes a lane over leaves a record of the one it found dead, so that
 // all are counted, also if nobody looked for a while.
 func TestDeathsInOneLane(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	_, q := create(t, cq.Options{Size: 16, MaxLanes: 1})
 	e := eventsFor(t, q, cq.EventOptions{Size: 32})
@@ -213,6 +215,7 @@ func TestDeathWaitsForRoom(t *testing.T) {
 
 // TestDeathBeforeBinding: the death of a lane's last writer is news to whoever binds later.
 func TestDeathBeforeBinding(t *testing.T) {
+	t.Parallel()
 	_, q := create(t, cq.Options{Size: 8})
 	namedWriter(t, q, 1).kill()
 	c := namedWriter(t, q, 2)
@@ -237,6 +240,7 @@ func TestDeathBeforeBinding(t *testing.T) {
 // TestDeathOfEventWriters: an event queue can report its own writers, to itself, and a queue can
 // report to the event queue of another process.
 func TestDeathOfEventWriters(t *testing.T) {
+	t.Parallel()
 	d, e := createEvents(t, cq.EventOptions{Size: 8})
 	must(t, e.BindEvents(e))
 	w := attachEvents(t, d, e.Name())

@@ -68,6 +68,7 @@ func TestReaderDeathIsAnEvent(t *testing.T) {
 
 // TestOthersReaderDeathIsAnEvent: likewise with a reader of another user, who is not replaced.
 func TestOthersReaderDeathIsAnEvent(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	c := startOther(t, "other reader")
 	w, err := cq.AttachConn(soon(t), c.conn,
@@ -96,6 +97,7 @@ func TestOthersReaderDeathIsAnEvent(t *testing.T) {
 // TestSuccessorIsToldOnce: a reader that reports and dies leaves its event queue to a successor,
 // which reports no death again; with an event queue of its own it does.
 func TestSuccessorIsToldOnce(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	d, name := openDir(t), queueName(t)
 	q, err := cq.Create(d, name, cq.Options{Size: 8, Lifetime: cq.Persistent})

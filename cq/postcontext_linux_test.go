@@ -103,6 +103,7 @@ func roomOf(q *cq.Queue, w *cq.Writer) *roomSide {
 // TestPostContext: a post that waits for room ends when there is room, and with whatever else ends
 // it.
 func TestPostContext(t *testing.T) {
+	t.Parallel()
 	cases := map[string]func(t *testing.T, s *roomSide){
 		"room": func(t *testing.T, s *roomSide) {
 			n := fillLane(t, s.w)

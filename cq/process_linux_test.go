@@ -76,6 +76,7 @@ func TestManyProcesses(t *testing.T) {
 // TestWriterKilled: what a dead writer published is read, what it had not does not exist, and the
 // next writer of its lane goes on with its numbers.
 func TestWriterKilled(t *testing.T) {
+	t.Parallel()
 	const kills = 12
 	d, q := create(t, cq.Options{Size: 16, MaxLanes: 2, Spin: -1})
 	steady := startChild(t, "writer", envQueue+"="+q.Name())
@@ -172,6 +173,7 @@ func TestStoppedIsNotDead(t *testing.T) {
 // TestBlockedReaderDies: a successor finds what came while the queue had no reader, and sleeps and
 // wakes as its predecessor did.
 func TestBlockedReaderDies(t *testing.T) {
+	t.Parallel()
 	for _, wait := range blocking {
 		t.Run(wait.String(), func(t *testing.T) {
 			d, q := create(t, cq.Options{Size: 8, Wait: wait, Spin: -1})

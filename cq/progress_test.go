@@ -153,6 +153,7 @@ func readOut(q *cq.Queue) {
 // TestEventsInSets waits for completions and events with one set, and with an event queue that was
 // opened for it.
 func TestEventsInSets(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	s := waitSet(t, d, cq.WaitSetOptions{})
 	q, w := member(t, d, "q", cq.Options{}, s)
@@ -192,6 +193,7 @@ func TestEventsInSets(t *testing.T) {
 // TestManualProgress: a feeder that does not drive itself moves on while somebody reads, polls or
 // waits, and not otherwise.
 func TestManualProgress(t *testing.T) {
+	t.Parallel()
 	for i, o := range []cq.Options{{}, {Shared: true}, {Spin: -1}, {Wait: cq.WaitYield},
 		{Wait: cq.WaitFD}} {
 		d := openDir(t)

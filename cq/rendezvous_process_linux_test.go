@@ -327,6 +327,7 @@ func TestAnonymousKilledReader(t *testing.T) {
 
 // TestFewDescriptorsToMeet lets a rendezvous fail at each place where one side wants a descriptor.
 func TestFewDescriptorsToMeet(t *testing.T) {
+	t.Parallel()
 	c := startChild(t, "poor meeting")
 	for {
 		line := c.line(t)

@@ -202,6 +202,7 @@ func childRestarted() {
 // TestRestartedOptions: who takes over what another left, or died with, has each option as it was
 // fixed or as it gives it, and is refused by name what contradicts.
 func TestRestartedOptions(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	killed := startChild(t, "restarted")
 	if s := killed.line(t); s != "ready" {

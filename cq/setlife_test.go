@@ -69,6 +69,7 @@ func TestAdoptIntoSet(t *testing.T) {
 // TestCloseRacesAdd: a set that closes either has the queue, and stays open, or has not. A queue in
 // a set that is gone could never be closed.
 func TestCloseRacesAdd(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	q, err := cq.Create(d, queueName(t), cq.Options{})
 	must(t, err)

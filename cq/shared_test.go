@@ -91,6 +91,7 @@ func postPatiently(t *testing.T, w *cq.Writer, from, to uint64) {
 
 // TestSharedCalls has goroutines call everything else at once, for the race detector.
 func TestSharedCalls(t *testing.T) {
+	t.Parallel()
 	d, q := create(t, cq.Options{Size: 8, Shared: true, Wait: cq.WaitFD, Spin: -1})
 	w := attach(t, d, q.Name())
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

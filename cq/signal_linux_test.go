@@ -101,6 +101,7 @@ func childSignaledReader() {
 // TestSignalWithoutReader: where nobody reads, nobody is signaled, whatever the queue holds and
 // whoever keeps its lock, and the first read of a successor is its own.
 func TestSignalWithoutReader(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"queue", "events"} {
 		for _, end := range []string{"left", "killed", "killed, lock kept"} {
 			t.Run(kind+" "+end, func(t *testing.T) {

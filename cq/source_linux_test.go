@@ -49,6 +49,7 @@ func childDevice() {
 // inserts those it is told of, some of them twice, since more came from there meanwhile. Every
 // source is right or unknown, and in the end all are known.
 func TestDeviceProcess(t *testing.T) {
+	t.Parallel()
 	d, q := create(t, cq.Options{Size: 64})
 	v, err := cq.CreateAddresses(d, "av."+q.Name(), cq.AddressOptions{Count: 2 * deviceSources})
 	must(t, err)

@@ -16,6 +16,7 @@ func init() { roles["poor opener"] = childPoorOpener }
 // TestFewDescriptorsToOpen: a queue that cannot be made or adopted because the last descriptors
 // went on the way leaves nobody behind who looks for its lanes later, in memory that is gone.
 func TestFewDescriptorsToOpen(t *testing.T) {
+	t.Parallel()
 	poorChild(t, "poor opener")
 }
 

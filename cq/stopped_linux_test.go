@@ -219,6 +219,7 @@ func TestStoppedReader(t *testing.T) {
 // TestStoppedEventOwner: an event queue whose owner is stopped is not taken over, and what happened
 // meanwhile is reported afterwards.
 func TestStoppedEventOwner(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	d, name := openDir(t), queueName(t)+".q"
 	r := startChild(t, "namespace reader", envQueue+"="+name)

@@ -42,6 +42,7 @@ func hammer(t *testing.T, calls ...func(i int)) {
 
 // TestTwoGoroutinesOneWriter: none of them crashes, and who is noticed gets ErrBusy.
 func TestTwoGoroutinesOneWriter(t *testing.T) {
+	t.Parallel()
 	q, w := pair(t, cq.Options{Size: 64, Shared: true})
 	var busy atomic.Int64
 	note := func(err error) {
@@ -80,6 +81,7 @@ func TestTwoGoroutinesOneWriter(t *testing.T) {
 
 // TestTwoGoroutinesOneReader mixes everything that takes from a queue.
 func TestTwoGoroutinesOneReader(t *testing.T) {
+	t.Parallel()
 	for i, o := range []cq.Options{{Size: 64}, {Size: 64, Spin: -1}, {Size: 4, Wait: cq.WaitYield}} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			q, w := pair(t, o)
@@ -130,6 +132,7 @@ func TestLostHandOut(t *testing.T) {
 
 // TestTwoGoroutinesOneEventQueue: reads, peeks and writes of events.
 func TestTwoGoroutinesOneEventQueue(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	e, err := cq.CreateEvents(d, queueName(t), cq.EventOptions{Write: true})
 	must(t, err)

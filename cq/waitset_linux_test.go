@@ -155,6 +155,7 @@ func TestChannelEdge(t *testing.T) {
 // TestDeathWakesSets: a writer that died between publishing and ringing leaves nobody asleep, on a
 // set, its descriptor, or a channel.
 func TestDeathWakesSets(t *testing.T) {
+	t.Parallel()
 	for name, elsewhere := range map[string]bool{"here": false, "in another PID namespace": true} {
 		t.Run(name, func(t *testing.T) {
 			d := openDir(t)

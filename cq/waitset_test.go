@@ -46,6 +46,7 @@ func member(t testing.TB, d *shm.Dir, name string, o cq.Options, sets ...interfa
 
 // TestWaitSetSaysWho waits for the one of several queues that gets something.
 func TestWaitSetSaysWho(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	s := waitSet(t, d, cq.WaitSetOptions{})
 	var qs []*cq.Queue
@@ -235,6 +236,7 @@ func TestWaitInSet(t *testing.T) {
 // TestWaitBothWays: one goroutine waits on a set, others read one of its queues with blocking
 // calls, while members come and go. Nothing stays unread.
 func TestWaitBothWays(t *testing.T) {
+	t.Parallel()
 	const each = 3000
 	d := openDir(t)
 	s := waitSet(t, d, cq.WaitSetOptions{})

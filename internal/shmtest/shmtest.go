@@ -4,12 +4,16 @@ package shmtest
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -143,6 +147,7 @@ func mappings(dir string) []string {
 	return out
 }
 
+// files lists what is left in the directory. What [Dir] made goes if it is empty.
 func files(dir string) []string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -150,9 +155,40 @@ func files(dir string) []string {
 	}
 	var out []string
 	for _, e := range entries {
-		out = append(out, "file "+dir+"/"+e.Name())
+		path := filepath.Join(dir, e.Name())
+		if !e.IsDir() || os.Remove(path) != nil {
+			out = append(out, "file "+path)
+			more, _ := filepath.Glob(path + "/*")
+			out = append(out, more...)
+		}
 	}
 	return out
+}
+
+// apart says that each test has a directory of its own.
+var apart bool
+
+// Apart has the tests of the package, with their children, each use the directory that [Dir] makes,
+// so that tests which run at the same time may give the same names, and lets n of them run at the
+// same time unless -parallel says otherwise. It is called before [Main].
+func Apart(n int) {
+	apart = true
+	_ = flag.Set("test.parallel", strconv.Itoa(n))
+}
+
+// Dir is the directory for the objects of this test, of its cases, and of its children.
+func Dir(t testing.TB) string {
+	t.Helper()
+	dir := os.Getenv(envDir)
+	if !apart {
+		return dir
+	}
+	test, _, _ := strings.Cut(t.Name(), "/")
+	dir = filepath.Join(dir, test)
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // rootGives are the features that an ordinary user lacks and root has.
@@ -196,7 +232,7 @@ func Role() string { return os.Getenv(envRole) }
 // starts it. It is killed when the test ends, should it still run then.
 func Child(t testing.TB, role string, env ...string) *exec.Cmd {
 	t.Helper()
-	cmd, err := Command(t.Context(), role, env...)
+	cmd, err := Command(t.Context(), role, append([]string{envDir + "=" + Dir(t)}, env...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
