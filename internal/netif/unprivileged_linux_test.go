@@ -24,7 +24,7 @@ func TestUnprivileged(t *testing.T) {
 	p := forgetful(t)
 	cmd := shmtest.Child(t, "unprivileged", "IFINDEX="+strconv.Itoa(p.A.Index),
 		"DST="+p.B.Addr.String())
-	cmd.ExtraFiles = []*os.File{p.A.NetNS()}
+	cmd.ExtraFiles = []*os.File{p.A.NetNS(), p.B.NetNS()}
 	out, err := cmd.Output()
 	if err != nil || string(out) != "done\n" {
 		t.Errorf("child: %q, %v", out, err)
@@ -46,6 +46,13 @@ func unprivileged() error {
 	}
 	if err := syscall.Setuid(nobody); err != nil {
 		return err
+	}
+	called := func() error { return errors.New("called") }
+	if err := InNamespace(4, called); !errors.Is(err, ErrNamespace) || !errors.Is(err, syscall.EPERM) {
+		return fmt.Errorf("not allowed into the other namespace: %w", err)
+	}
+	if err := InNamespace(3, called); err == nil || err.Error() != "called" {
+		return fmt.Errorf("in this namespace already: %w", err)
 	}
 	index, err := strconv.Atoi(os.Getenv("IFINDEX"))
 	if err != nil {

@@ -1,10 +1,12 @@
 package endpoint
 
 import (
+	"errors"
 	"net/netip"
-	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/netif"
 )
 
 // joinGroup returns a socket that is a member of the group on an interface, in the network
@@ -44,27 +46,10 @@ func inNamespaceOf(socket int, f func() error) error {
 		return f()
 	}
 	defer unix.Close(ns)
-	result := make(chan error, 1)
-	go func() {
-		// The thread goes back before anybody else can run on it; if it cannot, it ends here.
-		runtime.LockOSThread()
-		home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err == nil {
-			defer unix.Close(home)
-			err = unix.Setns(ns, unix.CLONE_NEWNET)
-		}
-		if err != nil {
-			runtime.UnlockOSThread()
-			result <- f()
-			return
-		}
-		err = f()
-		if unix.Setns(home, unix.CLONE_NEWNET) == nil {
-			runtime.UnlockOSThread()
-		}
-		result <- err
-	}()
-	return <-result
+	if err := netif.InNamespace(ns, f); !errors.Is(err, netif.ErrNamespace) {
+		return err
+	}
+	return f()
 }
 
 func closeFD(fd int) error { return unix.Close(fd) }

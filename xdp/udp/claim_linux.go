@@ -1,63 +1,11 @@
 package udp
 
 import (
-	"fmt"
 	"net/netip"
 	"os"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 )
-
-// namespace is the network namespace that an interface was found in. Sockets are made in that of
-// the calling thread, and connections are opened from anywhere.
-type namespace struct {
-	f    *os.File
-	self unix.Stat_t
-}
-
-const threadNetns = "/proc/thread-self/ns/net"
-
-func openNamespace() (*namespace, error) {
-	f, err := os.Open(threadNetns)
-	if err != nil {
-		return nil, err
-	}
-	n := &namespace{f: f}
-	if err := unix.Fstat(int(f.Fd()), &n.self); err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return n, nil
-}
-
-// do runs f in the namespace. It needs CAP_SYS_ADMIN if the caller is in another one.
-func (n *namespace) do(f func() error) (err error) {
-	runtime.LockOSThread()
-	var here unix.Stat_t
-	if err := unix.Stat(threadNetns, &here); err != nil || here.Ino == n.self.Ino &&
-		here.Dev == n.self.Dev {
-		defer runtime.UnlockOSThread()
-		return f()
-	}
-	back, err := os.Open(threadNetns)
-	if err != nil {
-		runtime.UnlockOSThread()
-		return err
-	}
-	defer back.Close()
-	if err := unix.Setns(int(n.f.Fd()), unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("enter the network namespace of the interface: %w", err)
-	}
-	err = f()
-	if e := unix.Setns(int(back.Fd()), unix.CLONE_NEWNET); e != nil {
-		// The thread stays locked, and ends with the goroutine.
-		return fmt.Errorf("leave the network namespace of the interface: %w", e)
-	}
-	runtime.UnlockOSThread()
-	return err
-}
 
 // claim holds an address by a socket of the kernel that gets nothing: it is bound, and a filter
 // drops what is not steered past it.

@@ -24,7 +24,7 @@ type opener struct {
 	ctx      context.Context
 	o        Options
 	ifi      *net.Interface
-	ns       *namespace
+	ns       *os.File // the network namespace that the interface is in
 	program  *xdp.Program
 	undo     []func() error // in the order of the stack's Close
 	backends []backend
@@ -64,10 +64,10 @@ func (p *opener) open(ifname string) (*Stack, error) {
 	if len(p.ifi.HardwareAddr) != 6 {
 		return fail(fmt.Errorf("%w: it is no Ethernet interface", ErrOptions))
 	}
-	if p.ns, err = openNamespace(); err != nil {
+	if p.ns, err = netif.OpenNamespace(); err != nil {
 		return fail(err)
 	}
-	p.defers(p.ns.f.Close)
+	p.defers(p.ns.Close)
 	if err := p.attach(); err != nil {
 		return nil, err
 	}
@@ -203,7 +203,7 @@ const maxSmallMTU = 2048 - xdp.RecordBytes - 256 - 18
 func (p *opener) bind(local netip.AddrPort) (netip.AddrPort, func() error, error) {
 	fd, bound := -1, local
 	if !p.o.Unclaimed {
-		err := p.ns.do(func() (err error) {
+		err := netif.InNamespace(int(p.ns.Fd()), func() (err error) {
 			fd, bound, err = claim(local)
 			return err
 		})
