@@ -1,6 +1,10 @@
 package doorbell
 
-import "testing"
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+)
 
 // TestAlarms: rings that bring the lane no further lead to a pause, also if its tail swings; those
 // that do lead to none, however far they bring it.
@@ -23,5 +27,22 @@ func TestAlarms(t *testing.T) {
 		if got := a.quietNs != 0; got != tt.quiet {
 			t.Errorf("%s: a pause %v", name, got)
 		}
+	}
+}
+
+// TestDozesOnLanes: a reader that listens to a lane of another user does not sleep over its rings.
+func TestDozesOnLanes(t *testing.T) {
+	if err := HasWaitMany(); err != nil {
+		t.Skip(err)
+	}
+	q := heapQueue(t, 1)
+	r := newReader(q, readerOptions{})
+	var rung atomic.Uint32
+	r.listen(0, &rung)
+	rung.Add(1)
+	deadline := Now() + int64(time.Minute)
+	r.doze(r.hints.epoch.Load(), deadline)
+	if Now() >= deadline {
+		t.Error("slept until the deadline")
 	}
 }

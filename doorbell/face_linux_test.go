@@ -249,6 +249,9 @@ func TestRingerFollowsTheReader(t *testing.T) {
 	}
 	old := w.faceFD
 	w.Close()
+	if w.faceFD != -1 { // any other might be somebody else's when the ringer is closed again
+		t.Fatalf("descriptor %d after Close", w.faceFD)
+	}
 	w.Close()
 	if _, err := unix.FcntlInt(uintptr(old), unix.F_GETFD, 0); err != unix.EBADF {
 		t.Error("the descriptor is still open")
