@@ -274,6 +274,31 @@ func badTest(t *testing.T, args []string) string {
 	return ""
 }
 
+// TestDocumentsRefuse: what looks at documents finds what is wrong with them.
+func TestDocumentsRefuse(t *testing.T) {
+	for block, want := range map[string]int{"a\nc\n": 0, "c\na\n": 1, "d\n": 1} {
+		if got := missing(block, "a\nb\nc"); len(got) != want {
+			t.Errorf("of %q %q is missing", block, got)
+		}
+	}
+	text := "```\nmake x # why\n```\nsay `go test ./cq`, not `Go`\n```go\ngo run()\n```\n"
+	if got := commands(text); !slices.Equal(got, []string{"make x", "go test ./cq"}) {
+		t.Errorf("commands are %q", got)
+	}
+	for args, right := range map[string]bool{
+		"./cq -limits.clock -run 'Tmpfs|Cgroup'": true,
+		"./cq -run NoSuchTest":                   false,
+		"./cq -run 'Tmpfs|NoSuchTest'":           false,
+		"./cq -bench NoSuchBenchmark":            false,
+		"./cq -no.flag":                          false,
+		"./nowhere":                              false,
+	} {
+		if bad := badTest(t, words(args)); (bad == "") != right {
+			t.Errorf("%s: %q", args, bad)
+		}
+	}
+}
+
 // TestExamplesAreRun: each program below examples is one that the tests there start.
 func TestExamplesAreRun(t *testing.T) {
 	tests, err := os.ReadFile("../examples/examples_linux_test.go")

@@ -18,7 +18,8 @@ func main() {
 	defer w.Close()
 	for id := uint64(1); id <= 3; id++ {
 		e := cq.Entry{Context: id, Flags: cq.FlagSend | cq.FlagMsg}
-		check(w.PostContext(context.Background(), &e)) // it waits for room in the queue
+		// It waits for room. cq.ErrClosed: the reader closed the queue; cq.ErrPeerGone: it died.
+		check(w.PostContext(context.Background(), &e))
 	}
 }
 
