@@ -11,7 +11,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/shmring/shmring/internal/packet"
-	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -141,13 +140,9 @@ func TestSendWithoutReaping(t *testing.T) {
 // does not stop those behind it.
 func TestRefusedByDevice(t *testing.T) {
 	s := newSender(t, xdp.Options{})
-	xdptest.Do(t, s.pair.A, func() error {
-		l, err := netlink.LinkByName(s.pair.A.Name)
-		if err != nil {
-			return err
-		}
+	must(t, s.pair.A.Change(func(l netlink.Link) error {
 		return netlink.LinkSetMTU(l, 1000) // the peer's, so that only the device knows
-	})
+	}))
 	must(t, s.post(0))
 	frame, buf, ok := s.socket.Acquire()
 	if !ok {

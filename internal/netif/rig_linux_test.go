@@ -193,13 +193,7 @@ func must(t testing.TB, err error) {
 // change changes the link of an end.
 func change(t testing.TB, e *veth.End, f func(netlink.Link) error) {
 	t.Helper()
-	xdptest.Do(t, e, func() error {
-		l, err := netlink.LinkByName(e.Name)
-		if err == nil {
-			err = f(l)
-		}
-		return err
-	})
+	must(t, e.Change(f))
 }
 
 func setUp(t testing.TB, e *veth.End, up bool) {

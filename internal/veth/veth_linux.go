@@ -186,7 +186,7 @@ func Enter(fd int) error {
 
 // SetUp brings the end up or down.
 func (e *End) SetUp(up bool) error {
-	return e.change(func(l netlink.Link) error {
+	return e.Change(func(l netlink.Link) error {
 		if up {
 			return netlink.LinkSetUp(l)
 		}
@@ -195,9 +195,10 @@ func (e *End) SetUp(up bool) error {
 }
 
 // Remove removes the end, and with it the other one.
-func (e *End) Remove() error { return e.change(netlink.LinkDel) }
+func (e *End) Remove() error { return e.Change(netlink.LinkDel) }
 
-func (e *End) change(f func(netlink.Link) error) error {
+// Change has f change the end, in its namespace.
+func (e *End) Change(f func(netlink.Link) error) error {
 	return e.Do(func() error {
 		l, err := netlink.LinkByName(e.Name)
 		if err == nil {

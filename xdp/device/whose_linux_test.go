@@ -248,13 +248,7 @@ func TestAddressesFollowed(t *testing.T) {
 	own := [6]byte(r.pair.B.MAC)
 	address := &netlink.Addr{IPNet: &net.IPNet{IP: late.AsSlice(), Mask: net.CIDRMask(32, 32)}}
 	change := func(f func(netlink.Link, *netlink.Addr) error, there bool) {
-		xdptest.Do(t, r.pair.B, func() error {
-			l, err := netlink.LinkByName(r.pair.B.Name)
-			if err == nil {
-				err = f(l, address)
-			}
-			return err
-		})
+		must(t, r.pair.B.Change(func(l netlink.Link) error { return f(l, address) }))
 		await(t, "the server knows", func() bool { return device.HasLocal(r.server, late) == there })
 	}
 	try := func(say string, want bool) {

@@ -53,17 +53,6 @@ func none(t testing.TB, events *cq.EventQueue) {
 	}
 }
 
-func changeLink(t testing.TB, e *veth.End, f func(netlink.Link) error) {
-	t.Helper()
-	xdptest.Do(t, e, func() error {
-		l, err := netlink.LinkByName(e.Name)
-		if err == nil {
-			err = f(l)
-		}
-		return err
-	})
-}
-
 // TestVethEvents: what happens to the interface comes to the event queue, once.
 func TestVethEvents(t *testing.T) {
 	shmtest.Conforms(t)
@@ -78,18 +67,18 @@ func TestVethEvents(t *testing.T) {
 	must(t, w.pair.A.SetUp(true))
 	w.expect(t, events, cq.EventLinkUp)
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 5}
-	changeLink(t, w.pair.B, func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, mac) })
+	must(t, w.pair.B.Change(func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, mac) }))
 	if ev := w.expect(t, events, cq.EventMAC); net.HardwareAddr(ev.Payload).String() != mac.String() {
 		t.Errorf("%+v", ev)
 	}
 	ip := netip.MustParseAddr("198.51.100.1")
 	more := &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(28, 32)}}
-	changeLink(t, w.pair.B, func(l netlink.Link) error { return netlink.AddrAdd(l, more) })
+	must(t, w.pair.B.Change(func(l netlink.Link) error { return netlink.AddrAdd(l, more) }))
 	ev := w.expect(t, events, cq.EventAddressAdded)
 	if got, _ := netip.AddrFromSlice(ev.Payload); got != ip || ev.Data != 28 {
 		t.Errorf("%+v", ev)
 	}
-	changeLink(t, w.pair.B, func(l netlink.Link) error { return netlink.AddrDel(l, more) })
+	must(t, w.pair.B.Change(func(l netlink.Link) error { return netlink.AddrDel(l, more) }))
 	w.expect(t, events, cq.EventAddressRemoved)
 	none(t, events)
 }
@@ -128,7 +117,7 @@ func TestVethMTU(t *testing.T) {
 	}
 	setMTU := func(e *veth.End, mtu int) {
 		t.Helper()
-		changeLink(t, e, func(l netlink.Link) error { return netlink.LinkSetMTU(l, mtu) })
+		must(t, e.Change(func(l netlink.Link) error { return netlink.LinkSetMTU(l, mtu) }))
 	}
 	for _, mtu := range []int{1500, 1400, 1600} {
 		if mtu != 1500 {
@@ -165,9 +154,9 @@ func TestVethRemovedWhileWaiting(t *testing.T) {
 	for name, remove := range map[string]func(w *wired){
 		"removed": func(w *wired) { must(t, w.pair.B.Remove()) },
 		"moved": func(w *wired) {
-			changeLink(t, w.pair.B, func(l netlink.Link) error {
+			must(t, w.pair.B.Change(func(l netlink.Link) error {
 				return netlink.LinkSetNsFd(l, int(w.pair.A.NetNS().Fd()))
-			})
+			}))
 		}} {
 		t.Run(name, func(t *testing.T) {
 			w, events := newWatched(t, func(c *endpoint.Config) { c.Shared = true })

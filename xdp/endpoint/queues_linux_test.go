@@ -287,7 +287,7 @@ func TestVethEventsElsewhere(t *testing.T) {
 	event(cq.EventLinkDown, 0)
 	must(t, pair.B.SetUp(true))
 	event(cq.EventLinkUp, 0)
-	changeLink(t, pair.B, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1400) })
+	must(t, pair.B.Change(func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1400) }))
 	event(cq.EventMTU, 1400)
 	must(t, prog.Close())
 	event(cq.EventProgram, 0)

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
@@ -232,13 +230,7 @@ func interfaceRemoved(t *testing.T, sends uint64) {
 		s := p.port.Stats()
 		return s.Accepted == sends && s.LinkDown > 0 && s.Polls > 0
 	})
-	xdptest.Do(t, p.pair.B, func() error {
-		l, err := netlink.LinkByName(p.pair.B.Name)
-		if err != nil {
-			return err
-		}
-		return netlink.LinkDel(l)
-	})
+	must(t, p.pair.B.Remove())
 	if err := p.wait(t); !errors.Is(err, xdp.ErrDeviceGone) || !errors.Is(err, syscall.ENXIO) {
 		t.Fatal(err)
 	}

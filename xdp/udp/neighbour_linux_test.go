@@ -90,22 +90,9 @@ func TestNowhere(t *testing.T) {
 // enable6 gives both ends an IPv6 address.
 func enable6(t *testing.T, p *veth.Pair) (a, b netip.Addr) {
 	t.Helper()
-	addrs := []netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")}
-	for i, e := range []*veth.End{p.A, p.B} {
-		xdptest.Do(t, e, func() error {
-			err := os.WriteFile("/proc/sys/net/ipv6/conf/"+e.Name+"/disable_ipv6", []byte("0"), 0)
-			if err != nil {
-				return err
-			}
-			l, err := netlink.LinkByName(e.Name)
-			if err != nil {
-				return err
-			}
-			return netlink.AddrAdd(l, &netlink.Addr{Flags: unix.IFA_F_NODAD, IPNet: &net.IPNet{
-				IP: addrs[i].AsSlice(), Mask: net.CIDRMask(64, 128)}})
-		})
-	}
-	return addrs[0], addrs[1]
+	a, b = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")
+	xdptest.AddIPv6(t, p, a, b)
+	return a, b
 }
 
 // TestIPv6: both ways, to the byte that still fits; and one connection for both families.
