@@ -15,7 +15,6 @@ import (
 
 // TestConformanceCQOpen is fi_cq_open and its attributes.
 func TestConformanceCQOpen(t *testing.T) {
-	t.Parallel()
 	conform(t, "zero-options", cq.Options{}, func(t *testing.T, r *rig) {
 		r.post(t, 1, 2)
 		wantContexts(t, "a queue of zero options", read(t, r.q, 4), 1)

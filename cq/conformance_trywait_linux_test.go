@@ -110,9 +110,8 @@ func TestConformanceWaitSetFD(t *testing.T) {
 	})
 }
 
-// TestConformanceTryWait is fi_trywait.
+// TestConformanceTryWait is fi_trywait. It is alone: select(2) takes descriptors below 1024 only.
 func TestConformanceTryWait(t *testing.T) {
-	t.Parallel()
 	o := cq.Options{Size: 8, UserContext: 0, Wait: cq.WaitFD}
 	conform(t, "safe-to-block", o, tryWaitSafeToBlock)
 	conform(t, "something-queued", o, tryWaitSomethingQueued)
