@@ -2,18 +2,21 @@ package cq
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
 // ErrReadOnly: only the owner of an address vector changes it (EACCES).
-var ErrReadOnly error = &sentinel{"opened only to look things up", Errno(syscall.EACCES),
-	[]error{fs.ErrPermission}}
+var ErrReadOnly error = kind.NewSentinel("opened only to look things up", Errno(syscall.EACCES),
+	[]error{fs.ErrPermission})
 
 // AddressOptions of an address vector (struct fi_av_attr). The zero value holds 1024 socket
 // addresses. Count, AddrMaxBytes, Format, UserID and Lifetime are fixed at creation;
@@ -49,7 +52,7 @@ type AddressVector struct {
 	fid   FID
 	opt   AddressOptions
 	obj   *shm.Object
-	table *addrTable
+	table *kind.AddressTable
 	owner bool
 	named bool // it has a name in a directory
 	guard guard
@@ -108,9 +111,9 @@ func CreateAnonymousAddresses(name string, o AddressOptions) (*AddressVector, er
 }
 
 func openAddressState(obj *shm.Object) error {
-	words, err := wordsOf[addrWords](obj, sectAddrWords, 0)
+	words, err := kind.WordsOf[kind.AddrWords](obj, kind.SectAddrWords, 0)
 	if err == nil {
-		words.state.Store(stateOpen)
+		words.State.Store(kind.StateOpen)
 	}
 	return err
 }
@@ -178,9 +181,9 @@ func openAddresses(obj *shm.Object, name string, named bool) (*AddressVector, er
 
 // addressesOpen refuses a vector that its owner closed.
 func addressesOpen(op string, obj *shm.Object) error {
-	words, err := wordsOf[addrWords](obj, sectAddrWords, 0)
-	if err == nil && words.state.Load() == stateClosed {
-		err = &Error{Pkg: pkg, Op: op, Name: obj.Name(), Err: ErrClosed,
+	words, err := kind.WordsOf[kind.AddrWords](obj, kind.SectAddrWords, 0)
+	if err == nil && words.State.Load() == kind.StateClosed {
+		err = &Error{Pkg: kind.Pkg, Op: op, Name: obj.Name(), Err: ErrClosed,
 			Hint: "its owner destroyed it; create it again"}
 	}
 	return err
@@ -189,7 +192,7 @@ func addressesOpen(op string, obj *shm.Object) error {
 // newAddresses takes obj over.
 func newAddresses(obj *shm.Object, name string, o AddressOptions, owner, named bool) (
 	*AddressVector, error) {
-	table, err := newAddrTable(obj, o)
+	table, err := kind.NewAddressTable(obj, o.attrs())
 	if err != nil {
 		_ = obj.Close()
 		return nil, err
@@ -200,8 +203,8 @@ func newAddresses(obj *shm.Object, name string, o AddressOptions, owner, named b
 		crash.At(crash.AddressClaimed)
 		v.taken = make([]uint64, (o.Count+63)/64)
 		buf := make([]byte, o.AddrMaxBytes)
-		table.discard(buf, o.Format)
-		table.repair(buf, func(slot int) { v.take(slot, true) })
+		table.Discard(buf, uint64(o.Format))
+		table.Repair(buf, func(slot int) { v.take(slot, true) })
 	}
 	return v, nil
 }
@@ -227,7 +230,7 @@ func removeDeadAddresses(d *shm.Dir, name string) error {
 // says that an endpoint is bound to the vector. Closing twice is harmless.
 func (v *AddressVector) Close() error {
 	return v.end("close", func() error {
-		v.table.words.state.Store(stateClosed)
+		v.table.Words.State.Store(kind.StateClosed)
 		if !v.named {
 			return nil
 		}
@@ -243,7 +246,7 @@ func (v *AddressVector) Detach() error {
 
 func (v *AddressVector) end(op string, last func() error) error {
 	if err := v.holders.close(); err != nil {
-		return &Error{Pkg: pkg, Op: op, Name: v.name, Err: err, Hint: "close what is bound to it"}
+		return &Error{Pkg: kind.Pkg, Op: op, Name: v.name, Err: err, Hint: "close what is bound to it"}
 	}
 	v.abort()
 	first, err := v.guard.close(func() {})
@@ -294,5 +297,58 @@ func (v *AddressVector) Len() int {
 		return 0
 	}
 	defer v.guard.leaveAny()
-	return int(min(v.table.words.used.Load(), uint64(v.opt.Count)))
+	return int(min(v.table.Words.Used.Load(), uint64(v.opt.Count)))
+}
+
+const (
+	addrDefaultCount = 1024
+	addrDefaultBytes = 32 // a sockaddr_in6 has 28
+)
+
+// resolve checks o and fills in what was left to us.
+func (o AddressOptions) resolve(op, name string) (AddressOptions, error) {
+	bad := func(field string, got, want any) (AddressOptions, error) {
+		return o, kind.Refuse(op, name, field, got, want, ErrInvalid)
+	}
+	if o.Count < 0 || o.Count > kind.AddrMaxCount {
+		return bad("Count", o.Count, fmt.Sprintf("0 to %d", kind.AddrMaxCount))
+	}
+	if o.Count == 0 {
+		o.Count = addrDefaultCount
+	}
+	o.Count = 1 << bits.Len(uint(o.Count-1))
+	if o.AddrMaxBytes < 0 || o.AddrMaxBytes > kind.AddrLimitBytes {
+		return bad("AddrMaxBytes", o.AddrMaxBytes, fmt.Sprintf("0 to %d", kind.AddrLimitBytes))
+	}
+	if o.AddrMaxBytes == 0 {
+		o.AddrMaxBytes = addrDefaultBytes
+	}
+	o.AddrMaxBytes = (o.AddrMaxBytes + 7) &^ 7
+	if o.Format > AddrOpaque {
+		return bad("Format", uint32(o.Format), "one of the formats")
+	}
+	if o.Format == AddrUnspec {
+		o.Format = AddrSockaddr
+	}
+	if n := kind.LongestAddress(uint64(o.Format)); n > o.AddrMaxBytes {
+		return bad("AddrMaxBytes", o.AddrMaxBytes, fmt.Sprintf("at least %d for %v", n, o.Format))
+	}
+	if o.Lifetime > Persistent {
+		return bad("Lifetime", uint32(o.Lifetime), "Ephemeral or Persistent")
+	}
+	return o, nil
+}
+
+func (o AddressOptions) attrs() kind.Addresses {
+	return kind.Addresses{Count: o.Count, MaxBytes: o.AddrMaxBytes, Format: uint64(o.Format),
+		Lifetime: uint64(o.Lifetime), UserID: o.UserID}
+}
+
+func (o AddressOptions) spec(name string) shm.Spec { return o.attrs().Spec(name) }
+
+// storedAddresses returns the options that an address vector was created with, bounded.
+func storedAddresses(op, name string, h shm.Header) (AddressOptions, error) {
+	a, err := kind.StoredAddresses(op, name, h)
+	return AddressOptions{Count: a.Count, AddrMaxBytes: a.MaxBytes, Format: AddressFormat(a.Format),
+		Lifetime: Lifetime(a.Lifetime), UserID: a.UserID}, err
 }

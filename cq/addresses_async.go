@@ -4,10 +4,13 @@ import (
 	"errors"
 	"slices"
 	"syscall"
+
+	"github.com/shmring/shmring/internal/kind"
 )
 
 // ErrNoEQ: an asynchronous operation of an object that no event queue is bound to (ENOEQ).
-var ErrNoEQ error = &sentinel{"no event queue is bound that could tell how it ends", ENoEQ, nil}
+var ErrNoEQ error = kind.NewSentinel("no event queue is bound that could tell how it ends",
+	ENoEQ, nil)
 
 // asyncInsert is an insertion whose end is an event.
 type asyncInsert struct {
@@ -31,11 +34,11 @@ func (v *AddressVector) BindEvents(events EventSink) error {
 	const op = "bind"
 	if !v.owner {
 		if !v.guard.enterAny() {
-			return &Error{Pkg: pkg, Op: op, Name: v.name, Err: ErrClosed}
+			return &Error{Pkg: kind.Pkg, Op: op, Name: v.name, Err: ErrClosed}
 		}
 		defer v.guard.leaveAny()
 		if err := v.bindOwner(events); err != nil {
-			return &Error{Pkg: pkg, Op: op, Name: v.name, Err: err}
+			return &Error{Pkg: kind.Pkg, Op: op, Name: v.name, Err: err}
 		}
 		return nil
 	}
@@ -45,19 +48,19 @@ func (v *AddressVector) BindEvents(events EventSink) error {
 	defer v.guard.leaveAny()
 	eq, ok := events.(*EventQueue)
 	if !ok && events != nil {
-		return refuse(op, v.name, "event queue", "a writer's", "one of this process", ErrInvalid)
+		return kind.Refuse(op, v.name, "event queue", "a writer's", "one of this process", ErrInvalid)
 	}
 	if eq == nil {
-		return refuse(op, v.name, "event queue", nil, "one", ErrInvalid)
+		return kind.Refuse(op, v.name, "event queue", nil, "one", ErrInvalid)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.events != nil {
-		return &Error{Pkg: pkg, Op: op, Name: v.name, Err: ErrBusy,
+		return &Error{Pkg: kind.Pkg, Op: op, Name: v.name, Err: ErrBusy,
 			Hint: "an event queue is bound already"}
 	}
 	if err := eq.bind(); err != nil {
-		return &Error{Pkg: pkg, Op: op, Name: v.name, Err: err}
+		return &Error{Pkg: kind.Pkg, Op: op, Name: v.name, Err: err}
 	}
 	v.events = eq
 	return nil
@@ -82,11 +85,11 @@ func (v *AddressVector) InsertAsync(addrs [][]byte, context uint64) error {
 	defer v.mu.Unlock()
 	switch {
 	case v.events == nil:
-		return &Error{Pkg: pkg, Op: op, Name: v.name, Err: ErrNoEQ, Hint: "call BindEvents first"}
+		return &Error{Pkg: kind.Pkg, Op: op, Name: v.name, Err: ErrNoEQ, Hint: "call BindEvents first"}
 	case v.aborting.Load():
-		return &Error{Pkg: pkg, Op: op, Name: v.name, Err: ErrClosed}
+		return &Error{Pkg: kind.Pkg, Op: op, Name: v.name, Err: ErrClosed}
 	case len(addrs) >= v.events.opt.Size:
-		return refuse(op, v.name, "len(addrs)", len(addrs), "less than the size of the event queue",
+		return kind.Refuse(op, v.name, "len(addrs)", len(addrs), "less than the size of the event queue",
 			ErrInvalid)
 	}
 	if err := v.events.own.credit(len(addrs) + 1); err != nil {
@@ -151,15 +154,13 @@ func (v *AddressVector) abort() {
 
 // errnoOf returns the number of an error, EOther if it has none.
 func errnoOf(err error) Errno {
-	var s interface {
-		error
-		errno() Errno
-	}
+	var s *kind.Sentinel
 	var fabric Errno
 	var system syscall.Errno
+	if errors.As(err, &s) {
+		err = s.Num
+	}
 	switch {
-	case errors.As(err, &s):
-		return s.errno()
 	case errors.As(err, &fabric):
 		return fabric
 	case errors.As(err, &system):

@@ -5,22 +5,23 @@ import (
 	"errors"
 	"hash/crc32"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
 // What tests need to scribble over address vectors.
 const (
-	SectAddrWords = sectAddrWords
-	SectAddrRows  = sectAddrRows
-	SectAddrIndex = sectAddrIndex
-	AddrRowUsed   = addrRowUsed
-	AddrRowHasID  = addrRowHasID
+	SectAddrWords = kind.SectAddrWords
+	SectAddrRows  = kind.SectAddrRows
+	SectAddrIndex = kind.SectAddrIndex
+	AddrRowUsed   = kind.AddrRowUsed
+	AddrRowHasID  = kind.AddrRowHasID
 )
 
 // AddressCells returns how many cells of the index are in use.
 func AddressCells(v *AddressVector) (n int) {
-	for i := range v.table.index {
-		if v.table.index[i].Load() != 0 {
+	for i := range v.table.Index {
+		if v.table.Index[i].Load() != 0 {
 			n++
 		}
 	}
@@ -65,7 +66,7 @@ func CopyAddresses(d *shm.Dir, from, to string) error {
 
 // AddressHome returns the cell of the index that the search for an address begins at.
 func AddressHome(v *AddressVector, raw []byte) uint32 {
-	return v.table.key(raw).hash & v.table.mask
+	return v.table.Key(raw).Hash & v.table.Mask
 }
 
 // SealDescriptor makes the magic and the checksum of a memory descriptor right.

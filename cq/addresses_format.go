@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"strconv"
 	"syscall"
+
+	"github.com/shmring/shmring/internal/kind"
 )
 
 // AddressFormat says what the addresses of a vector look like (fi_info's addr_format).
@@ -20,13 +22,6 @@ const (
 	AddrSockaddrIn                       // sockaddr_in, 16 bytes
 	AddrSockaddrIn6                      // sockaddr_in6, 28 bytes
 	AddrOpaque                           // any bytes, at least one
-)
-
-const (
-	sockaddrIn4Bytes = 16
-	sockaddrIn6Bytes = 28
-	familyIn4        = 2 // AF_INET
-	familyIn6        = 10
 )
 
 // String returns the lower-case name.
@@ -46,40 +41,24 @@ func (f AddressFormat) String() string {
 	return "unknown"
 }
 
-// bytes returns the length of the format's longest address, 0 if it has none.
-func (f AddressFormat) bytes() int {
-	switch f {
-	case AddrSockaddrIn:
-		return sockaddrIn4Bytes
-	case AddrSockaddr, AddrSockaddrIn6:
-		return sockaddrIn6Bytes
-	}
-	return 0
-}
-
 // check refuses bytes that are no address of this format, and addresses that nobody can send to.
 func (f AddressFormat) check(raw []byte) error {
 	bad := func(field string, got, want any, err error) error {
-		return refuse("insert", f.String(), field, got, want, err)
+		return kind.Refuse("insert", f.String(), field, got, want, err)
 	}
-	if f == AddrOpaque {
-		if len(raw) == 0 {
-			return bad("length", 0, "at least 1", ErrInvalid)
-		}
+	if kind.IsAddress(uint64(f), raw) {
 		return nil
 	}
-	if len(raw) != sockaddrIn4Bytes && len(raw) != sockaddrIn6Bytes {
-		return bad("length", len(raw), "16 or 28", ErrInvalid)
-	}
 	a, ok := ParseSockaddr(raw)
-	if !ok || f == AddrSockaddrIn && len(raw) != sockaddrIn4Bytes ||
-		f == AddrSockaddrIn6 && len(raw) != sockaddrIn6Bytes {
-		return bad("family", binary.LittleEndian.Uint16(raw), "that of the format", ErrInvalid)
-	}
-	if a.Port() == 0 || a.Addr().IsUnspecified() {
+	switch {
+	case f == AddrOpaque:
+		return bad("length", 0, "at least 1", ErrInvalid)
+	case len(raw) != kind.SockaddrIn4Bytes && len(raw) != kind.SockaddrIn6Bytes:
+		return bad("length", len(raw), "16 or 28", ErrInvalid)
+	case ok && len(raw) <= kind.LongestAddress(uint64(f)) && (f != AddrSockaddrIn6 || a.Addr().Is6()):
 		return bad("address", a, "one with port and host", Errno(syscall.EADDRNOTAVAIL))
 	}
-	return nil
+	return bad("family", binary.LittleEndian.Uint16(raw), "that of the format", ErrInvalid)
 }
 
 // Sockaddr returns the address as a sockaddr_in or sockaddr_in6, as Insert takes it. A zone is
@@ -91,13 +70,13 @@ func AppendSockaddr(b []byte, a netip.AddrPort) []byte {
 	ip := a.Addr()
 	switch {
 	case ip.Is4():
-		b = binary.LittleEndian.AppendUint16(b, familyIn4)
+		b = binary.LittleEndian.AppendUint16(b, kind.FamilyIn4)
 		b = binary.BigEndian.AppendUint16(b, a.Port())
 		four := ip.As4()
 		b = append(b, four[:]...)
 		return append(b, make([]byte, 8)...)
 	case ip.Is6():
-		b = binary.LittleEndian.AppendUint16(b, familyIn6)
+		b = binary.LittleEndian.AppendUint16(b, kind.FamilyIn6)
 		b = binary.BigEndian.AppendUint16(b, a.Port())
 		b = append(b, 0, 0, 0, 0) // flow information
 		sixteen := ip.As16()
@@ -112,23 +91,7 @@ func AppendSockaddr(b []byte, a netip.AddrPort) []byte {
 }
 
 // ParseSockaddr reads a sockaddr_in or sockaddr_in6 of exactly its length.
-func ParseSockaddr(raw []byte) (a netip.AddrPort, ok bool) {
-	if len(raw) < 8 {
-		return a, false
-	}
-	port := binary.BigEndian.Uint16(raw[2:])
-	switch family := binary.LittleEndian.Uint16(raw); {
-	case family == familyIn4 && len(raw) == sockaddrIn4Bytes:
-		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(raw[4:8])), port), true
-	case family == familyIn6 && len(raw) == sockaddrIn6Bytes:
-		ip := netip.AddrFrom16([16]byte(raw[8:24]))
-		if zone := binary.LittleEndian.Uint32(raw[24:]); zone != 0 {
-			ip = ip.WithZone(strconv.FormatUint(uint64(zone), 10))
-		}
-		return netip.AddrPortFrom(ip, port), true
-	}
-	return a, false
-}
+func ParseSockaddr(raw []byte) (a netip.AddrPort, ok bool) { return kind.SockaddrOf(raw) }
 
 // StrAddr returns an address in words (fi_av_straddr): 10.0.0.1:80, [fe80::1%2]:80, or the bytes in
 // hexadecimal. Bytes that are no address of the vector's format are shown as they are.

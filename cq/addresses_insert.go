@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 )
 
 // InsertError says which addresses of an insertion failed (FI_SYNC_ERR). errors.Is finds what went
@@ -38,8 +39,9 @@ func (e *InsertError) Unwrap() (errs []error) {
 }
 
 // errVectorFull is what an address gets for which there is no row.
-var errVectorFull error = &sentinel{"address vector is full: remove addresses, or create it larger",
-	Errno(syscall.ENOMEM), nil}
+var errVectorFull error = kind.NewSentinel(
+	"address vector is full: remove addresses, or create it larger",
+	Errno(syscall.ENOMEM), nil)
 
 // Insert adds addresses and returns their indices (fi_av_insert): the lowest that are free, from 0
 // on. An index stays until the address is removed. One that is in the vector already keeps its
@@ -60,7 +62,7 @@ func (v *AddressVector) Insert(addrs [][]byte) ([]Addr, error) {
 // returns how many addresses were inserted, as fi_av_insert does.
 func (v *AddressVector) InsertTo(dst []Addr, addrs [][]byte) (int, error) {
 	if dst != nil && len(dst) != len(addrs) {
-		return 0, refuse("insert", v.name, "len(dst)", len(dst), len(addrs), ErrInvalid)
+		return 0, kind.Refuse("insert", v.name, "len(dst)", len(dst), len(addrs), ErrInvalid)
 	}
 	return v.insert(dst, addrs, nil)
 }
@@ -69,7 +71,7 @@ func (v *AddressVector) InsertTo(dst []Addr, addrs [][]byte) (int, error) {
 // index in between.
 func (v *AddressVector) InsertIDs(addrs [][]byte, ids []Addr) ([]Addr, error) {
 	if len(ids) != len(addrs) {
-		return nil, refuse("insert", v.name, "len(ids)", len(ids), len(addrs), ErrInvalid)
+		return nil, kind.Refuse("insert", v.name, "len(ids)", len(ids), len(addrs), ErrInvalid)
 	}
 	if err := v.wantsIDs("insert"); err != nil {
 		return nil, err
@@ -116,7 +118,7 @@ func (v *AddressVector) insert(dst []Addr, addrs [][]byte, ids []Addr) (n int, e
 // insertOne adds one address.
 func (v *AddressVector) insertOne(raw []byte, id *Addr) (Addr, error) {
 	if len(raw) > v.opt.AddrMaxBytes {
-		return AddrNotAvail, refuse("insert", v.name, "length", len(raw), v.opt.AddrMaxBytes,
+		return AddrNotAvail, kind.Refuse("insert", v.name, "length", len(raw), v.opt.AddrMaxBytes,
 			ErrInvalid)
 	}
 	if err := v.opt.Format.check(raw); err != nil {
@@ -127,12 +129,12 @@ func (v *AddressVector) insertOne(raw []byte, id *Addr) (Addr, error) {
 			return AddrNotAvail, err
 		}
 	}
-	k := v.table.key(raw)
+	k := v.table.Key(raw)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if slot, _, ok := v.table.find(k); ok && v.isTaken(slot) {
+	if slot, _, ok := v.table.Find(k); ok && v.isTaken(slot) {
 		if id != nil {
-			v.table.setID(slot, *id)
+			v.table.SetID(slot, uint64(*id))
 		}
 		return Addr(slot), nil
 	}
@@ -142,18 +144,18 @@ func (v *AddressVector) insertOne(raw []byte, id *Addr) (Addr, error) {
 	}
 	// The row first: whoever finds it through the index finds it whole.
 	if id != nil {
-		v.table.fill(slot, k, *id, true)
+		v.table.Fill(slot, k, uint64(*id), true)
 	} else {
-		v.table.fill(slot, k, 0, false)
+		v.table.Fill(slot, k, 0, false)
 	}
 	crash.At(crash.AddressFilled)
-	if !v.table.place(slot, k.hash) {
-		v.table.clear(slot)
+	if !v.table.Place(slot, k.Hash) {
+		v.table.Clear(slot)
 		return AddrNotAvail, errVectorFull
 	}
 	crash.At(crash.AddressPlaced)
 	v.take(slot, true)
-	v.table.words.used.Add(1)
+	v.table.Words.Used.Add(1)
 	return Addr(slot), nil
 }
 
@@ -172,7 +174,7 @@ func (v *AddressVector) Remove(addrs ...Addr) error {
 			for _, b := range addrs[:i] {
 				v.take(int(b), true)
 			}
-			return refuse("remove", v.name, fmt.Sprintf("address %d", i), a, "an index that is set",
+			return kind.Refuse("remove", v.name, fmt.Sprintf("address %d", i), a, "an index that is set",
 				ErrInvalid)
 		}
 		v.take(int(a), false) // so that its second mention fails
@@ -180,13 +182,13 @@ func (v *AddressVector) Remove(addrs ...Addr) error {
 	buf := make([]byte, v.opt.AddrMaxBytes)
 	for _, a := range addrs {
 		slot := int(a)
-		if n, ok := v.table.load(slot, buf); ok {
-			v.table.displace(slot, v.table.key(buf[:n]).hash)
+		if n, ok := v.table.Load(slot, buf); ok {
+			v.table.Displace(slot, v.table.Key(buf[:n]).Hash)
 		}
 		crash.At(crash.AddressDisplaced)
-		v.table.clear(slot)
+		v.table.Clear(slot)
 		crash.At(crash.AddressCleared)
-		v.table.words.used.Add(^uint64(0))
+		v.table.Words.Used.Add(^uint64(0))
 	}
 	return nil
 }
@@ -205,9 +207,9 @@ func (v *AddressVector) SetUserID(a, id Addr) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !v.isSet(a) {
-		return refuse("set user id", v.name, "address", a, "an index that is set", ErrInvalid)
+		return kind.Refuse("set user id", v.name, "address", a, "an index that is set", ErrInvalid)
 	}
-	v.table.setID(int(a), id)
+	v.table.SetID(int(a), uint64(id))
 	return nil
 }
 
@@ -216,19 +218,19 @@ func (v *AddressVector) SetUserID(a, id Addr) error {
 // is not set; also while its owner is writing it, or if it died over that.
 func (v *AddressVector) Lookup(a Addr, buf []byte) (int, error) {
 	if !v.guard.enterAny() {
-		return 0, &Error{Pkg: pkg, Op: "lookup", Name: v.name, Err: ErrClosed}
+		return 0, &Error{Pkg: kind.Pkg, Op: "lookup", Name: v.name, Err: ErrClosed}
 	}
 	defer v.guard.leaveAny()
-	if v.table.words.state.Load() == stateClosed {
-		return 0, &Error{Pkg: pkg, Op: "lookup", Name: v.name, Err: ErrClosed,
+	if v.table.Words.State.Load() == kind.StateClosed {
+		return 0, &Error{Pkg: kind.Pkg, Op: "lookup", Name: v.name, Err: ErrClosed,
 			Hint: "its owner destroyed it"}
 	}
 	if a < Addr(v.opt.Count) {
-		if n, ok := v.table.load(int(a), buf); ok {
+		if n, ok := v.table.Load(int(a), buf); ok {
 			return n, nil
 		}
 	}
-	return 0, refuse("lookup", v.name, "address", a, "an index that is set", ErrInvalid)
+	return 0, kind.Refuse("lookup", v.name, "address", a, "an index that is set", ErrInvalid)
 }
 
 // Resolve returns what completions from an address name as their source: its index or user id. It
@@ -245,28 +247,29 @@ func (v *AddressVector) Resolve(raw []byte) (Addr, bool) {
 
 // resolve is Resolve for those who keep the vector from being closed.
 func (v *AddressVector) resolve(raw []byte) (Addr, bool) {
-	if len(raw) == 0 || len(raw) > v.opt.AddrMaxBytes || v.table.words.state.Load() == stateClosed {
+	if len(raw) == 0 || len(raw) > v.opt.AddrMaxBytes ||
+		v.table.Words.State.Load() == kind.StateClosed {
 		return AddrNotAvail, false
 	}
-	_, src, ok := v.table.find(v.table.key(raw))
-	return src, ok
+	_, src, ok := v.table.Find(v.table.Key(raw))
+	return Addr(src), ok
 }
 
 // enterOwner lets in who may change the vector; guard.leaveAny must follow.
 func (v *AddressVector) enterOwner(op string) error {
 	if !v.owner {
-		return &Error{Pkg: pkg, Op: op, Name: v.name, Err: ErrReadOnly,
+		return &Error{Pkg: kind.Pkg, Op: op, Name: v.name, Err: ErrReadOnly,
 			Hint: "only its owner changes it"}
 	}
 	if !v.guard.enterAny() {
-		return &Error{Pkg: pkg, Op: op, Name: v.name, Err: ErrClosed}
+		return &Error{Pkg: kind.Pkg, Op: op, Name: v.name, Err: ErrClosed}
 	}
 	return nil
 }
 
 func (v *AddressVector) wantsIDs(op string) error {
 	if !v.opt.UserID {
-		return refuse(op, v.name, "UserID", false, "a vector created with it", ErrInvalid)
+		return kind.Refuse(op, v.name, "UserID", false, "a vector created with it", ErrInvalid)
 	}
 	return nil
 }

@@ -1,5 +1,6 @@
 package cq
 
+import "github.com/shmring/shmring/internal/kind"
 import "errors"
 
 // A successor asks for what is fixed at an object, or leaves it open with a zero. What contradicts
@@ -8,7 +9,7 @@ import "errors"
 // agreed refuses a value that was asked for and is not what the object has.
 func agreed[T comparable](op, name, field string, asked bool, want, have T) error {
 	if asked && want != have {
-		return refuse(op, name, field, have, want, ErrInvalid)
+		return kind.Refuse(op, name, field, have, want, ErrInvalid)
 	}
 	return nil
 }
@@ -21,7 +22,7 @@ func (o shape) agrees(have shape, name string) error {
 		return err
 	}
 	if o.Format > have.Format {
-		return refuse(op, name, "Format", have.Format, o.Format, ErrFormat)
+		return kind.Refuse(op, name, "Format", have.Format, o.Format, ErrFormat)
 	}
 	return errors.Join(
 		agreed(op, name, "Format", o.Format != FormatUnspec, o.Format, have.Format),
@@ -32,8 +33,8 @@ func (o shape) agrees(have shape, name string) error {
 		agreed(op, name, "Wait", o.Wait != WaitUnspec, o.Wait, have.Wait),
 		agreed(op, name, "Trust", o.Trust != TrustUser, o.Trust, have.Trust),
 		agreed(op, name, "WritersPay", o.WritersPay, true, have.WritersPay),
-		agreed(op, name, "DataMaxBytes", o.detailBytes != 0, o.detailBytes-detailHeaderBytes,
-			have.detailBytes-detailHeaderBytes))
+		agreed(op, name, "DataMaxBytes", o.detailBytes != 0, o.detailBytes-kind.DetailHeaderBytes,
+			have.detailBytes-kind.DetailHeaderBytes))
 }
 
 // fixed returns o with what is fixed when a queue is created as the queue has it.

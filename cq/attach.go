@@ -10,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -95,20 +96,20 @@ func (w *Writer) open(o WriterOptions) (err error) {
 		return err
 	}
 	if o.Trust != opt.Trust {
-		return refuse("attach", w.name, "Trust", opt.Trust, o.Trust, ErrInvalid)
+		return kind.Refuse("attach", w.name, "Trust", opt.Trust, o.Trust, ErrInvalid)
 	}
 	w.trust = opt.Trust
 	if o.Format > opt.Format {
-		return refuse("attach", w.name, "Format", opt.Format, o.Format, ErrFormat)
+		return kind.Refuse("attach", w.name, "Format", opt.Format, o.Format, ErrFormat)
 	}
-	words, err := wordsOf[queueWords](w.reader, sectQueue, 0)
+	words, err := kind.WordsOf[kind.QueueWords](w.reader, kind.SectQueue, 0)
 	if err != nil {
 		return err
 	}
-	if err := takesWriters(words.state.Load(), w.name); err != nil {
+	if err := takesWriters(words.State.Load(), w.name); err != nil {
 		return err
 	}
-	rows, err := rowsOf(w.reader, opt.rows())
+	rows, err := kind.RowsOf(w.reader, opt.rows())
 	if err != nil {
 		return err
 	}
@@ -132,7 +133,7 @@ func (w *Writer) open(o WriterOptions) (err error) {
 	case err != nil:
 		err = errors.Join(err, ErrClosed)
 	default:
-		err = takesWriters(words.state.Load(), w.name)
+		err = takesWriters(words.State.Load(), w.name)
 	}
 	if err != nil {
 		w.giveBack(&rows[w.bit])
@@ -146,7 +147,7 @@ func (w *Writer) mapHints(opt shape) (*doorbell.Hints, error) {
 	if opt.others() {
 		return nil, nil
 	}
-	mem, err := w.reader.MapWritable(sectHints, 0)
+	mem, err := w.reader.MapWritable(kind.SectHints, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -154,34 +155,35 @@ func (w *Writer) mapHints(opt shape) (*doorbell.Hints, error) {
 }
 
 // start lays the producer over a lane that this process owns, and announces it.
-func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints *doorbell.Hints,
+func (w *Writer) start(obj *shm.Object, row *kind.RowWords, words *kind.QueueWords,
+	hints *doorbell.Hints,
 	opt shape) error {
-	m, err := laneMemory(obj, w.bit, opt)
+	m, err := kind.LaneOf[Entry](obj, w.bit, opt.attrs())
 	if err != nil {
 		return err
 	}
-	w.words, w.detail, w.policy = m.words, m.detail, opt.Overrun
-	w.row, w.slots, w.queue = row, m.slots, w.queueHere()
-	if w.policy == OverrunQueue && m.words.overrun.Load() != 0 {
+	w.words, w.detail, w.policy = m.Words, m.Detail, opt.Overrun
+	w.row, w.slots, w.queue = row, m.Slots, w.queueHere()
+	if w.policy == OverrunQueue && m.Words.Overrun.Load() != 0 {
 		w.halt.Store(haltLost)
 	}
-	at := m.words.tail.Load()
+	at := m.Words.Tail.Load()
 	order := ring.SeqCst
 	if !opt.WritersPay && doorbell.Register() == nil {
 		order = ring.Release
 	}
-	w.prod = ring.NewProducer(&m.words.tail, &row.head, m.slots, at, order)
+	w.prod = ring.NewProducer(&m.Words.Tail, &row.Head, m.Slots, at, order)
 	if err := w.prod.Err(); err != nil {
 		return &LaneError{Lane: w.bit, Field: "head", Err: err}
 	}
-	m.words.order.Store(uint64(order))
+	m.Words.Order.Store(uint64(order))
 	gen := obj.Generation()
-	e := &m.words.epochs[gen%laneEpochs]
-	e.start.Store(at)
-	e.generation.Store(gen)
-	cfg := doorbell.RingerConfig{Row: &row.bell, Arm: &words.arm, Hints: hints, Bit: w.bit,
+	e := &m.Words.Epochs[gen%kind.LaneEpochs]
+	e.Start.Store(at)
+	e.Generation.Store(gen)
+	cfg := doorbell.RingerConfig{Row: &row.Bell, Arm: &words.Arm, Hints: hints, Bit: w.bit,
 		Face: func(gen uint16) int { return w.openFace(words, gen) }, Domain: w.bell.ring}
-	w.bell = bellHold{words: &words.bell, owner: w.reader.Owner, fd: -1, own: w.own}
+	w.bell = bellHold{words: &words.Bell, owner: w.reader.Owner, fd: -1, own: w.own}
 	if w.door != nil {
 		w.bell.home, w.bell.fd = w.door.beside(), w.door.bell()
 	}
@@ -189,18 +191,18 @@ func (w *Writer) start(obj *shm.Object, row *rowWords, words *queueWords, hints 
 		cfg.Fence = w.prod.Republish
 	}
 	if opt.others() && !w.own {
-		cfg.Rung, cfg.Domain = &m.words.rung, nil
+		cfg.Rung, cfg.Domain = &m.Words.Rung, nil
 	}
 	w.ringer = doorbell.NewRinger(cfg)
 	crash.At(crash.AttachWritten)
 	w.ringer.Attach()
 	crash.At(crash.AttachAnnounced)
-	w.woke = countLoad(&m.words.wakes)
+	w.woke = countLoad(&m.Words.Wakes)
 	return nil
 }
 
 // openFace returns a descriptor that wakes the reader's user, or -1.
-func (w *Writer) openFace(words *queueWords, generation uint16) int {
+func (w *Writer) openFace(words *kind.QueueWords, generation uint16) int {
 	if !w.own {
 		return w.door.openFace(w.reader, words, generation)
 	}
@@ -212,12 +214,12 @@ func (w *Writer) openFace(words *queueWords, generation uint16) int {
 
 // initLane starts a new lane where the row stands, which is 0 unless an earlier lane of this row
 // was removed.
-func initLane(obj *shm.Object, bit int, row *rowWords) error {
-	words, err := wordsOf[laneWords](obj, sectLane, uint32(bit))
+func initLane(obj *shm.Object, bit int, row *kind.RowWords) error {
+	words, err := kind.WordsOf[kind.LaneWords](obj, kind.SectLane, uint32(bit))
 	if err != nil {
 		return err
 	}
-	words.tail.Store(row.head.Load())
+	words.Tail.Store(row.Head.Load())
 	return nil
 }
 
@@ -232,7 +234,7 @@ func (q *Queue) Writer() (*Writer, error) {
 	}
 	defer q.guard.leaveAny()
 	if q.self != nil && !q.self.guard.isOver() {
-		return nil, &Error{Pkg: pkg, Op: "writer", Name: q.name, Err: ErrBusy,
+		return nil, &Error{Pkg: kind.Pkg, Op: "writer", Name: q.name, Err: ErrBusy,
 			Hint: "the queue's own lane has a writer; close it first"}
 	}
 	w, err := q.ownWriter()
@@ -244,7 +246,7 @@ func (q *Queue) Writer() (*Writer, error) {
 }
 
 func (q *Queue) ownWriter() (*Writer, error) {
-	mem, _, err := q.obj.Section(sectHints, 0)
+	mem, _, err := q.obj.Section(kind.SectHints, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -262,7 +264,7 @@ func (q *Queue) ownWriter() (*Writer, error) {
 // the same.
 func (w *Writer) Close() error {
 	if err := w.holders.close(); err != nil && !w.guard.isOver() {
-		return &Error{Pkg: pkg, Op: "close writer", Name: w.name, Err: err,
+		return &Error{Pkg: kind.Pkg, Op: "close writer", Name: w.name, Err: err,
 			Hint: "close its bindings first"}
 	}
 	return w.end()
@@ -281,7 +283,7 @@ func (w *Writer) end() error {
 	}
 	w.deaths.unbind()
 	crash.At(crash.WriterClosing)
-	last, err := w.door.leave(w.obj, func() bool { return w.ringer.Flags()&rowClosed != 0 })
+	last, err := w.door.leave(w.obj, func() bool { return w.ringer.Flags()&kind.RowClosed != 0 })
 	crash.At(crash.WriterReleased)
 	if w.trust == TrustOthers {
 		w.ringer.Attach() // the reader retires the lane

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -18,7 +19,7 @@ type meddler struct {
 	claimed, leaving func()
 }
 
-func (m *meddler) claimLane(reader *shm.Object, rows []rowWords, opt shape) (*shm.Object, int,
+func (m *meddler) claimLane(reader *shm.Object, rows []kind.RowWords, opt shape) (*shm.Object, int,
 	error) {
 	defer m.claimed()
 	return m.dirHome.claimLane(reader, rows, opt)
@@ -47,12 +48,12 @@ func attachLate(t *testing.T, d *shm.Dir, name string, state uint64, leaving fun
 
 func setState(t *testing.T, dir *shm.Dir, state uint64) {
 	t.Helper()
-	obj, err := dir.Open(readerFile, shm.ReadWrite)
+	obj, err := dir.Open(kind.ReaderFile, shm.ReadWrite)
 	noError(t, err)
 	defer obj.Close()
-	words, err := wordsOf[queueWords](obj, sectQueue, 0)
+	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
 	noError(t, err)
-	words.state.Store(state)
+	words.State.Store(state)
 }
 
 func noError(t *testing.T, err error) {
@@ -82,7 +83,7 @@ func TestAttachLeavesTheLane(t *testing.T) {
 		noError(t, err)
 		before(d)
 		noError(t, q.Detach())
-		err = attachLate(t, d, "q", stateRemoving, func() { // it died over that, and this is next
+		err = attachLate(t, d, "q", kind.StateRemoving, func() { // it died over that, and this is next
 			q, err = Adopt(d, "q", Options{})
 			noError(t, err)
 			if n, err := Read(q, make([]Msg, 4)); n != 0 || err != ErrWouldBlock {
@@ -107,7 +108,8 @@ func TestAttachLeavesTheLane(t *testing.T) {
 // queue may hold what nobody has read, of a writer that came since its lanes were counted.
 func TestAttachKeepsEntries(t *testing.T) {
 	d := dirOfItsOwn(t, "entries")
-	for _, state := range []uint64{stateRemoving, stateClosed} { // of one that overran, the latter
+	for _, state := range []uint64{kind.StateRemoving,
+		kind.StateClosed} { // of one that overran, the latter
 		q, err := Create(d, "q", Options{Size: 4, MaxLanes: 3, Lifetime: Persistent})
 		noError(t, err)
 		noError(t, q.Detach())
@@ -120,7 +122,7 @@ func TestAttachKeepsEntries(t *testing.T) {
 		}
 		dir, err := d.Sub("q", false)
 		noError(t, err)
-		setState(t, dir, stateOpen) // who removed it gives up
+		setState(t, dir, kind.StateOpen) // who removed it gives up
 		noError(t, dir.Close())
 		if q, err = Adopt(d, "q", Options{}); err != nil {
 			t.Fatal(err)
@@ -139,10 +141,10 @@ func TestAttachLeavesNothing(t *testing.T) {
 	q, err := Create(d, "q", Options{Size: 4, Lifetime: Persistent})
 	noError(t, err)
 	noError(t, q.Detach())
-	err = attachLate(t, d, "q", stateRemoving, func() { // who removes it did not see the lane
+	err = attachLate(t, d, "q", kind.StateRemoving, func() { // who removes it did not see the lane
 		dir, err := d.Sub("q", false)
 		noError(t, err)
-		obj, err := dir.Open(readerFile, shm.ReadWrite)
+		obj, err := dir.Open(kind.ReaderFile, shm.ReadWrite)
 		noError(t, err)
 		noError(t, obj.Claim(nil))
 		noError(t, errors.Join(obj.Unlink(), obj.Close(), dir.Close()))

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -12,7 +13,7 @@ import (
 type attachment struct {
 	obj     *shm.Object
 	bit     int // its row
-	words   *laneWords
+	words   *kind.LaneWords
 	peer    *shm.Peer
 	pipe    int             // reading end of the one that raises the queue's descriptor, or -1
 	relay   *doorbell.Relay // under memfdHome.mu
@@ -29,7 +30,7 @@ func (a *attachment) ended() bool {
 // listen passes the lane's rings on to those who cannot sleep on its word.
 func (a *attachment) listen(bell *doorbell.Bell, bit int) {
 	if a.relay == nil && !a.muted {
-		a.relay = doorbell.NewRelay(&a.words.rung, a.words.tail.Load,
+		a.relay = doorbell.NewRelay(&a.words.Rung, a.words.Tail.Load,
 			func() { bell.Forward(bit) })
 	}
 }
@@ -61,7 +62,7 @@ func (a *attachment) close() {
 }
 
 // leavers are rows whose writers have ended, and which may not be read to the end yet.
-type leavers [(othersLanes + 64) / 64]uint64
+type leavers [(kind.OthersLanes + 64) / 64]uint64
 
 func (s *leavers) add(bit int)    { s[bit/64] |= 1 << (bit % 64) }
 func (s *leavers) remove(bit int) { s[bit/64] &^= 1 << (bit % 64) }
@@ -100,18 +101,18 @@ func (q *Queue) retire(l *lane) {
 	q.bell.Drop(l.bit)
 	q.face.Forget(l.bit)
 	row := &q.rows[l.bit]
-	row.peeked.Store(row.head.Load()) // nothing of the next lane was handed out
-	row.retired.Add(1)
-	row.bell.Index.Store(0)
-	row.bell.Parked.Store(doorbell.Parked | q.rowFlags())
+	row.Peeked.Store(row.Head.Load()) // nothing of the next lane was handed out
+	row.Retired.Add(1)
+	row.Bell.Index.Store(0)
+	row.Bell.Parked.Store(doorbell.Parked | q.rowFlags())
 	q.lanes[l.bit] = nil
 	q.home.retire(l.bit)
 }
 
 // rowFlags are what a row says beside parked because of the queue's state.
 func (q *Queue) rowFlags() uint64 {
-	if q.words.state.Load() == stateOverrun {
-		return rowOverrun
+	if q.words.State.Load() == kind.StateOverrun {
+		return kind.RowOverrun
 	}
 	return 0
 }

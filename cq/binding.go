@@ -3,6 +3,8 @@ package cq
 import (
 	"errors"
 	"slices"
+
+	"github.com/shmring/shmring/internal/kind"
 )
 
 // BindingOptions say how an endpoint is bound to what it reports to (fi_ep_bind).
@@ -66,7 +68,7 @@ type Binding struct {
 // counters and the address vector cannot be closed before the binding is (EBUSY).
 func NewBinding(o BindingOptions) (*Binding, error) {
 	bad := func(field string, got, want any) (*Binding, error) {
-		return nil, refuse("bind", "", field, got, want, ErrInvalid)
+		return nil, kind.Refuse("bind", "", field, got, want, ErrInvalid)
 	}
 	if o.Flags&^bindingFlags != 0 || o.Flags&(FlagTransmit|FlagRecv) == 0 {
 		return bad("Flags", o.Flags, "FlagTransmit, FlagRecv or both, with or without "+
@@ -258,7 +260,7 @@ func (b *Binding) check(f Flags) error {
 		side |= FlagRecv
 	}
 	if side == 0 || side&^b.opt.Flags != 0 {
-		return refuse("complete", "", "Flags", f, b.opt.Flags&(FlagTransmit|FlagRecv), ErrInvalid)
+		return kind.Refuse("complete", "", "Flags", f, b.opt.Flags&(FlagTransmit|FlagRecv), ErrInvalid)
 	}
 	return nil
 }

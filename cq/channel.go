@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -114,7 +115,7 @@ func (c *Channel) Attach(q *Queue) error {
 		return fmt.Errorf("cq: attach %v to channel: it is attached: %w", q.fid, syscall.EEXIST)
 	}
 	if !q.channel.CompareAndSwap(nil, c) {
-		return &Error{Pkg: pkg, Op: "attach to channel", Name: q.name, Err: ErrBusy,
+		return &Error{Pkg: kind.Pkg, Op: "attach to channel", Name: q.name, Err: ErrBusy,
 			Hint: "detach it from its other channel first"}
 	}
 	bit, err := q.seat()
@@ -160,7 +161,7 @@ func (c *Channel) Detach(ctx context.Context, q *Queue) error {
 		select {
 		case <-even:
 		case <-ctx.Done():
-			return &Error{Pkg: pkg, Op: "detach from channel", Name: q.name,
+			return &Error{Pkg: kind.Pkg, Op: "detach from channel", Name: q.name,
 				Field: "unacknowledged events", Got: open, Want: 0, Err: ended(ctx),
 				Hint: "acknowledge every event with Ack"}
 		}
@@ -179,7 +180,7 @@ func (c *Channel) Detach(ctx context.Context, q *Queue) error {
 }
 
 func notAttached(op string, q *Queue) error {
-	return &Error{Pkg: pkg, Op: op, Name: q.name, Err: syscall.ENOENT,
+	return &Error{Pkg: kind.Pkg, Op: op, Name: q.name, Err: syscall.ENOENT,
 		Hint: "attach it to this channel first"}
 }
 
@@ -190,7 +191,7 @@ func notAttached(op string, q *Queue) error {
 // ErrInvalid for another kind, fs.ErrNotExist if q is not attached, and ErrClosed.
 func (c *Channel) Arm(q *Queue, n Notify) error {
 	if n != NotifySolicited && n != NotifyAny && q != nil {
-		return refuse("arm", q.name, "notify", int(n), "NotifySolicited or NotifyAny", ErrInvalid)
+		return kind.Refuse("arm", q.name, "notify", int(n), "NotifySolicited or NotifyAny", ErrInvalid)
 	}
 	return c.with(q, "arm", func(a *attached) error { return c.ch.Arm(a.bit, int(n)) })
 }
@@ -245,7 +246,7 @@ func (c *Channel) Ack(q *Queue, n int) error {
 		return notAttached("ack", q)
 	}
 	if n < 0 || uint64(n) > a.got-a.acks {
-		return refuse("ack", q.name, "n", n, a.got-a.acks, ErrInvalid)
+		return kind.Refuse("ack", q.name, "n", n, a.got-a.acks, ErrInvalid)
 	}
 	a.acks += uint64(n)
 	if a.got == a.acks && a.even != nil {
@@ -263,7 +264,7 @@ func (c *Channel) Close() error {
 	c.shut = c.shut || n == 0
 	c.mu.Unlock()
 	if n > 0 {
-		return &Error{Pkg: pkg, Op: "close", Name: "channel", Field: "attached queues", Got: n,
+		return &Error{Pkg: kind.Pkg, Op: "close", Name: "channel", Field: "attached queues", Got: n,
 			Want: 0, Err: ErrBusy, Hint: "detach them first"}
 	}
 	first, err := c.gate.close(c.bell.Kick)

@@ -1,5 +1,6 @@
 package cq
 
+import "github.com/shmring/shmring/internal/kind"
 import "time"
 
 // Drain handles one event of a queue as its manual says: it acknowledges the event, arms the queue
@@ -14,10 +15,10 @@ func Drain[T Readable](c *Channel, ev ChannelEvent, n Notify, buf []T, budget in
 	handle func([]T) error) error {
 	q := ev.Queue
 	if len(buf) == 0 {
-		return refuse("drain", q.name, "len(buf)", 0, "1 or more", ErrInvalid)
+		return kind.Refuse("drain", q.name, "len(buf)", 0, "1 or more", ErrInvalid)
 	}
 	if budget < 0 {
-		return refuse("drain", q.name, "budget", budget, "0 or more", ErrInvalid)
+		return kind.Refuse("drain", q.name, "budget", budget, "0 or more", ErrInvalid)
 	}
 	if err := c.Ack(q, 1); err != nil {
 		return err

@@ -5,17 +5,18 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
 // claimLane finds a row that nobody owns. The lock on the lane object is the claim.
-func (h *dirHome) claimLane(reader *shm.Object, rows []rowWords, opt shape) (*shm.Object, int,
+func (h *dirHome) claimLane(reader *shm.Object, rows []kind.RowWords, opt shape) (*shm.Object, int,
 	error) {
 	for bit := 1; bit < opt.rows(); bit++ {
-		if rows[bit].bell.Parked.Load()&rowPoisoned != 0 {
+		if rows[bit].Bell.Parked.Load()&kind.RowPoisoned != 0 {
 			continue
 		}
-		if owned, err := h.dir.Owned(fmt.Sprintf(laneFile, bit)); owned && err == nil {
+		if owned, err := h.dir.Owned(fmt.Sprintf(kind.LaneFile, bit)); owned && err == nil {
 			continue // as the claim would find, which costs ten times as much
 		}
 		obj, err := h.takeLane(bit, opt, reader, &rows[bit])
@@ -34,17 +35,17 @@ func (h *dirHome) claimLane(reader *shm.Object, rows []rowWords, opt shape) (*sh
 }
 
 // takeLane tries one row: a nil object without error says that somebody has it.
-func (h *dirHome) takeLane(bit int, opt shape, reader *shm.Object, row *rowWords) (*shm.Object,
+func (h *dirHome) takeLane(bit int, opt shape, reader *shm.Object, row *kind.RowWords) (*shm.Object,
 	error) {
-	name, queue := fmt.Sprintf(laneFile, bit), reader.Header().UUID
-	words, err := wordsOf[queueWords](reader, sectQueue, 0)
+	name, queue := fmt.Sprintf(kind.LaneFile, bit), reader.Header().UUID
+	words, err := kind.WordsOf[kind.QueueWords](reader, kind.SectQueue, 0)
 	if err != nil {
 		return nil, err
 	}
 	for range 8 {
 		obj, err := h.dir.Open(name, shm.ReadWrite)
 		if errors.Is(err, fs.ErrNotExist) {
-			obj, err = h.dir.Create(name, laneSpec(name, bit, opt, queue),
+			obj, err = h.dir.Create(name, opt.attrs().LaneSpec(name, bit, queue),
 				func(o *shm.Object) error { return initLane(o, bit, row) })
 			if errors.Is(err, fs.ErrExist) {
 				continue // another writer was faster: see whether it is gone already
@@ -67,7 +68,7 @@ func (h *dirHome) takeLane(bit int, opt shape, reader *shm.Object, row *rowWords
 			}
 			// The state is looked at again when the lane is ours. But a claim that is given back
 			// has made us its last owner, and who died in it would not be told of any more.
-			return takesWriters(words.state.Load(), h.name)
+			return takesWriters(words.State.Load(), h.name)
 		})
 		if err == nil && !former {
 			return obj, nil
@@ -92,8 +93,8 @@ func (h *dirHome) takeLane(bit int, opt shape, reader *shm.Object, row *rowWords
 // newer queue can have it; afterwards the lane may be one of those, and is not to be touched.
 func laneUsable(obj *shm.Object, bit int, opt shape, reader *shm.Object) (former bool,
 	err error) {
-	err = laneBelongs(obj, bit, opt, reader.Header().UUID)
-	if !errors.Is(err, errOtherQueue) {
+	err = opt.attrs().LaneBelongs(obj, bit, reader.Header().UUID)
+	if !errors.Is(err, kind.ErrOtherQueue) {
 		return false, err
 	}
 	linked, err := reader.Linked()
@@ -105,14 +106,14 @@ func laneUsable(obj *shm.Object, bit int, opt shape, reader *shm.Object) (former
 
 // lanePossible refuses a lane that no writer can go on in: its last one, or the reader, left an
 // index there that cannot be.
-func lanePossible(obj *shm.Object, bit, capacity int, row *rowWords) error {
-	words, err := wordsOf[laneWords](obj, sectLane, uint32(bit))
+func lanePossible(obj *shm.Object, bit, capacity int, row *kind.RowWords) error {
+	words, err := kind.WordsOf[kind.LaneWords](obj, kind.SectLane, uint32(bit))
 	if err != nil {
 		return err
 	}
-	head, tail := row.head.Load(), words.tail.Load()
+	head, tail := row.Head.Load(), words.Tail.Load()
 	if tail-head > uint64(capacity) {
-		return refuse("open lane", obj.Name(), "tail", tail,
+		return kind.Refuse("open lane", obj.Name(), "tail", tail,
 			[2]uint64{head, head + uint64(capacity)}, ErrCorrupt)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -47,7 +48,7 @@ const (
 // findable says why no successor could find the queue.
 func (q *Queue) findable() error {
 	if _, ok := q.home.(*memfdHome); ok && !q.opt.others() {
-		return &Error{Pkg: pkg, Op: opDetach, Name: q.name, Err: syscall.EOPNOTSUPP,
+		return &Error{Pkg: kind.Pkg, Op: opDetach, Name: q.name, Err: syscall.EOPNOTSUPP,
 			Hint: "nobody could find a queue without a name: close it"}
 	}
 	return nil
@@ -63,20 +64,21 @@ func (q *Queue) end(op string, last func() error) error {
 	q.selfMu.Lock()
 	defer q.selfMu.Unlock()
 	if q.self != nil && !q.self.guard.isOver() {
-		return &Error{Pkg: pkg, Op: op, Name: q.name, Err: ErrBusy, Hint: "close its own Writer first"}
+		return &Error{Pkg: kind.Pkg, Op: op, Name: q.name, Err: ErrBusy,
+			Hint: "close its own Writer first"}
 	}
 	if q.guard.isOver() {
 		return nil
 	}
 	if err := q.refuseHolders(op); err != nil {
-		return &Error{Pkg: pkg, Op: op, Name: q.name, Err: err,
+		return &Error{Pkg: kind.Pkg, Op: op, Name: q.name, Err: err,
 			Hint: "take it out of its sets and channels, and close what is bound to it: " +
 				"CloseAll does so in order"}
 	}
 	first, err := q.guard.close(q.wake)
 	if err != nil {
 		q.holders.reopen()
-		return &Error{Pkg: pkg, Op: op, Name: q.name, Err: err, Hint: "release what Peek handed out"}
+		return &Error{Pkg: kind.Pkg, Op: op, Name: q.name, Err: err, Hint: "release what Peek handed out"}
 	}
 	if !first {
 		return nil
@@ -131,7 +133,7 @@ func (q *Queue) silence() {
 		q.bell.Unlock()
 	}
 	if q.words != nil {
-		q.words.face.Store(0)
+		q.words.Face.Store(0)
 	}
 }
 
@@ -145,7 +147,7 @@ func (q *Queue) vacateSeat() error {
 	}
 	bit := q.bit
 	q.bit = -1
-	return processDomain.leave(bit, &q.words.bell)
+	return processDomain.leave(bit, &q.words.Bell)
 }
 
 // destroy tells writers that the queue is closed and removes its names.
@@ -158,12 +160,12 @@ func (q *Queue) destroy() error {
 }
 
 // condemn tells those who come that the queue is closed, and writers at their next post.
-func condemn(words *queueWords, rows []rowWords) {
+func condemn(words *kind.QueueWords, rows []kind.RowWords) {
 	if words != nil {
-		words.state.Store(stateClosed)
+		words.State.Store(kind.StateClosed)
 	}
 	for i := range rows {
-		rows[i].bell.Parked.Store(rowClosed | doorbell.Parked)
+		rows[i].Bell.Parked.Store(kind.RowClosed | doorbell.Parked)
 	}
 }
 
@@ -171,12 +173,12 @@ func condemn(words *queueWords, rows []rowWords) {
 // when its connections close, and believe it only then: the words of their rows are final before.
 func (q *Queue) leaveRows() {
 	for i := range q.rows {
-		q.rows[i].bell.Parked.Or(rowLeft)
+		q.rows[i].Bell.Parked.Or(kind.RowLeft)
 	}
 }
 
 func removeFIFO(dir *shm.Dir) error {
-	err := dir.Remove(fifoFile)
+	err := dir.Remove(kind.FifoFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -197,7 +199,7 @@ func removeLane(dir *shm.Dir, name string) error {
 	if !starved(err) {
 		return nil
 	}
-	return &Error{Pkg: pkg, Op: "remove lane", Name: name, Err: err,
+	return &Error{Pkg: kind.Pkg, Op: "remove lane", Name: name, Err: err,
 		Hint: "it may stay until there is a new queue of this name, or for shmctl gc"}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -55,8 +56,8 @@ type Removal struct {
 }
 
 // errKept: what was to be removed is not garbage, or no longer.
-var errKept error = &sentinel{"it is in use, or waits for a successor",
-	Errno(syscall.EBUSY), []error{ErrBusy}}
+var errKept error = kind.NewSentinel("it is in use, or waits for a successor",
+	Errno(syscall.EBUSY), []error{ErrBusy})
 
 // found is a queue's directory as a name led to it. What is looked at and removed is what that
 // leads to, whatever the name means by then.
@@ -172,8 +173,6 @@ func removeDead(d *shm.Dir, name string) error {
 	return (&found{at: d, name: name, dir: dir}).remove()
 }
 
-const lanePrefix = "lane-"
-
 // openLanes opens every lane of a directory. Those that it could open come with an error too.
 func openLanes(dir *shm.Dir, acc shm.Access) (lanes []*shm.Object, err error) {
 	names, err := dir.List()
@@ -181,7 +180,7 @@ func openLanes(dir *shm.Dir, acc shm.Access) (lanes []*shm.Object, err error) {
 		return nil, err
 	}
 	for _, n := range names {
-		if !strings.HasPrefix(n.Name, lanePrefix) {
+		if !strings.HasPrefix(n.Name, kind.LanePrefix) {
 			continue
 		}
 		l, err := dir.Open(n.Name, acc)
@@ -239,7 +238,7 @@ func (f *found) take() error {
 	if err := removeCut(dir); err != nil {
 		return err
 	}
-	obj, err := dir.Open(readerFile, shm.ReadWrite)
+	obj, err := dir.Open(kind.ReaderFile, shm.ReadWrite)
 	if errors.Is(err, fs.ErrNotExist) {
 		return removeOrphans(dir)
 	}
@@ -293,8 +292,8 @@ func removeCut(dir *shm.Dir) error {
 		return err
 	}
 	for _, n := range names {
-		reader := n.Name == readerFile
-		if !reader && !strings.HasPrefix(n.Name, lanePrefix) {
+		reader := n.Name == kind.ReaderFile
+		if !reader && !strings.HasPrefix(n.Name, kind.LanePrefix) {
 			continue
 		}
 		if _, err := dir.Abandoned(n.Name); err != nil {
@@ -332,8 +331,8 @@ type lastLook struct {
 	lanes []*shm.Object
 	opt   shape
 
-	words *queueWords
-	rows  []rowWords
+	words *kind.QueueWords
+	rows  []kind.RowWords
 }
 
 func (k *lastLook) look() (err error) {
@@ -346,34 +345,34 @@ func (k *lastLook) look() (err error) {
 			return err
 		}
 	}
-	if k.words, err = wordsOf[queueWords](k.obj, sectQueue, 0); err != nil {
+	if k.words, err = kind.WordsOf[kind.QueueWords](k.obj, kind.SectQueue, 0); err != nil {
 		return err
 	}
-	if k.rows, err = rowsOf(k.obj, k.opt.rows()); err != nil {
+	if k.rows, err = kind.RowsOf(k.obj, k.opt.rows()); err != nil {
 		return err
 	}
 	life := shm.Dead
 	if k.obj.Owner().State == shm.StateReleased { // it may have been adopted and left meanwhile
 		life = shm.Released
 	}
-	state := k.words.state.Load()
+	state := k.words.State.Load()
 	n, err := unread(k.lanes, k.rows, k.opt, k.obj)
-	if err == nil && fateOf(life, k.opt.Lifetime, state == stateClosed, n, k.o) != FateGarbage {
+	if err == nil && fateOf(life, k.opt.Lifetime, state == kind.StateClosed, n, k.o) != FateGarbage {
 		err = errKept
 	}
-	if err != nil || state == stateClosed {
+	if err != nil || state == kind.StateClosed {
 		return err
 	}
 	// Writers attach without our lock: they claim a lane and then look at the state. So either we
 	// see the lane of one who comes now, or he sees this. A queue that overran takes no entries.
-	if state == stateOverrun {
-		k.words.state.Store(stateClosed)
+	if state == kind.StateOverrun {
+		k.words.State.Store(kind.StateClosed)
 	} else {
-		k.words.state.Store(stateRemoving)
+		k.words.State.Store(kind.StateRemoving)
 	}
 	crash.At(crash.CollectShut)
 	if err := k.nobodyCame(); err != nil {
-		k.words.state.Store(state)
+		k.words.State.Store(state)
 		return err
 	}
 	return nil
@@ -390,7 +389,7 @@ func (k *lastLook) nobodyCame() error {
 		ours[l.Name()] = true
 	}
 	for _, n := range names {
-		if strings.HasPrefix(n.Name, lanePrefix) && !ours[n.Name] {
+		if strings.HasPrefix(n.Name, kind.LanePrefix) && !ours[n.Name] {
 			return errKept
 		}
 	}
@@ -406,7 +405,7 @@ func removeOrphans(dir *shm.Dir) error {
 	}
 	// The lanes were there before this look: while there is no reader's object, none can be of a
 	// queue that comes now.
-	obj, err := dir.Open(readerFile, shm.ReadOnly)
+	obj, err := dir.Open(kind.ReaderFile, shm.ReadOnly)
 	if err == nil {
 		_ = obj.Close()
 	}

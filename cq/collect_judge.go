@@ -5,16 +5,17 @@ import (
 	"io/fs"
 	"strings"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
 // judge looks at a queue's directory from outside.
 func judge(dir *shm.Dir, o Removal) (r Remains, err error) {
-	obj, err := dir.Open(readerFile, shm.Inspect)
+	obj, err := dir.Open(kind.ReaderFile, shm.Inspect)
 	if errors.Is(err, fs.ErrNotExist) {
 		return judgeOrphans(dir, false)
 	}
-	if _, cut := cutOff(dir, readerFile, err, Removal{Waiting: true}); cut {
+	if _, cut := cutOff(dir, kind.ReaderFile, err, Removal{Waiting: true}); cut {
 		return judgeOrphans(dir, true)
 	}
 	if err != nil {
@@ -30,12 +31,12 @@ func judge(dir *shm.Dir, o Removal) (r Remains, err error) {
 	if err != nil {
 		return r, err
 	}
-	var rows []rowWords
+	var rows []kind.RowWords
 	var closed bool
 	fault := shm.Guard(func() {
 		closed = errors.Is(readerState(obj, ""), ErrClosed)
-		r.Owner = present(obj.Owner())
-		rows, err = rowsOf(obj, opt.rows())
+		r.Owner = kind.Present(obj.Owner())
+		rows, err = kind.RowsOf(obj, opt.rows())
 	})
 	if err = errors.Join(fault, err); err != nil {
 		return r, err
@@ -66,7 +67,7 @@ func judge(dir *shm.Dir, o Removal) (r Remains, err error) {
 // locked, who has died or left. So it is for a moment while somebody removes the queue, or looks
 // whether he can have it; and for longer if a process that the owner forked has the lock as well.
 func heldByOthers(dir *shm.Dir) bool {
-	reader, err := dir.Open(readerFile, shm.Inspect)
+	reader, err := dir.Open(kind.ReaderFile, shm.Inspect)
 	if err == nil {
 		defer reader.Close()
 		if !ownerIsGone(reader) {
@@ -143,8 +144,8 @@ func judgeOrphans(dir *shm.Dir, cut bool) (r Remains, err error) {
 	}
 	r.Fate = FateGarbage
 	for _, n := range names {
-		ours := cut && (n.Name == readerFile || n.Name == fifoFile)
-		if !ours && !strings.HasPrefix(n.Name, lanePrefix) {
+		ours := cut && (n.Name == kind.ReaderFile || n.Name == kind.FifoFile)
+		if !ours && !strings.HasPrefix(n.Name, kind.LanePrefix) {
 			r.Fate = FateForeign
 		}
 	}
@@ -165,7 +166,7 @@ func (r *Remains) lanes(lanes []*shm.Object) (alive bool, err error) {
 			return false, err
 		}
 		if r.livesOrMay(life) {
-			return true, shm.Guard(func() { r.Owner = present(l.Owner()) })
+			return true, shm.Guard(func() { r.Owner = kind.Present(l.Owner()) })
 		}
 	}
 	return false, nil
@@ -173,32 +174,32 @@ func (r *Remains) lanes(lanes []*shm.Object) (alive bool, err error) {
 
 // unread adds up the entries of all lanes that the reader did not give back. A lane of an earlier
 // queue of the name has none that anybody will read.
-func unread(lanes []*shm.Object, rows []rowWords, o shape, reader *shm.Object) (n uint64,
+func unread(lanes []*shm.Object, rows []kind.RowWords, o shape, reader *shm.Object) (n uint64,
 	err error) {
 	all := append([]*shm.Object{reader}, lanes...)
 	for i, l := range all {
 		row := 0
 		if i > 0 {
-			row = int(min(l.Header().Attrs[attrLaneRow], maxLanes+1))
+			row = int(min(l.Header().Attrs[kind.AttrLaneRow], kind.MaxLanes+1))
 			if row == 0 || row >= len(rows) {
-				return n, refuse("judge", l.Name(), "row", row, len(rows), ErrCorrupt)
+				return n, kind.Refuse("judge", l.Name(), "row", row, len(rows), ErrCorrupt)
 			}
-			err = laneBelongs(l, row, o, reader.Header().UUID)
-			if errors.Is(err, errOtherQueue) {
+			err = o.attrs().LaneBelongs(l, row, reader.Header().UUID)
+			if errors.Is(err, kind.ErrOtherQueue) {
 				continue
 			}
 			if err != nil {
 				return n, err
 			}
 		}
-		words, err := wordsOf[laneWords](l, sectLane, uint32(row))
+		words, err := kind.WordsOf[kind.LaneWords](l, kind.SectLane, uint32(row))
 		if err != nil {
 			return n, err
 		}
 		fault := shm.Guard(func() {
-			var level Level
-			level, err = readLevel(&rows[row], words, uint64(o.Size), l.Name())
-			n += level.Depth()
+			var at kind.Level
+			at, err = kind.ReadLevel(&rows[row], words, uint64(o.Size), l.Name())
+			n += at.Depth()
 		})
 		if err = errors.Join(fault, err); err != nil {
 			return n, err
@@ -214,11 +215,11 @@ var errNamedElsewhere = errors.New("the object has a name elsewhere")
 // is a queue with lanes, of which nothing is seen from here. The caller has the object's lock, so
 // that nobody who minds it moves it.
 func (k *lastLook) dropSecondName() error {
-	names, err := k.dir.Links(readerFile)
+	names, err := k.dir.Links(kind.ReaderFile)
 	if err != nil || names == 1 {
 		return err
 	}
-	if err := k.dir.Remove(readerFile); err != nil {
+	if err := k.dir.Remove(kind.ReaderFile); err != nil {
 		return err
 	}
 	return errNamedElsewhere

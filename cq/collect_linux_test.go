@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -42,7 +43,7 @@ func TestRemoveSeesWhoComes(t *testing.T) {
 	dir, err := d.Sub("q", false)
 	must(err)
 	defer dir.Close()
-	obj, err := dir.Open(readerFile, shm.ReadWrite)
+	obj, err := dir.Open(kind.ReaderFile, shm.ReadWrite)
 	must(err)
 	defer obj.Close()
 	opt, err := stored("test", "q", obj.Header())
@@ -50,9 +51,9 @@ func TestRemoveSeesWhoComes(t *testing.T) {
 	look := lastLook{found: &found{at: d, name: "q", dir: dir, o: Removal{Waiting: true}},
 		obj: obj, opt: opt}
 	state := func() uint64 {
-		words, err := wordsOf[queueWords](obj, sectQueue, 0)
+		words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
 		must(err)
-		return words.state.Load()
+		return words.State.Load()
 	}
 
 	w, err := Attach(t.Context(), d, "q", WriterOptions{}) // since the lanes were looked for
@@ -61,7 +62,7 @@ func TestRemoveSeesWhoComes(t *testing.T) {
 	if err := obj.Claim(look.look); !errors.Is(err, ErrBusy) {
 		t.Fatalf("with a writer: %v", err)
 	}
-	if obj.Owner() != before || state() != stateOpen {
+	if obj.Owner() != before || state() != kind.StateOpen {
 		t.Errorf("owner %+v after %+v, state %d", obj.Owner(), before, state())
 	}
 	must(w.Post(&Entry{}))
@@ -71,9 +72,9 @@ func TestRemoveSeesWhoComes(t *testing.T) {
 	}
 
 	// Whoever removes it died before it could finish.
-	words, err := wordsOf[queueWords](obj, sectQueue, 0)
+	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
 	must(err)
-	words.state.Store(stateRemoving)
+	words.State.Store(kind.StateRemoving)
 	var busy *Error
 	if _, err := Attach(t.Context(), d, "q", WriterOptions{}); !errors.Is(err, ErrBusy) ||
 		!errors.As(err, &busy) || busy.Hint == "" {
@@ -109,10 +110,10 @@ func attachWhileRemoved(t *testing.T, d, dir *shm.Dir) {
 	}
 	defer func(most time.Duration) { contestedMost = most }(contestedMost)
 	contestedMost = time.Hour // it only catches a hang
-	obj, err := dir.Open(readerFile, shm.ReadWrite)
+	obj, err := dir.Open(kind.ReaderFile, shm.ReadWrite)
 	must(err)
 	defer obj.Close()
-	words, err := wordsOf[queueWords](obj, sectQueue, 0)
+	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
 	must(err)
 	opt, err := stored("test", "q", obj.Header())
 	must(err)
@@ -133,10 +134,10 @@ func attachWhileRemoved(t *testing.T, d, dir *shm.Dir) {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	words.state.Store(stateRemoving)
+	words.State.Store(kind.StateRemoving)
 	go attach()
 	early()
-	words.state.Store(stateOpen)
+	words.State.Store(kind.StateOpen)
 	must(<-attached)
 
 	var all []*Writer // so that there is no row without a lane
@@ -236,7 +237,7 @@ func TestRemoveSparesTheOtherName(t *testing.T) {
 	noError(t, errors.Join(w.Close(), q.Detach()))
 	aside := "new-" + shm.NewUUID().String()
 	noError(t, os.Mkdir(at(aside), 0o700))
-	noError(t, os.Link(at("q", readerFile), at(aside, readerFile)))
+	noError(t, os.Link(at("q", kind.ReaderFile), at(aside, kind.ReaderFile)))
 	noError(t, Remove(d, aside, Removal{}))
 	if _, err := os.Stat(at(aside)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("what was aside: %v", err)

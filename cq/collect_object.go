@@ -6,6 +6,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -107,7 +108,7 @@ func judgeObject(obj *shm.Object, o Removal) (r Remains, err error) {
 	if err != nil {
 		return r, err
 	}
-	fault := shm.Guard(func() { r.Owner = present(obj.Owner()) })
+	fault := shm.Guard(func() { r.Owner = kind.Present(obj.Owner()) })
 	if fault != nil {
 		return r, fault
 	}
@@ -152,19 +153,11 @@ func objectFate(obj *shm.Object, life shm.Life, o Removal) (Fate, error) {
 	return fateOf(life, lifetime, false, 0, o), nil
 }
 
-// present returns what a record says if that is somebody who may be there now.
-func present(o shm.Owner) shm.Owner {
-	if alive, known := shm.ProcessAlive(o); o.State != shm.StateOwned || known && !alive {
-		return shm.Owner{}
-	}
-	return o
-}
-
 // counterUser looks for a handle of a living process, and says whose it is. A seat that was just
 // taken has the row of who sat there before; nobody who closed has a row, so one that means
 // somebody who lives is his. Whoever makes or removes the counter has all seats for a moment.
 func counterUser(obj *shm.Object) (who shm.Owner, alive bool, err error) {
-	words, err := wordsOf[counterWords](obj, sectCounter, 0)
+	words, err := kind.WordsOf[kind.CounterWords](obj, kind.SectCounter, 0)
 	if err != nil {
 		return who, false, err
 	}
@@ -177,7 +170,7 @@ func counterUser(obj *shm.Object) (who shm.Owner, alive bool, err error) {
 			continue
 		}
 		alive = true
-		fault := shm.Guard(func() { who = words.rows[i].sitting() })
+		fault := shm.Guard(func() { who = words.Rows[i].Sitting() })
 		if fault != nil || who.PID != 0 {
 			return who, true, fault
 		}
@@ -186,7 +179,7 @@ func counterUser(obj *shm.Object) (who shm.Owner, alive bool, err error) {
 		alive, err = obj.Standing(doorbell.CountSeats)
 	}
 	if err == nil && alive {
-		err = shm.Guard(func() { who = present(obj.Owner()) })
+		err = shm.Guard(func() { who = kind.Present(obj.Owner()) })
 	}
 	return who, alive, err
 }

@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -16,9 +17,9 @@ var contestedMost = time.Second
 // mayComeFree reports that there is, or may be in a moment, a lane that nobody has, though none was
 // found: one was left since it was looked at, or its owner has not begun to write and attaches just
 // now, or has it to remove the queue and may give it back.
-func (h *dirHome) mayComeFree(queue shm.UUID, rows []rowWords, opt shape) bool {
+func (h *dirHome) mayComeFree(queue shm.UUID, rows []kind.RowWords, opt shape) bool {
 	for bit := 1; bit < opt.rows(); bit++ {
-		if rows[bit].bell.Parked.Load()&rowPoisoned != 0 {
+		if rows[bit].Bell.Parked.Load()&kind.RowPoisoned != 0 {
 			continue // nobody can have it afterwards
 		}
 		obj, err := h.openLane(bit)
@@ -37,11 +38,11 @@ func (h *dirHome) mayComeFree(queue shm.UUID, rows []rowWords, opt shape) bool {
 	return false
 }
 
-func laneMayComeFree(obj *shm.Object, bit int, queue shm.UUID, row *rowWords, opt shape) bool {
-	if errors.Is(laneBelongs(obj, bit, opt, queue), errOtherQueue) {
+func laneMayComeFree(obj *shm.Object, bit int, queue shm.UUID, row *kind.RowWords, opt shape) bool {
+	if errors.Is(opt.attrs().LaneBelongs(obj, bit, queue), kind.ErrOtherQueue) {
 		return true // of a queue that was destroyed: its writer removes it, or who collects it
 	}
-	words, err := wordsOf[laneWords](obj, sectLane, uint32(bit))
+	words, err := kind.WordsOf[kind.LaneWords](obj, kind.SectLane, uint32(bit))
 	if err != nil {
 		return false
 	}
@@ -50,7 +51,7 @@ func laneMayComeFree(obj *shm.Object, bit int, queue shm.UUID, row *rowWords, op
 		return false
 	}
 	if o := obj.Owner(); life != shm.Dead && o.State == shm.StateOwned {
-		if words.epochs[o.Generation%laneEpochs].generation.Load() != o.Generation {
+		if words.Epochs[o.Generation%kind.LaneEpochs].Generation.Load() != o.Generation {
 			return true
 		}
 		if _, died, err := obj.OwnerDied(); err != nil || !died {
@@ -59,16 +60,17 @@ func laneMayComeFree(obj *shm.Object, bit int, queue shm.UUID, row *rowWords, op
 	}
 	// Its lock may be held all the same, for a moment: by who just leaves it, or looks whether it
 	// may claim it. Or by a child of a dead owner, for longer: then there was nothing to wait for.
-	return laneBelongs(obj, bit, opt, queue) == nil && lanePossible(obj, bit, opt.Size, row) == nil
+	return opt.attrs().LaneBelongs(obj, bit, queue) == nil && lanePossible(obj, bit, opt.Size,
+		row) == nil
 }
 
 // giveBack gives up a lane that was claimed too late. Its name goes only if nobody can use the
 // queue any more. The queue's state does not say that: who removes it can take that back, and a
 // reader that adopts it meanwhile has this lane open, perhaps with entries that it has not read.
-func (w *Writer) giveBack(row *rowWords) {
+func (w *Writer) giveBack(row *kind.RowWords) {
 	last, _ := w.door.leave(w.obj, func() bool {
 		gone, err := w.door.gone(w.reader)
-		return err == nil && gone || row.bell.Parked.Load()&rowClosed != 0
+		return err == nil && gone || row.Bell.Parked.Load()&kind.RowClosed != 0
 	})
 	if last {
 		w.door.vacate()
@@ -115,13 +117,24 @@ func (c *contest) outcome(err error) error {
 }
 
 // errContested: who attaches met somebody who removes the queue.
-var errContested error = &sentinel{"somebody removes the queue, or died over it",
-	Errno(syscall.EBUSY), []error{ErrBusy}}
+var errContested error = kind.NewSentinel("somebody removes the queue, or died over it",
+	Errno(syscall.EBUSY), []error{ErrBusy})
 
 const hintContested = "try again; if who removes it has died, adopt the queue or collect it"
 
 func noLane(op, name string, opt shape) error {
-	return &Error{Pkg: pkg, Op: op, Name: name, Field: "lanes", Got: opt.MaxLanes,
+	return &Error{Pkg: kind.Pkg, Op: op, Name: name, Field: "lanes", Got: opt.MaxLanes,
 		Err:  ErrLanes,
 		Hint: "detach a writer, or create the queue with a larger MaxLanes"}
+}
+
+// takesWriters is nil if writers may attach to a queue in a state.
+func takesWriters(state uint64, name string) error {
+	switch state {
+	case kind.StateClosed:
+		return ErrClosed
+	case kind.StateRemoving:
+		return &Error{Pkg: kind.Pkg, Op: "attach", Name: name, Err: errContested, Hint: hintContested}
+	}
+	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -91,31 +92,31 @@ func TestLaneMayComeFree(t *testing.T) {
 		t.Error("a writer that writes is contested")
 	}
 	gen := w.obj.Generation()
-	w.words.epochs[gen%laneEpochs].generation.Store(0)
+	w.words.Epochs[gen%kind.LaneEpochs].Generation.Store(0)
 	if !free() {
 		t.Error("one that has not begun is not")
 	}
-	had := q.rows[1].bell.Parked.Load()
-	q.rows[1].bell.Parked.Store(had | rowPoisoned)
+	had := q.rows[1].Bell.Parked.Load()
+	q.rows[1].Bell.Parked.Store(had | kind.RowPoisoned)
 	if free() {
 		t.Error("one that is refused for ever is contested")
 	}
-	q.rows[1].bell.Parked.Store(had)
-	w.words.epochs[gen%laneEpochs].generation.Store(gen)
-	tail := w.words.tail.Load()
+	q.rows[1].Bell.Parked.Store(had)
+	w.words.Epochs[gen%kind.LaneEpochs].Generation.Store(gen)
+	tail := w.words.Tail.Load()
 	must(w.Close())
 	if !free() {
 		t.Error("one that was left is not there to be had")
 	}
-	lane, err := dir.Open(fmt.Sprintf(laneFile, 1), shm.ReadWrite)
+	lane, err := dir.Open(fmt.Sprintf(kind.LaneFile, 1), shm.ReadWrite)
 	must(err)
-	words, err := wordsOf[laneWords](lane, sectLane, 1)
+	words, err := kind.WordsOf[kind.LaneWords](lane, kind.SectLane, 1)
 	must(err)
-	words.tail.Store(tail + 100)
+	words.Tail.Store(tail + 100)
 	if free() {
 		t.Error("one that nobody can go on in is waited for")
 	}
-	words.tail.Store(tail)
+	words.Tail.Store(tail)
 	err = lane.Claim(func() error { // who looks whether it may claim has the lock
 		if !free() {
 			t.Error("one that somebody looks at is not there to be had")

@@ -3,6 +3,8 @@ package cq
 import (
 	"sync"
 	"syscall"
+
+	"github.com/shmring/shmring/internal/kind"
 )
 
 // Command of a Control call (fi_control).
@@ -45,8 +47,8 @@ type MutexCond struct {
 func (m *MutexCond) Wait() { m.cond.Wait() }
 
 // ErrNoData: there is no wait object to return (ENODATA).
-var ErrNoData error = &sentinel{"no wait object: open it with another one",
-	Errno(syscall.ENODATA), nil}
+var ErrNoData error = kind.NewSentinel("no wait object: open it with another one",
+	Errno(syscall.ENODATA), nil)
 
 // controlled is what a Control call is about.
 type controlled struct {
@@ -59,7 +61,8 @@ type controlled struct {
 func (c controlled) do(cmd Command) (Native, error) {
 	n := Native{Object: c.object, FD: -1}
 	fail := func(err error, hint string) (Native, error) {
-		return Native{}, &Error{Pkg: pkg, Op: "control", Name: c.name, Field: "command", Got: int(cmd),
+		return Native{}, &Error{Pkg: kind.Pkg, Op: "control", Name: c.name, Field: "command",
+			Got: int(cmd),
 			Err: err, Hint: hint}
 	}
 	switch {
@@ -85,7 +88,7 @@ func (c controlled) do(cmd Command) (Native, error) {
 // other commands; ErrClosed. It may be called from anywhere.
 func (q *Queue) Control(c Command) (Native, error) {
 	if !q.guard.enterAny() {
-		return Native{}, &Error{Pkg: pkg, Op: "control", Name: q.name, Err: ErrClosed}
+		return Native{}, &Error{Pkg: kind.Pkg, Op: "control", Name: q.name, Err: ErrClosed}
 	}
 	defer q.guard.leaveAny()
 	return controlled{op: "control", name: q.name, object: q.opt.Wait, fd: q.FD(),
@@ -95,7 +98,7 @@ func (q *Queue) Control(c Command) (Native, error) {
 // Control is as for [Queue.Control].
 func (s *WaitSet) Control(c Command) (Native, error) {
 	if !s.gate.enterAny() {
-		return Native{}, &Error{Pkg: pkg, Op: "control", Name: "wait set", Err: ErrClosed}
+		return Native{}, &Error{Pkg: kind.Pkg, Op: "control", Name: "wait set", Err: ErrClosed}
 	}
 	defer s.gate.leaveAny()
 	return controlled{op: "control", name: "wait set", object: s.opt.Wait, fd: s.FD(),

@@ -3,6 +3,8 @@ package cq
 import (
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/shmring/shmring/internal/kind"
 )
 
 // bytesOf returns how much of a slot a format takes.
@@ -27,7 +29,7 @@ func copyPlain[T Readable](dst []T, span []Entry) int {
 		}
 		*(*T)(unsafe.Add(to, at)) = *(*T)(unsafe.Pointer(e))
 		at += bytesOf[T]()
-		slot += slotBytes
+		slot += kind.SlotBytes
 	}
 	return len(span)
 }
@@ -47,3 +49,31 @@ func flagsOf[T Readable](t *T) *Flags {
 func loadMeta(e *Entry) Meta {
 	return Meta(atomic.LoadUint64((*uint64)(unsafe.Pointer(&e.Meta))))
 }
+
+// Layouts, and raw values in memory, asserted in both directions.
+const (
+	_ = uint(unsafe.Sizeof(Entry{}) - kind.SlotBytes)
+	_ = uint(kind.SlotBytes - unsafe.Sizeof(Entry{}))
+	_ = uint(unsafe.Offsetof(Entry{}.Meta) - 56)
+	_ = uint(56 - unsafe.Offsetof(Entry{}.Meta))
+	_ = uint(unsafe.Sizeof(Tagged{}) - unsafe.Offsetof(Entry{}.Src))
+	_ = uint(unsafe.Offsetof(Entry{}.Src) - unsafe.Sizeof(Tagged{}))
+	_ = uint(ErrDataMaxBytes - kind.ErrorDataBytes)
+	_ = uint(kind.ErrorDataBytes - ErrDataMaxBytes)
+	_ = uint(metaMarks - kind.SlotMarks)
+	_ = uint(kind.SlotMarks - metaMarks)
+	_ = uint(FormatTagged - kind.MostFormat)
+	_ = uint(kind.MostFormat - FormatTagged)
+	_ = uint(OverrunQueue - kind.MayOverrun)
+	_ = uint(kind.MayOverrun - OverrunQueue)
+	_ = uint(Persistent - kind.Persistent)
+	_ = uint(kind.Persistent - Persistent)
+	_ = uint(WaitPollFD - kind.MostWait)
+	_ = uint(kind.MostWait - WaitPollFD)
+	_ = uint(TrustOthers - kind.TrustOthers)
+	_ = uint(kind.TrustOthers - TrustOthers)
+	_ = uint(BytesCounter - kind.MostCounterEvents)
+	_ = uint(kind.MostCounterEvents - BytesCounter)
+	_ = uint(AddrOpaque - kind.FormatOpaque)
+	_ = uint(kind.FormatOpaque - AddrOpaque)
+)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -60,7 +61,7 @@ type CounterOptions struct {
 // Read and their like make no system call unless somebody sleeps for what they bring, and do not
 // allocate. What a process stored before it added is visible to whoever saw the sum.
 type Counter struct {
-	words  *counterWords // in the window, whose zero pages stand there after Close
+	words  *kind.CounterWords // in the window, whose zero pages stand there after Close
 	guard  guard
 	seen   counterSeen
 	edge   counterEdge
@@ -97,7 +98,7 @@ type counterSeen struct{ value, errs atomic.Uint64 }
 // stays while c can be reached, so the look is always at memory; and whether c was closed is asked
 // afterwards, so what is returned was the value and not the zeros that follow it.
 func (c *Counter) Read() (uint64, error) {
-	v := c.words.value.Load()
+	v := c.words.Value.Load()
 	c.edge.acquire()
 	if c.face != nil {
 		countStore(&c.seen.value, v)
@@ -110,7 +111,7 @@ func (c *Counter) Read() (uint64, error) {
 
 // ReadErr returns the error value (fi_cntr_readerr), or ErrClosed.
 func (c *Counter) ReadErr() (uint64, error) {
-	v := c.words.errs.Load()
+	v := c.words.Errs.Load()
 	c.edge.acquire()
 	if c.face != nil {
 		countStore(&c.seen.errs, v)
@@ -125,7 +126,7 @@ func (c *Counter) ReadErr() (uint64, error) {
 // another goroutine closed the counter.
 func (c *Counter) Add(n uint64) error {
 	c.edge.release()
-	v := c.words.value.Add(n)
+	v := c.words.Value.Add(n)
 	if crash.On {
 		crash.At(crash.CountAdded)
 	}
@@ -138,7 +139,7 @@ func (c *Counter) Add(n uint64) error {
 // AddErr adds to the error value (fi_cntr_adderr), as Add.
 func (c *Counter) AddErr(n uint64) error {
 	c.edge.release()
-	c.words.errs.Add(n)
+	c.words.Errs.Add(n)
 	if crash.On {
 		crash.At(crash.CountAdded)
 	}
@@ -152,25 +153,25 @@ func (c *Counter) AddErr(n uint64) error {
 // for a value that it takes back may be missed.
 func (c *Counter) Set(v uint64) error {
 	c.edge.release()
-	c.words.value.Store(v)
-	c.words.sets.Add(1)
+	c.words.Value.Store(v)
+	c.words.Sets.Add(1)
 	return c.ring(v)
 }
 
 // SetErr sets the error value (fi_cntr_seterr), as Set.
 func (c *Counter) SetErr(v uint64) error {
 	c.edge.release()
-	c.words.errs.Store(v)
-	c.words.sets.Add(1)
+	c.words.Errs.Store(v)
+	c.words.Sets.Add(1)
 	return c.ring(doorbell.Any)
 }
 
 // quiet reports that after an add there is nothing else to do.
-func (c *Counter) quiet() bool { return c.words.bell.Quiet() && !c.guard.isClosed() }
+func (c *Counter) quiet() bool { return c.words.Bell.Quiet() && !c.guard.isClosed() }
 
 // ring wakes whom v concerns.
 func (c *Counter) ring(v uint64) error {
-	if c.words.bell.Ring(v) {
+	if c.words.Bell.Ring(v) {
 		c.rings.Add(1)
 	}
 	return c.open()
@@ -235,14 +236,15 @@ func (c *Counter) Stats() CounterStats {
 func (o CounterOptions) check(op, name string) error {
 	switch {
 	case o.Events > BytesCounter:
-		return refuse(op, name, "Events", uint32(o.Events), "CompletionsCounter or BytesCounter",
+		return kind.Refuse(op, name, "Events", uint32(o.Events), "CompletionsCounter or BytesCounter",
 			ErrInvalid)
 	case o.Lifetime > Persistent:
-		return refuse(op, name, "Lifetime", uint32(o.Lifetime), "Ephemeral or Persistent", ErrInvalid)
+		return kind.Refuse(op, name, "Lifetime", uint32(o.Lifetime), "Ephemeral or Persistent",
+			ErrInvalid)
 	case o.Wait == WaitCritSecCond:
 		return errWindows(op, name)
 	case o.Wait > WaitYield:
-		return refuse(op, name, "Wait", uint32(o.Wait),
+		return kind.Refuse(op, name, "Wait", uint32(o.Wait),
 			"WaitUnspec, WaitNone, WaitFD or WaitYield", ErrInvalid)
 	}
 	return nil
@@ -250,7 +252,7 @@ func (o CounterOptions) check(op, name string) error {
 
 // mark returns where the counter stands.
 func (c *Counter) mark() (value, errs, sets uint64) {
-	return c.words.value.Load(), c.words.errs.Load(), c.words.sets.Load()
+	return c.words.Value.Load(), c.words.Errs.Load(), c.words.Sets.Load()
 }
 
 // counterCheckpoint is what a set last reported of a counter. The zero value is a counter of which

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 )
 
 // counterKeeper is a goroutine that waits for a counter in place of a descriptor, or of a set.
@@ -42,7 +43,7 @@ func (c *Counter) FD() int {
 // sleeps for it.
 func (c *Counter) TryWait() error {
 	if c.face == nil {
-		return &Error{Pkg: pkg, Op: "trywait", Name: c.name, Err: ErrNoWait,
+		return &Error{Pkg: kind.Pkg, Op: "trywait", Name: c.name, Err: ErrNoWait,
 			Hint: "open the counter with WaitFD"}
 	}
 	if !c.guard.enterAny() {

@@ -2,6 +2,7 @@ package cq
 
 import (
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -56,7 +57,7 @@ func inspectCounter(op, name string, obj *shm.Object) (s CounterSnapshot, err er
 	if s.Options, err = storedCounter(op, name, h); err != nil {
 		return s, err
 	}
-	words, err := wordsOf[counterWords](obj, sectCounter, 0)
+	words, err := kind.WordsOf[kind.CounterWords](obj, kind.SectCounter, 0)
 	if err != nil {
 		return s, err
 	}
@@ -71,8 +72,8 @@ func inspectCounter(op, name string, obj *shm.Object) (s CounterSnapshot, err er
 	}
 	// Whoever made the file may cut it at any moment.
 	err = shm.Guard(func() {
-		s.Value, s.Errors, s.Sets = words.value.Load(), words.errs.Load(), words.sets.Load()
-		s.Wakes = words.bell.Wakes()
+		s.Value, s.Errors, s.Sets = words.Value.Load(), words.Errs.Load(), words.Sets.Load()
+		s.Wakes = words.Bell.Wakes()
 		for i, t := range taken {
 			if t {
 				s.Handles = append(s.Handles, counterHandle(words, i))
@@ -82,9 +83,9 @@ func inspectCounter(op, name string, obj *shm.Object) (s CounterSnapshot, err er
 	return s, err
 }
 
-func counterHandle(words *counterWords, seat int) CounterHandle {
-	h := CounterHandle{Seat: seat, Process: words.rows[seat].owner()}
-	if t := words.bell.Threshold(seat); t != doorbell.Idle {
+func counterHandle(words *kind.CounterWords, seat int) CounterHandle {
+	h := CounterHandle{Seat: seat, Process: words.Rows[seat].Owner()}
+	if t := words.Bell.Threshold(seat); t != doorbell.Idle {
 		h.Waiting, h.Threshold = true, t
 	}
 	return h

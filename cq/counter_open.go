@@ -12,6 +12,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -23,8 +24,8 @@ func CreateCounter(d *shm.Dir, name string, o CounterOptions) (*Counter, error) 
 	if err := o.check(op, name); err != nil {
 		return nil, err
 	}
-	if strings.HasPrefix(name, bellPrefix) {
-		return nil, refuse(op, name, "name", name, "one that is not a bell's", shm.ErrName)
+	if strings.HasPrefix(name, kind.BellPrefix) {
+		return nil, kind.Refuse(op, name, "name", name, "one that is not a bell's", shm.ErrName)
 	}
 	for range openTries {
 		c, err := createCounter(d, name, o)
@@ -187,14 +188,14 @@ func (c *Counter) start() (err error) {
 		}
 	}
 	// The one for the end is had now: a handle that cannot say that it is closed is taken for dead.
-	if c.last, err = c.obj.Window(sectCounter, 0); err != nil {
+	if c.last, err = c.obj.Window(kind.SectCounter, 0); err != nil {
 		return err
 	}
-	if c.window, err = c.obj.Window(sectCounter, 0); err != nil {
+	if c.window, err = c.obj.Window(kind.SectCounter, 0); err != nil {
 		return err
 	}
-	if c.words = overlay[counterWords](c.window.Bytes()); c.words == nil {
-		return refuse("map", c.name, "section length", len(c.window.Bytes()), counterBytes,
+	if c.words = kind.Overlay[kind.CounterWords](c.window.Bytes()); c.words == nil {
+		return kind.Refuse("map", c.name, "section length", len(c.window.Bytes()), kind.CounterBytes,
 			ErrCorrupt)
 	}
 	c.edge.init(c.fid.ID)
@@ -227,18 +228,12 @@ func (c *Counter) register() {
 	i := c.seat.Index()
 	crash.At(crash.CountSeated)
 	if i >= 0 {
-		row, me := &c.words.rows[i], shm.Self()
-		row.bury()
-		row.mark.Store(0)
-		row.pid.Store(uint64(me.PID))
-		row.pidNS.Store(me.PIDNS)
-		row.start.Store(me.StartTicks)
-		row.mark.Store(rand.Uint64() | 1)
+		c.words.Rows[i].SitDown(rand.Uint64()|1, shm.Self())
 		c.marked = true
 	}
-	c.words.bell.Sit(i)
+	c.words.Bell.Sit(i)
 	crash.At(crash.CountJoined)
-	c.words.bell.Announce()
+	c.words.Bell.Announce()
 }
 
 // Close closes this handle (fi_close); those of other processes go on, and keep the value. The last
@@ -247,7 +242,7 @@ func (c *Counter) register() {
 // it. Closing twice is harmless.
 func (c *Counter) Close() error {
 	if err := c.holders.close(); err != nil {
-		return &Error{Pkg: pkg, Op: "close", Name: c.name, Err: err,
+		return &Error{Pkg: kind.Pkg, Op: "close", Name: c.name, Err: err,
 			Hint: "take it out of its sets and close what feeds it first"}
 	}
 	first, err := c.guard.close(c.turnOut)
@@ -268,7 +263,7 @@ func (c *Counter) Close() error {
 // turnOut wakes who waits in this handle, and with it others for nothing.
 func (c *Counter) turnOut() {
 	c.closing.Do(func() { close(c.gone) })
-	c.words.bell.Kick()
+	c.words.Bell.Kick()
 }
 
 // drop gives back what the handle holds. An add by another goroutine may be under way.
@@ -295,12 +290,12 @@ func (c *Counter) letGo() error {
 // may have found its memory exchanged between its epoch and its wake: so who sleeps is woken once
 // more, if anybody is not known to be awake. Then no death of this process matters to him.
 func (c *Counter) deregister() error {
-	if words := overlay[counterWords](c.last.Bytes()); words != nil {
-		words.bell.Ring(doorbell.Any)
+	if words := kind.Overlay[kind.CounterWords](c.last.Bytes()); words != nil {
+		words.Bell.Ring(doorbell.Any)
 		if c.marked { // else it is the mark of one who died in the seat, which nobody knows of yet
 			i := c.seat.Index()
-			words.bell.Sit(i)
-			words.rows[i].mark.Store(0)
+			words.Bell.Sit(i)
+			words.Rows[i].Mark.Store(0)
 		}
 	}
 	return c.last.Close()
@@ -330,7 +325,7 @@ func RemoveCounter(d *shm.Dir, name string) error {
 // with ErrBusy and removes nothing. One that does not exist is no error.
 func RemoveDeadCounter(d *shm.Dir, name string) error {
 	err := removeCounter(d, name, func(h shm.Header) error {
-		if h.Attrs[attrCounterLifetime] != uint64(Ephemeral) {
+		if h.Attrs[kind.AttrCounterLifetime] != uint64(Ephemeral) {
 			return ErrBusy
 		}
 		return nil
@@ -353,7 +348,7 @@ func removeCounter(d *shm.Dir, name string, check func(shm.Header) error) error 
 	defer obj.Close()
 	h := obj.Header()
 	if h.Kind != shm.KindCounter {
-		return refuse("remove counter", name, "kind", h.Kind, shm.KindCounter, shm.ErrKind)
+		return kind.Refuse("remove counter", name, "kind", h.Kind, shm.KindCounter, shm.ErrKind)
 	}
 	if check != nil {
 		if err := check(h); err != nil {
@@ -363,7 +358,7 @@ func removeCounter(d *shm.Dir, name string, check func(shm.Header) error) error 
 	var busy *shm.BusyError
 	switch err := obj.Claim(nil); {
 	case errors.As(err, &busy):
-		return &Error{Pkg: pkg, Op: "remove counter", Name: name, Err: ErrBusy,
+		return &Error{Pkg: kind.Pkg, Op: "remove counter", Name: name, Err: ErrBusy,
 			Hint: "some process has it open"}
 	case errors.Is(err, shm.ErrStale): // somebody else removed it
 		return fs.ErrNotExist
@@ -371,4 +366,14 @@ func removeCounter(d *shm.Dir, name string, check func(shm.Header) error) error 
 		return err
 	}
 	return obj.Unlink()
+}
+
+func (o CounterOptions) spec(name string) shm.Spec {
+	return kind.Counter{Events: uint64(o.Events), Lifetime: uint64(o.Lifetime)}.Spec(name)
+}
+
+// storedCounter returns the options with which a counter was created.
+func storedCounter(op, name string, h shm.Header) (CounterOptions, error) {
+	a, err := kind.StoredCounter(op, name, h)
+	return CounterOptions{Events: CounterEvents(a.Events), Lifetime: Lifetime(a.Lifetime)}, err
 }

@@ -28,7 +28,7 @@ func (c *Counter) watchPeers() (sliced bool) {
 	p := &c.peers
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	joined := c.words.bell.Joined() + 1
+	joined := c.words.Bell.Joined() + 1
 	if p.joined == joined && !p.sliced { // a reason for slices may be over
 		return false
 	}
@@ -39,7 +39,7 @@ func (c *Counter) watchPeers() (sliced bool) {
 			p.sliced = p.sliced || p.seats[i].blind
 		}
 	}
-	if c.words.bell.Standing() {
+	if c.words.Bell.Standing() {
 		stands, err := c.obj.Standing(doorbell.CountSeats)
 		p.sliced = p.sliced || stands || err != nil
 	}
@@ -49,8 +49,8 @@ func (c *Counter) watchPeers() (sliced bool) {
 // watchSeat follows one row. A row that changes while it is read is announced once more when it is
 // complete.
 func (c *Counter) watchSeat(i int) {
-	p, row := &c.peers.seats[i], &c.words.rows[i]
-	mark := row.mark.Load()
+	p, row := &c.peers.seats[i], &c.words.Rows[i]
+	mark := row.Mark.Load()
 	if mark == p.mark {
 		return
 	}
@@ -58,8 +58,8 @@ func (c *Counter) watchSeat(i int) {
 	if mark == 0 {
 		return
 	}
-	o := row.owner()
-	if row.mark.Load() != mark {
+	o := row.Owner()
+	if row.Mark.Load() != mark {
 		return
 	}
 	p.mark = mark
@@ -77,25 +77,6 @@ func (c *Counter) watchSeat(i int) {
 	if !p.blind {
 		p.mark = 0
 	}
-}
-
-// owner returns what the row says, bounded: no process has a larger number than the kernel's limit.
-func (r *counterRow) owner() shm.Owner {
-	return boundOwner(r.pid.Load(), r.pidNS.Load(), r.start.Load())
-}
-
-func boundOwner(pid, pidNS, start uint64) shm.Owner {
-	return shm.Owner{PID: int(min(pid, 1<<22+1)), PIDNS: pidNS, StartTicks: start}
-}
-
-// sitting is owner of a row that is whole and means a process that may be there, or zero.
-func (r *counterRow) sitting() shm.Owner {
-	mark, o := r.sits()
-	if mark == 0 {
-		return shm.Owner{}
-	}
-	o.State = shm.StateOwned
-	return present(o)
 }
 
 func (p *counterPeer) drop() {

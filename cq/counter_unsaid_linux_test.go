@@ -14,8 +14,8 @@ import (
 // take back what the row says of the one who died in that seat.
 func TestSeatDeathOutlivesFailedOpen(t *testing.T) {
 	c, _, dead := seatRig(t)
-	row := &c.words.rows[1] // the next seat
-	row.sitDown(100, dead)
+	row := &c.words.Rows[1] // the next seat
+	row.SitDown(100, dead)
 	m := newCounterMourner(c)
 	defer m.close(nil)
 	var had unix.Rlimit
@@ -44,12 +44,12 @@ func TestSeatDeathOutlivesFailedOpen(t *testing.T) {
 		if !errors.Is(err, syscall.EMFILE) || n > had.Cur {
 			t.Fatalf("with %d descriptors: %v", n, err)
 		}
-		if row.mark.Load() != 100 && row.formerMark.Load() != 100 {
+		if row.Mark.Load() != 100 && row.FormerMark.Load() != 100 {
 			t.Fatalf("with %d descriptors the death is gone: %v", n, err)
 		}
 	}
-	if failed == 0 || row.formerMark.Load() != 100 {
-		t.Errorf("%d failed, and then the record has %d", failed, row.formerMark.Load())
+	if failed == 0 || row.FormerMark.Load() != 100 {
+		t.Errorf("%d failed, and then the record has %d", failed, row.FormerMark.Load())
 	}
 }
 
@@ -63,7 +63,7 @@ func TestSeatOfClosedIsNobodys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if mark := c.words.rows[1].mark.Load(); mark == 0 {
+	if mark := c.words.Rows[1].Mark.Load(); mark == 0 {
 		t.Fatal("it has no row")
 	}
 	if err := other.obj.Close(); err != nil {
@@ -72,9 +72,9 @@ func TestSeatOfClosedIsNobodys(t *testing.T) {
 	if err := other.Close(); err != nil {
 		t.Error(err)
 	}
-	if mark := c.words.rows[1].mark.Load(); mark != 0 {
+	if mark := c.words.Rows[1].Mark.Load(); mark != 0 {
 		t.Errorf("the row is still that of %d", mark)
 	}
-	c.words.rows[1].sitDown(100, shm.Self())
+	c.words.Rows[1].SitDown(100, shm.Self())
 	wantNews(t, "closed", m, 0, 0)
 }

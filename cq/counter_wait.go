@@ -8,6 +8,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 )
 
 // Wait waits until the value is at least threshold (fi_cntr_wait), and returns nil then. Otherwise
@@ -40,17 +41,17 @@ func (c *Counter) WaitTimeout(threshold uint64, timeout time.Duration) error {
 
 // reached is the first look. With the counter closed meanwhile it says nothing.
 func (c *Counter) reached(threshold uint64) bool {
-	v := c.words.value.Load()
+	v := c.words.Value.Load()
 	c.edge.acquire()
 	return v >= threshold
 }
 
 func (c *Counter) wait(ctx context.Context, threshold uint64, deadlineNs int64) error {
 	if c.opt.Wait == WaitNone {
-		return &Error{Pkg: pkg, Op: "wait", Name: c.name, Err: ErrNoWait,
+		return &Error{Pkg: kind.Pkg, Op: "wait", Name: c.name, Err: ErrNoWait,
 			Hint: "open the counter with another wait object"}
 	}
-	errs := c.words.errs.Load()
+	errs := c.words.Errs.Load()
 	if c.reached(threshold) {
 		return c.open()
 	}
@@ -168,7 +169,7 @@ func (c *Counter) judge(w *counterWaiter) (done bool, err error) {
 		return true, nil
 	case errs != w.errs:
 		// Somebody may have added to both since v was loaded: what was reached comes first.
-		if c.words.value.Load() >= w.threshold {
+		if c.words.Value.Load() >= w.threshold {
 			return true, nil
 		}
 		return true, errFailed
@@ -194,7 +195,7 @@ func (c *Counter) enlist(w *counterWaiter) (leads bool) {
 func (c *Counter) setLow(low uint64) {
 	if low != c.waiters.low {
 		c.waiters.low = low
-		c.words.bell.SetThreshold(c.seat.Index(), low)
+		c.words.Bell.SetThreshold(c.seat.Index(), low)
 	}
 }
 
@@ -231,7 +232,7 @@ func (c *Counter) lead(ctx context.Context, w *counterWaiter, deadlineNs int64) 
 		defer cancel()
 	}
 	for !c.serve(w) { // without arming, if it is so already
-		epoch := c.words.bell.Arm() // W2, W3
+		epoch := c.words.Bell.Arm() // W2, W3
 		sliced := c.watchPeers()
 		if c.serve(w) { // W4
 			return w.err
@@ -245,7 +246,7 @@ func (c *Counter) lead(ctx context.Context, w *counterWaiter, deadlineNs int64) 
 		}
 		c.sleeps.Add(1)
 		crash.At(crash.CountSleep)
-		c.words.bell.Sleep(epoch, until) // W5
+		c.words.Bell.Sleep(epoch, until) // W5
 	}
 	return w.err
 }
@@ -342,7 +343,7 @@ func (c *Counter) over(ctx context.Context, deadlineNs int64) error {
 // kick wakes who sleeps, to look again. It may come late, from a context that outlived the wait.
 func (c *Counter) kick() {
 	if c.guard.enterAny() {
-		c.words.bell.Kick()
+		c.words.Bell.Kick()
 		c.guard.leaveAny()
 	}
 }

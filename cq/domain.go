@@ -6,35 +6,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
-
-// The bell of a reading process is an object of its own, beside the queues: one futex word that its
-// wait sets and completion channels sleep on, and a bit for each of their members.
-const (
-	sectBellArm   shm.SectionKind = 0x200 + iota // owner-written: the armed word
-	sectBellHints                                // producer-written
-)
-
-const (
-	attrBellBits = 0
-	// domainBits is how many members all sets and channels of one process can have together.
-	domainBits = 1 << 14
-	bellPrefix = "bell-"
-)
-
-// bellWords tell a producer which bit of which bell is a queue's, or a counter's. The reader writes
-// them before the flag that makes producers ring it.
-type bellWords struct {
-	high, low  atomic.Uint64 // uuid of the bell
-	bit        atomic.Uint64
-	fd         atomic.Uint64 // number of its descriptor in the reader's process + 1
-	generation atomic.Uint64 // of the reader, stored last; 0: no bell
-}
 
 // domain is this process's bell, and who uses it. It exists while there is a set, a channel, or a
 // queue that was a member of one: producers may still have such a queue's bit in their hands.
@@ -44,21 +21,10 @@ type domain struct {
 	obj   *shm.Object
 	bell  *doorbell.Domain
 	homes []*shm.Dir // directories in which the bell has a name
-	taken [domainBits / 64]uint64
+	taken [kind.DomainBits / 64]uint64
 }
 
 var processDomain domain
-
-func bellSpec() shm.Spec {
-	hints := doorbell.DomainBytes(domainBits)
-	s := shm.Spec{Kind: shm.KindBell, Sections: []shm.Section{
-		{Kind: sectBellArm, Length: queueBytes, ElemSize: queueBytes, Capacity: 1,
-			LayoutHash: layoutVersion},
-		{Kind: sectBellHints, Length: hints, ElemSize: hints, Capacity: 1,
-			LayoutHash: layoutVersion}}}
-	s.Attrs[attrBellBits] = domainBits
-	return s
-}
 
 // acquire returns the process's bell for a set or channel, and makes it if there is none, with a
 // name in d. d may be nil, for sets of queues without names: then the bell is in the default
@@ -76,7 +42,7 @@ func (p *domain) acquire(d *shm.Dir) (*doorbell.Domain, error) {
 }
 
 func (p *domain) create(d *shm.Dir) (err error) {
-	spec := bellSpec()
+	spec := kind.BellSpec()
 	spec.UUID = shm.NewUUID()
 	if d == nil {
 		if home, e := shm.OpenDir(""); e == nil {
@@ -85,10 +51,10 @@ func (p *domain) create(d *shm.Dir) (err error) {
 		}
 	}
 	if d == nil {
-		p.obj, err = sealed(spec, laneSeals, nil)
+		p.obj, err = sealed(spec, kind.LaneSeals, nil)
 	} else {
 		removeDeadBells(d)
-		p.obj, err = d.Create(bellName(spec.UUID), spec, nil)
+		p.obj, err = d.Create(kind.BellName(spec.UUID), spec, nil)
 	}
 	if err != nil {
 		return err
@@ -96,36 +62,12 @@ func (p *domain) create(d *shm.Dir) (err error) {
 	if d != nil {
 		p.homes = append(p.homes, d.Dup())
 	}
-	arm, hints, err := bellMemory(p.obj, false)
+	arm, hints, err := kind.BellMemory(p.obj, false)
 	if err != nil {
 		return errors.Join(err, p.destroy())
 	}
-	p.bell = doorbell.NewDomain(arm, hints, domainBits)
+	p.bell = doorbell.NewDomain(arm, hints, kind.DomainBits)
 	return nil
-}
-
-func bellName(u shm.UUID) string { return bellPrefix + u.String() }
-
-// bellMemory lays the words over a bell object. A producer may write the hints only.
-func bellMemory(obj *shm.Object, producer bool) (*doorbell.Arm, *doorbell.Hints, error) {
-	mem, _, err := obj.Section(sectBellArm, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	arm, err := doorbell.ArmAt(mem, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	if producer {
-		mem, err = obj.MapWritable(sectBellHints, 0)
-	} else {
-		mem, _, err = obj.Section(sectBellHints, 0)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	hints, err := doorbell.MapDomain(mem, domainBits)
-	return arm, hints, err
 }
 
 // release gives up what acquire or enroll took.
@@ -142,7 +84,7 @@ func (p *domain) release() error {
 func (p *domain) destroy() error {
 	var err error
 	for _, d := range p.homes { // this takes no descriptor, which there may not be
-		e := p.obj.UnlinkFrom(d, bellName(p.obj.Header().UUID))
+		e := p.obj.UnlinkFrom(d, kind.BellName(p.obj.Header().UUID))
 		if !errors.Is(e, fs.ErrNotExist) {
 			err = errors.Join(err, e)
 		}
@@ -155,7 +97,8 @@ func (p *domain) destroy() error {
 
 // enroll gives a queue its bit, and tells its producers in words. home is the directory where they
 // look for the bell, nil for a queue without a name.
-func (p *domain) enroll(home *shm.Dir, words *bellWords, generation uint64) (bit int, err error) {
+func (p *domain) enroll(home *shm.Dir, words *kind.BellWords, generation uint64) (bit int,
+	err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.users == 0 {
@@ -175,13 +118,13 @@ func (p *domain) enroll(home *shm.Dir, words *bellWords, generation uint64) (bit
 		return -1, errNoBit()
 	}
 	p.users++
-	high, low := uuidWords(p.obj.Header().UUID)
-	words.generation.Store(0)
-	words.high.Store(high)
-	words.low.Store(low)
-	words.bit.Store(uint64(bit))
-	words.fd.Store(uint64(p.obj.FD()) + 1)
-	words.generation.Store(generation)
+	high, low := kind.UuidWords(p.obj.Header().UUID)
+	words.Generation.Store(0)
+	words.High.Store(high)
+	words.Low.Store(low)
+	words.Bit.Store(uint64(bit))
+	words.Fd.Store(uint64(p.obj.FD()) + 1)
+	words.Generation.Store(generation)
 	return bit, nil
 }
 
@@ -204,7 +147,7 @@ func (p *domain) giveBack(bit int) {
 }
 
 func errNoBit() error {
-	return &Error{Pkg: pkg, Op: "add", Field: "members", Got: domainBits,
+	return &Error{Pkg: kind.Pkg, Op: "add", Field: "members", Got: kind.DomainBits,
 		Want: "fewer", Err: syscall.ENOSPC, Hint: "close queues that are no longer needed"}
 }
 
@@ -224,9 +167,9 @@ func (p *domain) nameIn(home *shm.Dir) error {
 		return nil
 	}
 	removeDeadBells(home)
-	if err := p.obj.LinkTo(home, bellName(p.obj.Header().UUID)); err != nil {
+	if err := p.obj.LinkTo(home, kind.BellName(p.obj.Header().UUID)); err != nil {
 		if errors.Is(err, syscall.EXDEV) {
-			err = &Error{Pkg: pkg, Op: "add", Field: "directory", Got: home.Path(), Err: err,
+			err = &Error{Pkg: kind.Pkg, Op: "add", Field: "directory", Got: home.Path(), Err: err,
 				Want: "one in the file system of the process's other queues",
 				Hint: "open its first set with it"}
 		}
@@ -252,8 +195,8 @@ func (p *domain) takeBit() int {
 }
 
 // leave gives a bit back when its queue closes.
-func (p *domain) leave(bit int, words *bellWords) error {
-	words.generation.Store(0)
+func (p *domain) leave(bit int, words *kind.BellWords) error {
+	words.Generation.Store(0)
 	p.giveBack(bit)
 	return p.release()
 }
@@ -265,7 +208,7 @@ func removeDeadBells(d *shm.Dir) {
 		return
 	}
 	for _, n := range names {
-		if n.IsDir || !strings.HasPrefix(n.Name, bellPrefix) {
+		if n.IsDir || !strings.HasPrefix(n.Name, kind.BellPrefix) {
 			continue
 		}
 		obj, err := d.Open(n.Name, shm.ReadWrite)

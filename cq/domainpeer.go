@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -24,9 +25,9 @@ var peerBells = struct {
 
 // bellHold is what one producer holds of its reader's bell.
 type bellHold struct {
-	words *bellWords // of the queue
-	home  *shm.Dir   // directory to look in, which is the door's, or nil
-	fd    int        // descriptor of the bell that came by rendezvous, or -1
+	words *kind.BellWords // of the queue
+	home  *shm.Dir        // directory to look in, which is the door's, or nil
+	fd    int             // descriptor of the bell that came by rendezvous, or -1
 	owner func() shm.Owner
 	own   bool // the reader is this process
 	bell  *peerBell
@@ -37,13 +38,13 @@ type bellHold struct {
 // ring returns the reader's bell with the queue's bit, or nil if it has none or cannot be reached
 // now: then it is asked for again at the next publish that wants it.
 func (h *bellHold) ring(generation uint16) *doorbell.DomainRinger {
-	g := h.words.generation.Load()
+	g := h.words.Generation.Load()
 	if g == 0 || uint16(g) != generation {
 		return nil
 	}
-	uuid := uuidOf(h.words.high.Load(), h.words.low.Load())
-	bit, fd := h.words.bit.Load(), h.words.fd.Load()
-	if h.words.generation.Load() != g || bit >= domainBits {
+	uuid := kind.UuidOf(h.words.High.Load(), h.words.Low.Load())
+	bit, fd := h.words.Bit.Load(), h.words.Fd.Load()
+	if h.words.Generation.Load() != g || bit >= kind.DomainBits {
 		return nil
 	}
 	if h.bell == nil || h.bell.uuid != uuid {
@@ -85,7 +86,7 @@ func (h *bellHold) hold(uuid shm.UUID, fd uint64) (*peerBell, error) {
 		return nil, err
 	}
 	b := &peerBell{uuid: uuid, obj: obj, users: 1}
-	if b.arm, b.hints, err = bellMemory(obj, true); err != nil {
+	if b.arm, b.hints, err = kind.BellMemory(obj, true); err != nil {
 		_ = obj.Close()
 		return nil, err
 	}
@@ -113,7 +114,7 @@ func (h *bellHold) open(uuid shm.UUID, fd uint64) (*shm.Object, error) {
 }
 
 func openBellFD(uuid shm.UUID, fd int) (*shm.Object, error) {
-	obj, err := shm.OpenFD(fd, bellName(uuid), shm.ReadOnly)
+	obj, err := shm.OpenFD(fd, kind.BellName(uuid), shm.ReadOnly)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +125,7 @@ func openBellFile(uuid shm.UUID, home *shm.Dir) (*shm.Object, error) {
 	if home == nil {
 		return nil, ErrNoWait
 	}
-	obj, err := home.Open(bellName(uuid), shm.ReadOnly)
+	obj, err := home.Open(kind.BellName(uuid), shm.ReadOnly)
 	if err != nil {
 		return nil, err
 	}
@@ -136,24 +137,17 @@ func checkBell(obj *shm.Object, uuid shm.UUID) (_ *shm.Object, err error) {
 	h := obj.Header()
 	switch {
 	case h.Kind != shm.KindBell || h.UUID != uuid:
-		err = refuse("open bell", obj.Name(), "kind and uuid", [2]any{h.Kind, h.UUID},
+		err = kind.Refuse("open bell", obj.Name(), "kind and uuid", [2]any{h.Kind, h.UUID},
 			[2]any{shm.KindBell, uuid}, shm.ErrKind)
-	case h.Attrs[attrBellBits] != domainBits:
-		err = refuse("open bell", obj.Name(), "bits", h.Attrs[attrBellBits], domainBits, ErrCorrupt)
+	case h.Attrs[kind.AttrBellBits] != kind.DomainBits:
+		err = kind.Refuse("open bell", obj.Name(), "bits", h.Attrs[kind.AttrBellBits],
+			kind.DomainBits, ErrCorrupt)
 	default:
-		err = hasSections("open bell", obj.Name(), h, bellSpec())
+		err = kind.HasSections("open bell", obj.Name(), h, kind.BellSpec())
 	}
 	if err != nil {
 		_ = obj.Close()
 		return nil, err
 	}
 	return obj, nil
-}
-
-func uuidOf(high, low uint64) (u shm.UUID) {
-	for i := range 8 {
-		u[i] = byte(high >> (56 - 8*i))
-		u[8+i] = byte(low >> (56 - 8*i))
-	}
-	return u
 }

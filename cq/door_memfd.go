@@ -6,6 +6,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -30,13 +31,13 @@ func (d *memfdDoor) openReader() (*shm.Object, error) {
 		d.offer, d.fds, err = d.m.receive(stepOffer)
 	}
 	if err == nil && d.offer.trust != d.opt.Trust {
-		err = refuse(opMeet, d.name, "Trust", d.offer.trust, d.opt.Trust, ErrInvalid)
+		err = kind.Refuse(opMeet, d.name, "Trust", d.offer.trust, d.opt.Trust, ErrInvalid)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if d.fds[fdReader] < 0 {
-		return nil, refuse(opMeet, d.name, "descriptors", "no reader object", "one", ErrCorrupt)
+		return nil, kind.Refuse(opMeet, d.name, "descriptors", "no reader object", "one", ErrCorrupt)
 	}
 	if d.opt.Trust == TrustOthers {
 		d.m.limit(errSilent)
@@ -54,16 +55,13 @@ func (d *memfdDoor) checkPeer() (err error) {
 	return err
 }
 
-// laneSeals are those of all objects that are passed.
-const laneSeals = shm.SealShrink | shm.SealGrow | shm.SealSeal
-
 // openPassed maps an object that a peer sent.
 func openPassed(fd int, name string, acc shm.Access) (*shm.Object, error) {
 	obj, err := shm.OpenFD(fd, name, acc)
 	if err != nil {
 		return nil, err
 	}
-	if err = obj.CheckSealed(laneSeals); err != nil {
+	if err = obj.CheckSealed(kind.LaneSeals); err != nil {
 		_ = obj.Close()
 		return nil, err
 	}
@@ -85,20 +83,21 @@ func sealed(spec shm.Spec, seals shm.Seals, init func(*shm.Object) error) (*shm.
 
 // claimLane takes the lane that was offered, or makes one and tells the reader, and returns when
 // the reader knows it.
-func (d *memfdDoor) claimLane(reader *shm.Object, rows []rowWords, opt shape) (*shm.Object, int,
+func (d *memfdDoor) claimLane(reader *shm.Object, rows []kind.RowWords, opt shape) (*shm.Object,
+	int,
 	error) {
 	d.name = reader.Header().Name
 	queue, bit := reader.Header().UUID, int(d.offer.row)
 	switch {
 	case d.offer.row == 0 || d.offer.row >= uint32(opt.rows()):
-		return nil, 0, refuse(opMeet, d.name, "row", d.offer.row, opt.MaxLanes, ErrCorrupt)
+		return nil, 0, kind.Refuse(opMeet, d.name, "row", d.offer.row, opt.MaxLanes, ErrCorrupt)
 	case d.offer.queue != queue:
-		return nil, 0, refuse(opMeet, d.name, "queue", queue, d.offer.queue, ErrCorrupt)
+		return nil, 0, kind.Refuse(opMeet, d.name, "queue", queue, d.offer.queue, ErrCorrupt)
 	case opt.Wait.hasFD() != (d.fds[fdEvent] >= 0),
 		d.fds[fdEvent] >= 0 && !opt.others() && !doorbell.IsEvent(d.fds[fdEvent]),
 		d.fds[fdEvent] >= 0 && opt.others() && !doorbell.IsPipe(d.fds[fdEvent]),
 		opt.others() && (d.fds[fdLane] >= 0 || d.fds[fdBell] >= 0):
-		return nil, 0, refuse(opMeet, d.name, "descriptors", "something else",
+		return nil, 0, kind.Refuse(opMeet, d.name, "descriptors", "something else",
 			"an eventfd, or a pipe", ErrCorrupt)
 	}
 	obj, err := d.lane(bit, opt, queue, &rows[bit])
@@ -138,17 +137,17 @@ func (d *memfdDoor) sendLane(obj *shm.Object, opt shape, queue shm.UUID) (err er
 }
 
 // newLane makes a lane as large as the reader says, within bounds if that is another user.
-func (d *memfdDoor) newLane(bit int, opt shape, queue shm.UUID, row *rowWords) (*shm.Object,
+func (d *memfdDoor) newLane(bit int, opt shape, queue shm.UUID, row *kind.RowWords) (*shm.Object,
 	error) {
-	spec := laneSpec(fmt.Sprintf(laneFile, bit), bit, opt, queue)
-	seals := laneSeals
+	spec := opt.attrs().LaneSpec(fmt.Sprintf(kind.LaneFile, bit), bit, queue)
+	seals := kind.LaneSeals
 	if opt.others() {
 		seals = shm.SealOthers
 		// The reader's object has all that a lane has, so the bound on that speaks first. This one
 		// stands for the day on which a lane has a section more.
 		size, err := shm.Plan(spec)
 		if err == nil && size > d.opt.MaxBytes {
-			err = refuse(opMeet, d.name, "lane bytes", size, d.opt.MaxBytes, shm.ErrNoSpace)
+			err = kind.Refuse(opMeet, d.name, "lane bytes", size, d.opt.MaxBytes, shm.ErrNoSpace)
 		}
 		if err != nil {
 			return nil, err
@@ -166,8 +165,9 @@ func (d *memfdDoor) newLane(bit int, opt shape, queue shm.UUID, row *rowWords) (
 	return obj, err
 }
 
-func (d *memfdDoor) lane(bit int, opt shape, queue shm.UUID, row *rowWords) (*shm.Object, error) {
-	name := fmt.Sprintf(laneFile, bit)
+func (d *memfdDoor) lane(bit int, opt shape, queue shm.UUID, row *kind.RowWords) (*shm.Object,
+	error) {
+	name := fmt.Sprintf(kind.LaneFile, bit)
 	if d.fds[fdLane] < 0 {
 		return d.newLane(bit, opt, queue, row)
 	}
@@ -176,7 +176,7 @@ func (d *memfdDoor) lane(bit int, opt shape, queue shm.UUID, row *rowWords) (*sh
 		return nil, err
 	}
 	err = obj.Claim(func() error {
-		if err := laneBelongs(obj, bit, opt, queue); err != nil {
+		if err := opt.attrs().LaneBelongs(obj, bit, queue); err != nil {
 			return err
 		}
 		return lanePossible(obj, bit, opt.Size, row)
@@ -191,7 +191,7 @@ func (d *memfdDoor) lane(bit int, opt shape, queue shm.UUID, row *rowWords) (*sh
 func (d *memfdDoor) gone(*shm.Object) (bool, error) { return false, nil }
 
 // openFace returns the eventfd that came with the offer, as long as the reader is that one.
-func (d *memfdDoor) openFace(_ *shm.Object, _ *queueWords, generation uint16) int {
+func (d *memfdDoor) openFace(_ *shm.Object, _ *kind.QueueWords, generation uint16) int {
 	if generation != uint16(d.offer.generation) || d.fds[fdEvent] < 0 {
 		return -1
 	}

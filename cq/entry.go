@@ -3,6 +3,7 @@ package cq
 import (
 	"strconv"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -61,9 +62,9 @@ const (
 
 const (
 	metaMarks      = MetaSolicited | MetaNoContext
-	kindMask  Meta = 0xff
-	kindEntry Meta = 1
-	kindError Meta = 2
+	kindMask  Meta = kind.SlotKindMask
+	kindEntry Meta = kind.SlotEntry
+	kindError Meta = kind.SlotError
 )
 
 // Seq returns the sequence number of a published entry within its lane, modulo 2^32. For a loaned

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"syscall"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -62,10 +62,8 @@ var fabricErrno = map[Errno]syscall.Errno{
 func (e Errno) Is(target error) bool {
 	os, ok := target.(syscall.Errno)
 	if !ok {
-		if t, ok := target.(interface{ errno() Errno }); ok {
-			return t.errno() == e
-		}
-		return false
+		s, ok := target.(*kind.Sentinel)
+		return ok && (s.Num == e || s.Num == error(syscall.Errno(e)))
 	}
 	if e < EOther {
 		return syscall.Errno(e) == os || syscall.Errno(e).Is(target)
@@ -73,90 +71,68 @@ func (e Errno) Is(target error) bool {
 	return fabricErrno[e] == os && os != 0
 }
 
-// sentinel is an error of this package with the errno of the same meaning. Comparing one costs
-// nothing and making one never allocates.
-type sentinel struct {
-	text string
-	num  Errno
-	also []error // sentinels of the same meaning
-}
-
-func (s *sentinel) Error() string { return "cq: " + s.text }
-func (s *sentinel) errno() Errno  { return s.num }
-
-func (s *sentinel) Is(target error) bool {
-	if slices.Contains(s.also, target) {
-		return true
-	}
-	if e, ok := target.(Errno); ok {
-		return e == s.num
-	}
-	if e, ok := target.(syscall.Errno); ok {
-		return s.num.Is(e)
-	}
-	return false
-}
-
 // What calls of this package return. Compare with [errors.Is].
 var (
 	// ErrWouldBlock: a call that does not wait found nothing (EAGAIN).
-	ErrWouldBlock error = &sentinel{"nothing is there", Errno(syscall.EAGAIN), nil}
+	ErrWouldBlock error = kind.NewSentinel("nothing is there", Errno(syscall.EAGAIN), nil)
 	// ErrTimedOut: the time of a wait is over and what it waits for has not come (ETIMEDOUT,
 	// os.ErrDeadlineExceeded and context.DeadlineExceeded). Each wait that has a timeout ends so,
 	// also if that is 0. From a blocking read, and from GetTimeout of a channel, it is EAGAIN
 	// besides, as fi_cq_sread and fi_eq_sread say, and another value: compare with errors.Is.
-	ErrTimedOut error = &sentinel{"timed out", Errno(syscall.ETIMEDOUT), overs}
+	ErrTimedOut error = kind.NewSentinel("timed out", Errno(syscall.ETIMEDOUT), overs)
 	// ErrHandled: the events of this queue go to its handler (EOPBADSTATE).
-	ErrHandled error = &sentinel{"events of this queue go to its handler", EOpBadState, nil}
+	ErrHandled error = kind.NewSentinel("events of this queue go to its handler", EOpBadState, nil)
 	// ErrSignaled: Signal ended the wait (EAGAIN).
-	ErrSignaled error = &sentinel{"signaled with nothing to read", Errno(syscall.EAGAIN), nil}
+	ErrSignaled error = kind.NewSentinel("signaled with nothing to read", Errno(syscall.EAGAIN), nil)
 	// ErrFull: no room in the lane, the reader is behind (EAGAIN). Post again later.
-	ErrFull error = &sentinel{"lane is full: post again when the reader has caught up",
-		Errno(syscall.EAGAIN), nil}
+	ErrFull error = kind.NewSentinel("lane is full: post again when the reader has caught up",
+		Errno(syscall.EAGAIN), nil)
 	// ErrNoCredit: a credited post without a credit (EAGAIN).
-	ErrNoCredit error = &sentinel{"no credit reserved", Errno(syscall.EAGAIN), nil}
+	ErrNoCredit error = kind.NewSentinel("no credit reserved", Errno(syscall.EAGAIN), nil)
 	// ErrAvail: an error entry is at the head; ReadErr returns it (EAVAIL).
-	ErrAvail error = &sentinel{"an error entry is next: take it with ReadErr", EAvail, nil}
+	ErrAvail error = kind.NewSentinel("an error entry is next: take it with ReadErr", EAvail, nil)
 	// ErrOverrun: the queue lost entries, for ever (EOVERRUN).
-	ErrOverrun error = &sentinel{"queue has been overrun: entries were lost; close it and " +
-		"open a larger one", EOverrun, nil}
+	ErrOverrun error = kind.NewSentinel("queue has been overrun: entries were lost; close it and "+
+		"open a larger one", EOverrun, nil)
 	// ErrClosed: closed by this process, or by its reader.
-	ErrClosed error = &sentinel{"queue is closed: open or attach again to go on",
-		Errno(syscall.ESHUTDOWN), []error{os.ErrClosed}}
+	ErrClosed error = kind.NewSentinel("queue is closed: open or attach again to go on",
+		Errno(syscall.ESHUTDOWN), []error{os.ErrClosed})
 	// ErrNoWait: a blocking call on a queue that cannot block (ENOSYS).
-	ErrNoWait error = &sentinel{"queue was opened without a wait object that this call can use",
-		Errno(syscall.ENOSYS), nil}
+	ErrNoWait error = kind.NewSentinel("queue was opened without a wait object that this call can use",
+		Errno(syscall.ENOSYS), nil)
 	// ErrInvalid: an argument no call could make sense of (EINVAL).
-	ErrInvalid error = &sentinel{"invalid argument", Errno(syscall.EINVAL), nil}
+	ErrInvalid error = kind.NewSentinel("invalid argument", Errno(syscall.EINVAL), nil)
 	// ErrFormat: the queue keeps less than was asked for (EINVAL).
-	ErrFormat error = &sentinel{"queue keeps a smaller format", Errno(syscall.EINVAL), nil}
+	ErrFormat error = kind.NewSentinel("queue keeps a smaller format", Errno(syscall.EINVAL), nil)
 	// ErrBusy: entries that Peek handed out are not released, or another goroutine is inside
 	// (EBUSY).
-	ErrBusy error = &sentinel{"queue is in use", Errno(syscall.EBUSY), nil}
+	ErrBusy error = kind.NewSentinel("queue is in use", Errno(syscall.EBUSY), nil)
 	// ErrLanes: as many writers are attached as the queue has lanes (ENOSPC).
-	ErrLanes error = &sentinel{"every lane of the queue has a living writer",
-		Errno(syscall.ENOSPC), nil}
+	ErrLanes error = kind.NewSentinel("every lane of the queue has a living writer",
+		Errno(syscall.ENOSPC), nil)
 	// ErrNoFiles: the other process of a rendezvous can open no more files (EMFILE).
-	ErrNoFiles error = &sentinel{"out of file descriptors: raise that process's limit of open " +
-		"files (ulimit -n), or have it close some", Errno(syscall.EMFILE), nil}
+	ErrNoFiles error = kind.NewSentinel(
+		"out of file descriptors: raise that process's limit of open "+
+			"files (ulimit -n), or have it close some", Errno(syscall.EMFILE), nil)
 	// ErrPeerGone: the other process of a rendezvous died, or hung up, or the queue that a post waits
 	// for has no reader any more (ECONNRESET).
-	ErrPeerGone error = &sentinel{"peer is gone", Errno(syscall.ECONNRESET), nil}
+	ErrPeerGone error = kind.NewSentinel("peer is gone", Errno(syscall.ECONNRESET), nil)
 	// ErrCorrupt: a peer wrote what it must not (EBADMSG).
-	ErrCorrupt error = &sentinel{"peer wrote an impossible value", Errno(syscall.EBADMSG),
-		[]error{shm.ErrCorrupt}}
+	ErrCorrupt = kind.ErrCorrupt
 )
 
 // overs are what stands elsewhere for a time that is over.
 var overs = []error{os.ErrDeadlineExceeded, context.DeadlineExceeded}
 
 // errReadTimedOut is ErrTimedOut of a call whose page says EAGAIN.
-var errReadTimedOut error = &sentinel{"timed out with nothing to read", Errno(syscall.EAGAIN),
-	append([]error{ErrTimedOut, syscall.ETIMEDOUT, Errno(syscall.ETIMEDOUT)}, overs...)}
+var errReadTimedOut error = kind.NewSentinel("timed out with nothing to read",
+	Errno(syscall.EAGAIN),
+	append([]error{ErrTimedOut, syscall.ETIMEDOUT, Errno(syscall.ETIMEDOUT)}, overs...))
 
 // errFailed is ErrAvail of a counter, which keeps no entry.
-var errFailed error = &sentinel{"an operation has failed: ReadErr says how many have", EAvail,
-	[]error{ErrAvail}}
+var errFailed error = kind.NewSentinel("an operation has failed: ReadErr says how many have",
+	EAvail,
+	[]error{ErrAvail})
 
 // Error says which call failed on which queue, and why. Field, Got and Want are set where a value
 // was refused.
@@ -201,8 +177,6 @@ func (e *ErrorEntry) Error() string {
 // Unwrap returns the error number.
 func (e *ErrorEntry) Unwrap() error { return e.Err }
 
-const pkg = "cq" // of errors
-
 // failed says which call failed on which queue, unless err says so itself.
 func failed(op, name string, err error) error {
 	var e *Error
@@ -210,10 +184,6 @@ func failed(op, name string, err error) error {
 		return err
 	}
 	return fmt.Errorf("cq: %s %q: %w", op, name, err)
-}
-
-func refuse(op, name, field string, got, want any, err error) error {
-	return &Error{Pkg: pkg, Op: op, Name: name, Field: field, Got: got, Want: want, Err: err}
 }
 
 // ended returns why a context ended a wait, matching both context.Canceled and its cause.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"syscall"
+
+	"github.com/shmring/shmring/internal/kind"
 )
 
 // EventKind says what happened. Numbers below 1<<31 are libfabric's (rdma/fi_eq.h).
@@ -153,7 +155,8 @@ const cmHeaderBytes = 8 // length of Info, zero
 // ErrInvalid.
 func (c *CMEntry) AppendTo(b []byte) ([]byte, error) {
 	if uint64(len(c.Info)) > math.MaxUint32 {
-		return b, refuse("encode", "connection event", "len(Info)", len(c.Info), "32 bits", ErrInvalid)
+		return b, kind.Refuse("encode", "connection event", "len(Info)", len(c.Info), "32 bits",
+			ErrInvalid)
 	}
 	b = binary.LittleEndian.AppendUint64(b, uint64(len(c.Info)))
 	return append(append(b, c.Info...), c.Data...), nil
@@ -163,12 +166,12 @@ func (c *CMEntry) AppendTo(b []byte) ([]byte, error) {
 // a peer made wrong is ErrCorrupt.
 func ParseCMEntry(payload []byte) (CMEntry, error) {
 	if len(payload) < cmHeaderBytes {
-		return CMEntry{}, refuse("parse", "connection event", "payload length", len(payload),
+		return CMEntry{}, kind.Refuse("parse", "connection event", "payload length", len(payload),
 			"8 or more", ErrCorrupt)
 	}
 	n, rest := binary.LittleEndian.Uint64(payload), payload[cmHeaderBytes:]
 	if n > uint64(len(rest)) {
-		return CMEntry{}, refuse("parse", "connection event", "info length", n,
+		return CMEntry{}, kind.Refuse("parse", "connection event", "info length", n,
 			fmt.Sprintf("at most %d", len(rest)), ErrCorrupt)
 	}
 	return CMEntry{Info: rest[:n:n], Data: rest[n:]}, nil

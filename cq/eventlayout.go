@@ -1,5 +1,7 @@
 package cq
 
+import "github.com/shmring/shmring/internal/kind"
+
 // An event in a slot, which is an Entry. The names of the entry's words do not fit; what stands in
 // them is
 //
@@ -58,8 +60,8 @@ func (ev *Event) decode(s *Entry, data []byte) (payload uint64, ok bool) {
 }
 
 // decode fills e likewise. d is a private copy of the record's header.
-func (e *EventError) decode(s *Entry, d *errorRecord, data []byte) {
-	buf, n := d.copyData(e.ErrData, data)
-	*e = EventError{FID: eventFID(s), Context: s.Context, Data: s.Data, Err: Errno(d.err),
-		ProvErrno: d.provErrno, ErrData: buf, ErrDataBytes: n, From: e.From}
+func (e *EventError) decode(s *Entry, d *kind.Record, data []byte) {
+	buf, n := d.CopyData(e.ErrData, data)
+	*e = EventError{FID: eventFID(s), Context: s.Context, Data: s.Data, Err: Errno(d.Err),
+		ProvErrno: d.ProvErrno, ErrData: buf, ErrDataBytes: n, From: e.From}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -59,20 +60,20 @@ const (
 // shape checks o and says what queue that is. Of what an Adopt leaves open, creating says so.
 func (o EventOptions) shape(op, name string, creating bool) (shape, error) {
 	var s shape
-	if o.DataMaxBytes < 0 || o.DataMaxBytes > maxDetailBytes-detailHeaderBytes {
-		return s, refuse(op, name, "DataMaxBytes", o.DataMaxBytes,
-			fmt.Sprintf("0 to %d", maxDetailBytes-detailHeaderBytes), ErrInvalid)
+	if o.DataMaxBytes < 0 || o.DataMaxBytes > kind.MaxDetailBytes-kind.DetailHeaderBytes {
+		return s, kind.Refuse(op, name, "DataMaxBytes", o.DataMaxBytes,
+			fmt.Sprintf("0 to %d", kind.MaxDetailBytes-kind.DetailHeaderBytes), ErrInvalid)
 	}
 	if o.Handler != nil && (o.Wait.hasFD() || o.Wait == WaitInSet) {
-		return s, refuse(op, name, "Wait", o.Wait, "another wait object, or no Handler", ErrInvalid)
+		return s, kind.Refuse(op, name, "Wait", o.Wait, "another wait object, or no Handler", ErrInvalid)
 	}
 	s = shape{events: true, Options: Options{Size: o.Size, MaxLanes: o.MaxLanes,
 		Overrun: o.Overrun, Lifetime: o.Lifetime, Wait: o.Wait, Spin: o.Spin, Shared: o.Shared,
 		Trust: o.Trust, Allow: o.Allow, UserLanes: o.UserLanes, Affinity: o.Affinity,
 		WaitSet: o.WaitSet, WritersPay: o.WritersPay, UserContext: o.UserContext}}
 	if o.DataMaxBytes > 0 {
-		s.detailBytes = (o.DataMaxBytes + detailHeaderBytes + minDetailBytes - 1) &^
-			(minDetailBytes - 1)
+		s.detailBytes = (o.DataMaxBytes + kind.DetailHeaderBytes + kind.MinDetailBytes - 1) &^
+			(kind.MinDetailBytes - 1)
 	}
 	if !creating {
 		return s, nil
@@ -92,7 +93,7 @@ func (o EventOptions) shape(op, name string, creating bool) (shape, error) {
 func (o EventOptions) resolved(s shape) EventOptions {
 	o.Size, o.MaxLanes, o.Overrun, o.Lifetime = s.Size, s.MaxLanes, s.Overrun, s.Lifetime
 	o.Trust = s.Trust
-	o.Wait, o.WritersPay, o.DataMaxBytes = s.Wait, s.WritersPay, s.detailBytes-detailHeaderBytes
+	o.Wait, o.WritersPay, o.DataMaxBytes = s.Wait, s.WritersPay, s.detailBytes-kind.DetailHeaderBytes
 	return o
 }
 

@@ -3,6 +3,8 @@ package cq
 import (
 	"sync"
 	"sync/atomic"
+
+	"github.com/shmring/shmring/internal/kind"
 )
 
 // purge is what a queue knows of objects that were closed. What is asked for comes from any
@@ -31,7 +33,7 @@ func (e *EventQueue) Purge(id FID) error {
 		return ErrClosed
 	}
 	if len(p.asked) >= maxPurges {
-		return &Error{Pkg: pkg, Op: "purge", Name: e.q.name, Err: ErrFull,
+		return &Error{Pkg: kind.Pkg, Op: "purge", Name: e.q.name, Err: ErrFull,
 			Hint: "read the event queue"}
 	}
 	if p.asked == nil {

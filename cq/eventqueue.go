@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -91,7 +92,7 @@ func OpenEvents(d *shm.Dir, name string, o EventOptions) (*EventQueue, error) {
 func openEvents(q *Queue, o EventOptions, made bool) (*EventQueue, error) {
 	e := &EventQueue{q: q, opt: o.resolved(q.opt)}
 	if o.Handler != nil && (q.opt.Wait.hasFD() || q.opt.Wait == WaitInSet) {
-		return nil, refuse("open", q.name, "Wait", q.opt.Wait, "another wait object, or no Handler",
+		return nil, kind.Refuse("open", q.name, "Wait", q.opt.Wait, "another wait object, or no Handler",
 			ErrInvalid)
 	}
 	if err := e.openOwn(); err != nil {
@@ -160,7 +161,7 @@ func (e *EventQueue) held(op string) error {
 }
 
 func (e *EventQueue) errHeld(op string) error {
-	return &Error{Pkg: pkg, Op: op, Name: e.q.name, Err: ErrBusy,
+	return &Error{Pkg: kind.Pkg, Op: op, Name: e.q.name, Err: ErrBusy,
 		Hint: "close what is bound to it, and take it out of its sets: CloseAll does so in order"}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -147,7 +148,7 @@ func (l *lane) front() *Entry { return l.cons.Front() }
 func (ev *Event) loadWhole(s *Entry, l *lane) bool {
 	n := s.Len
 	if n > 0 {
-		data := l.detail.data(l.cons.Head())
+		data := l.detail.Data(l.cons.Head())
 		if n > uint64(len(data)) || n > uint64(cap(ev.Payload)) {
 			return false
 		}
@@ -177,7 +178,7 @@ func (e *EventQueue) take(ev *Event) (*lane, error) {
 		return nil, ErrWouldBlock
 	}
 	s := a[0] // copied once; everything below looks at the copy
-	data := l.detail.data(l.cons.Head())
+	data := l.detail.Data(l.cons.Head())
 	e.pinned = l
 	need, ok := ev.decode(&s, data)
 	if !ok {
@@ -185,7 +186,7 @@ func (e *EventQueue) take(ev *Event) (*lane, error) {
 			return nil, &TooSmallError{NeedBytes: int(need)}
 		}
 		e.pinned = nil
-		q.giveUp(l, "payload length", refuse("read", q.name, "payload length", need,
+		q.giveUp(l, "payload length", kind.Refuse("read", q.name, "payload length", need,
 			fmt.Sprintf("at most %d", len(data)), ErrCorrupt))
 		_, err := q.result(0)
 		return nil, err
@@ -213,7 +214,7 @@ func (e *EventQueue) find() (*lane, error) {
 		if len(a) > 0 && loadMeta(&a[0])&kindMask == kindEntry {
 			return l, nil
 		}
-		if len(a) == 0 && l.cons.Err() == nil && l.words.overrun.Load() == 0 {
+		if len(a) == 0 && l.cons.Err() == nil && l.words.Overrun.Load() == 0 {
 			_, err := q.result(0)
 			return nil, err
 		}
@@ -281,7 +282,7 @@ func (e *EventQueue) cool() error {
 func (l *lane) pin() {
 	if l.again() == 0 {
 		l.peeked = l.cons.Head() + 1
-		ring.StoreRelease(&l.row.peeked, l.peeked)
+		ring.StoreRelease(&l.row.Peeked, l.peeked)
 	}
 }
 
@@ -343,8 +344,8 @@ func (e *EventQueue) takeErr(ev *EventError) (*lane, error) {
 		return nil, ErrWouldBlock
 	}
 	s, at := a[0], l.cons.Head()
-	d := *l.detail.record(at)
-	ev.decode(&s, &d, l.detail.data(at))
+	d := *l.detail.Record(at)
+	ev.decode(&s, &d, l.detail.Data(at))
 	if ev.From != nil {
 		*ev.From, _ = q.origin(l)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -106,14 +107,14 @@ func (l *eventLane) writeQuick(ev *Event, alone bool) (n int) {
 		w.ringer.Flags() <= doorbell.Parked {
 		at := w.prod.Tail()
 		if len(ev.Payload) > 0 {
-			copy(w.detail.data(at), ev.Payload)
+			copy(w.detail.Data(at), ev.Payload)
 		}
 		ev.store(s)
 		s.Meta = kindEntry | Meta(at)<<32
 		if crash.On {
 			crash.At(crash.EventFilled)
 		}
-		plainCount(&w.words.publishes, 1)
+		plainCount(&w.words.Publishes, 1)
 		w.prod.Commit(1)
 		if crash.On {
 			crash.At(crash.EventPublished)
@@ -132,7 +133,7 @@ func (l *eventLane) writeQuick(ev *Event, alone bool) (n int) {
 // writeSlow says why not, or finds that there is room.
 func (l *eventLane) writeSlow(ev *Event, credited bool) (int, error) {
 	if len(ev.Payload) > l.max {
-		return 0, refuse("write", l.w.name, "len(Payload)", len(ev.Payload), l.max, ErrInvalid)
+		return 0, kind.Refuse("write", l.w.name, "len(Payload)", len(ev.Payload), l.max, ErrInvalid)
 	}
 	w := l.w
 	a, err := l.reserve(credited)
@@ -140,7 +141,7 @@ func (l *eventLane) writeSlow(ev *Event, credited bool) (int, error) {
 		return 0, err
 	}
 	if len(ev.Payload) > 0 {
-		copy(w.detail.data(w.prod.Tail()), ev.Payload)
+		copy(w.detail.Data(w.prod.Tail()), ev.Payload)
 	}
 	a[0].Meta = 0
 	ev.store(&a[0])
@@ -184,7 +185,7 @@ func (l *eventLane) writeErrLocked(e *EventError, credited bool) (int, error) {
 
 func (l *eventLane) writeErrSlow(e *EventError, credited bool) (int, error) {
 	w := l.w
-	if err := w.detail.keeps(e.ErrData, "write", w.name); err != nil {
+	if err := keeps(&w.detail, e.ErrData, "write", w.name); err != nil {
 		return 0, err
 	}
 	a, err := l.reserve(credited)
@@ -192,9 +193,9 @@ func (l *eventLane) writeErrSlow(e *EventError, credited bool) (int, error) {
 		return 0, err
 	}
 	at := w.prod.Tail()
-	d := w.detail.record(at)
-	*d = errorRecord{err: int32(e.Err), provErrno: e.ProvErrno}
-	d.dataBytes = uint64(copy(w.detail.data(at), e.ErrData))
+	d := w.detail.Record(at)
+	*d = kind.Record{Err: int32(e.Err), ProvErrno: e.ProvErrno}
+	d.DataBytes = uint64(copy(w.detail.Data(at), e.ErrData))
 	a[0] = e.slot()
 	w.reserved = 0
 	w.publish(1, kindError)
@@ -238,7 +239,7 @@ func AttachEvents(ctx context.Context, d *shm.Dir, name string, o WriterOptions)
 }
 
 func newEventWriter(w *Writer) *EventWriter {
-	ew := &EventWriter{eventLane{w: w, max: w.detail.room()}}
+	ew := &EventWriter{eventLane{w: w, max: w.detail.Room()}}
 	ew.lane.publish()
 	return ew
 }
@@ -290,7 +291,7 @@ func (w *EventWriter) Stats() WriterStats { return w.lane.w.Stats() }
 // [Queue.BindEvents]. Closing twice is harmless.
 func (w *EventWriter) Close() error {
 	if err := w.lane.w.holders.close(); err != nil && !w.lane.w.guard.isOver() {
-		return &Error{Pkg: pkg, Op: "close writer", Name: w.lane.w.name, Err: err,
+		return &Error{Pkg: kind.Pkg, Op: "close writer", Name: w.lane.w.name, Err: err,
 			Hint: "close what reports by it, or bind that to another event queue"}
 	}
 	return w.end()
@@ -312,7 +313,7 @@ func (e *EventQueue) openOwn() error {
 	if err != nil {
 		return err
 	}
-	e.own.w, e.own.max = w, w.detail.room()
+	e.own.w, e.own.max = w, w.detail.Room()
 	if e.opt.Shared || e.opt.Handler != nil {
 		e.own.publish()
 	}
@@ -346,7 +347,7 @@ func (e *EventQueue) WriteErr(ev *EventError) (int, error) {
 }
 
 func (e *EventQueue) notForWriting(op string) error {
-	return &Error{Pkg: pkg, Op: op, Name: e.q.name, Field: "Write", Got: false, Want: true,
+	return &Error{Pkg: kind.Pkg, Op: op, Name: e.q.name, Field: "Write", Got: false, Want: true,
 		Err: ErrInvalid, Hint: "open the event queue with EventOptions.Write"}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -27,7 +28,7 @@ func HoldReader(d *shm.Dir, name string) (release func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	obj, err := dir.Open(readerFile, shm.ReadWrite)
+	obj, err := dir.Open(kind.ReaderFile, shm.ReadWrite)
 	if err == nil {
 		err = obj.Hold()
 	}

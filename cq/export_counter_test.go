@@ -1,18 +1,19 @@
 package cq
 
+import "github.com/shmring/shmring/internal/kind"
 import "github.com/shmring/shmring/shm"
 
 // What tests need to stop a process half way through an add, or to scribble as a hostile peer.
 const (
-	SectCounter     = sectCounter
-	OffCounterErr   = offCounterErr
-	OffCounterBell  = offCounterBell
-	OffCounterRows  = offCounterRows
-	CounterRowBytes = counterRowBytes
+	SectCounter     = kind.SectCounter
+	OffCounterErr   = kind.OffCounterErr
+	OffCounterBell  = kind.OffCounterBell
+	OffCounterRows  = kind.OffCounterRows
+	CounterRowBytes = kind.CounterRowBytes
 )
 
 // AddSilently is the first half of Add: what an adder has done that dies before it rings.
-func (c *Counter) AddSilently(n uint64) { c.words.value.Add(n) }
+func (c *Counter) AddSilently(n uint64) { c.words.Value.Add(n) }
 
 // CounterSpec is the layout of a counter.
 func CounterSpec(name string, o CounterOptions) shm.Spec { return o.spec(name) }

@@ -4,40 +4,41 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
 // What tests need to scribble where only a broken or hostile peer would.
 const (
-	SectQueue   = sectQueue
-	SectRows    = sectRows
-	SectHints   = sectHints
-	SectLane    = sectLane
-	SectSlots   = sectSlots
-	SectErrors  = sectErrors
-	RowBytes    = rowBytes
-	SlotBytes   = slotBytes
-	OffState    = offState
+	SectQueue   = kind.SectQueue
+	SectRows    = kind.SectRows
+	SectHints   = kind.SectHints
+	SectLane    = kind.SectLane
+	SectSlots   = kind.SectSlots
+	SectErrors  = kind.SectErrors
+	RowBytes    = kind.RowBytes
+	SlotBytes   = kind.SlotBytes
+	OffState    = kind.OffState
 	OffWakes    = 136 // in the lane's page
-	OffFace     = offFace
-	OffHead     = rowOffIndex
+	OffFace     = kind.OffFace
+	OffHead     = kind.RowOffIndex
 	OffLaneOver = 264
-	ReaderFile  = readerFile
-	FIFOFile    = fifoFile
+	ReaderFile  = kind.ReaderFile
+	FIFOFile    = kind.FifoFile
 	LaneBudget  = laneBudget
-	MaxLanes    = maxLanes
-	MaxCapacity = maxCapacity
+	MaxLanes    = kind.MaxLanes
+	MaxCapacity = kind.MaxCapacity
 )
 
 // LaneSpec is the layout of a lane object.
 func LaneSpec(row, capacity int, queue shm.UUID) shm.Spec {
-	return laneSpec("lane", row, queueShape(Options{Size: capacity}), queue)
+	return queueShape(Options{Size: capacity}).attrs().LaneSpec("lane", row, queue)
 }
 
 // ReaderSpec is the layout of a reader object.
 func ReaderSpec(name string, o Options) (shm.Spec, error) {
 	o, err := o.resolve("create", name)
-	return queueShape(o).readerSpec(name), err
+	return queueShape(o).attrs().ReaderSpec(name), err
 }
 
 // QueueUUID is what a lane must name to belong to the queue.
@@ -63,7 +64,7 @@ func UnbindEvents(e *EventQueue) { e.unbind() }
 
 // EventLaneSpec is the layout of a lane object of an event queue.
 func EventLaneSpec(row int, e *EventQueue) shm.Spec {
-	return laneSpec("lane", row, e.q.opt, e.q.obj.Header().UUID)
+	return e.q.opt.attrs().LaneSpec("lane", row, e.q.obj.Header().UUID)
 }
 
 // MarkEventLane sets a lane's ready bit, as any peer can.
@@ -83,7 +84,7 @@ func KeepEventError(e *EventQueue, ev *EventError) error { return e.postErr(ev, 
 func BreakPromise(e *EventQueue, n int) { e.own.returnCredits(n) }
 
 // BellSpec is the layout of the bell of a reading process.
-func BellSpec() shm.Spec { return bellSpec() }
+func BellSpec() shm.Spec { return kind.BellSpec() }
 
 // RingLane rings for nothing, as a hostile writer can.
 func RingLane(w *Writer) { w.ringer.Attach() }

@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -83,7 +84,7 @@ func (w *Writer) follow(ctx context.Context, conn *net.UnixConn, leave func() (*
 }
 
 // left reports that the reader has left the queue to a successor. It does not look at it again.
-func (w *Writer) left() bool { return w.ringer.Flags()&rowLeft != 0 }
+func (w *Writer) left() bool { return w.ringer.Flags()&kind.RowLeft != 0 }
 
 // legacy is what a reader that is gone left of what a writer had published. Nothing of it changes
 // any more.
@@ -97,7 +98,7 @@ type legacy struct {
 // leave finds out what the former reader left.
 func (w *Writer) leave() (*legacy, error) {
 	if w.trust != TrustOthers || w.own {
-		return nil, &Error{Pkg: pkg, Op: "follow", Name: w.name, Err: syscall.EOPNOTSUPP,
+		return nil, &Error{Pkg: kind.Pkg, Op: "follow", Name: w.name, Err: syscall.EOPNOTSUPP,
 			Hint: "readers of one's own user adopt the queue, and writers stay"}
 	}
 	if !w.guard.enter() {
@@ -106,7 +107,7 @@ func (w *Writer) leave() (*legacy, error) {
 	defer w.guard.leave()
 	gone := w.halt.Load()&haltGone != 0 || w.left()
 	// What the reader wrote is final if it is gone, and so is this if it lives.
-	if f := w.ringer.Flags(); f&(rowClosed|rowPoisoned) != 0 {
+	if f := w.ringer.Flags(); f&(kind.RowClosed|kind.RowPoisoned) != 0 {
 		return nil, w.refused(f)
 	}
 	if !gone {
@@ -114,7 +115,7 @@ func (w *Writer) leave() (*legacy, error) {
 	}
 	l := &legacy{from: w, head: w.prod.Head(), tail: w.prod.Tail(), credits: w.credits}
 	l.again = l.head
-	for _, at := range []uint64{w.row.peeked.Load(), w.words.again.Load()} {
+	for _, at := range []uint64{w.row.Peeked.Load(), w.words.Again.Load()} {
 		// Below the head it is of before.
 		if n := at - l.head; n <= l.tail-l.head {
 			l.again = max(l.again-l.head, n) + l.head
@@ -136,57 +137,57 @@ func (l *legacy) fill(obj *shm.Object, bit int, opt shape) error {
 		return w.guard.refusal()
 	}
 	defer w.guard.leave()
-	m, err := laneMemory(obj, bit, opt)
+	m, err := kind.LaneOf[Entry](obj, bit, opt.attrs())
 	if err != nil {
 		return err
 	}
 	n := l.tail - l.head
 	if n+l.credits > uint64(opt.Size) {
-		return &Error{Pkg: pkg, Op: opMeet, Name: w.name, Field: "Size", Got: opt.Size,
+		return &Error{Pkg: kind.Pkg, Op: opMeet, Name: w.name, Field: "Size", Got: opt.Size,
 			Want: n + l.credits, Err: ErrInvalid,
 			Hint: "a successor needs lanes as large as its predecessor's"}
 	}
-	if m.detail.stride < w.detail.stride {
-		return refuse(opMeet, w.name, "DataMaxBytes", m.detail.stride, w.detail.stride, ErrInvalid)
+	if m.Detail.Stride < w.detail.Stride {
+		return kind.Refuse(opMeet, w.name, "DataMaxBytes", m.Detail.Stride, w.detail.Stride, ErrInvalid)
 	}
 	if w.halt.Load()&haltLost != 0 {
 		if opt.Overrun != OverrunQueue {
 			return ErrOverrun
 		}
-		m.words.overrun.Store(m.words.tail.Load() + n + 1)
+		m.Words.Overrun.Store(m.Words.Tail.Load() + n + 1)
 	}
 	l.copy(&m)
 	return nil
 }
 
 // copy does it, for a lane with room enough.
-func (l *legacy) copy(m *laneMem) {
-	w, base := l.from, m.words.tail.Load()
+func (l *legacy) copy(m *kind.Lane[Entry]) {
+	w, base := l.from, m.Words.Tail.Load()
 	moved := func(at uint64) uint64 { // an index after an entry; 0 if that is not among the rest
 		if n := at - l.head; n > 0 && n <= l.tail-l.head {
 			return base + n
 		}
 		return 0
 	}
-	mask, from := uint64(len(m.slots)-1), uint64(len(w.slots)-1)
+	mask, from := uint64(len(m.Slots)-1), uint64(len(w.slots)-1)
 	for i := range l.tail - l.head {
 		e := w.slots[(l.head+i)&from]
 		e.Meta = e.Meta&(1<<32-1) | Meta(base+i)<<32
-		m.slots[(base+i)&mask] = e
-		*m.detail.record(base + i) = *w.detail.record(l.head + i)
-		copy(m.detail.data(base+i), w.detail.data(l.head+i))
+		m.Slots[(base+i)&mask] = e
+		*m.Detail.Record(base + i) = *w.detail.Record(l.head + i)
+		copy(m.Detail.Data(base+i), w.detail.Data(l.head+i))
 	}
-	m.words.sol.Store(moved(w.words.sol.Load()))
-	m.words.err.Store(moved(w.words.err.Load()))
-	m.words.again.Store(base + l.again - l.head)
-	m.words.tail.Store(base + l.tail - l.head)
+	m.Words.Sol.Store(moved(w.words.Sol.Load()))
+	m.Words.Err.Store(moved(w.words.Err.Load()))
+	m.Words.Again.Store(base + l.again - l.head)
+	m.Words.Tail.Store(base + l.tail - l.head)
 }
 
 // inherit marks what a former reader of this lane's writer may have handed out. The writer says how
 // much that is: it had that one's words. More than the lane holds would mark entries that it posts
 // later, which harms nobody else: whoever asks for the mark bounds it.
 func (l *lane) inherit() {
-	if again := l.words.again.Load(); again-l.cons.Head() <= uint64(l.cons.Cap()) {
+	if again := l.words.Again.Load(); again-l.cons.Head() <= uint64(l.cons.Cap()) {
 		l.marked = again
 	}
 }

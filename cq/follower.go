@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -45,7 +46,7 @@ const (
 func Follow(ctx context.Context, dial func(context.Context) (*net.UnixConn, error),
 	o WriterOptions) (*Follower, error) {
 	if o.Trust != TrustOthers {
-		return nil, refuse("follow", "", "Trust", o.Trust, TrustOthers, ErrInvalid)
+		return nil, kind.Refuse("follow", "", "Trust", o.Trust, TrustOthers, ErrInvalid)
 	}
 	f := &Follower{dial: dial}
 	err := f.meet(ctx, func(c *net.UnixConn) (*Writer, error) { return AttachConn(ctx, c, o) })
@@ -101,10 +102,10 @@ func (w *Writer) fate() (left bool, err error) {
 	}
 	defer w.guard.leaveAny()
 	flags := w.ringer.Flags()
-	if flags&(rowClosed|rowPoisoned) != 0 {
+	if flags&(kind.RowClosed|kind.RowPoisoned) != 0 {
 		return false, w.refused(flags)
 	}
-	return flags&rowLeft != 0, nil
+	return flags&kind.RowLeft != 0, nil
 }
 
 // meet tries until somebody is there.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/inspect"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -41,7 +42,7 @@ func FuzzCounterWords(f *testing.F) {
 		if _, err := cq.InspectCounter(d, name); err != nil {
 			t.Error(err)
 		}
-		checked, err := cq.CheckObject(filepath.Join(d.Path(), name), nil)
+		checked, err := inspect.CheckObject(filepath.Join(d.Path(), name), nil)
 		must(t, err)
 		for _, v := range checked.Violations {
 			if v.Offset+8 > obj.Header().TotalBytes {

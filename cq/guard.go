@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -84,7 +85,7 @@ func (g *guard) refusal() error {
 }
 
 // errInUse is made once: a caller that tries again and again costs nothing.
-var errInUse error = &Error{Pkg: pkg, Op: "enter", Name: "handle", Err: ErrBusy,
+var errInUse error = &Error{Pkg: kind.Pkg, Op: "enter", Name: "handle", Err: ErrBusy,
 	Hint: "it is used by two goroutines at once: give each its own, or a queue Options.Shared"}
 
 // enterAny is enter for calls that may come from any goroutine at any time; leaveAny must follow.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -13,7 +14,7 @@ import (
 // nothing but descriptors.
 type home interface {
 	// openLane opens the object of a row's writer for reading. It is fs.ErrNotExist if there is
-	// none, and errOtherQueue if what stands there is not this queue's.
+	// none, and kind.ErrOtherQueue if what stands there is not this queue's.
 	openLane(bit int) (*shm.Object, error)
 	// stamp returns a number that changes when a lane comes.
 	stamp() (uint64, error)
@@ -47,11 +48,11 @@ type home interface {
 type door interface {
 	openReader() (*shm.Object, error)
 	// claimLane returns a lane object that this process owns, and its row.
-	claimLane(reader *shm.Object, rows []rowWords, opt shape) (*shm.Object, int, error)
+	claimLane(reader *shm.Object, rows []kind.RowWords, opt shape) (*shm.Object, int, error)
 	// gone reports whether the queue was destroyed, beyond what its words say.
 	gone(reader *shm.Object) (bool, error)
 	// openFace returns a descriptor that wakes the user of the reader of that generation, or -1.
-	openFace(reader *shm.Object, words *queueWords, generation uint16) int
+	openFace(reader *shm.Object, words *kind.QueueWords, generation uint16) int
 	// leave gives the lane back: to the next writer, or to nobody if the queue is closed, which
 	// last then reports.
 	leave(lane *shm.Object, closed func() bool) (last bool, err error)
@@ -75,7 +76,7 @@ type dirHome struct {
 func homeIn(d *shm.Dir, name string, dir *shm.Dir) *dirHome { return &dirHome{d.Dup(), name, dir} }
 
 func (h *dirHome) openLane(bit int) (*shm.Object, error) {
-	return h.dir.Open(fmt.Sprintf(laneFile, bit), shm.ReadOnly)
+	return h.dir.Open(fmt.Sprintf(kind.LaneFile, bit), shm.ReadOnly)
 }
 
 func (h *dirHome) beside() *shm.Dir { return h.at }
@@ -85,10 +86,10 @@ func (h *dirHome) bell() int { return -1 }
 func (h *dirHome) stamp() (uint64, error) { return h.dir.Stamp() }
 
 func (h *dirHome) newFace() (*doorbell.Face, error) {
-	if err := h.dir.MakeFIFO(fifoFile); err != nil {
+	if err := h.dir.MakeFIFO(kind.FifoFile); err != nil {
 		return nil, err
 	}
-	fifo, err := h.dir.OpenFIFO(fifoFile, true)
+	fifo, err := h.dir.OpenFIFO(kind.FifoFile, true)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +109,7 @@ func (h *dirHome) relay(*doorbell.Bell)     {}
 func (h *dirHome) destroy(reader *shm.Object, rows int) error {
 	var left error
 	for bit := 1; bit < rows; bit++ {
-		if err := removeLane(h.dir, fmt.Sprintf(laneFile, bit)); left == nil {
+		if err := removeLane(h.dir, fmt.Sprintf(kind.LaneFile, bit)); left == nil {
 			left = err // others are left for the same reason
 		}
 	}
@@ -121,7 +122,9 @@ func (h *dirHome) vacate() { _ = h.at.RemoveSub(h.name) }
 
 func (h *dirHome) close() error { return errors.Join(h.dir.Close(), h.at.Close()) }
 
-func (h *dirHome) openReader() (*shm.Object, error) { return h.dir.Open(readerFile, shm.ReadOnly) }
+func (h *dirHome) openReader() (*shm.Object, error) {
+	return h.dir.Open(kind.ReaderFile, shm.ReadOnly)
+}
 
 // gone: whoever destroys a queue closes it first and unlinks then, and does not see a lane that
 // came later.
@@ -132,11 +135,11 @@ func (h *dirHome) gone(reader *shm.Object) (bool, error) {
 
 // openFace gets the reader's own eventfd, or the queue's FIFO where the kernel does not let us
 // have it.
-func (h *dirHome) openFace(reader *shm.Object, words *queueWords, _ uint16) int {
+func (h *dirHome) openFace(reader *shm.Object, words *kind.QueueWords, _ uint16) int {
 	if fd := takeEvent(reader, words); fd >= 0 {
 		return fd
 	}
-	fd, err := h.dir.OpenFIFO(fifoFile, false)
+	fd, err := h.dir.OpenFIFO(kind.FifoFile, false)
 	if err != nil {
 		return -1
 	}
@@ -146,16 +149,16 @@ func (h *dirHome) openFace(reader *shm.Object, words *queueWords, _ uint16) int 
 // takeEvent duplicates the reader's eventfd, or returns -1. The number must be this reader's, not
 // one that its predecessor left; and the reader clears the word before it closes what the number
 // means, so that one which still stands afterwards was the right one.
-func takeEvent(reader *shm.Object, words *queueWords) int {
-	n, owner := words.face.Load(), reader.Owner()
-	if n == 0 || n >= 1<<31 || words.faceGen.Load() != owner.Generation {
+func takeEvent(reader *shm.Object, words *kind.QueueWords) int {
+	n, owner := words.Face.Load(), reader.Owner()
+	if n == 0 || n >= 1<<31 || words.FaceGen.Load() != owner.Generation {
 		return -1
 	}
 	fd, err := shm.PidfdGetfd(owner, int(n-1))
 	if err != nil {
 		return -1
 	}
-	if words.face.Load() != n || !doorbell.IsEvent(fd) {
+	if words.Face.Load() != n || !doorbell.IsEvent(fd) {
 		doorbell.CloseFD(fd)
 		return -1
 	}

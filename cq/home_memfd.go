@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -100,19 +101,19 @@ func (h *memfdHome) close() error {
 
 // allot returns a row that no living writer has, with its former lane if there was one, and keeps
 // it from others until release. The user is that of the peer, with TrustOthers.
-func (h *memfdHome) allot(name string, opt shape, rows []rowWords, user int) (bit int,
+func (h *memfdHome) allot(name string, opt shape, rows []kind.RowWords, user int) (bit int,
 	former *shm.Object, err error) {
 	limit := 0
 	if opt.others() {
 		limit = opt.UserLanes
 	}
 	for bit := 1; bit < len(h.lanes); bit++ {
-		if rows[bit].bell.Parked.Load()&rowPoisoned != 0 {
+		if rows[bit].Bell.Parked.Load()&kind.RowPoisoned != 0 {
 			continue
 		}
 		obj, mine, most := h.reserve(bit, user, limit)
 		if most {
-			return 0, nil, &Error{Pkg: pkg, Op: opMeet, Name: name, Field: "lanes of a user",
+			return 0, nil, &Error{Pkg: kind.Pkg, Op: opMeet, Name: name, Field: "lanes of a user",
 				Got: opt.UserLanes, Err: ErrLanes,
 				Hint: "detach a writer of this user, or create the queue with more UserLanes"}
 		}
@@ -158,7 +159,7 @@ func (h *memfdHome) ofUser(user int) (n int) {
 
 // vacant reports whether a next writer can go on in a lane. It looks as that writer will: the last
 // one may have written over what was checked when it came.
-func vacant(obj *shm.Object, bit int, opt shape, row *rowWords) bool {
+func vacant(obj *shm.Object, bit int, opt shape, row *kind.RowWords) bool {
 	life, err := obj.Life()
 	if err != nil || life != shm.Dead && life != shm.Released {
 		return false
@@ -169,8 +170,8 @@ func vacant(obj *shm.Object, bit int, opt shape, row *rowWords) bool {
 	}
 	defer fresh.Close()
 	was := obj.Header()
-	high, low := was.Attrs[attrLaneQueueHigh], was.Attrs[attrLaneQueueLow]
-	return laneBelongs(fresh, bit, opt, uuidOf(high, low)) == nil &&
+	high, low := was.Attrs[kind.AttrLaneQueueHigh], was.Attrs[kind.AttrLaneQueueLow]
+	return opt.attrs().LaneBelongs(fresh, bit, kind.UuidOf(high, low)) == nil &&
 		lanePossible(fresh, bit, opt.Size, row) == nil
 }
 
@@ -212,7 +213,7 @@ func (h *memfdHome) retire(bit int) {
 	a := h.lanes[bit].att
 	h.noteDead(bit, a)
 	if a != nil {
-		h.lanes[bit].former = formerLane{a.obj.Header().UUID, a.words.tail.Load()}
+		h.lanes[bit].former = formerLane{a.obj.Header().UUID, a.words.Tail.Load()}
 	}
 	h.lanes[bit].obj, h.lanes[bit].att = nil, nil
 	h.mu.Unlock()

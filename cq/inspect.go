@@ -6,6 +6,7 @@ import (
 	"io/fs"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -14,9 +15,9 @@ type State uint64
 
 // States of a queue.
 const (
-	StateOpen    State = stateOpen
-	StateClosed  State = stateClosed  // destroyed; writers may still be attached
-	StateOverrun State = stateOverrun // entries were lost, for ever
+	StateOpen    State = kind.StateOpen
+	StateClosed  State = kind.StateClosed  // destroyed; writers may still be attached
+	StateOverrun State = kind.StateOverrun // entries were lost, for ever
 )
 
 // String returns the lower-case name.
@@ -30,30 +31,6 @@ func (s State) String() string {
 		return "overrun"
 	}
 	return fmt.Sprintf("state %d", uint64(s))
-}
-
-// Level says where a lane stands. Indices count entries since the queue was made:
-// Head <= Peeked <= Tail, and Tail - Head is at most the capacity.
-type Level struct {
-	Head      uint64 // first entry that was not given back to the writer
-	Peeked    uint64 // first entry that was not handed to the application
-	Tail      uint64 // next entry that will be published
-	HighWater uint64 // most entries that were ever waiting, as far as the reader noticed
-	Read      uint64 // entries handed to the application for good
-}
-
-// Depth returns how many entries occupy room.
-func (l Level) Depth() uint64 { return l.Tail - l.Head }
-
-// Unreleased returns how many of them the application has and did not give back.
-func (l Level) Unreleased() uint64 { return l.Peeked - l.Head }
-
-// Traffic is what the writers of a lane count.
-type Traffic struct {
-	Publishes       uint64 // batches
-	Wakes           uint64 // batches that made system calls to wake the reader
-	WakesSuppressed uint64 // batches that needed none
-	Refused         uint64 // posts for which there was no room
 }
 
 // Snapshot is what an outsider sees of a queue. Each number was true at some moment while it was
@@ -75,11 +52,11 @@ type Snapshot struct {
 	CreatedMonoNs      int64    // CLOCK_MONOTONIC of that boot
 	CreatedRealNs      int64    // CLOCK_REALTIME
 	Bell               doorbell.View
-	Seat               *DomainSeat // nil: the queue is in no set and on no channel
-	SizeBytes          uint64      // of all its objects
-	Level              Level       // sums over all lanes, also those that are gone
-	Traffic            Traffic     // sums over the lanes that exist
-	Overruns           int         // lanes that overran
+	Seat               *DomainSeat  // nil: the queue is in no set and on no channel
+	SizeBytes          uint64       // of all its objects
+	Level              kind.Level   // sums over all lanes, also those that are gone
+	Traffic            kind.Traffic // sums over the lanes that exist
+	Overruns           int          // lanes that overran
 	Lanes              []LaneSnapshot
 }
 
@@ -101,8 +78,8 @@ type LaneSnapshot struct {
 	Writer     shm.Owner
 	Life       shm.Life // of the writer
 	Generation uint64   // grows with every writer
-	Level      Level
-	Traffic    Traffic
+	Level      kind.Level
+	Traffic    kind.Traffic
 	Overrun    bool // an entry was lost here
 	Poisoned   bool // the reader gave the lane up
 	Parked     bool // the next publish has to look whether the reader sleeps
@@ -139,7 +116,7 @@ func (i *Inspector) open() (err error) {
 	if i.dir, err = i.parent.Sub(i.name, false); err != nil {
 		return err
 	}
-	if i.reader, err = i.dir.Open(readerFile, shm.Inspect); err != nil {
+	if i.reader, err = i.dir.Open(kind.ReaderFile, shm.Inspect); err != nil {
 		return err
 	}
 	h := i.reader.Header()
@@ -242,12 +219,12 @@ func (i *Inspector) findLanes() (map[int]foundLane, error) {
 	}
 	found := map[int]foundLane{}
 	for _, n := range names {
-		row, ok := laneRow(n.Name)
+		row, ok := kind.LaneRow(n.Name)
 		if !ok || row >= i.opt.rows() {
 			continue
 		}
 		obj, err := i.findLane(row, n.Name)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errOtherQueue) {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, kind.ErrOtherQueue) {
 			continue
 		}
 		found[row] = foundLane{obj: obj, err: err}
@@ -259,13 +236,6 @@ func (i *Inspector) findLanes() (map[int]foundLane, error) {
 		}
 	}
 	return found, nil
-}
-
-func laneRow(file string) (row int, ok bool) {
-	if _, err := fmt.Sscanf(file, laneFile, &row); err != nil || row < 1 {
-		return 0, false
-	}
-	return row, fmt.Sprintf(laneFile, row) == file
 }
 
 func (i *Inspector) findLane(row int, file string) (*shm.Object, error) {
@@ -280,7 +250,7 @@ func (i *Inspector) findLane(row int, file string) (*shm.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := laneBelongs(obj, row, i.opt, i.reader.Header().UUID); err != nil {
+	if err := i.opt.attrs().LaneBelongs(obj, row, i.reader.Header().UUID); err != nil {
 		_ = obj.Close()
 		return nil, err
 	}
@@ -290,29 +260,29 @@ func (i *Inspector) findLane(row int, file string) (*shm.Object, error) {
 
 // readQueue reads the words of the reader object and of every lane.
 func (i *Inspector) readQueue(s *Snapshot, found map[int]foundLane) error {
-	mem, err := sectionOf(i.reader, sectQueue, 0, queueBytes)
+	mem, err := kind.SectionOf(i.reader, kind.SectQueue, 0, kind.QueueBytes)
 	if err != nil {
 		return err
 	}
-	words := overlay[queueWords](mem)
-	if mem, err = sectionOf(i.reader, sectRows, 0, i.opt.rows()*rowBytes); err != nil {
+	words := kind.Overlay[kind.QueueWords](mem)
+	if mem, err = kind.SectionOf(i.reader, kind.SectRows, 0, i.opt.rows()*kind.RowBytes); err != nil {
 		return err
 	}
-	rows := overlays[rowWords](mem)
-	if mem, _, err = i.reader.Section(sectHints, 0); err != nil {
+	rows := kind.Overlays[kind.RowWords](mem)
+	if mem, _, err = i.reader.Section(kind.SectHints, 0); err != nil {
 		return err
 	}
 	hints, err := doorbell.MapHints(mem, i.opt.rows())
 	if err != nil {
 		return err
 	}
-	if s.State = State(words.state.Load()); s.State == stateRemoving {
+	if s.State = State(words.State.Load()); s.State == kind.StateRemoving {
 		s.State = StateClosed
 	}
-	s.Bell = doorbell.Inspect(words.arm.Word.Load(), hints)
-	if g := words.bell.generation.Load(); g != 0 {
-		s.Seat = &DomainSeat{Bell: uuidOf(words.bell.high.Load(), words.bell.low.Load()),
-			Bit: words.bell.bit.Load(), Generation: g}
+	s.Bell = doorbell.Inspect(words.Arm.Word.Load(), hints)
+	if g := words.Bell.Generation.Load(); g != 0 {
+		s.Seat = &DomainSeat{Bell: kind.UuidOf(words.Bell.High.Load(), words.Bell.Low.Load()),
+			Bit: words.Bell.Bit.Load(), Generation: g}
 	}
 	for row := range i.opt.rows() {
 		f, exists := found[row]
@@ -321,9 +291,9 @@ func (i *Inspector) readQueue(s *Snapshot, found map[int]foundLane) error {
 		}
 		if !exists {
 			// Its lane was removed: all that was read is known, and nothing waits.
-			head := rows[row].head.Load()
-			s.Level.add(Level{Head: head, Peeked: head, Tail: head,
-				HighWater: rows[row].highWater.Load(), Read: head})
+			head := rows[row].Head.Load()
+			s.Level.Add(kind.Level{Head: head, Peeked: head, Tail: head,
+				HighWater: rows[row].HighWater.Load(), Read: head})
 			continue
 		}
 		s.add(i.lane(row, f, &rows[row]))
@@ -337,28 +307,12 @@ func (s *Snapshot) add(l LaneSnapshot) {
 	if l.Err != nil {
 		return
 	}
-	s.Level.add(l.Level)
-	s.Traffic.add(l.Traffic)
+	s.Level.Add(l.Level)
+	s.Traffic.Add(l.Traffic)
 	if l.Overrun {
 		s.Overruns++
 	}
 	if !l.Own { // lane 0 lies in the reader object
 		s.SizeBytes += l.SizeBytes
 	}
-}
-
-// add sums up, but for the high-water mark, which is the highest one.
-func (l *Level) add(m Level) {
-	l.Head += m.Head
-	l.Peeked += m.Peeked
-	l.Tail += m.Tail
-	l.Read += m.Read
-	l.HighWater = max(l.HighWater, m.HighWater)
-}
-
-func (t *Traffic) add(u Traffic) {
-	t.Publishes += u.Publishes
-	t.Wakes += u.Wakes
-	t.WakesSuppressed += u.WakesSuppressed
-	t.Refused += u.Refused
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -75,11 +76,11 @@ func (i *Inspector) entries(n int, since map[int]uint64) (out []LaneEntries, err
 	if err != nil {
 		return nil, err
 	}
-	mem, err := sectionOf(i.reader, sectRows, 0, i.opt.rows()*rowBytes)
+	mem, err := kind.SectionOf(i.reader, kind.SectRows, 0, i.opt.rows()*kind.RowBytes)
 	if err != nil {
 		return nil, err
 	}
-	rows := overlays[rowWords](mem)
+	rows := kind.Overlays[kind.RowWords](mem)
 	found[0] = foundLane{obj: i.reader}
 	for row := range i.opt.rows() {
 		f, ok := found[row]
@@ -100,14 +101,14 @@ func (i *Inspector) entries(n int, since map[int]uint64) (out []LaneEntries, err
 	return out, nil
 }
 
-func (i *Inspector) readEntries(l *LaneEntries, obj *shm.Object, r *rowWords, n int,
+func (i *Inspector) readEntries(l *LaneEntries, obj *shm.Object, r *kind.RowWords, n int,
 	since uint64) error {
-	m, err := laneMemory(obj, l.Row, i.opt)
+	m, err := kind.LaneOf[Entry](obj, l.Row, i.opt.attrs())
 	if err != nil {
 		return err
 	}
 	capacity := uint64(i.opt.Size)
-	level, err := readLevel(r, m.words, capacity, obj.Name())
+	level, err := kind.ReadLevel(r, m.Words, capacity, obj.Name())
 	if err != nil {
 		return err
 	}
@@ -120,7 +121,7 @@ func (i *Inspector) readEntries(l *LaneEntries, obj *shm.Object, r *rowWords, n 
 			continue
 		}
 		// What the reader had not given back when the copy was complete cannot have changed.
-		if s.State = EntryWaiting; at < r.head.Load() {
+		if s.State = EntryWaiting; at < r.Head.Load() {
 			s.State = EntryReleased
 		} else if at < level.Peeked {
 			s.State = EntryPeeked
@@ -132,17 +133,17 @@ func (i *Inspector) readEntries(l *LaneEntries, obj *shm.Object, r *rowWords, n 
 
 // copy takes the entry out of its slot, unless another one is there by now, or was never there: a
 // lane that was removed goes on in a new object at its old index.
-func (s *EntrySnapshot) copy(m *laneMem, at uint64, o shape) bool {
+func (s *EntrySnapshot) copy(m *kind.Lane[Entry], at uint64, o shape) bool {
 	capacity := uint64(o.Size)
 	k := at & (capacity - 1)
-	s.Entry = loadLine(&m.slots[k])
-	detail := loadLine(m.detail.record(at))
+	s.Entry = kind.LoadLine(&m.Slots[k])
+	detail := kind.LoadLine(m.Detail.Record(at))
 	var data []byte
 	if o.events {
-		data = append(data, m.detail.data(at)...)
+		data = append(data, m.Detail.Data(at)...)
 	}
 	meta := s.Entry.Meta
-	if meta.Seq() != uint32(at) || loadMeta(&m.slots[k]) != meta || m.words.tail.Load() > at+capacity {
+	if meta.Seq() != uint32(at) || loadMeta(&m.Slots[k]) != meta || m.Words.Tail.Load() > at+capacity {
 		return false
 	}
 	switch meta & kindMask {

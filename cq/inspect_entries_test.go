@@ -24,7 +24,7 @@ func entries(t testing.TB, i *cq.Inspector, n int, since map[int]uint64) []cq.La
 func TestEntriesOfEveryState(t *testing.T) {
 	d, q := create(t, cq.Options{Size: 8, MaxLanes: 2})
 	w := attach(t, d, queueName(t))
-	i := inspect(t, d, queueName(t))
+	i := inspector(t, d, queueName(t))
 	if lanes := entries(t, i, 10, nil); len(lanes) != 2 || len(lanes[1].Entries) != 0 {
 		t.Fatalf("%+v", lanes)
 	}
@@ -89,7 +89,7 @@ func TestEntriesOfEvents(t *testing.T) {
 	must(t, err)
 	_, err = e.WriteErr(&cq.EventError{FID: fid, Context: 6, Err: cq.ETrunc, ErrData: []byte("why")})
 	must(t, err)
-	es := entries(t, inspect(t, d, e.Name()), 10, nil)[0].Entries
+	es := entries(t, inspector(t, d, e.Name()), 10, nil)[0].Entries
 	if len(es) != 2 || es[0].Event == nil || es[1].EventError == nil || es[0].Error != nil {
 		t.Fatalf("%+v", es)
 	}
@@ -115,7 +115,7 @@ func TestEntriesWhileBusy(t *testing.T) {
 	const size = 16
 	d, q := create(t, cq.Options{Size: size})
 	w := attach(t, d, queueName(t))
-	i := inspect(t, d, queueName(t))
+	i := inspector(t, d, queueName(t))
 	var stop atomic.Bool
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -171,7 +171,7 @@ func TestEntriesWhileBusy(t *testing.T) {
 // TestEntriesWild has a peer that puts anything at all where entries should be.
 func TestEntriesWild(t *testing.T) {
 	d, _, one, two := bareQueue(t)
-	i := inspect(t, d, queueName(t))
+	i := inspector(t, d, queueName(t))
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
 		for id, o := range map[uint32]*shm.Object{1: one, 2: two} {

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -100,24 +101,25 @@ func inspectAddresses(op, name string, obj *shm.Object) (*AddressesSnapshot, err
 	if err != nil {
 		return nil, err
 	}
-	words, err := wordsOf[addrWords](obj, sectAddrWords, 0)
+	words, err := kind.WordsOf[kind.AddrWords](obj, kind.SectAddrWords, 0)
 	if err != nil {
 		return nil, err
 	}
-	return &AddressesSnapshot{Options: o, Used: min(words.used.Load(), uint64(o.Count)),
-		Closed: words.state.Load() == stateClosed}, nil
+	return &AddressesSnapshot{Options: o, Used: min(words.Used.Load(), uint64(o.Count)),
+		Closed: words.State.Load() == kind.StateClosed}, nil
 }
 
 func inspectBell(op string, obj *shm.Object) (*BellSnapshot, error) {
 	h := obj.Header()
-	if err := hasSections(op, obj.Name(), h, bellSpec()); err != nil {
+	if err := kind.HasSections(op, obj.Name(), h, kind.BellSpec()); err != nil {
 		return nil, err
 	}
-	arm, hints, err := bellMemory(obj, false)
+	arm, hints, err := kind.BellMemory(obj, false)
 	if err != nil {
 		return nil, err
 	}
 	sleeping := arm.Word.Load() != 0
 	v := doorbell.Inspect(0, hints)
-	return &BellSnapshot{Members: domainBits, Sleeping: sleeping, Ready: v.Ready, Epoch: v.Epoch}, nil
+	return &BellSnapshot{Members: kind.DomainBits, Sleeping: sleeping, Ready: v.Ready,
+		Epoch: v.Epoch}, nil
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// inspect opens an inspector for the time of the test.
-func inspect(t testing.TB, d *shm.Dir, name string) *cq.Inspector {
+// inspector opens an inspector for the time of the test.
+func inspector(t testing.TB, d *shm.Dir, name string) *cq.Inspector {
 	t.Helper()
 	i, err := cq.Inspect(d, name)
 	must(t, err)
@@ -36,7 +36,7 @@ func TestInspectValues(t *testing.T) {
 		Overrun: cq.OverrunQueue, Format: cq.FormatMsg})
 	name := queueName(t)
 	a, b := attach(t, d, name), attach(t, d, name)
-	i := inspect(t, d, name)
+	i := inspector(t, d, name)
 	post(t, a, 0, 6)
 	post(t, b, 0, 3)
 	es, err := q.Peek(4)
@@ -82,7 +82,7 @@ func TestInspectValues(t *testing.T) {
 func TestInspectOverrunAndSuppressed(t *testing.T) {
 	d, q := create(t, cq.Options{Size: 4, Overrun: cq.OverrunQueue})
 	w := attach(t, d, queueName(t))
-	i := inspect(t, d, queueName(t))
+	i := inspector(t, d, queueName(t))
 	post(t, w, 0, 4)
 	wantErr(t, "fifth", w.Post(&cq.Entry{}), cq.ErrOverrun)
 	s := snapshot(t, i)
@@ -109,7 +109,7 @@ func TestInspectFollowsTheName(t *testing.T) {
 	wantErr(t, "before", err, fs.ErrNotExist)
 	q, err := cq.Create(d, name, cq.Options{Size: 4})
 	must(t, err)
-	i := inspect(t, d, name)
+	i := inspector(t, d, name)
 	first := snapshot(t, i)
 	must(t, q.Close())
 	_, err = i.Snapshot()
@@ -130,7 +130,7 @@ func TestInspectDetached(t *testing.T) {
 	w := attach(t, d, name)
 	post(t, w, 0, 2)
 	must(t, q.Detach())
-	i := inspect(t, d, name)
+	i := inspector(t, d, name)
 	if s := snapshot(t, i); s.Life != shm.Released || s.Level.Depth() != 2 {
 		t.Errorf("%v, %+v", s.Life, s.Level)
 	}
@@ -173,7 +173,7 @@ func bareQueue(t *testing.T) (d *shm.Dir, reader, one, two *shm.Object) {
 func TestInspectMoreWakes(t *testing.T) {
 	d, _, one, _ := bareQueue(t)
 	put(t, one, cq.SectLane, 1, cq.OffWakes, 7)
-	l := snapshot(t, inspect(t, d, queueName(t))).Lanes[1].Traffic
+	l := snapshot(t, inspector(t, d, queueName(t))).Lanes[1].Traffic
 	if l.Wakes > l.Publishes || l.WakesSuppressed > l.Publishes {
 		t.Errorf("%+v", l)
 	}
@@ -201,19 +201,19 @@ func onlyFirstBroken(t *testing.T, s cq.Snapshot, target error) {
 
 func TestInspectLaneCut(t *testing.T) {
 	d, _, one, _ := bareQueue(t)
-	i := inspect(t, d, queueName(t))
+	i := inspector(t, d, queueName(t))
 	snapshot(t, i) // maps it
 	path := filepath.Join(d.Path(), queueName(t), one.Name())
 	must(t, os.Truncate(path, 4096)) // page 0 stays
 	onlyFirstBroken(t, snapshot(t, i), shm.ErrTruncated)
-	onlyFirstBroken(t, snapshot(t, inspect(t, d, queueName(t))), shm.ErrTruncated)
+	onlyFirstBroken(t, snapshot(t, inspector(t, d, queueName(t))), shm.ErrTruncated)
 	must(t, os.Truncate(path, 0))
 	onlyFirstBroken(t, snapshot(t, i), shm.ErrTruncated)
 }
 
 func TestInspectReaderCut(t *testing.T) {
 	d, reader, _, _ := bareQueue(t)
-	i := inspect(t, d, queueName(t))
+	i := inspector(t, d, queueName(t))
 	snapshot(t, i)
 	path := filepath.Join(d.Path(), queueName(t), reader.Name())
 	for _, size := range []int64{4096, 0} {
@@ -233,7 +233,7 @@ func TestInspectLaneScribbled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, reader, one, _ := bareQueue(t)
-			i := inspect(t, d, queueName(t))
+			i := inspector(t, d, queueName(t))
 			snapshot(t, i)
 			scribble(reader, one)
 			onlyFirstBroken(t, snapshot(t, i), cq.ErrCorrupt)
@@ -242,12 +242,12 @@ func TestInspectLaneScribbled(t *testing.T) {
 	t.Run("header", func(t *testing.T) {
 		d, _, one, _ := bareQueue(t)
 		one.Bytes()[0x100]++ // an attribute, under the checksum
-		onlyFirstBroken(t, snapshot(t, inspect(t, d, queueName(t))), shm.ErrCorrupt)
+		onlyFirstBroken(t, snapshot(t, inspector(t, d, queueName(t))), shm.ErrCorrupt)
 	})
 	t.Run("version", func(t *testing.T) {
 		d, reader, one, _ := bareQueue(t)
 		one.Bytes()[0xc] = 77 // ABI major
-		onlyFirstBroken(t, snapshot(t, inspect(t, d, queueName(t))), shm.ErrVersion)
+		onlyFirstBroken(t, snapshot(t, inspector(t, d, queueName(t))), shm.ErrVersion)
 		reader.Bytes()[0xc] = 77
 		_, err := cq.Inspect(d, queueName(t))
 		wantErr(t, "reader", err, shm.ErrVersion)
@@ -257,7 +257,7 @@ func TestInspectLaneScribbled(t *testing.T) {
 // TestInspectWildWords has a peer that puts anything at all into what it may write.
 func TestInspectWildWords(t *testing.T) {
 	d, reader, one, two := bareQueue(t)
-	i := inspect(t, d, queueName(t))
+	i := inspector(t, d, queueName(t))
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
 		for _, s := range []struct {
@@ -294,7 +294,7 @@ func TestInspectBusyQueue(t *testing.T) {
 	t.Parallel()
 	const size, writers = 4, 2
 	d, q := create(t, cq.Options{Size: size})
-	i := inspect(t, d, queueName(t))
+	i := inspector(t, d, queueName(t))
 	stop := make(chan struct{})
 	var all sync.WaitGroup
 	for range writers {
@@ -324,7 +324,7 @@ func TestInspectBusyQueue(t *testing.T) {
 			runtime.Gosched()
 		}
 	})
-	before := cq.Level{}
+	before := cq.LaneSnapshot{}.Level
 	for range 2000 {
 		s := snapshot(t, i)
 		for _, l := range s.Lanes {

@@ -3,6 +3,7 @@ package cq
 import (
 	"iter"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -82,7 +83,7 @@ func (q *Queue) nothingOut() error {
 	q.bell.Lock()
 	defer q.bell.Unlock()
 	if q.out != nil {
-		return &Error{Pkg: pkg, Op: "iterate", Name: q.name, Err: ErrBusy,
+		return &Error{Pkg: kind.Pkg, Op: "iterate", Name: q.name, Err: ErrBusy,
 			Hint: "release what Peek handed out"}
 	}
 	return nil
@@ -102,7 +103,7 @@ func (q *Queue) putBack() {
 	}
 	l.peeked = l.cons.Head()
 	if l.again() == 0 {
-		ring.StoreRelease(&l.row.peeked, l.peeked)
+		ring.StoreRelease(&l.row.Peeked, l.peeked)
 	}
 	q.out = nil
 	ring.StoreRelease(&q.guard.loans, 0)

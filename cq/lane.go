@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -15,9 +16,9 @@ type lane struct {
 	bit    int
 	obj    *shm.Object // mapped read-only; nil for the reader's own lane
 	cons   *ring.Consumer[Entry]
-	detail details
-	row    *rowWords
-	words  *laneWords
+	detail kind.Details
+	row    *kind.RowWords
+	words  *kind.LaneWords
 	peeked uint64 // up to where entries are handed out, while any are
 	// marked is the index below which a previous reader may have handed entries out.
 	marked     uint64
@@ -30,7 +31,7 @@ type lane struct {
 // more than it has, until the reader has found out.
 func (l *lane) Level() (head, tail uint64) {
 	head, tail = l.cons.Head(), l.cons.Tail()
-	if l.cons.Err() != nil || l.words.overrun.Load() != 0 {
+	if l.cons.Err() != nil || l.words.Overrun.Load() != 0 {
 		return head, max(tail, head+1)
 	}
 	return head, tail
@@ -38,7 +39,7 @@ func (l *lane) Level() (head, tail uint64) {
 
 // Solicited implements doorbell.Source. It needs no bound: it is only asked whether it lies beyond
 // an index that the tail has passed, which says no more than a writer may say of any entry.
-func (l *lane) Solicited() uint64 { return l.words.sol.Load() }
+func (l *lane) Solicited() uint64 { return l.words.Sol.Load() }
 
 // ownLane maps lane 0, which the reader's own library writes.
 func (q *Queue) ownLane() error {
@@ -49,7 +50,7 @@ func (q *Queue) ownLane() error {
 	// It has no writer yet. The one that comes may publish with release stores, and can come in
 	// the middle of a read: the bell hears now that the reader pays.
 	if !q.opt.WritersPay {
-		l.words.order.Store(orderRelease)
+		l.words.Order.Store(kind.OrderRelease)
 	}
 	q.install(l)
 	return nil
@@ -61,11 +62,11 @@ func (q *Queue) install(l *lane) {
 }
 
 func (l *lane) config(capacity uint64) doorbell.LaneConfig {
-	c := doorbell.LaneConfig{Row: &l.row.bell, Source: l, Capacity: capacity}
+	c := doorbell.LaneConfig{Row: &l.row.Bell, Source: l, Capacity: capacity}
 	if l.att != nil {
-		c.Rung = &l.words.rung // its writer pays, whatever it says
+		c.Rung = &l.words.Rung // its writer pays, whatever it says
 	} else {
-		c.ReaderPays = l.words.order.Load() == orderRelease
+		c.ReaderPays = l.words.Order.Load() == kind.OrderRelease
 	}
 	return c
 }
@@ -73,44 +74,18 @@ func (l *lane) config(capacity uint64) doorbell.LaneConfig {
 // mapLane lays the structures of a lane over the object that holds it. Nothing in it is trusted:
 // geometry comes from the header that was checked when the object was opened.
 func (q *Queue) mapLane(obj *shm.Object, bit int) (*lane, error) {
-	m, err := laneMemory(obj, bit, q.opt)
+	m, err := kind.LaneOf[Entry](obj, bit, q.opt.attrs())
 	if err != nil {
 		return nil, err
 	}
-	l := &lane{bit: bit, row: &q.rows[bit], words: m.words, detail: m.detail}
-	head, peeked := l.row.head.Load(), l.row.peeked.Load()
+	l := &lane{bit: bit, row: &q.rows[bit], words: m.Words, detail: m.Detail}
+	head, peeked := l.row.Head.Load(), l.row.Peeked.Load()
 	if peeked-head > uint64(q.opt.Size) {
 		peeked = head // nothing was handed out, or the row is broken: mark nothing
 	}
 	l.peeked, l.marked = head, peeked
-	l.cons = ring.NewConsumer(&m.words.tail, &l.row.head, m.slots, head)
+	l.cons = ring.NewConsumer(&m.Words.Tail, &l.row.Head, m.Slots, head)
 	return l, nil
-}
-
-type laneMem struct {
-	words  *laneWords
-	slots  []Entry
-	detail details
-}
-
-func laneMemory(obj *shm.Object, bit int, o shape) (laneMem, error) {
-	var m laneMem
-	var err error
-	if m.words, err = wordsOf[laneWords](obj, sectLane, uint32(bit)); err != nil {
-		return m, err
-	}
-	mem, _, err := obj.Section(sectSlots, uint32(bit))
-	if err != nil {
-		return m, err
-	}
-	if m.slots, err = ring.Slots[Entry](mem); err != nil {
-		return m, err
-	}
-	if len(m.slots) != o.Size {
-		return m, refuse("map lane", obj.Name(), "capacity", len(m.slots), o.Size, ErrCorrupt)
-	}
-	m.detail, err = detailsOf(obj, bit, o)
-	return m, err
 }
 
 // openLane is the bell's question for a lane that was marked and is not mapped.
@@ -140,14 +115,14 @@ func (q *Queue) openLane(bit int) (doorbell.LaneConfig, bool) {
 // refuseLane notes why a lane that was marked cannot be mapped. One that never will be is reported
 // once, however often it is marked.
 func (q *Queue) refuseLane(bit int, err error) {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errOtherQueue) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, kind.ErrOtherQueue) {
 		return
 	}
 	if damaged(err) {
 		q.given.Add(1)
 		q.lanes[bit] = &lane{bit: bit, att: q.home.attached(bit)}
 		q.mute(q.lanes[bit].att)
-		q.rows[bit].bell.Parked.Store(rowPoisoned | doorbell.Parked)
+		q.rows[bit].Bell.Parked.Store(kind.RowPoisoned | doorbell.Parked)
 	}
 	q.breaks.Lock()
 	defer q.breaks.Unlock()
@@ -166,9 +141,6 @@ func damaged(err error) bool {
 		errors.Is(err, shm.ErrVersion) || errors.Is(err, shm.ErrKind)
 }
 
-// errOtherQueue: the file is left over from a queue of the same name that was destroyed.
-var errOtherQueue = errors.New("lane belongs to an earlier queue of this name")
-
 func (q *Queue) openLaneFile(bit int) (*lane, error) {
 	obj, err := q.laneObject(bit)
 	if err != nil {
@@ -182,24 +154,6 @@ func (q *Queue) openLaneFile(bit int) (*lane, error) {
 		l.inherit()
 	}
 	return l, nil
-}
-
-// laneBelongs checks that a lane object is the one that this row of this queue should have.
-func laneBelongs(obj *shm.Object, bit int, o shape, queue shm.UUID) error {
-	h := obj.Header()
-	if h.Kind != shm.KindLane {
-		return refuse("open lane", obj.Name(), "kind", h.Kind, shm.KindLane, shm.ErrKind)
-	}
-	high, low := uuidWords(queue)
-	if h.Attrs[attrLaneQueueHigh] != high || h.Attrs[attrLaneQueueLow] != low {
-		return errOtherQueue
-	}
-	if h.Attrs[attrLaneRow] != uint64(bit) || h.Attrs[attrLaneCapacity] != uint64(o.Size) {
-		return refuse("open lane", obj.Name(), "row and capacity",
-			[2]uint64{h.Attrs[attrLaneRow], h.Attrs[attrLaneCapacity]}, [2]int{bit, o.Size},
-			ErrCorrupt)
-	}
-	return hasSections("open lane", obj.Name(), h, laneSpec("", bit, o, queue))
 }
 
 // laneMarked is called for each known lane whose ready bit was taken: another writer may have
@@ -301,7 +255,7 @@ func (q *Queue) findLanes(always bool) error {
 func (q *Queue) giveUp(l *lane, field string, err error) {
 	q.bell.Drop(l.bit)
 	q.mute(l.att)
-	l.row.bell.Parked.Store(rowPoisoned | doorbell.Parked)
+	l.row.Bell.Parked.Store(kind.RowPoisoned | doorbell.Parked)
 	q.given.Add(1)
 	e := &LaneError{Lane: l.bit, Field: field, Err: err}
 	if l.att != nil {

@@ -114,7 +114,7 @@ func TestWakesAreOfBatches(t *testing.T) {
 	defer w.Close()
 	before := w.Stats().Wakes
 	for i := range uint64(3) {
-		lane := snapshot(t, inspect(t, d, q.Name())).Lanes[1].Traffic
+		lane := snapshot(t, inspector(t, d, q.Name())).Lanes[1].Traffic
 		if got := w.Stats(); got.Wakes != before+i || lane.Wakes != before+i ||
 			lane.Publishes != quiet+i {
 			t.Fatalf("after %d: %+v, %+v", i, got, lane)

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -16,9 +17,9 @@ const KeyNotAvail = ^uint64(0)
 
 var (
 	// ErrNoKey: the requested key belongs to another region of this process (ENOKEY).
-	ErrNoKey error = &sentinel{"key is in use by another memory region", ENoKey, nil}
+	ErrNoKey error = kind.NewSentinel("key is in use by another memory region", ENoKey, nil)
 	// ErrNotRegistered: the region's registration has not ended, or failed (EOPBADSTATE).
-	ErrNotRegistered error = &sentinel{"memory region is not registered", EOpBadState, nil}
+	ErrNotRegistered error = kind.NewSentinel("memory region is not registered", EOpBadState, nil)
 )
 
 // What a region's memory may be used for. The first three write to it.
@@ -80,7 +81,7 @@ var registered = struct {
 // closed before it is. ErrFull says that the queue has no room for the event.
 func RegisterMemory(obj *shm.Object, o MemoryOptions) (*MemoryRegion, error) {
 	if obj == nil {
-		return nil, refuse("register memory", "", "object", nil, "one", ErrInvalid)
+		return nil, kind.Refuse("register memory", "", "object", nil, "one", ErrInvalid)
 	}
 	r := &MemoryRegion{fid: FID{Kind: FIDMemory, ID: rand.Uint64(), Generation: 1}, opt: o, obj: obj}
 	r.key.Store(KeyNotAvail)
@@ -122,10 +123,10 @@ const opRegister = "register memory"
 func (r *MemoryRegion) take() (err error) {
 	o, name := r.opt, r.obj.Name()
 	if o.Access == 0 || o.Access&^memoryAccess != 0 {
-		return refuse(opRegister, name, "Access", o.Access, memoryAccess, ErrInvalid)
+		return kind.Refuse(opRegister, name, "Access", o.Access, memoryAccess, ErrInvalid)
 	}
 	if o.RequestedKey == KeyNotAvail {
-		return refuse(opRegister, name, "RequestedKey", o.RequestedKey, "another one", ErrInvalid)
+		return kind.Refuse(opRegister, name, "RequestedKey", o.RequestedKey, "another one", ErrInvalid)
 	}
 	r.mem, err = memoryRange(opRegister, r.obj, o.Offset, o.Length, o.Access&writingAccess != 0)
 	return err
@@ -141,7 +142,7 @@ func (r *MemoryRegion) register() error {
 		key = rand.Uint64()
 	}
 	if registered.byKey[key] != nil {
-		return refuse(opRegister, name, "RequestedKey", key, "one that is free", ErrNoKey)
+		return kind.Refuse(opRegister, name, "RequestedKey", key, "one that is free", ErrNoKey)
 	}
 	registered.byKey[key] = r
 	r.key.Store(key)
@@ -164,7 +165,7 @@ func memoryRange(op string, obj *shm.Object, offset, length uint64, write bool) 
 		}
 		return mem[at : at+length : at+length], nil
 	}
-	return nil, refuse(op, obj.Name(), "Offset and Length", [2]uint64{offset, length},
+	return nil, kind.Refuse(op, obj.Name(), "Offset and Length", [2]uint64{offset, length},
 		"bytes of one section", ErrInvalid)
 }
 
@@ -183,7 +184,7 @@ func FindMemory(key uint64) (*MemoryRegion, bool) {
 // Closing twice is harmless.
 func (r *MemoryRegion) Close() error {
 	if err := r.holders.close(); err != nil {
-		return &Error{Pkg: pkg, Op: "close memory", Name: r.obj.Name(), Err: err,
+		return &Error{Pkg: kind.Pkg, Op: "close memory", Name: r.obj.Name(), Err: err,
 			Hint: "unbind its counters"}
 	}
 	r.worker.Wait()
@@ -211,7 +212,7 @@ func (r *MemoryRegion) Close() error {
 // ErrInvalid for other flags or no counter, and ErrClosed if either is closed.
 func (r *MemoryRegion) BindCounter(c *Counter, flags Flags) error {
 	if c == nil || flags == 0 || flags&^(FlagRemoteRead|FlagRemoteWrite) != 0 {
-		return refuse("bind", r.obj.Name(), "Flags", flags, "FlagRemoteRead or FlagRemoteWrite",
+		return kind.Refuse("bind", r.obj.Name(), "Flags", flags, "FlagRemoteRead or FlagRemoteWrite",
 			ErrInvalid)
 	}
 	if err := r.holders.bind(); err != nil {
@@ -239,7 +240,7 @@ func (r *MemoryRegion) UnbindCounter(c *Counter) error {
 			return nil
 		}
 	}
-	return refuse("unbind", r.obj.Name(), "counter", "not bound", "one that is", ErrInvalid)
+	return kind.Refuse("unbind", r.obj.Name(), "counter", "not bound", "one that is", ErrInvalid)
 }
 
 // Count tells the region's counters of an operation by a peer that completed: FlagRemoteRead or
@@ -265,16 +266,17 @@ func (r *MemoryRegion) View(off, n uint64, access Flags) ([]byte, error) {
 		return nil, ErrNotRegistered
 	}
 	if access == 0 || access&^r.opt.Access != 0 {
-		return nil, refuse("view", r.obj.Name(), "access", access, r.opt.Access, errAccess)
+		return nil, kind.Refuse("view", r.obj.Name(), "access", access, r.opt.Access, errAccess)
 	}
 	if size := uint64(len(r.mem)); off > size || n > size-off {
-		return nil, refuse("view", r.obj.Name(), "range", [2]uint64{off, n}, size, ErrInvalid)
+		return nil, kind.Refuse("view", r.obj.Name(), "range", [2]uint64{off, n}, size, ErrInvalid)
 	}
 	return r.mem[off : off+n : off+n], nil
 }
 
 // errAccess is what an operation gets that a region does not allow.
-var errAccess error = &sentinel{"memory region does not allow that", Errno(syscall.EACCES), nil}
+var errAccess error = kind.NewSentinel("memory region does not allow that",
+	Errno(syscall.EACCES), nil)
 
 // Key returns the key, or KeyNotAvail while the region is not registered (fi_mr_key).
 func (r *MemoryRegion) Key() uint64 { return r.key.Load() }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -63,7 +64,7 @@ func (d *MemoryDescriptor) AppendTo(b []byte) []byte {
 // ParseMemoryDescriptor reads a descriptor that AppendTo wrote. Anything else is ErrCorrupt.
 func ParseMemoryDescriptor(b []byte) (MemoryDescriptor, error) {
 	bad := func(field string, got, want any) (MemoryDescriptor, error) {
-		return MemoryDescriptor{}, refuse("parse", "memory descriptor", field, got, want, ErrCorrupt)
+		return MemoryDescriptor{}, kind.Refuse("parse", "memory descriptor", field, got, want, ErrCorrupt)
 	}
 	if len(b) != MemoryDescriptorBytes {
 		return bad("length", len(b), MemoryDescriptorBytes)
@@ -106,13 +107,14 @@ func OpenMemory(d MemoryDescriptor, obj *shm.Object) (*PeerMemory, error) {
 	const op = "open memory"
 	name := obj.Name()
 	if got := obj.Header().UUID; got != d.UUID {
-		return nil, refuse(op, name, "uuid", got, d.UUID, shm.ErrStale)
+		return nil, kind.Refuse(op, name, "uuid", got, d.UUID, shm.ErrStale)
 	}
 	if got := obj.Generation(); got != d.Generation {
-		return nil, refuse(op, name, "generation", got, d.Generation, shm.ErrStale)
+		return nil, kind.Refuse(op, name, "generation", got, d.Generation, shm.ErrStale)
 	}
 	if d.Access&(FlagRemoteRead|FlagRemoteWrite) == 0 {
-		return nil, refuse(op, name, "access", d.Access, "FlagRemoteRead or FlagRemoteWrite", errAccess)
+		return nil, kind.Refuse(op, name, "access", d.Access, "FlagRemoteRead or FlagRemoteWrite",
+			errAccess)
 	}
 	own, err := shm.OpenFD(obj.FD(), name, shm.ReadOnly)
 	if err != nil {

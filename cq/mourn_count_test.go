@@ -4,11 +4,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
 // seatRig has a row of a counter that this test writes, as those who have its seat would.
-func seatRig(t *testing.T) (c *Counter, row *counterRow, dead shm.Owner) {
+func seatRig(t *testing.T) (c *Counter, row *kind.CounterRow, dead shm.Owner) {
 	t.Helper()
 	c, err := CreateAnonymousCounter("seats", CounterOptions{})
 	if err != nil {
@@ -21,7 +22,7 @@ func seatRig(t *testing.T) (c *Counter, row *counterRow, dead shm.Owner) {
 	})
 	dead = shm.Self() // one with our number that began before us is gone
 	dead.StartTicks--
-	return c, &c.words.rows[7], dead
+	return c, &c.words.Rows[7], dead
 }
 
 // wantNews looks, and wants the death of a mark, or nothing if that is 0.
@@ -46,21 +47,21 @@ func wantNews(t *testing.T, what string, m *counterMourner, mark, more uint64) [
 func TestSeatDeathsCounted(t *testing.T) {
 	c, row, dead := seatRig(t)
 	mark := uint64(100)
-	dies := func() { mark++; row.sitDown(mark, dead) }
+	dies := func() { mark++; row.SitDown(mark, dead) }
 	// killedLate buries the last one and is killed before its last store; killedEarly after it made
 	// the record nobody's, and said that it writes one, or not even that.
 	killedLate := func() {
-		row.bury()
-		row.deaths.Store(row.deaths.Load() - 1)
+		row.Bury()
+		row.Deaths.Store(row.Deaths.Load() - 1)
 	}
 	killedEarly := func(said bool) {
-		n := row.deaths.Load()
-		if row.formerMark.Load() != 0 {
+		n := row.Deaths.Load()
+		if row.FormerMark.Load() != 0 {
 			n += n % 2
 		}
-		row.formerMark.Store(0)
-		if row.deaths.Store(n); said {
-			row.deaths.Store(n | 1)
+		row.FormerMark.Store(0)
+		if row.Deaths.Store(n); said {
+			row.Deaths.Store(n | 1)
 		}
 	}
 	dies()
@@ -73,15 +74,15 @@ func TestSeatDeathsCounted(t *testing.T) {
 		dies()
 		killedLate()
 		wantNews(t, "one, not said to be counted", m, mark, 0)
-		row.sitDown(mark+1, shm.Self())
-		row.mark.Store(0)
+		row.SitDown(mark+1, shm.Self())
+		row.Mark.Store(0)
 		mark++
 		wantNews(t, "once", m, 0, 0)
 	}
 	dies()
-	row.bury()
+	row.Bury()
 	wantNews(t, "one", m, mark, 0)
-	row.mark.Store(0)
+	row.Mark.Store(0)
 	for range 4 {
 		dies()
 		for range 2 {
@@ -89,35 +90,35 @@ func TestSeatDeathsCounted(t *testing.T) {
 			killedEarly(true)
 		}
 		killedLate()
-		row.bury()
+		row.Bury()
 	}
 	wantNews(t, "four", m, mark, 3)
-	row.mark.Store(0)
+	row.Mark.Store(0)
 	for range 3 {
 		dies()
 		killedLate()
 	}
 	wantNews(t, "three that were not said to be whole", m, mark, 2)
 	// A look while the record is nobody's, and a mourner that begins then.
-	row.mark.Store(0)
+	row.Mark.Store(0)
 	dies()
 	killedEarly(true)
 	wantNews(t, "recorded by nobody yet", m, mark, 0)
 	late := newCounterMourner(c)
 	defer late.close(nil)
-	row.bury()
-	row.mark.Store(0)
+	row.Bury()
+	row.Mark.Store(0)
 	wantNews(t, "told", m, 0, 0)
 	wantNews(t, "before it began", late, 0, 0)
 	dies()
-	row.bury()
-	row.mark.Store(0)
+	row.Bury()
+	row.Mark.Store(0)
 	wantNews(t, "one after", m, mark, 0)
 	wantNews(t, "one after", late, mark, 0)
 	// What a row claims is bounded, and never goes round.
-	row.deaths.Store(0)
+	row.Deaths.Store(0)
 	dies()
-	row.bury()
+	row.Bury()
 	wantNews(t, "with a count that fell", m, mark, 0)
 }
 
@@ -126,8 +127,8 @@ func TestSeatDeathsCounted(t *testing.T) {
 func TestSeatDeathsKept(t *testing.T) {
 	c, row, dead := seatRig(t)
 	m := newCounterMourner(c)
-	row.sitDown(100, dead)
-	row.sitDown(101, shm.Self())
+	row.SitDown(100, dead)
+	row.SitDown(101, shm.Self())
 	m.close(wantNews(t, "dead", m, 100, 0))
 	m.close(nil)
 	m.close(wantNews(t, "for the third", m, 100, 0))
@@ -143,15 +144,15 @@ func TestSeatDeathsCountedAtOnce(t *testing.T) {
 	go func() {
 		defer close(done)
 		for mark := uint64(1); mark <= total+1; mark++ {
-			row.sitDown(mark, dead) // and the one before is in the record
+			row.SitDown(mark, dead) // and the one before is in the record
 		}
 	}()
 	var was uint64
-	for last := (fallen{}); last.mark < total; {
+	for last := (kind.Fallen{}); last.Mark < total; {
 		var deaths uint64
-		if last, deaths = row.fallen(); last.mark != 0 && last.mark != deaths || last.mark == 0 &&
+		if last, deaths = row.Fallen(); last.Mark != 0 && last.Mark != deaths || last.Mark == 0 &&
 			deaths > total {
-			t.Fatalf("%d has count %d", last.mark, deaths)
+			t.Fatalf("%d has count %d", last.Mark, deaths)
 		}
 		if deaths < was {
 			t.Fatalf("%d after %d", deaths, was)
@@ -159,5 +160,5 @@ func TestSeatDeathsCountedAtOnce(t *testing.T) {
 		was = deaths
 	}
 	<-done
-	row.mark.Store(0)
+	row.Mark.Store(0)
 }

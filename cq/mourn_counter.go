@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -36,13 +37,13 @@ type seatWitness struct {
 func newCounterMourner(c *Counter) *counterMourner {
 	m := &counterMourner{c: c}
 	for i := range m.seats {
-		s, row := &m.seats[i], &c.words.rows[i]
-		mark, o := row.sits()
+		s, row := &m.seats[i], &c.words.Rows[i]
+		mark, o := row.Sits()
 		if s.mark, s.owner = mark, o; mark != 0 && m.gone(i) {
 			s.settled, s.ahead = mark, 1
 		}
-		last, deaths := row.fallen()
-		if s.former, s.deaths = last.mark, deaths; last.mark == mark {
+		last, deaths := row.Fallen()
+		if s.former, s.deaths = last.Mark, deaths; last.Mark == mark {
 			s.ahead = 0
 		}
 	}
@@ -60,20 +61,20 @@ func (m *counterMourner) look() (out []peerNews) {
 }
 
 func (m *counterMourner) lookAt(i int, out []peerNews) []peerNews {
-	s, row := &m.seats[i], &m.c.words.rows[i]
+	s, row := &m.seats[i], &m.c.words.Rows[i]
 	// The row before the record: whoever is seen in the row has recorded his predecessor.
-	mark, o := row.sits()
-	if last, deaths := row.fallen(); last.mark != 0 && last.mark != s.former {
+	mark, o := row.Sits()
+	if last, deaths := row.Fallen(); last.Mark != 0 && last.Mark != s.former {
 		since := deaths - s.deaths
 		if int64(since) < 1 {
 			since = 1 // a count that cannot be
 		}
-		s.former, s.deaths = last.mark, deaths
-		if last.mark != s.settled {
-			p := m.entry(i, last.mark, last.owner)
-			p.More = min(since-min(since, 1+s.ahead), mostFallen)
+		s.former, s.deaths = last.Mark, deaths
+		if last.Mark != s.settled {
+			p := m.entry(i, last.Mark, last.Owner)
+			p.More = min(since-min(since, 1+s.ahead), kind.MostFallen)
 			out = append(out, peerNews{EventPeerDeath, p})
-			s.settled = last.mark
+			s.settled = last.Mark
 		}
 		s.ahead = 0
 	}
@@ -87,7 +88,7 @@ func (m *counterMourner) lookAt(i int, out []peerNews) []peerNews {
 	if !s.watching {
 		s.watch()
 	}
-	if (s.ended.Load() || s.blind) && m.gone(i) && row.mark.Load() == mark {
+	if (s.ended.Load() || s.blind) && m.gone(i) && row.Mark.Load() == mark {
 		s.rest()
 		s.settled, s.ahead = mark, 1
 		out = append(out, peerNews{EventPeerDeath, m.entry(i, mark, s.owner)})
@@ -145,59 +146,6 @@ func (s *seatWitness) rest() {
 	s.watching, s.blind = false, false
 }
 
-// sits returns who has a row, or nobody while that is being written.
-func (r *counterRow) sits() (mark uint64, o shm.Owner) {
-	mark = r.mark.Load()
-	o = r.owner()
-	if mark == 0 || r.mark.Load() != mark {
-		return 0, shm.Owner{}
-	}
-	return mark, o
-}
-
-// fallen is one who died in a seat.
-type fallen struct {
-	mark  uint64
-	owner shm.Owner
-}
-
-// mostFallen bounds what a row may claim.
-const mostFallen = 1 << 20
-
-// fallen returns the last who died in a row, and how many did with him. While that is being written
-// it is nobody, and how many did before.
-func (r *counterRow) fallen() (last fallen, deaths uint64) {
-	last = fallen{r.formerMark.Load(), boundOwner(r.formerPID.Load(), r.formerPIDNS.Load(),
-		r.formerStart.Load())}
-	deaths = r.deaths.Load()
-	if last.mark == 0 || r.formerMark.Load() != last.mark {
-		return fallen{}, deaths / 2
-	}
-	return last, deaths/2 + deaths%2
-}
-
-// bury records who died in the seat, if anybody did. It is for who has it now, and may be killed
-// over it: the next one begins again. The count of deaths is twice that, and odd from before a
-// record is begun until after it is written: so who finds it odd can tell by the record whether
-// that one is counted.
-func (r *counterRow) bury() {
-	mark := r.mark.Load()
-	former, deaths := r.formerMark.Load(), r.deaths.Load()
-	if mark == 0 || former == mark {
-		return // he left by himself, or died before he said who he is; or it is done
-	}
-	if former != 0 {
-		deaths += deaths % 2 // who wrote the record was killed before he said that it is whole
-	}
-	r.formerMark.Store(0)
-	r.deaths.Store(deaths | 1)
-	r.formerPID.Store(r.pid.Load())
-	r.formerPIDNS.Store(r.pidNS.Load())
-	r.formerStart.Store(r.start.Load())
-	r.formerMark.Store(mark) // who sees it sees the rest
-	r.deaths.Store((deaths | 1) + 1)
-}
-
 // BindEvents makes this handle report to an event queue the deaths of other processes that have the
 // counter open: an EventPeerDeath with the counter's FID, the seat as Data and a [PeerEntry] as
 // payload, one for each handle that a process had open when it was killed or ended without closing
@@ -214,7 +162,7 @@ func (r *counterRow) bury() {
 // called from anywhere. The error is ErrClosed.
 func (c *Counter) BindEvents(events EventSink) error {
 	if !c.guard.enterAny() {
-		return &Error{Pkg: pkg, Op: "bind events", Name: c.name, Err: ErrClosed}
+		return &Error{Pkg: kind.Pkg, Op: "bind events", Name: c.name, Err: ErrClosed}
 	}
 	defer c.guard.leaveAny()
 	err := c.deaths.bind(c.fid, events, func(former mourner) mourner {
@@ -224,7 +172,7 @@ func (c *Counter) BindEvents(events EventSink) error {
 		return newCounterMourner(c)
 	})
 	if err != nil {
-		return &Error{Pkg: pkg, Op: "bind events", Name: c.name, Err: err}
+		return &Error{Pkg: kind.Pkg, Op: "bind events", Name: c.name, Err: err}
 	}
 	return nil
 }

@@ -7,16 +7,6 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// sitDown is what a handle of a process writes into the row of its seat.
-func (r *counterRow) sitDown(mark uint64, o shm.Owner) {
-	r.bury()
-	r.mark.Store(0)
-	r.pid.Store(uint64(o.PID))
-	r.pidNS.Store(o.PIDNS)
-	r.start.Store(o.StartTicks)
-	r.mark.Store(mark)
-}
-
 // TestSeatDeaths: every death in a seat is told or counted, once, whenever somebody looks.
 func TestSeatDeaths(t *testing.T) {
 	c, err := CreateAnonymousCounter("seats", CounterOptions{})
@@ -24,10 +14,10 @@ func TestSeatDeaths(t *testing.T) {
 		t.Fatal(err)
 	}
 	const seat = 7
-	row := &c.words.rows[seat]
+	row := &c.words.Rows[seat]
 	dead := shm.Self() // one with our number that began before us is gone
 	dead.StartTicks--
-	row.sitDown(100, dead)
+	row.SitDown(100, dead)
 	m := newCounterMourner(c)
 	want := func(what string, mark, more uint64) {
 		t.Helper()
@@ -44,34 +34,34 @@ func TestSeatDeaths(t *testing.T) {
 		}
 	}
 	want("before it began", 0, 0)
-	row.sitDown(101, dead)
+	row.SitDown(101, dead)
 	want("seen dead", 101, 0)
 	want("again", 0, 0)
-	row.sitDown(102, shm.Self())
+	row.SitDown(102, shm.Self())
 	want("told already", 0, 0)
-	row.mark.Store(0) // it closes
+	row.Mark.Store(0) // it closes
 	want("closed", 0, 0)
-	row.sitDown(103, dead)
-	row.sitDown(104, shm.Self())
+	row.SitDown(103, dead)
+	row.SitDown(104, shm.Self())
 	want("seen in the record only", 103, 0)
 	want("again", 0, 0)
-	row.mark.Store(0)
+	row.Mark.Store(0)
 	for mark := uint64(105); mark < 109; mark++ {
-		row.sitDown(mark, dead)
+		row.SitDown(mark, dead)
 	}
-	row.sitDown(109, shm.Self())
+	row.SitDown(109, shm.Self())
 	want("four between two looks", 108, 3)
-	row.mark.Store(0)
-	row.sitDown(110, dead)
+	row.Mark.Store(0)
+	row.SitDown(110, dead)
 	want("seen dead", 110, 0)
-	row.sitDown(111, dead)
-	row.sitDown(112, shm.Self())
+	row.SitDown(111, dead)
+	row.SitDown(112, shm.Self())
 	want("one of two is told already", 111, 0)
-	row.mark.Store(0)
-	row.sitDown(113, dead)
-	row.bury() // who sat down there was killed over it
+	row.Mark.Store(0)
+	row.SitDown(113, dead)
+	row.Bury() // who sat down there was killed over it
 	want("buried twice", 113, 0)
-	row.sitDown(114, shm.Self())
+	row.SitDown(114, shm.Self())
 	want("once", 0, 0)
 	m.close(nil)
 	if err := c.Close(); err != nil {

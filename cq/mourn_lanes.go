@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"sync"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -61,7 +62,7 @@ func (m *laneMourner) find(first bool) {
 		// What is not there, or not this queue's, or damaged stays so until the stamp changes; for
 		// want of a descriptor or of memory only this look failed.
 		switch {
-		case errors.Is(err, fs.ErrNotExist), err == errOtherQueue:
+		case errors.Is(err, fs.ErrNotExist), err == kind.ErrOtherQueue:
 			m.old[bit] = false // whatever comes now is new
 		case !damaged(err):
 			seen, m.old[bit] = false, m.old[bit] || first
@@ -74,10 +75,10 @@ func (m *laneMourner) find(first bool) {
 
 // begin makes the witness of a lane. The row remembers what was reported, and where, for the reader
 // that comes after this one.
-func (m *laneMourner) begin(obj *shm.Object, row *rowWords, first bool) *witness {
+func (m *laneMourner) begin(obj *shm.Object, row *kind.RowWords, first bool) *witness {
 	w := &witness{obj: obj}
-	if row.toldTo.Load() == m.to {
-		w.settle(row.told.Load())
+	if row.ToldTo.Load() == m.to {
+		w.settle(row.Told.Load())
 		return w
 	}
 	if owner := obj.Owner(); first && owner.Generation > 0 {
@@ -88,11 +89,11 @@ func (m *laneMourner) begin(obj *shm.Object, row *rowWords, first bool) *witness
 }
 
 // tellFrom makes a row remember what this event queue was told.
-func (m *laneMourner) tellFrom(row *rowWords, settled uint64) {
-	row.toldTo.Store(0)
-	row.told.Store(settled)
-	row.telling.Store(settled)
-	row.toldTo.Store(m.to)
+func (m *laneMourner) tellFrom(row *kind.RowWords, settled uint64) {
+	row.ToldTo.Store(0)
+	row.Told.Store(settled)
+	row.Telling.Store(settled)
+	row.ToldTo.Store(m.to)
 }
 
 // turnTo goes on for another event queue. It is told what the former had no room for, and as any
@@ -171,8 +172,8 @@ func (m *laneMourner) overran(bit int) (is bool) {
 		if obj == nil {
 			return nil
 		}
-		words, err := wordsOf[laneWords](obj, sectLane, uint32(bit))
-		is = err == nil && words.overrun.Load() != 0
+		words, err := kind.WordsOf[kind.LaneWords](obj, kind.SectLane, uint32(bit))
+		is = err == nil && words.Overrun.Load() != 0
 		return err
 	}
 	switch {
@@ -189,7 +190,7 @@ func (m *laneMourner) entry(bit int, obj *shm.Object, o shm.Owner) PeerEntry {
 	row := &m.q.rows[bit]
 	p := PeerEntry{Role: PeerWriter, Lane: bit, PID: o.PID, PIDNS: o.PIDNS, StartTicks: o.StartTicks,
 		Object: obj.Header().UUID, Generation: o.Generation,
-		Again: o.Generation > row.told.Load() && o.Generation <= row.telling.Load()}
+		Again: o.Generation > row.Told.Load() && o.Generation <= row.Telling.Load()}
 	p.First, p.End = laneShare(obj, bit, o.Generation)
 	return p
 }
@@ -197,19 +198,19 @@ func (m *laneMourner) entry(bit int, obj *shm.Object, o shm.Owner) PeerEntry {
 // laneShare returns which entries of a lane are one writer's, as far as the lane still says so. A
 // writer that died between taking the lane and saying where it begins published nothing.
 func laneShare(obj *shm.Object, bit int, generation uint64) (first, end uint64) {
-	words, err := wordsOf[laneWords](obj, sectLane, uint32(bit))
+	words, err := kind.WordsOf[kind.LaneWords](obj, kind.SectLane, uint32(bit))
 	if err != nil {
 		return 0, 0
 	}
 	start := func(generation uint64) (uint64, bool) {
-		e := &words.epochs[generation%laneEpochs]
-		g := e.generation.Load()
-		at := e.start.Load()
-		return at, g == generation && e.generation.Load() == g
+		e := &words.Epochs[generation%kind.LaneEpochs]
+		g := e.Generation.Load()
+		at := e.Start.Load()
+		return at, g == generation && e.Generation.Load() == g
 	}
-	end = words.tail.Load()
+	end = words.Tail.Load()
 	// Loaded after the tail: a successor says where it begins before it publishes.
-	for next := generation + 1; next <= generation+laneEpochs; next++ {
+	for next := generation + 1; next <= generation+kind.LaneEpochs; next++ {
 		if at, ok := start(next); ok {
 			end = at
 			break
@@ -223,14 +224,14 @@ func laneShare(obj *shm.Object, bit int, generation uint64) (first, end uint64) 
 }
 
 func (m *laneMourner) telling(n *peerNews) {
-	if row := &m.q.rows[n.Lane]; !m.q.opt.others() && n.Generation > row.telling.Load() {
-		row.telling.Store(n.Generation)
+	if row := &m.q.rows[n.Lane]; !m.q.opt.others() && n.Generation > row.Telling.Load() {
+		row.Telling.Store(n.Generation)
 	}
 }
 
 func (m *laneMourner) told(n *peerNews) {
-	if row := &m.q.rows[n.Lane]; !m.q.opt.others() && n.Generation > row.told.Load() {
-		row.told.Store(n.Generation)
+	if row := &m.q.rows[n.Lane]; !m.q.opt.others() && n.Generation > row.Told.Load() {
+		row.Told.Store(n.Generation)
 	}
 }
 
@@ -270,7 +271,7 @@ func (q *Queue) laneObject(bit int) (*shm.Object, error) {
 		return nil, err
 	}
 	other := q.home.attached(bit) != nil // it goes when its lane is retired
-	if err = laneBelongs(obj, bit, q.opt, q.obj.Header().UUID); err != nil {
+	if err = q.opt.attrs().LaneBelongs(obj, bit, q.obj.Header().UUID); err != nil {
 		if !other {
 			_ = obj.Close()
 		}

@@ -3,6 +3,7 @@ package cq
 import (
 	"math"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -35,7 +36,7 @@ func (m *readerMourner) lookOther() (out []peerNews) {
 		m.came = false
 		out = append(out, peerNews{EventPeerNew, m.entry(owner)})
 	}
-	if !m.gone && m.w.peer.Gone() && m.w.ringer.Flags()&(rowLeft|rowClosed) == 0 {
+	if !m.gone && m.w.peer.Gone() && m.w.ringer.Flags()&(kind.RowLeft|kind.RowClosed) == 0 {
 		m.gone = true
 		out = append(out, peerNews{EventPeerDeath, m.entry(owner)})
 	}
@@ -46,8 +47,8 @@ func (m *readerMourner) lookOther() (out []peerNews) {
 func (m *readerMourner) entry(o shm.Owner) PeerEntry {
 	p := PeerEntry{Role: PeerReader, Lane: m.w.bit, PID: o.PID, PIDNS: o.PIDNS,
 		StartTicks: o.StartTicks, Object: m.w.reader.Header().UUID, Generation: o.Generation}
-	p.End = m.w.words.tail.Load()
-	if p.First = m.w.row.head.Load(); p.End-p.First > uint64(m.w.prod.Cap()) {
+	p.End = m.w.words.Tail.Load()
+	if p.First = m.w.row.Head.Load(); p.End-p.First > uint64(m.w.prod.Cap()) {
 		p.First = p.End // no index that can be
 	}
 	return p
@@ -72,22 +73,22 @@ func (m *readerMourner) close([]peerNews)  { m.witness.rest() }
 // process. BindEvents may be called from anywhere.
 func (w *Writer) BindEvents(events EventSink) error {
 	if w.own {
-		return refuse("bind events", w.name, "Writer", "the queue's own", "one of another process",
+		return kind.Refuse("bind events", w.name, "Writer", "the queue's own", "one of another process",
 			ErrInvalid)
 	}
 	if !w.guard.enterAny() {
-		return &Error{Pkg: pkg, Op: "bind events", Name: w.name, Err: ErrClosed}
+		return &Error{Pkg: kind.Pkg, Op: "bind events", Name: w.name, Err: ErrClosed}
 	}
 	defer w.guard.leaveAny()
-	kind := FIDQueue
+	of := FIDQueue
 	if w.reader.Header().Kind == shm.KindEvents {
-		kind = FIDEvents
+		of = FIDEvents
 	}
-	err := w.deaths.bind(objectFID(kind, w.reader), events, func(mourner) mourner {
+	err := w.deaths.bind(objectFID(of, w.reader), events, func(mourner) mourner {
 		return newReaderMourner(w)
 	})
 	if err != nil {
-		return &Error{Pkg: pkg, Op: "bind events", Name: w.name, Err: err}
+		return &Error{Pkg: kind.Pkg, Op: "bind events", Name: w.name, Err: err}
 	}
 	return nil
 }

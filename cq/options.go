@@ -6,7 +6,7 @@ import (
 	"math/bits"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -163,7 +163,7 @@ const (
 // resolve checks o and fills in what was left to us.
 func (o Options) resolve(op, name string) (Options, error) {
 	bad := func(field string, got, want any) (Options, error) {
-		return o, refuse(op, name, field, got, want, ErrInvalid)
+		return o, kind.Refuse(op, name, field, got, want, ErrInvalid)
 	}
 	if o.Format > FormatTagged {
 		return bad("Format", o.Format, "unspec, context, msg, data or tagged")
@@ -171,16 +171,16 @@ func (o Options) resolve(op, name string) (Options, error) {
 	if o.Format == FormatUnspec {
 		o.Format = FormatTagged
 	}
-	if o.Size < 0 || o.Size > maxCapacity {
-		return bad("Size", o.Size, fmt.Sprintf("0 to %d", maxCapacity))
+	if o.Size < 0 || o.Size > kind.MaxCapacity {
+		return bad("Size", o.Size, fmt.Sprintf("0 to %d", kind.MaxCapacity))
 	}
 	if o.Size == 0 {
 		o.Size = defaultSize
 	}
 	o.Size = 1 << bits.Len(uint(o.Size-1))
 	// One lane is the reader's own, so a queue needs a second one to be of use.
-	if o.MaxLanes < 0 || o.MaxLanes > maxLanes {
-		return bad("MaxLanes", o.MaxLanes, fmt.Sprintf("0 to %d", maxLanes))
+	if o.MaxLanes < 0 || o.MaxLanes > kind.MaxLanes {
+		return bad("MaxLanes", o.MaxLanes, fmt.Sprintf("0 to %d", kind.MaxLanes))
 	}
 	if o.MaxLanes == 0 {
 		o.MaxLanes = defaultLanes
@@ -207,111 +207,12 @@ func (o Options) resolve(op, name string) (Options, error) {
 }
 
 func errWindows(op, name string) error {
-	return &Error{Pkg: pkg, Op: op, Name: name, Field: "Wait", Got: WaitCritSecCond,
+	return &Error{Pkg: kind.Pkg, Op: op, Name: name, Field: "Wait", Got: WaitCritSecCond,
 		Err: errors.ErrUnsupported, Hint: "it is for Windows; use WaitMutexCond"}
 }
 
 // rows is the number of lanes with the reader's own.
 func (o Options) rows() int { return o.MaxLanes + 1 }
-
-func laneSections(id uint32, o shape) []shm.Section {
-	capacity, stride := uint64(o.Size), uint64(o.detailBytes)
-	return []shm.Section{
-		{Kind: sectLane, ID: id, Length: laneBytes, ElemSize: laneBytes, Capacity: 1,
-			LayoutHash: layoutVersion},
-		{Kind: sectSlots, ID: id, Length: capacity * slotBytes, ElemSize: slotBytes,
-			Capacity: capacity, LayoutHash: o.slotsVersion()},
-		{Kind: sectErrors, ID: id, Length: capacity * stride, ElemSize: stride,
-			Capacity: capacity, LayoutHash: layoutVersion},
-	}
-}
-
-func (o shape) readerSpec(name string) shm.Spec {
-	rows := o.rows()
-	s := shm.Spec{Kind: o.kind(), Name: name, Sections: append([]shm.Section{
-		{Kind: sectQueue, Length: queueBytes, ElemSize: queueBytes, Capacity: 1,
-			LayoutHash: layoutVersion},
-		{Kind: sectRows, Length: uint64(rows) * rowBytes, ElemSize: rowBytes,
-			Capacity: uint64(rows), LayoutHash: layoutVersion},
-		{Kind: sectHints, Length: doorbell.HintsBytes(rows),
-			ElemSize: doorbell.HintsBytes(rows), Capacity: 1, LayoutHash: layoutVersion},
-	}, laneSections(0, o)...)}
-	s.Attrs[attrFormat] = uint64(o.Format)
-	s.Attrs[attrCapacity] = uint64(o.Size)
-	s.Attrs[attrLanes] = uint64(rows)
-	s.Attrs[attrOverrun] = uint64(o.Overrun)
-	s.Attrs[attrLifetime] = uint64(o.Lifetime)
-	s.Attrs[attrWait] = uint64(o.Wait)
-	s.Attrs[attrDetailBytes] = uint64(o.detailBytes)
-	s.Attrs[attrTrust] = uint64(o.Trust)
-	if !o.WritersPay {
-		s.Attrs[attrReaderPays] = 1
-	}
-	return s
-}
-
-func laneSpec(name string, row int, o shape, queue shm.UUID) shm.Spec {
-	s := shm.Spec{Kind: shm.KindLane, Name: name,
-		Sections: laneSections(uint32(row), o)}
-	s.Attrs[attrLaneRow] = uint64(row)
-	s.Attrs[attrLaneCapacity] = uint64(o.Size)
-	s.Attrs[attrLaneQueueHigh], s.Attrs[attrLaneQueueLow] = uuidWords(queue)
-	return s
-}
-
-func uuidWords(u shm.UUID) (high, low uint64) {
-	for i := range 8 {
-		high = high<<8 | uint64(u[i])
-		low = low<<8 | uint64(u[8+i])
-	}
-	return high, low
-}
-
-// stored returns the options that a reader object was created with, bounded: they index memory.
-func stored(op, name string, h shm.Header) (shape, error) {
-	if h.Kind != shm.KindQueue && h.Kind != shm.KindEvents {
-		return shape{}, refuse(op, name, "kind", h.Kind, shm.KindQueue, shm.ErrKind)
-	}
-	o := shape{Options: Options{
-		Format: Format(h.Attrs[attrFormat]), Size: int(h.Attrs[attrCapacity]),
-		MaxLanes: int(h.Attrs[attrLanes]) - 1, Overrun: Overrun(h.Attrs[attrOverrun]),
-		Lifetime: Lifetime(h.Attrs[attrLifetime]), Wait: WaitObject(h.Attrs[attrWait]),
-		WritersPay: h.Attrs[attrReaderPays] == 0, Trust: Trust(h.Attrs[attrTrust]),
-	}, detailBytes: int(min(h.Attrs[attrDetailBytes], maxDetailBytes+1))}
-	o.events = h.Kind == shm.KindEvents
-	if o.MaxLanes < 1 || o.Size < 1 {
-		return o, refuse(op, name, "attributes", h.Attrs, "at least one lane and slot", ErrCorrupt)
-	}
-	r, err := o.Options.resolve(op, name)
-	want := o.readerSpec(name)
-	if err != nil || r != o.Options || !o.detailPossible() || h.Attrs != want.Attrs {
-		return o, refuse(op, name, "attributes", h.Attrs, "what Create writes", ErrCorrupt)
-	}
-	return o, hasSections(op, name, h, want)
-}
-
-// hasSections checks that an object has the sections that were asked for, of just that size: the
-// structures laid over them are bounded here and nowhere else.
-func hasSections(op, name string, h shm.Header, want shm.Spec) error {
-	for _, w := range want.Sections {
-		var got shm.Section
-		for _, s := range h.Sections {
-			if s.Kind == w.Kind && s.ID == w.ID {
-				got = s
-			}
-		}
-		got.Offset, got.Align = 0, 0
-		if got != w {
-			e := &Error{Pkg: pkg, Op: op, Name: name, Field: fmt.Sprintf("section %#x", uint32(w.Kind)),
-				Got: got, Want: w, Err: ErrCorrupt}
-			if got.LayoutHash = w.LayoutHash; got == w { // its words mean something else
-				e.Err, e.Hint = shm.ErrVersion, "let all processes use one version of the library"
-			}
-			return e
-		}
-	}
-	return nil
-}
 
 // Plan returns how many bytes of shared memory a queue takes with so many writers attached. Options
 // that Create would refuse are refused alike.
@@ -324,10 +225,10 @@ func Plan(o Options, writers int) (uint64, error) {
 }
 
 func plan(o shape, writers int) (uint64, error) {
-	total, err := shm.Plan(o.readerSpec("plan"))
+	total, err := shm.Plan(o.attrs().ReaderSpec("plan"))
 	if err != nil {
 		return 0, err
 	}
-	lane, err := shm.Plan(laneSpec("plan", 1, o, shm.UUID{}))
+	lane, err := shm.Plan(o.attrs().LaneSpec("plan", 1, shm.UUID{}))
 	return total + lane*uint64(writers), err
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -38,7 +39,7 @@ func (q *Queue) Lane(row int) (l Lane, err error) {
 		if obj == nil {
 			return fs.ErrNotExist
 		}
-		words, err := wordsOf[laneWords](obj, sectLane, uint32(row))
+		words, err := kind.WordsOf[kind.LaneWords](obj, kind.SectLane, uint32(row))
 		if err != nil {
 			return err
 		}
@@ -47,7 +48,7 @@ func (q *Queue) Lane(row int) (l Lane, err error) {
 			peer = h.lanes[row].att.peer
 		}
 		l = laneFrom(row, obj, peer, obj.Owner().Generation)
-		l.Published = words.tail.Load()
+		l.Published = words.Tail.Load()
 		return nil
 	})
 	return l, err
@@ -79,7 +80,7 @@ func (q *Queue) PeekedLane() (Lane, error) {
 	}
 	defer q.leave()
 	if q.out == nil {
-		return Lane{}, refuse("look at lane of", q.name, "entries handed out", 0, "1 or more",
+		return Lane{}, kind.Refuse("look at lane of", q.name, "entries handed out", 0, "1 or more",
 			ErrInvalid)
 	}
 	l, _ := q.origin(q.out)
@@ -100,7 +101,7 @@ func (q *Queue) origin(l *lane) (from Lane, end uint64) {
 		generation, end = l.writerOf(l.cons.Head())
 		from = laneFrom(l.bit, obj, nil, generation)
 	}
-	from.Published = l.words.tail.Load()
+	from.Published = l.words.Tail.Load()
 	return from, end
 }
 
@@ -116,9 +117,9 @@ func (q *Queue) ofOne(bit, n int) int {
 // began. Nothing is checked: a writer may have written anything.
 func (l *lane) writerOf(at uint64) (generation, end uint64) {
 	end = math.MaxUint64
-	for i := range l.words.epochs {
-		e := &l.words.epochs[i]
-		g, start := e.generation.Load(), e.start.Load()
+	for i := range l.words.Epochs {
+		e := &l.words.Epochs[i]
+		g, start := e.Generation.Load(), e.Start.Load()
 		if start > at {
 			end = min(end, start)
 		} else {

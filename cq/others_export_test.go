@@ -7,8 +7,8 @@ import (
 )
 
 // StoreHead and StorePeeked write what a reader says of a lane.
-func StoreHead(q *Queue, bit int, at uint64)   { q.rows[bit].head.Store(at) }
-func StorePeeked(q *Queue, bit int, at uint64) { q.rows[bit].peeked.Store(at) }
+func StoreHead(q *Queue, bit int, at uint64)   { q.rows[bit].Head.Store(at) }
+func StorePeeked(q *Queue, bit int, at uint64) { q.rows[bit].Peeked.Store(at) }
 
 // Decider meets the reader at the other end, and returns what a writer does whose rendezvous broke
 // when its lane was sent.
@@ -21,7 +21,7 @@ func Decider(conn *net.UnixConn) (decided func() bool, end func(), err error) {
 func ShareReader(q *Queue) (int, error) { return q.obj.ShareFD() }
 
 // StoreTail writes what a writer says of its own lane.
-func (w *Writer) StoreTail(at uint64) { w.words.tail.Store(at) }
+func (w *Writer) StoreTail(at uint64) { w.words.Tail.Store(at) }
 
 // Relays reports whether a keeper was to pass on the rings of a row's writer.
 func Relays(q *Queue, bit int) bool {

@@ -7,6 +7,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/kind"
 )
 
 // ParseFlags turns text into flags, as [Flags.String] prints them or the manual writes them: names
@@ -22,7 +24,7 @@ func ParseFlags(text string) (Flags, error) {
 			bit, ok = Flags(n), true
 		}
 		if !ok {
-			return 0, refuse("parse", "", "flag", word, "one of "+strings.Join(FlagNames(), ", "),
+			return 0, kind.Refuse("parse", "", "flag", word, "one of "+strings.Join(FlagNames(), ", "),
 				ErrInvalid)
 		}
 		f |= bit
@@ -90,7 +92,7 @@ func ParseEventKind(text string) (EventKind, error) {
 			return EventKind(n), nil
 		}
 	}
-	return 0, refuse("parse", "", "event", text, "one of "+strings.Join(eventWords[:], ", ")+
+	return 0, kind.Refuse("parse", "", "event", text, "one of "+strings.Join(eventWords[:], ", ")+
 		", PEER_DEATH, PEER_NEW, USER, USER+N, or a number", ErrInvalid)
 }
 
@@ -134,7 +136,7 @@ func ParseFID(text string) (f FID, err error) {
 			return FID{Kind: FIDKind(kind), ID: id, Generation: generation}, nil
 		}
 	}
-	return FID{}, refuse("parse", "", "identifier", text, "kind:id or kind:id:generation",
+	return FID{}, kind.Refuse("parse", "", "identifier", text, "kind:id or kind:id:generation",
 		ErrInvalid)
 }
 
@@ -169,7 +171,7 @@ func ParseErrno(text string) (Errno, error) {
 	}
 	n, err := strconv.ParseInt(text, 0, 32)
 	if err != nil || n <= 0 {
-		return 0, refuse("parse", "", "error number", text,
+		return 0, kind.Refuse("parse", "", "error number", text,
 			"a name as ETRUNC or EIO, or a number above 0", ErrInvalid)
 	}
 	return Errno(n), nil

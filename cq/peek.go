@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -39,7 +40,7 @@ func (q *Queue) peekOnce(n int) (es []Entry, out bool, err error) {
 
 func (q *Queue) peek(n int) ([]Entry, error) {
 	if n <= 0 {
-		return nil, refuse("peek", q.name, "n", n, "1 or more", ErrInvalid)
+		return nil, kind.Refuse("peek", q.name, "n", n, "1 or more", ErrInvalid)
 	}
 	if q.final {
 		return nil, ErrOverrun
@@ -110,7 +111,7 @@ func (q *Queue) peekLane(l *lane, n int) (es []Entry, stop bool) {
 	crash.At(crash.PeekChosen)
 	l.peeked += uint64(len(es))
 	if !again {
-		ring.StoreRelease(&l.row.peeked, l.peeked)
+		ring.StoreRelease(&l.row.Peeked, l.peeked)
 		crash.At(crash.PeekStored)
 	}
 	q.out = l
@@ -144,7 +145,7 @@ func (q *Queue) release(n int) error {
 	}
 	l := q.out
 	if l == nil || n < 0 {
-		return refuse("release", q.name, "n", n, "what Peek handed out", ErrInvalid)
+		return kind.Refuse("release", q.name, "n", n, "what Peek handed out", ErrInvalid)
 	}
 	head := l.cons.Head()
 	if l.peeked-head > uint64(l.cons.Cap()) { // another goroutine took them
@@ -164,7 +165,7 @@ func (q *Queue) release(n int) error {
 		ring.StoreRelease(&q.guard.loans, left)
 		return nil
 	}
-	return refuse("release", q.name, "n", n, "what Peek handed out", ErrInvalid)
+	return kind.Refuse("release", q.name, "n", n, "what Peek handed out", ErrInvalid)
 }
 
 // lostHandOut gives up what is handed out, after another goroutine was inside where there must be

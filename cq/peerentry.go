@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -91,7 +92,7 @@ func (p *PeerEntry) AppendTo(b []byte) []byte {
 // is too short, as that of an event queue is whose DataMaxBytes are fewer than 88, is ErrCorrupt.
 func ParsePeerEntry(payload []byte) (PeerEntry, error) {
 	if len(payload) < peerEntryBytes {
-		return PeerEntry{}, refuse("parse", "peer event", "payload length", len(payload),
+		return PeerEntry{}, kind.Refuse("parse", "peer event", "payload length", len(payload),
 			fmt.Sprintf("%d or more", peerEntryBytes), ErrCorrupt)
 	}
 	le := binary.LittleEndian

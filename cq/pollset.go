@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -36,7 +37,7 @@ type polledCounter struct {
 // NewPollSet makes an empty poll set (fi_poll_open). d is as for [NewWaitSet]; flags must be 0.
 func NewPollSet(d *shm.Dir, flags Flags) (*PollSet, error) {
 	if flags != 0 {
-		return nil, refuse("open", "poll set", "flags", flags, 0, ErrInvalid)
+		return nil, kind.Refuse("open", "poll set", "flags", flags, 0, ErrInvalid)
 	}
 	bell, err := processDomain.acquire(d)
 	if err != nil {
@@ -184,7 +185,7 @@ func (s *PollSet) empty() int {
 // Close closes the set (fi_close). ErrBusy while it has members; closing twice is harmless.
 func (s *PollSet) Close() error {
 	if n := s.empty(); n > 0 {
-		return &Error{Pkg: pkg, Op: "close", Name: "poll set", Field: "members", Got: n, Want: 0,
+		return &Error{Pkg: kind.Pkg, Op: "close", Name: "poll set", Field: "members", Got: n, Want: 0,
 			Err: ErrBusy, Hint: "remove them first"}
 	}
 	first, err := s.gate.close(func() {})

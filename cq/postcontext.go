@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -112,7 +113,7 @@ func (r *roomWait) sleep() error {
 func (r *roomWait) lookForReader() error {
 	alone := r.w.readerless()
 	if alone && r.alone {
-		return &Error{Pkg: pkg, Op: "post", Name: r.w.name, Err: ErrPeerGone,
+		return &Error{Pkg: kind.Pkg, Op: "post", Name: r.w.name, Err: ErrPeerGone,
 			Hint: "nobody reads the queue: post again when it has been opened again"}
 	}
 	r.alone = alone

@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/shmring/shmring/internal/kind"
 )
 
 // Feeder is what posts into a queue from the queue's own process and has a life of its own: an
@@ -81,7 +83,7 @@ func (q *Queue) BindEvents(events EventSink) error {
 // bindDeaths has deaths of writers reported.
 func (q *Queue) bindDeaths(events EventSink) error {
 	fail := func(err error) error {
-		return &Error{Pkg: pkg, Op: "bind events", Name: q.name, Err: err}
+		return &Error{Pkg: kind.Pkg, Op: "bind events", Name: q.name, Err: err}
 	}
 	if events != nil {
 		if !q.guard.enterAny() {
@@ -114,11 +116,11 @@ func (q *Queue) bindDeaths(events EventSink) error {
 func (q *Queue) bindOverrun(events EventSink) (giveBack func(), err error) {
 	if events != nil {
 		if err := events.bind(); err != nil {
-			return func() {}, &Error{Pkg: pkg, Op: "bind events", Name: q.name, Err: err}
+			return func() {}, &Error{Pkg: kind.Pkg, Op: "bind events", Name: q.name, Err: err}
 		}
 		if err := events.credit(1); err != nil {
 			events.unbind()
-			return func() {}, &Error{Pkg: pkg, Op: "bind events", Name: q.name, Err: err}
+			return func() {}, &Error{Pkg: kind.Pkg, Op: "bind events", Name: q.name, Err: err}
 		}
 	}
 	q.feeders.mu.Lock()
@@ -181,7 +183,7 @@ func (q *Queue) Bind(f Feeder, manual bool) (unbind func(), err error) {
 		return nil, errAbsent("bind")
 	}
 	if err := q.holders.bind(); err != nil {
-		return nil, &Error{Pkg: pkg, Op: "bind", Name: q.name, Err: err}
+		return nil, &Error{Pkg: kind.Pkg, Op: "bind", Name: q.name, Err: err}
 	}
 	e := &feeder{f, manual}
 	q.feeders.mu.Lock()

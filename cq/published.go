@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -34,7 +35,7 @@ func (q *Queue) LaneObject(lane int) (id shm.UUID, err error) {
 // before, of which it is still known. A zero object, which none is, is ErrInvalid.
 func (q *Queue) PublishedBy(lane int, object shm.UUID) (uint64, error) {
 	if object == (shm.UUID{}) {
-		return 0, refuse("look at lane of", q.name, "object", object, "one of LaneObject",
+		return 0, kind.Refuse("look at lane of", q.name, "object", object, "one of LaneObject",
 			ErrInvalid)
 	}
 	return q.published(lane, object)
@@ -46,19 +47,19 @@ func (q *Queue) published(lane int, object shm.UUID) (n uint64, err error) {
 		whichever := object == (shm.UUID{})
 		switch {
 		case obj != nil && (whichever || obj.Header().UUID == object):
-			words, err := wordsOf[laneWords](obj, sectLane, uint32(lane))
+			words, err := kind.WordsOf[kind.LaneWords](obj, kind.SectLane, uint32(lane))
 			if err == nil {
-				n = words.tail.Load()
+				n = words.Tail.Load()
 			}
 			return err
 		case obj == nil && whichever:
-			n = q.rows[lane].head.Load() // what was published is read
+			n = q.rows[lane].Head.Load() // what was published is read
 			return nil
 		case !whichever && former.object == object:
 			n = former.end
 			return nil
 		}
-		return &Error{Pkg: pkg, Op: "look at lane of", Name: q.name, Field: "lane", Got: lane,
+		return &Error{Pkg: kind.Pkg, Op: "look at lane of", Name: q.name, Field: "lane", Got: lane,
 			Want: object, Err: shm.ErrStale, Hint: "another writer has the lane by now"}
 	})
 	return n, err
@@ -73,7 +74,7 @@ type formerLane struct {
 // withLane lends the object of a row, or nil if there is none.
 func (q *Queue) withLane(lane int, do func(obj *shm.Object, former formerLane) error) error {
 	if lane < 0 || lane >= q.opt.rows() {
-		return refuse("look at lane of", q.name, "lane", lane, q.opt.MaxLanes, ErrInvalid)
+		return kind.Refuse("look at lane of", q.name, "lane", lane, q.opt.MaxLanes, ErrInvalid)
 	}
 	if !q.guard.enterAny() {
 		return ErrClosed
@@ -90,7 +91,8 @@ func (q *Queue) withLane(lane int, do func(obj *shm.Object, former formerLane) e
 	obj, err := q.home.openLane(lane)
 	if err == nil {
 		defer obj.Close()
-		if err = laneBelongs(obj, lane, q.opt, q.obj.Header().UUID); errors.Is(err, errOtherQueue) {
+		if err = q.opt.attrs().LaneBelongs(obj, lane, q.obj.Header().UUID); errors.Is(err,
+			kind.ErrOtherQueue) {
 			err = fs.ErrNotExist // it is only in the way
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -24,8 +25,8 @@ type Queue struct {
 	opt   shape
 	home  home
 	obj   *shm.Object
-	words *queueWords
-	rows  []rowWords
+	words *kind.QueueWords
+	rows  []kind.RowWords
 	bell  *doorbell.Bell
 	face  *doorbell.Face
 	spin  time.Duration
@@ -107,9 +108,9 @@ func createShape(d *shm.Dir, name string, o shape) (q *Queue, err error) {
 }
 
 func create(d *shm.Dir, name string, o shape) (*Queue, error) {
-	obj, dir, err := d.CreateIn(name, readerFile, o.readerSpec(name), initReader)
+	obj, dir, err := d.CreateIn(name, kind.ReaderFile, o.attrs().ReaderSpec(name), initReader)
 	if errors.Is(err, fs.ErrExist) && removeFormer(d, name) == nil {
-		obj, dir, err = d.CreateIn(name, readerFile, o.readerSpec(name), initReader)
+		obj, dir, err = d.CreateIn(name, kind.ReaderFile, o.attrs().ReaderSpec(name), initReader)
 	}
 	if err != nil {
 		return nil, err
@@ -120,18 +121,18 @@ func create(d *shm.Dir, name string, o shape) (*Queue, error) {
 // initReader writes what must be there before anybody can see the object: every row is born
 // parked, with wake index 0, so that the first publish in it rings.
 func initReader(obj *shm.Object) error {
-	rows, err := rowsOf(obj, 1)
+	rows, err := kind.RowsOf(obj, 1)
 	if err != nil {
 		return err
 	}
 	for i := range rows {
-		rows[i].bell.Parked.Store(doorbell.Parked)
+		rows[i].Bell.Parked.Store(doorbell.Parked)
 	}
-	words, err := wordsOf[queueWords](obj, sectQueue, 0)
+	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
 	if err != nil {
 		return err
 	}
-	words.state.Store(stateOpen)
+	words.State.Store(kind.StateOpen)
 	return nil
 }
 
@@ -160,7 +161,7 @@ func adoptShape(d *shm.Dir, name string, want shape) (*Queue, error) {
 }
 
 func adopt(d, dir *shm.Dir, name string, want shape) (*Queue, error) {
-	obj, err := dir.Open(readerFile, shm.ReadWrite)
+	obj, err := dir.Open(kind.ReaderFile, shm.ReadWrite)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +176,7 @@ func adopt(d, dir *shm.Dir, name string, want shape) (*Queue, error) {
 		err = obj.Claim(func() error { return readerState(obj, name) })
 	}
 	if err == nil && !o.WritersPay && doorbell.Barrier() != nil {
-		err = refuse("adopt", name, "membarrier", "refused by the kernel",
+		err = kind.Refuse("adopt", name, "membarrier", "refused by the kernel",
 			"allowed, as for the reader that created the queue", ErrInvalid)
 	}
 	if err != nil {
@@ -189,12 +190,12 @@ func adopt(d, dir *shm.Dir, name string, want shape) (*Queue, error) {
 
 // readerState refuses a queue that its reader closed.
 func readerState(obj *shm.Object, name string) error {
-	words, err := wordsOf[queueWords](obj, sectQueue, 0)
+	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
 	if err != nil {
 		return err
 	}
-	if words.state.Load() == stateClosed {
-		return &Error{Pkg: pkg, Op: "open", Name: name, Err: ErrClosed,
+	if words.State.Load() == kind.StateClosed {
+		return &Error{Pkg: kind.Pkg, Op: "open", Name: name, Err: ErrClosed,
 			Hint: "its reader destroyed it; create it again"}
 	}
 	return nil
@@ -223,7 +224,7 @@ func openEither[Q any](d *shm.Dir, name string, adopt, create func() (*Q, error)
 			return q, err
 		}
 	}
-	return nil, &Error{Pkg: pkg, Op: "open", Name: name, Err: ErrBusy,
+	return nil, &Error{Pkg: kind.Pkg, Op: "open", Name: name, Err: ErrBusy,
 		Hint: "it is being created and destroyed all the time"}
 }
 
@@ -257,13 +258,13 @@ func newQueue(h home, obj *shm.Object, name string, o shape, made bool) (*Queue,
 }
 
 func (q *Queue) start() (err error) {
-	if q.words, err = wordsOf[queueWords](q.obj, sectQueue, 0); err != nil {
+	if q.words, err = kind.WordsOf[kind.QueueWords](q.obj, kind.SectQueue, 0); err != nil {
 		return err
 	}
-	if q.rows, err = rowsOf(q.obj, q.opt.rows()); err != nil {
+	if q.rows, err = kind.RowsOf(q.obj, q.opt.rows()); err != nil {
 		return err
 	}
-	mem, _, err := q.obj.Section(sectHints, 0)
+	mem, _, err := q.obj.Section(kind.SectHints, 0)
 	if err != nil {
 		return err
 	}
@@ -275,15 +276,15 @@ func (q *Queue) start() (err error) {
 		if q.face, err = q.home.newFace(); err != nil {
 			return err
 		}
-		q.words.face.Store(uint64(q.face.EventFD()) + 1)
+		q.words.Face.Store(uint64(q.face.EventFD()) + 1)
 	} else {
-		q.words.face.Store(0)
+		q.words.Face.Store(0)
 	}
 	generation := q.obj.Generation()
 	q.fid = objectFID(q.opt.fidKind(), q.obj)
-	q.words.faceGen.Store(generation)
-	q.words.bell.generation.Store(0) // the predecessor's is no use
-	q.bell = doorbell.NewBell(doorbell.Config{Arm: &q.words.arm, Hints: hints,
+	q.words.FaceGen.Store(generation)
+	q.words.Bell.Generation.Store(0) // the predecessor's is no use
+	q.bell = doorbell.NewBell(doorbell.Config{Arm: &q.words.Arm, Hints: hints,
 		Lanes: q.opt.rows(), Generation: uint16(generation), Face: q.face,
 		Open: q.openLane, Marked: q.laneMarked, Shared: q.opt.Shared,
 		Refused: q.barrierRefused})
@@ -292,9 +293,9 @@ func (q *Queue) start() (err error) {
 	if err := q.ownLane(); err != nil {
 		return err
 	}
-	q.words.state.CompareAndSwap(stateRemoving, stateOpen) // whoever did that died over it
-	if q.words.state.Load() == stateOverrun {
-		q.bell.SetFlags(rowOverrun)
+	q.words.State.CompareAndSwap(kind.StateRemoving, kind.StateOpen) // whoever did that died over it
+	if q.words.State.Load() == kind.StateOverrun {
+		q.bell.SetFlags(kind.RowOverrun)
 		q.overrun = q.lanes[0]
 	}
 	crash.At(crash.AdoptStarted)
@@ -338,10 +339,10 @@ func (q *Queue) FD() int {
 // ErrNoWait.
 func (q *Queue) Signal() error {
 	if q.opt.Wait == WaitNone {
-		return &Error{Pkg: pkg, Op: "signal", Name: q.name, Err: ErrNoWait}
+		return &Error{Pkg: kind.Pkg, Op: "signal", Name: q.name, Err: ErrNoWait}
 	}
 	if !q.guard.enterAny() {
-		return &Error{Pkg: pkg, Op: "signal", Name: q.name, Err: ErrClosed}
+		return &Error{Pkg: kind.Pkg, Op: "signal", Name: q.name, Err: ErrClosed}
 	}
 	defer q.guard.leaveAny()
 	q.bell.Signal()
@@ -352,10 +353,10 @@ func (q *Queue) Signal() error {
 // return ErrSignaled.
 func (q *Queue) SignalAll() error {
 	if q.opt.Wait == WaitNone {
-		return &Error{Pkg: pkg, Op: "signal", Name: q.name, Err: ErrNoWait}
+		return &Error{Pkg: kind.Pkg, Op: "signal", Name: q.name, Err: ErrNoWait}
 	}
 	if !q.guard.enterAny() {
-		return &Error{Pkg: pkg, Op: "signal", Name: q.name, Err: ErrClosed}
+		return &Error{Pkg: kind.Pkg, Op: "signal", Name: q.name, Err: ErrClosed}
 	}
 	defer q.guard.leaveAny()
 	q.broadcast.Add(1)

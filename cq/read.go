@@ -3,6 +3,7 @@ package cq
 import (
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 )
 
 // laneBudget is how many entries one lane gives before the next one's turn, in one read or in
@@ -31,7 +32,7 @@ func Read[T Readable](q *Queue, dst []T) (int, error) { return readFrom(q, dst, 
 // (fi_cq_readfrom). Both slices must have the same length.
 func ReadFrom[T Readable](q *Queue, dst []T, src []Addr) (int, error) {
 	if len(dst) != len(src) {
-		return 0, refuse("readfrom", q.name, "len(src)", len(src), len(dst), ErrInvalid)
+		return 0, kind.Refuse("readfrom", q.name, "len(src)", len(src), len(dst), ErrInvalid)
 	}
 	return readFrom(q, dst, src)
 }
@@ -133,7 +134,7 @@ func (q *Queue) settle() {
 func (l *lane) waiting() uint64    { return l.cons.Waiting() }
 func (l *lane) waits() bool        { return l.cons.Waiting() > 0 }
 func (l *lane) moved() bool        { return l.cons.Moved() }
-func (l *lane) overran() bool      { return l.words.overrun.Load() != 0 }
+func (l *lane) overran() bool      { return l.words.Overrun.Load() != 0 }
 func (l *lane) look()              { l.cons.Look() }
 func (l *lane) span(n int) []Entry { return l.cons.Span(n) }
 func (l *lane) atStart() bool      { return l.cons.Head()&uint64(l.cons.Cap()-1) == 0 }
@@ -201,7 +202,7 @@ func notifyFlagsOnly[T Readable](dst []T) {
 func drainLanes[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	switch {
 	case bytesOf[T]() > q.widest:
-		return 0, refuse("read", q.name, "format", formatOf[T](), q.opt.Format, ErrFormat)
+		return 0, kind.Refuse("read", q.name, "format", formatOf[T](), q.opt.Format, ErrFormat)
 	case q.final:
 		return 0, ErrOverrun
 	case q.errLane != nil:
@@ -334,8 +335,8 @@ func (l *lane) release(n int) {
 
 // note and free are the halves of release, which are inlined where it would not be.
 func (l *lane) note() {
-	if waiting := l.cons.Waiting(); waiting > countLoad(&l.row.highWater) {
-		countStore(&l.row.highWater, waiting)
+	if waiting := l.cons.Waiting(); waiting > countLoad(&l.row.HighWater) {
+		countStore(&l.row.HighWater, waiting)
 	}
 }
 
@@ -347,7 +348,7 @@ func (q *Queue) notEntry(l *lane, m Meta) {
 		q.errLane = l
 		return
 	}
-	q.giveUp(l, "entry kind", refuse("read", q.name, "kind", uint64(m&kindMask),
+	q.giveUp(l, "entry kind", kind.Refuse("read", q.name, "kind", uint64(m&kindMask),
 		"completion or error", ErrCorrupt))
 }
 
@@ -359,10 +360,10 @@ func (q *Queue) empty(bit int) {
 		q.giveUp(l, "index", err)
 		return
 	}
-	if at := l.words.overrun.Load(); at != 0 {
+	if at := l.words.Overrun.Load(); at != 0 {
 		switch {
 		case q.opt.Overrun != OverrunQueue:
-			q.giveUp(l, "overrun", refuse("read", q.name, "overrun", at, 0, ErrCorrupt))
+			q.giveUp(l, "overrun", kind.Refuse("read", q.name, "overrun", at, 0, ErrCorrupt))
 			return
 		case q.overrun == nil && l.cons.Len() == 0:
 			q.promote(l)
@@ -376,11 +377,11 @@ func (q *Queue) empty(bit int) {
 func (q *Queue) promote(l *lane) {
 	q.overrun = l
 	q.overran()
-	q.words.state.Store(stateOverrun)
-	q.bell.SetFlags(rowOverrun)
+	q.words.State.Store(kind.StateOverrun)
+	q.bell.SetFlags(kind.RowOverrun)
 	for bit := range q.rows {
 		if !q.bell.Knows(bit) {
-			q.rows[bit].bell.Parked.Store(rowOverrun | 1)
+			q.rows[bit].Bell.Parked.Store(kind.RowOverrun | 1)
 		}
 	}
 }

@@ -1,5 +1,7 @@
 package cq
 
+import "github.com/shmring/shmring/internal/kind"
+
 // ReadErr takes the error entry that is next (fi_cq_readerr) and fills e. ErrWouldBlock says that
 // the next entry is not an error; ErrBusy that entries handed out by Peek are not released. As much
 // of the error data as the capacity of e.ErrData allows is copied there; the memory is the
@@ -30,7 +32,7 @@ func (q *Queue) readErr(e *ErrorEntry) error {
 		return ErrWouldBlock
 	}
 	s := a[0]
-	detail := *l.detail.record(l.cons.Head()) // copied once; everything below looks at the copy
+	detail := *l.detail.Record(l.cons.Head()) // copied once; everything below looks at the copy
 	l.fill(e, &s, &detail)
 	if e.From != nil {
 		*e.From, _ = q.origin(l)
@@ -40,7 +42,7 @@ func (q *Queue) readErr(e *ErrorEntry) error {
 	return nil
 }
 
-func (l *lane) fill(e *ErrorEntry, s *Entry, d *errorRecord) {
+func (l *lane) fill(e *ErrorEntry, s *Entry, d *kind.Record) {
 	e.fill(s, d)
 	if l.again() > 0 {
 		e.Flags |= FlagRedelivered
@@ -49,11 +51,11 @@ func (l *lane) fill(e *ErrorEntry, s *Entry, d *errorRecord) {
 }
 
 // fill bounds what the writer says and copies it.
-func (e *ErrorEntry) fill(s *Entry, d *errorRecord) {
-	buf, n := d.copyData(e.ErrData, d.data[:])
+func (e *ErrorEntry) fill(s *Entry, d *kind.Record) {
+	buf, n := d.CopyData(e.ErrData, d.Data[:])
 	*e = ErrorEntry{Context: s.Context, Flags: s.Flags, Len: s.Len, Buf: s.Buf, Data: s.Data,
-		Tag: s.Tag, Src: s.Src, OverrunBytes: d.overrunBytes, Err: Errno(d.err),
-		ProvErrno: d.provErrno, ErrData: buf, ErrDataBytes: n, From: e.From}
+		Tag: s.Tag, Src: s.Src, OverrunBytes: d.OverrunBytes, Err: Errno(d.Err),
+		ProvErrno: d.ProvErrno, ErrData: buf, ErrDataBytes: n, From: e.From}
 	if s.Meta&MetaNoContext != 0 {
 		e.Flags |= FlagNoContext
 	}

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -38,14 +39,14 @@ func createMemfds(name string, o shape) (*Queue, error) {
 	if doorbell.Barrier() != nil {
 		o.WritersPay = true
 	}
-	seals := laneSeals
+	seals := kind.LaneSeals
 	if o.others() {
 		seals = shm.SealOthers
 		if err := doorbell.HasWaitMany(); err != nil && o.Wait != WaitNone {
 			return nil, failed("create", name, err)
 		}
 	}
-	spec := o.readerSpec(name)
+	spec := o.attrs().ReaderSpec(name)
 	if o.others() {
 		// The clock of this boot, which no memfd outlives: a successor has a higher one.
 		spec.Generation = uint64(doorbell.Now()) | 1
@@ -122,7 +123,7 @@ func (q *Queue) acceptFrom(ctx context.Context, conn *net.UnixConn, peer *shm.Pe
 	bit int, err error) {
 	h, ok := q.home.(*memfdHome)
 	if !ok {
-		return 0, &Error{Pkg: pkg, Op: "accept", Name: q.name, Err: syscall.EOPNOTSUPP,
+		return 0, &Error{Pkg: kind.Pkg, Op: "accept", Name: q.name, Err: syscall.EOPNOTSUPP,
 			Hint: "writers find this queue by its name: use Attach"}
 	}
 	m := meet(ctx, conn, stepOffer)
@@ -139,7 +140,7 @@ func (q *Queue) acceptFrom(ctx context.Context, conn *net.UnixConn, peer *shm.Pe
 	defer q.guard.leaveAny()
 	ask, _, err := m.receive(stepAsk)
 	if err == nil && ask.trust != q.opt.Trust {
-		err = refuse(opMeet, q.name, "Trust", ask.trust, q.opt.Trust, ErrInvalid)
+		err = kind.Refuse(opMeet, q.name, "Trust", ask.trust, q.opt.Trust, ErrInvalid)
 	}
 	if err != nil {
 		peer.Close()
@@ -181,7 +182,7 @@ func (q *Queue) acceptOwn(m *meeting, h *memfdHome) (bit int, err error) {
 	}
 	defer fds.close()
 	if reply.row != uint32(bit) || reply.queue != queue {
-		return 0, refuse(opMeet, q.name, "row", reply.row, bit, ErrCorrupt)
+		return 0, kind.Refuse(opMeet, q.name, "row", reply.row, bit, ErrCorrupt)
 	}
 	if former == nil {
 		lane, err := q.newLane(fds[fdLane], bit)
@@ -190,7 +191,7 @@ func (q *Queue) acceptOwn(m *meeting, h *memfdHome) (bit int, err error) {
 		}
 		h.bring(bit, lane)
 	} else if fds[fdLane] >= 0 {
-		return 0, refuse(opMeet, q.name, "descriptors", "a lane", "none", ErrCorrupt)
+		return 0, kind.Refuse(opMeet, q.name, "descriptors", "a lane", "none", ErrCorrupt)
 	} else if err = claimed(former); err != nil {
 		return 0, err
 	}
@@ -203,20 +204,20 @@ func (q *Queue) acceptOwn(m *meeting, h *memfdHome) (bit int, err error) {
 // newLane maps what a writer brought, of which nothing is trusted.
 func (q *Queue) newLane(fd, bit int) (*shm.Object, error) {
 	if fd < 0 {
-		return nil, refuse(opMeet, q.name, "descriptors", "no lane", "one", ErrCorrupt)
+		return nil, kind.Refuse(opMeet, q.name, "descriptors", "no lane", "one", ErrCorrupt)
 	}
-	obj, err := openPassed(fd, fmt.Sprintf(laneFile, bit), shm.ReadOnly)
+	obj, err := openPassed(fd, fmt.Sprintf(kind.LaneFile, bit), shm.ReadOnly)
 	if err != nil {
 		return nil, err
 	}
-	if err = laneBelongs(obj, bit, q.opt, q.obj.Header().UUID); err == nil {
+	if err = q.opt.attrs().LaneBelongs(obj, bit, q.obj.Header().UUID); err == nil {
 		err = lanePossible(obj, bit, q.opt.Size, &q.rows[bit])
 	}
 	if err == nil {
 		err = claimed(obj)
 	}
-	if errors.Is(err, errOtherQueue) {
-		err = refuse(opMeet, q.name, "lane", "of another queue", "of this one", ErrCorrupt)
+	if errors.Is(err, kind.ErrOtherQueue) {
+		err = kind.Refuse(opMeet, q.name, "lane", "of another queue", "of this one", ErrCorrupt)
 	}
 	if err != nil {
 		_ = obj.Close()
@@ -230,7 +231,7 @@ func (q *Queue) newLane(fd, bit int) (*shm.Object, error) {
 func claimed(lane *shm.Object) error {
 	life, err := lane.Life()
 	if err == nil && life != shm.Alive {
-		err = refuse(opMeet, lane.Name(), "lane", life, shm.Alive, ErrPeerGone)
+		err = kind.Refuse(opMeet, lane.Name(), "lane", life, shm.Alive, ErrPeerGone)
 	}
 	return err
 }
@@ -255,7 +256,7 @@ func AttachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions) (*Writ
 func attachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions, l *legacy) (*Writer,
 	error) {
 	if o.Trust > TrustOthers {
-		return nil, refuse("attach", "", "Trust", uint32(o.Trust), "TrustUser or TrustOthers",
+		return nil, kind.Refuse("attach", "", "Trust", uint32(o.Trust), "TrustUser or TrustOthers",
 			ErrInvalid)
 	}
 	if o.MaxBytes == 0 {

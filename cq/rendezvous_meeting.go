@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -152,7 +153,7 @@ func (m *meeting) why(err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded) && m.ctx.Err() != nil:
 		return m.over()
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return &Error{Pkg: pkg, Op: opMeet, Err: ErrPeerGone,
+		return &Error{Pkg: kind.Pkg, Op: opMeet, Err: ErrPeerGone,
 			Hint: "it died, or closed the connection"}
 	}
 	return err
@@ -166,7 +167,7 @@ func (m *meeting) over() error {
 	case errLate: // as of a context with that deadline
 		return fmt.Errorf("cq: wait: %w", context.DeadlineExceeded)
 	case errSilent:
-		return &Error{Pkg: pkg, Op: opMeet, Err: ErrTimedOut,
+		return &Error{Pkg: kind.Pkg, Op: opMeet, Err: ErrTimedOut,
 			Hint: "the peer went silent in the middle: close the connection"}
 	}
 	return ended(m.ctx)

@@ -9,6 +9,7 @@ import (
 	"math/bits"
 	"syscall"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -101,7 +102,7 @@ func (m *message) encode() []byte {
 func decodeMessage(b []byte, want step, got int) (message, error) {
 	var m message
 	bad := func(field string, got, want any, err error) (message, error) {
-		return m, refuse(opMeet, "", field, got, want, err)
+		return m, kind.Refuse(opMeet, "", field, got, want, err)
 	}
 	if len(b) != messageBytes || string(b[:8]) != messageMagic {
 		return bad("message", fmt.Sprintf("%.8q", b), messageMagic, ErrCorrupt)
@@ -161,9 +162,10 @@ func statusError(status uint32) error {
 	if int64(status) < int64(len(statuses)) {
 		reason = statuses[status]
 	}
-	return &Error{Pkg: pkg, Op: opMeet, Err: fmt.Errorf("%w: %w", errPeerRefused, reason)}
+	return &Error{Pkg: kind.Pkg, Op: opMeet, Err: fmt.Errorf("%w: %w", errPeerRefused, reason)}
 }
 
 // errPeerRefused matches ECONNREFUSED: a no can be told from other errors also if its reason is
 // none that we know.
-var errPeerRefused error = &sentinel{"the other side refused", Errno(syscall.ECONNREFUSED), nil}
+var errPeerRefused error = kind.NewSentinel("the other side refused",
+	Errno(syscall.ECONNREFUSED), nil)

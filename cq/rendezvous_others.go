@@ -6,6 +6,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -41,12 +42,12 @@ func (q *Queue) acceptOther(m *meeting, h *memfdHome, peer *shm.Peer) (bit int, 
 	defer fds.close()
 	queue := q.obj.Header().UUID
 	if reply.row != uint32(bit) || reply.queue != queue || reply.trust != q.opt.Trust {
-		return 0, refuse(opMeet, q.name, "row", reply.row, bit, ErrCorrupt)
+		return 0, kind.Refuse(opMeet, q.name, "row", reply.row, bit, ErrCorrupt)
 	}
 	if a.obj, err = q.newOthersLane(fds[fdLane], bit); err != nil {
 		return 0, err
 	}
-	if a.words, err = wordsOf[laneWords](a.obj, sectLane, uint32(bit)); err != nil {
+	if a.words, err = kind.WordsOf[kind.LaneWords](a.obj, kind.SectLane, uint32(bit)); err != nil {
 		_ = a.obj.Close()
 		return 0, err
 	}
@@ -94,19 +95,19 @@ func (q *Queue) offer(m *meeting, a *attachment, bit int) (err error) {
 // say and no larger, and begins where the row stands.
 func (q *Queue) newOthersLane(fd, bit int) (*shm.Object, error) {
 	if fd < 0 {
-		return nil, refuse(opMeet, q.name, "descriptors", "no lane", "one", ErrCorrupt)
+		return nil, kind.Refuse(opMeet, q.name, "descriptors", "no lane", "one", ErrCorrupt)
 	}
 	most, err := laneBytesOf(q.opt)
 	if err != nil {
 		return nil, err
 	}
-	obj, err := shm.OpenPassed(fd, fmt.Sprintf(laneFile, bit), most)
+	obj, err := shm.OpenPassed(fd, fmt.Sprintf(kind.LaneFile, bit), most)
 	if err != nil {
 		return nil, err
 	}
-	err = laneBelongs(obj, bit, q.opt, q.obj.Header().UUID)
-	if err == errOtherQueue {
-		err = refuse(opMeet, q.name, "lane", "of another queue", "of this one", ErrCorrupt)
+	err = q.opt.attrs().LaneBelongs(obj, bit, q.obj.Header().UUID)
+	if err == kind.ErrOtherQueue {
+		err = kind.Refuse(opMeet, q.name, "lane", "of another queue", "of this one", ErrCorrupt)
 	}
 	if err == nil {
 		err = lanePossible(obj, bit, q.opt.Size, &q.rows[bit])

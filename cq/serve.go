@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -155,7 +156,7 @@ func (q *Queue) serve(ctx context.Context, conn *net.UnixConn, peer *shm.Peer) e
 		q.guard.leaveAny()
 	}
 	if n > 0 {
-		return refuse("serve", q.name, "message", "more", "the end of the connection", ErrCorrupt)
+		return kind.Refuse("serve", q.name, "message", "more", "the end of the connection", ErrCorrupt)
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"sync"
+
+	"github.com/shmring/shmring/internal/kind"
 )
 
 // places are the connections of a Serve.
@@ -63,7 +65,7 @@ func (p *places) take(user int, cancel context.CancelCauseFunc) (*place, error) 
 }
 
 // errCrowded is why a meeting ends whose place is needed.
-var errCrowded error = &Error{Pkg: pkg, Op: opMeet, Field: "connections", Err: ErrBusy,
+var errCrowded error = &Error{Pkg: kind.Pkg, Op: opMeet, Field: "connections", Err: ErrBusy,
 	Hint: "too many of this user's processes attach at once, or begin to and do not go on"}
 
 // greediest returns the oldest place of whoever has most of them, if these are more than user has.

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -26,7 +27,7 @@ func SignalQueue(d *shm.Dir, name string) error {
 	defer obj.Close()
 	o, err := stored("signal", name, obj.Header())
 	if err == nil && o.Wait == WaitNone {
-		err = &Error{Pkg: pkg, Op: "signal", Name: name, Err: ErrNoWait,
+		err = &Error{Pkg: kind.Pkg, Op: "signal", Name: name, Err: ErrNoWait,
 			Hint: "its reader never blocks"}
 	}
 	if err == nil {
@@ -54,21 +55,21 @@ func hasReader(obj *shm.Object, name string) error {
 	if died {
 		got = "dead"
 	}
-	return &Error{Pkg: pkg, Op: "signal", Name: name, Field: "reader", Got: got, Err: ErrPeerGone,
+	return &Error{Pkg: kind.Pkg, Op: "signal", Name: name, Field: "reader", Got: got, Err: ErrPeerGone,
 		Hint: "nobody waits; signal the reader that takes the queue over, once it has"}
 }
 
 // signalFrom does to the reader what Bell.Signal does inside its process. Of the reader's object
 // only the hints are mapped for writing, as for a writer.
 func signalFrom(door door, obj *shm.Object, o shape) error {
-	words, err := wordsOf[queueWords](obj, sectQueue, 0)
+	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
 	if err != nil {
 		return err
 	}
-	if words.state.Load() == stateClosed {
+	if words.State.Load() == kind.StateClosed {
 		return ErrClosed
 	}
-	mem, err := obj.MapWritable(sectHints, 0)
+	mem, err := obj.MapWritable(kind.SectHints, 0)
 	if err != nil {
 		return err
 	}
@@ -76,10 +77,10 @@ func signalFrom(door door, obj *shm.Object, o shape) error {
 	if err != nil {
 		return err
 	}
-	hold := bellHold{words: &words.bell, home: door.beside(), owner: obj.Owner, fd: -1}
+	hold := bellHold{words: &words.Bell, home: door.beside(), owner: obj.Owner, fd: -1}
 	defer hold.drop()
 	fd := -1
-	doorbell.Signal(&words.arm, hints, func(generation uint16) int {
+	doorbell.Signal(&words.Arm, hints, func(generation uint16) int {
 		fd = door.openFace(obj, words, generation)
 		return fd
 	}, hold.ring)

@@ -45,7 +45,7 @@ func TestSignalQueueAcross(t *testing.T) {
 		}
 		wantErr(t, "read", <-got, cq.ErrSignaled)
 	}
-	if s := snapshot(t, inspect(t, openDir(t), queueName(t))); len(s.Lanes) != 1 || s.Bell.Signal {
+	if s := snapshot(t, inspector(t, openDir(t), queueName(t))); len(s.Lanes) != 1 || s.Bell.Signal {
 		t.Errorf("a lane or the signal stayed: %+v", s)
 	}
 }

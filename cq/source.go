@@ -1,5 +1,6 @@
 package cq
 
+import "github.com/shmring/shmring/internal/kind"
 import "syscall"
 
 // SourceMode says what a completion tells about where data came from. It is a property of the
@@ -83,11 +84,11 @@ func (s *source) find(e *Entry, name string) (known bool, err error) {
 		return true, nil
 	case SourceAddr, SourceErr:
 	default:
-		return false, refuse("post", name, "source mode", uint32(s.mode),
+		return false, kind.Refuse("post", name, "source mode", uint32(s.mode),
 			"SourceNone, SourceAddr or SourceErr", ErrInvalid)
 	}
 	if s.mode == SourceErr && len(s.raw) > ErrDataMaxBytes {
-		return false, refuse("post", name, "len(rawAddr)", len(s.raw), ErrDataMaxBytes, ErrInvalid)
+		return false, kind.Refuse("post", name, "len(rawAddr)", len(s.raw), ErrDataMaxBytes, ErrInvalid)
 	}
 	from := AddrNotAvail
 	switch {

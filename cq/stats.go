@@ -29,8 +29,8 @@ func (q *Queue) Stats() Stats {
 		Resets: q.face.Calls(), NoBarrier: q.noBarrier.Load()}
 	s.GivenUp = q.given.Load()
 	for i := range q.rows {
-		s.Retired += q.rows[i].retired.Load()
-		if n := q.rows[i].head.Load(); n > 0 {
+		s.Retired += q.rows[i].Retired.Load()
+		if n := q.rows[i].Head.Load(); n > 0 {
 			s.Read += n
 			s.Lanes++
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -52,31 +53,27 @@ func (t Trust) String() string {
 	return fmt.Sprintf("trust %d", uint32(t))
 }
 
-// othersLanes is how many lanes a queue for other users can have: the kernel lets a thread sleep on
-// 128 words, of which one is the queue's own.
-const othersLanes = 126
-
 // resolveTrust checks what depends on the kind of trust.
 func (o Options) resolveTrust(op, name string) (Options, error) {
 	if o.Trust > TrustOthers {
-		return o, refuse(op, name, "Trust", uint32(o.Trust), "TrustUser or TrustOthers", ErrInvalid)
+		return o, kind.Refuse(op, name, "Trust", uint32(o.Trust), "TrustUser or TrustOthers", ErrInvalid)
 	}
 	if o.Trust == TrustUser {
 		return o, nil
 	}
-	if o.MaxLanes > othersLanes {
-		return o, refuse(op, name, "MaxLanes", o.MaxLanes, fmt.Sprintf("0 to %d with TrustOthers",
-			othersLanes), ErrInvalid)
+	if o.MaxLanes > kind.OthersLanes {
+		return o, kind.Refuse(op, name, "MaxLanes", o.MaxLanes, fmt.Sprintf("0 to %d with TrustOthers",
+			kind.OthersLanes), ErrInvalid)
 	}
 	if o.Lifetime != Ephemeral {
-		return o, refuse(op, name, "Lifetime", o.Lifetime, Ephemeral, ErrInvalid)
+		return o, kind.Refuse(op, name, "Lifetime", o.Lifetime, Ephemeral, ErrInvalid)
 	}
 	o.WritersPay = true
 	return o, nil
 }
 
 func errNamedTrust(op, name string) error {
-	return &Error{Pkg: pkg, Op: op, Name: name, Field: "Trust", Got: TrustOthers, Want: TrustUser,
+	return &Error{Pkg: kind.Pkg, Op: op, Name: name, Field: "Trust", Got: TrustOthers, Want: TrustUser,
 		Err: errors.ErrUnsupported, Hint: "whoever may enter a directory of queues may cut them: " +
 			"use CreateAnonymous for other users"}
 }
@@ -94,4 +91,6 @@ func (e *EventQueue) Trust() Trust { return e.q.opt.Trust }
 func (w *Writer) Trust() Trust { return w.trust }
 
 // laneBytesOf returns how large a lane object of a queue is.
-func laneBytesOf(o shape) (uint64, error) { return shm.Plan(laneSpec("lane", 1, o, shm.UUID{})) }
+func laneBytesOf(o shape) (uint64, error) {
+	return shm.Plan(o.attrs().LaneSpec("lane", 1, shm.UUID{}))
+}

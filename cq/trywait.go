@@ -1,5 +1,7 @@
 package cq
 
+import "github.com/shmring/shmring/internal/kind"
+
 // TryWaiter is what [TryWait] takes: a queue, event queue, counter or wait set with a wait object
 // that the caller can sleep on with system calls of its own.
 type TryWaiter interface {
@@ -22,7 +24,7 @@ func TryWait(objects ...TryWaiter) error {
 			return errAbsent("trywait")
 		}
 		if o.waitObject() != objects[0].waitObject() {
-			return refuse("trywait", o.FID().String(), "wait object", o.waitObject(),
+			return kind.Refuse("trywait", o.FID().String(), "wait object", o.waitObject(),
 				objects[0].waitObject(), ErrInvalid)
 		}
 	}

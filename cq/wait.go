@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 )
 
 // sliceNs is how long a reader sleeps at most while some writer's death would not be noticed.
@@ -44,7 +45,7 @@ func ReadContext[T Readable](ctx context.Context, q *Queue, dst []T, cond ...Wai
 func ReadFromTimeout[T Readable](q *Queue, dst []T, src []Addr, timeout time.Duration,
 	cond ...WaitCond) (int, error) {
 	if len(dst) != len(src) {
-		return 0, refuse("sreadfrom", q.name, "len(src)", len(src), len(dst), ErrInvalid)
+		return 0, kind.Refuse("sreadfrom", q.name, "len(src)", len(src), len(dst), ErrInvalid)
 	}
 	return readWait(context.Background(), q, dst, src, timeout, cond)
 }
@@ -53,7 +54,7 @@ func ReadFromTimeout[T Readable](q *Queue, dst []T, src []Addr, timeout time.Dur
 func ReadFromContext[T Readable](ctx context.Context, q *Queue, dst []T, src []Addr,
 	cond ...WaitCond) (int, error) {
 	if len(dst) != len(src) {
-		return 0, refuse("sreadfrom", q.name, "len(src)", len(src), len(dst), ErrInvalid)
+		return 0, kind.Refuse("sreadfrom", q.name, "len(src)", len(src), len(dst), ErrInvalid)
 	}
 	return readWait(ctx, q, dst, src, -1, cond)
 }
@@ -127,7 +128,7 @@ type wait struct {
 
 // errNoWait is what a blocking read of a queue that cannot block returns, whatever is there.
 func (q *Queue) errNoWait() error {
-	return &Error{Pkg: pkg, Op: "sread", Name: q.name, Err: ErrNoWait,
+	return &Error{Pkg: kind.Pkg, Op: "sread", Name: q.name, Err: ErrNoWait,
 		Hint: "create the queue with another wait object"}
 }
 
@@ -323,9 +324,9 @@ func (q *Queue) waiting() (sum uint64, end bool) {
 		l := q.lanes[bit]
 		head, tail := l.Level()
 		sum += tail - head
-		lastError := l.words.err.Load()
+		lastError := l.words.Err.Load()
 		end = end || tail-head >= uint64(q.opt.Size) || lastError-head-1 < uint64(q.opt.Size) ||
-			l.cons.Err() != nil || l.words.overrun.Load() != 0
+			l.cons.Err() != nil || l.words.Overrun.Load() != 0
 	}
 	return sum, end
 }
@@ -336,7 +337,7 @@ func (q *Queue) waiting() (sum uint64, end bool) {
 // before each wait on the descriptor, by the goroutine that reads the queue.
 func (q *Queue) TryWait() error {
 	if q.face == nil {
-		return &Error{Pkg: pkg, Op: "trywait", Name: q.name, Err: ErrNoWait,
+		return &Error{Pkg: kind.Pkg, Op: "trywait", Name: q.name, Err: ErrNoWait,
 			Hint: "create the queue with WaitFD"}
 	}
 	if !q.guard.enter() {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 )
 
 // Waitable is what wait sets and poll sets take: a [*Queue], an [*EventQueue] or a [*Counter] of
@@ -42,7 +43,7 @@ func absent(m any) bool {
 }
 
 func errAbsent(op string) error {
-	return refuse(op, "nil", "object", nil, "an open one", ErrInvalid)
+	return kind.Refuse(op, "nil", "object", nil, "an open one", ErrInvalid)
 }
 
 // face is a member as one set sees it.
@@ -117,7 +118,7 @@ func (q *Queue) enterSet(m Waitable, made bool) error {
 		return nil
 	}
 	if set == nil && made {
-		return refuse("create", q.name, "WaitSet", nil, "an open wait set", ErrInvalid)
+		return kind.Refuse("create", q.name, "WaitSet", nil, "an open wait set", ErrInvalid)
 	}
 	if set == nil { // an adopter may put it into one later
 		return nil
@@ -149,7 +150,7 @@ func (q *Queue) enroll() (bit, bellFD int, err error) {
 	if q.bit >= 0 {
 		return q.bit, processDomain.obj.FD(), nil
 	}
-	bit, err = processDomain.enroll(q.home.beside(), &q.words.bell, q.words.faceGen.Load())
+	bit, err = processDomain.enroll(q.home.beside(), &q.words.Bell, q.words.FaceGen.Load())
 	if err != nil {
 		return -1, -1, err
 	}
@@ -189,7 +190,7 @@ func (c *Counter) progress() time.Duration { return -1 }
 // join puts an event queue into a set. One with a handler is read by that alone.
 func (e *EventQueue) join(signals bool) (int, face, error) {
 	if e.handler != nil {
-		return -1, nil, &Error{Pkg: pkg, Op: "add", Name: e.q.name, Err: ErrHandled,
+		return -1, nil, &Error{Pkg: kind.Pkg, Op: "add", Name: e.q.name, Err: ErrHandled,
 			Hint: "open it without a Handler to wait for it yourself"}
 	}
 	return e.q.join(signals)

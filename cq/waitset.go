@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -51,13 +52,13 @@ type WaitSet struct {
 // know are ErrInvalid.
 func NewWaitSet(d *shm.Dir, o WaitSetOptions) (*WaitSet, error) {
 	if o.Flags != 0 {
-		return nil, refuse("open", "wait set", "Flags", o.Flags, 0, ErrInvalid)
+		return nil, kind.Refuse("open", "wait set", "Flags", o.Flags, 0, ErrInvalid)
 	}
 	if o.Wait == WaitCritSecCond {
 		return nil, errWindows("open", "wait set")
 	}
 	if o.Wait != WaitUnspec && !o.Wait.hasFD() {
-		return nil, refuse("open", "wait set", "Wait", o.Wait,
+		return nil, kind.Refuse("open", "wait set", "Wait", o.Wait,
 			"WaitUnspec, WaitFD, WaitPollFD or WaitMutexCond", ErrInvalid)
 	}
 	s := &WaitSet{fid: FID{Kind: FIDWaitSet, ID: rand.Uint64()}, opt: o}
@@ -87,7 +88,7 @@ func (s *WaitSet) FID() FID { return s.fid }
 // queue that was opened with WaitNone.
 func (s *WaitSet) Add(m Waitable) error {
 	if !absent(m) && m.waitObject() == WaitNone {
-		return &Error{Pkg: pkg, Op: "add", Name: "wait set", Err: ErrNoWait,
+		return &Error{Pkg: kind.Pkg, Op: "add", Name: "wait set", Err: ErrNoWait,
 			Hint: "open the member with another wait object"}
 	}
 	return s.list.add(&s.gate, s.set, m)
@@ -158,7 +159,7 @@ func (s *WaitSet) wait(ctx context.Context, dst []Waitable, timeout time.Duratio
 }
 
 func errTurn(op, name string) error {
-	return &Error{Pkg: pkg, Op: op, Name: name, Err: ErrBusy,
+	return &Error{Pkg: kind.Pkg, Op: op, Name: name, Err: ErrBusy,
 		Hint: "another goroutine waits on it: give each a set of its own"}
 }
 
@@ -192,7 +193,7 @@ func (s *WaitSet) FD() int {
 // waits on the set.
 func (s *WaitSet) TryWait() error {
 	if s.face == nil {
-		return &Error{Pkg: pkg, Op: "trywait", Name: "wait set", Err: ErrNoWait,
+		return &Error{Pkg: kind.Pkg, Op: "trywait", Name: "wait set", Err: ErrNoWait,
 			Hint: "open the set with WaitFD"}
 	}
 	if !s.gate.enter() {
@@ -234,7 +235,7 @@ func (s *WaitSet) waitObject() WaitObject { return s.opt.Wait }
 // ErrClosed; closing twice is harmless.
 func (s *WaitSet) Close() error {
 	if n := s.list.close(); n > 0 {
-		return &Error{Pkg: pkg, Op: "close", Name: "wait set", Field: "members", Got: n, Want: 0,
+		return &Error{Pkg: kind.Pkg, Op: "close", Name: "wait set", Field: "members", Got: n, Want: 0,
 			Err: ErrBusy, Hint: "remove them, and close the queues that were opened in it"}
 	}
 	first, err := s.gate.close(s.bell.Kick)

@@ -3,6 +3,7 @@ package cq
 import (
 	"sync/atomic"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -98,7 +99,7 @@ func (w *witness) recorded(before uint64) (dead []shm.Owner, more uint64) {
 		return nil, 0
 	}
 	if since := count - w.counted; int64(since) > 0 { // anything else is a count that cannot be
-		more = min(since-min(since, uint64(len(dead))), mostFallen)
+		more = min(since-min(since, uint64(len(dead))), kind.MostFallen)
 	}
 	w.counted = max(w.counted+uint64(len(dead)), count)
 	return dead, more

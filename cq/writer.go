@@ -6,6 +6,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -21,9 +22,9 @@ type Writer struct {
 	door   door           // nil for the reader's own
 	face   *doorbell.Face // of the reader's own process, on its own lane
 	prod   *ring.Producer[Entry]
-	detail details
-	words  *laneWords
-	row    *rowWords
+	detail kind.Details
+	words  *kind.LaneWords
+	row    *kind.RowWords
 	ringer *doorbell.Ringer
 	bell   bellHold // of the reader's process
 	guard  guard
@@ -88,11 +89,11 @@ func (w *Writer) Post(e *Entry) error {
 		}
 		var holds doorbell.Holds
 		if e.Meta&MetaSolicited != 0 {
-			w.words.sol.Store(at + 1)
+			w.words.Sol.Store(at + 1)
 			holds = doorbell.HoldsSolicited
 		}
 		w.reserved = 0
-		plainCount(&w.words.publishes, 1)
+		plainCount(&w.words.Publishes, 1)
 		w.prod.Commit(1)
 		if crash.On {
 			crash.At(crash.PublishStored)
@@ -119,7 +120,7 @@ func (w *Writer) slot() (*Entry, error) {
 
 // commit publishes k slots and rings.
 func (w *Writer) commit(k int, holds doorbell.Holds) {
-	plainCount(&w.words.publishes, 1)
+	plainCount(&w.words.Publishes, 1)
 	if crash.On { // not even the mark of an inlined call
 		crash.At(crash.Stamped)
 	}
@@ -132,7 +133,7 @@ func (w *Writer) commit(k int, holds doorbell.Holds) {
 	}
 }
 
-func (w *Writer) rang() { countStore(&w.words.wakes, w.woke+w.ringer.Wakes()) }
+func (w *Writer) rang() { countStore(&w.words.Wakes, w.woke+w.ringer.Wakes()) }
 
 // PostBatch publishes the first n of es with one store and returns n, less than len(es) when the
 // lane has no room for all; then the error is ErrFull if n is 0, and nil if not.
@@ -170,7 +171,7 @@ func (w *Writer) Reserve(n int) (a, b []Entry, err error) {
 
 func (w *Writer) reserve(n int, keep uint64) (a, b []Entry, err error) {
 	if n <= 0 {
-		return nil, nil, refuse("reserve", w.name, "n", n, "1 or more", ErrInvalid)
+		return nil, nil, kind.Refuse("reserve", w.name, "n", n, "1 or more", ErrInvalid)
 	}
 	if f := w.ringer.Flags(); f > doorbell.Parked {
 		return nil, nil, w.refused(f)
@@ -202,7 +203,7 @@ func (w *Writer) Commit(k int) error {
 	}
 	if k < 0 || k > w.reserved {
 		w.guard.leave()
-		return refuse("commit", w.name, "k", k, w.reserved, ErrInvalid)
+		return kind.Refuse("commit", w.name, "k", k, w.reserved, ErrInvalid)
 	}
 	w.publishReserved(k)
 	w.guard.leave()
@@ -223,11 +224,11 @@ func (w *Writer) publish(k int, kind Meta) {
 	next := at + uint64(k)
 	var holds doorbell.Holds
 	if marks&MetaSolicited != 0 || kind == kindError {
-		w.words.sol.Store(lastMarked(a, b, at, kind))
+		w.words.Sol.Store(lastMarked(a, b, at, kind))
 		holds = doorbell.HoldsSolicited
 	}
 	if kind == kindError {
-		w.words.err.Store(next)
+		w.words.Err.Store(next)
 		holds |= doorbell.HoldsError
 	}
 	w.commit(k, holds)
@@ -269,7 +270,7 @@ func (w *Writer) PostError(e *ErrorEntry) error {
 		return w.guard.refusal()
 	}
 	defer w.guard.leave()
-	if err := w.detail.keeps(e.ErrData, "posterr", w.name); err != nil {
+	if err := keeps(&w.detail, e.ErrData, "posterr", w.name); err != nil {
 		return err
 	}
 	a, _, err := w.reserve(1, w.credits)
@@ -289,9 +290,9 @@ func (w *Writer) fillError(slot *Entry, e *ErrorEntry) {
 		slot.Flags &^= FlagNoContext
 		slot.Meta = MetaNoContext
 	}
-	d := w.detail.record(w.prod.Tail())
-	*d = errorRecord{overrunBytes: e.OverrunBytes, err: int32(e.Err), provErrno: e.ProvErrno}
-	d.dataBytes = uint64(copy(d.data[:], e.ErrData))
+	d := w.detail.Record(w.prod.Tail())
+	*d = kind.Record{OverrunBytes: e.OverrunBytes, Err: int32(e.Err), ProvErrno: e.ProvErrno}
+	d.DataBytes = uint64(copy(d.Data[:], e.ErrData))
 }
 
 // Credit reserves room for n completions that must not be refused later: those of operations that
@@ -303,7 +304,7 @@ func (w *Writer) Credit(n int) error {
 	}
 	defer w.guard.leave()
 	if n < 0 {
-		return refuse("credit", w.name, "n", n, "0 or more", ErrInvalid)
+		return kind.Refuse("credit", w.name, "n", n, "0 or more", ErrInvalid)
 	}
 	if f := w.ringer.Flags(); f > doorbell.Parked {
 		return w.refused(f)
@@ -330,7 +331,7 @@ func (w *Writer) PostCredited(e *Entry) error {
 
 // PostErrorCredited is PostError with room that Credit reserved.
 func (w *Writer) PostErrorCredited(e *ErrorEntry) error {
-	if err := w.detail.keeps(e.ErrData, "posterr", w.name); err != nil {
+	if err := keeps(&w.detail, e.ErrData, "posterr", w.name); err != nil {
 		return err
 	}
 	return w.credited(func(slot *Entry) Meta { w.fillError(slot, e); return kindError })
@@ -384,7 +385,11 @@ func (w *Writer) Stats() WriterStats {
 		return WriterStats{}
 	}
 	defer w.guard.leaveAny()
-	t := w.words.traffic()
-	return WriterStats{Posted: w.words.tail.Load(), Publishes: t.Publishes, Wakes: t.Wakes,
+	t := w.words.Traffic()
+	return WriterStats{Posted: w.words.Tail.Load(), Publishes: t.Publishes, Wakes: t.Wakes,
 		Refused: t.Refused}
 }
+
+// plainCount adds to a counter that only this goroutine writes and inspectors read. No order is
+// needed, so it costs no XCHG; a 64-bit aligned store does not tear.
+func plainCount(p *atomic.Uint64, n uint64) { countStore(p, countLoad(p)+n) }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -29,15 +30,15 @@ func halted(h uint32) error {
 // refused translates what the reader wrote beside the parked bit. It is never nil.
 func (w *Writer) refused(flags uint64) error {
 	switch {
-	case flags&rowClosed != 0:
+	case flags&kind.RowClosed != 0:
 		return ErrClosed
-	case flags&rowOverrun != 0:
+	case flags&kind.RowOverrun != 0:
 		return ErrOverrun
-	case flags&(rowLeft|rowPoisoned) == rowLeft && w.trust == TrustOthers:
+	case flags&(kind.RowLeft|kind.RowPoisoned) == kind.RowLeft && w.trust == TrustOthers:
 		return ErrPeerGone
 	}
 	e := &LaneError{Lane: w.bit, PID: w.reader.Owner().PID, Field: "lane", Err: ErrCorrupt}
-	if flags&rowPoisoned == 0 { // bits that mean nothing: the reader cannot be trusted
+	if flags&kind.RowPoisoned == 0 { // bits that mean nothing: the reader cannot be trusted
 		e.Field = "row"
 	}
 	return e
@@ -59,7 +60,7 @@ func (w *Writer) full() error {
 	} else if err != nil {
 		return &LaneError{Lane: w.bit, PID: w.reader.Owner().PID, Field: "head", Err: err}
 	}
-	plainCount(&w.words.refused, 1)
+	plainCount(&w.words.Refused, 1)
 	if w.policy != OverrunQueue {
 		w.remind()
 		return ErrFull
@@ -67,7 +68,7 @@ func (w *Writer) full() error {
 	// From here on the lane is final: the reader drains it and tells the queue. It is marked also
 	// if the reader is awake, who would find out only when the lane is drained.
 	w.halt.Or(haltLost)
-	w.words.overrun.Store(w.prod.Tail() + 1)
+	w.words.Overrun.Store(w.prod.Tail() + 1)
 	crash.At(crash.Overran)
 	w.ringer.Attach()
 	return ErrOverrun
@@ -88,7 +89,7 @@ func (w *Writer) remind() {
 		w.ringer.Attach()
 	default:
 		holds := doorbell.HoldsSolicited
-		if w.words.err.Load() > w.prod.Head() {
+		if w.words.Err.Load() > w.prod.Head() {
 			holds |= doorbell.HoldsError
 		}
 		w.ringer.Remind(w.prod.Tail(), holds)

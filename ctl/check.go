@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/inspect"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -46,7 +46,7 @@ type CheckOptions struct {
 }
 
 // Invariants returns all invariants that this package knows.
-func Invariants() []shm.Invariant { return append(shm.Invariants(), cq.Invariants()...) }
+func Invariants() []shm.Invariant { return append(shm.Invariants(), inspect.Invariants()...) }
 
 // Check checks objects, queues (by their directories) and whole directories of both, with read-only
 // mappings: no byte changes, no lock is taken, and nobody waits or notices. Who owns them does not
@@ -119,8 +119,8 @@ func isQueue(entries []os.DirEntry) bool {
 }
 
 func (r *CheckReport) queue(path string) error {
-	return r.take(filepath.Base(path), func() (all []cq.Checked, part, err error) {
-		if all, err = cq.CheckQueue(path); all != nil {
+	return r.take(filepath.Base(path), func() (all []inspect.Checked, part, err error) {
+		if all, err = inspect.CheckQueue(path); all != nil {
 			part, err = err, nil
 		}
 		return all, part, err
@@ -128,12 +128,12 @@ func (r *CheckReport) queue(path string) error {
 }
 
 func (r *CheckReport) object(o CheckOptions, path string) error {
-	return r.take(filepath.Base(path), func() ([]cq.Checked, error, error) {
-		c, err := cq.CheckObject(path, o.More)
+	return r.take(filepath.Base(path), func() ([]inspect.Checked, error, error) {
+		c, err := inspect.CheckObject(path, o.More)
 		if err != nil {
 			return nil, nil, err
 		}
-		return []cq.Checked{c}, nil, nil
+		return []inspect.Checked{c}, nil, nil
 	})
 }
 
@@ -145,7 +145,7 @@ const (
 
 // look is one look at some objects. part says what could not be looked at beside all, err why there
 // is nothing at all.
-type look func() (all []cq.Checked, part, err error)
+type look func() (all []inspect.Checked, part, err error)
 
 // take adds what is found at every look.
 func (r *CheckReport) take(name string, look look) error {
@@ -184,14 +184,14 @@ func (r *CheckReport) take(name string, look look) error {
 	return part
 }
 
-func doubtful(all []cq.Checked) bool {
-	return slices.ContainsFunc(all, func(c cq.Checked) bool {
+func doubtful(all []inspect.Checked) bool {
+	return slices.ContainsFunc(all, func(c inspect.Checked) bool {
 		return len(c.Violations) > 0 || c.Undecided
 	})
 }
 
 // common returns what two looks agree on, of the files that the later one saw.
-func common(before, now []cq.Checked) []cq.Checked {
+func common(before, now []inspect.Checked) []inspect.Checked {
 	type file struct {
 		path  string
 		inode uint64
@@ -217,7 +217,7 @@ func common(before, now []cq.Checked) []cq.Checked {
 	return now
 }
 
-func finding(name string, c *cq.Checked, v shm.Violation) Finding {
+func finding(name string, c *inspect.Checked, v shm.Violation) Finding {
 	f := Finding{Name: shm.Printable(name), Path: shm.Printable(c.Path), Invariant: v.Invariant,
 		Section: v.Section, Got: shm.Printable(v.Got), Want: shm.Printable(v.Want)}
 	if c.Kind != 0 {

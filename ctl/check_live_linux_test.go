@@ -17,6 +17,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/inspect"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -235,14 +236,14 @@ func FuzzCheck(f *testing.F) {
 		}
 		path := filepath.Join(dir, name)
 		must(t, os.WriteFile(path, image, 0o600))
-		var all []cq.Checked
+		var all []inspect.Checked
 		var err error
 		if strings.Contains(name, "/") {
-			all, err = cq.CheckQueue(filepath.Dir(path))
+			all, err = inspect.CheckQueue(filepath.Dir(path))
 		} else {
-			var c cq.Checked
-			c, err = cq.CheckObject(path, nil)
-			all = []cq.Checked{c}
+			var c inspect.Checked
+			c, err = inspect.CheckObject(path, nil)
+			all = []inspect.Checked{c}
 		}
 		must(t, err)
 		for _, c := range all {
@@ -255,7 +256,7 @@ func FuzzCheck(f *testing.F) {
 }
 
 // placed: a violation has a name, and a place in the object.
-func placed(t *testing.T, c cq.Checked, bytes int64) {
+func placed(t *testing.T, c inspect.Checked, bytes int64) {
 	t.Helper()
 	for _, v := range c.Violations {
 		if v.Invariant == "" || v.Section == "" || v.Offset > uint64(max(bytes, 4096)) {
@@ -272,12 +273,12 @@ func checkHeldImage(t *testing.T, name string, image []byte, whole map[string][]
 		files = map[string][]byte{"q/reader": whole["q/reader"], "q/lane-0001": whole["q/lane-0001"]}
 		files[name] = image
 	}
-	var held []cq.Held
+	var held []inspect.Held
 	for name, image := range files {
-		held = append(held, cq.Held{Name: name, Path: name, FD: hold(t, name, image, 0), Memfd: true,
+		held = append(held, inspect.Held{Name: name, Path: name, FD: hold(t, name, image, 0), Memfd: true,
 			Owned: true})
 	}
-	all, err := cq.CheckHeld(held, nil)
+	all, err := inspect.CheckHeld(held, nil)
 	must(t, err)
 	if len(all) != len(held) {
 		t.Errorf("%d of %d checked", len(all), len(held))

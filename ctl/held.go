@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"syscall"
 
-	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/inspect"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -33,13 +33,13 @@ func CheckProcess(o CheckOptions, pid int) (CheckReport, error) {
 		return r, processError(pid, err)
 	}
 	defer p.close()
-	err = r.take("", func() (all []cq.Checked, part, err error) {
+	err = r.take("", func() (all []inspect.Checked, part, err error) {
 		held, part, err := p.held()
 		if err != nil {
 			return nil, nil, err
 		}
 		defer closeHeld(held)
-		all, err = cq.CheckHeld(held, o.More)
+		all, err = inspect.CheckHeld(held, o.More)
 		return all, errors.Join(part, err), nil
 	})
 	return r, processError(pid, err)

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/inspect"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -45,7 +45,7 @@ func openProcess(pid int) (*looked, error) {
 
 func (p *looked) close() { _ = unix.Close(p.dir) }
 
-func closeHeld(all []cq.Held) {
+func closeHeld(all []inspect.Held) {
 	for i := range all {
 		_ = unix.Close(all[i].FD)
 	}
@@ -106,7 +106,7 @@ type inode struct {
 // holdings are what was found so far.
 type holdings struct {
 	*looked
-	all  []cq.Held
+	all  []inspect.Held
 	seen map[inode]int // which of them, or -1 for what is no object
 	part error
 	full bool         // no more descriptors can be had
@@ -136,7 +136,7 @@ func (p *looked) newHoldings() *holdings {
 }
 
 // held opens, for reading, each object that the process has. part says what could not be opened.
-func (p *looked) held() (all []cq.Held, part, err error) {
+func (p *looked) held() (all []inspect.Held, part, err error) {
 	entries, err := p.entries("fd")
 	if err != nil {
 		return nil, nil, err
@@ -289,7 +289,7 @@ func (h *holdings) file(name, short, target string) (at int, err error) {
 		return -1, fmt.Errorf("part of its objects, only %d: %w", len(h.all), unix.EMFILE)
 	}
 	h.seen[id] = len(h.all)
-	h.all = append(h.all, cq.Held{Name: fmt.Sprintf("%d/%s", h.pid, short), FD: fd, Memfd: memfd,
+	h.all = append(h.all, inspect.Held{Name: fmt.Sprintf("%d/%s", h.pid, short), FD: fd, Memfd: memfd,
 		Path: fmt.Sprintf("/proc/%d/%s", h.pid, name), Inode: id.number, Born: born(path)})
 	at = len(h.all) - 1
 	if h.text > 0 && isReader(fd) {

@@ -5,7 +5,7 @@ package ctl
 import (
 	"errors"
 
-	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/inspect"
 )
 
 // looked is one that can be looked into.
@@ -13,6 +13,8 @@ type looked struct{}
 
 func openProcess(int) (*looked, error) { return nil, errors.ErrUnsupported }
 
-func (p *looked) held() (all []cq.Held, part, err error) { return nil, nil, errors.ErrUnsupported }
-func (p *looked) close()                                 {}
-func closeHeld([]cq.Held)                                {}
+func (p *looked) held() (all []inspect.Held, part, err error) {
+	return nil, nil, errors.ErrUnsupported
+}
+func (p *looked) close()       {}
+func closeHeld([]inspect.Held) {}

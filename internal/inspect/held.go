@@ -1,4 +1,4 @@
-package cq
+package inspect
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -134,9 +135,9 @@ func (k *heldCheck) alone(c *checker) {
 	c.object("", k.more)
 	switch c.obj.Header().Kind {
 	case shm.KindLane:
-		c.seals(laneSeals, shm.SealOthers)
+		c.seals(kind.LaneSeals, shm.SealOthers)
 	case shm.KindBell, shm.KindCounter, shm.KindAddresses:
-		c.seals(laneSeals)
+		c.seals(kind.LaneSeals)
 	case shm.KindUMEM:
 		c.seals(shm.SealOthers)
 	}
@@ -149,19 +150,19 @@ func (k *heldCheck) queue(reader *heldPage) {
 		if !q.reader(c) {
 			return
 		}
-		want := laneSeals
-		if q.opt.others() {
+		want := kind.LaneSeals
+		if q.opt.Others() {
 			want = shm.SealOthers
 		}
 		c.seals(want)
 		lanes := k.lanes(q.uuid)
 		rivals := map[uint64]int{} // lanes that say that they are the row's
 		for _, p := range lanes {
-			rivals[p.header.Attrs[attrLaneRow]]++
+			rivals[p.header.Attrs[kind.AttrLaneRow]]++
 		}
 		for _, p := range lanes {
 			p.queue = reader.header.Name + "/"
-			alone := !reader.held.Owned || rivals[p.header.Attrs[attrLaneRow]] > 1
+			alone := !reader.held.Owned || rivals[p.header.Attrs[kind.AttrLaneRow]] > 1
 			k.check(p, func(c *checker) {
 				c.seals(want)
 				k.lane(q, c, alone)
@@ -172,11 +173,11 @@ func (k *heldCheck) queue(reader *heldPage) {
 
 // lanes returns those of a queue.
 func (k *heldCheck) lanes(queue shm.UUID) (out []*heldPage) {
-	high, low := uuidWords(queue)
+	high, low := kind.UuidWords(queue)
 	for i := range k.whole {
 		h := &k.whole[i].header
-		if h.Kind == shm.KindLane && !k.whole[i].done && h.Attrs[attrLaneQueueHigh] == high &&
-			h.Attrs[attrLaneQueueLow] == low {
+		if h.Kind == shm.KindLane && !k.whole[i].done && h.Attrs[kind.AttrLaneQueueHigh] == high &&
+			h.Attrs[kind.AttrLaneQueueLow] == low {
 			out = append(out, &k.whole[i])
 		}
 	}
@@ -185,10 +186,10 @@ func (k *heldCheck) lanes(queue shm.UUID) (out []*heldPage) {
 
 // lane checks one against its row, if it is the row's.
 func (k *heldCheck) lane(q *queueCheck, c *checker, alone bool) {
-	row := c.obj.Header().Attrs[attrLaneRow]
-	if row < 1 || row >= uint64(q.opt.rows()) {
-		c.badHeader("object.attributes", headerAttrs+8*attrLaneRow, row,
-			fmt.Sprintf("1 to %d", q.opt.rows()-1))
+	row := c.obj.Header().Attrs[kind.AttrLaneRow]
+	if row < 1 || row >= uint64(q.opt.Rows) {
+		c.badHeader("object.attributes", headerAttrs+8*kind.AttrLaneRow, row,
+			fmt.Sprintf("1 to %d", q.opt.Rows-1))
 		return
 	}
 	q.alone = alone || !c.stands()

@@ -1,14 +1,15 @@
-package cq
+package inspect
 
 import (
 	"errors"
 	"fmt"
 	"math"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
-// Invariants returns those of the objects of this package, beyond [shm.Invariants].
+// Invariants returns those of queues and of what stands beside them, beyond [shm.Invariants].
 //
 // What is not among them, because a process that dies may leave it undone and nobody needs it: that
 // a summary bit stands for every ready bit of a bell, that an index entry stands for every address
@@ -81,12 +82,6 @@ type checker struct {
 	busy  bool
 }
 
-// sections are what reports call them.
-var sectionNames = map[shm.SectionKind]string{sectQueue: "queue", sectRows: "rows",
-	sectHints: "hints", sectLane: "lane", sectSlots: "slots", sectErrors: "details",
-	sectBellArm: "arm", sectBellHints: "hints", sectCounter: "counter", sectAddrWords: "words",
-	sectAddrRows: "rows", sectAddrIndex: "index"}
-
 // bad notes a violation at an offset within a section.
 func (c *checker) bad(name string, k shm.SectionKind, within uint64, got, want any) {
 	var at uint64
@@ -95,7 +90,7 @@ func (c *checker) bad(name string, k shm.SectionKind, within uint64, got, want a
 			at = s.Offset
 		}
 	}
-	c.found = append(c.found, shm.Violation{Invariant: name, Section: sectionNames[k],
+	c.found = append(c.found, shm.Violation{Invariant: name, Section: kind.SectionNames[k],
 		Offset: at + within, Within: within, Got: fmt.Sprint(got), Want: fmt.Sprint(want)})
 }
 
@@ -115,21 +110,14 @@ const (
 	headerSections = 0x180
 )
 
-// possible says which values an attribute may have.
-type possible struct {
-	most     uint64
-	least    uint64
-	powerOf2 bool
-}
-
 // attributes checks each attribute of the object; those that are not listed are 0.
-func (c *checker) attributes(allowed map[int]possible) bool {
+func (c *checker) attributes(allowed map[int]kind.Bound) bool {
 	before := len(c.found)
 	for i, a := range c.obj.Header().Attrs {
 		p := allowed[i]
-		if a < p.least || a > p.most || p.powerOf2 && a&(a-1) != 0 {
-			want := fmt.Sprintf("%d to %d", p.least, p.most)
-			if p.powerOf2 {
+		if !p.Holds(a) {
+			want := fmt.Sprintf("%d to %d", p.Least, p.Most)
+			if p.PowerOf2 {
 				want += ", a power of two"
 			}
 			c.badHeader("object.attributes", headerAttrs+8*uint64(i), a, want)
@@ -138,7 +126,7 @@ func (c *checker) attributes(allowed map[int]possible) bool {
 	return len(c.found) == before
 }
 
-var anyValue = possible{most: math.MaxUint64}
+var anyValue = kind.Bound{Most: math.MaxUint64}
 
 // sections checks that the object has those of its kind.
 func (c *checker) sections(want shm.Spec) bool {

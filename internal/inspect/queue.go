@@ -1,4 +1,4 @@
-package cq
+package inspect
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"sort"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -23,7 +24,7 @@ func CheckQueue(path string) (all []Checked, err error) {
 		return nil, err
 	}
 	k := &queueCheck{path: path}
-	reader := filepath.Join(path, readerFile)
+	reader := filepath.Join(path, kind.ReaderFile)
 	first, err := checkPath(reader, func(c *checker) {
 		if k.reader(c) {
 			k.rest(entries)
@@ -54,9 +55,9 @@ type queueCheck struct {
 	err  error
 	gone bool
 
-	opt  shape
+	opt  kind.Queue
 	uuid shm.UUID
-	rows []rowWords
+	rows []kind.RowWords
 	hdr  *checker // of the reader's object
 
 	alone bool // lanes are not held against their rows
@@ -65,9 +66,9 @@ type queueCheck struct {
 // strangers are names that no queue gives.
 func (k *queueCheck) strangers(entries []os.DirEntry) {
 	for _, e := range entries {
-		_, lane := laneRow(e.Name())
-		fifo := e.Name() == fifoFile && e.Type() == fs.ModeNamedPipe
-		if e.Name() == readerFile || lane || fifo {
+		_, lane := kind.LaneRow(e.Name())
+		fifo := e.Name() == kind.FifoFile && e.Type() == fs.ModeNamedPipe
+		if e.Name() == kind.ReaderFile || lane || fifo {
 			continue
 		}
 		k.all = append(k.all, Checked{Path: filepath.Join(k.path, e.Name()),
@@ -79,7 +80,7 @@ func (k *queueCheck) strangers(entries []os.DirEntry) {
 // orphans checks lanes by themselves.
 func (k *queueCheck) orphans(entries []os.DirEntry) {
 	for _, e := range entries {
-		if _, ok := laneRow(e.Name()); ok {
+		if _, ok := kind.LaneRow(e.Name()); ok {
 			k.lane(e.Name(), func(c *checker) { c.named(e.Name()) })
 		}
 	}
@@ -98,22 +99,10 @@ func (k *queueCheck) lane(name string, f func(*checker)) {
 // rest checks the lanes.
 func (k *queueCheck) rest(entries []os.DirEntry) {
 	for _, e := range entries {
-		if row, ok := laneRow(e.Name()); ok {
+		if row, ok := kind.LaneRow(e.Name()); ok {
 			k.lane(e.Name(), func(c *checker) { k.laneOf(c, e.Name(), row) })
 		}
 	}
-}
-
-// queueAttributes are those of a reader's object.
-var queueAttributes = map[int]possible{
-	attrFormat:     {least: uint64(FormatContext), most: uint64(FormatTagged)},
-	attrCapacity:   {least: 1, most: maxCapacity, powerOf2: true},
-	attrLanes:      {least: 2, most: maxLanes + 1},
-	attrOverrun:    {most: uint64(OverrunQueue)},
-	attrLifetime:   {most: uint64(Persistent)},
-	attrWait:       {most: uint64(WaitPollFD)},
-	attrReaderPays: {most: 1},
-	attrTrust:      {most: uint64(TrustOthers)},
 }
 
 // reader checks the reader's object, with lane 0, and says whether lanes can be.
@@ -124,109 +113,104 @@ func (k *queueCheck) reader(c *checker) bool {
 		c.badHeader("queue.kind", 0x14, h.Kind, "queue or events")
 		return false
 	}
-	attrs := map[int]possible{}
-	for i, p := range queueAttributes {
-		attrs[i] = p
-	}
-	attrs[attrDetailBytes] = possible{least: minDetailBytes, most: minDetailBytes}
-	if h.Kind == shm.KindEvents {
-		attrs[attrDetailBytes] = possible{least: minDetailBytes, most: maxDetailBytes}
-	}
-	if !c.attributes(attrs) {
+	if !c.attributes(kind.QueueBounds(h.Kind == shm.KindEvents)) {
 		return false
 	}
-	opt, err := stored("check", c.obj.Name(), h)
+	opt, err := kind.StoredQueue("check", c.obj.Name(), h)
 	if err != nil {
-		if c.sections(opt.readerSpec("")) {
+		if c.sections(opt.ReaderSpec("")) {
 			c.badHeader("object.attributes", headerAttrs, fmt.Sprint(h.Attrs), "what goes together")
 		}
 		return false
 	}
-	words, err := wordsOf[queueWords](c.obj, sectQueue, 0)
+	words, err := kind.WordsOf[kind.QueueWords](c.obj, kind.SectQueue, 0)
 	if err != nil {
 		return false
 	}
-	if k.rows, err = rowsOf(c.obj, opt.rows()); err != nil {
+	if k.rows, err = kind.RowsOf(c.obj, opt.Rows); err != nil {
 		return false
 	}
 	k.opt, k.uuid, k.hdr = opt, h.UUID, c
 	k.words(c, words)
 	k.hints(c)
-	for i := range opt.rows() {
+	for i := range opt.Rows {
 		k.row(i)
 	}
 	k.indices(c, 0)
 	return true
 }
 
-func (k *queueCheck) words(c *checker, w *queueWords) {
-	if a := w.arm.Word.Load(); a&^doorbell.ArmKnown != 0 {
-		c.bad("queue.armed", sectQueue, offArm, fmt.Sprintf("%#x", a), "known bits")
+func (k *queueCheck) words(c *checker, w *kind.QueueWords) {
+	if a := w.Arm.Word.Load(); a&^doorbell.ArmKnown != 0 {
+		c.bad("queue.armed", kind.SectQueue, kind.OffArm, fmt.Sprintf("%#x", a), "known bits")
 	}
-	if s := w.state.Load(); s < stateOpen || s > stateRemoving {
-		c.bad("queue.state", sectQueue, offState, s, "1 to 4")
+	if s := w.State.Load(); s < kind.StateOpen || s > kind.StateRemoving {
+		c.bad("queue.state", kind.SectQueue, kind.OffState, s, "1 to 4")
 	}
-	if f := w.face.Load(); f >= 1<<31 {
-		c.bad("queue.face", sectQueue, offFace, f, "a descriptor's number")
+	if f := w.Face.Load(); f >= 1<<31 {
+		c.bad("queue.face", kind.SectQueue, kind.OffFace, f, "a descriptor's number")
 	}
 	// Generations that the words name are loaded before the one that only grows.
-	face, g := w.faceGen.Load(), w.bell.generation.Load()
-	bit, uuid := w.bell.bit.Load(), uuidOf(w.bell.high.Load(), w.bell.low.Load())
-	same := w.bell.generation.Load() == g
+	face, g := w.FaceGen.Load(), w.Bell.Generation.Load()
+	bit, uuid := w.Bell.Bit.Load(), kind.UuidOf(w.Bell.High.Load(), w.Bell.Low.Load())
+	same := w.Bell.Generation.Load() == g
 	now := c.obj.Generation()
 	if face > now {
-		c.bad("queue.face_generation", sectQueue, offFace+8, face, fmt.Sprintf("at most %d", now))
+		c.bad("queue.face_generation", kind.SectQueue, kind.OffFace+8, face,
+			fmt.Sprintf("at most %d", now))
 	}
 	if g > now {
-		c.bad("queue.bell_generation", sectQueue, offBell+32, g, fmt.Sprintf("at most %d", now))
+		c.bad("queue.bell_generation", kind.SectQueue, kind.OffBell+32, g, fmt.Sprintf("at most %d", now))
 	} else if g != 0 && same {
-		if bit >= domainBits {
-			c.bad("queue.bell", sectQueue, offBell+16, bit, fmt.Sprintf("below %d", domainBits))
+		if bit >= kind.DomainBits {
+			c.bad("queue.bell", kind.SectQueue, kind.OffBell+16, bit, fmt.Sprintf("below %d",
+				kind.DomainBits))
 		}
 		if uuid.IsZero() {
-			c.bad("queue.bell", sectQueue, offBell, 0, "the uuid of a bell")
+			c.bad("queue.bell", kind.SectQueue, kind.OffBell, 0, "the uuid of a bell")
 		}
 	}
 }
 
 func (k *queueCheck) hints(c *checker) {
-	mem, _, err := c.obj.Section(sectHints, 0)
+	mem, _, err := c.obj.Section(kind.SectHints, 0)
 	if err != nil {
 		return
 	}
-	hints, err := doorbell.MapHints(mem, k.opt.rows())
+	hints, err := doorbell.MapHints(mem, k.opt.Rows)
 	if err != nil {
 		return
 	}
-	latch, beyond := hints.Beyond(k.opt.rows())
+	latch, beyond := hints.Beyond(k.opt.Rows)
 	if latch > 1 {
-		c.bad("hints.latch", sectHints, doorbell.HintsLatchOffset, latch, "0 or 1")
+		c.bad("hints.latch", kind.SectHints, doorbell.HintsLatchOffset, latch, "0 or 1")
 	}
 	if beyond != 0 {
-		c.bad("hints.ready", sectHints, doorbell.HintsFixedBytes+uint64(k.opt.rows()/64)*8,
-			fmt.Sprintf("%#x", beyond), fmt.Sprintf("bits below %d", k.opt.rows()))
+		c.bad("hints.ready", kind.SectHints, doorbell.HintsFixedBytes+uint64(k.opt.Rows/64)*8,
+			fmt.Sprintf("%#x", beyond), fmt.Sprintf("bits below %d", k.opt.Rows))
 	}
 }
 
 // rowKnown are the flags that a row can have.
-const rowKnown = doorbell.Parked | rowClosed | rowOverrun | rowPoisoned | rowLeft
+const rowKnown = doorbell.Parked | kind.RowClosed | kind.RowOverrun | kind.RowPoisoned |
+	kind.RowLeft
 
 // row checks what can be said of a row without its lane.
 func (k *queueCheck) row(i int) {
-	r, base := &k.rows[i], uint64(i)*rowBytes
-	if f := r.bell.Parked.Load(); f&^rowKnown != 0 {
-		k.hdr.bad("row.parked", sectRows, base, fmt.Sprintf("%#x", f), "known bits")
+	r, base := &k.rows[i], uint64(i)*kind.RowBytes
+	if f := r.Bell.Parked.Load(); f&^rowKnown != 0 {
+		k.hdr.bad("row.parked", kind.SectRows, base, fmt.Sprintf("%#x", f), "known bits")
 	}
-	if n := r.highWater.Load(); n > uint64(k.opt.Size) {
-		k.hdr.bad("row.high_water", sectRows, base+rowOffIndex+16, n,
-			fmt.Sprintf("at most %d", k.opt.Size))
+	if n := r.HighWater.Load(); n > uint64(k.opt.Capacity) {
+		k.hdr.bad("row.high_water", kind.SectRows, base+kind.RowOffIndex+16, n,
+			fmt.Sprintf("at most %d", k.opt.Capacity))
 	}
-	if n := r.retired.Load(); n != 0 && k.opt.Trust == TrustUser {
-		k.hdr.bad("row.retired", sectRows, base+rowOffIndex+24, n, 0)
+	if n := r.Retired.Load(); n != 0 && !k.opt.Others() {
+		k.hdr.bad("row.retired", kind.SectRows, base+kind.RowOffIndex+24, n, 0)
 	}
 }
 
-// laneOf checks a lane's object. One of a former queue of the name is only in the way.
+// kind.LaneOf checks a lane's object. One of a former queue of the name is only in the way.
 func (k *queueCheck) laneOf(c *checker, file string, row int) {
 	h := c.obj.Header()
 	c.named(file)
@@ -234,18 +218,19 @@ func (k *queueCheck) laneOf(c *checker, file string, row int) {
 		c.badHeader("queue.kind", 0x14, h.Kind, shm.KindLane)
 		return
 	}
-	high, low := uuidWords(k.uuid)
-	if h.Attrs[attrLaneQueueHigh] != high || h.Attrs[attrLaneQueueLow] != low {
+	high, low := kind.UuidWords(k.uuid)
+	if h.Attrs[kind.AttrLaneQueueHigh] != high || h.Attrs[kind.AttrLaneQueueLow] != low {
 		return
 	}
-	if row >= k.opt.rows() {
-		c.badHeader("object.attributes", headerAttrs, row, fmt.Sprintf("a row below %d", k.opt.rows()))
+	if row >= k.opt.Rows {
+		c.badHeader("object.attributes", headerAttrs, row, fmt.Sprintf("a row below %d", k.opt.Rows))
 		return
 	}
-	one := func(n uint64) possible { return possible{least: n, most: n} }
-	if c.attributes(map[int]possible{attrLaneRow: one(uint64(row)), attrLaneQueueHigh: anyValue,
-		attrLaneCapacity: one(uint64(k.opt.Size)), attrLaneQueueLow: anyValue}) &&
-		c.sections(laneSpec("", row, k.opt, k.uuid)) {
+	one := func(n uint64) kind.Bound { return kind.Bound{Least: n, Most: n} }
+	if c.attributes(map[int]kind.Bound{kind.AttrLaneRow: one(uint64(row)),
+		kind.AttrLaneQueueHigh: anyValue,
+		kind.AttrLaneCapacity:  one(uint64(k.opt.Capacity)), kind.AttrLaneQueueLow: anyValue}) &&
+		c.sections(k.opt.LaneSpec("", row, k.uuid)) {
 		k.indices(c, row)
 	}
 }

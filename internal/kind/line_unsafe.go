@@ -1,13 +1,13 @@
-package cq
+package kind
 
 import (
 	"sync/atomic"
 	"unsafe"
 )
 
-// loadLine copies a cache line that its writer may be changing, word by word: atomic loads stay in
+// LoadLine copies a cache line that its writer may be changing, word by word: atomic loads stay in
 // order with those around them on every processor, and none is done twice.
-func loadLine[T Entry | errorRecord](p *T) (line T) {
+func LoadLine[T any](p *T) (line T) {
 	from, to := (*[8]uint64)(unsafe.Pointer(p)), (*[8]uint64)(unsafe.Pointer(&line))
 	for i := range from {
 		to[i] = atomic.LoadUint64(&from[i])

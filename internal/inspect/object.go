@@ -1,10 +1,11 @@
-package cq
+package inspect
 
 import (
 	"fmt"
 	"path/filepath"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -37,52 +38,53 @@ func (c *checker) object(file string, more func(*shm.Object) []shm.Violation) {
 }
 
 func (c *checker) bell(file string) {
-	if want := bellName(c.obj.Header().UUID); c.held == nil && file != want {
+	if want := kind.BellName(c.obj.Header().UUID); c.held == nil && file != want {
 		c.badHeader("object.name", headerUUID, file, want)
 	}
-	if !c.attributes(map[int]possible{attrBellBits: {least: domainBits, most: domainBits}}) ||
-		!c.sections(bellSpec()) {
+	if !c.attributes(map[int]kind.Bound{kind.AttrBellBits: {Least: kind.DomainBits,
+		Most: kind.DomainBits}}) ||
+		!c.sections(kind.BellSpec()) {
 		return
 	}
-	arm, _, err := bellMemory(c.obj, false)
+	arm, _, err := kind.BellMemory(c.obj, false)
 	if err != nil {
 		return
 	}
 	if a := arm.Word.Load(); a&^doorbell.ArmKnown != 0 {
-		c.bad("bell.armed", sectBellArm, 0, fmt.Sprintf("%#x", a), "known bits")
+		c.bad("bell.armed", kind.SectBellArm, 0, fmt.Sprintf("%#x", a), "known bits")
 	}
 }
 
 func (c *checker) counter() {
-	if !c.attributes(map[int]possible{attrCounterEvents: {most: uint64(BytesCounter)},
-		attrCounterLifetime: {most: uint64(Persistent)}}) || !c.sections(CounterOptions{}.spec("")) {
+	if !c.attributes(kind.CounterBounds()) || !c.sections(kind.Counter{}.Spec("")) {
 		return
 	}
-	words, err := wordsOf[counterWords](c.obj, sectCounter, 0)
+	words, err := kind.WordsOf[kind.CounterWords](c.obj, kind.SectCounter, 0)
 	if err != nil {
 		return
 	}
 	const (
-		offRung     = offCounterBell + 16
-		offSeats    = offCounterBell + 32
-		offStanding = offCounterBell + 40
+		offRung     = kind.OffCounterBell + 16
+		offSeats    = kind.OffCounterBell + 32
+		offStanding = kind.OffCounterBell + 40
 	)
-	b := words.bell.Inspect()
+	b := words.Bell.Inspect()
 	if b.Rung > b.Armed {
-		c.bad("counter.rung", sectCounter, offRung, b.Rung, fmt.Sprintf("at most %d", b.Armed))
+		c.bad("counter.rung", kind.SectCounter, offRung, b.Rung, fmt.Sprintf("at most %d", b.Armed))
 	}
 	if b.Seats > doorbell.CountSeats {
-		c.bad("counter.seats", sectCounter, offSeats, b.Seats, doorbell.CountSeats)
+		c.bad("counter.seats", kind.SectCounter, offSeats, b.Seats, doorbell.CountSeats)
 	}
 	if b.Standing > 1 {
-		c.bad("counter.standing", sectCounter, offStanding, b.Standing, "0 or 1")
+		c.bad("counter.standing", kind.SectCounter, offStanding, b.Standing, "0 or 1")
 	}
-	for i := range words.rows {
-		r := &words.rows[i]
-		mark := r.mark.Load()
-		pid := r.pid.Load()
-		if mark != 0 && (pid == 0 || pid > 1<<22) && r.mark.Load() == mark {
-			c.bad("counter.handle", sectCounter, offCounterRows+counterRowBytes*uint64(i)+8, pid,
+	for i := range words.Rows {
+		r := &words.Rows[i]
+		mark := r.Mark.Load()
+		pid := r.Pid.Load()
+		if mark != 0 && (pid == 0 || pid > 1<<22) && r.Mark.Load() == mark {
+			c.bad("counter.handle", kind.SectCounter,
+				kind.OffCounterRows+kind.CounterRowBytes*uint64(i)+8, pid,
 				"1 to 4194304")
 		}
 	}
@@ -92,29 +94,26 @@ func (c *checker) counter() {
 // which its successor mends: so but for one left on purpose, one row may be half there.
 func (c *checker) addresses() {
 	h := c.obj.Header()
-	if !c.attributes(map[int]possible{attrAddrCount: {least: 1, most: addrMaxCount, powerOf2: true},
-		attrAddrMaxBytes: {least: 8, most: addrLimitBytes},
-		attrAddrFormat:   {least: 1, most: uint64(AddrOpaque)},
-		attrAddrLifetime: {most: uint64(Persistent)}, attrAddrUserID: {most: 1}}) {
+	if !c.attributes(kind.AddressBounds()) {
 		return
 	}
-	o, err := storedAddresses("check", c.obj.Name(), h)
-	if err != nil && !c.sections(o.spec("")) {
+	o, err := kind.StoredAddresses("check", c.obj.Name(), h)
+	if err != nil && !c.sections(o.Spec("")) {
 		return
 	}
 	if err != nil {
 		c.badHeader("object.attributes", headerAttrs, fmt.Sprint(h.Attrs), "what goes together")
 		return
 	}
-	t, err := newAddrTable(c.obj, o)
+	t, err := kind.NewAddressTable(c.obj, o)
 	if err != nil {
 		return
 	}
-	if s := t.words.state.Load(); s != stateOpen && s != stateClosed {
-		c.bad("addresses.state", sectAddrWords, 0, s, "1 or 2")
+	if s := t.Words.State.Load(); s != kind.StateOpen && s != kind.StateClosed {
+		c.bad("addresses.state", kind.SectAddrWords, 0, s, "1 or 2")
 	}
 	life, err := c.obj.Life()
-	if err != nil || t.words.state.Load() == stateClosed {
+	if err != nil || t.Words.State.Load() == kind.StateClosed {
 		return
 	}
 	slack := 1
@@ -124,11 +123,11 @@ func (c *checker) addresses() {
 	const tries = 8
 	for range tries {
 		k := addrCheck{t: t, o: o, c: &checker{obj: c.obj}, slack: slack}
-		used, changes := t.words.used.Load(), t.words.changes.Load()
+		used, changes := t.Words.Used.Load(), t.Words.Changes.Load()
 		k.rows()
 		k.cells()
 		k.count(used)
-		if t.words.used.Load() == used && t.words.changes.Load() == changes {
+		if t.Words.Used.Load() == used && t.Words.Changes.Load() == changes {
 			c.found = append(c.found, k.c.found...)
 			return
 		}
@@ -138,8 +137,8 @@ func (c *checker) addresses() {
 
 // addrCheck is one look at a table that stands still but for one change.
 type addrCheck struct {
-	t     *addrTable
-	o     AddressOptions
+	t     *kind.AddressTable
+	o     kind.Addresses
 	c     *checker
 	slack int
 
@@ -147,19 +146,19 @@ type addrCheck struct {
 	broken []bool // rows that were reported: what follows from that is not
 }
 
-func (k *addrCheck) rowAt(slot int) uint64 { return 8 * uint64(slot*k.t.stride) }
+func (k *addrCheck) rowAt(slot int) uint64 { return 8 * uint64(slot*k.t.Stride) }
 
 // rows checks every row by itself, and that it is found.
 func (k *addrCheck) rows() {
-	buf := make([]byte, k.o.AddrMaxBytes)
-	k.broken = make([]bool, k.t.count)
+	buf := make([]byte, k.o.MaxBytes)
+	k.broken = make([]bool, k.t.Count)
 	lost := &checker{obj: k.c.obj}
-	for slot := range k.t.count {
-		info := k.t.row(slot)[1].Load()
-		n, ok := k.t.load(slot, buf)
+	for slot := range k.t.Count {
+		info := k.t.Row(slot)[1].Load()
+		n, ok := k.t.Load(slot, buf)
 		if !ok {
-			if k.t.row(slot)[0].Load()&1 == 0 && info != 0 && info == k.t.row(slot)[1].Load() {
-				k.c.bad("addresses.row", sectAddrRows, k.rowAt(slot)+8, fmt.Sprintf("%#x", info),
+			if k.t.Row(slot)[0].Load()&1 == 0 && info != 0 && info == k.t.Row(slot)[1].Load() {
+				k.c.bad("addresses.row", kind.SectAddrRows, k.rowAt(slot)+8, fmt.Sprintf("%#x", info),
 					"0, or used with a length that fits")
 				k.broken[slot] = true
 				k.full++
@@ -167,18 +166,18 @@ func (k *addrCheck) rows() {
 			continue
 		}
 		k.full++
-		key := k.t.key(buf[:n])
-		if _, whole := k.t.match(slot, key); !whole || k.o.Format.check(buf[:n]) != nil {
-			k.c.bad("addresses.row", sectAddrRows, k.rowAt(slot)+8*addrRowWords,
+		key := k.t.Key(buf[:n])
+		if _, whole := k.t.Match(slot, key); !whole || !kind.IsAddress(k.o.Format, buf[:n]) {
+			k.c.bad("addresses.row", kind.SectAddrRows, k.rowAt(slot)+8*kind.AddrRowWords,
 				fmt.Sprintf("%x", buf[:n]), "an address of the format, and zeros after it")
 			k.broken[slot] = true
 			continue
 		}
-		switch at, _, found := k.t.find(key); {
+		switch at, _, found := k.t.Find(key); {
 		case !found:
-			lost.bad("addresses.found", sectAddrRows, k.rowAt(slot), "no cell of the index", "one")
+			lost.bad("addresses.found", kind.SectAddrRows, k.rowAt(slot), "no cell of the index", "one")
 		case at != slot:
-			k.c.bad("addresses.twice", sectAddrRows, k.rowAt(slot),
+			k.c.bad("addresses.twice", kind.SectAddrRows, k.rowAt(slot),
 				fmt.Sprintf("the address of row %d", at), "another one")
 			k.broken[slot] = true
 		}
@@ -191,29 +190,29 @@ func (k *addrCheck) rows() {
 // cells checks that every cell leads to a row of its hash, and only one to each, but for one that
 // is being moved.
 func (k *addrCheck) cells() {
-	buf := make([]byte, k.o.AddrMaxBytes)
+	buf := make([]byte, k.o.MaxBytes)
 	twice := &checker{obj: k.c.obj}
-	seen := make([]bool, k.t.count)
-	for i := range k.t.index {
-		cell := k.t.index[i].Load()
+	seen := make([]bool, k.t.Count)
+	for i := range k.t.Index {
+		cell := k.t.Index[i].Load()
 		if cell == 0 {
 			continue
 		}
 		slot, at := int(uint32(cell))-1, 8*uint64(i)
 		n, ok := 0, false
-		if slot >= 0 && slot < k.t.count {
+		if slot >= 0 && slot < k.t.Count {
 			if k.broken[slot] {
 				continue
 			}
-			n, ok = k.t.load(slot, buf)
+			n, ok = k.t.Load(slot, buf)
 		}
-		if !ok || k.t.key(buf[:n]).hash != uint32(cell>>32) {
-			k.c.bad("addresses.cell", sectAddrIndex, at, fmt.Sprintf("%#x", cell),
+		if !ok || k.t.Key(buf[:n]).Hash != uint32(cell>>32) {
+			k.c.bad("addresses.cell", kind.SectAddrIndex, at, fmt.Sprintf("%#x", cell),
 				"hash and row of an address")
 			continue
 		}
 		if seen[slot] {
-			twice.bad("addresses.cell", sectAddrIndex, at, fmt.Sprintf("%#x", cell), "one to a row")
+			twice.bad("addresses.cell", kind.SectAddrIndex, at, fmt.Sprintf("%#x", cell), "one to a row")
 		}
 		seen[slot] = true
 	}
@@ -224,6 +223,6 @@ func (k *addrCheck) cells() {
 
 func (k *addrCheck) count(used uint64) {
 	if diff := int64(used) - int64(k.full); diff > int64(k.slack) || diff < -int64(k.slack) {
-		k.c.bad("addresses.used", sectAddrWords, 16, used, k.full)
+		k.c.bad("addresses.used", kind.SectAddrWords, 16, used, k.full)
 	}
 }

@@ -1,0 +1,69 @@
+package kind
+
+import (
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/shm"
+)
+
+// SectCounter is the one section of a counter's object. Every process that has the counter open
+// writes it; the header, with the options, belongs to nobody once the object stands.
+//
+//	0     value
+//	128   error value; number of times that one of the two was set
+//	256   bell: epoch, armed, rung, joined, seats, standing (doorbell.CountWords)
+//	384   a threshold for each seat
+//	896   zero
+//	1024  a row for each seat
+const SectCounter shm.SectionKind = 0x300
+
+// Attributes of a counter's object.
+const (
+	AttrCounterEvents = iota
+	AttrCounterLifetime
+)
+
+// A row is written by the handle that has the seat, and says whose death the others must watch.
+//
+//	0    mark: drawn at random when the seat is taken, stored last; 0: nobody
+//	8    process id, PID namespace, start time
+//	32   the same four of the last who died in the seat, and how many did
+const (
+	OffCounterErr   = 128
+	OffCounterBell  = 256
+	OffCounterRows  = 1024
+	CounterRowBytes = 128
+	CounterBytes    = OffCounterRows + doorbell.CountSeats*CounterRowBytes
+)
+
+// Counter is what is fixed when a counter is created, as its attributes say it.
+type Counter struct{ Events, Lifetime uint64 }
+
+// CounterBounds are those of a counter's object.
+func CounterBounds() map[int]Bound {
+	return map[int]Bound{AttrCounterEvents: {Most: MostCounterEvents},
+		AttrCounterLifetime: {Most: MostLifetime}}
+}
+
+const MostCounterEvents = 1
+
+// Spec is the layout of a counter.
+func (c Counter) Spec(name string) shm.Spec {
+	s := shm.Spec{Kind: shm.KindCounter, Name: name, Sections: []shm.Section{
+		{Kind: SectCounter, Length: CounterBytes, ElemSize: CounterBytes, Capacity: 1,
+			LayoutHash: LayoutVersion}}}
+	s.Attrs[AttrCounterEvents] = c.Events
+	s.Attrs[AttrCounterLifetime] = c.Lifetime
+	return s
+}
+
+// StoredCounter returns what a counter was created with.
+func StoredCounter(op, name string, h shm.Header) (c Counter, err error) {
+	if h.Kind != shm.KindCounter {
+		return c, Refuse(op, name, "kind", h.Kind, shm.KindCounter, shm.ErrKind)
+	}
+	if !Within(h, CounterBounds()) {
+		return c, Refuse(op, name, "attributes", h.Attrs, "what CreateCounter writes", ErrCorrupt)
+	}
+	c = Counter{Events: h.Attrs[AttrCounterEvents], Lifetime: h.Attrs[AttrCounterLifetime]}
+	return c, HasSections(op, name, h, c.Spec(name))
+}

@@ -1,0 +1,215 @@
+package kind
+
+import (
+	"errors"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/ring"
+	"github.com/shmring/shmring/shm"
+)
+
+// Queue is what is fixed when a queue is created, as the attributes of its object say it.
+type Queue struct {
+	Events                                 bool // an event queue
+	Format, Overrun, Lifetime, Wait, Trust uint64
+	ReaderPays                             bool
+	Capacity                               int // of each lane
+	Rows                                   int // lanes, with the reader's own
+	DetailBytes                            int // size of a detail record
+}
+
+// What attributes may say at most, and what some of their values mean.
+const (
+	MostFormat     = 4
+	MostOverrun    = 1
+	MostLifetime   = 1
+	MostWait       = 6
+	MostTrust      = 1
+	MayOverrun     = 1 // of Overrun: the queue may lose entries
+	Persistent     = 1 // of Lifetime: it waits for a successor
+	TrustOthers    = 1 // of Trust: its writers are other users
+	OthersLanes    = 126
+	MaxLanes       = 1024
+	MaxCapacity    = 1 << 24
+	MinDetailBytes = ErrorBytes
+	MaxDetailBytes = 64 << 10
+)
+
+// Bound says which values an attribute may have.
+type Bound struct {
+	Most     uint64
+	Least    uint64
+	PowerOf2 bool
+}
+
+// Holds reports whether a value is within the bound.
+func (b Bound) Holds(v uint64) bool {
+	return v >= b.Least && v <= b.Most && (!b.PowerOf2 || v&(v-1) == 0)
+}
+
+// QueueBounds are those of a reader's object. Attributes that have none are 0.
+func QueueBounds(events bool) map[int]Bound {
+	most := uint64(MinDetailBytes)
+	if events {
+		most = MaxDetailBytes
+	}
+	return map[int]Bound{
+		AttrFormat:      {Least: 1, Most: MostFormat},
+		AttrCapacity:    {Least: 1, Most: MaxCapacity, PowerOf2: true},
+		AttrLanes:       {Least: 2, Most: MaxLanes + 1},
+		AttrOverrun:     {Most: MostOverrun},
+		AttrLifetime:    {Most: MostLifetime},
+		AttrWait:        {Most: MostWait},
+		AttrReaderPays:  {Most: 1},
+		AttrTrust:       {Most: MostTrust},
+		AttrDetailBytes: {Least: MinDetailBytes, Most: most},
+	}
+}
+
+// Within reports whether every attribute of an object is within its bound.
+func Within(h shm.Header, bounds map[int]Bound) bool {
+	for i, v := range h.Attrs {
+		if !bounds[i].Holds(v) {
+			return false
+		}
+	}
+	return true
+}
+
+// StoredQueue returns what a reader object was created with, bounded: it indexes memory. What it
+// returns beside an error is what the object should be, if its attributes are possible one by one.
+func StoredQueue(op, name string, h shm.Header) (q Queue, err error) {
+	if h.Kind != shm.KindQueue && h.Kind != shm.KindEvents {
+		return q, Refuse(op, name, "kind", h.Kind, shm.KindQueue, shm.ErrKind)
+	}
+	events := h.Kind == shm.KindEvents
+	if !Within(h, QueueBounds(events)) {
+		return q, Refuse(op, name, "attributes", h.Attrs, "what Create writes", ErrCorrupt)
+	}
+	q = Queue{Events: events, Format: h.Attrs[AttrFormat], Overrun: h.Attrs[AttrOverrun],
+		Lifetime: h.Attrs[AttrLifetime], Wait: h.Attrs[AttrWait], Trust: h.Attrs[AttrTrust],
+		ReaderPays: h.Attrs[AttrReaderPays] != 0, Capacity: int(h.Attrs[AttrCapacity]),
+		Rows: int(h.Attrs[AttrLanes]), DetailBytes: int(h.Attrs[AttrDetailBytes])}
+	if q.DetailBytes%MinDetailBytes != 0 || q.Others() && (q.Rows > OthersLanes+1 ||
+		q.Lifetime == Persistent || q.ReaderPays) {
+		return q, Refuse(op, name, "attributes", h.Attrs, "what Create writes", ErrCorrupt)
+	}
+	return q, HasSections(op, name, h, q.ReaderSpec(name))
+}
+
+// Others reports whether the queue is for other users.
+func (q Queue) Others() bool { return q.Trust == TrustOthers }
+
+// Kind returns what the reader object is.
+func (q Queue) Kind() shm.Kind {
+	if q.Events {
+		return shm.KindEvents
+	}
+	return shm.KindQueue
+}
+
+// SlotsVersion says what the words of the slots mean. An event has no source.
+func (q Queue) SlotsVersion() uint64 {
+	if q.Events {
+		return LayoutVersion
+	}
+	return SlotsVersion
+}
+
+func (q Queue) LaneSections(id uint32) []shm.Section {
+	capacity, stride := uint64(q.Capacity), uint64(q.DetailBytes)
+	return []shm.Section{
+		{Kind: SectLane, ID: id, Length: LaneBytes, ElemSize: LaneBytes, Capacity: 1,
+			LayoutHash: LayoutVersion},
+		{Kind: SectSlots, ID: id, Length: capacity * SlotBytes, ElemSize: SlotBytes,
+			Capacity: capacity, LayoutHash: q.SlotsVersion()},
+		{Kind: SectErrors, ID: id, Length: capacity * stride, ElemSize: stride,
+			Capacity: capacity, LayoutHash: LayoutVersion},
+	}
+}
+
+// ReaderSpec is the layout of the reader's object.
+func (q Queue) ReaderSpec(name string) shm.Spec {
+	s := shm.Spec{Kind: q.Kind(), Name: name, Sections: append([]shm.Section{
+		{Kind: SectQueue, Length: QueueBytes, ElemSize: QueueBytes, Capacity: 1,
+			LayoutHash: LayoutVersion},
+		{Kind: SectRows, Length: uint64(q.Rows) * RowBytes, ElemSize: RowBytes,
+			Capacity: uint64(q.Rows), LayoutHash: LayoutVersion},
+		{Kind: SectHints, Length: doorbell.HintsBytes(q.Rows),
+			ElemSize: doorbell.HintsBytes(q.Rows), Capacity: 1, LayoutHash: LayoutVersion},
+	}, q.LaneSections(0)...)}
+	s.Attrs[AttrFormat] = q.Format
+	s.Attrs[AttrCapacity] = uint64(q.Capacity)
+	s.Attrs[AttrLanes] = uint64(q.Rows)
+	s.Attrs[AttrOverrun] = q.Overrun
+	s.Attrs[AttrLifetime] = q.Lifetime
+	s.Attrs[AttrWait] = q.Wait
+	s.Attrs[AttrDetailBytes] = uint64(q.DetailBytes)
+	s.Attrs[AttrTrust] = q.Trust
+	if q.ReaderPays {
+		s.Attrs[AttrReaderPays] = 1
+	}
+	return s
+}
+
+// LaneSpec is the layout of a writer's object.
+func (q Queue) LaneSpec(name string, row int, queue shm.UUID) shm.Spec {
+	s := shm.Spec{Kind: shm.KindLane, Name: name, Sections: q.LaneSections(uint32(row))}
+	s.Attrs[AttrLaneRow] = uint64(row)
+	s.Attrs[AttrLaneCapacity] = uint64(q.Capacity)
+	s.Attrs[AttrLaneQueueHigh], s.Attrs[AttrLaneQueueLow] = UuidWords(queue)
+	return s
+}
+
+// ErrOtherQueue: the file is left over from a queue of the same name that was destroyed.
+var ErrOtherQueue = errors.New("lane belongs to an earlier queue of this name")
+
+// LaneBelongs checks that a lane object is the one that this row of a queue should have.
+func (q Queue) LaneBelongs(obj *shm.Object, row int, queue shm.UUID) error {
+	h := obj.Header()
+	if h.Kind != shm.KindLane {
+		return Refuse("open lane", obj.Name(), "kind", h.Kind, shm.KindLane, shm.ErrKind)
+	}
+	high, low := UuidWords(queue)
+	if h.Attrs[AttrLaneQueueHigh] != high || h.Attrs[AttrLaneQueueLow] != low {
+		return ErrOtherQueue
+	}
+	if h.Attrs[AttrLaneRow] != uint64(row) || h.Attrs[AttrLaneCapacity] != uint64(q.Capacity) {
+		return Refuse("open lane", obj.Name(), "row and capacity",
+			[2]uint64{h.Attrs[AttrLaneRow], h.Attrs[AttrLaneCapacity]}, [2]int{row, q.Capacity},
+			ErrCorrupt)
+	}
+	return HasSections("open lane", obj.Name(), h, q.LaneSpec("", row, queue))
+}
+
+// Lane is the memory of a lane, with slots of 64 bytes.
+type Lane[E any] struct {
+	Words  *LaneWords
+	Slots  []E
+	Detail Details
+}
+
+// LaneOf lays the structures of a lane over the object that has it, whose attributes were bounded.
+func LaneOf[E any](obj *shm.Object, row int, q Queue) (m Lane[E], err error) {
+	if m.Words, err = WordsOf[LaneWords](obj, SectLane, uint32(row)); err != nil {
+		return m, err
+	}
+	mem, _, err := obj.Section(SectSlots, uint32(row))
+	if err != nil {
+		return m, err
+	}
+	if m.Slots, err = ring.Slots[E](mem); err != nil {
+		return m, err
+	}
+	if len(m.Slots) != q.Capacity {
+		return m, Refuse("map lane", obj.Name(), "capacity", len(m.Slots), q.Capacity, ErrCorrupt)
+	}
+	m.Detail, err = DetailsOf(obj, row, q)
+	return m, err
+}
+
+// SectionNames are what reports call sections.
+var SectionNames = map[shm.SectionKind]string{SectQueue: "queue", SectRows: "rows",
+	SectHints: "hints", SectLane: "lane", SectSlots: "slots", SectErrors: "details",
+	SectBellArm: "arm", SectBellHints: "hints", SectCounter: "counter", SectAddrWords: "words",
+	SectAddrRows: "rows", SectAddrIndex: "index"}
