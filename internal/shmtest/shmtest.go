@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -25,6 +26,8 @@ const (
 	envRequire = "SHMRING_REQUIRE"
 	// envEmulator runs the children of tests that were themselves started by "go test -exec".
 	envEmulator = "SHMRING_EMULATOR"
+	// envPeer lists test binaries, as of another commit, that play the roles of children in turn.
+	envPeer = "SHMRING_PEER"
 )
 
 // Main is the body of a TestMain. In a process that [Child] started it runs the function of that
@@ -239,12 +242,17 @@ func Child(t testing.TB, role string, env ...string) *exec.Cmd {
 	return cmd
 }
 
+var commands atomic.Int64 // that were prepared
+
 // Command is Child for an example, which has no testing.TB. The process is killed when the context
 // ends.
 func Command(ctx context.Context, role string, env ...string) (*exec.Cmd, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
+	}
+	if peers := filepath.SplitList(os.Getenv(envPeer)); len(peers) > 0 {
+		exe = peers[int(commands.Add(1)-1)%len(peers)]
 	}
 	cmd := exec.CommandContext(ctx, exe, "-test.run=^$")
 	if emulator := os.Getenv(envEmulator); emulator != "" { // the kernel cannot run what we are
