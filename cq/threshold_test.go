@@ -103,13 +103,13 @@ func TestThresholdLastOne(t *testing.T) {
 // TestThresholdSleeps: a reader that misses a single entry sleeps for it and does not spin.
 func TestThresholdSleeps(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 8, Spin: -1})
-	post(t, w, 0, 2)
-	if n, err := atLeast(q, 3, 30*time.Millisecond); n != 2 || err != nil {
-		t.Errorf("%d, %v", n, err)
-	}
-	if q.Stats().Sleeps == 0 {
-		t.Error("it never slept while one entry was missing")
-	}
+	eventually(t, "it sleeps while one entry is missing", func() bool {
+		post(t, w, 0, 2)
+		if n, err := atLeast(q, 3, 30*time.Millisecond); n != 2 || err != nil {
+			t.Fatalf("%d, %v", n, err)
+		}
+		return q.Stats().Sleeps > 0 // a busy machine may let the time pass awake
+	})
 }
 
 // TestThresholdNewLane: a lane that attaches after the arming counts too.
