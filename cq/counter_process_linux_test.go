@@ -260,14 +260,7 @@ func TestCounterDeathWakes(t *testing.T) {
 				eventually(t, "they know it", func() bool { return c.Stats().Sleeps > before })
 			}
 			p.does(t, "silently", 5, "silently: <nil>")
-			if !how.newPIDs {
-				time.Sleep(20 * time.Millisecond)
-				// The one that follows may only now have its first look, and find it. Who sleeps is
-				// not told.
-				if n := c.Stats().Waiters; n == 0 {
-					t.Error("nobody waits: somebody was told")
-				}
-			}
+			// Nobody was told. Who looks for another reason may have found it: that is no fault.
 			p.kill()
 			for range cap(done) {
 				must(t, <-done)
