@@ -5,6 +5,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -14,7 +15,7 @@ type attachment struct {
 	obj     *shm.Object
 	bit     int // its row
 	words   *kind.LaneWords
-	peer    *shm.Peer
+	peer    *place.Peer
 	pipe    int             // reading end of the one that raises the queue's descriptor, or -1
 	relay   *doorbell.Relay // under memfdHome.mu
 	mourned bool            // its death was noted; under memfdHome.mu

@@ -7,6 +7,7 @@ import (
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -49,9 +50,9 @@ func (d *memfdDoor) openReader() (*shm.Object, error) {
 // checkPeer refuses a reader of a user that was not allowed.
 func (d *memfdDoor) checkPeer() (err error) {
 	if d.opt.Trust != TrustOthers {
-		return shm.CheckPeer(d.m.conn)
+		return place.CheckPeer(d.m.conn)
 	}
-	d.w.peer, err = shm.MeetPeer(d.m.conn, d.opt.Allow)
+	d.w.peer, err = place.MeetPeer(d.m.conn, d.opt.Allow)
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -196,7 +197,7 @@ func (l *lane) inherit() {
 // that came. From here on the reader cannot send it any more, and it goes by whether it could. It
 // is the peer's own descriptor that is asked: the connection may be closed already, by whoever gave
 // it to us.
-func decide(reader *shm.Peer) (taken bool) {
+func decide(reader *place.Peer) (taken bool) {
 	var buf [messageBytes]byte
 	n, err := reader.Mute(buf[:])
 	if n == 0 || err != nil {

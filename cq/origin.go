@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -43,7 +44,7 @@ func (q *Queue) Lane(row int) (l Lane, err error) {
 		if err != nil {
 			return err
 		}
-		var peer *shm.Peer
+		var peer *place.Peer
 		if h, ok := q.home.(*memfdHome); ok && row > 0 && h.lanes[row].att != nil {
 			peer = h.lanes[row].att.peer
 		}
@@ -130,7 +131,7 @@ func (l *lane) writerOf(at uint64) (generation, end uint64) {
 }
 
 // laneFrom describes the writer of a generation: a peer, if it is one of another user.
-func laneFrom(row int, obj *shm.Object, peer *shm.Peer, generation uint64) Lane {
+func laneFrom(row int, obj *shm.Object, peer *place.Peer, generation uint64) Lane {
 	l := Lane{Row: row, UID: os.Geteuid(), Object: obj.Header().UUID, Generation: generation}
 	if peer != nil {
 		l.PID, l.UID = peer.PID, peer.UID

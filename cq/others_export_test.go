@@ -3,7 +3,7 @@ package cq
 import (
 	"net"
 
-	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/internal/place"
 )
 
 // StoreHead and StorePeeked write what a reader says of a lane.
@@ -13,7 +13,7 @@ func StorePeeked(q *Queue, bit int, at uint64) { q.rows[bit].Peeked.Store(at) }
 // Decider meets the reader at the other end, and returns what a writer does whose rendezvous broke
 // when its lane was sent.
 func Decider(conn *net.UnixConn) (decided func() bool, end func(), err error) {
-	p, err := shm.MeetPeer(conn, nil)
+	p, err := place.MeetPeer(conn, nil)
 	return func() bool { return decide(p) }, p.Close, err
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -105,11 +106,11 @@ func (q *Queue) accept(ctx context.Context, conn *net.UnixConn) (bit int, err er
 
 // identify refuses peers that may not write to the queue. For a queue of one's own user there is no
 // more to know of them, and it returns nil.
-func (q *Queue) identify(conn *net.UnixConn) (*shm.Peer, error) {
+func (q *Queue) identify(conn *net.UnixConn) (*place.Peer, error) {
 	if q.opt.others() {
-		return shm.MeetPeer(conn, q.opt.Allow)
+		return place.MeetPeer(conn, q.opt.Allow)
 	}
-	return nil, shm.CheckPeer(conn)
+	return nil, place.CheckPeer(conn)
 }
 
 // refuseConn tells a peer why it is not served.
@@ -119,8 +120,8 @@ func refuseConn(ctx context.Context, conn *net.UnixConn, err error) {
 
 // acceptFrom goes on with who that is. The peer is its own from now on. If it is limited, the peer
 // has to begin in time.
-func (q *Queue) acceptFrom(ctx context.Context, conn *net.UnixConn, peer *shm.Peer, limited bool) (
-	bit int, err error) {
+func (q *Queue) acceptFrom(ctx context.Context, conn *net.UnixConn, peer *place.Peer,
+	limited bool) (bit int, err error) {
 	h, ok := q.home.(*memfdHome)
 	if !ok {
 		return 0, &Error{Pkg: kind.Pkg, Op: "accept", Name: q.name, Err: syscall.EOPNOTSUPP,

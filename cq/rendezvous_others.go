@@ -7,12 +7,13 @@ import (
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
 
 // acceptOther goes on with a writer of another user, who has asked for a lane. Nobody's descriptor
 // gives the other one a way to write: what is sent was opened for reading, and is sealed.
-func (q *Queue) acceptOther(m *meeting, h *memfdHome, peer *shm.Peer) (bit int, err error) {
+func (q *Queue) acceptOther(m *meeting, h *memfdHome, peer *place.Peer) (bit int, err error) {
 	a := &attachment{peer: peer, pipe: -1}
 	kept := false
 	defer func() {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/internal/kind"
-	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/internal/place"
 )
 
 // meetTimeout is how long Serve waits for a peer that connected and does not attach, and either
@@ -64,7 +64,7 @@ func (q *Queue) Serve(l *net.UnixListener, report func(error)) error {
 				return err
 			}
 		}
-		conn, err := shm.Accept(ctx, l)
+		conn, err := place.Accept(ctx, l)
 		if err == nil {
 			err = q.admit(ctx, &all, places, conn, report)
 			if err != nil {
@@ -104,7 +104,7 @@ func (q *Queue) admit(ctx context.Context, all *sync.WaitGroup, places *places, 
 		user = peer.UID
 	}
 	one, cancel := context.WithCancelCause(ctx)
-	place, err := places.take(user, cancel)
+	given, err := places.take(user, cancel)
 	if err != nil {
 		refuseConn(ctx, conn, err)
 		peer.Close()
@@ -112,7 +112,7 @@ func (q *Queue) admit(ctx context.Context, all *sync.WaitGroup, places *places, 
 		return err
 	}
 	all.Go(func() {
-		defer places.leave(place)
+		defer places.leave(given)
 		defer cancel(nil)
 		if err := q.serve(one, conn, peer); err != nil && ctx.Err() == nil {
 			report(err)
@@ -138,7 +138,7 @@ func starved(err error) bool {
 
 // serve attaches one writer and holds its life line. The context ends with the queue, or when the
 // place is somebody else's.
-func (q *Queue) serve(ctx context.Context, conn *net.UnixConn, peer *shm.Peer) error {
+func (q *Queue) serve(ctx context.Context, conn *net.UnixConn, peer *place.Peer) error {
 	defer conn.Close()
 	bit, err := q.acceptFrom(ctx, conn, peer, true)
 	if err != nil {

@@ -12,12 +12,12 @@ import (
 type places struct {
 	mu    sync.Mutex
 	free  int
-	taken []*place      // oldest first
+	taken []*served     // oldest first
 	freed chan struct{} // has room for one notice
 }
 
-// place is that of a connection.
-type place struct {
+// served is a connection that has a place.
+type served struct {
 	user   int
 	cancel context.CancelCauseFunc
 }
@@ -47,7 +47,7 @@ func (p *places) await(ctx context.Context) error {
 // one of the user with the most of them, provided that these are more than the newcomer's user has:
 // so one who is silent in any number of connections keeps nobody else out, and whoever attaches
 // without delay is put out only as one of the greediest user's. Otherwise it is ErrBusy.
-func (p *places) take(user int, cancel context.CancelCauseFunc) (*place, error) {
+func (p *places) take(user int, cancel context.CancelCauseFunc) (*served, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.free == 0 {
@@ -59,7 +59,7 @@ func (p *places) take(user int, cancel context.CancelCauseFunc) (*place, error) 
 		loser.cancel(errCrowded)
 	}
 	p.free--
-	c := &place{user: user, cancel: cancel}
+	c := &served{user: user, cancel: cancel}
 	p.taken = append(p.taken, c)
 	return c, nil
 }
@@ -69,7 +69,7 @@ var errCrowded error = &Error{Pkg: kind.Pkg, Op: opMeet, Field: "connections", E
 	Hint: "too many of this user's processes attach at once, or begin to and do not go on"}
 
 // greediest returns the oldest place of whoever has most of them, if these are more than user has.
-func (p *places) greediest(user int) *place {
+func (p *places) greediest(user int) *served {
 	count := map[int]int{}
 	for _, c := range p.taken {
 		count[c.user]++
@@ -80,7 +80,7 @@ func (p *places) greediest(user int) *place {
 			most, whose = count[c.user], c.user
 		}
 	}
-	i := slices.IndexFunc(p.taken, func(c *place) bool { return c.user == whose && whose != user })
+	i := slices.IndexFunc(p.taken, func(c *served) bool { return c.user == whose && whose != user })
 	if i < 0 {
 		return nil
 	}
@@ -88,13 +88,13 @@ func (p *places) greediest(user int) *place {
 }
 
 // leave ends the use of a place, also of one that was lost.
-func (p *places) leave(c *place) {
+func (p *places) leave(c *served) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.remove(c)
 }
 
-func (p *places) remove(c *place) {
+func (p *places) remove(c *served) {
 	i := slices.Index(p.taken, c)
 	if i < 0 {
 		return

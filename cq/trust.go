@@ -26,7 +26,7 @@ const (
 	//     left: see [Writer.Follow], and [Follow] for one that does so by itself.
 	//   - A lane is never used twice. When its writer has closed it, or is proved dead, it is read
 	//     to its end and unmapped; a newcomer in its row brings new memory. Death is proved when the
-	//     writer's process has ended and its end of the connection is closed, see [shm.Peer].
+	//     writer's process has ended and its end of the connection is closed.
 	//   - The reader sleeps on words in its writers' lanes, a thread for each blocked read of a queue
 	//     that is not shared, and one for up to 127 lanes of all queues that are shared, in a set or
 	//     on a channel. With WaitFD each lane has a pipe.

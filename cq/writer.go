@@ -7,6 +7,7 @@ import (
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -39,7 +40,7 @@ type Writer struct {
 	// halt is not 0 when posting is over, for the reasons of the halt constants.
 	halt  atomic.Uint32
 	trust Trust
-	peer  *shm.Peer     // the reader of another user
+	peer  *place.Peer   // the reader of another user
 	gone  chan struct{} // closed when it is proved dead; nil for one of the same user
 	woke  uint64        // wakes of the lane's writers before this one
 

@@ -3,7 +3,6 @@ package shm
 import (
 	"fmt"
 	"net"
-	"os"
 	"syscall"
 )
 
@@ -58,25 +57,6 @@ func RecvFDs(c *net.UnixConn, buf []byte, max int) (n int, fds []int, err error)
 		return 0, nil, named(op, "", err)
 	}
 	return n, fds, nil
-}
-
-// CheckPeer refuses a connection whose other end was connected by another user: [ErrOwner]. Who
-// holds a descriptor of an object may map it, whatever the mode of the file says.
-func CheckPeer(c *net.UnixConn) error {
-	const op = "meet peer"
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return named(op, "", err)
-	}
-	var uid int
-	if cerr := raw.Control(func(fd uintptr) { uid, err = sysPeer(int(fd)) }); cerr != nil {
-		err = cerr
-	}
-	if me := os.Geteuid(); err == nil && uid != me {
-		err = &Error{Field: "user", Got: uid, Want: me, Err: ErrOwner,
-			Hint: "run both as one user"}
-	}
-	return named(op, "", err)
 }
 
 // CloseFDs closes descriptors that RecvFDs returned.

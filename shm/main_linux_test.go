@@ -26,8 +26,6 @@ func TestMain(m *testing.M) {
 		"sleeper": childSleep,
 		"tinyfs":  childTinyFS,
 		"otherns": childOtherNS,
-		"peer":    childPeer,
-		"holder":  childHolder,
 	})
 }
 

@@ -320,15 +320,6 @@ func sysSealed(fd int, want Seals) (bits int, exact bool, err error) {
 	return bits, err == nil && bits&^unix.F_SEAL_EXEC == sealBits(want), err
 }
 
-// sysPeer returns the user at the other end of a socket, as it was when it connected.
-func sysPeer(fd int) (uid int, err error) {
-	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	if err != nil {
-		return -1, err
-	}
-	return int(cred.Uid), nil
-}
-
 func sysClock(id int32) int64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(id, &ts) // both clocks always exist

@@ -10,6 +10,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
@@ -18,7 +19,7 @@ import (
 // goroutine alone uses what is not said otherwise.
 type app struct {
 	name    string
-	peer    *shm.Peer
+	peer    *place.Peer
 	allow   *shm.AllowList // the peer's user alone
 	account *account       // guarded by Server.mu
 	conn    *net.UnixConn

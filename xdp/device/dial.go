@@ -11,6 +11,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -85,7 +86,7 @@ type Event struct {
 // session is what an endpoint has of one device process.
 type session struct {
 	wire   wire
-	peer   *shm.Peer
+	peer   *place.Peer
 	umem   frames
 	page   *statusPage
 	sq     *cq.Writer
@@ -150,7 +151,7 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.All
 			s = nil
 		}
 	}()
-	if s.peer, err = shm.MeetPeer(s.wire.conn, allow); err != nil {
+	if s.peer, err = place.MeetPeer(s.wire.conn, allow); err != nil {
 		return s, err
 	}
 	end := s.wire.within(ctx)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
@@ -64,7 +65,7 @@ func must(t testing.TB, err error) {
 }
 
 func newFuzzRig(f testing.TB) *fuzzRig {
-	r := &fuzzRig{a: &app{peer: &shm.Peer{},
+	r := &fuzzRig{a: &app{peer: &place.Peer{},
 		account: &account{ways: newWays(newHolders(fuzzWays{}), 1)},
 		owns:    map[uint16]bool{fuzzPort: true},
 		routes:  map[target]*route{}, pool: newPool(32), slot: fuzzSlotBytes, limit: fuzzSlots}}

@@ -5,6 +5,7 @@ import (
 	"net"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -35,7 +36,7 @@ func newCompletions(o cq.Options, allow *shm.AllowList) (*cq.Queue, error) {
 
 // watch ends the reading of a connection when its other end hangs up, or when the process there is
 // gone: a child of it may hold the connection.
-func watch(p *shm.Peer, conn *net.UnixConn) { p.Watch(func() { _ = conn.CloseRead() }) }
+func watch(p *place.Peer, conn *net.UnixConn) { p.Watch(func() { _ = conn.CloseRead() }) }
 
 // hangUp ends a connection for the other side, whoever holds descriptors of ours. Queues do.
 func hangUp(conn *net.UnixConn) error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -29,7 +30,7 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 		}
 	}()
 	for {
-		conn, err := shm.Accept(until, l)
+		conn, err := place.Accept(until, l)
 		switch {
 		case err == nil:
 		case ctx.Err() != nil:
@@ -127,7 +128,7 @@ func (s *Server) dismiss(ctx context.Context, conn *net.UnixConn, why error) {
 
 // enter finds the line of the allow-list for a connection, and a place.
 func (s *Server) enter(a *app) error {
-	peer, err := shm.MeetPeer(a.conn, &s.allow)
+	peer, err := place.MeetPeer(a.conn, &s.allow)
 	if errors.Is(err, shm.ErrOwner) {
 		return fmt.Errorf("%w: this user is not on the allow-list", ErrRefused)
 	}

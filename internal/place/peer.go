@@ -1,28 +1,14 @@
-package shm
+package place
 
 import (
+	"errors"
 	"net"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/shmring/shmring/shm"
 )
-
-// AllowList says which users may be at the other end of a connection: those of UIDs, and whoever
-// was in one of GIDs, as main or supplementary group, when it connected. A nil list, and an empty
-// one, allow the effective user of this process only. It must not change while it is in use.
-type AllowList struct {
-	UIDs, GIDs []int
-}
-
-// Allows reports whether a process with these credentials is on the list. It may be called on nil.
-func (a *AllowList) Allows(uid, gid int, groups []int) bool {
-	if a == nil || len(a.UIDs) == 0 && len(a.GIDs) == 0 {
-		return uid == os.Geteuid()
-	}
-	return slices.Contains(a.UIDs, uid) || slices.Contains(a.GIDs, gid) ||
-		slices.ContainsFunc(groups, func(g int) bool { return slices.Contains(a.GIDs, g) })
-}
 
 // Peer is the process that connected the other end of a unix socket, as the kernel knows it:
 // nothing here is what the peer says. It keeps a descriptor of the connection and one of the
@@ -48,31 +34,30 @@ const (
 )
 
 // MeetPeer finds out who is at the other end of a connected socket, and refuses those who are not
-// on the list: [ErrOwner]. A peer that has died already is [ErrStale]. Close must follow.
+// on the list: [shm.ErrOwner]. A peer that has died already is [shm.ErrStale]. Close must follow.
 //
 // For a connection that was made by socketpair the kernel names who made it, at both ends.
-func MeetPeer(c *net.UnixConn, allow *AllowList) (*Peer, error) {
-	const op = "meet peer"
+func MeetPeer(c *net.UnixConn, allow *shm.AllowList) (*Peer, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return nil, named(op, "", err)
+		return nil, meeting(err)
 	}
 	p := &Peer{}
 	if cerr := raw.Control(func(fd uintptr) { err = p.identify(int(fd)) }); cerr != nil {
 		err = cerr
 	}
 	if err == nil && !allow.Allows(p.UID, p.GID, p.Groups) {
-		err = &Error{Field: "user", Got: p.UID, Want: allowed(allow), Err: ErrOwner,
+		err = &shm.Error{Field: "user", Got: p.UID, Want: allowed(allow), Err: shm.ErrOwner,
 			Hint: "add its uid or a group of it to the list of those who are allowed"}
 	}
 	if err != nil {
 		p.Close()
-		return nil, named(op, "", err)
+		return nil, meeting(err)
 	}
 	return p, nil
 }
 
-func allowed(a *AllowList) any {
+func allowed(a *shm.AllowList) any {
 	if a == nil || len(a.UIDs) == 0 && len(a.GIDs) == 0 {
 		return os.Geteuid()
 	}
@@ -128,4 +113,35 @@ func (p *Peer) Close() {
 			}
 		}
 	})
+}
+
+// CheckPeer refuses a connection whose other end was connected by another user: [shm.ErrOwner]. Who
+// holds a descriptor of an object may map it, whatever the mode of the file says.
+func CheckPeer(c *net.UnixConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return meeting(err)
+	}
+	var uid int
+	if cerr := raw.Control(func(fd uintptr) { uid, err = peerUser(int(fd)) }); cerr != nil {
+		err = cerr
+	}
+	if me := os.Geteuid(); err == nil && uid != me {
+		err = &shm.Error{Field: "user", Got: uid, Want: me, Err: shm.ErrOwner,
+			Hint: "run both as one user"}
+	}
+	return meeting(err)
+}
+
+// meeting says in an error what was tried.
+func meeting(err error) error {
+	var e *shm.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &e):
+		e.Op = "meet peer"
+		return err
+	}
+	return &shm.Error{Op: "meet peer", Err: err}
 }

@@ -1,4 +1,4 @@
-package shm
+package place
 
 import (
 	"errors"
@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/shm"
 )
 
 // identify asks the kernel who connected the other end, and keeps what tells of its death.
@@ -38,7 +40,7 @@ func (p *Peer) identify(socket int) error {
 // costs a goroutine and no thread.
 func pollable(fd int, name string) (*os.File, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
-		sysClose(fd)
+		_ = unix.Close(fd)
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), name)
@@ -79,7 +81,7 @@ func numberedPidfd(pid, uid int) (int, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(fmt.Sprintf("/proc/%d", pid), &st); err == nil && int(st.Uid) != uid &&
 		st.Uid != 0 { // a process that may not be dumped belongs to root there
-		sysClose(fd)
+		_ = unix.Close(fd)
 		return -1, errGone()
 	}
 	return fd, nil
@@ -87,17 +89,24 @@ func numberedPidfd(pid, uid int) (int, error) {
 
 // waitExit waits until a pidfd says that its process is gone, and is false if it was stopped.
 func waitExit(f *os.File) bool {
-	return waitFor(f, func(fd uintptr) bool { return exited(fd) })
+	return waitFor(f, func(fd uintptr) bool { return polled(fd, unix.POLLIN) != 0 })
 }
 
 // waitHangUp waits until the other end of a connection is closed. It reads nothing: what is sent
 // belongs to others who use the connection.
 func waitHangUp(f *os.File) bool {
 	return waitFor(f, func(fd uintptr) bool {
-		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-		n, err := unix.Poll(p, 0)
-		return err == nil && n > 0 && p[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+		return polled(fd, unix.POLLRDHUP)&(unix.POLLHUP|unix.POLLERR) != 0
 	})
+}
+
+// polled returns what poll says of a descriptor at once.
+func polled(fd uintptr, events int16) int16 {
+	p := []unix.PollFd{{Fd: int32(fd), Events: events}}
+	if n, err := unix.Poll(p, 0); err != nil || n <= 0 {
+		return 0
+	}
+	return p[0].Revents
 }
 
 func waitFor(f *os.File, done func(fd uintptr) bool) bool {
@@ -134,4 +143,17 @@ func (p *Peer) mute(b []byte) (n int, err error) {
 		err = cerr
 	}
 	return n, os.NewSyscallError("recvfrom", err)
+}
+
+func errGone() error {
+	return &shm.Error{Field: "process", Got: "gone", Want: "alive", Err: shm.ErrStale}
+}
+
+// peerUser returns the user at the other end of a socket, as it was when it connected.
+func peerUser(fd int) (uid int, err error) {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return -1, err
+	}
+	return int(cred.Uid), nil
 }

@@ -1,0 +1,15 @@
+//go:build !linux
+
+package place
+
+import (
+	"errors"
+	"os"
+)
+
+func (p *Peer) identify(int) error       { return errors.ErrUnsupported }
+func (p *Peer) mute([]byte) (int, error) { return 0, errors.ErrUnsupported }
+func waitExit(*os.File) bool             { return false }
+func waitHangUp(*os.File) bool           { return false }
+func stopWaiting(*os.File)               {}
+func peerUser(int) (int, error)          { return -1, errors.ErrUnsupported }
