@@ -2,10 +2,12 @@ package doorbell
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/ring"
 	"golang.org/x/sys/unix"
 )
@@ -360,5 +362,36 @@ func TestFaceErrors(t *testing.T) {
 	f.Close()
 	if f.FD() != -1 || f.EventFD() != -1 {
 		t.Error("a closed face has descriptors")
+	}
+}
+
+func init() {
+	roles["without standard input"] = func() {
+		f, err := closeAndFace()
+		if err == nil && f.EventFD() != 0 {
+			err = fmt.Errorf("the eventfd is %d", f.EventFD())
+		}
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		f.set()
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(f.FD()), Events: unix.POLLIN}}, 0)
+		fmt.Println("readable:", n, err)
+	}
+}
+
+func closeAndFace() (*Face, error) {
+	if err := unix.Close(0); err != nil {
+		return nil, err
+	}
+	return NewFace(-1)
+}
+
+// TestFaceWithoutStandardInput: descriptor 0 is one like any other.
+func TestFaceWithoutStandardInput(t *testing.T) {
+	out, err := shmtest.Child(t, "without standard input").Output()
+	if want := "readable: 1 <nil>\n"; string(out) != want || err != nil {
+		t.Errorf("%q, %v; want %q", out, err, want)
 	}
 }
