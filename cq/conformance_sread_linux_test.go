@@ -6,8 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -245,7 +243,7 @@ func TestConformanceCQSignal(t *testing.T) {
 	})
 	shared := cq.Options{Size: 8, Spin: -1, Shared: true}
 	conform(t, "one-of-many-waiters", shared, func(t *testing.T, r *rig) {
-		signaled, all := sleepers(t, r, 6)
+		signaled, all := sleepers(t, r.q, 6)
 		must(t, r.q.Signal())
 		eventually(t, "one is told", func() bool { return signaled.Load() == 1 })
 		time.Sleep(20 * time.Millisecond)
@@ -256,7 +254,7 @@ func TestConformanceCQSignal(t *testing.T) {
 		all.Wait()
 	})
 	conform(t, "all", shared, func(t *testing.T, r *rig) {
-		signaled, all := sleepers(t, r, 6)
+		signaled, all := sleepers(t, r.q, 6)
 		must(t, r.q.SignalAll())
 		all.Wait()
 		if n := signaled.Load(); n != 6 {
@@ -279,24 +277,4 @@ func cqSignalEndsAWait(t *testing.T, r *rig) {
 	}
 	r.post(t, 1, 2)
 	wantContexts(t, "then", read(t, r.q, 4), 1)
-}
-
-// sleepers has n goroutines sleep in a read of one entry and counts those that a signal ends. They
-// sleep without a deadline: with one, a signal of the runtime makes one sleeper count as two.
-func sleepers(t *testing.T, r *rig, n int) (signaled *atomic.Int64, all *sync.WaitGroup) {
-	signaled, all = new(atomic.Int64), new(sync.WaitGroup)
-	before := r.q.Stats().Sleeps
-	for range n {
-		all.Go(func() {
-			switch _, err := cq.ReadContext(soon(t), r.q, make([]cq.Msg, 1)); err {
-			case nil:
-			case cq.ErrSignaled:
-				signaled.Add(1)
-			default:
-				t.Error(err)
-			}
-		})
-	}
-	eventually(t, "all sleep", func() bool { return r.q.Stats().Sleeps >= before+uint64(n) })
-	return signaled, all
 }

@@ -1,6 +1,7 @@
 package cq_test
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -112,24 +113,49 @@ func TestSignalLatch(t *testing.T) {
 	wantErr(t, "signaled", cq.ErrSignaled, syscall.EAGAIN)
 }
 
-// waiters starts n goroutines that block in the queue and counts how they end.
-func waiters(q *cq.Queue, n int) (signaled *atomic.Int64, all *sync.WaitGroup) {
+// begun is a context that tells when a blocking read under it begins to sleep: a broadcast reaches
+// whoever has told.
+type begun struct {
+	context.Context
+	told func()
+}
+
+func (c begun) Done() <-chan struct{} {
+	c.told()
+	return c.Context.Done()
+}
+
+// sleepers has n goroutines sleep in a read of one entry and counts those that a signal ends. The
+// queue's count of sleeps cannot say that all of them sleep: one sleeper may count twice.
+func sleepers(t *testing.T, q *cq.Queue, n int) (signaled *atomic.Int64, all *sync.WaitGroup) {
 	signaled, all = new(atomic.Int64), new(sync.WaitGroup)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	t.Cleanup(cancel)
+	var asleep sync.WaitGroup
+	asleep.Add(n)
+	before := q.Stats().Sleeps
 	for range n {
 		all.Go(func() {
-			if _, err := cq.ReadTimeout(q, make([]cq.Context, 1), -1); err == cq.ErrSignaled {
+			told := sync.OnceFunc(asleep.Done)
+			defer told()
+			switch _, err := cq.ReadContext(begun{ctx, told}, q, make([]cq.Msg, 1)); err {
+			case nil:
+			case cq.ErrSignaled:
 				signaled.Add(1)
+			default:
+				t.Error(err)
 			}
 		})
 	}
+	asleep.Wait()
+	eventually(t, "one sleeps", func() bool { return q.Stats().Sleeps > before })
 	return signaled, all
 }
 
 func TestSignalOneOfSeveral(t *testing.T) {
 	_, q := create(t, cq.Options{Size: 8, Shared: true, Spin: -1})
 	const n = 5
-	signaled, all := waiters(q, n)
-	eventually(t, "all sleep", func() bool { return q.Stats().Sleeps >= n })
+	signaled, all := sleepers(t, q, n)
 	for i := int64(1); i <= n; i++ {
 		must(t, q.Signal())
 		eventually(t, "one took it", func() bool { return signaled.Load() >= i })
@@ -143,8 +169,7 @@ func TestSignalOneOfSeveral(t *testing.T) {
 
 func TestSignalAllOfSeveral(t *testing.T) {
 	_, q := create(t, cq.Options{Size: 8, Shared: true, Spin: -1})
-	signaled, all := waiters(q, 5)
-	eventually(t, "all sleep", func() bool { return q.Stats().Sleeps >= 5 })
+	signaled, all := sleepers(t, q, 5)
 	must(t, q.SignalAll())
 	all.Wait()
 	if signaled.Load() != 5 {
