@@ -1,0 +1,284 @@
+package model
+
+// A read that waits for many entries, a wait set and the signal latch, all on one queue: each two
+// of them are explored beside more of each elsewhere (gx and o), here the three meet. One goroutine
+// waits for want entries, as often as it likes, and reads what is there in the end, at a deadline
+// too; another waits on a set that has the queue, and reads. A signaller and the producers may stop
+// for ever anywhere. The steps are those of the code for a queue that is shared: indices are
+// counted from heads, and whoever counts takes the signal in a critical section of its own.
+//
+// So that it stays small, steps are one here where what comes in between can only wake somebody
+// once more, or commutes with one of them: marks taken and lanes parked, or un-parked and drained;
+// the rings of one bell, from the load of what rings it last to the store; an epoch loaded and its
+// bell armed; a second look and the sleep; a disarming and the look that follows. In the variants
+// above they are apart, for each two of the three.
+
+type manyModel struct {
+	want, capacity uint8
+	publishes      [2]uint8
+	signals        uint8
+	deadline       bool // the wait for many may end at any time
+	plain          bool // the reader pays
+	bug            string
+}
+
+// Deviations.
+const (
+	manySignalWaits = "a signal looks at the wake index"
+	manyGatesSet    = "an arming for many gates the set's bell"
+	manyOneRung     = "one rung word gates both bells"
+	manyDisarmsSet  = "who waited for many takes the set's flag along"
+	manyTaken       = "the second look overlooks what the set took"
+	manyNoLatchLook = "the second look after arming for many ignores the latch"
+	manyLatchUnseen = "the set does not see the latch"
+	manyQueueOnly   = "a signal rings the queue's bell only"
+	manyTellsNone   = "the set's user un-parks a lane that is counted, silently"
+	manyEdge        = "the set drops a queue that it found with entries"
+	manyEarlyRung   = "a signal marks the set's bell rung before it wakes"
+	manyWhole       = "index = head + all that is wanted"
+	manyNoBarrier   = "the set that parks runs no barrier"
+	manyNoBarrierR  = "the count that parks runs no barrier"
+)
+
+// The actors; signaller is the third producer.
+const (
+	manySignaller = 2
+	manyWaiter    = 10
+	manySet       = 11
+)
+
+type manyState struct {
+	tail, buffered, left, idx [2]uint8 // counted from the head: nothing is compared otherwise
+	parked, ready, cand       uint8
+	latch, finished           bool // finished: who left the latch has rung
+	claims                    bool // the set found the latch alone
+	signals                   uint8
+	armed, rung               uint8
+	noDom                     bool // in the armed word, by a mutant
+	at, set                   step
+	lock, lane                uint8
+	missing                   uint8
+	taken, fresh, asleep      bool
+	dready, todo              bool
+	darmed, drang             bool // drang: this arming was rung
+	dfresh, dasleep           bool
+	p                         [3]step
+	w                         [3]uint8
+}
+
+const (
+	mIdle step = iota
+	mP2
+	mP3
+	mP4
+	mP5
+	mP6
+	mP7
+	mP7w // mutant: the wake in a step of its own
+	mR1
+	mR4b
+	mR4t
+	mRl
+	mR6
+	mR7
+	mR9
+	mRead
+	mS1
+	mS2
+	mS2b
+	mS2t
+	mS4
+	mS5
+	mS7
+	mS8
+	mGone
+	mVisible
+	mPublish
+	mDeadline
+)
+
+var manyStepNames = [...]string{mP2: "P2 load parked", mP3: "P3 set ready",
+	mP4: "P4 load armed", mP5: "P5 load idx, ring", mP6: "P6 set D.ready", mP7: "P7 ring D",
+	mP7w: "P7 wake", mR1: "R1 swap ready, R4 park", mR4b: "R4 barrier", mR4t: "R4 count",
+	mRl: "take the signal", mR6: "R5 store indices, R6 arm", mR7: "R7 second look, R8 sleep",
+	mR9: "R9 disarm, R1, R4", mRead: "R1 to R3 drain", mS1: "S1 take D.ready",
+	mS2: "S2 swap ready, park", mS2b: "S2 barrier", mS2t: "S2 tails again", mS4: "S3, S4 arm D",
+	mS5: "S5 second look, S6 sleep", mS7: "S7 disarm D, S1", mS8: "S8 read", mGone: "left",
+	mVisible: "tail becomes visible", mPublish: "publishes, or signals", mDeadline: "deadline"}
+
+func (m manyModel) stepName(at step) string { return manyStepNames[at] }
+
+func (m manyModel) actor(who uint8) string {
+	switch who {
+	case manySignaller:
+		return "signaller"
+	case manyWaiter:
+		return "waiter   "
+	case manySet:
+		return "set      "
+	}
+	return "producer " + string('0'+rune(who))
+}
+
+func (m manyModel) start() manyState {
+	s := manyState{left: m.publishes, signals: m.signals, todo: true, at: mR1, set: mS1}
+	s.cand = 1<<m.lanes() - 1
+	return s
+}
+
+func (m manyModel) lanes() uint8 {
+	if m.publishes[1] == 0 {
+		return 1
+	}
+	return 2
+}
+
+// forget makes states equal that differ in what nobody will look at only.
+func (n *manyState) forget() {
+	counting := false
+	for _, at := range n.p {
+		counting = counting || at == mP5
+	}
+	if n.armed == 0 && !counting { // they are stored before the next arming
+		n.idx = [2]uint8{}
+	}
+	n.taken = n.taken && n.at >= mR4b && n.at <= mR7
+	n.finished = n.finished && n.latch
+}
+
+func (m manyModel) next(s *manyState, emit emitter[manyState]) {
+	out := func(n *manyState, who uint8, at step) {
+		relabel(&n.armed, &n.rung, &n.w[0], &n.w[1], &n.w[2])
+		n.forget()
+		emit(n, label{who, at})
+	}
+	for l := range s.buffered {
+		if s.buffered[l] > 0 {
+			n := *s
+			n.flush(l)
+			out(&n, uint8(l), mVisible)
+		}
+	}
+	for who := range s.p {
+		n := *s
+		at := s.p[who]
+		if at == mIdle {
+			at = mPublish
+		}
+		if m.produce(s, &n, who) {
+			out(&n, uint8(who), at)
+		}
+	}
+	m.waiter(s, func(n *manyState, at step) { out(n, manyWaiter, at) })
+	m.waitSet(s, func(n *manyState, at step) { out(n, manySet, at) })
+}
+
+func (n *manyState) flush(l int) { n.tail[l], n.buffered[l] = n.tail[l]+n.buffered[l], 0 }
+
+func (m manyModel) produce(s, n *manyState, who int) bool {
+	done := func() {
+		n.p[who], n.w[who] = mIdle, 0
+		n.finished = n.finished || who == manySignaller
+	}
+	switch s.p[who] {
+	case mIdle:
+		return m.begin(s, n, who)
+	case mP2:
+		n.p[who] = mP3
+		if s.parked&(1<<who) == 0 {
+			done()
+		}
+	case mP3: // P2', the fence, comes with it: the locked instruction drains the buffer
+		n.flush(who)
+		n.ready, n.p[who] = s.ready|1<<who, mP4
+	case mP4:
+		n.w[who], n.p[who] = s.armed, mP5
+		if s.armed == 0 {
+			n.p[who] = mP6
+		}
+	case mP5: // the index is loaded after armed
+		n.w[who], n.p[who] = 0, mP6
+		early := who == manySignaller && m.bug == manySignalWaits
+		if who != manySignaller {
+			early = s.tail[who] < s.idx[who]
+		}
+		switch {
+		case early && m.bug == manyGatesSet, s.rung == s.w[who] && m.bug == manyOneRung:
+			done()
+		case !early && s.rung != s.w[who]:
+			n.fresh, n.asleep, n.rung = false, false, s.w[who]
+		}
+	case mP6:
+		n.p[who] = mP7
+		if n.dready = s.dready || !s.noDom; s.noDom {
+			done()
+		}
+	case mP7:
+		done()
+		if s.darmed && !s.drang {
+			n.drang = true
+			if m.bug == manyEarlyRung && who == manySignaller {
+				n.p[who] = mP7w
+				break
+			}
+			n.dfresh, n.dasleep = false, false
+		}
+	case mP7w:
+		n.dfresh, n.dasleep = false, false
+		done()
+	}
+	if who == manySignaller && n.p[who] == mP6 && m.bug == manyQueueOnly {
+		done()
+	}
+	return true
+}
+
+// begin is P1, or the signal.
+func (m manyModel) begin(s, n *manyState, who int) bool {
+	if who == manySignaller {
+		if s.signals == 0 {
+			return false
+		}
+		n.signals--
+		n.latch, n.finished, n.p[who] = true, false, mP4
+		return true
+	}
+	if s.left[who] == 0 || s.tail[who]+s.buffered[who] >= m.capacity {
+		return false
+	}
+	n.left[who]--
+	n.p[who] = mP2
+	if m.plain {
+		n.buffered[who]++
+	} else {
+		n.tail[who]++
+	}
+	return true
+}
+
+// judge: whoever sleeps must have nothing to wake for that is finished.
+func (m manyModel) judge(s *manyState) verdict {
+	if !s.asleep && s.at != mGone || !s.dasleep && s.set != mGone || s.buffered != [2]uint8{} {
+		return moving
+	}
+	sum, full, half := uint8(0), false, s.p[manySignaller] != mIdle
+	for l := range s.tail {
+		waiting := s.tail[l]
+		if s.p[l] != mIdle {
+			half = true
+			waiting -= min(waiting, 1)
+		}
+		sum += waiting
+		full = full || waiting >= m.capacity && s.left[l] > 0
+	}
+	signal := s.latch && s.finished
+	switch bad := s.asleep && (sum >= m.want || full || signal) || s.dasleep && (sum > 0 || signal); {
+	case bad && half:
+		return muted
+	case bad:
+		return lost
+	case !s.asleep && !s.dasleep:
+		return over
+	}
+	return resting
+}

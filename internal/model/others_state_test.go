@@ -1,0 +1,290 @@
+package model
+
+import "fmt"
+
+// othersLanes is how many producers of other users there are.
+const othersLanes = 2
+
+// othersRole is what a goroutine of the reader's process does all the time.
+type othersRole uint8
+
+const (
+	oAbsent othersRole = iota
+	oDirect            // blocking reads of a queue that is its own: it sleeps on the lanes' words
+	oSharer            // blocking reads of one that is shared: it sleeps on the queue's word
+	oSetter            // waits on a set, then reads
+	oPoller            // trywait, then epoll on the pipes
+)
+
+type othersModel struct {
+	publishes [othersLanes]uint8
+	roles     [2]othersRole
+	keeper    bool // a relay listens
+	deaths    bool // producer 0 may die anywhere, which is noticed
+	size      size
+	bug       othersBug
+}
+
+type othersTask struct {
+	at      step
+	lane    uint8 // next one to hear, or whose pipe to reset
+	parking bool  // the look that parks, not the one that drains
+	asleep  bool
+	fresh   bool // the epoch has not moved since it was loaded
+}
+
+// othersState: a lane's rung matters only in whether it is what the bell, or the keeper, heard
+// last.
+type othersState struct {
+	unread, left         [othersLanes]uint8
+	parked, ready, cand  uint8
+	newBell, newKeeper   uint8
+	lock                 uint8
+	armed, bits, rung    uint8
+	waiters              uint8
+	pipe                 uint8 // a bit per lane; bit 7 is the eventfd
+	at                   [othersLanes]step
+	w, wBits, rang       [othersLanes]uint8
+	task                 [2]othersTask
+	k                    step
+	kLane, kw, kBits     uint8
+	kAsleep              bool
+	dready, todo, dfresh bool
+	darmed, drung, kdw   uint8
+	u                    step
+}
+
+type othersProtocol struct{ *othersModel }
+
+func (v othersProtocol) start() (s othersState) {
+	s.left = v.publishes
+	s.parked = 1<<othersLanes - 1 // born so
+	s.cand = s.parked
+	s.u, s.k = oDone, oK1
+	if v.deaths {
+		s.u = oU1
+	}
+	for l := range s.at {
+		s.at[l] = oP1
+	}
+	for i, r := range v.roles {
+		s.task[i].at = oR0
+		if r == oSetter {
+			s.task[i].at, s.todo = oS1, true
+		}
+		s.task[i].parking = r == oPoller
+	}
+	return s
+}
+
+func (v othersProtocol) has(r othersRole) bool { return v.roles[0] == r || v.roles[1] == r }
+
+func (v othersProtocol) actor(who uint8) string {
+	switch {
+	case who < 10:
+		return fmt.Sprintf("producer %d", who)
+	case who < 20:
+		return fmt.Sprintf("reader %d  ", who-10)
+	case who == 20:
+		return "keeper    "
+	}
+	return "undertaker"
+}
+
+func (v othersProtocol) next(s *othersState, emit emitter[othersState]) {
+	out := func(n *othersState, who uint8, at step) {
+		relabel(&n.armed, &n.rung, &n.w[0], &n.w[1], &n.rang[0], &n.rang[1], &n.kw)
+		relabel(&n.darmed, &n.drung, &n.kdw)
+		emit(n, label{who, at})
+	}
+	for l := range s.at {
+		if s.at[l] == oP1 && s.left[l] == 0 || l == 0 && s.dead() {
+			continue
+		}
+		n := *s
+		v.produce(s, &n, l)
+		out(&n, uint8(l), s.at[l])
+	}
+	for i := range s.task {
+		t := &s.task[i]
+		n := *s
+		switch {
+		case v.roles[i] == oAbsent:
+		case t.asleep: // a deadline
+			n.task[i].asleep = false
+			out(&n, uint8(10+i), t.at)
+		case t.at == oT8 && s.pipe == 0:
+		case v.locks(t.at) && v.shared() && s.lock != 0 && s.lock != uint8(i)+1:
+		default:
+			v.act(s, &n, i)
+			out(&n, uint8(10+i), t.at)
+		}
+	}
+	if v.keeper && !s.kAsleep {
+		n := *s
+		v.keep(s, &n)
+		out(&n, 20, s.k)
+	}
+	if s.u != oDone {
+		n := *s
+		v.bury(s, &n)
+		out(&n, 30, s.u)
+	}
+}
+
+func (v othersProtocol) shared() bool { return v.roles[1] != oAbsent || v.has(oSharer) }
+
+// locks tells whether a step begins a critical section.
+func (v othersProtocol) locks(at step) bool {
+	return at == oR0 || at == oR6 || at == oR9 || at == oS2
+}
+
+func (s *othersState) dead() bool {
+	return s.u > oU1 && s.u != oDone || s.u == oDone && s.at[0] == oDone
+}
+
+// judge: what is finished must have been heard of, and all that the dead had published once their
+// death was noticed.
+func (v othersProtocol) judge(s *othersState) verdict {
+	if v.keeper && !s.kAsleep || s.u != oDone && s.u != oU1 {
+		return moving
+	}
+	bad := false
+	for i, r := range v.roles {
+		if t := &s.task[i]; r != oAbsent && !t.asleep && (t.at != oT8 || s.pipe != 0) {
+			return moving
+		}
+	}
+	halfWay := false
+	for l := range s.at {
+		switch {
+		case s.at[l] == oP1 || s.at[l] == oDone:
+			bad = bad || s.unread[l] > 0
+		default:
+			halfWay = true
+		}
+	}
+	switch {
+	case bad && halfWay:
+		return muted
+	case bad:
+		return lost
+	}
+	return resting
+}
+
+// produce is a writer of another user: it writes to its own lane only.
+func (v othersProtocol) produce(s, n *othersState, l int) {
+	bit := uint8(1) << l
+	publish := func() { n.left[l]--; n.unread[l]++ }
+	done := func() {
+		n.at[l], n.w[l], n.wBits[l] = oP1, 0, 0
+		if v.bug == oRingFirst {
+			publish()
+		}
+	}
+	switch s.at[l] {
+	case oP1:
+		n.at[l] = oP2
+		if v.bug != oRingFirst {
+			publish()
+		}
+	case oP2:
+		n.at[l] = oQ3
+		if s.parked&bit == 0 {
+			done()
+		} else if v.bug == oArmedFirst {
+			n.w[l], n.wBits[l] = s.armed, s.bits
+		} else if v.bug == oWakeFirst {
+			v.wakeWord(s, n)
+		}
+	case oQ3:
+		n.newBell |= bit
+		n.newKeeper |= bit
+		n.at[l] = oQ4
+	case oQ4:
+		if v.bug != oArmedFirst {
+			n.w[l], n.wBits[l] = s.armed, s.bits
+		}
+		n.at[l] = oQ6
+		relayed := v.has(oSetter) && v.bug != oMuteRelayed
+		switch {
+		case n.w[l] == s.rang[l] && !relayed, n.wBits[l] == 0 && !v.has(oSetter):
+			done()
+		case n.wBits[l]&armFD != 0 && n.w[l] != s.rang[l]:
+			n.at[l] = oQ5
+		case n.wBits[l]&armDirect == 0 && !relayed && n.w[l] == s.rang[l]:
+			done()
+		}
+	case oQ5:
+		n.pipe |= bit
+		n.at[l] = oQ6
+	case oQ6:
+		n.at[l] = oQ7
+		if v.bug != oCountOnce {
+			n.newBell |= bit
+			n.newKeeper |= bit
+		}
+	case oQ7:
+		if v.bug != oWakeFirst {
+			v.wakeWord(s, n)
+		}
+		n.rang[l] = s.w[l]
+		done()
+	}
+}
+
+// wakeWord wakes who sleeps on a lane's word: a reader that has the queue to itself, and the
+// keeper.
+func (v othersProtocol) wakeWord(_, n *othersState) {
+	n.kAsleep = false
+	for i, r := range v.roles {
+		if r == oDirect && v.bug != oNoWords {
+			n.task[i].asleep = false
+		}
+	}
+}
+
+// bury is the death of producer 0, wherever it stands, and the notice of it.
+func (v othersProtocol) bury(_, n *othersState) {
+	next := n.u + 1
+	switch n.u {
+	case oU1:
+		if v.bug == oNoNotice {
+			next = oDone
+		}
+	case oU2:
+		if v.bug != oNoticeNoMark {
+			n.ready |= 1
+		}
+	case oU3:
+		for i := range n.task {
+			n.task[i].fresh = false
+		}
+	case oU4:
+		for i, r := range v.roles {
+			if r == oDirect || r == oSharer {
+				n.task[i].asleep = false
+			}
+		}
+		n.pipe |= 1 << 7
+		if !v.has(oSetter) {
+			next = oDone
+		}
+	case oU5:
+		n.todo = true
+	case oU6:
+		n.dfresh = false
+	case oU7:
+		for i, r := range v.roles {
+			if r == oSetter {
+				n.task[i].asleep = false
+			}
+		}
+		next = oDone
+	}
+	if next == oDone {
+		n.at[0], n.w[0], n.wBits[0], n.rang[0] = oDone, 0, 0, 0
+	}
+	n.u = next
+}

@@ -1,0 +1,285 @@
+package model
+
+// threshold is a read that wants want entries over two lanes and drains nothing before.
+type threshold struct {
+	publishes [2]uint8
+	want      uint8
+	capacity  uint8
+	attach    bool // lane 1 attaches after the reader armed: born parked, index 0
+	shared    bool // another goroutine reads the queue without blocking
+	set       bool // a set looks at the queue, whoever rings it: takes, parks, drops what is empty
+	get       bool // a channel does: it takes marks and parks nothing
+	face      bool // another goroutine has trywait arm the descriptor, and blocks on it
+	heirs     bool // the reader's process may die anywhere, and another takes over
+	plain     bool
+	bug       bug
+}
+
+// The actors of the reader's process.
+const (
+	waiter = 10
+	other  = 11
+)
+
+// thresholdState holds absolute indices, since wake indices are compared with them.
+type thresholdState struct {
+	tail, buffered, left [2]uint8
+	head, seen, idx      [2]uint8
+	missing              uint8
+	parked, ready, cand  uint8
+	armed, rung          uint8
+	at, other            step
+	lock                 uint8
+	taken                bool // the other took marks or un-parked since the waiter began to look
+	lane                 uint8
+	fresh, asleep        bool
+	unknown              bool // lane 1 is not known to the reader
+	writer               [2]step
+	w, wBits             [2]uint8
+	bits                 uint8 // of the armed word
+	eventfd              bool
+}
+
+// Beside armDirect and armFD.
+const armThr = 1 << 2
+
+func (v *threshold) start() (s thresholdState) {
+	s.left, s.at, s.other, s.cand = v.publishes, R1, gone, 3
+	s.writer = [2]step{P1, P1}
+	if v.shared || v.set || v.get || v.face {
+		s.other = app
+	}
+	if v.attach {
+		s.unknown, s.parked, s.cand = true, 2, 1
+	}
+	return s
+}
+
+func (v *threshold) actor(who uint8) string { return (&bell{}).actor(who) }
+
+func (v *threshold) next(s *thresholdState, emit emitter[thresholdState]) {
+	out := func(n *thresholdState, by label) {
+		relabel(&n.armed, &n.rung, &n.w[0], &n.w[1])
+		emit(n, by)
+	}
+	if !s.asleep && s.at != gone {
+		n := *s
+		if v.wait(s, &n) {
+			out(&n, label{waiter, s.at})
+		}
+	}
+	if v.heirs {
+		n := *s
+		v.succeed(&n)
+		out(&n, label{waiter, K1})
+	}
+	if s.other != gone {
+		v.read(s, func(n *thresholdState) { out(n, label{other, s.other}) })
+	}
+	for l := range s.writer {
+		if s.buffered[l] > 0 {
+			n := *s
+			n.tail[l]++
+			n.buffered[l]--
+			out(&n, label{uint8(20 + l), visible})
+		}
+		full := s.tail[l]+s.buffered[l]-s.head[l] >= v.capacity
+		if s.writer[l] == P1 && (s.left[l] == 0 || full) {
+			continue
+		}
+		n := *s
+		v.produce(s, &n, l)
+		out(&n, label{uint8(l), s.writer[l]})
+	}
+}
+
+func (v *threshold) produce(s, n *thresholdState, l int) {
+	bit := uint8(1) << l
+	done := func() { n.writer[l], n.w[l], n.wBits[l] = P1, 0, 0 }
+	switch s.writer[l] {
+	case P1:
+		n.left[l]--
+		if v.plain {
+			n.buffered[l]++
+		} else {
+			n.tail[l]++
+		}
+		n.writer[l] = P2
+	case P2:
+		n.writer[l] = P3
+		if s.parked&bit == 0 {
+			done()
+		} else if v.plain && v.bug != noFence && v.bug != noFenceWeak {
+			n.writer[l] = P2f
+		}
+	case P2f:
+		n.flush(l)
+		n.writer[l] = P3
+	case P3:
+		n.writer[l] = P4
+		if s.ready&bit == 0 {
+			n.ready |= bit
+			if v.bug != noFenceWeak {
+				n.flush(l)
+			}
+		} else if v.bug == readyBitSkips {
+			done()
+		}
+	case P4:
+		n.w[l], n.wBits[l], n.writer[l] = s.armed, s.bits, P5i
+		if s.bits == 0 {
+			done()
+		}
+	case P5i: // the index is loaded after armed
+		n.writer[l] = P5
+		if s.wBits[l]&armThr != 0 && s.tail[l]+s.buffered[l] < s.idx[l] {
+			done()
+		}
+	case P5:
+		n.writer[l] = P5e
+		if s.rung == s.w[l] {
+			done()
+		} else if v.bug == rungBeforeWake {
+			n.rung = s.w[l]
+		}
+	case P5e:
+		n.fresh, n.writer[l] = false, P5w
+	case P5w:
+		if s.wBits[l]&armDirect != 0 {
+			n.asleep = false
+		}
+		n.writer[l] = P5r
+		if s.wBits[l]&armFD != 0 {
+			n.writer[l] = P5d
+		}
+	case P5d:
+		n.eventfd, n.writer[l] = true, P5r
+	case P5r:
+		n.rung = s.w[l]
+		done()
+	}
+}
+
+func (n *thresholdState) flush(l int) {
+	n.tail[l], n.buffered[l] = n.tail[l]+n.buffered[l], 0
+}
+
+// read is the other goroutine: R1 to R3 under q.mu, again and again, and away at any time.
+func (v *threshold) read(s *thresholdState, emit func(*thresholdState)) {
+	n := *s
+	if v.face {
+		v.tryWait(s, &n, emit)
+		return
+	}
+	switch s.other {
+	case app:
+		n.other = gone
+		emit(&n)
+		n.other = R1
+	case R1:
+		if s.lock != 0 {
+			return
+		}
+		n.lock = other
+		n.take(s)
+		n.taken = n.taken || s.ready != 0
+		n.other = R2
+		if v.set {
+			n.other = S2p
+		}
+		if v.get {
+			n.lock, n.other = 0, app
+		}
+	case S2p:
+		n.other = S2t
+		if v.plain && v.bug != noBarrierS2 && s.cand&^s.parked != 0 {
+			n.other = S2b
+		}
+		n.parked |= s.cand
+	case S2b:
+		n.flush(int(s.lane))
+		n.lane = 1 - s.lane
+		if s.lane == 1 {
+			n.other = S2t
+		}
+	case S2t:
+		n.lock, n.other = 0, app
+		for l := range s.head {
+			if s.tail[l] == s.head[l] {
+				n.cand &^= 1 << l
+			}
+		}
+	case R2:
+		n.parked &^= s.cand
+		n.other = R3
+		if s.cand&s.parked != 0 {
+			n.taken = true
+			if s.armed != 0 && v.bug != unparksSilently {
+				n.other = R2e
+			}
+		}
+	case R2e:
+		n.fresh, n.other = false, R2w
+	case R2w:
+		n.asleep, n.other = false, R3
+	case R3:
+		n.lock, n.other = 0, app
+		n.readLanes(s, emit)
+	}
+	emit(&n)
+}
+
+// readLanes reads one entry of a lane, of each in turn, or all of all lanes, which is what n
+// becomes.
+func (n *thresholdState) readLanes(s *thresholdState, emit func(*thresholdState)) {
+	for l := range s.head {
+		if s.cand&(1<<l) != 0 && s.tail[l] > s.head[l] {
+			one := *n
+			one.head[l]++
+			if one.head[l] == one.tail[l] {
+				one.cand &^= s.parked & (1 << l)
+			}
+			emit(&one)
+		}
+	}
+	for l := range s.head {
+		if s.cand&(1<<l) != 0 {
+			n.head[l] = s.tail[l]
+			n.cand &^= s.parked & (1 << l)
+		}
+	}
+}
+
+// judge: what is finished must not be enough, and no lane may stand still because it is full.
+func (v *threshold) judge(s *thresholdState) verdict {
+	blocked := s.other == T8 && !s.eventfd
+	if s.buffered != [2]uint8{} || !s.asleep && s.at != gone || s.other != gone && !blocked {
+		return moving
+	}
+	if blocked {
+		if bad := v.deaf(s); bad != resting || s.at == gone {
+			return bad
+		}
+	}
+	if s.at == gone {
+		return over
+	}
+	sum, half, full := uint8(0), false, false
+	for l := range s.writer {
+		waiting := s.tail[l] - s.head[l]
+		if s.writer[l] != P1 {
+			half = true
+			sum += waiting - min(waiting, 1)
+			continue
+		}
+		sum += waiting
+		full = full || waiting >= v.capacity && s.left[l] > 0
+	}
+	switch {
+	case sum < v.want && !full:
+		return resting
+	case half:
+		return muted
+	}
+	return lost
+}
