@@ -20,49 +20,6 @@ import (
 	"github.com/shmring/shmring/xdp/device"
 )
 
-// raw sends whole frames from the peer's end.
-type raw struct {
-	t *testing.T
-	s *xdp.Socket
-	r *rig
-}
-
-func newRaw(t *testing.T, r *rig) *raw {
-	return &raw{t: t, r: r, s: xdptest.Open(t, r.pair.A, 0,
-		xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 256}), xdp.Options{SendFrames: 192})}
-}
-
-func (w *raw) frame(mac [6]byte, to netip.AddrPort, tags []packet.Tag, payload string) []byte {
-	w.t.Helper()
-	src := netip.MustParseAddr("192.0.2.77")
-	if to.Addr().Is6() {
-		src = netip.MustParseAddr("fd00::77")
-	}
-	tpl, err := packet.Path{LocalMAC: [6]byte(w.r.pair.A.MAC), NextMAC: mac, Tags: tags,
-		Src: netip.AddrPortFrom(src, 7000), Dst: to, HopLimit: 9}.Template()
-	must(w.t, err)
-	b := make([]byte, 1600)
-	n, err := tpl.Build(b, []byte(payload))
-	must(w.t, err)
-	return b[:n]
-}
-
-func (w *raw) send(frame []byte) {
-	w.t.Helper()
-	var done [16]xdp.Sent
-	await(w.t, "a frame to send", func() bool {
-		w.s.Reap(done[:])
-		id, buf, ok := w.s.Acquire()
-		if ok {
-			must(w.t, w.s.Post(id, copy(buf, frame), 0))
-			w.s.Flush()
-			_, err := w.s.Kick()
-			must(w.t, err)
-		}
-		return ok
-	})
-}
-
 // texts returns what an application got before the datagram that says "end".
 func texts(t *testing.T, e *device.Endpoint) map[string]bool {
 	t.Helper()
@@ -136,7 +93,7 @@ func TestWhoseFrames(t *testing.T) {
 			r := newRig(t, device.Config{Allow: []device.Allow{{ID: uint32(os.Geteuid()), Any: every}}})
 			forwarding(t, r)
 			e := r.dial(device.Request{Ports: []uint16{5000}})
-			w := newRaw(t, r)
+			w := xdptest.NewRaw(t, r.pair)
 			own := [6]byte(r.pair.B.MAC)
 			for _, a := range whoseAddrs["joined"] { // until the groups are known
 				await(t, "the group", func() bool { return device.HasLocal(r.server, a) })
@@ -170,12 +127,12 @@ func TestWhoseFrames(t *testing.T) {
 							} else {
 								kernel++
 							}
-							w.send(w.frame(mac, netip.AddrPortFrom(addr, 5000), tags, name))
+							w.Send(w.Frame(mac, netip.AddrPortFrom(addr, 5000), tags, name))
 						}
 					}
 				}
 			}
-			w.send(w.frame(own, r.target(5000), nil, "end"))
+			w.Send(w.Frame(own, r.target(5000), nil, "end"))
 			got := texts(t, e)
 			for name := range want {
 				if !got[name] {
@@ -226,9 +183,9 @@ func TestTransitIsForwarded(t *testing.T) {
 				State: netlink.NUD_PERMANENT, IP: beyond.AsSlice(),
 				HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 9}}))
 	})
-	w := newRaw(t, r)
+	w := xdptest.NewRaw(t, r.pair)
 	await(t, "the kernel forwards", func() bool { // as soon as that interface has a carrier
-		w.send(w.frame([6]byte(r.pair.B.MAC), netip.AddrPortFrom(beyond, 5000), nil, "transit"))
+		w.Send(w.Frame([6]byte(r.pair.B.MAC), netip.AddrPortFrom(beyond, 5000), nil, "transit"))
 		xdptest.Do(t, r.pair.B, func() (err error) {
 			out, err = netlink.LinkByName("beyond")
 			return err
@@ -242,7 +199,7 @@ func TestTransitIsForwarded(t *testing.T) {
 func TestAddressesFollowed(t *testing.T) {
 	r := newRig(t, device.Config{})
 	e := r.dial(device.Request{Ports: []uint16{5000}})
-	w := newRaw(t, r)
+	w := xdptest.NewRaw(t, r.pair)
 	late := netip.MustParseAddr("198.51.100.2")
 	to := netip.AddrPortFrom(late, 5000)
 	own := [6]byte(r.pair.B.MAC)
@@ -253,8 +210,8 @@ func TestAddressesFollowed(t *testing.T) {
 	}
 	try := func(say string, want bool) {
 		t.Helper()
-		w.send(w.frame(own, to, nil, say))
-		w.send(w.frame(own, r.target(5000), nil, "end"))
+		w.Send(w.Frame(own, to, nil, say))
+		w.Send(w.Frame(own, r.target(5000), nil, "end"))
 		if got := texts(t, e); got[say] != want {
 			t.Errorf("%s: got %v", say, got)
 		}
@@ -288,7 +245,7 @@ func TestChecksums(t *testing.T) {
 			xdptest.AddIPv6(t, r.pair, netip.MustParseAddr("fd00::1"), six)
 			await(t, "the IPv6 address", func() bool { return device.HasLocal(r.server, six) })
 			e := r.dial(device.Request{Ports: []uint16{5000}, WrongChecksums: wanted})
-			w := newRaw(t, r)
+			w := xdptest.NewRaw(t, r.pair)
 			own := [6]byte(r.pair.B.MAC)
 			const v4Sum, v6Sum, ipSum = 14 + 20 + 6, 14 + 40 + 6, 14 + 10
 			want, wrong := map[string]uint16{}, map[string]bool{}
@@ -311,7 +268,7 @@ func TestChecksums(t *testing.T) {
 				if c.six {
 					to = netip.AddrPortFrom(six, 5000)
 				}
-				b := w.frame(own, to, nil, c.name)
+				b := w.Frame(own, to, nil, c.name)
 				switch {
 				case c.zero:
 					b[c.at], b[c.at+1] = 0, 0
@@ -324,7 +281,7 @@ func TestChecksums(t *testing.T) {
 				if c.flags != 1<<15 && (wanted || !wrong[c.name]) {
 					want[c.name] = c.flags
 				}
-				w.send(b)
+				w.Send(b)
 			}
 			_, err := r.peer(6000).WriteToUDPAddrPort([]byte("partial"), r.target(5000))
 			must(t, err)

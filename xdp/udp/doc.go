@@ -37,9 +37,12 @@
 //   - Firewall and traffic control of the kernel do not see the packets.
 //   - A UDP checksum that covers the pseudo header alone, as veth leaves it, is right on every
 //     interface.
-//   - A connection on no address, 0.0.0.0 or ::, gets what arrives on the interface for its port,
-//     whatever the destination: on a router what would have been forwarded too. One on an
-//     address gets what is for that, of every VLAN and for every hardware address.
+//   - A connection on no address, 0.0.0.0 or ::, gets what is for the interface itself: untagged,
+//     to its hardware address and one of its addresses, which are followed, or to a group that
+//     somebody has joined on it. Broadcast, and what is for addresses of this host's other
+//     interfaces, reaches nobody unless Options.Any. One on an address gets what is untagged and
+//     for that, whatever the hardware address. A device process decides the same for its
+//     programs.
 //   - There is no descriptor, hence no SyscallConn, File, or control data: socket options, ECN
 //     and packet information, GSO and recvmmsg. quic-go and others ask whether a connection has
 //     SyscallConn and do without.

@@ -213,7 +213,7 @@ func (p *opener) bind(local netip.AddrPort) (netip.AddrPort, func() error, error
 	} else if local.Port() == 0 {
 		return local, nil, fmt.Errorf("%w: no port, and nobody chooses one: Unclaimed", ErrOptions)
 	}
-	id, err := p.program.AddRule(ruleOf(bound), xdp.Target{Base: p.o.Slot})
+	id, err := p.program.AddRule(ruleOf(bound, p.o.Any), xdp.Target{Base: p.o.Slot})
 	if err != nil {
 		closeFD(fd)
 		if errors.Is(err, xdp.ErrRuleExists) {
@@ -228,12 +228,15 @@ func (p *opener) bind(local netip.AddrPort) (netip.AddrPort, func() error, error
 	}, nil
 }
 
-// ruleOf matches the datagrams that a socket of the kernel on this address would get.
-func ruleOf(local netip.AddrPort) xdp.Rule {
-	r := xdp.Rule{UDPPort: local.Port()}
-	switch a := local.Addr(); {
+// ruleOf matches the datagrams for the interface itself that a socket of the kernel on this address
+// would get, or any. An address that is given need not be the interface's: it may be the host's on
+// another one.
+func ruleOf(local netip.AddrPort, every bool) xdp.Rule {
+	a := local.Addr()
+	r := xdp.Rule{UDPPort: local.Port(), Local: !every && a.IsUnspecified()}
+	switch {
 	case !a.IsUnspecified():
-		r.Dst = netip.PrefixFrom(a.WithZone(""), a.BitLen())
+		r.Dst, r.Untagged = netip.PrefixFrom(a.WithZone(""), a.BitLen()), !every
 	case a.Is4():
 		r.EtherType = 0x0800
 	}
@@ -274,14 +277,24 @@ func (p *opener) resolver() error {
 	return nil
 }
 
-// watch has the stack fail as soon as its interface is gone, of which no socket tells by itself.
+// watch has the stack fail as soon as its interface is gone, of which no socket tells by itself,
+// and has the program know what is addressed to the interface itself.
 func (p *opener) watch(s *Stack) error {
-	w, err := netif.Watch(p.ifi.Index, netif.WatchOptions{Poll: -1, OnEvent: func(e netif.Event) bool {
+	o := netif.WatchOptions{Poll: -1, OnEvent: func(e netif.Event) bool {
 		if e.Kind == netif.Removed {
 			s.fail(&Error{Pkg: pkg, Op: "use", Name: p.ifi.Name, Err: xdp.ErrDeviceGone})
 		}
 		return true
-	}})
+	}}
+	if program := p.program; !p.o.Any {
+		o.Poll = 0 // groups are looked at
+		o.OnLocal = func(l xdp.Local) {
+			if err := program.SetLocal(l); err != nil {
+				s.fail(err)
+			}
+		}
+	}
+	w, err := netif.Watch(p.ifi.Index, o)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ type Options struct {
 	Queues []uint32
 	// Program steers. By default Open attaches one of its own, as Attach says, and Close detaches
 	// it. An interface has one program only: to have several stacks on it, or a stack beside other
-	// sockets, share one.
+	// sockets, share one. Unless Any, stacks tell it what is local (Program.SetLocal).
 	Program *xdp.Program
 	Attach  xdp.ProgramOptions
 	// Slot is the first of the slots in Program that are the stack's, one for each queue.
@@ -32,6 +32,12 @@ type Options struct {
 	// WrongChecksums hands out datagrams whose UDP checksum is wrong too. By default they are
 	// dropped, as the kernel does; see endpoint.Config.
 	WrongChecksums bool
+	// Any gives connections on no address what comes for their port whatever its destination: for
+	// other hosts' addresses, broadcast, of any VLAN, and such as the kernel would have forwarded.
+	// Without it they get what is untagged and for an address of the interface and its hardware
+	// address, or for a group that somebody has joined on it. Connections on an address get what is
+	// untagged and for that, with Any of any VLAN.
+	Any bool
 	// Unclaimed leaves out the socket of the kernel that holds the port of each connection, so that
 	// nobody else there gets it, EADDRINUSE is found, and no "port unreachable" is sent for what
 	// reaches the kernel's stack.
