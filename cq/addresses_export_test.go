@@ -1,9 +1,7 @@
 package cq
 
 import (
-	"encoding/binary"
 	"errors"
-	"hash/crc32"
 
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
@@ -67,11 +65,4 @@ func CopyAddresses(d *shm.Dir, from, to string) error {
 // AddressHome returns the cell of the index that the search for an address begins at.
 func AddressHome(v *AddressVector, raw []byte) uint32 {
 	return v.table.Key(raw).Hash & v.table.Mask
-}
-
-// SealDescriptor makes the magic and the checksum of a memory descriptor right.
-func SealDescriptor(b []byte) []byte {
-	copy(b, descMagic)
-	binary.LittleEndian.PutUint32(b[descSum:], crc32.Checksum(b[:descSum], castagnoli))
-	return b
 }

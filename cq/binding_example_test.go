@@ -95,7 +95,7 @@ func ExampleWriter_PostFrom() {
 	// 100 bytes from index 0
 }
 
-// A process registers memory and sends the descriptor to another one, which maps the same bytes.
+// Operations use memory of an object by a key, as far as its access allows.
 func ExampleRegisterMemory() {
 	const buffers shm.SectionKind = 0x1000
 	obj, err := shm.CreateMemfd(shm.Spec{Kind: shm.KindRegion,
@@ -114,25 +114,13 @@ func ExampleRegisterMemory() {
 		log.Fatal(err)
 	}
 	defer region.Close()
-	desc, err := region.Describe()
+	incoming, err := region.View(0, 5, cq.FlagRemoteWrite)
 	if err != nil {
 		log.Fatal(err)
 	}
-	message := desc.AppendTo(nil) // with obj.FD(), or the object's name
-
-	// The other process does this with the object as it opened it.
-	got, err := cq.ParseMemoryDescriptor(message)
-	if err != nil {
-		log.Fatal(err)
-	}
-	peer, err := cq.OpenMemory(got, obj)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer peer.Close()
-	copy(peer.Bytes(), "hello")
+	copy(incoming, "hello")
 
 	mine, err := region.View(0, 5, cq.FlagRecv)
-	fmt.Println(string(mine), err, got.Key == region.Key())
+	fmt.Println(string(mine), err, region.Key() != cq.KeyNotAvail)
 	// Output: hello <nil> true
 }

@@ -66,7 +66,7 @@ func closingRank(o io.Closer) int {
 	switch o.(type) {
 	case *Binding: // to writers, counters and vectors
 		return 1
-	case *Writer, *Follower: // report to event queues
+	case *Writer: // report to event queues
 		return 2
 	case *MemoryRegion: // to counters, in an object
 		return 3

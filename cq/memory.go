@@ -169,18 +169,8 @@ func memoryRange(op string, obj *shm.Object, offset, length uint64, write bool) 
 		"bytes of one section", ErrInvalid)
 }
 
-// FindMemory returns the region of this process that has a key.
-func FindMemory(key uint64) (*MemoryRegion, bool) {
-	registered.RLock()
-	defer registered.RUnlock()
-	r := registered.byKey[key]
-	return r, r != nil
-}
-
 // Close ends the registration (fi_close): its key is free, and events about it that nobody read are
-// gone from the event queue. Memory that peers mapped stays mapped there, for what one user's
-// processes have of each other cannot be taken back; operations that name the key fail from now
-// on. It waits for an asynchronous registration to end. ErrBusy says that counters are bound.
+// gone from the event queue. Operations that name the key fail from now on. It waits for an asynchronous registration to end. ErrBusy says that counters are bound.
 // Closing twice is harmless.
 func (r *MemoryRegion) Close() error {
 	if err := r.holders.close(); err != nil {

@@ -1,10 +1,7 @@
 package cq_test
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"slices"
 	"syscall"
 	"testing"
 
@@ -64,9 +61,6 @@ func TestRegisterMemory(t *testing.T) {
 			o.RequestedKey != 0 && r.Key() != o.RequestedKey {
 			t.Errorf("key %#x", r.Key())
 		}
-		if f, ok := cq.FindMemory(r.Key()); !ok || f != r {
-			t.Error("the key finds another region")
-		}
 		if got := r.Options(); got.RequestedKey != r.Key() || r.UserContext() != o.UserContext ||
 			r.Object() != obj {
 			t.Errorf("%+v", got)
@@ -120,9 +114,8 @@ func TestRegisterMemoryRefuses(t *testing.T) {
 		t.Errorf("%d, %#x", again.Key(), taken.Key())
 	}
 	must(t, taken.Close())
-	if _, ok := cq.FindMemory(77); !ok {
-		t.Error("a second close took the key from its new region")
-	}
+	_, err = cq.RegisterMemory(obj, o)
+	wantErr(t, "key after a second close of its former region", err, cq.ErrNoKey)
 }
 
 func TestMemoryView(t *testing.T) {
@@ -148,8 +141,6 @@ func TestMemoryView(t *testing.T) {
 	must(t, r.Close())
 	_, err = r.View(0, 1, cq.FlagRemoteRead)
 	wantErr(t, "closed", err, cq.ErrNotRegistered, cq.EOpBadState)
-	_, err = r.Describe()
-	wantErr(t, "closed", err, cq.ErrNotRegistered)
 }
 
 // TestRegisterAsync: how a registration ends is an event, and one that nobody read goes with its
@@ -235,145 +226,4 @@ func TestMemoryCounters(t *testing.T) {
 	must(t, r.UnbindCounter(both))
 	must(t, r.Close())
 	wantErr(t, "closed", r.BindCounter(both, allRemote), cq.ErrClosed)
-}
-
-// TestOpenMemory maps regions as another process would.
-func TestOpenMemory(t *testing.T) {
-	for _, place := range []string{"named", "memfd"} {
-		t.Run(place, func(t *testing.T) {
-			var d *shm.Dir
-			if place == "named" {
-				d = openDir(t)
-			}
-			obj, at := payload(t, d)
-			other, err := shm.OpenFD(obj.FD(), "peer", shm.ReadOnly)
-			must(t, err)
-			defer other.Close()
-			for _, access := range []cq.Flags{cq.FlagRemoteRead, cq.FlagRemoteWrite, allRemote} {
-				r := register(t, obj, cq.MemoryOptions{Offset: at + 10, Length: 100, Access: access})
-				desc, err := r.Describe()
-				must(t, err)
-				desc, err = cq.ParseMemoryDescriptor(desc.AppendTo(nil))
-				must(t, err)
-				p, err := cq.OpenMemory(desc, other)
-				must(t, err)
-				mine, err := r.View(0, 100, access)
-				must(t, err)
-				copy(mine, fmt.Sprint(access))
-				if !bytes.Equal(p.Bytes(), mine) || p.Descriptor() != desc || p.Stale() {
-					t.Errorf("%v: %q", access, p.Bytes())
-				}
-				may := access&cq.FlagRemoteWrite != 0
-				if p.Writable() != may || writable(p.Bytes()) != may {
-					t.Errorf("%v: writable %v", access, p.Writable())
-				}
-				if p.Writable() && mine[99] != 'w' {
-					t.Error("what the peer stored is not there")
-				}
-				must(t, p.Close())
-				must(t, p.Close())
-			}
-		})
-	}
-}
-
-// writable finds out by storing.
-func writable(mem []byte) bool {
-	return shm.Guard(func() { mem[len(mem)-1] = 'w' }) == nil
-}
-
-func TestOpenMemoryRefuses(t *testing.T) {
-	d := openDir(t)
-	obj, at := payload(t, d)
-	another, _ := payload(t, nil)
-	local := register(t, obj, cq.MemoryOptions{Offset: at, Length: 10, Access: cq.FlagSend})
-	desc, err := local.Describe()
-	must(t, err)
-	_, err = cq.OpenMemory(desc, obj)
-	wantErr(t, "no access for peers", err, syscall.EACCES)
-	r := register(t, obj, cq.MemoryOptions{Offset: at, Length: 10, Access: allRemote})
-	desc, err = r.Describe()
-	must(t, err)
-	_, err = cq.OpenMemory(desc, another)
-	wantErr(t, "another object", err, shm.ErrStale, syscall.ESTALE)
-	bad := desc
-	bad.Length = payloadBytes + 1
-	_, err = cq.OpenMemory(bad, obj)
-	wantErr(t, "too long", err, cq.ErrInvalid)
-	bad = desc
-	bad.Offset = 0
-	_, err = cq.OpenMemory(bad, obj)
-	wantErr(t, "the header", err, cq.ErrInvalid)
-	p, err := cq.OpenMemory(desc, obj)
-	must(t, err)
-	must(t, obj.Release())
-	next, err := d.Open(obj.Name(), shm.ReadWrite)
-	must(t, err)
-	must(t, next.Claim(nil))
-	if !p.Stale() {
-		t.Error("the object has another owner")
-	}
-	_, err = cq.OpenMemory(desc, next)
-	wantErr(t, "another owner", err, shm.ErrStale)
-	must(t, errors.Join(p.Close(), next.Unlink(), next.Close()))
-}
-
-// goodDescriptor is one that an honest process sends.
-func goodDescriptor(t testing.TB) []byte {
-	t.Helper()
-	obj, at := payload(t, nil)
-	r := register(t, obj, cq.MemoryOptions{Offset: at, Length: 10, Access: allRemote})
-	desc, err := r.Describe()
-	must(t, err)
-	return desc.AppendTo(nil)
-}
-
-func TestParseMemoryDescriptor(t *testing.T) {
-	good := goodDescriptor(t)
-	if len(good) != cq.MemoryDescriptorBytes {
-		t.Fatalf("%d bytes", len(good))
-	}
-	for i := range good {
-		flipped := slices.Clone(good)
-		flipped[i] ^= 1
-		for _, b := range [][]byte{good[:i], flipped} {
-			_, err := cq.ParseMemoryDescriptor(b)
-			wantErr(t, fmt.Sprint("byte ", i), err, cq.ErrCorrupt, syscall.EBADMSG)
-		}
-	}
-}
-
-// FuzzMemoryDescriptor has arbitrary bytes as a descriptor, its checksum made right: whatever they
-// say, what is mapped lies in the object.
-func FuzzMemoryDescriptor(f *testing.F) {
-	f.Add(goodDescriptor(f))
-	f.Add([]byte{})
-	f.Add(bytes.Repeat([]byte{0xff}, cq.MemoryDescriptorBytes))
-	obj, _ := payload(f, nil)
-	h := obj.Header()
-	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _ = cq.ParseMemoryDescriptor(b)
-		b = append(b, make([]byte, cq.MemoryDescriptorBytes)...)[:cq.MemoryDescriptorBytes]
-		d, err := cq.ParseMemoryDescriptor(cq.SealDescriptor(b))
-		if err != nil {
-			wantErr(t, "parse", err, cq.ErrCorrupt)
-			return
-		}
-		if again, err := cq.ParseMemoryDescriptor(d.AppendTo(nil)); err != nil || again != d {
-			t.Errorf("%+v, again %+v, %v", d, again, err)
-		}
-		d.UUID, d.Generation = h.UUID, h.Generation
-		p, err := cq.OpenMemory(d, obj)
-		if err != nil {
-			return
-		}
-		if uint64(len(p.Bytes())) != d.Length || d.Length > payloadBytes {
-			t.Errorf("%d bytes of %+v", len(p.Bytes()), d)
-		}
-		sum := byte(0)
-		for _, v := range p.Bytes() {
-			sum += v
-		}
-		must(t, p.Close())
-	})
 }

@@ -130,6 +130,31 @@ func TestFollowLiving(t *testing.T) {
 	wantErr(t, "a closed queue", err, cq.ErrClosed)
 }
 
+// TestFollowPoisoned: what a reader has given up goes to nobody, whether it lives or has left.
+func TestFollowPoisoned(t *testing.T) {
+	for name, leave := range map[string]func(*cq.Queue) error{
+		"living": func(*cq.Queue) error { return nil }, "left": (*cq.Queue).Detach} {
+		t.Run(name, func(t *testing.T) {
+			q := anonymousOthers(t, cq.Options{Size: 8})
+			w := joinOthers(t, q)
+			w.StoreTail(100)
+			w.Announce()
+			_, err := cq.Read(q, make([]cq.Context, 1))
+			var lane *cq.LaneError
+			if !errors.As(err, &lane) {
+				t.Fatalf("read: %v", err)
+			}
+			must(t, leave(q))
+			a, b := connect(t, unix.SOCK_STREAM)
+			defer a.Close()
+			defer b.Close()
+			if _, err := w.Follow(soon(t), b); !errors.As(err, &lane) {
+				t.Errorf("follow: %v", err)
+			}
+		})
+	}
+}
+
 // TestFollowDetached: a reader that detaches and lives leaves its writers what it did not release.
 func TestFollowDetached(t *testing.T) {
 	shmtest.Conforms(t)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/cq"
@@ -194,71 +193,18 @@ func (r *othersEventReading) end(err error) {
 
 // eventLink follows readers of event queues.
 type eventLink struct {
-	c    *child
-	w    *cq.EventWriter
-	with uint64
-	buf  []byte
+	link[*cq.EventWriter]
+	buf []byte
 }
 
 // othersFollowEvents attaches to whoever reads.
 func (c *child) othersFollowEvents(ctx context.Context) (othersLink, error) {
-	l := &eventLink{c: c, buf: make([]byte, eventPayload)}
+	l := &eventLink{buf: make([]byte, eventPayload)}
+	l.c, l.b = c, &eventsBetween
 	err := l.meet(ctx, func(conn *net.UnixConn) (*cq.EventWriter, error) {
 		return cq.AttachEventsConn(ctx, conn, othersOptions())
 	})
 	return l, err
-}
-
-// meet tries until somebody is there.
-func (l *eventLink) meet(ctx context.Context,
-	with func(*net.UnixConn) (*cq.EventWriter, error)) error {
-	for {
-		conn, generation, err := l.c.othersDial(ctx, &eventsBetween)
-		if err == nil {
-			var w *cq.EventWriter
-			w, err = with(conn)
-			_ = conn.Close() // the writer has its own
-			if err == nil {
-				l.w, l.with = w, generation
-				return nil
-			}
-			if !passing(err) {
-				return err
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w; the last try: %w", ctx.Err(), err)
-		case <-time.After(time.Millisecond):
-		}
-	}
-}
-
-// passing tells errors of a reader that is gone or going. One that is told to be gone and then to
-// live is not among them.
-func passing(err error) bool {
-	var lives *shm.BusyError
-	if errors.As(err, &lives) {
-		return false
-	}
-	for _, is := range []error{cq.ErrPeerGone, cq.ErrClosed, cq.ErrLanes, cq.ErrTimedOut,
-		shm.ErrStale, cq.ErrBusy} {
-		if errors.Is(err, is) {
-			return true
-		}
-	}
-	return errors.Is(err, syscall.EPIPE)
-}
-
-func (l *eventLink) generation() uint64               { return l.with }
-func (l *eventLink) ReaderGone() <-chan struct{}      { return l.w.ReaderGone() }
-func (l *eventLink) BindEvents(to cq.EventSink) error { return l.w.BindEvents(to) }
-func (l *eventLink) Close() error                     { return l.w.Close() }
-
-func (l *eventLink) Renew(ctx context.Context) error {
-	return l.meet(ctx, func(conn *net.UnixConn) (*cq.EventWriter, error) {
-		return l.w.Follow(ctx, conn)
-	})
 }
 
 // some writes one event.

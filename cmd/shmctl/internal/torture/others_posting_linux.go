@@ -11,24 +11,18 @@ import (
 )
 
 // queueLink follows readers of queues.
-type queueLink struct{ f *cq.Follower }
+type queueLink struct{ link[*cq.Writer] }
 
 // othersFollow attaches to whoever reads.
 func (c *child) othersFollow(ctx context.Context) (othersLink, error) {
-	f, err := cq.Follow(ctx, func(ctx context.Context) (*net.UnixConn, error) {
-		conn, _, err := c.othersDial(ctx, &queuesBetween)
-		return conn, err
-	}, othersOptions())
-	return queueLink{f}, err
+	l := &queueLink{link[*cq.Writer]{c: c, b: &queuesBetween}}
+	err := l.meet(ctx, func(conn *net.UnixConn) (*cq.Writer, error) {
+		return cq.AttachConn(ctx, conn, othersOptions())
+	})
+	return l, err
 }
 
-func (l queueLink) generation() uint64               { return l.f.Writer().Generation() }
-func (l queueLink) ReaderGone() <-chan struct{}      { return l.f.Writer().ReaderGone() }
-func (l queueLink) BindEvents(to cq.EventSink) error { return l.f.Writer().BindEvents(to) }
-func (l queueLink) Renew(ctx context.Context) error  { return l.f.Renew(ctx) }
-func (l queueLink) Close() error                     { return l.f.Close() }
-
-func (l queueLink) some(p *othersPoster) error {
+func (l *queueLink) some(p *othersPoster) error {
 	switch k := p.rnd.IntN(94); {
 	case k < 60:
 		return l.batch(p, 1)
@@ -47,7 +41,7 @@ func othersEntry(name, number uint64) cq.Entry {
 }
 
 // batch posts n entries.
-func (l queueLink) batch(p *othersPoster, n int) error {
+func (l *queueLink) batch(p *othersPoster, n int) error {
 	var buf [maxBatch]cq.Entry
 	for i := range n {
 		buf[i] = othersEntry(p.name, p.next+uint64(i))
@@ -57,9 +51,9 @@ func (l queueLink) batch(p *othersPoster, n int) error {
 	for since := lifetime(); len(rest) > 0; {
 		k, err := 1, error(nil)
 		if n == 1 {
-			err = l.f.Writer().Post(&rest[0])
+			err = l.w.Post(&rest[0])
 		} else {
-			k, err = l.f.Writer().PostBatch(rest)
+			k, err = l.w.PostBatch(rest)
 		}
 		if err == nil {
 			rest = rest[k:]
@@ -74,9 +68,9 @@ func (l queueLink) batch(p *othersPoster, n int) error {
 }
 
 // reserved fills slots in place, and publishes some of them, perhaps after the reader is gone.
-func (l queueLink) reserved(p *othersPoster, n int) error {
+func (l *queueLink) reserved(p *othersPoster, n int) error {
 	for since := lifetime(); ; {
-		w := l.f.Writer()
+		w := l.w
 		a, b, err := w.Reserve(n)
 		if err == nil {
 			number := p.next
@@ -104,15 +98,15 @@ func (l queueLink) reserved(p *othersPoster, n int) error {
 }
 
 // credited posts with credits, which go along to the next reader.
-func (l queueLink) credited(p *othersPoster, n int) error {
-	if err := l.f.Writer().Credit(n); err != nil {
+func (l *queueLink) credited(p *othersPoster, n int) error {
+	if err := l.w.Credit(n); err != nil {
 		return p.again(err, lifetime())
 	}
 	for range n {
 		e := othersEntry(p.name, p.next)
 		p.s.intent.Store(p.next)
 		for {
-			err := l.f.Writer().PostCredited(&e)
+			err := l.w.PostCredited(&e)
 			if err == nil {
 				break
 			}

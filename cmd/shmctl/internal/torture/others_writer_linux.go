@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/cq"
@@ -18,11 +19,73 @@ type othersLink interface {
 	generation() uint64
 	ReaderGone() <-chan struct{}
 	BindEvents(cq.EventSink) error
-	// Renew goes on with the successor of a reader that is gone; see [cq.Follower.Renew].
+	// Renew goes on with the successor of a reader that is gone; see [cq.Writer.Follow].
 	Renew(context.Context) error
 	Close() error
 	// some posts a little, in one of the ways that there are.
 	some(p *othersPoster) error
+}
+
+// link is what such a writer is made of.
+type link[W interface {
+	ReaderGone() <-chan struct{}
+	BindEvents(cq.EventSink) error
+	Follow(context.Context, *net.UnixConn) (W, error)
+	Close() error
+}] struct {
+	c    *child
+	b    *between
+	w    W
+	with uint64 // generation of the reader
+}
+
+// meet tries until somebody is there.
+func (l *link[W]) meet(ctx context.Context, with func(*net.UnixConn) (W, error)) error {
+	for {
+		conn, generation, err := l.c.othersDial(ctx, l.b)
+		if err == nil {
+			var w W
+			w, err = with(conn)
+			_ = conn.Close() // the writer has its own
+			if err == nil {
+				l.w, l.with = w, generation
+				return nil
+			}
+			if !passing(err) {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w; the last try: %w", ctx.Err(), err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// passing tells errors of a reader that is gone or going. One that is told to be gone and then to
+// live is not among them.
+func passing(err error) bool {
+	var lives *shm.BusyError
+	if errors.As(err, &lives) {
+		return false
+	}
+	for _, is := range []error{cq.ErrPeerGone, cq.ErrClosed, cq.ErrLanes, cq.ErrTimedOut,
+		shm.ErrStale, cq.ErrBusy, syscall.EPIPE, syscall.ECONNRESET} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *link[W]) generation() uint64               { return l.with }
+func (l *link[W]) ReaderGone() <-chan struct{}      { return l.w.ReaderGone() }
+func (l *link[W]) BindEvents(to cq.EventSink) error { return l.w.BindEvents(to) }
+func (l *link[W]) Close() error                     { return l.w.Close() }
+
+func (l *link[W]) Renew(ctx context.Context) error {
+	return l.meet(ctx, func(conn *net.UnixConn) (W, error) { return l.w.Follow(ctx, conn) })
 }
 
 // othersPoster is a writer in one session: with one reader after the other.
