@@ -17,8 +17,7 @@ import (
 	"time"
 )
 
-// ChildCommand is the hidden command, followed by its arguments, that [Child] answers to.
-const ChildCommand = "__bench-child"
+const toolName = "bench"
 
 // Options says what to measure and how long. The zero value is what the published figures used.
 type Options struct {
@@ -27,7 +26,6 @@ type Options struct {
 	Batches   []int         // batch sizes of the throughput rows; nil: 1 and 32, of XDP 8 and 64 too
 	CPUs      [2]int        // where the two processes run; both 0: the first two allowed
 	Compiler  string        // "": cc; "none": measure without rivals
-	Exe       string        // program that answers to ChildCommand; "": this one
 	Cases     string        // pattern of path.Match for the cases to measure; "": all
 	Self      bool          // also measure the rival against itself: the error of the method
 

@@ -12,24 +12,27 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
-	"github.com/shmring/shmring/ring"
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/stage"
+	"github.com/shmring/shmring/ring"
 )
 
-// Child runs the bench child that args ask for, if they do: ChildCommand and what follows it. A
-// program that calls [Ring] or [Wake] calls Child first thing, with os.Args[1:], and exits with
-// code if it was handled.
-func Child(args []string) (handled bool, code int) {
-	if len(args) == 0 || args[0] != ChildCommand {
-		return false, 0
+// Tool is what our processes do. They are told in their role and script what the rivals are told in
+// two arguments, and then in lines what to do, which [party.serve] reads itself: nobody else is to
+// run meanwhile.
+var Tool = stage.Tool{Name: toolName, Play: func(c *stage.Child) error {
+	var cpu int
+	err := c.Script(&cpu)
+	if err == nil {
+		err = child(c.Role, cpu)
 	}
-	if err := child(args[1:]); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		return true, 1
 	}
-	return true, 0
-}
+	return err
+}}
 
 // party is one of the two processes of our side.
 type party struct {
@@ -48,17 +51,10 @@ type party struct {
 	ports  *wirePorts     // made when a command about packets comes
 }
 
-func child(args []string) error {
-	if len(args) != 2 {
-		return fmt.Errorf("bench child: want ROLE CPU, got %q; it is started by a bench", args)
-	}
-	role, err := strconv.Atoi(args[0])
+func child(name string, cpu int) error {
+	role, err := strconv.Atoi(name)
 	if err != nil || role < 0 || role > 1 {
-		return fmt.Errorf("bench child: role %q is neither 0 nor 1", args[0])
-	}
-	cpu, err := strconv.Atoi(args[1])
-	if err != nil {
-		return fmt.Errorf("bench child: processor %q: %w", args[1], err)
+		return fmt.Errorf("bench child: role %q is neither 0 nor 1", name)
 	}
 	runtime.LockOSThread()
 	var set unix.CPUSet

@@ -1,13 +1,10 @@
 package bench
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -15,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -83,68 +81,35 @@ type answer struct {
 
 // duo is the two processes of a side, role 0 and role 1, each pinned to a processor.
 type duo struct {
-	procs [2]*exec.Cmd
-	in    [2]io.WriteCloser
-	out   [2]chan answerLine
-	dir   string // of their queues
+	procs [2]*stage.Process
+	said  [2]chan string // closed at the end of the process
+	dir   string         // of their queues
 }
 
-type answerLine struct {
-	text string
-	err  error
-}
-
-// startDuo starts both processes, each with its command line followed by role and processor. The
-// caller's goroutine must be locked to its thread until close.
-func startDuo(s *shared, cpus [2]int, argv0, argv1 []string) (*duo, error) {
+// startDuo starts both processes, each with its command line, nil for ours, followed by role and
+// processor. The caller's goroutine must be locked to its thread until close.
+func startDuo(s *shared, cpus [2]int, programs ...[]string) (*duo, error) {
 	dir, err := os.MkdirTemp(s.dir, "side-")
 	if err != nil {
 		return nil, fmt.Errorf("bench: directory for queues: %w", err)
 	}
 	d := &duo{dir: dir}
-	for role, argv := range [2][]string{argv0, argv1} {
-		if err := d.start(role, cpus[role], s, argv); err != nil {
+	for role, program := range programs {
+		said := make(chan string, 1)
+		d.said[role] = said
+		d.procs[role], err = stage.Spec{Tool: toolName, Role: strconv.Itoa(role), Script: cpus[role],
+			Program: program, Files: s.files, Env: []string{shm.EnvDir + "=" + d.dir},
+			Stderr: os.Stderr,
+			// A process whose partner died spins: it must not outlive us.
+			Attr:  &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
+			Hear:  func(line []byte) { said <- string(line) },
+			Ended: func() { close(said) }}.Start()
+		if err != nil {
 			d.close()
-			return nil, fmt.Errorf("bench: start %s: %w", argv[0], err)
+			return nil, err
 		}
 	}
 	return d, nil
-}
-
-func (d *duo) start(role, cpu int, s *shared, argv []string) error {
-	args := append(argv[1:len(argv):len(argv)], strconv.Itoa(role), strconv.Itoa(cpu))
-	cmd := exec.Command(argv[0], args...)
-	cmd.ExtraFiles = s.files
-	cmd.Env = append(os.Environ(), shm.EnvDir+"="+d.dir)
-	cmd.Stderr = os.Stderr
-	// A process whose partner died spins: it must not outlive us.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	d.procs[role], d.in[role] = cmd, in
-	lines := make(chan answerLine, 1)
-	d.out[role] = lines
-	go func() {
-		defer close(lines)
-		r := bufio.NewReader(out)
-		for {
-			text, err := r.ReadString('\n')
-			lines <- answerLine{text, err}
-			if err != nil {
-				return
-			}
-		}
-	}()
-	return nil
 }
 
 // run gives both processes a command and returns their answers. After an error the duo is of no
@@ -153,33 +118,34 @@ func (d *duo) run(ctx context.Context, command string) (answers [2]answer, err e
 	ctx, cancel := context.WithTimeoutCause(ctx, roundLimit,
 		errors.New("a round did not end; is a processor overcommitted or stopped?"))
 	defer cancel()
-	for role := range d.in {
-		if _, err := io.WriteString(d.in[role], command); err != nil {
+	for role, p := range d.procs {
+		if err := p.Tell(command); err != nil {
 			return answers, fmt.Errorf("command to process %d: %w", role, err)
 		}
 	}
-	out := d.out
+	said := d.said
 	for range answers {
-		var l answerLine
+		var line string
 		var role int
+		var lives bool
 		select {
 		case <-ctx.Done():
 			return answers, context.Cause(ctx)
-		case l = <-out[0]:
-			role = 0
-		case l = <-out[1]:
+		case line, lives = <-said[0]:
+		case line, lives = <-said[1]:
 			role = 1
 		}
-		out[role] = nil
-		if l.err != nil {
-			return answers, fmt.Errorf("process %d ended during a round: %w", role, l.err)
+		said[role] = nil
+		if !lives {
+			return answers, fmt.Errorf("process %d ended during a round: %v", role,
+				d.procs[role].State())
 		}
 		a := &answers[role]
 		// Programs in C do not say how much they allocate.
-		n, err := fmt.Sscan(l.text, &a.ns, &a.checksum, &a.before, &a.after, &a.share, &a.cpuNs,
+		n, err := fmt.Sscan(line, &a.ns, &a.checksum, &a.before, &a.after, &a.share, &a.cpuNs,
 			&a.allocs)
 		if n < 6 {
-			return answers, fmt.Errorf("answer %q of process %d: %w", l.text, role, err)
+			return answers, fmt.Errorf("answer %q of process %d: %w", line, role, err)
 		}
 	}
 	return answers, nil
@@ -191,27 +157,6 @@ const patience = time.Second
 // close ends both processes: libfabric's files go only if it may remove them itself. What does not
 // end is killed.
 func (d *duo) close() {
-	for _, in := range d.in {
-		if in != nil {
-			_ = in.Close()
-		}
-	}
-	limit := time.AfterFunc(patience, func() {
-		for _, cmd := range d.procs {
-			if cmd != nil {
-				_ = cmd.Process.Kill()
-			}
-		}
-	})
-	defer limit.Stop()
-	for role, cmd := range d.procs {
-		if cmd == nil {
-			continue
-		}
-		// The reader of the answers ends with the pipe; it must, before Wait closes the pipe.
-		for range d.out[role] {
-		}
-		_ = cmd.Wait()
-	}
+	stage.End(patience, d.procs[:]...)
 	_ = os.RemoveAll(d.dir)
 }

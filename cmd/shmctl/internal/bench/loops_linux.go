@@ -1,8 +1,9 @@
 package bench
 
 import (
-	"github.com/shmring/shmring/doorbell"
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/doorbell"
 )
 
 // produce sends n messages and looks at the bell after every commit.

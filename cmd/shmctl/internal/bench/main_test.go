@@ -5,10 +5,11 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/stage"
 )
 
 func TestMain(m *testing.M) {
-	if handled, code := Child(os.Args[1:]); handled {
+	if handled, code := stage.Enter(os.Args[1:], Tool); handled {
 		os.Exit(code)
 	}
 	shmtest.Main(m)

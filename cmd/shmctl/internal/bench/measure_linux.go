@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"runtime"
 	"time"
 
@@ -39,11 +38,6 @@ func measure(ctx context.Context, o Options, cases []benchCase) (rows []Row, err
 	defer runtime.UnlockOSThread()
 	if o.CPUs, err = processors(o.CPUs); err != nil {
 		return nil, err
-	}
-	if o.Exe == "" {
-		if o.Exe, err = os.Executable(); err != nil {
-			return nil, fmt.Errorf("bench: path of this program: %w", err)
-		}
 	}
 	b := &bencher{o: o}
 	if b.tools, b.why = newToolchain(o.Compiler); b.tools != nil {
@@ -132,8 +126,8 @@ func (b *bencher) missing(ctx context.Context, c benchCase) error {
 }
 
 func (b *bencher) sides(ctx context.Context, c benchCase) (ours, rival *side, err error) {
-	child := []string{b.o.Exe, ChildCommand}
-	theirs, alone := child, b.missing(ctx, c) != nil
+	var child, theirs []string // none: ours
+	alone := b.missing(ctx, c) != nil
 	if !c.rivalOurs && !alone {
 		exe, err := b.tools.build(ctx, c.source)
 		if err != nil {
@@ -213,7 +207,7 @@ func (b *bencher) round(ctx context.Context, c benchCase, s *side, count uint64)
 	ns uint64, o outcome, err error,
 ) {
 	b.epoch += steps
-	line := fmt.Sprintf("%s %d %d %d %d %d %d\n", s.command, c.batch, c.pauses, count, b.start,
+	line := fmt.Sprintf("%s %d %d %d %d %d %d", s.command, c.batch, c.pauses, count, b.start,
 		b.epoch, b.area)
 	answers, err := s.duo.run(ctx, line)
 	if err != nil {

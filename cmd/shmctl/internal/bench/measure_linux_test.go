@@ -13,10 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/testdata"
-	"golang.org/x/sys/unix"
 )
 
 // needTwo skips where the bench itself refuses to run.
@@ -252,7 +253,7 @@ func TestOursAndRivalShareARing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours, theirs := []string{b.o.Exe, ChildCommand}, []string{exe}
+	var ours, theirs []string = nil, []string{exe}
 	for _, batch := range []int{1, 7, 32} {
 		for name, argv := range map[string][2][]string{
 			"ours to C": {ours, theirs}, "C to ours": {theirs, ours},
@@ -282,9 +283,6 @@ func newTestBencher(t *testing.T) *bencher {
 	if b.o.CPUs, err = processors([2]int{}); err != nil {
 		t.Fatal(err)
 	}
-	if b.o.Exe, err = os.Executable(); err != nil {
-		t.Fatal(err)
-	}
 	if b.tools, err = newToolchain("cc"); err != nil {
 		t.Fatal(err)
 	}
@@ -300,15 +298,12 @@ func TestDeadChildEndsTheRound(t *testing.T) {
 	needTwo(t)
 	needCompiler(t)
 	b := newTestBencher(t)
-	argv := []string{b.o.Exe, ChildCommand}
-	d, err := startDuo(b.shared, b.o.CPUs, argv, argv)
+	d, err := startDuo(b.shared, b.o.CPUs, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer d.close()
-	if err := d.procs[1].Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	d.procs[1].Kill()
 	if _, _, err = b.round(t.Context(), benchCase{batch: 1}, &side{d, "spsc"}, 10); err == nil {
 		t.Error("a round of one process succeeded")
 	}
@@ -324,12 +319,12 @@ func TestBadProcessors(t *testing.T) {
 }
 
 func TestChildRefusesNonsense(t *testing.T) {
-	if handled, _ := Child([]string{"ls"}); handled {
-		t.Error("an ordinary command was taken for a bench child")
-	}
-	for _, args := range [][]string{{}, {"2", "0"}, {"x", "0"}, {"0", "x"}, {"0", "0", "0"}} {
-		if err := child(args); err == nil {
-			t.Errorf("bench child %q: no error", args)
+	for _, c := range []struct {
+		role string
+		cpu  int
+	}{{"2", 0}, {"x", 0}, {"", 0}, {"0", 1023}} {
+		if err := child(c.role, c.cpu); err == nil {
+			t.Errorf("bench child %+v: no error", c)
 		}
 	}
 }

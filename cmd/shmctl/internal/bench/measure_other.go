@@ -6,11 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/shmring/shmring/internal/stage"
 )
 
 func measure(context.Context, Options, []benchCase) ([]Row, error) {
 	return nil, fmt.Errorf("bench: pinning processes needs Linux: %w", errors.ErrUnsupported)
 }
 
-// Child runs the bench child that args ask for, if they do: ChildCommand and what follows it.
-func Child(args []string) (handled bool, code int) { return false, 0 }
+// Tool has no processes here.
+var Tool = stage.Tool{Name: toolName, Play: func(*stage.Child) error {
+	return errors.ErrUnsupported
+}}

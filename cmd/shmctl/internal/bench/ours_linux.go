@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/ring"
-	"golang.org/x/sys/unix"
 )
 
 // command is what the parent asks of both processes of a side for one round.

@@ -7,9 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
-	"golang.org/x/sys/unix"
 )
 
 // queues is what the cq commands of one process use. The directory is that of its side.

@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
-	"golang.org/x/sys/unix"
 )
 
 // What the processes do with their queues, word for word that of testdata/rivals/libfabric.c as far

@@ -6,8 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/doorbell"
 )
 
 // What the processes do with packets, word for word that of testdata/rivals/packets.h.

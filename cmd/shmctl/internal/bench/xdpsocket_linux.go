@@ -8,10 +8,11 @@ import (
 	"net"
 	"net/netip"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/xdp"
-	"golang.org/x/sys/unix"
 )
 
 // The ends of the wire, as veth.Open makes them.

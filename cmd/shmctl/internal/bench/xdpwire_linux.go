@@ -166,8 +166,8 @@ func countSyscalls(sides ...*side) (*syscallCounter, error) {
 		if s == nil {
 			continue
 		}
-		for _, cmd := range s.duo.procs {
-			if err := m.Put(uint32(cmd.Process.Pid), uint64(0)); err != nil {
+		for _, p := range s.duo.procs {
+			if err := m.Put(uint32(p.PID()), uint64(0)); err != nil {
 				c.close()
 				return nil, err
 			}
@@ -223,12 +223,12 @@ func (c *syscallCounter) attach() error {
 
 // of returns how many calls both processes of a side have made, or role 0 if it works alone.
 func (c *syscallCounter) of(s *side, solo bool) (total uint64, err error) {
-	for role, cmd := range s.duo.procs {
+	for role, p := range s.duo.procs {
 		if solo && role > 0 {
 			break
 		}
 		var n uint64
-		if err := c.calls.Lookup(uint32(cmd.Process.Pid), &n); err != nil {
+		if err := c.calls.Lookup(uint32(p.PID()), &n); err != nil {
 			return 0, err
 		}
 		total += n

@@ -16,10 +16,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	for _, child := range children {
-		if handled, code := child(os.Args[1:]); handled {
-			os.Exit(code)
-		}
+	if handled, code := enter(); handled {
+		os.Exit(code)
 	}
 	shmtest.Main(m, roles)
 }

@@ -10,18 +10,21 @@ import (
 	"github.com/shmring/shmring/cmd/shmctl/internal/demo"
 	"github.com/shmring/shmring/cmd/shmctl/internal/hostile"
 	"github.com/shmring/shmring/cmd/shmctl/internal/torture"
+	"github.com/shmring/shmring/internal/stage"
 )
 
-// children are asked, before anything else, whether the program was started as one of theirs.
-var children = []func(args []string) (handled bool, code int){bench.Child, demo.Child,
-	hostile.Child, torture.Child, userChild}
+// enter plays what this process was started as by another one of the program, if it was.
+func enter() (handled bool, code int) {
+	if handled, code = userChild(os.Args[1:]); handled {
+		return handled, code
+	}
+	return stage.Enter(os.Args[1:], bench.Tool, demo.Tool, hostile.Tool, torture.Tool)
+}
 
 // Process runs the command line of this process and returns what to exit with.
 func Process() int {
-	for _, child := range children {
-		if handled, code := child(os.Args[1:]); handled {
-			return code
-		}
+	if handled, code := enter(); handled { // before anything else
+		return code
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shmring/shmring/internal/stage"
+
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/shmring/shmring/cq"
@@ -223,7 +225,7 @@ func (a *application) giveBack() error {
 		}
 		if rest = rest[n:]; n == 0 {
 			if a.line.ctx.Err() != nil {
-				return errSupervisorGone
+				return stage.ErrGone
 			}
 			time.Sleep(50 * time.Microsecond)
 		}

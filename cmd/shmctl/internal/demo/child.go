@@ -1,43 +1,28 @@
 package demo
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-	"os"
-	"os/signal"
-	"syscall"
+
+	"github.com/shmring/shmring/internal/stage"
 )
 
-// ChildCommand is the hidden first argument that turns the program into one of its children.
-const ChildCommand = "__demo"
+const toolName = "demo"
 
-// Child runs a child process if args, without the program's name, ask for one. It returns the exit
-// code.
-func Child(args []string) (handled bool, code int) {
-	if len(args) != 3 || args[0] != ChildCommand {
-		return false, 0
-	}
-	// What a terminal sends goes to the whole process group; the supervisor decides, and its end is
-	// the order to clean up.
-	signal.Ignore(os.Interrupt, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	l := newLine(context.Background(), os.Stdin, os.Stdout)
-	var c config
-	err := json.Unmarshal([]byte(args[2]), &c)
-	if err == nil {
-		run, ok := roles[args[1]]
-		if !ok {
-			err = fmt.Errorf("no role %q", args[1])
-		} else {
-			err = run(l, c)
-		}
+// Tool is what the processes of a demonstration do.
+var Tool = stage.Tool{Name: toolName, Play: func(c *stage.Child) error {
+	l := newLine(c)
+	var cfg config
+	err := c.Script(&cfg)
+	if run, ok := roles[c.Role]; ok && err == nil {
+		err = run(l, cfg)
+	} else if err == nil {
+		err = fmt.Errorf("no role %q", c.Role)
 	}
 	if err != nil {
 		l.send(event{Is: "error", Error: err.Error()})
-		return true, 1
 	}
-	return true, 0
-}
+	return err
+}}
 
 var roles = map[string]func(*line, config) error{
 	"application": runApplication,

@@ -15,10 +15,11 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/stage"
 )
 
 func TestMain(m *testing.M) {
-	if ok, code := Child(os.Args[1:]); ok {
+	if ok, code := stage.Enter(os.Args[1:], Tool); ok {
 		os.Exit(code)
 	}
 	shmtest.Main(m, map[string]func(){"supervisor": supervisorRole})
@@ -92,6 +93,9 @@ func TestGenericMode(t *testing.T) {
 	}
 }
 
+// childVerb is by what the processes of a demonstration are known.
+const childVerb = "__demo"
+
 // leftNothing fails if a run left a file or a process.
 func leftNothing(t *testing.T) {
 	t.Helper()
@@ -118,7 +122,7 @@ func leftovers(t *testing.T) string {
 	procs, _ := os.ReadDir("/proc")
 	for _, p := range procs {
 		line, err := os.ReadFile("/proc/" + p.Name() + "/cmdline")
-		if err == nil && bytes.Contains(line, []byte(ChildCommand)) &&
+		if err == nil && bytes.Contains(line, []byte(childVerb)) &&
 			bytes.Contains(line, []byte(os.Getenv("SHMRING_DIR"))) {
 			found = append(found, fmt.Sprintf("process %s %.60q", p.Name(), line))
 		}
@@ -167,7 +171,7 @@ func childrenOf(t *testing.T, supervisor int) map[string]int {
 			continue
 		}
 		arg := strings.Split(string(line), "\x00")
-		if len(arg) < 4 || arg[1] != ChildCommand {
+		if len(arg) < 4 || arg[1] != childVerb {
 			continue
 		}
 		var c config

@@ -9,6 +9,8 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
+
+	"github.com/shmring/shmring/internal/stage"
 )
 
 // window is how many datagrams may be on their way: less than the 256 that a veth queue holds, so
@@ -103,7 +105,7 @@ func (p *peer) send() error {
 				return fmt.Errorf("no credit for %v after %d datagrams: %d were completed",
 					quiet, p.sent, credited.Load())
 			case <-p.line.ctx.Done():
-				return errSupervisorGone
+				return stage.ErrGone
 			}
 			continue
 		}
@@ -121,7 +123,7 @@ func (p *peer) send() error {
 		case <-patience.C:
 			return fmt.Errorf("only %d of %d datagrams were completed", credited.Load(), p.sent)
 		case <-p.line.ctx.Done():
-			return errSupervisorGone
+			return stage.ErrGone
 		}
 	}
 	return nil

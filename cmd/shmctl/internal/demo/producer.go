@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/shmring/shmring/internal/stage"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
@@ -128,7 +130,7 @@ func (p *producer) run(phase string) error {
 		case made+k > 0:
 			last = time.Now()
 		case p.line.ctx.Err() != nil:
-			return errSupervisorGone
+			return stage.ErrGone
 		case time.Since(last) > quiet:
 			return nil
 		}
@@ -235,7 +237,7 @@ func (p *producer) complete() error {
 		}
 		if rest = rest[n:]; n == 0 {
 			if p.line.ctx.Err() != nil {
-				return errSupervisorGone
+				return stage.ErrGone
 			}
 			time.Sleep(50 * time.Microsecond)
 		}

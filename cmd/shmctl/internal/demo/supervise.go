@@ -1,19 +1,17 @@
 package demo
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"os"
-	"os/exec"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -55,7 +53,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	defer d.Close()
 	removeFormer(d)
-	s := &supervisor{o: o, dir: d, events: make(chan childEvent, 64)}
+	s := &supervisor{o: o, dir: d, events: make(chan childEvent, 64),
+		children: map[string]*stage.Process{}, over: make(chan struct{})}
 	name := fmt.Sprintf("%s%d", queuePrefix, os.Getpid())
 	s.cfg = config{Dir: d.Path(), Queue: name, Commands: name + "-device", Count: o.Count}
 	s.report = Report{Kernel: kernelRelease(), PIDs: map[string]int{"supervisor": os.Getpid()}}
@@ -89,20 +88,13 @@ type supervisor struct {
 	cfg      config
 	report   Report
 	net      *network // nil on the shared memory path
-	children []*child
+	children map[string]*stage.Process
 	events   chan childEvent
-	waiting  sync.WaitGroup
-}
-
-type child struct {
-	role  string
-	cmd   *exec.Cmd
-	stdin io.WriteCloser
-	done  chan struct{}
+	over     chan struct{} // closed when nobody takes events any more
 }
 
 type childEvent struct {
-	from *child
+	role string
 	event
 }
 
@@ -117,12 +109,12 @@ func (s *supervisor) run(ctx context.Context) error {
 		return err
 	}
 	for _, phase := range []string{"rx", "tx"} {
-		s.tell(order{Do: phase})
+		s.tell(phase)
 		if err := s.gather(ctx, "done", phase, nil); err != nil {
 			return err
 		}
 	}
-	s.tell(order{Do: "report"})
+	s.tell("report")
 	results := map[string]*result{}
 	if err := s.gather(ctx, "report", "", results); err != nil {
 		return err
@@ -196,60 +188,25 @@ func (s *supervisor) startAll() error {
 
 // start starts a child, in a network namespace if within says so.
 func (s *supervisor) start(role string, within func(func() error) error, files ...*os.File) error {
-	text, err := json.Marshal(s.cfg)
+	hear := func(e event) {
+		select {
+		case s.events <- childEvent{role, e}:
+		case <-s.over:
+		}
+	}
+	p, err := stage.Spec{Tool: toolName, Role: role, Script: s.cfg, Files: files, Stderr: os.Stderr,
+		Within: within, Hear: stage.JSON(hear), Ended: func() { hear(event{Is: "exit"}) }}.Start()
 	if err != nil {
 		return err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	c := &child{role: role, cmd: exec.Command(self, ChildCommand, role, string(text)),
-		done: make(chan struct{})}
-	c.cmd.ExtraFiles = files
-	c.cmd.Stderr = os.Stderr
-	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
-		return err
-	}
-	out, err := c.cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if within == nil {
-		within = func(f func() error) error { return f() }
-	}
-	if err := within(c.cmd.Start); err != nil {
-		return fmt.Errorf("demo: start %s: %w", role, err)
-	}
-	s.report.PIDs[role] = c.cmd.Process.Pid
-	s.children = append(s.children, c)
-	s.waiting.Go(func() { s.listen(c, out) })
+	s.report.PIDs[role], s.children[role] = p.PID(), p
 	return nil
 }
 
-// listen passes a child's events on until it ends.
-func (s *supervisor) listen(c *child, out io.Reader) {
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		var e event
-		if json.Unmarshal(lines.Bytes(), &e) == nil {
-			s.events <- childEvent{c, e}
-		}
-	}
-	err := c.cmd.Wait()
-	close(c.done)
-	e := event{Is: "exit"}
-	if err != nil {
-		e.Error = err.Error()
-	}
-	s.events <- childEvent{c, e}
-}
-
 // tell gives every child an order; one that is gone is noticed when it should answer.
-func (s *supervisor) tell(o order) {
-	text, _ := json.Marshal(o)
-	for _, c := range s.children {
-		_, _ = c.stdin.Write(append(text, '\n'))
+func (s *supervisor) tell(order string) {
+	for _, p := range s.children {
+		_ = p.Tell(order)
 	}
 }
 
@@ -257,9 +214,9 @@ func (s *supervisor) tell(o order) {
 func (s *supervisor) gather(ctx context.Context, what, phase string,
 	results map[string]*result) error {
 	missing := map[string]bool{}
-	for _, c := range s.children {
-		if !(what == "done" && c.role == "device") { // the device serves, it has no end of its own
-			missing[c.role] = true
+	for role := range s.children {
+		if !(what == "done" && role == "device") { // the device serves, it has no end of its own
+			missing[role] = true
 		}
 	}
 	var limit <-chan time.Time
@@ -271,20 +228,21 @@ func (s *supervisor) gather(ctx context.Context, what, phase string,
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-limit:
-			return fmt.Errorf("demo: not ready after %v: %v", startLimit, keys(missing))
+			return fmt.Errorf("demo: not ready after %v: %v", startLimit,
+				slices.Sorted(maps.Keys(missing)))
 		case e := <-s.events:
 			switch {
 			case e.Is == "error":
-				return fmt.Errorf("demo: %s: %s", e.from.role, e.Error)
-			case e.Is == "exit" && (what != "report" || missing[e.from.role]):
-				return fmt.Errorf("demo: the %s process ended early (%s)", e.from.role,
-					orElse(e.Error, "without a word"))
+				return fmt.Errorf("demo: %s: %s", e.role, e.Error)
+			case e.Is == "exit" && (what != "report" || missing[e.role]):
+				return fmt.Errorf("demo: the %s process ended early (%v)", e.role,
+					s.children[e.role].State())
 			case e.Is == "progress" && s.o.Progress != nil:
 				s.o.Progress(e.Phase, e.Count, s.o.Count)
 			case e.Is == what && e.Phase == phase:
-				delete(missing, e.from.role)
+				delete(missing, e.role)
 				if results != nil {
-					results[e.from.role] = e.Stats
+					results[e.role] = e.Stats
 				}
 			}
 		}
@@ -294,28 +252,8 @@ func (s *supervisor) gather(ctx context.Context, what, phase string,
 
 // stop ends every child and removes what one that was killed left behind.
 func (s *supervisor) stop() {
-	for _, c := range s.children {
-		_ = c.stdin.Close()
-	}
-	drained := make(chan struct{})
-	go func() {
-		for range s.events {
-		}
-		close(drained)
-	}()
-	late := time.AfterFunc(graceful, func() {
-		for _, c := range s.children {
-			select {
-			case <-c.done:
-			default:
-				_ = c.cmd.Process.Kill()
-			}
-		}
-	})
-	s.waiting.Wait()
-	late.Stop()
-	close(s.events)
-	<-drained
+	close(s.over)
+	stage.End(graceful, slices.Collect(maps.Values(s.children))...)
 	if s.net != nil {
 		s.net.close()
 	}
@@ -357,18 +295,4 @@ func (s *supervisor) sum(results map[string]*result) {
 		per := float64(syscalls) / float64(frames) * 1000
 		r.Syscalls1000 = &per
 	}
-}
-
-func keys(m map[string]bool) (out []string) {
-	for k := range m {
-		out = append(out, k)
-	}
-	return out
-}
-
-func orElse(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }

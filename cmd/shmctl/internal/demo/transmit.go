@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/shmring/shmring/internal/stage"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/xdp/port"
@@ -104,7 +106,7 @@ func (s *sender) read(posted int) (int, error) {
 		return s.readError()
 	case errors.Is(err, cq.ErrTimedOut), errors.Is(err, cq.ErrSignaled):
 		if s.a.line.ctx.Err() != nil {
-			return 0, errSupervisorGone
+			return 0, stage.ErrGone
 		}
 		return 0, nil
 	case err != nil:

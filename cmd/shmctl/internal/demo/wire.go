@@ -1,14 +1,11 @@
 package demo
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
-	"sync"
+
+	"github.com/shmring/shmring/internal/stage"
 )
 
 // config is what the supervisor tells a child when it starts it.
@@ -23,12 +20,6 @@ type config struct {
 	LocalMAC  string `json:"local_mac,omitempty"`
 	RemoteMAC string `json:"remote_mac,omitempty"`
 	Generic   bool   `json:"generic,omitempty"`
-}
-
-// order is a line from the supervisor to a child: "rx", "tx" or "report". The end of the stream is
-// the order to leave at once.
-type order struct {
-	Do string `json:"do"`
 }
 
 // event is a line from a child to the supervisor.
@@ -60,36 +51,18 @@ const (
 
 // line is a child's connection to the supervisor.
 type line struct {
+	child  *stage.Child
 	ctx    context.Context // ends with the supervisor
-	orders chan string
-	mu     sync.Mutex
-	out    *json.Encoder
+	orders chan string     // "rx", "tx" or "report"; the end of the context is to leave at once
 }
 
-// newLine starts listening to the supervisor; the context ends when it is gone.
-func newLine(ctx context.Context, in io.Reader, out io.Writer) *line {
-	ctx, cancel := context.WithCancelCause(ctx)
-	l := &line{ctx: ctx, orders: make(chan string, 4), out: json.NewEncoder(out)}
-	go func() {
-		s := bufio.NewScanner(in)
-		for s.Scan() {
-			var o order
-			if json.Unmarshal(s.Bytes(), &o) == nil {
-				l.orders <- o.Do
-			}
-		}
-		cancel(errSupervisorGone)
-	}()
+func newLine(c *stage.Child) *line {
+	l := &line{child: c, orders: make(chan string, 4)}
+	l.ctx = c.Listen(l.orders)
 	return l
 }
 
-var errSupervisorGone = errors.New("supervisor ended the run")
-
-func (l *line) send(e event) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_ = l.out.Encode(e) // a supervisor that is gone is noticed on the other pipe
-}
+func (l *line) send(e event) { l.child.Send(e) }
 
 // await returns when the supervisor gives the order.
 func (l *line) await(what string) error {

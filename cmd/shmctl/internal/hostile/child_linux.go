@@ -2,14 +2,12 @@ package hostile
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"os"
-	"os/signal"
 	"runtime"
 	"runtime/pprof"
 	"strings"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
@@ -28,7 +27,6 @@ import (
 // config is what a child is started with.
 type config struct {
 	Surface string   `json:"surface"`
-	Role    string   `json:"role"`
 	Index   int      `json:"index"`
 	Dir     string   `json:"dir"` // of sockets, for all users
 	Shm     string   `json:"shm"` // of objects, for root
@@ -74,11 +72,11 @@ type report struct {
 
 // child is one process of a run.
 type child struct {
+	*stage.Child
 	config
 	counts [countsOf]atomic.Uint64
 	ctx    context.Context // ends when the supervisor says so
-	mu     sync.Mutex      // of out, rnd and watched
-	out    *json.Encoder
+	mu     sync.Mutex      // of tell, rnd and watched
 	rnd    *rand.Rand
 	// watched are calls that are under way, by what they are to do.
 	watched map[*call]struct{}
@@ -89,16 +87,11 @@ type child struct {
 // settleTime is until what attackers brought is given back.
 var settleTime = patience
 
-// Child runs a child process if args, without the program's name, ask for one. It returns the exit
-// code.
-func Child(args []string) (handled bool, code int) {
-	if len(args) != 2 || args[0] != ChildCommand {
-		return false, 0
-	}
-	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	c := &child{out: json.NewEncoder(os.Stdout), watched: map[*call]struct{}{}}
-	if err := json.Unmarshal([]byte(args[1]), &c.config); err != nil {
-		return true, 2
+// Tool is what the processes of a run do.
+var Tool = stage.Tool{Name: toolName, Play: func(sc *stage.Child) error {
+	c := &child{Child: sc, watched: map[*call]struct{}{}}
+	if err := c.Script(&c.config); err != nil {
+		return err
 	}
 	switch c.Spoil { // what is to be found need not be waited for as long
 	case spoilHang:
@@ -111,23 +104,15 @@ func Child(args []string) (handled bool, code int) {
 		keptBound = time.Second
 	}
 	c.rnd = rand.New(rand.NewPCG(c.Seed, uint64(c.Index)))
-	var cancel context.CancelFunc
-	c.ctx, cancel = context.WithCancel(context.Background())
-	go func() { // a supervisor that is gone takes everybody along
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
+	c.ctx = c.Listen(nil) // a supervisor that is gone takes everybody along
 	go c.tellOn()
 	err := c.play()
 	if err != nil {
 		c.note("%v", err)
 	}
 	c.tell(report{})
-	if err != nil {
-		return true, 1
-	}
-	return true, 0
-}
+	return err
+}}
 
 func (c *child) play() error {
 	if err := os.Setenv(shm.EnvDir, c.Shm); err != nil {
@@ -157,13 +142,14 @@ func (c *child) play() error {
 	return fmt.Errorf("no %s of %q", c.Role, c.Surface)
 }
 
+// tell tells how far it is: what is counted later is told later.
 func (c *child) tell(r report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range c.counts {
 		r.Counts[i] = c.counts[i].Load()
 	}
-	_ = c.out.Encode(r)
+	c.Send(r)
 }
 
 func (c *child) ready() { c.tell(report{Ready: true}) }

@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/stage"
 )
 
 func TestMain(m *testing.M) {
-	if ok, code := Child(os.Args[1:]); ok {
+	if ok, code := stage.Enter(os.Args[1:], Tool); ok {
 		os.Exit(code)
 	}
 	shmtest.Main(m)

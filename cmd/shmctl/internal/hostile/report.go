@@ -17,6 +17,8 @@ var patience = time.Minute
 // a thousand times what it takes. It is less in tests of what must be found.
 var keptBound = 20 * time.Second
 
+const toolName = "hostile"
+
 // Options of a run.
 type Options struct {
 	Mutations uint64   // at least so many in all; 0 is a million
@@ -163,6 +165,3 @@ func (r *Report) Print(w io.Writer) {
 		fmt.Fprintln(w, n)
 	}
 }
-
-// ChildCommand is the hidden first argument that turns the program into one of its children.
-const ChildCommand = "__hostile"

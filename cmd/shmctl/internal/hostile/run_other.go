@@ -5,10 +5,14 @@ package hostile
 import (
 	"context"
 	"errors"
+
+	"github.com/shmring/shmring/internal/stage"
 )
 
-// Child runs no child here.
-func Child([]string) (handled bool, code int) { return false, 0 }
+// Tool has no processes here.
+var Tool = stage.Tool{Name: toolName, Play: func(*stage.Child) error {
+	return errors.ErrUnsupported
+}}
 
 // Run is errors.ErrUnsupported here.
 func Run(context.Context, Options) (*Report, error) { return nil, errors.ErrUnsupported }

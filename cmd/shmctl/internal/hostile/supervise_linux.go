@@ -173,12 +173,12 @@ func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-sc.victim.done:
+		case <-sc.victim.Done():
 			return nil
 		case <-time.After(10 * time.Millisecond):
 		}
 		for i, p := range sc.hostiles {
-			if over(p) {
+			if p.Over() {
 				if sc.hostiles[i], err = sc.next(p); err != nil {
 					return err
 				}
@@ -276,8 +276,8 @@ func (sc *scene) await(p *proc) bool {
 	select {
 	case <-p.ready:
 		return true
-	case <-p.done:
-	case <-sc.victim.done:
+	case <-p.Done():
+	case <-sc.victim.Done():
 	case <-time.After(patience):
 		sc.result.Hangs++
 		sc.note("%s: the %s does not begin", sc.s.name, p.role)
@@ -289,11 +289,11 @@ func (sc *scene) await(p *proc) bool {
 // everything that it is to get.
 func (sc *scene) end() {
 	for _, p := range sc.hostiles {
-		p.kill()
+		p.Kill()
 	}
 	for _, p := range sc.honest {
-		if over(sc.victim) { // nobody reads what it has to say
-			p.kill()
+		if sc.victim.Over() { // nobody reads what it has to say
+			p.Kill()
 			continue
 		}
 		sc.finish(p)
@@ -305,19 +305,15 @@ func (sc *scene) end() {
 
 // finish tells a child to end and judges how it does.
 func (sc *scene) finish(p *proc) {
-	_ = p.stdin.Close()
-	select {
-	case <-p.done:
-	case <-time.After(3 * patience):
-		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // prints what it does
-		select {
-		case <-p.done:
-		case <-time.After(patience):
-			p.kill()
+	p.Dismiss()
+	if !p.Wait(3 * patience) {
+		p.Signal(syscall.SIGQUIT) // prints what it does
+		if !p.Wait(patience) {
+			p.Kill()
 		}
 		sc.result.Hangs++
 	}
-	code := p.cmd.ProcessState.ExitCode()
+	code := p.State().ExitCode()
 	text := p.stderr.String()
 	switch {
 	case code == 0:
@@ -331,7 +327,7 @@ func (sc *scene) finish(p *proc) {
 	default:
 		sc.result.Failed++
 	}
-	sc.note("%s: %s %d: %v\n%s", sc.s.name, p.role, p.index, p.cmd.ProcessState,
+	sc.note("%s: %s %d: %v\n%s", sc.s.name, p.role, p.index, p.State(),
 		text[:min(len(text), 16_000)])
 }
 

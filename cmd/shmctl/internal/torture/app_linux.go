@@ -78,7 +78,7 @@ func newAppRole(name string, places int, uid uint32) *role {
 // hasServer reports whether the process of a place is an application that lives, and has or had
 // that device process.
 func (s *supervisor) hasServer(p *proc, pid int) bool {
-	return (p.role.name == "app" || p.role.name == "app2") && !p.empty && !p.ended() &&
+	return (p.role.name == "app" || p.role.name == "app2") && !p.empty && !p.Over() &&
 		s.ledger.region(p.role.name)[p.index*appWords+wordPeer].Load() == uint64(pid)
 }
 

@@ -2,27 +2,23 @@ package torture
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 )
 
 // config is what a child is started with.
 type config struct {
-	Role  string            `json:"role"`
 	Index int               `json:"index"` // among the processes of its role
 	Place int               `json:"place"` // among all
 	Base  string            `json:"base"`  // the directory of the run, which other users cannot enter
@@ -65,6 +61,7 @@ const ledgerFd = 3
 
 // child is one process of a run.
 type child struct {
+	*stage.Child
 	config
 	role   *role
 	ledger *ledger
@@ -74,33 +71,23 @@ type child struct {
 	// boundNs is since when this process is told of deaths, or was told last.
 	boundNs atomic.Int64
 	rnd     *rand.Rand
-	mu      sync.Mutex
-	out     *json.Encoder
 }
 
 // patience is how long anybody waits for anything that must come.
 const patience = time.Minute
 
-// Child runs a child process if args, without the program's name, ask for one. It returns the exit
-// code.
-func Child(args []string) (handled bool, code int) {
-	if len(args) != 2 || args[0] != ChildCommand {
-		return false, 0
+// Tool is what the processes of a run do.
+var Tool = stage.Tool{Name: toolName, Play: func(sc *stage.Child) error {
+	c := &child{Child: sc, pid: os.Getpid()}
+	if err := c.Script(&c.config); err != nil {
+		return err
 	}
-	// A terminal's signals are the supervisor's business.
-	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	c := &child{out: json.NewEncoder(os.Stdout), pid: os.Getpid()}
-	if err := json.Unmarshal([]byte(args[1]), &c.config); err != nil {
-		return true, 2
-	}
-	go func() { // a supervisor that is gone takes everybody along
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(3)
-	}()
+	// A supervisor that is gone takes everybody along.
+	context.AfterFunc(c.Listen(nil), func() { os.Exit(3) })
 	before := c.held()
 	if err := c.run(); err != nil {
 		c.tell(kindFailed, "%v", err)
-		return true, 1
+		return err
 	}
 	// What the runtime opens for itself does not name the run.
 	for what := range c.held() {
@@ -108,12 +95,12 @@ func Child(args []string) (handled bool, code int) {
 			c.tell(kindLeaked, "still there after everything was closed: %s", what)
 		}
 	}
-	return true, 0
-}
+	return nil
+}}
 
 func (c *child) run() (err error) {
-	if c.role = roleOf(c.config.Role); c.role == nil {
-		return fmt.Errorf("no role %q", c.config.Role)
+	if c.role = roleOf(c.Role); c.role == nil {
+		return fmt.Errorf("no role %q", c.Role)
 	}
 	syscall.CloseOnExec(ledgerFd)
 	// It stays mapped: goroutines look at it until the end.
@@ -172,15 +159,13 @@ func (c *child) tell(kind, format string, args ...any) { c.tellN(kind, 1, format
 // tellN says that it found so many.
 func (c *child) tellN(kind string, n uint64, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	c.send(event{Kind: kind, N: n, Text: fmt.Sprintf("%s %d (pid %d): %s", c.config.Role, c.Index,
+	c.send(event{Kind: kind, N: n, Text: fmt.Sprintf("%s %d (pid %d): %s", c.Role, c.Index,
 		os.Getpid(), text)})
 }
 
 func (c *child) send(e event) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e.Role = c.config.Role
-	_ = c.out.Encode(e)
+	e.Role = c.Role
+	c.Send(e)
 }
 
 // held returns what this process has of the run: descriptors and mappings.

@@ -131,7 +131,7 @@ func (s *supervisor) awaken(dead *proc) error {
 		}
 		late := -1
 		for _, p := range s.procs {
-			if want := t.word(p); p != dead && want != 0 && want <= value && !p.ended() {
+			if want := t.word(p); p != dead && want != 0 && want <= value && !p.Over() {
 				late = p.index
 			}
 		}

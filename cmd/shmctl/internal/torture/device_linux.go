@@ -48,7 +48,7 @@ func deviceRole() *role {
 		drains: true, tries: 2 * time.Second, run: (*child).serveDevice, prepare: prepareDevice,
 		with: []string{"wire", "app", "app2"}, died: deviceDied, sum: sumDevice, lacks: lacksDevice,
 		young: func(s *supervisor, p *proc) bool {
-			return !slices.ContainsFunc(s.procs, func(q *proc) bool { return s.hasServer(q, p.pid()) })
+			return !slices.ContainsFunc(s.procs, func(q *proc) bool { return s.hasServer(q, p.PID()) })
 		},
 		steps: []crash.Label{crash.DevBooked, crash.DevGranted, crash.DevJoined, crash.DevAttached,
 			crash.DevSteered, crash.DevOwned, crash.DevUnsteered, crash.DevTaken,
@@ -252,7 +252,7 @@ func (w *deviceWatch) last() error {
 // started before, so none of them can have another one by now.
 func deviceDied(s *supervisor, p *proc) error {
 	for _, q := range s.procs {
-		if s.hasServer(q, p.pid()) {
+		if s.hasServer(q, p.PID()) {
 			s.expect(p, q, noticeServer, nil)
 		}
 	}

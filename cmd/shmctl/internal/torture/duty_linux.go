@@ -44,7 +44,7 @@ func (s *supervisor) expectAll(p *proc, role, kind string) {
 // expect says that a survivor must tell a death in a way, as long as it is bound. It is for
 // role.died.
 func (s *supervisor) expect(p, by *proc, kind string, bound func() bool) {
-	if by.empty || by.ended() {
+	if by.empty || by.Over() {
 		return
 	}
 	s.mu.Lock()
@@ -73,7 +73,7 @@ func (s *supervisor) overdue(own time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, d := range s.notes.due {
-		if d.by.empty || d.by.ended() || d.by.process() != key.by || d.bound != nil && !d.bound() {
+		if d.by.empty || d.by.Over() || d.by.process() != key.by || d.bound != nil && !d.bound() {
 			s.notes.excuse(key)
 			continue
 		}
@@ -99,9 +99,9 @@ func (s *supervisor) overdue(own time.Duration) {
 // ask has one that did not tell a death say on standard error what its goroutines do, which ends
 // it. The caller has the mutex.
 func (s *supervisor) ask(p *proc) {
-	if p.cmd != nil && !s.dumped {
+	if !s.dumped {
 		s.dumped, p.shot = true, true
-		_ = p.cmd.Process.Signal(syscall.SIGQUIT)
+		p.Signal(syscall.SIGQUIT)
 	}
 }
 

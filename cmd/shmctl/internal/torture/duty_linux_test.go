@@ -3,12 +3,12 @@ package torture
 import (
 	"errors"
 	"maps"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/shmring/shmring/internal/stage"
 )
 
 // mourning is a supervisor of processes that are only said to be there: two that survive and one
@@ -16,6 +16,7 @@ import (
 type mourning struct {
 	*supervisor
 	first, second, dead *proc
+	end                 map[*proc]func()
 }
 
 func newMourning(t *testing.T) mourning {
@@ -25,18 +26,20 @@ func newMourning(t *testing.T) mourning {
 	}
 	t.Cleanup(l.close)
 	roles := []*role{{name: "reader"}, {name: "writer"}}
+	end := map[*proc]func(){}
 	place := func(r *role, at int) *proc {
-		return &proc{role: r, place: at, start: uint64(1000 + at), done: make(chan struct{}),
-			cmd: &exec.Cmd{Process: &os.Process{Pid: 70 + at}}}
+		p := &proc{role: r, place: at, start: uint64(1000 + at)}
+		p.Process, end[p] = stage.Pretend(70 + at)
+		return p
 	}
 	s := &supervisor{roles: roles, report: newReport(Options{}, roles), ledger: l,
 		found: map[string]Found{}, notes: newNotices()}
-	m := mourning{s, place(roles[0], 0), place(roles[0], 1), place(roles[1], 2)}
+	m := mourning{s, place(roles[0], 0), place(roles[0], 1), place(roles[1], 2), end}
 	for _, p := range []*proc{m.first, m.second, m.dead} {
 		s.procs = append(s.procs, p)
 		s.notes.born(p.process(), p.role.name)
 	}
-	close(m.dead.done)
+	m.end[m.dead]()
 	s.notes.dead(m.dead.process(), death{"writer", 10})
 	return m
 }
@@ -50,7 +53,7 @@ func (m mourning) at(own, first, second time.Duration) uint64 {
 }
 
 func (m mourning) told(by *proc, atNs int64) {
-	m.notes.came(by.process(), event{Role: by.role.name, Pid: m.dead.pid(), Start: m.dead.start,
+	m.notes.came(by.process(), event{Role: by.role.name, Pid: m.dead.PID(), Start: m.dead.start,
 		What: noticeWriter, AtNs: atNs})
 }
 
@@ -127,7 +130,7 @@ func TestEverySurvivor(t *testing.T) {
 func TestOwesNothing(t *testing.T) {
 	bound := true
 	for name, quit := range map[string]func(m mourning){
-		"dead":      func(m mourning) { close(m.second.done) },
+		"dead":      func(m mourning) { m.end[m.second]() },
 		"empty":     func(m mourning) { m.second.empty = true },
 		"successor": func(m mourning) { m.second.start++ },
 		"unbound":   func(m mourning) { bound = false },
@@ -146,7 +149,7 @@ func TestOwesNothing(t *testing.T) {
 		})
 	}
 	m := newMourning(t)
-	close(m.second.done)
+	m.end[m.second]()
 	if m.expect(m.dead, m.second, noticeWriter, nil); len(m.notes.due) != 0 {
 		t.Error("the dead is to tell")
 	}
@@ -189,7 +192,7 @@ func TestWhoOwes(t *testing.T) {
 		"bound after":     {11, nil, 0, Duties{}},
 		"bound meanwhile": {10, nil, 0, Duties{}},
 		"bound before":    {9, nil, 1, Duties{Demanded: 1}},
-		"killed as well":  {9, func(m mourning) { close(m.first.done) }, 0, Duties{}},
+		"killed as well":  {9, func(m mourning) { m.end[m.first]() }, 0, Duties{}},
 		"nobody there":    {9, func(m mourning) { m.first.empty = true }, 0, Duties{}},
 		"has told it": {9, func(m mourning) { m.told(m.first, 20) }, 0,
 			Duties{Demanded: 1, Told: 1}},
@@ -268,16 +271,12 @@ func TestBuriedOnce(t *testing.T) {
 		r.settled = func(*supervisor, *proc) bool { return false }
 	}
 	for _, p := range m.procs {
-		p.done, p.cmd = make(chan struct{}), exec.Command("true")
 		p.shot = true
 		var err error
-		if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		if p.Process, err = (stage.Spec{Program: []string{"true"}}).Start(); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.cmd.Run(); err != nil {
-			t.Fatal(err)
-		}
-		close(p.done)
+		p.Wait(time.Minute)
 	}
 	if err := m.reviveAll(); err != nil || len(buried) != len(m.procs) {
 		t.Errorf("%d of %d are buried, %v", len(buried), len(m.procs), err)
@@ -297,11 +296,11 @@ func TestOwesUntil(t *testing.T) {
 			Duties{Demanded: 1, Told: 1}},
 		"told by another": {func(m mourning) { m.told(m.second, 20) }, 1, Duties{Demanded: 1}},
 		"told in another way": {func(m mourning) {
-			m.notes.came(m.first.process(), event{Pid: m.dead.pid(), Start: m.dead.start,
+			m.notes.came(m.first.process(), event{Pid: m.dead.PID(), Start: m.dead.start,
 				What: noticeReader, AtNs: 20})
 		}, 1, Duties{Demanded: 1}},
 		"told of one that had the number": {func(m mourning) {
-			m.notes.came(m.first.process(), event{Pid: m.dead.pid(), Start: m.dead.start - 1,
+			m.notes.came(m.first.process(), event{Pid: m.dead.PID(), Start: m.dead.start - 1,
 				What: noticeWriter, AtNs: 20})
 		}, 1, Duties{Demanded: 1}},
 		"told as a number": {func(m mourning) {
@@ -311,7 +310,7 @@ func TestOwesUntil(t *testing.T) {
 			Duties{Demanded: 1, Excused: 1}},
 		"bound again": {func(m mourning) { m.ledger.word(wordBound).Store(30) }, 0,
 			Duties{Demanded: 1, Excused: 1}},
-		"dead":      {func(m mourning) { close(m.first.done) }, 0, Duties{Demanded: 1, Excused: 1}},
+		"dead":      {func(m mourning) { m.end[m.first]() }, 0, Duties{Demanded: 1, Excused: 1}},
 		"succeeded": {func(m mourning) { m.first.start++ }, 0, Duties{Demanded: 1, Excused: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -32,7 +32,7 @@ func newReport(o Options, roles []*role) *Report {
 
 // stop stops a process, kills others meanwhile, and looks whether it still has what it had.
 func (s *supervisor) stop(p *proc) error {
-	pid := p.pid()
+	pid := p.PID()
 	s.mu.Lock()
 	ended := s.notes.stopped(p.process(), doorbell.Now())
 	s.mu.Unlock()
@@ -46,7 +46,7 @@ func (s *supervisor) stop(p *proc) error {
 	}
 	for !stopped(pid) { // else it could still give up what we are going to look at
 		select {
-		case <-p.done:
+		case <-p.Done():
 			return nil
 		case <-time.After(time.Millisecond):
 		}
@@ -73,7 +73,7 @@ func (s *supervisor) stop(p *proc) error {
 		}
 		err = errors.Join(err, s.reviveAll())
 	}
-	if what := check(); what != "" && !p.ended() {
+	if what := check(); what != "" && !p.Over() {
 		s.broken(p.role.name, kindUsurped, 1, "%s %d was stopped, and %s", p.role.name, p.index, what)
 	}
 	_ = syscall.Kill(pid, syscall.SIGCONT)
@@ -87,7 +87,6 @@ func stopped(pid int) bool {
 
 // end has everybody finish, or kills them.
 func (s *supervisor) end(good bool) {
-	defer s.waiting.Wait()
 	if good {
 		for _, phase := range []uint64{phaseStop, phaseDrain} {
 			s.ledger.word(wordPhase).Store(phase)
@@ -99,13 +98,9 @@ func (s *supervisor) end(good bool) {
 		}
 	}
 	for _, p := range s.procs {
-		if p.cmd == nil || p.cmd.Process == nil {
-			continue
+		if p.Process != nil {
+			p.Kill()
 		}
-		if !p.ended() {
-			_ = p.cmd.Process.Kill()
-		}
-		_ = p.stdin.Close()
 	}
 }
 
@@ -115,13 +110,12 @@ func (s *supervisor) finish(p *proc) {
 	for !p.empty {
 		if !s.awaitEnd(p) {
 			// What its goroutines do goes to standard error.
-			_ = p.cmd.Process.Signal(syscall.SIGQUIT)
+			p.Signal(syscall.SIGQUIT)
 			s.broken(p.role.name, kindHung, 1, "%s %d (pid %d) did not end in %v", p.role.name,
-				p.index, p.pid(), 2*patience)
+				p.index, p.PID(), 2*patience)
 			return
 		}
-		if ws, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Exited() &&
-			ws.ExitStatus() == 0 {
+		if p.State().Success() {
 			s.mu.Lock()
 			s.notes.closed[p.process()] = true
 			s.mu.Unlock()
@@ -152,13 +146,13 @@ func (s *supervisor) awaitEnd(p *proc) bool {
 	defer tick.Stop()
 	for since := lifetime(); lifetime()-since < 2*patience; {
 		select {
-		case <-p.done:
+		case <-p.Done():
 			return true
 		case <-tick.C:
 		}
 		s.dumpHung()
 		for _, q := range s.procs {
-			if q != p && q.role.drains && q.step != crash.None && q.killed() {
+			if q != p && q.role.drains && q.step != crash.None && q.fell() && q.Killed() {
 				s.succeed(q)
 			}
 		}

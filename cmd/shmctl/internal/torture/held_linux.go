@@ -101,12 +101,12 @@ func (c *child) have(running context.Context, h held,
 // heldPossession: nobody else gets it from a process that is stopped.
 func heldPossession(s *supervisor, p *proc) func() string {
 	words := s.ledger.region(p.role.name)
-	if words[heldBy].Load() != uint64(p.pid()) {
+	if words[heldBy].Load() != uint64(p.PID()) {
 		return func() string { return "" }
 	}
 	had := words[heldTimes].Load()
 	return func() string {
-		if words[heldBy].Load() != uint64(p.pid()) || words[heldTimes].Load() > had+1 {
+		if words[heldBy].Load() != uint64(p.PID()) || words[heldTimes].Load() > had+1 {
 			return "another one got what it has"
 		}
 		return ""

@@ -44,7 +44,7 @@ func (b *between) calm(s *supervisor) error {
 			return err
 		}
 		for p, was := range who {
-			if p.empty || p.ended() || p.process() != was {
+			if p.empty || p.Over() || p.process() != was {
 				return nil
 			}
 		}
@@ -59,7 +59,7 @@ func (b *between) there(s *supervisor) map[*proc]process {
 		if p.role.name != b.reader && p.role.name != b.writer {
 			continue
 		}
-		if p.empty || p.ended() {
+		if p.empty || p.Over() {
 			return nil
 		}
 		who[p] = p.process()

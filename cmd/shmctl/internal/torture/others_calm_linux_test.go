@@ -1,23 +1,24 @@
 package torture
 
 import (
-	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/shmring/shmring/internal/stage"
 )
 
 // calmPlace is a place with one reader of process 70, which has the queue 9, and of what writer 1
 // published in its fourth session it has seen 2 of 5.
-func calmPlace(t *testing.T, b *between) (*supervisor, *proc, othersSession) {
+func calmPlace(t *testing.T, b *between) (*supervisor, *proc, othersSession, func()) {
 	l, err := makeLedger(filepath.Join(t.TempDir(), ledgerFile))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.close)
-	p := &proc{role: roleOf(b.reader), place: 3, done: make(chan struct{}),
-		cmd: &exec.Cmd{Process: &os.Process{Pid: 70}}}
+	p := &proc{role: roleOf(b.reader), place: 3}
+	var end func()
+	p.Process, end = stage.Pretend(70)
 	roles := []*role{roleOf(b.reader), roleOf(b.writer)}
 	s := &supervisor{ledger: l, procs: []*proc{p}, roles: roles, notes: newNotices(),
 		report: newReport(Options{}, roles), found: map[string]Found{}}
@@ -30,14 +31,14 @@ func calmPlace(t *testing.T, b *between) (*supervisor, *proc, othersSession) {
 	e.home.Store(9)
 	e.published.Store(5)
 	e.seen.Store(2)
-	return s, p, e
+	return s, p, e, end
 }
 
 // TestVigil: what is there and not seen is found when the reader could run for so long, and neither
 // it nor what it saw has changed.
 func TestVigil(t *testing.T) {
 	b := &eventsBetween
-	s, p, e := calmPlace(t, b)
+	s, p, e, end := calmPlace(t, b)
 	readers, who := s.ledger.region(b.reader), b.there(s)
 	var v vigil
 	const second = time.Second
@@ -74,7 +75,7 @@ func TestVigil(t *testing.T) {
 	if missing := b.unseen(s, &v.now); missing != "" {
 		t.Error(missing)
 	}
-	if close(p.done); b.there(s) != nil {
+	if end(); b.there(s) != nil {
 		t.Error("somebody is there")
 	}
 }
@@ -82,7 +83,7 @@ func TestVigil(t *testing.T) {
 // TestCalm: nobody is to post until everything is seen, and everybody again when it is.
 func TestCalm(t *testing.T) {
 	for _, b := range []*between{&queuesBetween, &eventsBetween} {
-		s, _, e := calmPlace(t, b)
+		s, _, e, _ := calmPlace(t, b)
 		words := s.ledger.region(b.writer)
 		ended := make(chan error, 1)
 		go func() { ended <- b.calm(s) }()

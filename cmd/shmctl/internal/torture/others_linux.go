@@ -184,7 +184,7 @@ func (b *between) prepare(s *supervisor) (undo func(), err error) {
 func (b *between) readerHas(s *supervisor, p *proc) func() string {
 	words, writers := s.ledger.region(b.reader), s.ledger.region(b.writer)
 	had, turns := words[othersHolder].Load(), words[othersTurns].Load()
-	if had == 0 || words[othersPid].Load() != uint64(p.pid()) {
+	if had == 0 || words[othersPid].Load() != uint64(p.PID()) {
 		return func() string { return "" }
 	}
 	return func() string {
@@ -214,7 +214,7 @@ func (b *between) writerDied(s *supervisor, p *proc) error {
 		}
 		n := readers[othersDeaths].Load()
 		at := othersLog + 2*(n%othersLogged)
-		readers[at].Store(uint64(p.pid()))
+		readers[at].Store(uint64(p.PID()))
 		readers[at+1].Store(with)
 		readers[othersDeaths].Store(n + 1)
 	}

@@ -1,20 +1,16 @@
 package torture
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/stage"
 )
 
 // proc is a place in the run, and the process that has it now.
@@ -22,10 +18,8 @@ type proc struct {
 	role  *role
 	index int // of the place among those of its role
 	place int // among all
-	cmd   *exec.Cmd
-	start uint64 // of the process, in clock ticks
-	stdin io.WriteCloser
-	done  chan struct{}
+	*stage.Process
+	start uint64      // of the process, in clock ticks
 	since time.Time   // of the start
 	step  crash.Label // at which it dies by itself
 	// spared is how long it is not killed from outside.
@@ -36,32 +30,11 @@ type proc struct {
 	left   bequest // of the one that died last
 }
 
-func (p *proc) pid() int { return p.cmd.Process.Pid }
-
-func (p *proc) process() process { return process{p.pid(), p.start} }
-
-// ended tells whether the process is gone.
-func (p *proc) ended() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
-}
+func (p *proc) process() process { return process{p.PID(), p.start} }
 
 // fell tells whether it is gone and nobody has seen to that. Who sees to one death may come across
 // the same one again, when it waits for others meanwhile.
-func (p *proc) fell() bool { return !p.empty && !p.buried && p.ended() }
-
-// killed tells whether it fell by SIGKILL.
-func (p *proc) killed() bool {
-	if !p.fell() {
-		return false
-	}
-	ws, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
-	return ws.Signaled() && ws.Signal() == syscall.SIGKILL
-}
+func (p *proc) fell() bool { return !p.empty && !p.buried && p.Over() }
 
 // start starts the process of a place, perhaps one that dies at a step.
 func (s *supervisor) start(p *proc) error {
@@ -69,87 +42,51 @@ func (s *supervisor) start(p *proc) error {
 		p.role.starting(s, p)
 	}
 	s.started++
-	c := config{Role: p.role.name, Index: p.index, Place: p.place, Base: s.base,
+	c := config{Index: p.index, Place: p.place, Base: s.base,
 		Seed: s.o.Seed ^ s.started<<32, Trust: s.o.Trust, Spoil: s.o.spoil, Share: s.share}
 	p.shot, p.step, p.empty, p.buried = false, crash.None, false, false
-	p.done = make(chan struct{})
 	nth, aimed := 0, s.o.Steps && s.rnd.IntN(s.sent()) > 0
 	if aimed {
 		p.step, nth = s.aim(p.role)
 		c.Step = p.step.String()
 	}
 	p.spared = s.spare(p, aimed)
-	text, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	p.cmd = exec.Command("/proc/self/exe", ChildCommand, string(text))
-	p.cmd.Stderr = os.Stderr
-	p.cmd.ExtraFiles = []*os.File{s.ledger.f}
+	spec := stage.Spec{Tool: toolName, Role: p.role.name, Script: c, Files: []*os.File{s.ledger.f},
+		Stderr: os.Stderr, User: p.role.uid, Ended: func() {
+			select {
+			case s.died <- struct{}{}:
+			default:
+			}
+		}}
 	if p.step != crash.None {
-		p.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%v:%d", crash.Env, p.step, nth))
-	}
-	// In a group of its own: what interrupts the run from a terminal is not to kill anybody.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if uid := p.role.uid; uid != 0 {
-		p.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
-	}
-	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
-		return err
-	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return err
+		spec.Env = []string{fmt.Sprintf("%s=%v:%d", crash.Env, p.step, nth)}
 	}
 	p.since = time.Now()
 	s.ledger.word(wordDeath + p.place).Store(0)
 	s.ledger.word(wordLived + p.place).Store(0)
 	s.ledger.word(wordBound + p.place).Store(0)
 	s.ledger.word(wordOwes + p.place).Store(0)
-	if err := p.cmd.Start(); err != nil {
-		return fmt.Errorf("torture: start %s: %w", p.role.name, err)
-	}
-	p.start = startTicks(p.pid()) // it is there until it is waited for
+	var by process // set before anything is heard
 	s.mu.Lock()
-	s.report.Roles[p.role.name].Starts++
-	s.notes.born(p.process(), fmt.Sprintf("%s %d, to die at %v", p.role.name, p.index, p.step))
-	s.mu.Unlock()
-	cmd, done, by := p.cmd, p.done, p.process()
-	s.waiting.Go(func() {
-		s.listen(by, out)
-		reaping.Lock()
-		_ = cmd.Wait()
-		reaping.Unlock()
-		close(done)
-		select {
-		case s.died <- struct{}{}:
-		default:
-		}
-	})
-	return nil
-}
-
-// reaping is held by whoever waits for a dead child: some threads at once that take what is left of
-// children of the kernel have been seen to spin there on each other's entries of /proc, all
-// processors with them, until somebody else died.
-var reaping sync.Mutex
-
-// listen counts what a child tells.
-func (s *supervisor) listen(by process, out io.Reader) {
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		var e event
-		if json.Unmarshal(lines.Bytes(), &e) != nil {
-			continue
-		}
+	defer s.mu.Unlock()
+	spec.Hear = stage.JSON(func(e event) {
 		s.mu.Lock()
+		defer s.mu.Unlock()
 		if e.Kind == kindNotice {
 			s.notes.came(by, e)
 		} else {
 			s.count(e.Role, e.Kind, max(e.N, 1), "%s", strings.TrimSpace(e.Kind+" "+e.Text))
 		}
-		s.mu.Unlock()
+	})
+	var err error
+	if p.Process, err = spec.Start(); err != nil {
+		return err
 	}
+	p.start = startTicks(p.PID()) // it is there until it is waited for
+	by = p.process()
+	s.report.Roles[p.role.name].Starts++
+	s.notes.born(by, fmt.Sprintf("%s %d, to die at %v", p.role.name, p.index, p.step))
+	return nil
 }
 
 // broken counts n breaches of a promise, of a role and in all, and says the first ones in words.
@@ -183,9 +120,9 @@ func (s *supervisor) dumpHung() {
 		return
 	}
 	for _, p := range s.procs {
-		if slices.Contains(roleOf(hung).with, p.role.name) && !p.empty && !p.ended() {
+		if slices.Contains(roleOf(hung).with, p.role.name) && !p.empty && !p.Over() {
 			p.shot = true
-			_ = p.cmd.Process.Signal(syscall.SIGQUIT)
+			p.Signal(syscall.SIGQUIT)
 		}
 	}
 }
@@ -197,8 +134,7 @@ func (s *supervisor) kill(p *proc) error {
 	}
 	p.shot = true
 	s.dooms(p)
-	_ = p.cmd.Process.Kill()
-	<-p.done
+	p.Kill()
 	return s.revive(p)
 }
 
@@ -228,9 +164,7 @@ func (s *supervisor) revive(p *proc) error {
 // buried counts the end of a process.
 func (s *supervisor) buried(p *proc) {
 	p.buried = true
-	_ = p.stdin.Close()
-	ws, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
-	if ws.Signaled() && ws.Signal() == syscall.SIGKILL {
+	if p.Killed() {
 		s.mu.Lock()
 		s.report.Kills++
 		s.report.Roles[p.role.name].Kills++
@@ -239,9 +173,9 @@ func (s *supervisor) buried(p *proc) {
 		}
 		s.notes.dead(p.process(), death{p.role.name, s.diedAt(p)})
 		s.mu.Unlock()
-	} else if !p.shot || ws.Signaled() {
+	} else if !p.shot || !p.State().Exited() {
 		s.broken(p.role.name, kindFailed, 1, "%s %d ended by itself: %v", p.role.name, p.index,
-			p.cmd.ProcessState)
+			p.State())
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/shmring/shmring/internal/crash"
 )
 
+const toolName = "torture"
+
 // Options of a run.
 type Options struct {
 	Duration time.Duration // ends the run; 0 is until Kills and UntilSteps
@@ -202,6 +204,3 @@ func Below(steps map[string]uint64, n uint64) []string {
 	}
 	return below
 }
-
-// ChildCommand is the hidden first argument that turns the program into one of its children.
-const ChildCommand = "__torture"

@@ -41,7 +41,6 @@ type supervisor struct {
 	share   map[string]string // what roles tell their processes
 	rnd     *rand.Rand
 	procs   []*proc
-	waiting sync.WaitGroup
 	died    chan struct{} // of size 1: somebody died
 	started uint64
 	exact   map[exactName]bool

@@ -56,7 +56,7 @@ func (s *supervisor) mortal(p *proc) tally {
 
 // mortalDied demands that the witness is told.
 func mortalDied(s *supervisor, p *proc) error {
-	if s.mortal(p)[mortalLane].Load() == uint64(p.pid()) {
+	if s.mortal(p)[mortalLane].Load() == uint64(p.PID()) {
 		s.expectAll(p, "witness", noticeWriter)
 	}
 	return nil
