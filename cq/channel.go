@@ -380,7 +380,7 @@ func (c *Channel) deliver(e doorbell.ChannelEvent) (ChannelEvent, bool) {
 
 // FD returns a descriptor for the caller's own poll or epoll, level- or edge-triggered: readable
 // while an event may be there, never writable. Take events with TryGet until ErrWouldBlock. The
-// first call makes it; see [WaitSet.FD] for what a wake through it costs.
+// first call makes it; see [WaitSet.GetWait] for what a wake through it costs.
 func (c *Channel) FD() (int, error) {
 	if !c.gate.enter() {
 		return -1, ErrClosed

@@ -52,8 +52,8 @@ func TestAfterClose(t *testing.T) {
 			if s := q.Stats(); s != (cq.Stats{}) {
 				t.Errorf("%+v", s)
 			}
-			if q.FD() != -1 || q.Name() == "" || q.Options().Size != 4 || q.Redelivered() {
-				t.Errorf("descriptor %d", q.FD())
+			if waitFD(q) != -1 || q.Name() == "" || q.Options().Size != 4 || q.Redelivered() {
+				t.Errorf("descriptor %d", waitFD(q))
 			}
 			if name == "detach" {
 				q, err := cq.Adopt(d, q.Name(), cq.Options{})

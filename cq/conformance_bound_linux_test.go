@@ -151,31 +151,29 @@ func TestConformanceBoundCounter(t *testing.T) {
 func TestConformanceCQControl(t *testing.T) {
 	t.Parallel()
 	conform(t, "getwait-fd", cq.Options{Wait: cq.WaitFD}, func(t *testing.T, r *rig) {
-		n, err := r.q.Control(cq.GetWait)
-		if err != nil || n.Object != cq.WaitFD || n.FD != r.q.FD() || n.FD < 0 {
+		n, err := r.q.GetWait()
+		if err != nil || n.Object != cq.WaitFD || n.FD != waitFD(r.q) || n.FD < 0 {
 			t.Errorf("%+v, %v", n, err)
 		}
 	})
 	conform(t, "getwait-pollfd", cq.Options{Wait: cq.WaitPollFD}, func(t *testing.T, r *rig) {
-		n, err := r.q.Control(cq.GetWait)
-		if err != nil || n.Object != cq.WaitPollFD || len(n.PollFDs) != 1 || n.PollFDs[0] != r.q.FD() {
+		n, err := r.q.GetWait()
+		if err != nil || n.Object != cq.WaitPollFD || len(n.PollFDs) != 1 || n.PollFDs[0] != waitFD(r.q) {
 			t.Errorf("%+v, %v", n, err)
 		}
-		again, err := r.q.Control(cq.GetWait)
+		again, err := r.q.GetWait()
 		if err != nil || again.ChangeIndex != n.ChangeIndex {
 			t.Errorf("the list is the same but its index is not: %+v, %v", again, err)
 		}
 	})
 	conform(t, "getwait-none", cq.Options{Wait: cq.WaitNone}, func(t *testing.T, r *rig) {
-		for _, c := range []cq.Command{cq.GetWait, cq.GetWaitObj} {
-			_, err := r.q.Control(c)
-			wantErr(t, "control", err, cq.ErrNoData, syscall.ENODATA)
-		}
+		_, err := r.q.GetWait()
+		wantErr(t, "getwait", err, cq.ErrNoData, syscall.ENODATA)
 	})
 	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitYield} {
 		name := "getwait-without"
 		conform(t, name+"/"+wait.String(), cq.Options{Wait: wait}, func(t *testing.T, r *rig) {
-			_, err := r.q.Control(cq.GetWait)
+			_, err := r.q.GetWait()
 			wantErr(t, "control", err, syscall.ENOSYS)
 		})
 	}
@@ -183,11 +181,10 @@ func TestConformanceCQControl(t *testing.T) {
 		cq.WaitPollFD} {
 		name := "getwaitobj"
 		conform(t, name+"/"+wait.String(), cq.Options{Wait: wait}, func(t *testing.T, r *rig) {
-			if n, err := r.q.Control(cq.GetWaitObj); err != nil || n.Object != wait {
-				t.Errorf("%v, %v; want %v", n.Object, err, wait)
+			n, _ := r.q.GetWait()
+			if kind := r.q.Options().Wait; kind != wait || n.Object != wait {
+				t.Errorf("%v and %v; want %v", kind, n.Object, wait)
 			}
-			_, err := r.q.Control(99)
-			wantErr(t, "an unknown command", err, syscall.ENOSYS)
 		})
 	}
 }

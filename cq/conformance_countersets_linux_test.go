@@ -117,7 +117,7 @@ func TestConformanceWaitCounters(t *testing.T) {
 		}
 		for i := range 4 {
 			armed(t, take, r.c)
-			if pollable(t, r.c.FD(), 0) {
+			if pollable(t, waitFD(r.c), 0) {
 				t.Error("readable without a change")
 			}
 			if i%2 == 0 {
@@ -125,7 +125,7 @@ func TestConformanceWaitCounters(t *testing.T) {
 			} else {
 				must(t, r.w.AddErr(1))
 			}
-			if !pollable(t, r.c.FD(), 20_000) {
+			if !pollable(t, waitFD(r.c), 20_000) {
 				t.Error("not readable after a change")
 			}
 			wantErr(t, "trywait", cq.TryWait(r.c), cq.ErrWouldBlock)

@@ -253,7 +253,7 @@ func TestConformanceEQWaitObject(t *testing.T) {
 	conformEQ(t, "none", cq.EventOptions{Wait: cq.WaitNone}, func(t *testing.T, r *eqRig) {
 		_, err := r.e.ReadTimeout(&cq.Event{}, -1)
 		wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
-		if fd := r.e.FD(); fd != -1 {
+		if fd := waitFD(r.e); fd != -1 {
 			t.Errorf("descriptor %d", fd)
 		}
 		wantErr(t, "trywait", r.e.TryWait(), cq.ErrNoWait)
@@ -269,7 +269,7 @@ func TestConformanceEQWaitObject(t *testing.T) {
 	})
 	conformEQ(t, "fd", cq.EventOptions{Wait: cq.WaitFD}, func(t *testing.T, r *eqRig) {
 		readable := func(ms int) bool {
-			fds := []unix.PollFd{{Fd: int32(r.e.FD()), Events: unix.POLLIN}}
+			fds := []unix.PollFd{{Fd: int32(waitFD(r.e)), Events: unix.POLLIN}}
 			n, err := unix.Poll(fds, ms)
 			must(t, err)
 			return n == 1

@@ -89,7 +89,7 @@ func TestConformanceEQPeek(t *testing.T) {
 	conformEQ(t, "alternating", o, eqPeekAlternating)
 	conformEQ(t, "blocking-leaves-it-readable", o, func(t *testing.T, r *eqRig) {
 		armed(t, func() { _ = drainEvents(t, r.e) }, r.e)
-		if pollable(t, r.e.FD(), 0) {
+		if pollable(t, waitFD(r.e), 0) {
 			t.Error("readable with nothing there")
 		}
 		done := later(func() { writeEvents(t, r.w, 0, 1) })
@@ -98,7 +98,7 @@ func TestConformanceEQPeek(t *testing.T) {
 			if _, err := r.e.PeekTimeout(&ev, tooLong); err != nil || ev.Context != 0 {
 				t.Errorf("%v, %+v", err, ev)
 			}
-			if !pollable(t, r.e.FD(), 20_000) {
+			if !pollable(t, waitFD(r.e), 20_000) {
 				t.Error("not readable after a peek")
 			}
 			wantErr(t, "trywait after a peek", r.e.TryWait(), cq.ErrWouldBlock)
@@ -106,7 +106,7 @@ func TestConformanceEQPeek(t *testing.T) {
 		done()
 		wantContexts(t, "event", drainEvents(t, r.e), 0)
 		armed(t, func() { _ = drainEvents(t, r.e) }, r.e)
-		if pollable(t, r.e.FD(), 0) {
+		if pollable(t, waitFD(r.e), 0) {
 			t.Error("readable after the read")
 		}
 	})

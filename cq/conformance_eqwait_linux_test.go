@@ -17,10 +17,10 @@ func TestConformanceEQControl(t *testing.T) {
 		name := "getwait"
 		o := cq.EventOptions{Wait: wait}
 		conformEQ(t, name+"/"+wait.String(), o, func(t *testing.T, r *eqRig) {
-			if n, err := r.e.Control(cq.GetWaitObj); err != nil || n.Object != wait {
-				t.Errorf("kind %v, %v", n.Object, err)
+			if kind := r.e.Options().Wait; kind != wait {
+				t.Errorf("kind %v", kind)
 			}
-			n, err := r.e.Control(cq.GetWait)
+			n, err := r.e.GetWait()
 			if !ok {
 				wantErr(t, "getwait", err, syscall.ENOSYS)
 				return
@@ -34,7 +34,7 @@ func TestConformanceEQControl(t *testing.T) {
 	}
 	none := cq.EventOptions{Wait: cq.WaitNone}
 	conformEQ(t, "getwait-none", none, func(t *testing.T, r *eqRig) {
-		_, err := r.e.Control(cq.GetWait)
+		_, err := r.e.GetWait()
 		wantErr(t, "getwait", err, cq.ErrNoData, syscall.ENODATA)
 	})
 }

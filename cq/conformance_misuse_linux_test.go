@@ -60,7 +60,7 @@ func TestConformanceMisuse(t *testing.T) {
 			"release":  r.q.Release(1),
 			"signal":   r.q.Signal(),
 			"trywait":  cq.TryWait(r.q),
-			"control":  errOf(r.q.Control(cq.GetWait)),
+			"control":  errOf(r.q.GetWait()),
 			"bind":     errOf(r.q.Bind(&fed{}, true)),
 			"set":      s.Add(r.q),
 			"channel":  c.Attach(r.q),
@@ -74,7 +74,7 @@ func TestConformanceMisuse(t *testing.T) {
 		for _, err := range r.q.Entries(0) {
 			wantErr(t, "iterator", err, cq.ErrClosed)
 		}
-		if fd := r.q.FD(); fd != -1 {
+		if fd := waitFD(r.q); fd != -1 {
 			t.Errorf("descriptor %d", fd)
 		}
 		must(t, errors.Join(r.q.Close(), r.w.Close(), r.w.Close()))
@@ -94,7 +94,7 @@ func TestConformanceMisuseClosed(t *testing.T) {
 			"write":   errOf(r.w.Write(&cq.Event{})),
 			"signal":  r.e.Signal(),
 			"trywait": cq.TryWait(r.e),
-			"control": errOf(r.e.Control(cq.GetWait)),
+			"control": errOf(r.e.GetWait()),
 			"purge":   r.e.Purge(fabric(1)),
 			"set":     waitSet(t, r.d, cq.WaitSetOptions{}).Add(r.e),
 		} {

@@ -261,7 +261,7 @@ func waitSetWaitObjects(t *testing.T) {
 	d := openDir(t)
 	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitFD, cq.WaitPollFD, cq.WaitMutexCond} {
 		s := waitSet(t, d, cq.WaitSetOptions{Wait: wait})
-		if n, err := s.Control(cq.GetWaitObj); err != nil || n.Object != wait {
+		if n, err := s.GetWait(); n.Object != wait || (err == nil) != (wait != cq.WaitUnspec) {
 			t.Errorf("%v: %+v, %v", wait, n, err)
 		}
 	}

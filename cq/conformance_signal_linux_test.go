@@ -19,7 +19,7 @@ type signalWaiter struct {
 // descriptorWaiter is trywait, then poll. again is what trywait says of a signal.
 func descriptorWaiter(t *testing.T, name string, m interface {
 	cq.TryWaiter
-	FD() int
+	GetWait() (cq.Native, error)
 }, again error) signalWaiter {
 	return signalWaiter{name, func(d time.Duration) bool {
 		for {
@@ -32,7 +32,7 @@ func descriptorWaiter(t *testing.T, name string, m interface {
 			if d >= 0 {
 				ms = int(d.Milliseconds())
 			}
-			if !pollable(t, m.FD(), ms) {
+			if !pollable(t, waitFD(m), ms) {
 				return false
 			}
 		}

@@ -51,7 +51,7 @@ func TestConformanceWaitSetFD(t *testing.T) {
 			other := r.another(t, 1, o)
 			s := waitSet(t, r.d, cq.WaitSetOptions{Wait: wait})
 			addTo(t, s, r.q, other.q)
-			native, err := s.Control(cq.GetWait)
+			native, err := s.GetWait()
 			must(t, err)
 			fd := native.FD
 			if wait == cq.WaitPollFD {
@@ -79,17 +79,17 @@ func TestConformanceWaitSetFD(t *testing.T) {
 	}
 	conform(t, "no-descriptor", o, func(t *testing.T, r *rig) {
 		s := waitSet(t, r.d, cq.WaitSetOptions{})
-		_, err := s.Control(cq.GetWait)
+		_, err := s.GetWait()
 		wantErr(t, "control", err, syscall.ENOSYS)
-		if s.FD() != -1 {
-			t.Errorf("descriptor %d", s.FD())
+		if waitFD(s) != -1 {
+			t.Errorf("descriptor %d", waitFD(s))
 		}
 		wantErr(t, "trywait", s.TryWait(), cq.ErrNoWait)
 	})
 	conform(t, "mutex-cond", o, func(t *testing.T, r *rig) {
 		s := waitSet(t, r.d, cq.WaitSetOptions{Wait: cq.WaitMutexCond})
 		addTo(t, s, r.q)
-		native, err := s.Control(cq.GetWait)
+		native, err := s.GetWait()
 		if err != nil || native.Cond == nil {
 			t.Fatalf("%+v, %v", native, err)
 		}
@@ -123,7 +123,7 @@ func TestConformanceTryWait(t *testing.T) {
 		other := r.another(t, 1, o)
 		both := func() { _ = drain(t, r.q); _ = drain(t, other.q) }
 		armed(t, both, r.q, other.q)
-		if pollable(t, r.q.FD(), 0) || pollable(t, other.q.FD(), 0) {
+		if pollable(t, waitFD(r.q), 0) || pollable(t, waitFD(other.q), 0) {
 			t.Error("readable with nothing there")
 		}
 		other.post(t, 1, 2)
@@ -131,7 +131,7 @@ func TestConformanceTryWait(t *testing.T) {
 		both()
 		armed(t, both, r.q, other.q)
 		r.post(t, 1, 2)
-		if !pollable(t, r.q.FD(), 20_000) || pollable(t, other.q.FD(), 0) {
+		if !pollable(t, waitFD(r.q), 20_000) || pollable(t, waitFD(other.q), 0) {
 			t.Error("the wrong one is readable")
 		}
 	})
@@ -187,7 +187,7 @@ func tryWaitEveryKind(t *testing.T, r *rig) {
 	}(take)
 	armed(t, take, r.q, e, s, count.c)
 	must(t, count.w.Add(1))
-	if !pollable(t, count.c.FD(), 20_000) {
+	if !pollable(t, waitFD(count.c), 20_000) {
 		t.Error("the counter is not readable")
 	}
 	wantErr(t, "a count", cq.TryWait(r.q, e, s, count.c), cq.ErrWouldBlock)
@@ -195,13 +195,13 @@ func tryWaitEveryKind(t *testing.T, r *rig) {
 	armed(t, take, r.q, e, s, count.c)
 	writeEvents(t, e, 1, 2)
 	wantErr(t, "an event", cq.TryWait(r.q, e, s, count.c), cq.ErrWouldBlock)
-	if !pollable(t, e.FD(), 20_000) {
+	if !pollable(t, waitFD(e), 20_000) {
 		t.Error("the event queue is not readable")
 	}
 	take()
 	armed(t, take, r.q, e, s)
 	member.post(t, 1, 2)
-	if !pollable(t, s.FD(), 20_000) || pollable(t, r.q.FD(), 0) {
+	if !pollable(t, waitFD(s), 20_000) || pollable(t, waitFD(r.q), 0) {
 		t.Error("the set is not readable, or the queue is")
 	}
 }
@@ -209,11 +209,11 @@ func tryWaitEveryKind(t *testing.T, r *rig) {
 func tryWaitSafeToBlock(t *testing.T, r *rig) {
 	for i := range uint64(4) {
 		armed(t, func() { _ = drain(t, r.q) }, r.q)
-		if pollable(t, r.q.FD(), 0) {
+		if pollable(t, waitFD(r.q), 0) {
 			t.Error("readable with nothing there")
 		}
 		r.post(t, i, i+1) // after it: a sleep ends
-		if !pollable(t, r.q.FD(), 20_000) {
+		if !pollable(t, waitFD(r.q), 20_000) {
 			t.Error("it was not safe")
 		}
 		wantContexts(t, "entry", drain(t, r.q), i)
@@ -245,12 +245,12 @@ func tryWaitSignalOnce(t *testing.T, r *rig) {
 	for range 3 {
 		armed(t, func() { _ = drain(t, r.q) }, r.q)
 		must(t, r.q.Signal())
-		if !pollable(t, r.q.FD(), 20_000) {
+		if !pollable(t, waitFD(r.q), 20_000) {
 			t.Error("not readable with a signal")
 		}
 		wantErr(t, "trywait", cq.TryWait(r.q), cq.ErrSignaled, syscall.EAGAIN)
 		must(t, cq.TryWait(r.q))
-		if pollable(t, r.q.FD(), 0) {
+		if pollable(t, waitFD(r.q), 0) {
 			t.Error("readable with nothing there")
 		}
 	}
@@ -282,7 +282,7 @@ func tryWaitLastLook(t *testing.T, r *rig) {
 	for i := uint64(1); i <= rounds; i++ {
 		turn.Store(i)
 		for got := []uint64(nil); len(got) == 0; got = drain(t, r.q) {
-			if cq.TryWait(r.q) == nil && !pollable(t, r.q.FD(), 20_000) {
+			if cq.TryWait(r.q) == nil && !pollable(t, waitFD(r.q), 20_000) {
 				t.Fatalf("round %d: asleep, with %v there", i, drain(t, r.q))
 			}
 		}
@@ -294,7 +294,7 @@ func tryWaitWaitSet(t *testing.T, r *rig) {
 	addTo(t, s, r.q)
 	armed(t, func() { _ = drain(t, r.q) }, s) // not its member
 	r.post(t, 1, 2)
-	if !pollable(t, s.FD(), 20_000) {
+	if !pollable(t, waitFD(s), 20_000) {
 		t.Error("the set is not readable")
 	}
 }
@@ -325,9 +325,9 @@ func selectLoop(t *testing.T, r *rig) {
 	for next < total {
 		if cq.TryWait(r.q) == nil {
 			var set unix.FdSet
-			set.Set(r.q.FD())
+			set.Set(waitFD(r.q))
 			tv := unix.Timeval{Sec: 20}
-			n, err := unix.Select(r.q.FD()+1, &set, nil, &set, &tv)
+			n, err := unix.Select(waitFD(r.q)+1, &set, nil, &set, &tv)
 			if n == 0 && err == nil {
 				t.Fatalf("asleep after %d of %d", next, total)
 			}
@@ -367,7 +367,7 @@ func tryWaitMixedKinds(t *testing.T, r *rig) {
 		both := func() { _ = drain(t, r.q); _, _ = count.c.Read(); _, _ = count.c.ReadErr() }
 		armed(t, both, r.q, count.c)
 		must(t, count.w.Add(1))
-		if !pollable(t, count.c.FD(), 20_000) || pollable(t, r.q.FD(), 0) {
+		if !pollable(t, waitFD(count.c), 20_000) || pollable(t, waitFD(r.q), 0) {
 			t.Error("the counter is not readable, or the queue is")
 		}
 		wantErr(t, "a counter", cq.TryWait(r.q, count.c), cq.ErrWouldBlock)

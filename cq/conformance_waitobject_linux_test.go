@@ -81,13 +81,13 @@ func cqWaitObjectFD(t *testing.T, r *rig) {
 		}
 	}
 	ready := func(ms int) (polled, selected, epolled bool) {
-		fds := []unix.PollFd{{Fd: int32(r.q.FD()), Events: unix.POLLIN}}
+		fds := []unix.PollFd{{Fd: int32(waitFD(r.q)), Events: unix.POLLIN}}
 		n, err := unix.Poll(fds, ms)
 		must(t, err)
 		var set unix.FdSet
-		set.Set(r.q.FD())
+		set.Set(waitFD(r.q))
 		tv := unix.NsecToTimeval(int64(ms) * 1e6)
-		m, err := unix.Select(r.q.FD()+1, &set, nil, &set, &tv)
+		m, err := unix.Select(waitFD(r.q)+1, &set, nil, &set, &tv)
 		must(t, err)
 		return n == 1, m == 1, len(ep.wait(ms)) == 1
 	}
@@ -106,7 +106,7 @@ func cqWaitObjectFD(t *testing.T, r *rig) {
 
 // mutexCond waits as C does on a mutex and a condition variable.
 func mutexCond(t *testing.T, r *rig) {
-	n, err := r.q.Control(cq.GetWait)
+	n, err := r.q.GetWait()
 	if err != nil || n.Cond == nil {
 		t.Fatalf("%+v, %v", n, err)
 	}
@@ -204,11 +204,11 @@ func waitObjectMisuse(t *testing.T) {
 		_, err = cq.ReadTimeout(q, make([]cq.Msg, 1), time.Millisecond)
 		check("sread", err, c.sread, cq.ErrTimedOut, syscall.ENOSYS)
 		check("trywait", q.TryWait(), c.tryWait, nil, syscall.ENOSYS)
-		_, err = q.Control(cq.GetWait)
+		_, err = q.GetWait()
 		check("getwait", err, c.control == nil, nil, c.control)
 		check("signal", q.Signal(), c.signal, nil, syscall.ENOSYS)
-		if (q.FD() >= 0) != c.fd {
-			t.Errorf("%v: descriptor %d", c.wait, q.FD())
+		if (waitFD(q) >= 0) != c.fd {
+			t.Errorf("%v: descriptor %d", c.wait, waitFD(q))
 		}
 		must(t, q.Close())
 	}

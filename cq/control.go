@@ -4,17 +4,8 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
-)
-
-// Command of a Control call (fi_control).
-type Command int
-
-const (
-	// GetWait returns the wait object, to be used with system calls or in the process (FI_GETWAIT).
-	GetWait Command = iota
-	// GetWaitObj returns its kind alone (FI_GETWAITOBJ).
-	GetWaitObj
 )
 
 // Native is a wait object for use outside the library. Which fields are set depends on Object.
@@ -50,57 +41,65 @@ func (m *MutexCond) Wait() { m.cond.Wait() }
 var ErrNoData error = kind.NewSentinel("no wait object: open it with another one",
 	Errno(syscall.ENODATA), nil)
 
-// controlled is what a Control call is about.
-type controlled struct {
-	op, name string
-	object   WaitObject
-	fd       int
-	cond     *MutexCond
-}
-
-func (c controlled) do(cmd Command) (Native, error) {
-	n := Native{Object: c.object, FD: -1}
+// native hands out a wait object.
+func native(name string, object WaitObject, face *doorbell.Face, cond *MutexCond) (Native, error) {
+	n := Native{Object: object, FD: -1}
 	fail := func(err error, hint string) (Native, error) {
-		return Native{}, &Error{Pkg: kind.Pkg, Op: "control", Name: c.name, Field: "command",
-			Got: int(cmd),
-			Err: err, Hint: hint}
+		return n, &Error{Pkg: kind.Pkg, Op: "getwait", Name: name, Err: err, Hint: hint}
 	}
-	switch {
-	case cmd != GetWait && cmd != GetWaitObj:
-		return fail(Errno(syscall.ENOSYS), "use GetWait or GetWaitObj")
-	case c.object == WaitNone:
+	switch object {
+	case WaitNone:
 		return fail(ErrNoData, "open it with a wait object")
-	case cmd == GetWaitObj:
-	case c.object == WaitFD:
-		n.FD = c.fd
-	case c.object == WaitPollFD:
-		n.PollFDs, n.ChangeIndex = []int{c.fd}, 1
-	case c.object == WaitMutexCond:
-		n.Cond = c.cond
+	case WaitFD:
+		n.FD = face.FD()
+	case WaitPollFD:
+		n.PollFDs, n.ChangeIndex = []int{face.FD()}, 1
+	case WaitMutexCond:
+		n.Cond = cond
 	default:
 		return fail(Errno(syscall.ENOSYS), "its wait object is for calls of this library only")
 	}
 	return n, nil
 }
 
-// Control returns the queue's wait object or its kind (fi_control with FI_GETWAIT, FI_GETWAITOBJ):
-// ErrNoData for WaitNone, ENOSYS for wait objects that only calls of this library can use, and for
-// other commands; ErrClosed. It may be called from anywhere.
-func (q *Queue) Control(c Command) (Native, error) {
+// GetWait returns the wait object, for system calls or for goroutines of this process (fi_control
+// with FI_GETWAIT). Before every blocking wait on it TryWait must have succeeded. A descriptor is
+// readable after something was published; it is the queue's, and goes with it. Errors are ErrNoData
+// for WaitNone, ENOSYS for wait objects that only calls of this library can use, and ErrClosed;
+// Native.FD is -1 then. Which kind of object it is says Options().Wait (FI_GETWAITOBJ). GetWait may
+// be called from anywhere.
+func (q *Queue) GetWait() (Native, error) {
 	if !q.guard.enterAny() {
-		return Native{}, &Error{Pkg: kind.Pkg, Op: "control", Name: q.name, Err: ErrClosed}
+		return closedNative(q.name)
 	}
 	defer q.guard.leaveAny()
-	return controlled{op: "control", name: q.name, object: q.opt.Wait, fd: q.FD(),
-		cond: q.keeper.mutexCond()}.do(c)
+	return native(q.name, q.opt.Wait, q.face, q.keeper.mutexCond())
 }
 
-// Control is as for [Queue.Control].
-func (s *WaitSet) Control(c Command) (Native, error) {
+// GetWait is as for [Queue.GetWait]. One goroutine of the library, with a thread of its own, turns
+// what producers ring into the descriptor: a wake through it costs one switch between threads more
+// than Wait.
+func (s *WaitSet) GetWait() (Native, error) {
 	if !s.gate.enterAny() {
-		return Native{}, &Error{Pkg: kind.Pkg, Op: "control", Name: "wait set", Err: ErrClosed}
+		return closedNative("wait set")
 	}
 	defer s.gate.leaveAny()
-	return controlled{op: "control", name: "wait set", object: s.opt.Wait, fd: s.FD(),
-		cond: s.keeper.mutexCond()}.do(c)
+	return native("wait set", s.opt.Wait, s.face, s.keeper.mutexCond())
+}
+
+// GetWait returns the wait object of this handle: see [Queue.GetWait]. A descriptor is readable
+// after the value or the error value changed.
+func (c *Counter) GetWait() (Native, error) {
+	if !c.guard.enterAny() {
+		return closedNative(c.name)
+	}
+	defer c.guard.leaveAny()
+	return native(c.name, c.opt.Wait, c.face, nil)
+}
+
+// GetWait returns the queue's wait object: see [Queue.GetWait].
+func (e *EventQueue) GetWait() (Native, error) { return e.q.GetWait() }
+
+func closedNative(name string) (Native, error) {
+	return Native{FD: -1}, &Error{Pkg: kind.Pkg, Op: "getwait", Name: name, Err: ErrClosed}
 }

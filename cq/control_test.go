@@ -11,19 +11,19 @@ import (
 	"github.com/shmring/shmring/cq"
 )
 
-// TestControl asks for the wait object of queues of every kind.
-func TestControl(t *testing.T) {
+// TestGetWait asks for the wait object of queues of every kind.
+func TestGetWait(t *testing.T) {
 	for _, c := range []struct {
-		wait     cq.WaitObject
-		get, obj error
+		wait cq.WaitObject
+		get  error
 	}{
-		{cq.WaitNone, cq.ErrNoData, cq.ErrNoData},
-		{cq.WaitUnspec, syscall.ENOSYS, nil},
-		{cq.WaitYield, syscall.ENOSYS, nil},
-		{cq.WaitInSet, syscall.ENOSYS, nil},
-		{cq.WaitFD, nil, nil},
-		{cq.WaitPollFD, nil, nil},
-		{cq.WaitMutexCond, nil, nil},
+		{cq.WaitNone, cq.ErrNoData},
+		{cq.WaitUnspec, syscall.ENOSYS},
+		{cq.WaitYield, syscall.ENOSYS},
+		{cq.WaitInSet, syscall.ENOSYS},
+		{cq.WaitFD, nil},
+		{cq.WaitPollFD, nil},
+		{cq.WaitMutexCond, nil},
 	} {
 		t.Run(c.wait.String(), func(t *testing.T) {
 			o := cq.Options{Wait: c.wait}
@@ -31,25 +31,25 @@ func TestControl(t *testing.T) {
 				o.WaitSet = waitSet(t, openDir(t), cq.WaitSetOptions{})
 			}
 			_, q := create(t, o)
-			n, err := q.Control(cq.GetWaitObj)
-			if !errors.Is(err, c.obj) || err == nil && n.Object != c.wait {
-				t.Errorf("kind: %+v, %v", n, err)
+			if kind := q.Options().Wait; kind != c.wait {
+				t.Errorf("kind: %v", kind)
 			}
-			n, err = q.Control(cq.GetWait)
-			if !errors.Is(err, c.get) {
-				t.Errorf("object: %v", err)
+			n, err := q.GetWait()
+			if !errors.Is(err, c.get) || n.Object != c.wait {
+				t.Errorf("object: %+v, %v", n, err)
 			}
 			if err != nil {
+				if n.FD != -1 {
+					t.Errorf("descriptor %d", n.FD)
+				}
 				return
 			}
-			fd := c.wait == cq.WaitFD && n.FD == q.FD() && n.FD >= 0
-			list := c.wait == cq.WaitPollFD && len(n.PollFDs) == 1 && n.PollFDs[0] == q.FD()
-			cond := c.wait == cq.WaitMutexCond && n.Cond != nil && q.FD() == -1
+			fd := c.wait == cq.WaitFD && n.FD == waitFD(q) && n.FD >= 0
+			list := c.wait == cq.WaitPollFD && len(n.PollFDs) == 1 && n.PollFDs[0] == waitFD(q)
+			cond := c.wait == cq.WaitMutexCond && n.Cond != nil && waitFD(q) == -1
 			if !fd && !list && !cond {
-				t.Errorf("object %+v, descriptor %d", n, q.FD())
+				t.Errorf("object %+v, descriptor %d", n, waitFD(q))
 			}
-			_, err = q.Control(7)
-			wantErr(t, "unknown command", err, syscall.ENOSYS)
 		})
 	}
 	d := openDir(t)
@@ -84,12 +84,12 @@ func TestMutexCond(t *testing.T) {
 	for what, c := range map[string]struct {
 		object interface {
 			TryWait() error
-			Control(cq.Command) (cq.Native, error)
+			GetWait() (cq.Native, error)
 		}
 		q *cq.Queue
 		w *cq.Writer
 	}{"queue": {q, q, w}, "set": {s, inSet, v}} {
-		n, err := c.object.Control(cq.GetWait)
+		n, err := c.object.GetWait()
 		must(t, err)
 		var got atomic.Uint64
 		done := make(chan error)
@@ -116,7 +116,7 @@ func TestMutexCond(t *testing.T) {
 	}
 	q, err := cq.Create(d, "closing", cq.Options{Wait: cq.WaitMutexCond})
 	must(t, err)
-	n, err := q.Control(cq.GetWait)
+	n, err := q.GetWait()
 	must(t, err)
 	ended := make(chan error, 1) // Close takes the mutex, which is held here
 	go func() {

@@ -202,11 +202,6 @@ func (c *Counter) Name() string { return c.name }
 // Options returns how the counter was created, and what is this handle's own.
 func (c *Counter) Options() CounterOptions { return c.opt }
 
-// Control returns the wait object of this handle or its kind: see [Queue.Control].
-func (c *Counter) Control(cmd Command) (Native, error) {
-	return controlled{op: "control", name: c.name, object: c.opt.Wait, fd: c.FD()}.do(cmd)
-}
-
 // UserContext returns CounterOptions.UserContext.
 func (c *Counter) UserContext() any { return c.opt.UserContext }
 

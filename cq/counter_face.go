@@ -25,22 +25,11 @@ type counterKeeper struct {
 	wg      sync.WaitGroup
 }
 
-// FD returns the descriptor of a handle that was opened with WaitFD, for the caller's own poll or
-// epoll; it is readable after the value or the error value changed. Before every blocking wait on
-// it TryWait must have succeeded. Without WaitFD it is -1.
-func (c *Counter) FD() int {
-	if c.face == nil || !c.guard.enterAny() {
-		return -1
-	}
-	defer c.guard.leaveAny()
-	return c.face.FD()
-}
-
 // TryWait arms the descriptor (fi_trywait). nil says that neither value is another one than Read
-// and ReadErr of this handle returned last, and that a blocking wait on FD will end when one
-// changes. ErrWouldBlock says that one is: read both, and try again. It must be called before each
-// wait on the descriptor, by one goroutine at a time. While it is armed a thread of this process
-// sleeps for it.
+// and ReadErr of this handle returned last, and that a blocking wait on the descriptor will end
+// when one changes. ErrWouldBlock says that one is: read both, and try again. It must be called
+// before each wait on the descriptor, by one goroutine at a time. While it is armed a thread of
+// this process sleeps for it.
 func (c *Counter) TryWait() error {
 	if c.face == nil {
 		return &Error{Pkg: kind.Pkg, Op: "trywait", Name: c.name, Err: ErrNoWait,

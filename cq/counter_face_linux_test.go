@@ -42,12 +42,12 @@ func TestCounterDescriptor(t *testing.T) {
 	} {
 		for range 3 { // arming again changes nothing
 			must(t, c.TryWait())
-			if readable(t, c.FD(), 0) {
+			if readable(t, waitFD(c), 0) {
 				t.Errorf("%d: readable too early", i)
 			}
 		}
 		must(t, change())
-		if !readable(t, c.FD(), 60_000) || !readable(t, c.FD(), 0) {
+		if !readable(t, waitFD(c), 60_000) || !readable(t, waitFD(c), 0) {
 			t.Fatalf("%d: not readable", i)
 		}
 		wantErr(t, "not read yet", c.TryWait(), cq.ErrWouldBlock)
@@ -82,7 +82,7 @@ func TestCounterDescriptorBeside(t *testing.T) {
 			time.Sleep(100 * time.Microsecond)
 		}
 		must(t, other.Add(1))
-		if !readable(t, c.FD(), 60_000) {
+		if !readable(t, waitFD(c), 60_000) {
 			t.Fatalf("round %d: not readable: %+v", round, c.Stats())
 		}
 		must(t, other.Add(1))
@@ -97,7 +97,7 @@ func TestCounterDescriptorClosed(t *testing.T) {
 	d := openDir(t)
 	c, err := cq.CreateCounter(d, queueName(t), cq.CounterOptions{Wait: cq.WaitFD})
 	must(t, err)
-	fd, err := unix.FcntlInt(uintptr(c.FD()), unix.F_DUPFD_CLOEXEC, 0)
+	fd, err := unix.FcntlInt(uintptr(waitFD(c)), unix.F_DUPFD_CLOEXEC, 0)
 	must(t, err)
 	defer unix.Close(fd)
 	must(t, c.TryWait())

@@ -141,8 +141,8 @@ func TestCounterWaitNone(t *testing.T) {
 		wantErr(t, "wait", c.WaitTimeout(threshold, 0), cq.ErrNoWait)
 	}
 	wantErr(t, "trywait", c.TryWait(), cq.ErrNoWait, syscall.ENOSYS)
-	if c.FD() != -1 {
-		t.Error(c.FD())
+	if waitFD(c) != -1 {
+		t.Error(waitFD(c))
 	}
 }
 

@@ -19,7 +19,7 @@
 //	Queue.Entries           in place, one by one                     ibv_start_poll, ibv_next_poll
 //	ReadErr                 the error entry that stopped a read      fi_cq_readerr
 //	ReadLane, PeekedLane    say whose the entries are, see [Lane]    -
-//	TryWait, FD, Control    for your own poll or epoll               fi_trywait, FI_GETWAIT
+//	TryWait, GetWait        for your own poll or epoll               fi_trywait, FI_GETWAIT
 //	PostContext             waits for room, and ends with the reader -
 //	Signal, SignalAll       end a blocking read                      fi_cq_signal
 //	Close, Detach           destroy the queue, or leave it           fi_close, -

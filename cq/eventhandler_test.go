@@ -106,7 +106,7 @@ func refusesReads(t testing.TB, e *cq.EventQueue) {
 	} {
 		wantErr(t, what, f(), cq.ErrHandled, cq.EOpBadState)
 	}
-	if e.FD() != -1 {
+	if waitFD(e) != -1 {
 		t.Error("a descriptor")
 	}
 }

@@ -83,7 +83,7 @@ func TestEventOptions(t *testing.T) {
 		Affinity: cq.Affinity{Valid: true, CPU: 3}})
 	o := e.Options()
 	if o.Size != 1024 || o.DataMaxBytes != 232 || o.MaxLanes != 63 || o.Affinity.CPU != 3 ||
-		e.UserContext() != "mine" || e.Name() != queueName(t) || e.FD() != -1 {
+		e.UserContext() != "mine" || e.Name() != queueName(t) || waitFD(e) != -1 {
 		t.Errorf("%+v", o)
 	}
 	handler := func(*cq.Event, error) {}

@@ -261,7 +261,7 @@ func TestEventDescriptor(t *testing.T) {
 	_, e := createEvents(t, cq.EventOptions{Write: true, Wait: cq.WaitFD})
 	readable := func(ms int) bool {
 		t.Helper()
-		fds := []unix.PollFd{{Fd: int32(e.FD()), Events: unix.POLLIN}}
+		fds := []unix.PollFd{{Fd: int32(waitFD(e)), Events: unix.POLLIN}}
 		for {
 			n, err := unix.Poll(fds, ms)
 			if err == syscall.EINTR {

@@ -38,7 +38,7 @@ type EventQueue struct {
 // order of each writer; the event and its payload are the handler's until it returns. The event
 // leaves the queue when it has returned: a process that dies in its handler leaves it to its
 // successor, marked Redelivered. A handler may do everything, also write to this queue and close
-// it. What would take events from under it, reading, peeking, TryWait and FD, fails with
+// it. What would take events from under it, reading, peeking and TryWait, fails with
 // ErrHandled, from every goroutine.
 func CreateEvents(d *shm.Dir, name string, o EventOptions) (*EventQueue, error) {
 	s, err := o.shape("create", name, true)
@@ -199,14 +199,6 @@ func (e *EventQueue) UserContext() any { return e.opt.UserContext }
 
 // Stats returns counters. It may be called from anywhere while the queue is open.
 func (e *EventQueue) Stats() Stats { return e.q.Stats() }
-
-// FD returns the descriptor of a queue that was created with WaitFD (FI_GETWAIT), for the caller's
-// own poll or epoll. Before every blocking wait on it TryWait must have succeeded. Without WaitFD
-// it is -1.
-func (e *EventQueue) FD() int { return e.q.FD() }
-
-// Control returns the queue's wait object or its kind: see [Queue.Control].
-func (e *EventQueue) Control(c Command) (Native, error) { return e.q.Control(c) }
 
 // TryWait arms the queue's descriptor (fi_trywait): see [Queue.TryWait].
 func (e *EventQueue) TryWait() error {

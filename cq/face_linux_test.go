@@ -24,7 +24,7 @@ func newEpoll(t testing.TB, events uint32, qs ...*cq.Queue) epoll {
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	for i, q := range qs {
 		ev := unix.EpollEvent{Events: events, Fd: int32(i)}
-		must(t, unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, q.FD(), &ev))
+		must(t, unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, waitFD(q), &ev))
 	}
 	return epoll{t, fd}
 }
@@ -216,12 +216,12 @@ func TestFDOfSuccessor(t *testing.T) {
 func TestFDClose(t *testing.T) {
 	_, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD})
 	must(t, q.TryWait())
-	fd, err := unix.Dup(q.FD())
+	fd, err := unix.Dup(waitFD(q))
 	must(t, err)
 	defer unix.Close(fd)
 	must(t, q.Close())
-	if q.FD() != -1 {
-		t.Errorf("descriptor %d", q.FD())
+	if waitFD(q) != -1 {
+		t.Errorf("descriptor %d", waitFD(q))
 	}
 	wantErr(t, "trywait", q.TryWait(), cq.ErrClosed)
 }

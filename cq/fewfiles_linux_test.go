@@ -129,7 +129,7 @@ func poorEvents(s *scarce) {
 		return err
 	}
 	s.free("write an event", write)
-	s.free("get the descriptor", func() error { _, err := e.Control(cq.GetWait); return err })
+	s.free("get the descriptor", func() error { _, err := e.GetWait(); return err })
 	s.makes("read an event", read)              // the reader opens the lane
 	s.works("wait for an event", func() error { // the lanes that it could not look for
 		_, err := e.ReadTimeout(&cq.Event{}, time.Millisecond)

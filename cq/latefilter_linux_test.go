@@ -58,8 +58,8 @@ func lateWaiters(d *shm.Dir, q *cq.Queue, e *cq.EventQueue) (ways []lateWaiter, 
 			}
 			return read()
 		}},
-		{"descriptor", func() error { return lateDescriptor(q.TryWait, q.FD(), read) }},
-		{"descriptor of a set", func() error { return lateDescriptor(set.TryWait, set.FD(), read) }},
+		{"descriptor", func() error { return lateDescriptor(q.TryWait, waitFD(q), read) }},
+		{"descriptor of a set", func() error { return lateDescriptor(set.TryWait, waitFD(set), read) }},
 		{"channel", func() error {
 			if err := c.Arm(q, cq.NotifyAny); err != nil {
 				return err

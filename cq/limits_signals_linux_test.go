@@ -148,7 +148,7 @@ func readsByDescriptor(q *cq.Queue, post func()) error {
 	for {
 		err := cq.TryWait(q)
 		if err == nil {
-			_, err = unix.Poll([]unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}, -1)
+			_, err = unix.Poll([]unix.PollFd{{Fd: int32(waitFD(q)), Events: unix.POLLIN}}, -1)
 		}
 		if err != nil && err != unix.EINTR && !errors.Is(err, cq.ErrWouldBlock) {
 			return err

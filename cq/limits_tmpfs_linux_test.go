@@ -59,7 +59,7 @@ var limitedUses = []limitedUse{
 	{"a queue with a descriptor", func(d *shm.Dir) error {
 		return createsQueue(d, cq.Options{Wait: cq.WaitFD}, func(q *cq.Queue) error {
 			return attachesTo(d, func(w *cq.Writer) error {
-				_, err := q.Control(cq.GetWait)
+				_, err := q.GetWait()
 				return errors.Join(err, passes(q, w))
 			})
 		})

@@ -116,6 +116,15 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// waitFD returns the descriptor to wait on, or -1.
+func waitFD(o interface{ GetWait() (cq.Native, error) }) int {
+	n, err := o.GetWait()
+	if err == nil && n.Object == cq.WaitPollFD {
+		return n.PollFDs[0]
+	}
+	return n.FD
+}
+
 // wantErr checks that err is every one of targets.
 func wantErr(t testing.TB, what string, err error, targets ...error) {
 	t.Helper()

@@ -86,7 +86,7 @@ var movedVerbs = []struct {
 			}
 		}
 		err = w.Post(&cq.Entry{})
-		if n, e := unix.Poll([]unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}, 0); n != 1 {
+		if n, e := unix.Poll([]unix.PollFd{{Fd: int32(waitFD(q)), Events: unix.POLLIN}}, 0); n != 1 {
 			err = errors.Join(err, fmt.Errorf("the descriptor stays quiet: %d, %v", n, e))
 		}
 		return errors.Join(err, w.Close(), closed(q))

@@ -122,7 +122,7 @@ func sleeper(t *testing.T, how string, q *cq.Queue) func() error {
 	case "descriptor":
 		return func() error {
 			for q.TryWait() == nil {
-				p := []unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}
+				p := []unix.PollFd{{Fd: int32(waitFD(q)), Events: unix.POLLIN}}
 				if n, err := unix.Poll(p, 60_000); n == 0 {
 					return errors.Join(err, cq.ErrTimedOut)
 				}

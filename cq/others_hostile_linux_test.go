@@ -245,7 +245,7 @@ func flooded(t *testing.T, how string, q *cq.Queue) func() {
 	case "descriptor":
 		return func() {
 			if q.TryWait() == nil {
-				p := []unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}
+				p := []unix.PollFd{{Fd: int32(waitFD(q)), Events: unix.POLLIN}}
 				_, _ = unix.Poll(p, int(most.Milliseconds()))
 			}
 		}

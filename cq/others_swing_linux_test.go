@@ -73,7 +73,7 @@ func TestOthersGivenUpHasNoPipe(t *testing.T) {
 			return cq.TryWait(q) == nil
 		})
 		h.do(t, "pipe", 1)
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}, 0)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(waitFD(q)), Events: unix.POLLIN}}, 0)
 		if err != nil && err != unix.EINTR {
 			t.Fatal(err)
 		}

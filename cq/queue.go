@@ -320,17 +320,6 @@ func (q *Queue) Options() Options { return q.opt.Options }
 // UserContext returns Options.UserContext.
 func (q *Queue) UserContext() any { return q.opt.UserContext }
 
-// FD returns the descriptor of a queue that was created with WaitFD, for the caller's own poll or
-// epoll (FI_GETWAIT); it is readable after something was published. Before every blocking wait on
-// it TryWait must have succeeded. Without WaitFD (or WaitPollFD), and after Close, it is -1.
-func (q *Queue) FD() int {
-	if q.face == nil || q.opt.Wait == WaitMutexCond || !q.guard.enterAny() {
-		return -1
-	}
-	defer q.guard.leaveAny()
-	return q.face.FD()
-}
-
 // Signal ends one wait of one waiter (fi_cq_signal): one that waits now, or else the next one that
 // finds nothing. A blocking read ends with ErrSignaled; a wait on a set returns the queue, once; a
 // wait on the descriptor ends, and the TryWait that follows is ErrSignaled, once. Of several

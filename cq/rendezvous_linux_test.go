@@ -304,7 +304,7 @@ func TestAnonymousWaitFD(t *testing.T) {
 	must(t, err)
 	defer unix.Close(ep)
 	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: 1}
-	must(t, unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, q.FD(), &ev))
+	must(t, unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, waitFD(q), &ev))
 	readable := func(ms int) bool {
 		for {
 			var evs [1]unix.EpollEvent

@@ -350,14 +350,14 @@ func TestControlWhileClosing(t *testing.T) {
 		var all sync.WaitGroup
 		all.Go(func() {
 			for range 200 {
-				_, _ = q.Control(cq.GetWait)
-				_, _ = s.Control(cq.GetWait)
+				_, _ = q.GetWait()
+				_, _ = s.GetWait()
 			}
 		})
 		all.Go(func() { _, _ = q.Close(), s.Close() })
 		all.Wait()
-		if q.FD() != -1 || s.FD() != -1 {
-			t.Fatalf("descriptors %d, %d of what is closed", q.FD(), s.FD())
+		if waitFD(q) != -1 || waitFD(s) != -1 {
+			t.Fatalf("descriptors %d, %d of what is closed", waitFD(q), waitFD(s))
 		}
 	}
 }

@@ -121,8 +121,8 @@ func TestWaitNone(t *testing.T) {
 	wantErr(t, "signal", q.Signal(), cq.ErrNoWait)
 	wantErr(t, "signal all", q.SignalAll(), cq.ErrNoWait)
 	wantErr(t, "trywait", q.TryWait(), cq.ErrNoWait)
-	if q.FD() != -1 {
-		t.Errorf("descriptor %d", q.FD())
+	if waitFD(q) != -1 {
+		t.Errorf("descriptor %d", waitFD(q))
 	}
 	post(t, w, 0, 1)
 	_, err = cq.ReadTimeout(q, dst, time.Second)

@@ -331,10 +331,10 @@ func (q *Queue) waiting() (sum uint64, end bool) {
 	return sum, end
 }
 
-// TryWait arms the queue's descriptor (fi_trywait). nil says that nothing is there and that a
-// blocking wait on FD will end when something comes; ErrWouldBlock that something is there, or may
-// be: read until ErrWouldBlock and try again. ErrSignaled reports a signal, once. It must be called
-// before each wait on the descriptor, by the goroutine that reads the queue.
+// TryWait arms the queue's wait object (fi_trywait). nil says that nothing is there and that a
+// blocking wait on what [Queue.GetWait] returns will end when something comes; ErrWouldBlock that
+// something is there, or may be: read until ErrWouldBlock and try again. ErrSignaled reports a
+// signal, once. It must be called before each such wait, by the goroutine that reads the queue.
 func (q *Queue) TryWait() error {
 	if q.face == nil {
 		return &Error{Pkg: kind.Pkg, Op: "trywait", Name: q.name, Err: ErrNoWait,

@@ -15,7 +15,7 @@ import (
 // WaitSetOptions of [NewWaitSet] (struct fi_wait_attr).
 type WaitSetOptions struct {
 	// Wait is WaitUnspec, or WaitFD, WaitPollFD or WaitMutexCond for a set with a wait object that
-	// the caller can use itself, see [WaitSet.FD] and [WaitSet.Control].
+	// the caller can use itself, see [WaitSet.GetWait].
 	Wait WaitObject
 	// Flags must be 0.
 	Flags Flags
@@ -173,18 +173,6 @@ func (s *WaitSet) Signal() error {
 	s.signal.Store(true)
 	s.set.Alert()
 	return nil
-}
-
-// FD returns the descriptor of a set that was opened with WaitFD, for the caller's own poll or
-// epoll; otherwise, and after Close, it is -1. Before every blocking wait on it TryWait must have
-// succeeded. One goroutine of the library, with a thread of its own, turns what producers ring into
-// the descriptor: a wake through it costs one switch between threads more than Wait.
-func (s *WaitSet) FD() int {
-	if s.face == nil || s.opt.Wait == WaitMutexCond || !s.gate.enterAny() {
-		return -1
-	}
-	defer s.gate.leaveAny()
-	return s.face.FD()
 }
 
 // TryWait arms the descriptor (fi_trywait): nil says that no member is ready and that the

@@ -69,7 +69,7 @@ func TestSetsAcrossProcesses(t *testing.T) {
 		must(t, s.TryWait())
 		_, err := fmt.Fprintln(ch.in)
 		must(t, err)
-		readableWithin(t, s.FD())
+		readableWithin(t, waitFD(s))
 		n, err := s.Wait(t.Context(), dst)
 		if n != 1 || err != nil || dst[0] != cq.Waitable(q) {
 			t.Fatalf("%d: %d, %v", i, n, err)
@@ -199,7 +199,7 @@ func TestDeathWakesSets(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			readableWithin(t, byFD.FD())
+			readableWithin(t, waitFD(byFD))
 			if got := drain(t, q); len(got) != 1 || got[0] != 77 {
 				t.Error(got)
 			}

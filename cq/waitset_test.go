@@ -192,7 +192,7 @@ func TestWaitSetOptions(t *testing.T) {
 	wantErr(t, "a queue that cannot wait", s.Add(q), cq.ErrNoWait)
 	q, _ = member(t, d, "twice", cq.Options{}, s)
 	wantErr(t, "a member", s.Add(q), fs.ErrExist)
-	if s.FD() != -1 || !errors.Is(s.TryWait(), cq.ErrNoWait) {
+	if waitFD(s) != -1 || !errors.Is(s.TryWait(), cq.ErrNoWait) {
 		t.Error("a set without a descriptor has one")
 	}
 }

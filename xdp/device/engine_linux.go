@@ -307,7 +307,8 @@ func (en *engine) sleep() error {
 			if a.arm() {
 				return nil
 			}
-			fds = append(fds, unix.PollFd{Fd: int32(a.q.FD()), Events: unix.POLLIN})
+			wait, _ := a.q.GetWait()
+			fds = append(fds, unix.PollFd{Fd: int32(wait.FD), Events: unix.POLLIN})
 		}
 	}
 	if waits {

@@ -89,7 +89,7 @@ func Open(c Config) (*Port, error) {
 		return nil, bad("Receive, Transmit or Commands is missing", "")
 	case o.Posted || o.Shared || len(o.Progress) > 0:
 		return nil, bad("the endpoint has Posted, Shared or Progress", "a port lends its frames")
-	case c.Commands.FD() < 0:
+	case c.Commands.Options().Wait != cq.WaitFD:
 		return nil, bad("Commands has no descriptor to wait on", "create it with cq.WaitFD")
 	case c.Batch < 0:
 		return nil, bad("Batch is negative", "")

@@ -38,7 +38,8 @@ func (w work) Idle() (fd int, ready bool, err error) {
 	err = w.q.TryWait()
 	switch {
 	case err == nil:
-		return w.q.FD(), false, nil
+		wait, err := w.q.GetWait()
+		return wait.FD, false, err
 	case err == cq.ErrWouldBlock, err == cq.ErrSignaled, w.lost(err):
 		return -1, true, nil
 	}

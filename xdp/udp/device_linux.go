@@ -35,7 +35,11 @@ func OpenDevice(ctx context.Context, path string, r device.Request, o StackOptio
 		return nil, err
 	}
 	b := &onDevice{e: e, q: e.Queue()}
-	if b.ready, b.raw, err = pollable(b.q.FD()); err != nil {
+	wait, err := b.q.GetWait()
+	if err == nil {
+		b.ready, b.raw, err = pollable(wait.FD)
+	}
+	if err != nil {
 		_ = e.Close()
 		return nil, &Error{Pkg: pkg, Op: "use device process", Name: path, Err: err}
 	}

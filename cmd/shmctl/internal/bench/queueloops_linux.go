@@ -241,8 +241,12 @@ func (s *queues) await(buf []cq.Tagged) (int, error) {
 		} else if err != nil {
 			return 0, err
 		}
+		wait, err := s.own.GetWait()
+		if err != nil {
+			return 0, err
+		}
 		var events [1]unix.EpollEvent
-		if _, err := unix.EpollWait(s.own.FD(), events[:], -1); err != nil && err != unix.EINTR {
+		if _, err := unix.EpollWait(wait.FD, events[:], -1); err != nil && err != unix.EINTR {
 			return 0, err
 		}
 	}

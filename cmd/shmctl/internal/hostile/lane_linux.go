@@ -270,7 +270,7 @@ func (s *served) wait() error {
 		if err := cq.TryWait(s.q); err != nil {
 			return err
 		}
-		poll(s.q.FD(), 2)
+		poll(s.q, 2)
 		return nil
 	}
 	s.q.Options()

@@ -18,8 +18,9 @@ import (
 const attackerSocket = "attacker-%d"
 
 // poll waits until a descriptor is readable, or that many milliseconds have passed.
-func poll(fd, ms int) {
-	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, ms)
+func poll(o interface{ GetWait() (cq.Native, error) }, ms int) {
+	wait, _ := o.GetWait()
+	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(wait.FD), Events: unix.POLLIN}}, ms)
 }
 
 // victimWriter has writers on queues of attackers, beside a queue of its own that honest writers

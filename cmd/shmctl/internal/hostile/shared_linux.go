@@ -73,9 +73,9 @@ func (c *child) lookAtCounter(rnd *rand.Rand, n *cq.Counter) {
 	case 4:
 		err = n.Set(rnd.Uint64())
 	case 5:
-		if n.FD() >= 0 {
+		if n.Options().Wait == cq.WaitFD {
 			if err = n.TryWait(); err == nil {
-				poll(n.FD(), 1)
+				poll(n, 1)
 			}
 		}
 	default:

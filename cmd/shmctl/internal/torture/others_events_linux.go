@@ -124,7 +124,7 @@ func (r *othersEventReading) byDescriptor(ctx context.Context) error {
 	for !r.leaves() && ctx.Err() == nil {
 		err := cq.TryWait(r.events.e)
 		if err == nil {
-			err = readable(ctx, r.events.e.FD())
+			err = readable(ctx, r.events.e)
 		}
 		if err != nil && !errors.Is(err, cq.ErrWouldBlock) {
 			return err

@@ -150,7 +150,7 @@ func (r *othersReading) byDescriptor(ctx context.Context) error {
 	for !r.leaves() && ctx.Err() == nil {
 		err := cq.TryWait(r.q)
 		if err == nil {
-			err = readable(ctx, r.q.FD())
+			err = readable(ctx, r.q)
 		}
 		if err != nil && !errors.Is(err, cq.ErrWouldBlock) {
 			return unlessOver(err)

@@ -258,7 +258,7 @@ func (r *setReading) byDescriptor(ctx context.Context) (err error) {
 	for !r.leaves() {
 		err := s.TryWait()
 		if err == nil {
-			if err := readable(ctx, s.FD()); err != nil {
+			if err := readable(ctx, s); err != nil {
 				return err
 			}
 		} else if !errors.Is(err, cq.ErrWouldBlock) {
@@ -276,8 +276,12 @@ func (r *setReading) byDescriptor(ctx context.Context) (err error) {
 }
 
 // readable waits until a descriptor is.
-func readable(ctx context.Context, fd int) error {
-	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+func readable(ctx context.Context, o interface{ GetWait() (cq.Native, error) }) error {
+	wait, err := o.GetWait()
+	if err != nil {
+		return err
+	}
+	fds := []unix.PollFd{{Fd: int32(wait.FD), Events: unix.POLLIN}}
 	for ctx.Err() == nil {
 		n, err := unix.Poll(fds, 50)
 		if n > 0 {
