@@ -21,9 +21,9 @@ func (s *Server) admit(ctx context.Context, a *app) error {
 	}
 	if err == nil {
 		crash.At(crash.DevBooked)
-		g := hello{step: stepGrant, frames: uint32(len(a.pool.loaned)), sends: uint32(a.limit),
-			generation: a.umem.Region().Object().Generation(), maxPayload: uint32(s.maxPayload),
-			slotBytes: uint32(s.slotBytes)}
+		g := hello{step: stepGrant, frames: uint32(a.pool.limit), sends: uint32(a.limit),
+			generation: a.generation, maxPayload: uint32(s.maxPayload),
+			slotBytes: uint32(s.slotBytes), inPlace: a.inPlace}
 		err = a.sendGrant(g)
 		crash.At(crash.DevGranted)
 	}
@@ -85,6 +85,9 @@ func (s *Server) grant(a *app, h hello) error {
 	s.mu.Lock()
 	if frames == 0 {
 		frames = min(defaultAppFrames, max(1, a.account.Frames-a.account.frames))
+		if h.inPlace {
+			frames = min(frames, s.lendable())
+		}
 	}
 	if sends == 0 {
 		sends = min(defaultAppSends, max(1, a.account.Sends-a.account.sends))
@@ -100,11 +103,17 @@ func (s *Server) grant(a *app, h hello) error {
 		return err
 	}
 	a.name, a.limit, a.slot = h.text, sends, uint64(s.slotBytes)
+	a.generation = generation
 	a.wrongSums = h.wrongSums
-	a.pool = newPool(frames)
+	a.pool = &pool{limit: frames}
 	a.batch = make([]int32, 0, s.c.RxBatch)
-	a.umem, err = xdp.NewUMEM(xdp.UMEMOptions{Name: "app", Frames: uint32(frames),
-		Generation: generation})
+	if h.inPlace {
+		err = s.admitReader(a)
+	} else {
+		a.pool = newPool(frames)
+		a.umem, err = xdp.NewUMEM(xdp.UMEMOptions{Name: "app", Frames: uint32(frames),
+			Generation: generation})
+	}
 	if err != nil {
 		return err
 	}

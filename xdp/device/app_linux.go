@@ -26,17 +26,19 @@ type app struct {
 	ports   []uint16 // guarded by Server.mu
 	lanes   uint64   // bytes of rx and tx, booked; of the goroutine that admits
 
-	umem    *xdp.UMEM
-	geo     xdp.Geometry
-	pool    *pool
-	payload *shm.Region
-	slot    uint64 // bytes of a send slot
-	page    *statusPage
-	rx, tx  *cq.Writer // lanes in the application's queue
-	q       *cq.Queue  // commands
-	owns    map[uint16]bool
+	umem       *xdp.UMEM
+	geo        xdp.Geometry
+	generation uint64 // of what was granted
+	pool       *pool
+	payload    *shm.Region
+	slot       uint64 // bytes of a send slot
+	page       *statusPage
+	rx, tx     *cq.Writer // lanes in the application's queue
+	q          *cq.Queue  // commands
+	owns       map[uint16]bool
 	// wrongSums: datagrams with wrong checksums are wanted.
 	wrongSums bool
+	inPlace   bool // umem is the server's own, of the one queue that there is
 
 	queue    *queue // that it sends by
 	limit    int    // of sends under way
@@ -117,11 +119,7 @@ func (a *app) do(en *engine) bool {
 	e := &a.command
 	switch e.Flags {
 	case returnFlags:
-		frame := uint64(1 << 32) // none
-		if e.Buf.Region() == a.umem.Region().ID() {
-			frame = e.Buf.Offset() / uint64(a.geo.ChunkBytes)
-		}
-		a.pool.giveBack(frame, e.Data)
+		a.takeBack(e)
 		crash.At(crash.DevReturned)
 		a.dirty = true
 		return true
@@ -336,10 +334,22 @@ func (a *app) publish() {
 	c[countBadChecksum].Store(a.badChecksum)
 	c[countEnded].Store(update)
 	a.shown.Store(&AppStats{Name: a.name, PID: a.peer.PID, UID: a.peer.UID, GID: a.peer.GID,
-		Frames: len(a.pool.loaned), Loaned: a.pool.out(), Sends: a.limit, UnderWay: a.underWay,
+		Frames: a.pool.limit, Loaned: a.pool.out, Sends: a.limit, UnderWay: a.underWay,
 		Received: a.received, NoFrame: a.noFrame, NoRoom: a.noRoom, Returned: a.pool.returned,
 		BadChecksum: a.badChecksum, Stale: a.pool.stale, Sent: a.sent, SendFailed: a.failed,
 		BytesIn: a.bytesIn, BytesOut: a.bytesOut})
+}
+
+// addQueues adds what the queues of an application cost.
+func (s *Stats) addQueues(a *app) {
+	for _, w := range []*cq.Writer{a.rx, a.tx} {
+		c := w.Stats()
+		s.Publishes += c.Publishes
+		s.Wakes += c.Wakes
+		s.QueueCalls += c.Wakes
+	}
+	c := a.q.Stats()
+	s.QueueCalls += c.Sleeps + c.Barriers + c.Resets
 }
 
 // arm makes the descriptor of the commands tell of those that come from now on.

@@ -23,13 +23,13 @@ func appChild() error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	if os.Geteuid() == 0 {
-		return errors.New("this is root")
+	request := device.Request{Name: "echo", Ports: []uint16{uint16(port)},
+		InPlace: os.Getenv("IN_PLACE") != ""}
+	if !request.InPlace {
+		if err := unprivileged(); err != nil {
+			return err
+		}
 	}
-	if s, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW, 0); err == nil {
-		return fmt.Errorf("socket %d: this process has the privilege that it should not need", s)
-	}
-	request := device.Request{Name: "echo", Ports: []uint16{uint16(port)}}
 	e, err := device.Dial(ctx, os.Getenv("PATH_OF"), request)
 	for errors.Is(err, device.ErrPortTaken) { // by one that was killed a moment ago
 		time.Sleep(5 * time.Millisecond)
@@ -71,6 +71,16 @@ func appChild() error {
 			}
 		}
 	}
+}
+
+func unprivileged() error {
+	if os.Geteuid() == 0 {
+		return errors.New("this is root")
+	}
+	if s, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW, 0); err == nil {
+		return fmt.Errorf("socket %d: this process has the privilege that it should not need", s)
+	}
+	return nil
 }
 
 func answer(e *device.Endpoint, entry *cq.Entry) error {

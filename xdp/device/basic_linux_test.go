@@ -9,11 +9,19 @@ import (
 	"github.com/shmring/shmring/xdp/device"
 )
 
-// TestSendAndReceive: an application gets what a kernel socket sends, in place, and what it sends
-// arrives there.
+// TestSendAndReceive: an application gets what a kernel socket sends, in memory of its own or where
+// the kernel put it, and what it sends arrives there.
 func TestSendAndReceive(t *testing.T) {
-	r := newRig(t, device.Config{})
-	e := r.dial(device.Request{Name: "first", Ports: []uint16{5000}})
+	t.Run("copied", func(t *testing.T) { sendAndReceive(t, false) })
+	t.Run("in place", func(t *testing.T) { sendAndReceive(t, true) })
+}
+
+func sendAndReceive(t *testing.T, inPlace bool) {
+	r := newRig(t, device.Config{Frames: 512})
+	e := r.dial(device.Request{Name: "first", Ports: []uint16{5000}, InPlace: inPlace})
+	if frames, _ := e.Regions(); inPlace != (frames == device.UMEMOf(r.server).Region().ID()) {
+		t.Errorf("frames are in region %d", frames)
+	}
 	peer := r.peer(6000)
 	for i := range 600 { // more than there are frames, so they come round
 		want := fmt.Sprint("datagram ", i)

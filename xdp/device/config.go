@@ -146,6 +146,11 @@ type Stats struct {
 	Syscalls   []xdp.SyscallStats
 	Orphans    uint64 // sends whose application was gone when they ended
 	SendsInUse int
+
+	// Of the queues of all applications, those that are gone too.
+	Publishes  uint64 // batches of completions that were published
+	Wakes      uint64 // of an application that slept
+	QueueCalls uint64 // system calls, to wake and to be woken
 }
 
 // DefaultPath is where "shmctl serve" listens for an interface, unless it is told another path.

@@ -7,9 +7,9 @@ import (
 	"github.com/shmring/shmring/xdp"
 )
 
-// deliver copies the packets of one batch that are for this application into its memory, and tells
-// it. What finds no frame or no room is dropped here and counted: it must not wait for the
-// application, since other ones would wait with it.
+// deliver hands the packets of one batch that are for this application to it, as copies in its own
+// memory, or in place. What finds no frame or no room is dropped here and counted: it must not wait
+// for the application, since other ones would wait with it.
 func (a *app) deliver(en *engine, q *queue) {
 	received := a.received
 	defer func() {
@@ -19,7 +19,7 @@ func (a *app) deliver(en *engine, q *queue) {
 		a.batch = a.batch[:0]
 	}()
 	a.dirty = true
-	want := min(len(a.batch), len(a.pool.free))
+	want := min(len(a.batch), a.pool.limit-a.pool.out)
 	a.noFrame += uint64(len(a.batch) - want)
 	if want == 0 {
 		return
@@ -54,16 +54,22 @@ func (a *app) deliver(en *engine, q *queue) {
 
 // put makes one packet of the batch the completion with that index.
 func (a *app) put(q *queue, at int32, index, now uint64, slot *cq.Entry) {
-	frame, _ := a.pool.loan(uint32(index)) // there are as many as were reserved
 	d := &q.parsed
 	from := q.sock.Packet(q.packets[at])
 	if packet.Parse(from, d) != nil {
 		d.PayloadLen = 0 // was parsed a moment ago, and only the kernel writes there
 	}
-	chunk := uint64(frame) * uint64(a.geo.ChunkBytes)
-	start := uint64(a.geo.HeadroomBytes) + frameGapBytes
 	mem := a.umem.Region().Bytes()
-	n := copy(mem[chunk+start:chunk+uint64(a.geo.ChunkBytes)], from)
+	var chunk, start uint64
+	n := len(from)
+	if a.inPlace {
+		chunk, start = a.lend(&q.packets[at], uint32(index))
+	} else {
+		frame, _ := a.pool.loan(uint32(index)) // there are as many as were reserved
+		chunk = uint64(frame) * uint64(a.geo.ChunkBytes)
+		start = uint64(a.geo.HeadroomBytes) + frameGapBytes
+		n = copy(mem[chunk+start:chunk+uint64(a.geo.ChunkBytes)], from)
+	}
 	payload := max(0, min(d.PayloadLen, n-d.PayloadOff))
 	rec := xdp.Record{Sequence: index, RxNs: now, Src: d.Src, Dst: d.Dst, Queue: uint16(q.number),
 		VLAN: d.VLAN, PayloadOff: uint16(start) + uint16(d.PayloadOff),

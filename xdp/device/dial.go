@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -47,6 +48,12 @@ type Request struct {
 	// WrongChecksums hands out datagrams with a wrong UDP checksum too: their Record has
 	// xdp.RecordChecksumWrong. By default they are dropped and counted, as the kernel does.
 	WrongChecksums bool
+	// InPlace has frames lent where the kernel put them, rather than copied. That shows the process
+	// all packets of the device, so it is for one process at a time, of the server's own user, at a
+	// server with one queue. Others get [ErrRefused], [ErrBudget] who come second or want more than
+	// half of the server's frames. Frames and Sends bound it as they do others.
+	// An endpoint that such a server hangs up on, and lives on, is of no more use.
+	InPlace bool
 	// NoReconnect leaves it at the first device process: when it is gone the endpoint is of no more
 	// use than to read what came, and to be closed.
 	NoReconnect bool
@@ -205,14 +212,19 @@ func (s *session) accept(h hello, memory func(hello) (int, error)) error {
 	defer shm.CloseFDs(fds)
 	if g.frames == 0 || g.frames > maxGrantedFrames || g.sends == 0 || g.sends > maxGrantedSends ||
 		g.slotBytes == 0 || g.slotBytes > maxSlotBytes || g.maxPayload > g.slotBytes ||
+		g.inPlace != h.inPlace ||
 		h.frames != 0 && g.frames != h.frames || h.sends != 0 && g.sends != h.sends {
 		return fmt.Errorf("%w: a grant that makes no sense", ErrProtocol)
 	}
 	s.grant = g
-	if s.umem, err = openFrames(fds[0], g.frames); err != nil {
+	most := g.frames
+	if g.inPlace { // these are some of all that the server has
+		most = maxGrantedFrames
+	}
+	if s.umem, err = openFrames(fds[0], most); err != nil {
 		return err
 	}
-	if n := s.umem.geo.Frames; n != g.frames {
+	if n := s.umem.geo.Frames; n < g.frames || n > most {
 		return fmt.Errorf("%w: %d frames, granted were %d", ErrProtocol, n, g.frames)
 	}
 	if s.page, err = openPage(fds[1], int(g.sends)); err != nil {
@@ -342,8 +354,25 @@ func (e *Endpoint) again() error {
 func (e *Endpoint) connect(ctx context.Context, generation uint64) (*session, error) {
 	h := hello{step: stepHello, frames: uint32(e.req.Frames), sends: uint32(e.req.Sends),
 		generation: generation, ports: e.takenPorts(), text: printable(e.req.Name),
-		wrongSums: e.req.WrongChecksums}
-	return dial(ctx, e.path, h, e.q, e.servers(), e.prepare)
+		wrongSums: e.req.WrongChecksums, inPlace: e.req.InPlace}
+	s, err := dial(ctx, e.path, h, e.q, e.servers(), e.prepare)
+	if err == nil && e.has(s.umem) {
+		_ = errors.Join(s.close(), closeRegion(s.umem.Region))
+		return nil, errSameFrames
+	}
+	return s, err
+}
+
+// errSameFrames: what the user returns of a former session could name a loan of this one.
+var errSameFrames = fmt.Errorf("%w: it hung up on this endpoint and lives on", ErrServerGone)
+
+// has reports whether frames of this memory may be in the user's hands.
+func (e *Endpoint) has(umem frames) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.ContainsFunc(e.former, func(f frames) bool {
+		return f.Object().Header().UUID == umem.Object().Header().UUID
+	})
 }
 
 // prepare makes the payload memory that fits a grant, unless there is one already.

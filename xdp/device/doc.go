@@ -22,6 +22,11 @@
 // process in the middle costs, beside the way through two more queues. Applications that are alone
 // on a queue and may be trusted with all of its traffic are better off with package endpoint.
 //
+// One application at a time may read frames where the kernel put them (Request.InPlace): it maps
+// the server's UMEM, for reading, and sees all packets. So it is of the server's own user, which
+// could look into the server anyway, and the server has one queue. It has as many of the frames as
+// it was granted, half of all at most. All else is as for any other application.
+//
 // An application gets packets to the UDP ports that it took, and sends from these ports only. What
 // it may take is said by the allow-list ([Allow]), by user or group as the kernel names it: ports,
 // frames, sends under way, rules, connections, memory of queues. All processes of one line share
@@ -101,9 +106,9 @@
 //
 // # What there is not
 //
-// Reading frames where the kernel put them, which would need a queue of the device for each
-// application; datagrams longer than one frame; and the operations of package endpoint beyond
-// sending, injecting and receiving loaned frames.
+// Reading frames where the kernel put them for several applications, which would need a queue of
+// the device for each; datagrams longer than one frame; and the operations of package endpoint
+// beyond sending, injecting and receiving loaned frames.
 //
 // The server works on Linux; the package compiles elsewhere, without it.
 package device

@@ -65,6 +65,9 @@ type EndpointStats struct {
 	Cancelled  uint64 // sends answered with ECANCELED
 	Reconnects uint64
 
+	Publishes uint64 // batches of commands that were published
+	Wakes     uint64 // of a server that slept
+
 	// As the servers count.
 	Received, NoFrame, NoRoom, Returned, Stale, Sent, SendFailed, BadChecksum uint64
 }
@@ -336,12 +339,21 @@ func (e *Endpoint) Stats() EndpointStats {
 	out := e.stats
 	out.addServer(e.base)
 	if s := cmp.Or(e.sess, e.leaving); s != nil {
-		out.addServer(countsOf(s.page))
+		out.addServer(s.counts())
 	}
 	return out
 }
 
+// counts are what server and endpoint counted of a session.
+func (s *session) counts() EndpointStats {
+	out, c := countsOf(s.page), s.sq.Stats()
+	out.Publishes, out.Wakes = c.Publishes, c.Wakes
+	return out
+}
+
 func (s *EndpointStats) addServer(o EndpointStats) {
+	s.Publishes += o.Publishes
+	s.Wakes += o.Wakes
 	s.Received += o.Received
 	s.NoFrame += o.NoFrame
 	s.NoRoom += o.NoRoom

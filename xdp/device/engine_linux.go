@@ -188,8 +188,8 @@ func (en *engine) takeCommands() (work int) {
 	return work
 }
 
-// receive sorts a batch of packets by application and copies them there. Their frames are free
-// again at once.
+// receive sorts a batch of packets by application and hands them over. Frames that are not lent are
+// free again at once.
 func (en *engine) receive(q *queue) int {
 	n := q.sock.Receive(q.packets)
 	if n > 0 {
@@ -212,7 +212,9 @@ func (en *engine) receive(q *queue) int {
 	}
 	q.touched = q.touched[:0]
 	for i := range q.packets[:n] {
-		q.sock.Drop(q.packets[i].Frame)
+		if frame := q.packets[i].Frame; frame != lentFrame {
+			q.sock.Drop(frame)
+		}
 	}
 	if n > 0 {
 		crash.At(crash.DevDropped)
@@ -337,6 +339,9 @@ func (en *engine) publish() {
 	}
 	s := en.stats
 	s.SendsInUse = len(en.sends.rows) - len(en.sends.free)
+	for _, a := range en.apps {
+		s.addQueues(a)
+	}
 	for _, q := range en.queues {
 		q.show(en.now)
 		s.Frames = append(s.Frames, q.sock.FrameStats())
@@ -349,7 +354,7 @@ func (en *engine) publish() {
 // attach makes an application known. It runs in the engine.
 func (en *engine) attach(a *app) {
 	a.work = func() { a.worked = 0; a.retry(en); a.commands(en) }
-	a.queue = en.queues[len(en.apps)%len(en.queues)]
+	a.queue = en.queues[len(en.apps)%len(en.queues)] // the only one if it reads in place
 	en.apps = append(en.apps, a)
 	a.publish()
 }
@@ -364,6 +369,8 @@ func (en *engine) detach(a *app) {
 		}
 	}
 	en.assign(a, nil)
+	a.reclaim()
+	en.stats.addQueues(a)
 	en.sends.forget(a)
 	a.forsake()
 	en.stats.Evicted++

@@ -34,6 +34,12 @@ func (e *Endpoint) Regions() (umem, payload uint16) {
 	return e.sess.umem.ID(), e.payload.ID()
 }
 
+// ReturnOf is the command that gives the frame of a completion back.
+func ReturnOf(e *cq.Entry) cq.Entry { return returnCommand(e) }
+
+// UMEMOf returns what a server receives into.
+func UMEMOf(s *Server) *xdp.UMEM { return s.engine.queues[0].umem }
+
 // ProgramOf returns the program that steers for a server.
 func ProgramOf(s *Server) *xdp.Program { return s.program }
 
@@ -194,9 +200,9 @@ func (s *Server) TooLate(ctx context.Context, conn *net.UnixConn) error {
 		err = s.grant(a, h)
 	}
 	if err == nil {
-		err = a.sendGrant(hello{step: stepGrant, frames: uint32(len(a.pool.loaned)),
+		err = a.sendGrant(hello{step: stepGrant, frames: uint32(a.pool.limit),
 			sends: uint32(a.limit), maxPayload: uint32(s.maxPayload), slotBytes: uint32(s.slotBytes),
-			generation: a.umem.Region().Object().Generation()})
+			generation: a.generation})
 	}
 	if err == nil {
 		var fds []int

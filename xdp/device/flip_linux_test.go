@@ -179,7 +179,7 @@ func (s *flipCommand) rest() {
 		must(s.t, err)
 	}
 	if a.underWay != 0 || a.parked.count != 0 || len(s.r.en.sends.free) != len(s.r.en.sends.rows) ||
-		len(a.pool.free)+a.pool.out() != 32 {
+		len(a.pool.free)+a.pool.out != 32 {
 		panic(fmt.Sprintf("%d sends under way, %d parked", a.underWay, a.parked.count))
 	}
 }

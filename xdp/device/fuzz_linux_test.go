@@ -128,7 +128,7 @@ func (r *fuzzRig) turn(t testing.TB) {
 		}
 	}
 	if a := r.a; a.underWay != 0 || a.parked.count != 0 || len(a.pending) != 0 ||
-		len(r.en.sends.free) != len(r.en.sends.rows) || len(a.pool.free)+a.pool.out() != 32 {
+		len(r.en.sends.free) != len(r.en.sends.rows) || len(a.pool.free)+a.pool.out != 32 {
 		t.Fatalf("%d sends under way, %d parked, %d rows of %d", a.underWay, a.parked.count,
 			len(r.en.sends.free), len(r.en.sends.rows))
 	}

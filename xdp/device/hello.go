@@ -18,7 +18,7 @@ import (
 //	24   generation u64 of the UMEM; in a hello the one before, 0 if there was none
 //	32   number of ports u32, longest payload u32
 //	40   lanes of received packets and of sends, u32 each
-//	48   bytes of a send slot u32; in a hello flags u32, else zero
+//	48   bytes of a send slot u32; in a hello and a grant flags u32, else zero
 //	56   zero
 //	64   ports, 32 of u16, the rest zero
 //	128  text, padded with zeros: name of the application, or why not
@@ -32,7 +32,10 @@ const (
 	offText      = 128
 	offTextEnd   = 224
 
-	helloWrongSums = 1 // flag: datagrams with wrong checksums are wanted too
+	// Flags.
+	helloWrongSums = 1 // datagrams with wrong checksums are wanted too
+	helloInPlace   = 2 // frames are read where the kernel put them; also in a grant
+	helloFlags     = helloWrongSums | helloInPlace
 )
 
 type step uint16
@@ -68,6 +71,7 @@ type hello struct {
 	rxLane, txLane uint32
 	slotBytes      uint32
 	wrongSums      bool
+	inPlace        bool
 	ports          []uint16
 	text           string
 }
@@ -87,9 +91,14 @@ func (h *hello) encode() []byte {
 	le.PutUint32(b[40:], h.rxLane)
 	le.PutUint32(b[44:], h.txLane)
 	le.PutUint32(b[48:], h.slotBytes)
+	var flags uint32
 	if h.wrongSums {
-		le.PutUint32(b[52:], helloWrongSums)
+		flags |= helloWrongSums
 	}
+	if h.inPlace {
+		flags |= helloInPlace
+	}
+	le.PutUint32(b[52:], flags)
 	for i, p := range h.ports[:min(len(h.ports), maxPorts)] {
 		le.PutUint16(b[offPorts+2*i:], p)
 	}
@@ -119,7 +128,9 @@ func decodeHello(b []byte) (h hello, err error) {
 	h = hello{step: step(le.Uint16(b[10:])), status: syscall.Errno(le.Uint32(b[12:])),
 		frames: le.Uint32(b[16:]), sends: le.Uint32(b[20:]), generation: le.Uint64(b[24:]),
 		maxPayload: le.Uint32(b[36:]), rxLane: le.Uint32(b[40:]), txLane: le.Uint32(b[44:]),
-		slotBytes: le.Uint32(b[48:]), wrongSums: le.Uint32(b[52:]) == helloWrongSums}
+		slotBytes: le.Uint32(b[48:])}
+	flags := le.Uint32(b[52:])
+	h.wrongSums, h.inPlace = flags&helloWrongSums != 0, flags&helloInPlace != 0
 	n := le.Uint32(b[32:])
 	switch {
 	case h.step == 0 || h.step >= stepEnd:
@@ -128,7 +139,7 @@ func decodeHello(b []byte) (h hello, err error) {
 		return bad("status", uint32(h.status), "an error number")
 	case n > maxPorts:
 		return bad("number of ports", n, maxPorts)
-	case !h.wrongSums && !zero(b[52:56]) || !zero(b[56:offPorts]) || !zero(b[offTextEnd:]) ||
+	case flags&^helloFlags != 0 || !zero(b[56:offPorts]) || !zero(b[offTextEnd:]) ||
 		!zero(b[offPorts+2*n:offText]):
 		return bad("unused bytes", "set", 0)
 	}

@@ -15,8 +15,9 @@ import (
 func TestHelloRoundTrip(t *testing.T) {
 	for s := stepHello; s < stepEnd; s++ {
 		want := hello{step: s, status: 11, frames: 1, sends: 2, generation: 1 << 60, maxPayload: 3,
-			rxLane: 4, txLane: 5, slotBytes: 6, wrongSums: s%2 == 0, ports: []uint16{1, 65535},
-			text: "name"}
+			rxLane: 4, txLane: 5, slotBytes: 6, wrongSums: s%2 == 0, inPlace: s%3 == 0,
+			ports: []uint16{1, 65535},
+			text:  "name"}
 		got, err := decodeHello(want.encode())
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%v: got %+v, %v", s, got, err)
@@ -45,7 +46,7 @@ func TestHelloRefuses(t *testing.T) {
 		"unknown step":  {change(10, byte(stepEnd)), ErrProtocol},
 		"status":        {change(15, 1), ErrProtocol},
 		"too many":      {change(32, maxPorts+1), ErrProtocol},
-		"unknown flag":  {change(52, 2), ErrProtocol},
+		"unknown flag":  {change(52, 4), ErrProtocol},
 		"another flag":  {change(55, 1), ErrProtocol},
 		"reserved":      {change(56, 1), ErrProtocol},
 		"unused port":   {change(offPorts+2, 1), ErrProtocol},
@@ -194,8 +195,8 @@ func TestPool(t *testing.T) {
 			}
 			stale++
 		}
-		if len(p.free)+p.out() != frames || p.out() != len(out) || p.stale != stale {
-			t.Fatalf("%d free, %d out, want %d out; %d stale, want %d", len(p.free), p.out(),
+		if len(p.free)+p.out != frames || p.out != len(out) || p.stale != stale {
+			t.Fatalf("%d free, %d out, want %d out; %d stale, want %d", len(p.free), p.out,
 				len(out), p.stale, stale)
 		}
 	}

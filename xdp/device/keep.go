@@ -118,7 +118,7 @@ func (e *Endpoint) unanswered(s *session) (lost []uint64) {
 		lost = append(lost, slot.context)
 	}
 	e.leaving = nil
-	e.base.addServer(countsOf(s.page))
+	e.base.addServer(s.counts())
 	e.stats.Cancelled += uint64(len(lost))
 	return lost
 }
@@ -171,7 +171,10 @@ func (e *Endpoint) seek(generation uint64) *session {
 			e.mu.Unlock()
 		}
 		cancel()
-		if err != nil {
+		switch {
+		case errors.Is(err, errSameFrames):
+			return nil
+		case err != nil:
 			continue
 		}
 		crash.At(crash.AppSwitched)
@@ -329,7 +332,7 @@ func (e *Endpoint) discard() error {
 	e.cancel(os.ErrClosed)
 	var err error
 	if s := e.sess; s != nil {
-		e.base.addServer(countsOf(s.page))
+		e.base.addServer(s.counts())
 		err = errors.Join(s.close(), closeNow(s.umem.Region))
 		e.sess = nil
 	}

@@ -183,10 +183,10 @@ func closeRegion(r *shm.Region) error {
 	return r.Close(context.Background())
 }
 
-// openFrames maps the UMEM that a server sent. It does not own fd.
-func openFrames(fd int, granted uint32) (f frames, err error) {
+// openFrames maps the UMEM that a server sent, of so many frames at most. It does not own fd.
+func openFrames(fd int, count uint32) (f frames, err error) {
 	const chunk = 4096
-	most := (uint64(granted) + 2) * chunk
+	most := (uint64(count) + 2) * chunk
 	f.Region, f.geo, err = xdp.OpenPassedUMEM(fd, "device-frames", most)
 	return f, err
 }

@@ -278,6 +278,11 @@ func (l *ledger) settle() {
 func TestServerKilled(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
+	t.Run("copied", func(t *testing.T) { serverKilled(t, false) })
+	t.Run("in place", func(t *testing.T) { serverKilled(t, true) })
+}
+
+func serverKilled(t *testing.T, inPlace bool) {
 	r := newRemote(t)
 	to := r.echo(6000)
 	server := r.serve()
@@ -285,7 +290,7 @@ func TestServerKilled(t *testing.T) {
 	eq, err := cq.CreateAnonymousEvents("events", cq.EventOptions{Write: true})
 	must(t, err)
 	defer func() { must(t, eq.Close()) }()
-	e, err := device.Dial(t.Context(), r.path, device.Request{Ports: []uint16{5000},
+	e, err := device.Dial(t.Context(), r.path, device.Request{Ports: []uint16{5000}, InPlace: inPlace,
 		Notify: func(ev device.Event) { events <- ev }, Events: eq, Context: 77})
 	must(t, err)
 	defer func() { must(t, e.Close()) }()

@@ -68,7 +68,8 @@ type rig struct {
 
 func newRig(t testing.TB, c device.Config) *rig {
 	t.Helper()
-	r := &rig{t: t, pair: xdptest.NewPair(t, veth.Config{}), path: socketPath(t)}
+	r := &rig{t: t, pair: xdptest.NewPair(t, veth.Config{Queues: len(c.Queues)}),
+		path: socketPath(t)}
 	c.Interface = r.pair.B.Name
 	if c.Resolver == nil {
 		c.Resolver = wires{r.pair.B, r.pair.A}

@@ -266,7 +266,7 @@ func (a *app) close(s *Server) error {
 	crash.At(crash.DevUnported)
 	if a.pool != nil {
 		s.mu.Lock()
-		a.account.unbook(len(a.pool.loaned), a.limit, 0)
+		a.account.unbook(a.pool.limit, a.limit, 0)
 		a.account.lanes -= a.lanes
 		s.mu.Unlock()
 	}
@@ -286,9 +286,10 @@ func (a *app) close(s *Server) error {
 	if a.page != nil {
 		err = errors.Join(err, a.page.close())
 	}
-	if a.umem != nil {
+	if a.umem != nil && !a.inPlace {
 		err = errors.Join(err, a.umem.Close(context.Background()))
 	}
+	s.forgetReader(a)
 	crash.At(crash.DevFreed)
 	return err
 }

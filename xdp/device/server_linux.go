@@ -45,6 +45,7 @@ type Server struct {
 	refused  uint64
 	admitted uint64
 	last     uint64 // generation of the last UMEM
+	reader   *app   // who reads frames in place, or nil
 	closed   bool
 	conns    map[*net.UnixConn]struct{}
 	all      sync.WaitGroup

@@ -17,7 +17,6 @@ import (
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
-	"github.com/shmring/shmring/xdp/port"
 )
 
 // model does random things to an endpoint, its kernel and its reader.
@@ -178,11 +177,13 @@ func (m *model) kill() {
 	m.kills++
 	must(m.t, m.q.Detach())
 	m.held = m.held[:0]
-	commands, err := port.ReclaimCommands(m.dir, m.name, m.Socket().UMEM().Region().ID())
+	i, err := cq.Inspect(m.dir, m.name)
 	must(m.t, err)
-	for _, c := range commands {
-		if c.Len == uint64(m.rx.Lane()) {
-			m.Reclaim(uint32(c.Data))
+	s, err := i.Snapshot()
+	must(m.t, errors.Join(err, i.Close()))
+	for _, l := range s.Lanes {
+		if l.Row == m.rx.Lane() {
+			m.Reclaim(uint32(l.Level.Head))
 		}
 	}
 	m.q, err = cq.Adopt(m.dir, m.name, cq.Options{})

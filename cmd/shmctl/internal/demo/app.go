@@ -5,12 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"sync/atomic"
 	"time"
-
-	"github.com/shmring/shmring/internal/stage"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
@@ -18,49 +15,55 @@ import (
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/port"
 )
 
 const (
 	readBatch  = 64
 	queueSlots = 4096
+	lentFrames = 512
 	// sendSlots is how many payloads the application can have under way.
 	sendSlots = 256
 )
 
-// sectionPayload holds the payloads of sends, in a region of the application's own: frames are the
-// device's and read-only here.
-const sectionPayload shm.SectionKind = 0x200
-
-// application creates the queue, reads completions and posts sends.
+// application reads completions and posts sends.
 type application struct {
-	line     *line
-	cfg      config
-	q        *cq.Queue
-	commands *cq.Writer
-	frames   *shm.Region // the device's, read-only
-	geo      xdp.Geometry
-	payloads *shm.Region
-	credit   *os.File // to the peer; nil if there is none
-	returns  []cq.Entry
-	hist     *hdrhistogram.Histogram
-	result   result
+	line   *line
+	cfg    config
+	way    way
+	q      *cq.Queue
+	credit *os.File   // to the peer; nil if there is none
+	taken  []cq.Entry // of a batch, to be given back
+	hist   *hdrhistogram.Histogram
+	result result
+}
+
+// way is how datagrams get to an application and from it: a device process, or a producer that
+// stands in for one.
+type way interface {
+	queue() *cq.Queue // where completions come
+	view(e *cq.Entry) (shm.Loan, error)
+	record(e *cq.Entry) (xdp.Record, error)
+	giveBack(frames []cq.Entry) error
+	// post makes a datagram of the sequence and sends it, now or with flush, from a slot that no
+	// send under way has. The context has both. It is EAGAIN if the other side is behind.
+	post(slot int, sequence, context uint64) error
+	flush() error
+	stats() (wakes, publishes uint64) // of what was posted
+	close() error
 }
 
 func runApplication(l *line, c config) (err error) {
-	d, err := shm.OpenDir(c.Dir)
-	if err != nil {
+	a := &application{line: l, cfg: c, taken: make([]cq.Entry, 0, readBatch)}
+	open := throughMemory
+	if c.Socket != "" {
+		open = throughDevice
+		a.credit = inherited(fdCreditSocket, "credit")
+	}
+	if a.way, err = open(l.ctx, c); err != nil {
 		return err
 	}
-	defer d.Close()
-	a := &application{line: l, cfg: c, returns: make([]cq.Entry, 0, readBatch)}
-	defer func() { err = errors.Join(err, a.close(d)) }()
-	if a.q, err = cq.Create(d, c.Queue, cq.Options{Size: queueSlots, MaxLanes: 4}); err != nil {
-		return err
-	}
-	if err := a.meetDevice(d); err != nil {
-		return err
-	}
+	defer func() { err = errors.Join(err, a.close()) }()
+	a.q = a.way.queue()
 	l.send(event{Is: "ready"})
 	for _, phase := range []struct {
 		name string
@@ -79,82 +82,11 @@ func runApplication(l *line, c config) (err error) {
 	if err := l.await("report"); err != nil {
 		return err
 	}
-	s, w := a.q.Stats(), a.commands.Stats()
-	a.result.Syscalls = s.Sleeps + s.Barriers + w.Wakes
-	a.result.Wakes, a.result.Publishes = w.Wakes, w.Publishes
+	s := a.q.Stats()
+	a.result.Wakes, a.result.Publishes = a.way.stats()
+	a.result.Syscalls = s.Sleeps + s.Barriers + a.result.Wakes
 	l.send(event{Is: "report", Stats: &a.result})
 	return nil
-}
-
-// meetDevice attaches to the device's command queue and exchanges memory with it: its frames
-// against our payloads.
-func (a *application) meetDevice(d *shm.Dir) (err error) {
-	a.commands, err = cq.Attach(a.line.ctx, d, a.cfg.Commands, cq.WriterOptions{Wait: true})
-	if err != nil {
-		return err
-	}
-	obj, err := shm.CreateMemfd(shm.Spec{Kind: shm.KindRegion, Name: "payloads",
-		Sections: []shm.Section{{Kind: sectionPayload, Length: sendSlots * payloadMaxBytes}}}, nil)
-	if err != nil {
-		return err
-	}
-	// The device refuses memory that could get smaller while it reads.
-	if err := obj.Seal(shm.SealShrink | shm.SealGrow | shm.SealSeal); err != nil {
-		_ = obj.Close()
-		return err
-	}
-	if a.payloads, err = shm.NewRegion(obj, sectionPayload); err != nil {
-		return err
-	}
-	conn, err := socketOf(fdPeerSocket)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if err := shm.SendFDs(conn, []byte{1}, obj.FD()); err != nil {
-		return err
-	}
-	f, err := receiveFD(conn, "frames")
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if a.frames, a.geo, err = xdp.OpenUMEM(int(f.Fd()), "frames"); err != nil {
-		return err
-	}
-	if a.cfg.Remote != "" {
-		a.credit = inherited(fdCreditSocket, "credit")
-	}
-	return nil
-}
-
-// receiveFD takes one descriptor from the other end of a socket.
-func receiveFD(conn *net.UnixConn, name string) (*os.File, error) {
-	if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
-		return nil, err
-	}
-	_, fds, err := shm.RecvFDs(conn, make([]byte, 1), 1)
-	if err != nil {
-		return nil, err
-	}
-	if len(fds) != 1 {
-		return nil, errors.New("the other process passed no memory")
-	}
-	return os.NewFile(uintptr(fds[0]), name), nil
-}
-
-// receivePayloads maps the payloads that an application passes, read-only.
-func receivePayloads(conn *net.UnixConn) (*shm.Region, error) {
-	f, err := receiveFD(conn, "payloads")
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	obj, err := shm.OpenFD(int(f.Fd()), "payloads", shm.ReadOnly)
-	if err != nil {
-		return nil, err
-	}
-	return shm.NewRegion(obj, sectionPayload)
 }
 
 // receive reads the payload of every frame where the device put it, and gives the frame back.
@@ -177,13 +109,14 @@ func (a *application) receive() (*Direction, error) {
 		if begin == 0 {
 			begin = end
 		}
+		a.taken = a.taken[:0]
 		for i := range es {
 			if err := a.take(t, es[i], end); err != nil {
 				return nil, err
 			}
 		}
 		done += uint64(len(es))
-		if err := errors.Join(a.giveBack(), a.q.Release(len(es))); err != nil {
+		if err := errors.Join(a.way.giveBack(a.taken), a.q.Release(len(es))); err != nil {
 			return nil, err
 		}
 		if a.credit != nil && (done-told >= creditEvery || done == a.cfg.Count) {
@@ -200,37 +133,19 @@ func (a *application) receive() (*Direction, error) {
 
 // take looks at one completion. It is copied first: the writer could change it meanwhile.
 func (a *application) take(t *tally, e cq.Entry, now int64) error {
-	loan, err := a.frames.View(e.Buf, int(e.Len))
+	loan, err := a.way.view(&e)
 	if err != nil {
 		t.Corrupt++
 		return nil
 	}
 	t.add(loan.Bytes())
 	loan.Release()
-	rec, err := xdp.ReadFrame(a.frames, a.geo, e.Buf)
+	rec, err := a.way.record(&e)
 	if err != nil {
 		return err
 	}
 	_ = a.hist.RecordValue(max(1, now-int64(rec.RxNs)))
-	a.returns = append(a.returns, port.ReturnCommand(&e))
-	return nil
-}
-
-// giveBack posts the returns of a batch. The device may be behind; then they wait.
-func (a *application) giveBack() error {
-	for rest := a.returns; len(rest) > 0; {
-		n, err := a.commands.PostBatch(rest)
-		if err != nil && !errors.Is(err, cq.ErrFull) {
-			return err
-		}
-		if rest = rest[n:]; n == 0 {
-			if a.line.ctx.Err() != nil {
-				return stage.ErrGone
-			}
-			time.Sleep(50 * time.Microsecond)
-		}
-	}
-	a.returns = a.returns[:0]
+	a.taken = append(a.taken, e)
 	return nil
 }
 
@@ -261,25 +176,11 @@ func (a *application) progress(phase string, n uint64) {
 	}
 }
 
-func (a *application) close(d *shm.Dir) error {
-	var err error
-	if a.commands != nil {
-		err = a.commands.Close()
-	}
-	if a.q != nil {
-		err = errors.Join(err, a.q.Close())
-	}
-	for _, r := range []*shm.Region{a.frames, a.payloads} {
-		if r != nil {
-			err = errors.Join(err, r.Close(context.Background()))
-		}
-	}
+func (a *application) close() error {
 	if a.credit != nil {
 		_ = a.credit.Close()
 	}
-	// If the device was killed, its queue is nobody's.
-	_ = cq.RemoveDead(d, a.cfg.Commands)
-	return err
+	return a.way.close()
 }
 
 // acks counts what the peer says it received. News end a wait for completions, since there may be
@@ -297,20 +198,4 @@ func (a *acks) follow(f *os.File, count uint64, q *cq.Queue) {
 			return
 		}
 	}
-}
-
-// socketOf wraps an inherited socket.
-func socketOf(fd uintptr) (*net.UnixConn, error) {
-	f := inherited(fd, "socket")
-	defer f.Close()
-	c, err := net.FileConn(f)
-	if err != nil {
-		return nil, err
-	}
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		_ = c.Close()
-		return nil, fmt.Errorf("descriptor %d is no unix socket", fd)
-	}
-	return u, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -144,6 +145,11 @@ func (s *supervisor) choosePath() error {
 		return nil
 	}
 	s.net, s.report.Path = n, PathAFXDP
+	dir, err := os.MkdirTemp("", queuePrefix)
+	if err != nil {
+		return err
+	}
+	s.cfg.Socket = filepath.Join(dir, "device")
 	n.configure(&s.cfg)
 	s.cfg.Generic = s.o.Generic
 	return nil
@@ -174,10 +180,10 @@ func (s *supervisor) startAll() error {
 	if s.net == nil {
 		return s.start("producer", nil, memory[1])
 	}
-	if err := s.start("device", s.net.device, memory[1]); err != nil {
+	if err := s.start("device", s.net.device); err != nil {
 		return err
 	}
-	// The peer has nothing to do with the memory; its credit socket has the second number too.
+	// The peer has nothing to do with memory; its credit socket has the second number too.
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return err
@@ -256,6 +262,7 @@ func (s *supervisor) stop() {
 	stage.End(graceful, slices.Collect(maps.Values(s.children))...)
 	if s.net != nil {
 		s.net.close()
+		_ = os.RemoveAll(filepath.Dir(s.cfg.Socket))
 	}
 	for _, name := range []string{s.cfg.Queue, s.cfg.Commands} {
 		_ = cq.RemoveDead(s.dir, name)

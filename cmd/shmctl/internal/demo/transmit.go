@@ -3,13 +3,13 @@ package demo
 import (
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/internal/stage"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
-	"github.com/shmring/shmring/xdp/port"
 )
 
 // sender is the state of the sending phase. A payload slot is busy from the post of a send until
@@ -26,13 +26,12 @@ type sender struct {
 	acks      acks
 	begin     int64
 	end       int64
-	entries   []cq.Entry
 	buf       []cq.Tagged
 }
 
 // transmit posts sends and reads their completions.
 func (a *application) transmit() (*Direction, error) {
-	s := &sender{a: a, entries: make([]cq.Entry, 0, readBatch), buf: make([]cq.Tagged, readBatch)}
+	s := &sender{a: a, buf: make([]cq.Tagged, readBatch)}
 	for i := range sendSlots {
 		s.free = append(s.free, i)
 	}
@@ -63,7 +62,7 @@ func (a *application) transmit() (*Direction, error) {
 	return d, nil
 }
 
-// post fills free slots and posts them as one batch, no further ahead of the peer than the window.
+// post sends from free slots, no further ahead of the peer than the window.
 func (s *sender) post() (int, error) {
 	room := uint64(len(s.free))
 	if s.a.credit != nil {
@@ -73,25 +72,22 @@ func (s *sender) post() (int, error) {
 	if n == 0 {
 		return 0, nil
 	}
-	s.entries = s.entries[:0]
 	now := doorbell.Now()
-	for i := range n {
-		slot := s.free[len(s.free)-1-i]
-		off := slot * payloadMaxBytes
-		seq := s.posted + uint64(i)
-		size := makePayload(s.a.payloads.Bytes()[off:off+payloadMaxBytes], seq)
-		s.sequence[slot], s.postedNs[slot] = seq, now
-		context := seq<<16 | uint64(slot)
-		s.entries = append(s.entries,
-			port.SendCommand(context, s.a.payloads.Ref(uint64(off)), size, 0))
+	for k := range n {
+		slot := s.free[len(s.free)-1]
+		err := s.a.way.post(slot, s.posted, s.posted<<16|uint64(slot))
+		if errors.Is(err, syscall.EAGAIN) {
+			n = k
+			break
+		}
+		if err != nil {
+			return 0, err
+		}
+		s.sequence[slot], s.postedNs[slot] = s.posted, now
+		s.free = s.free[:len(s.free)-1]
+		s.posted++
 	}
-	k, err := s.a.commands.PostBatch(s.entries)
-	if err != nil && !errors.Is(err, cq.ErrFull) {
-		return 0, err
-	}
-	s.free = s.free[:len(s.free)-k]
-	s.posted += uint64(k)
-	return k, nil
+	return n, s.a.way.flush()
 }
 
 // read takes completions, and waits for one if there was nothing to post either.

@@ -11,8 +11,9 @@ import (
 // config is what the supervisor tells a child when it starts it.
 type config struct {
 	Dir       string `json:"dir"`
-	Queue     string `json:"queue"`    // the application's completion queue
-	Commands  string `json:"commands"` // the device's command queue
+	Queue     string `json:"queue"`            // the application's completion queue
+	Commands  string `json:"commands"`         // the producer's command queue
+	Socket    string `json:"socket,omitempty"` // where the device process listens
 	Count     uint64 `json:"count"`
 	Interface string `json:"interface,omitempty"`
 	Local     string `json:"local,omitempty"` // address and port of the device's end
@@ -45,7 +46,7 @@ type result struct {
 
 // Descriptors that a child is started with, after the standard three.
 const (
-	fdPeerSocket   = 3 // application and device, to pass memory
+	fdPeerSocket   = 3 // application and producer, to pass memory
 	fdCreditSocket = 4 // application and peer, to pace each other
 )
 

@@ -1,0 +1,65 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/device"
+)
+
+// through is the way through a device process, which lends frames where the kernel put them.
+type through struct {
+	e       *device.Endpoint
+	to      netip.AddrPort
+	payload [payloadMaxBytes]byte
+}
+
+func throughDevice(ctx context.Context, c config) (way, error) {
+	local, err := netip.ParseAddrPort(c.Local)
+	if err != nil {
+		return nil, err
+	}
+	t := &through{}
+	if t.to, err = netip.ParseAddrPort(c.Remote); err != nil {
+		return nil, err
+	}
+	r := device.Request{Name: "demo", Ports: []uint16{local.Port()}, Frames: lentFrames,
+		Sends: sendSlots, InPlace: true, NoReconnect: true,
+		QueueOptions: cq.Options{Size: queueSlots}}
+	for {
+		t.e, err = device.Dial(ctx, c.Socket, r)
+		if err == nil {
+			return t, nil
+		}
+		// The device process may not have come so far.
+		if ctx.Err() != nil ||
+			!errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (t *through) queue() *cq.Queue                       { return t.e.Queue() }
+func (t *through) view(e *cq.Entry) (shm.Loan, error)     { return t.e.View(e) }
+func (t *through) record(e *cq.Entry) (xdp.Record, error) { return t.e.Record(e) }
+func (t *through) giveBack(frames []cq.Entry) error       { return t.e.ReleaseBatch(frames) }
+func (t *through) flush() error                           { return nil }
+func (t *through) close() error                           { return t.e.Close() }
+
+func (t *through) post(_ int, sequence, context uint64) error {
+	n := makePayload(t.payload[:], sequence)
+	return t.e.SendTo(t.payload[:n], t.to, context)
+}
+
+func (t *through) stats() (wakes, publishes uint64) {
+	s := t.e.Stats()
+	return s.Wakes, s.Publishes
+}

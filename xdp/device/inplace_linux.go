@@ -1,0 +1,85 @@
+package device
+
+import (
+	"fmt"
+	"math"
+	"os"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/xdp"
+)
+
+// What differs for the one trusted application that reads frames where the kernel put them: whose
+// memory it reads, and that the socket's own table says which frames it has.
+
+// lentFrame stands for the frame of a packet that was lent, and is not to be dropped.
+const lentFrame = math.MaxUint32
+
+// lendable is how many frames may be lent in place. The kernel needs the others: all applications
+// receive into them, and send from them.
+func (s *Server) lendable() int { return int(s.engine.queues[0].umem.Geometry().Frames) / 2 }
+
+// admitReader makes an application the one that reads in place.
+func (s *Server) admitReader(a *app) error {
+	most := s.lendable()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case a.peer.UID != os.Geteuid():
+		return fmt.Errorf("%w: only the server's own user may read in place", ErrRefused)
+	case len(s.engine.queues) != 1:
+		return fmt.Errorf("%w: a server with one queue lends in place", ErrRefused)
+	case a.pool.limit > most:
+		return fmt.Errorf("%w: %d frames are lent in place", ErrBudget, most)
+	case s.reader != nil:
+		return fmt.Errorf("%w: another process reads in place", ErrBudget)
+	}
+	s.reader, a.inPlace, a.umem = a, true, s.engine.queues[0].umem
+	return nil
+}
+
+// forgetReader makes room for the next one. Frames are not lent any more.
+func (s *Server) forgetReader(a *app) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reader == a {
+		s.reader = nil
+	}
+}
+
+// lend hands a received frame out, and returns where its chunk begins and how far behind that the
+// packet does.
+func (a *app) lend(r *xdp.Received, generation uint32) (chunk, start uint64) {
+	a.queue.sock.Loan(r.Frame, generation)
+	r.Frame = lentFrame
+	a.pool.out++
+	chunk = a.geo.Chunk(r.Off)
+	return chunk, r.Off - chunk
+}
+
+// takeBack ends the loan that a command names. What it says is the application's word: what names
+// no loan is counted and changes nothing.
+func (a *app) takeBack(e *cq.Entry) {
+	mine := e.Buf.Region() == a.umem.Region().ID()
+	if a.inPlace {
+		a.pool.took(mine && e.Data <= math.MaxUint32 &&
+			a.queue.sock.Return(e.Buf.Offset(), uint32(e.Data)))
+		return
+	}
+	frame := uint64(1 << 32) // none
+	if mine {
+		frame = e.Buf.Offset() / uint64(a.geo.ChunkBytes)
+	}
+	a.pool.giveBack(frame, e.Data)
+}
+
+// reclaim takes all frames back that an application has in place, which is gone. Generations wrap:
+// that before each quarter of them takes the oldest too.
+func (a *app) reclaim() {
+	if !a.inPlace {
+		return
+	}
+	for quarter := range uint32(4) {
+		a.queue.sock.Reclaim(quarter << 30)
+	}
+}
