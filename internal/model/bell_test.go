@@ -2,6 +2,33 @@ package model
 
 import "fmt"
 
+// The bell's protocol, explored state by state. Its steps carry the names of doorbell's (P:
+// producer, R: read, S: wait set, T: trywait), so the two can be read side by side.
+//
+// Facts of the model: a producer or signaller may stop for ever after any step; readers may leave
+// at every return; armings and epochs are not capped; only finished publishes count as lost. With
+// a plain publish each producer has a store buffer that drains in order, at any moment, and the
+// reader's barrier empties the buffers one producer after the other.
+//
+// A reader's process may die at any step, also while it takes over, and another takes over, any
+// number of times, with a domain of its own that the producers find by its generation.
+//
+// Not in the model: parking or draining several lanes is one step, and so is taking bits together
+// with merging them under the lock; loads are not reordered (the barrier orders them, too); wrap of
+// epoch and sequence, which wrap_test.go explores with its bounds, and that of generations;
+// take-over of the reader while a producer's death is noticed; descriptors of several channels; a
+// producer that has no descriptor to write to, or that cannot reach a domain that exists.
+//
+// What is explored, how many states that is, and which deviations are caught, stands in
+// testdata/guards_models.md. Where to find it: take-over of a lane s, of a reader z, of both s5 to
+// s7; bell generation z1, z2 and keepsBell; death notices q; descriptors and keeper i, v, w; attach
+// while arming t, ga, gj; set with channel and direct read p, u5; threshold with a set gx, gy, with
+// a channel gl, with a descriptor gm; latch with a set o; threshold, latch and a set whose user
+// reads in many_test.go; summary word b3 to b5, u to u3, with descriptors v4, v5, w4, w5;
+// frames in frames_test.go; lanes without room in room_test.go; readers of other users
+// that follow one another in follow_test.go; store buffers in every variant, as "reader
+// pays".
+
 // laneCount lanes of at most two queues; index signaller is the fourth actor outside the reader's
 // process, which runs a producer's steps from P4 on.
 const (
@@ -56,25 +83,41 @@ const (
 
 // bell is one variant of the protocol: its size, its roles and at most one bug.
 type bell struct {
-	publishes [laneCount + 1]uint8 // the last one is the number of signals
+	publishes entries // the last one is the number of signals
 	queueOf   [laneCount]uint8
-	roles     [taskCount]role
-	masks     [taskCount]uint8 // queues of a setter
-	plain     bool             // P1 is a plain store; the reader that parks runs the barrier
-	lazy      bool             // no barrier if the lanes in hand were parked already
-	keep      bool             // R2 never un-parks, as while a completion channel is armed
-	channel   uint8            // queues on the channel
-	apart     bool             // getters have a channel each: task i that of queue i
-	mode      uint8            // what its users arm
-	twice     bool             // they arm for solicited entries before
-	solicited [laneCount]uint8 // bit k: publish k is solicited
-	summary   bool             // the domain's bits have a summary
-	edges     bool             // the user's epoll is edge-triggered
-	sift      bool             // R2 takes parked lanes that are empty off again
-	passes    bool             // producer 0 may die anywhere, and another has its lane
-	mixed     bool             // only those who take lane 0 over publish plainly
-	attaches  uint8            // lanes that come while the reader is at work
+	roles     tasks
+	masks     sets  // queues of a setter
+	plain     bool  // P1 is a plain store; the reader that parks runs the barrier
+	lazy      bool  // no barrier if the lanes in hand were parked already
+	keep      bool  // R2 never un-parks, as while a completion channel is armed
+	channel   uint8 // queues on the channel
+	apart     bool  // getters have a channel each: task i that of queue i
+	mode      uint8 // what its users arm
+	twice     bool  // they arm for solicited entries before
+	solicited marks // bit k: publish k is solicited
+	summary   bool  // the domain's bits have a summary
+	edges     bool  // the user's epoll is edge-triggered
+	sift      bool  // R2 takes parked lanes that are empty off again
+	passes    bool  // producer 0 may die anywhere, and another has its lane
+	mixed     bool  // only those who take lane 0 over publish plainly
+	attaches  uint8 // lanes that come while the reader is at work
+	paidOnly  bool  // explored with the reader paying only
 	bug       bug
+}
+
+type (
+	entries [laneCount + 1]uint8
+	tasks   [taskCount]role
+	sets    [taskCount]uint8
+	marks   [laneCount]uint8
+)
+
+var secondQueue = [laneCount]uint8{0, 0, 1}
+
+// with makes a variant of one of its own.
+func (v bell) with(plain bool) explored {
+	v.plain = plain
+	return of(func(b bug) protocol[bellState] { w := v; w.bug = b; return &w })
 }
 
 // task is a goroutine of the reader's process. Its fields other than at and asleep are private to
@@ -205,46 +248,50 @@ func (v *bell) actor(who uint8) string {
 	return fmt.Sprintf("buffer %d  ", who-20)
 }
 
-func (v *bell) next(s *bellState, emit emitter[bellState]) {
-	out := func(n *bellState, by label) {
-		relabel(&n.armed, &n.rung, &n.w[0], &n.w[1], &n.w[2], &n.w[3])
-		relabel(&n.darmed, &n.drung, &n.dw[0], &n.dw[1], &n.dw[2], &n.dw[3])
-		emit(n, by)
-	}
+func (v *bell) same(n *bellState) {
+	relabel(&n.armed, &n.rung, &n.w[0], &n.w[1], &n.w[2], &n.w[3])
+	relabel(&n.darmed, &n.drung, &n.dw[0], &n.dw[1], &n.dw[2], &n.dw[3])
+}
+
+func (v *bell) steps() string { return "app" }
+
+func (v *bell) next(s *bellState, x *search[bellState]) {
 	for i := range s.task {
 		t := &s.task[i]
 		if v.roles[i] == absent || t.at == gone || !s.heirReady && v.roles[i] != heir {
 			continue
 		}
-		by := label{uint8(10 + i), t.at}
-		if t.asleep && v.roles[i] == keeper {
-			continue
-		}
-		if t.asleep {
-			n := *s
+		x.by(uint8(10+i), t.at)
+		switch {
+		case !t.asleep:
+			v.act(s, i, x)
+		case v.roles[i] != keeper:
+			x.by(uint8(10+i), expire)
+			n := x.fork(s)
 			n.task[i].asleep = false
-			out(&n, label{by.who, expire})
-			continue
+			x.emit(n)
 		}
-		v.act(s, i, func(n *bellState) { out(n, by) })
 	}
 	for l := range s.at {
 		if s.buffered[l] > 0 {
-			n := *s
+			x.by(uint8(20+l), visible)
+			n := x.fork(s)
 			n.unread[l]++
 			n.buffered[l]--
-			out(&n, label{uint8(20 + l), visible})
+			x.emit(n)
 		}
 		if l == 0 && v.passes {
-			n := *s
-			v.passOn(s, &n)
-			out(&n, label{0, L0})
+			x.by(0, L0)
+			n := x.fork(s)
+			v.passOn(s, n)
+			x.emit(n)
 		}
 		if s.at[l] == P1 && s.left[l] == 0 || l == 0 && s.dead {
 			continue
 		}
-		n := *s
-		v.produce(s, &n, l)
-		out(&n, label{uint8(l), s.at[l]})
+		x.by(uint8(l), s.at[l])
+		n := x.fork(s)
+		v.produce(s, n, l)
+		x.emit(n)
 	}
 }

@@ -3,7 +3,7 @@ package model
 import "math/bits"
 
 // arming is N1 to N4 of the channel's queue, all of it under q.mu, and the drain after it.
-func (v *bell) arming(s, n *bellState, i int, emit func(*bellState)) {
+func (v *bell) arming(s, n *bellState, i int, x *search[bellState]) {
 	t := &n.task[i]
 	q, lanes := t.queue, v.lanesOf(t.queue)
 	qbit := uint8(1) << q
@@ -58,7 +58,7 @@ func (v *bell) arming(s, n *bellState, i int, emit func(*bellState)) {
 			*t = task{at: R1, call: empty, queue: q}
 		}
 	}
-	emit(n)
+	x.emit(n)
 }
 
 // channelParks is N1: the lock is taken, the lanes are parked, the barrier is paid, tails are
@@ -137,7 +137,7 @@ func (v *bell) disarm(n *bellState, q uint8) {
 }
 
 // get is C1 and C2. C3 is S3 to S7.
-func (v *bell) get(s, n *bellState, i int, emit func(*bellState)) {
+func (v *bell) get(s, n *bellState, i int, x *search[bellState]) {
 	t := &n.task[i]
 	list := v.list(i)
 	switch t.at {
@@ -186,15 +186,15 @@ func (v *bell) get(s, n *bellState, i int, emit func(*bellState)) {
 	case C2d:
 		v.deliver(n, i)
 	case C4: // the user leaves with the event, or arms again
-		leaves := *n
+		leaves := x.fork(n)
 		leaves.task[i] = task{at: gone}
-		emit(&leaves)
+		x.emit(leaves)
 		*t = task{at: N1, queue: t.queue}
 	}
 	if t.at == S3 || t.at == C4 {
 		v.settleFirst(n, list, t)
 	}
-	emit(n)
+	x.emit(n)
 }
 
 func (v *bell) nextEvent(s, n *bellState, i int) {

@@ -7,60 +7,50 @@ const (
 	countWaiters = 3
 )
 
-// The steps continue those of the other models.
 const (
-	cIdle = stepCount + 1 + iota // adds next, if it has any left
-	cJoin                        // announce: the number of handles grows
-	cJoin2
-	c1
-	c2
-	c3
-	c4
-	c5
-	c6
-	c7
-	cDead
-	cNotice // a watcher kicks: epoch++
-	cNotice2
-	cGone
+	cIdle    step = iota // adds next, if it has any left
+	cJoin                // announce: the number of handles grows
+	cJoin2               // ring all
+	c1                   // add
+	c2                   // load armed
+	c3                   // load rung
+	c4                   // load threshold
+	c5                   // epoch++
+	c6                   // wake
+	c7                   // rung = a
+	cDead                // is dead
+	cNotice              // a watcher kicks: epoch++
+	cNotice2             // wake
+	cGone                // done
 
-	w0 // calls, or leaves
-	w1
+	w0  // calls, or leaves
+	w1  // threshold
 	w1b // follower: second look
-	w2
-	w3
-	w4
-	w5
+	w2  // load epoch
+	w3  // arm
+	w4  // second look
+	w5  // futex wait
 	wAsleep
 	wParked // behind the leader of its seat
-	w6
-	wGone
+	w6      // leave
+	wGone   // left
 )
 
-var countStepNames = map[step]string{cIdle: "next", cJoin: "joined++", cJoin2: "ring all",
-	c1: "C1 add", c2: "C2 load armed", c3: "C3 load rung", c4: "C4 load threshold", c5: "C5 epoch++",
-	c6: "C6 wake", c7: "C7 rung = a", cDead: "is dead", cNotice: "death: epoch++",
-	cNotice2: "death: wake", cGone: "done", w0: "calls", w1: "W1 threshold", w1b: "W1 second look",
-	w2: "W2 load epoch", w3: "W3 arm", w4: "W4 second look", w5: "W5 futex wait",
-	wAsleep: "asleep", wParked: "parked", w6: "W6 leave", wGone: "left"}
-
-type countBug uint8
-
+// Deviations.
 const (
-	cNone countBug = iota
-	cRungFirst
-	cNoLook
-	cLateEpoch
-	cLateThreshold
-	cSameArming
-	cWakeOne
-	cWaiterDisarms
-	cLeaveForgetsOthers
-	cNoHandOn
-	cSilentJoin
-	cScanFirst
-	cServeSelfOnly
-	cNoFollowerLook
+	cRungFirst          = "rung before wake"
+	cNoLook             = "no second look after arming"
+	cLateEpoch          = "epoch loaded after the second look"
+	cLateThreshold      = "threshold stored after the second look"
+	cSameArming         = "armed once for several sleeps"
+	cWakeOne            = "wake one"
+	cWaiterDisarms      = "a waiter that leaves marks the arming rung"
+	cLeaveForgetsOthers = "the seat's threshold goes with the first who leaves"
+	cNoHandOn           = "a leader leaves without naming another"
+	cSilentJoin         = "a handle comes without waking"
+	cScanFirst          = "handles looked for before arming"
+	cServeSelfOnly      = "the leader looks for itself only"
+	cNoFollowerLook     = "a follower parks without a look"
 )
 
 type countAdder struct {
@@ -98,14 +88,13 @@ type countModel struct {
 	seat   [countWaiters]uint8
 	deaths bool
 	joins  bool
-	size   size
-	bug    countBug
+	bug    string
 }
 
 const idleThreshold = 15
 
-func (m *countModel) start() *countState {
-	s := &countState{threshold: [2]uint8{idleThreshold, idleThreshold}}
+func (m *countModel) start() countState {
+	s := countState{threshold: [2]uint8{idleThreshold, idleThreshold}}
 	for i, n := range m.adds {
 		s.adder[i] = countAdder{at: cIdle, left: n}
 		if n == 0 {
@@ -124,22 +113,29 @@ func (m *countModel) start() *countState {
 	return s
 }
 
-func (m *countModel) step(s *countState, emit func(n *countState, who int, at step)) {
+func (m *countModel) steps() string { return "cIdle" }
+
+func (m *countModel) next(s *countState, x *search[countState]) {
 	for i := range s.adder {
-		m.adderSteps(s, i, func(n *countState) { emit(n, i, s.adder[i].at) })
+		x.by(uint8(i), s.adder[i].at)
+		if n := x.fork(s); m.adderSteps(s, n, i) {
+			x.emit(n)
+		}
 		if a := s.adder[i]; m.deaths && a.at > cIdle && a.at < cDead {
-			n := *s
+			x.by(uint8(i), cDead)
+			n := x.fork(s)
 			n.adder[i].at, n.adder[i].died = cDead, true
-			emit(&n, i, cDead)
+			x.emit(n)
 		}
 	}
 	for i := range s.waiter {
-		m.waiterSteps(s, i, func(n *countState) { emit(n, countAdders+i, s.waiter[i].at) })
+		x.by(uint8(countAdders+i), s.waiter[i].at)
+		m.waiterSteps(s, i, x)
 	}
 }
 
-func (m *countModel) adderSteps(s *countState, i int, emit func(*countState)) {
-	n := *s
+// adderSteps is false while the adder has nothing to do.
+func (m *countModel) adderSteps(s, n *countState, i int) bool {
 	a := &n.adder[i]
 	switch a.at {
 	case cIdle:
@@ -191,14 +187,13 @@ func (m *countModel) adderSteps(s *countState, i int, emit func(*countState)) {
 		n.finish(i)
 	case cDead:
 		if !m.noticed(s, i) {
-			return
+			return false
 		}
 		a.at = cNotice
 	default:
-		return
+		return false
 	}
-	n.relabel()
-	emit(&n)
+	return true
 }
 
 // noticed tells whether a waiter watches the adder. All know the adders of before.
@@ -243,13 +238,8 @@ func (m *countModel) leader(s *countState, seat uint8) bool {
 	return false
 }
 
-// relabel gives armings small names; see there.
-func (s *countState) relabel() {
-	var held []*uint8
-	for i := range s.adder {
-		held = append(held, &s.adder[i].a)
-	}
-	relabel(&s.armed, &s.rung, held...)
+func (m *countModel) same(n *countState) {
+	relabel(&n.armed, &n.rung, &n.adder[0].a, &n.adder[1].a, &n.adder[2].a)
 }
 
 // judge looks at states in which every waiter sleeps or has left.
@@ -289,20 +279,7 @@ func (m *countModel) judge(s *countState) verdict {
 	return v
 }
 
-// countProtocol gives the model the explorer's form.
-type countProtocol struct{ *countModel }
-
-func (p countProtocol) start() countState { return *p.countModel.start() }
-
-func (p countProtocol) next(s *countState, emit emitter[countState]) {
-	p.step(s, func(n *countState, who int, at step) {
-		emit(n, label{who: uint8(who), at: at})
-	})
-}
-
-func (p countProtocol) judge(s *countState) verdict { return p.countModel.judge(s) }
-
-func (p countProtocol) actor(who uint8) string {
+func (m *countModel) actor(who uint8) string {
 	if who < countAdders {
 		return fmt.Sprint("adder ", who)
 	}

@@ -1,18 +1,17 @@
 package model
 
-func (m *countModel) waiterSteps(s *countState, i int, emit func(*countState)) {
-	n := *s
+func (m *countModel) waiterSteps(s *countState, i int, x *search[countState]) {
+	n := x.fork(s)
 	w, seat := &n.waiter[i], m.seat[i]
 	switch w.at {
 	case w0:
 		n.waiter[i].at = w1
-		emit(&n)
-		n = *s
+		x.emit(n)
 		w.at = wGone
 	case w1: // under the handle's lock
 		w.inList = true
 		if m.bug != cLateThreshold {
-			n.threshold[seat] = m.lowest(&n, seat)
+			n.threshold[seat] = m.lowest(n, seat)
 		}
 		w.at = w1b
 		if !m.leader(s, seat) {
@@ -37,7 +36,7 @@ func (m *countModel) waiterSteps(s *countState, i int, emit func(*countState)) {
 		}
 		w.again, w.at = true, w4
 	case w4:
-		m.look(s, &n, i)
+		m.look(s, n, i)
 	case w5:
 		if m.bug == cLateThreshold {
 			n.threshold[seat] = m.lowest(s, seat)
@@ -52,19 +51,18 @@ func (m *countModel) waiterSteps(s *countState, i int, emit func(*countState)) {
 			w.fresh = false
 		}
 	case w6:
-		m.leave(&n, i)
+		m.leave(n, i)
 	default:
 		return
 	}
-	n.relabel()
-	emit(&n)
+	x.emit(n)
 	if w := s.waiter[i]; w.at == wParked && (w.done || w.leads) {
-		n := *s
+		n := x.fork(s)
 		n.waiter[i].at = w6
 		if !w.done {
 			n.waiter[i].at = w2
 		}
-		emit(&n)
+		x.emit(n)
 	}
 }
 

@@ -1,7 +1,7 @@
 package model
 
 // descriptor is what a call does to the descriptor of a set or channel, and the user's epoll_wait.
-func (v *bell) descriptor(s, n *bellState, i int, emit func(*bellState)) {
+func (v *bell) descriptor(s, n *bellState, i int, x *search[bellState]) {
 	t := &n.task[i]
 	if s.dmu != 0 && s.dmu != uint8(i)+1 && (t.at == F1 || t.at >= F3s && t.at <= F5 && t.at != F4) {
 		return
@@ -59,7 +59,7 @@ func (v *bell) descriptor(s, n *bellState, i int, emit func(*bellState)) {
 		n.edge = false
 		*t = task{at: app}
 	}
-	emit(n)
+	x.emit(n)
 }
 
 // lowers is the first step of the look after a reset.

@@ -19,10 +19,7 @@ package model
 // are copied in F5; a reader that closes its queue, with which all that it has goes; the proof of
 // death, which comes at once here; overrun.
 
-const (
-	followReaders = 3
-	followItems   = 2
-)
+const followReaders = 3
 
 type followModel struct {
 	items      uint8
@@ -55,35 +52,30 @@ type followState struct {
 }
 
 const (
-	followP step = iota
-	followF1
-	followF2
-	followF3
-	followF4
-	followF5
-	followF6
-	followF7
-	followF8
-	followF9
-	followGiveUp
-	followDead
+	followP      step = iota // P1 publish
+	followF1                 // gone?
+	followF2                 // load head
+	followF3                 // load peeked
+	followF4                 // load again
+	followF5                 // send a filled lane
+	followF6                 // the answer comes
+	followF7                 // shut
+	followF8                 // did it come?
+	followF9                 // close the former lane
+	followGiveUp             // gives up
+	followDead               // dies
 	followNone
-	followA1
-	followA2
-	followA3
-	followG0
-	followG1
-	followG2
-	followG3
-	followG4
-	followDies
-	followLeaves
+	followA1     // receive
+	followA2     // answer
+	followA3     // attach
+	followG0     // open
+	followG1     // choose
+	followG2     // store peeked
+	followG3     // hand out
+	followG4     // release
+	followDies   // dies
+	followLeaves // detaches
 )
-
-var followStepNames = [...]string{"P1 publish", "F1 gone?", "F2 load head", "F3 load peeked",
-	"F4 load again", "F5 send a filled lane", "F6 the answer comes", "F7 shut", "F8 did it come?",
-	"F9 close the former lane", "gives up", "dies", "", "A1 receive", "A2 answer", "A3 attach",
-	"G0 open", "G1 choose", "G2 store peeked", "G3 hand out", "G4 release", "dies", "detaches"}
 
 // Deviations.
 const (
@@ -101,8 +93,6 @@ const (
 	followTailFirst = "the rest is counted before the last publish"
 )
 
-func (m followModel) stepName(at step) string { return followStepNames[at] }
-
 func (m followModel) actor(who uint8) string {
 	return [...]string{"writer  ", "reader 0", "reader 1", "reader 2"}[who]
 }
@@ -116,8 +106,10 @@ func (m followModel) start() (s followState) {
 	return s
 }
 
-func (m followModel) next(s *followState, emit emitter[followState]) {
-	m.write(s, func(n *followState, at step) { emit(n, label{0, at}) })
+func (m followModel) steps() string { return "followP" }
+
+func (m followModel) next(s *followState, x *search[followState]) {
+	m.write(s, x)
 	for i := range m.readers {
 		r := &s.reader[i]
 		if r.dead {
@@ -125,23 +117,27 @@ func (m followModel) next(s *followState, emit emitter[followState]) {
 		}
 		by := 1 + i
 		if i+1 < m.readers { // the last one stays
-			n := *s
+			x.by(by, followDies)
+			n := x.fork(s)
 			n.reader[i].dead = true
-			emit(&n, label{by, followDies})
+			x.emit(n)
 			idle := r.at == followNone || r.at == followG1 && r.next == r.head
 			if !r.left && (idle || m.bug == followReadsOn && r.at != followNone) {
-				n := *s
+				x.by(by, followLeaves)
+				n := x.fork(s)
 				n.reader[i].left = true
-				emit(&n, label{by, followLeaves})
+				x.emit(n)
 			}
 		}
 		if r.accept != followNone {
-			n := *s
+			x.by(by, r.accept)
+			n := x.fork(s)
 			m.meet(r, &n.reader[i])
-			emit(&n, label{by, r.accept})
+			x.emit(n)
 		}
 		if r.at != followNone && (!r.left || m.bug == followReadsOn) {
-			m.read(s, i, func(n *followState) { emit(n, label{by, r.at}) })
+			x.by(by, r.at)
+			m.read(s, i, x)
 		}
 	}
 }
@@ -154,29 +150,31 @@ func (m followModel) begin() step {
 	return followF1
 }
 
-func (m followModel) write(s *followState, emit func(*followState, step)) {
+func (m followModel) write(s *followState, x *search[followState]) {
 	if s.dead {
 		return
 	}
 	if m.writerDies {
-		n := *s
+		n := x.fork(s)
 		n.dead, n.at = true, followDead
 		n.head, n.tail, n.again = 0, 0, 0
 		for i := range n.reader {
 			n.reader[i].shut = true
 		}
-		emit(&n, followDead)
+		x.by(0, followDead)
+		x.emit(n)
 	}
-	n := *s
+	x.by(0, s.at)
+	n := x.fork(s)
 	cur := &n.reader[s.cur]
 	n.at = s.at + 1
 	switch s.at {
 	case followP:
 		if s.left > 0 {
-			x := *s
-			x.left--
-			x.reader[s.cur].to++
-			emit(&x, followP)
+			y := x.fork(s)
+			y.left--
+			y.reader[s.cur].to++
+			x.emit(y)
 		}
 		if n.at = m.begin(); !cur.dead && !cur.left && m.bug == "" {
 			return // F1 would say no, and nothing else depends on it
@@ -206,23 +204,23 @@ func (m followModel) write(s *followState, emit func(*followState, step)) {
 			n.at = followF1
 		}
 	case followF5:
-		m.offer(s, emit)
+		m.offer(s, x)
 		return
 	default:
-		m.answered(s, &n, emit)
+		m.answered(s, n, x)
 		return
 	}
-	emit(&n, s.at)
+	x.emit(n)
 }
 
 // offer goes to any reader that has not been this writer's yet, and is not busy with what the
 // writer gave up before.
-func (m followModel) offer(s *followState, emit func(*followState, step)) {
+func (m followModel) offer(s *followState, x *search[followState]) {
 	for i := range m.readers {
 		if r := &s.reader[i]; i == s.cur || r.dead || r.left || r.accept != followNone || r.attached {
 			continue
 		}
-		n := *s
+		n := x.fork(s)
 		r := &n.reader[i]
 		*r = followReader{accept: followA1, at: followNone, from: s.head, to: s.tail,
 			again: s.again, head: s.head, peeked: s.head}
@@ -230,12 +228,12 @@ func (m followModel) offer(s *followState, emit func(*followState, step)) {
 		if m.bug == followDrops {
 			n.reader[s.cur].from, n.reader[s.cur].to = 0, 0
 		}
-		emit(&n, followF5)
+		x.emit(n)
 	}
 }
 
 // answered is the end of a rendezvous: with the answer, or without.
-func (m followModel) answered(s, n *followState, emit func(*followState, step)) {
+func (m followModel) answered(s, n *followState, x *search[followState]) {
 	met := &n.reader[s.to]
 	failed := func() {
 		n.at, met.shut, n.to = m.begin(), true, 0
@@ -249,14 +247,15 @@ func (m followModel) answered(s, n *followState, emit func(*followState, step)) 
 	switch s.at {
 	case followF6:
 		if met.told {
-			x := *n
-			x.at = followF9
-			emit(&x, followF6)
+			y := x.fork(n)
+			y.at = followF9
+			x.emit(y)
 		}
 		if n.at = followF7; m.bug == followNoLook {
 			failed()
 		}
-		emit(n, followGiveUp) // the other side is gone, or the writer's time is over
+		x.by(0, followGiveUp)
+		x.emit(n) // the other side is gone, or the writer's time is over
 		return
 	case followF7:
 		if met.shut = true; m.bug == followOpen {
@@ -274,7 +273,7 @@ func (m followModel) answered(s, n *followState, emit func(*followState, step)) 
 		n.head, n.tail, n.again = 0, 0, 0
 		met.told, met.shut = false, false
 	}
-	emit(n, s.at)
+	x.emit(n)
 }
 
 // meet is the reader's side of a rendezvous, in a goroutine that does not read.
@@ -301,8 +300,8 @@ func (m followModel) meet(s, n *followReader) {
 	}
 }
 
-func (m followModel) read(s *followState, i uint8, emit func(*followState)) {
-	n := *s
+func (m followModel) read(s *followState, i uint8, x *search[followState]) {
+	n := x.fork(s)
 	r := &n.reader[i]
 	switch r.at {
 	case followG0:
@@ -312,9 +311,9 @@ func (m followModel) read(s *followState, i uint8, emit func(*followState)) {
 		}
 	case followG1:
 		if r.next > r.head {
-			x := n
-			x.reader[i].at = followG4
-			emit(&x)
+			y := x.fork(n)
+			y.reader[i].at = followG4
+			x.emit(y)
 		}
 		if r.next >= r.to {
 			return
@@ -345,7 +344,7 @@ func (m followModel) read(s *followState, i uint8, emit func(*followState)) {
 		r.head++
 		r.at = followG1
 	}
-	emit(&n)
+	x.emit(n)
 }
 
 // judge: in the end the last reader has it all, or there is nobody who could have given it to him.
@@ -353,9 +352,7 @@ func (m followModel) judge(s *followState) verdict {
 	if s.bad != moving {
 		return s.bad
 	}
-	moves := 0
-	m.next(s, func(*followState, label) { moves++ })
-	if moves > 0 {
+	if moves(protocol[followState](m), s) {
 		return moving
 	}
 	published, all := m.items-s.left, true
@@ -374,4 +371,24 @@ func (m followModel) judge(s *followState) verdict {
 		return lost
 	}
 	return resting
+}
+
+func (m followModel) with(bug string) protocol[followState] {
+	m.bug = bug
+	return m
+}
+
+var follows = family{
+	title: "Readers of other users that follow one another",
+	variants: []variant{
+		form("a successor", followModel{items: 2, readers: 2, writerDies: true}.with),
+		form("two successors", followModel{items: 2, readers: 3}.with),
+		form("two successors, the writer dies",
+			followModel{items: 2, readers: 3, writerDies: true}.with),
+		form("two successors, x3", followModel{items: 3, readers: 3, writerDies: true}.with),
+	},
+	mutants: append(
+		on("a successor", followAlive, followHeadFirst, followUnpeeked, followUnheeded,
+			followPeekLate, followReadsOn, followTailFirst, followDrops),
+		on("two successors", followForgets, followAttached, followNoLook, followOpen)...),
 }

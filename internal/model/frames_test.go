@@ -1,10 +1,6 @@
 package model
 
-import (
-	"testing"
-
-	"github.com/shmring/shmring/internal/shmtest"
-)
+import "slices"
 
 // The return of frames, explored: a device process lends the frames of a UMEM by completions in a
 // lane, their reader gives them back by commands. The reader may die at any step, and the next one
@@ -31,17 +27,15 @@ const (
 	laneRoom    = 4
 )
 
-type framesBug uint8
-
+// Deviations.
 const (
-	fNone          framesBug = iota
-	fAnyGeneration           // a return names a frame only
-	fReclaimAt               // a reclaim takes the loan that it names, too
-	fReclaimLate             // the successor looks at the head after it has read
-	fNoReclaim
-	fReclaimPeeked // what was handed out is reclaimed, though it is handed out again
-	fReleaseFirst  // in place: the entry is released before its return is posted
-	fAnyRegion     // a return of a former UMEM is taken
+	fAnyGeneration = "a return names no sequence"
+	fReclaimAt     = "a reclaim takes the loan at the head as well"
+	fReclaimLate   = "the successor looks at the head after its first read"
+	fNoReclaim     = "the successor reclaims nothing"
+	fReclaimPeeked = "what is handed out again is reclaimed"
+	fReleaseFirst  = "the entry is released before its return is posted"
+	fAnyRegion     = "a return of a former UMEM is taken"
 )
 
 type framesModel struct {
@@ -50,8 +44,7 @@ type framesModel struct {
 	inPlace  bool
 	restarts bool
 	anew     bool // it numbers completions anew; the reader lives as long as the lane
-	size     size
-	bug      framesBug
+	bug      string
 }
 
 // loan is a frame under a completion's sequence, plus one; 0 is none.
@@ -84,89 +77,85 @@ type framesState struct {
 	commands   [maxCommands]command
 }
 
-const framesBase step = 160
-
 const (
-	fD1 = framesBase + iota // and D3
-	fD2
-	fD4
-	fRestart
-	fG1
-	fG2
-	fG3
-	fH1
-	fH2
+	fD1      step = iota // lend, and D3: take a command
+	fD2                  // publish
+	fD4                  // carry out
+	fRestart             // dies, and the next begins
+	fG1                  // take
+	fG2                  // post return
+	fG3                  // release
+	fH1                  // look at head
+	fH2                  // post reclaim
 	fDies
 )
 
-var framesStepNames = [...]string{"D1 lend", "D2 publish", "D4 carry out",
-	"dies, and the next begins", "G1 take", "G2 post return", "G3 release", "H1 look at head",
-	"H2 post reclaim", "dies"}
-
-type framesProtocol struct{ *framesModel }
-
-func (m framesProtocol) start() framesState {
+func (m framesModel) start() framesState {
 	s := framesState{left: m.packets, at: fD1, reader: fG1}
 	return s
 }
 
-func (m framesProtocol) actor(who uint8) string {
+func (m framesModel) steps() string { return "fD1" }
+
+func (m framesModel) actor(who uint8) string {
 	return [...]string{"device", "reader"}[who]
 }
 
-func (m framesProtocol) next(s *framesState, emit emitter[framesState]) {
-	m.device(s, func(n *framesState, at step) { emit(n, label{0, at}) })
-	m.read(s, func(n *framesState, at step) { emit(n, label{1, at}) })
+func (m framesModel) next(s *framesState, x *search[framesState]) {
+	m.device(s, x)
+	m.read(s, x)
 }
 
-func (m framesProtocol) device(s *framesState, emit func(*framesState, step)) {
+func (m framesModel) device(s *framesState, x *search[framesState]) {
 	if m.restarts && s.region == 0 { // at any step; returns and reclaims under way stay
-		n := *s
+		n := x.fork(s)
 		n.region = 1
 		if m.anew {
 			n.base = s.tail
 		}
 		n.lent, n.lending, n.doing, n.at = [maxFrames]uint8{}, loan{}, command{}, fD1
-		emit(&n, fRestart)
+		x.by(0, fRestart)
+		x.emit(n)
 	}
+	x.by(0, s.at)
 	switch s.at {
 	case fD1:
 		for i := range s.commands {
 			if s.commands[i] == (command{}) || i > 0 && s.commands[i] == s.commands[i-1] {
 				continue
 			}
-			n := *s
+			n := x.fork(s)
 			n.doing, n.commands[i], n.at = s.commands[i], command{}, fD4
 			n.sort()
-			emit(&n, fD1)
+			x.emit(n)
 		}
 		for f := range m.frames {
 			if s.left == 0 || s.lent[f] != 0 || s.tail-s.head == laneRoom {
 				continue
 			}
-			n := *s
+			n := x.fork(s)
 			n.lending = loan{f, s.tail - s.base + 1, s.region}
 			n.left--
 			n.at = fD2
 			n.lent[f] = n.lending.seq
-			emit(&n, fD1)
+			x.emit(n)
 		}
 	case fD2:
-		n := *s
+		n := x.fork(s)
 		n.lane[s.tail%laneRoom], n.returned[s.tail%laneRoom] = s.lending, false
 		n.tail++
 		n.at = fD1
 		n.lending = loan{}
-		emit(&n, fD2)
+		x.emit(n)
 	case fD4:
-		n := *s
-		m.carryOut(s, &n)
+		n := x.fork(s)
+		m.carryOut(s, n)
 		n.doing, n.at = command{}, fD1
-		emit(&n, fD4)
+		x.emit(n)
 	}
 }
 
-func (m framesProtocol) carryOut(s, n *framesState) {
+func (m framesModel) carryOut(s, n *framesState) {
 	c := s.doing
 	switch {
 	case c.region != s.region && m.bug != fAnyRegion:
@@ -212,27 +201,29 @@ func (s *framesState) sort() {
 	}
 }
 
-func (m framesProtocol) read(s *framesState, emit func(*framesState, step)) {
-	n := *s
+func (m framesModel) read(s *framesState, x *search[framesState]) {
+	n := x.fork(s)
 	n.held, n.claims, n.owes, n.before, n.reader = loan{}, false, false, 0, fH1
 	if !m.anew {
-		m.die(&n, emit)
+		m.die(n, x)
 	}
-	n = *s
+	n = x.fork(s)
 	if s.owes && s.reader != fH1 {
 		r := command{loan{0, s.before, s.region}, true}
 		if n.post(r) {
 			n.owes, n.before = false, 0
-			emit(&n, fH2)
+			x.by(1, fH2)
+			x.emit(n)
 		}
-		n = *s
+		n = x.fork(s)
 	}
+	x.by(1, s.reader)
 	i := s.head % laneRoom
 	switch s.reader {
 	case fH1:
-		m.lookAtHead(&n)
+		m.lookAtHead(n)
 		n.reader = fG1
-		emit(&n, fH1)
+		x.emit(n)
 	case fG1:
 		if s.head == s.tail {
 			return
@@ -247,9 +238,9 @@ func (m framesProtocol) read(s *framesState, emit func(*framesState, step)) {
 			n.reader = fG3
 		}
 		if m.bug == fReclaimLate && !s.owes {
-			m.lookAtHead(&n)
+			m.lookAtHead(n)
 		}
-		emit(&n, fG1)
+		x.emit(n)
 	case fG2:
 		if !n.post(command{loan: s.held}) {
 			return
@@ -261,23 +252,24 @@ func (m framesProtocol) read(s *framesState, emit func(*framesState, step)) {
 			n.reader = fG1
 		}
 		n.held, n.claims = loan{}, false
-		emit(&n, fG2)
+		x.emit(n)
 	case fG3:
 		n.release()
 		n.reader = fG1
 		if m.bug == fReleaseFirst {
 			n.reader = fG2
 		}
-		emit(&n, fG3)
+		x.emit(n)
 	}
 }
 
 // die is the reader's death. One that copied nothing out leaves nothing to reclaim.
-func (m framesProtocol) die(n *framesState, emit func(*framesState, step)) {
+func (m framesModel) die(n *framesState, x *search[framesState]) {
 	if m.inPlace && m.bug != fReclaimPeeked || m.bug == fReclaimLate || m.bug == fNoReclaim {
 		n.reader = fG1
 	}
-	emit(n, fDies)
+	x.by(1, fDies)
+	x.emit(n)
 }
 
 func (n *framesState) release() {
@@ -287,7 +279,7 @@ func (n *framesState) release() {
 }
 
 // lookAtHead is H1: what was lent before the head, in sequences of the present device process.
-func (m framesProtocol) lookAtHead(n *framesState) {
+func (m framesModel) lookAtHead(n *framesState) {
 	at := n.head
 	if m.bug == fReclaimPeeked {
 		at = n.peeked
@@ -299,7 +291,7 @@ func (m framesProtocol) lookAtHead(n *framesState) {
 }
 
 // judge: lost stands for a frame that two have, and for one that nobody has.
-func (m framesProtocol) judge(s *framesState) verdict {
+func (m framesModel) judge(s *framesState) verdict {
 	mine := func(l loan) bool { return l.region == s.region && s.lent[l.frame] == l.seq }
 	if s.held.seq != 0 && s.claims && s.held.region == s.region && !mine(s.held) {
 		return lost
@@ -330,70 +322,28 @@ func (m framesProtocol) judge(s *framesState) verdict {
 	return resting
 }
 
-var framesVariants = map[string]framesModel{
-	"copied":            {frames: 2, packets: 3},
-	"in place":          {frames: 2, packets: 3, inPlace: true},
-	"copied, 3 frames":  {frames: 3, packets: 5, size: complete},
-	"in place, 3":       {frames: 3, packets: 5, inPlace: true, size: complete},
-	"it dies":           {frames: 2, packets: 3, restarts: true},
-	"it dies, 3 frames": {frames: 3, packets: 4, restarts: true, size: complete},
-	"numbered anew":     {frames: 2, packets: 4, restarts: true, anew: true},
-	"in place, it dies": {frames: 2, packets: 3, inPlace: true, restarts: true, size: short},
+func (m framesModel) with(bug string) protocol[framesState] {
+	m.bug = bug
+	return m
 }
 
-var framesMutants = []struct {
-	base string
-	bug  framesBug
-	text string
-}{
-	{"copied", fAnyGeneration, "a return names no sequence"},
-	{"in place", fAnyGeneration, "a return names no sequence, in place"},
-	{"copied", fReclaimAt, "a reclaim takes the loan at the head as well"},
-	{"copied", fReclaimLate, "the successor looks at the head after its first read"},
-	{"copied", fNoReclaim, "the successor reclaims nothing"},
-	{"in place", fReclaimPeeked, "what is handed out again is reclaimed"},
-	{"in place", fReleaseFirst, "the entry is released before its return is posted"},
-	{"numbered anew", fAnyRegion, "a return of a former UMEM is taken"},
-}
-
-func (m framesModel) with(b framesBug) protocol[framesState] {
-	m.bug = b
-	return framesProtocol{&m}
-}
-
-func TestModelFramesLosesNothing(t *testing.T) {
-	for name, m := range framesVariants {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if m.size > modelSize() {
-				t.Skip("explored with -model.full, or not with -short")
-			}
-			o := explore(m.with(fNone), false)
-			t.Logf("%-20s %v", name, o)
-			compare(t, framesTitle+": "+name, o)
-			if o.resting == 0 || o.stuck > 0 {
-				t.Errorf("%d states at rest, %d stuck", o.resting, o.stuck)
-			}
-			if o.lost+o.muted > 0 {
-				t.Errorf("shortest run:%s", interleaving(m.with(fNone)))
-			}
-		})
-	}
-}
-
-func TestModelFramesCatchesMutants(t *testing.T) {
-	shmtest.Long(t)
-	for _, c := range framesMutants {
-		t.Run(c.text, func(t *testing.T) {
-			t.Parallel()
-			if framesVariants[c.base].size > modelSize() {
-				t.Skip("explored with -model.full, or not with -short")
-			}
-			o := explore(framesVariants[c.base].with(c.bug), !*modelFull)
-			t.Logf("%-64s %v", c.text, o)
-			if o.lost == 0 {
-				t.Errorf("the mutant survives: %v", o)
-			}
-		})
-	}
+var frames = family{
+	title: "Frames",
+	variants: []variant{
+		form("copied", framesModel{frames: 2, packets: 3}.with),
+		form("copied, 3 frames", framesModel{frames: 3, packets: 5}.with),
+		form("in place", framesModel{frames: 2, packets: 3, inPlace: true}.with),
+		form("in place, 3", framesModel{frames: 3, packets: 5, inPlace: true}.with),
+		form("in place, it dies", framesModel{frames: 2, packets: 3, inPlace: true, restarts: true}.with),
+		form("it dies", framesModel{frames: 2, packets: 3, restarts: true}.with),
+		form("it dies, 3 frames", framesModel{frames: 3, packets: 4, restarts: true}.with),
+		form("numbered anew", framesModel{frames: 2, packets: 4, restarts: true, anew: true}.with),
+	},
+	mutants: slices.Concat(
+		on("copied", fAnyGeneration, fReclaimAt, fReclaimLate, fNoReclaim),
+		on("in place", fReclaimPeeked, fReleaseFirst),
+		on("numbered anew", fAnyRegion),
+		[]mutant{
+			{base: "in place", bug: fAnyGeneration, text: "a return names no sequence, in place"},
+		}),
 }

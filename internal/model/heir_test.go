@@ -4,12 +4,12 @@ package model
 // through a take-over, and as often as it likes. The predecessor's goroutines die with all that was
 // private to them. What is shared of the queue stays; its domain is another one. The goroutines of
 // the variant then begin anew, in the new process.
-func (v *bell) inherit(s, n *bellState, i int, emit func(*bellState)) {
+func (v *bell) inherit(s, n *bellState, i int, x *search[bellState]) {
 	t := &n.task[i]
 	if t.at != K1 { // it dies half way, and the next one comes
-		again := *n
-		v.succeed(s, &again, i)
-		emit(&again)
+		again := x.fork(n)
+		v.succeed(s, again, i)
+		x.emit(again)
 	}
 	switch t.at {
 	case K1:
@@ -35,7 +35,7 @@ func (v *bell) inherit(s, n *bellState, i int, emit func(*bellState)) {
 			t.at = K3
 		}
 	}
-	emit(n)
+	x.emit(n)
 }
 
 func (v *bell) afterBarrier() step {
@@ -87,71 +87,4 @@ func (v *bell) reaches(s, n *bellState, l int) bool {
 		n.holds |= bit
 	}
 	return found
-}
-
-// heirs are the variants with a second reader's process, and those with two channels. The barrier
-// is run for hot lanes only, as built: a lane that is found parked must have been paid for.
-var heirs = []variant{
-	{key: "z", text: "sread, take-overs, 2 lanes x2", size: smallest,
-		bell: &bell{publishes: four(2, 2, 0, 0), lazy: true, sift: true,
-			roles: three(direct, heir, absent)}},
-	{key: "z1", text: "set, take-overs, 2 lanes x2 and x1", size: short,
-		bell: &bell{publishes: four(2, 1, 0, 0), lazy: true, sift: true,
-			roles: three(setter, heir, absent), masks: [taskCount]uint8{1}}},
-	{key: "z2", text: "channel, take-overs, x2 and x1", size: short,
-		bell: &bell{publishes: four(2, 1, 0, 0), lazy: true, channel: 1, mode: forAny,
-			roles: three(getter, heir, absent)}},
-	{key: "z3", text: "sread + set, take-overs, 1 lane x2", size: short,
-		bell: &bell{publishes: four(2, 0, 0, 0), lazy: true, sift: true,
-			roles: three(direct, setter, heir), masks: [taskCount]uint8{0, 1}}},
-	{key: "z4", text: "trywait, take-overs, 2 lanes x1", size: short,
-		bell: &bell{publishes: four(1, 1, 0, 0), lazy: true, sift: true,
-			roles: three(poller, heir, absent)}},
-	{key: "z5", text: "set {Q0, Q1}, take-overs, 1 lane x2 and x1", size: short,
-		bell: &bell{publishes: four(2, 0, 1, 0), queueOf: secondQueue, lazy: true, sift: true,
-			roles: three(setter, heir, absent), masks: [taskCount]uint8{3}}},
-	{key: "z6", text: "sread + set, take-overs, 2 lanes x1", size: complete,
-		bell: &bell{publishes: four(1, 1, 0, 0), lazy: true, sift: true,
-			roles: three(direct, setter, heir), masks: [taskCount]uint8{0, 1}}},
-
-	{key: "x", text: "two channels, a getter and a queue each, x1", size: complete,
-		bell: &bell{publishes: four(1, 0, 1, 0), queueOf: secondQueue, channel: 3, mode: forAny,
-			apart: true, roles: three(getter, getter, absent)}},
-	{key: "x1", text: "two channels with a queue each, x1 in Q0", size: short,
-		bell: &bell{publishes: four(1, 0, 0, 0), queueOf: secondQueue, channel: 3, mode: forAny,
-			apart: true, roles: three(getter, getter, absent)}},
-	{key: "x2", text: "two channels and a set over their queues, x1 in Q0", size: complete,
-		bell: &bell{publishes: four(1, 0, 0, 0), queueOf: secondQueue, channel: 3, mode: forAny,
-			apart: true, sift: true, roles: three(getter, getter, setter),
-			masks: [taskCount]uint8{0, 0, 3}}},
-	{key: "x3", text: "two channels with a queue each, x2 in Q0", size: short,
-		bell: &bell{publishes: four(2, 0, 0, 0), queueOf: secondQueue, channel: 3, mode: forAny,
-			apart: true, roles: three(getter, getter, absent)}},
-}
-
-var heirMutants = []mutant{
-	{bug: heirTakesMarks, base: "z", text: "heir takes the marked lanes in hand only"},
-	{bug: heirCountsAnew, base: "z", text: "heir numbers its armings as the one before did"},
-	{bug: heirParks, base: "z", plain: true, text: "heir runs no barrier"},
-	{bug: heirTakesMarks, base: "z1", text: "heir with a set takes the marked lanes only"},
-	{bug: heirListsNone, base: "z1", text: "heir's set does not look at the queue first"},
-	{bug: heirNamesLate, base: "z1", text: "heir names its bell after the queue is listed"},
-	{bug: keepsBell, base: "z1", text: "producer goes on with the bell that it holds"},
-	{bug: heirParks, base: "z1", plain: true, text: "heir with a set runs no barrier"},
-	{bug: heirTakesMarks, base: "z2", text: "heir with a channel takes the marked lanes only"},
-	{bug: heirNamesLate, base: "z2", text: "heir with a channel names its bell late"},
-	{bug: keepsBell, base: "z2", text: "producer with a channel keeps its bell"},
-	{bug: heirParks, base: "z2", plain: true, text: "heir with a channel runs no barrier"},
-	{bug: heirParks, base: "z4", plain: true, text: "heir with a descriptor runs no barrier"},
-	{bug: heirTakesMarks, base: "z4", text: "heir with a descriptor takes the marked lanes only"},
-
-	{bug: ownOnly, base: "x3", text: "one channel keeps what it takes for the other"},
-	{bug: wakeOneDomain, base: "x", size: complete, text: "wake one getter of several channels"},
-	{bug: eachDisarmsDomain, base: "x1", text: "each channel's getter disarms the domain"},
-	{bug: domainLookSharedOnly, base: "x1", text: "channel's second look: shared bits only"},
-}
-
-func init() {
-	variants = append(variants, heirs...)
-	mutants = append(mutants, heirMutants...)
 }

@@ -1,5 +1,7 @@
 package model
 
+import "slices"
+
 // take is R1: marks go to what this process has in hand.
 func (n *manyState) take(s *manyState) {
 	n.cand, n.ready = s.cand|s.ready, 0
@@ -16,12 +18,14 @@ func (m manyModel) park(n *manyState, pays bool, barrier, tails step) step {
 }
 
 // waiter waits for want entries, once. A wake for nothing makes it count anew, too.
-func (m manyModel) waiter(s *manyState, emit func(*manyState, step)) {
-	n := *s
+func (m manyModel) waiter(s *manyState, x *search[manyState]) {
+	x.by(manyWaiter, s.at)
+	n := x.fork(s)
 	if s.asleep {
 		if m.deadline {
 			n.asleep, n.armed, n.at = false, 0, mRead
-			emit(&n, mDeadline)
+			x.by(manyWaiter, mDeadline)
+			x.emit(n)
 		}
 		return
 	}
@@ -34,14 +38,14 @@ func (m manyModel) waiter(s *manyState, emit func(*manyState, step)) {
 		n.noDom = s.noDom || s.at == mR9 && m.bug == manyDisarmsSet
 		n.take(s)
 		n.lock, n.taken = manyWaiter, false
-		n.at = m.park(&n, m.bug != manyNoBarrierR, mR4b, mR4t)
+		n.at = m.park(n, m.bug != manyNoBarrierR, mR4b, mR4t)
 	case mR4b:
 		n.flush(int(s.lane))
 		if n.lane = (s.lane + 1) % m.lanes(); n.lane == 0 {
 			n.at = mR4t
 		}
 	case mR4t:
-		m.count(s, &n)
+		m.count(s, n)
 	case mRl:
 		n.at = mR6
 		if s.latch {
@@ -62,10 +66,10 @@ func (m manyModel) waiter(s *manyState, emit func(*manyState, step)) {
 		busy := s.ready != 0 || s.latch && m.bug != manyNoLatchLook || s.taken && m.bug != manyTaken
 		n.asleep, n.fresh, n.taken = s.fresh && !busy, false, false
 	case mRead:
-		m.read(s, &n, manyWaiter)
+		m.read(s, n, manyWaiter)
 		n.at = mGone
 	}
-	emit(&n, s.at)
+	x.emit(n)
 }
 
 // count is R4t: enough of it, or a full lane, ends the wait.
@@ -117,8 +121,9 @@ func (s *manyState) nothing() bool {
 }
 
 // waitSet waits on the set, and reads the queue when it is ready.
-func (m manyModel) waitSet(s *manyState, emit func(*manyState, step)) {
-	n := *s
+func (m manyModel) waitSet(s *manyState, x *search[manyState]) {
+	x.by(manySet, s.set)
+	n := x.fork(s)
 	locks := s.set == mS2 && s.todo || s.set == mS8
 	if s.dasleep || s.set == mGone || locks && s.lock != 0 {
 		return
@@ -128,7 +133,7 @@ func (m manyModel) waitSet(s *manyState, emit func(*manyState, step)) {
 		if s.set == mS7 {
 			n.darmed, n.drang = false, false
 			n.set = mGone
-			emit(&n, mGone)
+			x.emit(n)
 		}
 		n.todo, n.dready, n.set = s.todo || s.dready, false, mS2
 	case mS2:
@@ -136,7 +141,7 @@ func (m manyModel) waitSet(s *manyState, emit func(*manyState, step)) {
 		if s.todo {
 			n.todo, n.lock, n.taken = false, manySet, s.taken || s.ready != 0
 			n.take(s)
-			n.set = m.park(&n, m.bug != manyNoBarrier, mS2b, mS2t)
+			n.set = m.park(n, m.bug != manyNoBarrier, mS2b, mS2t)
 		}
 	case mS2b:
 		n.flush(int(s.lane))
@@ -168,35 +173,41 @@ func (m manyModel) waitSet(s *manyState, emit func(*manyState, step)) {
 			break
 		}
 		n.latch, n.set = s.latch && !s.claims, mGone // it may also go without
-		emit(&n, mGone)
-		m.read(s, &n, manySet)
-		emit(&n, mGone)
+		x.emit(n)
+		m.read(s, n, manySet)
+		x.emit(n)
 		n.set = mS1
 	}
-	emit(&n, s.set)
+	x.emit(n)
 }
 
-func init() {
-	with := func(m manyModel) func(string) protocol[manyState] {
-		return func(bug string) protocol[manyState] { m := m; m.bug = bug; return m }
-	}
-	paid := func(m manyModel) manyModel { m.plain = true; return m }
-	one := manyModel{want: 2, capacity: 9, publishes: [2]uint8{3, 0}, signals: 1, deadline: true}
-	two := manyModel{want: 2, capacity: 9, publishes: [2]uint8{1, 1}, signals: 1}
-	f := family{title: "Many, a set and the latch", variants: []familyVariant{
-		familyOf("1 lane x3, a signal", smallest, with(one)),
-		familyOf("1 lane x3, a signal, reader pays", smallest, with(paid(one))),
-		familyOf("2 lanes x1, a signal", complete, with(two)),
-		familyOf("2 lanes x1, a signal, reader pays", complete, with(paid(two))),
-	}}
-	for _, d := range []string{manySignalWaits, manyGatesSet, manyOneRung, manyDisarmsSet, manyTaken,
-		manyNoLatchLook, manyLatchUnseen, manyQueueOnly, manyTellsNone, manyEdge, manyEarlyRung} {
-		f.mutants = append(f.mutants, familyMutant{base: "1 lane x3, a signal", text: d})
-	}
-	for _, d := range []string{manyNoBarrier, manyNoBarrierR} {
-		f.mutants = append(f.mutants, familyMutant{base: "1 lane x3, a signal, reader pays", text: d})
-	}
-	f.mutants = append(f.mutants, familyMutant{base: "2 lanes x1, a signal", text: manyWhole,
-		size: short})
-	families = append(families, f)
+func (m manyModel) with(bug string) protocol[manyState] {
+	m.bug = bug
+	return m
+}
+
+func (m manyModel) paid() manyModel {
+	m.plain = true
+	return m
+}
+
+var (
+	manyOne = manyModel{want: 2, capacity: 9, publishes: [2]uint8{3, 0}, signals: 1, deadline: true}
+	manyTwo = manyModel{want: 2, capacity: 9, publishes: [2]uint8{1, 1}, signals: 1}
+)
+
+var many = family{
+	title: "Many, a set and the latch",
+	variants: []variant{
+		form("1 lane x3, a signal", manyOne.with),
+		form("1 lane x3, a signal, reader pays", manyOne.paid().with),
+		form("2 lanes x1, a signal", manyTwo.with),
+		form("2 lanes x1, a signal, reader pays", manyTwo.paid().with),
+	},
+	mutants: slices.Concat(
+		on("1 lane x3, a signal", manySignalWaits, manyGatesSet, manyOneRung, manyDisarmsSet,
+			manyTaken, manyNoLatchLook, manyLatchUnseen, manyQueueOnly, manyTellsNone, manyEdge,
+			manyEarlyRung),
+		on("1 lane x3, a signal, reader pays", manyNoBarrier, manyNoBarrierR),
+		on("2 lanes x1, a signal", manyWhole)),
 }

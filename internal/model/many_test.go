@@ -67,46 +67,34 @@ type manyState struct {
 }
 
 const (
-	mIdle step = iota
-	mP2
-	mP3
-	mP4
-	mP5
-	mP6
-	mP7
-	mP7w // mutant: the wake in a step of its own
-	mR1
-	mR4b
-	mR4t
-	mRl
-	mR6
-	mR7
-	mR9
-	mRead
-	mS1
-	mS2
-	mS2b
-	mS2t
-	mS4
-	mS5
-	mS7
-	mS8
-	mGone
-	mVisible
-	mPublish
-	mDeadline
+	mIdle     step = iota // publishes, or signals
+	mP2                   // load parked
+	mP3                   // set ready
+	mP4                   // load armed
+	mP5                   // load idx, ring
+	mP6                   // set D.ready
+	mP7                   // ring D
+	mP7w                  // P7 wake
+	mR1                   // swap ready, R4 park
+	mR4b                  // R4 barrier
+	mR4t                  // R4 count
+	mRl                   // take the signal
+	mR6                   // R5 store indices, R6 arm
+	mR7                   // second look, R8 sleep
+	mR9                   // disarm, R1, R4
+	mRead                 // R1 to R3 drain
+	mS1                   // take D.ready
+	mS2                   // swap ready, park
+	mS2b                  // S2 barrier
+	mS2t                  // S2 tails again
+	mS4                   // S3, S4 arm D
+	mS5                   // second look, S6 sleep
+	mS7                   // disarm D, S1
+	mS8                   // read
+	mGone                 // left
+	mVisible              // tail becomes visible
+	mDeadline             // deadline
 )
-
-var manyStepNames = [...]string{mP2: "P2 load parked", mP3: "P3 set ready",
-	mP4: "P4 load armed", mP5: "P5 load idx, ring", mP6: "P6 set D.ready", mP7: "P7 ring D",
-	mP7w: "P7 wake", mR1: "R1 swap ready, R4 park", mR4b: "R4 barrier", mR4t: "R4 count",
-	mRl: "take the signal", mR6: "R5 store indices, R6 arm", mR7: "R7 second look, R8 sleep",
-	mR9: "R9 disarm, R1, R4", mRead: "R1 to R3 drain", mS1: "S1 take D.ready",
-	mS2: "S2 swap ready, park", mS2b: "S2 barrier", mS2t: "S2 tails again", mS4: "S3, S4 arm D",
-	mS5: "S5 second look, S6 sleep", mS7: "S7 disarm D, S1", mS8: "S8 read", mGone: "left",
-	mVisible: "tail becomes visible", mPublish: "publishes, or signals", mDeadline: "deadline"}
-
-func (m manyModel) stepName(at step) string { return manyStepNames[at] }
 
 func (m manyModel) actor(who uint8) string {
 	switch who {
@@ -146,31 +134,30 @@ func (n *manyState) forget() {
 	n.finished = n.finished && n.latch
 }
 
-func (m manyModel) next(s *manyState, emit emitter[manyState]) {
-	out := func(n *manyState, who uint8, at step) {
-		relabel(&n.armed, &n.rung, &n.w[0], &n.w[1], &n.w[2])
-		n.forget()
-		emit(n, label{who, at})
-	}
+func (m manyModel) steps() string { return "mIdle" }
+
+func (m manyModel) same(n *manyState) {
+	relabel(&n.armed, &n.rung, &n.w[0], &n.w[1], &n.w[2])
+	n.forget()
+}
+
+func (m manyModel) next(s *manyState, x *search[manyState]) {
 	for l := range s.buffered {
 		if s.buffered[l] > 0 {
-			n := *s
+			x.by(uint8(l), mVisible)
+			n := x.fork(s)
 			n.flush(l)
-			out(&n, uint8(l), mVisible)
+			x.emit(n)
 		}
 	}
 	for who := range s.p {
-		n := *s
-		at := s.p[who]
-		if at == mIdle {
-			at = mPublish
-		}
-		if m.produce(s, &n, who) {
-			out(&n, uint8(who), at)
+		x.by(uint8(who), s.p[who])
+		if n := x.fork(s); m.produce(s, n, who) {
+			x.emit(n)
 		}
 	}
-	m.waiter(s, func(n *manyState, at step) { out(n, manyWaiter, at) })
-	m.waitSet(s, func(n *manyState, at step) { out(n, manySet, at) })
+	m.waiter(s, x)
+	m.waitSet(s, x)
 }
 
 func (n *manyState) flush(l int) { n.tail[l], n.buffered[l] = n.tail[l]+n.buffered[l], 0 }

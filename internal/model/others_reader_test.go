@@ -10,7 +10,7 @@ func (s *othersState) nonEmpty(lanes uint8) (m uint8) {
 }
 
 // look goes on with a look at the queue: lock, H1 for each lane, R1.
-func (v othersProtocol) look(s, n *othersState, i int) {
+func (v *othersModel) look(s, n *othersState, i int) {
 	t := &n.task[i]
 	switch s.task[i].at {
 	case oR0:
@@ -37,7 +37,7 @@ func (v othersProtocol) look(s, n *othersState, i int) {
 }
 
 // act is the next step of a goroutine of the reader's process.
-func (v othersProtocol) act(s, n *othersState, i int) {
+func (v *othersModel) act(s, n *othersState, i int) {
 	t, r := &n.task[i], v.roles[i]
 	switch s.task[i].at {
 	case oR0, oH1, oR1:
@@ -79,7 +79,7 @@ func (v othersProtocol) act(s, n *othersState, i int) {
 }
 
 // looked goes on after a look that parked the lanes.
-func (v othersProtocol) looked(_, n *othersState, i int, more bool) {
+func (v *othersModel) looked(_, n *othersState, i int, more bool) {
 	t := &n.task[i]
 	switch {
 	case v.roles[i] == oSetter:
@@ -101,15 +101,12 @@ func (v othersProtocol) looked(_, n *othersState, i int, more bool) {
 }
 
 // unheard is the second look: marks, rings that nobody turned into one yet, and what is in hand.
-func (v othersProtocol) unheard(s *othersState) bool {
-	if v.bug == oNoHearInLook {
-		return s.ready != 0 || s.cand != 0
-	}
+func (v *othersModel) unheard(s *othersState) bool {
 	return s.ready|s.newBell|s.cand != 0
 }
 
 // sleep is R5 to R9.
-func (v othersProtocol) sleep(s, n *othersState, i int) {
+func (v *othersModel) sleep(s, n *othersState, i int) {
 	t := &n.task[i]
 	switch t.at {
 	case oR5:
@@ -152,7 +149,7 @@ func (v othersProtocol) sleep(s, n *othersState, i int) {
 }
 
 // trywait is the user of the descriptor: it resets, arms, looks again, and waits on the pipes.
-func (v othersProtocol) trywait(s, n *othersState, i int) {
+func (v *othersModel) trywait(s, n *othersState, i int) {
 	t := &n.task[i]
 	again := func() { t.at, t.parking = oR0, false }
 	switch t.at {
@@ -189,7 +186,7 @@ func (v othersProtocol) trywait(s, n *othersState, i int) {
 }
 
 // wait is S1 to S7.
-func (v othersProtocol) wait(s, n *othersState, i int) {
+func (v *othersModel) wait(s, n *othersState, i int) {
 	t := &n.task[i]
 	switch t.at {
 	case oS1:
@@ -220,14 +217,14 @@ func (v othersProtocol) wait(s, n *othersState, i int) {
 	}
 }
 
-func (v othersProtocol) lockFor(n *othersState, i int) {
+func (v *othersModel) lockFor(n *othersState, i int) {
 	if v.shared() {
 		n.lock = uint8(i) + 1
 	}
 }
 
 // keep is the relay's keeper, which rings as the producer would have.
-func (v othersProtocol) keep(s, n *othersState) {
+func (v *othersModel) keep(s, n *othersState) {
 	next := func() {
 		n.kw, n.kBits, n.kdw = 0, 0, 0
 		n.k = oK1
@@ -282,7 +279,7 @@ func (v othersProtocol) keep(s, n *othersState) {
 	}
 }
 
-func (v othersProtocol) keepDomain(s, n *othersState, next func()) {
+func (v *othersModel) keepDomain(s, n *othersState, next func()) {
 	switch s.k {
 	case oK2d:
 		n.dready, n.k = true, oK2D

@@ -21,8 +21,7 @@ type othersModel struct {
 	roles     [2]othersRole
 	keeper    bool // a relay listens
 	deaths    bool // producer 0 may die anywhere, which is noticed
-	size      size
-	bug       othersBug
+	bug       string
 }
 
 type othersTask struct {
@@ -54,9 +53,7 @@ type othersState struct {
 	u                    step
 }
 
-type othersProtocol struct{ *othersModel }
-
-func (v othersProtocol) start() (s othersState) {
+func (v *othersModel) start() (s othersState) {
 	s.left = v.publishes
 	s.parked = 1<<othersLanes - 1 // born so
 	s.cand = s.parked
@@ -77,9 +74,9 @@ func (v othersProtocol) start() (s othersState) {
 	return s
 }
 
-func (v othersProtocol) has(r othersRole) bool { return v.roles[0] == r || v.roles[1] == r }
+func (v *othersModel) has(r othersRole) bool { return v.roles[0] == r || v.roles[1] == r }
 
-func (v othersProtocol) actor(who uint8) string {
+func (v *othersModel) actor(who uint8) string {
 	switch {
 	case who < 10:
 		return fmt.Sprintf("producer %d", who)
@@ -91,51 +88,57 @@ func (v othersProtocol) actor(who uint8) string {
 	return "undertaker"
 }
 
-func (v othersProtocol) next(s *othersState, emit emitter[othersState]) {
-	out := func(n *othersState, who uint8, at step) {
-		relabel(&n.armed, &n.rung, &n.w[0], &n.w[1], &n.rang[0], &n.rang[1], &n.kw)
-		relabel(&n.darmed, &n.drung, &n.kdw)
-		emit(n, label{who, at})
-	}
+func (v *othersModel) steps() string { return "oP1" }
+
+func (v *othersModel) same(n *othersState) {
+	relabel(&n.armed, &n.rung, &n.w[0], &n.w[1], &n.rang[0], &n.rang[1], &n.kw)
+	relabel(&n.darmed, &n.drung, &n.kdw)
+}
+
+func (v *othersModel) next(s *othersState, x *search[othersState]) {
 	for l := range s.at {
 		if s.at[l] == oP1 && s.left[l] == 0 || l == 0 && s.dead() {
 			continue
 		}
-		n := *s
-		v.produce(s, &n, l)
-		out(&n, uint8(l), s.at[l])
+		x.by(uint8(l), s.at[l])
+		n := x.fork(s)
+		v.produce(s, n, l)
+		x.emit(n)
 	}
 	for i := range s.task {
 		t := &s.task[i]
-		n := *s
+		x.by(uint8(10+i), t.at)
+		n := x.fork(s)
 		switch {
 		case v.roles[i] == oAbsent:
 		case t.asleep: // a deadline
 			n.task[i].asleep = false
-			out(&n, uint8(10+i), t.at)
+			x.emit(n)
 		case t.at == oT8 && s.pipe == 0:
 		case v.locks(t.at) && v.shared() && s.lock != 0 && s.lock != uint8(i)+1:
 		default:
-			v.act(s, &n, i)
-			out(&n, uint8(10+i), t.at)
+			v.act(s, n, i)
+			x.emit(n)
 		}
 	}
 	if v.keeper && !s.kAsleep {
-		n := *s
-		v.keep(s, &n)
-		out(&n, 20, s.k)
+		x.by(20, s.k)
+		n := x.fork(s)
+		v.keep(s, n)
+		x.emit(n)
 	}
 	if s.u != oDone {
-		n := *s
-		v.bury(s, &n)
-		out(&n, 30, s.u)
+		x.by(30, s.u)
+		n := x.fork(s)
+		v.bury(s, n)
+		x.emit(n)
 	}
 }
 
-func (v othersProtocol) shared() bool { return v.roles[1] != oAbsent || v.has(oSharer) }
+func (v *othersModel) shared() bool { return v.roles[1] != oAbsent || v.has(oSharer) }
 
 // locks tells whether a step begins a critical section.
-func (v othersProtocol) locks(at step) bool {
+func (v *othersModel) locks(at step) bool {
 	return at == oR0 || at == oR6 || at == oR9 || at == oS2
 }
 
@@ -145,7 +148,7 @@ func (s *othersState) dead() bool {
 
 // judge: what is finished must have been heard of, and all that the dead had published once their
 // death was noticed.
-func (v othersProtocol) judge(s *othersState) verdict {
+func (v *othersModel) judge(s *othersState) verdict {
 	if v.keeper && !s.kAsleep || s.u != oDone && s.u != oU1 {
 		return moving
 	}
@@ -174,7 +177,7 @@ func (v othersProtocol) judge(s *othersState) verdict {
 }
 
 // produce is a writer of another user: it writes to its own lane only.
-func (v othersProtocol) produce(s, n *othersState, l int) {
+func (v *othersModel) produce(s, n *othersState, l int) {
 	bit := uint8(1) << l
 	publish := func() { n.left[l]--; n.unread[l]++ }
 	done := func() {
@@ -236,7 +239,7 @@ func (v othersProtocol) produce(s, n *othersState, l int) {
 
 // wakeWord wakes who sleeps on a lane's word: a reader that has the queue to itself, and the
 // keeper.
-func (v othersProtocol) wakeWord(_, n *othersState) {
+func (v *othersModel) wakeWord(_, n *othersState) {
 	n.kAsleep = false
 	for i, r := range v.roles {
 		if r == oDirect && v.bug != oNoWords {
@@ -246,7 +249,7 @@ func (v othersProtocol) wakeWord(_, n *othersState) {
 }
 
 // bury is the death of producer 0, wherever it stands, and the notice of it.
-func (v othersProtocol) bury(_, n *othersState) {
+func (v *othersModel) bury(_, n *othersState) {
 	next := n.u + 1
 	switch n.u {
 	case oU1:

@@ -1,10 +1,6 @@
 package model
 
-import (
-	"testing"
-
-	"github.com/shmring/shmring/internal/shmtest"
-)
+import "slices"
 
 // The bell of a queue for other users, explored like that of a queue of one user: producers may
 // stop for ever after any step, or die there; what is finished must have been heard of, and all
@@ -22,95 +18,62 @@ import (
 // Not in the model: thresholds and channels, which look at the same marks; pauses for those who
 // ring for nothing; a keeper's pass by somebody who is about to look at a set. Wrap of the count
 // is explored in wrap_rings_test.go.
-
-var othersVariants = map[string]othersModel{
-	"direct": {publishes: [othersLanes]uint8{2, 2}, roles: [2]othersRole{oDirect}},
-	"direct, a death": {publishes: [othersLanes]uint8{2, 1}, roles: [2]othersRole{oDirect},
-		deaths: true},
-	"shared": {publishes: [othersLanes]uint8{2, 0}, roles: [2]othersRole{oSharer}, keeper: true},
-	"shared, 2 lanes": {publishes: [othersLanes]uint8{2, 1}, roles: [2]othersRole{oSharer},
-		keeper: true, size: complete},
-	"two share": {publishes: [othersLanes]uint8{2, 0}, roles: [2]othersRole{oSharer, oSharer},
-		keeper: true, size: complete},
-	"two share, 2 lanes": {publishes: [othersLanes]uint8{1, 1},
-		roles: [2]othersRole{oSharer, oSharer}, keeper: true, size: complete},
-	"set": {publishes: [othersLanes]uint8{1, 1}, roles: [2]othersRole{oSetter}, keeper: true,
-		size: short},
-	"set, x2": {publishes: [othersLanes]uint8{2, 2}, roles: [2]othersRole{oSetter},
-		keeper: true, size: complete},
-	"set, a death": {publishes: [othersLanes]uint8{1, 1}, roles: [2]othersRole{oSetter},
-		keeper: true, deaths: true, size: complete},
-	"set, one dies": {publishes: [othersLanes]uint8{1, 0}, roles: [2]othersRole{oSetter},
-		keeper: true, deaths: true},
-	"shared and set": {publishes: [othersLanes]uint8{2, 0}, roles: [2]othersRole{oSharer, oSetter},
-		keeper: true, size: complete},
-	"descriptor": {publishes: [othersLanes]uint8{2, 1}, roles: [2]othersRole{oPoller}},
-	"descriptor, a death": {publishes: [othersLanes]uint8{1, 1}, roles: [2]othersRole{oPoller},
-		deaths: true, size: short},
+var others = family{
+	title: "Queues between users",
+	variants: []variant{
+		form("descriptor",
+			othersModel{publishes: [2]uint8{2, 1}, roles: [2]othersRole{oPoller}}.with),
+		form("descriptor, a death",
+			othersModel{publishes: [2]uint8{1, 1},
+				roles: [2]othersRole{oPoller}, deaths: true}.with),
+		form("direct",
+			othersModel{publishes: [2]uint8{2, 2}, roles: [2]othersRole{oDirect}}.with),
+		form("direct, a death",
+			othersModel{publishes: [2]uint8{2, 1},
+				roles: [2]othersRole{oDirect}, deaths: true}.with),
+		form("set",
+			othersModel{publishes: [2]uint8{1, 1},
+				roles: [2]othersRole{oSetter}, keeper: true}.with),
+		form("set, a death",
+			othersModel{publishes: [2]uint8{1, 1},
+				roles: [2]othersRole{oSetter}, keeper: true, deaths: true}.with),
+		form("set, one dies",
+			othersModel{publishes: [2]uint8{1, 0},
+				roles: [2]othersRole{oSetter}, keeper: true, deaths: true}.with),
+		form("set, x2",
+			othersModel{publishes: [2]uint8{2, 2},
+				roles: [2]othersRole{oSetter}, keeper: true}.with),
+		form("shared",
+			othersModel{publishes: [2]uint8{2, 0},
+				roles: [2]othersRole{oSharer}, keeper: true}.with),
+		form("shared and set",
+			othersModel{publishes: [2]uint8{2, 0},
+				roles: [2]othersRole{oSharer, oSetter}, keeper: true}.with),
+		form("shared, 2 lanes",
+			othersModel{publishes: [2]uint8{2, 1},
+				roles: [2]othersRole{oSharer}, keeper: true}.with),
+		form("two share",
+			othersModel{publishes: [2]uint8{2, 0},
+				roles: [2]othersRole{oSharer, oSharer}, keeper: true}.with),
+		form("two share, 2 lanes",
+			othersModel{publishes: [2]uint8{1, 1},
+				roles: [2]othersRole{oSharer, oSharer}, keeper: true}.with),
+	},
+	mutants: slices.Concat(
+		on("direct", oRingFirst, oArmedFirst, oWakeFirst, oCountOnce, oNoTailsAgain, oFreshWords,
+			oNoWords),
+		on("shared", oKeeperForgets, oKeeperArmed, oNoSecondLook),
+		on("direct, a death", oNoNotice, oNoticeNoMark),
+		on("set", oMuteRelayed),
+		on("descriptor", oResetAfterArm, oResetAfterLook, oNoPipeSecondLook),
+		[]mutant{
+			{base: "shared", bug: oCountOnce, text: "the same, through a keeper"},
+			{base: "set", bug: oKeeperForgets, text: "keeper sleeps on what rung is now, for a set"},
+			{base: "descriptor, a death", bug: oNoNotice, text: "a death goes unnoticed by a descriptor"},
+		}),
 }
 
-var othersMutants = []struct {
-	base string
-	bug  othersBug
-	text string
-}{
-	{"direct", oRingFirst, "rings before it publishes"},
-	{"direct", oArmedFirst, "armed loaded before the ring is counted"},
-	{"direct", oWakeFirst, "wakes before it counts the ring"},
-	{"direct", oCountOnce, "counts once, before it loads armed, and mutes the next"},
-	{"shared", oCountOnce, "the same, through a keeper"},
-	{"direct", oNoTailsAgain, "no second look at the tail after parking"},
-	{"direct", oFreshWords, "words to sleep on loaded after the look, not what was heard"},
-	{"direct", oNoWords, "sleeps on the queue's word alone"},
-	{"direct, a death", oNoNotice, "a death goes unnoticed"},
-	{"direct, a death", oNoticeNoMark, "a death wakes and marks nothing"},
-	{"shared", oKeeperForgets, "keeper sleeps on what rung is now, not on what it passed on"},
-	{"shared", oKeeperArmed, "keeper loads armed before it sleeps"},
-	{"shared", oNoSecondLook, "no second look after arming"},
-	{"set", oMuteRelayed, "wakes muted although a keeper listens"},
-	{"set", oKeeperForgets, "keeper sleeps on what rung is now, for a set"},
-	{"descriptor", oResetAfterArm, "pipe reset between arming and second look"},
-	{"descriptor", oResetAfterLook, "pipe reset after the second look"},
-	{"descriptor", oNoPipeSecondLook, "trywait without second look"},
-	{"descriptor, a death", oNoNotice, "a death goes unnoticed by a descriptor"},
-}
-
-func (m othersModel) with(b othersBug) protocol[othersState] {
-	m.bug = b
-	return othersProtocol{&m}
-}
-
-func TestModelOthersLosesNothing(t *testing.T) {
-	shmtest.Conforms(t)
-	for name, m := range othersVariants {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if m.size > modelSize() {
-				t.Skip("explored with -model.full, or not with -short")
-			}
-			o := explore(m.with(oNone), false)
-			t.Logf("%-20s %v", name, o)
-			compare(t, othersTitle+": "+name, o)
-			if o.resting == 0 || o.stuck > 0 {
-				t.Errorf("%d states asleep, %d stuck", o.resting, o.stuck)
-			}
-			if o.lost+o.muted > 0 {
-				t.Errorf("shortest run:%s", interleaving(m.with(oNone)))
-			}
-		})
-	}
-}
-
-func TestModelOthersCatchesMutants(t *testing.T) {
-	shmtest.Long(t)
-	for _, c := range othersMutants {
-		t.Run(c.text, func(t *testing.T) {
-			t.Parallel()
-			o := explore(othersVariants[c.base].with(c.bug), !*modelFull)
-			t.Logf("%-64s %v", c.text, o)
-			if o.lost+o.muted == 0 {
-				t.Errorf("the mutant survives: %v", o)
-			}
-		})
-	}
+func (m othersModel) with(bug string) protocol[othersState] {
+	m.bug = bug
+	return &m
 }

@@ -2,14 +2,14 @@ package model
 
 // fromOutside is what other goroutines of the reader's process do to a set: its members change, and
 // the notice of a producer's death comes.
-func (v *bell) fromOutside(s, n *bellState, i int, emit func(*bellState)) {
+func (v *bell) fromOutside(s, n *bellState, i int, x *search[bellState]) {
 	switch t := &n.task[i]; {
 	case t.at < U1:
 		v.change(s, n, t)
 	default:
 		v.bury(s, n, t)
 	}
-	emit(n)
+	x.emit(n)
 }
 
 // change adds queue 0 to the set of task 1, deletes it and adds it for good. The flag needs no

@@ -2,32 +2,32 @@ package model
 
 // act performs the next step of goroutine i of the reader's process. It emits one successor, or
 // several where the application has a choice, or none while the queue's lock is taken.
-func (v *bell) act(s *bellState, i int, emit func(*bellState)) {
-	n := *s
+func (v *bell) act(s *bellState, i int, x *search[bellState]) {
+	n := x.fork(s)
 	switch at := s.task[i].at; {
 	case at == app:
-		v.choose(&n, i, emit)
+		v.choose(n, i, x)
 	case at >= R1 && at <= R4t:
-		v.take(s, &n, i, emit)
+		v.take(s, n, i, x)
 	case at >= R5 && at <= T8:
-		v.sleep(s, &n, i, emit)
+		v.sleep(s, n, i, x)
 	case at >= N1 && at <= N6:
-		v.arming(s, &n, i, emit)
+		v.arming(s, n, i, x)
 	case at >= C1s && at <= C4:
-		v.get(s, &n, i, emit)
+		v.get(s, n, i, x)
 	case at >= F1 && at <= F8:
-		v.descriptor(s, &n, i, emit)
+		v.descriptor(s, n, i, x)
 	case at >= K1 && at <= K5:
-		v.inherit(s, &n, i, emit)
+		v.inherit(s, n, i, x)
 	case at >= A1 && at <= U3w:
-		v.fromOutside(s, &n, i, emit)
+		v.fromOutside(s, n, i, x)
 	default:
-		v.waitSet(s, &n, i, emit)
+		v.waitSet(s, n, i, x)
 	}
 }
 
 // choose is the application between two calls.
-func (v *bell) choose(n *bellState, i int, emit func(*bellState)) {
+func (v *bell) choose(n *bellState, i int, x *search[bellState]) {
 	t := &n.task[i]
 	calls := []task{{at: gone}}
 	switch v.roles[i] {
@@ -42,7 +42,7 @@ func (v *bell) choose(n *bellState, i int, emit func(*bellState)) {
 	}
 	for _, c := range calls {
 		*t = c
-		emit(n)
+		x.emit(n)
 	}
 }
 
@@ -77,7 +77,7 @@ func (n *bellState) unlock(q uint8, i int) {
 }
 
 // giveBack ends a call: the lock is dropped and the application runs.
-func (v *bell) giveBack(n *bellState, i int, emit func(*bellState)) {
+func (v *bell) giveBack(n *bellState, i int, x *search[bellState]) {
 	t := &n.task[i]
 	n.unlock(t.queue, i)
 	next := task{at: app}
@@ -85,11 +85,11 @@ func (v *bell) giveBack(n *bellState, i int, emit func(*bellState)) {
 		n.started, next = true, task{at: N1, queue: 1}
 	}
 	*t = next
-	emit(n)
+	x.emit(n)
 }
 
 // take is R1 to R4, all of it under q.mu.
-func (v *bell) take(s, n *bellState, i int, emit func(*bellState)) {
+func (v *bell) take(s, n *bellState, i int, x *search[bellState]) {
 	t := &n.task[i]
 	lanes := v.lanesOf(t.queue)
 	switch t.at {
@@ -106,9 +106,9 @@ func (v *bell) take(s, n *bellState, i int, emit func(*bellState)) {
 		v.enlist(s, n, bits)
 		t.at = R2
 		if t.call == trywait { // it may also leave lanes parked and go straight to R4
-			direct := *n
+			direct := x.fork(n)
 			direct.task[i].at = R4
-			emit(&direct)
+			x.emit(direct)
 		}
 	case R1h:
 		v.enlist(s, n, t.hand)
@@ -122,7 +122,7 @@ func (v *bell) take(s, n *bellState, i int, emit func(*bellState)) {
 		}
 		t.at = R3
 	case R3:
-		v.drain(s, n, i, emit)
+		v.drain(s, n, i, x)
 		return
 	case R4:
 		t.at = R4t
@@ -135,10 +135,10 @@ func (v *bell) take(s, n *bellState, i int, emit func(*bellState)) {
 			t.at = R4t
 		}
 	case R4t:
-		v.tailsAgain(s, n, i, emit)
+		v.tailsAgain(s, n, i, x)
 		return
 	}
-	emit(n)
+	x.emit(n)
 }
 
 // filled returns the lanes with entries that the reader can see.
@@ -173,27 +173,27 @@ func (v *bell) barrier(n *bellState, t *task) bool {
 }
 
 // drain is R3. A read may take all there is or a single entry of any lane.
-func (v *bell) drain(s, n *bellState, i int, emit func(*bellState)) {
+func (v *bell) drain(s, n *bellState, i int, x *search[bellState]) {
 	t := &n.task[i]
 	mine := s.cand & v.lanesOf(t.queue)
 	full := s.nonEmpty(mine)
 	if t.call == trywait {
 		if full != 0 {
-			v.giveBack(n, i, emit)
+			v.giveBack(n, i, x)
 			return
 		}
 		t.at = R4
-		emit(n)
+		x.emit(n)
 		return
 	}
 	for l := range laneCount {
 		if full&(1<<l) != 0 && t.call != empty {
-			one := *n
+			one := x.fork(n)
 			one.unread[l]--
 			if one.unread[l] == 0 {
 				one.cand &^= s.parked & (1 << l)
 			}
-			v.giveBack(&one, i, emit)
+			v.giveBack(one, i, x)
 		}
 	}
 	for l := range laneCount {
@@ -204,14 +204,14 @@ func (v *bell) drain(s, n *bellState, i int, emit func(*bellState)) {
 	}
 	if full == 0 && t.call == sread {
 		t.at = R4
-		emit(n)
+		x.emit(n)
 		return
 	}
-	v.giveBack(n, i, emit)
+	v.giveBack(n, i, x)
 }
 
 // tailsAgain is the end of R4.
-func (v *bell) tailsAgain(s, n *bellState, i int, emit func(*bellState)) {
+func (v *bell) tailsAgain(s, n *bellState, i int, x *search[bellState]) {
 	t := &n.task[i]
 	lanes := v.lanesOf(t.queue)
 	full := s.nonEmpty(s.cand & lanes)
@@ -221,13 +221,13 @@ func (v *bell) tailsAgain(s, n *bellState, i int, emit func(*bellState)) {
 	n.cand = s.cand&^lanes | full
 	switch {
 	case full != 0 && t.call == trywait:
-		v.giveBack(n, i, emit)
+		v.giveBack(n, i, x)
 		return
 	case full != 0:
 		t.at = R2
 	case s.latch:
 		n.takeLatch()
-		v.giveBack(n, i, emit)
+		v.giveBack(n, i, x)
 		return
 	default:
 		n.unlock(t.queue, i)
@@ -239,5 +239,5 @@ func (v *bell) tailsAgain(s, n *bellState, i int, emit func(*bellState)) {
 			}
 		}
 	}
-	emit(n)
+	x.emit(n)
 }

@@ -1,5 +1,7 @@
 package model
 
+import "slices"
+
 // A lane without enough room, explored: its writer is refused and waits until there is, its reader
 // sleeps for entries, and another process of the same user takes or wipes the marks, which are
 // hints, at any moment and as often as it likes. Nobody else would ring: a refused writer has
@@ -36,37 +38,31 @@ type roomState struct {
 }
 
 const (
-	roomW1 step = iota
-	roomP1
-	roomP2
-	roomP3
-	roomP4
-	roomP5
-	roomP5e
-	roomP5w
-	roomP5r
-	roomW2
-	roomW3
-	roomW4f
-	roomW4
-	roomR1
-	roomR2
-	roomR3
-	roomR4
-	roomR4t
-	roomR5
-	roomR6
-	roomR7
-	roomR8
-	roomR9
-	roomWipe
+	roomW1   step = iota // look for room
+	roomP1               // store tail
+	roomP2               // load parked
+	roomP3               // set ready
+	roomP4               // load armed
+	roomP5               // load rung
+	roomP5e              // P5 epoch++
+	roomP5w              // P5 wake
+	roomP5r              // P5 store rung
+	roomW2               // refused: load parked
+	roomW3               // anything in the lane?
+	roomW4f              // W4 load head
+	roomW4               // wait
+	roomR1               // swap ready
+	roomR2               // un-park
+	roomR3               // drain
+	roomR4               // park
+	roomR4t              // R4 tails again
+	roomR5               // load epoch
+	roomR6               // arm
+	roomR7               // second look
+	roomR8               // futex wait
+	roomR9               // disarm
+	roomWipe             // wipes the marks
 )
-
-var roomStepNames = [...]string{"W1 look for room", "P1 store tail", "P2 load parked",
-	"P3 set ready", "P4 load armed", "P5 load rung", "P5 epoch++", "P5 wake", "P5 store rung",
-	"W2 refused: load parked", "W3 anything in the lane?", "W4 load head", "W4 wait", "R1 swap ready",
-	"R2 un-park", "R3 drain", "R4 park", "R4 tails again", "R5 load epoch", "R6 arm",
-	"R7 second look", "R8 futex wait", "R9 disarm", "wipes the marks"}
 
 // Deviations.
 const (
@@ -80,8 +76,6 @@ const (
 	roomNoLook    = "no second look after arming, lane full"
 	roomEarly     = "a refused writer had rung before it looked for room"
 )
-
-func (m roomModel) stepName(at step) string { return roomStepNames[at] }
 
 func (m roomModel) actor(who uint8) string {
 	return [...]string{"writer  ", "reader  ", "stranger"}[who]
@@ -115,27 +109,29 @@ func (m roomModel) rests(s *roomState) bool {
 	return s.writer == roomW1 && m.asksFor(s) == 0 || m.waits(s)
 }
 
-func (m roomModel) next(s *roomState, emit emitter[roomState]) {
-	out := func(n *roomState, who uint8, at step) {
-		relabel(&n.armed, &n.rung, &n.w)
-		emit(n, label{who, at})
-	}
+func (m roomModel) steps() string { return "roomW1" }
+
+func (m roomModel) same(n *roomState) { relabel(&n.armed, &n.rung, &n.w) }
+
+func (m roomModel) next(s *roomState, x *search[roomState]) {
 	if !m.rests(s) {
-		n := *s
-		m.write(s, &n)
-		out(&n, 0, s.writer)
+		x.by(0, s.writer)
+		n := x.fork(s)
+		m.write(s, n)
+		x.emit(n)
 	}
-	n := *s
-	if s.asleep { // a deadline
+	x.by(1, s.reader)
+	if n := x.fork(s); s.asleep { // a deadline
 		n.asleep = false
-		out(&n, 1, roomR9)
+		x.emit(n)
 	} else {
-		m.read(s, func(n *roomState) { out(n, 1, s.reader) })
+		m.read(s, n, x)
 	}
 	if m.wipes && s.marked {
-		n := *s
+		x.by(2, roomWipe)
+		n := x.fork(s)
 		n.marked, n.tried, n.wiped = false, false, s.unread > 0
-		out(&n, 2, roomWipe)
+		x.emit(n)
 	}
 }
 
@@ -229,8 +225,7 @@ func (m roomModel) ring(s, n *roomState, done func()) {
 	}
 }
 
-func (m roomModel) read(s *roomState, emit func(*roomState)) {
-	n := *s
+func (m roomModel) read(s, n *roomState, x *search[roomState]) {
 	n.reader = s.reader + 1
 	switch s.reader {
 	case roomR1:
@@ -246,7 +241,7 @@ func (m roomModel) read(s *roomState, emit func(*roomState)) {
 			n.moved, n.reader = true, roomR1
 			if s.unread > 1 { // a read of one entry
 				n.unread--
-				emit(&n)
+				x.emit(n)
 			}
 			n.unread, n.wiped = 0, false
 			n.cand = !s.parked
@@ -271,7 +266,7 @@ func (m roomModel) read(s *roomState, emit func(*roomState)) {
 	case roomR9:
 		n.armed, n.reader = 0, roomR1
 	}
-	emit(&n)
+	x.emit(n)
 }
 
 func (m roomModel) judge(s *roomState) verdict {
@@ -295,26 +290,22 @@ func (m roomModel) judge(s *roomState) verdict {
 	return resting
 }
 
-func init() {
-	with := func(m roomModel) func(string) protocol[roomState] {
-		return func(bug string) protocol[roomState] { m := m; m.bug = bug; return m }
-	}
-	f := family{title: "Lanes without room", variants: []familyVariant{
-		familyOf("1 slot", smallest, with(roomModel{capacity: 1, asks: [3]uint8{1, 1, 1}})),
-		familyOf("1 slot, wiped", smallest,
-			with(roomModel{capacity: 1, asks: [3]uint8{1, 1, 1}, wipes: true})),
-		familyOf("3 slots, wiped", smallest,
-			with(roomModel{capacity: 3, asks: [3]uint8{2, 2, 3}, wipes: true})),
-		familyOf("4 slots, wiped", short,
-			with(roomModel{capacity: 4, asks: [3]uint8{1, 4, 2}, wipes: true})),
-	}}
-	for _, d := range []string{roomSilent, roomOnce, roomUnmarked, roomWakesOnly} {
-		f.mutants = append(f.mutants, familyMutant{base: "1 slot, wiped", text: d})
-	}
-	f.mutants = append(f.mutants, familyMutant{base: "3 slots, wiped", text: roomFullOnly})
-	for _, d := range []string{roomHeadLate, roomNoTails, roomNoLook} {
-		f.mutants = append(f.mutants, familyMutant{base: "1 slot", text: d})
-	}
-	f.spare = []familyMutant{{base: "3 slots, wiped", text: roomEarly}}
-	families = append(families, f)
+func (m roomModel) with(bug string) protocol[roomState] {
+	m.bug = bug
+	return m
+}
+
+var rooms = family{
+	title: "Lanes without room",
+	variants: []variant{
+		form("1 slot", roomModel{capacity: 1, asks: [3]uint8{1, 1, 1}}.with),
+		form("1 slot, wiped", roomModel{capacity: 1, asks: [3]uint8{1, 1, 1}, wipes: true}.with),
+		form("3 slots, wiped", roomModel{capacity: 3, asks: [3]uint8{2, 2, 3}, wipes: true}.with),
+		form("4 slots, wiped", roomModel{capacity: 4, asks: [3]uint8{1, 4, 2}, wipes: true}.with),
+	},
+	mutants: slices.Concat(
+		on("1 slot, wiped", roomSilent, roomOnce, roomUnmarked, roomWakesOnly),
+		on("3 slots, wiped", roomFullOnly),
+		on("1 slot", roomHeadLate, roomNoTails, roomNoLook)),
+	spare: on("3 slots, wiped", roomEarly),
 }

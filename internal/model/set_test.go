@@ -3,7 +3,7 @@ package model
 import "math/bits"
 
 // waitSet is S1 to S7 of set i, and the application's choice among the ready queues.
-func (v *bell) waitSet(s, n *bellState, i int, emit func(*bellState)) {
+func (v *bell) waitSet(s, n *bellState, i int, x *search[bellState]) {
 	t := &n.task[i]
 	if s.dmu != 0 && s.dmu != uint8(i)+1 {
 		switch t.at {
@@ -56,16 +56,16 @@ func (v *bell) waitSet(s, n *bellState, i int, emit func(*bellState)) {
 			break
 		}
 		*t = task{at: gone}
-		emit(n)
+		x.emit(n)
 		for q := range uint8(3) {
 			if found&(1<<q) != 0 {
 				*t = task{at: R1, call: read, queue: q}
-				emit(n)
+				x.emit(n)
 			}
 		}
 		return
 	}
-	emit(n)
+	x.emit(n)
 }
 
 // claimed is what a wait on a set returns: a queue that was found for its signal only if the signal

@@ -1,7 +1,7 @@
 package model
 
 // sleep is R5 to R9 of a direct read and what trywait has in their place.
-func (v *bell) sleep(s, n *bellState, i int, emit func(*bellState)) {
+func (v *bell) sleep(s, n *bellState, i int, x *search[bellState]) {
 	t := &n.task[i]
 	switch t.at {
 	case R5:
@@ -9,7 +9,7 @@ func (v *bell) sleep(s, n *bellState, i int, emit func(*bellState)) {
 	case R6:
 		v.arm(s, n, t)
 	case R7:
-		v.secondLook(s, n, i, emit)
+		v.secondLook(s, n, i, x)
 		return
 	case R8:
 		t.asleep, t.fresh, t.at = t.fresh, false, R9
@@ -37,7 +37,7 @@ func (v *bell) sleep(s, n *bellState, i int, emit func(*bellState)) {
 	case T8: // readable, or the user's own deadline
 		*t = task{at: app}
 	}
-	emit(n)
+	x.emit(n)
 }
 
 // arm is R6. The direct bit goes with the last sleeper; the descriptor's bit stays.
@@ -64,7 +64,7 @@ func (v *bell) arm(s, n *bellState, t *task) {
 }
 
 // secondLook is R7, under q.mu.
-func (v *bell) secondLook(s, n *bellState, i int, emit func(*bellState)) {
+func (v *bell) secondLook(s, n *bellState, i int, x *search[bellState]) {
 	t := &n.task[i]
 	if s.lock[0] != 0 && v.bug != lookUnlocked {
 		return
@@ -92,5 +92,5 @@ func (v *bell) secondLook(s, n *bellState, i int, emit func(*bellState)) {
 	default:
 		*t = task{at: T8}
 	}
-	emit(n)
+	x.emit(n)
 }

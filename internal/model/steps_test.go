@@ -5,10 +5,10 @@ package model
 type step uint8
 
 const (
-	app  step = iota // the application runs; it may call again or leave for good
-	gone             // it left
-	expire
-	visible
+	app     step = iota // the application runs; it may call again or leave for good
+	gone                // left
+	expire              // deadline
+	visible             // tail becomes visible
 
 	L0  // a writer dies, and another one has its lane
 	L1  // the lane of a writer that comes gets its name
@@ -114,60 +114,13 @@ const (
 	S6  // futex wait
 	S7  // disarm the domain when the last waiter leaves
 	S8  // return the ready queues
-	stepCount
 )
-
-var stepNames = [stepCount]string{
-	app: "calls", gone: "left", expire: "deadline", visible: "tail becomes visible",
-	L0: "dies, taken over", L1: "lane gets its name", L2: "store order",
-	P1: "P1 store tail", P1t: "P1 store tail", P2: "P2 load parked", P2f: "P2' fence",
-	P3: "P3 set ready",
-	P4: "P4 load armed", P5i: "P5 load idx", P5: "P5 load rung", P5e: "P5 epoch++", P5w: "P5 wake",
-	P5d: "P5 write eventfd", P5r: "P5 store rung", P6: "P6 set D.ready", P7: "P7 load D.armed",
-	P6s: "P6 set D.summary",
-	P7c: "P7 load D.rung", P7e: "P7 D.epoch++", P7w: "P7 wake", P7r: "P7 store D.rung",
-	R1: "R1 swap ready", R1h: "R1 hand on", R2: "R2 un-park", R2e: "R2 epoch++", R2w: "R2 wake",
-	R3: "R3 drain", R4: "R4 park",
-	R4b: "R4 barrier", R4t: "R4 tails again", R5: "R5 load epoch", R5i: "R5 store indices",
-	R6: "R6 arm", R7: "R7 second look", R8: "R8 futex wait", R9: "R9 disarm",
-	T4: "T4 reset eventfd", T8: "T8 epoll_wait",
-	N1: "N1 swap ready", N1p: "N1 park", N1b: "N1 barrier", N1t: "N1 tails again",
-	N2: "N2 due event", N3: "N3 arm", N4: "N4 bases", N5e: "N2 D.epoch++", N5w: "N2 wake",
-	N6: "N4 unlock", C1s: "C1 take D.summary", C1: "C1 take D.ready",
-	C2: "C2 queue off the list", C2l: "C2 swap ready",
-	C2j: "C2 judge", C2d: "C2 disarm", C4: "C2 return",
-	F1: "F1 anything left?", F2: "F2 reset", F3s: "F3 take D.summary", F3: "F3 look again",
-	F4: "F4 reset",
-	F5: "F5 second look", F8: "F8 epoll_wait",
-	A1: "A1 add: flag", A2: "A2 add: list", A2e: "A2 D.epoch++", A2w: "A2 wake",
-	A3: "A3 delete: list", A4: "A4 delete: flag",
-	U1: "U1 death, mark", U2e: "U2 epoch++", U2w: "U2 wake", U3: "U3 list", U3e: "U3 D.epoch++",
-	U3w: "U3 wake", K1: "K1 take over", K2: "K2 barrier", K3: "K3 name the bell",
-	K4: "K4 flag", K5: "K5 list", S1s: "S1 take D.summary", S1: "S1 take D.ready", S1h: "S1 hand on",
-	S2: "S2 queue off the list", S2l: "S2 swap ready", S2r: "S2 queue back on the list",
-	S2h: "S2 hand on", S2p: "S2 park", S2b: "S2 barrier",
-	S2t: "S2 tails again", S3: "S3 load D.epoch", S4: "S4 arm D", S5: "S5 second look",
-	S6: "S6 futex wait", S7: "S7 disarm D", S8: "S8 return",
-}
-
-func (s step) String() string {
-	if s >= othersBase {
-		return othersStepNames[s-othersBase]
-	}
-	if s >= framesBase {
-		return framesStepNames[s-framesBase]
-	}
-	if s > stepCount {
-		return countStepNames[s]
-	}
-	return stepNames[s]
-}
 
 // bug is the one deviation of a mutant.
 type bug uint8
 
 const (
-	none bug = iota
+	_ bug = iota // none
 
 	// Producer.
 	rungBeforeWake

@@ -17,12 +17,12 @@ func (v *threshold) succeed(n *thresholdState) {
 
 // tryWait is the goroutine with the descriptor: R1, R4 and the arming under q.mu, then epoll_wait.
 // It reads whenever it is told that there is something, or does not.
-func (v *threshold) tryWait(s, n *thresholdState, emit func(*thresholdState)) {
+func (v *threshold) tryWait(s, n *thresholdState, x *search[thresholdState]) {
 	switch s.other {
 	case app:
-		leaves := *n
+		leaves := x.fork(n)
 		leaves.other = gone
-		emit(&leaves)
+		x.emit(leaves)
 		n.other = R1
 	case R1:
 		if s.lock != 0 {
@@ -56,7 +56,7 @@ func (v *threshold) tryWait(s, n *thresholdState, emit func(*thresholdState)) {
 		n.other = T4
 		if some {
 			n.lock, n.other = 0, app
-			n.readLanes(n, func(x *thresholdState) { emit(x) })
+			n.readLanes(n, x)
 			return
 		}
 	case T4:
@@ -74,7 +74,7 @@ func (v *threshold) tryWait(s, n *thresholdState, emit func(*thresholdState)) {
 	case T8: // readable, or the user's own deadline
 		n.other = app
 	}
-	emit(n)
+	x.emit(n)
 }
 
 // deaf judges a user who is blocked on the descriptor: no finished publish may wait.
@@ -95,41 +95,4 @@ func (v *threshold) deaf(s *thresholdState) verdict {
 		return lost
 	}
 	return resting
-}
-
-var thresholdsMore = []variant{
-	{key: "gh", text: "threshold 3, take-overs, 2 lanes x3", size: smallest,
-		threshold: &threshold{want: 3, publishes: [2]uint8{3, 3}, capacity: 9, heirs: true}},
-	{key: "gi", text: "threshold 4, take-overs, lanes of 2 slots", size: smallest,
-		threshold: &threshold{want: 4, publishes: [2]uint8{3, 3}, capacity: 2, heirs: true}},
-	{key: "gj", text: "threshold 3, a lane comes amid take-overs, x2", size: smallest,
-		threshold: &threshold{want: 3, publishes: [2]uint8{2, 2}, capacity: 9, heirs: true,
-			attach: true}},
-	{key: "gk", text: "threshold 3, take-overs, another reader, 1 lane x4", size: short,
-		threshold: &threshold{want: 3, publishes: [2]uint8{4, 0}, capacity: 9, heirs: true,
-			shared: true}},
-	{key: "gl", text: "threshold 3 and a channel, 2 lanes x2", size: smallest,
-		threshold: &threshold{want: 3, publishes: [2]uint8{2, 2}, capacity: 9, get: true}},
-	{key: "gm", text: "threshold 3 and trywait, 1 lane x4", size: short,
-		threshold: &threshold{want: 3, publishes: [2]uint8{4, 0}, capacity: 9, face: true}},
-	{key: "gn", text: "threshold 2 and trywait, 2 lanes x1", size: complete,
-		threshold: &threshold{want: 2, publishes: [2]uint8{1, 1}, capacity: 9, face: true}},
-}
-
-var thresholdsMoreMutants = []mutant{
-	{bug: heirTakesMarks, base: "gh", text: "heir that waits for many takes the marked lanes only"},
-	{bug: heirParks, base: "gh", plain: true, text: "heir that waits for many runs no barrier"},
-	{bug: heirIndices, base: "gh", text: "heir leaves the wake indices of the one before"},
-	{bug: indexUnclamped, base: "gi", text: "heir's index is beyond what the lane can hold"},
-	{bug: takesIgnored, base: "gl", text: "second look overlooks what a getter took"},
-	{bug: thresholdGatesFD, base: "gm", size: short, text: "an arming for many gates the descriptor"},
-	{bug: trywaitKeepsThr, base: "gm", size: short,
-		text: "trywait leaves an arming for many in place"},
-	{bug: noBarrierR4, base: "gm", plain: true, size: short,
-		text: "no barrier, threshold and trywait"},
-}
-
-func init() {
-	variants = append(variants, thresholdsMore...)
-	mutants = append(mutants, thresholdsMoreMutants...)
 }

@@ -15,6 +15,11 @@ type threshold struct {
 	bug       bug
 }
 
+func (v threshold) with(plain bool) explored {
+	v.plain = plain
+	return of(func(b bug) protocol[thresholdState] { w := v; w.bug = b; return &w })
+}
+
 // The actors of the reader's process.
 const (
 	waiter = 10
@@ -57,39 +62,43 @@ func (v *threshold) start() (s thresholdState) {
 
 func (v *threshold) actor(who uint8) string { return (&bell{}).actor(who) }
 
-func (v *threshold) next(s *thresholdState, emit emitter[thresholdState]) {
-	out := func(n *thresholdState, by label) {
-		relabel(&n.armed, &n.rung, &n.w[0], &n.w[1])
-		emit(n, by)
-	}
-	if !s.asleep && s.at != gone {
-		n := *s
-		if v.wait(s, &n) {
-			out(&n, label{waiter, s.at})
-		}
+func (v *threshold) same(n *thresholdState) {
+	relabel(&n.armed, &n.rung, &n.w[0], &n.w[1])
+}
+
+func (v *threshold) steps() string { return "app" }
+
+func (v *threshold) next(s *thresholdState, x *search[thresholdState]) {
+	x.by(waiter, s.at)
+	if n := x.fork(s); !s.asleep && s.at != gone && v.wait(s, n) {
+		x.emit(n)
 	}
 	if v.heirs {
-		n := *s
-		v.succeed(&n)
-		out(&n, label{waiter, K1})
+		x.by(waiter, K1)
+		n := x.fork(s)
+		v.succeed(n)
+		x.emit(n)
 	}
 	if s.other != gone {
-		v.read(s, func(n *thresholdState) { out(n, label{other, s.other}) })
+		x.by(other, s.other)
+		v.read(s, x)
 	}
 	for l := range s.writer {
 		if s.buffered[l] > 0 {
-			n := *s
+			x.by(uint8(20+l), visible)
+			n := x.fork(s)
 			n.tail[l]++
 			n.buffered[l]--
-			out(&n, label{uint8(20 + l), visible})
+			x.emit(n)
 		}
 		full := s.tail[l]+s.buffered[l]-s.head[l] >= v.capacity
 		if s.writer[l] == P1 && (s.left[l] == 0 || full) {
 			continue
 		}
-		n := *s
-		v.produce(s, &n, l)
-		out(&n, label{uint8(l), s.writer[l]})
+		x.by(uint8(l), s.writer[l])
+		n := x.fork(s)
+		v.produce(s, n, l)
+		x.emit(n)
 	}
 }
 
@@ -165,16 +174,16 @@ func (n *thresholdState) flush(l int) {
 }
 
 // read is the other goroutine: R1 to R3 under q.mu, again and again, and away at any time.
-func (v *threshold) read(s *thresholdState, emit func(*thresholdState)) {
-	n := *s
+func (v *threshold) read(s *thresholdState, x *search[thresholdState]) {
+	n := x.fork(s)
 	if v.face {
-		v.tryWait(s, &n, emit)
+		v.tryWait(s, n, x)
 		return
 	}
 	switch s.other {
 	case app:
 		n.other = gone
-		emit(&n)
+		x.emit(n)
 		n.other = R1
 	case R1:
 		if s.lock != 0 {
@@ -224,22 +233,22 @@ func (v *threshold) read(s *thresholdState, emit func(*thresholdState)) {
 		n.asleep, n.other = false, R3
 	case R3:
 		n.lock, n.other = 0, app
-		n.readLanes(s, emit)
+		n.readLanes(s, x)
 	}
-	emit(&n)
+	x.emit(n)
 }
 
 // readLanes reads one entry of a lane, of each in turn, or all of all lanes, which is what n
 // becomes.
-func (n *thresholdState) readLanes(s *thresholdState, emit func(*thresholdState)) {
+func (n *thresholdState) readLanes(s *thresholdState, x *search[thresholdState]) {
 	for l := range s.head {
 		if s.cand&(1<<l) != 0 && s.tail[l] > s.head[l] {
-			one := *n
+			one := x.fork(n)
 			one.head[l]++
 			if one.head[l] == one.tail[l] {
 				one.cand &^= s.parked & (1 << l)
 			}
-			emit(&one)
+			x.emit(one)
 		}
 	}
 	for l := range s.head {

@@ -29,26 +29,22 @@ type ringsState struct {
 }
 
 const (
-	ringsP1 step = iota
-	ringsP2
-	ringsQ3
-	ringsQ4
-	ringsQ6
-	ringsQ7
-	ringsH1
-	ringsR2
-	ringsR3
-	ringsR4
-	ringsR4t
-	ringsR6
-	ringsR7
-	ringsR8
-	ringsR9
+	ringsP1  step = iota // store tail
+	ringsP2              // load parked
+	ringsQ3              // rung++
+	ringsQ4              // load armed
+	ringsQ6              // rung++
+	ringsQ7              // wake
+	ringsH1              // load rung
+	ringsR2              // un-park
+	ringsR3              // drain
+	ringsR4              // park
+	ringsR4t             // R4 tails again
+	ringsR6              // arm
+	ringsR7              // second look
+	ringsR8              // sleep
+	ringsR9              // disarm
 )
-
-var ringsStepNames = [...]string{"P1 store tail", "P2 load parked", "Q3 rung++", "Q4 load armed",
-	"Q6 rung++", "Q7 wake", "H1 load rung", "R2 un-park", "R3 drain", "R4 park", "R4 tails again",
-	"R6 arm", "R7 second look", "R8 sleep", "R9 disarm"}
 
 // Deviations.
 const (
@@ -57,33 +53,35 @@ const (
 	ringsOld  = "a writer rang last for an arming a whole round ago"
 )
 
-func (m ringsModel) stepName(at step) string { return ringsStepNames[at] }
-
 func (m ringsModel) actor(who uint8) string { return [...]string{"writer", "reader"}[who] }
 
 func (m ringsModel) start() ringsState {
 	return ringsState{left: m.publishes, parked: true, reader: ringsH1}
 }
 
-func (m ringsModel) next(s *ringsState, emit emitter[ringsState]) {
-	out := func(n *ringsState, who uint8, at step) {
-		if m.numbers == 0 {
-			relabel(&n.armed, &n.rang, &n.w)
-		}
-		emit(n, label{who, at})
+func (m ringsModel) steps() string { return "ringsP1" }
+
+func (m ringsModel) same(n *ringsState) {
+	if m.numbers == 0 {
+		relabel(&n.armed, &n.rang, &n.w)
 	}
+}
+
+func (m ringsModel) next(s *ringsState, x *search[ringsState]) {
 	if s.writer != ringsP1 || s.left > 0 && s.unread < m.capacity {
-		n := *s
-		m.write(s, &n)
-		out(&n, 0, s.writer)
+		x.by(0, s.writer)
+		n := x.fork(s)
+		m.write(s, n)
+		x.emit(n)
 	}
-	n := *s
+	x.by(1, s.reader)
+	n := x.fork(s)
 	if s.asleep { // a deadline
 		n.asleep = false
 	} else {
-		m.read(s, &n)
+		m.read(s, n)
 	}
-	out(&n, 1, s.reader)
+	x.emit(n)
 }
 
 func (m ringsModel) write(s, n *ringsState) {
@@ -166,28 +164,21 @@ func (m ringsModel) judge(s *ringsState) verdict {
 	return resting
 }
 
-func init() {
-	with := func(m ringsModel) func(string) protocol[ringsState] {
-		return func(bug string) protocol[ringsState] {
-			m := m
-			m.bug = bug
-			switch bug {
-			case ringsFew:
-				m.values = 2
-			case ringsOld:
-				m.numbers = 3
-			}
-			return m
-		}
+func (m ringsModel) with(bug string) protocol[ringsState] {
+	switch m.bug = bug; bug {
+	case ringsFew:
+		m.values = 2
+	case ringsOld:
+		m.numbers = 3
 	}
-	f := family{title: "Counts of rings that wrap", variants: []familyVariant{
-		familyOf("1 slot x5, 5 values", smallest,
-			with(ringsModel{publishes: 5, capacity: 1, values: 5})),
-		familyOf("2 slots x12, 9 values", smallest,
-			with(ringsModel{publishes: 12, capacity: 2, values: 9})),
-	}}
-	for _, d := range []string{ringsFew, ringsLess, ringsOld} {
-		f.mutants = append(f.mutants, familyMutant{base: "1 slot x5, 5 values", text: d})
-	}
-	families = append(families, f)
+	return m
+}
+
+var rings = family{
+	title: "Counts of rings that wrap",
+	variants: []variant{
+		form("1 slot x5, 5 values", ringsModel{publishes: 5, capacity: 1, values: 5}.with),
+		form("2 slots x12, 9 values", ringsModel{publishes: 12, capacity: 2, values: 9}.with),
+	},
+	mutants: on("1 slot x5, 5 values", ringsFew, ringsLess, ringsOld),
 }

@@ -32,30 +32,25 @@ type wrapState struct {
 }
 
 const (
-	wrapP1 step = iota
-	wrapP2
-	wrapP3
-	wrapP4
-	wrapP5
-	wrapP5e
-	wrapP5w
-	wrapP5r
-	wrapR1
-	wrapR2
-	wrapR3
-	wrapR4
-	wrapR4t
-	wrapR5
-	wrapR6
-	wrapR7
-	wrapR8
-	wrapR9
+	wrapP1  step = iota // store tail
+	wrapP2              // load parked
+	wrapP3              // set ready
+	wrapP4              // load armed
+	wrapP5              // load rung
+	wrapP5e             // P5 epoch++
+	wrapP5w             // P5 wake
+	wrapP5r             // P5 store rung
+	wrapR1              // swap ready
+	wrapR2              // un-park
+	wrapR3              // drain
+	wrapR4              // park
+	wrapR4t             // R4 tails again
+	wrapR5              // load epoch
+	wrapR6              // arm
+	wrapR7              // second look
+	wrapR8              // futex wait
+	wrapR9              // disarm
 )
-
-var wrapStepNames = [...]string{"P1 store tail", "P2 load parked", "P3 set ready", "P4 load armed",
-	"P5 load rung", "P5 epoch++", "P5 wake", "P5 store rung", "R1 swap ready", "R2 un-park",
-	"R3 drain", "R4 park", "R4 tails again", "R5 load epoch", "R6 arm", "R7 second look",
-	"R8 futex wait", "R9 disarm"}
 
 // Deviations.
 const (
@@ -67,8 +62,6 @@ const (
 	wrapZero     = "an arming with the number 0 counts as none"
 )
 
-func (m wrapModel) stepName(at step) string { return wrapStepNames[at] }
-
 func (m wrapModel) actor(who uint8) string {
 	return [...]string{"producer 0", "producer 1", "reader    "}[who]
 }
@@ -77,22 +70,26 @@ func (m wrapModel) start() wrapState {
 	return wrapState{left: m.publishes, cand: 3, reader: wrapR1}
 }
 
-func (m wrapModel) next(s *wrapState, emit emitter[wrapState]) {
+func (m wrapModel) steps() string { return "wrapP1" }
+
+func (m wrapModel) next(s *wrapState, x *search[wrapState]) {
 	for l := range s.at {
 		if s.at[l] == wrapP1 && s.left[l] == 0 {
 			continue
 		}
-		n := *s
-		m.produce(s, &n, l)
-		emit(&n, label{uint8(l), s.at[l]})
+		x.by(uint8(l), s.at[l])
+		n := x.fork(s)
+		m.produce(s, n, l)
+		x.emit(n)
 	}
+	x.by(2, s.reader)
 	if s.asleep { // a deadline
-		n := *s
+		n := x.fork(s)
 		n.asleep = false
-		emit(&n, label{2, wrapR9})
+		x.emit(n)
 		return
 	}
-	m.read(s, func(n *wrapState) { emit(n, label{2, s.reader}) })
+	m.read(s, x)
 }
 
 func (m wrapModel) produce(s, n *wrapState, l int) {
@@ -155,8 +152,8 @@ func (m wrapModel) renumber(s, n *wrapState) bool {
 	return true
 }
 
-func (m wrapModel) read(s *wrapState, emit func(*wrapState)) {
-	n := *s
+func (m wrapModel) read(s *wrapState, x *search[wrapState]) {
+	n := x.fork(s)
 	n.reader = s.reader + 1
 	switch s.reader {
 	case wrapR1:
@@ -182,7 +179,7 @@ func (m wrapModel) read(s *wrapState, emit func(*wrapState)) {
 	case wrapR5:
 		n.e = s.epoch
 	case wrapR6:
-		if n.armed = true; !m.renumber(s, &n) {
+		if n.armed = true; !m.renumber(s, n) {
 			return
 		}
 	case wrapR7:
@@ -194,7 +191,7 @@ func (m wrapModel) read(s *wrapState, emit func(*wrapState)) {
 	case wrapR9:
 		n.armed, n.e, n.reader = false, 0, wrapR1
 	}
-	emit(&n)
+	x.emit(n)
 }
 
 func (m wrapModel) judge(s *wrapState) verdict {
@@ -215,22 +212,22 @@ func (m wrapModel) judge(s *wrapState) verdict {
 	return resting
 }
 
-func init() {
-	with := func(m wrapModel) func(string) protocol[wrapState] {
-		return func(bug string) protocol[wrapState] { m := m; m.bug = bug; return m }
-	}
-	f := family{title: "Numbers that wrap", variants: []familyVariant{
-		familyOf("1 lane x3, 4 numbers", smallest,
-			with(wrapModel{publishes: [2]uint8{3, 0}, numbers: 4, epochs: 4})),
-		familyOf("2 lanes x2 and x1, 4 numbers", short,
-			with(wrapModel{publishes: [2]uint8{2, 1}, numbers: 4, epochs: 8})),
-		familyOf("2 lanes x2, 3 numbers", complete,
-			with(wrapModel{publishes: [2]uint8{2, 2}, numbers: 3, epochs: 8})),
-	}}
-	for _, d := range []string{wrapTaken, wrapLess, wrapLessEdge, wrapZero, wrapEpochs} {
-		f.mutants = append(f.mutants, familyMutant{base: "1 lane x3, 4 numbers", text: d})
-	}
-	f.mutants = append(f.mutants, familyMutant{base: "2 lanes x2 and x1, 4 numbers",
-		text: wrapStands, size: short})
-	families = append(families, f)
+func (m wrapModel) with(bug string) protocol[wrapState] {
+	m.bug = bug
+	return m
+}
+
+var wraps = family{
+	title: "Numbers that wrap",
+	variants: []variant{
+		form("1 lane x3, 4 numbers",
+			wrapModel{publishes: [2]uint8{3, 0}, numbers: 4, epochs: 4}.with),
+		form("2 lanes x2 and x1, 4 numbers",
+			wrapModel{publishes: [2]uint8{2, 1}, numbers: 4, epochs: 8}.with),
+		form("2 lanes x2, 3 numbers",
+			wrapModel{publishes: [2]uint8{2, 2}, numbers: 3, epochs: 8}.with),
+	},
+	mutants: append(
+		on("1 lane x3, 4 numbers", wrapTaken, wrapLess, wrapLessEdge, wrapZero, wrapEpochs),
+		on("2 lanes x2 and x1, 4 numbers", wrapStands)...),
 }
