@@ -104,6 +104,7 @@ func (s Spec) Start() (*Process, error) {
 	}
 	p := &Process{cmd: cmd, in: in, done: make(chan struct{})}
 	if err := start(); err != nil {
+		_, _ = in.Close(), out.Close() // it may never have come to that
 		return nil, fmt.Errorf("%s: start %s: %w", s.Tool, s.Role, err)
 	}
 	go s.follow(p, out)

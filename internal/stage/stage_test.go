@@ -44,7 +44,7 @@ func play(c *Child) error {
 		}
 	case "deaf": // does not end by itself
 		c.Send(text)
-		select {}
+		time.Sleep(time.Hour) // a wait that nothing could end would be a deadlock to the runtime
 	case "loud":
 		_, _ = os.Stdout.WriteString("no JSON\n\"" + strings.Repeat("x", 2*maxLine) + "\"\n")
 	case "failed":
