@@ -288,9 +288,6 @@ func (v *AddressVector) Options() AddressOptions { return v.opt }
 // UserContext returns AddressOptions.UserContext.
 func (v *AddressVector) UserContext() any { return v.opt.UserContext }
 
-// Cap returns how many addresses fit.
-func (v *AddressVector) Cap() int { return v.opt.Count }
-
 // Len returns how many addresses are in the vector; 0 after Close.
 func (v *AddressVector) Len() int {
 	if !v.guard.enterAny() {

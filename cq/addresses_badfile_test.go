@@ -86,7 +86,7 @@ func TestAddressBeingWritten(t *testing.T) {
 	defer v.Close()
 	insert(t, v, sockaddrs(0, 3)...)
 	_, rows, _ := addressMemory(t, d, v.Name())
-	seq := rows[1*len(rows)/v.Cap():]
+	seq := rows[1*len(rows)/v.Options().Count:]
 	was := peek64(seq, 0)
 	poke(seq, 0, was|1)
 	if a, ok := v.Resolve(sockaddr(1)); ok {

@@ -105,7 +105,7 @@ func doubleCell(index []byte) {
 func lookAround(t testing.TB, v *cq.AddressVector) {
 	t.Helper()
 	buf := make([]byte, 300)
-	for a := range cq.Addr(v.Cap() + 2) {
+	for a := range cq.Addr(v.Options().Count + 2) {
 		n, err := v.Lookup(a, buf)
 		if err != nil && !errors.Is(err, cq.ErrInvalid) && !errors.Is(err, cq.ErrClosed) {
 			t.Error(err)
@@ -115,11 +115,11 @@ func lookAround(t testing.TB, v *cq.AddressVector) {
 		}
 	}
 	for i := range 20 {
-		if a, ok := v.Resolve(sockaddr(i)); ok && a >= cq.Addr(v.Cap()) && !v.Options().UserID {
+		if a, ok := v.Resolve(sockaddr(i)); ok && a >= cq.Addr(v.Options().Count) && !v.Options().UserID {
 			t.Errorf("resolved to %d", a)
 		}
 	}
-	if n := v.Len(); n > v.Cap() {
+	if n := v.Len(); n > v.Options().Count {
 		t.Errorf("%d addresses", n)
 	}
 }
@@ -128,7 +128,7 @@ func lookAround(t testing.TB, v *cq.AddressVector) {
 func wantSound(t *testing.T, v *cq.AddressVector) {
 	t.Helper()
 	n, buf := 0, make([]byte, 300)
-	for a := range cq.Addr(v.Cap()) {
+	for a := range cq.Addr(v.Options().Count) {
 		k, err := v.Lookup(a, buf)
 		if err != nil {
 			continue
@@ -147,8 +147,8 @@ func wantSound(t *testing.T, v *cq.AddressVector) {
 	if v.Len() != 0 {
 		t.Errorf("%d addresses, %d left", n, v.Len())
 	}
-	insert(t, v, sockaddrs(100, 100+v.Cap())...)
-	for i := range v.Cap() {
+	insert(t, v, sockaddrs(100, 100+v.Options().Count)...)
+	for i := range v.Options().Count {
 		wantLookup(t, v, cq.Addr(i), sockaddr(100+i))
 	}
 }
@@ -157,7 +157,7 @@ func wantSound(t *testing.T, v *cq.AddressVector) {
 func wantWhole(t *testing.T, v *cq.AddressVector) {
 	t.Helper()
 	n, buf := 0, make([]byte, 256)
-	for a := range cq.Addr(v.Cap()) {
+	for a := range cq.Addr(v.Options().Count) {
 		k, err := v.Lookup(a, buf)
 		if err != nil {
 			continue

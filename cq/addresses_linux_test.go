@@ -65,7 +65,7 @@ func childAddressOwner() {
 		need(err)
 	}
 	// What a predecessor left goes first.
-	for a := cq.Addr(steadyAddresses); a < cq.Addr(v.Cap()); a++ {
+	for a := cq.Addr(steadyAddresses); a < cq.Addr(v.Options().Count); a++ {
 		if _, err := v.Lookup(a, nil); err == nil {
 			need(v.Remove(a))
 		}
@@ -95,7 +95,7 @@ type seen struct{ found, unset, gone, torn, lost int }
 func watchAddresses(v *cq.AddressVector, stop func() bool) (s seen) {
 	buf := make([]byte, 64)
 	for !stop() {
-		for i := range v.Cap() {
+		for i := range v.Options().Count {
 			n, err := v.Lookup(cq.Addr(i), buf)
 			switch {
 			case err != nil:

@@ -108,8 +108,8 @@ func TestAddressNames(t *testing.T) {
 		_, err = r.Insert(sockaddrs(5, 6))
 		wantErr(t, "insert", err, cq.ErrReadOnly, syscall.EACCES, fs.ErrPermission)
 		wantErr(t, "remove", r.Remove(0), cq.ErrReadOnly)
-		if r.Len() != 3 || r.Cap() != 8 || r.FID() != v.FID() {
-			t.Errorf("%d of %d, %v", r.Len(), r.Cap(), r.FID())
+		if r.Len() != 3 || r.Options().Count != 8 || r.FID() != v.FID() {
+			t.Errorf("%d of %d, %v", r.Len(), r.Options().Count, r.FID())
 		}
 	}
 	must(t, v.Detach())

@@ -182,8 +182,8 @@ func TestConformanceAVOpen(t *testing.T) {
 		for count := 1; count <= 65536; count *= 2 {
 			v, err := cq.CreateAddresses(d, "v", cq.AddressOptions{Count: count})
 			must(t, err)
-			if v.Cap() < count {
-				t.Errorf("count %d: %d fit", count, v.Cap())
+			if v.Options().Count < count {
+				t.Errorf("count %d: %d fit", count, v.Options().Count)
 			}
 			must(t, v.Close())
 		}

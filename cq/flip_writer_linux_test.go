@@ -128,15 +128,15 @@ func (s *flipWriter) credit() {
 
 func (s *flipWriter) result() flip.Outcome {
 	o := outcome(fmt.Sprintf("%d posted", s.n), s.err)
-	if free := s.w.Free(); free < 0 || free > s.w.Cap() {
-		o.Broken = fmt.Sprintf("%d of %d are free", free, s.w.Cap())
+	if free := s.w.Free(); free < 0 || free > s.w.Stats().Size {
+		o.Broken = fmt.Sprintf("%d of %d are free", free, s.w.Stats().Size)
 	}
 	s.spent = s.spent || s.err != nil
 	read, given := s.drain()
 	if o.Broken == "" && !given && read != s.before+s.n {
 		o.Broken = fmt.Sprintf("of %d entries %d were read", s.before+s.n, read)
 	}
-	s.spent = s.spent || given || s.w.Free() != s.w.Cap()
+	s.spent = s.spent || given || s.w.Free() != s.w.Stats().Size
 	return o
 }
 

@@ -13,27 +13,6 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// Left returns how many of the entries that this writer published its reader has not released.
-// Once that one is gone, see [Writer.ReaderGone], these are what its successor gets from
-// [Writer.Follow]. It may be called by the goroutine that posts.
-func (w *Writer) Left() int {
-	if !w.guard.enter() {
-		return 0
-	}
-	defer w.guard.leave()
-	return int(w.prod.Tail() - w.prod.Head())
-}
-
-// Generation returns that of the reader object. With TrustOthers a queue that was created later has
-// a higher one.
-func (w *Writer) Generation() uint64 {
-	if !w.guard.enterAny() {
-		return 0
-	}
-	defer w.guard.leaveAny()
-	return w.reader.Generation()
-}
-
 // Follow goes on with the successor of a reader of another user that is proved dead or has
 // detached: one that calls [Queue.Accept] or [Queue.Serve] for a queue of its own at the other end
 // of conn. It returns the writer to post to from now on, in place of w, which is closed then. The

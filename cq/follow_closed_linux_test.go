@@ -46,8 +46,8 @@ func TestFollowClosedMeanwhile(t *testing.T) {
 		if err == nil {
 			told++
 			must(t, next.Close())
-		} else if w.Left() != 3 {
-			t.Errorf("%d are left after %v", w.Left(), err)
+		} else if w.Stats().Unread != 3 {
+			t.Errorf("%d are left after %v", w.Stats().Unread, err)
 		}
 		must(t, errors.Join(w.Close(), reader.Close()))
 	}

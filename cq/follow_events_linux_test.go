@@ -86,7 +86,7 @@ func TestFollowTells(t *testing.T) {
 	must(t, w.BindEvents(eq))
 	post(t, w, 0, 3)
 	first.expect("read", 1, "0")
-	former := w.Generation()
+	former := w.Stats().Reader
 	first.end(w)
 	second := startSuccessor(t)
 	next := second.follow(w)
@@ -97,8 +97,8 @@ func TestFollowTells(t *testing.T) {
 		first, last uint64
 	}{
 		{cq.EventPeerDeath, first.Process.Pid, former, 1, 3},
-		{cq.EventPeerNew, second.Process.Pid, next.Generation(), 0, 2},
-		{cq.EventPeerDeath, second.Process.Pid, next.Generation(), 2, 2},
+		{cq.EventPeerNew, second.Process.Pid, next.Stats().Reader, 0, 2},
+		{cq.EventPeerDeath, second.Process.Pid, next.Stats().Reader, 2, 2},
 	}
 	for i, tt := range want {
 		if i == 2 {

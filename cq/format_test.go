@@ -125,8 +125,8 @@ func TestOptions(t *testing.T) {
 				t.Errorf("context %v, name %q", q.UserContext(), q.Name())
 			}
 			w := attach(t, d, queueName(t))
-			if w.Cap() != want.Size || w.Free() != want.Size || w.Lane() != 1 {
-				t.Errorf("cap %d, free %d, lane %d", w.Cap(), w.Free(), w.Lane())
+			if w.Stats().Size != want.Size || w.Free() != want.Size || w.Lane() != 1 {
+				t.Errorf("cap %d, free %d, lane %d", w.Stats().Size, w.Free(), w.Lane())
 			}
 			must(t, w.Post(&cq.Entry{Context: 9}))
 			if got := read(t, q, 2); len(got) != 1 || got[0] != 9 {

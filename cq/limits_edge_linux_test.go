@@ -163,7 +163,7 @@ func newEdgePeer(t *testing.T, kind string) *edgePeer {
 	p.kept = attach(t, p.d, "kept")
 	_, p.keptNews = createEvents(t, cq.EventOptions{})
 	must(t, p.kept.BindEvents(p.keptNews))
-	for ; p.posted < uint64(p.kept.Cap()); p.posted++ {
+	for ; p.posted < uint64(p.kept.Stats().Size); p.posted++ {
 		must(t, p.kept.Post(&cq.Entry{Context: p.posted}))
 	}
 	// One thread at a time: where the kernel refuses, it refuses threads too, and a Go program ends.

@@ -275,9 +275,6 @@ func (r *MemoryRegion) Key() uint64 { return r.key.Load() }
 // FID returns the region's identifier, by which events mean it.
 func (r *MemoryRegion) FID() FID { return r.fid }
 
-// Object returns the object behind the region.
-func (r *MemoryRegion) Object() *shm.Object { return r.obj }
-
 // Options returns what the region was registered with, and the key in RequestedKey if it has one.
 func (r *MemoryRegion) Options() MemoryOptions {
 	o := r.opt

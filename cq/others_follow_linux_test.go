@@ -64,20 +64,20 @@ func TestFollow(t *testing.T) {
 	first.expect("release", 1, "")
 	post(t, w, 6, 8)
 	must(t, w.Credit(1))
-	if left := w.Left(); left != 6 {
+	if left := w.Stats().Unread; left != 6 {
 		t.Errorf("%d are left", left)
 	}
 	first.end(w)
 	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrPeerGone)
-	former := w.Generation()
+	former := w.Stats().Reader
 
 	second := startSuccessor(t)
 	next := second.follow(w)
 	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrClosed)
 	must(t, w.Close())
-	if next.Generation() <= former || next.Left() != 6 || next.Credits() != 1 {
-		t.Errorf("generation %d after %d, %d left, %d credits", next.Generation(), former,
-			next.Left(), next.Credits())
+	if next.Stats().Reader <= former || next.Stats().Unread != 6 || next.Credits() != 1 {
+		t.Errorf("generation %d after %d, %d left, %d credits", next.Stats().Reader, former,
+			next.Stats().Unread, next.Credits())
 	}
 	post(t, next, 8, 9)
 	wantErr(t, "beyond the credit", next.Post(&cq.Entry{}), cq.ErrFull)
@@ -272,8 +272,9 @@ func TestFollowImpossible(t *testing.T) {
 			w := first.attach()
 			post(t, w, 0, 5)
 			first.expect("read", 2, "0 1")
-			if left := w.Left(); left != 3 { // the writer has seen that much
-				t.Errorf("%d are left", left)
+			s := w.Stats()
+			if free := w.Free(); free != s.Size-3 || s.Unread != 3 { // Free has seen that much
+				t.Errorf("%d are free, %d unread", free, s.Unread)
 			}
 			first.expect(tt.what, tt.at, "")
 			first.end(w)
@@ -368,8 +369,8 @@ func TestFollowDies(t *testing.T) {
 		must(t, <-took)
 		cancel()
 		must(t, errors.Join(reader.Close(), writer.Close()))
-		if w.Left() != 4 {
-			t.Errorf("step %d: %d are left", step, w.Left())
+		if w.Stats().Unread != 4 {
+			t.Errorf("step %d: %d are left", step, w.Stats().Unread)
 		}
 	}
 	eventually(t, "nothing is left of them", func() bool {

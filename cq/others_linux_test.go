@@ -133,8 +133,8 @@ func startWriterOther(t *testing.T, q *cq.Queue) *joiner {
 func TestOthersOneProcess(t *testing.T) {
 	t.Parallel()
 	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1})
-	if q.Trust() != cq.TrustOthers || !q.Options().WritersPay {
-		t.Errorf("trust %v, options %+v", q.Trust(), q.Options())
+	if q.Options().Trust != cq.TrustOthers || !q.Options().WritersPay {
+		t.Errorf("trust %v, options %+v", q.Options().Trust, q.Options())
 	}
 	w := joinOthers(t, q)
 	buf := make([]cq.Context, 4)

@@ -32,10 +32,11 @@ func TestPublished(t *testing.T) {
 		q *cq.Queue
 		w *cq.Writer
 	}{{named, w1}, {own, w2}, {others, w3}} {
-		lane := c.w.Lane()
+		lane, err := c.q.Lane(c.w.Lane())
+		must(t, err)
 		check := func(want uint64) {
 			t.Helper()
-			if n, err := c.q.Published(lane); err != nil || n != want {
+			if n, err := c.q.PublishedBy(lane.Row, lane.Object); err != nil || n != want {
 				t.Errorf("%s: %d, %v, want %d", c.q.Name(), n, err, want)
 			}
 		}
@@ -52,13 +53,13 @@ func TestPublished(t *testing.T) {
 		}
 		_, _ = cq.Read(c.q, es[:]) // may retire the lane
 		check(5)
-		if _, err := c.q.Published(1 << 20); !errors.Is(err, cq.ErrInvalid) {
+		if _, err := c.q.PublishedBy(1<<20, lane.Object); !errors.Is(err, cq.ErrInvalid) {
 			t.Errorf("lane that there is not: %v", err)
 		}
 	}
 	publishedInOneRow(t)
 	must(t, named.Close())
-	if _, err := named.Published(1); !errors.Is(err, cq.ErrClosed) {
+	if _, err := named.PublishedBy(1, shm.UUID{1}); !errors.Is(err, cq.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }
@@ -80,9 +81,9 @@ func publishedInOneRow(t *testing.T) {
 	}
 	for i := range 3 {
 		w := joinOthers(t, q)
-		id, err := q.LaneObject(1)
+		lane, err := q.Lane(1)
 		must(t, err)
-		lanes = append(lanes, id)
+		lanes = append(lanes, lane.Object)
 		want(i, total, false)
 		if i > 0 {
 			want(i-1, total, false)
@@ -102,10 +103,10 @@ func publishedInOneRow(t *testing.T) {
 		}
 		want(i, total, false)
 	}
-	if _, err := q.PublishedBy(1, shm.UUID{}); !errors.Is(err, cq.ErrInvalid) {
+	if _, err := q.PublishedBy(1, shm.UUID{}); !errors.Is(err, shm.ErrStale) {
 		t.Errorf("by no object: %v", err)
 	}
-	if _, err := q.LaneObject(1); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := q.Lane(1); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("object of a row without a writer: %v", err)
 	}
 }

@@ -325,8 +325,11 @@ func meetAny(t *testing.T, q *cq.Queue, side string, messages [][]byte, which ui
 		if q.Accept(soon(t), a) == nil {
 			return
 		}
-	} else if w, err := cq.AttachConn(soon(t), a, cq.WriterOptions{Trust: q.Trust()}); err == nil {
-		must(t, w.Close())
+	} else {
+		o := cq.WriterOptions{Trust: q.Options().Trust}
+		if w, err := cq.AttachConn(soon(t), a, o); err == nil {
+			must(t, w.Close())
+		}
 	}
 	now := len(openFiles())
 	for end := time.Now().Add(time.Minute); now != before && time.Now().Before(end); {

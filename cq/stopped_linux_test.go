@@ -206,7 +206,7 @@ func TestStoppedReader(t *testing.T) {
 					}
 				}
 			}
-			eventually(t, "everything to be read", func() bool { return w.Free() == w.Cap() })
+			eventually(t, "everything to be read", func() bool { return w.Free() == w.Stats().Size })
 			noNews(t, e)
 			if got, want := c.stop(t), fmt.Sprintf("read %d", w.Next()); got != want {
 				t.Errorf("%q, want %q", got, want)

@@ -145,7 +145,7 @@ func TestWriterSyscalls(t *testing.T) {
 		w, err := cq.Attach(t.Context(), openDir(t), name, cq.WriterOptions{})
 		must(t, err)
 		must(t, w.Post(&cq.Entry{}))
-		eventually(t, "it is awake", func() bool { return w.Free() == w.Cap() })
+		eventually(t, "it is awake", func() bool { return w.Free() == w.Stats().Size })
 		before := w.Stats().Wakes
 		quiet(t, wait.String(), calls, func() {
 			for w.Post(&cq.Entry{}) == cq.ErrFull {

@@ -81,15 +81,6 @@ func errNamedTrust(op, name string) error {
 // others reports whether the queue is for other users.
 func (o shape) others() bool { return o.Trust == TrustOthers }
 
-// Trust returns whose processes may write to the queue.
-func (q *Queue) Trust() Trust { return q.opt.Trust }
-
-// Trust returns whose processes may write to the queue.
-func (e *EventQueue) Trust() Trust { return e.q.opt.Trust }
-
-// Trust returns whose processes share the queue.
-func (w *Writer) Trust() Trust { return w.trust }
-
 // laneBytesOf returns how large a lane object of a queue is.
 func laneBytesOf(o shape) (uint64, error) {
 	return shm.Plan(o.attrs().LaneSpec("lane", 1, shm.UUID{}))

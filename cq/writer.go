@@ -62,9 +62,6 @@ const (
 // Lane returns the writer's lane number.
 func (w *Writer) Lane() int { return w.bit }
 
-// Cap returns how many entries the lane holds.
-func (w *Writer) Cap() int { return w.prod.Cap() }
-
 // Next returns the index that the next published entry gets; its low 32 bits are that entry's
 // sequence (see [Meta.Seq]). Only the goroutine that posts may ask.
 func (w *Writer) Next() uint64 { return w.prod.Tail() }
@@ -374,6 +371,10 @@ func (w *Writer) Free() int {
 
 // Stats of a writer.
 type WriterStats struct {
+	Size      int    // entries that the lane holds
+	Bytes     uint64 // of memory that it takes and this process made; 0 for the reader's own lane
+	Unread    int    // entries that the reader has not released, and leaves when it dies
+	Reader    uint64 // generation of the reader: with TrustOthers a later queue has a higher one
 	Posted    uint64 // entries published by this lane, all its writers together
 	Publishes uint64 // batches
 	Wakes     uint64 // batches that made a system call to wake the reader
@@ -386,9 +387,15 @@ func (w *Writer) Stats() WriterStats {
 		return WriterStats{}
 	}
 	defer w.guard.leaveAny()
-	t := w.words.Traffic()
-	return WriterStats{Posted: w.words.Tail.Load(), Publishes: t.Publishes, Wakes: t.Wakes,
-		Refused: t.Refused}
+	t, size := w.words.Traffic(), w.prod.Cap()
+	tail := w.words.Tail.Load()
+	unread := min(tail-w.row.Head.Load(), uint64(size))
+	s := WriterStats{Size: size, Unread: int(unread), Reader: w.reader.Generation(), Posted: tail,
+		Publishes: t.Publishes, Wakes: t.Wakes, Refused: t.Refused}
+	if w.obj != nil {
+		s.Bytes = uint64(len(w.obj.Bytes()))
+	}
+	return s
 }
 
 // plainCount adds to a counter that only this goroutine writes and inspectors read. No order is

@@ -44,15 +44,6 @@ func (w *Writer) refused(flags uint64) error {
 	return e
 }
 
-// Bytes returns how much memory the writer's lane takes, which this process made; 0 for a writer on
-// the reader's own lane. It is for those who account for it, while the writer is open.
-func (w *Writer) Bytes() uint64 {
-	if w.obj == nil {
-		return 0
-	}
-	return uint64(len(w.obj.Bytes()))
-}
-
 // full says what no room means in this queue, and why there may be none.
 func (w *Writer) full() error {
 	if err := w.prod.Err(); errors.Is(err, ring.ErrMisuse) {

@@ -210,8 +210,8 @@ func TestOwnLane(t *testing.T) {
 		other := attach(t, d, q.Name())
 		w, err := q.Writer()
 		must(t, err)
-		if w.Lane() != 0 || w.Cap() != 4 {
-			t.Errorf("lane %d, cap %d", w.Lane(), w.Cap())
+		if w.Lane() != 0 || w.Stats().Size != 4 {
+			t.Errorf("lane %d, cap %d", w.Lane(), w.Stats().Size)
 		}
 		_, err = q.Writer()
 		wantErr(t, "a second one", err, cq.ErrBusy, syscall.EBUSY)

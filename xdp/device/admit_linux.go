@@ -161,10 +161,10 @@ func (s *Server) attachTo(ctx context.Context, a *app) (*cq.Writer, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if w.Bytes() > a.account.room() {
+	if w.Stats().Bytes > a.account.room() {
 		return nil, errors.Join(fmt.Errorf("%w: memory", ErrBudget), w.Close())
 	}
-	a.account.lanes += w.Bytes()
-	a.lanes += w.Bytes()
+	a.account.lanes += w.Stats().Bytes
+	a.lanes += w.Stats().Bytes
 	return w, nil
 }

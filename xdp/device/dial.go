@@ -197,9 +197,11 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.All
 	s.txLane = int(ready.txLane)
 	// A server that has died since may have no lane any more. Then nothing could tell later what it
 	// sent: whatever stands in its row is another one's by then.
-	if s.txObject, err = q.LaneObject(s.txLane); err != nil {
+	lane, err := q.Lane(s.txLane)
+	if err != nil {
 		return s, fmt.Errorf("%w: %w", ErrServerGone, err)
 	}
+	s.txObject = lane.Object
 	return s, nil
 }
 

@@ -113,7 +113,7 @@ func (s *flipCommand) prepare() []flip.Word {
 	}
 	s.r.sent = s.r.sent[:0]
 	s.r.answers(s.t)
-	at := s.r.asker.Next() % uint64(s.r.asker.Cap()) * 64
+	at := s.r.asker.Next() % uint64(s.r.asker.Stats().Size) * 64
 	s.entry = s.command(s.r)
 	must(s.t, s.r.asker.Post(&s.entry))
 	lane := uint32(s.r.asker.Lane())

@@ -40,9 +40,9 @@ func TestWindow(t *testing.T) {
 	defer func() { check(errors.Join(w.Close(), q.Close(), page.close())) }()
 
 	e := &Endpoint{q: q, slots: make([]sendSlot, 2)}
-	lane, err := q.LaneObject(w.Lane())
+	lane, err := q.Lane(w.Lane())
 	check(err)
-	s := &session{page: page, txLane: w.Lane(), txObject: lane}
+	s := &session{page: page, txLane: w.Lane(), txObject: lane.Object}
 	for range 3 {
 		i := e.freeSlot(s)
 		if i != 0 {

@@ -62,7 +62,7 @@ func (e *Endpoint) listed(a cq.Addr) (*peer, error) {
 			return p, nil
 		}
 	}
-	if e.cfg.Addresses == nil || uint64(a) >= uint64(e.cfg.Addresses.Cap()) {
+	if e.cfg.Addresses == nil || uint64(a) >= uint64(e.cfg.Addresses.Options().Count) {
 		return nil, ErrAddress
 	}
 	n, err := e.cfg.Addresses.Lookup(a, e.raw[:])

@@ -137,7 +137,7 @@ func (c *child) honestWriter() error {
 			e := honestEntry(c.Key, uint64(c.Index), n)
 			return w.Post(&e)
 		},
-		empty: func() bool { return w.Free() == w.Cap() },
+		empty: func() bool { return w.Free() == w.Stats().Size },
 		close: w.Close,
 	})
 }

@@ -96,7 +96,7 @@ func (c *child) newcomerWriter() error {
 				e := honestEntry(c.Key, who, n)
 				return w.Post(&e)
 			},
-			empty: func() bool { return w.Free() == w.Cap() },
+			empty: func() bool { return w.Free() == w.Stats().Size },
 			close: w.Close,
 		}}, nil
 	})

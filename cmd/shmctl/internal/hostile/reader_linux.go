@@ -119,8 +119,8 @@ func postSomehow(rnd *rand.Rand, w *cq.Writer) (what string, err error) {
 	case 3:
 		a, b, err := w.Reserve(1 + rnd.IntN(300))
 		if err == nil {
-			if n := len(a) + len(b); n > w.Cap() {
-				err = fmt.Errorf("%d slots of %d", n, w.Cap())
+			if n := len(a) + len(b); n > w.Stats().Size {
+				err = fmt.Errorf("%d slots of %d", n, w.Stats().Size)
 			}
 			for i := range a {
 				a[i] = e
@@ -134,8 +134,8 @@ func postSomehow(rnd *rand.Rand, w *cq.Writer) (what string, err error) {
 		}
 		return "reserve and commit", err
 	case 4:
-		if n := w.Free(); n < 0 || n > w.Cap() {
-			return "free", fmt.Errorf("%d of %d are free", n, w.Cap())
+		if n := w.Free(); n < 0 || n > w.Stats().Size {
+			return "free", fmt.Errorf("%d of %d are free", n, w.Stats().Size)
 		}
 		return "free", nil
 	}

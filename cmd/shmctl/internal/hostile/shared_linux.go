@@ -159,12 +159,12 @@ func (c *child) lookAtVector(d *shm.Dir, rnd *rand.Rand, i int) {
 		switch rnd.IntN(4) {
 		case 0:
 			at, ok := v.Resolve(cq.Sockaddr(address(rnd.IntN(1 << 10))))
-			if ok && uint64(at) >= uint64(v.Cap()) && at>>32 == 0 {
+			if ok && uint64(at) >= uint64(v.Options().Count) && at>>32 == 0 {
 				c.counts[foreign].Add(1) // an index of its owner's making
 			}
 		case 1:
-			if n := v.Len(); n < 0 || n > v.Cap() {
-				c.broken(unbounded, "a vector of %d addresses for %d", n, v.Cap())
+			if n := v.Len(); n < 0 || n > v.Options().Count {
+				c.broken(unbounded, "a vector of %d addresses for %d", n, v.Options().Count)
 			}
 		default:
 			at := cq.Addr(rnd.Uint64() >> rnd.IntN(64))
