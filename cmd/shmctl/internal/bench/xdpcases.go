@@ -117,6 +117,9 @@ func endpointCases(o Options) []benchCase {
 	return cases
 }
 
+// linkedIn is the name of an endpoint as a rival of a device process.
+const linkedIn = "linked-in"
+
 // deviceCases are the price of a device process in the middle, with its submission ring, beside the
 // endpoint that is linked into the application.
 func deviceCases() []benchCase {
@@ -128,7 +131,7 @@ func deviceCases() []benchCase {
 			}
 			c := wireCase(verb, batch)
 			c.name, c.ours = devicePrefix+verb, devicePrefix+verb
-			c.rivalOurs, c.rival, c.rivalName = true, endpointPrefix+verb, "linked-in"
+			c.rivalOurs, c.rival, c.rivalName = true, endpointPrefix+verb, linkedIn
 			// Both processes work, and the one that serves sleeps when it finds nothing to do.
 			c.solo, c.sleeps = false, true
 			cases = append(cases, c)

@@ -87,6 +87,7 @@ func newBench() *cobra.Command {
 			return runBenches(cmd, args, &o, opt)
 		},
 	}
+	cmd.AddCommand(newBenchCompare())
 	o.flags(cmd)
 	f := cmd.Flags()
 	f.BoolVarP(&o.noHeader, "no-header", "H", false, "leave the heading out")
@@ -106,10 +107,7 @@ const quickPairs = 11
 func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options) error {
 	p := &progress{w: cmd.ErrOrStderr(), term: terminalOf(cmd.ErrOrStderr())}
 	results := map[string][]bench.Row{}
-	t := &table{columns: []column{left("BENCH", 0), left("CASE", 0), right("BATCH", 0),
-		right("OURS", 2), right("RIVAL", 2), left("UNIT", 2), right("RATIO", 0),
-		left("INTERVAL", 4), right("ROUNDS", 1), left("CPU/PKT", 5), left("PKT/CALL", 6),
-		left("AGAINST", 3), left("VERDICT", 0)}}
+	t := benchTable()
 	packets := false
 	for _, b := range benches {
 		if len(args) > 0 && !slices.Contains(args, b.name) {
@@ -127,7 +125,7 @@ func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options)
 		}
 		results[b.name] = rows
 		for i := range rows {
-			t.add(benchRow(b.name, &rows[i])...)
+			t.add(benchRow(b.name, &rows[i], margin)...)
 			packets = packets || rows[i].Packets != nil
 		}
 	}
@@ -144,7 +142,15 @@ func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options)
 	return printLines(w, t.lines(!o.noHeader, terminalOf(w).page(), ""))
 }
 
-func benchRow(name string, r *bench.Row) []string {
+// benchTable has a cell for each that [benchRow] returns.
+func benchTable() *table {
+	return &table{columns: []column{left("BENCH", 0), left("CASE", 0), right("BATCH", 0),
+		right("OURS", 2), right("RIVAL", 2), left("UNIT", 2), right("RATIO", 0),
+		left("INTERVAL", 4), right("ROUNDS", 1), left("CPU/PKT", 5), left("PKT/CALL", 6),
+		left("AGAINST", 3), left("VERDICT", 0)}}
+}
+
+func benchRow(name string, r *bench.Row, margin float64) []string {
 	figure := func(x *float64) string {
 		return orDash(x, func(x float64) string { return strconv.FormatFloat(x, 'f', 1, 64) })
 	}
@@ -167,14 +173,17 @@ func benchRow(name string, r *bench.Row) []string {
 		calls = figure(p.OursPerCall) + "/" + figure(p.RivalPerCall)
 	}
 	return []string{name, r.Case, strconv.Itoa(r.Batch), ours(r.Ours), ours(r.Rival), r.Unit,
-		ratio(r.Ratio), interval, strconv.Itoa(r.Rounds), cpu, calls, r.RivalName, verdict(r)}
+		ratio(r.Ratio), interval, strconv.Itoa(r.Rounds), cpu, calls, r.RivalName, verdict(r, margin)}
 }
 
 // margin within which two things count as equally fast.
 const margin = 0.05
 
+// slowerThan begins the verdict on a row that is.
+const slowerThan = "slower than "
+
 // verdict says what the interval proves, and no more.
-func verdict(r *bench.Row) string {
+func verdict(r *bench.Row, margin float64) string {
 	if r.RatioLow == nil || r.RatioHigh == nil {
 		if r.Note != "" {
 			return r.Note
@@ -191,7 +200,7 @@ func verdict(r *bench.Row) string {
 	case worst >= 1-margin:
 		return fmt.Sprintf("as fast as %s", r.RivalName)
 	case best < 1-margin:
-		return fmt.Sprintf("slower than %s", r.RivalName)
+		return slowerThan + r.RivalName
 	}
 	return "not decided: measure longer"
 }

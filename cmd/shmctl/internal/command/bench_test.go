@@ -3,11 +3,15 @@ package command
 import (
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/bench"
+	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/shmtest"
 )
 
@@ -26,7 +30,7 @@ func TestVerdict(t *testing.T) {
 		{row("ns", 0.9, 1.2), "not decided: measure longer"},
 		{&bench.Row{Note: "no compiler"}, "no compiler"}, {&bench.Row{}, "not measured"},
 	} {
-		if got := verdict(c.row); got != c.want {
+		if got := verdict(c.row, margin); got != c.want {
 			t.Errorf("%s %v: %q, want %q", c.row.Unit, c.row.RatioLow, got, c.want)
 		}
 	}
@@ -55,5 +59,40 @@ func TestBench(t *testing.T) {
 	rows := v.Bench["wake"]
 	if len(v.Bench) != 1 || len(rows) != 2 || rows[0].Ours == nil || rows[0].Rival != nil {
 		t.Errorf("%s", text)
+	}
+}
+
+// TestBenchCompare: two programs are compared round by round, and a slower one fails.
+func TestBenchCompare(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, ns string) string {
+		path := filepath.Join(dir, name)
+		text := `{"schema":"shmctl/1","bench":{"wake":[{"case":"futex","batch":1,"unit":"ns",` +
+			`"ours":` + ns + `,"rival_name":"c"}]}}`
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	old, same, slow := file("old", "100"), file("same", "102"), file("slow", "104")
+	none := filepath.Join(dir, "none")
+	must(t, os.WriteFile(none, []byte("{}"), 0o600))
+	rounds := func(n int, pair ...string) []string {
+		return append([]string{"bench", "compare"}, slices.Repeat(pair, n)...)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{rounds(6, old, same), 0, "1.020 to 1.020       6  as fast as before\n"},
+		{rounds(6, slow, old), 0, "faster than before\n"},
+		{rounds(6, old, slow), ctl.CodeFailure, "slower than before\n"},
+		{rounds(2, old, slow), 0, "too few rounds for an interval\n"},
+		{rounds(1, old, none), ctl.CodeFailure, ""},
+		{rounds(1, old), ctl.CodeUsage, ""},
+		{rounds(0), ctl.CodeUsage, ""},
+	} {
+		if r := run(t, c.args...); r.code != c.code || !strings.Contains(r.stdout, c.says) {
+			t.Errorf("%q: exit %d, %s%s", c.args, r.code, r.stdout, r.stderr)
+		}
 	}
 }
