@@ -1,28 +1,20 @@
 package device
 
 import (
+	"context"
 	"errors"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/capture"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/drive"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
 
-const (
-	// checkEveryNs is how often a silent device is asked whether it is still there.
-	checkEveryNs = 100e6
-	// What no descriptor tells is waited for in steps that double.
-	firstPauseNs   = 50e3
-	lastPauseNs    = 10e6
-	publishEveryNs = 5e6
-)
+const publishEveryNs = 5e6
 
 // queue is one socket of the device.
 type queue struct {
@@ -52,16 +44,14 @@ type engine struct {
 	sends  *sends
 	local  atomic.Pointer[xdp.Local] // what is the interface's own
 	calls  chan func()
-	wakeFD int
-	stop   atomic.Bool
+	loop   drive.Loop
+	stop   context.CancelFunc
 	ended  chan struct{}
 	err    error
 
 	now       int64
 	checkAt   int64
 	publishAt int64
-	pauseNs   int64
-	fds       []unix.PollFd
 	stats     Stats
 	dirty     bool // something happened since counters were shown
 	shown     atomic.Pointer[Stats]
@@ -73,7 +63,7 @@ func (en *engine) do(f func()) bool {
 	done := make(chan struct{})
 	select {
 	case en.calls <- func() { f(); close(done) }: // it has room, so that the engine may sleep
-		_ = doorbell.WriteEvent(en.wakeFD)
+		en.loop.Wake()
 	case <-en.ended:
 		return false
 	}
@@ -90,42 +80,15 @@ func (en *engine) do(f func()) bool {
 	}
 }
 
-// run drives the device until it is told to stop, or the device is gone.
-func (en *engine) run(spin time.Duration) {
+// run drives the device until the context ends, or the device is gone.
+func (en *engine) run(ctx context.Context, spin time.Duration) {
 	defer close(en.ended)
-	spinUntil := int64(0)
-	for !en.stop.Load() {
-		en.now = doorbell.Now()
-		work, err := en.round()
-		if err == nil && en.now >= en.checkAt {
-			en.checkAt = en.now + checkEveryNs
-			for _, q := range en.queues {
-				if e := en.linkState(q.sock.Check()); err == nil {
-					err = e
-				}
-			}
-		}
-		switch {
-		case err != nil:
-			en.err = err
-			return
-		case work > 0:
-			spinUntil = en.now + int64(spin)
-			en.pauseNs = firstPauseNs
-		case en.now < spinUntil:
-			doorbell.Pause(8)
-		default:
-			spinUntil = 0
-			if err := en.sleep(); err != nil {
-				en.err = err
-				return
-			}
-		}
-	}
+	en.err = en.loop.Run(ctx, spin, en)
 }
 
-// round does everything that can be done without waiting.
-func (en *engine) round() (work int, err error) {
+// Round does everything that can be done without waiting.
+func (en *engine) Round(now int64) (work int, err error) {
+	en.now = now
 	en.stats.Rounds++
 	for range len(en.calls) { // what comes meanwhile waits, so that calls cannot stop packets
 		f := <-en.calls
@@ -133,7 +96,7 @@ func (en *engine) round() (work int, err error) {
 		work++
 	}
 	for _, q := range en.queues {
-		q.obey(en.now)
+		q.obey(now)
 		work += en.reap(q)
 	}
 	work += en.takeCommands()
@@ -146,8 +109,16 @@ func (en *engine) round() (work int, err error) {
 	}
 	en.expel()
 	en.dirty = en.dirty || work > 0
-	if en.dirty && en.now >= en.publishAt {
+	if en.dirty && now >= en.publishAt {
 		en.publish()
+	}
+	if err == nil && now >= en.checkAt {
+		en.checkAt = now + drive.CheckEveryNs
+		for _, q := range en.queues {
+			if e := en.linkState(q.sock.Check()); err == nil {
+				err = e
+			}
+		}
 	}
 	return work, err
 }
@@ -285,49 +256,36 @@ func (en *engine) expel() {
 	}
 }
 
-// sleep waits for a descriptor, or for as long as what it waits for has none.
-func (en *engine) sleep() error {
-	timeout := max(0, en.checkAt-en.now)
+// Rest says what ends a sleep: packets, commands of those who can be served, and time.
+func (en *engine) Rest(now int64, s *drive.Sleep) error {
+	s.AtMost(en.checkAt - now)
 	if en.dirty { // counters are to be shown soon, and not before each sleep
-		timeout = min(timeout, max(0, en.publishAt-en.now))
+		s.AtMost(en.publishAt - now)
 	}
-	fds := append(en.fds[:0], unix.PollFd{Fd: int32(en.wakeFD), Events: unix.POLLIN})
-	waits := len(en.sends.free) < len(en.sends.rows)
+	if len(en.sends.free) < len(en.sends.rows) {
+		s.Briefly()
+	}
 	for _, q := range en.queues {
-		fds = append(fds, unix.PollFd{Fd: int32(q.sock.FD()), Events: unix.POLLIN})
+		s.On(q.sock.FD())
 	}
 	for _, a := range en.apps {
-		switch {
-		case a.dead != nil:
-		case a.blocked || a.parked.count > 0:
-			waits = true
-			if a.blocked {
-				continue
-			}
-			fallthrough
-		default:
-			if a.arm() {
-				return nil
-			}
-			wait, _ := a.q.GetWait()
-			fds = append(fds, unix.PollFd{Fd: int32(wait.FD), Events: unix.POLLIN})
+		if a.dead != nil {
+			continue
 		}
+		if a.blocked || a.parked.count > 0 {
+			s.Briefly()
+		}
+		if a.blocked {
+			continue
+		}
+		if a.arm() {
+			s.Not()
+			return nil
+		}
+		wait, _ := a.q.GetWait()
+		s.On(wait.FD)
 	}
-	if waits {
-		timeout = min(timeout, en.pauseNs)
-		en.pauseNs = min(2*en.pauseNs, lastPauseNs)
-	}
-	en.fds = fds
 	en.stats.Polls++
-	ts := unix.NsecToTimespec(timeout)
-	_, err := unix.Ppoll(fds, &ts, nil)
-	if fds[0].Revents != 0 {
-		var b [8]byte
-		_, _ = unix.Read(en.wakeFD, b[:])
-	}
-	if err != nil && err != unix.EINTR && err != unix.EAGAIN {
-		return err
-	}
 	return nil
 }
 

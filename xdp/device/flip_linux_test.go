@@ -175,7 +175,7 @@ func (s *flipCommand) rest() {
 		if s.r.en.takeCommands(); a.dead != nil {
 			return
 		}
-		_, err := s.r.en.round()
+		_, err := s.r.en.Round(s.r.en.now)
 		must(s.t, err)
 	}
 	if a.underWay != 0 || a.parked.count != 0 || len(s.r.en.sends.free) != len(s.r.en.sends.rows) ||

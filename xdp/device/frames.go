@@ -1,5 +1,7 @@
 package device
 
+import "github.com/shmring/shmring/internal/drive"
+
 // pool says of each frame of an application's UMEM whether the application has it. It is private
 // to the server and used by one goroutine. free + loaned is the number of frames at all times. Of
 // an application that reads frames in place it only counts: those are the socket's to tell apart.
@@ -8,31 +10,23 @@ type pool struct {
 	out        int // and has
 	loaned     []bool
 	generation []uint32 // of the last hand-out; a return has to name it
-	free       []uint32 // a stack: the frame used last is the one that is still in the cache
-	stale      uint64   // returns refused: twice, of an old generation, or of no frame
+	free       drive.Free
+	stale      uint64 // returns refused: twice, of an old generation, or of no frame
 	returned   uint64
 }
 
 func newPool(frames int) *pool {
-	p := &pool{limit: frames, loaned: make([]bool, frames), generation: make([]uint32, frames),
-		free: make([]uint32, 0, frames)}
-	for i := frames; i > 0; i-- {
-		p.free = append(p.free, uint32(i-1))
-	}
-	return p
+	return &pool{limit: frames, loaned: make([]bool, frames), generation: make([]uint32, frames),
+		free: drive.NewFree(frames)}
 }
 
 // loan hands a frame out under a generation.
 func (p *pool) loan(generation uint32) (frame uint32, ok bool) {
-	n := len(p.free)
-	if n == 0 {
-		return 0, false
+	if frame, ok = p.free.Take(); ok {
+		p.loaned[frame], p.generation[frame] = true, generation
+		p.out++
 	}
-	frame = p.free[n-1]
-	p.free = p.free[:n-1]
-	p.loaned[frame], p.generation[frame] = true, generation
-	p.out++
-	return frame, true
+	return frame, ok
 }
 
 // giveBack takes a frame back if it was handed out under this generation. Both numbers are the
@@ -43,7 +37,7 @@ func (p *pool) giveBack(frame uint64, generation uint64) bool {
 		return p.took(false)
 	}
 	p.loaned[frame] = false
-	p.free = append(p.free, uint32(frame))
+	p.free.Give(uint32(frame))
 	return p.took(true)
 }
 

@@ -102,7 +102,7 @@ func newFuzzRig(f testing.TB) *fuzzRig {
 	server.parkedNs.Store(parkedNs)
 	r.en = &engine{s: server,
 		queues: []*queue{q}, byPort: make([]*app, 1<<16), sends: newSends(fuzzSlots),
-		calls: make(chan func(), 16), wakeFD: -1}
+		calls: make(chan func(), 16)}
 	r.en.local.Store(&xdp.Local{})
 	r.en.attach(a)
 	f.Cleanup(func() {
@@ -118,7 +118,7 @@ func (r *fuzzRig) turn(t testing.TB) {
 	t.Helper()
 	for range 100 {
 		r.en.now += parkedNs / 4
-		_, err := r.en.round()
+		_, err := r.en.Round(r.en.now)
 		must(t, err)
 		if r.a.dead != nil {
 			t.Fatalf("the application is to be hung up on: %v", r.a.dead)

@@ -1,10 +1,12 @@
 package device
 
+import "github.com/shmring/shmring/internal/drive"
+
 // sends remembers for whom the packets are that the kernel has not sent yet. The number of a row is
 // the context of its packet.
 type sends struct {
 	rows []sendRow
-	free []uint32
+	free drive.Free
 }
 
 type sendRow struct {
@@ -15,22 +17,14 @@ type sendRow struct {
 }
 
 func newSends(rows int) *sends {
-	s := &sends{rows: make([]sendRow, rows), free: make([]uint32, 0, rows)}
-	for i := rows; i > 0; i-- {
-		s.free = append(s.free, uint32(i-1))
-	}
-	return s
+	return &sends{rows: make([]sendRow, rows), free: drive.NewFree(rows)}
 }
 
 func (s *sends) take(r sendRow) (row uint32, ok bool) {
-	n := len(s.free)
-	if n == 0 {
-		return 0, false
+	if row, ok = s.free.Take(); ok {
+		s.rows[row] = r
 	}
-	row = s.free[n-1]
-	s.free = s.free[:n-1]
-	s.rows[row] = r
-	return row, true
+	return row, ok
 }
 
 // end gives a row back and returns what stood in it.
@@ -40,7 +34,7 @@ func (s *sends) end(row uint64) (sendRow, bool) {
 	}
 	r := s.rows[row]
 	s.rows[row] = sendRow{}
-	s.free = append(s.free, uint32(row))
+	s.free.Give(uint32(row))
 	return r, r.app != nil
 }
 

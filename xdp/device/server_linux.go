@@ -9,8 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/netif"
 	"github.com/shmring/shmring/internal/packet"
@@ -80,12 +78,14 @@ func NewServerContext(ctx context.Context, c Config) (*Server, error) {
 	s.helloTimeoutNs.Store(int64(helloTimeout))
 	s.parkedNs.Store(parkedNs)
 	s.engine = &engine{s: s, byPort: make([]*app, 1<<16), calls: make(chan func(), 16),
-		ended: make(chan struct{}), wakeFD: -1}
+		ended: make(chan struct{})}
 	if err := s.open(ctx); err != nil {
 		_ = s.release()
 		return nil, err
 	}
-	go s.engine.run(doorbell.SpinBudget(c.Spin))
+	var until context.Context
+	until, s.engine.stop = context.WithCancel(context.Background())
+	go s.engine.run(until, doorbell.SpinBudget(c.Spin))
 	return s, nil
 }
 
@@ -95,7 +95,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 		return failed("open", s.c.Interface, fmt.Errorf("%w: %w", xdp.ErrNoDevice, err),
 			"see \"ip link\"; interfaces of other network namespaces are not seen")
 	}
-	if s.engine.wakeFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+	if err := s.engine.loop.Open(); err != nil {
 		return failed("open", s.c.Interface, err, "")
 	}
 	s.program, err = xdp.Attach(s.c.Interface, xdp.ProgramOptions{Mode: s.c.Attach,
@@ -231,8 +231,7 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	s.all.Wait()
-	s.engine.stop.Store(true)
-	_ = doorbell.WriteEvent(s.engine.wakeFD)
+	s.engine.stop()
 	<-s.engine.ended
 	err := s.watcher.Close() // it reports
 	s.reports.close()
@@ -252,10 +251,7 @@ func (s *Server) release() error {
 	if s.program != nil {
 		err = errors.Join(err, s.program.Close())
 	}
-	if s.engine.wakeFD >= 0 {
-		_ = unix.Close(s.engine.wakeFD)
-		s.engine.wakeFD = -1
-	}
+	s.engine.loop.Close()
 	return err
 }
 

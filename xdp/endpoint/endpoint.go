@@ -10,6 +10,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/capture"
+	"github.com/shmring/shmring/internal/drive"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/xdp"
 )
@@ -30,7 +31,7 @@ type Endpoint struct {
 	closed  atomic.Bool
 	over    bool  // the socket is closed
 	dead    error // why nothing works any more
-	waker   waker
+	loop    drive.Loop
 	monitor monitor
 	feeds   []func() // unbind
 
@@ -98,7 +99,6 @@ func Open(c Config) (*Endpoint, error) {
 	if e.chains = s.Granted().MultiBuffer; e.chains && c.RxBatch < xdp.MaxChain {
 		e.packets = make([]xdp.Received, xdp.MaxChain)
 	}
-	e.waker.fd = -1
 	e.generation, _ = c.Resolver.(interface{ Generation() uint64 })
 	if err := e.bind(); err != nil {
 		e.unbind()

@@ -1,5 +1,7 @@
 package endpoint
 
+import "github.com/shmring/shmring/internal/drive"
+
 // turn does everything that can be done without waiting.
 func (e *Endpoint) turn(now int64) (work int, err error) {
 	if err := e.checkGone(); err != nil {
@@ -41,12 +43,8 @@ func (e *Endpoint) turn(now int64) (work int, err error) {
 	return work, err
 }
 
-// checkEveryNs is how often a device is asked whether it is still there: no poll ever tells that an
-// interface is gone, and one that sends nothing does not notice either.
-const checkEveryNs = 100e6
-
 func (e *Endpoint) check(now int64) error {
-	e.checkAt = now + checkEveryNs
+	e.checkAt = now + drive.CheckEveryNs
 	err := e.linkState(e.socket.Check())
 	if err != nil {
 		e.broke(err)

@@ -3,18 +3,14 @@
 package endpoint
 
 import (
-	"context"
 	"errors"
 	"net/netip"
+
+	"github.com/shmring/shmring/internal/drive"
 )
 
-// Run needs Linux.
-func (e *Endpoint) Run(context.Context) error { return fault("run", errors.ErrUnsupported, "") }
-
-// RunWith needs Linux.
-func (e *Endpoint) RunWith(context.Context, Work) error {
-	return fault("run", errors.ErrUnsupported, "")
-}
+// Rest is never called.
+func (run) Rest(int64, *drive.Sleep) error { return errors.ErrUnsupported }
 
 func joinGroup(int, int, netip.Addr) (int, error) { return -1, errors.ErrUnsupported }
 
