@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -146,10 +147,7 @@ func TestForgedReader(t *testing.T) {
 			for what, use := range users(t, d, queue) {
 				wantErr(t, what, use(), cq.ErrCorrupt, syscall.EBADMSG)
 			}
-			if i, err := cq.Inspect(d, queue); err == nil {
-				_, _ = i.Snapshot()
-				_ = i.Close()
-			}
+			_, _ = ctl.Show(d, queue)
 			_, err = cq.Create(d, queue, cq.Options{})
 			wantErr(t, "create", err, syscall.EEXIST)
 		})

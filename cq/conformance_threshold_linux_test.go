@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
 )
 
 // TestConformanceCQThreshold is wait_cond of fi_cq_attr and cond of fi_cq_sread.
@@ -168,11 +169,8 @@ func overrunPublished(t *testing.T, r *rig) {
 	if r.memfd { // nobody else finds it
 		return
 	}
-	in, err := cq.Inspect(r.d, r.q.Name())
-	must(t, err)
-	defer in.Close()
-	if s, err := in.Snapshot(); err != nil || s.State != cq.StateOverrun {
-		t.Errorf("from outside: %v, %v", s.State, err)
+	if s := show(t, r.d, r.q.Name()); *s.State != ctl.StateOverrun {
+		t.Errorf("from outside: %v", *s.State)
 	}
 	must(t, r.q.Detach())
 	q, err := cq.Adopt(r.d, r.q.Name(), cq.Options{})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -52,9 +53,7 @@ func TestCounterHostilePeer(t *testing.T) {
 		if err := c.TryWait(); err != nil && err != cq.ErrWouldBlock {
 			t.Fatal(err)
 		}
-		if _, err := cq.InspectCounter(d, c.Name()); err != nil {
-			t.Fatal(err)
-		}
+		showCounter(t, d, c.Name())
 	}
 	c2, err := cq.OpenCounter(d, c.Name(), cq.CounterOptions{})
 	must(t, err)
@@ -85,7 +84,7 @@ func TestCounterBadObject(t *testing.T) {
 		wantErr(t, what, err, want...)
 		_, err = cq.OpenCounterFD(obj.FD(), cq.CounterOptions{})
 		wantErr(t, what, err, want...)
-		_, err = cq.InspectCounter(d, "bad")
+		_, err = ctl.ShowObject(d, "bad")
 		wantErr(t, what, err, want...)
 		must(t, obj.Unlink())
 		must(t, obj.Close())

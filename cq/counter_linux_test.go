@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -257,10 +258,8 @@ func TestCounterSeats(t *testing.T) {
 	for range 70 {
 		all = append(all, again(t, d, c.Name(), cq.CounterOptions{Spin: -1}))
 	}
-	s, err := cq.InspectCounter(d, c.Name())
-	must(t, err)
-	if len(s.Handles) != 64 || !s.Standing {
-		t.Errorf("%d seats, standing %v", len(s.Handles), s.Standing)
+	if s := showCounter(t, d, c.Name()); len(s.Handles) != 64 || !s.More {
+		t.Errorf("%d seats, more %v", len(s.Handles), s.More)
 	}
 	last := all[len(all)-1]
 	done := make(chan error, 2)
@@ -301,28 +300,32 @@ func TestCounterNews(t *testing.T) {
 	news("nothing added", false)
 }
 
-func TestInspectCounter(t *testing.T) {
+func showCounter(t testing.TB, d *shm.Dir, name string) *ctl.Counter {
+	t.Helper()
+	o, err := ctl.ShowObject(d, name)
+	must(t, err)
+	return o.Counter
+}
+
+func TestShowCounter(t *testing.T) {
 	d, c := counter(t, cq.CounterOptions{Events: cq.BytesCounter, Lifetime: cq.Ephemeral, Spin: -1})
 	must(t, c.Add(12))
 	must(t, c.SetErr(2))
 	done := make(chan error)
 	go func() { done <- c.Wait(t.Context(), 20) }()
 	eventually(t, "it sleeps", func() bool { return c.Stats().Sleeps > 0 })
-	s, err := cq.InspectCounter(d, c.Name())
-	must(t, err)
-	if s.Name != c.Name() || s.Value != 12 || s.Errors != 2 || s.Sets != 1 ||
-		s.Options.Events != cq.BytesCounter || s.Standing || s.SizeBytes == 0 {
+	s := showCounter(t, d, c.Name())
+	if s.Value != 12 || s.Errors != 2 || s.Sets != 1 || s.Events != cq.BytesCounter.String() ||
+		s.Lifetime != cq.Ephemeral.String() || s.More {
 		t.Errorf("%+v", s)
 	}
-	if len(s.Handles) != 1 || !s.Handles[0].Waiting || s.Handles[0].Threshold != 20 ||
-		s.Handles[0].Process.PID != os.Getpid() {
+	if len(s.Handles) != 1 || s.Handles[0].Threshold == nil || *s.Handles[0].Threshold != 20 ||
+		*s.Handles[0].PID != os.Getpid() {
 		t.Errorf("%+v", s.Handles)
 	}
 	must(t, c.Add(8))
 	must(t, <-done)
-	if s, err = cq.InspectCounter(d, c.Name()); err != nil || s.Handles[0].Waiting || s.Wakes == 0 {
-		t.Errorf("%+v, %v", s, err)
+	if s = showCounter(t, d, c.Name()); s.Handles[0].Threshold != nil || s.Wakes == 0 {
+		t.Errorf("%+v", s)
 	}
-	_, err = cq.InspectCounter(d, "none")
-	wantErr(t, "none", err, fs.ErrNotExist)
 }

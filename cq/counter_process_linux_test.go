@@ -188,11 +188,9 @@ func TestCounterWakesOtherProcesses(t *testing.T) {
 	}
 	asleep := func() {
 		eventually(t, "all sleep", func() bool {
-			s, err := cq.InspectCounter(d, c.Name())
-			must(t, err)
 			n := 0
-			for _, h := range s.Handles {
-				if h.Waiting {
+			for _, h := range showCounter(t, d, c.Name()).Handles {
+				if h.Threshold != nil {
 					n++
 				}
 			}
@@ -275,9 +273,8 @@ func TestCounterKilledWaiter(t *testing.T) {
 	p := startCounterPeer(t, name, false)
 	p.does(t, "wait", 3, "waiting")
 	eventually(t, "it sleeps", func() bool {
-		s, err := cq.InspectCounter(d, c.Name())
-		must(t, err)
-		return len(s.Handles) == 2 && s.Handles[1].Waiting && s.Handles[1].Threshold == 3
+		s := showCounter(t, d, c.Name()).Handles
+		return len(s) == 2 && s[1].Threshold != nil && *s[1].Threshold == 3
 	})
 	p.kill()
 	for range 50 {
@@ -286,9 +283,7 @@ func TestCounterKilledWaiter(t *testing.T) {
 	if n := c.Stats().Rings; n > 1 {
 		t.Errorf("%d wakes for a dead waiter", n)
 	}
-	s, err := cq.InspectCounter(d, c.Name())
-	must(t, err)
-	if len(s.Handles) != 1 {
+	if s := showCounter(t, d, c.Name()); len(s.Handles) != 1 {
 		t.Errorf("%+v", s.Handles)
 	}
 	p = startCounterPeer(t, name, false)

@@ -247,7 +247,7 @@ func TestCounterWaitersComeAndGo(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(60 * time.Second):
-		s, _ := cq.InspectCounter(d, c.Name())
+		s := showCounter(t, d, c.Name())
 		t.Fatalf("somebody was left asleep: %+v, %+v, %+v", s, c.Stats(), other.Stats())
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -114,7 +115,7 @@ func TestDestroyedHalfway(t *testing.T) {
 		name := queueName(t) + lifetime
 		killedCreator(t, name, lifetime)
 		words := scribble(t, d, name, cq.ReaderFile).section(t, cq.SectQueue, 0)
-		poke(words, cq.OffState, uint64(cq.StateClosed))
+		poke(words, cq.OffState, kind.StateClosed)
 		use := users(t, d, name)
 		for _, what := range []string{"adopt", "attach"} {
 			wantErr(t, what, use[what](), cq.ErrClosed, os.ErrClosed)

@@ -3,10 +3,12 @@ package cq_test
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -16,14 +18,15 @@ type planted struct {
 	words, slots, details []byte
 	stride                int // of a detail record
 	next                  uint64
-	look                  *cq.Inspector
+	name                  string
+	dir                   *shm.Dir
 	obj                   *shm.Object
 	end                   func() error // of the queue and its writer
 }
 
 func plant(t testing.TB, d *shm.Dir, name string, detailBytes int, end func() error) *planted {
 	t.Helper()
-	p := &planted{stride: detailBytes, end: end}
+	p := &planted{name: name, dir: d, stride: detailBytes, end: end}
 	sub, err := d.Sub(name, false)
 	must(t, err)
 	defer sub.Close()
@@ -32,12 +35,10 @@ func plant(t testing.TB, d *shm.Dir, name string, detailBytes int, end func() er
 	s := scribbler{p.obj}
 	p.words, p.slots = s.section(t, cq.SectLane, 1), s.section(t, cq.SectSlots, 1)
 	p.details, p.next = s.section(t, cq.SectErrors, 1), peek64(p.words, 0)
-	p.look, err = cq.Inspect(d, name)
-	must(t, err)
 	return p
 }
 
-func (p *planted) close() error { return errors.Join(p.look.Close(), p.obj.Close(), p.end()) }
+func (p *planted) close() error { return errors.Join(p.obj.Close(), p.end()) }
 
 // publish makes an entry of these bytes, which says that it is of a kind.
 func (p *planted) publish(slot, detail []byte, kind byte) (wrote, record []byte) {
@@ -56,16 +57,25 @@ func (p *planted) publish(slot, detail []byte, kind byte) (wrote, record []byte)
 }
 
 // seen returns the entry as an outsider sees it, which consumes nothing.
-func (p *planted) seen(t *testing.T) cq.EntrySnapshot {
+func (p *planted) seen(t *testing.T) ctl.Entry {
 	t.Helper()
-	lanes, err := p.look.Entries(1, nil)
+	tail, err := ctl.Entries(p.dir, p.name, 1)
 	must(t, err)
-	for _, l := range lanes {
+	for _, l := range tail.Lanes {
 		if l.Row == 1 && len(l.Entries) == 1 {
 			return l.Entries[0]
 		}
 	}
-	return cq.EntrySnapshot{}
+	return ctl.Entry{}
+}
+
+// wantFailure compares what an outsider sees of a failed operation.
+func wantFailure(t *testing.T, f *ctl.Failure, err cq.Errno, provErrno int32, data []byte) {
+	t.Helper()
+	if f == nil || f.Errno != int32(err) || f.ProvErrno != provErrno ||
+		f.Data != hex.EncodeToString(data) {
+		t.Errorf("an outsider sees %+v", f)
+	}
 }
 
 // word is a word of an entry or a record, as the layout says and not as the library reads it.
@@ -100,13 +110,9 @@ func FuzzErrorArray(f *testing.F) {
 	f.Fuzz(func(t *testing.T, slot, detail []byte, room, how uint8) {
 		b, r := p.publish(slot, detail, 2)
 		cq.MarkLane(q, 1)
-		var outside *cq.ErrorEntry
+		var outside ctl.Entry
 		if how&1 != 0 {
-			if s := p.seen(t); s.Error != nil {
-				outside = s.Error
-			} else {
-				t.Fatalf("an outsider sees %+v", s)
-			}
+			outside = p.seen(t)
 		}
 		if how&2 != 0 {
 			if n, err := cq.Read(q, make([]cq.Tagged, 3)); n != 0 || err != cq.ErrAvail {
@@ -137,8 +143,9 @@ func FuzzErrorArray(f *testing.F) {
 		if len(e.ErrData) > 0 && &e.ErrData[0] != &own[:1][0] {
 			t.Error("the detail is not in the reader's memory")
 		}
-		if outside != nil {
-			wantErrorEntry(t, "outside", *outside, want, r[24:24+n])
+		if how&1 != 0 {
+			wantFailure(t, outside.Failure, want.Err, want.ProvErrno, r[24:24+n])
+			wantOutside(t, outside, want)
 		}
 		_, _, _ = e.Error(), errors.Is(&e, cq.ETrunc), q.StrError(e.ProvErrno, e.ErrData)
 		if n, err := cq.Read(q, make([]cq.Entry, 1)); n != 0 || err != cq.ErrWouldBlock {
@@ -158,6 +165,21 @@ func wantErrorEntry(t *testing.T, what string, got, want cq.ErrorEntry, data []b
 		got.OverrunBytes != want.OverrunBytes || got.Err != want.Err ||
 		got.ProvErrno != want.ProvErrno || got.ErrDataBytes != want.ErrDataBytes || got.Redelivered {
 		t.Errorf("%s: %+v, want %+v", what, got, want)
+	}
+}
+
+// wantOutside compares what an outsider sees of an entry.
+func wantOutside(t *testing.T, s ctl.Entry, want cq.ErrorEntry) {
+	t.Helper()
+	if s.Context != nil && *s.Context != want.Context ||
+		s.Context == nil && want.Flags&cq.FlagNoContext == 0 ||
+		cq.Flags(s.FlagBits)|want.Flags&cq.FlagNoContext != want.Flags || s.Len != want.Len ||
+		(s.Buf == nil) != (want.Buf == 0) ||
+		s.Buf != nil && shm.MakeRef(s.Buf.Region, s.Buf.Offset) != want.Buf ||
+		s.Data != want.Data || s.Tag != want.Tag || (s.Src == nil) != (want.Src == cq.Source{}) ||
+		s.Src != nil && cq.From(cq.Addr(*s.Src)) != want.Src ||
+		s.Failure.OverrunBytes != want.OverrunBytes {
+		t.Errorf("an outsider sees %+v, want %+v", s, want)
 	}
 }
 
@@ -193,7 +215,7 @@ func FuzzEventEntry(f *testing.F) {
 		b, r := p.publish(slot, detail, 1+how&1)
 		cq.MarkEventLane(q, 1)
 		fid := cq.FID{Kind: cq.FIDKind(word(b, 1) >> 32), ID: word(b, 5), Generation: word(b, 6)}
-		var s cq.EntrySnapshot
+		var s ctl.Entry
 		if how&2 != 0 {
 			s = p.seen(t)
 		}
@@ -202,16 +224,16 @@ func FuzzEventEntry(f *testing.F) {
 				Err: cq.Errno(int32(word(r, 1))), ProvErrno: int32(word(r, 1) >> 32),
 				ErrDataBytes: int(min(word(r, 2), 104))}
 			wantEventError(t, q, &want, r[24:], int(room), how)
-			if how&2 != 0 && (s.EventError == nil || s.EventError.Error() != want.Error() ||
-				!bytes.Equal(s.EventError.ErrData, r[24:24+want.ErrDataBytes])) {
-				t.Errorf("an outsider sees %+v", s.EventError)
+			if how&2 != 0 {
+				wantFailure(t, s.Failure, want.Err, want.ProvErrno, r[24:24+want.ErrDataBytes])
 			}
 			return
 		}
 		n := word(b, 2)
 		want := cq.Event{Event: cq.EventKind(uint32(word(b, 1))), FID: fid, Context: word(b, 0),
 			Data: word(b, 4)}
-		if how&2 != 0 && (s.Event != nil) != (n <= 104) {
+		payload := hex.EncodeToString(r[24 : 24+min(n, 104)])
+		if how&2 != 0 && (s.Event != nil && s.Event.Payload == payload) != (n <= 104) {
 			t.Errorf("an outsider sees %+v", s)
 		}
 		if n > 104 {

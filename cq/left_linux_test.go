@@ -114,9 +114,9 @@ func TestWakesAreOfBatches(t *testing.T) {
 	defer w.Close()
 	before := w.Stats().Wakes
 	for i := range uint64(3) {
-		lane := snapshot(t, inspector(t, d, q.Name())).Lanes[1].Traffic
-		if got := w.Stats(); got.Wakes != before+i || lane.Wakes != before+i ||
-			lane.Publishes != quiet+i {
+		lane := show(t, d, q.Name()).Lanes[1]
+		if got := w.Stats(); got.Wakes != before+i || *lane.Wakes != before+i ||
+			*lane.Publishes != quiet+i {
 			t.Fatalf("after %d: %+v, %+v", i, got, lane)
 		}
 		arm()

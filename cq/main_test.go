@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -155,6 +156,14 @@ func post(t testing.TB, w *cq.Writer, from, to uint64) {
 			t.Fatalf("post %d: %v", i, err)
 		}
 	}
+}
+
+// show looks at a queue from outside.
+func show(t testing.TB, d *shm.Dir, name string) ctl.Queue {
+	t.Helper()
+	s, err := ctl.Show(d, name)
+	must(t, err)
+	return s
 }
 
 // postError publishes a failed operation.

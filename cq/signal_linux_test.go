@@ -1,6 +1,7 @@
 package cq_test
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -45,7 +47,7 @@ func TestSignalQueueAcross(t *testing.T) {
 		}
 		wantErr(t, "read", <-got, cq.ErrSignaled)
 	}
-	if s := snapshot(t, inspector(t, openDir(t), queueName(t))); len(s.Lanes) != 1 || s.Bell.Signal {
+	if s := show(t, openDir(t), queueName(t)); len(s.Lanes) != 1 || s.Bell.SignalPending {
 		t.Errorf("a lane or the signal stayed: %+v", s)
 	}
 }
@@ -161,8 +163,16 @@ func wantSilence(t *testing.T, d *shm.Dir, name, kind string) {
 }
 
 func TestSignalQueueCut(t *testing.T) {
-	d, reader, _, _ := bareQueue(t)
+	d := openDir(t)
+	spec, err := cq.ReaderSpec(queueName(t), cq.Options{Size: 4})
+	must(t, err)
+	sub, err := d.Sub(queueName(t), true)
+	must(t, err)
+	reader, err := sub.Create(cq.ReaderFile, spec, nil)
+	must(t, err)
+	defer func() { must(t, errors.Join(reader.Close(), sub.Close(), os.RemoveAll(sub.Path()))) }()
+	poke(scribbler{reader}.section(t, cq.SectQueue, 0), cq.OffState, kind.StateOpen)
 	must(t, cq.SignalQueue(d, queueName(t)))
-	must(t, os.Truncate(filepath.Join(d.Path(), queueName(t), reader.Name()), 4096))
+	must(t, os.Truncate(filepath.Join(sub.Path(), cq.ReaderFile), 4096))
 	wantErr(t, "cut", cq.SignalQueue(d, queueName(t)), shm.ErrTruncated)
 }

@@ -3,7 +3,6 @@ package ctl
 import (
 	"bytes"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/user"
 	"strconv"
@@ -12,111 +11,171 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/inspect"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
-// slotBytes is the size of an entry, whatever its format.
-const slotBytes = 64
+// about is what is known of every object.
+type about struct {
+	uuid, abi, mode, owner *string
+	uid                    *uint32
+	generation, sizeBytes  *uint64
+	created                *time.Time
+	ageNs                  *int64
+	process                Process
+}
 
-// describe turns a snapshot into what is printed.
-func describe(s *cq.Snapshot) Queue {
-	o := &s.Options
+// aboutObject looks at an object that is mapped, which whoever owns its file may cut.
+func aboutObject(obj *shm.Object) (a about, err error) {
+	life, err := obj.Life()
+	if err != nil {
+		return a, err
+	}
+	mode, uid, err := obj.File()
+	if err != nil {
+		return a, err
+	}
+	h := obj.Header()
+	a = about{uuid: new(h.UUID.String()), abi: new(fmt.Sprintf("%d.%d", h.ABIMajor, h.ABIMinor)),
+		mode: new(fmt.Sprintf("%04o", mode)), owner: new(userName(uid)), uid: &uid,
+		generation: new(obj.Generation()), sizeBytes: &h.TotalBytes,
+		created: new(time.Unix(0, h.CreatedRealNs).UTC()), process: process(obj.Owner(), life)}
+	if boot := shm.Self().BootID; !boot.IsZero() && boot == h.BootID {
+		a.ageNs = new(max(0, doorbell.Now()-h.CreatedMonoNs))
+	}
+	return a, nil
+}
+
+func userName(uid uint32) string {
+	number := strconv.FormatUint(uint64(uid), 10)
+	if u, err := user.LookupId(number); err == nil {
+		return u.Username
+	}
+	return number
+}
+
+// describe says what a queue is, by its memory.
+func describe(name string, m *inspect.Queue) (Queue, error) {
+	a, err := aboutObject(m.Reader)
+	if err != nil {
+		return Queue{}, err
+	}
+	o := &m.Options
 	q := Queue{
-		Name: s.Name, Path: s.Path, Kind: new(s.Kind.String()),
-		UUID:          new(s.UUID.String()),
-		ABI:           new(fmt.Sprintf("%d.%d", s.ABIMajor, s.ABIMinor)),
-		Format:        new(o.Format.String()),
-		Capacity:      new(uint64(o.Size)),
-		SlotBytes:     new(uint64(slotBytes)),
-		MaxLanes:      new(o.MaxLanes),
-		OverrunPolicy: new(o.Overrun.String()),
-		Lifetime:      new(o.Lifetime.String()),
-		WaitObject:    new(o.Wait.String()),
-		OrderPaidBy:   new(payer(o.WritersPay)),
-		Generation:    new(s.Generation),
-		CreatedAt:     new(time.Unix(0, s.CreatedRealNs).UTC()),
-		SizeBytes:     new(s.SizeBytes),
-		Reader:        new(process(s.Reader, s.Life)),
-		Bell:          new(bell(s.Bell)),
-		Overruns:      new(uint64(s.Overruns)),
+		Name: name, Path: m.Path, Kind: new(o.Kind().String()), UUID: a.uuid, ABI: a.abi,
+		Capacity:      new(uint64(o.Capacity)),
+		SlotBytes:     new(uint64(kind.SlotBytes)),
+		MaxLanes:      new(o.Rows - 1),
+		OverrunPolicy: new(cq.Overrun(o.Overrun).String()),
+		Lifetime:      new(cq.Lifetime(o.Lifetime).String()),
+		WaitObject:    new(cq.WaitObject(o.Wait).String()),
+		OrderPaidBy:   new("writers"),
+		Generation:    a.generation, CreatedAt: a.created, AgeNs: a.ageNs, SizeBytes: a.sizeBytes,
+		Owner: a.owner, UID: a.uid, Mode: a.mode, Reader: &a.process,
+		Bell: new(bell(m.Words, m.Hints)), Lanes: make([]Lane, 0, len(m.Lanes)),
 	}
-	if boot := shm.Self().BootID; !boot.IsZero() && boot == s.BootID {
-		q.AgeNs = new(max(0, doorbell.Now()-s.CreatedMonoNs))
+	if o.ReaderPays {
+		*q.OrderPaidBy = "reader"
 	}
-	if s.Kind == shm.KindEvents {
-		q.Format = nil // an event has one form
+	if !o.Events { // an event has one form
+		q.Format = new(cq.Format(o.Format).String())
 	}
-	if d := s.Seat; d != nil {
-		q.Bell.Domain, q.Bell.DomainBit = new(d.Bell.String()), &d.Bit
-	}
-	q.levels(s)
-	q.Mode, q.UID, q.Owner = fileOwner(s.Mode, s.UID)
-	for i := range s.Lanes {
-		l := lane(&s.Lanes[i])
-		if l.Error == nil {
-			l.State = l.state(q.Capacity)
+	state := m.Words.State.Load()
+	q.lanes(m)
+	q.State = new(q.state(state))
+	return q, nil
+}
+
+// lanes describes each lane and sums them up.
+func (q *Queue) lanes(m *inspect.Queue) {
+	var level kind.Level
+	var traffic kind.Traffic
+	var overruns uint64
+	for row := range m.Options.Rows {
+		r := &m.Rows[row]
+		obj, there := m.Lanes[row]
+		if !there { // it was removed: all that was published is read, and nothing waits
+			head := r.Head.Load()
+			level.Add(kind.Level{Head: head, Peeked: head, Tail: head, HighWater: r.HighWater.Load(),
+				Read: head})
+			continue
+		}
+		l := Lane{Row: row, Own: row == 0}
+		var at kind.Level
+		var by kind.Traffic
+		if err := obj.Read(func(obj *shm.Object) (err error) {
+			at, by, err = l.describe(obj, r, &m.Options)
+			return err
+		}); err != nil {
+			q.Lanes = append(q.Lanes, Lane{Row: row, Own: row == 0, Error: NewProblem(err),
+				State: stateOfError(err)})
+			continue
 		}
 		q.Lanes = append(q.Lanes, l)
+		level.Add(at)
+		traffic.Add(by)
+		if *l.Overrun {
+			overruns++
+		}
+		if !l.Own { // lane 0 lies in the reader's object
+			*q.SizeBytes += *l.SizeBytes
+		}
 	}
-	q.State = new(q.state(s.State))
-	return q
+	q.Head, q.Peeked, q.Tail = &level.Head, &level.Peeked, &level.Tail
+	q.Depth, q.Unreleased = new(level.Depth()), new(level.Unreleased())
+	q.HighWater, q.Posted, q.Read = &level.HighWater, &level.Tail, &level.Read
+	q.Publishes, q.Wakes, q.WakesSuppressed = &traffic.Publishes, &traffic.Wakes,
+		&traffic.WakesSuppressed
+	q.Refused, q.Overruns = &traffic.Refused, &overruns
 }
 
-func payer(writers bool) string {
-	if writers {
-		return "writers"
+// describe says how a lane stands, by its memory and its row in the reader's.
+func (l *Lane) describe(obj *shm.Object, r *kind.RowWords, o *kind.Queue) (at kind.Level,
+	by kind.Traffic, err error) {
+	words, err := kind.WordsOf[kind.LaneWords](obj, kind.SectLane, uint32(l.Row))
+	if err != nil {
+		return at, by, err
 	}
-	return "reader"
+	life, err := obj.Life()
+	if err != nil {
+		return at, by, err
+	}
+	if at, err = kind.ReadLevel(r, words, uint64(o.Capacity), obj.Name()); err != nil {
+		return at, by, err
+	}
+	by = words.Traffic()
+	flags := r.Bell.Parked.Load()
+	l.Process, l.Generation = process(obj.Owner(), life), new(obj.Generation())
+	l.Head, l.Peeked, l.Tail = &at.Head, &at.Peeked, &at.Tail
+	l.Depth, l.Unreleased, l.HighWater = new(at.Depth()), new(at.Unreleased()), &at.HighWater
+	l.Posted, l.Read = &at.Tail, &at.Read
+	l.Publishes, l.Wakes, l.WakesSuppressed = &by.Publishes, &by.Wakes, &by.WakesSuppressed
+	l.Refused, l.Overrun = &by.Refused, new(words.Overrun.Load() != 0)
+	l.Poisoned, l.Parked = new(flags&kind.RowPoisoned != 0), new(flags&doorbell.Parked != 0)
+	l.Order, l.SizeBytes = new("seq-cst"), new(obj.Header().TotalBytes)
+	if words.Order.Load() == kind.OrderRelease {
+		*l.Order = "release"
+	}
+	l.State = l.state(uint64(o.Capacity))
+	return at, by, nil
 }
 
-func (q *Queue) levels(s *cq.Snapshot) {
-	l, t := &s.Level, &s.Traffic
-	q.Head, q.Peeked, q.Tail = &l.Head, &l.Peeked, &l.Tail
-	q.Depth, q.Unreleased = new(l.Depth()), new(l.Unreleased())
-	q.HighWater, q.Posted, q.Read = &l.HighWater, &l.Tail, &l.Read
-	q.Publishes, q.Wakes, q.WakesSuppressed = &t.Publishes, &t.Wakes, &t.WakesSuppressed
-	q.Refused = &t.Refused
-}
-
-// fileOwner tells of an object what the file system knows, with the name of its user.
-func fileOwner(perm fs.FileMode, uid uint32) (mode *string, _ *uint32, owner *string) {
-	number := strconv.FormatUint(uint64(uid), 10)
-	owner = &number
-	if u, err := user.LookupId(number); err == nil {
-		owner = &u.Username
-	}
-	return new(fmt.Sprintf("%04o", perm)), &uid, owner
-}
-
-func lane(s *cq.LaneSnapshot) Lane {
-	if s.Err != nil {
-		return Lane{Row: s.Row, Own: s.Own, Error: NewProblem(s.Err), State: stateOfError(s.Err)}
-	}
-	l, t := &s.Level, &s.Traffic
-	order := "seq-cst"
-	if s.ReaderPays {
-		order = "release"
-	}
-	return Lane{Row: s.Row, Own: s.Own, Process: process(s.Writer, s.Life),
-		Generation: &s.Generation,
-		Head:       &l.Head, Peeked: &l.Peeked, Tail: &l.Tail,
-		Depth: new(l.Depth()), Unreleased: new(l.Unreleased()), HighWater: &l.HighWater,
-		Posted: &l.Tail, Read: &l.Read, Publishes: &t.Publishes, Wakes: &t.Wakes,
-		WakesSuppressed: &t.WakesSuppressed, Refused: &t.Refused,
-		Overrun: &s.Overrun, Poisoned: &s.Poisoned, Parked: &s.Parked,
-		Order: &order, SizeBytes: &s.SizeBytes}
-}
-
-func bell(v doorbell.View) Bell {
-	notify := "none"
+func bell(words *kind.QueueWords, hints *doorbell.Hints) Bell {
+	v := doorbell.Inspect(words.Arm.Word.Load(), hints)
+	b := Bell{Armed: v.Armed, Direct: v.Direct, FD: v.FD, Member: v.Member, Channel: "none",
+		Seq: v.Seq, Rung: v.Rung, Epoch: v.Epoch, SignalPending: v.Signal, ReadyLanes: v.Ready}
 	switch v.Notify {
 	case doorbell.NotifySolicited:
-		notify = "solicited"
+		b.Channel = "solicited"
 	case doorbell.NotifyAny:
-		notify = "any"
+		b.Channel = "any"
 	}
-	return Bell{Armed: v.Armed, Direct: v.Direct, FD: v.FD, Member: v.Member, Channel: notify,
-		Seq: v.Seq, Rung: v.Rung, Epoch: v.Epoch, SignalPending: v.Signal, ReadyLanes: v.Ready}
+	if w := &words.Bell; w.Generation.Load() != 0 {
+		b.Domain = new(kind.UuidOf(w.High.Load(), w.Low.Load()).String())
+		b.DomainBit = new(w.Bit.Load())
+	}
+	return b
 }
 
 // DescribeProcess says what is known of the owner of an object, for tools that look at objects of

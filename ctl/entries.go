@@ -1,11 +1,14 @@
 package ctl
 
 import (
+	"bytes"
 	"encoding/hex"
 	"errors"
 	"io/fs"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/inspect"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -44,6 +47,13 @@ type Entry struct {
 	Failure   *Failure `json:"failure"` // nil for a completion
 	Event     *Event   `json:"event"`   // nil in a completion queue
 }
+
+// How far an entry has come.
+const (
+	EntryWaiting  = "waiting"  // published, and not handed to the application
+	EntryPeeked   = "peeked"   // handed out by Peek, and not given back
+	EntryReleased = "released" // read: it is only still there
+)
 
 // Event is what an entry of an event queue says beside context and data. That of a failed operation
 // has no name.
@@ -85,11 +95,11 @@ func Entries(d *shm.Dir, name string, n int) (Tail, error) {
 
 // Follower looks at the entries of a queue again and again. It is one goroutine's at a time.
 type Follower struct {
-	dir       *shm.Dir
-	name      string
-	inspector *cq.Inspector
-	uuid      shm.UUID
-	next      map[int]uint64 // by row, the first index that was not there yet
+	dir  *shm.Dir
+	name string
+	view *inspect.View
+	uuid shm.UUID
+	next map[int]uint64 // by row, the first index that was not there yet
 }
 
 // NewFollower returns a follower. The directory must stay open as long as it is.
@@ -97,11 +107,11 @@ func NewFollower(d *shm.Dir, name string) *Follower { return &Follower{dir: d, n
 
 // Close unmaps everything. It may be called again.
 func (f *Follower) Close() error {
-	if f.inspector == nil {
+	if f.view == nil {
 		return nil
 	}
-	err := f.inspector.Close()
-	f.inspector = nil
+	err := f.view.Close()
+	f.view = nil
 	return err
 }
 
@@ -110,98 +120,136 @@ func (f *Follower) Close() error {
 // fs.ErrNotExist; the next call finds one that was created since.
 func (f *Follower) Next(n int) (t Tail, err error) {
 	t = Tail{Queue: f.name, Lanes: []LaneTail{}}
-	if f.inspector == nil {
-		if f.inspector, err = cq.Inspect(f.dir, f.name); err != nil {
+	if f.view == nil {
+		if f.view, err = inspect.Open(f.dir, f.name); err != nil {
 			return t, err
 		}
 	}
-	lanes, err := f.inspector.Entries(n, f.next)
-	if err == nil && f.next != nil && f.inspector.UUID() != f.uuid {
-		f.next = map[int]uint64{} // another queue, whose lanes begin at 0
-		lanes, err = f.inspector.Entries(n, nil)
+	err = f.view.Look(func(m *inspect.Queue) error {
+		f.look(&t, m, max(n, 0))
+		return nil
+	})
+	if err == nil {
+		return t, nil
 	}
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			f.next = nil
-		}
-		return t, errors.Join(err, f.Close())
+	if errors.Is(err, fs.ErrNotExist) {
+		f.next = nil
 	}
+	return t, errors.Join(err, f.Close())
+}
+
+// look adds what each lane has to tell.
+func (f *Follower) look(t *Tail, m *inspect.Queue, n int) {
 	first := f.next == nil
-	if first {
-		f.next = map[int]uint64{}
+	if id := m.Reader.Header().UUID; first || id != f.uuid { // the lanes of a queue begin at 0
+		f.uuid, f.next = id, map[int]uint64{}
 	}
-	f.uuid = f.inspector.UUID()
-	for i := range lanes {
-		l := laneTail(&lanes[i])
-		since, seen := f.next[l.Row]
-		if l.Error == nil {
-			f.next[l.Row] = lanes[i].Tail
-			if seen && lanes[i].Tail > since { // also those that n leaves out
-				l.Missed = lanes[i].Tail - since - uint64(len(l.Entries))
+	for row := range m.Options.Rows {
+		obj, there := m.Lanes[row]
+		if !there {
+			continue
+		}
+		l := LaneTail{Row: row, Own: row == 0, Entries: []Entry{}}
+		since, seen := f.next[row]
+		if err := obj.Read(func(obj *shm.Object) error {
+			return l.read(obj, m, n, since)
+		}); err != nil {
+			l = LaneTail{Row: row, Own: row == 0, Entries: []Entry{}, Error: NewProblem(err)}
+		} else {
+			f.next[row] = *l.Tail
+			if seen && *l.Tail > since { // also those that n leaves out
+				l.Missed = *l.Tail - since - uint64(len(l.Entries))
 			}
 		}
 		if first || len(l.Entries) > 0 || l.Missed > 0 {
 			t.Lanes = append(t.Lanes, l)
 		}
 	}
-	return t, nil
 }
 
-func laneTail(s *cq.LaneEntries) LaneTail {
-	l := LaneTail{Row: s.Row, Own: s.Own, Entries: []Entry{}}
-	if s.Err != nil {
-		l.Error = NewProblem(s.Err)
-		return l
+// read takes the last n entries out of the lane's memory, those included that were read and whose
+// place was not used again, but none whose index is below since. One that is waiting or peeked is
+// whole. One that was read may just be overwritten: it is left out as soon as that shows, and can
+// only be mixed with its successor while a writer is between filling that and publishing it.
+func (l *LaneTail) read(obj *shm.Object, q *inspect.Queue, n int, since uint64) error {
+	m, err := kind.LaneOf[cq.Entry](obj, l.Row, q.Options)
+	if err != nil {
+		return err
 	}
-	l.Tail = &s.Tail
-	if s.Writer.PID != 0 {
-		l.PID = &s.Writer.PID
+	r, capacity := &q.Rows[l.Row], uint64(q.Options.Capacity)
+	level, err := kind.ReadLevel(r, m.Words, capacity, obj.Name())
+	if err != nil {
+		return err
 	}
-	for i := range s.Entries {
-		l.Entries = append(l.Entries, entry(&s.Entries[i]))
+	l.Tail = &level.Tail
+	if pid := obj.Owner().PID; pid != 0 {
+		l.PID = &pid
 	}
-	return l
+	for at := max(since, level.Tail-min(level.Tail, capacity, uint64(n))); at < level.Tail; at++ {
+		e, whole := entryAt(&m, at, q.Options.Events)
+		if !whole {
+			continue
+		}
+		// What the reader had not given back when the copy was complete cannot have changed.
+		if e.Index, e.State = at, EntryWaiting; at < r.Head.Load() {
+			e.State = EntryReleased
+		} else if at < level.Peeked {
+			e.State = EntryPeeked
+		}
+		l.Entries = append(l.Entries, e)
+	}
+	return nil
 }
 
-// event translates an entry of an event queue, whose words mean something else.
-func event(s *cq.EntrySnapshot) Entry {
-	out := Entry{Index: s.Index, State: s.State.String(), Flags: []string{}, Event: &Event{}}
-	var fid cq.FID
-	if e := s.Event; e != nil {
-		out.Context, out.Data, fid = &e.Context, e.Data, e.FID
-		out.Event.Name, out.Event.Payload = new(e.Event.Name()), hex.EncodeToString(e.Payload)
-		out.Len = uint64(len(e.Payload))
+// entryAt copies an entry out of its slot, unless another one is there by now, or was never there:
+// a lane that was removed goes on in a new object at its old index.
+func entryAt(m *kind.Lane[cq.Entry], at uint64, events bool) (Entry, bool) {
+	slot := &m.Slots[at&m.Detail.Mask]
+	e, record := kind.LoadLine(slot), kind.LoadLine(m.Detail.Record(at))
+	data := record.Data[:]
+	if events {
+		data = bytes.Clone(m.Detail.Data(at))
+	}
+	if e.Meta.Seq() != uint32(at) || kind.LoadLine(slot).Meta != e.Meta ||
+		m.Words.Tail.Load() > at+uint64(len(m.Slots)) {
+		return Entry{}, false
+	}
+	var out Entry
+	if events {
+		out = event(&e)
 	} else {
-		e := s.EventError
-		out.Context, out.Data, fid = &e.Context, e.Data, e.FID
-		out.Failure = failure(e.Err, e.ProvErrno, 0, e.ErrData)
+		out = completion(&e)
 	}
-	if fid != (cq.FID{}) {
-		out.Event.FID = &FID{Kind: fid.Kind.String(), ID: fid.ID, Generation: fid.Generation}
+	switch e.Meta & kind.SlotKindMask {
+	case kind.SlotError:
+		out.Failure = failure(&record, data)
+	case kind.SlotEntry:
+		if events {
+			if e.Len > uint64(len(data)) {
+				return Entry{}, false
+			}
+			out.Len, out.Event.Payload = e.Len, hex.EncodeToString(data[:e.Len])
+			out.Event.Name = new(inspect.EventName(cq.EventKind(uint32(e.Flags))))
+		}
+	default:
+		return Entry{}, false
+	}
+	return out, true
+}
+
+// event translates an entry of an event queue, whose words mean something else; see package cq.
+func event(e *cq.Entry) Entry {
+	out := Entry{Context: &e.Context, Flags: []string{}, Data: e.Data, Event: &Event{}}
+	if fid := (FID{Kind: cq.FIDKind(e.Flags >> 32).String(), ID: e.Tag,
+		Generation: e.Src.AddrPlus1}); e.Flags>>32 != 0 || fid.ID != 0 || fid.Generation != 0 {
+		out.Event.FID = &fid
 	}
 	return out
 }
 
-func failure(err cq.Errno, provErrno int32, overrunBytes uint64, data []byte) *Failure {
-	f := &Failure{Errno: int32(err), Message: shm.Printable(err.Error()), ProvErrno: provErrno,
-		OverrunBytes: overrunBytes, Data: hex.EncodeToString(data)}
-	if name := err.Name(); name != "" {
-		f.Name = &name
-	}
-	return f
-}
-
-func entry(s *cq.EntrySnapshot) Entry {
-	if s.Event != nil || s.EventError != nil {
-		return event(s)
-	}
-	e := &s.Entry
-	out := Entry{Index: s.Index, State: s.State.String(), Flags: e.Flags.Names(),
-		FlagBits: uint64(e.Flags), Len: e.Len, Data: e.Data, Tag: e.Tag,
-		Solicited: e.Meta&cq.MetaSolicited != 0}
-	if out.Flags == nil {
-		out.Flags = []string{}
-	}
+func completion(e *cq.Entry) Entry {
+	out := Entry{Flags: inspect.FlagNames(e.Flags), FlagBits: uint64(e.Flags), Len: e.Len,
+		Data: e.Data, Tag: e.Tag, Solicited: e.Meta&cq.MetaSolicited != 0}
 	if e.Meta&cq.MetaNoContext == 0 {
 		out.Context = &e.Context
 	}
@@ -211,8 +259,17 @@ func entry(s *cq.EntrySnapshot) Entry {
 	if from := e.Src.Addr(); from != cq.AddrNotAvail {
 		out.Src = new(uint64(from))
 	}
-	if f := s.Error; f != nil {
-		out.Failure = failure(f.Err, f.ProvErrno, f.OverrunBytes, f.ErrData)
-	}
 	return out
+}
+
+// failure bounds what the writer says of an operation that failed.
+func failure(r *kind.Record, data []byte) *Failure {
+	err := cq.Errno(r.Err)
+	f := &Failure{Errno: r.Err, Message: shm.Printable(err.Error()), ProvErrno: r.ProvErrno,
+		OverrunBytes: r.OverrunBytes,
+		Data:         hex.EncodeToString(data[:min(r.DataBytes, uint64(len(data)))])}
+	if name := inspect.ErrnoName(err); name != "" {
+		f.Name = &name
+	}
+	return f
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/inspect"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -49,9 +50,9 @@ type Monitor struct {
 }
 
 type view struct {
-	inspector *cq.Inspector
-	last      Queue
-	lastNs    int64
+	*inspect.View
+	last   Queue
+	lastNs int64
 
 	posted, read growth
 }
@@ -92,7 +93,7 @@ func (m *Monitor) forget(name string) error {
 	if v == nil {
 		return nil
 	}
-	return v.inspector.Close()
+	return v.Close()
 }
 
 // List is [List].
@@ -138,19 +139,22 @@ func (m *Monitor) Names() ([]string, error) {
 func (m *Monitor) Show(name string) (Queue, error) {
 	v := m.views[name]
 	if v == nil {
-		i, err := cq.Inspect(m.dir, name)
+		mapped, err := inspect.Open(m.dir, name)
 		if err != nil {
 			return m.failed(name, err)
 		}
-		v = &view{inspector: i}
+		v = &view{View: mapped}
 		m.views[name] = v
 	}
-	s, err := v.inspector.Snapshot()
-	if err != nil {
+	var q Queue
+	if err := v.Look(func(mem *inspect.Queue) (err error) {
+		q, err = describe(name, mem)
+		return err
+	}); err != nil {
 		_ = m.forget(name)
 		return m.failed(name, err)
 	}
-	q, nowNs := describe(&s), doorbell.Now()
+	nowNs := doorbell.Now()
 	q.PerSecond = rates(&v.last, &q, nowNs-v.lastNs)
 	if q.PerSecond == nil { // the first look at this queue
 		v.posted, v.read = growth{value: *q.Posted, atNs: nowNs}, growth{value: *q.Read, atNs: nowNs}

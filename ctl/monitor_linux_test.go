@@ -27,6 +27,16 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// wantErr checks that err is every one of targets.
+func wantErr(t testing.TB, what string, err error, targets ...error) {
+	t.Helper()
+	for _, target := range targets {
+		if !errors.Is(err, target) {
+			t.Errorf("%s: %v, want %v", what, err, target)
+		}
+	}
+}
+
 // queue makes a queue with one writer, both closed when the test ends.
 func queue(t testing.TB, d *shm.Dir, name string, o cq.Options) (*cq.Queue, *cq.Writer) {
 	t.Helper()

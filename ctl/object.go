@@ -11,6 +11,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -151,58 +152,115 @@ func seating(d *shm.Dir) func(bell shm.UUID) []string {
 }
 
 func showObject(d *shm.Dir, name string, seats func(shm.UUID) []string) (Object, error) {
-	s, err := cq.InspectObject(d, name)
+	o := Object{Name: name, Path: filepath.Join(d.Path(), name)}
+	obj, err := d.Open(name, shm.Inspect)
+	if err == nil {
+		defer obj.Close()
+		// Whoever made the file may cut it at any moment.
+		if fault := shm.Guard(func() { err = o.describe(obj) }); fault != nil {
+			err = fault
+		}
+	}
 	if err != nil {
-		path := filepath.Join(d.Path(), name)
-		return Object{Name: name, Path: path, Error: NewProblem(err), State: stateOfError(err)}, err
+		err = fmt.Errorf("inspect object %q: %w", name, err)
+		return Object{Name: name, Path: o.Path, Error: NewProblem(err), State: stateOfError(err)}, err
 	}
-	o := Object{Name: s.Name, Path: s.Path, Kind: new(s.Kind.String()), UUID: new(s.UUID.String()),
-		ABI:        new(fmt.Sprintf("%d.%d", s.ABIMajor, s.ABIMinor)),
-		Generation: &s.Generation, SizeBytes: &s.SizeBytes,
-		CreatedAt: new(time.Unix(0, s.CreatedRealNs).UTC())}
-	if boot := shm.Self().BootID; !boot.IsZero() && boot == s.BootID {
-		o.AgeNs = new(max(0, doorbell.Now()-s.CreatedMonoNs))
+	if o.Domain != nil {
+		o.Domain.Queues = seats(obj.Header().UUID)
 	}
-	o.Mode, o.UID, o.Owner = fileOwner(s.Mode, s.UID)
-	if s.Counter == nil {
-		o.Process = new(process(s.Owner, s.Life))
-	}
-	o.content(&s, seats)
 	o.State = o.state()
 	return o, nil
 }
 
-// content translates what the kind has of its own.
-func (o *Object) content(s *cq.ObjectSnapshot, seats func(shm.UUID) []string) {
-	if c := s.Counter; c != nil {
-		o.Counter = &Counter{Events: c.Options.Events.String(),
-			Lifetime: c.Options.Lifetime.String(), Value: c.Value, Errors: c.Errors, Sets: c.Sets,
-			Wakes: uint64(c.Wakes), Handles: []CounterHandle{}, More: c.Standing}
-		for _, h := range c.Handles {
-			o.Counter.Handles = append(o.Counter.Handles, counterHandle(h))
-		}
+// describe says what an object is, by its memory.
+func (o *Object) describe(obj *shm.Object) error {
+	a, err := aboutObject(obj)
+	if err != nil {
+		return err
 	}
-	if a := s.Addresses; a != nil {
-		o.Addresses = &Addresses{Format: a.Options.Format.String(),
-			Lifetime: a.Options.Lifetime.String(), Used: a.Used, Count: uint64(a.Options.Count),
-			AddrMaxBytes: uint64(a.Options.AddrMaxBytes), UserID: a.Options.UserID, Closed: a.Closed}
+	h := obj.Header()
+	o.Kind, o.UUID, o.ABI, o.Generation = new(h.Kind.String()), a.uuid, a.abi, a.generation
+	o.CreatedAt, o.AgeNs, o.SizeBytes = a.created, a.ageNs, a.sizeBytes
+	o.Owner, o.UID, o.Mode = a.owner, a.uid, a.mode
+	if h.Kind == shm.KindCounter {
+		o.Counter, err = counter(obj)
+		return err
 	}
-	if b := s.Bell; b != nil {
-		o.Domain = &Domain{Members: uint64(b.Members), Sleeping: b.Sleeping, Ready: b.Ready,
-			Epoch: b.Epoch, Queues: seats(s.UUID)}
+	o.Process = &a.process
+	switch h.Kind {
+	case shm.KindAddresses:
+		o.Addresses, err = addresses(obj)
+	case shm.KindBell:
+		o.Domain, err = domain(obj)
 	}
+	return err
 }
 
-func counterHandle(h cq.CounterHandle) CounterHandle {
-	out := CounterHandle{Seat: h.Seat}
-	if h.Process.PID != 0 {
-		out.PID = new(h.Process.PID)
-		if h.Process.PIDNS == shm.Self().PIDNS {
-			out.Command = command(h.Process.PID)
+const opShow = "inspect object"
+
+func counter(obj *shm.Object) (*Counter, error) {
+	o, err := kind.StoredCounter(opShow, obj.Name(), obj.Header())
+	if err != nil {
+		return nil, err
+	}
+	words, err := kind.WordsOf[kind.CounterWords](obj, kind.SectCounter, 0)
+	if err != nil {
+		return nil, err
+	}
+	c := &Counter{Events: cq.CounterEvents(o.Events).String(),
+		Lifetime: cq.Lifetime(o.Lifetime).String(), Handles: []CounterHandle{},
+		Value: words.Value.Load(), Errors: words.Errs.Load(), Sets: words.Sets.Load(),
+		Wakes: uint64(words.Bell.Wakes())}
+	for seat := range doorbell.CountSeats {
+		if taken, err := obj.Seated(seat); err != nil {
+			return nil, err
+		} else if taken {
+			c.Handles = append(c.Handles, counterHandle(words, seat))
 		}
 	}
-	if h.Waiting {
-		out.Threshold = &h.Threshold
+	c.More, err = obj.Standing(doorbell.CountSeats)
+	return c, err
+}
+
+func counterHandle(words *kind.CounterWords, seat int) CounterHandle {
+	h := CounterHandle{Seat: seat}
+	if who := words.Rows[seat].Owner(); who.PID != 0 {
+		h.PID = &who.PID
+		if who.PIDNS == shm.Self().PIDNS {
+			h.Command = command(who.PID)
+		}
 	}
-	return out
+	if t := words.Bell.Threshold(seat); t != doorbell.Idle {
+		h.Threshold = &t
+	}
+	return h
+}
+
+func addresses(obj *shm.Object) (*Addresses, error) {
+	o, err := kind.StoredAddresses(opShow, obj.Name(), obj.Header())
+	if err != nil {
+		return nil, err
+	}
+	words, err := kind.WordsOf[kind.AddrWords](obj, kind.SectAddrWords, 0)
+	if err != nil {
+		return nil, err
+	}
+	count := uint64(o.Count)
+	return &Addresses{Format: cq.AddressFormat(o.Format).String(),
+		Lifetime: cq.Lifetime(o.Lifetime).String(), Used: min(words.Used.Load(), count), Count: count,
+		AddrMaxBytes: uint64(o.MaxBytes), UserID: o.UserID,
+		Closed: words.State.Load() == kind.StateClosed}, nil
+}
+
+func domain(obj *shm.Object) (*Domain, error) {
+	if err := kind.HasSections(opShow, obj.Name(), obj.Header(), kind.BellSpec()); err != nil {
+		return nil, err
+	}
+	arm, hints, err := kind.BellMemory(obj, false)
+	if err != nil {
+		return nil, err
+	}
+	v := doorbell.Inspect(0, hints)
+	return &Domain{Members: kind.DomainBits, Sleeping: arm.Word.Load() != 0, Ready: v.Ready,
+		Epoch: v.Epoch}, nil
 }

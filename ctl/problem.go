@@ -20,17 +20,25 @@ const (
 	CodeVersion    = 6
 )
 
-// Problem is an error in the form that is printed.
+// Problem is an error in the form that is printed. errors.Is finds what it was made of.
 type Problem struct {
 	Message string  `json:"message"`
 	Hint    *string `json:"hint"` // what to do about it
 	Code    int     `json:"code"`
+
+	err error
 }
+
+// Error returns the message.
+func (p *Problem) Error() string { return p.Message }
+
+// Unwrap returns the error that the problem was made of, nil for one that was read from JSON.
+func (p *Problem) Unwrap() error { return p.err }
 
 // NewProblem sorts an error into a code, and parts what is wrong from what to do about it. The
 // message is one line of printable characters, whatever somebody wrote into shared memory.
 func NewProblem(err error) *Problem {
-	p := &Problem{Message: err.Error(), Code: Code(err)}
+	p := &Problem{Message: err.Error(), Code: Code(err), err: err}
 	var e *shm.Error
 	if errors.As(err, &e) {
 		// What is around it repeats what the caller knows: the name of the queue.

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -73,12 +74,12 @@ func (p *Process) state() string {
 }
 
 // state sums a queue up, of which published is what its reader says.
-func (q *Queue) state(published cq.State) string {
+func (q *Queue) state(published uint64) string {
 	switch published {
-	case cq.StateOpen:
-	case cq.StateClosed:
+	case kind.StateOpen:
+	case kind.StateClosed, kind.StateRemoving:
 		return StateClosed
-	case cq.StateOverrun:
+	case kind.StateOverrun:
 		return StateOverrun
 	default:
 		return StateCorrupt
@@ -87,11 +88,11 @@ func (q *Queue) state(published cq.State) string {
 	word := StateOpen
 	for i := range q.Lanes {
 		switch l := &q.Lanes[i]; {
-		case l.Error != nil || l.Poisoned != nil && *l.Poisoned:
+		case l.Error != nil || *l.Poisoned:
 			return StateCorrupt
-		case l.Overrun != nil && *l.Overrun:
+		case *l.Overrun:
 			word = StateOverrun
-		case word == StateOpen && l.full(q.Capacity):
+		case word == StateOpen && *l.Depth == *q.Capacity:
 			word = StateFull
 		}
 	}
@@ -101,18 +102,14 @@ func (q *Queue) state(published cq.State) string {
 	return own
 }
 
-func (l *Lane) full(capacity *uint64) bool {
-	return l.Depth != nil && capacity != nil && *l.Depth == *capacity
-}
-
 // state sums a lane up.
-func (l *Lane) state(capacity *uint64) string {
+func (l *Lane) state(capacity uint64) string {
 	switch own := l.Process.state(); {
-	case l.Poisoned != nil && *l.Poisoned:
+	case *l.Poisoned:
 		return StateCorrupt
-	case l.Overrun != nil && *l.Overrun:
+	case *l.Overrun:
 		return StateOverrun
-	case own == StateOpen && l.full(capacity):
+	case own == StateOpen && *l.Depth == capacity:
 		return StateFull
 	default:
 		return own

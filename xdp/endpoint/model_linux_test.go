@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
@@ -177,13 +178,11 @@ func (m *model) kill() {
 	m.kills++
 	must(m.t, m.q.Detach())
 	m.held = m.held[:0]
-	i, err := cq.Inspect(m.dir, m.name)
+	s, err := ctl.Show(m.dir, m.name)
 	must(m.t, err)
-	s, err := i.Snapshot()
-	must(m.t, errors.Join(err, i.Close()))
 	for _, l := range s.Lanes {
 		if l.Row == m.rx.Lane() {
-			m.Reclaim(uint32(l.Level.Head))
+			m.Reclaim(uint32(*l.Head))
 		}
 	}
 	m.q, err = cq.Adopt(m.dir, m.name, cq.Options{})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/inspect"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -83,7 +85,7 @@ queue is closed or overrun; what was posted before stays.`,
 	f.IntVarP(&p.count, "count", "c", 1, "how many of it (`n`)")
 	f.DurationVar(&p.wait, "wait", 0, "wait so long for the queue to be created, and for room")
 	_ = cmd.RegisterFlagCompletionFunc("flags",
-		cobra.FixedCompletions(cq.FlagNames(), cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(inspect.FlagNames(math.MaxUint64), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -130,7 +132,7 @@ func (p *post) parse() (e cq.ErrorEntry, err error) {
 			return e, fmt.Errorf("--%s %q is not a number of 64 bits", w.name, w.text)
 		}
 	}
-	if e.Flags, err = cq.ParseFlags(p.flags); err != nil {
+	if e.Flags, err = inspect.ParseFlags(p.flags); err != nil {
 		return e, plain("--flags", err)
 	}
 	if p.context == "" {
@@ -166,7 +168,7 @@ func (p *post) parseFault(e *cq.ErrorEntry) (err error) {
 	if p.solicited {
 		return errors.New("--solicited does not go with --error: an error always makes an event")
 	}
-	if e.Err, err = cq.ParseErrno(p.fault); err != nil {
+	if e.Err, err = inspect.ParseErrno(p.fault); err != nil {
 		return plain("--error", err)
 	}
 	if e.ErrData, err = hex.DecodeString(p.detail); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/inspect"
 )
 
 // eventPost is an event, or a failed operation if fault is set.
@@ -26,11 +27,11 @@ func (p *post) parseEvent(e *cq.ErrorEntry) (*eventPost, error) {
 		return nil, errors.New("an event has no flags, len, buf, tag, src, solicited or overrun-bytes")
 	}
 	var err error
-	if ev.event.Event, err = cq.ParseEventKind(p.event); err != nil {
+	if ev.event.Event, err = inspect.ParseEvent(p.event); err != nil {
 		return nil, plain("--event", err)
 	}
 	if p.fid != "" {
-		if ev.event.FID, err = cq.ParseFID(p.fid); err != nil {
+		if ev.event.FID, err = inspect.ParseFID(p.fid); err != nil {
 			return nil, plain("--fid", err)
 		}
 	}

@@ -66,7 +66,7 @@ func keysOf(t *testing.T, s reflect.Type) []string {
 			continue
 		}
 		key := jsonKey(f)
-		if f.Tag.Get("json") == "-" {
+		if f.Tag.Get("json") == "-" || !f.IsExported() {
 			continue
 		}
 		if key == "" || strings.Contains(f.Tag.Get("json"), "omit") {

@@ -1,4 +1,4 @@
-package cq_test
+package ctl_test
 
 import (
 	"encoding/binary"
@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -18,71 +19,64 @@ import (
 // when nobody has them open, but for the bell.
 func loneObjects(t *testing.T, d *shm.Dir) []string {
 	t.Helper()
-	base := queueName(t)
-	c, err := cq.CreateCounter(d, base+".c", cq.CounterOptions{Lifetime: cq.Persistent})
+	c, err := cq.CreateCounter(d, "c", cq.CounterOptions{Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, c.Add(7))
 	must(t, c.Close())
-	v, err := cq.CreateAddresses(d, base+".a", cq.AddressOptions{Count: 16,
-		Lifetime: cq.Persistent})
+	v, err := cq.CreateAddresses(d, "a", cq.AddressOptions{Count: 16, Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, v.Detach())
 	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
 	must(t, err)
 	t.Cleanup(func() { must(t, set.Close()) })
-	names := []string{base + ".c", base + ".a"}
-	for _, name := range names {
-		t.Cleanup(func() { must(t, os.Remove(filepath.Join(d.Path(), name))) })
-	}
 	list, err := d.List()
 	must(t, err)
 	for _, n := range list {
 		if strings.HasPrefix(n.Name, "bell-") {
-			return append(names, n.Name)
+			return []string{"c", "a", n.Name}
 		}
 	}
 	t.Fatal("no bell")
 	return nil
 }
 
-func TestInspectObject(t *testing.T) {
-	d := openDir(t)
+func TestShowObject(t *testing.T) {
+	d := ownDir(t)
 	names := loneObjects(t, d)
 	for i, want := range []shm.Kind{shm.KindCounter, shm.KindAddresses, shm.KindBell} {
-		s, err := cq.InspectObject(d, names[i])
+		o, err := ctl.ShowObject(d, names[i])
 		must(t, err)
-		if s.Kind != want || s.Name != names[i] || s.Path != filepath.Join(d.Path(), names[i]) ||
-			(s.Counter != nil) != (i == 0) || (s.Addresses != nil) != (i == 1) ||
-			(s.Bell != nil) != (i == 2) || s.UUID.IsZero() || s.SizeBytes < 4096 {
-			t.Errorf("%+v", s)
+		if *o.Kind != want.String() || o.Name != names[i] ||
+			o.Path != filepath.Join(d.Path(), names[i]) || (o.Counter != nil) != (i == 0) ||
+			(o.Addresses != nil) != (i == 1) || (o.Domain != nil) != (i == 2) || *o.SizeBytes < 4096 {
+			t.Errorf("%+v", o)
 		}
 		switch i {
 		case 0:
-			if s.Counter.Value != 7 {
-				t.Errorf("%+v", s.Counter)
+			if o.Counter.Value != 7 || o.Process != nil || o.State != ctl.StateReleased {
+				t.Errorf("%s, %+v", o.State, o.Counter)
 			}
 		case 1:
-			if s.Addresses.Options.Count != 16 || s.Life != shm.Released {
-				t.Errorf("%v, %+v", s.Life, s.Addresses)
+			if o.Addresses.Count != 16 || o.State != ctl.StateReleased {
+				t.Errorf("%s, %+v", o.State, o.Addresses)
 			}
 		case 2:
-			if s.Bell.Sleeping || s.Owner.PID != os.Getpid() || s.Life != shm.Alive {
-				t.Errorf("%v, %+v", s.Life, s.Bell)
+			if o.Domain.Sleeping || *o.Process.PID != os.Getpid() || o.State != ctl.StateOpen {
+				t.Errorf("%s, %+v", o.State, o.Domain)
 			}
 		}
 	}
-	_, err := cq.InspectObject(d, "nothing")
+	_, err := ctl.ShowObject(d, "nothing")
 	wantErr(t, "not there", err, fs.ErrNotExist)
-	_, err = cq.InspectObject(d, "a/b")
+	_, err = ctl.ShowObject(d, "a/b")
 	wantErr(t, "name", err, shm.ErrName)
 }
 
-// TestInspectObjectBroken: whatever stands in a file is an error, or bounded.
-func TestInspectObjectBroken(t *testing.T) {
-	d := openDir(t)
-	name := queueName(t) + ".copy"
+// TestShowObjectBroken: whatever stands in a file is an error, or bounded.
+func TestShowObjectBroken(t *testing.T) {
+	d := ownDir(t)
+	const name = "copy"
 	path := filepath.Join(d.Path(), name)
-	t.Cleanup(func() { _ = os.Remove(path) })
 	rnd := rand.New(rand.NewPCG(5, 6))
 	for _, from := range loneObjects(t, d) {
 		good, err := os.ReadFile(filepath.Join(d.Path(), from))
@@ -90,7 +84,7 @@ func TestInspectObjectBroken(t *testing.T) {
 		try := func(what string, text []byte, want error) {
 			t.Helper()
 			must(t, os.WriteFile(path, text, 0o600))
-			_, err := cq.InspectObject(d, name)
+			_, err := ctl.ShowObject(d, name)
 			if want == nil {
 				must(t, err)
 			} else if !errors.Is(err, want) {
@@ -109,7 +103,7 @@ func TestInspectObjectBroken(t *testing.T) {
 				binary.LittleEndian.PutUint64(wild[off:], rnd.Uint64()>>rnd.IntN(64))
 			}
 			must(t, os.WriteFile(path, wild, 0o600))
-			s, err := cq.InspectObject(d, name)
+			s, err := ctl.ShowObject(d, name)
 			if err == nil && s.Addresses != nil && s.Addresses.Used > 16 {
 				t.Errorf("%d addresses of 16", s.Addresses.Used)
 			}

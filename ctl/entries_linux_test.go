@@ -1,0 +1,251 @@
+package ctl_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/shm"
+)
+
+// entries returns the last n entries of one lane.
+func entries(t testing.TB, d *shm.Dir, n, row int) ctl.LaneTail {
+	t.Helper()
+	got, err := ctl.Entries(d, "q", n)
+	must(t, err)
+	return got.Lanes[row]
+}
+
+func TestEntriesOfEveryState(t *testing.T) {
+	d := ownDir(t)
+	q, w := queue(t, d, "q", cq.Options{Size: 8, MaxLanes: 2})
+	if got, err := ctl.Entries(d, "q", 10); err != nil || len(got.Lanes) != 2 ||
+		len(got.Lanes[1].Entries) != 0 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	post(t, w, 0, 4)
+	if n, err := cq.Read(q, make([]cq.Context, 2)); n != 2 || err != nil {
+		t.Fatal(n, err)
+	}
+	must(t, w.PostError(&cq.ErrorEntry{Context: 77, Err: cq.ETrunc, ProvErrno: -3, OverrunBytes: 9,
+		ErrData: []byte("why"), Flags: cq.FlagRecv, Src: cq.From(3), Buf: shm.MakeRef(5, 64)}))
+	es, err := q.Peek(1)
+	must(t, err)
+	l := entries(t, d, 10, 1)
+	if l.Row != 1 || l.Own || *l.Tail != 5 || len(l.Entries) != 5 || *l.PID != os.Getpid() {
+		t.Fatalf("%+v", l)
+	}
+	for k, want := range []string{ctl.EntryReleased, ctl.EntryReleased, ctl.EntryPeeked,
+		ctl.EntryWaiting, ctl.EntryWaiting} {
+		e := l.Entries[k]
+		if e.Index != uint64(k) || e.State != want || (e.Failure != nil) != (k == 4) ||
+			k < 4 && *e.Context != uint64(k) {
+			t.Errorf("entry %d: %+v, want %v", k, e, want)
+		}
+	}
+	e := l.Entries[4]
+	if f := e.Failure; f.Errno != int32(cq.ETrunc) || *f.Name != "ETRUNC" || f.ProvErrno != -3 ||
+		f.OverrunBytes != 9 || f.Data != hexOf("why") {
+		t.Errorf("%+v", f)
+	}
+	if *e.Context != 77 || !slices.Equal(e.Flags, []string{"RECV"}) || *e.Src != 3 ||
+		*e.Buf != (ctl.Place{Region: 5, Offset: 64}) {
+		t.Errorf("%+v", e)
+	}
+	must(t, q.Release(len(es)))
+	if l = entries(t, d, 2, 1); len(l.Entries) != 2 || l.Entries[0].Index != 3 {
+		t.Errorf("the last two: %+v", l)
+	}
+	for _, n := range []int{0, -1} {
+		if l = entries(t, d, n, 1); len(l.Entries) != 0 {
+			t.Errorf("none: %+v", l)
+		}
+	}
+	// Entries over which others were published are gone.
+	_, _ = cq.Read(q, make([]cq.Context, 8))
+	must(t, q.ReadErr(&cq.ErrorEntry{}))
+	post(t, w, 5, 12)
+	if l = entries(t, d, 100, 1); *l.Tail != 12 || len(l.Entries) != 8 ||
+		l.Entries[0].Index != 4 || l.Entries[0].Failure == nil || *l.Entries[7].Context != 11 {
+		t.Errorf("%+v", l)
+	}
+	own, err := q.Writer()
+	must(t, err)
+	must(t, own.Post(&cq.Entry{Meta: cq.MetaNoContext | cq.MetaSolicited}))
+	must(t, own.Close())
+	if l = entries(t, d, 100, 0); !l.Own || len(l.Entries) != 1 || l.Entries[0].Context != nil ||
+		!l.Entries[0].Solicited {
+		t.Errorf("own lane: %+v", l)
+	}
+}
+
+func hexOf(text string) string { return fmt.Sprintf("%x", text) }
+
+// TestFollowerSince: after the first look only what is new is shown, and what was not shown is
+// counted; another queue of the name begins again.
+func TestFollowerSince(t *testing.T) {
+	d := ownDir(t)
+	f := ctl.NewFollower(d, "q")
+	defer f.Close()
+	next := func(n int) ctl.Tail {
+		t.Helper()
+		got, err := f.Next(n)
+		must(t, err)
+		return got
+	}
+	for range 2 {
+		q, err := cq.Create(d, "q", cq.Options{Size: 8})
+		must(t, err)
+		w, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{})
+		must(t, err)
+		post(t, w, 0, 4)
+		next(2)
+		if got := next(2); len(got.Lanes) != 0 {
+			t.Errorf("nothing is new: %+v", got)
+		}
+		post(t, w, 4, 7)
+		if got := next(2).Lanes; len(got) != 1 || got[0].Row != 1 || len(got[0].Entries) != 2 ||
+			got[0].Entries[0].Index != 5 || got[0].Missed != 1 {
+			t.Errorf("%+v", got)
+		}
+		must(t, errors.Join(w.Close(), q.Close()))
+	}
+	_, err := f.Next(2)
+	wantErr(t, "destroyed", err, fs.ErrNotExist)
+}
+
+// TestEntriesOfEvents: what an event queue holds is shown as events.
+func TestEntriesOfEvents(t *testing.T) {
+	d := ownDir(t)
+	e, err := cq.CreateEvents(d, "q", cq.EventOptions{Size: 8, Write: true})
+	must(t, err)
+	defer e.Close()
+	fid := cq.FID{Kind: cq.FIDEndpoint, ID: 5, Generation: 2}
+	_, err = e.Write(&cq.Event{Event: cq.EventShutdown, FID: fid, Context: 3, Data: 4,
+		Payload: []byte("gone")})
+	must(t, err)
+	_, err = e.WriteErr(&cq.EventError{FID: fid, Context: 6, Err: cq.ETrunc, ErrData: []byte("why")})
+	must(t, err)
+	es := entries(t, d, 10, 0).Entries
+	about := ctl.FID{Kind: "endpoint", ID: 5, Generation: 2}
+	if len(es) != 2 || *es[0].Event.FID != about || *es[1].Event.FID != about {
+		t.Fatalf("%+v", es)
+	}
+	if ev := es[0]; *ev.Event.Name != "SHUTDOWN" || *ev.Context != 3 || ev.Data != 4 ||
+		ev.Len != 4 || ev.Event.Payload != hexOf("gone") || ev.Failure != nil {
+		t.Errorf("%+v", ev)
+	}
+	if ev := es[1]; *ev.Context != 6 || ev.Failure.Errno != int32(cq.ETrunc) ||
+		ev.Failure.Data != hexOf("why") || ev.Event.Name != nil {
+		t.Errorf("%+v", ev)
+	}
+	if n, err := e.Read(&cq.Event{Payload: make([]byte, 0, 8)}); err != nil || n == 0 {
+		t.Errorf("looking took it: %d, %v", n, err)
+	}
+	must(t, second(e.ReadErr(&cq.EventError{})))
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestEntriesWhileBusy: what is shown is never one entry's beginning with another's end, unless it
+// was read already, when it may be.
+func TestEntriesWhileBusy(t *testing.T) {
+	shmtest.Long(t)
+	const size = 16
+	d := ownDir(t)
+	q, w := queue(t, d, "q", cq.Options{Size: size})
+	var stop atomic.Bool
+	var all sync.WaitGroup
+	all.Go(func() {
+		for n := uint64(0); !stop.Load(); {
+			slot, _, err := w.Reserve(1)
+			if err != nil {
+				runtime.Gosched()
+				continue
+			}
+			// A writer that takes its time over half an entry.
+			slot[0].Context, slot[0].Len = n, n
+			for range 500 {
+				n := n * n // keep busy
+				_ = n
+			}
+			slot[0].Data, slot[0].Tag, slot[0].Src = n, n, cq.From(cq.Addr(n))
+			if w.Commit(1) == nil {
+				n++
+			}
+		}
+	})
+	all.Go(func() {
+		for buf := make([]cq.Msg, 1); !stop.Load(); {
+			_, _ = cq.Read(q, buf)
+		}
+	})
+	var shown int
+	last := uint64(0)
+	for range 8000 {
+		l := entries(t, d, size, 1)
+		if l.Error != nil {
+			t.Fatal(l.Error)
+		}
+		for _, e := range l.Entries {
+			at := e.Index
+			whole := *e.Context == at && e.Len == at && e.Data == at && e.Tag == at && *e.Src == at
+			if e.State != ctl.EntryReleased && !whole {
+				t.Fatalf("entry %d is torn: %+v", at, e)
+			}
+			shown++
+		}
+		if *l.Tail < last {
+			t.Fatalf("tail went from %d to %d", last, *l.Tail)
+		}
+		last = *l.Tail
+	}
+	stop.Store(true)
+	all.Wait()
+	t.Log(shown, "entries of", last)
+}
+
+// TestEntriesWild has a peer that puts anything at all where entries should be.
+func TestEntriesWild(t *testing.T) {
+	d, _, one, two := bareQueue(t)
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for range 200 {
+		for id, o := range map[uint32]*shm.Object{1: one, 2: two} {
+			for _, k := range []shm.SectionKind{kind.SectSlots, kind.SectErrors} {
+				for off := 0; off < 4*64; off += 8 {
+					put(t, o, k, id, off, rnd.Uint64()>>rnd.IntN(64))
+				}
+			}
+			put(t, o, kind.SectLane, id, 0, 2)
+			put(t, o, kind.SectSlots, id, 56, 2)          // an error entry with index 0
+			put(t, o, kind.SectSlots, id, 64+56, 1<<32|2) // and one with index 1
+		}
+		for row := 1; row <= 2; row++ {
+			l := entries(t, d, 10, row)
+			if l.Error != nil || len(l.Entries) != 2 {
+				t.Fatalf("%+v", l)
+			}
+			for _, e := range l.Entries {
+				if len(e.Failure.Data) > 2*cq.ErrDataMaxBytes {
+					t.Errorf("%d digits of detail", len(e.Failure.Data))
+				}
+			}
+		}
+	}
+	put(t, one, kind.SectLane, 1, 0, 1<<50)
+	wantErr(t, "wild tail", entries(t, d, 10, 1).Error, cq.ErrCorrupt)
+	if l := entries(t, d, 10, 2); l.Error != nil {
+		t.Error(l.Error)
+	}
+}
