@@ -76,6 +76,35 @@ func haveAgain(d *shm.Dir) (all error) {
 	return all
 }
 
+// useAgain has the memory of what this process, or another, owned mapped again, as one that does not
+// own it.
+func useAgain(d *shm.Dir) error {
+	_, err := cq.Attach(context.Background(), d, "exec-queue", cq.WriterOptions{})
+	_, err2 := cq.AttachEvents(context.Background(), d, "exec-events", cq.WriterOptions{})
+	_, err3 := cq.OpenAddresses(d, "exec-addresses")
+	_, err4 := cq.OpenCounter(d, "exec-counter", cq.CounterOptions{})
+	return errors.Join(err, err2, err3, err4)
+}
+
+// takeUsed takes what somebody uses who owned it as another program.
+func takeUsed(d *shm.Dir) error {
+	q, err := cq.Open(d, "exec-queue", cq.Options{})
+	if err != nil {
+		return err
+	}
+	e, err := cq.OpenEvents(d, "exec-events", cq.EventOptions{})
+	if err != nil {
+		return err
+	}
+	v, err := cq.AdoptAddresses(d, "exec-addresses", cq.AddressOptions{})
+	if err != nil {
+		return err
+	}
+	return errors.Join(q.Detach(), e.Detach(), v.Detach())
+}
+
+func nothing(*shm.Dir) error { return nil }
+
 func childBecomesAnother() {
 	d, err := shm.OpenDir("")
 	need(err)
@@ -87,10 +116,11 @@ func childBecomesAnother() {
 
 // childAnother is the same process, and another program.
 func childAnother() {
-	if os.Getenv(envCount) == "1" {
+	acts := map[string]func(*shm.Dir) error{"1": haveAgain, "2": useAgain}
+	if act := acts[os.Getenv(envCount)]; act != nil {
 		d, err := shm.OpenDir("")
 		need(err)
-		if err := haveAgain(d); err != nil {
+		if err := act(d); err != nil {
 			say("%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
 		need(d.Close())
@@ -100,21 +130,26 @@ func childAnother() {
 }
 
 // TestExecLeavesAll: a process that becomes another program can have again what it owned, and so
-// can others: its locks and its memory are gone, though its number lives.
+// can others: its locks and its memory are gone, though its number lives. That the new program has
+// the same memory mapped again, as one that uses it, changes nothing.
 func TestExecLeavesAll(t *testing.T) {
-	for count, who := range []string{"others", "itself"} {
+	shmtest.Conforms(t)
+	acts := []struct{ meanwhile, after func(*shm.Dir) error }{{haveAgain, nothing}, {nothing, nothing},
+		{takeUsed, haveAgain}}
+	for count, who := range []string{"others", "itself", "others while it uses them"} {
 		t.Run(who, func(t *testing.T) {
 			d := openDir(t)
 			c := startChild(t, "becomes another", envCount+"="+uintText(uint64(count)))
 			for line := c.line(t); line != "end"; line = c.line(t) {
 				t.Error(line)
 			}
-			if who == "others" {
-				if err := haveAgain(d); err != nil {
-					t.Error(err)
-				}
+			if err := acts[count].meanwhile(d); err != nil {
+				t.Error(err)
 			}
 			c.kill()
+			if err := acts[count].after(d); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }

@@ -225,7 +225,8 @@ func (o *Object) mayTake(check func() error) error {
 	}
 	if life == LockLost {
 		return &Error{Field: "owner", Got: o.Owner().PID, Want: "a process that is gone",
-			Err: ErrLockLost, Hint: "end that process"}
+			Err: ErrLockLost, Hint: "end that process; one that is another program by now need only " +
+				"close what it has of this object"}
 	}
 	if check != nil {
 		return check()

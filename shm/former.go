@@ -1,11 +1,15 @@
 package shm
 
-import "sync"
+import (
+	"strconv"
+	"sync"
+)
 
 // A process can become another program (execve). It lives on under its number and start time, and
 // its locks and all that it had mapped are gone; so an object that the former program owned is one
 // whose lock is free while the process lives. That is a lost lock too, of an owner that may still
-// write. What tells them apart is whether the memory is still there.
+// write. What tells them apart is whether it is the same program, and, where that cannot be told,
+// whether the memory is still mapped.
 
 // claimed are the objects that handles of this program have owned and still have mapped.
 var claimed = struct {
@@ -46,6 +50,9 @@ func (o *Object) ofFormerProgram(owner Owner) bool {
 		claimed.Lock()
 		defer claimed.Unlock()
 		return claimed.handles[inode{o.dev, o.ino}] == 0
+	}
+	if is := programOf(strconv.Itoa(owner.PID)); owner.Program != 0 && is != 0 && is != owner.Program {
+		return true // it may have mapped the memory anew
 	}
 	mapped, known := sysMaps(owner.PID, fileInfo{dev: o.dev, ino: o.ino})
 	return known && !mapped

@@ -68,7 +68,11 @@ const (
 	ownState   = ownBootHi + 8
 	ownClaimed = ownState + 8
 	ownGen     = ownClaimed + 8
-	ownEnd     = ownGen + 8
+	ownProgram = ownGen + 8
+	// ownProgramGen is the generation that ownProgram is of. A version that knows neither word leaves
+	// those of a former owner.
+	ownProgramGen = ownProgram + 8
+	ownEnd        = ownProgramGen + 8
 )
 
 const (
@@ -132,6 +136,8 @@ var (
 	_ = pin[ownState-0x28]
 	_ = pin[ownClaimed-0x30]
 	_ = pin[ownGen-0x38]
+	_ = pin[ownProgram-0x40]
+	_ = pin[ownProgramGen-0x48]
 
 	_ = [1]struct{}{}[uint(secEnd)/(sectionBytes+1)]
 	_ = [1]struct{}{}[uint(ownEnd)/(ownerBytes+1)]

@@ -23,6 +23,9 @@ type Owner struct {
 	State      OwnerState
 	ClaimedNs  int64 // CLOCK_MONOTONIC of the last claim or release
 	Generation uint64
+	// Program tells the programs apart that a process becomes one after the other (execve); 0:
+	// unknown. Two may have the same.
+	Program uint64
 }
 
 // NameProcess says which process that is, for messages: a number of another PID namespace means
@@ -80,6 +83,10 @@ func storeOwner(page []byte, o Owner) {
 	word(page, base+ownState).Store(uint64(o.State))
 	word(page, base+ownClaimed).Store(uint64(o.ClaimedNs))
 	word(page, base+ownGen).Store(o.Generation)
+	word(page, base+ownProgram).Store(o.Program)
+	if o.Program != 0 {
+		word(page, base+ownProgramGen).Store(o.Generation)
+	}
 	turn.Store(next) // from here on the record holds
 	word(page, offCurrentGen).Store(o.Generation)
 }
@@ -98,6 +105,9 @@ func loadSlot(page []byte, base int) Owner {
 	}
 	le.PutUint64(o.BootID[:8], at(ownBootLo).Load())
 	le.PutUint64(o.BootID[8:], at(ownBootHi).Load())
+	if at(ownProgramGen).Load() == o.Generation {
+		o.Program = at(ownProgram).Load()
+	}
 	return o
 }
 
@@ -116,6 +126,9 @@ func decodeOwner(page []byte) Owner {
 		State:      OwnerState(le.Uint64(b[ownState:])),
 		ClaimedNs:  int64(le.Uint64(b[ownClaimed:])),
 		Generation: le.Uint64(b[ownGen:]),
+	}
+	if le.Uint64(b[ownProgramGen:]) == o.Generation {
+		o.Program = le.Uint64(b[ownProgram:])
 	}
 	if !o.valid() {
 		return Owner{}

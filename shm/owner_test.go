@@ -10,7 +10,7 @@ func TestOwnerNeverTorn(t *testing.T) {
 	page := make([]byte, headerBytes)
 	record := func(n uint64) Owner {
 		o := Owner{PID: int(n%1000) + 1, PIDNS: n, StartTicks: n, State: StateOwned,
-			ClaimedNs: int64(n), Generation: n}
+			ClaimedNs: int64(n), Generation: n, Program: n}
 		le.PutUint64(o.BootID[:8], n)
 		le.PutUint64(o.BootID[8:], n)
 		return o
@@ -52,6 +52,22 @@ func TestOwnerHalfWritten(t *testing.T) {
 		if got, ok := loadOwner(page); !ok || got != old {
 			t.Fatalf("after the store at %#x: %+v, %v", off, got, ok)
 		}
+	}
+}
+
+// A version that does not know of programs leaves that of the owner before the last in its slot.
+func TestOwnerWithoutProgram(t *testing.T) {
+	page := make([]byte, headerBytes)
+	for n := range uint64(3) {
+		storeOwner(page, Owner{PID: 1, State: StateOwned, Generation: n + 1, Program: n + 7})
+	}
+	if o, ok := loadOwner(page); !ok || o.Program != 9 || decodeOwner(page).Program != 9 {
+		t.Errorf("%+v", o)
+	}
+	slot := ownerSlot(word(page, offTurn).Load())
+	word(page, slot+ownGen).Store(4)
+	if o, ok := loadOwner(page); !ok || o.Program != 0 || decodeOwner(page).Program != 0 {
+		t.Errorf("taken for that of another owner: %+v", o)
 	}
 }
 

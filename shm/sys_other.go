@@ -66,6 +66,7 @@ func monoNs() int64                                    { return 0 }
 func realNs() int64                                    { return time.Now().UnixNano() }
 func readSelf() Owner                                  { return Owner{PID: os.Getpid()} }
 func processAlive(Owner) (alive, known bool)           { return false, false }
+func programOf(string) uint64                          { return 0 }
 
 func sysMaps(int, fileInfo) (mapped, known bool) { return false, false }
 func sysProcesses() ([]int, error)               { return nil, errSystem }
