@@ -80,10 +80,7 @@ func CreateAddresses(d *shm.Dir, name string, o AddressOptions) (*AddressVector,
 	if err != nil {
 		return nil, err
 	}
-	obj, err := d.Create(name, r.spec(name), openAddressState)
-	if errors.Is(err, fs.ErrExist) && removeDeadAddresses(d, name) == nil {
-		obj, err = d.Create(name, r.spec(name), openAddressState)
-	}
+	obj, err := createFile(d, name, r.spec(name), openAddressState)
 	if err != nil {
 		return nil, failed(op, name, err)
 	}
@@ -207,21 +204,6 @@ func newAddresses(obj *shm.Object, name string, o AddressOptions, owner, named b
 		table.Repair(buf, func(slot int) { v.take(slot, true) })
 	}
 	return v, nil
-}
-
-// removeDeadAddresses removes a vector that nobody owns and nobody is to own.
-func removeDeadAddresses(d *shm.Dir, name string) error {
-	r, err := RemainingObject(d, name, Removal{})
-	if errors.Is(err, shm.ErrTruncated) || r.Cut {
-		return d.RemoveAbandoned(name)
-	}
-	if err == nil && r.Kind != shm.KindAddresses {
-		err = ErrBusy
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return RemoveObject(d, name, Removal{})
 }
 
 // Close destroys the vector if this process owns it (fi_close): its name is free again, and others

@@ -143,8 +143,8 @@ func removeOnce(d *shm.Dir, name string, o Removal) error {
 	return f.remove()
 }
 
-// removeFormer makes room for a queue where a dead one stands. It waits for others who remove that
-// one, for as long as Attach would.
+// removeFormer makes room for what is created where something dead stands, of whatever kind. It
+// waits for others who remove a queue, for as long as Attach would.
 func removeFormer(d *shm.Dir, name string) error {
 	var met contest
 	for {
@@ -163,14 +163,36 @@ func removeFormer(d *shm.Dir, name string) error {
 	}
 }
 
+// createFile makes an object that is a file of d itself, in the place of something dead.
+func createFile(d *shm.Dir, name string, s shm.Spec, init func(*shm.Object) error) (*shm.Object,
+	error) {
+	obj, err := d.Create(name, s, init)
+	if nameTaken(err) && removeFormer(d, name) == nil {
+		_ = d.RemoveSub(name) // that of a queue
+		obj, err = d.Create(name, s, init)
+	}
+	return obj, err
+}
+
 // removeDead removes nothing that waits for a successor, not even what is aside.
 func removeDead(d *shm.Dir, name string) error {
 	dir, err := d.Sub(name, false)
+	if errors.Is(err, shm.ErrOwner) { // no directory, or a stranger's, which then is no object either
+		if err = d.RemoveAbandoned(name); err != nil {
+			err = RemoveObject(d, name, Removal{})
+		}
+		return err
+	}
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
 	return (&found{at: d, name: name, dir: dir}).remove()
+}
+
+// nameTaken reports that the error of making something is that its name is taken, by whatever.
+func nameTaken(err error) bool {
+	return errors.Is(err, fs.ErrExist) || errors.Is(err, shm.ErrOwner)
 }
 
 // openLanes opens every lane of a directory. Those that it could open come with an error too.

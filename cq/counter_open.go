@@ -37,10 +37,7 @@ func CreateCounter(d *shm.Dir, name string, o CounterOptions) (*Counter, error) 
 }
 
 func createCounter(d *shm.Dir, name string, o CounterOptions) (*Counter, error) {
-	obj, err := d.Create(name, o.spec(name), nil)
-	if errors.Is(err, fs.ErrExist) && RemoveDeadCounter(d, name) == nil {
-		obj, err = d.Create(name, o.spec(name), nil)
-	}
+	obj, err := createFile(d, name, o.spec(name), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -319,21 +316,6 @@ func (c *Counter) removeUnused() error {
 // fails with ErrBusy. One that does not exist is fs.ErrNotExist.
 func RemoveCounter(d *shm.Dir, name string) error {
 	return failedOr("remove counter", name, removeCounter(d, name, nil))
-}
-
-// RemoveDeadCounter removes an ephemeral counter all of whose processes are gone; else it fails
-// with ErrBusy and removes nothing. One that does not exist is no error.
-func RemoveDeadCounter(d *shm.Dir, name string) error {
-	err := removeCounter(d, name, func(h shm.Header) error {
-		if h.Attrs[kind.AttrCounterLifetime] != uint64(Ephemeral) {
-			return ErrBusy
-		}
-		return nil
-	})
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return failedOr("remove counter", name, err)
 }
 
 // removeCounter claims the whole object, which nobody can while anybody has a seat.

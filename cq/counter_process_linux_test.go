@@ -304,12 +304,12 @@ func TestCounterOfTheDead(t *testing.T) {
 		p := startChild(t, "countermaker", envQueue+"="+name)
 		_ = p.line(t)
 		must(t, p.Process.Signal(syscall.SIGSTOP))
-		wantErr(t, "remove", cq.RemoveDeadCounter(d, name), cq.ErrBusy, syscall.EBUSY)
+		wantErr(t, "remove", cq.RemoveObject(d, name, cq.Removal{}), cq.ErrBusy, syscall.EBUSY)
 		_, err := cq.CreateCounter(d, name, cq.CounterOptions{})
 		wantErr(t, "create", err, syscall.EEXIST)
 		p.kill()
 		if what == "remove" {
-			must(t, cq.RemoveDeadCounter(d, name))
+			must(t, cq.RemoveObject(d, name, cq.Removal{}))
 			nothingLeft(t, d)
 			continue
 		}

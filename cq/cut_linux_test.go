@@ -2,6 +2,7 @@ package cq_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,32 +19,35 @@ func init() { roles["cut owner"] = childCutOwner }
 var cutKinds = []struct {
 	name string
 	file string // of which the name is taken
-	make func(d *shm.Dir) (end func() error, err error)
-	open func(d *shm.Dir) (end func() error, err error) // opens or creates, where there is such a call
+	make func(d *shm.Dir, name string) (end func() error, err error)
+	// open opens or creates, where there is such a call.
+	open func(d *shm.Dir, name string) (end func() error, err error)
 }{
-	{"queue", "cut-queue/reader", func(d *shm.Dir) (func() error, error) {
-		q, err := cq.Create(d, "cut-queue", cq.Options{Size: 4, Wait: cq.WaitFD})
+	{"queue", "cut-queue/reader", func(d *shm.Dir, name string) (func() error, error) {
+		q, err := cq.Create(d, name, cq.Options{Size: 4, Wait: cq.WaitFD})
 		return ender(q, err)
-	}, func(d *shm.Dir) (func() error, error) {
-		q, err := cq.Open(d, "cut-queue", cq.Options{Size: 4})
-		return ender(q, err)
-	}},
-	{"events", "cut-events/reader", func(d *shm.Dir) (func() error, error) {
-		q, err := cq.CreateEvents(d, "cut-events", cq.EventOptions{Lifetime: cq.Persistent})
-		return ender(q, err)
-	}, func(d *shm.Dir) (func() error, error) {
-		q, err := cq.OpenEvents(d, "cut-events", cq.EventOptions{})
+	}, func(d *shm.Dir, name string) (func() error, error) {
+		q, err := cq.Open(d, name, cq.Options{Size: 4})
 		return ender(q, err)
 	}},
-	{"counter", "cut-counter", func(d *shm.Dir) (func() error, error) {
-		c, err := cq.CreateCounter(d, "cut-counter", cq.CounterOptions{})
+	{"events", "cut-events/reader", func(d *shm.Dir, name string) (func() error, error) {
+		q, err := cq.CreateEvents(d, name, cq.EventOptions{Lifetime: cq.Persistent})
+		return ender(q, err)
+	}, func(d *shm.Dir, name string) (func() error, error) {
+		q, err := cq.OpenEvents(d, name, cq.EventOptions{})
+		return ender(q, err)
+	}},
+	{"counter", "cut-counter", func(d *shm.Dir, name string) (func() error, error) {
+		c, err := cq.CreateCounter(d, name, cq.CounterOptions{})
 		return ender(c, err)
 	}, nil},
-	{"addresses", "cut-addresses", func(d *shm.Dir) (func() error, error) {
-		v, err := cq.CreateAddresses(d, "cut-addresses", cq.AddressOptions{Count: 8})
+	{"addresses", "cut-addresses", func(d *shm.Dir, name string) (func() error, error) {
+		v, err := cq.CreateAddresses(d, name, cq.AddressOptions{Count: 8})
 		return ender(v, err)
 	}, nil},
 }
+
+func cutName(file string) string { return strings.Split(file, "/")[0] }
 
 func ender(o interface{ Close() error }, err error) (func() error, error) {
 	if err != nil {
@@ -57,7 +61,7 @@ func childCutOwner() {
 	d, err := shm.OpenDir("")
 	need(err)
 	for _, k := range cutKinds {
-		_, err := k.make(d)
+		_, err := k.make(d, cutName(k.file))
 		need(err)
 	}
 	say("made")
@@ -85,7 +89,7 @@ func TestCutNameComesFree(t *testing.T) {
 					end, err := cutVerb(verb, d, k.file, k.make, k.open)
 					if err != nil {
 						t.Errorf("%s: %v", k.name, err)
-						_ = os.RemoveAll(filepath.Join(d.Path(), strings.Split(k.file, "/")[0]))
+						_ = os.RemoveAll(filepath.Join(d.Path(), cutName(k.file)))
 						continue
 					}
 					must(t, end())
@@ -98,14 +102,57 @@ func TestCutNameComesFree(t *testing.T) {
 	}
 }
 
+// TestNameComesFreeForAnyKind: the name of what is garbage is free for whatever is created, not for
+// another of its kind only. What waits for a successor keeps it.
+func TestNameComesFreeForAnyKind(t *testing.T) {
+	for _, size := range []int64{notCut, 0, 100} {
+		for shift := 1; shift < len(cutKinds); shift++ {
+			t.Run(fmt.Sprintf("%d bytes, %d on", size, shift), func(t *testing.T) {
+				d := openDir(t)
+				c := startChild(t, "cut owner")
+				_ = c.line(t)
+				for _, alive := range []bool{true, false} {
+					for i, k := range cutKinds {
+						if alive && size != notCut {
+							must(t, os.Truncate(filepath.Join(d.Path(), k.file), size))
+						}
+						name, other := cutName(k.file), cutKinds[(i+shift)%len(cutKinds)]
+						kept := alive || size == notCut && k.name == "events" // which is persistent
+						make := other.make
+						if other.open != nil && shift == 2 { // either way
+							make = other.open
+						}
+						end, err := make(d, name)
+						if err == nil {
+							err = end()
+						}
+						if kept != (err != nil) {
+							t.Errorf("%s by name of %s, owner alive: %v: %v", other.name, k.name, alive, err)
+						}
+					}
+					if alive {
+						c.kill()
+					}
+				}
+				for _, k := range cutKinds {
+					_ = os.RemoveAll(filepath.Join(d.Path(), cutName(k.file)))
+				}
+			})
+		}
+	}
+}
+
+// notCut is the size of what is not cut.
+const notCut = -1
+
 func cutVerb(verb string, d *shm.Dir, file string,
-	create, open func(*shm.Dir) (func() error, error)) (end func() error, err error) {
-	name, isDir := strings.Split(file, "/")[0], strings.Contains(file, "/")
+	create, open func(*shm.Dir, string) (func() error, error)) (end func() error, err error) {
+	name, isDir := cutName(file), strings.Contains(file, "/")
 	switch {
 	case verb == "open" && open != nil:
-		return open(d)
+		return open(d, name)
 	case verb != "collect":
-		return create(d)
+		return create(d, name)
 	case isDir:
 		err = cq.Remove(d, name, cq.Removal{})
 	default:

@@ -76,8 +76,8 @@ func haveAgain(d *shm.Dir) (all error) {
 	return all
 }
 
-// useAgain has the memory of what this process, or another, owned mapped again, as one that does not
-// own it.
+// useAgain has the memory of what this process, or another, owned mapped again, as one that does
+// not own it.
 func useAgain(d *shm.Dir) error {
 	_, err := cq.Attach(context.Background(), d, "exec-queue", cq.WriterOptions{})
 	_, err2 := cq.AttachEvents(context.Background(), d, "exec-events", cq.WriterOptions{})

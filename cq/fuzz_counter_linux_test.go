@@ -48,7 +48,7 @@ func FuzzCounterWords(f *testing.F) {
 			}
 		}
 		must(t, errors.Join(obj.Close(), other.Close(), c.Close()))
-		if err := cq.RemoveDeadCounter(d, name); err != nil {
+		if err := cq.RemoveObject(d, name, cq.Removal{}); err != nil {
 			t.Errorf("nobody has it: %v", err)
 		}
 	})

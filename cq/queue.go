@@ -109,7 +109,7 @@ func createShape(d *shm.Dir, name string, o shape) (q *Queue, err error) {
 
 func create(d *shm.Dir, name string, o shape) (*Queue, error) {
 	obj, dir, err := d.CreateIn(name, kind.ReaderFile, o.attrs().ReaderSpec(name), initReader)
-	if errors.Is(err, fs.ErrExist) && removeFormer(d, name) == nil {
+	if nameTaken(err) && removeFormer(d, name) == nil {
 		obj, dir, err = d.CreateIn(name, kind.ReaderFile, o.attrs().ReaderSpec(name), initReader)
 	}
 	if err != nil {
@@ -212,8 +212,9 @@ func Open(d *shm.Dir, name string, o Options) (*Queue, error) {
 func openEither[Q any](d *shm.Dir, name string, adopt, create func() (*Q, error)) (*Q, error) {
 	for range 16 {
 		q, err := adopt()
-		if errors.Is(err, shm.ErrTruncated) && removeFormer(d, name) == nil {
-			err = fs.ErrNotExist // it was cut, and nobody had what was left
+		another := errors.Is(err, shm.ErrTruncated) || errors.Is(err, shm.ErrOwner)
+		if another && removeFormer(d, name) == nil {
+			err = fs.ErrNotExist // it was cut or of another kind, and nobody had what was left
 		}
 		if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrClosed) &&
 			!errors.Is(err, shm.ErrStale) { // removed between our finding and our claiming it
