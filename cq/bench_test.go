@@ -49,17 +49,19 @@ func BenchmarkPeekRelease(b *testing.B) {
 
 // An empty queue, with many lanes that were written once.
 func BenchmarkReadEmpty(b *testing.B) {
-	for _, lanes := range []int{1, 16} {
-		b.Run(fmt.Sprint("lanes=", lanes), func(b *testing.B) {
-			d, q := create(b, cq.Options{Size: 8})
-			for range lanes {
-				post(b, attach(b, d, q.Name()), 0, 1)
-			}
-			dst := make([]cq.Msg, 32)
-			for b.Loop() {
-				_, _ = cq.Read(q, dst)
-			}
-		})
+	for _, shared := range []bool{false, true} {
+		for _, lanes := range []int{1, 16} {
+			b.Run(fmt.Sprintf("shared=%v/lanes=%d", shared, lanes), func(b *testing.B) {
+				d, q := create(b, cq.Options{Size: 8, Shared: shared})
+				for range lanes {
+					post(b, attach(b, d, q.Name()), 0, 1)
+				}
+				dst := make([]cq.Msg, 32)
+				for b.Loop() {
+					_, _ = cq.Read(q, dst)
+				}
+			})
+		}
 	}
 }
 

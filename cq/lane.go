@@ -25,6 +25,7 @@ type lane struct {
 	generation uint64      // of the writer whose death is watched
 	stop       func()      // ends the watch; under Queue.watches
 	att        *attachment // of a writer of another user
+	glance     glance      // of a shared queue
 }
 
 // Level implements doorbell.Source. A lane that was overrun or cannot be trusted has one entry
@@ -79,6 +80,7 @@ func (q *Queue) mapLane(obj *shm.Object, bit int) (*lane, error) {
 		return nil, err
 	}
 	l := &lane{bit: bit, row: &q.rows[bit], words: m.Words, detail: m.Detail}
+	l.glance.words = m.Words
 	head, peeked := l.row.Head.Load(), l.row.Peeked.Load()
 	if peeked-head > uint64(q.opt.Size) {
 		peeked = head // nothing was handed out, or the row is broken: mark nothing
@@ -145,6 +147,9 @@ func (q *Queue) openLaneFile(bit int) (*lane, error) {
 	obj, err := q.laneObject(bit)
 	if err != nil {
 		return nil, err
+	}
+	if q.opt.Shared {
+		obj.Outlast()
 	}
 	l, err := q.mapLane(obj, bit)
 	if err != nil {

@@ -47,6 +47,9 @@ type Queue struct {
 	asking  bool       // somebody does that
 	breaks  sync.Mutex // of these, whose parts must fit each other even if two goroutines are here
 
+	glance atomic.Pointer[glance] // of a shared queue: the last that was noted
+	vacant *glance                // in which no lane can have anything; nil unless it is shared
+
 	broadcast   atomic.Uint64 // grows with every SignalAll
 	redelivered bool          // of what the last Read or Peek returned
 	sliced      atomic.Bool   // a death or a mark would not be noticed: wake up now and then
@@ -235,6 +238,10 @@ func newQueue(h home, obj *shm.Object, name string, o shape, made bool) (*Queue,
 	q := &Queue{name: name, opt: o, home: h, obj: obj, bit: -1,
 		spin: doorbell.SpinBudget(o.Spin), lanes: make([]*lane, o.rows()), gone: make(chan struct{})}
 	q.guard.shared, q.widest = o.Shared, o.Format.bytes()
+	if o.Shared {
+		q.vacant = &glance{words: new(kind.LaneWords)}
+		obj.Outlast()
+	}
 	err := q.start()
 	if err == nil && o.Shared {
 		h.relay(q.bell)

@@ -42,15 +42,19 @@ func ReadFrom[T Readable](q *Queue, dst []T, src []Addr) (int, error) {
 // takeRest is inlined. (Methods of other packages are inlined in a generic function only if
 // something that is not generic calls them too, hence the small methods of lane.)
 func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
-	if q.shared() {
-		return readLocked(q, dst, src)
-	}
-	if !q.guard.enterAlone() {
-		return 0, ErrClosed
+	shared := q.shared()
+	if !shared {
+		if !q.guard.enterAlone() {
+			return 0, ErrClosed
+		}
+	} else if done, err := enterShared(q, dst); done {
+		return 0, err
 	}
 	bit := q.only()
 	if bit == doorbell.Several || len(dst) == 0 || bytesOf[T]() > q.widest {
-		q.progress()
+		if !shared {
+			q.progress()
+		}
 		n, err = drain(q, dst, src)
 	} else if bit == doorbell.Nobody {
 		err = ErrWouldBlock
@@ -73,24 +77,27 @@ func readFrom[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 			n, err = takeRest(q, l, dst, src, n)
 		}
 	}
+	if shared {
+		q.unlock()
+		return n, err
+	}
 	q.guard.leaveAlone()
 	return n, err
 }
 
-func readLocked[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
+// enterShared takes the lock for a read of a shared queue, unless it is done already: there is
+// nothing, or the queue is closed.
+func enterShared[T Readable](q *Queue, dst []T) (done bool, err error) {
+	if len(dst) > 0 && q.isEmpty() && bytesOf[T]() <= q.widest {
+		return true, ErrWouldBlock
+	}
 	if q.driven() {
 		q.progress()
 	}
 	if !q.enter() {
-		return 0, q.guard.refusal()
+		return true, q.guard.refusal()
 	}
-	if bit := q.only(); bit < 0 || len(dst) == 0 || bytesOf[T]() > q.widest {
-		n, err = drain(q, dst, src)
-	} else {
-		n, err = takeRest(q, q.lanes[bit], dst, src, 0)
-	}
-	q.leave()
-	return n, err
+	return false, nil
 }
 
 // enter and leave stand around every other call that takes from the queue.
@@ -105,6 +112,14 @@ func (q *Queue) enter() bool {
 
 func (q *Queue) leave() {
 	q.settle()
+	q.unlock()
+}
+
+// unlock is leave for who settled, or had nothing to settle.
+func (q *Queue) unlock() {
+	if q.vacant != nil {
+		q.show()
+	}
 	q.guard.leaveAlone()
 	q.bell.Unlock()
 }

@@ -72,6 +72,7 @@ type Bell struct {
 	cand     bitset         // lanes that are hot or perhaps not empty
 	hot      bitset         // lanes whose row word says "not parked"
 	only     int            // what Only may answer; Several after each change of cand and hot
+	changes  atomic.Uint64  // of only, in a shared queue: see Quiet
 	seen     []uint64       // the tail of each lane at the last Park that looked at it
 	first    *atomic.Uint64 // of the ready words
 	last     *atomic.Uint64
@@ -154,7 +155,7 @@ func (b *Bell) Drop(bit int) {
 		b.known--
 		b.lanes[bit].gone = true
 	}
-	b.only = Several
+	b.answer(Several)
 	b.cand.clear(bit)
 	b.hot.clear(bit)
 	b.notes.forget(bit)
@@ -188,9 +189,9 @@ func (b *Bell) Take() {
 		if b.hints.ready[i].Load() == 0 {
 			continue
 		}
+		b.answer(Several) // before the marks are gone: see Quiet
 		x := b.hints.ready[i].Swap(0)
 		b.takes++
-		b.only = Several
 		for ; x != 0; x &= x - 1 {
 			b.candidate(i*64 + lowest(x))
 		}
@@ -216,7 +217,7 @@ func (b *Bell) candidate(bit int) {
 // enlist makes a known lane a candidate. While a channel is armed this is the moment to note where
 // the lane stood at the arming: it was parked and empty, so nobody has read from it since.
 func (b *Bell) enlist(bit int) {
-	b.only = Several
+	b.answer(Several)
 	b.cand.set(bit)
 	if b.notes != nil && b.armed()&armNotify != 0 && !b.notes.lanes.has(bit) {
 		head, _ := b.lanes[bit].Source.Level()
@@ -228,7 +229,7 @@ func (b *Bell) enlist(bit int) {
 // channels that have the queue learn of it: they rely on marks, and there was none.
 func (b *Bell) Consider(bit int) {
 	b.takes++
-	b.only = Several // the lane may be one that cannot be opened, which is news too
+	b.answer(Several) // the lane may be one that cannot be opened, which is news too
 	b.candidate(bit)
 	if bit < len(b.lanes) && b.Knows(bit) && b.member() {
 		if head, tail := b.lanes[bit].Source.Level(); head != tail {
@@ -260,7 +261,7 @@ func (b *Bell) Heat() {
 			heated = true
 		}
 	}
-	b.only = b.survey()
+	b.answer(b.survey())
 	if heated && b.shared {
 		b.takes++
 		if b.counts > 0 {
@@ -286,9 +287,31 @@ func (b *Bell) Only() int {
 	return b.only
 }
 
+// answer sets what Only answers. A glance without the lock that began before notices.
+func (b *Bell) answer(only int) {
+	if b.only != only {
+		b.only = only
+		if b.shared {
+			b.changes.Add(1)
+		}
+	}
+}
+
+// Changes counts the changes of what Only answers in a shared queue. It needs no lock, and is
+// inlined.
+func (b *Bell) Changes() uint64 { return b.changes.Load() }
+
+// Quiet reports that no lane is marked and that Only still answers what it did when Changes was
+// since. It is for who found the one lane that Only named empty, without the lock: then at that
+// moment all were. The marks are loaded first: who takes some counts the change before. It needs no
+// lock, and is inlined.
+func (b *Bell) Quiet(since uint64) bool {
+	return b.first.Load()|b.last.Load() == 0 && b.changes.Load() == since
+}
+
 // LookCloser makes Only say Several until the next Heat: the caller has something to think of
 // beside the lanes.
-func (b *Bell) LookCloser() { b.only = Several }
+func (b *Bell) LookCloser() { b.answer(Several) }
 
 // survey finds the answer for Only in cand and hot. Only looks at two words of marks.
 func (b *Bell) survey() int {
@@ -312,14 +335,14 @@ func (b *Bell) Next(bit int) int { return b.cand.next(bit) }
 func (b *Bell) Drained(bit int) {
 	if !b.hot.has(bit) {
 		b.cand.clear(bit)
-		b.only = Several
+		b.answer(Several)
 	}
 }
 
 // Park is R4: all candidates are parked and looked at again; the empty ones leave. It reports
 // whether any is not empty. The store of the row word pairs with the producer's load in P2.
 func (b *Bell) Park() (more bool, err error) {
-	b.only = Several
+	b.answer(Several)
 	for i := range b.cand {
 		for x := b.cand[i] & b.hot[i]; x != 0; x &= x - 1 {
 			bit := i*64 + lowest(x)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -40,6 +41,7 @@ type Object struct {
 	claimed bool   // it is counted among those that this program has owned
 	extra   []writable
 	closed  bool
+	lasting bool // see Outlast
 }
 
 // writable is a second mapping, of one section.
@@ -308,6 +310,12 @@ func (o *Object) ownsLock() error {
 	return nil
 }
 
+// Outlast lets the object's memory be loaded at any time, also beside Close and afterwards, by
+// whoever keeps the Object reachable. Close puts zero pages of this process in its place, as that
+// of a [Window] does, and the garbage collector gives the addresses back. So who looks must see
+// afterwards whether the object was closed. It is called before anybody looks.
+func (o *Object) Outlast() { o.lasting = true }
+
 // Close unmaps the object and gives up what it holds; an owner records before that it released
 // the object, and drops the lock last. The name stays, see Unlink. It may be called again.
 func (o *Object) Close() error {
@@ -329,7 +337,12 @@ func (o *Object) Close() error {
 	for _, w := range o.extra {
 		keep(sysUnmap(w.mem))
 	}
-	keep(sysUnmap(o.mem))
+	if o.lasting {
+		keep(sysBlank(o.mem))
+		runtime.AddCleanup(o, func(mem []byte) { _ = sysUnmap(mem) }, o.mem)
+	} else {
+		keep(sysUnmap(o.mem))
+	}
 	o.extra, o.mem = nil, nil
 	o.forgetClaim()
 	sysClose(o.fd)
