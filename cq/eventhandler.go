@@ -90,8 +90,8 @@ func goroutineName() string {
 // handle reads until the queue ends.
 func (e *EventQueue) handle(ctx context.Context) {
 	// What was copied out of the queue stays the library's, so that nothing is allocated.
-	ev := Event{Payload: make([]byte, 0, e.opt.DataMaxBytes)}
-	failed := EventError{ErrData: make([]byte, 0, e.opt.DataMaxBytes)}
+	ev := Event{Payload: make([]byte, 0, e.opt.DataMaxBytes), From: new(Lane)}
+	failed := EventError{ErrData: make([]byte, 0, e.opt.DataMaxBytes), From: new(Lane)}
 	for ctx.Err() == nil {
 		err := e.handleOne(&ev, &failed)
 		if err == ErrWouldBlock {

@@ -35,11 +35,11 @@ type EventQueue struct {
 // its own, which calls the handler with every event, or with nil and the error that a read would
 // have returned: a [*EventError] taken from the queue, a [*LaneError], or ErrOverrun, after which
 // no more comes. It may call before CreateEvents has returned. There is one call at a time, in the
-// order of each writer; the event and its payload are the handler's until it returns. The event
-// leaves the queue when it has returned: a process that dies in its handler leaves it to its
-// successor, marked Redelivered. A handler may do everything, also write to this queue and close
-// it. What would take events from under it, reading, peeking and TryWait, fails with
-// ErrHandled, from every goroutine.
+// order of each writer; the event and its payload are the handler's until it returns, as is From,
+// which says who wrote it. The event leaves the queue when it has returned: a process that dies in
+// its handler leaves it to its successor, marked Redelivered. A handler may do everything, also
+// write to this queue and close it. What would take events from under it, reading, peeking and
+// TryWait, fails with ErrHandled, from every goroutine.
 func CreateEvents(d *shm.Dir, name string, o EventOptions) (*EventQueue, error) {
 	s, err := o.shape("create", name, true)
 	if err != nil {

@@ -56,7 +56,8 @@ func (q *Queue) Lane(row int) (l Lane, err error) {
 }
 
 // ReadLane is [Read] that takes the entries of one writer only, and says in from whose they are, if
-// it returns any. There may be more, of this one and of others. To wait, peek; see PeekedLane.
+// it returns any. There may be more, of this one and of others. It does not wait: PeekContext with
+// [Queue.PeekedLane] does.
 func ReadLane[T Readable](q *Queue, dst []T, from *Lane) (n int, err error) {
 	if q.driven() {
 		q.progress()

@@ -29,6 +29,17 @@ var origins = map[string]func(t *testing.T, q *cq.Queue) (contexts []uint64, fro
 		must(t, q.Release(len(es)))
 		return out, from
 	},
+	"PeekContext": func(t *testing.T, q *cq.Queue) (out []uint64, from cq.Lane) {
+		es, err := q.PeekContext(soon(t), 8)
+		must(t, err)
+		from, err = q.PeekedLane()
+		must(t, err)
+		for i := range es {
+			out = append(out, es[i].Context)
+		}
+		must(t, q.Release(len(es)))
+		return out, from
+	},
 	"Entries": func(t *testing.T, q *cq.Queue) (out []uint64, from cq.Lane) {
 		for e, err := range q.Entries(1) {
 			must(t, err)
@@ -140,6 +151,11 @@ func TestOriginFailures(t *testing.T) {
 				_, err = e.Read(&cq.Event{From: from})
 				return err
 			}, ew.Lane()},
+		"awaited event": {func() error { _, err := ew.Write(&cq.Event{}); return err },
+			func(from *cq.Lane) error {
+				_, err := e.ReadContext(soon(t), &cq.Event{From: from})
+				return err
+			}, ew.Lane()},
 		"own event": {func() error { _, err := e.Write(&cq.Event{}); return err },
 			func(from *cq.Lane) error { _, err := e.Read(&cq.Event{From: from}); return err }, 0},
 		"error event": {func() error {
@@ -162,5 +178,41 @@ func TestOriginFailures(t *testing.T) {
 		}
 		must(t, c.write())
 		must(t, c.read(nil))
+	}
+}
+
+// TestOriginHandler: a handler is told of each event and failure who wrote it.
+func TestOriginHandler(t *testing.T) {
+	got := make(chan cq.Lane)
+	d, e := createEvents(t, cq.EventOptions{Size: 8, Write: true,
+		Handler: func(ev *cq.Event, err error) {
+			var failed *cq.EventError
+			switch {
+			case ev != nil && ev.From != nil:
+				got <- *ev.From
+			case errors.As(err, &failed) && failed.From != nil:
+				got <- *failed.From
+			default:
+				got <- cq.Lane{Row: -1}
+			}
+		}})
+	w := attachEvents(t, d, e.Name())
+	for _, c := range []struct {
+		write    func(*cq.Event) (int, error)
+		writeErr func(*cq.EventError) (int, error)
+		row      int
+	}{{w.Write, w.WriteErr, w.Lane()}, {e.Write, e.WriteErr, 0}, {w.Write, w.WriteErr, w.Lane()}} {
+		for _, failed := range []bool{false, true} {
+			var err error
+			if failed {
+				_, err = c.writeErr(&cq.EventError{Err: cq.EOther})
+			} else {
+				_, err = c.write(&cq.Event{})
+			}
+			must(t, err)
+			if from := <-got; from.Row != c.row || from.PID != os.Getpid() || from.UID != os.Geteuid() {
+				t.Errorf("failure %v of lane %d: %+v", failed, c.row, from)
+			}
+		}
 	}
 }
