@@ -174,7 +174,7 @@ func fateOfError(err error) (fate, reason string) {
 	case errors.Is(err, shm.ErrVersion):
 		return FateVersion, "made by another version of the library, which knows what it is"
 	case isShm && e.Field == "type", errors.Is(err, syscall.ENXIO), errors.Is(err, shm.ErrName),
-		!IsObject(err) && !errors.Is(err, shm.ErrOwner):
+		!isObject(err) && !errors.Is(err, shm.ErrOwner):
 		return FateForeign, "no object of this library"
 	case errors.Is(err, shm.ErrOwner):
 		return FateOtherUser, "of another user, or open to others"

@@ -1,7 +1,6 @@
 package ctl
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,17 +13,6 @@ import (
 	"github.com/shmring/shmring/internal/inspect"
 	"github.com/shmring/shmring/shm"
 )
-
-// OpenDir opens a directory to look at, [shm.DefaultPath] if path is empty. Unlike [shm.OpenDir] it
-// makes nothing: a directory that is not there is fs.ErrNotExist.
-func OpenDir(path string) (*shm.Dir, error) {
-	d, err := shm.FindDir(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &shm.Error{Op: "open directory", Name: cmp.Or(path, shm.DefaultPath()),
-			Err: fs.ErrNotExist, Hint: "it is made with the first queue"}
-	}
-	return d, err
-}
 
 // List looks at every queue in the directory once. What cannot be looked at has its Error set; an
 // error means that the directory itself cannot be read.
@@ -98,7 +86,7 @@ func (m *Monitor) forget(name string) error {
 
 // List is [List].
 func (m *Monitor) List() ([]Queue, error) {
-	names, err := m.Names()
+	names, _, err := Names(m.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -120,19 +108,20 @@ func (m *Monitor) List() ([]Queue, error) {
 	return queues, nil
 }
 
-// Names returns the names that queues of the directory may have, sorted. It looks at none of them.
-func (m *Monitor) Names() ([]string, error) {
-	entries, err := m.dir.List()
-	if err != nil {
-		return nil, err
-	}
-	var names []string
+// Names returns the names that queues of a directory may have, and those that other objects may
+// have, sorted. It looks at none of them.
+func Names(d *shm.Dir) (queues, objects []string, err error) {
+	entries, err := d.List()
 	for _, e := range entries {
-		if e.IsDir && !strings.HasPrefix(e.Name, ".") {
-			names = append(names, e.Name)
+		switch {
+		case strings.HasPrefix(e.Name, "."):
+		case e.IsDir:
+			queues = append(queues, e.Name)
+		default:
+			objects = append(objects, e.Name)
 		}
 	}
-	return names, nil
+	return queues, objects, err
 }
 
 // Show is [Show].

@@ -68,7 +68,7 @@ func TestShowDescribes(t *testing.T) {
 		}
 	}
 	if *q.UID != uint32(os.Geteuid()) || *q.Capacity != 4 || *q.MaxLanes != 2 ||
-		*q.Depth != 1 || *q.SlotBytes != 64 || q.Writers() != 1 || q.PerSecond != nil {
+		*q.Depth != 1 || *q.SlotBytes != 64 || q.PerSecond != nil {
 		t.Errorf("%+v", q)
 	}
 	var total int64
@@ -163,7 +163,7 @@ func TestHealth(t *testing.T) {
 
 func TestOpenDirMakesNothing(t *testing.T) {
 	path := filepath.Join(os.Getenv(shm.EnvDir), "not-there")
-	if _, err := ctl.OpenDir(path); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := shm.FindDir(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {

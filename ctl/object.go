@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -83,42 +82,30 @@ type Domain struct {
 	Queues []string `json:"queues"`
 }
 
-// Objects looks at every object of the directory that is not part of a queue. Files that are no
-// objects are left out; an object that cannot be looked at has its Error set.
-func Objects(d *shm.Dir) ([]Object, error) {
-	names, err := ObjectNames(d)
-	if err != nil {
-		return nil, err
+// Objects looks at objects of the directory that are not part of a queue: those of the names that
+// are given, or all. Files that are no objects are left out; an object that cannot be looked at has
+// its Error set.
+func Objects(d *shm.Dir, names ...string) ([]Object, error) {
+	if len(names) == 0 {
+		var err error
+		if _, names, err = Names(d); err != nil {
+			return nil, err
+		}
 	}
 	objects := make([]Object, 0, len(names))
 	seats := seating(d)
 	for _, name := range names {
 		o, err := showObject(d, name, seats)
-		if err == nil || IsObject(err) {
+		if err == nil || isObject(err) {
 			objects = append(objects, o)
 		}
 	}
 	return objects, nil
 }
 
-// ObjectNames returns the names that such objects may have, sorted. It looks at none of them.
-func ObjectNames(d *shm.Dir) ([]string, error) {
-	entries, err := d.List()
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, e := range entries {
-		if !e.IsDir && !strings.HasPrefix(e.Name, ".") {
-			names = append(names, e.Name)
-		}
-	}
-	return names, nil
-}
-
-// IsObject tells an object that is damaged, or of another version, from a file that is none, by the
+// isObject tells an object that is damaged, or of another version, from a file that is none, by the
 // error of [ShowObject].
-func IsObject(err error) bool {
+func isObject(err error) bool {
 	var e *shm.Error
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, shm.ErrName), errors.Is(err, shm.ErrOwner):

@@ -38,7 +38,7 @@ func (p *Problem) Unwrap() error { return p.err }
 // NewProblem sorts an error into a code, and parts what is wrong from what to do about it. The
 // message is one line of printable characters, whatever somebody wrote into shared memory.
 func NewProblem(err error) *Problem {
-	p := &Problem{Message: err.Error(), Code: Code(err), err: err}
+	p := &Problem{Message: err.Error(), Code: code(err), err: err}
 	var e *shm.Error
 	if errors.As(err, &e) {
 		// What is around it repeats what the caller knows: the name of the queue.
@@ -52,11 +52,9 @@ func NewProblem(err error) *Problem {
 	return p
 }
 
-// Code returns the code of an error.
-func Code(err error) int {
+// code is that of an error.
+func code(err error) int {
 	switch {
-	case err == nil:
-		return CodeOK
 	case errors.Is(err, shm.ErrName):
 		return CodeUsage
 	case errors.Is(err, fs.ErrNotExist):

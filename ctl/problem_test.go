@@ -14,15 +14,12 @@ import (
 
 func TestCode(t *testing.T) {
 	for err, want := range map[error]int{
-		nil: 0, errors.New("x"): 1, shm.ErrCorrupt: 1, shm.ErrTruncated: 1, shm.ErrName: 2,
+		errors.New("x"): 1, shm.ErrCorrupt: 1, shm.ErrTruncated: 1, shm.ErrName: 2,
 		fs.ErrNotExist: 3, syscall.ENOENT: 3, shm.ErrOwner: 4, os.ErrPermission: 4,
 		syscall.EACCES: 4, shm.ErrVersion: 6,
 		&shm.Error{Op: "open", Err: shm.ErrVersion}: 6,
 	} {
-		if err != nil {
-			err = fmt.Errorf("wrapped: %w", err)
-		}
-		if got := ctl.Code(err); got != want {
+		if got := ctl.NewProblem(fmt.Errorf("wrapped: %w", err)).Code; got != want {
 			t.Errorf("%v: %d, want %d", err, got, want)
 		}
 	}

@@ -128,14 +128,3 @@ type Since struct {
 	Ns   int64 `json:"ns"`
 	More bool  `json:"more"` // nothing came since the first look: it is longer than that
 }
-
-// Writers returns how many lanes have a living writer, the reader's own lane not counted.
-func (q *Queue) Writers() int {
-	n := 0
-	for i := range q.Lanes {
-		if l := &q.Lanes[i]; !l.Own && l.Life != nil && *l.Life == "alive" {
-			n++
-		}
-	}
-	return n
-}

@@ -76,6 +76,10 @@ func FindDir(path string) (*Dir, error) {
 	}
 	path = filepath.Clean(path)
 	d, err := openDirAt(noDir, path, path, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &Error{Op: "open directory", Name: path, Err: fs.ErrNotExist,
+			Hint: "it is made with the first queue"}
+	}
 	return d, named("open directory", path, err)
 }
 

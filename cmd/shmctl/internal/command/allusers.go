@@ -61,7 +61,7 @@ func forAllUsers(cmd *cobra.Command) *cobra.Command {
 
 // eachUser runs the verb for each user, one after the other. What one has not got another may have.
 func eachUser(cmd *cobra.Command, args []string) error {
-	dirs, err := ctl.UserDirs(usersAt)
+	dirs, err := dirsOfUsers(usersAt)
 	if err != nil {
 		return opFailed(cmd.Name(), usersAt, err)
 	}
@@ -69,7 +69,7 @@ func eachUser(cmd *cobra.Command, args []string) error {
 	done := 0
 	for i := range dirs {
 		d := &dirs[i]
-		if d.Err == nil && d.Empty {
+		if d.err == nil && d.empty {
 			continue
 		}
 		err := oneUser(cmd, args, d, done > 0)
@@ -90,17 +90,17 @@ func eachUser(cmd *cobra.Command, args []string) error {
 }
 
 // oneUser runs the verb as the user of d and prints what it prints.
-func oneUser(cmd *cobra.Command, args []string, d *ctl.UserDir, more bool) error {
-	if d.Err != nil {
-		return opFailed(cmd.Name(), "", d.Err)
+func oneUser(cmd *cobra.Command, args []string, d *userDir, more bool) error {
+	if d.err != nil {
+		return opFailed(cmd.Name(), "", d.err)
 	}
 	child := exec.CommandContext(cmd.Context(), "/proc/self/exe",
-		append([]string{asUser}, again(cmd, args, d.Path)...)...)
+		append([]string{asUser}, again(cmd, args, d.path)...)...)
 	// Its user may trace it: it gets neither our terminal nor our environment, and what it says is
 	// bounded and cannot give orders to a terminal.
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if d.UID != os.Geteuid() {
-		child.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(d.UID), Gid: uint32(d.GID)}
+	if d.uid != os.Geteuid() {
+		child.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(d.uid), Gid: uint32(d.gid)}
 	}
 	var out, diag heard
 	child.Env, child.Dir, child.WaitDelay = []string{}, "/", time.Second
@@ -108,7 +108,7 @@ func oneUser(cmd *cobra.Command, args []string, d *ctl.UserDir, more bool) error
 	err := child.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		e := asOpError(opFailed(cmd.Name(), d.Path, err))
+		e := asOpError(opFailed(cmd.Name(), d.path, err))
 		e.problem.Hint = new("run as root to look at what belongs to others")
 		return e
 	}
@@ -119,7 +119,7 @@ func oneUser(cmd *cobra.Command, args []string, d *ctl.UserDir, more bool) error
 		_, err = cmd.ErrOrStderr().Write(diag.text())
 		return err
 	}
-	return &toldError{opError{op: cmd.Name(), name: d.Path, problem: &ctl.Problem{
+	return &toldError{opError{op: cmd.Name(), name: d.path, problem: &ctl.Problem{
 		Message: err.Error(), Code: max(exit.ExitCode(), ctl.CodeFailure)}}, diag.text()}
 }
 
@@ -163,18 +163,18 @@ func again(cmd *cobra.Command, args []string, dir string) []string {
 
 // printUser prints what one user's process printed: a table below the user's name, or JSON with its
 // number at the end.
-func printUser(cmd *cobra.Command, d *ctl.UserDir, text []byte, more bool) error {
+func printUser(cmd *cobra.Command, d *userDir, text []byte, more bool) error {
 	w := cmd.OutOrStdout()
 	if len(text) == 0 {
 		return nil
 	}
 	if json.Valid(text) {
 		before, _ := bytes.CutSuffix(text, []byte("}\n"))
-		_, err := fmt.Fprintf(w, "%s,\"uid\":%d}\n", before, d.UID)
+		_, err := fmt.Fprintf(w, "%s,\"uid\":%d}\n", before, d.uid)
 		return err
 	}
 	if on, _ := cmd.Flags().GetBool("no-header"); !on {
-		name := strconv.Itoa(d.UID)
+		name := strconv.Itoa(d.uid)
 		if u, err := user.LookupId(name); err == nil {
 			name = u.Username + " (" + name + ")"
 		}
@@ -182,7 +182,7 @@ func printUser(cmd *cobra.Command, d *ctl.UserDir, text []byte, more bool) error
 		if more {
 			gap = "\n"
 		}
-		if _, err := fmt.Fprintf(w, "%suser %s, %s\n", gap, printable(name), d.Path); err != nil {
+		if _, err := fmt.Fprintf(w, "%suser %s, %s\n", gap, printable(name), d.path); err != nil {
 			return err
 		}
 	}
@@ -203,10 +203,10 @@ func (e *toldError) print(stderr io.Writer) { _, _ = stderr.Write(e.text) }
 
 // othersHave says that other users have objects, for one who finds none of its own.
 func othersHave(dir string) string {
-	dirs, _ := ctl.UserDirs(usersAt)
+	dirs, _ := dirsOfUsers(usersAt)
 	n := 0
 	for _, d := range dirs {
-		if d.Err == nil && !d.Empty && d.UID != os.Geteuid() {
+		if d.err == nil && !d.empty && d.uid != os.Geteuid() {
 			n++
 		}
 	}

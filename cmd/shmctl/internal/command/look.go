@@ -103,7 +103,7 @@ func (l *look) collect(src *source, args []string) (all found, failed []error, e
 	}
 	seen := map[string]bool{}
 	for _, arg := range args {
-		queues, objects, err := src.names()
+		queues, objects, err := ctl.Names(src.dir)
 		if err != nil {
 			return all, nil, opFailed(l.op, arg, err)
 		}
@@ -149,14 +149,13 @@ func (f *found) matching(src *source, pattern string, queues, objects []string,
 			seen[name] = true
 		}
 	}
-	for _, name := range objects {
-		if !matches(name) {
-			continue
-		}
-		if o, err := ctl.ShowObject(src.dir, name); err == nil || ctl.IsObject(err) {
-			f.objects = append(f.objects, o)
-			seen[name] = true
-		}
+	objects = slices.DeleteFunc(objects, func(name string) bool { return !matches(name) })
+	if len(objects) > 0 {
+		shown, _ := ctl.Objects(src.dir, objects...)
+		f.objects = append(f.objects, shown...)
+	}
+	for _, o := range f.objects {
+		seen[o.Name] = true
 	}
 }
 
@@ -257,6 +256,6 @@ func (l *look) complete(*cobra.Command, []string, string) ([]string, cobra.Shell
 	if src.refresh() != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	queues, objects, _ := src.names()
+	queues, objects, _ := ctl.Names(src.dir)
 	return append(queues, objects...), cobra.ShellCompDirectiveNoFileComp
 }

@@ -132,7 +132,13 @@ func lanesOf(q *ctl.Queue) string {
 	if q.MaxLanes == nil {
 		return "-"
 	}
-	return fmt.Sprintf("%d/%d", q.Writers(), *q.MaxLanes)
+	writers := 0
+	for i := range q.Lanes {
+		if l := &q.Lanes[i]; !l.Own && l.Life != nil && *l.Life == "alive" {
+			writers++
+		}
+	}
+	return fmt.Sprintf("%d/%d", writers, *q.MaxLanes)
 }
 
 // fullest returns how full the fullest lane is: a lane that is full stops its writer, whatever

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shmring/shmring/ctl"
 	xstatus "github.com/shmring/shmring/internal/status"
+	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -94,7 +95,7 @@ func ownEndpoints(r *xdp.ProbeReport) map[string]string {
 	if !busy && r.Program.ID == 0 {
 		return nil
 	}
-	d, err := ctl.OpenDir("")
+	d, err := shm.FindDir("")
 	if err != nil {
 		return nil // without the directory there are none
 	}

@@ -26,21 +26,13 @@ func (s *source) refresh() error {
 		return nil
 	}
 	s.close()
-	d, err := ctl.OpenDir(path)
+	d, err := shm.FindDir(path)
 	if err != nil {
 		return err
 	}
 	// info may be of what was there a moment before: then the next refresh opens again.
 	s.dir, s.monitor, s.opened = d, ctl.NewMonitor(d), info
 	return nil
-}
-
-// names returns what may be queues, and what may be other objects.
-func (s *source) names() (queues, objects []string, err error) {
-	if queues, err = s.monitor.Names(); err == nil {
-		objects, err = ctl.ObjectNames(s.dir)
-	}
-	return queues, objects, err
 }
 
 func (s *source) close() {

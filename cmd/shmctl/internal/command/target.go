@@ -38,13 +38,13 @@ func queueNames(dir string) []string {
 	if src.refresh() != nil {
 		return nil
 	}
-	names, _ := src.monitor.Names()
+	names, _, _ := ctl.Names(src.dir)
 	return names
 }
 
 // open opens the directory of the queue, and makes none.
 func (o *target) open(name string) (*shm.Dir, error) {
-	d, err := ctl.OpenDir(o.dir)
+	d, err := shm.FindDir(o.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, o.failed(name, err)
 	}
@@ -90,7 +90,7 @@ func (o *target) kindBeside(name string, err error) string {
 	if !errors.Is(err, shm.ErrOwner) && !errors.Is(err, shm.ErrName) {
 		return ""
 	}
-	d, err := ctl.OpenDir(o.dir)
+	d, err := shm.FindDir(o.dir)
 	if err != nil {
 		return ""
 	}

@@ -123,7 +123,7 @@ func endpoints(one *target, args []string) ([]endpointInfo, error) {
 			return nil, &usageError{verb: one.op, err: fmt.Errorf("pattern %q: %w", a, err)}
 		}
 	}
-	d, err := ctl.OpenDir(one.dir)
+	d, err := shm.FindDir(one.dir)
 	if errors.Is(err, fs.ErrNotExist) && one.dir == "" && onlyPatterns(args) {
 		return []endpointInfo{}, nil // before the first object there is no directory
 	}
