@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
@@ -80,7 +81,7 @@ func CreateAddresses(d *shm.Dir, name string, o AddressOptions) (*AddressVector,
 	if err != nil {
 		return nil, err
 	}
-	obj, err := createFile(d, name, r.spec(name), openAddressState)
+	obj, err := collect.Create(d, name, r.spec(name), openAddressState)
 	if err != nil {
 		return nil, failed(op, name, err)
 	}
@@ -131,7 +132,7 @@ func AdoptAddresses(d *shm.Dir, name string, want AddressOptions) (*AddressVecto
 		err = want.agrees(op, name, o)
 	}
 	if err == nil {
-		err = obj.Claim(func() error { return addressesOpen(op, obj) })
+		err = obj.Claim(func() error { return kind.RefuseClosed(op, name, obj) })
 	}
 	if err != nil {
 		_ = obj.Close()
@@ -167,23 +168,13 @@ func openAddresses(obj *shm.Object, name string, named bool) (*AddressVector, er
 	const op = "open addresses"
 	o, err := storedAddresses(op, name, obj.Header())
 	if err == nil {
-		err = addressesOpen(op, obj)
+		err = kind.RefuseClosed(op, name, obj)
 	}
 	if err != nil {
 		_ = obj.Close()
 		return nil, err
 	}
 	return newAddresses(obj, name, o, false, named)
-}
-
-// addressesOpen refuses a vector that its owner closed.
-func addressesOpen(op string, obj *shm.Object) error {
-	words, err := kind.WordsOf[kind.AddrWords](obj, kind.SectAddrWords, 0)
-	if err == nil && words.State.Load() == kind.StateClosed {
-		err = &Error{Pkg: kind.Pkg, Op: op, Name: obj.Name(), Err: ErrClosed,
-			Hint: "its owner destroyed it; create it again"}
-	}
-	return err
 }
 
 // newAddresses takes obj over.

@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -46,15 +48,15 @@ const attachEvery = 5 * time.Millisecond
 // ErrLanes, ErrFormat, ErrBusy if a removal did not come to an end, and those of opening shared
 // memory.
 func Attach(ctx context.Context, d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
-	var met contest
+	var met collect.Contest
 	for {
 		w, err := attach(d, name, o)
-		pause, again := met.wait(err, time.Now())
+		pause, again := met.Wait(err, time.Now())
 		if o.Wait && errors.Is(err, fs.ErrNotExist) {
 			pause, again = attachEvery, true
 		}
 		if !again {
-			return w, met.outcome(err)
+			return w, met.Outcome(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -106,7 +108,7 @@ func (w *Writer) open(o WriterOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := takesWriters(words.State.Load(), w.name); err != nil {
+	if err := place.TakesWriters(words.State.Load(), w.name); err != nil {
 		return err
 	}
 	rows, err := kind.RowsOf(w.reader, opt.rows())
@@ -133,13 +135,26 @@ func (w *Writer) open(o WriterOptions) (err error) {
 	case err != nil:
 		err = errors.Join(err, ErrClosed)
 	default:
-		err = takesWriters(words.State.Load(), w.name)
+		err = place.TakesWriters(words.State.Load(), w.name)
 	}
 	if err != nil {
 		w.giveBack(&rows[w.bit])
 		return err
 	}
 	return w.start(w.obj, &rows[w.bit], words, hints, opt)
+}
+
+// giveBack gives up a lane that was claimed too late. Its name goes only if nobody can use the
+// queue any more. The queue's state does not say that: who removes it can take that back, and a
+// reader that adopts it meanwhile has this lane open, perhaps with entries that it has not read.
+func (w *Writer) giveBack(row *kind.RowWords) {
+	last, _ := w.door.leave(w.obj, func() bool {
+		gone, err := w.door.gone(w.reader)
+		return err == nil && gone || row.Bell.Parked.Load()&kind.RowClosed != 0
+	})
+	if last {
+		w.door.vacate()
+	}
 }
 
 // mapHints maps what a writer may write of the reader's object: nothing if that is another user's.
@@ -210,17 +225,6 @@ func (w *Writer) openFace(words *kind.QueueWords, generation uint16) int {
 		return -1
 	}
 	return doorbell.DupFD(w.face.EventFD())
-}
-
-// initLane starts a new lane where the row stands, which is 0 unless an earlier lane of this row
-// was removed.
-func initLane(obj *shm.Object, bit int, row *kind.RowWords) error {
-	words, err := kind.WordsOf[kind.LaneWords](obj, kind.SectLane, uint32(bit))
-	if err != nil {
-		return err
-	}
-	words.Tail.Store(row.Head.Load())
-	return nil
 }
 
 // Writer returns a writer on the queue's own lane, for completions that the reader's process makes

@@ -3,11 +3,14 @@ package cq
 import (
 	"errors"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
@@ -56,6 +59,18 @@ func setState(t *testing.T, dir *shm.Dir, state uint64) {
 	words.State.Store(state)
 }
 
+// dirOfItsOwn opens a directory that no other test sees, and removes it when the test ends.
+func dirOfItsOwn(t *testing.T, name string) *shm.Dir {
+	t.Helper()
+	d, err := shm.OpenDir(filepath.Join(os.Getenv(shm.EnvDir), name))
+	noError(t, err)
+	t.Cleanup(func() {
+		_ = d.Close()
+		_ = os.RemoveAll(d.Path())
+	})
+	return d
+}
+
 func noError(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -100,7 +115,7 @@ func TestAttachLeavesTheLane(t *testing.T) {
 		}
 		noError(t, w.Close())
 		noError(t, q.Close())
-		noError(t, Remove(d, "q", Removal{}))
+		noError(t, collect.Remove(d, "q", collect.Options{}))
 	}
 }
 
@@ -160,9 +175,9 @@ func TestAttachLeavesNothing(t *testing.T) {
 // TestAttachWhileRemoved: writers that come while a queue is removed keep it, or leave nothing.
 func TestAttachWhileRemoved(t *testing.T) {
 	d := dirOfItsOwn(t, "while")
-	was := contestedMost
-	contestedMost = time.Hour // the test removes faster than a slow machine attaches
-	t.Cleanup(func() { contestedMost = was })
+	was := collect.ContestMost
+	collect.ContestMost = time.Hour // the test removes faster than a slow machine attaches
+	t.Cleanup(func() { collect.ContestMost = was })
 	for range 100 {
 		q, err := Create(d, "q", Options{Size: 4, MaxLanes: 4, Lifetime: Persistent})
 		noError(t, err)
@@ -182,8 +197,8 @@ func TestAttachWhileRemoved(t *testing.T) {
 			})
 		}
 		for {
-			err := Remove(d, "q", Removal{Waiting: true})
-			if _, gone := Remaining(d, "q", Removal{}); errors.Is(gone, fs.ErrNotExist) {
+			err := Remove(d, "q")
+			if _, gone := collect.Assess(d, "q", collect.Options{}); errors.Is(gone, fs.ErrNotExist) {
 				break
 			} else if err != nil && !errors.Is(err, ErrBusy) && !errors.Is(err, syscall.ENOTEMPTY) &&
 				!errors.Is(err, shm.ErrStale) && !errors.Is(err, fs.ErrNotExist) {

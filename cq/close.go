@@ -7,10 +7,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
-	"github.com/shmring/shmring/shm"
 )
 
 // Close destroys the queue (fi_close): completions that were not read are lost, writers learn of
@@ -152,21 +150,11 @@ func (q *Queue) vacateSeat() error {
 
 // destroy tells writers that the queue is closed and removes its names.
 func (q *Queue) destroy() error {
-	condemn(q.words, q.rows)
+	kind.Condemn(q.words, q.rows)
 	crash.At(crash.CloseCondemned)
 	err := q.home.destroy(q.obj, q.opt.rows())
 	crash.At(crash.CloseUnlinked)
 	return err
-}
-
-// condemn tells those who come that the queue is closed, and writers at their next post.
-func condemn(words *kind.QueueWords, rows []kind.RowWords) {
-	if words != nil {
-		words.State.Store(kind.StateClosed)
-	}
-	for i := range rows {
-		rows[i].Bell.Parked.Store(kind.RowClosed | doorbell.Parked)
-	}
 }
 
 // leaveRows tells writers of other users that this reader does not read any more. They hear of it
@@ -175,32 +163,6 @@ func (q *Queue) leaveRows() {
 	for i := range q.rows {
 		q.rows[i].Bell.Parked.Or(kind.RowLeft)
 	}
-}
-
-func removeFIFO(dir *shm.Dir) error {
-	err := dir.Remove(kind.FifoFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-// removeLane removes a lane object whose writer released it or is provably dead. One with a living
-// writer stays; the writer removes it when it closes. It fails if this process cannot look at one
-// that is there.
-func removeLane(dir *shm.Dir, name string) error {
-	obj, err := dir.Open(name, shm.ReadWrite)
-	if err == nil {
-		if err = obj.Claim(nil); err == nil {
-			_ = obj.Unlink()
-		}
-		_ = obj.Close()
-	}
-	if !starved(err) {
-		return nil
-	}
-	return &Error{Pkg: kind.Pkg, Op: "remove lane", Name: name, Err: err,
-		Hint: "it may stay until there is a new queue of this name, or for shmctl gc"}
 }
 
 // tick marks lanes whose writer's death gives no notice, now and then, for whoever waits on

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -20,25 +21,47 @@ func deadQueue(t *testing.T, d *shm.Dir, name string) {
 	_ = w.line(t)
 	w.kill()
 	c.kill()
-	if r, err := cq.Remaining(d, name, cq.Removal{}); err != nil || r.Fate != cq.FateGarbage {
+	if r, err := collect.Assess(d, name, collect.Options{}); err != nil || r.Fate != collect.Garbage {
 		t.Fatalf("%s of killed processes: %v, %v", name, r.Fate, err)
 	}
+}
+
+// holdReader does what who collects a queue goes on with after its lanes, until release gives up.
+func holdReader(d *shm.Dir, name string) (release func(), err error) {
+	dir, err := d.Sub(name, false)
+	if err != nil {
+		return nil, err
+	}
+	obj, err := dir.Open(cq.ReaderFile, shm.ReadWrite)
+	if err == nil {
+		err = obj.Hold()
+	}
+	return func() {
+		_ = errors.Join(obj.Close(), dir.Close())
+	}, err
+}
+
+// patientContests has nobody give up on who removes a queue until restore.
+func patientContests() (restore func()) {
+	was := collect.ContestMost
+	collect.ContestMost = time.Hour
+	return func() { collect.ContestMost = was }
 }
 
 // TestCreateAwaitsCollector: Create makes room where a dead queue stands also while somebody who
 // removes it has its locks, and gives up again.
 func TestCreateAwaitsCollector(t *testing.T) {
-	defer cq.PatientContests()()
+	defer patientContests()()
 	d := openDir(t)
 	for name, hold := range map[string]func(*shm.Dir, string) (func(), error){
-		"lanes": cq.HoldLanes, "reader": cq.HoldReader} {
+		"lanes": collect.HoldLanes, "reader": holdReader} {
 		deadQueue(t, d, name)
 		release, err := hold(d, name)
 		must(t, err)
-		if err := cq.Remove(d, name, cq.Removal{}); !errors.Is(err, cq.ErrBusy) {
+		if err := collect.Remove(d, name, collect.Options{}); !errors.Is(err, cq.ErrBusy) {
 			t.Errorf("%s: removed while it was held: %v", name, err)
 		}
-		if r, err := cq.Remaining(d, name, cq.Removal{}); err != nil || r.Fate != cq.FateLiving {
+		if r, err := collect.Assess(d, name, collect.Options{}); err != nil || r.Fate != collect.Living {
 			t.Errorf("%s: held by somebody it is %v, %v", name, r.Fate, err)
 		}
 		made := make(chan error, 1)
@@ -63,7 +86,7 @@ func TestCreateAwaitsCollector(t *testing.T) {
 // TestCreateWaitsForNobody: where somebody lives, or a queue waits for a successor, Create does not
 // wait, however patient it is.
 func TestCreateWaitsForNobody(t *testing.T) {
-	defer cq.PatientContests()()
+	defer patientContests()()
 	d := openDir(t)
 	exists := func(what, name string) {
 		t.Helper()
@@ -79,7 +102,7 @@ func TestCreateWaitsForNobody(t *testing.T) {
 	exists("its writer lives", "q")
 	must(t, w.Close())
 	exists("it was left", "q")
-	must(t, cq.Remove(d, "q", cq.Removal{Waiting: true}))
+	must(t, collect.Remove(d, "q", collect.Options{Waiting: true}))
 	c := startChild(t, "creator", envQueue+"=dead")
 	_ = c.line(t)
 	w, err = cq.Attach(t.Context(), d, "dead", cq.WriterOptions{})
@@ -87,7 +110,7 @@ func TestCreateWaitsForNobody(t *testing.T) {
 	c.kill()
 	exists("its reader is dead, and a writer lives", "dead")
 	must(t, w.Close())
-	must(t, cq.Remove(d, "dead", cq.Removal{}))
+	must(t, collect.Remove(d, "dead", collect.Options{}))
 }
 
 // TestRemoveTogether: of those who remove a queue at once nobody is told of what the others
@@ -111,13 +134,13 @@ func TestRemoveTogether(t *testing.T) {
 		var all sync.WaitGroup
 		for range 4 {
 			all.Go(func() {
-				err := cq.Remove(d, "q", cq.Removal{Waiting: true})
+				err := collect.Remove(d, "q", collect.Options{Waiting: true})
 				if err != nil && !errors.Is(err, cq.ErrBusy) {
 					t.Error(err)
 				}
 			})
 		}
 		all.Wait()
-		must(t, cq.Remove(d, "q", cq.Removal{Waiting: true}))
+		must(t, collect.Remove(d, "q", collect.Options{Waiting: true}))
 	}
 }

@@ -3,65 +3,16 @@ package cq
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
-
-// TestContestPatience: Attach gives up on somebody who removes the queue when that has gone on for
-// the whole time without a break, whatever it waited for before.
-func TestContestPatience(t *testing.T) {
-	var c contest
-	now := time.Now()
-	absent := fmt.Errorf("attach: %w", fs.ErrNotExist)
-	removed := &Error{Err: errContested}
-	try := func(what string, err error, after time.Duration, want bool) (pause time.Duration) {
-		t.Helper()
-		now = now.Add(after)
-		pause, again := c.wait(err, now)
-		if again != want || again && pause <= 0 {
-			t.Errorf("%s: again %v in %v, want %v", what, again, pause, want)
-		}
-		return pause
-	}
-	try("absent", absent, time.Hour, false)
-	try("met after an hour", removed, time.Hour, true)
-	try("nearly over", removed, contestedMost-1, true)
-	try("a break", absent, 1, false)
-	try("met again", removed, time.Hour, true)
-	try("nearly over", removed, contestedMost-1, true)
-	try("over", removed, 1, false)
-	if err := c.outcome(removed); !errors.Is(err, ErrBusy) {
-		t.Errorf("of a removal: %v", err)
-	}
-	claimed := &claimedError{noLane("attach", "q", shape{})}
-	if err := c.outcome(failed("attach", "q", claimed)); !errors.Is(err, ErrLanes) ||
-		errors.Is(err, ErrBusy) {
-		t.Errorf("of lanes that somebody keeps: %v", err)
-	}
-	c = contest{}
-	tries := 0
-	for pause := time.Duration(0); ; tries++ {
-		var again bool
-		if now = now.Add(pause); tries > 1000 {
-			break
-		}
-		if pause, again = c.wait(claimed, now); !again {
-			break
-		}
-	}
-	if most := int(contestedMost/contestedPause) + 6; tries > most {
-		t.Errorf("%d looks at every lane, want at most %d", tries, most)
-	}
-	if err := c.outcome(nil); err != nil {
-		t.Error(err)
-	}
-}
 
 // TestLaneMayComeFree: a lane that was left since it was looked at is tried again; one that nobody
 // can have any more, whatever its writer wrote, is not waited for.
@@ -85,9 +36,8 @@ func TestLaneMayComeFree(t *testing.T) {
 	must(err)
 	dir, err := d.Sub("q", false)
 	must(err)
-	h := homeIn(d, "q", dir)
-	defer h.close()
-	free := func() bool { return h.mayComeFree(q.obj.Header().UUID, q.rows, q.opt) }
+	claim := place.Claim{Dir: dir, Name: "q", Queue: q.opt.attrs(), Reader: q.obj, Rows: q.rows}
+	free := claim.MayComeFree
 	if free() {
 		t.Error("a writer that writes is contested")
 	}
@@ -121,7 +71,7 @@ func TestLaneMayComeFree(t *testing.T) {
 		if !free() {
 			t.Error("one that somebody looks at is not there to be had")
 		}
-		return errKept
+		return ErrBusy
 	})
 	if !errors.Is(err, ErrBusy) {
 		t.Error(err)
@@ -140,9 +90,9 @@ func TestLaneMayComeFree(t *testing.T) {
 // of a new one of its name is waited for.
 func TestAttachAwaitsFormerLane(t *testing.T) {
 	d := dirOfItsOwn(t, "former")
-	was := contestedMost
-	contestedMost = time.Hour // the test closes faster than a slow machine attaches
-	t.Cleanup(func() { contestedMost = was })
+	was := collect.ContestMost
+	collect.ContestMost = time.Hour // the test closes faster than a slow machine attaches
+	t.Cleanup(func() { collect.ContestMost = was })
 	q, err := Create(d, "q", Options{Size: 4, MaxLanes: 1})
 	noError(t, err)
 	former := attachTo(t, d, "q")

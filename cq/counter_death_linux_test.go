@@ -31,7 +31,7 @@ func TestCounterDeathIsAnEvent(t *testing.T) {
 	t.Cleanup(func() {
 		must(t, one.Close())
 		must(t, two.Close())
-		must(t, cq.RemoveCounter(d, base+"-3"))
+		must(t, cq.Remove(d, base+"-3"))
 	})
 	early := startCounterPeer(t, base, false)
 	early.kill()

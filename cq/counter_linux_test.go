@@ -11,6 +11,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -115,26 +116,27 @@ func TestCounterLifetime(t *testing.T) {
 	must(t, err)
 	must(t, c.Add(3))
 	must(t, c.Close())
-	wantErr(t, "remove while it is open", cq.RemoveCounter(d, "ephemeral"), cq.ErrBusy,
+	wantErr(t, "remove while it is open", cq.Remove(d, "ephemeral"), cq.ErrBusy,
 		syscall.EBUSY)
-	wantErr(t, "remove while it is open", cq.RemoveObject(d, "ephemeral", cq.Removal{}), cq.ErrBusy)
+	wantErr(t, "remove while it is open", collect.Remove(d, "ephemeral", collect.Options{}),
+		cq.ErrBusy)
 	wantCounter(t, other, 3, 0)
 	must(t, other.Close())
 	must(t, other.Close())
 	nothingLeft(t, d)
-	wantErr(t, "remove what is not there", cq.RemoveCounter(d, "ephemeral"), fs.ErrNotExist)
-	must(t, cq.RemoveObject(d, "ephemeral", cq.Removal{}))
+	must(t, cq.Remove(d, "ephemeral")) // which is not there
+	must(t, collect.Remove(d, "ephemeral", collect.Options{}))
 
 	c, err = cq.CreateCounter(d, "persistent", cq.CounterOptions{Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, c.Add(4))
 	must(t, c.Close())
-	wantErr(t, "it may be wanted", cq.RemoveObject(d, "persistent", cq.Removal{}), cq.ErrBusy)
+	wantErr(t, "it may be wanted", collect.Remove(d, "persistent", collect.Options{}), cq.ErrBusy)
 	c, err = cq.OpenCounter(d, "persistent", cq.CounterOptions{Lifetime: cq.Persistent})
 	must(t, err)
 	wantCounter(t, c, 4, 0)
 	must(t, c.Close())
-	must(t, cq.RemoveCounter(d, "persistent"))
+	must(t, cq.Remove(d, "persistent"))
 	nothingLeft(t, d)
 }
 
@@ -183,7 +185,7 @@ func TestCounterMisuse(t *testing.T) {
 	must(t, err)
 	_, err = cq.OpenCounter(d, "region", cq.CounterOptions{})
 	wantErr(t, "a region", err, shm.ErrKind)
-	wantErr(t, "a region", cq.RemoveCounter(d, "region"), shm.ErrKind)
+	wantErr(t, "a region", cq.Remove(d, "region"), shm.ErrKind)
 	must(t, nobody.Unlink())
 	must(t, nobody.Close())
 

@@ -1,7 +1,6 @@
 package cq
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
@@ -37,7 +37,7 @@ func CreateCounter(d *shm.Dir, name string, o CounterOptions) (*Counter, error) 
 }
 
 func createCounter(d *shm.Dir, name string, o CounterOptions) (*Counter, error) {
-	obj, err := createFile(d, name, o.spec(name), nil)
+	obj, err := collect.Create(d, name, o.spec(name), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -300,54 +300,11 @@ func (c *Counter) deregister() error {
 
 // removeUnused removes the counter's name unless somebody has it open.
 func (c *Counter) removeUnused() error {
-	err := removeCounter(c.dir, c.name, func(o shm.Header) error {
-		if binary.LittleEndian.Uint64(o.UUID[:8]) != c.fid.ID {
-			return fs.ErrNotExist // another one has the name by now
-		}
-		return nil
-	})
-	if errors.Is(err, ErrBusy) || errors.Is(err, fs.ErrNotExist) {
+	err := collect.Remove(c.dir, c.name, collect.Options{Object: c.obj.Header().UUID})
+	if errors.Is(err, ErrBusy) {
 		return nil
 	}
 	return err
-}
-
-// RemoveCounter removes a counter that no living process has open, whatever its lifetime; else it
-// fails with ErrBusy. One that does not exist is fs.ErrNotExist.
-func RemoveCounter(d *shm.Dir, name string) error {
-	return failedOr("remove counter", name, removeCounter(d, name, nil))
-}
-
-// removeCounter claims the whole object, which nobody can while anybody has a seat.
-func removeCounter(d *shm.Dir, name string, check func(shm.Header) error) error {
-	obj, err := d.Open(name, shm.ReadWrite)
-	if errors.Is(err, shm.ErrTruncated) && d.RemoveAbandoned(name) == nil {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer obj.Close()
-	h := obj.Header()
-	if h.Kind != shm.KindCounter {
-		return kind.Refuse("remove counter", name, "kind", h.Kind, shm.KindCounter, shm.ErrKind)
-	}
-	if check != nil {
-		if err := check(h); err != nil {
-			return err
-		}
-	}
-	var busy *shm.BusyError
-	switch err := obj.Claim(nil); {
-	case errors.As(err, &busy):
-		return &Error{Pkg: kind.Pkg, Op: "remove counter", Name: name, Err: ErrBusy,
-			Hint: "some process has it open"}
-	case errors.Is(err, shm.ErrStale): // somebody else removed it
-		return fs.ErrNotExist
-	case err != nil:
-		return err
-	}
-	return obj.Unlink()
 }
 
 func (o CounterOptions) spec(name string) shm.Spec {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -304,12 +305,12 @@ func TestCounterOfTheDead(t *testing.T) {
 		p := startChild(t, "countermaker", envQueue+"="+name)
 		_ = p.line(t)
 		must(t, p.Process.Signal(syscall.SIGSTOP))
-		wantErr(t, "remove", cq.RemoveObject(d, name, cq.Removal{}), cq.ErrBusy, syscall.EBUSY)
+		wantErr(t, "remove", collect.Remove(d, name, collect.Options{}), cq.ErrBusy, syscall.EBUSY)
 		_, err := cq.CreateCounter(d, name, cq.CounterOptions{})
 		wantErr(t, "create", err, syscall.EEXIST)
 		p.kill()
 		if what == "remove" {
-			must(t, cq.RemoveObject(d, name, cq.Removal{}))
+			must(t, collect.Remove(d, name, collect.Options{}))
 			nothingLeft(t, d)
 			continue
 		}

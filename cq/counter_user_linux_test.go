@@ -6,6 +6,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -17,8 +18,8 @@ func TestCounterUserIsNamed(t *testing.T) {
 	name, base := name+"-3", name // as the child finds it
 	wantUser := func(pid int) {
 		t.Helper()
-		r, err := cq.RemainingObject(d, name, cq.Removal{Waiting: true})
-		if err != nil || r.Fate != cq.FateLiving || r.Owner.PID != pid {
+		r, err := collect.Assess(d, name, collect.Options{Waiting: true})
+		if err != nil || r.Fate != collect.Living || r.Owner.PID != pid {
 			t.Errorf("%v, %+v, want process %d", err, r, pid)
 		}
 	}
@@ -27,8 +28,8 @@ func TestCounterUserIsNamed(t *testing.T) {
 	must(t, c.Close())
 	wantUser(first.Process.Pid)
 	first.kill()
-	if r, err := cq.RemainingObject(d, name, cq.Removal{Waiting: true}); err != nil ||
-		r.Fate != cq.FateGarbage {
+	if r, err := collect.Assess(d, name, collect.Options{Waiting: true}); err != nil ||
+		r.Fate != collect.Garbage {
 		t.Errorf("%+v, %v", r, err)
 	}
 	obj, err := d.Open(name, shm.ReadOnly)
@@ -38,5 +39,5 @@ func TestCounterUserIsNamed(t *testing.T) {
 	wantUser(0)
 	seat.Leave()
 	must(t, obj.Close())
-	must(t, cq.RemoveCounter(d, name))
+	must(t, cq.Remove(d, name))
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -154,9 +155,9 @@ func cutVerb(verb string, d *shm.Dir, file string,
 	case verb != "collect":
 		return create(d, name)
 	case isDir:
-		err = cq.Remove(d, name, cq.Removal{})
+		err = collect.Remove(d, name, collect.Options{})
 	default:
-		err = cq.RemoveObject(d, name, cq.Removal{Waiting: true})
+		err = collect.Remove(d, name, collect.Options{Waiting: true})
 	}
 	if _, there := os.Stat(filepath.Join(d.Path(), file)); err == nil && there == nil {
 		err = fs.ErrExist

@@ -155,7 +155,7 @@ func (d *memfdDoor) newLane(bit int, opt shape, queue shm.UUID, row *kind.RowWor
 		}
 	}
 	obj, err := sealed(spec, seals, func(o *shm.Object) error {
-		if err := initLane(o, bit, row); err != nil || d.legacy == nil {
+		if err := kind.InitLane(o, bit, row); err != nil || d.legacy == nil {
 			return err
 		}
 		return d.legacy.fill(o, bit, opt)
@@ -180,7 +180,7 @@ func (d *memfdDoor) lane(bit int, opt shape, queue shm.UUID, row *kind.RowWords)
 		if err := opt.attrs().LaneBelongs(obj, bit, queue); err != nil {
 			return err
 		}
-		return lanePossible(obj, bit, opt.Size, row)
+		return opt.attrs().LanePossible(obj, bit, row)
 	})
 	if err != nil {
 		_ = obj.Close()

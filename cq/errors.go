@@ -95,8 +95,7 @@ var (
 	ErrOverrun error = kind.NewSentinel("queue has been overrun: entries were lost; close it and "+
 		"open a larger one", EOverrun, nil)
 	// ErrClosed: closed by this process, or by its reader.
-	ErrClosed error = kind.NewSentinel("queue is closed: open or attach again to go on",
-		Errno(syscall.ESHUTDOWN), []error{os.ErrClosed})
+	ErrClosed = kind.ErrClosed
 	// ErrNoWait: a blocking call on a queue that cannot block (ENOSYS).
 	ErrNoWait error = kind.NewSentinel("queue was opened without a wait object that this call can use",
 		Errno(syscall.ENOSYS), nil)
@@ -106,10 +105,9 @@ var (
 	ErrFormat error = kind.NewSentinel("queue keeps a smaller format", Errno(syscall.EINVAL), nil)
 	// ErrBusy: entries that Peek handed out are not released, or another goroutine is inside
 	// (EBUSY).
-	ErrBusy error = kind.NewSentinel("queue is in use", Errno(syscall.EBUSY), nil)
+	ErrBusy = kind.ErrBusy
 	// ErrLanes: as many writers are attached as the queue has lanes (ENOSPC).
-	ErrLanes error = kind.NewSentinel("every lane of the queue has a living writer",
-		Errno(syscall.ENOSPC), nil)
+	ErrLanes = kind.ErrLanes
 	// ErrNoFiles: the other process of a rendezvous can open no more files (EMFILE).
 	ErrNoFiles error = kind.NewSentinel(
 		"out of file descriptors: raise that process's limit of open "+
@@ -150,7 +148,7 @@ type LaneError struct {
 
 // Error names lane, writer and what was wrong.
 func (e *LaneError) Error() string {
-	if starved(e.Err) {
+	if kind.Starved(e.Err) {
 		return fmt.Sprintf("cq: lane %d cannot be opened yet: %v", e.Lane, e.Err)
 	}
 	return fmt.Sprintf("cq: lane %d of process %d is given up: %s: %v", e.Lane, e.PID, e.Field, e.Err)
@@ -165,7 +163,7 @@ func (e *LaneError) Is(target error) bool {
 	if e.Err == ring.ErrMisuse {
 		return target == ErrBusy || target == syscall.EBUSY
 	}
-	return (target == ErrCorrupt || target == syscall.EBADMSG) && !starved(e.Err)
+	return (target == ErrCorrupt || target == syscall.EBADMSG) && !kind.Starved(e.Err)
 }
 
 // Error names the operation and both error numbers.
@@ -178,13 +176,7 @@ func (e *ErrorEntry) Error() string {
 func (e *ErrorEntry) Unwrap() error { return e.Err }
 
 // failed says which call failed on which queue, unless err says so itself.
-func failed(op, name string, err error) error {
-	var e *Error
-	if errors.As(err, &e) && e.Op == op && e.Name == name {
-		return err
-	}
-	return fmt.Errorf("cq: %s %q: %w", op, name, err)
-}
+func failed(op, name string, err error) error { return kind.Failed(op, name, err) }
 
 // ended returns why a context ended a wait, matching both context.Canceled and its cause.
 func ended(ctx context.Context) error {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -65,7 +66,7 @@ func (s *scarce) ends(name string, c io.Closer) {
 		say("close %s: %v, and there is %s", name, err, left)
 	}
 	need(c.Close())
-	need(cq.Remove(s.d, name, cq.Removal{}))
+	need(collect.Remove(s.d, name, collect.Options{}))
 }
 
 func (s *scarce) calls(what string, f func() error) int {

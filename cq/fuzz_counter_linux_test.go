@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/inspect"
 	"github.com/shmring/shmring/shm"
 )
@@ -48,7 +49,7 @@ func FuzzCounterWords(f *testing.F) {
 			}
 		}
 		must(t, errors.Join(obj.Close(), other.Close(), c.Close()))
-		if err := cq.RemoveObject(d, name, cq.Removal{}); err != nil {
+		if err := collect.Remove(d, name, collect.Options{}); err != nil {
 			t.Errorf("nobody has it: %v", err)
 		}
 	})

@@ -5,8 +5,9 @@ import (
 	"fmt"
 
 	"github.com/shmring/shmring/doorbell"
-	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -104,17 +105,8 @@ func (h *dirHome) retire(int)               {}
 func (h *dirHome) partAll()                 {}
 func (h *dirHome) relay(*doorbell.Bell)     {}
 
-// destroy removes lanes that nobody owns, the FIFO, and last the reader object, so that nothing of
-// a new queue of this name is there yet.
 func (h *dirHome) destroy(reader *shm.Object, rows int) error {
-	var left error
-	for bit := 1; bit < rows; bit++ {
-		if err := removeLane(h.dir, fmt.Sprintf(kind.LaneFile, bit)); left == nil {
-			left = err // others are left for the same reason
-		}
-	}
-	crash.At(crash.CloseLanes)
-	return errors.Join(left, removeFIFO(h.dir), reader.Unlink())
+	return collect.Destroy(h.dir, reader, rows)
 }
 
 // vacate removes the queue's directory if it is empty. That takes no descriptor.
@@ -124,6 +116,12 @@ func (h *dirHome) close() error { return errors.Join(h.dir.Close(), h.at.Close()
 
 func (h *dirHome) openReader() (*shm.Object, error) {
 	return h.dir.Open(kind.ReaderFile, shm.ReadOnly)
+}
+
+func (h *dirHome) claimLane(reader *shm.Object, rows []kind.RowWords, opt shape) (*shm.Object, int,
+	error) {
+	c := place.Claim{Dir: h.dir, Name: h.name, Queue: opt.attrs(), Reader: reader, Rows: rows}
+	return c.Lane()
 }
 
 // gone: whoever destroys a queue closes it first and unlinks then, and does not see a lane that

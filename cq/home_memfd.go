@@ -6,6 +6,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -125,7 +126,7 @@ func (h *memfdHome) allot(name string, opt shape, rows []kind.RowWords, user int
 		}
 		h.release(bit)
 	}
-	return 0, nil, noLane(opMeet, name, opt)
+	return 0, nil, place.NoLane(opMeet, name, opt.attrs())
 }
 
 // reserve keeps a row from others if it is nobody's. limit is how many rows the user may have, 0
@@ -172,7 +173,7 @@ func vacant(obj *shm.Object, bit int, opt shape, row *kind.RowWords) bool {
 	was := obj.Header()
 	high, low := was.Attrs[kind.AttrLaneQueueHigh], was.Attrs[kind.AttrLaneQueueLow]
 	return opt.attrs().LaneBelongs(fresh, bit, kind.UuidOf(high, low)) == nil &&
-		lanePossible(fresh, bit, opt.Size, row) == nil
+		opt.attrs().LanePossible(fresh, bit, row) == nil
 }
 
 func (h *memfdHome) release(bit int) {

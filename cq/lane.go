@@ -120,7 +120,7 @@ func (q *Queue) refuseLane(bit int, err error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, kind.ErrOtherQueue) {
 		return
 	}
-	if damaged(err) {
+	if kind.Damaged(err) {
 		q.given.Add(1)
 		q.lanes[bit] = &lane{bit: bit, att: q.home.attached(bit)}
 		q.mute(q.lanes[bit].att)
@@ -128,19 +128,13 @@ func (q *Queue) refuseLane(bit int, err error) {
 	}
 	q.breaks.Lock()
 	defer q.breaks.Unlock()
-	if starved(err) && (!q.askAgain(bit) || slices.ContainsFunc(q.broken, starved)) {
+	if kind.Starved(err) && (!q.askAgain(bit) || slices.ContainsFunc(q.broken, kind.Starved)) {
 		return // what is to be read says so already
 	}
-	if !damaged(err) && len(q.broken) >= len(q.lanes) {
+	if !kind.Damaged(err) && len(q.broken) >= len(q.lanes) {
 		return // its writer marks it again and again
 	}
 	q.broken = append(q.broken, &LaneError{Lane: bit, Field: "object", Err: err})
-}
-
-// damaged reports errors that lie in an object, and not in the moment.
-func damaged(err error) bool {
-	return errors.Is(err, shm.ErrCorrupt) || errors.Is(err, shm.ErrTruncated) ||
-		errors.Is(err, shm.ErrVersion) || errors.Is(err, shm.ErrKind)
 }
 
 func (q *Queue) openLaneFile(bit int) (*lane, error) {

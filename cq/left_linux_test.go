@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/collect"
 )
 
 // TestDetachedDescriptor: once a reader has left, its descriptor numbers mean other things, and
@@ -62,9 +63,9 @@ func TestRemoveBesideWriter(t *testing.T) {
 	killedCreator(t, "beside", "0")
 	w, err := cq.Attach(t.Context(), d, "beside", cq.WriterOptions{})
 	must(t, err)
-	wantErr(t, "remove beside a writer", cq.RemoveDead(d, "beside"), cq.ErrBusy)
+	wantErr(t, "remove beside a writer", collect.Remove(d, "beside", collect.Options{}), cq.ErrBusy)
 	must(t, w.Close())
-	must(t, cq.RemoveDead(d, "beside"))
+	must(t, collect.Remove(d, "beside", collect.Options{}))
 	nothingLeft(t, d)
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -52,9 +53,10 @@ func TestNothingLeft(t *testing.T) {
 		t.Run("queue, then dead writer "+wait.String(), func(t *testing.T) {
 			q, c := newQueue()
 			must(t, q.Close())
-			wantErr(t, "remove with a living writer", cq.RemoveDead(d, "gone"), cq.ErrBusy)
+			wantErr(t, "remove with a living writer", collect.Remove(d, "gone", collect.Options{}),
+				cq.ErrBusy)
 			c.kill() // its lanes are nobody's business now
-			must(t, cq.RemoveDead(d, "gone"))
+			must(t, collect.Remove(d, "gone", collect.Options{}))
 			nothingLeft(t, d)
 		})
 		t.Run("queue with a new one over it "+wait.String(), func(t *testing.T) {
@@ -96,7 +98,7 @@ func TestCloseTogether(t *testing.T) {
 			must(t, err)
 			names, _ := sub.List()
 			must(t, sub.Close())
-			must(t, cq.RemoveDead(d, "together"))
+			must(t, collect.Remove(d, "together", collect.Options{}))
 			t.Fatalf("left behind: %v with %v", left, names)
 		}
 	}
@@ -193,7 +195,7 @@ func poorBeside(d *shm.Dir) {
 	}{
 		{"counter", func() (func() error, error) {
 			c, err := cq.CreateCounter(d, name, cq.CounterOptions{Wait: cq.WaitFD, Lifetime: cq.Persistent})
-			return func() error { return errors.Join(c.Close(), cq.RemoveCounter(d, name)) }, err
+			return func() error { return errors.Join(c.Close(), cq.Remove(d, name)) }, err
 		}},
 		{"event queue", func() (func() error, error) {
 			e, err := cq.CreateEvents(d, name, cq.EventOptions{Size: 4, Wait: cq.WaitFD})

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -75,11 +76,11 @@ func TestCreateReplacesDead(t *testing.T) {
 		_ = w.line(t)
 		_, err := cq.Create(d, name, cq.Options{})
 		wantErr(t, "its writer lives", err, fs.ErrExist)
-		wantErr(t, "its writer lives", cq.RemoveDead(d, name), cq.ErrBusy)
+		wantErr(t, "its writer lives", collect.Remove(d, name, collect.Options{}), cq.ErrBusy)
 		w.kill()
 		q, err := cq.Create(d, name, cq.Options{})
 		if err != nil {
-			must(t, cq.RemoveDead(d, name))
+			must(t, collect.Remove(d, name, collect.Options{}))
 			t.Fatal(err)
 		}
 		must(t, q.Close())
@@ -89,19 +90,19 @@ func TestCreateReplacesDead(t *testing.T) {
 		name := queueName(t)
 		killedCreator(t, name, "0")
 		w := attach(t, d, name)
-		wantErr(t, "remove", cq.RemoveDead(d, name), cq.ErrBusy, syscall.EBUSY)
+		wantErr(t, "remove", collect.Remove(d, name, collect.Options{}), cq.ErrBusy, syscall.EBUSY)
 		post(t, w, 0, 1) // nothing happened to it
 		must(t, w.Close())
-		must(t, cq.RemoveDead(d, name))
+		must(t, collect.Remove(d, name, collect.Options{}))
 		nothingLeft(t, d)
-		must(t, cq.RemoveDead(d, name))
+		must(t, collect.Remove(d, name, collect.Options{}))
 	})
 	t.Run("persistent", func(t *testing.T) {
 		name := queueName(t)
 		killedCreator(t, name, "1")
 		_, err := cq.Create(d, name, cq.Options{})
 		wantErr(t, "create", err, fs.ErrExist)
-		wantErr(t, "remove", cq.RemoveDead(d, name), cq.ErrBusy)
+		wantErr(t, "remove", collect.Remove(d, name, collect.Options{}), cq.ErrBusy)
 		q, err := cq.Adopt(d, name, cq.Options{})
 		must(t, err)
 		must(t, q.Close())
@@ -347,7 +348,7 @@ func TestNames(t *testing.T) {
 			"create": func() error { _, err := cq.Create(d, name, cq.Options{}); return err },
 			"adopt":  func() error { _, err := cq.Adopt(d, name, cq.Options{}); return err },
 			"open":   func() error { _, err := cq.Open(d, name, cq.Options{}); return err },
-			"remove": func() error { return cq.RemoveDead(d, name) },
+			"remove": func() error { return cq.Remove(d, name) },
 			"attach": func() error {
 				_, err := cq.Attach(t.Context(), d, name, cq.WriterOptions{})
 				return err

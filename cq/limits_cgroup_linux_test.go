@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -150,7 +151,7 @@ func TestFrozen(t *testing.T) {
 		freeze(true)
 		_, err := cq.Adopt(d, name, cq.Options{})
 		wantErr(t, "adopt it", err, syscall.EBUSY)
-		wantErr(t, "remove it", cq.RemoveDead(d, name), cq.ErrBusy)
+		wantErr(t, "remove it", collect.Remove(d, name, collect.Options{}), cq.ErrBusy)
 		time.Sleep(400 * time.Millisecond) // longer than anybody waits before he looks again
 		if frozen == writer {
 			goesOn("the reader reads what others write")

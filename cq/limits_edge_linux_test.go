@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -325,7 +326,7 @@ func (p *edgePeer) collects(t *testing.T) {
 		if !n.IsDir {
 			continue
 		}
-		err := cq.Remove(p.d, n.Name, cq.Removal{Waiting: true})
+		err := collect.Remove(p.d, n.Name, collect.Options{Waiting: true})
 		if n.Name == "log" || n.Name == "kept" { // one has a reader, one entries
 			wantErr(t, "collect "+n.Name, err, cq.ErrBusy)
 		} else if strings.HasPrefix(n.Name, "edge") || shm.IsAside(n.Name) {
@@ -377,7 +378,7 @@ func TestMemoryCgroupEdge(t *testing.T) {
 			p.noNews(t)
 			_, err := cq.Adopt(p.d, "kept", cq.Options{})
 			wantErr(t, "adopt it", err, syscall.EBUSY)
-			wantErr(t, "remove it", cq.Remove(p.d, "kept", cq.Removal{Waiting: true}), cq.ErrBusy)
+			wantErr(t, "remove it", collect.Remove(p.d, "kept", collect.Options{Waiting: true}), cq.ErrBusy)
 			set(t, p.group, memoryLimit, fmt.Sprint(1<<30))
 		}
 		p.settles(t, p.hears(t))

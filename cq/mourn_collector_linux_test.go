@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -16,7 +17,7 @@ func init() { roles["lane holder"] = childLaneHolder }
 func childLaneHolder() {
 	d, err := shm.OpenDir("")
 	need(err)
-	_, err = cq.HoldLanes(d, os.Getenv(envQueue))
+	_, err = collect.HoldLanes(d, os.Getenv(envQueue))
 	need(err)
 	say("held")
 	select {}
@@ -27,9 +28,9 @@ func childLaneHolder() {
 func TestDeathOutlivesCollectors(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
-	for name, collect := range map[string]func(t *testing.T, d *shm.Dir, name string){
+	for name, meet := range map[string]func(t *testing.T, d *shm.Dir, name string){
 		"gives up": func(t *testing.T, d *shm.Dir, name string) {
-			release, err := cq.HoldLanes(d, name)
+			release, err := collect.HoldLanes(d, name)
 			must(t, err)
 			release()
 		},
@@ -49,7 +50,7 @@ func TestDeathOutlivesCollectors(t *testing.T) {
 			must(t, q.Detach())
 			c.kill()
 			for range 2 {
-				collect(t, d, name)
+				meet(t, d, name)
 			}
 			q, err = cq.Adopt(d, name, cq.Options{})
 			must(t, err)

@@ -64,7 +64,7 @@ func (m *laneMourner) find(first bool) {
 		switch {
 		case errors.Is(err, fs.ErrNotExist), err == kind.ErrOtherQueue:
 			m.old[bit] = false // whatever comes now is new
-		case !damaged(err):
+		case !kind.Damaged(err):
 			seen, m.old[bit] = false, m.old[bit] || first
 		}
 	}

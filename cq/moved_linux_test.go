@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -137,7 +138,7 @@ var movedVerbs = []struct {
 		q, err := cq.Create(d, "q", cq.Options{Size: 4, Wait: cq.WaitFD, Lifetime: cq.Persistent})
 		need(errors.Join(err, q.Detach()))
 		moved()
-		return cq.Remove(d, "q", cq.Removal{Waiting: true})
+		return collect.Remove(d, "q", collect.Options{Waiting: true})
 	}},
 	{"remove what is aside", func(d *shm.Dir, moved func()) error {
 		q, err := cq.Create(d, "q", cq.Options{Size: 4, Lifetime: cq.Persistent})
@@ -147,8 +148,8 @@ var movedVerbs = []struct {
 		need(os.Mkdir(filepath.Dir(at(aside)), 0o700))
 		need(os.Link(at("q"), at(aside)))
 		moved()
-		return errors.Join(cq.Remove(d, aside, cq.Removal{}),
-			cq.Remove(d, "q", cq.Removal{Waiting: true}))
+		return errors.Join(collect.Remove(d, aside, collect.Options{}),
+			collect.Remove(d, "q", collect.Options{Waiting: true}))
 	}},
 	{"counter", func(d *shm.Dir, moved func()) error {
 		c, err := cq.CreateCounter(d, "c", cq.CounterOptions{})

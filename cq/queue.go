@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
@@ -111,32 +112,24 @@ func createShape(d *shm.Dir, name string, o shape) (q *Queue, err error) {
 }
 
 func create(d *shm.Dir, name string, o shape) (*Queue, error) {
-	obj, dir, err := d.CreateIn(name, kind.ReaderFile, o.attrs().ReaderSpec(name), initReader)
-	if nameTaken(err) && removeFormer(d, name) == nil {
-		obj, dir, err = d.CreateIn(name, kind.ReaderFile, o.attrs().ReaderSpec(name), initReader)
-	}
+	obj, dir, err := collect.CreateIn(d, name, kind.ReaderFile, o.attrs().ReaderSpec(name),
+		kind.InitReader)
 	if err != nil {
 		return nil, err
 	}
 	return newQueue(homeIn(d, name, dir), obj, name, o, true)
 }
 
-// initReader writes what must be there before anybody can see the object: every row is born
-// parked, with wake index 0, so that the first publish in it rings.
-func initReader(obj *shm.Object) error {
-	rows, err := kind.RowsOf(obj, 1)
-	if err != nil {
-		return err
-	}
-	for i := range rows {
-		rows[i].Bell.Parked.Store(doorbell.Parked)
-	}
-	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
-	if err != nil {
-		return err
-	}
-	words.State.Store(kind.StateOpen)
-	return nil
+// Remove removes a queue, event queue, counter or address vector by its name, whatever its
+// lifetime, if nobody alive uses it and it keeps no unread entries for a successor: else it fails
+// with ErrBusy, and nothing that counts has changed. Something of another kind is [shm.ErrKind],
+// and what is not there is no error. ENOTEMPTY says that a queue is gone, and that its directory
+// holds foreign files, or the lane of a writer that came late and removes it. Other errors say that
+// what stands there cannot be judged. Any number of processes may remove at once, while others
+// create, adopt and attach.
+func Remove(d *shm.Dir, name string) error {
+	return collect.Remove(d, name, collect.Options{Waiting: true, Kinds: []shm.Kind{shm.KindQueue,
+		shm.KindEvents, shm.KindCounter, shm.KindAddresses}})
 }
 
 // Adopt becomes the reader of a queue that exists and has no living reader; a living one is a
@@ -176,7 +169,7 @@ func adopt(d, dir *shm.Dir, name string, want shape) (*Queue, error) {
 		err = want.agrees(o, name)
 	}
 	if err == nil {
-		err = obj.Claim(func() error { return readerState(obj, name) })
+		err = obj.Claim(func() error { return kind.RefuseClosed("open", name, obj) })
 	}
 	if err == nil && !o.WritersPay && doorbell.Barrier() != nil {
 		err = kind.Refuse("adopt", name, "membarrier", "refused by the kernel",
@@ -191,19 +184,6 @@ func adopt(d, dir *shm.Dir, name string, want shape) (*Queue, error) {
 	return newQueue(homeIn(d, name, dir), obj, name, o, false)
 }
 
-// readerState refuses a queue that its reader closed.
-func readerState(obj *shm.Object, name string) error {
-	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
-	if err != nil {
-		return err
-	}
-	if words.State.Load() == kind.StateClosed {
-		return &Error{Pkg: kind.Pkg, Op: "open", Name: name, Err: ErrClosed,
-			Hint: "its reader destroyed it; create it again"}
-	}
-	return nil
-}
-
 // Open adopts the queue if it exists, and creates it if not (fi_cq_open). Errors are those of Adopt
 // and Create, and ErrBusy if others create and destroy it all the time.
 func Open(d *shm.Dir, name string, o Options) (*Queue, error) {
@@ -216,7 +196,7 @@ func openEither[Q any](d *shm.Dir, name string, adopt, create func() (*Q, error)
 	for range 16 {
 		q, err := adopt()
 		another := errors.Is(err, shm.ErrTruncated) || errors.Is(err, shm.ErrOwner)
-		if another && removeFormer(d, name) == nil {
+		if another && collect.RemoveFormer(d, name) == nil {
 			err = fs.ErrNotExist // it was cut or of another kind, and nobody had what was left
 		}
 		if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrClosed) &&

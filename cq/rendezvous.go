@@ -52,7 +52,7 @@ func createMemfds(name string, o shape) (*Queue, error) {
 		// The clock of this boot, which no memfd outlives: a successor has a higher one.
 		spec.Generation = uint64(doorbell.Now()) | 1
 	}
-	obj, err := sealed(spec, seals, initReader)
+	obj, err := sealed(spec, seals, kind.InitReader)
 	if err != nil {
 		return nil, failed("create", name, err)
 	}
@@ -212,7 +212,7 @@ func (q *Queue) newLane(fd, bit int) (*shm.Object, error) {
 		return nil, err
 	}
 	if err = q.opt.attrs().LaneBelongs(obj, bit, q.obj.Header().UUID); err == nil {
-		err = lanePossible(obj, bit, q.opt.Size, &q.rows[bit])
+		err = q.opt.attrs().LanePossible(obj, bit, &q.rows[bit])
 	}
 	if err == nil {
 		err = claimed(obj)

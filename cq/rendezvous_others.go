@@ -111,7 +111,7 @@ func (q *Queue) newOthersLane(fd, bit int) (*shm.Object, error) {
 		err = kind.Refuse(opMeet, q.name, "lane", "of another queue", "of this one", ErrCorrupt)
 	}
 	if err == nil {
-		err = lanePossible(obj, bit, q.opt.Size, &q.rows[bit])
+		err = q.opt.attrs().LanePossible(obj, bit, &q.rows[bit])
 	}
 	if err != nil {
 		_ = obj.Close()

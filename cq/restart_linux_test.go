@@ -231,7 +231,7 @@ func TestRestartedOptions(t *testing.T) {
 					}
 					must(t, q.close())
 					if c.kind.name == "counter" {
-						must(t, cq.RemoveCounter(d, name))
+						must(t, cq.Remove(d, name))
 					}
 				})
 			}

@@ -2,10 +2,8 @@ package cq
 
 import (
 	"context"
-	"errors"
 	"net"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/internal/kind"
@@ -78,7 +76,7 @@ func (q *Queue) Serve(l *net.UnixListener, report func(error)) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if !starved(err) {
+		if !kind.Starved(err) {
 			return failed("serve", q.name, err)
 		}
 		// Others have what it takes, and it does not end what is served.
@@ -124,17 +122,6 @@ func (q *Queue) admit(ctx context.Context, all *sync.WaitGroup, places *places, 
 // acceptAgain is how long Serve, and a reader who cannot open a lane, wait for descriptors or
 // memory to be free again.
 const acceptAgain = 50 * time.Millisecond
-
-// starved tells errors of accepting and opening that say nothing of the listener or the object.
-func starved(err error) bool {
-	for _, is := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED, syscall.ENOMEM,
-		syscall.ENOBUFS} {
-		if errors.Is(err, is) {
-			return true
-		}
-	}
-	return false
-}
 
 // serve attaches one writer and holds its life line. The context ends with the queue, or when the
 // place is somebody else's.

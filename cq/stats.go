@@ -1,9 +1,5 @@
 package cq
 
-import (
-	"github.com/shmring/shmring/shm"
-)
-
 // Stats of a queue's reader.
 type Stats struct {
 	Read     uint64 // entries handed to the application, by this reader and those before it
@@ -37,7 +33,3 @@ func (q *Queue) Stats() Stats {
 	}
 	return s
 }
-
-// RemoveDead removes a queue of which every party is provably gone: nobody reads it, nobody
-// writes it, and it is ephemeral. Otherwise it fails with ErrBusy and removes nothing.
-func RemoveDead(d *shm.Dir, name string) error { return Remove(d, name, Removal{}) }

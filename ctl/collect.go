@@ -8,7 +8,7 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -21,15 +21,20 @@ type CollectOptions struct {
 	Waiting []string
 }
 
-// Fates of what a collection found, beyond those of cq.Fate.
+// Fates of what a collection found.
 const (
-	FateGarbage   = "garbage"    // would be removed
-	FateRemoved   = "removed"    // was removed
-	FateFailed    = "failed"     // could not be removed: Error says why
-	FateDamaged   = "damaged"    // an object that cannot be judged; Error says why
-	FateVersion   = "version"    // an object of another version
-	FateOtherUser = "other user" // not this user's, or open to others
-	FateForeign   = "foreign"    // no object of this library, or of a kind that it does not know
+	FateGarbage    = string(collect.Garbage)    // would be removed
+	FateRemoved    = "removed"                  // was removed
+	FateFailed     = "failed"                   // could not be removed: Error says why
+	FateLiving     = string(collect.Living)     // a process that lives has it
+	FateLeft       = string(collect.Left)       // left by its owner, for a successor
+	FatePersistent = string(collect.Persistent) // made to wait for a successor
+	FateUnread     = string(collect.Unread)     // one of the last two, with unread entries
+	FateLockLost   = string(collect.LockLost)   // its owner lives without the lock
+	FateDamaged    = "damaged"                  // an object that cannot be judged; Error says why
+	FateVersion    = "version"                  // an object of another version
+	FateOtherUser  = "other user"               // not this user's, or open to others
+	FateForeign    = string(collect.Foreign)    // no object of this library, or of an unknown kind
 )
 
 // Remains is something that has a name in the directory, and what becomes of it.
@@ -60,37 +65,28 @@ func Collect(d *shm.Dir, o CollectOptions) ([]Remains, error) {
 	}
 	out := make([]Remains, 0, len(names))
 	for _, n := range names {
-		c := collection{dir: d, name: n.Name, isDir: n.IsDir, remove: o.Remove}
-		c.o.Waiting = slices.Contains(o.Waiting, n.Name)
-		if r, there := c.one(); there {
+		waiting := collect.Options{Waiting: slices.Contains(o.Waiting, n.Name)}
+		if r, there := collectOne(d, n.Name, waiting, o.Remove); there {
 			out = append(out, r)
 		}
 	}
 	return out, nil
 }
 
-// collection is of one name.
-type collection struct {
-	dir    *shm.Dir
-	name   string
-	isDir  bool
-	remove bool
-	o      cq.Removal
-
-	isSocket bool // found when it is judged
-}
-
 // lookAgain bounds how often something may be taken or left while it is removed.
 const lookAgain = 4
 
-func (c *collection) one() (r Remains, there bool) {
+func collectOne(d *shm.Dir, name string, o collect.Options, remove bool) (r Remains, there bool) {
 	for range lookAgain {
-		var s cq.Remains
-		s, r, there = c.judge()
-		if !there || s.Fate != cq.FateGarbage || !c.remove {
-			return r, there
+		s, err := collect.Assess(d, name, o)
+		if errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENXIO) {
+			return r, false
 		}
-		err := c.take()
+		r = remains(d, name, &s, err)
+		if r.Fate != FateGarbage || !remove {
+			return r, true
+		}
+		err = collect.Remove(d, name, o)
 		if err == nil || errors.Is(err, syscall.ENOTEMPTY) {
 			r.Fate, r.Reason = FateRemoved, "nobody used it, and nobody was to come"+lost(&s)
 			if err != nil {
@@ -98,65 +94,35 @@ func (c *collection) one() (r Remains, there bool) {
 			}
 			return r, true
 		}
-		if !taken(err) {
+		// Somebody else may take it between our look and our claim, as one does who creates a queue
+		// of its name.
+		if !errors.Is(err, syscall.EBUSY) {
 			r.Fate, r.Reason, r.Error = FateFailed, "garbage that cannot be removed", NewProblem(err)
 			return r, true
 		}
-		r.Fate, r.Reason = cq.FateLiving.String(), "somebody takes it again and again"
+		r.Fate, r.Reason = FateLiving, "somebody takes it again and again"
 	}
 	return r, true
 }
 
-// taken tells the errors of something that somebody else took or removed between our look at it and
-// our claim, as one does who creates a queue of its name.
-func taken(err error) bool {
-	return errors.Is(err, syscall.EBUSY) || errors.Is(err, shm.ErrStale) ||
-		errors.Is(err, fs.ErrNotExist)
-}
-
-func (c *collection) take() error {
-	if c.isSocket {
-		return c.dir.RemoveUnbound(c.name)
-	}
-	if c.isDir {
-		return cq.Remove(c.dir, c.name, c.o)
-	}
-	return cq.RemoveObject(c.dir, c.name, c.o)
-}
-
-func (c *collection) judge() (s cq.Remains, r Remains, there bool) {
-	r = Remains{Name: c.name, Path: filepath.Join(c.dir.Path(), c.name)}
-	var err error
-	if c.isDir {
-		s, err = cq.Remaining(c.dir, c.name, c.o)
-	} else {
-		s, err = cq.RemainingObject(c.dir, c.name, c.o)
-		if errors.Is(err, syscall.ENXIO) || errors.Is(err, shm.ErrName) { // as it is of sockets
-			if fate, e := c.socket(); c.isSocket {
-				s.Fate, r.Kind, err = fate, new(kindSocket), e
-			}
-		}
-	}
-	if s.Kind != 0 {
-		r.Kind = new(s.Kind.String())
-		r.SizeBytes = &s.SizeBytes
+// remains says in words what was found, or why nothing was.
+func remains(d *shm.Dir, name string, s *collect.Remains, err error) Remains {
+	r := Remains{Name: name, Path: filepath.Join(d.Path(), name)}
+	switch {
+	case s.Socket:
+		r.Kind = new(kindSocket)
+	case s.Kind != 0:
+		r.Kind, r.SizeBytes = new(s.Kind.String()), &s.SizeBytes
 	}
 	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENXIO) {
-			return s, r, false
-		}
-		s.Fate = 0 // nothing is known of it
 		r.Error = NewProblem(err)
 		r.Fate, r.Reason = fateOfError(err)
-		return s, r, true
+		return r
 	}
-	r.Fate, r.Reason = s.Fate.String(), reasonOf(&s)
-	if c.isSocket && s.Fate == cq.FateGarbage {
-		r.Reason = "a socket that no process has"
-	}
+	r.Fate, r.Reason = string(s.Fate), reasonOf(s)
 	if s.Owner.PID != 0 {
 		life := shm.Alive
-		if s.Fate == cq.FateLockLost {
+		if s.Fate == collect.LockLost {
 			life = shm.LockLost
 		}
 		r.Process = new(process(s.Owner, life))
@@ -164,8 +130,11 @@ func (c *collection) judge() (s cq.Remains, r Remains, there bool) {
 	if s.Counted {
 		r.Unread = &s.Unread
 	}
-	return s, r, true
+	return r
 }
+
+// kindSocket is what a socket is called among kinds of objects.
+const kindSocket = "socket"
 
 func fateOfError(err error) (fate, reason string) {
 	var e *shm.Error
@@ -185,23 +154,26 @@ func fateOfError(err error) (fate, reason string) {
 }
 
 // reasons are the fates in words. What is found to be garbage is said for each kind.
-var reasons = map[cq.Fate]string{
-	cq.FateLeft:       "left by its owner for a successor",
-	cq.FatePersistent: "persistent: it waits for a successor",
-	cq.FateUnread:     "it waits for a successor, and entries in it are unread",
-	cq.FateLockLost:   "its owner lives and has lost the lock, so that nobody may take it",
-	cq.FateForeign:    "no object of this library, or of a kind that it does not know",
+var reasons = map[collect.Fate]string{
+	collect.Left:       "left by its owner for a successor",
+	collect.Persistent: "persistent: it waits for a successor",
+	collect.Unread:     "it waits for a successor, and entries in it are unread",
+	collect.LockLost:   "its owner lives and has lost the lock, so that nobody may take it",
+	collect.Foreign:    "no object of this library, or of a kind that it does not know",
 }
 
-func reasonOf(s *cq.Remains) string {
+func reasonOf(s *collect.Remains) string {
 	switch s.Fate {
-	case cq.FateLiving:
+	case collect.Living:
 		if s.Owner.PID == 0 {
 			return "a process that lives has it"
 		}
 		return shm.NameProcess(s.Owner) + " lives and has it"
-	case cq.FateGarbage:
-		if s.Cut {
+	case collect.Garbage:
+		switch {
+		case s.Socket:
+			return "a socket that no process has"
+		case s.Cut:
 			return "it was cut, and no process has what is left"
 		}
 		switch s.Kind {
@@ -213,7 +185,7 @@ func reasonOf(s *cq.Remains) string {
 			return "no process has it open"
 		}
 		return "its process is gone"
-	case cq.FatePersistent:
+	case collect.Persistent:
 		if s.Kind == shm.KindRegion || s.Kind == shm.KindUMEM {
 			return "memory that entries may refer to; its owner is gone"
 		}
@@ -222,7 +194,7 @@ func reasonOf(s *cq.Remains) string {
 }
 
 // lost says what goes with a queue that its reader would have destroyed.
-func lost(s *cq.Remains) string {
+func lost(s *collect.Remains) string {
 	switch s.Unread {
 	case 0:
 		return ""

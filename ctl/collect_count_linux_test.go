@@ -78,7 +78,7 @@ func TestCollectCounts(t *testing.T) {
 			t.Errorf("%s: size %v, want %d", when, r.SizeBytes, bytes)
 		}
 	}
-	look("alive", cq.FateLiving.String(), "lives", ctl.CollectOptions{})
+	look("alive", ctl.FateLiving, "lives", ctl.CollectOptions{})
 	c.kill()
 	look("dead", ctl.FateGarbage, "with N entr", ctl.CollectOptions{})
 	look("removed", ctl.FateRemoved, "with N entr", ctl.CollectOptions{Remove: true})
@@ -95,7 +95,7 @@ func TestCollectNamesTheNamespace(t *testing.T) {
 	c := start(t, cmd)
 	_ = c.line(t)
 	r := counted(t, d, ctl.CollectOptions{})["q"]
-	if r.Fate != cq.FateLiving.String() || !strings.Contains(r.Reason, "PID namespace") {
+	if r.Fate != ctl.FateLiving || !strings.Contains(r.Reason, "PID namespace") {
 		t.Errorf("%s: %q", r.Fate, r.Reason)
 	}
 	_, err := cq.Adopt(d, "q", cq.Options{})

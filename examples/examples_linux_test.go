@@ -159,7 +159,7 @@ func TestRestart(t *testing.T) {
 	must(t, second.in.Close())
 	second.ends()
 	dir := openDir(t)
-	must(t, cq.Remove(dir, "jobs", cq.Removal{Waiting: true}))
+	must(t, cq.Remove(dir, "jobs"))
 }
 
 func TestSocket(t *testing.T) {

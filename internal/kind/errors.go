@@ -2,6 +2,8 @@ package kind
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"slices"
 	"syscall"
 
@@ -41,11 +43,43 @@ func (s *Sentinel) Is(target error) bool {
 	return errors.Is(s.Num, target) || ok && number.Is(s)
 }
 
-// ErrCorrupt: a peer wrote what it must not (EBADMSG).
-var ErrCorrupt error = &Sentinel{"peer wrote an impossible value", syscall.EBADMSG,
-	[]error{shm.ErrCorrupt}}
+// Errors of package cq that what stands below it returns. They are documented there.
+var (
+	ErrCorrupt error = &Sentinel{"peer wrote an impossible value", syscall.EBADMSG,
+		[]error{shm.ErrCorrupt}}
+	ErrBusy   error = NewSentinel("queue is in use", syscall.EBUSY, nil)
+	ErrClosed error = NewSentinel("queue is closed: open or attach again to go on",
+		syscall.ESHUTDOWN, []error{os.ErrClosed})
+	ErrLanes error = NewSentinel("every lane of the queue has a living writer", syscall.ENOSPC, nil)
+)
 
 // Refuse returns an error that says which value was refused.
 func Refuse(op, name, field string, got, want any, err error) error {
 	return &shm.Error{Pkg: Pkg, Op: op, Name: name, Field: field, Got: got, Want: want, Err: err}
+}
+
+// Failed says which call failed on which object, unless err says so itself.
+func Failed(op, name string, err error) error {
+	var e *shm.Error
+	if errors.As(err, &e) && e.Op == op && e.Name == name {
+		return err
+	}
+	return fmt.Errorf("%s: %s %q: %w", Pkg, op, name, err)
+}
+
+// Damaged reports errors that lie in an object, and not in the moment.
+func Damaged(err error) bool {
+	return errors.Is(err, shm.ErrCorrupt) || errors.Is(err, shm.ErrTruncated) ||
+		errors.Is(err, shm.ErrVersion) || errors.Is(err, shm.ErrKind)
+}
+
+// Starved tells errors of accepting and opening that say nothing of the listener or the object.
+func Starved(err error) bool {
+	for _, is := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED, syscall.ENOMEM,
+		syscall.ENOBUFS} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
 }

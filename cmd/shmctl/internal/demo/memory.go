@@ -148,7 +148,7 @@ func (m *memory) close() error {
 		}
 	}
 	// If the producer was killed, its queue is nobody's.
-	_ = cq.RemoveDead(m.dir, m.cfg.Commands)
+	_ = cq.Remove(m.dir, m.cfg.Commands)
 	return errors.Join(err, m.dir.Close())
 }
 

@@ -261,6 +261,6 @@ func (p *producer) close(d *shm.Dir) error {
 	if p.payloads != nil {
 		err = errors.Join(err, p.payloads.Close(context.Background()))
 	}
-	_ = cq.RemoveDead(d, p.cfg.Queue)
+	_ = cq.Remove(d, p.cfg.Queue)
 	return err
 }

@@ -78,7 +78,7 @@ func removeFormer(d *shm.Dir) {
 	entries, _ := d.List()
 	for _, e := range entries {
 		if e.IsDir && strings.HasPrefix(e.Name, queuePrefix) {
-			_ = cq.RemoveDead(d, e.Name) // which leaves alone what may be alive
+			_ = cq.Remove(d, e.Name) // which leaves alone what may be alive
 		}
 	}
 }
@@ -265,7 +265,7 @@ func (s *supervisor) stop() {
 		_ = os.RemoveAll(filepath.Dir(s.cfg.Socket))
 	}
 	for _, name := range []string{s.cfg.Queue, s.cfg.Commands} {
-		_ = cq.RemoveDead(s.dir, name)
+		_ = cq.Remove(s.dir, name)
 	}
 }
 

@@ -12,10 +12,10 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// collect removes a queue whose processes are dead, or everything that is garbage.
+// collect removes a queue that nobody has, or everything that is garbage.
 func (c *churner) collect(name string) error {
 	if c.rnd.IntN(2) == 0 {
-		err := cq.RemoveDead(c.dir, name)
+		err := cq.Remove(c.dir, name)
 		if contended(err) {
 			return nil
 		}
@@ -40,7 +40,7 @@ func graveNames(i int) (queue, counter string) {
 func exhume(d *shm.Dir, i int) (left []string) {
 	queue, counter := graveNames(i)
 	left = collect(d, queue)
-	if err := cq.RemoveCounter(d, counter); err != nil && !contended(err) {
+	if err := cq.Remove(d, counter); err != nil && !contended(err) {
 		left = append(left, fmt.Sprintf("%s cannot be removed: %v", counter, err))
 	}
 	return left
@@ -61,9 +61,7 @@ func (c *churner) bury() error {
 	if err := errors.Join(c.leaveQueue(queue), c.leaveCounter(counter)); err != nil {
 		return err
 	}
-	waiting := cq.Removal{Waiting: true}
-	return errors.Join(uncontended(cq.Remove(c.dir, queue, waiting)),
-		uncontended(cq.RemoveObject(c.dir, counter, waiting)))
+	return errors.Join(uncontended(cq.Remove(c.dir, queue)), uncontended(cq.Remove(c.dir, counter)))
 }
 
 // uncontended is an error that other collectors, who lock what they look at, cannot cause.

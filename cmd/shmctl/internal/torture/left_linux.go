@@ -67,7 +67,7 @@ func (s *supervisor) collectAll(name string) []string {
 // collect removes a queue that the dead left. One that was persistent, or left to a successor, has
 // to be adopted and destroyed.
 func collect(d *shm.Dir, name string) []string {
-	if cq.RemoveDead(d, name) == nil {
+	if cq.Remove(d, name) == nil {
 		return nil
 	}
 	q, err := cq.Adopt(d, name, cq.Options{})
@@ -77,7 +77,7 @@ func collect(d *shm.Dir, name string) []string {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, cq.ErrClosed) {
 		err = nil
 	}
-	if err = errors.Join(err, cq.RemoveDead(d, name)); err != nil {
+	if err = errors.Join(err, cq.Remove(d, name)); err != nil {
 		return []string{fmt.Sprintf("%s cannot be collected: %v", name, err)}
 	}
 	return nil

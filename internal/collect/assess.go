@@ -1,0 +1,329 @@
+package collect
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+	"syscall"
+
+	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/shm"
+)
+
+// terms are those on which an object outlives its processes.
+type terms struct {
+	foreign    bool       // it is not known
+	over       bool       // its owner destroyed it, or it means nothing without its process
+	persistent bool       // made to wait for a successor
+	shared     bool       // it has no owner: its maker leaves it to all who have it open
+	queue      kind.Queue // of the reader's object of a queue
+}
+
+func (t *target) terms(obj *shm.Object) (m terms, err error) {
+	const op = "assess"
+	h := obj.Header()
+	lifetime := uint64(0)
+	switch {
+	case t.isQueue():
+		m.queue, err = kind.StoredQueue(op, "", h)
+		lifetime = m.queue.Lifetime
+	case h.Kind == shm.KindBell, h.Kind == shm.KindEndpoint, h.Kind == shm.KindCapture:
+		m.over = true
+	case h.Kind == shm.KindCounter:
+		var c kind.Counter
+		c, err = kind.StoredCounter(op, obj.Name(), h)
+		lifetime, m.shared = c.Lifetime, true
+	case h.Kind == shm.KindAddresses:
+		var a kind.Addresses
+		a, err = kind.StoredAddresses(op, obj.Name(), h)
+		lifetime = a.Lifetime
+	case h.Kind == shm.KindRegion, h.Kind == shm.KindUMEM:
+		lifetime = kind.Persistent
+	default:
+		m.foreign = true
+	}
+	m.persistent = lifetime == kind.Persistent
+	if err == nil && (t.isQueue() || h.Kind == shm.KindAddresses) {
+		m.over, err = kind.Closed(obj)
+	}
+	return m, err
+}
+
+// fate is that of what nobody has.
+func (m *terms) fate(life shm.Life, unread uint64, o Options) Fate {
+	left := life == shm.Released && !m.shared
+	waits := m.persistent || left
+	switch {
+	case m.foreign:
+		return Foreign
+	case m.over:
+		return Garbage
+	case waits && unread > 0:
+		return Unread
+	case o.Waiting || !waits:
+		return Garbage
+	case left:
+		return Left
+	}
+	return Persistent
+}
+
+// assess looks at the target from outside.
+func (t *target) assess() (r Remains, err error) {
+	obj, err := t.home().Open(t.main, shm.Inspect)
+	if t.isQueue() && errors.Is(err, fs.ErrNotExist) {
+		return t.orphans(false)
+	}
+	if n, cut := t.cut(t.main, err); cut {
+		if t.isQueue() {
+			return t.orphans(true)
+		}
+		return Remains{Fate: Garbage, Cut: true, SizeBytes: n}, nil
+	}
+	if errors.Is(err, syscall.ENXIO) || errors.Is(err, shm.ErrName) { // as it is of sockets
+		return t.socket(err)
+	}
+	if err != nil {
+		return r, err
+	}
+	defer obj.Close()
+	r.Kind, r.SizeBytes = obj.Header().Kind, obj.Header().TotalBytes
+	if err := t.o.means(obj); err != nil {
+		return r, err
+	}
+	if r.Kind == shm.KindCounter && !t.isQueue() {
+		if who, alive, err := counterUser(obj); alive || err != nil {
+			r.Fate, r.Owner = Living, who
+			return r, err
+		}
+	}
+	life, err := obj.Life()
+	if err != nil {
+		return r, err
+	}
+	if err := shm.Guard(func() { r.Owner = kind.Present(obj.Owner()) }); err != nil {
+		return r, err
+	}
+	lives := r.livesOrMay(life)
+	if lives && !t.isQueue() {
+		return r, nil
+	}
+	var m terms
+	if fault := shm.Guard(func() { m, err = t.terms(obj) }); fault != nil || err != nil {
+		return r, errors.Join(fault, err)
+	}
+	if t.isQueue() {
+		lives, err = t.assessLanes(&r, obj, m.queue, lives)
+	}
+	if lives { // whatever its lanes are like
+		return r, nil
+	}
+	if err != nil {
+		return r, err
+	}
+	r.Owner = shm.Owner{}
+	r.Fate = m.fate(life, r.Unread, t.o)
+	return r, nil
+}
+
+// livesOrMay notes an owner that is not proved gone.
+func (r *Remains) livesOrMay(life shm.Life) bool {
+	switch life {
+	case shm.Alive:
+		r.Fate = Living
+	case shm.LockLost:
+		r.Fate = LockLost
+	}
+	return r.Fate != ""
+}
+
+// cut reports whether an error of opening an object is one of a rest that nobody has any more, and
+// how long that is. An empty file may be anybody's, unless it is asked for by its name.
+func (t *target) cut(name string, err error) (bytes uint64, cut bool) {
+	if !errors.Is(err, shm.ErrTruncated) {
+		return 0, false
+	}
+	n, err := t.home().Abandoned(name)
+	return n, err == nil && (n > 0 || t.isQueue() || t.o.Waiting || t.o.former)
+}
+
+// socket judges what could not be opened as an object.
+func (t *target) socket(err error) (r Remains, _ error) {
+	if t.isQueue() || t.o.former || len(t.o.Kinds) > 0 {
+		return r, err
+	}
+	bound, unlike := t.at.Bound(t.name)
+	if errors.Is(unlike, shm.ErrKind) {
+		return r, err
+	}
+	if r.Socket, r.Fate = true, Garbage; bound {
+		r.Fate = Living
+	}
+	return r, unlike
+}
+
+// openLanes opens every lane of a queue. Those that it could open come with an error too.
+func (t *target) openLanes(acc shm.Access) (lanes []*shm.Object, err error) {
+	names, err := t.dir.List()
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range names {
+		if !strings.HasPrefix(n.Name, kind.LanePrefix) {
+			continue
+		}
+		l, err := t.dir.Open(n.Name, acc)
+		if errors.Is(err, fs.ErrNotExist) { // its writer removed it meanwhile
+			continue
+		}
+		if _, cut := t.cut(n.Name, err); cut {
+			continue // nobody has it any more, nor what was in it
+		}
+		if err != nil {
+			return lanes, err
+		}
+		lanes = append(lanes, l)
+	}
+	return lanes, nil
+}
+
+func closeAll(objects []*shm.Object) {
+	for _, o := range objects {
+		_ = o.Close()
+	}
+}
+
+// assessLanes looks at the lanes of a queue, whose reader may live, and counts what is unread.
+func (t *target) assessLanes(r *Remains, reader *shm.Object, q kind.Queue, lives bool) (bool,
+	error) {
+	lanes, err := t.openLanes(shm.Inspect)
+	defer closeAll(lanes)
+	if err == nil {
+		var alive bool
+		alive, err = r.lanes(lanes)
+		lives = lives || alive
+	}
+	if err == nil {
+		r.Unread, err = unread(lanes, reader, q)
+	}
+	r.Counted = err == nil
+	return lives, err
+}
+
+// lanes notes a living writer, unless one who lives is known, and how much memory the lanes take.
+func (r *Remains) lanes(lanes []*shm.Object) (alive bool, err error) {
+	for _, l := range lanes {
+		r.SizeBytes += l.Header().TotalBytes
+	}
+	for _, l := range lanes {
+		if r.Fate != "" {
+			break
+		}
+		life, err := l.Life()
+		if err != nil {
+			return false, err
+		}
+		if r.livesOrMay(life) {
+			return true, shm.Guard(func() { r.Owner = kind.Present(l.Owner()) })
+		}
+	}
+	return false, nil
+}
+
+// unread adds up the entries of all lanes that the reader did not give back. A lane of an earlier
+// queue of the name has none that anybody will read.
+func unread(lanes []*shm.Object, reader *shm.Object, q kind.Queue) (n uint64, err error) {
+	rows, err := kind.RowsOf(reader, q.Rows)
+	if err != nil {
+		return 0, err
+	}
+	all := append([]*shm.Object{reader}, lanes...)
+	for i, l := range all {
+		row := 0
+		if i > 0 {
+			row = int(min(l.Header().Attrs[kind.AttrLaneRow], kind.MaxLanes+1))
+			if row == 0 || row >= len(rows) {
+				return n, kind.Refuse("assess", l.Name(), "row", row, len(rows), kind.ErrCorrupt)
+			}
+			err = q.LaneBelongs(l, row, reader.Header().UUID)
+			if errors.Is(err, kind.ErrOtherQueue) {
+				continue
+			}
+			if err != nil {
+				return n, err
+			}
+		}
+		words, err := kind.WordsOf[kind.LaneWords](l, kind.SectLane, uint32(row))
+		if err != nil {
+			return n, err
+		}
+		fault := shm.Guard(func() {
+			var at kind.Level
+			at, err = kind.ReadLevel(&rows[row], words, uint64(q.Capacity), l.Name())
+			n += at.Depth()
+		})
+		if err = errors.Join(fault, err); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// orphans looks at a directory without a reader's object: it is empty, or has lanes whose writers
+// did not notice that the queue was destroyed. If that was cut, it is there all the same.
+func (t *target) orphans(cut bool) (r Remains, err error) {
+	r.Cut = cut
+	names, err := t.dir.List()
+	if err != nil {
+		return r, err
+	}
+	lanes, err := t.openLanes(shm.Inspect)
+	defer closeAll(lanes)
+	if err != nil {
+		return r, err
+	}
+	if alive, err := r.lanes(lanes); alive || err != nil {
+		return r, err
+	}
+	r.Fate = Garbage
+	for _, n := range names {
+		ours := cut && (n.Name == kind.ReaderFile || n.Name == kind.FifoFile)
+		if !ours && !strings.HasPrefix(n.Name, kind.LanePrefix) {
+			r.Fate = Foreign
+		}
+	}
+	return r, nil
+}
+
+// counterUser looks for a handle of a living process, and says whose it is: the owner's record is
+// that of who made the counter, long ago perhaps. A seat that was just taken has the row of who sat
+// there before; nobody who closed has a row, so one that means somebody who lives is his. Whoever
+// makes or removes the counter has all seats for a moment.
+func counterUser(obj *shm.Object) (who shm.Owner, alive bool, err error) {
+	words, err := kind.WordsOf[kind.CounterWords](obj, kind.SectCounter, 0)
+	if err != nil {
+		return who, false, err
+	}
+	for i := range doorbell.CountSeats {
+		taken, err := obj.Seated(i)
+		if err != nil {
+			return who, false, err
+		}
+		if !taken {
+			continue
+		}
+		alive = true
+		fault := shm.Guard(func() { who = words.Rows[i].Sitting() })
+		if fault != nil || who.PID != 0 {
+			return who, true, fault
+		}
+	}
+	if !alive {
+		alive, err = obj.Standing(doorbell.CountSeats)
+	}
+	if err == nil && alive {
+		err = shm.Guard(func() { who = kind.Present(obj.Owner()) })
+	}
+	return who, alive, err
+}

@@ -1,0 +1,181 @@
+// Package collect finds what is garbage and removes it, under the locks that prove it. It stands
+// below cq: who creates an object removes first what a dead one of that name left.
+//
+//	collect   what may be asked for: Assess and Remove
+//	assess    a look from outside, by read-only mappings and without locks
+//	remove    the proof: every lock, and a last look while they are held
+//	create    room for what is created, and patience with others who remove the same
+//	destroy   the end of a queue by its living owner
+package collect
+
+import (
+	"errors"
+	"io/fs"
+	"slices"
+	"syscall"
+
+	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/shm"
+)
+
+// Fate says what may become of something that has a name.
+type Fate string
+
+// The fates. Only what is Garbage is ever removed, and only while the locks prove that it still is.
+const (
+	Garbage    Fate = "garbage"    // everybody who used it is provably gone, and nobody is to come
+	Living     Fate = "living"     // a process that lives has it, if only to remove it
+	Left       Fate = "left"       // left by its owner, for a successor
+	Persistent Fate = "persistent" // made to wait for a successor
+	Unread     Fate = "unread"     // one of the last two, with entries that nobody has read
+	LockLost   Fate = "lock lost"  // its owner lives and has lost the lock: nobody may claim it
+	Foreign    Fate = "foreign"    // nothing of this library, or nothing that it knows
+)
+
+// Remains says how something stands with the processes that use it.
+type Remains struct {
+	Kind      shm.Kind // 0: the directory of a queue that is gone, a socket, or what was cut
+	Socket    bool
+	Fate      Fate
+	Owner     shm.Owner // one that lives, of Living and LockLost; zero if none is known
+	Unread    uint64    // entries of a queue that were not read
+	Counted   bool      // Unread is known
+	SizeBytes uint64    // of all its objects
+	Cut       bool      // it, or the reader's object, was cut: what it was is not known
+}
+
+// Options say what is meant. The zero value is whatever has the name, if nobody is to come for it.
+type Options struct {
+	// Waiting also removes what is persistent or was left to a successor, and memory that entries
+	// may refer to, if nothing in it is unread and nobody alive uses it.
+	Waiting bool
+	// Kinds are those that are meant, all if there are none: else the error is shm.ErrKind.
+	Kinds []shm.Kind
+	// Object is the one that is meant, any if it is zero. Another one is fs.ErrNotExist.
+	Object shm.UUID
+
+	former bool // to make room for a new one, which asks for the name
+}
+
+// errKept: what was to be removed is not garbage, or no longer.
+var errKept error = kind.NewSentinel("it is in use, or waits for a successor", syscall.EBUSY,
+	[]error{kind.ErrBusy})
+
+// target is what a name led to. That is looked at and removed, whatever the name means by then.
+type target struct {
+	at   *shm.Dir // where it has its name
+	name string
+	dir  *shm.Dir // the directory of a queue, or nil
+	main string   // the object that all depends on, in the queue's directory or in at
+	o    Options
+}
+
+// find opens the directory of a queue; the caller closes it. What is no directory is not opened.
+func find(d *shm.Dir, name string, o Options) (*target, error) {
+	t := &target{at: d, name: name, main: name, o: o}
+	dir, err := d.Sub(name, false)
+	if err == nil {
+		// Nobody waits for a queue whose maker died before it got its own name.
+		t.o.Waiting = o.Waiting || shm.IsAside(name) && !o.former
+		t.dir, t.main = dir, kind.ReaderFile
+	} else if !isNoDirectory(err) {
+		return nil, err
+	}
+	if len(o.Kinds) > 0 && !slices.ContainsFunc(o.Kinds, t.hasForm) {
+		_ = t.dir.Close()
+		return nil, kind.Refuse("find", name, "a directory", t.isQueue(), o.Kinds, shm.ErrKind)
+	}
+	return t, nil
+}
+
+// isNoDirectory reports whether an error of opening a directory says that something else stands
+// there, or stood there when it was opened; or that its name is that of a bell.
+func isNoDirectory(err error) bool {
+	var e *shm.Error
+	return errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) ||
+		errors.Is(err, shm.ErrName) || errors.As(err, &e) && e.Field == "type"
+}
+
+func (t *target) isQueue() bool { return t.dir != nil }
+
+// hasForm reports whether the target can be of a kind: queues have a directory each.
+func (t *target) hasForm(k shm.Kind) bool {
+	return t.isQueue() == (k == shm.KindQueue || k == shm.KindEvents)
+}
+
+// home returns where the target's objects have their names.
+func (t *target) home() *shm.Dir {
+	if t.isQueue() {
+		return t.dir
+	}
+	return t.at
+}
+
+// means refuses an object that is not meant.
+func (o *Options) means(obj *shm.Object) error {
+	h := obj.Header()
+	if len(o.Kinds) > 0 && !slices.Contains(o.Kinds, h.Kind) {
+		return kind.Refuse("find", obj.Name(), "kind", h.Kind, o.Kinds, shm.ErrKind)
+	}
+	if o.Object != (shm.UUID{}) && o.Object != h.UUID {
+		return fs.ErrNotExist
+	}
+	return nil
+}
+
+func (t *target) isAside() bool { return t.isQueue() && shm.IsAside(t.name) }
+
+// moved reports whether a queue that was aside has got its own name since, under which it may wait
+// for a successor.
+func (t *target) moved() (bool, error) {
+	if !t.isAside() {
+		return false, nil
+	}
+	named, err := t.at.Names(t.name, t.dir)
+	return err == nil && !named, err
+}
+
+// Assess looks at what has a name: a queue's directory, another object, or a socket. It does so by
+// read-only mappings: no lock is taken and nobody notices. An object that means nothing without its
+// process, as a bell does, is garbage when that is gone. Regions are persistent: entries may refer
+// to them, and nothing in them says whether. An error says that it cannot be judged: it is damaged,
+// of another version, or of another user.
+func Assess(d *shm.Dir, name string, o Options) (r Remains, err error) {
+	t, err := find(d, name, o)
+	if err != nil {
+		return r, kind.Failed("assess", name, err)
+	}
+	defer t.dir.Close()
+	if r, err = t.assess(); err == nil && r.Fate == Garbage {
+		var moved bool
+		if moved, err = t.moved(); moved {
+			err = fs.ErrNotExist
+		}
+	}
+	if err != nil {
+		err = kind.Failed("assess", name, err)
+	}
+	return r, err
+}
+
+// Remove removes what [Assess] calls garbage, if the locks of all its objects prove that it is
+// still so. Any number of processes may do so at once, while others create, adopt and attach.
+// Otherwise it fails with [kind.ErrBusy], and nothing that counts has changed. What is not there is
+// no error. ENOTEMPTY says that a queue is gone, and that its directory holds foreign files, or the
+// lane of a writer that came late and removes it. Other errors are those of [Assess].
+func Remove(d *shm.Dir, name string, o Options) error {
+	err := removeOnce(d, name, o)
+	for n := 1; n < staleTries && errors.Is(err, shm.ErrStale); n++ {
+		err = removeOnce(d, name, o) // what is left, or stands there instead
+	}
+	if errors.Is(err, shm.ErrStale) {
+		err = ErrContested
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return kind.Failed("remove", name, err)
+	}
+	return nil
+}
+
+// staleTries bounds how often others may remove what we have opened.
+const staleTries = 8

@@ -1,0 +1,28 @@
+package collect
+
+import (
+	"testing"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// LastLook is that of a collector who found no lanes, also at what waits.
+func LastLook(at, dir *shm.Dir, name string, reader *shm.Object) func() error {
+	t := &target{at: at, name: name, dir: dir, main: reader.Name(), o: Options{Waiting: true}}
+	return (&lastLook{target: t, obj: reader}).look
+}
+
+// Found returns how a queue stands, and what removes that, whatever has its name by then.
+func Found(t *testing.T, d *shm.Dir, name string) (Fate, func() error) {
+	t.Helper()
+	found, err := find(d, name, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = found.dir.Close() })
+	r, err := found.assess()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Fate, found.remove
+}

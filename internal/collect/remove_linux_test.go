@@ -1,0 +1,239 @@
+package collect_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/collect"
+	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/shm"
+)
+
+func TestMain(m *testing.M) { shmtest.Main(m) }
+
+func noError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// openDir opens a directory that no other test sees, and removes it when the test ends.
+func openDir(t *testing.T) *shm.Dir {
+	t.Helper()
+	d, err := shm.OpenDir(filepath.Join(shmtest.Dir(t), t.Name()))
+	noError(t, err)
+	t.Cleanup(func() {
+		_ = d.Close()
+		_ = os.RemoveAll(d.Path())
+	})
+	return d
+}
+
+func attach(t *testing.T, d *shm.Dir) *cq.Writer {
+	t.Helper()
+	w, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{})
+	noError(t, err)
+	return w
+}
+
+// TestRemoveSeesWhoComes: a writer that attaches while a queue is being removed keeps it, unless it
+// sees that and gives up.
+func TestRemoveSeesWhoComes(t *testing.T) {
+	shmtest.Long(t)
+	d := openDir(t)
+	q, err := cq.Create(d, "q", cq.Options{Size: 4, MaxLanes: 3, Lifetime: cq.Persistent})
+	noError(t, err)
+	noError(t, q.Detach())
+	dir, err := d.Sub("q", false)
+	noError(t, err)
+	defer dir.Close()
+	obj, err := dir.Open(kind.ReaderFile, shm.ReadWrite)
+	noError(t, err)
+	defer obj.Close()
+	look := collect.LastLook(d, dir, "q", obj)
+	state := func() uint64 {
+		words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
+		noError(t, err)
+		return words.State.Load()
+	}
+
+	w, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{}) // since the lanes were looked for
+	noError(t, err)
+	before := obj.Owner()
+	if err := obj.Claim(look); !errors.Is(err, cq.ErrBusy) {
+		t.Fatalf("with a writer: %v", err)
+	}
+	if obj.Owner() != before || state() != kind.StateOpen {
+		t.Errorf("owner %+v after %+v, state %d", obj.Owner(), before, state())
+	}
+	noError(t, w.Post(&cq.Entry{}))
+	noError(t, w.Close())
+	if err := collect.Remove(d, "q", collect.Options{Waiting: true}); !errors.Is(err, cq.ErrBusy) {
+		t.Errorf("with an unread entry: %v", err)
+	}
+
+	// Whoever removes it died before it could finish.
+	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
+	noError(t, err)
+	words.State.Store(kind.StateRemoving)
+	var busy *cq.Error
+	if _, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{}); !errors.Is(err, cq.ErrBusy) ||
+		!errors.As(err, &busy) || busy.Hint == "" {
+		t.Errorf("attached to what is being removed: %v", err)
+	}
+	if r, err := collect.Assess(d, "q", collect.Options{Waiting: true}); err != nil ||
+		r.Fate != collect.Unread || r.Unread != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	q, err = cq.Adopt(d, "q", cq.Options{})
+	noError(t, err)
+	if n, err := cq.Read(q, make([]cq.Msg, 4)); n != 1 || err != nil {
+		t.Errorf("read %d, %v", n, err)
+	}
+	w, err = cq.Attach(t.Context(), d, "q", cq.WriterOptions{})
+	noError(t, err)
+	noError(t, w.Close())
+	noError(t, q.Detach())
+	attachWhileRemoved(t, d, dir)
+	noError(t, collect.Remove(d, "q", collect.Options{Waiting: true}))
+	noError(t, collect.Remove(d, "q", collect.Options{}))
+}
+
+// attachWhileRemoved: a writer that meets somebody who removes the queue, and gives it up again,
+// attaches then.
+func attachWhileRemoved(t *testing.T, d, dir *shm.Dir) {
+	t.Helper()
+	defer func(most time.Duration) { collect.ContestMost = most }(collect.ContestMost)
+	collect.ContestMost = time.Hour // it only catches a hang
+	obj, err := dir.Open(kind.ReaderFile, shm.ReadWrite)
+	noError(t, err)
+	defer obj.Close()
+	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
+	noError(t, err)
+	opt, err := kind.StoredQueue("test", "q", obj.Header())
+	noError(t, err)
+	attached := make(chan error, 1)
+	attach := func() {
+		w, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{})
+		if err == nil {
+			err = w.Close()
+		}
+		attached <- err
+	}
+	early := func() {
+		t.Helper()
+		select {
+		case err := <-attached:
+			t.Errorf("did not wait: %v", err)
+			attached <- err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	words.State.Store(kind.StateRemoving)
+	go attach()
+	early()
+	words.State.Store(kind.StateOpen)
+	noError(t, <-attached)
+
+	var all []*cq.Writer // so that there is no row without a lane
+	for range opt.Rows - 1 {
+		w, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{})
+		noError(t, err)
+		all = append(all, w)
+	}
+	if _, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{}); !errors.Is(err, cq.ErrLanes) ||
+		errors.Is(err, cq.ErrBusy) {
+		t.Errorf("one writer too many: %v", err)
+	}
+	for _, w := range all {
+		noError(t, w.Close())
+	}
+	release, err := collect.HoldLanes(d, "q")
+	noError(t, err)
+	go attach()
+	early()
+	release()
+	noError(t, <-attached)
+}
+
+// TestRemovesWhatWasAside: a persistent queue whose maker died before it had its own name waits for
+// nobody.
+func TestRemovesWhatWasAside(t *testing.T) {
+	d := openDir(t)
+	for name, want := range map[string]collect.Fate{"q": collect.Left, "new-queue": collect.Left,
+		"new-" + shm.NewUUID().String(): collect.Garbage} {
+		q, err := cq.Create(d, name, cq.Options{Size: 4, Lifetime: cq.Persistent})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := q.Detach(); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := collect.Assess(d, name, collect.Options{}); err != nil || r.Fate != want {
+			t.Errorf("%s: %v, %v; want %v", name, r.Fate, err, want)
+		}
+		if err := collect.Remove(d, name, collect.Options{}); (err == nil) != (want == collect.Garbage) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestRemoveSeesWhatMoved: what was aside when a collector found it may have got its own name since
+// then, and been left to a successor.
+func TestRemoveSeesWhatMoved(t *testing.T) {
+	d := openDir(t)
+	aside := "new-" + shm.NewUUID().String()
+	q, err := cq.Create(d, aside, cq.Options{Size: 4, Lifetime: cq.Persistent})
+	noError(t, err)
+	noError(t, q.Detach())
+	fate, remove := collect.Found(t, d, aside)
+	if fate != collect.Garbage {
+		t.Fatalf("aside it is %v", fate)
+	}
+	noError(t, os.Rename(filepath.Join(d.Path(), aside), filepath.Join(d.Path(), "q")))
+	for range 2 { // with nothing in the place that it left, and with another one
+		if err := remove(); !errors.Is(err, cq.ErrBusy) {
+			t.Errorf("moved, it was removed: %v", err)
+		}
+		noError(t, os.MkdirAll(filepath.Join(d.Path(), aside), 0o700))
+	}
+	if r, err := collect.Assess(d, "q", collect.Options{}); err != nil || r.Fate != collect.Left {
+		t.Errorf("under its own name: %v, %v", r.Fate, err)
+	}
+	noError(t, collect.Remove(d, aside, collect.Options{}))
+	q, err = cq.Adopt(d, "q", cq.Options{})
+	noError(t, err)
+	noError(t, q.Close())
+}
+
+// TestRemoveSparesTheOtherName: the directory aside of an object that has its own name too goes,
+// and the queue stays, with what is unread in lanes that are only there.
+func TestRemoveSparesTheOtherName(t *testing.T) {
+	d := openDir(t)
+	at := func(name ...string) string { return filepath.Join(append([]string{d.Path()}, name...)...) }
+	q, err := cq.Create(d, "q", cq.Options{Size: 4, Lifetime: cq.Persistent})
+	noError(t, err)
+	w := attach(t, d)
+	noError(t, w.Post(&cq.Entry{Context: 5}))
+	noError(t, errors.Join(w.Close(), q.Detach()))
+	aside := "new-" + shm.NewUUID().String()
+	noError(t, os.Mkdir(at(aside), 0o700))
+	noError(t, os.Link(at("q", kind.ReaderFile), at(aside, kind.ReaderFile)))
+	noError(t, collect.Remove(d, aside, collect.Options{}))
+	if _, err := os.Stat(at(aside)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what was aside: %v", err)
+	}
+	if q, err = cq.Adopt(d, "q", cq.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := cq.Read(q, make([]cq.Msg, 4)); n != 1 || err != nil {
+		t.Errorf("read %d, %v", n, err)
+	}
+	noError(t, q.Close())
+}
