@@ -45,6 +45,10 @@
 //	c.tell     kindLost, kindHung and the like: what it found, each of which fails the run
 //	c.notice   the number of a process whose death it was told of, and how it was told
 //
+// How a writer posts (poster) and how a reader waits and judges (reading) is the same in all roles.
+// Trust is a parameter of theirs: role.between, the place at which processes meet those of another
+// user, has its writers go from reader to reader; without one, whoever has a name is the next.
+//
 // Numbers that rise often stand in the ledger, and role.sum takes them into the report; what is
 // found is told. A death that must be told is demanded of each survivor with s.expect, in
 // role.died. Roles marked as asked take part only if --roles names them.

@@ -1,7 +1,6 @@
 package torture
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,90 +77,117 @@ func (c *child) writeEvent(w *cq.EventWriter, name, number uint64, buf []byte) (
 	return err
 }
 
-// eventReading takes events from an event queue, and looks at them before.
-type eventReading struct {
-	*child
-	// judge compares a number with the ledger.
-	judge     func(name, number uint64, marked bool)
-	e         *cq.EventQueue
+// eventTaker takes events from an event queue, and looks at them before.
+type eventTaker struct {
+	*judge
 	ev        cq.Event
 	bad       cq.EventError
 	text, buf []byte
+	ended     chan error // has what ended the work of a handler; nil without one
 }
 
-func newEventReading(c *child, judge func(name, number uint64, marked bool)) eventReading {
-	return eventReading{child: c, judge: judge, text: make([]byte, 0, eventPayload),
+func newEventTaker(j *judge) *eventTaker {
+	return &eventTaker{judge: j, text: make([]byte, 0, eventPayload),
 		buf: make([]byte, 0, 2*eventPayload)}
 }
 
 func (c *child) readEvents() error {
-	j := judge{c, c.ledger.sessions("event-writer"), &c.words[heldAgain]}
-	r := newEventReading(c, func(name, number uint64, marked bool) {
-		j.number(name, number, marked && c.Spoil != spoilMark)
-	})
-	o := cq.EventOptions{Size: eventSize, MaxLanes: maxLanes, Lifetime: cq.Persistent,
-		DataMaxBytes: eventPayload}
+	j := c.judges("event-writer", heldAgain)
+	r := &reading{judge: j, taker: newEventTaker(j), way: way{"read", (*reading).byRead}}
 	return c.hold(func(make bool) (held, error) {
 		open := cq.AdoptEvents
 		if make {
 			open = cq.OpenEvents
 		}
-		e, err := open(c.dir, eventQueue, o)
-		r.e = e
+		e, err := open(c.dir, eventQueue, cq.EventOptions{Size: eventSize, MaxLanes: maxLanes,
+			Lifetime: cq.Persistent, DataMaxBytes: eventPayload})
+		r.of = []cq.Waitable{e}
 		return e, err
-	}, func(running context.Context) (done bool, err error) { return r.drain(running, &j) })
+	}, r.drain)
 }
 
-// drain reads until it is all over, or this reader leaves by itself.
-func (r *eventReading) drain(running context.Context, j *judge) (done bool, err error) {
-	var since time.Duration
-	for {
-		ctx, drain := running, running.Err() != nil
-		if drain { // nobody writes any more
-			since = cmp.Or(since, lifetime())
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(context.Background(), 100*time.Millisecond)
-			defer cancel()
+// next takes an event, or waits while the library calls the handler.
+func (r *eventTaker) next(ctx context.Context, of cq.Waitable) error {
+	if r.ended != nil {
+		select {
+		case err := <-r.ended:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
 		}
-		err := r.next(ctx)
-		switch {
-		case drain && errors.Is(err, context.DeadlineExceeded):
-			if j.drained(since) {
-				return true, nil
-			}
-			continue
-		case errors.Is(err, context.Canceled):
-			continue
-		case err != nil:
+	}
+	e := of.(*cq.EventQueue)
+	r.ev.Payload = r.buf
+	_, err := e.PeekContext(ctx, &r.ev)
+	return r.take(e, err)
+}
+
+// some takes a few that are there.
+func (r *eventTaker) some(of cq.Waitable) (empty bool, err error) {
+	e := of.(*cq.EventQueue)
+	for range 1 + r.rnd.IntN(16) {
+		r.ev.Payload = r.buf
+		_, err := e.Peek(&r.ev)
+		if errors.Is(err, cq.ErrWouldBlock) {
+			return true, nil
+		}
+		if err = r.take(e, err); err != nil {
 			return false, err
 		}
-		if !drain && r.rnd.IntN(5000) == 0 {
-			return false, nil
-		}
+	}
+	return false, nil
+}
+
+// byHandler waits while the library calls the handler.
+func (r *reading) byHandler(ctx context.Context) error { return r.next(ctx, r.of[0]) }
+
+// handle is the handler, in a goroutine of the library.
+func (r *eventTaker) handle(ev *cq.Event, err error) {
+	var bad *cq.EventError
+	switch {
+	case ev != nil:
+		r.lookEvent(ev)
+	case errors.As(err, &bad):
+		r.lookErr(bad)
+	default:
+		r.end(fmt.Errorf("the handler is told: %w", err))
+		return
+	}
+	if r.leaves() {
+		r.end(nil)
 	}
 }
 
-// next waits for an event and takes it.
-func (r *eventReading) next(ctx context.Context) error {
-	r.ev.Payload = r.buf
-	_, err := r.e.PeekContext(ctx, &r.ev)
-	return r.take(err)
+func (r *eventTaker) end(err error) {
+	select {
+	case r.ended <- err:
+	default: // one end is enough
+	}
 }
 
 // take takes the event that was peeked at; err is what the peek said.
-func (r *eventReading) take(err error) error {
+func (r *eventTaker) take(e *cq.EventQueue, err error) error {
 	switch {
 	case errors.Is(err, cq.ErrAvail):
-		return r.failure()
+		return r.failure(e)
 	case err == nil:
-		return r.event()
+		return r.event(e)
 	}
 	return err
 }
 
-// look judges an event.
-func (r *eventReading) look(ev *cq.Event) {
-	if r.Spoil == spoilSkip && r.rnd.IntN(1000) == 0 {
+// whole judges one that is what its writer made it, and keeps it now and then for a moment, so that
+// kills find the reader with it.
+func (r *eventTaker) whole(name, number uint64, marked bool) {
+	r.number(name, number, marked)
+	if r.rnd.IntN(500) == 0 {
+		nap(time.Duration(r.rnd.IntN(5000)) * time.Microsecond)
+	}
+}
+
+// lookEvent judges an event.
+func (r *eventTaker) lookEvent(ev *cq.Event) {
+	if r.skips() {
 		return
 	}
 	name, number := ev.Context, ev.Data
@@ -170,11 +196,11 @@ func (r *eventReading) look(ev *cq.Event) {
 		r.tell(kindUnpublished, "nobody writes the event %+v", *ev)
 		return
 	}
-	r.judge(name, number, ev.Redelivered)
+	r.whole(name, number, ev.Redelivered)
 }
 
 // lookErr judges an error event.
-func (r *eventReading) lookErr(bad *cq.EventError) {
+func (r *eventTaker) lookErr(bad *cq.EventError) {
 	name, number := bad.Context, bad.Data
 	if !failedEvent(number) || bad.FID != aboutEvent(name, number) ||
 		bad.Err != cq.Errno(syscall.EIO) || bad.ProvErrno != int32(number) ||
@@ -182,15 +208,15 @@ func (r *eventReading) lookErr(bad *cq.EventError) {
 		r.tell(kindUnpublished, "nobody writes the error %+v", *bad)
 		return
 	}
-	r.judge(name, number, bad.Redelivered)
+	r.whole(name, number, bad.Redelivered)
 }
 
 // event judges the event that was peeked at and takes it.
-func (r *eventReading) event() error {
-	r.look(&r.ev)
+func (r *eventTaker) event(e *cq.EventQueue) error {
+	r.lookEvent(&r.ev)
 	name, number := r.ev.Context, r.ev.Data
 	r.ev.Payload = r.buf
-	if _, err := r.e.Read(&r.ev); err != nil {
+	if _, err := e.Read(&r.ev); err != nil {
 		return fmt.Errorf("read: %w", err)
 	}
 	r.taken(name, number, r.ev.Context, r.ev.Data)
@@ -198,15 +224,15 @@ func (r *eventReading) event() error {
 }
 
 // failure is event for an error event.
-func (r *eventReading) failure() error {
+func (r *eventTaker) failure(e *cq.EventQueue) error {
 	r.bad.ErrData = r.buf
-	if _, err := r.e.PeekErr(&r.bad); err != nil {
+	if _, err := e.PeekErr(&r.bad); err != nil {
 		return fmt.Errorf("peek at an error: %w", err)
 	}
 	r.lookErr(&r.bad)
 	name, number := r.bad.Context, r.bad.Data
 	r.bad.ErrData = r.buf
-	if _, err := r.e.ReadErr(&r.bad); err != nil {
+	if _, err := e.ReadErr(&r.bad); err != nil {
 		return fmt.Errorf("read an error: %w", err)
 	}
 	r.taken(name, number, r.bad.Context, r.bad.Data)
@@ -214,21 +240,11 @@ func (r *eventReading) failure() error {
 }
 
 // taken compares what was peeked at with what was read then.
-func (r *eventReading) taken(name, number, name2, number2 uint64) {
+func (r *eventTaker) taken(name, number, name2, number2 uint64) {
 	if name2 != name || number2 != number {
 		r.tell(kindLost, "number %d of session %#x was peeked at, and number %d of %#x read", number,
 			name, number2, name2)
 	}
-}
-
-// eventPoster is a writer of events in one session.
-type eventPoster struct {
-	*child
-	w    *cq.EventWriter
-	name uint64
-	s    session
-	next uint64
-	buf  []byte
 }
 
 func (c *child) writeEvents() error {
@@ -239,44 +255,7 @@ func (c *child) writeEvents() error {
 		if err != nil {
 			return c.attached(err)
 		}
-		p := &eventPoster{child: c, w: w, name: name, s: s, next: 1, buf: make([]byte, eventPayload)}
-		return errors.Join(p.post(), w.Close())
+		l := &eventLane{link: link[*cq.EventWriter]{w: w}}
+		return errors.Join(c.poster(l, name, s).session(), w.Close())
 	})
-}
-
-func (p *eventPoster) post() error {
-	for range 1 + p.rnd.IntN(2000) {
-		if p.ledger.phase() != phaseRun {
-			return nil
-		}
-		switch k := p.rnd.IntN(100); {
-		case k < 96:
-			if err := p.one(); err != nil {
-				return err
-			}
-		case k < 98:
-			nap(time.Duration(p.rnd.IntN(2000)) * time.Microsecond)
-		default:
-			if !p.untilSeen(p.s, p.next-1) {
-				return errGaveUp
-			}
-		}
-	}
-	return nil
-}
-
-func (p *eventPoster) one() error {
-	number := p.next
-	p.s.intent.Store(number)
-	for since := lifetime(); ; {
-		err := p.writeEvent(p.w, p.name, number, p.buf)
-		if err == nil {
-			p.s.published.Store(number)
-			p.next++
-			return nil
-		}
-		if err = p.fullLane(err, since, p.s, number-1); err != nil {
-			return err
-		}
-	}
 }

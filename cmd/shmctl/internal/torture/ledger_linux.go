@@ -75,15 +75,16 @@ func (l *ledger) word(i int) *atomic.Uint64 { return &l.words[i] }
 
 func (l *ledger) phase() uint64 { return l.words[wordPhase].Load() }
 
-// session is what is known of one time of a writer with a lane.
-type session struct{ intent, published, seen *atomic.Uint64 }
+// session is what is known of one time of a writer with a lane. home is, between users, the reader
+// that has the lane, as far as the writer came to say so.
+type session struct{ intent, published, seen, home *atomic.Uint64 }
 
-const sessionWords = 3
+const sessionWords = 4
 
 // sessionAt returns the n-th session in words that hold nothing else.
 func sessionAt(words []atomic.Uint64, n int) session {
 	at := n * sessionWords
-	return session{&words[at], &words[at+1], &words[at+2]}
+	return session{&words[at], &words[at+1], &words[at+2], &words[at+3]}
 }
 
 // mix makes the checksum of an entry.

@@ -22,7 +22,7 @@ func (b *between) calm(s *supervisor) error {
 	if who == nil {
 		return nil
 	}
-	words := s.ledger.region(b.writer)
+	words := b.shared(s.ledger)
 	words[othersStill].Store(1)
 	defer words[othersStill].Store(0)
 	var v vigil
@@ -37,7 +37,7 @@ func (b *between) calm(s *supervisor) error {
 			way := s.ledger.region(b.reader)[othersBy].Load() % othersWays
 			s.broken(b.writer, kindHung, 1, "nobody posts or is killed, and no more than %s in %v "+
 				"by reader %d (pid %d, waits by %s)", missing, othersLatest, v.now.holder, v.now.pid,
-				b.ways[way])
+				b.ways[way].name)
 			return nil
 		}
 		if err := s.reviveAll(); err != nil {
@@ -69,14 +69,14 @@ func (b *between) there(s *supervisor) map[*proc]process {
 
 // unseen says what of writers that live is published and not seen, and notes how it stands.
 func (b *between) unseen(s *supervisor, now *standing) (missing string) {
-	readers, words := s.ledger.region(b.reader), s.ledger.region(b.writer)
+	readers, ss := s.ledger.region(b.reader), s.ledger.sessions(b.writer)
 	*now = standing{holder: readers[othersHolder].Load(), pid: readers[othersPid].Load()}
-	for i := range othersWriters {
-		n := words[othersSessions+i].Load()
-		if n == 0 || n >= othersMost || words[othersWith+i].Load() == 0 {
+	for i := range ss.writers {
+		n := ss.last(i)
+		if n == 0 || b.shared(s.ledger)[othersWith+i].Load() == 0 {
 			continue // of one that died the rest may be gone with both, and the next waits for us
 		}
-		e := othersSessionOf(words, i, n)
+		e := ss.at(i, n)
 		published, seen := e.published.Load(), e.seen.Load()
 		now.sessions[i], now.seen[i] = n, seen
 		if seen >= published {

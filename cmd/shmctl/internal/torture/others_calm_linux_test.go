@@ -10,7 +10,7 @@ import (
 
 // calmPlace is a place with one reader of process 70, which has the queue 9, and of what writer 1
 // published in its fourth session it has seen 2 of 5.
-func calmPlace(t *testing.T, b *between) (*supervisor, *proc, othersSession, func()) {
+func calmPlace(t *testing.T, b *between) (*supervisor, *proc, session, func()) {
 	l, err := makeLedger(filepath.Join(t.TempDir(), ledgerFile))
 	if err != nil {
 		t.Fatal(err)
@@ -22,12 +22,12 @@ func calmPlace(t *testing.T, b *between) (*supervisor, *proc, othersSession, fun
 	roles := []*role{roleOf(b.reader), roleOf(b.writer)}
 	s := &supervisor{ledger: l, procs: []*proc{p}, roles: roles, notes: newNotices(),
 		report: newReport(Options{}, roles), found: map[string]Found{}}
-	readers, writers := l.region(b.reader), l.region(b.writer)
+	readers, ss := l.region(b.reader), l.sessions(b.writer)
 	readers[othersHolder].Store(9)
 	readers[othersPid].Store(70)
-	writers[othersSessions+1].Store(4)
-	writers[othersWith+1].Store(9)
-	e := othersSessionOf(writers, 1, 4)
+	ss.count(1).Store(4)
+	b.shared(l)[othersWith+1].Store(9)
+	e := ss.at(1, 4)
 	e.home.Store(9)
 	e.published.Store(5)
 	e.seen.Store(2)
@@ -84,7 +84,7 @@ func TestVigil(t *testing.T) {
 func TestCalm(t *testing.T) {
 	for _, b := range []*between{&queuesBetween, &eventsBetween} {
 		s, _, e, _ := calmPlace(t, b)
-		words := s.ledger.region(b.writer)
+		words := b.shared(s.ledger)
 		ended := make(chan error, 1)
 		go func() { ended <- b.calm(s) }()
 		for words[othersStill].Load() == 0 {

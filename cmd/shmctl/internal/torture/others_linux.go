@@ -26,24 +26,42 @@ type between struct {
 	share          string // what children are told: the directory where readers listen
 	// How deaths are told.
 	noticeReader, noticeWriter string
-	ways                       [othersWays]string // how readers wait
+	ways                       [othersWays]way // how readers wait
 	// toward are those of the ways in which they come to steps whose names begin so; to others
 	// they come in every way.
 	toward map[string][]int
 }
+
+// How a reader waits for writers of another user for as long as it has the place.
+const (
+	othersAlone  = iota // in a read: its thread sleeps on words of the writers
+	othersShared        // in a read as one of several goroutines: a relay passes rings on
+	othersFD            // on the descriptor, which pipes of lanes make readable
+	othersSet           // in a wait set, on the bell of the process, through a relay
+	othersLast          // of queues on a channel, likewise; of event queues in a handler
+	othersWays
+)
+
+func othersWaysTo(last way) [othersWays]way {
+	return [othersWays]way{{"alone", (*reading).byRead}, {"relays", (*reading).byRead},
+		{"descriptors", (*reading).byDescriptor}, {"wait_sets", (*reading).bySet}, last}
+}
+
+// othersMany are so many turns that each way was taken.
+const othersMany = 2000
 
 // There is one for queues and one for event queues.
 var (
 	queuesBetween = between{reader: "others-reader", writer: "others-writer",
 		share: "others-place", noticeReader: "others-reader-died",
 		noticeWriter: "others-writer-died",
-		ways:         [othersWays]string{"alone", "relays", "descriptors", "wait_sets", "channels"},
+		ways:         othersWaysTo(way{"channels", (*reading).byChannel}),
 		toward: map[string][]int{"pipe": {othersFD}, "notify": {othersLast},
 			"domain": {othersSet, othersLast}, "relay": {othersShared, othersSet, othersLast}}}
 	eventsBetween = between{reader: "others-event-reader", writer: "others-event-writer",
 		share: "others-event-place", noticeReader: "others-event-reader-died",
 		noticeWriter: "others-event-writer-died",
-		ways:         [othersWays]string{"alone", "relays", "descriptors", "wait_sets", "handlers"},
+		ways:         othersWaysTo(way{"handlers", (*reading).byHandler}),
 		toward: map[string][]int{"pipe": {othersFD}, "domain": {othersSet},
 			"relay": {othersShared, othersSet},
 			"event": {othersAlone, othersShared, othersFD, othersSet}}}
@@ -68,25 +86,26 @@ const (
 	othersReaderWords = othersHas + othersReaders
 )
 
-// Words of the writers. Sessions follow.
+// Words of the writers, behind their sessions.
 const (
-	othersSessions    = 0                              // writer: sessions so far, a word each
-	othersWith        = othersSessions + othersWriters // writer: reader that it surely is with, or 0
-	othersFormer      = othersWith + othersWriters     // writer: the one before in its session, or 0
-	othersStill       = othersFormer + othersWriters   // supervisor: nobody is to post
-	othersCalms       = othersStill + 1                // supervisor: how often all was seen then
-	othersHead        = othersCalms + 1
-	othersWriterWords = othersHead + othersWriters*othersMost*othersSessionWords
+	othersWith   = 0                            // writer: reader that it surely is with, or 0
+	othersFormer = othersWith + othersWriters   // writer: the one before in its session, or 0
+	othersStill  = othersFormer + othersWriters // supervisor: nobody is to post
+	othersCalms  = othersStill + 1              // supervisor: how often all was seen then
+	othersShares = othersCalms + 1
 )
 
+// shared returns those words.
+func (b *between) shared(l *ledger) tally {
+	return tally(l.region(b.writer))[sessionsLength(roleOf(b.writer).places):]
+}
+
 const (
-	othersReaders      = 2
-	othersWriters      = 3
-	othersMost         = 1 << 14 // sessions of one writer
-	othersLogged       = 1 << 12 // deaths that the log holds, as a ring
-	othersLefts        = 1 << 10 // readers that left, likewise
-	othersSessionWords = 4
-	othersSize         = 128
+	othersReaders = 2
+	othersWriters = 3
+	othersLogged  = 1 << 12 // deaths that the log holds, as a ring
+	othersLefts   = 1 << 10 // readers that left, likewise
+	othersSize    = 128
 )
 
 // leftWord is where a reader says that it leaves its queue to a successor. Others may have left
@@ -95,11 +114,12 @@ func leftWord(readers tally, generation uint64) *atomic.Uint64 {
 	return &readers[othersLeft+generation%othersLefts]
 }
 
-// readerRole is the role of those who come and go. open makes a queue, and says how it is read.
-func (b *between) readerRole(open func(*child) (othersReader, error), steps ...crash.Label) *role {
+// readerRole is the role of those who come and go. open makes a queue.
+func (b *between) readerRole(open othersOpen, steps ...crash.Label) *role {
 	return &role{name: b.reader, places: othersReaders, words: othersReaderWords,
-		uid: othersReaderUID, asked: true, stops: true, drains: true, with: []string{b.writer},
-		run: func(c *child) error { return c.othersRead(b, open) },
+		uid: othersReaderUID, between: b, asked: true, stops: true, drains: true,
+		with: []string{b.writer},
+		run:  func(c *child) error { return c.othersRead(open) },
 		steps: append(steps, crash.ParkStored, crash.ArmStored, crash.SleepNext, crash.SleepEnded,
 			crash.MeetSending, crash.MeetSent, crash.MeetReceived, crash.AcceptTold,
 			crash.DetachSilenced, crash.DeathProven, crash.DeathTelling, crash.DeathWritten,
@@ -114,11 +134,11 @@ func (b *between) readerRole(open func(*child) (othersReader, error), steps ...c
 }
 
 // writerRole is the role of those who follow. follow attaches to the first reader.
-func (b *between) writerRole(places int, follow func(*child, context.Context) (othersLink, error),
+func (b *between) writerRole(places int, follow func(*child, context.Context) (lane, error),
 	steps ...crash.Label) *role {
-	return &role{name: b.writer, places: places, words: othersWriterWords, uid: othersWriterUID,
-		asked: true, stops: true, with: []string{b.reader},
-		run: func(c *child) error { return c.othersWrite(b, follow) },
+	return &role{name: b.writer, places: places, words: sessionsLength(places) + othersShares,
+		uid: othersWriterUID, between: b, asked: true, stops: true, with: []string{b.reader},
+		run: func(c *child) error { return c.othersWrite(follow) },
 		steps: append(steps, crash.AttachClaimed, crash.AttachWritten, crash.AttachAnnounced,
 			crash.Stamped, crash.PublishStored, crash.WriterClosing, crash.WriterReleased,
 			crash.MeetSending, crash.MeetSent, crash.MeetReceived, crash.FollowFilled,
@@ -126,11 +146,14 @@ func (b *between) writerRole(places int, follow func(*child, context.Context) (o
 			crash.DeathWritten, crash.OthersParked, crash.OthersCounted, crash.OthersPiped,
 			crash.OthersAgain, crash.OthersWoken),
 		starting: func(s *supervisor, p *proc) { // its predecessor's
-			s.ledger.region(b.writer)[othersWith+p.index].Store(0)
-			s.ledger.region(b.writer)[othersFormer+p.index].Store(0)
+			b.shared(s.ledger)[othersWith+p.index].Store(0)
+			b.shared(s.ledger)[othersFormer+p.index].Store(0)
 		},
-		calm: b.calm, died: b.writerDied, settled: b.writerSettled, sum: b.sumWriters,
-		check: b.checkWriters}
+		calm: b.calm, died: b.writerDied, settled: sessionsSettled,
+		check: checkSessions(b.writer), sum: func(s *supervisor, r *RoleReport) {
+			sumSessions(b.writer)(s, r)
+			r.Counts["calms"] = b.shared(s.ledger)[othersCalms].Load()
+		}}
 }
 
 func othersReaderRole() *role {
@@ -143,20 +166,18 @@ func othersWriterRole() *role {
 		crash.PublishEnded)
 }
 
-// othersSession is what is known of one time of a writer with its follower. home is the reader that
-// has its lane, as far as the writer came to say so.
-type othersSession struct{ intent, published, seen, home *atomic.Uint64 }
+// Event queues are those of the event queue that has a name, and so are their events. Readers peek
+// at an event, look at it, and take it then; or a handler looks at it.
+const othersEventWriters = 2
 
-func othersSessionOf(words []atomic.Uint64, writer int, n uint64) othersSession {
-	at := othersHead + (writer*othersMost+int(n))*othersSessionWords
-	return othersSession{&words[at], &words[at+1], &words[at+2], &words[at+3]}
+func othersEventReaderRole() *role {
+	return eventsBetween.readerRole((*child).othersEvents, crash.EventCopied, crash.EventPinned,
+		crash.EventReleased)
 }
 
-func othersName(writer int, n uint64) uint64 { return uint64(writer+1)<<32 | n }
-
-func othersSplit(name uint64) (writer int, n uint64, ok bool) {
-	writer, n = int(name>>32)-1, name&(1<<32-1)
-	return writer, n, writer >= 0 && writer < othersWriters && n > 0 && n < othersMost
+func othersEventWriterRole() *role {
+	return eventsBetween.writerRole(othersEventWriters, (*child).othersFollowEvents,
+		crash.EventFilled, crash.EventPublished)
 }
 
 func lacksOthers() error {
@@ -182,7 +203,7 @@ func (b *between) prepare(s *supervisor) (undo func(), err error) {
 
 // readerHas: the place, and the writers that were with it.
 func (b *between) readerHas(s *supervisor, p *proc) func() string {
-	words, writers := s.ledger.region(b.reader), s.ledger.region(b.writer)
+	words, writers := s.ledger.region(b.reader), b.shared(s.ledger)
 	had, turns := words[othersHolder].Load(), words[othersTurns].Load()
 	if had == 0 || words[othersPid].Load() != uint64(p.PID()) {
 		return func() string { return "" }
@@ -202,8 +223,8 @@ func (b *between) readerHas(s *supervisor, p *proc) func() string {
 
 // writerDied notes what is left to be read, and for the reader that it must learn of it.
 func (b *between) writerDied(s *supervisor, p *proc) error {
-	words, readers := s.ledger.region(b.writer), s.ledger.region(b.reader)
-	if with := words[othersWith+p.index].Load(); with != 0 {
+	readers := s.ledger.region(b.reader)
+	if with := b.shared(s.ledger)[othersWith+p.index].Load(); with != 0 {
 		for _, q := range s.procs {
 			if q.role.name != b.reader {
 				continue
@@ -218,13 +239,12 @@ func (b *between) writerDied(s *supervisor, p *proc) error {
 		readers[at+1].Store(with)
 		readers[othersDeaths].Store(n + 1)
 	}
-	p.left = bequest{since: lifetime()}
-	return nil
+	return sessionsDied(s, p)
 }
 
 // readerDied demands that each writer that surely was with it is told.
 func (b *between) readerDied(s *supervisor, p *proc) error {
-	readers, writers := s.ledger.region(b.reader), s.ledger.region(b.writer)
+	readers, writers := s.ledger.region(b.reader), b.shared(s.ledger)
 	had := readers[othersHas+p.index].Load()
 	if had == 0 || leftWord(readers, had).Load() == had {
 		return nil
@@ -233,7 +253,7 @@ func (b *between) readerDied(s *supervisor, p *proc) error {
 		if q.role.name != b.writer {
 			continue
 		}
-		session := &writers[othersSessions+q.index]
+		session := s.ledger.sessions(b.writer).count(q.index)
 		n := session.Load() // first: what it was with in the next one says nothing of this one
 		if writers[othersWith+q.index].Load() == had ||
 			writers[othersFormer+q.index].Load() == had { // else it is with the next one by now
@@ -243,61 +263,13 @@ func (b *between) readerDied(s *supervisor, p *proc) error {
 	return nil
 }
 
-// writerSettled tells whether the next writer may come: its predecessor's entries are seen,
-// or gone with the reader that had them.
-func (b *between) writerSettled(s *supervisor, p *proc) bool {
-	words := s.ledger.region(b.writer)
-	n := words[othersSessions+p.index].Load()
-	if n == 0 || n >= othersMost {
-		return true
-	}
-	e := othersSessionOf(words, p.index, n)
-	want, seen := e.published.Load(), e.seen.Load()
-	if seen >= want || b.gone(s, e) {
-		return true
-	}
-	if lifetime()-p.left.since < patience/2 {
-		return false
-	}
-	s.broken(p.role.name, kindHung, 1, "of writer %d, which is dead, %d of %d were seen in %v "+
-		"(step %v)", p.index, seen, want, patience/2, p.step)
-	return true
-}
-
-// gone tells that the reader which had a session's lane has no successor in it, and never
-// will, as the writer is dead.
-func (b *between) gone(s *supervisor, e othersSession) bool {
-	holder := s.ledger.region(b.reader)[othersHolder].Load()
-	return holder != 0 && e.home.Load() != holder
-}
-
 func (b *between) sumReaders(s *supervisor, r *RoleReport) {
 	words := s.ledger.region(b.reader)
 	r.Redelivered = words[othersRedelivered].Load()
 	r.Counts["turns"] = words[othersTurns].Load()
-	for way, name := range b.ways {
-		r.Counts[name] = words[othersPlayed+way].Load()
+	for i, way := range b.ways {
+		r.Counts[way.name] = words[othersPlayed+i].Load()
 	}
-}
-
-func (b *between) sumWriters(s *supervisor, r *RoleReport) {
-	words := s.ledger.region(b.writer)
-	sessions := uint64(0)
-	for i := range othersWriters {
-		last := min(words[othersSessions+i].Load(), othersMost-1)
-		sessions += last
-		for n := uint64(1); n <= last; n++ {
-			e := othersSessionOf(words, i, n)
-			published, seen := e.published.Load(), e.seen.Load()
-			r.Published += published
-			r.InDoubt += max(published, e.intent.Load()) - published
-			r.Read += seen
-			if seen < published && b.gone(s, e) {
-				r.Gone += published - seen
-			}
-		}
-	}
-	r.Counts["sessions"], r.Counts["calms"] = sessions, words[othersCalms].Load()
 }
 
 func (b *between) checkReaders(s *supervisor) {
@@ -305,25 +277,10 @@ func (b *between) checkReaders(s *supervisor) {
 	if words[othersEnded].Load() == 0 {
 		s.broken(b.reader, kindHung, 1, "no reader came to the end")
 	}
-	for i, name := range b.ways {
+	for i, way := range b.ways {
 		if words[othersTurns].Load() >= othersMany && words[othersPlayed+i].Load() == 0 {
 			s.broken(b.reader, kindFailed, 1, "in %d turns nobody read anything who waits so: %s",
-				words[othersTurns].Load(), name)
-		}
-	}
-}
-
-// checkWriters compares the ledger at the end. The last reader has read all that it had.
-func (b *between) checkWriters(s *supervisor) {
-	words := s.ledger.region(b.writer)
-	for i := range othersWriters {
-		for n := uint64(1); n <= words[othersSessions+i].Load() && n < othersMost; n++ {
-			e := othersSessionOf(words, i, n)
-			published, seen := e.published.Load(), e.seen.Load()
-			if seen < published && !b.gone(s, e) {
-				s.broken(b.writer, kindLost, published-seen, "of writer %d session %d only "+
-					"%d of %d were seen by the reader that has its lane", i, n, seen, published)
-			}
+				words[othersTurns].Load(), way.name)
 		}
 	}
 }

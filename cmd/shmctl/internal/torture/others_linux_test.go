@@ -42,7 +42,7 @@ func areFollowed(t *testing.T, b *between) {
 		}
 		counts, missing := r.Roles[b.reader].Counts, 0
 		for _, way := range b.ways {
-			if played[way] += counts[way]; played[way] == 0 {
+			if played[way.name] += counts[way.name]; played[way.name] == 0 {
 				missing++
 			}
 		}

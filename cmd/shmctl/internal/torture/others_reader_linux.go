@@ -7,25 +7,17 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/shm"
 )
 
-// othersReader is a reader's time with the place.
-type othersReader interface {
-	// held is its queue, and by the way of waiting that was drawn.
-	held() (q othersHeld, by int)
-	// wait reads in that way until the context ends, or the reader
-	// leaves by itself.
-	wait(context.Context) error
-	// rest reads what is there when nobody posts any more.
-	rest() error
-}
+// othersOpen makes a queue, and says how it is read.
+type othersOpen func(c *child, at int) (*reading, othersHeld, error)
 
 // othersHeld is a queue or an event queue.
 type othersHeld interface {
@@ -37,13 +29,13 @@ type othersHeld interface {
 }
 
 // othersSocket is where the reader of a generation listens.
-func (c *child) othersSocket(b *between, generation uint64) string {
-	return fmt.Sprintf("%s/s%d", c.Share[b.share], generation)
+func (c *child) othersSocket(generation uint64) string {
+	return fmt.Sprintf("%s/s%d", c.Share[c.role.between.share], generation)
 }
 
 // othersRead reads at the place whenever nobody else does, until everything is read.
-func (c *child) othersRead(b *between, open func(*child) (othersReader, error)) error {
-	lock, err := os.OpenFile(c.Share[b.share]+"/lock", os.O_RDWR|os.O_CREATE, 0o600)
+func (c *child) othersRead(open othersOpen) error {
+	lock, err := os.OpenFile(c.Share[c.role.between.share]+"/lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
@@ -58,7 +50,7 @@ func (c *child) othersRead(b *between, open func(*child) (othersReader, error)) 
 			continue
 		}
 		if c.words[othersEnded].Load() == 0 {
-			err = c.othersHave(b, open)
+			err = c.othersHave(open)
 		}
 		c.words[othersPid].Store(0)
 		if err != nil {
@@ -72,15 +64,15 @@ func (c *child) othersRead(b *between, open func(*child) (othersReader, error)) 
 }
 
 // othersListen listens for those who follow to a generation.
-func (c *child) othersListen(b *between, generation uint64) (*net.UnixListener, error) {
-	killed, err := filepath.Glob(c.Share[b.share] + "/s*")
+func (c *child) othersListen(generation uint64) (*net.UnixListener, error) {
+	killed, err := filepath.Glob(c.Share[c.role.between.share] + "/s*")
 	if err != nil {
 		return nil, err
 	}
 	for _, path := range killed {
 		_ = os.Remove(path)
 	}
-	path := c.othersSocket(b, generation)
+	path := c.othersSocket(generation)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, err
@@ -92,14 +84,20 @@ func (c *child) othersListen(b *between, generation uint64) (*net.UnixListener, 
 }
 
 // othersHave is a reader's time with the place.
-func (c *child) othersHave(b *between, open func(*child) (othersReader, error)) error {
-	r, err := open(c)
+func (c *child) othersHave(open othersOpen) error {
+	b := c.role.between
+	at := c.rnd.IntN(othersWays)
+	step, _, _ := strings.Cut(c.Step, "-")
+	if toward := b.toward[step]; toward != nil {
+		at = toward[c.rnd.IntN(len(toward))]
+	}
+	r, q, err := open(c, at)
 	if err != nil {
 		return err
 	}
-	q, by := r.held()
 	generation := q.FID().Generation
-	l, err := c.othersListen(b, generation)
+	r.way, r.mine, r.plays = b.ways[at], generation, &c.words[othersPlayed+at]
+	l, err := c.othersListen(generation)
 	if err != nil {
 		return err
 	}
@@ -112,7 +110,7 @@ func (c *child) othersHave(b *between, open func(*child) (othersReader, error)) 
 		return err
 	}
 	known := c.words[othersDeaths].Load()
-	c.words[othersBy].Store(uint64(by))
+	c.words[othersBy].Store(uint64(at))
 	c.words[othersPid].Store(uint64(os.Getpid()))
 	if former := c.words[othersHolder].Swap(generation); generation <= former {
 		c.tell(kindBroken, "generation %d comes after %d", generation, former)
@@ -127,7 +125,9 @@ func (c *child) othersHave(b *between, open func(*child) (othersReader, error)) 
 		defer close(watched)
 		c.othersMourn(told, b, generation, known, deaths)
 	}()
-	done, err := c.othersDrain(r)
+	running, stop := c.running(phaseDrain)
+	done, err := r.drain(running)
+	stop()
 	listening()
 	<-watched
 	err = errors.Join(err, c.othersLeave(q, done))
@@ -149,22 +149,6 @@ func (c *child) othersLeave(q othersHeld, done bool) error {
 	leftWord(c.words, generation).Store(generation)
 	c.words[othersPid].Store(0)
 	return q.Detach()
-}
-
-// othersDrain reads until it is all over, or this reader leaves by itself.
-func (c *child) othersDrain(r othersReader) (done bool, err error) {
-	running, stop := c.running(phaseDrain)
-	defer stop()
-	if err = r.wait(running); err != nil {
-		return false, err
-	}
-	if running.Err() == nil {
-		return false, nil // it leaves by itself
-	}
-	if err = r.rest(); err != nil {
-		return false, fmt.Errorf("at the end: %w", err)
-	}
-	return true, nil
 }
 
 // othersMourn passes on what the library tells of writers that died, and complains if it does not
@@ -196,75 +180,31 @@ func (c *child) othersMourn(ctx context.Context, b *between, mine, known uint64,
 	}
 }
 
-// othersAllSeen tells whether a reader has seen all of the sessions that are its own.
-func (c *child) othersAllSeen(b *between, mine uint64) bool {
-	words := c.ledger.region(b.writer)
-	for i := range othersWriters {
-		for n := uint64(1); n <= words[othersSessions+i].Load() && n < othersMost; n++ {
-			e := othersSessionOf(words, i, n)
-			if e.home.Load() == mine && e.seen.Load() < e.published.Load() {
-				return false
-			}
-		}
+// othersQueue makes a queue.
+func (c *child) othersQueue(at int) (*reading, othersHeld, error) {
+	o := cq.Options{Size: othersSize, Trust: cq.TrustOthers, MaxLanes: 16, Spin: -1,
+		Allow: &shm.AllowList{UIDs: []int{othersWriterUID}}, Shared: at == othersShared}
+	if at == othersFD {
+		o.Wait = cq.WaitFD
 	}
-	return true
+	q, err := cq.CreateAnonymous("others", o)
+	j := c.judges(c.role.between.writer, othersRedelivered)
+	return &reading{judge: j, taker: queueTaker{j}, of: []cq.Waitable{q}}, q, err
 }
 
-// othersTurn is what readers of all kinds have in common.
-type othersTurn struct {
-	*child
-	b      *between
-	way    int
-	played bool // something was read
-}
-
-// leaves tells whether the reader goes now, by itself.
-func (t *othersTurn) leaves() bool {
-	if t.Step == crash.DetachSilenced.String() {
-		return t.rnd.IntN(50) == 0
+// othersEvents makes an event queue.
+func (c *child) othersEvents(at int) (*reading, othersHeld, error) {
+	j := c.judges(c.role.between.writer, othersRedelivered)
+	events := newEventTaker(j)
+	o := cq.EventOptions{Size: eventSize, Trust: cq.TrustOthers, MaxLanes: 16, Spin: -1,
+		Allow: &shm.AllowList{UIDs: []int{othersWriterUID}}, DataMaxBytes: eventPayload,
+		Shared: at == othersShared}
+	switch at {
+	case othersFD:
+		o.Wait = cq.WaitFD
+	case othersLast:
+		events.ended, o.Handler = make(chan error, 1), events.handle
 	}
-	return t.rnd.IntN(3000) == 0
-}
-
-// over tells, of one that finds nothing when nobody posts any more, whether that is all.
-func (t *othersTurn) over(q othersHeld, since time.Duration) bool {
-	return t.othersAllSeen(t.b, q.FID().Generation) || lifetime()-since > patience/4
-}
-
-// plays notes that something was read in the way of this turn.
-func (t *othersTurn) plays() {
-	if !t.played {
-		t.played = true
-		t.words[othersPlayed+t.way].Add(1)
-	}
-}
-
-// number compares one entry, which is whole, with the ledger.
-func (t *othersTurn) number(name, number uint64, marked bool) {
-	if t.Spoil == spoilMark {
-		marked = false
-	}
-	writer, n, ok := othersSplit(name)
-	if !ok {
-		t.tell(kindUnpublished, "no writer is %#x", name)
-		return
-	}
-	s := othersSessionOf(t.ledger.region(t.b.writer), writer, n)
-	seen := s.seen.Load()
-	switch {
-	case number > s.intent.Load():
-		t.tell(kindUnpublished, "number %d of writer %d session %d was never committed, only %d",
-			number, writer, n, s.intent.Load())
-	case number == seen+1:
-		s.seen.Store(number)
-	case number <= seen && marked:
-		t.words[othersRedelivered].Add(1)
-	case number <= seen:
-		t.tell(kindDuplicate, "number %d of writer %d session %d came again without a mark; "+
-			"%d were seen", number, writer, n, seen)
-	default:
-		s.seen.Store(number)
-		t.tellN(kindLost, number-seen-1, "number %d of writer %d session %d came after %d",
-			number, writer, n, seen)
-	}
+	e, err := cq.CreateAnonymousEvents("others", o)
+	return &reading{judge: j, taker: events, of: []cq.Waitable{e}}, e, err
 }

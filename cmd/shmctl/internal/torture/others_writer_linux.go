@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"syscall"
 	"time"
 
@@ -13,20 +12,7 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// othersLink is a writer with one reader after the other.
-type othersLink interface {
-	// generation is that of the reader that it is with.
-	generation() uint64
-	ReaderGone() <-chan struct{}
-	BindEvents(cq.EventSink) error
-	// Renew goes on with the successor of a reader that is gone; see [cq.Writer.Follow].
-	Renew(context.Context) error
-	Close() error
-	// some posts a little, in one of the ways that there are.
-	some(p *othersPoster) error
-}
-
-// link is what such a writer is made of.
+// link is a writer, with one reader after the other where they are of another user.
 type link[W interface {
 	ReaderGone() <-chan struct{}
 	BindEvents(cq.EventSink) error
@@ -34,7 +20,6 @@ type link[W interface {
 	Close() error
 }] struct {
 	c    *child
-	b    *between
 	w    W
 	with uint64 // generation of the reader
 }
@@ -42,7 +27,7 @@ type link[W interface {
 // meet tries until somebody is there.
 func (l *link[W]) meet(ctx context.Context, with func(*net.UnixConn) (W, error)) error {
 	for {
-		conn, generation, err := l.c.othersDial(ctx, l.b)
+		conn, generation, err := l.c.othersDial(ctx)
 		if err == nil {
 			var w W
 			w, err = with(conn)
@@ -88,19 +73,6 @@ func (l *link[W]) Renew(ctx context.Context) error {
 	return l.meet(ctx, func(conn *net.UnixConn) (W, error) { return l.w.Follow(ctx, conn) })
 }
 
-// othersPoster is a writer in one session: with one reader after the other.
-type othersPoster struct {
-	*child
-	b      *between
-	link   othersLink
-	deaths *cq.EventQueue
-	name   uint64
-	s      othersSession
-	next   uint64 // number of the next entry
-	mu     sync.Mutex
-	told   map[uint64]bool // readers whose death the event queue told
-}
-
 // othersOptions are those of writers.
 func othersOptions() cq.WriterOptions {
 	return cq.WriterOptions{Trust: cq.TrustOthers,
@@ -108,72 +80,67 @@ func othersOptions() cq.WriterOptions {
 }
 
 // othersDial connects to the reader that there is, and says which one that is.
-func (c *child) othersDial(ctx context.Context, b *between) (*net.UnixConn, uint64, error) {
-	generation := c.ledger.region(b.reader)[othersHolder].Load()
+func (c *child) othersDial(ctx context.Context) (*net.UnixConn, uint64, error) {
+	generation := c.ledger.region(c.role.between.reader)[othersHolder].Load()
 	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", c.othersSocket(b, generation))
+	conn, err := d.DialContext(ctx, "unix", c.othersSocket(generation))
 	if err != nil {
 		return nil, 0, err
 	}
 	return conn.(*net.UnixConn), generation, nil
 }
 
-// othersWrite follows readers and posts, session after session, until it is told to stop.
-func (c *child) othersWrite(b *between,
-	follow func(*child, context.Context) (othersLink, error)) error {
-	for c.ledger.phase() == phaseRun {
-		if c.words[othersStill].Load() != 0 { // who attaches wakes the reader
-			nap(time.Millisecond)
-			continue
-		}
-		n := c.words[othersSessions+c.Index].Add(1)
-		if n >= othersMost {
-			return fmt.Errorf("%d sessions are more than the ledger has room for", n)
-		}
-		if err := c.othersSession(b, n, follow); err != nil {
-			return err
-		}
-	}
-	return nil
+// othersFollow attaches to whoever reads.
+func (c *child) othersFollow(ctx context.Context) (lane, error) {
+	l := &queueLane{link[*cq.Writer]{c: c}}
+	return l, l.meet(ctx, func(conn *net.UnixConn) (*cq.Writer, error) {
+		return cq.AttachConn(ctx, conn, othersOptions())
+	})
 }
 
-func (c *child) othersSession(b *between, n uint64,
-	follow func(*child, context.Context) (othersLink, error)) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	link, err := follow(c, ctx)
-	if err != nil {
-		return fmt.Errorf("nobody to follow: %w", err)
-	}
-	p := &othersPoster{child: c, b: b, link: link, name: othersName(c.Index, n), next: 1,
-		s: othersSessionOf(c.words, c.Index, n), told: map[uint64]bool{}}
-	if p.deaths, err = cq.CreateAnonymousEvents("deaths", cq.EventOptions{}); err != nil {
-		return errors.Join(err, link.Close())
-	}
-	mourning, stop := context.WithCancel(context.Background())
-	mourned := make(chan error, 1)
-	go func() { mourned <- p.mourn(mourning) }()
-	if err = link.BindEvents(p.deaths); err == nil {
-		p.at(link.generation())
-		if err = p.post(); err == nil {
-			err = p.untilSeen()
+// othersFollowEvents attaches to whoever reads events.
+func (c *child) othersFollowEvents(ctx context.Context) (lane, error) {
+	l := &eventLane{link: link[*cq.EventWriter]{c: c}}
+	return l, l.meet(ctx, func(conn *net.UnixConn) (*cq.EventWriter, error) {
+		return cq.AttachEventsConn(ctx, conn, othersOptions())
+	})
+}
+
+// othersWrite follows readers and posts, session after session, until it is told to stop.
+func (c *child) othersWrite(follow func(*child, context.Context) (lane, error)) error {
+	return c.sessions(func(name uint64, s session) error {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		l, err := follow(c, ctx)
+		if err != nil {
+			return fmt.Errorf("nobody to follow: %w", err)
 		}
-	}
-	c.words[othersWith+c.Index].Store(0)
-	c.words[othersFormer+c.Index].Store(0)
-	if errors.Is(err, errGaveUp) {
-		err = nil
-	}
-	stop()
-	return errors.Join(err, <-mourned, link.Close(), p.deaths.Close())
+		deaths, err := cq.CreateAnonymousEvents("deaths", cq.EventOptions{})
+		if err != nil {
+			return errors.Join(err, l.Close())
+		}
+		p := c.poster(l, name, s)
+		mourning, stop := context.WithCancel(context.Background())
+		mourned := make(chan error, 1)
+		go func() { mourned <- p.mourn(mourning, deaths) }()
+		if err = l.BindEvents(deaths); err == nil {
+			p.at(l.generation())
+			err = p.session()
+		}
+		shared := p.b.shared(c.ledger)
+		shared[othersWith+c.Index].Store(0)
+		shared[othersFormer+c.Index].Store(0)
+		stop()
+		return errors.Join(err, <-mourned, l.Close(), deaths.Close())
+	})
 }
 
 // mourn passes on what the event queue says of readers that died, at once and not only when the
 // next one is there.
-func (p *othersPoster) mourn(ctx context.Context) error {
+func (p *poster) mourn(ctx context.Context, deaths *cq.EventQueue) error {
 	ev := cq.Event{Payload: make([]byte, 0, 128)}
 	for {
-		if _, err := p.deaths.ReadContext(ctx, &ev); ctx.Err() != nil {
+		if _, err := deaths.ReadContext(ctx, &ev); ctx.Err() != nil {
 			return nil
 		} else if err != nil {
 			return fmt.Errorf("read deaths: %w", err)
@@ -188,85 +155,34 @@ func (p *othersPoster) mourn(ctx context.Context) error {
 }
 
 // knows tells whether the event queue told the death of a reader.
-func (p *othersPoster) knows(generation uint64) bool {
+func (p *poster) knows(generation uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.told[generation]
 }
 
 // at notes with what reader the lane is now.
-func (p *othersPoster) at(generation uint64) {
+func (p *poster) at(generation uint64) {
 	p.s.home.Store(generation)
-	p.words[othersWith+p.Index].Store(generation)
-}
-
-// post posts for a while in all ways there are, and through all readers that there are.
-func (p *othersPoster) post() error {
-	for range 1 + p.rnd.IntN(3000) {
-		for p.words[othersStill].Load() != 0 && p.ledger.phase() == phaseRun {
-			if err := p.untilSeen(); err != nil {
-				return err
-			}
-			nap(time.Millisecond)
-		}
-		if p.ledger.phase() != phaseRun {
-			return nil
-		}
-		var err error
-		switch k := p.rnd.IntN(100); {
-		case k < 94:
-			err = p.link.some(p)
-		case k < 98:
-			nap(time.Duration(p.rnd.IntN(3000)) * time.Microsecond)
-		default:
-			err = p.untilSeen()
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (p *othersPoster) published(n int) {
-	p.next += uint64(n)
-	p.s.published.Store(p.next - 1)
-}
-
-// again deals with what kept it from posting: it waits for room, or for the next reader.
-func (p *othersPoster) again(err error, since time.Duration) error {
-	switch {
-	case errors.Is(err, cq.ErrPeerGone):
-		return p.renew()
-	case !errors.Is(err, cq.ErrFull):
-		return err
-	case lifetime()-since > patience:
-		p.tell(kindHung, "no room for %v, with %d of %d seen", patience, p.s.seen.Load(), p.next-1)
-		return errGaveUp
-	}
-	select { // nobody posts while there is no room
-	case <-p.link.ReaderGone():
-		return p.renew()
-	case <-time.After(200 * time.Microsecond):
-		return nil
-	}
+	p.b.shared(p.ledger)[othersWith+p.Index].Store(generation)
 }
 
 // renew goes on with the next reader. Its own event queue must know why.
-func (p *othersPoster) renew() error {
+func (p *poster) renew() error {
 	former := p.s.home.Load()
-	p.words[othersFormer+p.Index].Store(former)
-	p.words[othersWith+p.Index].Store(0)
+	shared := p.b.shared(p.ledger)
+	shared[othersFormer+p.Index].Store(former)
+	shared[othersWith+p.Index].Store(0)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := p.link.Renew(ctx); err != nil {
+	if err := p.lane.Renew(ctx); err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			p.tell(kindHung, "no reader to follow for %v: %v", patience, err)
 			return errGaveUp
 		}
 		return fmt.Errorf("renew: %w", err)
 	}
-	p.at(p.link.generation())
+	p.at(p.lane.generation())
 	left := leftWord(p.ledger.region(p.b.reader), former)
 	for since := lifetime(); ; nap(time.Millisecond) {
 		if p.knows(former) || left.Load() == former {
@@ -277,22 +193,4 @@ func (p *othersPoster) renew() error {
 			return nil
 		}
 	}
-}
-
-// untilSeen waits until a reader has seen everything: no later post helps a lost wake.
-func (p *othersPoster) untilSeen() error {
-	for since := lifetime(); p.s.seen.Load() < p.next-1; {
-		if lifetime()-since > patience {
-			p.tell(kindHung, "%d of %d seen, and no more for %v", p.s.seen.Load(), p.next-1, patience)
-			return errGaveUp
-		}
-		select {
-		case <-p.link.ReaderGone():
-			if err := p.renew(); err != nil {
-				return err
-			}
-		case <-time.After(100 * time.Microsecond):
-		}
-	}
-	return nil
 }

@@ -1,9 +1,12 @@
 package torture
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
 )
 
@@ -134,4 +137,112 @@ func (s *supervisor) unseen(ss sessions) string {
 		}
 	}
 	return ""
+}
+
+// queueTaker takes the entries of queues.
+type queueTaker struct{ *judge }
+
+func (c queueTaker) next(ctx context.Context, of cq.Waitable) error {
+	q := of.(*cq.Queue)
+	es, err := q.PeekContext(ctx, 1+c.rnd.IntN(64))
+	if err != nil {
+		return err
+	}
+	return c.take(q, es)
+}
+
+func (c queueTaker) some(of cq.Waitable) (empty bool, err error) {
+	q := of.(*cq.Queue)
+	es, err := q.Peek(1 + c.rnd.IntN(64))
+	if errors.Is(err, cq.ErrWouldBlock) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("peek: %w", err)
+	}
+	return false, c.take(q, es)
+}
+
+// take looks at what was handed out, perhaps asks for more of it, and releases it in pieces.
+func (c queueTaker) take(q *cq.Queue, es []cq.Entry) error {
+	left := c.look(es)
+	if c.rnd.IntN(8) == 0 {
+		more, err := q.Peek(1 + c.rnd.IntN(16))
+		if err != nil && !errors.Is(err, cq.ErrWouldBlock) {
+			return fmt.Errorf("peek: %w", err)
+		}
+		left += c.look(more)
+	}
+	if c.rnd.IntN(100) == 0 { // so that kills find it with entries in its hands
+		nap(time.Duration(c.rnd.IntN(5000)) * time.Microsecond)
+	}
+	for left > 0 {
+		n := left
+		if c.rnd.IntN(4) == 0 {
+			n = 1 + c.rnd.IntN(left)
+		}
+		if err := q.Release(n); err != nil {
+			return fmt.Errorf("release: %w", err)
+		}
+		left -= n
+	}
+	return nil
+}
+
+// read opens the queue when nobody else has it, and reads until it is done.
+func (c *child) read() (err error) {
+	eq, end, err := c.mourning()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	j := c.judges("writer", heldAgain)
+	r := &reading{judge: j, taker: queueTaker{j}, way: way{"read", (*reading).byRead}}
+	var q *cq.Queue
+	return c.hold(func(make bool) (_ held, err error) {
+		open := cq.Adopt
+		if make {
+			open = cq.Open
+		}
+		q, err = open(c.dir, queueName, cq.Options{Size: queueSize, MaxLanes: maxLanes,
+			Lifetime: cq.Persistent})
+		r.of = []cq.Waitable{q}
+		return q, err
+	}, func(running context.Context) (done bool, err error) {
+		if err := q.BindEvents(eq); err != nil {
+			return false, err
+		}
+		c.bound()
+		defer c.unbound()
+		return r.drain(running)
+	})
+}
+
+// write attaches and posts, session after session. In some nobody tells it of its reader's death.
+func (c *child) write() (err error) {
+	eq, end, err := c.mourning()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	return c.sessions(func(name uint64, s session) error {
+		w, err := c.attach(queueName)
+		if w == nil {
+			return err
+		}
+		owner, lane := &c.words[writerLaneOwner+w.Lane()], &c.words[writerLane+c.Index]
+		owner.Store(name)
+		lane.Store(uint64(w.Lane()) + 1)
+		if c.rnd.IntN(4) > 0 {
+			if err = w.BindEvents(eq); err == nil {
+				c.bound()
+			}
+		}
+		if err == nil {
+			err = c.poster(&queueLane{link[*cq.Writer]{w: w}}, name, s).session()
+		}
+		c.unbound()
+		lane.Store(0)
+		return errors.Join(err, w.Close())
+	})
 }

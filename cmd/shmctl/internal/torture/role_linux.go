@@ -27,6 +27,8 @@ type role struct {
 	// uid is the user that its processes run as: they have the ledger and the program, and can
 	// reach no directory of the run but what prepare makes for them.
 	uid uint32
+	// between is the place at which its processes meet those of another user; nil is one user.
+	between *between
 	// lacks tells what the machine does not have that its processes need; nil if it has all.
 	lacks func() error
 	// safe says that its processes are never killed or stopped.

@@ -14,16 +14,32 @@ const maxSessions = 1 << 16
 // many each had, and what is known of each. Entries are numbered from 1 in each session, and say
 // whose they are.
 type sessions struct {
-	role    string
+	role    *role
 	words   []atomic.Uint64
 	writers int
+	holder  *atomic.Uint64 // between users: generation of the queue of who reads; else nil
 }
 
 // sessionsLength is how many words they take.
 func sessionsLength(writers int) int { return writers + writers*maxSessions*sessionWords }
 
 func (l *ledger) sessions(role string) sessions {
-	return sessions{role, l.region(role), roleOf(role).places}
+	r := roleOf(role)
+	ss := sessions{role: r, words: l.region(role), writers: r.places}
+	if r.between != nil {
+		ss.holder = &l.region(r.between.reader)[othersHolder]
+	}
+	return ss
+}
+
+// gone tells that the reader which had a session's lane has no successor in it, and never will, if
+// the writer is dead: what it has not seen was in memory of theirs that has no name.
+func (ss sessions) gone(e session) bool {
+	if ss.holder == nil {
+		return false
+	}
+	holder := ss.holder.Load()
+	return holder != 0 && e.home.Load() != holder
 }
 
 // count is how many sessions a writer had; the writer stores it.
@@ -59,7 +75,11 @@ func (ss sessions) sum(r *RoleReport) {
 			published := e.published.Load()
 			r.Published += published
 			r.InDoubt += max(published, e.intent.Load()) - published
-			r.Read += e.seen.Load()
+			seen := e.seen.Load()
+			r.Read += seen
+			if seen < published && ss.gone(e) {
+				r.Gone += published - seen
+			}
 		}
 	}
 	r.Counts["sessions"] = had
@@ -77,13 +97,13 @@ func (ss sessions) check(s *supervisor) {
 		for n := uint64(1); n <= ss.last(i); n++ {
 			e := ss.at(i, n)
 			published, seen := e.published.Load(), e.seen.Load()
-			if s.exact[exactName{ss.role, sessionName(i, n)}] && seen > published {
-				s.broken(ss.role, kindUnpublished, seen-published, "of %s %d session %d, which "+
-					"died before it published more than %d, %d were seen", ss.role, i, n, published, seen)
+			if s.exact[exactName{ss.role.name, sessionName(i, n)}] && seen > published {
+				s.broken(ss.role.name, kindUnpublished, seen-published, "of %s %d session %d, which "+
+					"died before it published more than %d, %d were seen", ss.role.name, i, n, published, seen)
 			}
-			if seen < published {
-				s.broken(ss.role, kindLost, published-seen, "of %s %d session %d only %d of %d "+
-					"were seen", ss.role, i, n, seen, published)
+			if seen < published && !ss.gone(e) {
+				s.broken(ss.role.name, kindLost, published-seen, "of %s %d session %d only %d of %d "+
+					"were seen", ss.role.name, i, n, seen, published)
 			}
 		}
 	}
@@ -118,11 +138,12 @@ func (ss sessions) died(s *supervisor, p *proc) {
 	}
 	of := ss.at(p.index, n)
 	p.left = bequest{of.published.Load(), of, lifetime()}
-	if p.shot {
+	// Between users a writer stores tails for a successor, too, of what is published already.
+	if p.shot || ss.holder != nil {
 		return
 	}
 	if beforePublish[p.step] {
-		s.exact[exactName{ss.role, sessionName(p.index, n)}] = true
+		s.exact[exactName{ss.role.name, sessionName(p.index, n)}] = true
 	} else if afterPublish[p.step] && p.left.want < of.intent.Load() {
 		p.left.want++ // at least
 	}
@@ -138,6 +159,9 @@ func sessionsDied(s *supervisor, p *proc) error {
 // predecessor, though that could not ring any more.
 func sessionsSettled(s *supervisor, p *proc) bool {
 	b := &p.left
+	if !b.seen() && s.ledger.sessions(p.role.name).gone(b.of) {
+		b.want = 0
+	}
 	if !b.seen() && lifetime()-b.since < patience/2 {
 		return false
 	}
@@ -155,63 +179,4 @@ func sumSessions(name string) func(*supervisor, *RoleReport) {
 
 func checkSessions(name string) func(*supervisor) {
 	return func(s *supervisor) { s.ledger.sessions(name).check(s) }
-}
-
-// judge compares what a reader gets with the ledger.
-type judge struct {
-	*child
-	of    sessions
-	again *atomic.Uint64 // what came again, marked
-}
-
-// drained tells whether a look at nothing that took until its deadline was the last one: a process
-// that could not run looked at little, and what the dead left may still have to be found. since is
-// when nobody wrote any more, of lifetime.
-func (j *judge) drained(since time.Duration) bool {
-	for i := range j.of.writers {
-		for n := uint64(1); n <= j.of.last(i); n++ {
-			if s := j.of.at(i, n); s.seen.Load() < s.published.Load() {
-				return lifetime()-since > patience/4
-			}
-		}
-	}
-	return true
-}
-
-// number judges one entry, which is whole.
-func (j *judge) number(name, number uint64, marked bool) {
-	s, ok := j.of.named(name)
-	if !ok {
-		j.tell(kindUnpublished, "no writer is %#x", name)
-		return
-	}
-	switch seen := s.seen.Load(); {
-	case number > s.intent.Load():
-		j.tell(kindUnpublished, "number %d of session %#x was never committed, only %d", number, name,
-			s.intent.Load())
-	case number == seen+1:
-		s.seen.Store(number)
-	case number <= seen && marked:
-		j.again.Add(1)
-	case number <= seen:
-		j.tell(kindDuplicate, "number %d of session %#x came again without a mark; %d were seen",
-			number, name, seen)
-	default:
-		s.seen.Store(number)
-		j.tellN(kindLost, number-seen-1, "number %d of session %#x came after %d", number, name, seen)
-	}
-}
-
-// untilSeen waits until the reader has seen everything: no later post helps a lost wake.
-func (c *child) untilSeen(s session, upTo uint64) bool {
-	for since := lifetime(); s.seen.Load() < upTo; nap(100 * time.Microsecond) {
-		if c.ledger.phase() != phaseRun {
-			return true
-		}
-		if lifetime()-since > patience {
-			c.tell(kindHung, "%d of %d seen, and no more for %v", s.seen.Load(), upTo, patience)
-			return false
-		}
-	}
-	return true
 }

@@ -43,12 +43,12 @@ func (f failing) Close() error             { return f.err }
 
 // TestLeaveSetFails: what a set says when it is closed gets through when the wait was cancelled.
 func TestLeaveSetFails(t *testing.T) {
-	r := &setReading{}
-	left := r.leaveSet(failing{syscall.EBADMSG})
+	r := &reading{}
+	left := r.leave(failing{syscall.EBADMSG})
 	if err := withoutCancel(errors.Join(context.Canceled, left)); !errors.Is(err, syscall.EBADMSG) {
 		t.Errorf("it says %v", err)
 	}
-	left = r.leaveSet(failing{})
+	left = r.leave(failing{})
 	if err := withoutCancel(errors.Join(context.Canceled, left)); err != nil {
 		t.Errorf("nothing was wrong, and it says %v", err)
 	}

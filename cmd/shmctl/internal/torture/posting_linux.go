@@ -1,0 +1,317 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+)
+
+const maxBatch = 32
+
+// poster is a writer in one session: with one reader, or between users with one after the other.
+type poster struct {
+	*child
+	lane lane
+	b    *between // nil: all are of one user
+	name uint64
+	s    session
+	next uint64 // number of the next entry
+	mu   sync.Mutex
+	told map[uint64]bool // readers of another user whose death the event queue told
+}
+
+// lane is what it posts to.
+type lane interface {
+	// some posts a little, in one of the ways that there are.
+	some(p *poster) error
+	// generation is that of the reader that it is with, between users.
+	generation() uint64
+	ReaderGone() <-chan struct{}
+	BindEvents(cq.EventSink) error
+	// Renew goes on with the successor of a reader that is gone; see [cq.Writer.Follow].
+	Renew(context.Context) error
+	Close() error
+}
+
+func (c *child) poster(l lane, name uint64, s session) *poster {
+	return &poster{child: c, lane: l, b: c.role.between, name: name, s: s, next: 1,
+		told: map[uint64]bool{}}
+}
+
+// sessions has one session of this process after the other until it is told to stop.
+func (c *child) sessions(one func(name uint64, s session) error) error {
+	ss := c.ledger.sessions(c.role.name)
+	for c.ledger.phase() == phaseRun {
+		if c.hushed() { // who attaches wakes the reader
+			nap(time.Millisecond)
+			continue
+		}
+		n := ss.count(c.Index).Add(1)
+		if n >= maxSessions {
+			return fmt.Errorf("%d sessions are more than the ledger has room for", n)
+		}
+		if err := one(sessionName(c.Index, n), ss.at(c.Index, n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hushed tells whether nobody is to post.
+func (c *child) hushed() bool {
+	word := c.ledger.word(wordHush)
+	if b := c.role.between; b != nil {
+		word = &b.shared(c.ledger)[othersStill]
+	}
+	return word.Load() != 0 && c.ledger.phase() == phaseRun
+}
+
+// attach becomes a writer of a queue; nil without an error is to be tried again.
+func (c *child) attach(queue string) (*cq.Writer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	w, err := cq.Attach(ctx, c.dir, queue, cq.WriterOptions{Wait: true})
+	return w, c.attached(err)
+}
+
+// attached judges the error of an attachment.
+func (c *child) attached(err error) error {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		c.tell(kindHung, "no queue to attach to for %v", patience)
+	case errors.Is(err, cq.ErrLanes): // those of the dead can be had; but all may have owners
+		nap(time.Millisecond)
+	case err != nil:
+		return fmt.Errorf("attach: %w", err)
+	}
+	return nil
+}
+
+// session posts for a while. What it waited for in vain it has told. Between users all must be
+// seen before it ends: what its reader had would be gone with both.
+func (p *poster) session() error {
+	err := p.post()
+	if err == nil && p.b != nil {
+		err = p.untilSeen()
+	}
+	if errors.Is(err, errGaveUp) {
+		return nil
+	}
+	return err
+}
+
+func (p *poster) post() error {
+	for range 1 + p.rnd.IntN(2500) {
+		for p.hushed() {
+			if err := p.untilSeen(); err != nil {
+				return err
+			}
+			nap(time.Millisecond)
+		}
+		if p.ledger.phase() != phaseRun {
+			return nil
+		}
+		var err error
+		switch k := p.rnd.IntN(100); {
+		case k < 94:
+			err = p.lane.some(p)
+		case k < 98:
+			nap(time.Duration(p.rnd.IntN(3000)) * time.Microsecond)
+		default:
+			err = p.untilSeen()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// published notes that n more entries are.
+func (p *poster) published(n int) {
+	p.next += uint64(n)
+	p.s.published.Store(p.next - 1)
+}
+
+// errGaveUp ends a session that told what it waited for in vain.
+var errGaveUp = errors.New("gave up")
+
+// again deals with what kept it from posting: it waits for room, or for the next reader. Anything
+// else is an error.
+func (p *poster) again(err error, since time.Duration) error {
+	switch {
+	case p.b != nil && errors.Is(err, cq.ErrPeerGone):
+		return p.renew()
+	case !errors.Is(err, cq.ErrFull):
+		return err
+	case lifetime()-since > patience:
+		p.tell(kindHung, "no room for %v, with %d of %d seen", patience, p.s.seen.Load(), p.next-1)
+		return errGaveUp
+	}
+	return p.pause(200 * time.Microsecond)
+}
+
+// pause waits for a moment, or goes on with the next reader.
+func (p *poster) pause(d time.Duration) error {
+	if p.b == nil {
+		nap(d)
+		return nil
+	}
+	select {
+	case <-p.lane.ReaderGone():
+		return p.renew()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// untilSeen waits until a reader has seen everything: no later post helps a lost wake.
+func (p *poster) untilSeen() error {
+	for since := lifetime(); p.s.seen.Load() < p.next-1; {
+		if p.b == nil && p.ledger.phase() != phaseRun {
+			return nil // the reader gets it all, whether we are there or not
+		}
+		if lifetime()-since > patience {
+			p.tell(kindHung, "%d of %d seen, and no more for %v", p.s.seen.Load(), p.next-1, patience)
+			return errGaveUp
+		}
+		if err := p.pause(100 * time.Microsecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// queueLane is a lane of a queue.
+type queueLane struct{ link[*cq.Writer] }
+
+func (l *queueLane) some(p *poster) error {
+	switch k := p.rnd.IntN(94); {
+	case k < 50:
+		return l.batch(p, 1)
+	case k < 75:
+		return l.batch(p, 1+p.rnd.IntN(maxBatch))
+	case k < 90:
+		return l.reserved(p, 1+p.rnd.IntN(maxBatch))
+	default:
+		return l.credited(p, 1+p.rnd.IntN(4))
+	}
+}
+
+// entry makes the entry of a number.
+func (p *poster) entry(number uint64) cq.Entry {
+	e := cq.Entry{Context: number, Flags: cq.FlagSend | cq.FlagMsg, Data: p.name,
+		Tag: mix(p.name, number), Len: number & 0xffff}
+	if number%7 == 0 {
+		e.Meta = cq.MetaSolicited
+	}
+	return e
+}
+
+// batch posts n entries.
+func (l *queueLane) batch(p *poster, n int) error {
+	var buf [maxBatch]cq.Entry
+	for i := range n {
+		buf[i] = p.entry(p.next + uint64(i))
+	}
+	rest := buf[:n]
+	p.s.intent.Store(p.next + uint64(n) - 1)
+	for since := lifetime(); len(rest) > 0; {
+		var k int
+		var err error
+		if n > 1 {
+			k, err = l.w.PostBatch(rest)
+		} else if err = l.w.Post(&rest[0]); err == nil {
+			k = 1
+		}
+		if rest = rest[k:]; k > 0 {
+			p.published(k)
+			continue
+		}
+		if err = p.again(err, since); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reserved fills slots in place, and says only then that it is going to commit some of them,
+// perhaps after the reader is gone.
+func (l *queueLane) reserved(p *poster, n int) error {
+	for since := lifetime(); ; {
+		w := l.w
+		a, b, err := w.Reserve(n)
+		if err == nil {
+			number := p.next
+			for _, span := range [][]cq.Entry{a, b} {
+				for i := range span {
+					span[i] = p.entry(number)
+					number++
+				}
+			}
+			k := p.rnd.IntN(len(a) + len(b) + 1) // what is left is never published like this
+			p.s.intent.Store(max(p.s.intent.Load(), p.next+uint64(k)-1))
+			if p.rnd.IntN(50) == 0 { // so that kills find it with slots in its hands
+				nap(time.Duration(p.rnd.IntN(3000)) * time.Microsecond)
+			}
+			if err := w.Commit(k); err != nil {
+				return fmt.Errorf("commit: %w", err)
+			}
+			p.published(k)
+			return nil
+		}
+		if err = p.again(err, since); err != nil {
+			return err
+		}
+	}
+}
+
+// credited posts with credits, which go along to the next reader.
+func (l *queueLane) credited(p *poster, n int) error {
+	if err := l.w.Credit(n); err != nil {
+		return p.again(err, lifetime())
+	}
+	for range n {
+		e := p.entry(p.next)
+		p.s.intent.Store(p.next)
+		for {
+			err := l.w.PostCredited(&e)
+			if err == nil {
+				break
+			}
+			if p.b == nil || !errors.Is(err, cq.ErrPeerGone) {
+				return fmt.Errorf("post with credit: %w", err)
+			}
+			if err = p.renew(); err != nil {
+				return err
+			}
+		}
+		p.published(1)
+	}
+	return nil
+}
+
+// eventLane is a lane of an event queue.
+type eventLane struct {
+	link[*cq.EventWriter]
+	buf [eventPayload]byte
+}
+
+// some writes one event.
+func (l *eventLane) some(p *poster) error {
+	p.s.intent.Store(p.next)
+	for since := lifetime(); ; {
+		err := p.writeEvent(l.w, p.name, p.next, l.buf[:])
+		if err == nil {
+			p.published(1)
+			return nil
+		}
+		if err = p.again(err, since); err != nil {
+			return err
+		}
+	}
+}

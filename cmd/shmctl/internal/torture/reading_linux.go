@@ -1,0 +1,389 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/crash"
+)
+
+// Spoils: what a test has a process do wrong, to see it found.
+const (
+	spoilMark = "forget the mark of redelivered entries"
+	spoilSkip = "release without a look"
+)
+
+// judge compares what a reader gets with the ledger.
+type judge struct {
+	*child
+	of    sessions
+	again *atomic.Uint64 // what came again, marked
+	mine  uint64         // between users: the generation of its queue
+	plays *atomic.Uint64 // how often something was read in the reader's way; nil when it is counted
+}
+
+// judges returns that of a reader: writers is the role whose entries it gets, and again the word of
+// its own role for what comes again.
+func (c *child) judges(writers string, again int) *judge {
+	return &judge{child: c, of: c.ledger.sessions(writers), again: &c.words[again]}
+}
+
+// drained tells whether a look at nothing that took until its deadline was the last one: a process
+// that could not run looked at little, and what the dead left may still have to be found. since is
+// when nobody wrote any more, of lifetime.
+func (j *judge) drained(since time.Duration) bool {
+	for i := range j.of.writers {
+		for n := uint64(1); n <= j.of.last(i); n++ {
+			s := j.of.at(i, n)
+			if (j.mine == 0 || s.home.Load() == j.mine) && s.seen.Load() < s.published.Load() {
+				return lifetime()-since > patience/4
+			}
+		}
+	}
+	return true
+}
+
+// number judges one entry, which is whole.
+func (j *judge) number(name, number uint64, marked bool) {
+	if j.plays != nil {
+		j.plays.Add(1)
+		j.plays = nil
+	}
+	s, ok := j.of.named(name)
+	if !ok {
+		j.tell(kindUnpublished, "no writer is %#x", name)
+		return
+	}
+	switch seen := s.seen.Load(); {
+	case number > s.intent.Load():
+		j.tell(kindUnpublished, "number %d of session %#x was never committed, only %d", number, name,
+			s.intent.Load())
+	case number == seen+1:
+		s.seen.Store(number)
+	case number <= seen && marked && j.Spoil != spoilMark:
+		j.again.Add(1)
+	case number <= seen:
+		j.tell(kindDuplicate, "number %d of session %#x came again without a mark; %d were seen",
+			number, name, seen)
+	default:
+		s.seen.Store(number)
+		j.tellN(kindLost, number-seen-1, "number %d of session %#x came after %d", number, name, seen)
+	}
+}
+
+// skips tells whether one is not looked at, to see that found.
+func (j *judge) skips() bool { return j.Spoil == spoilSkip && j.rnd.IntN(1000) == 0 }
+
+// entry judges an entry of a poster.
+func (j *judge) entry(e *cq.Entry) {
+	if e.Tag != mix(e.Data, e.Context) || e.Len != e.Context&0xffff {
+		j.tell(kindUnpublished, "nobody posts %+v", *e)
+		return
+	}
+	j.number(e.Data, e.Context, e.Flags&cq.FlagRedelivered != 0)
+}
+
+// look compares entries with the ledger, and returns how many there are.
+func (j *judge) look(es []cq.Entry) int {
+	for i := range es {
+		if !j.skips() {
+			j.entry(&es[i])
+		}
+	}
+	return len(es)
+}
+
+// taker takes what a reader reads, of one or of several objects of a kind.
+type taker interface {
+	// next takes some of what is there, and waits for the first.
+	next(ctx context.Context, of cq.Waitable) error
+	// some takes a little, and reports whether there was nothing.
+	some(of cq.Waitable) (empty bool, err error)
+}
+
+// way is how a reader waits for as long as it has what it reads.
+type way struct {
+	name string // in the report
+	wait func(*reading, context.Context) error
+}
+
+// reading is a reader's time with what it reads.
+type reading struct {
+	*judge
+	taker
+	of  []cq.Waitable
+	way way
+}
+
+// drain reads until it is all over, or this reader leaves by itself.
+func (r *reading) drain(running context.Context) (done bool, err error) {
+	if err = withoutCancel(r.way.wait(r, running)); err != nil {
+		return false, fmt.Errorf("%s: %w", r.way.name, err)
+	}
+	if running.Err() == nil {
+		return false, nil // it leaves by itself
+	}
+	// Nobody posts any more. The deaths of those that were killed last may still have to come.
+	for since := lifetime(); ; {
+		for _, o := range r.of {
+			for err = nil; err == nil || errors.Is(err, cq.ErrWouldBlock); {
+				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+				err = r.next(ctx, o)
+				cancel()
+			}
+			if !errors.Is(err, context.DeadlineExceeded) {
+				return false, fmt.Errorf("at the end: %w", err)
+			}
+		}
+		if r.drained(since) {
+			return true, nil
+		}
+	}
+}
+
+// leaves tells whether a reader goes now, by itself.
+func (c *child) leaves() bool {
+	if c.Step == crash.DetachSilenced.String() || c.Step == crash.ClaimLeft.String() {
+		return c.rnd.IntN(50) == 0
+	}
+	return c.rnd.IntN(3000) == 0
+}
+
+// byRead sleeps in the read for as long as nobody wakes it: a time limit would be a look that
+// nobody rang for. The same holds of the other ways.
+func (r *reading) byRead(ctx context.Context) error {
+	for !r.leaves() {
+		if err := r.next(ctx, r.of[0]); err != nil && !errors.Is(err, cq.ErrWouldBlock) {
+			return err
+		}
+	}
+	return nil
+}
+
+// descriptor is what can be waited for by its descriptor.
+type descriptor interface {
+	cq.TryWaiter
+	GetWait() (cq.Native, error)
+}
+
+// whenReadable looks at nothing but the descriptor until that is readable, and works then.
+func (r *reading) whenReadable(ctx context.Context, o descriptor, work func() error) error {
+	for !r.leaves() && ctx.Err() == nil {
+		err := cq.TryWait(o)
+		if err == nil {
+			err = readable(ctx, o)
+		}
+		if err != nil && !errors.Is(err, cq.ErrWouldBlock) {
+			return err
+		}
+		if err := work(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readable waits until a descriptor is.
+func readable(ctx context.Context, o descriptor) error {
+	wait, err := o.GetWait()
+	if err != nil {
+		return err
+	}
+	fds := []unix.PollFd{{Fd: int32(wait.FD), Events: unix.POLLIN}}
+	for ctx.Err() == nil {
+		n, err := unix.Poll(fds, 50)
+		if n > 0 {
+			return nil
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// byDescriptor waits on that of the only object.
+func (r *reading) byDescriptor(ctx context.Context) error {
+	o := r.of[0].(descriptor)
+	return r.whenReadable(ctx, o, func() error { return r.ready(r.of) })
+}
+
+// inSet runs f while all that is read is in a set.
+func (r *reading) inSet(s interface {
+	Add(cq.Waitable) error
+	leaving
+}, f func() error) (err error) {
+	defer func() { err = errors.Join(err, r.leave(s)) }()
+	for _, o := range r.of {
+		if err := s.Add(o); err != nil {
+			return err
+		}
+	}
+	return f()
+}
+
+// leaving is how one leaves a set.
+type leaving interface {
+	Remove(cq.Waitable) error
+	Close() error
+}
+
+func (r *reading) leave(s leaving) (err error) {
+	for _, o := range r.of {
+		err = errors.Join(err, s.Remove(o))
+	}
+	return errors.Join(err, s.Close())
+}
+
+// few returns room for some of the objects.
+func (r *reading) few() []cq.Waitable { return make([]cq.Waitable, 1+r.rnd.IntN(len(r.of))) }
+
+// ready reads a little of each object that was said to have something.
+func (r *reading) ready(objects []cq.Waitable) error {
+	for _, o := range objects {
+		if _, err := r.some(o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reading) bySet(ctx context.Context) error {
+	s, err := cq.NewWaitSet(r.dir, cq.WaitSetOptions{})
+	if err != nil {
+		return err
+	}
+	return r.inSet(s, func() error {
+		for !r.leaves() {
+			dst := r.few()
+			n, err := s.Wait(ctx, dst)
+			if err == nil {
+				err = r.ready(dst[:n])
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// bySetDescriptor waits on the descriptor of a set.
+func (r *reading) bySetDescriptor(ctx context.Context) error {
+	s, err := cq.NewWaitSet(r.dir, cq.WaitSetOptions{Wait: cq.WaitFD})
+	if err != nil {
+		return err
+	}
+	dst := make([]cq.Waitable, len(r.of))
+	return r.inSet(s, func() error {
+		return r.whenReadable(ctx, s, func() error {
+			n, err := s.WaitTimeout(dst, 0)
+			if err != nil && !errors.Is(err, cq.ErrTimedOut) {
+				return err
+			}
+			return r.ready(dst[:n])
+		})
+	})
+}
+
+func (r *reading) byPoll(ctx context.Context) error {
+	s, err := cq.NewPollSet(r.dir, 0)
+	if err != nil {
+		return err
+	}
+	return r.inSet(s, func() error {
+		for !r.leaves() && ctx.Err() == nil {
+			dst := r.few()
+			n, err := s.Poll(dst)
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				nap(200 * time.Microsecond)
+			}
+			if err := r.ready(dst[:n]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (r *reading) byChannel(ctx context.Context) (err error) {
+	ch, err := cq.NewChannel(r.dir)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, o := range r.of {
+			err = errors.Join(err, ch.Detach(context.Background(), o.(*cq.Queue)))
+		}
+		err = errors.Join(err, ch.Close())
+	}()
+	for _, o := range r.of {
+		if err := ch.Attach(o.(*cq.Queue)); err != nil {
+			return err
+		}
+	}
+	for _, o := range r.of {
+		if err := r.visit(ch, o.(*cq.Queue)); err != nil {
+			return err
+		}
+	}
+	for !r.leaves() {
+		ev, err := ch.Get(ctx)
+		if err != nil {
+			return err
+		}
+		if err := ch.Ack(ev.Queue, 1); err != nil {
+			return err
+		}
+		if err := r.visit(ch, ev.Queue); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// visit arms a queue and reads it until it is empty.
+func (r *reading) visit(ch *cq.Channel, q *cq.Queue) error {
+	if err := ch.Arm(q, cq.NotifyAny); err != nil {
+		return err
+	}
+	for {
+		if empty, err := r.some(q); empty || err != nil {
+			return err
+		}
+	}
+}
+
+// withoutCancel returns what is in an error besides the end of a wait that was cancelled: what went
+// wrong after it is joined to it.
+func withoutCancel(err error) error {
+	switch e := err.(type) {
+	case interface{ Unwrap() []error }:
+		var rest []error
+		for _, one := range e.Unwrap() {
+			rest = append(rest, withoutCancel(one))
+		}
+		return errors.Join(rest...)
+	case interface{ Unwrap() error }:
+		if inner := e.Unwrap(); inner != nil && withoutCancel(inner) == nil {
+			return nil
+		}
+	}
+	if err == context.Canceled {
+		return nil
+	}
+	return err
+}
+
+// toward tells whether the process is to die at a step whose name begins so.
+func (c *child) toward(prefix string) bool { return strings.HasPrefix(c.Step, prefix) }
