@@ -80,6 +80,8 @@ type WatchOptions struct {
 	// as often as it changes, from a goroutine of the watcher. The kernel tells of addresses at
 	// once; groups are looked at each Poll. It must not call Close.
 	OnLocal func(xdp.Local)
+
+	patience time.Duration // patienceNs, for tests
 }
 
 const defaultPoll = time.Second

@@ -41,9 +41,10 @@ const calm = 10 * time.Millisecond
 // loop follows an interface by one socket: a goroutine hears what the kernel says, and a worker
 // asks what is to be asked.
 type loop struct {
-	k     kernel
-	f     follower
-	index int
+	k          kernel
+	f          follower
+	index      int
+	patienceNs int64 // patienceNs; tests change it
 
 	// mu is never held while anybody waits.
 	mu         sync.RWMutex
@@ -69,15 +70,18 @@ type loop struct {
 
 // dump is the question for all that there is. A socket has one at a time: the kernel refuses
 // another one, so what is wanted meanwhile is asked for when that is over. Its answers are never
-// lost, since the kernel makes them as they find room.
+// lost, since the kernel makes them as they find room. That it is refused can be: then it is asked
+// for again after a while in which nothing of it came.
 type dump struct {
-	wanted bool
-	seq    uint32 // of the one under way; 0 if none is
-	broken bool   // it is of two states, or news were lost meanwhile
+	wanted  bool
+	seq     uint32 // of the one under way; 0 if none is
+	broken  bool   // it is of two states, or news were lost meanwhile
+	heardNs int64  // when it was asked for, or something of it came
 }
 
 func newLoop(k kernel, index int) loop {
-	return loop{k: k, index: index, kick: make(chan struct{}, 1), stop: make(chan struct{})}
+	return loop{k: k, index: index, patienceNs: patienceNs, kick: make(chan struct{}, 1),
+		stop: make(chan struct{})}
 }
 
 // start asks how everything is, and waits for the answers. It closes the socket if it fails.
@@ -87,6 +91,10 @@ func (l *loop) start() error {
 	l.mu.Unlock()
 	buf := make([]byte, bufferBytes)
 	var err error
+	over := make(chan struct{})
+	defer l.running.Wait()
+	defer close(over)
+	l.running.Go(func() { l.repeat(over) })
 	for err == nil && l.starting() {
 		if err = l.pump(doorbell.Now()); err == nil {
 			err = l.receive(buf)
@@ -104,7 +112,21 @@ func (l *loop) start() error {
 
 // starting reports whether the first answers are not all there. A refused dump is not waited for.
 func (l *loop) starting() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	return l.fault == nil && (l.link.Name == "" || l.dump.seq != 0 || l.dump.wanted && !l.hold)
+}
+
+// repeat asks again what was not answered, until it is over: nothing is heard of what is lost.
+func (l *loop) repeat(over <-chan struct{}) {
+	for {
+		select {
+		case <-over:
+			return
+		case <-time.After(calm):
+			_ = l.pump(doorbell.Now()) // what was not taken is tried once more
+		}
+	}
 }
 
 // run begins to follow, with a tick for the follower each time that every has passed, if it is not
@@ -189,8 +211,9 @@ func (l *loop) take(m message) {
 		}
 		l.linkChanged(k, m.Type == unix.RTM_DELLINK)
 	}
-	if ours && m.Seq == l.dump.seq && m.Flags&unix.NLM_F_DUMP_INTR != 0 {
-		l.dump.broken = true
+	if ours && m.Seq == l.dump.seq {
+		l.dump.heardNs = doorbell.Now()
+		l.dump.broken = l.dump.broken || m.Flags&unix.NLM_F_DUMP_INTR != 0
 	}
 	l.f.message(m, ours)
 }
@@ -294,8 +317,15 @@ func (l *loop) requests(now int64) (b []byte) {
 		l.linkWanted = false
 		b = appendGetLink(b, l.next(), l.index)
 	}
+	if l.dump.wanted && l.dump.seq != 0 {
+		if now-l.dump.heardNs < l.patienceNs {
+			l.later = true
+		} else {
+			l.dump.seq = 0
+		}
+	}
 	if l.dump.wanted && l.dump.seq == 0 {
-		l.dump = dump{seq: l.next()}
+		l.dump = dump{seq: l.next(), heardNs: now}
 		b = l.f.appendDump(b, l.dump.seq)
 	}
 	return l.f.appendQuestions(b, now)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,7 +39,7 @@ func TestLostTwice(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	s := newScript()
 	s.addrs = []netip.Addr{a}
-	w := watchScript(t, s, WatchOptions{Poll: -1})
+	w := watchScript(t, s, WatchOptions{Poll: -1, patience: time.Hour})
 	s.set(func(s *script) { s.slow, s.addrs = true, []netip.Addr{b} })
 	s.fails <- errLost
 	eventually(t, "a second dump", func() bool { return s.count(unix.RTM_GETADDR) == 2 })
@@ -88,6 +89,22 @@ func TestRefusedAtFirst(t *testing.T) {
 	if n := s.count(unix.RTM_GETADDR); n != 4 {
 		t.Errorf("asked %d times", n)
 	}
+}
+
+// TestLostRefusal: addresses are told of though it is lost that the question about them was
+// refused, the first one and a later one.
+func TestLostRefusal(t *testing.T) {
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	s := newScript()
+	s.addrs, s.mute = []netip.Addr{a}, 1
+	w := watchScript(t, s, WatchOptions{Poll: -1, patience: time.Millisecond})
+	if got := w.State(); len(got.Addresses) != 1 {
+		t.Errorf("%+v", got)
+	}
+	s.set(func(s *script) { s.addrs, s.mute = []netip.Addr{a, b}, 2 })
+	s.fails <- errLost
+	expect(t, w, Event{Kind: AddressAdded, Prefix: netip.PrefixFrom(b, 24)})
+	quiet(t, w)
 }
 
 // TestDeaf: when the kernel is not heard any more, that is no event of the interface.

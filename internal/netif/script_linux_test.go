@@ -34,6 +34,7 @@ type script struct {
 	broken int    // so many dumps are of two states
 	cut    int    // so many are, and lack all addresses: only their end says so
 	deaf   int    // so many answers about the link are lost
+	mute   int    // so many dumps are refused, and that is lost
 	slow   bool   // dumps are not over until finish
 	held   uint32 // the one that is not
 	second int    // so many were asked for meanwhile
@@ -110,6 +111,9 @@ func (s *script) answer(m message) {
 		s.deaf--
 	case m.Type == unix.RTM_GETLINK:
 		s.out <- linkMessage(m.Seq, ourPort, unix.IFF_UP|unix.IFF_RUNNING, s.mtu)
+	case s.mute > 0:
+		s.mute--
+		go func() { s.fails <- errLost }()
 	case s.busy > 0:
 		s.busy--
 		s.out <- errorMessage(m.Seq, unix.EBUSY)

@@ -62,6 +62,9 @@ func newWatcher(k prober, index int, o WatchOptions) *Watcher {
 	w := &Watcher{loop: newLoop(k, index), opt: o, sys: k,
 		is: State{Index: index, Addresses: map[netip.Prefix]bool{}}}
 	w.f = w
+	if o.patience > 0 {
+		w.patienceNs = o.patience.Nanoseconds()
+	}
 	return w
 }
 

@@ -24,6 +24,7 @@ type Conn struct {
 	readBy, writeBy deadline
 	readable        chan struct{} // has a token when a waiting reader should look
 	done            chan struct{} // closed by Close
+	ended           chan struct{} // closed when Close has ended
 	failed          chan struct{} // closed when the device is gone
 
 	mu      sync.Mutex // after a shard's
@@ -60,7 +61,7 @@ func (c *Conn) Stats() ConnStats {
 func newConn(s *Stack, local, remote netip.AddrPort) *Conn {
 	c := &Conn{stack: s, local: bare(local), remote: bare(remote), limit: s.o.Backlog,
 		laddr: net.UDPAddrFromAddrPort(local), readable: make(chan struct{}, 1),
-		done: make(chan struct{}), failed: make(chan struct{})}
+		done: make(chan struct{}), ended: make(chan struct{}), failed: make(chan struct{})}
 	if remote.IsValid() {
 		c.raddr = net.UDPAddrFromAddrPort(remote)
 	}
@@ -193,15 +194,17 @@ func (c *Conn) fail(err error) {
 }
 
 // Close ends the connection and everything that waits in it, and gives the port back to the kernel.
-// The second time it fails as net.UDPConn's does.
+// The second time it fails as net.UDPConn's does, when the first has ended.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
+		<-c.ended
 		return &net.OpError{Op: "close", Net: "udp", Source: c.laddr, Addr: c.RemoteAddr(),
 			Err: net.ErrClosed}
 	}
 	c.closed = true
+	defer close(c.ended)
 	close(c.done)
 	left := c.inbox
 	c.inbox = inbox{}

@@ -326,6 +326,36 @@ func TestCloseBeside(t *testing.T) {
 	}
 }
 
+// TestCloseTwice: who closes a connection that somebody closes has an error, once that is over.
+func TestCloseTwice(t *testing.T) {
+	unbinds, goOn := make(chan struct{}), make(chan struct{})
+	a, _, _, _ := newPair(t, udp.StackOptions{
+		Bind: func(a netip.AddrPort) (netip.AddrPort, func() error, error) {
+			return a, func() error {
+				unbinds <- struct{}{}
+				<-goOn
+				return nil
+			}, nil
+		}})
+	first := make(chan error, 1)
+	go func() { first <- a.Close() }()
+	<-unbinds
+	second := make(chan error, 1)
+	go func() { second <- a.Close() }()
+	select {
+	case err := <-second:
+		t.Errorf("returned before the first: %v", err)
+		close(goOn)
+	case <-time.After(20 * time.Millisecond): // enough to do it wrong
+		close(goOn)
+		if err := <-second; !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+	}
+	must(t, <-first)
+	go func() { <-unbinds }() // of the other side
+}
+
 // TestDeviceGone: reads end with what the device said, after what had come.
 func TestDeviceGone(t *testing.T) {
 	a, b, _, fb := newPair(t, udp.StackOptions{CheckEvery: time.Millisecond})
