@@ -40,6 +40,7 @@ func badReader(t *testing.T, d *shm.Dir, text []byte) string {
 
 // TestBadReaderFiles: what is no reader object, or a damaged one, is a typed error for everybody.
 func TestBadReaderFiles(t *testing.T) {
+	t.Parallel()
 	d := openDir(t)
 	_, q := create(t, cq.Options{Size: 4})
 	good, err := os.ReadFile(filepath.Join(d.Path(), q.Name(), cq.ReaderFile))

@@ -72,6 +72,7 @@ func childCutOwner() {
 // TestCutNameComesFree: what is left of an object that was cut keeps its name while its owner
 // lives, and no longer: whoever creates, opens or collects gets it back.
 func TestCutNameComesFree(t *testing.T) {
+	t.Parallel()
 	for _, size := range []int64{0, 100, 4096} {
 		for _, verb := range []string{"create", "open", "collect"} {
 			t.Run(verb+uintText(uint64(size)), func(t *testing.T) {

@@ -131,7 +131,8 @@ func childAnother() {
 
 // TestExecLeavesAll: a process that becomes another program can have again what it owned, and so
 // can others: its locks and its memory are gone, though its number lives. That the new program has
-// the same memory mapped again, as one that uses it, changes nothing.
+// the same memory mapped again, as one that uses it, changes nothing. The test is alone: the
+// bell of this process, which sets of all tests share, would stay in its directory.
 func TestExecLeavesAll(t *testing.T) {
 	shmtest.Conforms(t)
 	acts := []struct{ meanwhile, after func(*shm.Dir) error }{{haveAgain, nothing}, {nothing, nothing},

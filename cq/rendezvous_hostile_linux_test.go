@@ -193,7 +193,8 @@ func (tt hostileReader) meet(t *testing.T) {
 	noMoreFiles(t, before)
 }
 
-// TestHostileMeetingReader is the same from the other side.
+// TestHostileMeetingReader is the same from the other side. Both are alone: they count descriptors
+// of the process.
 func TestHostileMeetingReader(t *testing.T) {
 	const size = 8
 	const seals = shm.SealShrink | shm.SealGrow | shm.SealSeal

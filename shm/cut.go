@@ -41,7 +41,7 @@ func takeCut(dirfd int, name string, remove bool) (bytes uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer sysClose(fd)
+	defer giveUp(fd)
 	info, err := sysStat(fd)
 	if err != nil {
 		return 0, err

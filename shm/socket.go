@@ -64,7 +64,7 @@ func (d *Dir) RemoveUnbound(name string) error {
 	defer ref.drop()
 	fd, err := sysLockDir(ref.fd)
 	if err == nil {
-		defer sysClose(fd)
+		defer giveUpDir(fd)
 		err = collectSocket(fd, name)
 	}
 	if errors.Is(err, syscall.EAGAIN) || errors.Is(err, fs.ErrExist) {
@@ -85,7 +85,7 @@ func collectSocket(dirfd int, name string) error {
 		return err
 	}
 	if lock >= 0 {
-		defer sysClose(lock)
+		defer giveUp(lock)
 		if err := sysLock(lock); err != nil {
 			return err
 		}

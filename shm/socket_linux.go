@@ -65,6 +65,12 @@ func sysLockDir(dirfd int) (int, error) {
 	return fd, nil
 }
 
+// giveUpDir is giveUp of such a lock.
+func giveUpDir(fd int) {
+	_ = unix.Flock(fd, unix.LOCK_UN)
+	sysClose(fd)
+}
+
 // sysRenameNew renames what no other name is lost by.
 func sysRenameNew(dirfd int, from, to string) error {
 	return again(func() error {
