@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -157,7 +158,9 @@ func (d *driven) sendTagged() error {
 func TestCaptureIsReadByTshark(t *testing.T) {
 	tshark := needTshark(t)
 	d := newDevice(t)
-	for _, target := range []string{d.pair.A.Name, "arrivals", ""} {
+	var all []byte // a section after the other, which is a capture too
+	targets := []string{d.pair.A.Name, "arrivals", ""}
+	for _, target := range targets {
 		if target == "" {
 			target = shown(t)[0].Name
 		}
@@ -185,12 +188,18 @@ func TestCaptureIsReadByTshark(t *testing.T) {
 		if c := v.Capture; c.Written != 6 || c.Dropped != 0 || len(c.Endpoints) != 1 {
 			t.Errorf("%s: %+v", target, c)
 		}
-		checkCapture(t, tshark, file, d.pair.A.Name)
+		text, err := os.ReadFile(file)
+		check(t, err)
+		all = append(all, text...)
 		eventuallyTrue(t, "the capture is over", func() bool { return !shown(t)[0].Captured })
 	}
+	file := filepath.Join(t.TempDir(), "all.pcapng")
+	check(t, os.WriteFile(file, all, 0o600))
+	checkCaptures(t, tshark, file, d.pair.A.Name, len(targets))
 }
 
-func checkCapture(t *testing.T, tshark, file, ifname string) {
+// checkCaptures looks at a file of so many captures of the same traffic.
+func checkCaptures(t *testing.T, tshark, file, ifname string, captures int) {
 	t.Helper()
 	out, err := exec.Command(tshark, "-r", file, "-T", "fields", "-E", "separator=|",
 		"-e", "frame.packet_flags_direction", "-e", "vlan.id", "-e", "vlan.priority",
@@ -220,11 +229,16 @@ func checkCapture(t *testing.T, tshark, file, ifname string) {
 			t.Errorf("time %s, %v", f[6], err)
 		}
 	}
-	slices.Sort(got)
 	want := []string{"1 / plain 0", "1 / plain 1", "1 / plain 2", "1 42/3 tagged", "2 / back 0",
 		"2 / back 1"}
-	if !slices.Equal(got, want) {
-		t.Errorf("captured %q, want %q", got, want)
+	if len(got) != captures*len(want) {
+		t.Fatalf("captured %q, want %d times %q", got, captures, want)
+	}
+	for one := range slices.Chunk(got, len(want)) {
+		slices.Sort(one)
+		if !slices.Equal(one, want) {
+			t.Errorf("captured %q, want %q", one, want)
+		}
 	}
 }
 

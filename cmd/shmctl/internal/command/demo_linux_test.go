@@ -79,7 +79,7 @@ func TestDemoProgress(t *testing.T) {
 	newDir(t)
 	p := newPTY(t, 100, 24)
 	var stdout bytes.Buffer
-	code := Main(t.Context(), []string{"demo", "--path", "shm", "-c", "1500000"},
+	code := Main(t.Context(), []string{"demo", "--path", "shm", "-c", "20000"},
 		strings.NewReader(""), &stdout, p.tty)
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, p.text())

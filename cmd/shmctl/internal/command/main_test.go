@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -54,19 +55,24 @@ func ok(t testing.TB, args ...string) string {
 	return r.stdout
 }
 
-func schema(t testing.TB) *jsonschema.Schema {
-	t.Helper()
+// compiled is the schema; to compile it takes as long as many commands.
+var compiled = sync.OnceValues(func() (*jsonschema.Schema, error) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(testdata.Schema))
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	c := jsonschema.NewCompiler()
 	c.AssertFormat()
 	const url = "https://github.com/shmring/shmring/schema/shmctl-1.json"
 	if err := c.AddResource(url, doc); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	s, err := c.Compile(url)
+	return c.Compile(url)
+})
+
+func schema(t testing.TB) *jsonschema.Schema {
+	t.Helper()
+	s, err := compiled()
 	if err != nil {
 		t.Fatal(err)
 	}
