@@ -216,6 +216,7 @@ func (q *Queue) barrierRefused() {
 	q.watches.Lock()
 	defer q.watches.Unlock()
 	q.noBarrier.Store(true)
+	q.words.NoBarrier.Store(q.obj.Generation())
 	for bit, l := range q.lanes {
 		if l != nil && q.bell.Knows(bit) {
 			q.unwatch(bit)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -108,10 +109,21 @@ func childLateFilter() {
 	need(err)
 	e, err := cq.CreateEvents(d, name+"-events", cq.EventOptions{Size: 8, Spin: -1, Write: true})
 	need(err)
+	next, err := cq.Create(d, name+"-next", cq.Options{Size: 8, Spin: -1})
+	need(err)
+	nw, err := cq.Attach(context.Background(), d, name+"-next", cq.WriterOptions{})
+	need(errors.Join(err, nw.Post(&cq.Entry{})))
+	_, err = cq.Read(next, make([]cq.Context, 1))
+	need(err)
 	waiters, end := lateWaiters(d, q, e)
 	runtime.LockOSThread() // the thread that may filter all others
 	need(forbid(unix.SYS_MEMBARRIER))
 	runtime.UnlockOSThread()
+	_, _ = cq.ReadTimeout(next, make([]cq.Context, 1), time.Millisecond)
+	if !next.Stats().NoBarrier {
+		say("the queue to be left knows nothing")
+	}
+	need(errors.Join(nw.Close(), next.Detach()))
 	for _, way := range waiters {
 		for i := range 20 {
 			var posting sync.WaitGroup
@@ -140,20 +152,37 @@ func childLateFilter() {
 	before := q.Stats()
 	_, err = cq.ReadTimeout(q, make([]cq.Context, 1), 350*time.Millisecond)
 	after := q.Stats()
-	say("idle: timed out %v, slices %v, barriers %d, refused %v, events %v",
+	say("idle: timed out %v, slices %v, barriers %d, refused %v, events %v, shown %v, %v, %v",
 		errors.Is(err, cq.ErrTimedOut), after.Sleeps-before.Sleeps >= 2,
-		after.Barriers-before.Barriers, after.NoBarrier, e.Stats().NoBarrier)
+		after.Barriers-before.Barriers, after.NoBarrier, e.Stats().NoBarrier,
+		shownNoBarrier(d, name), shownNoBarrier(d, name+"-events"), shownNoBarrier(d, name+"-next"))
 	need(errors.Join(end(), w.Close(), q.Close(), e.Close()))
 	say("end")
 }
 
+// shownNoBarrier is what tools say.
+func shownNoBarrier(d *shm.Dir, name string) bool {
+	q, err := ctl.Show(d, name)
+	need(err)
+	return *q.NoBarrier
+}
+
 // TestLateFilter: a seccomp filter that takes membarrier away from a process whose queues are open
-// ends no wait with an error and loses no wake: sleeps are cut into slices, and Stats says so.
+// ends no wait with an error and loses no wake: sleeps are cut into slices. Stats says so, and so
+// do tools, until somebody else reads.
 func TestLateFilter(t *testing.T) {
 	t.Parallel()
-	got := startChild(t, "late filter", envQueue+"="+queueName(t)).stop(t)
-	want := "idle: timed out true, slices true, barriers 0, refused true, events true\nend"
+	d, name := openDir(t), queueName(t)
+	got := startChild(t, "late filter", envQueue+"="+name).stop(t)
+	want := "idle: timed out true, slices true, barriers 0, refused true, events true, " +
+		"shown true, true, true\nend"
 	if strings.TrimSpace(got) != want {
 		t.Errorf("the child says:\n%s", got)
 	}
+	q, err := cq.Adopt(d, name+"-next", cq.Options{})
+	must(t, err)
+	if shownNoBarrier(d, name+"-next") {
+		t.Error("a reader that was refused nothing has what was said of the one before")
+	}
+	must(t, q.Close())
 }

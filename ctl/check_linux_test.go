@@ -158,6 +158,7 @@ func damages(bell string) []damage {
 
 		in("queue.armed", rd, sectQueue, 0, 1<<40), in("queue.state", rd, sectQueue, 128, 9),
 		in("queue.face", rd, sectQueue, 256, 1<<32), in("queue.face_generation", rd, sectQueue, 264, 77),
+		in("queue.no_barrier", rd, sectQueue, 272, 77),
 		in("queue.bell_generation", rd, sectQueue, 384+32, 77),
 		in("hints.latch", rd, sectHints, 256, 2), in("hints.ready", rd, sectHints, 384, 1<<5),
 		in("row.parked", rd, sectRows, row1, 1<<20),

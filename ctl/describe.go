@@ -75,6 +75,8 @@ func describe(name string, m *inspect.Queue) (Queue, error) {
 		Owner: a.owner, UID: a.uid, Mode: a.mode, Reader: &a.process,
 		Bell: new(bell(m.Words, m.Hints)), Lanes: make([]Lane, 0, len(m.Lanes)),
 	}
+	refused := m.Words.NoBarrier.Load()
+	q.NoBarrier = new(refused != 0 && refused == *a.generation)
 	if o.ReaderPays {
 		*q.OrderPaidBy = "reader"
 	}

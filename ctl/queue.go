@@ -19,6 +19,7 @@ type Queue struct {
 	Lifetime      *string    `json:"lifetime"`       // ephemeral or persistent
 	WaitObject    *string    `json:"wait_object"`    // unspec, none, fd or yield
 	OrderPaidBy   *string    `json:"order_paid_by"`  // reader or writers: who has the fence
+	NoBarrier     *bool      `json:"no_barrier"`     // as in cq.Stats: it looks every 100 ms
 	State         *string    `json:"state"`          // a word of [States]
 	Generation    *uint64    `json:"generation"`     // grows with every reader
 	CreatedAt     *time.Time `json:"created_at"`

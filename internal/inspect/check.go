@@ -27,6 +27,7 @@ func Invariants() []shm.Invariant {
 		{Name: "queue.state", Exact: true, What: "the state is one of those that there are"},
 		{Name: "queue.face", Exact: true, What: "the reader's descriptor number is possible"},
 		{Name: "queue.face_generation", Exact: true, What: "it is of no reader yet to come"},
+		{Name: "queue.no_barrier", Exact: true, What: "it is of no reader yet to come"},
 		{Name: "queue.bell", Exact: true, What: "a bit in a bell is possible, and the bell has a uuid"},
 		{Name: "queue.bell_generation", Exact: true, What: "it is of no reader yet to come"},
 		{Name: "hints.latch", Exact: true, What: "a signal is pending or not"},

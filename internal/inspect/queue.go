@@ -152,11 +152,16 @@ func (k *queueCheck) words(c *checker, w *kind.QueueWords) {
 	}
 	// Generations that the words name are loaded before the one that only grows.
 	face, g := w.FaceGen.Load(), w.Bell.Generation.Load()
+	refused := w.NoBarrier.Load()
 	bit, uuid := w.Bell.Bit.Load(), kind.UuidOf(w.Bell.High.Load(), w.Bell.Low.Load())
 	same := w.Bell.Generation.Load() == g
 	now := c.obj.Generation()
 	if face > now {
 		c.bad("queue.face_generation", kind.SectQueue, kind.OffFace+8, face,
+			fmt.Sprintf("at most %d", now))
+	}
+	if refused > now {
+		c.bad("queue.no_barrier", kind.SectQueue, kind.OffFace+16, refused,
 			fmt.Sprintf("at most %d", now))
 	}
 	if g > now {

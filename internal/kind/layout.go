@@ -44,6 +44,7 @@ const (
 //	128  state: open, closed, overrun, being removed
 //	256  face: number of the eventfd in the reader's process + 1, 0 if there is none
 //	264  generation of the reader that wrote it
+//	272  generation of the reader that the kernel refused a barrier, 0 if there was none
 //	384  the reader's bell: uuid (two words), bit, descriptor + 1, generation; see BellWords
 const (
 	OffArm       = 0

@@ -27,8 +27,11 @@ type QueueWords struct {
 	_       [120]byte
 	Face    atomic.Uint64
 	FaceGen atomic.Uint64
-	_       [112]byte
-	Bell    BellWords
+	// NoBarrier is the generation of the reader that was refused membarrier(2) after it had opened
+	// the queue; only tools read it.
+	NoBarrier atomic.Uint64
+	_         [104]byte
+	Bell      BellWords
 }
 
 // LaneWords is a lane's page.
