@@ -22,7 +22,7 @@ import (
 // changes only grows, and taken is never ahead of the tail. So if changes is what it was at the
 // note, no other lane can have had an entry without a mark since; the tail that equals taken, which
 // was loaded before it, says that this lane was empty when the tail was loaded. All stores are
-// releases; the loads stand in this order.
+// releases; the loads stand in this order. internal/model explores it.
 type glance struct {
 	taken ring.Index
 	at    atomic.Uint64

@@ -91,7 +91,8 @@ H ringer.go and listen.go, their keeper relay_linux.go; C and W of counters coun
 cq/counter_wait.go; D, G and H of frames xdp/frames.go and xdp/endpoint/release.go; W of
 lanes without room cq/writer_queue.go; those of many, a set and the latch as of queues, with the
 count in cq/wait.go; F and A of readers that follow one another cq/follow.go, door_memfd.go and
-rendezvous_others.go, G peek.go.
+rendezvous_others.go, G peek.go; R, V and G of a look without the lock cq/glance.go, cq/read.go and
+bell.go.
 
 Of gn a larger form, with two entries in one of the lanes, was explored once and lost nothing in
 23675871 states (21185712 where the producer pays), and takes minutes; with two in both it had not

@@ -9,7 +9,8 @@ import (
 )
 
 // families are all that is explored, in the order of the page.
-var families = []family{queues, others, counters, frames, follows, many, rooms, rings, wraps}
+var families = []family{queues, others, counters, frames, follows, glances, many, rooms, rings,
+	wraps}
 
 // family is the variants of one model, and rules that are left out of them.
 type family struct {

@@ -1,0 +1,351 @@
+package model
+
+// A look at a shared queue without its lock, explored: two writers publish, a reader that has the
+// lock takes marks and entries and parks, and somebody glances (cq/glance.go). A glance may say
+// that the queue is empty only if it was at some moment since it began: an entry counts from when
+// its post returned until it is taken.
+//
+//	P1 store tail   P2 load parked   P3 mark, if it was parked
+//	R1 look at the marks   R2 count a change   R3 take them   R4 heat   R5 take entries, or
+//	R1 take from the one lane that can have any
+//	V1 note taken   V2 note the change   V3 note the lane
+//	K1 park   K2 look again
+//	G1 load the lane   G2 load its change   G3 load what is taken   G4 load its tail
+//	G5 look at the marks   G6 load the changes
+//
+// Not in the model: the order of plain stores, since what is noted is stored with release and each
+// load of the glance acquires; closing, overruns and errors, which the next look finds.
+
+// What the bell answers beside the number of a lane.
+const (
+	glanceNobody  = 2
+	glanceSeveral = 3
+)
+
+type glanceModel struct {
+	posts        [2]uint8
+	reads, parks uint8
+	bug          string
+}
+
+type glanceNote struct{ taken, change uint8 }
+
+type glanceState struct {
+	left, tail, back, head [2]uint8 // back: posts that returned
+	writer                 [2]step
+	parked, marks          uint8 // bits of lanes, as are these two of the reader
+	cand, hot              uint8
+	only, changes          uint8
+	reader                 step
+	reads, parks           uint8
+	note                   [3]glanceNote // of each lane, and of nobody
+	lane                   uint8         // that was noted last
+	glancer                step
+	g                      glanceNote
+	of, tailSeen           uint8
+	changesSeen            uint8
+	empty                  bool // the queue was, since the glance began
+	bad                    bool
+}
+
+const (
+	glanceP1 step = iota
+	glanceP2
+	glanceP3
+	glanceR1
+	glanceR2
+	glanceR3
+	glanceR4
+	glanceR5
+	glanceV1
+	glanceV2
+	glanceV3
+	glanceK1
+	glanceK2
+	glanceG1
+	glanceG2
+	glanceG3
+	glanceG4
+	glanceG5
+	glanceG6
+	glanceEnd
+)
+
+// Deviations.
+const (
+	glanceTakes    = "marks are taken before the change is counted"
+	glanceUncounts = "changes are not compared"
+	glanceUnmarked = "marks are not looked at"
+	glanceTail     = "the tail is loaded before what is taken"
+	glanceLate     = "the lane's change is loaded after its tail"
+	glanceMarks    = "marks are looked at behind the changes"
+	glanceAhead    = "what waits is noted as taken"
+	glanceOrder    = "the change is noted before what is taken"
+)
+
+func (m glanceModel) actor(who uint8) string {
+	return [...]string{"writer 0", "writer 1", "reader  ", "glancer "}[who]
+}
+
+func (m glanceModel) steps() string { return "glanceP1" }
+
+func (m glanceModel) start() (s glanceState) {
+	s.left, s.reads, s.parks = m.posts, m.reads, m.parks
+	s.writer = [2]step{glanceP1, glanceP1}
+	s.parked, s.only, s.changes = 3, glanceSeveral, 1
+	s.reader, s.glancer, s.lane = glanceR1, glanceG1, glanceNobody
+	return s
+}
+
+// same notes the moments at which the queue is empty.
+func (m glanceModel) same(n *glanceState) {
+	if n.back[0] <= n.head[0] && n.back[1] <= n.head[1] {
+		n.empty = true
+	}
+}
+
+func (m glanceModel) next(s *glanceState, x *search[glanceState]) {
+	for l := range uint8(2) {
+		if s.writer[l] != glanceP1 || s.left[l] > 0 {
+			x.by(l, s.writer[l])
+			n := x.fork(s)
+			m.write(n, l)
+			x.emit(n)
+		}
+	}
+	x.by(2, s.reader)
+	m.read(s, x)
+	if s.glancer != glanceEnd {
+		x.by(3, s.glancer)
+		n := x.fork(s)
+		m.glance(n)
+		x.emit(n)
+	}
+}
+
+func (m glanceModel) write(n *glanceState, l uint8) {
+	switch n.writer[l] {
+	case glanceP1:
+		n.tail[l]++
+		n.left[l]--
+		n.writer[l] = glanceP2
+	case glanceP2:
+		if n.writer[l] = glanceP3; n.parked>>l&1 == 0 {
+			n.writer[l] = glanceP1
+			n.back[l]++
+		}
+	case glanceP3:
+		n.marks |= 1 << l
+		n.writer[l] = glanceP1
+		n.back[l]++
+	}
+}
+
+func (s *glanceState) answer(only uint8) {
+	if s.only != only {
+		s.only = only
+		s.changes++
+	}
+}
+
+// survey is what the bell answers once the candidates are hot.
+func (s *glanceState) survey() uint8 {
+	switch {
+	case s.cand == 0:
+		return glanceNobody
+	case s.cand&s.hot == s.cand && s.cand != 3:
+		return s.cand - 1
+	}
+	return glanceSeveral
+}
+
+func (m glanceModel) read(s *glanceState, x *search[glanceState]) {
+	n := x.fork(s)
+	switch s.reader {
+	case glanceR1:
+		if s.reads == 0 {
+			return
+		}
+		if s.parks > 0 {
+			y := x.fork(s)
+			y.parks--
+			y.reader = glanceK1
+			x.by(2, glanceK1)
+			x.emit(y)
+			x.by(2, glanceR1)
+		}
+		n.reads--
+		switch {
+		case s.marks != 0 && m.bug == glanceTakes:
+			n.reader = glanceR3
+		case s.marks != 0:
+			n.reader = glanceR2
+		case s.only == glanceSeveral:
+			n.reader = glanceR4
+		default:
+			if s.only < glanceNobody && s.head[s.only] < s.tail[s.only] {
+				n.head[s.only]++
+			}
+			n.reader = glanceV1
+		}
+	case glanceR2:
+		n.answer(glanceSeveral)
+		if n.reader = glanceR3; m.bug == glanceTakes {
+			n.reader = glanceR4
+		}
+	case glanceR3:
+		n.cand |= s.marks
+		n.marks = 0
+		if n.reader = glanceR4; m.bug == glanceTakes {
+			n.reader = glanceR2
+		}
+	case glanceR4:
+		for l := range uint8(2) {
+			bit := uint8(1) << l
+			if n.cand&^n.hot&bit == 0 {
+				continue
+			}
+			if n.head[l] == n.tail[l] {
+				n.cand &^= bit
+				continue
+			}
+			n.hot |= bit
+			n.parked &^= bit
+		}
+		n.answer(n.survey())
+		n.reader = glanceR5
+	case glanceR5:
+		for l := range uint8(2) {
+			if n.cand>>l&1 != 0 && n.head[l] < n.tail[l] {
+				n.head[l]++
+				break
+			}
+		}
+		n.reader = glanceV1
+	case glanceK1:
+		n.answer(glanceSeveral)
+		n.parked |= n.hot
+		n.hot = 0
+		n.reader = glanceK2
+	case glanceK2:
+		for l := range uint8(2) {
+			if n.head[l] == n.tail[l] {
+				n.cand &^= 1 << l
+			}
+		}
+		n.reader = glanceR1
+	default:
+		m.note(n)
+	}
+	x.emit(n)
+}
+
+// note is what the reader does when it leaves the lock.
+func (m glanceModel) note(n *glanceState) {
+	change := n.reader == glanceV2
+	if m.bug == glanceOrder {
+		change = n.reader == glanceV1
+	}
+	switch {
+	case n.only == glanceSeveral || n.reader == glanceV1 && n.marks != 0:
+		n.reader = glanceR1
+		return
+	case n.reader == glanceV3:
+		n.lane, n.reader = n.only, glanceR1
+		return
+	case change:
+		n.note[n.only].change = n.changes
+	case n.only == glanceNobody:
+	case m.bug == glanceAhead:
+		n.note[n.only].taken = n.tail[n.only]
+	default:
+		n.note[n.only].taken = n.head[n.only]
+	}
+	n.reader++
+}
+
+func (m glanceModel) glance(n *glanceState) {
+	load := func(at step) {
+		switch at {
+		case glanceG2:
+			n.g.change = n.note[n.of].change
+		case glanceG3:
+			n.g.taken = n.note[n.of].taken
+		case glanceG4:
+			if n.of < glanceNobody {
+				n.tailSeen = n.tail[n.of]
+			}
+		}
+	}
+	swapped := func(a, b step) {
+		switch n.glancer {
+		case a:
+			load(b)
+		case b:
+			load(a)
+		default:
+			load(n.glancer)
+		}
+	}
+	at := n.glancer
+	n.glancer++
+	switch {
+	case at == glanceG1:
+		n.of, n.empty = n.lane, false
+		return
+	case at < glanceG5:
+		n.glancer--
+		switch m.bug {
+		case glanceTail:
+			swapped(glanceG3, glanceG4)
+		case glanceLate:
+			swapped(glanceG2, glanceG4)
+		default:
+			load(at)
+		}
+		n.glancer++
+		return
+	}
+	marks := at == glanceG5
+	if m.bug == glanceMarks {
+		marks = !marks
+	}
+	switch {
+	case marks && m.bug != glanceUnmarked && n.marks != 0,
+		!marks && m.bug != glanceUncounts && n.changes != n.g.change,
+		n.tailSeen != n.g.taken:
+		n.glancer = glanceEnd // it says nothing
+	case n.glancer == glanceEnd:
+		n.bad = !n.empty
+	}
+}
+
+func (m glanceModel) judge(s *glanceState) verdict {
+	switch {
+	case s.bad:
+		return lost
+	case moves(protocol[glanceState](m), s):
+		return moving
+	}
+	return resting
+}
+
+func (m glanceModel) with(bug string) protocol[glanceState] {
+	m.bug = bug
+	return m
+}
+
+var glances = family{
+	title: "A look at a shared queue without its lock",
+	variants: []variant{
+		form("two and one", glanceModel{posts: [2]uint8{2, 1}, reads: 3, parks: 1}.with),
+		form("three and none", glanceModel{posts: [2]uint8{3, 0}, reads: 4}.with),
+		form("three and one", glanceModel{posts: [2]uint8{3, 1}, reads: 3, parks: 1}.with),
+		form("three and two", glanceModel{posts: [2]uint8{3, 2}, reads: 4, parks: 1}.with),
+	},
+	mutants: append(
+		on("two and one", glanceTakes, glanceUncounts, glanceUnmarked, glanceMarks, glanceAhead),
+		append(on("three and none", glanceTail),
+			on("three and one", glanceLate)...)...),
+	spare: on("two and one", glanceOrder),
+}
