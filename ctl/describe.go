@@ -16,36 +16,27 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// about is what is known of every object.
-type about struct {
-	uuid, abi, mode, owner *string
-	uid                    *uint32
-	generation, sizeBytes  *uint64
-	created                *time.Time
-	ageNs                  *int64
-	process                Process
-}
-
-// aboutObject looks at an object that is mapped, which whoever owns its file may cut.
-func aboutObject(obj *shm.Object) (a about, err error) {
+// about looks at an object that is mapped, which whoever owns its file may cut.
+func about(obj *shm.Object) (a About, owner Process, err error) {
 	life, err := obj.Life()
 	if err != nil {
-		return a, err
+		return a, owner, err
 	}
 	mode, uid, err := obj.File()
 	if err != nil {
-		return a, err
+		return a, owner, err
 	}
 	h := obj.Header()
-	a = about{uuid: new(h.UUID.String()), abi: new(fmt.Sprintf("%d.%d", h.ABIMajor, h.ABIMinor)),
-		mode: new(fmt.Sprintf("%04o", mode)), owner: new(userName(uid)), uid: &uid,
-		generation: new(obj.Generation()), sizeBytes: &h.TotalBytes,
-		created: new(time.Unix(0, h.CreatedRealNs).UTC()), process: process(obj.Owner(), life)}
+	a = About{Generation: new(obj.Generation()), CreatedAt: new(time.Unix(0, h.CreatedRealNs).UTC()),
+		SizeBytes: &h.TotalBytes, Owner: new(userName(uid)), UID: &uid,
+		Mode: new(fmt.Sprintf("%04o", mode))}
 	if boot := shm.Self().BootID; !boot.IsZero() && boot == h.BootID {
-		a.ageNs = new(max(0, doorbell.Now()-h.CreatedMonoNs))
+		a.AgeNs = new(max(0, doorbell.Now()-h.CreatedMonoNs))
 	}
-	return a, nil
+	return a, process(obj.Owner(), life), nil
 }
+
+func abi(h shm.Header) *string { return new(fmt.Sprintf("%d.%d", h.ABIMajor, h.ABIMinor)) }
 
 func userName(uid uint32) string {
 	number := strconv.FormatUint(uint64(uid), 10)
@@ -57,13 +48,14 @@ func userName(uid uint32) string {
 
 // describe says what a queue is, by its memory.
 func describe(name string, m *inspect.Queue) (Queue, error) {
-	a, err := aboutObject(m.Reader)
+	a, reader, err := about(m.Reader)
 	if err != nil {
 		return Queue{}, err
 	}
-	o := &m.Options
+	o, h := &m.Options, m.Reader.Header()
 	q := Queue{
-		Name: name, Path: m.Path, Kind: new(o.Kind().String()), UUID: a.uuid, ABI: a.abi,
+		Name: name, Path: m.Path, Kind: new(o.Kind().String()),
+		UUID: new(h.UUID.String()), ABI: abi(h),
 		Capacity:      new(uint64(o.Capacity)),
 		SlotBytes:     new(uint64(kind.SlotBytes)),
 		MaxLanes:      new(o.Rows - 1),
@@ -71,9 +63,10 @@ func describe(name string, m *inspect.Queue) (Queue, error) {
 		Lifetime:      new(cq.Lifetime(o.Lifetime).String()),
 		WaitObject:    new(cq.WaitObject(o.Wait).String()),
 		OrderPaidBy:   new("writers"),
-		Generation:    a.generation, CreatedAt: a.created, AgeNs: a.ageNs, SizeBytes: a.sizeBytes,
-		Owner: a.owner, UID: a.uid, Mode: a.mode, Reader: &a.process,
-		Bell: new(bell(m.Words, m.Hints)), Lanes: make([]Lane, 0, len(m.Lanes)),
+		About:         a,
+		Reader:        &reader,
+		Bell:          new(bell(m.Words, m.Hints)),
+		Lanes:         make([]Lane, 0, len(m.Lanes)),
 	}
 	refused := m.Words.NoBarrier.Load()
 	q.NoBarrier = new(refused != 0 && refused == *a.generation)
@@ -124,12 +117,14 @@ func (q *Queue) lanes(m *inspect.Queue) {
 			*q.SizeBytes += *l.SizeBytes
 		}
 	}
-	q.Head, q.Peeked, q.Tail = &level.Head, &level.Peeked, &level.Tail
-	q.Depth, q.Unreleased = new(level.Depth()), new(level.Unreleased())
-	q.HighWater, q.Posted, q.Read = &level.HighWater, &level.Tail, &level.Read
-	q.Publishes, q.Wakes, q.WakesSuppressed = &traffic.Publishes, &traffic.Wakes,
-		&traffic.WakesSuppressed
-	q.Refused, q.Overruns = &traffic.Refused, &overruns
+	q.Levels, q.Overruns = levels(level, traffic), &overruns
+}
+
+func levels(at kind.Level, by kind.Traffic) Levels {
+	return Levels{Head: &at.Head, Peeked: &at.Peeked, Tail: &at.Tail, Depth: new(at.Depth()),
+		Unreleased: new(at.Unreleased()), HighWater: &at.HighWater, Posted: &at.Tail, Read: &at.Read,
+		Publishes: &by.Publishes, Wakes: &by.Wakes, WakesSuppressed: &by.WakesSuppressed,
+		Refused: &by.Refused}
 }
 
 // describe says how a lane stands, by its memory and its row in the reader's.
@@ -149,11 +144,7 @@ func (l *Lane) describe(obj *shm.Object, r *kind.RowWords, o *kind.Queue) (at ki
 	by = words.Traffic()
 	flags := r.Bell.Parked.Load()
 	l.Process, l.Generation = process(obj.Owner(), life), new(obj.Generation())
-	l.Head, l.Peeked, l.Tail = &at.Head, &at.Peeked, &at.Tail
-	l.Depth, l.Unreleased, l.HighWater = new(at.Depth()), new(at.Unreleased()), &at.HighWater
-	l.Posted, l.Read = &at.Tail, &at.Read
-	l.Publishes, l.Wakes, l.WakesSuppressed = &by.Publishes, &by.Wakes, &by.WakesSuppressed
-	l.Refused, l.Overrun = &by.Refused, new(words.Overrun.Load() != 0)
+	l.Levels, l.Overrun = levels(at, by), new(words.Overrun.Load() != 0)
 	l.Poisoned, l.Parked = new(flags&kind.RowPoisoned != 0), new(flags&doorbell.Parked != 0)
 	l.Order, l.SizeBytes = new("seq-cst"), new(obj.Header().TotalBytes)
 	if words.Order.Load() == kind.OrderRelease {

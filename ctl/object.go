@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
@@ -18,21 +17,15 @@ import (
 // process, a region; or one of a kind that this version does not know. With Error set only Name and
 // Path are known.
 type Object struct {
-	Name       string     `json:"name"`
-	Path       string     `json:"path"`
-	Error      *Problem   `json:"error"`
-	State      string     `json:"state"` // a word of [States]
-	Kind       *string    `json:"kind"`  // counter, addresses, bell, region, umem; kind and a number
-	UUID       *string    `json:"uuid"`
-	ABI        *string    `json:"abi"`
-	Generation *uint64    `json:"generation"`
-	CreatedAt  *time.Time `json:"created_at"`
-	AgeNs      *int64     `json:"age_ns"`
-	SizeBytes  *uint64    `json:"size_bytes"`
-	Owner      *string    `json:"owner"` // user name
-	UID        *uint32    `json:"uid"`
-	Mode       *string    `json:"mode"`    // octal
-	Process    *Process   `json:"process"` // that owns it; nil for a counter, which nobody owns
+	Name  string   `json:"name"`
+	Path  string   `json:"path"`
+	Error *Problem `json:"error"`
+	State string   `json:"state"` // a word of [States]
+	Kind  *string  `json:"kind"`  // counter, addresses, bell, region, umem; kind and a number
+	UUID  *string  `json:"uuid"`
+	ABI   *string  `json:"abi"`
+	About
+	Process *Process `json:"process"` // that owns it; nil for a counter, which nobody owns
 
 	Counter   *Counter   `json:"counter"`
 	Addresses *Addresses `json:"addresses"`
@@ -161,19 +154,17 @@ func showObject(d *shm.Dir, name string, seats func(shm.UUID) []string) (Object,
 
 // describe says what an object is, by its memory.
 func (o *Object) describe(obj *shm.Object) error {
-	a, err := aboutObject(obj)
+	a, owner, err := about(obj)
 	if err != nil {
 		return err
 	}
 	h := obj.Header()
-	o.Kind, o.UUID, o.ABI, o.Generation = new(h.Kind.String()), a.uuid, a.abi, a.generation
-	o.CreatedAt, o.AgeNs, o.SizeBytes = a.created, a.ageNs, a.sizeBytes
-	o.Owner, o.UID, o.Mode = a.owner, a.uid, a.mode
+	o.Kind, o.UUID, o.ABI, o.About = new(h.Kind.String()), new(h.UUID.String()), abi(h), a
 	if h.Kind == shm.KindCounter {
 		o.Counter, err = counter(obj)
 		return err
 	}
-	o.Process = &a.process
+	o.Process = &owner
 	switch h.Kind {
 	case shm.KindAddresses:
 		o.Addresses, err = addresses(obj)

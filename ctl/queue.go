@@ -5,47 +5,29 @@ import "time"
 // Queue is one completion queue, or event queue, as an outsider sees it. With Error set only Name
 // and Path are known.
 type Queue struct {
-	Name          string     `json:"name"`
-	Path          string     `json:"path"`
-	Error         *Problem   `json:"error"`
-	Kind          *string    `json:"kind"` // queue or events
-	UUID          *string    `json:"uuid"`
-	ABI           *string    `json:"abi"`            // major.minor of the layout
-	Format        *string    `json:"format"`         // context, msg, data or tagged
-	Capacity      *uint64    `json:"capacity"`       // entries that each lane holds
-	SlotBytes     *uint64    `json:"slot_bytes"`     // size of an entry
-	MaxLanes      *int       `json:"max_lanes"`      // writers that can be attached at once
-	OverrunPolicy *string    `json:"overrun_policy"` // back-pressure or overrun
-	Lifetime      *string    `json:"lifetime"`       // ephemeral or persistent
-	WaitObject    *string    `json:"wait_object"`    // unspec, none, fd or yield
-	OrderPaidBy   *string    `json:"order_paid_by"`  // reader or writers: who has the fence
-	NoBarrier     *bool      `json:"no_barrier"`     // as in cq.Stats: it looks every 100 ms
-	State         *string    `json:"state"`          // a word of [States]
-	Generation    *uint64    `json:"generation"`     // grows with every reader
-	CreatedAt     *time.Time `json:"created_at"`
-	AgeNs         *int64     `json:"age_ns"`
-	SizeBytes     *uint64    `json:"size_bytes"` // of all objects
-	Owner         *string    `json:"owner"`      // user name
-	UID           *uint32    `json:"uid"`
-	Mode          *string    `json:"mode"` // of the reader object, octal
-	Reader        *Process   `json:"reader"`
-	Bell          *Bell      `json:"bell"`
+	Name          string   `json:"name"`
+	Path          string   `json:"path"`
+	Error         *Problem `json:"error"`
+	Kind          *string  `json:"kind"` // queue or events
+	UUID          *string  `json:"uuid"`
+	ABI           *string  `json:"abi"`            // major.minor of the layout
+	Format        *string  `json:"format"`         // context, msg, data or tagged
+	Capacity      *uint64  `json:"capacity"`       // entries that each lane holds
+	SlotBytes     *uint64  `json:"slot_bytes"`     // size of an entry
+	MaxLanes      *int     `json:"max_lanes"`      // writers that can be attached at once
+	OverrunPolicy *string  `json:"overrun_policy"` // back-pressure or overrun
+	Lifetime      *string  `json:"lifetime"`       // ephemeral or persistent
+	WaitObject    *string  `json:"wait_object"`    // unspec, none, fd or yield
+	OrderPaidBy   *string  `json:"order_paid_by"`  // reader or writers: who has the fence
+	NoBarrier     *bool    `json:"no_barrier"`     // as in cq.Stats: it looks every 100 ms
+	State         *string  `json:"state"`          // a word of [States]
+	About
+	Reader *Process `json:"reader"`
+	Bell   *Bell    `json:"bell"`
 
-	// Head, peeked, tail and the counters are sums over the lanes; see [Lane]. High water is the
-	// highest of them.
-	Head            *uint64 `json:"head"`
-	Peeked          *uint64 `json:"peeked"`
-	Tail            *uint64 `json:"tail"`
-	Depth           *uint64 `json:"depth"`
-	Unreleased      *uint64 `json:"unreleased"`
-	HighWater       *uint64 `json:"high_water"`
-	Posted          *uint64 `json:"posted"`
-	Read            *uint64 `json:"read"`
-	Publishes       *uint64 `json:"publishes"`
-	Wakes           *uint64 `json:"wakes"`
-	WakesSuppressed *uint64 `json:"wakes_suppressed"`
-	Refused         *uint64 `json:"refused"`
-	Overruns        *uint64 `json:"overruns"` // lanes that lost an entry
+	// Levels are sums over the lanes, but for the high-water mark, which is the highest of them.
+	Levels
+	Overruns *uint64 `json:"overruns"` // lanes that lost an entry
 
 	PerSecond *Rates `json:"per_second"` // since the look before; nil at the first one
 	// SincePosted and SinceRead are nil at the first look: no time is kept in shared memory.
@@ -61,7 +43,18 @@ type Lane struct {
 	Error *Problem `json:"error"`
 	State string   `json:"state"` // a word of [States]
 	Process
-	Generation      *uint64 `json:"generation"` // grows with every writer
+	Generation *uint64 `json:"generation"` // grows with every writer
+	Levels
+	Overrun   *bool   `json:"overrun"`
+	Poisoned  *bool   `json:"poisoned"` // the reader does not trust it any more
+	Parked    *bool   `json:"parked"`   // the reader does not look until it is told
+	Order     *string `json:"order"`    // release or seq-cst: how its writer publishes
+	SizeBytes *uint64 `json:"size_bytes"`
+}
+
+// Levels are how far a lane has come, by indices that count its entries, and what its writers
+// count.
+type Levels struct {
 	Head            *uint64 `json:"head"`       // first entry not given back by the reader
 	Peeked          *uint64 `json:"peeked"`     // first entry not handed to the application
 	Tail            *uint64 `json:"tail"`       // next entry to be published
@@ -74,11 +67,17 @@ type Lane struct {
 	Wakes           *uint64 `json:"wakes"`
 	WakesSuppressed *uint64 `json:"wakes_suppressed"` // batches without a system call
 	Refused         *uint64 `json:"refused"`          // posts for which there was no room
-	Overrun         *bool   `json:"overrun"`
-	Poisoned        *bool   `json:"poisoned"` // the reader does not trust it any more
-	Parked          *bool   `json:"parked"`   // the reader does not look until it is told
-	Order           *string `json:"order"`    // release or seq-cst: how its writer publishes
-	SizeBytes       *uint64 `json:"size_bytes"`
+}
+
+// About is what is known of every object.
+type About struct {
+	Generation *uint64    `json:"generation"` // grows with every owner
+	CreatedAt  *time.Time `json:"created_at"`
+	AgeNs      *int64     `json:"age_ns"`     // nil: made before the last boot
+	SizeBytes  *uint64    `json:"size_bytes"` // of a queue with its lanes
+	Owner      *string    `json:"owner"`      // user name
+	UID        *uint32    `json:"uid"`
+	Mode       *string    `json:"mode"` // permissions of the file, octal
 }
 
 // Process is who owns an object.

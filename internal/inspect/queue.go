@@ -215,7 +215,7 @@ func (k *queueCheck) row(i int) {
 	}
 }
 
-// kind.LaneOf checks a lane's object. One of a former queue of the name is only in the way.
+// laneOf checks a lane's object. One of a former queue of the name is only in the way.
 func (k *queueCheck) laneOf(c *checker, file string, row int) {
 	h := c.obj.Header()
 	c.named(file)

@@ -34,18 +34,6 @@ func RowsOf(obj *shm.Object, n int) ([]RowWords, error) {
 	return rows, nil
 }
 
-// SectionOf returns a section that is large enough for what will be laid over it.
-func SectionOf(obj *shm.Object, k shm.SectionKind, id uint32, needBytes int) ([]byte, error) {
-	mem, _, err := obj.Section(k, id)
-	if err != nil {
-		return nil, err
-	}
-	if len(mem) < needBytes {
-		return nil, Refuse("inspect", obj.Name(), "section length", len(mem), needBytes, ErrCorrupt)
-	}
-	return mem, nil
-}
-
 // HasSections checks that an object has the sections that were asked for, of just that size: the
 // structures laid over them are bounded here and nowhere else.
 func HasSections(op, name string, h shm.Header, want shm.Spec) error {

@@ -58,27 +58,27 @@ func showObject(b *ctl.Object, o *output, p page) []string {
 		return addError(out, b.Path, b.State, b.Error, o, p)
 	}
 	add("state", p.state(b.State))
-	v := reflect.ValueOf(*b)
-	for i := range v.NumField() {
-		key := jsonKey(v.Type().Field(i))
-		switch f := v.Field(i).Interface().(type) {
+	for key, v := range fields(b) {
+		switch f := v.Interface().(type) {
 		case *ctl.Process:
 			add(key, processLine(f))
 		case *ctl.Counter:
-			addFields(add, reflect.ValueOf(f), o)
 			if f != nil {
+				addFields(add, f, o)
 				addHandles(add, f.Handles, o)
 			}
 		case *ctl.Addresses:
-			addFields(add, v.Field(i), o)
-		case *ctl.Domain:
-			addFields(add, v.Field(i), o)
 			if f != nil {
+				addFields(add, f, o)
+			}
+		case *ctl.Domain:
+			if f != nil {
+				addFields(add, f, o)
 				add("queues", printableList(f.Queues))
 			}
 		default:
 			if key != "name" && key != "error" && key != "state" {
-				add(key, valueText(key, v.Field(i), o))
+				add(key, valueText(key, v, o))
 			}
 		}
 	}
@@ -93,16 +93,11 @@ func printableList(names []string) string {
 	return cmp.Or(strings.Join(words, ", "), "-")
 }
 
-// addFields prints the scalars of a struct that may be missing.
-func addFields(add func(key, value string), v reflect.Value, o *output) {
-	if v.IsNil() {
-		return
-	}
-	v = v.Elem()
-	for i := range v.NumField() {
-		if v.Field(i).Kind() != reflect.Slice {
-			key := jsonKey(v.Type().Field(i))
-			add(key, valueText(key, v.Field(i), o))
+// addFields prints the scalars of a struct.
+func addFields(add func(key, value string), of any, o *output) {
+	for key, v := range fields(of) {
+		if v.Kind() != reflect.Slice {
+			add(key, valueText(key, v, o))
 		}
 	}
 }

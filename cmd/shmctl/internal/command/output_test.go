@@ -69,27 +69,27 @@ func sample(name, life string) ctl.Queue {
 	w := ctl.Process{PID: new(4211), PIDNamespace: n(4026531836), Command: new("feedd"),
 		Alive: new(true), Life: new("alive")}
 	made := time.Date(2026, 11, 21, 8, 0, 0, 123, time.UTC)
-	own := ctl.Lane{Own: true, State: "open", Process: p, Generation: n(1), Head: n(0),
-		Peeked: n(0), Tail: n(0),
-		Depth: n(0), Unreleased: n(0), HighWater: n(0), Posted: n(0), Read: n(0), Publishes: n(0),
-		Wakes: n(0), WakesSuppressed: n(0), Refused: n(0), Overrun: new(false),
-		Poisoned: new(false), Parked: new(true), Order: new("seq-cst"), SizeBytes: n(69632)}
-	lane := ctl.Lane{Row: 1, State: "open", Process: w, Generation: n(3), Head: n(40),
-		Peeked: n(42), Tail: n(43),
-		Depth: n(3), Unreleased: n(2), HighWater: n(7), Posted: n(43), Read: n(40),
-		Publishes: n(20), Wakes: n(4), WakesSuppressed: n(16), Refused: n(1), Overrun: new(false),
-		Poisoned: new(false), Parked: new(false), Order: new("release"), SizeBytes: n(8192)}
+	none := ctl.Levels{Head: n(0), Peeked: n(0), Tail: n(0), Depth: n(0), Unreleased: n(0),
+		HighWater: n(0), Posted: n(0), Read: n(0), Publishes: n(0), Wakes: n(0),
+		WakesSuppressed: n(0), Refused: n(0)}
+	some := ctl.Levels{Head: n(40), Peeked: n(42), Tail: n(43), Depth: n(3), Unreleased: n(2),
+		HighWater: n(7), Posted: n(43), Read: n(40), Publishes: n(20), Wakes: n(4),
+		WakesSuppressed: n(16), Refused: n(1)}
+	own := ctl.Lane{Own: true, State: "open", Process: p, Generation: n(1), Levels: none,
+		Overrun: new(false), Poisoned: new(false), Parked: new(true), Order: new("seq-cst"),
+		SizeBytes: n(69632)}
+	lane := ctl.Lane{Row: 1, State: "open", Process: w, Generation: n(3), Levels: some,
+		Overrun: new(false), Poisoned: new(false), Parked: new(false), Order: new("release"),
+		SizeBytes: n(8192)}
 	return ctl.Queue{Name: name, Path: "/dev/shm/x/" + name, Kind: new("queue"),
 		UUID: new("0001"), ABI: new("0.1"),
 		Format: new("tagged"), Capacity: n(8), SlotBytes: n(64), MaxLanes: new(4),
 		OverrunPolicy: new("back-pressure"), Lifetime: new("ephemeral"), WaitObject: new("unspec"),
-		OrderPaidBy: new("reader"), State: new("open"), Generation: n(1), CreatedAt: &made,
-		AgeNs: new(int64(83_456_789_012)), SizeBytes: n(77824), Owner: new("alice"),
-		UID: new(uint32(1000)), Mode: new("0600"), Reader: &p,
-		Bell: &ctl.Bell{Armed: true, Direct: true, Seq: 5, Rung: 4, Epoch: 9, ReadyLanes: 1},
-		Head: n(40), Peeked: n(42), Tail: n(43), Depth: n(3), Unreleased: n(2), HighWater: n(7),
-		Posted: n(43), Read: n(40), Publishes: n(20), Wakes: n(4), WakesSuppressed: n(16),
-		Refused: n(1), Overruns: n(0), Lanes: []ctl.Lane{own, lane}}
+		OrderPaidBy: new("reader"), State: new("open"), About: ctl.About{Generation: n(1),
+			CreatedAt: &made, AgeNs: new(int64(83_456_789_012)), SizeBytes: n(77824),
+			Owner: new("alice"), UID: new(uint32(1000)), Mode: new("0600")}, Reader: &p,
+		Bell:   &ctl.Bell{Armed: true, Direct: true, Seq: 5, Rung: 4, Epoch: 9, ReadyLanes: 1},
+		Levels: some, Overruns: n(0), Lanes: []ctl.Lane{own, lane}}
 }
 
 func TestTables(t *testing.T) {

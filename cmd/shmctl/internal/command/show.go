@@ -3,6 +3,7 @@ package command
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"reflect"
 	"strconv"
 	"strings"
@@ -73,10 +74,8 @@ func showQueue(q *ctl.Queue, o *output, p page) []string {
 	if q.Error != nil {
 		return addError(out, q.Path, orDash(q.State, printable), q.Error, o, p)
 	}
-	v := reflect.ValueOf(*q)
-	for i := range v.NumField() {
-		key := jsonKey(v.Type().Field(i))
-		switch f := v.Field(i).Interface().(type) {
+	for key, v := range fields(q) {
+		switch f := v.Interface().(type) {
 		case *ctl.Process:
 			add(key, processLine(f))
 		case *ctl.Bell:
@@ -93,7 +92,7 @@ func showQueue(q *ctl.Queue, o *output, p page) []string {
 			case "state":
 				add(key, p.state(orDash(q.State, printable)))
 			default:
-				add(key, valueText(key, v.Field(i), o))
+				add(key, valueText(key, v, o))
 			}
 		}
 	}
@@ -109,6 +108,18 @@ func addError(out []string, path, state string, e *ctl.Problem, o *output, p pag
 		out = append(out, fieldLine("remedy", *e.Hint, o))
 	}
 	return out
+}
+
+// fields goes round the fields of a struct with their keys, embedded ones in their place.
+func fields(of any) iter.Seq2[string, reflect.Value] {
+	return func(yield func(string, reflect.Value) bool) {
+		v := reflect.ValueOf(of).Elem()
+		for _, f := range reflect.VisibleFields(v.Type()) {
+			if !f.Anonymous && !yield(jsonKey(f), v.FieldByIndex(f.Index)) {
+				return
+			}
+		}
+	}
 }
 
 func jsonKey(f reflect.StructField) string {
