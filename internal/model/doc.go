@@ -3,6 +3,7 @@
 //
 //	search    visits each reachable state of a protocol once; seen remembers them
 //	trace     the shortest run to a loss, for people
+//	rest      what leads to rest, whatever has happened
 //	table     families of variants that lose nothing, and of mutants that must lose something
 //	page      numbers of states as recorded, and testdata/guards_models.md
 //	the rest  the protocols, a family each: what a state is, its steps, and what is a loss

@@ -30,8 +30,9 @@ type variant struct {
 
 // explored is a model without the type of its states.
 type explored struct {
-	run   func(bug any, firstLoss bool) outcome
-	trace func(bug any) string
+	run     func(bug any, firstLoss bool) outcome
+	trace   func(bug any) string
+	trapped func(bug any) int
 }
 
 // of makes explored of a model that is told its deviation, or the zero value.
@@ -41,8 +42,9 @@ func of[S comparable, B any](with func(B) protocol[S]) explored {
 		return with(b)
 	}
 	return explored{
-		run:   func(bug any, firstLoss bool) outcome { return explore(p(bug), firstLoss) },
-		trace: func(bug any) string { return interleaving(p(bug)) },
+		run:     func(bug any, firstLoss bool) outcome { return explore(p(bug), firstLoss) },
+		trace:   func(bug any) string { return interleaving(p(bug)) },
+		trapped: func(bug any) int { return trapped(p(bug)) },
 	}
 }
 
