@@ -69,7 +69,7 @@ func describe(name string, m *inspect.Queue) (Queue, error) {
 		Lanes:         make([]Lane, 0, len(m.Lanes)),
 	}
 	refused := m.Words.NoBarrier.Load()
-	q.NoBarrier = new(refused != 0 && refused == *a.generation)
+	q.NoBarrier = new(refused != 0 && refused == *a.Generation)
 	if o.ReaderPays {
 		*q.OrderPaidBy = "reader"
 	}
