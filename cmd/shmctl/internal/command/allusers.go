@@ -48,10 +48,12 @@ func forAllUsers(cmd *cobra.Command) *cobra.Command {
 		if !*all {
 			return run(cmd, args)
 		}
-		for _, name := range []string{"dir", "watch", "follow", "pid"} {
+		const once, other = "--%s looks once: leave --%s out, or have watch(1) repeat it",
+			"--%s and --%s exclude each other"
+		for name, text := range map[string]string{"dir": other, "pid": other, "watch": once,
+			"follow": once} {
 			if cmd.Flags().Changed(name) {
-				return &usageError{verb: cmd.Name(), err: fmt.Errorf("--%s and --%s exclude each other",
-					allUsers, name)}
+				return &usageError{verb: cmd.Name(), err: fmt.Errorf(text, allUsers, name)}
 			}
 		}
 		return eachUser(cmd, args)

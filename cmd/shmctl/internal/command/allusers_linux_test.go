@@ -61,8 +61,15 @@ func TestAllUsersSkips(t *testing.T) {
 			t.Errorf("%s: %s", verb, r.stderr)
 		}
 	}
-	for _, args := range []string{"ls -w", "tail own -f", "ls --dir x", "check --pid 1"} {
-		if r := run(t, append(strings.Fields(args), "--all-users")...); r.code != ctl.CodeUsage {
+	for args, want := range map[string]string{
+		"ls -w":         "--all-users looks once: leave --watch out, or have watch(1) repeat it",
+		"show own -w":   "leave --watch out",
+		"tail own -f":   "--all-users looks once: leave --follow out, or have watch(1) repeat it",
+		"ls --dir x":    "--all-users and --dir exclude each other",
+		"check --pid 1": "--all-users and --pid exclude each other",
+	} {
+		r := run(t, append(strings.Fields(args), "--all-users")...)
+		if r.code != ctl.CodeUsage || !strings.Contains(r.stderr, want) {
 			t.Errorf("%s: exit %d, %s", args, r.code, r.stderr)
 		}
 	}
