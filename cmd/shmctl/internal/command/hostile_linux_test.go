@@ -41,7 +41,7 @@ func TestHostile(t *testing.T) {
 		}
 	}
 	text = ok(t, "torture", "hostile", "--mutations", "1000", "--surfaces", "event-lane")
-	if !strings.Contains(text, "\npanics          0\n") {
+	if !says(text, "processes ended by a peer", "0") {
 		t.Errorf("%s", text)
 	}
 }

@@ -94,6 +94,16 @@ func valid(t testing.TB, text string) {
 	}
 }
 
+// says reports whether a report has a row of that name and value.
+func says(report, name, value string) bool {
+	for line := range strings.Lines(report) {
+		if rest, ok := strings.CutPrefix(line, name+" "); ok && strings.TrimSpace(rest) == value {
+			return true
+		}
+	}
+	return false
+}
+
 // queues returns what a command with -j printed, after checking its form.
 func queues(t testing.TB, text string) []ctl.Queue {
 	t.Helper()

@@ -45,7 +45,7 @@ func TestSoak(t *testing.T) {
 	}
 	var b strings.Builder
 	v.Soak.Print(&b)
-	if !strings.Contains(b.String(), "\nlosses       0\n") {
+	if !says(b.String(), "lost", "0") {
 		t.Error(b.String())
 	}
 	file := filepath.Join(t.TempDir(), "soak.json")

@@ -24,7 +24,7 @@ func TestTorture(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 	text = ok(t, "torture", "--duration", "300ms", "--roles", usual)
-	if !strings.Contains(text, "\nlost         0\n") {
+	if !says(text, "lost", "0") {
 		t.Errorf("%s", text)
 	}
 	for _, args := range [][]string{{"--duration", "0s"}, {"--duration", "-1s"}, {"now"},

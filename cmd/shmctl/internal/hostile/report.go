@@ -3,7 +3,6 @@ package hostile
 import (
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/torture"
@@ -70,9 +69,11 @@ type Violations struct {
 	Toothless     uint64 `json:"toothless"` // attacks that provoked nothing, and so proved nothing
 }
 
-func (v *Violations) sum() uint64 {
-	return v.Panics + v.Hangs + v.Wild + v.BystanderLost + v.Untyped + v.Unbounded + v.Leaked +
-		v.KeptOut + v.Failed + v.Toothless
+func (v *Violations) sum() (n uint64) {
+	for _, b := range v.breaches() {
+		n += b.n
+	}
+	return n
 }
 
 // Add adds another one.
@@ -125,43 +126,4 @@ func (r *Report) add(s *Surface) {
 	r.Poisoned += s.Poisoned
 	r.Refused += s.Refused
 	r.Violations.Add(&s.Violations)
-}
-
-// Print writes the report for people.
-func (r *Report) Print(w io.Writer) {
-	row := func(name string, format string, args ...any) {
-		fmt.Fprintf(w, "%-16s%s\n", name, fmt.Sprintf(format, args...))
-	}
-	row("seed", "%d", r.Seed)
-	row("time", "%v", time.Duration(r.DurationNs).Round(time.Millisecond))
-	row("machine", "%v", r.Machine)
-	row("mutations", "%d", r.Mutations)
-	row("poisoned", "%d", r.Poisoned)
-	row("refused", "%d", r.Refused)
-	row("panics", "%d", r.Panics)
-	row("hangs", "%d", r.Hangs)
-	row("wild", "%d", r.Wild)
-	row("bystander lost", "%d", r.BystanderLost)
-	row("untyped", "%d", r.Untyped)
-	row("unbounded", "%d", r.Unbounded)
-	row("leaked", "%d", r.Leaked)
-	row("kept out", "%d", r.KeptOut)
-	row("failed", "%d", r.Failed)
-	row("toothless", "%d", r.Toothless)
-	fmt.Fprintf(w, "\n%-14s %-6s %10s %8s %10s %6s %8s %8s %8s %10s %8s\n", "surface", "trust",
-		"mutations", "attached", "calls", "steps", "cpu", "poisoned", "refused", "bystander",
-		"newcomer")
-	for i := range r.Surfaces {
-		s := &r.Surfaces[i]
-		fmt.Fprintf(w, "%-14s %-6s %10d %8d %10d %6d %8v %8d %8d %10d %8d\n", s.Name, s.Trust,
-			s.Mutations, s.Attaches, s.Calls, s.StepsMost,
-			time.Duration(s.CPUMostNs).Round(10*time.Microsecond), s.Poisoned, s.Refused, s.Seen,
-			s.Visits)
-	}
-	for _, s := range r.Skipped {
-		fmt.Fprintln(w, "skipped", s)
-	}
-	for _, n := range r.Notes {
-		fmt.Fprintln(w, n)
-	}
 }

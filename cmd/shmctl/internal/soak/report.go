@@ -1,13 +1,8 @@
 package soak
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/hostile"
@@ -176,46 +171,4 @@ func (r *Report) addHostile(h *hostile.Report) {
 		r.skip("hostile: " + s)
 	}
 	r.note(h.Seed, h.Notes...)
-}
-
-// Print writes the report for people.
-func (r *Report) Print(w io.Writer) {
-	row := func(name string, format string, args ...any) {
-		fmt.Fprintf(w, "%-13s%s\n", name, fmt.Sprintf(format, args...))
-	}
-	row("seed", "%d (replays the choices, not the schedule)", r.Seed)
-	row("time", "%v in %d rounds", time.Duration(r.DurationNs).Round(time.Second), r.Rounds)
-	row("machine", "%v", r.Machine)
-	row("operations", "%d", r.Operations)
-	row("kills", "%d, and %d stops", r.Kills, r.Stops)
-	if len(r.Steps) > 0 {
-		least := slices.MinFunc(slices.Sorted(maps.Keys(r.Steps)), func(a, b string) int {
-			return cmp.Compare(r.Steps[a], r.Steps[b])
-		})
-		row("steps", "%d, each %d times or more (%s)", len(r.Steps), r.Steps[least], least)
-		row("", "%d less than %d times: %s", len(r.Below), r.wanted(), strings.Join(r.Below, ", "))
-	}
-	row("faults", "%d freezes, %d signals, %d times starved", r.Faults.Freezes, r.Faults.Signals,
-		r.Faults.Starves)
-	row("mutations", "%d by hostile peers", r.Mutations)
-	row("published", "%d, and %d in doubt at a kill", r.Published, r.InDoubt)
-	row("read", "%d, and %d again, marked", r.Read, r.Redelivered)
-	row("gone", "%d, with a writer and its reader of another user; and sends of dead applications",
-		r.Gone)
-	row("notice", "%v", r.NoticeNs)
-	row("survivors", "%v", r.AllDuties())
-	row("losses", "%d", r.Lost)
-	row("others", "%d duplicate, %d unpublished, %d hung, %d leaked, %d usurped, %d unnoticed, "+
-		"%d broken, %d failed", r.Duplicate, r.Unpublished, r.Hung, r.Leaked, r.Usurped, r.Unnoticed,
-		r.Broken, r.Failed)
-	h := r.Hostile
-	row("hostile", "%d panics, %d hangs, %d wild, %d lost, %d untyped, %d unbounded, %d leaked, "+
-		"%d kept out, %d failed, %d toothless", h.Panics, h.Hangs, h.Wild, h.BystanderLost, h.Untyped,
-		h.Unbounded, h.Leaked, h.KeptOut, h.Failed, h.Toothless)
-	for _, s := range r.Skipped {
-		fmt.Fprintln(w, "skipped", s)
-	}
-	for _, v := range r.Violations {
-		fmt.Fprintln(w, v)
-	}
 }

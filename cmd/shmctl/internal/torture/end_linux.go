@@ -197,7 +197,7 @@ func (s *supervisor) close() {
 		}
 		s.report.Below = Below(total, s.o.UntilSteps)
 	}
-	s.report.Machine = machine()
+	s.report.Machine = Here()
 }
 
 // sum takes into the report what the ledger and others counted. The caller has the mutex, or is

@@ -17,8 +17,8 @@ type Machine struct {
 	Load   *float64 `json:"load"` // average of the last minute, at the end: the run itself and others
 }
 
-// machine describes this one.
-func machine() Machine {
+// Here describes this machine.
+func Here() Machine {
 	m := Machine{CPUs: runtime.NumCPU(), Go: runtime.Version() + " " + runtime.GOARCH}
 	for line := range strings.Lines(content("/proc/cpuinfo")) {
 		if name, value, ok := strings.Cut(line, ":"); ok && m.CPU == nil &&
@@ -46,7 +46,8 @@ func known(text string) *string {
 	return &text
 }
 
-func (m Machine) text() string {
+// String is what people read.
+func (m Machine) String() string {
 	cpu, kernel, load := "unknown", "unknown", "unknown"
 	if m.CPU != nil {
 		cpu = *m.CPU
@@ -59,9 +60,3 @@ func (m Machine) text() string {
 	}
 	return fmt.Sprintf("%d x %s, Linux %s, %s, load %s", m.CPUs, cpu, kernel, m.Go, load)
 }
-
-// Here describes this machine.
-func Here() Machine { return machine() }
-
-// String is what people read.
-func (m Machine) String() string { return m.text() }
