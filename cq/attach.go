@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/ring"
@@ -184,7 +186,7 @@ func (w *Writer) start(obj *shm.Object, row *kind.RowWords, words *kind.QueueWor
 	}
 	at := m.Words.Tail.Load()
 	order := ring.SeqCst
-	if !opt.WritersPay && doorbell.Register() == nil {
+	if !opt.WritersPay && barrier.Register() == nil {
 		order = ring.Release
 	}
 	w.prod = ring.NewProducer(&m.Words.Tail, &row.Head, m.Slots, at, order)
@@ -224,7 +226,7 @@ func (w *Writer) openFace(words *kind.QueueWords, generation uint16) int {
 	if w.face == nil {
 		return -1
 	}
-	return doorbell.DupFD(w.face.EventFD())
+	return eventfd.Dup(w.face.EventFD())
 }
 
 // Writer returns a writer on the queue's own lane, for completions that the reader's process makes

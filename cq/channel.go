@@ -11,6 +11,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -357,7 +358,7 @@ func (c *Channel) get(ctx context.Context, timeout time.Duration) (ChannelEvent,
 			return ChannelEvent{}, ErrClosed
 		case ctx.Err() != nil:
 			return ChannelEvent{}, ended(ctx)
-		case w.DeadlineNs != 0 && doorbell.Now() >= w.DeadlineNs:
+		case w.DeadlineNs != 0 && spin.Now() >= w.DeadlineNs:
 			return ChannelEvent{}, errReadTimedOut
 		case c.signal.Swap(false), c.broadcast.Load() != broadcast:
 			return ChannelEvent{}, ErrSignaled

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/inspect"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -34,7 +34,7 @@ func TestCheckHeldYoung(t *testing.T) {
 		t.Helper()
 		for {
 			began := time.Now()
-			binary.LittleEndian.PutUint64(page[0x78:], uint64(doorbell.Now()+int64(created)))
+			binary.LittleEndian.PutUint64(page[0x78:], uint64(spin.Now()+int64(created)))
 			binary.LittleEndian.PutUint32(page[0x980:], crc32.Checksum(page[:0x980],
 				crc32.MakeTable(crc32.Castagnoli)))
 			all, err := inspect.CheckHeld([]inspect.Held{{Name: "held", Path: "held", FD: fd, Memfd: true,

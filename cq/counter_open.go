@@ -12,7 +12,9 @@ import (
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -128,7 +130,7 @@ func openCounter(op string, obj *shm.Object, name string, d *shm.Dir,
 func newCounter(obj *shm.Object, name string, d *shm.Dir, o CounterOptions, made bool) (*Counter,
 	error) {
 	c := &Counter{name: name, dir: d.Dup(), opt: o, obj: obj, fid: objectFID(FIDCounter, obj),
-		spin: doorbell.SpinBudget(o.Spin), gone: make(chan struct{})}
+		spin: spin.Budget(o.Spin), gone: make(chan struct{})}
 	c.waiters.low = doorbell.Idle
 	if !made {
 		err := c.start()
@@ -138,7 +140,7 @@ func newCounter(obj *shm.Object, name string, d *shm.Dir, o CounterOptions, made
 		return nil, errors.Join(err, c.drop(), c.dir.Close())
 	}
 	// To remove it again takes a descriptor, and that there is none may be why.
-	spare := doorbell.DupFD(obj.FD())
+	spare := eventfd.Dup(obj.FD())
 	err := error(syscall.EMFILE)
 	if spare >= 0 {
 		err = obj.Release() // it is nobody's: whoever has it open has a seat
@@ -146,7 +148,7 @@ func newCounter(obj *shm.Object, name string, d *shm.Dir, o CounterOptions, made
 	if err == nil {
 		err = c.start()
 	}
-	doorbell.CloseFD(spare)
+	eventfd.Close(spare)
 	if err == nil {
 		return c, nil
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/spin"
 )
 
 // Wait waits until the value is at least threshold (fi_cntr_wait), and returns nil then. Otherwise
@@ -92,9 +93,9 @@ func (c *Counter) yield(ctx context.Context, w *counterWaiter, deadlineNs int64)
 // itself. Clock and context are asked between stretches, not at every look.
 func (c *Counter) spinFor(ctx context.Context, w *counterWaiter, deadlineNs int64) (done bool,
 	err error) {
-	const stretch = 5 * doorbell.DefaultSpin
+	const stretch = 5 * spin.Default
 	for left := c.spin; left > 0 && !done; left -= stretch {
-		doorbell.Spin(min(left, stretch), func() bool {
+		spin.Until(min(left, stretch), func() bool {
 			done, err = c.judge(w)
 			return done || c.guard.isClosed()
 		})
@@ -241,7 +242,7 @@ func (c *Counter) lead(ctx context.Context, w *counterWaiter, deadlineNs int64) 
 			return c.quit(w, err)
 		}
 		until := deadlineNs
-		if slice := doorbell.Now() + sliceNs; sliced && (until == 0 || slice < until) {
+		if slice := spin.Now() + sliceNs; sliced && (until == 0 || slice < until) {
 			until = slice
 		}
 		c.sleeps.Add(1)
@@ -259,7 +260,7 @@ func (c *Counter) follow(ctx context.Context, w *counterWaiter, deadlineNs int64
 	}
 	var expired <-chan time.Time
 	if deadlineNs != 0 {
-		t := time.NewTimer(time.Duration(max(0, deadlineNs-doorbell.Now())))
+		t := time.NewTimer(time.Duration(max(0, deadlineNs-spin.Now())))
 		defer t.Stop()
 		expired = t.C
 	}
@@ -334,7 +335,7 @@ func (c *Counter) over(ctx context.Context, deadlineNs int64) error {
 		return ErrClosed
 	case ctx.Err() != nil:
 		return ended(ctx)
-	case deadlineNs != 0 && doorbell.Now() >= deadlineNs:
+	case deadlineNs != 0 && spin.Now() >= deadlineNs:
 		return ErrTimedOut
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
@@ -107,7 +108,7 @@ func (h *bellHold) open(uuid shm.UUID, fd uint64) (*shm.Object, error) {
 	if err != nil && fd > 0 && fd < 1<<31 {
 		if n, e := shm.PidfdGetfd(h.owner(), int(fd-1)); e == nil {
 			obj, err = openBellFD(uuid, n)
-			doorbell.CloseFD(n)
+			eventfd.Close(n)
 		}
 	}
 	return obj, err

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
@@ -95,8 +95,8 @@ func (d *memfdDoor) claimLane(reader *shm.Object, rows []kind.RowWords, opt shap
 	case d.offer.queue != queue:
 		return nil, 0, kind.Refuse(opMeet, d.name, "queue", queue, d.offer.queue, ErrCorrupt)
 	case opt.Wait.hasFD() != (d.fds[fdEvent] >= 0),
-		d.fds[fdEvent] >= 0 && !opt.others() && !doorbell.IsEvent(d.fds[fdEvent]),
-		d.fds[fdEvent] >= 0 && opt.others() && !doorbell.IsPipe(d.fds[fdEvent]),
+		d.fds[fdEvent] >= 0 && !opt.others() && !eventfd.Is(d.fds[fdEvent]),
+		d.fds[fdEvent] >= 0 && opt.others() && !eventfd.IsPipe(d.fds[fdEvent]),
 		opt.others() && (d.fds[fdLane] >= 0 || d.fds[fdBell] >= 0):
 		return nil, 0, kind.Refuse(opMeet, d.name, "descriptors", "something else",
 			"an eventfd, or a pipe", ErrCorrupt)
@@ -196,7 +196,7 @@ func (d *memfdDoor) openFace(_ *shm.Object, _ *kind.QueueWords, generation uint1
 	if generation != uint16(d.offer.generation) || d.fds[fdEvent] < 0 {
 		return -1
 	}
-	return doorbell.DupFD(d.fds[fdEvent])
+	return eventfd.Dup(d.fds[fdEvent])
 }
 
 func (d *memfdDoor) leave(lane *shm.Object, _ func() bool) (last bool, err error) {

@@ -3,7 +3,7 @@ package cq
 import (
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
@@ -92,7 +92,7 @@ func RingLane(w *Writer) { w.ringer.Attach() }
 // WritePipe writes to the pipe of the reader's descriptor, as a hostile writer can.
 func WritePipe(w *Writer) {
 	if d, ok := w.door.(*memfdDoor); ok && d.fds[fdEvent] >= 0 {
-		_ = doorbell.WriteEvent(d.fds[fdEvent])
+		_ = eventfd.Write(d.fds[fdEvent])
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
 )
@@ -36,7 +36,7 @@ const misusedGrace = 10 * time.Millisecond
 const drainGrace = 10 * time.Millisecond
 
 // asymmetric tells whether Close can pay. It is decided once: both sides must agree.
-var asymmetric = doorbell.RegisterPrivate() == nil
+var asymmetric = barrier.RegisterPrivate() == nil
 
 // enter reports whether the handle may be used; leave must follow if it may.
 func (g *guard) enter() bool {
@@ -110,7 +110,7 @@ func (g *guard) close(wake func()) (first bool, err error) {
 	if !g.closed.CompareAndSwap(false, true) {
 		return false, nil
 	}
-	if asymmetric && doorbell.BarrierPrivate() != nil {
+	if asymmetric && barrier.Private() != nil {
 		time.Sleep(drainGrace)
 	}
 	for i := 0; g.busy.Load() != 0 || g.users.Load() != 0; i++ {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -53,13 +53,13 @@ func newRecorder() *recorder {
 // returned, and a read may look before the clock does.
 func (r *recorder) do(o histOp, f func(o *histOp)) {
 	o.Client, o.Pending = r.client, true
-	o.CallNs = doorbell.Now()
+	o.CallNs = spin.Now()
 	need(r.out.Encode(&o))
-	o.CallNs = doorbell.Now()
+	o.CallNs = spin.Now()
 	r.fence.Add(1)
 	f(&o)
 	r.fence.Add(1)
-	o.EndNs, o.Pending = doorbell.Now(), false
+	o.EndNs, o.Pending = spin.Now(), false
 	need(r.out.Encode(&o))
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/spin"
 )
 
 // history is what a number of processes did, as they said themselves.
@@ -71,7 +71,7 @@ func (h *history) play(role string, count, killAfter int) {
 	if last != nil && last.Pending {
 		switch last.Op {
 		case "read", "peek", "release", "adopt":
-			last.EndNs = doorbell.Now() // the reader is dead: nothing comes of it any more
+			last.EndNs = spin.Now() // the reader is dead: nothing comes of it any more
 		default:
 			last.EndNs = never // it may not have happened, and what was published be noticed late
 		}

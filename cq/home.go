@@ -6,6 +6,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/collect"
+	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
@@ -156,8 +157,8 @@ func takeEvent(reader *shm.Object, words *kind.QueueWords) int {
 	if err != nil {
 		return -1
 	}
-	if words.Face.Load() != n || !doorbell.IsEvent(fd) {
-		doorbell.CloseFD(fd)
+	if words.Face.Load() != n || !eventfd.Is(fd) {
+		eventfd.Close(fd)
 		return -1
 	}
 	return fd

@@ -127,7 +127,7 @@ type Options struct {
 	// them all. 0 is no such bound; more than MaxLanes is none either.
 	UserLanes int
 	// Spin is how long a blocking read looks before it sleeps, burning its CPU: 0 is
-	// doorbell.DefaultSpin, negative is not at all. With one CPU nobody spins.
+	// 20 µs, negative is not at all. With one CPU nobody spins.
 	Spin time.Duration
 	// Shared allows several goroutines to read, peek and wait at once, at the price of a lock
 	// a call. Without it the queue serves one goroutine at a time.

@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -96,7 +98,7 @@ func createShape(d *shm.Dir, name string, o shape) (q *Queue, err error) {
 	if o.Trust != TrustUser {
 		return nil, errNamedTrust("create", name)
 	}
-	if doorbell.Barrier() != nil {
+	if barrier.All() != nil {
 		o.WritersPay = true
 	}
 	for range 16 {
@@ -171,7 +173,7 @@ func adopt(d, dir *shm.Dir, name string, want shape) (*Queue, error) {
 	if err == nil {
 		err = obj.Claim(func() error { return kind.RefuseClosed("open", name, obj) })
 	}
-	if err == nil && !o.WritersPay && doorbell.Barrier() != nil {
+	if err == nil && !o.WritersPay && barrier.All() != nil {
 		err = kind.Refuse("adopt", name, "membarrier", "refused by the kernel",
 			"allowed, as for the reader that created the queue", ErrInvalid)
 	}
@@ -216,7 +218,7 @@ func openEither[Q any](d *shm.Dir, name string, adopt, create func() (*Q, error)
 // made goes again.
 func newQueue(h home, obj *shm.Object, name string, o shape, made bool) (*Queue, error) {
 	q := &Queue{name: name, opt: o, home: h, obj: obj, bit: -1,
-		spin: doorbell.SpinBudget(o.Spin), lanes: make([]*lane, o.rows()), gone: make(chan struct{})}
+		spin: spin.Budget(o.Spin), lanes: make([]*lane, o.rows()), gone: make(chan struct{})}
 	q.guard.shared, q.widest = o.Shared, o.Format.bytes()
 	if o.Shared {
 		q.vacant = &glance{words: new(kind.LaneWords)}
@@ -289,7 +291,7 @@ func (q *Queue) start() (err error) {
 	crash.At(crash.AdoptStarted)
 	if !q.opt.WritersPay {
 		// The previous reader may have parked a lane and died before it paid for that.
-		if err := doorbell.Barrier(); err != nil {
+		if err := barrier.All(); err != nil {
 			return err
 		}
 	}

@@ -8,8 +8,10 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -37,7 +39,7 @@ func CreateAnonymous(name string, o Options) (*Queue, error) {
 
 // createMemfds makes a queue of either kind. Its options are resolved.
 func createMemfds(name string, o shape) (*Queue, error) {
-	if doorbell.Barrier() != nil {
+	if barrier.All() != nil {
 		o.WritersPay = true
 	}
 	seals := kind.LaneSeals
@@ -50,7 +52,7 @@ func createMemfds(name string, o shape) (*Queue, error) {
 	spec := o.attrs().ReaderSpec(name)
 	if o.others() {
 		// The clock of this boot, which no memfd outlives: a successor has a higher one.
-		spec.Generation = uint64(doorbell.Now()) | 1
+		spec.Generation = uint64(spin.Now()) | 1
 	}
 	obj, err := sealed(spec, seals, kind.InitReader)
 	if err != nil {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
@@ -84,7 +84,7 @@ func (q *Queue) offer(m *meeting, a *attachment, bit int) (err error) {
 		return err
 	}
 	if q.face != nil {
-		if a.pipe, fds[fdEvent], err = doorbell.NewPipe(); err != nil {
+		if a.pipe, fds[fdEvent], err = eventfd.NewPipe(); err != nil {
 			return err
 		}
 	}

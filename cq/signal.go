@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
@@ -84,7 +85,7 @@ func signalFrom(door door, obj *shm.Object, o shape) error {
 		fd = door.openFace(obj, words, generation)
 		return fd
 	}, hold.ring)
-	doorbell.CloseFD(fd)
+	eventfd.Close(fd)
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/spin"
 )
 
 // sliceNs is how long a reader sleeps at most while some writer's death would not be noticed.
@@ -142,7 +143,7 @@ func (q *Queue) newWait(ctx context.Context, timeout time.Duration) *wait {
 
 // deadline adds without overflow; 0 would mean none.
 func deadline(timeout time.Duration) int64 {
-	now := doorbell.Now()
+	now := spin.Now()
 	if int64(timeout) > math.MaxInt64-now {
 		return math.MaxInt64
 	}
@@ -162,7 +163,7 @@ func (w *wait) over() error {
 		return ErrClosed
 	case w.ctx.Err() != nil:
 		return ended(w.ctx)
-	case w.deadlineNs != 0 && doorbell.Now() >= w.deadlineNs:
+	case w.deadlineNs != 0 && spin.Now() >= w.deadlineNs:
 		return errReadTimedOut // before the latch: a signal stays for the next call
 	case w.q.broadcast.Load() != w.broadcast:
 		return ErrSignaled
@@ -219,9 +220,9 @@ func (w *wait) once() error {
 // which may be that the call is over: clock and context are asked between stretches, not at every
 // look.
 func (w *wait) spin() bool {
-	const stretch = 5 * doorbell.DefaultSpin
+	const stretch = 5 * spin.Default
 	for left := w.q.spin; left > 0; left -= stretch {
-		if doorbell.Spin(min(left, stretch), w.look) || w.over() != nil {
+		if spin.Until(min(left, stretch), w.look) || w.over() != nil {
 			return true
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -150,7 +151,7 @@ func (s *WaitSet) wait(ctx context.Context, dst []Waitable, timeout time.Duratio
 			return 0, ErrClosed
 		case ctx.Err() != nil:
 			return 0, ended(ctx)
-		case w.DeadlineNs != 0 && doorbell.Now() >= w.DeadlineNs:
+		case w.DeadlineNs != 0 && spin.Now() >= w.DeadlineNs:
 			return 0, ErrTimedOut // before the signal, which stays for the next call
 		case s.signal.Swap(false):
 			return 0, ErrSignaled

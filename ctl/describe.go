@@ -13,6 +13,7 @@ import (
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/inspect"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -31,7 +32,7 @@ func about(obj *shm.Object) (a About, owner Process, err error) {
 		SizeBytes: &h.TotalBytes, Owner: new(userName(uid)), UID: &uid,
 		Mode: new(fmt.Sprintf("%04o", mode))}
 	if boot := shm.Self().BootID; !boot.IsZero() && boot == h.BootID {
-		a.AgeNs = new(max(0, doorbell.Now()-h.CreatedMonoNs))
+		a.AgeNs = new(max(0, spin.Now()-h.CreatedMonoNs))
 	}
 	return a, process(obj.Owner(), life), nil
 }

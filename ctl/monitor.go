@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/inspect"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -143,7 +143,7 @@ func (m *Monitor) Show(name string) (Queue, error) {
 		_ = m.forget(name)
 		return m.failed(name, err)
 	}
-	nowNs := doorbell.Now()
+	nowNs := spin.Now()
 	q.PerSecond = rates(&v.last, &q, nowNs-v.lastNs)
 	if q.PerSecond == nil { // the first look at this queue
 		v.posted, v.read = growth{value: *q.Posted, atNs: nowNs}, growth{value: *q.Read, atNs: nowNs}

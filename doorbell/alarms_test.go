@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/shmring/shmring/internal/spin"
 )
 
 // TestAlarms: rings that bring the lane no further lead to a pause, also if its tail swings; those
@@ -40,9 +42,9 @@ func TestDozesOnLanes(t *testing.T) {
 	var rung atomic.Uint32
 	r.listen(0, &rung)
 	rung.Add(1)
-	deadline := Now() + int64(time.Minute)
+	deadline := spin.Now() + int64(time.Minute)
 	r.doze(r.hints.epoch.Load(), deadline)
-	if Now() >= deadline {
+	if spin.Now() >= deadline {
 		t.Error("slept until the deadline")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/crash"
 )
 
@@ -50,7 +51,7 @@ type Config struct {
 	Marked func(bit int)
 	// Shared makes Lock and Unlock real: several goroutines use the queue.
 	Shared bool
-	// Refused is told, once, that the kernel refuses [Barrier]. From then on a mark may be missed,
+	// Refused is told, once, that the kernel refuses membarrier. From then on a mark may be missed,
 	// so whoever waits must look at all lanes again now and then. It runs under the bell's lock. It
 	// may be nil: then each Park that needs the barrier fails.
 	Refused func()
@@ -380,7 +381,7 @@ func (b *Bell) pay() error {
 		return nil
 	}
 	b.barriers.Add(1)
-	err := Barrier()
+	err := barrier.All()
 	if err == nil || b.refused == nil {
 		return err
 	}

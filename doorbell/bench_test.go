@@ -3,6 +3,8 @@ package doorbell
 import (
 	"fmt"
 	"testing"
+
+	"github.com/shmring/shmring/internal/spin"
 )
 
 // What a producer pays for the bell while the reader is awake: a publish alone, and with the look.
@@ -82,6 +84,6 @@ func BenchmarkWakeRoundTrip(b *testing.B) {
 
 func BenchmarkNow(b *testing.B) {
 	for b.Loop() {
-		Now()
+		spin.Now()
 	}
 }

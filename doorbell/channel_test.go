@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -332,7 +333,7 @@ func TestGetterGivesUp(t *testing.T) {
 	if <-done {
 		t.Error("an event out of nothing")
 	}
-	if _, ok, err := c.Get(Wait{DeadlineNs: Now() + 1e6, SliceNs: 1e5}); ok || err != nil {
+	if _, ok, err := c.Get(Wait{DeadlineNs: spin.Now() + 1e6, SliceNs: 1e5}); ok || err != nil {
 		t.Error(ok, err)
 	}
 }

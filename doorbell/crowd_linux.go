@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/shmring/shmring/internal/spin"
 )
 
 // A futex wait holds a thread. The first soloWaiters goroutines of the process that wait have one
@@ -54,7 +56,7 @@ func waitInCrowd(word *atomic.Uint32, old uint32, deadlineNs int64) {
 	c := joinCrowd(m)
 	var late <-chan time.Time
 	if deadlineNs > 0 {
-		t := time.NewTimer(time.Duration(deadlineNs - Now()))
+		t := time.NewTimer(time.Duration(deadlineNs - spin.Now()))
 		defer t.Stop()
 		late = t.C
 	}

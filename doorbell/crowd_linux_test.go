@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/shmring/shmring/internal/spin"
 )
 
 func threads(t *testing.T) int {
@@ -84,9 +86,9 @@ func TestCrowdDeadline(t *testing.T) {
 		close(stay)
 	}()
 	for range 20 {
-		begin := Now()
+		begin := spin.Now()
 		waitInCrowd(&word, 0, begin+int64(2*time.Millisecond))
-		if Now()-begin < int64(2*time.Millisecond) {
+		if spin.Now()-begin < int64(2*time.Millisecond) {
 			t.Error("woken before its deadline")
 		}
 	}
@@ -110,5 +112,5 @@ func TestCrowdUnknown(t *testing.T) {
 	<-m.woke
 	soloNow.Add(soloWaiters)
 	defer soloNow.Add(-soloWaiters)
-	wait(&word, 0, Now()+int64(time.Millisecond))
+	wait(&word, 0, spin.Now()+int64(time.Millisecond))
 }

@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -16,7 +18,7 @@ var orders = []ring.Order{ring.SeqCst, ring.Release}
 func registered(t testing.TB, o ring.Order) {
 	t.Helper()
 	if o == ring.Release {
-		shmtest.Require(t, "membarrier", Register())
+		shmtest.Require(t, "membarrier", barrier.Register())
 	}
 }
 
@@ -171,7 +173,7 @@ func TestLeavingDoesNotMuteTheOthers(t *testing.T) {
 	for r.Sleeps() == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	if n, why := r.sread(1, Wait{DeadlineNs: Now() + 1e6}); n != 0 || why != gotNothing {
+	if n, why := r.sread(1, Wait{DeadlineNs: spin.Now() + 1e6}); n != 0 || why != gotNothing {
 		t.Fatal(n, why)
 	}
 	w.put(1)

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/spin"
 )
 
 // DomainRinger is a producer's hold on the bell of a reader's process.
@@ -233,19 +234,19 @@ type patience struct {
 }
 
 func (p *patience) over() bool {
-	return p.w.Stop != nil && p.w.Stop() || p.w.DeadlineNs > 0 && Now() >= p.w.DeadlineNs
+	return p.w.Stop != nil && p.w.Stop() || p.w.DeadlineNs > 0 && spin.Now() >= p.w.DeadlineNs
 }
 
 func (p *patience) sleep(x *watcher) {
 	w := p.w
 	if w.SliceNs > 0 && p.sliceNs == 0 {
-		p.sliceNs = Now() + w.SliceNs
+		p.sliceNs = spin.Now() + w.SliceNs
 	}
 	if p.sliceNs > 0 && (w.DeadlineNs == 0 || p.sliceNs < w.DeadlineNs) {
 		w.DeadlineNs = p.sliceNs
 	}
 	x.d.sleep(x, w)
-	if p.sliceNs > 0 && Now() >= p.sliceNs {
+	if p.sliceNs > 0 && spin.Now() >= p.sliceNs {
 		p.sliceNs = 0
 		x.all()
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/ring"
 	"golang.org/x/sys/unix"
 )
@@ -30,7 +31,7 @@ func init() {
 		}
 		d, err := mapDomainFile(os.NewFile(3, "domain"), queues)
 		if err == nil {
-			err = Register()
+			err = barrier.Register()
 		}
 		if err == nil {
 			w := d.q[bit].writer(0, o, d.ringer(bit))

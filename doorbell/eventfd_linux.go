@@ -2,10 +2,10 @@ package doorbell
 
 import (
 	"os"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
+	"github.com/shmring/shmring/internal/eventfd"
 	"golang.org/x/sys/unix"
 )
 
@@ -59,7 +59,7 @@ func (f *Face) FD() int { return f.epoll }
 func (f *Face) EventFD() int { return f.eventfd }
 
 // set makes the descriptor readable.
-func (f *Face) set() { _ = WriteEvent(f.eventfd) }
+func (f *Face) set() { _ = eventfd.Write(f.eventfd) }
 
 // reset makes the descriptor unreadable. O_NONBLOCK is shared by all holders of an eventfd, so it
 // is not relied on: only this goroutine reads, and only what epoll says is there.
@@ -120,38 +120,5 @@ func (f *Face) Close() {
 			_ = unix.Close(*fd)
 			*fd = -1
 		}
-	}
-}
-
-// WriteEvent adds one to an eventfd, or a byte to a FIFO. A full one is already readable.
-func WriteEvent(fd int) error {
-	one := [8]byte{1}
-	_, err := unix.Write(fd, one[:])
-	if err == unix.EAGAIN {
-		return nil
-	}
-	return err
-}
-
-// IsEvent reports whether fd is an eventfd. A number that another process wrote can mean anything
-// by the time that it is used, and a ring must not be written into somebody's file.
-func IsEvent(fd int) bool {
-	what, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
-	return err == nil && what == "anon_inode:[eventfd]"
-}
-
-// DupFD returns a close-on-exec duplicate of a descriptor that a producer rings, or -1.
-func DupFD(fd int) int {
-	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return -1
-	}
-	return dup
-}
-
-// CloseFD closes a descriptor that a producer rings.
-func CloseFD(fd int) {
-	if fd >= 0 {
-		_ = unix.Close(fd)
 	}
 }

@@ -32,15 +32,3 @@ func (*Face) reset() error { return errors.ErrUnsupported }
 
 // Close does nothing.
 func (*Face) Close() {}
-
-// WriteEvent reports that the system has no eventfd.
-func WriteEvent(int) error { return errors.ErrUnsupported }
-
-// IsEvent returns false.
-func IsEvent(int) bool { return false }
-
-// DupFD returns -1.
-func DupFD(int) int { return -1 }
-
-// CloseFD does nothing.
-func CloseFD(int) {}

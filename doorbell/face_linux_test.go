@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/ring"
 	"golang.org/x/sys/unix"
@@ -39,7 +40,7 @@ func fifoFace(t *testing.T) (f *Face, write int) {
 	if write, err = unix.Open(path, unix.O_WRONLY|flags, 0); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { CloseFD(write) })
+	t.Cleanup(func() { eventfd.Close(write) })
 	return f, write
 }
 
@@ -97,7 +98,7 @@ func doors(t *testing.T, f func(t *testing.T, face *Face, door func(*RingerConfi
 	t.Run("fifo", func(t *testing.T) {
 		face, write := fifoFace(t)
 		f(t, face, func(c *RingerConfig) {
-			c.Face = func(uint16) int { return DupFD(write) }
+			c.Face = func(uint16) int { return eventfd.Dup(write) }
 		})
 	})
 }
@@ -319,7 +320,7 @@ func eventLoop(t *testing.T, o ring.Order, face *Face, door func(*RingerConfig),
 func TestFullDescriptor(t *testing.T) {
 	face, fd := fifoFace(t)
 	for range 20_000 {
-		if err := WriteEvent(fd); err != nil {
+		if err := eventfd.Write(fd); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -331,7 +332,7 @@ func TestFullDescriptor(t *testing.T) {
 	if _, err := unix.Write(face.EventFD(), full[:]); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteEvent(face.EventFD()); err != nil {
+	if err := eventfd.Write(face.EventFD()); err != nil {
 		t.Fatal(err)
 	}
 	ep := userEpoll(t, face, 0)
@@ -353,10 +354,10 @@ func TestFaceErrors(t *testing.T) {
 	if _, err := unix.FcntlInt(uintptr(file), unix.F_GETFD, 0); !errors.Is(err, unix.EBADF) {
 		t.Error("a descriptor is left open that was taken over: ", err)
 	}
-	if err := WriteEvent(-1); !errors.Is(err, unix.EBADF) {
+	if err := eventfd.Write(-1); !errors.Is(err, unix.EBADF) {
 		t.Error(err)
 	}
-	CloseFD(-1)
+	eventfd.Close(-1)
 	f, _ := fifoFace(t)
 	f.Close()
 	f.Close()

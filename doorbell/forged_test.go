@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -85,7 +86,7 @@ func TestScribbledHints(t *testing.T) {
 			wg.Go(func() { scribble(q.hints, &stop) })
 			errs := produceAll(q, o, each)
 			for r.count.Load() < lanes*each {
-				r.sread(laneSlots, Wait{DeadlineNs: Now() + 1e6})
+				r.sread(laneSlots, Wait{DeadlineNs: spin.Now() + 1e6})
 				// The full look at the end of a slice.
 				for bit := range lanes {
 					r.Consider(bit)
@@ -104,7 +105,7 @@ func TestScribbledHints(t *testing.T) {
 				t.Error(r.broken)
 			}
 			// From here on the bell works again without slices.
-			r.sread(1, Wait{DeadlineNs: Now() + 1e6})
+			r.sread(1, Wait{DeadlineNs: spin.Now() + 1e6})
 			w := q.writer(0, o)
 			go w.put(1)
 			if n, _ := r.sread(1, Wait{}); n != 1 {
@@ -127,7 +128,7 @@ func TestScribbledDomain(t *testing.T) {
 	wg.Go(func() { scribble(d.hints, &stop) })
 	const rounds = 300
 	for i := range rounds {
-		ready, err := s.Wait(nil, Wait{DeadlineNs: Now() + 1e5})
+		ready, err := s.Wait(nil, Wait{DeadlineNs: spin.Now() + 1e5})
 		if err != nil || len(ready) > 0 {
 			t.Fatal(i, ready, err)
 		}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"sync/atomic"
 	"time"
+
+	"github.com/shmring/shmring/internal/spin"
 )
 
 // Elsewhere there is no futex that two processes share: waits poll, so that the logic can be
@@ -15,15 +17,10 @@ const pollEvery = time.Millisecond
 func wakeAll(*atomic.Uint32) {}
 
 func wait(word *atomic.Uint32, old uint32, deadlineNs int64) {
-	for word.Load() == old && (deadlineNs == 0 || Now() < deadlineNs) {
+	for word.Load() == old && (deadlineNs == 0 || spin.Now() < deadlineNs) {
 		time.Sleep(pollEvery)
 	}
 }
-
-var started = time.Now()
-
-// Now returns a monotonic clock in nanoseconds.
-func Now() int64 { return int64(time.Since(started)) }
 
 type watched struct {
 	value uint64
@@ -31,7 +28,7 @@ type watched struct {
 }
 
 func waitMany(words []watched, deadlineNs int64) error {
-	for deadlineNs == 0 || Now() < deadlineNs {
+	for deadlineNs == 0 || spin.Now() < deadlineNs {
 		for _, w := range words {
 			if uint64(w.word.Load()) != w.value {
 				return nil
@@ -46,12 +43,6 @@ func sweepRelays() {}
 
 // HasWaitMany reports that the system has no futex.
 func HasWaitMany() error { return errors.ErrUnsupported }
-
-// NewPipe reports that the system is not supported.
-func NewPipe() (read, write int, err error) { return -1, -1, errors.ErrUnsupported }
-
-// IsPipe returns false.
-func IsPipe(int) bool { return false }
 
 // writeByte reports that the system is not supported.
 func writeByte(int) error { return errors.ErrUnsupported }

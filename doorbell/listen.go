@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/spin"
 )
 
 // A producer of another user cannot write to the reader's hints. It counts its rings in a word of
@@ -41,12 +42,12 @@ func (a *alarms) judge(tail uint64) {
 		return
 	}
 	if a.mistaken++; a.mistaken > falseAlarms {
-		a.quietNs = Now() + minQuietNs<<min(a.mistaken-falseAlarms-1, maxQuietness)
+		a.quietNs = spin.Now() + minQuietNs<<min(a.mistaken-falseAlarms-1, maxQuietness)
 	}
 }
 
 // quiet reports that nobody listens at present. The clock is asked about offenders only.
-func (a *alarms) quiet() bool { return a.quietNs != 0 && Now() < a.quietNs }
+func (a *alarms) quiet() bool { return a.quietNs != 0 && spin.Now() < a.quietNs }
 
 // listen begins with what the word holds: whoever adds a lane looks at it afterwards.
 func (b *Bell) listen(bit int, word *atomic.Uint32) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/ring"
 	"golang.org/x/sys/unix"
@@ -288,7 +289,7 @@ func TestLitmus(t *testing.T) {
 	for i, test := range litmusTests() {
 		t.Run(test.name, func(t *testing.T) {
 			if test.barrier {
-				shmtest.Require(t, "membarrier", Register())
+				shmtest.Require(t, "membarrier", barrier.Register())
 			}
 			if !test.mutant {
 				after = true

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/shmtest"
 )
 
@@ -50,7 +51,7 @@ func TestLitmusReport(t *testing.T) {
 	needed, after := uint64(0), false
 	for i, test := range litmusTests() {
 		if test.barrier {
-			shmtest.Require(t, "membarrier", Register())
+			shmtest.Require(t, "membarrier", barrier.Register())
 		}
 		name := test.name
 		if i >= order {

@@ -1,6 +1,10 @@
 package doorbell
 
-import "github.com/shmring/shmring/ring"
+import (
+	"github.com/shmring/shmring/internal/barrier"
+	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/ring"
+)
 
 // bothOld is what store buffering shows: each side loaded before the other's store was visible, so
 // that a producer sees no sleeper and the sleeper no entry.
@@ -27,7 +31,7 @@ var (
 	swapped   = func(p *ring.Index, round uint64) { p.Swap(round) }
 	plain     = ring.StoreRelease
 	fenced    = func(p *ring.Index, round uint64) { plain(p, round); p.Store(round) }
-	paid      = func(p *ring.Index, round uint64) { p.Store(round); must(0, Barrier()) }
+	paid      = func(p *ring.Index, round uint64) { p.Store(round); must(0, barrier.All()) }
 )
 
 // litmusTests returns all of them, mutants before what they are mutants of.
@@ -213,7 +217,7 @@ func orderTests() []litmus {
 		}),
 		releasedTest("head before the last look", true, func(l *litmusRig, round uint64) uint64 {
 			ring.StoreRelease(l.y, round)
-			Pause(8)
+			spin.Pause(8)
 			return l.torn(0)
 		}),
 		releasedTest("last look before the head", false, func(l *litmusRig, round uint64) uint64 {

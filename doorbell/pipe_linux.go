@@ -1,32 +1,13 @@
 package doorbell
 
 import (
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/spin"
 )
-
-// NewPipe makes the descriptors by which a producer of another user raises the reader's: it gets
-// the writing end, which cannot be opened again for reading, and writes a byte where another
-// producer would write to the reader's eventfd.
-func NewPipe() (read, write int, err error) {
-	var fds [2]int
-	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		return -1, -1, os.NewSyscallError("pipe2", err)
-	}
-	return fds[0], fds[1], nil
-}
-
-// IsPipe reports whether fd is the writing end of a pipe.
-func IsPipe(fd int) bool {
-	var st unix.Stat_t
-	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
-	return err == nil && flags&unix.O_ACCMODE == unix.O_WRONLY && unix.Fstat(fd, &st) == nil &&
-		st.Mode&unix.S_IFMT == unix.S_IFIFO
-}
 
 // writeByte writes a byte to the writing end of a pipe, and never waits: O_NONBLOCK is shared by
 // all holders of a descriptor, so that the reader may have taken it away. A full pipe is readable.
@@ -114,7 +95,7 @@ func (f *Face) drained(p *facePipe, buf []byte) {
 		f.watchAgain(p)
 		return
 	}
-	time.AfterFunc(time.Duration(p.quietNs-Now()), func() { f.watchAgain(p) })
+	time.AfterFunc(time.Duration(p.quietNs-spin.Now()), func() { f.watchAgain(p) })
 }
 
 // watchAgain may come late, from the end of a pause.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/ring"
 	"golang.org/x/sys/unix"
@@ -32,7 +33,7 @@ func child(f func(q *queue, o ring.Order) error) {
 	}
 	q, err := mapQueue(os.NewFile(3, "queue"), int(envInt("BELL_LANES")))
 	if err == nil {
-		err = Register()
+		err = barrier.Register()
 	}
 	if err == nil {
 		err = f(q, o)

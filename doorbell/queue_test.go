@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -145,7 +146,7 @@ func (p pace) pause() {
 	case x < 40:
 		runtime.Gosched()
 	case x < 80:
-		Pause(uint32(p.IntN(300)))
+		spin.Pause(uint32(p.IntN(300)))
 	}
 }
 

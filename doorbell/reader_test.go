@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -134,7 +135,7 @@ func (r *reader) sread(limit int, w Wait) (int, outcome) {
 		if err != nil {
 			r.broken = err
 		}
-		over := w.DeadlineNs > 0 && Now() >= w.DeadlineNs || w.Stop != nil && w.Stop()
+		over := w.DeadlineNs > 0 && spin.Now() >= w.DeadlineNs || w.Stop != nil && w.Stop()
 		signaled := !more && !over && r.TakeSignal()
 		r.Unlock()
 		switch {
@@ -164,7 +165,7 @@ func (r *reader) waiting(want uint64, w Wait) uint64 {
 			full = full || n == laneSlots
 		}
 		r.Unlock()
-		if sum >= want || full || r.broken != nil || w.DeadlineNs > 0 && Now() >= w.DeadlineNs {
+		if sum >= want || full || r.broken != nil || w.DeadlineNs > 0 && spin.Now() >= w.DeadlineNs {
 			return sum
 		}
 		w.Missing = want - sum

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/ring"
 )
@@ -28,7 +29,7 @@ func (l *buffered) Solicited() uint64 { return 0 }
 // to pay, after one that did not. The successor has attached, and then published without a fence:
 // it saw that its lane is hot.
 func passedOn(t *testing.T) (*Bell, *queue) {
-	shmtest.Require(t, "membarrier", Register())
+	shmtest.Require(t, "membarrier", barrier.Register())
 	q := heapQueue(t, 1)
 	q.row(0).Parked.Store(0)
 	lane := &buffered{}

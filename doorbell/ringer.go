@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/eventfd"
 )
 
 // Ringer is a producer's hold on the bell of a queue. One goroutine at a time may use it.
@@ -192,7 +193,7 @@ func (r *Ringer) descriptor(w uint64) int {
 	r.faceMu.Lock()
 	defer r.faceMu.Unlock()
 	if r.faceGen != uint32(gen)+1 || r.faceFD < 0 {
-		CloseFD(r.faceFD)
+		eventfd.Close(r.faceFD)
 		r.faceFD, r.faceGen = -1, uint32(gen)+1
 		if r.face != nil {
 			r.faceFD = r.face(gen)
@@ -203,7 +204,7 @@ func (r *Ringer) descriptor(w uint64) int {
 
 // Close releases the descriptor that the ringer holds.
 func (r *Ringer) Close() {
-	CloseFD(r.faceFD)
+	eventfd.Close(r.faceFD)
 	r.faceFD, r.faceGen = -1, 0
 }
 
@@ -219,7 +220,7 @@ func ringQueue(w uint64, h *Hints, descriptor func(uint64) int) bool {
 		wakeAll(h.epoch)
 	}
 	if w&armFD != 0 {
-		if fd := descriptor(w); fd < 0 || WriteEvent(fd) != nil {
+		if fd := descriptor(w); fd < 0 || eventfd.Write(fd) != nil {
 			return true // it is not rung: leave that to a producer who has a descriptor
 		}
 	}

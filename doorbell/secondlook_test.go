@@ -3,6 +3,7 @@ package doorbell
 import (
 	"testing"
 
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -21,7 +22,7 @@ func TestSecondLook(t *testing.T) {
 			q := heapQueue(t, 1)
 			r := newReader(q, readerOptions{shared: true})
 			r.Take()
-			w := Wait{DeadlineNs: Now() + 2e9, Missing: missing, Takes: r.Takes()}
+			w := Wait{DeadlineNs: spin.Now() + 2e9, Missing: missing, Takes: r.Takes()}
 			if more, err := r.Park(); more || err != nil {
 				t.Fatal(more, err)
 			}
@@ -39,7 +40,7 @@ func TestStopIsAsked(t *testing.T) {
 	if more, err := r.Park(); more || err != nil {
 		t.Fatal(more, err)
 	}
-	r.Sleep(Wait{DeadlineNs: Now() + 2e9, Stop: func() bool { return true }})
+	r.Sleep(Wait{DeadlineNs: spin.Now() + 2e9, Stop: func() bool { return true }})
 	if r.Sleeps() != 0 {
 		t.Error("slept although it was stopped")
 	}
@@ -71,12 +72,12 @@ func TestLastWaiterDisarms(t *testing.T) {
 	s := d.NewSet()
 	s.Add(0, d.r[0].Bell) // is on the list, so that nobody sleeps
 	d.nw = 1              // another goroutine
-	d.sleep(&s.watcher, Wait{DeadlineNs: Now() + 2e9})
+	d.sleep(&s.watcher, Wait{DeadlineNs: spin.Now() + 2e9})
 	if d.arm.Word.Load() == 0 {
 		t.Error("the domain is not armed for the other one")
 	}
 	d.nw = 0
-	d.sleep(&s.watcher, Wait{DeadlineNs: Now() + 2e9})
+	d.sleep(&s.watcher, Wait{DeadlineNs: spin.Now() + 2e9})
 	if d.arm.Word.Load() != 0 {
 		t.Error("the domain is armed for nobody")
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -362,7 +363,7 @@ func TestNoAllocationsOfSetsAndChannels(t *testing.T) {
 			d.r[0].readAllOf()
 		},
 		"poll":     func() { _, _ = s.Poll(buf) },
-		"deadline": func() { _, _ = s.Wait(buf, Wait{DeadlineNs: Now() + 1000, SliceNs: 500}) },
+		"deadline": func() { _, _ = s.Wait(buf, Wait{DeadlineNs: spin.Now() + 1000, SliceNs: 500}) },
 		"event": func() {
 			_ = c.Arm(0, NotifyAny)
 			w.put(1)

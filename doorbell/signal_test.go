@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -20,7 +21,7 @@ func TestSignalBeforeWait(t *testing.T) {
 	if _, why := r.sread(1, Wait{}); why != gotSignal {
 		t.Fatal("the signal is not remembered")
 	}
-	if _, why := r.sread(1, Wait{DeadlineNs: Now() + 1e6}); why != gotNothing {
+	if _, why := r.sread(1, Wait{DeadlineNs: spin.Now() + 1e6}); why != gotNothing {
 		t.Fatal("one signal ends two waits")
 	}
 }
@@ -118,7 +119,7 @@ func TestOneWaiterTakesASignal(t *testing.T) {
 	for i := range uint64(signals) {
 		Signal(q.arm, q.hints, nil, nil)
 		for taken.Load() == i {
-			Pause(10)
+			spin.Pause(10)
 			time.Sleep(time.Microsecond)
 		}
 	}
@@ -166,7 +167,7 @@ func TestMarkForTheDead(t *testing.T) {
 	}
 	w := q.writer(1, ring.SeqCst)
 	w.publish(3) // and dies
-	if n, why := r.sread(laneSlots, Wait{DeadlineNs: Now() + 1e6}); n != 0 || why != gotNothing {
+	if n, why := r.sread(laneSlots, Wait{DeadlineNs: spin.Now() + 1e6}); n != 0 || why != gotNothing {
 		t.Fatal("a parked lane is looked at without a mark", n, why)
 	}
 	done := make(chan int)
@@ -191,12 +192,12 @@ func TestDeadlines(t *testing.T) {
 	q := heapQueue(t, 1)
 	r := newReader(q, readerOptions{})
 	for _, w := range []Wait{{}, {SliceNs: 1e6}, {SliceNs: 1e12}} {
-		start := Now()
+		start := spin.Now()
 		w.DeadlineNs = start + 5e6
 		if _, why := r.sread(1, w); why != gotNothing {
 			t.Fatal(why)
 		}
-		if took := Now() - start; took < 5e6 {
+		if took := spin.Now() - start; took < 5e6 {
 			t.Errorf("%+v: it took %d ns", w, took)
 		}
 	}
@@ -204,7 +205,7 @@ func TestDeadlines(t *testing.T) {
 		t.Error(got)
 	}
 	sleeps := r.Sleeps()
-	r.Sleep(Wait{DeadlineNs: Now() + 1e12, SliceNs: 1e6})
+	r.Sleep(Wait{DeadlineNs: spin.Now() + 1e12, SliceNs: 1e6})
 	if r.Sleeps() != sleeps+1 {
 		t.Error("a slice is no sleep")
 	}

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/spin"
 )
 
 func lowest(x uint64) int { return bits.TrailingZeros64(x) }
@@ -73,7 +74,7 @@ func (w Wait) until() int64 {
 	if w.SliceNs == 0 {
 		return w.DeadlineNs
 	}
-	slice := Now() + w.SliceNs
+	slice := spin.Now() + w.SliceNs
 	if slice > 0 && (w.DeadlineNs == 0 || slice < w.DeadlineNs) { // else it is beyond all time
 		return slice
 	}

@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/ring"
 )
 
 // soon is a deadline after which a test that should have been woken knows that it was not.
-func soon() int64 { return Now() + int64(5e9) }
+func soon() int64 { return spin.Now() + int64(5e9) }
 
 // A publish that the reader's count has not seen, and whose mark comes after the second look, must
 // not be counted twice: in the index that was stored and in what was missing.
@@ -71,7 +72,7 @@ func TestThresholdDoesNotGateTheDescriptor(t *testing.T) {
 		}
 		return false
 	})
-	if got := r.waiting(3, Wait{DeadlineNs: Now() + 1e6, Stop: stop}); got != 1 {
+	if got := r.waiting(3, Wait{DeadlineNs: spin.Now() + 1e6, Stop: stop}); got != 1 {
 		t.Fatalf("%d entries", got)
 	}
 }
@@ -95,7 +96,7 @@ func TestThresholdAndReaderOnOneQueue(t *testing.T) {
 		t.Errorf("%d entries", n)
 	}
 	r.Unlock()
-	start := Now()
+	start := spin.Now()
 	w.put(2)
 	for range 3 {
 		w.put(1)
@@ -103,7 +104,7 @@ func TestThresholdAndReaderOnOneQueue(t *testing.T) {
 	if n := <-done; n < 3 {
 		t.Errorf("the wait ends with %d entries", n)
 	}
-	if took := Now() - start; took > 4e9 {
+	if took := spin.Now() - start; took > 4e9 {
 		t.Errorf("it took the deadline to see them: %d ns", took)
 	}
 	r.Lock()

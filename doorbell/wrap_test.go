@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/ring"
 )
 
@@ -26,7 +27,7 @@ func TestWrapRungAnew(t *testing.T) {
 			r.hints.rung.Store(uint64(last))
 			r.seq = last - 1 // as 2^32 armings later, each of which ended by itself
 			epoch := r.hints.epoch.Load()
-			r.Sleep(Wait{DeadlineNs: Now() + int64(10*time.Millisecond), Stop: func() bool {
+			r.Sleep(Wait{DeadlineNs: spin.Now() + int64(10*time.Millisecond), Stop: func() bool {
 				w.put(1) // between the arming and the sleep
 				return false
 			}})

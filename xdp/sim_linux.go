@@ -3,7 +3,7 @@ package xdp
 import (
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/eventfd"
 )
 
 // Simulate makes a socket whose kernel is played by the program, over ordinary memory: no
@@ -55,7 +55,7 @@ func (s *Socket) plug(q *simQueue, o Options, start uint32) (err error) {
 	}
 	s.sim = newKernel(&s.core, q, o, start)
 	fd := s.fd
-	s.sim.signal = func() { _ = doorbell.WriteEvent(fd) }
+	s.sim.signal = func() { _ = eventfd.Write(fd) }
 	s.granted = Granted{Mode: BindCopy, NeedWakeup: !o.NoNeedWakeup, MultiBuffer: s.chains,
 		TxBudget: defaultTxBudget, SendBufferBytes: o.SendBufferBytes}
 	if o.Mode == BindZeroCopy {

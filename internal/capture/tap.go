@@ -1,7 +1,7 @@
 package capture
 
 import (
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -90,7 +90,7 @@ func (t *Tap) begin(sent bool) {
 	}
 	t.room = t.m.at(t.out.Tail() + uint64(t.ready))
 	t.ready++
-	*t.slot = record{Ns: uint64(doorbell.Now()), Queue: t.queue, Dropped: t.dropped}
+	*t.slot = record{Ns: uint64(spin.Now()), Queue: t.queue, Dropped: t.dropped}
 	if sent {
 		t.slot.Flags = flagSent
 	}

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/eventfd"
 )
 
 // CheckEveryNs is how often a device is to be asked whether it is still there: no poll ever tells
@@ -39,6 +39,6 @@ func (l *Loop) Wake() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.awake {
-		_ = doorbell.WriteEvent(l.fd) // fails only if it is set many times already
+		_ = eventfd.Write(l.fd) // fails only if it is set many times already
 	}
 }

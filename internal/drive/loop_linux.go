@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/spin"
 )
 
 const (
@@ -41,10 +41,10 @@ func (s *Sleep) Briefly() { s.pauses = true }
 // Not says that there is something to do: another round follows at once.
 func (s *Sleep) Not() { s.ready = true }
 
-// Run drives d until the context ends or a round fails. It looks for as long as spin before it
+// Run drives d until the context ends or a round fails. It looks for as long as look before it
 // sleeps, which is a poll on a thread of its own. The error is nil at the end of the context,
 // and for a round that wanted that.
-func (l *Loop) Run(ctx context.Context, spin time.Duration, d Device) error {
+func (l *Loop) Run(ctx context.Context, look time.Duration, d Device) error {
 	if err := l.Open(); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (l *Loop) Run(ctx context.Context, spin time.Duration, d Device) error {
 			return nil
 		default:
 		}
-		now := doorbell.Now()
+		now := spin.Now()
 		work, err := d.Round(now)
 		switch {
 		case errors.Is(err, Stopped):
@@ -66,10 +66,10 @@ func (l *Loop) Run(ctx context.Context, spin time.Duration, d Device) error {
 		case err != nil:
 			return err
 		case work > 0:
-			spinUntil = now + int64(spin)
+			spinUntil = now + int64(look)
 			l.sleep.pauseNs = firstPauseNs
 		case now < spinUntil:
-			doorbell.Pause(8)
+			spin.Pause(8)
 		default:
 			spinUntil = 0
 			if err := l.rest(now, d); err != nil {

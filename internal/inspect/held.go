@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -220,7 +220,7 @@ func (c *checker) seals(want ...shm.Seals) {
 			return
 		}
 	}
-	age := time.Duration(doorbell.Now() - c.obj.Header().CreatedMonoNs)
+	age := time.Duration(spin.Now() - c.obj.Header().CreatedMonoNs)
 	if c.held.young() && age >= 0 && age < sealWithin {
 		c.busy = true
 		return

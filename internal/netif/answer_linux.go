@@ -6,8 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/spin"
 )
 
 // message takes what the kernel says of anything but how the interface itself is.
@@ -35,7 +35,7 @@ func (t *Table) message(m message, ours bool) {
 func (t *Table) linked(old *linkNews) {
 	l := &t.link
 	if l.Flags&^old.Flags&unix.IFF_UP != 0 && old.Index != 0 {
-		t.upNs = doorbell.Now() // the kernel adds routes after it has told of the link
+		t.upNs = spin.Now() // the kernel adds routes after it has told of the link
 	}
 	if old.Flags != l.Flags || old.MTU != l.MTU || old.MAC != l.MAC {
 		t.computeAll()

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -96,7 +96,7 @@ func (l *loop) start() error {
 	defer close(over)
 	l.running.Go(func() { l.repeat(over) })
 	for err == nil && l.starting() {
-		if err = l.pump(doorbell.Now()); err == nil {
+		if err = l.pump(spin.Now()); err == nil {
 			err = l.receive(buf)
 		}
 	}
@@ -124,7 +124,7 @@ func (l *loop) repeat(over <-chan struct{}) {
 		case <-over:
 			return
 		case <-time.After(calm):
-			_ = l.pump(doorbell.Now()) // what was not taken is tried once more
+			_ = l.pump(spin.Now()) // what was not taken is tried once more
 		}
 	}
 }
@@ -212,7 +212,7 @@ func (l *loop) take(m message) {
 		l.linkChanged(k, m.Type == unix.RTM_DELLINK)
 	}
 	if ours && m.Seq == l.dump.seq {
-		l.dump.heardNs = doorbell.Now()
+		l.dump.heardNs = spin.Now()
 		l.dump.broken = l.dump.broken || m.Flags&unix.NLM_F_DUMP_INTR != 0
 	}
 	l.f.message(m, ours)
@@ -270,8 +270,8 @@ func (l *loop) work(every time.Duration) {
 		case <-tick:
 			ticked = true
 		}
-		l.f.round(doorbell.Now(), ticked)
-		if err := l.pump(doorbell.Now()); err != nil {
+		l.f.round(spin.Now(), ticked)
+		if err := l.pump(spin.Now()); err != nil {
 			l.again(err)
 		}
 		if !l.pause() {

@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -76,7 +76,7 @@ func OpenTable(index int, o TableOptions) (*Table, error) {
 
 func newTable(k kernel, index int, o TableOptions) *Table {
 	t := &Table{loop: newLoop(k, index), opt: o.resolve(), dests: map[netip.Addr]*destination{},
-		neighbours: map[netip.Addr]*neighbour{}, refreshedNs: doorbell.Now()}
+		neighbours: map[netip.Addr]*neighbour{}, refreshedNs: spin.Now()}
 	t.f = t
 	t.asks.routes = map[uint32]question{}
 	t.asks.uses = map[uint32]netip.Addr{}

@@ -9,9 +9,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/netif"
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
@@ -85,7 +85,7 @@ func NewServerContext(ctx context.Context, c Config) (*Server, error) {
 	}
 	var until context.Context
 	until, s.engine.stop = context.WithCancel(context.Background())
-	go s.engine.run(until, doorbell.SpinBudget(c.Spin))
+	go s.engine.run(until, spin.Budget(c.Spin))
 	return s, nil
 }
 

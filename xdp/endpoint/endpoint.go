@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/capture"
 	"github.com/shmring/shmring/internal/drive"
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -95,7 +95,7 @@ func Open(c Config) (*Endpoint, error) {
 		direct: map[directKey]*peer{}, groups: map[groupKey]*membership{},
 		ops: make([]sendOp, s.UMEM().Geometry().Frames), done: make([]xdp.Sent, 64),
 		packets: make([]xdp.Received, c.RxBatch), round: 1}
-	e.cfg.Spin = doorbell.SpinBudget(c.Spin)
+	e.cfg.Spin = spin.Budget(c.Spin)
 	if e.chains = s.Granted().MultiBuffer; e.chains && c.RxBatch < xdp.MaxChain {
 		e.packets = make([]xdp.Received, xdp.MaxChain)
 	}
@@ -109,7 +109,7 @@ func Open(c Config) (*Endpoint, error) {
 		return nil, err
 	}
 	e.openObject()
-	e.publish(doorbell.Now())
+	e.publish(spin.Now())
 	return e, nil
 }
 
@@ -229,7 +229,7 @@ func (e *Endpoint) Progress() (work int, err error) {
 	if err := e.usable(); err != nil {
 		return 0, err
 	}
-	return e.turn(doorbell.Now())
+	return e.turn(spin.Now())
 }
 
 // Close closes the socket and answers every operation that was accepted and has not completed with
@@ -268,7 +268,7 @@ func (e *Endpoint) end(why error) error {
 	err := e.socket.Close()
 	e.cancelSends()
 	e.cancelBuffers()
-	e.publish(doorbell.Now())
+	e.publish(spin.Now())
 	e.closeObject()
 	e.unbind()
 	return err
@@ -290,7 +290,7 @@ func (f feeder) Progress() time.Duration {
 	if e.usable() != nil {
 		return -1
 	}
-	work, err := e.turn(doorbell.Now())
+	work, err := e.turn(spin.Now())
 	switch {
 	case err != nil:
 		return -1

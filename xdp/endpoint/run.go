@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/drive"
+	"github.com/shmring/shmring/internal/spin"
 )
 
 // Run drives the endpoint until the context ends or the endpoint fails: it works while there is
@@ -36,7 +36,7 @@ func (e *Endpoint) Run(ctx context.Context) error {
 		}
 	}
 	e.lock()
-	e.publish(doorbell.Now())
+	e.publish(spin.Now())
 	e.unlock()
 	return fault("run", err, "")
 }

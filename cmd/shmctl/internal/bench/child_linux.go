@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/barrier"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/ring"
 )
@@ -64,7 +66,7 @@ func child(name string, cpu int) error {
 	}
 	// A producer's share of reader-pays order; where the kernel has no membarrier, commands that
 	// need it fail with the reason.
-	registered := doorbell.Register()
+	registered := barrier.Register()
 	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_SHARED | unix.MAP_POPULATE
 	mem, err := unix.Mmap(memoryFD, 0, areas*areaBytes, prot, flags)
 	if err != nil {
@@ -196,14 +198,14 @@ func cpuTime(clock int32) time.Duration {
 // that just woke up.
 func spinFor(ns time.Duration) {
 	for began := time.Now(); time.Since(began) < ns; {
-		doorbell.Pause(1)
+		spin.Pause(1)
 	}
 }
 
 func (p *party) barrier(epoch uint64) {
 	p.mine.Store(epoch)
 	for p.other.Load() < epoch {
-		doorbell.Pause(1)
+		spin.Pause(1)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/spin"
 )
 
 // produce sends n messages and looks at the bell after every commit.
@@ -74,7 +75,7 @@ func (in *inlet) consumeBare(batch, n int) (total uint64, err error) {
 			if err := in.ring.Err(); err != nil {
 				return total, err
 			}
-			doorbell.Pause(in.pauses)
+			spin.Pause(in.pauses)
 			continue
 		}
 		total += sum(a) + sum(b)
@@ -89,15 +90,15 @@ func (in *inlet) spinThenSleep() error {
 	until := int64(0)
 	for {
 		for range 8 { // the clock costs as much as some looks
-			doorbell.Pause(in.pauses)
+			spin.Pause(in.pauses)
 			if in.ring.Len() != 0 {
 				in.warm()
 				return nil
 			}
 		}
-		switch now := doorbell.Now(); {
+		switch now := spin.Now(); {
 		case until == 0:
-			until = now + int64(doorbell.DefaultSpin)
+			until = now + int64(spin.Default)
 		case now >= until:
 			return in.sleep()
 		}

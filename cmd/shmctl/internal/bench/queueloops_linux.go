@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/spin"
 )
 
 // What the processes do with their queues, word for word that of testdata/rivals/libfabric.c as far
@@ -123,7 +123,7 @@ func (s *queues) send(batch []cq.Entry, n int, pauses uint32) error {
 		}
 		k, err := s.post(es)
 		if err == cq.ErrFull {
-			doorbell.Pause(pauses)
+			spin.Pause(pauses)
 			continue
 		}
 		if err != nil {
@@ -148,7 +148,7 @@ func (s *queues) receive(buf []cq.Tagged, n int, pauses uint32) error {
 	for n > 0 {
 		k, err := cq.Read(s.own, buf[:min(n, len(buf))])
 		if err == cq.ErrWouldBlock {
-			doorbell.Pause(pauses)
+			spin.Pause(pauses)
 			continue
 		}
 		if err != nil {

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/spin"
 )
 
 // What the processes do with packets, word for word that of testdata/rivals/packets.h.
@@ -237,7 +237,7 @@ func (w *wirePorts) echo(c command, role, window int, block bool) error {
 		case block:
 			err = w.mine.await()
 		default:
-			doorbell.Pause(c.pauses)
+			spin.Pause(c.pauses)
 			if empty++; empty%4096 == 0 {
 				err = patience.wait()
 			}

@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/capture"
 	"github.com/shmring/shmring/internal/capture/pcapng"
+	"github.com/shmring/shmring/internal/spin"
 	xstatus "github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/shm"
 )
@@ -191,7 +191,7 @@ func (c *captureRun) captureTo(ctx context.Context, w io.Writer, d *shm.Dir,
 	targets []xstatus.Snapshot,
 ) (r captureResult, err error) {
 	k := &capturing{run: c, buf: bufio.NewWriterSize(w, 1<<20), joinBy: time.Now().Add(c.wait)}
-	k.offsetNs = time.Now().UnixNano() - doorbell.Now()
+	k.offsetNs = time.Now().UnixNano() - spin.Now()
 	k.startNs = uint64(time.Now().UnixNano())
 	if k.out, err = pcapng.NewWriter(k.buf, "shmctl"); err != nil {
 		return r, err

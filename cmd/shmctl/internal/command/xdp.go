@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shmring/shmring/ctl"
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/spin"
 	xstatus "github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/shm"
 )
@@ -198,7 +198,7 @@ func newEndpointInfo(s *xstatus.Snapshot) endpointInfo {
 	default:
 		e.Local = new(i.Local.String())
 	}
-	now := doorbell.Now()
+	now := spin.Now()
 	if boot := shm.Self().BootID; !boot.IsZero() && boot == s.BootID {
 		e.AgeNs, e.CounterAge = new(max(0, now-s.CreatedMono)), new(max(0, now-int64(c.UpdatedNs)))
 	}

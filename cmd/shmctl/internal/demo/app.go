@@ -12,7 +12,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
@@ -105,7 +105,7 @@ func (a *application) receive() (*Direction, error) {
 		if err != nil {
 			return nil, err
 		}
-		end = doorbell.Now()
+		end = spin.Now()
 		if begin == 0 {
 			begin = end
 		}

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"time"
 
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/internal/stage"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
@@ -150,7 +150,7 @@ func (p *producer) produce() int {
 	if err != nil {
 		return 0 // the application is behind
 	}
-	now, next := uint64(doorbell.Now()), p.rx.Next()
+	now, next := uint64(spin.Now()), p.rx.Next()
 	for _, span := range [][]cq.Entry{a, b} {
 		for i := range span {
 			span[i] = p.frame(next, now)

@@ -6,10 +6,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/internal/stage"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
 )
 
 // sender is the state of the sending phase. A payload slot is busy from the post of a send until
@@ -39,7 +39,7 @@ func (a *application) transmit() (*Direction, error) {
 		go s.acks.follow(a.credit, a.cfg.Count, a.q)
 	}
 	last := time.Now()
-	s.begin = doorbell.Now()
+	s.begin = spin.Now()
 	for s.completed+s.failed < a.cfg.Count {
 		posted, err := s.post()
 		if err != nil {
@@ -56,7 +56,7 @@ func (a *application) transmit() (*Direction, error) {
 			break
 		}
 	}
-	s.end = doorbell.Now()
+	s.end = spin.Now()
 	d := a.direction(s.completed, nil, s.completed, s.begin, s.end)
 	d.Sent, d.Duplicate, d.Corrupt = s.posted, s.wrong, s.failed
 	return d, nil
@@ -72,7 +72,7 @@ func (s *sender) post() (int, error) {
 	if n == 0 {
 		return 0, nil
 	}
-	now := doorbell.Now()
+	now := spin.Now()
 	for k := range n {
 		slot := s.free[len(s.free)-1]
 		err := s.a.way.post(slot, s.posted, s.posted<<16|uint64(slot))
@@ -108,7 +108,7 @@ func (s *sender) read(posted int) (int, error) {
 	case err != nil:
 		return 0, err
 	}
-	now := doorbell.Now()
+	now := spin.Now()
 	for _, e := range s.buf[:n] {
 		if slot, ok := s.release(e.Context); ok {
 			s.completed++

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
@@ -200,7 +200,7 @@ func (c *child) spoilt(n uint64) {
 		c.judge("spoil", errors.New("something is wrong"))
 	case spoilLeak:
 		for range 2 {
-			_, _, _ = doorbell.NewPipe()
+			_, _, _ = eventfd.NewPipe()
 		}
 	case spoilSteps:
 		c.steps("spoil", waitBound+1, waitBound)

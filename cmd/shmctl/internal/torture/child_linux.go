@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 )
@@ -109,7 +109,7 @@ func (c *child) run() (err error) {
 	}
 	c.words = c.ledger.region(c.role.name)
 	crash.Dying(func() {
-		c.ledger.word(wordDeath + c.Place).Store(uint64(doorbell.Now()))
+		c.ledger.word(wordDeath + c.Place).Store(uint64(spin.Now()))
 	})
 	go c.beat()
 	if crash.On {

@@ -7,8 +7,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/spin"
 )
 
 // newReport begins the report of a run.
@@ -34,11 +34,11 @@ func newReport(o Options, roles []*role) *Report {
 func (s *supervisor) stop(p *proc) error {
 	pid := p.PID()
 	s.mu.Lock()
-	ended := s.notes.stopped(p.process(), doorbell.Now())
+	ended := s.notes.stopped(p.process(), spin.Now())
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
-		ended(doorbell.Now())
+		ended(spin.Now())
 		s.mu.Unlock()
 	}()
 	if syscall.Kill(pid, syscall.SIGSTOP) != nil {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/spin"
 )
 
 // noticeLatest is when a survivor must know of a death at the latest, in time that it could run.
@@ -158,5 +158,5 @@ func (s *supervisor) unfounded() {
 // notice tells the supervisor that this process learned of a death.
 func (c *child) notice(kind string, p cq.PeerEntry) {
 	c.send(event{Kind: kindNotice, What: kind, Pid: p.PID, Start: p.StartTicks,
-		AtNs: doorbell.Now(), Text: fmt.Sprintf("%+v", p), SinceNs: c.boundNs.Load(), More: p.More})
+		AtNs: spin.Now(), Text: fmt.Sprintf("%+v", p), SinceNs: c.boundNs.Load(), More: p.More})
 }

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/internal/stage"
 )
 
@@ -141,7 +141,7 @@ func (s *supervisor) kill(p *proc) error {
 // dooms notes when a process is killed. It may be dead by then, at its step, and others may have
 // come since, who owe nothing for it.
 func (s *supervisor) dooms(p *proc) {
-	s.ledger.word(wordDeath+p.place).CompareAndSwap(0, uint64(doorbell.Now()))
+	s.ledger.word(wordDeath+p.place).CompareAndSwap(0, uint64(spin.Now()))
 }
 
 // diedAt returns when the process of a place died, or was told to.

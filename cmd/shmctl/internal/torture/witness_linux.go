@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/spin"
 )
 
 // The witness is a process that nobody kills, so that what it is not told was not told. It reads a
@@ -199,7 +199,7 @@ func (c *child) mourning() (eq *cq.EventQueue, end func() error, err error) {
 
 // bound says that this process is told from now on.
 func (c *child) bound() {
-	now := doorbell.Now()
+	now := spin.Now()
 	c.boundNs.Store(now)
 	c.ledger.word(wordBound + c.Place).Store(uint64(now))
 }

@@ -1,4 +1,5 @@
-package doorbell
+// Package barrier orders the memory accesses of other threads, so that these need not pay for it.
+package barrier
 
 import (
 	"fmt"
@@ -24,7 +25,7 @@ func membarrier(cmd uintptr) (uintptr, error) {
 	return r, nil
 }
 
-// Register makes this process one whose publishes a reader may order by [Barrier]: a producer
+// Register makes this process one whose publishes a reader may order by [All]: a producer
 // calls it when it attaches. An error means that the producer has to pay itself.
 var Register = sync.OnceValue(func() error {
 	have, err := membarrier(membarrierQuery)
@@ -40,16 +41,16 @@ var Register = sync.OnceValue(func() error {
 	return nil
 })
 
-// Barrier is a full memory barrier on every running thread of every process that called
+// All is a full memory barrier on every running thread of every process that called
 // [Register]. What they had published before it is visible to the caller afterwards.
-func Barrier() error {
+func All() error {
 	if _, err := membarrier(membarrierGlobalExpedited); err != nil {
 		return fmt.Errorf("doorbell: membarrier(GLOBAL_EXPEDITED): %w", err)
 	}
 	return nil
 }
 
-// RegisterPrivate prepares [BarrierPrivate].
+// RegisterPrivate prepares [Private].
 var RegisterPrivate = sync.OnceValue(func() error {
 	if _, err := membarrier(membarrierRegisterPrivate); err != nil {
 		return fmt.Errorf("doorbell: membarrier(REGISTER_PRIVATE_EXPEDITED): %w", err)
@@ -57,8 +58,8 @@ var RegisterPrivate = sync.OnceValue(func() error {
 	return nil
 })
 
-// BarrierPrivate is a full memory barrier on every running thread of this process.
-func BarrierPrivate() error {
+// Private is a full memory barrier on every running thread of this process.
+func Private() error {
 	_, err := membarrier(membarrierPrivateExpedited)
 	return err
 }

@@ -1,7 +1,9 @@
 //go:build !linux
 
-package doorbell
+package spin
 
-import "testing"
+import (
+	"testing"
+)
 
 func kernelNow(*testing.T) int64 { return Now() }

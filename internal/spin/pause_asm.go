@@ -1,6 +1,6 @@
 //go:build amd64 || arm64
 
-package doorbell
+package spin
 
 //go:noescape
 func pause(n uint32)

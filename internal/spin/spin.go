@@ -1,33 +1,35 @@
-package doorbell
+// Package spin is what a goroutine does that looks for something before it sleeps: the clock, the
+// pause between two looks, and for how long.
+package spin
 
 import (
 	"runtime"
 	"time"
 )
 
-// DefaultSpin is how long a blocked reader looks before it sleeps, unless told otherwise. A wake
+// Default is how long a blocked reader looks before it sleeps, unless told otherwise. A wake
 // across CPUs costs tens of microseconds, most of it the halted CPU's; spinning for half of that
 // catches what comes soon and wastes no more than a fraction of a wake when nothing does.
-const DefaultSpin = 20 * time.Microsecond
+const Default = 20 * time.Microsecond
 
 // yields is how often a reader gives its P away between spinning and sleeping.
 const yields = 2
 
-// SpinBudget resolves an option: 0 is the default, negative is none, and with one CPU it is always
+// Budget resolves an option: 0 is the default, negative is none, and with one CPU it is always
 // none, since there whoever spins keeps the producer from running.
-func SpinBudget(option time.Duration) time.Duration {
+func Budget(option time.Duration) time.Duration {
 	switch {
 	case option < 0 || runtime.NumCPU() == 1 || runtime.GOMAXPROCS(0) == 1:
 		return 0
 	case option == 0:
-		return DefaultSpin
+		return Default
 	}
 	return option
 }
 
-// Spin calls ready until it reports true or the budget, then a few yields, is spent. ready must
+// Until calls ready until it reports true or the budget, then a few yields, is spent. ready must
 // not block.
-func Spin(budget time.Duration, ready func() bool) bool {
+func Until(budget time.Duration, ready func() bool) bool {
 	if budget <= 0 {
 		return ready()
 	}

@@ -1,0 +1,10 @@
+//go:build !linux
+
+package spin
+
+import "time"
+
+var started = time.Now()
+
+// Now returns a monotonic clock in nanoseconds.
+func Now() int64 { return int64(time.Since(started)) }
