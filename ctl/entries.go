@@ -3,8 +3,6 @@ package ctl
 import (
 	"bytes"
 	"encoding/hex"
-	"errors"
-	"io/fs"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/inspect"
@@ -88,61 +86,28 @@ type Failure struct {
 
 // Entries returns the last n entries of each lane of a queue.
 func Entries(d *shm.Dir, name string, n int) (Tail, error) {
-	f := NewFollower(d, name)
-	defer f.Close()
-	return f.Next(n)
+	m := NewMonitor(d)
+	defer m.Close()
+	return m.Entries(name, n)
 }
 
-// Follower looks at the entries of a queue again and again. It is one goroutine's at a time.
-type Follower struct {
-	dir  *shm.Dir
-	name string
-	view *inspect.View
-	uuid shm.UUID
-	next map[int]uint64 // by row, the first index that was not there yet
-}
-
-// NewFollower returns a follower. The directory must stay open as long as it is.
-func NewFollower(d *shm.Dir, name string) *Follower { return &Follower{dir: d, name: name} }
-
-// Close unmaps everything. It may be called again.
-func (f *Follower) Close() error {
-	if f.view == nil {
-		return nil
-	}
-	err := f.view.Close()
-	f.view = nil
-	return err
-}
-
-// Next returns the last n entries of each lane, and after the first time only those that came since
-// the time before: then lanes without news are left out. A queue that was destroyed is
-// fs.ErrNotExist; the next call finds one that was created since.
-func (f *Follower) Next(n int) (t Tail, err error) {
-	t = Tail{Queue: f.name, Lanes: []LaneTail{}}
-	if f.view == nil {
-		if f.view, err = inspect.Open(f.dir, f.name); err != nil {
-			return t, err
-		}
-	}
-	err = f.view.Look(func(m *inspect.Queue) error {
-		f.look(&t, m, max(n, 0))
+// Entries returns the last n entries of each lane of a queue, and after the first time only those
+// that came since the time before: then lanes without news are left out. A queue that was destroyed
+// is fs.ErrNotExist; the next call finds one that was created since, and begins with all its lanes.
+func (m *Monitor) Entries(name string, n int) (Tail, error) {
+	t := Tail{Queue: name, Lanes: []LaneTail{}}
+	err := m.look(name, func(v *view, q *inspect.Queue) error {
+		v.entries(&t, q, max(n, 0))
 		return nil
 	})
-	if err == nil {
-		return t, nil
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		f.next = nil
-	}
-	return t, errors.Join(err, f.Close())
+	return t, err
 }
 
-// look adds what each lane has to tell.
-func (f *Follower) look(t *Tail, m *inspect.Queue, n int) {
-	first := f.next == nil
-	if id := m.Reader.Header().UUID; first || id != f.uuid { // the lanes of a queue begin at 0
-		f.uuid, f.next = id, map[int]uint64{}
+// entries adds what each lane has to tell.
+func (v *view) entries(t *Tail, m *inspect.Queue, n int) {
+	first := v.next == nil
+	if id := m.Reader.Header().UUID; first || id != v.uuid { // the lanes of a queue begin at 0
+		v.uuid, v.next = id, map[int]uint64{}
 	}
 	for row := range m.Options.Rows {
 		obj, there := m.Lanes[row]
@@ -150,13 +115,13 @@ func (f *Follower) look(t *Tail, m *inspect.Queue, n int) {
 			continue
 		}
 		l := LaneTail{Row: row, Own: row == 0, Entries: []Entry{}}
-		since, seen := f.next[row]
+		since, seen := v.next[row]
 		if err := obj.Read(func(obj *shm.Object) error {
 			return l.read(obj, m, n, since)
 		}); err != nil {
 			l = LaneTail{Row: row, Own: row == 0, Entries: []Entry{}, Error: NewProblem(err)}
 		} else {
-			f.next[row] = *l.Tail
+			v.next[row] = *l.Tail
 			if seen && *l.Tail > since { // also those that n leaves out
 				l.Missed = *l.Tail - since - uint64(len(l.Entries))
 			}

@@ -92,15 +92,15 @@ func TestEntriesOfEveryState(t *testing.T) {
 
 func hexOf(text string) string { return fmt.Sprintf("%x", text) }
 
-// TestFollowerSince: after the first look only what is new is shown, and what was not shown is
+// TestMonitorEntries: after the first look only what is new is shown, and what was not shown is
 // counted; another queue of the name begins again.
-func TestFollowerSince(t *testing.T) {
+func TestMonitorEntries(t *testing.T) {
 	d := ownDir(t)
-	f := ctl.NewFollower(d, "q")
-	defer f.Close()
+	m := ctl.NewMonitor(d)
+	defer m.Close()
 	next := func(n int) ctl.Tail {
 		t.Helper()
-		got, err := f.Next(n)
+		got, err := m.Entries("q", n)
 		must(t, err)
 		return got
 	}
@@ -121,7 +121,7 @@ func TestFollowerSince(t *testing.T) {
 		}
 		must(t, errors.Join(w.Close(), q.Close()))
 	}
-	_, err := f.Next(2)
+	_, err := m.Entries("q", 2)
 	wantErr(t, "destroyed", err, fs.ErrNotExist)
 }
 

@@ -30,8 +30,9 @@ func Show(d *shm.Dir, name string) (Queue, error) {
 	return m.Show(name)
 }
 
-// Monitor looks at the queues of a directory again and again, keeps their mappings in between, and
-// knows how fast their counters grow. It is one goroutine's at a time.
+// Monitor looks at the queues of a directory again and again. It keeps their mappings in between,
+// and knows how fast their counters grow and which entries are new. One goroutine may use it at a
+// time.
 type Monitor struct {
 	dir   *shm.Dir
 	views map[string]*view
@@ -43,6 +44,9 @@ type view struct {
 	lastNs int64
 
 	posted, read growth
+
+	uuid shm.UUID       // of the queue whose entries were looked at
+	next map[int]uint64 // by row, the first index that was not there yet; nil: none was looked at
 }
 
 // growth is when a counter was seen to grow.
@@ -124,25 +128,35 @@ func Names(d *shm.Dir) (queues, objects []string, err error) {
 	return queues, objects, err
 }
 
-// Show is [Show].
-func (m *Monitor) Show(name string) (Queue, error) {
+// look calls f with the memory of a queue. After an error the next look begins anew.
+func (m *Monitor) look(name string, f func(*view, *inspect.Queue) error) error {
 	v := m.views[name]
 	if v == nil {
 		mapped, err := inspect.Open(m.dir, name)
 		if err != nil {
-			return m.failed(name, err)
+			return err
 		}
 		v = &view{View: mapped}
 		m.views[name] = v
 	}
+	err := v.Look(func(q *inspect.Queue) error { return f(v, q) })
+	if err != nil {
+		_ = m.forget(name)
+	}
+	return err
+}
+
+// Show is [Show].
+func (m *Monitor) Show(name string) (Queue, error) {
 	var q Queue
-	if err := v.Look(func(mem *inspect.Queue) (err error) {
+	err := m.look(name, func(_ *view, mem *inspect.Queue) (err error) {
 		q, err = describe(name, mem)
 		return err
-	}); err != nil {
-		_ = m.forget(name)
+	})
+	if err != nil {
 		return m.failed(name, err)
 	}
+	v := m.views[name]
 	nowNs := spin.Now()
 	q.PerSecond = rates(&v.last, &q, nowNs-v.lastNs)
 	if q.PerSecond == nil { // the first look at this queue

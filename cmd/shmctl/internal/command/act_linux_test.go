@@ -290,21 +290,21 @@ func TestTailCountsMissed(t *testing.T) {
 	d := newDir(t)
 	q := createQueue(t, d, "orders", cq.Options{Size: 4})
 	ok(t, "post", "orders", "--context", "1")
-	f := ctl.NewFollower(d, "orders")
-	defer f.Close()
-	_, err := f.Next(10)
+	m := ctl.NewMonitor(d)
+	defer m.Close()
+	_, err := m.Entries("orders", 10)
 	must(t, err)
 	buf := make([]cq.Msg, 8)
 	for range 3 {
 		_, _ = cq.Read(q, buf)
 		ok(t, "post", "orders", "--count", "4")
 	}
-	got, err := f.Next(100)
+	got, err := m.Entries("orders", 100)
 	must(t, err)
 	if len(got.Lanes) != 1 || len(got.Lanes[0].Entries) != 4 || got.Lanes[0].Missed != 8 {
 		t.Errorf("%+v", got)
 	}
-	if got, err = f.Next(100); err != nil || len(got.Lanes) != 0 {
+	if got, err = m.Entries("orders", 100); err != nil || len(got.Lanes) != 0 {
 		t.Errorf("nothing new: %+v, %v", got, err)
 	}
 	lines := tailLines(&ctl.Tail{Lanes: []ctl.LaneTail{{Row: 1, Missed: 8},

@@ -72,9 +72,9 @@ func (t *tail) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	defer d.Close()
-	f := ctl.NewFollower(d, args[0])
-	defer f.Close()
-	got, err := f.Next(t.n)
+	m := ctl.NewMonitor(d)
+	defer m.Close()
+	got, err := m.Entries(args[0], t.n)
 	if err != nil {
 		return t.one.failed(args[0], err)
 	}
@@ -82,11 +82,11 @@ func (t *tail) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	t.noHeader = true
-	return t.goOn(cmd.Context(), f, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	return t.goOn(cmd.Context(), m, args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
 }
 
 // goOn prints what comes until the user has seen enough.
-func (t *tail) goOn(ctx context.Context, f *ctl.Follower, w, stderr io.Writer) error {
+func (t *tail) goOn(ctx context.Context, m *ctl.Monitor, name string, w, stderr io.Writer) error {
 	gone := false
 	for {
 		select {
@@ -94,17 +94,17 @@ func (t *tail) goOn(ctx context.Context, f *ctl.Follower, w, stderr io.Writer) e
 			return nil
 		case <-time.After(t.every):
 		}
-		got, err := f.Next(math.MaxInt)
+		got, err := m.Entries(name, math.MaxInt)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			if !gone && !t.json() {
 				fmt.Fprintf(stderr, "%s is gone; if it comes again it is followed\n",
-					printable(got.Queue))
+					printable(name))
 			}
 			gone = true
 			continue
 		case err != nil:
-			return t.one.failed(got.Queue, err)
+			return t.one.failed(name, err)
 		}
 		gone = false
 		if len(got.Lanes) == 0 {
