@@ -2,7 +2,6 @@ package cq
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -58,7 +57,7 @@ func TestLaneMayComeFree(t *testing.T) {
 	if !free() {
 		t.Error("one that was left is not there to be had")
 	}
-	lane, err := dir.Open(fmt.Sprintf(kind.LaneFile, 1), shm.ReadWrite)
+	lane, err := dir.Open(kind.LaneFile(1), shm.ReadWrite)
 	must(err)
 	words, err := kind.WordsOf[kind.LaneWords](lane, kind.SectLane, 1)
 	must(err)

@@ -26,7 +26,7 @@ func CreateCounter(d *shm.Dir, name string, o CounterOptions) (*Counter, error) 
 	if err := o.check(op, name); err != nil {
 		return nil, err
 	}
-	if strings.HasPrefix(name, kind.BellPrefix) {
+	if strings.HasPrefix(name, shm.BellPrefix) {
 		return nil, kind.Refuse(op, name, "name", name, "one that is not a bell's", shm.ErrName)
 	}
 	for range openTries {

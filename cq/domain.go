@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
@@ -208,16 +209,9 @@ func removeDeadBells(d *shm.Dir) {
 		return
 	}
 	for _, n := range names {
-		if n.IsDir || !strings.HasPrefix(n.Name, kind.BellPrefix) {
+		if n.IsDir || !strings.HasPrefix(n.Name, shm.BellPrefix) {
 			continue
 		}
-		obj, err := d.Open(n.Name, shm.ReadWrite)
-		if err != nil {
-			continue
-		}
-		if obj.Header().Kind == shm.KindBell && obj.Claim(nil) == nil {
-			_ = obj.Unlink()
-		}
-		_ = obj.Close()
+		_ = collect.Remove(d, n.Name, collect.Options{Kinds: []shm.Kind{shm.KindBell}})
 	}
 }

@@ -2,7 +2,6 @@ package cq
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/eventfd"
@@ -42,7 +41,7 @@ func (d *memfdDoor) openReader() (*shm.Object, error) {
 	}
 	if d.opt.Trust == TrustOthers {
 		d.m.limit(errSilent)
-		return shm.OpenPassed(d.fds[fdReader], "reader", d.opt.MaxBytes)
+		return shm.OpenPassed(d.fds[fdReader], kind.ReaderFile, d.opt.MaxBytes)
 	}
 	return openPassed(d.fds[fdReader], "reader", shm.ReadOnly)
 }
@@ -140,7 +139,7 @@ func (d *memfdDoor) sendLane(obj *shm.Object, opt shape, queue shm.UUID) (err er
 // newLane makes a lane as large as the reader says, within bounds if that is another user.
 func (d *memfdDoor) newLane(bit int, opt shape, queue shm.UUID, row *kind.RowWords) (*shm.Object,
 	error) {
-	spec := opt.attrs().LaneSpec(fmt.Sprintf(kind.LaneFile, bit), bit, queue)
+	spec := opt.attrs().LaneSpec(kind.LaneFile(bit), bit, queue)
 	seals := kind.LaneSeals
 	if opt.others() {
 		seals = shm.SealOthers
@@ -168,7 +167,7 @@ func (d *memfdDoor) newLane(bit int, opt shape, queue shm.UUID, row *kind.RowWor
 
 func (d *memfdDoor) lane(bit int, opt shape, queue shm.UUID, row *kind.RowWords) (*shm.Object,
 	error) {
-	name := fmt.Sprintf(kind.LaneFile, bit)
+	name := kind.LaneFile(bit)
 	if d.fds[fdLane] < 0 {
 		return d.newLane(bit, opt, queue, row)
 	}

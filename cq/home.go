@@ -2,7 +2,6 @@ package cq
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/collect"
@@ -78,7 +77,7 @@ type dirHome struct {
 func homeIn(d *shm.Dir, name string, dir *shm.Dir) *dirHome { return &dirHome{d.Dup(), name, dir} }
 
 func (h *dirHome) openLane(bit int) (*shm.Object, error) {
-	return h.dir.Open(fmt.Sprintf(kind.LaneFile, bit), shm.ReadOnly)
+	return h.dir.Open(kind.LaneFile(bit), shm.ReadOnly)
 }
 
 func (h *dirHome) beside() *shm.Dir { return h.at }

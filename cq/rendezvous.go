@@ -3,7 +3,6 @@ package cq
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"syscall"
 
@@ -209,7 +208,7 @@ func (q *Queue) newLane(fd, bit int) (*shm.Object, error) {
 	if fd < 0 {
 		return nil, kind.Refuse(opMeet, q.name, "descriptors", "no lane", "one", ErrCorrupt)
 	}
-	obj, err := openPassed(fd, fmt.Sprintf(kind.LaneFile, bit), shm.ReadOnly)
+	obj, err := openPassed(fd, kind.LaneFile(bit), shm.ReadOnly)
 	if err != nil {
 		return nil, err
 	}

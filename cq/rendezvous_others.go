@@ -1,7 +1,6 @@
 package cq
 
 import (
-	"fmt"
 	"sync"
 
 	"github.com/shmring/shmring/internal/crash"
@@ -102,7 +101,7 @@ func (q *Queue) newOthersLane(fd, bit int) (*shm.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	obj, err := shm.OpenPassed(fd, fmt.Sprintf(kind.LaneFile, bit), most)
+	obj, err := shm.OpenPassed(fd, kind.LaneFile(bit), most)
 	if err != nil {
 		return nil, err
 	}

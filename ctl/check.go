@@ -7,10 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/shmring/shmring/internal/inspect"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -71,7 +71,7 @@ func (r *CheckReport) path(o CheckOptions, path string) error {
 		return err
 	}
 	if !info.IsDir() {
-		if dir, base := filepath.Split(path); base == "reader" || strings.HasPrefix(base, "lane-") {
+		if dir, base := filepath.Split(path); kind.IsQueueObject(base) {
 			return r.queue(filepath.Clean(dir))
 		}
 		return r.object(o, path)
@@ -114,7 +114,7 @@ func (r *CheckReport) entry(o CheckOptions, path string, e os.DirEntry) error {
 
 func isQueue(entries []os.DirEntry) bool {
 	return slices.ContainsFunc(entries, func(e os.DirEntry) bool {
-		return e.Name() == "reader" || strings.HasPrefix(e.Name(), "lane-")
+		return kind.IsQueueObject(e.Name())
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/inspect"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
@@ -193,7 +194,7 @@ func (m *Monitor) leftover(name string) bool {
 		return false
 	}
 	for _, n := range names {
-		if strings.HasPrefix(n.Name, "lane-") {
+		if kind.IsLane(n.Name) {
 			return true
 		}
 	}

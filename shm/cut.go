@@ -46,7 +46,7 @@ func takeCut(dirfd int, name string, remove bool) (bytes uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if !info.regular() || strings.HasSuffix(name, lockSuffix) {
+	if !info.regular() || strings.HasSuffix(name, LockSuffix) {
 		return 0, notCut()
 	}
 	if err := checkPrivate(info); err != nil {

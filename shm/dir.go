@@ -54,7 +54,7 @@ func DefaultPath() string {
 	if path := os.Getenv(EnvDir); path != "" {
 		return path
 	}
-	return "/dev/shm/shmring-" + strconv.Itoa(os.Geteuid())
+	return "/dev/shm/" + UserPrefix + strconv.Itoa(os.Geteuid())
 }
 
 // OpenDir opens the directory at path, or at [DefaultPath] if path is empty, and makes it if it is

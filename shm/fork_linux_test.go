@@ -120,7 +120,7 @@ func TestLooksKeepNoLock(t *testing.T) {
 	for i := range rounds {
 		path := filepath.Join(d.Path(), strconv.Itoa(i))
 		noErr(t, unix.Close(bindSocket(t, unix.SOCK_STREAM, path)))
-		noErr(t, os.WriteFile(path+lockSuffix, nil, 0o600))
+		noErr(t, os.WriteFile(path+LockSuffix, nil, 0o600))
 	}
 	end := make(chan struct{})
 	var forks sync.WaitGroup

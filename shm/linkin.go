@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"github.com/shmring/shmring/internal/crash"
@@ -66,17 +65,6 @@ func (d *Dir) moveInPlace(aside *Dir, sub, name string) (in *Dir, err error) {
 		return nil, err
 	}
 	return in, nil
-}
-
-// asidePrefix and a UUID name a directory on its way to its own name.
-const asidePrefix = "new-"
-
-// IsAside reports whether a queue's directory of that name was on its way to its own name. Whoever
-// finds one whose owner is dead has found something that nobody else will look for.
-func IsAside(sub string) bool {
-	id, ok := strings.CutPrefix(sub, asidePrefix)
-	_, isUUID := parseUUID(id)
-	return ok && isUUID
 }
 
 // linkAndMove makes the directory under a name that nobody else knows and moves it, object and all,

@@ -10,8 +10,30 @@ import (
 // maxNameBytes is what a header can hold; a file name could be longer.
 const maxNameBytes = 64
 
-// bellPrefix marks bells, which stand beside the queues: a queue called like one would hide it.
-const bellPrefix = "bell-"
+// Names that mean something.
+const (
+	// UserPrefix is what [DefaultPath] has before the number of the user.
+	UserPrefix = "shmring-"
+	// BellPrefix marks bells, which stand beside the queues: a queue called like one would hide it.
+	BellPrefix = "bell-"
+	// LockSuffix is that of the file whose lock a listener holds who replaces dead sockets by
+	// himself, as a device process does: whoever has it is the only one to bind or remove the name.
+	LockSuffix = ".lock"
+
+	// asidePrefix and a UUID name a directory on its way to its own name.
+	asidePrefix = "new-"
+	// asideSuffix marks a socket that a collector has moved aside. Only who has locked the directory
+	// gives or takes such a name, so that nothing can come to stand there while it is looked at.
+	asideSuffix = "~collected"
+)
+
+// IsAside reports whether a queue's directory of that name was on its way to its own name. Whoever
+// finds one whose owner is dead has found something that nobody else will look for.
+func IsAside(sub string) bool {
+	id, ok := strings.CutPrefix(sub, asidePrefix)
+	_, isUUID := parseUUID(id)
+	return ok && isUUID
+}
 
 // checkName accepts names that are one visible path component and fit a header.
 func checkName(op, name string) error {
@@ -38,7 +60,7 @@ func checkSubName(op, name string) error {
 	if err := checkName(op, name); err != nil {
 		return err
 	}
-	if strings.HasPrefix(name, bellPrefix) {
+	if strings.HasPrefix(name, BellPrefix) {
 		const why = `names that begin with "bell-" belong to bells`
 		return &Error{Op: op, Name: name, Err: ErrName, Hint: why}
 	}

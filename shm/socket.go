@@ -8,14 +8,6 @@ import (
 	"syscall"
 )
 
-// asideSuffix marks a socket that a collector has moved aside. Only who has locked the directory
-// gives or takes such a name, so that nothing can come to stand there while it is looked at.
-const asideSuffix = "~collected"
-
-// lockSuffix is that of the file whose lock a listener holds who replaces dead sockets by himself,
-// as a device process does: whoever has it is the only one to bind or remove the name.
-const lockSuffix = ".lock"
-
 // Bound reports whether the name of a socket may lead to somebody: a process has bound it and holds
 // it open, whether it listens yet or no more, or a process has the lock of the name and may be
 // about to. It never leads to somebody if [Dir.RemoveUnbound] of a process that died has moved the
@@ -128,7 +120,7 @@ func settleAside(dirfd int, name string) error {
 
 // openSocketLock opens the lock file of a socket. Of none the descriptor is -1.
 func openSocketLock(dirfd int, name string) (int, error) {
-	fd, err := sysOpen(dirfd, name+lockSuffix, true)
+	fd, err := sysOpen(dirfd, name+LockSuffix, true)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENAMETOOLONG) {
 		return -1, nil
 	}

@@ -3,7 +3,6 @@ package collect
 import (
 	"errors"
 	"io/fs"
-	"strings"
 	"syscall"
 
 	"github.com/shmring/shmring/doorbell"
@@ -170,7 +169,7 @@ func (t *target) openLanes(acc shm.Access) (lanes []*shm.Object, err error) {
 		return nil, err
 	}
 	for _, n := range names {
-		if !strings.HasPrefix(n.Name, kind.LanePrefix) {
+		if !kind.IsLane(n.Name) {
 			continue
 		}
 		l, err := t.dir.Open(n.Name, acc)
@@ -289,7 +288,7 @@ func (t *target) orphans(cut bool) (r Remains, err error) {
 	r.Fate = Garbage
 	for _, n := range names {
 		ours := cut && (n.Name == kind.ReaderFile || n.Name == kind.FifoFile)
-		if !ours && !strings.HasPrefix(n.Name, kind.LanePrefix) {
+		if !ours && !kind.IsLane(n.Name) {
 			r.Fate = Foreign
 		}
 	}

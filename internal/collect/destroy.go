@@ -2,7 +2,6 @@ package collect
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 
 	"github.com/shmring/shmring/internal/crash"
@@ -17,7 +16,7 @@ import (
 func Destroy(dir *shm.Dir, reader *shm.Object, rows int) error {
 	var left error
 	for row := 1; row < rows; row++ {
-		if err := destroyLane(dir, fmt.Sprintf(kind.LaneFile, row)); left == nil {
+		if err := destroyLane(dir, kind.LaneFile(row)); left == nil {
 			left = err // others are left for the same reason
 		}
 	}

@@ -3,7 +3,6 @@ package collect
 import (
 	"errors"
 	"io/fs"
-	"strings"
 
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
@@ -144,14 +143,13 @@ func (t *target) removeCut() error {
 		return err
 	}
 	for _, n := range names {
-		reader := n.Name == kind.ReaderFile
-		if !reader && !strings.HasPrefix(n.Name, kind.LanePrefix) {
+		if !kind.IsQueueObject(n.Name) {
 			continue
 		}
 		if _, err := t.dir.Abandoned(n.Name); err != nil {
 			continue
 		}
-		if reader {
+		if n.Name == kind.ReaderFile {
 			if err := removeFIFO(t.dir); err != nil {
 				return err
 			}
@@ -273,7 +271,7 @@ func (k *lastLook) nobodyCame() error {
 		ours[l.Name()] = true
 	}
 	for _, n := range names {
-		if strings.HasPrefix(n.Name, kind.LanePrefix) && !ours[n.Name] {
+		if kind.IsLane(n.Name) && !ours[n.Name] {
 			return errKept
 		}
 	}

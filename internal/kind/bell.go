@@ -16,7 +16,6 @@ const (
 	AttrBellBits = 0
 	// DomainBits is how many members all sets and channels of one process can have together.
 	DomainBits = 1 << 14
-	BellPrefix = "bell-"
 )
 
 // BellSpec is the layout of a bell.
@@ -30,9 +29,6 @@ func BellSpec() shm.Spec {
 	s.Attrs[AttrBellBits] = DomainBits
 	return s
 }
-
-// BellName is the name of a bell beside the queues.
-func BellName(u shm.UUID) string { return BellPrefix + u.String() }
 
 // BellMemory lays the words over a bell object. A producer may write the hints only.
 func BellMemory(obj *shm.Object, producer bool) (*doorbell.Arm, *doorbell.Hints, error) {

@@ -1,8 +1,6 @@
 package kind
 
 import (
-	"fmt"
-
 	"github.com/shmring/shmring/shm"
 )
 
@@ -98,21 +96,9 @@ const (
 	DetailHeaderBytes = ErrorBytes - ErrorDataBytes
 	OrderSeqCst       = 0
 	OrderRelease      = 1
-	ReaderFile        = "reader"
-	LanePrefix        = "lane-"
-	LaneFile          = LanePrefix + "%04d"
-	FifoFile          = "wake"
 	LayoutVersion     = 1 // in every section's layout hash, but for
 	SlotsVersion      = 2 // that of a completion queue's slots: a source is an address + 1
 )
-
-// LaneRow returns the row of a lane by the name of its file.
-func LaneRow(file string) (row int, ok bool) {
-	if _, err := fmt.Sscanf(file, LaneFile, &row); err != nil || row < 1 {
-		return 0, false
-	}
-	return row, fmt.Sprintf(LaneFile, row) == file
-}
 
 // UuidWords returns a uuid as two words of shared memory, UuidOf makes one of them.
 func UuidWords(u shm.UUID) (high, low uint64) {

@@ -2,7 +2,6 @@ package place
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 
 	"github.com/shmring/shmring/internal/collect"
@@ -27,7 +26,7 @@ func (c *Claim) Lane() (*shm.Object, int, error) {
 		if c.Rows[row].Bell.Parked.Load()&kind.RowPoisoned != 0 {
 			continue
 		}
-		if owned, err := c.Dir.Owned(fmt.Sprintf(kind.LaneFile, row)); owned && err == nil {
+		if owned, err := c.Dir.Owned(kind.LaneFile(row)); owned && err == nil {
 			continue // as the claim would find, which costs ten times as much
 		}
 		obj, err := c.take(row)
@@ -47,7 +46,7 @@ func (c *Claim) Lane() (*shm.Object, int, error) {
 
 // take tries one row: a nil object without error says that somebody has it.
 func (c *Claim) take(row int) (*shm.Object, error) {
-	name, queue := fmt.Sprintf(kind.LaneFile, row), c.Reader.Header().UUID
+	name, queue := kind.LaneFile(row), c.Reader.Header().UUID
 	words, err := kind.WordsOf[kind.QueueWords](c.Reader, kind.SectQueue, 0)
 	if err != nil {
 		return nil, err
@@ -121,7 +120,7 @@ func (c *Claim) MayComeFree() bool {
 		if c.Rows[row].Bell.Parked.Load()&kind.RowPoisoned != 0 {
 			continue // nobody can have it afterwards
 		}
-		obj, err := c.Dir.Open(fmt.Sprintf(kind.LaneFile, row), shm.ReadOnly)
+		obj, err := c.Dir.Open(kind.LaneFile(row), shm.ReadOnly)
 		if errors.Is(err, fs.ErrNotExist) {
 			return true
 		}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/shm"
 )
 
 // Listener is the socket of a device process at a path, and the proof that nobody else has it: a
@@ -41,7 +43,7 @@ func (l *Listener) open() (hint string, err error) {
 	const flags = unix.O_CLOEXEC | unix.O_NOFOLLOW
 	l.dir, err = unix.Open(filepath.Dir(l.path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err == nil {
-		l.lock, err = unix.Openat(l.dir, l.name+".lock", unix.O_RDWR|unix.O_CREAT|flags, 0o600)
+		l.lock, err = unix.Openat(l.dir, l.name+shm.LockSuffix, unix.O_RDWR|unix.O_CREAT|flags, 0o600)
 	}
 	if err != nil {
 		return "the directory must exist and be writable", err

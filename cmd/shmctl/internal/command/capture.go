@@ -16,6 +16,7 @@ import (
 
 	"github.com/shmring/shmring/internal/capture"
 	"github.com/shmring/shmring/internal/capture/pcapng"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/spin"
 	xstatus "github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/shm"
@@ -147,7 +148,7 @@ func queueID(d *shm.Dir, name string) (id shm.UUID) {
 		return id
 	}
 	defer sub.Close()
-	obj, err := sub.Open("reader", shm.Inspect)
+	obj, err := sub.Open(kind.ReaderFile, shm.Inspect)
 	if err != nil {
 		return id
 	}

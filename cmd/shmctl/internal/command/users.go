@@ -21,9 +21,6 @@ type userDir struct {
 	err      error // it is not this user's alone: shm.ErrOwner
 }
 
-// userPrefix is what [shm.DefaultPath] has before the user's number.
-const userPrefix = "shmring-"
-
 // emptyDirBytes is the size of a directory of tmpfs without names.
 const emptyDirBytes = 40
 
@@ -37,7 +34,7 @@ func dirsOfUsers(parent string) ([]userDir, error) {
 	}
 	var out []userDir
 	for _, e := range entries {
-		number, ok := strings.CutPrefix(e.Name(), userPrefix)
+		number, ok := strings.CutPrefix(e.Name(), shm.UserPrefix)
 		uid, err := strconv.ParseUint(number, 10, 32)
 		if !ok || err != nil || strconv.FormatUint(uid, 10) != number {
 			continue
