@@ -59,10 +59,12 @@ func TestConformanceCQOpen(t *testing.T) {
 		name := "affinity-is-a-hint"
 		conformOnce(t, fmt.Sprint(name, "/", cpu), func(t *testing.T) {
 			o := cq.Options{Affinity: cq.Affinity{Valid: true, CPU: cpu}}
-			_, q := create(t, o)
+			d, q := create(t, o)
 			if got := q.Options().Affinity; got != o.Affinity {
 				t.Errorf("hint %+v", got)
 			}
+			must(t, attach(t, d, q.Name()).Post(&cq.Entry{Context: 1}))
+			wantContexts(t, "a processor that there need not be", read(t, q, 4), 1)
 		})
 	}
 	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitNone, cq.WaitFD, cq.WaitYield,

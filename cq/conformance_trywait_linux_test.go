@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -299,18 +298,18 @@ func tryWaitWaitSet(t *testing.T, r *rig) {
 	}
 }
 
-// selectLoop is the loop of the page: trywait, select, read until nothing is there.
+// selectLoop is the loop of the page: trywait, select, read until nothing is there. Now and then
+// the writer waits until the reader is about to select with nothing to read.
 func selectLoop(t *testing.T, r *rig) {
 	const total = 400
-	done := make(chan struct{})
+	done, asleep := make(chan struct{}), make(chan struct{}, 1)
 	go func() {
 		defer close(done)
 		for i := uint64(0); i < total; {
 			switch err := r.w.Post(&cq.Entry{Context: i}); err {
 			case nil:
-				i++
-				if i%37 == 0 {
-					time.Sleep(time.Millisecond)
+				if i++; i%37 == 0 {
+					<-asleep
 				}
 			case cq.ErrFull:
 				runtime.Gosched()
@@ -327,6 +326,10 @@ func selectLoop(t *testing.T, r *rig) {
 			var set unix.FdSet
 			set.Set(waitFD(r.q))
 			tv := unix.Timeval{Sec: 20}
+			select {
+			case asleep <- struct{}{}:
+			default:
+			}
 			n, err := unix.Select(waitFD(r.q)+1, &set, nil, &set, &tv)
 			if n == 0 && err == nil {
 				t.Fatalf("asleep after %d of %d", next, total)
