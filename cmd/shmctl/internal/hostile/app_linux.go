@@ -213,7 +213,7 @@ func attackApp(c *child) error {
 
 // victimApp uses the device processes of attackers.
 func victimApp(c *child) error {
-	return c.readQueues(1, c.manyTimes(c.useServer))
+	return c.readQueues(1, c.manyTimes(2, c.useServer))
 }
 
 func (c *child) useServer(rnd *rand.Rand, i int) {

@@ -113,129 +113,26 @@ func (w *witness) event(ev *cq.Event) {
 	w.number(ev.Context, ev.Data)
 }
 
-func honestEvents(c *child) error {
-	conn, err := c.dial(fmt.Sprintf(queueSocket, 0))
-	if err != nil {
+// writeSomeEvent writes what looks like anything.
+func writeSomeEvent(rnd *rand.Rand, w *cq.EventWriter) (err error) {
+	if rnd.IntN(4) == 0 {
+		_, err = w.WriteErr(&cq.EventError{Err: cq.Errno(rnd.Int32()),
+			ErrData: make([]byte, rnd.IntN(eventData))})
 		return err
 	}
-	defer conn.Close()
-	ctx, cancel := limited(patience)
-	defer cancel()
-	w, err := cq.AttachEventsConn(ctx, conn, c.writerOptions())
-	if err != nil {
-		return err
-	}
-	return c.writeOn(poster{
-		post: func(n uint64) error {
-			ev := honestEvent(c.Key, uint64(c.Index), n)
-			_, err := w.Write(&ev)
-			if errors.Is(err, cq.ErrWouldBlock) {
-				return cq.ErrFull
-			}
-			return err
-		},
-		empty: func() bool { return true },
-		close: w.Close,
-	})
-}
-
-// attackEvents has writers of events whose memory is scribbled over.
-func attackEvents(c *child) error {
-	c.ready()
-	for c.ctx.Err() == nil && c.rnd.IntN(100) > 0 {
-		conn, err := c.dial(fmt.Sprintf(queueSocket, 0))
-		if err != nil {
-			return nil
-		}
-		ctx, cancel := limited(5 * time.Second)
-		w, err := cq.AttachEventsConn(ctx, conn, c.writerOptions())
-		cancel()
-		if err != nil {
-			return nil
-		}
-		c.counts[attaches].Add(1)
-		c.raid(func(stop <-chan struct{}) {
-			for !stopped(stop) {
-				c.counts[mutations].Add(1)
-				if c.writeSomeEvent(w) != nil {
-					time.Sleep(20 * time.Microsecond)
-				}
-			}
-		})
-		_ = conn.Close()
-		if c.rnd.IntN(8) > 0 {
-			_ = w.Close()
-		}
-	}
-	return nil
-}
-
-func (c *child) writeSomeEvent(w *cq.EventWriter) (err error) {
-	if c.rnd.IntN(4) == 0 {
-		_, err = w.WriteErr(&cq.EventError{Err: cq.Errno(c.rnd.Int32()),
-			ErrData: make([]byte, c.rnd.IntN(eventData))})
-		return err
-	}
-	_, err = w.Write(&cq.Event{Event: cq.EventKind(c.rnd.Uint32() >> c.rnd.IntN(32)),
-		Context: c.rnd.Uint64N(4), Payload: make([]byte, c.rnd.IntN(eventData))})
+	_, err = w.Write(&cq.Event{Event: cq.EventKind(rnd.Uint32() >> rnd.IntN(32)),
+		Context: rnd.Uint64N(4), Payload: make([]byte, rnd.IntN(eventData))})
 	return err
 }
 
-// victimEventWriter writes events to queues of attackers, beside a queue of its own.
-func victimEventWriter(c *child) error {
-	return c.readQueues(1, func() {
-		var busy sync.WaitGroup
-		for i := range attackers {
-			rnd := c.split()
-			busy.Go(func() {
-				for c.ctx.Err() == nil {
-					c.writeEventsOnce(rnd, i)
-				}
-			})
-		}
-		busy.Wait()
-	})
-}
-
-func (c *child) writeEventsOnce(rnd *rand.Rand, i int) {
-	conn := c.meetAttacker(i)
-	if conn == nil {
-		return
+// writeSomehow writes as a victim does.
+func writeSomehow(rnd *rand.Rand, w *cq.EventWriter) (err error) {
+	if rnd.IntN(4) == 0 {
+		_, err = w.WriteErr(&cq.EventError{Err: cq.EOverrun, ErrData: make([]byte, 100)})
+	} else {
+		_, err = w.Write(&cq.Event{Event: cq.EventNotify, Payload: make([]byte, 100)})
 	}
-	defer conn.Close()
-	over := c.watch("attach to an event queue")
-	ctx, cancel := limited(5 * time.Second)
-	w, err := cq.AttachEventsConn(ctx, conn, c.writerOptions())
-	cancel()
-	over()
-	if err != nil {
-		c.counts[calls].Add(1)
-		c.refusedBy("attach", err)
-		return
-	}
-	until := time.Now().Add(time.Duration(1+rnd.IntN(40)) * time.Millisecond)
-	for time.Now().Before(until) && c.ctx.Err() == nil {
-		before := w.Stats().Wakes
-		over := c.watch("a write of an event")
-		if rnd.IntN(4) == 0 {
-			_, err = w.WriteErr(&cq.EventError{Err: cq.EOverrun, ErrData: make([]byte, 100)})
-		} else {
-			_, err = w.Write(&cq.Event{Event: cq.EventNotify, Payload: make([]byte, 100)})
-		}
-		over()
-		c.steps("write an event", w.Stats().Wakes-before, plainBound)
-		if lane := new(cq.LaneError); errors.As(err, &lane) {
-			c.counts[givenUp].Add(1)
-		}
-		c.judge("write an event", err)
-		if errors.Is(err, cq.ErrWouldBlock) {
-			time.Sleep(20 * time.Microsecond)
-		} else if err != nil && rnd.IntN(8) == 0 {
-			break
-		}
-	}
-	defer c.watch("close of an event writer")()
-	c.judge("close", w.Close())
+	return err
 }
 
 // attackEventReader has event queues whose memory is scribbled over.

@@ -2,7 +2,6 @@ package hostile
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -119,29 +118,6 @@ type poster struct {
 	close func() error
 }
 
-// honestWriter posts to the queue of its number in the victim.
-func (c *child) honestWriter() error {
-	conn, err := c.dial(fmt.Sprintf(queueSocket, c.Index))
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	ctx, cancel := limited(patience)
-	defer cancel()
-	w, err := cq.AttachConn(ctx, conn, c.writerOptions())
-	if err != nil {
-		return err
-	}
-	return c.writeOn(poster{
-		post: func(n uint64) error {
-			e := honestEntry(c.Key, uint64(c.Index), n)
-			return w.Post(&e)
-		},
-		empty: func() bool { return w.Free() == w.Stats().Size },
-		close: w.Close,
-	})
-}
-
 // writeOn posts until the run ends, with pauses in which readers fall asleep.
 func (c *child) writeOn(w poster) error {
 	c.ready()
@@ -151,7 +127,7 @@ func (c *child) writeOn(w poster) error {
 		defer over()
 		for {
 			err := w.post(n)
-			if !errors.Is(err, cq.ErrFull) {
+			if !full(err) {
 				if err == nil {
 					n++
 					c.counts[sent].Add(1)

@@ -277,67 +277,21 @@ func (s *served) wait() error {
 	return nil
 }
 
-// attackLane has writers whose lanes are scribbled over while they post.
-func attackLane(c *child) error {
-	c.ready()
-	for i := 0; c.ctx.Err() == nil; i++ {
-		if !c.attackOnce(c.rnd.IntN(queues)) || c.rnd.IntN(100) == 0 {
-			return nil // the next process has lanes again that this one cannot give back
-		}
+// postAnything posts what looks like anything.
+func postAnything(rnd *rand.Rand, w *cq.Writer) error {
+	batch := make([]cq.Entry, 1+rnd.IntN(16))
+	for i := range batch {
+		batch[i] = cq.Entry{Context: rnd.Uint64N(4), Flags: cq.Flags(rnd.Uint64() >> rnd.IntN(64)),
+			Len: rnd.Uint64() >> rnd.IntN(64), Tag: rnd.Uint64N(1 << 20), Data: rnd.Uint64(),
+			Meta: cq.Meta(rnd.Uint64() >> rnd.IntN(64))}
 	}
-	return nil
-}
-
-// attackOnce attaches a writer, has its memory scribbled over, and leaves. It reports false when
-// there was no lane.
-func (c *child) attackOnce(k int) bool {
-	conn, err := c.dial(fmt.Sprintf(queueSocket, k))
-	if err != nil {
-		return true
+	switch rnd.IntN(4) {
+	case 0:
+		return w.PostError(&cq.ErrorEntry{Context: rnd.Uint64(), Err: cq.Errno(rnd.Int32()),
+			ErrData: make([]byte, rnd.IntN(cq.ErrDataMaxBytes+1))})
+	case 1:
+		return w.Post(&batch[0])
 	}
-	defer conn.Close()
-	ctx, cancel := limited(5 * time.Second)
-	defer cancel()
-	w, err := cq.AttachConn(ctx, conn, c.writerOptions())
-	if err != nil {
-		return !errors.Is(err, cq.ErrLanes)
-	}
-	c.counts[attaches].Add(1)
-	c.raid(func(stop <-chan struct{}) { c.postAnything(w, stop) })
-	if c.rnd.IntN(8) > 0 {
-		_ = w.Close()
-	}
-	return true
-}
-
-// postAnything posts what looks like anything, at full speed, until it cannot or is told to stop.
-func (c *child) postAnything(w *cq.Writer, stop <-chan struct{}) {
-	rnd := c.split()
-	batch := make([]cq.Entry, 16)
-	for {
-		select {
-		case <-stop:
-			return
-		default:
-		}
-		for i := range batch {
-			batch[i] = cq.Entry{Context: rnd.Uint64N(4), Flags: cq.Flags(rnd.Uint64() >> rnd.IntN(64)),
-				Len: rnd.Uint64() >> rnd.IntN(64), Tag: rnd.Uint64N(1 << 20), Data: rnd.Uint64(),
-				Meta: cq.Meta(rnd.Uint64() >> rnd.IntN(64))}
-		}
-		var err error
-		switch rnd.IntN(4) {
-		case 0:
-			err = w.PostError(&cq.ErrorEntry{Context: rnd.Uint64(), Err: cq.Errno(rnd.Int32()),
-				ErrData: make([]byte, rnd.IntN(cq.ErrDataMaxBytes+1))})
-		case 1:
-			err = w.Post(&batch[0])
-		default:
-			_, err = w.PostBatch(batch[:1+rnd.IntN(len(batch))])
-		}
-		c.counts[mutations].Add(1)
-		if err != nil {
-			time.Sleep(20 * time.Microsecond)
-		}
-	}
+	_, err := w.PostBatch(batch)
+	return err
 }

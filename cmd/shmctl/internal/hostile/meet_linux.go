@@ -330,11 +330,13 @@ func attackDial(c *child) error {
 
 // victimAttacher attaches to whoever is there, many times at once.
 func victimAttacher(c *child) error {
-	return c.readQueues(1, c.manyTimes(func(rnd *rand.Rand, i int) { c.postOnce(rnd, i) }))
+	return c.readQueues(1, c.manyTimes(2, func(rnd *rand.Rand, i int) {
+		c.postOnce(completions, rnd, i)
+	}))
 }
 
 func victimDialer(c *child) error {
-	return c.readQueues(1, c.manyTimes(func(rnd *rand.Rand, i int) {
+	return c.readQueues(1, c.manyTimes(2, func(rnd *rand.Rand, i int) {
 		defer c.watch("dial")()
 		c.counts[calls].Add(1)
 		ctx, cancel := limited(20 * time.Millisecond)
@@ -350,10 +352,11 @@ func victimDialer(c *child) error {
 	}))
 }
 
-func (c *child) manyTimes(f func(rnd *rand.Rand, i int)) func() {
+// manyTimes calls f for each attacker, from so many goroutines, again and again.
+func (c *child) manyTimes(each int, f func(rnd *rand.Rand, i int)) func() {
 	return func() {
 		var busy sync.WaitGroup
-		for i := range 2 * attackers {
+		for i := range each * attackers {
 			rnd := c.split()
 			busy.Go(func() {
 				for c.ctx.Err() == nil {

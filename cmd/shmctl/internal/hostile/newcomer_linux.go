@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/xdp/device"
 )
 
@@ -79,55 +78,6 @@ func (c *child) lineOf(name string) (*net.UnixConn, error) {
 	return net.DialUnix("unix", nil, &net.UnixAddr{Name: c.path(name), Net: "unix"})
 }
 
-// newcomerWriter posts completions to any queue of the victim.
-func (c *child) newcomerWriter() error {
-	most := surfaceOf(c.Surface).honestWriters // one to each queue
-	return c.newcomers(func(ctx context.Context, who uint64) (visitor, error) {
-		conn, err := c.lineOf(fmt.Sprintf(queueSocket, c.rnd.IntN(most)))
-		if err != nil {
-			return nil, err
-		}
-		w, err := cq.AttachConn(ctx, conn, c.writerOptions())
-		if err != nil {
-			return nil, errors.Join(err, conn.Close())
-		}
-		return &newPoster{c: c, conn: conn, poster: poster{
-			post: func(n uint64) error {
-				e := honestEntry(c.Key, who, n)
-				return w.Post(&e)
-			},
-			empty: func() bool { return w.Free() == w.Stats().Size },
-			close: w.Close,
-		}}, nil
-	})
-}
-
-// newcomerEvents writes events.
-func newcomerEvents(c *child) error {
-	return c.newcomers(func(ctx context.Context, who uint64) (visitor, error) {
-		conn, err := c.lineOf(fmt.Sprintf(queueSocket, 0))
-		if err != nil {
-			return nil, err
-		}
-		w, err := cq.AttachEventsConn(ctx, conn, c.writerOptions())
-		if err != nil {
-			return nil, errors.Join(err, conn.Close())
-		}
-		return &newPoster{c: c, conn: conn, poster: poster{
-			post: func(n uint64) error {
-				ev := honestEvent(c.Key, who, n)
-				_, err := w.Write(&ev)
-				if errors.Is(err, cq.ErrWouldBlock) {
-					return cq.ErrFull
-				}
-				return err
-			},
-			empty: func() bool { return true }, // what it left is read all the same
-			close: w.Close,
-		}}, nil
-	})
-}
-
 // newPoster is a newcomer with a lane.
 type newPoster struct {
 	poster
@@ -145,7 +95,7 @@ func (p *newPoster) use(rnd *rand.Rand) error {
 				n++
 				p.c.counts[sent].Add(1)
 			}
-			if !errors.Is(err, cq.ErrFull) {
+			if !full(err) {
 				return err
 			}
 			time.Sleep(50 * time.Microsecond)

@@ -2,7 +2,6 @@ package hostile
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -23,23 +22,6 @@ func poll(o interface{ GetWait() (cq.Native, error) }, ms int) {
 	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(wait.FD), Events: unix.POLLIN}}, ms)
 }
 
-// victimWriter has writers on queues of attackers, beside a queue of its own that honest writers
-// post to.
-func victimWriter(c *child) error {
-	return c.readQueues(1, func() {
-		var busy sync.WaitGroup
-		for i := range attackers {
-			rnd := c.split()
-			busy.Go(func() {
-				for c.ctx.Err() == nil {
-					c.postOnce(rnd, i)
-				}
-			})
-		}
-		busy.Wait()
-	})
-}
-
 // meetAttacker connects to an attacker, if one is there.
 func (c *child) meetAttacker(i int) *net.UnixConn {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.path(fmt.Sprintf(attackerSocket, i)),
@@ -49,47 +31,6 @@ func (c *child) meetAttacker(i int) *net.UnixConn {
 		return nil
 	}
 	return conn
-}
-
-// postOnce attaches a writer to an attacker's queue and posts until that is no use any more.
-func (c *child) postOnce(rnd *rand.Rand, i int) {
-	conn := c.meetAttacker(i)
-	if conn == nil {
-		return
-	}
-	defer conn.Close()
-	over := c.watch("attach")
-	ctx, cancel := limited(50 * time.Millisecond)
-	w, err := cq.AttachConn(ctx, conn, c.writerOptions())
-	cancel()
-	over()
-	if err != nil {
-		c.counts[calls].Add(1)
-		c.refusedBy("attach", err)
-		return
-	}
-	until := time.Now().Add(time.Duration(1+rnd.IntN(40)) * time.Millisecond)
-	for time.Now().Before(until) && c.ctx.Err() == nil {
-		before := w.Stats().Wakes
-		over := c.watch("a post")
-		what, err := postSomehow(rnd, w)
-		over()
-		c.steps(what, w.Stats().Wakes-before, plainBound)
-		lane := new(cq.LaneError)
-		if errors.As(err, &lane) {
-			c.counts[givenUp].Add(1)
-		}
-		c.judge(what, err)
-		if errors.Is(err, cq.ErrFull) {
-			time.Sleep(20 * time.Microsecond)
-		} else if err != nil && rnd.IntN(8) == 0 { // most callers stop; some try again and again
-			break
-		}
-	}
-	over = c.watch("close of a writer")
-	err = w.Close()
-	over()
-	c.judge("close", err)
 }
 
 // postSomehow makes one call of one kind.

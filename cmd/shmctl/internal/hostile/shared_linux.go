@@ -124,18 +124,9 @@ func victimVector(c *child) error {
 		return err
 	}
 	defer d.Close()
-	return c.readQueues(1, func() {
-		var busy sync.WaitGroup
-		for i := range attackers {
-			rnd := c.split()
-			busy.Go(func() {
-				for c.ctx.Err() == nil {
-					c.lookAtVector(d, rnd, i)
-				}
-			})
-		}
-		busy.Wait()
-	})
+	return c.readQueues(1, c.manyTimes(1, func(rnd *rand.Rand, i int) {
+		c.lookAtVector(d, rnd, i)
+	}))
 }
 
 func address(n int) netip.AddrPort {

@@ -13,9 +13,11 @@ type surface struct {
 	victim, attack, honest func(*child) error
 	newcomer               func(*child) error // that of completions where it is nil
 	honestWriters          int
-	prepare                func(*scene) (done func(), skip error)
-	users                  map[string]int // of roles that are not as usual
-	attackFirst            bool
+	// kind is of the writers to the victim, and writes of those of the victim; nil is completions.
+	kind, writes *kind
+	prepare      func(*scene) (done func(), skip error)
+	users        map[string]int // of roles that are not as usual
+	attackFirst  bool
 	// provokes is what the victim must have counted, each once at least: an attack that nothing
 	// came of proves nothing.
 	provokes []int
@@ -35,10 +37,10 @@ func init() {
 		{name: "reader", trust: others, weight: 20, honestWriters: 1,
 			victim: victimWriter, attack: attackReader, provokes: []int{corrupt}},
 		{name: "event-lane", trust: others, weight: 10, honestWriters: 1,
-			victim: victimEvents, attack: attackEvents, honest: honestEvents, newcomer: newcomerEvents,
+			victim: victimEvents, attack: attackLane, kind: events,
 			provokes: []int{poisoned}},
 		{name: "event-reader", trust: others, weight: 10, honestWriters: 1,
-			victim: victimEventWriter, attack: attackEventReader, provokes: []int{corrupt}},
+			victim: victimWriter, attack: attackEventReader, writes: events, provokes: []int{corrupt}},
 		{name: "user-lane", trust: user, weight: 10, honestWriters: queues,
 			victim: victimReader, attack: attackLane, provokes: []int{poisoned}, uncounted: 32},
 		{name: "user-reader", trust: user, weight: 10, honestWriters: 1,

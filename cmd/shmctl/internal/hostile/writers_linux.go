@@ -1,0 +1,201 @@
+package hostile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+)
+
+// writer is one of completions or of events.
+type writer interface {
+	Stats() cq.WriterStats
+	Close() error
+}
+
+// kind is how writers of a kind attach, and what those do who are honest, attacked, or attack.
+type kind struct {
+	attach func(context.Context, *net.UnixConn, cq.WriterOptions) (writer, error)
+	// post posts what an honest one posts as its nth, and empty tells whether all of it is read.
+	post  func(w writer, key, who, n uint64) error
+	empty func(writer) bool
+	// use makes one call of a victim.
+	use func(rnd *rand.Rand, w writer) (what string, err error)
+	// anything makes one call of an attacker.
+	anything func(rnd *rand.Rand, w writer) error
+}
+
+var completions = &kind{
+	attach: func(ctx context.Context, conn *net.UnixConn, o cq.WriterOptions) (writer, error) {
+		return cq.AttachConn(ctx, conn, o)
+	},
+	post: func(w writer, key, who, n uint64) error {
+		e := honestEntry(key, who, n)
+		return w.(*cq.Writer).Post(&e)
+	},
+	empty: func(w writer) bool { return w.(*cq.Writer).Free() == w.Stats().Size },
+	use: func(rnd *rand.Rand, w writer) (what string, err error) {
+		return postSomehow(rnd, w.(*cq.Writer))
+	},
+	anything: func(rnd *rand.Rand, w writer) error { return postAnything(rnd, w.(*cq.Writer)) },
+}
+
+var events = &kind{
+	attach: func(ctx context.Context, conn *net.UnixConn, o cq.WriterOptions) (writer, error) {
+		return cq.AttachEventsConn(ctx, conn, o)
+	},
+	post: func(w writer, key, who, n uint64) error {
+		ev := honestEvent(key, who, n)
+		_, err := w.(*cq.EventWriter).Write(&ev)
+		return err
+	},
+	empty: func(writer) bool { return true }, // what it left is read all the same
+	use: func(rnd *rand.Rand, w writer) (what string, err error) {
+		return "write an event", writeSomehow(rnd, w.(*cq.EventWriter))
+	},
+	anything: func(rnd *rand.Rand, w writer) error {
+		return writeSomeEvent(rnd, w.(*cq.EventWriter))
+	},
+}
+
+// full tells that there is no room, which is the same of both kinds.
+func full(err error) bool { return errors.Is(err, cq.ErrFull) || errors.Is(err, cq.ErrWouldBlock) }
+
+// kind is that of the surface.
+func (c *child) kind() *kind {
+	if k := surfaceOf(c.Surface).kind; k != nil {
+		return k
+	}
+	return completions
+}
+
+// poster makes the one with a number of a writer that is attached.
+func (k *kind) poster(c *child, w writer, who uint64) poster {
+	return poster{post: func(n uint64) error { return k.post(w, c.Key, who, n) },
+		empty: func() bool { return k.empty(w) }, close: w.Close}
+}
+
+// honestWriter posts to the queue of its number in the victim.
+func (c *child) honestWriter() error {
+	conn, err := c.dial(fmt.Sprintf(queueSocket, c.Index))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := limited(patience)
+	defer cancel()
+	w, err := c.kind().attach(ctx, conn, c.writerOptions())
+	if err != nil {
+		return err
+	}
+	return c.writeOn(c.kind().poster(c, w, uint64(c.Index)))
+}
+
+// newcomerWriter posts to any queue of the victim.
+func (c *child) newcomerWriter() error {
+	most := surfaceOf(c.Surface).honestWriters // one to each queue
+	return c.newcomers(func(ctx context.Context, who uint64) (visitor, error) {
+		conn, err := c.lineOf(fmt.Sprintf(queueSocket, c.rnd.IntN(most)))
+		if err != nil {
+			return nil, err
+		}
+		w, err := c.kind().attach(ctx, conn, c.writerOptions())
+		if err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		return &newPoster{c: c, conn: conn, poster: c.kind().poster(c, w, who)}, nil
+	})
+}
+
+// attackLane has writers whose lanes are scribbled over while they post.
+func attackLane(c *child) error {
+	c.ready()
+	for c.ctx.Err() == nil {
+		k := c.rnd.IntN(surfaceOf(c.Surface).honestWriters)
+		if !c.attackOnce(k) || c.rnd.IntN(100) == 0 {
+			return nil // the next process has lanes again that this one cannot give back
+		}
+	}
+	return nil
+}
+
+// attackOnce attaches a writer, has its memory scribbled over, and leaves. It reports false when
+// there was no lane.
+func (c *child) attackOnce(at int) bool {
+	conn, err := c.dial(fmt.Sprintf(queueSocket, at))
+	if err != nil {
+		return true
+	}
+	defer conn.Close()
+	ctx, cancel := limited(5 * time.Second)
+	defer cancel()
+	w, err := c.kind().attach(ctx, conn, c.writerOptions())
+	if err != nil {
+		return !errors.Is(err, cq.ErrLanes)
+	}
+	c.counts[attaches].Add(1)
+	c.raid(func(stop <-chan struct{}) {
+		for rnd := c.split(); !stopped(stop); {
+			c.counts[mutations].Add(1)
+			if c.kind().anything(rnd, w) != nil {
+				time.Sleep(20 * time.Microsecond)
+			}
+		}
+	})
+	if c.rnd.IntN(8) > 0 {
+		_ = w.Close()
+	}
+	return true
+}
+
+// victimWriter has writers on queues of attackers, beside a queue of its own that honest writers
+// post to.
+func victimWriter(c *child) error {
+	own := completions // in its queue there are entries, whatever it writes to others
+	if k := surfaceOf(c.Surface).writes; k != nil {
+		own = k
+	}
+	return c.readQueues(1, c.manyTimes(1, func(rnd *rand.Rand, i int) { c.postOnce(own, rnd, i) }))
+}
+
+// postOnce attaches a writer to an attacker's queue and posts until that is no use any more.
+func (c *child) postOnce(k *kind, rnd *rand.Rand, i int) {
+	conn := c.meetAttacker(i)
+	if conn == nil {
+		return
+	}
+	defer conn.Close()
+	over := c.watch("attach")
+	ctx, cancel := limited(50 * time.Millisecond)
+	w, err := k.attach(ctx, conn, c.writerOptions())
+	cancel()
+	over()
+	if err != nil {
+		c.counts[calls].Add(1)
+		c.refusedBy("attach", err)
+		return
+	}
+	until := time.Now().Add(time.Duration(1+rnd.IntN(40)) * time.Millisecond)
+	for time.Now().Before(until) && c.ctx.Err() == nil {
+		before := w.Stats().Wakes
+		over := c.watch("a post")
+		what, err := k.use(rnd, w)
+		over()
+		c.steps(what, w.Stats().Wakes-before, plainBound)
+		if lane := new(cq.LaneError); errors.As(err, &lane) {
+			c.counts[givenUp].Add(1)
+		}
+		c.judge(what, err)
+		if full(err) {
+			time.Sleep(20 * time.Microsecond)
+		} else if err != nil && rnd.IntN(8) == 0 { // most callers stop; some try again and again
+			break
+		}
+	}
+	defer c.watch("close of a writer")()
+	c.judge("close", w.Close())
+}
