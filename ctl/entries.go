@@ -10,21 +10,21 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// Tail is entries of a queue as an outsider found them, which takes none.
+// Tail holds entries of a queue. They stay in the queue: looking takes none.
 type Tail struct {
 	Queue string     `json:"queue"`
 	Lanes []LaneTail `json:"lanes"`
 }
 
-// LaneTail is entries of one lane, oldest first. With Error set only the row is known.
+// LaneTail holds entries of one lane, oldest first. If Error is set only the row is known.
 type LaneTail struct {
 	Row   int      `json:"row"`
 	Own   bool     `json:"own"` // of the reader's own library: row 0
 	Error *Problem `json:"error"`
 	PID   *int     `json:"pid"`  // of the writer, the last one if it is gone
 	Tail  *uint64  `json:"tail"` // next index to be published
-	// Missed counts entries that came since the look before and are not shown: they were
-	// overwritten, or are more than was asked for.
+	// Missed counts entries that came since the last look and are not shown: they were overwritten,
+	// or more came than was asked for.
 	Missed  uint64  `json:"missed"`
 	Entries []Entry `json:"entries"`
 }
@@ -53,8 +53,8 @@ const (
 	EntryReleased = "released" // read: it is only still there
 )
 
-// Event is what an entry of an event queue says beside context and data. That of a failed operation
-// has no name.
+// Event is what an entry of an event queue says beside context and data. The event of a failed
+// operation has no name.
 type Event struct {
 	Name    *string `json:"name"` // as NOTIFY, or a number
 	FID     *FID    `json:"fid"`  // the object that it is about; nil: none
@@ -74,7 +74,7 @@ type Place struct {
 	Offset uint64 `json:"offset"`
 }
 
-// Failure is what an error entry has beyond a completion.
+// Failure is what an entry says of an operation that failed.
 type Failure struct {
 	Errno        int32   `json:"errno"`
 	Name         *string `json:"name"` // of the number, as ETRUNC

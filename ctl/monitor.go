@@ -89,7 +89,7 @@ func (m *Monitor) forget(name string) error {
 	return v.Close()
 }
 
-// List is [List].
+// List looks at every queue in the directory, as the function [List] does.
 func (m *Monitor) List() ([]Queue, error) {
 	names, _, err := Names(m.dir)
 	if err != nil {
@@ -147,7 +147,7 @@ func (m *Monitor) look(name string, f func(*view, *inspect.Queue) error) error {
 	return err
 }
 
-// Show is [Show].
+// Show looks at one queue, as the function [Show] does.
 func (m *Monitor) Show(name string) (Queue, error) {
 	var q Queue
 	err := m.look(name, func(_ *view, mem *inspect.Queue) (err error) {

@@ -14,8 +14,8 @@ import (
 )
 
 // Object is an object that stands beside the queues: a counter, an address vector, the bell of a
-// process, a region; or one of a kind that this version does not know. With Error set only Name and
-// Path are known.
+// process, a region; or one of a kind that this version does not know. If Error is set only Name,
+// Path and State are known.
 type Object struct {
 	Name  string   `json:"name"`
 	Path  string   `json:"path"`
@@ -75,9 +75,9 @@ type Domain struct {
 	Queues []string `json:"queues"`
 }
 
-// Objects looks at objects of the directory that are not part of a queue: those of the names that
-// are given, or all. Files that are no objects are left out; an object that cannot be looked at has
-// its Error set.
+// Objects looks at objects of the directory that are not part of a queue: at those with the given
+// names, or at all if none is given. Files that are no objects are left out. An object that cannot
+// be looked at has its Error set.
 func Objects(d *shm.Dir, names ...string) ([]Object, error) {
 	if len(names) == 0 {
 		var err error

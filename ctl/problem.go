@@ -32,8 +32,14 @@ type Problem struct {
 // Error returns the message.
 func (p *Problem) Error() string { return p.Message }
 
-// Unwrap returns the error that the problem was made of, nil for one that was read from JSON.
-func (p *Problem) Unwrap() error { return p.err }
+// Unwrap returns the error that the problem was made of: nil for one that was read from JSON, and
+// for no problem.
+func (p *Problem) Unwrap() error {
+	if p == nil {
+		return nil
+	}
+	return p.err
+}
 
 // NewProblem sorts an error into a code, and parts what is wrong from what to do about it. The
 // message is one line of printable characters, whatever somebody wrote into shared memory.

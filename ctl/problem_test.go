@@ -33,6 +33,10 @@ func TestProblem(t *testing.T) {
 	if p.Message != want || p.Hint == nil || *p.Hint != "remove it" || p.Code != 1 {
 		t.Errorf("%+v, want %s", p, want)
 	}
+	var none *ctl.Problem
+	if !errors.Is(p, shm.ErrCorrupt) || errors.Is(p, shm.ErrVersion) || errors.Is(none, err) {
+		t.Errorf("%+v is made of %v", p, err)
+	}
 	if p := ctl.NewProblem(errors.New("plain")); p.Message != "plain" || p.Hint != nil {
 		t.Errorf("%+v", p)
 	}

@@ -2,8 +2,9 @@ package ctl
 
 import "time"
 
-// Queue is one completion queue, or event queue, as an outsider sees it. With Error set only Name
-// and Path are known.
+// Queue is one completion queue, or event queue, as an outsider sees it. Each number was true at
+// some moment of the look; together they may never have been. If Error is set only Name, Path and
+// State are known.
 type Queue struct {
 	Name          string   `json:"name"`
 	Path          string   `json:"path"`
@@ -52,7 +53,7 @@ type Lane struct {
 	SizeBytes *uint64 `json:"size_bytes"`
 }
 
-// Levels are how far a lane has come, by indices that count its entries, and what its writers
+// Levels say how far a lane has come, by indices that count its entries, and what its writers
 // count.
 type Levels struct {
 	Head            *uint64 `json:"head"`       // first entry not given back by the reader
@@ -80,7 +81,7 @@ type About struct {
 	Mode       *string    `json:"mode"` // permissions of the file, octal
 }
 
-// Process is who owns an object.
+// Process is the process that owns an object.
 type Process struct {
 	PID *int `json:"pid"` // in its own PID namespace
 	// PIDNamespace is the inode of that namespace.
@@ -122,9 +123,9 @@ type Rates struct {
 	WakesSuppressed float64 `json:"wakes_suppressed"`
 }
 
-// Since is how long nothing more came, by the looks of one [Monitor]: what came last came before
-// the look that found it, by less than the time between two looks.
+// Since says how long a [Monitor] has seen nothing new. It counts from the look that found the last
+// news, which came at some time since the look before that.
 type Since struct {
 	Ns   int64 `json:"ns"`
-	More bool  `json:"more"` // nothing came since the first look: it is longer than that
+	More bool  `json:"more"` // nothing has come since the first look: the real time is longer
 }
