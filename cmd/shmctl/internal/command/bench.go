@@ -221,11 +221,16 @@ func (p *progress) show(name string) func(bench.Progress) {
 	return func(b bench.Progress) {
 		if now := time.Now(); now.Sub(p.last) >= every {
 			p.last = now
-			line := fmt.Sprintf("%s: row %d of %d, %s, batch %d: %d of %d rounds", name, b.Row+1,
-				b.Rows, b.Case, b.Batch, b.Pair, b.Pairs)
-			fmt.Fprintf(p.w, "\r%s%s", cut(line, p.term.columns-1), escToLineEnd)
+			p.line("%s: row %d of %d, %s, batch %d: %d of %d rounds", name, b.Row+1, b.Rows, b.Case,
+				b.Batch, b.Pair, b.Pairs)
 		}
 	}
+}
+
+// line shows a line in place of the last one.
+func (p *progress) line(format string, args ...any) {
+	line := cut(fmt.Sprintf(format, args...), p.term.columns-1)
+	fmt.Fprintf(p.w, "\r%s%s", line, escToLineEnd)
 }
 
 func (p *progress) clear() {

@@ -83,27 +83,17 @@ func newHostile() *cobra.Command {
 }
 
 func runHostile(cmd *cobra.Command, o *output, opt hostile.Options) error {
-	p := &progress{w: cmd.ErrOrStderr(), term: terminalOf(cmd.ErrOrStderr())}
-	if p.term.on {
-		opt.Progress = p.hostile
-	}
-	report, err := hostile.Run(cmd.Context(), opt)
-	p.clear()
-	if report == nil {
-		return opFailed("torture hostile", "", err)
-	}
-	if err != nil {
-		err = fmt.Errorf("%w (seed %d)", err, report.Seed)
-	}
-	return o.finished(cmd.OutOrStdout(), report, struct {
-		Schema  string          `json:"schema"`
-		Hostile *hostile.Report `json:"hostile"`
-	}{schemaName, report}, err)
-}
-
-// hostile shows how far a run is.
-func (p *progress) hostile(r *hostile.Report) {
-	line := fmt.Sprintf("%d surfaces: %d mutations, %d poisoned, %d refused", len(r.Surfaces),
-		r.Mutations, r.Poisoned, r.Refused)
-	fmt.Fprintf(p.w, "\r%s%s", cut(line, p.term.columns-1), escToLineEnd)
+	return played(cmd, o, "hostile", func(show func(string, ...any)) (*hostile.Report, error) {
+		if show != nil {
+			opt.Progress = func(r *hostile.Report) {
+				show("%d surfaces: %d mutations, %d poisoned, %d refused", len(r.Surfaces), r.Mutations,
+					r.Poisoned, r.Refused)
+			}
+		}
+		report, err := hostile.Run(cmd.Context(), opt)
+		if report != nil && err != nil {
+			err = fmt.Errorf("%w (seed %d)", err, report.Seed)
+		}
+		return report, err
+	})
 }

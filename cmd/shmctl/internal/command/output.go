@@ -49,17 +49,36 @@ func (o *output) check(cmd *cobra.Command) error {
 
 func (o *output) json() bool { return o.short || o.format == "json" }
 
-// finished prints what a long run found, for people or as JSON, which is named by its kind, and
-// says how the run ended.
-func (o *output) finished(w io.Writer, report interface{ Print(io.Writer) }, named any,
-	err error) error {
-	if !o.json() {
-		report.Print(w)
-	} else if e := printJSON(w, named); e != nil {
-		return errors.Join(err, e)
+// played runs a tool to its end, shows how far it is on a terminal, and prints what it found, for
+// people or as JSON under its key. show is nil without a terminal.
+func played[R interface {
+	comparable
+	Print(io.Writer)
+}](cmd *cobra.Command, o *output, key string,
+	run func(show func(format string, args ...any)) (R, error)) error {
+	p := &progress{w: cmd.ErrOrStderr(), term: terminalOf(cmd.ErrOrStderr())}
+	var show func(format string, args ...any)
+	if p.term.on {
+		show = p.line
+	}
+	report, err := run(show)
+	p.clear()
+	var none R
+	switch {
+	case report == none:
+	case o.json():
+		text, e := json.Marshal(report)
+		if e == nil {
+			_, e = fmt.Fprintf(cmd.OutOrStdout(), `{"schema":%q,%q:%s}`+"\n", schemaName, key, text)
+		}
+		if e != nil {
+			return errors.Join(err, e)
+		}
+	default:
+		report.Print(cmd.OutOrStdout())
 	}
 	if err != nil {
-		return opFailed("", "", err)
+		return opFailed(verbPath(cmd), "", err)
 	}
 	return nil
 }

@@ -71,25 +71,14 @@ func newSoak() *cobra.Command {
 }
 
 func runSoak(cmd *cobra.Command, o *output, opt soak.Options) error {
-	p := &progress{w: cmd.ErrOrStderr(), term: terminalOf(cmd.ErrOrStderr())}
-	if p.term.on {
-		opt.Progress = p.soak
-	}
-	report, err := soak.Run(cmd.Context(), opt)
-	p.clear()
-	if report == nil {
-		return opFailed("torture soak", "", err)
-	}
-	return o.finished(cmd.OutOrStdout(), report, struct {
-		Schema string       `json:"schema"`
-		Soak   *soak.Report `json:"soak"`
-	}{schemaName, report}, err)
-}
-
-// soak shows how far a run is.
-func (p *progress) soak(done time.Duration, r *soak.Report) {
-	line := fmt.Sprintf("%v: %d rounds, %d operations, %d kills, %d mutations, %d lost, %d found",
-		done.Round(time.Second), r.Rounds, r.Operations, r.Kills, r.Mutations, r.Lost,
-		len(r.Violations))
-	fmt.Fprintf(p.w, "\r%s%s", cut(line, p.term.columns-1), escToLineEnd)
+	return played(cmd, o, "soak", func(show func(string, ...any)) (*soak.Report, error) {
+		if show != nil {
+			opt.Progress = func(done time.Duration, r *soak.Report) {
+				show("%v: %d rounds, %d operations, %d kills, %d mutations, %d lost, %d found",
+					done.Round(time.Second), r.Rounds, r.Operations, r.Kills, r.Mutations, r.Lost,
+					len(r.Violations))
+			}
+		}
+		return soak.Run(cmd.Context(), opt)
+	})
 }

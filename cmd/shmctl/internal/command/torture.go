@@ -190,27 +190,17 @@ func newTortureReport() *cobra.Command {
 }
 
 func runTorture(cmd *cobra.Command, o *output, opt torture.Options) error {
-	p := &progress{w: cmd.ErrOrStderr(), term: terminalOf(cmd.ErrOrStderr())}
-	if p.term.on {
-		opt.Progress = p.torture
-	}
-	report, err := torture.Run(cmd.Context(), opt)
-	p.clear()
-	if report == nil {
-		return opFailed("torture", "", err)
-	}
-	if err != nil {
-		err = fmt.Errorf("%w (seed %d)", err, report.Seed)
-	}
-	return o.finished(cmd.OutOrStdout(), report, struct {
-		Schema  string          `json:"schema"`
-		Torture *torture.Report `json:"torture"`
-	}{schemaName, report}, err)
-}
-
-// torture shows how far a run is.
-func (p *progress) torture(done time.Duration, r *torture.Report) {
-	line := fmt.Sprintf("%v: %d kills, %d read, %d again, %d lost, %d duplicate",
-		done.Round(time.Second), r.Kills, r.Read, r.Redelivered, r.Lost, r.Duplicate)
-	fmt.Fprintf(p.w, "\r%s%s", cut(line, p.term.columns-1), escToLineEnd)
+	return played(cmd, o, "torture", func(show func(string, ...any)) (*torture.Report, error) {
+		if show != nil {
+			opt.Progress = func(done time.Duration, r *torture.Report) {
+				show("%v: %d kills, %d read, %d again, %d lost, %d duplicate", done.Round(time.Second),
+					r.Kills, r.Read, r.Redelivered, r.Lost, r.Duplicate)
+			}
+		}
+		report, err := torture.Run(cmd.Context(), opt)
+		if report != nil && err != nil {
+			err = fmt.Errorf("%w (seed %d)", err, report.Seed)
+		}
+		return report, err
+	})
 }
