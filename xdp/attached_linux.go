@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/cilium/ebpf"
+	"github.com/shmring/shmring/shm"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,7 +26,7 @@ const (
 func refuseAttached(ifi *net.Interface) error {
 	info, err := attachedProgram(ifi.Index)
 	if err != nil {
-		return &Error{Pkg: pkg, Op: "look for a program", Name: ifi.Name, Err: err}
+		return &shm.Error{Pkg: pkg, Op: "look for a program", Name: ifi.Name, Err: err}
 	}
 	if info.ID == 0 {
 		return nil

@@ -40,9 +40,6 @@ var (
 	ErrUMEMUsed = shm.Sentinel("UMEM already used by a socket", syscall.EBUSY)
 )
 
-// Error says which operation failed on what, and what to do about it.
-type Error = shm.Error
-
 const pkg = "xdp" // of errors
 
 // ErrProgramAttached: the interface has an XDP program that is not ours (EBUSY). The error is a

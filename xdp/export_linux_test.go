@@ -3,6 +3,8 @@ package xdp
 import (
 	"runtime"
 	"time"
+
+	"github.com/shmring/shmring/shm"
 )
 
 // Tests whose machine is short of time on purpose wait longer for the kernel.
@@ -68,7 +70,7 @@ func AttachedProgram(ifname string) (ProgramInfo, error) {
 	}
 	info, err := attachedProgram(ifi.Index)
 	if err != nil {
-		return info, &Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
+		return info, &shm.Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
 	}
 	return info, nil
 }

@@ -6,6 +6,8 @@ import (
 	"math/bits"
 	"net"
 	"strings"
+
+	"github.com/shmring/shmring/shm"
 )
 
 // Finding is one thing that Probe found out about a device or the kernel.
@@ -138,7 +140,7 @@ const nativeMTU = 4096 - 256 - 320 - 14
 
 // hint is the advice in an error, if it has one.
 func hint(err error) string {
-	var e *Error
+	var e *shm.Error
 	if errors.As(err, &e) {
 		return e.Hint
 	}
@@ -265,7 +267,7 @@ func yes(ok, known bool) string {
 
 // failure is what went wrong, without the advice that stands beside it.
 func failure(good string, err error) string {
-	var e *Error
+	var e *shm.Error
 	switch {
 	case err == nil:
 		return good

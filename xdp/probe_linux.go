@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shmring/shmring/shm"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -27,7 +28,7 @@ func Probe(ifname string) (*ProbeReport, error) {
 	}
 	l, err := netlink.LinkByIndex(ifi.Index)
 	if err != nil {
-		return nil, &Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
+		return nil, &shm.Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
 	}
 	a := l.Attrs()
 	r := &ProbeReport{Interface: ifname, Index: ifi.Index, MAC: ifi.HardwareAddr, MTU: ifi.MTU,
@@ -35,7 +36,7 @@ func Probe(ifname string) (*ProbeReport, error) {
 		NetNS: netnsCookie()}
 	r.Running = r.Up && a.RawFlags&unix.IFF_RUNNING != 0 && a.RawFlags&unix.IFF_LOWER_UP != 0
 	if r.Program, err = attachedProgram(ifi.Index); err != nil {
-		return nil, &Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
+		return nil, &shm.Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
 	}
 	r.Features, r.Queues = askDevice(ifi.Index)
 	r.Host = probeHost()

@@ -2,7 +2,9 @@
 
 package xdp
 
+import "github.com/shmring/shmring/shm"
+
 // Probe needs Linux.
 func Probe(ifname string) (*ProbeReport, error) {
-	return nil, &Error{Pkg: pkg, Op: "probe", Name: ifname, Err: errSystem}
+	return nil, &shm.Error{Pkg: pkg, Op: "probe", Name: ifname, Err: errSystem}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/shmring/shmring/shm"
 	"golang.org/x/sys/unix"
 )
 
@@ -147,7 +148,7 @@ func driverRefuses(err error) bool {
 }
 
 func (p *Program) error(op string, err error) error {
-	out := &Error{Pkg: pkg, Op: op, Name: p.ifname, Err: err}
+	out := &shm.Error{Pkg: pkg, Op: op, Name: p.ifname, Err: err}
 	if errors.Is(err, unix.EPERM) {
 		out.Err = refine(ErrNoCapability, withoutGuess{err})
 		out.Hint = privilegeHint(probeHost())
@@ -286,20 +287,20 @@ func (p *Program) Close() error {
 // findInterface looks a name up in the network namespace of the calling thread.
 func findInterface(op, ifname string) (*net.Interface, error) {
 	if ifname == "" || len(ifname) >= unix.IFNAMSIZ {
-		return nil, &Error{Pkg: pkg, Op: op, Name: ifname, Err: ErrNoDevice,
+		return nil, &shm.Error{Pkg: pkg, Op: op, Name: ifname, Err: ErrNoDevice,
 			Hint: fmt.Sprintf("a name has 1 to %d bytes", unix.IFNAMSIZ-1)}
 	}
 	ifi, err := net.InterfaceByName(ifname)
 	if err != nil {
 		var sys unix.Errno
 		if errors.As(err, &sys) && sys != unix.ENODEV {
-			return nil, &Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
+			return nil, &shm.Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
 		}
-		return nil, &Error{Pkg: pkg, Op: op, Name: ifname, Err: ErrNoDevice,
+		return nil, &shm.Error{Pkg: pkg, Op: op, Name: ifname, Err: ErrNoDevice,
 			Hint: "see \"ip link\"; interfaces of other network namespaces are not seen"}
 	}
 	if ifi.Index <= 0 || ifi.Index > math.MaxInt32 {
-		return nil, &Error{Pkg: pkg, Op: op, Name: ifname, Err: ErrNoDevice}
+		return nil, &shm.Error{Pkg: pkg, Op: op, Name: ifname, Err: ErrNoDevice}
 	}
 	return ifi, nil
 }

@@ -2,12 +2,14 @@
 
 package xdp
 
+import "github.com/shmring/shmring/shm"
+
 // Program is the steering program on one interface. It exists on Linux only.
 type Program struct{}
 
 // Attach needs Linux.
 func Attach(ifname string, _ ProgramOptions) (*Program, error) {
-	return nil, &Error{Pkg: pkg, Op: "attach program", Name: ifname, Err: errSystem}
+	return nil, &shm.Error{Pkg: pkg, Op: "attach program", Name: ifname, Err: errSystem}
 }
 
 // Mode is the mode that was granted.

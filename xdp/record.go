@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -40,17 +39,6 @@ const (
 	// for such datagrams gets them.
 	RecordChecksumWrong
 )
-
-// ChecksumFlags returns the flags of a record that say what a datagram's checksum is.
-func ChecksumFlags(c packet.Checksum) uint16 {
-	switch c {
-	case packet.ChecksumOK:
-		return RecordChecksumOK
-	case packet.ChecksumWrong:
-		return RecordChecksumWrong
-	}
-	return 0
-}
 
 // Record is what is known about a received frame beside its bytes. The device process writes it
 // before the completion is published and leaves it alone until the frame is returned.

@@ -57,13 +57,9 @@ type Rule struct {
 // zone, and never IPv4 ones mapped to IPv6. The state of a netif.Watcher knows them.
 type Local map[netip.Addr][6]byte
 
-// Has reports whether a datagram is for the interface itself: untagged, or with a priority tag
-// alone, to one of the addresses and to the hardware address that belongs to it.
-func (l Local) Has(d *packet.Datagram) bool {
-	return d.Tags < maxTags && d.VLAN&vlanID == 0 && l.has(d.Dst.Addr(), d.DstMAC)
-}
-
-func (l Local) has(a netip.Addr, mac [6]byte) bool {
+// Has reports whether an address is among them, with the hardware address that belongs to it. A
+// datagram to it is for the interface itself if it is untagged too, or has a priority tag alone.
+func (l Local) Has(a netip.Addr, mac [6]byte) bool {
 	m, ok := l[a]
 	return ok && m == mac
 }
@@ -292,7 +288,7 @@ func (v view) matches(r Rule, l Local) bool {
 		(r.VLAN == 0 || v.vlan == r.VLAN) &&
 		(!r.Untagged || v.vlan == 0) &&
 		(r.EtherType == 0 || v.etherType == r.EtherType) &&
-		(!r.Local || v.tags < maxTags && v.vlan == 0 && l.has(v.dst, v.mac))
+		(!r.Local || v.tags < maxTags && v.vlan == 0 && l.Has(v.dst, v.mac))
 }
 
 // extensionHeaders are those IPv6 headers behind which there may be a datagram.

@@ -2,7 +2,9 @@
 
 package xdp
 
+import "github.com/shmring/shmring/shm"
+
 // Simulate needs Linux.
 func Simulate(_ *UMEM, o SimOptions) (*Socket, *Kernel, error) {
-	return nil, nil, &Error{Pkg: pkg, Op: "simulate socket", Name: o.Name, Err: errSystem}
+	return nil, nil, &shm.Error{Pkg: pkg, Op: "simulate socket", Name: o.Name, Err: errSystem}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 
+	"github.com/shmring/shmring/shm"
 	"golang.org/x/sys/unix"
 )
 
@@ -73,14 +74,14 @@ func (s *Socket) openOn(ctx context.Context, o Options) error {
 	defer runtime.UnlockOSThread()
 	o, err := o.resolve(s.umem.geo)
 	if err != nil {
-		return &Error{Pkg: pkg, Op: op, Name: s.ifname, Err: err}
+		return &shm.Error{Pkg: pkg, Op: op, Name: s.ifname, Err: err}
 	}
 	ifi, err := findInterface(op, s.ifname)
 	if err != nil {
 		return err
 	}
 	if ifi.Flags&net.FlagUp == 0 {
-		return &Error{Pkg: pkg, Op: op, Name: s.ifname, Err: ErrLinkDown,
+		return &shm.Error{Pkg: pkg, Op: op, Name: s.ifname, Err: ErrLinkDown,
 			Hint: fmt.Sprintf("try \"ip link set %s up\"", s.ifname)}
 	}
 	s.ifindex, s.addr = ifi.Index, firstAddress(ifi)
@@ -209,7 +210,7 @@ func (s *Socket) openShared(first *Socket, o Options) error {
 }
 
 func (s *Socket) error(op string, err error, hint string) error {
-	return &Error{Pkg: pkg, Op: op, Name: s.ifname, Err: err, Hint: hint}
+	return &shm.Error{Pkg: pkg, Op: op, Name: s.ifname, Err: err, Hint: hint}
 }
 
 // Register tells the steering program to send what it redirects on this queue, for the group of

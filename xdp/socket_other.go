@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+
+	"github.com/shmring/shmring/shm"
 )
 
 // errSystem wraps errors.ErrUnsupported.
@@ -18,7 +20,7 @@ type Socket struct{ core }
 
 // Open needs Linux.
 func Open(ifname string, _ uint32, _ *UMEM, _ Options) (*Socket, error) {
-	return nil, &Error{Pkg: pkg, Op: "open socket", Name: ifname, Err: errSystem}
+	return nil, &shm.Error{Pkg: pkg, Op: "open socket", Name: ifname, Err: errSystem}
 }
 
 // OpenContext needs Linux.
@@ -29,7 +31,7 @@ func OpenContext(_ context.Context, ifname string, queue uint32, u *UMEM, o Opti
 
 // OpenShared needs Linux.
 func OpenShared(*Socket, Options) (*Socket, error) {
-	return nil, &Error{Pkg: pkg, Op: "share queue", Err: errSystem}
+	return nil, &shm.Error{Pkg: pkg, Op: "share queue", Err: errSystem}
 }
 
 // Address returns no address.

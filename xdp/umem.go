@@ -166,7 +166,7 @@ func (u *UMEM) drop(s *Socket) {
 func NewUMEM(o UMEMOptions) (*UMEM, error) {
 	g, err := o.geometry()
 	if err != nil {
-		return nil, &Error{Pkg: pkg, Op: "create UMEM", Name: o.Name, Err: err}
+		return nil, &shm.Error{Pkg: pkg, Op: "create UMEM", Name: o.Name, Err: err}
 	}
 	spec := shm.Spec{
 		Kind: shm.KindUMEM, Generation: o.Generation,
@@ -234,7 +234,7 @@ func (u *UMEM) Close(ctx context.Context) error {
 	used := u.users > 0
 	u.mu.Unlock()
 	if used {
-		return &Error{Pkg: pkg, Op: "close UMEM", Name: u.region.Object().Name(), Err: ErrUMEMUsed,
+		return &shm.Error{Pkg: pkg, Op: "close UMEM", Name: u.region.Object().Name(), Err: ErrUMEMUsed,
 			Hint: "close the socket first"}
 	}
 	return u.region.Close(ctx)

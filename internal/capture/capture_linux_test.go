@@ -75,7 +75,7 @@ func newRig(t testing.TB, config func(*endpoint.Config)) *rig {
 	socket, kernel, err := xdp.Simulate(umem, xdp.SimOptions{})
 	must(t, err)
 	r.kernel = kernel
-	hop := packet.Hop{LocalMAC: [6]byte{2, 0, 0, 0, 0, 1}, NextMAC: [6]byte{2, 0, 0, 0, 0, 2},
+	hop := xdp.Hop{LocalMAC: [6]byte{2, 0, 0, 0, 0, 1}, NextMAC: [6]byte{2, 0, 0, 0, 0, 2},
 		Source: local.Addr(), MTU: 1500}
 	c := endpoint.Config{Socket: socket, Receive: w[0], Transmit: w[1], Addresses: av, Local: local,
 		Resolver: endpoint.Static{remote.Addr(): hop}}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/internal/xdptest"
+	"github.com/shmring/shmring/xdp"
 )
 
 // TestConcurrent: lookups and changes of the kernel go on beside each other until Close;
@@ -27,7 +27,7 @@ func TestConcurrent(t *testing.T) {
 	var users sync.WaitGroup
 	for i := range 4 {
 		users.Go(func() {
-			seen := map[uint64]packet.Hop{}
+			seen := map[uint64]xdp.Hop{}
 			other := p.B.Addr
 			for n := 0; ; n++ {
 				hop, err := table.Lookup(p.B.Addr)
@@ -57,7 +57,7 @@ func TestConcurrent(t *testing.T) {
 		})
 	}
 	last := [6]byte(macs[1])
-	await(t, table, p.B.Addr, "the last change", func(h packet.Hop, _ error) bool {
+	await(t, table, p.B.Addr, "the last change", func(h xdp.Hop, _ error) bool {
 		return h.NextMAC == last
 	})
 	if err := table.Close(); err != nil {

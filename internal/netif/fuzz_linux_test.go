@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/xdp"
 )
 
 // FuzzHandle: whatever the kernel says, a table and a watcher stand. The table knows no destination
@@ -36,7 +36,7 @@ func FuzzHandle(f *testing.F) {
 				t.Errorf("%+v", hop)
 			}
 		}
-		if err != nil && hop != (packet.Hop{Generation: hop.Generation}) {
+		if err != nil && hop != (xdp.Hop{Generation: hop.Generation}) {
 			t.Errorf("%+v with %v", hop, err)
 		}
 		table.advance(5e9)

@@ -14,6 +14,7 @@ import (
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/internal/xdptest"
+	"github.com/shmring/shmring/xdp"
 )
 
 // TestNeighbourLearned: a neighbour that the kernel does not know is resolved by it.
@@ -26,7 +27,7 @@ func TestNeighbourLearned(t *testing.T) {
 		t.Fatal(err)
 	}
 	hop := mustResolve(t, table, p.B.Addr)
-	want := packet.Hop{LocalMAC: [6]byte(p.A.MAC), NextMAC: [6]byte(p.B.MAC), Source: p.A.Addr,
+	want := xdp.Hop{LocalMAC: [6]byte(p.A.MAC), NextMAC: [6]byte(p.B.MAC), Source: p.A.Addr,
 		MTU: 1500, Generation: hop.Generation}
 	if hop != want {
 		t.Errorf("%+v, want %+v", hop, want)
@@ -98,7 +99,7 @@ func TestNeighbourFailed(t *testing.T) {
 		}
 	}
 	// The other table asked nobody and heard of it all the same.
-	await(t, table, dst, "the other table", func(_ packet.Hop, err error) bool { return err == nil })
+	await(t, table, dst, "the other table", func(_ xdp.Hop, err error) bool { return err == nil })
 	if s := table.Stats(); s.Solicits != 1 {
 		t.Errorf("%+v", s)
 	}
@@ -115,7 +116,7 @@ func TestNeighbourChanges(t *testing.T) {
 	xdptest.Do(t, p.A, func() error {
 		return netlink.NeighSet(neigh(p.A, p.B.Addr, other, netlink.NUD_PERMANENT))
 	})
-	after := await(t, table, p.B.Addr, "another address", func(h packet.Hop, err error) bool {
+	after := await(t, table, p.B.Addr, "another address", func(h xdp.Hop, err error) bool {
 		return h.NextMAC == [6]byte(other)
 	})
 	if after.Generation == before.Generation {
@@ -124,7 +125,7 @@ func TestNeighbourChanges(t *testing.T) {
 	xdptest.Do(t, p.A, func() error {
 		return netlink.NeighDel(neigh(p.A, p.B.Addr, other, 0))
 	})
-	await(t, table, p.B.Addr, "resolved again", func(h packet.Hop, err error) bool {
+	await(t, table, p.B.Addr, "resolved again", func(h xdp.Hop, err error) bool {
 		return err == nil && h.NextMAC == [6]byte(p.B.MAC)
 	})
 }

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"net/netip"
 
-	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/xdp"
 )
 
 // Watcher tells what happens to one interface. There is none on this system.
@@ -36,13 +36,13 @@ func OpenTable(index int, _ TableOptions) (*Table, error) {
 func (t *Table) Generation() uint64 { return 0 }
 
 // Lookup returns the way to dst.
-func (t *Table) Lookup(netip.Addr) (packet.Hop, error) {
-	return packet.Hop{}, errors.ErrUnsupported
+func (t *Table) Lookup(netip.Addr) (xdp.Hop, error) {
+	return xdp.Hop{}, errors.ErrUnsupported
 }
 
 // Resolve is Lookup that waits.
-func (t *Table) Resolve(context.Context, netip.Addr) (packet.Hop, error) {
-	return packet.Hop{}, errors.ErrUnsupported
+func (t *Table) Resolve(context.Context, netip.Addr) (xdp.Hop, error) {
+	return xdp.Hop{}, errors.ErrUnsupported
 }
 
 // Learn notes that a packet from src came with this source hardware address.

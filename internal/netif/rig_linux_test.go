@@ -15,6 +15,7 @@ import (
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/internal/xdptest"
+	"github.com/shmring/shmring/xdp"
 )
 
 // hang is how long something may take that happens at once if all is well.
@@ -47,16 +48,16 @@ func setting(t testing.TB, e *veth.End, name string, value int) {
 }
 
 // resolve looks dst up until the kernel has answered.
-func resolve(t testing.TB, table *Table, dst netip.Addr) (hop packet.Hop, err error) {
+func resolve(t testing.TB, table *Table, dst netip.Addr) (hop xdp.Hop, err error) {
 	t.Helper()
-	await(t, table, dst, "resolved", func(h packet.Hop, e error) bool {
+	await(t, table, dst, "resolved", func(h xdp.Hop, e error) bool {
 		hop, err = h, e
 		return err != packet.ErrResolving
 	})
 	return hop, err
 }
 
-func mustResolve(t testing.TB, table *Table, dst netip.Addr) packet.Hop {
+func mustResolve(t testing.TB, table *Table, dst netip.Addr) xdp.Hop {
 	t.Helper()
 	hop, err := resolve(t, table, dst)
 	if err != nil {
@@ -67,7 +68,7 @@ func mustResolve(t testing.TB, table *Table, dst netip.Addr) packet.Hop {
 
 // await looks dst up again each time that the generation moved, or could have, until ok says so.
 func await(t testing.TB, table *Table, dst netip.Addr, what string,
-	ok func(packet.Hop, error) bool) packet.Hop {
+	ok func(xdp.Hop, error) bool) xdp.Hop {
 	t.Helper()
 	for deadline := time.Now().Add(hang); ; {
 		gen := table.Generation()

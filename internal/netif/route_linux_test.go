@@ -37,7 +37,7 @@ func TestGateway(t *testing.T) {
 	}
 	addRoute(t, p.A, netlink.Route{LinkIndex: p.A.Index, Dst: network("198.51.100.0/24"),
 		Gw: p.B.Addr.AsSlice()})
-	await(t, table, dst, "by the gateway", func(h packet.Hop, err error) bool {
+	await(t, table, dst, "by the gateway", func(h xdp.Hop, err error) bool {
 		return err == nil && h.NextMAC == [6]byte(p.B.MAC) && h.Source == p.A.Addr
 	})
 	// On the link now, where nobody has it but by word of us.
@@ -47,14 +47,14 @@ func TestGateway(t *testing.T) {
 	xdptest.Do(t, p.A, func() error {
 		return netlink.NeighSet(neigh(p.A, dst, mac, netlink.NUD_PERMANENT))
 	})
-	await(t, table, dst, "on the link", func(h packet.Hop, err error) bool {
+	await(t, table, dst, "on the link", func(h xdp.Hop, err error) bool {
 		return err == nil && h.NextMAC == [6]byte(mac)
 	})
 	xdptest.Do(t, p.A, func() error {
 		return netlink.RouteDel(&netlink.Route{LinkIndex: p.A.Index,
 			Dst: network("198.51.100.0/24"), Scope: netlink.SCOPE_LINK})
 	})
-	await(t, table, dst, "no more", func(_ packet.Hop, err error) bool {
+	await(t, table, dst, "no more", func(_ xdp.Hop, err error) bool {
 		return errors.Is(err, ErrNoRoute)
 	})
 }
@@ -134,7 +134,7 @@ func TestSource(t *testing.T) {
 	dst := addr("198.51.100.7")
 	addRoute(t, p.A, netlink.Route{LinkIndex: p.A.Index, Dst: network("198.51.100.0/24"),
 		Gw: p.B.Addr.AsSlice(), Src: net.IPv4(192, 0, 2, 50)})
-	await(t, table, dst, "preferred", func(h packet.Hop, err error) bool {
+	await(t, table, dst, "preferred", func(h xdp.Hop, err error) bool {
 		return err == nil && h.Source == addr("192.0.2.50")
 	})
 	if hop := mustResolve(t, table, p.B.Addr); hop.Source != p.A.Addr {
@@ -143,7 +143,7 @@ func TestSource(t *testing.T) {
 	change(t, p.A, func(l netlink.Link) error {
 		return netlink.AddrDel(l, &netlink.Addr{IPNet: network("192.0.2.50/24")})
 	})
-	await(t, table, dst, "gone with its address", func(h packet.Hop, err error) bool {
+	await(t, table, dst, "gone with its address", func(h xdp.Hop, err error) bool {
 		return h.Source != addr("192.0.2.50")
 	})
 }
@@ -168,14 +168,14 @@ func TestMTU(t *testing.T) {
 		})
 	}
 	setMTU(1400)
-	after := await(t, table, p.B.Addr, "smaller", func(h packet.Hop, _ error) bool {
+	after := await(t, table, p.B.Addr, "smaller", func(h xdp.Hop, _ error) bool {
 		return h.MTU == 1400
 	})
 	if after.Generation == before.Generation {
 		t.Error("the same generation")
 	}
 	setMTU(1200)
-	await(t, table, dst, "smaller than the route's", func(h packet.Hop, _ error) bool {
+	await(t, table, dst, "smaller than the route's", func(h xdp.Hop, _ error) bool {
 		return h.MTU == 1200
 	})
 }
@@ -235,24 +235,24 @@ func TestInterface(t *testing.T) {
 	table := openTable(t, p.A, TableOptions{})
 	mustResolve(t, table, p.B.Addr)
 	setUp(t, p.A, false)
-	await(t, table, p.B.Addr, "down", func(_ packet.Hop, err error) bool {
+	await(t, table, p.B.Addr, "down", func(_ xdp.Hop, err error) bool {
 		return err == xdp.ErrLinkDown
 	})
 	setUp(t, p.A, true)
-	await(t, table, p.B.Addr, "up", func(h packet.Hop, err error) bool {
+	await(t, table, p.B.Addr, "up", func(h xdp.Hop, err error) bool {
 		return err == nil && h.NextMAC == [6]byte(p.B.MAC)
 	})
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 5}
 	change(t, p.A, func(l netlink.Link) error {
 		return netlink.LinkSetHardwareAddr(l, mac)
 	})
-	await(t, table, p.B.Addr, "another address", func(h packet.Hop, err error) bool {
+	await(t, table, p.B.Addr, "another address", func(h xdp.Hop, err error) bool {
 		return h.LocalMAC == [6]byte(mac)
 	})
 	if err := p.B.Remove(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, table, p.B.Addr, "removed", func(_ packet.Hop, err error) bool {
+	await(t, table, p.B.Addr, "removed", func(_ xdp.Hop, err error) bool {
 		return errors.Is(err, xdp.ErrDeviceGone)
 	})
 	if _, err := table.Lookup(addr("192.0.2.33")); !errors.Is(err, xdp.ErrDeviceGone) {

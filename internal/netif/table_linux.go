@@ -31,7 +31,7 @@ type Table struct {
 // destination is an address that was looked up.
 type destination struct {
 	addr netip.Addr
-	hop  packet.Hop
+	hop  xdp.Hop
 	err  error
 	used atomic.Int64 // the tick of the last lookup
 
@@ -117,7 +117,7 @@ func (t *Table) Generation() uint64 { return t.gen.Load() }
 // somebody asks; [ErrNoRoute], [ErrWrongInterface] and [ErrRefused], though not in the first
 // moments after the interface came up; xdp.ErrLinkDown until it does, and xdp.ErrDeviceGone for
 // good; [ErrAddress]; [ErrFull]; os.ErrClosed.
-func (t *Table) Lookup(dst netip.Addr) (packet.Hop, error) {
+func (t *Table) Lookup(dst netip.Addr) (xdp.Hop, error) {
 	dst = dst.Unmap()
 	if dst.Zone() == "" {
 		t.mu.RLock()
@@ -135,9 +135,9 @@ func (t *Table) Lookup(dst netip.Addr) (packet.Hop, error) {
 }
 
 // lookupNew is Lookup of what is not in the map as it stands.
-func (t *Table) lookupNew(dst netip.Addr) (packet.Hop, error) {
-	bad := func(err error, hint string) (packet.Hop, error) {
-		return packet.Hop{}, &Error{Pkg: pkg, Op: "look up", Name: dst.String(), Err: err, Hint: hint}
+func (t *Table) lookupNew(dst netip.Addr) (xdp.Hop, error) {
+	bad := func(err error, hint string) (xdp.Hop, error) {
+		return xdp.Hop{}, &Error{Pkg: pkg, Op: "look up", Name: dst.String(), Err: err, Hint: hint}
 	}
 	if !dst.IsValid() || dst.IsUnspecified() {
 		return bad(ErrAddress, "")
@@ -154,7 +154,7 @@ func (t *Table) lookupNew(dst netip.Addr) (packet.Hop, error) {
 	switch {
 	case d != nil:
 	case t.fault != nil:
-		return packet.Hop{}, t.fault
+		return xdp.Hop{}, t.fault
 	case len(t.dests) >= t.opt.MaxDestinations:
 		return bad(ErrFull, "set TableOptions.MaxDestinations, or Close tables that are not used")
 	default:
@@ -200,27 +200,27 @@ func (t *Table) compute(d *destination) {
 	t.changed = true
 }
 
-func (t *Table) answer(d *destination) (packet.Hop, error) {
+func (t *Table) answer(d *destination) (xdp.Hop, error) {
 	switch {
 	case t.fault != nil:
-		return packet.Hop{}, t.fault
+		return xdp.Hop{}, t.fault
 	case t.link.Flags&unix.IFF_UP == 0:
-		return packet.Hop{}, xdp.ErrLinkDown
+		return xdp.Hop{}, xdp.ErrLinkDown
 	case !d.known:
-		return packet.Hop{}, packet.ErrResolving
+		return xdp.Hop{}, packet.ErrResolving
 	case d.refuse != nil && t.upNs != 0:
-		return packet.Hop{}, packet.ErrResolving
+		return xdp.Hop{}, packet.ErrResolving
 	case d.refuse != nil:
-		return packet.Hop{}, d.refuse
+		return xdp.Hop{}, d.refuse
 	}
-	hop := packet.Hop{LocalMAC: t.link.MAC, Source: d.source, MTU: t.link.MTU}
+	hop := xdp.Hop{LocalMAC: t.link.MAC, Source: d.source, MTU: t.link.MTU}
 	if d.mtu != 0 {
 		hop.MTU = min(hop.MTU, d.mtu)
 	}
 	var err error
 	hop.NextMAC, err = t.nextMAC(d)
 	if err != nil {
-		return packet.Hop{}, err
+		return xdp.Hop{}, err
 	}
 	return hop, nil
 }

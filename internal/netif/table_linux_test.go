@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/xdp"
 )
 
 // scripted returns a table whose interface is up and whose first dump found nothing.
@@ -183,7 +184,7 @@ func TestTableLost(t *testing.T) {
 	}
 }
 
-func mustLookup(t testing.TB, table *Table, dst netip.Addr) packet.Hop {
+func mustLookup(t testing.TB, table *Table, dst netip.Addr) xdp.Hop {
 	t.Helper()
 	hop, err := table.Lookup(dst)
 	if err != nil {

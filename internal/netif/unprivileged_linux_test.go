@@ -14,6 +14,7 @@ import (
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
+	"github.com/shmring/shmring/xdp"
 )
 
 const nobody = 65534
@@ -64,7 +65,7 @@ func unprivileged() error {
 	}
 	defer table.Close()
 	deadline := time.Now().Add(hang)
-	resolve := func(dst netip.Addr) (hop packet.Hop, err error) {
+	resolve := func(dst netip.Addr) (hop xdp.Hop, err error) {
 		for err = packet.ErrResolving; err == packet.ErrResolving; time.Sleep(time.Millisecond) {
 			if hop, err = table.Lookup(dst); time.Now().After(deadline) {
 				return hop, fmt.Errorf("never: %w", err)

@@ -76,6 +76,17 @@ const (
 	ChecksumWrong
 )
 
+// Flag returns ok or wrong if c is that, and 0 for a sum that says nothing about the bytes.
+func (c Checksum) Flag(ok, wrong uint16) uint16 {
+	switch c {
+	case ChecksumOK:
+		return ok
+	case ChecksumWrong:
+		return wrong
+	}
+	return 0
+}
+
 func (c Checksum) String() string {
 	return [...]string{"absent", "ok", "partial", "wrong"}[c&3]
 }

@@ -57,6 +57,9 @@ type Datagram struct {
 	PayloadLen     int // from the UDP header, never beyond the frame
 }
 
+// Untagged reports whether a datagram is of no VLAN: it may have one tag, of a priority alone.
+func (d *Datagram) Untagged() bool { return d.Tags < maxTags && d.VLAN&0xfff == 0 }
+
 // Parse finds the UDP datagram in an Ethernet frame, behind at most two VLAN tags, IPv4 options,
 // and those IPv6 extension headers that do not change whom it is for: hop-by-hop and destination
 // options, and routing headers that are used up. The IPv4 header checksum is verified, the UDP

@@ -89,7 +89,7 @@ func serve(t testing.TB, e *veth.End) (path string) {
 		if table, err = netif.OpenTable(e.Index, netif.TableOptions{}); err != nil {
 			return err
 		}
-		s, err = device.NewServer(device.Config{Interface: e.Name, Resolver: table,
+		s, err = device.NewServer(t.Context(), device.Config{Interface: e.Name, Resolver: table,
 			Allow: []device.Allow{{ID: uint32(os.Geteuid()), Frames: 1024, Sends: 512}}})
 		return err
 	})

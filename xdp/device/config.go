@@ -2,20 +2,12 @@ package device
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"time"
 
-	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
-
-// Resolver says how packets get to a destination. It never blocks: packet.ErrResolving says that
-// the kernel has been asked and will know.
-type Resolver interface {
-	Lookup(dst netip.Addr) (packet.Hop, error)
-}
 
 // Config of a server. Zero values stand for the defaults.
 type Config struct {
@@ -25,8 +17,9 @@ type Config struct {
 	Frames uint32 // of the UMEM of each queue; 4096
 	Socket xdp.Options
 	Attach xdp.AttachMode
-	// Resolver is asked for the way of each datagram to be sent.
-	Resolver Resolver
+	// Resolver is asked for the way of each datagram to be sent, by one goroutine. It must not block:
+	// endpoint.ErrResolving says that the kernel has been asked and will know.
+	Resolver xdp.Resolver
 	// Allow is the allow-list, of which the first line counts that names the peer. Without one
 	// only processes of the server's own user are served.
 	Allow []Allow

@@ -73,7 +73,8 @@ func (a *app) put(q *queue, at int32, index, now uint64, slot *cq.Entry) {
 	payload := max(0, min(d.PayloadLen, n-d.PayloadOff))
 	rec := xdp.Record{Sequence: index, RxNs: now, Src: d.Src, Dst: d.Dst, Queue: uint16(q.number),
 		VLAN: d.VLAN, PayloadOff: uint16(start) + uint16(d.PayloadOff),
-		PayloadLen: uint16(payload), FrameLen: uint16(n), Flags: xdp.ChecksumFlags(q.sums[at])}
+		PayloadLen: uint16(payload), FrameLen: uint16(n),
+		Flags: q.sums[at].Flag(xdp.RecordChecksumOK, xdp.RecordChecksumWrong)}
 	if d.Tags > 0 {
 		rec.Flags |= xdp.RecordVLAN
 	}

@@ -198,7 +198,7 @@ func (e *Endpoint) send(payload []byte, from uint16, to netip.AddrPort, context 
 		from = e.ports[0]
 	}
 	if len(payload) > int(s.grant.maxPayload) {
-		return &Error{Pkg: pkg, Op: "send", Field: "bytes", Got: len(payload),
+		return &shm.Error{Pkg: pkg, Op: "send", Field: "bytes", Got: len(payload),
 			Want: s.grant.maxPayload, Err: xdp.ErrTooBig}
 	}
 	i := e.freeSlot(s)

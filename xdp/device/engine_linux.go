@@ -208,7 +208,8 @@ func (en *engine) sort(q *queue, i int, local xdp.Local) *app {
 		en.stats.Unclaimed++
 		return nil
 	}
-	if !a.account.Any && !local.Has(&q.parsed) {
+	own := q.parsed.Untagged() && local.Has(q.parsed.Dst.Addr(), q.parsed.DstMAC)
+	if !a.account.Any && !own {
 		en.stats.Foreign++
 		return nil
 	}

@@ -48,13 +48,10 @@ var (
 	ErrOptions = xdp.ErrOptions
 )
 
-// Error says which operation failed on what, and what to do about it.
-type Error = shm.Error
-
 const pkg = "device"
 
 func failed(op, name string, err error, hint string) error {
-	return &Error{Pkg: pkg, Op: op, Name: name, Err: err, Hint: hint}
+	return &shm.Error{Pkg: pkg, Op: op, Name: name, Err: err, Hint: hint}
 }
 
 // RefusedError is the no of a device process.

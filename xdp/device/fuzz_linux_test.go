@@ -32,8 +32,8 @@ var (
 // fuzzWays knows two destinations, and one that is never resolved.
 type fuzzWays struct{}
 
-func (fuzzWays) Lookup(dst netip.Addr) (packet.Hop, error) {
-	h := packet.Hop{LocalMAC: [6]byte{2, 1}, NextMAC: [6]byte{2, 2}, Generation: 1}
+func (fuzzWays) Lookup(dst netip.Addr) (xdp.Hop, error) {
+	h := xdp.Hop{LocalMAC: [6]byte{2, 1}, NextMAC: [6]byte{2, 2}, Generation: 1}
 	switch dst {
 	case fuzzFour:
 		h.Source = netip.MustParseAddr("192.0.2.1")
@@ -42,9 +42,9 @@ func (fuzzWays) Lookup(dst netip.Addr) (packet.Hop, error) {
 		h.Source = netip.MustParseAddr("fd00::1")
 		return h, nil
 	case fuzzPending:
-		return packet.Hop{}, packet.ErrResolving
+		return xdp.Hop{}, packet.ErrResolving
 	}
-	return packet.Hop{}, packet.ErrUnreachable
+	return xdp.Hop{}, packet.ErrUnreachable
 }
 
 // fuzzRig is a server's engine over a simulated kernel, with one application that has frame 0. The

@@ -110,7 +110,7 @@ func (h *hello) encode() []byte {
 // is still to be held against what the receiver allows.
 func decodeHello(b []byte) (h hello, err error) {
 	bad := func(field string, got, want any) (hello, error) {
-		return hello{}, &Error{Pkg: pkg, Op: "read message", Field: field, Got: got, Want: want,
+		return hello{}, &shm.Error{Pkg: pkg, Op: "read message", Field: field, Got: got, Want: want,
 			Err: ErrProtocol}
 	}
 	le := binary.LittleEndian
@@ -121,7 +121,7 @@ func decodeHello(b []byte) (h hello, err error) {
 		return bad("magic", fmt.Sprintf("%x", b[:8]), fmt.Sprintf("%x", helloMagic))
 	}
 	if v := le.Uint16(b[8:]); v != helloVersion {
-		return hello{}, &Error{Pkg: pkg, Op: "read message", Field: "version", Got: v,
+		return hello{}, &shm.Error{Pkg: pkg, Op: "read message", Field: "version", Got: v,
 			Want: helloVersion, Err: shm.ErrVersion,
 			Hint: "device process and application are to be of one version"}
 	}
@@ -210,7 +210,7 @@ func (h *hello) expect(want step) error {
 		return &RefusedError{Errno: h.status, Text: h.text}
 	}
 	if h.step != want {
-		return &Error{Pkg: pkg, Op: "read message", Field: "step", Got: h.step, Want: want,
+		return &shm.Error{Pkg: pkg, Op: "read message", Field: "step", Got: h.step, Want: want,
 			Err: ErrProtocol}
 	}
 	return nil

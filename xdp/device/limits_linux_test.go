@@ -13,7 +13,6 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/netif"
-	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/shm"
@@ -82,8 +81,8 @@ func TestLaneMemory(t *testing.T) {
 // laterTable is a table that is opened when the interface is there.
 type laterTable struct{ atomic.Pointer[netif.Table] }
 
-func (l *laterTable) Lookup(dst netip.Addr) (packet.Hop, error) { return l.Load().Lookup(dst) }
-func (l *laterTable) Forget(dst netip.Addr)                     { l.Load().Forget(dst) }
+func (l *laterTable) Lookup(dst netip.Addr) (xdp.Hop, error) { return l.Load().Lookup(dst) }
+func (l *laterTable) Forget(dst netip.Addr)                  { l.Load().Forget(dst) }
 
 // TestSpray: an application that sends to ever more addresses behind a gateway is served, and has
 // the table remember no more of them than its line of the allow-list may.

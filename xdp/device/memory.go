@@ -108,7 +108,7 @@ func mapPage(obj *shm.Object, sends int) (*statusPage, error) {
 	}
 	p := &statusPage{obj: obj, done: overlay(done), counts: overlay(counts)}
 	if len(p.done) != sends || len(p.counts) != countBytes/8 {
-		return nil, &Error{Pkg: pkg, Op: "map status page", Field: "words",
+		return nil, &shm.Error{Pkg: pkg, Op: "map status page", Field: "words",
 			Got: [2]int{len(p.done), len(p.counts)}, Want: [2]int{sends, countBytes / 8},
 			Err: ErrProtocol}
 	}

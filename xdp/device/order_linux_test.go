@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
 )
 
@@ -15,9 +16,9 @@ type hesitant struct {
 	left  atomic.Int64
 }
 
-func (h *hesitant) Lookup(dst netip.Addr) (packet.Hop, error) {
+func (h *hesitant) Lookup(dst netip.Addr) (xdp.Hop, error) {
 	if h.left.Add(-1) >= 0 {
-		return packet.Hop{}, packet.ErrResolving
+		return xdp.Hop{}, packet.ErrResolving
 	}
 	return h.wires.Load().Lookup(dst)
 }

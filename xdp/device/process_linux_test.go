@@ -68,7 +68,7 @@ func serverChild() error {
 	if err := veth.Enter(3); err != nil {
 		return err
 	}
-	s, err := device.NewServer(device.Config{Interface: local.Name, Allow: allow,
+	s, err := device.NewServer(context.Background(), device.Config{Interface: local.Name, Allow: allow,
 		Resolver: wires{&local, &remote},
 		NoObject: true, // one that is killed would leave it to the next
 		// Of one that was killed the kernel frees the queue when the machine has time for that.

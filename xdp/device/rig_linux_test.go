@@ -41,15 +41,15 @@ func await(t testing.TB, what string, done func() bool) {
 // wires resolves what is at the other end of a veth pair.
 type wires struct{ local, remote *veth.End }
 
-func (w wires) Lookup(dst netip.Addr) (packet.Hop, error) {
+func (w wires) Lookup(dst netip.Addr) (xdp.Hop, error) {
 	switch dst {
 	case w.remote.Addr:
-		return packet.Hop{LocalMAC: [6]byte(w.local.MAC), NextMAC: [6]byte(w.remote.MAC),
+		return xdp.Hop{LocalMAC: [6]byte(w.local.MAC), NextMAC: [6]byte(w.remote.MAC),
 			Source: w.local.Addr, MTU: 1500, Generation: 1}, nil
 	case silent:
-		return packet.Hop{}, packet.ErrResolving
+		return xdp.Hop{}, packet.ErrResolving
 	}
-	return packet.Hop{}, packet.ErrUnreachable
+	return xdp.Hop{}, packet.ErrUnreachable
 }
 
 // silent is an address that is never resolved.
@@ -80,7 +80,7 @@ func newRig(t testing.TB, c device.Config) *rig {
 		r.errs = append(r.errs, err)
 	}
 	err := r.pair.B.Do(func() (err error) {
-		r.server, err = device.NewServer(c)
+		r.server, err = device.NewServer(t.Context(), c)
 		return err
 	})
 	shmtest.Require(t, "xdp", err)

@@ -16,6 +16,7 @@ import (
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/internal/xdptest"
+	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
 )
 
@@ -25,7 +26,7 @@ var (
 )
 
 // later is a resolver that the test fills in when it has the interface.
-type later struct{ device.Resolver }
+type later struct{ xdp.Resolver }
 
 // TestIPv6: datagrams over IPv6, with an address that the kernel resolves while the first waits.
 func TestIPv6(t *testing.T) {
@@ -100,7 +101,7 @@ func TestDeviceGone(t *testing.T) {
 	pair := xdptest.NewPair(t, veth.Config{})
 	var s *device.Server
 	err := pair.B.Do(func() (err error) {
-		s, err = device.NewServer(device.Config{Interface: pair.B.Name,
+		s, err = device.NewServer(t.Context(), device.Config{Interface: pair.B.Name,
 			Resolver: wires{pair.B, pair.A}})
 		return err
 	})

@@ -52,14 +52,8 @@ type Server struct {
 // NewServer opens the device: a socket on each queue, and the steering program on the interface. It
 // needs the privileges of xdp.Open and xdp.Attach, whose errors it returns. Nothing arrives before
 // an application has taken a port. It waits for queues of a server that was killed just now, as
-// xdp.Options.BusyTimeout says.
-func NewServer(c Config) (*Server, error) {
-	return NewServerContext(context.Background(), c)
-}
-
-// NewServerContext is NewServer for which the context bounds how long busy queues are waited for.
-// It has no meaning for the server afterwards.
-func NewServerContext(ctx context.Context, c Config) (*Server, error) {
+// xdp.Options.BusyTimeout says and the context allows, which has no meaning afterwards.
+func NewServer(ctx context.Context, c Config) (*Server, error) {
 	c, err := c.resolve()
 	if err != nil {
 		return nil, err
@@ -202,9 +196,6 @@ func (s *Server) Stats() Stats {
 	}
 	return out
 }
-
-// Failed is closed when the device is of no more use: Err says why.
-func (s *Server) Failed() <-chan struct{} { return s.engine.ended }
 
 // Err returns why the server stopped moving packets, xdp.ErrDeviceGone for one; nil while it does,
 // and after Close.

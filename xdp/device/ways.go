@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/xdp"
 )
 
 // forgetter is a Resolver that can be told that nobody needs a destination, as *netif.Table can.
@@ -18,12 +19,12 @@ const maxAsking = 256
 // holders says how many lines of the allow-list use a destination. The engine's goroutine alone
 // uses it, and ways.
 type holders struct {
-	resolver Resolver
+	resolver xdp.Resolver
 	forgets  forgetter // nil if it is none
 	uses     map[netip.Addr]int
 }
 
-func newHolders(r Resolver) *holders {
+func newHolders(r xdp.Resolver) *holders {
 	h := &holders{resolver: r, uses: map[netip.Addr]int{}}
 	h.forgets, _ = r.(forgetter)
 	return h
@@ -51,14 +52,14 @@ func newWays(all *holders, limit int) *ways {
 
 // lookup is Resolver.Lookup within the bounds of the line. packet.ErrResolving also says that there
 // are too many questions already.
-func (w *ways) lookup(to netip.Addr) (packet.Hop, error) {
+func (w *ways) lookup(to netip.Addr) (xdp.Hop, error) {
 	if w.all.forgets == nil {
 		return w.all.resolver.Lookup(to)
 	}
 	el := w.held[to]
 	if el == nil {
 		if w.asking >= min(maxAsking, w.limit) {
-			return packet.Hop{}, packet.ErrResolving
+			return xdp.Hop{}, packet.ErrResolving
 		}
 		for len(w.held) >= w.limit {
 			w.drop(w.recent.Back())

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/xdp"
 )
 
 // fullTable is a resolver with few places, which knows an address the second time it is asked.
@@ -17,15 +18,15 @@ type fullTable struct {
 	calls  int
 }
 
-func (f *fullTable) Lookup(dst netip.Addr) (packet.Hop, error) {
+func (f *fullTable) Lookup(dst netip.Addr) (xdp.Hop, error) {
 	f.calls++
 	if f.asked[dst] == 0 && len(f.asked) >= f.places {
-		return packet.Hop{}, syscall.ENOBUFS
+		return xdp.Hop{}, syscall.ENOBUFS
 	}
 	if f.asked[dst]++; f.asked[dst] == 1 || f.never {
-		return packet.Hop{}, packet.ErrResolving
+		return xdp.Hop{}, packet.ErrResolving
 	}
-	return packet.Hop{Source: netip.AddrFrom4([4]byte{192, 0, 2, 1}), Generation: 1}, nil
+	return xdp.Hop{Source: netip.AddrFrom4([4]byte{192, 0, 2, 1}), Generation: 1}, nil
 }
 
 func (f *fullTable) Forget(dst netip.Addr) { delete(f.asked, dst) }

@@ -59,7 +59,7 @@ func (w *wire) receive(want step, n int) (h hello, fds []int, err error) {
 		err = h.expect(want)
 	}
 	if err == nil && len(fds) != n {
-		err = &Error{Pkg: pkg, Op: "read message", Field: "descriptors", Got: len(fds), Want: n,
+		err = &shm.Error{Pkg: pkg, Op: "read message", Field: "descriptors", Got: len(fds), Want: n,
 			Err: ErrProtocol}
 	}
 	if err != nil {

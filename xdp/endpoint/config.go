@@ -11,26 +11,16 @@ import (
 	"github.com/shmring/shmring/xdp"
 )
 
-// Resolver finds the way to a destination; netif.Table is one that asks the kernel, [Static] one
-// that is told. It is called with the endpoint's lock held, and must neither block nor call the
-// endpoint. Errors are [ErrResolving] and [ErrUnreachable], wrapped or not, and [xdp.ErrLinkDown],
-// with which packets to peers that were known before wait for the link; any other counts as
-// unreachable. A resolver may have a method Generation() uint64: as long as it returns the same
-// number, no lookup that was answered is repeated.
-type Resolver interface {
-	Lookup(dst netip.Addr) (packet.Hop, error)
-}
-
 // Static is a resolver of destinations that are known beforehand. It must not change while an
 // endpoint uses it, unless the generation of the hop changes too.
-type Static map[netip.Addr]packet.Hop
+type Static map[netip.Addr]xdp.Hop
 
 // Lookup implements Resolver.
-func (s Static) Lookup(dst netip.Addr) (packet.Hop, error) {
+func (s Static) Lookup(dst netip.Addr) (xdp.Hop, error) {
 	if h, ok := s[dst]; ok {
 		return h, nil
 	}
-	return packet.Hop{}, ErrUnreachable
+	return xdp.Hop{}, ErrUnreachable
 }
 
 // Events is where an endpoint reports what is no completion: a [*cq.EventWriter], or a
@@ -77,11 +67,16 @@ type Config struct {
 	Local netip.AddrPort
 	// LocalMAC is needed only to send to groups that the resolver knows no way to.
 	LocalMAC [6]byte
-	// Resolver finds the way. Without one nothing but groups can be sent to.
-	Resolver Resolver
+	// Resolver finds the way. Without one nothing but groups can be sent to. [Static] is one that is
+	// told. It is called with the endpoint's lock held, and must neither block nor call the
+	// endpoint. Errors are [ErrResolving] and [ErrUnreachable], wrapped or not, and
+	// [xdp.ErrLinkDown], with which packets to peers that were known before wait for the link; any
+	// other counts as unreachable. A resolver may have a method Generation() uint64: as long as it
+	// returns the same number, no lookup that was answered is repeated.
+	Resolver xdp.Resolver
 
 	// Tags are put into every packet (VLAN), outermost first, at most two.
-	Tags []packet.Tag
+	Tags []Tag
 	// HopLimit of packets; 64 by default, and 1 to groups.
 	HopLimit uint8
 	// TrafficClass of packets: differentiated services and ECN.
@@ -121,6 +116,12 @@ type Config struct {
 	RxBatch int
 	// Spin is how long Run looks before it sleeps; as in cq.Options.
 	Spin time.Duration
+}
+
+// Tag is one VLAN tag (IEEE 802.1Q).
+type Tag struct {
+	Kind uint16 // EtherType of the tag: 0x8100, which zero stands for too, or 0x88a8
+	TCI  uint16 // priority in the upper 3 bits, VLAN id in the lower 12
 }
 
 // MultiRecvStyle says how the release of a multi-receive buffer is told.
@@ -179,4 +180,12 @@ func (c *Config) resolve() error {
 		c.MinMultiRecv = 64
 	}
 	return nil
+}
+
+// tags are those of every packet.
+func (c *Config) tags() (out []packet.Tag) {
+	for _, t := range c.Tags {
+		out = append(out, packet.Tag(t))
+	}
+	return out
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // Endpoint sends and receives datagrams on one socket (fid_ep of type FI_EP_DGRAM). One goroutine
-// uses it, unless Config.Shared; Wake, Stats and Close may be called from anywhere, though Close
+// uses it, unless Config.Shared; Stats and Close may be called from anywhere, though Close
 // waits for nobody but a Run.
 type Endpoint struct {
 	cfg    Config
@@ -240,7 +240,7 @@ func (e *Endpoint) Close() error {
 	if !e.closed.CompareAndSwap(false, true) {
 		return nil
 	}
-	e.Wake()
+	e.loop.Wake()
 	// Those who drive it have the drive lock or, for a shared one, the other.
 	e.drive.Lock()
 	defer e.drive.Unlock()

@@ -54,5 +54,5 @@ const (
 const pkg = "endpoint" // of errors
 
 func fault(op string, err error, hint string) error {
-	return &xdp.Error{Pkg: pkg, Op: op, Err: err, Hint: hint}
+	return &shm.Error{Pkg: pkg, Op: op, Err: err, Hint: hint}
 }

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
@@ -105,7 +104,7 @@ func exampleEnd(dir *shm.Dir, name string, self, other netip.AddrPort,
 	as, err := peers.Insert([][]byte{cq.Sockaddr(other)})
 	check(err)
 	c := endpoint.Config{Socket: socket, Receive: rx, Transmit: tx, Addresses: peers, Local: self,
-		Resolver: endpoint.Static{other.Addr(): packet.Hop{LocalMAC: macA, NextMAC: macB}}}
+		Resolver: endpoint.Static{other.Addr(): xdp.Hop{LocalMAC: macA, NextMAC: macB}}}
 	for _, f := range change {
 		f(&c)
 	}

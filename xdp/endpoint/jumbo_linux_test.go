@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
@@ -30,7 +29,7 @@ func jumboPair(t testing.TB, change func(o *options)) (a, b *side) {
 		}
 		config := o.config
 		o.config = func(c *endpoint.Config) {
-			hop := packet.Hop{LocalMAC: o.mac, NextMAC: o.next, MTU: 9000}
+			hop := xdp.Hop{LocalMAC: o.mac, NextMAC: o.next, MTU: 9000}
 			c.Resolver = endpoint.Static{o.peer.Addr(): hop}
 			if config != nil {
 				config(c)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/netif"
+	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -76,10 +77,10 @@ func (e *Endpoint) linkEvent(l netif.Event) bool {
 	case netif.Removed:
 		// Nothing else wakes who sleeps on the socket.
 		e.monitor.gone.Store(true)
-		e.Wake()
+		e.loop.Wake()
 		return e.tellGone()
 	case netif.Up:
-		e.Wake() // packets wait in the ring
+		e.loop.Wake() // packets wait in the ring
 		ev.Event = cq.EventLinkUp
 	case netif.Down:
 		ev.Event = cq.EventLinkDown
@@ -143,7 +144,7 @@ func (e *Endpoint) checkGone() error {
 		return nil
 	}
 	name, _ := e.socket.Interface()
-	err := &xdp.Error{Pkg: pkg, Op: "use", Name: name, Err: xdp.ErrDeviceGone,
+	err := &shm.Error{Pkg: pkg, Op: "use", Name: name, Err: xdp.ErrDeviceGone,
 		Hint: "close the endpoint"}
 	e.broke(err)
 	return err

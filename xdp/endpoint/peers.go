@@ -22,12 +22,12 @@ type peer struct {
 	from     netip.AddrPort // instead of Config.Local, if it is valid
 	raw      []byte         // as the address vector has it
 	template *packet.Template
-	header   int        // bytes in front of the payload
-	max      int        // the longest payload
-	hop      packet.Hop // that the template was made from
-	mtu      int        // of the interface, likewise
-	round    uint64     // when the hop was last asked for
-	seen     uint64     // the resolver's generation when it answered
+	header   int     // bytes in front of the payload
+	max      int     // the longest payload
+	hop      xdp.Hop // that the template was made from
+	mtu      int     // of the interface, likewise
+	round    uint64  // when the hop was last asked for
+	seen     uint64  // the resolver's generation when it answered
 }
 
 // errNoWay: no packet can be made for the destination now.
@@ -148,8 +148,8 @@ func (e *Endpoint) refresh(p *peer) error {
 	return nil
 }
 
-func (e *Endpoint) hopTo(dst netip.Addr) (packet.Hop, error) {
-	h, err := packet.Hop{}, ErrUnreachable
+func (e *Endpoint) hopTo(dst netip.Addr) (xdp.Hop, error) {
+	h, err := xdp.Hop{}, ErrUnreachable
 	if e.cfg.Resolver != nil {
 		h, err = e.cfg.Resolver.Lookup(dst)
 	}
@@ -157,7 +157,7 @@ func (e *Endpoint) hopTo(dst netip.Addr) (packet.Hop, error) {
 		return h, err
 	}
 	if err != nil {
-		h = packet.Hop{LocalMAC: e.cfg.LocalMAC}
+		h = xdp.Hop{LocalMAC: e.cfg.LocalMAC}
 		if h.LocalMAC == [6]byte{} {
 			return h, ErrUnreachable
 		}
@@ -167,7 +167,7 @@ func (e *Endpoint) hopTo(dst netip.Addr) (packet.Hop, error) {
 }
 
 // header makes a peer's template.
-func (e *Endpoint) header(p *peer, h packet.Hop) error {
+func (e *Endpoint) header(p *peer, h xdp.Hop) error {
 	local := e.cfg.Local
 	if p.from.IsValid() {
 		local = p.from
@@ -180,7 +180,7 @@ func (e *Endpoint) header(p *peer, h packet.Hop) error {
 	if !source.IsValid() || source.Is4() != p.dest.Addr().Is4() {
 		return ErrAddress // of the other family, say
 	}
-	t, err := packet.Path{LocalMAC: h.LocalMAC, NextMAC: h.NextMAC, Tags: e.cfg.Tags,
+	t, err := packet.Path{LocalMAC: h.LocalMAC, NextMAC: h.NextMAC, Tags: e.cfg.tags(),
 		Src: netip.AddrPortFrom(source, local.Port()), Dst: p.dest,
 		HopLimit: e.cfg.HopLimit, TrafficClass: e.cfg.TrafficClass}.Template()
 	if err != nil {

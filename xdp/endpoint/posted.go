@@ -56,7 +56,7 @@ func (e *Endpoint) RecvMsg(m *Msg) error {
 		b.room += len(p)
 	}
 	if e.rxBlocked {
-		e.Wake() // a datagram may be waiting for this
+		e.loop.Wake() // a datagram may be waiting for this
 	}
 	return nil
 }

@@ -204,7 +204,8 @@ func (e *Endpoint) parse(parts []xdp.Received) (p span, ok bool) {
 		e.stats.BadChecksum++
 		return p, false
 	}
-	p = span{off: d.PayloadOff, n: d.PayloadLen, sum: xdp.ChecksumFlags(sum)}
+	p = span{off: d.PayloadOff, n: d.PayloadLen,
+		sum: sum.Flag(xdp.RecordChecksumOK, xdp.RecordChecksumWrong)}
 	if d.Dst.Addr().IsMulticast() {
 		p.flags = cq.FlagMulticast
 	}

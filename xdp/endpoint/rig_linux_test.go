@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
@@ -83,7 +82,7 @@ func newSide(t testing.TB, name string, o options) *side {
 	must(t, err)
 	s.kernel = kernel
 	c := endpoint.Config{Socket: socket, Receive: s.rx, Transmit: s.tx, Addresses: s.av,
-		Local: o.self, Resolver: endpoint.Static{o.peer.Addr(): packet.Hop{LocalMAC: o.mac,
+		Local: o.self, Resolver: endpoint.Static{o.peer.Addr(): xdp.Hop{LocalMAC: o.mac,
 			NextMAC: o.next, Source: o.self.Addr(), MTU: 1500}}}
 	if o.config != nil {
 		o.config(&c)

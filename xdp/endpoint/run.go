@@ -41,9 +41,6 @@ func (e *Endpoint) Run(ctx context.Context) error {
 	return fault("run", err, "")
 }
 
-// Wake ends the sleep of Run, which then looks at everything. It may be called from anywhere.
-func (e *Endpoint) Wake() { e.loop.Wake() }
-
 // run is the endpoint as its loop sees it.
 type run struct{ *Endpoint }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
 )
 
@@ -123,12 +124,12 @@ func flagged(s *side, f cq.Flags) error {
 
 // resolver says what it is told.
 type resolver struct {
-	hop   packet.Hop
+	hop   xdp.Hop
 	err   error
 	asked int
 }
 
-func (r *resolver) Lookup(netip.Addr) (packet.Hop, error) {
+func (r *resolver) Lookup(netip.Addr) (xdp.Hop, error) {
 	r.asked++
 	return r.hop, r.err
 }
@@ -147,7 +148,7 @@ func TestResolver(t *testing.T) {
 	if e.Context != 2 || !errors.Is(&e, syscall.EHOSTUNREACH) || e.Flags != cq.FlagSend|cq.FlagMsg {
 		t.Errorf("%+v", e)
 	}
-	r.err, r.hop = nil, packet.Hop{LocalMAC: macA, NextMAC: macB, Source: addrA.Addr(), MTU: 100}
+	r.err, r.hop = nil, xdp.Hop{LocalMAC: macA, NextMAC: macB, Source: addrA.Addr(), MTU: 100}
 	must(t, s.Send(make([]byte, 72), s.peer, 3))
 	if err := s.Send(make([]byte, 73), s.peer, 4); !errors.Is(err, syscall.EMSGSIZE) {
 		t.Errorf("beyond the MTU of the path: %v", err)
@@ -176,7 +177,7 @@ func TestResolver(t *testing.T) {
 // TestAddressChanges: an index of the vector may come to mean somebody else.
 func TestAddressChanges(t *testing.T) {
 	s := alone(t, configured(func(c *endpoint.Config) {
-		r := &resolver{hop: packet.Hop{LocalMAC: macA, NextMAC: macB, Source: addrA.Addr()}}
+		r := &resolver{hop: xdp.Hop{LocalMAC: macA, NextMAC: macB, Source: addrA.Addr()}}
 		c.Resolver = r
 	}))
 	var d packet.Datagram
@@ -200,7 +201,7 @@ func TestSendIPv6AndTags(t *testing.T) {
 	peer := netip.MustParseAddrPort("[2001:db8::2]:9")
 	s := alone(t, func(o *options) {
 		o.self, o.peer = self, peer
-		o.config = func(c *endpoint.Config) { c.Tags, c.HopLimit = []packet.Tag{{TCI: 5}}, 9 }
+		o.config = func(c *endpoint.Config) { c.Tags, c.HopLimit = []endpoint.Tag{{TCI: 5}}, 9 }
 	})
 	must(t, s.Send([]byte("six"), s.peer, 1))
 	f, err := s.Frame()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp/device"
 )
 
@@ -41,7 +42,7 @@ func OpenDevice(ctx context.Context, path string, r device.Request, o StackOptio
 	}
 	if err != nil {
 		_ = e.Close()
-		return nil, &Error{Pkg: pkg, Op: "use device process", Name: path, Err: err}
+		return nil, &shm.Error{Pkg: pkg, Op: "use device process", Name: path, Err: err}
 	}
 	o.Bind = b.bind
 	return newStack(o, b)

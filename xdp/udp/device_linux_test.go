@@ -28,7 +28,7 @@ func serve(t *testing.T, e *veth.End, path string) (stop func()) {
 		if table, err = netif.OpenTable(e.Index, netif.TableOptions{}); err != nil {
 			return err
 		}
-		s, err = device.NewServer(device.Config{Interface: e.Name, Resolver: table})
+		s, err = device.NewServer(t.Context(), device.Config{Interface: e.Name, Resolver: table})
 		return err
 	})
 	shmtest.Require(t, "xdp", err)

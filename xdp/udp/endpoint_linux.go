@@ -9,6 +9,8 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
 )
 
@@ -21,7 +23,7 @@ type onEndpoint struct {
 	msg   endpoint.Msg
 	limit int // of loans
 	// resolver knows better why there is no way than the endpoint says; nil: nobody does
-	resolver endpoint.Resolver
+	resolver xdp.Resolver
 	back     []cq.Entry
 }
 
@@ -31,7 +33,7 @@ type onEndpoint struct {
 func newOnEndpoint(e *endpoint.Endpoint, q *cq.Queue) (backend, error) {
 	f, raw, err := pollable(e.FD())
 	if err != nil {
-		return nil, &Error{Pkg: pkg, Op: "use endpoint", Err: err}
+		return nil, &shm.Error{Pkg: pkg, Op: "use endpoint", Err: err}
 	}
 	// By default a quarter sends; a quarter of all is kept for the kernel to receive into.
 	half := int(e.Socket().FrameStats().Frames / 2)

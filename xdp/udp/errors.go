@@ -25,9 +25,6 @@ var (
 	ErrOptions = shm.Sentinel("bad options", syscall.EINVAL)
 )
 
-// Error says which operation failed on what, and what to do about it.
-type Error = shm.Error
-
 const pkg = "udp" // of errors
 
 // errMissingAddress has the text of package net's.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/netif"
+	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
 )
@@ -55,7 +56,7 @@ func Open(ctx context.Context, ifname string, o Options) (*Stack, error) {
 
 func (p *opener) open(ifname string) (*Stack, error) {
 	fail := func(err error) (*Stack, error) {
-		return nil, &Error{Pkg: pkg, Op: "open", Name: ifname, Err: err}
+		return nil, &shm.Error{Pkg: pkg, Op: "open", Name: ifname, Err: err}
 	}
 	var err error
 	if p.ifi, err = net.InterfaceByName(ifname); err != nil {
@@ -113,7 +114,7 @@ func (p *opener) openQueues() error {
 		all = true
 		n, err := queueCount(p.ifi.Index)
 		if err != nil {
-			return &Error{Pkg: pkg, Op: "count queues of", Name: p.ifi.Name, Err: err}
+			return &shm.Error{Pkg: pkg, Op: "count queues of", Name: p.ifi.Name, Err: err}
 		}
 		for q := range n {
 			queues = append(queues, uint32(q))
@@ -282,7 +283,7 @@ func (p *opener) resolver() error {
 func (p *opener) watch(s *Stack) error {
 	o := netif.WatchOptions{Poll: -1, OnEvent: func(e netif.Event) bool {
 		if e.Kind == netif.Removed {
-			s.fail(&Error{Pkg: pkg, Op: "use", Name: p.ifi.Name, Err: xdp.ErrDeviceGone})
+			s.fail(&shm.Error{Pkg: pkg, Op: "use", Name: p.ifi.Name, Err: xdp.ErrDeviceGone})
 		}
 		return true
 	}}

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 
 	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/endpoint"
 )
 
 // Options of [Open], [Listen] and [Dial]. The zero value is useful.
@@ -26,7 +25,7 @@ type Options struct {
 	Socket xdp.Options
 	// Resolver finds next hops. By default the kernel's routes and neighbours of the interface are
 	// followed.
-	Resolver endpoint.Resolver
+	Resolver xdp.Resolver
 	// HopLimit and TrafficClass of what is sent; 64 and 0 by default.
 	HopLimit, TrafficClass uint8
 	// WrongChecksums hands out datagrams whose UDP checksum is wrong too. By default they are

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/xdp"
@@ -43,8 +42,8 @@ func onSim(t testing.TB, name string, way endpoint.Static) (udp.Backend, *xdp.Ke
 // newSims returns two hosts that are joined by simulated devices.
 func newSims(t testing.TB, o udp.StackOptions) (s stacks, es [2]*endpoint.Endpoint) {
 	t.Helper()
-	hop := func(local, next [6]byte, source netip.Addr) packet.Hop {
-		return packet.Hop{LocalMAC: local, NextMAC: next, Source: source, MTU: 1500}
+	hop := func(local, next [6]byte, source netip.Addr) xdp.Hop {
+		return xdp.Hop{LocalMAC: local, NextMAC: next, Source: source, MTU: 1500}
 	}
 	ba, ka, ea := onSim(t, "a", endpoint.Static{addrB: hop(macA, macB, addrA)})
 	bb, kb, eb := onSim(t, "b", endpoint.Static{addrA: hop(macB, macA, addrB)})

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/shmring/shmring/shm"
 )
 
 const (
@@ -88,7 +90,7 @@ func (t *table) find(to netip.AddrPort) *Conn {
 // Close closes them. [Open] makes them too.
 func newStack(o StackOptions, backends ...backend) (*Stack, error) {
 	if len(backends) == 0 {
-		return nil, &Error{Pkg: pkg, Op: "make stack", Err: ErrOptions, Hint: "give it a backend"}
+		return nil, &shm.Error{Pkg: pkg, Op: "make stack", Err: ErrOptions, Hint: "give it a backend"}
 	}
 	s := &Stack{o: o.resolve(), seed: maphash.MakeSeed(), done: make(chan struct{}),
 		unbind: map[*Conn]func() error{}}

@@ -10,7 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
@@ -38,10 +37,11 @@ func openServer(mode xdp.AttachMode) (port, error) {
 	if err != nil {
 		return nil, err
 	}
-	hop := packet.Hop{LocalMAC: [6]byte(frame[6:12]), NextMAC: [6]byte(frame[:6]),
+	hop := xdp.Hop{LocalMAC: [6]byte(frame[6:12]), NextMAC: [6]byte(frame[:6]),
 		Source: endAddrs[0].Addr(), MTU: 1500}
 	p := &servedPort{served: make(chan struct{})}
-	p.server, err = device.NewServer(device.Config{Interface: endNames[0], Attach: mode,
+	p.server, err = device.NewServer(context.Background(), device.Config{
+		Interface: endNames[0], Attach: mode,
 		Socket:   xdp.Options{Mode: xdp.BindCopy},
 		Resolver: endpoint.Static{endAddrs[1].Addr(): hop}})
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
 )
 
@@ -69,7 +69,7 @@ func (p *endpointPort) open(which int) (err error) {
 		return err
 	}
 	f := &p.socket.frame
-	hop := packet.Hop{LocalMAC: [6]byte(f[6:12]), NextMAC: [6]byte(f[:6]),
+	hop := xdp.Hop{LocalMAC: [6]byte(f[6:12]), NextMAC: [6]byte(f[:6]),
 		Source: endAddrs[which].Addr(), MTU: 1500}
 	for i := range p.messages {
 		p.messages[i] = endpoint.Msg{Buf: p.payloads[i][:], To: peers[0]}

@@ -61,7 +61,7 @@ func newDevice(t *testing.T) *driven {
 	check(t, err)
 	peers, err := av.Insert([][]byte{cq.Sockaddr(remote)})
 	check(t, err)
-	hop := packet.Hop{LocalMAC: [6]byte(pair.A.MAC), NextMAC: [6]byte(pair.B.MAC),
+	hop := xdp.Hop{LocalMAC: [6]byte(pair.A.MAC), NextMAC: [6]byte(pair.B.MAC),
 		Source: pair.A.Addr, MTU: 1500}
 	check(t, errors.Join(program.Steer(devicePort, 0), socket.Register(program, 0)))
 	e, err := endpoint.Open(endpoint.Config{Socket: socket, Receive: w[0], Transmit: w[1],

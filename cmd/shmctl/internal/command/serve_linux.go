@@ -42,7 +42,7 @@ func (s *serve) serve(cmd *cobra.Command) (err error) {
 		return serveFailed(s.socket, err)
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	server, err := device.NewServerContext(cmd.Context(), s.config)
+	server, err := device.NewServer(cmd.Context(), s.config)
 	if err != nil {
 		return serveFailed(s.dev, err)
 	}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
 	"github.com/shmring/shmring/xdp/endpoint"
@@ -21,7 +20,7 @@ const deviceQueue = 0
 // privilege.
 func runDevice(l *line, c config) (err error) {
 	defer os.RemoveAll(filepath.Dir(c.Socket))
-	server, err := openServer(c)
+	server, err := openServer(l.ctx, c)
 	if err != nil {
 		return err
 	}
@@ -61,7 +60,7 @@ func followOrders(l *line) error {
 }
 
 // openServer makes a device process. The peer is the only one that there is, and known.
-func openServer(c config) (*device.Server, error) {
+func openServer(ctx context.Context, c config) (*device.Server, error) {
 	mode := xdp.AttachAuto
 	if c.Generic {
 		mode = xdp.AttachGeneric
@@ -82,10 +81,10 @@ func openServer(c config) (*device.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return device.NewServer(device.Config{Interface: c.Interface, Queues: []uint32{deviceQueue},
+	return device.NewServer(ctx, device.Config{Interface: c.Interface, Queues: []uint32{deviceQueue},
 		Attach:   mode,
 		NoObject: true, // a run leaves nothing behind, killed or not
-		Resolver: endpoint.Static{remote.Addr(): packet.Hop{LocalMAC: localMAC,
+		Resolver: endpoint.Static{remote.Addr(): xdp.Hop{LocalMAC: localMAC,
 			NextMAC: remoteMAC, Source: local.Addr()}}})
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/veth"
+	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
 )
 
@@ -59,11 +60,11 @@ func prepareDevice(sc *scene) (done func(), skip error) {
 // wires resolves what is at the other end.
 type wires struct{ local, remote veth.End }
 
-func (w wires) Lookup(dst netip.Addr) (packet.Hop, error) {
+func (w wires) Lookup(dst netip.Addr) (xdp.Hop, error) {
 	if dst != w.remote.Addr {
-		return packet.Hop{}, packet.ErrUnreachable
+		return xdp.Hop{}, packet.ErrUnreachable
 	}
-	return packet.Hop{LocalMAC: [6]byte(w.local.MAC), NextMAC: [6]byte(w.remote.MAC),
+	return xdp.Hop{LocalMAC: [6]byte(w.local.MAC), NextMAC: [6]byte(w.remote.MAC),
 		Source: w.local.Addr, MTU: 1500, Generation: 1}, nil
 }
 
@@ -95,7 +96,8 @@ func (c *child) openServer(i int) (*device.Server, *device.Listener, error) {
 		}
 		allow = append(allow, a)
 	}
-	s, err := device.NewServer(device.Config{Interface: w.local.Name, Allow: allow, Resolver: w,
+	s, err := device.NewServer(context.Background(), device.Config{
+		Interface: w.local.Name, Allow: allow, Resolver: w,
 		NoObject: true, Frames: 2048, Spin: -1, Report: func(err error) { c.refusedBy("serve", err) }})
 	if err != nil {
 		return nil, nil, err

@@ -142,15 +142,15 @@ type wireWays struct{ local, remote veth.End }
 
 var silent = netip.MustParseAddr("192.0.2.99")
 
-func (w wireWays) Lookup(dst netip.Addr) (packet.Hop, error) {
+func (w wireWays) Lookup(dst netip.Addr) (xdp.Hop, error) {
 	switch dst {
 	case w.remote.Addr:
-		return packet.Hop{LocalMAC: [6]byte(w.local.MAC), NextMAC: [6]byte(w.remote.MAC),
+		return xdp.Hop{LocalMAC: [6]byte(w.local.MAC), NextMAC: [6]byte(w.remote.MAC),
 			Source: w.local.Addr, MTU: 1500, Generation: 1}, nil
 	case silent:
-		return packet.Hop{}, packet.ErrResolving
+		return xdp.Hop{}, packet.ErrResolving
 	}
-	return packet.Hop{}, packet.ErrUnreachable
+	return xdp.Hop{}, packet.ErrUnreachable
 }
 
 // serveDevice owns the device until nobody needs it.
@@ -158,7 +158,8 @@ func (c *child) serveDevice() error {
 	if err := c.enter(0); err != nil {
 		return err
 	}
-	s, err := device.NewServer(device.Config{Interface: c.end(0).Name, NoObject: true,
+	s, err := device.NewServer(context.Background(), device.Config{
+		Interface: c.end(0).Name, NoObject: true,
 		Resolver: wireWays{c.end(0), c.end(1)}, Allow: []device.Allow{{ID: 0},
 			{ID: appUser, First: 5000, Last: 5099}, {ID: app2User, First: 5100, Last: 5199}}})
 	if err != nil {
