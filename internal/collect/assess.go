@@ -149,7 +149,7 @@ func (t *target) cut(name string, err error) (bytes uint64, cut bool) {
 
 // socket judges what could not be opened as an object.
 func (t *target) socket(err error) (r Remains, _ error) {
-	if t.isQueue() || t.o.former || len(t.o.Kinds) > 0 {
+	if t.isQueue() || t.o.former || len(t.o.Kinds) > 0 || t.o.Object != (shm.UUID{}) {
 		return r, err
 	}
 	bound, unlike := t.at.Bound(t.name)

@@ -2,8 +2,10 @@ package collect_test
 
 import (
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -236,4 +238,62 @@ func TestRemoveSparesTheOtherName(t *testing.T) {
 		t.Errorf("read %d, %v", n, err)
 	}
 	noError(t, q.Close())
+}
+
+// TestRemoveWhatIsMeant: what has the name stays if it is of another kind, another object or a
+// socket, unless just that is asked for; and what is created takes the place of no socket.
+func TestRemoveWhatIsMeant(t *testing.T) {
+	d := openDir(t)
+	q, err := cq.Create(d, "queue", cq.Options{Size: 4})
+	noError(t, err)
+	c, err := cq.CreateCounter(d, "counter", cq.CounterOptions{Lifetime: cq.Persistent})
+	noError(t, err)
+	noError(t, errors.Join(q.Detach(), c.Close()))
+	obj, err := d.Create("region", shm.Spec{Kind: shm.KindRegion}, nil)
+	noError(t, err)
+	noError(t, errors.Join(obj.Release(), obj.Close()))
+	l, err := net.Listen("unix", filepath.Join(d.Path(), "socket"))
+	noError(t, err)
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	noError(t, l.Close())
+
+	queues := []shm.Kind{shm.KindQueue, shm.KindEvents}
+	for _, k := range []struct {
+		name  string
+		other []shm.Kind
+		ours  []shm.Kind
+	}{
+		{"queue", []shm.Kind{shm.KindCounter}, queues},
+		{"queue", []shm.Kind{shm.KindEvents, shm.KindCounter}, queues},
+		{"counter", queues, []shm.Kind{shm.KindCounter}},
+		{"counter", []shm.Kind{shm.KindAddresses}, []shm.Kind{shm.KindCounter}},
+		{"region", append(queues, shm.KindCounter, shm.KindAddresses), []shm.Kind{shm.KindRegion}},
+		{"socket", queues, nil},
+		{"socket", []shm.Kind{shm.KindCounter}, nil},
+	} {
+		o := collect.Options{Waiting: true, Kinds: k.other}
+		if err := collect.Remove(d, k.name, o); !errors.Is(err, shm.ErrKind) &&
+			!errors.Is(err, syscall.ENXIO) {
+			t.Errorf("%s, of which %v are meant: %v", k.name, k.other, err)
+		}
+		o = collect.Options{Waiting: true, Kinds: k.ours, Object: shm.NewUUID()}
+		if err := collect.Remove(d, k.name, o); (err != nil) != (k.name == "socket") {
+			t.Errorf("%s, of which another is meant: %v", k.name, err)
+		}
+		o = collect.Options{Waiting: true, Kinds: k.ours}
+		if r, err := collect.Assess(d, k.name, o); err != nil || r.Fate != collect.Garbage ||
+			r.Socket != (k.name == "socket") {
+			t.Errorf("%s: %+v, %v", k.name, r, err)
+		}
+	}
+	if c, err = cq.CreateCounter(d, "socket", cq.CounterOptions{}); !errors.Is(err, os.ErrExist) {
+		t.Errorf("in the place of a socket: %v", err)
+		noError(t, c.Close())
+	}
+	for _, name := range []string{"queue", "counter", "region", "socket"} {
+		noError(t, collect.Remove(d, name, collect.Options{Waiting: true}))
+		if _, err := collect.Assess(d, name, collect.Options{}); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
