@@ -23,10 +23,10 @@ func events(t testing.TB, o cq.EventOptions) *cq.EventQueue {
 func nextEvent(t testing.TB, eq *cq.EventQueue, about cq.FID) string {
 	t.Helper()
 	var ev cq.Event
-	_, err := eq.ReadContext(t.Context(), &ev)
+	_, err := eq.ReadContext(t.Context(), &ev, cq.ReadOptions{})
 	if errors.Is(err, cq.ErrAvail) {
 		var e cq.EventError
-		_, err = eq.ReadErr(&e)
+		_, err = eq.ReadErr(&e, 0)
 		must(t, err)
 		if e.FID != about {
 			t.Errorf("an error of %v, want %v", e.FID, about)
@@ -47,7 +47,7 @@ func wantEvents(t testing.TB, eq *cq.EventQueue, about cq.FID, want ...string) {
 			t.Errorf("event %q, want %q", got, w)
 		}
 	}
-	if _, err := eq.Read(&cq.Event{}); !errors.Is(err, cq.ErrWouldBlock) {
+	if _, err := eq.Read(&cq.Event{}, 0); !errors.Is(err, cq.ErrWouldBlock) {
 		t.Errorf("another event: %v", err)
 	}
 }

@@ -56,13 +56,13 @@ func hotCalls(t *testing.T, q *cq.Queue, w, own *cq.Writer) map[string]func() {
 			es, _ := q.Peek(4)
 			_ = q.Release(len(es))
 		},
-		"ReadTimeout": func() {
+		"ReadContext in time": func() {
 			_ = w.Post(entry)
-			_, _ = cq.ReadTimeout(q, dst, time.Second)
+			_, _ = cq.ReadContext(ctx, q, dst, cq.ReadOptions{Timeout: time.Second})
 		},
 		"ReadContext": func() {
 			_ = w.Post(entry)
-			_, _ = cq.ReadContext(ctx, q, dst)
+			_, _ = cq.ReadContext(ctx, q, dst, cq.ReadOptions{})
 		},
 		"errors": func() {
 			_ = w.PostError(fail)

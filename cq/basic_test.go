@@ -58,7 +58,7 @@ func TestPostAndRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, err = cq.ReadTimeout(q, make([]cq.Msg, 4), 5*time.Millisecond)
+	_, err = sread(q, make([]cq.Msg, 4), 5*time.Millisecond)
 	if !errors.Is(err, cq.ErrTimedOut) {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestBlockedReaderWakes(t *testing.T) {
 	}()
 	buf := make([]cq.Context, 16)
 	for next := uint64(0); next < 1000; {
-		n, err := cq.ReadContext(t.Context(), q, buf)
+		n, err := cq.ReadContext(t.Context(), q, buf, cq.ReadOptions{})
 		if err != nil {
 			t.Fatal(next, err)
 		}

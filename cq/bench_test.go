@@ -77,7 +77,7 @@ func BenchmarkWakeRoundTrip(b *testing.B) {
 		defer close(done)
 		dst := make([]cq.Msg, 1)
 		for {
-			if _, err := cq.ReadTimeout(q, dst, -1); err != nil {
+			if _, err := sread(q, dst, -1); err != nil {
 				return
 			}
 			_ = answer.Post(&cq.Entry{})
@@ -86,7 +86,7 @@ func BenchmarkWakeRoundTrip(b *testing.B) {
 	dst := make([]cq.Msg, 1)
 	for b.Loop() {
 		_ = w.Post(&cq.Entry{})
-		if _, err := cq.ReadTimeout(back, dst, time.Minute); err != nil {
+		if _, err := sread(back, dst, time.Minute); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/kind"
@@ -47,11 +46,11 @@ type ChannelEvent struct {
 }
 
 // Channel delivers completion events of many queues (struct ibv_comp_channel). A queue makes one
-// event per arming: see [Channel.Arm]. The usual loop is
+// event per arming: see [Channel.RequestNotify]. The usual loop is
 //
-//	ev, err := ch.Get(ctx)      // wait
-//	ch.Ack(ev.Queue, 1)         // or later, several at once
-//	ch.Arm(ev.Queue, cq.NotifyAny)
+//	ev, err := ch.GetEvent(ctx, cq.WaitOptions{})   // wait
+//	ch.Ack(ev.Queue, 1)                             // or later, several at once
+//	ch.RequestNotify(ev.Queue, cq.NotifyAny)
 //	for { n, err := cq.Read(ev.Queue, buf); … }   // until ErrWouldBlock, after arming
 //
 // All methods may be called from anywhere, by any number of goroutines; each event goes to exactly
@@ -190,7 +189,7 @@ func notAttached(op string, q *Queue) error {
 // arming. Arming again before the event came changes nothing, but for NotifyAny winning over
 // NotifySolicited. An event that was due and not yet got is not lost by arming again. Errors are
 // ErrInvalid for another kind, fs.ErrNotExist if q is not attached, and ErrClosed.
-func (c *Channel) Arm(q *Queue, n Notify) error {
+func (c *Channel) RequestNotify(q *Queue, n Notify) error {
 	if n != NotifySolicited && n != NotifyAny && q != nil {
 		return kind.Refuse("arm", q.name, "notify", int(n), "NotifySolicited or NotifyAny", ErrInvalid)
 	}
@@ -276,20 +275,10 @@ func (c *Channel) Close() error {
 	return processDomain.release()
 }
 
-// Get waits for the next event and takes it (ibv_get_cq_event). It ends with the context's error,
-// with ErrSignaled after Signal, or with ErrClosed.
-func (c *Channel) Get(ctx context.Context) (ChannelEvent, error) { return c.get(ctx, -1) }
-
-// GetTimeout is Get with a timeout, for ever if it is negative. ErrTimedOut (also EAGAIN) says
-// that no event came.
-func (c *Channel) GetTimeout(timeout time.Duration) (ChannelEvent, error) {
-	return c.get(context.Background(), timeout)
-}
-
-// TryGet takes an event if there is one, else it is ErrWouldBlock: Get on a descriptor with
-// O_NONBLOCK. It leaves a signal for Get, unless somebody asked for FD: then it is how a wait on
-// the descriptor goes on, and takes it with ErrSignaled.
-func (c *Channel) TryGet() (ChannelEvent, error) {
+// TryGetEvent takes an event if there is one, else it is ErrWouldBlock: ibv_get_cq_event on a
+// descriptor with O_NONBLOCK. It leaves a signal for GetEvent, unless somebody asked for FD: then
+// it is how a wait on the descriptor goes on, and takes it with ErrSignaled.
+func (c *Channel) TryGetEvent() (ChannelEvent, error) {
 	if !c.gate.enter() {
 		return ChannelEvent{}, ErrClosed
 	}
@@ -320,15 +309,14 @@ func (c *Channel) remind() {
 	}
 }
 
-func (c *Channel) get(ctx context.Context, timeout time.Duration) (ChannelEvent, error) {
+// GetEvent waits for the next event and takes it (ibv_get_cq_event). It ends with the context's
+// error, with ErrTimedOut (also EAGAIN), with ErrSignaled after Signal, or with ErrClosed.
+func (c *Channel) GetEvent(ctx context.Context, o WaitOptions) (ChannelEvent, error) {
 	if !c.gate.enter() {
 		return ChannelEvent{}, ErrClosed
 	}
 	defer c.gate.leave()
-	w := doorbell.Wait{}
-	if timeout >= 0 {
-		w.DeadlineNs = deadline(timeout)
-	}
+	w := doorbell.Wait{DeadlineNs: deadline(o.Timeout)}
 	stop := stopOn(ctx, &c.gate, c.bell)
 	defer stop()
 	broadcast := c.broadcast.Load()
@@ -380,8 +368,8 @@ func (c *Channel) deliver(e doorbell.ChannelEvent) (ChannelEvent, bool) {
 }
 
 // FD returns a descriptor for the caller's own poll or epoll, level- or edge-triggered: readable
-// while an event may be there, never writable. Take events with TryGet until ErrWouldBlock. The
-// first call makes it; see [WaitSet.GetWait] for what a wake through it costs.
+// while an event may be there, never writable. Take events with TryGetEvent until ErrWouldBlock.
+// The first call makes it; see [WaitSet.GetWait] for what a wake through it costs.
 func (c *Channel) FD() (int, error) {
 	if !c.gate.enter() {
 		return -1, ErrClosed

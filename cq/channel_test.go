@@ -46,14 +46,14 @@ func attached(t testing.TB, d *shm.Dir, c *cq.Channel, name string, o cq.Options
 
 func noEvent(t testing.TB, what string, c *cq.Channel) {
 	t.Helper()
-	if ev, err := c.TryGet(); !errors.Is(err, cq.ErrWouldBlock) {
+	if ev, err := c.TryGetEvent(); !errors.Is(err, cq.ErrWouldBlock) {
 		t.Errorf("%s: event of %v, %v", what, ev.Queue, err)
 	}
 }
 
 func event(t testing.TB, what string, c *cq.Channel, q *cq.Queue) cq.ChannelEvent {
 	t.Helper()
-	ev, err := c.TryGet()
+	ev, err := c.TryGetEvent()
 	if err != nil || ev.Queue != q {
 		t.Errorf("%s: event of %v, %v", what, ev.Queue, err)
 	}
@@ -67,7 +67,7 @@ func TestChannelOneShot(t *testing.T) {
 	q, w := attached(t, d, c, "q", cq.Options{UserContext: "mine"})
 	post(t, w, 0, 1)
 	noEvent(t, "not armed", c)
-	must(t, c.Arm(q, cq.NotifyAny))
+	must(t, c.RequestNotify(q, cq.NotifyAny))
 	noEvent(t, "what was there before makes none", c)
 	post(t, w, 1, 5)
 	if !c.Pending(q) {
@@ -83,22 +83,22 @@ func TestChannelOneShot(t *testing.T) {
 		t.Errorf("read %v", got)
 	}
 	must(t, c.Ack(q, 1))
-	must(t, c.Arm(q, cq.NotifyAny))
-	must(t, c.Arm(q, cq.NotifyAny))
+	must(t, c.RequestNotify(q, cq.NotifyAny))
+	must(t, c.RequestNotify(q, cq.NotifyAny))
 	post(t, w, 7, 9)
 	event(t, "armed twice", c, q)
 	noEvent(t, "is armed once", c)
 	drain(t, q)
 	// Polled before the event was fetched: it comes all the same.
-	must(t, c.Arm(q, cq.NotifyAny))
+	must(t, c.RequestNotify(q, cq.NotifyAny))
 	post(t, w, 9, 10)
 	drain(t, q)
 	event(t, "polled before", c, q)
 	if got := drain(t, q); got != nil {
 		t.Errorf("read %v", got)
 	}
-	wantErr(t, "wrong mode", c.Arm(q, 0), cq.ErrInvalid)
-	wantErr(t, "wrong mode", c.Arm(q, 3), cq.ErrInvalid)
+	wantErr(t, "wrong mode", c.RequestNotify(q, 0), cq.ErrInvalid)
+	wantErr(t, "wrong mode", c.RequestNotify(q, 3), cq.ErrInvalid)
 }
 
 // TestChannelSolicited: any beats solicited, errors are always solicited.
@@ -106,7 +106,7 @@ func TestChannelSolicited(t *testing.T) {
 	d := openDir(t)
 	c := channel(t, d)
 	q, w := attached(t, d, c, "q", cq.Options{})
-	must(t, c.Arm(q, cq.NotifySolicited))
+	must(t, c.RequestNotify(q, cq.NotifySolicited))
 	post(t, w, 0, 3)
 	noEvent(t, "plain completions", c)
 	must(t, w.Post(&cq.Entry{Context: 3, Meta: cq.MetaSolicited}))
@@ -114,24 +114,24 @@ func TestChannelSolicited(t *testing.T) {
 		t.Error("event does not say so")
 	}
 	drain(t, q)
-	must(t, c.Arm(q, cq.NotifySolicited))
+	must(t, c.RequestNotify(q, cq.NotifySolicited))
 	postError(t, w, 4)
 	if ev := event(t, "an error", c, q); !ev.Solicited {
 		t.Error("event does not say so")
 	}
 	must(t, q.ReadErr(&cq.ErrorEntry{}))
-	must(t, c.Arm(q, cq.NotifySolicited))
-	must(t, c.Arm(q, cq.NotifyAny))
-	must(t, c.Arm(q, cq.NotifySolicited))
+	must(t, c.RequestNotify(q, cq.NotifySolicited))
+	must(t, c.RequestNotify(q, cq.NotifyAny))
+	must(t, c.RequestNotify(q, cq.NotifySolicited))
 	post(t, w, 5, 6)
 	if ev := event(t, "any wins", c, q); ev.Solicited {
 		t.Error("a plain completion is called solicited")
 	}
 	drain(t, q)
 	// Due and not fetched when it is armed again: both events come.
-	must(t, c.Arm(q, cq.NotifyAny))
+	must(t, c.RequestNotify(q, cq.NotifyAny))
 	post(t, w, 6, 7)
-	must(t, c.Arm(q, cq.NotifyAny))
+	must(t, c.RequestNotify(q, cq.NotifyAny))
 	post(t, w, 7, 8)
 	event(t, "the first arming's", c, q)
 	event(t, "the second's", c, q)
@@ -147,7 +147,7 @@ func TestChannelGetters(t *testing.T) {
 	var ws [queues]*cq.Writer
 	for i := range qs {
 		qs[i], ws[i] = attached(t, d, c, fmt.Sprintf("q%d", i), cq.Options{Shared: true})
-		must(t, c.Arm(qs[i], cq.NotifyAny))
+		must(t, c.RequestNotify(qs[i], cq.NotifyAny))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var read, events atomic.Int64
@@ -156,7 +156,7 @@ func TestChannelGetters(t *testing.T) {
 		all.Go(func() {
 			buf := make([]cq.Context, 4)
 			for {
-				ev, err := c.Get(ctx)
+				ev, err := c.GetEvent(ctx, cq.WaitOptions{})
 				if err != nil {
 					if !errors.Is(err, context.Canceled) {
 						t.Error(err)
@@ -196,31 +196,31 @@ func TestChannelEnds(t *testing.T) {
 	c, err := cq.NewChannel(d)
 	must(t, err)
 	q, w := attached(t, d, c, "q", cq.Options{})
-	_, err = c.GetTimeout(0)
+	_, err = getEvent(c, 0)
 	wantErr(t, "timeout", err, cq.ErrTimedOut, syscall.EAGAIN)
-	_, err = c.GetTimeout(time.Millisecond)
+	_, err = getEvent(c, time.Millisecond)
 	wantErr(t, "timeout", err, cq.ErrTimedOut)
 	ctx, cancel := context.WithCancel(t.Context())
 	wait := later(cancel)
-	_, err = c.Get(ctx)
+	_, err = c.GetEvent(ctx, cq.WaitOptions{})
 	wantErr(t, "cancel", err, context.Canceled)
 	wait()
 	wait = later(func() { must(t, c.Signal()) })
-	_, err = c.Get(t.Context())
+	_, err = c.GetEvent(t.Context(), cq.WaitOptions{})
 	wantErr(t, "signal", err, cq.ErrSignaled)
 	wait()
 	must(t, c.Signal())
-	_, err = c.Get(t.Context())
+	_, err = c.GetEvent(t.Context(), cq.WaitOptions{})
 	wantErr(t, "signal before", err, cq.ErrSignaled)
 	must(t, c.SignalAll())
-	_, err = c.GetTimeout(0)
+	_, err = getEvent(c, 0)
 	wantErr(t, "a broadcast leaves nothing", err, cq.ErrTimedOut)
 
 	must(t, c.Inject(q))
 	if !c.Pending(q) {
 		t.Error("a dummy is not pending")
 	}
-	if ev, err := c.Get(t.Context()); err != nil || !ev.Dummy || ev.Queue != q {
+	if ev, err := c.GetEvent(t.Context(), cq.WaitOptions{}); err != nil || !ev.Dummy || ev.Queue != q {
 		t.Errorf("dummy: %+v, %v", ev, err)
 	}
 	wantErr(t, "close with a queue", c.Close(), cq.ErrBusy, syscall.EBUSY)
@@ -228,7 +228,7 @@ func TestChannelEnds(t *testing.T) {
 	wantErr(t, "attached twice", c.Attach(q), fs.ErrExist)
 	other := channel(t, d)
 	wantErr(t, "attached to another", other.Attach(q), cq.ErrBusy)
-	wantErr(t, "not of this one", other.Arm(q, cq.NotifyAny), fs.ErrNotExist)
+	wantErr(t, "not of this one", other.RequestNotify(q, cq.NotifyAny), fs.ErrNotExist)
 
 	// Acknowledging.
 	wantErr(t, "too many", c.Ack(q, 2), cq.ErrInvalid)
@@ -237,7 +237,7 @@ func TestChannelEnds(t *testing.T) {
 	wantErr(t, "not acknowledged", err, context.DeadlineExceeded)
 	wantField(t, err, "unacknowledged events")
 	cancel()
-	wantErr(t, "detached half", c.Arm(q, cq.NotifyAny), fs.ErrNotExist)
+	wantErr(t, "detached half", c.RequestNotify(q, cq.NotifyAny), fs.ErrNotExist)
 	post(t, w, 0, 1)
 	noEvent(t, "detached half", c)
 	wait = later(func() { must(t, c.Ack(q, 1)) })
@@ -245,10 +245,10 @@ func TestChannelEnds(t *testing.T) {
 	wait()
 	wantErr(t, "detached", c.Detach(t.Context(), q), fs.ErrNotExist)
 	wait = later(func() { must(t, c.Close()) })
-	_, err = c.Get(t.Context())
+	_, err = c.GetEvent(t.Context(), cq.WaitOptions{})
 	wantErr(t, "closed", err, cq.ErrClosed)
 	wait()
-	_, err = c.TryGet()
+	_, err = c.TryGetEvent()
 	wantErr(t, "closed", err, cq.ErrClosed)
 	must(t, c.Close())
 }
@@ -260,15 +260,15 @@ func TestChannelBudget(t *testing.T) {
 	c := channel(t, d)
 	busy, w := attached(t, d, c, "busy", cq.Options{Size: 256})
 	quiet, v := attached(t, d, c, "quiet", cq.Options{})
-	must(t, c.Arm(busy, cq.NotifyAny))
-	must(t, c.Arm(quiet, cq.NotifyAny))
+	must(t, c.RequestNotify(busy, cq.NotifyAny))
+	must(t, c.RequestNotify(quiet, cq.NotifyAny))
 	post(t, w, 0, 200)
 	post(t, v, 0, 1)
 	var order []*cq.Queue
 	got := map[*cq.Queue]int{}
 	buf := make([]cq.Context, 16)
 	for got[busy] < 200 || got[quiet] < 1 {
-		ev, err := c.GetTimeout(time.Minute)
+		ev, err := getEvent(c, time.Minute)
 		must(t, err)
 		order = append(order, ev.Queue)
 		must(t, cq.Drain(c, ev, cq.NotifyAny, buf, 50, func(es []cq.Context) error {
@@ -283,7 +283,7 @@ func TestChannelBudget(t *testing.T) {
 	post(t, v, 1, 2)
 	ev := cq.ChannelEvent{}
 	for ev.Queue != quiet {
-		ev, _ = c.GetTimeout(time.Minute)
+		ev, _ = getEvent(c, time.Minute)
 	}
 	err := cq.Drain(c, ev, cq.NotifyAny, buf, 0, func([]cq.Context) error { return boom })
 	wantErr(t, "handler's error", err, boom)

@@ -1,7 +1,10 @@
 package cq
 
-import "github.com/shmring/shmring/internal/kind"
-import "time"
+import (
+	"time"
+
+	"github.com/shmring/shmring/internal/kind"
+)
 
 // Drain handles one event of a queue as its manual says: it acknowledges the event, arms the queue
 // again and then reads it until it is empty, so that no completion stays behind unseen. handle gets
@@ -23,7 +26,7 @@ func Drain[T Readable](c *Channel, ev ChannelEvent, n Notify, buf []T, budget in
 	if err := c.Ack(q, 1); err != nil {
 		return err
 	}
-	if err := c.Arm(q, n); err != nil {
+	if err := c.RequestNotify(q, n); err != nil {
 		return err
 	}
 	for left := budget; budget == 0 || left > 0; {

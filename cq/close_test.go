@@ -27,14 +27,18 @@ func TestAfterClose(t *testing.T) {
 				"Read":     func() error { _, err := cq.Read(q, dst); return err },
 				"ReadFrom": func() error { _, err := cq.ReadFrom(q, dst, src); return err },
 				"ReadTimeout": func() error {
-					_, err := cq.ReadTimeout(q, dst, -1)
+					_, err := sread(q, dst, -1)
 					return err
 				},
 				"threshold": func() error {
-					_, err := cq.ReadTimeout(q, dst, -1, cq.WaitCond{Min: 2})
+					_, err := sread(q, dst, -1, 2)
 					return err
 				},
-				"ReadContext": func() error { _, err := cq.ReadContext(t.Context(), q, dst); return err },
+				"ReadContext": func() error {
+					_, err := cq.ReadContext(t.Context(), q, dst,
+						cq.ReadOptions{})
+					return err
+				},
 				"Peek":        func() error { _, err := q.Peek(1); return err },
 				"PeekContext": func() error { _, err := q.PeekContext(t.Context(), 1); return err },
 				"Release":     func() error { return q.Release(1) },
@@ -117,15 +121,15 @@ func TestQueueCloses(t *testing.T) {
 func TestCloseEndsWaits(t *testing.T) {
 	kinds := map[string]func(*cq.Queue) error{
 		"timeout": func(q *cq.Queue) error {
-			_, err := cq.ReadTimeout(q, make([]cq.Msg, 1), -1)
+			_, err := sread(q, make([]cq.Msg, 1), -1)
 			return err
 		},
 		"context": func(q *cq.Queue) error {
-			_, err := cq.ReadContext(t.Context(), q, make([]cq.Msg, 1))
+			_, err := cq.ReadContext(t.Context(), q, make([]cq.Msg, 1), cq.ReadOptions{})
 			return err
 		},
 		"threshold": func(q *cq.Queue) error {
-			_, err := cq.ReadTimeout(q, make([]cq.Msg, 1), -1, cq.WaitCond{Min: 3})
+			_, err := sread(q, make([]cq.Msg, 1), -1, 3)
 			return err
 		},
 		"peek": func(q *cq.Queue) error {
@@ -177,7 +181,7 @@ func TestCloseWaits(t *testing.T) {
 		all.Go(func() {
 			dst := make([]cq.Msg, 3)
 			for {
-				if _, err := cq.ReadTimeout(q, dst, time.Microsecond); err == cq.ErrClosed {
+				if _, err := sread(q, dst, time.Microsecond); err == cq.ErrClosed {
 					return
 				}
 			}

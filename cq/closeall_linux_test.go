@@ -106,7 +106,7 @@ func openEverything(t *testing.T) *everything {
 		must(t, errors.Join(set.Add(m), poll.Add(m)))
 	}
 	must(t, channel.Inject(e.q)) // an event that nobody acknowledges
-	_, err = channel.Get(soon(t))
+	_, err = channel.GetEvent(soon(t), cq.WaitOptions{})
 	must(t, err)
 	return e
 }

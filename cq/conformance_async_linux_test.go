@@ -31,7 +31,7 @@ func TestConformanceMRComplete(t *testing.T) {
 		must(t, err)
 		defer r.Close()
 		var ev cq.Event
-		n, err := e.ReadTimeout(&ev, tooLong)
+		n, err := eqSread(e, &ev, tooLong)
 		if n != cq.EventHeaderBytes || err != nil {
 			t.Errorf("%d, %v", n, err)
 		}
@@ -47,7 +47,7 @@ func TestConformanceMRComplete(t *testing.T) {
 		must(t, err)
 		defer r.Close()
 		var ev cq.Event
-		_, err = e.ReadTimeout(&ev, tooLong)
+		_, err = eqSread(e, &ev, tooLong)
 		must(t, err)
 		if ev.FID != r.FID() || ev.Context != 0 || r.UserContext() != "of the region" {
 			t.Errorf("%+v", ev)
@@ -64,11 +64,11 @@ func TestConformanceMRComplete(t *testing.T) {
 		}
 		must(t, rs[0].Close()) // waits for the registration, whose event nobody read
 		var ev cq.Event
-		_, err := e.ReadTimeout(&ev, tooLong)
+		_, err := eqSread(e, &ev, tooLong)
 		if err != nil || ev.FID != rs[1].FID() {
 			t.Errorf("%+v, %v", ev, err)
 		}
-		_, err = e.Read(&ev)
+		_, err = e.Read(&ev, 0)
 		wantErr(t, "the closed one's", err, cq.ErrWouldBlock)
 		must(t, rs[1].Close())
 	})
@@ -78,10 +78,10 @@ func TestConformanceMRComplete(t *testing.T) {
 			Access: cq.FlagRemoteRead, Events: e, Context: 78})
 		must(t, err)
 		defer r.Close()
-		_, err = e.ReadTimeout(&cq.Event{}, tooLong)
+		_, err = eqSread(e, &cq.Event{}, tooLong)
 		wantErr(t, "read", err, cq.ErrAvail)
 		var ev cq.EventError
-		_, err = e.ReadErr(&ev)
+		_, err = e.ReadErr(&ev, 0)
 		must(t, err)
 		if ev.FID != r.FID() || ev.Context != 78 {
 			t.Errorf("%+v", ev)
@@ -97,16 +97,16 @@ func TestConformanceAVAsync(t *testing.T) {
 		wantErr(t, "without events", v.InsertAsync(sockaddrs(0, 1), 1), cq.ErrNoEQ, cq.ENoEQ)
 		must(t, v.BindEvents(e))
 		must(t, v.InsertAsync([][]byte{sockaddr(0), {1, 2}, sockaddr(1)}, 7))
-		_, err := e.ReadTimeout(&cq.Event{}, tooLong)
+		_, err := eqSread(e, &cq.Event{}, tooLong)
 		wantErr(t, "the bad one comes first", err, cq.ErrAvail)
 		var bad cq.EventError
-		_, err = e.ReadErr(&bad)
+		_, err = e.ReadErr(&bad, 0)
 		if err != nil || bad.FID != v.FID() || bad.Context != 7 || bad.Data != 1 {
 			t.Errorf("%+v, %v", bad, err)
 		}
 		wantErr(t, "entry", &bad, syscall.EINVAL)
 		var ev cq.Event
-		_, err = e.ReadTimeout(&ev, tooLong)
+		_, err = eqSread(e, &ev, tooLong)
 		must(t, err)
 		sameEvent(t, "then", ev, cq.Event{Event: cq.EventAVComplete, FID: v.FID(), Context: 7, Data: 2})
 		finds(t, v, 0, sockaddr(0))
@@ -122,7 +122,7 @@ func TestConformanceEQBound(t *testing.T) {
 			Access: cq.FlagRemoteRead, Events: e})
 		must(t, err)
 		wantErr(t, "close", e.Close(), cq.ErrBusy, syscall.EBUSY)
-		_, err = e.ReadTimeout(&cq.Event{}, tooLong) // it goes on
+		_, err = eqSread(e, &cq.Event{}, tooLong) // it goes on
 		must(t, err)
 		must(t, r.Close())
 		must(t, e.Close())
@@ -147,7 +147,7 @@ func contextEveryBlockingCall(t *testing.T, r *rig) {
 	c, s := channel(t, r.d), waitSet(t, r.d, cq.WaitSetOptions{})
 	attachTo(t, c, r.q)
 	addTo(t, s, r.q)
-	must(t, c.Arm(r.q, cq.NotifyAny))
+	must(t, c.RequestNotify(r.q, cq.NotifyAny))
 	must(t, c.Inject(r.q))
 	gets(t, "an event that nobody acknowledges", c, r.q)
 
@@ -161,38 +161,46 @@ func contextEveryBlockingCall(t *testing.T, r *rig) {
 
 	dst, src := make([]cq.Context, 4), make([]cq.Addr, 4)
 	calls := map[string]func(ctx context.Context) error{
-		"sread": func(ctx context.Context) error { _, err := cq.ReadContext(ctx, r.q, dst); return err },
+		"sread": func(ctx context.Context) error {
+			_,
+				err := cq.ReadContext(ctx, r.q, dst, cq.ReadOptions{})
+			return err
+		},
 		"sreadfrom": func(ctx context.Context) error {
-			_, err := cq.ReadFromContext(ctx, r.q, dst, src)
+			_, err := cq.ReadContext(ctx, r.q, dst, cq.ReadOptions{Source: src})
 			return err
 		},
 		"threshold": func(ctx context.Context) error {
-			_, err := cq.ReadContext(ctx, r.q, dst, cq.WaitCond{Min: 3})
+			_, err := cq.ReadContext(ctx, r.q, dst, cq.ReadOptions{Threshold: 3})
 			return err
 		},
 		"peek": func(ctx context.Context) error { _, err := r.q.PeekContext(ctx, 4); return err },
 		"eq": func(ctx context.Context) error {
-			_, err := e.ReadContext(ctx, &cq.Event{})
+			_, err := e.ReadContext(ctx, &cq.Event{}, cq.ReadOptions{})
 			return err
 		},
 		"eq peek": func(ctx context.Context) error {
-			_, err := e.PeekContext(ctx, &cq.Event{})
+			_, err := e.ReadContext(ctx, &cq.Event{}, cq.ReadOptions{Flags: cq.FlagPeek})
 			return err
 		},
-		"counter": func(ctx context.Context) error { return count.Wait(ctx, 1) },
+		"counter": func(ctx context.Context) error { return count.Wait(ctx, 1, cq.WaitOptions{}) },
 		"set": func(ctx context.Context) error {
-			_, err := s.Wait(ctx, make([]cq.Waitable, 1))
+			_, err := s.Wait(ctx, make([]cq.Waitable, 1), cq.WaitOptions{})
 			return err
 		},
-		"channel": func(ctx context.Context) error { _, err := c.Get(ctx); return err },
-		"detach":  func(ctx context.Context) error { return left.Detach(ctx, other.q) },
+		"channel": func(ctx context.Context) error {
+			_,
+				err := c.GetEvent(ctx, cq.WaitOptions{})
+			return err
+		},
+		"detach": func(ctx context.Context) error { return left.Detach(ctx, other.q) },
 	}
 	maps.Copy(calls, meetings(t, r.d, unnamed))
 	for name, call := range calls {
 		endsWithContext(t, name, call)
 	}
 	r.post(t, 1, 2)
-	if n, err := s.WaitTimeout(make([]cq.Waitable, 1), tooLong); n != 1 || err != nil {
+	if n, err := setWait(s, make([]cq.Waitable, 1), tooLong); n != 1 || err != nil {
 		t.Errorf("set: %d, %v", n, err)
 	}
 	gets(t, "channel", c, r.q)

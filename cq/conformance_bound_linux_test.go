@@ -96,16 +96,16 @@ func TestConformanceCQBound(t *testing.T) {
 		defer func() { must(t, r.q.BindEvents(nil)); must(t, e.Close()) }()
 		r.post(t, 0, 4)
 		wantErr(t, "one too many", r.w.Post(&cq.Entry{}), cq.ErrOverrun)
-		_, err = e.ReadTimeout(&cq.Event{}, tooLong) // nobody reads the queue
+		_, err = eqSread(e, &cq.Event{}, tooLong) // nobody reads the queue
 		wantErr(t, "read of events", err, cq.ErrAvail)
 		var ev cq.EventError
-		_, err = e.ReadErr(&ev)
+		_, err = e.ReadErr(&ev, 0)
 		if err != nil || ev.FID != r.q.FID() {
 			t.Errorf("%+v, %v", ev, err)
 		}
 		wantErr(t, "event", &ev, cq.EOverrun)
 		_ = overrun(t, r.q)
-		_, err = e.ReadErr(&ev)
+		_, err = e.ReadErr(&ev, 0)
 		wantErr(t, "it is told once", err, cq.ErrWouldBlock)
 	})
 }

@@ -40,7 +40,7 @@ func onChannel(t *testing.T, name string, f func(t *testing.T, r *rig, c *cq.Cha
 // gets takes an event that is there or comes soon.
 func gets(t *testing.T, what string, c *cq.Channel, q *cq.Queue) cq.ChannelEvent {
 	t.Helper()
-	ev, err := c.GetTimeout(tooLong)
+	ev, err := getEvent(c, tooLong)
 	if err != nil || ev.Queue != q {
 		t.Fatalf("%s: event %+v, %v", what, ev, err)
 	}
@@ -67,36 +67,36 @@ func TestConformanceChannel(t *testing.T) {
 	})
 	onChannel(t, "nothing-for-what-was-there", func(t *testing.T, r *rig, c *cq.Channel) {
 		r.post(t, 1, 3)
-		must(t, c.Arm(r.q, cq.NotifyAny))
+		must(t, c.RequestNotify(r.q, cq.NotifyAny))
 		noEvent(t, "what was there", c)
-		_, err := c.GetTimeout(time.Millisecond)
+		_, err := getEvent(c, time.Millisecond)
 		wantErr(t, "get", err, cq.ErrTimedOut)
 		r.post(t, 3, 4)
 		gets(t, "what came", c, r.q)
 	})
 	onChannel(t, "two-arms-one-event", func(t *testing.T, r *rig, c *cq.Channel) {
-		must(t, c.Arm(r.q, cq.NotifyAny))
-		must(t, c.Arm(r.q, cq.NotifyAny))
+		must(t, c.RequestNotify(r.q, cq.NotifyAny))
+		must(t, c.RequestNotify(r.q, cq.NotifyAny))
 		r.post(t, 1, 3)
 		wantContexts(t, "empty it", drain(t, r.q), 1, 2)
 		gets(t, "the one", c, r.q)
 		noEvent(t, "no other", c)
 	})
 	onChannel(t, "event-for-what-was-read", func(t *testing.T, r *rig, c *cq.Channel) {
-		must(t, c.Arm(r.q, cq.NotifyAny))
+		must(t, c.RequestNotify(r.q, cq.NotifyAny))
 		r.post(t, 1, 2)
 		wantContexts(t, "read first", drain(t, r.q), 1)
 		gets(t, "the event comes", c, r.q)
 		wantContexts(t, "nothing is there", drain(t, r.q))
 	})
 	onChannel(t, "late-get", func(t *testing.T, r *rig, c *cq.Channel) {
-		must(t, c.Arm(r.q, cq.NotifyAny))
+		must(t, c.RequestNotify(r.q, cq.NotifyAny))
 		r.post(t, 1, 2)
 		time.Sleep(20 * time.Millisecond)
 		gets(t, "late", c, r.q)
 	})
 	onChannel(t, "events-are-optional", func(t *testing.T, r *rig, c *cq.Channel) {
-		must(t, c.Arm(r.q, cq.NotifyAny))
+		must(t, c.RequestNotify(r.q, cq.NotifyAny))
 		for i := range uint64(40) { // more than the queue holds, and nobody gets the event
 			r.post(t, i, i+1)
 			wantContexts(t, "read", drain(t, r.q), i)
@@ -105,7 +105,7 @@ func TestConformanceChannel(t *testing.T) {
 	onChannel(t, "any-operation", func(t *testing.T, r *rig, c *cq.Channel) {
 		for _, f := range []cq.Flags{cq.FlagSend | cq.FlagMsg, cq.FlagRMA | cq.FlagWrite,
 			cq.FlagRMA | cq.FlagRemoteWrite | cq.FlagRemoteCQData} {
-			must(t, c.Arm(r.q, cq.NotifyAny))
+			must(t, c.RequestNotify(r.q, cq.NotifyAny))
 			must(t, r.w.Post(&cq.Entry{Flags: f, Data: 0x01020304}))
 			gets(t, f.String(), c, r.q)
 			if got, err := readOne[cq.Data](r.q); err != nil || got.Flags != f || got.Data != 0x01020304 {
@@ -122,7 +122,7 @@ func channelSeveralQueues(t *testing.T, r *rig) {
 	qs := []*rig{r, r.another(t, 1, cq.Options{}), r.another(t, 2, cq.Options{})}
 	attachTo(t, c, qs[0].q, qs[1].q, qs[2].q)
 	for _, q := range qs {
-		must(t, c.Arm(q.q, cq.NotifyAny))
+		must(t, c.RequestNotify(q.q, cq.NotifyAny))
 	}
 	for i := range uint64(9) {
 		at := int(i*2) % 3
@@ -131,13 +131,13 @@ func channelSeveralQueues(t *testing.T, r *rig) {
 			t.Errorf("context %v, want %d", ev.Context, at)
 		}
 		done()
-		must(t, c.Arm(qs[at].q, cq.NotifyAny))
+		must(t, c.RequestNotify(qs[at].q, cq.NotifyAny))
 		wantContexts(t, "entry", drain(t, qs[at].q), i)
 	}
 }
 
 func channelEventAfterArming(t *testing.T, r *rig, c *cq.Channel) {
-	must(t, c.Arm(r.q, cq.NotifyAny))
+	must(t, c.RequestNotify(r.q, cq.NotifyAny))
 	noEvent(t, "nothing came", c)
 	r.post(t, 1, 4)
 	if ev := gets(t, "armed", c, r.q); ev.Dummy || ev.Solicited {
@@ -151,7 +151,7 @@ func channelEventAfterArming(t *testing.T, r *rig, c *cq.Channel) {
 // channelLoop is get, ack, arm, drain, while a writer posts in bursts.
 func channelLoop(t *testing.T, r *rig, c *cq.Channel) {
 	const total = 300
-	must(t, c.Arm(r.q, cq.NotifyAny))
+	must(t, c.RequestNotify(r.q, cq.NotifyAny))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -174,7 +174,7 @@ func channelLoop(t *testing.T, r *rig, c *cq.Channel) {
 	for len(got) < total {
 		_ = gets(t, "get", c, r.q)
 		must(t, c.Ack(r.q, 1))
-		must(t, c.Arm(r.q, cq.NotifyAny))
+		must(t, c.RequestNotify(r.q, cq.NotifyAny))
 		got = append(got, drain(t, r.q)...)
 	}
 	wantContexts(t, "all", got, upTo(0, total)...)
@@ -185,7 +185,7 @@ func channelLoop(t *testing.T, r *rig, c *cq.Channel) {
 func TestConformanceChannelKinds(t *testing.T) {
 	t.Parallel()
 	onChannel(t, "solicited-only", func(t *testing.T, r *rig, c *cq.Channel) {
-		must(t, c.Arm(r.q, cq.NotifySolicited))
+		must(t, c.RequestNotify(r.q, cq.NotifySolicited))
 		r.post(t, 1, 4)
 		noEvent(t, "plain ones", c)
 		r.postSolicited(t, 4)
@@ -194,7 +194,7 @@ func TestConformanceChannelKinds(t *testing.T) {
 		wantContexts(t, "all are there", drain(t, r.q), 1, 2, 3, 4)
 	})
 	onChannel(t, "errors-are-solicited", func(t *testing.T, r *rig, c *cq.Channel) {
-		must(t, c.Arm(r.q, cq.NotifySolicited))
+		must(t, c.RequestNotify(r.q, cq.NotifySolicited))
 		r.post(t, 1, 2)
 		noEvent(t, "a plain one", c)
 		r.postError(t, 2)
@@ -205,7 +205,7 @@ func TestConformanceChannelKinds(t *testing.T) {
 	onChannel(t, "arming-only-grows", channelKindsArmingOnlyGrows)
 	onChannel(t, "says-if-solicited", func(t *testing.T, r *rig, c *cq.Channel) {
 		for i, solicited := range []bool{false, true, false} {
-			must(t, c.Arm(r.q, cq.NotifyAny))
+			must(t, c.RequestNotify(r.q, cq.NotifyAny))
 			if solicited {
 				r.postSolicited(t, uint64(i))
 			} else {
@@ -218,7 +218,7 @@ func TestConformanceChannelKinds(t *testing.T) {
 		}
 	})
 	onChannel(t, "pending", func(t *testing.T, r *rig, c *cq.Channel) {
-		must(t, c.Arm(r.q, cq.NotifyAny))
+		must(t, c.RequestNotify(r.q, cq.NotifyAny))
 		if c.Pending(r.q) {
 			t.Error("nothing came")
 		}
@@ -238,7 +238,7 @@ func TestConformanceChannelKinds(t *testing.T) {
 		}
 		noEvent(t, "one", c)
 		wantContexts(t, "no entry", drain(t, r.q))
-		must(t, c.Arm(r.q, cq.NotifyAny))
+		must(t, c.RequestNotify(r.q, cq.NotifyAny))
 		must(t, c.Inject(r.q))
 		gets(t, "injected while armed", c, r.q)
 		r.post(t, 1, 2)
@@ -253,13 +253,13 @@ func channelKindsBudget(t *testing.T, r *rig) {
 	c := channel(t, r.d)
 	quiet := r.another(t, 1, cq.Options{})
 	attachTo(t, c, r.q, quiet.q)
-	must(t, c.Arm(r.q, cq.NotifyAny))
-	must(t, c.Arm(quiet.q, cq.NotifyAny))
+	must(t, c.RequestNotify(r.q, cq.NotifyAny))
+	must(t, c.RequestNotify(quiet.q, cq.NotifyAny))
 	r.post(t, 0, 40)
 	quiet.post(t, 100, 101)
 	var got [2][]uint64
 	for turn := 0; len(got[0]) < 40 || len(got[1]) < 1; turn++ {
-		ev, err := c.GetTimeout(tooLong)
+		ev, err := getEvent(c, tooLong)
 		must(t, err)
 		at := ev.Context.(int)
 		must(t, cq.Drain(c, ev, cq.NotifyAny, make([]cq.Context, 4), 8, func(es []cq.Context) error {
@@ -277,15 +277,15 @@ func channelKindsArmingOnlyGrows(t *testing.T, r *rig, c *cq.Channel) {
 	for _, order := range [][]cq.Notify{{cq.NotifySolicited, cq.NotifyAny},
 		{cq.NotifyAny, cq.NotifySolicited}} {
 		for _, n := range order {
-			must(t, c.Arm(r.q, n))
+			must(t, c.RequestNotify(r.q, n))
 		}
 		r.post(t, 1, 2)
 		gets(t, "any wins", c, r.q)
 		noEvent(t, "one for both", c)
 		wantContexts(t, "entry", drain(t, r.q), 1)
 	}
-	must(t, c.Arm(r.q, cq.NotifyAny))
+	must(t, c.RequestNotify(r.q, cq.NotifyAny))
 	r.post(t, 2, 3) // due
-	must(t, c.Arm(r.q, cq.NotifyAny))
+	must(t, c.RequestNotify(r.q, cq.NotifyAny))
 	gets(t, "what was due before the second arming", c, r.q)
 }

@@ -17,10 +17,10 @@ import (
 func TestConformanceChannelGet(t *testing.T) {
 	t.Parallel()
 	onChannel(t, "get-blocks", func(t *testing.T, r *rig, c *cq.Channel) {
-		must(t, c.Arm(r.q, cq.NotifyAny))
+		must(t, c.RequestNotify(r.q, cq.NotifyAny))
 		got := make(chan error, 1)
 		go func() {
-			_, err := c.Get(t.Context())
+			_, err := c.GetEvent(t.Context(), cq.WaitOptions{})
 			got <- err
 		}()
 		select {
@@ -32,25 +32,25 @@ func TestConformanceChannelGet(t *testing.T) {
 		must(t, <-got)
 	})
 	onChannel(t, "get-with-timeout", func(t *testing.T, r *rig, c *cq.Channel) {
-		must(t, c.Arm(r.q, cq.NotifyAny))
+		must(t, c.RequestNotify(r.q, cq.NotifyAny))
 		begin := time.Now()
-		_, err := c.GetTimeout(20 * time.Millisecond)
+		_, err := getEvent(c, 20*time.Millisecond)
 		wantErr(t, "get", err, cq.ErrTimedOut, syscall.EAGAIN)
 		if took := time.Since(begin); took < 20*time.Millisecond {
 			t.Errorf("over after %v", took)
 		}
-		_, err = c.TryGet()
+		_, err = c.TryGetEvent()
 		wantErr(t, "get without waiting", err, cq.ErrWouldBlock, syscall.EAGAIN)
 	})
 	onChannel(t, "leave-a-blocked-get", func(t *testing.T, r *rig, c *cq.Channel) {
-		must(t, c.Arm(r.q, cq.NotifyAny))
+		must(t, c.RequestNotify(r.q, cq.NotifyAny))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := later(cancel)
-		_, err := c.Get(ctx)
+		_, err := c.GetEvent(ctx, cq.WaitOptions{})
 		wantErr(t, "by context", err, context.Canceled)
 		done()
 		done = later(func() { must(t, c.Signal()) })
-		_, err = c.Get(t.Context())
+		_, err = c.GetEvent(t.Context(), cq.WaitOptions{})
 		wantErr(t, "by signal", err, cq.ErrSignaled)
 		done()
 		r.post(t, 1, 2)
@@ -63,7 +63,7 @@ func TestConformanceChannelGet(t *testing.T) {
 	onChannel(t, "never-writable", func(t *testing.T, r *rig, c *cq.Channel) {
 		fd, err := c.FD()
 		must(t, err)
-		must(t, c.Arm(r.q, cq.NotifyAny))
+		must(t, c.RequestNotify(r.q, cq.NotifyAny))
 		r.post(t, 1, 2)
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLOUT}}
 		eventually(t, "it is readable", func() bool {
@@ -84,7 +84,7 @@ func channelGetOneGetterPerEvent(t *testing.T, r *rig) {
 	for range 4 {
 		getters.Go(func() {
 			for {
-				ev, err := c.Get(t.Context())
+				ev, err := c.GetEvent(t.Context(), cq.WaitOptions{})
 				if err != nil {
 					return
 				}
@@ -93,7 +93,7 @@ func channelGetOneGetterPerEvent(t *testing.T, r *rig) {
 		})
 	}
 	for i := range uint64(30) {
-		must(t, c.Arm(r.q, cq.NotifyAny))
+		must(t, c.RequestNotify(r.q, cq.NotifyAny))
 		r.post(t, i, i+1)
 		<-got
 		_ = drain(t, r.q)
@@ -122,8 +122,8 @@ func channelGetEdge(t *testing.T, r *rig, c *cq.Channel) {
 	must(t, err)
 	edge, level := epollOn(t, fd, unix.EPOLLIN|unix.EPOLLET), epollOn(t, fd, unix.EPOLLIN)
 	for range 10 {
-		must(t, c.Arm(r.q, cq.NotifyAny))
-		must(t, c.Arm(other.q, cq.NotifyAny))
+		must(t, c.RequestNotify(r.q, cq.NotifyAny))
+		must(t, c.RequestNotify(other.q, cq.NotifyAny))
 		r.post(t, 1, 2)
 		other.post(t, 1, 2) // two events are pending
 		got := map[*cq.Queue]int{}
@@ -135,7 +135,7 @@ func channelGetEdge(t *testing.T, r *rig, c *cq.Channel) {
 				if left > 0 && len(level.wait(20_000)) == 0 {
 					t.Errorf("%d events are pending and the level is low", left)
 				}
-				ev, err := c.TryGet()
+				ev, err := c.TryGetEvent()
 				if err != nil {
 					wantErr(t, "no more", err, cq.ErrWouldBlock)
 					break
@@ -159,8 +159,8 @@ func channelGetDescriptor(t *testing.T, r *rig, c *cq.Channel) {
 	fd, err := c.FD()
 	must(t, err)
 	for range 3 {
-		must(t, c.Arm(r.q, cq.NotifyAny))
-		must(t, c.Arm(other.q, cq.NotifyAny))
+		must(t, c.RequestNotify(r.q, cq.NotifyAny))
+		must(t, c.RequestNotify(other.q, cq.NotifyAny))
 		if pollable(t, fd, 0) {
 			t.Error("readable without an event")
 		}
@@ -170,10 +170,10 @@ func channelGetDescriptor(t *testing.T, r *rig, c *cq.Channel) {
 			if !pollable(t, fd, 20_000) {
 				t.Errorf("%d events are pending and it is not readable", left)
 			}
-			_, err := c.TryGet()
+			_, err := c.TryGetEvent()
 			must(t, err)
 		}
-		_, err = c.TryGet()
+		_, err = c.TryGetEvent()
 		wantErr(t, "the last was taken", err, cq.ErrWouldBlock)
 		_, _ = drain(t, r.q), drain(t, other.q)
 	}
@@ -193,7 +193,7 @@ func TestConformanceChannelEnd(t *testing.T) {
 	})
 	onChannel(t, "destroy-waits-for-acks", func(t *testing.T, r *rig, c *cq.Channel) {
 		for range 2 {
-			must(t, c.Arm(r.q, cq.NotifyAny))
+			must(t, c.RequestNotify(r.q, cq.NotifyAny))
 			r.post(t, 1, 2)
 			gets(t, "event", c, r.q)
 		}
@@ -208,7 +208,7 @@ func TestConformanceChannelEnd(t *testing.T) {
 	onChannel(t, "acks-at-the-end", func(t *testing.T, r *rig, c *cq.Channel) {
 		const events = 20
 		for i := range uint64(events) {
-			must(t, c.Arm(r.q, cq.NotifyAny))
+			must(t, c.RequestNotify(r.q, cq.NotifyAny))
 			r.post(t, i, i+1)
 			gets(t, "event", c, r.q)
 			wantContexts(t, "entry", drain(t, r.q), i)

@@ -253,7 +253,7 @@ func TestConformanceCounter(t *testing.T) {
 		must(t, r.w.Set(cq.MaxCounterValue))
 		must(t, r.w.SetErr(cq.MaxCounterErrValue))
 		wantValues(t, r, "greatest", cq.MaxCounterValue, cq.MaxCounterErrValue)
-		must(t, r.c.WaitTimeout(cq.MaxCounterValue, 0))
+		must(t, cntrWait(r.c, cq.MaxCounterValue, 0))
 	})
 }
 
@@ -263,46 +263,46 @@ func TestConformanceCounterWait(t *testing.T) {
 	o := cq.CounterOptions{Spin: -1}
 	conformCounter(t, "results", o, func(t *testing.T, r *countRig) {
 		must(t, r.w.Add(5))
-		must(t, r.c.WaitTimeout(5, 0))
-		must(t, r.c.WaitTimeout(3, -1))
+		must(t, cntrWait(r.c, 5, 0))
+		must(t, cntrWait(r.c, 3, -1))
 		for _, timeout := range []time.Duration{0, 20 * time.Millisecond} {
 			begin := time.Now()
-			err := r.c.WaitTimeout(6, timeout)
+			err := cntrWait(r.c, 6, timeout)
 			wantErr(t, "wait", err, cq.ErrTimedOut, syscall.ETIMEDOUT)
 			if took := time.Since(begin); errors.Is(err, syscall.EAGAIN) || took < timeout {
 				t.Errorf("%v after %v", err, took)
 			}
 		}
 		done := later(func() { must(t, r.w.Add(1)) })
-		must(t, r.c.WaitTimeout(6, tooLong))
+		must(t, cntrWait(r.c, 6, tooLong))
 		done()
 		done = r.waiting(t, func() { must(t, r.w.AddErr(1)) })
-		wantErr(t, "failure", r.c.WaitTimeout(100, tooLong), cq.ErrAvail, cq.EAvail)
+		wantErr(t, "failure", cntrWait(r.c, 100, tooLong), cq.ErrAvail, cq.EAvail)
 		done()
 		done = later(func() { must(t, r.w.Set(100)) })
-		must(t, r.c.WaitTimeout(100, tooLong))
+		must(t, cntrWait(r.c, 100, tooLong))
 		done()
 	})
 	conformCounter(t, "error-changed", o, func(t *testing.T, r *countRig) {
 		must(t, r.w.AddErr(3)) // before the wait: that does not end it
-		wantErr(t, "old failures", r.c.WaitTimeout(1, time.Millisecond), cq.ErrTimedOut)
+		wantErr(t, "old failures", cntrWait(r.c, 1, time.Millisecond), cq.ErrTimedOut)
 		done := r.waiting(t, func() { must(t, r.w.AddErr(1)) })
-		wantErr(t, "a new one", r.c.WaitTimeout(1, tooLong), cq.ErrAvail)
+		wantErr(t, "a new one", cntrWait(r.c, 1, tooLong), cq.ErrAvail)
 		done()
 		done = r.waiting(t, func() { must(t, r.w.SetErr(1)) })
-		wantErr(t, "a smaller number", r.c.WaitTimeout(1, tooLong), cq.ErrAvail)
+		wantErr(t, "a smaller number", cntrWait(r.c, 1, tooLong), cq.ErrAvail)
 		done()
 		done = later(func() { must(t, r.w.Add(1)) })
-		must(t, r.c.WaitTimeout(1, tooLong))
+		must(t, cntrWait(r.c, 1, tooLong))
 		done()
 		must(t, r.w.AddErr(1))
-		must(t, r.c.WaitTimeout(1, 0)) // the value is looked at first
+		must(t, cntrWait(r.c, 1, 0)) // the value is looked at first
 	})
 	conformCounter(t, "many-waiters", o, func(t *testing.T, r *countRig) {
 		var all sync.WaitGroup
 		for i := range uint64(12) {
 			all.Go(func() {
-				if err := r.c.WaitTimeout(i+1, tooLong); err != nil {
+				if err := cntrWait(r.c, i+1, tooLong); err != nil {
 					t.Errorf("waiter %d: %v", i, err)
 				}
 				if v, err := r.c.Read(); v < i+1 || err != nil {
@@ -318,14 +318,14 @@ func TestConformanceCounterWait(t *testing.T) {
 	})
 	none := cq.CounterOptions{Wait: cq.WaitNone}
 	conformCounter(t, "without-wait-object", none, func(t *testing.T, r *countRig) {
-		wantErr(t, "wait", r.c.WaitTimeout(1, -1), cq.ErrNoWait, syscall.ENOSYS)
+		wantErr(t, "wait", cntrWait(r.c, 1, -1), cq.ErrNoWait, syscall.ENOSYS)
 		must(t, r.w.Add(1))
 		wantValues(t, r, "polled", 1, 0)
 	})
 	conformCounter(t, "context", o, func(t *testing.T, r *countRig) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := later(cancel)
-		wantErr(t, "wait", r.c.Wait(ctx, 1), context.Canceled)
+		wantErr(t, "wait", r.c.Wait(ctx, 1, cq.WaitOptions{}), context.Canceled)
 		done()
 	})
 }

@@ -93,7 +93,7 @@ func TestConformanceWaitCounters(t *testing.T) {
 			addTo(t, s, r.c)
 		}
 		for { // what the set knows of them begins somewhere
-			if n, err := s.WaitTimeout(dst, 0); n == 0 {
+			if n, err := setWait(s, dst, 0); n == 0 {
 				wantErr(t, "wait", err, cq.ErrTimedOut)
 				break
 			}
@@ -101,7 +101,7 @@ func TestConformanceWaitCounters(t *testing.T) {
 		for i := range 9 {
 			at := i * 2 % 3
 			done := later(func() { must(t, rs[at].w.Add(1)) })
-			if n, err := s.WaitTimeout(dst, tooLong); n != 1 || err != nil || dst[0] != rs[at].c {
+			if n, err := setWait(s, dst, tooLong); n != 1 || err != nil || dst[0] != rs[at].c {
 				t.Errorf("%d: %d, %v, %v", i, n, err, dst[0])
 			}
 			done()

@@ -238,7 +238,7 @@ func TestConformanceEQClose(t *testing.T) {
 		must(t, r.e.Close())
 		_, err := r.w.Write(&cq.Event{})
 		wantErr(t, "write", err, cq.ErrClosed)
-		_, err = r.e.Read(&cq.Event{})
+		_, err = r.e.Read(&cq.Event{}, 0)
 		wantErr(t, "read", err, cq.ErrClosed)
 		if !r.far {
 			_, err = cq.AdoptEvents(r.d, r.e.Name(), cq.EventOptions{})
@@ -251,7 +251,7 @@ func TestConformanceEQClose(t *testing.T) {
 func TestConformanceEQWaitObject(t *testing.T) {
 	t.Parallel()
 	conformEQ(t, "none", cq.EventOptions{Wait: cq.WaitNone}, func(t *testing.T, r *eqRig) {
-		_, err := r.e.ReadTimeout(&cq.Event{}, -1)
+		_, err := eqSread(r.e, &cq.Event{}, -1)
 		wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
 		if fd := waitFD(r.e); fd != -1 {
 			t.Errorf("descriptor %d", fd)
@@ -263,7 +263,7 @@ func TestConformanceEQWaitObject(t *testing.T) {
 	conformEQ(t, "futex", cq.EventOptions{Wait: cq.WaitQueue, Spin: -1}, func(t *testing.T, r *eqRig) {
 		defer eventAsleep(t, r.e, func() { writeEvents(t, r.w, 1, 2) })()
 		var ev cq.Event
-		if _, err := r.e.ReadTimeout(&ev, -1); err != nil || ev.Context != 1 {
+		if _, err := eqSread(r.e, &ev, -1); err != nil || ev.Context != 1 {
 			t.Errorf("%+v, %v", ev, err)
 		}
 	})
@@ -286,7 +286,7 @@ func TestConformanceEQWaitObject(t *testing.T) {
 			if !readable(20_000) {
 				t.Error("not readable with an event")
 			}
-			if _, err := r.e.Peek(&cq.Event{}); err != nil || !readable(0) {
+			if _, err := r.e.Read(&cq.Event{}, cq.FlagPeek); err != nil || !readable(0) {
 				t.Errorf("a peek takes the readiness away: %v", err)
 			}
 			wantErr(t, "trywait with an event", r.e.TryWait(), cq.ErrWouldBlock)
@@ -345,7 +345,7 @@ func TestConformanceEQHandler(t *testing.T) {
 				t.Fatal("the handler is not called")
 			}
 		}
-		_, err = r.e.Read(&cq.Event{})
+		_, err = r.e.Read(&cq.Event{}, 0)
 		wantErr(t, "a read beside the handler", err, cq.ErrHandled)
 	})
 }

@@ -15,7 +15,7 @@ func TestConformanceEQRead(t *testing.T) {
 	t.Parallel()
 	o := cq.EventOptions{Size: 8}
 	conformEQ(t, "empty", o, func(t *testing.T, r *eqRig) {
-		n, err := r.e.Read(&cq.Event{})
+		n, err := r.e.Read(&cq.Event{}, 0)
 		wantErr(t, "read", err, cq.ErrWouldBlock, syscall.EAGAIN)
 		if n != 0 {
 			t.Errorf("%d bytes", n)
@@ -27,7 +27,7 @@ func TestConformanceEQRead(t *testing.T) {
 		_, err := r.w.Write(&want)
 		must(t, err)
 		var got cq.Event
-		n, err := r.e.Read(&got)
+		n, err := r.e.Read(&got, 0)
 		if n != cq.EventHeaderBytes || err != nil {
 			t.Errorf("%d, %v", n, err)
 		}
@@ -40,12 +40,12 @@ func TestConformanceEQRead(t *testing.T) {
 		}
 		for i := range uint64(3) {
 			ev := cq.Event{Payload: make([]byte, 0, 100)}
-			n, err := r.e.Read(&ev)
+			n, err := r.e.Read(&ev, 0)
 			if n != cq.EventHeaderBytes+int(i) || err != nil || ev.Context != i {
 				t.Errorf("%d: %d bytes, %v, %+v", i, n, err, ev)
 			}
 		}
-		_, err := r.e.Read(&cq.Event{})
+		_, err := r.e.Read(&cq.Event{}, 0)
 		wantErr(t, "a fourth", err, cq.ErrWouldBlock)
 	})
 	conformEQ(t, "too-large-stays", o, func(t *testing.T, r *eqRig) {
@@ -53,17 +53,17 @@ func TestConformanceEQRead(t *testing.T) {
 		must(t, err)
 		for range 3 {
 			ev := cq.Event{Payload: make([]byte, 0, 4)}
-			_, err := r.e.Read(&ev)
+			_, err := r.e.Read(&ev, 0)
 			wantErr(t, "read", err, cq.ETooSmall, syscall.EMSGSIZE)
 			var small *cq.TooSmallError
 			if !errors.As(err, &small) || small.NeedBytes != 10 {
 				t.Fatalf("%v does not say that 10 bytes are needed", err)
 			}
-			_, err = r.e.ReadTimeout(&ev, -1)
+			_, err = eqSread(r.e, &ev, -1)
 			wantErr(t, "sread", err, cq.ETooSmall)
 		}
 		ev := cq.Event{Payload: make([]byte, 0, 10)}
-		if _, err := r.e.Read(&ev); err != nil || string(ev.Payload) != "connection" {
+		if _, err := r.e.Read(&ev, 0); err != nil || string(ev.Payload) != "connection" {
 			t.Errorf("%v, %q", err, ev.Payload)
 		}
 	})
@@ -77,13 +77,18 @@ func TestConformanceEQPeek(t *testing.T) {
 		writeEvents(t, r.w, 0, 5)
 		for range 5 {
 			var ev cq.Event
-			if n, err := r.e.Peek(&ev); n != cq.EventHeaderBytes || err != nil || ev.Context != 0 {
+			if n, err := r.e.Read(&ev, cq.FlagPeek); n != cq.EventHeaderBytes || err != nil ||
+				ev.Context != 0 {
 				t.Errorf("peek: %d, %v, %+v", n, err, ev)
 			}
 		}
 		wantContexts(t, "reads", drainEvents(t, r.e), upTo(0, 5)...)
-		_, err := r.e.Peek(&cq.Event{})
+		_, err := r.e.Read(&cq.Event{}, cq.FlagPeek)
 		wantErr(t, "peek at nothing", err, cq.ErrWouldBlock)
+		_, err = r.e.Read(&cq.Event{}, cq.FlagMore)
+		wantErr(t, "a flag that reads do not know", err, cq.ErrInvalid, syscall.EINVAL)
+		_, err = r.e.ReadErr(&cq.EventError{}, cq.FlagPeek|cq.FlagMore)
+		wantErr(t, "such a flag of readerr", err, cq.ErrInvalid)
 	})
 	conformEQ(t, "the-same-among-writers", cq.EventOptions{Size: 256, MaxLanes: 4}, eqPeekTheSame)
 	conformEQ(t, "alternating", o, eqPeekAlternating)
@@ -95,7 +100,7 @@ func TestConformanceEQPeek(t *testing.T) {
 		done := later(func() { writeEvents(t, r.w, 0, 1) })
 		for range 3 {
 			var ev cq.Event
-			if _, err := r.e.PeekTimeout(&ev, tooLong); err != nil || ev.Context != 0 {
+			if _, err := eqSread(r.e, &ev, tooLong, cq.FlagPeek); err != nil || ev.Context != 0 {
 				t.Errorf("%v, %+v", err, ev)
 			}
 			if !pollable(t, waitFD(r.e), 20_000) {
@@ -112,10 +117,9 @@ func TestConformanceEQPeek(t *testing.T) {
 	})
 	conformEQ(t, "blocking", o, func(t *testing.T, r *eqRig) {
 		writeEvents(t, r.w, 0, 2)
-		for i, read := range []func(*cq.Event, time.Duration) (int, error){r.e.ReadTimeout,
-			r.e.PeekTimeout, r.e.ReadTimeout} {
+		for i, flags := range []cq.Flags{0, cq.FlagPeek, 0} {
 			var ev cq.Event
-			if n, err := read(&ev, tooLong); n != cq.EventHeaderBytes || err != nil ||
+			if n, err := eqSread(r.e, &ev, tooLong, flags); n != cq.EventHeaderBytes || err != nil ||
 				ev.Context != uint64(min(i, 1)) {
 				t.Errorf("%d: %d, %v, %+v", i, n, err, ev)
 			}
@@ -131,17 +135,17 @@ func eqPeekTheSame(t *testing.T, r *eqRig) {
 	}
 	for len(ws) > 0 {
 		var first, ev cq.Event
-		_, err := r.e.Peek(&first)
+		_, err := r.e.Read(&first, cq.FlagPeek)
 		must(t, err)
 		for i := range 100 {
 			if i%50 == 1 {
 				writeEvents(t, ws[i/50], first.Context+2000, first.Context+2001)
 			}
-			if _, err := r.e.Peek(&ev); err != nil || ev.Context != first.Context {
+			if _, err := r.e.Read(&ev, cq.FlagPeek); err != nil || ev.Context != first.Context {
 				t.Fatalf("peek %d: %d, %v; want %d again", i, ev.Context, err, first.Context)
 			}
 		}
-		if _, err := r.e.Read(&ev); err != nil || ev.Context != first.Context {
+		if _, err := r.e.Read(&ev, 0); err != nil || ev.Context != first.Context {
 			t.Fatalf("read: %d, %v; want what was peeked at, %d", ev.Context, err, first.Context)
 		}
 		if first.Context%1000 == 4 {
@@ -160,19 +164,19 @@ func eqPeekAlternating(t *testing.T, r *eqRig) {
 		}
 	}
 	for i := range uint64(10) {
-		read := r.e.Peek
+		flags := cq.FlagPeek
 		if i%2 == 1 {
-			read = r.e.Read
+			flags = 0
 		}
 		var ev cq.Event
-		n, err := read(&ev)
+		n, err := r.e.Read(&ev, flags)
 		if n != cq.EventHeaderBytes || err != nil {
 			t.Errorf("%d: %d, %v", i, n, err)
 		}
 		sameEvent(t, fmt.Sprint(i), ev,
 			cq.Event{Event: cq.EventNotify, FID: fids[i/2%2], Context: i / 2})
 	}
-	_, err := r.e.Read(&cq.Event{})
+	_, err := r.e.Read(&cq.Event{}, 0)
 	wantErr(t, "an eleventh", err, cq.ErrWouldBlock)
 }
 
@@ -184,26 +188,26 @@ func TestConformanceEQSread(t *testing.T) {
 		want := cq.Event{Event: cq.EventNotify, FID: fabric(1), Context: 4, Data: 5}
 		defer eventAsleep(t, r.e, func() { _, _ = r.w.Write(&want) })()
 		var got cq.Event
-		if n, err := r.e.ReadTimeout(&got, tooLong); n != cq.EventHeaderBytes || err != nil {
+		if n, err := eqSread(r.e, &got, tooLong); n != cq.EventHeaderBytes || err != nil {
 			t.Errorf("%d, %v", n, err)
 		}
 		sameEvent(t, "sread", got, want)
 	})
 	conformEQ(t, "negative-timeout", o, func(t *testing.T, r *eqRig) {
 		defer eventAsleep(t, r.e, func() { writeEvents(t, r.w, 1, 2) })()
-		if n, err := r.e.ReadTimeout(&cq.Event{}, -1); n == 0 || err != nil {
+		if n, err := eqSread(r.e, &cq.Event{}, -1); n == 0 || err != nil {
 			t.Errorf("%d, %v", n, err)
 		}
 	})
 	conformEQ(t, "error", o, func(t *testing.T, r *eqRig) {
 		defer eventAsleep(t, r.e, func() { _, _ = r.w.WriteErr(&cq.EventError{Err: cq.EOther}) })()
-		_, err := r.e.ReadTimeout(&cq.Event{}, tooLong)
+		_, err := eqSread(r.e, &cq.Event{}, tooLong)
 		wantErr(t, "sread", err, cq.ErrAvail, cq.EAvail)
 	})
 	conformEQ(t, "timeout", o, func(t *testing.T, r *eqRig) {
 		for _, timeout := range []time.Duration{0, 20 * time.Millisecond} {
 			begin := time.Now()
-			_, err := r.e.ReadTimeout(&cq.Event{}, timeout)
+			_, err := eqSread(r.e, &cq.Event{}, timeout)
 			wantErr(t, "sread", err, cq.ErrTimedOut, syscall.EAGAIN)
 			if took := time.Since(begin); took < timeout {
 				t.Errorf("%v was over after %v", timeout, took)
@@ -211,19 +215,19 @@ func TestConformanceEQSread(t *testing.T) {
 		}
 		writeEvents(t, r.w, 1, 2)
 		var ev cq.Event
-		if _, err := r.e.ReadTimeout(&ev, tooLong); err != nil || ev.Context != 1 {
+		if _, err := eqSread(r.e, &ev, tooLong); err != nil || ev.Context != 1 {
 			t.Errorf("%+v, %v", ev, err)
 		}
 	})
 	conformEQ(t, "timeout-of-kfabric", o, func(t *testing.T, r *eqRig) {
 		for _, timeout := range []time.Duration{0, time.Millisecond} {
-			_, err := r.e.ReadTimeout(&cq.Event{}, timeout)
+			_, err := eqSread(r.e, &cq.Event{}, timeout)
 			wantErr(t, "sread", err, cq.ErrTimedOut, syscall.ETIMEDOUT)
 			if errors.Is(err, cq.ErrWouldBlock) {
 				t.Error("it is what a read is that does not wait")
 			}
 		}
-		_, err := r.e.Read(&cq.Event{})
+		_, err := r.e.Read(&cq.Event{}, 0)
 		wantErr(t, "read", err, cq.ErrWouldBlock)
 	})
 }
@@ -234,10 +238,10 @@ func TestConformanceEQReadErr(t *testing.T) {
 	o := cq.EventOptions{Size: 16}
 	conformEQ(t, "no-error", o, func(t *testing.T, r *eqRig) {
 		writeEvents(t, r.w, 0, 5)
-		_, err := r.e.ReadErr(&cq.EventError{})
+		_, err := r.e.ReadErr(&cq.EventError{}, 0)
 		wantErr(t, "an event is next", err, cq.ErrWouldBlock)
 		_ = drainEvents(t, r.e)
-		_, err = r.e.ReadErr(&cq.EventError{})
+		_, err = r.e.ReadErr(&cq.EventError{}, 0)
 		wantErr(t, "nothing is there", err, cq.ErrWouldBlock, syscall.EAGAIN)
 	})
 	conformEQ(t, "every-field", o, func(t *testing.T, r *eqRig) {
@@ -247,7 +251,7 @@ func TestConformanceEQReadErr(t *testing.T) {
 			_, err := r.w.WriteErr(&want)
 			must(t, err)
 			got := cq.EventError{ErrData: make([]byte, 0, 8)}
-			n, err := r.e.ReadErr(&got)
+			n, err := r.e.ReadErr(&got, 0)
 			if n != cq.EventErrorBytes || err != nil {
 				t.Errorf("%d, %v", n, err)
 			}
@@ -263,14 +267,14 @@ func TestConformanceEQReadErr(t *testing.T) {
 		must(t, err)
 		writeEvents(t, r.w, 1, 2)
 		for range 3 {
-			_, err := r.e.Read(&cq.Event{})
+			_, err := r.e.Read(&cq.Event{}, 0)
 			wantErr(t, "read", err, cq.ErrAvail)
-			_, err = r.e.Peek(&cq.Event{})
+			_, err = r.e.Read(&cq.Event{}, cq.FlagPeek)
 			wantErr(t, "peek", err, cq.ErrAvail)
-			_, err = r.e.PeekErr(&cq.EventError{})
+			_, err = r.e.ReadErr(&cq.EventError{}, cq.FlagPeek)
 			must(t, err)
 		}
-		_, err = r.e.ReadErr(&cq.EventError{})
+		_, err = r.e.ReadErr(&cq.EventError{}, 0)
 		must(t, err)
 		wantContexts(t, "after it", drainEvents(t, r.e), 1)
 	})

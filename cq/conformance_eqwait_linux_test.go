@@ -54,12 +54,12 @@ func TestConformanceEQInSet(t *testing.T) {
 				if s.Len() != 1 {
 					t.Fatalf("%d members", s.Len())
 				}
-				_, err := r.e.ReadTimeout(&cq.Event{}, -1)
+				_, err := eqSread(r.e, &cq.Event{}, -1)
 				wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
 				dst := make([]cq.Waitable, 2)
 				for i := range uint64(3) {
 					done := later(func() { writeEvents(t, r.w, i, i+1) })
-					if n, err := s.WaitTimeout(dst, tooLong); n != 1 || err != nil || dst[0] != r.e {
+					if n, err := setWait(s, dst, tooLong); n != 1 || err != nil || dst[0] != r.e {
 						t.Errorf("%d, %v, %v", n, err, dst[0])
 					}
 					done()
@@ -88,7 +88,7 @@ func TestConformanceEQInSet(t *testing.T) {
 			t.Errorf("%d members", s.Len())
 		}
 		writeEvents(t, e, 1, 2)
-		if _, err := e.ReadTimeout(&cq.Event{}, tooLong); err != nil {
+		if _, err := eqSread(e, &cq.Event{}, tooLong); err != nil {
 			t.Error(err)
 		}
 	})
@@ -111,7 +111,7 @@ func manyInSet(t *testing.T, at site, p *peer) {
 	for i := range uint64(12) {
 		r := rs[i*7%4]
 		done := later(func() { writeEvents(t, r.w, i, i+1) })
-		if n, err := s.WaitTimeout(dst, tooLong); n != 1 || err != nil || dst[0] != r.e {
+		if n, err := setWait(s, dst, tooLong); n != 1 || err != nil || dst[0] != r.e {
 			t.Errorf("%d: %d, %v, %v", i, n, err, dst[0])
 		}
 		done()
@@ -119,7 +119,7 @@ func manyInSet(t *testing.T, at site, p *peer) {
 	}
 	writeEvents(t, rs[1].w, 0, 1)
 	writeEvents(t, rs[3].w, 0, 1)
-	if n, err := s.WaitTimeout(dst, tooLong); n != 2 || err != nil {
+	if n, err := setWait(s, dst, tooLong); n != 2 || err != nil {
 		t.Errorf("two have an event: %d, %v", n, err)
 	}
 }

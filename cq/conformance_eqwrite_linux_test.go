@@ -30,7 +30,7 @@ func TestConformanceEQWrite(t *testing.T) {
 		_, err := r.w.Write(&want)
 		must(t, err)
 		got := cq.Event{Payload: make([]byte, 0, 4)}
-		_, err = r.e.Read(&got)
+		_, err = r.e.Read(&got, 0)
 		must(t, err)
 		sameEvent(t, "read", got, want)
 	})
@@ -59,12 +59,12 @@ func TestConformanceEQWrite(t *testing.T) {
 		wantErr(t, "a fifth", err, cq.ErrOverrun, cq.EOverrun)
 		for i := range uint64(4) {
 			var ev cq.Event
-			if _, err := r.e.Read(&ev); err != nil || ev.Context != i {
+			if _, err := r.e.Read(&ev, 0); err != nil || ev.Context != i {
 				t.Errorf("%d: %+v, %v", i, ev, err)
 			}
 		}
 		for range 3 {
-			_, err := r.e.Read(&cq.Event{})
+			_, err := r.e.Read(&cq.Event{}, 0)
 			wantErr(t, "then", err, cq.ErrOverrun)
 		}
 	})
@@ -95,7 +95,7 @@ func severalWriters(t *testing.T, r *eqRig) {
 	var next [3]uint64
 	for range each * len(ws) {
 		var ev cq.Event
-		_, err := r.e.ReadTimeout(&ev, tooLong)
+		_, err := eqSread(r.e, &ev, tooLong)
 		must(t, err)
 		if ev.Data != next[ev.Context] {
 			t.Fatalf("writer %d: event %d, want %d", ev.Context, ev.Data, next[ev.Context])
@@ -121,7 +121,7 @@ func TestConformanceEQEvents(t *testing.T) {
 		}
 		for _, k := range kinds {
 			var ev cq.Event
-			if _, err := r.e.Read(&ev); err != nil || ev.Event != k {
+			if _, err := r.e.Read(&ev, 0); err != nil || ev.Event != k {
 				t.Errorf("%v, %v; want %v", ev.Event, err, k)
 			}
 		}
@@ -133,7 +133,7 @@ func TestConformanceEQEvents(t *testing.T) {
 		_, err = r.w.Write(&cq.Event{Event: kind, FID: cq.FID{Kind: of, ID: 3}, Payload: payload})
 		must(t, err)
 		ev := cq.Event{Payload: make([]byte, 0, 200)}
-		n, err := r.e.Read(&ev)
+		n, err := r.e.Read(&ev, 0)
 		if err != nil || n != cq.EventHeaderBytes+len(payload) || ev.Event != kind || ev.FID.Kind != of {
 			t.Fatalf("%v: %d, %v, %+v", kind, n, err, ev)
 		}
@@ -189,7 +189,7 @@ func exchange(t *testing.T, r *rig, e *cq.EventQueue, w eventWriter) {
 		for n := uint64(0); n < exchanges; {
 			k, err := cq.Read(r.q, dst)
 			if err == cq.ErrWouldBlock && r.q.Options().Wait != cq.WaitNone {
-				k, err = cq.ReadTimeout(r.q, dst, tooLong)
+				k, err = sread(r.q, dst, tooLong)
 			}
 			if k == 1 {
 				writeEvents(t, w, dst[0].Context, dst[0].Context+1)
@@ -205,9 +205,9 @@ func exchange(t *testing.T, r *rig, e *cq.EventQueue, w eventWriter) {
 		r.post(t, i, i+1)
 		var ev cq.Event
 		for {
-			_, err := e.Read(&ev)
+			_, err := e.Read(&ev, 0)
 			if err == cq.ErrWouldBlock && e.Options().Wait != cq.WaitNone {
-				_, err = e.ReadTimeout(&ev, tooLong)
+				_, err = eqSread(e, &ev, tooLong)
 			}
 			if err == nil {
 				break

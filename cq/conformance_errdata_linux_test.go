@@ -71,7 +71,7 @@ func TestConformanceEQErrData(t *testing.T) {
 					if room != nil {
 						e = cq.EventError{ErrData: room, ErrDataBytes: 99}
 					}
-					_, err := r.e.ReadErr(&e)
+					_, err := r.e.ReadErr(&e, 0)
 					must(t, err)
 					wantErr(t, "entry", &e, cq.EOther)
 					return e.ErrData, e.ErrDataBytes

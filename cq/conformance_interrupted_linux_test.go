@@ -28,7 +28,7 @@ func TestConformanceInterrupted(t *testing.T) {
 			})
 			r.post(t, 1, 2)
 		})
-		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong); n != 1 || err != nil {
+		if n, err := sread(r.q, make([]cq.Msg, 1), tooLong); n != 1 || err != nil {
 			t.Errorf("%d, %v", n, err)
 		}
 		done()
@@ -43,7 +43,7 @@ func TestConformanceInterrupted(t *testing.T) {
 			writeEvents(t, r.w, 1, 2)
 		})
 		var ev cq.Event
-		if _, err := r.e.ReadTimeout(&ev, tooLong); err != nil || ev.Context != 1 {
+		if _, err := eqSread(r.e, &ev, tooLong); err != nil || ev.Context != 1 {
 			t.Errorf("%+v, %v", ev, err)
 		}
 		done()
@@ -60,7 +60,7 @@ func interruptedEveryBlockingCall(t *testing.T, r *rig) {
 	c, s := channel(t, r.d), waitSet(t, r.d, cq.WaitSetOptions{})
 	attachTo(t, c, r.q)
 	addTo(t, s, r.q)
-	must(t, c.Arm(r.q, cq.NotifyAny))
+	must(t, c.RequestNotify(r.q, cq.NotifyAny))
 	post := func() { r.post(t, 1, 2) }
 	for _, call := range []struct {
 		name string
@@ -68,24 +68,24 @@ func interruptedEveryBlockingCall(t *testing.T, r *rig) {
 		wait func() error
 	}{
 		{"wait set", post, func() error {
-			_, err := s.WaitTimeout(make([]cq.Waitable, 1), -1)
+			_, err := setWait(s, make([]cq.Waitable, 1), -1)
 			return err
 		}},
-		{"channel", func() {}, func() error { _, err := c.GetTimeout(-1); return err }},
+		{"channel", func() {}, func() error { _, err := getEvent(c, -1); return err }},
 		{"sread", func() {}, func() error {
-			_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1)
+			_, err := sread(r.q, make([]cq.Msg, 1), -1)
 			return err
 		}},
 		{"sread that sleeps", post, func() error {
-			_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong)
+			_, err := sread(r.q, make([]cq.Msg, 1), tooLong)
 			return err
 		}},
 		{"eq", func() { writeEvents(t, e, 1, 2) }, func() error {
-			_, err := e.ReadTimeout(&cq.Event{}, -1)
+			_, err := eqSread(e, &cq.Event{}, -1)
 			return err
 		}},
 		{"counter", func() { must(t, count.Add(1)) }, func() error {
-			return count.WaitTimeout(1, -1)
+			return cntrWait(count, 1, -1)
 		}},
 	} {
 		done := later(func() {

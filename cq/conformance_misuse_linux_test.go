@@ -26,8 +26,8 @@ func TestConformanceMisuse(t *testing.T) {
 			"trywait: nothing":      cq.TryWait(nil),
 			"trywait: nil":          cq.TryWait(r.q, (*cq.EventQueue)(nil)),
 			"channel: attach nil":   c.Attach(nil),
-			"channel: arm nil":      c.Arm(nil, cq.NotifyAny),
-			"channel: arm for none": c.Arm(r.q, 0),
+			"channel: arm nil":      c.RequestNotify(nil, cq.NotifyAny),
+			"channel: arm for none": c.RequestNotify(r.q, 0),
 			"channel: ack nil":      c.Ack(nil, 1),
 			"channel: detach nil":   c.Detach(t.Context(), nil),
 			"channel: inject nil":   c.Inject(nil),
@@ -40,7 +40,8 @@ func TestConformanceMisuse(t *testing.T) {
 		} {
 			wantErr(t, name, err, cq.ErrInvalid)
 		}
-		for name, err := range map[string]error{"arm": c.Arm(r.q, cq.NotifyAny), "ack": c.Ack(r.q, 1),
+		for name, err := range map[string]error{"arm": c.RequestNotify(r.q, cq.NotifyAny),
+			"ack":    c.Ack(r.q, 1),
 			"inject": c.Inject(r.q), "detach": c.Detach(t.Context(), r.q), "set": s.Remove(r.q),
 			"poll set": p.Remove(r.q)} {
 			wantErr(t, name+" of what is not there", err, fs.ErrNotExist)
@@ -54,7 +55,7 @@ func TestConformanceMisuse(t *testing.T) {
 		for name, err := range map[string]error{
 			"read":     errOf(cq.Read(r.q, make([]cq.Msg, 1))),
 			"readfrom": errOf(cq.ReadFrom(r.q, make([]cq.Msg, 1), make([]cq.Addr, 1))),
-			"sread":    errOf(cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1)),
+			"sread":    errOf(sread(r.q, make([]cq.Msg, 1), -1)),
 			"peek":     errOf(r.q.Peek(1)),
 			"readerr":  r.q.ReadErr(&cq.ErrorEntry{}),
 			"release":  r.q.Release(1),
@@ -87,10 +88,10 @@ func TestConformanceMisuseClosed(t *testing.T) {
 	conformEQ(t, "event-queue", cq.EventOptions{Wait: cq.WaitFD}, func(t *testing.T, r *eqRig) {
 		must(t, r.e.Close())
 		for name, err := range map[string]error{
-			"read":    errOf(r.e.Read(&cq.Event{})),
-			"sread":   errOf(r.e.ReadTimeout(&cq.Event{}, -1)),
-			"peek":    errOf(r.e.Peek(&cq.Event{})),
-			"readerr": errOf(r.e.ReadErr(&cq.EventError{})),
+			"read":    errOf(r.e.Read(&cq.Event{}, 0)),
+			"sread":   errOf(eqSread(r.e, &cq.Event{}, -1)),
+			"peek":    errOf(r.e.Read(&cq.Event{}, cq.FlagPeek)),
+			"readerr": errOf(r.e.ReadErr(&cq.EventError{}, 0)),
 			"write":   errOf(r.w.Write(&cq.Event{})),
 			"signal":  r.e.Signal(),
 			"trywait": cq.TryWait(r.e),
@@ -110,7 +111,7 @@ func TestConformanceMisuseClosed(t *testing.T) {
 			"set":     r.c.Set(1),
 			"read":    errOf(r.c.Read()),
 			"readerr": errOf(r.c.ReadErr()),
-			"wait":    r.c.WaitTimeout(5, -1),
+			"wait":    cntrWait(r.c, 5, -1),
 			"trywait": cq.TryWait(r.c),
 			"member":  waitSet(t, r.d, cq.WaitSetOptions{}).Add(r.c),
 		} {

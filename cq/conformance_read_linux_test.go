@@ -120,7 +120,7 @@ func TestConformanceCQReadErr(t *testing.T) {
 		for range 3 {
 			_, err := cq.Read(r.q, make([]cq.Msg, 4))
 			wantErr(t, "read", err, cq.ErrAvail)
-			_, err = cq.ReadTimeout(r.q, make([]cq.Msg, 4), -1)
+			_, err = sread(r.q, make([]cq.Msg, 4), -1)
 			wantErr(t, "sread", err, cq.ErrAvail)
 		}
 		must(t, r.q.ReadErr(&cq.ErrorEntry{}))

@@ -196,7 +196,7 @@ func TestConformanceWaitSet(t *testing.T) {
 		s := waitSet(t, r.d, cq.WaitSetOptions{})
 		addTo(t, s, r.q)
 		r.post(t, 1, 2)
-		if n, err := s.WaitTimeout(make([]cq.Waitable, 1), tooLong); n != 1 || err != nil {
+		if n, err := setWait(s, make([]cq.Waitable, 1), tooLong); n != 1 || err != nil {
 			t.Errorf("%d, %v", n, err)
 		}
 	})
@@ -213,7 +213,7 @@ func TestConformanceWaitSet(t *testing.T) {
 			q := qs[i%3]
 			done := later(func() { q.post(t, i, i+1) })
 			dst := make([]cq.Waitable, 3)
-			if n, err := s.WaitTimeout(dst, tooLong); n != 1 || err != nil || dst[0] != q.q {
+			if n, err := setWait(s, dst, tooLong); n != 1 || err != nil || dst[0] != q.q {
 				t.Errorf("%d: %d, %v, %v", i, n, err, dst[0])
 			}
 			done()
@@ -227,7 +227,7 @@ func TestConformanceWaitSet(t *testing.T) {
 		qs[0].post(t, 1, 2)
 		qs[2].post(t, 1, 2)
 		dst := make([]cq.Waitable, 3)
-		n, err := s.WaitTimeout(dst, tooLong)
+		n, err := setWait(s, dst, tooLong)
 		must(t, err)
 		var got []int
 		for _, m := range dst[:n] {
@@ -242,10 +242,10 @@ func TestConformanceWaitSet(t *testing.T) {
 		s, err := cq.NewWaitSet(r.d, cq.WaitSetOptions{})
 		must(t, err)
 		done := later(func() { must(t, s.Close()) })
-		_, err = s.WaitTimeout(make([]cq.Waitable, 1), -1)
+		_, err = setWait(s, make([]cq.Waitable, 1), -1)
 		wantErr(t, "a wait that it ends", err, cq.ErrClosed)
 		done()
-		_, err = s.WaitTimeout(make([]cq.Waitable, 1), -1)
+		_, err = setWait(s, make([]cq.Waitable, 1), -1)
 		wantErr(t, "a later one", err, cq.ErrClosed)
 	})
 	conform(t, "close-busy", o, func(t *testing.T, r *rig) {
@@ -278,7 +278,7 @@ func waitSetTimeout(t *testing.T, r *rig) {
 	addTo(t, s, r.q)
 	for _, timeout := range []time.Duration{0, 20 * time.Millisecond} {
 		begin := time.Now()
-		n, err := s.WaitTimeout(make([]cq.Waitable, 1), timeout)
+		n, err := setWait(s, make([]cq.Waitable, 1), timeout)
 		wantErr(t, "wait", err, cq.ErrTimedOut, syscall.ETIMEDOUT)
 		if took := time.Since(begin); n != 0 || took < timeout {
 			t.Errorf("%d members after %v of %v", n, took, timeout)
@@ -300,7 +300,7 @@ func mixedMembers(t *testing.T, r *rig) {
 			want, write = e, func() { writeEvents(t, e, i, i+1) }
 		}
 		done := later(write)
-		if n, err := s.WaitTimeout(dst, tooLong); n != 1 || err != nil || dst[0] != want {
+		if n, err := setWait(s, dst, tooLong); n != 1 || err != nil || dst[0] != want {
 			t.Errorf("%d: %d, %v, %v", i, n, err, dst[0])
 		}
 		done()

@@ -67,7 +67,7 @@ func openSide(d *shm.Dir, prefix string) (s *side, err error) {
 		if s.qs[i], err = cq.Create(d, fmt.Sprint(prefix, i), o); err != nil {
 			return nil, err
 		}
-		if err = errors.Join(s.c.Attach(s.qs[i]), s.c.Arm(s.qs[i], cq.NotifyAny)); err != nil {
+		if err = errors.Join(s.c.Attach(s.qs[i]), s.c.RequestNotify(s.qs[i], cq.NotifyAny)); err != nil {
 			return nil, err
 		}
 	}
@@ -86,7 +86,7 @@ func (s *side) connect(d *shm.Dir, prefix string) (err error) {
 
 // get takes one event and all entries of the queue that it names, and of no other.
 func (s *side) get() (at int, got []uint64, err error) {
-	ev, err := s.c.GetTimeout(tooLong)
+	ev, err := getEvent(s.c, tooLong)
 	if err != nil {
 		return -1, nil, err
 	}
@@ -94,7 +94,8 @@ func (s *side) get() (at int, got []uint64, err error) {
 	if ev.Context != at {
 		return at, nil, fmt.Errorf("an event of queue %d has context %v", at, ev.Context)
 	}
-	if err := errors.Join(s.c.Ack(ev.Queue, 1), s.c.Arm(ev.Queue, cq.NotifyAny)); err != nil {
+	if err := errors.Join(s.c.Ack(ev.Queue, 1), s.c.RequestNotify(ev.Queue,
+		cq.NotifyAny)); err != nil {
 		return at, nil, err
 	}
 	dst := make([]cq.Context, 8)

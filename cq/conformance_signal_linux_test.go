@@ -46,7 +46,7 @@ func setWaiters(t *testing.T, d *shm.Dir, m cq.Waitable) []signalWaiter {
 	wait := func(room int) func(time.Duration) bool {
 		return func(d time.Duration) bool {
 			dst := make([]cq.Waitable, room)
-			n, err := set.WaitTimeout(dst, d)
+			n, err := setWait(set, dst, d)
 			if err != nil {
 				wantErr(t, "wait", err, cq.ErrTimedOut)
 				return false
@@ -101,7 +101,7 @@ func TestConformanceSignal(t *testing.T) {
 	fd := cq.Options{Size: 8, Spin: -1, Wait: cq.WaitFD}
 	dst := make([]cq.Msg, 1)
 	sread := func(q *cq.Queue) func(time.Duration) error {
-		return func(d time.Duration) error { _, err := cq.ReadTimeout(q, dst, d); return err }
+		return func(d time.Duration) error { _, err := sread(q, dst, d); return err }
 	}
 	conform(t, "one-wait-of-one-waiter", fd, func(t *testing.T, r *rig) {
 		waiters := append(setWaiters(t, r.d, r.q), readWaiter(t, sread(r.q)),
@@ -113,7 +113,7 @@ func TestConformanceSignal(t *testing.T) {
 	})
 	conformEQ(t, "event-queue", cq.EventOptions{Wait: cq.WaitFD, Spin: -1},
 		func(t *testing.T, r *eqRig) {
-			read := func(d time.Duration) error { _, err := r.e.ReadTimeout(&cq.Event{}, d); return err }
+			read := func(d time.Duration) error { _, err := eqSread(r.e, &cq.Event{}, d); return err }
 			oneWaitOfOneWaiter(t, r.e.Signal, append(setWaiters(t, r.d, r.e), readWaiter(t, read),
 				descriptorWaiter(t, "descriptor", r.e, cq.ErrSignaled)))
 		})
@@ -152,7 +152,7 @@ func TestConformanceSignal(t *testing.T) {
 	conform(t, "of-a-set", fd, func(t *testing.T, r *rig) {
 		s := waitSet(t, r.d, cq.WaitSetOptions{Wait: cq.WaitFD})
 		addTo(t, s, r.q)
-		wait := func(d time.Duration) error { _, err := s.WaitTimeout(nil, d); return err }
+		wait := func(d time.Duration) error { _, err := setWait(s, nil, d); return err }
 		oneWaitOfOneWaiter(t, s.Signal, []signalWaiter{readWaiter(t, wait),
 			descriptorWaiter(t, "descriptor", s, cq.ErrSignaled)})
 	})
@@ -168,7 +168,7 @@ func channelSignalDescriptor(t *testing.T, r *rig, c *cq.Channel) {
 	must(t, err)
 	waiter := signalWaiter{"descriptor", func(d time.Duration) bool {
 		for {
-			_, err := c.TryGet()
+			_, err := c.TryGetEvent()
 			if errors.Is(err, cq.ErrSignaled) {
 				return true
 			}
@@ -185,12 +185,12 @@ func channelSignalDescriptor(t *testing.T, r *rig, c *cq.Channel) {
 	if !pollable(t, fd, 20_000) || !waiter.wait(0) {
 		t.Error("the first signal is not there")
 	}
-	get := func(d time.Duration) error { _, err := c.GetTimeout(d); return err }
+	get := func(d time.Duration) error { _, err := getEvent(c, d); return err }
 	oneWaitOfOneWaiter(t, c.Signal, []signalWaiter{waiter, readWaiter(t, get)})
-	must(t, c.Arm(r.q, cq.NotifyAny))
+	must(t, c.RequestNotify(r.q, cq.NotifyAny))
 	r.post(t, 1, 2)
 	must(t, c.Signal())
-	_, err = c.TryGet()
+	_, err = c.TryGetEvent()
 	must(t, err)
 	must(t, c.Ack(r.q, 1))
 	if !pollable(t, fd, 20_000) || !waiter.wait(0) {
@@ -202,7 +202,7 @@ func channelSignalDescriptor(t *testing.T, r *rig, c *cq.Channel) {
 func signalSeveral(t *testing.T, r *rig) {
 	waiters := []signalWaiter{setWaiters(t, r.d, r.q)[0], setWaiters(t, r.d, r.q)[2],
 		readWaiter(t, func(d time.Duration) error {
-			_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), d)
+			_, err := sread(r.q, make([]cq.Msg, 1), d)
 			return err
 		})}
 	var ended atomic.Int64

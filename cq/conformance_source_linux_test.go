@@ -38,7 +38,7 @@ func TestConformanceCQReadFrom(t *testing.T) {
 		for _, room := range []int{0, 1, 3} {
 			_, err := cq.ReadFrom(r.q, make([]cq.Context, 2), make([]cq.Addr, room))
 			wantErr(t, "readfrom", err, cq.ErrInvalid, syscall.EINVAL)
-			_, err = cq.ReadFromTimeout(r.q, make([]cq.Context, 2), make([]cq.Addr, room), 0)
+			_, err = sreadFrom(r.q, make([]cq.Context, 2), make([]cq.Addr, room), 0)
 			wantErr(t, "sreadfrom", err, cq.ErrInvalid)
 		}
 		wantContexts(t, "nothing was taken", read(t, r.q, 2), 0)
@@ -128,9 +128,12 @@ func nobodySaid(t *testing.T, r *rig) {
 	for name, read := range map[string]func() (int, error){
 		"readfrom": func() (int, error) { return cq.ReadFrom(r.q, dst, src) },
 		"sreadfrom": func() (int, error) {
-			return cq.ReadFromTimeout(r.q, dst, src, tooLong, cq.WaitCond{Min: posts})
+			return sreadFrom(r.q, dst, src, tooLong, posts)
 		},
-		"context": func() (int, error) { return cq.ReadFromContext(ctx, r.q, dst, src) },
+		"context": func() (int, error) {
+			return cq.ReadContext(ctx, r.q, dst,
+				cq.ReadOptions{Source: src})
+		},
 		"peek": func() (int, error) {
 			es, err := r.q.Peek(2 * posts)
 			for i := range es {

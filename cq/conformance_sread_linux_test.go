@@ -21,11 +21,11 @@ func TestConformanceCQSread(t *testing.T) {
 	conform(t, "completion", o, func(t *testing.T, r *rig) {
 		r.post(t, 1, 2)
 		dst := make([]cq.Context, 4)
-		if n, err := cq.ReadTimeout(r.q, dst, tooLong); n != 1 || err != nil || dst[0].Context != 1 {
+		if n, err := sread(r.q, dst, tooLong); n != 1 || err != nil || dst[0].Context != 1 {
 			t.Errorf("there before: %d, %v, %v", n, err, dst)
 		}
 		defer whenAsleep(t, r.q, func() { r.post(t, 2, 3) })()
-		if n, err := cq.ReadTimeout(r.q, dst, tooLong); n != 1 || err != nil || dst[0].Context != 2 {
+		if n, err := sread(r.q, dst, tooLong); n != 1 || err != nil || dst[0].Context != 2 {
 			t.Errorf("while it sleeps: %d, %v, %v", n, err, dst)
 		}
 	})
@@ -35,14 +35,14 @@ func TestConformanceCQSread(t *testing.T) {
 			must(t, err)
 		})()
 		dst, src := make([]cq.Context, 4), make([]cq.Addr, 4)
-		n, err := cq.ReadFromTimeout(r.q, dst, src, tooLong)
+		n, err := sreadFrom(r.q, dst, src, tooLong)
 		if n != 2 || err != nil || src[0] != 5 || src[1] != cq.AddrNotAvail {
 			t.Errorf("%d, %v, %v", n, err, src)
 		}
 	})
 	conform(t, "error", o, func(t *testing.T, r *rig) {
 		defer whenAsleep(t, r.q, func() { r.postError(t, 9) })()
-		n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 4), tooLong)
+		n, err := sread(r.q, make([]cq.Msg, 4), tooLong)
 		if n != 0 {
 			t.Errorf("%d entries", n)
 		}
@@ -52,20 +52,20 @@ func TestConformanceCQSread(t *testing.T) {
 	conform(t, "timeout", o, func(t *testing.T, r *rig) {
 		for _, timeout := range []time.Duration{0, time.Millisecond, 30 * time.Millisecond} {
 			begin := time.Now()
-			n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 4), timeout)
+			n, err := sread(r.q, make([]cq.Msg, 4), timeout)
 			wantErr(t, timeout.String(), err, cq.ErrTimedOut, syscall.EAGAIN, os.ErrDeadlineExceeded)
 			if took := time.Since(begin); n != 0 || took < timeout {
 				t.Errorf("%v: %d entries after %v", timeout, n, took)
 			}
 		}
 		r.post(t, 1, 2)
-		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 4), 0); n != 1 || err != nil {
+		if n, err := sread(r.q, make([]cq.Msg, 4), 0); n != 1 || err != nil {
 			t.Errorf("no time, but an entry: %d, %v", n, err)
 		}
 	})
 	conform(t, "negative-timeout", o, func(t *testing.T, r *rig) {
 		defer whenAsleep(t, r.q, func() { r.post(t, 1, 2) })()
-		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 4), -1); n != 1 || err != nil {
+		if n, err := sread(r.q, make([]cq.Msg, 4), -1); n != 1 || err != nil {
 			t.Errorf("%d, %v", n, err)
 		}
 	})
@@ -100,7 +100,7 @@ func cqSreadWhyCorrupt(t *testing.T, r *rig) {
 	}
 	other := r.attach(t)
 	done := whenAsleep(t, r.q, func() { postTo(t, other, 7, 8) })
-	if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong); n != 1 || err != nil {
+	if n, err := sread(r.q, make([]cq.Msg, 1), tooLong); n != 1 || err != nil {
 		t.Errorf("another writer's: %d, %v", n, err)
 	}
 	done()
@@ -112,7 +112,7 @@ func everyWaitObject(t *testing.T, r *rig) {
 	next := func(timeout time.Duration) (int, error) {
 		dst := make([]cq.Msg, 4)
 		if r.q.Options().Wait != cq.WaitNone {
-			return cq.ReadTimeout(r.q, dst, timeout)
+			return sread(r.q, dst, timeout)
 		}
 		for end := time.Now().Add(timeout); ; {
 			if n, err := cq.Read(r.q, dst); err != cq.ErrWouldBlock || time.Now().After(end) {
@@ -148,7 +148,7 @@ func wantReason(t *testing.T, what string, err, want error) {
 func sreadsUntilError(t *testing.T, r *rig) error {
 	t.Helper()
 	for range 100 {
-		if _, err := cq.ReadTimeout(r.q, make([]cq.Msg, 4), tooLong); err != nil {
+		if _, err := sread(r.q, make([]cq.Msg, 4), tooLong); err != nil {
 			return err
 		}
 	}
@@ -171,26 +171,26 @@ func whySreadEnded(t *testing.T, r *rig) {
 		wantReason(t, what, err, want)
 	}
 	dst := make([]cq.Msg, 4)
-	_, err := cq.ReadTimeout(r.q, dst, time.Millisecond)
+	_, err := sread(r.q, dst, time.Millisecond)
 	only("time", err, cq.ErrTimedOut)
 	must(t, r.q.Signal())
-	_, err = cq.ReadTimeout(r.q, dst, -1)
+	_, err = sread(r.q, dst, -1)
 	only("signal", err, cq.ErrSignaled)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := whenAsleep(t, r.q, cancel)
-	_, err = cq.ReadContext(ctx, r.q, dst)
+	_, err = cq.ReadContext(ctx, r.q, dst, cq.ReadOptions{})
 	only("cancelled", err, context.Canceled)
 	done()
 	ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
-	_, err = cq.ReadContext(ctx, r.q, dst)
+	_, err = cq.ReadContext(ctx, r.q, dst, cq.ReadOptions{})
 	only("deadline", err, context.DeadlineExceeded)
 	cancel()
 	r.postError(t, 1)
-	_, err = cq.ReadTimeout(r.q, dst, -1)
+	_, err = sread(r.q, dst, -1)
 	only("failure", err, cq.ErrAvail)
 	must(t, r.q.ReadErr(&cq.ErrorEntry{}))
 	done = whenAsleep(t, r.q, func() { must(t, r.q.Close()) })
-	_, err = cq.ReadTimeout(r.q, dst, -1)
+	_, err = sread(r.q, dst, -1)
 	only("closed", err, cq.ErrClosed)
 	done()
 }
@@ -202,7 +202,7 @@ func TestConformanceCQSignal(t *testing.T) {
 	conform(t, "ends-a-wait", o, cqSignalEndsAWait)
 	conform(t, "before-the-wait", cq.Options{Size: 1}, func(t *testing.T, r *rig) {
 		must(t, r.q.Signal())
-		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong)
+		_, err := sread(r.q, make([]cq.Msg, 1), tooLong)
 		wantErr(t, "sread", err, cq.ErrSignaled)
 	})
 	conform(t, "from-outside", o, func(t *testing.T, r *rig) {
@@ -211,31 +211,31 @@ func TestConformanceCQSignal(t *testing.T) {
 			return
 		}
 		done := whenAsleep(t, r.q, func() { must(t, r.signalOutside(t)) })
-		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong)
+		_, err := sread(r.q, make([]cq.Msg, 1), tooLong)
 		wantErr(t, "sread", err, cq.ErrSignaled)
 		done()
 		must(t, r.signalOutside(t)) // before the wait
-		_, err = cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong)
+		_, err = sread(r.q, make([]cq.Msg, 1), tooLong)
 		wantErr(t, "sread", err, cq.ErrSignaled)
 	})
 	conform(t, "coalesce", o, func(t *testing.T, r *rig) {
 		for range 5 {
 			must(t, r.q.Signal())
 		}
-		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), tooLong)
+		_, err := sread(r.q, make([]cq.Msg, 1), tooLong)
 		wantErr(t, "first", err, cq.ErrSignaled)
-		_, err = cq.ReadTimeout(r.q, make([]cq.Msg, 1), time.Millisecond)
+		_, err = sread(r.q, make([]cq.Msg, 1), time.Millisecond)
 		wantErr(t, "second", err, cq.ErrTimedOut)
 	})
 	conform(t, "zero-timeout-leaves-it", o, func(t *testing.T, r *rig) {
 		must(t, r.q.Signal())
-		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), 0)
+		_, err := sread(r.q, make([]cq.Msg, 1), 0)
 		wantErr(t, "no time", err, cq.ErrTimedOut)
 		r.post(t, 1, 2)
-		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
+		if n, err := sread(r.q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
 			t.Errorf("an entry beats a signal: %d, %v", n, err)
 		}
-		_, err = cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1)
+		_, err = sread(r.q, make([]cq.Msg, 1), -1)
 		wantErr(t, "afterwards", err, cq.ErrSignaled)
 	})
 	conform(t, "without-wait-object", cq.Options{Wait: cq.WaitNone}, func(t *testing.T, r *rig) {
@@ -260,7 +260,7 @@ func TestConformanceCQSignal(t *testing.T) {
 		if n := signaled.Load(); n != 6 {
 			t.Errorf("%d of 6 were told", n)
 		}
-		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), time.Millisecond)
+		_, err := sread(r.q, make([]cq.Msg, 1), time.Millisecond)
 		wantErr(t, "afterwards", err, cq.ErrTimedOut)
 	})
 }
@@ -268,7 +268,7 @@ func TestConformanceCQSignal(t *testing.T) {
 func cqSignalEndsAWait(t *testing.T, r *rig) {
 	for _, timeout := range []time.Duration{-1, tooLong} {
 		done := whenAsleep(t, r.q, func() { must(t, r.q.Signal()) })
-		n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 4), timeout)
+		n, err := sread(r.q, make([]cq.Msg, 4), timeout)
 		if n != 0 {
 			t.Errorf("%d entries", n)
 		}

@@ -43,21 +43,21 @@ func TestConformanceSuccessor(t *testing.T) {
 		must(t, err)
 		_, err = e.WriteErr(&cq.EventError{Context: 3, Err: cq.EOther})
 		must(t, err)
-		_, err = e.Peek(&cq.Event{})
+		_, err = e.Read(&cq.Event{}, cq.FlagPeek)
 		must(t, err)
 		e = succeed(t, e)
 		for i := range uint64(2) {
 			var ev cq.Event
-			if _, err := e.Read(&ev); err != nil || ev.Context != i || ev.Redelivered != (i == 0) {
+			if _, err := e.Read(&ev, 0); err != nil || ev.Context != i || ev.Redelivered != (i == 0) {
 				t.Errorf("event %d: %+v, %v", i, ev, err)
 			}
 		}
-		_, err = e.PeekErr(&cq.EventError{})
+		_, err = e.ReadErr(&cq.EventError{}, cq.FlagPeek)
 		must(t, err)
 		e = succeed(t, e)
 		for i := range uint64(2) {
 			var ev cq.EventError
-			if _, err := e.ReadErr(&ev); err != nil || ev.Context != 2+i || ev.Redelivered != (i == 0) {
+			if _, err := e.ReadErr(&ev, 0); err != nil || ev.Context != 2+i || ev.Redelivered != (i == 0) {
 				t.Errorf("error %d: %+v, %v", i, ev, err)
 			}
 		}

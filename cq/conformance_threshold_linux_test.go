@@ -17,7 +17,7 @@ func TestConformanceCQThreshold(t *testing.T) {
 	o := cq.Options{Size: 16, Spin: -1}
 	conform(t, "none", o, func(t *testing.T, r *rig) {
 		defer whenAsleep(t, r.q, func() { r.post(t, 0, 1) })()
-		n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 8), tooLong, cq.WaitCond{})
+		n, err := sread(r.q, make([]cq.Msg, 8), tooLong, 0)
 		if n != 1 || err != nil {
 			t.Errorf("%d, %v", n, err)
 		}
@@ -113,7 +113,7 @@ func TestConformanceCQOverrun(t *testing.T) {
 		for range 3 {
 			_, err := cq.Read(r.q, make([]cq.Msg, 1))
 			wantErr(t, "read", err, cq.ErrOverrun, cq.EOverrun, syscall.EOVERFLOW)
-			_, err = cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1)
+			_, err = sread(r.q, make([]cq.Msg, 1), -1)
 			wantErr(t, "sread", err, cq.ErrOverrun)
 		}
 	})

@@ -69,7 +69,7 @@ func TestConformanceWaitSetFD(t *testing.T) {
 				done()
 				wantErr(t, "trywait with an entry", s.TryWait(), cq.ErrWouldBlock)
 				dst := make([]cq.Waitable, 2)
-				if n, err := s.WaitTimeout(dst, 0); n != 1 || err != nil || dst[0] != q.q {
+				if n, err := setWait(s, dst, 0); n != 1 || err != nil || dst[0] != q.q {
 					t.Errorf("%d, %v, %v", n, err, dst[0])
 				}
 				wantContexts(t, "entry", drain(t, q.q), i)

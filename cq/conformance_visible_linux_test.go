@@ -63,7 +63,7 @@ func litmus(t *testing.T, r *rig, every int) {
 	payload := mapPayload(t, path)
 	dst := make([]cq.Context, 7)
 	for next := uint64(every - 1); next < litmusCount; {
-		n, err := cq.ReadTimeout(r.q, dst, tooLong)
+		n, err := sread(r.q, dst, tooLong)
 		must(t, err)
 		for _, e := range dst[:n] {
 			if e.Context != next {

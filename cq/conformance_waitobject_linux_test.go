@@ -15,9 +15,9 @@ import (
 // TestConformanceCQWaitObject is wait_obj of fi_cq_attr.
 func TestConformanceCQWaitObject(t *testing.T) {
 	conform(t, "none", cq.Options{Wait: cq.WaitNone}, func(t *testing.T, r *rig) {
-		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1)
+		_, err := sread(r.q, make([]cq.Msg, 1), -1)
 		wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
-		_, err = cq.ReadFromTimeout(r.q, make([]cq.Msg, 1), make([]cq.Addr, 1), -1)
+		_, err = sreadFrom(r.q, make([]cq.Msg, 1), make([]cq.Addr, 1), -1)
 		wantErr(t, "sreadfrom", err, cq.ErrNoWait)
 		wantErr(t, "trywait", r.q.TryWait(), cq.ErrNoWait)
 		r.post(t, 1, 2)
@@ -25,20 +25,20 @@ func TestConformanceCQWaitObject(t *testing.T) {
 	})
 	conform(t, "unspec", cq.Options{Wait: cq.WaitUnspec, Spin: -1}, func(t *testing.T, r *rig) {
 		defer whenAsleep(t, r.q, func() { r.post(t, 1, 2) })()
-		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
+		if n, err := sread(r.q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
 			t.Errorf("%d, %v", n, err)
 		}
 	})
 	conform(t, "yield", cq.Options{Wait: cq.WaitYield}, func(t *testing.T, r *rig) {
 		defer later(func() { r.post(t, 1, 2) })()
-		if n, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
+		if n, err := sread(r.q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
 			t.Errorf("%d, %v", n, err)
 		}
 		if n := r.q.Stats().Sleeps; n != 0 {
 			t.Errorf("it slept %d times", n)
 		}
 		defer later(func() { must(t, r.q.Signal()) })()
-		_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1)
+		_, err := sread(r.q, make([]cq.Msg, 1), -1)
 		wantErr(t, "signal", err, cq.ErrSignaled)
 	})
 	conform(t, "mutex-cond", cq.Options{Wait: cq.WaitMutexCond}, mutexCond)
@@ -55,7 +55,7 @@ func TestConformanceCQWaitObject(t *testing.T) {
 				t.Errorf("%d members", n)
 			}
 			post(t, w, 1, 2)
-			if n, err := cq.ReadTimeout(q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
+			if n, err := sread(q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
 				t.Errorf("%d, %v", n, err)
 			}
 		})
@@ -157,12 +157,12 @@ func conformInSet(t *testing.T, name string) {
 				s := waitSet(t, openDir(t), cq.WaitSetOptions{})
 				r := newRig(t, at, p, cq.Options{Wait: cq.WaitInSet, WaitSet: s})
 				r.w = r.attach(t)
-				_, err := cq.ReadTimeout(r.q, make([]cq.Msg, 1), -1)
+				_, err := sread(r.q, make([]cq.Msg, 1), -1)
 				wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
 				defer later(func() { r.post(t, 1, 2) })()
 				dst := make([]cq.Waitable, 2)
 				for got := false; !got; { // the attaching of a lane may wake it too
-					if n, err := s.WaitTimeout(dst, tooLong); n != 1 || err != nil || dst[0] != r.q {
+					if n, err := setWait(s, dst, tooLong); n != 1 || err != nil || dst[0] != r.q {
 						t.Fatalf("%d, %v", n, err)
 					}
 					got = len(read(t, r.q, 2)) == 1
@@ -201,7 +201,7 @@ func waitObjectMisuse(t *testing.T) {
 				t.Errorf("%v: %s: %v, want %v", c.wait, call, err, cannot)
 			}
 		}
-		_, err = cq.ReadTimeout(q, make([]cq.Msg, 1), time.Millisecond)
+		_, err = sread(q, make([]cq.Msg, 1), time.Millisecond)
 		check("sread", err, c.sread, cq.ErrTimedOut, syscall.ENOSYS)
 		check("trywait", q.TryWait(), c.tryWait, nil, syscall.ENOSYS)
 		_, err = q.GetWait()
@@ -227,27 +227,33 @@ func cannotBlock(t *testing.T) {
 		must(t, err)
 		dst, src, ctx, ev := make([]cq.Msg, 2), make([]cq.Addr, 2), t.Context(), &cq.Event{}
 		calls := map[string]func(d time.Duration) (int, error){
-			"sread":     func(d time.Duration) (int, error) { return cq.ReadTimeout(q, dst, d) },
-			"sreadfrom": func(d time.Duration) (int, error) { return cq.ReadFromTimeout(q, dst, src, d) },
+			"sread":     func(d time.Duration) (int, error) { return sread(q, dst, d) },
+			"sreadfrom": func(d time.Duration) (int, error) { return sreadFrom(q, dst, src, d) },
 			"threshold": func(d time.Duration) (int, error) {
-				return cq.ReadTimeout(q, dst, d, cq.WaitCond{Min: 2})
+				return sread(q, dst, d, 2)
 			},
-			"context": func(time.Duration) (int, error) { return cq.ReadContext(ctx, q, dst) },
+			"context": func(time.Duration) (int, error) {
+				return cq.ReadContext(ctx, q, dst,
+					cq.ReadOptions{})
+			},
 			"context from": func(time.Duration) (int, error) {
-				return cq.ReadFromContext(ctx, q, dst, src)
+				return cq.ReadContext(ctx, q, dst, cq.ReadOptions{Source: src})
 			},
 			"peek": func(time.Duration) (int, error) {
 				es, err := q.PeekContext(ctx, 1)
 				return len(es), err
 			},
 			"no room": func(d time.Duration) (int, error) {
-				return cq.ReadTimeout[cq.Msg](q, nil, d)
+				return sread[cq.Msg](q, nil, d)
 			},
-			"event":            func(d time.Duration) (int, error) { return e.ReadTimeout(ev, d) },
-			"peek at an event": func(d time.Duration) (int, error) { return e.PeekTimeout(ev, d) },
-			"event, context":   func(time.Duration) (int, error) { return e.ReadContext(ctx, ev) },
+			"event":            func(d time.Duration) (int, error) { return eqSread(e, ev, d) },
+			"peek at an event": func(d time.Duration) (int, error) { return eqSread(e, ev, d, cq.FlagPeek) },
+			"event, context": func(time.Duration) (int,
+				error) {
+				return e.ReadContext(ctx, ev, cq.ReadOptions{})
+			},
 			"peek at an event, context": func(time.Duration) (int, error) {
-				return e.PeekContext(ctx, ev)
+				return e.ReadContext(ctx, ev, cq.ReadOptions{Flags: cq.FlagPeek})
 			},
 		}
 		refused := func(state string) {
@@ -272,7 +278,7 @@ func cannotBlock(t *testing.T) {
 		must(t, err)
 		refused("with an error")
 		must(t, q.ReadErr(&cq.ErrorEntry{}))
-		_, err = e.ReadErr(&cq.EventError{})
+		_, err = e.ReadErr(&cq.EventError{}, 0)
 		must(t, err)
 		must(t, w.Close())
 		must(t, errors.Join(q.Close(), e.Close()))

@@ -18,7 +18,7 @@ func BenchmarkCounter(b *testing.B) {
 			"Add":     func() { _ = c.Add(1) },
 			"AddErr":  func() { _ = c.AddErr(1) },
 			"Set":     func() { _ = c.Set(1) },
-			"Wait":    func() { _ = c.WaitTimeout(1, time.Hour) },
+			"Wait":    func() { _ = cntrWait(c, 1, time.Hour) },
 		} {
 			b.Run(fmt.Sprintf("%s/%v", name, wait), func(b *testing.B) {
 				b.ReportAllocs()
@@ -66,7 +66,7 @@ func BenchmarkCounterAdd(b *testing.B) {
 func BenchmarkCounterAddBelowThreshold(b *testing.B) {
 	_, c := counter(b, cq.CounterOptions{Spin: -1})
 	done := make(chan error)
-	go func() { done <- c.Wait(b.Context(), 1<<62) }()
+	go func() { done <- c.Wait(b.Context(), 1<<62, cq.WaitOptions{}) }()
 	eventually(b, "it sleeps", func() bool { return c.Stats().Sleeps > 0 })
 	for b.Loop() {
 		_ = c.Add(1)
@@ -83,7 +83,7 @@ func BenchmarkCounterWakeRoundTrip(b *testing.B) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for i := uint64(1); ping.WaitTimeout(i, -1) == nil; i++ {
+		for i := uint64(1); cntrWait(ping, i, -1) == nil; i++ {
 			_ = pong.Add(1)
 		}
 	}()
@@ -91,7 +91,7 @@ func BenchmarkCounterWakeRoundTrip(b *testing.B) {
 	for b.Loop() {
 		i++
 		_ = ping.Add(1)
-		must(b, pong.WaitTimeout(i, time.Minute))
+		must(b, cntrWait(pong, i, time.Minute))
 	}
 	must(b, ping.Close())
 	<-done
@@ -112,8 +112,8 @@ func TestCounterNoAllocation(t *testing.T) {
 			"SetErr":        func() { _ = c.SetErr(1) },
 			"AddCompletion": func() { _ = c.AddCompletion(64) },
 			"AddError":      func() { _ = c.AddError() },
-			"Wait":          func() { _ = c.Wait(ctx, 1) },
-			"WaitTimeout":   func() { _ = c.WaitTimeout(1, time.Hour) },
+			"Wait":          func() { _ = c.Wait(ctx, 1, cq.WaitOptions{}) },
+			"Wait in time":  func() { _ = c.Wait(ctx, 1, cq.WaitOptions{Timeout: time.Hour}) },
 		} {
 			if n := testing.AllocsPerRun(200, call); n != 0 {
 				t.Errorf("%v: %s: %v allocations", wait, name, n)

@@ -38,7 +38,7 @@ func ExampleCounter() {
 
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := done.Wait(ctx, 1000); err != nil {
+	if err := done.Wait(ctx, 1000, cq.WaitOptions{}); err != nil {
 		log.Fatal(err)
 	}
 	n, _ := done.Read()
@@ -46,7 +46,7 @@ func ExampleCounter() {
 
 	// An error that was counted before does not end a wait: look at it.
 	for failed, _ := done.ReadErr(); failed == 0; failed, _ = done.ReadErr() {
-		if err := done.WaitTimeout(n+1, time.Minute); !errors.Is(err, cq.ErrAvail) {
+		if err := done.Wait(ctx, n+1, cq.WaitOptions{}); !errors.Is(err, cq.ErrAvail) {
 			fmt.Println(err)
 		}
 	}

@@ -67,7 +67,7 @@ func TestCounterDescriptorBeside(t *testing.T) {
 		var waits []func()
 		wait := func() {
 			done := make(chan error, 1)
-			go func() { done <- c.WaitTimeout(2*round+2, time.Minute) }()
+			go func() { done <- cntrWait(c, 2*round+2, time.Minute) }()
 			waits = append(waits, func() { must(t, <-done) })
 		}
 		if round%2 == 0 {

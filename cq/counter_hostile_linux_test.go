@@ -41,12 +41,12 @@ func TestCounterHostilePeer(t *testing.T) {
 		v, err := c.Read()
 		must(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		if err := c.Wait(ctx, v+1); err != nil && !errors.Is(err, cq.ErrAvail) &&
+		if err := c.Wait(ctx, v+1, cq.WaitOptions{}); err != nil && !errors.Is(err, cq.ErrAvail) &&
 			!errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
 		cancel()
-		if err := other.WaitTimeout(r.Uint64(), time.Millisecond); err != nil &&
+		if err := cntrWait(other, r.Uint64(), time.Millisecond); err != nil &&
 			!errors.Is(err, cq.ErrAvail) && !errors.Is(err, cq.ErrTimedOut) {
 			t.Fatal(err)
 		}

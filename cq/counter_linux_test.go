@@ -201,9 +201,9 @@ func TestCounterMisuse(t *testing.T) {
 		"adderr":  func() error { return c.AddErr(1) },
 		"set":     func() error { return c.Set(1) },
 		"seterr":  func() error { return c.SetErr(1) },
-		"wait":    func() error { return c.Wait(t.Context(), 9) },
-		"wait 0":  func() error { return c.Wait(t.Context(), 0) },
-		"waiting": func() error { return c.WaitTimeout(9, 0) },
+		"wait":    func() error { return c.Wait(t.Context(), 9, cq.WaitOptions{}) },
+		"wait 0":  func() error { return c.Wait(t.Context(), 0, cq.WaitOptions{}) },
+		"waiting": func() error { return cntrWait(c, 9, 0) },
 		"bind":    func() error { return c.Bind() },
 	} {
 		wantErr(t, name+" after Close", call(), cq.ErrClosed, os.ErrClosed)
@@ -265,8 +265,8 @@ func TestCounterSeats(t *testing.T) {
 	}
 	last := all[len(all)-1]
 	done := make(chan error, 2)
-	go func() { done <- last.Wait(t.Context(), 2) }()
-	go func() { done <- all[0].Wait(t.Context(), 1) }()
+	go func() { done <- last.Wait(t.Context(), 2, cq.WaitOptions{}) }()
+	go func() { done <- all[0].Wait(t.Context(), 1, cq.WaitOptions{}) }()
 	eventually(t, "both sleep", func() bool {
 		return last.Stats().Sleeps > 0 && all[0].Stats().Sleeps > 0
 	})
@@ -314,7 +314,7 @@ func TestShowCounter(t *testing.T) {
 	must(t, c.Add(12))
 	must(t, c.SetErr(2))
 	done := make(chan error)
-	go func() { done <- c.Wait(t.Context(), 20) }()
+	go func() { done <- c.Wait(t.Context(), 20, cq.WaitOptions{}) }()
 	eventually(t, "it sleeps", func() bool { return c.Stats().Sleeps > 0 })
 	s := showCounter(t, d, c.Name())
 	if s.Value != 12 || s.Errors != 2 || s.Sets != 1 || s.Events != cq.BytesCounter.String() ||

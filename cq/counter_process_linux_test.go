@@ -60,7 +60,7 @@ func childCounter() {
 			c.AddSilently(n)
 		case "wait":
 			say("waiting")
-			err = c.Wait(context.Background(), n)
+			err = c.Wait(context.Background(), n, cq.WaitOptions{})
 		}
 		say("%s: %v", what, err)
 	}
@@ -83,7 +83,7 @@ func childPong() {
 	wait := cq.CounterOptions{Wait: cq.WaitObject(number(envLanes, 0))}
 	ping, pong := childOpens(3, wait), childOpens(4, wait)
 	for i := range uint64(number(envCount, 1)) {
-		need(ping.WaitTimeout(i+1, time.Minute))
+		need(cntrWait(ping, i+1, time.Minute))
 		need(pong.Add(1))
 	}
 	need(ping.Close())
@@ -132,7 +132,7 @@ func TestCounterPingPong(t *testing.T) {
 				c := start(t, cmd)
 				for i := range uint64(rounds) {
 					must(t, cs[0].Add(1))
-					must(t, cs[1].WaitTimeout(i+1, time.Minute))
+					must(t, cntrWait(cs[1], i+1, time.Minute))
 				}
 				_ = c.stop(t)
 				wantCounter(t, cs[0], rounds, 0)
@@ -220,7 +220,7 @@ func TestCounterWakesOtherProcesses(t *testing.T) {
 		}
 	}
 	done := make(chan error)
-	go func() { done <- c.Wait(t.Context(), 20) }()
+	go func() { done <- c.Wait(t.Context(), 20, cq.WaitOptions{}) }()
 	eventually(t, "it sleeps", func() bool { return c.Stats().Sleeps > 0 })
 	peers[0].does(t, "add", 1, "add: <nil>")
 	must(t, <-done)
@@ -248,7 +248,7 @@ func TestCounterDeathWakes(t *testing.T) {
 			}
 			done := make(chan error, 2)
 			for range cap(done) { // one of them follows the other
-				go func() { done <- c.WaitTimeout(5, time.Minute) }()
+				go func() { done <- cntrWait(c, 5, time.Minute) }()
 			}
 			eventually(t, "they sleep", func() bool {
 				return c.Stats().Sleeps > 0 && c.Stats().Waiters == cap(done)
@@ -289,7 +289,7 @@ func TestCounterKilledWaiter(t *testing.T) {
 	}
 	p = startCounterPeer(t, name, false)
 	done := make(chan error)
-	go func() { done <- c.Wait(t.Context(), 51) }()
+	go func() { done <- c.Wait(t.Context(), 51, cq.WaitOptions{}) }()
 	eventually(t, "it sleeps", func() bool { return c.Stats().Sleeps > 0 })
 	p.does(t, "add", 1, "add: <nil>")
 	must(t, <-done)
@@ -340,7 +340,7 @@ func TestCounterOpenClose(t *testing.T) {
 					continue
 				}
 				if err == nil {
-					err = errors.Join(c.Add(1), c.Wait(context.Background(), 1), c.Close())
+					err = errors.Join(c.Add(1), c.Wait(context.Background(), 1, cq.WaitOptions{}), c.Close())
 				}
 				if err != nil {
 					last = err
@@ -368,8 +368,8 @@ func TestCounterSyscalls(t *testing.T) {
 			_ = c.AddCompletion(64)
 			_, _ = c.Read()
 			_, _ = c.ReadErr()
-			_ = c.Wait(t.Context(), 1)
-			_ = c.WaitTimeout(1, time.Second)
+			_ = c.Wait(t.Context(), 1, cq.WaitOptions{})
+			_ = cntrWait(c, 1, time.Second)
 		}
 		quiet(t, "nobody sleeps", calls, work)
 		p := startCounterPeer(t, name, false)

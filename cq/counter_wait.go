@@ -15,29 +15,20 @@ import (
 // Wait waits until the value is at least threshold (fi_cntr_wait), and returns nil then. Otherwise
 // it returns an error that matches ErrAvail (EAVAIL) when the error value is another one than when
 // it was called, which what failed before does not make it; ErrClosed when this handle is closed;
-// or one that matches ctx.Err() and its cause. A value that was reached comes before an error, and
-// both before the end of the context.
+// ErrTimedOut (ETIMEDOUT, os.ErrDeadlineExceeded), as fi_cntr_wait has it, which is not the EAGAIN
+// of a read; or one that matches ctx.Err() and its cause. A value that was reached comes before an
+// error, and both before the end of the time or the context.
 //
 // One goroutine of a handle sleeps on a futex, which holds an operating system thread; the others
 // wait for it. An add that reaches nobody's threshold wakes nobody. A handle that has slept holds a
 // descriptor for each process that has the counter open, to see it die. No time is polled, unless
 // there is one whose death cannot be seen (in another PID namespace, or beyond the 64th handle):
 // then every sleep ends after 100 ms.
-func (c *Counter) Wait(ctx context.Context, threshold uint64) error {
-	return c.wait(ctx, threshold, 0)
-}
-
-// WaitTimeout is Wait for so long; negative is for ever, 0 not at all. When the time is over the
-// error is ErrTimedOut (ETIMEDOUT, os.ErrDeadlineExceeded), as fi_cntr_wait has it, which is not
-// the EAGAIN of a read.
-func (c *Counter) WaitTimeout(threshold uint64, timeout time.Duration) error {
-	if timeout < 0 {
-		return c.wait(context.Background(), threshold, 0)
-	}
+func (c *Counter) Wait(ctx context.Context, threshold uint64, o WaitOptions) error {
 	if c.opt.Wait != WaitNone && c.reached(threshold) {
 		return c.open() // without a look at the clock
 	}
-	return c.wait(context.Background(), threshold, deadline(timeout))
+	return c.wait(ctx, threshold, deadline(o.Timeout))
 }
 
 // reached is the first look. With the counter closed meanwhile it says nothing.

@@ -54,20 +54,20 @@ func TestCounterWait(t *testing.T) {
 	t.Parallel()
 	eachCounterWait(t, func(t *testing.T, c, other *cq.Counter) {
 		must(t, c.Add(5))
-		must(t, c.Wait(t.Context(), 0))
-		must(t, c.Wait(t.Context(), 5))
-		must(t, c.WaitTimeout(5, 0))
+		must(t, c.Wait(t.Context(), 0, cq.WaitOptions{}))
+		must(t, c.Wait(t.Context(), 5, cq.WaitOptions{}))
+		must(t, cntrWait(c, 5, 0))
 		for _, timeout := range []time.Duration{-1, time.Hour, 1<<63 - 1} {
 			v, _ := c.Read()
 			wait := later(func() { noError(t, other.Add(2)) })
-			must(t, c.WaitTimeout(v+2, timeout))
+			must(t, cntrWait(c, v+2, timeout))
 			wait()
 		}
 		wait := later(func() { noError(t, other.Set(1<<63)) })
-		must(t, c.Wait(t.Context(), 1<<62))
+		must(t, c.Wait(t.Context(), 1<<62, cq.WaitOptions{}))
 		wait()
 		wait = later(func() { noError(t, other.Set(cq.MaxCounterValue)) })
-		must(t, c.Wait(t.Context(), cq.MaxCounterValue))
+		must(t, c.Wait(t.Context(), cq.MaxCounterValue, cq.WaitOptions{}))
 		wait()
 	})
 }
@@ -78,7 +78,7 @@ func TestCounterWaitTimeout(t *testing.T) {
 		must(t, c.Add(1))
 		for _, timeout := range []time.Duration{0, 1, 20 * time.Millisecond} {
 			begin := time.Now()
-			err := c.WaitTimeout(2, timeout)
+			err := cntrWait(c, 2, timeout)
 			wantOnly(t, timeout.String(), err, cq.ErrTimedOut, syscall.ETIMEDOUT,
 				cq.Errno(syscall.ETIMEDOUT), os.ErrDeadlineExceeded)
 			if took := time.Since(begin); took < timeout {
@@ -94,21 +94,21 @@ func TestCounterWaitError(t *testing.T) {
 	t.Parallel()
 	eachCounterWait(t, func(t *testing.T, c, other *cq.Counter) {
 		must(t, c.AddErr(3))
-		err := c.WaitTimeout(1, 10*time.Millisecond)
+		err := cntrWait(c, 1, 10*time.Millisecond)
 		wantOnly(t, "an old error", err, cq.ErrTimedOut)
 		stop := repeatedly(func(uint64) { noError(t, other.AddErr(1)) })
-		wantOnly(t, "a new error", c.Wait(t.Context(), 1), cq.ErrAvail, cq.EAvail)
+		wantOnly(t, "a new error", c.Wait(t.Context(), 1, cq.WaitOptions{}), cq.ErrAvail, cq.EAvail)
 		stop()
 		stop = repeatedly(func(n uint64) { noError(t, other.SetErr(1<<40-n)) })
-		wantOnly(t, "an error was taken back", c.Wait(t.Context(), 1), cq.ErrAvail)
+		wantOnly(t, "an error was taken back", c.Wait(t.Context(), 1, cq.WaitOptions{}), cq.ErrAvail)
 		stop()
 		wait := later(func() {
 			other.AddSilently(1)
 			noError(t, other.AddErr(1))
 		})
-		must(t, c.Wait(t.Context(), 1))
+		must(t, c.Wait(t.Context(), 1, cq.WaitOptions{}))
 		wait()
-		must(t, c.WaitTimeout(1, 0))
+		must(t, cntrWait(c, 1, 0))
 	})
 }
 
@@ -118,14 +118,14 @@ func TestCounterWaitContext(t *testing.T) {
 	eachCounterWait(t, func(t *testing.T, c, other *cq.Counter) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		wait := later(func() { cancel(why) })
-		wantOnly(t, "cancelled", c.Wait(ctx, 1), context.Canceled, why)
+		wantOnly(t, "cancelled", c.Wait(ctx, 1, cq.WaitOptions{}), context.Canceled, why)
 		wait()
-		wantOnly(t, "cancelled before", c.Wait(ctx, 1), context.Canceled, why)
+		wantOnly(t, "cancelled before", c.Wait(ctx, 1, cq.WaitOptions{}), context.Canceled, why)
 		must(t, other.Add(1))
-		must(t, c.Wait(ctx, 1)) // what was reached comes first
+		must(t, c.Wait(ctx, 1, cq.WaitOptions{})) // what was reached comes first
 		ctx, stop := context.WithTimeout(t.Context(), 5*time.Millisecond)
 		defer stop()
-		err := c.Wait(ctx, 9)
+		err := c.Wait(ctx, 9, cq.WaitOptions{})
 		wantOnly(t, "deadline", err, context.DeadlineExceeded)
 		if errors.Is(err, cq.ErrTimedOut) {
 			t.Error("a context's deadline is not a timeout of ours")
@@ -137,8 +137,8 @@ func TestCounterWaitNone(t *testing.T) {
 	_, c := counter(t, cq.CounterOptions{Wait: cq.WaitNone})
 	must(t, c.Add(1))
 	for _, threshold := range []uint64{0, 1, 2} {
-		wantErr(t, "wait", c.Wait(t.Context(), threshold), cq.ErrNoWait, syscall.ENOSYS)
-		wantErr(t, "wait", c.WaitTimeout(threshold, 0), cq.ErrNoWait)
+		wantErr(t, "wait", c.Wait(t.Context(), threshold, cq.WaitOptions{}), cq.ErrNoWait, syscall.ENOSYS)
+		wantErr(t, "wait", cntrWait(c, threshold, 0), cq.ErrNoWait)
 	}
 	wantErr(t, "trywait", c.TryWait(), cq.ErrNoWait, syscall.ENOSYS)
 	if waitFD(c) != -1 {
@@ -150,7 +150,7 @@ func TestCounterCloseEndsWaits(t *testing.T) {
 	eachCounterWait(t, func(t *testing.T, c, other *cq.Counter) {
 		done := make(chan error, 5)
 		for i := range cap(done) {
-			go func() { done <- c.Wait(context.Background(), uint64(1+i)) }()
+			go func() { done <- c.Wait(context.Background(), uint64(1+i), cq.WaitOptions{}) }()
 		}
 		time.Sleep(5 * time.Millisecond)
 		must(t, c.Close())
@@ -158,7 +158,7 @@ func TestCounterCloseEndsWaits(t *testing.T) {
 			wantOnly(t, "closed", <-done, cq.ErrClosed, os.ErrClosed)
 		}
 		must(t, other.Add(1)) // it goes on
-		must(t, other.Wait(t.Context(), 1))
+		must(t, other.Wait(t.Context(), 1, cq.WaitOptions{}))
 	})
 }
 
@@ -169,7 +169,7 @@ func TestCounterCloseWakesOthers(t *testing.T) {
 	other, err := cq.OpenCounterFD(c.ObjectFD(), cq.CounterOptions{})
 	must(t, err)
 	done := make(chan error)
-	go func() { done <- c.WaitTimeout(1, time.Minute) }()
+	go func() { done <- cntrWait(c, 1, time.Minute) }()
 	eventually(t, "it sleeps", func() bool { return c.Stats().Sleeps > 0 })
 	other.AddSilently(1)
 	must(t, other.Close())
@@ -186,8 +186,8 @@ func TestCounterManyWaiters(t *testing.T) {
 	var low, high sync.WaitGroup
 	for i := range waiters {
 		at := []*cq.Counter{c, other}[i%2]
-		low.Go(func() { noError(t, at.Wait(t.Context(), 10)) })
-		high.Go(func() { noError(t, at.Wait(t.Context(), uint64(11+i%3))) })
+		low.Go(func() { noError(t, at.Wait(t.Context(), 10, cq.WaitOptions{})) })
+		high.Go(func() { noError(t, at.Wait(t.Context(), uint64(11+i%3), cq.WaitOptions{})) })
 	}
 	eventually(t, "all wait", func() bool {
 		return c.Stats().Waiters+other.Stats().Waiters == 2*waiters && c.Stats().Sleeps > 0 &&
@@ -221,14 +221,14 @@ func TestCounterWaitersComeAndGo(t *testing.T) {
 		at := []*cq.Counter{c, other}[i%2]
 		all.Go(func() {
 			for want := uint64(1); want <= last; want += uint64(1 + i) {
-				noError(t, at.Wait(t.Context(), want))
+				noError(t, at.Wait(t.Context(), want, cq.WaitOptions{}))
 			}
 		})
 		all.Go(func() {
 			for v := uint64(0); v < last; v, _ = at.Read() {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*100*time.Microsecond)
-				_ = at.Wait(ctx, v+10)
-				_ = at.WaitTimeout(v+1000, time.Duration(i)*50*time.Microsecond)
+				_ = at.Wait(ctx, v+10, cq.WaitOptions{})
+				_ = cntrWait(at, v+1000, time.Duration(i)*50*time.Microsecond)
 				cancel()
 			}
 		})

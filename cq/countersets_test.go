@@ -34,7 +34,7 @@ func TestWaitSetCounters(t *testing.T) {
 	}
 	dst := make([]cq.Waitable, 4)
 	for i := range 30 {
-		_, err := s.WaitTimeout(dst, 0)
+		_, err := setWait(s, dst, 0)
 		wantErr(t, "nothing new", err, cq.ErrTimedOut)
 		c := cs[i%3]
 		wait := later(func() {
@@ -45,7 +45,7 @@ func TestWaitSetCounters(t *testing.T) {
 			}
 		})
 		for _, set := range []*cq.WaitSet{s, other} {
-			n, err := set.Wait(t.Context(), dst)
+			n, err := set.Wait(t.Context(), dst, cq.WaitOptions{})
 			if n != 1 || err != nil || dst[0] != cq.Waitable(c) {
 				t.Fatalf("%d: %d, %v, %v", i, n, err, dst[:n])
 			}
@@ -53,7 +53,8 @@ func TestWaitSetCounters(t *testing.T) {
 		wait()
 		if i%5 == 0 {
 			wait = later(func() { post(t, w, 0, 1) })
-			if n, err := s.Wait(t.Context(), dst); n != 1 || err != nil || dst[0] != cq.Waitable(q) {
+			if n, err := s.Wait(t.Context(), dst, cq.WaitOptions{}); n != 1 || err != nil ||
+				dst[0] != cq.Waitable(q) {
 				t.Fatalf("%d: %d, %v", i, n, err)
 			}
 			wait()
@@ -63,7 +64,7 @@ func TestWaitSetCounters(t *testing.T) {
 	wantErr(t, "close in a set", cs[0].Close(), cq.ErrBusy)
 	must(t, cs[0].Add(1))
 	must(t, cs[0].Set(0))
-	if n, err := s.WaitTimeout(dst, time.Minute); n != 1 || err != nil {
+	if n, err := setWait(s, dst, time.Minute); n != 1 || err != nil {
 		t.Errorf("set to what it was: %d, %v", n, err)
 	}
 }

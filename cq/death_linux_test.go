@@ -66,7 +66,7 @@ func TestDeathWakes(t *testing.T) {
 				c.kill()
 			}()
 			dst := make([]cq.Context, 2)
-			if n, err := cq.ReadTimeout(q, dst, time.Minute); n != 1 || dst[0].Context != 77 {
+			if n, err := sread(q, dst, time.Minute); n != 1 || dst[0].Context != 77 {
 				t.Errorf("%d, %v, %v", n, err, dst)
 			}
 			<-asleep
@@ -147,7 +147,7 @@ func TestDeathOfSuccessor(t *testing.T) {
 	}
 	_ = drain(t, q)
 	for range 2 { // what woke up for the two is looked at
-		_, _ = cq.ReadTimeout(q, make([]cq.Msg, 1), 20*time.Millisecond)
+		_, _ = sread(q, make([]cq.Msg, 1), 20*time.Millisecond)
 	}
 	sleeps := q.Stats().Sleeps
 	done := make(chan struct{})
@@ -161,7 +161,7 @@ func TestDeathOfSuccessor(t *testing.T) {
 		second.kill()
 	}()
 	dst := make([]cq.Context, 2)
-	if n, err := cq.ReadTimeout(q, dst, time.Minute); n != 1 || dst[0].Context != 77 {
+	if n, err := sread(q, dst, time.Minute); n != 1 || dst[0].Context != 77 {
 		t.Errorf("%d, %v, %v", n, err, dst)
 	}
 	<-done

@@ -9,12 +9,12 @@
 //	q, err := cq.Create(d, "orders", cq.Options{})              // the reader
 //	w, err := cq.Attach(ctx, d, "orders", cq.WriterOptions{})   // a writer, in any process
 //	err = w.Post(&cq.Entry{Context: 7, Flags: cq.FlagSend | cq.FlagMsg})
-//	n, err := cq.ReadContext(ctx, q, buf)                       // buf is a []cq.Msg, say
+//	n, err := cq.ReadContext(ctx, q, buf, cq.ReadOptions{})     // buf is a []cq.Msg, say
 //
 // # Choosing a call
 //
 //	Read, ReadFrom          copies, removes, never blocks            fi_cq_read, fi_cq_readfrom
-//	ReadTimeout, …Context   the same, blocking                       fi_cq_sread, fi_cq_sreadfrom
+//	ReadContext             the same, blocking; see [ReadOptions]    fi_cq_sread, fi_cq_sreadfrom
 //	Peek, Release           in place; removed when you say so        -
 //	Queue.Entries           in place, one by one                     ibv_start_poll, ibv_next_poll
 //	ReadErr                 the error entry that stopped a read      fi_cq_readerr

@@ -76,9 +76,9 @@ var (
 	// ErrWouldBlock: a call that does not wait found nothing (EAGAIN).
 	ErrWouldBlock error = kind.NewSentinel("nothing is there", Errno(syscall.EAGAIN), nil)
 	// ErrTimedOut: the time of a wait is over and what it waits for has not come (ETIMEDOUT,
-	// os.ErrDeadlineExceeded and context.DeadlineExceeded). Each wait that has a timeout ends so,
-	// also if that is 0. From a blocking read, and from GetTimeout of a channel, it is EAGAIN
-	// besides, as fi_cq_sread and fi_eq_sread say, and another value: compare with errors.Is.
+	// os.ErrDeadlineExceeded and context.DeadlineExceeded). Each wait that has a timeout ends so.
+	// From a read that waits, and from GetEvent of a channel, it is EAGAIN besides, as fi_cq_sread
+	// and fi_eq_sread say, and another value: compare with errors.Is.
 	ErrTimedOut error = kind.NewSentinel("timed out", Errno(syscall.ETIMEDOUT), overs)
 	// ErrHandled: the events of this queue go to its handler (EOPBADSTATE).
 	ErrHandled error = kind.NewSentinel("events of this queue go to its handler", EOpBadState, nil)

@@ -20,7 +20,7 @@ func BenchmarkEventWriteRead(b *testing.B) {
 					if _, err := e.Write(&in); err != nil {
 						b.Fatal(err)
 					}
-					if _, err := e.Read(&out); err != nil {
+					if _, err := e.Read(&out, 0); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -35,6 +35,6 @@ func BenchmarkEventReadEmpty(b *testing.B) {
 	_ = drainEvents(b, e)
 	var ev cq.Event
 	for b.Loop() {
-		_, _ = e.Read(&ev)
+		_, _ = e.Read(&ev, 0)
 	}
 }

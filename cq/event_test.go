@@ -54,7 +54,7 @@ func drainEvents(t testing.TB, e *cq.EventQueue) []uint64 {
 	var out []uint64
 	ev := cq.Event{Payload: make([]byte, 0, e.Options().DataMaxBytes)}
 	for {
-		switch _, err := e.Read(&ev); err {
+		switch _, err := e.Read(&ev, 0); err {
 		case nil:
 			out = append(out, ev.Context)
 		case cq.ErrWouldBlock:
@@ -102,12 +102,12 @@ func TestEventWriteSelf(t *testing.T) {
 		}
 	}
 	for i := range uint64(10) {
-		read := e.Read
+		flags := cq.Flags(0)
 		if i%2 == 0 {
-			read = e.Peek
+			flags = cq.FlagPeek
 		}
 		var ev cq.Event
-		n, err := read(&ev)
+		n, err := e.Read(&ev, flags)
 		if n != cq.EventHeaderBytes || err != nil {
 			t.Fatal(n, err)
 		}
@@ -116,8 +116,8 @@ func TestEventWriteSelf(t *testing.T) {
 			t.Errorf("read %d: %+v", i, ev)
 		}
 	}
-	for _, read := range []func(*cq.Event) (int, error){e.Read, e.Peek} {
-		n, err := read(&cq.Event{})
+	for _, flags := range []cq.Flags{0, cq.FlagPeek} {
+		n, err := e.Read(&cq.Event{}, flags)
 		wantErr(t, "empty", err, cq.ErrWouldBlock, syscall.EAGAIN)
 		if n != 0 {
 			t.Error(n)
@@ -144,7 +144,7 @@ func TestEventPeek(t *testing.T) {
 	writeEvents(t, e, 0, 5)
 	var ev cq.Event
 	for range 5 {
-		if _, err := e.Peek(&ev); err != nil || ev.Context != 0 {
+		if _, err := e.Read(&ev, cq.FlagPeek); err != nil || ev.Context != 0 {
 			t.Fatal(ev, err)
 		}
 	}
@@ -152,16 +152,17 @@ func TestEventPeek(t *testing.T) {
 	w := attachEvents(t, d, e.Name())
 	writeEvents(t, w, 100, 300)
 	for range 3 {
-		if _, err := e.Peek(&ev); err != nil || ev.Context != 0 {
+		if _, err := e.Read(&ev, cq.FlagPeek); err != nil || ev.Context != 0 {
 			t.Fatal(ev, err)
 		}
 	}
 	for i := range uint64(200) {
 		var want cq.Event
-		if _, err := e.Peek(&want); err != nil {
+		if _, err := e.Read(&want, cq.FlagPeek); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := e.Read(&ev); err != nil || ev.Context != want.Context || i == 0 && ev.Context != 0 {
+		if _, err := e.Read(&ev, 0); err != nil || ev.Context != want.Context || i == 0 &&
+			ev.Context != 0 {
 			t.Fatal(ev, want, err)
 		}
 	}
@@ -186,7 +187,7 @@ func TestEventPayload(t *testing.T) {
 			if k != cq.EventHeaderBytes+n || err != nil {
 				t.Fatal(k, err)
 			}
-			k, err = e.Read(&ev)
+			k, err = e.Read(&ev, 0)
 			if k != cq.EventHeaderBytes+n || err != nil || string(ev.Payload) != string(text[:n]) {
 				t.Fatalf("%d bytes: %d, %v, %x", n, k, err, ev.Payload)
 			}
@@ -210,9 +211,10 @@ func TestEventTooSmall(t *testing.T) {
 	writeEvents(t, w, 2, 3)
 	small := cq.Event{Context: 77, Payload: make([]byte, 3, 19)}
 	for range 3 {
-		for _, read := range []func(*cq.Event) (int, error){e.Read, e.Peek,
-			func(ev *cq.Event) (int, error) { return e.ReadTimeout(ev, time.Minute) }} {
-			n, err := read(&small)
+		for _, read := range []func(*cq.Event, cq.Flags) (int, error){e.Read,
+			func(ev *cq.Event, f cq.Flags) (int, error) { return e.Read(ev, f|cq.FlagPeek) },
+			func(ev *cq.Event, f cq.Flags) (int, error) { return eqSread(e, ev, time.Minute, f) }} {
+			n, err := read(&small, 0)
 			wantErr(t, "small buffer", err, cq.ETooSmall, syscall.EMSGSIZE)
 			var too *cq.TooSmallError
 			if !errors.As(err, &too) || too.NeedBytes != 20 || n != 0 {
@@ -225,7 +227,7 @@ func TestEventTooSmall(t *testing.T) {
 		writeEvents(t, e, 10, 12)
 	}
 	ev := cq.Event{Payload: make([]byte, 0, 20)}
-	if n, err := e.Read(&ev); n != 44 || err != nil || ev.Context != 1 {
+	if n, err := e.Read(&ev, 0); n != 44 || err != nil || ev.Context != 1 {
 		t.Fatal(n, err, ev)
 	}
 	if got := drainEvents(t, e); len(got) != 7 {
@@ -246,24 +248,24 @@ func TestEventErrors(t *testing.T) {
 	writeEvents(t, e, 2, 3)
 	var ev cq.Event
 	got := cq.EventError{ErrData: make([]byte, 0, 100)}
-	_, err = e.ReadErr(&got)
+	_, err = e.ReadErr(&got, 0)
 	wantErr(t, "readerr before the error's turn", err, cq.ErrWouldBlock)
 	for range 2 {
-		_, err = e.Read(&ev)
+		_, err = e.Read(&ev, 0)
 		must(t, err)
 	}
 	for range 2 {
-		_, err = e.Read(&ev)
+		_, err = e.Read(&ev, 0)
 		wantErr(t, "read at an error", err, cq.ErrAvail, cq.EAvail)
-		_, err = e.PeekTimeout(&ev, time.Minute)
+		_, err = eqSread(e, &ev, time.Minute, cq.FlagPeek)
 		wantErr(t, "peek at an error", err, cq.ErrAvail)
-		n, err = e.PeekErr(&got)
+		n, err = e.ReadErr(&got, cq.FlagPeek)
 		if n != cq.EventErrorBytes || err != nil {
 			t.Fatal(n, err)
 		}
 	}
 	small := cq.EventError{ErrData: make([]byte, 0, 7)}
-	_, err = e.ReadErr(&small)
+	_, err = e.ReadErr(&small, 0)
 	must(t, err)
 	if string(small.ErrData) != "refused" || small.ErrDataBytes != len(bad.ErrData) {
 		t.Errorf("%q of %d", small.ErrData, small.ErrDataBytes)
@@ -276,7 +278,7 @@ func TestEventErrors(t *testing.T) {
 	if !strings.Contains(got.Error(), "fabric 0000000000000003.1") {
 		t.Error(got.Error())
 	}
-	_, err = e.ReadErr(&got)
+	_, err = e.ReadErr(&got, 0)
 	wantErr(t, "readerr again", err, cq.ErrWouldBlock)
 	if got := drainEvents(t, e); !slices.Equal(got, upTo(2, 3)) {
 		t.Error(got)
@@ -290,9 +292,9 @@ func TestEventNoErrors(t *testing.T) {
 	if got := drainEvents(t, e); len(got) != 5 {
 		t.Error(got)
 	}
-	_, err := e.ReadErr(&cq.EventError{})
+	_, err := e.ReadErr(&cq.EventError{}, 0)
 	wantErr(t, "readerr", err, cq.ErrWouldBlock, syscall.EAGAIN)
-	_, err = e.PeekErr(&cq.EventError{})
+	_, err = e.ReadErr(&cq.EventError{}, cq.FlagPeek)
 	wantErr(t, "peekerr", err, cq.ErrWouldBlock)
 }
 
@@ -320,13 +322,13 @@ func drainEventsAnd(t testing.TB, e *cq.EventQueue) (out []uint64) {
 	t.Helper()
 	var ev cq.Event
 	for {
-		_, err := e.Read(&ev)
+		_, err := e.Read(&ev, 0)
 		switch err {
 		case nil:
 			out = append(out, ev.Context)
 		case cq.ErrAvail:
 			var bad cq.EventError
-			_, err = e.ReadErr(&bad)
+			_, err = e.ReadErr(&bad, 0)
 			must(t, err)
 			out = append(out, bad.Context)
 		case cq.ErrWouldBlock:
@@ -345,7 +347,7 @@ func TestEventTurns(t *testing.T) {
 	writeEvents(t, b, 5000, 5010)
 	var ev cq.Event
 	for i := range 200 {
-		_, err := e.Read(&ev)
+		_, err := e.Read(&ev, 0)
 		must(t, err)
 		if ev.Context == 5009 {
 			return
@@ -375,7 +377,7 @@ func TestEventOverrun(t *testing.T) {
 			var got []uint64
 			var ev cq.Event
 			for range 6 {
-				_, err := e.Read(&ev)
+				_, err := e.Read(&ev, 0)
 				must(t, err)
 				got = append(got, ev.Context)
 			}
@@ -384,9 +386,9 @@ func TestEventOverrun(t *testing.T) {
 				t.Error(got)
 			}
 			for range 3 {
-				_, err := e.Read(&ev)
+				_, err := e.Read(&ev, 0)
 				wantErr(t, "read when drained", err, cq.ErrOverrun, cq.EOverrun)
-				_, err = e.ReadTimeout(&ev, time.Minute)
+				_, err = eqSread(e, &ev, time.Minute)
 				wantErr(t, "sread when drained", err, cq.ErrOverrun)
 				_, err = quiet.Write(&cq.Event{})
 				wantErr(t, "write of another", err, cq.ErrOverrun)

@@ -97,11 +97,11 @@ func TestEventHandler(t *testing.T) {
 func refusesReads(t testing.TB, e *cq.EventQueue) {
 	t.Helper()
 	for what, f := range map[string]func() error{
-		"read":    func() error { _, err := e.Read(&cq.Event{}); return err },
-		"sread":   func() error { _, err := e.ReadTimeout(&cq.Event{}, time.Minute); return err },
-		"peek":    func() error { _, err := e.Peek(&cq.Event{}); return err },
-		"readerr": func() error { _, err := e.ReadErr(&cq.EventError{}); return err },
-		"peekerr": func() error { _, err := e.PeekErr(&cq.EventError{}); return err },
+		"read":    func() error { _, err := e.Read(&cq.Event{}, 0); return err },
+		"sread":   func() error { _, err := eqSread(e, &cq.Event{}, time.Minute); return err },
+		"peek":    func() error { _, err := e.Read(&cq.Event{}, cq.FlagPeek); return err },
+		"readerr": func() error { _, err := e.ReadErr(&cq.EventError{}, 0); return err },
+		"peekerr": func() error { _, err := e.ReadErr(&cq.EventError{}, cq.FlagPeek); return err },
 		"trywait": e.TryWait,
 	} {
 		wantErr(t, what, f(), cq.ErrHandled, cq.EOpBadState)

@@ -47,7 +47,7 @@ func TestEventHostileLane(t *testing.T) {
 			told := 0
 			ev := cq.Event{Payload: make([]byte, 0, 1000)}
 			for range 30 {
-				_, err := e.Read(&ev)
+				_, err := e.Read(&ev, 0)
 				var lane *cq.LaneError
 				switch {
 				case err == nil && ev.Context >= 100:
@@ -89,17 +89,17 @@ func TestEventHostileDetail(t *testing.T) {
 			_, err := w.WriteErr(&cq.EventError{Err: cq.ETrunc, ErrData: make([]byte, 50)})
 			must(t, err)
 			poke(scribble(t, d, e.Name(), "lane-0001").section(t, cq.SectErrors, 1), 16, n)
-			_, err = e.Read(&cq.Event{})
+			_, err = e.Read(&cq.Event{}, 0)
 			wantErr(t, "read", err, cq.ErrAvail)
 			bad := cq.EventError{ErrData: make([]byte, 0, 1000)}
 			for range 2 {
-				_, err = e.PeekErr(&bad)
+				_, err = e.ReadErr(&bad, cq.FlagPeek)
 				must(t, err)
 			}
 			if want := int(min(n, 104)); len(bad.ErrData) != want || bad.ErrDataBytes != want {
 				t.Errorf("%d of %d bytes", len(bad.ErrData), bad.ErrDataBytes)
 			}
-			_, err = e.ReadErr(&bad)
+			_, err = e.ReadErr(&bad, 0)
 			must(t, err)
 		})
 	}
@@ -137,9 +137,9 @@ func TestEventHostileAlways(t *testing.T) {
 			wantErr(t, "write", err, cq.ErrCorrupt)
 			return // it was given up, as it should be
 		}
-		switch _, err = e.Read(&ev); {
+		switch _, err = e.Read(&ev, 0); {
 		case err == cq.ErrAvail:
-			_, err = e.ReadErr(&bad)
+			_, err = e.ReadErr(&bad, 0)
 			must(t, err)
 		case err != nil && err != cq.ErrWouldBlock:
 			wantErr(t, "read", err, cq.ErrCorrupt)
@@ -221,18 +221,18 @@ func fuzzEventStep(t *testing.T, e *cq.EventQueue, step byte) (uint64, error) {
 	var err error
 	switch step & 7 {
 	case 0:
-		_, err = e.Read(&ev)
+		_, err = e.Read(&ev, 0)
 	case 1:
-		if _, err = e.Peek(&ev); err == nil {
+		if _, err = e.Read(&ev, cq.FlagPeek); err == nil {
 			err = cq.ErrWouldBlock // nothing was taken
 		}
 	case 2:
-		_, err = e.ReadTimeout(&ev, 50*time.Microsecond)
+		_, err = eqSread(e, &ev, 50*time.Microsecond)
 	case 3:
-		_, err = e.ReadErr(&bad)
+		_, err = e.ReadErr(&bad, 0)
 		ev.Context = bad.Context
 	case 4:
-		if _, err = e.PeekErr(&bad); err == nil {
+		if _, err = e.ReadErr(&bad, cq.FlagPeek); err == nil {
 			err = cq.ErrWouldBlock
 		}
 	case 5:
@@ -250,9 +250,9 @@ func fuzzEventStep(t *testing.T, e *cq.EventQueue, step byte) (uint64, error) {
 		if too.NeedBytes > e.Options().DataMaxBytes {
 			t.Fatal(err)
 		}
-		_, err = e.Read(&ev)
+		_, err = e.Read(&ev, 0)
 	case err == cq.ErrAvail:
-		_, err = e.ReadErr(&bad)
+		_, err = e.ReadErr(&bad, 0)
 		ev.Context = bad.Context
 	}
 	var lane *cq.LaneError
@@ -275,7 +275,7 @@ func TestEventHostileAlone(t *testing.T) {
 				if i == 19 {
 					poke(slots, int(i%8)*cq.SlotBytes+16, n)
 				}
-				_, err := e.Read(&ev)
+				_, err := e.Read(&ev, 0)
 				var lane *cq.LaneError
 				if i < 19 && (err != nil || ev.Context != i) {
 					t.Fatal(err, ev)

@@ -28,7 +28,7 @@ func TestEventKinds(t *testing.T) {
 		_, err := e.Write(&cq.Event{Event: k, FID: cq.FID{Kind: cq.FIDUser, ID: ^uint64(0)}})
 		must(t, err)
 		var ev cq.Event
-		if _, err := e.Read(&ev); err != nil || ev.Event != k || ev.FID.Kind != cq.FIDUser ||
+		if _, err := e.Read(&ev, 0); err != nil || ev.Event != k || ev.FID.Kind != cq.FIDUser ||
 			ev.FID.ID != ^uint64(0) {
 			t.Errorf("%v: %+v", err, ev)
 		}
@@ -45,7 +45,7 @@ func TestConnectionEvent(t *testing.T) {
 		_, err = e.Write(&cq.Event{Event: cq.EventConnReq, Payload: payload})
 		must(t, err)
 		ev := cq.Event{Payload: make([]byte, 0, 100)}
-		n, err := e.Read(&ev)
+		n, err := e.Read(&ev, 0)
 		must(t, err)
 		got, err := cq.ParseCMEntry(ev.Payload)
 		if err != nil || string(got.Info) != string(want.Info) || string(got.Data) != string(want.Data) {
@@ -118,7 +118,7 @@ func TestEventAdopt(t *testing.T) {
 	must(t, err)
 	writeEvents(t, e, 0, 3)
 	var ev cq.Event
-	_, err = e.Peek(&ev)
+	_, err = e.Read(&ev, cq.FlagPeek)
 	must(t, err)
 	must(t, e.Detach())
 	for field, o := range map[string]cq.EventOptions{"Size": {Size: 16},
@@ -134,7 +134,7 @@ func TestEventAdopt(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	for i := range uint64(3) {
-		_, err = e.Read(&ev)
+		_, err = e.Read(&ev, 0)
 		if err != nil || ev.Context != i || ev.Redelivered != (i == 0) {
 			t.Errorf("%v, %+v", err, ev)
 		}

@@ -171,12 +171,12 @@ func restOfEvents(t *testing.T, d *shm.Dir, name string) (records []uint64) {
 	ev := cq.Event{Payload: make([]byte, 0, 300)}
 	bad := cq.EventError{ErrData: make([]byte, 0, 300)}
 	for {
-		_, err := e.Read(&ev)
+		_, err := e.Read(&ev, 0)
 		if err == cq.ErrWouldBlock {
 			break
 		}
 		if err == cq.ErrAvail {
-			_, err = e.ReadErr(&bad)
+			_, err = e.ReadErr(&bad, 0)
 			must(t, err)
 			records = append(records, checkEvent(nil, &bad))
 			continue
@@ -237,10 +237,10 @@ func TestEventWriterDies(t *testing.T) {
 		ev := cq.Event{Payload: make([]byte, 0, 100)}
 		bad := cq.EventError{ErrData: make([]byte, 0, 100)}
 		for i := round * 10; i < round*10+10; i++ {
-			_, err := e.ReadTimeout(&ev, time.Minute)
+			_, err := eqSread(e, &ev, time.Minute)
 			got := checkEvent(&ev, nil)
 			if err == cq.ErrAvail {
-				_, err = e.ReadErr(&bad)
+				_, err = e.ReadErr(&bad, 0)
 				got = checkEvent(nil, &bad)
 			}
 			if err != nil || got != 1<<48|i {
@@ -282,11 +282,11 @@ func TestEventDescriptor(t *testing.T) {
 		}
 	}
 	var ev cq.Event
-	_, err := e.ReadTimeout(&ev, time.Minute)
+	_, err := eqSread(e, &ev, time.Minute)
 	must(t, err)
 	writeEvents(t, e, 2, 3)
 	for range 3 {
-		if _, err := e.PeekTimeout(&ev, time.Minute); err != nil || ev.Context != 2 {
+		if _, err := eqSread(e, &ev, time.Minute, cq.FlagPeek); err != nil || ev.Context != 2 {
 			t.Fatal(err, ev)
 		}
 		wantErr(t, "trywait with an event that was peeked at", e.TryWait(), cq.ErrWouldBlock)
@@ -294,7 +294,7 @@ func TestEventDescriptor(t *testing.T) {
 			t.Error("not readable after a peek")
 		}
 	}
-	_, err = e.ReadTimeout(&ev, time.Minute)
+	_, err = eqSread(e, &ev, time.Minute)
 	must(t, err)
 	must(t, e.TryWait())
 	if readable(0) {
@@ -312,7 +312,7 @@ func TestEventDescriptor(t *testing.T) {
 			wantErr(t, "trywait", err, cq.ErrWouldBlock)
 		}
 		ev.Payload = make([]byte, 0, 100)
-		for _, err = e.Read(&ev); err == nil; _, err = e.Read(&ev) {
+		for _, err = e.Read(&ev, 0); err == nil; _, err = e.Read(&ev, 0) {
 			if ev.Data != i {
 				t.Errorf("event %d, want %d", ev.Data, i)
 			}

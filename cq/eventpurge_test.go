@@ -65,9 +65,9 @@ func TestEventPurgePeeked(t *testing.T) {
 	_, e := createEvents(t, cq.EventOptions{Size: 8, Write: true})
 	var ev cq.Event
 	for what, seen := range map[string]func() error{
-		"peeked": func() error { _, err := e.Peek(&ev); return err },
+		"peeked": func() error { _, err := e.Read(&ev, cq.FlagPeek); return err },
 		"too small": func() error {
-			if _, err := e.Read(&ev); err == nil {
+			if _, err := e.Read(&ev, 0); err == nil {
 				t.Error("it fits")
 			}
 			return nil
@@ -88,10 +88,10 @@ func TestEventPurgePeeked(t *testing.T) {
 		}
 	}
 	writeAbout(t, e, -1, 3)
-	_, err := e.Read(&ev)
+	_, err := e.Read(&ev, 0)
 	wantErr(t, "read", err, cq.ErrAvail)
 	must(t, e.Purge(fabric(1)))
-	_, err = e.ReadErr(&cq.EventError{})
+	_, err = e.ReadErr(&cq.EventError{}, 0)
 	wantErr(t, "readerr of what was purged", err, cq.ErrWouldBlock)
 	if got := drainEventsAnd(t, e); !slices.Equal(got, []uint64{3}) {
 		t.Error(got)
@@ -113,7 +113,7 @@ func TestEventPurgeRoom(t *testing.T) {
 	}
 	writeAbout(t, w, 1)
 	must(t, e.Purge(fabric(1)))
-	_, err := e.ReadTimeout(&cq.Event{}, time.Millisecond)
+	_, err := eqSread(e, &cq.Event{}, time.Millisecond)
 	wantErr(t, "sread", err, cq.ErrTimedOut)
 }
 
@@ -140,7 +140,7 @@ func TestEventPurgeAlone(t *testing.T) {
 			for range 20 {
 				writeAbout(t, e, 7, 1, 2, 1, -1, 3)
 				var ev cq.Event
-				if _, err := e.Read(&ev); err != nil || ev.Context != 7 {
+				if _, err := e.Read(&ev, 0); err != nil || ev.Context != 7 {
 					t.Fatal(err, ev)
 				}
 				must(t, e.Purge(fabric(1)))

@@ -3,7 +3,6 @@ package cq
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
@@ -17,9 +16,19 @@ import (
 // ErrAvail if an error event is next, until ReadErr has taken it; ErrOverrun once an overrun queue
 // is drained; a *LaneError, once, for a writer that was given up; ErrClosed; ErrHandled.
 //
-// Events of one writer come in its order. An event that Read returned is gone, whatever becomes
-// of the process.
-func (e *EventQueue) Read(ev *Event) (int, error) {
+// With FlagPeek the event stays in the queue (FI_PEEK): the next read returns it again, whatever
+// else arrives, unless its object is closed meanwhile. What was readable stays so, also for a
+// descriptor. Other flags are ErrInvalid.
+//
+// Events of one writer come in its order. An event that was read without FlagPeek is gone, whatever
+// becomes of the process.
+func (e *EventQueue) Read(ev *Event, flags Flags) (int, error) {
+	if flags != 0 {
+		if err := e.onlyPeek(flags); err != nil {
+			return 0, err
+		}
+		return e.readOnce(ev, true)
+	}
 	// The usual read is what stands here: one lane at most can have something, and there is nothing
 	// else to think of. Each word of the slot is loaded once.
 	q := e.q
@@ -60,57 +69,43 @@ func (e *EventQueue) Read(ev *Event) (int, error) {
 	return e.readOnce(ev, false)
 }
 
-// Peek is Read that leaves the event in the queue (FI_PEEK): the next Peek or Read returns it
-// again, whatever else arrives, unless its object is closed meanwhile. What was readable stays so,
-// also for a descriptor.
-func (e *EventQueue) Peek(ev *Event) (int, error) { return e.readOnce(ev, true) }
-
-// ReadTimeout is Read that waits (fi_eq_sread): up to timeout, for ever if it is negative, not at
-// all if it is 0. Besides Read's, its results are ErrTimedOut (EAGAIN as fi_eq(3) and ETIMEDOUT as
-// kfi_eq(3) say); ErrSignaled; ErrClosed when the queue is closed while it waits;
-// ErrNoWait for a queue that cannot block, whatever is there.
-func (e *EventQueue) ReadTimeout(ev *Event, timeout time.Duration) (int, error) {
-	return e.readWait(context.Background(), ev, timeout, false)
-}
-
-// ReadContext is Read that waits until the context ends; then it returns an error that matches
-// ctx.Err() and its cause. The context is not looked at while an event is there.
-func (e *EventQueue) ReadContext(ctx context.Context, ev *Event) (int, error) {
-	return e.readWait(ctx, ev, -1, false)
-}
-
-// PeekTimeout is Peek that waits as ReadTimeout does (fi_eq_sread with FI_PEEK).
-func (e *EventQueue) PeekTimeout(ev *Event, timeout time.Duration) (int, error) {
-	return e.readWait(context.Background(), ev, timeout, true)
-}
-
-// PeekContext is Peek that waits as ReadContext does.
-func (e *EventQueue) PeekContext(ctx context.Context, ev *Event) (int, error) {
-	return e.readWait(ctx, ev, -1, true)
-}
-
-func (e *EventQueue) readWait(ctx context.Context, ev *Event, timeout time.Duration,
-	peek bool) (int, error) {
+// ReadContext is Read that waits until the context ends (fi_eq_sread); then it returns an error
+// that matches ctx.Err() and its cause. The context is not looked at while an event is there.
+// Besides Read's, its results are ErrTimedOut (EAGAIN as fi_eq(3) and ETIMEDOUT as kfi_eq(3) say);
+// ErrSignaled; ErrClosed when the queue is closed while it waits; ErrNoWait for a queue that cannot
+// block, whatever is there. Threshold and Source are for completions.
+func (e *EventQueue) ReadContext(ctx context.Context, ev *Event, o ReadOptions) (int, error) {
 	switch {
 	case e.handler != nil:
 		return 0, ErrHandled
+	case o.Threshold > 1 || o.Source != nil:
+		return 0, kind.Refuse("sread", e.q.name, "Threshold and Source", o.Threshold, "none for events",
+			ErrInvalid)
 	case !e.q.opt.Wait.blocks():
 		return 0, e.q.errNoWait()
 	}
-	n, err := e.readOnce(ev, peek)
+	n, err := e.Read(ev, o.Flags)
 	if err != ErrWouldBlock {
 		return n, err
 	}
-	w := e.q.newWait(ctx, timeout)
+	w := e.q.newWait(ctx, o.Timeout)
 	defer w.close()
 	for {
-		if n, err = e.readOnce(ev, peek); err != ErrWouldBlock {
+		if n, err = e.Read(ev, o.Flags); err != ErrWouldBlock {
 			return n, err
 		}
 		if err = w.once(); err != nil {
 			return 0, err
 		}
 	}
+}
+
+// onlyPeek refuses flags that reads of events do not know.
+func (e *EventQueue) onlyPeek(flags Flags) error {
+	if flags&^FlagPeek != 0 {
+		return kind.Refuse("read", e.q.name, "Flags", flags, FlagPeek, ErrInvalid)
+	}
+	return nil
 }
 
 func (e *EventQueue) readOnce(ev *Event, peek bool) (int, error) {
@@ -297,15 +292,14 @@ func (e *EventQueue) release(l *lane) {
 // ReadErr takes the error event that is next and fills ev (fi_eq_readerr). It never blocks. It
 // returns EventErrorBytes, or 0 and: ErrWouldBlock if the next event is not an error; ErrClosed;
 // ErrHandled. As much of the error data as the capacity of ev.ErrData allows is copied there; the
-// memory is the caller's.
-func (e *EventQueue) ReadErr(ev *EventError) (int, error) { return e.readErr(ev, false) }
-
-// PeekErr is ReadErr that leaves the error event in the queue (FI_PEEK).
-func (e *EventQueue) PeekErr(ev *EventError) (int, error) { return e.readErr(ev, true) }
-
-func (e *EventQueue) readErr(ev *EventError, peek bool) (int, error) {
+// memory is the caller's. With FlagPeek the error event stays in the queue (FI_PEEK); other flags
+// are ErrInvalid.
+func (e *EventQueue) ReadErr(ev *EventError, flags Flags) (int, error) {
 	if e.handler != nil {
 		return 0, ErrHandled
+	}
+	if err := e.onlyPeek(flags); err != nil {
+		return 0, err
 	}
 	q := e.q
 	if !q.enter() {
@@ -319,7 +313,7 @@ func (e *EventQueue) readErr(ev *EventError, peek bool) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if peek {
+	if flags != 0 {
 		l.pin()
 	} else {
 		q.errLane = nil

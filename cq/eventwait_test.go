@@ -22,10 +22,12 @@ func TestEventPeekBlocking(t *testing.T) {
 			_, e := createEvents(t, cq.EventOptions{Write: true, Wait: wait, Spin: -1})
 			var ev cq.Event
 			reads := []func(*cq.Event) (int, error){
-				func(ev *cq.Event) (int, error) { return e.ReadTimeout(ev, time.Minute) },
-				func(ev *cq.Event) (int, error) { return e.PeekTimeout(ev, time.Minute) },
-				func(ev *cq.Event) (int, error) { return e.PeekContext(t.Context(), ev) },
-				func(ev *cq.Event) (int, error) { return e.ReadContext(t.Context(), ev) },
+				func(ev *cq.Event) (int, error) { return eqSread(e, ev, time.Minute) },
+				func(ev *cq.Event) (int, error) { return eqSread(e, ev, time.Minute, cq.FlagPeek) },
+				func(ev *cq.Event) (int, error) {
+					return e.ReadContext(t.Context(), ev, cq.ReadOptions{Flags: cq.FlagPeek})
+				},
+				func(ev *cq.Event) (int, error) { return e.ReadContext(t.Context(), ev, cq.ReadOptions{}) },
 			}
 			for i, want := range []uint64{1, 2, 2, 2} {
 				ready := func() {}
@@ -47,10 +49,9 @@ func TestEventPeekBlocking(t *testing.T) {
 func TestEventTimeout(t *testing.T) {
 	_, e := createEvents(t, cq.EventOptions{Write: true})
 	for _, d := range []time.Duration{0, time.Nanosecond, 30 * time.Millisecond} {
-		for _, read := range []func(*cq.Event, time.Duration) (int, error){e.ReadTimeout,
-			e.PeekTimeout} {
+		for _, flags := range []cq.Flags{0, cq.FlagPeek} {
 			begin := time.Now()
-			n, err := read(&cq.Event{}, d)
+			n, err := eqSread(e, &cq.Event{}, d, flags)
 			wantErr(t, "nothing", err, cq.ErrTimedOut, syscall.ETIMEDOUT, syscall.EAGAIN,
 				os.ErrDeadlineExceeded, context.DeadlineExceeded)
 			if errors.Is(err, cq.ErrWouldBlock) || n != 0 {
@@ -64,7 +65,7 @@ func TestEventTimeout(t *testing.T) {
 	_, err := e.Write(&cq.Event{Event: cq.EventNotify, FID: fabric(9), Context: 4})
 	must(t, err)
 	var ev cq.Event
-	if _, err := e.ReadTimeout(&ev, time.Minute); err != nil || ev.FID != fabric(9) ||
+	if _, err := eqSread(e, &ev, time.Minute); err != nil || ev.FID != fabric(9) ||
 		ev.Context != 4 {
 		t.Errorf("%v, %+v", err, ev)
 	}
@@ -76,13 +77,13 @@ func TestEventContext(t *testing.T) {
 	cause := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	done := later(func() { cancel(cause) })
-	_, err := e.ReadContext(ctx, &cq.Event{})
+	_, err := e.ReadContext(ctx, &cq.Event{}, cq.ReadOptions{})
 	wantErr(t, "cancelled", err, context.Canceled, cause)
 	done()
-	_, err = e.PeekContext(ctx, &cq.Event{})
+	_, err = e.ReadContext(ctx, &cq.Event{}, cq.ReadOptions{Flags: cq.FlagPeek})
 	wantErr(t, "cancelled before", err, context.Canceled, cause)
 	writeEvents(t, e, 0, 1)
-	if _, err = e.ReadContext(ctx, &cq.Event{}); err != nil {
+	if _, err = e.ReadContext(ctx, &cq.Event{}, cq.ReadOptions{}); err != nil {
 		t.Errorf("an event is there: %v", err)
 	}
 }
@@ -90,9 +91,9 @@ func TestEventContext(t *testing.T) {
 // TestEventWaitNone: what cannot block says so.
 func TestEventWaitNone(t *testing.T) {
 	_, e := createEvents(t, cq.EventOptions{Write: true, Wait: cq.WaitNone})
-	_, err := e.ReadTimeout(&cq.Event{}, time.Minute)
+	_, err := eqSread(e, &cq.Event{}, time.Minute)
 	wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
-	_, err = e.PeekContext(t.Context(), &cq.Event{})
+	_, err = e.ReadContext(t.Context(), &cq.Event{}, cq.ReadOptions{Flags: cq.FlagPeek})
 	wantErr(t, "speek", err, cq.ErrNoWait, syscall.ENOSYS)
 	wantErr(t, "trywait", e.TryWait(), cq.ErrNoWait)
 	wantErr(t, "signal", e.Signal(), cq.ErrNoWait)
@@ -106,18 +107,18 @@ func TestEventEnds(t *testing.T) {
 	w, err := cq.AttachEvents(t.Context(), d, "ends", cq.WriterOptions{})
 	must(t, err)
 	done := later(func() { must(t, e.Signal()) })
-	_, err = e.ReadTimeout(&cq.Event{}, time.Minute)
+	_, err = eqSread(e, &cq.Event{}, time.Minute)
 	wantErr(t, "signal", err, cq.ErrSignaled)
 	done()
 	done = later(func() { must(t, e.Close()) })
-	_, err = e.ReadTimeout(&cq.Event{}, time.Minute)
+	_, err = eqSread(e, &cq.Event{}, time.Minute)
 	wantErr(t, "close", err, cq.ErrClosed, os.ErrClosed)
 	done()
 	must(t, e.Close())
 	for what, f := range map[string]func() error{
-		"read":    func() error { _, err := e.Read(&cq.Event{}); return err },
-		"peek":    func() error { _, err := e.Peek(&cq.Event{}); return err },
-		"readerr": func() error { _, err := e.ReadErr(&cq.EventError{}); return err },
+		"read":    func() error { _, err := e.Read(&cq.Event{}, 0); return err },
+		"peek":    func() error { _, err := e.Read(&cq.Event{}, cq.FlagPeek); return err },
+		"readerr": func() error { _, err := e.ReadErr(&cq.EventError{}, 0); return err },
 		"write":   func() error { _, err := e.Write(&cq.Event{}); return err },
 		"purge":   func() error { return e.Purge(fabric(1)) },
 		"theirs":  func() error { _, err := w.Write(&cq.Event{}); return err },
@@ -188,7 +189,7 @@ func TestEventGoroutines(t *testing.T) {
 				all.Go(func() {
 					ev := cq.Event{Payload: make([]byte, 0, 8)}
 					for {
-						_, err := e.ReadTimeout(&ev, 50*time.Millisecond)
+						_, err := eqSread(e, &ev, 50*time.Millisecond)
 						mu.Lock()
 						if err == nil {
 							left--
@@ -225,11 +226,20 @@ func TestEventAllocations(t *testing.T) {
 	bad := cq.EventError{Err: cq.ETrunc, ErrData: make([]byte, 60)}
 	got := cq.EventError{ErrData: make([]byte, 0, 60)}
 	for name, f := range map[string]func(){
-		"own":      func() { _, _ = e.Write(&in); _, _ = e.Read(&out) },
-		"attached": func() { _, _ = w.Write(&in); _, _ = e.Peek(&out); _, _ = e.Read(&out) },
-		"blocking": func() { _, _ = w.Write(&in); _, _ = e.ReadContext(t.Context(), &out) },
-		"error":    func() { _, _ = e.WriteErr(&bad); _, _ = e.Read(&out); _, _ = e.ReadErr(&got) },
-		"empty":    func() { _, _ = e.Read(&out); _, _ = e.ReadErr(&got) },
+		"own": func() { _, _ = e.Write(&in); _, _ = e.Read(&out, 0) },
+		"attached": func() {
+			_, _ = w.Write(&in)
+			_, _ = e.Read(&out, cq.FlagPeek)
+			_,
+				_ = e.Read(&out, 0)
+		},
+		"blocking": func() {
+			_, _ = w.Write(&in)
+			_, _ = e.ReadContext(t.Context(), &out,
+				cq.ReadOptions{})
+		},
+		"error": func() { _, _ = e.WriteErr(&bad); _, _ = e.Read(&out, 0); _, _ = e.ReadErr(&got, 0) },
+		"empty": func() { _, _ = e.Read(&out, 0); _, _ = e.ReadErr(&got, 0) },
 	} {
 		if n := testing.AllocsPerRun(1000, f); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)

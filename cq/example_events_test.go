@@ -42,13 +42,14 @@ func ExampleEventQueue() {
 
 	ev := cq.Event{Payload: make([]byte, 0, eq.Options().DataMaxBytes)}
 	for {
-		switch _, err := eq.ReadTimeout(&ev, time.Second/100); {
+		ctx := context.Background()
+		switch _, err := eq.ReadContext(ctx, &ev, cq.ReadOptions{Timeout: 10 * time.Millisecond}); {
 		case err == nil && ev.Event == cq.EventConnReq:
 			c, err := cq.ParseCMEntry(ev.Payload)
 			fmt.Printf("%v: %q %v\n", ev.FID.Kind, c.Data, err)
 		case errors.Is(err, cq.ErrAvail):
 			var failed cq.EventError
-			if _, err := eq.ReadErr(&failed); err != nil {
+			if _, err := eq.ReadErr(&failed, 0); err != nil {
 				fatal(err)
 			}
 			fmt.Println("operation", failed.Context, "failed:", failed.Err)

@@ -57,7 +57,7 @@ func Example_twoProcesses() {
 
 	buf := make([]cq.Data, 64)
 	for seen := 0; seen < 3; {
-		n, err := cq.ReadContext(context.Background(), q, buf)
+		n, err := cq.ReadContext(context.Background(), q, buf, cq.ReadOptions{})
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -58,7 +58,7 @@ func ExampleQueue_Serve() {
 	}
 
 	buf := make([]cq.Context, 16)
-	n, err := cq.ReadContext(context.Background(), q, buf)
+	n, err := cq.ReadContext(context.Background(), q, buf, cq.ReadOptions{})
 	fmt.Println(n, buf[0].Context, err)
 	if err := other.Wait(); err != nil {
 		log.Fatal(err)

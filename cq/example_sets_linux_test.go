@@ -67,7 +67,7 @@ func ExampleWaitSet() {
 	ready := make([]cq.Waitable, 8)
 	buf := make([]cq.Msg, 64)
 	for seen := 0; seen < 2; {
-		n, err := set.Wait(context.Background(), ready)
+		n, err := set.Wait(context.Background(), ready, cq.WaitOptions{})
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -105,7 +105,7 @@ func ExampleChannel() {
 		log.Fatal(err)
 	}
 	defer channel.Detach(context.Background(), q)
-	if err := channel.Arm(q, cq.NotifyAny); err != nil {
+	if err := channel.RequestNotify(q, cq.NotifyAny); err != nil {
 		log.Fatal(err)
 	}
 	fd, err := channel.FD()
@@ -134,7 +134,7 @@ func ExampleChannel() {
 			log.Fatal(err)
 		}
 		for {
-			ev, err := channel.TryGet()
+			ev, err := channel.TryGetEvent()
 			if err != nil {
 				break // cq.ErrWouldBlock: the descriptor tells of the next
 			}

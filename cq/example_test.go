@@ -51,7 +51,7 @@ func Example_consumer() {
 
 	buf := make([]cq.Msg, 64)
 	for seen := 0; seen < 3; {
-		n, err := cq.ReadContext(context.Background(), q, buf)
+		n, err := cq.ReadContext(context.Background(), q, buf, cq.ReadOptions{})
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -72,12 +72,13 @@ func ExampleReadContext() {
 	defer q.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
-	_, err := cq.ReadContext(ctx, q, make([]cq.Msg, 8))
+	_, err := cq.ReadContext(ctx, q, make([]cq.Msg, 8), cq.ReadOptions{})
 	fmt.Println(errors.Is(err, context.DeadlineExceeded))
-	_, err = cq.ReadTimeout(q, make([]cq.Msg, 8), time.Millisecond)
+	ctx, buf := context.Background(), make([]cq.Msg, 8)
+	_, err = cq.ReadContext(ctx, q, buf, cq.ReadOptions{Timeout: time.Millisecond})
 	fmt.Println(errors.Is(err, cq.ErrTimedOut))
 	_ = q.Signal()
-	_, err = cq.ReadTimeout(q, make([]cq.Msg, 8), time.Hour)
+	_, err = cq.ReadContext(ctx, q, buf, cq.ReadOptions{})
 	fmt.Println(errors.Is(err, cq.ErrSignaled))
 	// Output:
 	// true
@@ -121,15 +122,15 @@ func ExampleQueue_ReadErr() {
 }
 
 // A threshold wakes the reader once for many entries; at the deadline it takes what is there.
-func ExampleWaitCond() {
+func ExampleReadOptions() {
 	q := open("batches")
 	defer q.Close()
 	producer("batches", 10)
-	buf := make([]cq.Msg, 64)
-	n, err := cq.ReadTimeout(q, buf, time.Hour, cq.WaitCond{Min: 10})
+	ctx, buf := context.Background(), make([]cq.Msg, 64)
+	n, err := cq.ReadContext(ctx, q, buf, cq.ReadOptions{Threshold: 10})
 	fmt.Println(n, err)
 	producer("batches", 2)
-	n, err = cq.ReadTimeout(q, buf, time.Millisecond, cq.WaitCond{Min: 10})
+	n, err = cq.ReadContext(ctx, q, buf, cq.ReadOptions{Threshold: 10, Timeout: time.Millisecond})
 	fmt.Println(n, err)
 	// Output:
 	// 10 <nil>

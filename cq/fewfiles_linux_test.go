@@ -123,7 +123,7 @@ func poorEvents(s *scarce) {
 	}
 	read := func() error {
 		ev := cq.Event{Payload: make([]byte, 64)}
-		_, err := e.ReadContext(ctx, &ev)
+		_, err := e.ReadContext(ctx, &ev, cq.ReadOptions{})
 		if err == nil && ev.Context != 1 {
 			err = fmt.Errorf("read %+v", ev)
 		}
@@ -133,7 +133,7 @@ func poorEvents(s *scarce) {
 	s.free("get the descriptor", func() error { _, err := e.GetWait(); return err })
 	s.makes("read an event", read)              // the reader opens the lane
 	s.works("wait for an event", func() error { // the lanes that it could not look for
-		_, err := e.ReadTimeout(&cq.Event{}, time.Millisecond)
+		_, err := eqSread(e, &cq.Event{}, time.Millisecond)
 		if errors.Is(err, syscall.EMFILE) {
 			return err
 		}
@@ -163,9 +163,12 @@ func poorCounter(s *scarce) {
 		return err
 	})
 	s.free("add", func() error { return peer.Add(2) })
-	s.free("wait for a value", func() error { return c.Wait(context.Background(), 2) })
+	s.free("wait for a value", func() error {
+		return c.Wait(context.Background(), 2,
+			cq.WaitOptions{})
+	})
 	s.free("wait in vain", func() error {
-		return instead(c.WaitTimeout(3, time.Millisecond), cq.ErrTimedOut)
+		return instead(cntrWait(c, 3, time.Millisecond), cq.ErrTimedOut)
 	})
 	s.works("close a counter", func() error { return peer.Close() })
 	s.works("close the last of a counter", func() error { return c.Close() })
@@ -230,12 +233,12 @@ func poorWaitSet(s *scarce) {
 	s.works("add a counter to a wait set", func() error { return set.Add(c) })
 	dst := make([]cq.Waitable, 2)
 	s.free("wait in vain in a wait set", func() error {
-		_, err := set.WaitTimeout(dst, time.Millisecond)
+		_, err := setWait(set, dst, time.Millisecond)
 		return instead(err, cq.ErrTimedOut)
 	})
 	need(post())
 	s.free("wait in a wait set", func() error {
-		n, err := set.Wait(context.Background(), dst)
+		n, err := set.Wait(context.Background(), dst, cq.WaitOptions{})
 		if err == nil && (n != 1 || dst[0] != q) {
 			err = fmt.Errorf("%d are ready", n)
 		}
@@ -272,10 +275,10 @@ func poorChannel(s *scarce) {
 	q, _, post, end := members(s)
 	s.works("attach to a channel", func() error { return ch.Attach(q) })
 	s.works("get the descriptor of a channel", func() error { _, err := ch.FD(); return err })
-	s.free("arm", func() error { return ch.Arm(q, cq.NotifyAny) })
+	s.free("arm", func() error { return ch.RequestNotify(q, cq.NotifyAny) })
 	need(post())
 	s.free("get", func() error {
-		ev, err := ch.Get(context.Background())
+		ev, err := ch.GetEvent(context.Background(), cq.WaitOptions{})
 		if err == nil && ev.Queue != q {
 			err = fmt.Errorf("an event of %v", ev.Queue)
 		}
@@ -292,11 +295,11 @@ func poorChannelWaits(s *scarce) {
 	ch, err := cq.NewChannel(s.d)
 	need(err)
 	q, _, post, end := members(s)
-	need(errors.Join(ch.Attach(q), ch.Arm(q, cq.NotifyAny), post()))
+	need(errors.Join(ch.Attach(q), ch.RequestNotify(q, cq.NotifyAny), post()))
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	get := func() error {
-		ev, err := ch.Get(ctx)
+		ev, err := ch.GetEvent(ctx, cq.WaitOptions{})
 		return errors.Join(err, ch.Ack(ev.Queue, 1))
 	}
 	need(get())
@@ -307,7 +310,7 @@ func poorChannelWaits(s *scarce) {
 	need(err)
 	fillGaps()
 	limit(0)
-	need(ch.Arm(q, cq.NotifyAny))
+	need(ch.RequestNotify(q, cq.NotifyAny))
 	if _, err := cq.Read(q, dst); !errors.Is(err, syscall.EMFILE) {
 		say("a lane without a descriptor: %v", err)
 	}

@@ -131,13 +131,13 @@ func (s *flipEvents) prepare() []flip.Word {
 	return append(words, more...)
 }
 
-func (s *flipEvents) read()      { s.take(s.q.Read, flipDetail) }
-func (s *flipEvents) readSmall() { s.take(s.q.Read, 2*flipPayload) }
-func (s *flipEvents) peek()      { s.take(s.q.Peek, flipDetail) }
+func (s *flipEvents) read()      { s.take(0, flipDetail) }
+func (s *flipEvents) readSmall() { s.take(0, 2*flipPayload) }
+func (s *flipEvents) peek()      { s.take(cq.FlagPeek, flipDetail) }
 
-func (s *flipEvents) take(call func(*cq.Event) (int, error), room int) {
+func (s *flipEvents) take(flags cq.Flags, room int) {
 	s.ev = cq.Event{Payload: s.buf[:0:room]}
-	n, err := call(&s.ev)
+	n, err := s.q.Read(&s.ev, flags)
 	if s.err = err; err == nil {
 		s.bytes = s.ev.Payload
 		if n != cq.EventHeaderBytes+len(s.bytes) {
@@ -148,7 +148,7 @@ func (s *flipEvents) take(call func(*cq.Event) (int, error), room int) {
 
 func (s *flipEvents) readErr() {
 	s.bad = cq.EventError{ErrData: s.buf[:0:flipDetail]}
-	if _, s.err = s.q.ReadErr(&s.bad); s.err == nil {
+	if _, s.err = s.q.ReadErr(&s.bad, 0); s.err == nil {
 		s.bytes = s.bad.ErrData
 		if len(s.bytes) != s.bad.ErrDataBytes {
 			s.err = fmt.Errorf("%d of %d bytes of detail", len(s.bytes), s.bad.ErrDataBytes)
@@ -180,14 +180,14 @@ func (s *flipEvents) result() flip.Outcome {
 
 func (s *flipEvents) drain() string {
 	for again := 0; again < 3; {
-		_, err := s.q.Read(&cq.Event{Payload: make([]byte, 0, flipDetail)})
+		_, err := s.q.Read(&cq.Event{Payload: make([]byte, 0, flipDetail)}, 0)
 		switch o := outcome("", err); {
 		case o.Broken != "":
 			return "afterwards: " + o.Broken
 		case o.Poisoned:
 			s.spent = true
 		case errors.Is(err, cq.ErrAvail):
-			_, err = s.q.ReadErr(&cq.EventError{})
+			_, err = s.q.ReadErr(&cq.EventError{}, 0)
 			need(err)
 		}
 		if errors.Is(err, cq.ErrWouldBlock) {

@@ -30,7 +30,7 @@ func init() {
 			_, err2 := s.c.ReadErr()
 			s.err = errors.Join(err, err2)
 		},
-		"counter wait": func(s *flipCounter) { s.err = s.c.WaitTimeout(0, 0) },
+		"counter wait": func(s *flipCounter) { s.err = cntrWait(s.c, 0, 0) },
 	} {
 		flipScenes[name] = func() (flip.Scene, error) {
 			s := &flipCounter{}

@@ -198,7 +198,7 @@ func (s *flipEventWriter) prepare() []flip.Word {
 		need(err)
 	}
 	for range flipPosts {
-		_, err := s.q.Read(&cq.Event{})
+		_, err := s.q.Read(&cq.Event{}, 0)
 		need(err)
 	}
 	s.n, s.err = 0, nil
@@ -215,10 +215,10 @@ func (s *flipEventWriter) result() flip.Outcome {
 	o := outcome(fmt.Sprintf("%d written", s.n), s.err)
 	s.spent = s.spent || s.err != nil
 	for again := 0; again < 3; {
-		_, err := s.q.Read(&cq.Event{Payload: make([]byte, 0, flipDetail)})
+		_, err := s.q.Read(&cq.Event{Payload: make([]byte, 0, flipDetail)}, 0)
 		switch {
 		case errors.Is(err, cq.ErrAvail):
-			_, err = s.q.ReadErr(&cq.EventError{})
+			_, err = s.q.ReadErr(&cq.EventError{}, 0)
 			need(err)
 		case err != nil:
 			again++

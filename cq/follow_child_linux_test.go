@@ -78,7 +78,7 @@ func readAll(q *cq.Queue, n int) (string, error) {
 	var out []string
 	buf := make([]cq.Msg, 3)
 	for len(out) < n {
-		k, err := cq.ReadTimeout(q, buf[:min(len(buf), n-len(out))], 30*time.Millisecond)
+		k, err := sread(q, buf[:min(len(buf), n-len(out))], 30*time.Millisecond)
 		if errors.Is(err, cq.ErrTimedOut) {
 			break
 		}

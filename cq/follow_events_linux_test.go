@@ -33,7 +33,7 @@ func TestFollowEvents(t *testing.T) {
 	_, err = w.WriteErr(&cq.EventError{Context: 4, Err: cq.ETrunc, ErrData: eventBytes(4)})
 	must(t, err)
 	ev := cq.Event{Payload: make([]byte, 0, 100)}
-	_, err = former.Read(&ev)
+	_, err = former.Read(&ev, 0)
 	must(t, err)
 	must(t, errors.Join(a.Close(), b.Close()))
 	must(t, former.Detach())
@@ -53,13 +53,13 @@ func TestFollowEvents(t *testing.T) {
 	for _, i := range []uint64{1, 2, 3, 4, 5} {
 		if i == 4 {
 			bad := cq.EventError{ErrData: make([]byte, 0, 100)}
-			_, err := next.ReadErr(&bad)
+			_, err := next.ReadErr(&bad, 0)
 			if err != nil || bad.Context != i || string(bad.ErrData) != string(eventBytes(i)) {
 				t.Errorf("%v, %+v", err, bad)
 			}
 			continue
 		}
-		_, err := next.Read(&ev)
+		_, err := next.Read(&ev, 0)
 		if err != nil || ev.Context != i || string(ev.Payload) != string(eventBytes(i)) {
 			t.Errorf("%d: %v, %+v", i, err, ev)
 		}
@@ -106,7 +106,7 @@ func TestFollowTells(t *testing.T) {
 			second.end(next)
 		}
 		ev := cq.Event{Payload: make([]byte, 0, 128)}
-		_, err := eq.ReadContext(soon(t), &ev)
+		_, err := eq.ReadContext(soon(t), &ev, cq.ReadOptions{})
 		must(t, err)
 		p, err := cq.ParsePeerEntry(ev.Payload)
 		must(t, err)

@@ -73,7 +73,7 @@ func counterStep(t *testing.T, c, other *cq.Counter, step byte) {
 		if step&7 == 3 {
 			waiter = other
 		}
-		err := waiter.WaitTimeout(before+n, time.Millisecond)
+		err := cntrWait(waiter, before+n, time.Millisecond)
 		if err != nil && !errors.Is(err, cq.ErrAvail) && !errors.Is(err, cq.ErrTimedOut) {
 			t.Error(err)
 		}

@@ -237,7 +237,7 @@ func FuzzEventEntry(f *testing.F) {
 			t.Errorf("an outsider sees %+v", s)
 		}
 		if n > 104 {
-			_, err := q.Read(&cq.Event{Payload: make([]byte, 0, 1024)})
+			_, err := q.Read(&cq.Event{Payload: make([]byte, 0, 1024)}, 0)
 			wantErr(t, "too much payload", err, cq.ErrCorrupt)
 			must(t, p.close())
 			q, p = plantEvents(t, d)
@@ -253,16 +253,16 @@ func wantEvent(t *testing.T, q *cq.EventQueue, want *cq.Event, payload []byte, r
 	t.Helper()
 	got := cq.Event{Payload: make([]byte, 0, room)}
 	if how&4 != 0 {
-		_, _ = q.Peek(&got)
+		_, _ = q.Read(&got, cq.FlagPeek)
 	}
-	n, err := q.Read(&got)
+	n, err := q.Read(&got, 0)
 	var too *cq.TooSmallError
 	if errors.As(err, &too) != (len(payload) > room) || too != nil && too.NeedBytes != len(payload) {
 		t.Fatalf("%d bytes of payload and room for %d: %v", len(payload), room, err)
 	}
 	if too != nil {
 		got.Payload = make([]byte, 0, too.NeedBytes)
-		n, err = q.Read(&got)
+		n, err = q.Read(&got, 0)
 	}
 	must(t, err)
 	if n != cq.EventHeaderBytes+len(payload) || !bytes.Equal(got.Payload, payload) ||
@@ -284,15 +284,15 @@ func wantEvent(t *testing.T, q *cq.EventQueue, want *cq.Event, payload []byte, r
 func wantEventError(t *testing.T, q *cq.EventQueue, want *cq.EventError, data []byte, room int,
 	how uint8) {
 	t.Helper()
-	if n, err := q.Read(&cq.Event{}); n != 0 || err != cq.ErrAvail {
+	if n, err := q.Read(&cq.Event{}, 0); n != 0 || err != cq.ErrAvail {
 		t.Fatalf("read: %d, %v", n, err)
 	}
 	got := cq.EventError{ErrData: make([]byte, 0, room)}
 	if how&4 != 0 {
-		_, err := q.PeekErr(&got)
+		_, err := q.ReadErr(&got, cq.FlagPeek)
 		must(t, err)
 	}
-	_, err := q.ReadErr(&got)
+	_, err := q.ReadErr(&got, 0)
 	must(t, err)
 	if data = data[:min(want.ErrDataBytes, room)]; !bytes.Equal(got.ErrData, data) {
 		t.Errorf("detail %x, want %x", got.ErrData, data)
@@ -306,7 +306,7 @@ func wantEventError(t *testing.T, q *cq.EventQueue, want *cq.EventError, data []
 
 func noMoreEvents(t *testing.T, q *cq.EventQueue) {
 	t.Helper()
-	if n, err := q.Read(&cq.Event{}); n != 0 || err != cq.ErrWouldBlock {
+	if n, err := q.Read(&cq.Event{}, 0); n != 0 || err != cq.ErrWouldBlock {
 		t.Fatalf("afterwards: %d, %v", n, err)
 	}
 }

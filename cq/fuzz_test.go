@@ -129,9 +129,9 @@ func fuzzStep(q *cq.Queue, step byte) ([]cq.Context, error) {
 	case 0, 7:
 		n, err = cq.Read(q, dst)
 	case 1:
-		n, err = cq.ReadTimeout(q, dst, 0)
+		n, err = sread(q, dst, 0)
 	case 2:
-		n, err = cq.ReadTimeout(q, dst, 50*time.Microsecond, cq.WaitCond{Min: 3})
+		n, err = sread(q, dst, 50*time.Microsecond, 3)
 	case 3:
 		var es []cq.Entry
 		es, err = q.Peek(len(dst))

@@ -56,7 +56,7 @@ func TestFollowSolicited(t *testing.T) {
 	w, err = w.Follow(soon(t), b)
 	must(t, errors.Join(err, <-done))
 	defer w.Close()
-	must(t, c.Arm(next, cq.NotifySolicited))
+	must(t, c.RequestNotify(next, cq.NotifySolicited))
 	post(t, w, 4, 5)
 	noEvent(t, "plain entries", c)
 	must(t, w.Post(&cq.Entry{Context: 5, Meta: cq.MetaSolicited}))

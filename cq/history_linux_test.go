@@ -182,7 +182,7 @@ func (r *recorder) readSome(q *cq.Queue) {
 			var k int
 			var err error
 			if how == 2 { // it may have waited: nothing was there at its end at least
-				k, err = cq.ReadTimeout(q, es, 200*time.Microsecond)
+				k, err = sread(q, es, 200*time.Microsecond)
 			} else {
 				k, err = cq.Read(q, es)
 			}
@@ -225,7 +225,7 @@ func (r *recorder) readEvents() {
 		r.pause()
 		r.do(histOp{Op: "read", N: 1}, func(o *histOp) {
 			var ev cq.Event
-			_, err := e.Read(&ev)
+			_, err := e.Read(&ev, 0)
 			if o.OK = needOr(err, cq.ErrWouldBlock); o.OK {
 				o.Values, o.Again = []uint64{ev.Context}, []bool{ev.Redelivered}
 			}

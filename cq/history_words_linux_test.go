@@ -39,7 +39,7 @@ func childHistoryCounter() {
 			r.do(histOp{Op: "set", N: seen + n}, func(*histOp) { need(c.Set(uint64(seen + n))) })
 		case 4:
 			r.do(histOp{Op: "wait", N: seen + n}, func(o *histOp) {
-				o.OK = needOr(c.WaitTimeout(uint64(o.N), 200*time.Microsecond), cq.ErrTimedOut)
+				o.OK = needOr(cntrWait(c, uint64(o.N), 200*time.Microsecond), cq.ErrTimedOut)
 			})
 		default:
 			r.do(histOp{Op: "value"}, func(o *histOp) {

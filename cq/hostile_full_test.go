@@ -16,7 +16,7 @@ func TestHostileHintsOfFullLane(t *testing.T) {
 	d, q := create(t, cq.Options{Size: 8, Spin: -1})
 	w := attach(t, d, q.Name())
 	dst := make([]cq.Msg, 8)
-	if _, err := cq.ReadTimeout(q, dst, time.Millisecond); !errors.Is(err, cq.ErrTimedOut) {
+	if _, err := sread(q, dst, time.Millisecond); !errors.Is(err, cq.ErrTimedOut) {
 		t.Fatal(err) // the reader knows the lane, and has parked it
 	}
 	post(t, w, 0, 8)
@@ -44,7 +44,7 @@ func TestHostileHintsOfRefusedLane(t *testing.T) {
 			d, q := create(t, cq.Options{Size: 8, Spin: -1})
 			w := attach(t, d, q.Name())
 			dst := make([]cq.Msg, 8)
-			if _, err := cq.ReadTimeout(q, dst, time.Millisecond); !errors.Is(err, cq.ErrTimedOut) {
+			if _, err := sread(q, dst, time.Millisecond); !errors.Is(err, cq.ErrTimedOut) {
 				t.Fatal(err) // the reader knows the lane, and has parked it
 			}
 			if name == "post" {

@@ -139,7 +139,7 @@ func readHow(q *cq.Queue, how string) ([]uint64, error) {
 		n, err := cq.Read(q, dst)
 		return contexts(dst[:n]), err
 	case "wait":
-		n, err := cq.ReadTimeout(q, dst, time.Millisecond)
+		n, err := sread(q, dst, time.Millisecond)
 		return contexts(dst[:n]), err
 	case "trywait":
 		err := q.TryWait()
@@ -229,7 +229,7 @@ func TestHostileHints(t *testing.T) {
 		}
 		post(t, w, i, i+1)
 		for got := 0; got == 0; {
-			n, err := cq.ReadTimeout(q, make([]cq.Msg, 2), 3*time.Millisecond)
+			n, err := sread(q, make([]cq.Msg, 2), 3*time.Millisecond)
 			if err != nil && !errors.Is(err, syscall.EAGAIN) {
 				t.Fatal(err)
 			}

@@ -121,7 +121,7 @@ func childReuser() {
 	other, _ := withPID(pid, "poster", envQueue+"=nothing")
 	need(q.BindEvents(e))
 	ev := cq.Event{Payload: make([]byte, 0, 256)}
-	_, err = e.ReadContext(context.Background(), &ev)
+	_, err = e.ReadContext(context.Background(), &ev, cq.ReadOptions{})
 	need(err)
 	p, err := cq.ParsePeerEntry(ev.Payload)
 	need(err)
@@ -155,7 +155,7 @@ func childReusedReader() {
 	need(err)
 	need(q.BindEvents(e))
 	ev := cq.Event{Payload: make([]byte, 0, 256)}
-	_, err = e.ReadContext(context.Background(), &ev)
+	_, err = e.ReadContext(context.Background(), &ev, cq.ReadOptions{})
 	need(err)
 	p, err := cq.ParsePeerEntry(ev.Payload)
 	need(err)
@@ -194,7 +194,7 @@ func childNamespaceReader() {
 	say("bound %d", os.Getpid())
 	stop := toldToStop()
 	for ev := (cq.Event{Payload: make([]byte, 0, 256)}); !stop.Load(); {
-		if _, err = e.ReadTimeout(&ev, 20*time.Millisecond); errors.Is(err, cq.ErrTimedOut) {
+		if _, err = eqSread(e, &ev, 20*time.Millisecond); errors.Is(err, cq.ErrTimedOut) {
 			continue
 		}
 		need(err)

@@ -38,9 +38,12 @@ func childPoorReader() {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for i, read := range []func(q *cq.Queue, dst []cq.Context) (int, error){
-		func(q *cq.Queue, dst []cq.Context) (int, error) { return cq.ReadContext(ctx, q, dst) },
 		func(q *cq.Queue, dst []cq.Context) (int, error) {
-			_, err := set.Wait(ctx, make([]cq.Waitable, 1))
+			return cq.ReadContext(ctx, q, dst,
+				cq.ReadOptions{})
+		},
+		func(q *cq.Queue, dst []cq.Context) (int, error) {
+			_, err := set.Wait(ctx, make([]cq.Waitable, 1), cq.WaitOptions{})
 			need(err)
 			return cq.Read(q, dst)
 		},

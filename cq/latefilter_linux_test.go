@@ -48,13 +48,13 @@ func lateWaiters(d *shm.Dir, q *cq.Queue, e *cq.EventQueue) (ways []lateWaiter, 
 		return errors.Join(set.Remove(q), set.Close(), c.Detach(context.Background(), q), c.Close())
 	}
 	return []lateWaiter{
-		{"read", func() error { return one(cq.ReadTimeout(q, dst, tooLong)) }},
+		{"read", func() error { return one(sread(q, dst, tooLong)) }},
 		{"threshold", func() error {
-			n, err := cq.ReadTimeout(q, dst, tooLong, cq.WaitCond{Min: 2})
+			n, err := sread(q, dst, tooLong, 2)
 			return just(2, n, err)
 		}},
 		{"set", func() error {
-			if err := one(set.WaitTimeout(ready, tooLong)); err != nil {
+			if err := one(setWait(set, ready, tooLong)); err != nil {
 				return err
 			}
 			return read()
@@ -62,14 +62,14 @@ func lateWaiters(d *shm.Dir, q *cq.Queue, e *cq.EventQueue) (ways []lateWaiter, 
 		{"descriptor", func() error { return lateDescriptor(q.TryWait, waitFD(q), read) }},
 		{"descriptor of a set", func() error { return lateDescriptor(set.TryWait, waitFD(set), read) }},
 		{"channel", func() error {
-			if err := c.Arm(q, cq.NotifyAny); err != nil {
+			if err := c.RequestNotify(q, cq.NotifyAny); err != nil {
 				return err
 			}
 			err := read() // what came before the arming
 			for err == cq.ErrWouldBlock {
 				// It may be the event of an earlier round, whose entry was read without it.
-				if _, err = c.GetTimeout(tooLong); err == nil {
-					err = c.Arm(q, cq.NotifyAny)
+				if _, err = getEvent(c, tooLong); err == nil {
+					err = c.RequestNotify(q, cq.NotifyAny)
 				}
 				if err == nil {
 					err = read()
@@ -77,7 +77,7 @@ func lateWaiters(d *shm.Dir, q *cq.Queue, e *cq.EventQueue) (ways []lateWaiter, 
 			}
 			return err
 		}},
-		{"event queue", func() error { _, err := e.ReadTimeout(ev, tooLong); return err }},
+		{"event queue", func() error { _, err := eqSread(e, ev, tooLong); return err }},
 	}, end
 }
 
@@ -119,7 +119,7 @@ func childLateFilter() {
 	runtime.LockOSThread() // the thread that may filter all others
 	need(forbid(unix.SYS_MEMBARRIER))
 	runtime.UnlockOSThread()
-	_, _ = cq.ReadTimeout(next, make([]cq.Context, 1), time.Millisecond)
+	_, _ = sread(next, make([]cq.Context, 1), time.Millisecond)
 	if !next.Stats().NoBarrier {
 		say("the queue to be left knows nothing")
 	}
@@ -140,7 +140,7 @@ func childLateFilter() {
 			})
 			err = way.take()
 			if err == nil && way.name != "event queue" {
-				_, err = e.ReadTimeout(&cq.Event{}, tooLong)
+				_, err = eqSread(e, &cq.Event{}, tooLong)
 			}
 			posting.Wait() // a writer is one goroutine's at a time
 			if err != nil {
@@ -150,7 +150,7 @@ func childLateFilter() {
 		}
 	}
 	before := q.Stats()
-	_, err = cq.ReadTimeout(q, make([]cq.Context, 1), 350*time.Millisecond)
+	_, err = sread(q, make([]cq.Context, 1), 350*time.Millisecond)
 	after := q.Stats()
 	say("idle: timed out %v, slices %v, barriers %d, refused %v, events %v, shown %v, %v, %v",
 		errors.Is(err, cq.ErrTimedOut), after.Sleeps-before.Sleeps >= 2,

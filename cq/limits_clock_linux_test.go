@@ -67,13 +67,13 @@ func TestClockJumps(t *testing.T) {
 	const wait = 150 * time.Millisecond
 	for name, read := range map[string]func() error{
 		"timeout": func() error {
-			_, err := cq.ReadTimeout(q, dst, wait)
+			_, err := sread(q, dst, wait)
 			return instead(err, cq.ErrTimedOut)
 		},
 		"context": func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), wait)
 			defer cancel()
-			_, err := cq.ReadContext(ctx, q, dst)
+			_, err := cq.ReadContext(ctx, q, dst, cq.ReadOptions{})
 			return instead(err, context.DeadlineExceeded)
 		},
 	} {
@@ -89,7 +89,7 @@ func TestClockJumps(t *testing.T) {
 	stop := jumping()
 	for i := range uint64(50) {
 		done := later(func() { post(t, w, i, i+1) })
-		n, err := cq.ReadTimeout(q, dst, time.Minute)
+		n, err := sread(q, dst, time.Minute)
 		done()
 		if n != 1 || err != nil || dst[0].Context != i {
 			t.Errorf("read %d, %v, %v", n, dst, err)
@@ -112,7 +112,7 @@ func TestTimeNamespace(t *testing.T) {
 			t.Fatal(got)
 		}
 		for next := uint64(0); next < 100; {
-			n, err := cq.ReadTimeout(q, buf, time.Minute)
+			n, err := sread(q, buf, time.Minute)
 			must(t, err)
 			for _, e := range buf[:n] {
 				if e.Data != ^e.Tag {

@@ -44,7 +44,7 @@ func TestThousandWriters(t *testing.T) {
 	kept, living := 0, 0 // entries of writers that live, and how many those have to become
 	take := func() {
 		buf := make([]cq.Tagged, 64)
-		n, err := cq.ReadTimeout(q, buf, time.Minute)
+		n, err := sread(q, buf, time.Minute)
 		must(t, err)
 		for _, e := range buf[:n] {
 			lane := e.Context
@@ -102,7 +102,7 @@ func TestTenThousandBlocked(t *testing.T) {
 			all.Go(func() {
 				one := make([]cq.Context, 1)
 				begun.Done()
-				n, err := cq.ReadContext(context.Background(), q, one)
+				n, err := cq.ReadContext(context.Background(), q, one, cq.ReadOptions{})
 				if n != 1 || err != nil {
 					t.Errorf("read %d, %v", n, err)
 					return

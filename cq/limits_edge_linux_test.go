@@ -312,7 +312,7 @@ func (p *edgePeer) noNews(t *testing.T) {
 	t.Helper()
 	noNews(t, p.logNews)
 	ev := cq.Event{Payload: make([]byte, 0, 256)}
-	if _, err := p.keptNews.ReadTimeout(&ev, 0); !errors.Is(err, cq.ErrTimedOut) {
+	if _, err := eqSread(p.keptNews, &ev, 0); !errors.Is(err, cq.ErrTimedOut) {
 		t.Errorf("%v, %v", err, ev.Event)
 	}
 }

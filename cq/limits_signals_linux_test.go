@@ -27,7 +27,7 @@ func init() { roles["stormed"] = childStormed }
 var stormy = []limitedUse{
 	{"read with a timeout", func(d *shm.Dir) error {
 		return createsQueue(d, cq.Options{Spin: -1}, func(q *cq.Queue) error {
-			_, err := cq.ReadTimeout(q, make([]cq.Context, 1), 5*time.Millisecond)
+			_, err := sread(q, make([]cq.Context, 1), 5*time.Millisecond)
 			return instead(err, cq.ErrTimedOut)
 		})
 	}},
@@ -37,7 +37,7 @@ var stormy = []limitedUse{
 				wait := later(func() { need(w.Post(&cq.Entry{Context: 7})) })
 				defer wait()
 				dst := make([]cq.Context, 1)
-				n, err := cq.ReadContext(context.Background(), q, dst)
+				n, err := cq.ReadContext(context.Background(), q, dst, cq.ReadOptions{})
 				if err == nil && (n != 1 || dst[0].Context != 7) {
 					err = fmt.Errorf("read %d, %v", n, dst)
 				}
@@ -51,8 +51,8 @@ var stormy = []limitedUse{
 		}, func(c *cq.Counter) error {
 			wait := later(func() { need(c.Add(3)) })
 			defer wait()
-			return errors.Join(c.Wait(context.Background(), 3),
-				instead(c.WaitTimeout(4, 5*time.Millisecond), cq.ErrTimedOut))
+			return errors.Join(c.Wait(context.Background(), 3, cq.WaitOptions{}),
+				instead(cntrWait(c, 4, 5*time.Millisecond), cq.ErrTimedOut))
 		})
 	}},
 	{"wait in a set", func(d *shm.Dir) error {
@@ -63,7 +63,7 @@ var stormy = []limitedUse{
 				if err := s.Add(q); err != nil {
 					return err
 				}
-				_, err := s.WaitTimeout(make([]cq.Waitable, 1), 5*time.Millisecond)
+				_, err := setWait(s, make([]cq.Waitable, 1), 5*time.Millisecond)
 				return errors.Join(instead(err, cq.ErrTimedOut), s.Remove(q))
 			})
 		})
@@ -73,14 +73,14 @@ var stormy = []limitedUse{
 			return cq.CreateEvents(d, "limited", cq.EventOptions{Size: 8, Write: true, Spin: -1})
 		}, func(e *cq.EventQueue) error {
 			var ev cq.Event
-			_, err := e.ReadTimeout(&ev, 5*time.Millisecond)
+			_, err := eqSread(e, &ev, 5*time.Millisecond)
 			err = instead(err, cq.ErrTimedOut)
 			wait := later(func() {
 				_, err := e.Write(&cq.Event{Event: cq.EventNotify})
 				need(err)
 			})
 			defer wait()
-			_, readErr := e.ReadContext(context.Background(), &ev)
+			_, readErr := e.ReadContext(context.Background(), &ev, cq.ReadOptions{})
 			return errors.Join(err, readErr)
 		})
 	}},
@@ -105,7 +105,7 @@ var stormy = []limitedUse{
 			return joins(q, func(w *cq.Writer) error {
 				wait := later(func() { need(w.Post(&cq.Entry{Context: 7})) })
 				defer wait()
-				n, err := cq.ReadContext(context.Background(), q, make([]cq.Context, 1))
+				n, err := cq.ReadContext(context.Background(), q, make([]cq.Context, 1), cq.ReadOptions{})
 				if err == nil && n != 1 {
 					err = fmt.Errorf("read %d", n)
 				}
@@ -124,17 +124,17 @@ func meetsBy(trust cq.Trust, f func(*cq.Queue) error) error {
 
 // waitsOn gets what a writer does from a channel, after nothing came for a while.
 func waitsOn(d *shm.Dir, c *cq.Channel, q *cq.Queue) error {
-	if err := errors.Join(c.Attach(q), c.Arm(q, cq.NotifyAny)); err != nil {
+	if err := errors.Join(c.Attach(q), c.RequestNotify(q, cq.NotifyAny)); err != nil {
 		return err
 	}
-	_, err := c.GetTimeout(5 * time.Millisecond)
+	_, err := getEvent(c, 5*time.Millisecond)
 	if err = instead(err, cq.ErrTimedOut); err != nil {
 		return err
 	}
 	return attachesTo(d, func(w *cq.Writer) error {
 		wait := later(func() { need(w.Post(&cq.Entry{Context: 7})) })
 		defer wait()
-		if _, err := c.Get(context.Background()); err != nil {
+		if _, err := c.GetEvent(context.Background(), cq.WaitOptions{}); err != nil {
 			return err
 		}
 		return c.Ack(q, 1)

@@ -69,7 +69,7 @@ type slowRun struct {
 func (r *slowRun) take(t *testing.T, d, pause time.Duration) float64 {
 	begin, all := time.Now(), 0
 	for time.Since(begin) < d {
-		n, err := cq.ReadTimeout(r.q, r.buf, time.Minute)
+		n, err := sread(r.q, r.buf, time.Minute)
 		must(t, err)
 		r.saw(t, n)
 		all += n

@@ -1,6 +1,7 @@
 package cq_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -115,6 +116,58 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// sread is fi_cq_sread: a timeout of 0 looks once, and a negative one is for ever.
+func sread[T cq.Readable](q *cq.Queue, dst []T, timeout time.Duration, threshold ...int) (int,
+	error) {
+	return sreadFrom(q, dst, nil, timeout, threshold...)
+}
+
+// sreadFrom is fi_cq_sreadfrom.
+func sreadFrom[T cq.Readable](q *cq.Queue, dst []T, src []cq.Addr, timeout time.Duration,
+	threshold ...int) (int, error) {
+	o := cq.ReadOptions{Timeout: within(timeout).Timeout, Source: src}
+	if len(threshold) > 0 {
+		o.Threshold = threshold[0]
+	}
+	return cq.ReadContext(context.Background(), q, dst, o)
+}
+
+// eqSread is fi_eq_sread.
+func eqSread(e *cq.EventQueue, ev *cq.Event, timeout time.Duration, flags ...cq.Flags) (int,
+	error) {
+	o := cq.ReadOptions{Timeout: within(timeout).Timeout}
+	if len(flags) > 0 {
+		o.Flags = flags[0]
+	}
+	return e.ReadContext(context.Background(), ev, o)
+}
+
+// cntrWait is fi_cntr_wait.
+func cntrWait(c *cq.Counter, threshold uint64, timeout time.Duration) error {
+	return c.Wait(context.Background(), threshold, within(timeout))
+}
+
+// setWait is fi_wait.
+func setWait(s *cq.WaitSet, dst []cq.Waitable, timeout time.Duration) (int, error) {
+	return s.Wait(context.Background(), dst, within(timeout))
+}
+
+// getEvent is ibv_get_cq_event with a timeout.
+func getEvent(c *cq.Channel, timeout time.Duration) (cq.ChannelEvent, error) {
+	return c.GetEvent(context.Background(), within(timeout))
+}
+
+// within is a timeout of libfabric's, 0 for a look and negative for ever.
+func within(timeout time.Duration) cq.WaitOptions {
+	switch {
+	case timeout == 0:
+		timeout = -1
+	case timeout < 0:
+		timeout = 0
+	}
+	return cq.WaitOptions{Timeout: timeout}
 }
 
 // waitFD returns the descriptor to wait on, or -1.

@@ -173,7 +173,7 @@ func (h halting) read(q *cq.Queue) error {
 	var got []uint64
 	dst := make([]cq.Context, 4)
 	for end := time.Now().Add(time.Minute); ; {
-		n, err := cq.ReadTimeout(q, dst, 10*time.Millisecond)
+		n, err := sread(q, dst, 10*time.Millisecond)
 		if err != nil && !errors.Is(err, cq.ErrTimedOut) {
 			return err
 		}

@@ -16,7 +16,7 @@ func killOther(t *testing.T, q *cq.Queue) (pid int) {
 	w.post(t, 0, 1)
 	w.kill()
 	eventually(t, "its lane is retired", func() bool {
-		_, _ = cq.ReadTimeout(q, make([]cq.Context, 1), time.Millisecond)
+		_, _ = sread(q, make([]cq.Context, 1), time.Millisecond)
 		return q.Stats().Retired > before
 	})
 	return w.Process.Pid

@@ -109,9 +109,9 @@ var movedVerbs = []struct {
 		w, err := cq.Attach(context.Background(), d, "q", cq.WriterOptions{})
 		need(err)
 		err = s.Add(q)
-		_, _ = s.WaitTimeout(nil, 0)
+		_, _ = setWait(s, nil, 0)
 		err = errors.Join(err, w.Post(&cq.Entry{}))
-		if n, e := s.WaitTimeout(make([]cq.Waitable, 1), time.Minute); n != 1 {
+		if n, e := setWait(s, make([]cq.Waitable, 1), time.Minute); n != 1 {
 			err = errors.Join(err, fmt.Errorf("the set stays quiet: %d, %v", n, e))
 		}
 		return errors.Join(err, s.Remove(q), w.Close(), closed(q), s.Close())

@@ -61,10 +61,10 @@ func childNoGetFD() {
 		check(s.Add(q))
 		w, err := q.Writer()
 		check(err)
-		_, err = s.WaitTimeout(nil, 0) // all lanes are parked from here on
+		_, err = setWait(s, nil, 0) // all lanes are parked from here on
 		wait := later(func() { check(w.Post(&cq.Entry{})) })
 		var dst [1]cq.Waitable
-		n, err2 := s.WaitTimeout(dst[:], time.Minute)
+		n, err2 := setWait(s, dst[:], time.Minute)
 		wait()
 		fmt.Println(err, n, err2)
 		check(w.Close())

@@ -146,26 +146,26 @@ func TestOriginFailures(t *testing.T) {
 			func(from *cq.Lane) error { return q.ReadErr(&cq.ErrorEntry{From: from}) }, w.Lane()},
 		"event": {func() error { _, err := ew.Write(&cq.Event{}); return err },
 			func(from *cq.Lane) error {
-				_, err := e.Peek(&cq.Event{})
+				_, err := e.Read(&cq.Event{}, cq.FlagPeek)
 				must(t, err)
-				_, err = e.Read(&cq.Event{From: from})
+				_, err = e.Read(&cq.Event{From: from}, 0)
 				return err
 			}, ew.Lane()},
 		"awaited event": {func() error { _, err := ew.Write(&cq.Event{}); return err },
 			func(from *cq.Lane) error {
-				_, err := e.ReadContext(soon(t), &cq.Event{From: from})
+				_, err := e.ReadContext(soon(t), &cq.Event{From: from}, cq.ReadOptions{})
 				return err
 			}, ew.Lane()},
 		"own event": {func() error { _, err := e.Write(&cq.Event{}); return err },
-			func(from *cq.Lane) error { _, err := e.Read(&cq.Event{From: from}); return err }, 0},
+			func(from *cq.Lane) error { _, err := e.Read(&cq.Event{From: from}, 0); return err }, 0},
 		"error event": {func() error {
 			_, err := ew.WriteErr(&cq.EventError{Err: cq.EOther})
 			return err
 		},
 			func(from *cq.Lane) error {
-				_, err := e.Read(&cq.Event{})
+				_, err := e.Read(&cq.Event{}, 0)
 				wantErr(t, "read", err, cq.ErrAvail)
-				_, err = e.ReadErr(&cq.EventError{From: from})
+				_, err = e.ReadErr(&cq.EventError{From: from}, 0)
 				return err
 			}, ew.Lane()},
 	} {

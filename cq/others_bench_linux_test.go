@@ -30,7 +30,7 @@ func childEcho() {
 	need(q.Accept(ctx, p.conn))
 	dst := make([]cq.Context, 1)
 	for {
-		if _, err := cq.ReadContext(ctx, q, dst); err != nil || dst[0].Context == 0 {
+		if _, err := cq.ReadContext(ctx, q, dst, cq.ReadOptions{}); err != nil || dst[0].Context == 0 {
 			break
 		}
 		need(w.Post(&cq.Entry{Context: dst[0].Context}))
@@ -65,7 +65,7 @@ func BenchmarkOthersRoundTrip(b *testing.B) {
 			dst := make([]cq.Context, 1)
 			for b.Loop() {
 				must(b, w.Post(&cq.Entry{Context: 1}))
-				if _, err := cq.ReadContext(b.Context(), q, dst); err != nil {
+				if _, err := cq.ReadContext(b.Context(), q, dst, cq.ReadOptions{}); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -63,13 +63,13 @@ func TestOthersKilledWriter(t *testing.T) {
 		noRoom(t, "with a stopped writer", q)
 		w.kill()
 		for got := uint64(0); got < 4; got += 2 {
-			if n, err := cq.ReadContext(soon(t), q, dst); n != 2 || err != nil ||
+			if n, err := cq.ReadContext(soon(t), q, dst, cq.ReadOptions{}); n != 2 || err != nil ||
 				dst[0].Context != 4*i+got {
 				t.Fatalf("%d, %v, %v", n, err, dst)
 			}
 		}
 		for q.Stats().Retired != i+1 { // the notice ends a sleep, or is found by a look
-			if _, err := cq.ReadTimeout(q, dst, time.Millisecond); !errors.Is(err, cq.ErrTimedOut) {
+			if _, err := sread(q, dst, time.Millisecond); !errors.Is(err, cq.ErrTimedOut) {
 				t.Fatal(err)
 			}
 		}
@@ -132,13 +132,17 @@ func sleeper(t *testing.T, how string, q *cq.Queue) func() error {
 	case "set":
 		s := waitSet(t, openDir(t), cq.WaitSetOptions{})
 		addTo(t, s, q)
-		return func() error { _, err := s.Wait(ctx, make([]cq.Waitable, 1)); return err }
+		return func() error {
+			_, err := s.Wait(ctx, make([]cq.Waitable, 1),
+				cq.WaitOptions{})
+			return err
+		}
 	case "channel":
 		c := channel(t, openDir(t))
 		attachTo(t, c, q)
-		must(t, c.Arm(q, cq.NotifyAny))
+		must(t, c.RequestNotify(q, cq.NotifyAny))
 		return func() error {
-			_, err := c.Get(ctx)
+			_, err := c.GetEvent(ctx, cq.WaitOptions{})
 			return errors.Join(err, c.Ack(q, 1))
 		}
 	}

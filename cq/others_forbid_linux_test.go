@@ -31,7 +31,7 @@ func TestFollowForbids(t *testing.T) {
 		must(t, shm.SendFDs(writer, othersMessage(cq.StepLane, cq.FDLane, 1, cq.QueueUUID(q)),
 			full.FD()))
 		wantErr(t, "accept", <-done, cq.ErrPeerGone)
-		if _, err := cq.ReadTimeout(q, make([]cq.Context, 1), short); !errors.Is(err, cq.ErrTimedOut) {
+		if _, err := sread(q, make([]cq.Context, 1), short); !errors.Is(err, cq.ErrTimedOut) {
 			t.Errorf("read: %v", err)
 		}
 	}

@@ -147,7 +147,7 @@ func TestOthersHostile(t *testing.T) {
 			spoil(t, h)
 			h.do(t, "ring", 1)
 			dst := make([]cq.Context, 4)
-			_, err := cq.ReadContext(soon(t), q, dst)
+			_, err := cq.ReadContext(soon(t), q, dst, cq.ReadOptions{})
 			wantErr(t, "read", err, cq.ErrCorrupt)
 			if bad := new(cq.LaneError); !errors.As(err, &bad) || bad.PID != h.Process.Pid ||
 				bad.Lane != 1 {
@@ -157,7 +157,7 @@ func TestOthersHostile(t *testing.T) {
 				good.post(t, i, i+1)
 				h.do(t, "lane 0", i*3)
 				h.do(t, "ring", 1)
-				n, err := cq.ReadContext(soon(t), q, dst)
+				n, err := cq.ReadContext(soon(t), q, dst, cq.ReadOptions{})
 				if n != 1 || err != nil || dst[0].Context != i {
 					t.Fatalf("another writer's: %d, %v, %v", n, err, dst)
 				}
@@ -172,7 +172,8 @@ func TestOthersHostile(t *testing.T) {
 			})
 			w := startWriterOther(t, q)
 			w.post(t, 77, 78)
-			if n, err := cq.ReadContext(soon(t), q, dst); n != 1 || err != nil || dst[0].Context != 77 {
+			if n, err := cq.ReadContext(soon(t), q, dst, cq.ReadOptions{}); n != 1 || err != nil ||
+				dst[0].Context != 77 {
 				t.Errorf("%d, %v, %v", n, err, dst)
 			}
 		})
@@ -191,7 +192,7 @@ func TestOthersHostileDetail(t *testing.T) {
 	h.do(t, "lane 0", 1)
 	h.do(t, "ring", 1)
 	dst := make([]cq.Context, 4)
-	_, err := cq.ReadTimeout(q, dst, short, cq.WaitCond{Min: 3})
+	_, err := sread(q, dst, short, 3)
 	wantErr(t, "read", err, cq.ErrAvail)
 	e := cq.ErrorEntry{ErrData: make([]byte, 1<<10)}
 	must(t, q.ReadErr(&e))
@@ -241,7 +242,7 @@ func flooded(t *testing.T, how string, q *cq.Queue) func() {
 	case "set":
 		s := waitSet(t, openDir(t), cq.WaitSetOptions{})
 		addTo(t, s, q)
-		return func() { _, _ = s.WaitTimeout(make([]cq.Waitable, 1), most) }
+		return func() { _, _ = setWait(s, make([]cq.Waitable, 1), most) }
 	case "descriptor":
 		return func() {
 			if q.TryWait() == nil {
@@ -250,5 +251,5 @@ func flooded(t *testing.T, how string, q *cq.Queue) func() {
 			}
 		}
 	}
-	return func() { _, _ = cq.ReadTimeout(q, make([]cq.Context, 1), most) }
+	return func() { _, _ = sread(q, make([]cq.Context, 1), most) }
 }

@@ -140,11 +140,13 @@ func TestOthersOneProcess(t *testing.T) {
 	buf := make([]cq.Context, 4)
 	for i := range uint64(50) {
 		post(t, w, i, i+1)
-		if n, err := cq.ReadContext(soon(t), q, buf); n != 1 || err != nil || buf[0].Context != i {
+		if n, err := cq.ReadContext(soon(t), q, buf, cq.ReadOptions{}); n != 1 || err != nil ||
+			buf[0].Context != i {
 			t.Fatal(i, n, err, buf)
 		}
 		done := later(func() { post(t, w, 1000+i, 1001+i) })
-		if n, err := cq.ReadContext(soon(t), q, buf); n != 1 || err != nil || buf[0].Context != 1000+i {
+		if n, err := cq.ReadContext(soon(t), q, buf, cq.ReadOptions{}); n != 1 || err != nil ||
+			buf[0].Context != 1000+i {
 			t.Fatal(i, n, err, buf)
 		}
 		done()
@@ -159,7 +161,7 @@ func TestOthersProcess(t *testing.T) {
 	for i := range uint64(50) {
 		for k, w := range ws {
 			w.post(t, uint64(k)*1000+i, uint64(k)*1000+i+1)
-			n, err := cq.ReadContext(soon(t), q, buf)
+			n, err := cq.ReadContext(soon(t), q, buf, cq.ReadOptions{})
 			if n != 1 || err != nil || buf[0].Context != uint64(k)*1000+i {
 				t.Fatal(i, n, err, buf)
 			}

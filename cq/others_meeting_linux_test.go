@@ -136,13 +136,13 @@ func TestOthersServe(t *testing.T) {
 		must(t, err)
 		post(t, w, i, i+1)
 		buf := make([]cq.Context, 4)
-		if n, err := cq.ReadContext(soon(t), q, buf); n != 1 || buf[0].Context != i {
+		if n, err := cq.ReadContext(soon(t), q, buf, cq.ReadOptions{}); n != 1 || buf[0].Context != i {
 			t.Error(n, err, buf)
 		}
 		must(t, errors.Join(w.Close(), c.Close()))
 	}
 	eventually(t, "lanes are retired", func() bool {
-		_, _ = cq.ReadTimeout(q, make([]cq.Context, 1), time.Millisecond)
+		_, _ = sread(q, make([]cq.Context, 1), time.Millisecond)
 		return q.Stats().Retired == 3
 	})
 	must(t, q.Close())

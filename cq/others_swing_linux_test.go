@@ -23,7 +23,8 @@ func TestOthersGivenUpIsMute(t *testing.T) {
 			h.do(t, "lane 0", 1<<40)
 			h.do(t, "ring", 1)
 			var bad *cq.LaneError
-			if _, err := cq.ReadContext(soon(t), q, make([]cq.Context, 1)); !errors.As(err, &bad) {
+			if _, err := cq.ReadContext(soon(t), q, make([]cq.Context, 1),
+				cq.ReadOptions{}); !errors.As(err, &bad) {
 				t.Fatal(err)
 			}
 			if !o.Shared {
@@ -36,7 +37,7 @@ func TestOthersGivenUpIsMute(t *testing.T) {
 			woken := make(chan struct{})
 			go func() {
 				defer close(woken)
-				_, _ = cq.ReadTimeout(q, make([]cq.Context, 1), time.Hour)
+				_, _ = sread(q, make([]cq.Context, 1), time.Hour)
 			}()
 			h.do(t, "swing", rings)
 			must(t, q.Signal())

@@ -42,9 +42,9 @@ func TestOverrun(t *testing.T) {
 	for range 3 {
 		_, err := cq.Read(q, make([]cq.Msg, 1))
 		wantErr(t, "read", err, cq.ErrOverrun)
-		_, err = cq.ReadTimeout(q, make([]cq.Msg, 1), -1)
+		_, err = sread(q, make([]cq.Msg, 1), -1)
 		wantErr(t, "sread", err, cq.ErrOverrun)
-		_, err = cq.ReadTimeout(q, make([]cq.Msg, 1), -1, cq.WaitCond{Min: 3})
+		_, err = sread(q, make([]cq.Msg, 1), -1, 3)
 		wantErr(t, "threshold", err, cq.ErrOverrun)
 		_, err = q.Peek(1)
 		wantErr(t, "peek", err, cq.ErrOverrun)
@@ -119,7 +119,7 @@ func TestOverrunWakes(t *testing.T) {
 		}
 	})()
 	for {
-		_, err := cq.ReadTimeout(q, make([]cq.Msg, 1), time.Minute)
+		_, err := sread(q, make([]cq.Msg, 1), time.Minute)
 		if err != nil {
 			wantErr(t, "read", err, cq.ErrOverrun)
 			return
@@ -164,7 +164,7 @@ func TestOverrunSuccessor(t *testing.T) {
 	must(t, err)
 	defer q.Close()
 	wantErr(t, "trywait", q.TryWait(), cq.ErrWouldBlock)
-	_, err = cq.ReadTimeout(q, make([]cq.Msg, 1), -1)
+	_, err = sread(q, make([]cq.Msg, 1), -1)
 	wantErr(t, "sread", err, cq.ErrOverrun)
 }
 
@@ -222,14 +222,14 @@ func TestOverrunEvent(t *testing.T) {
 			if tt.late {
 				must(t, q.BindEvents(tt.to(p)))
 			}
-			_, err = p.e.ReadTimeout(&cq.Event{}, time.Minute)
+			_, err = eqSread(p.e, &cq.Event{}, time.Minute)
 			wantErr(t, "read of events", err, cq.ErrAvail)
 			var ev cq.EventError
-			if _, err = p.e.ReadErr(&ev); err != nil || ev.FID != q.FID() || ev.Err != cq.EOverrun {
+			if _, err = p.e.ReadErr(&ev, 0); err != nil || ev.FID != q.FID() || ev.Err != cq.EOverrun {
 				t.Errorf("%+v, %v", ev, err)
 			}
 			_ = overrun(t, q)
-			_, err = p.e.Read(&cq.Event{})
+			_, err = p.e.Read(&cq.Event{}, 0)
 			wantErr(t, "once", err, cq.ErrWouldBlock)
 		})
 	}

@@ -56,7 +56,7 @@ func childMournedReader() {
 	need(err)
 	say("reading")
 	if q.Stats().Read == 0 {
-		_, err = cq.ReadContext(context.Background(), q, make([]cq.Msg, 1))
+		_, err = cq.ReadContext(context.Background(), q, make([]cq.Msg, 1), cq.ReadOptions{})
 		need(err)
 		say("read")
 	}
@@ -78,7 +78,7 @@ func childMourner() {
 		untilTold()
 	}
 	ev := cq.Event{Payload: make([]byte, 0, 256)}
-	_, err = e.PeekContext(context.Background(), &ev)
+	_, err = e.ReadContext(context.Background(), &ev, cq.ReadOptions{Flags: cq.FlagPeek})
 	need(err)
 	need(q.BindEvents(nil)) // which waits until nothing is half done
 	say("told")

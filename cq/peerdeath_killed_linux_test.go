@@ -49,7 +49,7 @@ func TestKilledWhileItReports(t *testing.T) {
 			}
 		}
 		for ev := (cq.Event{Payload: make([]byte, 0, 256)}); ; {
-			if _, err := e.ReadTimeout(&ev, 350*time.Millisecond); errors.Is(err, cq.ErrTimedOut) {
+			if _, err := eqSread(e, &ev, 350*time.Millisecond); errors.Is(err, cq.ErrTimedOut) {
 				break
 			}
 			p, err := cq.ParsePeerEntry(ev.Payload)

@@ -25,7 +25,7 @@ func eventsFor(t testing.TB, q *cq.Queue, o cq.EventOptions) *cq.EventQueue {
 func nextPeer(t testing.TB, e *cq.EventQueue) (cq.Event, cq.PeerEntry) {
 	t.Helper()
 	ev := cq.Event{Payload: make([]byte, 0, 256)}
-	if _, err := e.ReadContext(soon(t), &ev); err != nil {
+	if _, err := e.ReadContext(soon(t), &ev, cq.ReadOptions{}); err != nil {
 		t.Fatalf("no event: %v", err)
 	}
 	p, err := cq.ParsePeerEntry(ev.Payload)
@@ -51,7 +51,7 @@ func wantDeath(t testing.TB, e *cq.EventQueue, fid cq.FID, role cq.PeerRole,
 func noNews(t testing.TB, e *cq.EventQueue) {
 	t.Helper()
 	ev := cq.Event{Payload: make([]byte, 0, 256)}
-	if _, err := e.ReadTimeout(&ev, 350*time.Millisecond); !errors.Is(err, cq.ErrTimedOut) {
+	if _, err := eqSread(e, &ev, 350*time.Millisecond); !errors.Is(err, cq.ErrTimedOut) {
 		p, _ := cq.ParsePeerEntry(ev.Payload)
 		t.Errorf("%v, %v, %+v", err, ev.Event, p)
 	}
@@ -200,7 +200,7 @@ func TestDeathWaitsForRoom(t *testing.T) {
 	eventually(t, "five entries", func() bool { return len(drain(t, q)) > 0 && q.Stats().Read == 5 })
 	c.kill()
 	time.Sleep(250 * time.Millisecond)
-	if _, err := e.Read(&filler); err != nil || filler.Event != cq.EventUser {
+	if _, err := e.Read(&filler, 0); err != nil || filler.Event != cq.EventUser {
 		t.Fatal(err, filler)
 	}
 	seen := map[int]bool{}
@@ -230,7 +230,8 @@ func TestDeathBeforeBinding(t *testing.T) {
 	must(t, err)
 	must(t, q.BindEvents(other))
 	var ev cq.Event
-	if _, err := other.ReadContext(soon(t), &ev); err != nil || ev.Event != cq.EventPeerDeath ||
+	if _, err := other.ReadContext(soon(t), &ev, cq.ReadOptions{}); err != nil ||
+		ev.Event != cq.EventPeerDeath ||
 		len(ev.Payload) > 0 || ev.Data != 1 {
 		t.Errorf("%v, %+v in a queue that has no room for it", err, ev)
 	}
@@ -252,7 +253,8 @@ func TestDeathOfEventWriters(t *testing.T) {
 		t.Fatal(got)
 	}
 	var ev cq.Event
-	if _, err := e.ReadContext(soon(t), &ev); err != nil || ev.Event != cq.EventUser {
+	if _, err := e.ReadContext(soon(t), &ev, cq.ReadOptions{}); err != nil ||
+		ev.Event != cq.EventUser {
 		t.Fatal(err, ev)
 	}
 	c.kill()

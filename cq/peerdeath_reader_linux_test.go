@@ -143,7 +143,7 @@ func TestDeathsUnderFire(t *testing.T) {
 	read := map[int]uint64{} // by lane: how far
 	buf := make([]cq.Tagged, 32)
 	take := func(wait time.Duration) {
-		n, err := cq.ReadTimeout(q, buf, wait)
+		n, err := sread(q, buf, wait)
 		if err != nil && !errors.Is(err, cq.ErrTimedOut) {
 			t.Fatal(err)
 		}
@@ -171,7 +171,7 @@ func TestDeathsUnderFire(t *testing.T) {
 				t.Fatalf("no news of %v", pids)
 			}
 			take(time.Millisecond)
-			if _, err := e.Read(&ev); err == cq.ErrWouldBlock {
+			if _, err := e.Read(&ev, 0); err == cq.ErrWouldBlock {
 				continue
 			} else if err != nil {
 				t.Fatal(err)

@@ -86,7 +86,7 @@ var roomSides = map[string]func(t *testing.T) *roomSide{
 		return &roomSide{w: attachEvents(t, d, e.Name()), closeRead: e.Close,
 			next: func() (uint64, error) {
 				var ev cq.Event
-				_, err := e.Read(&ev)
+				_, err := e.Read(&ev, 0)
 				return ev.Context, err
 			}}
 	},
@@ -202,7 +202,7 @@ func TestPostContextReaderKilled(t *testing.T) {
 		defer func() { must(t, e.Close()) }()
 		successorReads(t, w, n, func() (uint64, error) {
 			var ev cq.Event
-			_, err := e.Read(&ev)
+			_, err := e.Read(&ev, 0)
 			return ev.Context, err
 		})
 	})

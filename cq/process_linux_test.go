@@ -18,7 +18,7 @@ func readLanes(t *testing.T, q *cq.Queue, next map[uint64]uint64, want uint64) {
 	t.Helper()
 	dst := make([]cq.Entry, 40)
 	for got := uint64(0); got < want; {
-		n, err := cq.ReadTimeout(q, dst, time.Minute)
+		n, err := sread(q, dst, time.Minute)
 		if err != nil {
 			t.Fatalf("after %d of %d: %v", got, want, err)
 		}
@@ -178,7 +178,7 @@ func TestBlockedReaderDies(t *testing.T) {
 		t.Run(wait.String(), func(t *testing.T) {
 			d, q := create(t, cq.Options{Size: 8, Wait: wait, Spin: -1})
 			w := attach(t, d, q.Name())
-			_, err := cq.ReadTimeout(q, make([]cq.Msg, 1), time.Millisecond) // lanes are parked
+			_, err := sread(q, make([]cq.Msg, 1), time.Millisecond) // lanes are parked
 			wantErr(t, "nothing", err, cq.ErrTimedOut)
 			must(t, q.Detach())
 			for i := range uint64(5) {
@@ -194,7 +194,7 @@ func TestBlockedReaderDies(t *testing.T) {
 					t.Error(got)
 				}
 				wait := later(func() { post(t, w, 99, 100) })
-				if n, err := cq.ReadTimeout(q, make([]cq.Msg, 1), time.Minute); n != 1 || err != nil {
+				if n, err := sread(q, make([]cq.Msg, 1), time.Minute); n != 1 || err != nil {
 					t.Error(n, err)
 				}
 				wait()

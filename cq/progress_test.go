@@ -81,10 +81,10 @@ func TestOverrunNotice(t *testing.T) {
 	if f.overun.Load() != q {
 		t.Error("the feeder was not told before the queue was drained")
 	}
-	for _, err := events.Read(&cq.Event{}); err == nil; {
-		_, err = events.Read(&cq.Event{})
+	for _, err := events.Read(&cq.Event{}, 0); err == nil; {
+		_, err = events.Read(&cq.Event{}, 0)
 	}
-	if _, err := events.ReadErr(&e); err != nil || e.FID != q.FID() || !errors.Is(&e, cq.EOverrun) {
+	if _, err := events.ReadErr(&e, 0); err != nil || e.FID != q.FID() || !errors.Is(&e, cq.EOverrun) {
 		t.Errorf("event %v, %v", &e, err)
 	}
 	if got := read(t, q, 8); len(got) != 2 {
@@ -94,7 +94,7 @@ func TestOverrunNotice(t *testing.T) {
 		_, err = cq.Read(q, make([]cq.Msg, 8))
 		wantErr(t, "drained", err, cq.ErrOverrun, cq.EOverrun)
 	}
-	if _, err := events.ReadErr(&e); err != cq.ErrWouldBlock {
+	if _, err := events.ReadErr(&e, 0); err != cq.ErrWouldBlock {
 		t.Errorf("a second event: %v", err)
 	}
 	// There is nothing more to promise room for.
@@ -129,15 +129,15 @@ func TestOverrunPurged(t *testing.T) {
 		}
 		readOut(q)
 		must(t, errors.Join(q.Close(), w.Close()))
-		if _, err := events.ReadErr(&cq.EventError{}); err != cq.ErrWouldBlock {
+		if _, err := events.ReadErr(&cq.EventError{}, 0); err != cq.ErrWouldBlock {
 			t.Errorf("an event of a closed queue: %v", err)
 		}
-		_, err = events.Read(&cq.Event{})
+		_, err = events.Read(&cq.Event{}, 0)
 		wantErr(t, "nothing", err, cq.ErrWouldBlock)
 	}
 	_, err = events.Write(&cq.Event{})
 	must(t, err)
-	_, err = events.Read(&cq.Event{})
+	_, err = events.Read(&cq.Event{}, 0)
 	must(t, err)
 }
 
@@ -161,7 +161,7 @@ func TestEventsInSets(t *testing.T) {
 		cq.EventOptions{Write: true, Wait: cq.WaitInSet, WaitSet: s})
 	must(t, err)
 	t.Cleanup(func() { must(t, events.Close()) })
-	_, err = events.ReadTimeout(&cq.Event{}, 0)
+	_, err = eqSread(events, &cq.Event{}, 0)
 	wantErr(t, "sread", err, cq.ErrNoWait)
 	dst := make([]cq.Waitable, 2)
 	for range 10 {
@@ -169,15 +169,17 @@ func TestEventsInSets(t *testing.T) {
 			_, err := events.Write(&cq.Event{Event: cq.EventUser})
 			must(t, err)
 		})
-		if n, err := s.Wait(t.Context(), dst); n != 1 || err != nil || dst[0] != cq.Waitable(events) {
+		if n, err := s.Wait(t.Context(), dst, cq.WaitOptions{}); n != 1 || err != nil ||
+			dst[0] != cq.Waitable(events) {
 			t.Fatal(n, err)
 		}
 		wait()
-		if _, err := events.Read(&cq.Event{}); err != nil {
+		if _, err := events.Read(&cq.Event{}, 0); err != nil {
 			t.Fatal(err)
 		}
 		wait = later(func() { post(t, w, 0, 1) })
-		if n, err := s.Wait(t.Context(), dst); n != 1 || err != nil || dst[0] != cq.Waitable(q) {
+		if n, err := s.Wait(t.Context(), dst, cq.WaitOptions{}); n != 1 || err != nil ||
+			dst[0] != cq.Waitable(q) {
 			t.Fatal(n, err)
 		}
 		wait()
@@ -220,7 +222,7 @@ func TestManualProgress(t *testing.T) {
 			t.Errorf("read %d, %v", n, err)
 		}
 		for range 3 {
-			if n, err := cq.ReadTimeout(q, dst, time.Minute); n < 1 || err != nil {
+			if n, err := sread(q, dst, time.Minute); n < 1 || err != nil {
 				t.Errorf("sread %d, %v", n, err)
 			}
 		}
@@ -244,7 +246,7 @@ func TestManualProgress(t *testing.T) {
 		must(t, errors.Join(s.Remove(q), s.Close()))
 		ws := waitSet(t, d, cq.WaitSetOptions{})
 		must(t, ws.Add(q))
-		if n, err := ws.WaitTimeout(ready, time.Minute); n != 1 || err != nil {
+		if n, err := setWait(ws, ready, time.Minute); n != 1 || err != nil {
 			t.Errorf("wait drives it: %d, %v", n, err)
 		}
 		drain(t, q)

@@ -154,22 +154,24 @@ func TestReadFrom(t *testing.T) {
 		_, err := cq.ReadFrom(q, dst, src)
 		wantErr(t, fmt.Sprint(lens), err, cq.ErrInvalid, syscall.EINVAL)
 		wantField(t, err, "len(src)")
-		_, err = cq.ReadFromTimeout(q, dst, src, 0)
-		wantField(t, err, "len(src)")
-		_, err = cq.ReadFromContext(t.Context(), q, dst, src)
-		wantField(t, err, "len(src)")
+		_, err = cq.ReadContext(t.Context(), q, dst, cq.ReadOptions{Source: src})
+		wantErr(t, fmt.Sprint(lens), err, cq.ErrInvalid)
+		wantField(t, err, "len(Source)")
 	}
 	dst, src := make([]cq.Context, 2), make([]cq.Addr, 2)
 	if n, err := cq.ReadFrom(q, dst, src); n != 2 || err != nil ||
 		!slices.Equal(src, []cq.Addr{3, cq.AddrNotAvail}) || dst[0].Context != 4 {
 		t.Errorf("%d, %v, %v, %v", n, err, dst, src)
 	}
-	if n, err := cq.ReadFromTimeout(q, dst, src, -1); n != 1 || err != nil || src[0] != 0 {
+	if n, err := sreadFrom(q, dst, src, -1); n != 1 || err != nil || src[0] != 0 {
 		t.Errorf("%d, %v, %v", n, err, src)
 	}
 	if _, err := cq.ReadFrom(q, dst, src); err != cq.ErrWouldBlock {
 		t.Error(err)
 	}
+	_, err := cq.ReadContext(t.Context(), q, dst, cq.ReadOptions{Flags: cq.FlagPeek})
+	wantErr(t, "flags", err, cq.ErrInvalid)
+	wantField(t, err, "Flags")
 }
 
 // TestMarks: only the marks that a writer may set arrive; sequence and kind are stamped.

@@ -163,11 +163,11 @@ func TestErrorEntry(t *testing.T) {
 func TestErrorWakes(t *testing.T) {
 	for name, wait := range map[string]func(*cq.Queue) error{
 		"timeout": func(q *cq.Queue) error {
-			_, err := cq.ReadTimeout(q, make([]cq.Msg, 1), -1)
+			_, err := sread(q, make([]cq.Msg, 1), -1)
 			return err
 		},
 		"threshold": func(q *cq.Queue) error {
-			_, err := cq.ReadTimeout(q, make([]cq.Msg, 1), -1, cq.WaitCond{Min: 4})
+			_, err := sread(q, make([]cq.Msg, 1), -1, 4)
 			return err
 		},
 		"peek": func(q *cq.Queue) error {

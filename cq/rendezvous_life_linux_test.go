@@ -52,7 +52,7 @@ func TestAnonymousWritersDie(t *testing.T) {
 	go func() {
 		buf := make([]cq.Data, 16)
 		for {
-			n, err := cq.ReadContext(ctx, q, buf)
+			n, err := cq.ReadContext(ctx, q, buf, cq.ReadOptions{})
 			if err != nil {
 				done <- err
 				return
@@ -121,7 +121,7 @@ func TestAnonymousContested(t *testing.T) {
 	got := uint64(0)
 	buf := make([]cq.Context, 16)
 	for got < 600 {
-		n, err := cq.ReadContext(soon(t), q, buf)
+		n, err := cq.ReadContext(soon(t), q, buf, cq.ReadOptions{})
 		must(t, err)
 		got += uint64(n)
 	}

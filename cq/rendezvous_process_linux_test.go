@@ -96,7 +96,7 @@ func TestAnonymousProcesses(t *testing.T) {
 			w.post(t, uint64(100*i)+round, uint64(100*i)+round+1)
 		}
 		for got := 0; got < 3; {
-			n, err := cq.ReadContext(soon(t), q, dst)
+			n, err := cq.ReadContext(soon(t), q, dst, cq.ReadOptions{})
 			must(t, err)
 			got += n
 			for _, e := range dst[:n] {
@@ -199,7 +199,7 @@ func TestAnonymousEvents(t *testing.T) {
 	must(t, errors.Join(err, w.Close(), c.Close(), l.Close()))
 	wantErr(t, "serve", <-served, net.ErrClosed)
 	var ev cq.Event
-	if _, err := e.Read(&ev); err != nil || ev.Context != 3 {
+	if _, err := e.Read(&ev, 0); err != nil || ev.Context != 3 {
 		t.Errorf("%+v, %v", ev, err)
 	}
 	_, err = cq.CreateAnonymousEvents("", cq.EventOptions{Size: -1})
@@ -240,7 +240,7 @@ func TestAnonymousDeathWakes(t *testing.T) {
 		q := anonymous(t, cq.Options{Size: 8, Wait: cq.WaitFD, Spin: -1})
 		w := startJoinerIn(t, q, attr)
 		w.post(t, 1, 2)
-		if n, err := cq.ReadContext(soon(t), q, make([]cq.Context, 1)); n != 1 {
+		if n, err := cq.ReadContext(soon(t), q, make([]cq.Context, 1), cq.ReadOptions{}); n != 1 {
 			t.Fatal(n, err)
 		}
 		return q, w
@@ -253,7 +253,7 @@ func TestAnonymousDeathWakes(t *testing.T) {
 			w.kill()
 		})()
 		dst := make([]cq.Context, 2)
-		if n, err := cq.ReadContext(soon(t), q, dst); n != 1 || dst[0].Context != 77 {
+		if n, err := cq.ReadContext(soon(t), q, dst, cq.ReadOptions{}); n != 1 || dst[0].Context != 77 {
 			t.Errorf("%d, %v, %v", n, err, dst)
 		}
 	}

@@ -70,7 +70,7 @@ func TestServe(t *testing.T) {
 		must(t, err)
 		post(t, w, i, i+1)
 		buf := make([]cq.Context, 4)
-		if n, err := cq.ReadContext(soon(t), q, buf); n != 1 || buf[0].Context != i {
+		if n, err := cq.ReadContext(soon(t), q, buf, cq.ReadOptions{}); n != 1 || buf[0].Context != i {
 			t.Error(n, err, buf)
 		}
 		must(t, w.Close())

@@ -57,9 +57,9 @@ func TestAdoptIntoSet(t *testing.T) {
 		t.Fatalf("%d members, want both", n)
 	}
 	dst := make([]cq.Waitable, 2)
-	_, _ = s.WaitTimeout(dst, 0)
+	_, _ = setWait(s, dst, 0)
 	wait := later(func() { post(t, w, 0, 1) })
-	n, err := s.WaitTimeout(dst, time.Minute)
+	n, err := setWait(s, dst, time.Minute)
 	wait()
 	if n != 1 || err != nil || dst[0] != cq.Waitable(q) {
 		t.Errorf("%d, %v, %v", n, err, dst[:n])
@@ -117,7 +117,7 @@ func TestDetachTwice(t *testing.T) {
 	c := channel(t, d)
 	q, w := attached(t, d, c, queueName(t), cq.Options{Shared: true})
 	for i := range 2000 {
-		must(t, c.Arm(q, cq.NotifyAny))
+		must(t, c.RequestNotify(q, cq.NotifyAny))
 		post(t, w, uint64(i), uint64(i+1))
 		event(t, "posted", c, q)
 		read(t, q, 4)
@@ -165,7 +165,7 @@ func TestSetTellsOfBadLane(t *testing.T) {
 	path := laneFileOf(t, filepath.Join(d.Path(), "q"))
 	must(t, os.WriteFile(path, make([]byte, 8192), 0o600))
 	dst := make([]cq.Waitable, 1)
-	n, err := s.WaitTimeout(dst, 0)
+	n, err := setWait(s, dst, 0)
 	if n != 1 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
@@ -213,7 +213,7 @@ func TestSecondCallerIsRefused(t *testing.T) {
 		all.Go(func() {
 			for i := range 2000 {
 				dst := make([]cq.Waitable, 1+(g+i)%9)
-				_, err := s.WaitTimeout(dst, time.Millisecond)
+				_, err := setWait(s, dst, time.Millisecond)
 				check(err)
 				_, err = p.Poll(dst)
 				check(err)
@@ -236,11 +236,11 @@ func TestFeederFarFuture(t *testing.T) {
 	defer cancel()
 	done := time.AfterFunc(time.Minute, func() { _ = s.Signal() })
 	defer done.Stop()
-	_, err = s.WaitTimeout(make([]cq.Waitable, 1), 5*time.Millisecond)
+	_, err = setWait(s, make([]cq.Waitable, 1), 5*time.Millisecond)
 	wantErr(t, "set", err, cq.ErrTimedOut)
 	done = time.AfterFunc(time.Minute, func() { _ = q.Signal() })
 	defer done.Stop()
-	_, err = cq.ReadTimeout(q, make([]cq.Msg, 1), 5*time.Millisecond)
+	_, err = sread(q, make([]cq.Msg, 1), 5*time.Millisecond)
 	if !errors.Is(err, cq.ErrTimedOut) {
 		t.Errorf("read: %v", err)
 	}
@@ -248,7 +248,7 @@ func TestFeederFarFuture(t *testing.T) {
 		t.Error("late")
 	}
 	before := q.Stats().Sleeps
-	_, _ = cq.ReadTimeout(q, make([]cq.Msg, 1), 30*time.Millisecond)
+	_, _ = sread(q, make([]cq.Msg, 1), 30*time.Millisecond)
 	if n := q.Stats().Sleeps - before; n > 20 {
 		t.Errorf("%d sleeps: each was over at once", n)
 	}
@@ -261,7 +261,7 @@ func TestYieldDrivesFeeder(t *testing.T) {
 	unbind, err := q.Bind(&feeder{w: w, every: 3}, true)
 	must(t, err)
 	t.Cleanup(unbind)
-	n, err := cq.ReadTimeout(q, make([]cq.Msg, 8), time.Minute, cq.WaitCond{Min: 3})
+	n, err := sread(q, make([]cq.Msg, 8), time.Minute, 3)
 	if n < 3 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
@@ -294,8 +294,8 @@ func TestChannelDrivesFeeder(t *testing.T) {
 	unbind, err := q.Bind(f, true)
 	must(t, err)
 	t.Cleanup(unbind)
-	must(t, c.Arm(q, cq.NotifyAny))
-	ev, err := c.GetTimeout(time.Minute)
+	must(t, c.RequestNotify(q, cq.NotifyAny))
+	ev, err := getEvent(c, time.Minute)
 	if err != nil || ev.Queue != q || f.calls.Load() < 3 {
 		t.Errorf("%v, %v after %d calls", ev.Queue, err, f.calls.Load())
 	}
@@ -332,7 +332,7 @@ func TestDrainBudget(t *testing.T) {
 	d := openDir(t)
 	c := channel(t, d)
 	q, w := attached(t, d, c, "q", cq.Options{})
-	must(t, c.Arm(q, cq.NotifyAny))
+	must(t, c.RequestNotify(q, cq.NotifyAny))
 	post(t, w, 0, 1)
 	ev := event(t, "posted", c, q)
 	err := cq.Drain(c, ev, cq.NotifyAny, make([]cq.Msg, 1), -1, func([]cq.Msg) error { return nil })

@@ -32,13 +32,16 @@ func sharedReaders(t *testing.T, o cq.Options) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	readers := map[string]func(dst []cq.Context) (int, error){
-		"read":    func(dst []cq.Context) (int, error) { return cq.Read(q, dst) },
-		"context": func(dst []cq.Context) (int, error) { return cq.ReadContext(ctx, q, dst) },
+		"read": func(dst []cq.Context) (int, error) { return cq.Read(q, dst) },
+		"context": func(dst []cq.Context) (int, error) {
+			return cq.ReadContext(ctx, q, dst,
+				cq.ReadOptions{})
+		},
 		"timeout": func(dst []cq.Context) (int, error) {
-			return cq.ReadTimeout(q, dst, time.Millisecond)
+			return sread(q, dst, time.Millisecond)
 		},
 		"threshold": func(dst []cq.Context) (int, error) {
-			return cq.ReadTimeout(q, dst, 2*time.Millisecond, cq.WaitCond{Min: 3})
+			return sread(q, dst, 2*time.Millisecond, 3)
 		},
 	}
 	var all sync.WaitGroup

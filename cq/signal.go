@@ -89,8 +89,8 @@ func signalFrom(door door, obj *shm.Object, o shape) error {
 	return nil
 }
 
-// Signal ends one Get, or one wait on the descriptor, see TryGet: one that is waiting now, or else
-// the next that finds no event. After Close it is ErrClosed.
+// Signal ends one GetEvent, or one wait on the descriptor, see TryGetEvent: one that is waiting
+// now, or else the next that finds no event. After Close it is ErrClosed.
 func (c *Channel) Signal() error {
 	if !c.gate.enter() {
 		return ErrClosed

@@ -147,7 +147,7 @@ func wantSilence(t *testing.T, d *shm.Dir, name, kind string) {
 				return false
 			}
 			close = q.Close
-			_, err = q.ReadTimeout(&cq.Event{}, time.Millisecond)
+			_, err = eqSread(q, &cq.Event{}, time.Millisecond)
 			wantErr(t, "the first read", err, cq.ErrTimedOut)
 			return true
 		}

@@ -15,7 +15,7 @@ import (
 const short = 5 * time.Millisecond
 
 func wait(q *cq.Queue, timeout time.Duration) error {
-	_, err := cq.ReadTimeout(q, make([]cq.Context, 4), timeout)
+	_, err := sread(q, make([]cq.Context, 4), timeout)
 	return err
 }
 
@@ -38,7 +38,7 @@ var latchTests = []struct {
 	}, cq.ErrSignaled},
 	{"during a wait for more", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
 		defer later(func() { _ = q.Signal() })()
-		_, err := cq.ReadTimeout(q, make([]cq.Msg, 4), -1, cq.WaitCond{Min: 3})
+		_, err := sread(q, make([]cq.Msg, 4), -1, 3)
 		return err
 	}, cq.ErrSignaled},
 	{"two are one", func(t *testing.T, q *cq.Queue, w *cq.Writer) error {
@@ -138,7 +138,7 @@ func sleepers(t *testing.T, q *cq.Queue, n int) (signaled *atomic.Int64, all *sy
 		all.Go(func() {
 			told := sync.OnceFunc(asleep.Done)
 			defer told()
-			switch _, err := cq.ReadContext(begun{ctx, told}, q, make([]cq.Msg, 1)); err {
+			switch _, err := cq.ReadContext(begun{ctx, told}, q, make([]cq.Msg, 1), cq.ReadOptions{}); err {
 			case nil:
 			case cq.ErrSignaled:
 				signaled.Add(1)

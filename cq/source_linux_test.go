@@ -58,7 +58,7 @@ func TestDeviceProcess(t *testing.T) {
 	next, unknown, inRow := uint64(0), 0, 0
 	of := map[cq.Addr]uint64{} // who has an index
 	for inRow < 20*deviceSources {
-		n, err := cq.ReadFromContext(t.Context(), q, dst, src)
+		n, err := cq.ReadContext(t.Context(), q, dst, cq.ReadOptions{Source: src})
 		for i, e := range dst[:n] {
 			if from, ok := of[src[i]]; e.Context != next || !ok || from != e.Data {
 				t.Fatalf("entry %d from %d: index %d of %v, %v", e.Context, e.Data, src[i], from, ok)

@@ -31,7 +31,7 @@ func TestReadTimeout(t *testing.T) {
 		dst := make([]cq.Context, 4)
 		for _, timeout := range []time.Duration{0, 1, 20 * time.Millisecond} {
 			begin := time.Now()
-			n, err := cq.ReadTimeout(q, dst, timeout)
+			n, err := sread(q, dst, timeout)
 			if n != 0 || !errors.Is(err, cq.ErrTimedOut) {
 				t.Fatalf("%v: %d, %v", timeout, n, err)
 			}
@@ -42,13 +42,13 @@ func TestReadTimeout(t *testing.T) {
 		}
 		for _, timeout := range []time.Duration{0, -1, math.MaxInt64, math.MinInt64} {
 			post(t, w, 0, 3)
-			if n, err := cq.ReadTimeout(q, dst, timeout); n != 3 || err != nil {
+			if n, err := sread(q, dst, timeout); n != 3 || err != nil {
 				t.Errorf("%v with entries: %d, %v", timeout, n, err)
 			}
 		}
 		for _, timeout := range []time.Duration{-1, math.MaxInt64, time.Hour} {
 			wait := later(func() { post(t, w, 7, 8) })
-			if n, err := cq.ReadTimeout(q, dst, timeout); n != 1 || err != nil || dst[0].Context != 7 {
+			if n, err := sread(q, dst, timeout); n != 1 || err != nil || dst[0].Context != 7 {
 				t.Errorf("%v with an entry later: %d, %v", timeout, n, err)
 			}
 			wait()
@@ -63,14 +63,14 @@ func TestReadContext(t *testing.T) {
 		dst := make([]cq.Context, 4)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer later(func() { cancel(why) })()
-		_, err := cq.ReadContext(ctx, q, dst)
+		_, err := cq.ReadContext(ctx, q, dst, cq.ReadOptions{})
 		wantErr(t, "cancelled", err, context.Canceled, why)
 		_, err = q.PeekContext(ctx, 1)
 		wantErr(t, "peek", err, context.Canceled, why)
 
 		// What is there is returned although the context is over.
 		post(t, w, 0, 2)
-		if n, err := cq.ReadContext(ctx, q, dst); n != 2 || err != nil {
+		if n, err := cq.ReadContext(ctx, q, dst, cq.ReadOptions{}); n != 2 || err != nil {
 			t.Errorf("entries and a cancelled context: %d, %v", n, err)
 		}
 		post(t, w, 2, 3)
@@ -82,14 +82,14 @@ func TestReadContext(t *testing.T) {
 
 		ctx, stop := context.WithTimeout(t.Context(), 5*time.Millisecond)
 		defer stop()
-		_, err = cq.ReadContext(ctx, q, dst)
+		_, err = cq.ReadContext(ctx, q, dst, cq.ReadOptions{})
 		wantErr(t, "deadline", err, context.DeadlineExceeded)
 		if errors.Is(err, cq.ErrTimedOut) {
 			t.Error("a context's deadline is not a timeout of ours")
 		}
 		ctx, stop2 := context.WithCancel(t.Context())
 		stop2()
-		_, err = cq.ReadContext(ctx, q, dst)
+		_, err = cq.ReadContext(ctx, q, dst, cq.ReadOptions{})
 		wantErr(t, "cancelled before", err, context.Canceled)
 	})
 }
@@ -112,9 +112,9 @@ func TestPeekContext(t *testing.T) {
 func TestWaitNone(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 4, Wait: cq.WaitNone})
 	dst := make([]cq.Msg, 1)
-	_, err := cq.ReadTimeout(q, dst, time.Second)
+	_, err := sread(q, dst, time.Second)
 	wantErr(t, "timeout", err, cq.ErrNoWait, syscall.ENOSYS)
-	_, err = cq.ReadContext(t.Context(), q, dst)
+	_, err = cq.ReadContext(t.Context(), q, dst, cq.ReadOptions{})
 	wantErr(t, "context", err, cq.ErrNoWait)
 	_, err = q.PeekContext(t.Context(), 1)
 	wantErr(t, "peek", err, cq.ErrNoWait)
@@ -125,7 +125,7 @@ func TestWaitNone(t *testing.T) {
 		t.Errorf("descriptor %d", waitFD(q))
 	}
 	post(t, w, 0, 1)
-	_, err = cq.ReadTimeout(q, dst, time.Second)
+	_, err = sread(q, dst, time.Second)
 	wantErr(t, "with an entry", err, cq.ErrNoWait)
 	read(t, q, 1)
 }
@@ -157,7 +157,7 @@ func TestReadTimeoutUnderLoad(t *testing.T) {
 			})
 			dst := make([]cq.Context, 5)
 			for next := uint64(0); next < total; {
-				n, err := cq.ReadTimeout(q, dst, time.Minute)
+				n, err := sread(q, dst, time.Minute)
 				must(t, err)
 				if got := contexts(dst[:n]); !slices.Equal(got, upTo(next, next+uint64(n))) {
 					t.Fatalf("got %v, want from %d", got, next)

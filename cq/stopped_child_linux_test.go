@@ -74,7 +74,7 @@ func childSteadyReader() {
 	}()
 	dst, next := make([]cq.Msg, 4), uint64(0)
 	for {
-		n, err := cq.ReadContext(ctx, q, dst)
+		n, err := cq.ReadContext(ctx, q, dst, cq.ReadOptions{})
 		if n == 0 && ctx.Err() != nil {
 			break
 		}

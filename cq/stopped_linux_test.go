@@ -81,7 +81,7 @@ type sequence struct {
 func (s *sequence) read(t *testing.T, wait time.Duration) int {
 	t.Helper()
 	var dst [16]cq.Data
-	n, err := cq.ReadTimeout(s.q, dst[:], wait)
+	n, err := sread(s.q, dst[:], wait)
 	if err != nil && !errors.Is(err, cq.ErrTimedOut) {
 		t.Fatal(err)
 	}
@@ -260,18 +260,19 @@ func TestStoppedInSet(t *testing.T) {
 		halt(t, c)
 		for seq.read(t, 0) > 0 {
 		}
-		_, _ = s.WaitTimeout(ready, 0) // what it rang before
-		if n, err := s.WaitTimeout(ready, longStop); n != 0 || err == nil {
+		_, _ = setWait(s, ready, 0) // what it rang before
+		if n, err := setWait(s, ready, longStop); n != 0 || err == nil {
 			t.Errorf("%d, %v while it is stopped", n, err)
 		}
 		post(t, w, 0, 1)
-		if n, err := s.Wait(soon(t), ready); n != 1 || err != nil || ready[0] != cq.Waitable(other) {
+		if n, err := s.Wait(soon(t), ready, cq.WaitOptions{}); n != 1 || err != nil ||
+			ready[0] != cq.Waitable(other) {
 			t.Errorf("%d, %v, %v", n, err, ready)
 		}
 		_ = drain(t, other)
 		goOn(t, c)
 		for at := seq.next; seq.next < at+200; {
-			if _, err := s.Wait(soon(t), ready); err != nil {
+			if _, err := s.Wait(soon(t), ready, cq.WaitOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			for seq.read(t, 0) > 0 {

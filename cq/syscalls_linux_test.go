@@ -114,7 +114,7 @@ func TestNoSyscalls(t *testing.T) {
 		})
 		quiet(t, "blocking read with entries", calls, func() {
 			_ = w.Post(&batch[0])
-			_, _ = cq.ReadContext(t.Context(), q, dst)
+			_, _ = cq.ReadContext(t.Context(), q, dst, cq.ReadOptions{})
 		})
 		quiet(t, "nothing there", calls, func() { _, _ = cq.Read(q, dst) })
 		quiet(t, "full", calls, func() {

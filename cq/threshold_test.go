@@ -12,7 +12,7 @@ import (
 
 // atLeast waits for min entries into a buffer for 32.
 func atLeast(q *cq.Queue, min int, timeout time.Duration) (int, error) {
-	return cq.ReadTimeout(q, make([]cq.Context, 32), timeout, cq.WaitCond{Min: min})
+	return sread(q, make([]cq.Context, 32), timeout, min)
 }
 
 func TestThreshold(t *testing.T) {
@@ -164,7 +164,7 @@ func TestThresholdPart(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			defer repeatedly(func(uint64) { end(q, cancel) })()
-			n, err := cq.ReadContext(ctx, q, make([]cq.Msg, 4), cq.WaitCond{Min: 3})
+			n, err := cq.ReadContext(ctx, q, make([]cq.Msg, 4), cq.ReadOptions{Threshold: 3})
 			if n != 2 || err != nil {
 				t.Errorf("%d, %v", n, err)
 			}

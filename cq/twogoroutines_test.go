@@ -91,7 +91,7 @@ func TestTwoGoroutinesOneReader(t *testing.T) {
 				case 0, 1:
 					_, _ = cq.Read(q, dst)
 				case 2:
-					_, _ = cq.ReadTimeout(q, dst, time.Microsecond, cq.WaitCond{Min: i % 3})
+					_, _ = sread(q, dst, time.Microsecond, i%3)
 				case 3:
 					es, _ := q.Peek(8)
 					_ = q.Release(len(es))
@@ -141,11 +141,11 @@ func TestTwoGoroutinesOneEventQueue(t *testing.T) {
 		ev := cq.Event{Payload: make([]byte, 0, 32)}
 		switch i % 4 {
 		case 0, 1:
-			_, _ = e.Read(&ev)
+			_, _ = e.Read(&ev, 0)
 		case 2:
-			_, _ = e.Peek(&ev)
+			_, _ = e.Read(&ev, cq.FlagPeek)
 		case 3:
-			_, _ = e.ReadErr(&cq.EventError{})
+			_, _ = e.ReadErr(&cq.EventError{}, 0)
 		}
 	}
 	writer := func(i int) {
@@ -162,7 +162,7 @@ func TestSecondGoroutineIsTold(t *testing.T) {
 	q, w := pair(t, cq.Options{Spin: -1})
 	got := make(chan error)
 	go func() {
-		_, err := cq.ReadTimeout(q, make([]cq.Msg, 1), time.Minute)
+		_, err := sread(q, make([]cq.Msg, 1), time.Minute)
 		got <- err
 	}()
 	eventually(t, "the other sleeps", func() bool { return q.Stats().Sleeps > 0 })
@@ -184,7 +184,7 @@ func TestYieldThresholdDrives(t *testing.T) {
 	unbind, err := q.Bind(f, true)
 	must(t, err)
 	defer unbind()
-	n, err := cq.ReadTimeout(q, make([]cq.Context, 8), time.Minute, cq.WaitCond{Min: 4})
+	n, err := sread(q, make([]cq.Context, 8), time.Minute, 4)
 	if n < 4 || err != nil {
 		t.Errorf("sread %d, %v", n, err)
 	}

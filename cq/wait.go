@@ -14,50 +14,71 @@ import (
 // sliceNs is how long a reader sleeps at most while some writer's death would not be noticed.
 const sliceNs = int64(100 * time.Millisecond)
 
-// WaitCond says what a blocking read waits for (FI_CQ_COND_THRESHOLD). The zero value is any entry.
-// Conditions are hints in libfabric; here a read with Min returns when Min entries are waiting, a
-// lane is full, which comes first if Min is more than the queue holds, or an error entry is
-// waiting, and with what is there at the deadline, at a signal, or when the context ends.
-type WaitCond struct {
-	Min int
+// WaitOptions bounds a call that waits. The zero value waits until its context ends.
+type WaitOptions struct {
+	// Timeout ends the wait with ErrTimedOut, and costs less than a context made for each call. 0
+	// is none; a negative one is over already, so that the call looks once.
+	Timeout time.Duration
 }
 
-// ReadTimeout is Read that waits (fi_cq_sread): up to timeout, for ever if it is negative, not at
-// all if it is 0. Besides Read's, its results are ErrTimedOut, ErrSignaled (both EAGAIN);
-// ErrClosed when the queue is closed while it waits; ErrNoWait for a queue that cannot block,
-// whatever is there. What is available wins over a signal, and a timeout leaves a signal for the
-// next call.
+// ReadOptions says what a read that waits waits for. The zero value is any entry, until the context
+// ends.
+type ReadOptions struct {
+	// Timeout is as in [WaitOptions].
+	Timeout time.Duration
+	// Threshold is how many entries to wait for (FI_CQ_COND_THRESHOLD), a hint in libfabric. Here a
+	// read returns when so many are waiting, a lane is full, which comes first if the threshold is
+	// more than the queue holds, or an error entry is waiting, and with what is there at the
+	// deadline, at a signal, or when the context ends. 0 is one.
+	Threshold int
+	// Source gets the source of each entry, AddrNotAvail where it is not known (fi_cq_sreadfrom). It
+	// is as long as dst, or nil.
+	Source []Addr
+	// Flags are for event queues: FlagPeek leaves the event where it is (FI_PEEK).
+	Flags Flags
+}
+
+// ReadContext is Read that waits until the context ends (fi_cq_sread, fi_cq_sreadfrom); then it
+// returns an error that matches ctx.Err() and its cause. The context is not looked at while entries
+// are there. Besides Read's, its results are ErrTimedOut and ErrSignaled (both EAGAIN); ErrClosed
+// when the queue is closed while it waits; ErrNoWait for a queue that cannot block, whatever is
+// there. What is available wins over a signal, and a timeout leaves a signal for the next call.
 //
 // While it waits it looks for Options.Spin and then sleeps on a futex, which holds an operating
 // system thread; from the 33rd goroutine of the process that sleeps so, 127 of them share one.
-func ReadTimeout[T Readable](q *Queue, dst []T, timeout time.Duration, cond ...WaitCond) (int,
-	error) {
-	return readWait(context.Background(), q, dst, nil, timeout, cond)
-}
-
-// ReadContext is Read that waits until the context ends; then it returns an error that matches
-// ctx.Err() and its cause. The context is not looked at while entries are there.
-func ReadContext[T Readable](ctx context.Context, q *Queue, dst []T, cond ...WaitCond) (int,
-	error) {
-	return readWait(ctx, q, dst, nil, -1, cond)
-}
-
-// ReadFromTimeout is ReadTimeout with the source of each entry (fi_cq_sreadfrom).
-func ReadFromTimeout[T Readable](q *Queue, dst []T, src []Addr, timeout time.Duration,
-	cond ...WaitCond) (int, error) {
-	if len(dst) != len(src) {
-		return 0, kind.Refuse("sreadfrom", q.name, "len(src)", len(src), len(dst), ErrInvalid)
+func ReadContext[T Readable](ctx context.Context, q *Queue, dst []T, o ReadOptions) (int, error) {
+	switch {
+	case o.Source != nil && len(o.Source) != len(dst):
+		return 0, kind.Refuse("sread", q.name, "len(Source)", len(o.Source), len(dst), ErrInvalid)
+	case o.Flags != 0:
+		return 0, kind.Refuse("sread", q.name, "Flags", o.Flags, "none for completions", ErrInvalid)
+	case !q.opt.Wait.blocks():
+		return 0, q.errNoWait()
 	}
-	return readWait(context.Background(), q, dst, src, timeout, cond)
-}
-
-// ReadFromContext is ReadContext with the source of each entry.
-func ReadFromContext[T Readable](ctx context.Context, q *Queue, dst []T, src []Addr,
-	cond ...WaitCond) (int, error) {
-	if len(dst) != len(src) {
-		return 0, kind.Refuse("sreadfrom", q.name, "len(src)", len(src), len(dst), ErrInvalid)
+	if o.Threshold <= 1 { // the fast path touches neither clock nor context
+		if n, err := readFrom(q, dst, o.Source); n > 0 || err != ErrWouldBlock {
+			return n, err
+		}
 	}
-	return readWait(ctx, q, dst, src, -1, cond)
+	w := q.newWait(ctx, o.Timeout)
+	defer w.close()
+	if o.Threshold > 1 {
+		if ended := w.threshold(uint64(o.Threshold)); ended != nil {
+			// Whatever ended the wait, what is there is the result.
+			if n, err := readFrom(q, dst, o.Source); n > 0 || err != ErrWouldBlock {
+				return n, err
+			}
+			return 0, ended
+		}
+	}
+	for {
+		if n, err := readFrom(q, dst, o.Source); n > 0 || err != ErrWouldBlock {
+			return n, err
+		}
+		if err := w.once(); err != nil {
+			return 0, err
+		}
+	}
 }
 
 // PeekContext is Peek that waits until the context ends. It does not wait while entries are handed
@@ -70,7 +91,7 @@ func (q *Queue) PeekContext(ctx context.Context, n int) ([]Entry, error) {
 	if err != ErrWouldBlock || out {
 		return es, err
 	}
-	w := q.newWait(ctx, -1)
+	w := q.newWait(ctx, 0)
 	defer w.close()
 	for {
 		if es, out, err = q.peekOnce(n); err != ErrWouldBlock || out {
@@ -78,41 +99,6 @@ func (q *Queue) PeekContext(ctx context.Context, n int) ([]Entry, error) {
 		}
 		if err = w.once(); err != nil {
 			return nil, err
-		}
-	}
-}
-
-func readWait[T Readable](ctx context.Context, q *Queue, dst []T, src []Addr,
-	timeout time.Duration, cond []WaitCond) (int, error) {
-	if !q.opt.Wait.blocks() {
-		return 0, q.errNoWait()
-	}
-	least := 1
-	if len(cond) > 0 && cond[0].Min > 1 {
-		least = cond[0].Min
-	}
-	if least == 1 { // the fast path touches neither clock nor context
-		if n, err := readFrom(q, dst, src); n > 0 || err != ErrWouldBlock {
-			return n, err
-		}
-	}
-	w := q.newWait(ctx, timeout)
-	defer w.close()
-	if least > 1 {
-		if ended := w.threshold(uint64(least)); ended != nil {
-			// Whatever ended the wait, what is there is the result.
-			if n, err := readFrom(q, dst, src); n > 0 || err != ErrWouldBlock {
-				return n, err
-			}
-			return 0, ended
-		}
-	}
-	for {
-		if n, err := readFrom(q, dst, src); n > 0 || err != ErrWouldBlock {
-			return n, err
-		}
-		if err := w.once(); err != nil {
-			return 0, err
 		}
 	}
 }
@@ -134,15 +120,14 @@ func (q *Queue) errNoWait() error {
 }
 
 func (q *Queue) newWait(ctx context.Context, timeout time.Duration) *wait {
-	w := &wait{q: q, ctx: ctx, broadcast: q.broadcast.Load()}
-	if timeout >= 0 {
-		w.deadlineNs = deadline(timeout)
-	}
-	return w
+	return &wait{q: q, ctx: ctx, broadcast: q.broadcast.Load(), deadlineNs: deadline(timeout)}
 }
 
-// deadline adds without overflow; 0 would mean none.
+// deadline is 0, none, for no timeout. It adds without overflow.
 func deadline(timeout time.Duration) int64 {
+	if timeout == 0 {
+		return 0
+	}
 	now := spin.Now()
 	if int64(timeout) > math.MaxInt64-now {
 		return math.MaxInt64

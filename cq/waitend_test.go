@@ -23,7 +23,7 @@ func TestThresholdOverrun(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		for n := take; ; {
-			k, err := cq.ReadContext(ctx, q, dst, cq.WaitCond{Min: 3})
+			k, err := cq.ReadContext(ctx, q, dst, cq.ReadOptions{Threshold: 3})
 			if n += k; err != nil {
 				if err != cq.ErrOverrun || n != 4 {
 					t.Errorf("after %d of 4: %d, %v", take, n, err)
@@ -45,11 +45,11 @@ func TestSpinEnds(t *testing.T) {
 	dst := make([]cq.Context, 1)
 	done := make(chan error, 2)
 	go func() {
-		_, err := cq.ReadTimeout(q, dst, 10*time.Millisecond)
+		_, err := sread(q, dst, 10*time.Millisecond)
 		done <- err
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
-		_, err = cq.ReadContext(ctx, q, dst)
+		_, err = cq.ReadContext(ctx, q, dst, cq.ReadOptions{})
 		done <- err
 	}()
 	for _, want := range []error{cq.ErrTimedOut, context.DeadlineExceeded} {

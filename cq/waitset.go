@@ -107,18 +107,8 @@ func (s *WaitSet) Len() int { return s.list.len() }
 // its values differs from what it was when a Wait of this set last returned it. A signal of a queue
 // that has nothing else makes one Wait return it, once, with whatever time it was given: that takes
 // the signal, and a read then finds nothing. Wait ends with ErrSignaled after Signal of the set,
-// ErrClosed, the context's error, or ErrBusy if another goroutine waits.
-func (s *WaitSet) Wait(ctx context.Context, dst []Waitable) (int, error) {
-	return s.wait(ctx, dst, -1)
-}
-
-// WaitTimeout is Wait with a timeout, for ever if it is negative. ErrTimedOut (ETIMEDOUT) says that
-// nothing became ready.
-func (s *WaitSet) WaitTimeout(dst []Waitable, timeout time.Duration) (int, error) {
-	return s.wait(context.Background(), dst, timeout)
-}
-
-func (s *WaitSet) wait(ctx context.Context, dst []Waitable, timeout time.Duration) (int, error) {
+// ErrTimedOut (ETIMEDOUT), ErrClosed, the context's error, or ErrBusy if another goroutine waits.
+func (s *WaitSet) Wait(ctx context.Context, dst []Waitable, o WaitOptions) (int, error) {
 	if !s.gate.enter() {
 		return 0, ErrClosed
 	}
@@ -127,10 +117,7 @@ func (s *WaitSet) wait(ctx context.Context, dst []Waitable, timeout time.Duratio
 		return 0, errTurn("wait", "wait set")
 	}
 	defer s.turn.Unlock()
-	w := doorbell.Wait{}
-	if timeout >= 0 {
-		w.DeadlineNs = deadline(timeout)
-	}
+	w := doorbell.Wait{DeadlineNs: deadline(o.Timeout)}
 	stop := stopOn(ctx, &s.gate, s.bell)
 	defer stop()
 	w.Stop = func() bool { return s.signal.Load() || s.gate.isClosed() || ctx.Err() != nil }

@@ -56,7 +56,7 @@ func TestSetsAcrossProcesses(t *testing.T) {
 		qs[i], _ = attached(t, d, c, fmt.Sprintf("q%d", i), cq.Options{Shared: true})
 		must(t, s.Add(qs[i]))
 		t.Cleanup(func() { must(t, s.Remove(qs[i])) })
-		must(t, c.Arm(qs[i], cq.NotifyAny))
+		must(t, c.RequestNotify(qs[i], cq.NotifyAny))
 	}
 	if line := ch.line(t); line != "ready" {
 		t.Fatal(line)
@@ -70,12 +70,12 @@ func TestSetsAcrossProcesses(t *testing.T) {
 		_, err := fmt.Fprintln(ch.in)
 		must(t, err)
 		readableWithin(t, waitFD(s))
-		n, err := s.Wait(t.Context(), dst)
+		n, err := s.Wait(t.Context(), dst, cq.WaitOptions{})
 		if n != 1 || err != nil || dst[0] != cq.Waitable(q) {
 			t.Fatalf("%d: %d, %v", i, n, err)
 		}
 		readableWithin(t, fd)
-		ev, err := c.Get(t.Context())
+		ev, err := c.GetEvent(t.Context(), cq.WaitOptions{})
 		if err != nil || ev.Queue != q {
 			t.Fatalf("%d: %v, %v", i, ev.Queue, err)
 		}
@@ -83,7 +83,7 @@ func TestSetsAcrossProcesses(t *testing.T) {
 		if got := drain(t, q); len(got) != 1 || got[0] != uint64(i) {
 			t.Fatalf("%d: read %v", i, got)
 		}
-		must(t, c.Arm(q, cq.NotifyAny))
+		must(t, c.RequestNotify(q, cq.NotifyAny))
 	}
 	ch.stop(t)
 }
@@ -123,8 +123,8 @@ func TestChannelEdge(t *testing.T) {
 		&unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(fd)}))
 	var evs [1]unix.EpollEvent
 	for range 20 {
-		must(t, c.Arm(a, cq.NotifyAny))
-		must(t, c.Arm(b, cq.NotifyAny))
+		must(t, c.RequestNotify(a, cq.NotifyAny))
+		must(t, c.RequestNotify(b, cq.NotifyAny))
 		post(t, wa, 0, 1)
 		post(t, wb, 0, 1)
 		got := map[*cq.Queue]int{}
@@ -135,7 +135,7 @@ func TestChannelEdge(t *testing.T) {
 				}
 			}
 			for {
-				ev, err := c.TryGet()
+				ev, err := c.TryGetEvent()
 				if err != nil {
 					wantErr(t, "no more", err, cq.ErrWouldBlock)
 					break
@@ -175,17 +175,17 @@ func TestDeathWakesSets(t *testing.T) {
 			for got := 0; got < 1; {
 				got += len(drain(t, q))
 			}
-			must(t, c.Arm(q, cq.NotifyAny))
+			must(t, c.RequestNotify(q, cq.NotifyAny))
 			for byFD.TryWait() != nil {
 				drain(t, q)
 			}
 			woken := make(chan error, 2)
 			go func() {
-				_, err := s.WaitTimeout(nil, time.Minute)
+				_, err := setWait(s, nil, time.Minute)
 				woken <- err
 			}()
 			go func() {
-				ev, err := c.GetTimeout(time.Minute)
+				ev, err := getEvent(c, time.Minute)
 				if err == nil {
 					err = c.Ack(ev.Queue, 1)
 				}
@@ -227,7 +227,7 @@ func TestSetsOfAnonymousQueues(t *testing.T) {
 	dst := make([]cq.Waitable, 1)
 	for i := range uint64(20) {
 		wait := later(func() { post(t, w, i, i+1) })
-		if n, err := s.Wait(t.Context(), dst); n != 1 || err != nil {
+		if n, err := s.Wait(t.Context(), dst, cq.WaitOptions{}); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
 		wait()

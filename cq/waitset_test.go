@@ -56,18 +56,18 @@ func TestWaitSetSaysWho(t *testing.T) {
 		qs, ws = append(qs, q), append(ws, w)
 	}
 	dst := make([]cq.Waitable, 4)
-	_, err := s.WaitTimeout(dst, 0)
+	_, err := setWait(s, dst, 0)
 	wantErr(t, "nothing", err, cq.ErrTimedOut, syscall.ETIMEDOUT, os.ErrDeadlineExceeded)
 	for i := range 60 {
 		at := i % 3
 		wait := later(func() { post(t, ws[at], uint64(i), uint64(i+1)) })
-		n, err := s.Wait(t.Context(), dst)
+		n, err := s.Wait(t.Context(), dst, cq.WaitOptions{})
 		if n != 1 || err != nil || dst[0] != cq.Waitable(qs[at]) || dst[0].UserContext() != at {
 			t.Fatalf("%d: %d, %v, %v", i, n, err, dst[:n])
 		}
 		wait()
 		// It stays ready until it was found empty.
-		if n, err = s.WaitTimeout(dst, 0); n != 1 || err != nil {
+		if n, err = setWait(s, dst, 0); n != 1 || err != nil {
 			t.Fatalf("%d: not read, %d, %v", i, n, err)
 		}
 		if got := read(t, qs[at], 4); len(got) != 1 || got[0] != uint64(i) {
@@ -87,7 +87,7 @@ func TestWaitSetShort(t *testing.T) {
 	seen := map[any]int{}
 	dst := make([]cq.Waitable, 2)
 	for range 10 {
-		n, err := s.Wait(t.Context(), dst)
+		n, err := s.Wait(t.Context(), dst, cq.WaitOptions{})
 		if err != nil || n == 0 || n > 2 {
 			t.Fatal(n, err)
 		}
@@ -98,7 +98,7 @@ func TestWaitSetShort(t *testing.T) {
 	if len(seen) != 5 {
 		t.Errorf("only %v had a turn", seen)
 	}
-	if n, err := s.Wait(t.Context(), nil); n != 0 || err != nil {
+	if n, err := s.Wait(t.Context(), nil, cq.WaitOptions{}); n != 0 || err != nil {
 		t.Errorf("without room: %d, %v", n, err)
 	}
 }
@@ -113,36 +113,36 @@ func TestWaitSetEnds(t *testing.T) {
 
 	must(t, s.Signal())
 	must(t, s.Signal())
-	_, err = s.Wait(t.Context(), dst)
+	_, err = s.Wait(t.Context(), dst, cq.WaitOptions{})
 	wantErr(t, "signal before", err, cq.ErrSignaled, syscall.EAGAIN)
-	_, err = s.WaitTimeout(dst, time.Millisecond)
+	_, err = setWait(s, dst, time.Millisecond)
 	wantErr(t, "signals do not add up", err, cq.ErrTimedOut)
 	wait := later(func() { must(t, s.Signal()) })
-	_, err = s.Wait(t.Context(), dst)
+	_, err = s.Wait(t.Context(), dst, cq.WaitOptions{})
 	wantErr(t, "signal", err, cq.ErrSignaled)
 	wait()
 
 	ctx, cancel := context.WithCancel(t.Context())
 	wait = later(cancel)
-	_, err = s.Wait(ctx, dst)
+	_, err = s.Wait(ctx, dst, cq.WaitOptions{})
 	wantErr(t, "cancel", err, context.Canceled)
 	wait()
 
 	post(t, w, 0, 1)
 	must(t, s.Signal())
-	if n, err := s.Wait(t.Context(), dst); n != 1 || err != nil {
+	if n, err := s.Wait(t.Context(), dst, cq.WaitOptions{}); n != 1 || err != nil {
 		t.Errorf("what is there wins over a signal: %d, %v", n, err)
 	}
 	read(t, q, 1)
-	_, err = s.Wait(t.Context(), dst)
+	_, err = s.Wait(t.Context(), dst, cq.WaitOptions{})
 	wantErr(t, "which stays", err, cq.ErrSignaled)
 
 	wait = later(func() { must(t, q.Signal()) })
-	if n, err := s.Wait(t.Context(), dst); n != 1 || err != nil {
+	if n, err := s.Wait(t.Context(), dst, cq.WaitOptions{}); n != 1 || err != nil {
 		t.Errorf("a member's signal: %d, %v", n, err)
 	}
 	wait()
-	_, err = cq.ReadTimeout(q, make([]cq.Msg, 1), time.Millisecond)
+	_, err = sread(q, make([]cq.Msg, 1), time.Millisecond)
 	wantErr(t, "which has ended one wait", err, cq.ErrTimedOut)
 
 	wantErr(t, "close with a member", s.Close(), cq.ErrBusy)
@@ -150,10 +150,10 @@ func TestWaitSetEnds(t *testing.T) {
 	must(t, s.Remove(q))
 	wantErr(t, "removed twice", s.Remove(q), fs.ErrNotExist)
 	wait = later(func() { must(t, s.Close()) })
-	_, err = s.Wait(t.Context(), dst)
+	_, err = s.Wait(t.Context(), dst, cq.WaitOptions{})
 	wantErr(t, "closed", err, cq.ErrClosed, os.ErrClosed)
 	wait()
-	_, err = s.Wait(t.Context(), dst)
+	_, err = s.Wait(t.Context(), dst, cq.WaitOptions{})
 	wantErr(t, "after close", err, cq.ErrClosed)
 	wantErr(t, "add after close", s.Add(q), cq.ErrClosed)
 }
@@ -167,12 +167,12 @@ func TestWaitSetBusy(t *testing.T) {
 	go func() {
 		err := error(cq.ErrBusy)
 		for errors.Is(err, cq.ErrBusy) { // the second one may come first
-			_, err = s.Wait(ctx, nil)
+			_, err = s.Wait(ctx, nil, cq.WaitOptions{})
 		}
 		done <- err
 	}()
 	eventually(t, "a second waiter is refused", func() bool {
-		_, err := s.WaitTimeout(nil, 0)
+		_, err := setWait(s, nil, 0)
 		return errors.Is(err, cq.ErrBusy)
 	})
 	cancel()
@@ -204,12 +204,12 @@ func TestWaitInSet(t *testing.T) {
 	_, err := cq.Create(d, "alone", cq.Options{Wait: cq.WaitInSet})
 	wantErr(t, "without a set", err, cq.ErrInvalid)
 	q, w := member(t, d, "in", cq.Options{Wait: cq.WaitInSet, WaitSet: s})
-	_, err = cq.ReadTimeout(q, make([]cq.Msg, 1), 0)
+	_, err = sread(q, make([]cq.Msg, 1), 0)
 	wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
 	wantErr(t, "close of its set", s.Close(), cq.ErrBusy)
 	wait := later(func() { post(t, w, 0, 1) })
 	dst := make([]cq.Waitable, 1)
-	if n, err := s.Wait(t.Context(), dst); n != 1 || err != nil {
+	if n, err := s.Wait(t.Context(), dst, cq.WaitOptions{}); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
 	wait()
@@ -247,7 +247,7 @@ func TestWaitBothWays(t *testing.T) {
 	count := func(q *cq.Queue) (n int) {
 		dst := make([]cq.Context, 8)
 		for {
-			k, err := cq.ReadContext(ctx, q, dst)
+			k, err := cq.ReadContext(ctx, q, dst, cq.ReadOptions{})
 			if err != nil {
 				return n
 			}
@@ -262,7 +262,7 @@ func TestWaitBothWays(t *testing.T) {
 		members := make([]cq.Waitable, 2)
 		dst := make([]cq.Context, 8)
 		for {
-			k, err := s.Wait(ctx, members)
+			k, err := s.Wait(ctx, members, cq.WaitOptions{})
 			if err != nil {
 				got <- n
 				return

@@ -224,7 +224,7 @@ func TestOwnLane(t *testing.T) {
 			t.Error(got)
 		}
 		wait := later(func() { post(t, w, 9, 10) })
-		if n, err := cq.ReadTimeout(q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
+		if n, err := sread(q, make([]cq.Msg, 1), -1); n != 1 || err != nil {
 			t.Error(n, err)
 		}
 		wait()

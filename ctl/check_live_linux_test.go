@@ -98,7 +98,7 @@ func countBusily(e *cq.EventQueue, c *cq.Counter) {
 		}
 		need(c.Add(1))
 		if i%2 == 0 {
-			_, _ = e.Read(&ev)
+			_, _ = e.Read(&ev, 0)
 		}
 		runtime.Gosched()
 	}

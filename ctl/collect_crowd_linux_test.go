@@ -143,7 +143,7 @@ func childEventsHeir() {
 		if n == 0 {
 			break
 		}
-		if _, err := e.Read(&ev); err != nil || ev.Context != 2*n-2+k {
+		if _, err := e.Read(&ev, 0); err != nil || ev.Context != 2*n-2+k {
 			need(fmt.Errorf("heir %d read %+v, %w", n, ev, err))
 		}
 	}
@@ -244,7 +244,7 @@ func TestCollectAtOnce(t *testing.T) {
 	must(t, err)
 	for want := uint64(6); want < 8; want++ {
 		var ev cq.Event
-		if _, err := e.Read(&ev); err != nil || ev.Context != want {
+		if _, err := e.Read(&ev, 0); err != nil || ev.Context != want {
 			t.Errorf("%+v, %v, want event %d", ev, err, want)
 		}
 	}

@@ -96,7 +96,7 @@ func keptEvents(d *shm.Dir, name string, writes, reads int) {
 	}
 	var ev cq.Event
 	for range reads {
-		_, err = e.Read(&ev)
+		_, err = e.Read(&ev, 0)
 		need(err)
 	}
 }
@@ -202,7 +202,7 @@ func TestCollect(t *testing.T) {
 	e, err := cq.AdoptEvents(d, "events-unread", cq.EventOptions{})
 	must(t, err)
 	var ev cq.Event
-	if _, err := e.Read(&ev); err != nil || ev.Context != 2 {
+	if _, err := e.Read(&ev, 0); err != nil || ev.Context != 2 {
 		t.Errorf("of the persistent event queue %+v is left, %v", ev, err)
 	}
 	must(t, e.Close())

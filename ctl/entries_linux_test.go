@@ -150,10 +150,10 @@ func TestEntriesOfEvents(t *testing.T) {
 		ev.Failure.Data != hexOf("why") || ev.Event.Name != nil {
 		t.Errorf("%+v", ev)
 	}
-	if n, err := e.Read(&cq.Event{Payload: make([]byte, 0, 8)}); err != nil || n == 0 {
+	if n, err := e.Read(&cq.Event{Payload: make([]byte, 0, 8)}, 0); err != nil || n == 0 {
 		t.Errorf("looking took it: %d, %v", n, err)
 	}
-	must(t, second(e.ReadErr(&cq.EventError{})))
+	must(t, second(e.ReadErr(&cq.EventError{}, 0)))
 }
 
 func second[T any](_ T, err error) error { return err }

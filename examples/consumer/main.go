@@ -23,7 +23,7 @@ func main() {
 	defer q.Close()
 	buf := make([]cq.Msg, 64)
 	for {
-		n, err := cq.ReadContext(ctx, q, buf) // it sleeps while the queue is empty
+		n, err := cq.ReadContext(ctx, q, buf, cq.ReadOptions{}) // it sleeps while the queue is empty
 		if ctx.Err() != nil {
 			return
 		}

@@ -36,7 +36,7 @@ func wait(dir *shm.Dir, n uint64) {
 	check(err)
 	defer c.Close()
 	fmt.Println("waiting")
-	check(c.Wait(context.Background(), n)) // cq.ErrAvail: somebody called AddErr
+	check(c.Wait(context.Background(), n, cq.WaitOptions{})) // cq.ErrAvail: somebody called AddErr
 	value, err := c.Read()
 	check(err)
 	fmt.Println("reached:", value)

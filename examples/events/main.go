@@ -39,7 +39,7 @@ func read(ctx context.Context, dir *shm.Dir) {
 	fmt.Println("reading")
 	ev := cq.Event{Payload: make([]byte, 0, events.Options().DataMaxBytes)}
 	for {
-		_, err := events.ReadContext(ctx, &ev)
+		_, err := events.ReadContext(ctx, &ev, cq.ReadOptions{})
 		if ctx.Err() != nil {
 			return
 		}

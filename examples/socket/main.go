@@ -40,7 +40,7 @@ func serve(ctx context.Context, where *net.UnixAddr) {
 	fmt.Println("serving")
 	buf := make([]cq.Msg, 16)
 	for {
-		n, err := cq.ReadContext(ctx, q, buf)
+		n, err := cq.ReadContext(ctx, q, buf, cq.ReadOptions{})
 		if ctx.Err() != nil {
 			return
 		}

@@ -35,7 +35,7 @@ func main() {
 	ready := make([]cq.Waitable, 8)
 	buf := make([]cq.Msg, 64)
 	for {
-		n, err := set.Wait(ctx, ready)
+		n, err := set.Wait(ctx, ready, cq.WaitOptions{})
 		if ctx.Err() != nil {
 			return
 		}

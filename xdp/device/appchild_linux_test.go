@@ -48,7 +48,7 @@ func appChild() error {
 	hold := os.Getenv("HOLD") != "" // never gives a frame back
 	var es [16]cq.Entry
 	for {
-		n, err := cq.ReadContext(ctx, e.Queue(), es[:])
+		n, err := cq.ReadContext(ctx, e.Queue(), es[:], cq.ReadOptions{})
 		if errors.Is(err, context.Canceled) {
 			return nil
 		}

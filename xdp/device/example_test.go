@@ -19,7 +19,7 @@ func ExampleDial() {
 	defer e.Close()
 	entries := make([]cq.Entry, 64)
 	for {
-		n, err := cq.ReadContext(ctx, e.Queue(), entries)
+		n, err := cq.ReadContext(ctx, e.Queue(), entries, cq.ReadOptions{})
 		if err != nil {
 			log.Fatal(err)
 		}

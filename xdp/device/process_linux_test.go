@@ -343,7 +343,7 @@ func told(t testing.TB, eq *cq.EventQueue, kind cq.EventKind, data uint64) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var ev cq.Event
-	_, err := eq.ReadContext(ctx, &ev)
+	_, err := eq.ReadContext(ctx, &ev, cq.ReadOptions{})
 	must(t, err)
 	if ev.Event != kind || ev.Data != data || ev.Context != 77 {
 		t.Fatalf("%+v, want %v with %d", ev, kind, data)

@@ -168,7 +168,7 @@ func next(t testing.TB, e *device.Endpoint) cq.Entry {
 	var es [1]cq.Entry
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := cq.ReadContext(ctx, e.Queue(), es[:]); err != nil {
+	if _, err := cq.ReadContext(ctx, e.Queue(), es[:], cq.ReadOptions{}); err != nil {
 		t.Fatalf("read completion: %v", err)
 	}
 	return es[0]
@@ -180,7 +180,8 @@ func nextError(t testing.TB, e *device.Endpoint) cq.ErrorEntry {
 	var es [1]cq.Entry
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := cq.ReadContext(ctx, e.Queue(), es[:]); !errors.Is(err, cq.ErrAvail) {
+	if _, err := cq.ReadContext(ctx, e.Queue(), es[:], cq.ReadOptions{}); !errors.Is(err,
+		cq.ErrAvail) {
 		t.Fatalf("read: %v, %+v", err, es[0])
 	}
 	var entry cq.ErrorEntry

@@ -82,7 +82,7 @@ func sendResolved(t testing.TB, e *device.Endpoint, payload []byte, to netip.Add
 	for {
 		must(t, e.SendTo(payload, to, 1))
 		var es [1]cq.Entry
-		n, err := cq.ReadContext(ctx, e.Queue(), es[:])
+		n, err := cq.ReadContext(ctx, e.Queue(), es[:], cq.ReadOptions{})
 		if n == 1 && es[0].Context == 1 {
 			return
 		}

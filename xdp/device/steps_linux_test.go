@@ -155,7 +155,7 @@ func lifeChild() error {
 			_ = e.Take(ctx, uint16(port)+1)
 			_ = e.Drop(ctx, uint16(port)+1)
 		}
-		n, err := cq.ReadTimeout(e.Queue(), es[:], time.Millisecond)
+		n, err := cq.ReadContext(ctx, e.Queue(), es[:], cq.ReadOptions{Timeout: time.Millisecond})
 		if errors.Is(err, cq.ErrAvail) {
 			var x cq.ErrorEntry
 			_ = e.Queue().ReadErr(&x)

@@ -1,6 +1,7 @@
 package endpoint_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"syscall"
@@ -83,11 +84,11 @@ func TestDeviceGone(t *testing.T) {
 		t.Errorf("after that: %v", err)
 	}
 	var e cq.EventError
-	if _, err := events.ReadErr(&e); err != nil || e.Context != 55 || e.FID != s.FID() ||
+	if _, err := events.ReadErr(&e, 0); err != nil || e.Context != 55 || e.FID != s.FID() ||
 		e.Err != cq.Errno(syscall.ENXIO) {
 		t.Errorf("%+v, %v", e, err)
 	}
-	if _, err := events.ReadErr(&e); err == nil {
+	if _, err := events.ReadErr(&e, 0); err == nil {
 		t.Errorf("a second event: %+v", e)
 	}
 }
@@ -140,11 +141,12 @@ func TestStarved(t *testing.T) {
 	}
 	s.drive(t)
 	var ev cq.Event
-	if _, err := events.Read(&ev); err != nil || ev.Event != endpoint.EventStarved || ev.Data != 48 {
+	if _, err := events.Read(&ev, 0); err != nil || ev.Event != endpoint.EventStarved ||
+		ev.Data != 48 {
 		t.Errorf("%+v, %v", ev, err)
 	}
 	s.drive(t)
-	if _, err := events.Read(&ev); !errors.Is(err, cq.ErrWouldBlock) {
+	if _, err := events.Read(&ev, 0); !errors.Is(err, cq.ErrWouldBlock) {
 		t.Errorf("%+v, %v", ev, err)
 	}
 	es := s.read(t)
@@ -208,7 +210,7 @@ func TestManualProgress(t *testing.T) {
 	for i := range uint64(10) {
 		must(t, a.Inject([]byte("ping"), a.peer))
 		var es [4]cq.Entry
-		n, err := cq.ReadTimeout(b.q, es[:], time.Minute)
+		n, err := cq.ReadContext(context.Background(), b.q, es[:], cq.ReadOptions{Timeout: time.Minute})
 		if n != 1 || err != nil || b.text(t, &es[0]) != "ping" {
 			t.Fatalf("%d, %v", n, err)
 		}

@@ -1,6 +1,7 @@
 package endpoint_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -266,7 +267,7 @@ func hold(d *shm.Dir) error {
 		return err
 	}
 	var es [8]cq.Entry
-	n, err := cq.ReadTimeout(q, es[:], time.Minute)
+	n, err := cq.ReadContext(context.Background(), q, es[:], cq.ReadOptions{Timeout: time.Minute})
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package endpoint_test
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -37,7 +38,7 @@ func newWatched(t testing.TB, change func(c *endpoint.Config)) (*wired, *cq.Even
 func (w *wired) expect(t testing.TB, events *cq.EventQueue, kind cq.EventKind) cq.Event {
 	t.Helper()
 	ev := cq.Event{Payload: make([]byte, 0, 16)}
-	_, err := events.ReadTimeout(&ev, patience)
+	_, err := events.ReadContext(context.Background(), &ev, cq.ReadOptions{Timeout: patience})
 	if err != nil || ev.Event != kind || ev.FID != w.FID() || ev.Context != 55 {
 		t.Fatalf("%+v, %v, want %v", ev, err, kind)
 	}
@@ -47,7 +48,8 @@ func (w *wired) expect(t testing.TB, events *cq.EventQueue, kind cq.EventKind) c
 func none(t testing.TB, events *cq.EventQueue) {
 	t.Helper()
 	var ev cq.Event
-	_, err := events.ReadTimeout(&ev, 30*time.Millisecond)
+	_, err := events.ReadContext(context.Background(), &ev,
+		cq.ReadOptions{Timeout: 30 * time.Millisecond})
 	if !errors.Is(err, cq.ErrTimedOut) {
 		t.Errorf("%+v, %v", ev, err)
 	}
@@ -185,15 +187,15 @@ func TestVethRemovedWhileWaiting(t *testing.T) {
 			}
 			// The kernel takes the addresses away first.
 			ev := cq.Event{Payload: make([]byte, 0, 16)}
-			_, err := events.ReadTimeout(&ev, patience)
+			_, err := events.ReadContext(context.Background(), &ev, cq.ReadOptions{Timeout: patience})
 			for err == nil && ev.Event == cq.EventAddressRemoved {
-				_, err = events.ReadTimeout(&ev, patience)
+				_, err = events.ReadContext(context.Background(), &ev, cq.ReadOptions{Timeout: patience})
 			}
 			var gone cq.EventError
 			if !errors.Is(err, cq.ErrAvail) {
 				t.Fatalf("%+v, %v", ev, err)
 			}
-			_, err = events.ReadErr(&gone)
+			_, err = events.ReadErr(&gone, 0)
 			if must(t, err); gone.FID != w.FID() || gone.Context != 55 ||
 				!errors.Is(&gone, syscall.ENXIO) {
 				t.Errorf("%+v", gone)
@@ -209,14 +211,14 @@ func TestVethRemovedUndriven(t *testing.T) {
 	must(t, w.pair.B.Remove())
 	for deadline := time.Now().Add(patience); ; {
 		var gone cq.EventError
-		if _, err := events.ReadErr(&gone); err == nil {
+		if _, err := events.ReadErr(&gone, 0); err == nil {
 			if !errors.Is(&gone, syscall.ENXIO) {
 				t.Errorf("%+v", gone)
 			}
 			break
 		}
 		ev := cq.Event{Payload: make([]byte, 0, 16)} // an address, which goes first
-		_, _ = events.ReadTimeout(&ev, time.Millisecond)
+		_, _ = events.ReadContext(context.Background(), &ev, cq.ReadOptions{Timeout: time.Millisecond})
 		if time.Now().After(deadline) {
 			t.Fatal("no event")
 		}
@@ -254,7 +256,7 @@ func TestEventsFull(t *testing.T) {
 	}
 	for range n {
 		var ev cq.Event
-		if _, err := events.Read(&ev); err != nil || ev.Event != cq.EventQueues || ev.Data != 3<<32|2 {
+		if _, err := events.Read(&ev, 0); err != nil || ev.Event != cq.EventQueues || ev.Data != 3<<32|2 {
 			t.Fatalf("%+v, %v", ev, err)
 		}
 	}
@@ -264,9 +266,9 @@ func TestEventsFull(t *testing.T) {
 		}
 	}
 	var gone cq.EventError
-	_, err := events.ReadErr(&gone)
+	_, err := events.ReadErr(&gone, 0)
 	must(t, err)
-	if _, err := events.ReadErr(&gone); err == nil {
+	if _, err := events.ReadErr(&gone, 0); err == nil {
 		t.Error("told twice")
 	}
 	if err := s.Close(); err != nil || !s.LinkEvent(netif.Event{Kind: netif.Up}) {

@@ -3,6 +3,7 @@ package endpoint_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -213,10 +214,10 @@ func eventReader() {
 func printEvents(q *cq.EventQueue) error {
 	for {
 		ev := cq.Event{Payload: make([]byte, 0, 16)}
-		_, err := q.ReadTimeout(&ev, patience)
+		_, err := q.ReadContext(context.Background(), &ev, cq.ReadOptions{Timeout: patience})
 		if errors.Is(err, cq.ErrAvail) {
 			var gone cq.EventError
-			if _, err = q.ReadErr(&gone); err == nil {
+			if _, err = q.ReadErr(&gone, 0); err == nil {
 				fmt.Println("error", gone.Err == cq.Errno(syscall.ENXIO), gone.Context)
 			}
 			return err

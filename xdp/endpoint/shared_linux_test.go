@@ -119,7 +119,7 @@ func (s *side) sender(t *testing.T, way int, sent *atomic.Int64) {
 func (s *side) reader(ctx context.Context, t *testing.T, received, answered *atomic.Int64) {
 	var es [16]cq.Entry
 	for {
-		n, err := cq.ReadContext(ctx, s.q, es[:])
+		n, err := cq.ReadContext(ctx, s.q, es[:], cq.ReadOptions{})
 		if errors.Is(err, cq.ErrAvail) {
 			var e cq.ErrorEntry
 			if s.q.ReadErr(&e) == nil {

@@ -235,7 +235,7 @@ func TestVethGroup(t *testing.T) {
 	}
 	for range 2 {
 		var ev cq.Event
-		if _, err := events.Read(&ev); err != nil || ev.Event != cq.EventJoinComplete ||
+		if _, err := events.Read(&ev, 0); err != nil || ev.Event != cq.EventJoinComplete ||
 			ev.Context != 6 || ev.FID != w.FID() {
 			t.Errorf("%+v, %v", ev, err)
 		}
@@ -324,7 +324,7 @@ func TestVethRun(t *testing.T) {
 		must(t, err)
 		for range 2 {
 			var es [1]cq.Entry
-			_, err := cq.ReadTimeout(w.q, es[:], patience)
+			_, err := cq.ReadContext(context.Background(), w.q, es[:], cq.ReadOptions{Timeout: patience})
 			if err != nil || es[0].Src.Addr() != peer {
 				t.Fatalf("%+v, %v", es, err)
 			}
@@ -332,7 +332,8 @@ func TestVethRun(t *testing.T) {
 		}
 		must(t, w.persist(t, func() error { return w.Send([]byte("back"), peer, i) }))
 		var m [1]cq.Msg
-		if _, err := cq.ReadTimeout(w.q, m[:], patience); err != nil || m[0].Context != i {
+		if _, err := cq.ReadContext(context.Background(), w.q, m[:],
+			cq.ReadOptions{Timeout: patience}); err != nil || m[0].Context != i {
 			t.Fatalf("%+v, %v", m, err)
 		}
 	}
@@ -364,7 +365,8 @@ func TestVethRemoved(t *testing.T) {
 		t.Errorf("Run: %v", err)
 	}
 	var e cq.EventError
-	if _, err := events.ReadErr(&e); err != nil || e.FID != w.FID() || !errors.Is(&e, syscall.ENXIO) {
+	if _, err := events.ReadErr(&e, 0); err != nil || e.FID != w.FID() ||
+		!errors.Is(&e, syscall.ENXIO) {
 		t.Errorf("%+v, %v", e, err)
 	}
 }

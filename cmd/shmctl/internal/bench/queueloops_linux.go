@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -61,7 +62,7 @@ func (s *queues) writeRead(n int) (time.Duration, error) {
 		if _, err := s.events.Write(&in); err != nil {
 			return 0, err
 		}
-		if _, err := s.events.Read(&out); err != nil {
+		if _, err := s.events.Read(&out, 0); err != nil {
 			return 0, err
 		}
 	}
@@ -230,7 +231,7 @@ func (s *queues) blocked(role, n int) error {
 func (s *queues) await(buf []cq.Tagged) (int, error) {
 	for {
 		if !s.epoll {
-			return cq.ReadTimeout(s.own, buf, -1)
+			return cq.ReadContext(context.Background(), s.own, buf, cq.ReadOptions{})
 		}
 		switch n, err := cq.Read(s.own, buf); {
 		case err != cq.ErrWouldBlock:

@@ -122,12 +122,12 @@ func TestPostEvent(t *testing.T) {
 		t.Errorf("%+v", es)
 	}
 	ev := cq.Event{Payload: make([]byte, 0, 8)}
-	if _, err := e.Read(&ev); err != nil || ev.Event != cq.EventUser+7 || ev.Context != 3 ||
+	if _, err := e.Read(&ev, 0); err != nil || ev.Event != cq.EventUser+7 || ev.Context != 3 ||
 		ev.FID != (cq.FID{Kind: cq.FIDQueue, ID: 0x12, Generation: 1}) || string(ev.Payload) != "why" {
 		t.Errorf("%+v, %v", ev, err)
 	}
 	var failed cq.EventError
-	if _, err := e.ReadErr(&failed); err != nil || failed.Err != cq.ETrunc {
+	if _, err := e.ReadErr(&failed, 0); err != nil || failed.Err != cq.ETrunc {
 		t.Errorf("%+v, %v", failed, err)
 	}
 	createQueue(t, d, "orders", cq.Options{Size: 4})
@@ -204,7 +204,8 @@ func TestSignalVerb(t *testing.T) {
 		t.Error(text)
 	}
 	wait := func() error {
-		_, err := cq.ReadTimeout(q, make([]cq.Msg, 1), time.Minute)
+		_, err := cq.ReadContext(context.Background(), q, make([]cq.Msg, 1),
+			cq.ReadOptions{Timeout: time.Minute})
 		return err
 	}
 	if err := wait(); err != cq.ErrSignaled {

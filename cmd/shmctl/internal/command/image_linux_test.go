@@ -351,12 +351,12 @@ func goOnEvents(t *testing.T, d *shm.Dir) {
 		defer func() { must(t, q.Close()) }()
 		fid := cq.FID{Kind: cq.FIDMemory, ID: 6, Generation: 7}
 		ev := cq.Event{Payload: make([]byte, 0, 16)}
-		if _, err := q.Read(&ev); err != nil || ev.Event != cq.EventUser || ev.FID != fid ||
+		if _, err := q.Read(&ev, 0); err != nil || ev.Event != cq.EventUser || ev.FID != fid ||
 			ev.Context != 80 || ev.Data != 81 || string(ev.Payload) != "payload" {
 			t.Errorf("%+v, %v", ev, err)
 		}
 		e := cq.EventError{ErrData: make([]byte, 0, 16)}
-		if _, err := q.ReadErr(&e); err != nil || e.FID != fid || e.Context != 82 || e.Data != 83 ||
+		if _, err := q.ReadErr(&e, 0); err != nil || e.FID != fid || e.Context != 82 || e.Data != 83 ||
 			e.Err != 5 || e.ProvErrno != 18 || string(e.ErrData) != "cause" {
 			t.Errorf("%+v, %v", e, err)
 		}

@@ -36,7 +36,7 @@ func readerRole() {
 		cancel()
 	}()
 	for buf := make([]cq.Context, 16); ctx.Err() == nil; {
-		_, _ = cq.ReadContext(ctx, q, buf)
+		_, _ = cq.ReadContext(ctx, q, buf, cq.ReadOptions{})
 	}
 	exitOn(q.Close())
 }

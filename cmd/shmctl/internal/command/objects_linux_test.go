@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -110,8 +111,12 @@ func TestShowObjects(t *testing.T) {
 	}
 	// Both waits show, and end by themselves.
 	done := make(chan error, 2)
-	go func() { done <- c.WaitTimeout(50, time.Minute) }()
-	go func() { _, err := set.WaitTimeout(make([]cq.Waitable, 1), time.Minute); done <- err }()
+	go func() { done <- c.Wait(context.Background(), 50, cq.WaitOptions{Timeout: time.Minute}) }()
+	go func() {
+		_, err := set.Wait(context.Background(), make([]cq.Waitable, 1),
+			cq.WaitOptions{Timeout: time.Minute})
+		done <- err
+	}()
 	eventually(t, "both wait", func() bool {
 		waits := false
 		for _, b := range objects(t, ok(t, "ls", "-j")) {

@@ -143,7 +143,7 @@ func echo(t *testing.T, pair *veth.Pair, e *device.Endpoint) {
 	defer cancel()
 	for {
 		var es [1]cq.Entry
-		_, err := cq.ReadContext(ctx, e.Queue(), es[:])
+		_, err := cq.ReadContext(ctx, e.Queue(), es[:], cq.ReadOptions{})
 		must(t, err)
 		if es[0].Flags&cq.FlagFrame == 0 {
 			continue

@@ -181,11 +181,11 @@ func (p *producer) frame(index, now uint64) cq.Entry {
 
 // serve reads commands: frames that come back, and sends.
 func (p *producer) serve(made int) (int, error) {
-	timeout := time.Duration(0)
+	o := cq.ReadOptions{Timeout: -1}
 	if made == 0 {
-		timeout = 10 * time.Millisecond
+		o.Timeout = 10 * time.Millisecond
 	}
-	n, err := cq.ReadTimeout(p.commands, p.buf, timeout)
+	n, err := cq.ReadContext(context.Background(), p.commands, p.buf, o)
 	if errors.Is(err, cq.ErrTimedOut) {
 		return 0, nil
 	}

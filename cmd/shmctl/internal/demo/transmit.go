@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"syscall"
@@ -92,11 +93,11 @@ func (s *sender) post() (int, error) {
 
 // read takes completions, and waits for one if there was nothing to post either.
 func (s *sender) read(posted int) (int, error) {
-	timeout := time.Duration(0)
+	o := cq.ReadOptions{Timeout: -1}
 	if posted == 0 {
-		timeout = 10 * time.Millisecond
+		o.Timeout = 10 * time.Millisecond
 	}
-	n, err := cq.ReadTimeout(s.a.q, s.buf, timeout)
+	n, err := cq.ReadContext(context.Background(), s.a.q, s.buf, o)
 	switch {
 	case errors.Is(err, cq.ErrAvail):
 		return s.readError()

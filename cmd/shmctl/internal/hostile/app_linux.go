@@ -95,7 +95,8 @@ func (a *app) settle() error {
 // take takes what there is, for a moment.
 func (a *app) take() error {
 	var es [64]cq.Entry
-	n, err := cq.ReadTimeout(a.e.Queue(), es[:], 2*time.Millisecond)
+	n, err := cq.ReadContext(context.Background(), a.e.Queue(), es[:],
+		cq.ReadOptions{Timeout: 2 * time.Millisecond})
 	if errors.Is(err, cq.ErrAvail) {
 		var x cq.ErrorEntry
 		if err = a.e.Queue().ReadErr(&x); err == nil {
@@ -260,7 +261,8 @@ func (c *child) receiveHostile(e *device.Endpoint) {
 	q := e.Queue()
 	before := q.Stats()
 	var es [16]cq.Entry
-	n, err := cq.ReadTimeout(q, es[:], 2*time.Millisecond)
+	n, err := cq.ReadContext(context.Background(), q, es[:],
+		cq.ReadOptions{Timeout: 2 * time.Millisecond})
 	after := q.Stats()
 	c.steps("read an endpoint", after.Sleeps-before.Sleeps+after.Barriers-before.Barriers,
 		waitBound)

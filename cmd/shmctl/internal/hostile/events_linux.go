@@ -1,6 +1,7 @@
 package hostile
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -65,20 +66,20 @@ func (c *child) lookAtEvents(q *cq.EventQueue, rnd *rand.Rand, w *witness) (told
 	ev := cq.Event{Payload: room}
 	what, n, err, bound := "read an event", 0, error(nil), uint64(plainBound)
 	if rnd.IntN(8) == 0 { // not to be confused with the read
-		_, err = q.Peek(&cq.Event{Payload: make([]byte, 0, 8)})
+		_, err = q.Read(&cq.Event{Payload: make([]byte, 0, 8)}, cq.FlagPeek)
 		what = "peek at an event"
 	} else if rnd.IntN(2) == 0 {
-		n, err = q.ReadTimeout(&ev, 2*time.Millisecond)
+		n, err = q.ReadContext(context.Background(), &ev, cq.ReadOptions{Timeout: 2 * time.Millisecond})
 		bound = waitBound
 	} else {
-		n, err = q.Read(&ev)
+		n, err = q.Read(&ev, 0)
 	}
 	after := q.Stats()
 	c.steps(what, after.Sleeps-before.Sleeps+after.Barriers-before.Barriers, bound)
 	small := new(cq.TooSmallError)
 	if errors.As(err, &small) {
 		ev.Payload = make([]byte, 0, eventData+256)
-		n, err = q.Read(&ev)
+		n, err = q.Read(&ev, 0)
 		if errors.As(err, &small) {
 			c.broken(unbounded, "an event of more than there can be: %v", err)
 			err = nil
@@ -86,7 +87,7 @@ func (c *child) lookAtEvents(q *cq.EventQueue, rnd *rand.Rand, w *witness) (told
 	}
 	if errors.Is(err, cq.ErrAvail) {
 		e := cq.EventError{ErrData: make([]byte, 0, rnd.IntN(2*eventData))}
-		if _, err = q.ReadErr(&e); len(e.ErrData) > eventData+256 || e.ErrDataBytes > eventData+256 {
+		if _, err = q.ReadErr(&e, 0); len(e.ErrData) > eventData+256 || e.ErrDataBytes > eventData+256 {
 			c.broken(unbounded, "%d of %d bytes of detail", len(e.ErrData), e.ErrDataBytes)
 		}
 		c.counts[foreign].Add(1)
@@ -164,8 +165,9 @@ func (c *child) acceptEvents(l *net.UnixListener, q *cq.EventQueue, stop <-chan 
 	var busy sync.WaitGroup
 	busy.Go(func() {
 		for !stopped(stop) {
-			_, _ = q.ReadTimeout(&cq.Event{Payload: make([]byte, 0, 1<<10)}, time.Millisecond)
-			_, _ = q.ReadErr(&cq.EventError{})
+			_, _ = q.ReadContext(context.Background(), &cq.Event{Payload: make([]byte, 0, 1<<10)},
+				cq.ReadOptions{Timeout: time.Millisecond})
+			_, _ = q.ReadErr(&cq.EventError{}, 0)
 		}
 	})
 	for !stopped(stop) {

@@ -206,14 +206,16 @@ func (s *served) call() (what string, bound uint64, err error) {
 		n, err = cq.Read(s.q, dst)
 	case 2:
 		what = "read with a timeout"
-		n, err = cq.ReadTimeout(s.q, dst, 2*time.Millisecond)
+		n, err = cq.ReadContext(context.Background(), s.q, dst,
+			cq.ReadOptions{Timeout: 2 * time.Millisecond})
 	case 3:
 		what = "read for a threshold"
-		n, err = cq.ReadTimeout(s.q, dst, 2*time.Millisecond, cq.WaitCond{Min: most})
+		n, err = cq.ReadContext(context.Background(), s.q, dst,
+			cq.ReadOptions{Timeout: 2 * time.Millisecond, Threshold: most})
 	case 4:
 		what, bound = "read with a context", contextBound
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Millisecond)
-		n, err = cq.ReadContext(ctx, s.q, dst)
+		n, err = cq.ReadContext(ctx, s.q, dst, cq.ReadOptions{})
 		cancel()
 	case 5:
 		return "peek", plainBound, s.peek(most)
@@ -264,7 +266,8 @@ func (s *served) wait() error {
 	switch s.k {
 	case 1:
 		var members [4]cq.Waitable
-		_, err := s.set.WaitTimeout(members[:], 2*time.Millisecond)
+		_, err := s.set.Wait(context.Background(), members[:],
+			cq.WaitOptions{Timeout: 2 * time.Millisecond})
 		return err
 	case 2:
 		if err := cq.TryWait(s.q); err != nil {

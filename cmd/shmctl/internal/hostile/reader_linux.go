@@ -122,7 +122,7 @@ func (c *child) readHostile(l *net.UnixListener, q *cq.Queue) {
 				dst := make([]cq.Entry, 64)
 				for !stopped(stop) {
 					if rnd.IntN(2) == 0 {
-						_, _ = cq.ReadTimeout(q, dst, time.Millisecond)
+						_, _ = cq.ReadContext(context.Background(), q, dst, cq.ReadOptions{Timeout: time.Millisecond})
 					} else {
 						_, _ = cq.Read(q, dst)
 						time.Sleep(50 * time.Microsecond)

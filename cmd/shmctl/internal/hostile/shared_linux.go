@@ -1,6 +1,7 @@
 package hostile
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -61,11 +62,12 @@ func (c *child) lookAtCounter(rnd *rand.Rand, n *cq.Counter) {
 	case 0:
 		_, err = n.Read()
 	case 1:
-		err = n.WaitTimeout(rnd.Uint64()>>rnd.IntN(64), 2*time.Millisecond)
+		err = n.Wait(context.Background(), rnd.Uint64()>>rnd.IntN(64),
+			cq.WaitOptions{Timeout: 2 * time.Millisecond})
 		what, bound = "wait for a counter", waitBound
 	case 2:
 		ctx, cancel := limited(2 * time.Millisecond)
-		err = n.Wait(ctx, rnd.Uint64()>>rnd.IntN(64))
+		err = n.Wait(ctx, rnd.Uint64()>>rnd.IntN(64), cq.WaitOptions{})
 		what, bound = "wait for a counter with a context", contextBound
 		cancel()
 	case 3:
@@ -107,7 +109,7 @@ func attackCounter(c *child) error {
 		c.raid(func(stop <-chan struct{}) {
 			for !stopped(stop) {
 				_ = n.Add(c.rnd.Uint64())
-				_ = n.WaitTimeout(c.rnd.Uint64(), 50*time.Microsecond)
+				_ = n.Wait(context.Background(), c.rnd.Uint64(), cq.WaitOptions{Timeout: 50 * time.Microsecond})
 			}
 		})
 		_ = n.Close()

@@ -207,7 +207,7 @@ func (a *app) send(n int) error {
 
 // read takes what is there, and waits for the first.
 func (a *app) read(wait time.Duration) error {
-	n, err := cq.ReadTimeout(a.e.Queue(), a.es[:], wait)
+	n, err := cq.ReadContext(context.Background(), a.e.Queue(), a.es[:], cq.ReadOptions{Timeout: wait})
 	for i := range a.es[:n] {
 		if e := &a.es[i]; e.Flags&cq.FlagFrame == 0 {
 			a.ended(e.Context, wordDone)
@@ -275,7 +275,7 @@ func (a *app) datagram(e *cq.Entry) error {
 func (a *app) listen() error {
 	for {
 		var ev cq.Event
-		if _, err := a.eq.Read(&ev); errors.Is(err, syscall.EAGAIN) {
+		if _, err := a.eq.Read(&ev, 0); errors.Is(err, syscall.EAGAIN) {
 			return nil
 		} else if err != nil {
 			return fmt.Errorf("read events: %w", err)

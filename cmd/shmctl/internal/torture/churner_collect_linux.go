@@ -92,9 +92,9 @@ func (c *churner) leaveQueue(name string) error {
 		return errors.Join(err, q.Close())
 	}
 	err = errors.Join(w.Post(&cq.Entry{Context: 1}), w.Close())
-	if _, readErr := cq.ReadTimeout(q, make([]cq.Context, 1), patience); readErr != nil {
-		err = errors.Join(err, readErr)
-	}
+	_, readErr := cq.ReadContext(context.Background(), q, make([]cq.Context, 1),
+		cq.ReadOptions{Timeout: patience})
+	err = errors.Join(err, readErr)
 	return errors.Join(err, q.Detach())
 }
 

@@ -169,7 +169,8 @@ func leaveScratch(q *cq.Queue) error {
 // useScratch reads a little and leaves the queue in one way or the other.
 func (c *churner) useScratch(q *cq.Queue) error {
 	buf := make([]cq.Entry, 8)
-	if _, err := cq.ReadTimeout(q, buf, time.Millisecond); err != nil &&
+	if _, err := cq.ReadContext(context.Background(), q, buf,
+		cq.ReadOptions{Timeout: time.Millisecond}); err != nil &&
 		!errors.Is(err, syscall.EAGAIN) && !errors.Is(err, cq.ErrOverrun) {
 		return errors.Join(fmt.Errorf("read: %w", err), q.Close())
 	}
@@ -220,7 +221,7 @@ func (c *churner) readMet(q *cq.Queue) error {
 	next := map[uint64]uint64{}
 	buf := make([]cq.Entry, 16)
 	for {
-		n, err := cq.ReadContext(context.Background(), q, buf)
+		n, err := cq.ReadContext(context.Background(), q, buf, cq.ReadOptions{})
 		if err != nil {
 			return err
 		}

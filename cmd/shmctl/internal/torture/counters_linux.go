@@ -240,7 +240,7 @@ func (c *child) await(ctx context.Context, k *cq.Counter) error {
 		}
 		want := value + 1 + n%50
 		waits.Store(want)
-		err = k.Wait(ctx, want)
+		err = k.Wait(ctx, want, cq.WaitOptions{})
 		switch {
 		case ctx.Err() != nil:
 			return nil

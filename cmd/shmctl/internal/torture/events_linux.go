@@ -118,7 +118,7 @@ func (r *eventTaker) next(ctx context.Context, of cq.Waitable) error {
 	}
 	e := of.(*cq.EventQueue)
 	r.ev.Payload = r.buf
-	_, err := e.PeekContext(ctx, &r.ev)
+	_, err := e.ReadContext(ctx, &r.ev, cq.ReadOptions{Flags: cq.FlagPeek})
 	return r.take(e, err)
 }
 
@@ -127,7 +127,7 @@ func (r *eventTaker) some(of cq.Waitable) (empty bool, err error) {
 	e := of.(*cq.EventQueue)
 	for range 1 + r.rnd.IntN(16) {
 		r.ev.Payload = r.buf
-		_, err := e.Peek(&r.ev)
+		_, err := e.Read(&r.ev, cq.FlagPeek)
 		if errors.Is(err, cq.ErrWouldBlock) {
 			return true, nil
 		}
@@ -216,7 +216,7 @@ func (r *eventTaker) event(e *cq.EventQueue) error {
 	r.lookEvent(&r.ev)
 	name, number := r.ev.Context, r.ev.Data
 	r.ev.Payload = r.buf
-	if _, err := e.Read(&r.ev); err != nil {
+	if _, err := e.Read(&r.ev, 0); err != nil {
 		return fmt.Errorf("read: %w", err)
 	}
 	r.taken(name, number, r.ev.Context, r.ev.Data)
@@ -226,13 +226,13 @@ func (r *eventTaker) event(e *cq.EventQueue) error {
 // failure is event for an error event.
 func (r *eventTaker) failure(e *cq.EventQueue) error {
 	r.bad.ErrData = r.buf
-	if _, err := e.PeekErr(&r.bad); err != nil {
+	if _, err := e.ReadErr(&r.bad, cq.FlagPeek); err != nil {
 		return fmt.Errorf("peek at an error: %w", err)
 	}
 	r.lookErr(&r.bad)
 	name, number := r.bad.Context, r.bad.Data
 	r.bad.ErrData = r.buf
-	if _, err := e.ReadErr(&r.bad); err != nil {
+	if _, err := e.ReadErr(&r.bad, 0); err != nil {
 		return fmt.Errorf("read an error: %w", err)
 	}
 	r.taken(name, number, r.bad.Context, r.bad.Data)

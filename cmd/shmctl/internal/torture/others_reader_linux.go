@@ -158,7 +158,8 @@ func (c *child) othersMourn(ctx context.Context, b *between, mine, known uint64,
 	told, due := map[uint64]bool{}, map[uint64]time.Duration{}
 	ev := cq.Event{Payload: make([]byte, 0, 128)}
 	for ctx.Err() == nil {
-		if _, err := deaths.ReadTimeout(&ev, 20*time.Millisecond); err == nil {
+		if _, err := deaths.ReadContext(context.Background(), &ev,
+			cq.ReadOptions{Timeout: 20 * time.Millisecond}); err == nil {
 			if p, err := cq.ParsePeerEntry(ev.Payload); err == nil && ev.Event == cq.EventPeerDeath {
 				c.notice(b.noticeWriter, p)
 				told[uint64(p.PID)] = true

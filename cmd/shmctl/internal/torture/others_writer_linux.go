@@ -140,7 +140,7 @@ func (c *child) othersWrite(follow func(*child, context.Context) (lane, error)) 
 func (p *poster) mourn(ctx context.Context, deaths *cq.EventQueue) error {
 	ev := cq.Event{Payload: make([]byte, 0, 128)}
 	for {
-		if _, err := deaths.ReadContext(ctx, &ev); ctx.Err() != nil {
+		if _, err := deaths.ReadContext(ctx, &ev, cq.ReadOptions{}); ctx.Err() != nil {
 			return nil
 		} else if err != nil {
 			return fmt.Errorf("read deaths: %w", err)

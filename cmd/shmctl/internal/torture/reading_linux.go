@@ -263,7 +263,7 @@ func (r *reading) bySet(ctx context.Context) error {
 	return r.inSet(s, func() error {
 		for !r.leaves() {
 			dst := r.few()
-			n, err := s.Wait(ctx, dst)
+			n, err := s.Wait(ctx, dst, cq.WaitOptions{})
 			if err == nil {
 				err = r.ready(dst[:n])
 			}
@@ -284,7 +284,7 @@ func (r *reading) bySetDescriptor(ctx context.Context) error {
 	dst := make([]cq.Waitable, len(r.of))
 	return r.inSet(s, func() error {
 		return r.whenReadable(ctx, s, func() error {
-			n, err := s.WaitTimeout(dst, 0)
+			n, err := s.Wait(ctx, dst, cq.WaitOptions{Timeout: -1})
 			if err != nil && !errors.Is(err, cq.ErrTimedOut) {
 				return err
 			}
@@ -338,7 +338,7 @@ func (r *reading) byChannel(ctx context.Context) (err error) {
 		}
 	}
 	for !r.leaves() {
-		ev, err := ch.Get(ctx)
+		ev, err := ch.GetEvent(ctx, cq.WaitOptions{})
 		if err != nil {
 			return err
 		}
@@ -354,7 +354,7 @@ func (r *reading) byChannel(ctx context.Context) (err error) {
 
 // visit arms a queue and reads it until it is empty.
 func (r *reading) visit(ch *cq.Channel, q *cq.Queue) error {
-	if err := ch.Arm(q, cq.NotifyAny); err != nil {
+	if err := ch.RequestNotify(q, cq.NotifyAny); err != nil {
 		return err
 	}
 	for {

@@ -151,7 +151,7 @@ func (c *child) watch(running context.Context, q *cq.Queue, eq *cq.EventQueue) (
 	c.bound()
 	buf := make([]cq.Entry, 16)
 	for {
-		if _, err := cq.ReadContext(running, q, buf); running.Err() != nil {
+		if _, err := cq.ReadContext(running, q, buf, cq.ReadOptions{}); running.Err() != nil {
 			return nil
 		} else if err != nil {
 			return err
@@ -163,7 +163,7 @@ func (c *child) watch(running context.Context, q *cq.Queue, eq *cq.EventQueue) (
 func (c *child) mourn(ctx context.Context, eq *cq.EventQueue) error {
 	ev := cq.Event{Payload: make([]byte, 0, 256)}
 	for {
-		_, err := eq.ReadContext(ctx, &ev)
+		_, err := eq.ReadContext(ctx, &ev, cq.ReadOptions{})
 		switch {
 		case ctx.Err() != nil:
 			return nil
