@@ -69,12 +69,13 @@ func TestBenchCompare(t *testing.T) {
 		path := filepath.Join(dir, name)
 		text := `{"schema":"shmctl/1","bench":{"wake":[{"case":"futex","batch":1,"unit":"ns",` +
 			`"ours":` + ns + `,"rival_name":"c"}]}}`
-		must(t, os.WriteFile(path, []byte(text), 0o600))
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		return path
 	}
 	old, same, slow := file("old", "100"), file("same", "102"), file("slow", "104")
-	none := filepath.Join(dir, "none")
-	must(t, os.WriteFile(none, []byte("{}"), 0o600))
+	none := filepath.Join(dir, "none") // there is none
 	rounds := func(n int, pair ...string) []string {
 		return append([]string{"bench", "compare"}, slices.Repeat(pair, n)...)
 	}
@@ -87,7 +88,7 @@ func TestBenchCompare(t *testing.T) {
 		{rounds(6, slow, old), 0, "faster than before\n"},
 		{rounds(6, old, slow), ctl.CodeFailure, "slower than before\n"},
 		{rounds(2, old, slow), 0, "too few rounds for an interval\n"},
-		{rounds(1, old, none), ctl.CodeFailure, ""},
+		{rounds(1, old, none), ctl.CodeNotFound, ""},
 		{rounds(1, old), ctl.CodeUsage, ""},
 		{rounds(0), ctl.CodeUsage, ""},
 	} {
