@@ -6,5 +6,7 @@
 //	layout, slot, details             words and slots
 //	addresses_table, counter_row      what is kept in them, and in which order it is stored
 //	level, sections                   how they are read and mapped
+//	life                              how they begin and end
+//	names                             what files are called
 //	errors, sockaddr                  what the others need
 package kind
