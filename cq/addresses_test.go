@@ -75,7 +75,7 @@ func TestAddressCounts(t *testing.T) {
 		for _, c := range []int{count, count + 1} {
 			v, err := cq.CreateAddresses(d, queueName(t), cq.AddressOptions{Count: c})
 			must(t, err)
-			if v.Options().Count < c || v.Options().Count != v.Options().Count || v.Len() != 0 {
+			if v.Options().Count < c || v.Len() != 0 {
 				t.Errorf("count %d: %d fit, %d are in", c, v.Options().Count, v.Len())
 			}
 			must(t, v.Close())

@@ -31,7 +31,7 @@ func (o shape) agrees(have shape, name string) error {
 		agreed(op, name, "Overrun", o.Overrun != BackPressure, o.Overrun, have.Overrun),
 		agreed(op, name, "Lifetime", o.Lifetime != Ephemeral, o.Lifetime, have.Lifetime),
 		agreed(op, name, "Wait", o.Wait != WaitUnspec, o.Wait, have.Wait),
-		agreed(op, name, "Trust", o.Trust != TrustUser, o.Trust, have.Trust),
+		agreed(op, name, "Trust", o.Trust != SameUser, o.Trust, have.Trust),
 		agreed(op, name, "WritersPay", o.WritersPay, true, have.WritersPay),
 		agreed(op, name, "DataMaxBytes", o.detailBytes != 0, o.detailBytes-kind.DetailHeaderBytes,
 			have.detailBytes-kind.DetailHeaderBytes))

@@ -27,12 +27,12 @@ type WriterOptions struct {
 	// ErrFormat; 0 does not ask.
 	Format Format
 	// Trust is how far AttachConn trusts the reader; a queue that was created otherwise is
-	// ErrInvalid. A queue with a name is TrustUser.
+	// ErrInvalid. A queue with a name is SameUser.
 	Trust Trust
-	// Allow lists the users and groups that the reader may belong to with TrustOthers. nil allows
+	// Allow lists the users and groups that the reader may belong to with CrossUser. nil allows
 	// this process's own user only.
 	Allow *shm.AllowList
-	// MaxBytes bounds how much memory AttachConn may take with TrustOthers, as its lane is as
+	// MaxBytes bounds how much memory AttachConn may take with CrossUser, as its lane is as
 	// large as the reader says, and how large the reader's own object may be. 0 is 64 MiB.
 	MaxBytes uint64
 
@@ -291,7 +291,7 @@ func (w *Writer) end() error {
 	crash.At(crash.WriterClosing)
 	last, err := w.door.leave(w.obj, func() bool { return w.ringer.Flags()&kind.RowClosed != 0 })
 	crash.At(crash.WriterReleased)
-	if w.trust == TrustOthers {
+	if w.trust == CrossUser {
 		w.ringer.Attach() // the reader retires the lane
 	}
 	w.ringer.Close()

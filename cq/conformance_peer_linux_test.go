@@ -185,7 +185,7 @@ type Peer struct {
 // options are those of a writer of a queue that comes over the socket.
 func (p *Peer) options() (o cq.WriterOptions) {
 	if p.user {
-		o.Trust, o.Allow = cq.TrustOthers, &shm.AllowList{UIDs: []int{0}}
+		o.Trust, o.Allow = cq.CrossUser, &shm.AllowList{UIDs: []int{0}}
 	}
 	return o
 }

@@ -142,14 +142,14 @@ func newRig(t *testing.T, at site, p *peer, o cq.Options) *rig {
 // queue returns options with the kind of trust of the site.
 func (p site) queue(o cq.Options) cq.Options {
 	if p.others {
-		o.Trust, o.Allow = cq.TrustOthers, bothUsers()
+		o.Trust, o.Allow = cq.CrossUser, bothUsers()
 	}
 	return o
 }
 
 func (p site) events(o cq.EventOptions) cq.EventOptions {
 	if p.others {
-		o.Trust, o.Allow = cq.TrustOthers, bothUsers()
+		o.Trust, o.Allow = cq.CrossUser, bothUsers()
 	}
 	return o
 }
@@ -157,7 +157,7 @@ func (p site) events(o cq.EventOptions) cq.EventOptions {
 // writer returns the options of a writer in this process.
 func (p site) writer() (o cq.WriterOptions) {
 	if p.others {
-		o.Trust = cq.TrustOthers
+		o.Trust = cq.CrossUser
 	}
 	return o
 }

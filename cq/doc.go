@@ -128,9 +128,9 @@
 // # Trust
 //
 // A queue with a name is for processes of one user: the name is below a directory that nobody else
-// may enter. One without a name is too, unless it is created with [TrustOthers]; then reader and
+// may enter. One without a name is too, unless it is created with [CrossUser]; then reader and
 // writers may be of any users on their lists, and neither can write to memory of the other, which
-// the kernel enforces. See [TrustOthers] for what is different.
+// the kernel enforces. See [CrossUser] for what is different.
 //
 // In either case neither side believes the other: whatever comes out of shared memory is loaded
 // once, bounded and then used, so that no byte that a broken peer writes costs more than an error.

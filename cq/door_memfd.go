@@ -39,7 +39,7 @@ func (d *memfdDoor) openReader() (*shm.Object, error) {
 	if d.fds[fdReader] < 0 {
 		return nil, kind.Refuse(opMeet, d.name, "descriptors", "no reader object", "one", ErrCorrupt)
 	}
-	if d.opt.Trust == TrustOthers {
+	if d.opt.Trust == CrossUser {
 		d.m.limit(errSilent)
 		return shm.OpenPassed(d.fds[fdReader], kind.ReaderFile, d.opt.MaxBytes)
 	}
@@ -48,7 +48,7 @@ func (d *memfdDoor) openReader() (*shm.Object, error) {
 
 // checkPeer refuses a reader of a user that was not allowed.
 func (d *memfdDoor) checkPeer() (err error) {
-	if d.opt.Trust != TrustOthers {
+	if d.opt.Trust != CrossUser {
 		return place.CheckPeer(d.m.conn)
 	}
 	d.w.peer, err = place.MeetPeer(d.m.conn, d.opt.Allow)

@@ -56,7 +56,7 @@ func TestExecInheritsNothing(t *testing.T) {
 	_ = startWriterOther(t, other)
 	r := startOther(t, "other reader")
 	w, err := cq.AttachConn(soon(t), r.conn,
-		cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
+		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 	must(t, err)
 	must(t, w.BindEvents(e))
 	t.Cleanup(func() { must(t, w.Close()) })

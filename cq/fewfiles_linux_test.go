@@ -332,7 +332,7 @@ func poorChannelWaits(s *scarce) {
 func poorFollow(s *scarce) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	o := cq.Options{Size: 4, Trust: cq.TrustOthers, Allow: bothUsers()}
+	o := cq.Options{Size: 4, Trust: cq.CrossUser, Allow: bothUsers()}
 	readers := [2]*cq.Queue{}
 	for i := range readers {
 		var err error
@@ -371,7 +371,7 @@ func poorFollow(s *scarce) {
 	}
 	s.makes("attach for others", func() error {
 		return meet(readers[0], func(conn *net.UnixConn) (*cq.Writer, error) {
-			return cq.AttachConn(ctx, conn, cq.WriterOptions{Trust: cq.TrustOthers, Allow: o.Allow})
+			return cq.AttachConn(ctx, conn, cq.WriterOptions{Trust: cq.CrossUser, Allow: o.Allow})
 		})
 	})
 	need(w.Post(&cq.Entry{Context: 8}))

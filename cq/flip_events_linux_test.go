@@ -51,7 +51,7 @@ const (
 
 func (s *flipEvents) scene() (flip.Scene, error) {
 	s.o.Size, s.o.DataMaxBytes, s.o.Spin = flipSize, flipDetail, -1
-	s.o.Trust, s.o.Allow = cq.TrustOthers, bothUsers()
+	s.o.Trust, s.o.Allow = cq.CrossUser, bothUsers()
 	s.spent = true
 	return flip.Scene{Prepare: s.prepare, Call: func() { s.call(s) }, Result: s.result}, nil
 }
@@ -67,7 +67,7 @@ func (s *flipEvents) renew() {
 	s.lane, err = flip.AddedWith("memfd:shmring:", cq.SectSlots, func() (int, error) {
 		need(selfMeet(s.q.Accept, func(c *net.UnixConn) (err error) {
 			s.w, err = cq.AttachEventsConn(context.Background(), c,
-				cq.WriterOptions{Trust: cq.TrustOthers})
+				cq.WriterOptions{Trust: cq.CrossUser})
 			return err
 		}))
 		return s.w.Lane(), nil

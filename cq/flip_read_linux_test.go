@@ -59,14 +59,14 @@ const (
 )
 
 func (s *flipRead) scene() (flip.Scene, error) {
-	s.o.Size, s.o.Trust, s.o.Allow, s.o.Spin = flipSize, cq.TrustOthers, bothUsers(), -1
+	s.o.Size, s.o.Trust, s.o.Allow, s.o.Spin = flipSize, cq.CrossUser, bothUsers(), -1
 	s.spent = true
 	return flip.Scene{Prepare: s.prepare, Call: func() { s.call(s) }, Result: s.result}, nil
 }
 
 func attachSelf(q *cq.Queue) (w *cq.Writer) {
 	need(selfMeet(q.Accept, func(c *net.UnixConn) (err error) {
-		w, err = cq.AttachConn(context.Background(), c, cq.WriterOptions{Trust: cq.TrustOthers})
+		w, err = cq.AttachConn(context.Background(), c, cq.WriterOptions{Trust: cq.CrossUser})
 		return err
 	}))
 	return w

@@ -42,7 +42,7 @@ type flipWriter struct {
 }
 
 func (s *flipWriter) scene() (flip.Scene, error) {
-	s.o.Size, s.o.Trust, s.o.Allow, s.o.Spin = flipSize, cq.TrustOthers, bothUsers(), -1
+	s.o.Size, s.o.Trust, s.o.Allow, s.o.Spin = flipSize, cq.CrossUser, bothUsers(), -1
 	s.spent = true
 	return flip.Scene{Prepare: s.prepare, Call: func() { s.call(s) }, Result: s.result}, nil
 }
@@ -182,11 +182,11 @@ func (s *flipEventWriter) prepare() []flip.Word {
 		var err error
 		s.obj, err = flip.AddedWith("memfd:shmring:", cq.SectRows, func() (row int, err error) {
 			s.q, err = cq.CreateAnonymousEvents("flip", cq.EventOptions{Size: flipSize,
-				DataMaxBytes: flipDetail, Spin: -1, Trust: cq.TrustOthers, Allow: bothUsers()})
+				DataMaxBytes: flipDetail, Spin: -1, Trust: cq.CrossUser, Allow: bothUsers()})
 			need(err)
 			return 0, selfMeet(s.q.Accept, func(c *net.UnixConn) (err error) {
 				s.w, err = cq.AttachEventsConn(context.Background(), c,
-					cq.WriterOptions{Trust: cq.TrustOthers})
+					cq.WriterOptions{Trust: cq.CrossUser})
 				return err
 			})
 		})

@@ -77,7 +77,7 @@ type legacy struct {
 
 // leave finds out what the former reader left.
 func (w *Writer) leave() (*legacy, error) {
-	if w.trust != TrustOthers || w.own {
+	if w.trust != CrossUser || w.own {
 		return nil, &Error{Pkg: kind.Pkg, Op: "follow", Name: w.name, Err: syscall.EOPNOTSUPP,
 			Hint: "readers of one's own user adopt the queue, and writers stay"}
 	}

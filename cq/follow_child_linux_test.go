@@ -19,7 +19,7 @@ func init() { roles["follow reader"] = childFollowReader }
 // childFollowReader makes a queue of envCount entries a lane, accepts one writer, and does what it
 // is told: peek, read, release, errors, head, peeked, accept, detach and close, each with a number.
 func childFollowReader() {
-	q, err := cq.CreateAnonymous("q", cq.Options{Size: number(envCount, 8), Trust: cq.TrustOthers,
+	q, err := cq.CreateAnonymous("q", cq.Options{Size: number(envCount, 8), Trust: cq.CrossUser,
 		Overrun: cq.Overrun(number(envLanes, 0)), Allow: &shm.AllowList{UIDs: []int{0}}})
 	need(err)
 	conn := dialParent()

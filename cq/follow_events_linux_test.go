@@ -13,7 +13,7 @@ import (
 // TestFollowEvents: an event queue between users is left and followed alike, with its records.
 func TestFollowEvents(t *testing.T) {
 	shmtest.Conforms(t)
-	o := cq.EventOptions{Size: 8, Trust: cq.TrustOthers, Allow: bothUsers(), DataMaxBytes: 100}
+	o := cq.EventOptions{Size: 8, Trust: cq.CrossUser, Allow: bothUsers(), DataMaxBytes: 100}
 	open := func() *cq.EventQueue {
 		e, err := cq.CreateAnonymousEvents("events", o)
 		must(t, err)
@@ -24,7 +24,7 @@ func TestFollowEvents(t *testing.T) {
 	a, b := connect(t, unix.SOCK_STREAM)
 	done := make(chan error, 1)
 	go func() { done <- former.Accept(soon(t), a) }()
-	w, err := cq.AttachEventsConn(soon(t), b, cq.WriterOptions{Trust: cq.TrustOthers})
+	w, err := cq.AttachEventsConn(soon(t), b, cq.WriterOptions{Trust: cq.CrossUser})
 	must(t, errors.Join(err, <-done))
 	for i := range uint64(4) {
 		_, err = w.Write(&cq.Event{Event: cq.EventUser, Context: i, Payload: eventBytes(i)})

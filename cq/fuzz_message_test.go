@@ -11,7 +11,7 @@ import (
 // do not reach: what is taken is what was sent, to the last byte, and every reason has an error.
 func FuzzMessage(f *testing.F) {
 	for s := stepAsk; s <= stepDone; s++ {
-		for _, m := range []message{{step: s}, {step: s, status: 1}, {step: s, trust: TrustOthers, row: 3,
+		for _, m := range []message{{step: s}, {step: s, status: 1}, {step: s, trust: CrossUser, row: 3,
 			generation: 1 << 40, fds: stepFDs[s], queue: shm.NewUUID()}} {
 			f.Add(m.encode(), uint16(s), 2)
 		}

@@ -75,7 +75,7 @@ func TestOthersLargeReader(t *testing.T) {
 	q := anonymousOthers(t, cq.Options{Size: 8, MaxLanes: 120})
 	a, b := connect(t, unix.SOCK_STREAM)
 	done := accept(soon(t), q, a)
-	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.TrustOthers, MaxBytes: 24 << 10})
+	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.CrossUser, MaxBytes: 24 << 10})
 	wantErr(t, "attach", err, shm.ErrNoSpace)
 	wantErr(t, "accept", <-done, shm.ErrNoSpace)
 }
@@ -120,6 +120,6 @@ func TestAttachSilentReader(t *testing.T) {
 	must(t, shm.SendFDs(a, othersMessage(cq.StepOffer, cq.FDReader, 1, cq.QueueUUID(q)), fd))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	_, err = cq.AttachConn(ctx, b, cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
+	_, err = cq.AttachConn(ctx, b, cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 	wantErr(t, "attach", err, cq.ErrTimedOut)
 }

@@ -27,7 +27,7 @@ type memfdHome struct {
 type memfdLane struct {
 	obj  *shm.Object // nil until a writer brought it; the reader's lane has the same one
 	busy bool        // offered in a rendezvous that is under way
-	user int         // of whom, or whose writer has the lane, with TrustOthers
+	user int         // of whom, or whose writer has the lane, with CrossUser
 	att  *attachment // of a writer of another user
 	// former is the last one that was retired.
 	former formerLane
@@ -101,7 +101,7 @@ func (h *memfdHome) close() error {
 }
 
 // allot returns a row that no living writer has, with its former lane if there was one, and keeps
-// it from others until release. The user is that of the peer, with TrustOthers.
+// it from others until release. The user is that of the peer, with CrossUser.
 func (h *memfdHome) allot(name string, opt shape, rows []kind.RowWords, user int) (bit int,
 	former *shm.Object, err error) {
 	limit := 0

@@ -98,10 +98,10 @@ var stormy = []limitedUse{
 			})
 		})
 	}},
-	{"meet over a socket", func(*shm.Dir) error { return meetsBy(cq.TrustUser, meets) }},
-	{"meet another user", func(*shm.Dir) error { return meetsBy(cq.TrustOthers, meets) }},
+	{"meet over a socket", func(*shm.Dir) error { return meetsBy(cq.SameUser, meets) }},
+	{"meet another user", func(*shm.Dir) error { return meetsBy(cq.CrossUser, meets) }},
 	{"read from another user", func(*shm.Dir) error {
-		return meetsBy(cq.TrustOthers, func(q *cq.Queue) error {
+		return meetsBy(cq.CrossUser, func(q *cq.Queue) error {
 			return joins(q, func(w *cq.Writer) error {
 				wait := later(func() { need(w.Post(&cq.Entry{Context: 7})) })
 				defer wait()

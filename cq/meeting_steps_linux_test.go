@@ -69,7 +69,7 @@ var haltingUsers = &shm.AllowList{UIDs: []int{0, nobody}}
 func (h halting) options() cq.Options {
 	o := cq.Options{Size: 16, MaxLanes: 1, Spin: -1}
 	if h != sameUser {
-		o.Trust, o.Allow = cq.TrustOthers, haltingUsers
+		o.Trust, o.Allow = cq.CrossUser, haltingUsers
 	}
 	return o
 }
@@ -78,7 +78,7 @@ func (h halting) writerOptions() cq.WriterOptions {
 	if h == sameUser {
 		return cq.WriterOptions{}
 	}
-	return cq.WriterOptions{Trust: cq.TrustOthers, Allow: haltingUsers}
+	return cq.WriterOptions{Trust: cq.CrossUser, Allow: haltingUsers}
 }
 
 // context bounds the n-th meeting for those who do not do so themselves, as Serve does. Each has

@@ -9,7 +9,7 @@ import (
 // replaces it, though the row has another writer in between; with none bound only the last of a row
 // is.
 func TestDeathsBetweenSinks(t *testing.T) {
-	q, err := CreateAnonymous("q", Options{Size: 4, Trust: TrustOthers})
+	q, err := CreateAnonymous("q", Options{Size: 4, Trust: CrossUser})
 	if err != nil {
 		t.Fatal(err)
 	}

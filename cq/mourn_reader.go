@@ -22,7 +22,7 @@ func newReaderMourner(w *Writer) *readerMourner {
 }
 
 func (m *readerMourner) look() (out []peerNews) {
-	if m.w.trust != TrustUser {
+	if m.w.trust != SameUser {
 		return m.lookOther()
 	}
 	return m.succession.look(m.entry)
@@ -60,7 +60,7 @@ func (m *readerMourner) close([]peerNews)  { m.witness.rest() }
 
 // BindEvents makes the writer report to an event queue what becomes of the queue's reader: an
 // EventPeerDeath with the queue's FID for each reader that is proved dead, after which posts of a
-// queue with TrustOthers are ErrPeerGone, and others go on until the lane is full; and an
+// queue with CrossUser are ErrPeerGone, and others go on until the lane is full; and an
 // EventPeerNew for each process that takes the queue over, or whose queue this writer follows to,
 // with the FID of that one; the binding goes along. The payload is a [PeerEntry]. When and how
 // often is as with [Queue.BindEvents]. A reader that closes or detaches is not dead.

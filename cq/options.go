@@ -117,13 +117,13 @@ type Options struct {
 	Overrun  Overrun
 	Lifetime Lifetime
 	Wait     WaitObject
-	// Trust says whose processes may write to the queue. With TrustOthers, which is for
+	// Trust says whose processes may write to the queue. With CrossUser, which is for
 	// CreateAnonymous only, there are up to 126 lanes and writers pay.
 	Trust Trust
-	// Allow lists the users and groups that Accept admits with TrustOthers. nil admits this
+	// Allow lists the users and groups that Accept admits with CrossUser. nil admits this
 	// process's own user only.
 	Allow *shm.AllowList
-	// UserLanes bounds how many lanes one user may have with TrustOthers, so that no user can take
+	// UserLanes bounds how many lanes one user may have with CrossUser, so that no user can take
 	// them all. 0 is no such bound; more than MaxLanes is none either.
 	UserLanes int
 	// Spin is how long a blocking read looks before it sleeps, burning its CPU: 0 is

@@ -14,12 +14,12 @@ import (
 //
 //	Row         which lane an entry was in is the reader's own knowledge: no writer can put one into
 //	            another one's
-//	UID, PID    with TrustOthers what the kernel said of the process that connected, at the
+//	UID, PID    with CrossUser what the kernel said of the process that connected, at the
 //	            rendezvous. Otherwise UID is this process's own, since no other user can write to
 //	            the queue, and PID is what the writer said of itself
 //	the rest    what the writer says
 //
-// So with TrustOthers a reader knows which user and process posted an entry, whatever stands in it:
+// So with CrossUser a reader knows which user and process posted an entry, whatever stands in it:
 // another one's context, tag or source. It does not know whether that process has passed its lane
 // on to others, a child say. Among processes of one user nothing is authenticated.
 type Lane struct {

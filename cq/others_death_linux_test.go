@@ -21,7 +21,7 @@ func init() { roles["other reader"] = childOtherReader }
 
 // childOtherReader reads until its input ends.
 func childOtherReader() {
-	q, err := cq.CreateAnonymous("q", cq.Options{Size: 8, Trust: cq.TrustOthers,
+	q, err := cq.CreateAnonymous("q", cq.Options{Size: 8, Trust: cq.CrossUser,
 		Allow: &shm.AllowList{UIDs: []int{0}}})
 	need(err)
 	need(q.Accept(context.Background(), dialParent()))
@@ -38,7 +38,7 @@ func noRoom(t *testing.T, what string, q *cq.Queue) {
 	t.Helper()
 	a, b := connect(t, unix.SOCK_STREAM)
 	done := accept(soon(t), q, a)
-	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.TrustOthers})
+	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.CrossUser})
 	wantErr(t, what, errors.Join(err, <-done), cq.ErrLanes)
 	must(t, errors.Join(a.Close(), b.Close()))
 }
@@ -154,7 +154,7 @@ func TestOthersReaderDies(t *testing.T) {
 	shmtest.Conforms(t)
 	c := startOther(t, "other reader")
 	w, err := cq.AttachConn(soon(t), c.conn,
-		cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
+		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 	must(t, err)
 	if got := c.line(t); got != "accepted" {
 		t.Fatal(got)
@@ -181,7 +181,7 @@ func TestOthersReaderDies(t *testing.T) {
 func TestOthersReaderCloses(t *testing.T) {
 	c := startOther(t, "other reader")
 	w, err := cq.AttachConn(soon(t), c.conn,
-		cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
+		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 	must(t, err)
 	_ = c.line(t)
 	_, err = fmt.Fprintln(c.in, "close")
@@ -200,7 +200,7 @@ func TestOthersReaderCloses(t *testing.T) {
 // is given to them; groups count, supplementary ones too.
 func TestOthersNotAllowed(t *testing.T) {
 	shmtest.Conforms(t)
-	q, err := cq.CreateAnonymous("q", cq.Options{Trust: cq.TrustOthers})
+	q, err := cq.CreateAnonymous("q", cq.Options{Trust: cq.CrossUser})
 	must(t, err)
 	t.Cleanup(func() { must(t, q.Close()) })
 	c := startOther(t, "other user")
@@ -208,10 +208,10 @@ func TestOthersNotAllowed(t *testing.T) {
 	wantErr(t, "accept", q.Accept(soon(t), c.conn), shm.ErrOwner, syscall.EPERM)
 	noMoreFiles(t, before)
 	c = startOther(t, "other reader")
-	_, err = cq.AttachConn(soon(t), c.conn, cq.WriterOptions{Trust: cq.TrustOthers})
+	_, err = cq.AttachConn(soon(t), c.conn, cq.WriterOptions{Trust: cq.CrossUser})
 	wantErr(t, "attach", err, shm.ErrOwner)
 	c = startOther(t, "other reader")
-	w, err := cq.AttachConn(soon(t), c.conn, cq.WriterOptions{Trust: cq.TrustOthers,
+	w, err := cq.AttachConn(soon(t), c.conn, cq.WriterOptions{Trust: cq.CrossUser,
 		Allow: &shm.AllowList{GIDs: []int{nobody}}})
 	must(t, err)
 	must(t, w.Close())
@@ -219,20 +219,20 @@ func TestOthersNotAllowed(t *testing.T) {
 
 // TestOthersTrustFits: both sides must mean the same kind of trust.
 func TestOthersTrustFits(t *testing.T) {
-	for _, here := range []cq.Trust{cq.TrustUser, cq.TrustOthers} {
+	for _, here := range []cq.Trust{cq.SameUser, cq.CrossUser} {
 		q := anonymous(t, cq.Options{Trust: here})
 		a, b := connect(t, unix.SOCK_STREAM)
 		done := accept(soon(t), q, a)
-		_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.TrustOthers - here})
+		_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.CrossUser - here})
 		wantErr(t, "attach", err, cq.ErrInvalid)
 		wantErr(t, "accept", <-done, cq.ErrInvalid)
 	}
 	d := openDir(t)
-	_, err := cq.Create(d, "named", cq.Options{Trust: cq.TrustOthers})
+	_, err := cq.Create(d, "named", cq.Options{Trust: cq.CrossUser})
 	wantErr(t, "with a name", err, errors.ErrUnsupported)
-	_, err = cq.CreateAnonymous("q", cq.Options{Trust: cq.TrustOthers, MaxLanes: 127})
+	_, err = cq.CreateAnonymous("q", cq.Options{Trust: cq.CrossUser, MaxLanes: 127})
 	wantErr(t, "lanes", err, cq.ErrInvalid)
-	_, err = cq.CreateAnonymous("q", cq.Options{Trust: cq.TrustOthers, Lifetime: cq.Persistent})
+	_, err = cq.CreateAnonymous("q", cq.Options{Trust: cq.CrossUser, Lifetime: cq.Persistent})
 	wantErr(t, "lifetime", err, cq.ErrInvalid)
 }
 
@@ -250,7 +250,7 @@ func TestOthersOneConnection(t *testing.T) {
 			from, conns = back, [2]*net.UnixConn{b, a} // the other way round
 		}
 		done := accept(soon(t), from, conns[0])
-		w, err := cq.AttachConn(soon(t), conns[1], cq.WriterOptions{Trust: cq.TrustOthers})
+		w, err := cq.AttachConn(soon(t), conns[1], cq.WriterOptions{Trust: cq.CrossUser})
 		must(t, errors.Join(err, <-done))
 		ws = append(ws, w)
 	}

@@ -21,7 +21,7 @@ func (s *successor) attach() *cq.Writer {
 	s.t.Helper()
 	done := later(func() { s.expect("accept", 0, "") })
 	w, err := cq.AttachConn(soon(s.t), s.conn,
-		cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
+		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 	must(s.t, err)
 	done()
 	must(s.t, s.conn.Close())

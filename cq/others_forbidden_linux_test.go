@@ -163,11 +163,11 @@ func childForbidden(writer bool) {
 	conn, allow := dialParent(), &shm.AllowList{UIDs: []int{0}}
 	if writer {
 		w, err := cq.AttachConn(context.Background(), conn,
-			cq.WriterOptions{Trust: cq.TrustOthers, Allow: allow})
+			cq.WriterOptions{Trust: cq.CrossUser, Allow: allow})
 		need(err)
 		defer w.Close()
 	} else {
-		q, err := cq.CreateAnonymous("q", cq.Options{Trust: cq.TrustOthers, Allow: allow, Size: 8})
+		q, err := cq.CreateAnonymous("q", cq.Options{Trust: cq.CrossUser, Allow: allow, Size: 8})
 		need(err)
 		defer q.Close()
 		need(q.Accept(context.Background(), conn))
@@ -197,7 +197,7 @@ func TestOthersForbidden(t *testing.T) {
 	t.Run("as reader", func(t *testing.T) {
 		c := startOther(t, "forbidden reader")
 		w, err := cq.AttachConn(soon(t), c.conn,
-			cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
+			cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 		must(t, err)
 		t.Cleanup(func() { must(t, w.Close()) })
 		if got := c.line(t); got != "tried 1, writable mappings 1" {

@@ -68,7 +68,7 @@ func (s split) makes(conn *net.UnixConn) {
 func childSplittingWriter() {
 	conn := dialParent()
 	w, err := cq.AttachConn(context.Background(), conn,
-		cq.WriterOptions{Trust: cq.TrustOthers, Allow: &shm.AllowList{UIDs: []int{0}}})
+		cq.WriterOptions{Trust: cq.CrossUser, Allow: &shm.AllowList{UIDs: []int{0}}})
 	need(err)
 	split(os.Getenv(envKind)).makes(conn)
 	need(conn.Close())
@@ -76,7 +76,7 @@ func childSplittingWriter() {
 }
 
 func childSplittingReader() {
-	q, err := cq.CreateAnonymous("split", cq.Options{Size: 8, Trust: cq.TrustOthers,
+	q, err := cq.CreateAnonymous("split", cq.Options{Size: 8, Trust: cq.CrossUser,
 		Allow: &shm.AllowList{UIDs: []int{0}}})
 	need(err)
 	conn := dialParent()
@@ -158,7 +158,7 @@ func TestOthersReaderSplits(t *testing.T) {
 			for _, childFirst := range s.rounds() {
 				o := startOther(t, "splitting reader", envKind+"="+string(s))
 				w, err := cq.AttachConn(soon(t), o.conn,
-					cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
+					cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 				must(t, err)
 				must(t, o.conn.Close())
 				must(t, w.BindEvents(e))

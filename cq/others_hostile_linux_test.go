@@ -46,7 +46,7 @@ func (h *hostile) do(t testing.TB, what string, value uint64) {
 
 func childHostile() {
 	w, err := cq.AttachConn(context.Background(), dialParent(),
-		cq.WriterOptions{Trust: cq.TrustOthers, Allow: &shm.AllowList{UIDs: []int{0}}})
+		cq.WriterOptions{Trust: cq.CrossUser, Allow: &shm.AllowList{UIDs: []int{0}}})
 	need(err)
 	mem := openOwnLane()
 	say("attached")

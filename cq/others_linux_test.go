@@ -37,7 +37,7 @@ func bothUsers() *shm.AllowList { return &shm.AllowList{UIDs: []int{os.Geteuid()
 // anonymousOthers makes a queue for other users and closes it when the test ends.
 func anonymousOthers(t testing.TB, o cq.Options) *cq.Queue {
 	t.Helper()
-	o.Trust, o.Allow = cq.TrustOthers, bothUsers()
+	o.Trust, o.Allow = cq.CrossUser, bothUsers()
 	return anonymous(t, o)
 }
 
@@ -46,7 +46,7 @@ func joinOthers(t testing.TB, q *cq.Queue) *cq.Writer {
 	t.Helper()
 	a, b := connect(t, unix.SOCK_STREAM)
 	done := accept(soon(t), q, a)
-	w, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.TrustOthers})
+	w, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.CrossUser})
 	must(t, errors.Join(err, <-done))
 	must(t, errors.Join(a.Close(), b.Close()))
 	t.Cleanup(func() { must(t, w.Close()) })
@@ -97,7 +97,7 @@ func dialParent() *net.UnixConn {
 // childOtherUser attaches a writer and posts what it is told to.
 func childOtherUser() {
 	w, err := cq.AttachConn(context.Background(), dialParent(),
-		cq.WriterOptions{Trust: cq.TrustOthers, Allow: &shm.AllowList{UIDs: []int{0}}})
+		cq.WriterOptions{Trust: cq.CrossUser, Allow: &shm.AllowList{UIDs: []int{0}}})
 	need(err)
 	postsAsTold(w)
 }
@@ -133,7 +133,7 @@ func startWriterOther(t *testing.T, q *cq.Queue) *joiner {
 func TestOthersOneProcess(t *testing.T) {
 	t.Parallel()
 	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1})
-	if q.Options().Trust != cq.TrustOthers || !q.Options().WritersPay {
+	if q.Options().Trust != cq.CrossUser || !q.Options().WritersPay {
 		t.Errorf("trust %v, options %+v", q.Options().Trust, q.Options())
 	}
 	w := joinOthers(t, q)

@@ -18,7 +18,7 @@ import (
 // othersMessage is a message of a rendezvous between users.
 func othersMessage(step uint16, fds, row uint32, queue shm.UUID) []byte {
 	b := cq.RendezvousMessage(step, 0, fds, row, queue)
-	b[48] = byte(cq.TrustOthers)
+	b[48] = byte(cq.CrossUser)
 	return b
 }
 
@@ -115,7 +115,7 @@ func TestOthersLargeLane(t *testing.T) {
 	q := anonymousOthers(t, cq.Options{Size: 1 << 12})
 	a, b := connect(t, unix.SOCK_STREAM)
 	done := accept(soon(t), q, a)
-	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.TrustOthers, MaxBytes: 1 << 16})
+	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.CrossUser, MaxBytes: 1 << 16})
 	wantErr(t, "attach", err, shm.ErrNoSpace)
 	wantErr(t, "accept", <-done, shm.ErrNoSpace)
 }
@@ -132,7 +132,7 @@ func TestOthersServe(t *testing.T) {
 	for i := range uint64(3) {
 		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 		must(t, err)
-		w, err := cq.AttachConn(soon(t), c, cq.WriterOptions{Trust: cq.TrustOthers})
+		w, err := cq.AttachConn(soon(t), c, cq.WriterOptions{Trust: cq.CrossUser})
 		must(t, err)
 		post(t, w, i, i+1)
 		buf := make([]cq.Context, 4)

@@ -70,7 +70,7 @@ func TestOthersReaderClosesFirst(t *testing.T) {
 	t.Parallel()
 	c := startOther(t, "other reader")
 	w, err := cq.AttachConn(soon(t), c.conn,
-		cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
+		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 	must(t, err)
 	_ = c.line(t)
 	must(t, c.conn.Close())

@@ -72,7 +72,7 @@ func TestOthersReaderDeathIsAnEvent(t *testing.T) {
 	shmtest.Conforms(t)
 	c := startOther(t, "other reader")
 	w, err := cq.AttachConn(soon(t), c.conn,
-		cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
+		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 	must(t, err)
 	_, e := createEvents(t, cq.EventOptions{Size: 2})
 	must(t, w.BindEvents(e))

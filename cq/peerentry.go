@@ -41,7 +41,7 @@ type PeerEntry struct {
 	// a counter it is the seat.
 	Lane int
 	// PID, PIDNS and StartTicks are the process as it gave itself when it came, in its own PID
-	// namespace; 0 is not known. With TrustOthers PID is what our kernel says, and the others are 0.
+	// namespace; 0 is not known. With CrossUser PID is what our kernel says, and the others are 0.
 	PID               int
 	PIDNS, StartTicks uint64
 	// Object and Generation are the writer's lane, or the reader's object, and which of its owners

@@ -131,7 +131,7 @@ func (w *Writer) lookEvery() time.Duration {
 // readerless reports that the queue's reader is proved dead, or has left the queue to a successor
 // that has not come. Of another user's that is in Post's answers.
 func (w *Writer) readerless() bool {
-	if w.own || w.trust != TrustUser || !w.guard.enterAny() {
+	if w.own || w.trust != SameUser || !w.guard.enterAny() {
 		return false
 	}
 	defer w.guard.leaveAny()

@@ -218,7 +218,7 @@ func TestPostContextReaderKilled(t *testing.T) {
 	})
 	t.Run("others", func(t *testing.T) {
 		o := startOther(t, "other reader")
-		w, err := cq.AttachConn(soon(t), o.conn, cq.WriterOptions{Trust: cq.TrustOthers,
+		w, err := cq.AttachConn(soon(t), o.conn, cq.WriterOptions{Trust: cq.CrossUser,
 			Allow: bothUsers()})
 		must(t, err)
 		defer func() { must(t, w.Close()) }()

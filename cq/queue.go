@@ -95,7 +95,7 @@ func Create(d *shm.Dir, name string, o Options) (*Queue, error) {
 
 // createShape makes a queue of either kind. Its options are resolved.
 func createShape(d *shm.Dir, name string, o shape) (q *Queue, err error) {
-	if o.Trust != TrustUser {
+	if o.Trust != SameUser {
 		return nil, errNamedTrust("create", name)
 	}
 	if barrier.All() != nil {

@@ -24,7 +24,7 @@ import (
 // means nothing. Otherwise it is what [Create] makes. Errors are those of creating shared memory.
 //
 // With Options.Trust other users may write to it, and take what a reader left to the next one: see
-// [TrustOthers].
+// [CrossUser].
 //
 // The bell of this process, which writers of the same user get as well, stands in the default
 // directory if there is one: see [shm.DefaultPath].
@@ -70,7 +70,7 @@ func createMemfds(name string, o shape) (*Queue, error) {
 // writer gets a lane of its own: a new one, or one whose writer detached or is provably dead, which
 // goes on where that one stopped.
 //
-// With TrustOthers the peer must be on Options.Allow, as the user and groups that it had when it
+// With CrossUser the peer must be on Options.Allow, as the user and groups that it had when it
 // connected; its lane is always new, in a row that is free once the reader has read the last one to
 // its end, and a peer that goes silent in the middle is given ten seconds (ErrTimedOut), whatever
 // the context says. Peers of one user have no more than a quarter of the rows before they have
@@ -257,8 +257,8 @@ func AttachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions) (*Writ
 // attachConn becomes a writer, with what another reader left if there is any.
 func attachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions, l *legacy) (*Writer,
 	error) {
-	if o.Trust > TrustOthers {
-		return nil, kind.Refuse("attach", "", "Trust", uint32(o.Trust), "TrustUser or TrustOthers",
+	if o.Trust > CrossUser {
+		return nil, kind.Refuse("attach", "", "Trust", uint32(o.Trust), "SameUser or CrossUser",
 			ErrInvalid)
 	}
 	if o.MaxBytes == 0 {
@@ -276,7 +276,7 @@ func attachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions, l *leg
 		_ = w.door.close()
 		return nil, failed("attach", w.name, err)
 	}
-	if o.Trust == TrustOthers {
+	if o.Trust == CrossUser {
 		w.opt = o
 		w.watchReader()
 	}

@@ -256,10 +256,10 @@ func TestHostileMeetingReader(t *testing.T) {
 
 // FuzzRendezvous has a peer that sends anything, with any descriptors, to both sides. Each ends
 // with a writer or an error, and keeps nothing.
-func FuzzRendezvous(f *testing.F) { fuzzMeeting(f, cq.TrustUser) }
+func FuzzRendezvous(f *testing.F) { fuzzMeeting(f, cq.SameUser) }
 
 // FuzzRendezvousOthers is the same between different users.
-func FuzzRendezvousOthers(f *testing.F) { fuzzMeeting(f, cq.TrustOthers) }
+func FuzzRendezvousOthers(f *testing.F) { fuzzMeeting(f, cq.CrossUser) }
 
 func fuzzMeeting(f *testing.F, trust cq.Trust) {
 	zero := shm.UUID{}
@@ -278,7 +278,7 @@ func fuzzMeeting(f *testing.F, trust cq.Trust) {
 	f.Add(message(cq.StepOffer, 7, 0, 1), []byte{}, uint16(0))
 	f.Add(make([]byte, 200), make([]byte, 64), uint16(0x1ff))
 	o := cq.Options{Size: 8, MaxLanes: 2, Trust: trust}
-	if trust == cq.TrustOthers {
+	if trust == cq.CrossUser {
 		o.Allow = bothUsers()
 	} else {
 		join(f, anonymous(f, o)) // keeps the bell of this process, which every queue uses
@@ -286,7 +286,7 @@ func fuzzMeeting(f *testing.F, trust cq.Trust) {
 	f.Fuzz(func(t *testing.T, first, second []byte, which uint16) {
 		q := anonymous(t, o)
 		mine := lane(t, q, 1, 8, 0)
-		if trust == cq.TrustOthers {
+		if trust == cq.CrossUser {
 			must(t, mine.SealForOthers())
 		} else {
 			must(t, mine.Seal(shm.SealShrink|shm.SealGrow|shm.SealSeal))

@@ -65,7 +65,7 @@ func (s step) String() string {
 const (
 	fdReader = iota
 	fdLane   // in an offer the former lane of the row, else a new one
-	fdEvent  // the reader's eventfd; with TrustOthers the writing end of a pipe
+	fdEvent  // the reader's eventfd; with CrossUser the writing end of a pipe
 	fdBell   // of the reader's process
 	fdCount
 )

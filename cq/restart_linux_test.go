@@ -83,7 +83,7 @@ func sharedFields() []restartField {
 		{"Overrun", cq.OverrunQueue, []any{cq.BackPressure}, true, nil},
 		{"Lifetime", cq.Persistent, []any{cq.Ephemeral}, true, nil},
 		{"Wait", cq.WaitYield, []any{cq.WaitFD, cq.WaitUnspec, cq.WaitNone}, true, nil},
-		{"Trust", cq.TrustOthers, []any{cq.TrustUser}, true, nil},
+		{"Trust", cq.CrossUser, []any{cq.SameUser}, true, nil},
 		{"WritersPay", true, []any{false}, true, nil},
 		{"Allow", &shm.AllowList{UIDs: []int{7}}, []any{(*shm.AllowList)(nil)}, false, nil},
 		{"UserLanes", 2, []any{1}, false, nil},

@@ -31,7 +31,7 @@ var meetTimeout = 10 * time.Second // a variable for tests only
 // goes to another writer only when this one has closed it or is provably gone. At most twice as
 // many connections as there are lanes are served at once; further ones wait.
 //
-// With TrustOthers the queue itself keeps the life line, and only connections that have not
+// With CrossUser the queue itself keeps the life line, and only connections that have not
 // attached count. Those beyond do not wait, or one silent user would make all others wait: a
 // newcomer takes the place of the oldest one of the user who has most of them, unless its own user
 // has as many. The loser is told ErrBusy, or finds the connection closed (ErrPeerGone), and can try

@@ -93,7 +93,7 @@ func TestServeSilentUser(t *testing.T) {
 	for range lanes - kept {
 		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 		must(t, err)
-		w, err := cq.AttachConn(soon(t), conn, cq.WriterOptions{Trust: cq.TrustOthers})
+		w, err := cq.AttachConn(soon(t), conn, cq.WriterOptions{Trust: cq.CrossUser})
 		must(t, errors.Join(err, conn.Close()))
 		ws = append(ws, w)
 	}
@@ -139,7 +139,7 @@ func TestUserLanes(t *testing.T) {
 		defer a.Close()
 		defer b.Close()
 		done := accept(soon(t), q, a)
-		w, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.TrustOthers})
+		w, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.CrossUser})
 		if e := <-done; (e == nil) != (err == nil) || e != nil && !errors.Is(e, cq.ErrLanes) {
 			t.Error(e)
 		}

@@ -26,7 +26,7 @@ func childRunner() {
 	switch os.Getenv(envKind) {
 	case "other user":
 		w, err = cq.AttachConn(ctx, dialParent(),
-			cq.WriterOptions{Trust: cq.TrustOthers, Allow: &shm.AllowList{UIDs: []int{0}}})
+			cq.WriterOptions{Trust: cq.CrossUser, Allow: &shm.AllowList{UIDs: []int{0}}})
 	case "without a name":
 		conn, e := socket(3)
 		need(e)
@@ -61,7 +61,7 @@ func childSteadyReader() {
 		q, err = cq.Adopt(d, name, cq.Options{})
 		need(err)
 	} else {
-		q, err = cq.CreateAnonymous("q", cq.Options{Size: 8, Trust: cq.TrustOthers,
+		q, err = cq.CreateAnonymous("q", cq.Options{Size: 8, Trust: cq.CrossUser,
 			Allow: &shm.AllowList{UIDs: []int{0}}})
 		need(err)
 		need(q.Accept(context.Background(), dialParent()))

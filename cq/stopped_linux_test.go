@@ -174,7 +174,7 @@ func TestStoppedReader(t *testing.T) {
 				o := startOther(t, "steady reader")
 				c = o.child
 				w, err = cq.AttachConn(soon(t), o.conn,
-					cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
+					cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 				must(t, err)
 			}
 			if got := c.line(t); got != "reading" {
@@ -311,7 +311,7 @@ func TestStoppedRendezvous(t *testing.T) {
 		c := startOther(t, "steady reader")
 		halt(t, c.child)
 		_, err := cq.AttachConn(brief(), c.conn,
-			cq.WriterOptions{Trust: cq.TrustOthers, Allow: bothUsers()})
+			cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 		wantErr(t, "attach", err, context.DeadlineExceeded)
 		must(t, c.conn.Close())
 		goOn(t, c.child)

@@ -12,10 +12,10 @@ import (
 type Trust uint32
 
 const (
-	// TrustUser is for processes of one user. They share a page of hints about who must be woken,
+	// SameUser is for processes of one user. They share a page of hints about who must be woken,
 	// which all of them may write; a lane goes on with the next writer where one stopped.
-	TrustUser Trust = iota
-	// TrustOthers is for processes of different users. Each side can write to its own memory only,
+	SameUser Trust = iota
+	// CrossUser is for processes of different users. Each side can write to its own memory only,
 	// which the kernel enforces: every object is a memfd sealed against writing, growing and
 	// cutting once its owner has mapped it, and mapped read-only by the other side. What follows
 	// from that:
@@ -23,7 +23,7 @@ const (
 	//   - Only queues without a name can be so, see [CreateAnonymous], and they end with their
 	//     reader: nobody can adopt them, since nobody can map their memory for writing again. A
 	//     successor makes a queue of its own, to which each writer brings what the former reader
-	//     left: see [Writer.Follow], and [Follow] for one that does so by itself.
+	//     left: see [Writer.Follow].
 	//   - A lane is never used twice. When its writer has closed it, or is proved dead, it is read
 	//     to its end and unmapped; a newcomer in its row brings new memory. Death is proved when the
 	//     writer's process has ended and its end of the connection is closed.
@@ -39,15 +39,15 @@ const (
 	// A peer may write anything into its own memory at any time: a lane that cannot be is given up,
 	// see [LaneError], and one that rings for nothing is heard less and less often. Counters and
 	// address vectors are for one user only.
-	TrustOthers
+	CrossUser
 )
 
 // String returns "user" or "others".
 func (t Trust) String() string {
 	switch t {
-	case TrustUser:
+	case SameUser:
 		return "user"
-	case TrustOthers:
+	case CrossUser:
 		return "others"
 	}
 	return fmt.Sprintf("trust %d", uint32(t))
@@ -55,14 +55,14 @@ func (t Trust) String() string {
 
 // resolveTrust checks what depends on the kind of trust.
 func (o Options) resolveTrust(op, name string) (Options, error) {
-	if o.Trust > TrustOthers {
-		return o, kind.Refuse(op, name, "Trust", uint32(o.Trust), "TrustUser or TrustOthers", ErrInvalid)
+	if o.Trust > CrossUser {
+		return o, kind.Refuse(op, name, "Trust", uint32(o.Trust), "SameUser or CrossUser", ErrInvalid)
 	}
-	if o.Trust == TrustUser {
+	if o.Trust == SameUser {
 		return o, nil
 	}
 	if o.MaxLanes > kind.OthersLanes {
-		return o, kind.Refuse(op, name, "MaxLanes", o.MaxLanes, fmt.Sprintf("0 to %d with TrustOthers",
+		return o, kind.Refuse(op, name, "MaxLanes", o.MaxLanes, fmt.Sprintf("0 to %d with CrossUser",
 			kind.OthersLanes), ErrInvalid)
 	}
 	if o.Lifetime != Ephemeral {
@@ -73,13 +73,13 @@ func (o Options) resolveTrust(op, name string) (Options, error) {
 }
 
 func errNamedTrust(op, name string) error {
-	return &Error{Pkg: kind.Pkg, Op: op, Name: name, Field: "Trust", Got: TrustOthers, Want: TrustUser,
+	return &Error{Pkg: kind.Pkg, Op: op, Name: name, Field: "Trust", Got: CrossUser, Want: SameUser,
 		Err: errors.ErrUnsupported, Hint: "whoever may enter a directory of queues may cut them: " +
 			"use CreateAnonymous for other users"}
 }
 
 // others reports whether the queue is for other users.
-func (o shape) others() bool { return o.Trust == TrustOthers }
+func (o shape) others() bool { return o.Trust == CrossUser }
 
 // laneBytesOf returns how large a lane object of a queue is.
 func laneBytesOf(o shape) (uint64, error) {

@@ -13,7 +13,7 @@ import (
 // attaching, its own time to attach does not run: two of those would use it up, though there is
 // room.
 func TestTurnIsNoDelay(t *testing.T) {
-	q, err := CreateAnonymous(t.Name(), Options{Size: 4, MaxLanes: 2, Spin: -1, Trust: TrustOthers})
+	q, err := CreateAnonymous(t.Name(), Options{Size: 4, MaxLanes: 2, Spin: -1, Trust: CrossUser})
 	noError(t, err)
 	h := q.home.(*memfdHome)
 	done, err := h.turns.take(t.Context(), os.Geteuid())
@@ -27,7 +27,7 @@ func TestTurnIsNoDelay(t *testing.T) {
 		conn, err := net.DialUnix("unix", nil, at)
 		if err == nil {
 			var w *Writer
-			w, err = AttachConn(t.Context(), conn, WriterOptions{Trust: TrustOthers})
+			w, err = AttachConn(t.Context(), conn, WriterOptions{Trust: CrossUser})
 			if err == nil {
 				err = w.Close()
 			}

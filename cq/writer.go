@@ -374,7 +374,7 @@ type WriterStats struct {
 	Size      int    // entries that the lane holds
 	Bytes     uint64 // of memory that it takes and this process made; 0 for the reader's own lane
 	Unread    int    // entries that the reader has not released, and leaves when it dies
-	Reader    uint64 // generation of the reader: with TrustOthers a later queue has a higher one
+	Reader    uint64 // generation of the reader: with CrossUser a later queue has a higher one
 	Posted    uint64 // entries published by this lane, all its writers together
 	Publishes uint64 // batches
 	Wakes     uint64 // batches that made a system call to wake the reader

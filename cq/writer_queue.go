@@ -34,7 +34,7 @@ func (w *Writer) refused(flags uint64) error {
 		return ErrClosed
 	case flags&kind.RowOverrun != 0:
 		return ErrOverrun
-	case flags&(kind.RowLeft|kind.RowPoisoned) == kind.RowLeft && w.trust == TrustOthers:
+	case flags&(kind.RowLeft|kind.RowPoisoned) == kind.RowLeft && w.trust == CrossUser:
 		return ErrPeerGone
 	}
 	e := &LaneError{Lane: w.bit, PID: w.reader.Owner().PID, Field: "lane", Err: ErrCorrupt}
@@ -70,7 +70,7 @@ func (w *Writer) full() error {
 // grave or wiped, and no publish may come before there is room: the reader would wait for a mark,
 // and the writer for room. It rings as that publish did, but a full lane ends any wait.
 func (w *Writer) remind() {
-	if w.trust != TrustUser || w.ringer.Flags() != doorbell.Parked {
+	if w.trust != SameUser || w.ringer.Flags() != doorbell.Parked {
 		return
 	}
 	switch w.prod.Free() {

@@ -27,7 +27,7 @@ func socketOf(name string) *net.UnixAddr {
 // childHolder uses objects without names as hard as it can until it is killed, and queues that
 // others attach to.
 func childHolder() {
-	for name, trust := range map[string]cq.Trust{"user": cq.TrustUser, "others": cq.TrustOthers} {
+	for name, trust := range map[string]cq.Trust{"user": cq.SameUser, "others": cq.CrossUser} {
 		q, err := cq.CreateAnonymous(name, cq.Options{Size: 16, MaxLanes: 3, Trust: trust})
 		need(err)
 		l, err := net.ListenUnix("unix", socketOf(name))
@@ -62,7 +62,7 @@ func childHolder() {
 // childFeeder attaches to both of them again and again.
 func childFeeder() {
 	first := make(chan bool, 2)
-	for name, trust := range map[string]cq.Trust{"user": cq.TrustUser, "others": cq.TrustOthers} {
+	for name, trust := range map[string]cq.Trust{"user": cq.SameUser, "others": cq.CrossUser} {
 		go func() {
 			for done := false; ; {
 				if feed(name, trust) && !done {

@@ -22,8 +22,8 @@ type Device interface {
 	Rest(now int64, s *Sleep) error
 }
 
-// Stopped is what a Round returns that wants the loop to end, without an error.
-var Stopped = errors.New("the loop is to end")
+// ErrStopped is what a Round returns that wants the loop to end, without an error.
+var ErrStopped = errors.New("the loop is to end")
 
 // Loop is one goroutine's, but for Wake. The zero value is ready for Run.
 type Loop struct {

@@ -61,7 +61,7 @@ func (l *Loop) Run(ctx context.Context, look time.Duration, d Device) error {
 		now := spin.Now()
 		work, err := d.Round(now)
 		switch {
-		case errors.Is(err, Stopped):
+		case errors.Is(err, ErrStopped):
 			return nil
 		case err != nil:
 			return err

@@ -39,7 +39,7 @@ func TestLoop(t *testing.T) {
 	}{
 		"round":   {until(5, wrong), nil, 5, wrong},
 		"rest":    {idle, wrong, 1, wrong},
-		"stopped": {until(7, Stopped), nil, 7, nil},
+		"stopped": {until(7, ErrStopped), nil, 7, nil},
 	} {
 		d := &device{round: c.round, rest: func(*Sleep) error { return c.rest }}
 		if err := new(Loop).Run(t.Context(), 0, d); !errors.Is(err, c.want) || d.n != c.rounds {

@@ -62,7 +62,7 @@ const (
 //
 //	0    parked, with the queue's state in its upper bits; wake index (doorbell.Row)
 //	128  head: released, and so how many were ever read; peeked: handed out; high-water mark;
-//	     how many lanes of other users this row has had before, with TrustOthers; which writers'
+//	     how many lanes of other users this row has had before, with CrossUser; which writers'
 //	     deaths were reported: event queue, generation, generation that was being reported
 const (
 	RowBytes    = 256
@@ -85,7 +85,7 @@ const (
 //	256  order of publishes; index + 1 at which the lane overran, 0 if it did not; again: index
 //	     below which a former reader, of another user, may have handed entries out
 //	384  who wrote what: the last four {generation, first index}
-//	512  rung: with TrustOthers the bell of this lane, which its reader sleeps on
+//	512  rung: with CrossUser the bell of this lane, which its reader sleeps on
 const (
 	LaneBytes  = 4096
 	LaneEpochs = 4

@@ -27,7 +27,7 @@ const (
 	MostTrust      = 1
 	MayOverrun     = 1 // of Overrun: the queue may lose entries
 	Persistent     = 1 // of Lifetime: it waits for a successor
-	TrustOthers    = 1 // of Trust: its writers are other users
+	CrossUser      = 1 // of Trust: its writers are other users
 	OthersLanes    = 126
 	MaxLanes       = 1024
 	MaxCapacity    = 1 << 24
@@ -98,7 +98,7 @@ func StoredQueue(op, name string, h shm.Header) (q Queue, err error) {
 }
 
 // Others reports whether the queue is for other users.
-func (q Queue) Others() bool { return q.Trust == TrustOthers }
+func (q Queue) Others() bool { return q.Trust == CrossUser }
 
 // Kind returns what the reader object is.
 func (q Queue) Kind() shm.Kind {

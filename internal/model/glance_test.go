@@ -43,7 +43,6 @@ type glanceState struct {
 	glancer                step
 	g                      glanceNote
 	of, tailSeen           uint8
-	changesSeen            uint8
 	empty                  bool // the queue was, since the glance began
 	bad                    bool
 }

@@ -29,7 +29,7 @@ type Request struct {
 	// network. Zero stands for root and this process's own user.
 	Servers []int
 	// Queue is where completions are to come; it must be of cq.CreateAnonymous with
-	// cq.TrustOthers, allowing the Servers, and stays the caller's, to be closed after the
+	// cq.CrossUser, allowing the Servers, and stays the caller's, to be closed after the
 	// endpoint. Without one the endpoint makes one, with
 	// QueueOptions. Lanes of attempts that a Dial had to repeat come back to it when it is read.
 	Queue        *cq.Queue

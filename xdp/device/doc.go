@@ -13,7 +13,7 @@
 // # Who can do what to whom
 //
 // Applications do not trust each other, nor the server them. Nothing is writable for two processes:
-// the queues are of the kind cq.TrustOthers, and every memfd that passes is sealed against all
+// the queues are of the kind cq.CrossUser, and every memfd that passes is sealed against all
 // writing but through the mapping that its maker has (see shm.SealOthers).
 //
 // Whoever maps a UMEM sees all that passes it, and the kernel knows one UMEM for each queue of an

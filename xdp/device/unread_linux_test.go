@@ -60,13 +60,13 @@ func (r *rig) admitted() *net.UnixConn {
 	t.Cleanup(func() { _ = p.Close(context.Background()) })
 	must(t, shm.SendFDs(c, device.Memory(), p.Object().FD()))
 	q, err := cq.CreateAnonymous("unread", cq.Options{Size: 1024, MaxLanes: 4,
-		Trust: cq.TrustOthers})
+		Trust: cq.CrossUser})
 	must(t, err)
 	t.Cleanup(func() { must(t, q.Close()) })
 	for range 2 {
 		must(t, q.Accept(ctx, c))
 	}
-	w, err := cq.AttachConn(ctx, c, cq.WriterOptions{Trust: cq.TrustOthers})
+	w, err := cq.AttachConn(ctx, c, cq.WriterOptions{Trust: cq.CrossUser})
 	must(t, err)
 	t.Cleanup(func() { must(t, w.Close()) })
 	_, _, err = shm.RecvFDs(c, buf, 0) // ready

@@ -50,7 +50,7 @@ func (r run) Round(now int64) (work int, err error) {
 	defer r.unlock()
 	if err := r.usable(); err != nil {
 		if r.closed.Load() {
-			err = drive.Stopped
+			err = drive.ErrStopped
 		}
 		return 0, err
 	}

@@ -86,7 +86,7 @@ func newTorture() *cobra.Command {
 	f.StringVar(&opt.Trust, "trust", torture.TrustBoth, "`kind` of the queues met over sockets: "+
 		"both, user, others")
 	_ = cmd.RegisterFlagCompletionFunc("trust", cobra.FixedCompletions([]string{torture.TrustBoth,
-		torture.TrustUser, torture.TrustOthers}, cobra.ShellCompDirectiveNoFileComp))
+		torture.SameUser, torture.CrossUser}, cobra.ShellCompDirectiveNoFileComp))
 	f.StringVar(&opt.Dir, "dir", "", "`directory` in which that of the run is made")
 	cmd.AddCommand(newHostile(), newSoak())
 	return cmd
@@ -115,7 +115,7 @@ func settleTorture(cmd *cobra.Command, opt *torture.Options) error {
 		return wrong(errors.New("this shmctl has no steps: build it with -tags shmring_steps"))
 	}
 	switch opt.Trust {
-	case torture.TrustBoth, torture.TrustUser, torture.TrustOthers:
+	case torture.TrustBoth, torture.SameUser, torture.CrossUser:
 	default:
 		return wrong(fmt.Errorf("trust %q is none of both, user and others", opt.Trust))
 	}

@@ -301,7 +301,7 @@ func (c *child) settles(before holdings, lanes func() int, look func()) {
 	for {
 		look()
 		now := held()
-		if c.trust() == cq.TrustUser { // lanes wait for their next writer, and the bell is made
+		if c.trust() == cq.SameUser { // lanes wait for their next writer, and the bell is made
 			n := lanes() + 2
 			before.files, before.mappings = own.files+n, own.mappings+n
 		}

@@ -18,7 +18,7 @@ const eventData = 500 // bytes at most, as all event queues of a run are made
 func (c *child) eventOptions(size int) cq.EventOptions {
 	o := cq.EventOptions{Size: size, MaxLanes: queueLanes, DataMaxBytes: eventData, Trust: c.trust(),
 		Spin: -1}
-	if o.Trust == cq.TrustOthers {
+	if o.Trust == cq.CrossUser {
 		o.Allow = everybody()
 	}
 	return o

@@ -26,15 +26,15 @@ func everybody() *shm.AllowList {
 }
 
 func (c *child) trust() cq.Trust {
-	if surfaceOf(c.Surface).trust == cq.TrustUser {
-		return cq.TrustUser
+	if surfaceOf(c.Surface).trust == cq.SameUser {
+		return cq.SameUser
 	}
-	return cq.TrustOthers
+	return cq.CrossUser
 }
 
 func (c *child) writerOptions() cq.WriterOptions {
 	o := cq.WriterOptions{Trust: c.trust()}
-	if o.Trust == cq.TrustOthers {
+	if o.Trust == cq.CrossUser {
 		o.Allow = everybody()
 	}
 	return o
@@ -163,7 +163,7 @@ func (c *child) read(w poster, post func() error) error {
 	over := c.watch("the reading of a bystander's entries")
 	defer over()
 	for i := 1; !w.empty(); i++ {
-		if time.Sleep(200 * time.Microsecond); i%100 == 0 && c.trust() == cq.TrustUser {
+		if time.Sleep(200 * time.Microsecond); i%100 == 0 && c.trust() == cq.SameUser {
 			if err := post(); err != nil {
 				return err
 			}

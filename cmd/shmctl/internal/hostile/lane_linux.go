@@ -92,7 +92,7 @@ func (c *child) serve(k int) (s *served, err error) {
 	s = &served{c: c, k: k, over: make(chan error, 1), rnd: c.split(), witness: c.witness(),
 		errData: make([]byte, 0, 1<<10)}
 	o := cq.Options{Size: 64 << (2 * k), MaxLanes: queueLanes, Trust: c.trust(), Spin: -1}
-	if o.Trust == cq.TrustOthers {
+	if o.Trust == cq.CrossUser {
 		o.Allow = everybody()
 		if c.Spoil == spoilShut {
 			o.Allow = &shm.AllowList{UIDs: []int{0, attackerUID, honestUID}}

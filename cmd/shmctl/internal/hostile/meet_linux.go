@@ -177,7 +177,7 @@ func (t *talker) message(magic string, length, steps int) []byte {
 	le.PutUint32(m[12:], 0)
 	if length == 64 {
 		le.PutUint32(m[16:], []uint32{0, 0, 1, 2, 3, 5, 15, 1 << 9}[t.rnd.IntN(8)])
-		le.PutUint32(m[48:], uint32(cq.TrustOthers))
+		le.PutUint32(m[48:], uint32(cq.CrossUser))
 	} else if step == 1 {
 		clear(m[16:])
 		le.PutUint32(m[16:], uint32(t.rnd.IntN(64)))

@@ -94,7 +94,7 @@ func attackReader(c *child) error {
 		o := cq.Options{Size: 64 << c.rnd.IntN(6), MaxLanes: 8, Trust: c.trust(), Spin: -1,
 			Wait:    []cq.WaitObject{cq.WaitUnspec, cq.WaitFD}[c.rnd.IntN(2)],
 			Overrun: []cq.Overrun{0, cq.OverrunQueue}[c.rnd.IntN(2)]}
-		if o.Trust == cq.TrustOthers {
+		if o.Trust == cq.CrossUser {
 			o.Allow = everybody()
 		}
 		q, err := cq.CreateAnonymous("attacker", o)

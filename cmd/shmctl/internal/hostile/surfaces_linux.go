@@ -30,7 +30,7 @@ type surface struct {
 var surfaces []*surface
 
 func init() {
-	others, user := cq.TrustOthers, cq.TrustUser
+	others, user := cq.CrossUser, cq.SameUser
 	surfaces = []*surface{
 		{name: "lane", trust: others, weight: 20, honestWriters: queues,
 			victim: victimReader, attack: attackLane, provokes: []int{poisoned}},
@@ -71,7 +71,7 @@ func init() {
 
 // border reports whether what is attacked is one between users. Only then is there a newcomer: one
 // of the same user can get a lane that an attacker had.
-func (s *surface) border() bool { return s.trust == cq.TrustOthers }
+func (s *surface) border() bool { return s.trust == cq.CrossUser }
 
 func surfaceOf(name string) *surface {
 	for _, s := range surfaces {
@@ -84,7 +84,7 @@ func surfaceOf(name string) *surface {
 
 // user returns whose process plays a role.
 func (s *surface) user(role string) int {
-	if uid, ok := s.users[role]; ok || s.trust == cq.TrustUser {
+	if uid, ok := s.users[role]; ok || s.trust == cq.SameUser {
 		return uid
 	}
 	return map[string]int{roleAttacker: attackerUID, roleHonest: honestUID,

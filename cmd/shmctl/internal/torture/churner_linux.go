@@ -183,10 +183,10 @@ func (c *churner) useScratch(q *cq.Queue) error {
 // trust is what a queue without a name is made with: one of either kind, unless all are to be of
 // one.
 func (c *churner) trust(index int) cq.Trust {
-	if c.Trust == TrustOthers || c.Trust == TrustBoth && index%2 == 1 {
-		return cq.TrustOthers
+	if c.Trust == CrossUser || c.Trust == TrustBoth && index%2 == 1 {
+		return cq.CrossUser
 	}
-	return cq.TrustUser
+	return cq.SameUser
 }
 
 func (c *churner) socket(i int) string { return fmt.Sprintf("%s/meet-%d", c.Base, i) }

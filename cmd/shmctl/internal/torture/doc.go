@@ -112,7 +112,7 @@
 // is seen. A reader that could run for 20 seconds meanwhile, and saw no more, makes it "hung".
 //
 // Counters and address vectors have words that all who use them write, so there are none between
-// users, see [cq.TrustOthers].
+// users, see [cq.CrossUser].
 //
 // A writer stops posting now and then until everything is read; so a wake that was lost is not
 // covered up by the next. Whoever waits for that, for room, or for an end, longer than a minute

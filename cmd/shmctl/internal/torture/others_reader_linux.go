@@ -183,7 +183,7 @@ func (c *child) othersMourn(ctx context.Context, b *between, mine, known uint64,
 
 // othersQueue makes a queue.
 func (c *child) othersQueue(at int) (*reading, othersHeld, error) {
-	o := cq.Options{Size: othersSize, Trust: cq.TrustOthers, MaxLanes: 16, Spin: -1,
+	o := cq.Options{Size: othersSize, Trust: cq.CrossUser, MaxLanes: 16, Spin: -1,
 		Allow: &shm.AllowList{UIDs: []int{othersWriterUID}}, Shared: at == othersShared}
 	if at == othersFD {
 		o.Wait = cq.WaitFD
@@ -197,7 +197,7 @@ func (c *child) othersQueue(at int) (*reading, othersHeld, error) {
 func (c *child) othersEvents(at int) (*reading, othersHeld, error) {
 	j := c.judges(c.role.between.writer, othersRedelivered)
 	events := newEventTaker(j)
-	o := cq.EventOptions{Size: eventSize, Trust: cq.TrustOthers, MaxLanes: 16, Spin: -1,
+	o := cq.EventOptions{Size: eventSize, Trust: cq.CrossUser, MaxLanes: 16, Spin: -1,
 		Allow: &shm.AllowList{UIDs: []int{othersWriterUID}}, DataMaxBytes: eventPayload,
 		Shared: at == othersShared}
 	switch at {

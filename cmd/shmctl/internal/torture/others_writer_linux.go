@@ -75,7 +75,7 @@ func (l *link[W]) Renew(ctx context.Context) error {
 
 // othersOptions are those of writers.
 func othersOptions() cq.WriterOptions {
-	return cq.WriterOptions{Trust: cq.TrustOthers,
+	return cq.WriterOptions{Trust: cq.CrossUser,
 		Allow: &shm.AllowList{UIDs: []int{othersReaderUID}}}
 }
 

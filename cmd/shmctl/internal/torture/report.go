@@ -42,9 +42,9 @@ type Options struct {
 
 // Kinds of Options.Trust.
 const (
-	TrustBoth   = "both"
-	TrustUser   = "user"
-	TrustOthers = "others"
+	TrustBoth = "both"
+	SameUser  = "user"
+	CrossUser = "others"
 )
 
 // Kinds of broken promises.

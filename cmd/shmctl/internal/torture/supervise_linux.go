@@ -72,7 +72,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	switch o.Trust {
 	case "":
 		o.Trust = TrustBoth
-	case TrustBoth, TrustUser, TrustOthers:
+	case TrustBoth, SameUser, CrossUser:
 	default:
 		return nil, fmt.Errorf("torture: trust %q is none of both, user and others", o.Trust)
 	}
