@@ -21,24 +21,12 @@ var origins = map[string]func(t *testing.T, q *cq.Queue) (contexts []uint64, fro
 	"Peek": func(t *testing.T, q *cq.Queue) (out []uint64, from cq.Lane) {
 		es, err := q.Peek(8)
 		must(t, err)
-		from, err = q.PeekedLane()
-		must(t, err)
-		for i := range es {
-			out = append(out, es[i].Context)
-		}
-		must(t, q.Release(len(es)))
-		return out, from
+		return peeked(t, q, es)
 	},
 	"PeekContext": func(t *testing.T, q *cq.Queue) (out []uint64, from cq.Lane) {
 		es, err := q.PeekContext(soon(t), 8)
 		must(t, err)
-		from, err = q.PeekedLane()
-		must(t, err)
-		for i := range es {
-			out = append(out, es[i].Context)
-		}
-		must(t, q.Release(len(es)))
-		return out, from
+		return peeked(t, q, es)
 	},
 	"Entries": func(t *testing.T, q *cq.Queue) (out []uint64, from cq.Lane) {
 		for e, err := range q.Entries(1) {
@@ -49,6 +37,17 @@ var origins = map[string]func(t *testing.T, q *cq.Queue) (contexts []uint64, fro
 		}
 		return out, from
 	},
+}
+
+// peeked releases what was handed out, and says whose it was.
+func peeked(t *testing.T, q *cq.Queue, es []cq.Entry) (out []uint64, from cq.Lane) {
+	from, err := q.PeekedLane()
+	must(t, err)
+	for i := range es {
+		out = append(out, es[i].Context)
+	}
+	must(t, q.Release(len(es)))
+	return out, from
 }
 
 // TestOriginOthers: whatever a writer of another user puts into its entries, a read can tell that
