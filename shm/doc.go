@@ -53,7 +53,6 @@
 //
 // A memfd can go to another user once it has its [SealOthers]: then the kernel lets nobody write to
 // it but through the mapping that its creator has, and nobody cut it. [OpenPassed] takes such an
-// object, and nothing else. Who is at the other end of a socket, and when it has died, is for a
-// [Peer] to say: the lock of an object proves nothing across users, who could hold one on anything
-// that they can open.
+// object, and nothing else. The lock of an object proves nothing across users, who could hold one
+// on anything that they can open: when a peer has died its process and its end of the socket say.
 package shm
