@@ -48,25 +48,25 @@ type glanceState struct {
 }
 
 const (
-	glanceP1 step = iota
-	glanceP2
-	glanceP3
-	glanceR1
-	glanceR2
-	glanceR3
-	glanceR4
-	glanceR5
-	glanceV1
-	glanceV2
-	glanceV3
-	glanceK1
-	glanceK2
-	glanceG1
-	glanceG2
-	glanceG3
-	glanceG4
-	glanceG5
-	glanceG6
+	glanceP1 step = iota // store tail
+	glanceP2             // parked?
+	glanceP3             // mark
+	glanceR1             // look at the marks
+	glanceR2             // count a change
+	glanceR3             // take the marks
+	glanceR4             // heat
+	glanceR5             // take an entry
+	glanceV1             // note what is taken
+	glanceV2             // note the change
+	glanceV3             // note the lane
+	glanceK1             // park
+	glanceK2             // look again
+	glanceG1             // load the lane
+	glanceG2             // load its change
+	glanceG3             // load what is taken of it
+	glanceG4             // load its tail
+	glanceG5             // look at the marks
+	glanceG6             // load the changes
 	glanceEnd
 )
 
