@@ -71,13 +71,14 @@ func (m *terms) fate(life shm.Life, unread uint64, o Options) Fate {
 // assess looks at the target from outside.
 func (t *target) assess() (r Remains, err error) {
 	obj, err := t.home().Open(t.main, shm.Inspect)
-	if t.isQueue() && errors.Is(err, fs.ErrNotExist) {
-		return t.orphans(false)
-	}
-	if n, cut := t.cut(t.main, err); cut {
-		if t.isQueue() {
-			return t.orphans(true)
-		}
+	gone := t.isQueue() && errors.Is(err, fs.ErrNotExist)
+	n, cut := t.cut(t.main, err)
+	switch {
+	case (gone || cut) && t.o.Object != (shm.UUID{}): // whose it was is not known
+		return r, fs.ErrNotExist
+	case t.isQueue() && (gone || cut):
+		return t.orphans(cut)
+	case cut:
 		return Remains{Fate: Garbage, Cut: true, SizeBytes: n}, nil
 	}
 	if errors.Is(err, syscall.ENXIO) || errors.Is(err, shm.ErrName) { // as it is of sockets

@@ -51,7 +51,8 @@ type Options struct {
 	Waiting bool
 	// Kinds are those that are meant, all if there are none: else the error is shm.ErrKind.
 	Kinds []shm.Kind
-	// Object is the one that is meant, any if it is zero. Another one is fs.ErrNotExist.
+	// Object is the one that is meant, any if it is zero. Another one is fs.ErrNotExist, and so
+	// is one that was cut: whose it was is not known.
 	Object shm.UUID
 
 	former bool // to make room for a new one, which asks for the name

@@ -97,10 +97,14 @@ func (t *target) take() error {
 		}
 	}
 	obj, err := t.home().Open(t.main, shm.ReadWrite)
-	if t.isQueue() && errors.Is(err, fs.ErrNotExist) {
+	gone := t.isQueue() && errors.Is(err, fs.ErrNotExist)
+	_, cut := t.cut(t.main, err)
+	switch {
+	case (gone || cut) && t.o.Object != (shm.UUID{}): // it came since assess
+		return fs.ErrNotExist
+	case gone:
 		return t.removeOrphans()
-	}
-	if _, cut := t.cut(t.main, err); cut {
+	case cut:
 		return t.home().RemoveAbandoned(t.main)
 	}
 	if err != nil {

@@ -240,6 +240,37 @@ func TestRemoveSparesTheOtherName(t *testing.T) {
 	noError(t, q.Close())
 }
 
+// TestRemoveOneObjectSparesCutOnes: what was cut does not say whose it was, so it is none that was
+// asked for by its number, whether it stands by itself or is a queue's.
+func TestRemoveOneObjectSparesCutOnes(t *testing.T) {
+	d := openDir(t)
+	c, err := cq.CreateCounter(d, "counter", cq.CounterOptions{Lifetime: cq.Persistent})
+	noError(t, err)
+	noError(t, c.Close())
+	for _, name := range []string{"cut", "gone"} {
+		q, err := cq.Create(d, name, cq.Options{Size: 4})
+		noError(t, err)
+		noError(t, q.Detach())
+	}
+	noError(t, os.Truncate(filepath.Join(d.Path(), "counter"), 4096))
+	noError(t, os.Truncate(filepath.Join(d.Path(), "cut", kind.ReaderFile), 4096))
+	noError(t, os.Remove(filepath.Join(d.Path(), "gone", kind.ReaderFile)))
+	for _, name := range []string{"counter", "cut", "gone"} {
+		o := collect.Options{Waiting: true, Object: shm.NewUUID()}
+		if r, err := collect.Assess(d, name, o); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s, of which one is meant: %+v, %v", name, r, err)
+		}
+		noError(t, collect.Remove(d, name, o))
+		if _, err := os.Lstat(filepath.Join(d.Path(), name)); err != nil {
+			t.Errorf("%s was removed: %v", name, err)
+		}
+		noError(t, collect.Remove(d, name, collect.Options{Waiting: true}))
+		if _, err := os.Lstat(filepath.Join(d.Path(), name)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s, of which any is meant: %v", name, err)
+		}
+	}
+}
+
 // TestRemoveWhatIsMeant: what has the name stays if it is of another kind, another object or a
 // socket, unless just that is asked for; and what is created takes the place of no socket.
 func TestRemoveWhatIsMeant(t *testing.T) {
