@@ -63,10 +63,7 @@ func (c *Counter) watchSeat(i int) {
 		return
 	}
 	p.mark = mark
-	if me := shm.Self(); o.PID == me.PID && o.PIDNS == me.PIDNS && o.StartTicks == me.StartTicks {
-		return // its death is ours
-	}
-	stop, err := shm.WatchDeath(o, c.kick)
+	stop, err := shm.FollowOwner(o, c.kick)
 	if err == nil {
 		p.stop = stop
 		return

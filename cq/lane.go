@@ -189,10 +189,7 @@ func (q *Queue) watch(l *lane) {
 	}
 	owner := l.obj.Owner()
 	l.generation = owner.Generation // from the same record: a successor may come just now
-	if owner.IsSelf() {
-		return // it dies with us
-	}
-	stop, err := shm.WatchDeath(owner, func() { q.bell.Mark(l.bit) })
+	stop, err := shm.FollowOwner(owner, func() { q.bell.Mark(l.bit) })
 	if err != nil {
 		q.unwatch(l.bit)
 		return

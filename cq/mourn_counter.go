@@ -125,11 +125,7 @@ func (m *counterMourner) close(untold []peerNews) {
 // watch asks for a notice of the death of who sits there.
 func (s *seatWitness) watch() {
 	s.watching = true
-	if me := shm.Self(); s.owner.PID == me.PID && s.owner.PIDNS == me.PIDNS &&
-		s.owner.StartTicks == me.StartTicks {
-		return // it dies with us
-	}
-	stop, err := shm.WatchDeath(s.owner, func() {
+	stop, err := shm.FollowOwner(s.owner, func() {
 		s.ended.Store(true)
 		processWatch.nudge()
 	})

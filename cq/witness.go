@@ -121,10 +121,7 @@ func (w *witness) news(entry func(shm.Owner) PeerEntry) (out []peerNews) {
 func (w *witness) watch(owner shm.Owner, nudge func()) {
 	w.rest()
 	w.watched = owner.Generation
-	if owner.IsSelf() {
-		return // it dies with us
-	}
-	stop, err := shm.WatchDeath(owner, func() {
+	stop, err := shm.FollowOwner(owner, func() {
 		w.ended.Store(true)
 		nudge()
 	})

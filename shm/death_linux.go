@@ -8,13 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func watchDeath(w Owner, notify func()) (func(), error) {
+// watchDeath calls died once, with nothing open, from a goroutine when the process of w is gone.
+func watchDeath(w Owner, died func()) (end func(), err error) {
 	done := make(chan struct{})
 	fd, err := openPidfd(w)
 	if errors.Is(err, ErrStale) {
 		go func() {
 			defer close(done)
-			notify()
+			died()
 		}()
 		return func() { <-done }, nil
 	}
@@ -33,9 +34,10 @@ func watchDeath(w Owner, notify func()) (func(), error) {
 	}
 	go func() {
 		defer close(done)
-		defer f.Close()
-		if raw.Read(exited) == nil {
-			notify()
+		err := raw.Read(exited)
+		f.Close()
+		if err == nil {
+			died()
 		}
 	}()
 	return func() {

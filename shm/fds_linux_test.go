@@ -112,12 +112,24 @@ func identify(t *testing.T, c *child) Owner {
 	return w
 }
 
-func TestWatchDeath(t *testing.T) {
+// openFDs counts the descriptors of this process.
+func openFDs(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}
+
+// TestFollowOwner: whoever follows a process is told of its death once, however many do so, by one
+// descriptor.
+func TestFollowOwner(t *testing.T) {
 	c := startChild(t, "sleeper")
 	w := identify(t, c)
 	var calls, stopped atomic.Int32
 	died := make(chan struct{})
-	stop, err := WatchDeath(w, func() {
+	stop, err := FollowOwner(w, func() {
 		if calls.Add(1) == 1 {
 			close(died)
 		}
@@ -125,9 +137,13 @@ func TestWatchDeath(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop2, err := WatchDeath(w, func() { stopped.Add(1) })
+	before := openFDs(t)
+	stop2, err := FollowOwner(w, func() { stopped.Add(1) })
 	if err != nil {
 		t.Fatal(err)
+	}
+	if n := openFDs(t); n != before {
+		t.Errorf("%d descriptors for one process more", n-before)
 	}
 	stop2()
 	stop2()
@@ -140,12 +156,15 @@ func TestWatchDeath(t *testing.T) {
 	<-died
 	stop()
 	stop()
+	if n := openFDs(t); n >= before {
+		t.Errorf("%d descriptors after the process, %d while it was followed", n, before)
+	}
 	if calls.Load() != 1 || stopped.Load() != 0 {
 		t.Errorf("%d notices, %d after stop", calls.Load(), stopped.Load())
 	}
 
 	again := make(chan struct{})
-	stop, err = WatchDeath(w, func() { close(again) })
+	stop, err = FollowOwner(w, func() { close(again) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +174,7 @@ func TestWatchDeath(t *testing.T) {
 	w = Self()
 	w.StartTicks++ // another process had our number
 	once := make(chan struct{})
-	stop, err = WatchDeath(w, func() { close(once) })
+	stop, err = FollowOwner(w, func() { close(once) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +183,7 @@ func TestWatchDeath(t *testing.T) {
 
 	w = Self()
 	w.PIDNS++
-	if _, err := WatchDeath(w, func() {}); !errors.Is(err, errors.ErrUnsupported) {
+	if _, err := FollowOwner(w, func() {}); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("another namespace: %v", err)
 	}
 }

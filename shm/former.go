@@ -46,7 +46,7 @@ func (o *Object) forgetClaim() {
 // ofFormerProgram reports that the owner of an object whose lock is free, a process that lives, is
 // proved to have none of its memory any more. A process that cannot be looked at proves nothing.
 func (o *Object) ofFormerProgram(owner Owner) bool {
-	if owner.IsSelf() { // which may have it mapped as one that looks, or is about to claim it
+	if owner.isSelf() { // which may have it mapped as one that looks, or is about to claim it
 		claimed.Lock()
 		defer claimed.Unlock()
 		return claimed.handles[inode{o.dev, o.ino}] == 0

@@ -13,8 +13,8 @@ var self = sync.OnceValue(readSelf)
 // once and kept.
 func Self() Owner { return self() }
 
-// IsSelf reports whether w is this very process. It is false where that cannot be told.
-func (w Owner) IsSelf() bool {
+// isSelf reports whether w is this very process. It is false where that cannot be told.
+func (w Owner) isSelf() bool {
 	me := Self()
 	return w.PID == me.PID && w.PIDNS == me.PIDNS && w.PIDNS != 0 && w.StartTicks == me.StartTicks
 }
@@ -23,15 +23,6 @@ func (w Owner) IsSelf() bool {
 // nothing can be said, because it lives in another PID namespace or is hidden from us. A stopped
 // process is alive; one that is exiting, or a zombie, is not.
 func ProcessAlive(w Owner) (alive, known bool) { return processAlive(w) }
-
-// WatchDeath calls notify once, from a goroutine of its own, when the process of w has died; at
-// once if it is dead already. It blocks no thread. stop ends the watch and waits for the goroutine,
-// so do not call it from notify. An error means that there will be no notice, and that the caller
-// must poll: errors.ErrUnsupported for a process in another PID namespace.
-func WatchDeath(w Owner, notify func()) (stop func(), err error) {
-	stop, err = watchDeath(w, notify)
-	return stop, named("watch", "process "+strconv.Itoa(w.PID), err)
-}
 
 // PidfdGetfd duplicates descriptor fd of the process of w into this one, close-on-exec. It needs
 // the right to trace that process. [ErrStale] if it has died.

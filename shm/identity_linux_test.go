@@ -67,7 +67,7 @@ func childOtherNS() {
 	say("%v", life)
 	say("claim %v", o.Claim(nil))
 	say("watch unsupported %v",
-		errors.Is(second(WatchDeath(Owner{PID: 1, PIDNS: 1}, func() {})), errors.ErrUnsupported))
+		errors.Is(second(FollowOwner(Owner{PID: 1, PIDNS: 1}, func() {})), errors.ErrUnsupported))
 	childSleep()
 }
 
