@@ -31,6 +31,31 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
+// TestEventAllocations: nor do events, with payloads, errors and peeks.
+func TestEventAllocations(t *testing.T) {
+	_, e := createEvents(t, cq.EventOptions{Write: true})
+	in := cq.Event{Event: cq.EventUser, Payload: make([]byte, 100)}
+	out := cq.Event{Payload: make([]byte, 0, 100)}
+	bad := cq.EventError{Err: cq.ETrunc, ErrData: make([]byte, 60)}
+	got := cq.EventError{ErrData: make([]byte, 0, 60)}
+	w := attachEvents(t, openDir(t), e.Name())
+	for _, by := range []eventWriter{e, w} {
+		n := testing.AllocsPerRun(1000, func() {
+			_, _ = by.Write(&in)
+			_, _ = e.Read(&out, cq.FlagPeek)
+			_, _ = e.ReadContext(t.Context(), &out, cq.ReadOptions{})
+			_, _ = by.WriteErr(&bad)
+			_, _ = e.Read(&out, 0)
+			_, _ = e.ReadErr(&got, 0)
+			_, _ = e.Read(&out, 0)
+			_, _ = e.ReadErr(&got, 0)
+		})
+		if n != 0 || len(got.ErrData) != 60 || len(out.Payload) != 100 {
+			t.Errorf("%v allocations, %d and %d bytes", n, len(got.ErrData), len(out.Payload))
+		}
+	}
+}
+
 // hotCalls are the calls that a busy reader and writer make.
 func hotCalls(t *testing.T, q *cq.Queue, w, own *cq.Writer) map[string]func() {
 	entry, batch := &cq.Entry{Context: 1}, make([]cq.Entry, 8)

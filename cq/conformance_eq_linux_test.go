@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -187,13 +189,22 @@ func TestConformanceEQOpen(t *testing.T) {
 	conformEQ(t, "resolved-attributes", cq.EventOptions{Size: 5, DataMaxBytes: 100, MaxLanes: 2,
 		Wait: cq.WaitYield}, func(t *testing.T, r *eqRig) {
 		o := r.e.Options()
-		if o.Size < 5 || o.DataMaxBytes < 100 || o.MaxLanes != 2 || o.Wait != cq.WaitYield {
+		if o.Size < 5 || o.DataMaxBytes != 104 || o.MaxLanes != 2 || o.Wait != cq.WaitYield {
+			t.Errorf("%+v", o)
+		}
+	})
+	conformEQ(t, "zero-attributes", cq.EventOptions{}, func(t *testing.T, r *eqRig) {
+		if o := r.e.Options(); o.Size != 1024 || o.DataMaxBytes != 232 || o.MaxLanes != 63 ||
+			r.e.Name() != queueName(t) || waitFD(r.e) != -1 || r.e.FID().Kind != cq.FIDEvents {
 			t.Errorf("%+v", o)
 		}
 	})
 	conformEQ(t, "size-is-guaranteed", cq.EventOptions{Size: 32}, func(t *testing.T, r *eqRig) {
 		writeEvents(t, r.w, 0, 32)
-		wantContexts(t, "all", drainEvents(t, r.e), upTo(0, 32)...)
+		writeEvents(t, r.near(t), 32, 64) // who attaches has as much room
+		got := drainEvents(t, r.e)
+		slices.Sort(got)
+		wantContexts(t, "all", got, upTo(0, 64)...)
 	})
 	conformEQ(t, "user-context", cq.EventOptions{UserContext: "mine"}, func(t *testing.T, r *eqRig) {
 		if got := r.e.UserContext(); got != "mine" {
@@ -210,10 +221,16 @@ func TestConformanceEQOpen(t *testing.T) {
 	conformOnce(t, "sizes", func(t *testing.T) {
 		d := openDir(t)
 		for size := 1; size <= 65536; size *= 2 {
-			e, err := cq.CreateEvents(d, "e", cq.EventOptions{Size: size, DataMaxBytes: 8})
+			e, err := cq.CreateEvents(d, "e", cq.EventOptions{Size: size, DataMaxBytes: 1, Write: true})
 			must(t, err)
-			if e.Options().Size < size {
+			if e.Options().Size != size {
 				t.Errorf("size %d became %d", size, e.Options().Size)
+			}
+			writeEvents(t, e, 0, uint64(size))
+			n, err := e.Write(&cq.Event{})
+			wantErr(t, "one more than the size", err, cq.ErrFull, syscall.EAGAIN)
+			if n != 0 {
+				t.Errorf("%d bytes", n)
 			}
 			must(t, e.Close())
 		}
@@ -222,10 +239,18 @@ func TestConformanceEQOpen(t *testing.T) {
 		d := openDir(t)
 		for field, o := range map[string]cq.EventOptions{"Size": {Size: -1},
 			"Affinity": {Affinity: cq.Affinity{Valid: true, CPU: -5}}, "Wait": {Wait: 99},
-			"MaxLanes": {MaxLanes: -1}, "DataMaxBytes": {DataMaxBytes: 1 << 30}} {
+			"MaxLanes": {MaxLanes: 1025}, "DataMaxBytes": {DataMaxBytes: 65513},
+			"Overrun": {Overrun: 7}, "Lifetime": {Lifetime: 7}} {
 			_, err := cq.CreateEvents(d, "e", o)
 			wantErr(t, field, err, cq.ErrInvalid, syscall.EINVAL)
 			wantField(t, err, field)
+		}
+		handled := cq.EventOptions{Wait: cq.WaitFD, Handler: func(*cq.Event, error) {}}
+		_, err := cq.CreateEvents(d, "e", handled)
+		wantField(t, err, "Wait")
+		big, err := cq.PlanEvents(cq.EventOptions{Size: 16, DataMaxBytes: 65512}, 2)
+		if err != nil || big < 3*16*65536 {
+			t.Errorf("plan %d, %v", big, err)
 		}
 	})
 }
@@ -244,6 +269,19 @@ func TestConformanceEQClose(t *testing.T) {
 			_, err = cq.AdoptEvents(r.d, r.e.Name(), cq.EventOptions{})
 			wantErr(t, "adopt", err, fs.ErrNotExist)
 		}
+		_, err = cq.AttachEvents(t.Context(), r.d, r.e.Name(), cq.WriterOptions{})
+		wantErr(t, "attach", err, syscall.ENOENT)
+	})
+}
+
+// TestConformanceEQEnds: what ends a blocking read is in its error.
+func TestConformanceEQEnds(t *testing.T) {
+	t.Parallel()
+	conformEQ(t, "ends", cq.EventOptions{Spin: -1}, func(t *testing.T, r *eqRig) {
+		done := eventAsleep(t, r.e, func() { must(t, r.e.Close()) })
+		_, err := eqSread(r.e, &cq.Event{}, tooLong)
+		wantErr(t, "close", err, cq.ErrClosed, os.ErrClosed)
+		done()
 	})
 }
 
@@ -251,8 +289,11 @@ func TestConformanceEQClose(t *testing.T) {
 func TestConformanceEQWaitObject(t *testing.T) {
 	t.Parallel()
 	conformEQ(t, "none", cq.EventOptions{Wait: cq.WaitNone}, func(t *testing.T, r *eqRig) {
-		_, err := eqSread(r.e, &cq.Event{}, -1)
-		wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
+		for _, flags := range []cq.Flags{0, cq.FlagPeek} {
+			_, err := eqSread(r.e, &cq.Event{}, -1, flags)
+			wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
+		}
+		wantErr(t, "signal", r.e.Signal(), cq.ErrNoWait)
 		if fd := waitFD(r.e); fd != -1 {
 			t.Errorf("descriptor %d", fd)
 		}
@@ -316,6 +357,12 @@ func TestConformanceEQStrError(t *testing.T) {
 		text := r.e.StrError(int32(cq.ENoKey), []byte{0xab})
 		if !strings.Contains(text, cq.ENoKey.Error()) || !strings.Contains(text, "ab") {
 			t.Errorf("%q", text)
+		}
+		for n, want := range map[int32]string{int32(cq.ETrunc): "truncation",
+			int32(syscall.ENOENT): "no such file or directory", -3: "provider error -3"} {
+			if got := r.e.StrError(n, nil); got != want {
+				t.Errorf("%d: %q", n, got)
+			}
 		}
 	})
 }

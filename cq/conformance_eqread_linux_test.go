@@ -1,8 +1,11 @@
 package cq_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -48,24 +51,53 @@ func TestConformanceEQRead(t *testing.T) {
 		_, err := r.e.Read(&cq.Event{}, 0)
 		wantErr(t, "a fourth", err, cq.ErrWouldBlock)
 	})
+	bounded := cq.EventOptions{Size: 4, DataMaxBytes: 100}
+	conformEQ(t, "every-length", bounded, func(t *testing.T, r *eqRig) {
+		most := r.e.Options().DataMaxBytes
+		text := make([]byte, most+1)
+		for i := range text {
+			text[i] = byte(i + 1)
+		}
+		ev := cq.Event{Payload: make([]byte, 0, most)}
+		for n := range most + 1 {
+			_, err := r.w.Write(&cq.Event{Event: cq.EventUser, Payload: text[:n]})
+			must(t, err)
+			k, err := r.e.Read(&ev, 0)
+			if k != cq.EventHeaderBytes+n || err != nil || string(ev.Payload) != string(text[:n]) {
+				t.Fatalf("%d bytes: %d, %v, %x", n, k, err, ev.Payload)
+			}
+		}
+		near := r.near(t)
+		_, err := near.Write(&cq.Event{Payload: text})
+		wantErr(t, "a long payload", err, cq.ErrInvalid, syscall.EINVAL)
+		wantField(t, err, "len(Payload)")
+		_, err = near.WriteErr(&cq.EventError{ErrData: text})
+		wantField(t, err, "len(ErrData)")
+	})
 	conformEQ(t, "too-large-stays", o, func(t *testing.T, r *eqRig) {
 		_, err := r.w.Write(&cq.Event{Event: cq.EventUser, Context: 1, Payload: []byte("connection")})
 		must(t, err)
-		for range 3 {
-			ev := cq.Event{Payload: make([]byte, 0, 4)}
-			_, err := r.e.Read(&ev, 0)
+		near := r.near(t)
+		for _, flags := range []cq.Flags{0, cq.FlagPeek, 0} {
+			ev := cq.Event{Context: 77, Payload: make([]byte, 3, 9)}
+			n, err := r.e.Read(&ev, flags)
 			wantErr(t, "read", err, cq.ETooSmall, syscall.EMSGSIZE)
 			var small *cq.TooSmallError
-			if !errors.As(err, &small) || small.NeedBytes != 10 {
-				t.Fatalf("%v does not say that 10 bytes are needed", err)
+			if !errors.As(err, &small) || small.NeedBytes != 10 || n != 0 {
+				t.Fatalf("%d, %v does not say that 10 bytes are needed", n, err)
 			}
-			_, err = eqSread(r.e, &ev, -1)
+			_, err = eqSread(r.e, &ev, -1, flags)
 			wantErr(t, "sread", err, cq.ETooSmall)
+			if ev.Context != 77 || len(ev.Payload) != 3 {
+				t.Errorf("changed: %+v", ev)
+			}
+			writeEvents(t, near, 10, 12) // whatever else there is
 		}
 		ev := cq.Event{Payload: make([]byte, 0, 10)}
 		if _, err := r.e.Read(&ev, 0); err != nil || string(ev.Payload) != "connection" {
 			t.Errorf("%v, %q", err, ev.Payload)
 		}
+		wantContexts(t, "behind it", drainEvents(t, r.e), 10, 11, 10, 11, 10, 11)
 	})
 }
 
@@ -115,16 +147,24 @@ func TestConformanceEQPeek(t *testing.T) {
 			t.Error("readable after the read")
 		}
 	})
-	conformEQ(t, "blocking", o, func(t *testing.T, r *eqRig) {
-		writeEvents(t, r.w, 0, 2)
-		for i, flags := range []cq.Flags{0, cq.FlagPeek, 0} {
-			var ev cq.Event
-			if n, err := eqSread(r.e, &ev, tooLong, flags); n != cq.EventHeaderBytes || err != nil ||
-				ev.Context != uint64(min(i, 1)) {
-				t.Errorf("%d: %d, %v, %+v", i, n, err, ev)
+	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitYield, cq.WaitFD} {
+		blocking := "blocking"
+		o := cq.EventOptions{Wait: wait, Spin: -1}
+		conformEQ(t, blocking+"/"+wait.String(), o, func(t *testing.T, r *eqRig) {
+			for i, flags := range []cq.Flags{0, cq.FlagPeek, 0} {
+				done := func() {}
+				if i < 2 { // the last one finds what was peeked at
+					done = later(func() { writeEvents(t, r.w, uint64(i), uint64(i+1)) })
+				}
+				var ev cq.Event
+				if n, err := eqSread(r.e, &ev, tooLong, flags); n != cq.EventHeaderBytes || err != nil ||
+					ev.Context != uint64(min(i, 1)) {
+					t.Errorf("%d: %d, %v, %+v", i, n, err, ev)
+				}
+				done()
 			}
-		}
-	})
+		})
+	}
 }
 
 // eqPeekTheSame peeks for longer than one writer's turn lasts, while two have more and write on.
@@ -158,7 +198,7 @@ func eqPeekTheSame(t *testing.T, r *eqRig) {
 func eqPeekAlternating(t *testing.T, r *eqRig) {
 	fids := []cq.FID{r.e.FID(), fabric(3)}
 	for i := range uint64(5) {
-		n, err := r.w.Write(&cq.Event{Event: cq.EventNotify, FID: fids[i%2], Context: i})
+		n, err := r.w.Write(&cq.Event{Event: cq.EventNotify, FID: fids[i%2], Context: i, Data: ^i})
 		if n != cq.EventHeaderBytes || err != nil {
 			t.Errorf("write: %d, %v", n, err)
 		}
@@ -174,7 +214,7 @@ func eqPeekAlternating(t *testing.T, r *eqRig) {
 			t.Errorf("%d: %d, %v", i, n, err)
 		}
 		sameEvent(t, fmt.Sprint(i), ev,
-			cq.Event{Event: cq.EventNotify, FID: fids[i/2%2], Context: i / 2})
+			cq.Event{Event: cq.EventNotify, FID: fids[i/2%2], Context: i / 2, Data: ^(i / 2)})
 	}
 	_, err := r.e.Read(&cq.Event{}, 0)
 	wantErr(t, "an eleventh", err, cq.ErrWouldBlock)
@@ -205,10 +245,16 @@ func TestConformanceEQSread(t *testing.T) {
 		wantErr(t, "sread", err, cq.ErrAvail, cq.EAvail)
 	})
 	conformEQ(t, "timeout", o, func(t *testing.T, r *eqRig) {
-		for _, timeout := range []time.Duration{0, 20 * time.Millisecond} {
+		for _, timeout := range []time.Duration{0, 1, 20 * time.Millisecond} {
 			begin := time.Now()
-			_, err := eqSread(r.e, &cq.Event{}, timeout)
-			wantErr(t, "sread", err, cq.ErrTimedOut, syscall.EAGAIN)
+			_, err := eqSread(r.e, &cq.Event{}, timeout, cq.FlagPeek)
+			wantErr(t, "speek", err, cq.ErrTimedOut)
+			n, err := eqSread(r.e, &cq.Event{}, timeout)
+			wantErr(t, "sread", err, cq.ErrTimedOut, syscall.EAGAIN, os.ErrDeadlineExceeded,
+				context.DeadlineExceeded)
+			if n != 0 {
+				t.Errorf("%d bytes", n)
+			}
 			if took := time.Since(begin); took < timeout {
 				t.Errorf("%v was over after %v", timeout, took)
 			}
@@ -243,6 +289,8 @@ func TestConformanceEQReadErr(t *testing.T) {
 		_ = drainEvents(t, r.e)
 		_, err = r.e.ReadErr(&cq.EventError{}, 0)
 		wantErr(t, "nothing is there", err, cq.ErrWouldBlock, syscall.EAGAIN)
+		_, err = r.e.ReadErr(&cq.EventError{}, cq.FlagPeek)
+		wantErr(t, "nor to peek at", err, cq.ErrWouldBlock)
 	})
 	conformEQ(t, "every-field", o, func(t *testing.T, r *eqRig) {
 		for _, kind := range []cq.FIDKind{cq.FIDMemory, cq.FIDAddresses, cq.FIDEndpoint} {
@@ -260,6 +308,9 @@ func TestConformanceEQReadErr(t *testing.T) {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 			wantErr(t, "entry", &got, syscall.ECONNREFUSED)
+			if !strings.Contains(got.Error(), want.FID.String()) {
+				t.Errorf("%v does not say what it is about", &got)
+			}
 		}
 	})
 	conformEQ(t, "eavail-until-taken", o, func(t *testing.T, r *eqRig) {

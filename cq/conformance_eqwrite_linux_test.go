@@ -1,9 +1,12 @@
 package cq_test
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -43,8 +46,12 @@ func TestConformanceEQWrite(t *testing.T) {
 		}
 		_, err := r.e.Write(&cq.Event{})
 		wantErr(t, "write", err, cq.ErrInvalid, syscall.EINVAL)
+		wantField(t, err, "Write")
 		_, err = r.e.WriteErr(&cq.EventError{})
 		wantErr(t, "writeerr", err, cq.ErrInvalid)
+		must(t, cq.PostEvent(r.e, &cq.Event{Context: 1})) // what its library reports
+		must(t, cq.PostEventError(r.e, &cq.EventError{Context: 2}))
+		wantContexts(t, "reports", drainEventsAnd(t, r.e), 1, 2)
 	})
 	conformEQ(t, "full", o, func(t *testing.T, r *eqRig) {
 		writeEvents(t, r.w, 0, 4)
@@ -54,36 +61,58 @@ func TestConformanceEQWrite(t *testing.T) {
 	})
 	o.Overrun = cq.OverrunQueue
 	conformEQ(t, "overrun", o, func(t *testing.T, r *eqRig) {
+		quiet := r.near(t)
+		writeEvents(t, quiet, 100, 102)
 		writeEvents(t, r.w, 0, 4)
-		_, err := r.w.Write(&cq.Event{})
-		wantErr(t, "a fifth", err, cq.ErrOverrun, cq.EOverrun)
-		for i := range uint64(4) {
-			var ev cq.Event
-			if _, err := r.e.Read(&ev, 0); err != nil || ev.Context != i {
-				t.Errorf("%d: %+v, %v", i, ev, err)
-			}
+		for range 2 {
+			_, err := r.w.Write(&cq.Event{})
+			wantErr(t, "a fifth", err, cq.ErrOverrun, cq.EOverrun)
 		}
+		var got []uint64
+		for range 6 {
+			var ev cq.Event
+			_, err := r.e.Read(&ev, 0)
+			must(t, err)
+			got = append(got, ev.Context)
+		}
+		slices.Sort(got)
+		wantContexts(t, "what came before", got, 0, 1, 2, 3, 100, 101)
 		for range 3 {
 			_, err := r.e.Read(&cq.Event{}, 0)
 			wantErr(t, "then", err, cq.ErrOverrun)
+			_, err = eqSread(r.e, &cq.Event{}, tooLong)
+			wantErr(t, "sread", err, cq.ErrOverrun)
+			_, err = quiet.Write(&cq.Event{})
+			wantErr(t, "write of another", err, cq.ErrOverrun)
+			_, err = r.w.WriteErr(&cq.EventError{})
+			wantErr(t, "writeerr", err, cq.ErrOverrun)
 		}
 	})
-	conformEQ(t, "several-writers", cq.EventOptions{Size: 8, Spin: -1, MaxLanes: 4}, severalWriters)
+	several := cq.EventOptions{Size: 8, Spin: -1, MaxLanes: 4}
+	conformEQ(t, "several-writers", several, func(t *testing.T, r *eqRig) { severalWriters(t, r, 1) })
+	several.Shared = true
+	conformEQ(t, "several-readers", several, func(t *testing.T, r *eqRig) { severalWriters(t, r, 3) })
 }
 
-// severalWriters has the queue's writer and two more write at once: each one's order is kept.
-func severalWriters(t *testing.T, r *eqRig) {
+// severalWriters has the queue's writer and two more write at once, each of two from several
+// goroutines: every event comes once, and to one reader in its writer's order.
+func severalWriters(t *testing.T, r *eqRig, readers int) {
 	const each = 300
 	ws := []eventWriter{r.w, r.near(t), r.near(t)}
+	if readers > 1 { // the lane of a queue that is shared is too
+		ws = append(ws, ws...)
+	}
 	var all sync.WaitGroup
 	for i, w := range ws {
 		all.Go(func() {
 			for n := uint64(0); n < each; {
-				_, err := w.Write(&cq.Event{Event: cq.EventUser, Context: uint64(i), Data: n})
-				switch err {
-				case nil:
+				payload := []byte("payload")[:n%8]
+				_, err := w.Write(&cq.Event{Event: cq.EventUser, Context: uint64(i), Data: n,
+					Payload: payload})
+				switch {
+				case err == nil:
 					n++
-				case cq.ErrFull:
+				case errors.Is(err, cq.ErrFull):
 					runtime.Gosched()
 				default:
 					t.Error(err)
@@ -92,17 +121,30 @@ func severalWriters(t *testing.T, r *eqRig) {
 			}
 		})
 	}
-	var next [3]uint64
-	for range each * len(ws) {
-		var ev cq.Event
-		_, err := eqSread(r.e, &ev, tooLong)
-		must(t, err)
-		if ev.Data != next[ev.Context] {
-			t.Fatalf("writer %d: event %d, want %d", ev.Context, ev.Data, next[ev.Context])
-		}
-		next[ev.Context]++
+	var next [6]atomic.Uint64
+	var left atomic.Int64
+	left.Store(int64(each * len(ws)))
+	for range readers {
+		all.Go(func() {
+			ev := cq.Event{Payload: make([]byte, 0, 8)}
+			for left.Add(-1) >= 0 { // each goes on while there is one for it
+				if _, err := eqSread(r.e, &ev, tooLong); err != nil {
+					t.Error(err)
+					return
+				}
+				at := next[ev.Context].Add(1) - 1
+				if readers == 1 && at != ev.Data || string(ev.Payload) != "payload"[:ev.Data%8] {
+					t.Errorf("writer %d: event %d with %q, want %d", ev.Context, ev.Data, ev.Payload, at)
+				}
+			}
+		})
 	}
 	all.Wait()
+	for i := range ws {
+		if n := next[i].Load(); n != each {
+			t.Errorf("writer %d: %d events", i, n)
+		}
+	}
 }
 
 // TestConformanceEQEvents are the kinds of events and what they carry.
@@ -112,18 +154,25 @@ func TestConformanceEQEvents(t *testing.T) {
 	conformEQ(t, "kinds", o, func(t *testing.T, r *eqRig) {
 		kinds := []cq.EventKind{cq.EventNotify, cq.EventConnReq, cq.EventConnected, cq.EventShutdown,
 			cq.EventMRComplete, cq.EventAVComplete, cq.EventJoinComplete}
-		for i, k := range kinds { // the numbers of rdma/fi_eq.h
-			if int(k) != i {
+		seen := map[string]bool{}
+		for i, k := range append(kinds, cq.EventPeerDeath, cq.EventPeerNew, cq.EventStarved,
+			cq.EventLinkUp, cq.EventLinkDown, cq.EventMTU, cq.EventMAC, cq.EventAddressAdded,
+			cq.EventAddressRemoved, cq.EventProgram, cq.EventQueues, cq.EventQueues+1, cq.EventUser,
+			cq.EventUser+5, 99, 1<<32-1) {
+			if i < len(kinds) && int(k) != i { // the numbers of rdma/fi_eq.h
 				t.Errorf("%v is %d, want %d", k, k, i)
 			}
-			_, err := r.w.Write(&cq.Event{Event: k, FID: fabric(1)})
-			must(t, err)
-		}
-		for _, k := range kinds {
-			var ev cq.Event
-			if _, err := r.e.Read(&ev, 0); err != nil || ev.Event != k {
-				t.Errorf("%v, %v; want %v", ev.Event, err, k)
+			if seen[k.String()] {
+				t.Errorf("two kinds are %q", k)
 			}
+			seen[k.String()] = true
+			want := cq.Event{Event: k, FID: cq.FID{Kind: cq.FIDUser, ID: ^uint64(0)}}
+			_, err := r.w.Write(&want)
+			must(t, err)
+			var ev cq.Event
+			_, err = r.e.Read(&ev, 0)
+			must(t, err)
+			sameEvent(t, k.String(), ev, want)
 		}
 	})
 	cm := func(t *testing.T, r *eqRig, kind cq.EventKind, of cq.FIDKind, in cq.CMEntry) cq.CMEntry {
@@ -139,6 +188,13 @@ func TestConformanceEQEvents(t *testing.T) {
 		}
 		out, err := cq.ParseCMEntry(ev.Payload)
 		must(t, err)
+		if string(out.Info) != string(in.Info) || string(out.Data) != string(in.Data) {
+			t.Errorf("%+v, want %+v", out, in)
+		}
+		for cut := range len(payload) - len(in.Data) {
+			_, err := cq.ParseCMEntry(payload[:cut])
+			wantErr(t, fmt.Sprint("cut to ", cut), err, cq.ErrCorrupt)
+		}
 		return out
 	}
 	conformEQ(t, "connection-entries", o, func(t *testing.T, r *eqRig) {
@@ -150,7 +206,7 @@ func TestConformanceEQEvents(t *testing.T) {
 		_ = cm(t, r, cq.EventShutdown, cq.FIDEndpoint, cq.CMEntry{})
 	})
 	conformEQ(t, "connection-data", o, func(t *testing.T, r *eqRig) {
-		for _, data := range []string{"", "hello"} {
+		for _, data := range []string{"", "hello", "data, with padding\x00\x00"} {
 			got := cm(t, r, cq.EventConnected, cq.FIDEndpoint, cq.CMEntry{Info: []byte("x"),
 				Data: []byte(data)})
 			if string(got.Data) != data {

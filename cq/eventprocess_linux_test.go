@@ -9,11 +9,8 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
@@ -253,88 +250,4 @@ func TestEventWriterDies(t *testing.T) {
 	if w.Lane() != 1 {
 		t.Errorf("lane %d", w.Lane())
 	}
-}
-
-// TestEventDescriptor is T7 and T9: level-triggered, and a peek takes no readiness away. The
-// writers are the queue itself and another process.
-func TestEventDescriptor(t *testing.T) {
-	_, e := createEvents(t, cq.EventOptions{Write: true, Wait: cq.WaitFD})
-	readable := func(ms int) bool {
-		t.Helper()
-		fds := []unix.PollFd{{Fd: int32(waitFD(e)), Events: unix.POLLIN}}
-		for {
-			n, err := unix.Poll(fds, ms)
-			if err == syscall.EINTR {
-				continue
-			}
-			must(t, err)
-			return n == 1 && fds[0].Revents == unix.POLLIN
-		}
-	}
-	must(t, e.TryWait())
-	if readable(0) {
-		t.Error("readable with nothing there")
-	}
-	writeEvents(t, e, 1, 2)
-	for range 2 {
-		if !readable(0) {
-			t.Error("not readable with an event")
-		}
-	}
-	var ev cq.Event
-	_, err := eqSread(e, &ev, time.Minute)
-	must(t, err)
-	writeEvents(t, e, 2, 3)
-	for range 3 {
-		if _, err := eqSread(e, &ev, time.Minute, cq.FlagPeek); err != nil || ev.Context != 2 {
-			t.Fatal(err, ev)
-		}
-		wantErr(t, "trywait with an event that was peeked at", e.TryWait(), cq.ErrWouldBlock)
-		if !readable(0) {
-			t.Error("not readable after a peek")
-		}
-	}
-	_, err = eqSread(e, &ev, time.Minute)
-	must(t, err)
-	must(t, e.TryWait())
-	if readable(0) {
-		t.Error("readable when everything was read")
-	}
-
-	c := startChild(t, "event-writer", envQueue+"="+e.Name(), envCount+"=3")
-	_ = c.line(t)
-	for i := uint64(0); i < 3; {
-		if err := e.TryWait(); err == nil {
-			if !readable(60_000) {
-				t.Fatal("it never gets readable")
-			}
-		} else {
-			wantErr(t, "trywait", err, cq.ErrWouldBlock)
-		}
-		ev.Payload = make([]byte, 0, 100)
-		for _, err = e.Read(&ev, 0); err == nil; _, err = e.Read(&ev, 0) {
-			if ev.Data != i {
-				t.Errorf("event %d, want %d", ev.Data, i)
-			}
-			i++
-		}
-		wantErr(t, "read", err, cq.ErrWouldBlock)
-	}
-	_ = c.stop(t)
-}
-
-// TestEventQueueGone: a writer of another process learns that its queue was closed.
-func TestEventQueueGone(t *testing.T) {
-	t.Parallel()
-	d := openDir(t)
-	e, err := cq.CreateEvents(d, "gone", cq.EventOptions{})
-	must(t, err)
-	c := startChild(t, "event-writer", envQueue+"=gone")
-	_ = c.line(t)
-	must(t, e.Close())
-	if got := c.stop(t); got == "" {
-		t.Error("it says nothing")
-	}
-	_, err = cq.AttachEvents(t.Context(), d, "gone", cq.WriterOptions{})
-	wantErr(t, "attach", err, syscall.ENOENT)
 }

@@ -1,7 +1,9 @@
 package cq
 
-import "github.com/shmring/shmring/internal/kind"
-import "github.com/shmring/shmring/shm"
+import (
+	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/shm"
+)
 
 // What tests need to stop a process half way through an add, or to scribble as a hostile peer.
 const (

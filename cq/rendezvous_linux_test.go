@@ -12,9 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
-	"golang.org/x/sys/unix"
 )
 
 // connect returns a connected pair of sockets, which are closed when the test ends.
