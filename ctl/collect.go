@@ -173,8 +173,8 @@ func reasonOf(s *collect.Remains) string {
 		switch {
 		case s.Socket:
 			return "a socket that no process has"
-		case s.Cut:
-			return "it was cut, and no process has what is left"
+		case s.Truncated:
+			return "it was truncated, and no process has what is left"
 		}
 		switch s.Kind {
 		case 0:

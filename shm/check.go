@@ -15,9 +15,9 @@ type Violation struct {
 	Got, Want string
 }
 
-// Invariant is something that holds for every object of some kind. One that is exact holds at every
-// moment while the object is used, also after any process died over it; one that is not, only of an
-// object that nobody is changing, and is judged only when nobody was.
+// Invariant is something that holds for every object of some kind. An exact one holds at every
+// moment while the object is used, also after a process died in the middle of a change. One that is
+// not exact holds while nobody changes the object, and is checked only then.
 type Invariant struct {
 	Name  string
 	Exact bool
@@ -69,9 +69,10 @@ func (c *headerCheck) bad(name string, off int, got, want any) {
 		Within: uint64(off), Got: fmt.Sprint(got), Want: fmt.Sprint(want)})
 }
 
-// CheckHeader returns all that is wrong with a private copy of page 0 of a file of so many bytes.
-// Unlike [DecodeHeader] it does not end with the first, unless that leaves the rest without a
-// meaning. If it finds nothing, DecodeHeader succeeds, and all section are inside the file.
+// CheckHeader returns all that is wrong with page, a private copy of page 0 of a file of fileBytes
+// bytes. Unlike [DecodeHeader] it goes on after the first violation, unless that leaves the rest
+// without a meaning. If it finds nothing, DecodeHeader succeeds, and all sections are inside the
+// file.
 func CheckHeader(page []byte, fileBytes uint64) []Violation {
 	c := &headerCheck{page: page}
 	if len(page) < headerBytes || fileBytes < headerBytes {

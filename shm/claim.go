@@ -77,7 +77,7 @@ func (o *Object) Life() (life Life, err error) {
 		if locked {
 			return Alive, nil
 		}
-		err = guarded(func() (e error) { life, e = o.fate(); return e })
+		err = guarded(func() (e error) { life, e = o.ownerLife(); return e })
 		if err != nil {
 			return 0, named(op, o.name, err)
 		}
@@ -89,8 +89,8 @@ func (o *Object) Life() (life Life, err error) {
 	return LockLost, nil
 }
 
-// fate judges the owner of an object whose lock is free.
-func (o *Object) fate() (Life, error) {
+// ownerLife assesses the owner of an object whose lock is free.
+func (o *Object) ownerLife() (Life, error) {
 	owner, ok := loadOwner(o.mem)
 	switch {
 	case !ok:
@@ -123,10 +123,9 @@ func (o *Object) Claim(check func() error) error {
 	return o.claim(op, check, o.takeOver)
 }
 
-// Hold keeps others from claiming an object until Unlink and Close, or Release, and proves what
-// Claim proves, but leaves the owner record alone: who died there stays dead, and nobody else can
-// be taken for the one who did, whatever becomes of this process. It is for those who remove.
-// Errors are those of Claim.
+// Hold keeps other processes from claiming an object, until Unlink and Close, or Release. It proves
+// what [Object.Claim] proves, and leaves the owner record as it is: the dead owner stays recorded,
+// whatever becomes of this process. It is for those who remove objects. Errors are those of Claim.
 func (o *Object) Hold() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -193,7 +192,7 @@ func (o *Object) lock() (int, error) {
 // busy is the error of an object whose lock somebody has.
 func (o *Object) busy() *BusyError {
 	busy := &BusyError{Name: o.name}
-	_ = Guard(func() { // its owner may cut the file
+	_ = Guard(func() { // its owner may truncate the file
 		owner, ok := loadOwner(o.mem)
 		switch {
 		case !ok:
@@ -219,7 +218,7 @@ func (o *Object) mayTake(check func() error) error {
 			return &Error{Err: ErrStale, Hint: "it was removed meanwhile; open it again"}
 		}
 	}
-	life, err := o.fate()
+	life, err := o.ownerLife()
 	if err != nil {
 		return err
 	}
@@ -277,7 +276,7 @@ func (o *Object) leave() error {
 }
 
 // markReleased runs under the lock, if that is still there: a stray close in this process may have
-// dropped it, and then the record can be somebody else's. Nor must a file that was cut kill us.
+// dropped it, and then the record can be somebody else's. Nor must a truncated file kill us.
 func (o *Object) markReleased() error {
 	return guarded(func() error {
 		locked, err := sysLocked(o.fd)

@@ -29,10 +29,10 @@ func (d *Dir) Create(name string, spec Spec, init func(*Object) error) (*Object,
 	return o, named(op, name, err)
 }
 
-// CreateIn makes an object in the directory sub of this one, and that directory too if it is not
-// there. Whoever tidies up may remove a directory that is empty at any moment; so the object is
-// made first, and the directory as often as it takes until the object has its name there. Errors
-// are those of Create and [Dir.Sub].
+// CreateIn makes an object in the directory sub of this one, and makes sub if it is not there. A
+// collector may remove an empty directory at any moment, so CreateIn makes the object first, and
+// then the directory, as often as it takes until the object has its name there. Errors are those of
+// [Dir.Create] and [Dir.Sub].
 func (d *Dir) CreateIn(sub, name string, spec Spec, init func(*Object) error) (*Object, *Dir,
 	error) {
 	const op = "create"
@@ -73,8 +73,8 @@ func (d *Dir) lacks(name string) error {
 	return nil
 }
 
-// CreateMemfd makes the same kind of object without a name in the file system; peers get it by
-// descriptor. name shows in /proc. Errors are those of Create.
+// CreateMemfd makes an object as [Dir.Create] does, without a name in the file system: peers get it
+// by descriptor. spec.Name shows in /proc. Errors are those of Create.
 func CreateMemfd(spec Spec, init func(*Object) error) (*Object, error) {
 	b := builder{name: spec.Name, spec: spec}
 	if b.name == "" {

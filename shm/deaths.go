@@ -19,8 +19,8 @@ const (
 
 func deathSlot(generation uint64) int { return offDeaths + int(generation%deathSlots)*deathBytes }
 
-// Death is an owner that died, and how many died before it, itself included. Count is 0 if that is
-// not known.
+// Death is an owner that died. Count is how many have died until then, this one included, or 0 if
+// that is not known.
 type Death struct {
 	Owner
 	Count uint64
@@ -66,11 +66,10 @@ func loadDeath(page []byte, base int) (Death, bool) {
 	return d, gen != 0 && word(page, base+deadGen).Load() == gen
 }
 
-// Deaths returns the last owners, eight at most, that died and had the object taken over from them,
-// oldest first: whoever looks at an object now and then learns so of those whom it missed, and by
-// their counts how many of these are not remembered. The present owner is not among them, see
-// [Object.OwnerDied], nor are owners that released the object. It is nil after Close. An inspector
-// calls it inside [Guard].
+// Deaths returns the last owners that died and from whom another process took the object over:
+// eight at most, oldest first. The counts say how many died before these. The present owner is not
+// among them, see [Object.OwnerDied], nor are owners that released the object. It is nil after
+// Close. An inspector calls it inside [Guard].
 func (o *Object) Deaths() []Death {
 	if o.mem == nil {
 		return nil

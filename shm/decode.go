@@ -53,7 +53,7 @@ func DecodeHeader(page []byte, fileBytes uint64) (Header, error) {
 func checkFrame(page []byte, fileBytes uint64) error {
 	if len(page) < headerBytes || fileBytes < headerBytes {
 		return &Error{Field: "size", Got: fileBytes, Want: "at least 4096 bytes",
-			Err: ErrTruncated, Hint: "it is no object of this library, or was cut; remove it"}
+			Err: ErrTruncated, Hint: "it is no object of this library, or was truncated; remove it"}
 	}
 	if got := page[offMagic : offMagic+8]; string(got) != magic {
 		return damaged("magic", string(got), magic)
@@ -88,7 +88,7 @@ func checkFrame(page []byte, fileBytes uint64) error {
 	}
 	if fileBytes < total {
 		return &Error{Field: "size", Got: fileBytes, Want: total, Err: ErrTruncated,
-			Hint: "the file was cut after it was made; let its owner make it anew"}
+			Hint: "the file was truncated after it was made; let its owner make it again"}
 	}
 	if fileBytes > total {
 		return damaged("size", fileBytes, total)

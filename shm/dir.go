@@ -168,7 +168,7 @@ func (d *Dir) use() (*dirRef, error) {
 func (d *Dir) Path() string { return d.path }
 
 // Dup returns another handle on the directory, which stays open when this one is closed. It takes
-// no descriptor. That of a closed one is closed, and that of nil is nil.
+// no new descriptor. The Dup of a closed handle is closed, and the Dup of nil is nil.
 func (d *Dir) Dup() *Dir {
 	if d == nil {
 		return nil

@@ -45,14 +45,23 @@
 //
 // # Trust
 //
-// Objects of this kind are for processes of one user, who could trace each other anyway. Even so
-// nothing in a page is believed: a header is copied, checked, and the copy used. What cannot be
-// prevented is that a process of that user cuts a file, which ends with SIGBUS whoever touches its
-// memory outside of [Guard]; a memfd that is sealed cannot be cut. See [Dir.Abandoned] for what is
-// left.
+// Objects with a name are for processes of one user, who could trace each other anyway. Even so
+// nothing in a page is believed: a header is copied, checked, and the copy used. One thing cannot
+// be prevented: a process of that user may truncate a file, which ends with SIGBUS whoever touches
+// its memory outside of [Guard]. A sealed memfd cannot be truncated. See [Dir.Abandoned] for what
+// is left.
 //
-// A memfd can go to another user once it has its [SealOthers]: then the kernel lets nobody write to
-// it but through the mapping that its creator has, and nobody cut it. [OpenPassed] takes such an
-// object, and nothing else. The lock of an object proves nothing across users, who could hold one
-// on anything that they can open: when a peer has died its process and its end of the socket say.
+// A memfd can go to another user once it has its [SealOthers]: then nobody writes to it but through
+// the mapping that its creator has, and nobody truncates it. [OpenPassed] takes such an object, and
+// nothing else. The lock of an object proves nothing across users, who could hold one on anything
+// that they can open: a peer is dead when its process and its end of the socket have ended.
+//
+// # Files
+//
+//	dir, names, fifo, socket             names in a directory
+//	create, createin, open, passed       an object is made, or mapped
+//	header, spec, layout, decode, check  page 0, as pure functions
+//	claim, owner, deaths, execve, seat   who owns it, and whether that process lives
+//	region, window, guard, fds, allow    what users of it share: memory, descriptors, permission
+//	sys_linux, map_linux, space, ...     system calls
 package shm

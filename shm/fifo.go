@@ -44,13 +44,13 @@ func (d *Dir) OpenFIFO(name string, both bool) (fd int, err error) {
 	return fd, err
 }
 
-// Remove removes a name that is not a directory's. It asks nothing: the name of an object goes with
-// [Object.Unlink]. Errors: [ErrName], fs.ErrNotExist, and what the system refuses.
+// Remove removes a name that is not a directory's, and checks nothing: use [Object.Unlink] for an
+// object. Errors: [ErrName], fs.ErrNotExist, and what the system refuses.
 func (d *Dir) Remove(name string) error {
 	return d.at("remove", name, func(dirfd int) error { return sysUnlink(dirfd, name) })
 }
 
-// Links returns how many names the file has that is called so. Errors are those of Remove.
+// Links returns how many names the file called name has. Errors are those of [Dir.Remove].
 func (d *Dir) Links(name string) (n uint64, err error) {
 	err = d.at("look at", name, func(dirfd int) error {
 		info, err := sysStatAt(dirfd, name)

@@ -11,9 +11,9 @@ type fault interface {
 	Addr() uintptr
 }
 
-// Guard runs f and turns a memory fault in it into an error that is [ErrTruncated]. Tools that look
-// at files which their owner may cut read them inside it; f must hold no lock that a panic would
-// leave locked. Other panics pass. It guards the calling goroutine only.
+// Guard runs f and turns a memory fault in it into an error that is [ErrTruncated]. Tools read a
+// file inside it if the owner may truncate that file meanwhile. f must hold no lock that a panic
+// would leave locked. Other panics pass. It guards the calling goroutine only.
 func Guard(f func()) (err error) {
 	old := debug.SetPanicOnFault(true)
 	defer func() {
@@ -22,7 +22,7 @@ func Guard(f func()) (err error) {
 		case nil:
 		case fault:
 			err = &Error{Op: "read", Field: "address", Got: r.Addr(), Want: "memory that exists",
-				Err: ErrTruncated, Hint: "the file was cut while it was mapped"}
+				Err: ErrTruncated, Hint: "the file was truncated while it was mapped"}
 		default:
 			panic(r)
 		}

@@ -27,8 +27,8 @@ const (
 	asideSuffix = "~collected"
 )
 
-// IsAside reports whether a queue's directory of that name was on its way to its own name. Whoever
-// finds one whose owner is dead has found something that nobody else will look for.
+// IsAside reports whether sub is the name of a queue's directory that has not got its own name yet.
+// If the owner of such a queue is dead, nobody will ever look for it.
 func IsAside(sub string) bool {
 	id, ok := strings.CutPrefix(sub, asidePrefix)
 	_, isUUID := parseUUID(id)

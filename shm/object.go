@@ -187,9 +187,9 @@ func (o *Object) Seal(s Seals) error {
 	return named("seal", o.name, sysSeal(o.fd, s))
 }
 
-// CheckSealed refuses an object that does not have just these seals, [ErrOwner], or is shorter than
-// its header says, [ErrTruncated]. Without [SealShrink] a peer could cut an object that came as a
-// descriptor, under us or before; without [SealSeal] it could keep others from writing.
+// CheckSealed refuses an object that does not have exactly these seals, with [ErrOwner], or that is
+// shorter than its header says, with [ErrTruncated]. Without [SealShrink] a peer could truncate an
+// object that it sent as a descriptor; without [SealSeal] it could keep others from writing.
 func (o *Object) CheckSealed(want Seals) error {
 	const op = "open"
 	o.mu.Lock()
@@ -310,10 +310,11 @@ func (o *Object) ownsLock() error {
 	return nil
 }
 
-// Outlast lets the object's memory be loaded at any time, also beside Close and afterwards, by
-// whoever keeps the Object reachable. Close puts zero pages of this process in its place, as that
-// of a [Window] does, and the garbage collector gives the addresses back. So who looks must see
-// afterwards whether the object was closed. It is called before anybody looks.
+// Outlast makes the object's memory safe to load at any time, also during Close and afterwards, for
+// whoever keeps the Object reachable. Close then puts zero pages of this process in the place of
+// the memory, as [Window.Close] does, and the garbage collector gives the addresses back. So a
+// reader must check after each load whether the object was closed. Call Outlast before the first
+// such load.
 func (o *Object) Outlast() { o.lasting = true }
 
 // Close unmaps the object and gives up what it holds; an owner records before that it released

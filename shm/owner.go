@@ -28,8 +28,8 @@ type Owner struct {
 	Program uint64
 }
 
-// NameProcess says which process that is, for messages: a number of another PID namespace means
-// somebody else here, so that comes with the namespace.
+// NameProcess names the process of w in a message. If it is in another PID namespace the name says
+// which, since the number means another process here.
 func NameProcess(w Owner) string {
 	switch w.PIDNS {
 	case Self().PIDNS:

@@ -3,9 +3,9 @@ package shm
 import "syscall"
 
 // SealOthers are the seals of an object that goes to other users. A descriptor that was opened for
-// reading forbids its holder nothing, since a memfd can be opened for writing through /proc; these
-// seals have the kernel refuse every way to write to it or to cut it, to everybody, for ever. What
-// its creator has mapped before stays writable.
+// reading forbids its holder nothing, since a memfd can be opened for writing through /proc. With
+// these seals the kernel refuses everybody, for ever, to write to it or to truncate it. What its
+// creator has mapped before stays writable.
 const SealOthers = SealShrink | SealGrow | SealSeal | SealFutureWrite
 
 // SealForOthers gives a memfd its [SealOthers]. From then on not even its owner can map it for

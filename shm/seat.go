@@ -6,10 +6,10 @@ import (
 	"syscall"
 )
 
-// Seat is one of a number of places at an object that many processes write together. The kernel
-// keeps who sits where: a seat is a lock on one byte of the file, through a private descriptor, and
-// is free again when its holder dies, in whatever PID namespace. While anybody has a seat, or
-// stands, the object cannot be claimed. The owner has all seats: whoever makes an object for many
+// Seat is one of a number of places at an object that many processes write together. A seat is a
+// lock on one byte of the file, through a private descriptor, so it is free again when its holder
+// dies, in any PID namespace. A process that finds no free seat stands. While a process sits or
+// stands the object cannot be claimed. The owner has all seats: whoever makes an object for many
 // releases it first.
 type Seat struct {
 	index int
@@ -21,9 +21,9 @@ type Seat struct {
 // maxSeats bounds the bytes that are tried.
 const maxSeats = 1 << 12
 
-// TakeSeat takes the lowest free one of n seats. When all are taken it stands: Index is -1, which
-// others can tell too, with [Object.Standing]. While somebody owns the object, as its maker and its
-// remover do for a moment, the error is a *[BusyError].
+// TakeSeat takes the lowest free one of n seats. If all are taken the process stands: Index of the
+// result is -1, and [Object.Standing] tells others. While a process owns the object, as its maker
+// and its remover do for a moment, the error is a *[BusyError].
 func (o *Object) TakeSeat(n int) (*Seat, error) {
 	const op = "take a seat at"
 	if n < 1 || n > maxSeats {
@@ -66,7 +66,7 @@ func (o *Object) TakeSeat(n int) (*Seat, error) {
 	return nil, named(op, o.name, err)
 }
 
-// Index returns the number of the seat, or -1 for one who stands.
+// Index returns the number of the seat, or -1 if its holder stands.
 func (s *Seat) Index() int { return s.index }
 
 // Leave gives the seat back. It may be called again.
@@ -79,10 +79,10 @@ func (s *Seat) Leave() {
 	}
 }
 
-// Seated reports whether a living process, which may be this one, has the seat.
+// Seated reports whether a living process, this one included, has the seat.
 func (o *Object) Seated(seat int) (bool, error) { return o.byteLocked(int64(seat), false) }
 
-// Standing reports whether a living process had to stand at n seats.
+// Standing reports whether a living process, this one included, found all n seats taken and stands.
 func (o *Object) Standing(n int) (bool, error) { return o.byteLocked(int64(n), true) }
 
 func (o *Object) byteLocked(at int64, shared bool) (bool, error) {

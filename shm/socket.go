@@ -8,11 +8,12 @@ import (
 	"syscall"
 )
 
-// Bound reports whether the name of a socket may lead to somebody: a process has bound it and holds
-// it open, whether it listens yet or no more, or a process has the lock of the name and may be
-// about to. It never leads to somebody if [Dir.RemoveUnbound] of a process that died has moved the
-// socket there. Nobody notices: nothing connects. Errors: [ErrKind] for what is no socket,
-// [ErrOwner], fs.ErrNotExist, and what the system refuses.
+// Bound reports whether the name of a socket may lead to a process: one has bound it and holds it
+// open, whether it listens or not, or one has the lock of the name and may be about to bind it. It
+// is false for a socket that [Dir.RemoveUnbound] has moved aside in a process that died meanwhile.
+// It does not connect, so nobody notices.
+//
+// Errors: [ErrKind] for what is no socket, [ErrOwner], fs.ErrNotExist, and what the system refuses.
 func (d *Dir) Bound(name string) (bool, error) {
 	const op = "probe socket"
 	ref, err := d.socketDir(op, name)
@@ -34,12 +35,12 @@ func (d *Dir) Bound(name string) (bool, error) {
 	return bound && !strings.HasSuffix(name, asideSuffix), named(op, name, err)
 }
 
-// RemoveUnbound removes the name of a socket that no process has. Any number of processes may do
-// so at once, while others remove it and bind the name anew: a socket that somebody has is never
-// removed. One that came in the very moment between our looks has no name for the time of some
-// system calls; if this process dies just then, the next one that collects gives it back. errors.Is
-// finds EBUSY if somebody has the socket, or collects right now. Other errors are those of
-// [Dir.Bound].
+// RemoveUnbound removes the name of a socket that no process has. Any number of processes may call
+// it at once, while others remove the socket and bind the name again: a socket that a process has
+// is never removed. If a process binds the name between our two looks, the name is gone for the
+// time of some system calls; if this process dies just then, the next collection gives it back.
+//
+// Errors: EBUSY if a process has the socket or collects at this moment, and those of [Dir.Bound].
 func (d *Dir) RemoveUnbound(name string) error {
 	const op = "remove socket"
 	bound, err := d.Bound(name)

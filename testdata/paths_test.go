@@ -28,7 +28,7 @@ var byPath = map[string]string{
 
 // mayByPath are the functions that may do so, and why.
 var mayByPath = map[string]string{
-	"shm/room_linux.go readOrNothing":                  "what the kernel says below /proc and /sys",
+	"shm/space_linux.go readOrNothing":                 "what the kernel says below /proc and /sys",
 	"shm/identity_linux.go sysStatFollow":              "below /proc",
 	"shm/identity_linux.go processAlive":               "below /proc",
 	"shm/socket_linux.go sysBound":                     "by /proc/self/fd: connect takes no directory",

@@ -70,16 +70,16 @@ func (m *terms) fate(life shm.Life, unread uint64, o Options) Fate {
 
 // assess looks at the target from outside.
 func (t *target) assess() (r Remains, err error) {
-	obj, err := t.home().Open(t.main, shm.Inspect)
+	obj, err := t.objectDir().Open(t.main, shm.Inspect)
 	gone := t.isQueue() && errors.Is(err, fs.ErrNotExist)
-	n, cut := t.cut(t.main, err)
+	n, cut := t.truncated(t.main, err)
 	switch {
 	case (gone || cut) && t.o.Object != (shm.UUID{}): // whose it was is not known
 		return r, fs.ErrNotExist
 	case t.isQueue() && (gone || cut):
 		return t.orphans(cut)
 	case cut:
-		return Remains{Fate: Garbage, Cut: true, SizeBytes: n}, nil
+		return Remains{Fate: Garbage, Truncated: true, SizeBytes: n}, nil
 	}
 	if errors.Is(err, syscall.ENXIO) || errors.Is(err, shm.ErrName) { // as it is of sockets
 		return t.socket(err)
@@ -89,7 +89,7 @@ func (t *target) assess() (r Remains, err error) {
 	}
 	defer obj.Close()
 	r.Kind, r.SizeBytes = obj.Header().Kind, obj.Header().TotalBytes
-	if err := t.o.means(obj); err != nil {
+	if err := t.o.admits(obj); err != nil {
 		return r, err
 	}
 	if r.Kind == shm.KindCounter && !t.isQueue() {
@@ -138,19 +138,19 @@ func (r *Remains) livesOrMay(life shm.Life) bool {
 	return r.Fate != ""
 }
 
-// cut reports whether an error of opening an object is one of a rest that nobody has any more, and
-// how long that is. An empty file may be anybody's, unless it is asked for by its name.
-func (t *target) cut(name string, err error) (bytes uint64, cut bool) {
+// truncated reports whether an error of opening an object is one of a rest that nobody has any
+// more, and how long that is. An empty file may be anybody's, unless it is asked for by its name.
+func (t *target) truncated(name string, err error) (bytes uint64, cut bool) {
 	if !errors.Is(err, shm.ErrTruncated) {
 		return 0, false
 	}
-	n, err := t.home().Abandoned(name)
-	return n, err == nil && (n > 0 || t.isQueue() || t.o.Waiting || t.o.former)
+	n, err := t.objectDir().Abandoned(name)
+	return n, err == nil && (n > 0 || t.isQueue() || t.o.Waiting || t.o.forNew)
 }
 
 // socket judges what could not be opened as an object.
 func (t *target) socket(err error) (r Remains, _ error) {
-	if t.isQueue() || t.o.former || len(t.o.Kinds) > 0 || t.o.Object != (shm.UUID{}) {
+	if t.isQueue() || t.o.forNew || len(t.o.Kinds) > 0 || t.o.Object != (shm.UUID{}) {
 		return r, err
 	}
 	bound, unlike := t.at.Bound(t.name)
@@ -177,7 +177,7 @@ func (t *target) openLanes(acc shm.Access) (lanes []*shm.Object, err error) {
 		if errors.Is(err, fs.ErrNotExist) { // its writer removed it meanwhile
 			continue
 		}
-		if _, cut := t.cut(n.Name, err); cut {
+		if _, cut := t.truncated(n.Name, err); cut {
 			continue // nobody has it any more, nor what was in it
 		}
 		if err != nil {
@@ -271,9 +271,9 @@ func unread(lanes []*shm.Object, reader *shm.Object, q kind.Queue) (n uint64, er
 }
 
 // orphans looks at a directory without a reader's object: it is empty, or has lanes whose writers
-// did not notice that the queue was destroyed. If that was cut, it is there all the same.
+// did not notice that the queue was destroyed. If that was truncated, it is there all the same.
 func (t *target) orphans(cut bool) (r Remains, err error) {
-	r.Cut = cut
+	r.Truncated = cut
 	names, err := t.dir.List()
 	if err != nil {
 		return r, err

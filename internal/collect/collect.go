@@ -34,14 +34,14 @@ const (
 
 // Remains says how something stands with the processes that use it.
 type Remains struct {
-	Kind      shm.Kind // 0: the directory of a queue that is gone, a socket, or what was cut
+	Kind      shm.Kind // 0: the directory of a queue that is gone, a socket, or what was truncated
 	Socket    bool
 	Fate      Fate
 	Owner     shm.Owner // one that lives, of Living and LockLost; zero if none is known
 	Unread    uint64    // entries of a queue that were not read
 	Counted   bool      // Unread is known
 	SizeBytes uint64    // of all its objects
-	Cut       bool      // it, or the reader's object, was cut: what it was is not known
+	Truncated bool      // it, or the reader's object, was truncated: what it was is not known
 }
 
 // Options say what is meant. The zero value is whatever has the name, if nobody is to come for it.
@@ -55,7 +55,7 @@ type Options struct {
 	// is one that was cut: whose it was is not known.
 	Object shm.UUID
 
-	former bool // to make room for a new one, which asks for the name
+	forNew bool // to make room for a new one, which asks for the name
 }
 
 // errKept: what was to be removed is not garbage, or no longer.
@@ -77,7 +77,7 @@ func find(d *shm.Dir, name string, o Options) (*target, error) {
 	dir, err := d.Sub(name, false)
 	if err == nil {
 		// Nobody waits for a queue whose maker died before it got its own name.
-		t.o.Waiting = o.Waiting || shm.IsAside(name) && !o.former
+		t.o.Waiting = o.Waiting || shm.IsAside(name) && !o.forNew
 		t.dir, t.main = dir, kind.ReaderFile
 	} else if !isNoDirectory(err) {
 		return nil, err
@@ -104,16 +104,16 @@ func (t *target) hasForm(k shm.Kind) bool {
 	return t.isQueue() == (k == shm.KindQueue || k == shm.KindEvents)
 }
 
-// home returns where the target's objects have their names.
-func (t *target) home() *shm.Dir {
+// objectDir returns where the target's objects have their names.
+func (t *target) objectDir() *shm.Dir {
 	if t.isQueue() {
 		return t.dir
 	}
 	return t.at
 }
 
-// means refuses an object that is not meant.
-func (o *Options) means(obj *shm.Object) error {
+// admits refuses an object that is not meant.
+func (o *Options) admits(obj *shm.Object) error {
 	h := obj.Header()
 	if len(o.Kinds) > 0 && !slices.Contains(o.Kinds, h.Kind) {
 		return kind.Refuse("find", obj.Name(), "kind", h.Kind, o.Kinds, shm.ErrKind)

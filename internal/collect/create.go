@@ -40,7 +40,7 @@ func isTaken(err error) bool { return errors.Is(err, fs.ErrExist) || errors.Is(e
 func RemoveFormer(d *shm.Dir, name string) error {
 	var met Contest
 	for {
-		err := removeOnce(d, name, Options{former: true})
+		err := removeOnce(d, name, Options{forNew: true})
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // a collector was faster
 		}

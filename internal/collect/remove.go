@@ -15,7 +15,7 @@ func removeOnce(d *shm.Dir, name string, o Options) error {
 		return err
 	}
 	defer t.dir.Close()
-	if err = t.remove(); err == nil && t.isQueue() && !o.former {
+	if err = t.remove(); err == nil && t.isQueue() && !o.forNew {
 		crash.At(crash.CollectEmptied)
 		err = d.RemoveSub(name)
 	}
@@ -53,7 +53,7 @@ func (t *target) remove() error {
 // who has died or left. So it is for a moment while somebody removes it, or looks whether he can
 // have it; and for longer if a process that the owner forked has the lock as well.
 func (t *target) heldByOthers() bool {
-	obj, err := t.home().Open(t.main, shm.Inspect)
+	obj, err := t.objectDir().Open(t.main, shm.Inspect)
 	if err == nil {
 		defer obj.Close()
 		if !ownerIsGone(obj) {
@@ -92,26 +92,26 @@ func ownerIsGone(obj *shm.Object) (gone bool) {
 // what it was, or condemned.
 func (t *target) take() error {
 	if t.isQueue() {
-		if err := t.removeCut(); err != nil {
+		if err := t.removeTruncated(); err != nil {
 			return err
 		}
 	}
-	obj, err := t.home().Open(t.main, shm.ReadWrite)
+	obj, err := t.objectDir().Open(t.main, shm.ReadWrite)
 	gone := t.isQueue() && errors.Is(err, fs.ErrNotExist)
-	_, cut := t.cut(t.main, err)
+	_, cut := t.truncated(t.main, err)
 	switch {
 	case (gone || cut) && t.o.Object != (shm.UUID{}): // it came since assess
 		return fs.ErrNotExist
 	case gone:
 		return t.removeOrphans()
 	case cut:
-		return t.home().RemoveAbandoned(t.main)
+		return t.objectDir().RemoveAbandoned(t.main)
 	}
 	if err != nil {
 		return err
 	}
 	defer obj.Close()
-	if err := t.o.means(obj); err != nil {
+	if err := t.o.admits(obj); err != nil {
 		return err
 	}
 	last := &lastLook{target: t, obj: obj}
@@ -139,9 +139,9 @@ func (t *target) take() error {
 	return last.unlink()
 }
 
-// removeCut removes the objects of a queue that were cut and that nobody has any more. Without the
-// reader's there is no queue, and what belongs to that goes too.
-func (t *target) removeCut() error {
+// removeTruncated removes the objects of a queue that were truncated and that nobody has any more.
+// Without the reader's there is no queue, and what belongs to that goes too.
+func (t *target) removeTruncated() error {
 	names, err := t.dir.List()
 	if err != nil {
 		return err
@@ -232,13 +232,13 @@ func (k *lastLook) look() (err error) {
 		err = errKept
 	}
 	if err == nil && k.isQueue() {
-		err = k.shut(m.queue)
+		err = k.closeToWriters(m.queue)
 	}
 	return err
 }
 
-// shut keeps writers from the queue, and fails if one has come already.
-func (k *lastLook) shut(q kind.Queue) (err error) {
+// closeToWriters keeps writers from the queue, and fails if one has come already.
+func (k *lastLook) closeToWriters(q kind.Queue) (err error) {
 	if k.words, err = kind.WordsOf[kind.QueueWords](k.obj, kind.SectQueue, 0); err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ type Label uint8
 const (
 	None Label = iota
 
-	// An object is made (shm, create.go and linkin.go).
+	// An object is made (shm, create.go and createin.go).
 	CreateAllocated // memory is there, nothing written
 	CreateFilled    // header and sections are written, the lock is not taken
 	CreateLocked    // the lock is taken, there is no name

@@ -19,7 +19,7 @@ func Invariants() []shm.Invariant {
 		{Name: "object.name", Exact: true, What: "the header has the name of the object"},
 		{Name: "object.attributes", Exact: true, What: "every attribute is possible for the kind"},
 		{Name: "object.sections", Exact: true, What: "the sections are those that the kind has"},
-		{Name: "object.seals", What: "nobody can cut an object that has no name"},
+		{Name: "object.seals", What: "nobody can truncate an object that has no name"},
 
 		{Name: "queue.entry", Exact: true, What: "only a queue's own files are in its directory"},
 		{Name: "queue.kind", Exact: true, What: "the reader's object is a queue's, a lane's a lane"},
@@ -194,7 +194,7 @@ func checkFile(out Checked, page []byte, size uint64, open func() (*shm.Object, 
 	defer obj.Close()
 	c := &checker{obj: obj}
 	out.Kind = obj.Header().Kind
-	// Whoever owns the file may cut it at any moment.
+	// Whoever owns the file may truncate it at any moment.
 	if err := shm.Guard(func() { f(c) }); err != nil {
 		return out, err
 	}

@@ -68,8 +68,8 @@ func (v *View) Close() error {
 	return err
 }
 
-// Queue is the memory of a queue for one look. Its peers may write to it all the time, and cut the
-// files: a word is loaded once, and what is loaded is bounded.
+// Queue is the memory of a queue for one look. Its peers may write to it all the time, and truncate
+// the files: a word is loaded once, and what is loaded is bounded.
 type Queue struct {
 	Options kind.Queue
 	Path    string // of its directory
@@ -103,7 +103,7 @@ func guarded(f func() error) (err error) {
 
 // Look calls f with the queue that has the name by now, and with the lanes that it has by now. f
 // may use them until it returns. A queue that was destroyed is fs.ErrNotExist; a reader's object
-// that is damaged or was cut is an error as for [Open], a lane's object that is costs that lane.
+// that is damaged or truncated is an error as for [Open], a lane's object that is costs that lane.
 func (v *View) Look(f func(*Queue) error) error {
 	if err := v.refresh(); err != nil {
 		return v.failed(err)

@@ -40,7 +40,7 @@ const (
 func MeetPeer(c *net.UnixConn, allow *shm.AllowList) (*Peer, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return nil, meeting(err)
+		return nil, failedMeeting(err)
 	}
 	p := &Peer{}
 	if cerr := raw.Control(func(fd uintptr) { err = p.identify(int(fd)) }); cerr != nil {
@@ -52,7 +52,7 @@ func MeetPeer(c *net.UnixConn, allow *shm.AllowList) (*Peer, error) {
 	}
 	if err != nil {
 		p.Close()
-		return nil, meeting(err)
+		return nil, failedMeeting(err)
 	}
 	return p, nil
 }
@@ -120,7 +120,7 @@ func (p *Peer) Close() {
 func CheckPeer(c *net.UnixConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return meeting(err)
+		return failedMeeting(err)
 	}
 	var uid int
 	if cerr := raw.Control(func(fd uintptr) { uid, err = peerUser(int(fd)) }); cerr != nil {
@@ -130,11 +130,11 @@ func CheckPeer(c *net.UnixConn) error {
 		err = &shm.Error{Field: "user", Got: uid, Want: me, Err: shm.ErrOwner,
 			Hint: "run both as one user"}
 	}
-	return meeting(err)
+	return failedMeeting(err)
 }
 
-// meeting says in an error what was tried.
-func meeting(err error) error {
+// failedMeeting says in an error what was tried.
+func failedMeeting(err error) error {
 	var e *shm.Error
 	switch {
 	case err == nil:

@@ -6,37 +6,41 @@ import (
 	"syscall"
 )
 
-// Whoever may write to a file may cut it, and with it what says who owned it. That its owner is
-// dead is proved by the lock, which the kernel drops then, and by /proc: no process has it mapped.
-// Of a process that cannot be looked at, as one in another PID namespace, the lock is the only
-// witness, as it is for an object that is whole; and memory that was cut it cannot use.
+// Whoever may write to a file may truncate it, and with it the record of its owner. Two things
+// prove that the owner is dead: the lock, which the kernel drops at death, and /proc, where no
+// process has the file mapped. If a process cannot be looked at, as one in another PID namespace,
+// the lock is the only proof, as it is for an object that is whole; and that process cannot use
+// memory that was truncated.
 
-// Abandoned is nil if the object of that name was cut and nobody has it any more, and returns how
-// many bytes are left of it: of none nothing says that it was one. Else the error is
-// [ErrKind] for what was not cut or is no object, and *[BusyError] while somebody has it; or
-// fs.ErrNotExist, [ErrName], [ErrOwner], and what the system refuses. A file of no bytes counts as
-// an object, unless its name ends in .lock.
+// Abandoned returns nil if the object of that name was truncated and no process has it any more.
+// bytes is how many bytes are left of it; if none are left, nothing says that the file was an
+// object.
+//
+// Errors: [ErrKind] if the file was not truncated or is no object, *[BusyError] while a process has
+// it, fs.ErrNotExist, [ErrName], [ErrOwner], and what the system refuses. A file of no bytes counts
+// as an object, unless its name ends in .lock.
 func (d *Dir) Abandoned(name string) (bytes uint64, err error) {
-	err = d.at("judge what was cut", name, func(dirfd int) error {
-		bytes, err = takeCut(dirfd, name, false)
+	err = d.at("assess truncated object", name, func(dirfd int) error {
+		bytes, err = takeTruncated(dirfd, name, false)
 		return err
 	})
 	return bytes, err
 }
 
-// RemoveAbandoned removes the name of what is [Dir.Abandoned]. Errors are those of that.
+// RemoveAbandoned removes the name of an object that is [Dir.Abandoned], and returns the errors of
+// that.
 func (d *Dir) RemoveAbandoned(name string) error {
-	return d.at("remove what was cut", name, func(dirfd int) error {
-		_, err := takeCut(dirfd, name, true)
+	return d.at("remove truncated object", name, func(dirfd int) error {
+		_, err := takeTruncated(dirfd, name, true)
 		return err
 	})
 }
 
-func takeCut(dirfd int, name string, remove bool) (bytes uint64, err error) {
+func takeTruncated(dirfd int, name string, remove bool) (bytes uint64, err error) {
 	fd, err := sysOpen(dirfd, name, true)
 	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.EISDIR) ||
 		errors.Is(err, syscall.ENXIO) {
-		err = notCut()
+		err = notTruncated()
 	}
 	if err != nil {
 		return 0, err
@@ -47,7 +51,7 @@ func takeCut(dirfd int, name string, remove bool) (bytes uint64, err error) {
 		return 0, err
 	}
 	if !info.regular() || strings.HasSuffix(name, LockSuffix) {
-		return 0, notCut()
+		return 0, notTruncated()
 	}
 	if err := checkPrivate(info); err != nil {
 		return 0, err
@@ -59,7 +63,7 @@ func takeCut(dirfd int, name string, remove bool) (bytes uint64, err error) {
 	n := min(len(page), len(magic))
 	_, err = DecodeHeader(page, uint64(max(info.size, 0)))
 	if !errors.Is(err, ErrTruncated) || string(page[:n]) != magic[:n] {
-		return 0, notCut()
+		return 0, notTruncated()
 	}
 	// Under the lock nobody can have the name without our noticing: objects are born whole.
 	if err := sysLock(fd); isBusy(err) {
@@ -80,8 +84,8 @@ func takeCut(dirfd int, name string, remove bool) (bytes uint64, err error) {
 	return uint64(info.size), err
 }
 
-func notCut() error {
-	return &Error{Field: "type", Got: "something else", Want: "an object that was cut", Err: ErrKind}
+func notTruncated() error {
+	return &Error{Field: "type", Got: "something else", Want: "a truncated object", Err: ErrKind}
 }
 
 // nobodyMaps fails if a process that can be looked at has the file mapped.
