@@ -14,6 +14,12 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
+// roles are what the test binary does when it is started as a child. Files that are for some
+// systems only add theirs.
+var roles = map[string]func(){}
+
+func TestMain(m *testing.M) { shmtest.Main(m, roles) }
+
 // child is a running process in a role.
 type child struct {
 	*exec.Cmd

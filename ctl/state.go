@@ -3,6 +3,7 @@ package ctl
 import (
 	"errors"
 	"io/fs"
+	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/kind"
@@ -125,4 +126,132 @@ func (o *Object) state() string {
 		return StateReleased
 	}
 	return o.Process.state()
+}
+
+// Queue is one completion queue, or event queue, as an outsider sees it. Each number was true at
+// some moment of the look; together they may never have been. If Error is set only Name, Path and
+// State are known.
+type Queue struct {
+	Name          string   `json:"name"`
+	Path          string   `json:"path"`
+	Error         *Problem `json:"error"`
+	Kind          *string  `json:"kind"` // queue or events
+	UUID          *string  `json:"uuid"`
+	ABI           *string  `json:"abi"`            // major.minor of the layout
+	Format        *string  `json:"format"`         // context, msg, data or tagged
+	Capacity      *uint64  `json:"capacity"`       // entries that each lane holds
+	SlotBytes     *uint64  `json:"slot_bytes"`     // size of an entry
+	MaxLanes      *int     `json:"max_lanes"`      // writers that can be attached at once
+	OverrunPolicy *string  `json:"overrun_policy"` // back-pressure or overrun
+	Lifetime      *string  `json:"lifetime"`       // ephemeral or persistent
+	WaitObject    *string  `json:"wait_object"`    // unspec, none, fd or yield
+	OrderPaidBy   *string  `json:"order_paid_by"`  // reader or writers: who has the fence
+	NoBarrier     *bool    `json:"no_barrier"`     // as in cq.Stats: it looks every 100 ms
+	State         *string  `json:"state"`          // a word of [States]
+	About
+	Reader *Process `json:"reader"`
+	Bell   *Bell    `json:"bell"`
+
+	// Levels are sums over the lanes, but for the high-water mark, which is the highest of them.
+	Levels
+	Overruns *uint64 `json:"overruns"` // lanes that lost an entry
+
+	PerSecond *Rates `json:"per_second"` // since the look before; nil at the first one
+	// SincePosted and SinceRead are nil at the first look: no time is kept in shared memory.
+	SincePosted *Since `json:"since_posted"`
+	SinceRead   *Since `json:"since_read"`
+	Lanes       []Lane `json:"lanes"`
+}
+
+// Lane is the ring of one writer.
+type Lane struct {
+	Row   int      `json:"row"`
+	Own   bool     `json:"own"` // of the reader's own library: row 0
+	Error *Problem `json:"error"`
+	State string   `json:"state"` // a word of [States]
+	Process
+	Generation *uint64 `json:"generation"` // grows with every writer
+	Levels
+	Overrun   *bool   `json:"overrun"`
+	Poisoned  *bool   `json:"poisoned"` // the reader does not trust it any more
+	Parked    *bool   `json:"parked"`   // the reader does not look until it is told
+	Order     *string `json:"order"`    // release or seq-cst: how its writer publishes
+	SizeBytes *uint64 `json:"size_bytes"`
+}
+
+// Levels say how far a lane has come, by indices that count its entries, and what its writers
+// count.
+type Levels struct {
+	Head            *uint64 `json:"head"`       // first entry not given back by the reader
+	Peeked          *uint64 `json:"peeked"`     // first entry not handed to the application
+	Tail            *uint64 `json:"tail"`       // next entry to be published
+	Depth           *uint64 `json:"depth"`      // tail - head
+	Unreleased      *uint64 `json:"unreleased"` // peeked - head
+	HighWater       *uint64 `json:"high_water"` // most entries that ever waited
+	Posted          *uint64 `json:"posted"`
+	Read            *uint64 `json:"read"`
+	Publishes       *uint64 `json:"publishes"` // batches
+	Wakes           *uint64 `json:"wakes"`
+	WakesSuppressed *uint64 `json:"wakes_suppressed"` // batches without a system call
+	Refused         *uint64 `json:"refused"`          // posts for which there was no room
+}
+
+// About is what is known of every object.
+type About struct {
+	Generation *uint64    `json:"generation"` // grows with every owner
+	CreatedAt  *time.Time `json:"created_at"`
+	AgeNs      *int64     `json:"age_ns"`     // nil: made before the last boot
+	SizeBytes  *uint64    `json:"size_bytes"` // of a queue with its lanes
+	Owner      *string    `json:"owner"`      // user name
+	UID        *uint32    `json:"uid"`
+	Mode       *string    `json:"mode"` // permissions of the file, octal
+}
+
+// Process is the process that owns an object.
+type Process struct {
+	PID *int `json:"pid"` // in its own PID namespace
+	// PIDNamespace is the inode of that namespace.
+	PIDNamespace *uint64 `json:"pid_namespace"`
+	Command      *string `json:"command"` // nil if it is dead or in another PID namespace
+	Alive        *bool   `json:"alive"`
+	// Stopped says that it lives and is stopped, by a signal or a debugger.
+	Stopped *bool `json:"stopped"`
+	// Life says how the object stands with it: alive, released (left on purpose), dead, lock kept
+	// (it is dead, and a process that it forked keeps the lock), or lock lost. Of the last two nobody
+	// may take the object over.
+	Life *string `json:"life"`
+}
+
+// Bell is how the writers wake the reader.
+type Bell struct {
+	Armed  bool `json:"armed"`  // somebody sleeps and wants to be woken
+	Direct bool `json:"direct"` // in a blocking read
+	FD     bool `json:"fd"`     // on the queue's descriptor
+	Member bool `json:"member"` // of a wait set or poll set
+	// Channel is what a completion channel waits for: none, solicited or any.
+	Channel string `json:"channel"`
+	// Domain is the uuid of the reading process's bell, and DomainBit the queue's bit there, once it
+	// was in a set or on a channel.
+	Domain        *string `json:"domain"`
+	DomainBit     *uint64 `json:"domain_bit"`
+	Seq           uint32  `json:"seq"`   // of the last arming
+	Rung          uint32  `json:"rung"`  // last arming that was answered
+	Epoch         uint32  `json:"epoch"` // futex word: grows with every wake
+	SignalPending bool    `json:"signal_pending"`
+	ReadyLanes    int     `json:"ready_lanes"` // marked and not looked at
+}
+
+// Rates are differences between two looks, a second.
+type Rates struct {
+	Posted          float64 `json:"posted"`
+	Read            float64 `json:"read"`
+	Wakes           float64 `json:"wakes"`
+	WakesSuppressed float64 `json:"wakes_suppressed"`
+}
+
+// Since says how long a [Monitor] has seen nothing new. It counts from the look that found the last
+// news, which came at some time since the look before that.
+type Since struct {
+	Ns   int64 `json:"ns"`
+	More bool  `json:"more"` // nothing has come since the first look: the real time is longer
 }

@@ -28,21 +28,21 @@ var byPath = map[string]string{
 
 // mayByPath are the functions that may do so, and why.
 var mayByPath = map[string]string{
-	"shm/space_linux.go readOrNothing":                 "what the kernel says below /proc and /sys",
-	"shm/identity_linux.go sysStatFollow":              "below /proc",
-	"shm/identity_linux.go processAlive":               "below /proc",
-	"shm/socket_linux.go sysBound":                     "by /proc/self/fd: connect takes no directory",
-	"ctl/check.go path":                                "it is the user's, and only read",
-	"ctl/check.go entry":                               "as above",
-	"internal/inspect/queue.go CheckQueue":             "the user's, and only read",
-	"cmd/shmctl/internal/command/users.go dirsOfUsers": "it lists what all share, and opens nothing",
+	"shm/space_linux.go readOrNothing":                    "what the kernel says below /proc and /sys",
+	"shm/identity_linux.go sysStatFollow":                 "below /proc",
+	"shm/identity_linux.go processAlive":                  "below /proc",
+	"shm/socket_linux.go sysBound":                        "below /proc/self/fd, for connect",
+	"ctl/check.go path":                                   "it is the user's, and only read",
+	"ctl/check.go entry":                                  "as above",
+	"internal/inspect/queue.go CheckQueue":                "the user's, and only read",
+	"cmd/shmctl/internal/command/allusers.go dirsOfUsers": "a list of what all share",
 }
 
 func TestNoPathIsLookedUpAgain(t *testing.T) {
 	used := map[string]bool{}
 	for _, files := range []string{"shm/*", "ring/*", "doorbell/*", "internal/place/*",
 		"internal/kind/*", "internal/collect/*", "cq/*", "internal/inspect/*", "ctl/*",
-		"cmd/shmctl/internal/command/users"} {
+		"cmd/shmctl/internal/command/allusers"} {
 		files, err := filepath.Glob(filepath.Join("..", files+".go"))
 		if err != nil || len(files) == 0 {
 			t.Fatal(files, err)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -162,4 +163,257 @@ func (p *party) queueRunner(c command) (func() (uint64, bool, error), error) {
 		return func() (uint64, bool, error) { return 0, p.role == 0, s.blocked(p.role, n) }, nil
 	}
 	return nil, fmt.Errorf("no such command: %w", unix.EINVAL)
+}
+
+// What the processes do with their queues, word for word that of testdata/rivals/libfabric.c as far
+// as that has it.
+
+func (s *queues) readEmpty(n int) (time.Duration, error) {
+	buf := make([]cq.Tagged, 1)
+	began := time.Now()
+	for range n {
+		if _, err := cq.Read(s.own, buf); err != cq.ErrWouldBlock {
+			return 0, fmt.Errorf("read of an empty queue: %w", err)
+		}
+	}
+	return time.Since(began), nil
+}
+
+// readFull times the reads of entries that were queued before, and nothing else.
+func (s *queues) readFull(batch, n int) (took time.Duration, err error) {
+	entries, buf := make([]cq.Entry, queueBlock), make([]cq.Tagged, batch)
+	for i := range entries {
+		entries[i] = cq.Entry{Flags: cq.FlagRecv | cq.FlagTagged, Len: 8}
+	}
+	for n > 0 {
+		block := min(n, queueBlock)
+		for at := 0; at < block; {
+			k, err := s.out.PostBatch(entries[at:min(block, at+batch)])
+			if err != nil {
+				return 0, err
+			}
+			at += k
+		}
+		began := time.Now()
+		for seen := 0; seen < block; {
+			k, err := cq.Read(s.own, buf[:min(batch, block-seen)])
+			if err != nil {
+				return 0, err
+			}
+			seen += k
+		}
+		took += time.Since(began)
+		n -= block
+	}
+	return took, nil
+}
+
+func (s *queues) writeRead(n int) (time.Duration, error) {
+	in, out := cq.Event{Event: cq.EventNotify, Context: 1, Data: 1}, cq.Event{}
+	began := time.Now()
+	for range n {
+		if _, err := s.events.Write(&in); err != nil {
+			return 0, err
+		}
+		if _, err := s.events.Read(&out, 0); err != nil {
+			return 0, err
+		}
+	}
+	return time.Since(began), nil
+}
+
+func (s *queues) counterAdd(n int) (time.Duration, error) {
+	began := time.Now()
+	for range n {
+		if err := s.counter.Add(1); err != nil {
+			return 0, err
+		}
+	}
+	took := time.Since(began)
+	s.total += uint64(n)
+	if v, err := s.counter.Read(); err != nil || v != s.total {
+		return 0, fmt.Errorf("counter is %d, not %d: %w", v, s.total, err)
+	}
+	return took, nil
+}
+
+func (s *queues) counterRead(n int) (time.Duration, error) {
+	var sum uint64
+	began := time.Now()
+	for range n {
+		v, err := s.counter.Read()
+		if err != nil {
+			return 0, err
+		}
+		sum += v
+	}
+	took := time.Since(began)
+	if sum != uint64(n)*s.total {
+		return 0, fmt.Errorf("counter was not %d all the time", s.total)
+	}
+	return took, nil
+}
+
+func (s *queues) postRead(n int) (time.Duration, error) {
+	e, buf := cq.Entry{Flags: cq.FlagSend | cq.FlagMsg}, make([]cq.Tagged, 1)
+	began := time.Now()
+	for range n {
+		if err := s.out.Post(&e); err != nil {
+			return 0, err
+		}
+		if _, err := cq.Read(s.own, buf); err != nil {
+			return 0, err
+		}
+	}
+	return time.Since(began), nil
+}
+
+// send posts n entries, numbered on and on, batch at a time.
+func (s *queues) send(batch []cq.Entry, n int, pauses uint32) error {
+	for n > 0 {
+		es := batch[:min(n, len(batch))]
+		for i := range es {
+			es[i] = cq.Entry{Context: s.sent + uint64(i), Flags: cq.FlagRecv | cq.FlagTagged, Len: 8}
+		}
+		k, err := s.post(es)
+		if err == cq.ErrFull {
+			spin.Pause(pauses)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		s.sent += uint64(k)
+		n -= k
+	}
+	return nil
+}
+
+// post is the call that one would use: there is one for a single entry.
+func (s *queues) post(es []cq.Entry) (int, error) {
+	if len(es) > 1 {
+		return s.out.PostBatch(es)
+	}
+	return 1, s.out.Post(&es[0])
+}
+
+// receive reads n entries, up to len(buf) at a time, and checks that none is missing.
+func (s *queues) receive(buf []cq.Tagged, n int, pauses uint32) error {
+	for n > 0 {
+		k, err := cq.Read(s.own, buf[:min(n, len(buf))])
+		if err == cq.ErrWouldBlock {
+			spin.Pause(pauses)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.check(buf[:k]); err != nil {
+			return err
+		}
+		n -= k
+	}
+	return nil
+}
+
+func (s *queues) check(got []cq.Tagged) error {
+	for i := range got {
+		if got[i].Context != s.got {
+			return fmt.Errorf("entry %d came in place of %d", got[i].Context, s.got)
+		}
+		s.got++
+	}
+	return nil
+}
+
+func (s *queues) rate(role int, c command) error {
+	if role == 0 {
+		return s.send(make([]cq.Entry, c.batch), int(c.count), c.pauses)
+	}
+	return s.receive(make([]cq.Tagged, c.batch), int(c.count), c.pauses)
+}
+
+func (s *queues) trip(role int, c command) error {
+	out, in := make([]cq.Entry, c.batch), make([]cq.Tagged, c.batch)
+	for range c.count {
+		if role == 0 {
+			if err := s.send(out, c.batch, c.pauses); err != nil {
+				return err
+			}
+		}
+		if err := s.receive(in, c.batch, c.pauses); err != nil {
+			return err
+		}
+		if role == 1 {
+			if err := s.send(out, c.batch, c.pauses); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// blocked is a round trip in which each message finds its reader asleep.
+func (s *queues) blocked(role, n int) error {
+	out, in := make([]cq.Entry, 1), make([]cq.Tagged, 1)
+	for range n {
+		if role == 0 {
+			spinFor(thinkNs)
+			if err := s.send(out, 1, 0); err != nil {
+				return err
+			}
+		}
+		k, err := s.await(in)
+		if err != nil {
+			return err
+		}
+		if err := s.check(in[:k]); err != nil {
+			return err
+		}
+		if role == 1 {
+			spinFor(thinkNs)
+			if err := s.send(out, 1, 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// await is a blocking read, or what stands for it around a descriptor.
+func (s *queues) await(buf []cq.Tagged) (int, error) {
+	for {
+		if !s.epoll {
+			return cq.ReadContext(context.Background(), s.own, buf, cq.ReadOptions{})
+		}
+		switch n, err := cq.Read(s.own, buf); {
+		case err != cq.ErrWouldBlock:
+			return n, err
+		}
+		if err := s.own.TryWait(); errors.Is(err, cq.ErrWouldBlock) {
+			continue
+		} else if err != nil {
+			return 0, err
+		}
+		wait, err := s.own.GetWait()
+		if err != nil {
+			return 0, err
+		}
+		var events [1]unix.EpollEvent
+		if _, err := unix.EpollWait(wait.FD, events[:], -1); err != nil && err != unix.EINTR {
+			return 0, err
+		}
+	}
+}
+
+// soloDone is what role 0 says when role 1 may stop sleeping, as in libfabric.c.
+const soloDone = 3
+
+// sleepOut is role 1's part of what role 0 does alone: it leaves its processor, which may share a
+// core with the other.
+func (p *party) sleepOut() (uint64, bool, error) {
+	for p.done.Load() != soloDone {
+		time.Sleep(100 * time.Microsecond)
+	}
+	return 0, false, nil
 }

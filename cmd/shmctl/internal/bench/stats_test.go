@@ -4,9 +4,20 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
+
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/stage"
 )
+
+func TestMain(m *testing.M) {
+	if handled, code := stage.Enter(os.Args[1:], Tool); handled {
+		os.Exit(code)
+	}
+	shmtest.Main(m)
+}
 
 func TestMatching(t *testing.T) {
 	all := queueCases(Options{Batches: []int{1}})

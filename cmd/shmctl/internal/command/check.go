@@ -4,12 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/capture"
+	xstatus "github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/device"
 )
 
 const checkLong = `Verify every invariant of queues, event queues, counters, address vectors and
@@ -189,4 +194,26 @@ func invariantLines(o *output, p page) []string {
 		t.add(i.Name, when, i.What)
 	}
 	return t.lines(!o.noHeader, p, "")
+}
+
+// checkMore checks objects of the device path, of which package ctl knows nothing.
+func checkMore(obj *shm.Object) []shm.Violation {
+	switch obj.Header().Kind {
+	case shm.KindEndpoint:
+		return xstatus.Check(obj)
+	case shm.KindCapture:
+		return capture.Check(obj)
+	case shm.KindUMEM:
+		return xdp.Check(obj)
+	case shm.KindRegion:
+		if device.IsStatusPage(obj) {
+			return device.Check(obj)
+		}
+	}
+	return nil
+}
+
+func moreInvariants() []shm.Invariant {
+	return slices.Concat(xstatus.Invariants(), capture.Invariants(), xdp.Invariants(),
+		device.Invariants())
 }

@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"github.com/shmring/shmring/ctl"
 )
 
 // schemaName is the first thing in all JSON that is printed. Within it keys are only added.
@@ -143,4 +147,197 @@ func scaled(x, step float64, units []string) string {
 		text = strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
 	}
 	return text + units[i]
+}
+
+// column of a table. Numbers stand right.
+type column struct {
+	title string
+	right bool
+	// spare says when the column is left out of a page that is too narrow: 1 goes first, 0 stays.
+	spare int
+}
+
+func left(title string, spare int) column  { return column{title, false, spare} }
+func right(title string, spare int) column { return column{title, true, spare} }
+
+// page is what a table is printed on. The zero value is as wide as it takes, and plain.
+type page struct {
+	style
+	columns int
+}
+
+// table lays out rows in columns. Every row has a cell for each.
+type table struct {
+	columns []column
+	rows    [][]string
+	notes   []string // below the table, where there is a heading: else a line is a row
+}
+
+func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+
+// note says below the table what is wrong with something, and what to do about it.
+func (t *table) note(name string, e *ctl.Problem) {
+	if e == nil {
+		return
+	}
+	text := printable(name) + ": " + e.Message
+	if e.Hint != nil {
+		text += "; " + *e.Hint
+	}
+	t.notes = append(t.notes, text)
+}
+
+// lines returns the table without line ends. Style is applied to the last column of a row after
+// everything is aligned, and to the heading as a whole. indent stands before every line.
+func (t *table) lines(header bool, p page, indent string) []string {
+	titles := make([]string, len(t.columns))
+	for i, c := range t.columns {
+		titles[i] = c.title
+	}
+	width := make([]int, len(t.columns))
+	for i := range t.columns {
+		if header {
+			width[i] = len(titles[i])
+		}
+		for _, r := range t.rows {
+			width[i] = max(width[i], utf8.RuneCountInString(r[i]))
+		}
+	}
+	t.fit(width, p.columns-len(indent))
+	var out []string
+	if header {
+		out = append(out, indent+p.bold(t.line(titles, width, style{})))
+	}
+	for _, r := range t.rows {
+		out = append(out, indent+t.line(r, width, p.style))
+	}
+	if header {
+		for _, n := range t.notes {
+			out = append(out, indent+n)
+		}
+	}
+	return out
+}
+
+// drop takes columns away.
+func (t *table) drop(titles ...string) {
+	for i := len(t.columns) - 1; i >= 0; i-- {
+		if !slices.Contains(titles, t.columns[i].title) {
+			continue
+		}
+		t.columns = slices.Delete(t.columns, i, i+1)
+		for k := range t.rows {
+			t.rows[k] = slices.Delete(t.rows[k], i, i+1)
+		}
+	}
+}
+
+const gap = 2 // columns of the page between those of the table
+
+// fit sets the width of what has to be left out to -1. The last column is text that may be cut.
+func (t *table) fit(width []int, room int) {
+	need := -gap
+	for _, w := range width {
+		need += w + gap
+	}
+	if last := len(width) - 1; width[last] > lastColumns {
+		need -= width[last] - lastColumns
+	}
+	for spare := 1; room > 0 && need > room && spare <= len(width); spare++ {
+		for i, c := range t.columns {
+			if c.spare == spare && need > room {
+				need -= width[i] + gap
+				width[i] = -1
+			}
+		}
+	}
+}
+
+// lastColumns is what the last column must have of a page: the longest word for a state.
+const lastColumns = len(ctl.StateLockKept)
+
+func (t *table) line(cells []string, width []int, s style) string {
+	var b strings.Builder
+	for i, cell := range cells {
+		if width[i] < 0 {
+			continue
+		}
+		pad := strings.Repeat(" ", max(0, width[i]-utf8.RuneCountInString(cell)))
+		last := i == len(t.columns)-1
+		if last {
+			cell = s.state(cell)
+		}
+		if b.Len() > 0 {
+			b.WriteString(strings.Repeat(" ", gap))
+		}
+		if t.columns[i].right {
+			b.WriteString(pad)
+			pad = ""
+		}
+		b.WriteString(cell)
+		if !last {
+			b.WriteString(pad)
+		}
+	}
+	return strings.TrimRight(b.String(), " ")
+}
+
+// style colours words on a terminal. The words alone say everything.
+type style struct{ on bool }
+
+const (
+	escBold   = "\x1b[1m"
+	escRed    = "\x1b[31m"
+	escGreen  = "\x1b[32m"
+	escYellow = "\x1b[33m"
+	escPlain  = "\x1b[0m"
+)
+
+func (s style) bold(text string) string { return s.wrap(escBold, text) }
+
+// state colours by the first word of text.
+func (s style) state(text string) string {
+	word, _, _ := strings.Cut(text, " ")
+	switch word {
+	case ctl.StateOpen:
+		return s.wrap(escGreen, text)
+	case ctl.StateFull, ctl.StateClosed, ctl.StateReleased, ctl.StateStopped:
+		return s.wrap(escYellow, text)
+	}
+	if slices.Contains(ctl.States(), word) {
+		return s.wrap(escRed, text)
+	}
+	return text
+}
+
+func (s style) wrap(esc, text string) string {
+	if !s.on {
+		return text
+	}
+	return esc + text + escPlain
+}
+
+// cut shortens a line to so many columns; escapes take no room, and colour ends with the line.
+func cut(line string, columns int) string {
+	n := 0
+	for i := 0; i < len(line); {
+		if line[i] == '\x1b' {
+			end := strings.IndexByte(line[i:], 'm')
+			if end < 0 {
+				return line[:i]
+			}
+			i += end + 1
+			continue
+		}
+		if n == columns {
+			if strings.Contains(line[:i], "\x1b") {
+				return line[:i] + escPlain
+			}
+			return line[:i]
+		}
+		_, size := utf8.DecodeRuneInString(line[i:])
+		i += size
+		n++
+	}
+	return line
 }

@@ -204,3 +204,160 @@ func runTorture(cmd *cobra.Command, o *output, opt torture.Options) error {
 		return report, err
 	})
 }
+
+const hostileLong = `Have peers write anything and prove that it harms nobody else.
+
+It starts real processes of different users: attackers, who may attach, those that they attack, and
+bystanders on the same queues. Attackers scribble chosen and random values over every word of shared
+memory that they may write, at full speed, while they attach, post, read and ring through the
+library; and they send broken, half and too many messages over sockets. What they do to is
+
+  - never ended by it, by a panic or an access outside of a mapping, which all have pages on both
+    sides that nobody may touch,
+  - never held up, nor made to work without bound in one call,
+  - told by errors that can be asked for what they are,
+  - and as before when the attackers are gone.
+
+Entries of bystanders carry a seal that attackers cannot make: all are read, once and in order.
+At borders between users newcomers of one more user come, post and leave all the while; who is
+kept out is counted.
+
+It needs root, as only root can start processes of other users. Surfaces that need a network are
+left out where there is none, and the result says so.
+
+The seed replays the choices of each process, not the schedule of all of them: a run that found
+something need not find it again.
+
+The exit code is 1 if anything was found; what, and with which seed, stands in the result.`
+
+func newHostile() *cobra.Command {
+	var (
+		o   output
+		opt hostile.Options
+	)
+	const verb = "torture hostile"
+	cmd := &cobra.Command{
+		Use:   "hostile",
+		Short: "Have peers write anything and prove that it harms nobody else",
+		Long:  hostileLong,
+		Example: `  shmctl torture hostile                      a million mutations
+  shmctl torture hostile --mutations 10000000 --seed 7 -o json
+  shmctl torture hostile --surfaces lane,reader`,
+		Args: takesNone,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			if opt.Mutations == 0 {
+				return &usageError{verb: verb, err: errors.New("0 mutations prove nothing")}
+			}
+			for _, name := range opt.Surfaces {
+				if !slices.Contains(hostile.Names(), name) {
+					return &usageError{verb: verb, err: fmt.Errorf("no surface %q: there are %s", name,
+						strings.Join(hostile.Names(), ", "))}
+				}
+			}
+			if !cmd.Flags().Changed("seed") {
+				opt.Seed = rand.Uint64()
+			}
+			return runHostile(cmd, &o, opt)
+		},
+	}
+	o.flags(cmd)
+	f := cmd.Flags()
+	f.Uint64Var(&opt.Mutations, "mutations", 1_000_000, "hostile stores and messages, `n` at least")
+	f.Uint64Var(&opt.Seed, "seed", 0, "`number` that replays the choices, not the schedule "+
+		"(default: a random one)")
+	f.StringSliceVar(&opt.Surfaces, "surfaces", nil, "only these `surfaces`: "+
+		strings.Join(hostile.Names(), ", "))
+	_ = cmd.RegisterFlagCompletionFunc("surfaces", cobra.FixedCompletions(hostile.Names(),
+		cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func runHostile(cmd *cobra.Command, o *output, opt hostile.Options) error {
+	return played(cmd, o, "hostile", func(show func(string, ...any)) (*hostile.Report, error) {
+		if show != nil {
+			opt.Progress = func(r *hostile.Report) {
+				show("%d surfaces: %d mutations, %d poisoned, %d refused", len(r.Surfaces), r.Mutations,
+					r.Poisoned, r.Refused)
+			}
+		}
+		report, err := hostile.Run(cmd.Context(), opt)
+		if report != nil && err != nil {
+			err = fmt.Errorf("%w (seed %d)", err, report.Seed)
+		}
+		return report, err
+	})
+}
+
+const soakLong = `Torture, attack and disturb for long, and prove that nothing is lost.
+
+It runs torture and torture hostile in turns, a minute a round. While processes are killed, single
+ones are also frozen by a control group, or get signals as fast as they can be sent, or everybody
+has to do without processors for half a second.
+
+The result adds up all rounds: operations, kills, faults, mutations, and what was lost, which is to
+be 0. Each violation stands there in words with the seed of its round, for torture --seed.
+
+Built with -tags shmring_steps processes die at labelled steps too, and most rounds have the roles
+whose steps killed least often in the rounds before. A round's seed replays that choice only with
+the same deaths before it; the result says which roles each round had, for torture --roles.
+
+The exit code is 1 if anything was found.`
+
+func newSoak() *cobra.Command {
+	var (
+		o   output
+		opt soak.Options
+	)
+	cmd := &cobra.Command{
+		Use:   "soak",
+		Short: "Torture, attack and disturb for long, and prove that nothing is lost",
+		Long:  soakLong,
+		Example: `  shmctl torture soak                       half an hour
+  shmctl torture soak --duration 8h -o json > soak.json`,
+		Args: takesNone,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			if opt.Duration <= 0 || opt.Round <= 0 {
+				return &usageError{verb: "torture soak", err: fmt.Errorf(
+					"duration %v and round %v have to be positive", opt.Duration, opt.Round)}
+			}
+			if opt.UntilSteps > 0 && !crash.On {
+				return &usageError{verb: "torture soak", err: errors.New("this shmctl has no steps: " +
+					"build it with -tags shmring_steps")}
+			}
+			opt.Steps = crash.On
+			if !cmd.Flags().Changed("seed") {
+				opt.Seed = rand.Uint64()
+			}
+			return runSoak(cmd, &o, opt)
+		},
+	}
+	o.flags(cmd)
+	f := cmd.Flags()
+	f.DurationVar(&opt.Duration, "duration", 30*time.Minute, "how `long`")
+	f.DurationVar(&opt.Round, "round", time.Minute, "how `long` a round is")
+	f.Uint64Var(&opt.UntilSteps, "until-steps", 0, "end when each step killed `n` times, or at "+
+		"--duration")
+	f.Uint64Var(&opt.Seed, "seed", 0, "`number` of the first round, each has the next one "+
+		"(default: a random one)")
+	f.StringVar(&opt.Dir, "dir", "", "`directory` in which those of the rounds are made")
+	return cmd
+}
+
+func runSoak(cmd *cobra.Command, o *output, opt soak.Options) error {
+	return played(cmd, o, "soak", func(show func(string, ...any)) (*soak.Report, error) {
+		if show != nil {
+			opt.Progress = func(done time.Duration, r *soak.Report) {
+				show("%v: %d rounds, %d operations, %d kills, %d mutations, %d lost, %d found",
+					done.Round(time.Second), r.Rounds, r.Operations, r.Kills, r.Mutations, r.Lost,
+					len(r.Violations))
+			}
+		}
+		return soak.Run(cmd.Context(), opt)
+	})
+}

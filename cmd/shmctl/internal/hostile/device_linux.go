@@ -2,16 +2,21 @@ package hostile
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"runtime"
+	"sync"
 	"time"
 
+	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/veth"
+	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
 )
@@ -169,4 +174,279 @@ func victimServer(c *child) error {
 	over()
 	defer c.watch("close of the server")()
 	return errors.Join(s.Close(), l.Close())
+}
+
+// honestApp sends datagrams that come back, and has each send completed once.
+func honestApp(c *child) error {
+	ctx, cancel := limited(patience)
+	defer cancel()
+	e, err := device.Dial(ctx, c.path(fmt.Sprintf(deviceSocket, 0)), device.Request{Name: "bystander",
+		Ports: []uint16{honestPort}, Frames: 128, Sends: 64, NoReconnect: true})
+	if err != nil {
+		return err
+	}
+	c.ready()
+	a := &app{c: c, e: e, out: map[uint64]bool{}}
+	to := netip.AddrPortFrom(c.wires(0).remote.Addr, echoPort)
+	over := c.watch("an echo")
+	for echoes := uint64(0); c.ctx.Err() == nil; {
+		if err := a.send(to); err != nil {
+			return err
+		}
+		if err := a.take(); err != nil {
+			return err
+		}
+		if a.echoes != echoes {
+			echoes = a.echoes
+			over()
+			over = c.watch("an echo")
+		}
+	}
+	over()
+	defer c.watch("the completions of a bystander")()
+	if err := a.settle(); err != nil {
+		return err
+	}
+	if a.echoes == 0 {
+		c.broken(lost, "no datagram came back")
+	}
+	return e.Close()
+}
+
+// app is the bystander.
+type app struct {
+	c      *child
+	e      *device.Endpoint
+	out    map[uint64]bool // sends that are not completed
+	n      uint64
+	echoes uint64
+}
+
+// send sends some datagrams, as far as there is room.
+func (a *app) send(to netip.AddrPort) error {
+	for range 8 {
+		payload := binary.LittleEndian.AppendUint64(nil, a.n)
+		payload = binary.LittleEndian.AppendUint64(payload, seal(a.c.Key, 0, a.n))
+		err := a.e.SendTo(payload, to, a.n)
+		if errors.Is(err, device.ErrNoSlot) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("a bystander could not send: %w", err)
+		}
+		a.out[a.n] = true
+		a.n++
+		a.c.counts[sent].Add(1)
+	}
+	return nil
+}
+
+// settle waits until all sends are completed.
+func (a *app) settle() error {
+	for len(a.out) > 0 {
+		if err := a.take(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take takes what there is, for a moment.
+func (a *app) take() error {
+	var es [64]cq.Entry
+	n, err := cq.ReadContext(context.Background(), a.e.Queue(), es[:],
+		cq.ReadOptions{Timeout: 2 * time.Millisecond})
+	if errors.Is(err, cq.ErrAvail) {
+		var x cq.ErrorEntry
+		if err = a.e.Queue().ReadErr(&x); err == nil {
+			err = fmt.Errorf("a send of a bystander failed: %w", &x)
+		}
+		return err
+	}
+	if err != nil && !errors.Is(err, cq.ErrWouldBlock) && !errors.Is(err, cq.ErrTimedOut) {
+		return err
+	}
+	for i := range es[:n] {
+		e := &es[i]
+		if e.Flags&cq.FlagFrame == 0 {
+			if !a.out[e.Context] {
+				a.c.broken(lost, "send %d was completed, which is not under way", e.Context)
+			}
+			delete(a.out, e.Context)
+			a.c.counts[seen].Add(1)
+			continue
+		}
+		loan, err := a.e.View(e)
+		if err != nil {
+			return err
+		}
+		b := loan.Bytes()
+		ok := len(b) >= 16 &&
+			binary.LittleEndian.Uint64(b[8:]) == seal(a.c.Key, 0, binary.LittleEndian.Uint64(b))
+		loan.Release()
+		if a.echoes++; !ok {
+			a.c.broken(lost, "a datagram that nobody sent came back")
+		}
+		if err := a.e.Release(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attackServer has applications that scribble over their payload memory, commands and queues.
+func attackServer(c *child) error {
+	c.ready()
+	for c.ctx.Err() == nil && c.rnd.IntN(40) > 0 {
+		ctx, cancel := limited(2 * time.Second)
+		e, err := device.Dial(ctx, c.path(fmt.Sprintf(deviceSocket, 0)), device.Request{Name: "hostile",
+			Ports: []uint16{uint16(hostilePort + c.Index*50 + c.rnd.IntN(50))}, Frames: 32, Sends: 16,
+			NoReconnect: true, QueueOptions: cq.Options{Size: 64}})
+		cancel()
+		if err != nil {
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		c.counts[attaches].Add(1)
+		to := netip.AddrPortFrom(c.wires(0).remote.Addr, echoPort)
+		c.raid(func(stop <-chan struct{}) {
+			for !stopped(stop) {
+				c.useHostile(e, to)
+			}
+		})
+		if c.rnd.IntN(8) == 0 {
+			os.Exit(0) // without a word
+		}
+		_ = e.Close()
+	}
+	return nil
+}
+
+// useHostile sends, receives, and gives frames back that it does not have.
+func (c *child) useHostile(e *device.Endpoint, to netip.AddrPort) {
+	c.counts[mutations].Add(1)
+	if e.SendTo(make([]byte, c.rnd.IntN(1400)), to, c.rnd.Uint64()) != nil {
+		time.Sleep(20 * time.Microsecond)
+	}
+	var es [16]cq.Entry
+	n, err := cq.Read(e.Queue(), es[:])
+	if errors.Is(err, cq.ErrAvail) {
+		_ = e.Queue().ReadErr(&cq.ErrorEntry{})
+	}
+	for i := range es[:n] {
+		c.counts[mutations].Add(1)
+		_ = e.Release(&es[i])
+		forged := es[i]
+		forged.Meta = cq.Meta(c.rnd.Uint64())
+		if c.rnd.IntN(2) == 0 {
+			forged.Buf = shm.MakeRef(es[i].Buf.Region(), c.rnd.Uint64()>>c.rnd.IntN(64))
+			forged.Meta = es[i].Meta
+		}
+		_ = e.Release(&forged) // once more, or another one
+	}
+	if c.rnd.IntN(50) == 0 {
+		ctx, cancel := limited(time.Millisecond)
+		_ = e.Take(ctx, uint16(c.rnd.Uint32()))
+		cancel()
+	}
+}
+
+// attackApp is a device process that scribbles over all that it shares with applications.
+func attackApp(c *child) error {
+	s, l, err := c.openServer(c.Index)
+	if err != nil {
+		return err
+	}
+	_ = os.Chmod(c.path(fmt.Sprintf(deviceSocket, c.Index)), 0o666)
+	go func() { _ = s.Serve(context.Background(), l.UnixListener) }()
+	c.ready()
+	came := uint64(0)
+	for c.ctx.Err() == nil && s.Err() == nil && c.rnd.IntN(400) > 0 {
+		c.raid(func(stop <-chan struct{}) { <-stop })
+		n := s.Stats().Admitted
+		c.counts[attaches].Add(n - came)
+		came = n
+		time.Sleep(time.Duration(c.rnd.IntN(3000)) * time.Microsecond)
+	}
+	return nil
+}
+
+// victimApp uses the device processes of attackers.
+func victimApp(c *child) error {
+	return c.readQueues(1, c.manyTimes(2, c.useServer))
+}
+
+func (c *child) useServer(rnd *rand.Rand, i int) {
+	over := c.watch("dial")
+	c.counts[calls].Add(1)
+	ctx, cancel := limited(200 * time.Millisecond)
+	e, err := device.Dial(ctx, c.path(fmt.Sprintf(deviceSocket, i)), device.Request{Name: "victim",
+		Ports: []uint16{uint16(hostilePort + rnd.IntN(100))}, Frames: 32, Sends: 16,
+		NoReconnect: rnd.IntN(2) == 0})
+	cancel()
+	over()
+	if err != nil {
+		c.refusedBy("dial", err)
+		time.Sleep(time.Millisecond)
+		return
+	}
+	var busy sync.WaitGroup
+	to := netip.AddrPortFrom(c.wires(i).remote.Addr, echoPort)
+	until := time.Now().Add(time.Duration(5+rnd.IntN(60)) * time.Millisecond)
+	seed := rnd.Uint64()
+	busy.Go(func() { // somebody else than the reader
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		for time.Now().Before(until) && c.ctx.Err() == nil {
+			over := c.watch("a send")
+			err := e.SendTo(make([]byte, rnd.IntN(1400)), to, rnd.Uint64())
+			over()
+			c.counts[calls].Add(1)
+			if c.judge("send", err); err != nil {
+				time.Sleep(50 * time.Microsecond)
+			}
+			e.Stats()
+		}
+	})
+	for time.Now().Before(until) && c.ctx.Err() == nil {
+		c.receiveHostile(e)
+	}
+	busy.Wait()
+	defer c.watch("close of an endpoint")()
+	c.judge("close", e.Close())
+}
+
+func (c *child) receiveHostile(e *device.Endpoint) {
+	defer c.watch("a read of an endpoint")()
+	q := e.Queue()
+	before := q.Stats()
+	var es [16]cq.Entry
+	n, err := cq.ReadContext(context.Background(), q, es[:],
+		cq.ReadOptions{Timeout: 2 * time.Millisecond})
+	after := q.Stats()
+	c.steps("read an endpoint", after.Sleeps-before.Sleeps+after.Barriers-before.Barriers,
+		waitBound)
+	if errors.Is(err, cq.ErrAvail) {
+		err = q.ReadErr(&cq.ErrorEntry{ErrData: make([]byte, 64)})
+	}
+	c.judge("read an endpoint", err)
+	for i := range es[:n] {
+		entry := &es[i]
+		if entry.Flags&cq.FlagFrame == 0 {
+			continue
+		}
+		c.counts[foreign].Add(1)
+		_, err := e.Record(entry)
+		c.judge("record of a frame", err)
+		loan, err := e.View(entry)
+		c.judge("view of a frame", err)
+		if err == nil {
+			sum := byte(0)
+			for _, b := range loan.Bytes() {
+				sum ^= b
+			}
+			runtime.KeepAlive(sum)
+			loan.Release()
+		}
+		c.judge("release of a frame", e.Release(entry))
+	}
 }

@@ -2,9 +2,13 @@ package torture
 
 import (
 	"os"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/crash"
 )
 
 // Words at the beginning of the ledger. All are atomic; beside each is who stores it. The words of
@@ -93,4 +97,212 @@ func mix(name, number uint64) uint64 {
 	x ^= x >> 29
 	x *= 0xbf58476d1ce4e5b9
 	return x ^ x>>32
+}
+
+// maxSessions of one writer.
+const maxSessions = 1 << 16
+
+// sessions are what the writers of a role note in the ledger, at the beginning of its words: how
+// many each had, and what is known of each. Entries are numbered from 1 in each session, and say
+// whose they are.
+type sessions struct {
+	role    *role
+	words   []atomic.Uint64
+	writers int
+	holder  *atomic.Uint64 // between users: generation of the queue of who reads; else nil
+}
+
+// sessionsLength is how many words they take.
+func sessionsLength(writers int) int { return writers + writers*maxSessions*sessionWords }
+
+func (l *ledger) sessions(role string) sessions {
+	r := roleOf(role)
+	ss := sessions{role: r, words: l.region(role), writers: r.places}
+	if r.between != nil {
+		ss.holder = &l.region(r.between.reader)[othersHolder]
+	}
+	return ss
+}
+
+// gone tells that the reader which had a session's lane has no successor in it, and never will, if
+// the writer is dead: what it has not seen was in memory of theirs that has no name.
+func (ss sessions) gone(e session) bool {
+	if ss.holder == nil {
+		return false
+	}
+	holder := ss.holder.Load()
+	return holder != 0 && e.home.Load() != holder
+}
+
+// count is how many sessions a writer had; the writer stores it.
+func (ss sessions) count(writer int) *atomic.Uint64 { return &ss.words[writer] }
+
+// last returns the number of a writer's last session, within bounds.
+func (ss sessions) last(writer int) uint64 { return min(ss.count(writer).Load(), maxSessions-1) }
+
+func (ss sessions) at(writer int, n uint64) session {
+	return sessionAt(ss.words[ss.writers:], writer*maxSessions+int(n))
+}
+
+// sessionName packs whose session it is, as entries carry it; 0 is nobody's.
+func sessionName(writer int, n uint64) uint64 { return uint64(writer+1)<<32 | n }
+
+// named returns the session of a name.
+func (ss sessions) named(name uint64) (s session, ok bool) {
+	writer, n := int(name>>32)-1, name&(1<<32-1)
+	if writer < 0 || writer >= ss.writers || n == 0 || n >= maxSessions {
+		return session{}, false
+	}
+	return ss.at(writer, n), true
+}
+
+// sum takes them into the report.
+func (ss sessions) sum(r *RoleReport) {
+	had := uint64(0)
+	for i := range ss.writers {
+		last := ss.last(i)
+		had += last
+		for n := uint64(1); n <= last; n++ {
+			e := ss.at(i, n)
+			published := e.published.Load()
+			r.Published += published
+			r.InDoubt += max(published, e.intent.Load()) - published
+			seen := e.seen.Load()
+			r.Read += seen
+			if seen < published && ss.gone(e) {
+				r.Gone += published - seen
+			}
+		}
+	}
+	r.Counts["sessions"] = had
+}
+
+// exactName is a session of which nothing may come beyond what is known as published.
+type exactName struct {
+	role string
+	name uint64
+}
+
+// check compares the ledger at the end.
+func (ss sessions) check(s *supervisor) {
+	for i := range ss.writers {
+		for n := uint64(1); n <= ss.last(i); n++ {
+			e := ss.at(i, n)
+			published, seen := e.published.Load(), e.seen.Load()
+			if s.exact[exactName{ss.role.name, sessionName(i, n)}] && seen > published {
+				s.broken(ss.role.name, kindUnpublished, seen-published, "of %s %d session %d, which "+
+					"died before it published more than %d, %d were seen", ss.role.name, i, n, published, seen)
+			}
+			if seen < published && !ss.gone(e) {
+				s.broken(ss.role.name, kindLost, published-seen, "of %s %d session %d only %d of %d "+
+					"were seen", ss.role.name, i, n, seen, published)
+			}
+		}
+	}
+}
+
+// afterPublish are steps at which the tail is stored, and the poster was not told: what stands
+// before it must be read. A writer also rings when its lane is full and it publishes nothing, so
+// the steps of ringing say nothing.
+var afterPublish = map[crash.Label]bool{crash.PublishStored: true, crash.PublishEnded: true,
+	crash.EventPublished: true}
+
+// beforePublish are steps at which it is not stored yet: no more may ever be read of the session.
+var beforePublish = map[crash.Label]bool{crash.Filled: true, crash.Stamped: true,
+	crash.EventFilled: true}
+
+// bequest is what a writer that died has left to be read: its successor's lane would be looked at
+// for that one's sake.
+type bequest struct {
+	want  uint64 // 0 is nothing
+	of    session
+	since time.Duration // as lifetime has it
+}
+
+func (b *bequest) seen() bool { return b.want == 0 || b.of.seen.Load() >= b.want }
+
+// died notes what is left to be read. At a step it is known exactly whether the entries that the
+// writer was posting are published.
+func (ss sessions) died(s *supervisor, p *proc) {
+	n := ss.last(p.index)
+	if n == 0 {
+		return
+	}
+	of := ss.at(p.index, n)
+	p.left = bequest{of.published.Load(), of, lifetime()}
+	// Between users a writer stores tails for a successor, too, of what is published already.
+	if p.shot || ss.holder != nil {
+		return
+	}
+	if beforePublish[p.step] {
+		s.exact[exactName{ss.role.name, sessionName(p.index, n)}] = true
+	} else if afterPublish[p.step] && p.left.want < of.intent.Load() {
+		p.left.want++ // at least
+	}
+}
+
+// sessionsDied is role.died of a role with sessions.
+func sessionsDied(s *supervisor, p *proc) error {
+	s.ledger.sessions(p.role.name).died(s, p)
+	return nil
+}
+
+// sessionsSettled tells whether the next writer may come: the reader has seen all of its
+// predecessor, though that could not ring any more.
+func sessionsSettled(s *supervisor, p *proc) bool {
+	b := &p.left
+	if !b.seen() && s.ledger.sessions(p.role.name).gone(b.of) {
+		b.want = 0
+	}
+	if !b.seen() && lifetime()-b.since < patience/2 {
+		return false
+	}
+	if !b.seen() {
+		s.broken(p.role.name, kindHung, 1, "of %s %d, which is dead, %d of %d were seen in %v (step "+
+			"%v)", p.role.name, p.index, b.of.seen.Load(), b.want, patience/2, p.step)
+	}
+	b.want = 0
+	return true
+}
+
+func sumSessions(name string) func(*supervisor, *RoleReport) {
+	return func(s *supervisor, r *RoleReport) { s.ledger.sessions(name).sum(r) }
+}
+
+func checkSessions(name string) func(*supervisor) {
+	return func(s *supervisor) { s.ledger.sessions(name).check(s) }
+}
+
+// A promise about seconds is judged by the time that those could run who are to keep it: on a
+// machine that stands still, or is short of time, nobody is late who had none.
+const (
+	livedEvery = 20 * time.Millisecond
+	livedMost  = 2 * livedEvery // that one look counts, however long ago the last one was
+)
+
+var (
+	lived  atomic.Int64 // nanoseconds; live stores it
+	living sync.Once
+)
+
+// lifetime returns for how long this process could run since it first asked.
+func lifetime() time.Duration {
+	living.Do(func() { go live() })
+	return time.Duration(lived.Load())
+}
+
+func live() {
+	for last := time.Now(); ; {
+		nap(livedEvery)
+		now := time.Now()
+		lived.Add(int64(min(now.Sub(last), livedMost)))
+		last = now
+	}
+}
+
+// beat tells the supervisor of it.
+func (c *child) beat() {
+	for word := c.ledger.word(wordLived + c.Place); ; nap(livedEvery) {
+		word.Store(uint64(lifetime()))
+	}
 }

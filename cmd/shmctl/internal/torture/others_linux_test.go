@@ -3,11 +3,13 @@ package torture
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/stage"
 )
 
 // needUsers skips where processes of other users cannot be had.
@@ -77,5 +79,99 @@ func TestFindsWhatIsBrokenBetweenUsers(t *testing.T) {
 				t.Errorf("%v; report %+v", err, r)
 			}
 		})
+	}
+}
+
+// calmPlace is a place with one reader of process 70, which has the queue 9, and of what writer 1
+// published in its fourth session it has seen 2 of 5.
+func calmPlace(t *testing.T, b *between) (*supervisor, *proc, session, func()) {
+	l, err := makeLedger(filepath.Join(t.TempDir(), ledgerFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.close)
+	p := &proc{role: roleOf(b.reader), place: 3}
+	var end func()
+	p.Process, end = stage.Pretend(70)
+	roles := []*role{roleOf(b.reader), roleOf(b.writer)}
+	s := &supervisor{ledger: l, procs: []*proc{p}, roles: roles, notes: newNotices(),
+		report: newReport(Options{}, roles), found: map[string]Found{}}
+	readers, ss := l.region(b.reader), l.sessions(b.writer)
+	readers[othersHolder].Store(9)
+	readers[othersPid].Store(70)
+	ss.count(1).Store(4)
+	b.shared(l)[othersWith+1].Store(9)
+	e := ss.at(1, 4)
+	e.home.Store(9)
+	e.published.Store(5)
+	e.seen.Store(2)
+	return s, p, e, end
+}
+
+// TestVigil: what is there and not seen is found when the reader could run for so long, and neither
+// it nor what it saw has changed.
+func TestVigil(t *testing.T) {
+	b := &eventsBetween
+	s, p, e, end := calmPlace(t, b)
+	readers, who := s.ledger.region(b.reader), b.there(s)
+	var v vigil
+	const second = time.Second
+	for i, c := range []struct {
+		do                func()
+		own, reader, want time.Duration
+	}{
+		{func() {}, 5 * second, 7 * second, 0}, // from here on
+		{func() {}, 6 * second, 9 * second, second},
+		{func() {}, 6*second + vigilEvery/2, 9 * second, second}, // too soon to tell
+		{func() {}, 9 * second, 10 * second, 2 * second},
+		{func() {}, 19 * second, 10 * second, 2 * second}, // it could not run
+		{func() { e.seen.Store(3) }, 20 * second, 11 * second, 0},
+		{func() {}, 21 * second, 12 * second, second},
+		{func() { e.home.Store(8) }, 22 * second, 13 * second, 0}, // on its way to the reader
+		{func() {}, 23 * second, 14 * second, 0},
+		{func() { e.home.Store(9) }, 24 * second, 15 * second, 0},
+		{func() {}, 25 * second, 16 * second, second},
+		{func() { readers[othersHolder].Store(10); e.home.Store(10) }, 26 * second, 17 * second, 0},
+		{func() {}, 27 * second, 18 * second, second},
+		{func() { readers[othersPid].Store(0) }, 28 * second, 19 * second, 0}, // it leaves
+		{func() {}, 29 * second, 20 * second, 0},
+	} {
+		c.do()
+		s.ledger.word(wordLived + p.place).Store(uint64(c.reader))
+		if b.unseen(s, &v.now) == "" {
+			t.Errorf("%d: nothing is missing", i)
+		}
+		if got := v.look(s, who, c.own); got != c.want {
+			t.Errorf("%d: %v, want %v", i, got, c.want)
+		}
+	}
+	e.seen.Store(5)
+	if missing := b.unseen(s, &v.now); missing != "" {
+		t.Error(missing)
+	}
+	if end(); b.there(s) != nil {
+		t.Error("somebody is there")
+	}
+}
+
+// TestCalm: nobody is to post until everything is seen, and everybody again when it is.
+func TestCalm(t *testing.T) {
+	for _, b := range []*between{&queuesBetween, &eventsBetween} {
+		s, _, e, _ := calmPlace(t, b)
+		words := b.shared(s.ledger)
+		ended := make(chan error, 1)
+		go func() { ended <- b.calm(s) }()
+		for words[othersStill].Load() == 0 {
+			nap(time.Millisecond)
+		}
+		if e.seen.Store(4); words[othersCalms].Load() != 0 {
+			t.Errorf("%s: a calm ended while something was not seen", b.reader)
+		}
+		e.seen.Store(5)
+		if err := <-ended; err != nil || words[othersStill].Load() != 0 ||
+			words[othersCalms].Load() != 1 || len(s.report.Violations) != 0 {
+			t.Errorf("%s: %v, still %d, %d calms: %v", b.reader, err, words[othersStill].Load(),
+				words[othersCalms].Load(), s.report.Violations)
+		}
 	}
 }

@@ -3,11 +3,17 @@ package torture
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"os"
+	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/stage"
 )
 
 const toolName = "torture"
@@ -203,4 +209,238 @@ func Below(steps map[string]uint64, n uint64) []string {
 		}
 	}
 	return below
+}
+
+// noticeAdopted is how the death of one that had a thing is told by the one that got it. That is no
+// notice through an event queue, and includes the time until there is one to get it.
+const noticeAdopted = "adopted"
+
+// noticeLate is how a death is told that came before the one it is told to.
+const noticeLate = "to-successors"
+
+// noticeStopped is how a death is told by a survivor that was stopped meanwhile.
+const noticeStopped = "to-stopped"
+
+// Notice is how long it took until a survivor knew of a death, in nanoseconds; nil without any.
+type Notice struct {
+	Count int    `json:"count"`
+	P50   *int64 `json:"p50"`
+	P99   *int64 `json:"p99"`
+	Max   *int64 `json:"max"`
+}
+
+// Duties is what was demanded of survivors: of each of them, for each death that it was bound to
+// be told of. What was neither told nor excused is "unnoticed", or open.
+type Duties struct {
+	Demanded uint64 `json:"demanded"`
+	Told     uint64 `json:"told"`
+	// Excused died itself before it was told or was not bound any more, or was told a number only.
+	Excused uint64 `json:"excused"`
+	Open    uint64 `json:"open"` // at the end of the run
+}
+
+func (d Duties) plus(e Duties) Duties {
+	return Duties{d.Demanded + e.Demanded, d.Told + e.Told, d.Excused + e.Excused, d.Open + e.Open}
+}
+
+// String says how many there were.
+func (d Duties) String() string {
+	return fmt.Sprintf("%d demanded: %d told, %d excused, %d open at the end", d.Demanded, d.Told,
+		d.Excused, d.Open)
+}
+
+// AllDuties adds up what was demanded.
+func (n *Noticed) AllDuties() (all Duties) {
+	for _, d := range n.Duties {
+		all = all.plus(d)
+	}
+	return all
+}
+
+// Noticed is how long it took until survivors knew of deaths.
+type Noticed struct {
+	NoticeNs Notice            `json:"notice_ns"` // through event queues, of each survivor
+	Notices  map[string]Notice `json:"notices"`   // by how they were told
+	Duties   map[string]Duties `json:"duties"`    // by how deaths were to be told
+
+	// AllNs are the times that this sums up, by how they were told.
+	AllNs map[string][]int64 `json:"-"`
+}
+
+// Add adds what another run found to that.
+func (n *Noticed) Add(other *Noticed) {
+	if n.AllNs == nil {
+		n.AllNs = map[string][]int64{}
+	}
+	for kind, ns := range other.AllNs {
+		n.AllNs[kind] = append(n.AllNs[kind], ns...)
+	}
+	if n.Duties == nil {
+		n.Duties = map[string]Duties{}
+	}
+	for kind, d := range other.Duties {
+		n.Duties[kind] = n.Duties[kind].plus(d)
+	}
+	n.sum()
+}
+
+// sum sums up.
+func (n *Noticed) sum() {
+	var all []int64
+	n.Notices = map[string]Notice{}
+	for kind, ns := range n.AllNs {
+		n.Notices[kind] = summary(ns)
+		if kind != noticeAdopted && kind != noticeLate && kind != noticeStopped {
+			all = append(all, ns...)
+		}
+	}
+	n.NoticeNs = summary(all)
+}
+
+func summary(ns []int64) Notice {
+	if len(ns) == 0 {
+		return Notice{}
+	}
+	slices.Sort(ns)
+	at := func(percent int) *int64 { return &ns[min(len(ns)-1, len(ns)*percent/100)] }
+	return Notice{Count: len(ns), P50: at(50), P99: at(99), Max: &ns[len(ns)-1]}
+}
+
+// String says how many there were and how long they took.
+func (n Notice) String() string {
+	if n.P50 == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%d told: p50 %v, p99 %v, max %v", n.Count, time.Duration(*n.P50),
+		time.Duration(*n.P99), time.Duration(*n.Max))
+}
+
+// Print writes the report for people.
+func (r *Report) Print(w io.Writer) { r.sheet().Print(w) }
+
+// Markdown writes the report as the tables of a document, so that what is kept of a long run says
+// what the run said.
+func (r *Report) Markdown(w io.Writer) { r.sheet().Markdown(w) }
+
+func (r *Report) sheet() *stage.Sheet {
+	s := &stage.Sheet{}
+	s.Text("Seed %d, which replays the choices and not the schedule; %v on %v.", r.Seed,
+		time.Duration(r.DurationNs).Round(time.Millisecond), r.Machine)
+	if r.Interrupted {
+		s.Row("interrupted", "before its time: nothing was looked for at the end")
+	}
+	s.Row("kills", r.Kills)
+	s.Row("stops (SIGSTOP, SIGCONT)", r.Stops)
+	s.Row("checked after deaths at steps", r.Checked)
+	r.Tally.Sheet(s)
+	r.Noticed.Sheet(s)
+	s.Each("found", r.Violations)
+	s.Table("role", "places", "starts", "kills", "stops", "published", "read", "counts")
+	for _, name := range slices.Sorted(maps.Keys(r.Roles)) {
+		role := r.Roles[name]
+		s.Row(name, role.Places, role.Starts, role.Kills, role.Stops, role.Published, role.Read,
+			counted(role.Counts))
+	}
+	SheetSteps(s, r.Steps, r.Below, r.UntilSteps)
+	return s
+}
+
+// Sheet adds what was counted.
+func (t *Tally) Sheet(s *stage.Sheet) {
+	s.Row("published", t.Published)
+	s.Row("in doubt at a kill", t.InDoubt)
+	s.Row("read", t.Read)
+	s.Row("again, and marked", t.Redelivered)
+	s.Row("gone with writer and reader", t.Gone)
+	for i, n := range t.Found.all() {
+		s.Row(kinds[i], *n)
+	}
+}
+
+// Sheet adds how long it took to notice deaths, and of how many that was demanded.
+func (n *Noticed) Sheet(s *stage.Sheet) {
+	s.Row("noticed", n.NoticeNs)
+	for _, kind := range slices.Sorted(maps.Keys(n.Notices)) {
+		s.Row("noticed: "+kind, n.Notices[kind])
+	}
+	s.Row("survivors", n.AllDuties())
+	for _, kind := range slices.Sorted(maps.Keys(n.Duties)) {
+		s.Row("survivors: "+kind, n.Duties[kind])
+	}
+}
+
+// SheetSteps adds how often each step killed, if there are steps, and which were to kill more.
+func SheetSteps(s *stage.Sheet, steps map[string]uint64, below []string, wanted uint64) {
+	if wanted > 0 {
+		s.Text("%d steps killed less than %d times: %s", len(below), wanted, strings.Join(below, ", "))
+	}
+	if len(steps) == 0 {
+		return
+	}
+	s.Table("step", "deaths")
+	for _, name := range slices.Sorted(maps.Keys(steps)) {
+		s.Row(name, steps[name])
+	}
+}
+
+// counted lists counts by name.
+func counted(counts map[string]uint64) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		parts = append(parts, fmt.Sprintf("%s %d", name, counts[name]))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Machine says where a run took place.
+type Machine struct {
+	CPU    *string  `json:"cpu"` // null where it is not known, as the rest
+	CPUs   int      `json:"cpus"`
+	Kernel *string  `json:"kernel"`
+	Go     string   `json:"go"`
+	Load   *float64 `json:"load"` // average of the last minute, at the end: the run itself and others
+}
+
+// Here describes this machine.
+func Here() Machine {
+	m := Machine{CPUs: runtime.NumCPU(), Go: runtime.Version() + " " + runtime.GOARCH}
+	for line := range strings.Lines(content("/proc/cpuinfo")) {
+		if name, value, ok := strings.Cut(line, ":"); ok && m.CPU == nil &&
+			strings.TrimSpace(name) == "model name" {
+			m.CPU = known(strings.TrimSpace(value))
+		}
+	}
+	m.Kernel = known(strings.TrimSpace(content("/proc/sys/kernel/osrelease")))
+	first, _, _ := strings.Cut(content("/proc/loadavg"), " ")
+	if load, err := strconv.ParseFloat(first, 64); err == nil {
+		m.Load = &load
+	}
+	return m
+}
+
+func content(path string) string {
+	text, _ := os.ReadFile(path)
+	return string(text)
+}
+
+func known(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
+}
+
+// String is what people read.
+func (m Machine) String() string {
+	cpu, kernel, load := "unknown", "unknown", "unknown"
+	if m.CPU != nil {
+		cpu = *m.CPU
+	}
+	if m.Kernel != nil {
+		kernel = *m.Kernel
+	}
+	if m.Load != nil {
+		load = strconv.FormatFloat(*m.Load, 'f', 1, 64)
+	}
+	return fmt.Sprintf("%d x %s, Linux %s, %s, load %s", m.CPUs, cpu, kernel, m.Go, load)
 }

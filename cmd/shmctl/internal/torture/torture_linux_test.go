@@ -3,14 +3,21 @@ package torture
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/stage"
+	"github.com/shmring/shmring/internal/veth"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/xdp"
 )
 
 func TestMain(m *testing.M) {
@@ -79,5 +86,201 @@ func TestInterrupted(t *testing.T) {
 	r.Print(&b)
 	if !strings.Contains(b.String(), "\ninterrupted") {
 		t.Error(b.String())
+	}
+}
+
+// TestDeviceNothingIsLost: a device process and applications of other users, killed at any moment.
+func TestDeviceNothingIsLost(t *testing.T) {
+	shmtest.Conforms(t)
+	shmtest.Long(t)
+	pair, err := veth.Open(veth.Config{})
+	shmtest.Require(t, "netns", err)
+	defer pair.Close()
+	shmtest.Require(t, "xdp", pair.B.Do(func() error {
+		p, err := xdp.Attach(pair.B.Name, xdp.ProgramOptions{})
+		if err == nil {
+			err = p.Close()
+		}
+		return err
+	}))
+	r, err := Run(t.Context(), Options{Kills: 60, Duration: time.Minute, Seed: 1, Steps: crash.On,
+		Roles: []string{"device"}})
+	if err != nil {
+		t.Fatalf("%v; report %+v", err, r)
+	}
+	if r.Published == 0 || r.Read == 0 || r.Roles["device"].Kills == 0 {
+		t.Errorf("not much of a torture: %+v", r)
+	}
+}
+
+// TestWithoutCancel: the end of a wait hides nothing that went wrong beside it.
+func TestWithoutCancel(t *testing.T) {
+	ended := fmt.Errorf("cq: wait: %w", context.Canceled)
+	bad := &cq.Error{Op: "close", Err: syscall.EBADMSG}
+	for _, c := range []struct{ err, want error }{
+		{nil, nil},
+		{context.Canceled, nil},
+		{ended, nil},
+		{errors.Join(ended, errors.Join(nil, nil)), nil},
+		{errors.Join(ended, errors.Join(ended, nil)), nil},
+		{fmt.Errorf("get: %w", errors.Join(ended)), nil},
+		{bad, bad},
+		{&cq.Error{Op: "close"}, errors.ErrUnsupported}, // anything
+		{errors.Join(ended, bad), bad},
+		{errors.Join(errors.Join(nil, bad), ended), bad},
+		{fmt.Errorf("get: %w", errors.Join(ended, bad)), bad},
+		{context.DeadlineExceeded, context.DeadlineExceeded},
+	} {
+		got := withoutCancel(c.err)
+		if (got == nil) != (c.want == nil) || c.want == bad && !errors.Is(got, bad) {
+			t.Errorf("of %v it leaves %v", c.err, got)
+		}
+	}
+}
+
+// failing is a set that cannot be left.
+type failing struct{ err error }
+
+func (f failing) Remove(cq.Waitable) error { return nil }
+func (f failing) Close() error             { return f.err }
+
+// TestLeaveSetFails: what a set says when it is closed gets through when the wait was cancelled.
+func TestLeaveSetFails(t *testing.T) {
+	r := &reading{}
+	left := r.leave(failing{syscall.EBADMSG})
+	if err := withoutCancel(errors.Join(context.Canceled, left)); !errors.Is(err, syscall.EBADMSG) {
+		t.Errorf("it says %v", err)
+	}
+	left = r.leave(failing{})
+	if err := withoutCancel(errors.Join(context.Canceled, left)); err != nil {
+		t.Errorf("nothing was wrong, and it says %v", err)
+	}
+}
+
+// TestDoubtStays: that a process died when it had added says nothing of what the one before in its
+// place was going to add.
+func TestDoubtStays(t *testing.T) {
+	l, err := makeLedger(filepath.Join(t.TempDir(), ledgerFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.close)
+	s := &supervisor{ledger: l, frozen: &proc{}} // so that nobody is waited for
+	p := &proc{index: 1, shot: true}
+	mine := s.tally().place(p.index)
+	die := func(adds uint64, added bool, want uint64) {
+		t.Helper()
+		startCounter(s, p)
+		mine[countIntent].Add(adds)
+		if p.shot = !added; added {
+			p.step = crash.CountAdded
+		}
+		if err := counterDied(s, p); err != nil {
+			t.Fatal(err)
+		}
+		if low := s.tally().added(); low != want {
+			t.Errorf("%d are surely added, want %d", low, want)
+		}
+	}
+	die(2, false, 0)
+	die(1, true, 1)
+	die(3, false, 1)
+	die(4, true, 5)
+	if high := s.tally().intended(); high != 10 {
+		t.Errorf("%d are added at most, want 10", high)
+	}
+}
+
+// TestLifetime goes on, and by little at a time.
+func TestLifetime(t *testing.T) {
+	real := time.Now()
+	begin := lifetime()
+	for lifetime()-begin < 5*livedMost {
+		nap(time.Millisecond)
+	}
+	is := lifetime() - begin
+	if passed := time.Since(real); is > passed+livedMost { // one look may have begun before
+		t.Errorf("%v passed, and it is %v", passed, is)
+	}
+}
+
+// TestExamine: an object that breaks an invariant after a death at a step is found, and none that
+// does not; and the supervisor does little else but that.
+func TestExamine(t *testing.T) {
+	r := &role{name: "writer"}
+	base, err := os.MkdirTemp(os.Getenv(shm.EnvDir), "examine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(base)
+	s := &supervisor{base: base, roles: []*role{r}, report: newReport(Options{},
+		[]*role{r}), found: map[string]Found{}}
+	d, err := shm.OpenDir(s.base + "/" + queuesDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	q, err := cq.Create(d, "q", cq.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	p := &proc{role: r, step: crash.AttachClaimed}
+	if s.examine(p); s.report.Checked == 0 || s.found["writer"].Broken != 0 {
+		t.Fatalf("%d objects checked: %v", s.report.Checked, s.report.Violations)
+	}
+	if !s.examined.After(time.Now()) {
+		t.Error("it looks again at once")
+	}
+	f, err := os.OpenFile(d.Path()+"/q/reader", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte{0xff}, 4080); err != nil { // of the header, which says it is 0
+		t.Fatal(err)
+	}
+	for _, quiet := range []*proc{{role: r}, {role: r, step: p.step, shot: true}} {
+		s.examined = time.Time{}
+		if s.examine(quiet); s.found["writer"].Broken != 0 {
+			t.Errorf("it looked after %+v", quiet)
+		}
+	}
+	if s.examine(p); s.found["writer"].Broken == 0 {
+		t.Error("nothing was found")
+	}
+}
+
+// TestProgressHoldsNobodyUp: while somebody is told how far a run is, what processes tell is heard,
+// and changes nothing of what that one was given.
+func TestProgressHoldsNobodyUp(t *testing.T) {
+	l, err := makeLedger(filepath.Join(t.TempDir(), ledgerFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.close)
+	o := Options{Steps: true}
+	roles, step := []*role{eventReaderRole()}, crash.EventPinned.String()
+	s := &supervisor{ledger: l, roles: roles, report: newReport(o, roles), found: map[string]Found{}}
+	told := false
+	s.o.Progress = func(_ time.Duration, r *Report) {
+		if told = true; !s.mu.TryLock() {
+			t.Error("nobody else is heard")
+			return
+		}
+		defer s.mu.Unlock()
+		l.region("event-reader")[heldTimes].Add(1)
+		s.count("event-reader", kindLost, 3, "lost")
+		s.report.Steps[step]++
+		if s.sum(); s.report.Lost != 3 || s.report.Roles["event-reader"].Counts["adoptions"] != 1 {
+			t.Errorf("%+v", s.report)
+		}
+		if r.Lost != 0 || len(r.Violations) != 0 || r.Steps[step] != 0 ||
+			r.Roles["event-reader"].Lost != 0 || r.Roles["event-reader"].Counts["adoptions"] != 0 {
+			t.Errorf("what it was told is now %+v", r)
+		}
+	}
+	if s.progress(time.Second); !told {
+		t.Error("it was not told")
 	}
 }
