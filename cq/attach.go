@@ -251,7 +251,7 @@ func (q *Queue) Writer() (*Writer, error) {
 	return w, nil
 }
 
-func (q *Queue) ownWriter() (*Writer, error) {
+func (q *core) ownWriter() (*Writer, error) {
 	mem, _, err := q.obj.Section(kind.SectHints, 0)
 	if err != nil {
 		return nil, err

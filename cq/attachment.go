@@ -39,7 +39,7 @@ func (a *attachment) listen(bell *doorbell.Bell, bit int) {
 // mute ends listening to a writer of another user that was given up, for good: its words say
 // nothing any more, so nothing in them could tell false alarms from others. Its end is still
 // noticed by its peer's connection. The bell is locked.
-func (q *Queue) mute(a *attachment) {
+func (q *core) mute(a *attachment) {
 	h, ok := q.home.(*memfdHome)
 	if a == nil || !ok {
 		return
@@ -70,7 +70,7 @@ func (s *leavers) remove(bit int) { s[bit/64] &^= 1 << (bit % 64) }
 func (s *leavers) any() bool      { return s[0]|s[1] != 0 }
 
 // noteEnd is called for a lane that was marked.
-func (q *Queue) noteEnd(l *lane) {
+func (q *core) noteEnd(l *lane) {
 	if l.att != nil && l.att.ended() {
 		q.leavers.add(l.bit)
 	}
@@ -78,7 +78,7 @@ func (q *Queue) noteEnd(l *lane) {
 
 // reap retires the lanes that have ended and are read to the end. The bell is locked, and nobody is
 // in the middle of a lane. One that was overrun stays: it says why the queue ends.
-func (q *Queue) reap() {
+func (q *core) reap() {
 	for i := range q.leavers {
 		for x := q.leavers[i]; x != 0; x &= x - 1 {
 			l := q.lanes[i*64+bits.TrailingZeros64(x)]
@@ -97,7 +97,7 @@ func (q *Queue) reap() {
 
 // retire gives a row to the next writer, which begins where this one's reader stopped, in memory of
 // its own.
-func (q *Queue) retire(l *lane) {
+func (q *core) retire(l *lane) {
 	q.leavers.remove(l.bit)
 	q.bell.Drop(l.bit)
 	q.face.Forget(l.bit)
@@ -111,7 +111,7 @@ func (q *Queue) retire(l *lane) {
 }
 
 // rowFlags are what a row says beside parked because of the queue's state.
-func (q *Queue) rowFlags() uint64 {
+func (q *core) rowFlags() uint64 {
 	if q.words.State.Load() == kind.StateOverrun {
 		return kind.RowOverrun
 	}

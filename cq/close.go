@@ -20,7 +20,7 @@ import (
 // writer may be left: it stays unless its writer lives, which removes it when it closes. Closing
 // twice is harmless.
 func (q *Queue) Close() error {
-	return q.end(opClose, q.destroy)
+	return q.endAlone(opClose)
 }
 
 // Detach leaves the queue to a successor, which finds it with Adopt: nothing is lost, and writers
@@ -34,7 +34,18 @@ func (q *Queue) Detach() error {
 	if err := q.findable(); err != nil {
 		return err
 	}
-	return q.end(opDetach, q.obj.Release)
+	return q.endAlone(opDetach)
+}
+
+// endAlone ends the queue, unless this process posts to it by a writer of the queue's own.
+func (q *Queue) endAlone(op string) error {
+	q.selfMu.Lock()
+	defer q.selfMu.Unlock()
+	if q.self != nil && !q.self.guard.isOver() {
+		return &Error{Pkg: kind.Pkg, Op: op, Name: q.name, Err: ErrBusy,
+			Hint: "close its own Writer first"}
+	}
+	return q.end(op)
 }
 
 // What ends a queue.
@@ -44,7 +55,7 @@ const (
 )
 
 // findable says why no successor could find the queue.
-func (q *Queue) findable() error {
+func (q *core) findable() error {
 	if _, ok := q.home.(*memfdHome); ok && !q.opt.others() {
 		return &Error{Pkg: kind.Pkg, Op: opDetach, Name: q.name, Err: syscall.EOPNOTSUPP,
 			Hint: "nobody could find a queue without a name: close it"}
@@ -53,25 +64,18 @@ func (q *Queue) findable() error {
 }
 
 // wake ends what blocks in the queue.
-func (q *Queue) wake() {
+func (q *core) wake() {
 	q.home.interrupt()
 	q.bell.Kick()
 }
 
-func (q *Queue) end(op string, last func() error) error {
-	q.selfMu.Lock()
-	defer q.selfMu.Unlock()
-	if q.self != nil && !q.self.guard.isOver() {
-		return &Error{Pkg: kind.Pkg, Op: op, Name: q.name, Err: ErrBusy,
-			Hint: "close its own Writer first"}
-	}
+// end ends the queue, if nothing holds it open.
+func (q *core) end(op string) error {
 	if q.guard.isOver() {
 		return nil
 	}
 	if err := q.refuseHolders(op); err != nil {
-		return &Error{Pkg: kind.Pkg, Op: op, Name: q.name, Err: err,
-			Hint: "take it out of its sets and channels, and close what is bound to it: " +
-				"CloseAll does so in order"}
+		return err
 	}
 	first, err := q.guard.close(q.wake)
 	if err != nil {
@@ -83,6 +87,10 @@ func (q *Queue) end(op string, last func() error) error {
 	}
 	if op == opDetach && q.opt.others() {
 		q.leaveRows()
+	}
+	last := q.obj.Release
+	if op == opClose {
+		last = q.destroy
 	}
 	if err = q.drop(last); op == opClose {
 		// Writers that are still attached keep the directory; the last of them removes it.
@@ -97,9 +105,9 @@ func (q *Queue) end(op string, last func() error) error {
 
 // drop gives everything back that the queue holds in this process, but for its home, calling last
 // before its memory goes. Nobody is inside any more.
-func (q *Queue) drop(last func() error) error {
+func (q *core) drop(last func() error) error {
 	if q.holders.hasOwn() {
-		_ = q.opt.WaitSet.Remove(q)
+		_ = q.opt.WaitSet.Remove(q.whole)
 	}
 	q.unbindEvents()
 	close(q.gone)
@@ -124,7 +132,7 @@ func (q *Queue) drop(last func() error) error {
 
 // silence keeps writers from ringing a reader that leaves: nobody would hear them, and the number
 // of its descriptor soon means another file of this process.
-func (q *Queue) silence() {
+func (q *core) silence() {
 	if q.bell != nil {
 		q.bell.Lock()
 		q.bell.Disarm()
@@ -137,7 +145,7 @@ func (q *Queue) silence() {
 
 // vacateSeat gives the queue's bit in the process's bell back. Writers do not ring it any more, but
 // for one that is late.
-func (q *Queue) vacateSeat() error {
+func (q *core) vacateSeat() error {
 	q.seatMu.Lock()
 	defer q.seatMu.Unlock()
 	if q.bit < 0 {
@@ -149,7 +157,7 @@ func (q *Queue) vacateSeat() error {
 }
 
 // destroy tells writers that the queue is closed and removes its names.
-func (q *Queue) destroy() error {
+func (q *core) destroy() error {
 	kind.Condemn(q.words, q.rows)
 	crash.At(crash.CloseCondemned)
 	err := q.home.destroy(q.obj, q.opt.rows())
@@ -159,7 +167,7 @@ func (q *Queue) destroy() error {
 
 // leaveRows tells writers of other users that this reader does not read any more. They hear of it
 // when its connections close, and believe it only then: the words of their rows are final before.
-func (q *Queue) leaveRows() {
+func (q *core) leaveRows() {
 	for i := range q.rows {
 		q.rows[i].Bell.Parked.Or(kind.RowLeft)
 	}
@@ -167,7 +175,7 @@ func (q *Queue) leaveRows() {
 
 // tick marks lanes whose writer's death gives no notice, now and then, for whoever waits on
 // a descriptor, a set or a channel.
-func (q *Queue) tick() {
+func (q *core) tick() {
 	q.ticker.Go(func() {
 		t := time.NewTicker(time.Duration(sliceNs))
 		defer t.Stop()
@@ -182,7 +190,7 @@ func (q *Queue) tick() {
 	})
 }
 
-func (q *Queue) markUnwatched() {
+func (q *core) markUnwatched() {
 	if !q.guard.enterAny() {
 		return
 	}

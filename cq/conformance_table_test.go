@@ -39,7 +39,9 @@ func TestConformanceTable(t *testing.T) {
 type sources struct {
 	tests   map[string]map[string]bool // by package and test or variable, the words in it
 	symbols map[string]bool
-	files   token.FileSet
+	// embedded are the structs in a struct of the same package, whose symbols it has too.
+	embedded map[string][]string
+	files    token.FileSet
 }
 
 // has reports whether a test, named as package.TestX/case, exists. A case exists if its name is a
@@ -66,11 +68,18 @@ func (s *sources) has(t *testing.T, ref string) bool {
 // declares reports whether a package has an exported symbol, as Name, Type.Method or Type.Field.
 func (s *sources) declares(t *testing.T, pkg, name string) bool {
 	if s.symbols == nil {
-		s.symbols = map[string]bool{}
+		s.symbols, s.embedded = map[string]bool{}, map[string][]string{}
 	}
 	if !s.symbols[pkg] {
 		s.symbols[pkg] = true
 		s.parse(t, pkg, ".go")
+	}
+	if of, member, is := strings.Cut(name, "."); is {
+		for _, embedded := range s.embedded[pkg+"."+of] {
+			if s.symbols[pkg+"."+embedded+"."+member] {
+				return true
+			}
+		}
 	}
 	return s.symbols[pkg+"."+name]
 }
@@ -161,6 +170,10 @@ func (s *sources) addFields(prefix string, of ast.Expr) {
 	for _, f := range st.Fields.List {
 		for _, id := range f.Names {
 			s.symbols[prefix+id.Name] = true
+		}
+		if id, is := f.Type.(*ast.Ident); is && len(f.Names) == 0 {
+			of := strings.TrimSuffix(prefix, ".")
+			s.embedded[of] = append(s.embedded[of], id.Name)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func native(name string, object WaitObject, face *doorbell.Face, cond *MutexCond
 // for WaitNone, ENOSYS for wait objects that only calls of this library can use, and ErrClosed;
 // Native.FD is -1 then. Which kind of object it is says Options().Wait (FI_GETWAITOBJ). GetWait may
 // be called from anywhere.
-func (q *Queue) GetWait() (Native, error) {
+func (q *core) GetWait() (Native, error) {
 	if !q.guard.enterAny() {
 		return closedNative(q.name)
 	}
@@ -96,9 +96,6 @@ func (c *Counter) GetWait() (Native, error) {
 	defer c.guard.leaveAny()
 	return native(c.name, c.opt.Wait, c.face, nil)
 }
-
-// GetWait returns the queue's wait object: see [Queue.GetWait].
-func (e *EventQueue) GetWait() (Native, error) { return e.q.GetWait() }
 
 func closedNative(name string) (Native, error) {
 	return Native{FD: -1}, &Error{Pkg: kind.Pkg, Op: "getwait", Name: name, Err: ErrClosed}

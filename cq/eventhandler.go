@@ -17,17 +17,16 @@ type handling struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	done   chan struct{} // closed when it has ended
-	later  func() error  // the end that the handler asked for, for when it has returned
-	op     string        // what kind of end that is
+	later  string        // the end that the handler asked for, for when it has returned
 	err    error         // of that
 }
 
-// serve starts the goroutine.
-func (e *EventQueue) serve() {
+// startHandler starts the goroutine.
+func (e *EventQueue) startHandler() {
 	h, done := e.handler, make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	h.mu.Lock()
-	h.ctx, h.cancel, h.done, h.later = ctx, cancel, done, nil
+	h.ctx, h.cancel, h.done, h.later = ctx, cancel, done, ""
 	h.mu.Unlock()
 	go func() {
 		defer close(done) // also if the handler ends its goroutine
@@ -35,12 +34,12 @@ func (e *EventQueue) serve() {
 		h.caller.Store(&name)
 		e.handle(ctx)
 		h.mu.Lock()
-		later, op := h.later, h.op
+		later := h.later
 		h.mu.Unlock()
-		if later == nil {
+		if later == "" {
 			return
 		}
-		err := e.finish(op, later)
+		err := e.finish(later)
 		h.mu.Lock()
 		h.err = err
 		h.mu.Unlock()
@@ -63,11 +62,11 @@ func (h *handling) isCaller() bool {
 }
 
 // endLater arranges that the queue ends when the handler has returned, and is not called again.
-func (h *handling) endLater(op string, last func() error) {
+func (h *handling) endLater(op string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.later == nil {
-		h.op, h.later = op, last
+	if h.later == "" {
+		h.later = op
 	}
 	h.cancel()
 }
@@ -90,12 +89,12 @@ func goroutineName() string {
 // handle reads until the queue ends.
 func (e *EventQueue) handle(ctx context.Context) {
 	// What was copied out of the queue stays the library's, so that nothing is allocated.
-	ev := Event{Payload: make([]byte, 0, e.opt.DataMaxBytes), From: new(Lane)}
-	failed := EventError{ErrData: make([]byte, 0, e.opt.DataMaxBytes), From: new(Lane)}
+	ev := Event{Payload: make([]byte, 0, e.options.DataMaxBytes), From: new(Lane)}
+	failed := EventError{ErrData: make([]byte, 0, e.options.DataMaxBytes), From: new(Lane)}
 	for ctx.Err() == nil {
 		err := e.handleOne(&ev, &failed)
 		if err == ErrWouldBlock {
-			w := wait{q: e.q, ctx: ctx, broadcast: e.q.broadcast.Load()}
+			w := wait{q: &e.core, ctx: ctx, broadcast: e.broadcast.Load()}
 			err = w.once()
 			w.close()
 		}
@@ -105,9 +104,9 @@ func (e *EventQueue) handle(ctx context.Context) {
 		case err == ErrClosed:
 			return
 		case errors.As(err, &lane):
-			e.opt.Handler(nil, err)
+			e.options.Handler(nil, err)
 		default:
-			e.opt.Handler(nil, err)
+			e.options.Handler(nil, err)
 			return
 		}
 	}
@@ -116,7 +115,7 @@ func (e *EventQueue) handle(ctx context.Context) {
 // handleOne gives the next event to the handler and then takes it out of the queue. In between
 // nobody else reads, and purges wait.
 func (e *EventQueue) handleOne(ev *Event, failed *EventError) error {
-	q := e.q
+	q := &e.core
 	if !q.enter() {
 		return q.guard.refusal()
 	}
@@ -133,9 +132,9 @@ func (e *EventQueue) handleOne(ev *Event, failed *EventError) error {
 	case err != nil:
 		return err
 	case isError:
-		e.opt.Handler(nil, failed)
+		e.options.Handler(nil, failed)
 	default:
-		e.opt.Handler(ev, nil)
+		e.options.Handler(ev, nil)
 	}
 	if !q.enter() {
 		return q.guard.refusal()

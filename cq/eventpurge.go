@@ -29,11 +29,11 @@ func (e *EventQueue) Purge(id FID) error {
 	p := &e.purge
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if e.q.guard.isClosed() {
+	if e.guard.isClosed() {
 		return ErrClosed
 	}
 	if len(p.asked) >= maxPurges {
-		return &Error{Pkg: kind.Pkg, Op: "purge", Name: e.q.name, Err: ErrFull,
+		return &Error{Pkg: kind.Pkg, Op: "purge", Name: e.name, Err: ErrFull,
 			Hint: "read the event queue"}
 	}
 	if p.asked == nil {
@@ -46,11 +46,11 @@ func (e *EventQueue) Purge(id FID) error {
 
 // purgeNow applies what was asked for, before a descriptor is armed.
 func (e *EventQueue) purgeNow() error {
-	if !e.q.enter() {
-		return e.q.guard.refusal()
+	if !e.enter() {
+		return e.guard.refusal()
 	}
 	e.applyPurges()
-	e.q.leave()
+	e.leave()
 	return nil
 }
 
@@ -58,7 +58,7 @@ func (e *EventQueue) purgeNow() error {
 // and bounded by the queue's size; an entry's mark goes when the reader comes to it. It runs under
 // the bell's lock.
 func (e *EventQueue) applyPurges() {
-	p, q := &e.purge, e.q
+	p, q := &e.purge, &e.core
 	p.mu.Lock()
 	asked := p.asked
 	p.asked = nil
@@ -120,8 +120,8 @@ func (e *EventQueue) skip(l *lane) {
 		if e.pinned == l {
 			e.pinned = nil
 		}
-		if e.q.errLane == l {
-			e.q.errLane = nil
+		if e.errLane == l {
+			e.errLane = nil
 		}
 		l.release(1)
 	}

@@ -31,7 +31,7 @@ func (e *EventQueue) Read(ev *Event, flags Flags) (int, error) {
 	}
 	// The usual read is what stands here: one lane at most can have something, and there is nothing
 	// else to think of. Each word of the slot is loaded once.
-	q := e.q
+	q := &e.core
 	if e.handler != nil || q.shared() || !q.guard.enterAlone() {
 		return e.readOnce(ev, false)
 	}
@@ -79,16 +79,16 @@ func (e *EventQueue) ReadContext(ctx context.Context, ev *Event, o ReadOptions) 
 	case e.handler != nil:
 		return 0, ErrHandled
 	case o.Threshold > 1 || o.Source != nil:
-		return 0, kind.Refuse("sread", e.q.name, "Threshold and Source", o.Threshold, "none for events",
+		return 0, kind.Refuse("sread", e.name, "Threshold and Source", o.Threshold, "none for events",
 			ErrInvalid)
-	case !e.q.opt.Wait.blocks():
-		return 0, e.q.errNoWait()
+	case !e.options.Wait.blocks():
+		return 0, e.errNoWait()
 	}
 	n, err := e.Read(ev, o.Flags)
 	if err != ErrWouldBlock {
 		return n, err
 	}
-	w := e.q.newWait(ctx, o.Timeout)
+	w := e.newWait(ctx, o.Timeout)
 	defer w.close()
 	for {
 		if n, err = e.Read(ev, o.Flags); err != ErrWouldBlock {
@@ -103,7 +103,7 @@ func (e *EventQueue) ReadContext(ctx context.Context, ev *Event, o ReadOptions) 
 // onlyPeek refuses flags that reads of events do not know.
 func (e *EventQueue) onlyPeek(flags Flags) error {
 	if flags&^FlagPeek != 0 {
-		return kind.Refuse("read", e.q.name, "Flags", flags, FlagPeek, ErrInvalid)
+		return kind.Refuse("read", e.name, "Flags", flags, FlagPeek, ErrInvalid)
 	}
 	return nil
 }
@@ -112,7 +112,7 @@ func (e *EventQueue) readOnce(ev *Event, peek bool) (int, error) {
 	if e.handler != nil {
 		return 0, ErrHandled
 	}
-	q := e.q
+	q := &e.core
 	if !q.enter() {
 		return 0, q.guard.refusal()
 	}
@@ -156,7 +156,7 @@ func (ev *Event) loadWhole(s *Entry, l *lane) bool {
 
 // take fills ev with the next event and pins its lane. The caller releases it, or leaves it.
 func (e *EventQueue) take(ev *Event) (*lane, error) {
-	q := e.q
+	q := &e.core
 	if e.purge.due.Load() {
 		e.applyPurges()
 	}
@@ -195,7 +195,7 @@ func (e *EventQueue) take(ev *Event) (*lane, error) {
 
 // find returns the lane whose next entry is an event that is due.
 func (e *EventQueue) find() (*lane, error) {
-	q := e.q
+	q := &e.core
 	if q.final {
 		return nil, ErrOverrun
 	}
@@ -248,7 +248,7 @@ func (e *EventQueue) find() (*lane, error) {
 
 // turnTo counts what a lane gives, so that a busy writer starves nobody.
 func (e *EventQueue) turnTo(bit int) {
-	q := e.q
+	q := &e.core
 	if bit != q.cur {
 		q.cur, q.turn = bit, 0
 	}
@@ -259,7 +259,7 @@ func (e *EventQueue) turnTo(bit int) {
 
 // cool parks all lanes now and then, as a read of a completion queue does that only polls.
 func (e *EventQueue) cool() error {
-	q := e.q
+	q := &e.core
 	if q.idle++; q.idle < coolAfter {
 		return nil
 	}
@@ -301,7 +301,7 @@ func (e *EventQueue) ReadErr(ev *EventError, flags Flags) (int, error) {
 	if err := e.onlyPeek(flags); err != nil {
 		return 0, err
 	}
-	q := e.q
+	q := &e.core
 	if !q.enter() {
 		return 0, q.guard.refusal()
 	}
@@ -324,7 +324,7 @@ func (e *EventQueue) ReadErr(ev *EventError, flags Flags) (int, error) {
 
 // takeErr fills ev with the error event that is next. The caller releases it, or leaves it.
 func (e *EventQueue) takeErr(ev *EventError) (*lane, error) {
-	q := e.q
+	q := &e.core
 	if q.errLane == nil && !q.findError() {
 		return nil, ErrWouldBlock
 	}

@@ -308,13 +308,13 @@ func (w *EventWriter) end() error {
 // openOwn makes the writer on the queue's own lane. The reader pays for the order of its publishes
 // as it does for everybody's, where it can.
 func (e *EventQueue) openOwn() error {
-	q := e.q
+	q := &e.core
 	w, err := q.ownWriter()
 	if err != nil {
 		return err
 	}
 	e.own.w, e.own.max = w, w.detail.Room()
-	if e.opt.Shared || e.opt.Handler != nil {
+	if e.options.Shared || e.options.Handler != nil {
 		e.own.publish()
 	}
 	return nil
@@ -328,7 +328,7 @@ func (e *EventQueue) openOwn() error {
 // The event of an operation that was given no context has that of the object it is about; to put
 // it there is the caller's part.
 func (e *EventQueue) Write(ev *Event) (int, error) {
-	if !e.opt.Write {
+	if !e.options.Write {
 		return 0, e.notForWriting("write")
 	}
 	if n := e.own.writeQuick(ev, true); n > 0 {
@@ -340,14 +340,14 @@ func (e *EventQueue) Write(ev *Event) (int, error) {
 // WriteErr inserts an error event, as a failed operation does. It returns EventErrorBytes;
 // otherwise it is Write.
 func (e *EventQueue) WriteErr(ev *EventError) (int, error) {
-	if !e.opt.Write {
+	if !e.options.Write {
 		return 0, e.notForWriting("writeerr")
 	}
 	return e.own.writeErr(ev)
 }
 
 func (e *EventQueue) notForWriting(op string) error {
-	return &Error{Pkg: kind.Pkg, Op: op, Name: e.q.name, Field: "Write", Got: false, Want: true,
+	return &Error{Pkg: kind.Pkg, Op: op, Name: e.name, Field: "Write", Got: false, Want: true,
 		Err: ErrInvalid, Hint: "open the event queue with EventOptions.Write"}
 }
 

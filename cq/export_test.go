@@ -64,11 +64,11 @@ func UnbindEvents(e *EventQueue) { e.unbind() }
 
 // EventLaneSpec is the layout of a lane object of an event queue.
 func EventLaneSpec(row int, e *EventQueue) shm.Spec {
-	return e.q.opt.attrs().LaneSpec("lane", row, e.q.obj.Header().UUID)
+	return e.opt.attrs().LaneSpec("lane", row, e.obj.Header().UUID)
 }
 
 // MarkEventLane sets a lane's ready bit, as any peer can.
-func MarkEventLane(e *EventQueue, bit int) { e.q.bell.Mark(bit) }
+func MarkEventLane(e *EventQueue, bit int) { e.bell.Mark(bit) }
 
 // PromiseEvents is what an object does when it accepts n operations, KeepEvent what it does when
 // one of them ends.

@@ -69,4 +69,4 @@ func objectID(obj *shm.Object) uint64 {
 }
 
 // FID returns the queue's identifier, by which events mean it.
-func (q *Queue) FID() FID { return q.fid }
+func (q *core) FID() FID { return q.fid }

@@ -31,7 +31,7 @@ type glance struct {
 
 // isEmpty reports whether a glance found the queue empty. false says nothing. It is for queues that
 // are Options.Shared.
-func (q *Queue) isEmpty() bool {
+func (q *core) isEmpty() bool {
 	g := q.glance.Load()
 	if g == nil {
 		return false
@@ -45,7 +45,7 @@ func (q *Queue) isEmpty() bool {
 }
 
 // show is for who leaves the lock of a shared queue.
-func (q *Queue) show() {
+func (q *core) show() {
 	g := q.vacant
 	switch bit := q.bell.Only(); {
 	case bit >= 0:

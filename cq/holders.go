@@ -4,6 +4,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -58,16 +59,33 @@ func (w *Writer) unbind() {
 
 // written reports whether something of this process is bound to one of the queue's writers, whose
 // completions the end of the queue would lose. After a detach a successor reads them.
-func (q *Queue) written(op string) bool {
+func (q *core) written(op string) bool {
 	return op == opClose && countBound(q.obj.Header().UUID, 0) > 0
 }
 
 // refuseHolders refuses holders of a queue from now on, or is ErrBusy if there are any.
-func (q *Queue) refuseHolders(op string) error {
-	if q.written(op) {
-		return ErrBusy
+func (q *core) refuseHolders(op string) error {
+	if q.written(op) || q.holders.close() != nil {
+		return q.errHeld(op)
 	}
-	return q.holders.close()
+	return nil
+}
+
+// isHeld is ErrBusy if there are any, and refuses nobody.
+func (q *core) isHeld(op string) error {
+	h := &q.holders
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed || h.free() && !q.written(op) {
+		return nil
+	}
+	return q.errHeld(op)
+}
+
+func (q *core) errHeld(op string) error {
+	return &Error{Pkg: kind.Pkg, Op: op, Name: q.name, Err: ErrBusy,
+		Hint: "take it out of its sets and channels, and close what is bound to it: " +
+			"CloseAll does so in order"}
 }
 
 // queueHere returns which queue of this process, if any, a writer holds. What a reader of another

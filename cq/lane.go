@@ -44,7 +44,7 @@ func (l *lane) Level() (head, tail uint64) {
 func (l *lane) Solicited() uint64 { return l.words.Sol.Load() }
 
 // ownLane maps lane 0, which the reader's own library writes.
-func (q *Queue) ownLane() error {
+func (q *core) ownLane() error {
 	l, err := q.mapLane(q.obj, 0)
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func (q *Queue) ownLane() error {
 	return nil
 }
 
-func (q *Queue) install(l *lane) {
+func (q *core) install(l *lane) {
 	q.lanes[l.bit] = l
 	q.bell.Add(l.bit, l.config(uint64(q.opt.Size)))
 }
@@ -75,7 +75,7 @@ func (l *lane) config(capacity uint64) doorbell.LaneConfig {
 
 // mapLane lays the structures of a lane over the object that holds it. Nothing in it is trusted:
 // geometry comes from the header that was checked when the object was opened.
-func (q *Queue) mapLane(obj *shm.Object, bit int) (*lane, error) {
+func (q *core) mapLane(obj *shm.Object, bit int) (*lane, error) {
 	m, err := kind.LaneOf[Entry](obj, bit, q.opt.attrs())
 	if err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func (q *Queue) mapLane(obj *shm.Object, bit int) (*lane, error) {
 }
 
 // openLane is the bell's question for a lane that was marked and is not mapped.
-func (q *Queue) openLane(bit int) (doorbell.LaneConfig, bool) {
+func (q *core) openLane(bit int) (doorbell.LaneConfig, bool) {
 	if bit == 0 || bit >= len(q.lanes) || q.guard.isClosed() {
 		return doorbell.LaneConfig{}, false
 	}
@@ -117,7 +117,7 @@ func (q *Queue) openLane(bit int) (doorbell.LaneConfig, bool) {
 
 // refuseLane notes why a lane that was marked cannot be mapped. One that never will be is reported
 // once, however often it is marked.
-func (q *Queue) refuseLane(bit int, err error) {
+func (q *core) refuseLane(bit int, err error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, kind.ErrOtherQueue) {
 		return
 	}
@@ -138,7 +138,7 @@ func (q *Queue) refuseLane(bit int, err error) {
 	q.broken = append(q.broken, &LaneError{Lane: bit, Field: "object", Err: err})
 }
 
-func (q *Queue) openLaneFile(bit int) (*lane, error) {
+func (q *core) openLaneFile(bit int) (*lane, error) {
 	obj, err := q.laneObject(bit)
 	if err != nil {
 		return nil, err
@@ -158,7 +158,7 @@ func (q *Queue) openLaneFile(bit int) (*lane, error) {
 
 // laneMarked is called for each known lane whose ready bit was taken: another writer may have
 // taken the lane over since, or it overran.
-func (q *Queue) laneMarked(bit int) {
+func (q *core) laneMarked(bit int) {
 	l := q.lanes[bit]
 	if l != nil && l.words != nil && q.opt.Overrun == OverrunQueue && l.overran() {
 		q.overran()
@@ -177,7 +177,7 @@ func (q *Queue) laneMarked(bit int) {
 // watch arranges that the death of a lane's writer makes the reader look at the lane: whoever
 // died between publishing and ringing cannot do so itself. Where the kernel gives no notice the
 // reader wakes up now and then.
-func (q *Queue) watch(l *lane) {
+func (q *core) watch(l *lane) {
 	q.watches.Lock()
 	defer q.watches.Unlock()
 	if l.stop != nil {
@@ -198,7 +198,7 @@ func (q *Queue) watch(l *lane) {
 }
 
 // unwatch has a lane looked at now and then by whoever waits. The lock of watches is held.
-func (q *Queue) unwatch(bit int) {
+func (q *core) unwatch(bit int) {
 	q.sliced.Store(true)
 	if !slices.Contains(q.unwatched, bit) {
 		q.unwatched = append(q.unwatched, bit)
@@ -210,7 +210,7 @@ func (q *Queue) unwatch(bit int) {
 
 // barrierRefused is for a filter of system calls that came after the queue was opened. Without the
 // barrier a lane may be parked while its writer, which saw it hot, has published and not marked it.
-func (q *Queue) barrierRefused() {
+func (q *core) barrierRefused() {
 	q.watches.Lock()
 	defer q.watches.Unlock()
 	q.noBarrier.Store(true)
@@ -223,7 +223,7 @@ func (q *Queue) barrierRefused() {
 }
 
 // findLanes makes every lane that exists a candidate: ready bits are hints.
-func (q *Queue) findLanes(always bool) error {
+func (q *core) findLanes(always bool) error {
 	stamp, err := q.home.stamp()
 	if err != nil {
 		return err
@@ -250,7 +250,7 @@ func (q *Queue) findLanes(always bool) error {
 
 // giveUp drops a lane whose writer cannot be trusted, tells the writer, and keeps the reason for
 // the next read to return.
-func (q *Queue) giveUp(l *lane, field string, err error) {
+func (q *core) giveUp(l *lane, field string, err error) {
 	q.bell.Drop(l.bit)
 	q.mute(l.att)
 	l.row.Bell.Parked.Store(kind.RowPoisoned | doorbell.Parked)
@@ -267,7 +267,7 @@ func (q *Queue) giveUp(l *lane, field string, err error) {
 }
 
 // nextBroken takes the oldest reason, or nil.
-func (q *Queue) nextBroken() error {
+func (q *core) nextBroken() error {
 	q.breaks.Lock()
 	defer q.breaks.Unlock()
 	if len(q.broken) == 0 {
@@ -284,7 +284,7 @@ const askAgainMost = time.Second
 // askAgain has a lane marked again that could not be opened for want of descriptors or memory. The
 // mark of its writer is taken, and there may never be another one. It reports whether this is news:
 // no other lane waits for that. It runs under breaks, in a call of the queue's user.
-func (q *Queue) askAgain(bit int) (news bool) {
+func (q *core) askAgain(bit int) (news bool) {
 	if slices.Contains(q.starved, bit) {
 		return false
 	}
@@ -298,7 +298,7 @@ func (q *Queue) askAgain(bit int) (news bool) {
 
 // ask marks them, less often the longer it takes, until none is left. The queue's memory stays
 // until it returns.
-func (q *Queue) ask() {
+func (q *core) ask() {
 	for pause := acceptAgain; ; pause = min(2*pause, askAgainMost) {
 		select {
 		case <-q.gone:

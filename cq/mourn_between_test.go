@@ -33,7 +33,7 @@ func TestDeathsBetweenSinks(t *testing.T) {
 			t.Errorf("%s: %d deaths of the row, want %d", what, len(h.dead), want)
 		}
 	}
-	m := newLaneMourner(q, e.sinkID())
+	m := newLaneMourner(&q.core, e.sinkID())
 	m.close([]peerNews{{EventPeerDeath, PeerEntry{Role: PeerWriter, Lane: 1}}})
 	kept("replaced", 1)
 	must(q.BindEvents(nil))

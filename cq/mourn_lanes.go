@@ -12,7 +12,7 @@ import (
 // laneMourner finds out which writers of a queue died. It looks at lanes by itself, not through the
 // reader, who may be asleep or not read at all.
 type laneMourner struct {
-	q     *Queue
+	q     *core
 	to    uint64     // the event queue
 	lanes []*witness // by row
 	looks int
@@ -30,7 +30,7 @@ const stampEvery = 2
 // newLaneMourner also decides what is news: of a lane that is there already the death of its last
 // writer, unless it was reported to the same event queue before, by whichever reader; of one that
 // comes later every death.
-func newLaneMourner(q *Queue, to uint64) *laneMourner {
+func newLaneMourner(q *core, to uint64) *laneMourner {
 	m := &laneMourner{q: q, to: to, lanes: make([]*witness, q.opt.rows()),
 		old: make([]bool, q.opt.rows())}
 	if !q.opt.others() {
@@ -257,7 +257,7 @@ type laneObjects struct {
 
 // laneObject opens the object of a row's writer, if it is this queue's. Errors are those of
 // home.openLane. It may be called from anywhere while the queue is open.
-func (q *Queue) laneObject(bit int) (*shm.Object, error) {
+func (q *core) laneObject(bit int) (*shm.Object, error) {
 	q.objects.mu.Lock()
 	defer q.objects.mu.Unlock()
 	if q.objects.of == nil {

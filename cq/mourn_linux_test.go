@@ -36,9 +36,9 @@ func TestMournStarved(t *testing.T) {
 	must(err)
 	h := &starvedHome{home: q.home, starved: true}
 	q.home = h
-	early := newLaneMourner(q, 1) // nothing is seen
+	early := newLaneMourner(&q.core, 1) // nothing is seen
 	h.starved = false
-	late := newLaneMourner(q, 2)
+	late := newLaneMourner(&q.core, 2)
 	w2, err := Attach(t.Context(), d, "q", WriterOptions{})
 	must(err)
 	h.starved = true

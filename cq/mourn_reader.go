@@ -116,7 +116,7 @@ func (e *EventQueue) BindEvents(events EventSink) error {
 	if events == EventSink(e) {
 		events = ownSink{e}
 	}
-	return e.q.bindDeaths(events)
+	return e.bindDeaths(events)
 }
 
 // ownSink is an event queue as its own sink: it holds nothing open that it would have to wait for.

@@ -90,7 +90,7 @@ func (q *Queue) PeekedLane() (Lane, error) {
 }
 
 // origin says whose the next entry of a lane is, and before which index those of another begin.
-func (q *Queue) origin(l *lane) (from Lane, end uint64) {
+func (q *core) origin(l *lane) (from Lane, end uint64) {
 	obj, end := l.obj, uint64(math.MaxUint64)
 	switch {
 	case l.att != nil:
@@ -108,7 +108,7 @@ func (q *Queue) origin(l *lane) (from Lane, end uint64) {
 }
 
 // ofOne says whose the next entries of a lane are, and returns how many of n at most are.
-func (q *Queue) ofOne(bit, n int) int {
+func (q *core) ofOne(bit, n int) int {
 	l := q.lanes[bit]
 	var end uint64
 	*q.from, end = q.origin(l)

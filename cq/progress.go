@@ -81,7 +81,7 @@ func (q *Queue) BindEvents(events EventSink) error {
 }
 
 // bindDeaths has deaths of writers reported.
-func (q *Queue) bindDeaths(events EventSink) error {
+func (q *core) bindDeaths(events EventSink) error {
 	fail := func(err error) error {
 		return &Error{Pkg: kind.Pkg, Op: "bind events", Name: q.name, Err: err}
 	}
@@ -113,7 +113,7 @@ func (q *Queue) bindDeaths(events EventSink) error {
 
 // bindOverrun has the overrun reported. giveBack unbinds the event queue that it was reported to
 // before, and is never nil.
-func (q *Queue) bindOverrun(events EventSink) (giveBack func(), err error) {
+func (q *core) bindOverrun(events EventSink) (giveBack func(), err error) {
 	if events != nil {
 		if err := events.bind(); err != nil {
 			return func() {}, &Error{Pkg: kind.Pkg, Op: "bind events", Name: q.name, Err: err}
@@ -142,7 +142,7 @@ func (q *Queue) bindOverrun(events EventSink) (giveBack func(), err error) {
 }
 
 // unbindEvents is the end of a queue that is closed.
-func (q *Queue) unbindEvents() {
+func (q *core) unbindEvents() {
 	q.feeders.mu.Lock()
 	events := q.feeders.events
 	q.feeders.mu.Unlock()
@@ -170,6 +170,7 @@ type feeders struct {
 
 type feeder struct {
 	f      Feeder
+	q      *Queue // which it is bound to
 	manual bool
 }
 
@@ -185,7 +186,7 @@ func (q *Queue) Bind(f Feeder, manual bool) (unbind func(), err error) {
 	if err := q.holders.bind(); err != nil {
 		return nil, &Error{Pkg: kind.Pkg, Op: "bind", Name: q.name, Err: err}
 	}
-	e := &feeder{f, manual}
+	e := &feeder{f, q, manual}
 	q.feeders.mu.Lock()
 	q.feeders.all = append(q.feeders.all, e)
 	if manual {
@@ -216,11 +217,11 @@ func (q *Queue) unbind(e *feeder) {
 }
 
 // driven reports whether there are feeders that do not drive themselves.
-func (q *Queue) driven() bool { return q.feeders.manual.Load() > 0 }
+func (q *core) driven() bool { return q.feeders.manual.Load() > 0 }
 
 // progress drives the feeders that do not drive themselves, and returns after how long they want it
 // again, or a negative number for never.
-func (q *Queue) progress() (again time.Duration) {
+func (q *core) progress() (again time.Duration) {
 	again = -1
 	if !q.driven() {
 		return again
@@ -240,7 +241,7 @@ func (q *Queue) progress() (again time.Duration) {
 }
 
 // reportedOverrun reports whether an event queue was told that the queue loses entries.
-func (q *Queue) reportedOverrun() bool {
+func (q *core) reportedOverrun() bool {
 	q.feeders.mu.Lock()
 	defer q.feeders.mu.Unlock()
 	return q.feeders.reported
@@ -248,13 +249,13 @@ func (q *Queue) reportedOverrun() bool {
 
 // overran tells everybody who is bound to the queue that it loses entries, once. It is called by
 // the reader, with the queue's lock held, and by whoever looks for deaths.
-func (q *Queue) overran() {
+func (q *core) overran() {
 	q.feeders.mu.Lock()
 	defer q.feeders.mu.Unlock()
 	if !q.feeders.told {
 		q.feeders.told = true
 		for _, e := range q.feeders.all {
-			e.f.Overrun(q)
+			e.f.Overrun(e.q)
 		}
 	}
 	if q.feeders.events != nil && !q.feeders.reported {

@@ -40,7 +40,7 @@ type formerLane struct {
 }
 
 // withLane lends the object of a row, or nil if there is none.
-func (q *Queue) withLane(lane int, do func(obj *shm.Object, former formerLane) error) error {
+func (q *core) withLane(lane int, do func(obj *shm.Object, former formerLane) error) error {
 	if lane < 0 || lane >= q.opt.rows() {
 		return kind.Refuse("look at lane of", q.name, "lane", lane, q.opt.MaxLanes, ErrInvalid)
 	}

@@ -101,7 +101,7 @@ func enterShared[T Readable](q *Queue, dst []T) (done bool, err error) {
 }
 
 // enter and leave stand around every other call that takes from the queue.
-func (q *Queue) enter() bool {
+func (q *core) enter() bool {
 	q.bell.Lock()
 	if q.guard.enterSeen() {
 		return true
@@ -110,13 +110,13 @@ func (q *Queue) enter() bool {
 	return false
 }
 
-func (q *Queue) leave() {
+func (q *core) leave() {
 	q.settle()
 	q.unlock()
 }
 
 // unlock is leave for who settled, or had nothing to settle.
-func (q *Queue) unlock() {
+func (q *core) unlock() {
 	if q.vacant != nil {
 		q.show()
 	}
@@ -126,14 +126,14 @@ func (q *Queue) unlock() {
 
 // only is asked first by every read. It answers with a lane if a read has nothing to think of but
 // the entries of that one.
-func (q *Queue) only() int { return q.bell.Only() }
+func (q *core) only() int { return q.bell.Only() }
 
-func (q *Queue) shared() bool { return q.bell.Shared() }
+func (q *core) shared() bool { return q.bell.Shared() }
 
 // settle keeps only from answering while there is something else to think of. With a writer whose
 // death would not be noticed there is: only full rounds lead to a full look. It runs after whatever
 // may change that; a lane that turns up makes the bell look closer by itself.
-func (q *Queue) settle() {
+func (q *core) settle() {
 	if q.leavers.any() {
 		q.reap()
 	}
@@ -188,7 +188,7 @@ func drain[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 }
 
 // anything looks for what a read would return, and is ErrWouldBlock if it finds nothing.
-func (q *Queue) anything() error {
+func (q *core) anything() error {
 	if q.final || q.errLane != nil || q.out != nil || len(q.broken) > 0 || q.overrun != nil {
 		return nil
 	}
@@ -290,7 +290,7 @@ func tail(src []Addr, n int) []Addr {
 }
 
 // result says what a read that copied n entries returns.
-func (q *Queue) result(n int) (int, error) {
+func (q *core) result(n int) (int, error) {
 	switch {
 	case n > 0:
 		return n, nil
@@ -358,7 +358,7 @@ func (l *lane) note() {
 func (l *lane) free(n int) { l.cons.Release(n) }
 
 // notEntry notes why a read stopped at a slot that holds no completion.
-func (q *Queue) notEntry(l *lane, m Meta) {
+func (q *core) notEntry(l *lane, m Meta) {
 	if m&kindMask == kindError {
 		q.errLane = l
 		return
@@ -369,7 +369,7 @@ func (q *Queue) notEntry(l *lane, m Meta) {
 
 // empty is called for a lane that had nothing: it leaves the candidates if it is parked, and is
 // looked at more closely if it overran or broke.
-func (q *Queue) empty(bit int) {
+func (q *core) empty(bit int) {
 	l := q.lanes[bit]
 	if err := l.cons.Err(); err != nil {
 		q.giveUp(l, "index", err)
@@ -389,7 +389,7 @@ func (q *Queue) empty(bit int) {
 
 // promote makes a lane's overrun the queue's: what the lane had published before is drained, every
 // writer learns of it at its next post.
-func (q *Queue) promote(l *lane) {
+func (q *core) promote(l *lane) {
 	q.overrun = l
 	q.overran()
 	q.words.State.Store(kind.StateOverrun)

@@ -62,7 +62,7 @@ func (e *ErrorEntry) fill(s *Entry, d *kind.Record) {
 }
 
 // findError looks for a lane whose next entry is an error.
-func (q *Queue) findError() bool {
+func (q *core) findError() bool {
 	q.bell.Take()
 	q.bell.Heat()
 	for bit := q.bell.Next(0); bit >= 0; bit = q.bell.Next(bit + 1) {

@@ -33,11 +33,12 @@ func CreateAnonymous(name string, o Options) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	return createMemfds(name, queueShape(o))
+	q := newQueue()
+	return given(q, q.createMemfds(name, queueShape(o)))
 }
 
-// createMemfds makes a queue of either kind. Its options are resolved.
-func createMemfds(name string, o shape) (*Queue, error) {
+// createMemfds makes a queue without a name in any file system. Its options are resolved.
+func (q *core) createMemfds(name string, o shape) error {
 	if barrier.All() != nil {
 		o.WritersPay = true
 	}
@@ -45,7 +46,7 @@ func createMemfds(name string, o shape) (*Queue, error) {
 	if o.others() {
 		seals = shm.SealOthers
 		if err := doorbell.HasWaitMany(); err != nil && o.Wait != WaitNone {
-			return nil, failed("create", name, err)
+			return failed("create", name, err)
 		}
 	}
 	spec := o.attrs().ReaderSpec(name)
@@ -55,13 +56,12 @@ func createMemfds(name string, o shape) (*Queue, error) {
 	}
 	obj, err := sealed(spec, seals, kind.InitReader)
 	if err != nil {
-		return nil, failed("create", name, err)
+		return failed("create", name, err)
 	}
-	q, err := newQueue(newMemfdHome(o.rows()), obj, name, o, true)
-	if err != nil {
-		return nil, failed("create", name, err)
+	if err := q.init(newMemfdHome(o.rows()), obj, name, o, true); err != nil {
+		return failed("create", name, err)
 	}
-	return q, nil
+	return nil
 }
 
 // Accept lets the process at the other end of a connected socket, a stream or a seqpacket, attach
@@ -87,7 +87,7 @@ func createMemfds(name string, o shape) (*Queue, error) {
 // [shm.ErrVersion] for one that does not keep to the protocol; what the peer refused for. In each
 // case the peer is told why if it waits, every descriptor that came is closed, and the queue is as
 // it was.
-func (q *Queue) Accept(ctx context.Context, conn *net.UnixConn) error {
+func (q *core) Accept(ctx context.Context, conn *net.UnixConn) error {
 	_, err := q.accept(ctx, conn)
 	if err != nil {
 		return failed("accept", q.name, err)
@@ -96,7 +96,7 @@ func (q *Queue) Accept(ctx context.Context, conn *net.UnixConn) error {
 }
 
 // accept returns the row that was taken.
-func (q *Queue) accept(ctx context.Context, conn *net.UnixConn) (bit int, err error) {
+func (q *core) accept(ctx context.Context, conn *net.UnixConn) (bit int, err error) {
 	peer, err := q.identify(conn)
 	if err != nil {
 		refuseConn(ctx, conn, err)
@@ -107,7 +107,7 @@ func (q *Queue) accept(ctx context.Context, conn *net.UnixConn) (bit int, err er
 
 // identify refuses peers that may not write to the queue. For a queue of one's own user there is no
 // more to know of them, and it returns nil.
-func (q *Queue) identify(conn *net.UnixConn) (*place.Peer, error) {
+func (q *core) identify(conn *net.UnixConn) (*place.Peer, error) {
 	if q.opt.others() {
 		return place.MeetPeer(conn, q.opt.Allow)
 	}
@@ -121,7 +121,7 @@ func refuseConn(ctx context.Context, conn *net.UnixConn, err error) {
 
 // acceptFrom goes on with who that is. The peer is its own from now on. If it is limited, the peer
 // has to begin in time.
-func (q *Queue) acceptFrom(ctx context.Context, conn *net.UnixConn, peer *place.Peer,
+func (q *core) acceptFrom(ctx context.Context, conn *net.UnixConn, peer *place.Peer,
 	limited bool) (bit int, err error) {
 	h, ok := q.home.(*memfdHome)
 	if !ok {
@@ -155,7 +155,7 @@ func (q *Queue) acceptFrom(ctx context.Context, conn *net.UnixConn, peer *place.
 }
 
 // acceptOwn goes on with a writer of the same user.
-func (q *Queue) acceptOwn(m *meeting, h *memfdHome) (bit int, err error) {
+func (q *core) acceptOwn(m *meeting, h *memfdHome) (bit int, err error) {
 	bit, former, err := h.allot(q.name, q.opt, q.rows, 0)
 	if err != nil {
 		return 0, err
@@ -204,7 +204,7 @@ func (q *Queue) acceptOwn(m *meeting, h *memfdHome) (bit int, err error) {
 }
 
 // newLane maps what a writer brought, of which nothing is trusted.
-func (q *Queue) newLane(fd, bit int) (*shm.Object, error) {
+func (q *core) newLane(fd, bit int) (*shm.Object, error) {
 	if fd < 0 {
 		return nil, kind.Refuse(opMeet, q.name, "descriptors", "no lane", "one", ErrCorrupt)
 	}

@@ -13,23 +13,8 @@ func CreateAnonymousEvents(name string, o EventOptions) (*EventQueue, error) {
 	if err != nil {
 		return nil, err
 	}
-	q, err := createMemfds(name, s)
-	if err != nil {
-		return nil, err
-	}
-	return newEvents(q, o)
-}
-
-// Accept lets the process at the other end of a connected socket attach one writer to a queue that
-// CreateAnonymousEvents made; there [AttachEventsConn] must be called. Everything else is as with
-// [Queue.Accept].
-func (e *EventQueue) Accept(ctx context.Context, conn *net.UnixConn) error {
-	return e.q.Accept(ctx, conn)
-}
-
-// Serve accepts writers that connect to l, until l or the queue is closed; see [Queue.Serve].
-func (e *EventQueue) Serve(l *net.UnixListener, report func(error)) error {
-	return e.q.Serve(l, report)
+	e := newEvents(o)
+	return given(e, e.createMemfds(name, s))
 }
 
 // AttachEventsConn becomes a writer of the event queue whose reader calls [EventQueue.Accept] at

@@ -12,7 +12,7 @@ import (
 
 // acceptOther goes on with a writer of another user, who has asked for a lane. Nobody's descriptor
 // gives the other one a way to write: what is sent was opened for reading, and is sealed.
-func (q *Queue) acceptOther(m *meeting, h *memfdHome, peer *place.Peer) (bit int, err error) {
+func (q *core) acceptOther(m *meeting, h *memfdHome, peer *place.Peer) (bit int, err error) {
 	a := &attachment{peer: peer, pipe: -1}
 	kept := false
 	defer func() {
@@ -76,7 +76,7 @@ func (q *Queue) acceptOther(m *meeting, h *memfdHome, peer *place.Peer) (bit int
 }
 
 // offer sends a row, the reader's object, and for a queue with a descriptor the end of a pipe.
-func (q *Queue) offer(m *meeting, a *attachment, bit int) (err error) {
+func (q *core) offer(m *meeting, a *attachment, bit int) (err error) {
 	fds := noFDs
 	defer func() { fds.close() }()
 	if fds[fdReader], err = q.obj.ShareFD(); err != nil {
@@ -93,7 +93,7 @@ func (q *Queue) offer(m *meeting, a *attachment, bit int) (err error) {
 
 // newOthersLane maps what a writer of another user brought. It is as large as this queue's options
 // say and no larger, and begins where the row stands.
-func (q *Queue) newOthersLane(fd, bit int) (*shm.Object, error) {
+func (q *core) newOthersLane(fd, bit int) (*shm.Object, error) {
 	if fd < 0 {
 		return nil, kind.Refuse(opMeet, q.name, "descriptors", "no lane", "one", ErrCorrupt)
 	}

@@ -37,7 +37,7 @@ var meetTimeout = 10 * time.Second // a variable for tests only
 // has as many. The loser is told ErrBusy, or finds the connection closed (ErrPeerGone), and can try
 // again. The 10 seconds do not run while a peer waits for others of its user who attach, of whom
 // one may be stopped in the middle.
-func (q *Queue) Serve(l *net.UnixListener, report func(error)) error {
+func (q *core) Serve(l *net.UnixListener, report func(error)) error {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	if report == nil {
@@ -90,7 +90,7 @@ func (q *Queue) Serve(l *net.UnixListener, report func(error)) error {
 
 // admit finds a connection a place and serves it there. Who it is comes first: those who may not
 // attach take nobody's place.
-func (q *Queue) admit(ctx context.Context, all *sync.WaitGroup, places *places, conn *net.UnixConn,
+func (q *core) admit(ctx context.Context, all *sync.WaitGroup, places *places, conn *net.UnixConn,
 	report func(error)) error {
 	peer, err := q.identify(conn)
 	if err != nil {
@@ -125,7 +125,7 @@ const acceptAgain = 50 * time.Millisecond
 
 // serve attaches one writer and holds its life line. The context ends with the queue, or when the
 // place is somebody else's.
-func (q *Queue) serve(ctx context.Context, conn *net.UnixConn, peer *place.Peer) error {
+func (q *core) serve(ctx context.Context, conn *net.UnixConn, peer *place.Peer) error {
 	defer conn.Close()
 	bit, err := q.acceptFrom(ctx, conn, peer, true)
 	if err != nil {

@@ -16,7 +16,7 @@ type Stats struct {
 }
 
 // Stats returns counters. It may be called from anywhere while the queue is open.
-func (q *Queue) Stats() Stats {
+func (q *core) Stats() Stats {
 	if !q.guard.enterAny() {
 		return Stats{}
 	}

@@ -105,7 +105,7 @@ func (q *Queue) PeekContext(ctx context.Context, n int) ([]Entry, error) {
 
 // wait is one blocking call.
 type wait struct {
-	q          *Queue
+	q          *core
 	ctx        context.Context
 	cancel     func() bool // of context.AfterFunc, once about to sleep
 	deadlineNs int64       // 0 is none
@@ -114,12 +114,12 @@ type wait struct {
 }
 
 // errNoWait is what a blocking read of a queue that cannot block returns, whatever is there.
-func (q *Queue) errNoWait() error {
+func (q *core) errNoWait() error {
 	return &Error{Pkg: kind.Pkg, Op: "sread", Name: q.name, Err: ErrNoWait,
 		Hint: "create the queue with another wait object"}
 }
 
-func (q *Queue) newWait(ctx context.Context, timeout time.Duration) *wait {
+func (q *core) newWait(ctx context.Context, timeout time.Duration) *wait {
 	return &wait{q: q, ctx: ctx, broadcast: q.broadcast.Load(), deadlineNs: deadline(timeout)}
 }
 
@@ -251,7 +251,7 @@ func (w *wait) sleep(d doorbell.Wait) error {
 }
 
 // kick wakes every waiter. It may come late, from a context that outlived the wait.
-func (q *Queue) kick() {
+func (q *core) kick() {
 	if q.guard.enterAny() {
 		q.bell.Kick()
 		q.guard.leaveAny()
@@ -304,7 +304,7 @@ func (w *wait) thresholdOnce(least uint64) (err error, done bool) {
 
 // waiting counts the entries that wait in all lanes. end says that there is no point in waiting
 // for more: a lane is full, broken or overrun, or holds an error entry.
-func (q *Queue) waiting() (sum uint64, end bool) {
+func (q *core) waiting() (sum uint64, end bool) {
 	end = q.errLane != nil || len(q.broken) > 0 || q.overrun != nil || q.out != nil
 	for bit := q.bell.Next(0); bit >= 0; bit = q.bell.Next(bit + 1) {
 		l := q.lanes[bit]
@@ -321,7 +321,7 @@ func (q *Queue) waiting() (sum uint64, end bool) {
 // blocking wait on what [Queue.GetWait] returns will end when something comes; ErrWouldBlock that
 // something is there, or may be: read until ErrWouldBlock and try again. ErrSignaled reports a
 // signal, once. It must be called before each such wait, by the goroutine that reads the queue.
-func (q *Queue) TryWait() error {
+func (q *core) TryWait() error {
 	if q.face == nil {
 		return &Error{Pkg: kind.Pkg, Op: "trywait", Name: q.name, Err: ErrNoWait,
 			Hint: "create the queue with WaitFD"}
@@ -357,7 +357,7 @@ func (q *Queue) TryWait() error {
 }
 
 // due looks for what a read would return that no lane has a mark for.
-func (q *Queue) due() (bool, error) {
+func (q *core) due() (bool, error) {
 	q.bell.Lock()
 	defer q.bell.Unlock()
 	if q.sliced.Load() {

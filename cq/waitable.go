@@ -60,7 +60,7 @@ type face interface {
 
 // queueFace is a queue in a set.
 type queueFace struct {
-	q        *Queue
+	q        *core
 	own      bool // the set is the one that the queue was opened in
 	signals  bool // the set ends a wait for a signal
 	signaled bool // the last look found nothing else; of the goroutine that waits
@@ -103,7 +103,7 @@ func (f *queueFace) part() {
 	}
 }
 
-func (q *Queue) join(signals bool) (int, face, error) {
+func (q *core) join(signals bool) (int, face, error) {
 	bit, err := q.seat()
 	if err == nil && q.opening {
 		q.holders.adopt()
@@ -112,7 +112,7 @@ func (q *Queue) join(signals bool) (int, face, error) {
 }
 
 // enterSet makes m, the queue as its user sees it, a member of the set that it was opened for.
-func (q *Queue) enterSet(m Waitable, made bool) error {
+func (q *core) enterSet(m Waitable, made bool) error {
 	set := q.opt.WaitSet
 	if q.opt.Wait != WaitInSet {
 		return nil
@@ -130,7 +130,7 @@ func (q *Queue) enterSet(m Waitable, made bool) error {
 }
 
 // seat binds the queue and gives it its bit in the process's bell, which it keeps until it closes.
-func (q *Queue) seat() (int, error) {
+func (q *core) seat() (int, error) {
 	if err := q.holders.bind(); err != nil {
 		return -1, err
 	}
@@ -144,7 +144,7 @@ func (q *Queue) seat() (int, error) {
 
 // enroll gives the queue its bit if it has none. The descriptor of the bell is valid until the
 // queue closes.
-func (q *Queue) enroll() (bit, bellFD int, err error) {
+func (q *core) enroll() (bit, bellFD int, err error) {
 	q.seatMu.Lock()
 	defer q.seatMu.Unlock()
 	if q.bit >= 0 {
@@ -165,9 +165,9 @@ func (q *Queue) enroll() (bit, bellFD int, err error) {
 }
 
 // part gives up what seat took. The bit stays: producers may have it in their hands.
-func (q *Queue) part() { q.holders.unbind() }
+func (q *core) part() { q.holders.unbind() }
 
-func (q *Queue) waitObject() WaitObject { return q.opt.Wait }
+func (q *core) waitObject() WaitObject { return q.opt.Wait }
 
 // join puts a counter into a wait set, with a bit for that set alone.
 func (c *Counter) join(bool) (int, face, error) {
@@ -190,15 +190,11 @@ func (c *Counter) progress() time.Duration { return -1 }
 // join puts an event queue into a set. One with a handler is read by that alone.
 func (e *EventQueue) join(signals bool) (int, face, error) {
 	if e.handler != nil {
-		return -1, nil, &Error{Pkg: kind.Pkg, Op: "add", Name: e.q.name, Err: ErrHandled,
+		return -1, nil, &Error{Pkg: kind.Pkg, Op: "add", Name: e.name, Err: ErrHandled,
 			Hint: "open it without a Handler to wait for it yourself"}
 	}
-	return e.q.join(signals)
+	return e.core.join(signals)
 }
-
-func (e *EventQueue) waitObject() WaitObject { return e.opt.Wait }
-
-func (e *EventQueue) progress() time.Duration { return e.q.progress() }
 
 // stopOn makes a context end a wait on the process's bell; cancel must be called. The context may
 // end late, when the set or channel and with it the bell are gone: its gate says so.

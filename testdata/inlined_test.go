@@ -23,7 +23,7 @@ var inlined = map[string][]string{
 		"doorbell.(*Ringer).Published"},
 	"cq isEmpty": {"doorbell.(*Bell).Quiet"},
 	"cq commit":  {"ring.(*Producer).Commit", "doorbell.(*Ringer).Published"},
-	"cq readFrom": {"cq.(*Queue).shared", "cq.(*Queue).only", "cq.(*guard).enterAlone",
+	"cq readFrom": {"cq.(*core).shared", "cq.(*core).only", "cq.(*guard).enterAlone",
 		"cq.(*guard).leaveAlone", "cq.(*lane).waits", "cq.(*lane).moved", "cq.(*lane).overran",
 		"cq.(*lane).waiting", "cq.(*lane).look", "cq.(*lane).span", "cq.(*lane).note",
 		"cq.(*lane).free", "cq.(*lane).atStart", "cq.bytesOf", "cq.copySources",
