@@ -74,26 +74,46 @@ type route struct {
 const maxRoutes = 1024
 
 // commands does as much as one turn allows of what the application asked for. It runs guarded:
-// the payload is memory that the application can do things to.
+// the payload is memory that the application can do things to. Frames that come back are not
+// counted against the turn: were fewer of them taken in a round than packets are handed out, an
+// application that gives each back at once would still run out. They are bounded all the same, by
+// the frames that the application has.
 func (a *app) commands(en *engine) {
-	if len(a.pending) == 0 {
-		es, err := a.q.Peek(en.s.c.TxBatch)
-		switch {
-		case err == nil:
-			a.pending = es
-		case err == cq.ErrWouldBlock:
+	for left := en.s.c.TxBatch; left > 0 && a.dead == nil; {
+		asked := left
+		if len(a.pending) == 0 && !a.ask(asked) {
 			return
-		case err == cq.ErrAvail: // an error entry is no command
-			a.failed++
-			a.worked++
-			a.dead = a.q.ReadErr(&a.failure)
-			return
-		default:
-			a.dead = err
+		}
+		n := len(a.pending)
+		left -= a.obey(en)
+		if a.blocked || n < asked {
 			return
 		}
 	}
-	k := 0
+}
+
+// ask takes up to n commands from the queue. It reports false if there are none.
+func (a *app) ask(n int) bool {
+	es, err := a.q.Peek(n)
+	switch {
+	case err == nil:
+		a.pending = es
+		return true
+	case err == cq.ErrWouldBlock:
+	case err == cq.ErrAvail: // an error entry is no command
+		a.failed++
+		a.worked++
+		a.dead = a.q.ReadErr(&a.failure)
+	default:
+		a.dead = err
+	}
+	return false
+}
+
+// obey does what is pending as far as it can be done. It returns how many of these commands were
+// not frames that came back.
+func (a *app) obey(en *engine) (counted int) {
+	k, returned := 0, a.pool.returned
 	for k < len(a.pending) {
 		a.command = a.pending[k] // once: the application could change it while we look
 		crash.At(crash.DevTaken)
@@ -112,6 +132,7 @@ func (a *app) commands(en *engine) {
 		}
 		crash.At(crash.DevReleased)
 	}
+	return k - int(a.pool.returned-returned)
 }
 
 // do carries out one command. It reports false if the command has to wait.

@@ -39,7 +39,8 @@ type Config struct {
 	Report func(error)
 
 	// RxBatch and TxBatch are how many packets of a queue and commands of an application are
-	// worked on before it is another one's turn; 64 and 32.
+	// worked on before it is another one's turn; 64 and 32. Frames that an application gives back
+	// are not counted.
 	RxBatch, TxBatch int
 }
 
@@ -137,7 +138,8 @@ type Stats struct {
 	Frames     []xdp.FrameStats
 	Rings      []xdp.RingStats
 	Syscalls   []xdp.SyscallStats
-	Orphans    uint64 // sends whose application was gone when they ended
+	Kernel     []xdp.KernelStats // of each socket, at most a tenth of a second old
+	Orphans    uint64            // sends whose application was gone when they ended
 	SendsInUse int
 
 	// Of the queues of all applications, those that are gone too.

@@ -56,7 +56,8 @@
 // # One application and the others
 //
 // One goroutine moves everything. Applications get turns of Config.TxBatch commands, beginning with
-// another one each round; a send that waits for a hardware address waits beside the queue, not in
+// another one each round; frames that come back do not count, so that who gives all back
+// gets as many packets. A send that waits for a hardware address waits beside the queue, not in
 // it. A packet whose application has all of its frames, or leaves its queue full, is dropped and
 // counted for it: nobody waits for an application. One that breaks its queue, or whose memory
 // cannot be read, is hung up on.

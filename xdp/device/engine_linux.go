@@ -302,7 +302,9 @@ func (en *engine) publish() {
 		s.addQueues(a)
 	}
 	for _, q := range en.queues {
+		q.ask(en.now)
 		q.show(en.now)
+		s.Kernel = append(s.Kernel, q.kernel)
 		s.Frames = append(s.Frames, q.sock.FrameStats())
 		s.Rings = append(s.Rings, q.sock.RingStats())
 		s.Syscalls = append(s.Syscalls, q.sock.SyscallStats())

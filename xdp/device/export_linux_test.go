@@ -34,6 +34,14 @@ func (e *Endpoint) Regions() (umem, payload uint16) {
 	return e.sess.umem.ID(), e.payload.ID()
 }
 
+// Hold stops the goroutine that moves packets, until it is told to resume.
+func (s *Server) Hold() (resume func()) {
+	held, end := make(chan struct{}), make(chan struct{})
+	go s.engine.do(func() { close(held); <-end })
+	<-held
+	return func() { close(end) }
+}
+
 // ReturnOf is the command that gives the frame of a completion back.
 func ReturnOf(e *cq.Entry) cq.Entry { return returnCommand(e) }
 

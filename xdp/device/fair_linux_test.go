@@ -2,6 +2,7 @@ package device_test
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 
@@ -57,4 +58,43 @@ func TestFairness(t *testing.T) {
 		t.Errorf("deaf: %+v", s)
 	}
 	must(t, r.reported())
+}
+
+// TestReturnedFrames: an application that has given its frames back gets as many packets, however
+// short its turns are.
+func TestReturnedFrames(t *testing.T) {
+	const frames = 16
+	for name, inPlace := range map[string]bool{"copied": false, "in place": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, device.Config{TxBatch: 1, RxBatch: 2 * frames})
+			e := r.dial(device.Request{Ports: []uint16{5000}, Frames: frames, InPlace: inPlace})
+			peer := r.peer(6000)
+			var es [frames]cq.Entry
+			for round := range 4 {
+				resume := r.server.Hold()
+				if round > 0 {
+					must(t, e.ReleaseBatch(es[:]))
+				}
+				for i := range frames {
+					write(t, peer, r, 5000, fmt.Sprint(round, " ", i))
+				}
+				resume()
+				await(t, "the packets", func() bool {
+					s := e.Stats()
+					return s.Received+s.NoFrame == uint64((round+1)*frames)
+				})
+				if s := e.Stats(); s.NoFrame != 0 {
+					t.Fatalf("round %d: dropped: %+v", round, s)
+				}
+				for i := range es {
+					es[i] = next(t, e)
+				}
+			}
+			must(t, e.ReleaseBatch(es[:]))
+			if s := e.Stats(); s.Released != 4*frames || s.Publishes != 4 {
+				t.Errorf("%d frames were given back in %d batches", s.Released, s.Publishes)
+			}
+			r.whole()
+		})
+	}
 }

@@ -27,16 +27,21 @@ func (q *queue) obey(now int64) {
 	}
 }
 
+// ask has the kernel say what it counted for a queue.
+func (q *queue) ask(now int64) {
+	if now < q.kernelAt {
+		return
+	}
+	q.kernelAt = now + kernelEveryNs
+	if k, err := q.sock.KernelStats(); err == nil {
+		q.kernel = k
+	}
+}
+
 // show publishes a queue's counters to tools.
 func (q *queue) show(now int64) {
 	if q.object == nil {
 		return
-	}
-	if now >= q.kernelAt {
-		q.kernelAt = now + kernelEveryNs
-		if k, err := q.sock.KernelStats(); err == nil {
-			q.kernel = k
-		}
 	}
 	r := q.sock.RingStats()
 	q.object.Update(now, &q.kernel, &status.Traffic{Received: r.Received, Accepted: r.Posted,

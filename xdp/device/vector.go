@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/crash"
 )
 
 // EventWriter is where an endpoint reports what is no completion: a [*cq.EventWriter], or a
@@ -45,12 +46,47 @@ func (e *Endpoint) address(to cq.Addr) (netip.AddrPort, error) {
 		ErrOptions, to), "insert it first, see cq.AddressVector")
 }
 
-// ReleaseBatch gives the frames of several received datagrams back.
+// ReleaseBatch gives the frames of several received datagrams back, and tells the server once.
 func (e *Endpoint) ReleaseBatch(entries []cq.Entry) error {
-	for i := range entries {
-		if err := e.Release(&entries[i]); err != nil {
-			return err
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.sess
+	if s == nil {
+		e.stats.Former += uint64(len(entries))
+		return nil
+	}
+	for len(entries) > 0 {
+		a, b, err := s.sq.Reserve(len(entries))
+		if err != nil {
+			return e.posted(err)
 		}
+		now := entries[:len(a)+len(b)] // fewer than all if there is no room for more
+		entries = entries[len(now):]
+		k := s.returns(now, a, b)
+		e.stats.Former += uint64(len(now) - k)
+		crash.At(crash.AppGiving)
+		if err := s.sq.Commit(k); err != nil {
+			return e.posted(err)
+		}
+		crash.At(crash.AppReturned)
+		e.stats.Released += uint64(k)
 	}
 	return nil
+}
+
+// returns writes the commands that give frames back to two spans, and says how many they are:
+// frames of a former server need none.
+func (s *session) returns(entries, a, b []cq.Entry) (k int) {
+	for i := range entries {
+		if entries[i].Buf.Region() != s.umem.ID() {
+			continue
+		}
+		if k < len(a) {
+			a[k] = returnCommand(&entries[i])
+		} else {
+			b[k-len(a)] = returnCommand(&entries[i])
+		}
+		k++
+	}
+	return k
 }

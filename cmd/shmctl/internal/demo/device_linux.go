@@ -101,7 +101,8 @@ func parseMAC(s string) (mac [6]byte, err error) {
 func reportOf(server *device.Server) *result {
 	_, _, attached, bound := server.Interface()
 	s := server.Stats()
-	r := &result{Mode: attached.String(), Queue: deviceQueue, Copy: bound != xdp.BindZeroCopy,
+	r := &result{Notes: dropsOf(&s),
+		Mode: attached.String(), Queue: deviceQueue, Copy: bound != xdp.BindZeroCopy,
 		Wakes: s.Wakes, Publishes: s.Publishes, Syscalls: s.QueueCalls + s.Polls}
 	for _, calls := range s.Syscalls {
 		r.Syscalls += calls.Total()

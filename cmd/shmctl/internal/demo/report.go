@@ -24,6 +24,9 @@ type Report struct {
 	Suppressed   *uint64        `json:"wakes_suppressed"`
 	Syscalls1000 *float64       `json:"library_syscalls_per_1000"`
 	Reason       *string        `json:"path_reason"` // why the device path was not taken
+	// Notes say where datagrams were lost, as far as the processes and the kernel counted that.
+	// There are none after a good run.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // Direction is one half of a run: rx is towards the application, tx from it.
@@ -87,6 +90,9 @@ func (r *Report) Print(w io.Writer) {
 	}
 	if r.Syscalls1000 != nil {
 		row("syscalls", "%.1f by the library per 1000 frames", *r.Syscalls1000)
+	}
+	for _, note := range r.Notes {
+		row("note", "%s", note)
 	}
 }
 

@@ -64,7 +64,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !s.report.Good(o.Count) {
+	if s.report.Good(o.Count) {
+		s.report.Notes = nil
+	} else {
 		err = ErrNotGood
 	}
 	return &s.report, err
@@ -293,7 +295,11 @@ func (s *supervisor) sum(results map[string]*result) {
 	r.TX.Corrupt += other.TX.Corrupt
 	r.TX.Duplicate += other.TX.Duplicate
 	var syscalls, wakes, publishes uint64
-	for _, c := range results {
+	for _, role := range slices.Sorted(maps.Keys(results)) {
+		c := results[role]
+		for _, note := range c.Notes {
+			r.Notes = append(r.Notes, role+": "+note)
+		}
 		syscalls, wakes, publishes = syscalls+c.Syscalls, wakes+c.Wakes, publishes+c.Publishes
 	}
 	suppressed := publishes - min(wakes, publishes)

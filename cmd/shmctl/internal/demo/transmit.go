@@ -137,8 +137,9 @@ func (s *sender) readError() (int, error) {
 		return 0, err
 	}
 	if _, ok := s.release(e.Context); ok {
-		s.failed++
-		s.a.result.Detail = fmt.Sprintf("first failed send: %v", &e)
+		if s.failed++; s.failed == 1 {
+			s.a.result.Notes = []string{fmt.Sprintf("first failed send: %v", &e)}
+		}
 	}
 	return 1, nil
 }

@@ -41,7 +41,7 @@ type result struct {
 	Syscalls  uint64
 	Publishes uint64
 	Wakes     uint64
-	Detail    string `json:",omitempty"` // for people, when something was lost
+	Notes     []string `json:",omitempty"` // for people, when something was lost
 }
 
 // Descriptors that a child is started with, after the standard three.
