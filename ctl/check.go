@@ -33,7 +33,7 @@ type Finding struct {
 type CheckReport struct {
 	Objects int `json:"objects"` // files that were checked
 	// Undecided are objects that changed all the time, so that what holds for quiet ones only was not
-	// judged.
+	// checked.
 	Undecided []string  `json:"undecided"`
 	Findings  []Finding `json:"findings"`
 }
@@ -54,7 +54,7 @@ func Invariants() []shm.Invariant { return append(shm.Invariants(), inspect.Inva
 // path is looked up when the check comes to it: what was moved there meanwhile is checked instead.
 //
 // Objects may be in use. What looks broken is looked at again, and counts if it is broken each time
-// (see [shm.Invariant] for what is judged of an object that changes). What goes away meanwhile is
+// (see [shm.Invariant] for what is checked of an object that changes). What goes away meanwhile is
 // not reported. An error says what could not be checked, beside what was found.
 func Check(o CheckOptions, paths ...string) (CheckReport, error) {
 	r := CheckReport{Undecided: []string{}, Findings: []Finding{}}

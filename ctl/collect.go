@@ -31,7 +31,7 @@ const (
 	FatePersistent = string(collect.Persistent) // made to wait for a successor
 	FateUnread     = string(collect.Unread)     // one of the last two, with unread entries
 	FateLockLost   = string(collect.LockLost)   // its owner lives without the lock
-	FateDamaged    = "damaged"                  // an object that cannot be judged; Error says why
+	FateDamaged    = "damaged"                  // an object that cannot be assessed; Error says why
 	FateVersion    = "version"                  // an object of another version
 	FateOtherUser  = "other user"               // not this user's, or open to others
 	FateForeign    = string(collect.Foreign)    // no object of this library, or of an unknown kind
@@ -52,7 +52,7 @@ type Remains struct {
 	Error     *Problem `json:"error"`
 }
 
-// Collect judges everything that has a name in a directory, and with Remove removes what is
+// Collect assesses everything that has a name in a directory, and with Remove removes what is
 // provably garbage, under the locks that prove it; so are sockets that no process has, such as
 // those at which dead processes met others. Any number of processes may collect at once, while
 // others create, adopt and attach; one that dies over it leaves what another can go on with. What

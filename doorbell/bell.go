@@ -272,7 +272,7 @@ func (b *Bell) Heat() {
 	}
 }
 
-// What Only answers beside the number of a lane.
+// Results of [Bell.Only] that are no lane.
 const (
 	Nobody  = -1 // no lane can have anything
 	Several = -2 // that needs a closer look: Take, Heat, and Next

@@ -10,7 +10,8 @@ import (
 // CountSeats is how many handles of a counter can say which value they sleep for.
 const CountSeats = 64
 
-// Idle is the threshold of a seat where nobody sleeps; Any is what concerns everybody who does.
+// Idle is the threshold of a seat where nobody sleeps. Any is the value of [CountWords.Ring] that
+// reaches every threshold.
 const (
 	Idle uint64 = math.MaxUint64
 	Any         = Idle - 1

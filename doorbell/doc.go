@@ -7,8 +7,7 @@
 //
 // # Steps
 //
-// The code names the steps of the protocol, and the model check in this package explores them
-// under the same names.
+// The code names the steps of the protocol, and internal/model explores them under the same names.
 //
 //	producer            reader, direct wait           reader, wait set over many queues
 //	P1 publish          R1 take the ready bits        S1 take the domain's bits, hand them on
@@ -90,4 +89,13 @@
 // A producer that dies between publish and mark cannot ring. Whoever gets notice of its death calls
 // [Bell.Mark], which wakes the queue's own sleepers and makes every set and channel look; where no
 // notice comes, waits have slices, each of which ends with a look at every member.
+//
+// # Files
+//
+//	words, counterbell     the words in shared memory
+//	ringer                 the producer's half
+//	bell, reconfigure      the reader's half: which lanes can have something
+//	sleep, futex, crowd    how a reader sleeps; more sleepers than threads
+//	domain, set, channel   many queues at once; keeper: their descriptors
+//	eventfd, pipe, listen  descriptors to wait on; relay: producers of other users
 package doorbell

@@ -120,10 +120,12 @@ func mark(words []atomic.Uint64, i int) {
 	}
 }
 
-// HintsLatchOffset is where the latch is, in bytes.
+// HintsLatchOffset is the offset of the latch in the hints, in bytes. The latch is 1 while a signal
+// waits for somebody to take it.
 const HintsLatchOffset = 256
 
-// Beyond returns the latch, and of the last word of ready bits those that no lane has.
+// Beyond returns the latch, and those of the ready bits that stand for no lane. It is for checks:
+// no honest producer sets one.
 func (h *Hints) Beyond(lanes int) (latch uint32, bits uint64) {
 	if lanes%64 != 0 {
 		bits = h.ready[lanes/64].Load() >> (lanes % 64) << (lanes % 64)

@@ -70,7 +70,7 @@ func (d *Dir) moveInPlace(aside *Dir, sub, name string) (in *Dir, err error) {
 // linkAndMove makes the directory under a name that nobody else knows and moves it, object and all,
 // to its own: it is never seen empty. Where there is one already that is not empty, the object is
 // moved into that: nobody removes it then, while there is something in it. It never has two names:
-// whoever finds the one aside judges by it what becomes of the object.
+// whoever finds the one aside tells by it what becomes of the object.
 func (d *Dir) linkAndMove(o *Object, sub, name string) (in *Dir, err error) {
 	ref, err := d.use()
 	if err != nil {

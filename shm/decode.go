@@ -5,7 +5,7 @@ import "hash/crc32"
 // DecodeHeader checks a private copy of page 0 of an object of fileBytes bytes. It returns an
 // error, or a header whose every section is in bounds, aligned and apart from all others.
 // The caller copies the page first: memory that others write could change between two looks.
-// Feature bits are not judged here, for what they forbid depends on what one wants to do.
+// Feature bits are not checked here, for what they forbid depends on what one wants to do.
 func DecodeHeader(page []byte, fileBytes uint64) (Header, error) {
 	if err := checkFrame(page, fileBytes); err != nil {
 		return Header{}, err

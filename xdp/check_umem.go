@@ -11,7 +11,8 @@ func Invariants() []shm.Invariant {
 	}
 }
 
-// Check returns what of that does not hold.
+// Check returns which [Invariants] do not hold of the object of a UMEM. The caller has it mapped
+// for reading and calls Check inside [shm.Guard].
 func Check(obj *shm.Object) []shm.Violation {
 	const attributes = 0x100
 	if _, err := geometryOf(obj); err != nil {

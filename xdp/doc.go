@@ -72,8 +72,8 @@
 // # Above it
 //
 // The package knows nothing of completion queues. Package endpoint joins a socket and queues of
-// package cq to operations and completions; package port lets other processes of the same user use
-// an endpoint, and package device processes of other users a device.
+// package cq to operations and completions, package device lets processes of other users send and
+// receive by one process that owns the device, and package udp is a net.PacketConn over both.
 //
 // # Steering
 //
@@ -107,6 +107,6 @@
 // Open and Attach look an interface up in the network namespace of the calling thread. In a process
 // that uses several, lock the goroutine to its thread before.
 //
-// The package works on Linux from 5.9 on; elsewhere it compiles, and its functions return errors
+// The package works on Linux from 5.10 on; elsewhere it compiles, and its functions return errors
 // that wrap errors.ErrUnsupported.
 package xdp

@@ -7,7 +7,7 @@ type FrameState uint8
 
 // The states of a frame. Their numbers of frames always add up to the number of frames.
 const (
-	// FrameFree frames belong to the device process and hold nothing.
+	// FrameFree frames belong to the process of the socket and hold nothing.
 	FrameFree FrameState = iota
 	// FrameFill frames were given to the kernel to receive into.
 	FrameFill
@@ -15,7 +15,7 @@ const (
 	FrameReceived
 	// FrameLoaned frames are read by an application, which has to return them.
 	FrameLoaned
-	// FrameBuild frames are being written by the device process, to be sent.
+	// FrameBuild frames are being written by the process of the socket, to be sent.
 	FrameBuild
 	// FrameSend frames were given to the kernel to send.
 	FrameSend

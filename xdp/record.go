@@ -8,8 +8,8 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// RecordBytes is the size of the record that the device process writes at the start of the chunk of
-// every received frame. It lies in the headroom, which the kernel never touches.
+// RecordBytes is the size of the record that the process of the socket writes at the start of the
+// chunk of every received frame. It lies in the headroom, which the kernel never touches.
 const RecordBytes = 64
 
 // Offsets within a record.
@@ -40,13 +40,13 @@ const (
 	RecordChecksumWrong
 )
 
-// Record is what is known about a received frame beside its bytes. The device process writes it
-// before the completion is published and leaves it alone until the frame is returned.
+// Record is what is known about a received frame beside its bytes. The process of the socket writes
+// it before the completion is published, and leaves it alone until the frame is returned.
 type Record struct {
 	// Sequence is the index of the frame's completion in its lane; the low 32 bits are the
 	// generation that a return has to name.
 	Sequence   uint64
-	RxNs       uint64 // CLOCK_MONOTONIC when the device process took the frame from the ring
+	RxNs       uint64 // CLOCK_MONOTONIC when the frame was taken from the ring
 	Src, Dst   netip.AddrPort
 	Queue      uint16 // of the interface
 	VLAN       uint16 // tag control information, if Flags has RecordVLAN

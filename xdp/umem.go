@@ -228,7 +228,7 @@ func (u *UMEM) Geometry() Geometry { return u.geo }
 func (u *UMEM) FD() int { return u.region.Object().FD() }
 
 // Close waits until this process has released its loans, or ctx ends, and unmaps the UMEM. It fails
-// while the socket is not closed.
+// while a socket on it is open.
 func (u *UMEM) Close(ctx context.Context) error {
 	u.mu.Lock()
 	used := u.users > 0

@@ -148,7 +148,7 @@ func (t *target) truncated(name string, err error) (bytes uint64, cut bool) {
 	return n, err == nil && (n > 0 || t.isQueue() || t.o.Waiting || t.o.forNew)
 }
 
-// socket judges what could not be opened as an object.
+// socket assesses what could not be opened as an object.
 func (t *target) socket(err error) (r Remains, _ error) {
 	if t.isQueue() || t.o.forNew || len(t.o.Kinds) > 0 || t.o.Object != (shm.UUID{}) {
 		return r, err

@@ -139,8 +139,8 @@ func (t *target) moved() (bool, error) {
 // Assess looks at what has a name: a queue's directory, another object, or a socket. It does so by
 // read-only mappings: no lock is taken and nobody notices. An object that means nothing without its
 // process, as a bell does, is garbage when that is gone. Regions are persistent: entries may refer
-// to them, and nothing in them says whether. An error says that it cannot be judged: it is damaged,
-// of another version, or of another user.
+// to them, and nothing in them says whether. An error says that it cannot be assessed: it is
+// damaged, of another version, or of another user.
 func Assess(d *shm.Dir, name string, o Options) (r Remains, err error) {
 	t, err := find(d, name, o)
 	if err != nil {

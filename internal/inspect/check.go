@@ -71,7 +71,7 @@ type Checked struct {
 	Inode      uint64   // the same
 	Kind       shm.Kind // 0: not known
 	Violations []shm.Violation
-	// Undecided: the object changed all the time, so that only what is exact was judged.
+	// Undecided: the object changed all the time, so that only what is exact was checked.
 	Undecided bool
 }
 

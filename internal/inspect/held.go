@@ -41,7 +41,7 @@ func (h *Held) young() bool { return time.Since(h.Born).Abs() < youngWithin }
 // is taken and nobody notices. Lanes are checked against the queue that they are of, if that is
 // there and the process reads it: only its reader knows which lane is the row's, for one that was
 // never accepted, or was retired since, looks the same. Elsewhere they are checked by themselves.
-// Names in headers are not judged, since what a process has need not have its name any more. more
+// Names in headers are not checked, since what a process has need not have its name any more. more
 // is for kinds that this package does not know, as for [CheckObject].
 //
 // What it finds in an object that is used may be of a moment in between: only what is found again

@@ -31,8 +31,8 @@ func IsStatusPage(obj *shm.Object) bool {
 // checkTries bounds how often counts are loaded that change meanwhile.
 const checkTries = 64
 
-// Check returns what of that does not hold of a status page. It is called while the object is
-// mapped for reading, inside [shm.Guard]; the server may count meanwhile.
+// Check returns which [Invariants] do not hold of a status page. The caller has it mapped for
+// reading and calls Check inside [shm.Guard]; the server may count meanwhile.
 func Check(obj *shm.Object) []shm.Violation {
 	mem, s, err := obj.Section(sectionCounts, 0)
 	if err == nil && len(mem) != countBytes {

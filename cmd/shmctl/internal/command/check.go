@@ -33,7 +33,7 @@ shared memory but with the process that owns the socket, where no peer can chang
 
 Objects may be in use: nothing is changed, nobody waits or notices, and what looks broken is looked
 at again and counts if it is broken every time. --list says what is checked, and which of it is
-exact at every moment; the rest is judged when the object stands still for the time of a look.
+exact at every moment; the rest is checked when the object stands still for the time of a look.
 
 OFFSET is that of the word in bytes from the start of the file, and +IN from that of its section.
 
@@ -179,7 +179,7 @@ func checkLines(r *ctl.CheckReport, o *output, p page) []string {
 		return out
 	}
 	for _, path := range r.Undecided {
-		out = append(out, printable(path)+" changed all the time: only what is exact was judged")
+		out = append(out, printable(path)+" changed all the time: only what is exact was checked")
 	}
 	return append(out, fmt.Sprintf("%d objects checked, %d findings", r.Objects, len(r.Findings)))
 }
