@@ -1,6 +1,7 @@
 package xdp_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -20,8 +21,8 @@ func TestBusyAndClosed(t *testing.T) {
 	defer func() { must(t, umem.Close(t.Context())) }()
 	open := func(queue uint32) (s *xdp.Socket, err error) {
 		err = pair.B.Do(func() (err error) {
-			s, err = xdp.Open(pair.B.Name, queue, umem, xdp.Options{Frames: 16, SendFrames: 8,
-				BusyTimeout: patience})
+			s, err = xdp.Open(context.Background(), pair.B.Name, queue, umem,
+				xdp.Options{Frames: 16, SendFrames: 8, BusyTimeout: patience})
 			return err
 		})
 		return s, err

@@ -52,9 +52,9 @@
 //
 // # Memory and modes
 //
-// What was asked for and what the kernel granted are two things: [Socket.Granted] and
-// [UMEM.Granted] tell. Huge pages fall back to ordinary ones, with the reason. Drivers that do not
-// copy, and busy polling, are asked for by options that are passed through; veth, on which this
+// What was asked for and what the kernel granted are two things: [Socket.Info] and
+// [UMEM.HugePages] tell. Huge pages fall back to ordinary ones, with the reason. Drivers that do
+// not copy, and busy polling, are asked for by options that are passed through; veth, on which this
 // package is tested, has neither.
 //
 // # Without a device
@@ -88,9 +88,8 @@
 //
 // Rules come and go while frames arrive, and none is ever half there. The most special rule
 // decides; a rule may also hand frames to the kernel, as an exception from a wider one, or drop
-// them. Frames for a queue without a socket go to the kernel. [RuleSet] decides about bytes as the
-// program does, without a device. Under any rule the host stays reachable: see [Rule] for what is
-// never taken.
+// them. Frames for a queue without a socket go to the kernel. Under any rule the host stays
+// reachable: see [Rule] for what is never taken.
 //
 // The kernel detaches the program when the process that attached it ends. A program of others is
 // never replaced: [ErrProgramAttached].

@@ -46,7 +46,7 @@ func tryOpen(ifname string, queue uint32, o xdp.Options) error {
 		return err
 	}
 	defer u.Close(context.Background())
-	s, err := xdp.Open(ifname, queue, u, o)
+	s, err := xdp.Open(context.Background(), ifname, queue, u, o)
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func TestBindErrors(t *testing.T) {
 	clear(t, try(0, xdp.Options{}), "ss --xdp", xdp.ErrQueueBusy, syscall.EBUSY)
 	clear(t, try(1, xdp.Options{}), "ethtool -l", xdp.ErrNoQueue, syscall.EINVAL)
 	clear(t, in(func() error {
-		_, err := xdp.Open(b.Name, 0, r.umem, xdp.Options{})
+		_, err := xdp.Open(context.Background(), b.Name, 0, r.umem, xdp.Options{})
 		return err
 	}), "new UMEM", xdp.ErrUMEMUsed)
 	must(t, r.socket.Close())
@@ -114,7 +114,7 @@ func TestProgramAttached(t *testing.T) {
 			clear(t, err, "bpftool prog show", xdp.ErrProgramAttached, syscall.EBUSY)
 			var attached *xdp.ProgramAttachedError
 			if !errors.As(err, &attached) || attached.ProgramInfo !=
-				(xdp.ProgramInfo{ID: r.prog.ID(), Name: "steer", Mode: mode}) {
+				(xdp.ProgramInfo{ID: r.prog.Info().ID, Name: "steer", Mode: mode}) {
 				t.Fatalf("%v over %v: %#v", want, mode, err)
 			}
 		}
@@ -139,8 +139,8 @@ func TestWrongInterfaceForProgram(t *testing.T) {
 func TestNativeRefused(t *testing.T) {
 	pair := xdptest.NewPair(t, veth.Config{MTU: 9000})
 	p := xdptest.Attach(t, pair.B, xdp.ProgramOptions{})
-	if p.Mode() != xdp.AttachGeneric || p.Refused() == nil {
-		t.Fatalf("mode %v, %v", p.Mode(), p.Refused())
+	if p.Info().Mode != xdp.AttachGeneric || p.Info().Refused == nil {
+		t.Fatalf("mode %v, %v", p.Info().Mode, p.Info().Refused)
 	}
 	must(t, p.Close())
 	err := pair.B.Do(func() error {
@@ -267,7 +267,7 @@ func holdQueue() {
 		u, err = xdp.NewUMEM(xdp.UMEMOptions{Frames: 64})
 	}
 	if err == nil {
-		_, err = xdp.Open(os.Getenv("IFNAME"), 0, u, xdp.Options{})
+		_, err = xdp.Open(context.Background(), os.Getenv("IFNAME"), 0, u, xdp.Options{})
 	}
 	if err == nil {
 		_, err = xdp.Attach(os.Getenv("IFNAME"), xdp.ProgramOptions{})
@@ -324,7 +324,7 @@ func TestKilledOwnerLeavesNothing(t *testing.T) {
 
 // readUMEMChild maps a UMEM that it was given and prints what lies at REF, then tries to write.
 func readUMEMChild() {
-	region, g, err := xdp.OpenUMEM(4, "umem of the parent")
+	region, g, err := xdp.OpenUMEM(4, "umem of the parent", 0)
 	if err != nil {
 		fmt.Println(err)
 		return

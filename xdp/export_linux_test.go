@@ -1,6 +1,7 @@
 package xdp
 
 import (
+	"errors"
 	"runtime"
 	"time"
 
@@ -81,4 +82,40 @@ func (c Counters) Seen() (n uint64) {
 		n += *v
 	}
 	return n
+}
+
+// Steer adds or changes the rule that names a port and nothing else.
+func (p *Program) Steer(port uint16, base uint32) error {
+	to := Target{Base: base}
+	id, err := p.AddRule(Rule{UDPPort: port}, to)
+	if id = p.ruleOf(port); errors.Is(err, ErrRuleExists) {
+		return p.SetTarget(id, to)
+	}
+	return err
+}
+
+// Unsteer removes the rule of Steer, if there is one.
+func (p *Program) Unsteer(port uint16) error {
+	if id := p.ruleOf(port); id != 0 {
+		return p.RemoveRule(id)
+	}
+	return nil
+}
+
+func (p *Program) ruleOf(port uint16) RuleID {
+	if i := p.find(Rule{UDPPort: port}); i >= 0 {
+		return p.rules[i].id
+	}
+	return 0
+}
+
+// RuleStats is one entry of Rules.
+func (p *Program) RuleStats(id RuleID) (RuleStatus, error) {
+	all, err := p.Rules()
+	for _, s := range all {
+		if s.ID == id {
+			return s, err
+		}
+	}
+	return RuleStatus{}, errors.Join(err, ErrNoRule)
 }

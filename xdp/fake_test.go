@@ -30,7 +30,7 @@ func newFake(c fakeConfig) (*core, *fakeKernel) {
 	n := uint32(c.entries)
 	o := Options{RxEntries: n, TxEntries: n, FillEntries: n, CompEntries: n}
 	g := Geometry{Frames: uint32(c.frames), ChunkBytes: 2048, HeadroomBytes: RecordBytes}
-	mem := make([]byte, g.Bytes())
+	mem := make([]byte, g.bytes())
 	q := newSimQueue(o, c.start)
 	p := newPool(mem, g, 0, g.Frames, g.Frames-uint32(c.rxFrames))
 	p.fill = newProducer(q.fill.words(), q.fill.slots)

@@ -33,7 +33,7 @@ func holdAfter(packets int) {
 	}
 	var s *xdp.Socket
 	if err == nil {
-		s, err = xdp.Open(os.Getenv("IFNAME"), 0, u, xdp.Options{})
+		s, err = xdp.Open(context.Background(), os.Getenv("IFNAME"), 0, u, xdp.Options{})
 	}
 	for n := 0; n < packets && err == nil; n++ {
 		f, buf, _ := s.Acquire()
@@ -136,7 +136,7 @@ func TestBindObeysContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	time.AfterFunc(20*time.Millisecond, func() { cancel(why) })
 	err := r.pair.B.Do(func() error {
-		s, err := xdp.OpenContext(ctx, r.pair.B.Name, 0, u, xdp.Options{BusyTimeout: time.Hour})
+		s, err := xdp.Open(ctx, r.pair.B.Name, 0, u, xdp.Options{BusyTimeout: time.Hour})
 		if err == nil {
 			return s.Close()
 		}

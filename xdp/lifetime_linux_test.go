@@ -39,7 +39,7 @@ func TestProgramLifetime(t *testing.T) {
 	}
 	for range 3 {
 		prog := xdptest.Attach(t, pair.B, xdp.ProgramOptions{})
-		want := xdp.ProgramInfo{ID: prog.ID(), Name: "steer", Mode: prog.Mode()}
+		want := prog.Info()
 		if want.ID == 0 {
 			t.Fatal(want)
 		}
@@ -74,7 +74,7 @@ func openAndClose(ifname string, queue uint32, prog *xdp.Program) error {
 		return err
 	}
 	defer u.Close(context.Background())
-	s, err := xdp.Open(ifname, queue, u, xdp.Options{BusyTimeout: patience})
+	s, err := xdp.Open(context.Background(), ifname, queue, u, xdp.Options{BusyTimeout: patience})
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func openAndClose(ifname string, queue uint32, prog *xdp.Program) error {
 func TestDetachedByOthers(t *testing.T) {
 	shmtest.Conforms(t)
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
-	must(t, detach(r.prog.ID()))
+	must(t, detach(r.prog.Info().ID))
 	if info := attached(t, r.pair.B); info.ID != 0 {
 		t.Errorf("still attached: %v", info)
 	}

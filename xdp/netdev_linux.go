@@ -27,16 +27,14 @@ const (
 )
 
 // askDevice asks for features and queues. What the kernel does not tell stays zero.
-func askDevice(ifindex int) (f *DeviceFeatures, q QueueCounts) {
+func askDevice(ifindex int) (f *deviceFeatures, q queueCounts) {
 	index := uint32(ifindex)
 	devices, err := genl(netdevFamily, netdevDevGet, 0,
 		nl.NewRtAttr(netdevIfindex, nl.Uint32Attr(index)))
 	if err == nil && len(devices) == 1 {
 		a := devices[0]
-		f = &DeviceFeatures{XDP: XDPFeatures(number(a[netdevXDP])),
-			ZeroCopySegments: uint32(number(a[netdevZCSegs])),
-			RxMetadata:       RxMetadata(number(a[netdevRxMeta])),
-			TxMetadata:       TxMetadata(number(a[netdevXSK]))}
+		f = &deviceFeatures{xdp: number(a[netdevXDP]), rxMetadata: number(a[netdevRxMeta]),
+			txMetadata: number(a[netdevXSK]), zeroCopySegments: uint32(number(a[netdevZCSegs]))}
 	}
 	queues, err := genl(netdevFamily, netdevQueueGet, unix.NLM_F_DUMP,
 		nl.NewRtAttr(netdevQueueIf, nl.Uint32Attr(index)))
@@ -44,11 +42,11 @@ func askDevice(ifindex int) (f *DeviceFeatures, q QueueCounts) {
 		for _, a := range queues {
 			switch {
 			case number(a[netdevQueueType]) == netdevQueueTx:
-				q.Tx++
+				q.tx++
 			default:
-				q.Rx++
+				q.rx++
 				if number(a[netdevQueueNAPI]) != 0 {
-					q.BusyPoll++
+					q.busyPoll++
 				}
 			}
 		}
@@ -59,13 +57,13 @@ func askDevice(ifindex int) (f *DeviceFeatures, q QueueCounts) {
 	if err == nil && len(channels) == 1 {
 		a := channels[0]
 		both := int(number(a[unix.ETHTOOL_A_CHANNELS_COMBINED_MAX]))
-		q.RxMax = int(number(a[unix.ETHTOOL_A_CHANNELS_RX_MAX])) + both
-		q.TxMax = int(number(a[unix.ETHTOOL_A_CHANNELS_TX_MAX])) + both
+		q.rxMax = int(number(a[unix.ETHTOOL_A_CHANNELS_RX_MAX])) + both
+		q.txMax = int(number(a[unix.ETHTOOL_A_CHANNELS_TX_MAX])) + both
 		// The kernel lists queues, with more about each, only since 6.8 and of interfaces that are up.
-		if q.Rx == 0 {
+		if q.rx == 0 {
 			both := int(number(a[unix.ETHTOOL_A_CHANNELS_COMBINED_COUNT]))
-			q.Rx = int(number(a[unix.ETHTOOL_A_CHANNELS_RX_COUNT])) + both
-			q.Tx = int(number(a[unix.ETHTOOL_A_CHANNELS_TX_COUNT])) + both
+			q.rx = int(number(a[unix.ETHTOOL_A_CHANNELS_RX_COUNT])) + both
+			q.tx = int(number(a[unix.ETHTOOL_A_CHANNELS_TX_COUNT])) + both
 		}
 	}
 	return f, q

@@ -3,6 +3,7 @@ package xdp
 import (
 	"fmt"
 	"math/bits"
+	"net/netip"
 	"time"
 )
 
@@ -76,8 +77,27 @@ type BusyPoll struct {
 	BudgetCount int  // packets in a call (SO_BUSY_POLL_BUDGET)
 }
 
+// SocketInfo is what a socket is bound to.
+type SocketInfo struct {
+	Interface string
+	Index     int    // of the interface
+	Queue     uint32 // of the interface
+	// Address is one that the interface had when the socket was opened, an IPv4 one if there was
+	// one; the zero Addr if it had none.
+	Address netip.Addr
+	// NetNS names the network namespace of the socket, as long as the machine runs; 0 if the kernel
+	// does not say (before 5.14), or there is none.
+	NetNS   uint64
+	Program *Program // that the socket was registered with last, nil if there is none
+	Granted Granted
+}
+
 // Granted is what the kernel made of the options.
 type Granted struct {
+	// Entries of the rings. Those of the fill and the completion ring are of all sockets on the
+	// queue. After Close they mean nothing.
+	RxEntries, TxEntries, FillEntries, CompEntries uint32
+
 	Mode        BindMode // BindCopy or BindZeroCopy
 	NeedWakeup  bool
 	MultiBuffer bool
@@ -164,6 +184,3 @@ type SyscallStats struct {
 	// its queue was full, or the packet had a length that it does not take.
 	SendDropped uint64
 }
-
-// Total is the number of system calls.
-func (s SyscallStats) Total() uint64 { return s.Send + s.Receive }

@@ -8,12 +8,12 @@ import (
 // TestPrivilegeHint: what is missing is named, and what is not missing is not.
 func TestPrivilegeHint(t *testing.T) {
 	for _, c := range []struct {
-		h         HostFindings
+		h         hostFindings
 		has, lets string
 	}{
-		{HostFindings{MissingCaps: []string{"CAP_BPF"}, MemlockBytes: 1}, "lacks CAP_BPF:", "ulimit"},
-		{HostFindings{MemlockBytes: ^uint64(0)}, "user namespace", "lacks"},
-		{HostFindings{MemlockBytes: 1, MemlockFree: true}, "user namespace", "ulimit"},
+		{hostFindings{missingCaps: []string{"CAP_BPF"}, memlockBytes: 1}, "lacks CAP_BPF:", "ulimit"},
+		{hostFindings{memlockBytes: ^uint64(0)}, "user namespace", "lacks"},
+		{hostFindings{memlockBytes: 1, memlockFree: true}, "user namespace", "ulimit"},
 	} {
 		got := privilegeHint(c.h)
 		if !strings.Contains(got, c.has) || strings.Contains(got, c.lets) {

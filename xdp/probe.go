@@ -24,16 +24,10 @@ type ProbeReport struct {
 	Interface string
 	Index     int
 	NetNS     uint64 // cookie of the network namespace, 0 if not known
-	Driver    string
-	MAC       net.HardwareAddr
+	Driver    string // empty if it does not say its name
 	MTU       int
-	Up        bool // set up
-	Running   bool // and has a carrier
-	Queues    QueueCounts
-	// Features is nil when the kernel does not tell.
-	Features *DeviceFeatures
-	Program  ProgramInfo // the XDP program that is there; its ID is 0 if there is none
-	Host     HostFindings
+	Program   ProgramInfo // the XDP program that is there; its ID is 0 if there is none
+	SocketErr error       // why no socket could be opened on queue 0 in copy mode, to try
 	// Findings says all this and more, a line each, in the order in which it matters.
 	Findings []Finding
 }
@@ -49,73 +43,51 @@ func (r *ProbeReport) Usable() bool {
 	return true
 }
 
-// QueueCounts are numbers of hardware queues.
-type QueueCounts struct {
-	Rx, Tx       int // in use
-	RxMax, TxMax int // possible with "ethtool -L"
-	BusyPoll     int // of the receive queues: those that a socket can poll busily
+// probed is a report and what its findings are made of.
+type probed struct {
+	ProbeReport
+	mac         net.HardwareAddr
+	up, running bool // set up, and has a carrier
+	queues      queueCounts
+	features    *deviceFeatures // nil when the kernel does not tell
+	host        hostFindings
 }
 
-// HostFindings do not depend on the device.
-type HostFindings struct {
-	MemlockBytes  uint64 // limit of locked memory; all ones: none
-	MemlockFree   bool   // the privilege to lock memory without a limit (CAP_IPC_LOCK)
-	HugePagesFree int    // of HugePageBytes each
-	HugePageBytes uint64
-	MissingCaps   []string // of those that sockets and programs need
-	Granted       Granted  // to a socket that was opened on queue 0 in copy mode, to try
-	SocketError   error    // why there was none
-	ProgramError  error    // why the steering program does not load
+// queueCounts are numbers of hardware queues.
+type queueCounts struct {
+	rx, tx       int // in use
+	rxMax, txMax int // possible with "ethtool -L"
+	busyPoll     int // of the receive queues: those that a socket can poll busily
 }
 
-// DeviceFeatures are bits of the netdev family of generic netlink.
-type DeviceFeatures struct {
-	XDP              XDPFeatures
-	ZeroCopySegments uint32 // most buffers of a packet in zero-copy mode; 1: no multi-buffer
-	RxMetadata       RxMetadata
-	TxMetadata       TxMetadata
+// hostFindings do not depend on the device.
+type hostFindings struct {
+	memlockBytes  uint64 // limit of locked memory; all ones: none
+	memlockFree   bool   // the privilege to lock memory without a limit (CAP_IPC_LOCK)
+	hugePagesFree int    // of hugePageBytes each
+	hugePageBytes uint64
+	missingCaps   []string // of those that sockets and programs need
+	granted       Granted  // to the socket that was opened to try
+	programErr    error    // why the steering program does not load
 }
 
-// XDPFeatures says what the driver does with an XDP program.
-type XDPFeatures uint64
+// deviceFeatures are bits of the netdev family of generic netlink.
+type deviceFeatures struct {
+	xdp, rxMetadata, txMetadata uint64
+	zeroCopySegments            uint32 // most buffers of a packet; 1: no multi-buffer
+}
 
-// What a driver can do.
+// What the bits are called, and those of the first kind that matter here.
 const (
-	XDPBasic        XDPFeatures = 1 << iota // runs programs that pass, drop and send back
-	XDPRedirect                             // redirects to sockets and other devices
-	XDPNdoXmit                              // takes redirected packets
-	XDPZeroCopy                             // shares frames with AF_XDP sockets
-	XDPOffload                              // runs programs in hardware
-	XDPRxSG                                 // receives packets in several buffers
-	XDPNdoXmitSG                            // takes redirected packets in several buffers
 	xdpFeatureNames = "basic redirect ndo-xmit xsk-zerocopy hw-offload rx-sg ndo-xmit-sg"
-)
-
-// RxMetadata says what the driver can tell a program about a received packet.
-type RxMetadata uint64
-
-// What a driver can tell.
-const (
-	RxTimestamp     RxMetadata = 1 << iota // when the packet came, by the hardware's clock
-	RxHash                                 // the hash that chose the queue
-	RxVLANTag                              // the tag that the hardware took out
 	rxMetadataNames = "timestamp hash vlan-tag"
-)
-
-// TxMetadata says what the driver does for a packet that a socket sends.
-type TxMetadata uint64
-
-// What a driver does.
-const (
-	TxTimestamp     TxMetadata = 1 << iota // says when the packet left
-	TxChecksum                             // completes the checksum
-	TxLaunchTime                           // sends at a given time
 	txMetadataNames = "tx-timestamp tx-checksum tx-launch-time-fifo"
-)
 
-func (f XDPFeatures) String() string { return bitNames(uint64(f), xdpFeatureNames) }
-func (f RxMetadata) String() string  { return bitNames(uint64(f), rxMetadataNames) }
-func (f TxMetadata) String() string  { return bitNames(uint64(f), txMetadataNames) }
+	xdpBasic    = 1 << 0
+	xdpRedirect = 1 << 1
+	xdpZeroCopy = 1 << 3
+	xdpRxSG     = 1 << 5
+)
 
 // bitNames lists the names of the bits that are set, in the kernel's words.
 func bitNames(set uint64, names string) string {
@@ -148,7 +120,7 @@ func hint(err error) string {
 }
 
 // judge turns what was found into findings.
-func (r *ProbeReport) judge() {
+func (r *probed) judge() {
 	add := func(required, ok bool, name, value, remedy string) {
 		if ok {
 			remedy = ""
@@ -157,44 +129,45 @@ func (r *ProbeReport) judge() {
 	}
 	state := "down"
 	remedy := fmt.Sprintf("try \"ip link set %s up\"", r.Interface)
-	if r.Up {
+	if r.up {
 		state, remedy = "up, no carrier", "look at the cable, or at the other end of a virtual link"
 	}
-	if r.Running {
+	if r.running {
 		state = "up"
 	}
 	state += fmt.Sprintf(", MTU %d", r.MTU)
-	if len(r.MAC) > 0 { // the loopback has none
-		state += ", " + r.MAC.String()
+	if len(r.mac) > 0 { // the loopback has none
+		state += ", " + r.mac.String()
 	}
-	add(true, r.Running, "link", state, remedy)
+	add(true, r.running, "link", state, remedy)
 	add(false, r.Driver != "", "driver", r.Driver, "the driver does not say its name")
-	add(false, r.Queues.Rx > 0, "queues", r.Queues.String(), "the driver does not say how many")
+	add(false, r.queues.rx > 0, "queues", r.queues.String(), "the driver does not say how many")
 	program, remedy := "none", ""
 	if r.Program.ID != 0 {
 		program = r.Program.String()
 		remedy = fmt.Sprintf("see \"bpftool prog show id %d\", stop what owns it", r.Program.ID)
 	}
 	add(true, r.Program.ID == 0, "program", program, remedy)
-	add(true, r.Host.ProgramError == nil, "bpf", failure("loads", r.Host.ProgramError),
-		hint(r.Host.ProgramError))
-	socket := fmt.Sprintf("%v on queue 0", r.Host.Granted.Mode)
-	add(true, r.Host.SocketError == nil, "socket", failure(socket, r.Host.SocketError),
-		hint(r.Host.SocketError))
-	add(false, len(r.Host.MissingCaps) == 0, "capabilities", capabilities(r.Host.MissingCaps),
+	add(true, r.host.programErr == nil, "bpf", failure("loads", r.host.programErr),
+		hint(r.host.programErr))
+	socket := fmt.Sprintf("%v on queue 0", r.host.granted.Mode)
+	add(true, r.SocketErr == nil, "socket", failure(socket, r.SocketErr),
+		hint(r.SocketErr))
+	add(false, len(r.host.missingCaps) == 0, "capabilities", capabilities(r.host.missingCaps),
 		"run as root, or with these; a socket can be handed to a process without")
 	r.judgeFeatures(add)
 	r.judgeHost(add)
 }
 
-func (r *ProbeReport) judgeFeatures(add func(required, ok bool, name, value, remedy string)) {
-	var f DeviceFeatures
+func (r *probed) judgeFeatures(add func(required, ok bool, name, value, remedy string)) {
+	var f deviceFeatures
 	names := [...]string{"", "", "", ""}
 	unknown := "the kernel does not tell; Linux 6.3 and later do"
-	if r.Features != nil {
-		f = *r.Features
-		names = [...]string{f.XDP.String(), fmt.Sprintf("%d buffers", f.ZeroCopySegments),
-			f.RxMetadata.String(), f.TxMetadata.String()}
+	if r.features != nil {
+		f = *r.features
+		names = [...]string{bitNames(f.xdp, xdpFeatureNames),
+			fmt.Sprintf("%d buffers", f.zeroCopySegments),
+			bitNames(f.rxMetadata, rxMetadataNames), bitNames(f.txMetadata, txMetadataNames)}
 		unknown = ""
 	}
 	or := func(s string) string {
@@ -203,54 +176,54 @@ func (r *ProbeReport) judgeFeatures(add func(required, ok bool, name, value, rem
 		}
 		return s
 	}
-	const native = XDPBasic | XDPRedirect
-	add(false, f.XDP&native == native, "native mode", names[0],
+	const native = xdpBasic | xdpRedirect
+	add(false, f.xdp&native == native, "native mode", names[0],
 		or("generic mode works with every driver, and costs a copy more"))
-	add(false, r.MTU <= nativeMTU || f.XDP&XDPRxSG != 0, "MTU", fmt.Sprint(r.MTU),
+	add(false, r.MTU <= nativeMTU || f.xdp&xdpRxSG != 0, "MTU", fmt.Sprint(r.MTU),
 		fmt.Sprintf("native mode takes up to %d here", nativeMTU))
-	add(false, f.XDP&XDPZeroCopy != 0, "zero copy", yes(f.XDP&XDPZeroCopy != 0, unknown == ""),
+	add(false, f.xdp&xdpZeroCopy != 0, "zero copy", yes(f.xdp&xdpZeroCopy != 0, unknown == ""),
 		or("frames are copied once between driver and UMEM"))
-	add(false, f.XDP&XDPRxSG != 0, "multi-buffer", yes(f.XDP&XDPRxSG != 0, unknown == ""),
+	add(false, f.xdp&xdpRxSG != 0, "multi-buffer", yes(f.xdp&xdpRxSG != 0, unknown == ""),
 		or("packets must fit a frame"))
-	if f.XDP&XDPZeroCopy != 0 {
-		add(false, f.ZeroCopySegments > 1, "zero-copy segments", names[1],
+	if f.xdp&xdpZeroCopy != 0 {
+		add(false, f.zeroCopySegments > 1, "zero-copy segments", names[1],
 			"a packet of several frames needs copy mode")
 	}
-	add(false, f.RxMetadata != 0, "receive metadata", names[2],
+	add(false, f.rxMetadata != 0, "receive metadata", names[2],
 		or("the driver tells a program nothing"))
-	add(false, f.TxMetadata != 0, "transmit metadata", names[3],
+	add(false, f.txMetadata != 0, "transmit metadata", names[3],
 		or("checksums are computed here, times are not known"))
-	add(false, r.Queues.BusyPoll > 0, "busy polling", fmt.Sprintf("%d queues", r.Queues.BusyPoll),
+	add(false, r.queues.busyPoll > 0, "busy polling", fmt.Sprintf("%d queues", r.queues.busyPoll),
 		"the driver has no queue that can be polled; spin on the rings instead")
 }
 
-func (r *ProbeReport) judgeHost(add func(required, ok bool, name, value, remedy string)) {
-	h := &r.Host
-	known := h.SocketError == nil
-	add(false, h.Granted.NeedWakeup, "need wakeup", yes(h.Granted.NeedWakeup, known),
+func (r *probed) judgeHost(add func(required, ok bool, name, value, remedy string)) {
+	h := &r.host
+	known := r.SocketErr == nil
+	add(false, h.granted.NeedWakeup, "need wakeup", yes(h.granted.NeedWakeup, known),
 		"each send and fill needs a system call")
 	budget := ""
 	if known {
-		budget = fmt.Sprintf("%d packets a system call in copy mode", h.Granted.TxBudget)
+		budget = fmt.Sprintf("%d packets a system call in copy mode", h.granted.TxBudget)
 	}
-	add(false, h.Granted.TxBudget > defaultTxBudget, "send budget", budget,
+	add(false, h.granted.TxBudget > defaultTxBudget, "send budget", budget,
 		"Linux 6.17 and later can be asked for more")
 	limit := "unlimited"
-	if h.MemlockBytes != ^uint64(0) && !h.MemlockFree {
-		limit = fmt.Sprintf("%d KiB", h.MemlockBytes>>10)
+	if h.memlockBytes != ^uint64(0) && !h.memlockFree {
+		limit = fmt.Sprintf("%d KiB", h.memlockBytes>>10)
 	}
 	const usual = 8 << 20 // of UMEM
-	add(false, h.MemlockFree || h.MemlockBytes >= usual, "locked memory", limit,
+	add(false, h.memlockFree || h.memlockBytes >= usual, "locked memory", limit,
 		"raise it with \"ulimit -l\" or LimitMEMLOCK, or grant CAP_IPC_LOCK")
-	add(false, h.HugePagesFree > 0, "huge pages",
-		fmt.Sprintf("%d free of %d KiB", h.HugePagesFree, h.HugePageBytes>>10),
+	add(false, h.hugePagesFree > 0, "huge pages",
+		fmt.Sprintf("%d free of %d KiB", h.hugePagesFree, h.hugePageBytes>>10),
 		"set vm.nr_hugepages; small pages work too")
 }
 
-func (q QueueCounts) String() string {
-	s := fmt.Sprintf("%d receive, %d send", q.Rx, q.Tx)
-	if q.RxMax > 0 || q.TxMax > 0 {
-		s += fmt.Sprintf(" (possible: %d, %d)", q.RxMax, q.TxMax)
+func (q queueCounts) String() string {
+	s := fmt.Sprintf("%d receive, %d send", q.rx, q.tx)
+	if q.rxMax > 0 || q.txMax > 0 {
+		s += fmt.Sprintf(" (possible: %d, %d)", q.rxMax, q.txMax)
 	}
 	return s
 }

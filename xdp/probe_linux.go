@@ -31,23 +31,22 @@ func Probe(ifname string) (*ProbeReport, error) {
 		return nil, &shm.Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
 	}
 	a := l.Attrs()
-	r := &ProbeReport{Interface: ifname, Index: ifi.Index, MAC: ifi.HardwareAddr, MTU: ifi.MTU,
-		Up: a.RawFlags&unix.IFF_UP != 0, Driver: driverOf(ifname),
-		NetNS: netnsCookie()}
-	r.Running = r.Up && a.RawFlags&unix.IFF_RUNNING != 0 && a.RawFlags&unix.IFF_LOWER_UP != 0
+	r := &probed{ProbeReport: ProbeReport{Interface: ifname, Index: ifi.Index, MTU: ifi.MTU,
+		Driver: driverOf(ifname), NetNS: netnsCookie()}, mac: ifi.HardwareAddr,
+		up: a.RawFlags&unix.IFF_UP != 0, host: probeHost()}
+	r.running = r.up && a.RawFlags&unix.IFF_RUNNING != 0 && a.RawFlags&unix.IFF_LOWER_UP != 0
 	if r.Program, err = attachedProgram(ifi.Index); err != nil {
 		return nil, &shm.Error{Pkg: pkg, Op: op, Name: ifname, Err: err}
 	}
-	r.Features, r.Queues = askDevice(ifi.Index)
-	r.Host = probeHost()
+	r.features, r.queues = askDevice(ifi.Index)
 	p := &Program{ifname: ifname}
-	r.Host.ProgramError = p.load(ProgramOptions{Sockets: 1, Rules: 1})
-	if r.Host.ProgramError == nil {
-		r.Host.ProgramError = p.Close()
+	r.host.programErr = p.load(ProgramOptions{Sockets: 1, Rules: 1})
+	if r.host.programErr == nil {
+		r.host.programErr = p.Close()
 	}
-	r.trySocket()
+	r.host.granted, r.SocketErr = trySocket(ifname)
 	r.judge()
-	return r, nil
+	return &r.ProbeReport, nil
 }
 
 // driverOf returns the name of the driver, or nothing.
@@ -76,23 +75,20 @@ func netnsCookie() uint64 {
 }
 
 // trySocket opens a socket in copy mode, which does not touch the driver.
-func (r *ProbeReport) trySocket() {
-	h := &r.Host
+func trySocket(ifname string) (g Granted, err error) {
 	u, err := NewUMEM(UMEMOptions{Frames: 16})
 	if err != nil {
-		h.SocketError = err
-		return
+		return g, err
 	}
 	defer u.Close(context.Background())
 	// A socket that was closed a moment ago, as by the probe before, holds the queue a little longer.
 	const patience = 100 * time.Millisecond
-	s, err := Open(r.Interface, 0, u, Options{Mode: BindCopy, BusyTimeout: patience})
+	s, err := Open(context.Background(), ifname, 0, u, Options{Mode: BindCopy,
+		BusyTimeout: patience})
 	if err != nil {
-		h.SocketError = err
-		return
+		return g, err
 	}
-	h.Granted = s.Granted()
-	h.SocketError = s.Close()
+	return s.Info().Granted, s.Close()
 }
 
 // neededCaps by what they are for; the last is enough for BPF where it stands for it.
@@ -106,20 +102,20 @@ var neededCaps = []struct {
 	{"CAP_BPF", unix.CAP_BPF, unix.CAP_SYS_ADMIN},
 }
 
-func probeHost() (h HostFindings) {
+func probeHost() (h hostFindings) {
 	caps := effectiveCaps()
 	has := func(bit uint) bool { return caps&(1<<bit) != 0 }
 	for _, c := range neededCaps {
 		if !has(c.bit) && !has(c.or) {
-			h.MissingCaps = append(h.MissingCaps, c.name)
+			h.missingCaps = append(h.missingCaps, c.name)
 		}
 	}
-	h.MemlockFree = has(unix.CAP_IPC_LOCK)
+	h.memlockFree = has(unix.CAP_IPC_LOCK)
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err == nil {
-		h.MemlockBytes = limit.Cur
+		h.memlockBytes = limit.Cur
 	}
-	h.HugePageBytes, h.HugePagesFree = hugePages()
+	h.hugePageBytes, h.hugePagesFree = hugePages()
 	return h
 }
 

@@ -29,9 +29,12 @@ func (m AttachMode) String() string {
 
 // ProgramInfo is an XDP program that is attached to an interface.
 type ProgramInfo struct {
-	ID   uint32
+	ID   uint32 // as "bpftool prog" and "ip link" show it; 0 if the kernel does not say
 	Name string // as its maker called it, cut to 15 bytes; empty when this process may not ask
 	Mode AttachMode
+	// Refused says of a [Program] why native mode was not granted; nil if it was, or was not asked
+	// for.
+	Refused error
 }
 
 func (i ProgramInfo) String() string {

@@ -23,9 +23,7 @@ import (
 type Program struct {
 	ifname  string
 	ifindex int
-	mode    AttachMode
-	refused error // why native mode was not granted
-	id      uint32
+	info    ProgramInfo
 
 	mu     sync.Mutex // guards what follows
 	objs   steerObjects
@@ -110,7 +108,7 @@ func (p *Program) attach(want AttachMode) error {
 		if err == nil || want == AttachNative || !driverRefuses(err) {
 			return err
 		}
-		p.refused = err
+		p.info.Refused = err
 	}
 	return p.attachAs(AttachGeneric)
 }
@@ -126,10 +124,10 @@ func (p *Program) attachAs(m AttachMode) error {
 	if err != nil {
 		return err
 	}
-	p.link, p.mode = l, m
+	p.link, p.info.Mode = l, m
 	if info, err := p.objs.Steer.Info(); err == nil {
 		id, _ := info.ID()
-		p.id = uint32(id)
+		p.info.ID, p.info.Name = uint32(id), info.Name
 	}
 	return nil
 }
@@ -168,14 +166,14 @@ func (e withoutGuess) Error() string {
 func (e withoutGuess) Unwrap() error { return e.error }
 
 // privilegeHint says what this process lacks for BPF, as far as it can be seen.
-func privilegeHint(h HostFindings) string {
+func privilegeHint(h hostFindings) string {
 	const all = "run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW"
 	switch {
-	case len(h.MissingCaps) > 0:
-		return "this process lacks " + strings.Join(h.MissingCaps, ", ") + ": " + all
-	case h.MemlockBytes != unix.RLIM_INFINITY && !h.MemlockFree && before511():
+	case len(h.missingCaps) > 0:
+		return "this process lacks " + strings.Join(h.missingCaps, ", ") + ": " + all
+	case h.memlockBytes != unix.RLIM_INFINITY && !h.memlockFree && before511():
 		return fmt.Sprintf("this kernel counts it as locked memory, of which %d KiB are allowed: raise "+
-			"\"ulimit -l\"", h.MemlockBytes>>10)
+			"\"ulimit -l\"", h.memlockBytes>>10)
 	}
 	return "this process has the capabilities, so something else forbids it: they may be those of a " +
 		"user namespace, of a container or of a security module; " + all + " outside of it"
@@ -192,15 +190,8 @@ func before511() bool {
 	return n == 2 && (major < 5 || major == 5 && minor < 11)
 }
 
-// Mode is the mode that was granted.
-func (p *Program) Mode() AttachMode { return p.mode }
-
-// ID is the number that the kernel gave the program, as "bpftool prog" and "ip link" show it; 0 if
-// it does not say.
-func (p *Program) ID() uint32 { return p.id }
-
-// Refused says why native mode was not granted; nil if it was, or was not asked for.
-func (p *Program) Refused() error { return p.refused }
+// Info says what the kernel made of the program.
+func (p *Program) Info() ProgramInfo { return p.info }
 
 // locked runs f on a program that is not closed, and fills in what an error lacks.
 func (p *Program) locked(op string, f func() error) error {

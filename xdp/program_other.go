@@ -12,14 +12,8 @@ func Attach(ifname string, _ ProgramOptions) (*Program, error) {
 	return nil, &shm.Error{Pkg: pkg, Op: "attach program", Name: ifname, Err: errSystem}
 }
 
-// Mode is the mode that was granted.
-func (*Program) Mode() AttachMode { return AttachAuto }
-
-// Refused says why native mode was not granted.
-func (*Program) Refused() error { return errSystem }
-
-// ID returns no number.
-func (*Program) ID() uint32 { return 0 }
+// Info says nothing.
+func (*Program) Info() ProgramInfo { return ProgramInfo{Refused: errSystem} }
 
 // AddRule needs Linux.
 func (*Program) AddRule(Rule, Target) (RuleID, error) { return 0, errSystem }
@@ -32,15 +26,6 @@ func (*Program) RemoveRule(RuleID) error { return errSystem }
 
 // Rules needs Linux.
 func (*Program) Rules() ([]RuleStatus, error) { return nil, errSystem }
-
-// RuleStats needs Linux.
-func (*Program) RuleStats(RuleID) (RuleStatus, error) { return RuleStatus{}, errSystem }
-
-// Steer needs Linux.
-func (*Program) Steer(uint16, uint32) error { return errSystem }
-
-// Unsteer needs Linux.
-func (*Program) Unsteer(uint16) error { return errSystem }
 
 // SetLocal needs Linux.
 func (*Program) SetLocal(Local) error { return errSystem }

@@ -102,8 +102,8 @@ func ReadRecord(b []byte) Record {
 // ReadFrame returns the record of the loaned frame that ref points into. Memory and reference come
 // from another process: both are checked, and the record is a copy.
 func ReadFrame(r *shm.Region, g Geometry, ref shm.Ref) (Record, error) {
-	if ref.Offset() >= g.Bytes() {
-		return Record{}, fmt.Errorf("xdp: frame at %v of %d bytes: %w", ref, g.Bytes(), ErrFrame)
+	if ref.Offset() >= g.bytes() {
+		return Record{}, fmt.Errorf("xdp: frame at %v of %d bytes: %w", ref, g.bytes(), ErrFrame)
 	}
 	loan, err := r.View(shm.MakeRef(ref.Region(), g.Chunk(ref.Offset())), RecordBytes)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 func TestReadFrameChecks(t *testing.T) {
 	g := Geometry{Frames: 4, ChunkBytes: 2048, HeadroomBytes: RecordBytes}
 	o, err := shm.CreateMemfd(shm.Spec{Kind: shm.KindUMEM, Name: "frames",
-		Sections: []shm.Section{{Kind: SectionFrames, Length: g.Bytes(), ElemSize: 1,
-			Capacity: g.Bytes()}}}, nil)
+		Sections: []shm.Section{{Kind: SectionFrames, Length: g.bytes(), ElemSize: 1,
+			Capacity: g.bytes()}}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestReadFrameChecks(t *testing.T) {
 		}
 	}
 	for ref, wantErr := range map[shm.Ref]error{
-		r.Ref(g.Bytes()): ErrFrame, r.Ref(1<<48 - 1): ErrFrame,
+		r.Ref(g.bytes()): ErrFrame, r.Ref(1<<48 - 1): ErrFrame,
 		shm.MakeRef(r.ID()+1, 0): shm.ErrStale,
 	} {
 		if _, err := ReadFrame(r, g, ref); !errors.Is(err, wantErr) {

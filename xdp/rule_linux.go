@@ -125,32 +125,6 @@ func (p *Program) RemoveRule(id RuleID) error {
 	})
 }
 
-// Steer has UDP datagrams to port go to the sockets that were put at base and the slots behind it,
-// one for each queue. It adds or changes the rule that names this port and nothing else: whatever
-// their destination, so what the kernel would have forwarded is taken too. [Rule.Local] is for
-// programs that want only what is the interface's own.
-func (p *Program) Steer(port uint16, base uint32) error {
-	return p.locked(fmt.Sprintf("steer port %d", port), func() error {
-		r := Rule{UDPPort: port}
-		if i := p.find(r); i >= 0 {
-			return p.retarget(i, Target{Base: base})
-		}
-		_, err := p.addRule(r, Target{Base: base})
-		return err
-	})
-}
-
-// Unsteer removes the rule of Steer, if there is one.
-func (p *Program) Unsteer(port uint16) error {
-	return p.locked(fmt.Sprintf("unsteer port %d", port), func() error {
-		i := p.find(Rule{UDPPort: port})
-		if i < 0 {
-			return nil
-		}
-		return p.install(slices.Delete(slices.Clone(p.rules), i, i+1))
-	})
-}
-
 // SetLocal says which destinations rules with Local mean; there are none before. It takes the place
 // of what was said before, and what is in both never misses a frame. Error: [ErrRulesFull].
 func (p *Program) SetLocal(l Local) error {
@@ -261,19 +235,6 @@ func (p *Program) Rules() ([]RuleStatus, error) {
 			out = append(out, s)
 		}
 		return nil
-	})
-	return out, err
-}
-
-// RuleStats is one entry of Rules. Error: [ErrNoRule].
-func (p *Program) RuleStats(id RuleID) (RuleStatus, error) {
-	var out RuleStatus
-	err := p.locked("read rule", func() error {
-		i, err := p.findID(id)
-		if err == nil {
-			out, err = p.status(p.rules[i])
-		}
-		return err
 	})
 	return out, err
 }

@@ -111,8 +111,8 @@ func TestLocal(t *testing.T) {
 		if err := packet.Parse(frame, &d); err != nil {
 			t.Fatal(err)
 		}
-		if _, why := set.Match(frame); (why == xdp.OutcomeRule) != c.want || mine(local, &d) != c.want {
-			t.Errorf("%x %s %v: %v, has %v", c.mac, c.dst, c.tags, why, mine(local, &d))
+		if _, why := set.Match(frame); (why == xdp.OutcomeRule) != c.want || d.Own(local) != c.want {
+			t.Errorf("%x %s %v: %v, has %v", c.mac, c.dst, c.tags, why, d.Own(local))
 		}
 	}
 }
@@ -156,7 +156,7 @@ func FuzzRuleAndParse(f *testing.F) {
 		}
 		local := xdp.Local{dst: d.DstMAC}
 		_, why = xdp.RuleSet{Rules: []xdp.Rule{{Local: true}}, Local: local}.Match(frame)
-		if want := mine(local, &d); want != (why == xdp.OutcomeRule) && d.Dst.Port() != 68 &&
+		if want := d.Own(local); want != (why == xdp.OutcomeRule) && d.Dst.Port() != 68 &&
 			d.Dst.Port() != 546 {
 			t.Errorf("%x: local %v, by rule %v", frame, want, why)
 		}
@@ -171,9 +171,4 @@ func FuzzRuleAndParse(f *testing.F) {
 func alone(r xdp.Rule, frame []byte) bool {
 	_, why := xdp.RuleSet{Rules: []xdp.Rule{r}}.Match(frame)
 	return why == xdp.OutcomeRule
-}
-
-// mine reports whether a datagram is for the interface itself.
-func mine(l xdp.Local, d *packet.Datagram) bool {
-	return d.Untagged() && l.Has(d.Dst.Addr(), d.DstMAC)
 }

@@ -342,13 +342,13 @@ func TestJumboNative(t *testing.T) {
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{MTU: 5000})
 	p := xdptest.Attach(t, pair.B, xdp.ProgramOptions{})
-	if p.Mode() != xdp.AttachGeneric || !errors.Is(p.Refused(), unix.ERANGE) {
-		t.Errorf("one buffer: mode %v, %v", p.Mode(), p.Refused())
+	if p.Info().Mode != xdp.AttachGeneric || !errors.Is(p.Info().Refused, unix.ERANGE) {
+		t.Errorf("one buffer: mode %v, %v", p.Info().Mode, p.Info().Refused)
 	}
 	must(t, p.Close())
 	p = xdptest.Attach(t, pair.B, xdp.ProgramOptions{MultiBuffer: true})
-	if p.Mode() != xdp.AttachNative {
-		t.Fatalf("several buffers: mode %v, %v", p.Mode(), p.Refused())
+	if p.Info().Mode != xdp.AttachNative {
+		t.Fatalf("several buffers: mode %v, %v", p.Info().Mode, p.Info().Refused)
 	}
 	id := addRule(t, p, xdp.Rule{UDPPort: testPort}, xdp.Target{Action: xdp.Drop})
 	from := udp(t, pair.A, 0)

@@ -53,8 +53,8 @@ func readable(t testing.TB, fd int) bool {
 
 func TestSimReceive(t *testing.T) {
 	s, k := newSim(t, xdp.UMEMOptions{Frames: 32}, xdp.SimOptions{StartIndex: ^uint32(3)})
-	if s.Mode() != xdp.BindCopy || k.Filled() != 24 {
-		t.Fatalf("%v, %d frames to receive into", s.Mode(), k.Filled())
+	if s.Info().Granted.Mode != xdp.BindCopy || k.Filled() != 24 {
+		t.Fatalf("%v, %d frames to receive into", s.Info().Granted.Mode, k.Filled())
 	}
 	var got [4]xdp.Received
 	if readable(t, s.FD()) || s.Receive(got[:]) != 0 {

@@ -68,7 +68,7 @@ func (s *Socket) register() error {
 	if errors.Is(err, unix.ENOBUFS) {
 		return s.error("register UMEM", refine(ErrMemlock, err), fmt.Sprintf(
 			"%d KiB are to be locked beside what the user has locked already: raise \"ulimit -l\","+
-				" take fewer frames, or run with CAP_IPC_LOCK", g.Bytes()>>10))
+				" take fewer frames, or run with CAP_IPC_LOCK", g.bytes()>>10))
 	}
 	if err != nil {
 		return s.error("register UMEM", err, "")
@@ -192,5 +192,6 @@ func (s *Socket) readGranted() error {
 	if flags&unix.XDP_OPTIONS_ZEROCOPY != 0 {
 		s.granted.Mode = BindZeroCopy
 	}
+	s.netns, _ = unix.GetsockoptUint64(s.fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE) // from 5.14 on
 	return nil
 }

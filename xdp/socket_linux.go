@@ -21,6 +21,7 @@ type Socket struct {
 	ifindex int
 	addr    netip.Addr
 	queue   uint32
+	netns   uint64 // cookie of its namespace
 	umem    *UMEM
 	holds   bool // the UMEM is not to be unmapped
 	// registered: the memory is, by this socket.
@@ -39,7 +40,8 @@ type programSlot struct {
 }
 
 // Open makes a socket on a queue of an interface of the calling thread's network namespace, with
-// frames in the fill ring. Nothing arrives before Register.
+// frames in the fill ring. Nothing arrives before Register. ctx bounds how long a busy queue is
+// waited for, beside Options.BusyTimeout.
 //
 // The UMEM may have sockets on other queues, or other interfaces, if they left frames to this one
 // (Options.Frames). These sockets have nothing in common but the memory, so each may have a
@@ -49,12 +51,7 @@ type programSlot struct {
 // Errors: [ErrNoDevice], [ErrLinkDown], [ErrNoQueue], [ErrQueueBusy], [ErrNoCapability],
 // [ErrMemlock], [ErrNoZeroCopy], [ErrOptions], [ErrUMEMUsed]. Nothing is left after an error; only
 // the frames may have been used up.
-func Open(ifname string, queue uint32, umem *UMEM, o Options) (*Socket, error) {
-	return OpenContext(context.Background(), ifname, queue, umem, o)
-}
-
-// OpenContext is Open for which the context bounds how long a busy queue is waited for.
-func OpenContext(ctx context.Context, ifname string, queue uint32, umem *UMEM, o Options) (*Socket,
+func Open(ctx context.Context, ifname string, queue uint32, umem *UMEM, o Options) (*Socket,
 	error) {
 	s := &Socket{fd: -1, ifname: ifname, queue: queue, umem: umem}
 	if o.SocketFD > 0 {
@@ -238,24 +235,21 @@ func (s *Socket) Register(p *Program, base uint32) error {
 // path: leave nothing unsent.
 func (s *Socket) FD() int { return s.fd }
 
-// Queue returns the number of the queue.
-func (s *Socket) Queue() uint32 { return s.queue }
-
-// Interface returns name and index of the interface.
-func (s *Socket) Interface() (name string, index int) { return s.ifname, s.ifindex }
-
-// Address returns an address that the interface had when the socket was opened, an IPv4 one if
-// there was one; the zero Addr if it had none.
-func (s *Socket) Address() netip.Addr { return s.addr }
-
 // UMEM returns the memory of the frames.
 func (s *Socket) UMEM() *UMEM { return s.umem }
 
-// Mode is the mode that was granted: BindCopy or BindZeroCopy.
-func (s *Socket) Mode() BindMode { return s.granted.Mode }
-
-// Granted says what became of the options.
-func (s *Socket) Granted() Granted { return s.granted }
+// Info says what the socket is bound to and what became of the options. It makes no system call.
+func (s *Socket) Info() SocketInfo {
+	i := SocketInfo{Interface: s.ifname, Index: s.ifindex, Queue: s.queue, Address: s.addr,
+		NetNS: s.netns, Granted: s.granted}
+	i.Granted.RxEntries, i.Granted.TxEntries = uint32(len(s.rx.slots)), uint32(len(s.tx.slots))
+	i.Granted.FillEntries = uint32(len(s.fill.slots))
+	i.Granted.CompEntries = uint32(len(s.comp.slots))
+	if n := len(s.slots); n > 0 {
+		i.Program = s.slots[n-1].program
+	}
+	return i
+}
 
 // SyscallStats counts the system calls made for this socket since Open.
 func (s *Socket) SyscallStats() SyscallStats { return s.sys }

@@ -2,6 +2,7 @@ package xdp_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"net"
@@ -100,11 +101,11 @@ func TestReceive(t *testing.T) {
 	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
 		t.Run(mode.String(), func(t *testing.T) {
 			r := newRig(t, mode, xdp.UMEMOptions{}, xdp.Options{})
-			if r.prog.Mode() != mode || r.prog.Refused() != nil {
-				t.Fatalf("mode %v, %v", r.prog.Mode(), r.prog.Refused())
+			if r.prog.Info().Mode != mode || r.prog.Info().Refused != nil {
+				t.Fatalf("mode %v, %v", r.prog.Info().Mode, r.prog.Info().Refused)
 			}
-			if r.socket.Mode() != xdp.BindCopy {
-				t.Fatalf("veth granted %v", r.socket.Mode())
+			if r.socket.Info().Granted.Mode != xdp.BindCopy {
+				t.Fatalf("veth granted %v", r.socket.Info().Granted.Mode)
 			}
 			r.stream(t, 5000)
 			c, err := r.prog.Counters()
@@ -305,7 +306,7 @@ func TestReopen(t *testing.T) {
 		must(t, err)
 		var s *xdp.Socket
 		xdptest.Do(t, pair.B, func() (err error) {
-			s, err = xdp.Open(pair.B.Name, 0, u, xdp.Options{BusyTimeout: patience})
+			s, err = xdp.Open(context.Background(), pair.B.Name, 0, u, xdp.Options{BusyTimeout: patience})
 			return err
 		})
 		if err := u.Close(t.Context()); !errors.Is(err, xdp.ErrUMEMUsed) {

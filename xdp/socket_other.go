@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"runtime"
 
 	"github.com/shmring/shmring/shm"
@@ -19,14 +18,8 @@ var errSystem = fmt.Errorf("AF_XDP on %s: %w", runtime.GOOS, errors.ErrUnsupport
 type Socket struct{ core }
 
 // Open needs Linux.
-func Open(ifname string, _ uint32, _ *UMEM, _ Options) (*Socket, error) {
+func Open(_ context.Context, ifname string, _ uint32, _ *UMEM, _ Options) (*Socket, error) {
 	return nil, &shm.Error{Pkg: pkg, Op: "open socket", Name: ifname, Err: errSystem}
-}
-
-// OpenContext needs Linux.
-func OpenContext(_ context.Context, ifname string, queue uint32, u *UMEM, o Options) (*Socket,
-	error) {
-	return Open(ifname, queue, u, o)
 }
 
 // OpenShared needs Linux.
@@ -34,11 +27,8 @@ func OpenShared(*Socket, Options) (*Socket, error) {
 	return nil, &shm.Error{Pkg: pkg, Op: "share queue", Err: errSystem}
 }
 
-// Address returns no address.
-func (*Socket) Address() netip.Addr { return netip.Addr{} }
-
-// Granted says nothing.
-func (*Socket) Granted() Granted { return Granted{} }
+// Info says nothing.
+func (*Socket) Info() SocketInfo { return SocketInfo{} }
 
 // Register needs Linux.
 func (*Socket) Register(*Program, uint32) error { return errSystem }
@@ -55,17 +45,8 @@ func (*Socket) Check() error { return errSystem }
 // FD returns no descriptor.
 func (*Socket) FD() int { return -1 }
 
-// Queue returns the number of the queue.
-func (*Socket) Queue() uint32 { return 0 }
-
-// Interface returns name and index of the interface.
-func (*Socket) Interface() (name string, index int) { return "", 0 }
-
 // UMEM returns the memory of the frames.
 func (*Socket) UMEM() *UMEM { return nil }
-
-// Mode is the mode that was granted.
-func (*Socket) Mode() BindMode { return BindAuto }
 
 // SyscallStats counts the system calls made for this socket.
 func (*Socket) SyscallStats() SyscallStats { return SyscallStats{} }

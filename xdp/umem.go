@@ -44,17 +44,11 @@ type UMEMOptions struct {
 	// Generation tells this UMEM from those that a former process had. Zero draws one at random.
 	Generation uint64
 	// HugePages asks for memory in pages of 2 MiB, which have to be reserved (vm.nr_hugepages).
-	// Where there are none it is ordinary memory, and Granted says why.
+	// Where there are none it is ordinary memory, and UMEM.HugePages says why.
 	HugePages bool
 	// Unaligned lets ChunkBytes be any number to a page, not just a power of two, so that less
 	// memory is lost. A driver that does not copy wants HugePages with it.
 	Unaligned bool
-}
-
-// UMEMGranted is what became of the options.
-type UMEMGranted struct {
-	HugePages    bool
-	HugePagesErr error // why not, if they were asked for
 }
 
 // Geometry says how the memory of a UMEM is divided.
@@ -70,8 +64,8 @@ func (g Geometry) PacketBytes() uint32 {
 	return g.ChunkBytes - g.HeadroomBytes - kernelHeadroomBytes
 }
 
-// Bytes is the size of all frames.
-func (g Geometry) Bytes() uint64 { return uint64(g.Frames) * uint64(g.ChunkBytes) }
+// bytes is the size of all frames.
+func (g Geometry) bytes() uint64 { return uint64(g.Frames) * uint64(g.ChunkBytes) }
 
 // Chunk returns the offset of the chunk that an offset in the UMEM lies in; the record of a
 // received frame begins there.
@@ -123,7 +117,8 @@ func (o UMEMOptions) geometry() (Geometry, error) {
 type UMEM struct {
 	region  *shm.Region
 	geo     Geometry
-	granted UMEMGranted
+	huge    bool
+	hugeErr error
 
 	mu    sync.Mutex
 	next  uint32    // frames before this one were given to sockets
@@ -172,7 +167,7 @@ func NewUMEM(o UMEMOptions) (*UMEM, error) {
 		Kind: shm.KindUMEM, Generation: o.Generation,
 		Name: o.Name,
 		Sections: []shm.Section{{
-			Kind: SectionFrames, Length: g.Bytes(),
+			Kind: SectionFrames, Length: g.bytes(),
 			ElemSize: uint64(g.ChunkBytes), Capacity: uint64(g.Frames),
 		}},
 	}
@@ -182,7 +177,7 @@ func NewUMEM(o UMEMOptions) (*UMEM, error) {
 	if g.Unaligned {
 		spec.Attrs[attrUnaligned] = 1
 	}
-	obj, granted, err := createUMEM(spec, o.HugePages)
+	obj, hugeErr, err := createUMEM(spec, o.HugePages)
 	if err != nil {
 		return nil, err
 	}
@@ -197,25 +192,25 @@ func NewUMEM(o UMEMOptions) (*UMEM, error) {
 		_ = obj.Close()
 		return nil, err
 	}
-	return &UMEM{region: region, geo: g, granted: granted}, nil
+	return &UMEM{region: region, geo: g, huge: o.HugePages && hugeErr == nil,
+		hugeErr: hugeErr}, nil
 }
 
 // createUMEM makes the memory, of huge pages if they are wanted and there are any.
-func createUMEM(spec shm.Spec, huge bool) (o *shm.Object, g UMEMGranted, err error) {
+func createUMEM(spec shm.Spec, huge bool) (o *shm.Object, hugeErr, err error) {
 	if huge {
 		spec.HugePageBytes = hugePageBytes
-		if o, err = shm.CreateMemfd(spec, nil); err == nil {
-			return o, UMEMGranted{HugePages: true}, nil
+		if o, hugeErr = shm.CreateMemfd(spec, nil); hugeErr == nil {
+			return o, nil, nil
 		}
-		g.HugePagesErr = err
 		spec.HugePageBytes = 0
 	}
 	o, err = shm.CreateMemfd(spec, nil)
-	return o, g, err
+	return o, hugeErr, err
 }
 
-// Granted says what became of the options.
-func (u *UMEM) Granted() UMEMGranted { return u.granted }
+// HugePages reports whether the memory has huge pages, and if they were asked for why it has none.
+func (u *UMEM) HugePages() (has bool, why error) { return u.huge, u.hugeErr }
 
 // Region returns the frames as references to them see it: the offset of a reference is an address
 // of the UMEM.
@@ -241,25 +236,18 @@ func (u *UMEM) Close(ctx context.Context) error {
 }
 
 // OpenUMEM maps the UMEM of another process read-only. It does not own fd. The name is for errors.
-func OpenUMEM(fd int, name string) (*shm.Region, Geometry, error) {
-	obj, err := shm.OpenFD(fd, name, shm.ReadOnly)
+// With maxBytes the process may be another user's: the UMEM is to be sealed, and has at most so
+// many bytes with its header. Errors: those of [shm.OpenFD] and [shm.OpenPassed], and
+// [shm.ErrCorrupt].
+func OpenUMEM(fd int, name string, maxBytes uint64) (*shm.Region, Geometry, error) {
+	open := func() (*shm.Object, error) { return shm.OpenFD(fd, name, shm.ReadOnly) }
+	if maxBytes > 0 {
+		open = func() (*shm.Object, error) { return shm.OpenPassed(fd, name, maxBytes) }
+	}
+	obj, err := open()
 	if err != nil {
 		return nil, Geometry{}, err
 	}
-	return lend(obj)
-}
-
-// OpenPassedUMEM is OpenUMEM for one of another user, of no more than maxBytes with its header.
-func OpenPassedUMEM(fd int, name string, maxBytes uint64) (*shm.Region, Geometry, error) {
-	obj, err := shm.OpenPassed(fd, name, maxBytes)
-	if err != nil {
-		return nil, Geometry{}, err
-	}
-	return lend(obj)
-}
-
-// lend makes a region of an object that was opened.
-func lend(obj *shm.Object) (*shm.Region, Geometry, error) {
 	g, err := geometryOf(obj)
 	if err != nil {
 		_ = obj.Close()
@@ -303,8 +291,8 @@ func geometryOf(obj *shm.Object) (Geometry, error) {
 	if err := g.check(); err != nil {
 		return Geometry{}, bad("geometry", fmt.Sprintf("%+v", g), err)
 	}
-	if g.Bytes() != uint64(len(mem)) {
-		return Geometry{}, bad("length of the frames", len(mem), g.Bytes())
+	if g.bytes() != uint64(len(mem)) {
+		return Geometry{}, bad("length of the frames", len(mem), g.bytes())
 	}
 	return g, nil
 }

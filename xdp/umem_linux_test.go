@@ -30,7 +30,7 @@ func TestUMEMIsSealed(t *testing.T) {
 		t.Errorf("write: %v", err)
 	}
 	u.Region().Bytes()[5] = 0xaa // our own mapping still is writable
-	peer, g, err := OpenUMEM(u.FD(), "peer")
+	peer, g, err := OpenUMEM(u.FD(), "peer", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestOpenUMEMRefuses(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if _, _, err := OpenUMEM(o.FD(), name); !errors.Is(err, c.want) {
+		if _, _, err := OpenUMEM(o.FD(), name, 0); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 		if err := o.Close(); err != nil {
@@ -84,14 +84,14 @@ func TestOpenUMEMRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer o.Close()
-	r, _, err := OpenUMEM(o.FD(), "good")
+	r, _, err := OpenUMEM(o.FD(), "good", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := r.Close(context.Background()); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := OpenUMEM(-1, "none"); err == nil {
+	if _, _, err := OpenUMEM(-1, "none", 0); err == nil {
 		t.Error("opened no descriptor")
 	}
 }

@@ -209,7 +209,7 @@ func TestQueueHolder(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		s, err := Open(pair.B.Name, 0, umem, Options{})
+		s, err := Open(context.Background(), pair.B.Name, 0, umem, Options{})
 		if err == nil {
 			if pid, err = queueHolder(pair.B.Index, 0); err == nil {
 				other, err = queueHolder(pair.B.Index, 1)

@@ -49,24 +49,24 @@ func setHugePages(t testing.TB, pages int) {
 // is ordinary memory, and the reason is told.
 func TestHugePagesGranted(t *testing.T) {
 	setHugePages(t, 0)
-	if g := xdptest.NewUMEM(t, xdp.UMEMOptions{}).Granted(); g.HugePages || g.HugePagesErr != nil {
-		t.Errorf("not asked for: %+v", g)
+	if huge, err := xdptest.NewUMEM(t, xdp.UMEMOptions{}).HugePages(); huge || err != nil {
+		t.Errorf("not asked for: %v, %v", huge, err)
 	}
 	o := xdp.UMEMOptions{Frames: 512, HugePages: true}
-	if g := xdptest.NewUMEM(t, o).Granted(); g.HugePages || g.HugePagesErr == nil ||
-		!strings.Contains(g.HugePagesErr.Error(), "vm.nr_hugepages") {
-		t.Errorf("none there: %+v", g)
+	if huge, err := xdptest.NewUMEM(t, o).HugePages(); huge || err == nil ||
+		!strings.Contains(err.Error(), "vm.nr_hugepages") {
+		t.Errorf("none there: %v, %v", huge, err)
 	}
 	setHugePages(t, 12)
 	eachXsk(t, xskConfig{txUMEM: o, rxUMEM: o}, func(t *testing.T, x *xsk) {
-		if g := x.rx.UMEM().Granted(); !g.HugePages || g.HugePagesErr != nil {
-			t.Fatalf("%+v", g)
+		if huge, err := x.rx.UMEM().HugePages(); !huge || err != nil {
+			t.Fatalf("%v, %v", huge, err)
 		}
 		x.stream(t, x.tx, x.rx, 2000, func(n int) int { return 60 + n%1400 })
 		x.finish(t)
-		peer, geo, err := xdp.OpenUMEM(x.rx.UMEM().FD(), "peer")
+		peer, geo, err := xdp.OpenUMEM(x.rx.UMEM().FD(), "peer", 0)
 		must(t, err)
-		if geo != x.rx.UMEM().Geometry() || len(peer.Bytes()) != int(geo.Bytes()) {
+		if geo != x.rx.UMEM().Geometry() || len(peer.Bytes()) != int(geo.Frames*geo.ChunkBytes) {
 			t.Errorf("%+v", geo)
 		}
 		must(t, peer.Close(t.Context()))

@@ -81,7 +81,7 @@ func (x *xsk) streamChains(t testing.TB, packets, longer int, size func(int) int
 func TestXskSendReceive9K(t *testing.T) {
 	shmtest.Conforms(t)
 	eachXsk(t, jumbo(nil), func(t *testing.T, x *xsk) {
-		if g := x.rx.Granted(); !g.MultiBuffer || x.tx.ChainBytes() != 9018 {
+		if g := x.rx.Info().Granted; !g.MultiBuffer || x.tx.ChainBytes() != 9018 {
 			t.Fatalf("%+v, %d bytes", g, x.tx.ChainBytes())
 		}
 		x.streamChains(t, 600, 0, func(n int) int { return 60 + n*397%8955 })

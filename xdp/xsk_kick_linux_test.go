@@ -69,7 +69,7 @@ func TestKickCounters(t *testing.T) {
 			t.Errorf("sender: %+v", s)
 		}
 		must(t, x.rx.WakeFill())
-		if s := x.rx.SyscallStats(); s.Total() != 0 {
+		if s := x.rx.SyscallStats(); s.Send+s.Receive != 0 {
 			t.Errorf("receiver: %+v", s)
 		}
 		x.finish(t)
@@ -82,7 +82,7 @@ func TestBusyPollOptions(t *testing.T) {
 	shmtest.Conforms(t)
 	b := xdp.BusyPoll{Prefer: true, TimeoutUs: 20, BudgetCount: 64}
 	x := newXsk(t, xdp.AttachNative, xskConfig{rx: xdp.Options{BusyPoll: b}})
-	if g := x.rx.Granted(); g.BusyPoll != b || g.BusyPollErr != nil || g.Mode != xdp.BindCopy ||
+	if g := x.rx.Info().Granted; g.BusyPoll != b || g.BusyPollErr != nil || g.Mode != xdp.BindCopy ||
 		!g.NeedWakeup || g.MultiBuffer || g.SendBufferBytes < 4<<20 {
 		t.Errorf("%+v", g)
 	}
@@ -97,7 +97,7 @@ func TestBusyPollOptions(t *testing.T) {
 // TestNoNeedWakeup: without the flag every batch is kicked.
 func TestNoNeedWakeup(t *testing.T) {
 	x := newXsk(t, xdp.AttachNative, xskConfig{tx: xdp.Options{NoNeedWakeup: true}})
-	if x.tx.Granted().NeedWakeup {
+	if x.tx.Info().Granted.NeedWakeup {
 		t.Error("granted though not wanted")
 	}
 	x.stream(t, x.tx, x.rx, 500, always(64))

@@ -2,6 +2,7 @@ package xdp_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -35,7 +36,8 @@ func TestXskTeardown(t *testing.T) {
 			umems[i], err = xdp.NewUMEM(xdp.UMEMOptions{Frames: 256})
 			must(t, err)
 			xdptest.Do(t, e, func() (err error) {
-				sockets[i], err = xdp.Open(e.Name, 0, umems[i], xdp.Options{BusyTimeout: patience})
+				sockets[i], err = xdp.Open(context.Background(), e.Name, 0, umems[i],
+					xdp.Options{BusyTimeout: patience})
 				return err
 			})
 		}
@@ -201,7 +203,7 @@ func passedChild() {
 		fmt.Println(err)
 		return
 	}
-	s, err := xdp.Open(os.Getenv("IFNAME"), 0, u, xdp.Options{SocketFD: 4})
+	s, err := xdp.Open(context.Background(), os.Getenv("IFNAME"), 0, u, xdp.Options{SocketFD: 4})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -1,6 +1,7 @@
 package xdp_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"testing"
@@ -215,11 +216,12 @@ func TestXskSharedQueues(t *testing.T) {
 		}
 	}
 	clear(t, pair.B.Do(func() error {
-		_, err := xdp.Open(pair.B.Name, 0, rx, xdp.Options{Frames: 57})
+		_, err := xdp.Open(context.Background(), pair.B.Name, 0, rx, xdp.Options{Frames: 57})
 		return err
 	}), "56 frames are left", xdp.ErrUMEMUsed)
 	clear(t, pair.B.Do(func() error {
-		_, err := xdp.Open(pair.B.Name, 0, rx, xdp.Options{Frames: 10, BusyTimeout: -1})
+		_, err := xdp.Open(context.Background(), pair.B.Name, 0, rx,
+			xdp.Options{Frames: 10, BusyTimeout: -1})
 		return err
 	}), "queue 0", xdp.ErrNoQueue) // the kernel wants a socket of this queue to be shared instead
 }

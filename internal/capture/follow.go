@@ -34,13 +34,15 @@ func Follow(dir *shm.Dir, s *xdp.Socket, info status.Info) (*Follower, error) {
 		}
 		f.ours = true
 	}
-	g := s.Granted()
-	info.Interface, info.Index = s.Interface()
-	info.Queue, info.NetNS, info.Bind = s.Queue(), s.NetNSCookie(), g.Mode
-	info.NeedWakeup, info.MultiBuffer = g.NeedWakeup, g.MultiBuffer
-	info.Geometry, info.Rings = s.UMEM().Geometry(), s.RingSizes()
+	i := s.Info()
+	g := &i.Granted
+	info.Interface, info.Index, info.Queue, info.NetNS = i.Interface, i.Index, i.Queue, i.NetNS
+	info.Bind, info.NeedWakeup, info.MultiBuffer = g.Mode, g.NeedWakeup, g.MultiBuffer
+	info.Geometry = s.UMEM().Geometry()
+	info.Rings = status.RingSizes{Rx: g.RxEntries, Tx: g.TxEntries, Fill: g.FillEntries,
+		Comp: g.CompEntries}
 	if !info.Local.Addr().IsValid() {
-		info.Local = netip.AddrPortFrom(s.Address(), info.Local.Port())
+		info.Local = netip.AddrPortFrom(i.Address, info.Local.Port())
 	}
 	info.UMEM = s.UMEM().Region().Object().Header().UUID
 	var err error
@@ -72,8 +74,9 @@ func (f *Follower) Update(now int64, kernel *xdp.KernelStats, traffic *status.Tr
 	c, s := &f.counters, f.socket
 	c.UpdatedNs = uint64(now)
 	c.Program, c.Attach = 0, 0
-	if p := s.Program(); p != nil {
-		c.Program, c.Attach = uint64(p.ID()), uint64(p.Mode())
+	if p := s.Info().Program; p != nil {
+		i := p.Info()
+		c.Program, c.Attach = uint64(i.ID), uint64(i.Mode)
 	}
 	c.Kernel, c.Traffic = *kernel, *traffic
 	c.Frames, c.Rings, c.Syscalls = s.FrameStats(), s.RingStats(), s.SyscallStats()
@@ -98,7 +101,7 @@ func (f *Follower) Obey(now int64) {
 	if id.IsZero() {
 		return
 	}
-	tap, err := Attach(f.dir, id, f.socket.Queue())
+	tap, err := Attach(f.dir, id, f.socket.Info().Queue)
 	if err != nil {
 		return // the tool is gone by now, or is of another version
 	}

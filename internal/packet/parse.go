@@ -60,6 +60,13 @@ type Datagram struct {
 // Untagged reports whether a datagram is of no VLAN: it may have one tag, of a priority alone.
 func (d *Datagram) Untagged() bool { return d.Tags < maxTags && d.VLAN&0xfff == 0 }
 
+// Own reports whether a datagram is for an interface itself whose addresses are local, each with
+// the hardware address that frames to it go to: untagged, and to one of them.
+func (d *Datagram) Own(local map[netip.Addr][6]byte) bool {
+	mac, ok := local[d.Dst.Addr()]
+	return ok && mac == d.DstMAC && d.Untagged()
+}
+
 // Parse finds the UDP datagram in an Ethernet frame, behind at most two VLAN tags, IPv4 options,
 // and those IPv6 extension headers that do not change whom it is for: hop-by-hop and destination
 // options, and routing headers that are used up. The IPv4 header checksum is verified, the UDP

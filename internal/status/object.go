@@ -25,7 +25,7 @@ type Info struct {
 
 	Geometry xdp.Geometry
 	UMEM     shm.UUID
-	Rings    xdp.RingSizes
+	Rings    RingSizes
 	// Local is whom datagrams come from. Where that is left to the route it is an address that the
 	// interface had at first, and the port is 0 where several have ports.
 	Local netip.AddrPort
@@ -34,6 +34,10 @@ type Info struct {
 	Receive, Transmit     string
 	ReceiveID, TransmitID shm.UUID
 }
+
+// RingSizes is how many entries the rings of a socket have. Those of the fill and the completion
+// ring are of all sockets on its queue.
+type RingSizes struct{ Rx, Tx, Fill, Comp uint32 }
 
 // Object is the object of one endpoint, held by its process. One goroutine uses it.
 type Object struct {
@@ -237,7 +241,7 @@ func (w *infoWords) info() (Info, error) {
 		Geometry: xdp.Geometry{Frames: uint32(w.Frames), ChunkBytes: uint32(w.ChunkBytes),
 			HeadroomBytes: uint32(w.HeadroomBytes)},
 		UMEM: w.UMEM, ReceiveID: w.ReceiveID, TransmitID: w.TransmitID,
-		Rings: xdp.RingSizes{Rx: uint32(w.Rx), Tx: uint32(w.Tx), Fill: uint32(w.Fill),
+		Rings: RingSizes{Rx: uint32(w.Rx), Tx: uint32(w.Tx), Fill: uint32(w.Fill),
 			Comp: uint32(w.Comp)},
 		Receive: text(w.Receive[:]), Transmit: text(w.Transmit[:])}
 	if w.HasAddr != 0 {

@@ -71,7 +71,7 @@ func Open(t testing.TB, e *veth.End, queue uint32, u *xdp.UMEM, o xdp.Options) *
 	t.Helper()
 	var s *xdp.Socket
 	err := e.Do(func() (err error) {
-		s, err = xdp.Open(e.Name, queue, u, o)
+		s, err = xdp.Open(context.Background(), e.Name, queue, u, o)
 		return err
 	})
 	shmtest.Require(t, "xdp", err)
@@ -81,4 +81,12 @@ func Open(t testing.TB, e *veth.End, queue uint32, u *xdp.UMEM, o xdp.Options) *
 		}
 	})
 	return s
+}
+
+// Steer adds the rule that UDP datagrams to a port go to the sockets from slot base on.
+func Steer(t testing.TB, p *xdp.Program, port uint16, base uint32) {
+	t.Helper()
+	if _, err := p.AddRule(xdp.Rule{UDPPort: port}, xdp.Target{Base: base}); err != nil {
+		t.Fatal(err)
+	}
 }

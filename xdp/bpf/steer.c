@@ -5,7 +5,7 @@
 // part has no port, and the parts must end up in one place), unusual IPv6 extension headers, and
 // whatever ends too early.
 //
-// RuleSet in rule.go is the same in Go; a test compares the two on random frames.
+// RuleSet in rule_model_test.go is the same in Go; a test compares the two on random frames.
 #include <linux/bpf.h>
 #include <linux/icmpv6.h>
 #include <linux/if_ether.h>

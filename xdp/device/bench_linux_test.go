@@ -56,7 +56,7 @@ func linked(b *testing.B) *path {
 	b.Cleanup(func() { must(b, umem.Close(context.Background())) })
 	sock := xdptest.Open(b, end, 0, umem, xdp.Options{})
 	must(b, sock.Register(program, 0))
-	must(b, program.Steer(5000, 0))
+	xdptest.Steer(b, program, 5000, 0)
 	var qs []*cq.Queue
 	var own []*cq.Writer
 	for range 2 {

@@ -208,7 +208,7 @@ func (en *engine) sort(q *queue, i int, local xdp.Local) *app {
 		en.stats.Unclaimed++
 		return nil
 	}
-	own := q.parsed.Untagged() && local.Has(q.parsed.Dst.Addr(), q.parsed.DstMAC)
+	own := q.parsed.Own(local)
 	if !a.account.Any && !own {
 		en.stats.Foreign++
 		return nil

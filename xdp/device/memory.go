@@ -187,6 +187,6 @@ func closeRegion(r *shm.Region) error {
 func openFrames(fd int, count uint32) (f frames, err error) {
 	const chunk = 4096
 	most := (uint64(count) + 2) * chunk
-	f.Region, f.geo, err = xdp.OpenPassedUMEM(fd, "device-frames", most)
+	f.Region, f.geo, err = xdp.OpenUMEM(fd, "device-frames", most)
 	return f, err
 }

@@ -158,7 +158,7 @@ func (s *Server) openQueue(ctx context.Context, number uint32) (*queue, error) {
 	if q.umem, err = xdp.NewUMEM(xdp.UMEMOptions{Name: "device", Frames: s.c.Frames}); err != nil {
 		return nil, err
 	}
-	q.sock, err = xdp.OpenContext(ctx, s.c.Interface, number, q.umem, s.c.Socket)
+	q.sock, err = xdp.Open(ctx, s.c.Interface, number, q.umem, s.c.Socket)
 	if err == nil {
 		if err = q.sock.Register(s.program, 0); err != nil {
 			_ = q.sock.Close()
@@ -175,7 +175,8 @@ func (s *Server) openQueue(ctx context.Context, number uint32) (*queue, error) {
 // Interface returns what the server serves, as it was granted.
 func (s *Server) Interface() (name string, queues int, attached xdp.AttachMode,
 	bound xdp.BindMode) {
-	return s.c.Interface, len(s.engine.queues), s.program.Mode(), s.engine.queues[0].sock.Mode()
+	return s.c.Interface, len(s.engine.queues), s.program.Info().Mode,
+		s.engine.queues[0].sock.Info().Granted.Mode
 }
 
 // Stats returns counters that are a few milliseconds old at most while packets move.

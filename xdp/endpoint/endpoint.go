@@ -91,12 +91,12 @@ func Open(c Config) (*Endpoint, error) {
 		return nil, err
 	}
 	s := c.Socket
-	e := &Endpoint{cfg: c, socket: s, queue: uint16(s.Queue()), umem: s.UMEM().Region().ID(),
+	e := &Endpoint{cfg: c, socket: s, queue: uint16(s.Info().Queue), umem: s.UMEM().Region().ID(),
 		direct: map[directKey]*peer{}, groups: map[groupKey]*membership{},
 		ops: make([]sendOp, s.UMEM().Geometry().Frames), done: make([]xdp.Sent, 64),
 		packets: make([]xdp.Received, c.RxBatch), round: 1}
 	e.cfg.Spin = spin.Budget(c.Spin)
-	if e.chains = s.Granted().MultiBuffer; e.chains && c.RxBatch < xdp.MaxChain {
+	if e.chains = s.Info().Granted.MultiBuffer; e.chains && c.RxBatch < xdp.MaxChain {
 		e.packets = make([]xdp.Received, xdp.MaxChain)
 	}
 	e.generation, _ = c.Resolver.(interface{ Generation() uint64 })

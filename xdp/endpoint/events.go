@@ -32,6 +32,6 @@ func (e *Endpoint) checkStarved(now int64) {
 
 // FID is the endpoint's identifier in events: its id is that of the interface's index and queue.
 func (e *Endpoint) FID() cq.FID {
-	_, index := e.socket.Interface()
+	index := e.socket.Info().Index
 	return cq.FID{Kind: cq.FIDEndpoint, ID: uint64(uint32(index))<<32 | uint64(e.queue)}
 }

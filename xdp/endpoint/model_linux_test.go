@@ -258,7 +258,7 @@ func holder() {
 
 // hold reads frames where they are, in memory that this process cannot write to.
 func hold(d *shm.Dir) error {
-	frames, geo, err := xdp.OpenUMEM(3, "umem")
+	frames, geo, err := xdp.OpenUMEM(3, "umem", 0)
 	if err != nil {
 		return err
 	}

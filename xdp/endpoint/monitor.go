@@ -41,22 +41,22 @@ func (e *Endpoint) watch() error {
 	if e.cfg.Watch == nil {
 		return nil
 	}
-	name, index := e.socket.Interface()
+	info := e.socket.Info()
 	o := netif.WatchOptions{Poll: e.cfg.Watch.Poll, OnEvent: e.linkEvent}
 	if p := e.cfg.Watch.Program; p != nil {
-		o.ProgramID = p.ID()
+		o.ProgramID = p.Info().ID
 	}
 	var w *netif.Watcher
 	err := inNamespaceOf(e.socket.FD(), func() (err error) {
-		w, err = netif.Watch(index, o)
+		w, err = netif.Watch(info.Index, o)
 		return err
 	})
 	if err != nil {
 		return fault("open", err, elsewhere)
 	}
 	s := w.State()
-	if s.Name != name {
-		err := fmt.Errorf("%w: interface %d is called %s here", xdp.ErrOptions, index, s.Name)
+	if s.Name != info.Interface {
+		err := fmt.Errorf("%w: interface %d is called %s here", xdp.ErrOptions, info.Index, s.Name)
 		return fault("open", errors.Join(err, w.Close()), elsewhere)
 	}
 	e.monitor.watcher = w
@@ -143,7 +143,7 @@ func (e *Endpoint) checkGone() error {
 	if !e.monitor.gone.Load() {
 		return nil
 	}
-	name, _ := e.socket.Interface()
+	name := e.socket.Info().Interface
 	err := &shm.Error{Pkg: pkg, Op: "use", Name: name, Err: xdp.ErrDeviceGone,
 		Hint: "close the endpoint"}
 	e.broke(err)

@@ -95,8 +95,8 @@ func TestVethProgramReplaced(t *testing.T) {
 		t.Errorf("detached: %+v", ev)
 	}
 	other := xdptest.Attach(t, w.pair.B, xdp.ProgramOptions{})
-	if ev := w.expect(t, events, cq.EventProgram); ev.Data != uint64(other.ID()) {
-		t.Errorf("replaced: %+v, want %d", ev, other.ID())
+	if ev := w.expect(t, events, cq.EventProgram); ev.Data != uint64(other.Info().ID) {
+		t.Errorf("replaced: %+v, want %d", ev, other.Info().ID)
 	}
 }
 

@@ -40,7 +40,7 @@ func (e *Endpoint) Join(group netip.Addr) error {
 		e.tellJoined()
 		return nil
 	}
-	_, index := e.socket.Interface()
+	index := e.socket.Info().Index
 	fd, err := joinGroup(e.socket.FD(), index, group)
 	if err != nil {
 		return fault("join", err, "")

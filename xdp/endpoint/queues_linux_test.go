@@ -79,7 +79,7 @@ func TestVethOneQueue(t *testing.T) {
 				}
 				base, port := uint32(i), uint16(testPort+i)
 				must(t, s.Register(prog, base))
-				must(t, prog.Steer(port, base))
+				xdptest.Steer(t, prog, port, base)
 				ws[i] = wire(t, fmt.Sprint("end", i), pair, prog, s, port, nil)
 				cs[i], peers[i] = ws[i].kernelSocket(t)
 			}
@@ -108,7 +108,7 @@ func TestVethQueues(t *testing.T) {
 	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
 	prog := xdptest.Attach(t, pair.B, xdp.ProgramOptions{Mode: xdp.AttachNative})
 	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 512})
-	must(t, prog.Steer(testPort, 0)) // the queue of arrival says which endpoint
+	xdptest.Steer(t, prog, testPort, 0) // the queue of arrival says which endpoint
 	var ws [2]*wired
 	for q := range ws {
 		s := xdptest.Open(t, pair.B, uint32(q), umem, xdp.Options{Frames: 256})
@@ -165,7 +165,7 @@ func TestVethJumbo(t *testing.T) {
 	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 256})
 	socket := xdptest.Open(t, pair.B, 0, umem, xdp.Options{MultiBuffer: true})
 	must(t, socket.Register(prog, 0))
-	must(t, prog.Steer(testPort, 0))
+	xdptest.Steer(t, prog, testPort, 0)
 	w := wire(t, "jumbo", pair, prog, socket, testPort, nil)
 	c, peer := w.kernelSocket(t)
 	want := numbers(4972)

@@ -28,7 +28,7 @@ func (e *Endpoint) resolve(from netip.AddrPort) (cq.Addr, bool) {
 		s.addr, s.known = e.cfg.Addresses.Resolve(s.raw)
 		if !s.known && from.Addr().Is6() && from.Addr().IsLinkLocalUnicast() {
 			// The vector may have it with the number of the interface.
-			_, index := e.socket.Interface()
+			index := e.socket.Info().Index
 			binary.LittleEndian.PutUint32(s.raw[len(s.raw)-4:], uint32(index))
 			s.addr, s.known = e.cfg.Addresses.Resolve(s.raw)
 		}

@@ -44,7 +44,7 @@ func newWired(t testing.TB, mode xdp.AttachMode, change func(c *endpoint.Config)
 	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 512})
 	socket := xdptest.Open(t, pair.B, 0, umem, xdp.Options{})
 	must(t, socket.Register(prog, 0))
-	must(t, prog.Steer(testPort, 0))
+	xdptest.Steer(t, prog, testPort, 0)
 	return wire(t, "wired", pair, prog, socket, testPort, change)
 }
 

@@ -169,7 +169,7 @@ func (p *opener) openQueue(queue uint32) (err error) {
 		return err
 	}
 	defers(w.Close)
-	socket, err := xdp.OpenContext(p.ctx, p.ifi.Name, queue, umem, p.o.Socket)
+	socket, err := xdp.Open(p.ctx, p.ifi.Name, queue, umem, p.o.Socket)
 	if err != nil {
 		return err
 	}

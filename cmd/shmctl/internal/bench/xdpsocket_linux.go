@@ -81,14 +81,15 @@ func (p *socketPort) open(o portOptions) (err error) {
 	if p.umem, err = xdp.NewUMEM(xdp.UMEMOptions{}); err != nil {
 		return err
 	}
-	if p.socket, err = xdp.Open(endNames[o.which], 0, p.umem, xdp.Options{
+	if p.socket, err = xdp.Open(context.Background(), endNames[o.which], 0, p.umem, xdp.Options{
 		Mode: xdp.BindCopy}); err != nil || o.sends {
 		return err
 	}
 	if p.program, err = xdp.Attach(endNames[o.which], xdp.ProgramOptions{Mode: o.mode}); err != nil {
 		return err
 	}
-	if err = p.program.Steer(endAddrs[o.which].Port(), 0); err != nil {
+	rule := xdp.Rule{UDPPort: endAddrs[o.which].Port()}
+	if _, err = p.program.AddRule(rule, xdp.Target{}); err != nil {
 		return err
 	}
 	return p.socket.Register(p.program, 0)

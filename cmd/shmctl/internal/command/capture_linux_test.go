@@ -63,7 +63,8 @@ func newDevice(t *testing.T) *driven {
 	check(t, err)
 	hop := xdp.Hop{LocalMAC: [6]byte(pair.A.MAC), NextMAC: [6]byte(pair.B.MAC),
 		Source: pair.A.Addr, MTU: 1500}
-	check(t, errors.Join(program.Steer(devicePort, 0), socket.Register(program, 0)))
+	xdptest.Steer(t, program, devicePort, 0)
+	check(t, socket.Register(program, 0))
 	e, err := endpoint.Open(endpoint.Config{Socket: socket, Receive: w[0], Transmit: w[1],
 		Addresses: av, Local: local, Shared: true, Resolver: endpoint.Static{pair.B.Addr: hop}})
 	check(t, err)

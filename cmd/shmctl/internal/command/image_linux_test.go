@@ -98,7 +98,7 @@ func makeKinds() {
 func makeDeviceKinds(d *shm.Dir) {
 	o, err := xstatus.Create(d, xstatus.Info{Interface: "eth7", Index: 7, NetNS: 8, Queue: 3,
 		NeedWakeup: true, Geometry: xdp.Geometry{Frames: 16, ChunkBytes: 2048, HeadroomBytes: 64},
-		UMEM: shm.UUID{9}, Rings: xdp.RingSizes{Rx: 16, Tx: 32, Fill: 64, Comp: 128},
+		UMEM: shm.UUID{9}, Rings: xstatus.RingSizes{Rx: 16, Tx: 32, Fill: 64, Comp: 128},
 		Local: netip.MustParseAddrPort("192.0.2.1:9"), Receive: "orders", ReceiveID: shm.UUID{10}})
 	need(err)
 	var counts xstatus.Counters

@@ -91,7 +91,7 @@ func probe(cmd *cobra.Command, o *output, name string) error {
 
 // ownEndpoints names the endpoints of this user that a probe found in its way, by the finding.
 func ownEndpoints(r *xdp.ProbeReport) map[string]string {
-	busy := errors.Is(r.Host.SocketError, xdp.ErrQueueBusy)
+	busy := errors.Is(r.SocketErr, xdp.ErrQueueBusy)
 	if !busy && r.Program.ID == 0 {
 		return nil
 	}

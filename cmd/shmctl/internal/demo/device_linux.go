@@ -105,7 +105,7 @@ func reportOf(server *device.Server) *result {
 		Mode: attached.String(), Queue: deviceQueue, Copy: bound != xdp.BindZeroCopy,
 		Wakes: s.Wakes, Publishes: s.Publishes, Syscalls: s.QueueCalls + s.Polls}
 	for _, calls := range s.Syscalls {
-		r.Syscalls += calls.Total()
+		r.Syscalls += calls.Send + calls.Receive
 	}
 	return r
 }

@@ -77,7 +77,7 @@ func (m *memory) meet() (err error) {
 		return err
 	}
 	defer f.Close()
-	m.frames, m.geo, err = xdp.OpenUMEM(int(f.Fd()), "frames")
+	m.frames, m.geo, err = xdp.OpenUMEM(int(f.Fd()), "frames", 0)
 	return err
 }
 

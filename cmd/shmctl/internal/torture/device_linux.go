@@ -95,7 +95,7 @@ func lacksDevice() error {
 			return absent(err)
 		}
 		for _, f := range r.Findings {
-			if f.Required && !f.OK && (r.Host.SocketError == nil || absent(r.Host.SocketError) != nil) {
+			if f.Required && !f.OK && (r.SocketErr == nil || absent(r.SocketErr) != nil) {
 				return fmt.Errorf("AF_XDP: %s: %s", f.Name, f.Remedy)
 			}
 		}
