@@ -41,6 +41,63 @@ func TestLevels(t *testing.T) {
 	}
 }
 
+// TestLevelsFailing: a send fails after it was accepted. Who was told no more than that the payload
+// may be used again hears nothing of it; who waits for more gets an error, and no completion.
+func TestLevelsFailing(t *testing.T) {
+	shmtest.Conforms(t)
+	for name, c := range map[string]struct {
+		flags cq.Flags
+		early bool
+	}{
+		"none":                {0, false},
+		"inject":              {cq.FlagInjectComplete, true},
+		"transmit":            {cq.FlagTransmitComplete, false},
+		"inject and transmit": {cq.FlagInjectComplete | cq.FlagTransmitComplete, false},
+		"fi_inject's flag":    {cq.FlagInject, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := alone(t, nil)
+			s.kernel.Refuse(1)
+			must(t, s.SendMsg(&endpoint.Msg{To: s.peer, Context: 7, Flags: c.flags}))
+			s.drive(t)
+			if c.early {
+				if e := s.one(t); e.Context != 7 {
+					t.Errorf("%+v", e)
+				}
+			} else if e := s.readErr(t); e.Context != 7 || !errors.Is(&e, syscall.EIO) {
+				t.Errorf("%+v", e)
+			}
+			if es := s.read(t); len(es) != 0 {
+				t.Errorf("more than one end: %+v", es)
+			}
+			if n := len(s.sent(t)); n != 0 {
+				t.Errorf("%d were sent", n)
+			}
+			if n := s.tx.Credits(); n != 0 {
+				t.Errorf("%d credits are left", n)
+			}
+		})
+	}
+}
+
+// TestLevelsLong: the longest datagram reaches each level, also that of fi_inject's completion,
+// which has no size of its own.
+func TestLevelsLong(t *testing.T) {
+	shmtest.Conforms(t)
+	s := alone(t, nil)
+	long := make([]byte, s.MaxPayload())
+	for i, f := range []cq.Flags{0, cq.FlagInjectComplete, cq.FlagTransmitComplete} {
+		must(t, s.SendMsg(&endpoint.Msg{To: s.peer, Buf: long, Context: uint64(i), Flags: f}))
+		s.drive(t)
+		if e := s.one(t); e.Context != uint64(i) || e.Len != uint64(len(long)) {
+			t.Errorf("flags %v: %+v", f, e)
+		}
+	}
+	if n := len(s.sent(t)); n != 3 {
+		t.Errorf("%d were sent", n)
+	}
+}
+
 // TestFence: a fenced post waits for everything before it.
 func TestFence(t *testing.T) {
 	shmtest.Conforms(t)
