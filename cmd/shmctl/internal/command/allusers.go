@@ -115,7 +115,7 @@ func forAllUsers(cmd *cobra.Command) *cobra.Command {
 		for name, text := range map[string]string{"dir": other, "pid": other, "watch": once,
 			"follow": once} {
 			if cmd.Flags().Changed(name) {
-				return &usageError{verb: cmd.Name(), err: fmt.Errorf(text, allUsers, name)}
+				return wrong(text, allUsers, name)
 			}
 		}
 		return eachUser(cmd, args)
@@ -127,7 +127,7 @@ func forAllUsers(cmd *cobra.Command) *cobra.Command {
 func eachUser(cmd *cobra.Command, args []string) error {
 	dirs, err := dirsOfUsers(usersAt)
 	if err != nil {
-		return opFailed(cmd.Name(), usersAt, err)
+		return opFailed(usersAt, err)
 	}
 	var failed, missed []error
 	done := 0
@@ -156,7 +156,7 @@ func eachUser(cmd *cobra.Command, args []string) error {
 // oneUser runs the verb as the user of d and prints what it prints.
 func oneUser(cmd *cobra.Command, args []string, d *userDir, more bool) error {
 	if d.err != nil {
-		return opFailed(cmd.Name(), "", d.err)
+		return opFailed("", d.err)
 	}
 	child := exec.CommandContext(cmd.Context(), "/proc/self/exe",
 		append([]string{asUser}, again(cmd, args, d.path)...)...)
@@ -172,7 +172,7 @@ func oneUser(cmd *cobra.Command, args []string, d *userDir, more bool) error {
 	err := child.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		e := asOpError(opFailed(cmd.Name(), d.path, err))
+		e := asOpError(opFailed(d.path, err), "")
 		e.problem.Hint = new("run as root to look at what belongs to others")
 		return e
 	}
@@ -183,7 +183,7 @@ func oneUser(cmd *cobra.Command, args []string, d *userDir, more bool) error {
 		_, err = cmd.ErrOrStderr().Write(diag.text())
 		return err
 	}
-	return &toldError{opError{op: cmd.Name(), name: d.path, problem: &ctl.Problem{
+	return &toldError{opError{name: d.path, problem: &ctl.Problem{
 		Message: err.Error(), Code: max(exit.ExitCode(), ctl.CodeFailure)}}, diag.text()}
 }
 

@@ -96,8 +96,7 @@ func byDevice(cmd *cobra.Command) *cobra.Command {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			for _, name := range args {
 				if cmd.Flags().Changed("dev") {
-					return &usageError{verb: cmd.Name(), err: fmt.Errorf("stray argument %q: --dev names "+
-						"the interface", name)}
+					return wrong("stray argument %q: --dev names the interface", name)
 				}
 				if err := cmd.Flags().Set("dev", name); err != nil {
 					return err
@@ -119,4 +118,46 @@ func byDevice(cmd *cobra.Command) *cobra.Command {
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return run(cmd, all(args)) }
 	return cmd
+}
+
+// choice is a flag that has one of some values, which are known by what they print as.
+type choice[T any] struct {
+	to     *T
+	values []T
+}
+
+func (c choice[T]) String() string {
+	if c.to == nil { // of one that has no value, see flag.Value
+		return ""
+	}
+	return fmt.Sprint(*c.to)
+}
+
+func (c choice[T]) Type() string { return "string" }
+
+func (c choice[T]) Set(text string) error {
+	for _, v := range c.values {
+		if fmt.Sprint(v) == text {
+			*c.to = v
+			return nil
+		}
+	}
+	return fmt.Errorf("it is none of %s", strings.Join(c.texts(), ", "))
+}
+
+func (c choice[T]) texts() (all []string) {
+	for _, v := range c.values {
+		all = append(all, fmt.Sprint(v))
+	}
+	return all
+}
+
+// oneOf adds such a flag, which has the first of the values unless it is given, and which a shell
+// completes.
+func oneOf[T any](cmd *cobra.Command, to *T, name, letter, usage string, values ...T) {
+	c := choice[T]{to, values}
+	*to = values[0]
+	cmd.Flags().VarP(c, name, letter, usage)
+	_ = cmd.RegisterFlagCompletionFunc(name,
+		cobra.FixedCompletions(c.texts(), cobra.ShellCompDirectiveNoFileComp))
 }

@@ -70,19 +70,16 @@ func newBench() *cobra.Command {
 		ValidArgs: []string{"ring", "wake", "cq", "xdp"},
 		Args:      cobra.OnlyValidArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.check(cmd); err != nil {
-				return err
-			}
 			if len(cpus) == 2 {
 				opt.CPUs = [2]int(cpus)
 			} else if len(cpus) != 0 {
-				return &usageError{verb: "bench", err: fmt.Errorf("--cpus wants two, got %d", len(cpus))}
+				return wrong("--cpus wants two, got %d", len(cpus))
 			}
 			if _, err := path.Match(opt.Cases, ""); err != nil {
-				return &usageError{verb: "bench", err: fmt.Errorf("--case %q: %w", opt.Cases, err)}
+				return wrong("--case %q: %w", opt.Cases, err)
 			}
 			if opt.Pairs < 0 || opt.RoundTime < 0 {
-				return &usageError{verb: "bench", err: errors.New("--pairs and --round are not negative")}
+				return wrong("--pairs and --round are not negative")
 			}
 			if quick {
 				opt.Pairs, opt.Batches = cmp.Or(opt.Pairs, quickPairs), []int{1, 32}
@@ -108,7 +105,7 @@ func newBench() *cobra.Command {
 const quickPairs = 11
 
 func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options) error {
-	p := &progress{w: cmd.ErrOrStderr(), term: terminalOf(cmd.ErrOrStderr())}
+	p := progressOf(cmd)
 	results := map[string][]bench.Row{}
 	t := benchTable()
 	packets := false
@@ -124,7 +121,7 @@ func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options)
 			continue
 		}
 		if err != nil {
-			return opFailed("bench", b.name, err)
+			return opFailed(b.name, err)
 		}
 		results[b.name] = rows
 		for i := range rows {
@@ -132,17 +129,12 @@ func runBenches(cmd *cobra.Command, args []string, o *output, opt bench.Options)
 			packets = packets || rows[i].Packets != nil
 		}
 	}
-	if o.json() {
-		return printJSON(cmd.OutOrStdout(), struct {
-			Schema string                 `json:"schema"`
-			Bench  map[string][]bench.Row `json:"bench"`
-		}{schemaName, results})
-	}
 	if !packets {
 		t.drop("CPU/PKT", "PKT/CALL")
 	}
-	w := cmd.OutOrStdout()
-	return printLines(w, t.lines(!o.noHeader, terminalOf(w).page(), ""))
+	return o.print(cmd.OutOrStdout(), "bench", results, func(p page) []string {
+		return t.lines(!o.noHeader, p, "")
+	})
 }
 
 // benchTable has a cell for each that [benchRow] returns.
@@ -216,6 +208,10 @@ type progress struct {
 	name string // of the phase that was shown last
 }
 
+func progressOf(cmd *cobra.Command) *progress {
+	return &progress{w: cmd.ErrOrStderr(), term: terminalOf(cmd.ErrOrStderr())}
+}
+
 func (p *progress) show(name string) func(bench.Progress) {
 	if !p.term.on {
 		return nil
@@ -261,7 +257,7 @@ func newBenchCompare() *cobra.Command {
 		Example: "  shmctl bench compare old1.json new1.json old2.json new2.json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || len(args)%2 != 0 {
-				return &usageError{verb: verbPath(cmd), err: errors.New("wants pairs of files")}
+				return wrong("wants pairs of files")
 			}
 			return nil
 		},
@@ -283,7 +279,7 @@ func compareBenches(cmd *cobra.Command, files []string) error {
 			err = errors.New("no result of bench -o json")
 		}
 		if err != nil {
-			return opFailed(verbPath(cmd), path, err)
+			return opFailed(path, err)
 		}
 		for name, rows := range v.Bench {
 			all := rounds[name]
@@ -307,7 +303,7 @@ func compareBenches(cmd *cobra.Command, files []string) error {
 		return err
 	}
 	if slower > 0 {
-		return opFailed(verbPath(cmd), "", fmt.Errorf("%d rows are slower than before", slower))
+		return opFailed("", fmt.Errorf("%d rows are slower than before", slower))
 	}
 	return nil
 }

@@ -43,7 +43,7 @@ type captureResult struct {
 }
 
 func newCapture() *cobra.Command {
-	c := &captureRun{target: target{op: "capture"}}
+	c := &captureRun{}
 	cmd := &cobra.Command{
 		Use:   "capture INTERFACE|QUEUE --write FILE.pcapng",
 		Short: "Copy what endpoints receive and send into a file for tcpdump and Wireshark",
@@ -75,16 +75,12 @@ before it. It ends with --count, --duration, an interrupt, or when the last endp
 }
 
 func (c *captureRun) run(cmd *cobra.Command, name string) error {
-	if err := c.check(cmd); err != nil {
-		return err
-	}
 	if c.file == "" {
-		return &usageError{verb: "capture",
-			err: errors.New("--write FILE is missing; - is standard output")}
+		return wrong("--write FILE is missing; - is standard output")
 	}
 	if c.duration < 0 || c.snap < 1 || c.snap > capture.MaxSnapBytes || c.slots < 0 {
-		return &usageError{verb: "capture", err: fmt.Errorf("--duration and --slots are not "+
-			"negative, --snap is 1 to %d", capture.MaxSnapBytes)}
+		return wrong("--duration and --slots are not "+
+			"negative, --snap is 1 to %d", capture.MaxSnapBytes)
 	}
 	d, err := c.open(name)
 	if err != nil {
@@ -93,11 +89,11 @@ func (c *captureRun) run(cmd *cobra.Command, name string) error {
 	defer d.Close()
 	targets, err := capturable(d, name)
 	if err != nil {
-		return opFailed("capture", name, err)
+		return opFailed(name, err)
 	}
 	out, closeOut, err := c.sink(cmd)
 	if err != nil {
-		return opFailed("capture", name, err)
+		return opFailed(name, err)
 	}
 	// An interrupt ends the capture, not the file.
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
@@ -112,7 +108,7 @@ func (c *captureRun) run(cmd *cobra.Command, name string) error {
 		err = e
 	}
 	if err != nil {
-		return opFailed("capture", name, err)
+		return opFailed(name, err)
 	}
 	return c.report(cmd, result)
 }
@@ -337,13 +333,6 @@ func (c *captureRun) report(cmd *cobra.Command, r captureResult) error {
 	if c.file == "-" {
 		w = cmd.ErrOrStderr() // the packets are on the other
 	}
-	if c.json() {
-		return printJSON(w, struct {
-			Schema  string        `json:"schema"`
-			Capture captureResult `json:"capture"`
-		}{schemaName, r})
-	}
-	_, err := fmt.Fprintf(w, "%d packets of %d endpoints written, %d seen, %d left out\n", r.Written,
-		len(r.Endpoints), r.Seen, r.Dropped)
-	return err
+	return c.print(w, "capture", r, line("%d packets of %d endpoints written, %d seen, %d left out",
+		r.Written, len(r.Endpoints), r.Seen, r.Dropped))
 }

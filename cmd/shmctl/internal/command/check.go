@@ -42,7 +42,7 @@ Exit codes: 0 all is whole, 5 something is not.`
 func newCheck() *cobra.Command {
 	var (
 		o    output
-		one  = target{op: "check"}
+		one  target
 		all  bool
 		list bool
 		pids []int
@@ -57,11 +57,8 @@ func newCheck() *cobra.Command {
   shmctl check --pid $(pidof server)
   shmctl check -j | jq -r '.check.findings[] | "\(.path) \(.offset) \(.invariant)"'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.check(cmd); err != nil {
-				return err
-			}
 			if err := checkArguments(all, pids, args); err != nil {
-				return &usageError{verb: "check", err: err}
+				return &usageError{err}
 			}
 			if list {
 				return printLines(cmd.OutOrStdout(), invariantLines(&o, terminalOf(cmd.OutOrStdout()).page()))
@@ -136,27 +133,19 @@ func verifyProcesses(cmd *cobra.Command, o *output, pids []int) error {
 // report prints what was found. Each failure is told by itself: what was not checked must not look
 // as if it were whole.
 func report(cmd *cobra.Command, o *output, r ctl.CheckReport, failures ...error) error {
-	w := cmd.OutOrStdout()
-	var err error
-	if o.json() {
-		err = printJSON(w, struct {
-			Schema string          `json:"schema"`
-			Check  ctl.CheckReport `json:"check"`
-		}{schemaName, r})
-	} else {
-		err = printLines(w, checkLines(&r, o, terminalOf(w).page()))
-	}
-	if err != nil {
+	if err := o.print(cmd.OutOrStdout(), "check", r, func(p page) []string {
+		return checkLines(&r, o, p)
+	}); err != nil {
 		return err
 	}
 	var errs []error
 	if n := len(r.Findings); n > 0 {
-		errs = append(errs, &opError{op: "check", problem: &ctl.Problem{Code: ctl.CodeCheck,
+		errs = append(errs, &opError{problem: &ctl.Problem{Code: ctl.CodeCheck,
 			Message: fmt.Sprintf("%d invariants do not hold", n)}})
 	}
 	for _, f := range failures {
 		if f != nil {
-			errs = append(errs, opFailed("check", "", f))
+			errs = append(errs, opFailed("", f))
 		}
 	}
 	return errors.Join(errs...)

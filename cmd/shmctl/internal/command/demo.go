@@ -1,9 +1,7 @@
 package command
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,59 +33,20 @@ if nothing was lost, duplicated or corrupt.`,
   shmctl demo -c 5000000 & shmctl ls -w`,
 		Args: takesNone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(cmd); err != nil {
-				return err
-			}
-			switch opt.Path {
-			case demo.PathAuto, demo.PathAFXDP, demo.PathShm:
-			default:
-				return &usageError{verb: "demo", err: fmt.Errorf(
-					"path %q is none of auto, af_xdp and shm", opt.Path)}
-			}
-			return runDemo(cmd, &o, opt)
+			return played(cmd, &o, "demo", func(p *progress) (*demo.Report, error) {
+				opt.Progress = p.phase
+				return demo.Run(cmd.Context(), opt)
+			})
 		},
 	}
 	o.flags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&opt.Path, "path", demo.PathAuto, "`path`: auto, af_xdp or shm")
+	oneOf(cmd, &opt.Path, "path", "", "`path`: auto, af_xdp or shm", demo.PathAuto, demo.PathAFXDP,
+		demo.PathShm)
 	f.Uint64VarP(&opt.Count, "count", "c", 200_000, "datagrams in each direction (`n`)")
 	f.BoolVar(&opt.Generic, "generic", false, "attach in generic mode, without trying native")
 	f.StringVar(&opt.Dir, "dir", "", "`directory` of the queues")
-	_ = cmd.RegisterFlagCompletionFunc("path", cobra.FixedCompletions(
-		[]string{demo.PathAuto, demo.PathAFXDP, demo.PathShm}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
-}
-
-func runDemo(cmd *cobra.Command, o *output, opt demo.Options) error {
-	p := &progress{w: cmd.ErrOrStderr(), term: terminalOf(cmd.ErrOrStderr())}
-	opt.Progress = p.phase
-	report, err := demo.Run(cmd.Context(), opt)
-	p.clear()
-	if report == nil {
-		return demoFailed(err)
-	}
-	if o.json() {
-		if e := printJSON(cmd.OutOrStdout(), struct {
-			Schema string       `json:"schema"`
-			Demo   *demo.Report `json:"demo"`
-		}{schemaName, report}); e != nil {
-			return errors.Join(err, e)
-		}
-	} else {
-		report.Print(cmd.OutOrStdout())
-	}
-	if err != nil {
-		return demoFailed(err)
-	}
-	return nil
-}
-
-// demoFailed names the verb once: errors of the demonstration itself begin with it.
-func demoFailed(err error) error {
-	if strings.HasPrefix(err.Error(), "demo: ") {
-		return opFailed("", "", err)
-	}
-	return opFailed("demo", "", err)
 }
 
 // phase shows how far a direction of the demonstration is: at its beginning, and now and then.

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,36 +11,34 @@ import (
 )
 
 // usageError is a command line that no verb can make sense of.
-type usageError struct {
-	verb string
-	err  error
-}
+type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-// opError says what the command did to which queue when it failed.
+// wrong is a [usageError] in words.
+func wrong(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+// opError says to which queue, or what else has a name, a verb could not do its work.
 type opError struct {
-	op, name string
-	problem  *ctl.Problem
+	name    string
+	problem *ctl.Problem
 }
 
 func (e *opError) Error() string { return e.problem.Message }
 
-func opFailed(op, name string, err error) error {
-	return &opError{op: op, name: name, problem: ctl.NewProblem(err)}
-}
+func opFailed(name string, err error) error { return &opError{name, ctl.NewProblem(err)} }
 
-// finish reports what a command returned and turns it into the exit code: of several errors, the
-// code is the first one's.
-func finish(err error, stderr io.Writer, asJSON bool) int {
+// finish reports what a verb returned and turns it into the exit code: of several errors, the code
+// is the first one's.
+func finish(verb string, err error, stderr io.Writer, asJSON bool) int {
 	if err == nil || errors.Is(err, syscall.EPIPE) { // the reader has seen enough
 		return ctl.CodeOK
 	}
 	if list, ok := err.(interface{ Unwrap() []error }); ok {
 		code := ctl.CodeOK
 		for _, e := range list.Unwrap() {
-			if c := finish(e, stderr, asJSON); code == ctl.CodeOK {
+			if c := finish(verb, e, stderr, asJSON); code == ctl.CodeOK {
 				code = c
 			}
 		}
@@ -52,37 +49,43 @@ func finish(err error, stderr io.Writer, asJSON bool) int {
 		told.print(stderr)
 		return told.problem.Code
 	}
-	e := asOpError(err)
+	e := asOpError(err, verb)
+	first, _, _ := strings.Cut(verb, " ")
+	e.problem.Message = strings.TrimPrefix(e.problem.Message, first+": ") // it is named once
 	if e.problem.Hint == nil {
-		e.problem.Hint = new(nextStep(e))
+		e.problem.Hint = new(nextStep(verb, e.problem.Code))
 	}
 	if asJSON {
-		printErrorJSON(stderr, e)
+		_ = printJSON(stderr, "error", errorBody{orNil(verb), orNil(e.name), *e.problem})
 	} else {
-		printErrorText(stderr, e)
+		printErrorText(stderr, verb, e)
 	}
 	return e.problem.Code
 }
 
 // nextStep is what to do about a failure that says nothing of it.
-func nextStep(e *opError) string {
-	verb, _, _ := strings.Cut(e.op, " ")
+func nextStep(verb string, code int) string {
 	switch {
-	case e.problem.Code == ctl.CodePermission:
+	case code == ctl.CodePermission:
 		return "run as the user to whom it belongs, or as root"
-	case e.problem.Code == ctl.CodeVersion:
+	case code == ctl.CodeVersion:
 		return "use the shmctl of the version that made it: shmctl version"
-	case e.problem.Code == ctl.CodeCheck:
+	case code == ctl.CodeCheck:
 		return "the lines say where; what its user does not need any more can be removed"
-	case e.problem.Code != ctl.CodeNotFound || e.op == "torture report":
-		return strings.Join(strings.Fields("see: shmctl "+e.op+" --help"), " ")
+	case code != ctl.CodeNotFound || verb == "torture report":
+		return helpOf(verb)
 	case verb == "xdp" || verb == "capture":
 		return "shmctl xdp lists the endpoints that there are"
 	}
 	return "shmctl ls lists what there is"
 }
 
-func asOpError(err error) *opError {
+// helpOf says where a verb is explained.
+func helpOf(verb string) string {
+	return strings.Join(strings.Fields("see: shmctl "+verb+" --help"), " ")
+}
+
+func asOpError(err error, verb string) *opError {
 	var op *opError
 	if errors.As(err, &op) {
 		return op
@@ -91,19 +94,14 @@ func asOpError(err error) *opError {
 	if errors.As(err, &usage) {
 		// The first line says what is wrong, the rest what was perhaps meant.
 		message, meant, _ := strings.Cut(err.Error(), "\n")
-		hint := strings.Join(append(strings.Fields(meant), "see: shmctl"), " ")
-		if usage.verb != "" {
-			hint += " " + usage.verb
-		}
-		hint += " --help"
-		return &opError{op: usage.verb, problem: &ctl.Problem{Message: message, Hint: &hint,
-			Code: ctl.CodeUsage}}
+		hint := strings.Join(append(strings.Fields(meant), helpOf(verb)), " ")
+		return &opError{problem: &ctl.Problem{Message: message, Hint: &hint, Code: ctl.CodeUsage}}
 	}
 	return &opError{problem: ctl.NewProblem(err)}
 }
 
-func printErrorText(w io.Writer, e *opError) {
-	where := strings.TrimSpace(e.op + " " + printable(e.name))
+func printErrorText(w io.Writer, verb string, e *opError) {
+	where := strings.TrimSpace(verb + " " + printable(e.name))
 	if where != "" {
 		where += ": "
 	}
@@ -118,17 +116,6 @@ type errorBody struct {
 	Op   *string `json:"op"`
 	Name *string `json:"name"`
 	ctl.Problem
-}
-
-func printErrorJSON(w io.Writer, e *opError) {
-	b := errorBody{Op: orNil(e.op), Name: orNil(e.name), Problem: *e.problem}
-	text, err := json.Marshal(struct {
-		Schema string    `json:"schema"`
-		Error  errorBody `json:"error"`
-	}{schemaName, b})
-	if err == nil {
-		fmt.Fprintf(w, "%s\n", text)
-	}
 }
 
 func orNil(s string) *string {

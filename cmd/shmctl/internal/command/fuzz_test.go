@@ -54,7 +54,7 @@ func FuzzFlagValues(f *testing.F) {
 				t.Errorf("%q is %v, and that is %v, %v", ref, r, again, err)
 			}
 		}
-		s := serve{dev: "eth0", queue: queue, mode: "auto", bind: "auto", allow: []string{allow},
+		s := serve{dev: "eth0", queue: queue, allow: []string{allow},
 			frames: 1, every: time.Second}
 		if err := s.configure(); err != nil {
 			if err.Error() == "" {

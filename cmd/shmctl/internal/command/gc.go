@@ -40,7 +40,7 @@ func newGC() *cobra.Command {
 	var (
 		o   output
 		opt ctl.CollectOptions
-		one = target{op: "gc"}
+		one target
 	)
 	cmd := &cobra.Command{
 		Use:   "gc",
@@ -52,9 +52,6 @@ func newGC() *cobra.Command {
   shmctl gc -j | jq -r '.gc.remains[] | select(.fate == "garbage") | .name'`,
 		Args: takesNone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(cmd); err != nil {
-				return err
-			}
 			return collect(cmd, &o, &one, opt)
 		},
 	}
@@ -80,19 +77,12 @@ func collect(cmd *cobra.Command, o *output, one *target, opt ctl.CollectOptions)
 	defer d.Close()
 	all, err := ctl.Collect(d, opt)
 	if err != nil {
-		return opFailed("gc", "", err)
+		return opFailed("", err)
 	}
 	r := sumUp(opt.Remove, all)
-	w := cmd.OutOrStdout()
-	if o.json() {
-		err = printJSON(w, struct {
-			Schema string   `json:"schema"`
-			GC     gcResult `json:"gc"`
-		}{schemaName, r})
-	} else {
-		err = printLines(w, gcLines(&r, o, terminalOf(w).page()))
-	}
-	if err != nil {
+	if err := o.print(cmd.OutOrStdout(), "gc", r, func(p page) []string {
+		return gcLines(&r, o, p)
+	}); err != nil {
 		return err
 	}
 	return gcFailed(&r, opt.Waiting)
@@ -128,7 +118,7 @@ func addTo(sum, known *uint64) {
 // gcFailed is what keeps the exit code from being 0.
 func gcFailed(r *gcResult, waiting []string) error {
 	if r.Failed > 0 {
-		return opFailed("gc", "", fmt.Errorf("%d could not be removed, for what their lines say",
+		return opFailed("", fmt.Errorf("%d could not be removed, for what their lines say",
 			r.Failed))
 	}
 	for _, name := range waiting {
@@ -140,11 +130,11 @@ func gcFailed(r *gcResult, waiting []string) error {
 			}
 			found = true
 			if b.Fate != ctl.FateRemoved && b.Fate != ctl.FateGarbage {
-				return opFailed("gc", name, fmt.Errorf("stays: %s", b.Reason))
+				return opFailed(name, fmt.Errorf("stays: %s", b.Reason))
 			}
 		}
 		if !found {
-			return &opError{op: "gc", name: name, problem: &ctl.Problem{Code: ctl.CodeNotFound,
+			return &opError{name: name, problem: &ctl.Problem{Code: ctl.CodeNotFound,
 				Message: "nothing of that name", Hint: new("shmctl gc lists what there is")}}
 		}
 	}

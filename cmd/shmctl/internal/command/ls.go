@@ -20,7 +20,7 @@ import (
 )
 
 func newList() *cobra.Command {
-	l := &look{op: "ls", render: listAll}
+	l := &look{render: listAll}
 	cmd := &cobra.Command{
 		Use:     "ls [NAME|GLOB]...",
 		Aliases: []string{"list"},
@@ -187,7 +187,6 @@ func processWords(p *ctl.Process) string {
 // look is what ls and show have in common: which queues, how often, how printed.
 type look struct {
 	output
-	op     string
 	dir    string
 	every  time.Duration
 	render func(f found, o *output, p page) []string
@@ -212,15 +211,12 @@ func (l *look) flags(cmd *cobra.Command) {
 }
 
 func (l *look) run(cmd *cobra.Command, args []string) error {
-	if err := l.check(cmd); err != nil {
-		return err
-	}
 	if l.every < 0 || cmd.Flags().Changed("watch") && l.every == 0 {
-		return &usageError{verb: l.op, err: fmt.Errorf("interval %v is not above 0", l.every)}
+		return wrong("interval %v is not above 0", l.every)
 	}
 	for _, pattern := range args {
 		if _, err := path.Match(pattern, ""); err != nil {
-			return &usageError{verb: l.op, err: fmt.Errorf("pattern %q: %w", pattern, err)}
+			return wrong("pattern %q: %w", pattern, err)
 		}
 	}
 	src := &source{path: l.dir}
@@ -256,14 +252,14 @@ func (l *look) collect(src *source, args []string) (all found, failed []error, e
 		if errors.Is(err, fs.ErrNotExist) && l.dir == "" && onlyPatterns(args) {
 			return all, nil, nil
 		}
-		return all, nil, opFailed(l.op, strings.Join(args, " "), err)
+		return all, nil, opFailed(strings.Join(args, " "), err)
 	}
 	if len(args) == 0 {
 		if all.queues, err = src.monitor.List(); err == nil {
 			all.objects, err = ctl.Objects(src.dir)
 		}
 		if err != nil {
-			err = opFailed(l.op, "", err)
+			err = opFailed("", err)
 		}
 		return all, nil, err
 	}
@@ -271,7 +267,7 @@ func (l *look) collect(src *source, args []string) (all found, failed []error, e
 	for _, arg := range args {
 		queues, objects, err := ctl.Names(src.dir)
 		if err != nil {
-			return all, nil, opFailed(l.op, arg, err)
+			return all, nil, opFailed(arg, err)
 		}
 		if isPattern(arg) {
 			all.matching(src, arg, queues, objects, seen)
@@ -332,7 +328,7 @@ func (l *look) failed(d *shm.Dir, name string, err error) error {
 		p.Hint = new(listHint(l.dir))
 		p.Message = "no queue of that name in " + d.Path()
 	}
-	return &opError{op: l.op, name: name, problem: p}
+	return &opError{name, p}
 }
 
 func (l *look) print(cmd *cobra.Command, all found) error {
@@ -357,11 +353,7 @@ func printFound(w io.Writer, all found) error {
 	if all.objects == nil {
 		all.objects = []ctl.Object{}
 	}
-	return printJSON(w, struct {
-		Schema  string       `json:"schema"`
-		Queues  []ctl.Queue  `json:"queues"`
-		Objects []ctl.Object `json:"objects"`
-	}{schemaName, all.queues, all.objects})
+	return printJSON(w, "queues", all.queues, "objects", all.objects)
 }
 
 func printLines(w io.Writer, lines []string) error {
@@ -402,7 +394,7 @@ func (l *look) frame(w io.Writer, s *screen, all found, failed []error, first bo
 	t := terminalOf(w)
 	lines := l.render(all, &l.output, t.page())
 	for _, err := range failed { // it was there before, or others are
-		if e := asOpError(err); e.problem.Code == ctl.CodeNotFound {
+		if e := asOpError(err, ""); e.problem.Code == ctl.CodeNotFound {
 			lines = append(lines, printable(e.name)+": gone")
 		}
 	}

@@ -29,11 +29,8 @@ type output struct {
 
 // flags adds what every verb with a result has.
 func (o *output) flags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVarP(&o.format, "output", "o", "table", "print a `table`, or json")
-	f.BoolVarP(&o.short, "json", "j", false, "same as -o json")
-	_ = cmd.RegisterFlagCompletionFunc("output",
-		cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	oneOf(cmd, &o.format, "output", "o", "print a `table`, or json", "table", "json")
+	cmd.Flags().BoolVarP(&o.short, "json", "j", false, "same as -o json")
 }
 
 func (o *output) tableFlags(cmd *cobra.Command) {
@@ -42,58 +39,57 @@ func (o *output) tableFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&o.raw, "numeric", "n", false, "print numbers in full, without k, M, KiB")
 }
 
-// check judges the flags after they were parsed.
-func (o *output) check(cmd *cobra.Command) error {
-	if o.format != "table" && o.format != "json" {
-		return &usageError{verb: verbPath(cmd),
-			err: fmt.Errorf("output %q is neither table nor json", o.format)}
-	}
-	return nil
-}
-
 func (o *output) json() bool { return o.short || o.format == "json" }
 
+// print says a result, as JSON under its key or in lines for people.
+func (o *output) print(w io.Writer, key string, result any, lines func(p page) []string) error {
+	if o.json() {
+		return printJSON(w, key, result)
+	}
+	return printLines(w, lines(terminalOf(w).page()))
+}
+
+// line is what people get of a result that is said in one line.
+func line(format string, args ...any) func(page) []string {
+	return func(page) []string { return []string{fmt.Sprintf(format, args...)} }
+}
+
 // played runs a tool to its end, shows how far it is on a terminal, and prints what it found, for
-// people or as JSON under its key. show is nil without a terminal.
+// people or as JSON under its key. A tool that nobody watches need not tell how far it is.
 func played[R interface {
 	comparable
 	Print(io.Writer)
 }](cmd *cobra.Command, o *output, key string,
-	run func(show func(format string, args ...any)) (R, error)) error {
-	p := &progress{w: cmd.ErrOrStderr(), term: terminalOf(cmd.ErrOrStderr())}
-	var show func(format string, args ...any)
-	if p.term.on {
-		show = p.line
-	}
-	report, err := run(show)
+	run func(*progress) (R, error)) error {
+	p := progressOf(cmd)
+	report, err := run(p)
 	p.clear()
+	if err != nil {
+		err = opFailed("", err)
+	}
 	var none R
 	switch {
 	case report == none:
 	case o.json():
-		text, e := json.Marshal(report)
-		if e == nil {
-			_, e = fmt.Fprintf(cmd.OutOrStdout(), `{"schema":%q,%q:%s}`+"\n", schemaName, key, text)
-		}
-		if e != nil {
-			return errors.Join(err, e)
-		}
+		err = errors.Join(err, printJSON(cmd.OutOrStdout(), key, report))
 	default:
 		report.Print(cmd.OutOrStdout())
 	}
-	if err != nil {
-		return opFailed(verbPath(cmd), "", err)
-	}
-	return nil
+	return err
 }
 
-// printJSON prints one object on one line, so that a stream of them can be read line by line.
-func printJSON(w io.Writer, v any) error {
-	text, err := json.Marshal(v)
-	if err != nil {
-		return err
+// printJSON prints keys and their values as one object on one line, so that a stream of them can be
+// read line by line.
+func printJSON(w io.Writer, pairs ...any) error {
+	line := fmt.Appendf(nil, `{"schema":%q`, schemaName)
+	for i := 0; i < len(pairs); i += 2 {
+		text, err := json.Marshal(pairs[i+1])
+		if err != nil {
+			return err
+		}
+		line = fmt.Appendf(line, ",%q:%s", pairs[i], text)
 	}
-	_, err = w.Write(append(text, '\n'))
+	_, err := w.Write(append(line, "}\n"...))
 	return err
 }
 

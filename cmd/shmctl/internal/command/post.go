@@ -42,7 +42,7 @@ type postResult struct {
 }
 
 func newPost() *cobra.Command {
-	p := &post{one: target{op: "post"}}
+	p := &post{}
 	cmd := &cobra.Command{
 		Use:   "post NAME",
 		Short: "Post a completion, an event, or an error, by hand",
@@ -90,16 +90,13 @@ queue is closed or overrun; what was posted before stays.`,
 }
 
 func (p *post) run(cmd *cobra.Command, args []string) error {
-	if err := p.check(cmd); err != nil {
-		return err
-	}
 	e, err := p.parse()
 	var ev *eventPost
 	if err == nil && (p.event != "" || p.fid != "" || p.payload != "") {
 		ev, err = p.parseEvent(&e)
 	}
 	if err != nil {
-		return &usageError{verb: "post", err: err}
+		return &usageError{err}
 	}
 	open := p.one.open
 	if p.wait > 0 { // also for the first queue ever
@@ -270,15 +267,8 @@ func (p *post) once(w *cq.Writer, e *cq.ErrorEntry) error {
 }
 
 func (p *post) print(cmd *cobra.Command, r postResult) error {
-	if p.json() {
-		return printJSON(cmd.OutOrStdout(), struct {
-			Schema string     `json:"schema"`
-			Post   postResult `json:"post"`
-		}{schemaName, r})
-	}
-	_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: posted %d, lane %d, index %d\n",
-		printable(r.Queue), r.Posted, r.Lane, r.Index)
-	return err
+	return p.output.print(cmd.OutOrStdout(), "post", r, line("%s: posted %d, lane %d, index %d",
+		printable(r.Queue), r.Posted, r.Lane, r.Index))
 }
 
 // eventPost is an event, or a failed operation if fault is set.

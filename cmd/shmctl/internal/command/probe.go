@@ -46,9 +46,6 @@ endpoint of this user that has queue 0, or whose program is on the interface, is
   shmctl probe eth0 -j | jq '.probe.findings[] | select(.ok | not)'`,
 		Args: takesOne("INTERFACE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.check(cmd); err != nil {
-				return err
-			}
 			return probe(cmd, &o, args[0])
 		},
 	}
@@ -59,7 +56,7 @@ endpoint of this user that has queue 0, or whose program is on the interface, is
 func probe(cmd *cobra.Command, o *output, name string) error {
 	r, err := xdp.Probe(name)
 	if err != nil {
-		return deviceFailed("probe", name, err)
+		return deviceFailed(name, err)
 	}
 	out := probeResult{Interface: r.Interface, Index: r.Index, MTU: r.MTU, Usable: r.Usable(),
 		Driver: orNil(r.Driver), Findings: []findingResult{}}
@@ -74,17 +71,11 @@ func probe(cmd *cobra.Command, o *output, name string) error {
 		}
 		out.Findings = append(out.Findings, one)
 	}
-	w := cmd.OutOrStdout()
-	if o.json() {
-		err = printJSON(w, struct {
-			Schema string      `json:"schema"`
-			Probe  probeResult `json:"probe"`
-		}{schemaName, out})
-	} else {
-		err = printLines(w, probeLines(&out, o, terminalOf(w).page()))
-	}
+	err = o.print(cmd.OutOrStdout(), "probe", out, func(p page) []string {
+		return probeLines(&out, o, p)
+	})
 	if err == nil && !out.Usable {
-		err = opFailed("probe", name, fmt.Errorf("no endpoint works here, for what the lines with ! say"))
+		err = opFailed(name, fmt.Errorf("no endpoint works here, for what the lines with ! say"))
 	}
 	return err
 }
@@ -119,8 +110,8 @@ func ownEndpoints(r *xdp.ProbeReport) map[string]string {
 }
 
 // deviceFailed gives errors of a device the codes that other verbs have for their like.
-func deviceFailed(op, name string, err error) error {
-	e := &opError{op: op, name: name, problem: ctl.NewProblem(err)}
+func deviceFailed(name string, err error) error {
+	e := &opError{name, ctl.NewProblem(err)}
 	if errors.Is(err, xdp.ErrNoDevice) || errors.Is(err, xdp.ErrNoQueue) {
 		e.problem.Code = ctl.CodeNotFound
 	}

@@ -51,9 +51,9 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	root.PersistentPreRun = func(*cobra.Command, []string) { running = true }
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !running {
-		err = &usageError{verb: verbPath(cmd), err: meant(cmd, err)}
+		err = &usageError{meant(cmd, err)}
 	}
-	return finish(err, stderr, wantsJSON(args))
+	return finish(verbPath(cmd), err, stderr, wantsJSON(args))
 }
 
 func newRoot() *cobra.Command {

@@ -15,10 +15,10 @@ import (
 // serve is one run of the verb.
 type serve struct {
 	output
-	dev, socket, queue, mode, bind string
-	allow                          []string
-	frames                         uint32
-	every                          time.Duration
+	dev, socket, queue string
+	allow              []string
+	frames             uint32
+	every              time.Duration
 
 	config device.Config
 }
@@ -65,18 +65,17 @@ NOTIFY_SOCKET is set), and shows its programs on a terminal.`,
 		device.DefaultPath("INTERFACE")+")")
 	f.StringArrayVar(&s.allow, "allow", nil, "`who` may connect, and how much they get; repeated")
 	f.Uint32Var(&s.frames, "frames", 4096, "frames of each queue (`n`)")
-	f.StringVar(&s.mode, "mode", "auto", "attach the program in `mode` auto, native or generic")
-	f.StringVar(&s.bind, "bind", "auto", "bind sockets in `mode` auto, copy or zerocopy")
+	oneOf(cmd, &s.config.Attach, "mode", "", "attach the program in `mode` auto, native or generic",
+		xdp.AttachAuto, xdp.AttachNative, xdp.AttachGeneric)
+	oneOf(cmd, &s.config.Socket.Mode, "bind", "", "bind sockets in `mode` auto, copy or zerocopy",
+		xdp.BindAuto, xdp.BindCopy, xdp.BindZeroCopy)
 	f.DurationVar(&s.every, "interval", time.Second, "`time` between two looks on a terminal")
 	return cmd
 }
 
 func (s *serve) run(cmd *cobra.Command, _ []string) error {
-	if err := s.check(cmd); err != nil {
-		return err
-	}
 	if err := s.configure(); err != nil {
-		return &usageError{verb: "serve", err: err}
+		return &usageError{err}
 	}
 	return s.serve(cmd)
 }
@@ -86,7 +85,8 @@ func (s *serve) configure() error {
 	if s.dev == "" {
 		return errors.New("--dev is missing: which interface?")
 	}
-	c := device.Config{Interface: s.dev, Frames: s.frames}
+	c := s.config
+	c.Interface, c.Frames = s.dev, s.frames
 	if s.queue != "all" {
 		n, err := strconv.ParseUint(s.queue, 10, 16)
 		if err != nil {
@@ -101,13 +101,6 @@ func (s *serve) configure() error {
 		}
 		c.Allow = append(c.Allow, a)
 	}
-	var ok bool
-	if c.Attach, ok = named(s.mode, xdp.AttachAuto, xdp.AttachNative, xdp.AttachGeneric); !ok {
-		return fmt.Errorf("mode %q is none of auto, native and generic", s.mode)
-	}
-	if c.Socket.Mode, ok = named(s.bind, xdp.BindAuto, xdp.BindCopy, xdp.BindZeroCopy); !ok {
-		return fmt.Errorf("bind %q is none of auto, copy and zerocopy", s.bind)
-	}
 	if s.frames == 0 || s.every <= 0 {
 		return fmt.Errorf("%d frames, looks every %v: both must be above 0", s.frames, s.every)
 	}
@@ -116,16 +109,6 @@ func (s *serve) configure() error {
 	}
 	s.config = c
 	return nil
-}
-
-// named finds a value by what it prints as.
-func named[T fmt.Stringer](text string, values ...T) (v T, ok bool) {
-	for _, v := range values {
-		if v.String() == text {
-			return v, true
-		}
-	}
-	return v, false
 }
 
 // serveStatus is what the verb prints: when it is ready, and when it ends.

@@ -22,11 +22,11 @@ import (
 func (s *serve) serve(cmd *cobra.Command) (err error) {
 	ifi, err := net.InterfaceByName(s.dev)
 	if err != nil {
-		return serveFailed(s.dev, fmt.Errorf("%w: %w", xdp.ErrNoDevice, err))
+		return deviceFailed(s.dev, fmt.Errorf("%w: %w", xdp.ErrNoDevice, err))
 	}
 	table, err := netif.OpenTable(ifi.Index, netif.TableOptions{})
 	if err != nil {
-		return serveFailed(s.dev, err)
+		return deviceFailed(s.dev, err)
 	}
 	defer table.Close()
 	s.config.Resolver = table
@@ -39,12 +39,12 @@ func (s *serve) serve(cmd *cobra.Command) (err error) {
 	}
 	l, err := s.listen()
 	if err != nil {
-		return serveFailed(s.socket, err)
+		return deviceFailed(s.socket, err)
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
 	server, err := device.NewServer(cmd.Context(), s.config)
 	if err != nil {
-		return serveFailed(s.dev, err)
+		return deviceFailed(s.dev, err)
 	}
 	if err := s.print(cmd, server, "ready"); err != nil {
 		return errors.Join(err, server.Close())
@@ -55,7 +55,7 @@ func (s *serve) serve(cmd *cobra.Command) (err error) {
 	err = s.follow(cmd, server, show, served)
 	err = errors.Join(err, server.Close())
 	if err != nil {
-		return serveFailed(s.dev, err)
+		return deviceFailed(s.dev, err)
 	}
 	return s.print(cmd, server, "ended")
 }
@@ -120,22 +120,13 @@ func (s *serve) print(cmd *cobra.Command, server *device.Server, state string) e
 	for _, a := range s.config.Allow {
 		v.Allow = append(v.Allow, a.String())
 	}
-	w := cmd.OutOrStdout()
-	if s.json() {
-		return printJSON(w, struct {
-			Schema string      `json:"schema"`
-			Serve  serveStatus `json:"serve"`
-		}{schemaName, v})
-	}
-	var err error
+	text := line("ended: %d applications, %d refused, %d packets received", v.Admitted, v.Refused,
+		v.Received)
 	if state == "ready" {
-		_, err = fmt.Fprintf(w, "serving %s (queues: %d, program: %s, sockets: %s) at %s\n",
-			printable(name), queues, v.Mode, v.Bind, printable(s.socket))
-	} else {
-		_, err = fmt.Fprintf(w, "ended: %d applications, %d refused, %d packets received\n",
-			v.Admitted, v.Refused, v.Received)
+		text = line("serving %s (queues: %d, program: %s, sockets: %s) at %s", printable(name), queues,
+			v.Mode, v.Bind, printable(s.socket))
 	}
-	return err
+	return s.output.print(cmd.OutOrStdout(), "serve", v, text)
 }
 
 // listen makes the socket, and the directory of the default path.
@@ -160,5 +151,3 @@ func notifyReady() {
 		_ = c.Close()
 	}
 }
-
-func serveFailed(name string, err error) error { return deviceFailed("serve", name, err) }

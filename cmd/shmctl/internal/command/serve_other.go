@@ -9,5 +9,5 @@ import (
 )
 
 func (s *serve) serve(*cobra.Command) error {
-	return opFailed("serve", s.dev, errors.ErrUnsupported)
+	return opFailed(s.dev, errors.ErrUnsupported)
 }

@@ -16,7 +16,7 @@ import (
 )
 
 func newShow() *cobra.Command {
-	l := &look{op: "show", render: showAll}
+	l := &look{render: showAll}
 	cmd := &cobra.Command{
 		Use:   "show NAME|GLOB...",
 		Short: "Show all that is known of queues and their lanes, or of other objects",

@@ -1,8 +1,6 @@
 package command
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"github.com/shmring/shmring/cq"
@@ -19,7 +17,7 @@ type signalResult struct {
 
 func newSignal() *cobra.Command {
 	var o output
-	one := target{op: "signal"}
+	var one target
 	cmd := &cobra.Command{
 		Use:   "signal NAME",
 		Short: "End a blocking read of a queue",
@@ -33,9 +31,6 @@ dead or left it: the signal would end the first read of a successor, to whom nob
   shmctl signal orders -j | jq .signal.waiting`,
 		Args: takesOne("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.check(cmd); err != nil {
-				return err
-			}
 			return signalQueue(cmd, &o, &one, args[0])
 		},
 	}
@@ -61,17 +56,10 @@ func signalQueue(cmd *cobra.Command, o *output, one *target, name string) error 
 	if b := before.Bell; b != nil {
 		r.Waiting = b.Armed
 	}
-	if o.json() {
-		return printJSON(cmd.OutOrStdout(), struct {
-			Schema string       `json:"schema"`
-			Signal signalResult `json:"signal"`
-		}{schemaName, r})
-	}
 	what := "nobody waits: the next read that would block takes it"
 	if r.Waiting {
 		what = "somebody waited"
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: signaled, reader %s; %s\n", printable(name),
-		processWords(r.Reader), what)
-	return err
+	return o.print(cmd.OutOrStdout(), "signal", r, line("%s: signaled, reader %s; %s",
+		printable(name), processWords(r.Reader), what))
 }

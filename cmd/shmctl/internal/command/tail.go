@@ -27,7 +27,7 @@ type tail struct {
 }
 
 func newTail() *cobra.Command {
-	t := &tail{one: target{op: "tail"}}
+	t := &tail{}
 	cmd := &cobra.Command{
 		Use:   "tail NAME",
 		Short: "Show the last entries of a queue, without taking them",
@@ -58,14 +58,11 @@ again under its name is followed too. Entries that were overwritten between two 
 }
 
 func (t *tail) run(cmd *cobra.Command, args []string) error {
-	if err := t.check(cmd); err != nil {
-		return err
-	}
 	if t.n < 0 {
-		return &usageError{verb: "tail", err: fmt.Errorf("--count %d is less than none", t.n)}
+		return wrong("--count %d is less than none", t.n)
 	}
 	if t.every <= 0 {
-		return &usageError{verb: "tail", err: fmt.Errorf("interval %v is not above 0", t.every)}
+		return wrong("interval %v is not above 0", t.every)
 	}
 	d, err := t.one.open(args[0])
 	if err != nil {
@@ -117,13 +114,9 @@ func (t *tail) goOn(ctx context.Context, m *ctl.Monitor, name string, w, stderr 
 }
 
 func (t *tail) print(w io.Writer, got ctl.Tail) error {
-	if t.json() {
-		return printJSON(w, struct {
-			Schema string   `json:"schema"`
-			Tail   ctl.Tail `json:"tail"`
-		}{schemaName, got})
-	}
-	return printLines(w, tailLines(&got, &t.output, terminalOf(w).page()))
+	return t.output.print(w, "tail", got, func(p page) []string {
+		return tailLines(&got, &t.output, p)
+	})
 }
 
 func tailLines(got *ctl.Tail, o *output, p page) []string {

@@ -16,10 +16,7 @@ import (
 
 // target is what the verbs for one queue have in common: where it is, its name, and what to say if
 // it is not there.
-type target struct {
-	op  string
-	dir string
-}
+type target struct{ dir string }
 
 func (o *target) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.dir, "dir", "", "`directory` of the queues")
@@ -50,7 +47,7 @@ func (o *target) open(name string) (*shm.Dir, error) {
 		return nil, o.failed(name, err)
 	}
 	if err != nil {
-		return nil, opFailed(o.op, name, err)
+		return nil, opFailed(name, err)
 	}
 	return d, nil
 }
@@ -59,7 +56,7 @@ func (o *target) open(name string) (*shm.Dir, error) {
 func (o *target) make(name string) (*shm.Dir, error) {
 	d, err := shm.OpenDir(o.dir)
 	if err != nil {
-		return nil, opFailed(o.op, name, err)
+		return nil, opFailed(name, err)
 	}
 	return d, nil
 }
@@ -83,7 +80,7 @@ func (o *target) failed(name string, err error) error {
 	case p.Hint == nil:
 		p.Hint = remedy(err, name)
 	}
-	return &opError{op: o.op, name: name, problem: p}
+	return &opError{name, p}
 }
 
 // kindBeside is the kind of an object that stands where a queue was meant.

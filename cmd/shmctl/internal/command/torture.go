@@ -57,9 +57,6 @@ func newTorture() *cobra.Command {
   shmctl torture --kills 1000`,
 		Args: takesNone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(cmd); err != nil {
-				return err
-			}
 			if err := settleTorture(cmd, &opt); err != nil {
 				return err
 			}
@@ -83,10 +80,8 @@ func newTorture() *cobra.Command {
 		"that can play here)")
 	_ = cmd.RegisterFlagCompletionFunc("roles", cobra.FixedCompletions(torture.Roles(),
 		cobra.ShellCompDirectiveNoFileComp))
-	f.StringVar(&opt.Trust, "trust", torture.TrustBoth, "`kind` of the queues met over sockets: "+
-		"both, user, others")
-	_ = cmd.RegisterFlagCompletionFunc("trust", cobra.FixedCompletions([]string{torture.TrustBoth,
-		torture.SameUser, torture.CrossUser}, cobra.ShellCompDirectiveNoFileComp))
+	oneOf(cmd, &opt.Trust, "trust", "", "`kind` of the queues met over sockets: both, user, others",
+		torture.TrustBoth, torture.SameUser, torture.CrossUser)
 	f.StringVar(&opt.Dir, "dir", "", "`directory` in which that of the run is made")
 	cmd.AddCommand(newHostile(), newSoak())
 	return cmd
@@ -94,10 +89,9 @@ func newTorture() *cobra.Command {
 
 // settleTorture refuses options that do not go together, and fills in what follows from them.
 func settleTorture(cmd *cobra.Command, opt *torture.Options) error {
-	wrong := func(err error) error { return &usageError{verb: "torture", err: err} }
 	f := cmd.Flags()
 	if opt.Duration < 0 || f.Changed("duration") && opt.Duration == 0 {
-		return wrong(fmt.Errorf("duration %v is not positive", opt.Duration))
+		return wrong("duration %v is not positive", opt.Duration)
 	}
 	if (opt.Kills > 0 || opt.UntilSteps > 0) && !f.Changed("duration") {
 		opt.Duration = 0
@@ -107,17 +101,11 @@ func settleTorture(cmd *cobra.Command, opt *torture.Options) error {
 	}
 	for _, name := range opt.Roles {
 		if !slices.Contains(torture.Roles(), name) {
-			return wrong(fmt.Errorf("no role %q: there are %s", name,
-				strings.Join(torture.Roles(), ", ")))
+			return wrong("no role %q: there are %s", name, strings.Join(torture.Roles(), ", "))
 		}
 	}
 	if opt.Steps && !crash.On {
-		return wrong(errors.New("this shmctl has no steps: build it with -tags shmring_steps"))
-	}
-	switch opt.Trust {
-	case torture.TrustBoth, torture.SameUser, torture.CrossUser:
-	default:
-		return wrong(fmt.Errorf("trust %q is none of both, user and others", opt.Trust))
+		return wrong("this shmctl has no steps: build it with -tags shmring_steps")
 	}
 	if !f.Changed("seed") {
 		opt.Seed = rand.Uint64()
@@ -182,7 +170,7 @@ func newTortureReport() *cobra.Command {
 				err = errors.New("no report of torture, soak or hostile")
 			}
 			if err != nil {
-				return opFailed("torture report", args[0], err)
+				return opFailed(args[0], err)
 			}
 			return nil
 		},
@@ -190,10 +178,10 @@ func newTortureReport() *cobra.Command {
 }
 
 func runTorture(cmd *cobra.Command, o *output, opt torture.Options) error {
-	return played(cmd, o, "torture", func(show func(string, ...any)) (*torture.Report, error) {
-		if show != nil {
+	return played(cmd, o, "torture", func(p *progress) (*torture.Report, error) {
+		if p.term.on {
 			opt.Progress = func(done time.Duration, r *torture.Report) {
-				show("%v: %d kills, %d read, %d again, %d lost, %d duplicate", done.Round(time.Second),
+				p.line("%v: %d kills, %d read, %d again, %d lost, %d duplicate", done.Round(time.Second),
 					r.Kills, r.Read, r.Redelivered, r.Lost, r.Duplicate)
 			}
 		}
@@ -235,7 +223,6 @@ func newHostile() *cobra.Command {
 		o   output
 		opt hostile.Options
 	)
-	const verb = "torture hostile"
 	cmd := &cobra.Command{
 		Use:   "hostile",
 		Short: "Have peers write anything and prove that it harms nobody else",
@@ -245,16 +232,13 @@ func newHostile() *cobra.Command {
   shmctl torture hostile --surfaces lane,reader`,
 		Args: takesNone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(cmd); err != nil {
-				return err
-			}
 			if opt.Mutations == 0 {
-				return &usageError{verb: verb, err: errors.New("0 mutations prove nothing")}
+				return wrong("0 mutations prove nothing")
 			}
 			for _, name := range opt.Surfaces {
 				if !slices.Contains(hostile.Names(), name) {
-					return &usageError{verb: verb, err: fmt.Errorf("no surface %q: there are %s", name,
-						strings.Join(hostile.Names(), ", "))}
+					return wrong("no surface %q: there are %s", name,
+						strings.Join(hostile.Names(), ", "))
 				}
 			}
 			if !cmd.Flags().Changed("seed") {
@@ -276,10 +260,10 @@ func newHostile() *cobra.Command {
 }
 
 func runHostile(cmd *cobra.Command, o *output, opt hostile.Options) error {
-	return played(cmd, o, "hostile", func(show func(string, ...any)) (*hostile.Report, error) {
-		if show != nil {
+	return played(cmd, o, "hostile", func(p *progress) (*hostile.Report, error) {
+		if p.term.on {
 			opt.Progress = func(r *hostile.Report) {
-				show("%d surfaces: %d mutations, %d poisoned, %d refused", len(r.Surfaces), r.Mutations,
+				p.line("%d surfaces: %d mutations, %d poisoned, %d refused", len(r.Surfaces), r.Mutations,
 					r.Poisoned, r.Refused)
 			}
 		}
@@ -319,16 +303,13 @@ func newSoak() *cobra.Command {
   shmctl torture soak --duration 8h -o json > soak.json`,
 		Args: takesNone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(cmd); err != nil {
-				return err
-			}
 			if opt.Duration <= 0 || opt.Round <= 0 {
-				return &usageError{verb: "torture soak", err: fmt.Errorf(
-					"duration %v and round %v have to be positive", opt.Duration, opt.Round)}
+				return wrong(
+					"duration %v and round %v have to be positive", opt.Duration, opt.Round)
 			}
 			if opt.UntilSteps > 0 && !crash.On {
-				return &usageError{verb: "torture soak", err: errors.New("this shmctl has no steps: " +
-					"build it with -tags shmring_steps")}
+				return wrong("this shmctl has no steps: " +
+					"build it with -tags shmring_steps")
 			}
 			opt.Steps = crash.On
 			if !cmd.Flags().Changed("seed") {
@@ -350,10 +331,10 @@ func newSoak() *cobra.Command {
 }
 
 func runSoak(cmd *cobra.Command, o *output, opt soak.Options) error {
-	return played(cmd, o, "soak", func(show func(string, ...any)) (*soak.Report, error) {
-		if show != nil {
+	return played(cmd, o, "soak", func(p *progress) (*soak.Report, error) {
+		if p.term.on {
 			opt.Progress = func(done time.Duration, r *soak.Report) {
-				show("%v: %d rounds, %d operations, %d kills, %d mutations, %d lost, %d found",
+				p.line("%v: %d rounds, %d operations, %d kills, %d mutations, %d lost, %d found",
 					done.Round(time.Second), r.Rounds, r.Operations, r.Kills, r.Mutations, r.Lost,
 					len(r.Violations))
 			}

@@ -2,7 +2,6 @@ package command
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -35,18 +34,9 @@ func newVersion() *cobra.Command {
   shmctl version -j | jq -r .version.abi`,
 		Args: takesNone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(cmd); err != nil {
-				return err
-			}
 			v := readVersion()
-			if o.json() {
-				return printJSON(cmd.OutOrStdout(), struct {
-					Schema  string      `json:"schema"`
-					Version versionInfo `json:"version"`
-				}{schemaName, v})
-			}
-			_, err := io.WriteString(cmd.OutOrStdout(), versionText(v))
-			return err
+			return o.print(cmd.OutOrStdout(), "version", v,
+				line("%s", strings.TrimSuffix(versionText(v), "\n")))
 		},
 	}
 	o.flags(cmd)

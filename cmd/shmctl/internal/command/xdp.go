@@ -61,7 +61,7 @@ type queueRef struct {
 
 func newXDP() *cobra.Command {
 	var o output
-	one := target{op: "xdp"}
+	var one target
 	cmd := &cobra.Command{
 		Use:   "xdp [NAME|INTERFACE|GLOB]...",
 		Short: "List endpoints on network devices, and what their rings count",
@@ -82,9 +82,6 @@ What a dead process has left is removed.`,
   shmctl xdp eth0               whole, those on one interface
   shmctl xdp -j | jq '.endpoints[].counters.rx_queue_full'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.check(cmd); err != nil {
-				return err
-			}
 			return listEndpoints(cmd, &o, &one, args)
 		},
 	}
@@ -98,29 +95,22 @@ func listEndpoints(cmd *cobra.Command, o *output, one *target, args []string) er
 	if err != nil {
 		return err
 	}
-	if o.json() {
-		return printJSON(cmd.OutOrStdout(), struct {
-			Schema    string         `json:"schema"`
-			Endpoints []endpointInfo `json:"endpoints"`
-		}{schemaName, infos})
-	}
-	w := cmd.OutOrStdout()
-	p := terminalOf(w).page()
-	if len(args) == 0 {
-		return printLines(w, endpointLines(infos, o, p))
-	}
-	var out []string
-	for i := range infos {
-		out = append(out, showEndpoint(&infos[i], o, p)...)
-	}
-	return printLines(w, out)
+	return o.print(cmd.OutOrStdout(), "endpoints", infos, func(p page) (out []string) {
+		if len(args) == 0 {
+			return endpointLines(infos, o, p)
+		}
+		for i := range infos {
+			out = append(out, showEndpoint(&infos[i], o, p)...)
+		}
+		return out
+	})
 }
 
 // endpoints returns those that args name, all if there are none. What is no pattern must exist.
 func endpoints(one *target, args []string) ([]endpointInfo, error) {
 	for _, a := range args {
 		if _, err := path.Match(a, ""); err != nil {
-			return nil, &usageError{verb: one.op, err: fmt.Errorf("pattern %q: %w", a, err)}
+			return nil, wrong("pattern %q: %w", a, err)
 		}
 	}
 	d, err := shm.FindDir(one.dir)
@@ -128,12 +118,12 @@ func endpoints(one *target, args []string) ([]endpointInfo, error) {
 		return []endpointInfo{}, nil // before the first object there is no directory
 	}
 	if err != nil {
-		return nil, opFailed(one.op, strings.Join(args, " "), err)
+		return nil, opFailed(strings.Join(args, " "), err)
 	}
 	defer d.Close()
 	all, err := xstatus.List(d)
 	if err != nil && len(all) == 0 {
-		return nil, opFailed(one.op, "", err)
+		return nil, opFailed("", err)
 	}
 	infos := []endpointInfo{}
 	found := map[string]bool{}
@@ -150,7 +140,7 @@ func endpoints(one *target, args []string) ([]endpointInfo, error) {
 	}
 	for _, a := range args {
 		if !found[a] && !isPattern(a) {
-			return nil, opFailed(one.op, a, fmt.Errorf("no endpoint of that name, and none on an "+
+			return nil, opFailed(a, fmt.Errorf("no endpoint of that name, and none on an "+
 				"interface of that name: %w", fs.ErrNotExist))
 		}
 	}
