@@ -19,13 +19,13 @@ var errNoProcess = shm.Sentinel("no such process", syscall.ENOENT)
 // Findings are named PID/FD and by the name in the object's header, after that of the queue for a
 // lane.
 //
-// A lane is held against the queue's words where the process reads that queue, else by itself. What
-// the process closes meanwhile is not reported. An error says what could not be checked, beside
-// what was found: fs.ErrNotExist if there is no such process, fs.ErrPermission for one of another
-// user (it takes that user, or root), and for single objects of other users that a process was
-// given. With more objects than descriptors for them, or than 16384, it is EMFILE, and those that
-// there was room for are checked. What is mapped and not open takes root in any case. Where there
-// is no /proc it is errors.ErrUnsupported.
+// A lane is compared with the queue's words if the process reads that queue, else checked by
+// itself. What the process closes meanwhile is not reported. An error says what could not be
+// checked, beside what was found: fs.ErrNotExist if there is no such process, fs.ErrPermission for
+// one of another user (it takes that user, or root), and for single objects of other users that a
+// process was given. With more objects than descriptors for them, or than 16384, it is EMFILE, and
+// those that there was room for are checked. What is mapped and not open takes root in any case.
+// Where there is no /proc it is errors.ErrUnsupported.
 func CheckProcess(o CheckOptions, pid int) (CheckReport, error) {
 	r := CheckReport{Undecided: []string{}, Findings: []Finding{}}
 	p, err := openProcess(pid)

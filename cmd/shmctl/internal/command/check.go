@@ -25,7 +25,7 @@ directory of a queue or to one of many, which may belong to another user: readin
 --pid checks what a process has open or mapped, also what has no name: queues, lanes, counters and
 vectors that are passed by descriptor, and the frames, status pages and submissions of a device
 process. That takes the user of the process, or root. NAME is then PID/FD, and the name in the
-header. A lane is held against its queue's words where the process reads that queue.
+header. A lane is compared with its queue's words if the process reads that queue.
 
 Of frames the numbers are checked: those in each state add up to all that an endpoint has, and no
 more are out than a device process gave to an application. Which frame is in which state is not in

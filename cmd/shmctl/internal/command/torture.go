@@ -198,13 +198,13 @@ const hostileLong = `Have peers write anything and prove that it harms nobody el
 It starts real processes of different users: attackers, who may attach, those that they attack, and
 bystanders on the same queues. Attackers scribble chosen and random values over every word of shared
 memory that they may write, at full speed, while they attach, post, read and ring through the
-library; and they send broken, half and too many messages over sockets. What they do to is
+library; and they send broken, half and too many messages over sockets. Whoever they attack is
 
   - never ended by it, by a panic or an access outside of a mapping, which all have pages on both
     sides that nobody may touch,
   - never held up, nor made to work without bound in one call,
-  - told by errors that can be asked for what they are,
-  - and as before when the attackers are gone.
+  - told what is wrong, by errors that a program can ask for,
+  - and as it was when the attackers are gone.
 
 Entries of bystanders carry a seal that attackers cannot make: all are read, once and in order.
 At borders between users newcomers of one more user come, post and leave all the while; who is
