@@ -120,7 +120,7 @@
 // the bell of each process that waits on sets or channels, bell-<uuid>.
 //
 // A queue without a name is the same objects as memfds, without the FIFO: the reader's eventfd
-// passes over the socket with them. Nobody can cut them, for they are sealed.
+// passes over the socket with them. Nobody can truncate them, for they are sealed.
 //
 // A lane's writer may be replaced: the next one takes the object over at its old tail and adds a
 // line {generation, first index} to its epochs. The same holds for the reader.
@@ -136,9 +136,9 @@
 // once, bounded and then used, so that no byte that a broken peer writes costs more than an error.
 // What an entry says is its writer's word, the context included: [Lane] says whose word it is.
 //
-// A process can do one thing to others of its own user, whom it could kill as well: cut a file of a
-// queue with a name, as truncate(1) does. The memory is gone then, and the next access ends with
-// SIGBUS each process that has the queue open. That threatens only objects in a directory that this
-// user alone may enter, and tools survive it. A queue without a name cannot be cut. The name of
-// what was cut is free again when its owner is dead: [Create], [Open] and [Remove] find that out.
+// A process can do one thing to others of its own user, whom it could kill as well: truncate a file
+// of a queue with a name. The memory is gone then, and the next access ends with SIGBUS each
+// process that has the queue open. That threatens only objects in a directory that this user alone
+// may enter, and tools survive it. A queue without a name cannot be truncated. The name of what was
+// truncated is free again when its owner is dead: [Create], [Open] and [Remove] find that out.
 package cq

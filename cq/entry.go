@@ -181,7 +181,8 @@ type ErrorEntry struct {
 	// as its capacity goes, and sets the length; so one entry can be read into again and again. A
 	// post of more than ErrDataMaxBytes is refused.
 	ErrData []byte
-	// ErrDataBytes is how much there was: more than len(ErrData) if that was cut. A post ignores it.
+	// ErrDataBytes is how much there was: more than len(ErrData) if that was truncated. A post ignores
+	// it.
 	ErrDataBytes int
 	// Redelivered is set if an earlier reader may have seen the entry.
 	Redelivered bool

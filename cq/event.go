@@ -106,7 +106,8 @@ type EventError struct {
 	// as its capacity goes, and sets the length; so one entry can be read into again and again. A
 	// write of more than EventOptions.DataMaxBytes is refused.
 	ErrData []byte
-	// ErrDataBytes is how much there was: more than len(ErrData) if that was cut. A write ignores it.
+	// ErrDataBytes is how much there was: more than len(ErrData) if that was truncated. A write
+	// ignores it.
 	ErrDataBytes int
 	// Redelivered is set by a read if an earlier reader had peeked at the entry.
 	Redelivered bool

@@ -15,10 +15,10 @@ import (
 )
 
 // CreateAnonymous makes a queue without a name in any file system and becomes its reader. Its
-// memory is sealed memfds, which nobody can cut or find: writers of the same user get them over a
-// connected socket, by [Queue.Accept] here and [AttachConn] there. name, of up to 64 bytes, shows
-// in /proc and in errors only; two queues may have the same. All memory goes with the last process
-// that has it.
+// memory is sealed memfds, which nobody can truncate or find: writers of the same user get them
+// over a connected socket, by [Queue.Accept] here and [AttachConn] there. name, of up to 64 bytes,
+// shows in /proc and in errors only; two queues may have the same. All memory goes with the last
+// process that has it.
 //
 // The queue lives as long as its reader: Detach is errors.ErrUnsupported, and Options.Lifetime
 // means nothing. Otherwise it is what [Create] makes. Errors are those of creating shared memory.

@@ -32,7 +32,7 @@ func SignalQueue(d *shm.Dir, name string) error {
 			Hint: "its reader never blocks"}
 	}
 	if err == nil {
-		// Whoever owns the file may cut it meanwhile, and we are perhaps only a tool.
+		// Whoever owns the file may truncate it meanwhile, and we are perhaps only a tool.
 		fault := shm.Guard(func() {
 			if err = hasReader(obj, name); err == nil {
 				err = signalFrom(door, obj, o)

@@ -74,7 +74,7 @@ func (o Options) resolveTrust(op, name string) (Options, error) {
 
 func errNamedTrust(op, name string) error {
 	return &Error{Pkg: kind.Pkg, Op: op, Name: name, Field: "Trust", Got: CrossUser, Want: SameUser,
-		Err: errors.ErrUnsupported, Hint: "whoever may enter a directory of queues may cut them: " +
+		Err: errors.ErrUnsupported, Hint: "whoever may enter a directory of queues may truncate them: " +
 			"use CreateAnonymous for other users"}
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// about looks at an object that is mapped, which whoever owns its file may cut.
+// about looks at an object that is mapped, which whoever owns its file may truncate.
 func about(obj *shm.Object) (a About, owner Process, err error) {
 	life, err := obj.Life()
 	if err != nil {

@@ -136,7 +136,7 @@ func showObject(d *shm.Dir, name string, seats func(shm.UUID) []string) (Object,
 	obj, err := d.Open(name, shm.Inspect)
 	if err == nil {
 		defer obj.Close()
-		// Whoever made the file may cut it at any moment.
+		// Whoever made the file may truncate it at any moment.
 		if fault := shm.Guard(func() { err = o.describe(obj) }); fault != nil {
 			err = fault
 		}

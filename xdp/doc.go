@@ -108,4 +108,12 @@
 //
 // The package works on Linux from 5.10 on; elsewhere it compiles, and its functions return errors
 // that wrap errors.ErrUnsupported.
+//
+// # Files
+//
+//	umem, frames, record, core        memory, and who owns which frame of it
+//	ring, pool, order, maprings       the rings that the kernel shares
+//	socket, kick, busy, netdev        system calls: a socket, its queue, its device
+//	program, rule, attached, bpf/     steering: rules, and the program in C
+//	probe, sim, tap                   what a device can do; a kernel for tests; a copy of packets
 package xdp

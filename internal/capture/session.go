@@ -44,10 +44,10 @@ type Session struct {
 	m       memory
 	in      *ring.Consumer[record]
 	packet  Packet // of the Read that is going on
-	bytes   []byte // of packet: the memory is the endpoint's to write, and any process's to cut
+	bytes   []byte // of packet: the memory is the endpoint's to write, and any process's to truncate
 	dropped uint64
 	counts  Counts
-	fault   error // the file was cut: nothing of it is touched any more
+	fault   error // the file was truncated: nothing of it is touched any more
 	done    bool
 }
 
@@ -106,14 +106,14 @@ func lives(d *shm.Dir, id shm.UUID) bool {
 	return err == nil && life == shm.Alive
 }
 
-// guard runs f, which touches the capture, unless that was found cut.
+// guard runs f, which touches the capture, unless that was found truncated.
 func (s *Session) guard(f func()) {
 	if s.fault == nil {
 		s.fault = shm.Guard(f)
 	}
 }
 
-// state is that of a capture that is over, if it was cut.
+// state is that of a capture that is over, if it was truncated.
 func (s *Session) state() uint64 {
 	state := uint64(stateLeft)
 	s.guard(func() { state = s.m.state.Load() })
@@ -135,7 +135,7 @@ func (s *Session) TargetLives() bool {
 
 // Read calls f with packets that wait, at most n, and returns how many. Packet and bytes are valid
 // during the call only. Errors are those of f, which end it, of package ring if the endpoint wrote
-// impossible indices, and [shm.ErrTruncated] if somebody cut the file, from then on.
+// impossible indices, and [shm.ErrTruncated] if somebody truncated the file, from then on.
 func (s *Session) Read(n int, f func(*Packet) error) (int, error) {
 	waiting, k := 0, 0
 	s.guard(func() {
@@ -174,7 +174,7 @@ func (s *Session) take(index uint64) {
 	s.dropped = r.Dropped
 }
 
-// Counts returns the totals so far; those before, if the file was cut since.
+// Counts returns the totals so far; those before, if the file was truncated since.
 func (s *Session) Counts() Counts {
 	s.guard(func() { s.counts = Counts{Seen: s.m.seen.Load(), Dropped: s.m.dropped.Load()} })
 	return s.counts
@@ -217,7 +217,7 @@ type Tap struct {
 	room  []byte  // for its bytes
 	open  bool    // parts are to come
 	ready int     // records written and not published
-	cut   bool    // the file was cut by somebody: nothing of it is touched any more
+	cut   bool    // the file was truncated by somebody: nothing of it is touched any more
 }
 
 // Attach joins the capture with this UUID that a tool has made in a directory. queue is what stands
@@ -309,8 +309,8 @@ func (t *Tap) publish() {
 	t.m.dropped.Store(t.dropped)
 }
 
-// Alive reports whether the tool still has the capture open, and nobody cut it. It costs a system
-// call.
+// Alive reports whether the tool still has the capture open, and nobody truncated it. It costs a
+// system call.
 func (t *Tap) Alive() bool {
 	life, err := t.obj.Life()
 	return err == nil && life == shm.Alive && !t.cut && t.out.Err() == nil

@@ -52,7 +52,7 @@ type Options struct {
 	// Kinds are those that are meant, all if there are none: else the error is shm.ErrKind.
 	Kinds []shm.Kind
 	// Object is the one that is meant, any if it is zero. Another one is fs.ErrNotExist, and so
-	// is one that was cut: whose it was is not known.
+	// is one that was truncated: whose it was is not known.
 	Object shm.UUID
 
 	forNew bool // to make room for a new one, which asks for the name

@@ -41,7 +41,7 @@ func Look(d *shm.Dir, name string) (Snapshot, error) {
 	if s.Life, err = obj.Life(); err != nil {
 		return s, err
 	}
-	// Whoever made the file may cut it at any moment.
+	// Whoever made the file may truncate it at any moment.
 	if fault := shm.Guard(func() { err = s.read(obj) }); fault != nil {
 		err = fault
 	}

@@ -112,4 +112,12 @@
 // beyond sending, injecting and receiving loaned frames.
 //
 // The server works on Linux; the package compiles elsewhere, without it.
+//
+// # Files
+//
+//	config, allow, hello, wire, command       what both sides agree on
+//	listen, admit, serve, server              applications come to the server
+//	engine, deliver, sends, parked, inplace   its loop; app, ports, ways: what it knows of each
+//	dial, endpoint, frames, keep, settle      the application's side
+//	check, observe, reports, memory, words    for tools; memory that is passed
 package device

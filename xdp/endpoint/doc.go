@@ -71,4 +71,12 @@
 // sense is counted and dropped. So is the kernel's word about frames, by package xdp. Readers in
 // other processes cannot write to frames; what they return is checked against the frame table.
 // Source addresses of datagrams are what the sender wrote.
+//
+// # Files
+//
+//	config, endpoint, events, stats             what is opened, and what it says
+//	progress, run, complete, staged             the loop, and what completes when
+//	receive, source, posted, multirecv, jumbo   a packet becomes a completion
+//	send, sendframe, injectmsg, forward, level  an operation becomes a packet
+//	release, cancel, peers, multicast, shim     what both need; monitor, object: for tools
 package endpoint

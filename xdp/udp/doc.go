@@ -59,4 +59,12 @@
 // connection on which nothing happens costs neither CPU nor a thread. Once a second the device is
 // asked whether it still exists, since no poll ever tells. When it is gone reads fail with
 // xdp.ErrDeviceGone, after what had come; the stack is of no more use than to be closed.
+//
+// # Files
+//
+//	conn, read, write, deadline, errors   what net.PacketConn has
+//	stack, bind, claim                    connections by address
+//	inbox, pending, shard                 datagrams that wait
+//	backend, endpoint, device, queues     what carries them
+//	open, poll, options                   how all that is opened and driven
 package udp
