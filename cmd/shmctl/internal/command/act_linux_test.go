@@ -2,13 +2,11 @@ package command
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -31,10 +29,7 @@ func createQueue(t testing.TB, d *shm.Dir, name string, o cq.Options) *cq.Queue 
 
 func tailOf(t testing.TB, text string) ctl.Tail {
 	t.Helper()
-	valid(t, text)
-	var v struct{ Tail ctl.Tail }
-	must(t, json.Unmarshal([]byte(text), &v))
-	return v.Tail
+	return parsed[ctl.Tail](t, "tail", text)
 }
 
 // TestPostIsRead: what was said on the command line arrives, and tail shows it before and after.
@@ -50,9 +45,7 @@ func TestPostIsRead(t *testing.T) {
 	text = ok(t, "post", "orders", "--error", "etrunc", "--context", "8", "--prov-errno=-4",
 		"--overrun-bytes", "12", "--error-data", "776879", "--flags", "RECV", "-j")
 	valid(t, text)
-	if !strings.Contains(text, `"index":1`) {
-		t.Error(text)
-	}
+	has(t, text, `"index":1`)
 	ok(t, "post", "orders", "--count", "2")
 
 	entries := tailOf(t, ok(t, "tail", "orders", "-j")).Lanes[1].Entries
@@ -110,12 +103,8 @@ func TestPostEvent(t *testing.T) {
 		"776879")
 	ok(t, "post", "news", "--event", "shutdown", "--error", "ETRUNC", "--error-data", "00")
 	text := ok(t, "tail", "news")
-	for _, words := range []string{"USER+7", "of queue 0000000000000012.1, payload 776879",
-		"ETRUNC: truncation, detail 00"} {
-		if !strings.Contains(text, words) {
-			t.Errorf("%q is missing in:\n%s", words, text)
-		}
-	}
+	has(t, text, "USER+7", "of queue 0000000000000012.1, payload 776879",
+		"ETRUNC: truncation, detail 00")
 	es := tailOf(t, ok(t, "tail", "news", "-j")).Lanes[1].Entries
 	if len(es) != 2 || es[0].Event == nil || *es[0].Event.Name != "USER+7" ||
 		es[0].Event.FID.ID != 0x12 || *es[0].Context != 3 || es[1].Failure == nil {
@@ -200,9 +189,7 @@ func TestPostWaits(t *testing.T) {
 func TestSignalVerb(t *testing.T) {
 	d := newDir(t)
 	q := createQueue(t, d, "orders", cq.Options{Size: 4, Spin: -1})
-	if text := ok(t, "signal", "orders"); !strings.Contains(text, "nobody waits") {
-		t.Error(text)
-	}
+	has(t, ok(t, "signal", "orders"), "nobody waits")
 	wait := func() error {
 		_, err := cq.ReadContext(context.Background(), q, make([]cq.Msg, 1),
 			cq.ReadOptions{Timeout: time.Minute})
@@ -229,24 +216,6 @@ func TestSignalVerb(t *testing.T) {
 	}
 }
 
-// lockedText is written by one goroutine and read by another.
-type lockedText struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lockedText) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedText) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // TestTailFollows: each entry is shown once, also those of a queue that takes the name later.
 func TestTailFollows(t *testing.T) {
 	d := newDir(t)
@@ -254,7 +223,7 @@ func TestTailFollows(t *testing.T) {
 	ok(t, "post", "orders", "--context", "0x100")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var out, diag lockedText
+	var out, diag said
 	code := make(chan int, 1)
 	go func() {
 		code <- Main(ctx, []string{"tail", "orders", "-f", "--interval", "2ms"},
@@ -333,16 +302,12 @@ func TestNamesComplete(t *testing.T) {
 	leave(t, d, "fills", 0)
 	for _, verb := range []string{"ls", "show", "tail", "post", "signal"} {
 		text := run(t, cobra.ShellCompNoDescRequestCmd, verb, "").stdout
-		if !strings.Contains(text, "orders\n") || !strings.Contains(text, "fills\n") {
-			t.Errorf("%s: %q", verb, text)
-		}
+		has(t, text, "orders\n", "fills\n")
 	}
 	text := run(t, cobra.ShellCompNoDescRequestCmd, "tail", "orders", "").stdout
 	if strings.Contains(text, "fills") {
 		t.Errorf("a second name: %q", text)
 	}
 	text = run(t, cobra.ShellCompNoDescRequestCmd, "post", "orders", "--flags", "").stdout
-	if !strings.Contains(text, "REMOTE_CQ_DATA") {
-		t.Errorf("flags: %q", text)
-	}
+	has(t, text, "REMOTE_CQ_DATA")
 }

@@ -52,11 +52,7 @@ func TestAllUsersSkips(t *testing.T) {
 			!strings.HasPrefix(r.stdout, "user ") || strings.Count(r.stdout, "user ") != 1 {
 			t.Errorf("%s: exit %d\n%s%s", verb, r.code, r.stdout, r.stderr)
 		}
-		for _, name := range []string{"shmring-70001", "shmring-70002", "shmring-70003"} {
-			if !strings.Contains(r.stderr, name) {
-				t.Errorf("%s does not tell of %s: %s", verb, name, r.stderr)
-			}
-		}
+		has(t, r.stderr, "shmring-70001", "shmring-70002", "shmring-70003")
 		if strings.Contains(r.stderr, "shmring-007") {
 			t.Errorf("%s: %s", verb, r.stderr)
 		}
@@ -113,9 +109,7 @@ func TestAllUsersAsRoot(t *testing.T) {
 	if text = ok(t, "show", "dead", "--all-users"); strings.Count(text, "user ") != 1 {
 		t.Errorf("show:\n%s", text)
 	}
-	if r := run(t, "show", "nope", "--all-users"); r.code != ctl.CodeNotFound {
-		t.Errorf("exit %d, %s", r.code, r.stderr)
-	}
+	refused(t, "show nope --all-users", ctl.CodeNotFound)
 	r := run(t, "gc", "-r", "--persistent-too", "dead", "--all-users")
 	if _, err := os.Stat(filepath.Join(his, "dead")); err == nil {
 		t.Errorf("it is still there: %s%s", r.stdout, r.stderr)

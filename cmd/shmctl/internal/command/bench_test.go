@@ -1,7 +1,6 @@
 package command
 
 import (
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -51,13 +50,9 @@ func TestBench(t *testing.T) {
 		t.Errorf("table:\n%s", text)
 	}
 	text = ok(t, append(args, "-j")...)
-	valid(t, text)
-	var v struct{ Bench map[string][]bench.Row }
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		t.Fatal(err)
-	}
-	rows := v.Bench["wake"]
-	if len(v.Bench) != 1 || len(rows) != 2 || rows[0].Ours == nil || rows[0].Rival != nil {
+	all := parsed[map[string][]bench.Row](t, "bench", text)
+	rows := all["wake"]
+	if len(all) != 1 || len(rows) != 2 || rows[0].Ours == nil || rows[0].Rival != nil {
 		t.Errorf("%s", text)
 	}
 }
@@ -69,9 +64,7 @@ func TestBenchCompare(t *testing.T) {
 		path := filepath.Join(dir, name)
 		text := `{"schema":"shmctl/1","bench":{"wake":[{"case":"futex","batch":1,"unit":"ns",` +
 			`"ours":` + ns + `,"rival_name":"c"}]}}`
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	old, same, slow := file("old", "100"), file("same", "102"), file("slow", "104")

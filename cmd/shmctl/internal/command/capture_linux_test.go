@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -49,41 +48,34 @@ func newDevice(t *testing.T) *driven {
 	local := netip.AddrPortFrom(pair.A.Addr, devicePort)
 	remote := netip.AddrPortFrom(pair.B.Addr, devicePort)
 	d, err := shm.OpenDir("")
-	check(t, err)
+	must(t, err)
 	q, err := cq.Create(d, "arrivals", cq.Options{})
-	check(t, err)
+	must(t, err)
 	var w [2]*cq.Writer
 	for i := range w {
 		w[i], err = cq.Attach(t.Context(), d, "arrivals", cq.WriterOptions{})
-		check(t, err)
+		must(t, err)
 	}
 	av, err := cq.CreateAnonymousAddresses("av", cq.AddressOptions{Count: 8})
-	check(t, err)
+	must(t, err)
 	peers, err := av.Insert([][]byte{cq.Sockaddr(remote)})
-	check(t, err)
+	must(t, err)
 	hop := xdp.Hop{LocalMAC: [6]byte(pair.A.MAC), NextMAC: [6]byte(pair.B.MAC),
 		Source: pair.A.Addr, MTU: 1500}
 	xdptest.Steer(t, program, devicePort, 0)
-	check(t, socket.Register(program, 0))
+	must(t, socket.Register(program, 0))
 	e, err := endpoint.Open(endpoint.Config{Socket: socket, Receive: w[0], Transmit: w[1],
 		Addresses: av, Local: local, Shared: true, Resolver: endpoint.Static{pair.B.Addr: hop}})
-	check(t, err)
+	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- e.Run(ctx) }()
 	t.Cleanup(func() {
 		stop()
 		<-done
-		check(t, errors.Join(e.Close(), w[0].Close(), w[1].Close(), q.Close(), av.Close(), d.Close()))
+		must(t, errors.Join(e.Close(), w[0].Close(), w[1].Close(), q.Close(), av.Close(), d.Close()))
 	})
 	return &driven{e, pair, peers[0]}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func needTshark(t *testing.T) string {
@@ -96,20 +88,7 @@ func needTshark(t *testing.T) string {
 // shown returns the endpoints that shmctl xdp prints.
 func shown(t *testing.T, args ...string) []endpointInfo {
 	t.Helper()
-	text := ok(t, append([]string{"xdp", "-j"}, args...)...)
-	valid(t, text)
-	var v struct{ Endpoints []endpointInfo }
-	check(t, json.Unmarshal([]byte(text), &v))
-	return v.Endpoints
-}
-
-func eventuallyTrue(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
+	return parsed[[]endpointInfo](t, "endpoints", ok(t, append([]string{"xdp", "-j"}, args...)...))
 }
 
 // traffic sends three datagrams and a tagged one to the device, and two from it.
@@ -130,7 +109,7 @@ func (d *driven) traffic(t *testing.T) {
 		return d.sendTagged()
 	})
 	for i := range 2 {
-		check(t, d.Send(fmt.Appendf(nil, "back %d", i), d.peer, uint64(i)))
+		must(t, d.Send(fmt.Appendf(nil, "back %d", i), d.peer, uint64(i)))
 	}
 }
 
@@ -170,10 +149,10 @@ func TestCaptureIsReadByTshark(t *testing.T) {
 		go func() {
 			done <- run(t, "capture", target, "--write", file, "--count", "6", "--duration", "30s", "-j")
 		}()
-		eventuallyTrue(t, "the capture is wanted", func() bool { return shown(t)[0].Captured })
+		eventually(t, "the capture is wanted", func() bool { return shown(t)[0].Captured })
 		// Wanted is not begun: the endpoint looks once a round, before it publishes its counters.
 		wanted := time.Now()
-		eventuallyTrue(t, "a round after that", func() bool {
+		eventually(t, "a round after that", func() bool {
 			since := time.Since(wanted).Nanoseconds()
 			age := shown(t)[0].CounterAge
 			return age != nil && *age < since
@@ -183,19 +162,17 @@ func TestCaptureIsReadByTshark(t *testing.T) {
 		if r.code != 0 || r.stderr != "" {
 			t.Fatalf("%s: exit %d, %s", target, r.code, r.stderr)
 		}
-		valid(t, r.stdout)
-		var v struct{ Capture captureResult }
-		check(t, json.Unmarshal([]byte(r.stdout), &v))
-		if c := v.Capture; c.Written != 6 || c.Dropped != 0 || len(c.Endpoints) != 1 {
+		c := parsed[captureResult](t, "capture", r.stdout)
+		if c.Written != 6 || c.Dropped != 0 || len(c.Endpoints) != 1 {
 			t.Errorf("%s: %+v", target, c)
 		}
 		text, err := os.ReadFile(file)
-		check(t, err)
+		must(t, err)
 		all = append(all, text...)
-		eventuallyTrue(t, "the capture is over", func() bool { return !shown(t)[0].Captured })
+		eventually(t, "the capture is over", func() bool { return !shown(t)[0].Captured })
 	}
 	file := filepath.Join(t.TempDir(), "all.pcapng")
-	check(t, os.WriteFile(file, all, 0o600))
+	must(t, os.WriteFile(file, all, 0o600))
 	checkCaptures(t, tshark, file, d.pair.A.Name, len(targets))
 }
 
@@ -206,7 +183,7 @@ func checkCaptures(t *testing.T, tshark, file, ifname string, captures int) {
 		"-e", "frame.packet_flags_direction", "-e", "vlan.id", "-e", "vlan.priority",
 		"-e", "udp.dstport", "-e", "frame.interface_name", "-e", "udp.payload",
 		"-e", "frame.time_epoch").Output()
-	check(t, err)
+	must(t, err)
 	var got []string
 	for line := range strings.Lines(string(out)) {
 		f := strings.Split(strings.TrimSpace(line), "|")
@@ -214,11 +191,11 @@ func checkCaptures(t *testing.T, tshark, file, ifname string, captures int) {
 			t.Fatalf("tshark says %q", line)
 		}
 		direction, err := strconv.ParseUint(f[0], 0, 32)
-		check(t, err)
+		must(t, err)
 		payload := ""
 		for i := 0; i+1 < len(f[5]); i += 2 {
 			c, err := strconv.ParseUint(f[5][i:i+2], 16, 8)
-			check(t, err)
+			must(t, err)
 			payload += string(rune(c))
 		}
 		got = append(got, fmt.Sprintf("%d %s/%s %s", direction, f[1], f[2], payload))
@@ -248,7 +225,7 @@ func TestXDPShowsEndpoint(t *testing.T) {
 	d := newDevice(t)
 	d.traffic(t)
 	var e endpointInfo
-	eventuallyTrue(t, "all is counted", func() bool {
+	eventually(t, "all is counted", func() bool {
 		e = shown(t, d.pair.A.Name)[0]
 		return e.Counters["received"] == 4 && e.Counters["ring_sent"] == 2
 	})
@@ -258,47 +235,33 @@ func TestXDPShowsEndpoint(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	text := ok(t, "xdp", e.Name)
-	for _, want := range []string{"rx queue full", "rx fill ring empty", "tx invalid", "native"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%q is missing:\n%s", want, text)
-		}
-	}
-	if text = ok(t, "xdp"); !strings.Contains(text, "native/copy") {
-		t.Errorf("table:\n%s", text)
-	}
-	if text = ok(t, "ls"); !strings.Contains(text, "see shmctl xdp") {
-		t.Errorf("ls:\n%s", text)
-	}
+	has(t, text, "rx queue full", "rx fill ring empty", "tx invalid", "native")
+	has(t, ok(t, "xdp"), "native/copy")
+	has(t, ok(t, "ls"), "see shmctl xdp")
 	valid(t, ok(t, "ls", "-j"))
-	if r := run(t, "xdp", "nothing"); r.code != 3 {
-		t.Errorf("an endpoint that is not there: %+v", r)
-	}
-	if r := run(t, "capture", "nothing", "--write", "-"); r.code != 3 {
-		t.Errorf("a capture of nothing: %+v", r)
-	}
-	if r := run(t, "capture", "nothing"); r.code != 2 {
-		t.Errorf("a capture to nowhere: %+v", r)
-	}
+	refused(t, "xdp nothing", 3)
+	refused(t, "capture nothing --write -", 3)
+	refused(t, "capture nothing", 2)
 }
 
 // TestCapturable: a queue is found by its name in the directory, or by what it is called if it has
 // none there; one that took the name of another is not that other.
 func TestCapturable(t *testing.T) {
 	d, err := shm.OpenDir("")
-	check(t, err)
+	must(t, err)
 	defer d.Close()
 	q, err := cq.Create(d, "named", cq.Options{})
-	check(t, err)
+	must(t, err)
 	defer q.Close()
 	w, err := cq.Attach(t.Context(), d, "named", cq.WriterOptions{})
-	check(t, err)
+	must(t, err)
 	defer w.Close()
 	_, id := w.Queue()
 	for i, info := range []xstatus.Info{{Receive: "eth0/0", ReceiveID: shm.NewUUID()},
 		{Receive: "named", ReceiveID: shm.NewUUID()}, {Transmit: "named", TransmitID: id}} {
 		info.Queue, info.Interface = uint32(i), "dev0"
 		o, err := xstatus.Create(d, info)
-		check(t, err)
+		must(t, err)
 		defer o.Close()
 	}
 	for name, want := range map[string]uint32{"eth0/0": 0, "named": 2} {
@@ -317,7 +280,7 @@ func TestCapturable(t *testing.T) {
 // TestCaptureOfStandingEndpoint: one that nobody drives is said to be that.
 func TestCaptureOfStandingEndpoint(t *testing.T) {
 	d := newDevice(t)
-	check(t, d.Close())
+	must(t, d.Close())
 	if r := run(t, "capture", d.pair.A.Name, "--write", filepath.Join(t.TempDir(), "x")); r.code != 3 {
 		t.Errorf("closed: %+v", r)
 	}
@@ -335,20 +298,16 @@ func TestProbe(t *testing.T) {
 		}
 		return nil
 	})
-	valid(t, text)
-	var v struct{ Probe probeResult }
-	check(t, json.Unmarshal([]byte(text), &v))
-	if p := v.Probe; !p.Usable || p.Interface != pair.A.Name || len(p.Findings) < 5 {
+	p := parsed[probeResult](t, "probe", text)
+	if !p.Usable || p.Interface != pair.A.Name || len(p.Findings) < 5 {
 		t.Errorf("%+v", p)
 	}
-	for _, f := range v.Probe.Findings {
+	for _, f := range p.Findings {
 		if !strings.Contains(table, f.Name) || !f.OK && (f.Remedy == nil) {
 			t.Errorf("%q: %+v\n%s", f.Name, f, table)
 		}
 	}
-	if r := run(t, "probe", "nothing0"); r.code != 3 {
-		t.Errorf("an interface that is not there: %+v", r)
-	}
+	refused(t, "probe nothing0", 3)
 }
 
 // TestProbeNamesOurs: the endpoint that has the queue and the program is named where it is, and its
@@ -356,13 +315,10 @@ func TestProbe(t *testing.T) {
 func TestProbeNamesOurs(t *testing.T) {
 	d := newDevice(t)
 	name := shown(t)[0].Name
-	eventuallyTrue(t, "the program is known", func() bool { return shown(t)[0].Program != nil })
+	eventually(t, "the program is known", func() bool { return shown(t)[0].Program != nil })
 	var r result
 	xdptest.Do(t, d.pair.A, func() error { r = run(t, "probe", d.pair.A.Name, "-j"); return nil })
-	valid(t, r.stdout)
-	var v struct{ Probe probeResult }
-	check(t, json.Unmarshal([]byte(r.stdout), &v))
-	for _, f := range v.Probe.Findings {
+	for _, f := range parsed[probeResult](t, "probe", r.stdout).Findings {
 		ours := f.Name == "socket" || f.Name == "program"
 		if ours != (f.Endpoint != nil) || ours && (*f.Endpoint != name || f.OK ||
 			!strings.Contains(*f.Value, name) || !strings.Contains(*f.Remedy, name)) {
@@ -381,7 +337,7 @@ func TestLocalShown(t *testing.T) {
 	}
 	socket := xdptest.Open(t, d.pair.B, 0, xdptest.NewUMEM(t, xdp.UMEMOptions{}), xdp.Options{})
 	f, err := xcapture.Follow(nil, socket, xstatus.Info{})
-	check(t, err)
+	must(t, err)
 	defer f.Close()
 	if e := shown(t, f.Name())[0]; e.Local == nil || *e.Local != d.pair.B.Addr.String() {
 		t.Errorf("local %+v, want %v", e.Local, d.pair.B.Addr)

@@ -16,12 +16,8 @@ func TestDemo(t *testing.T) {
 	newDir(t)
 	args := []string{"demo", "--path", "shm", "-c", "2000"}
 	text := ok(t, append(args, "-j")...)
-	valid(t, text)
-	var v struct{ Demo demo.Report }
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		t.Fatal(err)
-	}
-	if d := v.Demo; d.Path != "shm" || d.Mode != nil || d.Reason == nil || d.RX.Completed != 2000 ||
+	d := parsed[demo.Report](t, "demo", text)
+	if d.Path != "shm" || d.Mode != nil || d.Reason == nil || d.RX.Completed != 2000 ||
 		!strings.Contains(text, `"mode":null`) {
 		t.Errorf("%s", text)
 	}
@@ -101,9 +97,5 @@ func TestPhasesAreShown(t *testing.T) {
 	for _, phase := range []string{"rx", "rx", "tx"} {
 		p.phase(phase, 1, 2)
 	}
-	for _, phase := range []string{"\rrx [", "\rtx ["} {
-		if !strings.Contains(b.String(), phase) {
-			t.Errorf("%q is missing in %q", phase, b.String())
-		}
-	}
+	has(t, b.String(), "\rrx [", "\rtx [")
 }

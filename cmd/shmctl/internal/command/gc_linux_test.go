@@ -1,7 +1,6 @@
 package command
 
 import (
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -17,12 +16,7 @@ import (
 
 func collected(t *testing.T, text string) gcResult {
 	t.Helper()
-	valid(t, text)
-	var v struct{ GC gcResult }
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		t.Fatal(err)
-	}
-	return v.GC
+	return parsed[gcResult](t, "gc", text)
 }
 
 func TestGC(t *testing.T) {
@@ -35,12 +29,8 @@ func TestGC(t *testing.T) {
 
 	before := state(t, d.Path())
 	text := ok(t, "gc")
-	for _, words := range []string{"orders", "living", "left by its owner", "garbage",
-		"no object of this library", "1 of 8 would be removed, 0: shmctl gc --remove"} {
-		if !strings.Contains(text, words) {
-			t.Errorf("%q is missing in:\n%s", words, text)
-		}
-	}
+	has(t, text, "orders", "living", "left by its owner", "garbage",
+		"no object of this library", "1 of 8 would be removed, 0: shmctl gc --remove")
 	r := collected(t, ok(t, "gc", "-j"))
 	if r.Remove || r.Garbage != 1 || r.Removed+r.Failed != 0 || len(r.Remains) != 8 {
 		t.Errorf("%+v", r)
@@ -52,16 +42,12 @@ func TestGC(t *testing.T) {
 	if !r.Remove || r.Garbage+r.Failed != 0 || r.Removed != 1 {
 		t.Errorf("%+v", r)
 	}
-	if text = ok(t, "gc"); !strings.Contains(text, "nothing of 7 would be removed") {
-		t.Error(text)
-	}
+	has(t, ok(t, "gc"), "nothing of 7 would be removed")
 	if r := run(t, "gc", "-r", "--persistent-too", "orders"); r.code != ctl.CodeFailure ||
 		!strings.Contains(r.stderr, "shmctl: gc orders: stays: process ") {
 		t.Errorf("%+v", r)
 	}
-	if r := run(t, "gc", "-r", "--persistent-too", "nobody"); r.code != ctl.CodeNotFound {
-		t.Errorf("%+v", r)
-	}
+	refused(t, "gc -r --persistent-too nobody", ctl.CodeNotFound)
 	r = collected(t, ok(t, "gc", "-r", "--persistent-too", "kept", "-j"))
 	if r.Removed != 1 || r.Bytes == 0 {
 		t.Errorf("%+v", r)
@@ -71,9 +57,7 @@ func TestGC(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	r2 := run(t, "__complete", "gc", "--persistent-too", "")
-	if !strings.Contains(r2.stdout, "orders\n") {
-		t.Errorf("%+v", r2)
-	}
+	has(t, r2.stdout, "orders\n")
 }
 
 func TestGCTables(t *testing.T) {

@@ -26,9 +26,9 @@ func init() {
 // readerRole creates the queue and reads until its standard input ends.
 func readerRole() {
 	d, err := shm.OpenDir("")
-	exitOn(err)
+	need(err)
 	q, err := cq.Create(d, "live", cq.Options{Size: 64, MaxLanes: 4})
-	exitOn(err)
+	need(err)
 	fmt.Println("ready")
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -38,19 +38,19 @@ func readerRole() {
 	for buf := make([]cq.Context, 16); ctx.Err() == nil; {
 		_, _ = cq.ReadContext(ctx, q, buf, cq.ReadOptions{})
 	}
-	exitOn(q.Close())
+	need(q.Close())
 }
 
 // writerRole posts as many entries as its standard input says, then waits for the end.
 func writerRole() {
 	d, err := shm.OpenDir("")
-	exitOn(err)
+	need(err)
 	w, err := cq.Attach(context.Background(), d, "live", cq.WriterOptions{})
-	exitOn(err)
+	need(err)
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
 		n, err := strconv.Atoi(in.Text())
-		exitOn(err)
+		need(err)
 		for n > 0 {
 			if w.Post(&cq.Entry{}) == nil {
 				n--
@@ -60,14 +60,7 @@ func writerRole() {
 		}
 		fmt.Println("done")
 	}
-	exitOn(w.Close())
-}
-
-func exitOn(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	need(w.Close())
 }
 
 // peer is a child process that is spoken to line by line.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
@@ -73,9 +74,7 @@ var compiled = sync.OnceValues(func() (*jsonschema.Schema, error) {
 func schema(t testing.TB) *jsonschema.Schema {
 	t.Helper()
 	s, err := compiled()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -104,26 +103,26 @@ func says(report, name, value string) bool {
 	return false
 }
 
-// queues returns what a command with -j printed, after checking its form.
-func queues(t testing.TB, text string) []ctl.Queue {
+// parsed returns what stands under a key of a line of JSON that a command printed, after checking
+// its form.
+func parsed[T any](t testing.TB, key, text string) (v T) {
 	t.Helper()
 	valid(t, text)
-	var v struct{ Queues []ctl.Queue }
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		t.Fatal(err)
-	}
-	return v.Queues
+	var all map[string]json.RawMessage
+	must(t, json.Unmarshal([]byte(text), &all))
+	must(t, json.Unmarshal(all[key], &v))
+	return v
 }
 
-// objects returns the other objects that a command with -j printed.
+// queues returns the queues that a command printed, and objects what it printed beside them.
+func queues(t testing.TB, text string) []ctl.Queue {
+	t.Helper()
+	return parsed[[]ctl.Queue](t, "queues", text)
+}
+
 func objects(t testing.TB, text string) []ctl.Object {
 	t.Helper()
-	valid(t, text)
-	var v struct{ Objects []ctl.Object }
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		t.Fatal(err)
-	}
-	return v.Objects
+	return parsed[[]ctl.Object](t, "objects", text)
 }
 
 // problem is the error object of a command that failed with -j.
@@ -134,10 +133,70 @@ type problem struct {
 
 func failure(t testing.TB, text string) problem {
 	t.Helper()
-	valid(t, text)
-	var v struct{ Error problem }
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
+	return parsed[problem](t, "error", text)
+}
+
+// refused runs a command that must fail with a code and say all that.
+func refused(t testing.TB, line string, code int, words ...string) result {
+	t.Helper()
+	r := run(t, strings.Fields(line)...)
+	if r.code != code {
+		t.Errorf("%s: exit %d, want %d; %s%s", line, r.code, code, r.stdout, r.stderr)
+	}
+	has(t, r.stdout+r.stderr, words...)
+	return r
+}
+
+// has demands that a text has all those words.
+func has(t testing.TB, text string, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			t.Errorf("%q is missing in:\n%s", w, text)
+		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
 		t.Fatal(err)
 	}
-	return v.Error
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("never: ", what)
+		}
+	}
+}
+
+// said is what a command prints, which others look at meanwhile.
+type said struct {
+	mu    sync.Mutex
+	text  bytes.Buffer
+	wrote func(text string) // is told of every write; may be nil
+}
+
+func (s *said) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.text.Write(b)
+	if s.wrote != nil {
+		s.wrote(s.text.String())
+	}
+	return len(b), nil
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// lines are those that are there, each but the last with its end.
+func (s *said) lines() []string {
+	return strings.SplitAfter(strings.TrimSuffix(s.String(), "\n"), "\n")
 }

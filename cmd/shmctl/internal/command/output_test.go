@@ -21,14 +21,10 @@ func golden(t *testing.T, name string, lines []string) {
 	// Escapes are written so that an editor shows them.
 	got := strings.ReplaceAll(strings.Join(lines, "\n")+"\n", "\x1b", "<ESC>")
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if d := cmp.Diff(string(want), got); d != "" {
 		t.Errorf("%s (-want +got), go test -update writes it anew:\n%s", name, d)
 	}

@@ -36,13 +36,6 @@ func newDir(t testing.TB) *shm.Dir {
 	return d
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // leave makes a queue with entries in it that nobody uses any more.
 func leave(t testing.TB, d *shm.Dir, name string, entries uint64) {
 	t.Helper()
@@ -148,10 +141,7 @@ func TestListKeepsGoing(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if text := ok(t, "ls"); !strings.Contains(text, `"bad\nname"`) ||
-		!strings.Contains(text, "destroyed by its reader") {
-		t.Errorf("ls:\n%s", text)
-	}
+	has(t, ok(t, "ls"), `"bad\nname"`, "destroyed by its reader")
 	must(t, w.Close())
 	if text := ok(t, "ls", "dest*", "-H"); text != "" {
 		t.Errorf("still there: %s", text)
@@ -164,9 +154,7 @@ func TestNoDirectoryYet(t *testing.T) {
 	if q := queues(t, ok(t, "ls", "-j")); len(q) != 0 {
 		t.Errorf("%v", q)
 	}
-	if r := run(t, "show", "orders"); r.code != 3 {
-		t.Errorf("exit %d, %s", r.code, r.stderr)
-	}
+	refused(t, "show orders", 3)
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("looking made the directory: %v", err)
 	}
@@ -280,18 +268,5 @@ func TestHostileQueue(t *testing.T) {
 	if q.Error != nil || q.Lanes[1].Error == nil || *q.State != "corrupt" || *q.Tail != 0 {
 		t.Errorf("%+v", q)
 	}
-	if text := ok(t, "show", "orders"); !strings.Contains(text, "distance of tail from head is") {
-		t.Errorf("show:\n%s", text)
-	}
-}
-
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for range 12_000 {
-		if ok() {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Fatal("never: ", what)
+	has(t, ok(t, "show", "orders"), "distance of tail from head is")
 }

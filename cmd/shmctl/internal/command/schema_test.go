@@ -23,9 +23,7 @@ func TestSchemaKeys(t *testing.T) {
 			Properties map[string]any
 		} `json:"$defs"`
 	}
-	if err := json.Unmarshal(testdata.Schema, &doc); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(testdata.Schema, &doc))
 	for def, v := range map[string]any{"queue": ctl.Queue{}, "lane": ctl.Lane{},
 		"process": ctl.Process{}, "bell": ctl.Bell{}, "rates": ctl.Rates{},
 		"problem": ctl.Problem{}, "version": versionInfo{}, "tail": ctl.Tail{},
@@ -86,9 +84,7 @@ func TestSchemaRefuses(t *testing.T) {
 		`{"schema":"shmctl/1","signal":{}}`, `{"schema":"shmctl/1","torture":{"seed":1}}`,
 		`{"schema":"shmctl/1","gc":{"remains":[]}}`, `{"schema":"shmctl/1","check":{}}`} {
 		var v any
-		if err := json.Unmarshal([]byte(text), &v); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(text), &v))
 		if s.Validate(v) == nil {
 			t.Errorf("%s passes", text)
 		}

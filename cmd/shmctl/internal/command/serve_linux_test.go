@@ -1,13 +1,12 @@
 package command
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -21,24 +20,6 @@ import (
 	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/xdp/device"
 )
-
-// said is what a command prints, as it comes.
-type said struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *said) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *said) all() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.SplitAfter(strings.TrimSuffix(l.text.String(), "\n"), "\n")
-}
 
 // serving runs the verb in the namespace of an end until stop is called, which returns its code.
 func serving(t *testing.T, e *veth.End, args ...string) (out, errs *said, stop func() int) {
@@ -55,8 +36,8 @@ func serving(t *testing.T, e *veth.End, args ...string) (out, errs *said, stop f
 	}()
 	stop = sync.OnceValue(func() int { cancel(); return <-code })
 	t.Cleanup(func() { stop() })
-	for end := time.Now().Add(time.Minute); !strings.HasSuffix(out.all()[0], "}"); {
-		if s := errs.all()[0]; s != "" || time.Now().After(end) {
+	for end := time.Now().Add(time.Minute); !strings.HasSuffix(out.lines()[0], "}"); {
+		if s := errs.lines()[0]; s != "" || time.Now().After(end) {
 			break
 		}
 		time.Sleep(time.Millisecond)
@@ -66,10 +47,7 @@ func serving(t *testing.T, e *veth.End, args ...string) (out, errs *said, stop f
 
 func status(t *testing.T, line string) (s serveStatus) {
 	t.Helper()
-	valid(t, strings.TrimSuffix(line, "\n")+"\n")
-	var v struct{ Serve serveStatus }
-	must(t, json.Unmarshal([]byte(line), &v))
-	return v.Serve
+	return parsed[serveStatus](t, "serve", strings.TrimSuffix(line, "\n")+"\n")
 }
 
 // TestServe: the verb serves a program over a real wire, with addresses that the kernel resolves,
@@ -82,10 +60,10 @@ func TestServe(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "s")
 	out, errs, stop := serving(t, pair.B, "--socket", path, "--allow", "uid:0,ports=5000-5001")
-	if errs.all()[0] != "" {
-		t.Fatal(errs.all())
+	if errs.lines()[0] != "" {
+		t.Fatal(errs.lines())
 	}
-	ready := status(t, out.all()[0])
+	ready := status(t, out.lines()[0])
 	if ready.State != "ready" || ready.Queues != 2 || ready.Mode != "native" || ready.Bind != "copy" ||
 		ready.Socket != path || len(ready.Allow) != 1 {
 		t.Errorf("%+v", ready)
@@ -105,16 +83,14 @@ func TestServe(t *testing.T) {
 		t.Errorf("a second one at the path: exit %d", code)
 	}
 	_, errs, again = serving(t, pair.B, "--socket", path+"2")
-	var p struct{ Error problem }
-	must(t, json.Unmarshal([]byte(errs.all()[0]), &p))
-	if code := again(); code != 1 ||
-		p.Error.Hint == "" && !strings.Contains(p.Error.Message, "program") {
+	p := failure(t, errs.lines()[0]+"\n")
+	if code := again(); code != 1 || p.Hint == "" && !strings.Contains(p.Message, "program") {
 		t.Errorf("a second one on the interface: exit %d, %+v", code, p)
 	}
 	if code := stop(); code != 0 {
 		t.Errorf("exit %d", code)
 	}
-	ended := status(t, out.all()[1])
+	ended := status(t, out.lines()[1])
 	if ended.State != "ended" || ended.Admitted != 1 || ended.Received == 0 {
 		t.Errorf("%+v", ended)
 	}
@@ -177,8 +153,80 @@ func TestServeRefused(t *testing.T) {
 	} {
 		_, errs, stop := serving(t, pair.B, c.args...)
 		code := stop()
-		if p := failure(t, errs.all()[0]+"\n"); code != c.want || p.Hint == "" {
+		if p := failure(t, errs.lines()[0]+"\n"); code != c.want || p.Hint == "" {
 			t.Errorf("%v: exit %d, %+v", c.args, code, p)
 		}
+	}
+}
+
+// TestServeIsSeen: the sockets of a device process are listed with what they count, and what its
+// applications receive and send can be captured, while both go on.
+func TestServeIsSeen(t *testing.T) {
+	shmtest.Conforms(t)
+	tshark := needTshark(t)
+	pair := xdptest.NewPair(t, veth.Config{})
+	if os.Geteuid() != 0 {
+		shmtest.Require(t, "xdp", os.ErrPermission)
+	}
+	path := filepath.Join(t.TempDir(), "s")
+	_, errs, stop := serving(t, pair.B, "--socket", path)
+	if errs.lines()[0] != "" {
+		t.Fatal(errs.lines())
+	}
+	e, err := device.Dial(t.Context(), path, device.Request{Name: "seen", Ports: []uint16{5000}})
+	must(t, err)
+	defer e.Close()
+	s := shown(t, pair.B.Name)[0]
+	if s.Queue != 0 || s.Bind != "copy" || s.Index != pair.B.Index || s.Process == nil ||
+		s.UMEM.Frames != 4096 || s.Rings.Rx == 0 || s.Receive != nil || s.Captured {
+		t.Errorf("%+v", s)
+	}
+	file := filepath.Join(t.TempDir(), "a.pcapng")
+	done := make(chan result, 1)
+	go func() {
+		done <- run(t, "capture", pair.B.Name, "--write", file, "--count", "2", "--duration", "30s", "-j")
+	}()
+	// The device process joins a little after the tool has asked, so echo until that has enough.
+	var r result
+	for over := false; !over; {
+		echo(t, pair, e)
+		select {
+		case r = <-done:
+			over = true
+		default:
+		}
+	}
+	if r.code != 0 || r.stderr != "" {
+		t.Fatalf("exit %d, %s", r.code, r.stderr)
+	}
+	c := parsed[captureResult](t, "capture", r.stdout)
+	if c.Written != 2 || len(c.Endpoints) != 1 || c.Endpoints[0] != s.Name {
+		t.Errorf("%+v", c)
+	}
+	out, err := exec.Command(tshark, "-r", file, "-T", "fields", "-E", "separator=|",
+		"-e", "frame.packet_flags_direction", "-e", "udp.port", "-e", "frame.interface_name").Output()
+	must(t, err)
+	lines := 0
+	for line := range strings.Lines(string(out)) {
+		lines++
+		f := strings.Split(strings.TrimSpace(line), "|")
+		if len(f) != 3 || f[2] != pair.B.Name || f[1] != map[string]string{"0x00000001": "6000,5000",
+			"0x00000002": "5000,6000"}[f[0]] {
+			t.Errorf("%q", line)
+		}
+	}
+	if lines != 2 {
+		t.Errorf("%d packets", lines)
+	}
+	eventually(t, "all is counted", func() bool {
+		s = shown(t, pair.B.Name)[0]
+		return s.Program != nil && *s.Attach == "native" && !s.Captured &&
+			s.Counters["received"] > 0 && s.Counters["received"] == s.Counters["completed"]
+	})
+	if code := stop(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	if left := shown(t); len(left) != 0 {
+		t.Errorf("%+v", left)
 	}
 }

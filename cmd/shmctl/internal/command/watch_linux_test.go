@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -159,23 +160,6 @@ func TestColourOnlyWhereWanted(t *testing.T) {
 	}
 }
 
-// lines collects what is written and tells of every write.
-type lines struct {
-	mu    sync.Mutex
-	text  bytes.Buffer
-	wrote func(text string)
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.text.Write(b)
-	if l.wrote != nil {
-		l.wrote(l.text.String())
-	}
-	return len(b), nil
-}
-
 func TestWatchInPipe(t *testing.T) {
 	d := newDir(t)
 	q, err := cq.Create(d, "orders", cq.Options{Size: 1024})
@@ -188,7 +172,7 @@ func TestWatchInPipe(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		n := 0
-		out := &lines{wrote: func(string) {
+		out := &said{wrote: func(string) {
 			must(t, w.Post(&cq.Entry{}))
 			if n++; n == 4 {
 				cancel()
@@ -197,7 +181,7 @@ func TestWatchInPipe(t *testing.T) {
 		if code := Main(ctx, args, strings.NewReader(""), out, io.Discard); code != 0 {
 			t.Errorf("%v: exit %d", args, code)
 		}
-		return out.text.String()
+		return out.String()
 	}
 	text := watch("ls", "-w=10ms")
 	if strings.Contains(text, "\x1b") || strings.Count(text, "NAME") != 4 ||
@@ -228,7 +212,7 @@ func TestWatchSeesQueuesComeAndGo(t *testing.T) {
 	defer cancel()
 	step := 0
 	var second *cq.Queue
-	out := &lines{wrote: func(text string) {
+	out := &said{wrote: func(text string) {
 		var err error
 		switch {
 		case step == 0:
@@ -246,7 +230,7 @@ func TestWatchSeesQueuesComeAndGo(t *testing.T) {
 	args := []string{"ls", "first", "second", "-w=2ms"}
 	code := Main(ctx, args, strings.NewReader(""), out, io.Discard)
 	if code != 0 || step != 2 {
-		t.Errorf("exit %d at step %d:\n%s", code, step, out.text.String())
+		t.Errorf("exit %d at step %d:\n%s", code, step, out.String())
 	}
 }
 
@@ -281,7 +265,7 @@ func TestWatchFollowsTheDirectory(t *testing.T) {
 		defer d.Close()
 		leave(t, d, fmt.Sprintf("queue-%d", step), 0)
 	}
-	out := &lines{wrote: func(text string) {
+	out := &said{wrote: func(text string) {
 		last := text[strings.LastIndex(text, "NAME"):]
 		switch {
 		case step == 0:
@@ -300,6 +284,46 @@ func TestWatchFollowsTheDirectory(t *testing.T) {
 	}}
 	code := Main(ctx, []string{"ls", "-w=2ms"}, strings.NewReader(""), out, io.Discard)
 	if code != 0 || step != 4 {
-		t.Errorf("exit %d at step %d:\n%s", code, step, out.text.String())
+		t.Errorf("exit %d at step %d:\n%s", code, step, out.String())
+	}
+}
+
+const envArgs = "SHMCTL_TEST_ARGS"
+
+func init() {
+	roles["shmctl"] = func() {
+		os.Args = append([]string{"shmctl"}, strings.Fields(os.Getenv(envArgs))...)
+		os.Exit(Process())
+	}
+}
+
+// TestWatchEnds ends a watching process as users do: with an interrupt, and by closing the pipe.
+func TestWatchEnds(t *testing.T) {
+	d := newDir(t)
+	leave(t, d, "orders", 0)
+	for name, end := range map[string]func(p *os.Process, out *os.File) error{
+		"interrupt": func(p *os.Process, _ *os.File) error { return p.Signal(os.Interrupt) },
+		"pipe":      func(_ *os.Process, out *os.File) error { return out.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := shmtest.Child(t, "shmctl", envArgs+"=ls -w=1ms -H")
+			r, w, err := os.Pipe()
+			must(t, err)
+			defer r.Close()
+			c.Stdout = w
+			must(t, c.Start())
+			must(t, w.Close())
+			line, err := bufio.NewReader(r).ReadString('\n')
+			if err != nil || !strings.HasPrefix(line, "orders") {
+				t.Errorf("%q, %v", line, err)
+			}
+			must(t, end(c.Process, r))
+			if name == "interrupt" {
+				go func() { _, _ = r.WriteTo(io.Discard) }()
+			}
+			if err := c.Wait(); err != nil {
+				t.Errorf("%v, want exit 0", err)
+			}
+		})
 	}
 }
