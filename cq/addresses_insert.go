@@ -223,7 +223,7 @@ func (v *AddressVector) Lookup(a Addr, buf []byte) (int, error) {
 	defer v.guard.leaveAny()
 	if v.table.Words.State.Load() == kind.StateClosed {
 		return 0, &Error{Pkg: kind.Pkg, Op: "lookup", Name: v.name, Err: ErrClosed,
-			Hint: "its owner destroyed it"}
+			Hint: "its owner destroyed it; open the next one"}
 	}
 	if a < Addr(v.opt.Count) {
 		if n, ok := v.table.Load(int(a), buf); ok {
@@ -259,7 +259,7 @@ func (v *AddressVector) resolve(raw []byte) (Addr, bool) {
 func (v *AddressVector) enterOwner(op string) error {
 	if !v.owner {
 		return &Error{Pkg: kind.Pkg, Op: op, Name: v.name, Err: ErrReadOnly,
-			Hint: "only its owner changes it"}
+			Hint: "let its owner change it"}
 	}
 	if !v.guard.enterAny() {
 		return &Error{Pkg: kind.Pkg, Op: op, Name: v.name, Err: ErrClosed}

@@ -174,7 +174,7 @@ func openEither[Q any](d *shm.Dir, name string, adopt, create func() (*Q, error)
 		}
 	}
 	return nil, &Error{Pkg: kind.Pkg, Op: "open", Name: name, Err: ErrBusy,
-		Hint: "it is being created and destroyed all the time"}
+		Hint: "try again: others create and destroy it all the time"}
 }
 
 // init maps the words of an object that this process owns. If that fails, one that was just made

@@ -28,7 +28,7 @@ func (q *Queue) PublishedBy(row int, object shm.UUID) (n uint64, err error) {
 			return nil
 		}
 		return &Error{Pkg: kind.Pkg, Op: "look at lane of", Name: q.name, Field: "lane", Got: row,
-			Want: object, Err: shm.ErrStale, Hint: "another writer has the lane by now"}
+			Want: object, Err: shm.ErrStale, Hint: "ask for its row again: it has another writer"}
 	})
 	return n, err
 }

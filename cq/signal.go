@@ -29,7 +29,7 @@ func SignalQueue(d *shm.Dir, name string) error {
 	o, err := stored("signal", name, obj.Header())
 	if err == nil && o.Wait == WaitNone {
 		err = &Error{Pkg: kind.Pkg, Op: "signal", Name: name, Err: ErrNoWait,
-			Hint: "its reader never blocks"}
+			Hint: "create it with another wait object: its reader never blocks"}
 	}
 	if err == nil {
 		// Whoever owns the file may truncate it meanwhile, and we are perhaps only a tool.

@@ -259,7 +259,7 @@ func (o *Object) Release() error {
 		return named(op, o.name, os.ErrClosed)
 	}
 	if o.lockFD < 0 {
-		return &Error{Op: op, Name: o.name, Err: syscall.ENOLCK, Hint: "it is not ours"}
+		return &Error{Op: op, Name: o.name, Err: syscall.ENOLCK, Hint: "claim it first"}
 	}
 	err := o.leave()
 	crash.At(crash.ClaimLeft)

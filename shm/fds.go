@@ -50,7 +50,7 @@ func RecvFDs(c *net.UnixConn, buf []byte, max int) (n int, fds []int, err error)
 	}
 	if err == nil && (flags&(syscall.MSG_CTRUNC|syscall.MSG_TRUNC) != 0 || len(fds) > max) {
 		err = &Error{Op: op, Field: "message flags", Got: flags, Want: "all of it",
-			Err: ErrTruncated, Hint: "the peer sent more than was agreed"}
+			Err: ErrTruncated, Hint: "close the connection: the peer sent too much"}
 	}
 	if err != nil {
 		CloseFDs(fds)

@@ -241,7 +241,7 @@ func (o *Object) Unlink() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.dir == nil && !o.closed {
-		return &Error{Op: op, Name: o.name, Err: syscall.EINVAL, Hint: "a memfd has no name"}
+		return &Error{Op: op, Name: o.name, Err: syscall.EINVAL, Hint: "close it: a memfd has no name"}
 	}
 	return named(op, o.name, o.unlinkFrom(o.dir, o.name))
 }
@@ -291,7 +291,7 @@ func (o *Object) unlinkFrom(dir *dirRef, name string) error {
 	}
 	if info.ino != o.ino || info.dev != o.dev {
 		return &Error{Field: "inode", Got: info.ino, Want: o.ino,
-			Err: ErrStale, Hint: "the name belongs to another object now"}
+			Err: ErrStale, Hint: "leave it: the name belongs to another object now"}
 	}
 	return sysUnlink(dir.fd, name)
 }
