@@ -3,7 +3,6 @@ package cq_test
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -68,32 +67,6 @@ func wantLookup(t testing.TB, v *cq.AddressVector, a cq.Addr, want []byte) {
 	}
 }
 
-// TestAddressCounts opens vectors of many sizes (T13).
-func TestAddressCounts(t *testing.T) {
-	d := openDir(t)
-	for count := 1; count <= 65536; count *= 4 {
-		for _, c := range []int{count, count + 1} {
-			v, err := cq.CreateAddresses(d, queueName(t), cq.AddressOptions{Count: c})
-			must(t, err)
-			if v.Options().Count < c || v.Len() != 0 {
-				t.Errorf("count %d: %d fit, %d are in", c, v.Options().Count, v.Len())
-			}
-			must(t, v.Close())
-		}
-	}
-	v, err := cq.CreateAddresses(d, queueName(t), cq.AddressOptions{UserContext: "mine"})
-	must(t, err)
-	want := cq.AddressOptions{Count: 1024, AddrMaxBytes: 32, Format: cq.AddrSockaddr,
-		UserContext: "mine"}
-	if got := v.Options(); fmt.Sprint(got) != fmt.Sprint(want) || v.UserContext() != "mine" {
-		t.Errorf("%+v", got)
-	}
-	if v.FID().Kind != cq.FIDAddresses || v.FID().ID == 0 || v.Name() != queueName(t) {
-		t.Errorf("%v %q", v.FID(), v.Name())
-	}
-	must(t, v.Close())
-}
-
 func TestAddressBadOptions(t *testing.T) {
 	for field, o := range map[string]cq.AddressOptions{
 		"Count":        {Count: -1},
@@ -110,55 +83,6 @@ func TestAddressBadOptions(t *testing.T) {
 		_, err := cq.CreateAnonymousAddresses("bad", o)
 		wantErr(t, "options", err, cq.ErrInvalid)
 	}
-}
-
-// TestInsertGood: indices are the lowest free ones, from 0 on, and stable (T14 to T18).
-func TestInsertGood(t *testing.T) {
-	vectors(t, cq.AddressOptions{Count: 64}, func(t *testing.T, v *cq.AddressVector) {
-		if n, err := v.InsertTo(nil, sockaddrs(0, 1)); n != 1 || err != nil {
-			t.Fatal(n, err) // T15
-		}
-		if got := insert(t, v, sockaddrs(1, 3)...); !slices.Equal(got, []cq.Addr{1, 2}) {
-			t.Error(got)
-		}
-		if got := insert(t, v, sockaddrs(3, 64)...); got[0] != 3 || got[60] != 63 {
-			t.Error(got)
-		}
-		for i := range 64 {
-			wantLookup(t, v, cq.Addr(i), sockaddr(i))
-		}
-		if v.Len() != 64 {
-			t.Errorf("%d", v.Len())
-		}
-		_, err := v.Insert(sockaddrs(64, 65))
-		wantErr(t, "insert into a full one", err, syscall.ENOMEM)
-		for _, i := range []cq.Addr{40, 7, 9} {
-			must(t, v.Remove(i))
-		}
-		if _, ok := v.Resolve(sockaddr(7)); ok {
-			t.Error("a removed address has an index")
-		}
-		got := insert(t, v, sockaddrs(100, 103)...)
-		if !slices.Equal(got, []cq.Addr{7, 9, 40}) {
-			t.Errorf("not the lowest free ones: %v", got)
-		}
-		for i := range 64 {
-			if i != 7 && i != 9 && i != 40 {
-				wantLookup(t, v, cq.Addr(i), sockaddr(i))
-			}
-		}
-		for i := range cq.Addr(64) {
-			must(t, v.Remove(i)) // T18
-		}
-		if got := insert(t, v, sockaddr(5)); got[0] != 0 || v.Len() != 1 {
-			t.Errorf("after all were removed: %v, %d", got, v.Len())
-		}
-		if n, err := v.InsertTo(nil, nil); n != 0 || err != nil {
-			t.Error(n, err)
-		}
-		_, err = v.InsertTo(make([]cq.Addr, 1), sockaddrs(0, 2))
-		wantErr(t, "slices that differ", err, cq.ErrInvalid)
-	})
 }
 
 // TestInsertBad: what fails gets AddrNotAvail and its own error; the rest goes in (T19 to T21).
@@ -230,88 +154,4 @@ func TestInsertTwice(t *testing.T) {
 		}
 		wantLookup(t, v, 2, sockaddr(2))
 	})
-}
-
-// TestUnsetIndices: T22 and T23.
-func TestUnsetIndices(t *testing.T) {
-	vectors(t, cq.AddressOptions{Count: 8}, func(t *testing.T, v *cq.AddressVector) {
-		insert(t, v, sockaddrs(0, 5)...)
-		must(t, v.Remove(3))
-		for _, a := range []cq.Addr{5, 3, 5 + 32, cq.AddrNotAvail, 8, 1 << 40} {
-			_, err := v.Lookup(a, make([]byte, 64))
-			wantErr(t, fmt.Sprint("lookup ", a), err, cq.ErrInvalid, syscall.EINVAL)
-			wantErr(t, fmt.Sprint("remove ", a), v.Remove(a), cq.ErrInvalid, syscall.EINVAL)
-		}
-		for _, list := range [][]cq.Addr{{3, 0}, {0, 3}, {0, 1, 0}, {2, 2}, {4, 5 + 32}} {
-			wantErr(t, fmt.Sprint("remove ", list), v.Remove(list...), cq.ErrInvalid)
-		}
-		if v.Len() != 4 {
-			t.Errorf("%d left", v.Len())
-		}
-		for _, i := range []int{0, 1, 2, 4} {
-			wantLookup(t, v, cq.Addr(i), sockaddr(i)) // nothing was removed
-		}
-		must(t, v.Remove(0, 1, 2, 4))
-		must(t, v.Remove())
-		if v.Len() != 0 {
-			t.Errorf("%d left", v.Len())
-		}
-	})
-}
-
-func TestLookupTruncates(t *testing.T) {
-	vectors(t, cq.AddressOptions{Count: 2}, func(t *testing.T, v *cq.AddressVector) {
-		want := sockaddr(1)
-		insert(t, v, want)
-		for room := range len(want) + 4 {
-			buf := bytes.Repeat([]byte{0xee}, 64)
-			n, err := v.Lookup(0, buf[:room])
-			if k := min(room, n); err != nil || n != len(want) || !bytes.Equal(buf[:k], want[:k]) ||
-				buf[k] != 0xee {
-				t.Errorf("room %d: %d, %v, % x", room, n, err, buf[:32])
-			}
-		}
-		if n, err := v.Lookup(0, nil); n != len(want) || err != nil {
-			t.Error(n, err)
-		}
-	})
-}
-
-func TestUserIDs(t *testing.T) {
-	vectors(t, cq.AddressOptions{Count: 4, UserID: true}, func(t *testing.T, v *cq.AddressVector) {
-		insert(t, v, sockaddrs(0, 2)...)
-		want := func(i int, id cq.Addr) {
-			t.Helper()
-			if got, ok := v.Resolve(sockaddr(i)); !ok || got != id {
-				t.Errorf("address %d: %d, %v, want %d", i, got, ok, id)
-			}
-		}
-		want(1, 1)
-		must(t, v.SetUserID(1, 1<<60))
-		must(t, v.SetUserID(1, 1<<61))
-		want(0, 0)
-		want(1, 1<<61)
-		got, err := v.InsertIDs(sockaddrs(1, 3), []cq.Addr{77, 78})
-		if err != nil || !slices.Equal(got, []cq.Addr{1, 2}) {
-			t.Error(got, err)
-		}
-		want(1, 77)
-		want(2, 78)
-		if n, err := v.Lookup(2, nil); n != len(sockaddr(2)) || err != nil {
-			t.Error("the index is what lookup takes", n, err)
-		}
-		must(t, v.Remove(2))
-		insert(t, v, sockaddr(2))
-		want(2, 2) // an id goes with its address
-		wantErr(t, "unset", v.SetUserID(3, 1), cq.ErrInvalid)
-		_, err = v.InsertIDs(sockaddrs(0, 2), make([]cq.Addr, 1))
-		wantErr(t, "lengths", err, cq.ErrInvalid)
-	})
-	v, err := cq.CreateAnonymousAddresses("plain", cq.AddressOptions{})
-	must(t, err)
-	insert(t, v, sockaddr(0))
-	wantErr(t, "without UserID", v.SetUserID(0, 1), cq.ErrInvalid)
-	_, err = v.InsertIDs(sockaddrs(0, 1), make([]cq.Addr, 1))
-	wantErr(t, "without UserID", err, cq.ErrInvalid)
-	must(t, v.Close())
 }

@@ -180,13 +180,24 @@ func TestConformanceAVOpen(t *testing.T) {
 	conformOnce(t, "sizes", func(t *testing.T) {
 		d := openDir(t)
 		for count := 1; count <= 65536; count *= 2 {
-			v, err := cq.CreateAddresses(d, "v", cq.AddressOptions{Count: count})
-			must(t, err)
-			if v.Options().Count < count {
-				t.Errorf("count %d: %d fit", count, v.Options().Count)
+			for _, c := range []int{count, count + 1} {
+				v, err := cq.CreateAddresses(d, "v", cq.AddressOptions{Count: c})
+				must(t, err)
+				if v.Options().Count < c || v.Len() != 0 {
+					t.Errorf("count %d: %d fit, %d are in", c, v.Options().Count, v.Len())
+				}
+				must(t, v.Close())
 			}
-			must(t, v.Close())
 		}
+		v, err := cq.CreateAddresses(d, "v", cq.AddressOptions{UserContext: "mine"})
+		must(t, err)
+		want := cq.AddressOptions{Count: 1024, AddrMaxBytes: 32, Format: cq.AddrSockaddr,
+			UserContext: "mine"}
+		if got := v.Options(); fmt.Sprint(got) != fmt.Sprint(want) || v.UserContext() != "mine" ||
+			v.FID().Kind != cq.FIDAddresses || v.FID().ID == 0 || v.Name() != "v" {
+			t.Errorf("%+v, %v, %q", got, v.FID(), v.Name())
+		}
+		must(t, v.Close())
 	})
 }
 
@@ -207,6 +218,11 @@ func TestConformanceAVInsert(t *testing.T) {
 			t.Errorf("%d, %v", n, err)
 		}
 		finds(t, look, 0, sockaddr(0))
+		if n, err := v.InsertTo(nil, nil); n != 0 || err != nil {
+			t.Errorf("nothing: %d, %v", n, err)
+		}
+		_, err := v.InsertTo(make([]cq.Addr, 1), sockaddrs(0, 2))
+		wantErr(t, "slices that differ", err, cq.ErrInvalid)
 	})
 	conformAV(t, "stages", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
 		for i := 0; i < 4; i += 2 {
@@ -248,6 +264,9 @@ func TestConformanceAVInsert(t *testing.T) {
 		wantAddrs(t, insert(t, v, sockaddrs(8, 10)...), 6, 7)
 		_, err := v.Insert(sockaddrs(10, 11))
 		wantErr(t, "one too many", err, syscall.ENOMEM)
+		if v.Len() != 8 {
+			t.Errorf("%d are in", v.Len())
+		}
 	})
 	conformAV(t, "user-id", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
 		got, err := v.InsertIDs(sockaddrs(0, 2), []cq.Addr{700, 701})
@@ -258,7 +277,24 @@ func TestConformanceAVInsert(t *testing.T) {
 				t.Errorf("source %d, %v; want %d", src, ok, want)
 			}
 		}
+		if n, err := look.Lookup(got[1], nil); n != len(sockaddr(1)) || err != nil {
+			t.Errorf("the index is what lookup takes: %d, %v", n, err)
+		}
+		must(t, v.Remove(got[1]))
+		wantAddrs(t, insert(t, v, sockaddr(1)), 1)
+		if src, ok := look.Resolve(sockaddr(1)); !ok || src != 1 {
+			t.Errorf("an id goes with its address: %d, %v", src, ok)
+		}
 		wantErr(t, "of none", v.SetUserID(5, 1), cq.ErrInvalid)
+		_, err = v.InsertIDs(sockaddrs(0, 2), make([]cq.Addr, 1))
+		wantErr(t, "lengths", err, cq.ErrInvalid)
+	})
+	conformAV(t, "no-user-id", cq.AddressOptions{}, func(t *testing.T, v *cq.AddressVector,
+		_ lookup) {
+		_ = insert(t, v, sockaddr(0))
+		wantErr(t, "set", v.SetUserID(0, 1), cq.ErrInvalid)
+		_, err := v.InsertIDs(sockaddrs(0, 1), make([]cq.Addr, 1))
+		wantErr(t, "insert", err, cq.ErrInvalid)
 	})
 }
 
@@ -277,15 +313,19 @@ func TestConformanceAVLookup(t *testing.T) {
 			finds(t, look, a, sockaddr(i))
 		}
 		want := sockaddr(3)
-		buf := make([]byte, 4)
-		if n, err := look.Lookup(3, buf); n != len(want) || err != nil || !bytes.Equal(buf, want[:4]) {
-			t.Errorf("room for 4: %d, %v, %x; want the whole length and the beginning", n, err, buf)
+		for room := range len(want) + 4 {
+			buf := bytes.Repeat([]byte{0xee}, 64)
+			n, err := look.Lookup(3, buf[:room])
+			if k := min(room, n); err != nil || n != len(want) || !bytes.Equal(buf[:k], want[:k]) ||
+				k == room && buf[k] != 0xee {
+				t.Errorf("room for %d: %d, %v, %x; want the whole length and the beginning", room, n, err, buf)
+			}
 		}
 	})
 	conformAV(t, "not-there", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
 		_ = insert(t, v, sockaddrs(0, 4)...)
 		must(t, v.Remove(2))
-		findsNot(t, look, 2, 4, 4+32, cq.AddrNotAvail)
+		findsNot(t, look, 2, 4, 4+32, cq.AddrNotAvail, 16, 1<<40)
 		if a, ok := look.Resolve(sockaddr(2)); ok || a != cq.AddrNotAvail && a != 0 {
 			t.Errorf("a removed address: %d, %v", a, ok)
 		}
@@ -306,11 +346,18 @@ func TestConformanceAVRemove(t *testing.T) {
 	conformAV(t, "not-there", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
 		_ = insert(t, v, sockaddrs(0, 6)...)
 		must(t, v.Remove(2))
-		for _, as := range [][]cq.Addr{{6}, {cq.AddrNotAvail}, {6 + 32}, {2}, {2, 0}, {0, 2}, {1, 1}} {
+		for _, as := range [][]cq.Addr{{6}, {cq.AddrNotAvail}, {6 + 32}, {2}, {2, 0}, {0, 2}, {1, 1},
+			{0, 1, 0}, {16}, {1 << 40}} {
 			wantErr(t, fmt.Sprint("remove ", as), v.Remove(as...), cq.ErrInvalid, syscall.EINVAL)
 		}
-		finds(t, look, 0, sockaddr(0)) // nothing was removed
-		finds(t, look, 1, sockaddr(1))
+		for _, i := range []int{0, 1, 3, 4, 5} {
+			finds(t, look, cq.Addr(i), sockaddr(i)) // nothing was removed
+		}
+		must(t, v.Remove(0, 1, 3, 4, 5))
+		must(t, v.Remove())
+		if v.Len() != 0 {
+			t.Errorf("%d left", v.Len())
+		}
 	})
 }
 

@@ -37,16 +37,6 @@ func onChannel(t *testing.T, name string, f func(t *testing.T, r *rig, c *cq.Cha
 	})
 }
 
-// gets takes an event that is there or comes soon.
-func gets(t *testing.T, what string, c *cq.Channel, q *cq.Queue) cq.ChannelEvent {
-	t.Helper()
-	ev, err := getEvent(c, tooLong)
-	if err != nil || ev.Queue != q {
-		t.Fatalf("%s: event %+v, %v", what, ev, err)
-	}
-	return ev
-}
-
 func (r *rig) postSolicited(t *testing.T, context uint64) {
 	t.Helper()
 	must(t, r.w.Post(&cq.Entry{Context: context, Meta: cq.MetaSolicited}))
@@ -190,8 +180,14 @@ func TestConformanceChannelKinds(t *testing.T) {
 		noEvent(t, "plain ones", c)
 		r.postSolicited(t, 4)
 		gets(t, "a solicited one", c, r.q)
+		must(t, c.RequestNotify(r.q, cq.NotifySolicited))
+		_, err := r.w.PostBatch([]cq.Entry{{Context: 5, Meta: cq.MetaSolicited}, {Context: 6}})
+		must(t, err)
+		if ev := gets(t, "one in a batch", c, r.q); !ev.Solicited {
+			t.Error("the event does not say so")
+		}
 		noEvent(t, "it is one-shot", c)
-		wantContexts(t, "all are there", drain(t, r.q), 1, 2, 3, 4)
+		wantContexts(t, "all are there", drain(t, r.q), upTo(1, 7)...)
 	})
 	onChannel(t, "errors-are-solicited", func(t *testing.T, r *rig, c *cq.Channel) {
 		must(t, c.RequestNotify(r.q, cq.NotifySolicited))
@@ -271,6 +267,17 @@ func channelKindsBudget(t *testing.T, r *rig) {
 		}
 	}
 	wantContexts(t, "the busy one", got[0], upTo(0, 40)...)
+	boom, buf := errors.New("boom"), make([]cq.Context, 4)
+	quiet.post(t, 1, 2)
+	ev := cq.ChannelEvent{}
+	for ev.Queue != quiet.q {
+		var err error
+		ev, err = getEvent(c, tooLong)
+		must(t, err)
+	}
+	err := cq.Drain(c, ev, cq.NotifyAny, buf, 0, func([]cq.Context) error { return boom })
+	wantErr(t, "handler's error", err, boom)
+	wantErr(t, "no buffer", cq.Drain(c, ev, cq.NotifyAny, buf[:0], 0, nil), cq.ErrInvalid)
 }
 
 func channelKindsArmingOnlyGrows(t *testing.T, r *rig, c *cq.Channel) {
@@ -288,4 +295,7 @@ func channelKindsArmingOnlyGrows(t *testing.T, r *rig, c *cq.Channel) {
 	r.post(t, 2, 3) // due
 	must(t, c.RequestNotify(r.q, cq.NotifyAny))
 	gets(t, "what was due before the second arming", c, r.q)
+	r.post(t, 3, 4)
+	gets(t, "the second's", c, r.q)
+	noEvent(t, "no more", c)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"syscall"
 	"testing"
@@ -254,6 +255,9 @@ func TestConformanceCounter(t *testing.T) {
 		must(t, r.w.SetErr(cq.MaxCounterErrValue))
 		wantValues(t, r, "greatest", cq.MaxCounterValue, cq.MaxCounterErrValue)
 		must(t, cntrWait(r.c, cq.MaxCounterValue, 0))
+		must(t, r.w.Add(2))
+		must(t, r.w.AddErr(1))
+		wantValues(t, r, "they wrap", 1, 0)
 	})
 }
 
@@ -261,28 +265,12 @@ func TestConformanceCounter(t *testing.T) {
 func TestConformanceCounterWait(t *testing.T) {
 	t.Parallel()
 	o := cq.CounterOptions{Spin: -1}
-	conformCounter(t, "results", o, func(t *testing.T, r *countRig) {
-		must(t, r.w.Add(5))
-		must(t, cntrWait(r.c, 5, 0))
-		must(t, cntrWait(r.c, 3, -1))
-		for _, timeout := range []time.Duration{0, 20 * time.Millisecond} {
-			begin := time.Now()
-			err := cntrWait(r.c, 6, timeout)
-			wantErr(t, "wait", err, cq.ErrTimedOut, syscall.ETIMEDOUT)
-			if took := time.Since(begin); errors.Is(err, syscall.EAGAIN) || took < timeout {
-				t.Errorf("%v after %v", err, took)
-			}
-		}
-		done := later(func() { must(t, r.w.Add(1)) })
-		must(t, cntrWait(r.c, 6, tooLong))
-		done()
-		done = r.waiting(t, func() { must(t, r.w.AddErr(1)) })
-		wantErr(t, "failure", cntrWait(r.c, 100, tooLong), cq.ErrAvail, cq.EAvail)
-		done()
-		done = later(func() { must(t, r.w.Set(100)) })
-		must(t, cntrWait(r.c, 100, tooLong))
-		done()
-	})
+	for _, wait := range blocking {
+		results := "results"
+		o.Wait = wait
+		conformCounter(t, results+"/"+wait.String(), o, counterWaitResults)
+	}
+	o.Wait = cq.WaitUnspec
 	conformCounter(t, "error-changed", o, func(t *testing.T, r *countRig) {
 		must(t, r.w.AddErr(3)) // before the wait: that does not end it
 		wantErr(t, "old failures", cntrWait(r.c, 1, time.Millisecond), cq.ErrTimedOut)
@@ -318,14 +306,73 @@ func TestConformanceCounterWait(t *testing.T) {
 	})
 	none := cq.CounterOptions{Wait: cq.WaitNone}
 	conformCounter(t, "without-wait-object", none, func(t *testing.T, r *countRig) {
-		wantErr(t, "wait", cntrWait(r.c, 1, -1), cq.ErrNoWait, syscall.ENOSYS)
 		must(t, r.w.Add(1))
 		wantValues(t, r, "polled", 1, 0)
+		for _, threshold := range []uint64{0, 1, 2} {
+			for _, timeout := range []time.Duration{-1, 0} {
+				wantErr(t, "wait", cntrWait(r.c, threshold, timeout), cq.ErrNoWait, syscall.ENOSYS)
+			}
+		}
+		wantErr(t, "trywait", r.c.TryWait(), cq.ErrNoWait, syscall.ENOSYS)
+		if waitFD(r.c) != -1 {
+			t.Errorf("descriptor %d", waitFD(r.c))
+		}
 	})
 	conformCounter(t, "context", o, func(t *testing.T, r *countRig) {
-		ctx, cancel := context.WithCancel(t.Context())
-		done := later(cancel)
-		wantErr(t, "wait", r.c.Wait(ctx, 1, cq.WaitOptions{}), context.Canceled)
+		why := errors.New("no more interest")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		done := later(func() { cancel(why) })
+		for range 2 { // while it waits, and before
+			wantOnly(t, "cancelled", r.c.Wait(ctx, 1, cq.WaitOptions{}), context.Canceled, why)
+		}
 		done()
+		must(t, r.w.Add(1))
+		must(t, r.c.Wait(ctx, 1, cq.WaitOptions{})) // what was reached comes first
+		ctx, stop := context.WithTimeout(t.Context(), 5*time.Millisecond)
+		defer stop()
+		err := r.c.Wait(ctx, 9, cq.WaitOptions{})
+		wantOnly(t, "deadline", err, context.DeadlineExceeded)
+		if errors.Is(err, cq.ErrTimedOut) {
+			t.Error("a context's deadline is not a timeout of ours")
+		}
 	})
+	conformCounter(t, "close-ends-it", o, func(t *testing.T, r *countRig) {
+		done := make(chan error, 5)
+		for i := range cap(done) {
+			go func() { done <- r.c.Wait(context.Background(), uint64(1+i), cq.WaitOptions{}) }()
+		}
+		eventually(t, "they wait", func() bool { return r.c.Stats().Waiters == cap(done) })
+		must(t, r.c.Close())
+		for range cap(done) {
+			wantOnly(t, "closed", <-done, cq.ErrClosed, os.ErrClosed)
+		}
+		must(t, r.w.Add(1)) // the other handle goes on
+	})
+}
+
+func counterWaitResults(t *testing.T, r *countRig) {
+	must(t, r.w.Add(5))
+	must(t, cntrWait(r.c, 5, 0))
+	must(t, cntrWait(r.c, 3, -1))
+	for _, timeout := range []time.Duration{0, 1, 20 * time.Millisecond} {
+		begin := time.Now()
+		wantOnly(t, "wait", cntrWait(r.c, 6, timeout), cq.ErrTimedOut, syscall.ETIMEDOUT,
+			cq.Errno(syscall.ETIMEDOUT), os.ErrDeadlineExceeded)
+		if took := time.Since(begin); took < timeout {
+			t.Errorf("%v was over after %v", timeout, took)
+		}
+	}
+	for i, timeout := range []time.Duration{-1, tooLong, 1<<63 - 1} {
+		done := later(func() { must(t, r.w.Add(1)) })
+		must(t, cntrWait(r.c, uint64(6+i), timeout))
+		done()
+	}
+	stop := repeatedly(func(uint64) { noError(t, r.w.AddErr(1)) })
+	wantOnly(t, "failure", cntrWait(r.c, 100, tooLong), cq.ErrAvail, cq.EAvail)
+	stop()
+	for _, v := range []uint64{100, 1 << 63, cq.MaxCounterValue} {
+		done := later(func() { must(t, r.w.Set(v)) })
+		must(t, cntrWait(r.c, v, tooLong))
+		done()
+	}
 }

@@ -57,6 +57,7 @@ func TestConformancePollCounters(t *testing.T) {
 		wantReady(t, "a set over the peer's add", polled(t, s, 4), 0)
 		must(t, r.c.Add(1))
 		wantReady(t, "our own add", polled(t, s, 4), 0)
+		must(t, r.c.Add(0))
 		wantReady(t, "no other change", polled(t, s, 4))
 	})
 	conformCounter(t, "short-array", o, func(t *testing.T, r *countRig) {
@@ -98,14 +99,35 @@ func TestConformanceWaitCounters(t *testing.T) {
 				break
 			}
 		}
+		second := waitSet(t, r.d, cq.WaitSetOptions{})
+		q, w := member(t, openDir(t), "q", cq.Options{}, s)
+		for _, r := range rs {
+			addTo(t, second, r.c)
+		}
+		for range len(rs) { // likewise
+			_, _ = setWait(second, dst, 0)
+		}
 		for i := range 9 {
 			at := i * 2 % 3
-			done := later(func() { must(t, rs[at].w.Add(1)) })
-			if n, err := setWait(s, dst, tooLong); n != 1 || err != nil || dst[0] != rs[at].c {
-				t.Errorf("%d: %d, %v, %v", i, n, err, dst[0])
+			done := later(func() {
+				change := []func(uint64) error{rs[at].w.Add, rs[at].w.AddErr}[i%2]
+				must(t, change(1))
+			})
+			for _, set := range []*cq.WaitSet{s, second} { // each change once to each set
+				if n, err := setWait(set, dst, tooLong); n != 1 || err != nil || dst[0] != rs[at].c {
+					t.Errorf("%d: %d, %v, %v", i, n, err, dst[0])
+				}
 			}
 			done()
+			if i%3 == 0 {
+				post(t, w, 0, 1)
+				if n, err := setWait(s, dst, tooLong); n != 1 || err != nil || dst[0] != q {
+					t.Errorf("a queue beside them: %d, %v, %v", n, err, dst[0])
+				}
+				_ = drain(t, q)
+			}
 		}
+		wantErr(t, "close in a set", r.c.Close(), cq.ErrBusy)
 	})
 	fd := cq.CounterOptions{Wait: cq.WaitFD}
 	conformCounter(t, "trywait", fd, func(t *testing.T, r *countRig) {
@@ -115,16 +137,21 @@ func TestConformanceWaitCounters(t *testing.T) {
 			_, err = r.c.ReadErr()
 			must(t, err)
 		}
-		for i := range 4 {
-			armed(t, take, r.c)
-			if pollable(t, waitFD(r.c), 0) {
-				t.Error("readable without a change")
+		for _, change := range []func() error{
+			func() error { return r.w.Add(1) },
+			func() error { return r.w.AddErr(1) },
+			func() error { return r.c.Add(1) },
+			func() error { return r.w.Set(0) },
+			func() error { return r.w.SetErr(77) },
+			func() error { return r.c.AddError() },
+		} {
+			for range 2 { // arming again changes nothing
+				armed(t, take, r.c)
+				if pollable(t, waitFD(r.c), 0) {
+					t.Error("readable without a change")
+				}
 			}
-			if i%2 == 0 {
-				must(t, r.w.Add(1))
-			} else {
-				must(t, r.w.AddErr(1))
-			}
+			must(t, change())
 			if !pollable(t, waitFD(r.c), 20_000) {
 				t.Error("not readable after a change")
 			}

@@ -28,6 +28,7 @@ func TestConformanceMisuse(t *testing.T) {
 			"channel: attach nil":   c.Attach(nil),
 			"channel: arm nil":      c.RequestNotify(nil, cq.NotifyAny),
 			"channel: arm for none": c.RequestNotify(r.q, 0),
+			"channel: arm for more": c.RequestNotify(r.q, 3),
 			"channel: ack nil":      c.Ack(nil, 1),
 			"channel: detach nil":   c.Detach(t.Context(), nil),
 			"channel: inject nil":   c.Inject(nil),

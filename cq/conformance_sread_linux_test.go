@@ -13,8 +13,6 @@ import (
 	"github.com/shmring/shmring/cq"
 )
 
-const tooLong = time.Minute // for anything that is not broken
-
 // TestConformanceCQSread is fi_cq_sread and fi_cq_sreadfrom.
 func TestConformanceCQSread(t *testing.T) {
 	o := cq.Options{Size: 8, Spin: -1}

@@ -45,6 +45,8 @@ func TestConformanceCQWaitObject(t *testing.T) {
 	conformOnce(t, "critsec", func(t *testing.T) {
 		_, err := cq.Create(openDir(t), "windows", cq.Options{Wait: cq.WaitCritSecCond})
 		wantErr(t, "create", err, errors.ErrUnsupported)
+		_, err = cq.Create(openDir(t), "beyond", cq.Options{Wait: cq.WaitCritSecCond + 1})
+		wantErr(t, "no object", err, cq.ErrInvalid)
 	})
 	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitFD} {
 		name := "set-ignored"
@@ -159,13 +161,28 @@ func conformInSet(t *testing.T, name string) {
 				r.w = r.attach(t)
 				_, err := sread(r.q, make([]cq.Msg, 1), -1)
 				wantErr(t, "sread", err, cq.ErrNoWait, syscall.ENOSYS)
-				defer later(func() { r.post(t, 1, 2) })()
+				done := later(func() { r.post(t, 1, 2) })
 				dst := make([]cq.Waitable, 2)
 				for got := false; !got; { // the attaching of a lane may wake it too
 					if n, err := setWait(s, dst, tooLong); n != 1 || err != nil || dst[0] != r.q {
 						t.Fatalf("%d, %v", n, err)
 					}
 					got = len(read(t, r.q, 2)) == 1
+				}
+				done()
+				wantErr(t, "close of its set", s.Close(), cq.ErrBusy)
+				r.post(t, 2, 3)
+				if es, err := r.q.Peek(1); len(es) != 1 {
+					t.Fatal(err)
+				}
+				wantErr(t, "close with a loan", r.q.Close(), cq.ErrBusy)
+				if s.Len() != 1 {
+					t.Error("a close that failed took it out")
+				}
+				must(t, r.q.Release(1))
+				must(t, r.q.Close())
+				if s.Len() != 0 {
+					t.Error("still in its set")
 				}
 			})
 		}
@@ -207,6 +224,9 @@ func waitObjectMisuse(t *testing.T) {
 		_, err = q.GetWait()
 		check("getwait", err, c.control == nil, nil, c.control)
 		check("signal", q.Signal(), c.signal, nil, syscall.ENOSYS)
+		if n, err := q.GetWait(); err != nil && n.FD != -1 {
+			t.Errorf("%v: %+v, %v", c.wait, n, err)
+		}
 		if (waitFD(q) >= 0) != c.fd {
 			t.Errorf("%v: descriptor %d", c.wait, waitFD(q))
 		}

@@ -23,39 +23,6 @@ func readable(t testing.TB, fd, ms int) bool {
 	}
 }
 
-// TestCounterDescriptor: it is unreadable while nothing changed, readable after the next change,
-// and stays so until TryWait.
-func TestCounterDescriptor(t *testing.T) {
-	d, c := counter(t, cq.CounterOptions{Wait: cq.WaitFD})
-	other := again(t, d, c.Name(), cq.CounterOptions{})
-	must(t, other.Add(1))
-	wantErr(t, "nothing was read yet", c.TryWait(), cq.ErrWouldBlock)
-	wantErr(t, "nor now", c.TryWait(), cq.ErrWouldBlock)
-	wantCounter(t, c, 1, 0)
-	for i, change := range []func() error{
-		func() error { return other.Add(1) },
-		func() error { return other.AddErr(1) },
-		func() error { return c.Add(1) },
-		func() error { return other.Set(0) },
-		func() error { return other.SetErr(77) },
-		func() error { return c.AddError() },
-	} {
-		for range 3 { // arming again changes nothing
-			must(t, c.TryWait())
-			if readable(t, waitFD(c), 0) {
-				t.Errorf("%d: readable too early", i)
-			}
-		}
-		must(t, change())
-		if !readable(t, waitFD(c), 60_000) || !readable(t, waitFD(c), 0) {
-			t.Fatalf("%d: not readable", i)
-		}
-		wantErr(t, "not read yet", c.TryWait(), cq.ErrWouldBlock)
-		_, _ = c.Read()
-		_, _ = c.ReadErr()
-	}
-}
-
 // TestCounterDescriptorBeside: the descriptor and blocked goroutines of one handle do not take each
 // other's wakes, whoever of them sleeps for the others.
 func TestCounterDescriptorBeside(t *testing.T) {

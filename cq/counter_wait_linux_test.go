@@ -3,7 +3,6 @@ package cq_test
 import (
 	"context"
 	"errors"
-	"os"
 	"runtime"
 	"sync"
 	"syscall"
@@ -12,27 +11,6 @@ import (
 
 	"github.com/shmring/shmring/cq"
 )
-
-// eachCounterWait runs f with every wait object with which a counter can block, by name and by
-// descriptor: c waits, other is a second handle.
-func eachCounterWait(t *testing.T, f func(t *testing.T, c, other *cq.Counter)) {
-	for _, wait := range blocking {
-		o := cq.CounterOptions{Wait: wait, Spin: -1}
-		t.Run(wait.String()+" named", func(t *testing.T) {
-			d, c := counter(t, o)
-			f(t, c, again(t, d, c.Name(), o))
-		})
-		t.Run(wait.String()+" memfd", func(t *testing.T) {
-			c, err := cq.CreateAnonymousCounter("c", o)
-			must(t, err)
-			other, err := cq.OpenCounterFD(c.ObjectFD(), o)
-			must(t, err)
-			f(t, c, other)
-			must(t, c.Close())
-			must(t, other.Close())
-		})
-	}
-}
 
 // wantOnly checks that err is every one of targets, and not EAGAIN.
 func wantOnly(t *testing.T, what string, err error, targets ...error) {
@@ -48,118 +26,6 @@ func noError(t *testing.T, err error) {
 	if err != nil {
 		t.Error(err)
 	}
-}
-
-func TestCounterWait(t *testing.T) {
-	t.Parallel()
-	eachCounterWait(t, func(t *testing.T, c, other *cq.Counter) {
-		must(t, c.Add(5))
-		must(t, c.Wait(t.Context(), 0, cq.WaitOptions{}))
-		must(t, c.Wait(t.Context(), 5, cq.WaitOptions{}))
-		must(t, cntrWait(c, 5, 0))
-		for _, timeout := range []time.Duration{-1, time.Hour, 1<<63 - 1} {
-			v, _ := c.Read()
-			wait := later(func() { noError(t, other.Add(2)) })
-			must(t, cntrWait(c, v+2, timeout))
-			wait()
-		}
-		wait := later(func() { noError(t, other.Set(1<<63)) })
-		must(t, c.Wait(t.Context(), 1<<62, cq.WaitOptions{}))
-		wait()
-		wait = later(func() { noError(t, other.Set(cq.MaxCounterValue)) })
-		must(t, c.Wait(t.Context(), cq.MaxCounterValue, cq.WaitOptions{}))
-		wait()
-	})
-}
-
-func TestCounterWaitTimeout(t *testing.T) {
-	t.Parallel()
-	eachCounterWait(t, func(t *testing.T, c, _ *cq.Counter) {
-		must(t, c.Add(1))
-		for _, timeout := range []time.Duration{0, 1, 20 * time.Millisecond} {
-			begin := time.Now()
-			err := cntrWait(c, 2, timeout)
-			wantOnly(t, timeout.String(), err, cq.ErrTimedOut, syscall.ETIMEDOUT,
-				cq.Errno(syscall.ETIMEDOUT), os.ErrDeadlineExceeded)
-			if took := time.Since(begin); took < timeout {
-				t.Errorf("%v was over after %v", timeout, took)
-			}
-		}
-	})
-}
-
-// TestCounterWaitError: only an error value that changed while it waits ends a wait, and a value
-// that was reached comes first.
-func TestCounterWaitError(t *testing.T) {
-	t.Parallel()
-	eachCounterWait(t, func(t *testing.T, c, other *cq.Counter) {
-		must(t, c.AddErr(3))
-		err := cntrWait(c, 1, 10*time.Millisecond)
-		wantOnly(t, "an old error", err, cq.ErrTimedOut)
-		stop := repeatedly(func(uint64) { noError(t, other.AddErr(1)) })
-		wantOnly(t, "a new error", c.Wait(t.Context(), 1, cq.WaitOptions{}), cq.ErrAvail, cq.EAvail)
-		stop()
-		stop = repeatedly(func(n uint64) { noError(t, other.SetErr(1<<40-n)) })
-		wantOnly(t, "an error was taken back", c.Wait(t.Context(), 1, cq.WaitOptions{}), cq.ErrAvail)
-		stop()
-		wait := later(func() {
-			other.AddSilently(1)
-			noError(t, other.AddErr(1))
-		})
-		must(t, c.Wait(t.Context(), 1, cq.WaitOptions{}))
-		wait()
-		must(t, cntrWait(c, 1, 0))
-	})
-}
-
-func TestCounterWaitContext(t *testing.T) {
-	t.Parallel()
-	why := errors.New("no more interest")
-	eachCounterWait(t, func(t *testing.T, c, other *cq.Counter) {
-		ctx, cancel := context.WithCancelCause(t.Context())
-		wait := later(func() { cancel(why) })
-		wantOnly(t, "cancelled", c.Wait(ctx, 1, cq.WaitOptions{}), context.Canceled, why)
-		wait()
-		wantOnly(t, "cancelled before", c.Wait(ctx, 1, cq.WaitOptions{}), context.Canceled, why)
-		must(t, other.Add(1))
-		must(t, c.Wait(ctx, 1, cq.WaitOptions{})) // what was reached comes first
-		ctx, stop := context.WithTimeout(t.Context(), 5*time.Millisecond)
-		defer stop()
-		err := c.Wait(ctx, 9, cq.WaitOptions{})
-		wantOnly(t, "deadline", err, context.DeadlineExceeded)
-		if errors.Is(err, cq.ErrTimedOut) {
-			t.Error("a context's deadline is not a timeout of ours")
-		}
-	})
-}
-
-func TestCounterWaitNone(t *testing.T) {
-	_, c := counter(t, cq.CounterOptions{Wait: cq.WaitNone})
-	must(t, c.Add(1))
-	for _, threshold := range []uint64{0, 1, 2} {
-		wantErr(t, "wait", c.Wait(t.Context(), threshold, cq.WaitOptions{}), cq.ErrNoWait, syscall.ENOSYS)
-		wantErr(t, "wait", cntrWait(c, threshold, 0), cq.ErrNoWait)
-	}
-	wantErr(t, "trywait", c.TryWait(), cq.ErrNoWait, syscall.ENOSYS)
-	if waitFD(c) != -1 {
-		t.Error(waitFD(c))
-	}
-}
-
-func TestCounterCloseEndsWaits(t *testing.T) {
-	eachCounterWait(t, func(t *testing.T, c, other *cq.Counter) {
-		done := make(chan error, 5)
-		for i := range cap(done) {
-			go func() { done <- c.Wait(context.Background(), uint64(1+i), cq.WaitOptions{}) }()
-		}
-		time.Sleep(5 * time.Millisecond)
-		must(t, c.Close())
-		for range cap(done) {
-			wantOnly(t, "closed", <-done, cq.ErrClosed, os.ErrClosed)
-		}
-		must(t, other.Add(1)) // it goes on
-		must(t, other.Wait(t.Context(), 1, cq.WaitOptions{}))
-	})
 }
 
 // TestCounterCloseWakesOthers: what an add of this process has not done yet when its handle is

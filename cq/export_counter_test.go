@@ -23,9 +23,6 @@ func CounterSpec(name string, o CounterOptions) shm.Spec { return o.spec(name) }
 // CounterCheckpoint is what a set keeps of a counter.
 type CounterCheckpoint = counterCheckpoint
 
-// News is what a set asks.
-func (c *Counter) News(cp CounterCheckpoint) (CounterCheckpoint, bool, error) { return c.news(cp) }
-
 // Bind is what a set or a feeder does.
 func (c *Counter) Bind() error { return c.holders.bind() }
 

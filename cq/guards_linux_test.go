@@ -60,7 +60,7 @@ func TestFollowSolicited(t *testing.T) {
 	post(t, w, 4, 5)
 	noEvent(t, "plain entries", c)
 	must(t, w.Post(&cq.Entry{Context: 5, Meta: cq.MetaSolicited}))
-	if ev := event(t, "a solicited one", c, next); !ev.Solicited {
+	if ev := gets(t, "a solicited one", c, next); !ev.Solicited {
 		t.Errorf("%+v", ev)
 	}
 	must(t, c.Ack(next, 1))

@@ -19,6 +19,8 @@ func TestMain(m *testing.M) {
 	shmtest.Main(m, roles)
 }
 
+const tooLong = time.Minute // for anything that is not broken
+
 // roles are what the test binary does when it is started as a child. Files that are for some
 // systems only add theirs.
 var roles = map[string]func(){}

@@ -119,7 +119,7 @@ func TestDetachTwice(t *testing.T) {
 	for i := range 2000 {
 		must(t, c.RequestNotify(q, cq.NotifyAny))
 		post(t, w, uint64(i), uint64(i+1))
-		event(t, "posted", c, q)
+		gets(t, "posted", c, q)
 		read(t, q, 4)
 		ctx, cancel := context.WithCancel(t.Context())
 		first := make(chan struct{}, 4)
@@ -334,7 +334,7 @@ func TestDrainBudget(t *testing.T) {
 	q, w := attached(t, d, c, "q", cq.Options{})
 	must(t, c.RequestNotify(q, cq.NotifyAny))
 	post(t, w, 0, 1)
-	ev := event(t, "posted", c, q)
+	ev := gets(t, "posted", c, q)
 	err := cq.Drain(c, ev, cq.NotifyAny, make([]cq.Msg, 1), -1, func([]cq.Msg) error { return nil })
 	wantErr(t, "budget", err, cq.ErrInvalid)
 }
