@@ -20,7 +20,6 @@ import (
 // core is what a queue and an event queue are alike: the reading end of the lanes of writers. It is
 // embedded by value in both, which add how their entries are read.
 type core struct {
-	whole whole // that it is embedded in
 	name  string
 	fid   FID
 	opt   shape
@@ -35,8 +34,7 @@ type core struct {
 
 	widest  uintptr    // format that may be read
 	lanes   []*lane    // by row; nil until seen. Under the bell's lock.
-	cur     int        // lane that the next read begins with
-	turn    int        // what it gave of its budget
+	cursor  cursor     // where the next read begins
 	idle    int        // reads in a row that found several lanes empty
 	errLane *lane      // has an error entry at its head, which a read stopped at
 	from    *Lane      // of the read that is under way, if it asks whose the entries are
@@ -76,6 +74,8 @@ type core struct {
 	gone      chan struct{} // closed when the queue is
 	ticker    sync.WaitGroup
 	ticking   sync.Once
+
+	whole whole // that it is embedded in
 }
 
 // whole is what a core is embedded in.

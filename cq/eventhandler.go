@@ -94,7 +94,7 @@ func (e *EventQueue) handle(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := e.handleOne(&ev, &failed)
 		if err == ErrWouldBlock {
-			w := wait{q: &e.core, ctx: ctx, broadcast: e.broadcast.Load()}
+			w := e.newWait(ctx, 0)
 			err = w.once()
 			w.close()
 		}

@@ -214,63 +214,29 @@ func (e *EventQueue) find() (*lane, error) {
 			return nil, err
 		}
 	}
-	q.bell.Take()
-	q.bell.Heat()
-	start := q.cur
-	for pass := range 2 { // from the current lane to the last, then from the first to it
-		from, to := start, len(q.lanes)
-		if pass == 1 {
-			from, to = 0, start
+	q.takeMarks()
+	r := q.newRound()
+	for bit := r.next(); bit >= 0; bit = r.next() {
+		l := q.lanes[bit]
+		a, _ := l.cons.Peek(1)
+		if len(a) == 0 {
+			q.empty(bit)
+			continue
 		}
-		for bit := q.bell.Next(from); bit >= 0 && bit < to; bit = q.bell.Next(bit + 1) {
-			l := q.lanes[bit]
-			a, _ := l.cons.Peek(1)
-			if len(a) == 0 {
-				q.empty(bit)
-				continue
-			}
-			if m := loadMeta(&a[0]); m&kindMask != kindEntry {
-				q.notEntry(l, m)
-				_, err := q.result(0)
-				return nil, err
-			}
-			q.idle = 0
-			e.turnTo(bit)
-			return l, nil
+		if m := loadMeta(&a[0]); m&kindMask != kindEntry {
+			q.notEntry(l, m)
+			_, err := q.result(0)
+			return nil, err
 		}
+		q.idle = 0
+		q.gave(bit, 1)
+		return l, nil
 	}
-	if err := e.cool(); err != nil {
+	if err := q.cool(); err != nil {
 		return nil, err
 	}
 	_, err := q.result(0)
 	return nil, err
-}
-
-// turnTo counts what a lane gives, so that a busy writer starves nobody.
-func (e *EventQueue) turnTo(bit int) {
-	q := &e.core
-	if bit != q.cur {
-		q.cur, q.turn = bit, 0
-	}
-	if q.turn++; q.turn >= laneBudget {
-		q.cur, q.turn = (bit+1)%len(q.lanes), 0
-	}
-}
-
-// cool parks all lanes now and then, as a read of a completion queue does that only polls.
-func (e *EventQueue) cool() error {
-	q := &e.core
-	if q.idle++; q.idle < coolAfter {
-		return nil
-	}
-	q.idle = 0
-	if _, err := q.bell.Park(); err != nil {
-		return err
-	}
-	if q.sliced.Load() {
-		return q.findLanes(false)
-	}
-	return nil
 }
 
 // pin notes in shared memory that the next entry was seen, so that a successor can say so.
@@ -324,24 +290,13 @@ func (e *EventQueue) ReadErr(ev *EventError, flags Flags) (int, error) {
 
 // takeErr fills ev with the error event that is next. The caller releases it, or leaves it.
 func (e *EventQueue) takeErr(ev *EventError) (*lane, error) {
-	q := &e.core
-	if q.errLane == nil && !q.findError() {
+	l, s, d := e.nextError()
+	if l == nil {
 		return nil, ErrWouldBlock
 	}
-	l := q.errLane
-	if l == nil { // another goroutine took it, which may not be here
-		return nil, ErrWouldBlock
-	}
-	a, _ := l.cons.Peek(1)
-	if len(a) == 0 {
-		q.errLane = nil
-		return nil, ErrWouldBlock
-	}
-	s, at := a[0], l.cons.Head()
-	d := *l.detail.Record(at)
-	ev.decode(&s, &d, l.detail.Data(at))
+	ev.decode(&s, &d, l.detail.Data(l.cons.Head()))
 	if ev.From != nil {
-		*ev.From, _ = q.origin(l)
+		*ev.From, _ = e.origin(l)
 	}
 	ev.Redelivered = l.again() > 0
 	return l, nil

@@ -54,27 +54,19 @@ func (q *Queue) peek(n int) ([]Entry, error) {
 		}
 		return nil, ErrWouldBlock
 	}
-	q.bell.Take()
-	crash.At(crash.TakeMarks)
-	q.bell.Heat()
-	start := q.cur
-	for pass := range 2 {
-		from, to := start, len(q.lanes)
-		if pass == 1 {
-			from, to = 0, start
+	q.takeMarks()
+	r := q.newRound()
+	for bit := r.next(); bit >= 0; bit = r.next() {
+		es, stop := q.peekLane(q.lanes[bit], n)
+		if len(es) > 0 {
+			q.gave(bit, laneBudget)
+			return es, nil
 		}
-		for bit := q.bell.Next(from); bit >= 0 && bit < to; bit = q.bell.Next(bit + 1) {
-			es, stop := q.peekLane(q.lanes[bit], n)
-			if len(es) > 0 {
-				q.cur, q.turn = (bit+1)%len(q.lanes), 0
-				return es, nil
-			}
-			if stop {
-				_, err := q.result(0)
-				return nil, err
-			}
-			q.empty(bit)
+		if stop {
+			_, err := q.result(0)
+			return nil, err
 		}
+		q.empty(bit)
 	}
 	_, err := q.result(0)
 	return nil, err

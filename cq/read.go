@@ -6,14 +6,6 @@ import (
 	"github.com/shmring/shmring/internal/kind"
 )
 
-// laneBudget is how many entries one lane gives before the next one's turn, in one read or in
-// many small ones, so that a busy writer starves nobody. Order is kept per lane.
-const laneBudget = 64
-
-// coolAfter is how many reads in a row may find several lanes empty before all of them are parked:
-// a system call for as many reads, so that polling costs what the lanes in use cost.
-const coolAfter = 1024
-
 // Read copies up to len(dst) completions and removes them from the queue (fi_cq_read). T is one of
 // the formats, no larger than the queue's. It never blocks.
 //
@@ -225,59 +217,38 @@ func drainLanes[T Readable](q *Queue, dst []T, src []Addr) (n int, err error) {
 	case q.out != nil:
 		return 0, ErrBusy
 	}
-	q.bell.Take()
-	q.bell.Heat()
+	q.takeMarks()
 	q.redelivered = false
 	for again := true; again && n < len(dst); {
 		again = false
-		start := q.cur
-		for pass := range 2 { // from the current lane to the last, then from the first to it
-			from, to := start, len(q.lanes)
-			if pass == 1 {
-				from, to = 0, start
+		r := q.newRound()
+		for bit := r.next(); bit >= 0; bit = r.next() {
+			if n > 0 && q.lanes[bit].again() > 0 {
+				return q.result(n) // these do not mix
 			}
-			for bit := q.bell.Next(from); bit >= 0 && bit < to; bit = q.bell.Next(bit + 1) {
-				if bit != q.cur {
-					q.cur, q.turn = bit, 0
-				}
-				if n > 0 && q.lanes[bit].again() > 0 {
-					return q.result(n) // these do not mix
-				}
-				into := dst[n:]
-				if q.from != nil { // one writer's only
-					into = into[:q.ofOne(bit, len(into))]
-				}
-				got, more, stop := takeLane(q, q.lanes[bit], into, tail(src, n))
-				n += got
-				if q.turn += got; q.turn >= laneBudget {
-					q.cur, q.turn = (bit+1)%len(q.lanes), 0
-				}
-				if stop || n == len(dst) {
-					return q.result(n)
-				}
-				if n > 0 && q.from != nil {
-					return q.result(n)
-				}
-				again = again || more
-				if got == 0 {
-					q.empty(bit)
-				}
+			into := dst[n:]
+			if q.from != nil { // one writer's only
+				into = into[:q.ofOne(bit, len(into))]
+			}
+			got, more, stop := takeLane(q, q.lanes[bit], into, tail(src, n))
+			n += got
+			q.gave(bit, got)
+			if stop || n == len(dst) {
+				return q.result(n)
+			}
+			if n > 0 && q.from != nil {
+				return q.result(n)
+			}
+			again = again || more
+			if got == 0 {
+				q.empty(bit)
 			}
 		}
 	}
 	if n > 0 {
 		q.idle = 0
-	} else if q.idle++; q.idle == coolAfter {
-		// A reader that only polls would look at every lane that was ever hot for ever.
-		q.idle = 0
-		if _, err := q.bell.Park(); err != nil {
-			return 0, err
-		}
-		if q.sliced.Load() { // nobody tells of a writer that died before it could mark its lane
-			if err := q.findLanes(false); err != nil {
-				return 0, err
-			}
-		}
+	} else if err := q.cool(); err != nil {
+		return 0, err
 	}
 	return q.result(n)
 }
@@ -311,7 +282,7 @@ func (q *core) result(n int) (int, error) {
 // takeLane copies entries of one lane. more says that it stopped at the budget, stop that the read
 // must end here: at an error entry, or where redelivered entries end.
 func takeLane[T Readable](q *Queue, l *lane, dst []T, src []Addr) (n int, more, stop bool) {
-	want := min(len(dst), max(1, laneBudget-q.turn))
+	want := min(len(dst), q.budget(l.bit))
 	again := l.again()
 	if again > 0 {
 		want = int(min(uint64(want), again))

@@ -19,20 +19,10 @@ func (q *Queue) readErr(e *ErrorEntry) error {
 	if q.out != nil {
 		return ErrBusy
 	}
-	if q.errLane == nil && !q.findError() {
+	l, s, detail := q.nextError()
+	if l == nil {
 		return ErrWouldBlock
 	}
-	l := q.errLane
-	if l == nil { // another goroutine took it, which may not be here
-		return ErrWouldBlock
-	}
-	a, _ := l.cons.Peek(1)
-	if len(a) == 0 {
-		q.errLane = nil
-		return ErrWouldBlock
-	}
-	s := a[0]
-	detail := *l.detail.Record(l.cons.Head()) // copied once; everything below looks at the copy
 	l.fill(e, &s, &detail)
 	if e.From != nil {
 		*e.From, _ = q.origin(l)
@@ -61,16 +51,31 @@ func (e *ErrorEntry) fill(s *Entry, d *kind.Record) {
 	}
 }
 
-// findError looks for a lane whose next entry is an error.
-func (q *core) findError() bool {
-	q.bell.Take()
-	q.bell.Heat()
-	for bit := q.bell.Next(0); bit >= 0; bit = q.bell.Next(bit + 1) {
+// nextError returns the lane whose next entry is an error, or nil, with private copies of the entry
+// and its record: everything that follows looks at these.
+func (q *core) nextError() (l *lane, s Entry, d kind.Record) {
+	if q.errLane == nil {
+		q.findError()
+	}
+	if l = q.errLane; l == nil {
+		return nil, s, d
+	}
+	a, _ := l.cons.Peek(1)
+	if len(a) == 0 { // another goroutine took it, which may not be here
+		q.errLane = nil
+		return nil, s, d
+	}
+	return l, a[0], *l.detail.Record(l.cons.Head())
+}
+
+func (q *core) findError() {
+	q.takeMarks()
+	r := q.newRound()
+	for bit := r.next(); bit >= 0; bit = r.next() {
 		l := q.lanes[bit]
 		if a, _ := l.cons.Peek(1); len(a) > 0 && loadMeta(&a[0])&kindMask == kindError {
 			q.errLane = l
-			return true
+			return
 		}
 	}
-	return false
 }

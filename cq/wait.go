@@ -62,21 +62,20 @@ func ReadContext[T Readable](ctx context.Context, q *Queue, dst []T, o ReadOptio
 	}
 	w := q.newWait(ctx, o.Timeout)
 	defer w.close()
-	if o.Threshold > 1 {
-		if ended := w.threshold(uint64(o.Threshold)); ended != nil {
-			// Whatever ended the wait, what is there is the result.
-			if n, err := readFrom(q, dst, o.Source); n > 0 || err != ErrWouldBlock {
-				return n, err
-			}
-			return 0, ended
-		}
+	var ended error
+	if o.Threshold > 1 { // whatever ends that, what is there is the result
+		ended = w.threshold(uint64(o.Threshold))
 	}
 	for {
-		if n, err := readFrom(q, dst, o.Source); n > 0 || err != ErrWouldBlock {
+		n, err := readFrom(q, dst, o.Source)
+		if n > 0 || err != ErrWouldBlock {
 			return n, err
 		}
-		if err := w.once(); err != nil {
-			return 0, err
+		if ended == nil {
+			ended = w.once()
+		}
+		if ended != nil {
+			return 0, ended
 		}
 	}
 }
