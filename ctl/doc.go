@@ -6,9 +6,11 @@
 // What cannot be known is nil, which JSON prints as null; no key is ever left out. Times are
 // nanoseconds, sizes bytes.
 //
-//	queue, object, entries, state     the structs, and what one word says of each
-//	describe, monitor                 queues, once or again and again
-//	check, held                       what is broken: by path, or in a process
-//	collect                           what is garbage
-//	problem                           errors as they are printed
+// # Files
+//
+//	describe, object, entries, state   the structs, and what one word says of each
+//	monitor                            queues, again and again
+//	check, held                        what is broken: by path, or in a process
+//	collect                            what is garbage
+//	problem                            errors as they are printed
 package ctl

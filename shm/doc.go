@@ -63,5 +63,5 @@
 //	header, spec, layout, decode, check  page 0, as pure functions
 //	claim, owner, deaths, execve, seat   who owns it, and whether that process lives
 //	region, window, guard, fds, allow    what users of it share: memory, descriptors, permission
-//	sys_linux, map_linux, space, ...     system calls
+//	sys, map, identity, space             system calls; who a process is; room for memory
 package shm

@@ -128,6 +128,46 @@ func TestDocumentsNameWhatIs(t *testing.T) {
 	}
 }
 
+// TestPackagesNameTheirFiles: each file, or group of files, that a package comment lists under
+// "# Files" is there.
+func TestPackagesNameTheirFiles(t *testing.T) {
+	files, err := filepath.Glob("../*/*.go")
+	deeper, deeperErr := filepath.Glob("../*/*/*.go")
+	if err != nil || deeperErr != nil {
+		t.Fatal(err, deeperErr)
+	}
+	lists := 0
+	for _, file := range append(files, deeper...) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, list, listed := strings.Cut(string(text), "\n// # Files\n//\n")
+		if !listed || strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		lists++
+		for line := range strings.Lines(list) {
+			names, ok := strings.CutPrefix(line, "//\t")
+			if !ok {
+				break
+			}
+			names, _, _ = strings.Cut(names, "  ")
+			for name := range strings.SplitSeq(names, ", ") {
+				group := filepath.Join(filepath.Dir(file), strings.TrimSpace(name))
+				one, _ := filepath.Glob(group + ".go")
+				more, _ := filepath.Glob(group + "_*.go")
+				if _, err := os.Stat(group); err != nil && len(one)+len(more) == 0 {
+					t.Errorf("%s: there is no %s", file, name)
+				}
+			}
+		}
+	}
+	if lists < 8 {
+		t.Errorf("only %d packages list their files", lists)
+	}
+}
+
 // TestDocumentsQuoteInOneLine: what is quoted over the end of a line would not be looked at.
 func TestDocumentsQuoteInOneLine(t *testing.T) {
 	for page, text := range documents(t) {

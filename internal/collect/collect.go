@@ -1,6 +1,8 @@
 // Package collect finds what is garbage and removes it, under the locks that prove it. It stands
 // below cq: who creates an object removes first what a dead one of that name left.
 //
+// # Files
+//
 //	collect   what may be asked for: Assess and Remove
 //	assess    a look from outside, by read-only mappings and without locks
 //	remove    the proof: every lock, and a last look while they are held

@@ -1,6 +1,8 @@
 // Package inspect looks at the objects of queues, counters, address vectors and bells from outside,
 // by read-only mappings: nobody waits for it or notices. Package ctl is its face.
 //
+// # Files
+//
 //	view           the memory of a queue and its lanes, for as long as somebody looks
 //	words          names for numbers of package cq
 //	check          invariants, and one object

@@ -2,6 +2,8 @@
 // of processes: sections, attributes and their bounds, words, and how an entry lies in its slot.
 // It has raw integers only; what they mean to users says package cq, which asserts that both agree.
 //
+// # Files
+//
 //	queue, counter, addresses, bell   a kind each: attributes, bounds, sections
 //	layout, slot, details             words and slots
 //	addresses_table, counter_row      what is kept in them, and in which order it is stored
