@@ -47,7 +47,7 @@ func (c *child) writerOptions() cq.WriterOptions {
 // dial connects to a socket of the run, until the run ends.
 func (c *child) dial(name string) (*net.UnixConn, error) {
 	for {
-		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.path(name), Net: "unix"})
+		conn, err := c.line("unix", name)
 		if err == nil || c.ctx.Err() != nil {
 			return conn, err
 		}
@@ -125,22 +125,7 @@ type poster struct {
 // writeOn posts until the run ends, with pauses in which readers fall asleep.
 func (c *child) writeOn(w poster) error {
 	c.ready()
-	n := uint64(0)
-	post := func() error {
-		over := c.watch("the post of a bystander")
-		defer over()
-		for {
-			err := w.post(n)
-			if !full(err) {
-				if err == nil {
-					n++
-					c.counts[sent].Add(1)
-				}
-				return err
-			}
-			time.Sleep(50 * time.Microsecond)
-		}
-	}
+	post := c.posts(w, "the post of a bystander")
 	for round := 0; c.ctx.Err() == nil; round++ {
 		for range 1 + c.rnd.IntN(200) {
 			if err := post(); err != nil {
@@ -159,6 +144,25 @@ func (c *child) writeOn(w poster) error {
 		return err
 	}
 	return w.close()
+}
+
+// posts returns what posts one after the other, as soon as there is room.
+func (c *child) posts(w poster, what string) func() error {
+	n := uint64(0)
+	return func() error {
+		defer c.watch(what)()
+		for {
+			err := w.post(n)
+			if err == nil {
+				n++
+				c.counts[sent].Add(1)
+			}
+			if !full(err) {
+				return err
+			}
+			time.Sleep(50 * time.Microsecond)
+		}
+	}
 }
 
 // read waits until everything is read. Between processes of one user another one can eat the hint
@@ -237,9 +241,9 @@ func (c *child) letIn(who uint64,
 	}
 }
 
-// lineOf connects to a socket of the run, once.
-func (c *child) lineOf(name string) (*net.UnixConn, error) {
-	return net.DialUnix("unix", nil, &net.UnixAddr{Name: c.path(name), Net: "unix"})
+// line connects to a socket of the run, once.
+func (c *child) line(network, name string) (*net.UnixConn, error) {
+	return net.DialUnix(network, nil, &net.UnixAddr{Name: c.path(name), Net: network})
 }
 
 // newPoster is a newcomer with a lane.
@@ -250,21 +254,7 @@ type newPoster struct {
 }
 
 func (p *newPoster) use(rnd *rand.Rand) error {
-	n := uint64(0)
-	post := func() error {
-		defer p.c.watch("the post of a newcomer")()
-		for {
-			err := p.post(n)
-			if err == nil {
-				n++
-				p.c.counts[sent].Add(1)
-			}
-			if !full(err) {
-				return err
-			}
-			time.Sleep(50 * time.Microsecond)
-		}
-	}
+	post := p.c.posts(p.poster, "the post of a newcomer")
 	for range 1 + rnd.IntN(200) {
 		if err := post(); err != nil {
 			return err

@@ -292,16 +292,17 @@ func (c *child) formerLane() int {
 }
 
 func attackAccept(c *child) error {
-	return c.talk("cq", func() (*net.UnixConn, error) {
-		return net.DialUnix("unix", nil, &net.UnixAddr{Name: c.path(fmt.Sprintf(queueSocket, 0)),
-			Net: "unix"})
-	})
+	return c.attackTo("cq", fmt.Sprintf(queueSocket, 0))
 }
 
 func attackDeviceAccept(c *child) error {
-	return c.talk("device", func() (*net.UnixConn, error) {
-		return net.DialUnix("unixpacket", nil,
-			&net.UnixAddr{Name: c.path(fmt.Sprintf(deviceSocket, 0)), Net: "unixpacket"})
+	return c.attackTo("device", fmt.Sprintf(deviceSocket, 0))
+}
+
+// attackTo connects to the victim.
+func (c *child) attackTo(dialect, name string) error {
+	return c.talk(dialect, func() (*net.UnixConn, error) {
+		return c.line(dialects[dialect].network, name)
 	})
 }
 

@@ -56,8 +56,8 @@ func (c *child) readQueues(n int, more func()) error {
 	busy.Wait()
 	lanes := func() (n int) {
 		for _, s := range all {
-			st := s.q.Stats()
-			n += st.Lanes + int(st.GivenUp) + surfaceOf(c.Surface).uncounted
+			there, given := s.stats()
+			n += there + int(given) + surfaceOf(c.Surface).uncounted
 		}
 		return n
 	}
@@ -74,23 +74,77 @@ func (c *child) readQueues(n int, more func()) error {
 	return nil
 }
 
-// served is a queue of a victim, and who reads it.
+// served is a queue of a victim, of either kind.
 type served struct {
-	c       *child
+	c     *child
+	look  func() // one call of one kind, with all that is to be checked about it
+	stats func() (lanes int, givenUp uint64)
+	told  uint64 // of lanes that were given up
+	end   func() error
+	l     *net.UnixListener
+	over  chan error
+}
+
+// serve makes the k-th queue of a victim, and lets others attach to it.
+func (c *child) serve(k int) (s *served, err error) {
+	s = &served{c: c, over: make(chan error, 1)}
+	serve, err := c.kind().read(s, k)
+	if err != nil {
+		return nil, err
+	}
+	if s.l, err = listen(c.path(fmt.Sprintf(queueSocket, k))); err != nil {
+		return nil, err
+	}
+	go func() { s.over <- serve(s.l, func(err error) { c.refusedBy("serve", err) }) }()
+	return s, nil
+}
+
+// close demands an error for each lane that was given up before it ends the queue.
+func (s *served) close() error {
+	given := func() uint64 { _, n := s.stats(); return n }
+	for range 10_000 { // what is not told yet comes with a read
+		if s.told == given() {
+			break
+		}
+		s.look()
+	}
+	if n := given(); n != s.told {
+		s.c.broken(untyped, "%d lanes were given up, and %d errors told of them", n, s.told)
+	}
+	s.c.counts[givenUp].Add(s.told)
+	err := errors.Join(s.l.Close(), s.end())
+	if why := <-s.over; !errors.Is(why, cq.ErrClosed) && !errors.Is(why, net.ErrClosed) {
+		err = errors.Join(err, why)
+	}
+	return err
+}
+
+// judge counts an error of a look, which may be that of a lane that was given up.
+func (s *served) judge(what string, err error) {
+	s.c.judge(what, err)
+	if errors.As(err, new(*cq.LaneError)) {
+		s.told++
+	}
+}
+
+// completionReader reads a queue in one of the ways there are.
+type completionReader struct {
+	*served
 	k       int
 	q       *cq.Queue
 	set     *cq.WaitSet // of the second queue
-	l       *net.UnixListener
-	over    chan error
 	rnd     *rand.Rand
 	witness *witness
 	dst     [64]cq.Entry
 	errData []byte
-	told    uint64 // of lanes that were given up
 }
 
-func (c *child) serve(k int) (s *served, err error) {
-	s = &served{c: c, k: k, over: make(chan error, 1), rnd: c.split(), witness: c.witness(),
+// serving lets whoever connects attach.
+type serving func(*net.UnixListener, func(error)) error
+
+func readCompletions(s *served, k int) (serving, error) {
+	c := s.c
+	r := &completionReader{served: s, k: k, rnd: c.split(), witness: c.witness(),
 		errData: make([]byte, 0, 1<<10)}
 	o := cq.Options{Size: 64 << (2 * k), MaxLanes: queueLanes, Trust: c.trust(), Spin: -1}
 	if o.Trust == cq.CrossUser {
@@ -107,23 +161,19 @@ func (c *child) serve(k int) (s *served, err error) {
 	case 2:
 		o.Wait = cq.WaitFD
 	}
-	if s.q, err = cq.CreateAnonymous(fmt.Sprint("victim-", k), o); err != nil {
+	var err error
+	if r.q, err = cq.CreateAnonymous(fmt.Sprint("victim-", k), o); err != nil {
 		return nil, err
 	}
+	s.look, s.end = r.look, r.q.Close
+	s.stats = func() (int, uint64) { st := r.q.Stats(); return st.Lanes, st.GivenUp }
 	if k == 1 {
-		if s.set, err = cq.NewWaitSet(nil, cq.WaitSetOptions{}); err == nil {
-			err = s.set.Add(s.q)
+		if r.set, err = cq.NewWaitSet(nil, cq.WaitSetOptions{}); err == nil {
+			err = r.set.Add(r.q)
 		}
-		if err != nil {
-			return nil, err
-		}
+		s.end = func() error { return errors.Join(r.set.Remove(r.q), r.set.Close(), r.q.Close()) }
 	}
-	path := c.path(fmt.Sprintf(queueSocket, k))
-	if s.l, err = listen(path); err != nil {
-		return nil, err
-	}
-	go func() { s.over <- s.q.Serve(s.l, func(err error) { c.refusedBy("serve", err) }) }()
-	return s, nil
+	return r.q.Serve, err
 }
 
 // listen makes a socket that every user can connect to.
@@ -144,35 +194,8 @@ func (c *child) refusedBy(what string, err error) {
 	}
 }
 
-// allTold demands an error for each lane that was given up.
-func (c *child) allTold(given func() uint64, told *uint64, look func()) {
-	for range 10_000 { // what is not told yet comes with a read
-		if *told == given() {
-			break
-		}
-		look()
-	}
-	if n := given(); n != *told {
-		c.broken(untyped, "%d lanes were given up, and %d errors told of them", n, *told)
-	}
-	c.counts[givenUp].Add(*told)
-}
-
-func (s *served) close() error {
-	s.c.allTold(func() uint64 { return s.q.Stats().GivenUp }, &s.told, s.look)
-	err := s.l.Close()
-	if s.set != nil {
-		err = errors.Join(err, s.set.Remove(s.q), s.set.Close())
-	}
-	err = errors.Join(err, s.q.Close())
-	if why := <-s.over; !errors.Is(why, cq.ErrClosed) && !errors.Is(why, net.ErrClosed) {
-		err = errors.Join(err, why)
-	}
-	return err
-}
-
 // look is one call of one kind, with all that is to be checked about it.
-func (s *served) look() {
+func (s *completionReader) look() {
 	before := s.q.Stats()
 	defer s.c.watch("a look at a queue")()
 	what, bound, err := s.call()
@@ -187,17 +210,14 @@ func (s *served) look() {
 		}
 		s.c.counts[foreign].Add(1)
 	}
-	s.c.judge(what, err)
-	if lane := new(cq.LaneError); errors.As(err, &lane) {
-		s.told++
-	}
+	s.judge(what, err)
 	if s.rnd.IntN(64) == 0 {
 		runtime.Gosched()
 	}
 }
 
 // call says what it did, and how many system calls it may have made.
-func (s *served) call() (what string, bound uint64, err error) {
+func (s *completionReader) call() (what string, bound uint64, err error) {
 	bound = waitBound
 	n, most := 0, 1+s.rnd.IntN(len(s.dst))
 	dst := s.dst[:most]
@@ -235,7 +255,7 @@ func (s *served) call() (what string, bound uint64, err error) {
 	return what, bound, err
 }
 
-func (s *served) peek(most int) error {
+func (s *completionReader) peek(most int) error {
 	es, err := s.q.Peek(most)
 	if err != nil {
 		return err
@@ -247,7 +267,7 @@ func (s *served) peek(most int) error {
 	return s.q.Release(len(es))
 }
 
-func (s *served) iterate(most int) (err error) {
+func (s *completionReader) iterate(most int) (err error) {
 	n := 0
 	for p, e := range s.q.Entries(most) {
 		if e != nil {
@@ -263,7 +283,7 @@ func (s *served) iterate(most int) (err error) {
 }
 
 // wait waits as an application does that has a loop of its own.
-func (s *served) wait() error {
+func (s *completionReader) wait() error {
 	switch s.k {
 	case 1:
 		var members [4]cq.Waitable
@@ -311,42 +331,20 @@ func (c *child) eventOptions(size int) cq.EventOptions {
 	return o
 }
 
-// victimEvents reads an event queue to which attackers and an honest writer write.
-func victimEvents(c *child) error {
-	q, err := cq.CreateAnonymousEvents("victim", c.eventOptions(64))
+// readEvents is of event queues.
+func readEvents(s *served, _ int) (serving, error) {
+	q, err := cq.CreateAnonymousEvents("victim", s.c.eventOptions(64))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	l, err := listen(c.path(fmt.Sprintf(queueSocket, 0)))
-	if err != nil {
-		return err
-	}
-	over := make(chan error, 1)
-	go func() { over <- q.Serve(l, func(err error) { c.refusedBy("serve", err) }) }()
-	time.Sleep(5 * time.Millisecond)
-	before := held()
-	c.ready()
-	w, rnd := c.witness(), c.split()
-	told := uint64(0)
-	look := func() {
-		if c.lookAtEvents(q, rnd, w) {
-			told++
-		}
-	}
-	for c.ctx.Err() == nil {
-		look()
-	}
-	c.settles(before, nil, look)
-	c.allTold(func() uint64 { return q.Stats().GivenUp }, &told, look)
-	err = errors.Join(l.Close(), q.Close())
-	if why := <-over; !errors.Is(why, cq.ErrClosed) && !errors.Is(why, net.ErrClosed) {
-		err = errors.Join(err, why)
-	}
-	return err
+	w, rnd := s.c.witness(), s.c.split()
+	s.look, s.end = func() { s.lookAtEvents(q, rnd, w) }, q.Close
+	s.stats = func() (int, uint64) { st := q.Stats(); return st.Lanes, st.GivenUp }
+	return q.Serve, nil
 }
 
-// lookAtEvents reports whether it was told that a lane was given up.
-func (c *child) lookAtEvents(q *cq.EventQueue, rnd *rand.Rand, w *witness) (told bool) {
+func (s *served) lookAtEvents(q *cq.EventQueue, rnd *rand.Rand, w *witness) {
+	c := s.c
 	defer c.watch("a look at an event queue")()
 	before := q.Stats()
 	room := make([]byte, 0, 8+rnd.IntN(eventData))
@@ -379,11 +377,10 @@ func (c *child) lookAtEvents(q *cq.EventQueue, rnd *rand.Rand, w *witness) (told
 		}
 		c.counts[foreign].Add(1)
 	}
-	c.judge(what, err)
+	s.judge(what, err)
 	if n > 0 {
 		w.event(&ev)
 	}
-	return errors.As(err, new(*cq.LaneError))
 }
 
 func honestEvent(key, who, n uint64) cq.Event {
@@ -421,44 +418,4 @@ func writeSomehow(rnd *rand.Rand, w *cq.EventWriter) (err error) {
 		_, err = w.Write(&cq.Event{Event: cq.EventNotify, Payload: make([]byte, 100)})
 	}
 	return err
-}
-
-// attackEventReader has event queues whose memory is scribbled over.
-func attackEventReader(c *child) error {
-	l, err := listen(c.path(fmt.Sprintf(attackerSocket, c.Index)))
-	if err != nil {
-		return err
-	}
-	c.ready()
-	for c.ctx.Err() == nil {
-		q, err := cq.CreateAnonymousEvents("attacker", c.eventOptions(16<<c.rnd.IntN(6)))
-		if err != nil {
-			return err
-		}
-		for range 1 + c.rnd.IntN(8) {
-			if c.rnd.IntN(2) == 0 {
-				c.acceptOne(l, q)
-			}
-			c.raid(func(stop <-chan struct{}) { c.acceptEvents(l, q, stop) })
-		}
-		if q.Close() != nil {
-			return nil
-		}
-	}
-	return nil
-}
-
-func (c *child) acceptEvents(l *net.UnixListener, q *cq.EventQueue, stop <-chan struct{}) {
-	var busy sync.WaitGroup
-	busy.Go(func() {
-		for !stopped(stop) {
-			_, _ = q.ReadContext(context.Background(), &cq.Event{Payload: make([]byte, 0, 1<<10)},
-				cq.ReadOptions{Timeout: time.Millisecond})
-			_, _ = q.ReadErr(&cq.EventError{}, 0)
-		}
-	})
-	for !stopped(stop) {
-		c.acceptOne(l, q)
-	}
-	busy.Wait()
 }

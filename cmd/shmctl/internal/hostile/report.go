@@ -73,23 +73,16 @@ type Violations struct {
 
 func (v *Violations) sum() (n uint64) {
 	for _, b := range v.breaches() {
-		n += b.n
+		n += *b.n
 	}
 	return n
 }
 
 // Add adds another one.
 func (v *Violations) Add(w *Violations) {
-	v.Panics += w.Panics
-	v.Hangs += w.Hangs
-	v.Wild += w.Wild
-	v.BystanderLost += w.BystanderLost
-	v.Untyped += w.Untyped
-	v.Unbounded += w.Unbounded
-	v.Leaked += w.Leaked
-	v.KeptOut += w.KeptOut
-	v.Failed += w.Failed
-	v.Toothless += w.Toothless
+	for i, b := range w.breaches() {
+		*v.breaches()[i].n += *b.n
+	}
 }
 
 // Report of a run.
@@ -130,32 +123,32 @@ func (r *Report) add(s *Surface) {
 	r.Violations.Add(&s.Violations)
 }
 
-// breach is a kind of violation in words.
+// breach is a kind of violation in words, and how often it was.
 type breach struct {
 	what string
-	n    uint64
+	n    *uint64
 }
 
 // breaches lists all kinds.
 func (v *Violations) breaches() []breach {
 	return []breach{
-		{"processes ended by a peer", v.Panics},
-		{fmt.Sprintf("calls of more than %v", patience), v.Hangs},
-		{"accesses outside of a mapping", v.Wild},
-		{"bystanders' entries lost", v.BystanderLost},
-		{"errors without a type", v.Untyped},
-		{"calls that did too much", v.Unbounded},
-		{"things kept of attackers", v.Leaked},
-		{fmt.Sprintf("newcomers kept out for %v", keptBound), v.KeptOut},
-		{"processes that ended otherwise", v.Failed},
-		{"attacks that provoked nothing", v.Toothless},
+		{"processes ended by a peer", &v.Panics},
+		{fmt.Sprintf("calls of more than %v", patience), &v.Hangs},
+		{"accesses outside of a mapping", &v.Wild},
+		{"bystanders' entries lost", &v.BystanderLost},
+		{"errors without a type", &v.Untyped},
+		{"calls that did too much", &v.Unbounded},
+		{"things kept of attackers", &v.Leaked},
+		{fmt.Sprintf("newcomers kept out for %v", keptBound), &v.KeptOut},
+		{"processes that ended otherwise", &v.Failed},
+		{"attacks that provoked nothing", &v.Toothless},
 	}
 }
 
 // Sheet adds what was found.
 func (v *Violations) Sheet(s *stage.Sheet) {
 	for _, b := range v.breaches() {
-		s.Row(b.what, b.n)
+		s.Row(b.what, *b.n)
 	}
 }
 

@@ -15,7 +15,7 @@ func TestBreaches(t *testing.T) {
 	want := uint64(1)<<fields.NumField() - 1
 	var listed uint64
 	for _, b := range v.breaches() {
-		listed |= b.n
+		listed |= *b.n
 	}
 	if listed != want || v.sum() != want {
 		t.Errorf("listed %b, added up %b, want %b", listed, v.sum(), want)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"os"
 	"sync"
 	"time"
 
@@ -31,6 +30,9 @@ type kind struct {
 	use func(rnd *rand.Rand, w writer) (what string, err error)
 	// anything makes one call of an attacker.
 	anything func(rnd *rand.Rand, w writer) error
+	// read makes the k-th queue of a victim, and lure one of an attacker, which drain reads.
+	read func(s *served, k int) (serving, error)
+	lure func(c *child) (q accepter, drain func(), err error)
 }
 
 var completions = &kind{
@@ -46,6 +48,7 @@ var completions = &kind{
 		return postSomehow(rnd, w.(*cq.Writer))
 	},
 	anything: func(rnd *rand.Rand, w writer) error { return postAnything(rnd, w.(*cq.Writer)) },
+	read:     readCompletions, lure: lureCompletions,
 }
 
 var events = &kind{
@@ -64,6 +67,7 @@ var events = &kind{
 	anything: func(rnd *rand.Rand, w writer) error {
 		return writeSomeEvent(rnd, w.(*cq.EventWriter))
 	},
+	read: readEvents, lure: lureEvents,
 }
 
 // full tells that there is no room, which is the same of both kinds.
@@ -72,6 +76,14 @@ func full(err error) bool { return errors.Is(err, cq.ErrFull) || errors.Is(err, 
 // kind is that of the surface.
 func (c *child) kind() *kind {
 	if k := surfaceOf(c.Surface).kind; k != nil {
+		return k
+	}
+	return completions
+}
+
+// writes is of the writers of a victim. In its queue there are entries, whatever those write.
+func (c *child) writes() *kind {
+	if k := surfaceOf(c.Surface).writes; k != nil {
 		return k
 	}
 	return completions
@@ -103,7 +115,7 @@ func (c *child) honestWriter() error {
 func (c *child) newcomerWriter() error {
 	most := surfaceOf(c.Surface).honestWriters // one to each queue
 	return c.newcomers(func(ctx context.Context, who uint64) (visitor, error) {
-		conn, err := c.lineOf(fmt.Sprintf(queueSocket, c.rnd.IntN(most)))
+		conn, err := c.line("unix", fmt.Sprintf(queueSocket, c.rnd.IntN(most)))
 		if err != nil {
 			return nil, err
 		}
@@ -159,11 +171,9 @@ func (c *child) attackOnce(at int) bool {
 // victimWriter has writers on queues of attackers, beside a queue of its own that honest writers
 // post to.
 func victimWriter(c *child) error {
-	own := completions // in its queue there are entries, whatever it writes to others
-	if k := surfaceOf(c.Surface).writes; k != nil {
-		own = k
-	}
-	return c.readQueues(1, c.manyTimes(1, func(rnd *rand.Rand, i int) { c.postOnce(own, rnd, i) }))
+	return c.readQueues(1, c.manyTimes(1, func(rnd *rand.Rand, i int) {
+		c.postOnce(c.writes(), rnd, i)
+	}))
 }
 
 // postOnce attaches a writer to an attacker's queue and posts until that is no use any more.
@@ -214,8 +224,7 @@ func poll(o interface{ GetWait() (cq.Native, error) }, ms int) {
 
 // meetAttacker connects to an attacker, if one is there.
 func (c *child) meetAttacker(i int) *net.UnixConn {
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.path(fmt.Sprintf(attackerSocket, i)),
-		Net: "unix"})
+	conn, err := c.line("unix", fmt.Sprintf(attackerSocket, i))
 	if err != nil { // it is about to come
 		time.Sleep(time.Millisecond)
 		return nil
@@ -281,57 +290,69 @@ func attackReader(c *child) error {
 	}
 	c.ready()
 	for c.ctx.Err() == nil {
-		o := cq.Options{Size: 64 << c.rnd.IntN(6), MaxLanes: 8, Trust: c.trust(), Spin: -1,
-			Wait:    []cq.WaitObject{cq.WaitUnspec, cq.WaitFD}[c.rnd.IntN(2)],
-			Overrun: []cq.Overrun{0, cq.OverrunQueue}[c.rnd.IntN(2)]}
-		if o.Trust == cq.CrossUser {
-			o.Allow = everybody()
-		}
-		q, err := cq.CreateAnonymous("attacker", o)
+		q, drain, err := c.writes().lure(c)
 		if err != nil {
 			return err
 		}
-		c.readHostile(l, q)
+		for range 1 + c.rnd.IntN(8) {
+			if c.rnd.IntN(2) == 0 { // somebody is to be there when it begins
+				c.acceptOne(l, q)
+			}
+			c.raid(func(stop <-chan struct{}) {
+				var busy sync.WaitGroup
+				busy.Go(func() {
+					for !stopped(stop) {
+						drain()
+					}
+				})
+				for !stopped(stop) {
+					c.acceptOne(l, q)
+				}
+				busy.Wait()
+			})
+		}
 		if q.Close() != nil { // it can be too broken for that
-			os.Exit(0)
+			return nil
 		}
 	}
 	return nil
 }
 
-// readHostile serves one queue over which it scribbles.
-func (c *child) readHostile(l *net.UnixListener, q *cq.Queue) {
-	rnd := c.split()
-	for range 1 + c.rnd.IntN(8) {
-		if rnd.IntN(2) == 0 { // somebody is to be there when it begins
-			c.acceptOne(l, q)
-		}
-		c.raid(func(stop <-chan struct{}) {
-			var busy sync.WaitGroup
-			busy.Go(func() {
-				dst := make([]cq.Entry, 64)
-				for !stopped(stop) {
-					if rnd.IntN(2) == 0 {
-						_, _ = cq.ReadContext(context.Background(), q, dst, cq.ReadOptions{Timeout: time.Millisecond})
-					} else {
-						_, _ = cq.Read(q, dst)
-						time.Sleep(50 * time.Microsecond)
-					}
-					var e cq.ErrorEntry
-					_ = q.ReadErr(&e)
-				}
-			})
-			for !stopped(stop) {
-				c.acceptOne(l, q)
-			}
-			busy.Wait()
-		})
+// lureCompletions makes a queue for writers of a victim, and what reads a little of it.
+func lureCompletions(c *child) (accepter, func(), error) {
+	o := cq.Options{Size: 64 << c.rnd.IntN(6), MaxLanes: 8, Trust: c.trust(), Spin: -1,
+		Wait:    []cq.WaitObject{cq.WaitUnspec, cq.WaitFD}[c.rnd.IntN(2)],
+		Overrun: []cq.Overrun{0, cq.OverrunQueue}[c.rnd.IntN(2)]}
+	if o.Trust == cq.CrossUser {
+		o.Allow = everybody()
 	}
+	q, err := cq.CreateAnonymous("attacker", o)
+	rnd, dst := c.split(), make([]cq.Entry, 64)
+	return q, func() {
+		if rnd.IntN(2) == 0 {
+			_, _ = cq.ReadContext(context.Background(), q, dst,
+				cq.ReadOptions{Timeout: time.Millisecond})
+		} else {
+			_, _ = cq.Read(q, dst)
+			time.Sleep(50 * time.Microsecond)
+		}
+		_ = q.ReadErr(&cq.ErrorEntry{})
+	}, err
+}
+
+func lureEvents(c *child) (accepter, func(), error) {
+	q, err := cq.CreateAnonymousEvents("attacker", c.eventOptions(16<<c.rnd.IntN(6)))
+	return q, func() {
+		_, _ = q.ReadContext(context.Background(), &cq.Event{Payload: make([]byte, 0, 1<<10)},
+			cq.ReadOptions{Timeout: time.Millisecond})
+		_, _ = q.ReadErr(&cq.EventError{}, 0)
+	}, err
 }
 
 // accepter is a queue of either kind.
 type accepter interface {
 	Accept(context.Context, *net.UnixConn) error
+	Close() error
 }
 
 func (c *child) acceptOne(l *net.UnixListener, q accepter) {
