@@ -40,7 +40,7 @@ func (d *memfdDoor) openReader() (*shm.Object, error) {
 		return nil, kind.Refuse(opMeet, d.name, "descriptors", "no reader object", "one", ErrCorrupt)
 	}
 	if d.opt.Trust == CrossUser {
-		d.m.limit(errSilent)
+		d.m.Limit(meetTimeout, errSilent)
 		return shm.OpenPassed(d.fds[fdReader], kind.ReaderFile, d.opt.MaxBytes)
 	}
 	return openPassed(d.fds[fdReader], "reader", shm.ReadOnly)
@@ -49,9 +49,9 @@ func (d *memfdDoor) openReader() (*shm.Object, error) {
 // checkPeer refuses a reader of a user that was not allowed.
 func (d *memfdDoor) checkPeer() (err error) {
 	if d.opt.Trust != CrossUser {
-		return place.CheckPeer(d.m.conn)
+		return place.CheckPeer(d.m.Conn)
 	}
-	d.w.peer, err = place.MeetPeer(d.m.conn, d.opt.Allow)
+	d.w.peer, err = place.MeetPeer(d.m.Conn, d.opt.Allow)
 	return err
 }
 

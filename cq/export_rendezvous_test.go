@@ -9,10 +9,10 @@ import (
 
 // Steps of a rendezvous, and the descriptors that come with them.
 const (
-	StepAsk   = uint16(stepAsk)
-	StepOffer = uint16(stepOffer)
-	StepLane  = uint16(stepLane)
-	StepDone  = uint16(stepDone)
+	StepAsk   = stepAsk
+	StepOffer = stepOffer
+	StepLane  = stepLane
+	StepDone  = stepDone
 	FDReader  = 1 << fdReader
 	FDLane    = 1 << fdLane
 	FDEvent   = 1 << fdEvent
@@ -20,7 +20,7 @@ const (
 
 // RendezvousMessage is what one side sends.
 func RendezvousMessage(s uint16, status, fds, row uint32, queue shm.UUID) []byte {
-	m := message{step: step(s), status: status, fds: fds, row: row, generation: 1, queue: queue}
+	m := message{step: s, status: status, fds: fds, row: row, generation: 1, queue: queue}
 	return m.encode()
 }
 

@@ -182,6 +182,9 @@ func decide(reader *place.Peer) (taken bool) {
 	if n == 0 || err != nil {
 		return false
 	}
-	msg, err := decodeMessage(buf[:n], stepDone, 0)
-	return err == nil && msg.status == 0
+	if rendezvous.Check(buf[:n], 0) != nil || rendezvous.Expect(buf[:n], stepDone) != nil {
+		return false
+	}
+	_, err = decodeMessage(buf[:n])
+	return err == nil
 }

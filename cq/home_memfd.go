@@ -81,7 +81,7 @@ func (h *memfdHome) interrupt() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for m := range h.meetings {
-		m.cancel(ErrClosed)
+		m.Cancel(ErrClosed)
 	}
 }
 

@@ -131,7 +131,7 @@ func (q *core) acceptFrom(ctx context.Context, conn *net.UnixConn, peer *place.P
 	m := meet(ctx, conn, stepOffer)
 	defer func() { m.end(err) }()
 	if limited {
-		m.limit(errLate)
+		m.Limit(meetTimeout, errLate)
 	}
 	h.enter(m)
 	defer h.leave(m)

@@ -7,13 +7,18 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"net"
 	"syscall"
 
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
 
-// A rendezvous is four messages of one size over a connected socket, the writer's first. Each side
+const opMeet = "rendezvous"
+
+// A rendezvous is four messages over a connected socket, the writer's first. Each side
 // may answer with a status instead of what the other one waits for; then it is over.
 //
 //	writer                        reader
@@ -22,44 +27,27 @@ import (
 //	lane: new lane object ->
 //	                      <-      done: the reader knows the lane
 //
-// A message, little-endian:
+// A message begins with the header of a conversation; the rest of it, little-endian:
 //
-//	0   magic
-//	8   version u16, step u16, status u32
 //	16  descriptors that come along, u32 with a bit each, in the order of the bits; row u32
 //	24  generation of the reader
 //	32  uuid of the queue
 //	48  kind of trust u32 (Trust)
 //	52  zero
-const (
-	messageBytes   = 64
-	messageMagic   = "shmrdv\r\n"
-	messageVersion = 1
-)
+const messageBytes = 64
 
-// step says which message of a rendezvous it is.
-type step uint16
+var rendezvous = place.Protocol{Pkg: kind.Pkg, Op: opMeet, Magic: "shmrdv\r\n", Version: 1,
+	Bytes: messageBytes, Steps: []string{stepAsk: "ask", stepOffer: "offer", stepLane: "lane",
+		stepDone: "done"}, MostFDs: fdCount, Count: countFDs, Wrong: ErrCorrupt,
+	No: func(status uint32, _ []byte) error { return statusError(status) }}
 
+// Steps of a rendezvous.
 const (
-	stepAsk step = 1 + iota
+	stepAsk uint16 = 1 + iota
 	stepOffer
 	stepLane
 	stepDone
 )
-
-func (s step) String() string {
-	switch s {
-	case stepAsk:
-		return "ask"
-	case stepOffer:
-		return "offer"
-	case stepLane:
-		return "lane"
-	case stepDone:
-		return "done"
-	}
-	return fmt.Sprintf("step %d", uint16(s))
-}
 
 // Descriptors in a message, by bit.
 const (
@@ -74,8 +62,14 @@ const (
 var stepFDs = [...]uint32{stepOffer: 1<<fdReader | 1<<fdLane | 1<<fdEvent | 1<<fdBell,
 	stepLane: 1 << fdLane, stepDone: 0}
 
+// countFDs counts the descriptors that a message names.
+func countFDs(step uint16, b []byte) (n int, ok bool) {
+	named := binary.LittleEndian.Uint32(b[16:])
+	return bits.OnesCount32(named), named&^stepFDs[step] == 0
+}
+
 type message struct {
-	step       step
+	step       uint16
 	status     uint32
 	fds        uint32
 	row        uint32
@@ -85,11 +79,7 @@ type message struct {
 }
 
 func (m *message) encode() []byte {
-	b := make([]byte, 0, messageBytes)
-	b = append(b, messageMagic...)
-	b = binary.LittleEndian.AppendUint16(b, messageVersion)
-	b = binary.LittleEndian.AppendUint16(b, uint16(m.step))
-	b = binary.LittleEndian.AppendUint32(b, m.status)
+	b := rendezvous.Message(m.step, m.status)[:place.HeaderBytes]
 	b = binary.LittleEndian.AppendUint32(b, m.fds)
 	b = binary.LittleEndian.AppendUint32(b, m.row)
 	b = binary.LittleEndian.AppendUint64(b, m.generation)
@@ -98,35 +88,119 @@ func (m *message) encode() []byte {
 	return b[:messageBytes]
 }
 
-// decodeMessage takes what a peer sent for this step, with so many descriptors.
-func decodeMessage(b []byte, want step, got int) (message, error) {
-	var m message
-	bad := func(field string, got, want any, err error) (message, error) {
-		return m, kind.Refuse(opMeet, "", field, got, want, err)
+// decodeMessage reads a message whose header is right.
+func decodeMessage(b []byte) (message, error) {
+	if !bytes.Equal(b[52:], make([]byte, messageBytes-52)) {
+		return message{}, rendezvous.Refuse("reserved bytes", fmt.Sprintf("%x", b[52:]), 0)
 	}
-	if len(b) != messageBytes || string(b[:8]) != messageMagic {
-		return bad("message", fmt.Sprintf("%.8q", b), messageMagic, ErrCorrupt)
-	}
-	if v := binary.LittleEndian.Uint16(b[8:]); v != messageVersion {
-		return bad("version", v, messageVersion, shm.ErrVersion)
-	}
-	m = message{step: step(binary.LittleEndian.Uint16(b[10:])),
+	return message{step: binary.LittleEndian.Uint16(b[10:]),
 		status: binary.LittleEndian.Uint32(b[12:]), fds: binary.LittleEndian.Uint32(b[16:]),
 		row: binary.LittleEndian.Uint32(b[20:]), generation: binary.LittleEndian.Uint64(b[24:]),
-		queue: shm.UUID(b[32:48]), trust: Trust(binary.LittleEndian.Uint32(b[48:]))}
-	switch {
-	case m.step != want:
-		return bad("step", m.step, want, ErrCorrupt)
-	case m.fds&^stepFDs[want] != 0 || m.status != 0 && m.fds != 0:
-		return bad("descriptors", fmt.Sprintf("%#x", m.fds), fmt.Sprintf("%#x", stepFDs[want]),
-			ErrCorrupt)
-	case bits.OnesCount32(m.fds) != got:
-		return bad("number of descriptors", got, bits.OnesCount32(m.fds), ErrCorrupt)
-	case !bytes.Equal(b[52:], make([]byte, messageBytes-52)):
-		return bad("reserved bytes", fmt.Sprintf("%x", b[52:]), 0, ErrCorrupt)
-	}
-	return m, nil
+		queue: shm.UUID(b[32:48]), trust: Trust(binary.LittleEndian.Uint32(b[48:]))}, nil
 }
+
+// passed are the descriptors of a message, -1 where there is none.
+type passed [fdCount]int
+
+var noFDs = passed{-1, -1, -1, -1}
+
+func (p *passed) close() {
+	shm.CloseFDs(p[:])
+	*p = noFDs
+}
+
+// meeting is one side of a rendezvous that is under way.
+type meeting struct {
+	*place.Conversation
+	next uint16 // step that this side sends next, 0 if none: the peer waits for it, or will
+}
+
+// meet begins a rendezvous of the side that sends first; end must follow.
+func meet(ctx context.Context, conn *net.UnixConn, first uint16) *meeting {
+	return &meeting{rendezvous.Begin(ctx, conn), first}
+}
+
+// end ends it. With an error the peer is told, if there is room for that in its socket: it waits
+// for it, so there is.
+func (m *meeting) end(err error) {
+	if err != nil && m.next != 0 {
+		_ = m.SendNow(rendezvous.Message(m.next, statusOf(err)))
+	}
+	m.End()
+}
+
+// send sends a message with the descriptors that are not -1.
+func (m *meeting) send(msg message, fds passed) error {
+	var list []int
+	for i, fd := range fds {
+		if fd >= 0 {
+			msg.fds |= 1 << i
+			list = append(list, fd)
+		}
+	}
+	crash.At(crash.MeetSending)
+	err := m.Send(msg.encode(), list...)
+	crash.At(crash.MeetSent)
+	if err != nil {
+		return m.why(err)
+	}
+	if m.next += 2; m.next > stepDone {
+		m.next = 0
+	}
+	return nil
+}
+
+// receive returns the peer's next message, and the descriptors of it, which the caller closes.
+func (m *meeting) receive(want uint16) (msg message, fds passed, err error) {
+	fds = noFDs
+	b, list, err := m.Receive(want)
+	crash.At(crash.MeetReceived)
+	if err == nil {
+		msg, err = decodeMessage(b)
+	}
+	if err != nil {
+		shm.CloseFDs(list)
+		if errors.Is(err, errPeerRefused) {
+			m.next = 0
+		}
+		return msg, fds, m.why(err)
+	}
+	for i, next := 0, 0; i < fdCount; i++ {
+		if msg.fds>>i&1 != 0 {
+			fds[i] = list[next]
+			next++
+		}
+	}
+	return msg, fds, nil
+}
+
+// why says what an error of the conversation means.
+func (m *meeting) why(err error) error {
+	switch {
+	case m.Context().Err() != nil && err == context.Cause(m.Context()):
+		return m.over()
+	case place.HungUp(err):
+		return &Error{Pkg: kind.Pkg, Op: opMeet, Err: ErrPeerGone,
+			Hint: "it died, or closed the connection"}
+	}
+	return err
+}
+
+// over returns why the rendezvous has ended before its time.
+func (m *meeting) over() error {
+	switch cause := context.Cause(m.Context()); cause {
+	case ErrClosed, errCrowded, errLate, errSilent: // not by the caller
+		return cause
+	}
+	return ended(m.Context())
+}
+
+// errSilent: the peer began a rendezvous and did not go on.
+var errSilent error = &Error{Pkg: kind.Pkg, Op: opMeet, Err: ErrTimedOut,
+	Hint: "the peer went silent in the middle: close the connection"}
+
+// errLate: the peer connected to a Serve and did not attach, as with a context of that deadline.
+var errLate = fmt.Errorf("cq: wait: %w", context.DeadlineExceeded)
 
 // statuses are the reasons for which one side tells the other no; the number is the index.
 // errRefused stands for every other one, and for numbers that are not here: a version adds to the

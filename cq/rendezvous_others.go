@@ -20,13 +20,13 @@ func (q *core) acceptOther(m *meeting, h *memfdHome, peer *place.Peer) (bit int,
 			a.close()
 		}
 	}()
-	m.pause()
-	done, err := h.turns.take(m.ctx, peer.UID)
+	m.Pause()
+	done, err := h.turns.take(m.Context(), peer.UID)
 	if err != nil {
 		return 0, m.over()
 	}
 	defer done()
-	m.limit(errSilent)
+	m.Limit(meetTimeout, errSilent)
 	bit, _, err = h.allot(q.name, q.opt, q.rows, peer.UID)
 	if err != nil {
 		return 0, err

@@ -47,7 +47,7 @@ func TestTurnIsNoDelay(t *testing.T) {
 	}
 	h.mu.Lock()
 	for m := range h.meetings {
-		if until, is := m.ctx.Deadline(); is || m.silent != nil {
+		if until, is := m.Context().Deadline(); is || m.Limited() {
 			t.Errorf("it is waited for until %v", until)
 		}
 	}

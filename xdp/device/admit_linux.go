@@ -13,9 +13,8 @@ import (
 
 // admit is everything from hello to start. On error a is to be closed.
 func (s *Server) admit(ctx context.Context, a *app) error {
-	w := &wire{a.conn}
-	end := w.within(ctx)
-	h, _, err := w.receive(stepHello, 0)
+	w := meet(ctx, a.conn)
+	h, _, err := w.receive(stepHello)
 	if err == nil {
 		err = s.grant(a, h)
 	}
@@ -24,18 +23,18 @@ func (s *Server) admit(ctx context.Context, a *app) error {
 		g := hello{step: stepGrant, frames: uint32(a.pool.limit), sends: uint32(a.limit),
 			generation: a.generation, maxPayload: uint32(s.maxPayload),
 			slotBytes: uint32(s.slotBytes), inPlace: a.inPlace}
-		err = a.sendGrant(g)
+		err = a.sendGrant(w, g)
 		crash.At(crash.DevGranted)
 	}
 	var fds []int
 	if err == nil {
-		_, fds, err = w.receive(stepMemory, 1)
+		_, fds, err = w.receive(stepMemory)
 	}
 	if err == nil {
 		a.payload, err = openPayload(fds[0], a.limit, s.slotBytes)
 		shm.CloseFDs(fds)
 	}
-	end()
+	w.End()
 	if err == nil {
 		err = s.join(ctx, a)
 	}
@@ -43,12 +42,12 @@ func (s *Server) admit(ctx context.Context, a *app) error {
 		return err
 	}
 	crash.At(crash.DevJoined)
-	end = w.within(ctx)
+	w = meet(ctx, a.conn)
 	err = w.send(hello{step: stepReady, rxLane: uint32(a.rx.Lane()), txLane: uint32(a.tx.Lane())})
 	if err == nil { // a packet that came before would find an application that does not know of us
-		_, _, err = w.receive(stepStart, 0)
+		_, _, err = w.receive(stepStart)
 	}
-	end()
+	w.End()
 	if err == nil && !s.own(a, true) {
 		err = errClosing
 	}
@@ -65,7 +64,7 @@ func (s *Server) admit(ctx context.Context, a *app) error {
 }
 
 // sendGrant sends the grant with the descriptors of what is made for the application, for reading.
-func (a *app) sendGrant(g hello) error {
+func (a *app) sendGrant(w wire, g hello) error {
 	var fds [2]int
 	var err error
 	if fds[0], err = a.umem.Region().Object().ShareFD(); err != nil {
@@ -76,7 +75,7 @@ func (a *app) sendGrant(g hello) error {
 		return err
 	}
 	defer shm.CloseFDs(fds[1:])
-	return (&wire{a.conn}).send(g, fds[:]...)
+	return w.send(g, fds[:]...)
 }
 
 // grant books what the application wants and makes its memory.

@@ -92,7 +92,7 @@ type Event struct {
 
 // session is what an endpoint has of one device process.
 type session struct {
-	wire   wire
+	wire   wire // which no context ends
 	peer   *place.Peer
 	umem   frames
 	page   *statusPage
@@ -115,6 +115,11 @@ type session struct {
 	failed  error         // why it did not start; the keeper's
 }
 
+func newSession(conn *net.UnixConn) *session {
+	return &session{wire: meet(context.Background(), conn), answers: make(chan hello, 1),
+		over: make(chan struct{})}
+}
+
 const (
 	maxGrantedFrames = 1 << 20
 	maxGrantedSends  = 1 << 16
@@ -125,15 +130,16 @@ const (
 // the session by then.
 func (s *session) start(ctx context.Context) error {
 	defer s.asking.Unlock()
-	watch(s.peer, s.wire.conn) // a child may hold the connection of a server that is gone
-	defer s.wire.within(ctx)()
-	err := s.wire.send(hello{step: stepStart})
+	watch(s.peer, s.wire.Conn) // a child may hold the connection of a server that is gone
+	w := meet(ctx, s.wire.Conn)
+	err := w.send(hello{step: stepStart})
 	crash.At(crash.AppStarting)
 	if err == nil {
-		_, _, err = s.wire.receive(stepDone, 0)
+		_, _, err = w.receive(stepDone)
 	}
+	w.End()
 	if err != nil {
-		return why(ctx, s.wire.lastWord(ctx, err))
+		return lastWord(ctx, s.wire.Conn, err)
 	}
 	crash.At(crash.AppStarted)
 	return nil
@@ -148,51 +154,52 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.All
 	if err != nil {
 		return nil, err
 	}
-	s = &session{wire: wire{c.(*net.UnixConn)}, ports: h.ports,
-		answers: make(chan hello, 1), over: make(chan struct{})}
+	conn := c.(*net.UnixConn)
+	s = newSession(conn)
+	s.ports = h.ports
 	s.asking.Lock()
 	defer func() {
 		if err != nil {
-			err = s.wire.lastWord(ctx, err)
+			err = lastWord(ctx, conn, err)
 			_ = errors.Join(s.close(), closeRegion(s.umem.Region))
 			s = nil
 		}
 	}()
-	if s.peer, err = place.MeetPeer(s.wire.conn, allow); err != nil {
+	if s.peer, err = place.MeetPeer(conn, allow); err != nil {
 		return s, err
 	}
-	end := s.wire.within(ctx)
-	err = s.wire.send(h)
+	w := meet(ctx, conn)
+	err = w.send(h)
 	crash.At(crash.AppHello)
 	if err == nil {
-		err = s.accept(h, memory)
+		err = s.accept(w, h, memory)
 	}
-	end()
+	w.End()
 	if err != nil {
-		return s, why(ctx, err)
+		return s, err
 	}
 	for range 2 { // the lanes of received packets and of sends
-		end = s.wire.within(ctx)
-		err := s.wire.objection()
-		end()
+		w := meet(ctx, conn)
+		err := w.objection()
+		w.End()
 		if err != nil {
-			return s, why(ctx, err)
+			return s, err
 		}
-		if err := q.Accept(ctx, s.wire.conn); err != nil {
+		if err := q.Accept(ctx, conn); err != nil {
 			return s, slow(err)
 		}
 	}
-	if s.sq, err = attachQueue(ctx, s.wire.conn, allow, maxLaneBytes); err != nil {
+	if s.sq, err = attachQueue(ctx, conn, allow, maxLaneBytes); err != nil {
 		if errors.Is(err, cq.ErrClosed) { // a server that gives up closes it before it says why
 			err = fmt.Errorf("%w: %w", cq.ErrPeerGone, err)
 		}
 		return s, slow(err)
 	}
-	end = s.wire.within(ctx)
-	ready, _, err := s.wire.receive(stepReady, 0)
-	end()
+	w = meet(ctx, conn)
+	ready, _, err := w.receive(stepReady)
+	w.End()
 	if err != nil {
-		return s, why(ctx, err)
+		return s, err
 	}
 	s.txLane = int(ready.txLane)
 	// A server that has died since may have no lane any more. Then nothing could tell later what it
@@ -206,8 +213,8 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.All
 }
 
 // accept takes the grant and sends the payload memory.
-func (s *session) accept(h hello, memory func(hello) (int, error)) error {
-	g, fds, err := s.wire.receive(stepGrant, 2)
+func (s *session) accept(w wire, h hello, memory func(hello) (int, error)) error {
+	g, fds, err := w.receive(stepGrant)
 	if err != nil {
 		return err
 	}
@@ -236,7 +243,7 @@ func (s *session) accept(h hello, memory func(hello) (int, error)) error {
 	if err != nil {
 		return err
 	}
-	err = s.wire.send(hello{step: stepMemory}, fd)
+	err = w.send(hello{step: stepMemory}, fd)
 	crash.At(crash.AppMemory)
 	return err
 }
@@ -250,27 +257,17 @@ func slow(err error) error {
 	return err
 }
 
-func why(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return err
-}
-
 // part tells the server that this is the end, and returns when it has said so too, or is gone: from
 // then on it publishes nothing more. A server that lives is done with all of its part before it
 // hangs up.
 func (s *session) part(ctx context.Context) {
-	_ = s.wire.conn.CloseWrite()
-	defer s.wire.within(ctx)()
-	var buf [helloBytes + 1]byte
-	for {
-		n, fds, err := shm.RecvFDs(s.wire.conn, buf[:], 0)
-		shm.CloseFDs(fds)
-		if err == nil && n > 0 || errors.Is(err, shm.ErrTruncated) {
-			continue // what it said before
-		}
-		return
+	_ = s.wire.Conn.CloseWrite()
+	w := meet(ctx, s.wire.Conn)
+	defer w.End()
+	for ended := false; !ended; { // what it said before
+		_, err := w.next()
+		ended = err != nil && !errors.Is(err, ErrProtocol) && !errors.Is(err, shm.ErrVersion) &&
+			!errors.Is(err, shm.ErrTruncated)
 	}
 }
 
@@ -278,7 +275,7 @@ func (s *session) part(ctx context.Context) {
 func (s *session) close() error {
 	close(s.over)
 	s.peer.Close()
-	err := hangUp(s.wire.conn)
+	err := hangUp(s.wire.Conn)
 	if s.sq != nil {
 		err = errors.Join(err, s.sq.Close())
 	}

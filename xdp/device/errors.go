@@ -156,12 +156,6 @@ func (e *OmittedError) Unwrap() error { return e.Err }
 // errClosing is why a server that closes refuses, or ends to serve.
 var errClosing = fmt.Errorf("%w: %w", ErrClosing, os.ErrClosed)
 
-// What a connection says whose other end is gone.
-const (
-	errReset = syscall.ECONNRESET
-	errPipe  = syscall.EPIPE
-)
-
 func errnoOf(err error, def syscall.Errno) cq.Errno {
 	var num syscall.Errno
 	if errors.As(err, &num) && num > 0 && num < 256 {

@@ -162,7 +162,7 @@ func SetHelloWait(d time.Duration) (undo func()) {
 func Asking(c *net.UnixConn, port uint16) (asks func() error, reads <-chan error, err error) {
 	e := &Endpoint{}
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
-	s := &session{wire: wire{c}, answers: make(chan hello, 1), over: make(chan struct{})}
+	s := newSession(c)
 	if err := e.pose(s, stepTake, port); err != nil {
 		return nil, nil, err
 	}
@@ -202,21 +202,22 @@ func (s *Server) TooLate(ctx context.Context, conn *net.UnixConn) error {
 		return errors.Join(err, conn.Close())
 	}
 	defer s.all.Done()
-	w := &wire{conn}
-	h, _, err := w.receive(stepHello, 0)
+	w := meet(ctx, conn)
+	h, _, err := w.receive(stepHello)
 	if err == nil {
 		err = s.grant(a, h)
 	}
 	if err == nil {
-		err = a.sendGrant(hello{step: stepGrant, frames: uint32(a.pool.limit),
+		err = a.sendGrant(w, hello{step: stepGrant, frames: uint32(a.pool.limit),
 			sends: uint32(a.limit), maxPayload: uint32(s.maxPayload), slotBytes: uint32(s.slotBytes),
 			generation: a.generation})
 	}
 	if err == nil {
 		var fds []int
-		_, fds, err = w.receive(stepMemory, 1)
+		_, fds, err = w.receive(stepMemory)
 		shm.CloseFDs(fds)
 	}
+	w.End()
 	if err == nil {
 		err = s.join(ctx, a)
 	}
@@ -224,12 +225,15 @@ func (s *Server) TooLate(ctx context.Context, conn *net.UnixConn) error {
 		err = conn.CloseRead()
 	}
 	if err == nil {
+		w = meet(ctx, conn)
+		defer w.End()
 		err = w.send(hello{step: stepReady, rxLane: uint32(a.rx.Lane()), txLane: uint32(a.tx.Lane())})
 	}
 	s.met(a)
 	err = errors.Join(err, a.close(s))
 	s.leave(a)
-	return errors.Join(err, w.sendNow(refusal(stepGrant, ErrSlow)), hangUp(conn))
+	refuse(conn, ErrSlow)
+	return errors.Join(err, hangUp(conn))
 }
 
 // Refused is the no in a message.

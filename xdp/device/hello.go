@@ -1,19 +1,18 @@
 package device
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"syscall"
 
-	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/internal/place"
 )
 
-// Everything that is said over the socket has one size. See the package comment for who says what
-// when. Little-endian:
+// A message begins with the header of a conversation; its status is the error number of a no. See
+// the package comment for who says what when. The rest of it, little-endian:
 //
-//	0    magic
-//	8    version u16, step u16, status u32: 0, or the error number of a no
 //	16   frames u32, sends u32
 //	24   generation u64 of the UMEM; in a hello the one before, 0 if there was none
 //	32   number of ports u32, longest payload u32
@@ -24,13 +23,11 @@ import (
 //	128  text, padded with zeros: name of the application, or why not
 //	224  zero
 const (
-	helloBytes   = 256
-	helloMagic   = "shmrdev\n"
-	helloVersion = 1
-	maxPorts     = 32
-	offPorts     = 64
-	offText      = 128
-	offTextEnd   = 224
+	helloBytes = 256
+	maxPorts   = 32
+	offPorts   = 64
+	offText    = 128
+	offTextEnd = 224
 
 	// Flags.
 	helloWrongSums = 1 // datagrams with wrong checksums are wanted too
@@ -38,32 +35,31 @@ const (
 	helloFlags     = helloWrongSums | helloInPlace
 )
 
-type step uint16
+var protocol = place.Protocol{Pkg: pkg, Op: "read message", Magic: "shmrdev\n", Version: 1,
+	Bytes: helloBytes, Steps: []string{stepHello: "hello", stepGrant: "grant", stepMemory: "memory",
+		stepReady: "ready", stepStart: "start", stepTake: "take", stepDrop: "drop", stepDone: "done"},
+	MostFDs: 2, Wrong: ErrProtocol,
+	Count: func(step uint16, _ []byte) (int, bool) {
+		return [...]int{stepGrant: 2, stepMemory: 1, stepDone: 0}[step], true
+	},
+	No: func(status uint32, b []byte) error {
+		text := bytes.TrimRight(b[offText:offTextEnd], "\x00")
+		return &RefusedError{Errno: syscall.Errno(status), Text: printable(string(text))}
+	}}
 
 const (
-	stepHello  step = 1 + iota // application: what it wants
-	stepGrant                  // server: what it gets, with UMEM and status page
-	stepMemory                 // application: its payload memory
-	stepReady                  // server: all queues are joined
-	stepStart                  // application: packets may come
-	stepTake                   // application: one more port
-	stepDrop                   // application: one port less
-	stepDone                   // server: answer to the last two
-	stepEnd
+	stepHello  uint16 = 1 + iota // application: what it wants
+	stepGrant                    // server: what it gets, with UMEM and status page
+	stepMemory                   // application: its payload memory
+	stepReady                    // server: all queues are joined
+	stepStart                    // application: packets may come
+	stepTake                     // application: one more port
+	stepDrop                     // application: one port less
+	stepDone                     // server: answer to the last two
 )
 
-var stepNames = [...]string{stepHello: "hello", stepGrant: "grant", stepMemory: "memory",
-	stepReady: "ready", stepStart: "start", stepTake: "take", stepDrop: "drop", stepDone: "done"}
-
-func (s step) String() string {
-	if s > 0 && s < stepEnd {
-		return stepNames[s]
-	}
-	return fmt.Sprintf("step %d", uint16(s))
-}
-
 type hello struct {
-	step           step
+	step           uint16
 	status         syscall.Errno
 	frames, sends  uint32
 	generation     uint64
@@ -77,12 +73,8 @@ type hello struct {
 }
 
 func (h *hello) encode() []byte {
-	b := make([]byte, helloBytes)
+	b := protocol.Message(h.step, uint32(h.status))
 	le := binary.LittleEndian
-	copy(b, helloMagic)
-	le.PutUint16(b[8:], helloVersion)
-	le.PutUint16(b[10:], uint16(h.step))
-	le.PutUint32(b[12:], uint32(h.status))
 	le.PutUint32(b[16:], h.frames)
 	le.PutUint32(b[20:], h.sends)
 	le.PutUint64(b[24:], h.generation)
@@ -109,23 +101,14 @@ func (h *hello) encode() []byte {
 // decodeHello reads one message. Nothing of it is believed but that it has a meaning: every number
 // is still to be held against what the receiver allows.
 func decodeHello(b []byte) (h hello, err error) {
+	if _, _, err := protocol.Header(b); err != nil {
+		return hello{}, err
+	}
 	bad := func(field string, got, want any) (hello, error) {
-		return hello{}, &shm.Error{Pkg: pkg, Op: "read message", Field: field, Got: got, Want: want,
-			Err: ErrProtocol}
+		return hello{}, protocol.Refuse(field, got, want)
 	}
 	le := binary.LittleEndian
-	if len(b) != helloBytes {
-		return bad("length", len(b), helloBytes)
-	}
-	if string(b[:8]) != helloMagic {
-		return bad("magic", fmt.Sprintf("%x", b[:8]), fmt.Sprintf("%x", helloMagic))
-	}
-	if v := le.Uint16(b[8:]); v != helloVersion {
-		return hello{}, &shm.Error{Pkg: pkg, Op: "read message", Field: "version", Got: v,
-			Want: helloVersion, Err: shm.ErrVersion,
-			Hint: "device process and application are to be of one version"}
-	}
-	h = hello{step: step(le.Uint16(b[10:])), status: syscall.Errno(le.Uint32(b[12:])),
+	h = hello{step: le.Uint16(b[10:]), status: syscall.Errno(le.Uint32(b[12:])),
 		frames: le.Uint32(b[16:]), sends: le.Uint32(b[20:]), generation: le.Uint64(b[24:]),
 		maxPayload: le.Uint32(b[36:]), rxLane: le.Uint32(b[40:]), txLane: le.Uint32(b[44:]),
 		slotBytes: le.Uint32(b[48:])}
@@ -133,8 +116,6 @@ func decodeHello(b []byte) (h hello, err error) {
 	h.wrongSums, h.inPlace = flags&helloWrongSums != 0, flags&helloInPlace != 0
 	n := le.Uint32(b[32:])
 	switch {
-	case h.step == 0 || h.step >= stepEnd:
-		return bad("step", h.step, "1 to 8")
 	case h.status > 4095:
 		return bad("status", uint32(h.status), "an error number")
 	case n > maxPorts:
@@ -147,16 +128,10 @@ func decodeHello(b []byte) (h hello, err error) {
 		h.ports = append(h.ports, le.Uint16(b[offPorts+2*i:]))
 	}
 	text := b[offText:offTextEnd]
-	end := len(text)
-	for end > 0 && text[end-1] == 0 {
-		end--
+	h.text = string(bytes.TrimRight(text, "\x00"))
+	if h.text != printable(h.text) {
+		return bad("text", fmt.Sprintf("%q", h.text), "printable ASCII")
 	}
-	for _, c := range text[:end] {
-		if c < 0x20 || c > 0x7e {
-			return bad("text", fmt.Sprintf("%q", text[:end]), "printable ASCII")
-		}
-	}
-	h.text = string(text[:end])
 	return h, nil
 }
 
@@ -170,7 +145,7 @@ func zero(b []byte) bool {
 }
 
 // refusal is the no that stands for an error.
-func refusal(s step, err error) hello {
+func refusal(s uint16, err error) hello {
 	return hello{step: s, status: statusOf(err), text: printable(err.Error())}
 }
 
@@ -205,13 +180,4 @@ func printable(s string) string {
 }
 
 // expect refuses a message of another step, and translates a no.
-func (h *hello) expect(want step) error {
-	if h.status != 0 {
-		return &RefusedError{Errno: h.status, Text: h.text}
-	}
-	if h.step != want {
-		return &shm.Error{Pkg: pkg, Op: "read message", Field: "step", Got: h.step, Want: want,
-			Err: ErrProtocol}
-	}
-	return nil
-}
+func (h *hello) expect(want uint16) error { return protocol.Expect(h.encode(), want) }

@@ -44,10 +44,10 @@ func (e *Endpoint) keep(s *session) {
 
 // listen reads the connection until it ends, and returns why.
 func (e *Endpoint) listen(s *session) error {
-	stop := context.AfterFunc(e.ctx, func() { _ = s.wire.conn.CloseRead() })
+	stop := context.AfterFunc(e.ctx, func() { _ = s.wire.Conn.CloseRead() })
 	defer stop()
 	for {
-		h, _, err := s.wire.next(0)
+		h, err := s.wire.next()
 		if err != nil {
 			return err
 		}
@@ -229,7 +229,7 @@ func (e *Endpoint) Drop(ctx context.Context, port uint16) error {
 	return e.ask(ctx, "drop port", stepDrop, port)
 }
 
-func (e *Endpoint) ask(ctx context.Context, op string, what step, port uint16) error {
+func (e *Endpoint) ask(ctx context.Context, op string, what uint16, port uint16) error {
 	e.mu.Lock()
 	s, gone := e.sess, e.absent(op)
 	e.mu.Unlock()
@@ -252,7 +252,7 @@ func (e *Endpoint) ask(ctx context.Context, op string, what step, port uint16) e
 	}
 }
 
-func (e *Endpoint) question(s *session, what step, port uint16) error {
+func (e *Endpoint) question(s *session, what uint16, port uint16) error {
 	s.asking.Lock()
 	defer s.asking.Unlock()
 	if what == stepDrop { // before: if the server dies now the next one is not asked for it
@@ -266,7 +266,7 @@ func (e *Endpoint) question(s *session, what step, port uint16) error {
 }
 
 // pose sends a question. It is noted before: the answer may come at once.
-func (e *Endpoint) pose(s *session, what step, port uint16) error {
+func (e *Endpoint) pose(s *session, what uint16, port uint16) error {
 	e.mu.Lock()
 	if s.asked = true; what == stepTake {
 		s.wanted = port

@@ -93,10 +93,16 @@ func (s *Server) refuse(conn *net.UnixConn, err error) {
 	s.refused++
 	s.mu.Unlock()
 	if !hungUp(err) {
-		_ = (&wire{conn}).sendNow(refusal(stepGrant, err))
+		refuse(conn, err)
 	}
 	_ = hangUp(conn)
 	s.report(failed("admit application", s.c.Interface, err, hintOf(err)))
+}
+
+// refuse says no.
+func refuse(conn *net.UnixConn, why error) {
+	no := refusal(stepGrant, why)
+	_ = meet(context.Background(), conn).SendNow(no.encode())
 }
 
 // closes reports that the server ends: by Close, by the context that it serves in, or with its
@@ -118,9 +124,9 @@ func (s *Server) closes(ctx context.Context) bool {
 func (s *Server) dismiss(ctx context.Context, conn *net.UnixConn, why error) {
 	switch {
 	case why != nil:
-		_ = (&wire{conn}).sendNow(refusal(stepGrant, why))
+		refuse(conn, why)
 	case s.closes(ctx):
-		_ = (&wire{conn}).sendNow(refusal(stepGrant, ErrClosing))
+		refuse(conn, ErrClosing)
 	}
 	_ = hangUp(conn)
 	s.report(why)
@@ -188,10 +194,10 @@ func (s *Server) leave(a *app) {
 // attend answers an application that was admitted until it is gone, and takes everything back then.
 func (s *Server) attend(a *app) error {
 	watch(a.peer, a.conn)
-	w := &wire{a.conn}
+	w := meet(context.Background(), a.conn)
 	var why error
 	for {
-		h, _, err := w.next(0)
+		h, err := w.next()
 		if err != nil {
 			why = err
 			break
@@ -220,7 +226,10 @@ func (s *Server) attend(a *app) error {
 		}
 		crash.At(crash.DevOwned)
 		// Whoever asks and does not read must not keep the server from closing.
-		if why = w.sendSoon(answer, answerTimeout); why != nil {
+		soon, cancel := context.WithTimeout(context.Background(), answerTimeout)
+		why = w.sendSoon(soon, answer)
+		cancel()
+		if why != nil {
 			break
 		}
 	}

@@ -28,7 +28,7 @@ func linked(t *testing.T) (*session, *net.UnixConn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = errors.Join(c.Close(), server.Close()) })
-	return &session{wire: wire{c}, answers: make(chan hello), over: make(chan struct{})}, server
+	return newSession(c), server
 }
 
 // TestDropWhileSwitching: a port that is dropped while the endpoint talks to the next server, which
@@ -56,8 +56,8 @@ func TestTakenBeforeTold(t *testing.T) {
 	asked, listened := make(chan error, 1), make(chan error, 1)
 	go func() { listened <- e.listen(s) }()
 	go func() { asked <- e.question(s, stepTake, 5001) }()
-	w := &wire{server}
-	h, _, err := w.next(0)
+	w := meet(t.Context(), server)
+	h, err := w.next()
 	if err != nil || h.step != stepTake || !slices.Equal(h.ports, []uint16{5001}) {
 		t.Fatal(h, err)
 	}
@@ -79,8 +79,8 @@ func TestTakenBeforeTold(t *testing.T) {
 	s, server = linked(t)
 	go func() { listened <- e.listen(s) }()
 	go func() { asked <- e.question(s, stepTake, 5002) }()
-	w = &wire{server}
-	if _, _, err := w.next(0); err != nil {
+	w = meet(t.Context(), server)
+	if _, err := w.next(); err != nil {
 		t.Fatal(err)
 	}
 	no := refusal(stepDone, ErrPortTaken)

@@ -4,63 +4,52 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"syscall"
-	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
 
-// wire is a connection between application and server. Rendezvous of package cq follow messages of
-// this package on it, one after the other.
+// wire is a conversation between application and server. Rendezvous of package cq are conversations
+// of their own on the same connection, before or after it.
 type wire struct {
-	conn *net.UnixConn
+	*place.Conversation
 }
 
-// send sends one message.
-func (w *wire) send(h hello, fds ...int) error {
-	return shm.SendFDs(w.conn, h.encode(), fds...)
-}
+// meet begins a conversation that lasts as long as the context, or to End.
+func meet(ctx context.Context, conn *net.UnixConn) wire { return wire{protocol.Begin(ctx, conn)} }
 
-// sendNow sends one message if there is room for it, and is EAGAIN else. It needs no deadline,
-// which a process that is stopped would find to be over before the first try.
-func (w *wire) sendNow(h hello) error {
-	raw, err := w.conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var sent error
-	err = raw.Control(func(fd uintptr) { // sockets of package net never block
-		_, sent = syscall.SendmsgN(int(fd), h.encode(), nil, nil, 0)
-	})
-	if err != nil {
-		return err
-	}
-	return sent
-}
+func (w wire) send(h hello, fds ...int) error { return w.Send(h.encode(), fds...) }
 
-// sendSoon is sendNow that waits for room for so long.
-func (w *wire) sendSoon(h hello, patience time.Duration) error {
-	err := w.sendNow(h)
+// sendSoon sends one message, which may wait for room until the context ends.
+func (w wire) sendSoon(ctx context.Context, h hello) error {
+	err := w.SendNow(h.encode())
 	if errors.Is(err, syscall.EAGAIN) {
-		_ = w.conn.SetWriteDeadline(time.Now().Add(patience))
-		err = w.send(h)
-		_ = w.conn.SetWriteDeadline(time.Time{})
+		soon := meet(ctx, w.Conn)
+		defer soon.End()
+		err = soon.send(h)
 	}
 	return err
 }
 
-// receive returns the peer's next message with exactly n descriptors, which the caller closes.
-func (w *wire) receive(want step, n int) (h hello, fds []int, err error) {
-	h, fds, err = w.next(n)
+// receive returns the peer's next message with its descriptors, which the caller closes.
+func (w wire) receive(want uint16) (h hello, fds []int, err error) {
+	return decoded(w.Receive(want))
+}
+
+// next is receive of whatever step, for sides that are sent no descriptors: it closes them.
+func (w wire) next() (hello, error) {
+	h, fds, err := decoded(w.Next())
+	shm.CloseFDs(fds)
+	return h, err
+}
+
+func decoded(b []byte, fds []int, err error) (hello, []int, error) {
+	var h hello
 	if err == nil {
-		err = h.expect(want)
-	}
-	if err == nil && len(fds) != n {
-		err = &shm.Error{Pkg: pkg, Op: "read message", Field: "descriptors", Got: len(fds), Want: n,
-			Err: ErrProtocol}
+		h, err = decodeHello(b)
 	}
 	if err != nil {
 		shm.CloseFDs(fds)
@@ -71,75 +60,31 @@ func (w *wire) receive(want step, n int) (h hello, fds []int, err error) {
 
 // objection waits until the server says something, and returns its no if it says no in place of a
 // rendezvous.
-func (w *wire) objection() error {
-	raw, err := w.conn.SyscallConn()
-	if err != nil {
+func (w wire) objection() error {
+	ours, err := w.Peek()
+	if err != nil || !ours {
 		return err
 	}
-	var buf [len(helloMagic)]byte
-	var n int
-	for range 2 { // see next about a reset
-		var got error
-		err = raw.Read(func(fd uintptr) bool {
-			for got = syscall.EINTR; got == syscall.EINTR; {
-				n, _, got = syscall.Recvfrom(int(fd), buf[:], syscall.MSG_PEEK)
-			}
-			return got != syscall.EAGAIN
-		})
-		if err = errors.Join(err, got); !errors.Is(err, errReset) {
-			break
-		}
-	}
-	if err != nil || n < len(buf) || string(buf[:]) != helloMagic {
-		return err
-	}
-	_, _, err = w.receive(stepGrant, 0)
+	_, _, err = w.receive(stepGrant)
 	if err == nil {
 		err = fmt.Errorf("%w: a second grant", ErrProtocol)
 	}
 	return err
 }
 
-func (w *wire) next(n int) (h hello, fds []int, err error) {
-	var buf [helloBytes + 1]byte
-	k, fds, err := shm.RecvFDs(w.conn, buf[:], n)
-	if errors.Is(err, errReset) {
-		// The other end hung up before it read what we sent. What it had said before, a no
-		// probably, comes after that news.
-		k, fds, err = shm.RecvFDs(w.conn, buf[:], n)
-	}
-	if err == nil && k == 0 {
-		err = io.EOF
-	}
-	if err == nil {
-		h, err = decodeHello(buf[:k])
-	}
-	return h, fds, err
-}
-
 // lastWord returns the no that the other end said before it hung up, if it said one, in place of
 // the error that this end noticed the end by: what is sent then fails before the no is read.
-func (w *wire) lastWord(ctx context.Context, err error) error {
+func lastWord(ctx context.Context, conn *net.UnixConn, err error) error {
 	if !hungUp(err) || ctx.Err() != nil {
 		return err
 	}
 	// A child may hold the connection of a server that is gone.
 	ctx, cancel := context.WithTimeout(ctx, helloWait)
 	defer cancel()
-	defer w.within(ctx)()
-	var buf [helloBytes + 1]byte
-	for range lastWords {
-		n, fds, got := shm.RecvFDs(w.conn, buf[:], maxLastFDs)
-		shm.CloseFDs(fds)
-		switch {
-		case errors.Is(got, errReset): // see next
-			continue
-		case got != nil || n == 0:
-			return err
-		}
-		if h, got := decodeHello(buf[:n]); got == nil && h.status != 0 {
-			return h.expect(h.step)
-		}
+	w := meet(ctx, conn)
+	defer w.End()
+	if no := w.LastWord(lastWords, maxLastFDs); no != nil {
+		return no
 	}
 	return err
 }
@@ -151,24 +96,7 @@ const (
 	maxLastFDs = 8
 )
 
-// within sets the deadline of what follows to that of the context.
-func (w *wire) within(ctx context.Context) (end func()) {
-	_ = w.conn.SetDeadline(time.Time{})
-	fired := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(fired)
-		_ = w.conn.SetDeadline(time.Unix(1, 0))
-	})
-	return func() {
-		if !stop() {
-			<-fired
-		}
-		_ = w.conn.SetDeadline(time.Time{})
-	}
-}
-
 // hungUp reports errors that say that the other end is gone.
 func hungUp(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, errReset) || errors.Is(err, errPipe) ||
-		errors.Is(err, cq.ErrPeerGone) || errors.Is(err, net.ErrClosed)
+	return place.HungUp(err) || errors.Is(err, cq.ErrPeerGone) || errors.Is(err, net.ErrClosed)
 }
