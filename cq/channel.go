@@ -184,8 +184,8 @@ func notAttached(op string, q *Queue) error {
 		Hint: "attach it to this channel first"}
 }
 
-// Arm asks for one event, for the next completion of the given kind that is added from now on
-// (ibv_req_notify_cq). Completions that are there already make none, so read the queue after
+// RequestNotify asks for one event, for the next completion of the given kind that is added from
+// now on (ibv_req_notify_cq). Completions that are there already make none, so read the queue after
 // arming. Arming again before the event came changes nothing, but for NotifyAny winning over
 // NotifySolicited. An event that was due and not yet got is not lost by arming again. Errors are
 // ErrInvalid for another kind, fs.ErrNotExist if q is not attached, and ErrClosed.

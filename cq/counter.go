@@ -44,7 +44,7 @@ const (
 type CounterOptions struct {
 	Events   CounterEvents
 	Lifetime Lifetime // an Ephemeral counter goes with the last that closes it
-	// Wait is what Wait waits on. WaitFD adds a descriptor, see [Counter.FD].
+	// Wait is what Wait waits on. WaitFD adds a descriptor, see [Counter.GetWait].
 	Wait WaitObject
 	// Spin is how long Wait looks before it sleeps, as Options.Spin.
 	Spin time.Duration

@@ -369,7 +369,7 @@ func (w *Writer) Free() int {
 	return max(0, w.prod.Free()-int(w.credits))
 }
 
-// Stats of a writer.
+// WriterStats are counts of a writer.
 type WriterStats struct {
 	Size      int    // entries that the lane holds
 	Bytes     uint64 // of memory that it takes and this process made; 0 for the reader's own lane

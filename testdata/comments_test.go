@@ -1,0 +1,181 @@
+package testdata
+
+import (
+	"go/ast"
+	"go/doc"
+	"go/doc/comment"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// room is what the comments of one package may name.
+type room struct {
+	dir   string
+	name  string
+	names map[string]bool // of the package, and Type.Member
+}
+
+// TestCommentsNameWhatIs: a comment of something begins with its name, as go doc shows it, and each
+// link of a comment leads to something that is there. It sees all files, whatever system they are
+// for.
+func TestCommentsNameWhatIs(t *testing.T) {
+	rooms, files, links := map[string]*room{}, map[string][]*ast.File{}, 0
+	set := token.NewFileSet()
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		f, err := parser.ParseFile(set, path, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		dir := filepath.Dir(path)
+		if rooms[dir] == nil {
+			rooms[dir] = &room{dir: dir, name: f.Name.Name, names: map[string]bool{}}
+		}
+		rooms[dir].declares(f)
+		files[dir] = append(files[dir], f)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir, of := range files {
+		for _, f := range of {
+			imports := map[string]*room{}
+			for _, i := range f.Imports {
+				path, ours := strings.CutPrefix(strings.Trim(i.Path.Value, `"`),
+					"github.com/shmring/shmring/")
+				if other := rooms[filepath.Join("..", path)]; ours && other != nil {
+					imports[other.name] = other
+				}
+			}
+			for _, c := range f.Comments {
+				links += rooms[dir].follow(t, set, c, imports)
+			}
+			for _, d := range f.Decls {
+				begins(t, set, d)
+			}
+		}
+	}
+	if links < 200 {
+		t.Errorf("only %d links were followed", links)
+	}
+}
+
+// declares notes what a file declares.
+func (r *room) declares(f *ast.File) {
+	for _, d := range f.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			r.names[receiver(d)+d.Name.Name] = true
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				switch s := s.(type) {
+				case *ast.ValueSpec:
+					for _, n := range s.Names {
+						r.names[n.Name] = true
+					}
+				case *ast.TypeSpec:
+					r.names[s.Name.Name] = true
+					r.members(s)
+				}
+			}
+		}
+	}
+}
+
+// members notes fields and methods of a type, and what it embeds: then any name may be its.
+func (r *room) members(s *ast.TypeSpec) {
+	var list *ast.FieldList
+	switch u := s.Type.(type) {
+	case *ast.StructType:
+		list = u.Fields
+	case *ast.InterfaceType:
+		list = u.Methods
+	default:
+		return
+	}
+	for _, f := range list.List {
+		if len(f.Names) == 0 {
+			r.names[s.Name.Name+".*"] = true
+		}
+		for _, n := range f.Names {
+			r.names[s.Name.Name+"."+n.Name] = true
+		}
+	}
+}
+
+// receiver is the type of a method, with a dot, or nothing.
+func receiver(d *ast.FuncDecl) string {
+	if d.Recv == nil {
+		return ""
+	}
+	of := d.Recv.List[0].Type
+	for {
+		switch u := of.(type) {
+		case *ast.StarExpr:
+			of = u.X
+		case *ast.IndexExpr:
+			of = u.X
+		case *ast.Ident:
+			return u.Name + "."
+		default:
+			return ""
+		}
+	}
+}
+
+var aLink = regexp.MustCompile(`\[\*?([A-Za-z]\w*)((?:\.[A-Z]\w*)*)\]`)
+
+// follow looks the links of a comment up and returns how many there were. Indented lines are code.
+func (r *room) follow(t *testing.T, set *token.FileSet, c *ast.CommentGroup,
+	imports map[string]*room) (links int) {
+	for _, b := range new(comment.Parser).Parse(c.Text()).Content {
+		if _, code := b.(*comment.Code); code {
+			continue
+		}
+		text := new(comment.Printer).Text(&comment.Doc{Content: []comment.Block{b}})
+		for _, m := range aLink.FindAllStringSubmatch(string(text), -1) {
+			in, name := r, m[1]+m[2]
+			if first, rest, dotted := strings.Cut(name, "."); dotted && imports[first] != nil {
+				in, name = imports[first], rest
+			} else if !ast.IsExported(name) {
+				continue // of a package of others, or no link
+			}
+			links++
+			of, _, _ := strings.Cut(name, ".")
+			if !in.names[name] && !in.names[of+".*"] {
+				t.Errorf("%s: there is no %s in %s", set.Position(c.Pos()), m[0], in.dir)
+			}
+		}
+	}
+	return links
+}
+
+// begins checks the first word of the comment of what is exported.
+func begins(t *testing.T, set *token.FileSet, d ast.Decl) {
+	check := func(c *ast.CommentGroup, name string) {
+		if c == nil || !ast.IsExported(name) || strings.HasPrefix(c.Text(), name+" ") ||
+			strings.HasPrefix(c.Text(), name+":") || strings.HasPrefix(c.Text(), name+"\n") {
+			return
+		}
+		t.Errorf("%s: the comment of %s begins with other words: %s", set.Position(c.Pos()), name,
+			doc.Synopsis(c.Text()))
+	}
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		check(d.Doc, d.Name.Name)
+	case *ast.GenDecl:
+		if len(d.Specs) == 1 {
+			if s, ok := d.Specs[0].(*ast.TypeSpec); ok {
+				check(d.Doc, s.Name.Name)
+			}
+		}
+	}
+}
