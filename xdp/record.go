@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
 // RecordBytes is the size of the record that the process of the socket writes at the start of the
 // chunk of every received frame. It lies in the headroom, which the kernel never touches.
-const RecordBytes = 64
+const RecordBytes = kind.RecordBytes
 
 // Offsets within a record.
 const (

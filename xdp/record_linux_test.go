@@ -7,18 +7,19 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
 func TestReadFrameChecks(t *testing.T) {
 	g := Geometry{Frames: 4, ChunkBytes: 2048, HeadroomBytes: RecordBytes}
 	o, err := shm.CreateMemfd(shm.Spec{Kind: shm.KindUMEM, Name: "frames",
-		Sections: []shm.Section{{Kind: SectionFrames, Length: g.bytes(), ElemSize: 1,
+		Sections: []shm.Section{{Kind: kind.SectFrames, Length: g.bytes(), ElemSize: 1,
 			Capacity: g.bytes()}}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := shm.NewRegion(o, SectionFrames)
+	r, err := shm.NewRegion(o, kind.SectFrames)
 	if err != nil {
 		t.Fatal(err)
 	}

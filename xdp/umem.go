@@ -3,33 +3,14 @@ package xdp
 import (
 	"context"
 	"fmt"
-	"math/bits"
 	"slices"
 	"sync"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
-// SectionFrames is the section of a UMEM object that holds the frames.
-const SectionFrames shm.SectionKind = 0x58465246 // "FRFX"
-
-// Attributes of a UMEM object: what a peer has to know to make sense of an address in it.
-const (
-	attrFrames = iota
-	attrChunkBytes
-	attrHeadroomBytes
-	attrUnaligned // 1 if chunks need not begin at multiples of a power of two
-
-	attrs // how many there are
-)
-
-// Bounds of chunks. The kernel wants at least the first, and a page at most, in huge pages too.
-const (
-	minChunkBytes = 2048
-	maxChunkBytes = 4096
-	hugePageBytes = 2 << 20
-	maxFrames     = 1 << 20
-)
+const hugePageBytes = 2 << 20
 
 // UMEMOptions size a UMEM. Zero values stand for the defaults.
 type UMEMOptions struct {
@@ -65,7 +46,7 @@ func (g Geometry) PacketBytes() uint32 {
 }
 
 // bytes is the size of all frames.
-func (g Geometry) bytes() uint64 { return uint64(g.Frames) * uint64(g.ChunkBytes) }
+func (g Geometry) bytes() uint64 { return kind.UMEM(g).Bytes() }
 
 // Chunk returns the offset of the chunk that an offset in the UMEM lies in; the record of a
 // received frame begins there.
@@ -76,22 +57,6 @@ func (g Geometry) Chunk(off uint64) uint64 {
 	return off &^ (uint64(g.ChunkBytes) - 1)
 }
 
-func (g Geometry) check() error {
-	switch {
-	case g.Frames == 0 || g.Frames > maxFrames:
-		return fmt.Errorf("%w: %d frames, possible are 1 to %d", ErrOptions, g.Frames, maxFrames)
-	case g.ChunkBytes < minChunkBytes || g.ChunkBytes > maxChunkBytes ||
-		bits.OnesCount32(g.ChunkBytes) != 1 && !g.Unaligned:
-		return fmt.Errorf("%w: chunks of %d bytes, possible are 2048 and 4096, or between if "+
-			"Unaligned", ErrOptions, g.ChunkBytes)
-	case g.HeadroomBytes < RecordBytes || g.HeadroomBytes > minChunkBytes/2 ||
-		g.HeadroomBytes%8 != 0:
-		return fmt.Errorf("%w: headroom of %d bytes, possible are %d to %d in steps of 8",
-			ErrOptions, g.HeadroomBytes, RecordBytes, minChunkBytes/2)
-	}
-	return nil
-}
-
 func (o UMEMOptions) geometry() (Geometry, error) {
 	g := Geometry{Frames: o.Frames, ChunkBytes: o.ChunkBytes, HeadroomBytes: o.HeadroomBytes,
 		Unaligned: o.Unaligned}
@@ -99,12 +64,15 @@ func (o UMEMOptions) geometry() (Geometry, error) {
 		g.Frames = 2048
 	}
 	if g.ChunkBytes == 0 {
-		g.ChunkBytes = minChunkBytes
+		g.ChunkBytes = kind.MinChunkBytes
 	}
 	if g.HeadroomBytes == 0 {
 		g.HeadroomBytes = RecordBytes
 	}
-	return g, g.check()
+	if err := kind.UMEM(g).Check(); err != nil {
+		return g, fmt.Errorf("%w: %w", ErrOptions, err)
+	}
+	return g, nil
 }
 
 // UMEM is the memory that a device receives into and sends from. It lives in a memfd that is sealed
@@ -163,20 +131,8 @@ func NewUMEM(o UMEMOptions) (*UMEM, error) {
 	if err != nil {
 		return nil, &shm.Error{Pkg: pkg, Op: "create UMEM", Name: o.Name, Err: err}
 	}
-	spec := shm.Spec{
-		Kind: shm.KindUMEM, Generation: o.Generation,
-		Name: o.Name,
-		Sections: []shm.Section{{
-			Kind: SectionFrames, Length: g.bytes(),
-			ElemSize: uint64(g.ChunkBytes), Capacity: uint64(g.Frames),
-		}},
-	}
-	spec.Attrs[attrFrames] = uint64(g.Frames)
-	spec.Attrs[attrChunkBytes] = uint64(g.ChunkBytes)
-	spec.Attrs[attrHeadroomBytes] = uint64(g.HeadroomBytes)
-	if g.Unaligned {
-		spec.Attrs[attrUnaligned] = 1
-	}
+	spec := kind.UMEM(g).Spec(o.Name)
+	spec.Generation = o.Generation
 	obj, hugeErr, err := createUMEM(spec, o.HugePages)
 	if err != nil {
 		return nil, err
@@ -187,7 +143,7 @@ func NewUMEM(o UMEMOptions) (*UMEM, error) {
 		_ = obj.Close()
 		return nil, err
 	}
-	region, err := shm.NewRegion(obj, SectionFrames)
+	region, err := shm.NewRegion(obj, kind.SectFrames)
 	if err != nil {
 		_ = obj.Close()
 		return nil, err
@@ -248,51 +204,15 @@ func OpenUMEM(fd int, name string, maxBytes uint64) (*shm.Region, Geometry, erro
 	if err != nil {
 		return nil, Geometry{}, err
 	}
-	g, err := geometryOf(obj)
+	g, err := kind.StoredUMEM(obj)
 	if err != nil {
 		_ = obj.Close()
 		return nil, Geometry{}, err
 	}
-	region, err := shm.NewRegion(obj, SectionFrames)
+	region, err := shm.NewRegion(obj, kind.SectFrames)
 	if err != nil {
 		_ = obj.Close()
 		return nil, Geometry{}, err
 	}
-	return region, g, nil
-}
-
-func geometryOf(obj *shm.Object) (Geometry, error) {
-	h := obj.Header()
-	if err := h.CheckKind(shm.KindUMEM); err != nil {
-		return Geometry{}, err
-	}
-	if err := h.CheckFeatures(0, 0, shm.ReadOnly); err != nil {
-		return Geometry{}, err
-	}
-	mem, _, err := obj.Section(SectionFrames, 0)
-	if err != nil {
-		return Geometry{}, err
-	}
-	bad := func(field string, got, want any) error {
-		return &shm.Error{Pkg: pkg, Op: "open", Name: obj.Name(), Field: field, Got: got, Want: want,
-			Err: shm.ErrCorrupt}
-	}
-	for i, limit := range [attrs]uint64{maxFrames, maxChunkBytes, minChunkBytes / 2, 1} {
-		if h.Attrs[i] > limit {
-			return Geometry{}, bad(fmt.Sprintf("attribute %d", i), h.Attrs[i], limit)
-		}
-	}
-	g := Geometry{
-		Frames:        uint32(h.Attrs[attrFrames]),
-		ChunkBytes:    uint32(h.Attrs[attrChunkBytes]),
-		HeadroomBytes: uint32(h.Attrs[attrHeadroomBytes]),
-		Unaligned:     h.Attrs[attrUnaligned] == 1,
-	}
-	if err := g.check(); err != nil {
-		return Geometry{}, bad("geometry", fmt.Sprintf("%+v", g), err)
-	}
-	if g.bytes() != uint64(len(mem)) {
-		return Geometry{}, bad("length of the frames", len(mem), g.bytes())
-	}
-	return g, nil
+	return region, Geometry(g), nil
 }

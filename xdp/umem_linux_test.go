@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -46,25 +47,17 @@ func TestUMEMIsSealed(t *testing.T) {
 // TestOpenUMEMRefuses: objects that are no UMEM, or whose header lies about it.
 func TestOpenUMEMRefuses(t *testing.T) {
 	good := func() shm.Spec {
-		s := shm.Spec{Kind: shm.KindUMEM, Sections: []shm.Section{
-			{Kind: SectionFrames, Length: 8 * 2048, ElemSize: 2048, Capacity: 8}}}
-		s.Attrs[attrFrames], s.Attrs[attrChunkBytes], s.Attrs[attrHeadroomBytes] = 8, 2048, 64
-		return s
+		return kind.UMEM{Frames: 8, ChunkBytes: 2048, HeadroomBytes: 64}.Spec("")
 	}
 	for name, c := range map[string]struct {
 		change func(*shm.Spec)
 		want   error
 	}{
-		"kind":          {func(s *shm.Spec) { s.Kind = shm.KindRegion }, shm.ErrKind},
-		"section":       {func(s *shm.Spec) { s.Sections[0].Kind = 1 }, shm.ErrKind},
-		"frames":        {func(s *shm.Spec) { s.Attrs[attrFrames] = 9 }, shm.ErrCorrupt},
-		"no frames":     {func(s *shm.Spec) { s.Attrs[attrFrames] = 0 }, shm.ErrCorrupt},
-		"many frames":   {func(s *shm.Spec) { s.Attrs[attrFrames] = 1<<32 + 8 }, shm.ErrCorrupt},
-		"chunk":         {func(s *shm.Spec) { s.Attrs[attrChunkBytes] = 3000 }, shm.ErrCorrupt},
-		"huge chunk":    {func(s *shm.Spec) { s.Attrs[attrChunkBytes] = 1 << 40 }, shm.ErrCorrupt},
-		"headroom":      {func(s *shm.Spec) { s.Attrs[attrHeadroomBytes] = 0 }, shm.ErrCorrupt},
-		"huge headroom": {func(s *shm.Spec) { s.Attrs[attrHeadroomBytes] = 2048 }, shm.ErrCorrupt},
-		"feature":       {func(s *shm.Spec) { s.FeatIncompat = 1 << 40 }, shm.ErrVersion},
+		"kind":        {func(s *shm.Spec) { s.Kind = shm.KindRegion }, shm.ErrKind},
+		"section":     {func(s *shm.Spec) { s.Sections[0].Kind = 1 }, shm.ErrKind},
+		"frames":      {func(s *shm.Spec) { s.Attrs[0] = 9 }, shm.ErrCorrupt},
+		"many frames": {func(s *shm.Spec) { s.Attrs[0] = 1<<32 + 8 }, shm.ErrCorrupt},
+		"feature":     {func(s *shm.Spec) { s.FeatIncompat = 1 << 40 }, shm.ErrVersion},
 	} {
 		spec := good()
 		c.change(&spec)

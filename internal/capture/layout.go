@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
@@ -19,12 +20,6 @@ const (
 	sectWriter shm.SectionKind = 0x54495257 // "WRIT"
 	sectRecord shm.SectionKind = 0x44434552 // "RECD"
 	sectBytes  shm.SectionKind = 0x53545942 // "BYTS"
-)
-
-// Attributes of the object.
-const (
-	attrSlots = iota
-	attrSnap  // bytes of a packet that are kept; those of a slot are this, rounded up
 )
 
 // Offsets within the two small sections, and their lengths.
@@ -65,9 +60,9 @@ const (
 
 // Bounds of what a capture may take.
 const (
-	MaxSnapBytes = 64 << 10
-	minSlots     = 16
-	maxSlots     = 1 << 16
+	MaxSnapBytes = kind.MaxSnapBytes
+	minSlots     = kind.MinCaptureSlots
+	maxSlots     = kind.MaxCaptureSlots
 )
 
 func stride(snap uint64) uint64 { return (snap + 63) &^ 63 }
@@ -80,7 +75,7 @@ func spec(id shm.UUID, slots, snap uint64) shm.Spec {
 			LayoutHash: shm.LayoutHash(recordLayout)},
 		{Kind: sectBytes, Length: slots * stride(snap), ElemSize: stride(snap), Capacity: slots},
 	}}
-	s.Attrs[attrSlots], s.Attrs[attrSnap] = slots, snap
+	kind.Capture{Slots: slots, SnapBytes: snap}.Put(&s)
 	return s
 }
 
@@ -94,15 +89,15 @@ type memory struct {
 
 func lay(obj *shm.Object) (m memory, err error) {
 	h := obj.Header()
-	if err := h.CheckKind(shm.KindCapture); err != nil {
+	c, err := kind.StoredCapture(h)
+	if errors.Is(err, shm.ErrCorrupt) {
+		err = &shm.Error{Pkg: "capture", Op: "open", Name: obj.Name(), Field: "attributes", Got: err,
+			Want: "what a capture writes", Err: shm.ErrCorrupt}
+	}
+	if err != nil {
 		return m, err
 	}
-	slots, snap := h.Attrs[attrSlots], h.Attrs[attrSnap]
-	if slots < minSlots || slots > maxSlots || slots&(slots-1) != 0 || snap == 0 ||
-		snap > MaxSnapBytes {
-		return m, &shm.Error{Pkg: "capture", Op: "open", Name: obj.Name(), Field: "geometry",
-			Got: [2]uint64{slots, snap}, Want: "slots and bytes within bounds", Err: shm.ErrCorrupt}
-	}
+	slots, snap := c.Slots, c.SnapBytes
 	var part [4][]byte
 	for i, want := range spec(h.UUID, slots, snap).Sections {
 		mem, s, err := obj.Section(want.Kind, 0)

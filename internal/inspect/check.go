@@ -3,7 +3,6 @@ package inspect
 import (
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
@@ -54,6 +53,12 @@ func Invariants() []shm.Invariant {
 		{Name: "counter.seats", Exact: true, What: "no more seats were taken than there are"},
 		{Name: "counter.rung", Exact: true, What: "no arming was answered that did not happen"},
 		{Name: "counter.handle", Exact: true, What: "a handle's process number is possible"},
+
+		{Name: "umem.geometry", Exact: true, What: "the frames are as many and as large as it says"},
+		{Name: "device.layout", Exact: true, What: "the sections are those of a status page"},
+		{Name: "device.update", Exact: true, What: "no update of counts ended that did not begin"},
+		{Name: "device.returned", Exact: true, What: "no frame came back that was not handed out"},
+		{Name: "device.frames", Exact: true, What: "no more frames are out than there are"},
 
 		{Name: "addresses.state", Exact: true, What: "the vector is open or closed"},
 		{Name: "addresses.row", Exact: true, What: "a row that is used has an address of the format"},
@@ -111,23 +116,14 @@ const (
 	headerSections = 0x180
 )
 
-// attributes checks each attribute of the object; those that are not listed are 0.
-func (c *checker) attributes(allowed map[int]kind.Bound) bool {
+// attributes checks each attribute of the object.
+func (c *checker) attributes(all kind.Attributes) bool {
 	before := len(c.found)
-	for i, a := range c.obj.Header().Attrs {
-		p := allowed[i]
-		if !p.Holds(a) {
-			want := fmt.Sprintf("%d to %d", p.Least, p.Most)
-			if p.PowerOf2 {
-				want += ", a power of two"
-			}
-			c.badHeader("object.attributes", headerAttrs+8*uint64(i), a, want)
-		}
-	}
+	all.Wrong(c.obj.Header(), func(word int, a kind.Attribute, got uint64) {
+		c.badHeader("object.attributes", headerAttrs+8*uint64(word), got, a.Bound.String())
+	})
 	return len(c.found) == before
 }
-
-var anyValue = kind.Bound{Most: math.MaxUint64}
 
 // sections checks that the object has those of its kind.
 func (c *checker) sections(want shm.Spec) bool {

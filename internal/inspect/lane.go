@@ -1,7 +1,10 @@
 package inspect
 
-import "github.com/shmring/shmring/internal/kind"
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/shmring/shmring/internal/kind"
+)
 
 // indices checks the words of a lane against its row, and the entries in between. c is of the
 // object that has the lane, which for lane 0 is the reader's.

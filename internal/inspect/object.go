@@ -30,7 +30,12 @@ func (c *checker) object(file string, more func(*shm.Object) []shm.Violation) {
 	case shm.KindAddresses:
 		c.named(file)
 		c.addresses()
+	case shm.KindUMEM:
+		c.umem()
 	default:
+		if kind.IsStatusPage(c.obj) {
+			c.statusPage()
+		}
 		if more != nil {
 			c.found = append(c.found, more(c.obj)...)
 		}
@@ -41,9 +46,7 @@ func (c *checker) bell(file string) {
 	if want := kind.BellName(c.obj.Header().UUID); c.held == nil && file != want {
 		c.badHeader("object.name", headerUUID, file, want)
 	}
-	if !c.attributes(map[int]kind.Bound{kind.AttrBellBits: {Least: kind.DomainBits,
-		Most: kind.DomainBits}}) ||
-		!c.sections(kind.BellSpec()) {
+	if !c.attributes(kind.BellAttributes) || !c.sections(kind.BellSpec()) {
 		return
 	}
 	arm, _, err := kind.BellMemory(c.obj, false)
@@ -56,7 +59,7 @@ func (c *checker) bell(file string) {
 }
 
 func (c *checker) counter() {
-	if !c.attributes(kind.CounterBounds()) || !c.sections(kind.Counter{}.Spec("")) {
+	if !c.attributes(kind.CounterAttributes) || !c.sections(kind.Counter{}.Spec("")) {
 		return
 	}
 	words, err := kind.WordsOf[kind.CounterWords](c.obj, kind.SectCounter, 0)
@@ -94,7 +97,7 @@ func (c *checker) counter() {
 // which its successor mends: so but for one left on purpose, one row may be half there.
 func (c *checker) addresses() {
 	h := c.obj.Header()
-	if !c.attributes(kind.AddressBounds()) {
+	if !c.attributes(kind.AddressAttributes) {
 		return
 	}
 	o, err := kind.StoredAddresses("check", c.obj.Name(), h)

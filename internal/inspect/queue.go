@@ -113,7 +113,7 @@ func (k *queueCheck) reader(c *checker) bool {
 		c.badHeader("queue.kind", 0x14, h.Kind, "queue or events")
 		return false
 	}
-	if !c.attributes(kind.QueueBounds(h.Kind == shm.KindEvents)) {
+	if !c.attributes(kind.QueueAttributes(h.Kind == shm.KindEvents)) {
 		return false
 	}
 	opt, err := kind.StoredQueue("check", c.obj.Name(), h)
@@ -231,10 +231,8 @@ func (k *queueCheck) laneOf(c *checker, file string, row int) {
 		c.badHeader("object.attributes", headerAttrs, row, fmt.Sprintf("a row below %d", k.opt.Rows))
 		return
 	}
-	one := func(n uint64) kind.Bound { return kind.Bound{Least: n, Most: n} }
-	if c.attributes(map[int]kind.Bound{kind.AttrLaneRow: one(uint64(row)),
-		kind.AttrLaneQueueHigh: anyValue,
-		kind.AttrLaneCapacity:  one(uint64(k.opt.Capacity)), kind.AttrLaneQueueLow: anyValue}) &&
+	if c.attributes(kind.LaneAttributes.With(kind.Exactly(uint64(row)),
+		kind.Exactly(uint64(k.opt.Capacity)))) &&
 		c.sections(k.opt.LaneSpec("", row, k.uuid)) {
 		k.indices(c, row)
 	}

@@ -1,6 +1,7 @@
 package kind
 
 import (
+	"fmt"
 	"sync/atomic"
 
 	"github.com/shmring/shmring/shm"
@@ -11,15 +12,6 @@ const (
 	SectAddrWords shm.SectionKind = 0x140 + iota // owner-written words of the vector
 	SectAddrRows                                 // a row an index
 	SectAddrIndex                                // from an address to its row
-)
-
-// Attributes of an address vector: fixed at creation, under the header's checksum.
-const (
-	AttrAddrCount = iota
-	AttrAddrMaxBytes
-	AttrAddrFormat
-	AttrAddrLifetime
-	AttrAddrUserID
 )
 
 const (
@@ -74,12 +66,17 @@ type Addresses struct {
 	UserID           bool
 }
 
-// AddressBounds are those of an address vector's object.
-func AddressBounds() map[int]Bound {
-	return map[int]Bound{AttrAddrCount: {Least: 1, Most: AddrMaxCount, PowerOf2: true},
-		AttrAddrMaxBytes: {Least: 8, Most: AddrLimitBytes},
-		AttrAddrFormat:   {Least: FormatSockaddr, Most: FormatOpaque},
-		AttrAddrLifetime: {Most: MostLifetime}, AttrAddrUserID: {Most: 1}}
+var addressCodec = codec[Addresses]{
+	{Attribute{"count", Bound{Least: 1, Most: AddrMaxCount, PowerOf2: true}, "rows"},
+		func(a *Addresses) any { return &a.Count }},
+	{Attribute{"address bytes", Bound{Least: 8, Most: AddrLimitBytes, Step: 8},
+		"of the longest address"}, func(a *Addresses) any { return &a.MaxBytes }},
+	{Attribute{"format", Bound{Least: FormatSockaddr, Most: FormatOpaque}, "as cq.AddressFormat"},
+		func(a *Addresses) any { return &a.Format }},
+	{Attribute{"lifetime", Bound{Most: MostLifetime}, "as cq.Lifetime"},
+		func(a *Addresses) any { return &a.Lifetime }},
+	{Attribute{"user ids", Bound{Most: 1}, "whether rows can have a source of the user's choice"},
+		func(a *Addresses) any { return &a.UserID }},
 }
 
 // Spec is the layout of an address vector.
@@ -93,15 +90,12 @@ func (a Addresses) Spec(name string) shm.Spec {
 		{Kind: SectAddrIndex, Length: uint64(8 * cells), ElemSize: 8, Capacity: uint64(cells),
 			LayoutHash: LayoutVersion},
 	}}
-	s.Attrs[AttrAddrCount] = uint64(a.Count)
-	s.Attrs[AttrAddrMaxBytes] = uint64(a.MaxBytes)
-	s.Attrs[AttrAddrFormat] = a.Format
-	s.Attrs[AttrAddrLifetime] = a.Lifetime
-	if a.UserID {
-		s.Attrs[AttrAddrUserID] = 1
-	}
+	addressCodec.put(&s, a)
 	return s
 }
+
+// AddressAttributes describes the attributes of an address vector.
+var AddressAttributes = addressCodec.attributes()
 
 // StoredAddresses returns what an address vector was created with, bounded. What it returns
 // beside an error is what the object should be, if its attributes are possible one by one.
@@ -109,15 +103,12 @@ func StoredAddresses(op, name string, h shm.Header) (a Addresses, err error) {
 	if h.Kind != shm.KindAddresses {
 		return a, Refuse(op, name, "kind", h.Kind, shm.KindAddresses, shm.ErrKind)
 	}
-	damaged := Refuse(op, name, "attributes", h.Attrs, "what CreateAddresses writes", ErrCorrupt)
-	if !Within(h, AddressBounds()) {
-		return a, damaged
+	a, err = addressCodec.take(h)
+	if err == nil && LongestAddress(a.Format) > a.MaxBytes {
+		err = fmt.Errorf("an address of format %d has %d bytes", a.Format, LongestAddress(a.Format))
 	}
-	a = Addresses{Count: int(h.Attrs[AttrAddrCount]), MaxBytes: int(h.Attrs[AttrAddrMaxBytes]),
-		Format: h.Attrs[AttrAddrFormat], Lifetime: h.Attrs[AttrAddrLifetime],
-		UserID: h.Attrs[AttrAddrUserID] != 0}
-	if a.MaxBytes%8 != 0 || LongestAddress(a.Format) > a.MaxBytes {
-		return a, damaged
+	if err != nil {
+		return a, Refuse(op, name, "attributes", err, "what CreateAddresses writes", ErrCorrupt)
 	}
 	return a, HasSections(op, name, h, a.Spec(name))
 }

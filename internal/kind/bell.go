@@ -18,6 +18,9 @@ const (
 	DomainBits = 1 << 14
 )
 
+// BellAttributes describes the attributes of a bell.
+var BellAttributes = Attributes{{"bits", Exactly(DomainBits), "members that it has a bit for"}}
+
 // BellSpec is the layout of a bell.
 func BellSpec() shm.Spec {
 	hints := doorbell.DomainBytes(DomainBits)

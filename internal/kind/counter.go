@@ -16,12 +16,6 @@ import (
 //	1024  a row for each seat
 const SectCounter shm.SectionKind = 0x300
 
-// Attributes of a counter's object.
-const (
-	AttrCounterEvents = iota
-	AttrCounterLifetime
-)
-
 // A row is written by the handle that has the seat, and says whose death the others must watch.
 //
 //	0    mark: drawn at random when the seat is taken, stored last; 0: nobody
@@ -38,10 +32,11 @@ const (
 // Counter is what is fixed when a counter is created, as its attributes say it.
 type Counter struct{ Events, Lifetime uint64 }
 
-// CounterBounds are those of a counter's object.
-func CounterBounds() map[int]Bound {
-	return map[int]Bound{AttrCounterEvents: {Most: MostCounterEvents},
-		AttrCounterLifetime: {Most: MostLifetime}}
+var counterCodec = codec[Counter]{
+	{Attribute{"events", Bound{Most: MostCounterEvents}, "what it counts, as cq.CounterEvents"},
+		func(c *Counter) any { return &c.Events }},
+	{Attribute{"lifetime", Bound{Most: MostLifetime}, "as cq.Lifetime"},
+		func(c *Counter) any { return &c.Lifetime }},
 }
 
 const MostCounterEvents = 1
@@ -51,19 +46,20 @@ func (c Counter) Spec(name string) shm.Spec {
 	s := shm.Spec{Kind: shm.KindCounter, Name: name, Sections: []shm.Section{
 		{Kind: SectCounter, Length: CounterBytes, ElemSize: CounterBytes, Capacity: 1,
 			LayoutHash: LayoutVersion}}}
-	s.Attrs[AttrCounterEvents] = c.Events
-	s.Attrs[AttrCounterLifetime] = c.Lifetime
+	counterCodec.put(&s, c)
 	return s
 }
+
+// CounterAttributes describes the attributes of a counter.
+var CounterAttributes = counterCodec.attributes()
 
 // StoredCounter returns what a counter was created with.
 func StoredCounter(op, name string, h shm.Header) (c Counter, err error) {
 	if h.Kind != shm.KindCounter {
 		return c, Refuse(op, name, "kind", h.Kind, shm.KindCounter, shm.ErrKind)
 	}
-	if !Within(h, CounterBounds()) {
-		return c, Refuse(op, name, "attributes", h.Attrs, "what CreateCounter writes", ErrCorrupt)
+	if c, err = counterCodec.take(h); err != nil {
+		return c, Refuse(op, name, "attributes", err, "what CreateCounter writes", ErrCorrupt)
 	}
-	c = Counter{Events: h.Attrs[AttrCounterEvents], Lifetime: h.Attrs[AttrCounterLifetime]}
 	return c, HasSections(op, name, h, c.Spec(name))
 }

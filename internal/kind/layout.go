@@ -15,19 +15,6 @@ const (
 	SectErrors                                // detail records, parallel to the entries
 )
 
-// Attributes of a reader object: fixed at creation, under the header's checksum.
-const (
-	AttrFormat = iota
-	AttrCapacity
-	AttrLanes
-	AttrOverrun
-	AttrLifetime
-	AttrWait
-	AttrReaderPays
-	AttrTrust
-	AttrDetailBytes
-)
-
 // Attributes of a lane object.
 const (
 	AttrLaneRow = iota
@@ -35,6 +22,14 @@ const (
 	AttrLaneQueueHigh // uuid of the queue it belongs to
 	AttrLaneQueueLow
 )
+
+// LaneAttributes describes them.
+var LaneAttributes = Attributes{
+	AttrLaneRow:       {"row", Bound{Least: 1, Most: MaxLanes}, "its row in the reader's object"},
+	AttrLaneCapacity:  {"capacity", Bound{Least: 1, Most: MaxCapacity, PowerOf2: true}, "entries"},
+	AttrLaneQueueHigh: {"queue, high half", Bound{Most: anyWord}, "uuid of the queue it belongs to"},
+	AttrLaneQueueLow:  {"queue, low half", Bound{Most: anyWord}, "the rest of it"},
+}
 
 // The queue's page: reader-written, read-only for everybody else.
 //

@@ -35,46 +35,36 @@ const (
 	MaxDetailBytes = 64 << 10
 )
 
-// Bound says which values an attribute may have.
-type Bound struct {
-	Most     uint64
-	Least    uint64
-	PowerOf2 bool
-}
-
-// Holds reports whether a value is within the bound.
-func (b Bound) Holds(v uint64) bool {
-	return v >= b.Least && v <= b.Most && (!b.PowerOf2 || v&(v-1) == 0)
-}
-
-// QueueBounds are those of a reader's object. Attributes that have none are 0.
-func QueueBounds(events bool) map[int]Bound {
-	most := uint64(MinDetailBytes)
+// queueCodec is that of a reader's object.
+func queueCodec(events bool) codec[Queue] {
+	detail := Bound{Least: MinDetailBytes, Most: MinDetailBytes, Step: MinDetailBytes}
 	if events {
-		most = MaxDetailBytes
+		detail.Most = MaxDetailBytes
 	}
-	return map[int]Bound{
-		AttrFormat:      {Least: 1, Most: MostFormat},
-		AttrCapacity:    {Least: 1, Most: MaxCapacity, PowerOf2: true},
-		AttrLanes:       {Least: 2, Most: MaxLanes + 1},
-		AttrOverrun:     {Most: MostOverrun},
-		AttrLifetime:    {Most: MostLifetime},
-		AttrWait:        {Most: MostWait},
-		AttrReaderPays:  {Most: 1},
-		AttrTrust:       {Most: MostTrust},
-		AttrDetailBytes: {Least: MinDetailBytes, Most: most},
+	return codec[Queue]{
+		{Attribute{"format", Bound{Least: 1, Most: MostFormat}, "what entries say, as cq.Format"},
+			func(q *Queue) any { return &q.Format }},
+		{Attribute{"capacity", Bound{Least: 1, Most: MaxCapacity, PowerOf2: true},
+			"entries of each lane"}, func(q *Queue) any { return &q.Capacity }},
+		{Attribute{"lanes", Bound{Least: 2, Most: MaxLanes + 1}, "lanes, with the reader's own"},
+			func(q *Queue) any { return &q.Rows }},
+		{Attribute{"overrun", Bound{Most: MostOverrun}, "whether entries may be lost"},
+			func(q *Queue) any { return &q.Overrun }},
+		{Attribute{"lifetime", Bound{Most: MostLifetime}, "as cq.Lifetime"},
+			func(q *Queue) any { return &q.Lifetime }},
+		{Attribute{"wait", Bound{Most: MostWait}, "the wait object, as cq.WaitObject"},
+			func(q *Queue) any { return &q.Wait }},
+		{Attribute{"reader pays", Bound{Most: 1}, "whether the reader pays for wakeups"},
+			func(q *Queue) any { return &q.ReaderPays }},
+		{Attribute{"trust", Bound{Most: MostTrust}, "whose writers it has, as cq.Trust"},
+			func(q *Queue) any { return &q.Trust }},
+		{Attribute{"detail bytes", detail, "size of a detail record"},
+			func(q *Queue) any { return &q.DetailBytes }},
 	}
 }
 
-// Within reports whether every attribute of an object is within its bound.
-func Within(h shm.Header, bounds map[int]Bound) bool {
-	for i, v := range h.Attrs {
-		if !bounds[i].Holds(v) {
-			return false
-		}
-	}
-	return true
-}
+// QueueAttributes describes the attributes of a reader's object.
+func QueueAttributes(events bool) Attributes { return queueCodec(events).attributes() }
 
 // StoredQueue returns what a reader object was created with, bounded: it indexes memory. What it
 // returns beside an error is what the object should be, if its attributes are possible one by one.
@@ -83,15 +73,11 @@ func StoredQueue(op, name string, h shm.Header) (q Queue, err error) {
 		return q, Refuse(op, name, "kind", h.Kind, shm.KindQueue, shm.ErrKind)
 	}
 	events := h.Kind == shm.KindEvents
-	if !Within(h, QueueBounds(events)) {
-		return q, Refuse(op, name, "attributes", h.Attrs, "what Create writes", ErrCorrupt)
+	if q, err = queueCodec(events).take(h); err != nil {
+		return q, Refuse(op, name, "attributes", err, "what Create writes", ErrCorrupt)
 	}
-	q = Queue{Events: events, Format: h.Attrs[AttrFormat], Overrun: h.Attrs[AttrOverrun],
-		Lifetime: h.Attrs[AttrLifetime], Wait: h.Attrs[AttrWait], Trust: h.Attrs[AttrTrust],
-		ReaderPays: h.Attrs[AttrReaderPays] != 0, Capacity: int(h.Attrs[AttrCapacity]),
-		Rows: int(h.Attrs[AttrLanes]), DetailBytes: int(h.Attrs[AttrDetailBytes])}
-	if q.DetailBytes%MinDetailBytes != 0 || q.Others() && (q.Rows > OthersLanes+1 ||
-		q.Lifetime == Persistent || q.ReaderPays) {
+	q.Events = events
+	if q.Others() && (q.Rows > OthersLanes+1 || q.Lifetime == Persistent || q.ReaderPays) {
 		return q, Refuse(op, name, "attributes", h.Attrs, "what Create writes", ErrCorrupt)
 	}
 	return q, HasSections(op, name, h, q.ReaderSpec(name))
@@ -138,17 +124,7 @@ func (q Queue) ReaderSpec(name string) shm.Spec {
 		{Kind: SectHints, Length: doorbell.HintsBytes(q.Rows),
 			ElemSize: doorbell.HintsBytes(q.Rows), Capacity: 1, LayoutHash: LayoutVersion},
 	}, q.LaneSections(0)...)}
-	s.Attrs[AttrFormat] = q.Format
-	s.Attrs[AttrCapacity] = uint64(q.Capacity)
-	s.Attrs[AttrLanes] = uint64(q.Rows)
-	s.Attrs[AttrOverrun] = q.Overrun
-	s.Attrs[AttrLifetime] = q.Lifetime
-	s.Attrs[AttrWait] = q.Wait
-	s.Attrs[AttrDetailBytes] = uint64(q.DetailBytes)
-	s.Attrs[AttrTrust] = q.Trust
-	if q.ReaderPays {
-		s.Attrs[AttrReaderPays] = 1
-	}
+	queueCodec(q.Events).put(&s, q)
 	return s
 }
 
@@ -212,4 +188,5 @@ func LaneOf[E any](obj *shm.Object, row int, q Queue) (m Lane[E], err error) {
 var SectionNames = map[shm.SectionKind]string{SectQueue: "queue", SectRows: "rows",
 	SectHints: "hints", SectLane: "lane", SectSlots: "slots", SectErrors: "details",
 	SectBellArm: "arm", SectBellHints: "hints", SectCounter: "counter", SectAddrWords: "words",
-	SectAddrRows: "rows", SectAddrIndex: "index"}
+	SectAddrRows: "rows", SectAddrIndex: "index", SectFrames: "frames", SectDone: "done",
+	SectCounts: "counts"}

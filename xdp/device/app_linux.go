@@ -9,6 +9,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
@@ -344,16 +345,16 @@ func (a *app) publish() {
 	}
 	a.dirty = false
 	c := a.page.counts
-	update := c[countBegun].Add(1)
-	c[countReceived].Store(a.received)
-	c[countNoFrame].Store(a.noFrame)
-	c[countNoRoom].Store(a.noRoom)
-	c[countReturned].Store(a.pool.returned)
-	c[countStale].Store(a.pool.stale)
-	c[countSent].Store(a.sent)
-	c[countFailed].Store(a.failed)
-	c[countBadChecksum].Store(a.badChecksum)
-	c[countEnded].Store(update)
+	update := c[kind.CountBegun].Add(1)
+	c[kind.CountReceived].Store(a.received)
+	c[kind.CountNoFrame].Store(a.noFrame)
+	c[kind.CountNoRoom].Store(a.noRoom)
+	c[kind.CountReturned].Store(a.pool.returned)
+	c[kind.CountStale].Store(a.pool.stale)
+	c[kind.CountSent].Store(a.sent)
+	c[kind.CountFailed].Store(a.failed)
+	c[kind.CountBadChecksum].Store(a.badChecksum)
+	c[kind.CountEnded].Store(update)
 	a.shown.Store(&AppStats{Name: a.name, PID: a.peer.PID, UID: a.peer.UID, GID: a.peer.GID,
 		Frames: a.pool.limit, Loaned: a.pool.out, Sends: a.limit, UnderWay: a.underWay,
 		Received: a.received, NoFrame: a.noFrame, NoRoom: a.noRoom, Returned: a.pool.returned,

@@ -5,38 +5,13 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
 
-// Sections of the status page, which the server writes, and of the payload memory, which the
-// application writes.
-const (
-	sectionDone    shm.SectionKind = 0x58440001 // a word for each send slot
-	sectionCounts  shm.SectionKind = 0x58440002
-	sectionPayload shm.SectionKind = 0x58440003
-)
-
-// Words of the counts section.
-const (
-	countReceived = iota
-	countNoFrame  // packets dropped because the application has all its frames
-	countNoRoom   // packets dropped because its queue is full
-	countReturned
-	countStale
-	countSent
-	countFailed
-	// Both are the number of an update: the first is stored before its first count, the second after
-	// its last. So counts that were loaded between loads of the second and of the first, which are
-	// equal, are of one moment.
-	countBegun
-	countEnded
-	countBadChecksum
-	countBytes = 4096
-)
-
-// attrPageFrames is how many frames the application may have at most.
-const attrPageFrames = 0
+// sectionPayload is the section of the payload memory, which the application writes.
+const sectionPayload shm.SectionKind = 0x58440003
 
 // A done word is 0 before the first send from its slot ends, and then says how the last one ended:
 // the index of its completion in the lane of sends plus one, or, where no completion is wanted, a
@@ -51,17 +26,8 @@ type statusPage struct {
 	counts []atomic.Uint64
 }
 
-func pageSpec(frames, sends int, generation uint64) shm.Spec {
-	s := shm.Spec{Kind: shm.KindRegion, Name: "device-status", Generation: generation,
-		Sections: []shm.Section{
-			{Kind: sectionDone, Length: uint64(sends) * 8, ElemSize: 8, Capacity: uint64(sends)},
-			{Kind: sectionCounts, Length: countBytes, ElemSize: 8, Capacity: countBytes / 8}}}
-	s.Attrs[attrPageFrames] = uint64(frames)
-	return s
-}
-
 func newPage(frames, sends int, generation uint64) (*statusPage, error) {
-	obj, err := shm.CreateMemfd(pageSpec(frames, sends, generation), nil)
+	obj, err := shm.CreateMemfd(kind.PageSpec(frames, sends, generation), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +44,7 @@ func newPage(frames, sends int, generation uint64) (*statusPage, error) {
 
 // openPage maps the page that a server sent. It does not own fd.
 func openPage(fd, sends int) (*statusPage, error) {
-	most, err := shm.Plan(pageSpec(0, sends, 0))
+	most, err := shm.Plan(kind.PageSpec(0, sends, 0))
 	if err != nil {
 		return nil, err
 	}
@@ -98,19 +64,18 @@ func mapPage(obj *shm.Object, sends int) (*statusPage, error) {
 	if err := obj.Header().CheckKind(shm.KindRegion); err != nil {
 		return nil, err
 	}
-	done, _, err := obj.Section(sectionDone, 0)
+	done, _, err := obj.Section(kind.SectDone, 0)
 	if err != nil {
 		return nil, err
 	}
-	counts, _, err := obj.Section(sectionCounts, 0)
+	counts, err := kind.PageCounts(obj)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
 	}
-	p := &statusPage{obj: obj, done: overlay(done), counts: overlay(counts)}
-	if len(p.done) != sends || len(p.counts) != countBytes/8 {
-		return nil, &shm.Error{Pkg: pkg, Op: "map status page", Field: "words",
-			Got: [2]int{len(p.done), len(p.counts)}, Want: [2]int{sends, countBytes / 8},
-			Err: ErrProtocol}
+	p := &statusPage{obj: obj, done: kind.Overlays[atomic.Uint64](done), counts: counts}
+	if len(p.done) != sends {
+		return nil, &shm.Error{Pkg: pkg, Op: "map status page", Field: "words", Got: len(p.done),
+			Want: sends, Err: ErrProtocol}
 	}
 	return p, nil
 }
@@ -119,10 +84,10 @@ func (p *statusPage) close() error { return p.obj.Close() }
 
 func countsOf(p *statusPage) EndpointStats {
 	c := p.counts
-	return EndpointStats{Received: c[countReceived].Load(), NoFrame: c[countNoFrame].Load(),
-		NoRoom: c[countNoRoom].Load(), Returned: c[countReturned].Load(),
-		Stale: c[countStale].Load(), Sent: c[countSent].Load(), SendFailed: c[countFailed].Load(),
-		BadChecksum: c[countBadChecksum].Load()}
+	return EndpointStats{Received: c[kind.CountReceived].Load(), NoFrame: c[kind.CountNoFrame].Load(),
+		NoRoom: c[kind.CountNoRoom].Load(), Returned: c[kind.CountReturned].Load(),
+		Stale: c[kind.CountStale].Load(), Sent: c[kind.CountSent].Load(),
+		SendFailed: c[kind.CountFailed].Load(), BadChecksum: c[kind.CountBadChecksum].Load()}
 }
 
 func payloadSpec(slots, slotBytes int) shm.Spec {

@@ -13,8 +13,6 @@ import (
 	"github.com/shmring/shmring/internal/capture"
 	xstatus "github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/xdp"
-	"github.com/shmring/shmring/xdp/device"
 )
 
 const checkLong = `Verify every invariant of queues, event queues, counters, address vectors and
@@ -192,17 +190,10 @@ func checkMore(obj *shm.Object) []shm.Violation {
 		return xstatus.Check(obj)
 	case shm.KindCapture:
 		return capture.Check(obj)
-	case shm.KindUMEM:
-		return xdp.Check(obj)
-	case shm.KindRegion:
-		if device.IsStatusPage(obj) {
-			return device.Check(obj)
-		}
 	}
 	return nil
 }
 
 func moreInvariants() []shm.Invariant {
-	return slices.Concat(xstatus.Invariants(), capture.Invariants(), xdp.Invariants(),
-		device.Invariants())
+	return slices.Concat(xstatus.Invariants(), capture.Invariants())
 }

@@ -1,0 +1,157 @@
+package kind
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// Bound says which values an attribute may have.
+type Bound struct {
+	Least    uint64
+	Most     uint64
+	PowerOf2 bool
+	Step     uint64 // what it is a multiple of; 0: of anything
+}
+
+// Holds reports whether a value is within the bound.
+func (b Bound) Holds(v uint64) bool {
+	return v >= b.Least && v <= b.Most && (!b.PowerOf2 || v&(v-1) == 0) &&
+		(b.Step == 0 || v%b.Step == 0)
+}
+
+func (b Bound) String() string {
+	s := fmt.Sprintf("%d to %d", b.Least, b.Most)
+	switch {
+	case b.Least == b.Most:
+		s = fmt.Sprint(b.Least)
+	case b.Most == anyWord:
+		s = "any"
+	}
+	if b.PowerOf2 {
+		s += ", a power of two"
+	}
+	if b.Step > 0 {
+		s += fmt.Sprintf(", a multiple of %d", b.Step)
+	}
+	return s
+}
+
+const anyWord = ^uint64(0)
+
+// Exactly is the bound of a value that is known.
+func Exactly(n uint64) Bound { return Bound{Least: n, Most: n} }
+
+// Attribute describes one word of the attributes in an object's header, which are fixed when it is
+// created, under the header's checksum. Words that no attribute describes are 0.
+type Attribute struct {
+	Name string
+	Bound
+	What string // in docs/layout.md
+}
+
+// Attributes are those of a kind, in the order of their words.
+type Attributes []Attribute
+
+// Of returns the bound of a word.
+func (a Attributes) Of(word int) Attribute {
+	if word < len(a) {
+		return a[word]
+	}
+	return Attribute{Name: fmt.Sprint("word ", word)}
+}
+
+// Wrong calls f for each attribute of an object that is not possible.
+func (a Attributes) Wrong(h shm.Header, f func(word int, a Attribute, got uint64)) {
+	for i, v := range h.Attrs {
+		if at := a.Of(i); !at.Holds(v) {
+			f(i, at, v)
+		}
+	}
+}
+
+// With returns the attributes with other bounds, in the order of their words.
+func (a Attributes) With(bounds ...Bound) Attributes {
+	out := append(Attributes(nil), a...)
+	for i, b := range bounds {
+		out[i].Bound = b
+	}
+	return out
+}
+
+// codec joins the attributes of a kind to the fields of what is made of them.
+type codec[T any] []field[T]
+
+type field[T any] struct {
+	Attribute
+	at func(*T) any // a *uint64, *uint32, *int or *bool
+}
+
+// attributes describes them.
+func (c codec[T]) attributes() (all Attributes) {
+	for _, f := range c {
+		all = append(all, f.Attribute)
+	}
+	return all
+}
+
+// put writes the attributes of t.
+func (c codec[T]) put(s *shm.Spec, t T) {
+	for i, f := range c {
+		switch p := f.at(&t).(type) {
+		case *uint64:
+			s.Attrs[i] = *p
+		case *uint32:
+			s.Attrs[i] = uint64(*p)
+		case *int:
+			s.Attrs[i] = uint64(*p)
+		case *bool:
+			if *p {
+				s.Attrs[i] = 1
+			}
+		}
+	}
+}
+
+// take reads the attributes of a header, if each is possible. The error says which are not.
+func (c codec[T]) take(h shm.Header) (t T, err error) {
+	var wrong []string
+	c.attributes().Wrong(h, func(_ int, a Attribute, got uint64) {
+		wrong = append(wrong, fmt.Sprintf("%s %d, possible is %v", a.Name, got, a.Bound))
+	})
+	if len(wrong) > 0 {
+		return t, fmt.Errorf("%w: %s", shm.ErrCorrupt, strings.Join(wrong, "; "))
+	}
+	for i, f := range c {
+		v := h.Attrs[i]
+		switch p := f.at(&t).(type) {
+		case *uint64:
+			*p = v
+		case *uint32:
+			*p = uint32(v)
+		case *int:
+			*p = int(v)
+		case *bool:
+			*p = v == 1
+		}
+	}
+	return t, nil
+}
+
+// Objects describes all that have attributes, in the order of their kinds.
+var Objects = []struct {
+	Name string
+	Kind shm.Kind
+	Attributes
+}{
+	{"queue", shm.KindQueue, QueueAttributes(false)},
+	{"event queue", shm.KindEvents, QueueAttributes(true)},
+	{"lane", shm.KindLane, LaneAttributes},
+	{"bell", shm.KindBell, BellAttributes},
+	{"counter", shm.KindCounter, CounterAttributes},
+	{"address vector", shm.KindAddresses, AddressAttributes},
+	{"UMEM", shm.KindUMEM, UMEMAttributes},
+	{"capture", shm.KindCapture, captureCodec.attributes()},
+	{"status page of a device", shm.KindRegion, PageAttributes},
+}
