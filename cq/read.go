@@ -1,9 +1,13 @@
 package cq
 
 import (
+	"runtime"
+	"sync/atomic"
+
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/ring"
 )
 
 // Read copies up to len(dst) completions and removes them from the queue (fi_cq_read). T is one of
@@ -380,4 +384,186 @@ func (q *Queue) Redelivered() bool {
 	q.bell.Lock()
 	defer q.bell.Unlock()
 	return q.redelivered
+}
+
+func copySources(src []Addr, span []Entry) int {
+	n := min(len(src), len(span))
+	for i := range n {
+		src[i] = span[i].Src.Addr()
+	}
+	return n
+}
+
+// copyEntries copies one span, with marks, up to what is not a completion.
+func copyEntries[T Readable](q *Queue, l *lane, dst []T, src []Addr, span []Entry,
+	redelivered bool) (n int, stop bool) {
+	if !redelivered {
+		n = copyPlain(dst[:len(span)], span)
+	}
+	for i := n; i < len(span); i++ {
+		e := &span[i]
+		m := loadMeta(e)
+		if m&kindMask != kindEntry {
+			q.notEntry(l, m)
+			stop = true
+			break
+		}
+		copyAs(&dst[i], e)
+		if redelivered || m&MetaNoContext != 0 {
+			markEntry(&dst[i], m, redelivered)
+		}
+		n++
+	}
+	if src != nil {
+		copySources(src[:n], span)
+	}
+	return n, stop
+}
+
+// markEntry sets this library's flags in formats that have flags.
+func markEntry[T Readable](t *T, m Meta, redelivered bool) {
+	f := flagsOf(t)
+	if f == nil {
+		return
+	}
+	if redelivered {
+		*f |= FlagRedelivered
+	}
+	if m&MetaNoContext != 0 {
+		*f |= FlagNoContext
+	}
+}
+
+// laneBudget is how many entries one lane gives before the next one, in one read or in many small
+// ones, so that a busy writer starves nobody. Order is kept per lane.
+const laneBudget = 64
+
+// coolAfter is how many reads in a row may find several lanes empty before all of them are parked:
+// a system call for as many reads, so that polling costs what the lanes in use cost.
+const coolAfter = 1024
+
+// cursor is the lane that the next read begins with, and what it gave of its budget.
+type cursor struct{ bit, given int }
+
+// round goes once over the lanes that may have something: from the cursor to the last, then from
+// the first to the cursor.
+type round struct {
+	q     *core
+	bit   int // the lane after the last one returned
+	start int // -1 when the first half is over
+	end   int
+}
+
+// takeMarks makes candidates of the lanes whose writers marked them.
+func (q *core) takeMarks() {
+	q.bell.Take()
+	crash.At(crash.TakeMarks)
+	q.bell.Heat()
+}
+
+func (q *core) newRound() round {
+	return round{q: q, bit: q.cursor.bit, start: q.cursor.bit, end: len(q.lanes)}
+}
+
+// next returns the next lane, or -1 at the end.
+func (r *round) next() int {
+	bit := r.q.bell.Next(r.bit)
+	if (bit < 0 || bit >= r.end) && r.start >= 0 {
+		r.end, r.start = r.start, -1
+		bit = r.q.bell.Next(0)
+	}
+	if bit < 0 || bit >= r.end {
+		r.bit = r.end
+		return -1
+	}
+	r.bit = bit + 1
+	return bit
+}
+
+// budget returns how much a lane may give now, which is not nothing.
+func (q *core) budget(bit int) int {
+	if bit != q.cursor.bit {
+		return laneBudget
+	}
+	return max(1, laneBudget-q.cursor.given)
+}
+
+// gave moves the cursor after a lane gave n entries.
+func (q *core) gave(bit, n int) {
+	if bit != q.cursor.bit {
+		q.cursor = cursor{bit: bit}
+	}
+	if q.cursor.given += n; q.cursor.given >= laneBudget {
+		q.cursor = cursor{bit: (bit + 1) % len(q.lanes)}
+	}
+}
+
+// cool parks all lanes now and then: a reader that only polls would look at every lane that was
+// ever hot for ever.
+func (q *core) cool() error {
+	if q.idle++; q.idle < coolAfter {
+		return nil
+	}
+	q.idle = 0
+	if _, err := q.bell.Park(); err != nil {
+		return err
+	}
+	if q.sliced.Load() { // nobody tells of a writer that died before it could mark its lane
+		return q.findLanes(false)
+	}
+	return nil
+}
+
+// glance is what a read of a shared queue needs to find it empty without the queue's lock. Whoever
+// leaves the lock, with one lane at most that can have anything, notes up to where that lane is
+// taken. Who glances compares that with the lane's tail and sees that nothing was noted, marked or
+// taken meanwhile:
+//
+//	leaves the lock                glances
+//	taken = head                   a = at
+//	at = changes of the bell       t = taken
+//	                               tail == t, no marks, changes == a, not closed
+//
+// changes only grows, and taken is never ahead of the tail. So if changes is what it was at the
+// note, no other lane can have had an entry without a mark since; the tail that equals taken, which
+// was loaded before it, says that this lane was empty when the tail was loaded. All stores are
+// releases; the loads stand in this order. internal/model explores it.
+type glance struct {
+	taken ring.Index
+	at    atomic.Uint64
+	words *kind.LaneWords // in memory that outlasts the queue
+}
+
+// isEmpty reports whether a glance found the queue empty. false says nothing. It is for queues that
+// are Options.Shared.
+func (q *core) isEmpty() bool {
+	g := q.glance.Load()
+	if g == nil {
+		return false
+	}
+	at, taken := g.at.Load(), g.taken.Load()
+	empty := g.words.Tail.Load() == taken && g.words.Overrun.Load() == 0 && q.bell.Quiet(at) &&
+		!q.guard.isClosed() // last: after a close the words are zeros
+	runtime.KeepAlive(g) // and with it the lane, whose memory this was
+	runtime.KeepAlive(q)
+	return empty
+}
+
+// show is for who leaves the lock of a shared queue.
+func (q *core) show() {
+	g := q.vacant
+	switch bit := q.bell.Only(); {
+	case bit >= 0:
+		l := q.lanes[bit]
+		g = &l.glance
+		ring.StoreRelease(&g.taken, l.cons.Head())
+	case bit != doorbell.Nobody:
+		return // the last note is of the past, which changes says
+	}
+	if at := q.bell.Changes(); g.at.Load() != at {
+		g.at.Store(at)
+	}
+	if q.glance.Load() != g {
+		q.glance.Store(g)
+	}
 }

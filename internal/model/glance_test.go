@@ -1,7 +1,7 @@
 package model
 
 // A look at a shared queue without its lock, explored: two writers publish, a reader that has the
-// lock takes marks and entries and parks, and somebody glances (cq/glance.go). A glance may say
+// lock takes marks and entries and parks, and somebody glances (cq/read.go). A glance may say
 // that the queue is empty only if it was at some moment since it began: an entry counts from when
 // its post returned until it is taken.
 //

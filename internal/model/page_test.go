@@ -89,9 +89,9 @@ S set.go and domain.go; N and C channel.go and notify.go; F set.go and channel.g
 and reconfigure.go; K cq/queue.go and cq/lane.go; U sleep.go (Mark) and domain.go (Consider); Q and
 H ringer.go and listen.go, their keeper relay_linux.go; C and W of counters counterbell.go and
 cq/counter_wait.go; D, G and H of frames xdp/frames.go and xdp/endpoint/release.go; W of
-lanes without room cq/writer_queue.go; those of many, a set and the latch as of queues, with the
+lanes without room cq/writer.go; those of many, a set and the latch as of queues, with the
 count in cq/wait.go; F and A of readers that follow one another cq/follow.go, door_memfd.go and
-rendezvous_others.go, G peek.go; R, V and G of a look without the lock cq/glance.go, cq/read.go and
+rendezvous_others.go, G peek.go; R, V and G of a look without the lock cq/read.go and
 bell.go.
 
 Of gn a larger form, with two entries in one of the lanes, was explored once and lost nothing in
