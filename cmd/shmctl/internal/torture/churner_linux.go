@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -107,13 +108,12 @@ func (c *churner) next() int {
 
 // contended tells errors that others who are at work on the same name may cause.
 func contended(err error) bool {
-	for _, is := range []error{fs.ErrExist, fs.ErrNotExist, syscall.EBUSY, syscall.ENOTEMPTY,
-		cq.ErrClosed, cq.ErrLanes, shm.ErrStale} {
-		if errors.Is(err, is) {
-			return true
-		}
-	}
-	return false
+	return isAny(err, fs.ErrExist, fs.ErrNotExist, syscall.EBUSY, syscall.ENOTEMPTY, cq.ErrClosed,
+		cq.ErrLanes, shm.ErrStale)
+}
+
+func isAny(err error, of ...error) bool {
+	return slices.ContainsFunc(of, func(is error) bool { return errors.Is(err, is) })
 }
 
 // scratch has a queue for a moment: its own, or a lane of somebody else's.
@@ -283,13 +283,8 @@ func (c *churner) meet() error {
 
 // dropped tells errors of a peer that is gone or going.
 func dropped(err error) bool {
-	for _, is := range []error{cq.ErrPeerGone, cq.ErrClosed, io.EOF,
-		syscall.ECONNRESET, syscall.EPIPE, shm.ErrStale} {
-		if errors.Is(err, is) {
-			return true
-		}
-	}
-	return false
+	return isAny(err, cq.ErrPeerGone, cq.ErrClosed, io.EOF, syscall.ECONNRESET, syscall.EPIPE,
+		shm.ErrStale)
 }
 
 // collect removes a queue that nobody has, or everything that is garbage.

@@ -116,37 +116,22 @@ func counterDied(s *supervisor, p *proc) error {
 	return nil
 }
 
-// awaken has nobody add until all who wait for what is reached have woken up. None of them is
-// killed or started meanwhile.
+// awaken has nobody add until all who wait for what is reached have woken up.
 func (s *supervisor) awaken(dead *proc) error {
 	t := s.tally()
-	t[countQuiet].Store(1)
-	defer t[countQuiet].Store(0)
-	for since := lifetime(); ; time.Sleep(time.Millisecond) {
-		s.overdue(lifetime())
+	return s.still("counter", &t[countQuiet], func() string {
 		value, err := s.counter.Read()
 		if err != nil {
-			s.broken("counter", kindFailed, 1, "read: %v", err)
-			return nil
+			return fmt.Sprintf("read: %v", err)
 		}
-		late := -1
 		for _, p := range s.procs {
 			if want := t.word(p); p != dead && want != 0 && want <= value && !p.Over() {
-				late = p.index
+				return fmt.Sprintf("process %d waits for %d with %d there, since one died at step %v",
+					p.index, want, value, dead.step)
 			}
 		}
-		if late < 0 {
-			return nil
-		}
-		if lifetime()-since > patience/2 {
-			s.broken("counter", kindHung, 1, "process %d waits for %d with %d there for %v, since one "+
-				"died at step %v", late, t.place(late)[countWaits].Load(), value, patience/2, dead.step)
-			return nil
-		}
-		if err := s.reviveBut("counter"); err != nil {
-			return err
-		}
-	}
+		return ""
+	})
 }
 
 // word returns what a process waits for, 0 if it is none of the role or does not wait.

@@ -109,12 +109,10 @@ func lacksDevice() error {
 // Another one, as of a machine that is short of something for a moment, is no reason to leave roles
 // out: they take part, and fail if it stays.
 func absent(err error) error {
-	for _, is := range []error{errors.ErrUnsupported, os.ErrPermission, unix.ENODEV, unix.ENOENT,
-		unix.EAFNOSUPPORT, unix.EPROTONOSUPPORT, unix.ESOCKTNOSUPPORT, unix.ENOPROTOOPT,
-		unix.EINVAL, unix.ENOSPC, unix.EUSERS} { // the last two: no namespace is allowed
-		if errors.Is(err, is) {
-			return err
-		}
+	if isAny(err, errors.ErrUnsupported, os.ErrPermission, unix.ENODEV, unix.ENOENT,
+		unix.EAFNOSUPPORT, unix.EPROTONOSUPPORT, unix.ESOCKTNOSUPPORT, unix.ENOPROTOOPT, unix.EINVAL,
+		unix.ENOSPC, unix.EUSERS) { // the last two: no namespace is allowed
+		return err
 	}
 	return nil
 }

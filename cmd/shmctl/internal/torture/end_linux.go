@@ -61,7 +61,7 @@ func (s *supervisor) stop(p *proc) error {
 	s.mu.Unlock()
 	s.frozen = p
 	defer func() { s.frozen = nil }()
-	check := func() string { return "" }
+	var check func() string
 	if p.role.possession != nil {
 		check = p.role.possession(s, p)
 	}
@@ -77,8 +77,11 @@ func (s *supervisor) stop(p *proc) error {
 		}
 		err = errors.Join(err, s.reviveAll())
 	}
-	if what := check(); what != "" && !p.Over() {
-		s.broken(p.role.name, kindUsurped, 1, "%s %d was stopped, and %s", p.role.name, p.index, what)
+	if check != nil {
+		if what := check(); what != "" && !p.Over() {
+			s.broken(p.role.name, kindUsurped, 1, "%s %d was stopped, and %s", p.role.name, p.index,
+				what)
+		}
 	}
 	_ = syscall.Kill(pid, syscall.SIGCONT)
 	return err

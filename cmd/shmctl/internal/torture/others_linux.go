@@ -207,7 +207,7 @@ func (b *between) readerHas(s *supervisor, p *proc) func() string {
 	words, writers := s.ledger.region(b.reader), b.shared(s.ledger)
 	had, turns := words[othersHolder].Load(), words[othersTurns].Load()
 	if had == 0 || words[othersPid].Load() != uint64(p.PID()) {
-		return func() string { return "" }
+		return nil
 	}
 	return func() string {
 		if words[othersHolder].Load() != had || words[othersTurns].Load() != turns {

@@ -254,13 +254,8 @@ func passing(err error) bool {
 	if errors.As(err, &lives) {
 		return false
 	}
-	for _, is := range []error{cq.ErrPeerGone, cq.ErrClosed, cq.ErrLanes, cq.ErrTimedOut,
-		shm.ErrStale, cq.ErrBusy, syscall.EPIPE, syscall.ECONNRESET} {
-		if errors.Is(err, is) {
-			return true
-		}
-	}
-	return false
+	return isAny(err, cq.ErrPeerGone, cq.ErrClosed, cq.ErrLanes, cq.ErrTimedOut, shm.ErrStale,
+		cq.ErrBusy, syscall.EPIPE, syscall.ECONNRESET)
 }
 
 func (l *link[W]) generation() uint64               { return l.with }
@@ -314,14 +309,11 @@ func (c *child) othersWrite(follow func(*child, context.Context) (lane, error)) 
 		if err != nil {
 			return fmt.Errorf("nobody to follow: %w", err)
 		}
-		deaths, err := cq.CreateAnonymousEvents("deaths", cq.EventOptions{})
+		p := c.poster(l, name, s)
+		deaths, end, err := c.mourning(p.hear) // at once, and not only when the next one is there
 		if err != nil {
 			return errors.Join(err, l.Close())
 		}
-		p := c.poster(l, name, s)
-		mourning, stop := context.WithCancel(context.Background())
-		mourned := make(chan error, 1)
-		go func() { mourned <- p.mourn(mourning, deaths) }()
 		if err = l.BindEvents(deaths); err == nil {
 			p.at(l.generation())
 			err = p.session()
@@ -329,28 +321,16 @@ func (c *child) othersWrite(follow func(*child, context.Context) (lane, error)) 
 		shared := p.b.shared(c.ledger)
 		shared[othersWith+c.Index].Store(0)
 		shared[othersFormer+c.Index].Store(0)
-		stop()
-		return errors.Join(err, <-mourned, l.Close(), deaths.Close())
+		return errors.Join(err, l.Close(), end())
 	})
 }
 
-// mourn passes on what the event queue says of readers that died, at once and not only when the
-// next one is there.
-func (p *poster) mourn(ctx context.Context, deaths *cq.EventQueue) error {
-	ev := cq.Event{Payload: make([]byte, 0, 128)}
-	for {
-		if _, err := deaths.ReadContext(ctx, &ev, cq.ReadOptions{}); ctx.Err() != nil {
-			return nil
-		} else if err != nil {
-			return fmt.Errorf("read deaths: %w", err)
-		}
-		if peer, err := cq.ParsePeerEntry(ev.Payload); err == nil && ev.Event == cq.EventPeerDeath {
-			p.notice(p.b.noticeReader, peer)
-			p.mu.Lock()
-			p.told[peer.Generation] = true
-			p.mu.Unlock()
-		}
-	}
+// hear passes on the death of a reader.
+func (p *poster) hear(peer cq.PeerEntry) {
+	p.notice(p.b.noticeReader, peer)
+	p.mu.Lock()
+	p.told[peer.Generation] = true
+	p.mu.Unlock()
 }
 
 // knows tells whether the event queue told the death of a reader.

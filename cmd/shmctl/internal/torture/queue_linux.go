@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -103,7 +104,7 @@ func (c *child) have(running context.Context, h held,
 func heldPossession(s *supervisor, p *proc) func() string {
 	words := s.ledger.region(p.role.name)
 	if words[heldBy].Load() != uint64(p.PID()) {
-		return func() string { return "" }
+		return nil
 	}
 	had := words[heldTimes].Load()
 	return func() string {
@@ -184,7 +185,7 @@ func writerPossession(s *supervisor, p *proc) func() string {
 			}
 		}
 	}
-	return func() string { return "" }
+	return nil
 }
 
 // writerDied demands that the reader is told of one that had a lane, notes what is left to be read,
@@ -206,21 +207,31 @@ func writerDied(s *supervisor, p *proc) error {
 // hush has all writers keep still until everything is seen. Nobody is killed meanwhile, so no
 // successor and no later post looks where the reader should have looked.
 func (s *supervisor) hush() error {
-	s.ledger.word(wordHush).Store(1)
-	defer s.ledger.word(wordHush).Store(0)
 	ss := s.ledger.sessions("writer")
+	return s.still("writer", s.ledger.word(wordHush), func() string {
+		if missing := s.unseen(ss); missing != "" {
+			return "nobody posts any more, and " + missing
+		}
+		return ""
+	})
+}
+
+// still has those of a role keep still, by the word that they look at, until nothing is missing.
+// None of them is killed or started meanwhile, and others are started again only.
+func (s *supervisor) still(role string, word *atomic.Uint64, missing func() string) error {
+	word.Store(1)
+	defer word.Store(0)
 	for since := lifetime(); ; time.Sleep(time.Millisecond) {
 		s.overdue(lifetime())
-		missing := s.unseen(ss)
-		if missing == "" {
+		what := missing()
+		if what == "" {
 			return nil
 		}
 		if lifetime()-since > patience/2 {
-			s.broken("writer", kindHung, 1, "nobody posts any more, and %s in %v", missing,
-				patience/2)
+			s.broken(role, kindHung, 1, "%s in %v", what, patience/2)
 			return nil
 		}
-		if err := s.reviveBut("writer"); err != nil {
+		if err := s.reviveBut(role); err != nil {
 			return err
 		}
 	}
@@ -311,7 +322,7 @@ func (c queueTaker) take(q *cq.Queue, es []cq.Entry) error {
 
 // read opens the queue when nobody else has it, and reads until it is done.
 func (c *child) read() (err error) {
-	eq, end, err := c.mourning()
+	eq, end, err := c.mourning(c.pass)
 	if err != nil {
 		return err
 	}
@@ -340,7 +351,7 @@ func (c *child) read() (err error) {
 
 // write attaches and posts, session after session. In some nobody tells it of its reader's death.
 func (c *child) write() (err error) {
-	eq, end, err := c.mourning()
+	eq, end, err := c.mourning(c.pass)
 	if err != nil {
 		return err
 	}

@@ -61,8 +61,8 @@ type role struct {
 	died func(s *supervisor, p *proc) error
 	// settled tells whether the place of a dead process may be taken by the next.
 	settled func(s *supervisor, p *proc) bool
-	// possession returns a check that what a stopped process surely has is still its own; it
-	// returns what is not.
+	// possession returns a check that what a stopped process surely has is still its own, nil if
+	// it has nothing; the check returns what is not.
 	possession func(s *supervisor, p *proc) func() string
 	// sum takes into r what the ledger counts, at any time of the run. It begins with what was told.
 	sum func(s *supervisor, r *RoleReport)

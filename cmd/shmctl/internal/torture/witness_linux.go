@@ -114,11 +114,11 @@ func (c *child) beMortal() error {
 
 // witness reads the watched queue, and tells what it is told.
 func (c *child) witness() (err error) {
-	eq, err := cq.CreateAnonymousEvents("witness", cq.EventOptions{Size: 1024})
+	eq, end, err := c.mourning(c.pass)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, eq.Close()) }()
+	defer func() { err = errors.Join(err, end()) }()
 	q, err := cq.Create(c.dir, watchedQueue, cq.Options{Size: 64, MaxLanes: maxLanes})
 	if err != nil {
 		return err
@@ -126,11 +126,7 @@ func (c *child) witness() (err error) {
 	defer func() { err = errors.Join(err, q.Close()) }()
 	running, stop := c.running(phaseStop)
 	defer stop()
-	told := make(chan error, 1)
-	go func() { told <- c.mourn(running, eq) }()
-	err = errors.Join(q.BindEvents(eq), c.watch(running, q, eq))
-	stop()
-	return errors.Join(err, <-told)
+	return errors.Join(q.BindEvents(eq), c.watch(running, q, eq))
 }
 
 // watch reads what mortals post, and has a lane in the queue with a name meanwhile.
@@ -159,8 +155,8 @@ func (c *child) watch(running context.Context, q *cq.Queue, eq *cq.EventQueue) (
 	}
 }
 
-// mourn passes on what an event queue says of deaths, until the context ends.
-func (c *child) mourn(ctx context.Context, eq *cq.EventQueue) error {
+// mourn calls told with what an event queue says of deaths, until the context ends.
+func (c *child) mourn(ctx context.Context, eq *cq.EventQueue, told func(cq.PeerEntry)) error {
 	ev := cq.Event{Payload: make([]byte, 0, 256)}
 	for {
 		_, err := eq.ReadContext(ctx, &ev, cq.ReadOptions{})
@@ -176,21 +172,24 @@ func (c *child) mourn(ctx context.Context, eq *cq.EventQueue) error {
 		if err != nil {
 			return err
 		}
-		c.notice(noticeOf[p.Role], p)
+		told(p)
 	}
 }
+
+// pass passes a death on.
+func (c *child) pass(p cq.PeerEntry) { c.notice(noticeOf[p.Role], p) }
 
 var noticeOf = map[cq.PeerRole]string{cq.PeerReader: noticeReader, cq.PeerWriter: noticeWriter,
 	cq.PeerUser: noticeUser, cq.PeerOwner: noticeOwner}
 
-// mourning makes an event queue, of which deaths are passed on until end closes it.
-func (c *child) mourning() (eq *cq.EventQueue, end func() error, err error) {
-	if eq, err = cq.CreateAnonymousEvents("deaths", cq.EventOptions{}); err != nil {
+// mourning makes an event queue, and calls tell with each death that it tells until end closes it.
+func (c *child) mourning(tell func(cq.PeerEntry)) (eq *cq.EventQueue, end func() error, err error) {
+	if eq, err = cq.CreateAnonymousEvents("deaths", cq.EventOptions{Size: 1024}); err != nil {
 		return nil, nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	told := make(chan error, 1)
-	go func() { told <- c.mourn(ctx, eq) }()
+	go func() { told <- c.mourn(ctx, eq, tell) }()
 	return eq, func() error {
 		stop()
 		return errors.Join(<-told, eq.Close())
