@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"reflect"
 	"strings"
 	"time"
 
@@ -60,7 +62,7 @@ func (p *party) openQueues(c command) (err error) {
 		return err
 	}
 	to := name(p.role)
-	if !soloVerbs[verb] {
+	if queueVerbs[verb].solo == nil {
 		to = name(1 - p.role)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -77,26 +79,19 @@ func (p *party) openQueues(c command) (err error) {
 }
 
 func (p *party) closeQueues() {
-	s := p.queues
-	if s == nil {
-		return
-	}
-	if s.out != nil {
-		_ = s.out.Close()
-	}
-	if s.own != nil {
-		_ = s.own.Close()
-	}
-	if s.events != nil {
-		_ = s.events.Close()
-	}
-	if s.counter != nil {
-		_ = s.counter.Close()
-	}
-	if s.dir != nil {
-		_ = s.dir.Close()
+	if s := p.queues; s != nil {
+		closeAll(s.out, s.own, s.events, s.counter, s.dir)
 	}
 	p.queues = nil
+}
+
+// closeAll closes what is there: pointers of what was not made are nil.
+func closeAll(all ...io.Closer) {
+	for _, c := range all {
+		if !reflect.ValueOf(c).IsNil() {
+			_ = c.Close()
+		}
+	}
 }
 
 // parseQueueCommand splits cq-VERB+OPTION.
@@ -121,54 +116,50 @@ func parseQueueCommand(name string) (verb string, o cq.Options, err error) {
 	return verb, o, err
 }
 
-// soloVerbs are those that role 0 does alone.
-var soloVerbs = map[string]bool{"read-bare": true, "read-empty": true, "read": true, "eq": true,
-	"cntr-add": true, "cntr-read": true, "post-read": true}
+// queueVerb is what the processes do with their queues by a command, a round. Of solo ones role 0
+// does it alone and says what it took; of others it is measured by the role that counts.
+type queueVerb struct {
+	solo   func(s *queues, c command, n int) (time.Duration, error)
+	both   func(s *queues, role int, c command) error
+	counts int
+}
+
+var queueVerbs = map[string]queueVerb{
+	"read-bare": {solo: (*queues).readEmpty}, "read-empty": {solo: (*queues).readEmpty},
+	"read": {solo: (*queues).readFull}, "eq": {solo: (*queues).writeRead},
+	"cntr-add": {solo: (*queues).counterAdd}, "cntr-read": {solo: (*queues).counterRead},
+	"post-read": {solo: (*queues).postRead}, "rate": {both: (*queues).rate, counts: 1},
+	"trip": {both: (*queues).trip}, "sread": {both: (*queues).blocked},
+}
 
 func (p *party) queueRunner(c command) (func() (uint64, bool, error), error) {
 	if err := p.openQueues(c); err != nil {
 		return nil, err
 	}
 	verb, _, _ := parseQueueCommand(c.name)
-	n, s := int(c.count), p.queues
-	if soloVerbs[verb] && p.role == 1 {
+	v, known := queueVerbs[verb]
+	switch {
+	case !known:
+		return nil, fmt.Errorf("no such command: %w", unix.EINVAL)
+	case v.solo == nil:
+		return func() (uint64, bool, error) {
+			return 0, p.role == v.counts, v.both(p.queues, p.role, c)
+		}, nil
+	case p.role == 1:
 		return p.sleepOut, nil
 	}
-	solo := func(f func(n int) (time.Duration, error)) func() (uint64, bool, error) {
-		return func() (uint64, bool, error) {
-			took, err := f(n)
-			p.took = took
-			p.done.Store(soloDone)
-			return 0, true, err
-		}
-	}
-	switch verb {
-	case "read-bare", "read-empty":
-		return solo(s.readEmpty), nil
-	case "read":
-		return solo(func(n int) (time.Duration, error) { return s.readFull(c.batch, n) }), nil
-	case "eq":
-		return solo(s.writeRead), nil
-	case "cntr-add":
-		return solo(s.counterAdd), nil
-	case "cntr-read":
-		return solo(s.counterRead), nil
-	case "post-read":
-		return solo(s.postRead), nil
-	case "rate":
-		return func() (uint64, bool, error) { return 0, p.role == 1, s.rate(p.role, c) }, nil
-	case "trip":
-		return func() (uint64, bool, error) { return 0, p.role == 0, s.trip(p.role, c) }, nil
-	case "sread":
-		return func() (uint64, bool, error) { return 0, p.role == 0, s.blocked(p.role, n) }, nil
-	}
-	return nil, fmt.Errorf("no such command: %w", unix.EINVAL)
+	return func() (uint64, bool, error) {
+		took, err := v.solo(p.queues, c, int(c.count))
+		p.took = took
+		p.done.Store(soloDone)
+		return 0, true, err
+	}, nil
 }
 
 // What the processes do with their queues, word for word that of testdata/rivals/libfabric.c as far
 // as that has it.
 
-func (s *queues) readEmpty(n int) (time.Duration, error) {
+func (s *queues) readEmpty(_ command, n int) (time.Duration, error) {
 	buf := make([]cq.Tagged, 1)
 	began := time.Now()
 	for range n {
@@ -180,15 +171,15 @@ func (s *queues) readEmpty(n int) (time.Duration, error) {
 }
 
 // readFull times the reads of entries that were queued before, and nothing else.
-func (s *queues) readFull(batch, n int) (took time.Duration, err error) {
-	entries, buf := make([]cq.Entry, queueBlock), make([]cq.Tagged, batch)
+func (s *queues) readFull(c command, n int) (took time.Duration, err error) {
+	entries, buf := make([]cq.Entry, queueBlock), make([]cq.Tagged, c.batch)
 	for i := range entries {
 		entries[i] = cq.Entry{Flags: cq.FlagRecv | cq.FlagTagged, Len: 8}
 	}
 	for n > 0 {
 		block := min(n, queueBlock)
 		for at := 0; at < block; {
-			k, err := s.out.PostBatch(entries[at:min(block, at+batch)])
+			k, err := s.out.PostBatch(entries[at:min(block, at+c.batch)])
 			if err != nil {
 				return 0, err
 			}
@@ -196,7 +187,7 @@ func (s *queues) readFull(batch, n int) (took time.Duration, err error) {
 		}
 		began := time.Now()
 		for seen := 0; seen < block; {
-			k, err := cq.Read(s.own, buf[:min(batch, block-seen)])
+			k, err := cq.Read(s.own, buf[:min(c.batch, block-seen)])
 			if err != nil {
 				return 0, err
 			}
@@ -208,7 +199,7 @@ func (s *queues) readFull(batch, n int) (took time.Duration, err error) {
 	return took, nil
 }
 
-func (s *queues) writeRead(n int) (time.Duration, error) {
+func (s *queues) writeRead(_ command, n int) (time.Duration, error) {
 	in, out := cq.Event{Event: cq.EventNotify, Context: 1, Data: 1}, cq.Event{}
 	began := time.Now()
 	for range n {
@@ -222,7 +213,7 @@ func (s *queues) writeRead(n int) (time.Duration, error) {
 	return time.Since(began), nil
 }
 
-func (s *queues) counterAdd(n int) (time.Duration, error) {
+func (s *queues) counterAdd(_ command, n int) (time.Duration, error) {
 	began := time.Now()
 	for range n {
 		if err := s.counter.Add(1); err != nil {
@@ -237,7 +228,7 @@ func (s *queues) counterAdd(n int) (time.Duration, error) {
 	return took, nil
 }
 
-func (s *queues) counterRead(n int) (time.Duration, error) {
+func (s *queues) counterRead(_ command, n int) (time.Duration, error) {
 	var sum uint64
 	began := time.Now()
 	for range n {
@@ -254,7 +245,7 @@ func (s *queues) counterRead(n int) (time.Duration, error) {
 	return took, nil
 }
 
-func (s *queues) postRead(n int) (time.Duration, error) {
+func (s *queues) postRead(_ command, n int) (time.Duration, error) {
 	e, buf := cq.Entry{Flags: cq.FlagSend | cq.FlagMsg}, make([]cq.Tagged, 1)
 	began := time.Now()
 	for range n {
@@ -354,9 +345,9 @@ func (s *queues) trip(role int, c command) error {
 }
 
 // blocked is a round trip in which each message finds its reader asleep.
-func (s *queues) blocked(role, n int) error {
+func (s *queues) blocked(role int, c command) error {
 	out, in := make([]cq.Entry, 1), make([]cq.Tagged, 1)
-	for range n {
+	for range c.count {
 		if role == 0 {
 			spinFor(thinkNs)
 			if err := s.send(out, 1, 0); err != nil {

@@ -174,19 +174,17 @@ func (p *party) runner(c command) (func() (uint64, bool, error), error) {
 		return nil, err
 	}
 	n := int(c.count)
+	produce, consume := out.produce, in.consume
 	switch {
-	case c.name == "spsc-nobell" && p.role == 0:
-		return func() (uint64, bool, error) { return 0, false, out.produceBare(c.batch, n) }, nil
 	case c.name == "spsc-nobell":
-		return func() (uint64, bool, error) {
-			sum, err := in.consumeBare(c.batch, n)
-			return sum, true, err
-		}, nil
-	case (c.name == "spsc" || c.name == "spsc-xchg") && p.role == 0:
-		return func() (uint64, bool, error) { return 0, false, out.produce(c.batch, n) }, nil
+		produce, consume = out.produceBare, in.consumeBare
+		fallthrough
 	case c.name == "spsc" || c.name == "spsc-xchg":
 		return func() (uint64, bool, error) {
-			sum, err := in.consume(c.batch, n)
+			if p.role == 0 {
+				return 0, false, produce(c.batch, n)
+			}
+			sum, err := consume(c.batch, n)
 			return sum, true, err
 		}, nil
 	case c.name == "oneway" || c.sleeps():

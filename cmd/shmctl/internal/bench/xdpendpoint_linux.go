@@ -86,23 +86,7 @@ func (p *endpointPort) open(which int) (err error) {
 }
 
 func (p *endpointPort) close() {
-	if p.e != nil {
-		_ = p.e.Close()
-	}
-	for _, w := range p.w {
-		if w != nil {
-			_ = w.Close()
-		}
-	}
-	if p.q != nil {
-		_ = p.q.Close()
-	}
-	if p.av != nil {
-		_ = p.av.Close()
-	}
-	if p.dir != nil {
-		_ = p.dir.Close()
-	}
+	closeAll(p.e, p.w[0], p.w[1], p.q, p.av, p.dir)
 	p.socket.close()
 }
 
@@ -137,6 +121,16 @@ type completions struct {
 	sending int // accepted and not completed
 	read    [2 * maxBatch]cq.Entry
 	arrived []cq.Entry // read, and not taken by get
+}
+
+// settled has all sends completed, as turn reads it.
+func (c *completions) settled(turn func() error) error {
+	for c.sending > 0 {
+		if err := turn(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // take reads once, and tells packets from ends of sends.
@@ -206,14 +200,7 @@ func (p *endpointPort) back() error {
 	return nil
 }
 
-func (p *endpointPort) settle() error {
-	for p.sending > 0 {
-		if err := p.turn(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (p *endpointPort) settle() error { return p.settled(p.turn) }
 
 func (p *endpointPort) await() error { return pollIn(p.e.FD()) }
 
@@ -338,13 +325,6 @@ func (p *devicePort) get(n int) (int, uint64, error) {
 
 func (p *devicePort) back() error { return errors.ErrUnsupported }
 
-func (p *devicePort) settle() error {
-	for p.sending > 0 {
-		if err := p.turn(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (p *devicePort) settle() error { return p.settled(p.turn) }
 
 func (p *devicePort) await() error { return errors.ErrUnsupported }

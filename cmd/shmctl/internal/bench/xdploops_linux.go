@@ -49,9 +49,19 @@ type wirePorts struct {
 	mine, other port
 }
 
-func isWire(name string) bool {
-	return strings.HasPrefix(name, socketPrefix) || strings.HasPrefix(name, udpConnPrefix) ||
-		strings.HasPrefix(name, endpointPrefix) || strings.HasPrefix(name, devicePrefix)
+// openers make ports, by the prefixes of commands.
+var openers = map[string]func(portOptions) (port, error){socketPrefix: openSocketPort,
+	udpConnPrefix: openUDPConn, endpointPrefix: openEndpointPort, devicePrefix: openDevicePort}
+
+// splitPrefix takes the kind of port off a command.
+func splitPrefix(command string) (prefix, name string) {
+	prefix, name, _ = strings.Cut(command, "-")
+	return prefix + "-", name
+}
+
+func isWire(command string) bool {
+	prefix, _ := splitPrefix(command)
+	return openers[prefix] != nil
 }
 
 // alone reports whether role 0 does it alone, but for a device process.
@@ -63,19 +73,11 @@ func (p *party) openPorts(c command) (err error) {
 	}
 	p.closePorts()
 	p.ports = &wirePorts{command: c.name}
-	kind, name, _ := strings.Cut(c.name, "-")
-	open := openSocketPort
-	switch kind + "-" {
-	case udpConnPrefix:
-		open = openUDPConn
-	case endpointPrefix:
-		open = openEndpointPort
-	case devicePrefix:
-		open = openDevicePort
-	}
+	prefix, name := splitPrefix(c.name)
+	open := openers[prefix]
 	verb, mode := splitMode(name)
 	if p.role == 1 && alone(verb) {
-		if kind+"-" == devicePrefix {
+		if prefix == devicePrefix {
 			p.ports.mine, err = openServer(mode)
 		}
 		return err
@@ -109,44 +111,33 @@ func (p *party) wireRunner(c command) (func() (uint64, bool, error), error) {
 	if err := p.openPorts(c); err != nil {
 		return nil, err
 	}
-	kind, name, _ := strings.Cut(c.name, "-")
+	prefix, name := splitPrefix(c.name)
 	verb, _ := splitMode(name)
-	w := p.ports
-	run := func(f func() error) error { return f() }
-	if kind+"-" == udpConnPrefix {
-		run = unlocked
-	}
-	switch {
-	case alone(verb) && p.role == 1:
+	if alone(verb) && p.role == 1 {
 		return p.sleepOut, nil
-	case verb == "reflect":
-		return func() (uint64, bool, error) {
-			defer p.done.Store(soloDone)
-			return 0, true, run(func() error { return w.echo(c, 0, 1, false) })
-		}, nil
-	case verb == "drop":
-		return func() (uint64, bool, error) {
-			defer p.done.Store(soloDone)
-			return 0, true, run(func() error { return w.drop(c) })
-		}, nil
-	case verb == "drain":
-		return func() (_ uint64, _ bool, err error) {
-			defer p.done.Store(soloDone)
-			err = run(func() (err error) {
-				p.took, err = w.drain(c)
-				return err
-			})
-			return 0, true, err
-		}, nil
 	}
-	window := 1
+	w, window := p.ports, 1
 	if verb == "echo" {
 		window = 2 * c.batch
 	}
+	work := func() error { return w.echo(c, p.role, window, verb == "trip-block") }
+	switch verb {
+	case "drop":
+		work = func() error { return w.drop(c) }
+	case "drain":
+		work = func() (err error) {
+			p.took, err = w.drain(c)
+			return err
+		}
+	}
 	return func() (uint64, bool, error) {
-		return 0, p.role == 0, run(func() error {
-			return w.echo(c, p.role, window, verb == "trip-block")
-		})
+		if alone(verb) {
+			defer p.done.Store(soloDone)
+		}
+		if prefix == udpConnPrefix {
+			return 0, p.role == 0, unlocked(work)
+		}
+		return 0, p.role == 0, work()
 	}, nil
 }
 

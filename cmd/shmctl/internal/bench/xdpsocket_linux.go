@@ -96,12 +96,7 @@ func (p *socketPort) open(o portOptions) (err error) {
 }
 
 func (p *socketPort) close() {
-	if p.socket != nil {
-		_ = p.socket.Close()
-	}
-	if p.program != nil {
-		_ = p.program.Close()
-	}
+	closeAll(p.socket, p.program)
 	if p.umem != nil {
 		_ = p.umem.Close(context.Background())
 	}
