@@ -212,7 +212,7 @@ func (v *AddressVector) Close() error {
 }
 
 // Detach leaves the vector, with all addresses, to a successor, which finds it with AdoptAddresses.
-// Otherwise it is Close, also in its errors.
+// All else, and its errors, are as with Close.
 func (v *AddressVector) Detach() error {
 	return v.end("detach", func() error { return nil })
 }

@@ -24,8 +24,8 @@ func (q *Queue) Close() error {
 }
 
 // Detach leaves the queue to a successor, which finds it with Adopt: nothing is lost, and writers
-// go on until their lanes are full, with all that is bound to them. Otherwise it is Close, also in
-// when it is ErrBusy.
+// go on until their lanes are full, with all that is bound to them. All
+// else, and when it is ErrBusy, is as with Close.
 //
 // A queue for other users has no name either, but each of its writers has what was not read: they
 // get ErrPeerGone at their next post and take it to a successor, see [Writer.Follow]. What is

@@ -103,8 +103,8 @@ func (e *EventQueue) opened(made bool) error {
 func (e *EventQueue) Close() error { return e.endHandled(opClose) }
 
 // Detach leaves the queue to a successor, which finds it with [AdoptEvents]: nothing is lost, and
-// writers go on until their lanes are full, with all that is bound to them. Otherwise it is Close,
-// also in its errors.
+// writers go on until their lanes are full, with all that is bound to them. All else,
+// and its errors, are as with Close.
 func (e *EventQueue) Detach() error {
 	// Asked first: to shut the own lane for nothing would turn away whoever writes just then, and
 	// what was to be reported would count as refused for good.

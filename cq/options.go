@@ -65,7 +65,7 @@ const (
 	WaitUnspec WaitObject = iota
 	// WaitNone refuses blocking reads.
 	WaitNone
-	// WaitFD adds a descriptor for the user's own poll or epoll; see [Queue.FD].
+	// WaitFD adds a descriptor for the user's own poll or epoll; see [Queue.GetWait].
 	WaitFD
 	// WaitYield blocks by giving the processor away between looks. It never sleeps.
 	WaitYield

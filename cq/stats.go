@@ -1,6 +1,6 @@
 package cq
 
-// Stats of a queue's reader.
+// Stats are counts of a queue's reader.
 type Stats struct {
 	Read     uint64 // entries handed to the application, by this reader and those before it
 	Sleeps   uint64 // system calls to sleep

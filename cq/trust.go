@@ -17,7 +17,7 @@ const (
 	SameUser Trust = iota
 	// CrossUser is for processes of different users. Each side can write to its own memory only,
 	// which the kernel enforces: every object is a memfd sealed against writing, growing and
-	// cutting once its owner has mapped it, and mapped read-only by the other side. What follows
+	// truncation once its owner has mapped it, and mapped read-only by the other side. What follows
 	// from that:
 	//
 	//   - Only queues without a name can be so, see [CreateAnonymous], and they end with their

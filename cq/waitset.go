@@ -323,14 +323,14 @@ func (s *PollSet) Len() int {
 }
 
 // Poll drives the progress of all members and puts those into dst that may have something
-// (fi_poll): queues that are not empty, and counters that stand elsewhere than when Poll of this
-// set last returned them. (fi_poll(3) has a set forget what its application adds itself, and allows
-// to report too much: here any change is reported, whoever made it.) It returns how many. Those
-// that do not fit in dst come first the next time: nothing is forgotten because dst is short. A
-// signal is for who waits: Poll neither reports nor takes it.
+// (fi_poll): queues that are not empty, and counters with another value than when Poll of this set
+// last returned them. It returns how many. (By fi_poll(3) a set does not report what its own
+// application adds, and may report too much. Here Poll reports each change, whoever made it.) Those
+// that do not fit in dst come first the next time, so a short dst loses nothing. Poll neither
+// reports nor takes a signal, which is for calls that wait.
 //
-// ErrBusy says that another goroutine polls the set, ErrClosed that it is closed. That nothing is
-// ready is 0 and no error.
+// ErrBusy says that another goroutine polls the set, ErrClosed that it is closed. If nothing is
+// ready the result is 0 and no error.
 //
 // Polling costs what the queues that have something cost, and a look at every counter.
 func (s *PollSet) Poll(dst []Waitable) (n int, err error) {

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -17,7 +18,9 @@ import (
 type room struct {
 	dir   string
 	name  string
-	names map[string]bool // of the package, and Type.Member
+	names map[string]bool // of the package, and Type.Member; Type.* where that cannot be known
+	// embeds are the types of the package that a type embeds.
+	embeds map[string][]string
 }
 
 // TestCommentsNameWhatIs: a comment of something begins with its name, as go doc shows it, and each
@@ -36,7 +39,8 @@ func TestCommentsNameWhatIs(t *testing.T) {
 		}
 		dir := filepath.Dir(path)
 		if rooms[dir] == nil {
-			rooms[dir] = &room{dir: dir, name: f.Name.Name, names: map[string]bool{}}
+			rooms[dir] = &room{dir: dir, name: f.Name.Name, names: map[string]bool{},
+				embeds: map[string][]string{}}
 		}
 		rooms[dir].declares(f)
 		files[dir] = append(files[dir], f)
@@ -103,12 +107,32 @@ func (r *room) members(s *ast.TypeSpec) {
 	}
 	for _, f := range list.List {
 		if len(f.Names) == 0 {
-			r.names[s.Name.Name+".*"] = true
+			r.embed(s.Name.Name, f.Type)
 		}
 		for _, n := range f.Names {
 			r.names[s.Name.Name+"."+n.Name] = true
 		}
 	}
+}
+
+// embed notes that a type embeds another one, of this package or of another.
+func (r *room) embed(name string, of ast.Expr) {
+	if p, ok := of.(*ast.StarExpr); ok {
+		of = p.X
+	}
+	if local, ok := of.(*ast.Ident); ok {
+		r.embeds[name] = append(r.embeds[name], local.Name)
+		r.names[name+"."+local.Name] = true
+	} else {
+		r.names[name+".*"] = true
+	}
+}
+
+// has reports whether there is a name, or a member of a type or of what that embeds.
+func (r *room) has(name string) bool {
+	of, member, dotted := strings.Cut(name, ".")
+	return r.names[name] || dotted && (r.names[of+".*"] ||
+		slices.ContainsFunc(r.embeds[of], func(e string) bool { return r.has(e + "." + member) }))
 }
 
 // receiver is the type of a method, with a dot, or nothing.
@@ -149,8 +173,7 @@ func (r *room) follow(t *testing.T, set *token.FileSet, c *ast.CommentGroup,
 				continue // of a package of others, or no link
 			}
 			links++
-			of, _, _ := strings.Cut(name, ".")
-			if !in.names[name] && !in.names[of+".*"] {
+			if !in.has(name) {
 				t.Errorf("%s: there is no %s in %s", set.Position(c.Pos()), m[0], in.dir)
 			}
 		}

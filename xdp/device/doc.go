@@ -119,5 +119,5 @@
 //	listen, admit, serve, server              applications come to the server
 //	engine, deliver, sends, parked, inplace   its loop; app, ports, ways: what it knows of each
 //	dial, endpoint, frames, keep, settle      the application's side
-//	check, observe, reports, memory, words    for tools; memory that is passed
+//	observe, reports, memory, errors          for tools; memory that is passed
 package device
