@@ -3,12 +3,16 @@ package cq_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
 	"slices"
 	"syscall"
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
 )
 
 // sockaddr is the i-th of many different addresses, of both families.
@@ -154,4 +158,289 @@ func TestInsertTwice(t *testing.T) {
 		}
 		wantLookup(t, v, 2, sockaddr(2))
 	})
+}
+
+func TestAddressFormats(t *testing.T) {
+	make := func(f cq.AddressFormat, bytes int) *cq.AddressVector {
+		o := cq.AddressOptions{Format: f, AddrMaxBytes: bytes}
+		v, err := cq.CreateAnonymousAddresses("formats", o)
+		must(t, err)
+		t.Cleanup(func() { must(t, v.Close()) })
+		return v
+	}
+	four, six := sockaddr(0), sockaddr(1)
+	v := make(cq.AddrSockaddrIn, 16)
+	insert(t, v, four)
+	_, err := v.Insert([][]byte{six})
+	wantErr(t, "IPv6", err, cq.ErrInvalid)
+	v = make(cq.AddrSockaddrIn6, 0)
+	insert(t, v, six)
+	_, err = v.Insert([][]byte{four})
+	wantErr(t, "IPv4", err, cq.ErrInvalid)
+
+	v = make(cq.AddrOpaque, 100)
+	var all [][]byte
+	for n := 1; n <= 104; n++ {
+		all = append(all, bytes.Repeat([]byte{0xab}, n), append(bytes.Repeat([]byte{0xab}, n-1), 0))
+	}
+	for i, a := range insert(t, v, all...) {
+		buf := append([]byte(nil), all[i]...)
+		clear(buf)
+		if n, err := v.Lookup(a, buf); err != nil || n != len(buf) || !bytes.Equal(buf, all[i]) {
+			t.Errorf("% x: % x, %v", all[i], buf, err)
+		}
+		if got, ok := v.Resolve(all[i]); !ok || got != a || int(a) != i {
+			t.Errorf("% x: %d, %v", all[i], got, ok)
+		}
+	}
+	_, err = v.Insert([][]byte{bytes.Repeat([]byte{1}, 105), {}})
+	wantErr(t, "length", err, cq.ErrInvalid)
+	if _, ok := v.Resolve(bytes.Repeat([]byte{1}, 105)); ok {
+		t.Error("too long, and found")
+	}
+	if got := v.StrAddr([]byte{1, 0xff}); got != "01ff" {
+		t.Error(got)
+	}
+}
+
+func TestSockaddr(t *testing.T) {
+	v, err := cq.CreateAnonymousAddresses("text", cq.AddressOptions{})
+	must(t, err)
+	defer v.Close()
+	for _, s := range []string{"10.1.2.3:80", "[fe80::1%2]:65535", "[2001:db8::7]:1",
+		"[::ffff:1.2.3.4]:9"} {
+		raw := cq.Sockaddr(netip.MustParseAddrPort(s))
+		a, ok := cq.ParseSockaddr(raw)
+		if !ok || a.String() != s || v.StrAddr(raw) != s {
+			t.Errorf("%s: %v, %v, %q", s, a, ok, v.StrAddr(raw))
+		}
+		for n := range raw {
+			if _, ok := cq.ParseSockaddr(raw[:n]); ok {
+				t.Errorf("%s: %d bytes of it are an address", s, n)
+			}
+		}
+	}
+	if cq.Sockaddr(netip.AddrPort{}) != nil {
+		t.Error("no address has bytes")
+	}
+	if got := v.StrAddr([]byte{9}); got != "not a sockaddr: 09" {
+		t.Error(got)
+	}
+	got := cq.AddrSockaddrIn6.String() + cq.AddressFormat(77).String()
+	if got != "sockaddr_in6unknown" {
+		t.Error(got)
+	}
+}
+
+// TestAddressNames: one owner, a name that others take only when it is dead.
+func TestAddressNames(t *testing.T) {
+	d := openDir(t)
+	name := queueName(t)
+	v, err := cq.CreateAddresses(d, name, cq.AddressOptions{Count: 8, Lifetime: cq.Persistent})
+	must(t, err)
+	insert(t, v, sockaddrs(0, 3)...)
+	_, err = cq.CreateAddresses(d, name, cq.AddressOptions{})
+	wantErr(t, "create again", err, fs.ErrExist)
+	var busy *shm.BusyError
+	if _, err = cq.AdoptAddresses(d, name, cq.AddressOptions{}); !errors.As(err, &busy) {
+		t.Errorf("adopt: %v", err)
+	}
+	r, err := cq.OpenAddresses(d, name)
+	must(t, err)
+	byFD, err := cq.OpenAddressesFD(v.ObjectFD(), "by descriptor")
+	must(t, err)
+	for _, r := range []*cq.AddressVector{r, byFD} {
+		wantLookup(t, r, 2, sockaddr(2))
+		_, err = r.Insert(sockaddrs(5, 6))
+		wantErr(t, "insert", err, cq.ErrReadOnly, syscall.EACCES, fs.ErrPermission)
+		wantErr(t, "remove", r.Remove(0), cq.ErrReadOnly)
+		if r.Len() != 3 || r.Options().Count != 8 || r.FID() != v.FID() {
+			t.Errorf("%d of %d, %v", r.Len(), r.Options().Count, r.FID())
+		}
+	}
+	must(t, v.Detach())
+	wantLookup(t, r, 1, sockaddr(1)) // it needs no owner
+	_, err = cq.AdoptAddresses(d, name, cq.AddressOptions{Count: 9})
+	wantErr(t, "another size", err, cq.ErrInvalid)
+	_, err = cq.AdoptAddresses(d, name, cq.AddressOptions{UserID: true, Format: cq.AddrOpaque})
+	wantErr(t, "others", err, cq.ErrInvalid)
+	_, err = cq.CreateAddresses(d, name, cq.AddressOptions{})
+	wantErr(t, "create over one that was left", err, fs.ErrExist)
+	next, err := cq.AdoptAddresses(d, name, cq.AddressOptions{Count: 7})
+	must(t, err)
+	if next.FID().ID != v.FID().ID || next.FID().Generation <= v.FID().Generation {
+		t.Errorf("%v, then %v", v.FID(), next.FID())
+	}
+	must(t, next.Remove(1))
+	if got := insert(t, next, sockaddrs(10, 12)...); !slices.Equal(got, []cq.Addr{1, 3}) {
+		t.Error(got)
+	}
+	wantLookup(t, r, 3, sockaddr(11))
+	must(t, next.Close())
+	_, err = r.Lookup(0, nil)
+	wantErr(t, "lookup", err, cq.ErrClosed)
+	if _, ok := r.Resolve(sockaddr(0)); ok {
+		t.Error("a destroyed vector resolves")
+	}
+	_, err = cq.OpenAddresses(d, name)
+	wantErr(t, "open", err, fs.ErrNotExist)
+	must(t, r.Close())
+	must(t, byFD.Close())
+	for what, call := range map[string]func() error{
+		"Insert": func() error { _, err := next.Insert(sockaddrs(0, 1)); return err },
+		"Remove": func() error { return next.Remove(0) },
+		"Lookup": func() error { _, err := next.Lookup(0, nil); return err },
+	} {
+		wantErr(t, what, call(), cq.ErrClosed, os.ErrClosed)
+	}
+	if _, ok := next.Resolve(sockaddr(0)); ok || next.Len() != 0 || next.ObjectFD() != -1 {
+		t.Error("a closed vector resolves")
+	}
+	must(t, next.Close())
+}
+
+// TestAddressesAreNoQueue: an object of another kind is refused, both ways.
+func TestAddressesAreNoQueue(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 4})
+	if _, err := cq.OpenAddresses(d, q.Name()); err == nil {
+		t.Error("a queue opens as an address vector")
+	}
+	sub, err := d.Sub(q.Name(), false)
+	must(t, err)
+	defer sub.Close()
+	_, err = cq.OpenAddresses(sub, cq.ReaderFile)
+	wantErr(t, "open", err, shm.ErrKind)
+}
+
+func TestResolveAllocates(t *testing.T) {
+	v, err := cq.CreateAnonymousAddresses("alloc", cq.AddressOptions{})
+	must(t, err)
+	defer v.Close()
+	insert(t, v, sockaddrs(0, 100)...)
+	known, unknown, buf := sockaddr(51), sockaddr(500), make([]byte, 32)
+	if n := testing.AllocsPerRun(100, func() {
+		_, _ = v.Resolve(known)
+		_, _ = v.Resolve(unknown)
+		_, _ = v.Lookup(7, buf)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// events makes an event queue beside whatever else the test has.
+func events(t testing.TB, o cq.EventOptions) *cq.EventQueue {
+	t.Helper()
+	eq, err := cq.CreateEvents(openDir(t), "eq."+queueName(t), o)
+	must(t, err)
+	t.Cleanup(func() { must(t, eq.Close()) })
+	return eq
+}
+
+// nextEvent waits for an event and writes it down: kind, context, data; an error event as its
+// number, context, data.
+func nextEvent(t testing.TB, eq *cq.EventQueue, about cq.FID) string {
+	t.Helper()
+	var ev cq.Event
+	_, err := eq.ReadContext(t.Context(), &ev, cq.ReadOptions{})
+	if errors.Is(err, cq.ErrAvail) {
+		var e cq.EventError
+		_, err = eq.ReadErr(&e, 0)
+		must(t, err)
+		if e.FID != about {
+			t.Errorf("an error of %v, want %v", e.FID, about)
+		}
+		return fmt.Sprintf("%v %d %d", e.Err, e.Context, e.Data)
+	}
+	must(t, err)
+	if ev.FID != about {
+		t.Errorf("an event of %v, want %v", ev.FID, about)
+	}
+	return fmt.Sprintf("%v %d %d", ev.Event, ev.Context, ev.Data)
+}
+
+func wantEvents(t testing.TB, eq *cq.EventQueue, about cq.FID, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		if got := nextEvent(t, eq, about); got != w {
+			t.Errorf("event %q, want %q", got, w)
+		}
+	}
+	if _, err := eq.Read(&cq.Event{}, 0); !errors.Is(err, cq.ErrWouldBlock) {
+		t.Errorf("another event: %v", err)
+	}
+}
+
+// TestInsertAsync: an error event an address that fails, then exactly one that counts the rest.
+func TestInsertAsync(t *testing.T) {
+	vectors(t, cq.AddressOptions{Count: 4}, func(t *testing.T, v *cq.AddressVector) {
+		wantErr(t, "without a queue", v.InsertAsync(sockaddrs(0, 1), 1), cq.ErrNoEQ, cq.ENoEQ)
+		eq := events(t, cq.EventOptions{Size: 8})
+		wantErr(t, "none", v.BindEvents(nil), cq.ErrInvalid)
+		must(t, v.BindEvents(eq))
+		wantErr(t, "two", v.BindEvents(eq), cq.ErrBusy, syscall.EBUSY)
+		wantErr(t, "close of the queue", eq.Close(), cq.ErrBusy, syscall.EBUSY)
+		must(t, v.InsertAsync(sockaddrs(0, 2), 7))
+		wantEvents(t, eq, v.FID(), "addresses inserted 7 2")
+		must(t, v.InsertAsync([][]byte{nil, sockaddr(2), sockaddr(0), sockaddr(3), sockaddr(4)}, 8))
+		must(t, v.InsertAsync(nil, 9))
+		wantEvents(t, eq, v.FID(), "invalid argument 8 0", "cannot allocate memory 8 4",
+			"addresses inserted 8 3", "addresses inserted 9 0")
+		for i := range 4 {
+			wantLookup(t, v, cq.Addr(i), sockaddr(i))
+		}
+		err := v.InsertAsync(sockaddrs(0, 8), 1)
+		wantErr(t, "more than the queue can report", err, cq.ErrInvalid)
+		must(t, v.InsertAsync(sockaddrs(0, 7), 1))
+		wantErr(t, "no room for two", v.InsertAsync(sockaddrs(0, 7), 2), cq.ErrFull)
+		wantEvents(t, eq, v.FID(), "cannot allocate memory 1 4", "cannot allocate memory 1 5",
+			"cannot allocate memory 1 6", "addresses inserted 1 4")
+		must(t, v.Close())
+	})
+}
+
+// TestInsertAsyncRefused: whatever Check says becomes a number.
+func TestInsertAsyncRefused(t *testing.T) {
+	for err, want := range map[error]string{
+		errors.New("no"):                    "unspecified error 1 0",
+		syscall.EHOSTUNREACH:                "no route to host 1 0",
+		cq.EFirewallAddr:                    "host address unreachable 1 0",
+		fmt.Errorf("no: %w", cq.ErrInvalid): "invalid argument 1 0",
+	} {
+		check := func([]byte) error { return err }
+		v, err := cq.CreateAnonymousAddresses("refused", cq.AddressOptions{Check: check})
+		must(t, err)
+		eq := events(t, cq.EventOptions{Size: 8, Lifetime: cq.Ephemeral})
+		must(t, v.BindEvents(eq))
+		must(t, v.InsertAsync(sockaddrs(0, 1), 1))
+		wantEvents(t, eq, v.FID(), want, "addresses inserted 1 0")
+		must(t, v.Close())
+		must(t, eq.Close())
+	}
+}
+
+// TestInsertAsyncCanceled: Close ends insertions that are under way, and each of their addresses is
+// accounted for.
+func TestInsertAsyncCanceled(t *testing.T) {
+	began, leave := make(chan struct{}), make(chan struct{})
+	v, err := cq.CreateAnonymousAddresses("slow", cq.AddressOptions{Check: func([]byte) error {
+		began <- struct{}{}
+		<-leave
+		return nil
+	}})
+	must(t, err)
+	eq := events(t, cq.EventOptions{Size: 16})
+	must(t, v.BindEvents(eq))
+	must(t, v.InsertAsync(sockaddrs(0, 3), 1))
+	must(t, v.InsertAsync(sockaddrs(3, 5), 2))
+	<-began
+	closed := make(chan error)
+	go func() { closed <- v.Close() }()
+	eventually(t, "the close has begun", func() bool {
+		return errors.Is(v.InsertAsync(sockaddrs(0, 100), 3), cq.ErrClosed) // else too many
+	})
+	close(leave)
+	must(t, <-closed)
+	wantEvents(t, eq, v.FID(), "operation canceled 1 1", "operation canceled 1 2",
+		"addresses inserted 1 1", "operation canceled 2 0", "operation canceled 2 1",
+		"addresses inserted 2 0")
 }

@@ -2,6 +2,8 @@ package cq_test
 
 import (
 	"fmt"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,4 +96,248 @@ func BenchmarkWakeRoundTrip(b *testing.B) {
 	<-done
 	must(b, answer.Close())
 	must(b, back.Close())
+}
+
+// everyWait are the wait objects of a queue that can be polled by itself.
+var everyWait = []cq.WaitObject{cq.WaitUnspec, cq.WaitNone, cq.WaitFD, cq.WaitYield, cq.WaitPollFD,
+	cq.WaitMutexCond}
+
+// What a wait object costs a reader that does not wait, and a writer whose reader is awake.
+func BenchmarkWaitObjects(b *testing.B) {
+	for _, wait := range everyWait {
+		b.Run(wait.String(), func(b *testing.B) {
+			q, w := pair(b, cq.Options{Wait: wait})
+			dst, e := make([]cq.Tagged, 1), cq.Entry{}
+			b.Run("empty", func(b *testing.B) {
+				for b.Loop() {
+					_, _ = cq.Read(q, dst)
+				}
+			})
+			b.Run("one", func(b *testing.B) {
+				for b.Loop() {
+					_ = w.Post(&e)
+					_, _ = cq.Read(q, dst)
+				}
+			})
+		})
+	}
+}
+
+// What several goroutines at once cost (Options.Shared), and what the queue's own lane does.
+func BenchmarkPostReadOne(b *testing.B) {
+	for _, shared := range []bool{false, true} {
+		for _, own := range []bool{false, true} {
+			b.Run(fmt.Sprintf("shared=%v/own=%v", shared, own), func(b *testing.B) {
+				d, q := create(b, cq.Options{Shared: shared})
+				var w *cq.Writer
+				if own {
+					var err error
+					w, err = q.Writer()
+					must(b, err)
+					b.Cleanup(func() { must(b, w.Close()) })
+				} else {
+					w = attach(b, d, q.Name())
+				}
+				dst, e := make([]cq.Tagged, 1), cq.Entry{}
+				for b.Loop() {
+					_ = w.Post(&e)
+					_, _ = cq.Read(q, dst)
+				}
+			})
+		}
+	}
+}
+
+// The two halves by themselves, 64 entries a call, in a lane that fits the first cache and in one
+// that does not.
+func BenchmarkBatch64(b *testing.B) {
+	for _, size := range []int{256, 4096} {
+		b.Run(fmt.Sprint("size=", size), func(b *testing.B) {
+			q, w := pair(b, cq.Options{Size: size})
+			es, dst := make([]cq.Entry, 64), make([]cq.Tagged, 64)
+			var post, read time.Duration
+			for b.Loop() {
+				start := time.Now()
+				for range size / 64 {
+					_, _ = w.PostBatch(es)
+				}
+				between := time.Now()
+				for range size / 64 {
+					if n, err := cq.Read(q, dst); n != 64 {
+						b.Fatal(n, err)
+					}
+				}
+				post, read = post+between.Sub(start), read+time.Since(between)
+			}
+			b.ReportMetric(float64(post.Nanoseconds())/float64(b.N*size), "ns/post")
+			b.ReportMetric(float64(read.Nanoseconds())/float64(b.N*size), "ns/read")
+		})
+	}
+}
+
+// An entry goes to another thread and one comes back; beside it the same with bare cache lines, one
+// for the data and one that says that they are there.
+func BenchmarkRoundTrip(b *testing.B) {
+	if runtime.NumCPU() < 2 {
+		b.Skip("needs two CPUs: both sides spin")
+	}
+	b.Run("queues", func(b *testing.B) {
+		d, there := create(b, cq.Options{})
+		w := attach(b, d, there.Name())
+		back, err := cq.Create(d, "back", cq.Options{})
+		must(b, err)
+		b.Cleanup(func() { closeQueue(b, back) })
+		answer := attach(b, d, "back")
+		pass := func(q *cq.Queue, dst []cq.Tagged, stop *atomic.Bool) bool {
+			for n := 0; n == 0 && !stop.Load(); {
+				n, _ = cq.Read(q, dst)
+			}
+			return !stop.Load()
+		}
+		volley(b, func(stop *atomic.Bool) {
+			dst := make([]cq.Tagged, 1)
+			for pass(there, dst, stop) {
+				_ = answer.Post(&cq.Entry{Context: dst[0].Context})
+			}
+		}, func(i uint64, stop *atomic.Bool) {
+			var dst [1]cq.Tagged
+			_ = w.Post(&cq.Entry{Context: i})
+			if pass(back, dst[:], stop); dst[0].Context != i {
+				b.Fatal(dst, i)
+			}
+		})
+	})
+	b.Run("lines", func(b *testing.B) {
+		const slots = 1024
+		type line struct {
+			word atomic.Uint64
+			_    [56]byte
+		}
+		mem := make([]line, 2*slots+4)
+		send := func(side int, i, v uint64) {
+			mem[uint64(side)*slots+i%slots].word.Store(v)
+			mem[2*slots+2*side].word.Store(i)
+		}
+		take := func(side int, i uint64, stop *atomic.Bool) uint64 {
+			for mem[2*slots+2*side].word.Load() != i && !stop.Load() {
+			}
+			return mem[uint64(side)*slots+i%slots].word.Load()
+		}
+		volley(b, func(stop *atomic.Bool) {
+			for i := uint64(1); !stop.Load(); i++ {
+				send(1, i, take(0, i, stop))
+			}
+		}, func(i uint64, stop *atomic.Bool) {
+			send(0, i, i)
+			if v := take(1, i, stop); v != i {
+				b.Fatal(v, i)
+			}
+		})
+	})
+}
+
+// volley runs the two ends on threads of their own.
+func volley(b *testing.B, far func(*atomic.Bool), near func(uint64, *atomic.Bool)) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(done)
+		far(&stop)
+	}()
+	defer func() {
+		stop.Store(true)
+		<-done
+	}()
+	for i := uint64(1); b.Loop(); i++ {
+		near(i, &stop)
+	}
+}
+
+// pollers returns a queue that one writer has used and the reader only polls, long enough for idle
+// lanes to be parked.
+func pollers(b *testing.B) (*cq.Queue, *cq.Writer, []cq.Tagged) {
+	b.Helper()
+	d := openDir(b)
+	q, err := cq.Create(d, "polled", cq.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = q.Close() })
+	w, err := cq.Attach(b.Context(), d, "polled", cq.WriterOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = w.Close() })
+	buf := make([]cq.Tagged, 64)
+	for range 2000 {
+		_, _ = cq.Read(q, buf)
+	}
+	if err := w.Post(&cq.Entry{}); err != nil {
+		b.Fatal(err)
+	}
+	if n, err := cq.Read(q, buf); n != 1 {
+		b.Fatal(n, err)
+	}
+	return q, w, buf
+}
+
+func BenchmarkPollEmpty(b *testing.B) {
+	q, _, buf := pollers(b)
+	for b.Loop() {
+		_, _ = cq.Read(q, buf)
+	}
+}
+
+func BenchmarkPollOne(b *testing.B) {
+	q, w, buf := pollers(b)
+	var e cq.Entry
+	for b.Loop() {
+		_ = w.Post(&e)
+		_, _ = cq.Read(q, buf)
+	}
+}
+
+func BenchmarkPollBatch(b *testing.B) {
+	q, w, buf := pollers(b)
+	es := make([]cq.Entry, 64)
+	for b.Loop() {
+		_, _ = w.PostBatch(es)
+		_, _ = cq.Read(q, buf)
+	}
+}
+
+// One process writes into its own event queue and reads it back.
+func BenchmarkEventWriteRead(b *testing.B) {
+	for _, shared := range []bool{false, true} {
+		for _, bytes := range []int{0, 64} {
+			b.Run(fmt.Sprintf("shared=%v/payload=%d", shared, bytes), func(b *testing.B) {
+				_, e := createEvents(b, cq.EventOptions{Write: true, Shared: shared})
+				in := cq.Event{Event: cq.EventUser, Payload: make([]byte, bytes)}
+				out := cq.Event{Payload: make([]byte, 0, 64)}
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, err := e.Write(&in); err != nil {
+						b.Fatal(err)
+					}
+					if _, err := e.Read(&out, 0); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkEventReadEmpty(b *testing.B) {
+	_, e := createEvents(b, cq.EventOptions{Write: true})
+	writeEvents(b, e, 0, 1)
+	_ = drainEvents(b, e)
+	var ev cq.Event
+	for b.Loop() {
+		_, _ = e.Read(&ev, 0)
+	}
 }

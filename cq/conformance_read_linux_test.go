@@ -3,6 +3,7 @@ package cq_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -176,4 +177,231 @@ func readErrFields(t *testing.T, r *rig) {
 	if got.Err <= 0 {
 		t.Errorf("err %d is not positive", got.Err)
 	}
+}
+
+// everyField has something in every field.
+var everyField = cq.Entry{Context: 1, Flags: cq.FlagRecv | cq.FlagTagged | cq.FlagRemoteCQData,
+	Len: 3, Buf: 4, Data: 0x0102030405060708, Tag: 0x1122334455667788, Src: cq.From(7)}
+
+// TestConformanceCQFormat is the format of fi_cq_attr and what reads return in each.
+func TestConformanceCQFormat(t *testing.T) {
+	t.Parallel()
+	of := func(name string, f cq.Format, check func(t *testing.T, r *rig)) {
+		conform(t, name, cq.Options{Size: 8, Format: f}, func(t *testing.T, r *rig) {
+			if got := r.q.Options().Format; f != cq.FormatUnspec && got != f {
+				t.Errorf("format %v, asked for %v", got, f)
+			}
+			check(t, r)
+		})
+	}
+	of("context", cq.FormatContext, func(t *testing.T, r *rig) {
+		readsAs(t, r, cq.Context{Context: 1})
+		refusesAs[cq.Msg](t, r)
+		refusesAs[cq.Data](t, r)
+		refusesAs[cq.Tagged](t, r)
+	})
+	of("msg", cq.FormatMsg, func(t *testing.T, r *rig) {
+		readsAs(t, r, cq.Msg{Context: 1, Flags: everyField.Flags, Len: 3})
+		refusesAs[cq.Data](t, r)
+	})
+	of("data", cq.FormatData, func(t *testing.T, r *rig) {
+		readsAs(t, r, cq.Data{Context: 1, Flags: everyField.Flags, Len: 3, Buf: 4, Data: everyField.Data})
+		refusesAs[cq.Tagged](t, r)
+	})
+	of("tagged", cq.FormatTagged, func(t *testing.T, r *rig) {
+		readsAs(t, r, cq.Tagged{Context: 1, Flags: everyField.Flags, Len: 3, Buf: 4,
+			Data: everyField.Data, Tag: everyField.Tag})
+	})
+	of("unspec", cq.FormatUnspec, func(t *testing.T, r *rig) {
+		if got := r.q.Options().Format; got == cq.FormatUnspec {
+			t.Error("what was chosen cannot be read")
+		}
+		readsAs(t, r, cq.Context{Context: 1})
+	})
+	of("own-and-smaller", cq.FormatTagged, func(t *testing.T, r *rig) {
+		readsAs(t, r, cq.Context{Context: 1})
+		readsAs(t, r, cq.Msg{Context: 1, Flags: everyField.Flags, Len: 3})
+		readsAs(t, r, cq.Data{Context: 1, Flags: everyField.Flags, Len: 3, Buf: 4, Data: everyField.Data})
+	})
+}
+
+// readsAs posts an entry and checks what a read of that format returns.
+func readsAs[T cq.Readable](t *testing.T, r *rig, want T) {
+	t.Helper()
+	must(t, r.w.Post(&everyField))
+	got, err := readOne[T](r.q)
+	if err != nil || any(got) != any(want) {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+}
+
+// refusesAs checks that a queue that keeps less cannot be read in that format, and loses nothing.
+func refusesAs[T cq.Readable](t *testing.T, r *rig) {
+	t.Helper()
+	must(t, r.w.Post(&everyField))
+	_, err := readOne[T](r.q)
+	wantErr(t, "read", err, cq.ErrFormat, syscall.EINVAL)
+	wantContexts(t, "the entry", read(t, r.q, 2), 1)
+}
+
+// TestConformanceCQFields are the fields that are not a matter of the format.
+func TestConformanceCQFields(t *testing.T) {
+	t.Parallel()
+	o := cq.Options{Size: 8}
+	one := func(t *testing.T, r *rig, e cq.Entry) cq.Entry {
+		t.Helper()
+		must(t, r.w.Post(&e))
+		got, err := readOne[cq.Entry](r.q)
+		must(t, err)
+		return got
+	}
+	conform(t, "context", o, func(t *testing.T, r *rig) {
+		for _, c := range []uint64{0, 1, ^uint64(0)} {
+			if got := one(t, r, cq.Entry{Context: c, Flags: cq.FlagSend}); got.Context != c ||
+				got.Flags&cq.FlagNoContext != 0 {
+				t.Errorf("context %#x: %+v", c, got)
+			}
+		}
+	})
+	conform(t, "no-context", o, func(t *testing.T, r *rig) {
+		got := one(t, r, cq.Entry{Flags: cq.FlagRMA | cq.FlagRemoteWrite | cq.FlagRemoteCQData,
+			Data: 5, Meta: cq.MetaNoContext})
+		if got.Context != 0 || got.Flags&cq.FlagNoContext == 0 || got.Data != 5 {
+			t.Errorf("%+v", got)
+		}
+		must(t, r.w.Post(&cq.Entry{Context: 0, Flags: cq.FlagSend}))
+		m, err := readOne[cq.Msg](r.q)
+		if err != nil || m.Flags&cq.FlagNoContext != 0 {
+			t.Errorf("a context of 0 is a context: %+v, %v", m, err)
+		}
+	})
+	conform(t, "len", o, func(t *testing.T, r *rig) {
+		for _, n := range []uint64{0, 1, 1 << 40} {
+			if got := one(t, r, cq.Entry{Flags: cq.FlagRecv | cq.FlagMsg, Len: n}); got.Len != n {
+				t.Errorf("length %d: %+v", n, got)
+			}
+		}
+	})
+	conform(t, "buf", o, func(t *testing.T, r *rig) {
+		if got := one(t, r, everyField); got.Buf != everyField.Buf {
+			t.Errorf("%+v", got)
+		}
+	})
+	conform(t, "data", o, func(t *testing.T, r *rig) {
+		if got := one(t, r, everyField); got.Data != 0x0102030405060708 {
+			t.Errorf("%+v", got)
+		}
+	})
+	conform(t, "tag", o, func(t *testing.T, r *rig) {
+		if got := one(t, r, everyField); got.Tag != 0x1122334455667788 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// TestConformanceCQFlags are the completion flags.
+func TestConformanceCQFlags(t *testing.T) {
+	t.Parallel()
+	o := cq.Options{Size: 32}
+	conform(t, "kinds-and-directions", o, func(t *testing.T, r *rig) {
+		const S, R, M, G = cq.FlagSend, cq.FlagRecv, cq.FlagMsg, cq.FlagTagged
+		for _, f := range []cq.Flags{S | M, R | M, S | G, R | G, R | M | cq.FlagMulticast,
+			cq.FlagRMA | cq.FlagRead, cq.FlagRMA | cq.FlagWrite, cq.FlagRMA | cq.FlagRemoteRead,
+			cq.FlagRMA | cq.FlagRemoteWrite, cq.FlagAtomic | cq.FlagRead, cq.FlagAtomic | cq.FlagWrite,
+			cq.FlagAtomic | cq.FlagRemoteRead, cq.FlagAtomic | cq.FlagRemoteWrite,
+			R | M | cq.FlagRemoteCQData, R | M | cq.FlagMore, R | M | cq.FlagClaim} {
+			must(t, r.w.Post(&cq.Entry{Flags: f}))
+			if got, err := readOne[cq.Msg](r.q); err != nil || got.Flags != f {
+				t.Errorf("got %v, %v; want %v", got.Flags, err, f)
+			}
+		}
+		// The values are those of rdma/fabric.h.
+		for f, bit := range map[cq.Flags]int{cq.FlagMsg: 1, cq.FlagRMA: 2, cq.FlagTagged: 3,
+			cq.FlagAtomic: 4, cq.FlagMulticast: 5, cq.FlagRead: 8, cq.FlagWrite: 9, cq.FlagRecv: 10,
+			cq.FlagSend: 11, cq.FlagRemoteRead: 12, cq.FlagRemoteWrite: 13, cq.FlagMultiRecv: 16,
+			cq.FlagRemoteCQData: 17, cq.FlagMore: 18} {
+			if f != 1<<bit {
+				t.Errorf("%v is %#x, want bit %d", f, uint64(f), bit)
+			}
+		}
+	})
+	conform(t, "multi-receive", o, func(t *testing.T, r *rig) {
+		es := []cq.Entry{{Context: 1, Flags: cq.FlagRecv | cq.FlagMsg, Len: 10, Buf: 100},
+			{Context: 1, Flags: cq.FlagRecv | cq.FlagMsg | cq.FlagMultiRecv, Len: 20, Buf: 110},
+			{Context: 2, Flags: cq.FlagMultiRecv}}
+		_, err := r.w.PostBatch(es)
+		must(t, err)
+		dst := make([]cq.Data, 4)
+		n, err := cq.Read(r.q, dst)
+		if n != 3 || err != nil {
+			t.Fatalf("%d, %v", n, err)
+		}
+		for i, e := range es {
+			if got := dst[i]; got.Context != e.Context || got.Flags != e.Flags || got.Buf != e.Buf ||
+				got.Len != e.Len {
+				t.Errorf("%d: %+v, want %+v", i, got, e)
+			}
+		}
+	})
+	conformOnce(t, "levels-exist", func(t *testing.T) {
+		for _, c := range []struct {
+			flag cq.Flags
+			bit  int // of rdma/fabric.h
+			name string
+		}{
+			{cq.FlagFence, 21, "FENCE"}, {cq.FlagCompletion, 24, "COMPLETION"},
+			{cq.FlagInject, 25, "INJECT"}, {cq.FlagInjectComplete, 26, "INJECT_COMPLETE"},
+			{cq.FlagTransmitComplete, 27, "TRANSMIT_COMPLETE"},
+			{cq.FlagDeliveryComplete, 28, "DELIVERY_COMPLETE"},
+			{cq.FlagCommitComplete, 30, "COMMIT_COMPLETE"},
+			{cq.FlagMatchComplete, 31, "MATCH_COMPLETE"}, {cq.FlagRMAEvent, 56, "RMA_EVENT"},
+			{cq.FlagPeek, 19, "PEEK"}, {cq.FlagMore, 18, "MORE"}, {cq.FlagDiscard, 58, "DISCARD"},
+			{cq.FlagClaim, 59, "CLAIM"},
+		} {
+			if c.flag != 1<<c.bit || c.flag.String() != c.name {
+				t.Errorf("%v is %#x, want bit %d, %s", c.flag, uint64(c.flag), c.bit, c.name)
+			}
+		}
+	})
+}
+
+// TestConformanceCQErrno are the numbers of fi_errno.
+func TestConformanceCQErrno(t *testing.T) {
+	conformOnce(t, "numbers", func(t *testing.T) {
+		for e, want := range map[cq.Errno]int{cq.EOther: 256, cq.ETooSmall: 257, cq.EOpBadState: 258,
+			cq.EAvail: 259, cq.EBadFlags: 260, cq.ENoEQ: 261, cq.EDomain: 262, cq.ENoCQ: 263,
+			cq.ECRC: 264, cq.ETrunc: 265, cq.ENoKey: 266, cq.ENoAV: 267, cq.EOverrun: 268,
+			cq.ENoRx: 269, cq.ENoMR: 270, cq.EFirewallAddr: 271} {
+			if int(e) != want || e.Error() == "" || strings.Contains(e.Error(), "errno") {
+				t.Errorf("%d: %q, want %d", e, e.Error(), want)
+			}
+		}
+	})
+	conformOnce(t, "sentinels", func(t *testing.T) {
+		for err, want := range map[error]cq.Errno{cq.ErrWouldBlock: cq.Errno(syscall.EAGAIN),
+			cq.ErrTimedOut: cq.Errno(syscall.ETIMEDOUT), cq.ErrSignaled: cq.Errno(syscall.EAGAIN),
+			cq.ErrFull: cq.Errno(syscall.EAGAIN), cq.ErrAvail: cq.EAvail, cq.ErrOverrun: cq.EOverrun,
+			cq.ErrNoWait: cq.Errno(syscall.ENOSYS), cq.ErrInvalid: cq.Errno(syscall.EINVAL),
+			cq.ErrFormat: cq.Errno(syscall.EINVAL), cq.ErrBusy: cq.Errno(syscall.EBUSY)} {
+			wantErr(t, err.Error(), err, want)
+		}
+	})
+}
+
+// TestConformanceCQStrError is fi_cq_strerror.
+func TestConformanceCQStrError(t *testing.T) {
+	conform(t, "text", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
+		must(t, r.w.PostError(&cq.ErrorEntry{Err: cq.EOther, ProvErrno: 265, ErrData: []byte{0xab}}))
+		e := cq.ErrorEntry{ErrData: make([]byte, 8)}
+		must(t, r.q.ReadErr(&e))
+		text := r.q.StrError(e.ProvErrno, e.ErrData)
+		if !strings.Contains(text, cq.ETrunc.Error()) || !strings.Contains(text, "ab") {
+			t.Errorf("%q", text)
+		}
+		for _, n := range []int32{0, -1, 1, 9999} {
+			if r.q.StrError(n, nil) == "" {
+				t.Errorf("nothing is said of %d", n)
+			}
+		}
+	})
 }

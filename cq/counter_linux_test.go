@@ -1,6 +1,8 @@
 package cq_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -8,9 +10,13 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/shm"
 )
@@ -233,4 +239,204 @@ func TestShowCounter(t *testing.T) {
 	if s = showCounter(t, d, c.Name()); s.Handles[0].Threshold != nil || s.Wakes == 0 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// TestCounterUserIsNamed: whoever keeps a counter from being removed is named, and not who made it
+// or who sat in the same place and died.
+func TestCounterUserIsNamed(t *testing.T) {
+	t.Parallel()
+	d, c, name := named3(t, cq.CounterOptions{Lifetime: cq.Persistent})
+	name, base := name+"-3", name // as the child finds it
+	wantUser := func(pid int) {
+		t.Helper()
+		r, err := collect.Assess(d, name, collect.Options{Waiting: true})
+		if err != nil || r.Fate != collect.Living || r.Owner.PID != pid {
+			t.Errorf("%v, %+v, want process %d", err, r, pid)
+		}
+	}
+	wantUser(os.Getpid())
+	first := startCounterPeer(t, base, false)
+	must(t, c.Close())
+	wantUser(first.Process.Pid)
+	first.kill()
+	if r, err := collect.Assess(d, name, collect.Options{Waiting: true}); err != nil ||
+		r.Fate != collect.Garbage {
+		t.Errorf("%+v, %v", r, err)
+	}
+	obj, err := d.Open(name, shm.ReadOnly)
+	must(t, err)
+	seat, err := obj.TakeSeat(doorbell.CountSeats) // the row still says who died
+	must(t, err)
+	wantUser(0)
+	seat.Leave()
+	must(t, obj.Close())
+	must(t, cq.Remove(d, name))
+}
+
+// wantOnly checks that err is every one of targets, and not EAGAIN.
+func wantOnly(t *testing.T, what string, err error, targets ...error) {
+	t.Helper()
+	wantErr(t, what, err, targets...)
+	if errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("%s: %v is EAGAIN", what, err)
+	}
+}
+
+// noError is must for goroutines that are not the test's.
+func noError(t *testing.T, err error) {
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCounterCloseWakesOthers: what an add of this process has not done yet when its handle is
+// closed beside it, Close does.
+func TestCounterCloseWakesOthers(t *testing.T) {
+	_, c := counter(t, cq.CounterOptions{Spin: -1})
+	other, err := cq.OpenCounterFD(c.ObjectFD(), cq.CounterOptions{})
+	must(t, err)
+	done := make(chan error)
+	go func() { done <- cntrWait(c, 1, time.Minute) }()
+	eventually(t, "it sleeps", func() bool { return c.Stats().Sleeps > 0 })
+	other.AddSilently(1)
+	must(t, other.Close())
+	must(t, <-done)
+}
+
+// TestCounterManyWaiters: one add wakes all whose threshold it reaches, in any number of goroutines
+// and handles, and nobody else; no thread or goroutine is left.
+func TestCounterManyWaiters(t *testing.T) {
+	d, c := counter(t, cq.CounterOptions{Spin: -1})
+	other := again(t, d, c.Name(), cq.CounterOptions{Spin: -1})
+	before := runtime.NumGoroutine()
+	const waiters = 500
+	var low, high sync.WaitGroup
+	for i := range waiters {
+		at := []*cq.Counter{c, other}[i%2]
+		low.Go(func() { noError(t, at.Wait(t.Context(), 10, cq.WaitOptions{})) })
+		high.Go(func() { noError(t, at.Wait(t.Context(), uint64(11+i%3), cq.WaitOptions{})) })
+	}
+	eventually(t, "all wait", func() bool {
+		return c.Stats().Waiters+other.Stats().Waiters == 2*waiters && c.Stats().Sleeps > 0 &&
+			other.Stats().Sleeps > 0
+	})
+	for range 9 {
+		must(t, c.Add(1))
+	}
+	if n := c.Stats().Rings; n != 0 {
+		t.Errorf("%d adds that reach nobody's threshold wake", n)
+	}
+	must(t, c.Add(1))
+	low.Wait()
+	if n := c.Stats().Waiters + other.Stats().Waiters; n != waiters {
+		t.Errorf("%d wait for more, want %d", n, waiters)
+	}
+	must(t, other.Set(100))
+	high.Wait()
+	eventually(t, "all are gone", func() bool { return runtime.NumGoroutine() <= before+2 })
+}
+
+// TestCounterWaitersComeAndGo has waiters that give up beside such that must be woken: a leader
+// that leaves hands on.
+func TestCounterWaitersComeAndGo(t *testing.T) {
+	t.Parallel()
+	d, c := counter(t, cq.CounterOptions{Spin: -1})
+	other := again(t, d, c.Name(), cq.CounterOptions{Spin: -1})
+	const last = 2000
+	var all sync.WaitGroup
+	for i := range 4 {
+		at := []*cq.Counter{c, other}[i%2]
+		all.Go(func() {
+			for want := uint64(1); want <= last; want += uint64(1 + i) {
+				noError(t, at.Wait(t.Context(), want, cq.WaitOptions{}))
+			}
+		})
+		all.Go(func() {
+			for v := uint64(0); v < last; v, _ = at.Read() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*100*time.Microsecond)
+				_ = at.Wait(ctx, v+10, cq.WaitOptions{})
+				_ = cntrWait(at, v+1000, time.Duration(i)*50*time.Microsecond)
+				cancel()
+			}
+		})
+	}
+	for i := range last {
+		must(t, []*cq.Counter{c, other}[i%2].Add(1))
+		if i%16 == 0 {
+			time.Sleep(50 * time.Microsecond)
+		}
+	}
+	done := make(chan struct{})
+	go func() {
+		all.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(60 * time.Second):
+		s := showCounter(t, d, c.Name())
+		t.Fatalf("somebody was left asleep: %+v, %+v, %+v", s, c.Stats(), other.Stats())
+	}
+}
+
+// readable polls a descriptor; it does not wait if ms is 0.
+func readable(t testing.TB, fd, ms int) bool {
+	t.Helper()
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(p, ms)
+		if err != unix.EINTR {
+			must(t, err)
+			return n > 0
+		}
+	}
+}
+
+// TestCounterDescriptorBeside: the descriptor and blocked goroutines of one handle do not take each
+// other's wakes, whoever of them sleeps for the others.
+func TestCounterDescriptorBeside(t *testing.T) {
+	t.Parallel()
+	d, c := counter(t, cq.CounterOptions{Wait: cq.WaitFD, Spin: -1})
+	other := again(t, d, c.Name(), cq.CounterOptions{})
+	for round := range uint64(200) {
+		wantCounter(t, c, 2*round, 0)
+		var waits []func()
+		wait := func() {
+			done := make(chan error, 1)
+			go func() { done <- cntrWait(c, 2*round+2, time.Minute) }()
+			waits = append(waits, func() { must(t, <-done) })
+		}
+		if round%2 == 0 {
+			wait()
+			if round%4 == 0 {
+				time.Sleep(100 * time.Microsecond)
+			}
+		}
+		must(t, c.TryWait())
+		wait()
+		if round%8 < 4 {
+			time.Sleep(100 * time.Microsecond)
+		}
+		must(t, other.Add(1))
+		if !readable(t, waitFD(c), 60_000) {
+			t.Fatalf("round %d: not readable: %+v", round, c.Stats())
+		}
+		must(t, other.Add(1))
+		for _, w := range waits {
+			w()
+		}
+	}
+}
+
+// TestCounterDescriptorClosed: Close ends a wait on the descriptor before it takes it away.
+func TestCounterDescriptorClosed(t *testing.T) {
+	d := openDir(t)
+	c, err := cq.CreateCounter(d, queueName(t), cq.CounterOptions{Wait: cq.WaitFD})
+	must(t, err)
+	fd, err := unix.FcntlInt(uintptr(waitFD(c)), unix.F_DUPFD_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(fd)
+	must(t, c.TryWait())
+	must(t, c.Close())
+	wantErr(t, "trywait", c.TryWait(), cq.ErrClosed, os.ErrClosed)
 }

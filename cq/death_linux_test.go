@@ -1,8 +1,11 @@
 package cq_test
 
 import (
+	"context"
 	"errors"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -165,4 +168,134 @@ func TestDeathOfSuccessor(t *testing.T) {
 		t.Errorf("%d, %v, %v", n, err, dst)
 	}
 	<-done
+}
+
+// TestDeathWakesSets: a writer that died between publishing and ringing leaves nobody asleep, on a
+// set, its descriptor, or a channel.
+func TestDeathWakesSets(t *testing.T) {
+	t.Parallel()
+	for name, elsewhere := range map[string]bool{"here": false, "in another PID namespace": true} {
+		t.Run(name, func(t *testing.T) {
+			d := openDir(t)
+			s := waitSet(t, d, cq.WaitSetOptions{})
+			byFD := waitSet(t, d, cq.WaitSetOptions{Wait: cq.WaitFD})
+			c := channel(t, d)
+			q, err := cq.Create(d, queueName(t), cq.Options{Size: 8, Shared: true})
+			must(t, err)
+			t.Cleanup(func() { closeQueue(t, q) })
+			must(t, c.Attach(q))
+			t.Cleanup(func() { must(t, c.Detach(context.Background(), q)) })
+			for _, set := range []*cq.WaitSet{s, byFD} {
+				must(t, set.Add(q))
+				t.Cleanup(func() { must(t, set.Remove(q)) })
+			}
+			writer := mortal(t, q.Name(), elsewhere)
+			for got := 0; got < 1; {
+				got += len(drain(t, q))
+			}
+			must(t, c.RequestNotify(q, cq.NotifyAny))
+			for byFD.TryWait() != nil {
+				drain(t, q)
+			}
+			woken := make(chan error, 2)
+			go func() {
+				_, err := setWait(s, nil, time.Minute)
+				woken <- err
+			}()
+			go func() {
+				ev, err := getEvent(c, time.Minute)
+				if err == nil {
+					err = c.Ack(ev.Queue, 1)
+				}
+				woken <- err
+			}()
+			time.Sleep(20 * time.Millisecond) // long enough to be asleep, mostly
+			publishFor(t, d, q.Name())
+			writer.kill()
+			for range 2 {
+				if err := <-woken; err != nil {
+					t.Error(err)
+				}
+			}
+			if !readable(t, waitFD(byFD), 60_000) {
+				t.Error("never readable")
+			}
+			if got := drain(t, q); len(got) != 1 || got[0] != 77 {
+				t.Error(got)
+			}
+		})
+	}
+}
+
+// TestDeadBellManyNames: a bell that its process left in several directories goes from each of them
+// as soon as somebody has a set for it, or puts a queue of it into one.
+func TestDeadBellManyNames(t *testing.T) {
+	one := openDir(t)
+	dirs := []*shm.Dir{one}
+	for range 2 {
+		path, err := os.MkdirTemp(filepath.Dir(one.Path()), "shmring-more-")
+		must(t, err)
+		t.Cleanup(func() { must(t, os.RemoveAll(path)) })
+		d, err := shm.OpenDir(path)
+		must(t, err)
+		t.Cleanup(func() { must(t, d.Close()) })
+		dirs = append(dirs, d)
+	}
+	spec := cq.BellSpec()
+	spec.UUID = shm.NewUUID()
+	name := "bell-" + spec.UUID.String()
+	obj, err := one.Create(name, spec, nil)
+	must(t, err)
+	for _, d := range dirs[1:] {
+		must(t, obj.LinkTo(d, name))
+	}
+	must(t, obj.Release())
+	must(t, obj.Close())
+
+	for _, d := range dirs[:2] {
+		s, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
+		must(t, err)
+		must(t, s.Close())
+	}
+	s := waitSet(t, one, cq.WaitSetOptions{})
+	q, err := cq.Create(dirs[2], "q", cq.Options{})
+	must(t, err)
+	must(t, s.Add(q))
+	must(t, s.Remove(q))
+	must(t, q.Close())
+	for i, d := range dirs {
+		names, err := d.List()
+		must(t, err)
+		for _, n := range names {
+			if strings.Contains(n.Name, spec.UUID.String()) {
+				t.Errorf("directory %d still has %s", i, n.Name)
+			}
+		}
+	}
+}
+
+// TestBellGoesWithoutDescriptors: a process that has no descriptor left takes its bell away.
+func TestBellGoesWithoutDescriptors(t *testing.T) {
+	d := openDir(t)
+	bells := func() (n int) {
+		names, err := d.List()
+		must(t, err)
+		for _, name := range names {
+			if strings.HasPrefix(name.Name, "bell-") {
+				n++
+			}
+		}
+		return n
+	}
+	before := bells()
+	s, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
+	must(t, err)
+	var limit unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max}))
+	err = s.Close()
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	if n := bells(); err != nil || n != before {
+		t.Errorf("%d bells, before there were %d; %v", n, before, err)
+	}
 }

@@ -1,10 +1,14 @@
 package cq
 
 import (
+	"context"
+	"errors"
+	"net"
 	"time"
 
 	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -129,3 +133,193 @@ func (w *EventWriter) LookEvery(d time.Duration) { w.lane.w.look = d }
 
 // IsEmpty is the look at a shared queue without its lock.
 func IsEmpty(q *Queue) bool { return q.isEmpty() }
+
+// What tests need to stop a process half way through an add, or to scribble as a hostile peer.
+const (
+	SectCounter     = kind.SectCounter
+	OffCounterErr   = kind.OffCounterErr
+	OffCounterBell  = kind.OffCounterBell
+	OffCounterRows  = kind.OffCounterRows
+	CounterRowBytes = kind.CounterRowBytes
+)
+
+// AddSilently is the first half of Add: what an adder has done that dies before it rings.
+func (c *Counter) AddSilently(n uint64) { c.words.Value.Add(n) }
+
+// CounterSpec is the layout of a counter.
+func CounterSpec(name string, o CounterOptions) shm.Spec { return o.spec(name) }
+
+// CounterCheckpoint is what a set keeps of a counter.
+type CounterCheckpoint = counterCheckpoint
+
+// Bind is what a set or a feeder does.
+func (c *Counter) Bind() error { return c.holders.bind() }
+
+// Unbind takes it back.
+func (c *Counter) Unbind() { c.holders.unbind() }
+
+// LoseNotice has the notice of the death of a row's writer not come. It is false as long as there
+// is none to lose.
+func LoseNotice(q *Queue, bit int) bool {
+	q.deaths.mu.Lock()
+	r := q.deaths.report
+	q.deaths.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := r.who.(*laneMourner).lanes[bit]
+	if w == nil || w.stop == nil {
+		return false
+	}
+	generation := w.watched
+	w.rest()
+	w.watched = generation
+	return true
+}
+
+// What tests need to scribble over address vectors.
+const (
+	SectAddrWords = kind.SectAddrWords
+	SectAddrRows  = kind.SectAddrRows
+	SectAddrIndex = kind.SectAddrIndex
+	AddrRowUsed   = kind.AddrRowUsed
+	AddrRowHasID  = kind.AddrRowHasID
+)
+
+// AddressCells returns how many cells of the index are in use.
+func AddressCells(v *AddressVector) (n int) {
+	for i := range v.table.Index {
+		if v.table.Index[i].Load() != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// AddressSpec is the layout of a vector.
+func AddressSpec(name string, o AddressOptions) (shm.Spec, error) {
+	o, err := o.resolve("create", name)
+	return o.spec(name), err
+}
+
+// CopyAddresses makes a vector of what stands in another one now, which nobody owns.
+func CopyAddresses(d *shm.Dir, from, to string) error {
+	src, err := d.Open(from, shm.ReadOnly)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	o, err := storedAddresses("copy", from, src.Header())
+	if err != nil {
+		return err
+	}
+	spec := o.spec(to)
+	spec.UUID = src.Header().UUID // which the index depends on
+	dst, err := d.Create(to, spec, func(dst *shm.Object) error {
+		for _, s := range spec.Sections {
+			in, _, err := src.Section(s.Kind, s.ID)
+			out, _, err2 := dst.Section(s.Kind, s.ID)
+			if err := errors.Join(err, err2); err != nil {
+				return err
+			}
+			copy(out, in)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return dst.Close()
+}
+
+// AddressHome returns the cell of the index that the search for an address begins at.
+func AddressHome(v *AddressVector, raw []byte) uint32 {
+	return v.table.Key(raw).Hash & v.table.Mask
+}
+
+// StoreHead and StorePeeked write what a reader says of a lane.
+func StoreHead(q *Queue, bit int, at uint64)   { q.rows[bit].Head.Store(at) }
+func StorePeeked(q *Queue, bit int, at uint64) { q.rows[bit].Peeked.Store(at) }
+
+// Decider meets the reader at the other end, and returns what a writer does whose rendezvous broke
+// when its lane was sent.
+func Decider(conn *net.UnixConn) (decided func() bool, end func(), err error) {
+	p, err := place.MeetPeer(conn, nil)
+	return func() bool { return decide(p) }, p.Close, err
+}
+
+// ShareReader returns a descriptor of a queue's reader object, as writers of other users get it.
+func ShareReader(q *Queue) (int, error) { return q.obj.ShareFD() }
+
+// StoreTail writes what a writer says of its own lane.
+func (w *Writer) StoreTail(at uint64) { w.words.Tail.Store(at) }
+
+// Relays reports whether a keeper was to pass on the rings of a row's writer.
+func Relays(q *Queue, bit int) bool {
+	h := q.home.(*memfdHome)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lanes[bit].att.relay != nil
+}
+
+// Steps of a rendezvous, and the descriptors that come with them.
+const (
+	StepAsk   = stepAsk
+	StepOffer = stepOffer
+	StepLane  = stepLane
+	StepDone  = stepDone
+	FDReader  = 1 << fdReader
+	FDLane    = 1 << fdLane
+	FDEvent   = 1 << fdEvent
+)
+
+// RendezvousMessage is what one side sends.
+func RendezvousMessage(s uint16, status, fds, row uint32, queue shm.UUID) []byte {
+	m := message{step: s, status: status, fds: fds, row: row, generation: 1, queue: queue}
+	return m.encode()
+}
+
+// ReaderFD is the descriptor of the reader object that a writer gets.
+func ReaderFD(q *Queue) int { return q.obj.FD() }
+
+// ShortMeetings makes a peer that is silent for this long one that does not come, until restore.
+func ShortMeetings(d time.Duration) (restore func()) {
+	was := meetTimeout
+	meetTimeout = d
+	return func() { meetTimeout = was }
+}
+
+// Whoever tests silence says how long it takes. To all others a machine that stands still for ten
+// seconds is none.
+func init() { meetTimeout = time.Minute }
+
+// Places are those of a Serve.
+type Places struct{ *places }
+
+func NewPlaces(most int) Places { return Places{newPlaces(most)} }
+
+// Take takes a place, which out ends; leave gives it back, and may be called again.
+func (p Places) Take(user int, out context.CancelCauseFunc) (leave func(), err error) {
+	c, err := p.take(user, out)
+	return func() { p.leave(c) }, err
+}
+
+func (p Places) Await(ctx context.Context) error { return p.await(ctx) }
+
+// Free is how many places nobody has.
+func (p Places) Free() int { return p.free }
+
+// Serving is how many connections a queue for other users attaches at once, at the most.
+func Serving(q *Queue) int { return 2 * q.opt.rows() }
+
+// RowsOffered is how many rows have been offered to peers that have not brought a lane.
+func RowsOffered(q *Queue) (n int) {
+	h := q.home.(*memfdHome)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range h.lanes {
+		if h.lanes[i].busy {
+			n++
+		}
+	}
+	return n
+}

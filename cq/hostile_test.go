@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -237,5 +238,103 @@ func TestHostileHints(t *testing.T) {
 				w.Announce()
 			}
 		}
+	}
+}
+
+// TestHostileFlags: whatever a reader writes beside the parked bit of a writer's row, each way to
+// post says so with an error, and none goes on without a slot.
+func TestHostileFlags(t *testing.T) {
+	t.Parallel()
+	shmtest.Conforms(t)
+	const closed, overrun = 1 << 1, 1 << 2
+	for bit := 1; bit < 64; bit++ {
+		t.Run(fmt.Sprint(bit), func(t *testing.T) {
+			d, q := create(t, cq.Options{Size: 8, MaxLanes: 1, Spin: -1})
+			w := attach(t, d, q.Name())
+			must(t, w.Credit(2))
+			rows := scribble(t, d, q.Name(), "reader").section(t, cq.SectRows, 0)
+			was := peek64(rows, cq.RowBytes)
+			poke(rows, cq.RowBytes, was|1<<bit)
+			want := map[uint64]error{closed: cq.ErrClosed, overrun: cq.ErrOverrun}[1<<bit]
+			if want == nil {
+				want = cq.ErrCorrupt
+			}
+			_, _, reserve := w.Reserve(1)
+			_, batch := w.PostBatch(make([]cq.Entry, 2))
+			for what, err := range map[string]error{"post": w.Post(&cq.Entry{}),
+				"error": w.PostError(&cq.ErrorEntry{}), "credited": w.PostCredited(&cq.Entry{}),
+				"credited error": w.PostErrorCredited(&cq.ErrorEntry{}), "credit": w.Credit(1),
+				"reserve": reserve, "batch": batch} {
+				if !errors.Is(err, want) {
+					t.Errorf("%s: %v, want %v", what, err, want)
+				}
+			}
+			if n := w.Credits(); n != 2 {
+				t.Errorf("%d credits", n)
+			}
+			poke(rows, cq.RowBytes, was)
+			must(t, w.Post(&cq.Entry{Context: 7}))
+			if got := drain(t, q); len(got) != 1 || got[0] != 7 {
+				t.Errorf("then %v", got)
+			}
+		})
+	}
+}
+
+// TestHostileHintsOfFullLane: a mark that another process of the same user has wiped away comes
+// again when the writer finds no room, or both sides would wait for each other for ever.
+func TestHostileHintsOfFullLane(t *testing.T) {
+	shmtest.Conforms(t)
+	d, q := create(t, cq.Options{Size: 8, Spin: -1})
+	w := attach(t, d, q.Name())
+	dst := make([]cq.Msg, 8)
+	if _, err := sread(q, dst, time.Millisecond); !errors.Is(err, cq.ErrTimedOut) {
+		t.Fatal(err) // the reader knows the lane, and has parked it
+	}
+	post(t, w, 0, 8)
+	clear(scribble(t, d, q.Name(), cq.ReaderFile).section(t, cq.SectHints, 0))
+	if n, err := cq.Read(q, dst); n != 0 || err != cq.ErrWouldBlock {
+		t.Fatalf("the mark is not wiped away: %d, %v", n, err)
+	}
+	if err := w.Post(&cq.Entry{}); err != cq.ErrFull {
+		t.Fatal(err)
+	}
+	if n, err := cq.Read(q, dst); n != 8 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+}
+
+// TestHostileHintsOfRefusedLane: the same where there is some room, but not as much as is asked
+// for, or none that was not promised.
+func TestHostileHintsOfRefusedLane(t *testing.T) {
+	shmtest.Conforms(t)
+	for name, refused := range map[string]func(*cq.Writer) error{
+		"credit": func(w *cq.Writer) error { return w.Credit(4) },
+		"post":   func(w *cq.Writer) error { return w.Post(&cq.Entry{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, q := create(t, cq.Options{Size: 8, Spin: -1})
+			w := attach(t, d, q.Name())
+			dst := make([]cq.Msg, 8)
+			if _, err := sread(q, dst, time.Millisecond); !errors.Is(err, cq.ErrTimedOut) {
+				t.Fatal(err) // the reader knows the lane, and has parked it
+			}
+			if name == "post" {
+				if err := w.Credit(3); err != nil {
+					t.Fatal(err)
+				}
+			}
+			post(t, w, 0, 5)
+			clear(scribble(t, d, q.Name(), cq.ReaderFile).section(t, cq.SectHints, 0))
+			if n, err := cq.Read(q, dst); n != 0 || err != cq.ErrWouldBlock {
+				t.Fatalf("the mark is not wiped away: %d, %v", n, err)
+			}
+			if err := refused(w); err != cq.ErrFull {
+				t.Fatal(err)
+			}
+			if n, err := cq.Read(q, dst); n != 5 || err != nil {
+				t.Errorf("%d, %v", n, err)
+			}
+		})
 	}
 }

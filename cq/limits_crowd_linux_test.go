@@ -2,14 +2,20 @@ package cq_test
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/shm"
 )
 
 // statusField returns a number of /proc/self/status.
@@ -142,3 +148,176 @@ func TestTenThousandBlocked(t *testing.T) {
 // threadSlack is how many threads the runtime may start for reasons of its own: one for each that
 // is in the middle of a system call when the machine takes its processor away.
 const threadSlack = 100
+
+var slowFor = flag.Duration("limits.slow", 700*time.Millisecond,
+	"how long TestSlowReader is slow; 1m is what was asked for once")
+
+func init() { roles["tireless"] = childTireless }
+
+// childTireless posts through two lanes until it is told to stop, and rests only now and then
+// while there is no room. In the end it says how many entries each lane got, and how often it was
+// refused.
+func childTireless() {
+	d, err := shm.OpenDir("")
+	need(err)
+	stop := toldToStop()
+	var all sync.WaitGroup
+	for range 2 {
+		w, err := cq.Attach(context.Background(), d, os.Getenv(envQueue), cq.WriterOptions{Wait: true})
+		need(err)
+		say("lane %d", w.Lane())
+		all.Go(func() {
+			refused := 0
+			for at := uint64(0); !stop.Load(); {
+				err := w.Post(&cq.Entry{Context: uint64(w.Lane()), Tag: at, Data: ^at})
+				if errors.Is(err, cq.ErrFull) {
+					if refused++; refused%200 == 0 {
+						time.Sleep(300 * time.Microsecond)
+					}
+					runtime.Gosched()
+					continue
+				}
+				need(err)
+				at++
+			}
+			say("%d %d %d", w.Lane(), w.Next(), refused)
+			need(w.Close())
+		})
+	}
+	all.Wait()
+	need(d.Close())
+}
+
+// slowRun is what a reader has seen of each lane.
+type slowRun struct {
+	q    *cq.Queue
+	next map[uint64]uint64
+	buf  []cq.Tagged
+}
+
+// take reads for a time, with a pause after each batch, and returns how many entries a second that
+// were.
+func (r *slowRun) take(t *testing.T, d, pause time.Duration) float64 {
+	begin, all := time.Now(), 0
+	for time.Since(begin) < d {
+		n, err := sread(r.q, r.buf, time.Minute)
+		must(t, err)
+		r.saw(t, n)
+		all += n
+		time.Sleep(pause)
+	}
+	return float64(all) / time.Since(begin).Seconds()
+}
+
+func (r *slowRun) saw(t *testing.T, n int) {
+	t.Helper()
+	for _, e := range r.buf[:n] {
+		if e.Tag != r.next[e.Context] || e.Data != ^e.Tag {
+			t.Fatalf("lane %d: %d where %d should be", e.Context, e.Tag, r.next[e.Context])
+		}
+		r.next[e.Context]++
+	}
+}
+
+// TestSlowReader: writers that could be a hundred times faster than the reader wait for it. Nothing
+// is lost, and neither of the two grows.
+func TestSlowReader(t *testing.T) {
+	shmtest.Long(t)
+	_, q := create(t, cq.Options{Size: 256, Format: cq.FormatTagged})
+	pids := []int{os.Getpid()}
+	var cs []*child
+	for range 2 {
+		c := startChild(t, "tireless", envQueue+"="+q.Name())
+		_, _ = c.line(t), c.line(t)
+		cs, pids = append(cs, c), append(pids, c.Process.Pid)
+	}
+	// From here on the most memory is that of this test.
+	must(t, os.WriteFile("/proc/self/clear_refs", []byte("5"), 0))
+	r := &slowRun{q: q, next: map[uint64]uint64{}, buf: make([]cq.Tagged, 64)}
+	fast := r.take(t, 300*time.Millisecond, 0)
+	memory, threads := statusOf(t, pids, "VmHWM"), statusOf(t, pids, "Threads")
+	// So long that the same number of entries takes a hundred times as long, unless the machine
+	// stood still before.
+	pause := min(100*float64(len(r.buf))/fast, slowFor.Seconds()/4)
+	slow := r.take(t, *slowFor, time.Duration(pause*float64(time.Second)))
+	most, threadsNow := statusOf(t, pids, "VmHWM"), statusOf(t, pids, "Threads")
+	again := r.take(t, 300*time.Millisecond, 0)
+	posted, refused := r.rest(t, cs)
+	read := uint64(0)
+	for lane, n := range posted {
+		read += r.next[lane]
+		if r.next[lane] != n {
+			t.Errorf("lane %d: %d entries read, %d posted", lane, r.next[lane], n)
+		}
+	}
+	if refused == 0 {
+		t.Error("the writers were not slowed down")
+	}
+	for i := range pids {
+		const slack = 8 << 10 // KiB
+		if most[i] > memory[i]+slack {
+			t.Errorf("process %d has grown from %d to %d KiB", i, memory[i], most[i])
+		}
+		if threadsNow[i] > threads[i]+threadSlack {
+			t.Errorf("process %d has %d threads, before %d", i, threadsNow[i], threads[i])
+		}
+	}
+	reportLimits(t, "4 writers in 2 processes, %.0f entries a second to a reader at full speed,"+
+		" %.0f for %v to a slow one, then %.0f; %d posts refused meanwhile for want of room,"+
+		" %d entries posted and read, 0 lost, all in order; memory of the reader and of the"+
+		" writers %v, before the reader was slow %v; threads %v, before %v",
+		fast, slow, *slowFor, again, refused, read, most, memory, threadsNow, threads)
+}
+
+// rest tells the writers to end and reads what they leave. It returns what they posted to each
+// lane, and how often they had no room.
+func (r *slowRun) rest(t *testing.T, cs []*child) (posted map[uint64]uint64, refused int) {
+	t.Helper()
+	posted = map[uint64]uint64{}
+	for _, c := range cs {
+		must(t, c.in.Close())
+	}
+	for _, c := range cs {
+		for range 2 {
+			var lane, n uint64
+			var full int
+			_, err := fmt.Sscan(c.line(t), &lane, &n, &full)
+			must(t, err)
+			posted[lane] = n
+			refused += full
+		}
+		_ = c.stop(t)
+	}
+	eventually(t, "all is read", func() bool {
+		n, _ := cq.Read(r.q, r.buf)
+		r.saw(t, max(n, 0))
+		for lane, all := range posted {
+			if r.next[lane] < all {
+				return false
+			}
+		}
+		return true
+	})
+	return posted, refused
+}
+
+// statusOf returns a number of /proc/PID/status of each process.
+func statusOf(t testing.TB, pids []int, name string) (out []int) {
+	t.Helper()
+	for _, pid := range pids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		must(t, err)
+		found := false
+		for line := range strings.Lines(string(text)) {
+			if f := strings.Fields(line); len(f) > 1 && f[0] == name+":" {
+				n, err := strconv.Atoi(f[1])
+				must(t, err)
+				out, found = append(out, n), true
+			}
+		}
+		if !found {
+			t.Fatalf("no %s in the status of %d", name, pid)
+		}
+	}
+	return out
+}

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"os/exec"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -263,5 +266,178 @@ func TestOthersOneConnection(t *testing.T) {
 	slices.Sort(got)
 	if !slices.Equal(got, upTo(0, 6)) {
 		t.Error(got)
+	}
+}
+
+func init() {
+	roles["splitting writer"], roles["splitting reader"] = childSplittingWriter, childSplittingReader
+	roles["heir"] = func() { time.Sleep(time.Hour) }
+}
+
+// split is how a process gets a child that may outlive it.
+type split string
+
+const (
+	forks   split = "fork"             // the child has all descriptors
+	execs   split = "exec"             // a program that has none of the library's
+	bequest split = "exec with a gift" // a program that was given the connection
+)
+
+// inherits reports whether the child has the end of the connection.
+func (s split) inherits() bool { return s != execs }
+
+// rounds says whether the child ends first, and whether it does in the next round.
+func (s split) rounds() []bool {
+	if s == forks {
+		return []bool{true, false}
+	}
+	return []bool{false}
+}
+
+// makes makes the child, which does nothing, and says its number.
+func (s split) makes(conn *net.UnixConn) {
+	if s == forks {
+		pid, err := shmtest.Fork()
+		need(err)
+		say("child %d", pid)
+		return
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "SHMRING_TEST_ROLE=heir")
+	if s == bequest {
+		f, err := conn.File()
+		need(err)
+		defer f.Close()
+		cmd.ExtraFiles = []*os.File{f}
+	}
+	need(cmd.Start())
+	say("child %d", cmd.Process.Pid)
+}
+
+func childSplittingWriter() {
+	conn := dialParent()
+	w, err := cq.AttachConn(context.Background(), conn,
+		cq.WriterOptions{Trust: cq.CrossUser, Allow: &shm.AllowList{UIDs: []int{0}}})
+	need(err)
+	split(os.Getenv(envKind)).makes(conn)
+	need(conn.Close())
+	postsAsTold(w)
+}
+
+func childSplittingReader() {
+	q, err := cq.CreateAnonymous("split", cq.Options{Size: 8, Trust: cq.CrossUser,
+		Allow: &shm.AllowList{UIDs: []int{0}}})
+	need(err)
+	conn := dialParent()
+	need(q.Accept(context.Background(), conn))
+	split(os.Getenv(envKind)).makes(conn)
+	need(conn.Close())
+	untilTold()
+}
+
+// heir is the child of a child.
+func (o *other) heir(t *testing.T) (end func()) {
+	t.Helper()
+	var pid int
+	if _, err := fmt.Sscanf(o.line(t), "child %d", &pid); err != nil {
+		t.Fatal(err)
+	}
+	p, err := os.FindProcess(pid)
+	must(t, err)
+	// Once, since the number may be another one's afterwards.
+	end = sync.OnceFunc(func() { _, _ = p.Kill(), p.Release() })
+	t.Cleanup(end)
+	return end
+}
+
+// TestOthersWriterSplits: a writer of another user that has a child is dead when it has ended and
+// nobody has its end of the connection. Until then nobody is told, and nobody gets its lane; a
+// child that ends is no death, and one that was only started by it means nothing.
+func TestOthersWriterSplits(t *testing.T) {
+	shmtest.Long(t)
+	for _, s := range []split{forks, execs, bequest} {
+		t.Run(string(s), func(t *testing.T) {
+			q := anonymousOthers(t, cq.Options{Size: 8, MaxLanes: 1})
+			e := eventsFor(t, q, cq.EventOptions{})
+			begin := uint64(0)
+			for _, childFirst := range s.rounds() {
+				o := startOther(t, "splitting writer", envKind+"="+string(s))
+				must(t, q.Accept(soon(t), o.conn))
+				must(t, o.conn.Close())
+				end := o.heir(t)
+				j := &joiner{child: o.child}
+				if _, err := fmt.Sscanf(j.line(t), "lane %d at %d", &j.lane, &j.next); err != nil {
+					t.Fatal(err)
+				}
+				j.post(t, begin, begin+2)
+				if childFirst {
+					end()
+					noNews(t, e)
+					noRoom(t, "beside one whose child has ended", q)
+				}
+				j.post(t, begin+2, begin+3)
+				o.kill()
+				if !childFirst && s.inherits() {
+					noNews(t, e)
+					noRoom(t, "while a child has the connection", q)
+					end()
+				}
+				wantDeath(t, e, q.FID(), cq.PeerWriter, o.Process.Pid)
+				if got := drain(t, q); !slices.Equal(got, upTo(begin, begin+3)) {
+					t.Errorf("read %v from %d on", got, begin)
+				}
+				begin += 3
+				end()
+			}
+			must(t, joinOthers(t, q).Post(&cq.Entry{Context: begin}))
+			if got := drain(t, q); !slices.Equal(got, upTo(begin, begin+1)) {
+				t.Errorf("read %v of the next one", got)
+			}
+		})
+	}
+}
+
+// TestOthersReaderSplits: likewise with a reader. As long as its death is not proved, nobody goes
+// on in its place, and what is posted waits.
+func TestOthersReaderSplits(t *testing.T) {
+	shmtest.Long(t)
+	for _, s := range []split{forks, execs, bequest} {
+		t.Run(string(s), func(t *testing.T) {
+			_, e := createEvents(t, cq.EventOptions{})
+			for _, childFirst := range s.rounds() {
+				o := startOther(t, "splitting reader", envKind+"="+string(s))
+				w, err := cq.AttachConn(soon(t), o.conn,
+					cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
+				must(t, err)
+				must(t, o.conn.Close())
+				must(t, w.BindEvents(e))
+				end := o.heir(t)
+				post(t, w, 0, 2)
+				if childFirst {
+					end()
+					noNews(t, e)
+				}
+				post(t, w, 2, 3)
+				o.kill()
+				if !childFirst && s.inherits() {
+					noNews(t, e)
+					a, _ := connect(t, unix.SOCK_STREAM)
+					_, err := w.Follow(soon(t), a)
+					wantErr(t, "follow another one", err, syscall.EBUSY)
+					post(t, w, 3, 8)
+					wantErr(t, "a full lane", w.Post(&cq.Entry{}), cq.ErrFull)
+					end()
+				}
+				_, p := nextPeer(t, e)
+				if p.Role != cq.PeerReader || p.PID != o.Process.Pid || p.End != w.Next() {
+					t.Errorf("%+v", p)
+				}
+				if err := w.Post(&cq.Entry{}); !errors.Is(err, cq.ErrPeerGone) {
+					t.Errorf("post: %v", err)
+				}
+				must(t, errors.Join(w.BindEvents(nil), w.Close()))
+				end()
+			}
+		})
 	}
 }

@@ -1,10 +1,14 @@
 package cq_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -408,4 +412,155 @@ func breakOff(t *testing.T, q *cq.Queue, c *net.UnixConn, step int) error {
 		return c.CloseWrite()
 	}
 	return nil // and says nothing
+}
+
+// TestFollowClosedMeanwhile: somebody closes the connection while the reader's last word is under
+// way. Either that one could send it, and then the entries are its own, or it could not, and then
+// they are still the writer's: never both.
+func TestFollowClosedMeanwhile(t *testing.T) {
+	t.Parallel()
+	shmtest.Conforms(t)
+	fake := anonymousOthers(t, cq.Options{Size: 8})
+	done := othersMessage(cq.StepDone, 0, 1, cq.QueueUUID(fake))
+	told := 0
+	for i := range 40 {
+		former := anonymousOthers(t, cq.Options{Size: 8})
+		w := joinOthers(t, former)
+		post(t, w, 0, 3)
+		must(t, former.Detach())
+		<-w.ReaderGone()
+		reader, writer := connect(t, []int{unix.SOCK_STREAM, unix.SOCK_SEQPACKET}[i%2])
+		sent := make(chan error, 1)
+		go func() {
+			err := breakOff(t, fake, reader, 3)
+			if err == nil && i%4 < 2 {
+				_ = writer.Close()
+			}
+			if err == nil {
+				err = shm.SendFDs(reader, done)
+			}
+			_ = writer.Close()
+			sent <- err
+		}()
+		next, err := w.Follow(soon(t), writer)
+		if said := <-sent; (said == nil) != (err == nil) {
+			t.Fatalf("round %d: the reader's last word: %v; Follow: %v", i, said, err)
+		}
+		if err == nil {
+			told++
+			must(t, next.Close())
+		} else if w.Stats().Unread != 3 {
+			t.Errorf("%d are left after %v", w.Stats().Unread, err)
+		}
+		must(t, errors.Join(w.Close(), reader.Close()))
+	}
+	t.Logf("%d of 40 were told", told)
+}
+
+func init() { roles["follow reader"] = childFollowReader }
+
+// childFollowReader makes a queue of envCount entries a lane, accepts one writer, and does what it
+// is told: peek, read, release, errors, head, peeked, accept, detach and close, each with a number.
+func childFollowReader() {
+	q, err := cq.CreateAnonymous("q", cq.Options{Size: number(envCount, 8), Trust: cq.CrossUser,
+		Overrun: cq.Overrun(number(envLanes, 0)), Allow: &shm.AllowList{UIDs: []int{0}}})
+	need(err)
+	conn := dialParent()
+	in := bufio.NewReader(os.Stdin)
+	for {
+		var what string
+		var n int
+		if _, err := fmt.Fscan(in, &what, &n); err != nil {
+			os.Exit(0)
+		}
+		err, out := error(nil), ""
+		switch what {
+		case "accept":
+			err = q.Accept(context.Background(), conn)
+		case "peek":
+			out, err = peekAll(q, n)
+		case "read":
+			out, err = readAll(q, n)
+		case "release":
+			err = q.Release(n)
+		case "errors":
+			e := cq.ErrorEntry{ErrData: make([]byte, cq.ErrDataMaxBytes)}
+			err = q.ReadErr(&e)
+			out = fmt.Sprintf("%d %v %s %v", e.Context, e.Err, e.ErrData, e.Redelivered)
+		case "head":
+			cq.StoreHead(q, 1, uint64(n))
+		case "peeked":
+			cq.StorePeeked(q, 1, uint64(n))
+		case "detach":
+			err = q.Detach()
+		case "close":
+			err = q.Close()
+		}
+		if err != nil {
+			out = strings.TrimSpace(out + " error: " + err.Error())
+		}
+		say("%s", out)
+	}
+}
+
+// peekAll hands out up to n entries of one lane, as far as they do not differ in the mark.
+func peekAll(q *cq.Queue, n int) (string, error) {
+	es, err := q.Peek(n)
+	out := make([]string, len(es))
+	for i, e := range es {
+		out[i] = fmt.Sprint(e.Context)
+		if q.Redelivered() {
+			out[i] += "!"
+		}
+	}
+	return strings.Join(out, " "), err
+}
+
+// readAll reads until n entries came, or nothing does.
+func readAll(q *cq.Queue, n int) (string, error) {
+	var out []string
+	buf := make([]cq.Msg, 3)
+	for len(out) < n {
+		k, err := sread(q, buf[:min(len(buf), n-len(out))], 30*time.Millisecond)
+		if errors.Is(err, cq.ErrTimedOut) {
+			break
+		}
+		if err != nil {
+			return strings.Join(out, " "), err
+		}
+		for _, e := range buf[:k] {
+			mark := ""
+			if e.Flags&cq.FlagRedelivered != 0 {
+				mark = "!"
+			}
+			out = append(out, fmt.Sprint(e.Context)+mark)
+		}
+	}
+	return strings.Join(out, " "), nil
+}
+
+// successor is a reader of another user.
+type successor struct {
+	*other
+	t testing.TB
+}
+
+func startSuccessor(t testing.TB, env ...string) *successor {
+	t.Helper()
+	return &successor{startOther(t, "follow reader", env...), t}
+}
+
+// do has it do something and returns what it says.
+func (s *successor) do(what string, n int) string {
+	s.t.Helper()
+	_, err := fmt.Fprintln(s.in, what, n)
+	must(s.t, err)
+	return s.line(s.t)
+}
+
+func (s *successor) expect(what string, n int, want string) {
+	s.t.Helper()
+	if got := s.do(what, n); got != want {
+		s.t.Errorf("%s %d: %q, want %q", what, n, got, want)
+	}
 }

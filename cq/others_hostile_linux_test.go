@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -252,4 +253,231 @@ func flooded(t *testing.T, how string, q *cq.Queue) func() {
 		}
 	}
 	return func() { _, _ = sread(q, make([]cq.Context, 1), most) }
+}
+
+func init() {
+	roles["forbidden writer"] = func() { childForbidden(true) }
+	roles["forbidden reader"] = func() { childForbidden(false) }
+}
+
+// forbidden are the ways to write to another user's memory, or to take it away. Each is tried on a
+// descriptor of it, and on a mapping, and must fail; what it returns is why it did.
+var forbidden = []struct {
+	name string
+	try  func(fd int, mem []byte) error
+	want []error // any of them
+}{
+	{"write", func(fd int, _ []byte) error {
+		_, err := unix.Pwrite(fd, []byte{1}, 0)
+		return err
+	}, []error{unix.EBADF, unix.EPERM}},
+	{"map writable", func(fd int, _ []byte) error { return mapped(fd, unix.MAP_SHARED) },
+		[]error{unix.EACCES, unix.EPERM}},
+	{"make the mapping writable", func(_ int, mem []byte) error {
+		return unix.Mprotect(mem, unix.PROT_READ|unix.PROT_WRITE)
+	}, []error{unix.EACCES}},
+	{"cut", func(fd int, _ []byte) error { return unix.Ftruncate(fd, 0) },
+		[]error{unix.EINVAL, unix.EPERM}},
+	{"grow", func(fd int, mem []byte) error { return unix.Ftruncate(fd, 1<<30) },
+		[]error{unix.EINVAL, unix.EPERM}},
+	{"punch a hole", func(fd int, _ []byte) error {
+		return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4096)
+	}, []error{unix.EBADF, unix.EPERM}},
+	{"zero a range", func(fd int, _ []byte) error {
+		return unix.Fallocate(fd, unix.FALLOC_FL_ZERO_RANGE, 0, 4096)
+	}, []error{unix.EBADF, unix.EPERM, unix.EOPNOTSUPP}},
+	{"remove pages", func(_ int, mem []byte) error { return unix.Madvise(mem, unix.MADV_REMOVE) },
+		[]error{unix.EACCES, unix.EPERM}},
+	{"seal", func(fd int, _ []byte) error {
+		_, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE)
+		return err
+	}, []error{unix.EPERM}},
+	{"open for writing and map", reopenAndMap, []error{unix.EACCES, unix.EPERM}},
+	{"open for writing and write", reopenAndWrite, []error{unix.EACCES, unix.EPERM}},
+	{"splice into it", spliceInto, []error{unix.EBADF, unix.EPERM}},
+	{"copy a file range into it", func(fd int, _ []byte) error {
+		_, err := unix.CopyFileRange(fd, new(int64), fd, ptr(int64(4096)), 8, 0)
+		return err
+	}, []error{unix.EBADF, unix.EPERM, unix.EINVAL}},
+	{"change its mode", func(fd int, _ []byte) error { return unix.Fchmod(fd, 0o666) },
+		[]error{unix.EPERM}},
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func mapped(fd, how int) error {
+	mem, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, how)
+	if err == nil {
+		mem[0]++
+	}
+	return err
+}
+
+func reopen(fd int) (int, error) {
+	return unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDWR|unix.O_CLOEXEC, 0)
+}
+
+func reopenAndMap(fd int, _ []byte) error {
+	rw, err := reopen(fd)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(rw)
+	return mapped(rw, unix.MAP_SHARED)
+}
+
+func reopenAndWrite(fd int, _ []byte) error {
+	rw, err := reopen(fd)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(rw)
+	_, err = unix.Pwrite(rw, []byte{1}, 0)
+	return err
+}
+
+func spliceInto(fd int, _ []byte) error {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return err
+	}
+	defer unix.Close(p[0])
+	defer unix.Close(p[1])
+	if _, err := unix.Write(p[1], make([]byte, 8)); err != nil {
+		return err
+	}
+	_, err := unix.Splice(p[0], nil, fd, ptr(int64(0)), 8, 0)
+	return err
+}
+
+// tryForbidden tries everything on a descriptor of another user's object.
+func tryForbidden(what string, fd int) (bad []string) {
+	mem, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return []string{what + ": " + err.Error()}
+	}
+	defer unix.Munmap(mem)
+	for _, f := range forbidden {
+		err, fine := f.try(fd, mem), false
+		for _, want := range f.want {
+			fine = fine || err == want
+		}
+		if !fine {
+			bad = append(bad, fmt.Sprintf("%s: %s: %v", what, f.name, err))
+		}
+	}
+	return bad
+}
+
+// theirs returns the descriptors of memfds of this process that are owned by another user.
+func theirs() (fds []int) {
+	names, err := os.ReadDir("/proc/self/fd")
+	need(err)
+	for _, n := range names {
+		fd, err := strconv.Atoi(n.Name())
+		need(err)
+		to, _ := os.Readlink("/proc/self/fd/" + n.Name())
+		var st unix.Stat_t
+		if strings.Contains(to, "memfd:shmring:") && unix.Fstat(fd, &st) == nil &&
+			int(st.Uid) != os.Geteuid() {
+			fds = append(fds, fd)
+		}
+	}
+	return fds
+}
+
+// writableMaps counts mappings of memfds that can be written to, beside those of its own objects.
+func writableMaps() (n int) {
+	text, err := os.ReadFile("/proc/self/maps")
+	need(err)
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "memfd:shmring:") && strings.Contains(line, " rw") {
+			n++
+		}
+	}
+	return n
+}
+
+// childForbidden is a party of a queue that tries to write to the other one's memory.
+func childForbidden(writer bool) {
+	conn, allow := dialParent(), &shm.AllowList{UIDs: []int{0}}
+	if writer {
+		w, err := cq.AttachConn(context.Background(), conn,
+			cq.WriterOptions{Trust: cq.CrossUser, Allow: allow})
+		need(err)
+		defer w.Close()
+	} else {
+		q, err := cq.CreateAnonymous("q", cq.Options{Trust: cq.CrossUser, Allow: allow, Size: 8})
+		need(err)
+		defer q.Close()
+		need(q.Accept(context.Background(), conn))
+	}
+	fds := theirs()
+	for _, fd := range fds {
+		for _, bad := range tryForbidden("object", fd) {
+			say("%s", bad)
+		}
+	}
+	say("tried %d, writable mappings %d", len(fds), writableMaps())
+	_, _ = os.Stdin.Read(make([]byte, 1))
+}
+
+// TestOthersForbidden: another user's process can write to no memory of ours, and cut none, as the
+// writer of a queue and as its reader. The kernel refuses each way.
+func TestOthersForbidden(t *testing.T) {
+	shmtest.Conforms(t)
+	t.Run("as writer", func(t *testing.T) {
+		q := anonymousOthers(t, cq.Options{Size: 8, Wait: cq.WaitFD})
+		c := startOther(t, "forbidden writer")
+		must(t, q.Accept(soon(t), c.conn))
+		if got := c.line(t); got != "tried 1, writable mappings 1" {
+			t.Error(got)
+		}
+	})
+	t.Run("as reader", func(t *testing.T) {
+		c := startOther(t, "forbidden reader")
+		w, err := cq.AttachConn(soon(t), c.conn,
+			cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
+		must(t, err)
+		t.Cleanup(func() { must(t, w.Close()) })
+		if got := c.line(t); got != "tried 1, writable mappings 1" {
+			t.Error(got)
+		}
+	})
+}
+
+// TestOthersForbiddenToOwner: not even the owner, root with every right, can write to an object in
+// another way than through the mapping that it had first. So it is the seals that forbid it, not
+// the mode of a file or of a descriptor.
+func TestOthersForbiddenToOwner(t *testing.T) {
+	shmtest.Conforms(t)
+	q := anonymousOthers(t, cq.Options{Size: 8})
+	_ = joinOthers(t, q)
+	names, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	tried := 0
+	for _, n := range names {
+		to, _ := os.Readlink("/proc/self/fd/" + n.Name())
+		if !strings.Contains(to, "memfd:shmring:lane") && !strings.Contains(to, queueName(t)) {
+			continue
+		}
+		fd, err := strconv.Atoi(n.Name())
+		must(t, err)
+		rw, err := reopen(fd)
+		must(t, err)
+		tried++
+		for _, bad := range tryForbidden(to, rw) {
+			if !strings.Contains(bad, "change its mode: <nil>") {
+				t.Error(bad)
+			}
+		}
+		must(t, unix.Close(rw))
+	}
+	if tried < 2 {
+		t.Errorf("tried %d", tried)
+	}
+	// Those of a queue that was there before may go late: who watches a peer does that.
+	eventually(t, "the queue and the lane alone can be written to", func() bool {
+		return writableMaps() == 2
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -167,5 +168,245 @@ func TestOthersProcess(t *testing.T) {
 				t.Fatal(i, n, err, buf)
 			}
 		}
+	}
+}
+
+// othersMessage is a message of a rendezvous between users.
+func othersMessage(step uint16, fds, row uint32, queue shm.UUID) []byte {
+	b := cq.RendezvousMessage(step, 0, fds, row, queue)
+	b[48] = byte(cq.CrossUser)
+	return b
+}
+
+// othersWriter is what a writer of another user sends, and how the meeting ends for the reader.
+type othersWriter struct {
+	first, second []byte
+	fds           []int
+	want          error
+}
+
+func (tt othersWriter) meet(t *testing.T, q *cq.Queue) {
+	a, b := connect(t, unix.SOCK_STREAM)
+	before := len(openFiles())
+	ctx := soon(t)
+	if errors.Is(tt.want, context.DeadlineExceeded) {
+		soon, cancel := context.WithTimeout(ctx, 10*short)
+		defer cancel()
+		ctx = soon
+	}
+	if tt.first != nil {
+		must(t, shm.SendFDs(b, tt.first))
+	}
+	done := accept(ctx, q, a)
+	if tt.second != nil {
+		n, fds := receive(t, b)
+		if n != 64 || len(fds) != 2 { // the reader's object, and the end of a pipe
+			t.Errorf("offer of %d bytes with %d descriptors", n, len(fds))
+		}
+		shm.CloseFDs(fds)
+	}
+	if len(tt.second) > 0 {
+		must(t, shm.SendFDs(b, tt.second, tt.fds...))
+	}
+	if err := <-done; !errors.Is(err, tt.want) {
+		t.Errorf("%v, want %v", err, tt.want)
+	}
+	noMoreFiles(t, before)
+}
+
+// TestOthersHostileMeeting: whatever a writer of another user brings instead of a lane that it
+// cannot take back is a typed error, every descriptor is closed, and the row is free.
+func TestOthersHostileMeeting(t *testing.T) {
+	shmtest.Conforms(t)
+	const size = 8
+	q := anonymousOthers(t, cq.Options{Size: size, MaxLanes: 1, Wait: cq.WaitFD})
+	uuid := cq.QueueUUID(q)
+	ask := othersMessage(cq.StepAsk, 0, 0, shm.UUID{})
+	bring := othersMessage(cq.StepLane, cq.FDLane, 1, uuid)
+	var p [2]int
+	must(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
+	t.Cleanup(func() { shm.CloseFDs(p[:]) })
+	ahead := lane(t, q, 1, size, 0)
+	poke(scribbler{ahead}.section(t, cq.SectLane, 1), 0, size+1)
+	must(t, ahead.SealForOthers())
+	made := func(row, capacity int, seals shm.Seals) []int {
+		return []int{lane(t, q, row, capacity, seals).FD()}
+	}
+	foreign := lane(t, anonymous(t, cq.Options{}), 1, size, shm.SealOthers)
+	const old = shm.SealShrink | shm.SealGrow | shm.SealSeal
+	for name, tt := range map[string]othersWriter{
+		"withheld": {ask, []byte{}, nil, context.DeadlineExceeded},
+		"same user's": {cq.RendezvousMessage(cq.StepAsk, 0, 0, 0, shm.UUID{}), nil, nil,
+			cq.ErrInvalid},
+		"no lane":     {ask, othersMessage(cq.StepLane, 0, 1, uuid), nil, cq.ErrCorrupt},
+		"a pipe":      {ask, bring, []int{p[0]}, shm.ErrOwner},
+		"unsealed":    {ask, bring, made(1, size, 0), shm.ErrOwner},
+		"can write":   {ask, bring, made(1, size, old), shm.ErrOwner},
+		"can shrink":  {ask, bring, made(1, size, shm.SealOthers&^shm.SealShrink), shm.ErrOwner},
+		"too large":   {ask, bring, made(1, 4*size*64, shm.SealOthers), shm.ErrNoSpace},
+		"too small":   {ask, bring, made(1, size/2, shm.SealOthers), cq.ErrCorrupt},
+		"another row": {ask, bring, made(2, size, shm.SealOthers), cq.ErrCorrupt},
+		"ahead":       {ask, bring, []int{ahead.FD()}, cq.ErrCorrupt},
+		"the reader":  {ask, bring, []int{cq.ReaderFD(q)}, shm.ErrNoSpace},
+		"other queue": {ask, othersMessage(cq.StepLane, cq.FDLane, 1, shm.NewUUID()),
+			[]int{ahead.FD()}, cq.ErrCorrupt},
+		"other's lane": {ask, bring, []int{foreign.FD()}, cq.ErrCorrupt},
+	} {
+		t.Run(name, func(t *testing.T) { tt.meet(t, q) })
+	}
+	next := joinOthers(t, q) // the row is not lost
+	post(t, next, 0, 8)
+	if got := drain(t, q); len(got) != 8 {
+		t.Error(got)
+	}
+}
+
+// TestOthersLargeLane: a reader does not make a writer of another user take more memory than that
+// allows.
+func TestOthersLargeLane(t *testing.T) {
+	q := anonymousOthers(t, cq.Options{Size: 1 << 12})
+	a, b := connect(t, unix.SOCK_STREAM)
+	done := accept(soon(t), q, a)
+	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.CrossUser, MaxBytes: 1 << 16})
+	wantErr(t, "attach", err, shm.ErrNoSpace)
+	wantErr(t, "accept", <-done, shm.ErrNoSpace)
+}
+
+// TestOthersServe accepts writers of another user that connect.
+func TestOthersServe(t *testing.T) {
+	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1})
+	path := filepath.Join(openTempDir(t), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	must(t, err)
+	defer l.Close()
+	served := make(chan error)
+	go func() { served <- q.Serve(l, func(err error) { t.Error(err) }) }()
+	for i := range uint64(3) {
+		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+		must(t, err)
+		w, err := cq.AttachConn(soon(t), c, cq.WriterOptions{Trust: cq.CrossUser})
+		must(t, err)
+		post(t, w, i, i+1)
+		buf := make([]cq.Context, 4)
+		if n, err := cq.ReadContext(soon(t), q, buf, cq.ReadOptions{}); n != 1 || buf[0].Context != i {
+			t.Error(n, err, buf)
+		}
+		must(t, errors.Join(w.Close(), c.Close()))
+	}
+	eventually(t, "lanes are retired", func() bool {
+		_, _ = sread(q, make([]cq.Context, 1), time.Millisecond)
+		return q.Stats().Retired == 3
+	})
+	must(t, q.Close())
+	wantErr(t, "serve", <-served, cq.ErrClosed)
+}
+
+// TestOthersGivenUpIsMute: nobody listens to a writer of another user that was given up, whatever
+// its tail does, also if the queue comes to a set later; that it has gone is noticed all the same.
+func TestOthersGivenUpIsMute(t *testing.T) {
+	t.Parallel()
+	const rings, most = 200, 50
+	for name, o := range map[string]cq.Options{"shared": {Shared: true}, "set later": {}} {
+		t.Run(name, func(t *testing.T) {
+			o.Size, o.Spin = 8, -1
+			q := anonymousOthers(t, o)
+			h := startHostile(t, q)
+			h.do(t, "lane 0", 1<<40)
+			h.do(t, "ring", 1)
+			var bad *cq.LaneError
+			if _, err := cq.ReadContext(soon(t), q, make([]cq.Context, 1),
+				cq.ReadOptions{}); !errors.As(err, &bad) {
+				t.Fatal(err)
+			}
+			if !o.Shared {
+				addTo(t, waitSet(t, openDir(t), cq.WaitSetOptions{}), q)
+			}
+			if cq.Relays(q, bad.Lane) {
+				t.Error("its rings are passed on")
+			}
+			before := q.Stats().Sleeps
+			woken := make(chan struct{})
+			go func() {
+				defer close(woken)
+				_, _ = sread(q, make([]cq.Context, 1), time.Hour)
+			}()
+			h.do(t, "swing", rings)
+			must(t, q.Signal())
+			<-woken
+			if n := q.Stats().Sleeps - before; n > most {
+				t.Errorf("%d sleeps for %d rings", n, rings)
+			}
+			h.kill()
+			eventually(t, "the row is free", func() bool {
+				_, _ = cq.Read(q, make([]cq.Context, 1))
+				return q.Stats().Retired == 1
+			})
+		})
+	}
+}
+
+// TestOthersGivenUpHasNoPipe: what a writer of another user that was given up writes to the pipe of
+// the queue's descriptor wakes nobody who waits for that.
+func TestOthersGivenUpHasNoPipe(t *testing.T) {
+	const bytes, most = 20, 4
+	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1, Wait: cq.WaitFD})
+	h := startHostile(t, q)
+	h.do(t, "lane 0", 1<<40)
+	h.do(t, "ring", 1)
+	eventually(t, "it is given up", func() bool {
+		var bad *cq.LaneError
+		_, err := cq.Read(q, make([]cq.Context, 1))
+		return errors.As(err, &bad)
+	})
+	wakes := 0
+	for range bytes {
+		eventually(t, "there is nothing to read", func() bool {
+			_, _ = cq.Read(q, make([]cq.Context, 1))
+			return cq.TryWait(q) == nil
+		})
+		h.do(t, "pipe", 1)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(waitFD(q)), Events: unix.POLLIN}}, 0)
+		if err != nil && err != unix.EINTR {
+			t.Fatal(err)
+		}
+		wakes += max(n, 0)
+	}
+	if wakes > most {
+		t.Errorf("%d wakes for %d bytes", wakes, bytes)
+	}
+	h.kill()
+	eventually(t, "the row is free", func() bool {
+		_, _ = cq.Read(q, make([]cq.Context, 1))
+		return q.Stats().Retired == 1
+	})
+}
+
+// TestFollowForbids: a reader that cannot tell the writer so does not take a lane that comes with
+// entries: the writer gives them to somebody else.
+func TestFollowForbids(t *testing.T) {
+	shmtest.Conforms(t)
+	const size = 8
+	q := anonymousOthers(t, cq.Options{Size: size, MaxLanes: 1})
+	for range 3 {
+		full := lane(t, q, 1, size, 0)
+		poke(scribbler{full}.section(t, cq.SectLane, 1), 0, size)
+		must(t, full.SealForOthers())
+		reader, writer := connect(t, unix.SOCK_STREAM)
+		done := accept(soon(t), q, reader)
+		must(t, shm.SendFDs(writer, othersMessage(cq.StepAsk, 0, 0, shm.UUID{})))
+		_, fds := receive(t, writer)
+		shm.CloseFDs(fds)
+		must(t, writer.CloseRead()) // it gave up
+		must(t, shm.SendFDs(writer, othersMessage(cq.StepLane, cq.FDLane, 1, cq.QueueUUID(q)),
+			full.FD()))
+		wantErr(t, "accept", <-done, cq.ErrPeerGone)
+		if _, err := sread(q, make([]cq.Context, 1), short); !errors.Is(err, cq.ErrTimedOut) {
+			t.Errorf("read: %v", err)
+		}
+	}
+	w := joinOthers(t, q)
+	post(t, w, 0, 3)
+	if got := drain(t, q); !slices.Equal(got, upTo(0, 3)) {
+		t.Error(got)
 	}
 }

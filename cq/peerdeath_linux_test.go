@@ -1,7 +1,12 @@
 package cq_test
 
 import (
+	"context"
 	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -266,4 +271,282 @@ func TestDeathOfEventWriters(t *testing.T) {
 	wantDeath(t, e, q.FID(), cq.PeerWriter, c.Process.Pid)
 	must(t, q.Close())
 	must(t, e.BindEvents(nil))
+}
+
+// fullEvents makes an event queue without room for another event.
+func fullEvents(t *testing.T, name string) *cq.EventQueue {
+	t.Helper()
+	e, err := cq.CreateAnonymousEvents(name, cq.EventOptions{Size: 2, Write: true})
+	must(t, err)
+	return e
+}
+
+// TestNamedDeathOutlivesItsSink: what one event queue had no room for is told to the one that
+// replaces it, though each of the dead had the same lane; and nothing twice to the same.
+func TestNamedDeathOutlivesItsSink(t *testing.T) {
+	shmtest.Long(t)
+	_, q := create(t, cq.Options{Size: 8, MaxLanes: 1})
+	full, next, last := fullEvents(t, "full"), fullEvents(t, "next"), fullEvents(t, "last")
+	must(t, q.BindEvents(full))
+	_, err := full.Write(&cq.Event{Event: cq.EventUser})
+	must(t, err)
+	var pids []int
+	for n := range uint64(3) {
+		c := namedWriter(t, q, n+1)
+		c.kill()
+		pids = append(pids, c.Process.Pid)
+		time.Sleep(150 * time.Millisecond) // it is found out, or else found later
+	}
+	must(t, q.BindEvents(next)) // has room for one at a time
+	for i, pid := range pids {
+		if p := wantDeath(t, next, q.FID(), cq.PeerWriter, pid); p.End != uint64(i+1) {
+			t.Errorf("%+v", p)
+		}
+	}
+	must(t, q.BindEvents(last))
+	wantDeath(t, last, q.FID(), cq.PeerWriter, pids[2]) // nobody has had the lane since
+	noNews(t, last)
+	c := namedWriter(t, q, 4)
+	c.kill()
+	wantDeath(t, last, q.FID(), cq.PeerWriter, c.Process.Pid)
+	must(t, q.BindEvents(nil))
+	for _, e := range []*cq.EventQueue{full, next, last} {
+		must(t, e.Close())
+	}
+}
+
+// TestDeathsBetweenLooks: each of many that died in one lane while nobody looked is told, or
+// counted with the first that is.
+func TestDeathsBetweenLooks(t *testing.T) {
+	shmtest.Long(t)
+	_, q := create(t, cq.Options{Size: 32, MaxLanes: 1})
+	e := eventsFor(t, q, cq.EventOptions{Size: 64})
+	told := 0
+	for _, many := range []int{1, 11, 2, 9} {
+		look := cq.HoldDeaths(q)
+		for n := range many {
+			namedWriter(t, q, uint64(n+1)).kill()
+			drain(t, q)
+		}
+		look()
+		for sum := 0; sum < many; told++ {
+			_, p := nextPeer(t, e)
+			if sum += 1 + int(p.More); sum > many {
+				t.Errorf("%d deaths of %d: %+v", sum, many, p)
+			}
+		}
+		noNews(t, e)
+	}
+	if told < 4 {
+		t.Errorf("%d events", told)
+	}
+}
+
+// TestKilledWhileItReports: a reader that dies at any moment while it reports the deaths of its
+// writers leaves none out: its successor, with the same event queue, finds each there once, or
+// twice and then marked.
+func TestKilledWhileItReports(t *testing.T) {
+	shmtest.Conforms(t)
+	shmtest.Long(t)
+	const lanes = 5
+	rnd := rand.New(rand.NewPCG(7, 1))
+	d, name := openDir(t), queueName(t)
+	for range 4 {
+		q, err := cq.Create(d, name, cq.Options{Size: 8, Lifetime: cq.Persistent})
+		must(t, err)
+		e, err := cq.CreateEvents(d, "events", cq.EventOptions{Lifetime: cq.Persistent})
+		must(t, err)
+		must(t, errors.Join(q.Detach(), e.Detach()))
+		reader := startChild(t, "mourner", envQueue+"="+name, envKind+"=blind")
+		if got := reader.line(t); got != "bound" {
+			t.Fatal(got)
+		}
+		c := startChild(t, "writer", envQueue+"="+name, envCount+"=1", envLanes+"=5")
+		for range lanes {
+			_ = c.line(t)
+		}
+		c.kill()
+		time.Sleep(time.Duration(rnd.IntN(250_000)) * time.Microsecond)
+		reader.kill()
+		q, err = cq.Adopt(d, name, cq.Options{})
+		must(t, err)
+		e, err = cq.AdoptEvents(d, "events", cq.EventOptions{})
+		must(t, err)
+		must(t, q.BindEvents(e))
+		told := map[int]int{}
+		for len(told) < lanes {
+			_, p := nextPeer(t, e)
+			if told[p.Lane]++; p.PID != c.Process.Pid || told[p.Lane] > 1 && !p.Again {
+				t.Errorf("event %d of lane %d: %+v", told[p.Lane], p.Lane, p)
+			}
+		}
+		for ev := (cq.Event{Payload: make([]byte, 0, 256)}); ; {
+			if _, err := eqSread(e, &ev, 350*time.Millisecond); errors.Is(err, cq.ErrTimedOut) {
+				break
+			}
+			p, err := cq.ParsePeerEntry(ev.Payload)
+			if err != nil || !p.Again || told[p.Lane] > 1 {
+				t.Errorf("one more: %+v, %v", p, err)
+			}
+			told[p.Lane]++
+		}
+		if n := len(drain(t, q)); n > lanes {
+			t.Errorf("%d entries of %d writers", n, lanes)
+		}
+		must(t, errors.Join(q.Close(), e.Close()))
+	}
+}
+
+// TestOthersReaderClosesFirst: a reader of another user that closed and ended is no death.
+func TestOthersReaderClosesFirst(t *testing.T) {
+	t.Parallel()
+	c := startOther(t, "other reader")
+	w, err := cq.AttachConn(soon(t), c.conn,
+		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
+	must(t, err)
+	_ = c.line(t)
+	must(t, c.conn.Close())
+	_, e := createEvents(t, cq.EventOptions{})
+	must(t, w.BindEvents(e))
+	_, err = c.in.Write([]byte("close\n"))
+	must(t, err)
+	if got := c.line(t); got != "closed" {
+		t.Fatal(got)
+	}
+	c.kill()
+	noNews(t, e)
+	must(t, w.Close())
+}
+
+func init() {
+	roles["poster"] = childPoster
+	roles["event poster"] = childEventPoster
+	roles["mourned reader"] = childMournedReader
+	roles["mourner"] = childMourner
+}
+
+func uintText(n uint64) string { return strconv.FormatUint(n, 10) }
+
+func untilTold() { _, _ = io.Copy(io.Discard, os.Stdin) }
+
+// childPoster posts until its lane stands at an index, and closes when it is told to.
+func childPoster() {
+	d, err := shm.OpenDir("")
+	need(err)
+	w, err := cq.Attach(context.Background(), d, os.Getenv(envQueue), cq.WriterOptions{})
+	need(err)
+	for w.Next() < uint64(number(envCount, 0)) {
+		need(w.Post(&cq.Entry{Context: w.Next()}))
+	}
+	say("posted")
+	untilTold()
+	need(w.Close())
+}
+
+// childEventPoster writes one event.
+func childEventPoster() {
+	d, err := shm.OpenDir("")
+	need(err)
+	w, err := cq.AttachEvents(context.Background(), d, os.Getenv(envQueue), cq.WriterOptions{})
+	need(err)
+	_, err = w.Write(&cq.Event{Event: cq.EventUser})
+	need(err)
+	say("posted")
+	untilTold()
+	need(w.Close())
+}
+
+// childMournedReader adopts a queue and reads its first entry, if nobody has.
+func childMournedReader() {
+	d, err := shm.OpenDir("")
+	need(err)
+	q, err := cq.Adopt(d, os.Getenv(envQueue), cq.Options{})
+	need(err)
+	say("reading")
+	if q.Stats().Read == 0 {
+		_, err = cq.ReadContext(context.Background(), q, make([]cq.Msg, 1), cq.ReadOptions{})
+		need(err)
+		say("read")
+	}
+	untilTold()
+}
+
+// childMourner adopts a queue and the event queue beside it, binds one to the other, and says when
+// the first event has come, which it leaves there.
+func childMourner() {
+	d, err := shm.OpenDir("")
+	need(err)
+	q, err := cq.Adopt(d, os.Getenv(envQueue), cq.Options{})
+	need(err)
+	e, err := cq.AdoptEvents(d, "events", cq.EventOptions{})
+	need(err)
+	need(q.BindEvents(e))
+	say("bound")
+	if os.Getenv(envKind) == "blind" {
+		untilTold()
+	}
+	ev := cq.Event{Payload: make([]byte, 0, 256)}
+	_, err = e.ReadContext(context.Background(), &ev, cq.ReadOptions{Flags: cq.FlagPeek})
+	need(err)
+	need(q.BindEvents(nil)) // which waits until nothing is half done
+	say("told")
+	untilTold()
+}
+
+// killOther has a writer of another user post once, end, and its lane be retired.
+func killOther(t *testing.T, q *cq.Queue) (pid int) {
+	t.Helper()
+	before := q.Stats().Retired
+	w := startWriterOther(t, q)
+	w.post(t, 0, 1)
+	w.kill()
+	eventually(t, "its lane is retired", func() bool {
+		_, _ = sread(q, make([]cq.Context, 1), time.Millisecond)
+		return q.Stats().Retired > before
+	})
+	return w.Process.Pid
+}
+
+// TestDeathOutlivesItsSink: what was not reported to one event queue, because it was full, closed
+// or not bound yet, is reported to the next one, also if the dead writer was of another user and
+// its lane is gone.
+func TestDeathOutlivesItsSink(t *testing.T) {
+	t.Parallel()
+	shmtest.Conforms(t)
+	_ = asNobody(t) // a skip later would leave what is bound
+	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1})
+	full, next := fullEvents(t, "full"), fullEvents(t, "next")
+	must(t, q.BindEvents(full))
+	_, err := full.Write(&cq.Event{Event: cq.EventUser})
+	must(t, err)
+	pids := []int{killOther(t, q)}
+	time.Sleep(250 * time.Millisecond) // it is found out
+	pids = append(pids, killOther(t, q))
+	must(t, q.BindEvents(next))
+	for _, pid := range pids {
+		wantDeath(t, next, q.FID(), cq.PeerWriter, pid)
+	}
+	must(t, q.BindEvents(nil))
+	killOther(t, q)
+	last := killOther(t, q) // the same row: it has had another writer since
+	must(t, q.BindEvents(next))
+	wantDeath(t, next, q.FID(), cq.PeerWriter, last)
+	must(t, q.BindEvents(nil))
+	must(t, q.BindEvents(next))
+	noNews(t, next)
+	must(t, q.BindEvents(nil))
+	must(t, full.Close())
+	must(t, next.Close())
+}
+
+// TestLostNotice: a death is told also if the kernel's notice of it is lost.
+func TestLostNotice(t *testing.T) {
+	shmtest.Long(t)
+	_, q := create(t, cq.Options{Size: 8})
+	e := eventsFor(t, q, cq.EventOptions{})
+	c := namedWriter(t, q, 1)
+	eventually(t, "it is watched", func() bool { return cq.LoseNotice(q, 1) })
+	c.kill()
+	wantDeath(t, e, q.FID(), cq.PeerWriter, c.Process.Pid)
+	noNews(t, e)
 }

@@ -168,3 +168,263 @@ func TestReadTimeoutUnderLoad(t *testing.T) {
 		})
 	}
 }
+
+// atLeast waits for min entries into a buffer for 32.
+func atLeast(q *cq.Queue, min int, timeout time.Duration) (int, error) {
+	return sread(q, make([]cq.Context, 32), timeout, min)
+}
+
+func TestThreshold(t *testing.T) {
+	const short = 20 * time.Millisecond
+	tests := []struct {
+		name    string
+		min     int
+		timeout time.Duration
+		run     func(t *testing.T, ws []*cq.Writer)
+		n       int
+		err     error
+	}{
+		{"there", 3, -1, func(t *testing.T, ws []*cq.Writer) { post(t, ws[0], 0, 3) }, 3, nil},
+		{"more than asked", 3, -1, func(t *testing.T, ws []*cq.Writer) { post(t, ws[0], 0, 5) }, 5, nil},
+		{"min 1", 1, -1, func(t *testing.T, ws []*cq.Writer) { post(t, ws[0], 0, 1) }, 1, nil},
+		{"min 0", 0, -1, func(t *testing.T, ws []*cq.Writer) { post(t, ws[0], 0, 1) }, 1, nil},
+		{"min below 0", -4, -1, func(t *testing.T, ws []*cq.Writer) { post(t, ws[0], 0, 1) }, 1, nil},
+		{"part at the deadline", 3, short, func(t *testing.T, ws []*cq.Writer) { post(t, ws[0], 0, 2) },
+			2, nil},
+		{"nothing at the deadline", 3, short, func(*testing.T, []*cq.Writer) {}, 0, cq.ErrTimedOut},
+		{"no time", 3, 0, func(t *testing.T, ws []*cq.Writer) { post(t, ws[0], 0, 2) }, 2, nil},
+		{"over lanes", 4, -1, func(t *testing.T, ws []*cq.Writer) {
+			post(t, ws[0], 0, 2)
+			post(t, ws[1], 0, 2)
+		}, 4, nil},
+		{"a full lane", 12, -1, func(t *testing.T, ws []*cq.Writer) { post(t, ws[1], 0, 8) }, 8, nil},
+		{"an error at the head", 3, -1, func(t *testing.T, ws []*cq.Writer) { postError(t, ws[0], 0) },
+			0, cq.ErrAvail},
+		{"an error behind one", 3, -1, func(t *testing.T, ws []*cq.Writer) {
+			post(t, ws[0], 0, 1)
+			postError(t, ws[0], 1)
+		}, 1, nil},
+		{"all the room", 16, short, func(t *testing.T, ws []*cq.Writer) {
+			post(t, ws[0], 0, 7)
+			post(t, ws[1], 0, 7)
+		}, 14, nil},
+	}
+	eachWait(t, func(t *testing.T, o cq.Options) {
+		for _, tt := range tests {
+			for name, asleep := range map[string]bool{"before": false, "while it waits": true} {
+				if asleep && (tt.timeout >= 0 || tt.min < 2 || tt.n > tt.min) {
+					continue
+				}
+				t.Run(tt.name+" "+name, func(t *testing.T) {
+					d, q := create(t, o)
+					ws := []*cq.Writer{attach(t, d, q.Name()), attach(t, d, q.Name())}
+					if asleep {
+						defer later(func() { tt.run(t, ws) })()
+					} else {
+						tt.run(t, ws)
+					}
+					if n, err := atLeast(q, tt.min, tt.timeout); n != tt.n || !errors.Is(err, tt.err) {
+						t.Errorf("%d, %v; want %d, %v", n, err, tt.n, tt.err)
+					}
+				})
+			}
+		}
+	})
+}
+
+// TestThresholdLastOne posts what is missing one by one: the reader sleeps until the last comes.
+func TestThresholdLastOne(t *testing.T) {
+	for _, lanes := range []int{1, 2, 3} {
+		d, q := create(t, cq.Options{Size: 8, Spin: -1})
+		var ws []*cq.Writer
+		for range lanes {
+			ws = append(ws, attach(t, d, q.Name()))
+		}
+		go func() {
+			for i := range 6 {
+				before := q.Stats().Sleeps
+				for range 10 { // let it go to sleep if it wants to
+					if q.Stats().Sleeps != before {
+						break
+					}
+					time.Sleep(100 * time.Microsecond)
+				}
+				_ = ws[i%lanes].Post(&cq.Entry{})
+			}
+		}()
+		if n, err := atLeast(q, 6, time.Minute); n != 6 || err != nil {
+			t.Errorf("%d lanes: %d, %v", lanes, n, err)
+		}
+		must(t, q.Close())
+	}
+}
+
+// TestThresholdSleeps: a reader that misses a single entry sleeps for it and does not spin.
+func TestThresholdSleeps(t *testing.T) {
+	q, w := pair(t, cq.Options{Size: 8, Spin: -1})
+	eventually(t, "it sleeps while one entry is missing", func() bool {
+		post(t, w, 0, 2)
+		if n, err := atLeast(q, 3, 30*time.Millisecond); n != 2 || err != nil {
+			t.Fatalf("%d, %v", n, err)
+		}
+		return q.Stats().Sleeps > 0 // a busy machine may let the time pass awake
+	})
+}
+
+// TestThresholdNewLane: a lane that attaches after the arming counts too.
+func TestThresholdNewLane(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 8, Spin: -1})
+	w := attach(t, d, q.Name())
+	post(t, w, 0, 1)
+	got := make(chan int, 1)
+	go func() {
+		n, _ := atLeast(q, 4, time.Minute)
+		got <- n
+	}()
+	eventually(t, "it sleeps", func() bool { return q.Stats().Sleeps > 0 })
+	other := attach(t, d, q.Name())
+	post(t, other, 0, 2)
+	select {
+	case n := <-got:
+		t.Fatalf("woke with %d", n)
+	case <-time.After(10 * time.Millisecond):
+	}
+	post(t, other, 2, 3)
+	if n := <-got; n != 4 {
+		t.Errorf("%d, want 4", n)
+	}
+}
+
+func TestThresholdTooMuch(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 8, MaxLanes: 2})
+	w := attach(t, d, q.Name())
+	for _, least := range []int{24, 25, math.MaxInt} { // two lanes and the reader's own
+		if _, err := atLeast(q, least, 0); !errors.Is(err, cq.ErrTimedOut) {
+			t.Errorf("%d: %v", least, err)
+		}
+		done := later(func() { post(t, w, 0, 8) })
+		if n, err := atLeast(q, least, -1); n != 8 || err != nil {
+			t.Errorf("%d: %d, %v", least, n, err)
+		}
+		done()
+	}
+}
+
+// TestThresholdPart: whatever ends the wait, what is there is the result.
+func TestThresholdPart(t *testing.T) {
+	for name, end := range map[string]func(q *cq.Queue, cancel func()){
+		"context":    func(_ *cq.Queue, cancel func()) { cancel() },
+		"signal":     func(q *cq.Queue, _ func()) { _ = q.Signal() },
+		"signal all": func(q *cq.Queue, _ func()) { _ = q.SignalAll() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, w := pair(t, cq.Options{Size: 8, Spin: -1})
+			post(t, w, 0, 2)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			defer repeatedly(func(uint64) { end(q, cancel) })()
+			n, err := cq.ReadContext(ctx, q, make([]cq.Msg, 4), cq.ReadOptions{Threshold: 3})
+			if n != 2 || err != nil {
+				t.Errorf("%d, %v", n, err)
+			}
+		})
+	}
+}
+
+func TestPostAndRead(t *testing.T) {
+	d := openDir(t)
+	q, err := cq.Create(d, "orders", cq.Options{Size: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := cq.Attach(t.Context(), d, "orders", cq.WriterOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cq.Read(q, make([]cq.Msg, 4)); err != cq.ErrWouldBlock {
+		t.Fatalf("empty queue: %v", err)
+	}
+	for i := range uint64(20) {
+		if err := w.Post(&cq.Entry{Context: i, Flags: cq.FlagSend | cq.FlagMsg, Tag: i * 2}); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]cq.Tagged, 4)
+		n, err := cq.Read(q, got)
+		if n != 1 || err != nil || got[0].Context != i || got[0].Tag != i*2 {
+			t.Fatalf("read %d, %v, %+v", n, err, got[0])
+		}
+	}
+	for i := range uint64(8) {
+		if err := w.Post(&cq.Entry{Context: i}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Post(&cq.Entry{}); !errors.Is(err, cq.ErrFull) {
+		t.Fatalf("ninth post: %v", err)
+	}
+	es, err := q.Peek(64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := len(es)
+	if err := q.Release(n); err != nil {
+		t.Fatal(err)
+	}
+	for n < 8 {
+		es, err := q.Peek(64)
+		if err != nil {
+			t.Fatal(n, err)
+		}
+		n += len(es)
+		if err := q.Release(len(es)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = sread(q, make([]cq.Msg, 4), 5*time.Millisecond)
+	if !errors.Is(err, cq.ErrTimedOut) {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBlockedReaderWakes(t *testing.T) {
+	t.Parallel()
+	d := openDir(t)
+	q, err := cq.Create(d, "wake", cq.Options{Spin: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	done := make(chan error)
+	go func() {
+		w, err := cq.Attach(context.Background(), d, "wake", cq.WriterOptions{})
+		for i := uint64(0); i < 1000 && err == nil; i++ {
+			err = w.Post(&cq.Entry{Context: i})
+			if i%10 == 0 {
+				time.Sleep(100 * time.Microsecond)
+			}
+		}
+		done <- errors.Join(err, w.Close())
+	}()
+	buf := make([]cq.Context, 16)
+	for next := uint64(0); next < 1000; {
+		n, err := cq.ReadContext(t.Context(), q, buf, cq.ReadOptions{})
+		if err != nil {
+			t.Fatal(next, err)
+		}
+		for _, e := range buf[:n] {
+			if e.Context != next {
+				t.Fatalf("got %d, want %d", e.Context, next)
+			}
+			next++
+		}
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}

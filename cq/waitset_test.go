@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -156,5 +158,219 @@ func TestWaitBothWays(t *testing.T) {
 	cancel()
 	if n := <-got + <-got + <-got; n != 2*each {
 		t.Errorf("read %d of %d", n, 2*each)
+	}
+}
+
+// channel makes a channel that is closed when the test ends.
+func channel(t testing.TB, d *shm.Dir) *cq.Channel {
+	t.Helper()
+	c, err := cq.NewChannel(d)
+	must(t, err)
+	t.Cleanup(func() { must(t, c.Close()) })
+	return c
+}
+
+// attached makes a queue of the channel with a writer. When the test ends what is unacknowledged is
+// acknowledged.
+func attached(t testing.TB, d *shm.Dir, c *cq.Channel, name string, o cq.Options) (*cq.Queue,
+	*cq.Writer) {
+	t.Helper()
+	q, err := cq.Create(d, name, o)
+	must(t, err)
+	t.Cleanup(func() { closeQueue(t, q) })
+	must(t, c.Attach(q))
+	t.Cleanup(func() {
+		for c.Ack(q, 1) == nil {
+		}
+		if err := c.Detach(context.Background(), q); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) && err != cq.ErrClosed {
+			t.Error(err)
+		}
+	})
+	return q, attach(t, d, name)
+}
+
+// gets takes an event that is there or comes soon.
+func gets(t testing.TB, what string, c *cq.Channel, q *cq.Queue) cq.ChannelEvent {
+	t.Helper()
+	ev, err := getEvent(c, tooLong)
+	if err != nil || ev.Queue != q {
+		t.Fatalf("%s: event %+v, %v", what, ev, err)
+	}
+	return ev
+}
+
+func noEvent(t testing.TB, what string, c *cq.Channel) {
+	t.Helper()
+	if ev, err := c.TryGetEvent(); !errors.Is(err, cq.ErrWouldBlock) {
+		t.Errorf("%s: event of %v, %v", what, ev.Queue, err)
+	}
+}
+
+// TestChannelGetters: each event goes to one of many goroutines, all queues get theirs.
+func TestChannelGetters(t *testing.T) {
+	const queues, rounds, getters = 3, 200, 4
+	d := openDir(t)
+	c := channel(t, d)
+	var qs [queues]*cq.Queue
+	var ws [queues]*cq.Writer
+	for i := range qs {
+		qs[i], ws[i] = attached(t, d, c, fmt.Sprintf("q%d", i), cq.Options{Shared: true})
+		must(t, c.RequestNotify(qs[i], cq.NotifyAny))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var read, events atomic.Int64
+	var all sync.WaitGroup
+	for range getters {
+		all.Go(func() {
+			buf := make([]cq.Context, 4)
+			for {
+				ev, err := c.GetEvent(ctx, cq.WaitOptions{})
+				if err != nil {
+					if !errors.Is(err, context.Canceled) {
+						t.Error(err)
+					}
+					return
+				}
+				events.Add(1)
+				err = cq.Drain(c, ev, cq.NotifyAny, buf, 0, func(es []cq.Context) error {
+					read.Add(int64(len(es)))
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range uint64(rounds) {
+		for _, w := range ws {
+			post(t, w, i, i+1)
+		}
+		if i%8 == 0 {
+			time.Sleep(50 * time.Microsecond)
+		}
+	}
+	eventually(t, "everything is read", func() bool { return read.Load() == queues*rounds })
+	cancel()
+	all.Wait()
+	if n := events.Load(); n > queues*rounds {
+		t.Errorf("%d events of %d completions", n, queues*rounds)
+	}
+}
+
+// TestMutexCond waits on a queue's and on a set's condition variable, and is woken by completions
+// and by Close.
+func TestMutexCond(t *testing.T) {
+	t.Parallel()
+	d := openDir(t)
+	q, w := member(t, d, "q", cq.Options{Wait: cq.WaitMutexCond})
+	s := waitSet(t, d, cq.WaitSetOptions{Wait: cq.WaitMutexCond})
+	inSet, v := member(t, d, "in set", cq.Options{}, s)
+	for what, c := range map[string]struct {
+		object interface {
+			TryWait() error
+			GetWait() (cq.Native, error)
+		}
+		q *cq.Queue
+		w *cq.Writer
+	}{"queue": {q, q, w}, "set": {s, inSet, v}} {
+		n, err := c.object.GetWait()
+		must(t, err)
+		var got atomic.Uint64
+		done := make(chan error)
+		go func() {
+			dst := make([]cq.Context, 4)
+			for got.Load() < 100 {
+				n.Cond.Lock()
+				for c.object.TryWait() == nil {
+					n.Cond.Wait()
+				}
+				n.Cond.Unlock()
+				for k := 1; k > 0; {
+					k, _ = cq.Read(c.q, dst)
+					got.Add(uint64(k))
+				}
+			}
+			done <- nil
+		}()
+		for i := range uint64(100) {
+			eventually(t, fmt.Sprint(what, " reads ", i), func() bool { return got.Load() >= i })
+			post(t, c.w, i, i+1)
+		}
+		<-done
+	}
+	q, err := cq.Create(d, "closing", cq.Options{Wait: cq.WaitMutexCond})
+	must(t, err)
+	n, err := q.GetWait()
+	must(t, err)
+	ended := make(chan error, 1) // Close takes the mutex, which is held here
+	go func() {
+		n.Cond.Lock()
+		defer n.Cond.Unlock()
+		for {
+			if err := q.TryWait(); err != nil {
+				ended <- err
+				return
+			}
+			n.Cond.Wait()
+		}
+	}()
+	time.Sleep(5 * time.Millisecond)
+	must(t, q.Close())
+	wantErr(t, "closed", <-ended, cq.ErrClosed)
+}
+
+// TestThresholdOverrun: a lane that overran and was drained in part ends a wait for more.
+func TestThresholdOverrun(t *testing.T) {
+	for _, take := range []int{3, 4} {
+		q, w := pair(t, cq.Options{Size: 4, Overrun: cq.OverrunQueue, Spin: -1})
+		post(t, w, 0, 4)
+		if err := w.Post(&cq.Entry{}); err != cq.ErrOverrun {
+			t.Fatal(err)
+		}
+		if got := read(t, q, take); len(got) != take {
+			t.Fatal(got)
+		}
+		dst := make([]cq.Context, 4)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for n := take; ; {
+			k, err := cq.ReadContext(ctx, q, dst, cq.ReadOptions{Threshold: 3})
+			if n += k; err != nil {
+				if err != cq.ErrOverrun || n != 4 {
+					t.Errorf("after %d of 4: %d, %v", take, n, err)
+				}
+				break
+			}
+		}
+		if ctx.Err() != nil {
+			t.Fatal("it waited for more")
+		}
+		closeQueue(t, q)
+		must(t, w.Close())
+	}
+}
+
+// TestSpinEnds: looking ends at the deadline and with the context, however long it may last.
+func TestSpinEnds(t *testing.T) {
+	q, _ := pair(t, cq.Options{Size: 8, Spin: time.Hour})
+	dst := make([]cq.Context, 1)
+	done := make(chan error, 2)
+	go func() {
+		_, err := sread(q, dst, 10*time.Millisecond)
+		done <- err
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err = cq.ReadContext(ctx, q, dst, cq.ReadOptions{})
+		done <- err
+	}()
+	for _, want := range []error{cq.ErrTimedOut, context.DeadlineExceeded} {
+		select {
+		case err := <-done:
+			wantErr(t, "wait", err, want)
+		case <-time.After(time.Minute):
+			t.Fatal("it still spins; want ", want)
+		}
 	}
 }

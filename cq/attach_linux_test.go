@@ -1,0 +1,321 @@
+package cq
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/internal/collect"
+	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/place"
+	"github.com/shmring/shmring/shm"
+)
+
+// meddler is a door at which others are faster: they come once after a lane was claimed, and once
+// before it is given back.
+type meddler struct {
+	*dirHome
+	claimed, leaving func()
+}
+
+func (m *meddler) claimLane(reader *shm.Object, rows []kind.RowWords, opt shape) (*shm.Object, int,
+	error) {
+	defer m.claimed()
+	return m.dirHome.claimLane(reader, rows, opt)
+}
+
+func (m *meddler) leave(lane *shm.Object, closed func() bool) (bool, error) {
+	m.leaving()
+	return m.dirHome.leave(lane, closed)
+}
+
+// attachLate attaches to a queue that somebody begins to remove when the lane is claimed, and
+// meddles before the lane is given back.
+func attachLate(t *testing.T, d *shm.Dir, name string, state uint64, leaving func()) error {
+	t.Helper()
+	dir, err := d.Sub(name, false)
+	noError(t, err)
+	w := &Writer{name: name}
+	w.door = &meddler{homeIn(d, name, dir), func() {
+		setState(t, dir, state)
+	}, leaving}
+	err = w.open(WriterOptions{})
+	w.unmap()
+	_ = w.door.close()
+	return err
+}
+
+func setState(t *testing.T, dir *shm.Dir, state uint64) {
+	t.Helper()
+	obj, err := dir.Open(kind.ReaderFile, shm.ReadWrite)
+	noError(t, err)
+	defer obj.Close()
+	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
+	noError(t, err)
+	words.State.Store(state)
+}
+
+// dirOfItsOwn opens a directory that no other test sees, and removes it when the test ends.
+func dirOfItsOwn(t *testing.T, name string) *shm.Dir {
+	t.Helper()
+	d, err := shm.OpenDir(filepath.Join(os.Getenv(shm.EnvDir), name))
+	noError(t, err)
+	t.Cleanup(func() {
+		_ = d.Close()
+		_ = os.RemoveAll(d.Path())
+	})
+	return d
+}
+
+func noError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func attachTo(t *testing.T, d *shm.Dir, name string) *Writer {
+	t.Helper()
+	w, err := Attach(t.Context(), d, name, WriterOptions{})
+	noError(t, err)
+	return w
+}
+
+// TestAttachLeavesTheLane: a writer that finds somebody removing the queue gives back the lane that
+// it claimed and does not remove it: the queue may be used again by then, by one who has the lane
+// open.
+func TestAttachLeavesTheLane(t *testing.T) {
+	for name, before := range map[string]func(d *shm.Dir){
+		"a lane that was left": func(d *shm.Dir) { noError(t, attachTo(t, d, "q").Close()) },
+		"a new lane":           func(*shm.Dir) {},
+	} {
+		d := dirOfItsOwn(t, "leaves")
+		q, err := Create(d, "q", Options{Size: 4, MaxLanes: 1})
+		noError(t, err)
+		before(d)
+		noError(t, q.Detach())
+		err = attachLate(t, d, "q", kind.StateRemoving, func() { // it died over that, and this is next
+			q, err = Adopt(d, "q", Options{})
+			noError(t, err)
+			if n, err := Read(q, make([]Msg, 4)); n != 0 || err != ErrWouldBlock {
+				t.Errorf("%s: read %d, %v", name, n, err)
+			}
+		})
+		if !errors.Is(err, ErrBusy) {
+			t.Fatalf("%s: attached while it was removed: %v", name, err)
+		}
+		w := attachTo(t, d, "q")
+		noError(t, w.Post(&Entry{Context: 5}))
+		if n, err := Read(q, make([]Msg, 4)); n != 1 || err != nil {
+			t.Errorf("%s: read %d, %v", name, n, err)
+		}
+		noError(t, w.Close())
+		noError(t, q.Close())
+		noError(t, collect.Remove(d, "q", collect.Options{}))
+	}
+}
+
+// TestAttachKeepsEntries: the lane that a writer claimed before it found that somebody removes the
+// queue may hold what nobody has read, of a writer that came since its lanes were counted.
+func TestAttachKeepsEntries(t *testing.T) {
+	d := dirOfItsOwn(t, "entries")
+	for _, state := range []uint64{kind.StateRemoving,
+		kind.StateClosed} { // of one that overran, the latter
+		q, err := Create(d, "q", Options{Size: 4, MaxLanes: 3, Lifetime: Persistent})
+		noError(t, err)
+		noError(t, q.Detach())
+		w := attachTo(t, d, "q")
+		noError(t, w.Post(&Entry{Context: 5}))
+		noError(t, w.Close())
+		err = attachLate(t, d, "q", state, func() {})
+		if !errors.Is(err, ErrBusy) && !errors.Is(err, ErrClosed) {
+			t.Errorf("attached while it was removed: %v", err)
+		}
+		dir, err := d.Sub("q", false)
+		noError(t, err)
+		setState(t, dir, kind.StateOpen) // who removed it gives up
+		noError(t, dir.Close())
+		if q, err = Adopt(d, "q", Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := Read(q, make([]Msg, 4)); n != 1 || err != nil {
+			t.Errorf("read %d, %v", n, err)
+		}
+		noError(t, q.Close())
+	}
+}
+
+// TestAttachLeavesNothing: when the queue is gone by the time that the lane is given back, the lane
+// goes too, and with it the directory.
+func TestAttachLeavesNothing(t *testing.T) {
+	d := dirOfItsOwn(t, "nothing")
+	q, err := Create(d, "q", Options{Size: 4, Lifetime: Persistent})
+	noError(t, err)
+	noError(t, q.Detach())
+	err = attachLate(t, d, "q", kind.StateRemoving, func() { // who removes it did not see the lane
+		dir, err := d.Sub("q", false)
+		noError(t, err)
+		obj, err := dir.Open(kind.ReaderFile, shm.ReadWrite)
+		noError(t, err)
+		noError(t, obj.Claim(nil))
+		noError(t, errors.Join(obj.Unlink(), obj.Close(), dir.Close()))
+	})
+	if !errors.Is(err, ErrBusy) {
+		t.Errorf("attached while it was removed: %v", err)
+	}
+	if left, err := d.List(); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestAttachWhileRemoved: writers that come while a queue is removed keep it, or leave nothing.
+func TestAttachWhileRemoved(t *testing.T) {
+	d := dirOfItsOwn(t, "while")
+	was := collect.ContestMost
+	collect.ContestMost = time.Hour // the test removes faster than a slow machine attaches
+	t.Cleanup(func() { collect.ContestMost = was })
+	for range 100 {
+		q, err := Create(d, "q", Options{Size: 4, MaxLanes: 4, Lifetime: Persistent})
+		noError(t, err)
+		noError(t, q.Detach())
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				w, err := Attach(t.Context(), d, "q", WriterOptions{})
+				if err == nil {
+					err = w.Close()
+				} else if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrClosed) {
+					return
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		for {
+			err := Remove(d, "q")
+			if _, gone := collect.Assess(d, "q", collect.Options{}); errors.Is(gone, fs.ErrNotExist) {
+				break
+			} else if err != nil && !errors.Is(err, ErrBusy) && !errors.Is(err, syscall.ENOTEMPTY) &&
+				!errors.Is(err, shm.ErrStale) && !errors.Is(err, fs.ErrNotExist) {
+				t.Fatal(err)
+			}
+		}
+		all.Wait()
+		if left, err := d.List(); err != nil || len(left) != 0 {
+			t.Fatalf("left: %v, %v", left, err)
+		}
+	}
+}
+
+// TestLaneMayComeFree: a lane that was left since it was looked at is tried again; one that nobody
+// can have any more, whatever its writer wrote, is not waited for.
+func TestLaneMayComeFree(t *testing.T) {
+	path := filepath.Join(os.Getenv(shm.EnvDir), "poisoned")
+	d, err := shm.OpenDir(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(path)
+	defer d.Close()
+	q, err := Create(d, "q", Options{Size: 4, MaxLanes: 1})
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(err)
+	w, err := Attach(t.Context(), d, "q", WriterOptions{})
+	must(err)
+	dir, err := d.Sub("q", false)
+	must(err)
+	claim := place.Claim{Dir: dir, Name: "q", Queue: q.opt.attrs(), Reader: q.obj, Rows: q.rows}
+	free := claim.MayComeFree
+	if free() {
+		t.Error("a writer that writes is contested")
+	}
+	gen := w.obj.Generation()
+	w.words.Epochs[gen%kind.LaneEpochs].Generation.Store(0)
+	if !free() {
+		t.Error("one that has not begun is not")
+	}
+	had := q.rows[1].Bell.Parked.Load()
+	q.rows[1].Bell.Parked.Store(had | kind.RowPoisoned)
+	if free() {
+		t.Error("one that is refused for ever is contested")
+	}
+	q.rows[1].Bell.Parked.Store(had)
+	w.words.Epochs[gen%kind.LaneEpochs].Generation.Store(gen)
+	tail := w.words.Tail.Load()
+	must(w.Close())
+	if !free() {
+		t.Error("one that was left is not there to be had")
+	}
+	lane, err := dir.Open(kind.LaneFile(1), shm.ReadWrite)
+	must(err)
+	words, err := kind.WordsOf[kind.LaneWords](lane, kind.SectLane, 1)
+	must(err)
+	words.Tail.Store(tail + 100)
+	if free() {
+		t.Error("one that nobody can go on in is waited for")
+	}
+	words.Tail.Store(tail)
+	err = lane.Claim(func() error { // who looks whether it may claim has the lock
+		if !free() {
+			t.Error("one that somebody looks at is not there to be had")
+		}
+		return ErrBusy
+	})
+	if !errors.Is(err, ErrBusy) {
+		t.Error(err)
+	}
+	must(lane.Claim(nil))
+	must(lane.Unlink())
+	must(lane.Close())
+	if !free() {
+		t.Error("a row without a lane is not there to be had")
+	}
+	must(dir.Close())
+	must(q.Close())
+}
+
+// TestAttachAwaitsFormerLane: what a writer of a destroyed queue, who has not noticed that yet, has
+// of a new one of its name is waited for.
+func TestAttachAwaitsFormerLane(t *testing.T) {
+	d := dirOfItsOwn(t, "former")
+	was := collect.ContestMost
+	collect.ContestMost = time.Hour // the test closes faster than a slow machine attaches
+	t.Cleanup(func() { collect.ContestMost = was })
+	q, err := Create(d, "q", Options{Size: 4, MaxLanes: 1})
+	noError(t, err)
+	former := attachTo(t, d, "q")
+	noError(t, q.Close())
+	q, err = Create(d, "q", Options{Size: 8, MaxLanes: 1})
+	noError(t, err)
+	attached := make(chan error, 1)
+	go func() {
+		w, err := Attach(t.Context(), d, "q", WriterOptions{})
+		if err == nil {
+			err = errors.Join(w.Post(&Entry{Context: 7}), w.Close())
+		}
+		attached <- err
+	}()
+	select {
+	case err := <-attached:
+		t.Errorf("did not wait: %v", err)
+		attached <- err
+	case <-time.After(20 * time.Millisecond):
+	}
+	noError(t, former.Close())
+	noError(t, <-attached)
+	if n, err := Read(q, make([]Msg, 4)); n != 1 || err != nil {
+		t.Errorf("read %d, %v", n, err)
+	}
+	noError(t, q.Close())
+}

@@ -1,0 +1,379 @@
+package cq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/shmtest"
+)
+
+const misuseTime = 200 * time.Millisecond
+
+// hammer calls each of the functions in goroutines of their own until the time is over.
+func hammer(t *testing.T, calls ...func(i int)) {
+	t.Helper()
+	if raceEnabled {
+		t.Skip("two goroutines in one handle are a data race: that is what is tried here")
+	}
+	var over atomic.Bool
+	var all sync.WaitGroup
+	for _, call := range calls {
+		all.Go(func() {
+			for i := 0; !over.Load(); i++ {
+				call(i)
+			}
+		})
+	}
+	time.Sleep(misuseTime)
+	over.Store(true)
+	ended := make(chan struct{})
+	go func() { all.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Fatal("a call does not return")
+	}
+}
+
+// TestTwoGoroutinesOneWriter: none of them crashes, and who is noticed gets ErrBusy.
+func TestTwoGoroutinesOneWriter(t *testing.T) {
+	t.Parallel()
+	q, w := pair(t, cq.Options{Size: 64, Shared: true})
+	var busy atomic.Int64
+	note := func(err error) {
+		if errors.Is(err, cq.ErrBusy) {
+			busy.Add(1)
+		}
+	}
+	batch := make([]cq.Entry, 9)
+	mixed := func(i int) {
+		switch i % 6 {
+		case 0, 1:
+			note(w.Post(&cq.Entry{Context: uint64(i)}))
+		case 2:
+			_, err := w.PostBatch(batch)
+			note(err)
+		case 3:
+			note(w.PostError(&cq.ErrorEntry{Err: cq.ETrunc, ErrData: []byte("why")}))
+		case 4:
+			note(w.Credit(2))
+			note(w.PostCredited(&cq.Entry{}))
+			w.ReturnCredits(1)
+		case 5:
+			a, _, err := w.Reserve(3)
+			note(err)
+			note(w.Commit(min(1, len(a))))
+		}
+	}
+	reader := func(int) {
+		if n, err := cq.Read(q, make([]cq.Msg, 16)); n == 0 && errors.Is(err, cq.ErrAvail) {
+			_ = q.ReadErr(&cq.ErrorEntry{})
+		}
+	}
+	hammer(t, mixed, mixed, func(i int) { _ = w.Post(&cq.Entry{}) }, reader)
+	t.Logf("noticed %d times", busy.Load())
+}
+
+// TestTwoGoroutinesOneReader mixes everything that takes from a queue.
+func TestTwoGoroutinesOneReader(t *testing.T) {
+	t.Parallel()
+	for i, o := range []cq.Options{{Size: 64}, {Size: 64, Spin: -1}, {Size: 4, Wait: cq.WaitYield}} {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			q, w := pair(t, o)
+			taker := func(i int) {
+				dst := make([]cq.Msg, 16)
+				switch i % 6 {
+				case 0, 1:
+					_, _ = cq.Read(q, dst)
+				case 2:
+					_, _ = sread(q, dst, time.Microsecond, i%3)
+				case 3:
+					es, _ := q.Peek(8)
+					_ = q.Release(len(es))
+				case 4:
+					_ = q.ReadErr(&cq.ErrorEntry{})
+				case 5:
+					for range q.Entries(5) {
+						continue
+					}
+				}
+			}
+			hammer(t, taker, taker, taker, taker, func(i int) {
+				if i%50 == 0 {
+					_ = w.PostError(&cq.ErrorEntry{Err: cq.ETrunc})
+				}
+				_ = w.Post(&cq.Entry{Context: uint64(i)})
+			})
+			for es, err := q.Peek(1); err == nil; es, err = q.Peek(1) {
+				_ = q.Release(len(es))
+			}
+			for q.Release(1) == nil { // the last one finds out that nothing is handed out any more
+			}
+		})
+	}
+}
+
+// TestLostHandOut: what two goroutines made unreleasable does not keep the queue open for ever.
+func TestLostHandOut(t *testing.T) {
+	q, w := pair(t, cq.Options{Size: 8})
+	post(t, w, 0, 3)
+	if es, err := q.Peek(3); len(es) != 3 || err != nil {
+		t.Fatalf("%d entries, %v", len(es), err)
+	}
+	cq.LoseHandOut(q)
+	wantErr(t, "release", q.Release(1), cq.ErrBusy)
+	must(t, q.Close())
+}
+
+// TestTwoGoroutinesOneEventQueue: reads, peeks and writes of events.
+func TestTwoGoroutinesOneEventQueue(t *testing.T) {
+	t.Parallel()
+	d := openDir(t)
+	e, err := cq.CreateEvents(d, queueName(t), cq.EventOptions{Write: true})
+	must(t, err)
+	t.Cleanup(func() { must(t, e.Close()) })
+	taker := func(i int) {
+		ev := cq.Event{Payload: make([]byte, 0, 32)}
+		switch i % 4 {
+		case 0, 1:
+			_, _ = e.Read(&ev, 0)
+		case 2:
+			_, _ = e.Read(&ev, cq.FlagPeek)
+		case 3:
+			_, _ = e.ReadErr(&cq.EventError{}, 0)
+		}
+	}
+	writer := func(i int) {
+		_, _ = e.Write(&cq.Event{Event: cq.EventUser, Payload: []byte("payload")})
+		if i%20 == 0 {
+			_, _ = e.WriteErr(&cq.EventError{Err: cq.ETrunc})
+		}
+	}
+	hammer(t, taker, taker, taker, writer, writer)
+}
+
+// TestSecondGoroutineIsTold: while one waits, a call of another is refused, and means no end.
+func TestSecondGoroutineIsTold(t *testing.T) {
+	q, w := pair(t, cq.Options{Spin: -1})
+	got := make(chan error)
+	go func() {
+		_, err := sread(q, make([]cq.Msg, 1), time.Minute)
+		got <- err
+	}()
+	eventually(t, "the other sleeps", func() bool { return q.Stats().Sleeps > 0 })
+	_, err := q.Peek(1)
+	wantErr(t, "peek beside a wait", err, cq.ErrBusy)
+	if errors.Is(err, os.ErrClosed) {
+		t.Error("it says closed")
+	}
+	post(t, w, 0, 1)
+	must(t, <-got)
+	_, err = cq.Read(q, make([]cq.Msg, 1))
+	wantErr(t, "alone again", err, cq.ErrWouldBlock)
+}
+
+// TestYieldThresholdDrives: a read that yields until several are there drives what posts them.
+func TestYieldThresholdDrives(t *testing.T) {
+	q, w := pair(t, cq.Options{Wait: cq.WaitYield})
+	f := &feeder{w: w, every: 3}
+	unbind, err := q.Bind(f, true)
+	must(t, err)
+	defer unbind()
+	n, err := sread(q, make([]cq.Context, 8), time.Minute, 4)
+	if n < 4 || err != nil {
+		t.Errorf("sread %d, %v", n, err)
+	}
+}
+
+// TestShared has several goroutines take from one queue in different blocking ways: every entry
+// goes to exactly one of them.
+func TestShared(t *testing.T) { eachWait(t, sharedReaders) }
+
+func sharedReaders(t *testing.T, o cq.Options) {
+	const writers, each = 3, 4000
+	o.Shared, o.Size = true, 32
+	d, q := create(t, o)
+	seen := make([]atomic.Int32, writers*each)
+	var left atomic.Int64
+	left.Store(writers * each)
+	take := func(es []cq.Context) {
+		for _, e := range es {
+			seen[e.Context].Add(1)
+		}
+		left.Add(int64(-len(es)))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	readers := map[string]func(dst []cq.Context) (int, error){
+		"read": func(dst []cq.Context) (int, error) { return cq.Read(q, dst) },
+		"context": func(dst []cq.Context) (int, error) {
+			return cq.ReadContext(ctx, q, dst,
+				cq.ReadOptions{})
+		},
+		"timeout": func(dst []cq.Context) (int, error) {
+			return sread(q, dst, time.Millisecond)
+		},
+		"threshold": func(dst []cq.Context) (int, error) {
+			return sread(q, dst, 2*time.Millisecond, 3)
+		},
+	}
+	var all sync.WaitGroup
+	for name, read := range readers {
+		all.Go(func() {
+			dst := make([]cq.Context, 7)
+			for left.Load() > 0 {
+				n, err := read(dst)
+				if err != nil && !errors.Is(err, syscall.EAGAIN) {
+					t.Errorf("%s: %v", name, err)
+					return
+				}
+				if take(dst[:n]); left.Load() <= 0 {
+					_ = q.SignalAll() // the others need not wait any longer
+				}
+			}
+		})
+	}
+	var posters sync.WaitGroup
+	for i := range uint64(writers) {
+		w := attach(t, d, q.Name())
+		posters.Go(func() { postPatiently(t, w, i*each, (i+1)*each) })
+	}
+	posters.Wait()
+	eventually(t, "all are read", func() bool { return left.Load() <= 0 })
+	stop := repeatedly(func(uint64) { _ = q.SignalAll() })
+	all.Wait()
+	stop()
+	for i := range seen {
+		if n := seen[i].Load(); n != 1 {
+			t.Fatalf("entry %d came %d times", i, n)
+		}
+	}
+}
+
+// postPatiently publishes contexts from to to-1, however long the reader takes.
+func postPatiently(t *testing.T, w *cq.Writer, from, to uint64) {
+	for from < to {
+		switch err := w.Post(&cq.Entry{Context: from}); err {
+		case nil:
+			from++
+		case cq.ErrFull:
+			time.Sleep(10 * time.Microsecond)
+		default:
+			t.Error(err)
+			return
+		}
+	}
+}
+
+// TestSharedCalls has goroutines call everything else at once, for the race detector.
+func TestSharedCalls(t *testing.T) {
+	t.Parallel()
+	d, q := create(t, cq.Options{Size: 8, Shared: true, Wait: cq.WaitFD, Spin: -1})
+	w := attach(t, d, q.Name())
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	peek := func() {
+		if es, err := q.PeekContext(ctx, 2); err == nil {
+			_ = q.Release(len(es))
+		}
+	}
+	calls := []func(){
+		func() { _, _ = w.Post(&cq.Entry{}), w.PostError(&cq.ErrorEntry{}) },
+		func() { _, _ = cq.Read(q, make([]cq.Msg, 2)) },
+		func() { _ = q.ReadErr(&cq.ErrorEntry{}) },
+		func() { _ = q.TryWait() },
+		func() { _ = q.Signal() },
+		func() { _, _ = q.Stats(), w.Stats() },
+		peek, peek,
+	}
+	var all sync.WaitGroup
+	for _, call := range calls {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				call()
+			}
+		})
+	}
+	all.Wait()
+}
+
+// TestPostWhileClosing: Close of a writer may come from anywhere, also in the middle of a post.
+func TestPostWhileClosing(t *testing.T) {
+	shmtest.Long(t)
+	d, q := create(t, cq.Options{Size: 1 << 12})
+	for range 300 {
+		w, err := cq.Attach(t.Context(), d, q.Name(), cq.WriterOptions{})
+		must(t, err)
+		var all sync.WaitGroup
+		all.Go(func() {
+			batch := make([]cq.Entry, 512)
+			for {
+				if _, err := w.PostBatch(batch); err == cq.ErrClosed {
+					return
+				}
+				if err := w.Post(&batch[0]); err == cq.ErrClosed {
+					return
+				}
+			}
+		})
+		time.Sleep(20 * time.Microsecond)
+		must(t, w.Close())
+		all.Wait()
+		_ = drain(t, q)
+	}
+}
+
+// TestWriterWhileClosing: neither waits for the other for ever.
+func TestWriterWhileClosing(t *testing.T) {
+	t.Parallel()
+	d := openDir(t)
+	for range 300 {
+		q, err := cq.Create(d, "closing", cq.Options{Size: 4, MaxLanes: 1, Shared: true})
+		must(t, err)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				w, err := q.Writer()
+				if errors.Is(err, cq.ErrClosed) {
+					return
+				}
+				if err == nil {
+					_ = w.Close()
+				}
+			}
+		}()
+		for {
+			if err := q.Close(); err == nil {
+				break
+			}
+		}
+		<-done
+	}
+}
+
+// TestCreditBesideReserve: room that Reserve handed out is not promised to somebody else.
+func TestCreditBesideReserve(t *testing.T) {
+	_, w := pair(t, cq.Options{Size: 8})
+	a, _, err := w.Reserve(6)
+	if err != nil || len(a) != 6 {
+		t.Fatal(len(a), err)
+	}
+	if err := w.Credit(3); err != cq.ErrFull {
+		t.Errorf("credit for room that is reserved: %v", err)
+	}
+	must(t, w.Credit(2))
+	clear(a)
+	must(t, w.Commit(6))
+	for w.Credits() > 0 {
+		must(t, w.PostCredited(&cq.Entry{}))
+	}
+}

@@ -1,0 +1,335 @@
+package cq_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/collect"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/shm"
+)
+
+var limitsReport = flag.Bool("limits.report", false,
+	"note the figures of tests at limits in testdata/reports/limits.md")
+
+const limitsHead = `# At limits: figures of the tests
+
+Made by "go test ./cq -run NAME -limits.slow 1m -limits.report", one test after the other, on
+%s. Memory is the most that a process had
+resident at any time until then, in KiB. The tests, of which the first takes less than a second with
+the others, hold memory, threads and losses to bounds.
+
+| test | figures |
+|---|---|
+`
+
+// reportLimits notes figures as the row of a test, beside the rows of the others.
+func reportLimits(t *testing.T, format string, args ...any) {
+	t.Helper()
+	text := fmt.Sprintf(format, args...)
+	t.Log(text)
+	if !*limitsReport || t.Failed() {
+		return
+	}
+	const file = "../testdata/reports/limits.md"
+	rows := map[string]string{}
+	old, _ := os.ReadFile(file)
+	for line := range strings.Lines(string(old)) {
+		if name, _, _ := strings.Cut(line, " | "); strings.HasPrefix(name, "| Test") {
+			rows[name] = line
+		}
+	}
+	rows["| "+t.Name()] = fmt.Sprintf("| %s | %s |\n", t.Name(), text)
+	page := fmt.Sprintf(limitsHead, shmtest.Machine())
+	for _, name := range slices.Sorted(maps.Keys(rows)) {
+		page += rows[name]
+	}
+	must(t, os.WriteFile(file, []byte(page), 0o644))
+}
+
+func init() { roles["confined"] = childConfined }
+
+// cgroup makes a control group of either version, in which the test can set a limit or stop
+// processes: dir holds the files of the controller.
+func cgroup(t *testing.T, controller, file string) (dir string) {
+	t.Helper()
+	roots := []string{"/sys/fs/cgroup/" + controller, "/sys/fs/cgroup/unified", "/sys/fs/cgroup"}
+	var err error
+	for _, root := range roots {
+		dir = filepath.Join(root, fmt.Sprintf("shmring-test-%d-%s", os.Getpid(), controller))
+		if err = os.Mkdir(dir, 0o700); err != nil {
+			continue
+		}
+		for name := range strings.SplitSeq(file, " ") {
+			if _, err = os.Stat(filepath.Join(dir, name)); err == nil {
+				t.Cleanup(func() {
+					eventually(t, "the group is empty", func() bool { return os.Remove(dir) == nil })
+				})
+				return dir
+			}
+		}
+		_ = os.Remove(dir)
+	}
+	shmtest.Require(t, "cgroups", err)
+	return ""
+}
+
+// set writes a file of a group, by the name that its version has.
+func set(t *testing.T, dir, names, value string) {
+	t.Helper()
+	var err error
+	for name := range strings.SplitSeq(names, " ") {
+		f, oerr := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY, 0)
+		if err = oerr; err == nil {
+			_, err = f.WriteString(value)
+			must(t, errors.Join(err, f.Close()))
+			return
+		}
+	}
+	t.Fatal(err)
+}
+
+// childConfined has little memory, and tries to make a queue that is larger.
+func childConfined() {
+	d, err := shm.OpenDir("")
+	need(err)
+	say("started")
+	var line string
+	_, _ = fmt.Scanln(&line)
+	for _, o := range []cq.Options{{Size: 1 << 20}, {Size: 1 << 22, MaxLanes: 1}} {
+		q, err := cq.Create(d, "confined", o)
+		if err == nil { // the lanes are what is large
+			var w *cq.Writer
+			if w, err = cq.Attach(context.Background(), d, "confined", cq.WriterOptions{}); err == nil {
+				need(w.Close())
+			}
+			need(q.Close())
+		}
+		var no *shm.NoSpaceError
+		say("%v %v %v", errors.Is(err, shm.ErrNoSpace), errors.As(err, &no),
+			no != nil && strings.HasPrefix(no.Where, "memory cgroup"))
+	}
+	need(createsQueue(d, cq.Options{}, func(q *cq.Queue) error {
+		return attachesTo(d, func(w *cq.Writer) error { return passes(q, w) })
+	}))
+	need(d.Close())
+	say("still here")
+}
+
+// TestMemoryCgroup: what does not fit into the control group is an error with numbers. The kernel
+// would have killed the process instead.
+func TestMemoryCgroup(t *testing.T) {
+	const limits = memoryLimit
+	group := cgroup(t, "memory", limits)
+	c := startChild(t, "confined")
+	if got := c.line(t); got != "started" {
+		t.Fatal(got)
+	}
+	set(t, group, "cgroup.procs", fmt.Sprint(c.Process.Pid))
+	set(t, group, limits, fmt.Sprint(64<<20))
+	_, err := c.in.Write([]byte("\n"))
+	must(t, err)
+	for _, want := range []string{"true true true", "true true true", "still here"} {
+		if got := c.line(t); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	_ = c.stop(t)
+}
+
+// TestFrozen: a group that is frozen is not dead. Nobody takes its queue or its lanes, its readers
+// find nothing missing, and all goes on when it thaws.
+func TestFrozen(t *testing.T) {
+	shmtest.Long(t)
+	const states = "freezer.state cgroup.freeze"
+	group := cgroup(t, "freezer", states)
+	freeze := func(on bool) {
+		words := map[bool][2]string{true: {"FROZEN", "1"}, false: {"THAWED", "0"}}[on]
+		if _, err := os.Stat(group + "/freezer.state"); err == nil {
+			set(t, group, "freezer.state", words[0])
+			return
+		}
+		set(t, group, "cgroup.freeze", words[1])
+	}
+	d := openDir(t)
+	name := queueName(t)
+	q, err := cq.Create(d, name, cq.Options{Size: 64, MaxLanes: 8})
+	must(t, err)
+	must(t, q.Detach())
+	path := filepath.Join(t.TempDir(), "log")
+	log, err := os.Create(path)
+	must(t, err)
+	defer log.Close()
+	l := &ledger{next: map[uint64]uint64{}, log: log}
+	goesOn := func(what string) {
+		seen := l.all
+		eventually(t, what, func() bool {
+			l.read(t)
+			return l.all > seen
+		})
+	}
+	reader := startChild(t, "reader", envQueue+"="+name, envLog+"="+path)
+	_ = reader.line(t)
+	writer := startChild(t, "writer", envQueue+"="+name)
+	_ = writer.line(t)
+	other := startChild(t, "writer", envQueue+"="+name)
+	_ = other.line(t)
+	t.Cleanup(func() { freeze(false) }) // before they are killed, which the frozen do not notice
+	for _, frozen := range []*child{reader, writer} {
+		goesOn("the reader reads")
+		set(t, group, "cgroup.procs", fmt.Sprint(frozen.Process.Pid))
+		freeze(true)
+		_, err := cq.Adopt(d, name, cq.Options{})
+		wantErr(t, "adopt it", err, syscall.EBUSY)
+		wantErr(t, "remove it", collect.Remove(d, name, collect.Options{}), cq.ErrBusy)
+		time.Sleep(400 * time.Millisecond) // longer than anybody waits before he looks again
+		if frozen == writer {
+			goesOn("the reader reads what others write")
+		}
+		freeze(false)
+		set(t, filepath.Dir(group), "cgroup.procs", fmt.Sprint(frozen.Process.Pid))
+		goesOn("all goes on when it thaws")
+	}
+	_, _ = writer.stop(t), other.stop(t)
+	tails := tailsOf(t, d, name)
+	eventually(t, "the reader has seen all", func() bool {
+		l.read(t)
+		return l.complete(tails)
+	})
+	reader.kill()
+	q, err = cq.Adopt(d, name, cq.Options{})
+	must(t, err)
+	closeQueue(t, q)
+}
+
+var setClock = flag.Bool("limits.clock", false,
+	"let TestClockJumps set the clock of the machine, for a second or two")
+
+// wallOffset is what the wall clock has more than the monotonic one, in ns.
+func wallOffset(t *testing.T) int64 {
+	var wall, mono unix.Timespec
+	must(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &mono))
+	must(t, unix.ClockGettime(unix.CLOCK_REALTIME, &wall))
+	return wall.Nano() - mono.Nano()
+}
+
+// jump sets the wall clock to what it has without any jump, and so many seconds more.
+func jump(offset int64, seconds int) error {
+	var mono unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &mono); err != nil {
+		return err
+	}
+	to := unix.NsecToTimespec(mono.Nano() + offset + int64(seconds)*1e9)
+	return unix.ClockSettime(unix.CLOCK_REALTIME, &to)
+}
+
+// TestClockJumps: a blocking read takes as long as it should, wherever the wall clock jumps
+// meanwhile. It runs alone, as it does that to everybody on the machine.
+func TestClockJumps(t *testing.T) {
+	if !*setClock {
+		t.Skip("sets the clock of the machine: run it alone, with -limits.clock")
+	}
+	offset := wallOffset(t)
+	shmtest.Require(t, "clock", jump(offset, 0))
+	t.Cleanup(func() { must(t, jump(offset, 0)) })
+	const far = 40 // seconds, either way
+	jumping := func() (stop func()) {
+		end, done := make(chan struct{}), make(chan error)
+		go func() {
+			for sign := far; ; sign = -sign {
+				select {
+				case <-end:
+					done <- jump(offset, 0)
+					return
+				case <-time.After(5 * time.Millisecond):
+					_ = jump(offset, sign)
+				}
+			}
+		}()
+		return func() {
+			close(end)
+			must(t, <-done)
+		}
+	}
+	q, w := pair(t, cq.Options{Spin: -1})
+	dst := make([]cq.Context, 1)
+	const wait = 150 * time.Millisecond
+	for name, read := range map[string]func() error{
+		"timeout": func() error {
+			_, err := sread(q, dst, wait)
+			return instead(err, cq.ErrTimedOut)
+		},
+		"context": func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), wait)
+			defer cancel()
+			_, err := cq.ReadContext(ctx, q, dst, cq.ReadOptions{})
+			return instead(err, context.DeadlineExceeded)
+		},
+	} {
+		stop, begin := jumping(), time.Now()
+		err := read()
+		took := time.Since(begin) // by the monotonic clock
+		stop()
+		must(t, err)
+		if took < wait || took > far/2*time.Second {
+			t.Errorf("%s: %v, want %v", name, took, wait)
+		}
+	}
+	stop := jumping()
+	for i := range uint64(50) {
+		done := later(func() { post(t, w, i, i+1) })
+		n, err := sread(q, dst, time.Minute)
+		done()
+		if n != 1 || err != nil || dst[0].Context != i {
+			t.Errorf("read %d, %v, %v", n, dst, err)
+		}
+	}
+	stop()
+}
+
+// TestTimeNamespace: processes whose monotonic clocks differ by a day share a queue, and neither is
+// taken for dead while it lives, nor for living when it is dead.
+func TestTimeNamespace(t *testing.T) {
+	d, q := create(t, cq.Options{Size: 8, MaxLanes: 1, Format: cq.FormatTagged, Spin: -1})
+	buf := make([]cq.Tagged, 8)
+	for _, day := range []string{"86400", "-5"} {
+		cmd := shmtest.Child(t, "writer", envQueue+"="+q.Name())
+		shmtest.Unshared(t, "timens", cmd, "--time", "--monotonic", day, "--boottime", day,
+			"--fork", "--kill-child")
+		c := start(t, cmd)
+		if got := c.line(t); got != "lane 1" {
+			t.Fatal(got)
+		}
+		for next := uint64(0); next < 100; {
+			n, err := sread(q, buf, time.Minute)
+			must(t, err)
+			for _, e := range buf[:n] {
+				if e.Data != ^e.Tag {
+					t.Fatalf("%+v", e)
+				}
+			}
+			next += uint64(n)
+		}
+		_, err := cq.Attach(t.Context(), d, q.Name(), cq.WriterOptions{})
+		wantErr(t, "attach while it lives", err, cq.ErrLanes)
+		c.kill() // and with it its child
+		eventually(t, fmt.Sprint("its lane is free, ", day), func() bool {
+			w, err := cq.Attach(t.Context(), d, q.Name(), cq.WriterOptions{})
+			return err == nil && w.Close() == nil
+		})
+		_ = drain(t, q)
+	}
+}

@@ -1,0 +1,200 @@
+package cq
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/shm"
+)
+
+// starvedHome is a queue's directory in a process that has no descriptor left.
+type starvedHome struct {
+	home
+	starved bool
+}
+
+func (h *starvedHome) openLane(bit int) (*shm.Object, error) {
+	if h.starved {
+		return nil, syscall.EMFILE
+	}
+	return h.home.openLane(bit)
+}
+
+// TestMournStarved: lanes that could not be opened for want of descriptors are looked at as soon as
+// there are some, though no lane comes or goes meanwhile.
+func TestMournStarved(t *testing.T) {
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := dirOfItsOwn(t, "starved")
+	q, err := Create(d, "q", Options{Size: 4})
+	must(err)
+	w, err := Attach(t.Context(), d, "q", WriterOptions{})
+	must(err)
+	h := &starvedHome{home: q.home, starved: true}
+	q.home = h
+	early := newLaneMourner(&q.core, 1) // nothing is seen
+	h.starved = false
+	late := newLaneMourner(&q.core, 2)
+	w2, err := Attach(t.Context(), d, "q", WriterOptions{})
+	must(err)
+	h.starved = true
+	for _, m := range []*laneMourner{early, late} {
+		m.find(false)
+		if m.lanes[2] != nil {
+			t.Fatal("opened without a descriptor")
+		}
+	}
+	h.starved = false
+	for _, m := range []*laneMourner{early, late} {
+		m.find(false)
+		if m.lanes[1] == nil || m.lanes[2] == nil {
+			t.Errorf("lanes %v after there are descriptors", m.lanes)
+		}
+		// What was there before the mourner has only its last writer for news.
+		if old := m.old[1]; old != (m == early) {
+			t.Errorf("row 1 is old: %v", old)
+		}
+		if m.old[3] {
+			t.Error("a row without a lane is old")
+		}
+		m.close(nil)
+	}
+	must(w.Close())
+	must(w2.Close())
+	must(q.Close())
+}
+
+// TestSeatDeathOutlivesFailedOpen: an open that fails for want of descriptors, wherever, does not
+// take back what the row says of the one who died in that seat.
+func TestSeatDeathOutlivesFailedOpen(t *testing.T) {
+	c, _, dead := seatRig(t)
+	row := &c.words.Rows[1] // the next seat
+	row.SitDown(100, dead)
+	m := newCounterMourner(c)
+	defer m.close(nil)
+	var had unix.Rlimit
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(unix.Getrlimit(unix.RLIMIT_NOFILE, &had))
+	limit := func(n uint64) {
+		must(unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: had.Max}, nil))
+	}
+	defer limit(had.Cur)
+	fd := c.ObjectFD()
+	failed := 0
+	for n := uint64(3); ; n++ {
+		limit(n)
+		next, err := OpenCounterFD(fd, CounterOptions{Wait: WaitFD})
+		limit(had.Cur)
+		if err == nil {
+			must(next.Close())
+			break
+		}
+		failed++
+		if !errors.Is(err, syscall.EMFILE) || n > had.Cur {
+			t.Fatalf("with %d descriptors: %v", n, err)
+		}
+		if row.Mark.Load() != 100 && row.FormerMark.Load() != 100 {
+			t.Fatalf("with %d descriptors the death is gone: %v", n, err)
+		}
+	}
+	if failed == 0 || row.FormerMark.Load() != 100 {
+		t.Errorf("%d failed, and then the record has %d", failed, row.FormerMark.Load())
+	}
+}
+
+// TestSeatOfClosedIsNobodys: a handle that is closed takes its row back, also if nothing can be
+// mapped any more.
+func TestSeatOfClosedIsNobodys(t *testing.T) {
+	c, _, _ := seatRig(t)
+	m := newCounterMourner(c)
+	defer m.close(nil)
+	other, err := OpenCounterFD(c.ObjectFD(), CounterOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mark := c.words.Rows[1].Mark.Load(); mark == 0 {
+		t.Fatal("it has no row")
+	}
+	if err := other.obj.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	if mark := c.words.Rows[1].Mark.Load(); mark != 0 {
+		t.Errorf("the row is still that of %d", mark)
+	}
+	c.words.Rows[1].SitDown(100, shm.Self())
+	wantNews(t, "closed", m, 0, 0)
+}
+
+// TestTurnIsNoDelay: while a writer waits for one of its user who is stopped in the middle of
+// attaching, its own time to attach does not run: two of those would use it up, though there is
+// room.
+func TestTurnIsNoDelay(t *testing.T) {
+	q, err := CreateAnonymous(t.Name(), Options{Size: 4, MaxLanes: 2, Spin: -1, Trust: CrossUser})
+	noError(t, err)
+	h := q.home.(*memfdHome)
+	done, err := h.turns.take(t.Context(), os.Geteuid())
+	noError(t, err)
+	at := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"}
+	l, err := net.ListenUnix("unix", at)
+	noError(t, err)
+	served, attached := make(chan error, 1), make(chan error, 1)
+	go func() { served <- q.Serve(l, nil) }()
+	go func() {
+		conn, err := net.DialUnix("unix", nil, at)
+		if err == nil {
+			var w *Writer
+			w, err = AttachConn(t.Context(), conn, WriterOptions{Trust: CrossUser})
+			if err == nil {
+				err = w.Close()
+			}
+			err = errors.Join(err, conn.Close())
+		}
+		attached <- err
+	}()
+	for waits := false; !waits; time.Sleep(time.Millisecond) {
+		select {
+		case err := <-attached:
+			t.Fatalf("it did not wait: %v", err)
+		default:
+		}
+		h.turns.mu.Lock()
+		waits = h.turns.users[os.Geteuid()].here == 2
+		h.turns.mu.Unlock()
+	}
+	h.mu.Lock()
+	for m := range h.meetings {
+		if until, is := m.Context().Deadline(); is || m.Limited() {
+			t.Errorf("it is waited for until %v", until)
+		}
+	}
+	if n := len(h.meetings); n != 1 {
+		t.Errorf("%d rendezvous", n)
+	}
+	h.mu.Unlock()
+	done()
+	noError(t, <-attached)
+	noError(t, l.Close())
+	if err := <-served; !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+	noError(t, q.Close())
+}
