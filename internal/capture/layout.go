@@ -89,11 +89,7 @@ type memory struct {
 
 func lay(obj *shm.Object) (m memory, err error) {
 	h := obj.Header()
-	c, err := kind.StoredCapture(h)
-	if errors.Is(err, shm.ErrCorrupt) {
-		err = &shm.Error{Pkg: "capture", Op: "open", Name: obj.Name(), Field: "attributes", Got: err,
-			Want: "what a capture writes", Err: shm.ErrCorrupt}
-	}
+	c, err := kind.StoredCapture(obj.Name(), h)
 	if err != nil {
 		return m, err
 	}

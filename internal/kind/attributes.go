@@ -1,6 +1,7 @@
 package kind
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -121,7 +122,7 @@ func (c codec[T]) take(h shm.Header) (t T, err error) {
 		wrong = append(wrong, fmt.Sprintf("%s %d, possible is %v", a.Name, got, a.Bound))
 	})
 	if len(wrong) > 0 {
-		return t, fmt.Errorf("%w: %s", shm.ErrCorrupt, strings.Join(wrong, "; "))
+		return t, errors.New(strings.Join(wrong, "; "))
 	}
 	for i, f := range c {
 		v := h.Attrs[i]

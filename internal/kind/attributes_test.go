@@ -44,8 +44,11 @@ var stored = map[shm.Kind]func(shm.Header) error{
 	shm.KindEvents:    func(h shm.Header) error { _, err := StoredQueue("t", "t", h); return err },
 	shm.KindCounter:   func(h shm.Header) error { _, err := StoredCounter("t", "t", h); return err },
 	shm.KindAddresses: func(h shm.Header) error { _, err := StoredAddresses("t", "t", h); return err },
-	shm.KindUMEM:      func(h shm.Header) error { _, err := takeUMEM(h); return err },
-	shm.KindCapture:   func(h shm.Header) error { _, err := StoredCapture(h); return err },
+	shm.KindUMEM: func(h shm.Header) error {
+		_, err := storedUMEM("t", h, make([]byte, h.Sections[0].Length))
+		return err
+	},
+	shm.KindCapture: func(h shm.Header) error { _, err := StoredCapture("t", h); return err },
 }
 
 // TestAttributes: of every kind the attributes that it writes are possible, and none that is beyond

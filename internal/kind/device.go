@@ -62,8 +62,8 @@ func (u UMEM) Check() error {
 func takeUMEM(h shm.Header) (UMEM, error) {
 	u, err := umemCodec.take(h)
 	if err == nil && u.ChunkBytes&(u.ChunkBytes-1) != 0 && !u.Unaligned {
-		err = fmt.Errorf("%w: chunks of %d bytes are no power of two, and not unaligned",
-			shm.ErrCorrupt, u.ChunkBytes)
+		err = fmt.Errorf("chunks of %d bytes, possible are %d and %d, or between if Unaligned",
+			u.ChunkBytes, MinChunkBytes, MaxChunkBytes)
 	}
 	return u, err
 }
@@ -82,9 +82,13 @@ func StoredUMEM(obj *shm.Object) (u UMEM, err error) {
 	if err != nil {
 		return u, err
 	}
+	return storedUMEM(obj.Name(), h, mem)
+}
+
+func storedUMEM(name string, h shm.Header, mem []byte) (u UMEM, err error) {
 	refuse := func(field string, got, want any) (UMEM, error) {
-		return u, &shm.Error{Pkg: "xdp", Op: "open", Name: obj.Name(), Field: field, Got: got,
-			Want: want, Err: shm.ErrCorrupt}
+		return u, &shm.Error{Pkg: "xdp", Op: "open", Name: name, Field: field, Got: got, Want: want,
+			Err: shm.ErrCorrupt}
 	}
 	if u, err = takeUMEM(h); err != nil {
 		return refuse("attributes", err, "what NewUMEM writes")
@@ -117,11 +121,15 @@ var captureCodec = codec[Capture]{
 func (c Capture) Put(s *shm.Spec) { captureCodec.put(s, c) }
 
 // StoredCapture returns them, bounded.
-func StoredCapture(h shm.Header) (Capture, error) {
-	if err := h.CheckKind(shm.KindCapture); err != nil {
-		return Capture{}, err
+func StoredCapture(name string, h shm.Header) (c Capture, err error) {
+	if err = h.CheckKind(shm.KindCapture); err != nil {
+		return c, err
 	}
-	return captureCodec.take(h)
+	if c, err = captureCodec.take(h); err != nil {
+		return c, &shm.Error{Pkg: "capture", Op: "open", Name: name, Field: "attributes", Got: err,
+			Want: "what a capture writes", Err: shm.ErrCorrupt}
+	}
+	return c, nil
 }
 
 // Sections of the status page that the server of a device writes for an application.
