@@ -258,7 +258,7 @@ func Relays(q *Queue, bit int) bool {
 	h := q.home.(*memfdHome)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.lanes[bit].att.relay != nil
+	return h.lanes[bit].att.silence != nil
 }
 
 // Steps of a rendezvous, and the descriptors that come with them.

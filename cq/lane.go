@@ -328,10 +328,10 @@ type attachment struct {
 	bit     int // its row
 	words   *kind.LaneWords
 	peer    *place.Peer
-	pipe    int             // reading end of the one that raises the queue's descriptor, or -1
-	relay   *doorbell.Relay // under memfdHome.mu
-	mourned bool            // its death was noted; under memfdHome.mu
-	muted   bool            // it was given up: nobody listens any more; under memfdHome.mu
+	pipe    int    // reading end of the one that raises the queue's descriptor, or -1
+	silence func() // ends passing its rings on; nil while nobody does; under memfdHome.mu
+	mourned bool   // its death was noted; under memfdHome.mu
+	muted   bool   // it was given up: nobody listens any more; under memfdHome.mu
 }
 
 // ended reports that the writer does not post any more: it has left the lane, or is proved dead.
@@ -342,9 +342,8 @@ func (a *attachment) ended() bool {
 
 // listen passes the lane's rings on to those who cannot sleep on its word.
 func (a *attachment) listen(bell *doorbell.Bell, bit int) {
-	if a.relay == nil && !a.muted {
-		a.relay = doorbell.NewRelay(&a.words.Rung, a.words.Tail.Load,
-			func() { bell.Forward(bit) })
+	if a.silence == nil && !a.muted {
+		a.silence = bell.Forward(bit, &a.words.Rung, a.words.Tail.Load)
 	}
 }
 
@@ -360,13 +359,17 @@ func (q *core) mute(a *attachment) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	a.muted = true
-	a.relay.Close()
-	a.relay = nil
+	if a.silence != nil {
+		a.silence()
+		a.silence = nil
+	}
 }
 
 // close gives everything back but the object. It waits for the peer's notices to be handled.
 func (a *attachment) close() {
-	a.relay.Close()
+	if a.silence != nil {
+		a.silence()
+	}
 	a.peer.Close()
 	if a.pipe >= 0 {
 		shm.CloseFDs([]int{a.pipe})

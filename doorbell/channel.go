@@ -201,7 +201,7 @@ func (c *Channel) Get(w Wait) (ChannelEvent, bool, error) {
 
 // TryGet is Get that does not wait.
 func (c *Channel) TryGet() (ChannelEvent, bool, error) {
-	sweepRelays()
+	passAll()
 	c.d.mu.Lock()
 	c.d.takeLocked() // C1
 	closed, described := c.closed, c.desc != nil

@@ -52,10 +52,10 @@
 //
 // What is slept on is the count that was heard last, never one loaded since. Q6 ends a sleep for
 // which Q7 comes too early: the first count may have been heard before the arming. A reader with
-// a queue of its own sleeps on the words itself; for goroutines that share one, sets and channels a
-// [Relay] listens, and rings in place of the producer. A queue's descriptor nests a pipe for each
-// lane. Whoever rings often for nothing is not listened to for a while, up to 128 ms at a time, so
-// that the work which a hostile producer makes is bounded. Producers pay for order here.
+// a queue of its own sleeps on the words itself; for goroutines that share one, sets and channels
+// [Bell.Forward] listens, and rings in place of the producer. A queue's descriptor nests a pipe for
+// each lane. Whoever rings often for nothing is not listened to for a while, up to 128 ms at a
+// time, so that the work which a hostile producer makes is bounded. Producers pay for order here.
 //
 // # Domain
 //
@@ -95,7 +95,7 @@
 //	words, counterbell     the words in shared memory
 //	ringer                 the producer's half
 //	bell, reconfigure      the reader's half: which lanes can have something
-//	sleep, futex, crowd    how a reader sleeps; more sleepers than threads
+//	sleep, futex, sleepers how a reader sleeps; more sleepers than threads
 //	domain, set, channel   many queues at once; keeper: their descriptors
-//	eventfd, pipe, listen  descriptors to wait on; relay: producers of other users
+//	eventfd, pipe, listen  descriptors to wait on; producers of other users
 package doorbell

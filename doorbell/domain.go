@@ -149,7 +149,7 @@ func (x *watcher) all() {
 
 // take is S1: the domain's bits go to everybody who has them in its mask, in one critical section.
 func (d *Domain) take() {
-	sweepRelays()
+	passAll()
 	d.mu.Lock()
 	d.takeLocked()
 	d.mu.Unlock()

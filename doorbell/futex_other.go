@@ -39,7 +39,7 @@ func waitMany(words []watched, deadlineNs int64) error {
 	return nil
 }
 
-func sweepRelays() {}
+func passAll() {}
 
 // HasWaitMany reports that the system has no futex.
 func HasWaitMany() error { return errors.ErrUnsupported }
@@ -47,11 +47,5 @@ func HasWaitMany() error { return errors.ErrUnsupported }
 // writeByte reports that the system is not supported.
 func writeByte(int) error { return errors.ErrUnsupported }
 
-// Relay listens to a producer of another user; this system has none.
-type Relay struct{}
-
-// NewRelay returns a relay that passes nothing on.
-func NewRelay(*atomic.Uint32, func() uint64, func()) *Relay { return nil }
-
-// Close does nothing.
-func (*Relay) Close() {}
+// Forward passes nothing on: this system has no producers of other users.
+func (*Bell) Forward(int, *atomic.Uint32, func() uint64) (stop func()) { return func() {} }

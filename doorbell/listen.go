@@ -117,7 +117,7 @@ func (b *Bell) listensToParked() bool {
 }
 
 // doze is R8. The reader of a queue that is not shared sleeps on its lanes' words itself; in a
-// shared one a relay rings the queue's own word for them.
+// shared one Forward rings the queue's own word for them.
 func (b *Bell) doze(e uint32, deadlineNs int64) {
 	if b.shared || len(b.listened) == 0 { // in this order: others may change the list of a shared one
 		wait(b.hints.epoch, e, deadlineNs)
@@ -137,9 +137,8 @@ func (b *Bell) doze(e uint32, deadlineNs int64) {
 	_ = waitMany(words, deadlineNs)
 }
 
-// Forward is what a relay does for a producer of another user that rang: P3 to P7. It may be called
-// from anywhere.
-func (b *Bell) Forward(bit int) {
+// ringFor rings for a producer of another user: P3 to P7. It may be called from anywhere.
+func (b *Bell) ringFor(bit int) {
 	mark(b.hints.ready, bit)
 	crash.At(crash.RelayMarked)
 	w := b.arm.Word.Load()

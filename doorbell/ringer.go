@@ -137,8 +137,8 @@ func (r *Ringer) ring(row, tail uint64, holds Holds) (woke bool) {
 
 // ringOwn is what a producer does in place of P3 to P7 whose reader is another user's: everything
 // it writes is its own. Wakes are muted, by the sequence number of an arming for which it has rung,
-// only while nobody but the reader itself may sleep on the word: a relay is not armed, it always
-// listens.
+// only while nobody but the reader itself may sleep on the word: a forwarder is not armed, it
+// always listens.
 func (r *Ringer) ringOwn(tail uint64, holds Holds) (woke bool) {
 	crash.At(crash.OthersParked)
 	r.rung.Add(1) // Q3; pairs with the load in Bell.hear (H1), and with R8
@@ -147,8 +147,8 @@ func (r *Ringer) ringOwn(tail uint64, holds Holds) (woke bool) {
 	if w&armFlags == 0 {
 		return false
 	}
-	relayed := w&armDom != 0 || notifyOf(w) != NotifyNone
-	if !relayed && w&armThr != 0 && holds&HoldsError == 0 && tail < r.row.Index.Load() {
+	others := w&armDom != 0 || notifyOf(w) != NotifyNone
+	if !others && w&armThr != 0 && holds&HoldsError == 0 && tail < r.row.Index.Load() {
 		return false
 	}
 	seq := rangBit | uint64(uint32(w))
@@ -160,7 +160,7 @@ func (r *Ringer) ringOwn(tail uint64, holds Holds) (woke bool) {
 		crash.At(crash.OthersPiped)
 		woke = true
 	}
-	if relayed || w&armDirect != 0 && fresh {
+	if others || w&armDirect != 0 && fresh {
 		// Once more, behind the load of armed: the reader may have heard the first already and be
 		// about to sleep, and this wake would find nobody while it mutes the next.
 		r.rung.Add(1) // Q6

@@ -129,7 +129,7 @@ func (s *Set) Poll(dst []int) ([]int, error) {
 
 // poll is S1 and S2.
 func (s *Set) poll(dst []int) ([]int, error) {
-	sweepRelays()
+	passAll()
 	s.d.mu.Lock()
 	s.d.takeLocked()
 	closed, begin := s.closed, s.next

@@ -59,7 +59,7 @@ const (
 	OthersAgain   // the ring is counted once more, who sleeps on it is not woken (Q6)
 	OthersWoken   // all are woken, the ring is not noted (Q7)
 
-	// A reader listens to writers of other users (doorbell, listen.go, relay_linux.go and
+	// A reader listens to writers of other users (doorbell, listen.go, sleepers_linux.go and
 	// pipe_linux.go).
 	OthersHeard // a ring was heard and will not be again, the lane is not marked (H1)
 	PipeEmptied // a lane's pipe is empty, and not watched again

@@ -19,9 +19,9 @@ func threads(t *testing.T) int {
 	return len(names)
 }
 
-// TestCrowd lets many goroutines sleep, some on one word and some on words of their own: they take
-// few threads, each is woken by a change of its word, and none by another's for good.
-func TestCrowd(t *testing.T) {
+// TestSharedThreads lets many goroutines sleep, some on one word and some on words of their own:
+// they take few threads, each is woken by a change of its word, and none by another's for good.
+func TestSharedThreads(t *testing.T) {
 	const sleepers, words = 1000, 300
 	var word [words]atomic.Uint32
 	var awake [words]atomic.Int32
@@ -37,19 +37,13 @@ func TestCrowd(t *testing.T) {
 		})
 	}
 	for range 60_000 {
-		crowds.mu.Lock()
-		n := 0
-		for _, c := range crowds.list {
-			n += len(c.members)
-		}
-		crowds.mu.Unlock()
-		if n == sleepers-soloWaiters {
+		if n := waiters.n.Load(); n == sleepers-soloWaiters {
 			break
 		}
 		time.Sleep(time.Millisecond)
 	}
-	// A thread for each crowd, and some that the runtime keeps for system calls.
-	if n, most := threads(t)-before, soloWaiters+2*(sleepers/crowdSize+1)+16; n > most {
+	// A thread for each perThread, and some that the runtime keeps for system calls.
+	if n, most := threads(t)-before, soloWaiters+2*(sleepers/perThread+1)+16; n > most {
 		t.Errorf("%d sleepers take %d threads, want at most %d", sleepers, n, most)
 	}
 	for at := range word {
@@ -66,50 +60,49 @@ func TestCrowd(t *testing.T) {
 	}
 	all.Wait()
 	for range 60_000 {
-		crowds.mu.Lock()
-		n := len(crowds.list)
-		crowds.mu.Unlock()
+		waiters.mu.Lock()
+		n := len(waiters.threads)
+		waiters.mu.Unlock()
 		if n == 0 {
 			return
 		}
 		time.Sleep(time.Millisecond)
 	}
-	t.Error("a crowd without members lives on")
+	t.Error("a thread without sleepers lives on")
 }
 
-// TestCrowdDeadline: a deadline ends a wait in a crowd, and the crowd forgets the word.
-func TestCrowdDeadline(t *testing.T) {
+// TestSharedDeadline: a deadline ends a wait in a shared thread, which forgets the word.
+func TestSharedDeadline(t *testing.T) {
 	var word, other atomic.Uint32
 	stay := make(chan struct{})
 	go func() {
-		waitInCrowd(&other, 0, 0)
+		waitShared(&other, 0, 0)
 		close(stay)
 	}()
 	for range 20 {
 		begin := spin.Now()
-		waitInCrowd(&word, 0, begin+int64(2*time.Millisecond))
+		waitShared(&word, 0, begin+int64(2*time.Millisecond))
 		if spin.Now()-begin < int64(2*time.Millisecond) {
 			t.Error("woken before its deadline")
 		}
 	}
-	waitInCrowd(&word, 1, 0) // it has changed already
+	waitShared(&word, 1, 0) // it has changed already
 	other.Store(1)
 	wakeAll(&other)
 	<-stay
 }
 
-// TestCrowdUnknown: where the kernel has no such call everybody waits alone.
-func TestCrowdUnknown(t *testing.T) {
+// TestSharedUnknown: where the kernel has no such call everybody waits alone.
+func TestSharedUnknown(t *testing.T) {
 	var word atomic.Uint32
-	c := joinCrowd(&crowdMember{word: &word, woke: make(chan struct{}, 1)})
-	noCrowds.Store(true)
-	defer noCrowds.Store(false)
-	m := &crowdMember{word: &word, woke: make(chan struct{}, 1)}
-	joinCrowd(m)
-	c.disband()
-	c.change.Add(1)
-	wakeAll(&c.change)
-	<-m.woke
+	there, comes := &waiter{word: &word, woke: make(chan struct{}, 1)},
+		&waiter{word: &word, woke: make(chan struct{}, 1)}
+	waiters.join(there)
+	noSharing.Store(true)
+	defer noSharing.Store(false)
+	waiters.join(comes)
+	<-there.woke
+	<-comes.woke
 	soloNow.Add(soloWaiters)
 	defer soloNow.Add(-soloWaiters)
 	wait(&word, 0, spin.Now()+int64(time.Millisecond))
