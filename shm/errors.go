@@ -110,8 +110,8 @@ type BusyError struct {
 // Error names the owner.
 func (e *BusyError) Error() string {
 	if e.Released {
-		return fmt.Sprintf("shm: claim %q: its owner has left it, and its lock is held for a moment by "+
-			"who takes it over or removes it, or by who has a seat; try again", e.Name)
+		return fmt.Sprintf("shm: claim %q: its owner has left it, and its lock is held: for a moment "+
+			"by a process that takes it over or removes it, or by one with a seat; try again", e.Name)
 	}
 	if e.PID == 0 {
 		return fmt.Sprintf("shm: claim %q: owned by a living process; stop it first", e.Name)

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/shmring/shmring/ctl"
 )
 
 // documents are the pages that people read, by their paths in the repository, with their text.
@@ -165,6 +167,16 @@ func TestPackagesNameTheirFiles(t *testing.T) {
 	}
 	if lists < 8 {
 		t.Errorf("only %d packages list their files", lists)
+	}
+}
+
+// TestOperationsHasEveryState: what shmctl calls the state of something is explained.
+func TestOperationsHasEveryState(t *testing.T) {
+	text := documents(t)["docs/operations.md"]
+	for _, state := range ctl.States() {
+		if state != ctl.StateOpen && !strings.Contains(text, "\n| `"+state+"` | ") {
+			t.Errorf("nothing says what to do about %q", state)
+		}
 	}
 }
 
