@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
@@ -36,6 +35,8 @@ type AddressOptions struct {
 	// UserID allows SetUserID and InsertIDs (FI_AV_USER_ID).
 	UserID   bool
 	Lifetime Lifetime
+	// Existing keeps OpenAddresses from making a vector.
+	Existing bool
 	// UserContext is the vector's own context (of fi_av_open), returned by
 	// AddressVector.UserContext.
 	UserContext any
@@ -74,38 +75,22 @@ type AddressVector struct {
 
 // CreateAddresses makes an address vector and becomes its owner (fi_av_open). A vector of that name
 // that exists is fs.ErrExist (EEXIST), unless it is ephemeral and its owner provably dead: then it
-// is removed first. Names are shared with queues.
-func CreateAddresses(d *shm.Dir, name string, o AddressOptions) (*AddressVector, error) {
+// is removed first. One that is [Unnamed] goes with its last process. Other errors are ErrInvalid
+// and those of creating shared memory. It may be called from anywhere.
+func CreateAddresses(p Place, o AddressOptions) (*AddressVector, error) {
 	const op = "create addresses"
-	r, err := o.resolve(op, name)
+	if err := p.creates(op, placeNamed|placeUnnamed, o.Existing); err != nil {
+		return nil, err
+	}
+	r, err := o.resolve(op, p.name)
 	if err != nil {
 		return nil, err
 	}
-	obj, err := collect.Create(d, name, r.spec(name), openAddressState)
+	obj, err := p.make(r.spec(p.name), openAddressState)
 	if err != nil {
-		return nil, failed(op, name, err)
+		return nil, failed(op, p.name, err)
 	}
-	return newAddresses(obj, name, r, true, true)
-}
-
-// CreateAnonymousAddresses makes a vector without a name in the file system; other processes open
-// it by descriptor, see [AddressVector.ObjectFD]. The name shows in /proc. It goes with its last
-// process. Errors are ErrInvalid and those of creating shared memory.
-func CreateAnonymousAddresses(name string, o AddressOptions) (*AddressVector, error) {
-	const op = "create addresses"
-	r, err := o.resolve(op, name)
-	if err != nil {
-		return nil, err
-	}
-	obj, err := shm.CreateMemfd(r.spec(name), openAddressState)
-	if err != nil {
-		return nil, failed(op, name, err)
-	}
-	if err := obj.Seal(shm.SealShrink | shm.SealGrow | shm.SealSeal); err != nil {
-		_ = obj.Close()
-		return nil, failed(op, name, err)
-	}
-	return newAddresses(obj, name, r, true, false)
+	return newAddresses(obj, p.name, r, true, p.form == placeNamed)
 }
 
 func openAddressState(obj *shm.Object) error {
@@ -116,52 +101,55 @@ func openAddressState(obj *shm.Object) error {
 	return err
 }
 
-// AdoptAddresses becomes the owner of a vector that exists and has no living owner; a living one is
-// a [*shm.BusyError]. Addresses keep their indices. Fields of want that are not zero must agree
-// with how the vector was created, else ErrInvalid; Check and UserContext are this process's own.
-// Other errors are fs.ErrNotExist, shm.ErrKind for another kind of object, ErrClosed for a vector
-// that its owner destroyed, ErrCorrupt, and those of opening shared memory.
-func AdoptAddresses(d *shm.Dir, name string, want AddressOptions) (*AddressVector, error) {
+// OpenAddresses becomes the owner of a vector that exists and has no living owner, or makes one
+// (fi_av_open); a living owner is a [*shm.BusyError]. Addresses keep their indices. Of a vector
+// that exists, fields of o that are not zero must agree with how it was created, else ErrInvalid;
+// Check and UserContext are this process's own. Other errors are shm.ErrKind for another kind of
+// object, ErrCorrupt, those of CreateAddresses and of opening shared memory, and ErrBusy if others
+// create and destroy it all the time. With Existing none is made: what is not there is
+// fs.ErrNotExist, and a vector that its owner just destroys ErrClosed. It may be called from
+// anywhere.
+func OpenAddresses(p Place, o AddressOptions) (*AddressVector, error) {
+	return openEither(p, o.Existing, func() (*AddressVector, error) { return adoptAddresses(p, o) },
+		func() (*AddressVector, error) { return CreateAddresses(p, o) })
+}
+
+func adoptAddresses(p Place, want AddressOptions) (*AddressVector, error) {
 	const op = "adopt addresses"
-	obj, err := d.Open(name, shm.ReadWrite)
+	obj, err := p.dir.Open(p.name, shm.ReadWrite)
 	if err != nil {
-		return nil, failed(op, name, err)
+		return nil, failed(op, p.name, err)
 	}
-	o, err := storedAddresses(op, name, obj.Header())
+	o, err := storedAddresses(op, p.name, obj.Header())
 	if err == nil {
-		err = want.agrees(op, name, o)
+		err = want.agrees(op, p.name, o)
 	}
 	if err == nil {
-		err = obj.Claim(func() error { return kind.RefuseClosed(op, name, obj) })
+		err = obj.Claim(func() error { return kind.RefuseClosed(op, p.name, obj) })
 	}
 	if err != nil {
 		_ = obj.Close()
-		return nil, failed(op, name, err)
+		return nil, failed(op, p.name, err)
 	}
 	o.Check, o.UserContext = want.Check, want.UserContext
-	return newAddresses(obj, name, o, true, true)
+	return newAddresses(obj, p.name, o, true, true)
 }
 
-// OpenAddresses opens a vector that another process owns, to look things up in it (a shared AV,
-// opened with FI_READ). It sees every change as soon as it is made, and needs no living owner.
-// Errors are fs.ErrNotExist, shm.ErrKind for another kind of object, ErrClosed for a vector that
-// its owner destroyed, ErrCorrupt, and those of opening shared memory.
-func OpenAddresses(d *shm.Dir, name string) (*AddressVector, error) {
-	obj, err := d.Open(name, shm.ReadOnly)
-	if err != nil {
-		return nil, failed("open addresses", name, err)
+// AttachAddresses opens a vector that another process owns, [Named] or [FromFD], to look things up
+// in it (a shared AV, opened with FI_READ). It sees every change as soon as it is made, and needs
+// no living owner. Errors are fs.ErrNotExist, shm.ErrKind for another kind of object, ErrClosed for
+// a vector that its owner destroyed, ErrCorrupt, ErrInvalid, and those of opening shared memory. It
+// may be called from anywhere.
+func AttachAddresses(p Place) (*AddressVector, error) {
+	const op = "open addresses"
+	if err := p.only(op, placeNamed|placeFromFD); err != nil {
+		return nil, err
 	}
-	return openAddresses(obj, name, true)
-}
-
-// OpenAddressesFD is OpenAddresses with a descriptor, which stays the caller's. Errors are the
-// same.
-func OpenAddressesFD(fd int, name string) (*AddressVector, error) {
-	obj, err := shm.OpenFD(fd, name, shm.ReadOnly)
+	obj, name, err := p.find(op)
 	if err != nil {
-		return nil, failed("open addresses", name, err)
+		return nil, err
 	}
-	return openAddresses(obj, name, false)
+	return openAddresses(obj, name, p.form == placeNamed)
 }
 
 func openAddresses(obj *shm.Object, name string, named bool) (*AddressVector, error) {
@@ -211,7 +199,7 @@ func (v *AddressVector) Close() error {
 	})
 }
 
-// Detach leaves the vector, with all addresses, to a successor, which finds it with AdoptAddresses.
+// Detach leaves the vector, with all addresses, to a successor, which finds it with OpenAddresses.
 // All else, and its errors, are as with Close.
 func (v *AddressVector) Detach() error {
 	return v.end("detach", func() error { return nil })
@@ -246,7 +234,7 @@ func (v *AddressVector) Name() string { return v.name }
 func (v *AddressVector) FID() FID { return v.fid }
 
 // ObjectFD returns the descriptor by which another process opens the vector, with
-// [OpenAddressesFD]: send it with [shm.SendFDs]. It stays the vector's, and is -1 after Close.
+// [FromFD]: send it with [shm.SendFDs]. It stays the vector's, and is -1 after Close.
 func (v *AddressVector) ObjectFD() int {
 	if !v.guard.enterAny() {
 		return -1

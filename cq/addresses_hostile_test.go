@@ -65,10 +65,10 @@ func TestHostileAddresses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := openDir(t)
-			v, err := cq.CreateAddresses(d, queueName(t), cq.AddressOptions{Count: 16})
+			v, err := cq.CreateAddresses(cq.Named(d, queueName(t)), cq.AddressOptions{Count: 16})
 			must(t, err)
 			insert(t, v, sockaddrs(0, 10)...)
-			r, err := cq.OpenAddresses(d, v.Name())
+			r, err := cq.AttachAddresses(cq.Named(d, v.Name()))
 			must(t, err)
 			defer r.Close()
 			do(addressMemory(t, d, v.Name()))
@@ -79,7 +79,7 @@ func TestHostileAddresses(t *testing.T) {
 			_ = v.Remove(3, 5)
 			_ = v.Remove(2)
 			must(t, v.Detach())
-			v, err = cq.AdoptAddresses(d, v.Name(), cq.AddressOptions{})
+			v, err = cq.OpenAddresses(cq.Named(d, v.Name()), cq.AddressOptions{Existing: true})
 			must(t, err)
 			wantWhole(t, v)
 			wantSound(t, v)
@@ -195,7 +195,7 @@ func FuzzAddresses(f *testing.F) {
 		f.Fatal(err)
 	}
 	defer d.Close()
-	v, err := cq.CreateAddresses(d, "seed", cq.AddressOptions{Count: 4})
+	v, err := cq.CreateAddresses(cq.Named(d, "seed"), cq.AddressOptions{Count: 4})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -209,9 +209,9 @@ func FuzzAddresses(f *testing.F) {
 	f.Add([]byte{3}, []byte{}, []byte{})
 	f.Fuzz(func(t *testing.T, words, rows, index []byte) {
 		d := openDir(t)
-		v, err := cq.CreateAddresses(d, "fuzz", cq.AddressOptions{Count: 4})
+		v, err := cq.CreateAddresses(cq.Named(d, "fuzz"), cq.AddressOptions{Count: 4})
 		must(t, err)
-		r, err := cq.OpenAddresses(d, "fuzz")
+		r, err := cq.AttachAddresses(cq.Named(d, "fuzz"))
 		must(t, err)
 		inWords, inRows, inIndex := addressMemory(t, d, "fuzz")
 		copy(inWords[:64], words)
@@ -223,7 +223,7 @@ func FuzzAddresses(f *testing.F) {
 		_ = v.Remove(1)
 		binary.LittleEndian.PutUint64(inWords, 1) // or it says that it was closed
 		must(t, v.Detach())
-		v, err = cq.AdoptAddresses(d, "fuzz", cq.AddressOptions{})
+		v, err = cq.OpenAddresses(cq.Named(d, "fuzz"), cq.AddressOptions{Existing: true})
 		must(t, err)
 		lookAround(t, r)
 		wantSound(t, v)
@@ -234,7 +234,7 @@ func FuzzAddresses(f *testing.F) {
 
 func BenchmarkResolve(b *testing.B) {
 	for _, count := range []int{16, 1 << 16} {
-		v, err := cq.CreateAnonymousAddresses("bench", cq.AddressOptions{Count: count})
+		v, err := cq.CreateAddresses(cq.Unnamed("bench"), cq.AddressOptions{Count: count})
 		must(b, err)
 		addrs := sockaddrs(0, count)
 		insert(b, v, addrs...)
@@ -268,7 +268,7 @@ func BenchmarkResolve(b *testing.B) {
 }
 
 func BenchmarkLookup(b *testing.B) {
-	v, err := cq.CreateAnonymousAddresses("bench", cq.AddressOptions{})
+	v, err := cq.CreateAddresses(cq.Unnamed("bench"), cq.AddressOptions{})
 	must(b, err)
 	defer v.Close()
 	insert(b, v, sockaddrs(0, 100)...)
@@ -306,11 +306,11 @@ func TestBadAddressFiles(t *testing.T) {
 	for name, spec := range bad {
 		obj, err := d.Create("bad", spec, nil)
 		must(t, err)
-		_, err = cq.OpenAddresses(d, "bad")
+		_, err = cq.AttachAddresses(cq.Named(d, "bad"))
 		if err == nil {
 			t.Errorf("%s: it opens", name)
 		}
-		_, err = cq.CreateAddresses(d, "bad", cq.AddressOptions{})
+		_, err = cq.CreateAddresses(cq.Named(d, "bad"), cq.AddressOptions{})
 		wantErr(t, name+": create", err, fs.ErrExist)
 		must(t, obj.Unlink())
 		must(t, obj.Close())
@@ -320,7 +320,7 @@ func TestBadAddressFiles(t *testing.T) {
 // TestAddressesClosedInUse closes a vector under every kind of use.
 func TestAddressesClosedInUse(t *testing.T) {
 	for range 20 {
-		v, err := cq.CreateAnonymousAddresses("used", cq.AddressOptions{Count: 64})
+		v, err := cq.CreateAddresses(cq.Unnamed("used"), cq.AddressOptions{Count: 64})
 		must(t, err)
 		var all sync.WaitGroup
 		var calls atomic.Int64
@@ -350,7 +350,7 @@ func TestAddressesClosedInUse(t *testing.T) {
 // there.
 func TestAddressBeingWritten(t *testing.T) {
 	d := openDir(t)
-	v, err := cq.CreateAddresses(d, queueName(t), cq.AddressOptions{Count: 16})
+	v, err := cq.CreateAddresses(cq.Named(d, queueName(t)), cq.AddressOptions{Count: 16})
 	must(t, err)
 	defer v.Close()
 	insert(t, v, sockaddrs(0, 3)...)

@@ -3,7 +3,6 @@ package cq_test
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -57,10 +56,7 @@ func childAddressOwner() {
 	need(err)
 	stop := toldToStop()
 	name := os.Getenv(envQueue)
-	v, err := cq.AdoptAddresses(d, name, churning)
-	if errors.Is(err, fs.ErrNotExist) {
-		v, err = cq.CreateAddresses(d, name, churning)
-	}
+	v, err := cq.OpenAddresses(cq.Named(d, name), churning)
 	need(err)
 	for i := range steadyAddresses {
 		_, err := v.Insert([][]byte{stripes(i, 0)})
@@ -126,7 +122,7 @@ func watchAddresses(v *cq.AddressVector, stop func() bool) (s seen) {
 func childAddressReader() {
 	d, err := shm.OpenDir("")
 	need(err)
-	v, err := cq.OpenAddresses(d, os.Getenv(envQueue))
+	v, err := cq.AttachAddresses(cq.Named(d, os.Getenv(envQueue)))
 	need(err)
 	say("ready")
 	stop := toldToStop()
@@ -145,7 +141,7 @@ func TestAddressesReadWhileWritten(t *testing.T) {
 	if got := owner.line(t); got != "ready 20" {
 		t.Fatal(got)
 	}
-	v, err := cq.OpenAddresses(d, queueName(t))
+	v, err := cq.AttachAddresses(cq.Named(d, queueName(t)))
 	must(t, err)
 	other := startChild(t, "address-reader", env)
 	_ = other.line(t)
@@ -172,7 +168,8 @@ func TestAddressesReadWhileWritten(t *testing.T) {
 // and it moves up.
 func TestAddressesMove(t *testing.T) {
 	t.Parallel()
-	v, err := cq.CreateAnonymousAddresses("move", cq.AddressOptions{Count: 16, Format: cq.AddrOpaque})
+	v, err := cq.CreateAddresses(cq.Unnamed("move"),
+		cq.AddressOptions{Count: 16, Format: cq.AddrOpaque})
 	must(t, err)
 	defer v.Close()
 	const neighbours = 8
@@ -230,7 +227,7 @@ func TestAddressOwnerKilled(t *testing.T) {
 		_ = owner.line(t)
 		if r == nil {
 			var err error
-			r, err = cq.OpenAddresses(d, name)
+			r, err = cq.AttachAddresses(cq.Named(d, name))
 			must(t, err)
 		}
 		time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond)
@@ -239,13 +236,13 @@ func TestAddressOwnerKilled(t *testing.T) {
 		if s := watchAddresses(r, func() bool { return rounds.Add(1) > 20 }); s.torn > 0 || s.lost > 0 {
 			t.Fatalf("after kill %d: %+v", kill, s)
 		}
-		v, err := cq.AdoptAddresses(d, name, churning)
+		v, err := cq.OpenAddresses(cq.Named(d, name), churning)
 		must(t, err)
 		wantWhole(t, v)
 		must(t, v.Detach())
 	}
 	must(t, r.Close())
-	v, err := cq.AdoptAddresses(d, name, cq.AddressOptions{})
+	v, err := cq.OpenAddresses(cq.Named(d, name), cq.AddressOptions{Existing: true})
 	must(t, err)
 	must(t, v.Close())
 }
@@ -258,7 +255,7 @@ func TestAddressOwnerStopped(t *testing.T) {
 	name := queueName(t)
 	owner := startChild(t, "address-owner", envQueue+"="+name)
 	_ = owner.line(t)
-	r, err := cq.OpenAddresses(d, name)
+	r, err := cq.AttachAddresses(cq.Named(d, name))
 	must(t, err)
 	halfway := 0
 	for i := 0; i < 300 || halfway == 0 && i < 5000; i++ { // on a busy machine it hardly runs
@@ -273,7 +270,7 @@ func TestAddressOwnerStopped(t *testing.T) {
 		}
 		must(t, cq.CopyAddresses(d, name, "copy"))
 		must(t, owner.Process.Signal(syscall.SIGCONT))
-		v, err := cq.AdoptAddresses(d, "copy", cq.AddressOptions{})
+		v, err := cq.OpenAddresses(cq.Named(d, "copy"), cq.AddressOptions{Existing: true})
 		must(t, err)
 		if cq.AddressCells(v) != cq.AddressCells(r) {
 			halfway++ // a rough count: the owner goes on
@@ -295,10 +292,10 @@ func TestDeadAddresses(t *testing.T) {
 	name := queueName(t)
 	owner := startChild(t, "address-owner", envQueue+"="+name)
 	_ = owner.line(t)
-	_, err := cq.CreateAddresses(d, name, cq.AddressOptions{})
+	_, err := cq.CreateAddresses(cq.Named(d, name), cq.AddressOptions{})
 	wantErr(t, "its owner lives", err, fs.ErrExist)
 	owner.kill()
-	v, err := cq.CreateAddresses(d, name, cq.AddressOptions{})
+	v, err := cq.CreateAddresses(cq.Named(d, name), cq.AddressOptions{})
 	must(t, err)
 	if v.Len() != 0 {
 		t.Errorf("%d addresses", v.Len())
@@ -312,7 +309,7 @@ func init() { roles["vector owner"] = childVectorOwner }
 func childVectorOwner() {
 	d, err := shm.OpenDir("")
 	need(err)
-	v, err := cq.AdoptAddresses(d, os.Getenv(envQueue), cq.AddressOptions{})
+	v, err := cq.OpenAddresses(cq.Named(d, os.Getenv(envQueue)), cq.AddressOptions{Existing: true})
 	need(err)
 	say("owner")
 	var line string
@@ -328,13 +325,13 @@ func TestAddressOwnerDeathIsAnEvent(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	d, name := openDir(t), queueName(t)
-	own, err := cq.CreateAddresses(d, name, cq.AddressOptions{Lifetime: cq.Persistent})
+	own, err := cq.CreateAddresses(cq.Named(d, name), cq.AddressOptions{Lifetime: cq.Persistent})
 	must(t, err)
 	_, err = own.Insert(sockaddrs(0, 1))
 	must(t, err)
 	var es []*cq.EventQueue
 	for _, events := range []string{"one", "two"} {
-		v, err := cq.OpenAddresses(d, name)
+		v, err := cq.AttachAddresses(cq.Named(d, name))
 		must(t, err)
 		t.Cleanup(func() { must(t, v.Close()) })
 		es = append(es, deathsOf(t, events, v.BindEvents))
@@ -375,7 +372,7 @@ func TestAddressOwnerDeathIsAnEvent(t *testing.T) {
 	for _, e := range es {
 		noNews(t, e)
 	}
-	own, err = cq.AdoptAddresses(d, name, cq.AddressOptions{})
+	own, err = cq.OpenAddresses(cq.Named(d, name), cq.AddressOptions{Existing: true})
 	must(t, err)
 	wantNew(os.Getpid())
 	must(t, own.Close())

@@ -40,9 +40,9 @@ func vectors(t *testing.T, o cq.AddressOptions, test func(*testing.T, *cq.Addres
 			var v *cq.AddressVector
 			var err error
 			if name := "av." + queueName(t); place == "named" {
-				v, err = cq.CreateAddresses(openDir(t), name, o)
+				v, err = cq.CreateAddresses(cq.Named(openDir(t), name), o)
 			} else {
-				v, err = cq.CreateAnonymousAddresses(name, o)
+				v, err = cq.CreateAddresses(cq.Unnamed(name), o)
 			}
 			must(t, err)
 			t.Cleanup(func() { must(t, v.Close()) })
@@ -78,13 +78,13 @@ func TestAddressBadOptions(t *testing.T) {
 		"Format":       {Format: 99},
 		"Lifetime":     {Lifetime: 9},
 	} {
-		_, err := cq.CreateAnonymousAddresses("bad", o)
+		_, err := cq.CreateAddresses(cq.Unnamed("bad"), o)
 		wantErr(t, field, err, cq.ErrInvalid, syscall.EINVAL)
 		wantField(t, err, field)
 	}
 	for _, o := range []cq.AddressOptions{{Count: 1<<22 + 1}, {AddrMaxBytes: 257},
 		{AddrMaxBytes: -1}} {
-		_, err := cq.CreateAnonymousAddresses("bad", o)
+		_, err := cq.CreateAddresses(cq.Unnamed("bad"), o)
 		wantErr(t, "options", err, cq.ErrInvalid)
 	}
 }
@@ -163,7 +163,7 @@ func TestInsertTwice(t *testing.T) {
 func TestAddressFormats(t *testing.T) {
 	make := func(f cq.AddressFormat, bytes int) *cq.AddressVector {
 		o := cq.AddressOptions{Format: f, AddrMaxBytes: bytes}
-		v, err := cq.CreateAnonymousAddresses("formats", o)
+		v, err := cq.CreateAddresses(cq.Unnamed("formats"), o)
 		must(t, err)
 		t.Cleanup(func() { must(t, v.Close()) })
 		return v
@@ -204,7 +204,7 @@ func TestAddressFormats(t *testing.T) {
 }
 
 func TestSockaddr(t *testing.T) {
-	v, err := cq.CreateAnonymousAddresses("text", cq.AddressOptions{})
+	v, err := cq.CreateAddresses(cq.Unnamed("text"), cq.AddressOptions{})
 	must(t, err)
 	defer v.Close()
 	for _, s := range []string{"10.1.2.3:80", "[fe80::1%2]:65535", "[2001:db8::7]:1",
@@ -236,18 +236,20 @@ func TestSockaddr(t *testing.T) {
 func TestAddressNames(t *testing.T) {
 	d := openDir(t)
 	name := queueName(t)
-	v, err := cq.CreateAddresses(d, name, cq.AddressOptions{Count: 8, Lifetime: cq.Persistent})
+	v, err := cq.CreateAddresses(cq.Named(d, name),
+		cq.AddressOptions{Count: 8, Lifetime: cq.Persistent})
 	must(t, err)
 	insert(t, v, sockaddrs(0, 3)...)
-	_, err = cq.CreateAddresses(d, name, cq.AddressOptions{})
+	_, err = cq.CreateAddresses(cq.Named(d, name), cq.AddressOptions{})
 	wantErr(t, "create again", err, fs.ErrExist)
 	var busy *shm.BusyError
-	if _, err = cq.AdoptAddresses(d, name, cq.AddressOptions{}); !errors.As(err, &busy) {
+	if _, err = cq.OpenAddresses(cq.Named(d, name),
+		cq.AddressOptions{Existing: true}); !errors.As(err, &busy) {
 		t.Errorf("adopt: %v", err)
 	}
-	r, err := cq.OpenAddresses(d, name)
+	r, err := cq.AttachAddresses(cq.Named(d, name))
 	must(t, err)
-	byFD, err := cq.OpenAddressesFD(v.ObjectFD(), "by descriptor")
+	byFD, err := cq.AttachAddresses(cq.FromFD(v.ObjectFD(), "by descriptor"))
 	must(t, err)
 	for _, r := range []*cq.AddressVector{r, byFD} {
 		wantLookup(t, r, 2, sockaddr(2))
@@ -260,13 +262,14 @@ func TestAddressNames(t *testing.T) {
 	}
 	must(t, v.Detach())
 	wantLookup(t, r, 1, sockaddr(1)) // it needs no owner
-	_, err = cq.AdoptAddresses(d, name, cq.AddressOptions{Count: 9})
+	_, err = cq.OpenAddresses(cq.Named(d, name), cq.AddressOptions{Existing: true, Count: 9})
 	wantErr(t, "another size", err, cq.ErrInvalid)
-	_, err = cq.AdoptAddresses(d, name, cq.AddressOptions{UserID: true, Format: cq.AddrOpaque})
+	_, err = cq.OpenAddresses(cq.Named(d, name), cq.AddressOptions{Existing: true, UserID: true,
+		Format: cq.AddrOpaque})
 	wantErr(t, "others", err, cq.ErrInvalid)
-	_, err = cq.CreateAddresses(d, name, cq.AddressOptions{})
+	_, err = cq.CreateAddresses(cq.Named(d, name), cq.AddressOptions{})
 	wantErr(t, "create over one that was left", err, fs.ErrExist)
-	next, err := cq.AdoptAddresses(d, name, cq.AddressOptions{Count: 7})
+	next, err := cq.OpenAddresses(cq.Named(d, name), cq.AddressOptions{Existing: true, Count: 7})
 	must(t, err)
 	if next.FID().ID != v.FID().ID || next.FID().Generation <= v.FID().Generation {
 		t.Errorf("%v, then %v", v.FID(), next.FID())
@@ -282,7 +285,7 @@ func TestAddressNames(t *testing.T) {
 	if _, ok := r.Resolve(sockaddr(0)); ok {
 		t.Error("a destroyed vector resolves")
 	}
-	_, err = cq.OpenAddresses(d, name)
+	_, err = cq.AttachAddresses(cq.Named(d, name))
 	wantErr(t, "open", err, fs.ErrNotExist)
 	must(t, r.Close())
 	must(t, byFD.Close())
@@ -302,18 +305,18 @@ func TestAddressNames(t *testing.T) {
 // TestAddressesAreNoQueue: an object of another kind is refused, both ways.
 func TestAddressesAreNoQueue(t *testing.T) {
 	d, q := create(t, cq.Options{Size: 4})
-	if _, err := cq.OpenAddresses(d, q.Name()); err == nil {
+	if _, err := cq.AttachAddresses(cq.Named(d, q.Name())); err == nil {
 		t.Error("a queue opens as an address vector")
 	}
 	sub, err := d.Sub(q.Name(), false)
 	must(t, err)
 	defer sub.Close()
-	_, err = cq.OpenAddresses(sub, cq.ReaderFile)
+	_, err = cq.AttachAddresses(cq.Named(sub, cq.ReaderFile))
 	wantErr(t, "open", err, shm.ErrKind)
 }
 
 func TestResolveAllocates(t *testing.T) {
-	v, err := cq.CreateAnonymousAddresses("alloc", cq.AddressOptions{})
+	v, err := cq.CreateAddresses(cq.Unnamed("alloc"), cq.AddressOptions{})
 	must(t, err)
 	defer v.Close()
 	insert(t, v, sockaddrs(0, 100)...)
@@ -330,7 +333,7 @@ func TestResolveAllocates(t *testing.T) {
 // events makes an event queue beside whatever else the test has.
 func events(t testing.TB, o cq.EventOptions) *cq.EventQueue {
 	t.Helper()
-	eq, err := cq.CreateEvents(openDir(t), "eq."+queueName(t), o)
+	eq, err := cq.CreateEvents(cq.Named(openDir(t), "eq."+queueName(t)), o)
 	must(t, err)
 	t.Cleanup(func() { must(t, eq.Close()) })
 	return eq
@@ -407,7 +410,7 @@ func TestInsertAsyncRefused(t *testing.T) {
 		fmt.Errorf("no: %w", cq.ErrInvalid): "invalid argument 1 0",
 	} {
 		check := func([]byte) error { return err }
-		v, err := cq.CreateAnonymousAddresses("refused", cq.AddressOptions{Check: check})
+		v, err := cq.CreateAddresses(cq.Unnamed("refused"), cq.AddressOptions{Check: check})
 		must(t, err)
 		eq := events(t, cq.EventOptions{Size: 8, Lifetime: cq.Ephemeral})
 		must(t, v.BindEvents(eq))
@@ -422,7 +425,7 @@ func TestInsertAsyncRefused(t *testing.T) {
 // accounted for.
 func TestInsertAsyncCanceled(t *testing.T) {
 	began, leave := make(chan struct{}), make(chan struct{})
-	v, err := cq.CreateAnonymousAddresses("slow", cq.AddressOptions{Check: func([]byte) error {
+	v, err := cq.CreateAddresses(cq.Unnamed("slow"), cq.AddressOptions{Check: func([]byte) error {
 		began <- struct{}{}
 		<-leave
 		return nil

@@ -1,7 +1,10 @@
 package cq
 
-import "github.com/shmring/shmring/internal/kind"
-import "errors"
+import (
+	"errors"
+
+	"github.com/shmring/shmring/internal/kind"
+)
 
 // A successor asks for what is fixed at an object, or leaves it open with a zero. What contradicts
 // the object is refused by name.
@@ -41,6 +44,7 @@ func (o shape) agrees(have shape, name string) error {
 func (o Options) fixed(have Options) Options {
 	o.Format, o.Size, o.MaxLanes, o.Overrun = have.Format, have.Size, have.MaxLanes, have.Overrun
 	o.Lifetime, o.Wait, o.Trust, o.WritersPay = have.Lifetime, have.Wait, have.Trust, have.WritersPay
+	o.Existing = false // that was asked, and is no option of the queue
 	return o
 }
 

@@ -14,7 +14,8 @@ func TestNoAllocation(t *testing.T) {
 	for _, format := range []cq.Format{cq.FormatMsg, cq.FormatTagged} {
 		for _, shared := range []bool{false, true} {
 			d := openDir(t)
-			q, err := cq.Create(d, queueName(t), cq.Options{Size: 64, Format: format, Shared: shared})
+			q, err := cq.Create(cq.Named(d, queueName(t)),
+				cq.Options{Size: 64, Format: format, Shared: shared})
 			must(t, err)
 			w := attach(t, d, q.Name())
 			own, err := q.Writer()

@@ -21,18 +21,18 @@ import (
 
 // WriterOptions of Attach. The zero value attaches to a queue that exists now.
 type WriterOptions struct {
-	// Wait waits for the queue to be created, until the context ends.
+	// Wait waits for a queue that is Named to be created, until the context ends.
 	Wait bool
 	// Format is the detail that this writer fills in. A queue with a smaller format is
 	// ErrFormat; 0 does not ask.
 	Format Format
-	// Trust is how far AttachConn trusts the reader; a queue that was created otherwise is
+	// Trust is how far Attach trusts the reader; a queue that was created otherwise is
 	// ErrInvalid. A queue with a name is SameUser.
 	Trust Trust
 	// Allow lists the users and groups that the reader may belong to with CrossUser. nil allows
 	// this process's own user only.
 	Allow *shm.AllowList
-	// MaxBytes bounds how much memory AttachConn may take with CrossUser, as its lane is as
+	// MaxBytes bounds how much memory Attach may take with CrossUser, as its lane is as
 	// large as the reader says, and how large the reader's own object may be. 0 is 64 MiB.
 	MaxBytes uint64
 
@@ -43,16 +43,33 @@ type WriterOptions struct {
 const attachEvery = 5 * time.Millisecond
 
 // Attach becomes a writer of a queue, with a lane of its own: a new one, or one whose writer
-// detached or is provably dead, which goes on where that one stopped. The queue need not have a
-// living reader. While somebody removes a queue that nobody uses, Attach waits up to a second for
-// that to be done, or given up; so it does while a lane that it could have may be given up, or one
-// of an earlier queue of that name stands in its place. Errors are fs.ErrNotExist, ErrClosed,
-// ErrLanes, ErrFormat, ErrBusy if a removal did not come to an end, and those of opening shared
-// memory.
-func Attach(ctx context.Context, d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
+// detached or is provably dead, which goes on where that one stopped. It may be called from
+// anywhere.
+//
+// A queue that is [Named] need not have a living reader. While somebody removes a queue that nobody
+// uses, Attach waits up to a second for that to be done, or given up; so it does while a lane that
+// it could have may be given up, or one of an earlier queue of that name stands in its place.
+//
+// [Over] a socket the reader must call [Queue.Accept] at the other end; the context alone says how
+// long to wait for it. The connection stays the caller's, as with Accept, and may be closed; kept
+// open it is a life line to a reader that calls Serve. With WriterOptions.Trust the reader may be
+// another user's, of WriterOptions.Allow. The writer keeps a descriptor of the connection until
+// Close; once the reader is proved dead, posts are ErrPeerGone: see [Writer.ReaderGone].
+//
+// Errors are fs.ErrNotExist, ErrClosed, ErrLanes, ErrFormat, ErrBusy if a removal did not come to
+// an end, ErrInvalid for another kind of trust, and those of opening shared memory; over a socket
+// also ErrPeerGone, ErrCorrupt, [shm.ErrVersion] and [shm.ErrOwner], and what the reader refused
+// for: it is ECONNREFUSED besides, whatever it was for.
+func Attach(ctx context.Context, p Place, o WriterOptions) (*Writer, error) {
+	if err := p.only("attach", placeNamed|placeOver); err != nil {
+		return nil, err
+	}
+	if p.form == placeOver {
+		return attachConn(ctx, p.conn, o, nil)
+	}
 	var met collect.Contest
 	for {
-		w, err := attach(d, name, o)
+		w, err := attach(p.dir, p.name, o)
 		pause, again := met.Wait(err, time.Now())
 		if o.Wait && errors.Is(err, fs.ErrNotExist) {
 			pause, again = attachEvery, true
@@ -62,7 +79,7 @@ func Attach(ctx context.Context, d *shm.Dir, name string, o WriterOptions) (*Wri
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("cq: attach %q: %w", name, ended(ctx))
+			return nil, fmt.Errorf("cq: attach %q: %w", p.name, ended(ctx))
 		case <-time.After(pause):
 		}
 	}

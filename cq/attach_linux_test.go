@@ -81,7 +81,7 @@ func noError(t *testing.T, err error) {
 
 func attachTo(t *testing.T, d *shm.Dir, name string) *Writer {
 	t.Helper()
-	w, err := Attach(t.Context(), d, name, WriterOptions{})
+	w, err := Attach(t.Context(), Named(d, name), WriterOptions{})
 	noError(t, err)
 	return w
 }
@@ -95,12 +95,12 @@ func TestAttachLeavesTheLane(t *testing.T) {
 		"a new lane":           func(*shm.Dir) {},
 	} {
 		d := dirOfItsOwn(t, "leaves")
-		q, err := Create(d, "q", Options{Size: 4, MaxLanes: 1})
+		q, err := Create(Named(d, "q"), Options{Size: 4, MaxLanes: 1})
 		noError(t, err)
 		before(d)
 		noError(t, q.Detach())
 		err = attachLate(t, d, "q", kind.StateRemoving, func() { // it died over that, and this is next
-			q, err = Adopt(d, "q", Options{})
+			q, err = Open(Named(d, "q"), Options{Existing: true})
 			noError(t, err)
 			if n, err := Read(q, make([]Msg, 4)); n != 0 || err != ErrWouldBlock {
 				t.Errorf("%s: read %d, %v", name, n, err)
@@ -126,7 +126,7 @@ func TestAttachKeepsEntries(t *testing.T) {
 	d := dirOfItsOwn(t, "entries")
 	for _, state := range []uint64{kind.StateRemoving,
 		kind.StateClosed} { // of one that overran, the latter
-		q, err := Create(d, "q", Options{Size: 4, MaxLanes: 3, Lifetime: Persistent})
+		q, err := Create(Named(d, "q"), Options{Size: 4, MaxLanes: 3, Lifetime: Persistent})
 		noError(t, err)
 		noError(t, q.Detach())
 		w := attachTo(t, d, "q")
@@ -140,7 +140,7 @@ func TestAttachKeepsEntries(t *testing.T) {
 		noError(t, err)
 		setState(t, dir, kind.StateOpen) // who removed it gives up
 		noError(t, dir.Close())
-		if q, err = Adopt(d, "q", Options{}); err != nil {
+		if q, err = Open(Named(d, "q"), Options{Existing: true}); err != nil {
 			t.Fatal(err)
 		}
 		if n, err := Read(q, make([]Msg, 4)); n != 1 || err != nil {
@@ -154,7 +154,7 @@ func TestAttachKeepsEntries(t *testing.T) {
 // goes too, and with it the directory.
 func TestAttachLeavesNothing(t *testing.T) {
 	d := dirOfItsOwn(t, "nothing")
-	q, err := Create(d, "q", Options{Size: 4, Lifetime: Persistent})
+	q, err := Create(Named(d, "q"), Options{Size: 4, Lifetime: Persistent})
 	noError(t, err)
 	noError(t, q.Detach())
 	err = attachLate(t, d, "q", kind.StateRemoving, func() { // who removes it did not see the lane
@@ -180,13 +180,13 @@ func TestAttachWhileRemoved(t *testing.T) {
 	collect.ContestMost = time.Hour // the test removes faster than a slow machine attaches
 	t.Cleanup(func() { collect.ContestMost = was })
 	for range 100 {
-		q, err := Create(d, "q", Options{Size: 4, MaxLanes: 4, Lifetime: Persistent})
+		q, err := Create(Named(d, "q"), Options{Size: 4, MaxLanes: 4, Lifetime: Persistent})
 		noError(t, err)
 		noError(t, q.Detach())
 		var all sync.WaitGroup
 		for range 3 {
 			all.Go(func() {
-				w, err := Attach(t.Context(), d, "q", WriterOptions{})
+				w, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
 				if err == nil {
 					err = w.Close()
 				} else if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrClosed) {
@@ -198,7 +198,7 @@ func TestAttachWhileRemoved(t *testing.T) {
 			})
 		}
 		for {
-			err := Remove(d, "q")
+			err := Remove(Named(d, "q"))
 			if _, gone := collect.Assess(d, "q", collect.Options{}); errors.Is(gone, fs.ErrNotExist) {
 				break
 			} else if err != nil && !errors.Is(err, ErrBusy) && !errors.Is(err, syscall.ENOTEMPTY) &&
@@ -223,7 +223,7 @@ func TestLaneMayComeFree(t *testing.T) {
 	}
 	defer os.RemoveAll(path)
 	defer d.Close()
-	q, err := Create(d, "q", Options{Size: 4, MaxLanes: 1})
+	q, err := Create(Named(d, "q"), Options{Size: 4, MaxLanes: 1})
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -231,7 +231,7 @@ func TestLaneMayComeFree(t *testing.T) {
 		}
 	}
 	must(err)
-	w, err := Attach(t.Context(), d, "q", WriterOptions{})
+	w, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
 	must(err)
 	dir, err := d.Sub("q", false)
 	must(err)
@@ -292,15 +292,15 @@ func TestAttachAwaitsFormerLane(t *testing.T) {
 	was := collect.ContestMost
 	collect.ContestMost = time.Hour // the test closes faster than a slow machine attaches
 	t.Cleanup(func() { collect.ContestMost = was })
-	q, err := Create(d, "q", Options{Size: 4, MaxLanes: 1})
+	q, err := Create(Named(d, "q"), Options{Size: 4, MaxLanes: 1})
 	noError(t, err)
 	former := attachTo(t, d, "q")
 	noError(t, q.Close())
-	q, err = Create(d, "q", Options{Size: 8, MaxLanes: 1})
+	q, err = Create(Named(d, "q"), Options{Size: 8, MaxLanes: 1})
 	noError(t, err)
 	attached := make(chan error, 1)
 	go func() {
-		w, err := Attach(t.Context(), d, "q", WriterOptions{})
+		w, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
 		if err == nil {
 			err = errors.Join(w.Post(&Entry{Context: 7}), w.Close())
 		}

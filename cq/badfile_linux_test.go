@@ -19,10 +19,14 @@ import (
 // users are the ways to come to a queue that exists.
 func users(t *testing.T, d *shm.Dir, name string) map[string]func() error {
 	return map[string]func() error{
-		"adopt": func() error { _, err := cq.Adopt(d, name, cq.Options{}); return err },
-		"open":  func() error { _, err := cq.Open(d, name, cq.Options{}); return err },
+		"adopt": func() error {
+			_, err := cq.Open(cq.Named(d, name),
+				cq.Options{Existing: true})
+			return err
+		},
+		"open": func() error { _, err := cq.Open(cq.Named(d, name), cq.Options{}); return err },
 		"attach": func() error {
-			_, err := cq.Attach(t.Context(), d, name, cq.WriterOptions{})
+			_, err := cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})
 			return err
 		},
 	}
@@ -82,14 +86,13 @@ func TestBadReaderFiles(t *testing.T) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
-			for _, create := range []func(*shm.Dir, string, cq.Options) (*cq.Queue, error){cq.Open,
-				cq.Create} {
+			for _, create := range []func(cq.Place, cq.Options) (*cq.Queue, error){cq.Open, cq.Create} {
 				if len(tt.text) == len(good) {
-					_, err := cq.Create(d, queue, cq.Options{})
+					_, err := cq.Create(cq.Named(d, queue), cq.Options{})
 					wantErr(t, "create", err, syscall.EEXIST)
 					continue
 				}
-				q, err := create(d, queue, cq.Options{})
+				q, err := create(cq.Named(d, queue), cq.Options{})
 				must(t, err)
 				must(t, q.Close())
 				_ = badReader(t, d, tt.text)
@@ -152,7 +155,7 @@ func TestForgedReader(t *testing.T) {
 				wantErr(t, what, use(), cq.ErrCorrupt, syscall.EBADMSG)
 			}
 			_, _ = ctl.Show(d, queue)
-			_, err = cq.Create(d, queue, cq.Options{})
+			_, err = cq.Create(cq.Named(d, queue), cq.Options{})
 			wantErr(t, "create", err, syscall.EEXIST)
 		})
 	}
@@ -289,7 +292,7 @@ func TestRefusedQueues(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := openDir(t)
 			queue := queueName(t)
-			q, err := cq.Create(d, queue, cq.Options{Size: 4, Lifetime: cq.Persistent})
+			q, err := cq.Create(cq.Named(d, queue), cq.Options{Size: 4, Lifetime: cq.Persistent})
 			must(t, err)
 			must(t, q.Detach())
 			dir := filepath.Join(d.Path(), queue)

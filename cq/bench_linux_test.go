@@ -79,7 +79,7 @@ func BenchmarkCounterAddBelowThreshold(b *testing.B) {
 // Two goroutines that sleep on two counters.
 func BenchmarkCounterWakeRoundTrip(b *testing.B) {
 	d, ping := counter(b, cq.CounterOptions{Spin: -1})
-	pong, err := cq.CreateCounter(d, "pong", cq.CounterOptions{Spin: -1})
+	pong, err := cq.CreateCounter(cq.Named(d, "pong"), cq.CounterOptions{Spin: -1})
 	must(b, err)
 	done := make(chan struct{})
 	go func() {
@@ -139,9 +139,9 @@ func childEcho() {
 	}
 	ctx, o := context.Background(), cq.Options{Size: 8, Spin: -1, Trust: p.options().Trust,
 		Allow: p.options().Allow}
-	w, err := cq.AttachConn(ctx, p.conn, p.options())
+	w, err := cq.Attach(ctx, cq.Over(p.conn), p.options())
 	need(err)
-	q, err := cq.CreateAnonymous("echo", o)
+	q, err := cq.Create(cq.Unnamed("echo"), o)
 	need(err)
 	need(q.Accept(ctx, p.conn))
 	dst := make([]cq.Context, 1)
@@ -160,7 +160,7 @@ func childEcho() {
 func BenchmarkOthersRoundTrip(b *testing.B) {
 	for _, at := range []site{{memfd: true}, {memfd: true, others: true}} {
 		b.Run(fmt.Sprint(at), func(b *testing.B) {
-			q, err := cq.CreateAnonymous("q", at.queue(cq.Options{Size: 8, Spin: -1}))
+			q, err := cq.Create(cq.Unnamed("q"), at.queue(cq.Options{Size: 8, Spin: -1}))
 			must(b, err)
 			defer q.Close()
 			p := &peer{user: at.others}
@@ -175,7 +175,7 @@ func BenchmarkOthersRoundTrip(b *testing.B) {
 			must(b, q.Accept(soon(b), p.conn))
 			o := at.writer()
 			o.Allow = bothUsers()
-			w, err := cq.AttachConn(soon(b), p.conn, o)
+			w, err := cq.Attach(soon(b), cq.Over(p.conn), o)
 			must(b, err)
 			defer w.Close()
 			dst := make([]cq.Context, 1)

@@ -71,7 +71,7 @@ func BenchmarkReadEmpty(b *testing.B) {
 func BenchmarkWakeRoundTrip(b *testing.B) {
 	d, q := create(b, cq.Options{Size: 8, Spin: -1})
 	w := attach(b, d, q.Name())
-	back, err := cq.Create(d, "back", cq.Options{Size: 8, Spin: -1})
+	back, err := cq.Create(cq.Named(d, "back"), cq.Options{Size: 8, Spin: -1})
 	must(b, err)
 	answer := attach(b, d, "back")
 	done := make(chan struct{})
@@ -184,7 +184,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 	b.Run("queues", func(b *testing.B) {
 		d, there := create(b, cq.Options{})
 		w := attach(b, d, there.Name())
-		back, err := cq.Create(d, "back", cq.Options{})
+		back, err := cq.Create(cq.Named(d, "back"), cq.Options{})
 		must(b, err)
 		b.Cleanup(func() { closeQueue(b, back) })
 		answer := attach(b, d, "back")
@@ -262,12 +262,12 @@ func volley(b *testing.B, far func(*atomic.Bool), near func(uint64, *atomic.Bool
 func pollers(b *testing.B) (*cq.Queue, *cq.Writer, []cq.Tagged) {
 	b.Helper()
 	d := openDir(b)
-	q, err := cq.Create(d, "polled", cq.Options{})
+	q, err := cq.Create(cq.Named(d, "polled"), cq.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = q.Close() })
-	w, err := cq.Attach(b.Context(), d, "polled", cq.WriterOptions{})
+	w, err := cq.Attach(b.Context(), cq.Named(d, "polled"), cq.WriterOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}

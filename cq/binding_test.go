@@ -17,7 +17,7 @@ import (
 // tally makes a counter without a name.
 func tally(t testing.TB, o cq.CounterOptions) *cq.Counter {
 	t.Helper()
-	c, err := cq.CreateAnonymousCounter("tally", o)
+	c, err := cq.CreateCounter(cq.Unnamed("tally"), o)
 	must(t, err)
 	t.Cleanup(func() { must(t, c.Close()) })
 	return c
@@ -296,7 +296,7 @@ func TestTargetCompletions(t *testing.T) {
 
 // TestBindingSources: a binding keeps its address vector open, and asks it.
 func TestBindingSources(t *testing.T) {
-	v, err := cq.CreateAnonymousAddresses("bound", cq.AddressOptions{})
+	v, err := cq.CreateAddresses(cq.Unnamed("bound"), cq.AddressOptions{})
 	must(t, err)
 	insert(t, v, sockaddrs(0, 2)...)
 	q, w := pair(t, cq.Options{Size: 8})
@@ -328,7 +328,7 @@ func TestBindingSources(t *testing.T) {
 // TestCountersOnly: an endpoint may have counters and no queue. While it does they stay open.
 func TestCountersOnly(t *testing.T) {
 	count := tally(t, cq.CounterOptions{})
-	size, err := cq.CreateAnonymousCounter("bytes", cq.CounterOptions{Events: cq.BytesCounter})
+	size, err := cq.CreateCounter(cq.Unnamed("bytes"), cq.CounterOptions{Events: cq.BytesCounter})
 	must(t, err)
 	kinds := cq.FlagSend | cq.FlagWrite
 	b, err := cq.NewBinding(cq.BindingOptions{Flags: cq.FlagTransmit, Counters: []cq.CounterBinding{
@@ -388,13 +388,13 @@ func newBoundParts(t *testing.T) (p *boundParts) {
 		must(t, err)
 		t.Cleanup(func() { must(t, c.Close()) })
 	}
-	p.q, err = cq.Create(p.d, "q", cq.Options{Size: 8})
+	p.q, err = cq.Create(cq.Named(p.d, "q"), cq.Options{Size: 8})
 	open(p.q)
-	p.w, err = cq.Attach(t.Context(), p.d, "q", cq.WriterOptions{})
+	p.w, err = cq.Attach(t.Context(), cq.Named(p.d, "q"), cq.WriterOptions{})
 	open(p.w)
 	p.ew = attachEvents(t, p.d, p.e.Name())
 	p.count = tally(t, cq.CounterOptions{})
-	p.peers, err = cq.CreateAnonymousAddresses("peers", cq.AddressOptions{})
+	p.peers, err = cq.CreateAddresses(cq.Unnamed("peers"), cq.AddressOptions{})
 	open(p.peers)
 	return p
 }
@@ -489,10 +489,10 @@ func TestBoundHolds(t *testing.T) {
 func TestBindEventsBesideClose(t *testing.T) {
 	shmtest.Long(t)
 	d, e := createEvents(t, cq.EventOptions{Size: 1 << 6})
-	q, err := cq.CreateAnonymous(queueName(t), cq.Options{Size: 4})
+	q, err := cq.Create(cq.Unnamed(queueName(t)), cq.Options{Size: 4})
 	must(t, err)
 	for range 30 {
-		w, err := cq.AttachEvents(t.Context(), d, e.Name(), cq.WriterOptions{})
+		w, err := cq.AttachEvents(t.Context(), cq.Named(d, e.Name()), cq.WriterOptions{})
 		must(t, err)
 		bound, refused := make(chan struct{}), make(chan error)
 		go func() {

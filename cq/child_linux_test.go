@@ -128,7 +128,8 @@ func childWriter() {
 	stop, count := toldToStop(), uint64(number(envCount, 1<<40))
 	var all sync.WaitGroup
 	for range number(envLanes, 1) {
-		w, err := cq.Attach(context.Background(), d, os.Getenv(envQueue), cq.WriterOptions{Wait: true})
+		w, err := cq.Attach(context.Background(), cq.Named(d, os.Getenv(envQueue)),
+			cq.WriterOptions{Wait: true})
 		need(err)
 		say("lane %d", w.Lane())
 		all.Go(func() {
@@ -176,7 +177,7 @@ const (
 func childReader() {
 	d, err := shm.OpenDir("")
 	need(err)
-	q, err := cq.Adopt(d, os.Getenv(envQueue), cq.Options{})
+	q, err := cq.Open(cq.Named(d, os.Getenv(envQueue)), cq.Options{Existing: true})
 	need(err)
 	log, err := os.OpenFile(os.Getenv(envLog), os.O_WRONLY|os.O_APPEND, 0)
 	need(err)
@@ -209,7 +210,7 @@ func childCreator() {
 	d, err := shm.OpenDir("")
 	need(err)
 	o := cq.Options{Size: 8, Lifetime: cq.Lifetime(number(envCount, 0))}
-	q, err := cq.Create(d, os.Getenv(envQueue), o)
+	q, err := cq.Create(cq.Named(d, os.Getenv(envQueue)), o)
 	need(err)
 	say("ready %d", os.Getpid())
 	_, _ = io.Copy(io.Discard, os.Stdin)

@@ -23,7 +23,7 @@ func (q *Queue) Close() error {
 	return q.endAlone(opClose)
 }
 
-// Detach leaves the queue to a successor, which finds it with Adopt: nothing is lost, and writers
+// Detach leaves the queue to a successor, which finds it with Open: nothing is lost, and writers
 // go on until their lanes are full, with all that is bound to them. All
 // else, and when it is ErrBusy, is as with Close.
 //

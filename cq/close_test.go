@@ -60,7 +60,7 @@ func TestAfterClose(t *testing.T) {
 				t.Errorf("descriptor %d", waitFD(q))
 			}
 			if name == "detach" {
-				q, err := cq.Adopt(d, q.Name(), cq.Options{})
+				q, err := cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
 				must(t, err)
 				must(t, q.Close())
 			}
@@ -227,7 +227,7 @@ func TestCloseWithLoans(t *testing.T) {
 		must(t, end(q))
 		if name == "detach" {
 			d := openDir(t)
-			q, err := cq.Adopt(d, q.Name(), cq.Options{})
+			q, err := cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
 			must(t, err)
 			must(t, q.Close())
 		}

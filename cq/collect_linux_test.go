@@ -70,7 +70,7 @@ func TestCreateAwaitsCollector(t *testing.T) {
 		}
 		made := make(chan error, 1)
 		go func() {
-			q, err := cq.Create(d, name, cq.Options{Size: 8})
+			q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8})
 			if err == nil {
 				err = q.Close()
 			}
@@ -94,13 +94,13 @@ func TestCreateWaitsForNobody(t *testing.T) {
 	d := openDir(t)
 	exists := func(what, name string) {
 		t.Helper()
-		_, err := cq.Create(d, name, cq.Options{Size: 8})
+		_, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8})
 		wantErr(t, what, err, fs.ErrExist)
 	}
-	q, err := cq.Create(d, "q", cq.Options{Size: 8})
+	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8})
 	must(t, err)
 	exists("its reader lives", "q")
-	w, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{})
+	w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
 	must(t, err)
 	must(t, q.Detach())
 	exists("its writer lives", "q")
@@ -109,7 +109,7 @@ func TestCreateWaitsForNobody(t *testing.T) {
 	must(t, collect.Remove(d, "q", collect.Options{Waiting: true}))
 	c := startChild(t, "creator", envQueue+"=dead")
 	_ = c.line(t)
-	w, err = cq.Attach(t.Context(), d, "dead", cq.WriterOptions{})
+	w, err = cq.Attach(t.Context(), cq.Named(d, "dead"), cq.WriterOptions{})
 	must(t, err)
 	c.kill()
 	exists("its reader is dead, and a writer lives", "dead")
@@ -123,11 +123,11 @@ func TestRemoveTogether(t *testing.T) {
 	t.Parallel()
 	d := openDir(t)
 	for range 40 {
-		q, err := cq.Create(d, "q", cq.Options{Size: 8, MaxLanes: 4})
+		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8, MaxLanes: 4})
 		must(t, err)
 		var ws []*cq.Writer
 		for range 4 {
-			w, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{})
+			w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
 			must(t, err)
 			ws = append(ws, w)
 		}
@@ -160,25 +160,25 @@ var cutKinds = []struct {
 	open func(d *shm.Dir, name string) (end func() error, err error)
 }{
 	{"queue", "cut-queue/reader", func(d *shm.Dir, name string) (func() error, error) {
-		q, err := cq.Create(d, name, cq.Options{Size: 4, Wait: cq.WaitFD})
+		q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 4, Wait: cq.WaitFD})
 		return ender(q, err)
 	}, func(d *shm.Dir, name string) (func() error, error) {
-		q, err := cq.Open(d, name, cq.Options{Size: 4})
+		q, err := cq.Open(cq.Named(d, name), cq.Options{Size: 4})
 		return ender(q, err)
 	}},
 	{"events", "cut-events/reader", func(d *shm.Dir, name string) (func() error, error) {
-		q, err := cq.CreateEvents(d, name, cq.EventOptions{Lifetime: cq.Persistent})
+		q, err := cq.CreateEvents(cq.Named(d, name), cq.EventOptions{Lifetime: cq.Persistent})
 		return ender(q, err)
 	}, func(d *shm.Dir, name string) (func() error, error) {
-		q, err := cq.OpenEvents(d, name, cq.EventOptions{})
+		q, err := cq.OpenEvents(cq.Named(d, name), cq.EventOptions{})
 		return ender(q, err)
 	}},
 	{"counter", "cut-counter", func(d *shm.Dir, name string) (func() error, error) {
-		c, err := cq.CreateCounter(d, name, cq.CounterOptions{})
+		c, err := cq.CreateCounter(cq.Named(d, name), cq.CounterOptions{})
 		return ender(c, err)
 	}, nil},
 	{"addresses", "cut-addresses", func(d *shm.Dir, name string) (func() error, error) {
-		v, err := cq.CreateAddresses(d, name, cq.AddressOptions{Count: 8})
+		v, err := cq.CreateAddresses(cq.Named(d, name), cq.AddressOptions{Count: 8})
 		return ender(v, err)
 	}, nil},
 }

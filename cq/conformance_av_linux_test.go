@@ -41,10 +41,10 @@ func conformAV(t *testing.T, name string, o cq.AddressOptions,
 func newVector(t *testing.T, at site, o cq.AddressOptions) *cq.AddressVector {
 	t.Helper()
 	make := func() (*cq.AddressVector, error) {
-		return cq.CreateAddresses(openDir(t), "av-"+queueName(t), o)
+		return cq.CreateAddresses(cq.Named(openDir(t), "av-"+queueName(t)), o)
 	}
 	if at.memfd {
-		make = func() (*cq.AddressVector, error) { return cq.CreateAnonymousAddresses("av", o) }
+		make = func() (*cq.AddressVector, error) { return cq.CreateAddresses(cq.Unnamed("av"), o) }
 	}
 	v, err := make()
 	must(t, err)
@@ -92,9 +92,9 @@ type VectorReply struct {
 
 func openVector(d *shm.Dir, a VectorArgs) (*cq.AddressVector, error) {
 	if a.FD < 0 {
-		return cq.OpenAddresses(d, a.Name)
+		return cq.AttachAddresses(cq.Named(d, a.Name))
 	}
-	return cq.OpenAddressesFD(a.FD, a.Name)
+	return cq.AttachAddresses(cq.FromFD(a.FD, a.Name))
 }
 
 // OpenVector opens a vector of the parent's.
@@ -181,7 +181,7 @@ func TestConformanceAVOpen(t *testing.T) {
 		d := openDir(t)
 		for count := 1; count <= 65536; count *= 2 {
 			for _, c := range []int{count, count + 1} {
-				v, err := cq.CreateAddresses(d, "v", cq.AddressOptions{Count: c})
+				v, err := cq.CreateAddresses(cq.Named(d, "v"), cq.AddressOptions{Count: c})
 				must(t, err)
 				if v.Options().Count < c || v.Len() != 0 {
 					t.Errorf("count %d: %d fit, %d are in", c, v.Options().Count, v.Len())
@@ -189,7 +189,7 @@ func TestConformanceAVOpen(t *testing.T) {
 				must(t, v.Close())
 			}
 		}
-		v, err := cq.CreateAddresses(d, "v", cq.AddressOptions{UserContext: "mine"})
+		v, err := cq.CreateAddresses(cq.Named(d, "v"), cq.AddressOptions{UserContext: "mine"})
 		must(t, err)
 		want := cq.AddressOptions{Count: 1024, AddrMaxBytes: 32, Format: cq.AddrSockaddr,
 			UserContext: "mine"}

@@ -95,7 +95,7 @@ func TestConformanceCQBound(t *testing.T) {
 		}
 	})
 	conform(t, "overrun-told-to-event-queue", o, func(t *testing.T, r *rig) {
-		e, err := cq.CreateEvents(r.d, "events", cq.EventOptions{})
+		e, err := cq.CreateEvents(cq.Named(r.d, "events"), cq.EventOptions{})
 		must(t, err)
 		must(t, r.q.BindEvents(e))
 		defer func() { must(t, r.q.BindEvents(nil)); must(t, e.Close()) }()
@@ -123,7 +123,7 @@ func TestConformanceBoundCounter(t *testing.T) {
 	conformOnce(t, "success-and-failure", func(t *testing.T) {
 		q, w := pair(t, cq.Options{Size: 16})
 		for _, of := range kinds {
-			c, err := cq.CreateAnonymousCounter("count", cq.CounterOptions{})
+			c, err := cq.CreateCounter(cq.Unnamed("count"), cq.CounterOptions{})
 			must(t, err)
 			b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: cq.FlagTransmit | cq.FlagRecv,
 				Counters: []cq.CounterBinding{{Counter: c, Flags: of}}})
@@ -365,10 +365,10 @@ func TestConformanceContext(t *testing.T) {
 }
 
 func contextEveryBlockingCall(t *testing.T, r *rig) {
-	e, err := cq.CreateEvents(r.d, "events", cq.EventOptions{Size: 4, Write: true})
+	e, err := cq.CreateEvents(cq.Named(r.d, "events"), cq.EventOptions{Size: 4, Write: true})
 	must(t, err)
 	t.Cleanup(func() { must(t, e.Close()) })
-	count, err := cq.CreateCounter(r.d, "counter", cq.CounterOptions{})
+	count, err := cq.CreateCounter(cq.Named(r.d, "counter"), cq.CounterOptions{})
 	must(t, err)
 	t.Cleanup(func() { must(t, count.Close()) })
 	c, s := channel(t, r.d), waitSet(t, r.d, cq.WaitSetOptions{})
@@ -378,7 +378,7 @@ func contextEveryBlockingCall(t *testing.T, r *rig) {
 	must(t, c.Inject(r.q))
 	gets(t, "an event that nobody acknowledges", c, r.q)
 
-	unnamed, err := cq.CreateAnonymous("unnamed", cq.Options{Size: 4})
+	unnamed, err := cq.Create(cq.Unnamed("unnamed"), cq.Options{Size: 4})
 	must(t, err)
 	t.Cleanup(func() { must(t, unnamed.Close()) })
 	other, left := r.another(t, 1, cq.Options{}), channel(t, r.d)
@@ -458,11 +458,11 @@ func endsWithContext(t *testing.T, name string, call func(ctx context.Context) e
 func meetings(t *testing.T, d *shm.Dir, q *cq.Queue) map[string]func(ctx context.Context) error {
 	return map[string]func(ctx context.Context) error{
 		"attach": func(ctx context.Context) error {
-			_, err := cq.Attach(ctx, d, "nowhere", cq.WriterOptions{Wait: true})
+			_, err := cq.Attach(ctx, cq.Named(d, "nowhere"), cq.WriterOptions{Wait: true})
 			return err
 		},
 		"attach events": func(ctx context.Context) error {
-			_, err := cq.AttachEvents(ctx, d, "nowhere", cq.WriterOptions{Wait: true})
+			_, err := cq.AttachEvents(ctx, cq.Named(d, "nowhere"), cq.WriterOptions{Wait: true})
 			return err
 		},
 		"accept": func(ctx context.Context) error {
@@ -471,12 +471,12 @@ func meetings(t *testing.T, d *shm.Dir, q *cq.Queue) map[string]func(ctx context
 		},
 		"attach over a socket": func(ctx context.Context) error {
 			_, b := connect(t, unix.SOCK_STREAM)
-			_, err := cq.AttachConn(ctx, b, cq.WriterOptions{})
+			_, err := cq.Attach(ctx, cq.Over(b), cq.WriterOptions{})
 			return err
 		},
 		"attach events over a socket": func(ctx context.Context) error {
 			_, b := connect(t, unix.SOCK_STREAM)
-			_, err := cq.AttachEventsConn(ctx, b, cq.WriterOptions{})
+			_, err := cq.AttachEvents(ctx, cq.Over(b), cq.WriterOptions{})
 			return err
 		},
 	}

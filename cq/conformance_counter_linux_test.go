@@ -61,9 +61,9 @@ func newCountRig(t *testing.T, at site, p *peer, name string, o cq.CounterOption
 	r := &countRig{site: at, d: openDir(t), p: p}
 	var err error
 	if at.memfd {
-		r.c, err = cq.CreateAnonymousCounter(name, o)
+		r.c, err = cq.CreateCounter(cq.Unnamed(name), o)
 	} else {
-		r.c, err = cq.CreateCounter(r.d, name, o)
+		r.c, err = cq.CreateCounter(cq.Named(r.d, name), o)
 	}
 	must(t, err)
 	t.Cleanup(func() { must(t, r.c.Close()) })
@@ -86,9 +86,9 @@ func newCountRig(t *testing.T, at site, p *peer, name string, o cq.CounterOption
 
 func openCounter(d *shm.Dir, a VectorArgs) (*cq.Counter, error) {
 	if a.FD < 0 {
-		return cq.OpenCounter(d, a.Name, cq.CounterOptions{})
+		return cq.AttachCounter(cq.Named(d, a.Name), cq.CounterOptions{})
 	}
-	return cq.OpenCounterFD(a.FD, cq.CounterOptions{})
+	return cq.AttachCounter(cq.FromFD(a.FD, ""), cq.CounterOptions{})
 }
 
 // CountArgs is a call of a counter.

@@ -56,9 +56,9 @@ func (r *eqRig) createAs(t *testing.T, name string, o cq.EventOptions) {
 	r.d = openDir(t)
 	var err error
 	if r.memfd {
-		r.e, err = cq.CreateAnonymousEvents(name, r.events(o))
+		r.e, err = cq.CreateEvents(cq.Unnamed(name), r.events(o))
 	} else {
-		r.e, err = cq.CreateEvents(r.d, name, o)
+		r.e, err = cq.CreateEvents(cq.Named(r.d, name), o)
 	}
 	must(t, err)
 	e := r.e // a case may put another one in its place
@@ -98,7 +98,7 @@ func (r *eqRig) near(t *testing.T) *cq.EventWriter {
 	a, b := connect(t, unix.SOCK_STREAM)
 	done := make(chan error, 1)
 	go func() { done <- r.e.Accept(soon(t), a) }()
-	w, err := cq.AttachEventsConn(soon(t), b, r.writer())
+	w, err := cq.AttachEvents(soon(t), cq.Over(b), r.writer())
 	must(t, errors.Join(err, <-done))
 	t.Cleanup(func() { must(t, w.Close()) })
 	return w
@@ -136,9 +136,9 @@ func (p *Peer) AttachEvents(queue string, reply *AttachReply) error {
 	var w *cq.EventWriter
 	var err error
 	if queue == "" {
-		w, err = cq.AttachEventsConn(context.Background(), p.conn, p.options())
+		w, err = cq.AttachEvents(context.Background(), cq.Over(p.conn), p.options())
 	} else {
-		w, err = cq.AttachEvents(context.Background(), p.d, queue, cq.WriterOptions{})
+		w, err = cq.AttachEvents(context.Background(), cq.Named(p.d, queue), cq.WriterOptions{})
 	}
 	p.Lock()
 	defer p.Unlock()
@@ -221,7 +221,8 @@ func TestConformanceEQOpen(t *testing.T) {
 	conformOnce(t, "sizes", func(t *testing.T) {
 		d := openDir(t)
 		for size := 1; size <= 65536; size *= 2 {
-			e, err := cq.CreateEvents(d, "e", cq.EventOptions{Size: size, DataMaxBytes: 1, Write: true})
+			e, err := cq.CreateEvents(cq.Named(d, "e"), cq.EventOptions{Size: size, DataMaxBytes: 1,
+				Write: true})
 			must(t, err)
 			if e.Options().Size != size {
 				t.Errorf("size %d became %d", size, e.Options().Size)
@@ -241,14 +242,14 @@ func TestConformanceEQOpen(t *testing.T) {
 			"Affinity": {Affinity: cq.Affinity{Valid: true, CPU: -5}}, "Wait": {Wait: 99},
 			"MaxLanes": {MaxLanes: 1025}, "DataMaxBytes": {DataMaxBytes: 65513},
 			"Overrun": {Overrun: 7}, "Lifetime": {Lifetime: 7}} {
-			_, err := cq.CreateEvents(d, "e", o)
+			_, err := cq.CreateEvents(cq.Named(d, "e"), o)
 			wantErr(t, field, err, cq.ErrInvalid, syscall.EINVAL)
 			wantField(t, err, field)
 		}
 		handled := cq.EventOptions{Wait: cq.WaitFD, Handler: func(*cq.Event, error) {}}
-		_, err := cq.CreateEvents(d, "e", handled)
+		_, err := cq.CreateEvents(cq.Named(d, "e"), handled)
 		wantField(t, err, "Wait")
-		big, err := cq.PlanEvents(cq.EventOptions{Size: 16, DataMaxBytes: 65512}, 2)
+		big, err := cq.Plan(cq.EventOptions{Size: 16, DataMaxBytes: 65512}, 2)
 		if err != nil || big < 3*16*65536 {
 			t.Errorf("plan %d, %v", big, err)
 		}
@@ -266,10 +267,10 @@ func TestConformanceEQClose(t *testing.T) {
 		_, err = r.e.Read(&cq.Event{}, 0)
 		wantErr(t, "read", err, cq.ErrClosed)
 		if !r.far {
-			_, err = cq.AdoptEvents(r.d, r.e.Name(), cq.EventOptions{})
+			_, err = cq.OpenEvents(cq.Named(r.d, r.e.Name()), cq.EventOptions{Existing: true})
 			wantErr(t, "adopt", err, fs.ErrNotExist)
 		}
-		_, err = cq.AttachEvents(t.Context(), r.d, r.e.Name(), cq.WriterOptions{})
+		_, err = cq.AttachEvents(t.Context(), cq.Named(r.d, r.e.Name()), cq.WriterOptions{})
 		wantErr(t, "attach", err, syscall.ENOENT)
 	})
 }

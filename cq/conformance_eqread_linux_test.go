@@ -411,7 +411,7 @@ func TestConformanceEQInSet(t *testing.T) {
 		}
 	})
 	conformOnce(t, "no-set", func(t *testing.T) {
-		_, err := cq.CreateEvents(openDir(t), "none", cq.EventOptions{Wait: cq.WaitInSet})
+		_, err := cq.CreateEvents(cq.Named(openDir(t), "none"), cq.EventOptions{Wait: cq.WaitInSet})
 		wantErr(t, "create", err, cq.ErrInvalid, syscall.EINVAL)
 		wantField(t, err, "WaitSet")
 	})

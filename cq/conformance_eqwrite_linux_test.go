@@ -40,7 +40,7 @@ func TestConformanceEQWrite(t *testing.T) {
 	})
 	conformEQ(t, "only-when-opened-for-it", o, func(t *testing.T, r *eqRig) {
 		if !r.far {
-			e, err := cq.CreateEvents(r.d, r.e.Name()+"-2", cq.EventOptions{})
+			e, err := cq.CreateEvents(cq.Named(r.d, r.e.Name()+"-2"), cq.EventOptions{})
 			must(t, err)
 			defer e.Close()
 			r.e = e

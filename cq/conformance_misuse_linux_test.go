@@ -177,10 +177,10 @@ func TestConformanceInterrupted(t *testing.T) {
 }
 
 func interruptedEveryBlockingCall(t *testing.T, r *rig) {
-	e, err := cq.CreateEvents(r.d, "events", cq.EventOptions{Size: 4, Write: true, Spin: -1})
+	e, err := cq.CreateEvents(cq.Named(r.d, "events"), cq.EventOptions{Size: 4, Write: true, Spin: -1})
 	must(t, err)
 	t.Cleanup(func() { must(t, e.Close()) })
-	count, err := cq.CreateCounter(r.d, "counter", cq.CounterOptions{Spin: -1})
+	count, err := cq.CreateCounter(cq.Named(r.d, "counter"), cq.CounterOptions{Spin: -1})
 	must(t, err)
 	t.Cleanup(func() { must(t, count.Close()) })
 	c, s := channel(t, r.d), waitSet(t, r.d, cq.WaitSetOptions{})

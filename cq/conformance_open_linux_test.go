@@ -90,7 +90,7 @@ func cqOpenManyQueues(t *testing.T) {
 	d := openDir(t)
 	var qs []*cq.Queue
 	for i := range many {
-		q, err := cq.Create(d, fmt.Sprint("many-", i), cq.Options{Size: 1, MaxLanes: 1})
+		q, err := cq.Create(cq.Named(d, fmt.Sprint("many-", i)), cq.Options{Size: 1, MaxLanes: 1})
 		if err != nil {
 			t.Errorf("queue %d: %v", i, err)
 			break
@@ -105,7 +105,7 @@ func cqOpenManyQueues(t *testing.T) {
 func cqOpenSizes(t *testing.T) {
 	d := openDir(t)
 	for size := 0; size <= 65536; size = max(1, 2*size) {
-		q, err := cq.Create(d, "q", cq.Options{Size: size, MaxLanes: 1})
+		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: size, MaxLanes: 1})
 		if err != nil {
 			t.Fatalf("size %d: %v", size, err)
 		}
@@ -137,7 +137,7 @@ func cqOpenInvalidAttributes(t *testing.T) {
 		"Format": {Format: 99}, "Wait": {Wait: 99}, "Overrun": {Overrun: 99},
 		"Affinity": {Affinity: cq.Affinity{Valid: true, CPU: -1}},
 	} {
-		_, err := cq.Create(d, "bad", o)
+		_, err := cq.Create(cq.Named(d, "bad"), o)
 		wantErr(t, field, err, cq.ErrInvalid, syscall.EINVAL)
 		wantField(t, err, field)
 	}
@@ -191,9 +191,9 @@ func TestConformanceCQClose(t *testing.T) {
 		must(t, r.q.Close())
 		wantErr(t, "post", r.w.Post(&cq.Entry{}), cq.ErrClosed)
 		must(t, r.w.Close())
-		_, err := cq.Adopt(r.d, r.q.Name(), cq.Options{})
+		_, err := cq.Open(cq.Named(r.d, r.q.Name()), cq.Options{Existing: true})
 		wantErr(t, "adopt", err, fs.ErrNotExist)
-		q, err := cq.Create(r.d, r.q.Name(), cq.Options{})
+		q, err := cq.Create(cq.Named(r.d, r.q.Name()), cq.Options{})
 		must(t, err)
 		wantContexts(t, "a new queue of that name", drain(t, q))
 		must(t, q.Close())
@@ -213,7 +213,7 @@ func held(t testing.TB) (fds, maps int) {
 // pairWithoutName is a queue on memfds and its writer. The caller closes them.
 func pairWithoutName(t *testing.T, o cq.Options) (*cq.Queue, *cq.Writer) {
 	t.Helper()
-	q, err := cq.CreateAnonymous(queueName(t), o)
+	q, err := cq.Create(cq.Unnamed(queueName(t)), o)
 	must(t, err)
 	return q, join(t, q)
 }

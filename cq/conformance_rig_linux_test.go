@@ -231,7 +231,7 @@ func postTo(t testing.TB, w sink, from, to uint64) {
 // signalOutside ends a blocking read without being a party of the queue.
 func (r *rig) signalOutside(t testing.TB) error {
 	if !r.far {
-		return cq.SignalQueue(r.d, r.q.Name())
+		return cq.SignalQueue(cq.Named(r.d, r.q.Name()))
 	}
 	var reply PostReply
 	r.p.call(t, "SignalQueue", r.q.Name(), &reply)
@@ -486,9 +486,9 @@ type AttachReply struct {
 // writer attaches to a queue by name, or to the one that comes over the socket.
 func (p *Peer) writer(queue string) (*cq.Writer, error) {
 	if queue == "" {
-		return cq.AttachConn(context.Background(), p.conn, p.options())
+		return cq.Attach(context.Background(), cq.Over(p.conn), p.options())
 	}
-	return cq.Attach(context.Background(), p.d, queue, cq.WriterOptions{})
+	return cq.Attach(context.Background(), cq.Named(p.d, queue), cq.WriterOptions{})
 }
 
 // send passes a descriptor, unless it is -1, to the call that is made next.
@@ -564,7 +564,7 @@ func (p *Peer) Post(a PostArgs, reply *PostReply) error {
 
 // SignalQueue signals a queue by name.
 func (p *Peer) SignalQueue(queue string, reply *PostReply) error {
-	reply.Err = toWire(cq.SignalQueue(p.d, queue))
+	reply.Err = toWire(cq.SignalQueue(cq.Named(p.d, queue)))
 	return nil
 }
 

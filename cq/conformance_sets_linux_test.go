@@ -20,9 +20,9 @@ func (r *rig) another(t *testing.T, n int, o cq.Options) *rig {
 	out := *r
 	var err error
 	if r.memfd {
-		out.q, err = cq.CreateAnonymous(fmt.Sprint("another-", n), r.queue(o))
+		out.q, err = cq.Create(cq.Unnamed(fmt.Sprint("another-", n)), r.queue(o))
 	} else {
-		out.q, err = cq.Create(r.d, fmt.Sprint("another-", n), o)
+		out.q, err = cq.Create(cq.Named(r.d, fmt.Sprint("another-", n)), o)
 	}
 	must(t, err)
 	t.Cleanup(func() { closeQueue(t, out.q) })
@@ -301,7 +301,8 @@ func waitSetTimeout(t *testing.T, r *rig) {
 
 // mixedMembers has a completion queue and an event queue in one set.
 func mixedMembers(t *testing.T, r *rig) {
-	e, err := cq.CreateEvents(r.d, "events", cq.EventOptions{Size: 4, Write: true, UserContext: 7})
+	e, err := cq.CreateEvents(cq.Named(r.d, "events"),
+		cq.EventOptions{Size: 4, Write: true, UserContext: 7})
 	must(t, err)
 	t.Cleanup(func() { must(t, e.Close()) })
 	s := waitSet(t, r.d, cq.WaitSetOptions{})

@@ -64,7 +64,7 @@ func openSide(d *shm.Dir, prefix string) (s *side, err error) {
 	}
 	for i := range s.qs {
 		o := cq.Options{Size: 8, UserContext: i}
-		if s.qs[i], err = cq.Create(d, fmt.Sprint(prefix, i), o); err != nil {
+		if s.qs[i], err = cq.Create(cq.Named(d, fmt.Sprint(prefix, i)), o); err != nil {
 			return nil, err
 		}
 		if err = errors.Join(s.c.Attach(s.qs[i]), s.c.RequestNotify(s.qs[i], cq.NotifyAny)); err != nil {
@@ -76,7 +76,8 @@ func openSide(d *shm.Dir, prefix string) (s *side, err error) {
 
 func (s *side) connect(d *shm.Dir, prefix string) (err error) {
 	for i := range s.ws {
-		s.ws[i], err = cq.Attach(context.Background(), d, fmt.Sprint(prefix, i), cq.WriterOptions{})
+		s.ws[i], err = cq.Attach(context.Background(), cq.Named(d, fmt.Sprint(prefix, i)),
+			cq.WriterOptions{})
 		if err != nil {
 			return err
 		}
@@ -233,7 +234,7 @@ func TestConformanceSuccessor(t *testing.T) {
 	}
 	conformOnce(t, "what-was-peeked-is-marked-in-events", func(t *testing.T) {
 		d := openDir(t)
-		e, err := cq.CreateEvents(d, "events", cq.EventOptions{Size: 8, Write: true})
+		e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 8, Write: true})
 		must(t, err)
 		writeEvents(t, e, 0, 2)
 		_, err = e.WriteErr(&cq.EventError{Context: 2, Err: cq.EOther})
@@ -267,7 +268,7 @@ func succeed(t *testing.T, e *cq.EventQueue) *cq.EventQueue {
 	t.Helper()
 	name := e.Name()
 	must(t, e.Detach())
-	e, err := cq.AdoptEvents(openDir(t), name, cq.EventOptions{})
+	e, err := cq.OpenEvents(cq.Named(openDir(t), name), cq.EventOptions{Existing: true})
 	must(t, err)
 	return e
 }
@@ -276,7 +277,7 @@ func succeed(t *testing.T, e *cq.EventQueue) *cq.EventQueue {
 // reads what it left while another lane has two more.
 func afterHolder(t *testing.T, held int, take func(*testing.T, *cq.Queue) []uint64) {
 	d, name := openDir(t), queueName(t)
-	q, err := cq.Create(d, name, cq.Options{Size: 8})
+	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8})
 	must(t, err)
 	ws := []*cq.Writer{attach(t, d, name), attach(t, d, name)}
 	must(t, q.Detach())
@@ -287,7 +288,7 @@ func afterHolder(t *testing.T, held int, take func(*testing.T, *cq.Queue) []uint
 	}
 	c.kill()
 	post(t, ws[1-held], 10, 12)
-	q, err = cq.Adopt(d, name, cq.Options{})
+	q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 	must(t, err)
 	seen := map[uint64]int{}
 	for left := 7; left > 0; {

@@ -208,7 +208,7 @@ func TestConformanceCQSignal(t *testing.T) {
 	})
 	conform(t, "from-outside", o, func(t *testing.T, r *rig) {
 		if r.memfd {
-			wantErr(t, "without a name", cq.SignalQueue(r.d, r.q.Name()), fs.ErrNotExist)
+			wantErr(t, "without a name", cq.SignalQueue(cq.Named(r.d, r.q.Name())), fs.ErrNotExist)
 			return
 		}
 		done := whenAsleep(t, r.q, func() { must(t, r.signalOutside(t)) })
@@ -442,7 +442,7 @@ func overrunPublished(t *testing.T, r *rig) {
 		t.Errorf("from outside: %v", *s.State)
 	}
 	must(t, r.q.Detach())
-	q, err := cq.Adopt(r.d, r.q.Name(), cq.Options{})
+	q, err := cq.Open(cq.Named(r.d, r.q.Name()), cq.Options{Existing: true})
 	must(t, err)
 	_, err = cq.Read(q, make([]cq.Msg, 1))
 	wantErr(t, "in the reader's place", err, cq.ErrOverrun)

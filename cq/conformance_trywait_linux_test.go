@@ -168,7 +168,7 @@ func TestConformanceTryWait(t *testing.T) {
 }
 
 func tryWaitEveryKind(t *testing.T, r *rig) {
-	e, err := cq.CreateEvents(r.d, "events", cq.EventOptions{Wait: cq.WaitFD, Write: true})
+	e, err := cq.CreateEvents(cq.Named(r.d, "events"), cq.EventOptions{Wait: cq.WaitFD, Write: true})
 	must(t, err)
 	defer e.Close()
 	s := waitSet(t, r.d, cq.WaitSetOptions{Wait: cq.WaitFD})

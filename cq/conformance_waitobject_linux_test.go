@@ -43,9 +43,9 @@ func TestConformanceCQWaitObject(t *testing.T) {
 	})
 	conform(t, "mutex-cond", cq.Options{Wait: cq.WaitMutexCond}, mutexCond)
 	conformOnce(t, "critsec", func(t *testing.T) {
-		_, err := cq.Create(openDir(t), "windows", cq.Options{Wait: cq.WaitCritSecCond})
+		_, err := cq.Create(cq.Named(openDir(t), "windows"), cq.Options{Wait: cq.WaitCritSecCond})
 		wantErr(t, "create", err, errors.ErrUnsupported)
-		_, err = cq.Create(openDir(t), "beyond", cq.Options{Wait: cq.WaitCritSecCond + 1})
+		_, err = cq.Create(cq.Named(openDir(t), "beyond"), cq.Options{Wait: cq.WaitCritSecCond + 1})
 		wantErr(t, "no object", err, cq.ErrInvalid)
 	})
 	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitFD} {
@@ -64,7 +64,7 @@ func TestConformanceCQWaitObject(t *testing.T) {
 	}
 	conformInSet(t, "set")
 	conformOnce(t, "no-set", func(t *testing.T) {
-		_, err := cq.Create(openDir(t), "none", cq.Options{Wait: cq.WaitInSet})
+		_, err := cq.Create(cq.Named(openDir(t), "none"), cq.Options{Wait: cq.WaitInSet})
 		wantErr(t, "without a set", err, cq.ErrInvalid, syscall.EINVAL)
 		wantField(t, err, "WaitSet")
 	})
@@ -207,7 +207,7 @@ func waitObjectMisuse(t *testing.T) {
 		{wait: cq.WaitMutexCond, sread: true, tryWait: true, signal: true},
 		{wait: cq.WaitInSet, signal: true, control: syscall.ENOSYS},
 	} {
-		q, err := cq.Create(d, "q", cq.Options{Size: 4, Wait: c.wait, WaitSet: set})
+		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Wait: c.wait, WaitSet: set})
 		must(t, err)
 		check := func(call string, err error, can bool, want, cannot error) {
 			t.Helper()
@@ -240,10 +240,11 @@ func cannotBlock(t *testing.T) {
 	d := openDir(t)
 	set := waitSet(t, d, cq.WaitSetOptions{})
 	for _, wait := range []cq.WaitObject{cq.WaitNone, cq.WaitInSet} {
-		q, err := cq.Create(d, "q", cq.Options{Size: 8, Wait: wait, WaitSet: set})
+		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8, Wait: wait, WaitSet: set})
 		must(t, err)
 		w := attach(t, d, q.Name())
-		e, err := cq.CreateEvents(d, "e", cq.EventOptions{Wait: wait, WaitSet: set, Write: true})
+		e, err := cq.CreateEvents(cq.Named(d, "e"), cq.EventOptions{Wait: wait, WaitSet: set,
+			Write: true})
 		must(t, err)
 		dst, src, ctx, ev := make([]cq.Msg, 2), make([]cq.Addr, 2), t.Context(), &cq.Event{}
 		calls := map[string]func(d time.Duration) (int, error){

@@ -87,23 +87,23 @@ type whole interface {
 }
 
 // create makes a queue and becomes its reader. Its options are resolved.
-func (q *core) create(d *shm.Dir, name string, o shape) (err error) {
-	if o.Trust != SameUser {
-		return errNamedTrust("create", name)
-	}
+func (q *core) create(p Place, o shape) (err error) {
 	if barrier.All() != nil {
 		o.WritersPay = true
 	}
+	if p.form == placeUnnamed {
+		return failedOr("create", p.name, q.createMemfds(p.name, o))
+	}
+	if o.Trust != SameUser {
+		return errNamedTrust("create", p.name)
+	}
 	for range 16 {
 		// The last party of an earlier queue may be removing the directory.
-		if err = q.createOnce(d, name, o); !errors.Is(err, fs.ErrNotExist) {
+		if err = q.createOnce(p.dir, p.name, o); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 	}
-	if err != nil {
-		return failed("create", name, err)
-	}
-	return nil
+	return failedOr("create", p.name, err)
 }
 
 func (q *core) createOnce(d *shm.Dir, name string, o shape) error {
@@ -116,14 +116,14 @@ func (q *core) createOnce(d *shm.Dir, name string, o shape) error {
 }
 
 // adopt becomes the reader of a queue that has none.
-func (q *core) adopt(d *shm.Dir, name string, want shape) error {
-	dir, err := d.Sub(name, false)
+func (q *core) adopt(p Place, want shape) error {
+	dir, err := p.dir.Sub(p.name, false)
 	if err != nil {
-		return failed("adopt", name, err)
+		return failed("adopt", p.name, err)
 	}
-	if err := q.adoptIn(d, dir, name, want); err != nil {
+	if err := q.adoptIn(p.dir, dir, p.name, want); err != nil {
 		_ = dir.Close()
-		return failed("adopt", name, err)
+		return failed("adopt", p.name, err)
 	}
 	return nil
 }
@@ -157,11 +157,17 @@ func (q *core) adoptIn(d, dir *shm.Dir, name string, want shape) error {
 }
 
 // openEither adopts or creates, whichever is possible, though others do the same at once.
-func openEither[Q any](d *shm.Dir, name string, adopt, create func() (*Q, error)) (*Q, error) {
+func openEither[Q any](p Place, existing bool, adopt, create func() (*Q, error)) (*Q, error) {
+	if err := p.only("open", placeNamed); err != nil {
+		return nil, err
+	}
 	for range 16 {
 		q, err := adopt()
+		if existing {
+			return q, err
+		}
 		another := errors.Is(err, shm.ErrTruncated) || errors.Is(err, shm.ErrOwner)
-		if another && collect.RemoveFormer(d, name) == nil {
+		if another && collect.RemoveFormer(p.dir, p.name) == nil {
 			err = fs.ErrNotExist // it was cut or of another kind, and nobody had what was left
 		}
 		if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrClosed) &&
@@ -173,7 +179,7 @@ func openEither[Q any](d *shm.Dir, name string, adopt, create func() (*Q, error)
 			return q, err
 		}
 	}
-	return nil, &Error{Pkg: kind.Pkg, Op: "open", Name: name, Err: ErrBusy,
+	return nil, &Error{Pkg: kind.Pkg, Op: "open", Name: p.name, Err: ErrBusy,
 		Hint: "try again: others create and destroy it all the time"}
 }
 

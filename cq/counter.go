@@ -208,7 +208,7 @@ func (c *Counter) UserContext() any { return c.opt.UserContext }
 // FID returns the counter's identifier, by which events mean it, in every process.
 func (c *Counter) FID() FID { return c.fid }
 
-// ObjectFD returns the descriptor by which another process opens the counter, with [OpenCounterFD]:
+// ObjectFD returns the descriptor by which another process opens the counter, with [FromFD]:
 // send it with [shm.SendFDs]. It stays the counter's.
 func (c *Counter) ObjectFD() int { return c.obj.FD() }
 

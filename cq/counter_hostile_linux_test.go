@@ -58,7 +58,7 @@ func TestCounterHostilePeer(t *testing.T) {
 		}
 		showCounter(t, d, c.Name())
 	}
-	c2, err := cq.OpenCounter(d, c.Name(), cq.CounterOptions{})
+	c2, err := cq.AttachCounter(cq.Named(d, c.Name()), cq.CounterOptions{})
 	must(t, err)
 	must(t, c2.Close())
 }
@@ -83,9 +83,9 @@ func TestCounterBadObject(t *testing.T) {
 		}
 		obj, err := d.Create("bad", spec, nil)
 		must(t, err)
-		_, err = cq.OpenCounter(d, "bad", cq.CounterOptions{})
+		_, err = cq.AttachCounter(cq.Named(d, "bad"), cq.CounterOptions{})
 		wantErr(t, what, err, want...)
-		_, err = cq.OpenCounterFD(obj.FD(), cq.CounterOptions{})
+		_, err = cq.AttachCounter(cq.FromFD(obj.FD(), ""), cq.CounterOptions{})
 		wantErr(t, what, err, want...)
 		_, err = ctl.ShowObject(d, "bad")
 		wantErr(t, what, err, want...)
@@ -94,9 +94,9 @@ func TestCounterBadObject(t *testing.T) {
 	}
 	path := filepath.Join(d.Path(), "cut")
 	must(t, os.WriteFile(path, make([]byte, 100), 0o600))
-	_, err := cq.OpenCounter(d, "cut", cq.CounterOptions{})
+	_, err := cq.AttachCounter(cq.Named(d, "cut"), cq.CounterOptions{})
 	wantErr(t, "a short file", err, shm.ErrTruncated)
-	_, err = cq.CreateCounter(d, "cut", cq.CounterOptions{})
+	_, err = cq.CreateCounter(cq.Named(d, "cut"), cq.CounterOptions{})
 	wantErr(t, "it is in the way", err, os.ErrExist)
 	must(t, os.Remove(path))
 }
@@ -115,9 +115,9 @@ func FuzzCounterWords(f *testing.F) {
 	f.Fuzz(func(t *testing.T, at uint16, patch, steps []byte) {
 		d := openDir(t)
 		const name = "fuzz-counter"
-		c, err := cq.CreateCounter(d, name, cq.CounterOptions{Wait: cq.WaitFD, Spin: -1})
+		c, err := cq.CreateCounter(cq.Named(d, name), cq.CounterOptions{Wait: cq.WaitFD, Spin: -1})
 		must(t, err)
-		other, err := cq.OpenCounter(d, name, cq.CounterOptions{Spin: -1})
+		other, err := cq.AttachCounter(cq.Named(d, name), cq.CounterOptions{Spin: -1})
 		must(t, err)
 		obj, err := d.Open(name, shm.ReadWrite)
 		must(t, err)

@@ -25,7 +25,7 @@ import (
 func counter(t testing.TB, o cq.CounterOptions) (*shm.Dir, *cq.Counter) {
 	t.Helper()
 	d := openDir(t)
-	c, err := cq.CreateCounter(d, queueName(t), o)
+	c, err := cq.CreateCounter(cq.Named(d, queueName(t)), o)
 	must(t, err)
 	t.Cleanup(func() { must(t, c.Close()) })
 	return d, c
@@ -34,7 +34,7 @@ func counter(t testing.TB, o cq.CounterOptions) (*shm.Dir, *cq.Counter) {
 // again opens a counter once more, as another process would.
 func again(t testing.TB, d *shm.Dir, name string, o cq.CounterOptions) *cq.Counter {
 	t.Helper()
-	c, err := cq.OpenCounter(d, name, o)
+	c, err := cq.AttachCounter(cq.Named(d, name), o)
 	must(t, err)
 	t.Cleanup(func() { must(t, c.Close()) })
 	return c
@@ -44,13 +44,13 @@ func again(t testing.TB, d *shm.Dir, name string, o cq.CounterOptions) *cq.Count
 // stays with its value.
 func TestCounterLifetime(t *testing.T) {
 	d := openDir(t)
-	c, err := cq.CreateCounter(d, "ephemeral", cq.CounterOptions{})
+	c, err := cq.CreateCounter(cq.Named(d, "ephemeral"), cq.CounterOptions{})
 	must(t, err)
-	other, err := cq.OpenCounter(d, "ephemeral", cq.CounterOptions{})
+	other, err := cq.AttachCounter(cq.Named(d, "ephemeral"), cq.CounterOptions{})
 	must(t, err)
 	must(t, c.Add(3))
 	must(t, c.Close())
-	wantErr(t, "remove while it is open", cq.Remove(d, "ephemeral"), cq.ErrBusy,
+	wantErr(t, "remove while it is open", cq.Remove(cq.Named(d, "ephemeral")), cq.ErrBusy,
 		syscall.EBUSY)
 	wantErr(t, "remove while it is open", collect.Remove(d, "ephemeral", collect.Options{}),
 		cq.ErrBusy)
@@ -58,26 +58,27 @@ func TestCounterLifetime(t *testing.T) {
 	must(t, other.Close())
 	must(t, other.Close())
 	nothingLeft(t, d)
-	must(t, cq.Remove(d, "ephemeral")) // which is not there
+	must(t, cq.Remove(cq.Named(d, "ephemeral"))) // which is not there
 	must(t, collect.Remove(d, "ephemeral", collect.Options{}))
 
-	c, err = cq.CreateCounter(d, "persistent", cq.CounterOptions{Lifetime: cq.Persistent})
+	c, err = cq.CreateCounter(cq.Named(d, "persistent"), cq.CounterOptions{Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, c.Add(4))
 	must(t, c.Close())
 	wantErr(t, "it may be wanted", collect.Remove(d, "persistent", collect.Options{}), cq.ErrBusy)
-	c, err = cq.OpenCounter(d, "persistent", cq.CounterOptions{Lifetime: cq.Persistent})
+	c, err = cq.AttachCounter(cq.Named(d, "persistent"), cq.CounterOptions{Lifetime: cq.Persistent})
 	must(t, err)
 	wantCounter(t, c, 4, 0)
 	must(t, c.Close())
-	must(t, cq.Remove(d, "persistent"))
+	must(t, cq.Remove(cq.Named(d, "persistent")))
 	nothingLeft(t, d)
 }
 
 func TestCounterAnonymous(t *testing.T) {
-	c, err := cq.CreateAnonymousCounter("sum", cq.CounterOptions{Events: cq.BytesCounter})
+	c, err := cq.CreateCounter(cq.Unnamed("sum"), cq.CounterOptions{Events: cq.BytesCounter})
 	must(t, err)
-	other, err := cq.OpenCounterFD(c.ObjectFD(), cq.CounterOptions{Events: cq.BytesCounter})
+	other, err := cq.AttachCounter(cq.FromFD(c.ObjectFD(), ""),
+		cq.CounterOptions{Events: cq.BytesCounter})
 	must(t, err)
 	if other.Name() != "sum" || other.FID() != c.FID() || c.FID().Kind != cq.FIDCounter ||
 		c.FID().ID == 0 || other.UserContext() != nil {
@@ -96,31 +97,31 @@ func TestCounterMisuse(t *testing.T) {
 	d, c := counter(t, cq.CounterOptions{})
 	for field, o := range map[string]cq.CounterOptions{
 		"Events": {Events: 2}, "Lifetime": {Lifetime: 2}, "Wait": {Wait: 99}} {
-		_, err := cq.CreateCounter(d, "bad", o)
+		_, err := cq.CreateCounter(cq.Named(d, "bad"), o)
 		wantErr(t, field, err, cq.ErrInvalid, syscall.EINVAL)
 		wantField(t, err, field)
-		_, err = cq.OpenCounter(d, c.Name(), o)
+		_, err = cq.AttachCounter(cq.Named(d, c.Name()), o)
 		wantErr(t, field, err, cq.ErrInvalid)
-		_, err = cq.CreateAnonymousCounter("bad", o)
+		_, err = cq.CreateCounter(cq.Unnamed("bad"), o)
 		wantErr(t, field, err, cq.ErrInvalid)
 	}
-	_, err := cq.OpenCounter(d, c.Name(), cq.CounterOptions{Events: cq.BytesCounter})
+	_, err := cq.AttachCounter(cq.Named(d, c.Name()), cq.CounterOptions{Events: cq.BytesCounter})
 	wantErr(t, "other events", err, cq.ErrInvalid)
-	_, err = cq.OpenCounter(d, c.Name(), cq.CounterOptions{Lifetime: cq.Persistent})
+	_, err = cq.AttachCounter(cq.Named(d, c.Name()), cq.CounterOptions{Lifetime: cq.Persistent})
 	wantErr(t, "other lifetime", err, cq.ErrInvalid)
-	_, err = cq.OpenCounter(d, "none", cq.CounterOptions{})
+	_, err = cq.AttachCounter(cq.Named(d, "none"), cq.CounterOptions{})
 	wantErr(t, "none", err, fs.ErrNotExist, syscall.ENOENT)
 	for _, name := range []string{"", "bell-x", "a/b", ".x"} {
-		_, err = cq.CreateCounter(d, name, cq.CounterOptions{})
+		_, err = cq.CreateCounter(cq.Named(d, name), cq.CounterOptions{})
 		wantErr(t, name, err, shm.ErrName)
 	}
-	_, err = cq.OpenCounterFD(int(^uint(0)>>1), cq.CounterOptions{})
+	_, err = cq.AttachCounter(cq.FromFD(int(^uint(0)>>1), ""), cq.CounterOptions{})
 	wantErr(t, "no descriptor", err, syscall.EBADF)
 	nobody, err := d.Create("region", shm.Spec{Kind: shm.KindRegion}, nil)
 	must(t, err)
-	_, err = cq.OpenCounter(d, "region", cq.CounterOptions{})
+	_, err = cq.AttachCounter(cq.Named(d, "region"), cq.CounterOptions{})
 	wantErr(t, "a region", err, shm.ErrKind)
-	wantErr(t, "a region", cq.Remove(d, "region"), shm.ErrKind)
+	wantErr(t, "a region", cq.Remove(cq.Named(d, "region")), shm.ErrKind)
 	must(t, nobody.Unlink())
 	must(t, nobody.Close())
 
@@ -148,11 +149,11 @@ func TestCounterMisuse(t *testing.T) {
 // TestCounterClosedInUse: Close beside every other call, which then either counts or says so.
 func TestCounterClosedInUse(t *testing.T) {
 	d := openDir(t)
-	keep, err := cq.CreateCounter(d, "kept", cq.CounterOptions{})
+	keep, err := cq.CreateCounter(cq.Named(d, "kept"), cq.CounterOptions{})
 	must(t, err)
 	var counted uint64
 	for range 30 {
-		c, err := cq.OpenCounter(d, "kept", cq.CounterOptions{})
+		c, err := cq.AttachCounter(cq.Named(d, "kept"), cq.CounterOptions{})
 		must(t, err)
 		var all sync.WaitGroup
 		var sure [2]uint64
@@ -270,7 +271,7 @@ func TestCounterUserIsNamed(t *testing.T) {
 	wantUser(0)
 	seat.Leave()
 	must(t, obj.Close())
-	must(t, cq.Remove(d, name))
+	must(t, cq.Remove(cq.Named(d, name)))
 }
 
 // wantOnly checks that err is every one of targets, and not EAGAIN.
@@ -293,7 +294,7 @@ func noError(t *testing.T, err error) {
 // closed beside it, Close does.
 func TestCounterCloseWakesOthers(t *testing.T) {
 	_, c := counter(t, cq.CounterOptions{Spin: -1})
-	other, err := cq.OpenCounterFD(c.ObjectFD(), cq.CounterOptions{})
+	other, err := cq.AttachCounter(cq.FromFD(c.ObjectFD(), ""), cq.CounterOptions{})
 	must(t, err)
 	done := make(chan error)
 	go func() { done <- cntrWait(c, 1, time.Minute) }()
@@ -431,7 +432,7 @@ func TestCounterDescriptorBeside(t *testing.T) {
 // TestCounterDescriptorClosed: Close ends a wait on the descriptor before it takes it away.
 func TestCounterDescriptorClosed(t *testing.T) {
 	d := openDir(t)
-	c, err := cq.CreateCounter(d, queueName(t), cq.CounterOptions{Wait: cq.WaitFD})
+	c, err := cq.CreateCounter(cq.Named(d, queueName(t)), cq.CounterOptions{Wait: cq.WaitFD})
 	must(t, err)
 	fd, err := unix.FcntlInt(uintptr(waitFD(c)), unix.F_DUPFD_CLOEXEC, 0)
 	must(t, err)

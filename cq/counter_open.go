@@ -19,82 +19,53 @@ import (
 )
 
 // CreateCounter makes a counter and opens it (fi_cntr_open). One of that name that exists is
-// fs.ErrExist (EEXIST), unless it is ephemeral and no living process has it open: then it
-// is removed first. Names are shared with queues.
-func CreateCounter(d *shm.Dir, name string, o CounterOptions) (*Counter, error) {
+// fs.ErrExist (EEXIST), unless it is ephemeral and no living process has it open: then it is
+// removed first. One that is [Unnamed] goes with its last process. Other errors are ErrInvalid and
+// those of creating shared memory. It may be called from anywhere.
+func CreateCounter(p Place, o CounterOptions) (*Counter, error) {
 	const op = "create counter"
-	if err := o.check(op, name); err != nil {
+	if err := errors.Join(p.only(op, placeNamed|placeUnnamed), o.check(op, p.name)); err != nil {
 		return nil, err
 	}
-	if strings.HasPrefix(name, shm.BellPrefix) {
-		return nil, kind.Refuse(op, name, "name", name, "one that is not a bell's", shm.ErrName)
+	if p.form == placeNamed && strings.HasPrefix(p.name, shm.BellPrefix) {
+		return nil, kind.Refuse(op, p.name, "name", p.name, "one that is not a bell's", shm.ErrName)
 	}
 	for range openTries {
-		c, err := createCounter(d, name, o)
+		c, err := createCounter(p, o)
 		if !errors.Is(err, errCounterGone) {
-			return c, failedOr(op, name, err)
+			return c, failedOr(op, p.name, err)
 		}
 	}
-	return nil, failed(op, name, ErrBusy)
+	return nil, failed(op, p.name, ErrBusy)
 }
 
-func createCounter(d *shm.Dir, name string, o CounterOptions) (*Counter, error) {
-	obj, err := collect.Create(d, name, o.spec(name), nil)
+func createCounter(p Place, o CounterOptions) (*Counter, error) {
+	obj, err := p.make(o.spec(p.name), nil)
 	if err != nil {
 		return nil, err
 	}
-	return newCounter(obj, name, d, o, true)
+	return newCounter(obj, p.name, p.dir, o, true)
 }
 
-// OpenCounter opens a counter that exists. Events and Lifetime of o, if not zero, must agree with
-// how it was created. Errors are fs.ErrNotExist and those of opening shared memory.
-func OpenCounter(d *shm.Dir, name string, o CounterOptions) (*Counter, error) {
+// AttachCounter opens a counter that exists, [Named] or [FromFD] (fi_cntr_open of one that others
+// have). Events and Lifetime of o, if not zero, must agree with how it was created. Errors are
+// fs.ErrNotExist, ErrInvalid and those of opening shared memory. It may be called from anywhere.
+func AttachCounter(p Place, o CounterOptions) (*Counter, error) {
 	const op = "open counter"
+	if err := p.only(op, placeNamed|placeFromFD); err != nil {
+		return nil, err
+	}
 	for range openTries {
-		obj, err := d.Open(name, shm.ReadOnly)
+		obj, name, err := p.find(op)
 		if err != nil {
-			return nil, failed(op, name, err)
+			return nil, err
 		}
-		c, err := openCounter(op, obj, name, d, o)
+		c, err := openCounter(op, obj, name, p.dir, o)
 		if !errors.Is(err, errCounterGone) {
 			return c, failedOr(op, name, err)
 		}
 	}
-	return nil, failed(op, name, ErrBusy)
-}
-
-// CreateAnonymousCounter makes a counter without a name in the file system; other processes open it
-// by descriptor, see [Counter.ObjectFD]. The name shows in /proc. It goes with its last process.
-// Errors are ErrInvalid and those of creating shared memory.
-func CreateAnonymousCounter(name string, o CounterOptions) (*Counter, error) {
-	const op = "create counter"
-	if err := o.check(op, name); err != nil {
-		return nil, err
-	}
-	obj, err := shm.CreateMemfd(o.spec(name), nil)
-	if err != nil {
-		return nil, failed(op, name, err)
-	}
-	err = obj.Seal(shm.SealShrink | shm.SealGrow | shm.SealSeal)
-	if err != nil {
-		_ = obj.Close()
-		return nil, failed(op, name, err)
-	}
-	c, err := newCounter(obj, name, nil, o, true)
-	return c, failedOr(op, name, err)
-}
-
-// OpenCounterFD opens a counter by a descriptor that another process sent; fd stays the caller's.
-// o is as for [OpenCounter].
-func OpenCounterFD(fd int, o CounterOptions) (*Counter, error) {
-	const op = "open counter"
-	obj, err := shm.OpenFD(fd, "descriptor", shm.ReadOnly)
-	if err != nil {
-		return nil, failed(op, "descriptor", err)
-	}
-	name := obj.Header().Name
-	c, err := openCounter(op, obj, name, nil, o)
-	return c, failedOr(op, name, err)
+	return nil, failed(op, p.name, ErrBusy)
 }
 
 // failedOr is failed for a call that may have succeeded.

@@ -30,13 +30,13 @@ func init() {
 func childOpens(fd int, o cq.CounterOptions) *cq.Counter {
 	name := os.Getenv(envQueue)
 	if name == "" {
-		c, err := cq.OpenCounterFD(fd, o)
+		c, err := cq.AttachCounter(cq.FromFD(fd, ""), o)
 		need(err)
 		return c
 	}
 	d, err := shm.OpenDir("")
 	need(err)
-	c, err := cq.OpenCounter(d, fmt.Sprint(name, "-", fd), o)
+	c, err := cq.AttachCounter(cq.Named(d, fmt.Sprint(name, "-", fd)), o)
 	need(err)
 	return c
 }
@@ -71,7 +71,7 @@ func childCounter() {
 func childCounterMaker() {
 	d, err := shm.OpenDir("")
 	need(err)
-	c, err := cq.CreateCounter(d, os.Getenv(envQueue), cq.CounterOptions{})
+	c, err := cq.CreateCounter(cq.Named(d, os.Getenv(envQueue)), cq.CounterOptions{})
 	need(err)
 	need(c.Add(1))
 	say("ready")
@@ -98,11 +98,11 @@ func pairOf(t *testing.T, named bool, o cq.CounterOptions) (cs [2]*cq.Counter, e
 		var err error
 		if named {
 			env = envQueue + "=" + queueName(t)
-			cs[i], err = cq.CreateCounter(openDir(t), fmt.Sprint(queueName(t), "-", 3+i), o)
+			cs[i], err = cq.CreateCounter(cq.Named(openDir(t), fmt.Sprint(queueName(t), "-", 3+i)), o)
 			must(t, err)
 		} else {
 			env = envQueue + "="
-			cs[i], err = cq.CreateAnonymousCounter(queueName(t), o)
+			cs[i], err = cq.CreateCounter(cq.Unnamed(queueName(t)), o)
 			must(t, err)
 			fd, err := unix.FcntlInt(uintptr(cs[i].ObjectFD()), unix.F_DUPFD_CLOEXEC, 0)
 			must(t, err)
@@ -175,7 +175,7 @@ func (p counterPeer) does(t *testing.T, what string, n uint64, answer string) {
 func named3(t *testing.T, o cq.CounterOptions) (d *shm.Dir, c *cq.Counter, name string) {
 	t.Helper()
 	d, name = openDir(t), queueName(t)
-	c, err := cq.CreateCounter(d, name+"-3", o)
+	c, err := cq.CreateCounter(cq.Named(d, name+"-3"), o)
 	must(t, err)
 	return d, c, name
 }
@@ -306,7 +306,7 @@ func TestCounterOfTheDead(t *testing.T) {
 		_ = p.line(t)
 		must(t, p.Process.Signal(syscall.SIGSTOP))
 		wantErr(t, "remove", collect.Remove(d, name, collect.Options{}), cq.ErrBusy, syscall.EBUSY)
-		_, err := cq.CreateCounter(d, name, cq.CounterOptions{})
+		_, err := cq.CreateCounter(cq.Named(d, name), cq.CounterOptions{})
 		wantErr(t, "create", err, syscall.EEXIST)
 		p.kill()
 		if what == "remove" {
@@ -314,7 +314,7 @@ func TestCounterOfTheDead(t *testing.T) {
 			nothingLeft(t, d)
 			continue
 		}
-		c, err := cq.CreateCounter(d, name, cq.CounterOptions{})
+		c, err := cq.CreateCounter(cq.Named(d, name), cq.CounterOptions{})
 		must(t, err)
 		wantCounter(t, c, 0, 0)
 		must(t, c.Close())
@@ -332,9 +332,9 @@ func TestCounterOpenClose(t *testing.T) {
 		go func() {
 			var last error
 			for range 100 {
-				c, err := cq.CreateCounter(d, name, cq.CounterOptions{})
+				c, err := cq.CreateCounter(cq.Named(d, name), cq.CounterOptions{})
 				if errors.Is(err, syscall.EEXIST) {
-					c, err = cq.OpenCounter(d, name, cq.CounterOptions{})
+					c, err = cq.AttachCounter(cq.Named(d, name), cq.CounterOptions{})
 				}
 				if errors.Is(err, syscall.ENOENT) {
 					continue
@@ -391,7 +391,7 @@ func TestCounterSyscalls(t *testing.T) {
 // deathsOf makes an event queue and binds it.
 func deathsOf(t *testing.T, name string, bind func(cq.EventSink) error) *cq.EventQueue {
 	t.Helper()
-	e, err := cq.CreateAnonymousEvents(name, cq.EventOptions{Size: 16, Write: true})
+	e, err := cq.CreateEvents(cq.Unnamed(name), cq.EventOptions{Size: 16, Write: true})
 	must(t, err)
 	must(t, bind(e))
 	t.Cleanup(func() { must(t, e.Close()) })
@@ -406,12 +406,12 @@ func TestCounterDeathIsAnEvent(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	d, one, base := named3(t, cq.CounterOptions{Lifetime: cq.Persistent})
-	two, err := cq.OpenCounter(d, base+"-3", cq.CounterOptions{})
+	two, err := cq.AttachCounter(cq.Named(d, base+"-3"), cq.CounterOptions{})
 	must(t, err)
 	t.Cleanup(func() {
 		must(t, one.Close())
 		must(t, two.Close())
-		must(t, cq.Remove(d, base+"-3"))
+		must(t, cq.Remove(cq.Named(d, base+"-3")))
 	})
 	early := startCounterPeer(t, base, false)
 	early.kill()
@@ -454,7 +454,7 @@ func TestCounterDeathOutlivesItsSink(t *testing.T) {
 	t.Parallel()
 	_, c, base := named3(t, cq.CounterOptions{})
 	t.Cleanup(func() { must(t, c.Close()) })
-	full, err := cq.CreateAnonymousEvents("full", cq.EventOptions{Size: 1, Write: true})
+	full, err := cq.CreateEvents(cq.Unnamed("full"), cq.EventOptions{Size: 1, Write: true})
 	must(t, err)
 	must(t, c.BindEvents(full))
 	_, err = full.Write(&cq.Event{Event: cq.EventUser})

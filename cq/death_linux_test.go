@@ -123,7 +123,7 @@ func TestDestroyedHalfway(t *testing.T) {
 		for _, what := range []string{"adopt", "attach"} {
 			wantErr(t, what, use[what](), cq.ErrClosed, os.ErrClosed)
 		}
-		q, err := cq.Open(d, name, cq.Options{})
+		q, err := cq.Open(cq.Named(d, name), cq.Options{})
 		if err != nil {
 			_ = os.RemoveAll(d.Path() + "/" + name)
 			t.Fatal(err)
@@ -180,7 +180,7 @@ func TestDeathWakesSets(t *testing.T) {
 			s := waitSet(t, d, cq.WaitSetOptions{})
 			byFD := waitSet(t, d, cq.WaitSetOptions{Wait: cq.WaitFD})
 			c := channel(t, d)
-			q, err := cq.Create(d, queueName(t), cq.Options{Size: 8, Shared: true})
+			q, err := cq.Create(cq.Named(d, queueName(t)), cq.Options{Size: 8, Shared: true})
 			must(t, err)
 			t.Cleanup(func() { closeQueue(t, q) })
 			must(t, c.Attach(q))
@@ -258,7 +258,7 @@ func TestDeadBellManyNames(t *testing.T) {
 		must(t, s.Close())
 	}
 	s := waitSet(t, one, cq.WaitSetOptions{})
-	q, err := cq.Create(dirs[2], "q", cq.Options{})
+	q, err := cq.Create(cq.Named(dirs[2], "q"), cq.Options{})
 	must(t, err)
 	must(t, s.Add(q))
 	must(t, s.Remove(q))

@@ -6,13 +6,15 @@
 // published is read, what it had not published never existed. A reader that dies leaves the queue
 // to a successor.
 //
-//	q, err := cq.Create(d, "orders", cq.Options{})              // the reader
-//	w, err := cq.Attach(ctx, d, "orders", cq.WriterOptions{})   // a writer, in any process
+//	q, err := cq.Create(cq.Named(d, "orders"), cq.Options{})   // the reader
+//	w, err := cq.Attach(ctx, cq.Named(d, "orders"), o)         // a writer, in any process
 //	err = w.Post(&cq.Entry{Context: 7, Flags: cq.FlagSend | cq.FlagMsg})
-//	n, err := cq.ReadContext(ctx, q, buf, cq.ReadOptions{})     // buf is a []cq.Msg, say
+//	n, err := cq.ReadContext(ctx, q, buf, cq.ReadOptions{})    // buf is a []cq.Msg, say
 //
 // # Choosing a call
 //
+//	Create, Open            makes a queue; takes over or makes one   fi_cq_open
+//	Attach                  joins one as a writer                    -
 //	Read, ReadFrom          copies, removes, never blocks            fi_cq_read, fi_cq_readfrom
 //	ReadContext             the same, blocking; see [ReadOptions]    fi_cq_sread, fi_cq_sreadfrom
 //	Peek, Release           in place; removed when you say so        -
@@ -35,8 +37,9 @@
 //	MemoryRegion            memory under keys                        fi_mr
 //	Binding                 which operations complete where          fi_ep_bind
 //
-// Queues have names in a directory ([Create], [Attach]), or none ([CreateAnonymous], with
-// [Queue.Accept] and [AttachConn] over a socket).
+// The same three verbs make, take over and join every kind of object. Where that is says a [Place]:
+// [Named] in a directory, [Unnamed], and then [Over] a socket whose other end calls [Queue.Accept],
+// or [FromFD].
 //
 // The functions of the package may be called from anywhere, at any time. Those that take a queue or
 // another object to work on, as Read, Drain and TryWait do, count as a call of its methods, whose

@@ -24,14 +24,14 @@ import (
 // TestEventIsNoQueue: one kind of queue cannot be used as the other.
 func TestEventIsNoQueue(t *testing.T) {
 	d, q := create(t, cq.Options{})
-	_, err := cq.AdoptEvents(d, q.Name(), cq.EventOptions{})
+	_, err := cq.OpenEvents(cq.Named(d, q.Name()), cq.EventOptions{Existing: true})
 	wantErr(t, "adopt a queue", err, shm.ErrKind, syscall.EINVAL)
-	_, err = cq.OpenEvents(d, q.Name(), cq.EventOptions{})
+	_, err = cq.OpenEvents(cq.Named(d, q.Name()), cq.EventOptions{})
 	wantErr(t, "open a queue", err, shm.ErrKind)
-	_, err = cq.AttachEvents(t.Context(), d, q.Name(), cq.WriterOptions{})
+	_, err = cq.AttachEvents(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})
 	wantErr(t, "attach to a queue", err, shm.ErrKind)
 
-	e, err := cq.CreateEvents(d, "events", cq.EventOptions{})
+	e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{})
 	must(t, err)
 	for what, use := range users(t, d, "events") {
 		wantErr(t, what, use(), shm.ErrKind, syscall.EINVAL)
@@ -87,7 +87,7 @@ func childEventWriter() {
 	d, err := shm.OpenDir("")
 	need(err)
 	stop := toldToStop()
-	w, err := cq.AttachEvents(context.Background(), d, os.Getenv(envQueue),
+	w, err := cq.AttachEvents(context.Background(), cq.Named(d, os.Getenv(envQueue)),
 		cq.WriterOptions{Wait: true})
 	need(err)
 	at := w.Stats().Posted
@@ -147,7 +147,7 @@ func childEventReader() {
 	need(err)
 	log, err := os.OpenFile(os.Getenv(envLog), os.O_WRONLY|os.O_APPEND, 0)
 	need(err)
-	_, err = cq.AdoptEvents(d, os.Getenv(envQueue), cq.EventOptions{
+	_, err = cq.OpenEvents(cq.Named(d, os.Getenv(envQueue)), cq.EventOptions{Existing: true,
 		Handler: func(ev *cq.Event, err error) {
 			_, err = log.Write(binary.LittleEndian.AppendUint64(nil, checkEvent(ev, err)))
 			need(err)
@@ -165,7 +165,7 @@ func TestEventProcesses(t *testing.T) {
 	const writers, kills = 3, 5
 	d := openDir(t)
 	name := queueName(t)
-	e, err := cq.CreateEvents(d, name, cq.EventOptions{Size: 64, Wait: cq.WaitUnspec,
+	e, err := cq.CreateEvents(cq.Named(d, name), cq.EventOptions{Size: 64, Wait: cq.WaitUnspec,
 		Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, e.Detach())
@@ -212,7 +212,7 @@ func TestEventProcesses(t *testing.T) {
 // restOfEvents reads what the last reader left.
 func restOfEvents(t *testing.T, d *shm.Dir, name string) (records []uint64) {
 	t.Helper()
-	e, err := cq.AdoptEvents(d, name, cq.EventOptions{})
+	e, err := cq.OpenEvents(cq.Named(d, name), cq.EventOptions{Existing: true})
 	must(t, err)
 	ev := cq.Event{Payload: make([]byte, 0, 300)}
 	bad := cq.EventError{ErrData: make([]byte, 0, 300)}
@@ -306,7 +306,7 @@ func TestFollowEvents(t *testing.T) {
 	shmtest.Conforms(t)
 	o := cq.EventOptions{Size: 8, Trust: cq.CrossUser, Allow: bothUsers(), DataMaxBytes: 100}
 	open := func() *cq.EventQueue {
-		e, err := cq.CreateAnonymousEvents("events", o)
+		e, err := cq.CreateEvents(cq.Unnamed("events"), o)
 		must(t, err)
 		return e
 	}
@@ -315,7 +315,7 @@ func TestFollowEvents(t *testing.T) {
 	a, b := connect(t, unix.SOCK_STREAM)
 	done := make(chan error, 1)
 	go func() { done <- former.Accept(soon(t), a) }()
-	w, err := cq.AttachEventsConn(soon(t), b, cq.WriterOptions{Trust: cq.CrossUser})
+	w, err := cq.AttachEvents(soon(t), cq.Over(b), cq.WriterOptions{Trust: cq.CrossUser})
 	must(t, errors.Join(err, <-done))
 	for i := range uint64(4) {
 		_, err = w.Write(&cq.Event{Event: cq.EventUser, Context: i, Payload: eventBytes(i)})
@@ -369,7 +369,7 @@ func eventBytes(i uint64) []byte {
 func TestFollowTells(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	eq, err := cq.CreateAnonymousEvents("deaths", cq.EventOptions{})
+	eq, err := cq.CreateEvents(cq.Unnamed("deaths"), cq.EventOptions{})
 	must(t, err)
 	defer eq.Close()
 	first := startSuccessor(t)

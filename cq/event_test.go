@@ -20,7 +20,7 @@ import (
 func createEvents(t testing.TB, o cq.EventOptions) (*shm.Dir, *cq.EventQueue) {
 	t.Helper()
 	d := openDir(t)
-	e, err := cq.CreateEvents(d, queueName(t), o)
+	e, err := cq.CreateEvents(cq.Named(d, queueName(t)), o)
 	must(t, err)
 	t.Cleanup(func() { must(t, e.Close()) })
 	return d, e
@@ -28,7 +28,7 @@ func createEvents(t testing.TB, o cq.EventOptions) (*shm.Dir, *cq.EventQueue) {
 
 func attachEvents(t testing.TB, d *shm.Dir, name string) *cq.EventWriter {
 	t.Helper()
-	w, err := cq.AttachEvents(t.Context(), d, name, cq.WriterOptions{})
+	w, err := cq.AttachEvents(t.Context(), cq.Named(d, name), cq.WriterOptions{})
 	must(t, err)
 	t.Cleanup(func() { must(t, w.Close()) })
 	return w
@@ -379,7 +379,7 @@ func TestEventHandlerReenters(t *testing.T) {
 	var l handled
 	start := make(chan struct{})
 	d := openDir(t)
-	e, err := cq.CreateEvents(d, "reenters", cq.EventOptions{Write: true,
+	e, err := cq.CreateEvents(cq.Named(d, "reenters"), cq.EventOptions{Write: true,
 		Handler: func(ev *cq.Event, err error) {
 			<-start
 			if ev != nil && string(ev.Payload) != "payload"[:len(ev.Payload)] {
@@ -417,7 +417,7 @@ func TestEventHandlerCloses(t *testing.T) {
 			var calls atomic.Int32
 			start, goOn := make(chan struct{}), make(chan struct{})
 			d := openDir(t)
-			e, err := cq.CreateEvents(d, "closes", cq.EventOptions{Write: true,
+			e, err := cq.CreateEvents(cq.Named(d, "closes"), cq.EventOptions{Write: true,
 				Handler: func(*cq.Event, error) {
 					<-start
 					calls.Add(1)
@@ -439,7 +439,7 @@ func TestEventHandlerCloses(t *testing.T) {
 			}
 			_, err = e.Write(&cq.Event{})
 			wantErr(t, "write", err, cq.ErrClosed)
-			e, err = cq.AdoptEvents(d, "closes", cq.EventOptions{})
+			e, err = cq.OpenEvents(cq.Named(d, "closes"), cq.EventOptions{Existing: true})
 			if how == "close" {
 				wantErr(t, "adopt", err, fs.ErrNotExist)
 				return
@@ -458,7 +458,7 @@ func TestEventHandlerRuns(t *testing.T) {
 	in, out := make(chan struct{}), make(chan struct{})
 	var calls atomic.Int32
 	d := openDir(t)
-	e, err := cq.CreateEvents(d, "runs", cq.EventOptions{Write: true,
+	e, err := cq.CreateEvents(cq.Named(d, "runs"), cq.EventOptions{Write: true,
 		Handler: func(*cq.Event, error) {
 			calls.Add(1)
 			close(in)
@@ -492,10 +492,10 @@ func TestEventHandlerRuns(t *testing.T) {
 func TestEventHandlerOfAnother(t *testing.T) {
 	d := openDir(t)
 	var l handled
-	one, err := cq.CreateEvents(d, "one", cq.EventOptions{Write: true, Handler: l.handle})
+	one, err := cq.CreateEvents(cq.Named(d, "one"), cq.EventOptions{Write: true, Handler: l.handle})
 	must(t, err)
 	done := make(chan error)
-	two, err := cq.CreateEvents(d, "two", cq.EventOptions{Write: true,
+	two, err := cq.CreateEvents(cq.Named(d, "two"), cq.EventOptions{Write: true,
 		Handler: func(*cq.Event, error) { done <- one.Close() }})
 	must(t, err)
 	writeEvents(t, two, 0, 1)
@@ -508,7 +508,7 @@ func TestEventHandlerOfAnother(t *testing.T) {
 // TestEventHandlerGone: a handler that ends its goroutine does not block Close.
 func TestEventHandlerGone(t *testing.T) {
 	d := openDir(t)
-	e, err := cq.CreateEvents(d, "gone", cq.EventOptions{Write: true,
+	e, err := cq.CreateEvents(cq.Named(d, "gone"), cq.EventOptions{Write: true,
 		Handler: func(*cq.Event, error) { runtime.Goexit() }})
 	must(t, err)
 	writeEvents(t, e, 0, 1)

@@ -169,16 +169,16 @@ func FuzzEventLane(f *testing.F) {
 		if len(steps) > 0 && steps[0]&0x80 != 0 {
 			o.Overrun = cq.OverrunQueue
 		}
-		e, err := cq.CreateEvents(d, "fuzz", o)
+		e, err := cq.CreateEvents(cq.Named(d, "fuzz"), o)
 		must(t, err)
 		spec := cq.EventLaneSpec(1, e)
 		must(t, e.Detach())
 		row := make([]byte, cq.RowBytes)
 		row[0] = 1
 		plantLane(t, d, "fuzz", spec, lane, row)
-		w, err := cq.AttachEvents(t.Context(), d, "fuzz", cq.WriterOptions{})
+		w, err := cq.AttachEvents(t.Context(), cq.Named(d, "fuzz"), cq.WriterOptions{})
 		must(t, err)
-		e, err = cq.AdoptEvents(d, "fuzz", cq.EventOptions{Spin: -1})
+		e, err = cq.OpenEvents(cq.Named(d, "fuzz"), cq.EventOptions{Existing: true, Spin: -1})
 		must(t, err)
 		if w.Lane() == 2 {
 			for i := range uint64(4) {

@@ -28,7 +28,9 @@ type EventOptions struct {
 	Overrun  Overrun
 	Lifetime Lifetime
 	Wait     WaitObject
-	// Trust, Allow and UserLanes are as in [Options], for CreateAnonymousEvents.
+	// Existing is as in [Options].
+	Existing bool
+	// Trust, Allow and UserLanes are as in [Options].
 	Trust     Trust
 	Allow     *shm.AllowList
 	UserLanes int
@@ -57,7 +59,7 @@ const (
 	defaultDetailBytes = 256
 )
 
-// shape checks o and says what queue that is. Of what an Adopt leaves open, creating says so.
+// shape checks o and says what queue that is. Of what a successor leaves open, creating says so.
 func (o EventOptions) shape(op, name string, creating bool) (shape, error) {
 	var s shape
 	if o.DataMaxBytes < 0 || o.DataMaxBytes > kind.MaxDetailBytes-kind.DetailHeaderBytes {
@@ -92,17 +94,7 @@ func (o EventOptions) shape(op, name string, creating bool) (shape, error) {
 // resolved returns o as the queue is.
 func (o EventOptions) resolved(s shape) EventOptions {
 	o.Size, o.MaxLanes, o.Overrun, o.Lifetime = s.Size, s.MaxLanes, s.Overrun, s.Lifetime
-	o.Trust = s.Trust
+	o.Trust, o.Existing = s.Trust, false
 	o.Wait, o.WritersPay, o.DataMaxBytes = s.Wait, s.WritersPay, s.detailBytes-kind.DetailHeaderBytes
 	return o
-}
-
-// PlanEvents returns how many bytes of shared memory an event queue takes with so many writers
-// attached. Options that CreateEvents would refuse are refused alike.
-func PlanEvents(o EventOptions, writers int) (uint64, error) {
-	s, err := o.shape("plan", "", true)
-	if err != nil {
-		return 0, err
-	}
-	return plan(s, writers)
 }

@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"github.com/shmring/shmring/internal/kind"
-	"github.com/shmring/shmring/shm"
 )
 
 // EventQueue is the reading end of an event queue (fid_eq): what is reported of control operations,
@@ -28,8 +27,8 @@ type EventQueue struct {
 	handler *handling // nil without EventOptions.Handler
 }
 
-// CreateEvents makes an event queue and becomes its reader (fi_eq_open). Errors are those of
-// [Create].
+// CreateEvents makes an event queue and becomes its reader (fi_eq_open), as [Create] makes a
+// completion queue. Errors are those of Create.
 //
 // With EventOptions.Handler (kfi_eq_open with an event handler) the queue is read by a goroutine of
 // its own, which calls the handler with every event, or with nil and the error that a read would
@@ -40,32 +39,31 @@ type EventQueue struct {
 // its handler leaves it to its successor, marked Redelivered. A handler may do everything, also
 // write to this queue and close it. What would take events from under it, reading, peeking and
 // TryWait, fails with ErrHandled, from every goroutine.
-func CreateEvents(d *shm.Dir, name string, o EventOptions) (*EventQueue, error) {
-	s, err := o.shape("create", name, true)
+func CreateEvents(p Place, o EventOptions) (*EventQueue, error) {
+	if err := p.creates("create", placeNamed|placeUnnamed, o.Existing); err != nil {
+		return nil, err
+	}
+	s, err := o.shape("create", p.name, true)
 	if err != nil {
 		return nil, err
 	}
 	e := newEvents(o)
-	return given(e, e.create(d, name, s))
+	return given(e, e.create(p, s))
 }
 
-// AdoptEvents becomes the reader of an event queue that exists and has no living reader. What is
-// said of [Adopt] holds: options that are not zero must agree with the queue, and an event that the
-// previous reader had peeked at comes again, marked Redelivered. A completion queue is shm.ErrKind.
-func AdoptEvents(d *shm.Dir, name string, want EventOptions) (*EventQueue, error) {
-	s, err := want.shape("adopt", name, false)
-	if err != nil {
-		return nil, err
-	}
-	e := newEvents(want)
-	return given(e, e.adopt(d, name, s))
-}
-
-// OpenEvents adopts the event queue if it exists, and creates it if not (fi_eq_open). Errors are
-// those of AdoptEvents and CreateEvents, and ErrBusy if others create and destroy it all the time.
-func OpenEvents(d *shm.Dir, name string, o EventOptions) (*EventQueue, error) {
-	return openEither(d, name, func() (*EventQueue, error) { return AdoptEvents(d, name, o) },
-		func() (*EventQueue, error) { return CreateEvents(d, name, o) })
+// OpenEvents becomes the reader of an event queue that exists and has no living reader, or makes
+// one (fi_eq_open). What is said of [Open] holds, also of errors and of Existing: options that are
+// not zero must agree with the queue, and an event that the previous reader had peeked at comes
+// again, marked Redelivered. A completion queue is shm.ErrKind.
+func OpenEvents(p Place, o EventOptions) (*EventQueue, error) {
+	return openEither(p, o.Existing, func() (*EventQueue, error) {
+		s, err := o.shape("adopt", p.name, false)
+		if err != nil {
+			return nil, err
+		}
+		e := newEvents(o)
+		return given(e, e.adopt(p, s))
+	}, func() (*EventQueue, error) { return CreateEvents(p, o) })
 }
 
 func newEvents(o EventOptions) *EventQueue {
@@ -102,7 +100,7 @@ func (e *EventQueue) opened(made bool) error {
 // sets of this process are bound to the queue or to one of its writers. Closing twice is harmless.
 func (e *EventQueue) Close() error { return e.endHandled(opClose) }
 
-// Detach leaves the queue to a successor, which finds it with [AdoptEvents]: nothing is lost, and
+// Detach leaves the queue to a successor, which finds it with [OpenEvents]: nothing is lost, and
 // writers go on until their lanes are full, with all that is bound to them. All else,
 // and its errors, are as with Close.
 func (e *EventQueue) Detach() error {

@@ -10,7 +10,6 @@ import (
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/ring"
-	"github.com/shmring/shmring/shm"
 )
 
 // eventLane is a writer for events, which are reported from wherever an operation happens to end.
@@ -228,10 +227,9 @@ type EventWriter struct{ lane eventLane }
 
 // AttachEvents becomes a writer of an event queue. Everything else is as with [Attach]; a
 // completion queue is shm.ErrKind. WriterOptions.Format means nothing here.
-func AttachEvents(ctx context.Context, d *shm.Dir, name string, o WriterOptions) (*EventWriter,
-	error) {
+func AttachEvents(ctx context.Context, p Place, o WriterOptions) (*EventWriter, error) {
 	o.events, o.Format = true, FormatUnspec
-	w, err := Attach(ctx, d, name, o)
+	w, err := Attach(ctx, p, o)
 	if err != nil {
 		return nil, err
 	}

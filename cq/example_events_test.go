@@ -19,14 +19,14 @@ func ExampleEventQueue() {
 		fatal(err)
 	}
 	defer dir.Close()
-	eq, err := cq.CreateEvents(dir, "control", cq.EventOptions{Write: true})
+	eq, err := cq.CreateEvents(cq.Named(dir, "control"), cq.EventOptions{Write: true})
 	if err != nil {
 		fatal(err)
 	}
 	defer eq.Close()
 
 	// Another process, as a rule, writes through a lane of its own.
-	peer, err := cq.AttachEvents(context.Background(), dir, "control", cq.WriterOptions{})
+	peer, err := cq.AttachEvents(context.Background(), cq.Named(dir, "control"), cq.WriterOptions{})
 	if err != nil {
 		fatal(err)
 	}
@@ -72,7 +72,7 @@ func ExampleCreateEvents_handler() {
 	}
 	defer dir.Close()
 	last := make(chan struct{})
-	eq, err := cq.CreateEvents(dir, "calls", cq.EventOptions{Write: true,
+	eq, err := cq.CreateEvents(cq.Named(dir, "calls"), cq.EventOptions{Write: true,
 		Handler: func(ev *cq.Event, err error) {
 			if err != nil {
 				fmt.Println(err)
@@ -107,10 +107,10 @@ func ExampleCloseAll() {
 	var q *cq.Queue
 	var events *cq.EventQueue
 	defer func() { fmt.Println("all closed:", cq.CloseAll(dir, q, events)) }()
-	if q, err = cq.Create(dir, "reports", cq.Options{}); err != nil {
+	if q, err = cq.Create(cq.Named(dir, "reports"), cq.Options{}); err != nil {
 		fatal(err)
 	}
-	if events, err = cq.CreateEvents(dir, "reported", cq.EventOptions{}); err != nil {
+	if events, err = cq.CreateEvents(cq.Named(dir, "reported"), cq.EventOptions{}); err != nil {
 		fatal(err)
 	}
 	if err := q.BindEvents(events); err != nil {

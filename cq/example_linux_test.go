@@ -22,12 +22,12 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer dir.Close()
-	q, err := cq.Create(dir, "hello", cq.Options{})
+	q, err := cq.Create(cq.Named(dir, "hello"), cq.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer q.Close()
-	w, err := cq.Attach(context.Background(), dir, "hello", cq.WriterOptions{})
+	w, err := cq.Attach(context.Background(), cq.Named(dir, "hello"), cq.WriterOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func ExampleWaitSet() {
 	}
 	defer set.Close()
 	for _, name := range []string{"bids", "asks"} {
-		q, err := cq.Create(dir, name, cq.Options{UserContext: name})
+		q, err := cq.Create(cq.Named(dir, name), cq.Options{UserContext: name})
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -99,7 +99,7 @@ func ExampleChannel() {
 		log.Fatal(err)
 	}
 	defer channel.Close()
-	q, err := cq.Create(dir, "fills", cq.Options{Shared: true})
+	q, err := cq.Create(cq.Named(dir, "fills"), cq.Options{Shared: true})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func call() {
 		log.Fatal(err)
 	}
 	defer conn.Close()
-	w, err := cq.AttachConn(context.Background(), conn, cq.WriterOptions{})
+	w, err := cq.Attach(context.Background(), cq.Over(conn), cq.WriterOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func ExampleQueue_Serve() {
 	defer os.RemoveAll(dir)
 	where := &net.UnixAddr{Name: filepath.Join(dir, "socket"), Net: "unix"}
 
-	q, err := cq.CreateAnonymous("orders", cq.Options{})
+	q, err := cq.Create(cq.Unnamed("orders"), cq.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}

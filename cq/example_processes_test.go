@@ -24,7 +24,7 @@ func produceOrders() {
 		log.Fatal(err)
 	}
 	defer dir.Close()
-	w, err := cq.Attach(context.Background(), dir, "orders", cq.WriterOptions{Wait: true})
+	w, err := cq.Attach(context.Background(), cq.Named(dir, "orders"), cq.WriterOptions{Wait: true})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func Example_twoProcesses() {
 	if err := other.Start(); err != nil {
 		log.Fatal(err)
 	}
-	q, err := cq.Open(dir, "orders", cq.Options{})
+	q, err := cq.Open(cq.Named(dir, "orders"), cq.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func produce() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	w, err := cq.Attach(context.Background(), dir, os.Getenv(envName), cq.WriterOptions{})
+	w, err := cq.Attach(context.Background(), cq.Named(dir, os.Getenv(envName)), cq.WriterOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func Example_producer() {
 		log.Fatal(err)
 	}
 	defer dir.Close()
-	w, err := cq.Attach(context.Background(), dir, "orders", cq.WriterOptions{Wait: true})
+	w, err := cq.Attach(context.Background(), cq.Named(dir, "orders"), cq.WriterOptions{Wait: true})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func Example_consumer() {
 		log.Fatal(err)
 	}
 	defer dir.Close()
-	q, err := cq.Open(dir, "orders", cq.Options{Size: 4096})
+	q, err := cq.Open(cq.Named(dir, "orders"), cq.Options{Size: 4096})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func open(name string) *cq.Queue {
 		log.Fatal(err)
 	}
 	defer dir.Close()
-	q, err := cq.Create(dir, name, cq.Options{})
+	q, err := cq.Create(cq.Named(dir, name), cq.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func ExampleCreateAddresses() {
 		log.Fatal(err)
 	}
 	defer dir.Close()
-	peers, err := cq.CreateAddresses(dir, "peers", cq.AddressOptions{Count: 100})
+	peers, err := cq.CreateAddresses(cq.Named(dir, "peers"), cq.AddressOptions{Count: 100})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func ExampleCreateAddresses() {
 		fmt.Println(failed.Inserted, "inserted, the third is refused:", failed.Errs[2] != nil)
 	}
 
-	reader, err := cq.OpenAddresses(dir, "peers") // as another process does
+	reader, err := cq.AttachAddresses(cq.Named(dir, "peers")) // as another process does
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -219,14 +219,14 @@ func ExampleCounter() {
 		log.Fatal(err)
 	}
 	defer dir.Close()
-	done, err := cq.CreateCounter(dir, "done", cq.CounterOptions{})
+	done, err := cq.CreateCounter(cq.Named(dir, "done"), cq.CounterOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer done.Close()
 
 	go func() { // as another process does
-		mine, err := cq.OpenCounter(dir, "done", cq.CounterOptions{})
+		mine, err := cq.AttachCounter(cq.Named(dir, "done"), cq.CounterOptions{})
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -304,7 +304,7 @@ func ExampleNewBinding() {
 func ExampleWriter_PostFrom() {
 	q := open("sources")
 	defer q.Close()
-	peers, err := cq.CreateAnonymousAddresses("peers", cq.AddressOptions{})
+	peers, err := cq.CreateAddresses(cq.Unnamed("peers"), cq.AddressOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -59,7 +59,7 @@ func TestExecInheritsNothing(t *testing.T) {
 	other := anonymousOthers(t, cq.Options{Size: 8, Wait: cq.WaitFD})
 	_ = startWriterOther(t, other)
 	r := startOther(t, "other reader")
-	w, err := cq.AttachConn(soon(t), r.conn,
+	w, err := cq.Attach(soon(t), cq.Over(r.conn),
 		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 	must(t, err)
 	must(t, w.BindEvents(e))
@@ -67,7 +67,7 @@ func TestExecInheritsNothing(t *testing.T) {
 	s := waitSet(t, d, cq.WaitSetOptions{Wait: cq.WaitFD})
 	addTo(t, s, q)
 	_ = channel(t, d)
-	n, err := cq.CreateCounter(d, "counter", cq.CounterOptions{Wait: cq.WaitFD})
+	n, err := cq.CreateCounter(cq.Named(d, "counter"), cq.CounterOptions{Wait: cq.WaitFD})
 	must(t, err)
 	t.Cleanup(func() { must(t, n.Close()) })
 
@@ -109,16 +109,16 @@ func init() {
 
 // ownAll has something of each kind that a process can own, and an entry in each queue.
 func ownAll(d *shm.Dir) {
-	q, err := cq.Create(d, "exec-queue", cq.Options{Size: 8, MaxLanes: 1, Wait: cq.WaitFD})
+	q, err := cq.Create(cq.Named(d, "exec-queue"), cq.Options{Size: 8, MaxLanes: 1, Wait: cq.WaitFD})
 	need(err)
-	w, err := cq.Attach(context.Background(), d, "exec-queue", cq.WriterOptions{})
+	w, err := cq.Attach(context.Background(), cq.Named(d, "exec-queue"), cq.WriterOptions{})
 	need(err)
 	need(w.Post(&cq.Entry{Context: 7}))
-	e, err := cq.CreateEvents(d, "exec-events", cq.EventOptions{Size: 8})
+	e, err := cq.CreateEvents(cq.Named(d, "exec-events"), cq.EventOptions{Size: 8})
 	need(err)
-	_, err = cq.CreateAddresses(d, "exec-addresses", cq.AddressOptions{Count: 8})
+	_, err = cq.CreateAddresses(cq.Named(d, "exec-addresses"), cq.AddressOptions{Count: 8})
 	need(err)
-	c, err := cq.CreateCounter(d, "exec-counter", cq.CounterOptions{})
+	c, err := cq.CreateCounter(cq.Named(d, "exec-counter"), cq.CounterOptions{})
 	need(err)
 	need(c.Add(3))
 	s, err := cq.NewWaitSet(d, cq.WaitSetOptions{}) // a bell
@@ -132,23 +132,25 @@ func haveAgain(d *shm.Dir) (all error) {
 		all = errors.Join(all, err)
 		return err != nil
 	}
-	if w, err := cq.Attach(context.Background(), d, "exec-queue", cq.WriterOptions{}); !fail(err) {
+	if w, err := cq.Attach(context.Background(), cq.Named(d, "exec-queue"),
+		cq.WriterOptions{}); !fail(err) {
 		fail(errors.Join(w.Post(&cq.Entry{Context: 8}), w.Close())) // the only lane
 	}
-	if q, err := cq.Open(d, "exec-queue", cq.Options{}); !fail(err) {
+	if q, err := cq.Open(cq.Named(d, "exec-queue"), cq.Options{}); !fail(err) {
 		dst := make([]cq.Msg, 8)
 		if n, err := cq.Read(q, dst); n != 2 || dst[0].Context != 7 || dst[1].Context != 8 {
 			fail(errors.Join(err, errors.New("entries are lost")))
 		}
 		fail(q.Close())
 	}
-	if e, err := cq.OpenEvents(d, "exec-events", cq.EventOptions{}); !fail(err) {
+	if e, err := cq.OpenEvents(cq.Named(d, "exec-events"), cq.EventOptions{}); !fail(err) {
 		fail(e.Close())
 	}
-	if v, err := cq.AdoptAddresses(d, "exec-addresses", cq.AddressOptions{}); !fail(err) {
+	if v, err := cq.OpenAddresses(cq.Named(d, "exec-addresses"),
+		cq.AddressOptions{Existing: true}); !fail(err) {
 		fail(v.Close())
 	}
-	if c, err := cq.OpenCounter(d, "exec-counter", cq.CounterOptions{}); !fail(err) {
+	if c, err := cq.AttachCounter(cq.Named(d, "exec-counter"), cq.CounterOptions{}); !fail(err) {
 		if n, err := c.Read(); n != 3 || err != nil {
 			fail(errors.New("the counter lost its value"))
 		}
@@ -168,24 +170,24 @@ func haveAgain(d *shm.Dir) (all error) {
 // useAgain has the memory of what this process, or another, owned mapped again, as one that does
 // not own it.
 func useAgain(d *shm.Dir) error {
-	_, err := cq.Attach(context.Background(), d, "exec-queue", cq.WriterOptions{})
-	_, err2 := cq.AttachEvents(context.Background(), d, "exec-events", cq.WriterOptions{})
-	_, err3 := cq.OpenAddresses(d, "exec-addresses")
-	_, err4 := cq.OpenCounter(d, "exec-counter", cq.CounterOptions{})
+	_, err := cq.Attach(context.Background(), cq.Named(d, "exec-queue"), cq.WriterOptions{})
+	_, err2 := cq.AttachEvents(context.Background(), cq.Named(d, "exec-events"), cq.WriterOptions{})
+	_, err3 := cq.AttachAddresses(cq.Named(d, "exec-addresses"))
+	_, err4 := cq.AttachCounter(cq.Named(d, "exec-counter"), cq.CounterOptions{})
 	return errors.Join(err, err2, err3, err4)
 }
 
 // takeUsed takes what somebody uses who owned it as another program.
 func takeUsed(d *shm.Dir) error {
-	q, err := cq.Open(d, "exec-queue", cq.Options{})
+	q, err := cq.Open(cq.Named(d, "exec-queue"), cq.Options{})
 	if err != nil {
 		return err
 	}
-	e, err := cq.OpenEvents(d, "exec-events", cq.EventOptions{})
+	e, err := cq.OpenEvents(cq.Named(d, "exec-events"), cq.EventOptions{})
 	if err != nil {
 		return err
 	}
-	v, err := cq.AdoptAddresses(d, "exec-addresses", cq.AddressOptions{})
+	v, err := cq.OpenAddresses(cq.Named(d, "exec-addresses"), cq.AddressOptions{Existing: true})
 	if err != nil {
 		return err
 	}

@@ -107,7 +107,8 @@ func TestFDEpoll(t *testing.T) {
 				var all sync.WaitGroup
 				d := openDir(t)
 				for i := range 2 {
-					q, err := cq.Create(d, fmt.Sprint(queueName(t), i), cq.Options{Size: 16, Wait: cq.WaitFD})
+					q, err := cq.Create(cq.Named(d, fmt.Sprint(queueName(t), i)),
+						cq.Options{Size: 16, Wait: cq.WaitFD})
 					must(t, err)
 					defer closeQueue(t, q)
 					qs = append(qs, q)
@@ -206,7 +207,7 @@ func TestFDOfSuccessor(t *testing.T) {
 		}
 		must(t, q.Detach())
 		var err error
-		q, err = cq.Adopt(d, q.Name(), cq.Options{})
+		q, err = cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
 		must(t, err)
 	}
 	must(t, q.Close())

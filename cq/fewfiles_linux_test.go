@@ -106,13 +106,17 @@ func poorEvents(s *scarce) {
 	var w *cq.EventWriter
 	o := cq.EventOptions{Size: 8, Write: true, Wait: cq.WaitFD, Lifetime: cq.Persistent}
 	ctx := context.Background()
-	s.makes("create events", func() (err error) { e, err = cq.CreateEvents(s.d, "e", o); return err })
+	s.makes("create events", func() (err error) {
+		e,
+			err = cq.CreateEvents(cq.Named(s.d, "e"), o)
+		return err
+	})
 	s.makes("attach to events", func() (err error) {
-		w, err = cq.AttachEvents(ctx, s.d, "e", cq.WriterOptions{})
+		w, err = cq.AttachEvents(ctx, cq.Named(s.d, "e"), cq.WriterOptions{})
 		return err
 	})
 	s.makes("create events of deaths", func() (err error) {
-		deaths, err = cq.CreateEvents(s.d, "deaths", cq.EventOptions{Size: 8})
+		deaths, err = cq.CreateEvents(cq.Named(s.d, "deaths"), cq.EventOptions{Size: 8})
 		return err
 	})
 	s.works("bind events", func() error { return w.BindEvents(deaths) })
@@ -141,7 +145,7 @@ func poorEvents(s *scarce) {
 	})
 	s.works("detach events", func() error { return e.Detach() })
 	s.makes("adopt events", func() (err error) {
-		e, err = cq.AdoptEvents(s.d, "e", cq.EventOptions{Write: true})
+		e, err = cq.OpenEvents(cq.Named(s.d, "e"), cq.EventOptions{Existing: true, Write: true})
 		return err
 	})
 	s.free("write to the next reader", write)
@@ -155,11 +159,11 @@ func poorCounter(s *scarce) {
 	var c, peer *cq.Counter
 	o := cq.CounterOptions{Wait: cq.WaitFD}
 	s.makes("create a counter", func() (err error) {
-		c, err = cq.CreateCounter(s.d, "c", o)
+		c, err = cq.CreateCounter(cq.Named(s.d, "c"), o)
 		return err
 	})
 	s.makes("open a counter", func() (err error) {
-		peer, err = cq.OpenCounter(s.d, "c", o)
+		peer, err = cq.AttachCounter(cq.Named(s.d, "c"), o)
 		return err
 	})
 	s.free("add", func() error { return peer.Add(2) })
@@ -178,12 +182,12 @@ func poorAddresses(s *scarce) {
 	var v, peer *cq.AddressVector
 	var e *cq.EventQueue
 	s.makes("create addresses", func() (err error) {
-		v, err = cq.CreateAddresses(s.d, "v", cq.AddressOptions{Format: cq.AddrOpaque,
+		v, err = cq.CreateAddresses(cq.Named(s.d, "v"), cq.AddressOptions{Format: cq.AddrOpaque,
 			Lifetime: cq.Persistent})
 		return err
 	})
 	s.makes("open addresses", func() (err error) {
-		peer, err = cq.OpenAddresses(s.d, "v")
+		peer, err = cq.AttachAddresses(cq.Named(s.d, "v"))
 		return err
 	})
 	s.free("insert", func() error { _, err := v.Insert([][]byte{{7}}); return err })
@@ -193,13 +197,13 @@ func poorAddresses(s *scarce) {
 		}
 		return nil
 	})
-	e, err := cq.CreateEvents(s.d, "e", cq.EventOptions{Size: 8})
+	e, err := cq.CreateEvents(cq.Named(s.d, "e"), cq.EventOptions{Size: 8})
 	need(err)
 	s.free("bind addresses", func() error { return v.BindEvents(e) })
 	s.works("close opened addresses", func() error { return peer.Close() })
 	s.works("detach addresses", func() error { return v.Detach() })
 	s.makes("adopt addresses", func() (err error) {
-		v, err = cq.AdoptAddresses(s.d, "v", cq.AddressOptions{})
+		v, err = cq.OpenAddresses(cq.Named(s.d, "v"), cq.AddressOptions{Existing: true})
 		return err
 	})
 	if v.Len() != 1 {
@@ -211,11 +215,11 @@ func poorAddresses(s *scarce) {
 
 // members are what sets wait for, and what makes them ready.
 func members(s *scarce) (q *cq.Queue, c *cq.Counter, post func() error, end func()) {
-	q, err := cq.Create(s.d, "q", cq.Options{Size: 8, Shared: true})
+	q, err := cq.Create(cq.Named(s.d, "q"), cq.Options{Size: 8, Shared: true})
 	need(err)
-	w, err := cq.Attach(context.Background(), s.d, "q", cq.WriterOptions{})
+	w, err := cq.Attach(context.Background(), cq.Named(s.d, "q"), cq.WriterOptions{})
 	need(err)
-	c, err = cq.CreateCounter(s.d, "c", cq.CounterOptions{Wait: cq.WaitFD})
+	c, err = cq.CreateCounter(cq.Named(s.d, "c"), cq.CounterOptions{Wait: cq.WaitFD})
 	need(err)
 	post = func() error { return w.Post(&cq.Entry{Context: 5}) }
 	need(passes(q, w)) // the reader opens the lane
@@ -306,7 +310,7 @@ func poorChannelWaits(s *scarce) {
 	dst := make([]cq.Context, 2)
 	_, err = cq.Read(q, dst)
 	need(err)
-	w, err := cq.Attach(ctx, s.d, "q", cq.WriterOptions{}) // its reader does not look now
+	w, err := cq.Attach(ctx, cq.Named(s.d, "q"), cq.WriterOptions{}) // its reader does not look now
 	need(err)
 	fillGaps()
 	limit(0)
@@ -336,7 +340,7 @@ func poorFollow(s *scarce) {
 	readers := [2]*cq.Queue{}
 	for i := range readers {
 		var err error
-		readers[i], err = cq.CreateAnonymous("reader", o)
+		readers[i], err = cq.Create(cq.Unnamed("reader"), o)
 		need(err)
 	}
 	var w *cq.Writer
@@ -371,7 +375,7 @@ func poorFollow(s *scarce) {
 	}
 	s.makes("attach for others", func() error {
 		return meet(readers[0], func(conn *net.UnixConn) (*cq.Writer, error) {
-			return cq.AttachConn(ctx, conn, cq.WriterOptions{Trust: cq.CrossUser, Allow: o.Allow})
+			return cq.Attach(ctx, cq.Over(conn), cq.WriterOptions{Trust: cq.CrossUser, Allow: o.Allow})
 		})
 	})
 	need(w.Post(&cq.Entry{Context: 8}))

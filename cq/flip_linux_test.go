@@ -251,11 +251,11 @@ func (s *flipAddresses) prepare() []flip.Word {
 		d, err := shm.OpenDir("")
 		need(err)
 		s.obj, err = flip.AddedWith(d.Path(), cq.SectAddrRows, func() (id int, err error) {
-			s.owner, err = cq.CreateAddresses(d, "flip", cq.AddressOptions{Count: 4})
+			s.owner, err = cq.CreateAddresses(cq.Named(d, "flip"), cq.AddressOptions{Count: 4})
 			need(err)
 			_, err = s.owner.Insert([][]byte{cq.Sockaddr(netip.MustParseAddrPort("10.0.0.1:7")), s.raw})
 			need(err)
-			s.v, err = cq.OpenAddresses(d, "flip")
+			s.v, err = cq.AttachAddresses(cq.Named(d, "flip"))
 			return 0, err
 		})
 		need(err)
@@ -296,7 +296,7 @@ func (s *flipCounter) prepare() []flip.Word {
 		d, err := shm.OpenDir("")
 		need(err)
 		s.obj, err = flip.AddedWith(d.Path(), cq.SectCounter, func() (id int, err error) {
-			s.c, err = cq.CreateCounter(d, "flip", cq.CounterOptions{Spin: -1})
+			s.c, err = cq.CreateCounter(cq.Named(d, "flip"), cq.CounterOptions{Spin: -1})
 			return 0, err
 		})
 		need(err)

@@ -66,7 +66,7 @@ func (s *flipRead) scene() (flip.Scene, error) {
 
 func attachSelf(q *cq.Queue) (w *cq.Writer) {
 	need(selfMeet(q.Accept, func(c *net.UnixConn) (err error) {
-		w, err = cq.AttachConn(context.Background(), c, cq.WriterOptions{Trust: cq.CrossUser})
+		w, err = cq.Attach(context.Background(), cq.Over(c), cq.WriterOptions{Trust: cq.CrossUser})
 		return err
 	}))
 	return w
@@ -85,7 +85,7 @@ func (s *flipRead) renew() {
 		need(err)
 	}
 	var err error
-	s.q, err = cq.CreateAnonymous("flip", s.o)
+	s.q, err = cq.Create(cq.Unnamed("flip"), s.o)
 	need(err)
 	if s.honest {
 		s.good = attachSelf(s.q)

@@ -70,7 +70,7 @@ func (s *flipWriter) prepare() []flip.Word {
 		}
 		var err error
 		s.obj, err = flip.AddedWith("memfd:shmring:", cq.SectRows, func() (row int, err error) {
-			s.q, err = cq.CreateAnonymous("flip", s.o)
+			s.q, err = cq.Create(cq.Unnamed("flip"), s.o)
 			need(err)
 			s.w = attachSelf(s.q)
 			return 0, nil
@@ -182,11 +182,11 @@ func (s *flipEventWriter) prepare() []flip.Word {
 		}
 		var err error
 		s.obj, err = flip.AddedWith("memfd:shmring:", cq.SectRows, func() (row int, err error) {
-			s.q, err = cq.CreateAnonymousEvents("flip", cq.EventOptions{Size: flipSize,
+			s.q, err = cq.CreateEvents(cq.Unnamed("flip"), cq.EventOptions{Size: flipSize,
 				DataMaxBytes: flipDetail, Spin: -1, Trust: cq.CrossUser, Allow: bothUsers()})
 			need(err)
 			return 0, selfMeet(s.q.Accept, func(c *net.UnixConn) (err error) {
-				s.w, err = cq.AttachEventsConn(context.Background(), c,
+				s.w, err = cq.AttachEvents(context.Background(), cq.Over(c),
 					cq.WriterOptions{Trust: cq.CrossUser})
 				return err
 			})
@@ -280,11 +280,11 @@ func (s *flipEvents) renew() {
 		need(s.q.Close())
 	}
 	var err error
-	s.q, err = cq.CreateAnonymousEvents("flip", s.o)
+	s.q, err = cq.CreateEvents(cq.Unnamed("flip"), s.o)
 	need(err)
 	s.lane, err = flip.AddedWith("memfd:shmring:", cq.SectSlots, func() (int, error) {
 		need(selfMeet(s.q.Accept, func(c *net.UnixConn) (err error) {
-			s.w, err = cq.AttachEventsConn(context.Background(), c,
+			s.w, err = cq.AttachEvents(context.Background(), cq.Over(c),
 				cq.WriterOptions{Trust: cq.CrossUser})
 			return err
 		}))

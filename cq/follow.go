@@ -31,7 +31,8 @@ import (
 // [*shm.BusyError]: nobody takes its place. A reader that has closed its queue is ErrClosed, since
 // what it did not read is lost. A successor whose lanes are too small for what is left, its credits
 // and its details is ErrInvalid; one that cannot be overrun does not take a lane that was,
-// ErrOverrun. Other errors are those of [AttachConn]. After an error the connection is of no use.
+// ErrOverrun. Other errors are those of [Attach] over a socket. After an error the connection is of
+// no use.
 //
 // It is for the goroutine that posts, which must call it when ReaderGone is closed also if it has
 // nothing to post: until then nobody else has what the former reader left.

@@ -157,10 +157,15 @@ func TestInvalidOptions(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.field, func(t *testing.T) {
 			calls := map[string]func() error{
-				"create": func() error { _, err := cq.Create(d, "none", tt.o); return err },
-				"open":   func() error { _, err := cq.Open(d, "none", tt.o); return err },
+				"create": func() error { _, err := cq.Create(cq.Named(d, "none"), tt.o); return err },
+				"open":   func() error { _, err := cq.Open(cq.Named(d, "none"), tt.o); return err },
 				"plan":   func() error { _, err := cq.Plan(tt.o, 1); return err },
-				"adopt":  func() error { _, err := cq.Adopt(d, open.Name(), tt.o); return err },
+				"adopt": func() error {
+					o := tt.o
+					o.Existing = true
+					_, err := cq.Open(cq.Named(d, open.Name()), o)
+					return err
+				},
 			}
 			for name, call := range calls {
 				err := call()
@@ -173,9 +178,10 @@ func TestInvalidOptions(t *testing.T) {
 			}
 		})
 	}
-	q, err := cq.Adopt(d, open.Name(), cq.Options{})
+	q, err := cq.Open(cq.Named(d, open.Name()), cq.Options{Existing: true})
 	must(t, err)
-	w, err := cq.Attach(t.Context(), d, open.Name(), cq.WriterOptions{Format: cq.FormatTagged + 1})
+	w, err := cq.Attach(t.Context(), cq.Named(d, open.Name()),
+		cq.WriterOptions{Format: cq.FormatTagged + 1})
 	if err == nil {
 		_ = w.Close()
 	}
@@ -197,6 +203,19 @@ func TestPlan(t *testing.T) {
 	if lane := (two - alone) / 2; lane < 128*128 || alone < lane {
 		t.Errorf("%d bytes alone, %d a lane", alone, lane)
 	}
+	count, err := cq.Plan(cq.CounterOptions{}, 7)
+	must(t, err)
+	few, err := cq.Plan(cq.AddressOptions{Count: 16}, 7)
+	must(t, err)
+	many, err := cq.Plan(cq.AddressOptions{Count: 4096}, 0)
+	must(t, err)
+	if count == 0 || few <= 16*32 || many < few+4080*32 {
+		t.Errorf("a counter takes %d bytes, 16 addresses %d, 4096 %d", count, few, many)
+	}
+	_, err = cq.Plan(cq.CounterOptions{Lifetime: 9}, 0)
+	wantErr(t, "counter", err, cq.ErrInvalid)
+	_, err = cq.Plan(cq.AddressOptions{Count: -1}, 0)
+	wantErr(t, "addresses", err, cq.ErrInvalid)
 }
 
 func TestErrorsMatch(t *testing.T) {

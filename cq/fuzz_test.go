@@ -46,14 +46,14 @@ func FuzzLane(f *testing.F) {
 			o.Overrun = cq.OverrunQueue
 		}
 		name := "fuzz"
-		q, err := cq.Create(d, name, o)
+		q, err := cq.Create(cq.Named(d, name), o)
 		must(t, err)
 		spec := cq.LaneSpec(1, fuzzSize, cq.QueueUUID(q))
 		must(t, q.Detach())
 		plantLane(t, d, name, spec, lane, row)
-		w, err := cq.Attach(t.Context(), d, name, cq.WriterOptions{})
+		w, err := cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})
 		must(t, err)
-		q, err = cq.Adopt(d, name, cq.Options{Spin: -1})
+		q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true, Spin: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -341,9 +341,10 @@ func wantOutside(t *testing.T, s ctl.Entry, want cq.ErrorEntry) {
 func plantEvents(t testing.TB, d *shm.Dir) (*cq.EventQueue, *planted) {
 	t.Helper()
 	const name = "planted"
-	q, err := cq.CreateEvents(d, name, cq.EventOptions{Size: fuzzSize, Spin: -1, DataMaxBytes: 104})
+	q, err := cq.CreateEvents(cq.Named(d, name), cq.EventOptions{Size: fuzzSize, Spin: -1,
+		DataMaxBytes: 104})
 	must(t, err)
-	w, err := cq.AttachEvents(t.Context(), d, name, cq.WriterOptions{})
+	w, err := cq.AttachEvents(t.Context(), cq.Named(d, name), cq.WriterOptions{})
 	must(t, err)
 	return q, plant(t, d, name, 128, func() error { return errors.Join(w.Close(), q.Close()) })
 }

@@ -137,7 +137,7 @@ func TestLostHandOut(t *testing.T) {
 func TestTwoGoroutinesOneEventQueue(t *testing.T) {
 	t.Parallel()
 	d := openDir(t)
-	e, err := cq.CreateEvents(d, queueName(t), cq.EventOptions{Write: true})
+	e, err := cq.CreateEvents(cq.Named(d, queueName(t)), cq.EventOptions{Write: true})
 	must(t, err)
 	t.Cleanup(func() { must(t, e.Close()) })
 	taker := func(i int) {
@@ -310,7 +310,7 @@ func TestPostWhileClosing(t *testing.T) {
 	shmtest.Long(t)
 	d, q := create(t, cq.Options{Size: 1 << 12})
 	for range 300 {
-		w, err := cq.Attach(t.Context(), d, q.Name(), cq.WriterOptions{})
+		w, err := cq.Attach(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})
 		must(t, err)
 		var all sync.WaitGroup
 		all.Go(func() {
@@ -336,7 +336,7 @@ func TestWriterWhileClosing(t *testing.T) {
 	t.Parallel()
 	d := openDir(t)
 	for range 300 {
-		q, err := cq.Create(d, "closing", cq.Options{Size: 4, MaxLanes: 1, Shared: true})
+		q, err := cq.Create(cq.Named(d, "closing"), cq.Options{Size: 4, MaxLanes: 1, Shared: true})
 		must(t, err)
 		done := make(chan struct{})
 		go func() {

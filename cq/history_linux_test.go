@@ -106,9 +106,9 @@ func childHistoryWriter() {
 	r.do(histOp{Op: "attach"}, func(o *histOp) {
 		var err error
 		if ctx := context.Background(); r.events {
-			w, err = cq.AttachEvents(ctx, r.dir, r.name, cq.WriterOptions{})
+			w, err = cq.AttachEvents(ctx, cq.Named(r.dir, r.name), cq.WriterOptions{})
 		} else {
-			w, err = cq.Attach(ctx, r.dir, r.name, cq.WriterOptions{})
+			w, err = cq.Attach(ctx, cq.Named(r.dir, r.name), cq.WriterOptions{})
 		}
 		need(err)
 		o.OK, o.Lane = true, w.Lane()
@@ -168,7 +168,7 @@ func childHistoryReader() {
 	var q *cq.Queue
 	r.do(histOp{Op: "adopt"}, func(o *histOp) {
 		var err error
-		q, err = cq.Adopt(r.dir, r.name, cq.Options{Spin: -1})
+		q, err = cq.Open(cq.Named(r.dir, r.name), cq.Options{Existing: true, Spin: -1})
 		need(err)
 		o.OK = true
 	})
@@ -225,7 +225,7 @@ func (r *recorder) readEvents() {
 	var e *cq.EventQueue
 	r.do(histOp{Op: "adopt"}, func(o *histOp) {
 		var err error
-		e, err = cq.AdoptEvents(r.dir, r.name, cq.EventOptions{Spin: -1})
+		e, err = cq.OpenEvents(cq.Named(r.dir, r.name), cq.EventOptions{Existing: true, Spin: -1})
 		need(err)
 		o.OK = true
 	})
@@ -394,12 +394,12 @@ func historyOfAQueue(t *testing.T, seed uint32, events bool, part int) porcupine
 	if events {
 		var e *cq.EventQueue
 		h.env = append(h.env, envEvents+"=1")
-		e, err = cq.CreateEvents(d, h.name, cq.EventOptions{Size: size, MaxLanes: 4})
+		e, err = cq.CreateEvents(cq.Named(d, h.name), cq.EventOptions{Size: size, MaxLanes: 4})
 		must(t, err)
 		must(t, e.Detach())
 	} else {
 		var q *cq.Queue
-		q, err = cq.Create(d, h.name, cq.Options{Size: size, MaxLanes: 4})
+		q, err = cq.Create(cq.Named(d, h.name), cq.Options{Size: size, MaxLanes: 4})
 		must(t, err)
 		must(t, q.Detach())
 	}
@@ -428,12 +428,12 @@ func (h *history) empty(events bool) {
 	h.play("history reader", 40, -1)
 	d := openDir(h.t)
 	if events {
-		e, err := cq.AdoptEvents(d, h.name, cq.EventOptions{})
+		e, err := cq.OpenEvents(cq.Named(d, h.name), cq.EventOptions{Existing: true})
 		must(h.t, err)
 		must(h.t, e.Close())
 		return
 	}
-	q, err := cq.Adopt(d, h.name, cq.Options{})
+	q, err := cq.Open(cq.Named(d, h.name), cq.Options{Existing: true})
 	must(h.t, err)
 	must(h.t, q.Close())
 }

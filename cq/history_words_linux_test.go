@@ -27,7 +27,7 @@ func init() {
 // childHistoryCounter adds to a counter that others add to as well, and looks at it.
 func childHistoryCounter() {
 	r := newRecorder()
-	c, err := cq.OpenCounter(r.dir, r.name, cq.CounterOptions{Spin: -1})
+	c, err := cq.AttachCounter(cq.Named(r.dir, r.name), cq.CounterOptions{Spin: -1})
 	need(err)
 	seen := 0
 	for range number(envCount, 0) {
@@ -61,7 +61,7 @@ func TestHistoryOfACounter(t *testing.T) {
 	d := openDir(t)
 	decided(t, func(part int) porcupine.CheckResult {
 		h := &history{t: t, name: queueName(t), env: []string{fmt.Sprint("SEED=", seed)}}
-		c, err := cq.CreateCounter(d, h.name, cq.CounterOptions{})
+		c, err := cq.CreateCounter(cq.Named(d, h.name), cq.CounterOptions{})
 		must(t, err)
 		var all sync.WaitGroup
 		for line := range 3 {
@@ -144,7 +144,7 @@ func (h *history) judge(model porcupine.Model, ops []*histOp,
 // childHistoryOwner changes an address vector.
 func childHistoryOwner() {
 	r := newRecorder()
-	v, err := cq.AdoptAddresses(r.dir, r.name, cq.AddressOptions{})
+	v, err := cq.OpenAddresses(cq.Named(r.dir, r.name), cq.AddressOptions{Existing: true})
 	need(err)
 	for range number(envCount, 0) {
 		r.pause()
@@ -172,7 +172,7 @@ func childHistoryOwner() {
 // childHistoryLookups looks addresses up that another process inserts and removes.
 func childHistoryLookups() {
 	r := newRecorder()
-	v, err := cq.OpenAddresses(r.dir, r.name)
+	v, err := cq.AttachAddresses(cq.Named(r.dir, r.name))
 	need(err)
 	buf := make([]byte, 64)
 	for range number(envCount, 0) {
@@ -213,7 +213,7 @@ func TestHistoryOfAnAddressVector(t *testing.T) {
 	d := openDir(t)
 	decided(t, func(part int) porcupine.CheckResult {
 		h := &history{t: t, name: queueName(t), env: []string{fmt.Sprint("SEED=", seed)}}
-		v, err := cq.CreateAddresses(d, h.name, cq.AddressOptions{Count: vectorRows})
+		v, err := cq.CreateAddresses(cq.Named(d, h.name), cq.AddressOptions{Count: vectorRows})
 		must(t, err)
 		must(t, v.Detach())
 		var all sync.WaitGroup
@@ -221,7 +221,7 @@ func TestHistoryOfAnAddressVector(t *testing.T) {
 			all.Go(func() { h.play(role, 150/part, -1) })
 		}
 		all.Wait()
-		v, err = cq.AdoptAddresses(d, h.name, cq.AddressOptions{})
+		v, err = cq.OpenAddresses(cq.Named(d, h.name), cq.AddressOptions{Existing: true})
 		must(t, err)
 		must(t, v.Close())
 		result := h.judge(vectorModel(), h.ops, "closed", "lookup")

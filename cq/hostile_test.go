@@ -201,7 +201,7 @@ func TestHostileRow(t *testing.T) {
 		must(t, q.Detach())
 		rows := scribble(t, d, q.Name(), cq.ReaderFile).section(t, cq.SectRows, 0)
 		poke(rows[cq.RowBytes+cq.OffHead:], 8, peeked)
-		q, err := cq.Adopt(d, q.Name(), cq.Options{})
+		q, err := cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
 		must(t, err)
 		if got := drain(t, q); !slices.Equal(got, upTo(2, 4)) {
 			t.Errorf("peeked %d: %v", peeked, got)

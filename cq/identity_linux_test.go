@@ -108,9 +108,9 @@ func childReuser() {
 	startThreads()
 	d, err := shm.OpenDir("")
 	need(err)
-	q, err := cq.Create(d, "reused", cq.Options{Size: 8, MaxLanes: 1})
+	q, err := cq.Create(cq.Named(d, "reused"), cq.Options{Size: 8, MaxLanes: 1})
 	need(err)
-	e, err := cq.CreateEvents(d, "events", cq.EventOptions{})
+	e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{})
 	need(err)
 	writer, out := grandchild("poster", envQueue+"=reused", envCount+"=1")
 	said(out)
@@ -126,7 +126,7 @@ func childReuser() {
 	p, err := cq.ParsePeerEntry(ev.Payload)
 	need(err)
 	say("death of the same number %v", p.PID == pid && p.End == 1)
-	w, err := cq.Attach(context.Background(), d, "reused", cq.WriterOptions{})
+	w, err := cq.Attach(context.Background(), cq.Named(d, "reused"), cq.WriterOptions{})
 	need(err)
 	say("lane %d at %d", w.Lane(), w.Next())
 	need(w.Close())
@@ -149,9 +149,9 @@ func childReuser() {
 func childReusedReader() {
 	d, err := shm.OpenDir("")
 	need(err)
-	q, err := cq.Adopt(d, os.Getenv(envQueue), cq.Options{})
+	q, err := cq.Open(cq.Named(d, os.Getenv(envQueue)), cq.Options{Existing: true})
 	need(err)
-	e, err := cq.CreateEvents(d, "own", cq.EventOptions{})
+	e, err := cq.CreateEvents(cq.Named(d, "own"), cq.EventOptions{})
 	need(err)
 	need(q.BindEvents(e))
 	ev := cq.Event{Payload: make([]byte, 0, 256)}
@@ -186,9 +186,9 @@ func childNamespaceReader() {
 	}
 	d, err := shm.OpenDir("")
 	need(err)
-	q, err := cq.Create(d, os.Getenv(envQueue), cq.Options{Size: 8})
+	q, err := cq.Create(cq.Named(d, os.Getenv(envQueue)), cq.Options{Size: 8})
 	need(err)
-	e, err := cq.CreateEvents(d, "events", cq.EventOptions{})
+	e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{})
 	need(err)
 	need(q.BindEvents(e))
 	say("bound %d", os.Getpid())
@@ -243,7 +243,7 @@ func TestSiblingNamespaces(t *testing.T) {
 func childSplittingPoster() {
 	d, err := shm.OpenDir("")
 	need(err)
-	w, err := cq.Attach(context.Background(), d, os.Getenv(envQueue), cq.WriterOptions{})
+	w, err := cq.Attach(context.Background(), cq.Named(d, os.Getenv(envQueue)), cq.WriterOptions{})
 	need(err)
 	need(w.Post(&cq.Entry{}))
 	pid, err := shmtest.Fork()
@@ -276,7 +276,7 @@ func TestForkedWriterDies(t *testing.T) {
 	}
 	end()
 	eventually(t, "the first lane to be free", func() bool {
-		w, err := cq.Attach(t.Context(), d, q.Name(), cq.WriterOptions{})
+		w, err := cq.Attach(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})
 		must(t, err)
 		defer w.Close()
 		return w.Lane() == 1

@@ -85,11 +85,11 @@ func TestBindEventsWhole(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	q, err := CreateAnonymous("q", Options{Size: 4})
+	q, err := Create(Unnamed("q"), Options{Size: 4})
 	must(err)
 	var es [2]*EventQueue
 	for i := range es {
-		es[i], err = CreateAnonymousEvents("e", EventOptions{Size: 4})
+		es[i], err = CreateEvents(Unnamed("e"), EventOptions{Size: 4})
 		must(err)
 	}
 	other := make(chan error, 1)
@@ -124,7 +124,7 @@ func TestBindEventsWhole(t *testing.T) {
 // to try keeps nobody from writing to it, for however short a time: it does not even wait for who
 // is writing.
 func TestDetachThatFailsTurnsNobodyAway(t *testing.T) {
-	e, err := CreateAnonymousEvents("e", EventOptions{Size: 4, Write: true, Shared: true})
+	e, err := CreateEvents(Unnamed("e"), EventOptions{Size: 4, Write: true, Shared: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,15 +103,16 @@ func childLateFilter() {
 	d, err := shm.OpenDir("")
 	need(err)
 	name := os.Getenv(envQueue)
-	q, err := cq.Create(d, name, cq.Options{Size: 8, Spin: -1, Wait: cq.WaitFD})
+	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, Spin: -1, Wait: cq.WaitFD})
 	need(err)
-	w, err := cq.Attach(context.Background(), d, name, cq.WriterOptions{})
+	w, err := cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{})
 	need(err)
-	e, err := cq.CreateEvents(d, name+"-events", cq.EventOptions{Size: 8, Spin: -1, Write: true})
+	e, err := cq.CreateEvents(cq.Named(d, name+"-events"),
+		cq.EventOptions{Size: 8, Spin: -1, Write: true})
 	need(err)
-	next, err := cq.Create(d, name+"-next", cq.Options{Size: 8, Spin: -1})
+	next, err := cq.Create(cq.Named(d, name+"-next"), cq.Options{Size: 8, Spin: -1})
 	need(err)
-	nw, err := cq.Attach(context.Background(), d, name+"-next", cq.WriterOptions{})
+	nw, err := cq.Attach(context.Background(), cq.Named(d, name+"-next"), cq.WriterOptions{})
 	need(errors.Join(err, nw.Post(&cq.Entry{})))
 	_, err = cq.Read(next, make([]cq.Context, 1))
 	need(err)
@@ -179,7 +180,7 @@ func TestLateFilter(t *testing.T) {
 	if strings.TrimSpace(got) != want {
 		t.Errorf("the child says:\n%s", got)
 	}
-	q, err := cq.Adopt(d, name+"-next", cq.Options{})
+	q, err := cq.Open(cq.Named(d, name+"-next"), cq.Options{Existing: true})
 	must(t, err)
 	if shownNoBarrier(d, name+"-next") {
 		t.Error("a reader that was refused nothing has what was said of the one before")

@@ -22,7 +22,7 @@ import (
 func TestDetachedDescriptor(t *testing.T) {
 	d := openDir(t)
 	name := queueName(t)
-	q, err := cq.Create(d, name, cq.Options{Size: 8, Wait: cq.WaitFD})
+	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, Wait: cq.WaitFD})
 	must(t, err)
 	w := attach(t, d, name)
 	_ = drain(t, q)
@@ -43,7 +43,7 @@ func TestDetachedDescriptor(t *testing.T) {
 			t.Errorf("a writer wrote %d bytes into a file of this process (%v)", i.Size(), err)
 		}
 	}
-	q, err = cq.Adopt(d, name, cq.Options{})
+	q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 	must(t, err)
 	closeQueue(t, q)
 }
@@ -51,13 +51,13 @@ func TestDetachedDescriptor(t *testing.T) {
 // TestLaneOfFormerQueue: what a dead writer of a destroyed queue left makes way.
 func TestLaneOfFormerQueue(t *testing.T) {
 	d := openDir(t)
-	q, err := cq.Create(d, "again", cq.Options{Size: 4, MaxLanes: 1})
+	q, err := cq.Create(cq.Named(d, "again"), cq.Options{Size: 4, MaxLanes: 1})
 	must(t, err)
 	c := startChild(t, "writer", envQueue+"=again", envCount+"=1")
 	_ = c.line(t)
 	must(t, q.Close())
 	c.kill()
-	q, err = cq.Create(d, "again", cq.Options{Size: 4, MaxLanes: 1})
+	q, err = cq.Create(cq.Named(d, "again"), cq.Options{Size: 4, MaxLanes: 1})
 	must(t, err)
 	t.Cleanup(func() { closeQueue(t, q) })
 	if w := attach(t, d, "again"); w.Lane() != 1 {
@@ -70,7 +70,7 @@ func TestLaneOfFormerQueue(t *testing.T) {
 func TestRemoveBesideWriter(t *testing.T) {
 	d := openDir(t)
 	killedCreator(t, "beside", "0")
-	w, err := cq.Attach(t.Context(), d, "beside", cq.WriterOptions{})
+	w, err := cq.Attach(t.Context(), cq.Named(d, "beside"), cq.WriterOptions{})
 	must(t, err)
 	wantErr(t, "remove beside a writer", collect.Remove(d, "beside", collect.Options{}), cq.ErrBusy)
 	must(t, w.Close())
@@ -83,7 +83,7 @@ func TestWakesAddUp(t *testing.T) {
 	d, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD})
 	wakes := uint64(0)
 	for range 3 {
-		w, err := cq.Attach(t.Context(), d, q.Name(), cq.WriterOptions{})
+		w, err := cq.Attach(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})
 		must(t, err)
 		for range 2 {
 			for q.TryWait() != nil {
@@ -119,7 +119,7 @@ func TestWakesAreOfBatches(t *testing.T) {
 		}
 	}
 	arm()
-	w, err = cq.Attach(t.Context(), d, q.Name(), cq.WriterOptions{})
+	w, err = cq.Attach(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})
 	must(t, err)
 	defer w.Close()
 	before := w.Stats().Wakes
@@ -196,7 +196,7 @@ func TestCheckHeldYoung(t *testing.T) {
 func TestResetsAreCounted(t *testing.T) {
 	d := openDir(t)
 	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitFD} {
-		q, err := cq.Create(d, "resets", cq.Options{Wait: wait})
+		q, err := cq.Create(cq.Named(d, "resets"), cq.Options{Wait: wait})
 		if err != nil {
 			t.Fatal(err)
 		}

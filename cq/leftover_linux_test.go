@@ -26,7 +26,7 @@ func TestNothingLeft(t *testing.T) {
 	d := openDir(t)
 	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitFD} {
 		newQueue := func() (*cq.Queue, *child) {
-			q, err := cq.Create(d, "gone", cq.Options{Size: 4, Wait: wait})
+			q, err := cq.Create(cq.Named(d, "gone"), cq.Options{Size: 4, Wait: wait})
 			must(t, err)
 			c := startChild(t, "writer", envQueue+"=gone", envLanes+"=2", envCount+"=1")
 			_, _ = c.line(t), c.line(t)
@@ -79,11 +79,11 @@ func TestCloseTogether(t *testing.T) {
 	shmtest.Long(t)
 	d := openDir(t)
 	for range 1000 {
-		q, err := cq.Create(d, "together", cq.Options{Size: 4, MaxLanes: 3})
+		q, err := cq.Create(cq.Named(d, "together"), cq.Options{Size: 4, MaxLanes: 3})
 		must(t, err)
 		var all sync.WaitGroup
 		for range 3 {
-			w, err := cq.Attach(t.Context(), d, "together", cq.WriterOptions{})
+			w, err := cq.Attach(t.Context(), cq.Named(d, "together"), cq.WriterOptions{})
 			must(t, err)
 			all.Go(func() {
 				if err := w.Close(); err != nil {
@@ -113,7 +113,7 @@ func TestCreateTogether(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for range 200 {
-				q, err := cq.Create(d, "contested", cq.Options{Size: 4, Wait: cq.WaitFD})
+				q, err := cq.Create(cq.Named(d, "contested"), cq.Options{Size: 4, Wait: cq.WaitFD})
 				if err == nil {
 					err = q.Close()
 				} else if errors.Is(err, syscall.EEXIST) {
@@ -153,18 +153,19 @@ func childPoor() {
 	o := cq.Options{Size: 4, Wait: cq.WaitFD}
 	var q *cq.Queue
 	var w *cq.Writer
-	sweep("create", func() (err error) { q, err = cq.Create(d, name, o); return err }, func() {
-		if left, _ := d.List(); len(left) != 0 {
-			sub, err := d.Sub(name, false)
-			need(err)
-			names, _ := sub.List()
-			need(sub.Close())
-			say("create: left behind: %v", names)
-			need(os.RemoveAll(filepath.Join(d.Path(), name)))
-		}
-	})
+	sweep("create", func() (err error) { q, err = cq.Create(cq.Named(d, name), o); return err },
+		func() {
+			if left, _ := d.List(); len(left) != 0 {
+				sub, err := d.Sub(name, false)
+				need(err)
+				names, _ := sub.List()
+				need(sub.Close())
+				say("create: left behind: %v", names)
+				need(os.RemoveAll(filepath.Join(d.Path(), name)))
+			}
+		})
 	sweep("attach", func() (err error) {
-		w, err = cq.Attach(context.Background(), d, name, cq.WriterOptions{})
+		w, err = cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{})
 		return err
 	}, func() {})
 	if w.Lane() != 1 || w.Post(&cq.Entry{Context: 5}) != nil {
@@ -172,7 +173,7 @@ func childPoor() {
 	}
 	need(q.Detach())
 	sweep("adopt", func() (err error) {
-		q, err = cq.Adopt(d, name, cq.Options{})
+		q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 		return err
 	}, func() {})
 	dst := make([]cq.Msg, 2)
@@ -194,15 +195,16 @@ func poorBeside(d *shm.Dir) {
 		make func() (end func() error, err error)
 	}{
 		{"counter", func() (func() error, error) {
-			c, err := cq.CreateCounter(d, name, cq.CounterOptions{Wait: cq.WaitFD, Lifetime: cq.Persistent})
-			return func() error { return errors.Join(c.Close(), cq.Remove(d, name)) }, err
+			c, err := cq.CreateCounter(cq.Named(d, name),
+				cq.CounterOptions{Wait: cq.WaitFD, Lifetime: cq.Persistent})
+			return func() error { return errors.Join(c.Close(), cq.Remove(cq.Named(d, name))) }, err
 		}},
 		{"event queue", func() (func() error, error) {
-			e, err := cq.CreateEvents(d, name, cq.EventOptions{Size: 4, Wait: cq.WaitFD})
+			e, err := cq.CreateEvents(cq.Named(d, name), cq.EventOptions{Size: 4, Wait: cq.WaitFD})
 			return close(e), err
 		}},
 		{"address vector", func() (func() error, error) {
-			v, err := cq.CreateAddresses(d, name, cq.AddressOptions{Format: cq.AddrOpaque})
+			v, err := cq.CreateAddresses(cq.Named(d, name), cq.AddressOptions{Format: cq.AddrOpaque})
 			return close(v), err
 		}},
 		{"wait set", func() (func() error, error) {
@@ -322,7 +324,7 @@ func childTiny() {
 	d, err := shm.OpenDir("")
 	need(err)
 	o := cq.Options{Size: 1 << 14, Wait: cq.WaitFD}
-	_, err = cq.Create(d, "big", o)
+	_, err = cq.Create(cq.Named(d, "big"), o)
 	var no *shm.NoSpaceError
 	if plan, _ := cq.Plan(o, 0); !errors.As(err, &no) || !errors.Is(err, syscall.ENOSPC) ||
 		no.Needed < plan || no.Available > 1<<20 {
@@ -332,11 +334,11 @@ func childTiny() {
 		say("create: left behind: %v", left)
 	}
 	// Here the queue fits, and only some of its lanes.
-	q, err := cq.Create(d, "small", cq.Options{Size: 2048})
+	q, err := cq.Create(cq.Named(d, "small"), cq.Options{Size: 2048})
 	need(err)
 	var ws []*cq.Writer
 	for {
-		w, err := cq.Attach(context.Background(), d, "small", cq.WriterOptions{})
+		w, err := cq.Attach(context.Background(), cq.Named(d, "small"), cq.WriterOptions{})
 		if err != nil {
 			if !errors.Is(err, shm.ErrNoSpace) || len(ws) == 0 {
 				say("attach %d: %v", len(ws), err)
@@ -380,14 +382,15 @@ func childPoorOpener() {
 		{Wait: cq.WaitMutexCond}, {Wait: cq.WaitFD}, {Wait: cq.WaitInSet, WaitSet: set},
 	} {
 		o.Size, o.Lifetime = 8, cq.Persistent
-		q, err := cq.Create(d, "q", o)
+		q, err := cq.Create(cq.Named(d, "q"), o)
 		need(err)
-		w, err := cq.Attach(context.Background(), d, "q", cq.WriterOptions{})
+		w, err := cq.Attach(context.Background(), cq.Named(d, "q"), cq.WriterOptions{})
 		need(err)
 		need(w.Post(&cq.Entry{Context: 7}))
 		need(q.Detach()) // whoever adopts it has a lane to open
+		o.Existing = true
 		sweep("adopt with "+o.Wait.String(), func() (err error) {
-			q, err = cq.Adopt(d, "q", o)
+			q, err = cq.Open(cq.Named(d, "q"), o)
 			return err
 		}, func() {})
 		need(errors.Join(w.Close(), q.Close()))
@@ -442,9 +445,9 @@ func childPoorReader() {
 			}
 		},
 	} {
-		q, err := cq.Create(d, "q", cq.Options{Size: 8})
+		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8})
 		need(err)
-		w, err := cq.Attach(ctx, d, "q", cq.WriterOptions{})
+		w, err := cq.Attach(ctx, cq.Named(d, "q"), cq.WriterOptions{})
 		need(err)
 		need(set.Add(q))
 		need(w.Post(&cq.Entry{Context: 7}))

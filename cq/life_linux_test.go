@@ -29,13 +29,13 @@ func nothingLeft(t *testing.T, d *shm.Dir) {
 func TestCreateExisting(t *testing.T) {
 	d, q := create(t, cq.Options{Size: 4})
 	w := attach(t, d, q.Name())
-	_, err := cq.Create(d, q.Name(), cq.Options{Size: 4, Wait: cq.WaitFD})
+	_, err := cq.Create(cq.Named(d, q.Name()), cq.Options{Size: 4, Wait: cq.WaitFD})
 	wantErr(t, "create", err, fs.ErrExist, syscall.EEXIST)
 	post(t, w, 0, 1)
 	must(t, q.Detach())
-	_, err = cq.Create(d, q.Name(), cq.Options{Size: 4})
+	_, err = cq.Create(cq.Named(d, q.Name()), cq.Options{Size: 4})
 	wantErr(t, "create of one that waits for a reader", err, fs.ErrExist)
-	q, err = cq.Adopt(d, q.Name(), cq.Options{})
+	q, err = cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
 	must(t, err)
 	if got := drain(t, q); !slices.Equal(got, upTo(0, 1)) {
 		t.Errorf("got %v", got)
@@ -61,7 +61,7 @@ func TestCreateReplacesDead(t *testing.T) {
 	t.Run("ephemeral", func(t *testing.T) {
 		name := queueName(t)
 		killedCreator(t, name, "0")
-		q, err := cq.Create(d, name, cq.Options{Size: 16})
+		q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 16})
 		must(t, err)
 		if q.Options().Size != 16 {
 			t.Error("that is the old one")
@@ -74,11 +74,11 @@ func TestCreateReplacesDead(t *testing.T) {
 		killedCreator(t, name, "0")
 		w := startChild(t, "writer", envQueue+"="+name)
 		_ = w.line(t)
-		_, err := cq.Create(d, name, cq.Options{})
+		_, err := cq.Create(cq.Named(d, name), cq.Options{})
 		wantErr(t, "its writer lives", err, fs.ErrExist)
 		wantErr(t, "its writer lives", collect.Remove(d, name, collect.Options{}), cq.ErrBusy)
 		w.kill()
-		q, err := cq.Create(d, name, cq.Options{})
+		q, err := cq.Create(cq.Named(d, name), cq.Options{})
 		if err != nil {
 			must(t, collect.Remove(d, name, collect.Options{}))
 			t.Fatal(err)
@@ -100,10 +100,10 @@ func TestCreateReplacesDead(t *testing.T) {
 	t.Run("persistent", func(t *testing.T) {
 		name := queueName(t)
 		killedCreator(t, name, "1")
-		_, err := cq.Create(d, name, cq.Options{})
+		_, err := cq.Create(cq.Named(d, name), cq.Options{})
 		wantErr(t, "create", err, fs.ErrExist)
 		wantErr(t, "remove", collect.Remove(d, name, collect.Options{}), cq.ErrBusy)
-		q, err := cq.Adopt(d, name, cq.Options{})
+		q, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 		must(t, err)
 		must(t, q.Close())
 		nothingLeft(t, d)
@@ -112,12 +112,12 @@ func TestCreateReplacesDead(t *testing.T) {
 
 func TestAdopt(t *testing.T) {
 	d, q := create(t, cq.Options{Size: 4, Lifetime: cq.Persistent})
-	_, err := cq.Adopt(d, q.Name(), cq.Options{})
+	_, err := cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
 	var busy *shm.BusyError
 	if !errors.As(err, &busy) || busy.PID != os.Getpid() {
 		t.Errorf("adopt: %v, want a BusyError of this process", err)
 	}
-	_, err = cq.Adopt(d, "none", cq.Options{})
+	_, err = cq.Open(cq.Named(d, "none"), cq.Options{Existing: true})
 	wantErr(t, "no such queue", err, fs.ErrNotExist, syscall.ENOENT)
 	must(t, q.Detach())
 	must(t, q.Detach())
@@ -125,13 +125,15 @@ func TestAdopt(t *testing.T) {
 		"Size": {Size: 8}, "MaxLanes": {MaxLanes: 3}, "Overrun": {Overrun: cq.OverrunQueue},
 		"Wait": {Wait: cq.WaitFD}, "Format": {Format: cq.FormatMsg},
 	} {
-		_, err := cq.Adopt(d, q.Name(), want)
+		want.Existing = true
+		_, err := cq.Open(cq.Named(d, q.Name()), want)
 		wantErr(t, field, err, cq.ErrInvalid)
 		wantField(t, err, field)
 	}
 	for _, want := range []cq.Options{{Size: 3}, {Format: cq.FormatTagged}, {MaxLanes: 64},
 		{Lifetime: cq.Persistent}, {Spin: time.Second, Shared: true, UserContext: 5}} {
-		q, err := cq.Adopt(d, q.Name(), want)
+		want.Existing = true
+		q, err := cq.Open(cq.Named(d, q.Name()), want)
 		if err != nil {
 			t.Fatalf("%+v: %v", want, err)
 		}
@@ -142,17 +144,17 @@ func TestAdopt(t *testing.T) {
 		}
 		must(t, q.Detach())
 	}
-	q, err = cq.Adopt(d, q.Name(), cq.Options{})
+	q, err = cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
 	must(t, err)
 	must(t, q.Close())
-	_, err = cq.Adopt(d, q.Name(), cq.Options{})
+	_, err = cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
 	wantErr(t, "a closed one", err, fs.ErrNotExist)
 
 	_, small := create(t, cq.Options{Size: 4, Format: cq.FormatMsg})
 	must(t, small.Detach())
-	_, err = cq.Adopt(d, small.Name(), cq.Options{Format: cq.FormatTagged})
+	_, err = cq.Open(cq.Named(d, small.Name()), cq.Options{Existing: true, Format: cq.FormatTagged})
 	wantErr(t, "a smaller format", err, cq.ErrFormat)
-	small, err = cq.Adopt(d, small.Name(), cq.Options{})
+	small, err = cq.Open(cq.Named(d, small.Name()), cq.Options{Existing: true})
 	must(t, err)
 	must(t, small.Close())
 }
@@ -238,7 +240,7 @@ func redelivered(t *testing.T, name string, shared bool,
 	t.Run(name, func(t *testing.T) {
 		d := openDir(t)
 		queue := queueName(t)
-		q, err := cq.Create(d, queue, cq.Options{Size: 8})
+		q, err := cq.Create(cq.Named(d, queue), cq.Options{Size: 8})
 		must(t, err)
 		w := attach(t, d, queue)
 		must(t, q.Detach())
@@ -248,7 +250,7 @@ func redelivered(t *testing.T, name string, shared bool,
 			t.Fatal(got)
 		}
 		c.kill()
-		q, err = cq.Adopt(d, queue, cq.Options{Shared: shared})
+		q, err = cq.Open(cq.Named(d, queue), cq.Options{Existing: true, Shared: shared})
 		must(t, err)
 		if got, again := readSome(t, q); !slices.Equal(got, upTo(1, 4)) || !again {
 			t.Errorf("%v, marked %v; want 1 to 3, marked", got, again)
@@ -265,7 +267,7 @@ func redelivered(t *testing.T, name string, shared bool,
 func childHolder() {
 	d, err := shm.OpenDir("")
 	need(err)
-	q, err := cq.Adopt(d, os.Getenv(envQueue), cq.Options{})
+	q, err := cq.Open(cq.Named(d, os.Getenv(envQueue)), cq.Options{Existing: true})
 	need(err)
 	held := 0
 	for held < 4 {
@@ -292,7 +294,7 @@ func TestOpen(t *testing.T) {
 		var all sync.WaitGroup
 		for range 4 {
 			all.Go(func() {
-				q, err := cq.Open(d, name, cq.Options{Size: 4})
+				q, err := cq.Open(cq.Named(d, name), cq.Options{Size: 4})
 				if err == nil {
 					won.Add(1)
 					winner.Store(q)
@@ -307,7 +309,7 @@ func TestOpen(t *testing.T) {
 		}
 		must(t, winner.Load().Detach())
 	}
-	q, err := cq.Open(d, name, cq.Options{})
+	q, err := cq.Open(cq.Named(d, name), cq.Options{})
 	must(t, err)
 	must(t, q.Close())
 	nothingLeft(t, d)
@@ -316,26 +318,26 @@ func TestOpen(t *testing.T) {
 func TestAttachWaits(t *testing.T) {
 	d := openDir(t)
 	name := queueName(t)
-	_, err := cq.Attach(t.Context(), d, name, cq.WriterOptions{})
+	_, err := cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})
 	wantErr(t, "no queue", err, fs.ErrNotExist, syscall.ENOENT)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	_, err = cq.Attach(ctx, d, name, cq.WriterOptions{Wait: true})
+	_, err = cq.Attach(ctx, cq.Named(d, name), cq.WriterOptions{Wait: true})
 	wantErr(t, "no queue in time", err, context.DeadlineExceeded)
 	got := make(chan *cq.Writer, 1)
 	go func() {
-		w, err := cq.Attach(t.Context(), d, name, cq.WriterOptions{Wait: true})
+		w, err := cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{Wait: true})
 		if err != nil {
 			t.Error(err)
 		}
 		got <- w
 	}()
 	time.Sleep(5 * time.Millisecond)
-	q, err := cq.Create(d, name, cq.Options{Size: 4, Format: cq.FormatMsg})
+	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 4, Format: cq.FormatMsg})
 	must(t, err)
 	w := <-got
 	post(t, w, 0, 1)
-	_, err = cq.Attach(t.Context(), d, name, cq.WriterOptions{Format: cq.FormatData})
+	_, err = cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{Format: cq.FormatData})
 	wantErr(t, "more detail than the queue keeps", err, cq.ErrFormat)
 	must(t, w.Close())
 	must(t, q.Close())
@@ -345,12 +347,16 @@ func TestNames(t *testing.T) {
 	d := openDir(t)
 	for _, name := range []string{"", "a/b", "/a", "..", ".", "a\x00b", string(make([]byte, 300))} {
 		calls := map[string]func() error{
-			"create": func() error { _, err := cq.Create(d, name, cq.Options{}); return err },
-			"adopt":  func() error { _, err := cq.Adopt(d, name, cq.Options{}); return err },
-			"open":   func() error { _, err := cq.Open(d, name, cq.Options{}); return err },
-			"remove": func() error { return cq.Remove(d, name) },
+			"create": func() error { _, err := cq.Create(cq.Named(d, name), cq.Options{}); return err },
+			"adopt": func() error {
+				_, err := cq.Open(cq.Named(d, name),
+					cq.Options{Existing: true})
+				return err
+			},
+			"open":   func() error { _, err := cq.Open(cq.Named(d, name), cq.Options{}); return err },
+			"remove": func() error { return cq.Remove(cq.Named(d, name)) },
 			"attach": func() error {
-				_, err := cq.Attach(t.Context(), d, name, cq.WriterOptions{})
+				_, err := cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})
 				return err
 			},
 		}

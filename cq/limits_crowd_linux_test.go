@@ -99,9 +99,9 @@ func TestTenThousandBlocked(t *testing.T) {
 	var got [queues][waiters]int
 	var mu sync.Mutex
 	for i := range queues {
-		q, err := cq.Create(d, fmt.Sprintf("crowd-%d", i), cq.Options{Size: 256, Shared: true})
+		q, err := cq.Create(cq.Named(d, fmt.Sprintf("crowd-%d", i)), cq.Options{Size: 256, Shared: true})
 		must(t, err)
-		w, err := cq.Attach(t.Context(), d, q.Name(), cq.WriterOptions{})
+		w, err := cq.Attach(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})
 		must(t, err)
 		qs, ws = append(qs, q), append(ws, w)
 		for range waiters {
@@ -163,7 +163,8 @@ func childTireless() {
 	stop := toldToStop()
 	var all sync.WaitGroup
 	for range 2 {
-		w, err := cq.Attach(context.Background(), d, os.Getenv(envQueue), cq.WriterOptions{Wait: true})
+		w, err := cq.Attach(context.Background(), cq.Named(d, os.Getenv(envQueue)),
+			cq.WriterOptions{Wait: true})
 		need(err)
 		say("lane %d", w.Lane())
 		all.Go(func() {

@@ -62,9 +62,9 @@ func childEdge() {
 	d, err := shm.OpenDir("")
 	need(err)
 	e := edge{d: d}
-	e.log, err = cq.Attach(context.Background(), d, "log", cq.WriterOptions{})
+	e.log, err = cq.Attach(context.Background(), cq.Named(d, "log"), cq.WriterOptions{})
 	need(err)
-	e.kept, err = cq.Adopt(d, "kept", cq.Options{})
+	e.kept, err = cq.Open(cq.Named(d, "kept"), cq.Options{Existing: true})
 	need(err)
 	e.echo()
 	kind := os.Getenv(envKind)
@@ -86,7 +86,7 @@ func childEdge() {
 		e.swell(memory)
 	default:
 		files := objects(d.Path())
-		_, err := cq.Create(d, "edge", cq.Options{Size: 1 << 18})
+		_, err := cq.Create(cq.Named(d, "edge"), cq.Options{Size: 1 << 18})
 		e.refused("larger than the group", err, files)
 	}
 	e.echo()
@@ -101,7 +101,7 @@ func (e *edge) fill() {
 	for i := range edgeMade {
 		name := fmt.Sprint("edge-", i)
 		files := objects(e.d.Path())
-		q, err := cq.Create(e.d, name, cq.Options{Size: 8, MaxLanes: 2})
+		q, err := cq.Create(cq.Named(e.d, name), cq.Options{Size: 8, MaxLanes: 2})
 		if err == nil {
 			all = append(all, q)
 			need(e.log.Post(&cq.Entry{Context: uint64(i)}))
@@ -109,7 +109,8 @@ func (e *edge) fill() {
 			e.echo()
 			files = objects(e.d.Path())
 			var w *cq.Writer
-			if w, err = cq.Attach(context.Background(), e.d, name, cq.WriterOptions{}); err == nil {
+			if w, err = cq.Attach(context.Background(), cq.Named(e.d, name),
+				cq.WriterOptions{}); err == nil {
 				all = append(all, w)
 				err = passes(q, w)
 			}
@@ -154,11 +155,11 @@ func newEdgePeer(t *testing.T, kind string) *edgePeer {
 	t.Helper()
 	p := &edgePeer{d: openDir(t), group: cgroup(t, "memory", memoryLimit)}
 	var err error
-	p.log, err = cq.Create(p.d, "log", cq.Options{Size: 1 << 11})
+	p.log, err = cq.Create(cq.Named(p.d, "log"), cq.Options{Size: 1 << 11})
 	must(t, err)
 	t.Cleanup(func() { closeQueue(t, p.log) })
 	p.logNews = eventsFor(t, p.log, cq.EventOptions{})
-	q, err := cq.Create(p.d, "kept", cq.Options{Size: 1 << 10, Lifetime: cq.Persistent})
+	q, err := cq.Create(cq.Named(p.d, "kept"), cq.Options{Size: 1 << 10, Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, q.Detach())
 	p.kept = attach(t, p.d, "kept")
@@ -293,7 +294,7 @@ func (p *edgePeer) settles(t *testing.T, alive bool) {
 	}
 	must(t, p.kept.BindEvents(nil))
 	p.collects(t)
-	q, err := cq.Adopt(p.d, "kept", cq.Options{})
+	q, err := cq.Open(cq.Named(p.d, "kept"), cq.Options{Existing: true})
 	must(t, err)
 	got := drain(t, q)
 	if !alive && len(got) > 0 && got[0]+1 == p.read {
@@ -376,7 +377,7 @@ func TestMemoryCgroupEdge(t *testing.T) {
 		eventually(t, "it is held", func() bool { return p.value("under_oom") == 1 || p.ended() })
 		if !p.ended() {
 			p.noNews(t)
-			_, err := cq.Adopt(p.d, "kept", cq.Options{})
+			_, err := cq.Open(cq.Named(p.d, "kept"), cq.Options{Existing: true})
 			wantErr(t, "adopt it", err, syscall.EBUSY)
 			wantErr(t, "remove it", collect.Remove(p.d, "kept", collect.Options{Waiting: true}), cq.ErrBusy)
 			set(t, p.group, memoryLimit, fmt.Sprint(1<<30))

@@ -110,10 +110,11 @@ func childConfined() {
 	var line string
 	_, _ = fmt.Scanln(&line)
 	for _, o := range []cq.Options{{Size: 1 << 20}, {Size: 1 << 22, MaxLanes: 1}} {
-		q, err := cq.Create(d, "confined", o)
+		q, err := cq.Create(cq.Named(d, "confined"), o)
 		if err == nil { // the lanes are what is large
 			var w *cq.Writer
-			if w, err = cq.Attach(context.Background(), d, "confined", cq.WriterOptions{}); err == nil {
+			if w, err = cq.Attach(context.Background(), cq.Named(d, "confined"),
+				cq.WriterOptions{}); err == nil {
 				need(w.Close())
 			}
 			need(q.Close())
@@ -166,7 +167,7 @@ func TestFrozen(t *testing.T) {
 	}
 	d := openDir(t)
 	name := queueName(t)
-	q, err := cq.Create(d, name, cq.Options{Size: 64, MaxLanes: 8})
+	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 64, MaxLanes: 8})
 	must(t, err)
 	must(t, q.Detach())
 	path := filepath.Join(t.TempDir(), "log")
@@ -192,7 +193,7 @@ func TestFrozen(t *testing.T) {
 		goesOn("the reader reads")
 		set(t, group, "cgroup.procs", fmt.Sprint(frozen.Process.Pid))
 		freeze(true)
-		_, err := cq.Adopt(d, name, cq.Options{})
+		_, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 		wantErr(t, "adopt it", err, syscall.EBUSY)
 		wantErr(t, "remove it", collect.Remove(d, name, collect.Options{}), cq.ErrBusy)
 		time.Sleep(400 * time.Millisecond) // longer than anybody waits before he looks again
@@ -210,7 +211,7 @@ func TestFrozen(t *testing.T) {
 		return l.complete(tails)
 	})
 	reader.kill()
-	q, err = cq.Adopt(d, name, cq.Options{})
+	q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 	must(t, err)
 	closeQueue(t, q)
 }
@@ -323,11 +324,11 @@ func TestTimeNamespace(t *testing.T) {
 			}
 			next += uint64(n)
 		}
-		_, err := cq.Attach(t.Context(), d, q.Name(), cq.WriterOptions{})
+		_, err := cq.Attach(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})
 		wantErr(t, "attach while it lives", err, cq.ErrLanes)
 		c.kill() // and with it its child
 		eventually(t, fmt.Sprint("its lane is free, ", day), func() bool {
-			w, err := cq.Attach(t.Context(), d, q.Name(), cq.WriterOptions{})
+			w, err := cq.Attach(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})
 			return err == nil && w.Close() == nil
 		})
 		_ = drain(t, q)

@@ -47,7 +47,7 @@ var stormy = []limitedUse{
 	}},
 	{"wait for a counter", func(d *shm.Dir) error {
 		return makes(func() (*cq.Counter, error) {
-			return cq.CreateCounter(d, "limited", cq.CounterOptions{Spin: -1})
+			return cq.CreateCounter(cq.Named(d, "limited"), cq.CounterOptions{Spin: -1})
 		}, func(c *cq.Counter) error {
 			wait := later(func() { need(c.Add(3)) })
 			defer wait()
@@ -70,7 +70,7 @@ var stormy = []limitedUse{
 	}},
 	{"wait for an event", func(d *shm.Dir) error {
 		return makes(func() (*cq.EventQueue, error) {
-			return cq.CreateEvents(d, "limited", cq.EventOptions{Size: 8, Write: true, Spin: -1})
+			return cq.CreateEvents(cq.Named(d, "limited"), cq.EventOptions{Size: 8, Write: true, Spin: -1})
 		}, func(e *cq.EventQueue) error {
 			var ev cq.Event
 			_, err := eqSread(e, &ev, 5*time.Millisecond)
@@ -118,7 +118,7 @@ var stormy = []limitedUse{
 // meetsBy gives f a queue without a name.
 func meetsBy(trust cq.Trust, f func(*cq.Queue) error) error {
 	return makes(func() (*cq.Queue, error) {
-		return cq.CreateAnonymous("stormed", cq.Options{Size: 8, Spin: -1, Trust: trust})
+		return cq.Create(cq.Unnamed("stormed"), cq.Options{Size: 8, Spin: -1, Trust: trust})
 	}, f)
 }
 
@@ -185,7 +185,7 @@ func joins(q *cq.Queue, f func(*cq.Writer) error) error {
 	need(err)
 	done := make(chan error, 1)
 	go func() { done <- q.Accept(context.Background(), a) }()
-	w, err := cq.AttachConn(context.Background(), b, cq.WriterOptions{Trust: q.Options().Trust})
+	w, err := cq.Attach(context.Background(), cq.Over(b), cq.WriterOptions{Trust: q.Options().Trust})
 	if err = errors.Join(err, <-done); err == nil {
 		err = errors.Join(f(w), w.Close())
 	}

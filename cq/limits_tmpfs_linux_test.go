@@ -39,12 +39,12 @@ func makes[T interface{ Close() error }](open func() (T, error), f func(T) error
 
 func createsQueue(d *shm.Dir, o cq.Options, f func(*cq.Queue) error) error {
 	o.Size = 8
-	return makes(func() (*cq.Queue, error) { return cq.Create(d, "limited", o) }, f)
+	return makes(func() (*cq.Queue, error) { return cq.Create(cq.Named(d, "limited"), o) }, f)
 }
 
 func attachesTo(d *shm.Dir, f func(*cq.Writer) error) error {
 	return makes(func() (*cq.Writer, error) {
-		return cq.Attach(context.Background(), d, "limited", cq.WriterOptions{})
+		return cq.Attach(context.Background(), cq.Named(d, "limited"), cq.WriterOptions{})
 	}, f)
 }
 
@@ -65,7 +65,7 @@ var limitedUses = []limitedUse{
 		})
 	}},
 	{"a persistent queue and its next reader", func(d *shm.Dir) error {
-		q, err := cq.Create(d, "limited", cq.Options{Size: 8, Lifetime: cq.Persistent})
+		q, err := cq.Create(cq.Named(d, "limited"), cq.Options{Size: 8, Lifetime: cq.Persistent})
 		if err != nil {
 			return err
 		}
@@ -78,10 +78,10 @@ var limitedUses = []limitedUse{
 	}},
 	{"an event queue with a writer", func(d *shm.Dir) error {
 		o := cq.EventOptions{Size: 8, Write: true}
-		return makes(func() (*cq.EventQueue, error) { return cq.CreateEvents(d, "limited", o) },
+		return makes(func() (*cq.EventQueue, error) { return cq.CreateEvents(cq.Named(d, "limited"), o) },
 			func(e *cq.EventQueue) error {
 				return makes(func() (*cq.EventWriter, error) {
-					return cq.AttachEvents(context.Background(), d, "limited", cq.WriterOptions{})
+					return cq.AttachEvents(context.Background(), cq.Named(d, "limited"), cq.WriterOptions{})
 				}, func(w *cq.EventWriter) error {
 					_, err := w.Write(&cq.Event{Event: cq.EventMRComplete, Context: 1})
 					return err
@@ -90,12 +90,12 @@ var limitedUses = []limitedUse{
 	}},
 	{"a counter with a descriptor", func(d *shm.Dir) error {
 		o := cq.CounterOptions{Wait: cq.WaitFD}
-		return makes(func() (*cq.Counter, error) { return cq.CreateCounter(d, "limited", o) },
+		return makes(func() (*cq.Counter, error) { return cq.CreateCounter(cq.Named(d, "limited"), o) },
 			func(c *cq.Counter) error { return c.Add(1) })
 	}},
 	{"an address vector", func(d *shm.Dir) error {
 		return makes(func() (*cq.AddressVector, error) {
-			return cq.CreateAddresses(d, "limited", cq.AddressOptions{Format: cq.AddrOpaque})
+			return cq.CreateAddresses(cq.Named(d, "limited"), cq.AddressOptions{Format: cq.AddrOpaque})
 		}, func(v *cq.AddressVector) error {
 			_, err := v.Insert([][]byte{{1}})
 			return err
@@ -128,12 +128,12 @@ var limitedUses = []limitedUse{
 
 // adoptsAgain tries until nothing is missing: the queue is still there after each failure.
 func adoptsAgain(d *shm.Dir) (*cq.Queue, error) {
-	q, err := cq.Adopt(d, "limited", cq.Options{})
+	q, err := cq.Open(cq.Named(d, "limited"), cq.Options{Existing: true})
 	if err == nil {
 		return q, nil
 	}
 	return nil, errors.Join(err, lifted(func() error {
-		q, err := cq.Adopt(d, "limited", cq.Options{})
+		q, err := cq.Open(cq.Named(d, "limited"), cq.Options{Existing: true})
 		if err != nil {
 			return err
 		}

@@ -37,16 +37,16 @@ func TestMournStarved(t *testing.T) {
 		}
 	}
 	d := dirOfItsOwn(t, "starved")
-	q, err := Create(d, "q", Options{Size: 4})
+	q, err := Create(Named(d, "q"), Options{Size: 4})
 	must(err)
-	w, err := Attach(t.Context(), d, "q", WriterOptions{})
+	w, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
 	must(err)
 	h := &starvedHome{home: q.home, starved: true}
 	q.home = h
 	early := newLaneMourner(&q.core, 1) // nothing is seen
 	h.starved = false
 	late := newLaneMourner(&q.core, 2)
-	w2, err := Attach(t.Context(), d, "q", WriterOptions{})
+	w2, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
 	must(err)
 	h.starved = true
 	for _, m := range []*laneMourner{early, late} {
@@ -99,7 +99,7 @@ func TestSeatDeathOutlivesFailedOpen(t *testing.T) {
 	failed := 0
 	for n := uint64(3); ; n++ {
 		limit(n)
-		next, err := OpenCounterFD(fd, CounterOptions{Wait: WaitFD})
+		next, err := AttachCounter(FromFD(fd, ""), CounterOptions{Wait: WaitFD})
 		limit(had.Cur)
 		if err == nil {
 			must(next.Close())
@@ -124,7 +124,7 @@ func TestSeatOfClosedIsNobodys(t *testing.T) {
 	c, _, _ := seatRig(t)
 	m := newCounterMourner(c)
 	defer m.close(nil)
-	other, err := OpenCounterFD(c.ObjectFD(), CounterOptions{})
+	other, err := AttachCounter(FromFD(c.ObjectFD(), ""), CounterOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestSeatOfClosedIsNobodys(t *testing.T) {
 // attaching, its own time to attach does not run: two of those would use it up, though there is
 // room.
 func TestTurnIsNoDelay(t *testing.T) {
-	q, err := CreateAnonymous(t.Name(), Options{Size: 4, MaxLanes: 2, Spin: -1, Trust: CrossUser})
+	q, err := Create(Unnamed(t.Name()), Options{Size: 4, MaxLanes: 2, Spin: -1, Trust: CrossUser})
 	noError(t, err)
 	h := q.home.(*memfdHome)
 	done, err := h.turns.take(t.Context(), os.Geteuid())
@@ -162,7 +162,7 @@ func TestTurnIsNoDelay(t *testing.T) {
 		conn, err := net.DialUnix("unix", nil, at)
 		if err == nil {
 			var w *Writer
-			w, err = AttachConn(t.Context(), conn, WriterOptions{Trust: CrossUser})
+			w, err = Attach(t.Context(), Over(conn), WriterOptions{Trust: CrossUser})
 			if err == nil {
 				err = w.Close()
 			}

@@ -11,7 +11,7 @@ import (
 
 // TestSeatDeaths: every death in a seat is told or counted, once, whenever somebody looks.
 func TestSeatDeaths(t *testing.T) {
-	c, err := CreateAnonymousCounter("seats", CounterOptions{})
+	c, err := CreateCounter(Unnamed("seats"), CounterOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestSeatDeaths(t *testing.T) {
 // seatRig has a row of a counter that this test writes, as those who have its seat would.
 func seatRig(t *testing.T) (c *Counter, row *kind.CounterRow, dead shm.Owner) {
 	t.Helper()
-	c, err := CreateAnonymousCounter("seats", CounterOptions{})
+	c, err := CreateCounter(Unnamed("seats"), CounterOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,11 +230,11 @@ func TestSeatDeathsCountedAtOnce(t *testing.T) {
 // replaces it, though the row has another writer in between; with none bound only the last of a row
 // is.
 func TestDeathsBetweenSinks(t *testing.T) {
-	q, err := CreateAnonymous("q", Options{Size: 4, Trust: CrossUser})
+	q, err := Create(Unnamed("q"), Options{Size: 4, Trust: CrossUser})
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := CreateAnonymousEvents("e", EventOptions{Size: 4, Write: true})
+	e, err := CreateEvents(Unnamed("e"), EventOptions{Size: 4, Write: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,11 +280,11 @@ func (s *lateSink) returnCredits(n int) {
 // TestSinkReplacedWhole: a death that waits for room at one event queue goes to the one that
 // replaces it, not into the room that the former one gets back by that.
 func TestSinkReplacedWhole(t *testing.T) {
-	q, err := CreateAnonymous("q", Options{Size: 4})
+	q, err := Create(Unnamed("q"), Options{Size: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := CreateAnonymousEvents("e", EventOptions{Size: 4})
+	e, err := CreateEvents(Unnamed("e"), EventOptions{Size: 4})
 	if err != nil {
 		t.Fatal(err)
 	}

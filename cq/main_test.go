@@ -53,7 +53,7 @@ func create(t testing.TB, o cq.Options) (*shm.Dir, *cq.Queue) {
 		unnamed.Store(q.Name(), q)
 		return d, q
 	}
-	q, err := cq.Create(d, queueName(t), o)
+	q, err := cq.Create(cq.Named(d, queueName(t)), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func attach(t testing.TB, d *shm.Dir, name string) *cq.Writer {
 			return attachUnnamed(t, q.(*cq.Queue))
 		}
 	}
-	w, err := cq.Attach(t.Context(), d, name, cq.WriterOptions{})
+	w, err := cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

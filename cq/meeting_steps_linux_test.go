@@ -120,7 +120,7 @@ func (h halting) attach(former *cq.Writer, connect func() (*net.UnixConn, error)
 		if former != nil {
 			w, err = former.Follow(ctx, conn)
 		} else {
-			w, err = cq.AttachConn(ctx, conn, h.writerOptions())
+			w, err = cq.Attach(ctx, cq.Over(conn), h.writerOptions())
 		}
 		cancel()
 		_ = conn.Close()
@@ -194,7 +194,7 @@ func childHaltingWriter() {
 	var former *cq.Writer
 	if h == inherits {
 		conn := dialParent()
-		w, err := cq.AttachConn(context.Background(), conn, h.writerOptions())
+		w, err := cq.Attach(context.Background(), cq.Over(conn), h.writerOptions())
 		need(err)
 		need(conn.Close())
 		for i := range uint64(haltingLeft) {
@@ -217,7 +217,7 @@ func childHaltingWriter() {
 // childHaltingReader is the other side.
 func childHaltingReader() {
 	h := halting(os.Getenv(envKind))
-	q, err := cq.CreateAnonymous("halting", h.options())
+	q, err := cq.Create(cq.Unnamed("halting"), h.options())
 	need(err)
 	cq.ShortMeetings(meetingShort)
 	haltAt()
@@ -283,11 +283,11 @@ func staysStopped(t *testing.T, c *child) {
 // writerStops has a writer stopped at a step.
 func (h halting) writerStops(t *testing.T, step string) {
 	c, l := h.start(t, "halting writer", step)
-	q, err := cq.CreateAnonymous("halting", h.options())
+	q, err := cq.Create(cq.Unnamed("halting"), h.options())
 	must(t, err)
 	defer func() { must(t, q.Close()) }()
 	if h == inherits {
-		former, err := cq.CreateAnonymous("former", h.options())
+		former, err := cq.Create(cq.Unnamed("former"), h.options())
 		must(t, err)
 		conn, err := l.AcceptUnix()
 		must(t, err)
@@ -305,7 +305,7 @@ func (h halting) writerStops(t *testing.T, step string) {
 	if have.Load() > 0 { // its lane is its own as long as it is stopped
 		a, b := connect(t, unix.SOCK_STREAM)
 		refused := accept(soon(t), q, a)
-		_, err := cq.AttachConn(soon(t), b, h.writerOptions())
+		_, err := cq.Attach(soon(t), cq.Over(b), h.writerOptions())
 		wantErr(t, "beside a stopped writer", errors.Join(err, <-refused), cq.ErrLanes)
 	}
 	goOn(t, c)
@@ -321,11 +321,11 @@ func (h halting) writerStops(t *testing.T, step string) {
 func (h halting) readerStops(t *testing.T, step string) {
 	var former *cq.Writer
 	if h == inherits {
-		q, err := cq.CreateAnonymous("former", h.options())
+		q, err := cq.Create(cq.Unnamed("former"), h.options())
 		must(t, err)
 		a, b := connect(t, unix.SOCK_STREAM)
 		done := accept(soon(t), q, a)
-		former, err = cq.AttachConn(soon(t), b, h.writerOptions())
+		former, err = cq.Attach(soon(t), cq.Over(b), h.writerOptions())
 		must(t, errors.Join(err, <-done))
 		defer func() { must(t, former.Close()) }()
 		post(t, former, 0, haltingLeft)

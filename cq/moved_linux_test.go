@@ -48,35 +48,36 @@ var movedVerbs = []struct {
 }{
 	{"create", func(d *shm.Dir, moved func()) error {
 		moved()
-		q, err := cq.Create(d, "q", cq.Options{Size: 4, Wait: cq.WaitFD})
+		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Wait: cq.WaitFD})
 		return errors.Join(err, closed(q))
 	}},
 	{"close", func(d *shm.Dir, moved func()) error {
-		q, err := cq.Create(d, "q", cq.Options{Size: 4, Wait: cq.WaitFD})
+		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Wait: cq.WaitFD})
 		need(err)
 		moved()
 		return closed(q)
 	}},
 	{"close, the directory closed", func(d *shm.Dir, moved func()) error {
 		again := d.Dup()
-		q, err := cq.Create(again, "q", cq.Options{Size: 4, Wait: cq.WaitFD})
+		q, err := cq.Create(cq.Named(again, "q"), cq.Options{Size: 4, Wait: cq.WaitFD})
 		need(errors.Join(err, again.Close()))
 		moved()
 		return closed(q)
 	}},
 	{"detach and open", func(d *shm.Dir, moved func()) error {
-		q, err := cq.Create(d, "q", cq.Options{Size: 4, Wait: cq.WaitFD, Lifetime: cq.Persistent})
+		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Wait: cq.WaitFD,
+			Lifetime: cq.Persistent})
 		need(err)
 		moved()
 		need(q.Detach())
-		q, err = cq.Open(d, "q", cq.Options{})
+		q, err = cq.Open(cq.Named(d, "q"), cq.Options{})
 		return errors.Join(err, closed(q))
 	}},
 	{"attach and ring", func(d *shm.Dir, moved func()) error {
-		q, err := cq.Create(d, "q", cq.Options{Size: 4, Wait: cq.WaitFD})
+		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Wait: cq.WaitFD})
 		need(err)
 		moved()
-		w, err := cq.Attach(context.Background(), d, "q", cq.WriterOptions{})
+		w, err := cq.Attach(context.Background(), cq.Named(d, "q"), cq.WriterOptions{})
 		if err != nil {
 			return errors.Join(err, closed(q))
 		}
@@ -93,20 +94,20 @@ var movedVerbs = []struct {
 		return errors.Join(err, w.Close(), closed(q))
 	}},
 	{"the last writer", func(d *shm.Dir, moved func()) error {
-		q, err := cq.Create(d, "empty", cq.Options{Size: 4, Wait: cq.WaitFD})
+		q, err := cq.Create(cq.Named(d, "empty"), cq.Options{Size: 4, Wait: cq.WaitFD})
 		need(err)
-		w, err := cq.Attach(context.Background(), d, "empty", cq.WriterOptions{})
+		w, err := cq.Attach(context.Background(), cq.Named(d, "empty"), cq.WriterOptions{})
 		need(err)
 		moved()
 		return errors.Join(closed(q), w.Close())
 	}},
 	{"set", func(d *shm.Dir, moved func()) error {
-		q, err := cq.Create(d, "q", cq.Options{Size: 4})
+		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4})
 		need(err)
 		s, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
 		need(err)
 		moved()
-		w, err := cq.Attach(context.Background(), d, "q", cq.WriterOptions{})
+		w, err := cq.Attach(context.Background(), cq.Named(d, "q"), cq.WriterOptions{})
 		need(err)
 		err = s.Add(q)
 		_, _ = setWait(s, nil, 0)
@@ -123,25 +124,26 @@ var movedVerbs = []struct {
 		return s.Close()
 	}},
 	{"event queue", func(d *shm.Dir, moved func()) error {
-		q, err := cq.CreateEvents(d, "q", cq.EventOptions{Wait: cq.WaitFD})
+		q, err := cq.CreateEvents(cq.Named(d, "q"), cq.EventOptions{Wait: cq.WaitFD})
 		need(err)
 		moved()
 		return q.Close()
 	}},
 	{"signal", func(d *shm.Dir, moved func()) error {
-		q, err := cq.Create(d, "q", cq.Options{Size: 4, Wait: cq.WaitFD})
+		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Wait: cq.WaitFD})
 		need(err)
 		moved()
-		return errors.Join(cq.SignalQueue(d, "q"), closed(q))
+		return errors.Join(cq.SignalQueue(cq.Named(d, "q")), closed(q))
 	}},
 	{"remove", func(d *shm.Dir, moved func()) error {
-		q, err := cq.Create(d, "q", cq.Options{Size: 4, Wait: cq.WaitFD, Lifetime: cq.Persistent})
+		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Wait: cq.WaitFD,
+			Lifetime: cq.Persistent})
 		need(errors.Join(err, q.Detach()))
 		moved()
 		return collect.Remove(d, "q", collect.Options{Waiting: true})
 	}},
 	{"remove what is aside", func(d *shm.Dir, moved func()) error {
-		q, err := cq.Create(d, "q", cq.Options{Size: 4, Lifetime: cq.Persistent})
+		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Lifetime: cq.Persistent})
 		need(errors.Join(err, q.Detach()))
 		aside := "new-" + shm.NewUUID().String()
 		at := func(name string) string { return filepath.Join(d.Path(), name, "reader") }
@@ -152,13 +154,13 @@ var movedVerbs = []struct {
 			collect.Remove(d, "q", collect.Options{Waiting: true}))
 	}},
 	{"counter", func(d *shm.Dir, moved func()) error {
-		c, err := cq.CreateCounter(d, "c", cq.CounterOptions{})
+		c, err := cq.CreateCounter(cq.Named(d, "c"), cq.CounterOptions{})
 		need(err)
 		moved()
 		return c.Close()
 	}},
 	{"address vector", func(d *shm.Dir, moved func()) error {
-		v, err := cq.CreateAddresses(d, "v", cq.AddressOptions{Count: 8})
+		v, err := cq.CreateAddresses(cq.Named(d, "v"), cq.AddressOptions{Count: 8})
 		need(err)
 		moved()
 		return v.Close()

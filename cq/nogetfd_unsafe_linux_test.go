@@ -53,9 +53,9 @@ func childNoGetFD() {
 	check(err)
 	s, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
 	check(err)
-	named, err := cq.Create(d, os.Getenv(envQueue), cq.Options{})
+	named, err := cq.Create(cq.Named(d, os.Getenv(envQueue)), cq.Options{})
 	check(err)
-	unnamed, err := cq.CreateAnonymous("q", cq.Options{})
+	unnamed, err := cq.Create(cq.Unnamed("q"), cq.Options{})
 	check(err)
 	for _, q := range []*cq.Queue{named, unnamed} {
 		check(s.Add(q))

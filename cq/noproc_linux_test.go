@@ -22,7 +22,7 @@ func TestWithoutProc(t *testing.T) {
 		shmtest.Require(t, "mount", errors.New("unmounting /proc needs root"))
 	}
 	d, q := create(t, cq.Options{Size: 8, Lifetime: cq.Persistent})
-	n, err := cq.CreateCounter(d, "counter", cq.CounterOptions{})
+	n, err := cq.CreateCounter(cq.Named(d, "counter"), cq.CounterOptions{})
 	must(t, err)
 	t.Cleanup(func() { must(t, n.Close()) })
 	cmd := shmtest.Child(t, "without proc", envQueue+"="+q.Name())
@@ -42,26 +42,30 @@ func childWithoutProc() {
 	name := os.Getenv(envQueue)
 	for what, call := range map[string]func() error{
 		"attach": func() error { // that would wait for ever
-			_, err := cq.Attach(context.Background(), d, name, cq.WriterOptions{Wait: true})
+			_, err := cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{Wait: true})
 			return err
 		},
-		"create": func() error { _, err := cq.Create(d, "new", cq.Options{}); return err },
-		"open":   func() error { _, err := cq.Open(d, "other", cq.Options{}); return err },
-		"events": func() error { _, err := cq.CreateEvents(d, "e", cq.EventOptions{}); return err },
+		"create": func() error { _, err := cq.Create(cq.Named(d, "new"), cq.Options{}); return err },
+		"open":   func() error { _, err := cq.Open(cq.Named(d, "other"), cq.Options{}); return err },
+		"events": func() error {
+			_, err := cq.CreateEvents(cq.Named(d, "e"),
+				cq.EventOptions{})
+			return err
+		},
 		"counter": func() error {
-			_, err := cq.OpenCounter(d, "counter", cq.CounterOptions{})
+			_, err := cq.AttachCounter(cq.Named(d, "counter"), cq.CounterOptions{})
 			return err
 		},
 		"new counter": func() error {
-			_, err := cq.CreateCounter(d, "c", cq.CounterOptions{})
+			_, err := cq.CreateCounter(cq.Named(d, "c"), cq.CounterOptions{})
 			return err
 		},
 		"addresses": func() error {
-			_, err := cq.CreateAddresses(d, "v", cq.AddressOptions{Count: 8})
+			_, err := cq.CreateAddresses(cq.Named(d, "v"), cq.AddressOptions{Count: 8})
 			return err
 		},
-		"unnamed": func() error { _, err := cq.CreateAnonymous("q", cq.Options{}); return err },
-		"signal":  func() error { return cq.SignalQueue(d, name) },
+		"unnamed": func() error { _, err := cq.Create(cq.Unnamed("q"), cq.Options{}); return err },
+		"signal":  func() error { return cq.SignalQueue(cq.Named(d, name)) },
 	} {
 		err := call()
 		if !errors.Is(err, errors.ErrUnsupported) || errors.Is(err, os.ErrNotExist) ||

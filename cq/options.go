@@ -117,8 +117,10 @@ type Options struct {
 	Overrun  Overrun
 	Lifetime Lifetime
 	Wait     WaitObject
-	// Trust says whose processes may write to the queue. With CrossUser, which is for
-	// CreateAnonymous only, there are up to 126 lanes and writers pay.
+	// Existing keeps Open from making a queue: it takes over one that is there, or fails.
+	Existing bool
+	// Trust says whose processes may write to the queue. With CrossUser, which is for a queue that
+	// is Unnamed only, there are up to 126 lanes and writers pay.
 	Trust Trust
 	// Allow lists the users and groups that Accept admits with CrossUser. nil admits this
 	// process's own user only.
@@ -214,14 +216,36 @@ func errWindows(op, name string) error {
 // rows is the number of lanes with the reader's own.
 func (o Options) rows() int { return o.MaxLanes + 1 }
 
-// Plan returns how many bytes of shared memory a queue takes with so many writers attached. Options
-// that Create would refuse are refused alike.
-func Plan(o Options, writers int) (uint64, error) {
-	o, err := o.resolve("plan", "")
+// Plan returns how many bytes of shared memory an object of these options takes: a queue or event
+// queue with so many writers attached, a counter or an address vector whoever uses it. Options that
+// Create would refuse are refused alike. It may be called from anywhere.
+func Plan[O Options | EventOptions | CounterOptions | AddressOptions](o O, writers int) (uint64,
+	error) {
+	const op = "plan"
+	var s shape
+	var err error
+	switch o := any(o).(type) {
+	case Options:
+		o, err = o.resolve(op, "")
+		s = queueShape(o)
+	case EventOptions:
+		s, err = o.shape(op, "", true)
+	case CounterOptions:
+		if err := o.check(op, ""); err != nil {
+			return 0, err
+		}
+		return shm.Plan(o.spec(op))
+	case AddressOptions:
+		r, err := o.resolve(op, "")
+		if err != nil {
+			return 0, err
+		}
+		return shm.Plan(r.spec(op))
+	}
 	if err != nil {
 		return 0, err
 	}
-	return plan(queueShape(o), writers)
+	return plan(s, writers)
 }
 
 func plan(o shape, writers int) (uint64, error) {

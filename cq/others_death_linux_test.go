@@ -24,7 +24,7 @@ func init() { roles["other reader"] = childOtherReader }
 
 // childOtherReader reads until its input ends.
 func childOtherReader() {
-	q, err := cq.CreateAnonymous("q", cq.Options{Size: 8, Trust: cq.CrossUser,
+	q, err := cq.Create(cq.Unnamed("q"), cq.Options{Size: 8, Trust: cq.CrossUser,
 		Allow: &shm.AllowList{UIDs: []int{0}}})
 	need(err)
 	need(q.Accept(context.Background(), dialParent()))
@@ -41,7 +41,7 @@ func noRoom(t *testing.T, what string, q *cq.Queue) {
 	t.Helper()
 	a, b := connect(t, unix.SOCK_STREAM)
 	done := accept(soon(t), q, a)
-	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.CrossUser})
+	_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{Trust: cq.CrossUser})
 	wantErr(t, what, errors.Join(err, <-done), cq.ErrLanes)
 	must(t, errors.Join(a.Close(), b.Close()))
 }
@@ -156,7 +156,7 @@ func sleeper(t *testing.T, how string, q *cq.Queue) func() error {
 func TestOthersReaderDies(t *testing.T) {
 	shmtest.Conforms(t)
 	c := startOther(t, "other reader")
-	w, err := cq.AttachConn(soon(t), c.conn,
+	w, err := cq.Attach(soon(t), cq.Over(c.conn),
 		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 	must(t, err)
 	if got := c.line(t); got != "accepted" {
@@ -183,7 +183,7 @@ func TestOthersReaderDies(t *testing.T) {
 // TestOthersReaderCloses: that is no death.
 func TestOthersReaderCloses(t *testing.T) {
 	c := startOther(t, "other reader")
-	w, err := cq.AttachConn(soon(t), c.conn,
+	w, err := cq.Attach(soon(t), cq.Over(c.conn),
 		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 	must(t, err)
 	_ = c.line(t)
@@ -203,7 +203,7 @@ func TestOthersReaderCloses(t *testing.T) {
 // is given to them; groups count, supplementary ones too.
 func TestOthersNotAllowed(t *testing.T) {
 	shmtest.Conforms(t)
-	q, err := cq.CreateAnonymous("q", cq.Options{Trust: cq.CrossUser})
+	q, err := cq.Create(cq.Unnamed("q"), cq.Options{Trust: cq.CrossUser})
 	must(t, err)
 	t.Cleanup(func() { must(t, q.Close()) })
 	c := startOther(t, "other user")
@@ -211,10 +211,10 @@ func TestOthersNotAllowed(t *testing.T) {
 	wantErr(t, "accept", q.Accept(soon(t), c.conn), shm.ErrOwner, syscall.EPERM)
 	noMoreFiles(t, before)
 	c = startOther(t, "other reader")
-	_, err = cq.AttachConn(soon(t), c.conn, cq.WriterOptions{Trust: cq.CrossUser})
+	_, err = cq.Attach(soon(t), cq.Over(c.conn), cq.WriterOptions{Trust: cq.CrossUser})
 	wantErr(t, "attach", err, shm.ErrOwner)
 	c = startOther(t, "other reader")
-	w, err := cq.AttachConn(soon(t), c.conn, cq.WriterOptions{Trust: cq.CrossUser,
+	w, err := cq.Attach(soon(t), cq.Over(c.conn), cq.WriterOptions{Trust: cq.CrossUser,
 		Allow: &shm.AllowList{GIDs: []int{nobody}}})
 	must(t, err)
 	must(t, w.Close())
@@ -226,16 +226,16 @@ func TestOthersTrustFits(t *testing.T) {
 		q := anonymous(t, cq.Options{Trust: here})
 		a, b := connect(t, unix.SOCK_STREAM)
 		done := accept(soon(t), q, a)
-		_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.CrossUser - here})
+		_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{Trust: cq.CrossUser - here})
 		wantErr(t, "attach", err, cq.ErrInvalid)
 		wantErr(t, "accept", <-done, cq.ErrInvalid)
 	}
 	d := openDir(t)
-	_, err := cq.Create(d, "named", cq.Options{Trust: cq.CrossUser})
+	_, err := cq.Create(cq.Named(d, "named"), cq.Options{Trust: cq.CrossUser})
 	wantErr(t, "with a name", err, errors.ErrUnsupported)
-	_, err = cq.CreateAnonymous("q", cq.Options{Trust: cq.CrossUser, MaxLanes: 127})
+	_, err = cq.Create(cq.Unnamed("q"), cq.Options{Trust: cq.CrossUser, MaxLanes: 127})
 	wantErr(t, "lanes", err, cq.ErrInvalid)
-	_, err = cq.CreateAnonymous("q", cq.Options{Trust: cq.CrossUser, Lifetime: cq.Persistent})
+	_, err = cq.Create(cq.Unnamed("q"), cq.Options{Trust: cq.CrossUser, Lifetime: cq.Persistent})
 	wantErr(t, "lifetime", err, cq.ErrInvalid)
 }
 
@@ -253,7 +253,7 @@ func TestOthersOneConnection(t *testing.T) {
 			from, conns = back, [2]*net.UnixConn{b, a} // the other way round
 		}
 		done := accept(soon(t), from, conns[0])
-		w, err := cq.AttachConn(soon(t), conns[1], cq.WriterOptions{Trust: cq.CrossUser})
+		w, err := cq.Attach(soon(t), cq.Over(conns[1]), cq.WriterOptions{Trust: cq.CrossUser})
 		must(t, errors.Join(err, <-done))
 		ws = append(ws, w)
 	}
@@ -316,7 +316,7 @@ func (s split) makes(conn *net.UnixConn) {
 
 func childSplittingWriter() {
 	conn := dialParent()
-	w, err := cq.AttachConn(context.Background(), conn,
+	w, err := cq.Attach(context.Background(), cq.Over(conn),
 		cq.WriterOptions{Trust: cq.CrossUser, Allow: &shm.AllowList{UIDs: []int{0}}})
 	need(err)
 	split(os.Getenv(envKind)).makes(conn)
@@ -325,7 +325,7 @@ func childSplittingWriter() {
 }
 
 func childSplittingReader() {
-	q, err := cq.CreateAnonymous("split", cq.Options{Size: 8, Trust: cq.CrossUser,
+	q, err := cq.Create(cq.Unnamed("split"), cq.Options{Size: 8, Trust: cq.CrossUser,
 		Allow: &shm.AllowList{UIDs: []int{0}}})
 	need(err)
 	conn := dialParent()
@@ -406,7 +406,7 @@ func TestOthersReaderSplits(t *testing.T) {
 			_, e := createEvents(t, cq.EventOptions{})
 			for _, childFirst := range s.rounds() {
 				o := startOther(t, "splitting reader", envKind+"="+string(s))
-				w, err := cq.AttachConn(soon(t), o.conn,
+				w, err := cq.Attach(soon(t), cq.Over(o.conn),
 					cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 				must(t, err)
 				must(t, o.conn.Close())

@@ -24,7 +24,7 @@ import (
 func (s *successor) attach() *cq.Writer {
 	s.t.Helper()
 	done := later(func() { s.expect("accept", 0, "") })
-	w, err := cq.AttachConn(soon(s.t), s.conn,
+	w, err := cq.Attach(soon(s.t), cq.Over(s.conn),
 		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 	must(s.t, err)
 	done()
@@ -462,7 +462,7 @@ func init() { roles["follow reader"] = childFollowReader }
 // childFollowReader makes a queue of envCount entries a lane, accepts one writer, and does what it
 // is told: peek, read, release, errors, head, peeked, accept, detach and close, each with a number.
 func childFollowReader() {
-	q, err := cq.CreateAnonymous("q", cq.Options{Size: number(envCount, 8), Trust: cq.CrossUser,
+	q, err := cq.Create(cq.Unnamed("q"), cq.Options{Size: number(envCount, 8), Trust: cq.CrossUser,
 		Overrun: cq.Overrun(number(envLanes, 0)), Allow: &shm.AllowList{UIDs: []int{0}}})
 	need(err)
 	conn := dialParent()

@@ -46,7 +46,7 @@ func (h *hostile) do(t testing.TB, what string, value uint64) {
 }
 
 func childHostile() {
-	w, err := cq.AttachConn(context.Background(), dialParent(),
+	w, err := cq.Attach(context.Background(), cq.Over(dialParent()),
 		cq.WriterOptions{Trust: cq.CrossUser, Allow: &shm.AllowList{UIDs: []int{0}}})
 	need(err)
 	mem := openOwnLane()
@@ -402,12 +402,12 @@ func writableMaps() (n int) {
 func childForbidden(writer bool) {
 	conn, allow := dialParent(), &shm.AllowList{UIDs: []int{0}}
 	if writer {
-		w, err := cq.AttachConn(context.Background(), conn,
+		w, err := cq.Attach(context.Background(), cq.Over(conn),
 			cq.WriterOptions{Trust: cq.CrossUser, Allow: allow})
 		need(err)
 		defer w.Close()
 	} else {
-		q, err := cq.CreateAnonymous("q", cq.Options{Trust: cq.CrossUser, Allow: allow, Size: 8})
+		q, err := cq.Create(cq.Unnamed("q"), cq.Options{Trust: cq.CrossUser, Allow: allow, Size: 8})
 		need(err)
 		defer q.Close()
 		need(q.Accept(context.Background(), conn))
@@ -436,7 +436,7 @@ func TestOthersForbidden(t *testing.T) {
 	})
 	t.Run("as reader", func(t *testing.T) {
 		c := startOther(t, "forbidden reader")
-		w, err := cq.AttachConn(soon(t), c.conn,
+		w, err := cq.Attach(soon(t), cq.Over(c.conn),
 			cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 		must(t, err)
 		t.Cleanup(func() { must(t, w.Close()) })

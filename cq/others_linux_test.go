@@ -48,7 +48,7 @@ func joinOthers(t testing.TB, q *cq.Queue) *cq.Writer {
 	t.Helper()
 	a, b := connect(t, unix.SOCK_STREAM)
 	done := accept(soon(t), q, a)
-	w, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.CrossUser})
+	w, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{Trust: cq.CrossUser})
 	must(t, errors.Join(err, <-done))
 	must(t, errors.Join(a.Close(), b.Close()))
 	t.Cleanup(func() { must(t, w.Close()) })
@@ -98,7 +98,7 @@ func dialParent() *net.UnixConn {
 
 // childOtherUser attaches a writer and posts what it is told to.
 func childOtherUser() {
-	w, err := cq.AttachConn(context.Background(), dialParent(),
+	w, err := cq.Attach(context.Background(), cq.Over(dialParent()),
 		cq.WriterOptions{Trust: cq.CrossUser, Allow: &shm.AllowList{UIDs: []int{0}}})
 	need(err)
 	postsAsTold(w)
@@ -267,7 +267,7 @@ func TestOthersLargeLane(t *testing.T) {
 	q := anonymousOthers(t, cq.Options{Size: 1 << 12})
 	a, b := connect(t, unix.SOCK_STREAM)
 	done := accept(soon(t), q, a)
-	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.CrossUser, MaxBytes: 1 << 16})
+	_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{Trust: cq.CrossUser, MaxBytes: 1 << 16})
 	wantErr(t, "attach", err, shm.ErrNoSpace)
 	wantErr(t, "accept", <-done, shm.ErrNoSpace)
 }
@@ -284,7 +284,7 @@ func TestOthersServe(t *testing.T) {
 	for i := range uint64(3) {
 		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 		must(t, err)
-		w, err := cq.AttachConn(soon(t), c, cq.WriterOptions{Trust: cq.CrossUser})
+		w, err := cq.Attach(soon(t), cq.Over(c), cq.WriterOptions{Trust: cq.CrossUser})
 		must(t, err)
 		post(t, w, i, i+1)
 		buf := make([]cq.Context, 4)

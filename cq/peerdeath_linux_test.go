@@ -18,7 +18,8 @@ import (
 // eventsFor makes an event queue beside a queue that reports to it.
 func eventsFor(t testing.TB, q *cq.Queue, o cq.EventOptions) *cq.EventQueue {
 	t.Helper()
-	e, err := cq.CreateEvents(openDir(t), "events-"+queueName(t)[:min(40, len(queueName(t)))], o)
+	e, err := cq.CreateEvents(cq.Named(openDir(t),
+		"events-"+queueName(t)[:min(40, len(queueName(t)))]), o)
 	must(t, err)
 	t.Cleanup(func() { must(t, e.Close()) })
 	must(t, q.BindEvents(e))
@@ -231,7 +232,7 @@ func TestDeathBeforeBinding(t *testing.T) {
 	must(t, q.BindEvents(e))
 	noNews(t, e) // it was told already
 	must(t, q.BindEvents(nil))
-	other, err := cq.CreateEvents(openDir(t), "other", cq.EventOptions{DataMaxBytes: 8})
+	other, err := cq.CreateEvents(cq.Named(openDir(t), "other"), cq.EventOptions{DataMaxBytes: 8})
 	must(t, err)
 	must(t, q.BindEvents(other))
 	var ev cq.Event
@@ -250,7 +251,7 @@ func TestDeathOfEventWriters(t *testing.T) {
 	d, e := createEvents(t, cq.EventOptions{Size: 8})
 	must(t, e.BindEvents(e))
 	w := attachEvents(t, d, e.Name())
-	q, err := cq.Create(d, "q", cq.Options{Size: 8})
+	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8})
 	must(t, err)
 	must(t, q.BindEvents(w))
 	c := startChild(t, "event poster", envQueue+"="+e.Name())
@@ -276,7 +277,7 @@ func TestDeathOfEventWriters(t *testing.T) {
 // fullEvents makes an event queue without room for another event.
 func fullEvents(t *testing.T, name string) *cq.EventQueue {
 	t.Helper()
-	e, err := cq.CreateAnonymousEvents(name, cq.EventOptions{Size: 2, Write: true})
+	e, err := cq.CreateEvents(cq.Unnamed(name), cq.EventOptions{Size: 2, Write: true})
 	must(t, err)
 	return e
 }
@@ -352,9 +353,9 @@ func TestKilledWhileItReports(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(7, 1))
 	d, name := openDir(t), queueName(t)
 	for range 4 {
-		q, err := cq.Create(d, name, cq.Options{Size: 8, Lifetime: cq.Persistent})
+		q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, Lifetime: cq.Persistent})
 		must(t, err)
-		e, err := cq.CreateEvents(d, "events", cq.EventOptions{Lifetime: cq.Persistent})
+		e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Lifetime: cq.Persistent})
 		must(t, err)
 		must(t, errors.Join(q.Detach(), e.Detach()))
 		reader := startChild(t, "mourner", envQueue+"="+name, envKind+"=blind")
@@ -368,9 +369,9 @@ func TestKilledWhileItReports(t *testing.T) {
 		c.kill()
 		time.Sleep(time.Duration(rnd.IntN(250_000)) * time.Microsecond)
 		reader.kill()
-		q, err = cq.Adopt(d, name, cq.Options{})
+		q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 		must(t, err)
-		e, err = cq.AdoptEvents(d, "events", cq.EventOptions{})
+		e, err = cq.OpenEvents(cq.Named(d, "events"), cq.EventOptions{Existing: true})
 		must(t, err)
 		must(t, q.BindEvents(e))
 		told := map[int]int{}
@@ -401,7 +402,7 @@ func TestKilledWhileItReports(t *testing.T) {
 func TestOthersReaderClosesFirst(t *testing.T) {
 	t.Parallel()
 	c := startOther(t, "other reader")
-	w, err := cq.AttachConn(soon(t), c.conn,
+	w, err := cq.Attach(soon(t), cq.Over(c.conn),
 		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 	must(t, err)
 	_ = c.line(t)
@@ -433,7 +434,7 @@ func untilTold() { _, _ = io.Copy(io.Discard, os.Stdin) }
 func childPoster() {
 	d, err := shm.OpenDir("")
 	need(err)
-	w, err := cq.Attach(context.Background(), d, os.Getenv(envQueue), cq.WriterOptions{})
+	w, err := cq.Attach(context.Background(), cq.Named(d, os.Getenv(envQueue)), cq.WriterOptions{})
 	need(err)
 	for w.Next() < uint64(number(envCount, 0)) {
 		need(w.Post(&cq.Entry{Context: w.Next()}))
@@ -447,7 +448,8 @@ func childPoster() {
 func childEventPoster() {
 	d, err := shm.OpenDir("")
 	need(err)
-	w, err := cq.AttachEvents(context.Background(), d, os.Getenv(envQueue), cq.WriterOptions{})
+	w, err := cq.AttachEvents(context.Background(), cq.Named(d, os.Getenv(envQueue)),
+		cq.WriterOptions{})
 	need(err)
 	_, err = w.Write(&cq.Event{Event: cq.EventUser})
 	need(err)
@@ -460,7 +462,7 @@ func childEventPoster() {
 func childMournedReader() {
 	d, err := shm.OpenDir("")
 	need(err)
-	q, err := cq.Adopt(d, os.Getenv(envQueue), cq.Options{})
+	q, err := cq.Open(cq.Named(d, os.Getenv(envQueue)), cq.Options{Existing: true})
 	need(err)
 	say("reading")
 	if q.Stats().Read == 0 {
@@ -476,9 +478,9 @@ func childMournedReader() {
 func childMourner() {
 	d, err := shm.OpenDir("")
 	need(err)
-	q, err := cq.Adopt(d, os.Getenv(envQueue), cq.Options{})
+	q, err := cq.Open(cq.Named(d, os.Getenv(envQueue)), cq.Options{Existing: true})
 	need(err)
-	e, err := cq.AdoptEvents(d, "events", cq.EventOptions{})
+	e, err := cq.OpenEvents(cq.Named(d, "events"), cq.EventOptions{Existing: true})
 	need(err)
 	need(q.BindEvents(e))
 	say("bound")

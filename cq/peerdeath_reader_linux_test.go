@@ -24,11 +24,11 @@ func TestReaderDeathIsAnEvent(t *testing.T) {
 	killedCreator(t, name, "1")
 	w := attach(t, d, name)
 	t.Cleanup(func() {
-		if q, err := cq.Adopt(d, name, cq.Options{}); err == nil {
+		if q, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true}); err == nil {
 			_ = q.Close()
 		}
 	})
-	e, err := cq.CreateEvents(d, "events", cq.EventOptions{Size: 2})
+	e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 2})
 	must(t, err)
 	t.Cleanup(func() { must(t, w.BindEvents(nil)); must(t, e.Close()) })
 	must(t, w.BindEvents(e))
@@ -57,7 +57,7 @@ func TestReaderDeathIsAnEvent(t *testing.T) {
 		}
 	}
 	noNews(t, e)
-	q, err := cq.Adopt(d, name, cq.Options{})
+	q, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 	must(t, err)
 	if ev, p := nextPeer(t, e); ev.Event != cq.EventPeerNew || p.Generation != 5 {
 		t.Errorf("%v %+v", ev.Event, p)
@@ -74,7 +74,7 @@ func TestOthersReaderDeathIsAnEvent(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	c := startOther(t, "other reader")
-	w, err := cq.AttachConn(soon(t), c.conn,
+	w, err := cq.Attach(soon(t), cq.Over(c.conn),
 		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 	must(t, err)
 	_, e := createEvents(t, cq.EventOptions{Size: 2})
@@ -103,9 +103,9 @@ func TestSuccessorIsToldOnce(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	d, name := openDir(t), queueName(t)
-	q, err := cq.Create(d, name, cq.Options{Size: 8, Lifetime: cq.Persistent})
+	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, Lifetime: cq.Persistent})
 	must(t, err)
-	e, err := cq.CreateEvents(d, "events", cq.EventOptions{Lifetime: cq.Persistent})
+	e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, errors.Join(q.Detach(), e.Detach()))
 	reader := startChild(t, "mourner", envQueue+"="+name)
@@ -119,16 +119,16 @@ func TestSuccessorIsToldOnce(t *testing.T) {
 		t.Fatal(got)
 	}
 	reader.kill()
-	q, err = cq.Adopt(d, name, cq.Options{})
+	q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 	must(t, err)
-	e, err = cq.AdoptEvents(d, "events", cq.EventOptions{})
+	e, err = cq.OpenEvents(cq.Named(d, "events"), cq.EventOptions{Existing: true})
 	must(t, err)
 	must(t, q.BindEvents(e))
 	fid := q.FID()
 	fid.Generation-- // of the reader that reported
 	wantDeath(t, e, fid, cq.PeerWriter, c.Process.Pid)
 	noNews(t, e)
-	own, err := cq.CreateEvents(d, "own", cq.EventOptions{})
+	own, err := cq.CreateEvents(cq.Named(d, "own"), cq.EventOptions{})
 	must(t, err)
 	must(t, q.BindEvents(own))
 	wantDeath(t, own, q.FID(), cq.PeerWriter, c.Process.Pid)
@@ -229,7 +229,7 @@ func TestDeathOutlivesCollectors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, name := openDir(t), queueName(t)
-			q, err := cq.Create(d, name, cq.Options{Size: 8, Lifetime: cq.Persistent})
+			q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, Lifetime: cq.Persistent})
 			must(t, err)
 			c := namedWriter(t, q, 1)
 			must(t, q.Detach())
@@ -237,7 +237,7 @@ func TestDeathOutlivesCollectors(t *testing.T) {
 			for range 2 {
 				meet(t, d, name)
 			}
-			q, err = cq.Adopt(d, name, cq.Options{})
+			q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 			must(t, err)
 			e := eventsFor(t, q, cq.EventOptions{})
 			wantDeath(t, e, q.FID(), cq.PeerWriter, c.Process.Pid)

@@ -162,9 +162,9 @@ func childSilentReader() {
 	d, err := shm.OpenDir("")
 	need(err)
 	if number(envCount, 0) > 0 {
-		_, err = cq.OpenEvents(d, os.Getenv(envQueue), cq.EventOptions{Size: 2})
+		_, err = cq.OpenEvents(cq.Named(d, os.Getenv(envQueue)), cq.EventOptions{Size: 2})
 	} else {
-		_, err = cq.Open(d, os.Getenv(envQueue), cq.Options{Size: 2})
+		_, err = cq.Open(cq.Named(d, os.Getenv(envQueue)), cq.Options{Size: 2})
 	}
 	need(err)
 	say("reading")
@@ -188,7 +188,7 @@ func TestPostContextReaderKilled(t *testing.T) {
 		d, c := openDir(t), silent(t)
 		w := attach(t, d, queueName(t))
 		n := killedWhileWaiting(t, w, c)
-		q, err := cq.Open(d, queueName(t), cq.Options{})
+		q, err := cq.Open(cq.Named(d, queueName(t)), cq.Options{})
 		must(t, err)
 		defer closeQueue(t, q)
 		successorReads(t, w, n, roomOf(q, w).next)
@@ -197,7 +197,7 @@ func TestPostContextReaderKilled(t *testing.T) {
 		d, c := openDir(t), silent(t, envCount+"=1")
 		w := attachEvents(t, d, queueName(t))
 		n := killedWhileWaiting(t, w, c)
-		e, err := cq.OpenEvents(d, queueName(t), cq.EventOptions{})
+		e, err := cq.OpenEvents(cq.Named(d, queueName(t)), cq.EventOptions{})
 		must(t, err)
 		defer func() { must(t, e.Close()) }()
 		successorReads(t, w, n, func() (uint64, error) {
@@ -208,7 +208,7 @@ func TestPostContextReaderKilled(t *testing.T) {
 	})
 	t.Run("unnamed", func(t *testing.T) {
 		c, ours := startWithSocket(t, "anonymous reader")
-		w, err := cq.AttachConn(soon(t), ours, cq.WriterOptions{})
+		w, err := cq.Attach(soon(t), cq.Over(ours), cq.WriterOptions{})
 		must(t, err)
 		defer func() { must(t, w.Close()) }()
 		killedWhileWaiting(t, w, c)
@@ -218,7 +218,7 @@ func TestPostContextReaderKilled(t *testing.T) {
 	})
 	t.Run("others", func(t *testing.T) {
 		o := startOther(t, "other reader")
-		w, err := cq.AttachConn(soon(t), o.conn, cq.WriterOptions{Trust: cq.CrossUser,
+		w, err := cq.Attach(soon(t), cq.Over(o.conn), cq.WriterOptions{Trust: cq.CrossUser,
 			Allow: bothUsers()})
 		must(t, err)
 		defer func() { must(t, w.Close()) }()
@@ -277,7 +277,7 @@ func TestPostContextStopped(t *testing.T) {
 	cancel()
 	wantErr(t, "post", <-done, context.Canceled)
 	c.kill()
-	q, err := cq.Open(d, queueName(t), cq.Options{})
+	q, err := cq.Open(cq.Named(d, queueName(t)), cq.Options{})
 	must(t, err)
 	closeQueue(t, q)
 }

@@ -121,7 +121,7 @@ func TestWriterKilled(t *testing.T) {
 func TestWriterClosed(t *testing.T) {
 	d, q := create(t, cq.Options{Size: 8, MaxLanes: 2})
 	a, b := attach(t, d, q.Name()), attach(t, d, q.Name())
-	_, err := cq.Attach(t.Context(), d, q.Name(), cq.WriterOptions{})
+	_, err := cq.Attach(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})
 	wantErr(t, "a third of two", err, cq.ErrLanes, syscall.ENOSPC)
 	post(t, a, 0, 3)
 	_, _, err = a.Reserve(2) // never published
@@ -153,7 +153,7 @@ func TestStoppedIsNotDead(t *testing.T) {
 	w := attach(t, d, name)
 	post(t, w, 0, 8)
 	for range 3 {
-		_, err := cq.Adopt(d, name, cq.Options{})
+		_, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 		var busy *shm.BusyError
 		if !errors.As(err, &busy) || busy.PID != c.Process.Pid {
 			t.Fatalf("adopt: %v, want a BusyError of %d", err, c.Process.Pid)
@@ -162,11 +162,11 @@ func TestStoppedIsNotDead(t *testing.T) {
 		wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrFull)
 		time.Sleep(10 * time.Millisecond)
 	}
-	_, err := cq.Create(d, name, cq.Options{})
+	_, err := cq.Create(cq.Named(d, name), cq.Options{})
 	wantErr(t, "create", err, syscall.EEXIST)
 	must(t, c.Process.Signal(syscall.SIGCONT))
 	c.kill()
-	q, err := cq.Adopt(d, name, cq.Options{})
+	q, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 	must(t, err)
 	if got := drain(t, q); !slices.Equal(got, upTo(0, 8)) {
 		t.Error(got)
@@ -193,7 +193,7 @@ func TestBlockedReaderDies(t *testing.T) {
 				eventually(t, "the child has read", func() bool { return w.Free() == 8 })
 				c.kill()
 				post(t, w, 10*i+4, 10*i+6)
-				q, err := cq.Adopt(d, q.Name(), cq.Options{Spin: -1})
+				q, err := cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true, Spin: -1})
 				must(t, err)
 				if got := drain(t, q); !slices.Equal(got, upTo(10*i+4, 10*i+6)) {
 					t.Error(got)
@@ -205,7 +205,7 @@ func TestBlockedReaderDies(t *testing.T) {
 				wait()
 				must(t, q.Detach())
 			}
-			q, err = cq.Adopt(d, q.Name(), cq.Options{})
+			q, err = cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
 			must(t, err)
 			must(t, q.Close())
 		})
@@ -318,7 +318,7 @@ func TestReaderKilledAndReplaced(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 0))
 			d := openDir(t)
 			name := queueName(t)
-			q, err := cq.Create(d, name, cq.Options{Size: 64, MaxLanes: 8})
+			q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 64, MaxLanes: 8})
 			must(t, err)
 			must(t, q.Detach())
 			path := filepath.Join(t.TempDir(), "log")
@@ -357,7 +357,7 @@ func TestReaderKilledAndReplaced(t *testing.T) {
 			})
 			reader.kill()
 			t.Logf("%d entries in %d lanes, %d marked as redelivered", l.all, len(tails), l.again)
-			q, err = cq.Adopt(d, name, cq.Options{})
+			q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 			must(t, err)
 			rest := make([]cq.Msg, 200)
 			for n := 1; n > 0; {

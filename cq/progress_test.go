@@ -31,7 +31,7 @@ func (f *feeder) Overrun(q *cq.Queue) { f.overun.Store(q) }
 // TestBindKeepsOpen: what is bound to a queue keeps it from being closed.
 func TestBindKeepsOpen(t *testing.T) {
 	d := openDir(t)
-	q, err := cq.Create(d, queueName(t), cq.Options{})
+	q, err := cq.Create(cq.Named(d, queueName(t)), cq.Options{})
 	must(t, err)
 	f := &feeder{}
 	unbind, err := q.Bind(f, false)
@@ -53,7 +53,7 @@ func TestBindKeepsOpen(t *testing.T) {
 func TestOverrunNotice(t *testing.T) {
 	d := openDir(t)
 	q, w := member(t, d, "q", cq.Options{Size: 4, Overrun: cq.OverrunQueue})
-	events, err := cq.CreateEvents(d, "events", cq.EventOptions{Size: 16, Write: true})
+	events, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 16, Write: true})
 	must(t, err)
 	t.Cleanup(func() { must(t, q.BindEvents(nil)); must(t, events.Close()) })
 	must(t, q.BindEvents(events))
@@ -111,18 +111,18 @@ func TestOverrunNotice(t *testing.T) {
 // TestOverrunPurged: what a queue reported goes with it, and so does the promise of room.
 func TestOverrunPurged(t *testing.T) {
 	d := openDir(t)
-	events, err := cq.CreateEvents(d, "events", cq.EventOptions{Size: 1, Write: true})
+	events, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 1, Write: true})
 	must(t, err)
 	t.Cleanup(func() { must(t, events.Close()) })
 	for _, overrun := range []bool{true, false} {
-		q, err := cq.Create(d, "q", cq.Options{Size: 1, Overrun: cq.OverrunQueue})
+		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 1, Overrun: cq.OverrunQueue})
 		must(t, err)
 		must(t, q.BindEvents(events))
-		other, err := cq.Create(d, "other", cq.Options{})
+		other, err := cq.Create(cq.Named(d, "other"), cq.Options{})
 		must(t, err)
 		wantErr(t, "no room to promise", other.BindEvents(events), cq.ErrFull)
 		must(t, other.Close())
-		w, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{})
+		w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
 		must(t, err)
 		if post(t, w, 0, 1); overrun {
 			wantErr(t, "overrun", w.Post(&cq.Entry{}), cq.ErrOverrun)
@@ -157,7 +157,7 @@ func TestEventsInSets(t *testing.T) {
 	d := openDir(t)
 	s := waitSet(t, d, cq.WaitSetOptions{})
 	q, w := member(t, d, "q", cq.Options{}, s)
-	events, err := cq.CreateEvents(d, "events",
+	events, err := cq.CreateEvents(cq.Named(d, "events"),
 		cq.EventOptions{Write: true, Wait: cq.WaitInSet, WaitSet: s})
 	must(t, err)
 	t.Cleanup(func() { must(t, events.Close()) })
@@ -185,7 +185,7 @@ func TestEventsInSets(t *testing.T) {
 		wait()
 		drain(t, q)
 	}
-	handled, err := cq.CreateEvents(d, "handled",
+	handled, err := cq.CreateEvents(cq.Named(d, "handled"),
 		cq.EventOptions{Handler: func(*cq.Event, error) {}})
 	must(t, err)
 	wantErr(t, "one with a handler", s.Add(handled), cq.ErrHandled)

@@ -480,7 +480,7 @@ func TestErrorIsNext(t *testing.T) {
 func TestRedeliveredApart(t *testing.T) {
 	for _, again := range []int{1, 2} {
 		d := openDir(t)
-		q, err := cq.Create(d, "apart", cq.Options{Size: 8})
+		q, err := cq.Create(cq.Named(d, "apart"), cq.Options{Size: 8})
 		must(t, err)
 		ws := []*cq.Writer{attach(t, d, "apart"), attach(t, d, "apart")}
 		post(t, ws[again-1], 0, 2)
@@ -488,7 +488,7 @@ func TestRedeliveredApart(t *testing.T) {
 		// As a reader does that dies with two entries handed out.
 		rows := scribble(t, d, "apart", cq.ReaderFile).section(t, cq.SectRows, 0)
 		poke(rows, again*cq.RowBytes+cq.OffHead+8, 2)
-		q, err = cq.Adopt(d, "apart", cq.Options{})
+		q, err = cq.Open(cq.Named(d, "apart"), cq.Options{Existing: true})
 		must(t, err)
 		post(t, ws[2-again], 10, 12)
 		for left := 4; left > 0; {

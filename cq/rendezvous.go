@@ -7,46 +7,19 @@ import (
 	"syscall"
 
 	"github.com/shmring/shmring/doorbell"
-	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
 
-// CreateAnonymous makes a queue without a name in any file system and becomes its reader. Its
-// memory is sealed memfds, which nobody can truncate or find: writers of the same user get them
-// over a connected socket, by [Queue.Accept] here and [AttachConn] there. name, of up to 64 bytes,
-// shows in /proc and in errors only; two queues may have the same. All memory goes with the last
-// process that has it.
-//
-// The queue lives as long as its reader: Detach is errors.ErrUnsupported, and Options.Lifetime
-// means nothing. Otherwise it is what [Create] makes. Errors are those of creating shared memory.
-//
-// With Options.Trust other users may write to it, and take what a reader left to the next one: see
-// [CrossUser].
-//
-// The bell of this process, which writers of the same user get as well, stands in the default
-// directory if there is one: see [shm.DefaultPath].
-func CreateAnonymous(name string, o Options) (*Queue, error) {
-	o, err := o.resolve("create", name)
-	if err != nil {
-		return nil, err
-	}
-	q := newQueue()
-	return given(q, q.createMemfds(name, queueShape(o)))
-}
-
 // createMemfds makes a queue without a name in any file system. Its options are resolved.
 func (q *core) createMemfds(name string, o shape) error {
-	if barrier.All() != nil {
-		o.WritersPay = true
-	}
 	seals := kind.LaneSeals
 	if o.others() {
 		seals = shm.SealOthers
 		if err := doorbell.HasWaitMany(); err != nil && o.Wait != WaitNone {
-			return failed("create", name, err)
+			return err
 		}
 	}
 	spec := o.attrs().ReaderSpec(name)
@@ -56,16 +29,13 @@ func (q *core) createMemfds(name string, o shape) error {
 	}
 	obj, err := sealed(spec, seals, kind.InitReader)
 	if err != nil {
-		return failed("create", name, err)
+		return err
 	}
-	if err := q.init(newMemfdHome(o.rows()), obj, name, o, true); err != nil {
-		return failed("create", name, err)
-	}
-	return nil
+	return q.init(newMemfdHome(o.rows()), obj, name, o, true)
 }
 
 // Accept lets the process at the other end of a connected socket, a stream or a seqpacket, attach
-// one writer to a queue that CreateAnonymous made; there [AttachConn] must be called. It may be
+// one writer to a queue that is [Unnamed]; there [Attach] must be called with [Over]. It may be
 // called from anywhere, also while the queue is read, and for several connections at once. The
 // writer gets a lane of its own: a new one, or one whose writer detached or is provably dead, which
 // goes on where that one stopped.
@@ -236,22 +206,6 @@ func claimed(lane *shm.Object) error {
 		err = kind.Refuse(opMeet, lane.Name(), "lane", life, shm.Alive, ErrPeerGone)
 	}
 	return err
-}
-
-// AttachConn becomes a writer of the queue whose reader calls [Queue.Accept] at the other end of a
-// connected socket; the other end may be in this process. WriterOptions.Wait means nothing here:
-// the context alone says how long to wait for the reader. The connection stays the caller's, as
-// with Accept, and may be closed; kept open it is a life line to a reader that calls Serve.
-//
-// With WriterOptions.Trust the reader may be another user's, of WriterOptions.Allow. The writer
-// keeps a descriptor of the connection until Close; once the reader is proved dead, posts are
-// ErrPeerGone: see [Writer.ReaderGone].
-//
-// Errors are those of [Attach], ErrPeerGone, ErrCorrupt, [shm.ErrVersion] and [shm.ErrOwner], what
-// the reader refused for: ErrLanes, ErrClosed, and ECONNREFUSED whatever it was for; and ErrInvalid
-// for another kind of trust.
-func AttachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions) (*Writer, error) {
-	return attachConn(ctx, conn, o, nil)
 }
 
 // attachConn becomes a writer, with what another reader left if there is any.

@@ -5,31 +5,6 @@ import (
 	"net"
 )
 
-// CreateAnonymousEvents makes an event queue without a name in any file system and becomes its
-// reader: [CreateEvents] as [CreateAnonymous] is [Create]. Writers attach by [EventQueue.Accept]
-// here and [AttachEventsConn] there.
-func CreateAnonymousEvents(name string, o EventOptions) (*EventQueue, error) {
-	s, err := o.shape("create", name, true)
-	if err != nil {
-		return nil, err
-	}
-	e := newEvents(o)
-	return given(e, e.createMemfds(name, s))
-}
-
-// AttachEventsConn becomes a writer of the event queue whose reader calls [EventQueue.Accept] at
-// the other end of a connected socket. Everything else is as with [AttachConn]; a completion queue
-// is shm.ErrKind, and WriterOptions.Format means nothing.
-func AttachEventsConn(ctx context.Context, conn *net.UnixConn, o WriterOptions) (*EventWriter,
-	error) {
-	o.events, o.Format = true, FormatUnspec
-	w, err := AttachConn(ctx, conn, o)
-	if err != nil {
-		return nil, err
-	}
-	return newEventWriter(w), nil
-}
-
 // Follow goes on with the successor of a reader of another user that is proved dead or has
 // detached; see [Writer.Follow]. The records of the successor's queue must be as large as those of
 // the former one.

@@ -175,7 +175,7 @@ func (tt hostileReader) meet(t *testing.T) {
 	if tt.done != nil { // the steps do not depend on when they are sent
 		must(t, shm.SendFDs(a, tt.done))
 	}
-	_, err := cq.AttachConn(ctx, b, cq.WriterOptions{})
+	_, err := cq.Attach(ctx, cq.Over(b), cq.WriterOptions{})
 	if err == nil || !errors.Is(err, tt.want) {
 		t.Errorf("%v, want %v", err, tt.want)
 	}
@@ -311,7 +311,7 @@ func meetAny(t *testing.T, q *cq.Queue, side string, messages [][]byte, which ui
 		}
 	} else {
 		o := cq.WriterOptions{Trust: q.Options().Trust}
-		if w, err := cq.AttachConn(soon(t), a, o); err == nil {
+		if w, err := cq.Attach(soon(t), cq.Over(a), o); err == nil {
 			must(t, w.Close())
 		}
 	}

@@ -72,7 +72,7 @@ func accept(ctx context.Context, q *cq.Queue, c *net.UnixConn) <-chan error {
 // anonymous makes a queue without a name and closes it when the test ends.
 func anonymous(t testing.TB, o cq.Options) *cq.Queue {
 	t.Helper()
-	q, err := cq.CreateAnonymous(queueName(t), o)
+	q, err := cq.Create(cq.Unnamed(queueName(t)), o)
 	must(t, err)
 	t.Cleanup(func() { closeQueue(t, q) })
 	return q
@@ -91,7 +91,7 @@ func join(t testing.TB, q *cq.Queue) *cq.Writer {
 	t.Helper()
 	a, b := connect(t, unix.SOCK_STREAM)
 	done := accept(soon(t), q, a)
-	w, err := cq.AttachConn(soon(t), b, cq.WriterOptions{})
+	w, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
 	must(t, errors.Join(err, <-done))
 	must(t, errors.Join(a.Close(), b.Close()))
 	t.Cleanup(func() { must(t, w.Close()) })
@@ -107,7 +107,7 @@ func TestAnonymousQueue(t *testing.T) {
 			var ws []*cq.Writer
 			for range 3 { // several on one connection
 				done := accept(soon(t), q, a)
-				w, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Format: cq.FormatTagged})
+				w, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{Format: cq.FormatTagged})
 				must(t, errors.Join(err, <-done))
 				ws = append(ws, w)
 			}
@@ -158,7 +158,7 @@ func TestAnonymousFull(t *testing.T) {
 	w := join(t, q)
 	a, b := connect(t, unix.SOCK_STREAM)
 	done := accept(soon(t), q, a)
-	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{})
+	_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
 	wantErr(t, "attach", err, cq.ErrLanes, syscall.ENOSPC)
 	wantErr(t, "accept", <-done, cq.ErrLanes)
 	must(t, w.Close())
@@ -172,7 +172,7 @@ func TestAnonymousRefusals(t *testing.T) {
 	q := anonymous(t, cq.Options{Size: 8, Format: cq.FormatMsg})
 	a, b := connect(t, unix.SOCK_STREAM)
 	done := accept(soon(t), q, a)
-	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Format: cq.FormatTagged})
+	_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{Format: cq.FormatTagged})
 	wantErr(t, "attach", err, cq.ErrFormat)
 	wantErr(t, "accept", <-done, cq.ErrFormat)
 	join(t, q) // the row is not lost
@@ -180,10 +180,10 @@ func TestAnonymousRefusals(t *testing.T) {
 	_, named := create(t, cq.Options{Size: 8})
 	wantErr(t, "a queue with a name", named.Accept(soon(t), a), errors.ErrUnsupported)
 	wantErr(t, "detach", q.Detach(), errors.ErrUnsupported)
-	if _, err := cq.CreateAnonymous(strings.Repeat("n", 65), cq.Options{}); err == nil {
+	if _, err := cq.Create(cq.Unnamed(strings.Repeat("n", 65)), cq.Options{}); err == nil {
 		t.Error("a name of 65 bytes")
 	}
-	if _, err := cq.CreateAnonymous("", cq.Options{Size: -1}); !errors.Is(err, cq.ErrInvalid) {
+	if _, err := cq.Create(cq.Unnamed(""), cq.Options{Size: -1}); !errors.Is(err, cq.ErrInvalid) {
 		t.Error(err)
 	}
 }
@@ -203,7 +203,7 @@ func TestAnonymousClose(t *testing.T) {
 	}
 	a, b := connect(t, unix.SOCK_STREAM)
 	done := accept(soon(t), q, a)
-	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{})
+	_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
 	wantErr(t, "attach", err, cq.ErrClosed)
 	wantErr(t, "accept", <-done, cq.ErrClosed)
 	must(t, errors.Join(v.Close(), w.Close(), w.Close(), q.Close()))
@@ -270,7 +270,7 @@ func TestSilentPeer(t *testing.T) {
 	a, b := connect(t, unix.SOCK_STREAM)
 	wantErr(t, "accept", q.Accept(ctx, a), context.DeadlineExceeded)
 	c, d := connect(t, unix.SOCK_STREAM)
-	_, err := cq.AttachConn(ctx, d, cq.WriterOptions{})
+	_, err := cq.Attach(ctx, cq.Over(d), cq.WriterOptions{})
 	wantErr(t, "attach", err, context.DeadlineExceeded)
 	why := errors.New("why")
 	gone, end := context.WithCancelCause(t.Context())
@@ -291,7 +291,7 @@ func TestPeerHangsUp(t *testing.T) {
 	wantErr(t, "accept", q.Accept(soon(t), a), cq.ErrPeerGone, syscall.ECONNRESET)
 	a, b = connect(t, unix.SOCK_STREAM)
 	must(t, a.Close())
-	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{})
+	_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
 	wantErr(t, "attach", err, cq.ErrPeerGone)
 }
 
@@ -367,7 +367,7 @@ func TestServeWithoutDescriptors(t *testing.T) {
 	c, err := socket(fd)
 	must(t, err)
 	defer c.Close()
-	w, err := cq.AttachConn(soon(t), c, cq.WriterOptions{})
+	w, err := cq.Attach(soon(t), cq.Over(c), cq.WriterOptions{})
 	must(t, err)
 	post(t, w, 0, 3)
 	must(t, w.Close())
@@ -425,7 +425,7 @@ func TestServe(t *testing.T) {
 	wantErr(t, "report", <-reports, cq.ErrCorrupt, syscall.EBADMSG)
 	for i := range uint64(3) {
 		c := dial()
-		w, err := cq.AttachConn(soon(t), c, cq.WriterOptions{})
+		w, err := cq.Attach(soon(t), cq.Over(c), cq.WriterOptions{})
 		must(t, err)
 		post(t, w, i, i+1)
 		buf := make([]cq.Context, 4)
@@ -447,7 +447,7 @@ func TestServe(t *testing.T) {
 
 	q = anonymous(t, cq.Options{Size: 8})
 	go func() { served <- q.Serve(l, nil) }()
-	w, err := cq.AttachConn(soon(t), dial(), cq.WriterOptions{})
+	w, err := cq.Attach(soon(t), cq.Over(dial()), cq.WriterOptions{})
 	must(t, err)
 	must(t, l.Close())
 	wantErr(t, "serve", <-served, net.ErrClosed)
@@ -490,7 +490,7 @@ func TestServeTwice(t *testing.T) {
 	}
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	must(t, err)
-	w, err := cq.AttachConn(soon(t), c, cq.WriterOptions{})
+	w, err := cq.Attach(soon(t), cq.Over(c), cq.WriterOptions{})
 	must(t, errors.Join(err, c.Close()))
 	post(t, w, 0, 3)
 	if got := drain(t, other); !slices.Equal(got, upTo(0, 3)) {

@@ -67,7 +67,7 @@ func (j *joiner) post(t *testing.T, from, to uint64) {
 func childJoiner() {
 	c, err := socket(3)
 	need(err)
-	w, err := cq.AttachConn(context.Background(), c, cq.WriterOptions{})
+	w, err := cq.Attach(context.Background(), cq.Over(c), cq.WriterOptions{})
 	need(err)
 	say("lane %d at %d", w.Lane(), w.Next())
 	for {
@@ -124,7 +124,7 @@ func TestAnonymousKilledWriter(t *testing.T) {
 		w.post(t, 4*i, 4*i+4)
 		a, b := connect(t, unix.SOCK_STREAM)
 		done := accept(soon(t), q, a)
-		_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{})
+		_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
 		wantErr(t, "with a living writer", errors.Join(err, <-done), cq.ErrLanes)
 		w.kill()
 	}
@@ -172,7 +172,7 @@ func TestAnonymousSpoiledLane(t *testing.T) {
 
 // TestAnonymousEvents: the two kinds of queues are not taken for each other.
 func TestAnonymousEvents(t *testing.T) {
-	e, err := cq.CreateAnonymousEvents(queueName(t), cq.EventOptions{})
+	e, err := cq.CreateEvents(cq.Unnamed(queueName(t)), cq.EventOptions{})
 	must(t, err)
 	defer func() { must(t, e.Close()) }()
 	q := anonymous(t, cq.Options{})
@@ -180,12 +180,12 @@ func TestAnonymousEvents(t *testing.T) {
 		a, b := connect(t, unix.SOCK_STREAM)
 		done := make(chan error, 1)
 		go func() { done <- e.Accept(soon(t), a) }()
-		_, err = cq.AttachConn(soon(t), b, cq.WriterOptions{})
+		_, err = cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
 		wantErr(t, "attach", err, shm.ErrKind)
 		wantErr(t, "accept", <-done, shm.ErrKind)
 		a, b = connect(t, unix.SOCK_STREAM)
 		done2 := accept(soon(t), q, a)
-		_, err = cq.AttachEventsConn(soon(t), b, cq.WriterOptions{})
+		_, err = cq.AttachEvents(soon(t), cq.Over(b), cq.WriterOptions{})
 		wantErr(t, "attach", err, shm.ErrKind)
 		wantErr(t, "accept", <-done2, shm.ErrKind)
 	}
@@ -197,7 +197,7 @@ func TestAnonymousEvents(t *testing.T) {
 	go func() { served <- e.Serve(l, nil) }()
 	c, err := net.DialUnix("unix", nil, where)
 	must(t, err)
-	w, err := cq.AttachEventsConn(soon(t), c, cq.WriterOptions{})
+	w, err := cq.AttachEvents(soon(t), cq.Over(c), cq.WriterOptions{})
 	must(t, err)
 	_, err = w.Write(&cq.Event{Context: 3, Event: cq.EventUser})
 	must(t, errors.Join(err, w.Close(), c.Close(), l.Close()))
@@ -206,7 +206,7 @@ func TestAnonymousEvents(t *testing.T) {
 	if _, err := e.Read(&ev, 0); err != nil || ev.Context != 3 {
 		t.Errorf("%+v, %v", ev, err)
 	}
-	_, err = cq.CreateAnonymousEvents("", cq.EventOptions{Size: -1})
+	_, err = cq.CreateEvents(cq.Unnamed(""), cq.EventOptions{Size: -1})
 	wantErr(t, "size", err, cq.ErrInvalid)
 }
 
@@ -290,7 +290,7 @@ func TestAnonymousDeathWakes(t *testing.T) {
 
 // childAnonymousReader makes a queue and hands it to one writer.
 func childAnonymousReader() {
-	q, err := cq.CreateAnonymous("orphan", cq.Options{Size: 8})
+	q, err := cq.Create(cq.Unnamed("orphan"), cq.Options{Size: 8})
 	need(err)
 	c, err := socket(3)
 	need(err)
@@ -307,7 +307,7 @@ func TestAnonymousKilledReader(t *testing.T) {
 	for _, how := range []string{"killed", "closed"} {
 		t.Run(how, func(t *testing.T) {
 			c, ours := startWithSocket(t, "anonymous reader")
-			w, err := cq.AttachConn(soon(t), ours, cq.WriterOptions{})
+			w, err := cq.Attach(soon(t), cq.Over(ours), cq.WriterOptions{})
 			must(t, err)
 			if got := c.line(t); got != "ready" {
 				t.Fatal(got)
@@ -347,7 +347,7 @@ func childPoorMeeting() {
 	time.Sleep(time.Millisecond) // the runtime gets the descriptors that it cannot do without
 	var q *cq.Queue
 	sweep("create", func() (err error) {
-		q, err = cq.CreateAnonymous("poor", cq.Options{Size: 4, Wait: cq.WaitFD})
+		q, err = cq.Create(cq.Unnamed("poor"), cq.Options{Size: 4, Wait: cq.WaitFD})
 		return err
 	}, func() {})
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -374,7 +374,7 @@ func childPoorMeeting() {
 		defer cancel()
 		accepted := make(chan error)
 		go func() { accepted <- q.Accept(ctx, a) }()
-		w, err = cq.AttachConn(ctx, b, cq.WriterOptions{})
+		w, err = cq.Attach(ctx, cq.Over(b), cq.WriterOptions{})
 		err = errors.Join(err, <-accepted)
 		if err != nil && w != nil {
 			err = errors.Join(err, w.Close())
@@ -399,7 +399,7 @@ func init() { roles["fast joiner"] = childFastJoiner }
 func childFastJoiner() {
 	c, err := socket(3)
 	need(err)
-	w, err := cq.AttachConn(context.Background(), c, cq.WriterOptions{})
+	w, err := cq.Attach(context.Background(), cq.Over(c), cq.WriterOptions{})
 	need(err)
 	for round := 0; ; round++ {
 		at := w.Next()
@@ -466,7 +466,7 @@ func TestAnonymousContested(t *testing.T) {
 			for {
 				a, b := connect(t, unix.SOCK_SEQPACKET)
 				accepted := accept(soon(t), q, a)
-				w, err := cq.AttachConn(soon(t), b, cq.WriterOptions{})
+				w, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
 				err = errors.Join(err, <-accepted, a.Close(), b.Close())
 				if errors.Is(err, context.DeadlineExceeded) { // one side was not told
 					t.Error(err)

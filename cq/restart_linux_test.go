@@ -41,15 +41,15 @@ type restartKind struct {
 	name   string
 	base   any // options that the rest is set in
 	fields []restartField
-	create func(d *shm.Dir, name string, o any) (restarted, error)
-	again  map[string]func(d *shm.Dir, name string, o any) (restarted, error)
+	create func(p cq.Place, o any) (restarted, error)
+	again  map[string]func(p cq.Place, o any) (restarted, error)
 }
 
 // opener makes one of the calls that open objects a function of a table.
-func opener[O, Q any](call func(*shm.Dir, string, O) (Q, error), of func(Q) restarted) func(
-	*shm.Dir, string, any) (restarted, error) {
-	return func(d *shm.Dir, name string, o any) (restarted, error) {
-		q, err := call(d, name, o.(O))
+func opener[O, Q any](call func(cq.Place, O) (Q, error), of func(Q) restarted) func(cq.Place,
+	any) (restarted, error) {
+	return func(p cq.Place, o any) (restarted, error) {
+		q, err := call(p, o.(O))
 		if err != nil {
 			return restarted{}, err
 		}
@@ -57,21 +57,31 @@ func opener[O, Q any](call func(*shm.Dir, string, O) (Q, error), of func(Q) rest
 	}
 }
 
+// adopter is opener with Existing.
+func adopter[O, Q any](call func(cq.Place, O) (Q, error), of func(Q) restarted) func(cq.Place,
+	any) (restarted, error) {
+	return opener(func(p cq.Place, o O) (Q, error) {
+		reflect.ValueOf(&o).Elem().FieldByName("Existing").SetBool(true)
+		return call(p, o)
+	}, of)
+}
+
 func restartKinds() []restartKind {
 	queue := func(q *cq.Queue) restarted { return restarted{q.Options(), q.Detach, q.Close} }
 	events := func(e *cq.EventQueue) restarted { return restarted{e.Options(), e.Detach, e.Close} }
 	counter := func(c *cq.Counter) restarted { return restarted{c.Options(), c.Close, c.Close} }
 	vector := func(v *cq.AddressVector) restarted { return restarted{v.Options(), v.Detach, v.Close} }
-	type opens = map[string]func(*shm.Dir, string, any) (restarted, error)
+	type opens = map[string]func(cq.Place, any) (restarted, error)
 	return []restartKind{
 		{"queue", cq.Options{Size: 8}, queueFields(), opener(cq.Create, queue),
-			opens{"open": opener(cq.Open, queue), "adopt": opener(cq.Adopt, queue)}},
+			opens{"open": opener(cq.Open, queue), "adopt": adopter(cq.Open, queue)}},
 		{"events", cq.EventOptions{Size: 8}, eventFields(), opener(cq.CreateEvents, events),
-			opens{"open": opener(cq.OpenEvents, events), "adopt": opener(cq.AdoptEvents, events)}},
+			opens{"open": opener(cq.OpenEvents, events), "adopt": adopter(cq.OpenEvents, events)}},
 		{"counter", cq.CounterOptions{Lifetime: cq.Persistent}, counterFields(),
-			opener(cq.CreateCounter, counter), opens{"open": opener(cq.OpenCounter, counter)}},
+			opener(cq.CreateCounter, counter), opens{"open": opener(cq.AttachCounter, counter)}},
 		{"addresses", cq.AddressOptions{Count: 8}, addressFields(),
-			opener(cq.CreateAddresses, vector), opens{"adopt": opener(cq.AdoptAddresses, vector)}},
+			opener(cq.CreateAddresses, vector), opens{"open": opener(cq.OpenAddresses, vector),
+				"adopt": adopter(cq.OpenAddresses, vector)}},
 	}
 }
 
@@ -189,7 +199,7 @@ func childRestarted() {
 	d, err := shm.OpenDir("")
 	need(err)
 	for i, c := range restartCases() {
-		_, err := c.kind.create(d, fmt.Sprintf("killed-%d", i), c.with(c.made))
+		_, err := c.kind.create(cq.Named(d, fmt.Sprintf("killed-%d", i)), c.with(c.made))
 		if err != nil {
 			err = fmt.Errorf("%v: %w", c, err)
 		}
@@ -218,20 +228,20 @@ func TestRestartedOptions(t *testing.T) {
 				t.Run(fmt.Sprintf("%v/%s-%s", c, how, verb), func(t *testing.T) {
 					name := fmt.Sprintf("%s-%d", how, i)
 					if how == "left" {
-						q, err := c.kind.create(d, name, c.with(c.made))
+						q, err := c.kind.create(cq.Named(d, name), c.with(c.made))
 						must(t, err)
 						must(t, q.leave())
 					}
-					q, err := open(d, name, c.asking())
+					q, err := open(cq.Named(d, name), c.asking())
 					c.check(t, q, err)
 					if err != nil {
 						empty := reflect.Zero(reflect.TypeOf(c.kind.base)).Interface()
-						q, err = open(d, name, empty)
+						q, err = open(cq.Named(d, name), empty)
 						must(t, err)
 					}
 					must(t, q.close())
 					if c.kind.name == "counter" {
-						must(t, cq.Remove(d, name))
+						must(t, cq.Remove(cq.Named(d, name)))
 					}
 				})
 			}
@@ -277,6 +287,9 @@ func TestRestartedComplete(t *testing.T) {
 		var missing []string
 		for i := range of.NumField() {
 			name := of.Field(i).Name
+			if name == "Existing" {
+				continue // it asks for something, and is no option of the object
+			}
 			if !slices.ContainsFunc(k.fields, func(f restartField) bool { return f.name == name }) {
 				missing = append(missing, name)
 			}
@@ -297,7 +310,7 @@ func TestRestartedFlags(t *testing.T) {
 	for _, only := range []bool{true, false} {
 		must(t, q.Detach())
 		var err error
-		q, err = cq.Open(d, q.Name(), cq.Options{NotifyFlagsOnly: only})
+		q, err = cq.Open(cq.Named(d, q.Name()), cq.Options{NotifyFlagsOnly: only})
 		must(t, err)
 		var e [1]cq.Msg
 		_, err = cq.Read(q, e[:])

@@ -96,7 +96,7 @@ func TestServeSilentUser(t *testing.T) {
 	for range lanes - kept {
 		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 		must(t, err)
-		w, err := cq.AttachConn(soon(t), conn, cq.WriterOptions{Trust: cq.CrossUser})
+		w, err := cq.Attach(soon(t), cq.Over(conn), cq.WriterOptions{Trust: cq.CrossUser})
 		must(t, errors.Join(err, conn.Close()))
 		ws = append(ws, w)
 	}
@@ -133,7 +133,8 @@ func reason(err error) string {
 // TestUserLanes: one user does not get all lanes, however it tries, and gets its own again.
 func TestUserLanes(t *testing.T) {
 	shmtest.Conforms(t)
-	if _, err := cq.CreateAnonymous("x", cq.Options{UserLanes: -1}); !errors.Is(err, cq.ErrInvalid) {
+	if _, err := cq.Create(cq.Unnamed("x"), cq.Options{UserLanes: -1}); !errors.Is(err,
+		cq.ErrInvalid) {
 		t.Error(err)
 	}
 	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1, MaxLanes: 3, UserLanes: 2})
@@ -142,7 +143,7 @@ func TestUserLanes(t *testing.T) {
 		defer a.Close()
 		defer b.Close()
 		done := accept(soon(t), q, a)
-		w, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.CrossUser})
+		w, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{Trust: cq.CrossUser})
 		if e := <-done; (e == nil) != (err == nil) || e != nil && !errors.Is(e, cq.ErrLanes) {
 			t.Error(e)
 		}
@@ -179,7 +180,7 @@ func TestUserLanesOfOne(t *testing.T) {
 	for range 3 {
 		a, b := connect(t, unix.SOCK_STREAM)
 		done := accept(soon(t), q, a)
-		w, err := cq.AttachConn(soon(t), b, cq.WriterOptions{})
+		w, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
 		must(t, errors.Join(err, <-done, a.Close(), b.Close()))
 		must(t, w.Close())
 	}
@@ -247,7 +248,7 @@ func TestOthersLargeReader(t *testing.T) {
 	q := anonymousOthers(t, cq.Options{Size: 8, MaxLanes: 120})
 	a, b := connect(t, unix.SOCK_STREAM)
 	done := accept(soon(t), q, a)
-	_, err := cq.AttachConn(soon(t), b, cq.WriterOptions{Trust: cq.CrossUser, MaxBytes: 24 << 10})
+	_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{Trust: cq.CrossUser, MaxBytes: 24 << 10})
 	wantErr(t, "attach", err, shm.ErrNoSpace)
 	wantErr(t, "accept", <-done, shm.ErrNoSpace)
 }
@@ -292,6 +293,6 @@ func TestAttachSilentReader(t *testing.T) {
 	must(t, shm.SendFDs(a, othersMessage(cq.StepOffer, cq.FDReader, 1, cq.QueueUUID(q)), fd))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	_, err = cq.AttachConn(ctx, b, cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
+	_, err = cq.Attach(ctx, cq.Over(b), cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 	wantErr(t, "attach", err, cq.ErrTimedOut)
 }

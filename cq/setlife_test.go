@@ -19,7 +19,7 @@ import (
 func TestInSetQueueElsewhere(t *testing.T) {
 	d := openDir(t)
 	own, other := waitSet(t, d, cq.WaitSetOptions{}), waitSet(t, d, cq.WaitSetOptions{})
-	q, err := cq.Create(d, queueName(t), cq.Options{Wait: cq.WaitInSet, WaitSet: own})
+	q, err := cq.Create(cq.Named(d, queueName(t)), cq.Options{Wait: cq.WaitInSet, WaitSet: own})
 	must(t, err)
 	must(t, other.Add(q))
 	wantErr(t, "in both", q.Close(), cq.ErrBusy)
@@ -37,20 +37,20 @@ func TestInSetQueueElsewhere(t *testing.T) {
 func TestAdoptIntoSet(t *testing.T) {
 	d := openDir(t)
 	s := waitSet(t, d, cq.WaitSetOptions{})
-	q, err := cq.Create(d, "q", cq.Options{Wait: cq.WaitInSet, WaitSet: s})
+	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Wait: cq.WaitInSet, WaitSet: s})
 	must(t, err)
 	w := attach(t, d, "q")
 	must(t, q.Detach())
-	e, err := cq.CreateEvents(d, "e", cq.EventOptions{Wait: cq.WaitInSet, WaitSet: s})
+	e, err := cq.CreateEvents(cq.Named(d, "e"), cq.EventOptions{Wait: cq.WaitInSet, WaitSet: s})
 	must(t, err)
 	must(t, e.Detach())
 	if n := s.Len(); n != 0 {
 		t.Fatalf("%d members left", n)
 	}
-	q, err = cq.Adopt(d, "q", cq.Options{WaitSet: s})
+	q, err = cq.Open(cq.Named(d, "q"), cq.Options{Existing: true, WaitSet: s})
 	must(t, err)
 	t.Cleanup(func() { must(t, q.Close()) })
-	e, err = cq.AdoptEvents(d, "e", cq.EventOptions{WaitSet: s})
+	e, err = cq.OpenEvents(cq.Named(d, "e"), cq.EventOptions{Existing: true, WaitSet: s})
 	must(t, err)
 	t.Cleanup(func() { must(t, e.Close()) })
 	if n := s.Len(); n != 2 {
@@ -71,7 +71,7 @@ func TestAdoptIntoSet(t *testing.T) {
 func TestCloseRacesAdd(t *testing.T) {
 	t.Parallel()
 	d := openDir(t)
-	q, err := cq.Create(d, queueName(t), cq.Options{})
+	q, err := cq.Create(cq.Named(d, queueName(t)), cq.Options{})
 	must(t, err)
 	race := func(what string, closing, add, remove func() error) {
 		var closed, added error
@@ -153,12 +153,12 @@ func TestSetTellsOfBadLane(t *testing.T) {
 	d := openDir(t)
 	s := waitSet(t, d, cq.WaitSetOptions{})
 	t.Cleanup(func() { _ = os.RemoveAll(filepath.Join(d.Path(), "q")) })
-	q, err := cq.Create(d, "q", cq.Options{})
+	q, err := cq.Create(cq.Named(d, "q"), cq.Options{})
 	must(t, err)
 	t.Cleanup(func() { closeQueue(t, q) })
 	must(t, s.Add(q))
 	t.Cleanup(func() { must(t, s.Remove(q)) })
-	w, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{})
+	w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
 	must(t, err)
 	post(t, w, 0, 1)
 	must(t, w.Close())
@@ -197,7 +197,7 @@ func TestSecondCallerIsRefused(t *testing.T) {
 		_, w := member(t, d, "q"+string(rune('0'+i)), cq.Options{Shared: true}, s, p)
 		post(t, w, 0, 1)
 	}
-	counter, err := cq.CreateCounter(d, "n", cq.CounterOptions{})
+	counter, err := cq.CreateCounter(cq.Named(d, "n"), cq.CounterOptions{})
 	must(t, err)
 	t.Cleanup(func() { must(t, counter.Close()) })
 	must(t, p.Add(counter))
@@ -345,7 +345,7 @@ func TestControlWhileClosing(t *testing.T) {
 	for range 50 {
 		s, err := cq.NewWaitSet(d, cq.WaitSetOptions{Wait: cq.WaitFD})
 		must(t, err)
-		q, err := cq.Create(d, queueName(t), cq.Options{Wait: cq.WaitFD})
+		q, err := cq.Create(cq.Named(d, queueName(t)), cq.Options{Wait: cq.WaitFD})
 		must(t, err)
 		var all sync.WaitGroup
 		all.Go(func() {

@@ -14,12 +14,16 @@ import (
 // a signal would stay and end the first wait of a successor, to whom nobody meant it. Then it is
 // ErrPeerGone. Other errors are fs.ErrNotExist, ErrClosed, ErrNoWait for a queue without a wait
 // object, and those of opening shared memory. It may be called from anywhere.
-func SignalQueue(d *shm.Dir, name string) error {
-	dir, err := d.Sub(name, false)
+func SignalQueue(p Place) error {
+	if err := p.only("signal", placeNamed); err != nil {
+		return err
+	}
+	name := p.name
+	dir, err := p.dir.Sub(name, false)
 	if err != nil {
 		return failed("signal", name, err)
 	}
-	door := homeIn(d, name, dir)
+	door := homeIn(p.dir, name, dir)
 	defer door.close()
 	obj, err := door.openReader()
 	if err != nil {

@@ -24,7 +24,7 @@ func init() {
 func childSignaler() {
 	d, err := shm.OpenDir("")
 	need(err)
-	need(cq.SignalQueue(d, os.Getenv(envQueue)))
+	need(cq.SignalQueue(cq.Named(d, os.Getenv(envQueue))))
 	say("signaled")
 }
 
@@ -60,7 +60,7 @@ func TestSignalQueueFD(t *testing.T) {
 	if got := ep.wait(0); got != nil {
 		t.Fatal("readable before")
 	}
-	must(t, cq.SignalQueue(d, queueName(t)))
+	must(t, cq.SignalQueue(cq.Named(d, queueName(t))))
 	if got := ep.wait(60_000); len(got) != 1 {
 		t.Error("nothing to be seen of the signal")
 	}
@@ -70,11 +70,11 @@ func TestSignalQueueFD(t *testing.T) {
 func TestSignalQueueRefuses(t *testing.T) {
 	d := openDir(t)
 	name := queueName(t)
-	wantErr(t, "no queue", cq.SignalQueue(d, name), fs.ErrNotExist)
-	wantErr(t, "name", cq.SignalQueue(d, "a/b"), shm.ErrName)
-	q, err := cq.Create(d, name, cq.Options{Size: 8, Wait: cq.WaitNone})
+	wantErr(t, "no queue", cq.SignalQueue(cq.Named(d, name)), fs.ErrNotExist)
+	wantErr(t, "name", cq.SignalQueue(cq.Named(d, "a/b")), shm.ErrName)
+	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, Wait: cq.WaitNone})
 	must(t, err)
-	wantErr(t, "no wait object", cq.SignalQueue(d, name), cq.ErrNoWait, unix.ENOSYS)
+	wantErr(t, "no wait object", cq.SignalQueue(cq.Named(d, name)), cq.ErrNoWait, unix.ENOSYS)
 	must(t, q.Close())
 }
 
@@ -85,11 +85,11 @@ func childSignaledReader() {
 	name := os.Getenv(envQueue)
 	var leave func() error
 	if os.Getenv(envKind) == "events" {
-		q, err := cq.CreateEvents(d, name, cq.EventOptions{Size: 8, Lifetime: cq.Persistent})
+		q, err := cq.CreateEvents(cq.Named(d, name), cq.EventOptions{Size: 8, Lifetime: cq.Persistent})
 		need(err)
 		leave = q.Detach
 	} else {
-		q, err := cq.Create(d, name, cq.Options{Size: 8, Lifetime: cq.Persistent})
+		q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, Lifetime: cq.Persistent})
 		need(err)
 		leave = q.Detach
 	}
@@ -128,7 +128,7 @@ func TestSignalWithoutReader(t *testing.T) {
 						return !owned
 					})
 				}
-				wantErr(t, "signal", cq.SignalQueue(d, name), cq.ErrPeerGone, unix.ECONNRESET)
+				wantErr(t, "signal", cq.SignalQueue(cq.Named(d, name)), cq.ErrPeerGone, unix.ECONNRESET)
 				endFork()
 				wantSilence(t, d, name, kind)
 			})
@@ -142,7 +142,7 @@ func wantSilence(t *testing.T, d *shm.Dir, name, kind string) {
 	var close func() error
 	eventually(t, "the lock is free", func() bool {
 		if kind == "events" {
-			q, err := cq.AdoptEvents(d, name, cq.EventOptions{})
+			q, err := cq.OpenEvents(cq.Named(d, name), cq.EventOptions{Existing: true})
 			if err != nil {
 				return false
 			}
@@ -151,7 +151,7 @@ func wantSilence(t *testing.T, d *shm.Dir, name, kind string) {
 			wantErr(t, "the first read", err, cq.ErrTimedOut)
 			return true
 		}
-		q, err := cq.Adopt(d, name, cq.Options{})
+		q, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 		if err != nil {
 			return false
 		}
@@ -172,7 +172,7 @@ func TestSignalQueueCut(t *testing.T) {
 	must(t, err)
 	defer func() { must(t, errors.Join(reader.Close(), sub.Close(), os.RemoveAll(sub.Path()))) }()
 	poke(scribbler{reader}.section(t, cq.SectQueue, 0), cq.OffState, kind.StateOpen)
-	must(t, cq.SignalQueue(d, queueName(t)))
+	must(t, cq.SignalQueue(cq.Named(d, queueName(t))))
 	must(t, os.Truncate(filepath.Join(sub.Path(), cq.ReaderFile), 4096))
-	wantErr(t, "cut", cq.SignalQueue(d, queueName(t)), shm.ErrTruncated)
+	wantErr(t, "cut", cq.SignalQueue(cq.Named(d, queueName(t))), shm.ErrTruncated)
 }

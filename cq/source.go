@@ -1,7 +1,10 @@
 package cq
 
-import "github.com/shmring/shmring/internal/kind"
-import "syscall"
+import (
+	"syscall"
+
+	"github.com/shmring/shmring/internal/kind"
+)
 
 // SourceMode says what a completion tells about where data came from. It is a property of the
 // endpoint that feeds the queue (FI_SOURCE, FI_SOURCE_ERR).

@@ -24,9 +24,9 @@ func childDevice() {
 	need(err)
 	stop := toldToStop()
 	name := os.Getenv(envQueue)
-	v, err := cq.OpenAddresses(d, "av."+name)
+	v, err := cq.AttachAddresses(cq.Named(d, "av."+name))
 	need(err)
-	w, err := cq.Attach(context.Background(), d, name, cq.WriterOptions{})
+	w, err := cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{})
 	need(err)
 	b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: cq.FlagRecv, Addresses: v,
 		Source: cq.SourceErr})
@@ -51,7 +51,8 @@ func childDevice() {
 func TestDeviceProcess(t *testing.T) {
 	t.Parallel()
 	d, q := create(t, cq.Options{Size: 64})
-	v, err := cq.CreateAddresses(d, "av."+q.Name(), cq.AddressOptions{Count: 2 * deviceSources})
+	v, err := cq.CreateAddresses(cq.Named(d, "av."+q.Name()),
+		cq.AddressOptions{Count: 2 * deviceSources})
 	must(t, err)
 	device := startChild(t, "device", envQueue+"="+q.Name())
 	dst, src := make([]cq.Data, 16), make([]cq.Addr, 16)

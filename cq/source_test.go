@@ -82,7 +82,7 @@ func TestSourceErr(t *testing.T) {
 }
 
 func TestSourceMisuse(t *testing.T) {
-	v, err := cq.CreateAnonymousAddresses("misuse", cq.AddressOptions{Format: cq.AddrOpaque,
+	v, err := cq.CreateAddresses(cq.Unnamed("misuse"), cq.AddressOptions{Format: cq.AddrOpaque,
 		AddrMaxBytes: 64})
 	must(t, err)
 	q, w := pair(t, cq.Options{Size: 8})
@@ -115,7 +115,7 @@ func TestSourceMisuse(t *testing.T) {
 }
 
 func BenchmarkPostFrom(b *testing.B) {
-	v, err := cq.CreateAnonymousAddresses("bench", cq.AddressOptions{})
+	v, err := cq.CreateAddresses(cq.Unnamed("bench"), cq.AddressOptions{})
 	must(b, err)
 	defer v.Close()
 	insert(b, v, sockaddrs(0, 100)...)

@@ -333,11 +333,11 @@ func TestThresholdPart(t *testing.T) {
 
 func TestPostAndRead(t *testing.T) {
 	d := openDir(t)
-	q, err := cq.Create(d, "orders", cq.Options{Size: 8})
+	q, err := cq.Create(cq.Named(d, "orders"), cq.Options{Size: 8})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := cq.Attach(t.Context(), d, "orders", cq.WriterOptions{})
+	w, err := cq.Attach(t.Context(), cq.Named(d, "orders"), cq.WriterOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -395,14 +395,14 @@ func TestPostAndRead(t *testing.T) {
 func TestBlockedReaderWakes(t *testing.T) {
 	t.Parallel()
 	d := openDir(t)
-	q, err := cq.Create(d, "wake", cq.Options{Spin: -1})
+	q, err := cq.Create(cq.Named(d, "wake"), cq.Options{Spin: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer q.Close()
 	done := make(chan error)
 	go func() {
-		w, err := cq.Attach(context.Background(), d, "wake", cq.WriterOptions{})
+		w, err := cq.Attach(context.Background(), cq.Named(d, "wake"), cq.WriterOptions{})
 		for i := uint64(0); i < 1000 && err == nil; i++ {
 			err = w.Post(&cq.Entry{Context: i})
 			if i%10 == 0 {

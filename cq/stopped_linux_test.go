@@ -165,16 +165,16 @@ func TestStoppedReader(t *testing.T) {
 			var w *cq.Writer
 			var err error
 			if kind == "named" {
-				q, err := cq.Create(d, name, cq.Options{Size: 8, Lifetime: cq.Persistent})
+				q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, Lifetime: cq.Persistent})
 				must(t, err)
 				must(t, q.Detach())
 				c = startChild(t, "steady reader", envQueue+"="+name)
-				w, err = cq.Attach(t.Context(), d, name, cq.WriterOptions{})
+				w, err = cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})
 				must(t, err)
 			} else {
 				o := startOther(t, "steady reader")
 				c = o.child
-				w, err = cq.AttachConn(soon(t), o.conn,
+				w, err = cq.Attach(soon(t), cq.Over(o.conn),
 					cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 				must(t, err)
 			}
@@ -192,7 +192,7 @@ func TestStoppedReader(t *testing.T) {
 				noNews(t, e)
 				wantErr(t, "a full lane", w.Post(&cq.Entry{}), cq.ErrFull)
 				if kind == "named" {
-					_, err := cq.Adopt(d, name, cq.Options{})
+					_, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 					var busy *shm.BusyError
 					if !errors.As(err, &busy) || busy.PID != c.Process.Pid || busy.Gone {
 						t.Errorf("adopt: %v", err)
@@ -233,7 +233,7 @@ func TestStoppedEventOwner(t *testing.T) {
 	halt(t, r)
 	c.kill()
 	noNews(t, e)
-	_, err := cq.AdoptEvents(d, "events", cq.EventOptions{})
+	_, err := cq.OpenEvents(cq.Named(d, "events"), cq.EventOptions{Existing: true})
 	wantErr(t, "adopt", err, syscall.EBUSY)
 	goOn(t, r)
 	if got, want := r.line(t), fmt.Sprintf("death of %d, with 3", c.Process.Pid); got != want {
@@ -249,7 +249,7 @@ func TestStoppedInSet(t *testing.T) {
 	shmtest.Conforms(t)
 	q, c, _ := runner(t, "named")
 	d := openDir(t)
-	other, err := cq.Create(d, "other", cq.Options{Size: 8})
+	other, err := cq.Create(cq.Named(d, "other"), cq.Options{Size: 8})
 	must(t, err)
 	t.Cleanup(func() { must(t, other.Close()) })
 	w := attach(t, d, "other")
@@ -311,7 +311,7 @@ func TestStoppedRendezvous(t *testing.T) {
 	t.Run("reader", func(t *testing.T) {
 		c := startOther(t, "steady reader")
 		halt(t, c.child)
-		_, err := cq.AttachConn(brief(), c.conn,
+		_, err := cq.Attach(brief(), cq.Over(c.conn),
 			cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})
 		wantErr(t, "attach", err, context.DeadlineExceeded)
 		must(t, c.conn.Close())
@@ -336,16 +336,16 @@ func childRunner() {
 	ctx := context.Background()
 	switch os.Getenv(envKind) {
 	case "other user":
-		w, err = cq.AttachConn(ctx, dialParent(),
+		w, err = cq.Attach(ctx, cq.Over(dialParent()),
 			cq.WriterOptions{Trust: cq.CrossUser, Allow: &shm.AllowList{UIDs: []int{0}}})
 	case "without a name":
 		conn, e := socket(3)
 		need(e)
-		w, err = cq.AttachConn(ctx, conn, cq.WriterOptions{})
+		w, err = cq.Attach(ctx, cq.Over(conn), cq.WriterOptions{})
 	default:
 		d, e := shm.OpenDir("")
 		need(e)
-		w, err = cq.Attach(ctx, d, os.Getenv(envQueue), cq.WriterOptions{})
+		w, err = cq.Attach(ctx, cq.Named(d, os.Getenv(envQueue)), cq.WriterOptions{})
 	}
 	need(err)
 	stop := toldToStop()
@@ -369,10 +369,10 @@ func childSteadyReader() {
 	if name := os.Getenv(envQueue); name != "" {
 		d, e := shm.OpenDir("")
 		need(e)
-		q, err = cq.Adopt(d, name, cq.Options{})
+		q, err = cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 		need(err)
 	} else {
-		q, err = cq.CreateAnonymous("q", cq.Options{Size: 8, Trust: cq.CrossUser,
+		q, err = cq.Create(cq.Unnamed("q"), cq.Options{Size: 8, Trust: cq.CrossUser,
 			Allow: &shm.AllowList{UIDs: []int{0}}})
 		need(err)
 		need(q.Accept(context.Background(), dialParent()))
@@ -408,6 +408,6 @@ func childLateJoiner() {
 	say("connected")
 	var line string
 	_, _ = fmt.Scanln(&line)
-	_, err = cq.AttachConn(context.Background(), conn, cq.WriterOptions{})
+	_, err = cq.Attach(context.Background(), cq.Over(conn), cq.WriterOptions{})
 	say("attached: %v", err == nil)
 }

@@ -97,9 +97,9 @@ func TestNoSyscalls(t *testing.T) {
 	for _, o := range []cq.Options{{}, {WritersPay: true}, {Wait: cq.WaitFD}, {Shared: true}} {
 		o.Size = 64
 		d := openDir(t)
-		q, err := cq.Create(d, "quiet", o)
+		q, err := cq.Create(cq.Named(d, "quiet"), o)
 		must(t, err)
-		w, err := cq.Attach(t.Context(), d, "quiet", cq.WriterOptions{})
+		w, err := cq.Attach(t.Context(), cq.Named(d, "quiet"), cq.WriterOptions{})
 		must(t, err)
 		batch, dst := make([]cq.Entry, 8), make([]cq.Msg, 8)
 		_, _ = cq.Read(q, dst)
@@ -142,7 +142,7 @@ func TestWriterSyscalls(t *testing.T) {
 		name := queueName(t) + wait.String()
 		c := startChild(t, "spinner", envQueue+"="+name, envCount+"="+string(rune('0'+wait)))
 		_ = c.line(t)
-		w, err := cq.Attach(t.Context(), openDir(t), name, cq.WriterOptions{})
+		w, err := cq.Attach(t.Context(), cq.Named(openDir(t), name), cq.WriterOptions{})
 		must(t, err)
 		must(t, w.Post(&cq.Entry{}))
 		eventually(t, "it is awake", func() bool { return w.Free() == w.Stats().Size })
@@ -163,7 +163,8 @@ func TestWriterSyscalls(t *testing.T) {
 func childSpinner() {
 	d, err := shm.OpenDir("")
 	need(err)
-	q, err := cq.Create(d, os.Getenv(envQueue), cq.Options{Wait: cq.WaitObject(number(envCount, 0))})
+	q, err := cq.Create(cq.Named(d, os.Getenv(envQueue)),
+		cq.Options{Wait: cq.WaitObject(number(envCount, 0))})
 	need(err)
 	stop := toldToStop()
 	say("ready")

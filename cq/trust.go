@@ -20,7 +20,7 @@ const (
 	// truncation once its owner has mapped it, and mapped read-only by the other side. What follows
 	// from that:
 	//
-	//   - Only queues without a name can be so, see [CreateAnonymous], and they end with their
+	//   - Only queues without a name can be so, see [Unnamed], and they end with their
 	//     reader: nobody can adopt them, since nobody can map their memory for writing again. A
 	//     successor makes a queue of its own, to which each writer brings what the former reader
 	//     left: see [Writer.Follow].
@@ -75,7 +75,7 @@ func (o Options) resolveTrust(op, name string) (Options, error) {
 func errNamedTrust(op, name string) error {
 	return &Error{Pkg: kind.Pkg, Op: op, Name: name, Field: "Trust", Got: CrossUser, Want: SameUser,
 		Err: errors.ErrUnsupported, Hint: "whoever may enter a directory of queues may truncate them: " +
-			"use CreateAnonymous for other users"}
+			"use a queue that is Unnamed for other users"}
 }
 
 // others reports whether the queue is for other users.

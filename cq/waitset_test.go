@@ -29,7 +29,7 @@ func member(t testing.TB, d *shm.Dir, name string, o cq.Options, sets ...interfa
 	Remove(cq.Waitable) error
 }) (*cq.Queue, *cq.Writer) {
 	t.Helper()
-	q, err := cq.Create(d, name, o)
+	q, err := cq.Create(cq.Named(d, name), o)
 	must(t, err)
 	t.Cleanup(func() { closeQueue(t, q) })
 	for _, s := range sets {
@@ -175,7 +175,7 @@ func channel(t testing.TB, d *shm.Dir) *cq.Channel {
 func attached(t testing.TB, d *shm.Dir, c *cq.Channel, name string, o cq.Options) (*cq.Queue,
 	*cq.Writer) {
 	t.Helper()
-	q, err := cq.Create(d, name, o)
+	q, err := cq.Create(cq.Named(d, name), o)
 	must(t, err)
 	t.Cleanup(func() { closeQueue(t, q) })
 	must(t, c.Attach(q))
@@ -300,7 +300,7 @@ func TestMutexCond(t *testing.T) {
 		}
 		<-done
 	}
-	q, err := cq.Create(d, "closing", cq.Options{Wait: cq.WaitMutexCond})
+	q, err := cq.Create(cq.Named(d, "closing"), cq.Options{Wait: cq.WaitMutexCond})
 	must(t, err)
 	n, err := q.GetWait()
 	must(t, err)

@@ -317,7 +317,7 @@ func TestOverrun(t *testing.T) {
 	w := attach(t, d, q.Name())
 	wantErr(t, "late writer", w.Post(&cq.Entry{}), cq.ErrOverrun)
 	must(t, q.Detach())
-	next, err := cq.Adopt(d, q.Name(), cq.Options{})
+	next, err := cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
 	must(t, err)
 	if got := overrun(t, next); len(got) != 0 {
 		t.Errorf("the successor reads %v", got)
@@ -410,7 +410,7 @@ func TestOverrunSuccessor(t *testing.T) {
 	_ = overrun(t, q)
 	must(t, w.Close())
 	must(t, q.Detach())
-	q, err := cq.Adopt(d, q.Name(), cq.Options{})
+	q, err := cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
 	must(t, err)
 	defer q.Close()
 	wantErr(t, "trywait", q.TryWait(), cq.ErrWouldBlock)
@@ -450,7 +450,7 @@ func TestOverrunEvent(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := newBoundParts(t)
-			q, err := cq.Create(p.d, "small", cq.Options{Size: 2, Overrun: cq.OverrunQueue})
+			q, err := cq.Create(cq.Named(p.d, "small"), cq.Options{Size: 2, Overrun: cq.OverrunQueue})
 			must(t, err)
 			defer func() { must(t, q.Close()) }()
 			w := attach(t, p.d, "small")
@@ -466,7 +466,7 @@ func TestOverrunEvent(t *testing.T) {
 			}
 			if tt.next {
 				must(t, q.Detach())
-				q, err = cq.Adopt(p.d, "small", cq.Options{})
+				q, err = cq.Open(cq.Named(p.d, "small"), cq.Options{Existing: true})
 				must(t, err)
 			}
 			if tt.late {

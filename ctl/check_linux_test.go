@@ -28,13 +28,13 @@ const (
 // returns their images by path below the directory.
 func specimens(t testing.TB, d *shm.Dir) map[string][]byte {
 	t.Helper()
-	q, err := cq.Create(d, "q", cq.Options{Size: 8, MaxLanes: 2, Wait: cq.WaitFD,
+	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8, MaxLanes: 2, Wait: cq.WaitFD,
 		Lifetime: cq.Persistent})
 	must(t, err)
 	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
 	must(t, err)
 	must(t, set.Add(q))
-	w, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{})
+	w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
 	must(t, err)
 	for i := range uint64(5) {
 		must(t, w.Post(&cq.Entry{Context: i, Meta: cq.MetaSolicited}))
@@ -43,14 +43,15 @@ func specimens(t testing.TB, d *shm.Dir) map[string][]byte {
 	if n, err := cq.Read(q, make([]cq.Msg, 2)); n != 2 || err != nil {
 		t.Fatal(n, err)
 	}
-	e, err := cq.CreateEvents(d, "ev", cq.EventOptions{Size: 4, Write: true})
+	e, err := cq.CreateEvents(cq.Named(d, "ev"), cq.EventOptions{Size: 4, Write: true})
 	must(t, err)
 	_, err = e.Write(&cq.Event{Event: cq.EventUser, Payload: []byte("payload")})
 	must(t, err)
-	c, err := cq.CreateCounter(d, "count", cq.CounterOptions{Lifetime: cq.Persistent})
+	c, err := cq.CreateCounter(cq.Named(d, "count"), cq.CounterOptions{Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, c.Add(3))
-	v, err := cq.CreateAddresses(d, "peers", cq.AddressOptions{Count: 8, Format: cq.AddrOpaque})
+	v, err := cq.CreateAddresses(cq.Named(d, "peers"),
+		cq.AddressOptions{Count: 8, Format: cq.AddrOpaque})
 	must(t, err)
 	for _, a := range []string{"one", "two", "three"} {
 		_, err := v.Insert([][]byte{[]byte(a)})
@@ -369,7 +370,7 @@ func checkStrangers(t *testing.T, d *shm.Dir, whole map[string][]byte) {
 // TestCheckAside: a queue whose maker died before it had its own name is whole.
 func TestCheckAside(t *testing.T) {
 	d := ownDir(t)
-	q, err := cq.Create(d, "q", cq.Options{Lifetime: cq.Persistent})
+	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, q.Detach())
 	aside := "new-" + shm.NewUUID().String()

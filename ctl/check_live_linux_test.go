@@ -28,16 +28,16 @@ func childBusy() {
 	d, err := shm.OpenDir("")
 	need(err)
 	name := os.Getenv(envName)
-	q, err := cq.Create(d, name, cq.Options{Size: 16, MaxLanes: 3, Wait: cq.WaitFD})
+	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 16, MaxLanes: 3, Wait: cq.WaitFD})
 	need(err)
 	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
 	need(err)
 	need(set.Add(q))
-	e, err := cq.CreateEvents(d, name+"-events", cq.EventOptions{Size: 4, Write: true})
+	e, err := cq.CreateEvents(cq.Named(d, name+"-events"), cq.EventOptions{Size: 4, Write: true})
 	need(err)
-	c, err := cq.CreateCounter(d, name+"-count", cq.CounterOptions{})
+	c, err := cq.CreateCounter(cq.Named(d, name+"-count"), cq.CounterOptions{})
 	need(err)
-	v, err := cq.CreateAddresses(d, name+"-peers", cq.AddressOptions{Count: 64,
+	v, err := cq.CreateAddresses(cq.Named(d, name+"-peers"), cq.AddressOptions{Count: 64,
 		Format: cq.AddrOpaque})
 	need(err)
 	go postBusily(d, name)
@@ -67,7 +67,7 @@ func childBusy() {
 // postBusily attaches again and again, and posts as much as there is room for.
 func postBusily(d *shm.Dir, name string) {
 	for i := 0; ; i++ {
-		w, err := cq.Attach(context.Background(), d, name, cq.WriterOptions{})
+		w, err := cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{})
 		need(err)
 		for range 500 {
 			meta := cq.Meta(0)
@@ -293,7 +293,7 @@ func checkHeldImage(t *testing.T, name string, image []byte, whole map[string][]
 func childLoser() {
 	d, err := shm.OpenDir("")
 	need(err)
-	_, err = cq.Create(d, "q", cq.Options{Size: 4})
+	_, err = cq.Create(cq.Named(d, "q"), cq.Options{Size: 4})
 	need(err)
 	reader, err := os.Stat(filepath.Join(d.Path(), "q", "reader"))
 	need(err)

@@ -84,14 +84,17 @@ func persist[T any](what func() (T, error)) T {
 }
 
 func tenancy(d *shm.Dir, name string, last bool) {
-	q := persist(func() (*cq.Queue, error) { return cq.Create(d, name, cq.Options{Size: 4}) })
-	w, err := cq.Attach(context.Background(), d, name, cq.WriterOptions{})
+	q := persist(func() (*cq.Queue, error) {
+		return cq.Create(cq.Named(d, name),
+			cq.Options{Size: 4})
+	})
+	w, err := cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{})
 	need(err)
 	c := persist(func() (*cq.Counter, error) {
-		return cq.CreateCounter(d, name+"-count", cq.CounterOptions{})
+		return cq.CreateCounter(cq.Named(d, name+"-count"), cq.CounterOptions{})
 	})
 	v := persist(func() (*cq.AddressVector, error) {
-		return cq.CreateAddresses(d, name+"-peers", cq.AddressOptions{Count: 4})
+		return cq.CreateAddresses(cq.Named(d, name+"-peers"), cq.AddressOptions{Count: 4})
 	})
 	names := []string{name + "/reader", name + fmt.Sprintf("/lane-%04d", w.Lane()), name + "-count",
 		name + "-peers"}
@@ -129,10 +132,11 @@ func childEventsHeir() {
 	need(err)
 	e := persist(func() (*cq.EventQueue, error) {
 		if n == 0 {
-			return cq.CreateEvents(d, os.Getenv(envName),
+			return cq.CreateEvents(cq.Named(d, os.Getenv(envName)),
 				cq.EventOptions{Size: 8, Write: true, Lifetime: cq.Persistent})
 		}
-		return cq.AdoptEvents(d, os.Getenv(envName), cq.EventOptions{Write: true})
+		return cq.OpenEvents(cq.Named(d, os.Getenv(envName)),
+			cq.EventOptions{Existing: true, Write: true})
 	})
 	for k := range uint64(2) {
 		_, err = e.Write(&cq.Event{Event: cq.EventUser, Context: 2*n + k})
@@ -161,11 +165,12 @@ func childHeir() {
 	o := cq.Options{Size: 8, Lifetime: cq.Persistent}
 	q := persist(func() (*cq.Queue, error) {
 		if n == 0 {
-			return cq.Create(d, os.Getenv(envName), o)
+			return cq.Create(cq.Named(d, os.Getenv(envName)), o)
 		}
-		return cq.Adopt(d, os.Getenv(envName), o)
+		o.Existing = true
+		return cq.Open(cq.Named(d, os.Getenv(envName)), o)
 	})
-	w, err := cq.Attach(context.Background(), d, os.Getenv(envName), cq.WriterOptions{})
+	w, err := cq.Attach(context.Background(), cq.Named(d, os.Getenv(envName)), cq.WriterOptions{})
 	need(err)
 	for k := range uint64(2) {
 		need(w.Post(&cq.Entry{Context: 2*n + k}))
@@ -232,7 +237,7 @@ func TestCollectAtOnce(t *testing.T) {
 		t.Errorf("%v is left of %+v", names, all)
 	}
 	for i := range 2 {
-		q, err := cq.Adopt(d, "will"+strconv.Itoa(i), cq.Options{})
+		q, err := cq.Open(cq.Named(d, "will"+strconv.Itoa(i)), cq.Options{Existing: true})
 		must(t, err)
 		dst := make([]cq.Msg, 8)
 		if n, err := cq.Read(q, dst); n != 2 || err != nil || dst[0].Context != 6 {
@@ -240,7 +245,7 @@ func TestCollectAtOnce(t *testing.T) {
 		}
 		must(t, q.Close())
 	}
-	e, err := cq.AdoptEvents(d, "news", cq.EventOptions{})
+	e, err := cq.OpenEvents(cq.Named(d, "news"), cq.EventOptions{Existing: true})
 	must(t, err)
 	for want := uint64(6); want < 8; want++ {
 		var ev cq.Event

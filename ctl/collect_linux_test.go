@@ -33,7 +33,7 @@ func childHousehold() {
 func household(d *shm.Dir) {
 	queue := func(name string, o cq.Options, posts, reads int) *cq.Queue {
 		o.Size, o.MaxLanes = 8, 2
-		q, err := cq.Create(d, name, o)
+		q, err := cq.Create(cq.Named(d, name), o)
 		need(err)
 		w, err := q.Writer()
 		need(err)
@@ -55,22 +55,22 @@ func household(d *shm.Dir) {
 	queue("drained", keep, 3, 3)
 	need(queue("left", cq.Options{}, 2, 2).Detach())
 	need(queue("left-unread", cq.Options{}, 2, 1).Detach())
-	w, err := cq.Attach(context.Background(), d, "dead", cq.WriterOptions{})
+	w, err := cq.Attach(context.Background(), cq.Named(d, "dead"), cq.WriterOptions{})
 	need(err)
 	need(w.Post(&cq.Entry{}))
-	events, err := cq.CreateEvents(d, "events", cq.EventOptions{Size: 8, Write: true})
+	events, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 8, Write: true})
 	need(err)
 	_, err = events.Write(&cq.Event{Event: cq.EventUser})
 	need(err)
 	keptEvents(d, "events-unread", 3, 2)
 	keptEvents(d, "events-drained", 3, 3)
 	for name, l := range map[string]cq.Lifetime{"count": cq.Ephemeral, "count-kept": cq.Persistent} {
-		_, err := cq.CreateCounter(d, name, cq.CounterOptions{Lifetime: l})
+		_, err := cq.CreateCounter(cq.Named(d, name), cq.CounterOptions{Lifetime: l})
 		need(err)
 	}
 	for name, l := range map[string]cq.Lifetime{"peers": cq.Ephemeral, "peers-kept": cq.Persistent,
 		"peers-left": cq.Ephemeral} {
-		v, err := cq.CreateAddresses(d, name, cq.AddressOptions{Count: 4, Lifetime: l})
+		v, err := cq.CreateAddresses(cq.Named(d, name), cq.AddressOptions{Count: 4, Lifetime: l})
 		need(err)
 		if name == "peers-left" {
 			need(v.Detach())
@@ -88,7 +88,7 @@ func household(d *shm.Dir) {
 
 // keptEvents makes a persistent event queue, writes and reads so many.
 func keptEvents(d *shm.Dir, name string, writes, reads int) {
-	e, err := cq.CreateEvents(d, name,
+	e, err := cq.CreateEvents(cq.Named(d, name),
 		cq.EventOptions{Size: 8, Write: true, Lifetime: cq.Persistent})
 	need(err)
 	for i := range writes {
@@ -194,13 +194,13 @@ func TestCollect(t *testing.T) {
 	mark("removed", "drained", "events-drained", "left", "count-kept", "peers-kept", "peers-left",
 		"region")
 	wantFates(t, d, ctl.CollectOptions{Remove: true, Waiting: waiting}, want, "what waits")
-	q, err := cq.Adopt(d, "unread", cq.Options{})
+	q, err := cq.Open(cq.Named(d, "unread"), cq.Options{Existing: true})
 	must(t, err)
 	if n, err := cq.Read(q, make([]cq.Msg, 8)); n != 1 || err != nil {
 		t.Errorf("of the persistent queue %d entries are left, %v", n, err)
 	}
 	must(t, q.Close())
-	e, err := cq.AdoptEvents(d, "events-unread", cq.EventOptions{})
+	e, err := cq.OpenEvents(cq.Named(d, "events-unread"), cq.EventOptions{Existing: true})
 	must(t, err)
 	var ev cq.Event
 	if _, err := e.Read(&ev, 0); err != nil || ev.Context != 2 {
@@ -295,16 +295,16 @@ func init() { roles["full reader"] = childFullReader }
 func childFullReader() {
 	d, err := shm.OpenDir("")
 	need(err)
-	_, err = cq.Create(d, "q", cq.Options{Size: 8})
+	_, err = cq.Create(cq.Named(d, "q"), cq.Options{Size: 8})
 	need(err)
 	for i := range 2 {
-		w, err := cq.Attach(context.Background(), d, "q", cq.WriterOptions{})
+		w, err := cq.Attach(context.Background(), cq.Named(d, "q"), cq.WriterOptions{})
 		need(err)
 		for range i + 1 {
 			need(w.Post(&cq.Entry{}))
 		}
 	}
-	e, err := cq.CreateEvents(d, "e", cq.EventOptions{Write: true})
+	e, err := cq.CreateEvents(cq.Named(d, "e"), cq.EventOptions{Write: true})
 	need(err)
 	_, err = e.Write(&cq.Event{Event: cq.EventUser})
 	need(err)
@@ -372,7 +372,7 @@ func TestCollectNamesTheNamespace(t *testing.T) {
 	if r.Fate != ctl.FateLiving || !strings.Contains(r.Reason, "PID namespace") {
 		t.Errorf("%s: %q", r.Fate, r.Reason)
 	}
-	_, err := cq.Adopt(d, "q", cq.Options{})
+	_, err := cq.Open(cq.Named(d, "q"), cq.Options{Existing: true})
 	var busy *shm.BusyError
 	if !errors.As(err, &busy) || !strings.Contains(err.Error(), "PID namespace") {
 		t.Errorf("adopt: %v", err)

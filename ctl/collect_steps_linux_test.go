@@ -52,7 +52,7 @@ func collectorDies(t *testing.T, label crash.Label, n int) {
 		t.Errorf("left are %v, want %v", got, want)
 	}
 	for name, n := range map[string]int{"unread": 1, "left-unread": 1} {
-		q, err := cq.Adopt(d, name, cq.Options{})
+		q, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 		must(t, err)
 		if got, err := cq.Read(q, make([]cq.Msg, 8)); got != n || err != nil {
 			t.Errorf("%s has %d entries, %v", name, got, err)

@@ -105,9 +105,9 @@ func TestMonitorEntries(t *testing.T) {
 		return got
 	}
 	for range 2 {
-		q, err := cq.Create(d, "q", cq.Options{Size: 8})
+		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8})
 		must(t, err)
-		w, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{})
+		w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
 		must(t, err)
 		post(t, w, 0, 4)
 		next(2)
@@ -128,7 +128,7 @@ func TestMonitorEntries(t *testing.T) {
 // TestEntriesOfEvents: what an event queue holds is shown as events.
 func TestEntriesOfEvents(t *testing.T) {
 	d := ownDir(t)
-	e, err := cq.CreateEvents(d, "q", cq.EventOptions{Size: 8, Write: true})
+	e, err := cq.CreateEvents(cq.Named(d, "q"), cq.EventOptions{Size: 8, Write: true})
 	must(t, err)
 	defer e.Close()
 	fid := cq.FID{Kind: cq.FIDEndpoint, ID: 5, Generation: 2}

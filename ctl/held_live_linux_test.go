@@ -28,7 +28,7 @@ func socketOf(name string) *net.UnixAddr {
 // others attach to.
 func childHolder() {
 	for name, trust := range map[string]cq.Trust{"user": cq.SameUser, "others": cq.CrossUser} {
-		q, err := cq.CreateAnonymous(name, cq.Options{Size: 16, MaxLanes: 3, Trust: trust})
+		q, err := cq.Create(cq.Unnamed(name), cq.Options{Size: 16, MaxLanes: 3, Trust: trust})
 		need(err)
 		l, err := net.ListenUnix("unix", socketOf(name))
 		need(err)
@@ -46,11 +46,11 @@ func childHolder() {
 			}
 		}()
 	}
-	e, err := cq.CreateAnonymousEvents("events", cq.EventOptions{Size: 4, Write: true})
+	e, err := cq.CreateEvents(cq.Unnamed("events"), cq.EventOptions{Size: 4, Write: true})
 	need(err)
-	c, err := cq.CreateAnonymousCounter("count", cq.CounterOptions{})
+	c, err := cq.CreateCounter(cq.Unnamed("count"), cq.CounterOptions{})
 	need(err)
-	v, err := cq.CreateAnonymousAddresses("peers", cq.AddressOptions{Count: 64,
+	v, err := cq.CreateAddresses(cq.Unnamed("peers"), cq.AddressOptions{Count: 64,
 		Format: cq.AddrOpaque})
 	need(err)
 	go countBusily(e, c)
@@ -87,7 +87,7 @@ func feed(name string, trust cq.Trust) (done bool) {
 		return false
 	}
 	defer conn.Close()
-	w, err := cq.AttachConn(context.Background(), conn, cq.WriterOptions{Trust: trust})
+	w, err := cq.Attach(context.Background(), cq.Over(conn), cq.WriterOptions{Trust: trust})
 	if err != nil {
 		return false
 	}

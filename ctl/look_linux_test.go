@@ -42,7 +42,7 @@ func post(t testing.TB, w *cq.Writer, from, to uint64) {
 
 func attach(t testing.TB, d *shm.Dir) *cq.Writer {
 	t.Helper()
-	w, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{})
+	w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
 	must(t, err)
 	t.Cleanup(func() { must(t, w.Close()) })
 	return w
@@ -117,13 +117,13 @@ func TestShowFollowsTheName(t *testing.T) {
 	look := looker(t, d)
 	_, err := look()
 	wantErr(t, "before", err, fs.ErrNotExist)
-	q, err := cq.Create(d, "q", cq.Options{Size: 4})
+	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4})
 	must(t, err)
 	first := seen(t, look)
 	must(t, q.Close())
 	_, err = look()
 	wantErr(t, "destroyed", err, fs.ErrNotExist)
-	q, err = cq.Create(d, "q", cq.Options{Size: 16})
+	q, err = cq.Create(cq.Named(d, "q"), cq.Options{Size: 16})
 	must(t, err)
 	defer q.Close()
 	if s := seen(t, look); *s.UUID == *first.UUID || *s.Capacity != 16 {
@@ -136,7 +136,7 @@ func TestShowFollowsTheName(t *testing.T) {
 // TestViewFollowsTheName: what is mapped goes from a queue to the next of its name.
 func TestViewFollowsTheName(t *testing.T) {
 	d := ownDir(t)
-	q, err := cq.Create(d, "q", cq.Options{Size: 4})
+	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4})
 	must(t, err)
 	v, err := inspect.Open(d, "q")
 	must(t, err)
@@ -152,7 +152,7 @@ func TestViewFollowsTheName(t *testing.T) {
 		must(t, q.Close())
 		_, err = look()
 		wantErr(t, "destroyed", err, fs.ErrNotExist)
-		q, err = cq.Create(d, "q", cq.Options{Size: size})
+		q, err = cq.Create(cq.Named(d, "q"), cq.Options{Size: size})
 		must(t, err)
 		if n, err := look(); n != size || err != nil {
 			t.Errorf("%d, %v, want %d", n, err, size)
@@ -163,7 +163,7 @@ func TestViewFollowsTheName(t *testing.T) {
 
 func TestShowDetached(t *testing.T) {
 	d := ownDir(t)
-	q, err := cq.Create(d, "q", cq.Options{Size: 4, Lifetime: cq.Persistent})
+	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Lifetime: cq.Persistent})
 	must(t, err)
 	w := attach(t, d)
 	post(t, w, 0, 2)
@@ -172,7 +172,7 @@ func TestShowDetached(t *testing.T) {
 	if s := seen(t, look); *s.State != ctl.StateReleased || *s.Depth != 2 {
 		t.Errorf("%v, %d", *s.State, *s.Depth)
 	}
-	q, err = cq.Adopt(d, "q", cq.Options{})
+	q, err = cq.Open(cq.Named(d, "q"), cq.Options{Existing: true})
 	must(t, err)
 	if s := seen(t, look); *s.State != ctl.StateOpen || *s.Generation != 2 {
 		t.Errorf("%v, generation %d", *s.State, *s.Generation)
@@ -330,7 +330,7 @@ func TestShowBusyQueue(t *testing.T) {
 	t.Parallel()
 	const size, writers = 4, 2
 	d := ownDir(t)
-	q, err := cq.Create(d, "q", cq.Options{Size: size})
+	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: size})
 	must(t, err)
 	defer q.Close()
 	look := looker(t, d)

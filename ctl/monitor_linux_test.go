@@ -40,10 +40,10 @@ func wantErr(t testing.TB, what string, err error, targets ...error) {
 // queue makes a queue with one writer, both closed when the test ends.
 func queue(t testing.TB, d *shm.Dir, name string, o cq.Options) (*cq.Queue, *cq.Writer) {
 	t.Helper()
-	q, err := cq.Create(d, name, o)
+	q, err := cq.Create(cq.Named(d, name), o)
 	must(t, err)
 	t.Cleanup(func() { must(t, q.Close()) })
-	w, err := cq.Attach(t.Context(), d, name, cq.WriterOptions{})
+	w, err := cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})
 	must(t, err)
 	t.Cleanup(func() { must(t, w.Close()) })
 	return q, w
@@ -122,7 +122,7 @@ func TestMonitorNewQueueOfTheName(t *testing.T) {
 	m := ctl.NewMonitor(d)
 	defer m.Close()
 	for range 2 {
-		q, err := cq.Create(d, "again", cq.Options{Size: 4})
+		q, err := cq.Create(cq.Named(d, "again"), cq.Options{Size: 4})
 		must(t, err)
 		one, err := m.Show("again")
 		must(t, err)
@@ -178,11 +178,11 @@ func TestListWhileQueuesComeAndGo(t *testing.T) {
 	go func() {
 		var err error
 		for range 200 {
-			q, e := cq.Create(d, "fleeting", cq.Options{Size: 4, MaxLanes: 1})
+			q, e := cq.Create(cq.Named(d, "fleeting"), cq.Options{Size: 4, MaxLanes: 1})
 			if err = e; err != nil {
 				break
 			}
-			w, e := cq.Attach(t.Context(), d, "fleeting", cq.WriterOptions{})
+			w, e := cq.Attach(t.Context(), cq.Named(d, "fleeting"), cq.WriterOptions{})
 			if err = e; err != nil {
 				break
 			}

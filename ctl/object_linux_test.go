@@ -19,11 +19,12 @@ import (
 // when nobody has them open, but for the bell.
 func loneObjects(t *testing.T, d *shm.Dir) []string {
 	t.Helper()
-	c, err := cq.CreateCounter(d, "c", cq.CounterOptions{Lifetime: cq.Persistent})
+	c, err := cq.CreateCounter(cq.Named(d, "c"), cq.CounterOptions{Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, c.Add(7))
 	must(t, c.Close())
-	v, err := cq.CreateAddresses(d, "a", cq.AddressOptions{Count: 16, Lifetime: cq.Persistent})
+	v, err := cq.CreateAddresses(cq.Named(d, "a"),
+		cq.AddressOptions{Count: 16, Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, v.Detach())
 	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{})

@@ -22,13 +22,13 @@ func init() { roles["owner of all"] = childOwnerOfAll }
 func childOwnerOfAll() {
 	d, err := shm.OpenDir("")
 	need(err)
-	_, err = cq.Create(d, "queue", cq.Options{Size: 4})
+	_, err = cq.Create(cq.Named(d, "queue"), cq.Options{Size: 4})
 	need(err)
-	_, err = cq.CreateEvents(d, "events", cq.EventOptions{Size: 4})
+	_, err = cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 4})
 	need(err)
-	_, err = cq.CreateAddresses(d, "addresses", cq.AddressOptions{Count: 4})
+	_, err = cq.CreateAddresses(cq.Named(d, "addresses"), cq.AddressOptions{Count: 4})
 	need(err)
-	_, err = cq.Attach(context.Background(), d, "ours", cq.WriterOptions{})
+	_, err = cq.Attach(context.Background(), cq.Named(d, "ours"), cq.WriterOptions{})
 	need(err)
 	pid, err := shmtest.Fork()
 	need(err)
@@ -39,7 +39,7 @@ func childOwnerOfAll() {
 // TestStates: what becomes of an owner is the same word in whatever it owns.
 func TestStates(t *testing.T) {
 	d := ownDir(t)
-	ours, err := cq.Create(d, "ours", cq.Options{Size: 4})
+	ours, err := cq.Create(cq.Named(d, "ours"), cq.Options{Size: 4})
 	must(t, err)
 	defer ours.Close()
 	owner := startChild(t, d, "owner of all")

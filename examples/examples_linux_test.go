@@ -159,7 +159,7 @@ func TestRestart(t *testing.T) {
 	must(t, second.in.Close())
 	second.ends()
 	dir := openDir(t)
-	must(t, cq.Remove(dir, "jobs"))
+	must(t, cq.Remove(cq.Named(dir, "jobs")))
 }
 
 func TestSocket(t *testing.T) {
@@ -224,7 +224,8 @@ func openDir(t *testing.T) *shm.Dir {
 
 func post(t *testing.T, queue string, contexts ...uint64) {
 	t.Helper()
-	w, err := cq.Attach(context.WithoutCancel(t.Context()), openDir(t), queue, cq.WriterOptions{})
+	w, err := cq.Attach(context.WithoutCancel(t.Context()), cq.Named(openDir(t), queue),
+		cq.WriterOptions{})
 	must(t, err)
 	for _, c := range contexts {
 		must(t, w.Post(&cq.Entry{Context: c}))

@@ -18,7 +18,7 @@ func main() {
 	dir, err := shm.OpenDir("") // the directory of the producer
 	check(err)
 	defer dir.Close()
-	q, err := cq.Open(dir, "orders", cq.Options{Size: 4096})
+	q, err := cq.Open(cq.Named(dir, "orders"), cq.Options{Size: 4096})
 	check(err)
 	defer q.Close()
 	buf := make([]cq.Msg, 64)

@@ -32,7 +32,7 @@ func main() {
 }
 
 func wait(dir *shm.Dir, n uint64) {
-	c, err := cq.CreateCounter(dir, "jobs", cq.CounterOptions{})
+	c, err := cq.CreateCounter(cq.Named(dir, "jobs"), cq.CounterOptions{})
 	check(err)
 	defer c.Close()
 	fmt.Println("waiting")
@@ -43,7 +43,7 @@ func wait(dir *shm.Dir, n uint64) {
 }
 
 func add(dir *shm.Dir, n uint64) {
-	c, err := cq.OpenCounter(dir, "jobs", cq.CounterOptions{})
+	c, err := cq.AttachCounter(cq.Named(dir, "jobs"), cq.CounterOptions{})
 	check(err)
 	defer c.Close()
 	check(c.Add(n))

@@ -32,7 +32,7 @@ func main() {
 }
 
 func read(ctx context.Context, dir *shm.Dir) {
-	events, err := cq.OpenEvents(dir, "news", cq.EventOptions{})
+	events, err := cq.OpenEvents(cq.Named(dir, "news"), cq.EventOptions{})
 	check(err)
 	defer events.Close()
 	check(events.BindEvents(events)) // report deaths of its own writers
@@ -56,7 +56,7 @@ func read(ctx context.Context, dir *shm.Dir) {
 }
 
 func write(ctx context.Context, dir *shm.Dir, words []string) {
-	w, err := cq.AttachEvents(ctx, dir, "news", cq.WriterOptions{Wait: true})
+	w, err := cq.AttachEvents(ctx, cq.Named(dir, "news"), cq.WriterOptions{Wait: true})
 	check(err)
 	defer w.Close() // who closes did not die
 	for i, word := range words {

@@ -13,7 +13,7 @@ func main() {
 	dir, err := shm.OpenDir("") // $SHMRING_DIR, or /dev/shm/shmring-UID
 	check(err)
 	defer dir.Close()
-	w, err := cq.Attach(context.Background(), dir, "orders", cq.WriterOptions{Wait: true})
+	w, err := cq.Attach(context.Background(), cq.Named(dir, "orders"), cq.WriterOptions{Wait: true})
 	check(err)
 	defer w.Close()
 	for id := uint64(1); id <= 3; id++ {

@@ -23,7 +23,7 @@ func main() {
 	check(err)
 	defer dir.Close()
 	// What is in a persistent queue stays, also when nobody uses it.
-	q, err := cq.Open(dir, os.Args[1], cq.Options{Lifetime: cq.Persistent})
+	q, err := cq.Open(cq.Named(dir, os.Args[1]), cq.Options{Lifetime: cq.Persistent})
 	check(err)
 	defer q.Detach()
 	fmt.Println("reading")

@@ -30,7 +30,7 @@ func main() {
 }
 
 func serve(ctx context.Context, where *net.UnixAddr) {
-	q, err := cq.CreateAnonymous("orders", cq.Options{})
+	q, err := cq.Create(cq.Unnamed("orders"), cq.Options{})
 	check(err)
 	defer q.Close()
 	l, err := net.ListenUnix("unix", where)
@@ -55,7 +55,7 @@ func call(ctx context.Context, where *net.UnixAddr) {
 	conn, err := net.DialUnix("unix", nil, where)
 	check(err)
 	defer conn.Close()
-	w, err := cq.AttachConn(ctx, conn, cq.WriterOptions{})
+	w, err := cq.Attach(ctx, cq.Over(conn), cq.WriterOptions{})
 	check(err)
 	defer w.Close()
 	check(w.PostContext(ctx, &cq.Entry{Context: 7}))

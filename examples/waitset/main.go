@@ -25,7 +25,7 @@ func main() {
 	check(err)
 	defer set.Close()
 	for _, name := range os.Args[1:] {
-		q, err := cq.Create(dir, name, cq.Options{UserContext: name})
+		q, err := cq.Create(cq.Named(dir, name), cq.Options{UserContext: name})
 		check(err)
 		defer q.Close()
 		check(set.Add(q))

@@ -60,14 +60,14 @@ func newRig(t testing.TB, config func(*endpoint.Config)) *rig {
 	var err error
 	r.dir, err = shm.OpenDir("")
 	must(t, err)
-	r.q, err = cq.Create(r.dir, "packets", cq.Options{Size: 512})
+	r.q, err = cq.Create(cq.Named(r.dir, "packets"), cq.Options{Size: 512})
 	must(t, err)
 	var w [2]*cq.Writer
 	for i := range w {
-		w[i], err = cq.Attach(t.Context(), r.dir, "packets", cq.WriterOptions{})
+		w[i], err = cq.Attach(t.Context(), cq.Named(r.dir, "packets"), cq.WriterOptions{})
 		must(t, err)
 	}
-	av, err := cq.CreateAnonymousAddresses("av", cq.AddressOptions{Count: 8})
+	av, err := cq.CreateAddresses(cq.Unnamed("av"), cq.AddressOptions{Count: 8})
 	must(t, err)
 	peers, err := av.Insert([][]byte{cq.Sockaddr(remote)})
 	must(t, err)

@@ -39,7 +39,7 @@ func openDir(t *testing.T) *shm.Dir {
 
 func attach(t *testing.T, d *shm.Dir) *cq.Writer {
 	t.Helper()
-	w, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{})
+	w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
 	noError(t, err)
 	return w
 }
@@ -49,7 +49,7 @@ func attach(t *testing.T, d *shm.Dir) *cq.Writer {
 func TestRemoveSeesWhoComes(t *testing.T) {
 	shmtest.Long(t)
 	d := openDir(t)
-	q, err := cq.Create(d, "q", cq.Options{Size: 4, MaxLanes: 3, Lifetime: cq.Persistent})
+	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, MaxLanes: 3, Lifetime: cq.Persistent})
 	noError(t, err)
 	noError(t, q.Detach())
 	dir, err := d.Sub("q", false)
@@ -65,7 +65,8 @@ func TestRemoveSeesWhoComes(t *testing.T) {
 		return words.State.Load()
 	}
 
-	w, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{}) // since the lanes were looked for
+	w, err := cq.Attach(t.Context(), cq.Named(d, "q"),
+		cq.WriterOptions{}) // since the lanes were looked for
 	noError(t, err)
 	before := obj.Owner()
 	if err := obj.Claim(look); !errors.Is(err, cq.ErrBusy) {
@@ -85,7 +86,8 @@ func TestRemoveSeesWhoComes(t *testing.T) {
 	noError(t, err)
 	words.State.Store(kind.StateRemoving)
 	var busy *cq.Error
-	if _, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{}); !errors.Is(err, cq.ErrBusy) ||
+	if _, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{}); !errors.Is(err,
+		cq.ErrBusy) ||
 		!errors.As(err, &busy) || busy.Hint == "" {
 		t.Errorf("attached to what is being removed: %v", err)
 	}
@@ -93,12 +95,12 @@ func TestRemoveSeesWhoComes(t *testing.T) {
 		r.Fate != collect.Unread || r.Unread != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	q, err = cq.Adopt(d, "q", cq.Options{})
+	q, err = cq.Open(cq.Named(d, "q"), cq.Options{Existing: true})
 	noError(t, err)
 	if n, err := cq.Read(q, make([]cq.Msg, 4)); n != 1 || err != nil {
 		t.Errorf("read %d, %v", n, err)
 	}
-	w, err = cq.Attach(t.Context(), d, "q", cq.WriterOptions{})
+	w, err = cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
 	noError(t, err)
 	noError(t, w.Close())
 	noError(t, q.Detach())
@@ -122,7 +124,7 @@ func attachWhileRemoved(t *testing.T, d, dir *shm.Dir) {
 	noError(t, err)
 	attached := make(chan error, 1)
 	attach := func() {
-		w, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{})
+		w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
 		if err == nil {
 			err = w.Close()
 		}
@@ -145,11 +147,12 @@ func attachWhileRemoved(t *testing.T, d, dir *shm.Dir) {
 
 	var all []*cq.Writer // so that there is no row without a lane
 	for range opt.Rows - 1 {
-		w, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{})
+		w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
 		noError(t, err)
 		all = append(all, w)
 	}
-	if _, err := cq.Attach(t.Context(), d, "q", cq.WriterOptions{}); !errors.Is(err, cq.ErrLanes) ||
+	if _, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{}); !errors.Is(err,
+		cq.ErrLanes) ||
 		errors.Is(err, cq.ErrBusy) {
 		t.Errorf("one writer too many: %v", err)
 	}
@@ -170,7 +173,7 @@ func TestRemovesWhatWasAside(t *testing.T) {
 	d := openDir(t)
 	for name, want := range map[string]collect.Fate{"q": collect.Left, "new-queue": collect.Left,
 		"new-" + shm.NewUUID().String(): collect.Garbage} {
-		q, err := cq.Create(d, name, cq.Options{Size: 4, Lifetime: cq.Persistent})
+		q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 4, Lifetime: cq.Persistent})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -191,7 +194,7 @@ func TestRemovesWhatWasAside(t *testing.T) {
 func TestRemoveSeesWhatMoved(t *testing.T) {
 	d := openDir(t)
 	aside := "new-" + shm.NewUUID().String()
-	q, err := cq.Create(d, aside, cq.Options{Size: 4, Lifetime: cq.Persistent})
+	q, err := cq.Create(cq.Named(d, aside), cq.Options{Size: 4, Lifetime: cq.Persistent})
 	noError(t, err)
 	noError(t, q.Detach())
 	fate, remove := collect.Found(t, d, aside)
@@ -209,7 +212,7 @@ func TestRemoveSeesWhatMoved(t *testing.T) {
 		t.Errorf("under its own name: %v, %v", r.Fate, err)
 	}
 	noError(t, collect.Remove(d, aside, collect.Options{}))
-	q, err = cq.Adopt(d, "q", cq.Options{})
+	q, err = cq.Open(cq.Named(d, "q"), cq.Options{Existing: true})
 	noError(t, err)
 	noError(t, q.Close())
 }
@@ -219,7 +222,7 @@ func TestRemoveSeesWhatMoved(t *testing.T) {
 func TestRemoveSparesTheOtherName(t *testing.T) {
 	d := openDir(t)
 	at := func(name ...string) string { return filepath.Join(append([]string{d.Path()}, name...)...) }
-	q, err := cq.Create(d, "q", cq.Options{Size: 4, Lifetime: cq.Persistent})
+	q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 4, Lifetime: cq.Persistent})
 	noError(t, err)
 	w := attach(t, d)
 	noError(t, w.Post(&cq.Entry{Context: 5}))
@@ -231,7 +234,7 @@ func TestRemoveSparesTheOtherName(t *testing.T) {
 	if _, err := os.Stat(at(aside)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("what was aside: %v", err)
 	}
-	if q, err = cq.Adopt(d, "q", cq.Options{}); err != nil {
+	if q, err = cq.Open(cq.Named(d, "q"), cq.Options{Existing: true}); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := cq.Read(q, make([]cq.Msg, 4)); n != 1 || err != nil {
@@ -244,11 +247,11 @@ func TestRemoveSparesTheOtherName(t *testing.T) {
 // asked for by its number, whether it stands by itself or is a queue's.
 func TestRemoveOneObjectSparesCutOnes(t *testing.T) {
 	d := openDir(t)
-	c, err := cq.CreateCounter(d, "counter", cq.CounterOptions{Lifetime: cq.Persistent})
+	c, err := cq.CreateCounter(cq.Named(d, "counter"), cq.CounterOptions{Lifetime: cq.Persistent})
 	noError(t, err)
 	noError(t, c.Close())
 	for _, name := range []string{"cut", "gone"} {
-		q, err := cq.Create(d, name, cq.Options{Size: 4})
+		q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 4})
 		noError(t, err)
 		noError(t, q.Detach())
 	}
@@ -275,9 +278,9 @@ func TestRemoveOneObjectSparesCutOnes(t *testing.T) {
 // socket, unless just that is asked for; and what is created takes the place of no socket.
 func TestRemoveWhatIsMeant(t *testing.T) {
 	d := openDir(t)
-	q, err := cq.Create(d, "queue", cq.Options{Size: 4})
+	q, err := cq.Create(cq.Named(d, "queue"), cq.Options{Size: 4})
 	noError(t, err)
-	c, err := cq.CreateCounter(d, "counter", cq.CounterOptions{Lifetime: cq.Persistent})
+	c, err := cq.CreateCounter(cq.Named(d, "counter"), cq.CounterOptions{Lifetime: cq.Persistent})
 	noError(t, err)
 	noError(t, errors.Join(q.Detach(), c.Close()))
 	obj, err := d.Create("region", shm.Spec{Kind: shm.KindRegion}, nil)
@@ -317,7 +320,8 @@ func TestRemoveWhatIsMeant(t *testing.T) {
 			t.Errorf("%s: %+v, %v", k.name, r, err)
 		}
 	}
-	if c, err = cq.CreateCounter(d, "socket", cq.CounterOptions{}); !errors.Is(err, os.ErrExist) {
+	if c, err = cq.CreateCounter(cq.Named(d, "socket"), cq.CounterOptions{}); !errors.Is(err,
+		os.ErrExist) {
 		t.Errorf("in the place of a socket: %v", err)
 		noError(t, c.Close())
 	}

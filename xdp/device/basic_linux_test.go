@@ -68,7 +68,7 @@ func sendAndReceive(t *testing.T, inPlace bool) {
 func TestAddressVector(t *testing.T) {
 	r := newRig(t, device.Config{})
 	peer := r.peer(6000)
-	v, err := cq.CreateAnonymousAddresses("peers", cq.AddressOptions{})
+	v, err := cq.CreateAddresses(cq.Unnamed("peers"), cq.AddressOptions{})
 	must(t, err)
 	defer func() { must(t, v.Close()) }()
 	e := r.dial(device.Request{Ports: []uint16{5000}, Addresses: v})

@@ -60,7 +60,7 @@ func linked(b *testing.B) *path {
 	var qs []*cq.Queue
 	var own []*cq.Writer
 	for range 2 {
-		q, err := cq.CreateAnonymous("linked", cq.Options{})
+		q, err := cq.Create(cq.Unnamed("linked"), cq.Options{})
 		must(b, err)
 		w, err := q.Writer()
 		must(b, err)

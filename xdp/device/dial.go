@@ -28,7 +28,7 @@ type Request struct {
 	// Servers lists the users who may serve the path, whose word is taken for what arrives from the
 	// network. Zero stands for root and this process's own user.
 	Servers []int
-	// Queue is where completions are to come; it must be of cq.CreateAnonymous with
+	// Queue is where completions are to come; it must be Unnamed, with
 	// cq.CrossUser, allowing the Servers, and stays the caller's, to be closed after the
 	// endpoint. Without one the endpoint makes one, with
 	// QueueOptions. Lanes of attempts that a Dial had to repeat come back to it when it is read.

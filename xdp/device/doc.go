@@ -94,8 +94,8 @@
 //	hello: frames, sends, ports  ----->  allow-list, budget, ports
 //	                             <-----  grant, with UMEM and status page; or a no with a reason
 //	memory, with payload memory  ----->  mapped read-only
-//	cq.Queue.Accept, twice       <---->  cq.AttachConn, twice
-//	cq.AttachConn                <---->  cq.Queue.Accept
+//	cq.Queue.Accept, twice       <---->  cq.Attach, twice
+//	cq.Attach                    <---->  cq.Queue.Accept
 //	                             <-----  ready: numbers of the lanes
 //	start                        ----->  packets come from here on
 //	                             <-----  done

@@ -71,12 +71,12 @@ func newFuzzRig(f testing.TB) *fuzzRig {
 		routes:  map[target]*route{}, pool: newPool(32), slot: fuzzSlotBytes, limit: fuzzSlots}}
 	d, err := shm.OpenDir("")
 	must(f, err)
-	r.app, err = cq.Create(d, "app", cq.Options{})
+	r.app, err = cq.Create(cq.Named(d, "app"), cq.Options{})
 	must(f, err)
-	r.a.q, err = cq.Create(d, "commands", cq.Options{Wait: cq.WaitFD})
+	r.a.q, err = cq.Create(cq.Named(d, "commands"), cq.Options{Wait: cq.WaitFD})
 	must(f, err)
 	attach := func(name string) *cq.Writer {
-		w, err := cq.Attach(f.Context(), d, name, cq.WriterOptions{})
+		w, err := cq.Attach(f.Context(), cq.Named(d, name), cq.WriterOptions{})
 		must(f, err)
 		return w
 	}

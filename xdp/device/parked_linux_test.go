@@ -65,7 +65,7 @@ func TestRetryBounded(t *testing.T) {
 func TestParkedWithoutPort(t *testing.T) {
 	const sends = 40
 	table := &fullTable{places: 1 << 20, asked: map[netip.Addr]int{}, never: true}
-	q, err := cq.CreateAnonymous("parked", cq.Options{Size: 64})
+	q, err := cq.Create(cq.Unnamed("parked"), cq.Options{Size: 64})
 	must(t, err)
 	tx, err := q.Writer()
 	must(t, err)

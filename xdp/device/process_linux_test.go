@@ -287,7 +287,7 @@ func serverKilled(t *testing.T, inPlace bool) {
 	to := r.echo(6000)
 	server := r.serve()
 	events := make(chan device.Event, 100)
-	eq, err := cq.CreateAnonymousEvents("events", cq.EventOptions{Write: true})
+	eq, err := cq.CreateEvents(cq.Unnamed("events"), cq.EventOptions{Write: true})
 	must(t, err)
 	defer func() { must(t, eq.Close()) }()
 	e, err := device.Dial(t.Context(), r.path, device.Request{Ports: []uint16{5000}, InPlace: inPlace,

@@ -16,7 +16,7 @@ const maxLaneBytes = 16 << 20
 // attachQueue becomes a writer of a queue of the peer's, for up to most bytes.
 func attachQueue(ctx context.Context, conn *net.UnixConn, allow *shm.AllowList,
 	most uint64) (*cq.Writer, error) {
-	return cq.AttachConn(ctx, conn, cq.WriterOptions{Trust: cq.CrossUser, Allow: allow,
+	return cq.Attach(ctx, cq.Over(conn), cq.WriterOptions{Trust: cq.CrossUser, Allow: allow,
 		MaxBytes: most})
 }
 
@@ -24,14 +24,14 @@ func attachQueue(ctx context.Context, conn *net.UnixConn, allow *shm.AllowList,
 // every frame, a send from every slot, and a batch: slots of sends that are refused in it are free
 // before its entries are. A return must never find the queue full.
 func newCommands(entries int, allow *shm.AllowList) (*cq.Queue, error) {
-	return cq.CreateAnonymous("commands", cq.Options{Size: entries, MaxLanes: 1, Wait: cq.WaitFD,
+	return cq.Create(cq.Unnamed("commands"), cq.Options{Size: entries, MaxLanes: 1, Wait: cq.WaitFD,
 		Trust: cq.CrossUser, Allow: allow})
 }
 
 // newCompletions makes the queue that an application reads.
 func newCompletions(o cq.Options, allow *shm.AllowList) (*cq.Queue, error) {
 	o.Trust, o.Allow = cq.CrossUser, allow
-	return cq.CreateAnonymous("completions", o)
+	return cq.Create(cq.Unnamed("completions"), o)
 }
 
 // watch ends the reading of a connection when its other end hangs up, or when the process there is

@@ -138,7 +138,7 @@ func lifeChild() error {
 	}()
 	fmt.Println("ready")
 	ctx := context.Background()
-	eq, err := cq.CreateAnonymousEvents("events", cq.EventOptions{Write: true, Size: 4096})
+	eq, err := cq.CreateEvents(cq.Unnamed("events"), cq.EventOptions{Write: true, Size: 4096})
 	if err != nil {
 		return err
 	}

@@ -59,14 +59,14 @@ func (r *rig) admitted() *net.UnixConn {
 	must(t, err)
 	t.Cleanup(func() { _ = p.Close(context.Background()) })
 	must(t, shm.SendFDs(c, device.Memory(), p.Object().FD()))
-	q, err := cq.CreateAnonymous("unread", cq.Options{Size: 1024, MaxLanes: 4,
+	q, err := cq.Create(cq.Unnamed("unread"), cq.Options{Size: 1024, MaxLanes: 4,
 		Trust: cq.CrossUser})
 	must(t, err)
 	t.Cleanup(func() { must(t, q.Close()) })
 	for range 2 {
 		must(t, q.Accept(ctx, c))
 	}
-	w, err := cq.AttachConn(ctx, c, cq.WriterOptions{Trust: cq.CrossUser})
+	w, err := cq.Attach(ctx, cq.Over(c), cq.WriterOptions{Trust: cq.CrossUser})
 	must(t, err)
 	t.Cleanup(func() { must(t, w.Close()) })
 	_, _, err = shm.RecvFDs(c, buf, 0) // ready

@@ -123,9 +123,9 @@ func TestFence(t *testing.T) {
 // TestSelective: operations complete that ask, errors always do, and counters count all.
 func TestSelective(t *testing.T) {
 	shmtest.Conforms(t)
-	n, err := cq.CreateAnonymousCounter("sent", cq.CounterOptions{})
+	n, err := cq.CreateCounter(cq.Unnamed("sent"), cq.CounterOptions{})
 	must(t, err)
-	bytes, err := cq.CreateAnonymousCounter("bytes", cq.CounterOptions{Events: cq.BytesCounter})
+	bytes, err := cq.CreateCounter(cq.Unnamed("bytes"), cq.CounterOptions{Events: cq.BytesCounter})
 	must(t, err)
 	s := alone(t, configured(func(c *endpoint.Config) {
 		c.Selective = cq.FlagTransmit

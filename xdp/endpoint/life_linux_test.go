@@ -19,7 +19,7 @@ func newEvents(t testing.TB) *cq.EventQueue {
 	t.Helper()
 	d, err := shm.OpenDir("")
 	must(t, err)
-	q, err := cq.CreateEvents(d, "events", cq.EventOptions{Write: true})
+	q, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Write: true})
 	must(t, err)
 	t.Cleanup(func() {
 		if err := errors.Join(q.Close(), d.Close()); err != nil {
@@ -227,7 +227,7 @@ func TestManualProgress(t *testing.T) {
 
 func TestConfigRefused(t *testing.T) {
 	s := alone(t, nil)
-	av, err := cq.CreateAnonymousAddresses("opaque", cq.AddressOptions{Format: cq.AddrOpaque})
+	av, err := cq.CreateAddresses(cq.Unnamed("opaque"), cq.AddressOptions{Format: cq.AddrOpaque})
 	must(t, err)
 	defer av.Close()
 	for what, change := range map[string]func(c *endpoint.Config){
@@ -260,7 +260,7 @@ func closer() {
 	d, err := shm.OpenDir("")
 	if err == nil {
 		var q *cq.Queue
-		if q, err = cq.Adopt(d, "alone", cq.Options{}); err == nil {
+		if q, err = cq.Open(cq.Named(d, "alone"), cq.Options{Existing: true}); err == nil {
 			err = q.Close()
 		}
 	}

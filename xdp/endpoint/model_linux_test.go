@@ -186,7 +186,7 @@ func (m *model) kill() {
 			m.Reclaim(uint32(*l.Head))
 		}
 	}
-	m.q, err = cq.Adopt(m.dir, m.name, cq.Options{})
+	m.q, err = cq.Open(cq.Named(m.dir, m.name), cq.Options{Existing: true})
 	must(m.t, err)
 }
 
@@ -262,7 +262,7 @@ func hold(d *shm.Dir) error {
 	if err != nil {
 		return err
 	}
-	q, err := cq.Adopt(d, "alone", cq.Options{})
+	q, err := cq.Open(cq.Named(d, "alone"), cq.Options{Existing: true})
 	if err != nil {
 		return err
 	}
@@ -312,7 +312,7 @@ func TestReaderKilled(t *testing.T) {
 		must(t, err)
 		must(t, cmd.Process.Kill())
 		_ = cmd.Wait()
-		if s.q, err = cq.Adopt(s.dir, s.name, cq.Options{}); err != nil {
+		if s.q, err = cq.Open(cq.Named(s.dir, s.name), cq.Options{Existing: true}); err != nil {
 			t.Fatal(err)
 		}
 		m.kill()

@@ -326,7 +326,7 @@ func TestPostedCredits(t *testing.T) {
 
 func TestPostedSelective(t *testing.T) {
 	shmtest.Conforms(t)
-	counter, err := cq.CreateAnonymousCounter("received", cq.CounterOptions{})
+	counter, err := cq.CreateCounter(cq.Unnamed("received"), cq.CounterOptions{})
 	must(t, err)
 	a, b := newPosted(t, func(c *endpoint.Config) {
 		c.Selective = cq.FlagRecv

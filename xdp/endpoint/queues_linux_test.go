@@ -199,7 +199,7 @@ func eventReader() {
 	d, err := shm.OpenDir("")
 	if err == nil {
 		var q *cq.EventQueue
-		if q, err = cq.CreateEvents(d, "device events", cq.EventOptions{}); err == nil {
+		if q, err = cq.CreateEvents(cq.Named(d, "device events"), cq.EventOptions{}); err == nil {
 			fmt.Println("ready")
 			err = printEvents(q)
 			err = errors.Join(err, q.Close(), d.Close())
@@ -273,7 +273,7 @@ func TestVethEventsElsewhere(t *testing.T) {
 	expect("ready\n")
 	d, err := shm.OpenDir("")
 	must(t, err)
-	events, err := cq.AttachEvents(t.Context(), d, "device events", cq.WriterOptions{})
+	events, err := cq.AttachEvents(t.Context(), cq.Named(d, "device events"), cq.WriterOptions{})
 	must(t, err)
 	t.Cleanup(func() {
 		if err := errors.Join(events.Close(), d.Close()); err != nil {

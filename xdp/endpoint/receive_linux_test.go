@@ -61,7 +61,7 @@ func TestSourceErr(t *testing.T) {
 	shmtest.Conforms(t)
 	for _, posted := range []bool{false, true} {
 		t.Run(map[bool]string{false: "loaned", true: "posted"}[posted], func(t *testing.T) {
-			n, err := cq.CreateAnonymousCounter("received", cq.CounterOptions{})
+			n, err := cq.CreateCounter(cq.Unnamed("received"), cq.CounterOptions{})
 			must(t, err)
 			s := alone(t, configured(func(c *endpoint.Config) {
 				c.SourceErr, c.Posted = true, posted

@@ -63,16 +63,16 @@ func newSide(t testing.TB, name string, o options) *side {
 	var err error
 	s.dir, err = shm.OpenDir("")
 	must(t, err)
-	s.q, err = cq.Create(s.dir, name, o.queue)
+	s.q, err = cq.Create(cq.Named(s.dir, name), o.queue)
 	must(t, err)
 	if o.opened != nil {
 		o.opened(s)
 	}
 	for _, w := range []**cq.Writer{&s.rx, &s.tx} {
-		*w, err = cq.Attach(t.Context(), s.dir, name, cq.WriterOptions{})
+		*w, err = cq.Attach(t.Context(), cq.Named(s.dir, name), cq.WriterOptions{})
 		must(t, err)
 	}
-	s.av, err = cq.CreateAnonymousAddresses(name+"-av", cq.AddressOptions{Count: 8})
+	s.av, err = cq.CreateAddresses(cq.Unnamed(name+"-av"), cq.AddressOptions{Count: 8})
 	must(t, err)
 	as, err := s.av.Insert([][]byte{cq.Sockaddr(o.peer)})
 	must(t, err)

@@ -16,9 +16,9 @@ func TestTwoQueues(t *testing.T) {
 	shmtest.Conforms(t)
 	d, err := shm.OpenDir("")
 	must(t, err)
-	received, err := cq.Create(d, "received", cq.Options{Size: 8})
+	received, err := cq.Create(cq.Named(d, "received"), cq.Options{Size: 8})
 	must(t, err)
-	lane, err := cq.Attach(t.Context(), d, "received", cq.WriterOptions{})
+	lane, err := cq.Attach(t.Context(), cq.Named(d, "received"), cq.WriterOptions{})
 	must(t, err)
 	s := alone(t, configured(func(c *endpoint.Config) { c.Receive = lane }))
 	t.Cleanup(func() {

@@ -62,13 +62,13 @@ func wire(t testing.TB, name string, pair *veth.Pair, prog *xdp.Program, socket 
 	})
 	s.dir, err = shm.OpenDir("")
 	must(t, err)
-	s.q, err = cq.Create(s.dir, s.name, cq.Options{})
+	s.q, err = cq.Create(cq.Named(s.dir, s.name), cq.Options{})
 	must(t, err)
 	for _, w := range []**cq.Writer{&s.rx, &s.tx} {
-		*w, err = cq.Attach(t.Context(), s.dir, s.name, cq.WriterOptions{})
+		*w, err = cq.Attach(t.Context(), cq.Named(s.dir, s.name), cq.WriterOptions{})
 		must(t, err)
 	}
-	s.av, err = cq.CreateAnonymousAddresses("peers", cq.AddressOptions{})
+	s.av, err = cq.CreateAddresses(cq.Unnamed("peers"), cq.AddressOptions{})
 	must(t, err)
 	c := endpoint.Config{Socket: socket, Receive: s.rx, Transmit: s.tx, Addresses: s.av,
 		Local:    netip.AddrPortFrom(netip.Addr{}, port), // the address is the route's

@@ -158,7 +158,7 @@ func (p *opener) openQueue(queue uint32) (err error) {
 		return err
 	}
 	defers(func() error { return umem.Close(context.Background()) })
-	q, err := cq.CreateAnonymous(name, cq.Options{Wait: cq.WaitNone,
+	q, err := cq.Create(cq.Unnamed(name), cq.Options{Wait: cq.WaitNone,
 		Size: int(umem.Geometry().Frames)})
 	if err != nil {
 		return err

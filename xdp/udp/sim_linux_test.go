@@ -24,7 +24,7 @@ func onSim(t testing.TB, name string, way endpoint.Static) (udp.Backend, *xdp.Ke
 	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 1024})
 	socket, kernel, err := xdp.Simulate(umem, xdp.SimOptions{Name: name})
 	must(t, err)
-	q, err := cq.CreateAnonymous(name, cq.Options{Wait: cq.WaitNone})
+	q, err := cq.Create(cq.Unnamed(name), cq.Options{Wait: cq.WaitNone})
 	must(t, err)
 	w, err := q.Writer()
 	must(t, err)

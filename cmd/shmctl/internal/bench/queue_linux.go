@@ -51,14 +51,14 @@ func (p *party) openQueues(c command) (err error) {
 	s.epoll = o.Wait == cq.WaitFD
 	name := func(role int) string { return fmt.Sprintf("role%d", role) }
 	if verb == "eq" {
-		s.events, err = cq.CreateEvents(s.dir, name(p.role), cq.EventOptions{Write: true})
+		s.events, err = cq.CreateEvents(cq.Named(s.dir, name(p.role)), cq.EventOptions{Write: true})
 		return err
 	}
 	if strings.HasPrefix(verb, "cntr") {
-		s.counter, err = cq.CreateCounter(s.dir, name(p.role), cq.CounterOptions{})
+		s.counter, err = cq.CreateCounter(cq.Named(s.dir, name(p.role)), cq.CounterOptions{})
 		return err
 	}
-	if s.own, err = cq.Create(s.dir, name(p.role), o); err != nil || verb == "read-bare" {
+	if s.own, err = cq.Create(cq.Named(s.dir, name(p.role)), o); err != nil || verb == "read-bare" {
 		return err
 	}
 	to := name(p.role)
@@ -67,7 +67,7 @@ func (p *party) openQueues(c command) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if s.out, err = cq.Attach(ctx, s.dir, to, cq.WriterOptions{Wait: true}); err != nil {
+	if s.out, err = cq.Attach(ctx, cq.Named(s.dir, to), cq.WriterOptions{Wait: true}); err != nil {
 		return err
 	}
 	// The first read finds the lane; the other process attaches whenever it likes.

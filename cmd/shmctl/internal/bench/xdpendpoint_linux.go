@@ -56,17 +56,17 @@ func (p *endpointPort) open(which int) (err error) {
 		return err
 	}
 	name := fmt.Sprintf("end%d", which)
-	if p.q, err = cq.Create(p.dir, name, cq.Options{}); err != nil {
+	if p.q, err = cq.Create(cq.Named(p.dir, name), cq.Options{}); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	for i := range p.w {
-		if p.w[i], err = cq.Attach(ctx, p.dir, name, cq.WriterOptions{}); err != nil {
+		if p.w[i], err = cq.Attach(ctx, cq.Named(p.dir, name), cq.WriterOptions{}); err != nil {
 			return err
 		}
 	}
-	if p.av, err = cq.CreateAnonymousAddresses(name, cq.AddressOptions{Count: 8}); err != nil {
+	if p.av, err = cq.CreateAddresses(cq.Unnamed(name), cq.AddressOptions{Count: 8}); err != nil {
 		return err
 	}
 	peers, err := p.av.Insert([][]byte{cq.Sockaddr(endAddrs[1-which])})

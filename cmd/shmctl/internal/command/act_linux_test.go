@@ -21,7 +21,7 @@ import (
 // createQueue makes a queue that the test reads.
 func createQueue(t testing.TB, d *shm.Dir, name string, o cq.Options) *cq.Queue {
 	t.Helper()
-	q, err := cq.Create(d, name, o)
+	q, err := cq.Create(cq.Named(d, name), o)
 	must(t, err)
 	t.Cleanup(func() { _ = q.Close() })
 	return q
@@ -96,7 +96,7 @@ func TestPostIsRead(t *testing.T) {
 // TestPostEvent: events by hand, which tail shows as events.
 func TestPostEvent(t *testing.T) {
 	d := newDir(t)
-	e, err := cq.CreateEvents(d, "news", cq.EventOptions{Size: 8})
+	e, err := cq.CreateEvents(cq.Named(d, "news"), cq.EventOptions{Size: 8})
 	must(t, err)
 	defer e.Close()
 	ok(t, "post", "news", "--event", "user+7", "--context", "3", "--fid", "queue:0x12:1", "--payload",
@@ -132,13 +132,14 @@ func TestPostRefused(t *testing.T) {
 	createQueue(t, d, "small", cq.Options{Size: 4, MaxLanes: 1})
 	createQueue(t, d, "lossy", cq.Options{Size: 4, Overrun: cq.OverrunQueue})
 	taken := createQueue(t, d, "taken", cq.Options{Size: 4, MaxLanes: 1})
-	w, err := cq.Attach(t.Context(), d, "taken", cq.WriterOptions{})
+	w, err := cq.Attach(t.Context(), cq.Named(d, "taken"), cq.WriterOptions{})
 	must(t, err)
 	leave(t, d, "left", 1)
-	news, err := cq.CreateEvents(d, "news", cq.EventOptions{Size: 4, Lifetime: cq.Persistent})
+	news, err := cq.CreateEvents(cq.Named(d, "news"),
+		cq.EventOptions{Size: 4, Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, news.Detach())
-	count, err := cq.CreateCounter(d, "count", cq.CounterOptions{})
+	count, err := cq.CreateCounter(cq.Named(d, "count"), cq.CounterOptions{})
 	must(t, err)
 	defer count.Close()
 	for _, c := range []struct {

@@ -67,10 +67,10 @@ func TestCheckTables(t *testing.T) {
 // the device path too.
 func TestCheckPID(t *testing.T) {
 	newDir(t)
-	q, err := cq.CreateAnonymous("orders", cq.Options{Size: 8})
+	q, err := cq.Create(cq.Unnamed("orders"), cq.Options{Size: 8})
 	must(t, err)
 	defer func() { must(t, q.Close()) }()
-	e, err := cq.CreateAnonymousEvents("news", cq.EventOptions{Size: 8})
+	e, err := cq.CreateEvents(cq.Unnamed("news"), cq.EventOptions{Size: 8})
 	must(t, err)
 	defer func() { must(t, e.Close()) }()
 	u, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 2})

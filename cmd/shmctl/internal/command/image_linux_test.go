@@ -48,13 +48,14 @@ func need(err error) {
 func makeKinds() {
 	d, err := shm.OpenDir("")
 	need(err)
-	q, err := cq.Create(d, "orders", cq.Options{Format: cq.FormatTagged, Size: 8, MaxLanes: 2,
+	q, err := cq.Create(cq.Named(d, "orders"), cq.Options{Format: cq.FormatTagged, Size: 8,
+		MaxLanes: 2,
 		Lifetime: cq.Persistent, Wait: cq.WaitFD})
 	need(err)
 	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
 	need(err)
 	need(set.Add(q))
-	w, err := cq.Attach(context.Background(), d, "orders", cq.WriterOptions{})
+	w, err := cq.Attach(context.Background(), cq.Named(d, "orders"), cq.WriterOptions{})
 	need(err)
 	for i := range uint64(3) {
 		need(w.Post(&cq.Entry{Context: 70 + i, Flags: cq.FlagRecv | cq.FlagTagged, Len: 100 + i,
@@ -69,7 +70,7 @@ func makeKinds() {
 	_, err = q.Peek(1)
 	need(err)
 
-	e, err := cq.CreateEvents(d, "news", cq.EventOptions{Size: 4, Write: true,
+	e, err := cq.CreateEvents(cq.Named(d, "news"), cq.EventOptions{Size: 4, Write: true,
 		Lifetime: cq.Persistent})
 	need(err)
 	fid := cq.FID{Kind: cq.FIDMemory, ID: 6, Generation: 7}
@@ -79,12 +80,13 @@ func makeKinds() {
 	_, err = e.WriteErr(&cq.EventError{FID: fid, Context: 82, Data: 83, Err: 5, ProvErrno: 18,
 		ErrData: []byte("cause")})
 	need(err)
-	c, err := cq.CreateCounter(d, "sent", cq.CounterOptions{Events: cq.BytesCounter,
+	c, err := cq.CreateCounter(cq.Named(d, "sent"), cq.CounterOptions{Events: cq.BytesCounter,
 		Lifetime: cq.Persistent})
 	need(err)
 	need(errors.Join(c.Set(40), c.Add(1), c.AddErr(2)))
-	v, err := cq.CreateAddresses(d, "peers", cq.AddressOptions{Count: 8, Format: cq.AddrOpaque,
-		UserID: true, Lifetime: cq.Persistent})
+	v, err := cq.CreateAddresses(cq.Named(d, "peers"),
+		cq.AddressOptions{Count: 8, Format: cq.AddrOpaque,
+			UserID: true, Lifetime: cq.Persistent})
 	need(err)
 	_, err = v.Insert([][]byte{[]byte("one"), []byte("two"), []byte("three")})
 	need(err)
@@ -305,13 +307,14 @@ func imageKinds(t *testing.T, d *shm.Dir) map[string]string {
 // goOnQueue has a writer and a reader take over the queue.
 func goOnQueue(t *testing.T, d *shm.Dir) {
 	t.Run("lane goes on", func(t *testing.T) {
-		w, err := cq.Attach(t.Context(), d, "orders", cq.WriterOptions{})
+		w, err := cq.Attach(t.Context(), cq.Named(d, "orders"), cq.WriterOptions{})
 		must(t, err)
 		must(t, w.Post(&cq.Entry{Context: 75}))
 		must(t, w.Close())
 	})
 	t.Run("queue goes on", func(t *testing.T) {
-		q, err := cq.Adopt(d, "orders", cq.Options{Format: cq.FormatTagged, Size: 8, MaxLanes: 2})
+		q, err := cq.Open(cq.Named(d, "orders"), cq.Options{Existing: true, Format: cq.FormatTagged,
+			Size: 8, MaxLanes: 2})
 		must(t, err)
 		defer func() { must(t, q.Close()) }()
 		buf := make([]cq.Tagged, 8)
@@ -346,7 +349,7 @@ func goOnQueue(t *testing.T, d *shm.Dir) {
 
 func goOnEvents(t *testing.T, d *shm.Dir) {
 	t.Run("events go on", func(t *testing.T) {
-		q, err := cq.AdoptEvents(d, "news", cq.EventOptions{})
+		q, err := cq.OpenEvents(cq.Named(d, "news"), cq.EventOptions{Existing: true})
 		must(t, err)
 		defer func() { must(t, q.Close()) }()
 		fid := cq.FID{Kind: cq.FIDMemory, ID: 6, Generation: 7}
@@ -368,7 +371,7 @@ func goOn(t *testing.T, d *shm.Dir, kinds map[string]string) {
 	goOnQueue(t, d)
 	goOnEvents(t, d)
 	t.Run("counter goes on", func(t *testing.T) {
-		c, err := cq.OpenCounter(d, "sent", cq.CounterOptions{Events: cq.BytesCounter})
+		c, err := cq.AttachCounter(cq.Named(d, "sent"), cq.CounterOptions{Events: cq.BytesCounter})
 		must(t, err)
 		defer func() { must(t, c.Close()) }()
 		must(t, c.Add(1))
@@ -379,7 +382,8 @@ func goOn(t *testing.T, d *shm.Dir, kinds map[string]string) {
 		}
 	})
 	t.Run("addresses go on", func(t *testing.T) {
-		v, err := cq.AdoptAddresses(d, "peers", cq.AddressOptions{Format: cq.AddrOpaque})
+		v, err := cq.OpenAddresses(cq.Named(d, "peers"),
+			cq.AddressOptions{Existing: true, Format: cq.AddrOpaque})
 		must(t, err)
 		defer func() { must(t, v.Close()) }()
 		buf := make([]byte, 32)

@@ -27,7 +27,7 @@ func init() {
 func readerRole() {
 	d, err := shm.OpenDir("")
 	need(err)
-	q, err := cq.Create(d, "live", cq.Options{Size: 64, MaxLanes: 4})
+	q, err := cq.Create(cq.Named(d, "live"), cq.Options{Size: 64, MaxLanes: 4})
 	need(err)
 	fmt.Println("ready")
 	ctx, cancel := context.WithCancel(context.Background())
@@ -45,7 +45,7 @@ func readerRole() {
 func writerRole() {
 	d, err := shm.OpenDir("")
 	need(err)
-	w, err := cq.Attach(context.Background(), d, "live", cq.WriterOptions{})
+	w, err := cq.Attach(context.Background(), cq.Named(d, "live"), cq.WriterOptions{})
 	need(err)
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
@@ -182,7 +182,7 @@ func TestStateAgrees(t *testing.T) {
 	createQueue(t, d, "open", cq.Options{Size: 4})
 	createQueue(t, d, "full", cq.Options{Size: 4})
 	ok(t, "post", "full", "-c", "4")
-	count, err := cq.CreateCounter(d, "count", cq.CounterOptions{})
+	count, err := cq.CreateCounter(cq.Named(d, "count"), cq.CounterOptions{})
 	must(t, err)
 	defer count.Close()
 	want := map[string]string{"left": "released", "cut": "corrupt", "lane": "corrupt",

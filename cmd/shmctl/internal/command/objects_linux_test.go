@@ -21,15 +21,15 @@ import (
 func everything(t testing.TB, d *shm.Dir) (q *cq.Queue, set *cq.WaitSet, c *cq.Counter) {
 	t.Helper()
 	q = createQueue(t, d, "orders", cq.Options{Size: 8})
-	e, err := cq.CreateEvents(d, "news", cq.EventOptions{Size: 8, Write: true})
+	e, err := cq.CreateEvents(cq.Named(d, "news"), cq.EventOptions{Size: 8, Write: true})
 	must(t, err)
 	_, err = e.Write(&cq.Event{Event: cq.EventUser, Context: 3})
 	must(t, err)
-	c, err = cq.CreateCounter(d, "sent", cq.CounterOptions{Events: cq.BytesCounter})
+	c, err = cq.CreateCounter(cq.Named(d, "sent"), cq.CounterOptions{Events: cq.BytesCounter})
 	must(t, err)
 	must(t, c.Add(41))
 	must(t, c.AddErr(2))
-	v, err := cq.CreateAddresses(d, "peers", cq.AddressOptions{Count: 16})
+	v, err := cq.CreateAddresses(cq.Named(d, "peers"), cq.AddressOptions{Count: 16})
 	must(t, err)
 	set, err = cq.NewWaitSet(d, cq.WaitSetOptions{})
 	must(t, err)
@@ -129,7 +129,7 @@ func TestShowObjects(t *testing.T) {
 // TestDamagedObject is shown with its error, and does not keep the others from being listed.
 func TestDamagedObject(t *testing.T) {
 	d := newDir(t)
-	c, err := cq.CreateCounter(d, "sent", cq.CounterOptions{Lifetime: cq.Persistent})
+	c, err := cq.CreateCounter(cq.Named(d, "sent"), cq.CounterOptions{Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, c.Close())
 	leave(t, d, "orders", 1)

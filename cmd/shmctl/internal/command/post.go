@@ -238,13 +238,13 @@ func (p *post) attach(ctx context.Context, d *shm.Dir, name string, e *cq.ErrorE
 	ev *eventPost) (poster, func() error, error) {
 	o := cq.WriterOptions{Wait: p.wait > 0}
 	if ev != nil {
-		w, err := cq.AttachEvents(ctx, d, name, o)
+		w, err := cq.AttachEvents(ctx, cq.Named(d, name), o)
 		if err != nil {
 			return nil, nil, err
 		}
 		return w, func() error { return ev.once(w) }, nil
 	}
-	w, err := cq.Attach(ctx, d, name, o)
+	w, err := cq.Attach(ctx, cq.Named(d, name), o)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -39,9 +39,9 @@ func newDir(t testing.TB) *shm.Dir {
 // leave makes a queue with entries in it that nobody uses any more.
 func leave(t testing.TB, d *shm.Dir, name string, entries uint64) {
 	t.Helper()
-	q, err := cq.Create(d, name, cq.Options{Size: 8, MaxLanes: 4, Lifetime: cq.Persistent})
+	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, MaxLanes: 4, Lifetime: cq.Persistent})
 	must(t, err)
-	w, err := cq.Attach(t.Context(), d, name, cq.WriterOptions{})
+	w, err := cq.Attach(t.Context(), cq.Named(d, name), cq.WriterOptions{})
 	must(t, err)
 	for i := range entries {
 		must(t, w.Post(&cq.Entry{Context: i}))
@@ -124,9 +124,9 @@ func TestListKeepsGoing(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(d.Path(), "fifo"), 0o700))
 	must(t, unix.Mkfifo(filepath.Join(d.Path(), "fifo", "reader"), 0o600))
 	// Writers that have not noticed yet hold the rest of a destroyed queue.
-	q, err := cq.Create(d, "destroyed", cq.Options{Size: 8})
+	q, err := cq.Create(cq.Named(d, "destroyed"), cq.Options{Size: 8})
 	must(t, err)
-	w, err := cq.Attach(t.Context(), d, "destroyed", cq.WriterOptions{})
+	w, err := cq.Attach(t.Context(), cq.Named(d, "destroyed"), cq.WriterOptions{})
 	must(t, err)
 	must(t, q.Close())
 
@@ -194,10 +194,10 @@ func TestLookingChangesNothing(t *testing.T) {
 	leave(t, d, "damaged", 1)
 	scribble(t, filepath.Join(d.Path(), "damaged", "reader"), 0x100)
 	// One that is in use, by this process, which does nothing meanwhile.
-	q, err := cq.Create(d, "idle", cq.Options{Size: 8, Wait: cq.WaitFD})
+	q, err := cq.Create(cq.Named(d, "idle"), cq.Options{Size: 8, Wait: cq.WaitFD})
 	must(t, err)
 	defer q.Close()
-	w, err := cq.Attach(t.Context(), d, "idle", cq.WriterOptions{})
+	w, err := cq.Attach(t.Context(), cq.Named(d, "idle"), cq.WriterOptions{})
 	must(t, err)
 	defer w.Close()
 	must(t, w.Post(&cq.Entry{}))
@@ -237,9 +237,9 @@ func TestLookingTakesNoLock(t *testing.T) {
 	defer m.Close()
 	_, err := m.List()
 	must(t, err)
-	q, err := cq.Adopt(d, "orders", cq.Options{})
+	q, err := cq.Open(cq.Named(d, "orders"), cq.Options{Existing: true})
 	must(t, err)
-	w, err := cq.Attach(t.Context(), d, "orders", cq.WriterOptions{})
+	w, err := cq.Attach(t.Context(), cq.Named(d, "orders"), cq.WriterOptions{})
 	must(t, err)
 	one, err := m.Show("orders")
 	must(t, err)

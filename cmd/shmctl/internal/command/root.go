@@ -29,7 +29,7 @@ Queues live in a directory of files: --dir, or else $` + shm.EnvDir + `, or else
 /dev/shm/shmring-UID. --all-users does what a verb does in the directories of all users, as a
 process of each of them. Results go to standard output, everything else to standard error.
 
-Queues without a name (CreateAnonymous) cannot be listed, shown or signaled. Of wait sets and
+Queues without a name (Unnamed) cannot be listed, shown or signaled. Of wait sets and
 channels only the bell of their process can be seen: which queues have a bit in it, and whether a
 channel is armed.
 

@@ -47,7 +47,7 @@ func signalQueue(cmd *cobra.Command, o *output, one *target, name string) error 
 	defer d.Close()
 	before, err := ctl.Show(d, name) // whoever waits is gone afterwards
 	if err == nil {
-		err = cq.SignalQueue(d, name)
+		err = cq.SignalQueue(cq.Named(d, name))
 	}
 	if err != nil {
 		return one.failed(name, err)

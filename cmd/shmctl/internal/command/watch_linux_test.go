@@ -80,7 +80,7 @@ func TestWatchOnTerminal(t *testing.T) {
 	t.Setenv("NO_COLOR", "")
 	t.Setenv("TERM", "xterm")
 	d := newDir(t)
-	q, err := cq.Create(d, "orders", cq.Options{Size: 8})
+	q, err := cq.Create(cq.Named(d, "orders"), cq.Options{Size: 8})
 	must(t, err)
 	defer q.Close()
 	p := newPTY(t, 60, 24)
@@ -162,10 +162,10 @@ func TestColourOnlyWhereWanted(t *testing.T) {
 
 func TestWatchInPipe(t *testing.T) {
 	d := newDir(t)
-	q, err := cq.Create(d, "orders", cq.Options{Size: 1024})
+	q, err := cq.Create(cq.Named(d, "orders"), cq.Options{Size: 1024})
 	must(t, err)
 	defer q.Close()
-	w, err := cq.Attach(t.Context(), d, "orders", cq.WriterOptions{})
+	w, err := cq.Attach(t.Context(), cq.Named(d, "orders"), cq.WriterOptions{})
 	must(t, err)
 	defer w.Close()
 	watch := func(args ...string) string {
@@ -216,7 +216,7 @@ func TestWatchSeesQueuesComeAndGo(t *testing.T) {
 		var err error
 		switch {
 		case step == 0:
-			second, err = cq.Create(d, "second", cq.Options{Size: 8})
+			second, err = cq.Create(cq.Named(d, "second"), cq.Options{Size: 8})
 			step++
 		case step == 1 && strings.Contains(text, "second"):
 			err = second.Close()

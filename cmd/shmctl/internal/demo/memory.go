@@ -39,7 +39,7 @@ func throughMemory(ctx context.Context, c config) (way, error) {
 	if m.dir, err = shm.OpenDir(c.Dir); err != nil {
 		return nil, err
 	}
-	m.q, err = cq.Create(m.dir, c.Queue, cq.Options{Size: queueSlots, MaxLanes: 4})
+	m.q, err = cq.Create(cq.Named(m.dir, c.Queue), cq.Options{Size: queueSlots, MaxLanes: 4})
 	if err == nil {
 		err = m.meet()
 	}
@@ -52,7 +52,7 @@ func throughMemory(ctx context.Context, c config) (way, error) {
 // meet attaches to the producer's command queue and exchanges memory with it: its frames against
 // our payloads.
 func (m *memory) meet() (err error) {
-	m.commands, err = cq.Attach(m.ctx, m.dir, m.cfg.Commands, cq.WriterOptions{Wait: true})
+	m.commands, err = cq.Attach(m.ctx, cq.Named(m.dir, m.cfg.Commands), cq.WriterOptions{Wait: true})
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (m *memory) close() error {
 		}
 	}
 	// If the producer was killed, its queue is nobody's.
-	_ = cq.Remove(m.dir, m.cfg.Commands)
+	_ = cq.Remove(cq.Named(m.dir, m.cfg.Commands))
 	return errors.Join(err, m.dir.Close())
 }
 

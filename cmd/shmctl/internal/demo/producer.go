@@ -81,14 +81,15 @@ func runProducer(l *line, c config) (err error) {
 }
 
 func (p *producer) open(d *shm.Dir) (err error) {
-	p.commands, err = cq.Create(d, p.cfg.Commands, cq.Options{Size: queueSlots, MaxLanes: 4})
+	p.commands, err = cq.Create(cq.Named(d, p.cfg.Commands), cq.Options{Size: queueSlots, MaxLanes: 4})
 	if err != nil {
 		return err
 	}
-	if p.rx, err = cq.Attach(p.line.ctx, d, p.cfg.Queue, cq.WriterOptions{Wait: true}); err != nil {
+	if p.rx, err = cq.Attach(p.line.ctx, cq.Named(d, p.cfg.Queue),
+		cq.WriterOptions{Wait: true}); err != nil {
 		return err
 	}
-	if p.tx, err = cq.Attach(p.line.ctx, d, p.cfg.Queue, cq.WriterOptions{}); err != nil {
+	if p.tx, err = cq.Attach(p.line.ctx, cq.Named(d, p.cfg.Queue), cq.WriterOptions{}); err != nil {
 		return err
 	}
 	p.umem, err = xdp.NewUMEM(xdp.UMEMOptions{Name: "frames", Frames: producerFrames,
@@ -261,6 +262,6 @@ func (p *producer) close(d *shm.Dir) error {
 	if p.payloads != nil {
 		err = errors.Join(err, p.payloads.Close(context.Background()))
 	}
-	_ = cq.Remove(d, p.cfg.Queue)
+	_ = cq.Remove(cq.Named(d, p.cfg.Queue))
 	return err
 }

@@ -80,7 +80,7 @@ func removeFormer(d *shm.Dir) {
 	entries, _ := d.List()
 	for _, e := range entries {
 		if e.IsDir && strings.HasPrefix(e.Name, queuePrefix) {
-			_ = cq.Remove(d, e.Name) // which leaves alone what may be alive
+			_ = cq.Remove(cq.Named(d, e.Name)) // which leaves alone what may be alive
 		}
 	}
 }
@@ -267,7 +267,7 @@ func (s *supervisor) stop() {
 		_ = os.RemoveAll(filepath.Dir(s.cfg.Socket))
 	}
 	for _, name := range []string{s.cfg.Queue, s.cfg.Commands} {
-		_ = cq.Remove(s.dir, name)
+		_ = cq.Remove(cq.Named(s.dir, name))
 	}
 }
 

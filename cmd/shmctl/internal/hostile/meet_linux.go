@@ -272,7 +272,7 @@ func (c *child) formerLane() int {
 	defer conn.Close()
 	ctx, cancel := limited(time.Second)
 	defer cancel()
-	w, err := cq.AttachConn(ctx, conn, c.writerOptions())
+	w, err := cq.Attach(ctx, cq.Over(conn), c.writerOptions())
 	if err != nil {
 		return -1
 	}

@@ -162,7 +162,7 @@ func readCompletions(s *served, k int) (serving, error) {
 		o.Wait = cq.WaitFD
 	}
 	var err error
-	if r.q, err = cq.CreateAnonymous(fmt.Sprint("victim-", k), o); err != nil {
+	if r.q, err = cq.Create(cq.Unnamed(fmt.Sprint("victim-", k)), o); err != nil {
 		return nil, err
 	}
 	s.look, s.end = r.look, r.q.Close
@@ -333,7 +333,7 @@ func (c *child) eventOptions(size int) cq.EventOptions {
 
 // readEvents is of event queues.
 func readEvents(s *served, _ int) (serving, error) {
-	q, err := cq.CreateAnonymousEvents("victim", s.c.eventOptions(64))
+	q, err := cq.CreateEvents(cq.Unnamed("victim"), s.c.eventOptions(64))
 	if err != nil {
 		return nil, err
 	}

@@ -28,11 +28,11 @@ func victimCounter(c *child) error {
 		return err
 	}
 	defer d.Close()
-	n, err := cq.CreateCounter(d, counterName, cq.CounterOptions{Wait: cq.WaitFD, Spin: -1})
+	n, err := cq.CreateCounter(cq.Named(d, counterName), cq.CounterOptions{Wait: cq.WaitFD, Spin: -1})
 	if err != nil {
 		return err
 	}
-	other, err := cq.OpenCounter(d, counterName, cq.CounterOptions{Spin: -1})
+	other, err := cq.AttachCounter(cq.Named(d, counterName), cq.CounterOptions{Spin: -1})
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func attackCounter(c *child) error {
 	}
 	c.ready()
 	for c.ctx.Err() == nil {
-		n, err := cq.OpenCounter(d, counterName, cq.CounterOptions{Spin: -1})
+		n, err := cq.AttachCounter(cq.Named(d, counterName), cq.CounterOptions{Spin: -1})
 		if errors.Is(err, fs.ErrNotExist) {
 			time.Sleep(time.Millisecond)
 			continue
@@ -137,7 +137,7 @@ func address(n int) netip.AddrPort {
 
 func (c *child) lookAtVector(d *shm.Dir, rnd *rand.Rand, i int) {
 	defer c.watch("looks at an address vector")()
-	v, err := cq.OpenAddresses(d, fmt.Sprintf(vectorName, i))
+	v, err := cq.AttachAddresses(cq.Named(d, fmt.Sprintf(vectorName, i)))
 	if err != nil {
 		c.counts[calls].Add(1)
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -180,9 +180,9 @@ func attackVector(c *child) error {
 	name := fmt.Sprintf(vectorName, c.Index)
 	c.ready()
 	for c.ctx.Err() == nil {
-		v, err := cq.CreateAddresses(d, name, cq.AddressOptions{Count: 1 << 10})
+		v, err := cq.CreateAddresses(cq.Named(d, name), cq.AddressOptions{Count: 1 << 10})
 		if errors.Is(err, fs.ErrExist) {
-			v, err = cq.AdoptAddresses(d, name, cq.AddressOptions{})
+			v, err = cq.OpenAddresses(cq.Named(d, name), cq.AddressOptions{Existing: true})
 			if err != nil { // too broken: away with it
 				_ = os.Remove(filepath.Join(c.Shm, name))
 				continue

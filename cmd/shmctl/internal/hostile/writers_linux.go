@@ -37,7 +37,7 @@ type kind struct {
 
 var completions = &kind{
 	attach: func(ctx context.Context, conn *net.UnixConn, o cq.WriterOptions) (writer, error) {
-		return cq.AttachConn(ctx, conn, o)
+		return cq.Attach(ctx, cq.Over(conn), o)
 	},
 	post: func(w writer, key, who, n uint64) error {
 		e := honestEntry(key, who, n)
@@ -53,7 +53,7 @@ var completions = &kind{
 
 var events = &kind{
 	attach: func(ctx context.Context, conn *net.UnixConn, o cq.WriterOptions) (writer, error) {
-		return cq.AttachEventsConn(ctx, conn, o)
+		return cq.AttachEvents(ctx, cq.Over(conn), o)
 	},
 	post: func(w writer, key, who, n uint64) error {
 		ev := honestEvent(key, who, n)
@@ -326,7 +326,7 @@ func lureCompletions(c *child) (accepter, func(), error) {
 	if o.Trust == cq.CrossUser {
 		o.Allow = everybody()
 	}
-	q, err := cq.CreateAnonymous("attacker", o)
+	q, err := cq.Create(cq.Unnamed("attacker"), o)
 	rnd, dst := c.split(), make([]cq.Entry, 64)
 	return q, func() {
 		if rnd.IntN(2) == 0 {
@@ -341,7 +341,7 @@ func lureCompletions(c *child) (accepter, func(), error) {
 }
 
 func lureEvents(c *child) (accepter, func(), error) {
-	q, err := cq.CreateAnonymousEvents("attacker", c.eventOptions(16<<c.rnd.IntN(6)))
+	q, err := cq.CreateEvents(cq.Unnamed("attacker"), c.eventOptions(16<<c.rnd.IntN(6)))
 	return q, func() {
 		_, _ = q.ReadContext(context.Background(), &cq.Event{Payload: make([]byte, 0, 1<<10)},
 			cq.ReadOptions{Timeout: time.Millisecond})

@@ -101,10 +101,8 @@ func (c *child) ownVector() error {
 	o := &owning{child: c}
 	return c.hold(func(make bool) (h held, err error) {
 		opt := cq.AddressOptions{Count: vectorCount, Lifetime: cq.Persistent}
-		o.v, err = cq.AdoptAddresses(c.dir, vectorName, opt)
-		if make && errors.Is(err, fs.ErrNotExist) {
-			o.v, err = cq.CreateAddresses(c.dir, vectorName, opt)
-		}
+		opt.Existing = !make
+		o.v, err = cq.OpenAddresses(cq.Named(c.dir, vectorName), opt)
 		return o.v, err
 	}, o.change)
 }
@@ -192,7 +190,7 @@ func (o *owning) one(id int) error {
 // useVector opens the vector and looks things up, again and again.
 func (c *child) useVector() error {
 	for c.ledger.phase() == phaseRun {
-		v, err := cq.OpenAddresses(c.dir, vectorName)
+		v, err := cq.AttachAddresses(cq.Named(c.dir, vectorName))
 		if errors.Is(err, fs.ErrNotExist) {
 			nap(time.Millisecond)
 			continue

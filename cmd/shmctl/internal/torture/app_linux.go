@@ -106,7 +106,7 @@ func (c *child) beApp() (err error) {
 	if c.role.name == "app2" {
 		a.port += 100
 	}
-	a.eq, err = cq.CreateAnonymousEvents("events", cq.EventOptions{Write: true, Size: 1024})
+	a.eq, err = cq.CreateEvents(cq.Unnamed("events"), cq.EventOptions{Write: true, Size: 1024})
 	if err != nil {
 		return err
 	}

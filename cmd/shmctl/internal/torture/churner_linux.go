@@ -128,9 +128,9 @@ func (c *churner) scratch(name string) (err error) {
 	var q *cq.Queue
 	switch c.rnd.IntN(3) {
 	case 0:
-		q, err = cq.Create(c.dir, name, o)
+		q, err = cq.Create(cq.Named(c.dir, name), o)
 	case 1:
-		q, err = cq.Adopt(c.dir, name, cq.Options{})
+		q, err = cq.Open(cq.Named(c.dir, name), cq.Options{Existing: true})
 	}
 	if err != nil {
 		if contended(err) {
@@ -140,7 +140,7 @@ func (c *churner) scratch(name string) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	w, err := cq.Attach(ctx, c.dir, name, cq.WriterOptions{})
+	w, err := cq.Attach(ctx, cq.Named(c.dir, name), cq.WriterOptions{})
 	if err != nil && !contended(err) {
 		return errors.Join(fmt.Errorf("attach: %w", err), leaveScratch(q))
 	}
@@ -200,7 +200,7 @@ func (c *churner) serve() (stop func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	q, err := cq.CreateAnonymous("meet", cq.Options{Size: 32, MaxLanes: 8, Trust: c.trust(c.Index)})
+	q, err := cq.Create(cq.Unnamed("meet"), cq.Options{Size: 32, MaxLanes: 8, Trust: c.trust(c.Index)})
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
@@ -251,7 +251,7 @@ func (c *churner) meet() error {
 	defer raw.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	w, err := cq.AttachConn(ctx, raw, cq.WriterOptions{Trust: c.trust(peer)})
+	w, err := cq.Attach(ctx, cq.Over(raw), cq.WriterOptions{Trust: c.trust(peer)})
 	if errors.Is(err, context.DeadlineExceeded) {
 		c.tell(kindHung, "no answer over a socket for %v", patience)
 		return nil
@@ -290,7 +290,7 @@ func dropped(err error) bool {
 // collect removes a queue that nobody has, or everything that is garbage.
 func (c *churner) collect(name string) error {
 	if c.rnd.IntN(2) == 0 {
-		err := cq.Remove(c.dir, name)
+		err := cq.Remove(cq.Named(c.dir, name))
 		if contended(err) {
 			return nil
 		}
@@ -315,7 +315,7 @@ func graveNames(i int) (queue, counter string) {
 func exhume(d *shm.Dir, i int) (left []string) {
 	queue, counter := graveNames(i)
 	left = collect(d, queue)
-	if err := cq.Remove(d, counter); err != nil && !contended(err) {
+	if err := cq.Remove(cq.Named(d, counter)); err != nil && !contended(err) {
 		left = append(left, fmt.Sprintf("%s cannot be removed: %v", counter, err))
 	}
 	return left
@@ -336,7 +336,8 @@ func (c *churner) bury() error {
 	if err := errors.Join(c.leaveQueue(queue), c.leaveCounter(counter)); err != nil {
 		return err
 	}
-	return errors.Join(uncontended(cq.Remove(c.dir, queue)), uncontended(cq.Remove(c.dir, counter)))
+	return errors.Join(uncontended(cq.Remove(cq.Named(c.dir, queue))),
+		uncontended(cq.Remove(cq.Named(c.dir, counter))))
 }
 
 // uncontended is an error that other collectors, who lock what they look at, cannot cause.
@@ -353,13 +354,13 @@ func (c *churner) leaveQueue(name string) error {
 	if c.rnd.IntN(2) == 0 {
 		o.Lifetime = cq.Persistent
 	}
-	q, err := cq.Create(c.dir, name, o)
+	q, err := cq.Create(cq.Named(c.dir, name), o)
 	if err != nil {
 		return uncontended(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	w, err := cq.Attach(ctx, c.dir, name, cq.WriterOptions{})
+	w, err := cq.Attach(ctx, cq.Named(c.dir, name), cq.WriterOptions{})
 	if errors.Is(err, cq.ErrLanes) || errors.Is(err, cq.ErrBusy) {
 		return q.Close()
 	}
@@ -390,7 +391,7 @@ func (c *churner) crowded() (err error) {
 	}()
 	for range crowdedQueues {
 		var q *cq.Queue
-		q, err = cq.Create(c.dir, name, cq.Options{Size: 16, MaxLanes: 4})
+		q, err = cq.Create(cq.Named(c.dir, name), cq.Options{Size: 16, MaxLanes: 4})
 		if err == nil {
 			err = q.Close()
 		}
@@ -407,7 +408,7 @@ func (c *churner) crowded() (err error) {
 }
 
 func (c *churner) leaveCounter(name string) error {
-	count, err := cq.CreateCounter(c.dir, name, cq.CounterOptions{Lifetime: cq.Persistent})
+	count, err := cq.CreateCounter(cq.Named(c.dir, name), cq.CounterOptions{Lifetime: cq.Persistent})
 	if err != nil {
 		return uncontended(err)
 	}

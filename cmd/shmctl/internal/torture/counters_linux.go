@@ -86,7 +86,7 @@ func prepareCounter(s *supervisor) (undo func(), err error) {
 		return nil, err
 	}
 	defer d.Close()
-	s.counter, err = cq.CreateCounter(d, counterName, cq.CounterOptions{})
+	s.counter, err = cq.CreateCounter(cq.Named(d, counterName), cq.CounterOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +160,7 @@ func checkCounter(s *supervisor) {
 // runCounter opens the counter, adds to it and waits for it, again and again.
 func (c *child) runCounter() error {
 	for c.ledger.phase() == phaseRun {
-		k, err := cq.OpenCounter(c.dir, counterName, cq.CounterOptions{})
+		k, err := cq.AttachCounter(cq.Named(c.dir, counterName), cq.CounterOptions{})
 		if err != nil {
 			return err
 		}

@@ -304,17 +304,17 @@ func (s *supervisor) collectAll(name string) []string {
 // collect removes a queue that the dead left. One that was persistent, or left to a successor, has
 // to be adopted and destroyed.
 func collect(d *shm.Dir, name string) []string {
-	if cq.Remove(d, name) == nil {
+	if cq.Remove(cq.Named(d, name)) == nil {
 		return nil
 	}
-	q, err := cq.Adopt(d, name, cq.Options{})
+	q, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
 	if err == nil {
 		err = q.Close()
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, cq.ErrClosed) {
 		err = nil
 	}
-	if err = errors.Join(err, cq.Remove(d, name)); err != nil {
+	if err = errors.Join(err, cq.Remove(cq.Named(d, name))); err != nil {
 		return []string{fmt.Sprintf("%s cannot be collected: %v", name, err)}
 	}
 	return nil

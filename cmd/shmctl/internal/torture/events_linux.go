@@ -95,12 +95,8 @@ func (c *child) readEvents() error {
 	j := c.judges("event-writer", heldAgain)
 	r := &reading{judge: j, taker: newEventTaker(j), way: way{"read", (*reading).byRead}}
 	return c.hold(func(make bool) (held, error) {
-		open := cq.AdoptEvents
-		if make {
-			open = cq.OpenEvents
-		}
-		e, err := open(c.dir, eventQueue, cq.EventOptions{Size: eventSize, MaxLanes: maxLanes,
-			Lifetime: cq.Persistent, DataMaxBytes: eventPayload})
+		e, err := cq.OpenEvents(cq.Named(c.dir, eventQueue), cq.EventOptions{Existing: !make,
+			Size: eventSize, MaxLanes: maxLanes, Lifetime: cq.Persistent, DataMaxBytes: eventPayload})
 		r.of = []cq.Waitable{e}
 		return e, err
 	}, r.drain)
@@ -251,7 +247,7 @@ func (c *child) writeEvents() error {
 	return c.sessions(func(name uint64, s session) error {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		w, err := cq.AttachEvents(ctx, c.dir, eventQueue, cq.WriterOptions{Wait: true})
+		w, err := cq.AttachEvents(ctx, cq.Named(c.dir, eventQueue), cq.WriterOptions{Wait: true})
 		if err != nil {
 			return c.attached(err)
 		}

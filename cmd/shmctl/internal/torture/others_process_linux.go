@@ -103,7 +103,7 @@ func (c *child) othersHave(open othersOpen) error {
 		return err
 	}
 	defer l.Close()
-	deaths, err := cq.CreateAnonymousEvents("deaths", cq.EventOptions{})
+	deaths, err := cq.CreateEvents(cq.Unnamed("deaths"), cq.EventOptions{})
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (c *child) othersQueue(at int) (*reading, othersHeld, error) {
 	if at == othersFD {
 		o.Wait = cq.WaitFD
 	}
-	q, err := cq.CreateAnonymous("others", o)
+	q, err := cq.Create(cq.Unnamed("others"), o)
 	j := c.judges(c.role.between.writer, othersRedelivered)
 	return &reading{judge: j, taker: queueTaker{j}, of: []cq.Waitable{q}}, q, err
 }
@@ -207,7 +207,7 @@ func (c *child) othersEvents(at int) (*reading, othersHeld, error) {
 	case othersLast:
 		events.ended, o.Handler = make(chan error, 1), events.handle
 	}
-	e, err := cq.CreateAnonymousEvents("others", o)
+	e, err := cq.CreateEvents(cq.Unnamed("others"), o)
 	return &reading{judge: j, taker: events, of: []cq.Waitable{e}}, e, err
 }
 
@@ -288,7 +288,7 @@ func (c *child) othersDial(ctx context.Context) (*net.UnixConn, uint64, error) {
 func (c *child) othersFollow(ctx context.Context) (lane, error) {
 	l := &queueLane{link[*cq.Writer]{c: c}}
 	return l, l.meet(ctx, func(conn *net.UnixConn) (*cq.Writer, error) {
-		return cq.AttachConn(ctx, conn, othersOptions())
+		return cq.Attach(ctx, cq.Over(conn), othersOptions())
 	})
 }
 
@@ -296,7 +296,7 @@ func (c *child) othersFollow(ctx context.Context) (lane, error) {
 func (c *child) othersFollowEvents(ctx context.Context) (lane, error) {
 	l := &eventLane{link: link[*cq.EventWriter]{c: c}}
 	return l, l.meet(ctx, func(conn *net.UnixConn) (*cq.EventWriter, error) {
-		return cq.AttachEventsConn(ctx, conn, othersOptions())
+		return cq.AttachEvents(ctx, cq.Over(conn), othersOptions())
 	})
 }
 

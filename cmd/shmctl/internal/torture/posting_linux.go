@@ -74,7 +74,7 @@ func (c *child) hushed() bool {
 func (c *child) attach(queue string) (*cq.Writer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	w, err := cq.Attach(ctx, c.dir, queue, cq.WriterOptions{Wait: true})
+	w, err := cq.Attach(ctx, cq.Named(c.dir, queue), cq.WriterOptions{Wait: true})
 	return w, c.attached(err)
 }
 

@@ -331,12 +331,8 @@ func (c *child) read() (err error) {
 	r := &reading{judge: j, taker: queueTaker{j}, way: way{"read", (*reading).byRead}}
 	var q *cq.Queue
 	return c.hold(func(make bool) (_ held, err error) {
-		open := cq.Adopt
-		if make {
-			open = cq.Open
-		}
-		q, err = open(c.dir, queueName, cq.Options{Size: queueSize, MaxLanes: maxLanes,
-			Lifetime: cq.Persistent})
+		q, err = cq.Open(cq.Named(c.dir, queueName), cq.Options{Existing: !make, Size: queueSize,
+			MaxLanes: maxLanes, Lifetime: cq.Persistent})
 		r.of = []cq.Waitable{q}
 		return q, err
 	}, func(running context.Context) (done bool, err error) {
@@ -462,13 +458,9 @@ type set []*cq.Queue
 
 // openSet gets all queues, or none.
 func (c *child) openSet(make bool) (qs set, err error) {
-	open := cq.Adopt
-	if make {
-		open = cq.Open
-	}
 	for i := range setQueues {
-		q, err := open(c.dir, setQueue(i), cq.Options{Size: 64, MaxLanes: maxLanes,
-			Lifetime: cq.Persistent})
+		q, err := cq.Open(cq.Named(c.dir, setQueue(i)), cq.Options{Existing: !make, Size: 64,
+			MaxLanes: maxLanes, Lifetime: cq.Persistent})
 		if err != nil {
 			return nil, errors.Join(err, qs.Detach())
 		}

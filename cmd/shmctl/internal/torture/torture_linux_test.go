@@ -220,7 +220,7 @@ func TestExamine(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	q, err := cq.Create(d, "q", cq.Options{})
+	q, err := cq.Create(cq.Named(d, "q"), cq.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,7 +79,7 @@ func (c *child) beMortal() error {
 	defer stop()
 	for running.Err() == nil {
 		ctx, cancel := context.WithTimeout(running, patience)
-		w, err := cq.Attach(ctx, c.dir, watchedQueue, cq.WriterOptions{Wait: true})
+		w, err := cq.Attach(ctx, cq.Named(c.dir, watchedQueue), cq.WriterOptions{Wait: true})
 		cancel()
 		switch {
 		case running.Err() != nil && err != nil:
@@ -119,7 +119,7 @@ func (c *child) witness() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	q, err := cq.Create(c.dir, watchedQueue, cq.Options{Size: 64, MaxLanes: maxLanes})
+	q, err := cq.Create(cq.Named(c.dir, watchedQueue), cq.Options{Size: 64, MaxLanes: maxLanes})
 	if err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (c *child) witness() (err error) {
 func (c *child) watch(running context.Context, q *cq.Queue, eq *cq.EventQueue) (err error) {
 	ctx, cancel := context.WithTimeout(running, patience)
 	defer cancel()
-	w, err := cq.Attach(ctx, c.dir, queueName, cq.WriterOptions{Wait: true})
+	w, err := cq.Attach(ctx, cq.Named(c.dir, queueName), cq.WriterOptions{Wait: true})
 	if err != nil {
 		if running.Err() != nil {
 			return nil
@@ -184,7 +184,7 @@ var noticeOf = map[cq.PeerRole]string{cq.PeerReader: noticeReader, cq.PeerWriter
 
 // mourning makes an event queue, and calls tell with each death that it tells until end closes it.
 func (c *child) mourning(tell func(cq.PeerEntry)) (eq *cq.EventQueue, end func() error, err error) {
-	if eq, err = cq.CreateAnonymousEvents("deaths", cq.EventOptions{Size: 1024}); err != nil {
+	if eq, err = cq.CreateEvents(cq.Unnamed("deaths"), cq.EventOptions{Size: 1024}); err != nil {
 		return nil, nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
