@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -80,7 +81,7 @@ func (s *serve) follow(cmd *cobra.Command, server *device.Server, t terminal,
 			return err
 		case <-tick:
 			now := terminalOf(cmd.OutOrStdout())
-			if err := scr.draw(now, s.lines(server.Stats())); err != nil {
+			if err := scr.draw(now, s.lines(server.Stats(), now.page())); err != nil {
 				return err
 			}
 		}
@@ -88,24 +89,25 @@ func (s *serve) follow(cmd *cobra.Command, server *device.Server, t terminal,
 }
 
 // lines is a table of the applications.
-func (s *serve) lines(st device.Stats) []string {
+func (s *serve) lines(st device.Stats, p page) []string {
 	apps := serveApps(st)
 	slices.SortFunc(apps, func(a, b serveApp) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.PID, b.PID))
 	})
 	out := []string{fmt.Sprintf("%d applications, %d ever, %d refused", len(apps), st.Admitted,
 		st.Refused)}
-	if len(apps) > 0 {
-		out = append(out, fmt.Sprintf("%-16s %7s %6s %-12s %9s %9s %9s %8s %8s", "NAME", "PID", "UID",
-			"PORTS", "RECEIVED", "DROPPED", "SENT", "LOANED", "SENDING"))
+	if len(apps) == 0 {
+		return out
 	}
+	t := &table{columns: []column{left("NAME", 0), right("PID", 1), right("UID", 2),
+		left("PORTS", 3), right("RECEIVED", 0), right("DROPPED", 0), right("SENT", 0),
+		right("LOANED", 4), right("SENDING", 5)}}
 	for _, a := range apps {
-		out = append(out, fmt.Sprintf("%-16s %7d %6d %-12s %9s %9s %9s %8s %8s",
-			cut(printable(a.Name), 16), a.PID, a.UID, cut(fmt.Sprint(a.Ports), 12),
-			s.number(a.Received), s.number(a.Dropped), s.number(a.Sent),
-			fmt.Sprintf("%d/%d", a.Loaned, a.Frames), fmt.Sprintf("%d/%d", a.UnderWay, a.Sends)))
+		t.add(cut(printable(a.Name), 16), strconv.Itoa(a.PID), strconv.Itoa(a.UID),
+			cut(fmt.Sprint(a.Ports), 12), s.number(a.Received), s.number(a.Dropped), s.number(a.Sent),
+			fmt.Sprintf("%d/%d", a.Loaned, a.Frames), fmt.Sprintf("%d/%d", a.UnderWay, a.Sends))
 	}
-	return out
+	return append(out, t.lines(true, p, "")...)
 }
 
 // print is the line at the beginning or the end.

@@ -45,19 +45,14 @@ func vectorOwnerRole() *role {
 		steps: []crash.Label{crash.AddressFilling, crash.AddressFilled, crash.AddressPlaced,
 			crash.AddressMoved, crash.AddressDisplaced, crash.AddressCleared,
 			crash.AddressClaimed},
-		possession: heldPossession, check: checkHeld("vector-owner"),
-		sum: func(s *supervisor, r *RoleReport) {
-			sumHeld("vector-owner")(s, r)
-			r.Counts["changes"] = s.ledger.region("vector-owner")[vectorChanges].Load()
-		}}
+		possession: heldPossession, check: checkHeld,
+		sum: sumHeld, counts: map[string]int{"changes": vectorChanges}}
 }
 
 func vectorUserRole() *role {
 	return &role{name: "vector-user", places: vectorUsers, words: 1, stops: true,
 		run: (*child).useVector, with: []string{"vector-owner"},
-		sum: func(s *supervisor, r *RoleReport) {
-			r.Counts["lookups"] = s.ledger.region("vector-user")[0].Load()
-		}}
+		counts: map[string]int{"lookups": 0}}
 }
 
 // addressOf makes the address of an id, a sockaddr_in6 that says whose it is in all its bytes.

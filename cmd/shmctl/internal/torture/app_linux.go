@@ -64,7 +64,7 @@ func newAppRole(name string, places int, uid uint32) *role {
 			words[wordReady].Store(0)
 		}, young: func(s *supervisor, p *proc) bool {
 			return s.ledger.region(name)[p.index*appWords+wordReady].Load() == 0
-		}, sum: func(s *supervisor, r *RoleReport) {
+		}, sum: func(s *supervisor, _ *role, r *RoleReport) {
 			words := s.ledger.region(name)
 			for i := range places {
 				of := func(word int) uint64 { return words[i*appWords+word].Load() }

@@ -48,14 +48,14 @@ func counterRole() *role {
 			return nil
 		},
 		starting: startCounter,
-		sum: func(s *supervisor, r *RoleReport) {
+		counts:   map[string]int{"waits": countWakes},
+		sum: func(s *supervisor, _ *role, to *RoleReport) {
 			t := s.tally()
-			r.Published, r.InDoubt = t.added(), t.intended()-t.added()
-			r.Counts["waits"] = t[countWakes].Load()
+			to.Published, to.InDoubt = t.added(), t.intended()-t.added()
 			if v, err := s.counter.Read(); err == nil {
 				s.counted = v
 			}
-			r.Read = s.counted
+			to.Read = s.counted
 		}}
 }
 
@@ -143,7 +143,7 @@ func (t tally) word(p *proc) uint64 {
 }
 
 // checkCounter compares the value with what was added.
-func checkCounter(s *supervisor) {
+func checkCounter(s *supervisor, _ *role) {
 	value, err := s.counter.Read()
 	t := s.tally()
 	switch low, high := t.added(), t.intended(); {

@@ -48,7 +48,9 @@ const (
 func deviceRole() *role {
 	return &role{name: "device", places: 1, words: deviceWords, asked: true, stops: true,
 		drains: true, tries: 2 * time.Second, run: (*child).serveDevice, prepare: prepareDevice,
-		with: []string{"wire", "app", "app2"}, died: deviceDied, sum: sumDevice, lacks: lacksDevice,
+		with: []string{"wire", "app", "app2"}, died: deviceDied, sum: sumDevice,
+		counts: map[string]int{"delivered": wordDelivered, "dropped": wordDropped,
+			"unclaimed": wordUnclaimed, "admitted": wordAdmitted}, lacks: lacksDevice,
 		young: func(s *supervisor, p *proc) bool {
 			return !slices.ContainsFunc(s.procs, func(q *proc) bool { return s.hasServer(q, p.PID()) })
 		},
@@ -260,13 +262,8 @@ func deviceDied(s *supervisor, p *proc) error {
 	return nil
 }
 
-func sumDevice(s *supervisor, r *RoleReport) {
-	words := s.ledger.region("device")
-	for name, word := range map[string]int{"delivered": wordDelivered, "dropped": wordDropped,
-		"unclaimed": wordUnclaimed, "admitted": wordAdmitted} {
-		r.Counts[name] = words[word].Load()
-	}
-	r.Counts["native_mode"] = words[wordNative].Load() & 1
+func sumDevice(s *supervisor, r *role, to *RoleReport) {
+	to.Counts["native_mode"] = s.ledger.region(r.name)[wordNative].Load() & 1
 }
 
 // The wire's port, and the most that a datagram carries here.

@@ -172,7 +172,7 @@ func (s *supervisor) check() {
 	s.sum()
 	for _, r := range s.roles {
 		if r.check != nil {
-			r.check(s)
+			r.check(s, r)
 		}
 		if r.leftovers == nil {
 			continue
@@ -213,8 +213,11 @@ func (s *supervisor) sum() {
 	for _, r := range s.roles {
 		report := s.report.Roles[r.name]
 		report.Tally = Tally{Found: s.found[r.name]}
+		for name, at := range r.counts {
+			report.Counts[name] = s.ledger.region(r.name)[at].Load()
+		}
 		if r.sum != nil {
-			r.sum(s, report)
+			r.sum(s, r, report)
 		}
 	}
 	s.report.total()

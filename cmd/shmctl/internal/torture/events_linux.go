@@ -27,8 +27,8 @@ func eventReaderRole() *role {
 		drains: true, run: (*child).readEvents, with: []string{"event-writer"},
 		steps: []crash.Label{crash.EventCopied, crash.EventPinned, crash.EventReleased,
 			crash.SleepNext, crash.SleepEnded, crash.AdoptStarted},
-		possession: heldPossession, sum: sumHeld("event-reader"),
-		check: checkHeld("event-reader")}
+		possession: heldPossession, sum: sumHeld,
+		check: checkHeld}
 }
 
 func eventWriterRole() *role {
@@ -36,8 +36,8 @@ func eventWriterRole() *role {
 		stops: true, run: (*child).writeEvents, with: []string{"event-reader"},
 		steps: []crash.Label{crash.EventFilled, crash.EventPublished, crash.RingParked,
 			crash.RingWoken, crash.AttachWritten, crash.WriterClosing},
-		died: sessionsDied, settled: sessionsSettled, sum: sumSessions("event-writer"),
-		check: checkSessions("event-writer")}
+		died: sessionsDied, settled: sessionsSettled, sum: sumSessions,
+		check: checkSessions}
 }
 
 // eventText is what the payload of an event is, of all lengths.

@@ -265,13 +265,9 @@ func sessionsSettled(s *supervisor, p *proc) bool {
 	return true
 }
 
-func sumSessions(name string) func(*supervisor, *RoleReport) {
-	return func(s *supervisor, r *RoleReport) { s.ledger.sessions(name).sum(r) }
-}
+func sumSessions(s *supervisor, r *role, to *RoleReport) { s.ledger.sessions(r.name).sum(to) }
 
-func checkSessions(name string) func(*supervisor) {
-	return func(s *supervisor) { s.ledger.sessions(name).check(s) }
-}
+func checkSessions(s *supervisor, r *role) { s.ledger.sessions(r.name).check(s) }
 
 // A promise about seconds is judged by the time that those could run who are to keep it: on a
 // machine that stands still, or is short of time, nobody is late who had none.

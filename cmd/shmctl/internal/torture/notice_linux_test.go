@@ -4,7 +4,6 @@ import (
 	"errors"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -56,11 +55,7 @@ type mourning struct {
 }
 
 func newMourning(t *testing.T) mourning {
-	l, err := makeLedger(filepath.Join(t.TempDir(), ledgerFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.close)
+	l := ledgerOf(t)
 	roles := []*role{{name: "reader"}, {name: "writer"}}
 	end := map[*proc]func(){}
 	place := func(r *role, at int) *proc {

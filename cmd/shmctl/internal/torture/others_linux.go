@@ -117,7 +117,9 @@ func leftWord(readers tally, generation uint64) *atomic.Uint64 {
 
 // readerRole is the role of those who come and go. open makes a queue.
 func (b *between) readerRole(open othersOpen, steps ...crash.Label) *role {
-	return &role{name: b.reader, places: othersReaders, words: othersReaderWords,
+	counts := countWays(othersPlayed, b.ways[:]...)
+	counts["turns"] = othersTurns
+	return &role{name: b.reader, counts: counts, places: othersReaders, words: othersReaderWords,
 		uid: othersReaderUID, between: b, asked: true, stops: true, drains: true,
 		with: []string{b.writer},
 		run:  func(c *child) error { return c.othersRead(open) },
@@ -127,7 +129,7 @@ func (b *between) readerRole(open othersOpen, steps ...crash.Label) *role {
 			crash.OthersHeard, crash.PipeEmptied, crash.RelayHeard, crash.RelayMarked,
 			crash.RelaySleep, crash.DomainMarked, crash.DomainRung, crash.DomainTaken,
 			crash.DomainArmed, crash.DomainSleep, crash.DomainWoken),
-		prepare: b.prepare, possession: b.readerHas, sum: b.sumReaders, lacks: lacksOthers,
+		prepare: b.prepare, possession: b.readerHas, sum: sumOthers, lacks: lacksOthers,
 		died: b.readerDied, check: b.checkReaders,
 		starting: func(s *supervisor, p *proc) { // its predecessor's
 			s.ledger.region(b.reader)[othersHas+p.index].Store(0)
@@ -151,10 +153,8 @@ func (b *between) writerRole(places int, follow func(*child, context.Context) (l
 			b.shared(s.ledger)[othersFormer+p.index].Store(0)
 		},
 		calm: b.calm, died: b.writerDied, settled: sessionsSettled,
-		check: checkSessions(b.writer), sum: func(s *supervisor, r *RoleReport) {
-			sumSessions(b.writer)(s, r)
-			r.Counts["calms"] = b.shared(s.ledger)[othersCalms].Load()
-		}}
+		check: checkSessions, sum: sumSessions,
+		counts: map[string]int{"calms": sessionsLength(places) + othersCalms}}
 }
 
 func othersReaderRole() *role {
@@ -264,16 +264,11 @@ func (b *between) readerDied(s *supervisor, p *proc) error {
 	return nil
 }
 
-func (b *between) sumReaders(s *supervisor, r *RoleReport) {
-	words := s.ledger.region(b.reader)
-	r.Redelivered = words[othersRedelivered].Load()
-	r.Counts["turns"] = words[othersTurns].Load()
-	for i, way := range b.ways {
-		r.Counts[way.name] = words[othersPlayed+i].Load()
-	}
+func sumOthers(s *supervisor, r *role, to *RoleReport) {
+	to.Redelivered = s.ledger.region(r.name)[othersRedelivered].Load()
 }
 
-func (b *between) checkReaders(s *supervisor) {
+func (b *between) checkReaders(s *supervisor, _ *role) {
 	words := s.ledger.region(b.reader)
 	if words[othersEnded].Load() == 0 {
 		s.broken(b.reader, kindHung, 1, "no reader came to the end")

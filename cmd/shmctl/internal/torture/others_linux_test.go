@@ -3,7 +3,6 @@ package torture
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -85,11 +84,7 @@ func TestFindsWhatIsBrokenBetweenUsers(t *testing.T) {
 // calmPlace is a place with one reader of process 70, which has the queue 9, and of what writer 1
 // published in its fourth session it has seen 2 of 5.
 func calmPlace(t *testing.T, b *between) (*supervisor, *proc, session, func()) {
-	l, err := makeLedger(filepath.Join(t.TempDir(), ledgerFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.close)
+	l := ledgerOf(t)
 	p := &proc{role: roleOf(b.reader), place: 3}
 	var end func()
 	p.Process, end = stage.Pretend(70)

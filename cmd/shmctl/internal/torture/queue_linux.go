@@ -115,19 +115,15 @@ func heldPossession(s *supervisor, p *proc) func() string {
 	}
 }
 
-func sumHeld(name string) func(*supervisor, *RoleReport) {
-	return func(s *supervisor, r *RoleReport) {
-		words := s.ledger.region(name)
-		r.Redelivered = words[heldAgain].Load()
-		r.Counts["adoptions"] = words[heldTimes].Load()
-	}
+func sumHeld(s *supervisor, r *role, to *RoleReport) {
+	words := s.ledger.region(r.name)
+	to.Redelivered = words[heldAgain].Load()
+	to.Counts["adoptions"] = words[heldTimes].Load()
 }
 
-func checkHeld(name string) func(*supervisor) {
-	return func(s *supervisor) {
-		if s.ledger.region(name)[heldEnded].Load() == 0 {
-			s.broken(name, kindHung, 1, "nobody came to the end of it")
-		}
+func checkHeld(s *supervisor, r *role) {
+	if s.ledger.region(r.name)[heldEnded].Load() == 0 {
+		s.broken(r.name, kindHung, 1, "nobody came to the end of it")
 	}
 }
 
@@ -153,8 +149,8 @@ func readerRole() *role {
 			crash.ArmStored, crash.SleepNext, crash.SleepEnded, crash.TakeMarks,
 			crash.PeekChosen, crash.PeekStored, crash.Releasing, crash.Released,
 			crash.DetachSilenced},
-		died: readerDied, possession: heldPossession, sum: sumHeld("reader"),
-		check: checkHeld("reader")}
+		died: readerDied, possession: heldPossession, sum: sumHeld,
+		check: checkHeld}
 }
 
 func writerRole() *role {
@@ -168,7 +164,7 @@ func writerRole() *role {
 			s.ledger.region("writer")[writerLane+p.index].Store(0)
 		},
 		died: writerDied, settled: sessionsSettled, possession: writerPossession,
-		sum: sumSessions("writer"), check: checkSessions("writer")}
+		sum: sumSessions, check: checkSessions}
 }
 
 // writerPossession: its lane.
@@ -391,13 +387,8 @@ func setReaderRole() *role {
 		steps: []crash.Label{crash.DomainTaken, crash.DomainArmed, crash.DomainSleep,
 			crash.DomainWoken, crash.NotifyArmed, crash.NotifyFired, crash.ParkStored,
 			crash.ParkPaid, crash.PeekStored},
-		possession: heldPossession, check: checkHeld("set-reader"),
-		sum: func(s *supervisor, r *RoleReport) {
-			sumHeld("set-reader")(s, r)
-			for i, way := range setWays {
-				r.Counts[way.name] = s.ledger.region("set-reader")[heldWords+i].Load()
-			}
-		}}
+		possession: heldPossession, check: checkHeld,
+		sum: sumHeld, counts: countWays(heldWords, setWays...)}
 }
 
 func setWriterRole() *role {
@@ -405,8 +396,8 @@ func setWriterRole() *role {
 		stops: true, run: (*child).writeSets, with: []string{"set-reader"},
 		steps: []crash.Label{crash.DomainMarked, crash.DomainRung, crash.RingMarked,
 			crash.PublishStored, crash.RingParked, crash.AttachAnnounced},
-		died: sessionsDied, settled: sessionsSettled, sum: sumSessions("set-writer"),
-		check: checkSessions("set-writer")}
+		died: sessionsDied, settled: sessionsSettled, sum: sumSessions,
+		check: checkSessions}
 }
 
 func (c *child) writeSets() error {

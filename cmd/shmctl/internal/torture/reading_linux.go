@@ -114,6 +114,15 @@ type way struct {
 	wait func(*reading, context.Context) error
 }
 
+// countWays are the words in which readers count what was read in each way.
+func countWays(first int, ways ...way) map[string]int {
+	counts := map[string]int{}
+	for i, w := range ways {
+		counts[w.name] = first + i
+	}
+	return counts
+}
+
 // reading is a reader's time with what it reads.
 type reading struct {
 	*judge

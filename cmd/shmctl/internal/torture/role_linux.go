@@ -64,10 +64,13 @@ type role struct {
 	// possession returns a check that what a stopped process surely has is still its own, nil if
 	// it has nothing; the check returns what is not.
 	possession func(s *supervisor, p *proc) func() string
-	// sum takes into r what the ledger counts, at any time of the run. It begins with what was told.
-	sum func(s *supervisor, r *RoleReport)
+	// counts are the words of its own that are reported as they are, by name.
+	counts map[string]int
+	// sum takes into the report what the ledger counts beside, at any time of the run. The report
+	// begins with what was told.
+	sum func(s *supervisor, r *role, to *RoleReport)
 	// check looks, when all processes have ended, at what must hold then. It counts with s.broken.
-	check func(s *supervisor)
+	check func(s *supervisor, r *role)
 	// leftovers collects at the end what the dead left, and returns what cannot be collected.
 	leftovers func(s *supervisor) []string
 }

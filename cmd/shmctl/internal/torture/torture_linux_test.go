@@ -27,6 +27,17 @@ func TestMain(m *testing.M) {
 	shmtest.Main(m, confinedRoles)
 }
 
+// ledgerOf is the ledger of a test.
+func ledgerOf(t *testing.T) *ledger {
+	t.Helper()
+	l, err := makeLedger(filepath.Join(t.TempDir(), ledgerFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.close)
+	return l
+}
+
 func TestNothingIsLost(t *testing.T) {
 	shmtest.Conforms(t)
 	// By kills and not by time: a slow machine has to see as much. Whom they hit is chance.
@@ -160,11 +171,7 @@ func TestLeaveSetFails(t *testing.T) {
 // TestDoubtStays: that a process died when it had added says nothing of what the one before in its
 // place was going to add.
 func TestDoubtStays(t *testing.T) {
-	l, err := makeLedger(filepath.Join(t.TempDir(), ledgerFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.close)
+	l := ledgerOf(t)
 	s := &supervisor{ledger: l, frozen: &proc{}} // so that nobody is waited for
 	p := &proc{index: 1, shot: true}
 	mine := s.tally().place(p.index)
@@ -254,11 +261,7 @@ func TestExamine(t *testing.T) {
 // TestProgressHoldsNobodyUp: while somebody is told how far a run is, what processes tell is heard,
 // and changes nothing of what that one was given.
 func TestProgressHoldsNobodyUp(t *testing.T) {
-	l, err := makeLedger(filepath.Join(t.TempDir(), ledgerFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.close)
+	l := ledgerOf(t)
 	o := Options{Steps: true}
 	roles, step := []*role{eventReaderRole()}, crash.EventPinned.String()
 	s := &supervisor{ledger: l, roles: roles, report: newReport(o, roles), found: map[string]Found{}}
