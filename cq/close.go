@@ -114,9 +114,8 @@ func (q *core) drop(last func() error) error {
 	q.ticker.Wait()
 	q.watches.Lock()
 	for _, l := range q.lanes {
-		if l != nil && l.stop != nil {
-			l.stop()
-			l.stop = nil
+		if l != nil {
+			l.notice.rest()
 		}
 	}
 	q.watches.Unlock()

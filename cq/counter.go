@@ -73,8 +73,8 @@ type Counter struct {
 	obj    *shm.Object
 	window *shm.Window
 	last   *shm.Window // the same for what is said at the end
-	marked bool        // its row says who it is
-	seat   *shm.Seat
+	seats  shm.Seats
+	seat   *shm.Seat // ours
 
 	holders holders // sets and feeders
 	face    *doorbell.Face

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"strings"
 	"syscall"
 	"time"
@@ -144,6 +143,17 @@ func (c *Counter) unmake() error {
 }
 
 func (c *Counter) start() (err error) {
+	// This window is for the end, and had first: a handle that cannot say that it is closed is taken
+	// for dead.
+	if c.last, err = c.obj.Window(kind.SectCounter, 0); err != nil {
+		return err
+	}
+	end := kind.Overlay[kind.CounterWords](c.last.Bytes())
+	if end == nil {
+		return kind.Refuse("map", c.name, "section length", len(c.last.Bytes()), kind.CounterBytes,
+			ErrCorrupt)
+	}
+	c.seats = c.obj.Seats(end.Seats[:])
 	if err = c.sit(); err != nil {
 		return err
 	}
@@ -157,17 +167,10 @@ func (c *Counter) start() (err error) {
 			return err
 		}
 	}
-	// The one for the end is had now: a handle that cannot say that it is closed is taken for dead.
-	if c.last, err = c.obj.Window(kind.SectCounter, 0); err != nil {
-		return err
-	}
 	if c.window, err = c.obj.Window(kind.SectCounter, 0); err != nil {
 		return err
 	}
-	if c.words = kind.Overlay[kind.CounterWords](c.window.Bytes()); c.words == nil {
-		return kind.Refuse("map", c.name, "section length", len(c.window.Bytes()), kind.CounterBytes,
-			ErrCorrupt)
-	}
+	c.words = kind.Overlay[kind.CounterWords](c.window.Bytes())
 	c.edge.init(c.fid.ID)
 	if c.opt.Wait == WaitFD {
 		if c.face, err = doorbell.NewFace(-1); err != nil {
@@ -179,11 +182,12 @@ func (c *Counter) start() (err error) {
 	return nil
 }
 
-// sit takes a seat. Whoever creates or removes the counter has all of them for a moment.
+// sit takes a seat, which says whose death the others must watch, before anything is added. Whoever
+// creates or removes the counter has all of them for a moment.
 func (c *Counter) sit() (err error) {
 	const tries = 2000
 	for range tries {
-		c.seat, err = c.obj.TakeSeat(doorbell.CountSeats)
+		c.seat, err = c.seats.Take()
 		var busy *shm.BusyError
 		if !errors.As(err, &busy) {
 			return err
@@ -193,15 +197,9 @@ func (c *Counter) sit() (err error) {
 	return err
 }
 
-// register says whose death the others must watch, before anything is added.
+// register tells the others that somebody came.
 func (c *Counter) register() {
-	i := c.seat.Index()
-	crash.At(crash.CountSeated)
-	if i >= 0 {
-		c.words.Rows[i].SitDown(rand.Uint64()|1, shm.Self())
-		c.marked = true
-	}
-	c.words.Bell.Sit(i)
+	c.words.Bell.Sit(c.seat.Index())
 	crash.At(crash.CountJoined)
 	c.words.Bell.Announce()
 }
@@ -245,12 +243,11 @@ func (c *Counter) letGo() error {
 	if c.window != nil {
 		err = c.window.Close()
 	}
-	if c.last != nil {
-		err = errors.Join(err, c.deregister())
-	}
-	crash.At(crash.CountLeaving)
 	if c.seat != nil {
-		c.seat.Leave()
+		c.deregister()
+	}
+	if c.last != nil {
+		err = errors.Join(err, c.last.Close())
 	}
 	c.face.Close()
 	return err
@@ -259,16 +256,13 @@ func (c *Counter) letGo() error {
 // deregister runs when nothing can be added through the handle any more. An add that came before
 // may have found its memory exchanged between its epoch and its wake: so who sleeps is woken once
 // more, if anybody is not known to be awake. Then no death of this process matters to him.
-func (c *Counter) deregister() error {
-	if words := kind.Overlay[kind.CounterWords](c.last.Bytes()); words != nil {
-		words.Bell.Ring(doorbell.Any)
-		if c.marked { // else it is the mark of one who died in the seat, which nobody knows of yet
-			i := c.seat.Index()
-			words.Bell.Sit(i)
-			words.Rows[i].Mark.Store(0)
-		}
+func (c *Counter) deregister() {
+	bell := &kind.Overlay[kind.CounterWords](c.last.Bytes()).Bell
+	bell.Ring(doorbell.Any)
+	if i := c.seat.Index(); i >= 0 {
+		bell.Sit(i)
 	}
-	return c.last.Close()
+	c.seat.Leave()
 }
 
 // removeUnused removes the counter's name unless somebody has it open.

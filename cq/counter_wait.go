@@ -10,6 +10,7 @@ import (
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/shm"
 )
 
 // Wait waits until the value is at least threshold (fi_cntr_wait), and returns nil then. Otherwise
@@ -337,5 +338,69 @@ func (c *Counter) kick() {
 	if c.guard.enterAny() {
 		c.words.Bell.Kick()
 		c.guard.leaveAny()
+	}
+}
+
+// counterPeers are the handles of other processes, as one that sleeps watches them: who dies
+// between an add and its wake leaves a value behind that nobody was told of.
+type counterPeers struct {
+	mu     sync.Mutex
+	joined uint64 // number of handles that had come when the seats were looked at, plus one
+	sliced bool   // some death would not be noticed
+	seats  [doorbell.CountSeats]deathNotice
+}
+
+// watchPeers is the first half of W4: after arming, so that a handle which comes later finds
+// somebody to wake. It reports whether sleeps must be short.
+func (c *Counter) watchPeers() (sliced bool) {
+	p := &c.peers
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	joined := c.words.Bell.Joined() + 1
+	if p.joined == joined && !p.sliced { // a reason for slices may be over
+		return false
+	}
+	p.joined, p.sliced = joined, false
+	for i := range p.seats {
+		if i != c.seat.Index() {
+			p.sliced = c.watchSeat(i) || p.sliced
+		}
+	}
+	if c.words.Bell.Standing() {
+		stands, err := c.seats.Standing()
+		p.sliced = p.sliced || stands || err != nil
+	}
+	return p.sliced
+}
+
+// watchSeat follows who has a seat, and reports that his death would not be noticed. A seat that is
+// being taken is announced once more when that is done.
+func (c *Counter) watchSeat(i int) (blind bool) {
+	n, seat := &c.peers.seats[i], c.seats.At(i)
+	o := seat.Owner()
+	if o.State != shm.StateOwned {
+		n.rest()
+		return false
+	}
+	if o.Generation != n.generation {
+		n.follow(o, c.kick)
+	}
+	if !n.blind {
+		return false
+	}
+	// The seat tells at least whether it is worth while to look every now and then.
+	life, err := seat.Life()
+	if blind = err != nil || life == shm.Alive || life == shm.LockLost; !blind {
+		n.rest()
+	}
+	return blind
+}
+
+// stop ends all watches when nobody waits any more.
+func (p *counterPeers) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.seats {
+		p.seats[i].rest()
 	}
 }

@@ -140,7 +140,7 @@ const (
 	OffCounterErr   = kind.OffCounterErr
 	OffCounterBell  = kind.OffCounterBell
 	OffCounterRows  = kind.OffCounterRows
-	CounterRowBytes = kind.CounterRowBytes
+	CounterRowBytes = shm.SeatBytes
 )
 
 // AddSilently is the first half of Add: what an adder has done that dies before it rings.
@@ -166,13 +166,13 @@ func LoseNotice(q *Queue, bit int) bool {
 	q.deaths.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w := r.who.(*laneMourner).lanes[bit]
-	if w == nil || w.stop == nil {
+	w := r.who.(*writerDeaths).lanes[bit]
+	if w == nil || w.notice.stop == nil {
 		return false
 	}
-	generation := w.watched
+	generation := w.notice.generation
 	w.rest()
-	w.watched = generation
+	w.notice.generation = generation
 	return true
 }
 

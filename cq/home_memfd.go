@@ -19,7 +19,7 @@ type memfdHome struct {
 	meetings map[*meeting]struct{}
 	face     *doorbell.Face // set before the first rendezvous
 	bell     *doorbell.Bell // that rings are passed on to; nil while the reader alone listens
-	mourning bool           // every death is kept in dead, not only the last one of a row
+	keeping  bool           // every death is kept in dead, not only the last one of a row
 	dead     []PeerEntry
 	turns    turns // of writers of other users
 }

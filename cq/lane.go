@@ -24,11 +24,10 @@ type lane struct {
 	words  *kind.LaneWords
 	peeked uint64 // up to where entries are handed out, while any are
 	// marked is the index below which a previous reader may have handed entries out.
-	marked     uint64
-	generation uint64      // of the writer whose death is watched
-	stop       func()      // ends the watch; under Queue.watches
-	att        *attachment // of a writer of another user
-	glance     glance      // of a shared queue
+	marked uint64
+	notice deathNotice // of its writer's death; changed under Queue.watches
+	att    *attachment // of a writer of another user
+	glance glance      // of a shared queue
 }
 
 // Level implements doorbell.Source. A lane that was overrun or cannot be trusted has one entry
@@ -169,7 +168,7 @@ func (q *core) laneMarked(bit int) {
 		q.noteEnd(l)
 		return
 	}
-	if l == nil || l.obj == nil || l.obj.Generation() == l.generation {
+	if l == nil || l.obj == nil || l.obj.Generation() == l.notice.generation {
 		return
 	}
 	q.watch(l)
@@ -182,21 +181,13 @@ func (q *core) laneMarked(bit int) {
 func (q *core) watch(l *lane) {
 	q.watches.Lock()
 	defer q.watches.Unlock()
-	if l.stop != nil {
-		l.stop()
-		l.stop = nil
-	}
 	if q.noBarrier.Load() {
 		q.unwatch(l.bit)
 	}
-	owner := l.obj.Owner()
-	l.generation = owner.Generation // from the same record: a successor may come just now
-	stop, err := shm.FollowOwner(owner, func() { q.bell.Mark(l.bit) })
-	if err != nil {
+	l.notice.follow(l.obj.Owner(), func() { q.bell.Mark(l.bit) })
+	if l.notice.blind {
 		q.unwatch(l.bit)
-		return
 	}
-	l.stop = stop
 }
 
 // unwatch has a lane looked at now and then by whoever waits. The lock of watches is held.
@@ -330,7 +321,7 @@ type attachment struct {
 	peer    *place.Peer
 	pipe    int    // reading end of the one that raises the queue's descriptor, or -1
 	silence func() // ends passing its rings on; nil while nobody does; under memfdHome.mu
-	mourned bool   // its death was noted; under memfdHome.mu
+	noted   bool   // its death was noted; under memfdHome.mu
 	muted   bool   // it was given up: nobody listens any more; under memfdHome.mu
 }
 

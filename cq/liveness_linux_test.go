@@ -27,9 +27,9 @@ func (h *starvedHome) openLane(bit int) (*shm.Object, error) {
 	return h.home.openLane(bit)
 }
 
-// TestMournStarved: lanes that could not be opened for want of descriptors are looked at as soon as
-// there are some, though no lane comes or goes meanwhile.
-func TestMournStarved(t *testing.T) {
+// TestDeathsStarved: lanes that could not be opened for want of descriptors are looked at as soon
+// as there are some, though no lane comes or goes meanwhile.
+func TestDeathsStarved(t *testing.T) {
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -43,25 +43,25 @@ func TestMournStarved(t *testing.T) {
 	must(err)
 	h := &starvedHome{home: q.home, starved: true}
 	q.home = h
-	early := newLaneMourner(&q.core, 1) // nothing is seen
+	early := newWriterDeaths(&q.core, 1) // nothing is seen
 	h.starved = false
-	late := newLaneMourner(&q.core, 2)
+	late := newWriterDeaths(&q.core, 2)
 	w2, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
 	must(err)
 	h.starved = true
-	for _, m := range []*laneMourner{early, late} {
+	for _, m := range []*writerDeaths{early, late} {
 		m.find(false)
 		if m.lanes[2] != nil {
 			t.Fatal("opened without a descriptor")
 		}
 	}
 	h.starved = false
-	for _, m := range []*laneMourner{early, late} {
+	for _, m := range []*writerDeaths{early, late} {
 		m.find(false)
 		if m.lanes[1] == nil || m.lanes[2] == nil {
 			t.Errorf("lanes %v after there are descriptors", m.lanes)
 		}
-		// What was there before the mourner has only its last writer for news.
+		// What was there before the look began has only its last writer for news.
 		if old := m.old[1]; old != (m == early) {
 			t.Errorf("row 1 is old: %v", old)
 		}
@@ -78,11 +78,14 @@ func TestMournStarved(t *testing.T) {
 // TestSeatDeathOutlivesFailedOpen: an open that fails for want of descriptors, wherever, does not
 // take back what the row says of the one who died in that seat.
 func TestSeatDeathOutlivesFailedOpen(t *testing.T) {
-	c, _, dead := seatRig(t)
-	row := &c.words.Rows[1] // the next seat
-	row.SitDown(100, dead)
-	m := newCounterMourner(c)
-	defer m.close(nil)
+	r := newSeatRig(t)
+	c, died := r.c, r.dies()
+	seat := c.seats.At(rigSeat)
+	isKnown := func() bool {
+		all := seat.Deaths()
+		return len(all) == 1 && all[0].Generation == died ||
+			seat.Owner().Generation == died && seat.Owner().State == shm.StateOwned
+	}
 	var had unix.Rlimit
 	must := func(err error) {
 		t.Helper()
@@ -109,27 +112,26 @@ func TestSeatDeathOutlivesFailedOpen(t *testing.T) {
 		if !errors.Is(err, syscall.EMFILE) || n > had.Cur {
 			t.Fatalf("with %d descriptors: %v", n, err)
 		}
-		if row.Mark.Load() != 100 && row.FormerMark.Load() != 100 {
+		if !isKnown() {
 			t.Fatalf("with %d descriptors the death is gone: %v", n, err)
 		}
 	}
-	if failed == 0 || row.FormerMark.Load() != 100 {
-		t.Errorf("%d failed, and then the record has %d", failed, row.FormerMark.Load())
+	if failed == 0 || !isKnown() {
+		t.Errorf("%d failed, and then the record has %+v", failed, seat.Deaths())
 	}
 }
 
 // TestSeatOfClosedIsNobodys: a handle that is closed takes its row back, also if nothing can be
 // mapped any more.
 func TestSeatOfClosedIsNobodys(t *testing.T) {
-	c, _, _ := seatRig(t)
-	m := newCounterMourner(c)
-	defer m.close(nil)
+	c := newSeatRig(t).c
 	other, err := AttachCounter(FromFD(c.ObjectFD(), ""), CounterOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if mark := c.words.Rows[1].Mark.Load(); mark == 0 {
-		t.Fatal("it has no row")
+	seat := c.seats.At(rigSeat)
+	if who := seat.Owner(); who.State != shm.StateOwned {
+		t.Fatal("it has no seat")
 	}
 	if err := other.obj.Close(); err != nil {
 		t.Fatal(err)
@@ -137,11 +139,9 @@ func TestSeatOfClosedIsNobodys(t *testing.T) {
 	if err := other.Close(); err != nil {
 		t.Error(err)
 	}
-	if mark := c.words.Rows[1].Mark.Load(); mark != 0 {
-		t.Errorf("the row is still that of %d", mark)
+	if who := seat.Owner(); who.State != shm.StateReleased {
+		t.Errorf("the seat is still that of %+v", who)
 	}
-	c.words.Rows[1].SitDown(100, shm.Self())
-	wantNews(t, "closed", m, 0, 0)
 }
 
 // TestTurnIsNoDelay: while a writer waits for one of its user who is stopped in the middle of

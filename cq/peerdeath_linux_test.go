@@ -358,7 +358,7 @@ func TestKilledWhileItReports(t *testing.T) {
 		e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Lifetime: cq.Persistent})
 		must(t, err)
 		must(t, errors.Join(q.Detach(), e.Detach()))
-		reader := startChild(t, "mourner", envQueue+"="+name, envKind+"=blind")
+		reader := startChild(t, "death reader", envQueue+"="+name, envKind+"=blind")
 		if got := reader.line(t); got != "bound" {
 			t.Fatal(got)
 		}
@@ -422,8 +422,8 @@ func TestOthersReaderClosesFirst(t *testing.T) {
 func init() {
 	roles["poster"] = childPoster
 	roles["event poster"] = childEventPoster
-	roles["mourned reader"] = childMournedReader
-	roles["mourner"] = childMourner
+	roles["watched reader"] = childWatchedReader
+	roles["death reader"] = childDeathReader
 }
 
 func uintText(n uint64) string { return strconv.FormatUint(n, 10) }
@@ -458,8 +458,8 @@ func childEventPoster() {
 	need(w.Close())
 }
 
-// childMournedReader adopts a queue and reads its first entry, if nobody has.
-func childMournedReader() {
+// childWatchedReader adopts a queue and reads its first entry, if nobody has.
+func childWatchedReader() {
 	d, err := shm.OpenDir("")
 	need(err)
 	q, err := cq.Open(cq.Named(d, os.Getenv(envQueue)), cq.Options{Existing: true})
@@ -473,9 +473,9 @@ func childMournedReader() {
 	untilTold()
 }
 
-// childMourner adopts a queue and the event queue beside it, binds one to the other, and says when
-// the first event has come, which it leaves there.
-func childMourner() {
+// childDeathReader adopts a queue and the event queue beside it, binds one to the other, and says
+// when the first event has come, which it leaves there.
+func childDeathReader() {
 	d, err := shm.OpenDir("")
 	need(err)
 	q, err := cq.Open(cq.Named(d, os.Getenv(envQueue)), cq.Options{Existing: true})

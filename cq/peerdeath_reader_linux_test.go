@@ -39,7 +39,7 @@ func TestReaderDeathIsAnEvent(t *testing.T) {
 	}
 	post(t, w, 0, 3)
 	for i := range 3 {
-		c := startChild(t, "mourned reader", envQueue+"="+name)
+		c := startChild(t, "watched reader", envQueue+"="+name)
 		if got := c.line(t); got != "reading" {
 			t.Fatal(got)
 		}
@@ -108,7 +108,7 @@ func TestSuccessorIsToldOnce(t *testing.T) {
 	e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, errors.Join(q.Detach(), e.Detach()))
-	reader := startChild(t, "mourner", envQueue+"="+name)
+	reader := startChild(t, "deathFinder", envQueue+"="+name)
 	if got := reader.line(t); got != "bound" {
 		t.Fatal(got)
 	}

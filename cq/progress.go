@@ -98,15 +98,15 @@ func (q *core) bindDeaths(events EventSink) error {
 	defer q.deaths.mu.Unlock()
 	former := q.deaths.end()
 	if events != nil {
-		m, ok := former.(*laneMourner)
+		m, ok := former.(*writerDeaths)
 		if ok {
 			m.turnTo(events.sinkID())
 		} else {
-			m = newLaneMourner(q, events.sinkID())
+			m = newWriterDeaths(q, events.sinkID())
 		}
 		q.deaths.report = startReport(q.fid, events, m)
 	} else if h, ok := q.home.(*memfdHome); ok {
-		h.mourn(false)
+		h.keepDeaths(false)
 	}
 	return nil
 }

@@ -189,26 +189,28 @@ func counter(obj *shm.Object) (*Counter, error) {
 		Lifetime: cq.Lifetime(o.Lifetime).String(), Handles: []CounterHandle{},
 		Value: words.Value.Load(), Errors: words.Errs.Load(), Sets: words.Sets.Load(),
 		Wakes: uint64(words.Bell.Wakes())}
-	for seat := range doorbell.CountSeats {
-		if taken, err := obj.Seated(seat); err != nil {
+	seats := obj.Seats(words.Seats[:])
+	for i := range doorbell.CountSeats {
+		seat := seats.At(i)
+		if life, err := seat.Life(); err != nil {
 			return nil, err
-		} else if taken {
+		} else if life == shm.Alive || life == shm.LockLost {
 			c.Handles = append(c.Handles, counterHandle(words, seat))
 		}
 	}
-	c.More, err = obj.Standing(doorbell.CountSeats)
+	c.More, err = seats.Standing()
 	return c, err
 }
 
-func counterHandle(words *kind.CounterWords, seat int) CounterHandle {
-	h := CounterHandle{Seat: seat}
-	if who := words.Rows[seat].Owner(); who.PID != 0 {
+func counterHandle(words *kind.CounterWords, seat *shm.Seat) CounterHandle {
+	h := CounterHandle{Seat: seat.Index()}
+	if who := seat.Owner(); who.State == shm.StateOwned && who.PID != 0 {
 		h.PID = &who.PID
 		if who.PIDNS == shm.Self().PIDNS {
 			h.Command = command(who.PID)
 		}
 	}
-	if t := words.Bell.Threshold(seat); t != doorbell.Idle {
+	if t := words.Bell.Threshold(seat.Index()); t != doorbell.Idle {
 		h.Threshold = &t
 	}
 	return h

@@ -30,7 +30,8 @@ func TestBusyReleased(t *testing.T) {
 		!errors.Is(err, syscall.EBUSY) || strings.Contains(err.Error(), "stop it") {
 		t.Errorf("held by who removes it: %+v: %v", busy, err)
 	}
-	if _, err := late.TakeSeat(1); !errors.As(err, &busy) || !busy.Released || busy.PID != 0 {
+	_, err = late.Seats(make([]byte, SeatBytes)).Take()
+	if !errors.As(err, &busy) || !busy.Released || busy.PID != 0 {
 		t.Errorf("no seat: %+v: %v", busy, err)
 	}
 	if err := holder.Release(); err != nil {

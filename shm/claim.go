@@ -69,22 +69,29 @@ func (o *Object) Life() (life Life, err error) {
 	if o.closed {
 		return 0, named(op, o.name, os.ErrClosed)
 	}
+	return o.lifeBy(func() (bool, error) { return sysLocked(o.fd) }, o.ownerLife)
+}
+
+// lifeBy asks for the lock of the object, or of a seat, and assesses the owner if that is free.
+func (o *Object) lifeBy(locked func() (bool, error), assess func() (Life, error)) (life Life,
+	err error) {
+	const op = "probe"
 	for range lifeTries {
-		locked, lerr := sysLocked(o.fd)
-		if lerr != nil {
-			return 0, named(op, o.name, lerr)
+		is, err := locked()
+		if err != nil {
+			return 0, named(op, o.name, err)
 		}
-		if locked {
+		if is {
 			return Alive, nil
 		}
-		err = guarded(func() (e error) { life, e = o.ownerLife(); return e })
+		err = guarded(func() (e error) { life, e = assess(); return e })
 		if err != nil {
 			return 0, named(op, o.name, err)
 		}
 		if life != LockLost {
 			return life, nil
 		}
-		// Perhaps it claimed between our two looks: then the lock is held by now.
+		// Perhaps it came between our two looks: then the lock is held by now.
 	}
 	return LockLost, nil
 }
@@ -92,21 +99,30 @@ func (o *Object) Life() (life Life, err error) {
 // ownerLife assesses the owner of an object whose lock is free.
 func (o *Object) ownerLife() (Life, error) {
 	owner, ok := loadOwner(o.mem)
-	switch {
-	case !ok:
+	if !ok {
 		return 0, damaged("owner record", "not valid", "a process")
+	}
+	return o.lifeOf(owner, whole), nil
+}
+
+// whole stands for the object itself where another number means one of its seats.
+const whole = -1
+
+// lifeOf assesses the noted owner of something whose lock is free.
+func (o *Object) lifeOf(owner Owner, seat int) Life {
+	switch {
 	case owner.State == StateReleased:
-		return Released, nil
+		return Released
 	case owner.PIDNS == 0 || owner.PIDNS != Self().PIDNS:
 		// The kernel drops the lock at death in every PID namespace; a second proof by PID is
 		// possible in the same one only.
-		return Dead, nil
+		return Dead
 	}
 	alive, known := ProcessAlive(owner)
-	if known && !alive || alive && o.ofFormerProgram(owner) {
-		return Dead, nil
+	if known && !alive || alive && o.ofFormerProgram(owner, seat) {
+		return Dead
 	}
-	return LockLost, nil
+	return LockLost
 }
 
 // Claim makes this process the owner of an object that was opened ReadWrite and is [Released] or
@@ -235,13 +251,13 @@ func (o *Object) mayTake(check func() error) error {
 
 // takeOver writes the owner record, under the lock.
 func (o *Object) takeOver() error {
-	o.noteClaim()
+	o.claimed.set(o, whole)
 	before, _ := loadOwner(o.mem)
 	me := Self()
 	me.State, me.ClaimedNs = StateOwned, monoNs()
 	me.Generation = max(before.Generation, o.Generation()) + 1
 	if before.State != StateReleased {
-		storeDeath(o.mem, before)
+		objectDeaths(o.mem).store(before)
 	}
 	storeOwner(o.mem, me)
 	o.gen = me.Generation

@@ -116,7 +116,7 @@ func (b *builder) build(init func(*Object) error) (_ *Object, err error) {
 		}
 	}
 	crash.At(crash.CreateFilled)
-	o.noteClaim()
+	o.claimed.set(o, whole)
 	if err := sysLock(o.lockFD); err != nil {
 		return nil, err
 	}
@@ -254,7 +254,7 @@ func (o *Object) discard() {
 	if o.mem != nil {
 		_ = sysUnmap(o.mem)
 	}
-	o.forgetClaim()
+	o.claimed.drop()
 	for _, fd := range []int{o.fd, o.lockFD} {
 		if fd >= 0 {
 			sysClose(fd)

@@ -41,7 +41,8 @@
 // can look at it, as it can itself, finds that and may claim what it owned.
 //
 // An object that many processes write has no owner while they have it open. Each has a [Seat]
-// instead, a lock on one byte, and nobody can claim the object, to remove it, beside them.
+// instead, a lock on one byte with a record of its own, and nobody can claim the object, to remove
+// it, beside them. Of an object and of a seat the same is asked: Owner, Life, OwnerDied, Deaths.
 //
 // # Trust
 //

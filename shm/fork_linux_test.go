@@ -75,7 +75,7 @@ func childLeaver() {
 	must(err)
 	var pid int
 	if os.Getenv(envLeaves) == "seat" {
-		s, err := o.TakeSeat(2)
+		s, err := o.Seats(make([]byte, 2*SeatBytes)).Take()
 		must(err)
 		pid, err = shmtest.Fork()
 		must(err)

@@ -35,10 +35,10 @@ type Object struct {
 	dev    uint64
 
 	mu      sync.Mutex
-	lockFD  int    // description that holds the lock, -1 when not owned; never sent, never an *os.File
-	gen     uint64 // of our own claim
-	held    bool   // the lock, and the record is that of whoever had it before
-	claimed bool   // it is counted among those that this program has owned
+	lockFD  int       // description that holds the lock, -1 when not owned; never sent
+	gen     uint64    // of our own claim
+	held    bool      // the lock, and the record is that of whoever had it before
+	claimed claimNote // it is counted among those that this program has owned
 	extra   []writable
 	closed  bool
 	lasting bool // see Outlast
@@ -345,7 +345,7 @@ func (o *Object) Close() error {
 		keep(sysUnmap(o.mem))
 	}
 	o.extra, o.mem = nil, nil
-	o.forgetClaim()
+	o.claimed.drop()
 	sysClose(o.fd)
 	o.fd = -1
 	o.dir.drop()

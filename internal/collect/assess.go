@@ -93,8 +93,7 @@ func (t *target) assess() (r Remains, err error) {
 		return r, err
 	}
 	if r.Kind == shm.KindCounter && !t.isQueue() {
-		if who, alive, err := counterUser(obj); alive || err != nil {
-			r.Fate, r.Owner = Living, who
+		if err := r.counterUser(obj); r.Fate != "" || err != nil {
 			return r, err
 		}
 	}
@@ -102,7 +101,7 @@ func (t *target) assess() (r Remains, err error) {
 	if err != nil {
 		return r, err
 	}
-	if err := shm.Guard(func() { r.Owner = kind.Present(obj.Owner()) }); err != nil {
+	if err := shm.Guard(func() { r.Owner = present(obj.Owner()) }); err != nil {
 		return r, err
 	}
 	lives := r.livesOrMay(life)
@@ -225,7 +224,7 @@ func (r *Remains) lanes(lanes []*shm.Object) (alive bool, err error) {
 			return false, err
 		}
 		if r.livesOrMay(life) {
-			return true, shm.Guard(func() { r.Owner = kind.Present(l.Owner()) })
+			return true, shm.Guard(func() { r.Owner = present(l.Owner()) })
 		}
 	}
 	return false, nil
@@ -296,34 +295,44 @@ func (t *target) orphans(cut bool) (r Remains, err error) {
 	return r, nil
 }
 
-// counterUser looks for a handle of a living process, and says whose it is: the owner's record is
-// that of who made the counter, long ago perhaps. A seat that was just taken has the row of who sat
-// there before; nobody who closed has a row, so one that means somebody who lives is his. Whoever
-// makes or removes the counter has all seats for a moment.
-func counterUser(obj *shm.Object) (who shm.Owner, alive bool, err error) {
+// counterUser looks for a handle of a process that may live, and notes whose it is: the owner's
+// record is that of who made the counter, long ago perhaps. Whoever makes or removes the counter
+// has all seats for a moment.
+func (r *Remains) counterUser(obj *shm.Object) error {
 	words, err := kind.WordsOf[kind.CounterWords](obj, kind.SectCounter, 0)
 	if err != nil {
-		return who, false, err
+		return err
 	}
+	seats := obj.Seats(words.Seats[:])
 	for i := range doorbell.CountSeats {
-		taken, err := obj.Seated(i)
+		seat := seats.At(i)
+		life, err := seat.Life()
 		if err != nil {
-			return who, false, err
+			return err
 		}
-		if !taken {
+		if !r.livesOrMay(life) {
 			continue
 		}
-		alive = true
-		fault := shm.Guard(func() { who = words.Rows[i].Sitting() })
-		if fault != nil || who.PID != 0 {
-			return who, true, fault
+		fault := shm.Guard(func() { r.Owner = present(seat.Owner()) })
+		if fault != nil || r.Owner.PID != 0 {
+			return fault
 		}
 	}
-	if !alive {
-		alive, err = obj.Standing(doorbell.CountSeats)
+	if r.Fate != "" {
+		return shm.Guard(func() { r.Owner = present(obj.Owner()) })
 	}
-	if err == nil && alive {
-		err = shm.Guard(func() { who = kind.Present(obj.Owner()) })
+	stands, err := seats.Standing()
+	if err == nil && stands {
+		r.Fate = Living
+		err = shm.Guard(func() { r.Owner = present(obj.Owner()) })
 	}
-	return who, alive, err
+	return err
+}
+
+// present returns what a record says if that is somebody who may be there now.
+func present(o shm.Owner) shm.Owner {
+	if alive, known := shm.ProcessAlive(o); o.State != shm.StateOwned || known && !alive {
+		return shm.Owner{}
+	}
+	return o
 }

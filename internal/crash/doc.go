@@ -105,13 +105,13 @@ const (
 	DomainRung   // all are woken, the arming is not marked rung (P7)
 
 	// A counter (cq, counter.go and counter_open.go; doorbell, counterbell.go).
-	CountSeated  // the seat is taken, its row still says who had it before
-	CountJoined  // the row says who we are, nobody was told
+	CountSeated  // the seat is taken, its record still says who had it before
+	CountJoined  // the record says who we are, nobody was told
 	CountAdded   // the value is added to, nobody was looked for (C1)
 	CountWoken   // all are woken, the arming is not marked rung (C6)
 	CountArmed   // armed, neither peers nor the value were looked at (W3)
 	CountSleep   // nothing was there: the next instruction sleeps (W5)
-	CountLeaving // the memory is gone, the seat is still ours
+	CountLeaving // the record says that we left, the seat is still ours
 
 	// The owner of an address vector (cq, addresses_table.go and addresses_insert.go).
 	AddressFilling   // the row of a new address is being written

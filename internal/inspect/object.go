@@ -81,14 +81,11 @@ func (c *checker) counter() {
 	if b.Standing > 1 {
 		c.bad("counter.standing", kind.SectCounter, offStanding, b.Standing, "0 or 1")
 	}
-	for i := range words.Rows {
-		r := &words.Rows[i]
-		mark := r.Mark.Load()
-		pid := r.Pid.Load()
-		if mark != 0 && (pid == 0 || pid > 1<<22) && r.Mark.Load() == mark {
+	seats := c.obj.Seats(words.Seats[:])
+	for i := range doorbell.CountSeats {
+		if o := seats.At(i).Owner(); o.State == shm.StateOwned && o.PID == 0 {
 			c.bad("counter.handle", kind.SectCounter,
-				kind.OffCounterRows+kind.CounterRowBytes*uint64(i)+8, pid,
-				"1 to 4194304")
+				kind.OffCounterRows+shm.SeatBytes*uint64(i)+8, "no process", "1 to 4194304")
 		}
 	}
 }

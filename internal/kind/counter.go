@@ -13,20 +13,14 @@ import (
 //	256   bell: epoch, armed, rung, joined, seats, standing (doorbell.CountWords)
 //	384   a threshold for each seat
 //	896   zero
-//	1024  a row for each seat
+//	1024  a record for each seat (shm.Seats), which says whose death the others must watch
 const SectCounter shm.SectionKind = 0x300
 
-// A row is written by the handle that has the seat, and says whose death the others must watch.
-//
-//	0    mark: drawn at random when the seat is taken, stored last; 0: nobody
-//	8    process id, PID namespace, start time
-//	32   the same four of the last who died in the seat, and how many did
 const (
-	OffCounterErr   = 128
-	OffCounterBell  = 256
-	OffCounterRows  = 1024
-	CounterRowBytes = 128
-	CounterBytes    = OffCounterRows + doorbell.CountSeats*CounterRowBytes
+	OffCounterErr  = 128
+	OffCounterBell = 256
+	OffCounterRows = 1024
+	CounterBytes   = OffCounterRows + doorbell.CountSeats*shm.SeatBytes
 )
 
 // Counter is what is fixed when a counter is created, as its attributes say it.

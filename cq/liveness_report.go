@@ -72,9 +72,9 @@ func (w *deathWatch) run() {
 	}
 }
 
-// mourner finds out about the deaths at one queue or writer. Its methods are called under the
+// deathFinder finds out about the deaths at one queue or writer. Its methods are called under the
 // report's lock.
-type mourner interface {
+type deathFinder interface {
 	// look returns what came to light since the last look.
 	look() []peerNews
 	// telling is called before an event is written, told after.
@@ -100,7 +100,7 @@ type deathBinding struct {
 }
 
 // end unbinds, and returns who found what was reported, or nil. The lock is held.
-func (b *deathBinding) end() (former mourner) {
+func (b *deathBinding) end() (former deathFinder) {
 	if r := b.report; r != nil {
 		b.report = nil
 		r.end()
@@ -110,21 +110,46 @@ func (b *deathBinding) end() (former mourner) {
 	return former
 }
 
+// bind has what who finds reported from now on, or nothing any more. who is given the finder whose
+// report this one replaces, or nil.
+func (b *deathBinding) bind(fid FID, events EventSink,
+	who func(former deathFinder) deathFinder) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if events != nil {
+		if err := events.bind(); err != nil {
+			return err
+		}
+	}
+	former := b.end()
+	if events != nil {
+		b.report = startReport(fid, events, who(former))
+	}
+	return nil
+}
+
+// unbind is the end of what was bound, which nobody can bind any more.
+func (b *deathBinding) unbind() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.end()
+}
+
 // deathReport is one binding.
 type deathReport struct {
 	fid  FID
 	sink EventSink
 
 	mu      sync.Mutex
-	who     mourner
+	who     deathFinder
 	pending []peerNews
 	refused []peerNews // for ever, by this sink
 	closed  bool
 	buf     []byte
 }
 
-// startReport begins to report what the mourner finds to the sink.
-func startReport(fid FID, sink EventSink, who mourner) *deathReport {
+// startReport begins to report what the deathFinder finds to the sink.
+func startReport(fid FID, sink EventSink, who deathFinder) *deathReport {
 	r := &deathReport{fid: fid, sink: sink, who: who}
 	processWatch.add(r)
 	processWatch.nudge()

@@ -3,18 +3,19 @@ package cq
 import (
 	"errors"
 	"io/fs"
+	"slices"
 	"sync"
 
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
-// laneMourner finds out which writers of a queue died. It looks at lanes by itself, not through the
-// reader, who may be asleep or not read at all.
-type laneMourner struct {
+// writerDeaths finds out which writers of a queue died. It looks at lanes by itself, not through
+// the reader, who may be asleep or not read at all.
+type writerDeaths struct {
 	q     *core
-	to    uint64     // the event queue
-	lanes []*witness // by row
+	to    uint64        // the event queue
+	lanes []*laneOwners // by row
 	looks int
 	stamp uint64     // of what was seen, whole
 	seen  bool       // there is such a stamp
@@ -27,24 +28,24 @@ type laneMourner struct {
 // stampEvery is how many looks come between two at whether there are new lanes.
 const stampEvery = 2
 
-// newLaneMourner also decides what is news: of a lane that is there already the death of its last
+// newWriterDeaths also decides what is news: of a lane that is there already the death of its last
 // writer, unless it was reported to the same event queue before, by whichever reader; of one that
 // comes later every death.
-func newLaneMourner(q *core, to uint64) *laneMourner {
-	m := &laneMourner{q: q, to: to, lanes: make([]*witness, q.opt.rows()),
+func newWriterDeaths(q *core, to uint64) *writerDeaths {
+	m := &writerDeaths{q: q, to: to, lanes: make([]*laneOwners, q.opt.rows()),
 		old: make([]bool, q.opt.rows())}
 	if !q.opt.others() {
 		m.find(true)
 		return m
 	}
 	if h, ok := q.home.(*memfdHome); ok {
-		h.mourn(true)
+		h.keepDeaths(true)
 	}
 	return m
 }
 
 // find looks for lanes that are new.
-func (m *laneMourner) find(first bool) {
+func (m *writerDeaths) find(first bool) {
 	stamp, err := m.q.home.stamp()
 	if err == nil && m.seen && stamp == m.stamp {
 		return
@@ -73,10 +74,17 @@ func (m *laneMourner) find(first bool) {
 	}
 }
 
-// begin makes the witness of a lane. The row remembers what was reported, and where, for the reader
-// that comes after this one.
-func (m *laneMourner) begin(obj *shm.Object, row *kind.RowWords, first bool) *witness {
-	w := &witness{obj: obj}
+// laneOwners are the writers of one lane.
+type laneOwners struct {
+	ownerWatch
+	obj *shm.Object
+}
+
+// begin begins to follow those of a lane. The row remembers what was reported, and where, for the
+// reader that comes after this one.
+func (m *writerDeaths) begin(obj *shm.Object, row *kind.RowWords, first bool) *laneOwners {
+	w := &laneOwners{obj: obj}
+	w.of = obj
 	if row.ToldTo.Load() == m.to {
 		w.settle(row.Told.Load())
 		return w
@@ -89,7 +97,7 @@ func (m *laneMourner) begin(obj *shm.Object, row *kind.RowWords, first bool) *wi
 }
 
 // tellFrom makes a row remember what this event queue was told.
-func (m *laneMourner) tellFrom(row *kind.RowWords, settled uint64) {
+func (m *writerDeaths) tellFrom(row *kind.RowWords, settled uint64) {
 	row.ToldTo.Store(0)
 	row.Told.Store(settled)
 	row.Telling.Store(settled)
@@ -98,7 +106,7 @@ func (m *laneMourner) tellFrom(row *kind.RowWords, settled uint64) {
 
 // turnTo goes on for another event queue. It is told what the former had no room for, and as any
 // other of each lane's last writer if that is dead.
-func (m *laneMourner) turnTo(to uint64) {
+func (m *writerDeaths) turnTo(to uint64) {
 	if to == m.to {
 		return
 	}
@@ -126,7 +134,7 @@ func (m *laneMourner) turnTo(to uint64) {
 	}
 }
 
-func (m *laneMourner) look() (out []peerNews) {
+func (m *writerDeaths) look() (out []peerNews) {
 	m.lookForOverrun()
 	if h, ok := m.q.home.(*memfdHome); ok && m.q.opt.others() {
 		for _, p := range h.takeDead() {
@@ -153,7 +161,7 @@ func (m *laneMourner) look() (out []peerNews) {
 }
 
 // lookForOverrun tells of an overrun before the reader knows of it, who may not read at all.
-func (m *laneMourner) lookForOverrun() {
+func (m *writerDeaths) lookForOverrun() {
 	q := m.q
 	if q.opt.Overrun != OverrunQueue || q.opt.events || q.reportedOverrun() {
 		return
@@ -167,7 +175,7 @@ func (m *laneMourner) lookForOverrun() {
 }
 
 // overran reports whether the lane of a row has lost an entry.
-func (m *laneMourner) overran(bit int) (is bool) {
+func (m *writerDeaths) overran(bit int) (is bool) {
 	look := func(obj *shm.Object, _ formerLane) error {
 		if obj == nil {
 			return nil
@@ -186,11 +194,10 @@ func (m *laneMourner) overran(bit int) (is bool) {
 }
 
 // entry says what a dead writer left.
-func (m *laneMourner) entry(bit int, obj *shm.Object, o shm.Owner) PeerEntry {
+func (m *writerDeaths) entry(bit int, obj *shm.Object, o shm.Owner) PeerEntry {
 	row := &m.q.rows[bit]
-	p := PeerEntry{Role: PeerWriter, Lane: bit, PID: o.PID, PIDNS: o.PIDNS, StartTicks: o.StartTicks,
-		Object: obj.Header().UUID, Generation: o.Generation,
-		Again: o.Generation > row.Told.Load() && o.Generation <= row.Telling.Load()}
+	p := ownerEntry(PeerWriter, obj, o)
+	p.Lane, p.Again = bit, o.Generation > row.Told.Load() && o.Generation <= row.Telling.Load()
 	p.First, p.End = laneShare(obj, bit, o.Generation)
 	return p
 }
@@ -223,19 +230,19 @@ func laneShare(obj *shm.Object, bit int, generation uint64) (first, end uint64) 
 	return first, end
 }
 
-func (m *laneMourner) telling(n *peerNews) {
+func (m *writerDeaths) telling(n *peerNews) {
 	if row := &m.q.rows[n.Lane]; !m.q.opt.others() && n.Generation > row.Telling.Load() {
 		row.Telling.Store(n.Generation)
 	}
 }
 
-func (m *laneMourner) told(n *peerNews) {
+func (m *writerDeaths) told(n *peerNews) {
 	if row := &m.q.rows[n.Lane]; !m.q.opt.others() && n.Generation > row.Told.Load() {
 		row.Told.Store(n.Generation)
 	}
 }
 
-func (m *laneMourner) close(untold []peerNews) {
+func (m *writerDeaths) close(untold []peerNews) {
 	for _, w := range m.lanes {
 		if w != nil {
 			w.rest()
@@ -293,4 +300,58 @@ func (o *laneObjects) close() (err error) {
 		}
 	}
 	return err
+}
+
+// keepDeaths has every death of other users' writers kept for takeDead. When it is ended, what
+// comes after is kept only until its row has another writer: that is bounded by the number of rows.
+func (h *memfdHome) keepDeaths(on bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.keeping = on
+}
+
+// rest takes back what nobody was told of: it is news to whoever is bound next. Between this sink
+// and that one every death is kept.
+func (h *memfdHome) rest(untold []peerNews) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	back := make([]PeerEntry, 0, len(untold)+len(h.dead))
+	for _, n := range untold {
+		back = append(back, n.PeerEntry)
+	}
+	h.dead = append(back, h.dead...)
+}
+
+// succeeded is called for a row that has another writer. The lock is held.
+func (h *memfdHome) succeeded(bit int) {
+	if !h.keeping {
+		h.dead = slices.DeleteFunc(h.dead, func(p PeerEntry) bool { return p.Lane == bit })
+	}
+}
+
+// takeDead returns the writers of other users that have died since the last call. Those whose lanes
+// are retired already were noted by then.
+func (h *memfdHome) takeDead() []PeerEntry {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for bit := range h.lanes {
+		h.noteDead(bit, h.lanes[bit].att)
+	}
+	dead := h.dead
+	h.dead = nil
+	return dead
+}
+
+// noteDead keeps the death of a row's writer, if it is proved, once. The lock is held.
+func (h *memfdHome) noteDead(bit int, a *attachment) {
+	if a == nil || a.noted || !a.peer.Gone() {
+		return
+	}
+	a.noted = true // what it says of itself now is its last word
+	if owner := a.obj.Owner(); owner.State != shm.StateReleased {
+		p := PeerEntry{Role: PeerWriter, Lane: bit, PID: a.peer.PID, Object: a.obj.Header().UUID,
+			Generation: owner.Generation}
+		p.First, p.End = laneShare(a.obj, bit, owner.Generation)
+		h.dead = append(h.dead, p)
+	}
 }
