@@ -92,10 +92,10 @@
 //
 // # Files
 //
-//	words, counterbell     the words in shared memory
-//	ringer                 the producer's half
-//	bell, reconfigure      the reader's half: which lanes can have something
-//	sleep, futex, sleepers how a reader sleeps; more sleepers than threads
-//	domain, set, channel   many queues at once; keeper: their descriptors
-//	eventfd, pipe, listen  descriptors to wait on; producers of other users
+//	words, counterbell      the words in shared memory
+//	ringer                  the producer's half
+//	bell, reconfigure       the reader's half: which lanes can have something
+//	sleep, futex, sleepers  how a reader sleeps; more sleepers than threads
+//	domain, set, channel    many queues at once; keeper: their descriptors
+//	eventfd, pipe, listen   descriptors to wait on; producers of other users
 package doorbell
