@@ -25,7 +25,7 @@ var ranElsewhere = map[string]string{
 	"torture":         "TestTorture",
 	"torture hostile": "TestHostile",
 	"torture soak":    "TestSoak",
-	"help":            "TestHelpTexts",
+	"help":            "TestHelp",
 }
 
 // TestDocumentsRun runs each command of shmctl that a page names, on the queue of the example.

@@ -64,10 +64,7 @@ func TestAllUsersSkips(t *testing.T) {
 		"ls --dir x":    "--all-users and --dir exclude each other",
 		"check --pid 1": "--all-users and --pid exclude each other",
 	} {
-		r := run(t, append(strings.Fields(args), "--all-users")...)
-		if r.code != ctl.CodeUsage || !strings.Contains(r.stderr, want) {
-			t.Errorf("%s: exit %d, %s", args, r.code, r.stderr)
-		}
+		refused(t, args+" --all-users", ctl.CodeUsage, want)
 	}
 }
 

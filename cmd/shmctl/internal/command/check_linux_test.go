@@ -107,12 +107,6 @@ func TestCheckPID(t *testing.T) {
 	if p := failure(t, r.stderr); p.Code != ctl.CodeNotFound || p.Hint == "" {
 		t.Errorf("%+v", p)
 	}
-	for _, args := range [][]string{{"--pid", "0"}, {"--pid", me, "orders"}, {"--pid", me, "-a"},
-		{"--pid", "server"}} {
-		if r := run(t, append([]string{"check"}, args...)...); r.code != ctl.CodeUsage {
-			t.Errorf("%v: %+v", args, r)
-		}
-	}
 }
 
 // TestCheckPIDs: of several processes each that cannot be checked is told, also beside findings.

@@ -12,67 +12,79 @@ import (
 	"github.com/shmring/shmring/testdata"
 )
 
+// TestUsage: what no verb can make sense of is refused in two lines, with where to read on.
 func TestUsage(t *testing.T) {
-	for _, args := range [][]string{
-		{"lss"}, {"show"}, {"ls", "--nope"}, {"ls", "-o", "xml"}, {"show", "x", "-o", "yaml"},
-		{"ls", "-w=never"}, {"ls", "-w=-1s"}, {"ls", "-w=0s"}, {"ls", "[a"}, {"version", "x"},
-		{"tail"}, {"tail", "a", "b"}, {"tail", "a", "-c", "-1"}, {"tail", "a", "--interval", "0s"},
-		{"signal"}, {"post"}, {"post", "a", "--flags", "SENT"}, {"post", "a", "--context", "x"},
-		{"post", "a", "--len=-1"}, {"post", "a", "--tag", "y"}, {"post", "a", "--src", "z"},
-		{"post", "a", "--error", "ENOPE"}, {"post", "a", "--error-data", "00"},
-		{"post", "a", "--error", "EIO", "--error-data", "0"}, {"post", "a", "--count", "0"},
-		{"post", "a", "--error", "EIO", "--solicited"}, {"post", "a", "--buf", "70000+1"},
-		{"post", "a", "--error", "EIO", "--error-data", strings.Repeat("00", 41)},
-		{"post", "a", "--event", "nope"}, {"post", "a", "--fid", "queue:1"},
-		{"post", "a", "--event", "USER", "--tag", "1"}, {"post", "a", "--event", "0", "--fid", "x"},
-		{"post", "a", "--event", "0", "--payload", "0"},
-		{"post", "a", "--event", "0", "--payload", "00", "--error", "EIO"},
-		{"bench", "moon"}, {"bench", "--case", "[a"}, {"bench", "--pairs=-1"}, {"bench", "--cpus=1"},
-		{"serve"}, {"serve", "--dev", "lo", "--queue", "x"}, {"serve", "--dev", "lo", "--mode", "x"},
-		{"serve", "--dev", "lo", "--bind", "x"}, {"serve", "--dev", "lo", "--allow", "root"},
-		{"serve", "--dev", "lo", "--frames", "0"}, {"version", "-o", "x"},
-		{"gc", "orders"}, {"gc", "-f"}, {"capture", "lo", "-w", "x"},
-		{"tail", "a", "-n", "3"},
-		{"ls", "-w", "5"}, {"ls", "-w", "0s"}, {"show", "a", "--watch", "-1s"},
-		{"gc", "-o", "x"}, {"check", "-a", "x"}, {"check", "-o", "x"},
+	for _, line := range []string{
+		"lss", "show", "ls --nope", "ls -o xml", "show x -o yaml", "ls -w=never", "ls -w=-1s",
+		"ls -w=0s", "ls [a", "version x", "tail", "tail a b", "tail a -c -1", "tail a --interval 0s",
+		"signal", "post", "post a --flags SENT", "post a --context x", "post a --len=-1",
+		"post a --tag y", "post a --src z", "post a --error ENOPE", "post a --error-data 00",
+		"post a --error EIO --error-data 0", "post a --count 0", "post a --error EIO --solicited",
+		"post a --buf 70000+1", "post a --error EIO --error-data " + strings.Repeat("00", 41),
+		"post a --event nope", "post a --fid queue:1", "post a --event USER --tag 1",
+		"post a --event 0 --fid x", "post a --event 0 --payload 0",
+		"post a --event 0 --payload 00 --error EIO", "bench moon", "bench --case [a",
+		"bench --pairs=-1", "bench --cpus=1", "serve", "serve --dev lo --queue x",
+		"serve --dev lo --mode x", "serve --dev lo --bind x", "serve --dev lo --allow root",
+		"serve --dev lo --frames 0", "version -o x", "gc orders", "gc -f", "capture lo -w x",
+		"tail a -n 3", "ls -w 5", "ls -w 0s", "show a --watch -1s", "gc -o x", "check -a x",
+		"check -o x", "torture hostile --mutations 0", "torture hostile now",
+		"torture hostile --surfaces sea", "torture soak --duration 0", "torture soak --round -1s",
+		"torture soak now", "torture --duration 0s", "torture --duration -1s", "torture now",
+		"torture --trust nobody", "check --pid 0", "check --pid 1 orders", "check --pid 1 -a",
+		"check --pid server", "ls --dir x --all-users", "check --pid 1 --all-users",
 	} {
-		r := run(t, args...)
-		if r.code != 2 || r.stdout != "" || !strings.HasPrefix(r.stderr, "shmctl: ") ||
+		r := refused(t, line, ctl.CodeUsage)
+		if r.stdout != "" || !strings.HasPrefix(r.stderr, "shmctl: ") ||
 			!strings.Contains(r.stderr, "\n  ") || strings.Count(r.stderr, "\n") != 2 {
-			t.Errorf("%v: exit %d, stdout %q, stderr %q", args, r.code, r.stdout, r.stderr)
+			t.Errorf("%s: stdout %q, stderr %q", line, r.stdout, r.stderr)
 		}
-		r = run(t, append(args, "-j")...)
-		if p := failure(t, r.stderr); r.code != 2 || p.Code != 2 || p.Hint == "" || r.stdout != "" {
-			t.Errorf("%v -j: exit %d, %+v", args, r.code, p)
+		r = refused(t, line+" -j", ctl.CodeUsage)
+		if p := failure(t, r.stderr); p.Code != ctl.CodeUsage || p.Hint == "" || r.stdout != "" {
+			t.Errorf("%s -j: %+v", line, p)
 		}
 	}
-	if r := run(t, "lss"); !strings.Contains(r.stderr, "Did you mean this? ls") {
-		t.Errorf("no suggestion: %s", r.stderr)
-	}
+	refused(t, "lss", ctl.CodeUsage, "Did you mean this? ls")
 }
 
+// verbs calls f with each verb, below others too.
+func verbs(f func(c *cobra.Command)) {
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			if sub.Name() != "completion" && sub.Name() != "help" {
+				f(sub)
+				walk(sub)
+			}
+		}
+	}
+	walk(newRoot())
+}
+
+// TestHelp: each verb has an example, and its help no line that is wider than one of the source, or
+// ends behind its words.
 func TestHelp(t *testing.T) {
 	if r := run(t); r.code != 0 || !strings.Contains(r.stdout, "Available Commands") {
 		t.Errorf("no arguments: exit %d, %s", r.code, r.stdout)
 	}
-	for _, c := range newRoot().Commands() {
-		if c.Name() == "help" || c.Name() == "completion" {
-			continue
-		}
-		text := ok(t, c.Name(), "--help")
-		if !strings.Contains(text, "Examples:\n  shmctl "+c.Name()) {
-			t.Errorf("%s has no example:\n%s", c.Name(), text)
+	n := 0
+	verbs(func(c *cobra.Command) {
+		n++
+		text := ok(t, append(strings.Fields(verbPath(c)), "--help")...)
+		if c.Example != "" || !c.HasParent() || c.Parent().Name() == "shmctl" {
+			has(t, text, "Examples:\n  shmctl "+verbPath(c))
 		}
 		for line := range strings.Lines(text) {
-			if len(line) > 101 {
-				t.Errorf("%s: help is wider than 100 columns: %s", c.Name(), line)
+			if len([]rune(line)) > 101 || strings.TrimRight(line, " \t\r\n")+"\n" != line {
+				t.Errorf("%s: too wide, or a blank at the end: %q", verbPath(c), line)
 			}
 		}
+	})
+	if n < 15 {
+		t.Errorf("%d verbs", n)
 	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
-		if !strings.Contains(ok(t, "completion", shell), "shmctl") {
-			t.Errorf("no completion for %s", shell)
-		}
+		has(t, ok(t, "completion", shell), "shmctl")
 	}
 }
 
@@ -117,10 +129,7 @@ func TestStray(t *testing.T) {
 		"tail a -n 3":     "-c, --count says how many",
 		"ls -w 5":         "missing unit",
 	} {
-		r := run(t, strings.Fields(line)...)
-		if r.code != ctl.CodeUsage || !strings.Contains(r.stderr, want) {
-			t.Errorf("%s: exit %d, %s", line, r.code, r.stderr)
-		}
+		refused(t, line, ctl.CodeUsage, want)
 	}
 }
 
@@ -132,13 +141,7 @@ func TestFlagsMeanOneThing(t *testing.T) {
 	kindOf := func(v string) string {
 		return strings.TrimLeft(strings.TrimSuffix(v, "64"), "u") // numbers of any size
 	}
-	var walk func(c *cobra.Command)
-	walk = func(c *cobra.Command) {
-		for _, sub := range c.Commands() {
-			if sub.Name() != "completion" {
-				walk(sub)
-			}
-		}
+	look := func(c *cobra.Command) {
 		c.InitDefaultHelpFlag()
 		c.InitDefaultVersionFlag()
 		c.Flags().VisitAll(func(f *pflag.Flag) {
@@ -154,7 +157,8 @@ func TestFlagsMeanOneThing(t *testing.T) {
 			letters[f.Shorthand] = f.Name
 		})
 	}
-	walk(newRoot())
+	look(newRoot())
+	verbs(look)
 	for letter, name := range map[string]string{"w": "watch", "n": "numeric", "f": "follow",
 		"c": "count", "r": "remove", "o": "output", "j": "json", "H": "no-header"} {
 		if letters[letter] != name {

@@ -71,8 +71,7 @@ func newTorture() *cobra.Command {
 	f := cmd.Flags()
 	f.DurationVar(&opt.Duration, "duration", 30*time.Second, "how `long`")
 	f.Uint64Var(&opt.Kills, "kills", 0, "end after `n` kills, whatever comes first")
-	f.Uint64Var(&opt.Seed, "seed", 0, "`number` that replays the choices, not the schedule "+
-		"(default: a random one)")
+	f.Uint64Var(&opt.Seed, "seed", 0, seedUsage)
 	f.BoolVar(&opt.Steps, "steps", false, "kill at labelled steps too")
 	f.Uint64Var(&opt.UntilSteps, "until-steps", 0, "end when each step killed `n` times, and after "+
 		"--kills, or at --duration")
@@ -86,6 +85,8 @@ func newTorture() *cobra.Command {
 	cmd.AddCommand(newHostile(), newSoak())
 	return cmd
 }
+
+const seedUsage = "`number` that replays the choices, not the schedule (default: random)"
 
 // settleTorture refuses options that do not go together, and fills in what follows from them.
 func settleTorture(cmd *cobra.Command, opt *torture.Options) error {
@@ -226,7 +227,7 @@ func newHostile() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "hostile",
 		Short: "Have peers write anything and prove that it harms nobody else",
-		Long:  hostileLong,
+		Long:  hostileLong + "\n\nSurfaces are " + listed(hostile.Names(), 80) + ".",
 		Example: `  shmctl torture hostile                      a million mutations
   shmctl torture hostile --mutations 10000000 --seed 7 -o json
   shmctl torture hostile --surfaces lane,reader`,
@@ -250,10 +251,8 @@ func newHostile() *cobra.Command {
 	o.flags(cmd)
 	f := cmd.Flags()
 	f.Uint64Var(&opt.Mutations, "mutations", 1_000_000, "hostile stores and messages, `n` at least")
-	f.Uint64Var(&opt.Seed, "seed", 0, "`number` that replays the choices, not the schedule "+
-		"(default: a random one)")
-	f.StringSliceVar(&opt.Surfaces, "surfaces", nil, "only these `surfaces`: "+
-		strings.Join(hostile.Names(), ", "))
+	f.Uint64Var(&opt.Seed, "seed", 0, seedUsage)
+	f.StringSliceVar(&opt.Surfaces, "surfaces", nil, "only `these` (default: all)")
 	_ = cmd.RegisterFlagCompletionFunc("surfaces", cobra.FixedCompletions(hostile.Names(),
 		cobra.ShellCompDirectiveNoFileComp))
 	return cmd
