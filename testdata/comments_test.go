@@ -27,28 +27,8 @@ type room struct {
 // link of a comment leads to something that is there. It sees all files, whatever system they are
 // for.
 func TestCommentsNameWhatIs(t *testing.T) {
-	rooms, files, links := map[string]*room{}, map[string][]*ast.File{}, 0
-	set := token.NewFileSet()
-	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		f, err := parser.ParseFile(set, path, nil, parser.ParseComments)
-		if err != nil {
-			return err
-		}
-		dir := filepath.Dir(path)
-		if rooms[dir] == nil {
-			rooms[dir] = &room{dir: dir, name: f.Name.Name, names: map[string]bool{},
-				embeds: map[string][]string{}}
-		}
-		rooms[dir].declares(f)
-		files[dir] = append(files[dir], f)
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	set, links := token.NewFileSet(), 0
+	rooms, files := declared(t, set)
 	for dir, of := range files {
 		for _, f := range of {
 			imports := map[string]*room{}
@@ -70,6 +50,73 @@ func TestCommentsNameWhatIs(t *testing.T) {
 	if links < 200 {
 		t.Errorf("only %d links were followed", links)
 	}
+}
+
+// declared parses all program files of the module, by directory.
+func declared(t *testing.T, set *token.FileSet) (map[string]*room, map[string][]*ast.File) {
+	t.Helper()
+	rooms, files := map[string]*room{}, map[string][]*ast.File{}
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		f, err := parser.ParseFile(set, path, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		dir := filepath.Dir(path)
+		if rooms[dir] == nil {
+			rooms[dir] = &room{dir: dir, name: f.Name.Name, names: map[string]bool{},
+				embeds: map[string][]string{}}
+		}
+		rooms[dir].declares(f)
+		files[dir] = append(files[dir], f)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rooms, files
+}
+
+// aName is a name of Go as a page quotes it: with or without a package, a member, a call.
+var aName = regexp.MustCompile(`^(?:(shm|ring|doorbell|cq|ctl|xdp|endpoint|device|udp|kind)\.)?` +
+	`([A-Z]\w*[a-z]\w*(?:\.[A-Z]\w*)?)(?:\(.*\))?$`)
+
+// TestDocumentsNameGo: types, functions and fields that a page names are there.
+func TestDocumentsNameGo(t *testing.T) {
+	rooms, _ := declared(t, token.NewFileSet())
+	seen := 0
+	for page, text := range documents(t) {
+		for _, m := range quoted.FindAllStringSubmatch(text, -1) {
+			name := aName.FindStringSubmatch(m[1])
+			if name == nil || isTest.MatchString(m[1]) || strings.HasPrefix(name[2], "Test") {
+				continue
+			}
+			seen++
+			found := false
+			for _, r := range rooms {
+				found = found || (name[1] == "" || name[1] == r.name) &&
+					(r.has(name[2]) || !strings.Contains(name[2], ".") && r.member(name[2]))
+			}
+			if !found {
+				t.Errorf("%s: there is no %s", page, m[1])
+			}
+		}
+	}
+	if seen < 100 {
+		t.Errorf("only %d names were looked up", seen)
+	}
+}
+
+// member reports whether a type of the package has something of that name.
+func (r *room) member(name string) bool {
+	for n := range r.names {
+		if _, m, _ := strings.Cut(n, "."); m == name {
+			return true
+		}
+	}
+	return false
 }
 
 // declares notes what a file declares.

@@ -4,9 +4,11 @@
 //
 // # Files
 //
-//	queue, counter, addresses, bell   a kind each: attributes, bounds, sections
+//	queue, counter, addresses, bell, device
+//	                                  a kind each: attributes, bounds, sections
 //	layout, slot, details             words and slots
-//	addresses_table, counter_row      what is kept in them, and in which order it is stored
+//	attributes                        what a header says of a kind, checked by one walk
+//	addresses_table                   what is kept in a vector, and in which order it is stored
 //	level, sections                   how they are read and mapped
 //	life                              how they begin and end
 //	names                             what files are called
