@@ -2,6 +2,7 @@ package cq_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync/atomic"
@@ -431,7 +432,15 @@ func contextEveryBlockingCall(t *testing.T, r *rig) {
 		t.Errorf("set: %d, %v", n, err)
 	}
 	gets(t, "channel", c, r.q)
-	wantContexts(t, "queue", drain(t, r.q), 1)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel() // what is there is returned all the same
+	n, err := cq.ReadContext(ended, r.q, dst, cq.ReadOptions{})
+	must(t, err)
+	wantContexts(t, "queue", contexts(dst[:n]), 1)
+	r.post(t, 2, 3)
+	es, err := r.q.PeekContext(ended, 1)
+	must(t, err)
+	must(t, r.q.Release(len(es)))
 	writeEvents(t, e, 2, 3)
 	wantContexts(t, "events", drainEvents(t, e), 2)
 	must(t, left.Ack(other.q, 1))
@@ -444,14 +453,19 @@ func contextEveryBlockingCall(t *testing.T, r *rig) {
 // deadline.
 func endsWithContext(t *testing.T, name string, call func(ctx context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := later(cancel)
-	wantErr(t, name, call(ctx), context.Canceled)
+	why := errors.New("no more interest")
+	ended, end := context.WithCancelCause(t.Context())
+	done := later(func() { end(why) })
+	wantErr(t, name, call(ended), context.Canceled, why)
 	done()
-	wantErr(t, name+" of an ended one", call(ctx), context.Canceled)
-	ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
+	wantErr(t, name+" of an ended one", call(ended), context.Canceled, why)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	wantErr(t, name, call(ctx), context.DeadlineExceeded)
+	err := call(ctx)
+	wantErr(t, name, err, context.DeadlineExceeded)
+	if errors.Is(err, cq.ErrTimedOut) {
+		t.Errorf("%s: a context's deadline is not a timeout of ours: %v", name, err)
+	}
 }
 
 // meetings are the calls that wait for another party, which never comes.

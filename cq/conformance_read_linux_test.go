@@ -51,6 +51,14 @@ func TestConformanceCQRead(t *testing.T) {
 			t.Errorf("two entries: %d, %v", n, err)
 		}
 		wantContexts(t, "nothing was taken", read(t, r.q, 4), 0, 1)
+		if n, err := cq.Read(r.q, []cq.Msg{}); n != 0 || err != cq.ErrWouldBlock {
+			t.Errorf("nothing left: %d, %v", n, err)
+		}
+		r.postError(t, 3)
+		if n, err := cq.Read[cq.Msg](r.q, nil); n != 0 || err != nil {
+			t.Errorf("at an error: %d, %v", n, err)
+		}
+		must(t, r.q.ReadErr(&cq.ErrorEntry{}))
 	})
 	conform(t, "batches-with-errors", cq.Options{Size: 64}, batchesWithErrors)
 }
@@ -114,6 +122,21 @@ func TestConformanceCQReadErr(t *testing.T) {
 		if want := []string{"E2", "3", "E4", "E5", "6"}; !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
+		for _, kinds := range []string{"e", "ece", "ccccceccccecee", "eccccccccce"} {
+			var want []string
+			for i, c := range kinds {
+				if c == 'e' {
+					r.postError(t, uint64(i))
+					want = append(want, fmt.Sprint("E", i))
+				} else {
+					r.post(t, uint64(i), uint64(i)+1)
+					want = append(want, fmt.Sprint(i))
+				}
+			}
+			if got := takeAll(t, r.q); !slices.Equal(got, want) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+		}
 	})
 	conform(t, "eavail-until-taken", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
 		r.postError(t, 0)
@@ -140,8 +163,12 @@ func TestConformanceCQReadErr(t *testing.T) {
 	conform(t, "unknown-fields-are-zero", cq.Options{Size: 8}, func(t *testing.T, r *rig) {
 		must(t, r.w.PostError(&cq.ErrorEntry{Flags: cq.FlagSend | cq.FlagNoContext,
 			Err: cq.Errno(syscall.ECONNRESET)}))
-		e := cq.ErrorEntry{Context: 9, Len: 9, Buf: 9, Data: 9, Tag: 9, OverrunBytes: 9, ProvErrno: 9}
+		e := cq.ErrorEntry{Context: 9, Len: 9, Buf: 9, Data: 9, Tag: 9, OverrunBytes: 9, ProvErrno: 9,
+			Redelivered: true, ErrData: make([]byte, 8), ErrDataBytes: 9}
 		must(t, r.q.ReadErr(&e))
+		if e.Redelivered || e.ErrDataBytes != 0 || e.Src != (cq.ErrorEntry{}).Src {
+			t.Errorf("stale: %+v", e)
+		}
 		if e.Context != 0 || e.Len != 0 || e.Buf != 0 || e.Data != 0 || e.Tag != 0 ||
 			e.OverrunBytes != 0 || e.ProvErrno != 0 || len(e.ErrData) != 0 {
 			t.Errorf("%+v", e)
@@ -194,54 +221,52 @@ func TestConformanceCQFormat(t *testing.T) {
 			check(t, r)
 		})
 	}
-	of("context", cq.FormatContext, func(t *testing.T, r *rig) {
-		readsAs(t, r, cq.Context{Context: 1})
-		refusesAs[cq.Msg](t, r)
-		refusesAs[cq.Data](t, r)
-		refusesAs[cq.Tagged](t, r)
-	})
-	of("msg", cq.FormatMsg, func(t *testing.T, r *rig) {
-		readsAs(t, r, cq.Msg{Context: 1, Flags: everyField.Flags, Len: 3})
-		refusesAs[cq.Data](t, r)
-	})
-	of("data", cq.FormatData, func(t *testing.T, r *rig) {
-		readsAs(t, r, cq.Data{Context: 1, Flags: everyField.Flags, Len: 3, Buf: 4, Data: everyField.Data})
-		refusesAs[cq.Tagged](t, r)
-	})
-	of("tagged", cq.FormatTagged, func(t *testing.T, r *rig) {
-		readsAs(t, r, cq.Tagged{Context: 1, Flags: everyField.Flags, Len: 3, Buf: 4,
-			Data: everyField.Data, Tag: everyField.Tag})
-	})
+	for keeps, name := range map[cq.Format]string{cq.FormatContext: "context", cq.FormatMsg: "msg",
+		cq.FormatData: "data", cq.FormatTagged: "tagged"} {
+		of(name, keeps, func(t *testing.T, r *rig) { readsUpTo(t, r, keeps) })
+	}
 	of("unspec", cq.FormatUnspec, func(t *testing.T, r *rig) {
 		if got := r.q.Options().Format; got == cq.FormatUnspec {
 			t.Error("what was chosen cannot be read")
 		}
-		readsAs(t, r, cq.Context{Context: 1})
+		readsUpTo(t, r, r.q.Options().Format)
 	})
 	of("own-and-smaller", cq.FormatTagged, func(t *testing.T, r *rig) {
-		readsAs(t, r, cq.Context{Context: 1})
-		readsAs(t, r, cq.Msg{Context: 1, Flags: everyField.Flags, Len: 3})
-		readsAs(t, r, cq.Data{Context: 1, Flags: everyField.Flags, Len: 3, Buf: 4, Data: everyField.Data})
+		readsUpTo(t, r, cq.FormatTagged)
+		must(t, r.w.Post(&everyField))
+		got, err := readOne[cq.Entry](r.q)
+		got.Meta = 0 // the sequence
+		if err != nil || got != everyField {
+			t.Errorf("got %+v, %v", got, err)
+		}
 	})
 }
 
-// readsAs posts an entry and checks what a read of that format returns.
-func readsAs[T cq.Readable](t *testing.T, r *rig, want T) {
+// readsUpTo reads in each format: a queue gives what it keeps and less, and refuses more.
+func readsUpTo(t *testing.T, r *rig, keeps cq.Format) {
+	t.Helper()
+	e := everyField
+	readsAs(t, r, keeps, cq.FormatContext, cq.Context{Context: 1})
+	readsAs(t, r, keeps, cq.FormatMsg, cq.Msg{Context: 1, Flags: e.Flags, Len: 3})
+	readsAs(t, r, keeps, cq.FormatData,
+		cq.Data{Context: 1, Flags: e.Flags, Len: 3, Buf: 4, Data: e.Data})
+	readsAs(t, r, keeps, cq.FormatTagged,
+		cq.Tagged{Context: 1, Flags: e.Flags, Len: 3, Buf: 4, Data: e.Data, Tag: e.Tag})
+}
+
+// readsAs posts an entry and checks what a read of that format returns. A queue that keeps less
+// cannot be read so, and loses nothing.
+func readsAs[T cq.Readable](t *testing.T, r *rig, keeps, format cq.Format, want T) {
 	t.Helper()
 	must(t, r.w.Post(&everyField))
 	got, err := readOne[T](r.q)
-	if err != nil || any(got) != any(want) {
+	if format > keeps {
+		wantErr(t, "read", err, cq.ErrFormat, syscall.EINVAL)
+		wantField(t, err, "format")
+		wantContexts(t, "the entry", read(t, r.q, 2), 1)
+	} else if err != nil || any(got) != any(want) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
-}
-
-// refusesAs checks that a queue that keeps less cannot be read in that format, and loses nothing.
-func refusesAs[T cq.Readable](t *testing.T, r *rig) {
-	t.Helper()
-	must(t, r.w.Post(&everyField))
-	_, err := readOne[T](r.q)
-	wantErr(t, "read", err, cq.ErrFormat, syscall.EINVAL)
-	wantContexts(t, "the entry", read(t, r.q, 2), 1)
 }
 
 // TestConformanceCQFields are the fields that are not a matter of the format.
@@ -397,6 +422,16 @@ func TestConformanceCQStrError(t *testing.T) {
 		text := r.q.StrError(e.ProvErrno, e.ErrData)
 		if !strings.Contains(text, cq.ETrunc.Error()) || !strings.Contains(text, "ab") {
 			t.Errorf("%q", text)
+		}
+		for n, want := range map[int32]string{int32(syscall.ENOENT): "no such file or directory",
+			int32(cq.ETrunc): "truncation", -5: "provider error -5"} {
+			if got := r.q.StrError(n, nil); got != want {
+				t.Errorf("%d: %q, want %q", n, got, want)
+			}
+		}
+		got := r.q.StrError(100000, []byte{1, 0xab})
+		if want := "provider error 100000 (detail 01ab)"; got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 		for _, n := range []int32{0, -1, 1, 9999} {
 			if r.q.StrError(n, nil) == "" {

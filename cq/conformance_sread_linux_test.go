@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -42,13 +43,23 @@ func TestConformanceCQSread(t *testing.T) {
 		}
 	})
 	conform(t, "error", o, func(t *testing.T, r *rig) {
-		defer whenAsleep(t, r.q, func() { r.postError(t, 9) })()
-		n, err := sread(r.q, make([]cq.Msg, 4), tooLong)
-		if n != 0 {
-			t.Errorf("%d entries", n)
+		for what, wait := range map[string]func() (int, error){
+			"sread":     func() (int, error) { return sread(r.q, make([]cq.Msg, 4), tooLong) },
+			"threshold": func() (int, error) { return sread(r.q, make([]cq.Msg, 4), -1, 4) },
+			"peek": func() (int, error) {
+				es, err := r.q.PeekContext(t.Context(), 1)
+				return len(es), err
+			},
+		} {
+			done := whenAsleep(t, r.q, func() { r.postError(t, 9) })
+			n, err := wait()
+			if n != 0 {
+				t.Errorf("%s: %d entries", what, n)
+			}
+			wantErr(t, what, err, cq.ErrAvail)
+			must(t, r.q.ReadErr(&cq.ErrorEntry{}))
+			done()
 		}
-		wantErr(t, "sread", err, cq.ErrAvail)
-		must(t, r.q.ReadErr(&cq.ErrorEntry{}))
 	})
 	conform(t, "timeout", o, func(t *testing.T, r *rig) {
 		for _, timeout := range []time.Duration{0, time.Millisecond, 30 * time.Millisecond} {
@@ -59,15 +70,20 @@ func TestConformanceCQSread(t *testing.T) {
 				t.Errorf("%v: %d entries after %v", timeout, n, took)
 			}
 		}
-		r.post(t, 1, 2)
-		if n, err := sread(r.q, make([]cq.Msg, 4), 0); n != 1 || err != nil {
-			t.Errorf("no time, but an entry: %d, %v", n, err)
+		for _, timeout := range []time.Duration{0, -1, math.MaxInt64, math.MinInt64} {
+			r.post(t, 1, 2)
+			if n, err := sread(r.q, make([]cq.Msg, 4), timeout); n != 1 || err != nil {
+				t.Errorf("%v, and an entry: %d, %v", timeout, n, err)
+			}
 		}
 	})
 	conform(t, "negative-timeout", o, func(t *testing.T, r *rig) {
-		defer whenAsleep(t, r.q, func() { r.post(t, 1, 2) })()
-		if n, err := sread(r.q, make([]cq.Msg, 4), -1); n != 1 || err != nil {
-			t.Errorf("%d, %v", n, err)
+		for _, timeout := range []time.Duration{-1, math.MaxInt64} {
+			done := whenAsleep(t, r.q, func() { r.post(t, 1, 2) })
+			if n, err := sread(r.q, make([]cq.Msg, 4), timeout); n != 1 || err != nil {
+				t.Errorf("%v: %d, %v", timeout, n, err)
+			}
+			done()
 		}
 	})
 	for _, wait := range []cq.WaitObject{cq.WaitUnspec, cq.WaitFD, cq.WaitYield, cq.WaitNone} {
@@ -241,6 +257,7 @@ func TestConformanceCQSignal(t *testing.T) {
 	})
 	conform(t, "without-wait-object", cq.Options{Wait: cq.WaitNone}, func(t *testing.T, r *rig) {
 		wantErr(t, "signal", r.q.Signal(), cq.ErrNoWait, syscall.ENOSYS)
+		wantErr(t, "signal all", r.q.SignalAll(), cq.ErrNoWait)
 	})
 	shared := cq.Options{Size: 8, Spin: -1, Shared: true}
 	conform(t, "one-of-many-waiters", shared, func(t *testing.T, r *rig) {
@@ -387,7 +404,7 @@ func TestConformanceCQOverrun(t *testing.T) {
 		}
 	})
 	published := o
-	published.MaxLanes = 1
+	published.MaxLanes, published.Wait = 1, cq.WaitFD
 	conform(t, "published", published, overrunPublished)
 	conform(t, "final", o, func(t *testing.T, r *rig) {
 		other := r.attach(t)
@@ -444,7 +461,8 @@ func overrunPublished(t *testing.T, r *rig) {
 	must(t, r.q.Detach())
 	q, err := cq.Open(cq.Named(r.d, r.q.Name()), cq.Options{Existing: true})
 	must(t, err)
-	_, err = cq.Read(q, make([]cq.Msg, 1))
+	wantErr(t, "trywait: do not sleep", q.TryWait(), cq.ErrWouldBlock)
+	_, err = sread(q, make([]cq.Msg, 1), -1)
 	wantErr(t, "in the reader's place", err, cq.ErrOverrun)
 	must(t, q.Close())
 }

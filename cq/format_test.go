@@ -3,7 +3,6 @@ package cq_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"os"
 	"syscall"
@@ -15,60 +14,11 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-var full = cq.Entry{Context: 1, Flags: cq.FlagRecv | cq.FlagTagged, Len: 3, Buf: shm.Ref(4),
-	Data: 5, Tag: 6, Src: cq.From(7)}
-
 // readOne reads one entry as T and says what came.
 func readOne[T cq.Readable](q *cq.Queue) (T, error) {
 	var dst [1]T
 	_, err := cq.Read(q, dst[:])
 	return dst[0], err
-}
-
-func readAs[T cq.Readable](q *cq.Queue) (any, error) { return readOne[T](q) }
-
-// TestFormats reads every format of every queue: as much detail as the queue keeps and less.
-func TestFormats(t *testing.T) {
-	formats := []struct {
-		format cq.Format
-		read   func(*cq.Queue) (any, error)
-		want   any
-	}{
-		{cq.FormatContext, readAs[cq.Context], cq.Context{Context: 1}},
-		{cq.FormatMsg, readAs[cq.Msg], cq.Msg{Context: 1, Flags: full.Flags, Len: 3}},
-		{cq.FormatData, readAs[cq.Data], cq.Data{Context: 1, Flags: full.Flags, Len: 3, Buf: 4, Data: 5}},
-		{cq.FormatTagged, readAs[cq.Tagged], cq.Tagged{Context: 1, Flags: full.Flags, Len: 3, Buf: 4,
-			Data: 5, Tag: 6}},
-		{cq.FormatUnspec, readAs[cq.Entry], cq.Entry{Context: 1, Flags: full.Flags, Len: 3, Buf: 4,
-			Data: 5, Tag: 6, Src: cq.From(7), Meta: 1}},
-	}
-	for _, have := range formats {
-		t.Run(have.format.String(), func(t *testing.T) {
-			q, w := pair(t, cq.Options{Format: have.format, Size: 8})
-			keeps := q.Options().Format
-			for _, f := range formats {
-				must(t, w.Post(&full))
-				got, err := f.read(q)
-				asked := f.format
-				if asked == cq.FormatUnspec {
-					asked = cq.FormatTagged
-				}
-				if asked > keeps {
-					wantErr(t, fmt.Sprint("read ", asked), err, cq.ErrFormat, syscall.EINVAL)
-					wantField(t, err, "format")
-					_ = read(t, q, 1)
-					continue
-				}
-				if e, ok := got.(cq.Entry); ok {
-					e.Meta &= 0xff // the rest is the sequence
-					got = e
-				}
-				if err != nil || got != f.want {
-					t.Errorf("read %v: %+v, %v; want %+v", asked, got, err, f.want)
-				}
-			}
-		})
-	}
 }
 
 func TestFormatNames(t *testing.T) {
@@ -254,24 +204,6 @@ func TestErrorsMatch(t *testing.T) {
 		{cq.ErrAvail, syscall.Errno(0)}, {cq.EAvail, syscall.Errno(0)}} {
 		if errors.Is(pair[0], pair[1]) {
 			t.Errorf("%v is %v", pair[0], pair[1])
-		}
-	}
-}
-
-func TestStrError(t *testing.T) {
-	_, q := create(t, cq.Options{Size: 1})
-	for _, tt := range []struct {
-		prov int32
-		data []byte
-		want string
-	}{
-		{int32(syscall.ENOENT), nil, "no such file or directory"},
-		{int32(cq.ETrunc), nil, "truncation"},
-		{-5, nil, "provider error -5"},
-		{100000, []byte{1, 0xab}, "provider error 100000 (detail 01ab)"},
-	} {
-		if got := q.StrError(tt.prov, tt.data); got != tt.want {
-			t.Errorf("%d: %q, want %q", tt.prov, got, tt.want)
 		}
 	}
 }

@@ -401,23 +401,6 @@ func TestNothingAfterOverrun(t *testing.T) {
 	}
 }
 
-// TestOverrunSuccessor: the successor of a reader whose queue was overrun must not be put to sleep.
-func TestOverrunSuccessor(t *testing.T) {
-	d, q := create(t, cq.Options{Size: 2, Overrun: cq.OverrunQueue, Wait: cq.WaitFD})
-	w := attach(t, d, q.Name())
-	for w.Post(&cq.Entry{}) == nil {
-	}
-	_ = overrun(t, q)
-	must(t, w.Close())
-	must(t, q.Detach())
-	q, err := cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
-	must(t, err)
-	defer q.Close()
-	wantErr(t, "trywait", q.TryWait(), cq.ErrWouldBlock)
-	_, err = sread(q, make([]cq.Msg, 1), -1)
-	wantErr(t, "sread", err, cq.ErrOverrun)
-}
-
 // TestOverrunAfterLook: a lane is filled and overruns between the look that found it empty and the
 // one at whether it overran. What it holds comes first.
 func TestOverrunAfterLook(t *testing.T) {
