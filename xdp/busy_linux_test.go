@@ -14,6 +14,7 @@ import (
 // TestBusyAndClosed: a socket that waits for a queue which another socket on its UMEM has does not
 // keep that one from being closed, and gets the queue then.
 func TestBusyAndClosed(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
 	umem, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 64})

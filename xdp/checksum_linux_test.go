@@ -62,6 +62,7 @@ type checksumCase struct {
 // TestChecksumToTheKernel: a socket of the stack takes what a template makes, for either family and
 // of any length, and refuses what was spoiled.
 func TestChecksumToTheKernel(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	s := newSender(t, xdp.Options{})
 	xdptest.AddIPv6(t, s.pair, sixA, sixB)
@@ -134,6 +135,7 @@ func (s *sender) checksum(t *testing.T, c checksumCase, n int, sink *net.UDPConn
 // TestChecksumFromTheKernel: what a socket of the stack sends over veth has the pseudo header's sum
 // only; with the offload switched off it is whole.
 func TestChecksumFromTheKernel(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
 	xdptest.AddIPv6(t, r.pair, sixA, sixB)

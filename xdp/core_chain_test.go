@@ -26,6 +26,7 @@ func chainOf(t *testing.T, c *core, k *fakeKernel, n int, whole bool) {
 
 // TestReceiveChainsWhole: nobody ever gets a part of a packet, however little room there is.
 func TestReceiveChainsWhole(t *testing.T) {
+	t.Parallel()
 	c, k := newFake(fakeConfig{chains: true, frames: 128, rxFrames: 96, entries: 64})
 	var buf [MaxChain]Received
 	c.Fill(64)
@@ -64,6 +65,7 @@ func TestReceiveChainsWhole(t *testing.T) {
 // TestReceiveChainsEndless: a kernel that fills the ring with one packet does not stop the socket;
 // the rest of that packet, whenever it comes, is not taken for a packet.
 func TestReceiveChainsEndless(t *testing.T) {
+	t.Parallel()
 	c, k := newFake(fakeConfig{chains: true, frames: 128, rxFrames: 96, entries: 32})
 	var buf [MaxChain]Received
 	c.Fill(32)
@@ -91,6 +93,7 @@ func TestReceiveChainsEndless(t *testing.T) {
 // TestReceiveChainsSpoiled: one part that cannot be spoils its packet, and what follows it of that
 // packet is not taken for another one.
 func TestReceiveChainsSpoiled(t *testing.T) {
+	t.Parallel()
 	c, k := newFake(fakeConfig{chains: true, frames: 128, rxFrames: 96, entries: 64})
 	var buf [MaxChain]Received
 	c.Fill(64)
@@ -110,6 +113,7 @@ func TestReceiveChainsSpoiled(t *testing.T) {
 
 // TestForeignFrames: a socket can do nothing with frames that another one of its queue acquired.
 func TestForeignFrames(t *testing.T) {
+	t.Parallel()
 	c, k := newFake(fakeConfig{chains: true, frames: 64})
 	newFakeMember(c.pool, k.simQueue, Options{RxEntries: 16, TxEntries: 16}, fakeConfig{chains: true})
 	other := c.members[1]

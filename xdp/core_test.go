@@ -194,6 +194,7 @@ func (w *world) check(t testing.TB) {
 // TestFramesProperty: 1000 moves a check, 100 checks for each kernel. The indices start just below
 // the wrap of their 32 bits in half of them.
 func TestFramesProperty(t *testing.T) {
+	t.Parallel()
 	for name, liar := range map[string]bool{"honest kernel": false, "lying kernel": true} {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {
@@ -213,6 +214,7 @@ func TestFramesProperty(t *testing.T) {
 }
 
 func TestRingFaultIsFullNotWild(t *testing.T) {
+	t.Parallel()
 	c, k := newFake(fakeConfig{})
 	k.ForgeIndex(SimFill, 5) // taken more than was ever given
 	k.ForgeIndex(SimTransmit, 1<<31)
@@ -236,6 +238,7 @@ func TestRingFaultIsFullNotWild(t *testing.T) {
 }
 
 func TestAcquireReservesRingRoom(t *testing.T) {
+	t.Parallel()
 	c, _ := newFake(fakeConfig{frames: 64, rxFrames: 8, entries: 16})
 	var frames []uint32
 	for {
@@ -262,6 +265,7 @@ func TestAcquireReservesRingRoom(t *testing.T) {
 }
 
 func TestReceiveFloodLeavesRoomToSend(t *testing.T) {
+	t.Parallel()
 	c, k := newFake(fakeConfig{})
 	buf := make([]Received, 8)
 	for range 100 { // nobody returns anything
@@ -283,6 +287,7 @@ func TestReceiveFloodLeavesRoomToSend(t *testing.T) {
 // TestConcurrentKernel lets the fake kernel run beside the core, so that the race detector sees
 // whether the indices order the entries.
 func TestConcurrentKernel(t *testing.T) {
+	t.Parallel()
 	c, k := newFake(fakeConfig{start: ^uint32(100)})
 	const packets = 20000
 	var stop atomic.Bool

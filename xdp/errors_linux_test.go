@@ -54,6 +54,7 @@ func tryOpen(ifname string, queue uint32, o xdp.Options) error {
 }
 
 func TestNoSuchInterface(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"", "nosuchif0", "a-name-that-is-too-long"} {
 		clear(t, tryOpen(name, 0, xdp.Options{}), "", xdp.ErrNoDevice, syscall.ENODEV)
 		_, err := xdp.Attach(name, xdp.ProgramOptions{})
@@ -62,6 +63,7 @@ func TestNoSuchInterface(t *testing.T) {
 }
 
 func TestBadOptions(t *testing.T) {
+	t.Parallel()
 	for i, o := range []xdp.Options{
 		{RxEntries: 3}, {TxEntries: 1 << 30}, {TxEntries: 64, CompEntries: 32},
 		{SendFrames: 17}, {Mode: 9},
@@ -83,6 +85,7 @@ func TestBadOptions(t *testing.T) {
 }
 
 func TestBindErrors(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
 	b := r.pair.B
 	in := func(f func() error) (err error) { return b.Do(f) }
@@ -103,6 +106,7 @@ func TestBindErrors(t *testing.T) {
 }
 
 func TestProgramAttached(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
 		r := newRig(t, mode, xdp.UMEMOptions{Frames: 64}, xdp.Options{})
@@ -123,6 +127,7 @@ func TestProgramAttached(t *testing.T) {
 }
 
 func TestWrongInterfaceForProgram(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
 	other := xdptest.NewPair(t, veth.Config{})
 	// Make the other pair's index differ from this one's.
@@ -137,6 +142,7 @@ func TestWrongInterfaceForProgram(t *testing.T) {
 
 // TestNativeRefused: a peer with an MTU beyond one buffer; generic mode is taken and says why.
 func TestNativeRefused(t *testing.T) {
+	t.Parallel()
 	pair := xdptest.NewPair(t, veth.Config{MTU: 9000})
 	p := xdptest.Attach(t, pair.B, xdp.ProgramOptions{})
 	if p.Info().Mode != xdp.AttachGeneric || p.Info().Refused == nil {
@@ -151,6 +157,7 @@ func TestNativeRefused(t *testing.T) {
 }
 
 func TestLinkDownAndUp(t *testing.T) {
+	t.Parallel()
 	s := newSender(t, xdp.Options{})
 	b := s.pair.B
 	must(t, b.SetUp(false))
@@ -171,6 +178,7 @@ func TestLinkDownAndUp(t *testing.T) {
 }
 
 func TestDeviceGone(t *testing.T) {
+	t.Parallel()
 	s := newSender(t, xdp.Options{})
 	must(t, s.socket.Check())
 	must(t, s.pair.A.Remove())
@@ -187,6 +195,7 @@ func TestDeviceGone(t *testing.T) {
 
 // TestNoCapability gives up the privileges of one thread, which then ends.
 func TestNoCapability(t *testing.T) {
+	t.Parallel()
 	without := func(f func() error) error {
 		done := make(chan error, 1)
 		go func() {
@@ -238,6 +247,7 @@ func memlockChild() {
 // limit: maps and programs belong to the memory control group since Linux 5.11, and huge pages of
 // memfds come out of a pool of their own.
 func TestMemlock(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	if os.Geteuid() != 0 {
 		shmtest.Require(t, "xdp", errors.New("CAP_NET_RAW"))
@@ -282,6 +292,7 @@ func holdQueue() {
 
 // TestKilledOwnerLeavesNothing: queue and program are free again after SIGKILL.
 func TestKilledOwnerLeavesNothing(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{})
 	xdptest.Attach(t, pair.B, xdp.ProgramOptions{}).Close()
@@ -352,6 +363,7 @@ func readUMEMChild() {
 
 // TestPeerReadsInPlace: another process sees the packet where the kernel put it, and cannot write.
 func TestPeerReadsInPlace(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
 	from := udp(t, r.pair.A, 0)

@@ -21,6 +21,7 @@ func lent(t *testing.T, holders ...uint16) *frameTable {
 
 // A reclaim takes the loans of one holder that are older than what it names.
 func TestReclaimTakesTheOlder(t *testing.T) {
+	t.Parallel()
 	f := lent(t, 1, 1, 1)
 	if n := f.reclaim(9, 1); n != 2 || f.counts[FrameLoaned] != 1 || f.counts[FrameFree] != 3 {
 		t.Errorf("%d reclaimed, %v", n, f.stats())
@@ -41,6 +42,7 @@ func TestReclaimTakesTheOlder(t *testing.T) {
 
 // A frame cannot get to where it would have two owners.
 func TestIllegalMoves(t *testing.T) {
+	t.Parallel()
 	for to := range frameStates {
 		for from := range frameStates {
 			f := newFrameTable(0, 1, 1)
@@ -65,6 +67,7 @@ func TestIllegalMoves(t *testing.T) {
 
 // No frame of a UMEM is given out twice, whoever had it before.
 func TestFramesAreGivenOnce(t *testing.T) {
+	t.Parallel()
 	u := &UMEM{geo: Geometry{Frames: 8}}
 	var at uint32
 	for _, n := range []uint32{3, 4, 0} {

@@ -32,6 +32,7 @@ func attached(t testing.TB, e *veth.End) xdp.ProgramInfo {
 // TestProgramLifetime: the program is on the interface as long as somebody holds it, whatever
 // sockets come and go.
 func TestProgramLifetime(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{Queues: 3})
 	if info := attached(t, pair.B); info.ID != 0 {
@@ -84,6 +85,7 @@ func openAndClose(ifname string, queue uint32, prog *xdp.Program) error {
 // TestDetachedByOthers: somebody detaches our link, as "bpftool link detach" does. Traffic goes to
 // the stack, and the program can still be closed.
 func TestDetachedByOthers(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
 	must(t, detach(r.prog.Info().ID))
@@ -143,6 +145,7 @@ func noBPFFSChild() {
 }
 
 func TestNoBPFFilesystemNeeded(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{})
 	out, err := inNamespace(t, "no-bpffs", pair.B).Output()

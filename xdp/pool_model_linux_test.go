@@ -282,6 +282,7 @@ func (m *poolModel) check(t *testing.T) {
 // TestPoolProperty: 100,000 random moves of the sockets of a queue, their kernel and applications;
 // the sum of all states is the number of frames after each.
 func TestPoolProperty(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	for name, honest := range map[string]bool{"honest kernel": true, "lying kernel": false} {

@@ -7,6 +7,7 @@ import (
 
 // TestPrivilegeHint: what is missing is named, and what is not missing is not.
 func TestPrivilegeHint(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		h         hostFindings
 		has, lets string

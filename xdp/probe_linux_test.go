@@ -41,6 +41,7 @@ func finding(t testing.TB, r *xdp.ProbeReport, name string) xdp.Finding {
 
 // TestProbe looks at a veth end, of which much is known.
 func TestProbe(t *testing.T) {
+	t.Parallel()
 	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
 	xdptest.Attach(t, pair.B, xdp.ProgramOptions{}).Close() // or there is nothing to find
 	r := probe(t, pair.B)
@@ -78,6 +79,7 @@ func TestProbe(t *testing.T) {
 
 // TestProbeLoopback: a device without hardware, driver or address is described too.
 func TestProbeLoopback(t *testing.T) {
+	t.Parallel()
 	pair := xdptest.NewPair(t, veth.Config{})
 	lo := *pair.B
 	lo.Name = "lo"
@@ -92,6 +94,7 @@ func TestProbeLoopback(t *testing.T) {
 
 // TestProbeDisturbsNobody: a device that is in use is described and goes on.
 func TestProbeDisturbsNobody(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, xdp.AttachGeneric, xdp.UMEMOptions{}, xdp.Options{})
 	report := probe(t, r.pair.B)
 	if report.Usable() || report.Program.ID != r.prog.Info().ID ||
@@ -110,6 +113,7 @@ func TestProbeDisturbsNobody(t *testing.T) {
 }
 
 func TestProbeDown(t *testing.T) {
+	t.Parallel()
 	pair := xdptest.NewPair(t, veth.Config{})
 	must(t, pair.A.SetUp(false))
 	link := func(r *xdp.ProbeReport) string { return finding(t, r, "link").Value }
@@ -152,6 +156,7 @@ func probeChild() {
 
 // TestProbeUnprivileged: what needs no privilege is still found, and what is missing is said.
 func TestProbeUnprivileged(t *testing.T) {
+	t.Parallel()
 	pair := xdptest.NewPair(t, veth.Config{})
 	cmd := inNamespace(t, "probe", pair.B)
 	out, err := cmd.Output()

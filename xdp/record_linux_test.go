@@ -12,6 +12,7 @@ import (
 )
 
 func TestReadFrameChecks(t *testing.T) {
+	t.Parallel()
 	g := Geometry{Frames: 4, ChunkBytes: 2048, HeadroomBytes: RecordBytes}
 	o, err := shm.CreateMemfd(shm.Spec{Kind: shm.KindUMEM, Name: "frames",
 		Sections: []shm.Section{{Kind: kind.SectFrames, Length: g.bytes(), ElemSize: 1,

@@ -79,6 +79,7 @@ func empty(t *testing.T) *Program {
 
 // TestRuleKinds: each kind of rule alone, with a frame that it wants and one that it does not.
 func TestRuleKinds(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := empty(t)
 	four, six := datagram(t, 53), overIPv6(53)
@@ -150,6 +151,7 @@ func TestRuleKinds(t *testing.T) {
 }
 
 func TestMostSpecialRuleDecides(t *testing.T) {
+	t.Parallel()
 	p := empty(t)
 	prefix := netip.MustParsePrefix
 	// From the least to the most special one; the frame matches all.
@@ -182,6 +184,7 @@ func TestMostSpecialRuleDecides(t *testing.T) {
 
 // TestKeepManagement: a rule for everything locks nobody out.
 func TestKeepManagement(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	arp := set(set(datagram(t, 1), 12, 0x08), 13, 0x06)
 	ssh := set(set(datagram(t, 22), 23, 6), 34, 99)
@@ -220,6 +223,7 @@ func TestKeepManagement(t *testing.T) {
 }
 
 func TestTargets(t *testing.T) {
+	t.Parallel()
 	p := empty(t)
 	frame := datagram(t, 53)
 	r := Rule{UDPPort: 53}
@@ -256,6 +260,7 @@ func TestTargets(t *testing.T) {
 }
 
 func TestRulesRefused(t *testing.T) {
+	t.Parallel()
 	p := empty(t)
 	prefix := netip.MustParsePrefix
 	id := add(t, p, Rule{Dst: prefix("192.0.2.7/24")}, Target{})
@@ -305,6 +310,7 @@ func TestRulesRefused(t *testing.T) {
 
 // TestRulesAreBounded: what does not fit is refused, and what was there still works.
 func TestRulesAreBounded(t *testing.T) {
+	t.Parallel()
 	p := loadedWith(t, ProgramOptions{Sockets: 8, Rules: 4}) // it has two
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -337,6 +343,7 @@ func TestRulesAreBounded(t *testing.T) {
 // TestLocalsAreBounded: more addresses than there is room for are refused, what is no more is not
 // local any longer even then, and a closed program is told nothing.
 func TestLocalsAreBounded(t *testing.T) {
+	t.Parallel()
 	p := empty(t)
 	id := add(t, p, Rule{Local: true}, Target{Base: 3})
 	if err := p.SetLocal(Local{netip.MustParseAddr("192.0.2.2"): {2, 1}}); err != nil {
@@ -363,6 +370,7 @@ func TestLocalsAreBounded(t *testing.T) {
 
 // TestRulesRollBack: a rule whose entries do not all fit leaves nothing behind.
 func TestRulesRollBack(t *testing.T) {
+	t.Parallel()
 	p := empty(t)
 	for i := range 40 { // each net gets an entry for each of these
 		add(t, p, Rule{Dst: netip.MustParsePrefix("10.0.0.0/8"), UDPPort: uint16(i + 1)}, Target{})
@@ -382,6 +390,7 @@ func TestRulesRollBack(t *testing.T) {
 }
 
 func TestClosedProgramHasNoRules(t *testing.T) {
+	t.Parallel()
 	p := loaded(t)
 	if err := p.Close(); err != nil {
 		t.Fatal(err)

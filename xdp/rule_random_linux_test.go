@@ -14,6 +14,7 @@ import (
 // TestProgramAgreesWithModel: on random rules and random frames, program and model name the same
 // rule, or the same reason for giving the frame to the kernel.
 func TestProgramAgreesWithModel(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	seed := rand.Uint64()

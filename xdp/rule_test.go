@@ -30,6 +30,7 @@ func udpFrame(t testing.TB, dst string, tags ...packet.Tag) []byte {
 
 // TestRuleSet: rules are tried on bytes, with no device and no privilege.
 func TestRuleSet(t *testing.T) {
+	t.Parallel()
 	prefix := netip.MustParsePrefix
 	set := xdp.RuleSet{Rules: []xdp.Rule{
 		{All: true},
@@ -74,6 +75,7 @@ func TestRuleSet(t *testing.T) {
 // TestLocal: what is addressed to the interface itself is told from what is not, by rules and by
 // who looks at a datagram again.
 func TestLocal(t *testing.T) {
+	t.Parallel()
 	own, group := [6]byte{2, 0, 0, 0, 0, 1}, [6]byte{1, 0, 0x5e, 1, 2, 3}
 	group6 := [6]byte{0x33, 0x33, 0, 0, 0, 9}
 	addr := netip.MustParseAddr
@@ -118,6 +120,7 @@ func TestLocal(t *testing.T) {
 }
 
 func TestRuleNames(t *testing.T) {
+	t.Parallel()
 	for want, r := range map[string]xdp.Rule{
 		"udp 53 dst 192.0.2.0/24 vlan 7 ethertype 0x0800": {UDPPort: 53, VLAN: 7, EtherType: 0x0800,
 			Dst: netip.MustParsePrefix("192.0.2.0/24")},

@@ -62,6 +62,7 @@ func addRule(t testing.TB, p *xdp.Program, r xdp.Rule, to xdp.Target) xdp.RuleID
 // TestSocketsSwapped: a rule goes over to another socket of the queue while traffic runs; the end
 // of the first one does not matter to the second.
 func TestSocketsSwapped(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
 	var second *xdp.Socket
@@ -90,6 +91,7 @@ func TestSocketsSwapped(t *testing.T) {
 
 // TestHalfDropped: every other packet is dropped by a rule, and exactly the others arrive.
 func TestHalfDropped(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
 	drop := addRule(t, r.prog, xdp.Rule{UDPPort: testPort + 1}, xdp.Target{Action: xdp.Drop})
@@ -120,6 +122,7 @@ func TestHalfDropped(t *testing.T) {
 
 // TestVLANRule: frames of one VLAN go to the socket, all others to the stack.
 func TestVLANRule(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
 	must(t, r.prog.Unsteer(testPort))
 	id := addRule(t, r.prog, xdp.Rule{VLAN: 7}, xdp.Target{})
@@ -152,6 +155,7 @@ func TestVLANRule(t *testing.T) {
 
 // TestSlotsByQueue: a target may list a slot for each queue, in any order.
 func TestSlotsByQueue(t *testing.T) {
+	t.Parallel()
 	pair := xdptest.NewPair(t, veth.Config{Queues: 3})
 	prog := xdptest.Attach(t, pair.B, xdp.ProgramOptions{Mode: xdp.AttachNative})
 	bases := []uint32{9, 4} // the slots are 9 and 5
@@ -191,6 +195,7 @@ func TestSlotsByQueue(t *testing.T) {
 // TestRulesChangeUnderTraffic: rules of other ports come and go, for wider and narrower prefixes of
 // the same address; the stream misses nothing.
 func TestRulesChangeUnderTraffic(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
 	must(t, r.prog.Unsteer(testPort))
 	at := func(bits int) netip.Prefix {
@@ -250,6 +255,7 @@ func TestRulesChangeUnderTraffic(t *testing.T) {
 // TestManagementReachesTheHost: under a rule that takes everything a host can still be found and
 // logged in to, and what the rule is for does not reach it.
 func TestManagementReachesTheHost(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
 	xdptest.AddIPv6(t, r.pair, sixA, sixB)
@@ -314,6 +320,7 @@ func tcpSocket(to netip.AddrPort) (int, unix.Sockaddr, error) {
 
 // TestPingIsAnswered: what no rule names is as if no program were there.
 func TestPingIsAnswered(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
 		r := newRig(t, mode, xdp.UMEMOptions{}, xdp.Options{})
@@ -339,6 +346,7 @@ func TestPingIsAnswered(t *testing.T) {
 
 // TestJumboNative: a program for several buffers may be attached where one for one may not.
 func TestJumboNative(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{MTU: 5000})
 	p := xdptest.Attach(t, pair.B, xdp.ProgramOptions{})

@@ -50,6 +50,7 @@ func (s *sender) post(n int) error {
 // each completes once with its context. 40 at a time are more than one system call moves if the
 // kernel does not take another budget.
 func TestSend(t *testing.T) {
+	t.Parallel()
 	s := newSender(t, xdp.Options{})
 	const batches, batch = 50, 40
 	completed := map[uint64]bool{}
@@ -101,6 +102,7 @@ func TestSend(t *testing.T) {
 
 // TestSendWithoutReaping: a full completion ring stops sending and loses nothing.
 func TestSendWithoutReaping(t *testing.T) {
+	t.Parallel()
 	s := newSender(t, xdp.Options{TxEntries: 64, CompEntries: 64, SendFrames: 512})
 	const packets = 256
 	posted := 0
@@ -139,6 +141,7 @@ func TestSendWithoutReaping(t *testing.T) {
 // TestRefusedByDevice: a packet that the device drops completes like the others, is counted, and
 // does not stop those behind it.
 func TestRefusedByDevice(t *testing.T) {
+	t.Parallel()
 	s := newSender(t, xdp.Options{})
 	must(t, s.pair.A.Change(func(l netlink.Link) error {
 		return netlink.LinkSetMTU(l, 1000) // the peer's, so that only the device knows

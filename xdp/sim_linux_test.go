@@ -52,6 +52,7 @@ func readable(t testing.TB, fd int) bool {
 }
 
 func TestSimReceive(t *testing.T) {
+	t.Parallel()
 	s, k := newSim(t, xdp.UMEMOptions{Frames: 32}, xdp.SimOptions{StartIndex: ^uint32(3)})
 	if s.Info().Granted.Mode != xdp.BindCopy || k.Filled() != 24 {
 		t.Fatalf("%v, %d frames to receive into", s.Info().Granted.Mode, k.Filled())
@@ -88,6 +89,7 @@ func TestSimReceive(t *testing.T) {
 
 // TestSimKick: what system calls say is what the real kernel was seen to say.
 func TestSimKick(t *testing.T) {
+	t.Parallel()
 	s, k := newSim(t, xdp.UMEMOptions{Frames: 256}, xdp.SimOptions{})
 	for i := range 40 {
 		post(t, s, numbered(i, 60), uint64(i))
@@ -133,6 +135,7 @@ func TestSimKick(t *testing.T) {
 }
 
 func TestSimCloseForfeits(t *testing.T) {
+	t.Parallel()
 	s, k := newSim(t, xdp.UMEMOptions{Frames: 64}, xdp.SimOptions{})
 	k.HoldCompletions(true)
 	for i := range 3 {
@@ -161,6 +164,7 @@ func TestSimCloseForfeits(t *testing.T) {
 }
 
 func TestSimConnect(t *testing.T) {
+	t.Parallel()
 	a, ka := newSim(t, xdp.UMEMOptions{Frames: 64}, xdp.SimOptions{})
 	b, kb := newSim(t, xdp.UMEMOptions{Frames: 64}, xdp.SimOptions{})
 	xdp.Connect(ka, kb)

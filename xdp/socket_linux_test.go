@@ -98,6 +98,7 @@ func checkSum(t testing.TB, s *xdp.Socket) {
 // TestReceive sends numbered datagrams from a kernel socket; they must come out complete, in order
 // and with the right bytes, in both modes.
 func TestReceive(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
 		t.Run(mode.String(), func(t *testing.T) {
 			r := newRig(t, mode, xdp.UMEMOptions{}, xdp.Options{})
@@ -171,6 +172,7 @@ func pattern(b []byte, n int) {
 }
 
 func TestHeadroomIsOurs(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{Frames: 64}, xdp.Options{SendFrames: 16})
 	g := r.umem.Geometry()
 	mem := r.umem.Region().Bytes()
@@ -189,6 +191,7 @@ func TestHeadroomIsOurs(t *testing.T) {
 
 // TestOtherPortsReachTheKernel: what is not steered belongs to the sockets of the stack.
 func TestOtherPortsReachTheKernel(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
 	from, other := udp(t, r.pair.A, 0), udp(t, r.pair.B, 7777)
@@ -223,6 +226,7 @@ func TestOtherPortsReachTheKernel(t *testing.T) {
 }
 
 func TestReceiveStatistics(t *testing.T) {
+	t.Parallel()
 	// Nobody takes packets: the receive ring fills up, or the fill ring runs dry.
 	for name, o := range map[string]xdp.Options{
 		"queue full": {RxEntries: 4, FillEntries: 32},
@@ -251,6 +255,7 @@ func TestReceiveStatistics(t *testing.T) {
 
 // TestTwoQueues: in native mode a frame sent from queue 1 arrives on queue 1.
 func TestTwoQueues(t *testing.T) {
+	t.Parallel()
 	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
 	prog := xdptest.Attach(t, pair.B, xdp.ProgramOptions{Mode: xdp.AttachNative})
 	var rx [2]*xdp.Socket
@@ -284,6 +289,7 @@ func TestTwoQueues(t *testing.T) {
 // TestSlotTakenOver: a socket that gives up a slot that is another's by now leaves it alone, and a
 // program may be closed before its sockets.
 func TestSlotTakenOver(t *testing.T) {
+	t.Parallel()
 	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
 	prog := xdptest.Attach(t, pair.B, xdp.ProgramOptions{Mode: xdp.AttachGeneric})
 	first := xdptest.Open(t, pair.B, 1, xdptest.NewUMEM(t, xdp.UMEMOptions{}), xdp.Options{})
@@ -298,6 +304,7 @@ func TestSlotTakenOver(t *testing.T) {
 }
 
 func TestReopen(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{})
 	xdptest.Attach(t, pair.B, xdp.ProgramOptions{}).Close()

@@ -188,6 +188,7 @@ func steerCases(t *testing.T) []steerCase {
 }
 
 func TestSteer(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := loaded(t)
 	for _, c := range steerCases(t) {
@@ -220,6 +221,7 @@ func TestSteer(t *testing.T) {
 
 // TestSteerEveryCut: no prefix of a frame upsets the program, and only whole headers are steered.
 func TestSteerEveryCut(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := loaded(t)
 	for _, frame := range [][]byte{

@@ -13,6 +13,7 @@ import (
 )
 
 func TestUMEMIsSealed(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	u, err := NewUMEM(UMEMOptions{Name: "umem", Frames: 8, ChunkBytes: 4096, HeadroomBytes: 128})
 	if err != nil {
@@ -46,6 +47,7 @@ func TestUMEMIsSealed(t *testing.T) {
 
 // TestOpenUMEMRefuses: objects that are no UMEM, or whose header lies about it.
 func TestOpenUMEMRefuses(t *testing.T) {
+	t.Parallel()
 	good := func() shm.Spec {
 		return kind.UMEM{Frames: 8, ChunkBytes: 2048, HeadroomBytes: 64}.Spec("")
 	}

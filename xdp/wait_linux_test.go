@@ -34,6 +34,7 @@ func waiting(timeout time.Duration, holder func(int, uint32) (int, error)) *busy
 // TestBusyWait: a bind waits for what is dead or not known, and for nobody who lives unless it was
 // told to.
 func TestBusyWait(t *testing.T) {
+	t.Parallel()
 	busy := refine(ErrQueueBusy, unix.EBUSY)
 	asked := 0
 	answers := func(pid int, err error) func(int, uint32) (int, error) {
@@ -110,6 +111,7 @@ func later(w *busyWait, d time.Duration) {
 // TestBusyLooks: only who has the queue at two looks, between which there is time to execute a
 // program, or to end, keeps it; and where nobody is seen the looks become rare.
 func TestBusyLooks(t *testing.T) {
+	t.Parallel()
 	busy := refine(ErrQueueBusy, unix.EBUSY)
 	for name, c := range map[string]struct {
 		pids  []int
@@ -151,6 +153,7 @@ func TestBusyLooks(t *testing.T) {
 
 // TestStartOf: a process keeps what it was started at, and another one has another.
 func TestStartOf(t *testing.T) {
+	t.Parallel()
 	me := startOf(os.Getpid())
 	if n, err := strconv.ParseUint(me, 10, 64); err != nil || n == 0 || startOf(os.Getpid()) != me {
 		t.Errorf("started at %q", me)
@@ -163,6 +166,7 @@ func TestStartOf(t *testing.T) {
 // TestDying: a process is about to end from the moment on that it is killed, also while it cannot
 // run, and is not because it is stopped.
 func TestDying(t *testing.T) {
+	t.Parallel()
 	cmd := exec.Command("sleep", "1000")
 	must(t, cmd.Start())
 	defer func() { _ = cmd.Wait() }()
@@ -186,6 +190,7 @@ func TestDying(t *testing.T) {
 
 // TestSocketOwner: the process is found that has a socket.
 func TestSocketOwner(t *testing.T) {
+	t.Parallel()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
 	var st unix.Stat_t
@@ -201,6 +206,7 @@ func TestSocketOwner(t *testing.T) {
 
 // TestQueueHolder: the kernel names who has a queue, or says that it does not know.
 func TestQueueHolder(t *testing.T) {
+	t.Parallel()
 	pair, err := veth.Open(veth.Config{})
 	shmtest.Require(t, "xdp", err)
 	var pid, other int

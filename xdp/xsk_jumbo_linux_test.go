@@ -79,6 +79,7 @@ func (x *xsk) streamChains(t testing.TB, packets, longer int, size func(int) int
 // TestXskSendReceive9K (SEND_RECEIVE_9K_PACKETS): packets of every length up to that of the device,
 // in one frame or several.
 func TestXskSendReceive9K(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eachXsk(t, jumbo(nil), func(t *testing.T, x *xsk) {
 		if g := x.rx.Info().Granted; !g.MultiBuffer || x.tx.ChainBytes() != 9018 {
@@ -91,6 +92,7 @@ func TestXskSendReceive9K(t *testing.T) {
 // TestXskTooManyFrames (TOO_MANY_FRAGS): as many frames as the kernel takes arrive; one more is
 // refused before the kernel sees it, and so is a packet longer than the device takes.
 func TestXskTooManyFrames(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eachXsk(t, jumbo(nil), func(t *testing.T, x *xsk) {
 		var parts [xdp.MaxChain + 1]xdp.Part
@@ -145,6 +147,7 @@ func TestXskTooManyFrames(t *testing.T) {
 // TestXskTooBigWithoutChains: without MultiBuffer a packet that is too long is an error at Post,
 // and one that arrives is dropped and counted, never cut.
 func TestXskTooBigWithoutChains(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	c := xskConfig{pair: veth.Config{MTU: 9000}, frags: true,
 		tx: xdp.Options{MultiBuffer: true}}
@@ -175,6 +178,7 @@ func TestXskTooBigWithoutChains(t *testing.T) {
 
 // TestXskMetadataJumbo (XDP_METADATA_COPY_MULTI_BUFF): metadata lies in front of the first part.
 func TestXskMetadataJumbo(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eachProgram(t, jumbo(withMetadata), func(t *testing.T, x *xsk) {
 		for n := range 100 {
@@ -197,6 +201,7 @@ func TestXskMetadataJumbo(t *testing.T) {
 // last part. Making it longer is more than veth offers: the kernel refuses to where the driver does
 // not say how long its buffers are.
 func TestXskAdjustTailJumbo(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eachProgram(t, jumbo(adjustTail(-4)), func(t *testing.T, x *xsk) {
 		x.streamChains(t, 200, -4, always(5002))
@@ -205,6 +210,7 @@ func TestXskAdjustTailJumbo(t *testing.T) {
 
 // TestXskInvalidJumbo (ALIGNED_INV_DESC_MULTI_BUFF): one bad part spoils its packet and no other.
 func TestXskInvalidJumbo(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eachXsk(t, jumbo(nil), func(t *testing.T, x *xsk) { x.invalidChains(t, 2048*2048) })
 }

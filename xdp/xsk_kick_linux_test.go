@@ -13,6 +13,7 @@ import (
 // TestKickGating is the truth table of the system call that sends: made if there is something to
 // send, unless the driver is awake and says so.
 func TestKickGating(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	for _, zeroCopy := range []bool{false, true} {
 		for _, noWakeup := range []bool{false, true} {
@@ -55,6 +56,7 @@ func TestKickGating(t *testing.T) {
 // TestKickCounters: in copy mode every batch needs its call and none is suppressed; and looking for
 // packets, filling and reaping make no call at all.
 func TestKickCounters(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eachXsk(t, xskConfig{}, func(t *testing.T, x *xsk) {
 		const batches = 50
@@ -79,6 +81,7 @@ func TestKickCounters(t *testing.T) {
 // TestBusyPollOptions: what is asked for is asked of the kernel and read back. That it has an
 // effect cannot be shown on veth, which has no queue to poll.
 func TestBusyPollOptions(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	b := xdp.BusyPoll{Prefer: true, TimeoutUs: 20, BudgetCount: 64}
 	x := newXsk(t, xdp.AttachNative, xskConfig{rx: xdp.Options{BusyPoll: b}})
@@ -96,6 +99,7 @@ func TestBusyPollOptions(t *testing.T) {
 
 // TestNoNeedWakeup: without the flag every batch is kicked.
 func TestNoNeedWakeup(t *testing.T) {
+	t.Parallel()
 	x := newXsk(t, xdp.AttachNative, xskConfig{tx: xdp.Options{NoNeedWakeup: true}})
 	if x.tx.Info().Granted.NeedWakeup {
 		t.Error("granted though not wanted")

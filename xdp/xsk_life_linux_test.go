@@ -25,6 +25,7 @@ import (
 
 // TestXskTeardown (TEARDOWN): ten times made, used and closed, on the same queue.
 func TestXskTeardown(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{})
 	prog := attachProgram(t, pair.B, xdp.AttachNative, false, byQueue)
@@ -54,6 +55,7 @@ func TestXskTeardown(t *testing.T) {
 
 // TestXskProgramMaps: nothing that the steering program had in the kernel outlives it.
 func TestXskProgramMaps(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{})
 	for range 3 {
@@ -106,6 +108,7 @@ func mapsOn(t testing.TB, e *veth.End) []ebpf.MapID {
 // TestXskHeldByMapping: a descriptor that is closed while a ring is mapped keeps the queue, which
 // is why Close unmaps; after it the queue is free within the time that Open waits by default.
 func TestXskHeldByMapping(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{})
 	u := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 64})
@@ -126,6 +129,7 @@ func TestXskHeldByMapping(t *testing.T) {
 
 // TestXskBusyGivesUp: Open tries for as long as it is told while the queue is bound, and no longer.
 func TestXskBusyGivesUp(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, xdp.AttachAuto, xdp.UMEMOptions{}, xdp.Options{})
 	const wait = 60 * time.Millisecond
@@ -141,6 +145,7 @@ func TestXskBusyGivesUp(t *testing.T) {
 
 // TestXskClosed: calls of a closed socket say so or do nothing.
 func TestXskClosed(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eachXsk(t, xskConfig{}, func(t *testing.T, x *xsk) {
 		s := x.tx
@@ -171,6 +176,7 @@ func TestXskClosed(t *testing.T) {
 // TestXskChunks: chunks that no kernel takes are refused before it is asked, and those that it
 // takes work.
 func TestXskChunks(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	for _, bytes := range []uint32{1024, 2047, 3000, 4001, 6144} {
 		_, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 64, ChunkBytes: bytes})
@@ -230,6 +236,7 @@ func passedChild() {
 // map of a program; a process without any privilege then registers memory of its own, binds,
 // receives and sends. It can make no socket itself, nor take this one to another device.
 func TestXskPassed(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{})
 	prog := attachProgram(t, pair.B, xdp.AttachNative, false, byQueue)
@@ -268,6 +275,7 @@ func TestXskPassed(t *testing.T) {
 // TestXskLyingBuilder: whoever builds a packet and says that it is longer than the frame, or
 // shorter than a header, or of another frame, gets an error and keeps the frame; nothing leaks.
 func TestXskLyingBuilder(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eachXsk(t, xskConfig{}, func(t *testing.T, x *xsk) {
 		before := x.tx.FrameStats()

@@ -126,6 +126,7 @@ func eachShared(t *testing.T, run func(t *testing.T, x *xsk)) {
 
 // TestXskShared (XDP_SHARED_UMEM): two sockets on one queue.
 func TestXskShared(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eachShared(t, func(t *testing.T, x *xsk) {
 		tx, rx := x.share(t, 2, xdp.Options{})
@@ -135,6 +136,7 @@ func TestXskShared(t *testing.T) {
 
 // TestXskSharedFour (SHARED_UMEM_4_SOCKETS).
 func TestXskSharedFour(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eachShared(t, func(t *testing.T, x *xsk) {
 		tx, rx := x.share(t, 4, xdp.Options{RxEntries: 256, TxEntries: 128})
@@ -144,6 +146,7 @@ func TestXskSharedFour(t *testing.T) {
 
 // TestXskSharedByLength (SHARED_UMEM_LENGTH_BASED): the program steers by the length of packets.
 func TestXskSharedByLength(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	const limit = 500
 	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
@@ -164,6 +167,7 @@ func TestXskSharedByLength(t *testing.T) {
 // TestXskSharedUneven (SHARED_UMEM_UNEVEN_DIST): one socket has nearly all of the traffic, and the
 // other gets what is its.
 func TestXskSharedUneven(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eachShared(t, func(t *testing.T, x *xsk) {
 		tx, rx := x.share(t, 2, xdp.Options{})
@@ -179,6 +183,7 @@ func TestXskSharedUneven(t *testing.T) {
 // TestXskSharedDevices: sockets on two devices use one UMEM, each with frames and rings of its own;
 // a packet goes from one part of it to the other.
 func TestXskSharedDevices(t *testing.T) {
+	t.Parallel()
 	pair := xdptest.NewPair(t, veth.Config{})
 	prog := attachProgram(t, pair.B, xdp.AttachNative, false, byQueue)
 	u := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 512})
@@ -200,6 +205,7 @@ func TestXskSharedDevices(t *testing.T) {
 // TestXskSharedQueues: sockets on two queues of a device use one UMEM, each with frames and rings
 // of its own.
 func TestXskSharedQueues(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
 	prog := attachProgram(t, pair.B, xdp.AttachNative, false, byQueue)
@@ -229,6 +235,7 @@ func TestXskSharedQueues(t *testing.T) {
 // TestXskCleanup (XDP_PROG_CLEANUP): the program is turned from one socket to another one, which
 // goes on when the first is closed; and no frame is lost with a socket that leaves a shared queue.
 func TestXskCleanup(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eachShared(t, func(t *testing.T, x *xsk) {
 		tx, rx := x.share(t, 2, xdp.Options{})
@@ -270,7 +277,7 @@ func TestXskCleanup(t *testing.T) {
 
 // TestOpenSharedFails: what cannot be shared is an error, and the others of the queue go on with
 // all frames.
-func TestOpenSharedFails(t *testing.T) {
+func TestOpenSharedFails(t *testing.T) { // by itself: it looks at the number of a descriptor
 	x := newXsk(t, xdp.AttachNative, xskConfig{program: byMAC})
 	fails := func(what string, f func() error) {
 		if err := x.pair.B.Do(f); err == nil {

@@ -18,6 +18,7 @@ func stats(t testing.TB, s *xdp.Socket) xdp.KernelStats {
 // TestXskDropped (STAT_RX_DROPPED): packets that do not fit a frame are dropped and counted, and
 // the others arrive.
 func TestXskDropped(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	c := xskConfig{rxUMEM: xdp.UMEMOptions{HeadroomBytes: 1024}} // leaves 768 bytes for a packet
 	eachXsk(t, c, func(t *testing.T, x *xsk) {
@@ -38,6 +39,7 @@ func TestXskDropped(t *testing.T) {
 // TestXskTransmitInvalid (STAT_TX_INVALID): the kernel counts descriptors that are too long, and
 // sends the valid half.
 func TestXskTransmitInvalid(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eachXsk(t, xskConfig{}, func(t *testing.T, x *xsk) {
 		const packets = 64
@@ -66,6 +68,7 @@ func TestXskTransmitInvalid(t *testing.T) {
 
 // TestXskReceiveFull (STAT_RX_FULL): nobody takes packets out of the receive ring.
 func TestXskReceiveFull(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	c := xskConfig{rx: xdp.Options{RxEntries: 32}}
 	eachXsk(t, c, func(t *testing.T, x *xsk) {
@@ -84,6 +87,7 @@ func TestXskReceiveFull(t *testing.T) {
 
 // TestXskFillEmpty (STAT_FILL_EMPTY): nobody gives frames to receive into.
 func TestXskFillEmpty(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	c := xskConfig{rx: xdp.Options{FillEntries: 64}}
 	eachXsk(t, c, func(t *testing.T, x *xsk) {
@@ -105,6 +109,7 @@ func TestXskFillEmpty(t *testing.T) {
 // TestXskInvalidDescriptors (ALIGNED_INV_DESC, ALIGNED_INV_DESC_2K_FRAME_SIZE): of a mix of
 // descriptors exactly the valid ones arrive. Only a mistake of this package could make the others.
 func TestXskInvalidDescriptors(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	for _, chunk := range []uint32{2048, 4096} {
 		u := xdp.UMEMOptions{ChunkBytes: chunk, Frames: 64}
@@ -175,6 +180,7 @@ func (x *xsk) seenAny(t testing.TB, s *xdp.Socket) {
 // all that remain are taken by the calls that Kick makes itself. The budget is raised to the size
 // of the ring where the kernel can.
 func TestXskBudget(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	const packets = 40
 	eachXsk(t, xskConfig{tx: xdp.Options{TxEntries: 64}}, func(t *testing.T, x *xsk) {
@@ -205,6 +211,7 @@ func TestXskBudget(t *testing.T) {
 // TestXskBudgetDefault (TX_QUEUE_CONSUMER, as it is told): a socket that cannot have more takes 32
 // a call.
 func TestXskBudgetDefault(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	c := xskConfig{tx: xdp.Options{TxEntries: 64, NoTxBudget: true}}
 	eachXsk(t, c, func(t *testing.T, x *xsk) {
@@ -231,6 +238,7 @@ func TestXskBudgetDefault(t *testing.T) {
 // TestXskRefused: a packet that the device refuses completes all the same and is counted, and those
 // behind it are sent.
 func TestXskRefused(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eachXsk(t, xskConfig{}, func(t *testing.T, x *xsk) {
 		for n := range 10 {
@@ -256,6 +264,7 @@ func TestXskRefused(t *testing.T) {
 // TestXskCompletionFull: while nobody reaps, exactly as many packets are sent as the completion
 // ring holds; reaping lets the others go, and none is lost.
 func TestXskCompletionFull(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	c := xskConfig{tx: xdp.Options{TxEntries: 32, CompEntries: 32}}
 	eachXsk(t, c, func(t *testing.T, x *xsk) {

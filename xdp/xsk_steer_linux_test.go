@@ -18,6 +18,7 @@ func eachProgram(t *testing.T, c xskConfig, run func(t *testing.T, x *xsk)) {
 
 // TestXskDropHalf (XDP_DROP_HALF): exactly the packets arrive that the program lets through.
 func TestXskDropHalf(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eachProgram(t, xskConfig{program: dropHalf}, func(t *testing.T, x *xsk) {
 		const packets = 500
@@ -38,6 +39,7 @@ func TestXskDropHalf(t *testing.T) {
 // TestXskMetadata (XDP_METADATA_COPY): what the program writes in front of a packet lies in front
 // of it in the frame.
 func TestXskMetadata(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eachProgram(t, xskConfig{program: withMetadata}, func(t *testing.T, x *xsk) {
 		for n := range 300 {
@@ -64,6 +66,7 @@ func (x *xsk) checkMetadata(t testing.TB, r xdp.Received, n int) {
 // TestXskAdjustTail (XDP_ADJUST_TAIL_SHRINK, XDP_ADJUST_TAIL_GROW): the program makes packets
 // longer and shorter; what the socket sees has that length.
 func TestXskAdjustTail(t *testing.T) {
+	t.Parallel()
 	for name, by := range map[string]int32{"shrink": -4, "grow": 4} {
 		t.Run(name, func(t *testing.T) {
 			shmtest.Conforms(t)

@@ -13,6 +13,7 @@ import (
 
 // TestXskSendReceive (SEND_RECEIVE): thousands of packets arrive complete and in order.
 func TestXskSendReceive(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	big := xdp.UMEMOptions{ChunkBytes: 4096, Frames: 1024}
 	eachXsk(t, xskConfig{txUMEM: big, rxUMEM: big}, func(t *testing.T, x *xsk) {
@@ -23,6 +24,7 @@ func TestXskSendReceive(t *testing.T) {
 
 // TestXskSendReceive2K (SEND_RECEIVE_2K_FRAME): the same with chunks of 2048.
 func TestXskSendReceive2K(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	c := xskConfig{start: ^uint32(1000)} // and over the wrap of all indices where they can be set
 	eachXsk(t, c, func(t *testing.T, x *xsk) {
@@ -33,6 +35,7 @@ func TestXskSendReceive2K(t *testing.T) {
 
 // TestXskSinglePacket (SEND_RECEIVE_SINGLE_PKT): one packet needs no others to get through.
 func TestXskSinglePacket(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eachXsk(t, xskConfig{}, func(t *testing.T, x *xsk) {
 		x.stream(t, x.tx, x.rx, 1, always(64))
@@ -51,6 +54,7 @@ func poll(t testing.TB, s *xdp.Socket, events int16, timeoutMs int) int16 {
 
 // TestXskPollReceive (POLL_RX): a receiver that only looks after poll said so misses nothing.
 func TestXskPollReceive(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	eachXsk(t, xskConfig{}, func(t *testing.T, x *xsk) {
 		for n := range 200 {
@@ -67,6 +71,7 @@ func TestXskPollReceive(t *testing.T) {
 
 // TestXskPollSend (POLL_TX): poll alone makes the kernel send, and says when there is room.
 func TestXskPollSend(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	c := xskConfig{tx: xdp.Options{TxEntries: 64}}
 	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
@@ -96,6 +101,7 @@ func TestXskPollSend(t *testing.T) {
 // TestXskPollNothing (POLL_RXQ_FULL, POLL_TXQ_FULL): poll without traffic times out, also while the
 // completion ring is full and nothing can be sent.
 func TestXskPollNothing(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	c := xskConfig{tx: xdp.Options{TxEntries: 32, CompEntries: 32}}
 	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
@@ -127,6 +133,7 @@ func TestXskPollNothing(t *testing.T) {
 // TestXskHeadroom (UMEM_HEADROOM): packets lie behind the headroom that was asked for and the
 // kernel's.
 func TestXskHeadroom(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	c := xskConfig{rxUMEM: xdp.UMEMOptions{HeadroomBytes: 128}}
 	eachXsk(t, c, func(t *testing.T, x *xsk) {
@@ -149,6 +156,7 @@ func TestXskHeadroom(t *testing.T) {
 // TestXskBidirectional (BIDIRECTIONAL): one direction, then the other, and both at once, with the
 // same sockets.
 func TestXskBidirectional(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	run := func(t *testing.T, x *xsk) {
 		x.stream(t, x.tx, x.rx, 1000, always(64))
@@ -186,6 +194,7 @@ func TestXskBidirectional(t *testing.T) {
 // TestXskQueues: in native mode a packet sent by queue 1 comes in by queue 1, in generic mode all
 // come in by queue 0.
 func TestXskQueues(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	for mode, want := range map[xdp.AttachMode]int{xdp.AttachNative: 1, xdp.AttachGeneric: 0} {
 		t.Run(mode.String(), func(t *testing.T) {

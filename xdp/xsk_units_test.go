@@ -9,6 +9,7 @@ import (
 // TestRingUnits: each of the four rings, alone, against its other end: no more can be taken than
 // there is, nothing comes that was not put, and every address comes back as it was.
 func TestRingUnits(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	for _, start := range []uint32{0, ^uint32(5)} {
 		r := newSimRing[uint64](8, start)
