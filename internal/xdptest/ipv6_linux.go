@@ -18,9 +18,12 @@ func AddIPv6(t testing.TB, pair *veth.Pair, a, b netip.Addr) {
 	t.Helper()
 	for e, addr := range map[*veth.End]netip.Addr{pair.A: a, pair.B: b} {
 		Do(t, e, func() error {
-			name := "/proc/sys/net/ipv6/conf/" + e.Name + "/disable_ipv6"
-			if err := os.WriteFile(name, []byte("0"), 0); err != nil {
-				return err
+			// Without the search for duplicates, which takes a second or two, of link-local addresses too.
+			for _, name := range []string{"accept_dad", "dad_transmits", "disable_ipv6"} {
+				name = "/proc/sys/net/ipv6/conf/" + e.Name + "/" + name
+				if err := os.WriteFile(name, []byte("0"), 0); err != nil {
+					return err
+				}
 			}
 			l, err := netlink.LinkByName(e.Name)
 			if err != nil {

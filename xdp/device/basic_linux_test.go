@@ -12,6 +12,7 @@ import (
 // TestSendAndReceive: an application gets what a kernel socket sends, in memory of its own or where
 // the kernel put it, and what it sends arrives there.
 func TestSendAndReceive(t *testing.T) {
+	t.Parallel()
 	t.Run("copied", func(t *testing.T) { sendAndReceive(t, false) })
 	t.Run("in place", func(t *testing.T) { sendAndReceive(t, true) })
 }
@@ -66,6 +67,7 @@ func sendAndReceive(t *testing.T, inPlace bool) {
 // TestAddressVector: an endpoint sends to indices of an address vector, and says which there are
 // not.
 func TestAddressVector(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, device.Config{})
 	peer := r.peer(6000)
 	v, err := cq.CreateAddresses(cq.Unnamed("peers"), cq.AddressOptions{})

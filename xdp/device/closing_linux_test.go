@@ -14,6 +14,7 @@ import (
 // TestSaysThatItCloses: whoever is connected to a server that ends is told that, however it ends
 // and however far the two had come.
 func TestSaysThatItCloses(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	ends := map[string]func(*rig){
 		"by its context": func(r *rig) { r.cancel() },

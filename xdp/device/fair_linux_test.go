@@ -63,6 +63,7 @@ func TestFairness(t *testing.T) {
 // TestReturnedFrames: an application that has given its frames back gets as many packets, however
 // short its turns are.
 func TestReturnedFrames(t *testing.T) {
+	t.Parallel()
 	const frames = 16
 	for name, inPlace := range map[string]bool{"copied": false, "in place": true} {
 		t.Run(name, func(t *testing.T) {

@@ -108,6 +108,7 @@ func small(port uint16) device.Request {
 // or an application waits, is not dead for anybody: nobody takes its place, who has no time is told
 // that it took too long, and whoever waits is served when it goes on.
 func TestServerStoppedAtStep(t *testing.T) {
+	t.Parallel()
 	r := newRemote(t)
 	to := r.echo(6000)
 	for _, step := range []crash.Label{crash.DevBooked, crash.DevGranted, crash.DevJoined,
@@ -193,6 +194,7 @@ func TestNextServerStoppedAtStep(t *testing.T) {
 // from being served. It loses what was booked for it, but not its place if it has one already, and
 // goes on by itself.
 func TestAppStoppedAtStep(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, device.Config{Allow: bothUsers()})
 	l := bystander(r)
 	l.goesOn()

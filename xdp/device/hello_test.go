@@ -13,6 +13,7 @@ import (
 )
 
 func TestHelloRoundTrip(t *testing.T) {
+	t.Parallel()
 	for s := stepHello; s <= stepDone; s++ {
 		want := hello{step: s, status: 11, frames: 1, sends: 2, generation: 1 << 60, maxPayload: 3,
 			rxLane: 4, txLane: 5, slotBytes: 6, wrongSums: s%2 == 0, inPlace: s%3 == 0,
@@ -27,6 +28,7 @@ func TestHelloRoundTrip(t *testing.T) {
 
 // TestHelloBytes: programs of before say the same.
 func TestHelloBytes(t *testing.T) {
+	t.Parallel()
 	h := hello{step: stepDone, status: 2, frames: 3, sends: 4, generation: 5, maxPayload: 6, rxLane: 7,
 		txLane: 8, slotBytes: 9, wrongSums: true, inPlace: true, ports: []uint16{10}, text: "t"}
 	want := "shmrdev\n\x01\x00\x08\x00\x02\x00\x00\x00\x03\x00\x00\x00\x04\x00\x00\x00" +
@@ -40,6 +42,7 @@ func TestHelloBytes(t *testing.T) {
 
 // TestHelloRefuses: every byte of a message has one meaning, or must be zero.
 func TestHelloRefuses(t *testing.T) {
+	t.Parallel()
 	good := (&hello{step: stepHello, ports: []uint16{7}, text: "x"}).encode()
 	change := func(at int, b byte) []byte {
 		out := append([]byte(nil), good...)
@@ -95,6 +98,7 @@ func FuzzHello(f *testing.F) {
 
 // TestRefusalKeepsItsMeaning: a no means the same on the other side.
 func TestRefusalKeepsItsMeaning(t *testing.T) {
+	t.Parallel()
 	for _, want := range []error{ErrRefused, ErrBudget, ErrPortTaken, ErrProtocol, ErrOptions,
 		shm.ErrVersion, syscall.ENOSPC} {
 		no := refusal(stepGrant, failed("try", "it", want, "differently"))
@@ -114,6 +118,7 @@ func TestRefusalKeepsItsMeaning(t *testing.T) {
 }
 
 func TestAllow(t *testing.T) {
+	t.Parallel()
 	for _, text := range []string{"uid:1000", "gid:7,ports=1-65535", "uid:0,ports=53-53,frames=1," +
 		"sends=2,rules=3,apps=4", "uid:1,destinations=5,memory=6",
 		"uid:1,to=any", "gid:1,ports=5-6,to=any,apps=4"} {
@@ -140,6 +145,7 @@ func TestAllow(t *testing.T) {
 
 // TestAccount: what is taken is given back, and nobody takes more than there is.
 func TestAccount(t *testing.T) {
+	t.Parallel()
 	a, err := Allow{Frames: 10, Sends: 5, Rules: 2}.resolve()
 	if err != nil {
 		t.Fatal(err)
@@ -161,6 +167,7 @@ func TestAccount(t *testing.T) {
 
 // TestPool: random hand-outs and returns, right ones and wrong ones.
 func TestPool(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	const frames = 16
 	p := newPool(frames)

@@ -142,6 +142,7 @@ func badMemory(t testing.TB, pipe int) map[string]func(sends, slot int) []int {
 // TestHostileCommands: an application that submits nonsense gets errors, or loses its place; it
 // gets at no frame that is not its own, and nobody else notices.
 func TestHostileCommands(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, device.Config{})
 	l := bystander(r)

@@ -40,6 +40,7 @@ func write(t testing.TB, peer *net.UDPConn, r *rig, port uint16, text string) {
 // TestInPlaceBounded: who reads in place and gives nothing back has what it was granted, and
 // another application gets its packets all the same, in memory of its own.
 func TestInPlaceBounded(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, device.Config{Frames: 128})
 	e := r.dial(device.Request{Ports: []uint16{5000}, Frames: 64, InPlace: true})
 	other := r.dial(device.Request{Ports: []uint16{5001}, Frames: 16})
@@ -74,6 +75,7 @@ func TestInPlaceBounded(t *testing.T) {
 // TestInPlaceReturns: a return ends the loan that it names. One that comes twice, of another
 // generation, of another memory or of no frame is counted and changes nothing.
 func TestInPlaceReturns(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, device.Config{Frames: 128})
 	e := r.dial(device.Request{Ports: []uint16{5000}, InPlace: true})
 	peer := r.peer(6000)
@@ -106,6 +108,7 @@ func TestInPlaceReturns(t *testing.T) {
 // TestInPlaceKilled: of a process that is killed with frames in its hands, unread ones too, all are
 // back, and the next one may read in place.
 func TestInPlaceKilled(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, device.Config{Frames: 128})
 	peer := r.peer(6000)
 	for range 3 {
@@ -140,6 +143,7 @@ func TestInPlaceKilled(t *testing.T) {
 // TestInPlaceRefused: another user may not read in place, nor may anybody at a server with several
 // queues, and nobody gets more than the kernel can do without.
 func TestInPlaceRefused(t *testing.T) {
+	t.Parallel()
 	dial := func(r *rig, frames int) error {
 		e, err := device.Dial(t.Context(), r.path, device.Request{Frames: frames, InPlace: true})
 		if err == nil {
@@ -167,6 +171,7 @@ func TestInPlaceRefused(t *testing.T) {
 // TestInPlaceThrownOut: what a server that lives on had lent before it hung up can be read, and
 // names no loan of another session: there is none.
 func TestInPlaceThrownOut(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, device.Config{Frames: 128})
 	gone := make(chan device.Event, 1)
 	e := r.dial(device.Request{Ports: []uint16{5000}, InPlace: true,

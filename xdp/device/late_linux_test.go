@@ -14,6 +14,7 @@ import (
 // TestLateApplication: an application that was stopped in a meeting, and says the next thing when
 // the server has hung up, hears why, and not only that it cannot say it.
 func TestLateApplication(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, device.Config{})
 	e := r.dial(device.Request{})
@@ -39,6 +40,7 @@ func TestLateApplication(t *testing.T) {
 
 // TestDialsOn: a Dial goes on however many attempts are late, also when that is at the last step.
 func TestDialsOn(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, device.Config{})
 	path := socketPath(t)

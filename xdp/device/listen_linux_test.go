@@ -15,6 +15,7 @@ import (
 // TestListen: a path belongs to who holds its lock. What a dead process left there is replaced, and
 // nothing else is.
 func TestListen(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	path := socketPath(t)
 	l, err := device.Listen(path)
@@ -56,6 +57,7 @@ func TestListen(t *testing.T) {
 // TestListenMoved: a listener whose directory was moved removes its socket where it is, and nothing
 // that stands at the path by now.
 func TestListenMoved(t *testing.T) {
+	t.Parallel()
 	path := socketPath(t)
 	dir := filepath.Join(filepath.Dir(path), "d")
 	must(t, os.Mkdir(dir, 0o700))

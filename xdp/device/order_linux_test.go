@@ -25,6 +25,7 @@ func (h *hesitant) Lookup(dst netip.Addr) (xdp.Hop, error) {
 
 // TestParkedOrder: whenever the way becomes known, nothing overtakes what waited for it.
 func TestParkedOrder(t *testing.T) {
+	t.Parallel()
 	way := &hesitant{}
 	r := newRig(t, device.Config{Resolver: way})
 	way.wires.Store(&wires{r.pair.B, r.pair.A})

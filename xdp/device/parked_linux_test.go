@@ -12,6 +12,7 @@ import (
 // TestRetryBounded: however many sends wait for addresses, one turn tries no more of them than it
 // takes commands, all are tried in their turn, and what waits for one address keeps its order.
 func TestRetryBounded(t *testing.T) {
+	t.Parallel()
 	const batch, sends = 32, 4000
 	table := &fullTable{places: 1 << 20, asked: map[netip.Addr]int{}, never: true}
 	all := newHolders(table)
@@ -63,6 +64,7 @@ func TestRetryBounded(t *testing.T) {
 // TestParkedWithoutPort: a send that fails while it waits for an address, as its port is not its
 // application's any more, leaves no question that nobody waits for.
 func TestParkedWithoutPort(t *testing.T) {
+	t.Parallel()
 	const sends = 40
 	table := &fullTable{places: 1 << 20, asked: map[netip.Addr]int{}, never: true}
 	q, err := cq.Create(cq.Unnamed("parked"), cq.Options{Size: 64})

@@ -120,6 +120,7 @@ func (l *ledger) hears(events <-chan device.Event, kind device.EventKind) (ev de
 // TestPartsOnce: an application that hangs up on a server which lives, and is in the middle of its
 // sends, has one completion of each all the same.
 func TestPartsOnce(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, device.Config{})
 	way := newRelay(t, r.path)
@@ -184,6 +185,7 @@ func TestSlowStart(t *testing.T) {
 // TestFrozenAsking: an answer that lies unread for however long, since its reader was stopped, is
 // the answer to the question all the same.
 func TestFrozenAsking(t *testing.T) {
+	t.Parallel()
 	ours, theirs := pairOfConns(t)
 	asks, reads, err := device.Asking(ours, 5007)
 	must(t, err)

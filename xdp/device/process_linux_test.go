@@ -276,6 +276,7 @@ func (l *ledger) settle() {
 // TestServerKilled: a server that is killed in the middle of traffic is one event, every send has
 // its one completion or ECANCELED, and with the next server everything goes on.
 func TestServerKilled(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	t.Run("copied", func(t *testing.T) { serverKilled(t, false) })

@@ -14,6 +14,7 @@ import (
 // TestRefusals: what the allow-list does not grant is refused with a reason that is a number and a
 // text, and takes nothing.
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	uid := uint32(os.Geteuid())
 	r := newRig(t, device.Config{Allow: []device.Allow{
@@ -61,6 +62,7 @@ func TestRefusals(t *testing.T) {
 
 // TestStranger: a user who is not on the list gets nothing but a no.
 func TestStranger(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, device.Config{Allow: []device.Allow{{ID: uint32(os.Geteuid()) + 1}}})
 	if _, err := device.Dial(t.Context(), r.path, device.Request{}); !errors.Is(err,
@@ -72,6 +74,7 @@ func TestStranger(t *testing.T) {
 
 // TestSendRefusals: what is wrong with a send comes back with its context.
 func TestSendRefusals(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, device.Config{})
 	e := r.dial(device.Request{Ports: []uint16{5000}, Sends: 4})

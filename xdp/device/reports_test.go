@@ -18,6 +18,7 @@ import (
 // TestReports: of a cause that does not end a few are told, then how many were not; of another one
 // the first is told all the same, and nothing is uncounted.
 func TestReports(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	told, left := map[error]int{}, map[error]int{}
 	r := &reports{tell: func(err error) {
@@ -127,6 +128,7 @@ func TestReportsForEver(t *testing.T) {
 // TestStatuses: what the server says no for has a number, and means the same to the application,
 // which is told what to do about it.
 func TestStatuses(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		why, means error
 		num        syscall.Errno

@@ -30,6 +30,7 @@ type later struct{ xdp.Resolver }
 
 // TestIPv6: datagrams over IPv6, with an address that the kernel resolves while the first waits.
 func TestIPv6(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	resolver := &later{}
 	r := newRig(t, device.Config{Resolver: resolver})
@@ -97,6 +98,7 @@ func sendResolved(t testing.TB, e *device.Endpoint, payload []byte, to netip.Add
 // TestDeviceGone: when the interface is removed the server ends with that, and its applications
 // hear of it as of any other end of a server.
 func TestDeviceGone(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	pair := xdptest.NewPair(t, veth.Config{})
 	var s *device.Server

@@ -41,6 +41,7 @@ var seldom = []crash.Label{crash.DevBooked, crash.DevGranted, crash.DevJoined, c
 // TestServerStep: wherever a server dies, each send of its applications ends once, and everything
 // goes on with the next server.
 func TestServerStep(t *testing.T) {
+	t.Parallel()
 	r := newRemote(t)
 	to := r.echo(6000)
 	server := r.serve()
@@ -207,6 +208,7 @@ var needsDeath = []crash.Label{crash.AppNoticed, crash.AppLost, crash.AppCancell
 // TestAppStep: wherever an application dies, the server has everything back, and another one is
 // not disturbed.
 func TestAppStep(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, device.Config{Frames: 1024, Allow: bothUsers()})
 	l := bystander(r)
 	l.goesOn()
@@ -239,6 +241,7 @@ func TestAppStep(t *testing.T) {
 // TestOrphanStep: an application that dies while it goes from one server to the next leaves nothing
 // at either.
 func TestOrphanStep(t *testing.T) {
+	t.Parallel()
 	r := newRemote(t)
 	to := r.echo(6000)
 	peer := udp(t, r.pair.A, 6001)

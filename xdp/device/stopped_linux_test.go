@@ -15,6 +15,7 @@ const stopped = 1300 * time.Millisecond
 // TestServerStopped: a server that is stopped is not dead: no send is cancelled, and all are done
 // when it goes on.
 func TestServerStopped(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	shmtest.Long(t)
 	r := newRemote(t)
@@ -45,6 +46,7 @@ func TestServerStopped(t *testing.T) {
 // TestAppStopped: an application that is stopped keeps its port, its frames and its place; packets
 // that it does not take are dropped and counted, and nobody else notices.
 func TestAppStopped(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, device.Config{Allow: bothUsers()})
 	l := bystander(r)

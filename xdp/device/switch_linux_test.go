@@ -34,6 +34,7 @@ func linked(t *testing.T) (*session, *net.UnixConn) {
 // TestDropWhileSwitching: a port that is dropped while the endpoint talks to the next server, which
 // was asked for it already, is not taken there.
 func TestDropWhileSwitching(t *testing.T) {
+	t.Parallel()
 	e := &Endpoint{ports: []uint16{5000, 5001}}
 	s, _ := linked(t)
 	s.ports = e.takenPorts()
@@ -51,6 +52,7 @@ func TestDropWhileSwitching(t *testing.T) {
 // TestTakenBeforeTold: a port that the server gave is asked for at the next one, also if this one
 // dies before whoever asked has heard of it.
 func TestTakenBeforeTold(t *testing.T) {
+	t.Parallel()
 	e := &Endpoint{ports: []uint16{5000}, ctx: t.Context()}
 	s, server := linked(t)
 	asked, listened := make(chan error, 1), make(chan error, 1)

@@ -20,6 +20,7 @@ import (
 // TestUnreadAnswers: an application that asks and asks, and reads no answer, is hung up on; the
 // server can be closed, and somebody else is served, all the same.
 func TestUnreadAnswers(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, device.Config{})
 	l := bystander(r)
@@ -78,6 +79,7 @@ func (r *rig) admitted() *net.UnixConn {
 // TestLateDrop: a port that was dropped by one application and taken by another one stays with the
 // later owner, in whichever order the engine learns of it.
 func TestLateDrop(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	if first, second, arrives := device.LateDrop(5000); first || !second || !arrives {
 		t.Errorf("sends from it: first %t, second %t; packets arrive: %t", first, second, arrives)
@@ -87,6 +89,7 @@ func TestLateDrop(t *testing.T) {
 // TestEarlyQuestion: a port that is asked for while a session has not started is asked for when it
 // has.
 func TestEarlyQuestion(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, device.Config{})
 	e := r.dial(device.Request{})
@@ -99,6 +102,7 @@ func TestEarlyQuestion(t *testing.T) {
 // TestStrangers: who is not on the allow-list is refused as often as he comes, and cannot fill the
 // log with that.
 func TestStrangers(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, device.Config{Allow: []device.Allow{{ID: 1<<31 - 7}}})
 	const n = 200
@@ -120,6 +124,7 @@ func TestStrangers(t *testing.T) {
 
 // TestSaysWhy: an application that is hung up on is told why, and so is who looks after the server.
 func TestSaysWhy(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, device.Config{})
 	l := bystander(r)
@@ -146,6 +151,7 @@ func TestSaysWhy(t *testing.T) {
 // TestSaysWhyItEnds: an endpoint whose server is closed, or that the server throws out, hears the
 // reason.
 func TestSaysWhyItEnds(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	r := newRig(t, device.Config{})
 	events := make(chan device.Event, 2)

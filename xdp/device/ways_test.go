@@ -38,6 +38,7 @@ func numbered(i int) netip.Addr {
 // TestWays: a line of the allow-list that sends everywhere forgets its own destinations and no
 // others', also such as another line uses too.
 func TestWays(t *testing.T) {
+	t.Parallel()
 	table := &fullTable{places: 32, asked: map[netip.Addr]int{}}
 	all := newHolders(table)
 	greedy, modest := newWays(all, 16), newWays(all, 16)
@@ -79,6 +80,7 @@ func TestWays(t *testing.T) {
 
 // TestWaysAsking: questions without an answer are bounded too, and come back when nobody waits.
 func TestWaysAsking(t *testing.T) {
+	t.Parallel()
 	table := &fullTable{places: 1 << 20, asked: map[netip.Addr]int{}, never: true}
 	w := newWays(newHolders(table), 4096)
 	for i := range 2 * maxAsking {

@@ -88,6 +88,7 @@ func forwarding(t *testing.T, r *rig) {
 // and the kernel all others, on a router and in promiscuous mode too; one whose user the operator
 // allows more gets all.
 func TestWhoseFrames(t *testing.T) {
+	t.Parallel()
 	for _, every := range []bool{false, true} {
 		t.Run(fmt.Sprintf("any=%v", every), func(t *testing.T) {
 			r := newRig(t, device.Config{Allow: []device.Allow{{ID: uint32(os.Geteuid()), Any: every}}})
@@ -156,6 +157,7 @@ func TestWhoseFrames(t *testing.T) {
 // TestTransitIsForwarded: a datagram that the kernel forwards goes its way past an application that
 // has its port.
 func TestTransitIsForwarded(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, device.Config{})
 	forwarding(t, r)
 	r.dial(device.Request{Ports: []uint16{5000}})
@@ -197,6 +199,7 @@ func TestTransitIsForwarded(t *testing.T) {
 // TestAddressesFollowed: an application gets what is for an address that came after it, and no more
 // once the address is gone; what was steered all the same is not handed out.
 func TestAddressesFollowed(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, device.Config{})
 	e := r.dial(device.Request{Ports: []uint16{5000}})
 	w := xdptest.NewRaw(t, r.pair)
@@ -235,6 +238,7 @@ func TestAddressesFollowed(t *testing.T) {
 // and for tools, unless it asked for them: then they are marked. What has no sum
 // where it needs none, or that of the pseudo header as veth leaves it, is handed out.
 func TestChecksums(t *testing.T) {
+	t.Parallel()
 	dir, err := shm.OpenDir("")
 	must(t, err)
 	t.Cleanup(func() { must(t, dir.Close()) })

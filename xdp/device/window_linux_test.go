@@ -13,6 +13,7 @@ import (
 // TestWindow: between the word that says how a send ended and the completion itself the server can
 // die. Until the completion is published the send has not ended, and its slot is not free.
 func TestWindow(t *testing.T) {
+	t.Parallel()
 	check := func(err error) {
 		t.Helper()
 		if err != nil {

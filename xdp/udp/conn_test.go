@@ -22,6 +22,7 @@ const long = time.Minute
 func addrPort(c *udp.Conn) netip.AddrPort { return c.LocalAddr().(*net.UDPAddr).AddrPort() }
 
 func TestBothWays(t *testing.T) {
+	t.Parallel()
 	a, b, _, _ := newPair(t, udp.StackOptions{})
 	buf := make([]byte, 100)
 	for i := range 100 {
@@ -49,6 +50,7 @@ func TestBothWays(t *testing.T) {
 // TestReadersShareEvery: whatever the order in which readers and datagrams come, every datagram is
 // read once, and nobody sleeps beside one.
 func TestReadersShare(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	const readers, each = 8, 2000
 	a, b, _, _ := newPair(t, udp.StackOptions{})
@@ -100,6 +102,7 @@ func TestReadersShare(t *testing.T) {
 
 // TestBatchWakesAll: of readers that want one datagram each, as many wake as there come at once.
 func TestBatchWakesAll(t *testing.T) {
+	t.Parallel()
 	a, b, _, fb := newPair(t, udp.StackOptions{})
 	must(t, b.SetReadDeadline(time.Now().Add(long)))
 	for round := range 300 {
@@ -127,6 +130,7 @@ func TestBatchWakesAll(t *testing.T) {
 
 // TestCloseGivesBack: what nobody read is not lost to the others.
 func TestCloseGivesBack(t *testing.T) {
+	t.Parallel()
 	a, b, _, fb := newPair(t, udp.StackOptions{})
 	for range 5 {
 		_, err := a.WriteToUDPAddrPort([]byte("x"), addrPort(b))
@@ -139,6 +143,7 @@ func TestCloseGivesBack(t *testing.T) {
 
 // TestTokenPassesOn: a reader that gives up takes no other reader's wake-up with it.
 func TestTokenPassesOn(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	a, b, _, _ := newPair(t, udp.StackOptions{})
 	for range 300 {
@@ -161,6 +166,7 @@ func TestTokenPassesOn(t *testing.T) {
 }
 
 func TestWildcard(t *testing.T) {
+	t.Parallel()
 	sa, sb, _, _ := newStacks(t, udp.StackOptions{}, 64)
 	from := listen(t, sa, addrA, 0)
 	exact := listen(t, sb, addrB, 7)
@@ -198,6 +204,7 @@ func TestWildcard(t *testing.T) {
 
 // TestFullInbox: what a reader leaves does not cost others their frames.
 func TestFullInbox(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	a, b, _, fb := newPair(t, udp.StackOptions{Backlog: 16})
 	for i := range 100 {
@@ -242,6 +249,7 @@ func await(t testing.TB, done func() bool) {
 // TestResolving: what cannot be sent yet is sent once it can be, in order, and a program does not
 // notice.
 func TestResolving(t *testing.T) {
+	t.Parallel()
 	sa, sb, fa, _ := newStacks(t, udp.StackOptions{}, 512)
 	a, b := listen(t, sa, addrA, 0), listen(t, sb, addrB, 0)
 	fa.set(func() { fa.unknown[addrB] = true })
@@ -272,6 +280,7 @@ func TestResolving(t *testing.T) {
 
 // TestResolvingOrder: whenever the next hop becomes known, nothing overtakes what waited for it.
 func TestResolvingOrder(t *testing.T) {
+	t.Parallel()
 	a, b, fa, _ := newPair(t, udp.StackOptions{})
 	must(t, b.SetReadDeadline(time.Now().Add(long)))
 	buf := make([]byte, 1)
@@ -292,6 +301,7 @@ func TestResolvingOrder(t *testing.T) {
 
 // TestNoRoom: a write waits for the device until its deadline, and then goes on.
 func TestNoRoom(t *testing.T) {
+	t.Parallel()
 	a, b, fa, _ := newPair(t, udp.StackOptions{})
 	fa.set(func() { fa.sendErr = syscall.EAGAIN })
 	must(t, a.SetWriteDeadline(time.Now().Add(20*time.Millisecond)))
@@ -312,6 +322,7 @@ func TestNoRoom(t *testing.T) {
 
 // TestCloseBeside: a stack that is closed while a socket of it is closed has no error.
 func TestCloseBeside(t *testing.T) {
+	t.Parallel()
 	for range 200 {
 		fa, _ := newFakes(8)
 		s, err := udp.NewStack(udp.StackOptions{}, fa)
@@ -328,6 +339,7 @@ func TestCloseBeside(t *testing.T) {
 
 // TestCloseTwice: who closes a connection that somebody closes has an error, once that is over.
 func TestCloseTwice(t *testing.T) {
+	t.Parallel()
 	unbinds, goOn := make(chan struct{}), make(chan struct{})
 	a, _, _, _ := newPair(t, udp.StackOptions{
 		Bind: func(a netip.AddrPort) (netip.AddrPort, func() error, error) {
@@ -358,6 +370,7 @@ func TestCloseTwice(t *testing.T) {
 
 // TestDeviceGone: reads end with what the device said, after what had come.
 func TestDeviceGone(t *testing.T) {
+	t.Parallel()
 	a, b, _, fb := newPair(t, udp.StackOptions{CheckEvery: time.Millisecond})
 	_, err := a.WriteTo([]byte("x"), b.LocalAddr())
 	must(t, err)
@@ -377,6 +390,7 @@ func TestDeviceGone(t *testing.T) {
 
 // TestOrder: datagrams are read in the order that they came in, however many wait meanwhile.
 func TestOrder(t *testing.T) {
+	t.Parallel()
 	a, b, _, _ := newPair(t, udp.StackOptions{})
 	must(t, b.SetReadDeadline(time.Now().Add(long)))
 	buf := make([]byte, 8)
@@ -400,6 +414,7 @@ func TestOrder(t *testing.T) {
 // TestScarceFrames: connections that nobody reads, together allowed more than there is, leave
 // enough for one that is read.
 func TestScarceFrames(t *testing.T) {
+	t.Parallel()
 	sa, sb, _, fb := newStacks(t, udp.StackOptions{Backlog: 64}, 128)
 	from := listen(t, sa, addrA, 0)
 	for port := range uint16(4) {

@@ -55,6 +55,7 @@ func socketPath(t *testing.T) string {
 
 // TestParityDevice compares with kernel sockets where a device process has the interface.
 func TestParityDevice(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	path := socketPath(t)
@@ -77,6 +78,7 @@ func TestParityDevice(t *testing.T) {
 
 // TestWriteThenClose: what was written before Close leaves all the same.
 func TestWriteThenClose(t *testing.T) {
+	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{})
 	path := socketPath(t)
 	defer serve(t, p.B, path)()
@@ -102,6 +104,7 @@ func TestWriteThenClose(t *testing.T) {
 
 // TestDeviceComesBack: a connection outlives the device process.
 func TestDeviceComesBack(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	path := socketPath(t)

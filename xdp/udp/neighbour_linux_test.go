@@ -37,6 +37,7 @@ func forget(t *testing.T, p *veth.Pair) {
 // TestUnknownNeighbour: the first datagrams wait for the kernel to find the next hop, and a program
 // does not notice but for the time.
 func TestUnknownNeighbour(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	forget(t, p)
@@ -60,6 +61,7 @@ func TestUnknownNeighbour(t *testing.T) {
 // TestNowhere: what has no route is refused at once with the kernel's number; what nobody answers
 // for is sent in vain, and a connected socket learns of it in the end.
 func TestNowhere(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	xdptest.Do(t, p.A, func() error { // else the kernel takes three seconds to give up
@@ -97,6 +99,7 @@ func enable6(t *testing.T, p *veth.Pair) (a, b netip.Addr) {
 
 // TestIPv6: both ways, to the byte that still fits; and one connection for both families.
 func TestIPv6(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	six, peer := enable6(t, p)
@@ -201,6 +204,7 @@ func linkLocal(t *testing.T, p *veth.Pair, s *udp.Stack) {
 // TestCloseUnderFire: Close of a stack, with readers and writers at work on all its connections,
 // returns, and everybody learns of it.
 func TestCloseUnderFire(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	b := openOn(t, p.B, udp.Options{})

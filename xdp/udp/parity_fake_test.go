@@ -54,6 +54,7 @@ func (s stacks) dial(t *testing.T, host int, local, remote netip.AddrPort) socke
 
 // TestParityFake compares what needs no device with sockets of the kernel.
 func TestParityFake(t *testing.T) {
+	t.Parallel()
 	if c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 2)}); err != nil {
 		t.Skip("no second loopback address: ", err) // darwin
 	} else {

@@ -64,6 +64,7 @@ func newSims(t testing.TB, o udp.StackOptions) (s stacks, es [2]*endpoint.Endpoi
 
 // TestParitySim compares with sockets of the kernel over a simulated device.
 func TestParitySim(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	s, _ := newSims(t, udp.StackOptions{})
 	runParity(t, loopback{}, s)

@@ -8,6 +8,7 @@ import (
 // TestTakePassesOn: of two readers on their way to sleep, for whom two datagrams came with one
 // token, the first one wakes the second.
 func TestTakePassesOn(t *testing.T) {
+	t.Parallel()
 	s := &Stack{}
 	s.o = s.o.resolve()
 	closed := &shard{stack: s, closed: true} // nothing is given back

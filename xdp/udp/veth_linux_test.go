@@ -86,6 +86,7 @@ func (m mixed) dial(t *testing.T, host int, local, remote netip.AddrPort) socket
 // TestParity compares, over a veth pair, with kernel sockets on both ends: this package on one end,
 // on the other, and on both.
 func TestParity(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	kernel := kernelHosts{p}
@@ -102,6 +103,7 @@ func TestParity(t *testing.T) {
 
 // TestListen does it all in one call, and leaves the interface as it was.
 func TestListen(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	peer := kernelHosts{p}.listen(t, 0, netip.AddrPortFrom(p.A.Addr, 0))
@@ -141,6 +143,7 @@ func TestListen(t *testing.T) {
 }
 
 func TestOpenErrors(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	s := openOn(t, p.B, udp.Options{})
@@ -196,6 +199,7 @@ func TestOpenErrors(t *testing.T) {
 
 // TestQueues: datagrams of all queues come together, and what is sent to one peer stays in order.
 func TestQueues(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{Queues: 2})
 	a, b := openOn(t, p.A, udp.Options{}), openOn(t, p.B, udp.Options{})
@@ -221,6 +225,7 @@ func TestQueues(t *testing.T) {
 
 // TestRemoved: a reader learns that its device is gone.
 func TestRemoved(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	var s *udp.Stack
@@ -254,6 +259,7 @@ func TestRemoved(t *testing.T) {
 
 // TestMTU: one datagram is one packet, or none.
 func TestMTU(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{MTU: 1400})
 	s := openOn(t, p.A, udp.Options{})
@@ -282,6 +288,7 @@ func TestMTU(t *testing.T) {
 
 // TestToGroup: a group can be sent to, also before any neighbour is known.
 func TestToGroup(t *testing.T) {
+	t.Parallel()
 	p := xdptest.NewPair(t, veth.Config{})
 	group := &net.UDPAddr{IP: net.IPv4(239, 1, 2, 3), Port: 5353}
 	var k *net.UDPConn

@@ -34,6 +34,7 @@ func texts(t *testing.T, c *udp.Conn) map[string]bool {
 // TestWhoseDatagrams: a connection on no address gets what is for the interface itself, and one on
 // an address what is untagged and for that. Options.Any takes what comes for the port.
 func TestWhoseDatagrams(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	six := netip.MustParseAddr("fd00::2")
@@ -101,6 +102,7 @@ func TestWhoseDatagrams(t *testing.T) {
 // TestAddressesFollowed: a connection on no address gets what is for an address that came after it,
 // and no more once the address is gone.
 func TestAddressesFollowed(t *testing.T) {
+	t.Parallel()
 	shmtest.Conforms(t)
 	p := xdptest.NewPair(t, veth.Config{})
 	w, own := xdptest.NewRaw(t, p), [6]byte(p.B.MAC)
