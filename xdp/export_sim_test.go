@@ -40,3 +40,6 @@ func (k *Kernel) ForgeIndex(r SimRing, add uint32) {
 		k.comp.prodWord.Add(add)
 	}
 }
+
+// ReadRecord decodes a record.
+var ReadRecord = readRecord

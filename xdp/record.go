@@ -76,10 +76,10 @@ func (r *Record) Put(b []byte) {
 	le.PutUint16(b[recFlags:], r.Flags)
 }
 
-// ReadRecord decodes a record. It panics if b is shorter than RecordBytes and believes nothing
+// readRecord decodes a record. It panics if b is shorter than RecordBytes and believes nothing
 // else: offsets in the result are to be bounded by whoever uses them. Addresses are IPv4 where the
 // frame's were.
-func ReadRecord(b []byte) Record {
+func readRecord(b []byte) Record {
 	_ = b[RecordBytes-1]
 	le := binary.LittleEndian
 	addr := func(ip, port int) netip.AddrPort {
@@ -111,5 +111,5 @@ func ReadFrame(r *shm.Region, g Geometry, ref shm.Ref) (Record, error) {
 		return Record{}, err
 	}
 	defer loan.Release()
-	return ReadRecord(loan.Bytes()), nil
+	return readRecord(loan.Bytes()), nil
 }

@@ -135,34 +135,24 @@ func (e *Endpoint) takenPorts() []uint16 {
 // View shows and Release gives back; ends of sends are entries with cq.FlagSend, or error entries.
 func (e *Endpoint) Queue() *cq.Queue { return e.q }
 
-// MaxPayload is the longest datagram that can be sent, in bytes; 0 while there is no server.
-func (e *Endpoint) MaxPayload() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.sess == nil {
-		return 0
-	}
-	return int(e.sess.grant.maxPayload)
+// EndpointInfo is what the server granted. All of it is zero while there is no server.
+type EndpointInfo struct {
+	ServerPID     int    // process of the server, as this process's PID namespace numbers it
+	Generation    uint64 // of the server's UMEM
+	Frames, Sends int    // that the endpoint may have at a time
+	MaxPayload    int    // bytes of the longest datagram that can be sent
 }
 
-// Granted returns how many frames and sends the server granted; zero while there is none.
-func (e *Endpoint) Granted() (frames, sends int) {
+// Info says what the server granted. It makes no system call.
+func (e *Endpoint) Info() EndpointInfo {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.sess == nil {
-		return 0, 0
+	s := e.sess
+	if s == nil {
+		return EndpointInfo{}
 	}
-	return int(e.sess.grant.frames), int(e.sess.grant.sends)
-}
-
-// Generation is that of the UMEM of the server that the endpoint has, or had last.
-func (e *Endpoint) Generation() uint64 {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.sess == nil {
-		return 0
-	}
-	return e.sess.grant.generation
+	return EndpointInfo{ServerPID: s.peer.PID, Generation: s.grant.generation,
+		Frames: int(s.grant.frames), Sends: int(s.grant.sends), MaxPayload: int(s.grant.maxPayload)}
 }
 
 // SendTo sends payload to an address from the first port of the request (fi_sendto). The payload is

@@ -77,7 +77,7 @@ func NewPayload(slots, slotBytes int) (*shm.Region, error) { return newPayload(s
 
 // AskEarly makes one more session, and asks it for a port while it is not started.
 func (e *Endpoint) AskEarly(ctx context.Context, port uint16) error {
-	s, err := e.connect(ctx, e.Generation())
+	s, err := e.connect(ctx, e.Info().Generation)
 	if err != nil {
 		return err
 	}

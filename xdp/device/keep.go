@@ -207,17 +207,6 @@ func (e *Endpoint) switchTo(s *session) error {
 // helloWait is how long a server may take from connecting to start.
 var helloWait = 10 * time.Second
 
-// ServerPID returns the process that serves the endpoint, as this process's PID namespace numbers
-// it; 0 while there is none.
-func (e *Endpoint) ServerPID() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.sess == nil {
-		return 0
-	}
-	return e.sess.peer.PID
-}
-
 // Take takes one more UDP port; datagrams to it arrive from then on. Errors are those of Dial, and
 // [ErrServerGone].
 func (e *Endpoint) Take(ctx context.Context, port uint16) error {

@@ -296,7 +296,7 @@ func serverKilled(t *testing.T, inPlace bool) {
 	must(t, err)
 	defer func() { must(t, e.Close()) }()
 	l := newLedger(t, e, to)
-	generation := e.Generation()
+	generation := e.Info().Generation
 	for round := range 6 {
 		before := l.echoes
 		await(t, "traffic", func() bool { _ = l.post(8); l.drain(); return l.echoes > before+200 })

@@ -79,7 +79,7 @@ func TestSendRefusals(t *testing.T) {
 	r := newRig(t, device.Config{})
 	e := r.dial(device.Request{Ports: []uint16{5000}, Sends: 4})
 	to := addrOf(r.peer(6000))
-	if err := e.SendTo(make([]byte, e.MaxPayload()+1), to, 1); !errors.Is(err, syscall.EMSGSIZE) {
+	if err := e.SendTo(make([]byte, e.Info().MaxPayload+1), to, 1); !errors.Is(err, syscall.EMSGSIZE) {
 		t.Error(err)
 	}
 	must(t, e.SendFrom([]byte("x"), 5001, to, 2))
@@ -98,7 +98,7 @@ func TestSendRefusals(t *testing.T) {
 		must(t, e.SendTo([]byte("x"), addrPort(silent.String()+":9"), 4))
 	}
 	for range 20 {
-		must(t, e.SendTo(make([]byte, e.MaxPayload()), to, 5))
+		must(t, e.SendTo(make([]byte, e.Info().MaxPayload), to, 5))
 		if c := next(t, e); c.Context != 5 {
 			t.Fatalf("%+v", c)
 		}

@@ -49,7 +49,7 @@ func TestIPv6(t *testing.T) {
 	})
 	defer peer.Close()
 	must(t, peer.SetDeadline(time.Now().Add(time.Minute)))
-	most := e.MaxPayload() + packet.IPv4Bytes - packet.IPv6Bytes
+	most := e.Info().MaxPayload + packet.IPv4Bytes - packet.IPv6Bytes
 	want := make([]byte, most)
 	copy(want, "over IPv6")
 	sendResolved(t, e, want, netip.AddrPortFrom(sixA, 6000))

@@ -99,8 +99,10 @@ func waysToSend(s *side, posted bool) map[string]func() error {
 		ms[i] = endpoint.Msg{To: s.peer, Buf: payload, Context: uint64(i)}
 	}
 	ways := map[string]func() error{
-		"send":    func() error { return s.Send(payload, s.peer, 1) },
-		"send to": func() error { return s.SendTo(payload, addrB, 1) },
+		"send": func() error { return s.Send(payload, s.peer, 1) },
+		"send to": func() error {
+			return s.SendMsg(&endpoint.Msg{Buf: payload, Dest: addrB, Context: 1})
+		},
 		"scatter": func() error {
 			return s.SendMsg(&endpoint.Msg{To: s.peer, Iov: iov, Flags: cq.FlagCompletion})
 		},

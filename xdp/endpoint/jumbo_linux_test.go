@@ -111,7 +111,7 @@ func TestJumboUnknown(t *testing.T) {
 	must(t, a.Inject(want, a.peer))
 	b.drive(t)
 	e := b.readErr(t)
-	first, err := b.View(e.Buf, int(e.Len))
+	first, err := b.Payload(&cq.Entry{Buf: e.Buf, Len: e.Len})
 	must(t, err)
 	got := bytes.Clone(first)
 	if e.Flags&cq.FlagMore == 0 {

@@ -90,7 +90,7 @@ func (m *model) rare() {
 			e := m.old[m.r.IntN(len(m.old))]
 			_ = m.Release(&e)
 		}
-		_ = m.ReleaseRef(shm.Ref(m.r.Uint64()), m.r.Uint32())
+		_ = m.Release(&cq.Entry{Buf: shm.Ref(m.r.Uint64()), Meta: cq.Meta(m.r.Uint64())})
 	default:
 		m.kernel.Refuse(m.r.IntN(2))
 		if m.lies {

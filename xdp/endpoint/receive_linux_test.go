@@ -103,7 +103,7 @@ func TestSourceErr(t *testing.T) {
 				if posted {
 					continue
 				}
-				b, err := s.View(e.Buf, int(e.Len))
+				b, err := s.Payload(&cq.Entry{Buf: e.Buf, Len: e.Len})
 				if err != nil || string(b) != want {
 					t.Errorf("%q, %v", b, err)
 				}
@@ -211,7 +211,7 @@ func TestFrameNowhere(t *testing.T) {
 	s := alone(t, nil)
 	f, err := s.Frame()
 	must(t, err)
-	must(t, s.SendFrameTo(f, 1, stranger, 7))
+	must(t, s.SendFrameMsg(f, 1, &endpoint.Msg{Dest: stranger, Context: 7}))
 	if e := s.readErr(t); e.Context != 7 || !errors.Is(&e, syscall.EHOSTUNREACH) {
 		t.Errorf("%+v", e)
 	}

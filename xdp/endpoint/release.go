@@ -8,11 +8,10 @@ import (
 	"github.com/shmring/shmring/xdp"
 )
 
-// Release gives the frame of a receive completion back. [ErrFrame] says that it is no frame of this
+// Release gives the frame of a receive completion back, which may be another process's copy of it:
+// Buf and Meta are what counts. [ErrFrame] says that it is no frame of this
 // endpoint, or was given back before; nothing happens then but that it is counted.
-func (e *Endpoint) Release(c *cq.Entry) error {
-	return e.ReleaseRef(c.Buf, c.Meta.Seq())
-}
+func (e *Endpoint) Release(c *cq.Entry) error { return e.endLoan(c.Buf, c.Meta.Seq()) }
 
 // ReleaseBatch gives the frames of several completions back, and shows the kernel them with one
 // store. Entries without FlagFrame are passed over. The error is that of the first that was wrong;
@@ -39,12 +38,10 @@ func (e *Endpoint) ReleaseError(c *cq.ErrorEntry) error {
 	if err != nil {
 		return err
 	}
-	return e.ReleaseRef(c.Buf, uint32(r.Sequence))
+	return e.endLoan(c.Buf, uint32(r.Sequence))
 }
 
-// ReleaseRef gives a frame back by what another process knows of it: a reference to any byte of it
-// and the generation that it was lent under, which is the sequence of its completion.
-func (e *Endpoint) ReleaseRef(ref shm.Ref, generation uint32) error {
+func (e *Endpoint) endLoan(ref shm.Ref, generation uint32) error {
 	e.lock()
 	defer e.unlock()
 	ok := e.takeBack(ref, generation)
@@ -90,25 +87,24 @@ func (e *Endpoint) Reclaim(before uint32) int {
 	return n
 }
 
-// Payload returns the bytes of a loaned frame in place, in this process. They are not to be
-// touched after Release, and are gone when the UMEM is closed.
-func (e *Endpoint) Payload(c *cq.Entry) ([]byte, error) { return e.View(c.Buf, int(c.Len)) }
-
-// View is Payload by reference and length, for error entries.
-func (e *Endpoint) View(ref shm.Ref, n int) ([]byte, error) {
+// Payload returns the bytes of a loaned frame in place, in this process: Buf and Len are what
+// counts, so an error entry's do as well. They are not to be touched after Release, and are gone
+// when the UMEM is closed. [ErrFrame] says that they are not of this endpoint's UMEM.
+func (e *Endpoint) Payload(c *cq.Entry) ([]byte, error) {
+	ref, n := c.Buf, c.Len
 	mem := e.socket.UMEM().Region().Bytes()
 	off := ref.Offset()
-	if ref.Region() != e.umem || off > uint64(len(mem)) || n < 0 || uint64(n) > uint64(len(mem))-off {
+	if ref.Region() != e.umem || off > uint64(len(mem)) || n > uint64(len(mem))-off {
 		return nil, ErrFrame
 	}
-	return mem[off : off+uint64(n) : off+uint64(n)], nil
+	return mem[off : off+n : off+n], nil
 }
 
 // Record returns what is known about a loaned frame beside its payload: addresses, time, VLAN.
 func (e *Endpoint) Record(ref shm.Ref) (xdp.Record, error) {
-	mem := e.socket.UMEM().Region().Bytes()
-	if ref.Region() != e.umem || ref.Offset() >= uint64(len(mem)) {
+	u := e.socket.UMEM()
+	if ref.Region() != e.umem {
 		return xdp.Record{}, ErrFrame
 	}
-	return xdp.ReadRecord(mem[e.socket.UMEM().Geometry().Chunk(ref.Offset()):]), nil
+	return xdp.ReadFrame(u.Region(), u.Geometry(), ref)
 }

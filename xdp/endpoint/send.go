@@ -46,11 +46,6 @@ func (e *Endpoint) Send(payload []byte, to cq.Addr, context uint64) error {
 	return e.SendMsg(&Msg{Buf: payload, To: to, Context: context, Flags: e.cfg.TransmitFlags})
 }
 
-// SendTo is Send to an address that need not be in the address vector.
-func (e *Endpoint) SendTo(payload []byte, dest netip.AddrPort, context uint64) error {
-	return e.SendMsg(&Msg{Buf: payload, Dest: dest, Context: context, Flags: e.cfg.TransmitFlags})
-}
-
 // SendData is Send with a word for the receiver's completion (fi_senddata). It needs
 // Config.RemoteData, else it is [ErrNotSupported].
 func (e *Endpoint) SendData(payload []byte, data uint64, to cq.Addr, context uint64) error {
@@ -95,11 +90,6 @@ func (e *Endpoint) SendBatch(ms []Msg) (n int, err error) {
 // Errors are those of Send but for cq.ErrFull, and [ErrUnreachable].
 func (e *Endpoint) Inject(payload []byte, to cq.Addr) error {
 	return e.inject(&Msg{Buf: payload, To: to})
-}
-
-// InjectTo is Inject to an address that need not be in the address vector.
-func (e *Endpoint) InjectTo(payload []byte, dest netip.AddrPort) error {
-	return e.inject(&Msg{Buf: payload, Dest: dest})
 }
 
 // InjectData is Inject with a word for the receiver's completion (fi_injectdata).

@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"errors"
-	"net/netip"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/packet"
@@ -50,12 +49,6 @@ func (e *Endpoint) Frame() (Frame, error) {
 // those of Send.
 func (e *Endpoint) SendFrame(f Frame, n int, to cq.Addr, context uint64) error {
 	return e.SendFrameMsg(f, n, &Msg{To: to, Context: context,
-		Flags: e.cfg.TransmitFlags &^ cq.FlagInject})
-}
-
-// SendFrameTo is SendFrame to an address that need not be in the address vector.
-func (e *Endpoint) SendFrameTo(f Frame, n int, dest netip.AddrPort, context uint64) error {
-	return e.SendFrameMsg(f, n, &Msg{Dest: dest, Context: context,
 		Flags: e.cfg.TransmitFlags &^ cq.FlagInject})
 }
 

@@ -191,12 +191,13 @@ func TestVethUnreachable(t *testing.T) {
 	shmtest.Long(t)
 	w := newWired(t, xdp.AttachNative, nil)
 	nobody := netip.MustParseAddrPort("192.0.2.77:9")
-	if err := w.SendTo(nil, nobody, 1); !errors.Is(err, endpoint.ErrResolving) {
+	err := w.SendMsg(&endpoint.Msg{Dest: nobody, Context: 1})
+	if !errors.Is(err, endpoint.ErrResolving) {
 		t.Errorf("at first: %v", err)
 	}
 	_, peer := w.kernelSocket(t)
 	must(t, w.persist(t, func() error { return w.Send([]byte("x"), peer, 2) }))
-	must(t, w.persist(t, func() error { return w.SendTo(nil, nobody, 3) }))
+	must(t, w.persist(t, func() error { return w.SendMsg(&endpoint.Msg{Dest: nobody, Context: 3}) }))
 	var e cq.ErrorEntry
 	w.await(t, "the error", func() bool {
 		_ = w.read(t)

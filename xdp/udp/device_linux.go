@@ -143,7 +143,7 @@ func (b *onDevice) lend(e *cq.Entry, d *datagram) bool {
 // Frames leaves a quarter of those granted for what is yet to come. There is a number even while
 // there is no device process, since frames of the last one may still be lent.
 func (b *onDevice) Frames() int {
-	frames, _ := b.e.Granted()
+	frames := b.e.Info().Frames
 	return max(minBacklog, frames*3/4)
 }
 
@@ -160,7 +160,7 @@ func (b *onDevice) Release(loans []datagram) error {
 }
 
 func (b *onDevice) MaxPayload(to netip.Addr) int {
-	n := b.e.MaxPayload()
+	n := b.e.Info().MaxPayload
 	if n == 0 {
 		return 65507 // nobody knows while there is no device process
 	}

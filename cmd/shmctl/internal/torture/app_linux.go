@@ -128,7 +128,7 @@ func (a *app) dial() (err error) {
 	defer stop()
 	for since := lifetime(); ctx.Err() == nil; nap(time.Millisecond) {
 		if a.e, err = device.Dial(ctx, a.Share[shareSocket], q); err == nil {
-			a.place(wordPeer).Store(uint64(a.e.ServerPID()))
+			a.place(wordPeer).Store(uint64(a.e.Info().ServerPID))
 			return nil
 		}
 		if a.e = nil; lifetime()-since > patience {
