@@ -144,7 +144,7 @@ func (w *Writer) open(o WriterOptions) (err error) {
 	crash.At(crash.AttachClaimed)
 	// The queue may have been destroyed between the look at its state and the claim. Entries that
 	// it was brought are its own then all the same.
-	if d, ok := w.door.(*memfdDoor); ok && d.legacy != nil {
+	if d, ok := w.door.(*memfdDoor); ok && d.handover != nil {
 		return w.start(w.obj, &rows[w.bit], words, hints, opt)
 	}
 	gone, err := w.door.gone(w.reader)

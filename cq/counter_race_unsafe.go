@@ -5,6 +5,7 @@ package cq
 import (
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -22,3 +23,6 @@ func (e *counterEdge) init(id uint64) {
 
 func (e *counterEdge) release() { runtime.RaceReleaseMerge(unsafe.Pointer(e.at)) }
 func (e *counterEdge) acquire() { runtime.RaceAcquire(unsafe.Pointer(e.at)) }
+
+func countLoad(p *atomic.Uint64) uint64     { return p.Load() }
+func countStore(p *atomic.Uint64, v uint64) { p.Store(v) }

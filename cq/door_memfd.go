@@ -18,8 +18,8 @@ type memfdDoor struct {
 	name  string
 	offer message
 	fds   passed
-	// legacy is what a former reader left, which the new lane is born with; nil if there was none.
-	legacy *legacy
+	// handover is what a former reader left, which the new lane is born with; nil if there was none.
+	handover *handover
 }
 
 func (d *memfdDoor) openReader() (*shm.Object, error) {
@@ -107,7 +107,7 @@ func (d *memfdDoor) claimLane(reader *shm.Object, rows []kind.RowWords, opt shap
 	err = d.sendLane(obj, opt, queue)
 	if err == nil {
 		_, _, err = d.m.receive(stepDone)
-		if err != nil && d.legacy != nil && !errors.Is(err, errPeerRefused) && decide(d.w.peer) {
+		if err != nil && d.handover != nil && !errors.Is(err, errPeerRefused) && decide(d.w.peer) {
 			err = nil
 		}
 	}
@@ -115,7 +115,7 @@ func (d *memfdDoor) claimLane(reader *shm.Object, rows []kind.RowWords, opt shap
 		_ = obj.Close()
 		return nil, 0, err
 	}
-	if d.legacy != nil {
+	if d.handover != nil {
 		crash.At(crash.FollowTaken)
 	}
 	return obj, bit, nil
@@ -154,12 +154,12 @@ func (d *memfdDoor) newLane(bit int, opt shape, queue shm.UUID, row *kind.RowWor
 		}
 	}
 	obj, err := sealed(spec, seals, func(o *shm.Object) error {
-		if err := kind.InitLane(o, bit, row); err != nil || d.legacy == nil {
+		if err := kind.InitLane(o, bit, row); err != nil || d.handover == nil {
 			return err
 		}
-		return d.legacy.fill(o, bit, opt)
+		return d.handover.fill(o, bit, opt)
 	})
-	if d.legacy != nil {
+	if d.handover != nil {
 		crash.At(crash.FollowFilled)
 	}
 	return obj, err

@@ -209,7 +209,7 @@ func claimed(lane *shm.Object) error {
 }
 
 // attachConn becomes a writer, with what another reader left if there is any.
-func attachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions, l *legacy) (*Writer,
+func attachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions, l *handover) (*Writer,
 	error) {
 	if o.Trust > CrossUser {
 		return nil, kind.Refuse("attach", "", "Trust", uint32(o.Trust), "SameUser or CrossUser",
@@ -219,7 +219,7 @@ func attachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions, l *leg
 		o.MaxBytes = defaultPeerBytes
 	}
 	w := &Writer{}
-	d := &memfdDoor{m: meet(ctx, conn, stepAsk), w: w, opt: o, fds: noFDs, legacy: l}
+	d := &memfdDoor{m: meet(ctx, conn, stepAsk), w: w, opt: o, fds: noFDs, handover: l}
 	w.door = d
 	err := w.open(o)
 	d.m.end(err)

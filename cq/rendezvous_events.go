@@ -9,7 +9,7 @@ import (
 // detached; see [Writer.Follow]. The records of the successor's queue must be as large as those of
 // the former one.
 func (w *EventWriter) Follow(ctx context.Context, conn *net.UnixConn) (*EventWriter, error) {
-	leave := func() (*legacy, error) {
+	leave := func() (*handover, error) {
 		if !w.lane.lock() { // after this nobody writes: the lane is halted
 			return nil, ErrClosed
 		}

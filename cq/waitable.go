@@ -182,7 +182,7 @@ func (c *Counter) join(bool) (int, face, error) {
 		c.holders.unbind()
 		return -1, nil, failed("add", c.name, err)
 	}
-	return bit, newCounterFace(c, bell, bit), nil
+	return bit, newCounterMember(c, bell, bit), nil
 }
 
 func (c *Counter) waitObject() WaitObject { return c.opt.Wait }

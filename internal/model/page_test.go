@@ -90,7 +90,7 @@ and reconfigure.go; K cq/queue.go and cq/lane.go; U sleep.go (Mark) and domain.g
 H ringer.go and listen.go, their keeper sleepers_linux.go; C and W of counters counterbell.go and
 cq/counter_wait.go; D, G and H of frames xdp/frames.go and xdp/endpoint/release.go; W of
 lanes without room cq/writer.go; those of many, a set and the latch as of queues, with the
-count in cq/wait.go; F and A of readers that follow one another cq/follow.go, door_memfd.go and
+count in cq/wait.go; F and A of readers that follow one another cq/handover.go, door_memfd.go and
 rendezvous_others.go, G peek.go; R, V and G of a look without the lock cq/read.go and
 bell.go.
 

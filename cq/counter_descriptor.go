@@ -152,10 +152,10 @@ func (k *counterKeeper) stop() {
 	k.wg.Wait()
 }
 
-// counterFace is a counter in one wait set. Producers of a queue ring the process's bell; for a
+// counterMember is a counter in one wait set. Producers of a queue ring the process's bell; for a
 // counter its keeper does, of the process that waits: so only a counter that a set sleeps for costs
 // its adders anything, and a thread of this process, or a share of one, stands for each.
-type counterFace struct {
+type counterMember struct {
 	c      *Counter
 	bit    int
 	keeper counterKeeper
@@ -163,18 +163,18 @@ type counterFace struct {
 	last, now counterCheckpoint
 }
 
-func newCounterFace(c *Counter, bell *doorbell.Domain, bit int) *counterFace {
-	f := &counterFace{c: c, bit: bit}
+func newCounterMember(c *Counter, bell *doorbell.Domain, bit int) *counterMember {
+	f := &counterMember{c: c, bit: bit}
 	f.keeper.init(c, func() { bell.Consider(bit) })
 	return f
 }
 
 // claim: a counter has no signals.
-func (f *counterFace) claim() bool { return true }
+func (f *counterMember) claim() bool { return true }
 
 // Look implements doorbell.Member: a counter is ready while it stands elsewhere than when the set
 // last reported it. One that does not is waited for.
-func (f *counterFace) Look() (bool, error) {
+func (f *counterMember) Look() (bool, error) {
 	if !f.c.guard.enterAny() {
 		return false, nil
 	}
@@ -188,11 +188,11 @@ func (f *counterFace) Look() (bool, error) {
 }
 
 // Join implements doorbell.Member. Nobody but the keeper rings.
-func (f *counterFace) Join(bool) {}
+func (f *counterMember) Join(bool) {}
 
-func (f *counterFace) reported() { f.last = f.now }
+func (f *counterMember) reported() { f.last = f.now }
 
-func (f *counterFace) part() {
+func (f *counterMember) part() {
 	f.keeper.stop()
 	processDomain.giveBack(f.bit)
 	f.c.holders.unbind()

@@ -41,7 +41,7 @@ func (w *Writer) Follow(ctx context.Context, conn *net.UnixConn) (*Writer, error
 }
 
 // follow is given how to find out what is left while nobody posts, and how to close the writer.
-func (w *Writer) follow(ctx context.Context, conn *net.UnixConn, leave func() (*legacy, error),
+func (w *Writer) follow(ctx context.Context, conn *net.UnixConn, leave func() (*handover, error),
 	close func() error) (*Writer, error) {
 	l, err := leave()
 	if err != nil {
@@ -67,9 +67,9 @@ func (w *Writer) follow(ctx context.Context, conn *net.UnixConn, leave func() (*
 // left reports that the reader has left the queue to a successor. It does not look at it again.
 func (w *Writer) left() bool { return w.ringer.Flags()&kind.RowLeft != 0 }
 
-// legacy is what a reader that is gone left of what a writer had published. Nothing of it changes
+// handover is what a reader that is gone left of what a writer had published. Nothing of it changes
 // any more.
-type legacy struct {
+type handover struct {
 	from       *Writer
 	head, tail uint64
 	again      uint64 // below it entries were handed out, or may have been
@@ -77,7 +77,7 @@ type legacy struct {
 }
 
 // leave finds out what the former reader left.
-func (w *Writer) leave() (*legacy, error) {
+func (w *Writer) leave() (*handover, error) {
 	if w.trust != CrossUser || w.own {
 		return nil, &Error{Pkg: kind.Pkg, Op: "follow", Name: w.name, Err: syscall.EOPNOTSUPP,
 			Hint: "readers of one's own user adopt the queue, and writers stay"}
@@ -94,7 +94,7 @@ func (w *Writer) leave() (*legacy, error) {
 	if !gone {
 		return nil, &shm.BusyError{Name: w.name, PID: w.peer.PID}
 	}
-	l := &legacy{from: w, head: w.prod.Head(), tail: w.prod.Tail(), credits: w.credits}
+	l := &handover{from: w, head: w.prod.Head(), tail: w.prod.Tail(), credits: w.credits}
 	l.again = l.head
 	for _, at := range []uint64{w.row.Peeked.Load(), w.words.Again.Load()} {
 		// Below the head it is of before.
@@ -112,7 +112,7 @@ func (w *Writer) leave() (*legacy, error) {
 }
 
 // fill gives a lane, born where its row stands, what is left, before anybody else can see it.
-func (l *legacy) fill(obj *shm.Object, bit int, opt shape) error {
+func (l *handover) fill(obj *shm.Object, bit int, opt shape) error {
 	w := l.from
 	if !w.guard.enter() { // else its memory may be gone
 		return w.guard.refusal()
@@ -142,7 +142,7 @@ func (l *legacy) fill(obj *shm.Object, bit int, opt shape) error {
 }
 
 // copy does it, for a lane with room enough.
-func (l *legacy) copy(m *kind.Lane[Entry]) {
+func (l *handover) copy(m *kind.Lane[Entry]) {
 	w, base := l.from, m.Words.Tail.Load()
 	moved := func(at uint64) uint64 { // an index after an entry; 0 if that is not among the rest
 		if n := at - l.head; n > 0 && n <= l.tail-l.head {
