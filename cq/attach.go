@@ -46,9 +46,10 @@ const attachEvery = 5 * time.Millisecond
 // detached or is provably dead, which goes on where that one stopped. It may be called from
 // anywhere.
 //
-// A queue that is [Named] need not have a living reader. While somebody removes a queue that nobody
-// uses, Attach waits up to a second for that to be done, or given up; so it does while a lane that
-// it could have may be given up, or one of an earlier queue of that name stands in its place.
+// A queue that is [Named] need not have a living reader. While another process removes a queue that
+// nobody uses, Attach waits for the outcome, a second at most. It waits likewise while a lane may
+// come free, or while a lane of an earlier queue of that name is in the place of one that it could
+// have.
 //
 // [Over] a socket the reader must call [Queue.Accept] at the other end; the context alone says how
 // long to wait for it. The connection stays the caller's, as with Accept, and may be closed; kept
