@@ -122,7 +122,8 @@ func (s *supervisor) awaken(dead *proc) error {
 	return s.still("counter", &t[countQuiet], func() string {
 		value, err := s.counter.Read()
 		if err != nil {
-			return fmt.Sprintf("read: %v", err)
+			s.broken("counter", kindFailed, 1, "read: %v", err)
+			return ""
 		}
 		for _, p := range s.procs {
 			if want := t.word(p); p != dead && want != 0 && want <= value && !p.Over() {
