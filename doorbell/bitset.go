@@ -10,11 +10,6 @@ func (b bitset) set(i int)      { b[i/64] |= 1 << (i % 64) }
 func (b bitset) clear(i int)    { b[i/64] &^= 1 << (i % 64) }
 func (b bitset) has(i int) bool { return b[i/64]>>(i%64)&1 != 0 }
 func (b bitset) empty() bool    { return b.next(0) < 0 }
-func (b bitset) or(other bitset) {
-	for i := range b {
-		b[i] |= other[i]
-	}
-}
 
 // next returns the first member from i on, or -1.
 func (b bitset) next(i int) int {
