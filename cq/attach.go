@@ -91,7 +91,7 @@ func attach(d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
 	if err != nil {
 		return nil, failed("attach", name, err)
 	}
-	w := &Writer{name: name, door: homeIn(d, name, dir)}
+	w := &Writer{laneWriter{name: name, door: homeIn(d, name, dir)}}
 	if err := w.open(o); err != nil {
 		w.unmap()
 		if errors.Is(err, ErrClosed) {
@@ -104,7 +104,7 @@ func attach(d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
 }
 
 // open maps the queue, claims a lane and tells the reader.
-func (w *Writer) open(o WriterOptions) (err error) {
+func (w *laneWriter) open(o WriterOptions) (err error) {
 	if w.reader, err = w.door.openReader(); err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func (w *Writer) open(o WriterOptions) (err error) {
 // giveBack gives up a lane that was claimed too late. Its name goes only if nobody can use the
 // queue any more. The queue's state does not say that: who removes it can take that back, and a
 // reader that adopts it meanwhile has this lane open, perhaps with entries that it has not read.
-func (w *Writer) giveBack(row *kind.RowWords) {
+func (w *laneWriter) giveBack(row *kind.RowWords) {
 	last, _ := w.door.leave(w.obj, func() bool {
 		gone, err := w.door.gone(w.reader)
 		return err == nil && gone || row.Bell.Parked.Load()&kind.RowClosed != 0
@@ -178,7 +178,7 @@ func (w *Writer) giveBack(row *kind.RowWords) {
 }
 
 // mapHints maps what a writer may write of the reader's object: nothing if that is another user's.
-func (w *Writer) mapHints(opt shape) (*doorbell.Hints, error) {
+func (w *laneWriter) mapHints(opt shape) (*doorbell.Hints, error) {
 	if opt.others() {
 		return nil, nil
 	}
@@ -190,7 +190,7 @@ func (w *Writer) mapHints(opt shape) (*doorbell.Hints, error) {
 }
 
 // start lays the producer over a lane that this process owns, and announces it.
-func (w *Writer) start(obj *shm.Object, row *kind.RowWords, words *kind.QueueWords,
+func (w *laneWriter) start(obj *shm.Object, row *kind.RowWords, words *kind.QueueWords,
 	hints *doorbell.Hints,
 	opt shape) error {
 	m, err := kind.LaneOf[Entry](obj, w.bit, opt.attrs())
@@ -237,7 +237,7 @@ func (w *Writer) start(obj *shm.Object, row *kind.RowWords, words *kind.QueueWor
 }
 
 // openFace returns a descriptor that wakes the reader's user, or -1.
-func (w *Writer) openFace(words *kind.QueueWords, generation uint16) int {
+func (w *laneWriter) openFace(words *kind.QueueWords, generation uint16) int {
 	if !w.own {
 		return w.door.openFace(w.reader, words, generation)
 	}
@@ -278,7 +278,7 @@ func (q *core) ownWriter() (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{name: q.name, reader: q.obj, face: q.face, own: true, trust: q.opt.Trust}
+	w := &Writer{laneWriter{name: q.name, reader: q.obj, face: q.face, own: true, trust: q.opt.Trust}}
 	return w, w.start(q.obj, &q.rows[0], q.words, hints, q.opt)
 }
 
@@ -287,15 +287,23 @@ func (q *core) ownWriter() (*Writer, error) {
 // it. Closing twice is harmless. Other errors are the operating system's; the writer is gone all
 // the same.
 func (w *Writer) Close() error {
-	if err := w.holders.close(); err != nil && !w.guard.isOver() {
-		return &Error{Pkg: kind.Pkg, Op: "close writer", Name: w.name, Err: err,
-			Hint: "close its bindings first"}
+	if err := w.refuseHolders(); err != nil {
+		return err
 	}
 	return w.end()
 }
 
+// refuseHolders refuses holders of a writer from now on, or is ErrBusy if there are any.
+func (w *laneWriter) refuseHolders() error {
+	if err := w.holders.close(); err != nil && !w.guard.isOver() {
+		return &Error{Pkg: kind.Pkg, Op: "close writer", Name: w.name, Err: err,
+			Hint: "close its bindings and what reports by it first, or bind that to another event queue"}
+	}
+	return nil
+}
+
 // end closes the writer whatever is bound to it.
-func (w *Writer) end() error {
+func (w *laneWriter) end() error {
 	first, err := w.guard.close(func() {})
 	if !first || err != nil {
 		return err
@@ -327,7 +335,7 @@ func (w *Writer) end() error {
 	return nil
 }
 
-func (w *Writer) unmap() {
+func (w *laneWriter) unmap() {
 	for _, o := range []*shm.Object{w.obj, w.reader} {
 		if o != nil {
 			_ = o.Close()

@@ -40,7 +40,7 @@ func attachLate(t *testing.T, d *shm.Dir, name string, state uint64, leaving fun
 	t.Helper()
 	dir, err := d.Sub(name, false)
 	noError(t, err)
-	w := &Writer{name: name}
+	w := &Writer{laneWriter{name: name}}
 	w.door = &meddler{homeIn(d, name, dir), func() {
 		setState(t, dir, state)
 	}, leaving}

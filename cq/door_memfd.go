@@ -13,7 +13,7 @@ import (
 // memfdDoor is a writer's side of a rendezvous, and what it got there.
 type memfdDoor struct {
 	m     *meeting // nil when the rendezvous is over
-	w     *Writer
+	w     *laneWriter
 	opt   WriterOptions
 	name  string
 	offer message

@@ -84,7 +84,7 @@ func (e *EventQueue) opened(made bool) error {
 		return err
 	}
 	if err := e.enterSet(e, made); err != nil {
-		return errors.Join(err, e.own.w.Close())
+		return errors.Join(err, e.own.end())
 	}
 	if o.Handler != nil {
 		e.handler = new(handling)
@@ -149,7 +149,7 @@ func (e *EventQueue) finish(op string) error {
 	switch {
 	case !first:
 	case e.guard.isOver():
-		err = errors.Join(err, e.own.w.Close())
+		err = errors.Join(err, e.own.end())
 	default:
 		e.own.reopen()
 		e.holders.reopen()

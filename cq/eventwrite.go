@@ -20,8 +20,8 @@ type eventLane struct {
 	alone  guard // closed when the lane is everyone's
 	public sync.Once
 	state  ring.Index // laneFree, laneHeld, laneShut; once it is everyone's
-	w      *Writer
-	max    int // bytes of payload
+	max    int        // bytes of payload
+	*laneWriter
 }
 
 const (
@@ -30,14 +30,14 @@ const (
 	laneShut
 )
 
-// publish makes the lane everyone's. When it returns nobody writes without the lock any more.
-func (l *eventLane) publish() {
+// share makes the lane everyone's. When it returns nobody writes without the lock any more.
+func (l *eventLane) share() {
 	l.public.Do(func() { _, _ = l.alone.close(func() {}) })
 }
 
 // lock reports whether the lane may be used; unlock must follow if it may.
 func (l *eventLane) lock() bool {
-	l.publish()
+	l.share()
 	return l.become(laneHeld)
 }
 
@@ -60,7 +60,7 @@ func (l *eventLane) unlock() { ring.StoreRelease(&l.state, laneFree) }
 
 // shut turns everybody out and away. It reports whether this was the first time.
 func (l *eventLane) shut() bool {
-	l.publish()
+	l.share()
 	return l.become(laneShut)
 }
 
@@ -100,7 +100,7 @@ func (l *eventLane) writeQuick(ev *Event, alone bool) (n int) {
 	if alone && !l.alone.enterAlone() {
 		return 0
 	}
-	w := l.w
+	w := l.laneWriter
 	s := w.prod.Next(w.credits)
 	if s != nil && len(ev.Payload) <= l.max && w.halt.Load() == 0 &&
 		w.ringer.Flags() <= doorbell.Parked {
@@ -132,37 +132,20 @@ func (l *eventLane) writeQuick(ev *Event, alone bool) (n int) {
 // writeSlow says why not, or finds that there is room.
 func (l *eventLane) writeSlow(ev *Event, credited bool) (int, error) {
 	if len(ev.Payload) > l.max {
-		return 0, kind.Refuse("write", l.w.name, "len(Payload)", len(ev.Payload), l.max, ErrInvalid)
+		return 0, kind.Refuse("write", l.name, "len(Payload)", len(ev.Payload), l.max, ErrInvalid)
 	}
-	w := l.w
-	a, err := l.reserve(credited)
+	w := l.laneWriter
+	slot, err := w.slotFor(credited)
 	if err != nil {
 		return 0, err
 	}
 	if len(ev.Payload) > 0 {
 		copy(w.detail.Data(w.prod.Tail()), ev.Payload)
 	}
-	a[0].Meta = 0
-	ev.store(&a[0])
+	slot.Meta = 0
+	ev.store(slot)
 	w.publishReserved(1)
 	return EventHeaderBytes + len(ev.Payload), nil
-}
-
-// reserve returns the slot of the next event.
-func (l *eventLane) reserve(credited bool) ([]Entry, error) {
-	w := l.w
-	if !credited {
-		a, _, err := w.reserve(1, w.credits)
-		return a, err
-	}
-	if w.credits == 0 {
-		return nil, ErrNoCredit
-	}
-	a, _, err := w.reserve(1, w.credits-1)
-	if err == nil {
-		w.credits = max(1, w.credits) - 1
-	}
-	return a, err
 }
 
 // writeErr publishes an error event for the one goroutine whose lane this is, or under the lock.
@@ -183,11 +166,11 @@ func (l *eventLane) writeErrLocked(e *EventError, credited bool) (int, error) {
 }
 
 func (l *eventLane) writeErrSlow(e *EventError, credited bool) (int, error) {
-	w := l.w
+	w := l.laneWriter
 	if err := keeps(&w.detail, e.ErrData, "write", w.name); err != nil {
 		return 0, err
 	}
-	a, err := l.reserve(credited)
+	slot, err := w.slotFor(credited)
 	if err != nil {
 		return 0, err
 	}
@@ -195,7 +178,7 @@ func (l *eventLane) writeErrSlow(e *EventError, credited bool) (int, error) {
 	d := w.detail.Record(at)
 	*d = kind.Record{Err: int32(e.Err), ProvErrno: e.ProvErrno}
 	d.DataBytes = uint64(copy(w.detail.Data(at), e.ErrData))
-	a[0] = e.slot()
+	*slot = e.slot()
 	w.reserved = 0
 	w.publish(1, kindError)
 	return EventErrorBytes, nil
@@ -208,13 +191,13 @@ func (l *eventLane) credit(n int) error {
 		return ErrClosed
 	}
 	defer l.unlock()
-	return l.w.Credit(n)
+	return l.addCredits(n)
 }
 
 // returnCredits gives up n of them: their operations report nothing.
 func (l *eventLane) returnCredits(n int) {
 	if l.lock() {
-		l.w.ReturnCredits(n)
+		l.dropCredits(n)
 		l.unlock()
 	}
 }
@@ -223,7 +206,7 @@ func (l *eventLane) returnCredits(n int) {
 // own: it is how one process's library tells another of peers, connections and operations. The
 // queue need not have been opened with EventOptions.Write, which is about its owner's own writes.
 // Every method may be called from anywhere.
-type EventWriter struct{ lane eventLane }
+type EventWriter struct{ eventLane }
 
 // AttachEvents becomes a writer of an event queue. Everything else is as with [Attach]; a
 // completion queue is shm.ErrKind. WriterOptions.Format means nothing here.
@@ -237,8 +220,8 @@ func AttachEvents(ctx context.Context, p Place, o WriterOptions) (*EventWriter, 
 }
 
 func newEventWriter(w *Writer) *EventWriter {
-	ew := &EventWriter{eventLane{w: w, max: w.detail.Room()}}
-	ew.lane.publish()
+	ew := &EventWriter{eventLane{laneWriter: &w.laneWriter, max: w.detail.Room()}}
+	ew.share()
 	return ew
 }
 
@@ -249,58 +232,44 @@ func newEventWriter(w *Writer) *EventWriter {
 //
 // The event of an operation that was given no context has that of the object it is about; to put
 // it there is the caller's part.
-func (w *EventWriter) Write(ev *Event) (int, error) { return w.lane.write(ev) }
+func (w *EventWriter) Write(ev *Event) (int, error) { return w.write(ev) }
 
 // WriteErr publishes an error event, which the reader takes with ReadErr, in order with the events
 // of this writer. It returns EventErrorBytes; errors are those of Write.
-func (w *EventWriter) WriteErr(e *EventError) (int, error) { return w.lane.writeErr(e) }
+func (w *EventWriter) WriteErr(e *EventError) (int, error) { return w.writeErr(e) }
 
 // post and postErr implement EventSink.
-func (w *EventWriter) post(ev *Event, credited bool) error {
-	_, err := w.lane.writeLocked(ev, credited)
+func (l *eventLane) post(ev *Event, credited bool) error {
+	_, err := l.writeLocked(ev, credited)
 	return err
 }
 
-func (w *EventWriter) postErr(e *EventError, credited bool) error {
-	_, err := w.lane.writeErrLocked(e, credited)
+func (l *eventLane) postErr(e *EventError, credited bool) error {
+	_, err := l.writeErrLocked(e, credited)
 	return err
 }
 
-func (w *EventWriter) credit(n int) error { return w.lane.credit(n) }
+// forget has nothing to do: what the writer wrote is the reader's.
+func (w *EventWriter) forget(FID) {}
 
-func (w *EventWriter) returnCredits(n int) { w.lane.returnCredits(n) }
-
-// bind keeps the writer open for an object of this process that reports by it, until unbind. What
-// it wrote is the reader's, so there is nothing to forget.
-func (w *EventWriter) bind() error { return w.lane.w.bind() }
-func (w *EventWriter) unbind()     { w.lane.w.unbind() }
-func (w *EventWriter) forget(FID)  {}
-
-func (w *EventWriter) sinkID() uint64 { return sinkID(w.lane.w.reader) }
-
-// Lane returns the writer's lane number.
-func (w *EventWriter) Lane() int { return w.lane.w.Lane() }
-
-// Stats returns the counters of the lane.
-func (w *EventWriter) Stats() WriterStats { return w.lane.w.Stats() }
+func (w *EventWriter) sinkID() uint64 { return sinkID(w.reader) }
 
 // Close ends the writer. What it wrote stays for the reader. It waits for writes in other
 // goroutines. It fails with ErrBusy while an object of this process reports by it, see
 // [Queue.BindEvents]. Closing twice is harmless.
 func (w *EventWriter) Close() error {
-	if err := w.lane.w.holders.close(); err != nil && !w.lane.w.guard.isOver() {
-		return &Error{Pkg: kind.Pkg, Op: "close writer", Name: w.lane.w.name, Err: err,
-			Hint: "close what reports by it, or bind that to another event queue"}
+	if err := w.refuseHolders(); err != nil {
+		return err
 	}
 	return w.end()
 }
 
 // end closes the writer whoever reports by it.
 func (w *EventWriter) end() error {
-	if !w.lane.shut() {
+	if !w.shut() {
 		return nil
 	}
-	return w.lane.w.end()
+	return w.laneWriter.end()
 }
 
 // openOwn makes the writer on the queue's own lane. The reader pays for the order of its publishes
@@ -311,9 +280,9 @@ func (e *EventQueue) openOwn() error {
 	if err != nil {
 		return err
 	}
-	e.own.w, e.own.max = w, w.detail.Room()
+	e.own.laneWriter, e.own.max = &w.laneWriter, w.detail.Room()
 	if e.options.Shared || e.options.Handler != nil {
-		e.own.publish()
+		e.own.share()
 	}
 	return nil
 }
@@ -351,13 +320,9 @@ func (e *EventQueue) notForWriting(op string) error {
 
 // post reports what an object of this process has to say, whatever the user may write. A credited
 // one uses up room that own.credit reserved.
-func (e *EventQueue) post(ev *Event, credited bool) error {
-	_, err := e.own.writeLocked(ev, credited)
-	return err
-}
+func (e *EventQueue) post(ev *Event, credited bool) error { return e.own.post(ev, credited) }
 
 // postErr reports an operation that failed.
 func (e *EventQueue) postErr(ev *EventError, credited bool) error {
-	_, err := e.own.writeErrLocked(ev, credited)
-	return err
+	return e.own.postErr(ev, credited)
 }

@@ -129,7 +129,7 @@ func HoldDeaths(q *Queue) (look func()) {
 func (w *Writer) LookEvery(d time.Duration) { w.look = d }
 
 // LookEvery is the same for a writer of events.
-func (w *EventWriter) LookEvery(d time.Duration) { w.lane.w.look = d }
+func (w *EventWriter) LookEvery(d time.Duration) { w.look = d }
 
 // IsEmpty is the look at a shared queue without its lock.
 func IsEmpty(q *Queue) bool { return q.isEmpty() }

@@ -177,7 +177,7 @@ type holder interface {
 }
 
 // bind keeps the writer open, and its queue if that is read by this process, until unbind.
-func (w *Writer) bind() error {
+func (w *laneWriter) bind() error {
 	err := w.holders.bind()
 	if err == nil {
 		countBound(w.queue, 1)
@@ -185,7 +185,7 @@ func (w *Writer) bind() error {
 	return err
 }
 
-func (w *Writer) unbind() {
+func (w *laneWriter) unbind() {
 	countBound(w.queue, -1)
 	w.holders.unbind()
 }
@@ -223,7 +223,7 @@ func (q *core) errHeld(op string) error {
 
 // queueHere returns which queue of this process, if any, a writer holds. What a reader of another
 // process calls its object is not believed if that is another user's.
-func (w *Writer) queueHere() (id shm.UUID) {
+func (w *laneWriter) queueHere() (id shm.UUID) {
 	if w.peer != nil && w.peer.PID != os.Getpid() {
 		return id
 	}

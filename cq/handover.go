@@ -41,8 +41,8 @@ func (w *Writer) Follow(ctx context.Context, conn *net.UnixConn) (*Writer, error
 }
 
 // follow is given how to find out what is left while nobody posts, and how to close the writer.
-func (w *Writer) follow(ctx context.Context, conn *net.UnixConn, leave func() (*handover, error),
-	close func() error) (*Writer, error) {
+func (w *laneWriter) follow(ctx context.Context, conn *net.UnixConn,
+	leave func() (*handover, error), close func() error) (*Writer, error) {
 	l, err := leave()
 	if err != nil {
 		return nil, failed("follow", w.name, err)
@@ -52,7 +52,7 @@ func (w *Writer) follow(ctx context.Context, conn *net.UnixConn, leave func() (*
 		return nil, failed("follow", w.name, err)
 	}
 	next.follows = true
-	w.bindSuccessor(next)
+	w.bindSuccessor(&next.laneWriter)
 	closed := w.guard.isClosed()
 	_ = close() // what it says is of the former lane, which nobody has an interest in
 	crash.At(crash.FollowClosed)
@@ -65,19 +65,19 @@ func (w *Writer) follow(ctx context.Context, conn *net.UnixConn, leave func() (*
 }
 
 // left reports that the reader has left the queue to a successor. It does not look at it again.
-func (w *Writer) left() bool { return w.ringer.Flags()&kind.RowLeft != 0 }
+func (w *laneWriter) left() bool { return w.ringer.Flags()&kind.RowLeft != 0 }
 
 // handover is what a reader that is gone left of what a writer had published. Nothing of it changes
 // any more.
 type handover struct {
-	from       *Writer
+	from       *laneWriter
 	head, tail uint64
 	again      uint64 // below it entries were handed out, or may have been
 	credits    uint64
 }
 
 // leave finds out what the former reader left.
-func (w *Writer) leave() (*handover, error) {
+func (w *laneWriter) leave() (*handover, error) {
 	if w.trust != CrossUser || w.own {
 		return nil, &Error{Pkg: kind.Pkg, Op: "follow", Name: w.name, Err: syscall.EOPNOTSUPP,
 			Hint: "readers of one's own user adopt the queue, and writers stay"}

@@ -8,13 +8,13 @@ import (
 
 // readerChanges tells a writer of its queue's readers.
 type readerChanges struct {
-	w          *Writer
+	w          *laneWriter
 	succession      // of a queue of the same user
 	gone       bool // a reader of another user, which was told
 	came       bool // it succeeds another one, which is to be told
 }
 
-func newReaderChanges(w *Writer) *readerChanges {
+func newReaderChanges(w *laneWriter) *readerChanges {
 	m := &readerChanges{w: w, came: w.follows}
 	m.begin(w.reader)
 	return m
@@ -70,7 +70,7 @@ func (m *readerChanges) close([]peerNews)  { m.rest() }
 // another one was told; of earlier readers, and of successions that another one had no room for,
 // it is not. Errors are ErrClosed, and ErrInvalid for a queue's own writer, whose reader is this
 // process. BindEvents may be called from anywhere.
-func (w *Writer) BindEvents(events EventSink) error {
+func (w *laneWriter) BindEvents(events EventSink) error {
 	if w.own {
 		return kind.Refuse("bind events", w.name, "Writer", "the queue's own", "one of another process",
 			ErrInvalid)
@@ -94,7 +94,7 @@ func (w *Writer) BindEvents(events EventSink) error {
 
 // bindSuccessor has the writer that goes on in this one's place report where this one does. The end
 // of the reader is reported before, if there is room.
-func (w *Writer) bindSuccessor(next *Writer) {
+func (w *laneWriter) bindSuccessor(next *laneWriter) {
 	w.deaths.mu.Lock()
 	r := w.deaths.report
 	w.deaths.mu.Unlock()
@@ -104,10 +104,6 @@ func (w *Writer) bindSuccessor(next *Writer) {
 	r.report()
 	_ = next.BindEvents(r.sink) // it fails if nobody wants to hear of it any more
 }
-
-// BindEvents makes the writer report to an event queue what becomes of the reader of its own: see
-// [Writer.BindEvents].
-func (w *EventWriter) BindEvents(events EventSink) error { return w.lane.w.BindEvents(events) }
 
 // BindEvents makes the queue report the deaths of its writers to an event queue, which may be the
 // queue itself: see [Queue.BindEvents]. It says nothing of an overrun, which reads return.

@@ -37,7 +37,7 @@ func (w *Writer) PostContext(ctx context.Context, e *Entry) error {
 	if err != ErrFull {
 		return err
 	}
-	wait := roomWait{w: w, ctx: ctx, full: w.stillFull}
+	wait := roomWait{w: &w.laneWriter, ctx: ctx, full: w.stillFull}
 	for err == ErrFull {
 		if err = wait.once(); err == nil {
 			err = w.Post(e)
@@ -53,7 +53,7 @@ func (w *EventWriter) WriteContext(ctx context.Context, ev *Event) (int, error) 
 	if err != ErrFull {
 		return n, err
 	}
-	wait := roomWait{w: w.lane.w, ctx: ctx, full: w.lane.stillFull}
+	wait := roomWait{w: w.laneWriter, ctx: ctx, full: w.stillFull}
 	for err == ErrFull {
 		if err = wait.once(); err == nil {
 			n, err = w.Write(ev)
@@ -64,7 +64,7 @@ func (w *EventWriter) WriteContext(ctx context.Context, ev *Event) (int, error) 
 
 // roomWait is one call that waits for room.
 type roomWait struct {
-	w      *Writer
+	w      *laneWriter
 	ctx    context.Context
 	full   func() bool
 	yields int
@@ -121,7 +121,7 @@ func (r *roomWait) lookForReader() error {
 }
 
 // lookEvery is how often a writer that waits for room looks whether there is a reader.
-func (w *Writer) lookEvery() time.Duration {
+func (w *laneWriter) lookEvery() time.Duration {
 	if w.look > 0 {
 		return w.look
 	}
@@ -130,7 +130,7 @@ func (w *Writer) lookEvery() time.Duration {
 
 // readerless reports that the queue's reader is proved dead, or has left the queue to a successor
 // that has not come. Of another user's that is in Post's answers.
-func (w *Writer) readerless() bool {
+func (w *laneWriter) readerless() bool {
 	if w.own || w.trust != SameUser || !w.guard.enterAny() {
 		return false
 	}
@@ -143,7 +143,7 @@ func (w *Writer) readerless() bool {
 }
 
 // stillFull reports that nothing has changed for one who found the lane full.
-func (w *Writer) stillFull() bool {
+func (w *laneWriter) stillFull() bool {
 	if !w.guard.enter() {
 		return false
 	}
@@ -152,7 +152,7 @@ func (w *Writer) stillFull() bool {
 	return full
 }
 
-func (w *Writer) isFull() bool {
+func (w *laneWriter) isFull() bool {
 	return w.prod.Free() <= int(w.credits) && w.prod.Err() == nil && w.halt.Load() == 0 &&
 		w.ringer.Flags() <= doorbell.Parked
 }
@@ -161,7 +161,7 @@ func (l *eventLane) stillFull() bool {
 	if !l.lock() {
 		return false
 	}
-	full := l.w.isFull()
+	full := l.isFull()
 	l.unlock()
 	return full
 }

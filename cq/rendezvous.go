@@ -219,7 +219,7 @@ func attachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions, l *han
 		o.MaxBytes = defaultPeerBytes
 	}
 	w := &Writer{}
-	d := &memfdDoor{m: meet(ctx, conn, stepAsk), w: w, opt: o, fds: noFDs, handover: l}
+	d := &memfdDoor{m: meet(ctx, conn, stepAsk), w: &w.laneWriter, opt: o, fds: noFDs, handover: l}
 	w.door = d
 	err := w.open(o)
 	d.m.end(err)

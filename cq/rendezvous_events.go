@@ -10,19 +10,15 @@ import (
 // the former one.
 func (w *EventWriter) Follow(ctx context.Context, conn *net.UnixConn) (*EventWriter, error) {
 	leave := func() (*handover, error) {
-		if !w.lane.lock() { // after this nobody writes: the lane is halted
+		if !w.lock() { // after this nobody writes: the lane is halted
 			return nil, ErrClosed
 		}
-		defer w.lane.unlock()
-		return w.lane.w.leave()
+		defer w.unlock()
+		return w.leave()
 	}
-	next, err := w.lane.w.follow(ctx, conn, leave, w.end)
+	next, err := w.follow(ctx, conn, leave, w.end)
 	if err != nil {
 		return nil, err
 	}
 	return newEventWriter(next), nil
 }
-
-// ReaderGone returns a channel that is closed when the reader, of another user, is proved dead; see
-// [Writer.ReaderGone].
-func (w *EventWriter) ReaderGone() <-chan struct{} { return w.lane.w.ReaderGone() }

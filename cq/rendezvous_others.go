@@ -120,7 +120,7 @@ func (q *core) newOthersLane(fd, bit int) (*shm.Object, error) {
 }
 
 // watchReader has posts fail once the reader of another user is proved dead.
-func (w *Writer) watchReader() {
+func (w *laneWriter) watchReader() {
 	w.gone = make(chan struct{})
 	var once sync.Once
 	w.peer.Watch(func() {
@@ -137,4 +137,4 @@ func (w *Writer) watchReader() {
 // and closed that connection. From then on posts are ErrPeerGone, and [Writer.Follow] goes on with
 // a successor. For a queue of one's own user it is nil, which never becomes ready. A reader that
 // closes the queue is told of by ErrClosed at the next post.
-func (w *Writer) ReaderGone() <-chan struct{} { return w.gone }
+func (w *laneWriter) ReaderGone() <-chan struct{} { return w.gone }

@@ -16,7 +16,10 @@ import (
 // Writer posts completions to a queue through a lane of its own. It is one goroutine's at a time; a
 // second one gets ErrBusy where it is noticed.
 // Close and Stats may be called from anywhere.
-type Writer struct {
+type Writer struct{ laneWriter }
+
+// laneWriter is what a Writer and an EventWriter are alike: the writing end of one lane.
+type laneWriter struct {
 	name   string
 	bit    int
 	obj    *shm.Object    // the lane, nil for the reader's own
@@ -61,7 +64,7 @@ const (
 )
 
 // Lane returns the writer's lane number.
-func (w *Writer) Lane() int { return w.bit }
+func (w *laneWriter) Lane() int { return w.bit }
 
 // Next returns the index that the next published entry gets; its low 32 bits are that entry's
 // sequence (see [Meta.Seq]). Only the goroutine that posts may ask.
@@ -110,15 +113,30 @@ func (w *Writer) Post(e *Entry) error {
 
 // slot is what Post does when there is no room as far as it knows, or something else to think of.
 func (w *Writer) slot() (*Entry, error) {
-	a, _, err := w.reserve(1, w.credits)
+	return w.slotFor(false)
+}
+
+// slotFor returns the slot of the next entry, in room that a credit reserved if it is credited.
+func (w *laneWriter) slotFor(credited bool) (*Entry, error) {
+	keep := w.credits
+	if credited {
+		if w.credits == 0 {
+			return nil, ErrNoCredit
+		}
+		keep--
+	}
+	a, _, err := w.reserve(1, keep)
 	if err != nil {
 		return nil, err
+	}
+	if credited {
+		w.credits = max(1, w.credits) - 1
 	}
 	return &a[0], nil
 }
 
 // commit publishes k slots and rings.
-func (w *Writer) commit(k int, holds doorbell.Holds) {
+func (w *laneWriter) commit(k int, holds doorbell.Holds) {
 	plainCount(&w.words.Publishes, 1)
 	if crash.On { // not even the mark of an inlined call
 		crash.At(crash.Stamped)
@@ -132,7 +150,7 @@ func (w *Writer) commit(k int, holds doorbell.Holds) {
 	}
 }
 
-func (w *Writer) rang() { countStore(&w.words.Wakes, w.woke+w.ringer.Wakes()) }
+func (w *laneWriter) rang() { countStore(&w.words.Wakes, w.woke+w.ringer.Wakes()) }
 
 // PostBatch publishes the first n of es with one store and returns n, less than len(es) when the
 // lane has no room for all; then the error is ErrFull if n is 0, and nil if not.
@@ -168,7 +186,7 @@ func (w *Writer) Reserve(n int) (a, b []Entry, err error) {
 	return a, b, err
 }
 
-func (w *Writer) reserve(n int, keep uint64) (a, b []Entry, err error) {
+func (w *laneWriter) reserve(n int, keep uint64) (a, b []Entry, err error) {
 	if n <= 0 {
 		return nil, nil, kind.Refuse("reserve", w.name, "n", n, "1 or more", ErrInvalid)
 	}
@@ -209,14 +227,14 @@ func (w *Writer) Commit(k int) error {
 	return nil
 }
 
-func (w *Writer) publishReserved(k int) {
+func (w *laneWriter) publishReserved(k int) {
 	w.reserved = 0
 	w.publish(k, kindEntry)
 }
 
 // publish is P1 to P7 for k filled slots. Kind and sequence are stamped here; they are visible
 // before the tail is.
-func (w *Writer) publish(k int, kind Meta) {
+func (w *laneWriter) publish(k int, kind Meta) {
 	at := w.prod.Tail()
 	a, b := w.prod.Reserve(k)
 	marks := stamp(a, at, kind) | stamp(b, at+uint64(len(a)), kind)
@@ -272,11 +290,11 @@ func (w *Writer) PostError(e *ErrorEntry) error {
 	if err := keeps(&w.detail, e.ErrData, "posterr", w.name); err != nil {
 		return err
 	}
-	a, _, err := w.reserve(1, w.credits)
+	slot, err := w.slotFor(false)
 	if err != nil {
 		return err
 	}
-	w.fillError(&a[0], e)
+	w.fillError(slot, e)
 	w.reserved = 0
 	w.publish(1, kindError)
 	return nil
@@ -297,7 +315,9 @@ func (w *Writer) fillError(slot *Entry, e *ErrorEntry) {
 // Credit reserves room for n completions that must not be refused later: those of operations that
 // were accepted. It reserves all or nothing; ErrFull says that there is not that much room beside
 // what Reserve handed out last. Credited posts use the room up, one each.
-func (w *Writer) Credit(n int) error {
+func (w *Writer) Credit(n int) error { return w.addCredits(n) }
+
+func (w *laneWriter) addCredits(n int) error {
 	if !w.guard.enter() {
 		return w.guard.refusal()
 	}
@@ -341,22 +361,20 @@ func (w *Writer) credited(fill func(*Entry) Meta) error {
 		return w.guard.refusal()
 	}
 	defer w.guard.leave()
-	if w.credits == 0 {
-		return ErrNoCredit
-	}
-	a, _, err := w.reserve(1, 0)
+	slot, err := w.slotFor(true)
 	if err != nil {
 		return err
 	}
-	w.credits = max(1, w.credits) - 1
-	kind := fill(&a[0])
+	kind := fill(slot)
 	w.reserved = 0
 	w.publish(1, kind)
 	return nil
 }
 
 // ReturnCredits gives up n credits without posting.
-func (w *Writer) ReturnCredits(n int) {
+func (w *Writer) ReturnCredits(n int) { w.dropCredits(n) }
+
+func (w *laneWriter) dropCredits(n int) {
 	have := w.credits
 	w.credits = have - min(have, uint64(max(n, 0)))
 }
@@ -383,7 +401,7 @@ type WriterStats struct {
 }
 
 // Stats returns counters. It may be called from anywhere while the writer is open.
-func (w *Writer) Stats() WriterStats {
+func (w *laneWriter) Stats() WriterStats {
 	if !w.guard.enterAny() {
 		return WriterStats{}
 	}
@@ -421,7 +439,7 @@ func halted(h uint32) error {
 }
 
 // refused translates what the reader wrote beside the parked bit. It is never nil.
-func (w *Writer) refused(flags uint64) error {
+func (w *laneWriter) refused(flags uint64) error {
 	switch {
 	case flags&kind.RowClosed != 0:
 		return ErrClosed
@@ -438,7 +456,7 @@ func (w *Writer) refused(flags uint64) error {
 }
 
 // full says what no room means in this queue, and why there may be none.
-func (w *Writer) full() error {
+func (w *laneWriter) full() error {
 	if err := w.prod.Err(); errors.Is(err, ring.ErrMisuse) {
 		return errInUse
 	} else if err != nil {
@@ -462,7 +480,7 @@ func (w *Writer) full() error {
 // what was published last is a hint, which another process of the same user can have taken to its
 // grave or wiped, and no publish may come before there is room: the reader would wait for a mark,
 // and the writer for room. It rings as that publish did, but a full lane ends any wait.
-func (w *Writer) remind() {
+func (w *laneWriter) remind() {
 	if w.trust != SameUser || w.ringer.Flags() != doorbell.Parked {
 		return
 	}
