@@ -22,7 +22,7 @@
 // lends it: Buf refers to the payload, [Endpoint.Record] knows addresses, time and tag, and
 // [Endpoint.Release] gives it back under the generation in the completion, so that a second or a
 // late return is noticed and harmless. A reader in another process maps the UMEM read-only and
-// returns frames by reference and generation ([Endpoint.ReleaseRef]); when it dies, its successor
+// has frames returned by its copy of the entry ([Endpoint.Release]); when it dies, its successor
 // has [Endpoint.Reclaim] take back what it held. With Config.Posted datagrams are copied to the
 // user's own memory instead ([Endpoint.Recv]); a multi-receive buffer takes several of them.
 //
