@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/counterbell"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
@@ -146,7 +147,7 @@ func (c *Counter) AddErr(n uint64) error {
 	if c.quiet() {
 		return nil
 	}
-	return c.ring(doorbell.Any)
+	return c.ring(counterbell.Any)
 }
 
 // Set sets the value (fi_cntr_set). Additions that come at the same time may be lost, and a wait
@@ -163,7 +164,7 @@ func (c *Counter) SetErr(v uint64) error {
 	c.edge.release()
 	c.words.Errs.Store(v)
 	c.words.Sets.Add(1)
-	return c.ring(doorbell.Any)
+	return c.ring(counterbell.Any)
 }
 
 // quiet reports that after an add there is nothing else to do.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/internal/collect"
+	"github.com/shmring/shmring/internal/counterbell"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/kind"
@@ -101,7 +102,7 @@ func newCounter(obj *shm.Object, name string, d *shm.Dir, o CounterOptions, made
 	error) {
 	c := &Counter{name: name, dir: d.Dup(), opt: o, obj: obj, fid: objectFID(FIDCounter, obj),
 		spin: spin.Budget(o.Spin), gone: make(chan struct{})}
-	c.waiters.low = doorbell.Idle
+	c.waiters.low = counterbell.Idle
 	if !made {
 		err := c.start()
 		if err == nil {
@@ -258,7 +259,7 @@ func (c *Counter) letGo() error {
 // more, if anybody is not known to be awake. Then no death of this process matters to him.
 func (c *Counter) deregister() {
 	bell := &kind.Overlay[kind.CounterWords](c.last.Bytes()).Bell
-	bell.Ring(doorbell.Any)
+	bell.Ring(counterbell.Any)
 	if i := c.seat.Index(); i >= 0 {
 		bell.Sit(i)
 	}

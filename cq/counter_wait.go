@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/counterbell"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/spin"
@@ -112,7 +112,7 @@ type counterWaiter struct {
 	err  error // what the counter itself made of the wait
 }
 
-// counterWaiters are those of one handle. The protocol is that of doorbell.CountWords, where this
+// counterWaiters are those of one handle. The protocol is that of counterbell.Words, where this
 // is one seat: one of them leads, which is to sleep on the futex and look for all; when it leaves
 // it names another.
 type counterWaiters struct {
@@ -148,7 +148,7 @@ func (w *counterWaiter) wakeAt() uint64 {
 	if w.any {
 		return 0
 	}
-	return min(w.threshold, doorbell.Any)
+	return min(w.threshold, counterbell.Any)
 }
 
 // judge decides whether a wait is over by the counter itself, and how.
@@ -194,7 +194,7 @@ func (c *Counter) setLow(low uint64) {
 
 // lowest looks at the whole list, under its lock.
 func (q *counterWaiters) lowest() uint64 {
-	low := doorbell.Idle
+	low := counterbell.Idle
 	for _, w := range q.list {
 		low = min(low, w.wakeAt())
 	}
@@ -347,7 +347,7 @@ type counterPeers struct {
 	mu     sync.Mutex
 	joined uint64 // number of handles that had come when the seats were looked at, plus one
 	sliced bool   // some death would not be noticed
-	seats  [doorbell.CountSeats]deathNotice
+	seats  [counterbell.Seats]deathNotice
 }
 
 // watchPeers is the first half of W4: after arming, so that a handle which comes later finds

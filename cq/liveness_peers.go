@@ -1,7 +1,7 @@
 package cq
 
 import (
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/counterbell"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
@@ -126,7 +126,7 @@ func (ownSink) forget(FID)  {}
 // with it.
 type userDeaths struct {
 	c     *Counter
-	seats [doorbell.CountSeats]ownerWatch
+	seats [counterbell.Seats]ownerWatch
 	kept  []peerNews // for the next event queue
 }
 

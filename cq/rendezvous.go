@@ -6,7 +6,7 @@ import (
 	"net"
 	"syscall"
 
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/futex"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/spin"
@@ -18,7 +18,7 @@ func (q *core) createMemfds(name string, o shape) error {
 	seals := kind.LaneSeals
 	if o.others() {
 		seals = shm.SealOthers
-		if err := doorbell.HasWaitMany(); err != nil && o.Wait != WaitNone {
+		if err := futex.HasWaitMany(); err != nil && o.Wait != WaitNone {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/counterbell"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
@@ -190,7 +191,7 @@ func counter(obj *shm.Object) (*Counter, error) {
 		Value: words.Value.Load(), Errors: words.Errs.Load(), Sets: words.Sets.Load(),
 		Wakes: uint64(words.Bell.Wakes())}
 	seats := obj.Seats(words.Seats[:])
-	for i := range doorbell.CountSeats {
+	for i := range counterbell.Seats {
 		seat := seats.At(i)
 		if life, err := seat.Life(); err != nil {
 			return nil, err
@@ -210,7 +211,7 @@ func counterHandle(words *kind.CounterWords, seat *shm.Seat) CounterHandle {
 			h.Command = command(who.PID)
 		}
 	}
-	if t := words.Bell.Threshold(seat.Index()); t != doorbell.Idle {
+	if t := words.Bell.Threshold(seat.Index()); t != counterbell.Idle {
 		h.Threshold = &t
 	}
 	return h

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/internal/futex"
 	"github.com/shmring/shmring/internal/spin"
 )
 
@@ -34,7 +35,7 @@ func TestAlarms(t *testing.T) {
 
 // TestDozesOnLanes: a reader that listens to a lane of another user does not sleep over its rings.
 func TestDozesOnLanes(t *testing.T) {
-	if err := HasWaitMany(); err != nil {
+	if err := futex.HasWaitMany(); err != nil {
 		t.Skip(err)
 	}
 	q := heapQueue(t, 1)

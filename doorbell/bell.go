@@ -6,6 +6,7 @@ import (
 
 	"github.com/shmring/shmring/internal/barrier"
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/futex"
 )
 
 // Source is a lane as its bell sees it. The bell asks it when it parks a lane, never per entry.
@@ -79,15 +80,15 @@ type Bell struct {
 	last     *atomic.Uint64
 	gen      uint64
 	seq      uint32
-	direct   int        // goroutines in Sleep
-	counts   int        // those of them that wait for more than one entry
-	takes    uint64     // grows when marks were taken or lanes un-parked; see Sleep
-	owed     bool       // a hot lane was parked and the barrier for it is not paid yet
-	refused  func()     // nil once it was told
-	weak     bool       // it was: nothing is paid any more
-	notes    *notes     // of a completion channel that has the queue
-	listened []listened // lanes of other users
-	sleepOn  []watched  // room for the words that a sleeper waits on
+	direct   int             // goroutines in Sleep
+	counts   int             // those of them that wait for more than one entry
+	takes    uint64          // grows when marks were taken or lanes un-parked; see Sleep
+	owed     bool            // a hot lane was parked and the barrier for it is not paid yet
+	refused  func()          // nil once it was told
+	weak     bool            // it was: nothing is paid any more
+	notes    *notes          // of a completion channel that has the queue
+	listened []listened      // lanes of other users
+	sleepOn  []futex.Watched // room for the words that a sleeper waits on
 	// seat is the queue's place in the bell of its process, for calls from anywhere.
 	seat atomic.Pointer[seat]
 	// Counted for Stats, which may be called from anywhere.
@@ -267,7 +268,7 @@ func (b *Bell) Heat() {
 		b.takes++
 		if b.counts > 0 {
 			b.hints.epoch.Add(1)
-			wakeAll(b.hints.epoch)
+			futex.WakeAll(b.hints.epoch)
 		}
 	}
 }

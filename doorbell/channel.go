@@ -283,7 +283,7 @@ func (c *Channel) settle() {
 		return
 	}
 	if c.d.busy(&c.watcher) {
-		c.desc.set()
+		c.desc.Set()
 		c.d.mu.Unlock()
 		return
 	}
@@ -293,13 +293,13 @@ func (c *Channel) settle() {
 	c.d.mu.Lock()
 	face := c.desc
 	c.d.mu.Unlock()
-	if face == nil || face.reset() != nil {
+	if face == nil || face.Reset() != nil {
 		return // it stays readable, which costs time but loses nothing
 	}
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
 	if c.d.takeLocked(); c.d.busy(&c.watcher) {
-		c.desc.set()
+		c.desc.Set()
 	} else {
 		c.lowered = true
 	}

@@ -69,12 +69,6 @@
 // A queue may be in sets, on a channel, and read directly at the same time. Whoever takes shared
 // bits hands them to everybody who may wait for them, in the same critical section.
 //
-// # Counters
-//
-// A counter has no reader: any process adds, and any sleeps until the value reaches its threshold.
-// Its bell is [CountWords], with steps of its own. Nothing is disarmed there, armings are numbered,
-// and each process says what it sleeps for, so that an add that reaches nobody wakes nobody.
-//
 // # Faces
 //
 // A sleeping reader waits on a futex (the epoch word), or the user waits in epoll on a descriptor.
@@ -92,10 +86,11 @@
 //
 // # Files
 //
-//	words, counterbell      the words in shared memory
-//	ringer                  the producer's half
-//	bell, reconfigure       the reader's half: which lanes can have something
-//	sleep, futex, sleepers  how a reader sleeps; more sleepers than threads
-//	domain, set, channel    many queues at once; keeper: their descriptors
-//	eventfd, pipe, listen   descriptors to wait on; producers of other users
+//	words                 the words in shared memory
+//	ringer                the producer's half
+//	bell, reconfigure     the reader's half: which lanes can have something
+//	sleep                 how a reader sleeps
+//	domain, set, channel  many queues at once; keeper: their descriptors
+//	eventfd, pipe         descriptors to wait on
+//	listen, forward       producers of other users
 package doorbell

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/futex"
 	"github.com/shmring/shmring/internal/spin"
 )
 
@@ -27,7 +28,7 @@ func (r *DomainRinger) ring() bool {
 		return false
 	}
 	r.Hints.epoch.Add(1)
-	wakeAll(r.Hints.epoch)
+	futex.WakeAll(r.Hints.epoch)
 	crash.At(crash.DomainRung)
 	r.Hints.rung.Store(a)
 	return true
@@ -61,7 +62,7 @@ func NewDomain(arm *Arm, hints *Hints, bits int) *Domain {
 // [Wait].Stop asks. It may be called from anywhere.
 func (d *Domain) Kick() {
 	d.hints.epoch.Add(1)
-	wakeAll(d.hints.epoch)
+	futex.WakeAll(d.hints.epoch)
 }
 
 // Consider makes every set and every armed channel that has the member look at it, and wakes them:
@@ -110,7 +111,7 @@ func (x *watcher) put(word int, bits uint64) {
 	x.todo.or(word, bits)
 	if x.lowered {
 		x.lowered = false
-		x.desc.set()
+		x.desc.Set()
 	}
 }
 
@@ -121,7 +122,7 @@ func (x *watcher) Alert() {
 	x.d.mu.Lock()
 	if x.lowered {
 		x.lowered = false
-		x.desc.set()
+		x.desc.Set()
 	}
 	x.d.mu.Unlock()
 	x.d.Kick()
@@ -186,7 +187,7 @@ func (d *Domain) sleep(x *watcher, w Wait) {
 	d.mu.Unlock()
 	if !busy && (w.Stop == nil || !w.Stop()) {
 		crash.At(crash.DomainSleep)
-		wait(d.hints.epoch, e, w.DeadlineNs) // S6
+		futex.Wait(d.hints.epoch, e, w.DeadlineNs) // S6
 		crash.At(crash.DomainWoken)
 	}
 	d.mu.Lock()

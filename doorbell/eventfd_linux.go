@@ -58,12 +58,12 @@ func (f *Face) FD() int { return f.epoll }
 // EventFD returns the descriptor that producers write to.
 func (f *Face) EventFD() int { return f.eventfd }
 
-// set makes the descriptor readable.
-func (f *Face) set() { _ = eventfd.Write(f.eventfd) }
+// Set makes the descriptor readable.
+func (f *Face) Set() { _ = eventfd.Write(f.eventfd) }
 
-// reset makes the descriptor unreadable. O_NONBLOCK is shared by all holders of an eventfd, so it
+// Reset makes the descriptor unreadable. O_NONBLOCK is shared by all holders of an eventfd, so it
 // is not relied on: only this goroutine reads, and only what epoll says is there.
-func (f *Face) reset() error {
+func (f *Face) Reset() error {
 	var evs [8]unix.EpollEvent
 	var buf [512]byte
 	for range 64 {

@@ -27,8 +27,8 @@ func (*Face) Forget(int) {}
 
 func (*Face) judgeBy(func(int) uint64) {}
 
-func (*Face) set()         {}
-func (*Face) reset() error { return errors.ErrUnsupported }
+func (*Face) Set()         {}
+func (*Face) Reset() error { return errors.ErrUnsupported }
 
 // Close does nothing.
 func (*Face) Close() {}

@@ -337,7 +337,7 @@ func TestFullDescriptor(t *testing.T) {
 	}
 	ep := userEpoll(t, face, 0)
 	for n := 0; wakes(t, ep, 0); n++ {
-		if err := face.reset(); err != nil || n > 10 {
+		if err := face.Reset(); err != nil || n > 10 {
 			t.Fatal("does not get empty", err)
 		}
 	}
@@ -376,7 +376,7 @@ func init() {
 			fmt.Println(err)
 			return
 		}
-		f.set()
+		f.Set()
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(f.FD()), Events: unix.POLLIN}}, 0)
 		fmt.Println("readable:", n, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/futex"
 	"github.com/shmring/shmring/internal/spin"
 )
 
@@ -58,7 +59,7 @@ func (b *Bell) listen(bit int, word *atomic.Uint32) {
 		b.listened = append(b.listened, l)
 	}
 	if n := len(b.listened) + 1; cap(b.sleepOn) < n {
-		b.sleepOn = make([]watched, 0, 2*n)
+		b.sleepOn = make([]futex.Watched, 0, 2*n)
 	}
 }
 
@@ -120,10 +121,10 @@ func (b *Bell) listensToParked() bool {
 // shared one Forward rings the queue's own word for them.
 func (b *Bell) doze(e uint32, deadlineNs int64) {
 	if b.shared || len(b.listened) == 0 { // in this order: others may change the list of a shared one
-		wait(b.hints.epoch, e, deadlineNs)
+		futex.Wait(b.hints.epoch, e, deadlineNs)
 		return
 	}
-	words := append(b.sleepOn[:0], watched{value: uint64(e), word: b.hints.epoch})
+	words := append(b.sleepOn[:0], futex.Watched{Value: uint64(e), Word: b.hints.epoch})
 	for i := range b.listened {
 		l := &b.listened[i]
 		if l.quiet() {
@@ -132,9 +133,9 @@ func (b *Bell) doze(e uint32, deadlineNs int64) {
 			}
 			continue
 		}
-		words = append(words, watched{value: uint64(l.heard), word: l.word})
+		words = append(words, futex.Watched{Value: uint64(l.heard), Word: l.word})
 	}
-	_ = waitMany(words, deadlineNs)
+	_ = futex.WaitMany(words, deadlineNs)
 }
 
 // ringFor rings for a producer of another user: P3 to P7. It may be called from anywhere.

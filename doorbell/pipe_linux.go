@@ -27,10 +27,6 @@ func writeByte(fd int) error {
 	return err
 }
 
-// HasWaitMany reports whether the kernel lets one thread sleep on several words, which a reader of
-// other users needs.
-func HasWaitMany() error { return haveWaitMany() }
-
 // facePipe is the reading end of a lane's pipe behind a face. It is watched for one event at a
 // time, and again once that was taken.
 type facePipe struct {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/eventfd"
+	"github.com/shmring/shmring/internal/futex"
 )
 
 // Ringer is a producer's hold on the bell of a queue. One goroutine at a time may use it.
@@ -165,7 +166,7 @@ func (r *Ringer) ringOwn(tail uint64, holds Holds) (woke bool) {
 		// about to sleep, and this wake would find nobody while it mutes the next.
 		r.rung.Add(1) // Q6
 		crash.At(crash.OthersAgain)
-		wakeAll(r.rung) // Q7
+		futex.WakeAll(r.rung) // Q7
 		crash.At(crash.OthersWoken)
 		woke = true
 	}
@@ -217,7 +218,7 @@ func ringQueue(w uint64, h *Hints, descriptor func(uint64) int) bool {
 	}
 	h.epoch.Add(1)
 	if w&armDirect != 0 {
-		wakeAll(h.epoch)
+		futex.WakeAll(h.epoch)
 	}
 	if w&armFD != 0 {
 		if fd := descriptor(w); fd < 0 || eventfd.Write(fd) != nil {

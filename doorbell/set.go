@@ -211,7 +211,7 @@ func (s *Set) TryWait() (ready bool, err error) {
 		return err == nil, err
 	}
 	// The reset comes before the arming: what rings after it stays visible.
-	if err := face.reset(); err != nil {
+	if err := face.Reset(); err != nil {
 		return false, err
 	}
 	s.d.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/futex"
 	"github.com/shmring/shmring/internal/spin"
 )
 
@@ -118,7 +119,7 @@ func (b *Bell) TryWait() (ready, signaled bool, err error) {
 		return true, true, nil
 	}
 	// The reset comes before the arming: what rings after it stays visible.
-	if err := b.face.reset(); err != nil {
+	if err := b.face.Reset(); err != nil {
 		return false, false, err
 	}
 	b.renumber()
@@ -131,9 +132,9 @@ func (b *Bell) TryWait() (ready, signaled bool, err error) {
 // producer's death. It may be called from anywhere.
 func (b *Bell) Kick() {
 	b.hints.epoch.Add(1)
-	wakeAll(b.hints.epoch)
+	futex.WakeAll(b.hints.epoch)
 	if b.face != nil {
-		b.face.set()
+		b.face.Set()
 	}
 	if b.member() {
 		b.tellDomain()

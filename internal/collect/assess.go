@@ -5,7 +5,7 @@ import (
 	"io/fs"
 	"syscall"
 
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/counterbell"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
@@ -304,7 +304,7 @@ func (r *Remains) counterUser(obj *shm.Object) error {
 		return err
 	}
 	seats := obj.Seats(words.Seats[:])
-	for i := range doorbell.CountSeats {
+	for i := range counterbell.Seats {
 		seat := seats.At(i)
 		life, err := seat.Life()
 		if err != nil {

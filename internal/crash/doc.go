@@ -59,7 +59,7 @@ const (
 	OthersAgain   // the ring is counted once more, who sleeps on it is not woken (Q6)
 	OthersWoken   // all are woken, the ring is not noted (Q7)
 
-	// A reader listens to writers of other users (doorbell, listen.go, sleepers_linux.go and
+	// A reader listens to writers of other users (doorbell, listen.go, forward_linux.go and
 	// pipe_linux.go).
 	OthersHeard // a ring was heard and will not be again, the lane is not marked (H1)
 	PipeEmptied // a lane's pipe is empty, and not watched again
@@ -104,7 +104,7 @@ const (
 	DomainMarked // the queue is marked, the armed word was not looked at (P6)
 	DomainRung   // all are woken, the arming is not marked rung (P7)
 
-	// A counter (cq, counter.go and counter_open.go; doorbell, counterbell.go).
+	// A counter (cq, counter.go and counter_open.go; internal/counterbell).
 	CountSeated  // the seat is taken, its record still says who had it before
 	CountJoined  // the record says who we are, nobody was told
 	CountAdded   // the value is added to, nobody was looked for (C1)

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 
 	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/counterbell"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
@@ -75,14 +76,14 @@ func (c *checker) counter() {
 	if b.Rung > b.Armed {
 		c.bad("counter.rung", kind.SectCounter, offRung, b.Rung, fmt.Sprintf("at most %d", b.Armed))
 	}
-	if b.Seats > doorbell.CountSeats {
-		c.bad("counter.seats", kind.SectCounter, offSeats, b.Seats, doorbell.CountSeats)
+	if b.Seats > counterbell.Seats {
+		c.bad("counter.seats", kind.SectCounter, offSeats, b.Seats, counterbell.Seats)
 	}
 	if b.Standing > 1 {
 		c.bad("counter.standing", kind.SectCounter, offStanding, b.Standing, "0 or 1")
 	}
 	seats := c.obj.Seats(words.Seats[:])
-	for i := range doorbell.CountSeats {
+	for i := range counterbell.Seats {
 		if o := seats.At(i).Owner(); o.State == shm.StateOwned && o.PID == 0 {
 			c.bad("counter.handle", kind.SectCounter,
 				kind.OffCounterRows+shm.SeatBytes*uint64(i)+8, "no process", "1 to 4194304")

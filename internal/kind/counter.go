@@ -1,7 +1,7 @@
 package kind
 
 import (
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/counterbell"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -10,7 +10,7 @@ import (
 //
 //	0     value
 //	128   error value; number of times that one of the two was set
-//	256   bell: epoch, armed, rung, joined, seats, standing (doorbell.CountWords)
+//	256   bell: epoch, armed, rung, joined, seats, standing (counterbell.Words)
 //	384   a threshold for each seat
 //	896   zero
 //	1024  a record for each seat (shm.Seats), which says whose death the others must watch
@@ -20,7 +20,7 @@ const (
 	OffCounterErr  = 128
 	OffCounterBell = 256
 	OffCounterRows = 1024
-	CounterBytes   = OffCounterRows + doorbell.CountSeats*shm.SeatBytes
+	CounterBytes   = OffCounterRows + counterbell.Seats*shm.SeatBytes
 )
 
 // Counter is what is fixed when a counter is created, as its attributes say it.

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/shmring/shmring/doorbell"
+	"github.com/shmring/shmring/internal/counterbell"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -15,9 +15,9 @@ type CounterWords struct {
 	Errs  atomic.Uint64
 	Sets  atomic.Uint64
 	_     [112]byte
-	Bell  doorbell.CountWords
+	Bell  counterbell.Words
 	_     [128]byte
-	Seats [doorbell.CountSeats * shm.SeatBytes]byte // records, see shm.Seats
+	Seats [counterbell.Seats * shm.SeatBytes]byte // records, see shm.Seats
 }
 
 // Layouts, asserted in both directions.

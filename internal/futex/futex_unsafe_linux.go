@@ -1,4 +1,4 @@
-package doorbell
+package futex
 
 import (
 	"math"
@@ -16,17 +16,17 @@ const (
 	futexSize32     = 2 // of struct futex_waitv: 32 bits, and not private
 )
 
-// wakeAll wakes every sleeper on the word, in any process. FUTEX_PRIVATE_FLAG must not be set: a
+// WakeAll wakes every sleeper on the word, in any process. FUTEX_PRIVATE_FLAG must not be set: a
 // private futex is keyed by address space. The call never blocks, so it keeps its P.
-func wakeAll(word *atomic.Uint32) {
+func WakeAll(word *atomic.Uint32) {
 	_, _, _ = syscall.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake,
 		math.MaxInt32, 0, 0, 0)
 }
 
-// futexWait sleeps while the word holds old, until a wake, a signal to the thread or the absolute
+// waitAlone sleeps while the word holds old, until a wake, a signal to the thread or the absolute
 // monotonic deadline (0: none). It goes through the scheduler: a raw system call would pin a P and
 // hang the garbage collector.
-func futexWait(word *atomic.Uint32, old uint32, deadlineNs int64) {
+func waitAlone(word *atomic.Uint32, old uint32, deadlineNs int64) {
 	var ts *unix.Timespec
 	if deadlineNs > 0 {
 		t := unix.NsecToTimespec(deadlineNs)
@@ -37,17 +37,17 @@ func futexWait(word *atomic.Uint32, old uint32, deadlineNs int64) {
 		uintptr(old), uintptr(unsafe.Pointer(ts)), 0, futexMatchAny)
 }
 
-// watched is a word and the value that it had (struct futex_waitv).
-type watched struct {
-	value uint64
-	word  *atomic.Uint32
+// Watched is a word and the value that it had (struct futex_waitv).
+type Watched struct {
+	Value uint64
+	Word  *atomic.Uint32
 	flags uint64 // of which the upper half is reserved
 }
 
-// waitMany sleeps while every word holds its value, until a wake, a signal to the thread or the
+// WaitMany sleeps while every word holds its value, until a wake, a signal to the thread or the
 // absolute monotonic deadline (0: none). Its error is ENOSYS where there is no such call, EAGAIN if
 // a word holds another value, EFAULT if one is not mapped any more.
-func waitMany(words []watched, deadlineNs int64) error {
+func WaitMany(words []Watched, deadlineNs int64) error {
 	for i := range words {
 		words[i].flags = futexSize32
 	}

@@ -1,4 +1,4 @@
-package doorbell
+package counterbell
 
 import (
 	"math/rand/v2"
@@ -10,9 +10,9 @@ import (
 )
 
 // Programs in other languages read these words: where they lie is part of the format.
-func TestCountWordsLieWhereTheFormatSays(t *testing.T) {
-	mem := words8(CountBytes)
-	w := must(at[CountWords](mem, 0))
+func TestWordsLieWhereTheFormatSays(t *testing.T) {
+	w := new(Words)
+	mem := bytesOf(w)
 	for name, c := range map[string]struct {
 		store func()
 		off   int
@@ -39,7 +39,7 @@ func TestCountWordsLieWhereTheFormatSays(t *testing.T) {
 // TestRingOnlyWhoeverWaits: a ring costs nothing unless a threshold is reached that somebody armed
 // for, and each arming is rung once.
 func TestRingOnlyWhoeverWaits(t *testing.T) {
-	w := new(CountWords)
+	w := new(Words)
 	ring := func(what string, v uint64, want bool) {
 		t.Helper()
 		if got := w.Ring(v); got != want {
@@ -79,7 +79,7 @@ func TestRingOnlyWhoeverWaits(t *testing.T) {
 // TestCountManyWaiters has waiters with seats of their own sleep for random thresholds while adders
 // run, in heap memory, where the race detector sees everything.
 func TestCountManyWaiters(t *testing.T) {
-	w, value := new(CountWords), new(atomic.Uint64)
+	w, value := new(Words), new(atomic.Uint64)
 	const waiters, adders, last = 8, 3, 3000
 	var all sync.WaitGroup
 	for seat := range waiters {

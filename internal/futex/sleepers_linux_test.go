@@ -1,4 +1,4 @@
-package doorbell
+package futex
 
 import (
 	"os"
@@ -31,7 +31,7 @@ func TestSharedThreads(t *testing.T) {
 		at := i % words
 		all.Go(func() {
 			for word[at].Load() == 0 {
-				wait(&word[at], 0, 0)
+				Wait(&word[at], 0, 0)
 			}
 			awake[at].Add(1)
 		})
@@ -51,7 +51,7 @@ func TestSharedThreads(t *testing.T) {
 			t.Fatalf("word %d: %d awake too early", at, n)
 		}
 		word[at].Store(1)
-		wakeAll(&word[at])
+		WakeAll(&word[at])
 		if at == words/2 {
 			for awake[0].Load() < sleepers/words {
 				time.Sleep(time.Millisecond)
@@ -88,7 +88,7 @@ func TestSharedDeadline(t *testing.T) {
 	}
 	waitShared(&word, 1, 0) // it has changed already
 	other.Store(1)
-	wakeAll(&other)
+	WakeAll(&other)
 	<-stay
 }
 
@@ -97,13 +97,13 @@ func TestSharedUnknown(t *testing.T) {
 	var word atomic.Uint32
 	there, comes := &waiter{word: &word, woke: make(chan struct{}, 1)},
 		&waiter{word: &word, woke: make(chan struct{}, 1)}
-	waiters.join(there)
+	waiters.Join(there)
 	noSharing.Store(true)
 	defer noSharing.Store(false)
-	waiters.join(comes)
+	waiters.Join(comes)
 	<-there.woke
 	<-comes.woke
 	soloNow.Add(soloWaiters)
 	defer soloNow.Add(-soloWaiters)
-	wait(&word, 0, spin.Now()+int64(time.Millisecond))
+	Wait(&word, 0, spin.Now()+int64(time.Millisecond))
 }

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package doorbell
+package futex
 
 import (
 	"errors"
@@ -14,23 +14,27 @@ import (
 // tested; shm refuses to create objects there.
 const pollEvery = time.Millisecond
 
-func wakeAll(*atomic.Uint32) {}
+// WakeAll wakes nobody.
+func WakeAll(*atomic.Uint32) {}
 
-func wait(word *atomic.Uint32, old uint32, deadlineNs int64) {
+// Wait sleeps while the word holds old, until the absolute monotonic deadline (0: none).
+func Wait(word *atomic.Uint32, old uint32, deadlineNs int64) {
 	for word.Load() == old && (deadlineNs == 0 || spin.Now() < deadlineNs) {
 		time.Sleep(pollEvery)
 	}
 }
 
-type watched struct {
-	value uint64
-	word  *atomic.Uint32
+// Watched is a word and the value that it had.
+type Watched struct {
+	Value uint64
+	Word  *atomic.Uint32
 }
 
-func waitMany(words []watched, deadlineNs int64) error {
+// WaitMany sleeps while every word holds its value, until the deadline.
+func WaitMany(words []Watched, deadlineNs int64) error {
 	for deadlineNs == 0 || spin.Now() < deadlineNs {
 		for _, w := range words {
-			if uint64(w.word.Load()) != w.value {
+			if uint64(w.Word.Load()) != w.Value {
 				return nil
 			}
 		}
@@ -39,13 +43,5 @@ func waitMany(words []watched, deadlineNs int64) error {
 	return nil
 }
 
-func passAll() {}
-
 // HasWaitMany reports that the system has no futex.
 func HasWaitMany() error { return errors.ErrUnsupported }
-
-// writeByte reports that the system is not supported.
-func writeByte(int) error { return errors.ErrUnsupported }
-
-// Forward passes nothing on: this system has no producers of other users.
-func (*Bell) Forward(int, *atomic.Uint32, func() uint64) (stop func()) { return func() {} }

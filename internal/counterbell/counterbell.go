@@ -1,23 +1,27 @@
-package doorbell
+// Package counterbell is the bell of a counter, which has no reader: any process adds, and any
+// sleeps until the value reaches its threshold. Nothing is disarmed here, armings are numbered, and
+// each process says what it sleeps for, so that an add that reaches nobody wakes nobody.
+package counterbell
 
 import (
 	"math"
 	"sync/atomic"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/futex"
 )
 
-// CountSeats is how many handles of a counter can say which value they sleep for.
-const CountSeats = 64
+// Seats is how many handles of a counter can say which value they sleep for.
+const Seats = 64
 
-// Idle is the threshold of a seat where nobody sleeps. Any is the value of [CountWords.Ring] that
+// Idle is the threshold of a seat where nobody sleeps. Any is the value of [Words.Ring] that
 // reaches every threshold.
 const (
 	Idle uint64 = math.MaxUint64
 	Any         = Idle - 1
 )
 
-// CountWords are the shared words of a counter's bell. Unlike a queue's, where one reader sleeps,
+// Words are the shared words of a counter's bell. Unlike a queue's, where one reader sleeps,
 // they are written by everybody: any process adds, and any may sleep until the value reaches its
 // threshold.
 //
@@ -42,7 +46,7 @@ const (
 //
 // A peer that scribbles here can keep sleepers asleep until the next wake of any kind, or wake them
 // for nothing. Nothing in these words indexes memory unbounded.
-type CountWords struct {
+type Words struct {
 	epoch    atomic.Uint32 // futex word; grows with every wake
 	_        uint32
 	armed    atomic.Uint64 // number of armings so far
@@ -53,16 +57,16 @@ type CountWords struct {
 	_        [80]byte
 
 	// Each written by the handle that has the seat: threshold + 1, so that 0 is Idle.
-	thresholds [CountSeats]atomic.Uint64
+	thresholds [Seats]atomic.Uint64
 }
 
 // Quiet is C2 and C3 for the hot path, after the value was added to: nobody sleeps. Otherwise Ring
 // follows.
-func (w *CountWords) Quiet() bool { return w.armed.Load() == w.rung.Load() }
+func (w *Words) Quiet() bool { return w.armed.Load() == w.rung.Load() }
 
 // Ring is C2 to C7, after v was added up to or stored; Any for what concerns every threshold. It
 // reports whether it made a system call.
-func (w *CountWords) Ring(v uint64) bool {
+func (w *Words) Ring(v uint64) bool {
 	a := w.armed.Load() // C2
 	if w.rung.Load() == a {
 		return false // C3
@@ -77,11 +81,11 @@ func (w *CountWords) Ring(v uint64) bool {
 }
 
 // wanted looks for a seat whose threshold v has reached.
-func (w *CountWords) wanted(v uint64) bool {
+func (w *Words) wanted(v uint64) bool {
 	if w.standing.Load() != 0 {
 		return true
 	}
-	for i := range min(w.seats.Load(), CountSeats) {
+	for i := range min(w.seats.Load(), Seats) {
 		if t := w.Threshold(int(i)); v >= t && t != Idle {
 			return true
 		}
@@ -90,7 +94,7 @@ func (w *CountWords) wanted(v uint64) bool {
 }
 
 // Sit makes a seat known to adders, with nobody asleep there; -1 is a handle without one.
-func (w *CountWords) Sit(seat int) {
+func (w *Words) Sit(seat int) {
 	if seat < 0 {
 		w.standing.Store(1)
 		return
@@ -105,31 +109,31 @@ func (w *CountWords) Sit(seat int) {
 }
 
 // Standing reports whether some handle ever found no seat.
-func (w *CountWords) Standing() bool { return w.standing.Load() != 0 }
+func (w *Words) Standing() bool { return w.standing.Load() != 0 }
 
 // Announce tells those who sleep that a handle came whose process they have to watch. It comes
 // before the handle's first add.
-func (w *CountWords) Announce() {
+func (w *Words) Announce() {
 	w.joined.Add(1)
 	w.Ring(Any)
 }
 
 // Joined returns a number that grows with every handle; it is loaded after Arm.
-func (w *CountWords) Joined() uint64 { return w.joined.Load() }
+func (w *Words) Joined() uint64 { return w.joined.Load() }
 
 // SetThreshold is W1 and W6: who sleeps has one below Idle. Only the handle that has the seat calls
 // it, under a lock of its own.
-func (w *CountWords) SetThreshold(seat int, v uint64) {
+func (w *Words) SetThreshold(seat int, v uint64) {
 	if seat >= 0 {
 		w.thresholds[seat].Store(v + 1)
 	}
 }
 
 // Threshold returns what the handle on the seat sleeps for, or Idle.
-func (w *CountWords) Threshold(seat int) uint64 { return w.thresholds[seat].Load() - 1 }
+func (w *Words) Threshold(seat int) uint64 { return w.thresholds[seat].Load() - 1 }
 
 // Arm is W2 and W3: the caller looks at the value afterwards, and sleeps with what Arm returned.
-func (w *CountWords) Arm() (epoch uint32) {
+func (w *Words) Arm() (epoch uint32) {
 	epoch = w.epoch.Load()
 	w.armed.Add(1)
 	crash.At(crash.CountArmed)
@@ -137,30 +141,24 @@ func (w *CountWords) Arm() (epoch uint32) {
 }
 
 // Sleep is W5: it returns after a wake since Arm, at the deadline (0: none), or for no reason.
-func (w *CountWords) Sleep(epoch uint32, deadlineNs int64) { wait(&w.epoch, epoch, deadlineNs) }
+func (w *Words) Sleep(epoch uint32, deadlineNs int64) { futex.Wait(&w.epoch, epoch, deadlineNs) }
 
 // Kick wakes everyone, armed or not: for a death, and for a wait that ends for another reason.
-func (w *CountWords) Kick() {
+func (w *Words) Kick() {
 	w.epoch.Add(1)
-	wakeAll(&w.epoch)
+	futex.WakeAll(&w.epoch)
 }
 
 // Wakes returns how often somebody woke those who sleep, wrapping.
-func (w *CountWords) Wakes() uint32 { return w.epoch.Load() }
+func (w *Words) Wakes() uint32 { return w.epoch.Load() }
 
-// Reset makes the descriptor unreadable, for one who arms it by other words than a [Bell]'s.
-func (f *Face) Reset() error { return f.reset() }
-
-// Set makes it readable.
-func (f *Face) Set() { f.set() }
-
-// CountView is what an inspector reads of a counter's bell, in an order in which what must hold
+// View is what an inspector reads of a counter's bell, in an order in which what must hold
 // between the numbers does.
-type CountView struct{ Rung, Armed, Seats, Standing uint64 }
+type View struct{ Rung, Armed, Seats, Standing uint64 }
 
 // Inspect reads the words without changing them.
-func (w *CountWords) Inspect() CountView {
-	v := CountView{Rung: w.rung.Load()} // before armed, which only grows
+func (w *Words) Inspect() View {
+	v := View{Rung: w.rung.Load()} // before armed, which only grows
 	v.Armed, v.Seats, v.Standing = w.armed.Load(), w.seats.Load(), w.standing.Load()
 	return v
 }
