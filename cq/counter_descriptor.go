@@ -58,7 +58,7 @@ func (k *counterKeeper) arm(value, errs uint64) bool {
 		return true
 	}
 	w := &counterWaiter{any: true, value: value, errs: errs, turn: make(chan struct{}, 1)}
-	if changed, _ := c.judge(w); changed {
+	if changed, _ := c.assess(w); changed {
 		return false
 	}
 	k.disarm()
@@ -66,7 +66,7 @@ func (k *counterKeeper) arm(value, errs uint64) bool {
 	if c.enlist(w) {
 		w.tell()
 	}
-	if changed, _ := c.judge(w); changed {
+	if changed, _ := c.assess(w); changed {
 		k.disarm()
 		return false
 	}

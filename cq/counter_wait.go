@@ -70,7 +70,7 @@ func (c *Counter) wait(ctx context.Context, threshold uint64, deadlineNs int64) 
 // yield is a wait that never sleeps.
 func (c *Counter) yield(ctx context.Context, w *counterWaiter, deadlineNs int64) error {
 	for {
-		done, err := c.judge(w)
+		done, err := c.assess(w)
 		if over := c.over(ctx, deadlineNs); over == ErrClosed || over != nil && !done {
 			return over
 		}
@@ -88,7 +88,7 @@ func (c *Counter) spinFor(ctx context.Context, w *counterWaiter, deadlineNs int6
 	const stretch = 5 * spin.Default
 	for left := c.spin; left > 0 && !done; left -= stretch {
 		spin.Until(min(left, stretch), func() bool {
-			done, err = c.judge(w)
+			done, err = c.assess(w)
 			return done || c.guard.isClosed()
 		})
 		if c.over(ctx, deadlineNs) != nil {
@@ -151,8 +151,8 @@ func (w *counterWaiter) wakeAt() uint64 {
 	return min(w.threshold, counterbell.Any)
 }
 
-// judge decides whether a wait is over by the counter itself, and how.
-func (c *Counter) judge(w *counterWaiter) (done bool, err error) {
+// assess decides whether a wait is over by the counter itself, and how.
+func (c *Counter) assess(w *counterWaiter) (done bool, err error) {
 	v, errs, _ := c.mark()
 	c.edge.acquire()
 	switch {
@@ -247,7 +247,7 @@ func (c *Counter) lead(ctx context.Context, w *counterWaiter, deadlineNs int64) 
 // follow waits for what the leader finds. The look comes after the waiter is on the list, as the
 // leader's comes after it armed: an adder that both miss finds the threshold.
 func (c *Counter) follow(ctx context.Context, w *counterWaiter, deadlineNs int64) error {
-	if done, err := c.judge(w); done {
+	if done, err := c.assess(w); done {
 		return c.quit(w, err)
 	}
 	var expired <-chan time.Time
@@ -286,7 +286,7 @@ func (c *Counter) serve(w *counterWaiter) bool {
 	before := len(q.list)
 	for i := 0; i < len(q.list); {
 		o := q.list[i]
-		done, err := c.judge(o)
+		done, err := c.assess(o)
 		if !done {
 			i++
 			continue
@@ -314,7 +314,7 @@ func (c *Counter) quit(w *counterWaiter, why error) error {
 	if w.wakeAt() == q.low {
 		c.setLow(q.lowest())
 	}
-	if done, err := c.judge(w); done && !c.guard.isClosed() {
+	if done, err := c.assess(w); done && !c.guard.isClosed() {
 		return err
 	}
 	return why
