@@ -93,7 +93,7 @@ func (s *flipCommand) renew() {
 		_ = os.RemoveAll(dir.Path() + "/" + name)
 	}
 	s.lane, err = flip.AddedWith("/commands/", flipLaneSlots, func() (int, error) {
-		s.r = newFuzzRig(s.t)
+		s.r = newFuzzRig(s.t, false)
 		must(s.t, s.r.asker.Post(&cq.Entry{Flags: returnFlags}))
 		s.r.turn(s.t)
 		return s.r.asker.Lane(), nil

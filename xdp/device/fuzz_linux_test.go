@@ -47,10 +47,13 @@ func (fuzzWays) Lookup(dst netip.Addr) (xdp.Hop, error) {
 	return xdp.Hop{}, packet.ErrUnreachable
 }
 
-// fuzzRig is a server's engine over a simulated kernel, with one application that has frame 0. The
-// test turns the crank.
+// fuzzRig is a server's engine over a simulated kernel, with one application that has one frame: of
+// its own memory, or in place. The test turns the crank.
 type fuzzRig struct {
 	en    *engine
+	wire  *xdp.Kernel
+	in    []byte    // a packet that is the application's
+	lent  *cq.Entry // the frame that is out in place
 	a     *app
 	app   *cq.Queue  // the application's completions
 	asker *cq.Writer // and its commands
@@ -64,16 +67,17 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func newFuzzRig(f testing.TB) *fuzzRig {
-	r := &fuzzRig{a: &app{peer: &place.Peer{},
-		account: &account{ways: newWays(newHolders(fuzzWays{}), 1)},
+func newFuzzRig(f testing.TB, inPlace bool) *fuzzRig {
+	name := map[bool]string{true: "in-place-"}[inPlace]
+	r := &fuzzRig{a: &app{peer: &place.Peer{}, inPlace: inPlace,
+		account: &account{ways: newWays(newHolders(fuzzWays{}), 1), Allow: Allow{Any: true}},
 		owns:    map[uint16]bool{fuzzPort: true},
 		routes:  map[target]*route{}, pool: newPool(32), slot: fuzzSlotBytes, limit: fuzzSlots}}
 	d, err := shm.OpenDir("")
 	must(f, err)
-	r.app, err = cq.Create(cq.Named(d, "app"), cq.Options{})
+	r.app, err = cq.Create(cq.Named(d, name+"app"), cq.Options{})
 	must(f, err)
-	r.a.q, err = cq.Create(cq.Named(d, "commands"), cq.Options{Wait: cq.WaitFD})
+	r.a.q, err = cq.Create(cq.Named(d, name+"commands"), cq.Options{Wait: cq.WaitFD})
 	must(f, err)
 	attach := func(name string) *cq.Writer {
 		w, err := cq.Attach(f.Context(), cq.Named(d, name), cq.WriterOptions{})
@@ -81,7 +85,7 @@ func newFuzzRig(f testing.TB) *fuzzRig {
 		return w
 	}
 	a := r.a
-	a.rx, a.tx, r.asker = attach("app"), attach("app"), attach("commands")
+	a.rx, a.tx, r.asker = attach(name+"app"), attach(name+"app"), attach(name+"commands")
 	a.page, err = newPage(32, fuzzSlots, 1)
 	must(f, err)
 	a.payload, err = newPayload(fuzzSlots, fuzzSlotBytes)
@@ -90,14 +94,17 @@ func newFuzzRig(f testing.TB) *fuzzRig {
 	for i := range a.payload.Bytes() {
 		a.payload.Bytes()[i] = byte(rnd.Uint32())
 	}
-	a.umem = xdptest.NewUMEM(f, xdp.UMEMOptions{Frames: 32})
-	a.geo = a.umem.Geometry()
 	own := xdptest.NewUMEM(f, xdp.UMEMOptions{Frames: 32})
+	if a.umem = own; !inPlace {
+		a.umem = xdptest.NewUMEM(f, xdp.UMEMOptions{Frames: 32})
+	}
+	a.geo = a.umem.Geometry()
 	sock, kernel, err := xdp.Simulate(own, xdp.SimOptions{Options: xdp.Options{SendFrames: 16}})
 	must(f, err)
+	r.wire, r.in = kernel, fuzzPacket(f)
 	kernel.OnSend(func(b []byte) { r.sent = append(r.sent, bytes.Clone(b)) })
 	q := &queue{umem: own, sock: sock, packets: make([]xdp.Received, 16),
-		done: make([]xdp.Sent, 16)}
+		done: make([]xdp.Sent, 16), sums: make([]packet.Checksum, 16)}
 	server := &Server{c: Config{TxBatch: 32, Resolver: fuzzWays{}}, mtu: 1500}
 	server.parkedNs.Store(parkedNs)
 	r.en = &engine{s: server,
@@ -105,12 +112,60 @@ func newFuzzRig(f testing.TB) *fuzzRig {
 		calls: make(chan func(), 16)}
 	r.en.local.Store(&xdp.Local{})
 	r.en.attach(a)
+	r.en.byPort[fuzzPort] = a
 	f.Cleanup(func() {
 		err := errors.Join(a.rx.Close(), a.tx.Close(), r.asker.Close(), a.q.Close(), r.app.Close(),
 			sock.Close(), a.page.close(), closeRegion(a.payload), d.Close())
 		must(f, err)
 	})
 	return r
+}
+
+// fuzzPacket is a datagram to the application.
+func fuzzPacket(f testing.TB) []byte {
+	tpl, err := packet.NewTemplate([6]byte{2, 2}, [6]byte{2, 1}, netip.AddrPortFrom(fuzzFour, 53),
+		netip.MustParseAddrPort("192.0.2.1:5001"))
+	must(f, err)
+	b := make([]byte, 128)
+	n, err := tpl.Build(b, []byte("in"))
+	must(f, err)
+	return b[:n]
+}
+
+// out makes sure that the application has a frame, and says where its chunk begins in the UMEM and
+// what a return has to name.
+func (r *fuzzRig) out(t testing.TB) (chunk, generation uint64) {
+	t.Helper()
+	if !r.a.inPlace {
+		if !r.a.pool.loaned[0] { // the free frames are a stack, of which it is on top
+			if frame, ok := r.a.pool.loan(fuzzGeneration); frame != 0 || !ok {
+				t.Fatal("frame 0 is not free")
+			}
+		}
+		return 0, fuzzGeneration
+	}
+	if !r.isOut() {
+		var es [2]cq.Entry
+		if !r.wire.Deliver(r.in) {
+			t.Fatal("the packet did not arrive")
+		}
+		_, err := r.en.Round(r.en.now)
+		must(t, err)
+		if n, err := cq.Read(r.app, es[:]); n != 1 || !r.isOut() {
+			t.Fatalf("%d received: %v, %+v", n, err, r.en.stats)
+		}
+		r.lent = &es[0]
+	}
+	return r.a.geo.Chunk(r.lent.Buf.Offset()), uint64(r.lent.Meta.Seq())
+}
+
+// isOut reports whether the application has that frame.
+func (r *fuzzRig) isOut() bool {
+	if !r.a.inPlace {
+		return r.a.pool.loaned[0]
+	}
+	lent := r.en.queues[0].sock.FrameStats().States[xdp.FrameLoaned]
+	return lent == 1 && r.a.pool.out == 1
 }
 
 // turn goes on until all sends have ended, one way or another.
@@ -127,8 +182,13 @@ func (r *fuzzRig) turn(t testing.TB) {
 			t.Fatalf("frames: %+v", s)
 		}
 	}
+	lent := r.en.queues[0].sock.FrameStats().States[xdp.FrameLoaned]
+	if r.a.inPlace && lent != uint64(r.a.pool.out) {
+		t.Fatalf("%d frames are lent, %d counted", lent, r.a.pool.out)
+	}
 	if a := r.a; a.underWay != 0 || a.parked.count != 0 || len(a.pending) != 0 ||
-		len(r.en.sends.free) != len(r.en.sends.rows) || len(a.pool.free)+a.pool.out != 32 {
+		len(r.en.sends.free) != len(r.en.sends.rows) ||
+		!a.inPlace && len(a.pool.free)+a.pool.out != 32 {
 		t.Fatalf("%d sends under way, %d parked, %d rows of %d", a.underWay, a.parked.count,
 			len(r.en.sends.free), len(r.en.sends.rows))
 	}
@@ -175,7 +235,7 @@ func (r *fuzzRig) sendable(e *cq.Entry) (payload []byte, to netip.AddrPort, ok b
 // a send without a completion; a packet leaves exactly if the application may send it, with the
 // bytes that the command names; a frame comes back exactly if it was out under that generation.
 func FuzzSubmission(f *testing.F) {
-	r := newFuzzRig(f)
+	rigs := [...]*fuzzRig{newFuzzRig(f, false), newFuzzRig(f, true)}
 	four, six := netip.AddrPortFrom(fuzzFour, 53), netip.AddrPortFrom(fuzzSix, 53)
 	for i, c := range []cq.Entry{sendCommand(1, sendFlags, 0, 100, fuzzPort, four),
 		sendCommand(2, injectFlags, 4096, 1452, fuzzPort, six),
@@ -186,21 +246,22 @@ func FuzzSubmission(f *testing.F) {
 		sendCommand(7, injectFlags, 0, 10, fuzzPort, netip.AddrPortFrom(fuzzPending, 53)),
 		{Flags: returnFlags, Data: fuzzGeneration}, {Flags: returnFlags, Data: fuzzGeneration + 1<<32},
 		{Flags: returnFlags, Buf: 1<<47 | 4096, Data: fuzzGeneration}, {Flags: ^cq.Flags(0)}} {
-		for region := range uint8(3) {
+		for region := range uint8(8) {
 			f.Add(c.Context, uint64(c.Flags), c.Len, c.Buf.Offset(), c.Data, c.Tag, uint64(c.Src.Addr()),
 				uint64(i), region)
 		}
 	}
 	f.Fuzz(func(t *testing.T, context, flags, n, offset, data, tag, src, meta uint64, which uint8) {
+		r := rigs[which/4%2]
 		regions := [...]uint16{r.a.payload.ID(), r.a.umem.Region().ID(), 0, 0xffff}
-		if !r.a.pool.loaned[0] { // the free frames are a stack, of which it is on top
-			if frame, ok := r.a.pool.loan(fuzzGeneration); frame != 0 || !ok {
-				t.Fatal("frame 0 is not free")
-			}
+		chunk, generation := r.out(t)
+		if cq.Flags(flags) == returnFlags { // so that one input names the frame that is out of either
+			offset, data = offset+chunk, data-fuzzGeneration+generation
 		}
+		offset &= 1<<48 - 1
 		r.sent = r.sent[:0]
 		e := cq.Entry{Context: context, Flags: cq.Flags(flags), Len: n,
-			Buf: shm.MakeRef(regions[which%4], offset&(1<<48-1)), Data: data, Tag: tag,
+			Buf: shm.MakeRef(regions[which%4], offset), Data: data, Tag: tag,
 			Src: cq.From(cq.Addr(src)), Meta: cq.Meta(meta)}
 		must(t, r.asker.Post(&e))
 		r.turn(t)
@@ -223,10 +284,10 @@ func FuzzSubmission(f *testing.F) {
 		if asked && may {
 			wantPacket(t, r.sent[0], payload, to)
 		}
-		back := e.Flags == returnFlags && which%4 == 1 && offset&(1<<48-1) < uint64(r.a.geo.ChunkBytes) &&
-			data == fuzzGeneration
-		if r.a.pool.loaned[0] == back {
-			t.Fatalf("frame 0 is out: %v, returned: %v", r.a.pool.loaned[0], back)
+		back := e.Flags == returnFlags && which%4 == 1 && data == generation &&
+			offset-chunk < uint64(r.a.geo.ChunkBytes)
+		if r.isOut() == back {
+			t.Fatalf("the frame is out: %v, returned: %v", r.isOut(), back)
 		}
 	})
 }

@@ -144,9 +144,16 @@ func badMemory(t testing.TB, pipe int) map[string]func(sends, slot int) []int {
 func TestHostileCommands(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
+	for name, inPlace := range map[string]bool{"copies": false, "in place": true} {
+		t.Run(name, func(t *testing.T) { hostileCommands(t, inPlace) })
+	}
+}
+
+func hostileCommands(t *testing.T, inPlace bool) {
 	r := newRig(t, device.Config{})
 	l := bystander(r)
-	e := r.dial(device.Request{Name: "hostile", Ports: []uint16{5001}, Frames: 32, Sends: 16})
+	e := r.dial(device.Request{Name: "hostile", Ports: []uint16{5001}, Frames: 32, Sends: 16,
+		InPlace: inPlace})
 	victim := r.dial(device.Request{Name: "victim", Ports: []uint16{5002}, Frames: 32})
 	peer := r.peer(6001)
 	for range 32 { // the victim has all of its frames
