@@ -96,8 +96,8 @@ func hotCalls(t *testing.T, q *cq.Queue, w, own *cq.Writer) map[string]func() {
 			_ = q.ReadErr(&failed)
 		},
 		"credits": func() {
-			_ = w.Credit(1)
-			_ = w.PostCredited(entry)
+			_ = w.Credits().Add(1)
+			_ = w.Credits().Post(entry)
 			_, _ = cq.Read(q, dst)
 		},
 		"nothing there": func() { _, _ = cq.Read(q, dst) },

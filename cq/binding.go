@@ -121,7 +121,7 @@ func (b *Binding) Close() error {
 	}
 	b.closed = true
 	if b.opt.Queue != nil {
-		b.opt.Queue.ReturnCredits(b.credits)
+		b.opt.Queue.Credits().Return(b.credits)
 	}
 	for _, h := range b.held() {
 		h.unbind()
@@ -153,7 +153,7 @@ func (b *Binding) Begin(op Flags) error {
 	if !b.holds(op) {
 		return nil
 	}
-	err := b.opt.Queue.Credit(1)
+	err := b.opt.Queue.Credits().Add(1)
 	if err == nil {
 		b.credits++
 	}
@@ -164,7 +164,7 @@ func (b *Binding) Begin(op Flags) error {
 func (b *Binding) Drop(op Flags) {
 	if b.holds(op) && b.credits > 0 {
 		b.credits--
-		b.opt.Queue.ReturnCredits(1)
+		b.opt.Queue.Credits().Return(1)
 	}
 }
 
@@ -182,7 +182,7 @@ func (b *Binding) Complete(e *Entry, op Flags) error {
 	var err error
 	if b.reports(e.Flags, op) {
 		if b.spends(e.Flags, op) {
-			err = b.spent(b.opt.Queue.PostCredited(e))
+			err = b.spent(b.opt.Queue.Credits().Post(e))
 		} else {
 			err = b.opt.Queue.Post(e)
 		}
@@ -239,7 +239,7 @@ func (b *Binding) Fail(e *ErrorEntry, op Flags) error {
 			c.Context, c.Flags = 0, c.Flags|FlagNoContext
 		}
 		if b.spends(e.Flags, op) {
-			err = b.spent(q.PostErrorCredited(&c))
+			err = b.spent(q.Credits().PostError(&c))
 		} else {
 			err = q.PostError(&c)
 		}

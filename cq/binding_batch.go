@@ -14,7 +14,7 @@ func (b *Binding) Slots(n, credited int) (first, second []Entry, err error) {
 	if b.reserving {
 		credited = min(credited, b.credits)
 		b.credits -= credited
-		b.opt.Queue.ReturnCredits(credited)
+		b.opt.Queue.Credits().Return(credited)
 	}
 	return b.opt.Queue.Reserve(n)
 }

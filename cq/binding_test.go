@@ -92,7 +92,7 @@ func tableRow(t *testing.T, row string, q *cq.Queue, w *cq.Writer, b *cq.Binding
 	expect bool) {
 	t.Helper()
 	must(t, b.Begin(op))
-	if held := w.Credits() == 1; held != expect || b.Wants(op) != expect {
+	if held := w.Credits().Len() == 1; held != expect || b.Wants(op) != expect {
 		t.Errorf("%s: room reserved: %v, wants %v", row, held, b.Wants(op))
 	}
 	must(t, b.Complete(&cq.Entry{Context: 1, Flags: kind}, op))
@@ -110,8 +110,8 @@ func tableRow(t *testing.T, row string, q *cq.Queue, w *cq.Writer, b *cq.Binding
 	if got := takeAll(t, q); !slices.Equal(got, want) {
 		t.Errorf("%s: %v, want %v", row, got, want)
 	}
-	if w.Credits() != 0 {
-		t.Errorf("%s: %d credits left", row, w.Credits())
+	if w.Credits().Len() != 0 {
+		t.Errorf("%s: %d credits left", row, w.Credits().Len())
 	}
 }
 
@@ -171,8 +171,8 @@ func TestBindingRoom(t *testing.T) {
 	must(t, b.Begin(cq.FlagCompletion))
 	must(t, b.Close())
 	must(t, b.Close())
-	if w.Credits() != 0 {
-		t.Errorf("%d credits left", w.Credits())
+	if w.Credits().Len() != 0 {
+		t.Errorf("%d credits left", w.Credits().Len())
 	}
 	for _, err := range []error{b.Begin(0), b.Complete(&cq.Entry{Flags: send}, 0),
 		b.Fail(&cq.ErrorEntry{Flags: send}, 0), b.CompleteTarget(&cq.Entry{Flags: send}),
@@ -253,8 +253,8 @@ func TestMultiRecvRelease(t *testing.T) {
 			defer b.Close()
 			op := tt.op | cq.FlagMultiRecv
 			must(t, b.Begin(op))
-			if w.Credits() != 1 {
-				t.Errorf("%d credits", w.Credits())
+			if w.Credits().Len() != 1 {
+				t.Errorf("%d credits", w.Credits().Len())
 			}
 			must(t, b.Complete(&cq.Entry{Context: 1, Flags: message}, op))
 			must(t, b.Complete(&cq.Entry{Context: 2, Flags: message}, op))
@@ -262,8 +262,8 @@ func TestMultiRecvRelease(t *testing.T) {
 			}
 			must(t, b.Complete(&cq.Entry{Context: 3, Flags: tt.last}, op))
 			got := slices.DeleteFunc(takeAll(t, q), func(s string) bool { return s == "0" })
-			if !slices.Equal(got, tt.want) || w.Credits() != 0 {
-				t.Errorf("%v, %d credits", got, w.Credits())
+			if !slices.Equal(got, tt.want) || w.Credits().Len() != 0 {
+				t.Errorf("%v, %d credits", got, w.Credits().Len())
 			}
 			wantCounter(t, count, tt.counted, 0)
 		})

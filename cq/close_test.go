@@ -71,7 +71,7 @@ func TestAfterClose(t *testing.T) {
 func TestWriterAfterClose(t *testing.T) {
 	d, q := create(t, cq.Options{Size: 4})
 	w := attach(t, d, q.Name())
-	must(t, w.Credit(1))
+	must(t, w.Credits().Add(1))
 	a, _, err := w.Reserve(1)
 	must(t, err)
 	a[0] = cq.Entry{}
@@ -83,9 +83,9 @@ func TestWriterAfterClose(t *testing.T) {
 		"Reserve":           func() error { _, _, err := w.Reserve(1); return err },
 		"Commit":            func() error { return w.Commit(1) },
 		"PostError":         func() error { return w.PostError(&cq.ErrorEntry{}) },
-		"Credit":            func() error { return w.Credit(1) },
-		"PostCredited":      func() error { return w.PostCredited(&cq.Entry{}) },
-		"PostErrorCredited": func() error { return w.PostErrorCredited(&cq.ErrorEntry{}) },
+		"Credit":            func() error { return w.Credits().Add(1) },
+		"PostCredited":      func() error { return w.Credits().Post(&cq.Entry{}) },
+		"PostErrorCredited": func() error { return w.Credits().PostError(&cq.ErrorEntry{}) },
 	}
 	for name, call := range calls {
 		wantErr(t, name, call(), cq.ErrClosed, os.ErrClosed)
@@ -93,7 +93,7 @@ func TestWriterAfterClose(t *testing.T) {
 	if w.Stats() != (cq.WriterStats{}) || w.Free() != 0 || w.Next() != 0 {
 		t.Errorf("%+v, %d free", w.Stats(), w.Free())
 	}
-	w.ReturnCredits(1)
+	w.Credits().Return(1)
 }
 
 // TestQueueCloses: a writer learns that its queue is gone.
@@ -101,13 +101,13 @@ func TestQueueCloses(t *testing.T) {
 	for _, policy := range []cq.Overrun{cq.BackPressure, cq.OverrunQueue} {
 		d, q := create(t, cq.Options{Size: 4, Overrun: policy})
 		w := attach(t, d, q.Name())
-		must(t, w.Credit(1))
+		must(t, w.Credits().Add(1))
 		post(t, w, 0, 3)
 		must(t, q.Close())
 		wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrClosed, os.ErrClosed)
 		wantErr(t, "error", w.PostError(&cq.ErrorEntry{}), cq.ErrClosed)
-		wantErr(t, "credit", w.Credit(1), cq.ErrClosed)
-		wantErr(t, "credited", w.PostCredited(&cq.Entry{}), cq.ErrClosed)
+		wantErr(t, "credit", w.Credits().Add(1), cq.ErrClosed)
+		wantErr(t, "credited", w.Credits().Post(&cq.Entry{}), cq.ErrClosed)
 		_, err := w.PostBatch(make([]cq.Entry, 2))
 		wantErr(t, "batch", err, cq.ErrClosed)
 		must(t, w.Close())

@@ -84,6 +84,12 @@ type nearWriter struct {
 	b *cq.Binding
 }
 
+func (w *nearWriter) Credit(n int) error             { return w.Credits().Add(n) }
+func (w *nearWriter) PostCredited(e *cq.Entry) error { return w.Credits().Post(e) }
+func (w *nearWriter) PostErrorCredited(e *cq.ErrorEntry) error {
+	return w.Credits().PostError(e)
+}
+
 func (w *nearWriter) Bind(flags cq.Flags) (err error) {
 	w.b, err = cq.NewBinding(cq.BindingOptions{Queue: w.Writer, Flags: flags})
 	return err
@@ -534,13 +540,13 @@ func (p *Peer) Post(a PostArgs, reply *PostReply) error {
 	case "batch":
 		n, err = w.PostBatch(a.Entries)
 	case "credited":
-		err = w.PostCredited(&a.Entries[0])
+		err = w.Credits().Post(&a.Entries[0])
 	case "error":
 		err = w.PostError(&a.Error)
 	case "error credited":
-		err = w.PostErrorCredited(&a.Error)
+		err = w.Credits().PostError(&a.Error)
 	case "credit":
-		err = w.Credit(a.N)
+		err = w.Credits().Add(a.N)
 	case "from":
 		err = w.PostFrom(&a.Entries[0], a.Raw, p.vectors[a.N], a.Mode)
 	case "bind":

@@ -26,6 +26,7 @@
 //	Signal, SignalAll       end a blocking read                      fi_cq_signal
 //	Close, Detach           destroy the queue, or leave it           fi_close, -
 //	CloseAll                all that a program has open, in order    -
+//	Credits                 room for what must not be refused        FI_RM_ENABLED
 //	PostFrom                names the source of a completion         FI_SOURCE, FI_SOURCE_ERR
 //
 //	EventQueue              what is no data transfer: connections,   fi_eq, kfi_eq

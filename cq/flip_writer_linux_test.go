@@ -121,10 +121,10 @@ func (s *flipWriter) reserve() {
 }
 
 func (s *flipWriter) credit() {
-	if s.err = s.w.Credit(1); s.err == nil {
-		s.posted(s.w.PostCredited(&cq.Entry{Context: 1}))
+	if s.err = s.w.Credits().Add(1); s.err == nil {
+		s.posted(s.w.Credits().Post(&cq.Entry{Context: 1}))
 	}
-	s.w.ReturnCredits(1)
+	s.w.Credits().Return(1)
 }
 
 func (s *flipWriter) result() flip.Outcome {

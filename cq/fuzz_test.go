@@ -63,8 +63,8 @@ func FuzzLane(f *testing.F) {
 		} else {
 			good = 4 // nobody owns the planted lane: the writer took it over
 			_ = w.Post(&cq.Entry{Context: 1})
-			_ = w.Credit(1)
-			_ = w.PostErrorCredited(&cq.ErrorEntry{})
+			_ = w.Credits().Add(1)
+			_ = w.Credits().PostError(&cq.ErrorEntry{})
 		}
 		see := func(es []cq.Context) {
 			for _, e := range es {

@@ -64,9 +64,9 @@ func TestTwoGoroutinesOneWriter(t *testing.T) {
 		case 3:
 			note(w.PostError(&cq.ErrorEntry{Err: cq.ETrunc, ErrData: []byte("why")}))
 		case 4:
-			note(w.Credit(2))
-			note(w.PostCredited(&cq.Entry{}))
-			w.ReturnCredits(1)
+			note(w.Credits().Add(2))
+			note(w.Credits().Post(&cq.Entry{}))
+			w.Credits().Return(1)
 		case 5:
 			a, _, err := w.Reserve(3)
 			note(err)
@@ -367,13 +367,13 @@ func TestCreditBesideReserve(t *testing.T) {
 	if err != nil || len(a) != 6 {
 		t.Fatal(len(a), err)
 	}
-	if err := w.Credit(3); err != cq.ErrFull {
+	if err := w.Credits().Add(3); err != cq.ErrFull {
 		t.Errorf("credit for room that is reserved: %v", err)
 	}
-	must(t, w.Credit(2))
+	must(t, w.Credits().Add(2))
 	clear(a)
 	must(t, w.Commit(6))
-	for w.Credits() > 0 {
-		must(t, w.PostCredited(&cq.Entry{}))
+	for w.Credits().Len() > 0 {
+		must(t, w.Credits().Post(&cq.Entry{}))
 	}
 }

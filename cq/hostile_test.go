@@ -186,7 +186,7 @@ func TestHostileReader(t *testing.T) {
 			if w.Free() != 0 {
 				t.Errorf("%d free", w.Free())
 			}
-			wantErr(t, "credit", w.Credit(1), cq.ErrFull)
+			wantErr(t, "credit", w.Credits().Add(1), cq.ErrFull)
 		})
 	}
 }
@@ -251,7 +251,7 @@ func TestHostileFlags(t *testing.T) {
 		t.Run(fmt.Sprint(bit), func(t *testing.T) {
 			d, q := create(t, cq.Options{Size: 8, MaxLanes: 1, Spin: -1})
 			w := attach(t, d, q.Name())
-			must(t, w.Credit(2))
+			must(t, w.Credits().Add(2))
 			rows := scribble(t, d, q.Name(), "reader").section(t, cq.SectRows, 0)
 			was := peek64(rows, cq.RowBytes)
 			poke(rows, cq.RowBytes, was|1<<bit)
@@ -262,14 +262,14 @@ func TestHostileFlags(t *testing.T) {
 			_, _, reserve := w.Reserve(1)
 			_, batch := w.PostBatch(make([]cq.Entry, 2))
 			for what, err := range map[string]error{"post": w.Post(&cq.Entry{}),
-				"error": w.PostError(&cq.ErrorEntry{}), "credited": w.PostCredited(&cq.Entry{}),
-				"credited error": w.PostErrorCredited(&cq.ErrorEntry{}), "credit": w.Credit(1),
+				"error": w.PostError(&cq.ErrorEntry{}), "credited": w.Credits().Post(&cq.Entry{}),
+				"credited error": w.Credits().PostError(&cq.ErrorEntry{}), "credit": w.Credits().Add(1),
 				"reserve": reserve, "batch": batch} {
 				if !errors.Is(err, want) {
 					t.Errorf("%s: %v, want %v", what, err, want)
 				}
 			}
-			if n := w.Credits(); n != 2 {
+			if n := w.Credits().Len(); n != 2 {
 				t.Errorf("%d credits", n)
 			}
 			poke(rows, cq.RowBytes, was)
@@ -309,7 +309,7 @@ func TestHostileHintsOfFullLane(t *testing.T) {
 func TestHostileHintsOfRefusedLane(t *testing.T) {
 	shmtest.Conforms(t)
 	for name, refused := range map[string]func(*cq.Writer) error{
-		"credit": func(w *cq.Writer) error { return w.Credit(4) },
+		"credit": func(w *cq.Writer) error { return w.Credits().Add(4) },
 		"post":   func(w *cq.Writer) error { return w.Post(&cq.Entry{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -320,7 +320,7 @@ func TestHostileHintsOfRefusedLane(t *testing.T) {
 				t.Fatal(err) // the reader knows the lane, and has parked it
 			}
 			if name == "post" {
-				if err := w.Credit(3); err != nil {
+				if err := w.Credits().Add(3); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -176,7 +176,7 @@ func TestOthersReaderDies(t *testing.T) {
 	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrPeerGone, syscall.ECONNRESET)
 	_, err = w.PostBatch(make([]cq.Entry, 2))
 	wantErr(t, "batch", err, cq.ErrPeerGone)
-	wantErr(t, "credit", w.Credit(1), cq.ErrPeerGone)
+	wantErr(t, "credit", w.Credits().Add(1), cq.ErrPeerGone)
 	must(t, w.Close())
 }
 

@@ -67,7 +67,7 @@ func TestFollow(t *testing.T) {
 	first.expect("peek", 3, "1 2 3")
 	first.expect("release", 1, "")
 	post(t, w, 6, 8)
-	must(t, w.Credit(1))
+	must(t, w.Credits().Add(1))
 	if left := w.Stats().Unread; left != 6 {
 		t.Errorf("%d are left", left)
 	}
@@ -79,13 +79,13 @@ func TestFollow(t *testing.T) {
 	next := second.follow(w)
 	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrClosed)
 	must(t, w.Close())
-	if next.Stats().Reader <= former || next.Stats().Unread != 6 || next.Credits() != 1 {
+	if next.Stats().Reader <= former || next.Stats().Unread != 6 || next.Credits().Len() != 1 {
 		t.Errorf("generation %d after %d, %d left, %d credits", next.Stats().Reader, former,
-			next.Stats().Unread, next.Credits())
+			next.Stats().Unread, next.Credits().Len())
 	}
 	post(t, next, 8, 9)
 	wantErr(t, "beyond the credit", next.Post(&cq.Entry{}), cq.ErrFull)
-	must(t, next.PostCredited(&cq.Entry{Context: 9}))
+	must(t, next.Credits().Post(&cq.Entry{Context: 9}))
 	second.expect("peek", 8, "2! 3!")
 	second.expect("release", 1, "")
 	second.end(next)

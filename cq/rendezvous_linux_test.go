@@ -199,7 +199,7 @@ func TestAnonymousClose(t *testing.T) {
 		wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrClosed)
 		_, err := w.PostBatch(make([]cq.Entry, 2))
 		wantErr(t, "batch", err, cq.ErrClosed)
-		wantErr(t, "credit", v.Credit(1), cq.ErrClosed)
+		wantErr(t, "credit", v.Credits().Add(1), cq.ErrClosed)
 	}
 	a, b := connect(t, unix.SOCK_STREAM)
 	done := accept(soon(t), q, a)

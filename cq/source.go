@@ -39,7 +39,7 @@ const errNoSource = Errno(syscall.EADDRNOTAVAIL)
 
 // PostFrom is Post for a completion of data that came from rawAddr, in the format of the address
 // vector av. It fills in e.Src as mode says. The vector may be the application's, opened in this
-// process with [OpenAddresses]; nothing is ever inserted into it.
+// process with [AttachAddresses]; nothing is ever inserted into it.
 //
 // With SourceErr, a completion whose source is not in the vector is posted as an error entry:
 // its number is EADDRNOTAVAIL, its fields are those of e and valid, for the data has arrived, and
@@ -50,7 +50,7 @@ func (w *Writer) PostFrom(e *Entry, rawAddr []byte, av *AddressVector, mode Sour
 	return w.postFrom(e, source{raw: rawAddr, av: av, mode: mode}, false)
 }
 
-// PostFromCredited is PostFrom with room that Credit reserved.
+// PostFromCredited is PostFrom with the room of a credit.
 func (w *Writer) PostFromCredited(e *Entry, rawAddr []byte, av *AddressVector,
 	mode SourceMode) error {
 	return w.postFrom(e, source{raw: rawAddr, av: av, mode: mode}, true)
@@ -70,11 +70,11 @@ func (w *Writer) postFrom(e *Entry, s source, credited bool) error {
 	case err != nil:
 		return err
 	case known && credited:
-		return w.PostCredited(e)
+		return w.Credits().Post(e)
 	case known:
 		return w.Post(e)
 	case credited:
-		return w.PostErrorCredited(unknownSource(e, s.raw))
+		return w.Credits().PostError(unknownSource(e, s.raw))
 	}
 	return w.PostError(unknownSource(e, s.raw))
 }

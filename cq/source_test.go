@@ -94,13 +94,13 @@ func TestSourceMisuse(t *testing.T) {
 	wantField(t, err, "len(rawAddr)")
 	wantErr(t, "mode", w.PostFrom(arrived(2), nil, v, 9), cq.ErrInvalid)
 	wantErr(t, "no credit", w.PostFromCredited(arrived(2), nil, v, cq.SourceErr), cq.ErrNoCredit)
-	must(t, w.Credit(2))
+	must(t, w.Credits().Add(2))
 	must(t, w.PostFromCredited(arrived(3), long, v, cq.SourceAddr))
 	e := arrived(4)
 	e.Meta = cq.MetaNoContext
 	must(t, w.PostFromCredited(e, nil, nil, cq.SourceErr)) // it came from nobody
-	if got := takeAll(t, q); !slices.Equal(got, []string{"1", "3", "E4"}) || w.Credits() != 0 {
-		t.Error(got, w.Credits())
+	if got := takeAll(t, q); !slices.Equal(got, []string{"1", "3", "E4"}) || w.Credits().Len() != 0 {
+		t.Error(got, w.Credits().Len())
 	}
 	must(t, v.Close())
 	must(t, w.PostFrom(arrived(5), long, v, cq.SourceAddr))

@@ -300,7 +300,7 @@ func (w *Writer) PostError(e *ErrorEntry) error {
 	return nil
 }
 
-func (w *Writer) fillError(slot *Entry, e *ErrorEntry) {
+func (w *laneWriter) fillError(slot *Entry, e *ErrorEntry) {
 	*slot = Entry{Context: e.Context, Flags: e.Flags, Len: e.Len, Buf: e.Buf, Data: e.Data,
 		Tag: e.Tag, Src: e.Src}
 	if e.Flags&FlagNoContext != 0 {
@@ -312,10 +312,40 @@ func (w *Writer) fillError(slot *Entry, e *ErrorEntry) {
 	d.DataBytes = uint64(copy(d.Data[:], e.ErrData))
 }
 
-// Credit reserves room for n completions that must not be refused later: those of operations that
-// were accepted. It reserves all or nothing; ErrFull says that there is not that much room beside
-// what Reserve handed out last. Credited posts use the room up, one each.
-func (w *Writer) Credit(n int) error { return w.addCredits(n) }
+// Credits returns the writer's credits: room that is kept for completions which must not be
+// refused, those of operations that were accepted. It allocates nothing and is not counted as a
+// call; the methods of what it returns are, as any of the writer's.
+func (w *Writer) Credits() *Credits { return (*Credits)(&w.laneWriter) }
+
+// Credits is the room of a lane that its [Writer] keeps for completions that must not be refused:
+// with it an operation that was accepted completes (fi_domain(3), FI_RM_ENABLED).
+type Credits laneWriter
+
+// Add reserves room for n completions, which are 0 or more. It reserves all or nothing; ErrFull
+// says that there is not that much room beside what Reserve handed out last. Other errors are those
+// of Post, and ErrInvalid.
+func (c *Credits) Add(n int) error { return (*laneWriter)(c).addCredits(n) }
+
+// Return gives up n credits without posting, or all of them if there are fewer.
+func (c *Credits) Return(n int) { (*laneWriter)(c).dropCredits(n) }
+
+// Len returns for how many completions room is reserved and not used.
+func (c *Credits) Len() int { return int(c.credits) }
+
+// Post is [Writer.Post] with the room of one credit, which it uses up: it is never refused for lack
+// of room. Without a credit it is ErrNoCredit.
+func (c *Credits) Post(e *Entry) error {
+	return (*laneWriter)(c).credited(func(slot *Entry) Meta { *slot = *e; return kindEntry })
+}
+
+// PostError is [Writer.PostError] with the room of one credit, as Post.
+func (c *Credits) PostError(e *ErrorEntry) error {
+	w := (*laneWriter)(c)
+	if err := keeps(&w.detail, e.ErrData, "posterr", w.name); err != nil {
+		return err
+	}
+	return w.credited(func(slot *Entry) Meta { w.fillError(slot, e); return kindError })
+}
 
 func (w *laneWriter) addCredits(n int) error {
 	if !w.guard.enter() {
@@ -340,23 +370,7 @@ func (w *laneWriter) addCredits(n int) error {
 	return nil
 }
 
-// Credits returns how many credits are reserved and not used.
-func (w *Writer) Credits() int { return int(w.credits) }
-
-// PostCredited is Post with room that Credit reserved: it is never refused for lack of room.
-func (w *Writer) PostCredited(e *Entry) error {
-	return w.credited(func(slot *Entry) Meta { *slot = *e; return kindEntry })
-}
-
-// PostErrorCredited is PostError with room that Credit reserved.
-func (w *Writer) PostErrorCredited(e *ErrorEntry) error {
-	if err := keeps(&w.detail, e.ErrData, "posterr", w.name); err != nil {
-		return err
-	}
-	return w.credited(func(slot *Entry) Meta { w.fillError(slot, e); return kindError })
-}
-
-func (w *Writer) credited(fill func(*Entry) Meta) error {
+func (w *laneWriter) credited(fill func(*Entry) Meta) error {
 	if !w.guard.enter() {
 		return w.guard.refusal()
 	}
@@ -370,9 +384,6 @@ func (w *Writer) credited(fill func(*Entry) Meta) error {
 	w.publish(1, kind)
 	return nil
 }
-
-// ReturnCredits gives up n credits without posting.
-func (w *Writer) ReturnCredits(n int) { w.dropCredits(n) }
 
 func (w *laneWriter) dropCredits(n int) {
 	have := w.credits

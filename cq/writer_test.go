@@ -112,23 +112,23 @@ func TestReserveCommit(t *testing.T) {
 // TestCredits: promised room is not handed out otherwise, and a credited post finds it.
 func TestCredits(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 8})
-	if err := w.PostCredited(&cq.Entry{}); err != cq.ErrNoCredit {
+	if err := w.Credits().Post(&cq.Entry{}); err != cq.ErrNoCredit {
 		t.Errorf("without credit: %v", err)
 	}
-	if err := w.PostErrorCredited(&cq.ErrorEntry{}); err != cq.ErrNoCredit {
+	if err := w.Credits().PostError(&cq.ErrorEntry{}); err != cq.ErrNoCredit {
 		t.Errorf("without credit: %v", err)
 	}
-	wantErr(t, "less than none", w.Credit(-1), cq.ErrInvalid)
-	must(t, w.Credit(0))
-	must(t, w.Credit(3))
-	if w.Credits() != 3 || w.Free() != 5 {
-		t.Errorf("%d credits, %d free", w.Credits(), w.Free())
+	wantErr(t, "less than none", w.Credits().Add(-1), cq.ErrInvalid)
+	must(t, w.Credits().Add(0))
+	must(t, w.Credits().Add(3))
+	if w.Credits().Len() != 3 || w.Free() != 5 {
+		t.Errorf("%d credits, %d free", w.Credits().Len(), w.Free())
 	}
 	for _, n := range []int{6, math.MaxInt, math.MaxInt - 2, math.MaxInt32} {
-		wantErr(t, fmt.Sprint(n, " more"), w.Credit(n), cq.ErrFull)
+		wantErr(t, fmt.Sprint(n, " more"), w.Credits().Add(n), cq.ErrFull)
 	}
-	if w.Credits() != 3 {
-		t.Fatalf("a refused credit counts: %d", w.Credits())
+	if w.Credits().Len() != 3 {
+		t.Fatalf("a refused credit counts: %d", w.Credits().Len())
 	}
 	if n, err := w.PostBatch(make([]cq.Entry, 8)); n != 5 || err != nil {
 		t.Errorf("flood: %d, %v", n, err)
@@ -139,13 +139,13 @@ func TestCredits(t *testing.T) {
 	if err := w.PostError(&cq.ErrorEntry{}); err != cq.ErrFull {
 		t.Errorf("promised room was handed out: %v", err)
 	}
-	must(t, w.PostCredited(&cq.Entry{Context: 50}))
-	must(t, w.PostErrorCredited(&cq.ErrorEntry{Context: 51, Err: cq.ETrunc}))
-	w.ReturnCredits(0)
-	w.ReturnCredits(-3)
-	w.ReturnCredits(100)
-	if w.Credits() != 0 {
-		t.Errorf("%d credits", w.Credits())
+	must(t, w.Credits().Post(&cq.Entry{Context: 50}))
+	must(t, w.Credits().PostError(&cq.ErrorEntry{Context: 51, Err: cq.ETrunc}))
+	w.Credits().Return(0)
+	w.Credits().Return(-3)
+	w.Credits().Return(100)
+	if w.Credits().Len() != 0 {
+		t.Errorf("%d credits", w.Credits().Len())
 	}
 	post(t, w, 52, 53)
 	got := drain5(t, q)
@@ -182,7 +182,7 @@ func TestCreditsNeverFail(t *testing.T) {
 	for step := range 20000 {
 		switch rng.IntN(5) {
 		case 0:
-			if free := w.Free(); w.Credit(rng.IntN(4)) != nil && free >= 4 {
+			if free := w.Free(); w.Credits().Add(rng.IntN(4)) != nil && free >= 4 {
 				t.Fatalf("step %d: no credit with %d free", step, free)
 			}
 		case 1:
@@ -190,13 +190,13 @@ func TestCreditsNeverFail(t *testing.T) {
 				t.Fatal(err)
 			}
 		case 2:
-			if w.Credits() > 0 {
-				if err := w.PostCredited(&cq.Entry{}); err != nil {
+			if w.Credits().Len() > 0 {
+				if err := w.Credits().Post(&cq.Entry{}); err != nil {
 					t.Fatalf("step %d: %v", step, err)
 				}
 			}
 		case 3:
-			w.ReturnCredits(rng.IntN(2))
+			w.Credits().Return(rng.IntN(2))
 		case 4:
 			_ = read(t, q, 1+rng.IntN(9))
 		}
@@ -282,7 +282,7 @@ func TestOverrun(t *testing.T) {
 	a, b := attach(t, d, q.Name()), attach(t, d, q.Name())
 	post(t, a, 0, 4)
 	post(t, b, 100, 103)
-	must(t, b.Credit(1))
+	must(t, b.Credits().Add(1))
 	wantErr(t, "overrun", a.Post(&cq.Entry{}), cq.ErrOverrun, syscall.EOVERFLOW, cq.EOverrun)
 	got := overrun(t, q)
 	slices.Sort(got)
@@ -307,11 +307,11 @@ func TestOverrun(t *testing.T) {
 		for _, w := range []*cq.Writer{a, b} {
 			wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrOverrun)
 			wantErr(t, "error", w.PostError(&cq.ErrorEntry{}), cq.ErrOverrun)
-			wantErr(t, "credit", w.Credit(1), cq.ErrOverrun)
+			wantErr(t, "credit", w.Credits().Add(1), cq.ErrOverrun)
 			_, err := w.PostBatch(make([]cq.Entry, 2))
 			wantErr(t, "batch", err, cq.ErrOverrun)
 		}
-		wantErr(t, "credited", b.PostCredited(&cq.Entry{}), cq.ErrOverrun)
+		wantErr(t, "credited", b.Credits().Post(&cq.Entry{}), cq.ErrOverrun)
 	}
 	// Who attaches now is told as well, and so is a successor.
 	w := attach(t, d, q.Name())
@@ -336,7 +336,7 @@ func TestOverrunIsFinal(t *testing.T) {
 		t.Fatal(got)
 	}
 	wantErr(t, "post with room", w.Post(&cq.Entry{Context: 99}), cq.ErrOverrun)
-	wantErr(t, "credit with room", w.Credit(1), cq.ErrOverrun)
+	wantErr(t, "credit with room", w.Credits().Add(1), cq.ErrOverrun)
 	must(t, w.Close())
 	w = attach(t, d, q.Name())
 	wantErr(t, "post of a successor", w.Post(&cq.Entry{Context: 99}), cq.ErrOverrun)

@@ -153,7 +153,7 @@ func (a *app) do(en *engine) bool {
 		return false
 	}
 	// The credit is for the completion, or for an error.
-	if err := a.tx.Credit(1); err != nil {
+	if err := a.tx.Credits().Add(1); err != nil {
 		if err != cq.ErrFull {
 			a.dead = err
 		}
@@ -165,7 +165,7 @@ func (a *app) do(en *engine) bool {
 	}
 	switch state {
 	case sendWaits:
-		a.tx.ReturnCredits(1)
+		a.tx.Credits().Return(1)
 		return false
 	case sendParked:
 		a.underWay++
@@ -180,7 +180,7 @@ func (a *app) do(en *engine) bool {
 
 // answer refuses what is no command, if there is room for an answer.
 func (a *app) answer(e *cq.Entry, why cq.Errno) bool {
-	if err := a.tx.Credit(1); err != nil {
+	if err := a.tx.Credits().Add(1); err != nil {
 		return false
 	}
 	a.fail(e, why)
@@ -306,7 +306,7 @@ func (a *app) fail(e *cq.Entry, why cq.Errno) {
 		a.failure.Flags |= cq.FlagNoContext
 	}
 	crash.At(crash.DevMarked)
-	if err := a.tx.PostErrorCredited(&a.failure); err != nil {
+	if err := a.tx.Credits().PostError(&a.failure); err != nil {
 		a.dead = err
 	}
 	crash.At(crash.DevCompleted)
@@ -326,13 +326,13 @@ func (a *app) completed(r sendRow) {
 	if r.inject {
 		a.silent++
 		a.markDone(uint64(r.slot), doneSilent|a.silent)
-		a.tx.ReturnCredits(1)
+		a.tx.Credits().Return(1)
 		return
 	}
 	a.markDone(uint64(r.slot), a.tx.Next()+1)
 	crash.At(crash.DevMarked)
 	e := cq.Entry{Context: r.context, Flags: sendFlags}
-	if err := a.tx.PostCredited(&e); err != nil && a.dead == nil {
+	if err := a.tx.Credits().Post(&e); err != nil && a.dead == nil {
 		a.dead = err
 	}
 	crash.At(crash.DevCompleted)

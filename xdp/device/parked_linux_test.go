@@ -71,7 +71,7 @@ func TestParkedWithoutPort(t *testing.T) {
 	must(t, err)
 	tx, err := q.Writer()
 	must(t, err)
-	must(t, tx.Credit(sends))
+	must(t, tx.Credits().Add(sends))
 	en := &engine{s: &Server{c: Config{TxBatch: sends}}, now: 1e9}
 	a := &app{account: &account{ways: newWays(newHolders(table), sends)}, tx: tx,
 		owns: map[uint16]bool{5000: true}, slot: 64,

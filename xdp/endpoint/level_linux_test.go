@@ -36,7 +36,7 @@ func TestLevels(t *testing.T) {
 	if len(got) != 4 || got[0] != 1 || got[1] != 2 || got[2] != 3 || got[3] != 5 {
 		t.Errorf("after it: %v", got)
 	}
-	if n := s.tx.Credits(); n != 0 {
+	if n := s.tx.Credits().Len(); n != 0 {
 		t.Errorf("%d credits are left", n)
 	}
 }
@@ -73,7 +73,7 @@ func TestLevelsFailing(t *testing.T) {
 			if n := len(s.sent(t)); n != 0 {
 				t.Errorf("%d were sent", n)
 			}
-			if n := s.tx.Credits(); n != 0 {
+			if n := s.tx.Credits().Len(); n != 0 {
 				t.Errorf("%d credits are left", n)
 			}
 		})
@@ -282,7 +282,7 @@ func TestNoFrame(t *testing.T) {
 	}
 	s.kernel.Complete(1)
 	must(t, s.Send(nil, s.peer, 16))
-	if n := s.tx.Credits(); n != 16 {
+	if n := s.tx.Credits().Len(); n != 16 {
 		t.Errorf("%d credits for 16 sends", n)
 	}
 }

@@ -198,7 +198,7 @@ func TestFrames(t *testing.T) {
 	if err := s.AbandonFrame(f); err != endpoint.ErrFrame {
 		t.Errorf("given back twice: %v", err)
 	}
-	if c := s.tx.Credits(); c != 0 {
+	if c := s.tx.Credits().Len(); c != 0 {
 		t.Errorf("%d credits are left", c)
 	}
 	if st := s.Socket().FrameStats(); st.States[xdp.FrameBuild] != 0 {
@@ -361,7 +361,7 @@ func forward(t *testing.T, data bool) {
 	if st := b.Stats(); st.Forwarded != 200 || st.Frames.States[xdp.FrameLoaned] != 0 {
 		t.Errorf("%+v", st)
 	}
-	if n := b.tx.Credits(); n != 0 {
+	if n := b.tx.Credits().Len(); n != 0 {
 		t.Errorf("%d credits are left", n)
 	}
 }
@@ -389,7 +389,7 @@ func TestForwardRefused(t *testing.T) {
 			t.Errorf("%s: %v", what, c.err)
 		}
 	}
-	if n := s.tx.Credits(); n != 0 {
+	if n := s.tx.Credits().Len(); n != 0 {
 		t.Errorf("%d credits are left", n)
 	}
 	must(t, s.Forward(&e, 5, &endpoint.Msg{Dest: stranger, Context: 7}))

@@ -114,7 +114,7 @@ func TestSendRefused(t *testing.T) {
 	if e := s.one(t); e.Context != 0 {
 		t.Errorf("%+v", e)
 	}
-	if n := s.tx.Credits(); n != 0 {
+	if n := s.tx.Credits().Len(); n != 0 {
 		t.Errorf("%d credits are left", n)
 	}
 }
@@ -170,7 +170,7 @@ func TestResolver(t *testing.T) {
 	if r.asked-before > 1 {
 		t.Errorf("asked %d times for a batch", r.asked-before)
 	}
-	if n := s.tx.Credits(); n != 0 {
+	if n := s.tx.Credits().Len(); n != 0 {
 		t.Errorf("%d credits are left", n)
 	}
 }

@@ -206,7 +206,7 @@ func TestVethUnreachable(t *testing.T) {
 	if e.Context != 3 || !errors.Is(&e, syscall.EHOSTUNREACH) {
 		t.Errorf("%+v", e)
 	}
-	if n := w.tx.Credits(); n != 0 {
+	if n := w.tx.Credits().Len(); n != 0 {
 		t.Errorf("%d credits are left", n)
 	}
 }

@@ -246,15 +246,15 @@ func postSomehow(rnd *rand.Rand, w *cq.Writer) (what string, err error) {
 		return "post a batch", err
 	case 2:
 		n := 1 + rnd.IntN(4)
-		if err = w.Credit(n); err != nil {
+		if err = w.Credits().Add(n); err != nil {
 			return "credit", err
 		}
 		for range n {
 			if err == nil {
-				err = w.PostCredited(&e)
+				err = w.Credits().Post(&e)
 			}
 		}
-		w.ReturnCredits(w.Credits())
+		w.Credits().Return(w.Credits().Len())
 		return "post with a credit", err
 	case 3:
 		a, b, err := w.Reserve(1 + rnd.IntN(300))

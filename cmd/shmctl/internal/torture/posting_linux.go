@@ -272,14 +272,14 @@ func (l *queueLane) reserved(p *poster, n int) error {
 
 // credited posts with credits, which go along to the next reader.
 func (l *queueLane) credited(p *poster, n int) error {
-	if err := l.w.Credit(n); err != nil {
+	if err := l.w.Credits().Add(n); err != nil {
 		return p.again(err, lifetime())
 	}
 	for range n {
 		e := p.entry(p.next)
 		p.s.intent.Store(p.next)
 		for {
-			err := l.w.PostCredited(&e)
+			err := l.w.Credits().Post(&e)
 			if err == nil {
 				break
 			}
