@@ -108,7 +108,7 @@ func TestSuccessorIsToldOnce(t *testing.T) {
 	e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Lifetime: cq.Persistent})
 	must(t, err)
 	must(t, errors.Join(q.Detach(), e.Detach()))
-	reader := startChild(t, "deathFinder", envQueue+"="+name)
+	reader := startChild(t, "death reader", envQueue+"="+name)
 	if got := reader.line(t); got != "bound" {
 		t.Fatal(got)
 	}
