@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -283,24 +282,6 @@ func TestAddressOwnerStopped(t *testing.T) {
 	}
 	_ = owner.stop(t)
 	must(t, r.Close())
-}
-
-// TestDeadAddresses: the name of an ephemeral vector whose owner is dead can be taken, that of a
-// persistent or living one cannot.
-func TestDeadAddresses(t *testing.T) {
-	d := openDir(t)
-	name := queueName(t)
-	owner := startChild(t, "address-owner", envQueue+"="+name)
-	_ = owner.line(t)
-	_, err := cq.CreateAddresses(cq.Named(d, name), cq.AddressOptions{})
-	wantErr(t, "its owner lives", err, fs.ErrExist)
-	owner.kill()
-	v, err := cq.CreateAddresses(cq.Named(d, name), cq.AddressOptions{})
-	must(t, err)
-	if v.Len() != 0 {
-		t.Errorf("%d addresses", v.Len())
-	}
-	must(t, v.Close())
 }
 
 func init() { roles["vector owner"] = childVectorOwner }

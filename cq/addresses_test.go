@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/shm"
 )
 
 // sockaddr is the i-th of many different addresses, of both families.
@@ -68,24 +67,6 @@ func wantLookup(t testing.TB, v *cq.AddressVector, a cq.Addr, want []byte) {
 	}
 	if got, ok := v.Resolve(want); !ok || got != a {
 		t.Errorf("resolve %x: %d, %v, want %d", want, got, ok, a)
-	}
-}
-
-func TestAddressBadOptions(t *testing.T) {
-	for field, o := range map[string]cq.AddressOptions{
-		"Count":        {Count: -1},
-		"AddrMaxBytes": {AddrMaxBytes: 16}, // no room for IPv6
-		"Format":       {Format: 99},
-		"Lifetime":     {Lifetime: 9},
-	} {
-		_, err := cq.CreateAddresses(cq.Unnamed("bad"), o)
-		wantErr(t, field, err, cq.ErrInvalid, syscall.EINVAL)
-		wantField(t, err, field)
-	}
-	for _, o := range []cq.AddressOptions{{Count: 1<<22 + 1}, {AddrMaxBytes: 257},
-		{AddrMaxBytes: -1}} {
-		_, err := cq.CreateAddresses(cq.Unnamed("bad"), o)
-		wantErr(t, "options", err, cq.ErrInvalid)
 	}
 }
 
@@ -232,7 +213,7 @@ func TestSockaddr(t *testing.T) {
 	}
 }
 
-// TestAddressNames: one owner, a name that others take only when it is dead.
+// TestAddressNames: whoever reads a vector goes on while one owner follows another.
 func TestAddressNames(t *testing.T) {
 	d := openDir(t)
 	name := queueName(t)
@@ -240,13 +221,6 @@ func TestAddressNames(t *testing.T) {
 		cq.AddressOptions{Count: 8, Lifetime: cq.Persistent})
 	must(t, err)
 	insert(t, v, sockaddrs(0, 3)...)
-	_, err = cq.CreateAddresses(cq.Named(d, name), cq.AddressOptions{})
-	wantErr(t, "create again", err, fs.ErrExist)
-	var busy *shm.BusyError
-	if _, err = cq.OpenAddresses(cq.Named(d, name),
-		cq.AddressOptions{Existing: true}); !errors.As(err, &busy) {
-		t.Errorf("adopt: %v", err)
-	}
 	r, err := cq.AttachAddresses(cq.Named(d, name))
 	must(t, err)
 	byFD, err := cq.AttachAddresses(cq.FromFD(v.ObjectFD(), "by descriptor"))
@@ -262,13 +236,6 @@ func TestAddressNames(t *testing.T) {
 	}
 	must(t, v.Detach())
 	wantLookup(t, r, 1, sockaddr(1)) // it needs no owner
-	_, err = cq.OpenAddresses(cq.Named(d, name), cq.AddressOptions{Existing: true, Count: 9})
-	wantErr(t, "another size", err, cq.ErrInvalid)
-	_, err = cq.OpenAddresses(cq.Named(d, name), cq.AddressOptions{Existing: true, UserID: true,
-		Format: cq.AddrOpaque})
-	wantErr(t, "others", err, cq.ErrInvalid)
-	_, err = cq.CreateAddresses(cq.Named(d, name), cq.AddressOptions{})
-	wantErr(t, "create over one that was left", err, fs.ErrExist)
 	next, err := cq.OpenAddresses(cq.Named(d, name), cq.AddressOptions{Existing: true, Count: 7})
 	must(t, err)
 	if next.FID().ID != v.FID().ID || next.FID().Generation <= v.FID().Generation {
@@ -300,19 +267,6 @@ func TestAddressNames(t *testing.T) {
 		t.Error("a closed vector resolves")
 	}
 	must(t, next.Close())
-}
-
-// TestAddressesAreNoQueue: an object of another kind is refused, both ways.
-func TestAddressesAreNoQueue(t *testing.T) {
-	d, q := create(t, cq.Options{Size: 4})
-	if _, err := cq.AttachAddresses(cq.Named(d, q.Name())); err == nil {
-		t.Error("a queue opens as an address vector")
-	}
-	sub, err := d.Sub(q.Name(), false)
-	must(t, err)
-	defer sub.Close()
-	_, err = cq.AttachAddresses(cq.Named(sub, cq.ReaderFile))
-	wantErr(t, "open", err, shm.ErrKind)
 }
 
 func TestResolveAllocates(t *testing.T) {

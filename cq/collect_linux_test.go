@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -151,53 +152,36 @@ func TestRemoveTogether(t *testing.T) {
 
 func init() { roles["cut owner"] = childCutOwner }
 
-// cutKinds make what a child owns and this process makes anew.
-var cutKinds = []struct {
-	name string
-	file string // of which the name is taken
-	make func(d *shm.Dir, name string) (end func() error, err error)
-	// open opens or creates, where there is such a call.
-	open func(d *shm.Dir, name string) (end func() error, err error)
-}{
-	{"queue", "cut-queue/reader", func(d *shm.Dir, name string) (func() error, error) {
-		q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 4, Wait: cq.WaitFD})
-		return ender(q, err)
-	}, func(d *shm.Dir, name string) (func() error, error) {
-		q, err := cq.Open(cq.Named(d, name), cq.Options{Size: 4})
-		return ender(q, err)
-	}},
-	{"events", "cut-events/reader", func(d *shm.Dir, name string) (func() error, error) {
-		q, err := cq.CreateEvents(cq.Named(d, name), cq.EventOptions{Lifetime: cq.Persistent})
-		return ender(q, err)
-	}, func(d *shm.Dir, name string) (func() error, error) {
-		q, err := cq.OpenEvents(cq.Named(d, name), cq.EventOptions{})
-		return ender(q, err)
-	}},
-	{"counter", "cut-counter", func(d *shm.Dir, name string) (func() error, error) {
-		c, err := cq.CreateCounter(cq.Named(d, name), cq.CounterOptions{})
-		return ender(c, err)
-	}, nil},
-	{"addresses", "cut-addresses", func(d *shm.Dir, name string) (func() error, error) {
-		v, err := cq.CreateAddresses(cq.Named(d, name), cq.AddressOptions{Count: 8})
-		return ender(v, err)
-	}, nil},
+// cutKinds make what a child owns and this process makes anew: event queues wait for a successor,
+// the others go with their owner.
+func cutKinds() []objectKind {
+	kinds := objectKinds()
+	for i := range kinds {
+		k := &kinds[i]
+		k.file = "cut-" + k.file
+		switch o := k.base.(type) {
+		case cq.Options:
+			o.Wait = cq.WaitFD
+			k.base = o
+		case cq.EventOptions:
+			o.Lifetime = cq.Persistent
+			k.base = o
+		case cq.CounterOptions:
+			o.Lifetime = cq.Ephemeral
+			k.base = o
+		}
+	}
+	return kinds
 }
 
 func cutName(file string) string { return strings.Split(file, "/")[0] }
-
-func ender(o interface{ Close() error }, err error) (func() error, error) {
-	if err != nil {
-		return nil, err
-	}
-	return o.Close, nil
-}
 
 // childCutOwner has one of each kind until it is killed.
 func childCutOwner() {
 	d, err := shm.OpenDir("")
 	need(err)
-	for _, k := range cutKinds {
-		_, err := k.make(d, cutName(k.file))
+	for _, k := range cutKinds() {
+		_, err := k.create(cq.Named(d, cutName(k.file)), k.base)
 		need(err)
 	}
 	say("made")
@@ -214,22 +198,22 @@ func TestCutNameComesFree(t *testing.T) {
 				d := openDir(t)
 				c := startChild(t, "cut owner")
 				_ = c.line(t)
-				for _, k := range cutKinds {
+				for _, k := range cutKinds() {
 					must(t, os.Truncate(filepath.Join(d.Path(), k.file), size))
-					if end, err := cutVerb(verb, d, k.file, k.make, k.open); err == nil {
+					if q, err := cutVerb(verb, d, k); err == nil {
 						t.Errorf("%s: taken from its owner", k.name)
-						must(t, end())
+						must(t, q.close())
 					}
 				}
 				c.kill()
-				for _, k := range cutKinds {
-					end, err := cutVerb(verb, d, k.file, k.make, k.open)
+				for _, k := range cutKinds() {
+					q, err := cutVerb(verb, d, k)
 					if err != nil {
 						t.Errorf("%s: %v", k.name, err)
 						_ = os.RemoveAll(filepath.Join(d.Path(), cutName(k.file)))
 						continue
 					}
-					must(t, end())
+					must(t, q.close())
 				}
 				if left, err := d.List(); err != nil || len(left) != 0 {
 					t.Errorf("left: %v, %v", left, err)
@@ -243,25 +227,26 @@ func TestCutNameComesFree(t *testing.T) {
 // another of its kind only. What waits for a successor keeps it.
 func TestNameComesFreeForAnyKind(t *testing.T) {
 	for _, size := range []int64{notCut, 0, 100} {
-		for shift := 1; shift < len(cutKinds); shift++ {
+		for shift := 0; shift < len(cutKinds()); shift++ {
 			t.Run(fmt.Sprintf("%d bytes, %d on", size, shift), func(t *testing.T) {
 				d := openDir(t)
 				c := startChild(t, "cut owner")
 				_ = c.line(t)
+				must(t, c.Process.Signal(syscall.SIGSTOP)) // which is no death
 				for _, alive := range []bool{true, false} {
-					for i, k := range cutKinds {
+					for i, k := range cutKinds() {
 						if alive && size != notCut {
 							must(t, os.Truncate(filepath.Join(d.Path(), k.file), size))
 						}
-						name, other := cutName(k.file), cutKinds[(i+shift)%len(cutKinds)]
+						name, other := cutName(k.file), cutKinds()[(i+shift)%len(cutKinds())]
 						kept := alive || size == notCut && k.name == "events" // which is persistent
-						make := other.make
-						if other.open != nil && shift == 2 { // either way
-							make = other.open
+						make := other.create
+						if other.isDir() && shift == 2 { // either way
+							make = other.again["open"]
 						}
-						end, err := make(d, name)
+						q, err := make(cq.Named(d, name), other.base)
 						if err == nil {
-							err = end()
+							err = q.close()
 						}
 						if kept != (err != nil) {
 							t.Errorf("%s by name of %s, owner alive: %v: %v", other.name, k.name, alive, err)
@@ -271,7 +256,7 @@ func TestNameComesFreeForAnyKind(t *testing.T) {
 						c.kill()
 					}
 				}
-				for _, k := range cutKinds {
+				for _, k := range cutKinds() {
 					_ = os.RemoveAll(filepath.Join(d.Path(), cutName(k.file)))
 				}
 			})
@@ -282,23 +267,19 @@ func TestNameComesFreeForAnyKind(t *testing.T) {
 // notCut is the size of what is not cut.
 const notCut = -1
 
-func cutVerb(verb string, d *shm.Dir, file string,
-	create, open func(*shm.Dir, string) (func() error, error)) (end func() error, err error) {
-	name, isDir := cutName(file), strings.Contains(file, "/")
+func cutVerb(verb string, d *shm.Dir, k objectKind) (object, error) {
+	name := cutName(k.file)
 	switch {
-	case verb == "open" && open != nil:
-		return open(d, name)
+	case verb == "open" && k.creates(verb):
+		return k.again[verb](cq.Named(d, name), k.zero())
 	case verb != "collect":
-		return create(d, name)
-	case isDir:
-		err = collect.Remove(d, name, collect.Options{})
-	default:
-		err = collect.Remove(d, name, collect.Options{Waiting: true})
+		return k.create(cq.Named(d, name), k.base)
 	}
-	if _, there := os.Stat(filepath.Join(d.Path(), file)); err == nil && there == nil {
+	err := collect.Remove(d, name, collect.Options{Waiting: !k.isDir()})
+	if _, there := os.Stat(filepath.Join(d.Path(), k.file)); err == nil && there == nil {
 		err = fs.ErrExist
 	}
-	return func() error { return nil }, err
+	return object{close: func() error { return nil }}, err
 }
 
 // TestWhatIsNotCutStays: nothing goes that is whole, or was never an object.

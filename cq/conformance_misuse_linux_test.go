@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -111,19 +112,28 @@ func TestConformanceMisuseClosed(t *testing.T) {
 		must(t, r.e.Close())
 	})
 	conformCounter(t, "counter", cq.CounterOptions{Wait: cq.WaitFD}, func(t *testing.T, r *countRig) {
+		must(t, r.c.Bind())
+		wantErr(t, "close while bound", r.c.Close(), cq.ErrBusy, syscall.EBUSY)
+		must(t, r.c.Add(0)) // it is still open
+		r.c.Unbind()
 		must(t, r.c.Close())
 		for name, err := range map[string]error{
 			"add":     r.c.Add(1),
 			"adderr":  r.c.AddErr(1),
 			"set":     r.c.Set(1),
+			"seterr":  r.c.SetErr(1),
+			"reached": cntrWait(r.c, 0, -1),
+			"bind":    r.c.Bind(),
 			"read":    errOf(r.c.Read()),
 			"readerr": errOf(r.c.ReadErr()),
 			"wait":    cntrWait(r.c, 5, -1),
 			"trywait": cq.TryWait(r.c),
 			"member":  waitSet(t, r.d, cq.WaitSetOptions{}).Add(r.c),
 		} {
-			wantErr(t, name, err, cq.ErrClosed)
+			wantErr(t, name, err, cq.ErrClosed, os.ErrClosed)
 		}
+		_, err := cq.AttachCounter(cq.FromFD(int(^uint(0)>>1), ""), cq.CounterOptions{})
+		wantErr(t, "no descriptor", err, syscall.EBADF)
 		must(t, r.w.Add(1)) // the other handle goes on
 		if v, err := r.w.Read(); v != 1 || err != nil {
 			t.Errorf("%d, %v", v, err)

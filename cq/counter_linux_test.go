@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"runtime"
 	"sync"
@@ -90,59 +89,6 @@ func TestCounterAnonymous(t *testing.T) {
 		t.Error("a peer can cut it")
 	}
 	must(t, other.Close())
-}
-
-func TestCounterMisuse(t *testing.T) {
-	d, c := counter(t, cq.CounterOptions{})
-	for field, o := range map[string]cq.CounterOptions{
-		"Events": {Events: 2}, "Lifetime": {Lifetime: 2}, "Wait": {Wait: 99}} {
-		_, err := cq.CreateCounter(cq.Named(d, "bad"), o)
-		wantErr(t, field, err, cq.ErrInvalid, syscall.EINVAL)
-		wantField(t, err, field)
-		_, err = cq.AttachCounter(cq.Named(d, c.Name()), o)
-		wantErr(t, field, err, cq.ErrInvalid)
-		_, err = cq.CreateCounter(cq.Unnamed("bad"), o)
-		wantErr(t, field, err, cq.ErrInvalid)
-	}
-	_, err := cq.AttachCounter(cq.Named(d, c.Name()), cq.CounterOptions{Events: cq.BytesCounter})
-	wantErr(t, "other events", err, cq.ErrInvalid)
-	_, err = cq.AttachCounter(cq.Named(d, c.Name()), cq.CounterOptions{Lifetime: cq.Persistent})
-	wantErr(t, "other lifetime", err, cq.ErrInvalid)
-	_, err = cq.AttachCounter(cq.Named(d, "none"), cq.CounterOptions{})
-	wantErr(t, "none", err, fs.ErrNotExist, syscall.ENOENT)
-	for _, name := range []string{"", "bell-x", "a/b", ".x"} {
-		_, err = cq.CreateCounter(cq.Named(d, name), cq.CounterOptions{})
-		wantErr(t, name, err, shm.ErrName)
-	}
-	_, err = cq.AttachCounter(cq.FromFD(int(^uint(0)>>1), ""), cq.CounterOptions{})
-	wantErr(t, "no descriptor", err, syscall.EBADF)
-	nobody, err := d.Create("region", shm.Spec{Kind: shm.KindRegion}, nil)
-	must(t, err)
-	_, err = cq.AttachCounter(cq.Named(d, "region"), cq.CounterOptions{})
-	wantErr(t, "a region", err, shm.ErrKind)
-	wantErr(t, "a region", cq.Remove(cq.Named(d, "region")), shm.ErrKind)
-	must(t, nobody.Unlink())
-	must(t, nobody.Close())
-
-	must(t, c.Bind())
-	wantErr(t, "close while bound", c.Close(), cq.ErrBusy, syscall.EBUSY)
-	must(t, c.Add(1)) // it is still open
-	c.Unbind()
-	must(t, c.Close())
-	for name, call := range map[string]func() error{
-		"read":    func() error { _, err := c.Read(); return err },
-		"readerr": func() error { _, err := c.ReadErr(); return err },
-		"add":     func() error { return c.Add(1) },
-		"adderr":  func() error { return c.AddErr(1) },
-		"set":     func() error { return c.Set(1) },
-		"seterr":  func() error { return c.SetErr(1) },
-		"wait":    func() error { return c.Wait(t.Context(), 9, cq.WaitOptions{}) },
-		"wait 0":  func() error { return c.Wait(t.Context(), 0, cq.WaitOptions{}) },
-		"waiting": func() error { return cntrWait(c, 9, 0) },
-		"bind":    func() error { return c.Bind() },
-	} {
-		wantErr(t, name+" after Close", call(), cq.ErrClosed, os.ErrClosed)
-	}
 }
 
 // TestCounterClosedInUse: Close beside every other call, which then either counts or says so.

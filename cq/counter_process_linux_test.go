@@ -15,14 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
 func init() {
 	roles["counter"] = childCounter
-	roles["countermaker"] = childCounterMaker
 	roles["pong"] = childPong
 }
 
@@ -65,17 +63,6 @@ func childCounter() {
 		say("%s: %v", what, err)
 	}
 	need(c.Close())
-}
-
-// childCounterMaker makes a counter and keeps it.
-func childCounterMaker() {
-	d, err := shm.OpenDir("")
-	need(err)
-	c, err := cq.CreateCounter(cq.Named(d, os.Getenv(envQueue)), cq.CounterOptions{})
-	need(err)
-	need(c.Add(1))
-	say("ready")
-	<-make(chan int)
 }
 
 // childPong answers each count on the second counter.
@@ -295,30 +282,6 @@ func TestCounterKilledWaiter(t *testing.T) {
 	must(t, <-done)
 	_ = p.stop(t)
 	must(t, c.Close())
-	nothingLeft(t, d)
-}
-
-// TestCounterOfTheDead: what a killed process leaves is in nobody's way, unless it is stopped only.
-func TestCounterOfTheDead(t *testing.T) {
-	d, name := openDir(t), queueName(t)
-	for _, what := range []string{"create", "remove"} {
-		p := startChild(t, "countermaker", envQueue+"="+name)
-		_ = p.line(t)
-		must(t, p.Process.Signal(syscall.SIGSTOP))
-		wantErr(t, "remove", collect.Remove(d, name, collect.Options{}), cq.ErrBusy, syscall.EBUSY)
-		_, err := cq.CreateCounter(cq.Named(d, name), cq.CounterOptions{})
-		wantErr(t, "create", err, syscall.EEXIST)
-		p.kill()
-		if what == "remove" {
-			must(t, collect.Remove(d, name, collect.Options{}))
-			nothingLeft(t, d)
-			continue
-		}
-		c, err := cq.CreateCounter(cq.Named(d, name), cq.CounterOptions{})
-		must(t, err)
-		wantCounter(t, c, 0, 0)
-		must(t, c.Close())
-	}
 	nothingLeft(t, d)
 }
 

@@ -21,24 +21,6 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// TestEventIsNoQueue: one kind of queue cannot be used as the other.
-func TestEventIsNoQueue(t *testing.T) {
-	d, q := create(t, cq.Options{})
-	_, err := cq.OpenEvents(cq.Named(d, q.Name()), cq.EventOptions{Existing: true})
-	wantErr(t, "adopt a queue", err, shm.ErrKind, syscall.EINVAL)
-	_, err = cq.OpenEvents(cq.Named(d, q.Name()), cq.EventOptions{})
-	wantErr(t, "open a queue", err, shm.ErrKind)
-	_, err = cq.AttachEvents(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})
-	wantErr(t, "attach to a queue", err, shm.ErrKind)
-
-	e, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{})
-	must(t, err)
-	for what, use := range users(t, d, "events") {
-		wantErr(t, what, use(), shm.ErrKind, syscall.EINVAL)
-	}
-	must(t, e.Close())
-}
-
 // TestCloseThatFailsLosesNoReport closes an event queue all the time while a registration reports
 // to it, which is refused and must not turn the report away.
 func TestCloseThatFailsLosesNoReport(t *testing.T) {

@@ -3,7 +3,6 @@ package cq_test
 import (
 	"context"
 	"errors"
-	"math"
 	"os"
 	"syscall"
 	"testing"
@@ -83,63 +82,6 @@ func TestOptions(t *testing.T) {
 				t.Errorf("read %v", got)
 			}
 		})
-	}
-}
-
-func TestInvalidOptions(t *testing.T) {
-	d := openDir(t)
-	tests := []struct {
-		field string
-		o     cq.Options
-	}{
-		{"Format", cq.Options{Format: cq.FormatTagged + 1}},
-		{"Size", cq.Options{Size: -1}},
-		{"Size", cq.Options{Size: cq.MaxCapacity + 1}},
-		{"Size", cq.Options{Size: math.MaxInt}},
-		{"MaxLanes", cq.Options{MaxLanes: -1}},
-		{"MaxLanes", cq.Options{MaxLanes: cq.MaxLanes + 1}},
-		{"Overrun", cq.Options{Overrun: cq.OverrunQueue + 1}},
-		{"Lifetime", cq.Options{Lifetime: cq.Persistent + 1}},
-		{"Wait", cq.Options{Wait: cq.WaitCritSecCond + 1}},
-	}
-	_, open := create(t, cq.Options{Size: 4})
-	must(t, open.Detach())
-	for _, tt := range tests {
-		t.Run(tt.field, func(t *testing.T) {
-			calls := map[string]func() error{
-				"create": func() error { _, err := cq.Create(cq.Named(d, "none"), tt.o); return err },
-				"open":   func() error { _, err := cq.Open(cq.Named(d, "none"), tt.o); return err },
-				"plan":   func() error { _, err := cq.Plan(tt.o, 1); return err },
-				"adopt": func() error {
-					o := tt.o
-					o.Existing = true
-					_, err := cq.Open(cq.Named(d, open.Name()), o)
-					return err
-				},
-			}
-			for name, call := range calls {
-				err := call()
-				if err == nil {
-					t.Errorf("%s took %s", name, tt.field)
-					continue
-				}
-				wantErr(t, name, err, cq.ErrInvalid, syscall.EINVAL)
-				wantField(t, err, tt.field)
-			}
-		})
-	}
-	q, err := cq.Open(cq.Named(d, open.Name()), cq.Options{Existing: true})
-	must(t, err)
-	w, err := cq.Attach(t.Context(), cq.Named(d, open.Name()),
-		cq.WriterOptions{Format: cq.FormatTagged + 1})
-	if err == nil {
-		_ = w.Close()
-	}
-	wantErr(t, "attach", err, cq.ErrFormat, syscall.EINVAL)
-	wantField(t, err, "Format")
-	must(t, q.Close())
-	if left, _ := d.List(); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
 	}
 }
 

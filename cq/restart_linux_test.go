@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/barrier"
@@ -18,137 +17,10 @@ import (
 
 func init() { roles["restarted"] = childRestarted }
 
-// restartField is a field of an object's options, as whoever takes the object over may give it.
-type restartField struct {
-	name  string
-	value any
-	// contrary are values with which a queue is made that is asked for value later.
-	contrary []any
-	fixed    bool // when the object is made; else it is each reader's own
-	// refused is what asking for something else is, if it is not ErrInvalid.
-	refused error
-}
-
-// restarted is an object that was opened.
-type restarted struct {
-	options any
-	leave   func() error // to a successor
-	close   func() error
-}
-
-// restartKind is a kind of object that outlives who opened it.
-type restartKind struct {
-	name   string
-	base   any // options that the rest is set in
-	fields []restartField
-	create func(p cq.Place, o any) (restarted, error)
-	again  map[string]func(p cq.Place, o any) (restarted, error)
-}
-
-// opener makes one of the calls that open objects a function of a table.
-func opener[O, Q any](call func(cq.Place, O) (Q, error), of func(Q) restarted) func(cq.Place,
-	any) (restarted, error) {
-	return func(p cq.Place, o any) (restarted, error) {
-		q, err := call(p, o.(O))
-		if err != nil {
-			return restarted{}, err
-		}
-		return of(q), nil
-	}
-}
-
-// adopter is opener with Existing.
-func adopter[O, Q any](call func(cq.Place, O) (Q, error), of func(Q) restarted) func(cq.Place,
-	any) (restarted, error) {
-	return opener(func(p cq.Place, o O) (Q, error) {
-		reflect.ValueOf(&o).Elem().FieldByName("Existing").SetBool(true)
-		return call(p, o)
-	}, of)
-}
-
-func restartKinds() []restartKind {
-	queue := func(q *cq.Queue) restarted { return restarted{q.Options(), q.Detach, q.Close} }
-	events := func(e *cq.EventQueue) restarted { return restarted{e.Options(), e.Detach, e.Close} }
-	counter := func(c *cq.Counter) restarted { return restarted{c.Options(), c.Close, c.Close} }
-	vector := func(v *cq.AddressVector) restarted { return restarted{v.Options(), v.Detach, v.Close} }
-	type opens = map[string]func(cq.Place, any) (restarted, error)
-	return []restartKind{
-		{"queue", cq.Options{Size: 8}, queueFields(), opener(cq.Create, queue),
-			opens{"open": opener(cq.Open, queue), "adopt": adopter(cq.Open, queue)}},
-		{"events", cq.EventOptions{Size: 8}, eventFields(), opener(cq.CreateEvents, events),
-			opens{"open": opener(cq.OpenEvents, events), "adopt": adopter(cq.OpenEvents, events)}},
-		{"counter", cq.CounterOptions{Lifetime: cq.Persistent}, counterFields(),
-			opener(cq.CreateCounter, counter), opens{"open": opener(cq.AttachCounter, counter)}},
-		{"addresses", cq.AddressOptions{Count: 8}, addressFields(),
-			opener(cq.CreateAddresses, vector), opens{"open": opener(cq.OpenAddresses, vector),
-				"adopt": adopter(cq.OpenAddresses, vector)}},
-	}
-}
-
-// sharedFields are those that queues and event queues have alike.
-func sharedFields() []restartField {
-	return []restartField{
-		{"Size", 64, []any{128, 32}, true, nil},
-		{"MaxLanes", 3, []any{5, 2}, true, nil},
-		{"Overrun", cq.OverrunQueue, []any{cq.BackPressure}, true, nil},
-		{"Lifetime", cq.Persistent, []any{cq.Ephemeral}, true, nil},
-		{"Wait", cq.WaitYield, []any{cq.WaitFD, cq.WaitUnspec, cq.WaitNone}, true, nil},
-		{"Trust", cq.CrossUser, []any{cq.SameUser}, true, nil},
-		{"WritersPay", true, []any{false}, true, nil},
-		{"Allow", &shm.AllowList{UIDs: []int{7}}, []any{(*shm.AllowList)(nil)}, false, nil},
-		{"UserLanes", 2, []any{1}, false, nil},
-		{"Spin", time.Microsecond, []any{time.Duration(-1)}, false, nil},
-		{"Shared", true, []any{false}, false, nil},
-		{"WaitSet", &cq.WaitSet{}, []any{(*cq.WaitSet)(nil)}, false, nil}, // only kept here
-		{"Affinity", cq.Affinity{Valid: true, CPU: 1}, []any{cq.Affinity{}}, false, nil},
-		{"UserContext", "a", []any{"b"}, false, nil},
-	}
-}
-
-func queueFields() []restartField {
-	return append(sharedFields(),
-		restartField{"Format", cq.FormatMsg, []any{cq.FormatTagged, cq.FormatData}, true, nil},
-		restartField{"Format", cq.FormatData, []any{cq.FormatContext, cq.FormatMsg}, true,
-			cq.ErrFormat},
-		restartField{"NotifyFlagsOnly", true, []any{false}, false, nil})
-}
-
-func eventFields() []restartField {
-	handle := func(*cq.Event, error) {}
-	return append(sharedFields(),
-		restartField{"DataMaxBytes", 488, []any{232, 1000}, true, nil},
-		restartField{"Write", true, []any{false}, false, nil},
-		restartField{"Handler", handle, []any{(func(*cq.Event, error))(nil)}, false, nil})
-}
-
-func counterFields() []restartField {
-	return []restartField{
-		{"Events", cq.BytesCounter, []any{cq.CompletionsCounter}, true, nil},
-		{"Lifetime", cq.Persistent, nil, true, nil}, // an ephemeral one goes with its last process
-		{"Wait", cq.WaitFD, []any{cq.WaitYield}, false, nil},
-		{"Spin", time.Microsecond, []any{time.Duration(-1)}, false, nil},
-		{"UserContext", "a", []any{"b"}, false, nil},
-	}
-}
-
-func addressFields() []restartField {
-	check := func([]byte) error { return nil }
-	return []restartField{
-		{"Count", 64, []any{128, 32}, true, nil},
-		{"AddrMaxBytes", 40, []any{32, 64}, true, nil},
-		{"Format", cq.AddrSockaddrIn, []any{cq.AddrSockaddr, cq.AddrOpaque}, true, nil},
-		{"Format", cq.AddrOpaque, []any{cq.AddrSockaddrIn6}, true, nil},
-		{"UserID", true, []any{false}, true, nil},
-		{"Lifetime", cq.Persistent, []any{cq.Ephemeral}, true, nil},
-		{"Check", check, []any{(func([]byte) error)(nil)}, false, nil},
-		{"UserContext", "a", []any{"b"}, false, nil},
-	}
-}
-
 // restartCase is one object of the table: made with one value, and asked for another.
 type restartCase struct {
 	restartField
-	kind  restartKind
+	kind  objectKind
 	asks  string // same, zero or other
 	made  any
 	asked any
@@ -161,7 +33,7 @@ func (c restartCase) String() string {
 // restartCases are all of them, in an order that two processes agree on. Options that no object of
 // this name can be made with are left out.
 func restartCases() (out []restartCase) {
-	for _, k := range restartKinds() {
+	for _, k := range objectKinds() {
 		for _, f := range k.fields {
 			zero := reflect.Zero(reflect.TypeOf(f.value)).Interface()
 			if f.name != "Trust" && f.refused == nil {
@@ -235,8 +107,7 @@ func TestRestartedOptions(t *testing.T) {
 					q, err := open(cq.Named(d, name), c.asking())
 					c.check(t, q, err)
 					if err != nil {
-						empty := reflect.Zero(reflect.TypeOf(c.kind.base)).Interface()
-						q, err = open(cq.Named(d, name), empty)
+						q, err = open(cq.Named(d, name), c.kind.zero())
 						must(t, err)
 					}
 					must(t, q.close())
@@ -250,7 +121,7 @@ func TestRestartedOptions(t *testing.T) {
 }
 
 // check looks at what came of taking over.
-func (c restartCase) check(t *testing.T, q restarted, err error) {
+func (c restartCase) check(t *testing.T, q object, err error) {
 	t.Helper()
 	if c.fixed && c.asks == "other" {
 		refused := c.refused
@@ -282,7 +153,7 @@ func (c restartCase) check(t *testing.T, q restarted, err error) {
 
 // TestRestartedComplete: no field of the options is forgotten in the table.
 func TestRestartedComplete(t *testing.T) {
-	for _, k := range restartKinds() {
+	for _, k := range objectKinds() {
 		of := reflect.TypeOf(k.base)
 		var missing []string
 		for i := range of.NumField() {

@@ -1,0 +1,220 @@
+package cq_test
+
+import (
+	"context"
+	"io"
+	"math"
+	"reflect"
+	"time"
+
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
+)
+
+// restartField is a field of an object's options, as whoever takes the object over may give it.
+type restartField struct {
+	name  string
+	value any
+	// contrary are values with which a queue is made that is asked for value later.
+	contrary []any
+	fixed    bool // when the object is made; else it is each reader's own
+	// refused is what asking for something else is, if it is not ErrInvalid.
+	refused error
+}
+
+// object is an object that was opened.
+type object struct {
+	options any
+	leave   func() error // to a successor
+	close   func() error
+}
+
+// opening is a call that opens an object, with options of the kind.
+type opening func(p cq.Place, o any) (object, error)
+
+// objectKind is a kind of object that processes share, and outlives who opened it.
+type objectKind struct {
+	name    string
+	file    string // of an object, by which its name is taken
+	base    any    // options that the rest is set in
+	fields  []restartField
+	create  opening
+	again   map[string]opening // takes over what another left; an open may create
+	attach  opening            // opens it beside its owner; options do not matter
+	refused []refusedOption
+}
+
+// refusedOption are options with which there is no object, and the field that is to blame.
+type refusedOption struct {
+	field   string
+	options any
+}
+
+// creates says whether a call of again creates what is not there.
+func (k objectKind) creates(verb string) bool { return verb == "open" && k.name != "counter" }
+
+// opener makes one of the calls that open objects a function of a table, adopter one with Existing,
+// and beside one of those that only the name matters to.
+func opener[O, Q any](call func(cq.Place, O) (Q, error), of func(Q) object) opening {
+	return func(p cq.Place, o any) (object, error) {
+		q, err := call(p, o.(O))
+		if err != nil {
+			return object{}, err
+		}
+		return of(q), nil
+	}
+}
+
+func adopter[O, Q any](call func(cq.Place, O) (Q, error), of func(Q) object) opening {
+	return opener(func(p cq.Place, o O) (Q, error) {
+		reflect.ValueOf(&o).Elem().FieldByName("Existing").SetBool(true)
+		return call(p, o)
+	}, of)
+}
+
+func beside[Q io.Closer](call func(cq.Place) (Q, error)) opening {
+	return func(p cq.Place, _ any) (object, error) {
+		q, err := call(p)
+		if err != nil {
+			return object{}, err
+		}
+		return object{close: q.Close}, nil
+	}
+}
+
+func objectKinds() []objectKind {
+	queue := func(q *cq.Queue) object { return object{q.Options(), q.Detach, q.Close} }
+	events := func(e *cq.EventQueue) object { return object{e.Options(), e.Detach, e.Close} }
+	counter := func(c *cq.Counter) object { return object{c.Options(), c.Close, c.Close} }
+	vector := func(v *cq.AddressVector) object { return object{v.Options(), v.Detach, v.Close} }
+	type opens = map[string]opening
+	return []objectKind{
+		{"queue", "queue/reader", cq.Options{Size: 8}, queueFields(), opener(cq.Create, queue),
+			opens{"open": opener(cq.Open, queue), "adopt": adopter(cq.Open, queue)},
+			beside(attachQueue), refusedQueues()},
+		{"events", "events/reader", cq.EventOptions{Size: 8}, eventFields(),
+			opener(cq.CreateEvents, events),
+			opens{"open": opener(cq.OpenEvents, events), "adopt": adopter(cq.OpenEvents, events)},
+			beside(attachToEvents), refusedEvents()},
+		{"counter", "counter", cq.CounterOptions{Lifetime: cq.Persistent}, counterFields(),
+			opener(cq.CreateCounter, counter), opens{"open": opener(cq.AttachCounter, counter)},
+			opener(cq.AttachCounter, counter), refusedCounters()},
+		{"addresses", "addresses", cq.AddressOptions{Count: 8}, addressFields(),
+			opener(cq.CreateAddresses, vector),
+			opens{"open": opener(cq.OpenAddresses, vector), "adopt": adopter(cq.OpenAddresses, vector)},
+			beside(cq.AttachAddresses), refusedVectors()},
+	}
+}
+
+func attachQueue(p cq.Place) (*cq.Writer, error) {
+	return cq.Attach(context.Background(), p, cq.WriterOptions{})
+}
+
+func attachToEvents(p cq.Place) (*cq.EventWriter, error) {
+	return cq.AttachEvents(context.Background(), p, cq.WriterOptions{})
+}
+
+func refusedQueues() []refusedOption {
+	return []refusedOption{
+		{"Format", cq.Options{Format: cq.FormatTagged + 1}},
+		{"Size", cq.Options{Size: -1}},
+		{"Size", cq.Options{Size: cq.MaxCapacity + 1}},
+		{"Size", cq.Options{Size: math.MaxInt}},
+		{"MaxLanes", cq.Options{MaxLanes: -1}},
+		{"MaxLanes", cq.Options{MaxLanes: cq.MaxLanes + 1}},
+		{"Overrun", cq.Options{Overrun: cq.OverrunQueue + 1}},
+		{"Lifetime", cq.Options{Lifetime: cq.Persistent + 1}},
+		{"Wait", cq.Options{Wait: cq.WaitCritSecCond + 1}},
+	}
+}
+
+func refusedEvents() []refusedOption {
+	return []refusedOption{
+		{"Size", cq.EventOptions{Size: -1}},
+		{"DataMaxBytes", cq.EventOptions{DataMaxBytes: 65513}},
+		{"MaxLanes", cq.EventOptions{MaxLanes: 1025}},
+		{"Overrun", cq.EventOptions{Overrun: 7}},
+		{"Lifetime", cq.EventOptions{Lifetime: 7}},
+		{"Wait", cq.EventOptions{Wait: 77}},
+	}
+}
+
+func refusedCounters() []refusedOption {
+	return []refusedOption{
+		{"Events", cq.CounterOptions{Events: 2}},
+		{"Lifetime", cq.CounterOptions{Lifetime: 2}},
+		{"Wait", cq.CounterOptions{Wait: 99}},
+	}
+}
+
+func refusedVectors() []refusedOption {
+	return []refusedOption{
+		{"Count", cq.AddressOptions{Count: -1}},
+		{"Count", cq.AddressOptions{Count: 1<<22 + 1}},
+		{"AddrMaxBytes", cq.AddressOptions{AddrMaxBytes: 16}}, // no room for IPv6
+		{"AddrMaxBytes", cq.AddressOptions{AddrMaxBytes: 257}},
+		{"AddrMaxBytes", cq.AddressOptions{AddrMaxBytes: -1}},
+		{"Format", cq.AddressOptions{Format: 99}},
+		{"Lifetime", cq.AddressOptions{Lifetime: 9}},
+	}
+}
+
+// sharedFields are those that queues and event queues have alike.
+func sharedFields() []restartField {
+	return []restartField{
+		{"Size", 64, []any{128, 32}, true, nil},
+		{"MaxLanes", 3, []any{5, 2}, true, nil},
+		{"Overrun", cq.OverrunQueue, []any{cq.BackPressure}, true, nil},
+		{"Lifetime", cq.Persistent, []any{cq.Ephemeral}, true, nil},
+		{"Wait", cq.WaitYield, []any{cq.WaitFD, cq.WaitUnspec, cq.WaitNone}, true, nil},
+		{"Trust", cq.CrossUser, []any{cq.SameUser}, true, nil},
+		{"WritersPay", true, []any{false}, true, nil},
+		{"Allow", &shm.AllowList{UIDs: []int{7}}, []any{(*shm.AllowList)(nil)}, false, nil},
+		{"UserLanes", 2, []any{1}, false, nil},
+		{"Spin", time.Microsecond, []any{time.Duration(-1)}, false, nil},
+		{"Shared", true, []any{false}, false, nil},
+		{"WaitSet", &cq.WaitSet{}, []any{(*cq.WaitSet)(nil)}, false, nil}, // only kept here
+		{"Affinity", cq.Affinity{Valid: true, CPU: 1}, []any{cq.Affinity{}}, false, nil},
+		{"UserContext", "a", []any{"b"}, false, nil},
+	}
+}
+
+func queueFields() []restartField {
+	return append(sharedFields(),
+		restartField{"Format", cq.FormatMsg, []any{cq.FormatTagged, cq.FormatData}, true, nil},
+		restartField{"Format", cq.FormatData, []any{cq.FormatContext, cq.FormatMsg}, true,
+			cq.ErrFormat},
+		restartField{"NotifyFlagsOnly", true, []any{false}, false, nil})
+}
+
+func eventFields() []restartField {
+	handle := func(*cq.Event, error) {}
+	return append(sharedFields(),
+		restartField{"DataMaxBytes", 488, []any{232, 1000}, true, nil},
+		restartField{"Write", true, []any{false}, false, nil},
+		restartField{"Handler", handle, []any{(func(*cq.Event, error))(nil)}, false, nil})
+}
+
+func counterFields() []restartField {
+	return []restartField{
+		{"Events", cq.BytesCounter, []any{cq.CompletionsCounter}, true, nil},
+		{"Lifetime", cq.Persistent, nil, true, nil}, // an ephemeral one goes with its last process
+		{"Wait", cq.WaitFD, []any{cq.WaitYield}, false, nil},
+		{"Spin", time.Microsecond, []any{time.Duration(-1)}, false, nil},
+		{"UserContext", "a", []any{"b"}, false, nil},
+	}
+}
+
+func addressFields() []restartField {
+	check := func([]byte) error { return nil }
+	return []restartField{
+		{"Count", 64, []any{128, 32}, true, nil},
+		{"AddrMaxBytes", 40, []any{32, 64}, true, nil},
+		{"Format", cq.AddrSockaddrIn, []any{cq.AddrSockaddr, cq.AddrOpaque}, true, nil},
+		{"Format", cq.AddrOpaque, []any{cq.AddrSockaddrIn6}, true, nil},
+		{"UserID", true, []any{false}, true, nil},
+		{"Lifetime", cq.Persistent, []any{cq.Ephemeral}, true, nil},
+		{"Check", check, []any{(func([]byte) error)(nil)}, false, nil},
+		{"UserContext", "a", []any{"b"}, false, nil},
+	}
+}
