@@ -175,7 +175,7 @@ func (c *Channel) Detach(ctx context.Context, q *Queue) error {
 	c.mu.Unlock()
 	if gone { // else another goroutine waited too, and was faster
 		q.channel.Store(nil)
-		q.part()
+		q.holders.unbind()
 	}
 	return nil
 }

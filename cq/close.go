@@ -128,7 +128,7 @@ func (q *core) drop(last func() error) error {
 	q.home.partAll()
 	q.keeper.close()
 	q.silence()
-	err := q.vacateSeat()
+	err := q.leaveSeat()
 	crash.At(crash.DetachSilenced)
 	err = errors.Join(err, last())
 	q.face.Close()
@@ -148,9 +148,9 @@ func (q *core) silence() {
 	}
 }
 
-// vacateSeat gives the queue's bit in the process's bell back. Writers do not ring it any more, but
+// leaveSeat gives the queue's bit in the process's bell back. Writers do not ring it any more, but
 // for one that is late.
-func (q *core) vacateSeat() error {
+func (q *core) leaveSeat() error {
 	q.seatMu.Lock()
 	defer q.seatMu.Unlock()
 	if q.bit < 0 {

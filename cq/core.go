@@ -53,7 +53,7 @@ type core struct {
 	redelivered bool          // of what the last Read or Peek returned
 	sliced      atomic.Bool   // a death or a mark would not be noticed: wake up now and then
 	noBarrier   atomic.Bool   // the kernel refuses membarrier since the queue was opened
-	stamp       uint64        // of the home, at the last full look
+	changes     uint64        // of the home, at the last full look
 
 	holders   holders // sets, channels and feeders of this process
 	feeders   feeders

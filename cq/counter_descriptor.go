@@ -192,7 +192,7 @@ func (f *counterMember) Join(bool) {}
 
 func (f *counterMember) reported() { f.last = f.now }
 
-func (f *counterMember) part() {
+func (f *counterMember) left() {
 	f.keeper.stop()
 	processDomain.giveBack(f.bit)
 	f.c.holders.unbind()

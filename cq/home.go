@@ -17,8 +17,8 @@ type home interface {
 	// openLane opens the object of a row's writer for reading. It is fs.ErrNotExist if there is
 	// none, and kind.ErrOtherQueue if what stands there is not this queue's.
 	openLane(bit int) (*shm.Object, error)
-	// stamp returns a number that changes when a lane comes.
-	stamp() (uint64, error)
+	// changes returns a number that changes when a lane comes.
+	changes() (uint64, error)
 	// newFace makes the reader's descriptors, so that writers can get at one of them.
 	newFace() (*doorbell.Face, error)
 	// interrupt ends what Close would have to wait for.
@@ -84,7 +84,7 @@ func (h *dirHome) beside() *shm.Dir { return h.at }
 
 func (h *dirHome) bell() int { return -1 }
 
-func (h *dirHome) stamp() (uint64, error) { return h.dir.Stamp() }
+func (h *dirHome) changes() (uint64, error) { return h.dir.Stamp() }
 
 func (h *dirHome) newFace() (*doorbell.Face, error) {
 	if err := h.dir.MakeFIFO(kind.FifoFile); err != nil {

@@ -47,7 +47,7 @@ func (h *memfdHome) openLane(bit int) (*shm.Object, error) {
 	return nil, fs.ErrNotExist
 }
 
-func (h *memfdHome) stamp() (uint64, error) {
+func (h *memfdHome) changes() (uint64, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.came, nil

@@ -217,12 +217,12 @@ func (q *core) barrierRefused() {
 
 // findLanes makes every lane that exists a candidate: ready bits are hints.
 func (q *core) findLanes(always bool) error {
-	stamp, err := q.home.stamp()
+	changes, err := q.home.changes()
 	if err != nil {
 		return err
 	}
-	if always || stamp != q.stamp {
-		q.stamp = stamp
+	if always || changes != q.changes {
+		q.changes = changes
 		for bit := 1; bit < len(q.lanes); bit++ {
 			if q.lanes[bit] == nil {
 				q.bell.Consider(bit)

@@ -13,20 +13,20 @@ import (
 // writerDeaths finds out which writers of a queue died. It looks at lanes by itself, not through
 // the reader, who may be asleep or not read at all.
 type writerDeaths struct {
-	q     *core
-	to    uint64        // the event queue
-	lanes []*laneOwners // by row
-	looks int
-	stamp uint64     // of what was seen, whole
-	seen  bool       // there is such a stamp
-	kept  []peerNews // for the next event queue
+	q       *core
+	to      uint64        // the event queue
+	lanes   []*laneOwners // by row
+	looks   int
+	changes uint64     // of what was seen, whole
+	seen    bool       // there is such a count
+	kept    []peerNews // for the next event queue
 	// old are rows that nothing could be said of in the first look: what they hold may have been
 	// there before this began.
 	old []bool
 }
 
-// stampEvery is how many looks come between two at whether there are new lanes.
-const stampEvery = 2
+// changesEvery is how many looks come between two at whether there are new lanes.
+const changesEvery = 2
 
 // newWriterDeaths also decides what is news: of a lane that is there already the death of its last
 // writer, unless it was reported to the same event queue before, by whichever reader; of one that
@@ -46,11 +46,11 @@ func newWriterDeaths(q *core, to uint64) *writerDeaths {
 
 // find looks for lanes that are new.
 func (m *writerDeaths) find(first bool) {
-	stamp, err := m.q.home.stamp()
-	if err == nil && m.seen && stamp == m.stamp {
+	changes, err := m.q.home.changes()
+	if err == nil && m.seen && changes == m.changes {
 		return
 	}
-	seen := err == nil // all that the stamp stands for
+	seen := err == nil // all that the count stands for
 	for bit := 1; bit < len(m.lanes); bit++ {
 		if m.lanes[bit] != nil {
 			continue
@@ -60,7 +60,7 @@ func (m *writerDeaths) find(first bool) {
 			m.lanes[bit] = m.begin(obj, &m.q.rows[bit], first || m.old[bit])
 			continue
 		}
-		// What is not there, or not this queue's, or damaged stays so until the stamp changes; for
+		// What is not there, or not this queue's, or damaged stays so until the count changes; for
 		// want of a descriptor or of memory only this look failed.
 		switch {
 		case errors.Is(err, fs.ErrNotExist), err == kind.ErrOtherQueue:
@@ -70,7 +70,7 @@ func (m *writerDeaths) find(first bool) {
 		}
 	}
 	if m.seen = seen; seen {
-		m.stamp = stamp
+		m.changes = changes
 	}
 }
 
@@ -143,7 +143,7 @@ func (m *writerDeaths) look() (out []peerNews) {
 		}
 		return out
 	}
-	if m.looks++; m.looks%stampEvery == 0 {
+	if m.looks++; m.looks%changesEvery == 0 {
 		m.find(false)
 	}
 	out, m.kept = m.kept, nil

@@ -20,7 +20,7 @@ type Waitable interface {
 
 	// join makes the object ring the process's bell, at the bit that it returns. face is the object
 	// as one set looks at it, with signals if the set ends a wait for them; the object cannot be
-	// closed until the face's part.
+	// closed until the face has left.
 	join(signals bool) (bit int, face face, err error)
 	waitObject() WaitObject
 	// progress drives what feeds the object, if nothing else does, and returns after how long it
@@ -57,8 +57,8 @@ type face interface {
 	claim() bool
 	// reported is told that the set returned the member as ready.
 	reported()
-	// part is told that the member left the set.
-	part()
+	// left is told that the member left the set.
+	left()
 }
 
 // queueFace is a queue in a set.
@@ -98,11 +98,12 @@ func (f *queueFace) claim() bool { return !f.signaled || f.q.bell.TakeSignal() }
 
 func (f *queueFace) reported() {}
 
-func (f *queueFace) part() {
+// left implements face. The queue's bit stays: producers may have it in their hands.
+func (f *queueFace) left() {
 	if f.own {
 		f.q.holders.disown()
 	} else {
-		f.q.part()
+		f.q.holders.unbind()
 	}
 }
 
@@ -166,9 +167,6 @@ func (q *core) enroll() (bit, bellFD int, err error) {
 	}
 	return bit, processDomain.obj.FD(), nil
 }
-
-// part gives up what seat took. The bit stays: producers may have it in their hands.
-func (q *core) part() { q.holders.unbind() }
 
 func (q *core) waitObject() WaitObject { return q.opt.Wait }
 
@@ -274,7 +272,7 @@ func (l *memberList) remove(gate *guard, set *doorbell.Set, m Waitable) error {
 	face := l.byBit[bit].face
 	delete(l.byBit, bit)
 	delete(l.byFID, m.FID())
-	face.part()
+	face.left()
 	return nil
 }
 
