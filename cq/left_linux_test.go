@@ -13,6 +13,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/inspect"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
@@ -140,8 +141,8 @@ func TestWakesAreOfBatches(t *testing.T) {
 // TestCheckHeldYoung: an object may be unfinished as long as its file is young. What it says itself
 // of its age, or that nobody finished it, is no excuse.
 func TestCheckHeldYoung(t *testing.T) {
-	obj, err := shm.CreateMemfd(shm.Spec{Kind: shm.KindUMEM, Name: "umem",
-		Sections: []shm.Section{{Kind: 1, Length: 4096}}}, nil)
+	umem := kind.UMEM{Frames: 2, ChunkBytes: 2048, HeadroomBytes: 64}
+	obj, err := shm.CreateMemfd(umem.Spec("umem"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
