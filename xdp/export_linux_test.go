@@ -87,9 +87,9 @@ func (c Counters) Seen() (n uint64) {
 // Steer adds or changes the rule that names a port and nothing else.
 func (p *Program) Steer(port uint16, base uint32) error {
 	to := Target{Base: base}
-	id, err := p.AddRule(Rule{UDPPort: port}, to)
-	if id = p.ruleOf(port); errors.Is(err, ErrRuleExists) {
-		return p.SetTarget(id, to)
+	_, err := p.AddRule(Rule{UDPPort: port}, to)
+	if errors.Is(err, ErrRuleExists) {
+		return p.SetTarget(p.ruleOf(port), to)
 	}
 	return err
 }
