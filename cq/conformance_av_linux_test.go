@@ -269,7 +269,9 @@ func TestConformanceAVInsert(t *testing.T) {
 		}
 	})
 	conformAV(t, "user-id", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
-		got, err := v.InsertIDs(sockaddrs(0, 2), []cq.Addr{700, 701})
+		got, err := v.InsertIDs(sockaddrs(0, 2), []cq.Addr{699, 701})
+		must(t, err)
+		_, err = v.InsertIDs(sockaddrs(0, 1), []cq.Addr{700}) // it is there, and gets this one
 		must(t, err)
 		must(t, v.SetUserID(got[1], 800))
 		for i, want := range []cq.Addr{700, 800} {

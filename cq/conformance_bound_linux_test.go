@@ -238,6 +238,14 @@ func TestConformanceCQIterator(t *testing.T) {
 		}
 		wantContexts(t, "ahead of the error", got, 10)
 		must(t, r.q.ReadErr(&cq.ErrorEntry{}))
+		r.post(t, 12, 13)
+		if es, err := r.q.Peek(1); len(es) != 1 {
+			t.Fatal(err)
+		}
+		for _, err := range r.q.Entries(0) {
+			wantErr(t, "while entries are handed out", err, cq.ErrBusy)
+		}
+		must(t, r.q.Release(1))
 	})
 }
 

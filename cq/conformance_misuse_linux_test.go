@@ -94,6 +94,10 @@ func TestConformanceMisuse(t *testing.T) {
 func TestConformanceMisuseClosed(t *testing.T) {
 	t.Parallel()
 	conformEQ(t, "event-queue", cq.EventOptions{Wait: cq.WaitFD}, func(t *testing.T, r *eqRig) {
+		near := r.near(t)
+		must(t, errors.Join(near.Close(), near.Close()))
+		_, err := near.WriteErr(&cq.EventError{})
+		wantErr(t, "write after the writer's close", err, cq.ErrClosed)
 		must(t, r.e.Close())
 		for name, err := range map[string]error{
 			"read":    errOf(r.e.Read(&cq.Event{}, 0)),
