@@ -1,9 +1,13 @@
 package cq
 
 import (
+	"errors"
 	"math"
+	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -206,3 +210,216 @@ func ownerEntry(role PeerRole, obj *shm.Object, o shm.Owner) PeerEntry {
 // sinkID names an event queue to a successor of this process. Who writes to it may close it while
 // it is bound.
 func sinkID(obj *shm.Object) uint64 { return max(1, objectID(obj)&math.MaxInt64) }
+
+// deathWatch is the one goroutine of this process that finds out who has died, for all its queues
+// and writers that are bound to event queues. The kernel's notices wake it; besides it looks every
+// now and then for what no notice tells: those who came while nobody read, and those in other PID
+// namespaces. It runs while anything is bound.
+type deathWatch struct {
+	mu      sync.Mutex
+	bound   map[*deathReport]struct{}
+	running bool
+	awake   chan struct{}
+}
+
+var processWatch = deathWatch{bound: map[*deathReport]struct{}{}, awake: make(chan struct{}, 1)}
+
+// nudge makes the goroutine look now. It never blocks.
+func (w *deathWatch) nudge() {
+	select {
+	case w.awake <- struct{}{}:
+	default:
+	}
+}
+
+func (w *deathWatch) add(r *deathReport) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.bound[r] = struct{}{}
+	if !w.running {
+		w.running = true
+		go w.run()
+	}
+}
+
+func (w *deathWatch) remove(r *deathReport) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.bound, r)
+	w.nudge()
+}
+
+func (w *deathWatch) run() {
+	t := time.NewTicker(time.Duration(sliceNs))
+	defer t.Stop()
+	var all []*deathReport
+	for {
+		all = all[:0]
+		w.mu.Lock()
+		for r := range w.bound {
+			all = append(all, r)
+		}
+		w.running = len(all) > 0
+		w.mu.Unlock()
+		if len(all) == 0 {
+			return
+		}
+		for i, r := range all {
+			r.report()
+			all[i] = nil
+		}
+		select {
+		case <-w.awake:
+		case <-t.C:
+		}
+	}
+}
+
+// deathFinder finds out about the deaths at one queue or writer. Its methods are called under the
+// report's lock.
+type deathFinder interface {
+	// look returns what came to light since the last look.
+	look() []peerNews
+	// telling is called before an event is written, told after.
+	telling(n *peerNews)
+	told(n *peerNews)
+	// close is given what was looked for and never reported.
+	close(untold []peerNews)
+}
+
+// peerNews is an event that is due.
+type peerNews struct {
+	kind EventKind
+	PeerEntry
+}
+
+// newsKept bounds how many events wait for room.
+const newsKept = 1 << 12
+
+// deathBinding is what is bound now of a queue or writer, and may be nothing.
+type deathBinding struct {
+	mu     sync.Mutex
+	report *deathReport
+}
+
+// end unbinds, and returns who found what was reported, or nil. The lock is held.
+func (b *deathBinding) end() (former deathFinder) {
+	if r := b.report; r != nil {
+		b.report = nil
+		r.end()
+		r.sink.unbind()
+		former = r.who
+	}
+	return former
+}
+
+// bind has what who finds reported from now on, or nothing any more. who is given the finder whose
+// report this one replaces, or nil.
+func (b *deathBinding) bind(fid FID, events EventSink,
+	who func(former deathFinder) deathFinder) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if events != nil {
+		if err := events.bind(); err != nil {
+			return err
+		}
+	}
+	former := b.end()
+	if events != nil {
+		b.report = startReport(fid, events, who(former))
+	}
+	return nil
+}
+
+// unbind is the end of what was bound, which nobody can bind any more.
+func (b *deathBinding) unbind() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.end()
+}
+
+// deathReport is one binding.
+type deathReport struct {
+	fid  FID
+	sink EventSink
+
+	mu      sync.Mutex
+	who     deathFinder
+	pending []peerNews
+	refused []peerNews // for ever, by this sink
+	closed  bool
+	buf     []byte
+}
+
+// startReport begins to report what the deathFinder finds to the sink.
+func startReport(fid FID, sink EventSink, who deathFinder) *deathReport {
+	r := &deathReport{fid: fid, sink: sink, who: who}
+	processWatch.add(r)
+	processWatch.nudge()
+	return r
+}
+
+// end stops it. When it returns nobody looks any more. What is pending is for whoever is bound
+// next.
+func (r *deathReport) end() {
+	processWatch.remove(r)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		r.closed = true
+		r.who.close(append(r.refused, r.pending...))
+	}
+}
+
+// report writes the events that are due, as far as there is room. The rest waits for the next time.
+func (r *deathReport) report() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	for _, n := range r.who.look() {
+		if k := len(r.pending); k >= newsKept {
+			r.pending[k-1].More += 1 + n.More
+			continue
+		}
+		r.pending = append(r.pending, n)
+	}
+	for len(r.pending) > 0 {
+		err := r.write(&r.pending[0])
+		if errors.Is(err, ErrFull) {
+			return
+		}
+		if err != nil && len(r.refused) < newsKept {
+			r.refused = append(r.refused, r.pending[0])
+		}
+		r.pending = r.pending[1:]
+	}
+	r.pending = nil
+}
+
+// write is ErrFull if the event must wait. After any other error this sink takes none any more, and
+// nobody was told: the next one that is bound may hear of it.
+func (r *deathReport) write(n *peerNews) error {
+	if n.kind == EventPeerDeath {
+		crash.At(crash.DeathProven)
+	}
+	r.who.telling(n)
+	r.buf = n.AppendTo(r.buf[:0])
+	ev := Event{Event: n.kind, FID: r.fid, Data: uint64(n.Lane), Payload: r.buf}
+	if n.kind == EventPeerDeath {
+		crash.At(crash.DeathTelling)
+	}
+	err := r.sink.post(&ev, false)
+	if errors.Is(err, ErrInvalid) { // it has no room for a payload of that length
+		ev.Payload = nil
+		err = r.sink.post(&ev, false)
+	}
+	if err == nil {
+		if n.kind == EventPeerDeath {
+			crash.At(crash.DeathWritten)
+		}
+		r.who.told(n)
+	}
+	return err
+}

@@ -104,7 +104,7 @@ const (
 	DomainMarked // the queue is marked, the armed word was not looked at (P6)
 	DomainRung   // all are woken, the arming is not marked rung (P7)
 
-	// A counter (cq, counter.go and counter_open.go; internal/counterbell).
+	// A counter (cq, counter.go; internal/counterbell).
 	CountSeated  // the seat is taken, its record still says who had it before
 	CountJoined  // the record says who we are, nobody was told
 	CountAdded   // the value is added to, nobody was looked for (C1)
