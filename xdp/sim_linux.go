@@ -61,6 +61,7 @@ func (s *Socket) plug(q *simQueue, o Options, start uint32) (err error) {
 	if o.Mode == BindZeroCopy {
 		s.granted.Mode = BindZeroCopy
 	}
+	s.noteRings()
 	return nil
 }
 

@@ -192,6 +192,7 @@ func (s *Socket) readGranted() error {
 	if flags&unix.XDP_OPTIONS_ZEROCOPY != 0 {
 		s.granted.Mode = BindZeroCopy
 	}
+	s.noteRings()
 	s.netns, _ = unix.GetsockoptUint64(s.fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE) // from 5.14 on
 	return nil
 }

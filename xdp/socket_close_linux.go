@@ -29,6 +29,7 @@ func (s *Socket) Close() error {
 		}
 	}
 	s.slots = nil
+	s.program.Store(nil)
 	if err := s.release(); err != nil && first == nil {
 		first = s.error("close socket", err, "")
 	}

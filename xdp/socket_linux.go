@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"sync/atomic"
 
 	"github.com/shmring/shmring/shm"
 	"golang.org/x/sys/unix"
@@ -29,6 +30,7 @@ type Socket struct {
 	maps       [][]byte // the rings that are this socket's alone
 	granted    Granted
 	slots      []programSlot
+	program    atomic.Pointer[Program] // of the last slot
 	sys        SyscallStats
 	sim        *Kernel // plays the kernel; nil for a real socket
 	closed     bool
@@ -228,6 +230,7 @@ func (s *Socket) Register(p *Program, base uint32) error {
 		return err
 	}
 	s.slots = append(s.slots, programSlot{p, base + s.queue})
+	s.program.Store(p)
 	return nil
 }
 
@@ -238,17 +241,18 @@ func (s *Socket) FD() int { return s.fd }
 // UMEM returns the memory of the frames.
 func (s *Socket) UMEM() *UMEM { return s.umem }
 
-// Info says what the socket is bound to and what became of the options. It makes no system call.
+// Info says what the socket is bound to and what became of the options. It makes no system call,
+// and may be called from anywhere, also after Close.
 func (s *Socket) Info() SocketInfo {
-	i := SocketInfo{Interface: s.ifname, Index: s.ifindex, Queue: s.queue, Address: s.addr,
-		NetNS: s.netns, Granted: s.granted}
-	i.Granted.RxEntries, i.Granted.TxEntries = uint32(len(s.rx.slots)), uint32(len(s.tx.slots))
-	i.Granted.FillEntries = uint32(len(s.fill.slots))
-	i.Granted.CompEntries = uint32(len(s.comp.slots))
-	if n := len(s.slots); n > 0 {
-		i.Program = s.slots[n-1].program
-	}
-	return i
+	return SocketInfo{Interface: s.ifname, Index: s.ifindex, Queue: s.queue, Address: s.addr,
+		NetNS: s.netns, Granted: s.granted, Program: s.program.Load()}
+}
+
+// noteRings is called when the rings are there: they go with Close.
+func (s *Socket) noteRings() {
+	g := &s.granted
+	g.RxEntries, g.TxEntries = uint32(len(s.rx.slots)), uint32(len(s.tx.slots))
+	g.FillEntries, g.CompEntries = uint32(len(s.fill.slots)), uint32(len(s.comp.slots))
 }
 
 // SyscallStats counts the system calls made for this socket since Open.
