@@ -55,7 +55,7 @@ func TestConformanceChannel(t *testing.T) {
 		must(t, err)
 		r.post(t, 1, 3)
 		noEvent(t, "not armed", c)
-		if pollable(t, fd, 0) {
+		if readable(t, fd, 0) {
 			t.Error("readable though nobody asked")
 		}
 	})
@@ -458,13 +458,13 @@ func channelGetDescriptor(t *testing.T, r *rig, c *cq.Channel) {
 	for range 3 {
 		must(t, c.RequestNotify(r.q, cq.NotifyAny))
 		must(t, c.RequestNotify(other.q, cq.NotifyAny))
-		if pollable(t, fd, 0) {
+		if readable(t, fd, 0) {
 			t.Error("readable without an event")
 		}
 		r.post(t, 1, 2)
 		other.post(t, 1, 2)
 		for left := 2; left > 0; left-- {
-			if !pollable(t, fd, 20_000) {
+			if !readable(t, fd, 20_000) {
 				t.Errorf("%d events are pending and it is not readable", left)
 			}
 			_, err := c.TryGetEvent()

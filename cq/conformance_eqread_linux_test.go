@@ -127,7 +127,7 @@ func TestConformanceEQPeek(t *testing.T) {
 	conformEQ(t, "alternating", o, eqPeekAlternating)
 	conformEQ(t, "blocking-leaves-it-readable", o, func(t *testing.T, r *eqRig) {
 		armed(t, func() { _ = drainEvents(t, r.e) }, r.e)
-		if pollable(t, waitFD(r.e), 0) {
+		if readable(t, waitFD(r.e), 0) {
 			t.Error("readable with nothing there")
 		}
 		done := later(func() { writeEvents(t, r.w, 0, 1) })
@@ -136,7 +136,7 @@ func TestConformanceEQPeek(t *testing.T) {
 			if _, err := eqSread(r.e, &ev, tooLong, cq.FlagPeek); err != nil || ev.Context != 0 {
 				t.Errorf("%v, %+v", err, ev)
 			}
-			if !pollable(t, waitFD(r.e), 20_000) {
+			if !readable(t, waitFD(r.e), 20_000) {
 				t.Error("not readable after a peek")
 			}
 			wantErr(t, "trywait after a peek", r.e.TryWait(), cq.ErrWouldBlock)
@@ -144,7 +144,7 @@ func TestConformanceEQPeek(t *testing.T) {
 		done()
 		wantContexts(t, "event", drainEvents(t, r.e), 0)
 		armed(t, func() { _ = drainEvents(t, r.e) }, r.e)
-		if pollable(t, waitFD(r.e), 0) {
+		if readable(t, waitFD(r.e), 0) {
 			t.Error("readable after the read")
 		}
 	})

@@ -33,7 +33,7 @@ func descriptorWaiter(t *testing.T, name string, m interface {
 			if d >= 0 {
 				ms = int(d.Milliseconds())
 			}
-			if !pollable(t, waitFD(m), ms) {
+			if !readable(t, waitFD(m), ms) {
 				return false
 			}
 		}
@@ -178,12 +178,12 @@ func channelSignalDescriptor(t *testing.T, r *rig, c *cq.Channel) {
 			if d >= 0 {
 				ms = int(d.Milliseconds())
 			}
-			if !pollable(t, fd, ms) {
+			if !readable(t, fd, ms) {
 				return false
 			}
 		}
 	}}
-	if !pollable(t, fd, 20_000) || !waiter.wait(0) {
+	if !readable(t, fd, 20_000) || !waiter.wait(0) {
 		t.Error("the first signal is not there")
 	}
 	get := func(d time.Duration) error { _, err := getEvent(c, d); return err }
@@ -194,7 +194,7 @@ func channelSignalDescriptor(t *testing.T, r *rig, c *cq.Channel) {
 	_, err = c.TryGetEvent()
 	must(t, err)
 	must(t, c.Ack(r.q, 1))
-	if !pollable(t, fd, 20_000) || !waiter.wait(0) {
+	if !readable(t, fd, 20_000) || !waiter.wait(0) {
 		t.Error("the event before the signal took it along")
 	}
 }

@@ -12,20 +12,6 @@ import (
 	"github.com/shmring/shmring/cq"
 )
 
-// readable reports whether a descriptor becomes readable within some milliseconds.
-func pollable(t testing.TB, fd, ms int) bool {
-	t.Helper()
-	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	for {
-		n, err := unix.Poll(fds, ms)
-		if err == unix.EINTR {
-			continue
-		}
-		must(t, err)
-		return n == 1
-	}
-}
-
 // armed calls TryWait until it is safe to sleep. take reads what there is before that.
 func armed(t testing.TB, take func(), objects ...cq.TryWaiter) {
 	t.Helper()
@@ -59,11 +45,11 @@ func TestConformanceWaitSetFD(t *testing.T) {
 			for i := range uint64(6) {
 				q := []*rig{r, other}[i%2]
 				armed(t, func() { _ = drain(t, r.q); _ = drain(t, other.q) }, s)
-				if pollable(t, fd, 0) {
+				if readable(t, fd, 0) {
 					t.Error("readable with nothing there")
 				}
 				done := later(func() { q.post(t, i, i+1) })
-				if !pollable(t, fd, 20_000) {
+				if !readable(t, fd, 20_000) {
 					t.Error("not readable with an entry")
 				}
 				done()
@@ -122,7 +108,7 @@ func TestConformanceTryWait(t *testing.T) {
 		other := r.another(t, 1, o)
 		both := func() { _ = drain(t, r.q); _ = drain(t, other.q) }
 		armed(t, both, r.q, other.q)
-		if pollable(t, waitFD(r.q), 0) || pollable(t, waitFD(other.q), 0) {
+		if readable(t, waitFD(r.q), 0) || readable(t, waitFD(other.q), 0) {
 			t.Error("readable with nothing there")
 		}
 		other.post(t, 1, 2)
@@ -130,7 +116,7 @@ func TestConformanceTryWait(t *testing.T) {
 		both()
 		armed(t, both, r.q, other.q)
 		r.post(t, 1, 2)
-		if !pollable(t, waitFD(r.q), 20_000) || pollable(t, waitFD(other.q), 0) {
+		if !readable(t, waitFD(r.q), 20_000) || readable(t, waitFD(other.q), 0) {
 			t.Error("the wrong one is readable")
 		}
 	})
@@ -186,7 +172,7 @@ func tryWaitEveryKind(t *testing.T, r *rig) {
 	}(take)
 	armed(t, take, r.q, e, s, count.c)
 	must(t, count.w.Add(1))
-	if !pollable(t, waitFD(count.c), 20_000) {
+	if !readable(t, waitFD(count.c), 20_000) {
 		t.Error("the counter is not readable")
 	}
 	wantErr(t, "a count", cq.TryWait(r.q, e, s, count.c), cq.ErrWouldBlock)
@@ -194,13 +180,13 @@ func tryWaitEveryKind(t *testing.T, r *rig) {
 	armed(t, take, r.q, e, s, count.c)
 	writeEvents(t, e, 1, 2)
 	wantErr(t, "an event", cq.TryWait(r.q, e, s, count.c), cq.ErrWouldBlock)
-	if !pollable(t, waitFD(e), 20_000) {
+	if !readable(t, waitFD(e), 20_000) {
 		t.Error("the event queue is not readable")
 	}
 	take()
 	armed(t, take, r.q, e, s)
 	member.post(t, 1, 2)
-	if !pollable(t, waitFD(s), 20_000) || pollable(t, waitFD(r.q), 0) {
+	if !readable(t, waitFD(s), 20_000) || readable(t, waitFD(r.q), 0) {
 		t.Error("the set is not readable, or the queue is")
 	}
 }
@@ -208,11 +194,11 @@ func tryWaitEveryKind(t *testing.T, r *rig) {
 func tryWaitSafeToBlock(t *testing.T, r *rig) {
 	for i := range uint64(4) {
 		armed(t, func() { _ = drain(t, r.q) }, r.q)
-		if pollable(t, waitFD(r.q), 0) {
+		if readable(t, waitFD(r.q), 0) {
 			t.Error("readable with nothing there")
 		}
 		r.post(t, i, i+1) // after it: a sleep ends
-		if !pollable(t, waitFD(r.q), 20_000) {
+		if !readable(t, waitFD(r.q), 20_000) {
 			t.Error("it was not safe")
 		}
 		wantContexts(t, "entry", drain(t, r.q), i)
@@ -244,12 +230,12 @@ func tryWaitSignalOnce(t *testing.T, r *rig) {
 	for range 3 {
 		armed(t, func() { _ = drain(t, r.q) }, r.q)
 		must(t, r.q.Signal())
-		if !pollable(t, waitFD(r.q), 20_000) {
+		if !readable(t, waitFD(r.q), 20_000) {
 			t.Error("not readable with a signal")
 		}
 		wantErr(t, "trywait", cq.TryWait(r.q), cq.ErrSignaled, syscall.EAGAIN)
 		must(t, cq.TryWait(r.q))
-		if pollable(t, waitFD(r.q), 0) {
+		if readable(t, waitFD(r.q), 0) {
 			t.Error("readable with nothing there")
 		}
 	}
@@ -281,7 +267,7 @@ func tryWaitLastLook(t *testing.T, r *rig) {
 	for i := uint64(1); i <= rounds; i++ {
 		turn.Store(i)
 		for got := []uint64(nil); len(got) == 0; got = drain(t, r.q) {
-			if cq.TryWait(r.q) == nil && !pollable(t, waitFD(r.q), 20_000) {
+			if cq.TryWait(r.q) == nil && !readable(t, waitFD(r.q), 20_000) {
 				t.Fatalf("round %d: asleep, with %v there", i, drain(t, r.q))
 			}
 		}
@@ -293,7 +279,7 @@ func tryWaitWaitSet(t *testing.T, r *rig) {
 	addTo(t, s, r.q)
 	armed(t, func() { _ = drain(t, r.q) }, s) // not its member
 	r.post(t, 1, 2)
-	if !pollable(t, waitFD(s), 20_000) {
+	if !readable(t, waitFD(s), 20_000) {
 		t.Error("the set is not readable")
 	}
 }
@@ -370,7 +356,7 @@ func tryWaitMixedKinds(t *testing.T, r *rig) {
 		both := func() { _ = drain(t, r.q); _, _ = count.c.Read(); _, _ = count.c.ReadErr() }
 		armed(t, both, r.q, count.c)
 		must(t, count.w.Add(1))
-		if !pollable(t, waitFD(count.c), 20_000) || pollable(t, waitFD(r.q), 0) {
+		if !readable(t, waitFD(count.c), 20_000) || readable(t, waitFD(r.q), 0) {
 			t.Error("the counter is not readable, or the queue is")
 		}
 		wantErr(t, "a counter", cq.TryWait(r.q, count.c), cq.ErrWouldBlock)

@@ -83,15 +83,17 @@ func cqWaitObjectFD(t *testing.T, r *rig) {
 		}
 	}
 	ready := func(ms int) (polled, selected, epolled bool) {
-		fds := []unix.PollFd{{Fd: int32(waitFD(r.q)), Events: unix.POLLIN}}
-		n, err := unix.Poll(fds, ms)
+		err := error(unix.EINTR)
+		for err == unix.EINTR { // nothing is there yet, and a signal came
+			var set unix.FdSet
+			set.Set(waitFD(r.q))
+			tv := unix.NsecToTimeval(int64(ms) * 1e6)
+			var n int
+			n, err = unix.Select(waitFD(r.q)+1, &set, nil, &set, &tv)
+			selected = n == 1
+		}
 		must(t, err)
-		var set unix.FdSet
-		set.Set(waitFD(r.q))
-		tv := unix.NsecToTimeval(int64(ms) * 1e6)
-		m, err := unix.Select(waitFD(r.q)+1, &set, nil, &set, &tv)
-		must(t, err)
-		return n == 1, m == 1, len(ep.wait(ms)) == 1
+		return readable(t, waitFD(r.q), ms), selected, len(ep.wait(ms)) == 1
 	}
 	for i := range uint64(3) {
 		quiet()
