@@ -187,3 +187,57 @@ func FuzzMessage(f *testing.F) {
 		}
 	})
 }
+
+// lateQueue is a queue whose signal comes right after a set has looked at it for the first time.
+type lateQueue struct {
+	*Queue
+	looks int
+}
+
+type lateFace struct {
+	face
+	q *lateQueue
+}
+
+func (l *lateQueue) join(signals bool) (int, face, error) {
+	bit, f, err := l.Queue.join(signals)
+	return bit, &lateFace{f, l}, err
+}
+
+func (f *lateFace) Look() (bool, error) {
+	ready, err := f.face.Look()
+	if f.q.looks++; f.q.looks == 1 {
+		err = errors.Join(err, f.q.Signal())
+	}
+	return ready, err
+}
+
+// TestSignalBetweenLooks: a set takes a signal that comes between its look at the members and the
+// arming of its descriptor, as it does one that was there before. Else it would end another wait.
+func TestSignalBetweenLooks(t *testing.T) {
+	t.Parallel()
+	q, err := Create(Unnamed("q"), Options{Size: 4, Wait: WaitFD})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewWaitSet(nil, WaitSetOptions{Wait: WaitFD})
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := &lateQueue{Queue: q}
+	if err := s.Add(late); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.TryWait(); err != ErrWouldBlock || late.looks < 2 {
+		t.Errorf("after %d looks: %v", late.looks, err)
+	}
+	if q.bell.TakeSignal() {
+		t.Error("the signal is there still")
+	}
+	if err := s.TryWait(); err != nil {
+		t.Errorf("with nothing there: %v", err)
+	}
+	if err := errors.Join(s.Remove(late), s.Close(), q.Close()); err != nil {
+		t.Error(err)
+	}
+}

@@ -182,7 +182,9 @@ func (s *WaitSet) TryWait() error {
 	}
 	defer s.turn.Unlock()
 	s.list.progress()
-	for {
+	// What comes between the look and the arming is looked at again: it may be a signal, which only
+	// the look takes. Left there it would end another wait too.
+	for range armTries {
 		bits, err := s.set.Poll(roomFor(&s.bits, 1))
 		if err != nil {
 			return failed("trywait", "wait set", err)
@@ -190,21 +192,27 @@ func (s *WaitSet) TryWait() error {
 		if _, ready := s.list.report(bits, nil); ready > 0 {
 			return ErrWouldBlock
 		}
-		if len(bits) == 0 {
-			break
+		if len(bits) > 0 { // their signals were taken by others
+			continue
 		}
+		ready, err := s.set.TryWait()
+		switch {
+		case err != nil:
+			return failed("trywait", "wait set", err)
+		case ready:
+			continue
+		case s.signal.Swap(false): // after the descriptor was lowered, which a signal raises
+			return ErrSignaled
+		}
+		s.keeper.arm()
+		return nil
 	}
-	switch ready, err := s.set.TryWait(); {
-	case err != nil:
-		return failed("trywait", "wait set", err)
-	case ready:
-		return ErrWouldBlock
-	case s.signal.Swap(false): // after the descriptor was lowered, which a signal raises
-		return ErrSignaled
-	}
-	s.keeper.arm()
-	return nil
+	return ErrWouldBlock
 }
+
+// armTries bounds how often TryWait looks while members are marked and have nothing: a peer that
+// does so could keep it for ever.
+const armTries = 64
 
 func (s *WaitSet) waitObject() WaitObject { return s.opt.Wait }
 
