@@ -170,11 +170,7 @@ func TestFrozen(t *testing.T) {
 	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 64, MaxLanes: 8})
 	must(t, err)
 	must(t, q.Detach())
-	path := filepath.Join(t.TempDir(), "log")
-	log, err := os.Create(path)
-	must(t, err)
-	defer log.Close()
-	l := &ledger{next: map[uint64]uint64{}, log: log}
+	l := newLedger(t)
 	goesOn := func(what string) {
 		seen := l.all
 		eventually(t, what, func() bool {
@@ -182,7 +178,7 @@ func TestFrozen(t *testing.T) {
 			return l.all > seen
 		})
 	}
-	reader := startChild(t, "reader", envQueue+"="+name, envLog+"="+path)
+	reader := startChild(t, "reader", envQueue+"="+name, envLog+"="+l.log.Name())
 	_ = reader.line(t)
 	writer := startChild(t, "writer", envQueue+"="+name)
 	_ = writer.line(t)

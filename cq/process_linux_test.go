@@ -223,6 +223,15 @@ type ledger struct {
 	offset int64
 }
 
+// newLedger returns one over a log that is there for readers to write to.
+func newLedger(t *testing.T) *ledger {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	must(t, err)
+	t.Cleanup(func() { _ = log.Close() })
+	return &ledger{next: map[uint64]uint64{}, log: log}
+}
+
 // add takes one record.
 func (l *ledger) add(r uint64) error {
 	if r == logStart {
@@ -321,11 +330,7 @@ func TestReaderKilledAndReplaced(t *testing.T) {
 			q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 64, MaxLanes: 8})
 			must(t, err)
 			must(t, q.Detach())
-			path := filepath.Join(t.TempDir(), "log")
-			log, err := os.Create(path)
-			must(t, err)
-			defer log.Close()
-			l := &ledger{next: map[uint64]uint64{}, log: log}
+			l := newLedger(t)
 
 			newWriter := func() *child {
 				c := startChild(t, "writer", envQueue+"="+name, envLanes+"=2")
@@ -335,7 +340,7 @@ func TestReaderKilledAndReplaced(t *testing.T) {
 			writers := []*child{newWriter(), newWriter(), newWriter()}
 			var reader *child
 			for range rounds {
-				reader = startChild(t, "reader", envQueue+"="+name, envLog+"="+path)
+				reader = startChild(t, "reader", envQueue+"="+name, envLog+"="+l.log.Name())
 				_ = reader.line(t)
 				time.Sleep(time.Duration(rng.IntN(40_000)) * time.Microsecond)
 				if mode != "readers" && rng.IntN(2) == 0 {
@@ -346,7 +351,7 @@ func TestReaderKilledAndReplaced(t *testing.T) {
 				reader.kill()
 				l.read(t)
 			}
-			reader = startChild(t, "reader", envQueue+"="+name, envLog+"="+path)
+			reader = startChild(t, "reader", envQueue+"="+name, envLog+"="+l.log.Name())
 			for _, w := range writers {
 				_ = w.stop(t)
 			}
