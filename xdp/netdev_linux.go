@@ -5,7 +5,6 @@ import (
 	"errors"
 	"syscall"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -69,15 +68,36 @@ func askDevice(ifindex int) (f *deviceFeatures, q queueCounts) {
 	return f, q
 }
 
-// genl sends one request of generic netlink, and returns the attributes of each answer by type.
+// genl asks a family of generic netlink, and returns the attributes of each answer by type.
 func genl(family string, command uint8, flags int, attr nl.NetlinkRequestData) (
 	answers []map[uint16][]byte, err error) {
-	f, err := netlink.GenlFamilyGet(family)
+	id, err := genlFamily(family)
 	if err != nil {
 		return nil, err
 	}
-	req := nl.NewNetlinkRequest(int(f.ID), flags)
-	req.AddData(genlHeader{command, uint8(f.Version)})
+	return genlAsk(int(id), command, flags, attr)
+}
+
+// genlFamily asks for the number of a family.
+func genlFamily(name string) (id uint16, err error) {
+	answers, err := genlAsk(unix.GENL_ID_CTRL, unix.CTRL_CMD_GETFAMILY, 0,
+		nl.NewRtAttr(unix.CTRL_ATTR_FAMILY_NAME, nl.ZeroTerminated(name)))
+	if err != nil {
+		return 0, err
+	}
+	for _, a := range answers {
+		if b := a[unix.CTRL_ATTR_FAMILY_ID]; len(b) == 2 {
+			return binary.NativeEndian.Uint16(b), nil
+		}
+	}
+	return 0, unix.EBADMSG
+}
+
+// genlAsk sends one request to the family of a number.
+func genlAsk(family int, command uint8, flags int, attr nl.NetlinkRequestData) (
+	answers []map[uint16][]byte, err error) {
+	req := nl.NewNetlinkRequest(family, flags)
+	req.AddData(genlHeader{command, genlVersion})
 	req.AddData(attr)
 	msgs, err := exchange(req.Serialize(), flags&unix.NLM_F_DUMP != 0)
 	if err != nil {
@@ -145,8 +165,13 @@ func exchange(request []byte, dump bool) (answers []syscall.NetlinkMessage, err 
 }
 
 // genlHeader is command, version, and two bytes that must be zero. The netlink package's own header
-// sends what happens to lie behind it in memory for these two, and newer families refuse that.
+// sends what happens to lie behind it in memory for these two: newer families refuse that, and it
+// may belong to another goroutine that is writing it.
 type genlHeader [nl.SizeofGenlmsg]byte
+
+// genlVersion is what every family here has. The kernel gives it to a family's own code, and none
+// of theirs looks.
+const genlVersion = 1
 
 // Len is the number of bytes.
 func (h genlHeader) Len() int { return len(h) }
