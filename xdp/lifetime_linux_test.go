@@ -1,10 +1,12 @@
 package xdp_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"syscall"
@@ -105,17 +107,29 @@ func TestDetachedByOthers(t *testing.T) {
 	xdptest.Attach(t, r.pair.B, xdp.ProgramOptions{})
 }
 
-// detach detaches the link of a program.
+// detach detaches the link of a program of this process, whose number the kernel tells beside the
+// descriptor. A walk over all links would hold each of them for a moment, and so keep the program
+// of a test beside this one attached after that has closed it.
 func detach(program uint32) error {
-	var it link.Iterator
-	defer it.Close()
-	for it.Next() {
-		info, err := it.Link.Info()
-		if err == nil && uint32(info.Program) == program {
-			return it.Link.Detach()
+	fds, err := filepath.Glob("/proc/self/fdinfo/*")
+	for _, path := range fds {
+		info, _ := os.ReadFile(path)
+		_, info, ok := bytes.Cut(info, []byte("\nlink_id:"))
+		var id uint32
+		if !ok || !bytes.Contains(info, fmt.Appendf(nil, "\nprog_id:\t%d\n", program)) {
+			continue
 		}
+		if _, err := fmt.Sscan(string(info), &id); err != nil {
+			return err
+		}
+		l, err := link.NewFromID(link.ID(id))
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		return l.Detach()
 	}
-	return errors.Join(fmt.Errorf("no link of program %d", program), it.Err())
+	return errors.Join(fmt.Errorf("no link of program %d", program), err)
 }
 
 // noBPFFSChild attaches a program where no BPF filesystem is mounted.
