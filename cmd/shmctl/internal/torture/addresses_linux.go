@@ -40,13 +40,11 @@ const (
 )
 
 func vectorOwnerRole() *role {
-	return &role{name: "vector-owner", places: 2, words: vectorWords + addressIDs, drains: true,
-		stops: true, run: (*child).ownVector,
+	return holder(role{name: "vector-owner", places: 2, words: vectorWords + addressIDs,
+		run: (*child).ownVector, counts: map[string]int{"changes": vectorChanges},
 		steps: []crash.Label{crash.AddressFilling, crash.AddressFilled, crash.AddressPlaced,
 			crash.AddressMoved, crash.AddressDisplaced, crash.AddressCleared,
-			crash.AddressClaimed},
-		possession: heldPossession, check: checkHeld,
-		sum: sumHeld, counts: map[string]int{"changes": vectorChanges}}
+			crash.AddressClaimed}})
 }
 
 func vectorUserRole() *role {

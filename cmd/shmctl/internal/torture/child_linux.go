@@ -195,31 +195,30 @@ func nap(d time.Duration) { time.Sleep(d) }
 // survives tells whether a process goes on living. One that was killed gives up what it has a
 // little before it shows as dead.
 func survives(pid int) bool {
-	for since := lifetime(); lifetime()-since < patience; {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil || strings.ContainsAny(state(text), "ZX") {
+	for since := lifetime(); lifetime()-since < patience; nap(time.Millisecond) {
+		if !lives(pid) {
 			return false
 		}
-		nap(time.Millisecond)
 	}
 	return true
 }
 
-// state returns the letter behind the name of the program.
-func state(stat []byte) string {
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	return rest[:min(1, len(rest))]
+// lives tells whether there is a process of that number, and no more than what is left of a dead one.
+func lives(pid int) bool {
+	state, _ := stat(pid)
+	return state != "" && !strings.Contains("ZX", state)
 }
 
-// startTicks returns when a process began, 0 if that cannot be found out.
-func startTicks(pid int) uint64 {
+// stat returns the state of a process, a letter, and when it began in clock ticks, as
+// proc_pid_stat(5) has them; "" and 0 if that cannot be found out.
+func stat(pid int) (state string, start uint64) {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(text), ") ")
-	const startTime = 19 // after the name, see proc_pid_stat(5)
+	const startTime = 19 // after the name
 	fields := strings.Fields(rest)
 	if len(fields) <= startTime {
-		return 0
+		return "", 0
 	}
-	ticks, _ := strconv.ParseUint(fields[startTime], 10, 64)
-	return ticks
+	start, _ = strconv.ParseUint(fields[startTime], 10, 64)
+	return fields[0], start
 }

@@ -48,7 +48,7 @@ func (s *supervisor) stop(p *proc) error {
 	if syscall.Kill(pid, syscall.SIGSTOP) != nil {
 		return nil
 	}
-	for !stopped(pid) { // else it could still give up what we are going to look at
+	for state := ""; state != "T"; state, _ = stat(pid) { // else it could still give something up
 		select {
 		case <-p.Done():
 			return nil
@@ -85,11 +85,6 @@ func (s *supervisor) stop(p *proc) error {
 	}
 	_ = syscall.Kill(pid, syscall.SIGCONT)
 	return err
-}
-
-func stopped(pid int) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err == nil && state(text) == "T"
 }
 
 // end has everybody finish, or kills them.

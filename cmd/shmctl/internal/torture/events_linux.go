@@ -23,21 +23,17 @@ const (
 )
 
 func eventReaderRole() *role {
-	return &role{name: "event-reader", places: eventReaders, words: heldWords, stops: true,
-		drains: true, run: (*child).readEvents, with: []string{"event-writer"},
+	return holder(role{name: "event-reader", places: eventReaders, run: (*child).readEvents,
+		with: []string{"event-writer"},
 		steps: []crash.Label{crash.EventCopied, crash.EventPinned, crash.EventReleased,
-			crash.SleepNext, crash.SleepEnded, crash.AdoptStarted},
-		possession: heldPossession, sum: sumHeld,
-		check: checkHeld}
+			crash.SleepNext, crash.SleepEnded, crash.AdoptStarted}})
 }
 
 func eventWriterRole() *role {
-	return &role{name: "event-writer", places: eventWriters, words: sessionsLength(eventWriters),
-		stops: true, run: (*child).writeEvents, with: []string{"event-reader"},
+	return posting(role{name: "event-writer", places: eventWriters, run: (*child).writeEvents,
+		with: []string{"event-reader"},
 		steps: []crash.Label{crash.EventFilled, crash.EventPublished, crash.RingParked,
-			crash.RingWoken, crash.AttachWritten, crash.WriterClosing},
-		died: sessionsDied, settled: sessionsSettled, sum: sumSessions,
-		check: checkSessions}
+			crash.RingWoken, crash.AttachWritten, crash.WriterClosing}})
 }
 
 // eventText is what the payload of an event is, of all lengths.

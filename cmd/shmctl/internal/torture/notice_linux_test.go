@@ -38,11 +38,12 @@ func TestNumbersComeRound(t *testing.T) {
 
 // TestStartTicks: the supervisor and the library mean the same by when a process began.
 func TestStartTicks(t *testing.T) {
-	if got, want := startTicks(os.Getpid()), shm.Self().StartTicks; got != want || got == 0 {
-		t.Errorf("%d, want %d", got, want)
+	state, got := stat(os.Getpid())
+	if want := shm.Self().StartTicks; got != want || got == 0 || state == "" {
+		t.Errorf("%d, want %d; state %q", got, want, state)
 	}
-	if got := startTicks(1 << 30); got != 0 {
-		t.Errorf("of nobody: %d", got)
+	if state, got := stat(1 << 30); got != 0 || state != "" || lives(1<<30) {
+		t.Errorf("of nobody: %d, state %q", got, state)
 	}
 }
 

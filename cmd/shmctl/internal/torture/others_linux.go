@@ -76,11 +76,9 @@ const (
 	othersEnded              // reader: everything is read
 	othersRedelivered        // reader: entries that came again, marked
 	othersBy                 // reader: how it waits
-	othersDeaths             // supervisor: how many deaths of writers the log has
-	othersLog                // supervisor: whose, and with which reader it surely was
+	othersLeft               // reader: who left, or is about to, by generation
 
-	othersLeft   = othersLog + 2*othersLogged // reader: who left, or is about to, by generation
-	othersPlayed = othersLeft + othersLefts   // reader: turns that read something, by way of waiting
+	othersPlayed = othersLeft + othersLefts // reader: turns that read something, by way of waiting
 	// reader: generation of the queue that it surely has, a word for each place
 	othersHas = othersPlayed + othersWays
 
@@ -104,8 +102,7 @@ func (b *between) shared(l *ledger) tally {
 const (
 	othersReaders = 2
 	othersWriters = 3
-	othersLogged  = 1 << 12 // deaths that the log holds, as a ring
-	othersLefts   = 1 << 10 // readers that left, likewise
+	othersLefts   = 1 << 10 // readers that left, as a ring
 	othersSize    = 128
 )
 
@@ -139,8 +136,8 @@ func (b *between) readerRole(open othersOpen, steps ...crash.Label) *role {
 // writerRole is the role of those who follow. follow attaches to the first reader.
 func (b *between) writerRole(places int, follow func(*child, context.Context) (lane, error),
 	steps ...crash.Label) *role {
-	return &role{name: b.writer, places: places, words: sessionsLength(places) + othersShares,
-		uid: othersWriterUID, between: b, asked: true, stops: true, with: []string{b.reader},
+	return posting(role{name: b.writer, places: places, words: othersShares,
+		uid: othersWriterUID, between: b, asked: true, with: []string{b.reader},
 		run: func(c *child) error { return c.othersWrite(follow) },
 		steps: append(steps, crash.AttachClaimed, crash.AttachWritten, crash.AttachAnnounced,
 			crash.Stamped, crash.PublishStored, crash.WriterClosing, crash.WriterReleased,
@@ -152,9 +149,8 @@ func (b *between) writerRole(places int, follow func(*child, context.Context) (l
 			b.shared(s.ledger)[othersWith+p.index].Store(0)
 			b.shared(s.ledger)[othersFormer+p.index].Store(0)
 		},
-		calm: b.calm, died: b.writerDied, settled: sessionsSettled,
-		check: checkSessions, sum: sumSessions,
-		counts: map[string]int{"calms": sessionsLength(places) + othersCalms}}
+		calm: b.calm, died: b.writerDied,
+		counts: map[string]int{"calms": sessionsLength(places) + othersCalms}})
 }
 
 func othersReaderRole() *role {
@@ -222,7 +218,7 @@ func (b *between) readerHas(s *supervisor, p *proc) func() string {
 	}
 }
 
-// writerDied notes what is left to be read, and for the reader that it must learn of it.
+// writerDied notes what is left to be read, and demands that the reader is told.
 func (b *between) writerDied(s *supervisor, p *proc) error {
 	readers := s.ledger.region(b.reader)
 	if with := b.shared(s.ledger)[othersWith+p.index].Load(); with != 0 {
@@ -234,11 +230,6 @@ func (b *between) writerDied(s *supervisor, p *proc) error {
 				s.expect(p, q, b.noticeWriter, func() bool { return has.Load() == with })
 			}
 		}
-		n := readers[othersDeaths].Load()
-		at := othersLog + 2*(n%othersLogged)
-		readers[at].Store(uint64(p.PID()))
-		readers[at+1].Store(with)
-		readers[othersDeaths].Store(n + 1)
 	}
 	return sessionsDied(s, p)
 }

@@ -103,14 +103,13 @@ func (c *child) othersHave(open othersOpen) error {
 		return err
 	}
 	defer l.Close()
-	deaths, err := cq.CreateEvents(cq.Unnamed("deaths"), cq.EventOptions{})
+	deaths, end, err := c.mourning(func(p cq.PeerEntry) { c.notice(b.noticeWriter, p) })
 	if err != nil {
 		return err
 	}
 	if err := q.BindEvents(deaths); err != nil {
-		return err
+		return errors.Join(err, end())
 	}
-	known := c.words[othersDeaths].Load()
 	c.words[othersBy].Store(uint64(at))
 	c.words[othersPid].Store(uint64(os.Getpid()))
 	if former := c.words[othersHolder].Swap(generation); generation <= former {
@@ -120,23 +119,16 @@ func (c *child) othersHave(open othersOpen) error {
 	c.words[othersTurns].Add(1)
 	served := make(chan error, 1)
 	go func() { served <- q.Serve(l, nil) }() // peers that are killed half way are no news
-	told, listening := context.WithCancel(context.Background())
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		c.othersMourn(told, b, generation, known, deaths)
-	}()
 	running, stop := c.running(phaseDrain)
 	done, err := r.drain(running)
 	stop()
-	listening()
-	<-watched
+	c.unbound()
 	err = errors.Join(err, c.othersLeave(q, done))
 	_ = l.Close()
 	if e := <-served; !errors.Is(e, cq.ErrClosed) && !errors.Is(e, net.ErrClosed) {
 		err = errors.Join(err, e)
 	}
-	return errors.Join(err, deaths.Close())
+	return errors.Join(err, end())
 }
 
 // othersLeave destroys the queue if everything is read, or leaves it to a successor.
@@ -150,36 +142,6 @@ func (c *child) othersLeave(q othersHeld, done bool) error {
 	leftWord(c.words, generation).Store(generation)
 	c.words[othersPid].Store(0)
 	return q.Detach()
-}
-
-// othersMourn passes on what the library tells of writers that died, and complains if it does not
-// tell of one that surely was with this reader.
-func (c *child) othersMourn(ctx context.Context, b *between, mine, known uint64,
-	deaths *cq.EventQueue) {
-	told, due := map[uint64]bool{}, map[uint64]time.Duration{}
-	ev := cq.Event{Payload: make([]byte, 0, 128)}
-	for ctx.Err() == nil {
-		if _, err := deaths.ReadContext(context.Background(), &ev,
-			cq.ReadOptions{Timeout: 20 * time.Millisecond}); err == nil {
-			if p, err := cq.ParsePeerEntry(ev.Payload); err == nil && ev.Event == cq.EventPeerDeath {
-				c.notice(b.noticeWriter, p)
-				told[uint64(p.PID)] = true
-				delete(due, uint64(p.PID))
-			}
-		}
-		for ; known < c.words[othersDeaths].Load(); known++ {
-			at := othersLog + 2*(known%othersLogged)
-			if pid := c.words[at].Load(); c.words[at+1].Load() == mine && !told[pid] {
-				due[pid] = lifetime()
-			}
-		}
-		for pid, since := range due {
-			if lifetime()-since > noticeLatest {
-				delete(due, pid)
-				c.tell(kindUnnoticed, "no event tells of writer process %d, which died", pid)
-			}
-		}
-	}
 }
 
 // othersQueue makes a queue.
@@ -310,7 +272,8 @@ func (c *child) othersWrite(follow func(*child, context.Context) (lane, error)) 
 			return fmt.Errorf("nobody to follow: %w", err)
 		}
 		p := c.poster(l, name, s)
-		deaths, end, err := c.mourning(p.hear) // at once, and not only when the next one is there
+		// At once, and not only when the next one is there.
+		deaths, end, err := c.mourning(func(d cq.PeerEntry) { c.notice(p.b.noticeReader, d) })
 		if err != nil {
 			return errors.Join(err, l.Close())
 		}
@@ -318,26 +281,12 @@ func (c *child) othersWrite(follow func(*child, context.Context) (lane, error)) 
 			p.at(l.generation())
 			err = p.session()
 		}
+		c.unbound()
 		shared := p.b.shared(c.ledger)
 		shared[othersWith+c.Index].Store(0)
 		shared[othersFormer+c.Index].Store(0)
 		return errors.Join(err, l.Close(), end())
 	})
-}
-
-// hear passes on the death of a reader.
-func (p *poster) hear(peer cq.PeerEntry) {
-	p.notice(p.b.noticeReader, peer)
-	p.mu.Lock()
-	p.told[peer.Generation] = true
-	p.mu.Unlock()
-}
-
-// knows tells whether the event queue told the death of a reader.
-func (p *poster) knows(generation uint64) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.told[generation]
 }
 
 // at notes with what reader the lane is now.
@@ -346,7 +295,7 @@ func (p *poster) at(generation uint64) {
 	p.b.shared(p.ledger)[othersWith+p.Index].Store(generation)
 }
 
-// renew goes on with the next reader. Its own event queue must know why.
+// renew goes on with the next reader.
 func (p *poster) renew() error {
 	former := p.s.home.Load()
 	shared := p.b.shared(p.ledger)
@@ -362,14 +311,5 @@ func (p *poster) renew() error {
 		return fmt.Errorf("renew: %w", err)
 	}
 	p.at(p.lane.generation())
-	left := leftWord(p.ledger.region(p.b.reader), former)
-	for since := lifetime(); ; nap(time.Millisecond) {
-		if p.knows(former) || left.Load() == former {
-			return nil // else it was not a death, or need not have been one
-		}
-		if lifetime()-since > noticeLatest {
-			p.tell(kindUnnoticed, "no event tells of reader %d, which died", former)
-			return nil
-		}
-	}
+	return nil
 }

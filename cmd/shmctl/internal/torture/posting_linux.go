@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/shmring/shmring/cq"
@@ -20,8 +19,6 @@ type poster struct {
 	name uint64
 	s    session
 	next uint64 // number of the next entry
-	mu   sync.Mutex
-	told map[uint64]bool // readers of another user whose death the event queue told
 }
 
 // lane is what it posts to.
@@ -38,8 +35,7 @@ type lane interface {
 }
 
 func (c *child) poster(l lane, name uint64, s session) *poster {
-	return &poster{child: c, lane: l, b: c.role.between, name: name, s: s, next: 1,
-		told: map[uint64]bool{}}
+	return &poster{child: c, lane: l, b: c.role.between, name: name, s: s, next: 1}
 }
 
 // sessions has one session of this process after the other until it is told to stop.

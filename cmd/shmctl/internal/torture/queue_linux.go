@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -64,8 +63,7 @@ func (c *child) hold(open func(make bool) (held, error),
 // has it, as far as it looked: those who wait may wait for ever while somebody does.
 func (c *child) barred(since time.Duration, err error) time.Duration {
 	holder := int(c.words[heldBy].Load())
-	if text, e := os.ReadFile(fmt.Sprintf("/proc/%d/stat", holder)); holder != 0 && e == nil &&
-		!strings.ContainsAny(state(text), "ZX") {
+	if holder != 0 && lives(holder) {
 		return lifetime()
 	}
 	if lifetime()-since < patience {
@@ -127,6 +125,23 @@ func checkHeld(s *supervisor, r *role) {
 	}
 }
 
+// holder completes a role of which one process has a thing at a time.
+func holder(r role) *role {
+	r.stops, r.drains, r.words = true, true, max(r.words, heldWords)
+	r.possession, r.sum, r.check = heldPossession, sumHeld, checkHeld
+	return &r
+}
+
+// posting completes a role whose processes have sessions; words are those beside.
+func posting(r role) *role {
+	r.stops, r.words = true, r.words+sessionsLength(r.places)
+	r.settled, r.sum, r.check = sessionsSettled, sumSessions, checkSessions
+	if r.died == nil {
+		r.died = sessionsDied
+	}
+	return &r
+}
+
 const (
 	readers   = 2
 	writers   = 4
@@ -138,33 +153,29 @@ const (
 var (
 	writerLaneOwner = sessionsLength(writers)    // what session has the lane
 	writerLane      = writerLaneOwner + maxLanes // lane that a writer surely has, + 1, or 0
-	writerWords     = writerLane + writers
+	writerWords     = maxLanes + writers
 )
 
 func readerRole() *role {
-	return &role{name: "reader", places: readers, words: heldWords, stops: true, drains: true,
-		run: (*child).read, with: []string{"writer"},
+	return holder(role{name: "reader", places: readers, run: (*child).read,
+		with: []string{"writer"}, died: readerDied,
 		steps: []crash.Label{crash.ClaimLocked, crash.ClaimStored, crash.ClaimLeft,
 			crash.AdoptClaimed, crash.AdoptStarted, crash.ParkStored, crash.ParkPaid,
 			crash.ArmStored, crash.SleepNext, crash.SleepEnded, crash.TakeMarks,
 			crash.PeekChosen, crash.PeekStored, crash.Releasing, crash.Released,
-			crash.DetachSilenced},
-		died: readerDied, possession: heldPossession, sum: sumHeld,
-		check: checkHeld}
+			crash.DetachSilenced}})
 }
 
 func writerRole() *role {
-	return &role{name: "writer", places: writers, words: writerWords, stops: true,
-		run: (*child).write, with: []string{"reader"},
+	return posting(role{name: "writer", places: writers, words: writerWords, run: (*child).write,
+		with: []string{"reader"}, died: writerDied, possession: writerPossession,
 		steps: []crash.Label{crash.ClaimLocked, crash.ClaimStored, crash.ClaimLeft,
 			crash.AttachClaimed, crash.AttachWritten, crash.AttachAnnounced, crash.Filled,
 			crash.Stamped, crash.PublishStored, crash.RingParked, crash.RingMarked,
 			crash.RingWoken, crash.PublishEnded, crash.WriterClosing, crash.WriterReleased},
 		starting: func(s *supervisor, p *proc) { // what its predecessor had is anybody's
 			s.ledger.region("writer")[writerLane+p.index].Store(0)
-		},
-		died: writerDied, settled: sessionsSettled, possession: writerPossession,
-		sum: sumSessions, check: checkSessions}
+		}})
 }
 
 // writerPossession: its lane.
@@ -381,23 +392,19 @@ const (
 func setQueue(i int) string { return fmt.Sprintf("set-%d", i) }
 
 func setReaderRole() *role {
-	return &role{name: "set-reader", places: 1, words: heldWords + len(setWays), stops: true,
-		drains: true,
-		run:    (*child).readSets, with: []string{"set-writer"},
+	return holder(role{name: "set-reader", places: 1, words: heldWords + len(setWays),
+		run: (*child).readSets, with: []string{"set-writer"},
 		steps: []crash.Label{crash.DomainTaken, crash.DomainArmed, crash.DomainSleep,
 			crash.DomainWoken, crash.NotifyArmed, crash.NotifyFired, crash.ParkStored,
 			crash.ParkPaid, crash.PeekStored},
-		possession: heldPossession, check: checkHeld,
-		sum: sumHeld, counts: countWays(heldWords, setWays...)}
+		counts: countWays(heldWords, setWays...)})
 }
 
 func setWriterRole() *role {
-	return &role{name: "set-writer", places: setWriters, words: sessionsLength(setWriters),
-		stops: true, run: (*child).writeSets, with: []string{"set-reader"},
+	return posting(role{name: "set-writer", places: setWriters, run: (*child).writeSets,
+		with: []string{"set-reader"},
 		steps: []crash.Label{crash.DomainMarked, crash.DomainRung, crash.RingMarked,
-			crash.PublishStored, crash.RingParked, crash.AttachAnnounced},
-		died: sessionsDied, settled: sessionsSettled, sum: sumSessions,
-		check: checkSessions}
+			crash.PublishStored, crash.RingParked, crash.AttachAnnounced}})
 }
 
 func (c *child) writeSets() error {

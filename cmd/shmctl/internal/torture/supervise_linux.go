@@ -390,7 +390,7 @@ func (s *supervisor) start(p *proc) error {
 	if p.Process, err = spec.Start(); err != nil {
 		return err
 	}
-	p.start = startTicks(p.PID()) // it is there until it is waited for
+	_, p.start = stat(p.PID()) // it is there until it is waited for
 	by = p.process()
 	s.report.Roles[p.role.name].Starts++
 	s.notes.born(by, fmt.Sprintf("%s %d, to die at %v", p.role.name, p.index, p.step))

@@ -20,12 +20,10 @@ const (
 	mortalPosts  = 20
 )
 
-// Words of the mortals, who store them.
+// Words of each mortal, who stores them.
 const (
-	mortalLane   = 0 // process that surely has a lane, or 0
-	mortalIntent = 1 // entries that it has posted, or is posting
-	mortalPosted = 2 // entries that it has posted
-	mortalWords  = 3
+	mortalLane = iota // process that surely has a lane, or 0
+	mortalWords
 )
 
 // How deaths are told through event queues.
@@ -93,15 +91,11 @@ func (c *child) beMortal() error {
 			}
 			continue
 		}
-		mine[mortalIntent].Store(0)
-		mine[mortalPosted].Store(0)
 		mine[mortalLane].Store(uint64(c.pid))
 		for n := range uint64(c.rnd.IntN(mortalPosts)) {
-			mine[mortalIntent].Store(n + 1)
 			if err := w.Post(&cq.Entry{Context: n}); err != nil {
 				break // closed
 			}
-			mine[mortalPosted].Store(n + 1)
 			nap(time.Duration(c.rnd.IntN(5000)) * time.Microsecond)
 		}
 		mine[mortalLane].Store(0)
@@ -206,7 +200,8 @@ func (c *child) bound() {
 // unbound says that it is not any more, soon: when it has told what it owes, or nothing would ever
 // be demanded of those who are not bound for long.
 func (c *child) unbound() {
-	owes, me := c.ledger.word(wordOwes+c.Place), process{c.pid, startTicks(c.pid)}.word()
+	_, start := stat(c.pid)
+	owes, me := c.ledger.word(wordOwes+c.Place), process{c.pid, start}.word()
 	for owes.Load() == me && c.ledger.phase() == phaseRun {
 		nap(time.Millisecond)
 	}
