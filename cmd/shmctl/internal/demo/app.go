@@ -2,19 +2,18 @@ package demo
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
-	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/xdp"
 )
 
 const (
@@ -31,7 +30,7 @@ type application struct {
 	cfg    config
 	way    way
 	q      *cq.Queue
-	credit *os.File   // to the peer; nil if there is none
+	pace   *pace      // with the peer; nil if there is none
 	taken  []cq.Entry // of a batch, to be given back
 	hist   *hdrhistogram.Histogram
 	result result
@@ -42,7 +41,7 @@ type application struct {
 type way interface {
 	queue() *cq.Queue // where completions come
 	view(e *cq.Entry) (shm.Loan, error)
-	record(e *cq.Entry) (xdp.Record, error)
+	arrived(e *cq.Entry) (ns uint64, err error) // when it came
 	giveBack(frames []cq.Entry) error
 	// post makes a datagram of the sequence and sends it, now or with flush, from a slot that no
 	// send under way has. The context has both. It is EAGAIN if the other side is behind.
@@ -57,44 +56,38 @@ func runApplication(l *line, c config) (err error) {
 	open := throughMemory
 	if c.Socket != "" {
 		open = throughDevice
-		a.credit = inherited(fdCreditSocket, "credit")
+		a.pace = &pace{f: os.NewFile(fdCreditSocket, "credit")}
 	}
 	if a.way, err = open(l.ctx, c); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, a.close()) }()
 	a.q = a.way.queue()
-	l.send(event{Is: "ready"})
-	for _, phase := range []struct {
-		name string
-		run  func() (*Direction, error)
-		into **Direction
-	}{{"rx", a.receive, &a.result.RX}, {"tx", a.transmit, &a.result.TX}} {
-		if err := l.await(phase.name); err != nil {
-			return err
-		}
+	return l.phases(func(phase string) (uint64, error) {
 		a.hist = hdrhistogram.New(1, int64(time.Minute), 3)
-		if *phase.into, err = phase.run(); err != nil {
-			return err
+		run, into := a.receive, &a.result.RX
+		if phase == "tx" {
+			run, into = a.transmit, &a.result.TX
 		}
-		l.send(event{Is: "done", Phase: phase.name, Count: (*phase.into).Completed})
-	}
-	if err := l.await("report"); err != nil {
-		return err
-	}
-	s := a.q.Stats()
-	a.result.Wakes, a.result.Publishes = a.way.stats()
-	a.result.Syscalls = s.Sleeps + s.Barriers + a.result.Wakes
-	l.send(event{Is: "report", Stats: &a.result})
-	return nil
+		d, err := run()
+		if err != nil {
+			return 0, err
+		}
+		*into = d
+		return d.Completed, nil
+	}, func() *result {
+		s := a.q.Stats()
+		a.result.Wakes, a.result.Publishes = a.way.stats()
+		a.result.Syscalls = s.Sleeps + s.Barriers + a.result.Wakes
+		return &a.result
+	})
 }
 
 // receive reads the payload of every frame where the device put it, and gives the frame back.
 func (a *application) receive() (*Direction, error) {
 	t := newTally(a.cfg.Count)
-	var done, told uint64
+	var done uint64
 	var begin, end int64
-	var b [8]byte
 	for done < a.cfg.Count {
 		ctx, cancel := context.WithTimeout(a.line.ctx, quiet)
 		es, err := a.q.PeekContext(ctx, readBatch)
@@ -116,15 +109,9 @@ func (a *application) receive() (*Direction, error) {
 			}
 		}
 		done += uint64(len(es))
-		if err := errors.Join(a.way.giveBack(a.taken), a.q.Release(len(es))); err != nil {
+		if err := errors.Join(a.way.giveBack(a.taken), a.q.Release(len(es)),
+			a.pace.tell(done, a.cfg.Count)); err != nil {
 			return nil, err
-		}
-		if a.credit != nil && (done-told >= creditEvery || done == a.cfg.Count) {
-			told = done
-			binary.LittleEndian.PutUint64(b[:], done)
-			if _, err := a.credit.Write(b[:]); err != nil {
-				return nil, fmt.Errorf("credit to the peer: %w", err)
-			}
 		}
 		a.progress("rx", done)
 	}
@@ -140,11 +127,11 @@ func (a *application) take(t *tally, e cq.Entry, now int64) error {
 	}
 	t.add(loan.Bytes())
 	loan.Release()
-	rec, err := a.way.record(&e)
+	came, err := a.way.arrived(&e)
 	if err != nil {
 		return err
 	}
-	_ = a.hist.RecordValue(max(1, now-int64(rec.RxNs)))
+	_ = a.hist.RecordValue(max(1, now-int64(came)))
 	a.taken = append(a.taken, e)
 	return nil
 }
@@ -177,25 +164,136 @@ func (a *application) progress(phase string, n uint64) {
 }
 
 func (a *application) close() error {
-	if a.credit != nil {
-		_ = a.credit.Close()
-	}
+	a.pace.close()
 	return a.way.close()
 }
 
-// acks counts what the peer says it received. News end a wait for completions, since there may be
-// room for another send.
-type acks struct{ n atomic.Uint64 }
+// sender is the state of the sending phase. A payload slot is busy from the post of a send until
+// its completion, whose context names the slot and which send it was for.
+type sender struct {
+	a         *application
+	postedNs  [sendSlots]int64
+	sequence  [sendSlots]uint64
+	free      []int
+	posted    uint64
+	completed uint64
+	wrong     uint64 // completions that match no send under way
+	failed    uint64 // completions in error
+	begin     int64
+	end       int64
+	buf       []cq.Tagged
+}
 
-func (a *acks) follow(f *os.File, count uint64, q *cq.Queue) {
-	var b [8]byte
-	for a.n.Load() < count {
-		if _, err := readFull(f, b[:]); err != nil {
-			return
+// transmit posts sends and reads their completions.
+func (a *application) transmit() (*Direction, error) {
+	s := &sender{a: a, buf: make([]cq.Tagged, readBatch)}
+	for i := range sendSlots {
+		s.free = append(s.free, i)
+	}
+	if a.pace != nil { // news end a wait for completions: there may be room for another send
+		go a.pace.follow(a.cfg.Count, func() { _ = a.q.Signal() })
+	}
+	last := time.Now()
+	s.begin = spin.Now()
+	for s.completed+s.failed < a.cfg.Count {
+		posted, err := s.post()
+		if err != nil {
+			return nil, err
 		}
-		a.n.Store(binary.LittleEndian.Uint64(b[:]))
-		if q.Signal() != nil {
-			return
+		read, err := s.read(posted)
+		if err != nil {
+			return nil, err
+		}
+		if posted+read > 0 {
+			last = time.Now()
+			a.progress("tx", s.completed)
+		} else if time.Since(last) > quiet {
+			break
 		}
 	}
+	s.end = spin.Now()
+	d := a.direction(s.completed, nil, s.completed, s.begin, s.end)
+	d.Sent, d.Duplicate, d.Corrupt = s.posted, s.wrong, s.failed
+	return d, nil
+}
+
+// post sends from free slots, no further ahead of the peer than the window.
+func (s *sender) post() (int, error) {
+	room := uint64(len(s.free))
+	if p := s.a.pace; p != nil {
+		room = min(room, window-min(window, s.posted-p.heard.Load()))
+	}
+	n := int(min(room, readBatch, s.a.cfg.Count-s.posted))
+	if n == 0 {
+		return 0, nil
+	}
+	now := spin.Now()
+	for k := range n {
+		slot := s.free[len(s.free)-1]
+		err := s.a.way.post(slot, s.posted, s.posted<<16|uint64(slot))
+		if errors.Is(err, syscall.EAGAIN) {
+			n = k
+			break
+		}
+		if err != nil {
+			return 0, err
+		}
+		s.sequence[slot], s.postedNs[slot] = s.posted, now
+		s.free = s.free[:len(s.free)-1]
+		s.posted++
+	}
+	return n, s.a.way.flush()
+}
+
+// read takes completions, and waits for one if there was nothing to post either.
+func (s *sender) read(posted int) (int, error) {
+	o := cq.ReadOptions{Timeout: -1}
+	if posted == 0 {
+		o.Timeout = 10 * time.Millisecond
+	}
+	n, err := cq.ReadContext(context.Background(), s.a.q, s.buf, o)
+	switch {
+	case errors.Is(err, cq.ErrAvail):
+		return s.readError()
+	case errors.Is(err, cq.ErrTimedOut), errors.Is(err, cq.ErrSignaled):
+		if s.a.line.ctx.Err() != nil {
+			return 0, stage.ErrGone
+		}
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	now := spin.Now()
+	for _, e := range s.buf[:n] {
+		if slot, ok := s.release(e.Context); ok {
+			s.completed++
+			_ = s.a.hist.RecordValue(max(1, now-s.postedNs[slot]))
+		}
+	}
+	return n, nil
+}
+
+// release frees the slot of a completion, if it is one that is due.
+func (s *sender) release(context uint64) (slot int, ok bool) {
+	slot = int(context & 0xffff)
+	if slot >= sendSlots || s.sequence[slot] != context>>16 || s.postedNs[slot] == 0 {
+		s.wrong++
+		return 0, false
+	}
+	s.free = append(s.free, slot)
+	s.sequence[slot] = ^uint64(0)
+	return slot, true
+}
+
+func (s *sender) readError() (int, error) {
+	var e cq.ErrorEntry
+	if err := s.a.q.ReadErr(&e); err != nil {
+		return 0, err
+	}
+	if _, ok := s.release(e.Context); ok {
+		if s.failed++; s.failed == 1 {
+			s.a.result.Notes = []string{fmt.Sprintf("first failed send: %v", &e)}
+		}
+	}
+	return 1, nil
 }

@@ -8,9 +8,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
 )
 
@@ -18,22 +18,16 @@ import (
 type through struct {
 	e       *device.Endpoint
 	to      netip.AddrPort
-	payload [payloadMaxBytes]byte
+	payload [wire.PayloadMaxBytes]byte
 }
 
 func throughDevice(ctx context.Context, c config) (way, error) {
-	local, err := netip.ParseAddrPort(c.Local)
-	if err != nil {
-		return nil, err
-	}
-	t := &through{}
-	if t.to, err = netip.ParseAddrPort(c.Remote); err != nil {
-		return nil, err
-	}
-	r := device.Request{Name: "demo", Ports: []uint16{local.Port()}, Frames: lentFrames,
+	t := &through{to: netip.AddrPortFrom(c.Ends[1].Addr, peerPort)}
+	r := device.Request{Name: "demo", Ports: []uint16{devicePort}, Frames: lentFrames,
 		Sends: sendSlots, InPlace: true, NoReconnect: true,
 		QueueOptions: cq.Options{Size: queueSlots}}
 	for {
+		var err error
 		t.e, err = device.Dial(ctx, c.Socket, r)
 		if err == nil {
 			return t, nil
@@ -47,16 +41,19 @@ func throughDevice(ctx context.Context, c config) (way, error) {
 	}
 }
 
-func (t *through) queue() *cq.Queue                       { return t.e.Queue() }
-func (t *through) view(e *cq.Entry) (shm.Loan, error)     { return t.e.View(e) }
-func (t *through) record(e *cq.Entry) (xdp.Record, error) { return t.e.Record(e) }
-func (t *through) giveBack(frames []cq.Entry) error       { return t.e.ReleaseBatch(frames) }
-func (t *through) flush() error                           { return nil }
-func (t *through) close() error                           { return t.e.Close() }
+func (t *through) queue() *cq.Queue                   { return t.e.Queue() }
+func (t *through) view(e *cq.Entry) (shm.Loan, error) { return t.e.View(e) }
+func (t *through) giveBack(frames []cq.Entry) error   { return t.e.ReleaseBatch(frames) }
+func (t *through) flush() error                       { return nil }
+func (t *through) close() error                       { return t.e.Close() }
+
+func (t *through) arrived(e *cq.Entry) (ns uint64, err error) {
+	r, err := t.e.Record(e)
+	return r.RxNs, err
+}
 
 func (t *through) post(_ int, sequence, context uint64) error {
-	n := makePayload(t.payload[:], sequence)
-	return t.e.SendTo(t.payload[:n], t.to, context)
+	return t.e.SendTo(t.payload[:wire.Put(t.payload[:], sequence)], t.to, context)
 }
 
 func (t *through) stats() (wakes, publishes uint64) {

@@ -4,14 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
+	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
-	"github.com/shmring/shmring/xdp/endpoint"
 )
 
 const deviceQueue = 0
@@ -30,14 +31,13 @@ func runDevice(l *line, c config) (err error) {
 		return err
 	}
 	defer at.Close()
-	l.send(event{Is: "ready"})
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	defer cancel(nil)
 	reported := make(chan error, 1)
 	go func() {
-		err := followOrders(l)
+		err := l.phases(func(string) (uint64, error) { return 0, nil }, // it serves
+			func() *result { return reportOf(server) })
 		if err == nil {
-			l.send(event{Is: "report", Stats: reportOf(server)})
 			<-l.ctx.Done()
 		}
 		cancel(nil)
@@ -49,52 +49,15 @@ func runDevice(l *line, c config) (err error) {
 	return <-reported
 }
 
-// followOrders waits until both directions are over.
-func followOrders(l *line) error {
-	for _, what := range []string{"rx", "tx", "report"} {
-		if err := l.await(what); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // openServer makes a device process. The peer is the only one that there is, and known.
 func openServer(ctx context.Context, c config) (*device.Server, error) {
 	mode := xdp.AttachAuto
 	if c.Generic {
 		mode = xdp.AttachGeneric
 	}
-	local, err := netip.ParseAddrPort(c.Local)
-	if err != nil {
-		return nil, err
-	}
-	remote, err := netip.ParseAddrPort(c.Remote)
-	if err != nil {
-		return nil, err
-	}
-	localMAC, err := parseMAC(c.LocalMAC)
-	if err != nil {
-		return nil, err
-	}
-	remoteMAC, err := parseMAC(c.RemoteMAC)
-	if err != nil {
-		return nil, err
-	}
-	return device.NewServer(ctx, device.Config{Interface: c.Interface, Queues: []uint32{deviceQueue},
-		Attach:   mode,
-		NoObject: true, // a run leaves nothing behind, killed or not
-		Resolver: endpoint.Static{remote.Addr(): xdp.Hop{LocalMAC: localMAC,
-			NextMAC: remoteMAC, Source: local.Addr()}}})
-}
-
-func parseMAC(s string) (mac [6]byte, err error) {
-	b, err := net.ParseMAC(s)
-	if err == nil && len(b) != len(mac) {
-		err = fmt.Errorf("hardware address %s is not of Ethernet", s)
-	}
-	copy(mac[:], b)
-	return mac, err
+	return device.NewServer(ctx, device.Config{Interface: c.Ends[0].Name,
+		Queues: []uint32{deviceQueue}, Attach: mode, Resolver: c.Ends.Ways(0),
+		NoObject: true}) // a run leaves nothing behind, killed or not
 }
 
 // reportOf sums up what the device process did.
@@ -108,4 +71,57 @@ func reportOf(server *device.Server) *result {
 		r.Syscalls += calls.Send + calls.Receive
 	}
 	return r
+}
+
+// network is the wire: two namespaces and the pair between them.
+type network struct{ pair *veth.Pair }
+
+func openNetwork() (*network, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("not root: network namespaces and AF_XDP need it")
+	}
+	p, err := veth.Open(veth.Config{})
+	if err != nil {
+		return nil, fmt.Errorf("no network namespaces: %w", err)
+	}
+	// Root of a container may have namespaces and still no raw sockets.
+	if err := p.A.Do(tryRawSocket); err != nil {
+		_ = p.Close()
+		return nil, fmt.Errorf("no AF_XDP socket (CAP_NET_RAW is needed): %w", err)
+	}
+	return &network{p}, nil
+}
+
+func tryRawSocket() error {
+	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	return unix.Close(fd)
+}
+
+func (n *network) ends() wire.Ends             { return wire.Ends{*n.pair.A, *n.pair.B} }
+func (n *network) device(f func() error) error { return n.pair.A.Do(f) }
+func (n *network) peer(f func() error) error   { return n.pair.B.Do(f) }
+func (n *network) close()                      { _ = n.pair.Close() }
+
+// socketPair returns two connected sockets that the runtime can wait on.
+func socketPair() (pair [2]*os.File, err error) {
+	const kind = unix.SOCK_STREAM | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
+	fds, err := unix.Socketpair(unix.AF_UNIX, kind, 0)
+	if err != nil {
+		return pair, os.NewSyscallError("socketpair", err)
+	}
+	for i, fd := range fds {
+		pair[i] = os.NewFile(uintptr(fd), "socketpair")
+	}
+	return pair, nil
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return "unknown"
+	}
+	return unix.ByteSliceToString(u.Release[:])
 }

@@ -2,14 +2,14 @@ package demo
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
-	"sync/atomic"
 	"time"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/internal/stage"
 )
 
@@ -20,122 +20,86 @@ const window = 192
 // quiet is how long nothing may arrive before a direction is given up.
 const quiet = 30 * time.Second
 
-// runPeer is the other end of the wire: a plain UDP socket of the kernel, nothing of this library.
+// peer is the other end of the wire: a plain UDP socket of the kernel, nothing of this library.
+type peer struct {
+	line  *line
+	conn  *net.UDPConn
+	pace  *pace
+	count uint64
+	sent  uint64
+	tally *tally
+}
+
 func runPeer(l *line, c config) error {
-	remote, err := net.ResolveUDPAddr("udp4", c.Local) // the device's end
-	if err != nil {
-		return err
-	}
-	local, err := net.ResolveUDPAddr("udp4", c.Remote)
-	if err != nil {
-		return err
-	}
-	conn, err := net.DialUDP("udp4", local, remote)
+	conn, err := net.DialUDP("udp4",
+		net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.Ends[1].Addr, peerPort)),
+		net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.Ends[0].Addr, devicePort)))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	_ = conn.SetReadBuffer(8 << 20) // the window fits the default too
-	credit := inherited(fdCreditSocket, "credit")
-	defer credit.Close()
-	stop := context.AfterFunc(l.ctx, func() { _ = conn.Close(); _ = credit.Close() })
+	p := &peer{line: l, conn: conn, pace: &pace{f: os.NewFile(fdCreditSocket, "credit")},
+		count: c.Count, tally: newTally(c.Count)}
+	defer p.pace.close()
+	stop := context.AfterFunc(l.ctx, func() { _ = conn.Close(); p.pace.close() })
 	defer stop()
-	p := &peer{line: l, conn: conn, credit: credit, count: c.Count, tally: newTally(c.Count)}
-	l.send(event{Is: "ready"})
-	if err := l.await("rx"); err != nil {
-		return err
-	}
-	if err := p.send(); err != nil {
-		return err
-	}
-	l.send(event{Is: "done", Phase: "rx", Count: p.sent})
-	if err := l.await("tx"); err != nil {
-		return err
-	}
-	if err := p.receive(); err != nil {
-		return err
-	}
-	l.send(event{Is: "done", Phase: "tx", Count: p.tally.Arrived})
-	if err := l.await("report"); err != nil {
-		return err
-	}
-	l.send(event{Is: "report", Stats: &result{
-		Notes: interfaceDrops(),
-		RX:    &Direction{Sent: p.sent},
-		TX: &Direction{Completed: p.tally.Arrived, Lost: c.Count - p.tally.Arrived,
-			Corrupt: p.tally.Corrupt + p.tally.Unexpected, Duplicate: p.tally.Duplicate},
-	}})
-	return nil
-}
-
-type peer struct {
-	line   *line
-	conn   *net.UDPConn
-	credit *os.File
-	count  uint64
-	sent   uint64
-	tally  *tally
+	return l.phases(func(phase string) (uint64, error) {
+		if phase == "rx" {
+			err := p.send()
+			return p.sent, err
+		}
+		err := p.receive()
+		return p.tally.Arrived, err
+	}, func() *result {
+		return &result{Notes: interfaceDrops(), RX: &Direction{Sent: p.sent}, TX: p.tally.direction()}
+	})
 }
 
 // send sends count datagrams, never more than the window ahead of what the application completed.
+// The last credits are taken here too, so that the next direction begins with an empty line.
 func (p *peer) send() error {
-	var credited atomic.Uint64
 	arrived := make(chan struct{}, 1)
-	go func() { // ends with the descriptor, or with the last credit of this direction
-		var b [8]byte
-		for credited.Load() < p.count {
-			if _, err := readFull(p.credit, b[:]); err != nil {
-				return
-			}
-			credited.Store(binary.LittleEndian.Uint64(b[:]))
-			select {
-			case arrived <- struct{}{}:
-			default:
-			}
+	go p.pace.follow(p.count, func() {
+		select {
+		case arrived <- struct{}{}:
+		default:
 		}
-	}()
-	buf := make([]byte, payloadMaxBytes)
+	})
+	buf := make([]byte, wire.PayloadMaxBytes)
 	patience := time.NewTimer(quiet)
 	defer patience.Stop()
-	for p.sent < p.count {
-		if p.sent-credited.Load() >= window {
-			patience.Reset(quiet)
-			select {
-			case <-arrived:
-			case <-patience.C:
-				return fmt.Errorf("no credit for %v after %d datagrams: %d were completed",
-					quiet, p.sent, credited.Load())
-			case <-p.line.ctx.Done():
-				return stage.ErrGone
+	for {
+		done := p.pace.heard.Load()
+		switch {
+		case p.sent < p.count && p.sent-done < window:
+			if _, err := p.conn.Write(buf[:wire.Put(buf, p.sent)]); err != nil {
+				return err
 			}
+			p.sent++
 			continue
+		case done >= p.count:
+			return nil
 		}
-		n := makePayload(buf, p.sent)
-		if _, err := p.conn.Write(buf[:n]); err != nil {
-			return err
-		}
-		p.sent++
-	}
-	// The last credits are read here too, so that the next direction begins with an empty line.
-	for credited.Load() < p.count {
 		patience.Reset(quiet)
 		select {
 		case <-arrived:
 		case <-patience.C:
-			return nil // what is missing is lost: the application reports it
+			if p.sent == p.count {
+				return nil // what is missing is lost: the application reports it
+			}
+			return fmt.Errorf("no credit for %v after %d datagrams: %d were completed", quiet, p.sent,
+				done)
 		case <-p.line.ctx.Done():
 			return stage.ErrGone
 		}
 	}
-	return nil
 }
 
 // receive verifies datagrams and tells the application how many arrived.
 func (p *peer) receive() error {
-	buf := make([]byte, 2*payloadMaxBytes)
-	var b [8]byte
-	var got, told uint64
-	for p.tally.Arrived < p.count {
+	buf := make([]byte, 2*wire.PayloadMaxBytes)
+	for got := uint64(1); p.tally.Arrived < p.count; got++ {
 		if err := p.conn.SetReadDeadline(time.Now().Add(quiet)); err != nil {
 			return err
 		}
@@ -147,27 +111,9 @@ func (p *peer) receive() error {
 			return err
 		}
 		p.tally.add(buf[:n])
-		if got++; got-told >= creditEvery || got == p.count {
-			told = got
-			binary.LittleEndian.PutUint64(b[:], got)
-			if _, err := p.credit.Write(b[:]); err != nil {
-				return err
-			}
+		if err := p.pace.tell(got, p.count); err != nil {
+			return err
 		}
 	}
 	return nil
-}
-
-// creditEvery is after how many datagrams the other side is told.
-const creditEvery = 32
-
-func readFull(f *os.File, b []byte) (int, error) {
-	for n := 0; n < len(b); {
-		k, err := f.Read(b[n:])
-		if err != nil {
-			return n, err
-		}
-		n += k
-	}
-	return len(b), nil
 }

@@ -3,7 +3,12 @@ package demo
 import (
 	"fmt"
 	"io"
+	"os"
+	"strings"
 	"time"
+
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
+	"github.com/shmring/shmring/xdp/device"
 )
 
 // Schema names the JSON that Report is printed as.
@@ -117,4 +122,97 @@ func duration(ns *int64) time.Duration {
 		return d.Round(10 * time.Nanosecond)
 	}
 	return d
+}
+
+// tally counts which payloads arrived.
+type tally struct {
+	seen       []uint64
+	total      uint64
+	Arrived    uint64 // distinct and intact
+	Corrupt    uint64
+	Duplicate  uint64
+	Unexpected uint64 // intact, but never sent
+}
+
+func newTally(total uint64) *tally {
+	return &tally{seen: make([]uint64, (total+63)/64), total: total}
+}
+
+// add takes one payload.
+func (t *tally) add(b []byte) (seq uint64, fresh bool) {
+	seq, ok := wire.Check(b)
+	switch {
+	case !ok:
+		t.Corrupt++
+	case seq >= t.total:
+		t.Unexpected++
+	case t.seen[seq/64]>>(seq%64)&1 != 0:
+		t.Duplicate++
+	default:
+		t.seen[seq/64] |= 1 << (seq % 64)
+		t.Arrived++
+		return seq, true
+	}
+	return seq, false
+}
+
+// direction says what arrived, of what was sent.
+func (t *tally) direction() *Direction {
+	return &Direction{Completed: t.Arrived, Lost: t.total - t.Arrived,
+		Corrupt: t.Corrupt + t.Unexpected, Duplicate: t.Duplicate}
+}
+
+// dropsOf says where the device process, its sockets and its interface dropped datagrams.
+func dropsOf(s *device.Stats) []string {
+	named := []count{{"dropped for want of a frame or of room", s.Dropped},
+		{"for a port that nobody has", s.Unclaimed}, {"malformed", s.Malformed},
+		{"with a wrong checksum", s.BadChecksum}, {"for another address", s.Foreign}}
+	for _, k := range s.Kernel {
+		named = append(named, count{"dropped by the kernel for want of memory", k.RxDropped},
+			count{"dropped for a full receive ring", k.RxQueueFull},
+			count{"without a frame in the fill ring", k.RxFillRingEmpty})
+	}
+	return append(notes(named), interfaceDrops()...)
+}
+
+// interfaceDrops says what the interfaces in this network namespace dropped.
+func interfaceDrops() []string {
+	table, err := os.ReadFile("/proc/self/net/dev")
+	if err != nil {
+		return nil
+	}
+	return dropsIn(string(table))
+}
+
+// dropsIn reads the kernel's table of interfaces, whose columns /proc/net/dev names in two lines.
+func dropsIn(table string) []string {
+	var named []count
+	for line := range strings.Lines(table) {
+		name, columns, ok := strings.Cut(line, ":")
+		f := strings.Fields(columns)
+		if !ok || len(f) < 12 {
+			continue
+		}
+		var in, out uint64
+		_, _ = fmt.Sscan(f[3]+" "+f[11], &in, &out)
+		name = strings.TrimSpace(name)
+		named = append(named, count{"dropped by " + name + " on receipt", in},
+			count{"dropped by " + name + " when sending", out})
+	}
+	return notes(named)
+}
+
+// count is a number of packets.
+type count struct {
+	what string
+	n    uint64
+}
+
+func notes(all []count) (lines []string) {
+	for _, c := range all {
+		if c.n > 0 {
+			lines = append(lines, fmt.Sprintf("packets %s: %d", c.what, c.n))
+		}
+	}
+	return lines
 }

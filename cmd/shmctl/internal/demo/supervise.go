@@ -152,7 +152,7 @@ func (s *supervisor) choosePath() error {
 		return err
 	}
 	s.cfg.Socket = filepath.Join(dir, "device")
-	n.configure(&s.cfg)
+	s.cfg.Ends = n.ends()
 	s.cfg.Generic = s.o.Generic
 	return nil
 }
@@ -223,9 +223,7 @@ func (s *supervisor) gather(ctx context.Context, what, phase string,
 	results map[string]*result) error {
 	missing := map[string]bool{}
 	for role := range s.children {
-		if !(what == "done" && role == "device") { // the device serves, it has no end of its own
-			missing[role] = true
-		}
+		missing[role] = true
 	}
 	var limit <-chan time.Time
 	if what == "ready" {
@@ -281,7 +279,7 @@ func (s *supervisor) sum(results map[string]*result) {
 		other = results["producer"]
 	} else if dev := results["device"]; dev != nil {
 		r.Mode, r.Copy, r.Queue = &dev.Mode, &dev.Copy, &dev.Queue
-		r.Interface = &s.cfg.Interface
+		r.Interface = &s.cfg.Ends[0].Name
 	}
 	if app == nil || other == nil {
 		return

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
 )
@@ -25,5 +26,18 @@ func TestDrops(t *testing.T) {
 		"packets dropped for a full receive ring: 2"}
 	if len(got) < 2 || !slices.Equal(got[:2], want) {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestTally(t *testing.T) {
+	b := make([]byte, wire.PayloadMaxBytes)
+	tl := newTally(10)
+	for _, seq := range []uint64{0, 9, 3, 3, 10} {
+		tl.add(b[:wire.Put(b, seq)])
+	}
+	b[20] ^= 1
+	tl.add(b[:64])
+	if tl.Arrived != 3 || tl.Duplicate != 1 || tl.Unexpected != 1 || tl.Corrupt != 1 {
+		t.Errorf("%+v", tl)
 	}
 }

@@ -1,4 +1,4 @@
-package demo
+package wire
 
 import (
 	"encoding/binary"
@@ -14,7 +14,8 @@ import (
 //	16 pattern
 const (
 	payloadMinBytes = 64
-	payloadMaxBytes = 1024
+	// PayloadMaxBytes is the length of the longest.
+	PayloadMaxBytes = 1024
 	payloadSumOff   = 8
 	payloadLenOff   = 12
 	payloadHead     = 16
@@ -24,7 +25,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // payloadLen spreads lengths over the whole range.
 func payloadLen(seq uint64) int {
-	return payloadMinBytes + int(mix(seq)%(payloadMaxBytes-payloadMinBytes+1))
+	return payloadMinBytes + int(mix(seq)%(PayloadMaxBytes-payloadMinBytes+1))
 }
 
 // mix is a 64-bit finaliser: neighbouring numbers give unrelated values.
@@ -34,8 +35,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// makePayload writes payload seq to b, which has room for payloadMaxBytes, and returns its length.
-func makePayload(b []byte, seq uint64) int {
+// Put writes payload seq to b, which has room for PayloadMaxBytes, and returns its length.
+func Put(b []byte, seq uint64) int {
 	n := payloadLen(seq)
 	le := binary.LittleEndian
 	le.PutUint64(b, seq)
@@ -56,10 +57,10 @@ func makePayload(b []byte, seq uint64) int {
 
 var zeroSum [4]byte
 
-// checkPayload returns the sequence number of a payload and whether every byte is as it was made.
+// Check returns the sequence number of a payload and whether every byte is as it was made.
 // It reads b where it lies and does not change it.
-func checkPayload(b []byte) (seq uint64, ok bool) {
-	if len(b) < payloadMinBytes || len(b) > payloadMaxBytes {
+func Check(b []byte) (seq uint64, ok bool) {
+	if len(b) < payloadMinBytes || len(b) > PayloadMaxBytes {
 		return 0, false
 	}
 	le := binary.LittleEndian
@@ -69,36 +70,4 @@ func checkPayload(b []byte) (seq uint64, ok bool) {
 	sum = crc32.Update(sum, castagnoli, b[payloadSumOff+4:])
 	return seq, sum == le.Uint32(b[payloadSumOff:]) &&
 		int(le.Uint32(b[payloadLenOff:])) == len(b) && payloadLen(seq) == len(b)
-}
-
-// tally counts which payloads arrived.
-type tally struct {
-	seen       []uint64
-	total      uint64
-	Arrived    uint64 // distinct and intact
-	Corrupt    uint64
-	Duplicate  uint64
-	Unexpected uint64 // intact, but never sent
-}
-
-func newTally(total uint64) *tally {
-	return &tally{seen: make([]uint64, (total+63)/64), total: total}
-}
-
-// add takes one payload.
-func (t *tally) add(b []byte) (seq uint64, fresh bool) {
-	seq, ok := checkPayload(b)
-	switch {
-	case !ok:
-		t.Corrupt++
-	case seq >= t.total:
-		t.Unexpected++
-	case t.seen[seq/64]>>(seq%64)&1 != 0:
-		t.Duplicate++
-	default:
-		t.seen[seq/64] |= 1 << (seq % 64)
-		t.Arrived++
-		return seq, true
-	}
-	return seq, false
 }
