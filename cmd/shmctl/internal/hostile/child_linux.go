@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/stage"
@@ -28,14 +29,14 @@ import (
 
 // config is what a child is started with.
 type config struct {
-	Surface string   `json:"surface"`
-	Index   int      `json:"index"`
-	Dir     string   `json:"dir"` // of sockets, for all users
-	Shm     string   `json:"shm"` // of objects, for root
-	Seed    uint64   `json:"seed"`
-	Key     uint64   `json:"key,omitempty"` // of honest entries; attackers do not know it
-	Ends    []string `json:"ends,omitempty"`
-	Spoil   string   `json:"spoil,omitempty"`
+	Surface string    `json:"surface"`
+	Index   int       `json:"index"`
+	Dir     string    `json:"dir"` // of sockets, for all users
+	Shm     string    `json:"shm"` // of objects, for root
+	Seed    uint64    `json:"seed"`
+	Key     uint64    `json:"key,omitempty"` // of honest entries; attackers do not know it
+	Ends    wire.Ends `json:"ends"`
+	Spoil   string    `json:"spoil,omitempty"`
 }
 
 // What children count.

@@ -13,11 +13,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/shm"
-	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
 )
 
@@ -56,36 +55,12 @@ func prepareDevice(sc *scene) (done func(), skip error) {
 		}
 	}()
 	sc.files = []*os.File{pair.B.NetNS(), pair.A.NetNS()}
-	for _, e := range []*veth.End{pair.B, pair.A} {
-		sc.ends = append(sc.ends, e.Name, e.MAC.String(), e.Addr.String())
-	}
+	sc.ends = wire.Ends{*pair.B, *pair.A}
 	return func() { _ = errors.Join(echo.Close(), pair.Close()) }, nil
-}
-
-// wires resolves what is at the other end.
-type wires struct{ local, remote veth.End }
-
-func (w wires) Lookup(dst netip.Addr) (xdp.Hop, error) {
-	if dst != w.remote.Addr {
-		return xdp.Hop{}, packet.ErrUnreachable
-	}
-	return xdp.Hop{LocalMAC: [6]byte(w.local.MAC), NextMAC: [6]byte(w.remote.MAC),
-		Source: w.local.Addr, MTU: 1500, Generation: 1}, nil
-}
-
-func (c *child) wires(i int) wires {
-	end := func(i int) (e veth.End) {
-		e.Name = c.Ends[3*i]
-		e.MAC, _ = net.ParseMAC(c.Ends[3*i+1])
-		e.Addr = netip.MustParseAddr(c.Ends[3*i+2])
-		return e
-	}
-	return wires{end(i), end(1 - i)}
 }
 
 // openServer makes a server for one end.
 func (c *child) openServer(i int) (*device.Server, *device.Listener, error) {
-	w := c.wires(i)
 	runtime.LockOSThread()
 	if err := veth.Enter(3 + i); err != nil {
 		return nil, nil, err
@@ -102,7 +77,7 @@ func (c *child) openServer(i int) (*device.Server, *device.Listener, error) {
 		allow = append(allow, a)
 	}
 	s, err := device.NewServer(context.Background(), device.Config{
-		Interface: w.local.Name, Allow: allow, Resolver: w,
+		Interface: c.Ends[i].Name, Allow: allow, Resolver: c.Ends.Ways(i),
 		NoObject: true, Frames: 2048, Spin: -1, Report: func(err error) { c.refusedBy("serve", err) }})
 	if err != nil {
 		return nil, nil, err
@@ -187,7 +162,7 @@ func honestApp(c *child) error {
 	}
 	c.ready()
 	a := &app{c: c, e: e, out: map[uint64]bool{}}
-	to := netip.AddrPortFrom(c.wires(0).remote.Addr, echoPort)
+	to := netip.AddrPortFrom(c.Ends[1].Addr, echoPort)
 	over := c.watch("an echo")
 	for echoes := uint64(0); c.ctx.Err() == nil; {
 		if err := a.send(to); err != nil {
@@ -308,7 +283,7 @@ func attackServer(c *child) error {
 			continue
 		}
 		c.counts[attaches].Add(1)
-		to := netip.AddrPortFrom(c.wires(0).remote.Addr, echoPort)
+		to := netip.AddrPortFrom(c.Ends[1].Addr, echoPort)
 		c.raid(func(stop <-chan struct{}) {
 			for !stopped(stop) {
 				c.useHostile(e, to)
@@ -391,7 +366,7 @@ func (c *child) useServer(rnd *rand.Rand, i int) {
 		return
 	}
 	var busy sync.WaitGroup
-	to := netip.AddrPortFrom(c.wires(i).remote.Addr, echoPort)
+	to := netip.AddrPortFrom(c.Ends[1-i].Addr, echoPort)
 	until := time.Now().Add(time.Duration(5+rnd.IntN(60)) * time.Millisecond)
 	seed := rnd.Uint64()
 	busy.Go(func() { // somebody else than the reader

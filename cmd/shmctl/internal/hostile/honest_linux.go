@@ -267,7 +267,7 @@ func (p *newPoster) close() error { return errors.Join(p.poster.close(), p.conn.
 
 // newcomerApp is an application of the device process.
 func newcomerApp(c *child) error {
-	to := netip.AddrPortFrom(c.wires(0).remote.Addr, echoPort)
+	to := netip.AddrPortFrom(c.Ends[1].Addr, echoPort)
 	return c.newcomers(func(ctx context.Context, _ uint64) (visitor, error) {
 		e, err := device.Dial(ctx, c.path(fmt.Sprintf(deviceSocket, 0)), device.Request{
 			Name: "newcomer", Ports: []uint16{newcomerPort}, Frames: 32, Sends: 16, NoReconnect: true})

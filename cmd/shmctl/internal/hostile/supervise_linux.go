@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/torture"
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/internal/stage"
 	"github.com/shmring/shmring/shm"
 )
@@ -45,7 +46,7 @@ type scene struct {
 	shm    string // of objects
 	key    uint64
 	rnd    *rand.Rand
-	ends   []string
+	ends   wire.Ends
 	files  []*os.File
 
 	mu       sync.Mutex

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/xdp/device"
@@ -96,13 +97,13 @@ type app struct {
 	mu     sync.Mutex
 	events []device.Event // that the event queue is going to tell
 	es     [32]cq.Entry
-	buf    [wirePayload]byte
+	buf    [wire.PayloadMaxBytes]byte
 }
 
 // beApp sends and receives until it is told to stop.
 func (c *child) beApp() (err error) {
 	a := &app{child: c, open: map[uint64]bool{}, seen: map[uint64]bool{}, port: 5000 + uint16(c.Index),
-		to: netip.AddrPortFrom(c.end(1).Addr, wirePort)}
+		to: netip.AddrPortFrom(c.Ends[1].Addr, wirePort)}
 	if c.role.name == "app2" {
 		a.port += 100
 	}
@@ -186,9 +187,7 @@ func (a *app) turn() error {
 // send sends some datagrams; now and then one to where nobody answers for its hardware address.
 func (a *app) send(n int) error {
 	for range n {
-		b := a.buf[:wireHead+a.rnd.IntN(wirePayload-wireHead)]
-		stamp(b, a.next)
-		to := a.to
+		b, to := a.buf[:wire.Put(a.buf[:], a.next)], a.to
 		if a.rnd.IntN(500) == 0 {
 			to = netip.AddrPortFrom(silent, 9)
 		}
@@ -254,7 +253,7 @@ func (a *app) datagram(e *cq.Entry) error {
 	if err != nil {
 		a.counts[wordUnmapped]++
 	} else {
-		number, ok := stamped(loan.Bytes())
+		number, ok := wire.Check(loan.Bytes())
 		if !ok {
 			a.tell(kindUnpublished, "a datagram of %d bytes that is not what the wire sent",
 				len(loan.Bytes()))

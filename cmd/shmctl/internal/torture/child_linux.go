@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/internal/stage"
@@ -27,6 +28,7 @@ type config struct {
 	Spoil string            `json:"spoil,omitempty"`
 	Step  string            `json:"step,omitempty"` // where it is to die, so that it can go there
 	Share map[string]string `json:"share,omitempty"`
+	Ends  wire.Ends         `json:"ends"` // of the device and of the wire, if there are
 }
 
 // event is a line from a child to the supervisor.

@@ -2,10 +2,8 @@ package torture
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"net"
 	"net/netip"
 	"os"
@@ -16,18 +14,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/device"
+	"github.com/shmring/shmring/xdp/endpoint"
 )
 
 // What the roles around a device process are told.
 const (
 	shareSocket = "device-socket"
-	shareEnds   = "device-ends"   // of a veth pair: name, hardware address, address, twice
-	shareSpaces = "device-spaces" // the files of its namespaces, the device's first
+	shareSpaces = "device-spaces" // the files of the namespaces of both ends, the device's first
 )
 
 // noticeServer is how applications tell the death of a device process.
@@ -75,13 +74,10 @@ func prepareDevice(s *supervisor) (undo func(), err error) {
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
-	var ends, spaces []string
-	for _, e := range []*veth.End{pair.B, pair.A} {
-		ends = append(ends, e.Name, e.MAC.String(), e.Addr.String())
-		spaces = append(spaces, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), e.NetNS().Fd()))
-	}
+	s.ends = wire.Ends{*pair.B, *pair.A}
 	s.share[shareSocket] = dir + "/s"
-	s.share[shareEnds], s.share[shareSpaces] = strings.Join(ends, " "), strings.Join(spaces, " ")
+	s.share[shareSpaces] = fmt.Sprintf("/proc/%d/fd/%d /proc/%d/fd/%d", os.Getpid(),
+		pair.B.NetNS().Fd(), os.Getpid(), pair.A.NetNS().Fd())
 	return undo, err
 }
 
@@ -119,14 +115,6 @@ func absent(err error) error {
 	return nil
 }
 
-// end returns what is known of an end of the pair: 0 is the device's, 1 the wire's.
-func (c *child) end(which int) (e veth.End) {
-	f := strings.Fields(c.Share[shareEnds])[3*which:]
-	e.Name, e.Addr = f[0], netip.MustParseAddr(f[2])
-	e.MAC, _ = net.ParseMAC(f[1])
-	return e
-}
-
 // enter moves the thread, which is not given back, to the namespace of an end.
 func (c *child) enter(which int) error {
 	runtime.LockOSThread()
@@ -140,19 +128,15 @@ func (c *child) enter(which int) error {
 }
 
 // wireWays resolves what is at the other end of the pair; silent is never resolved.
-type wireWays struct{ local, remote veth.End }
+type wireWays struct{ endpoint.Static }
 
 var silent = netip.MustParseAddr("192.0.2.99")
 
 func (w wireWays) Lookup(dst netip.Addr) (xdp.Hop, error) {
-	switch dst {
-	case w.remote.Addr:
-		return xdp.Hop{LocalMAC: [6]byte(w.local.MAC), NextMAC: [6]byte(w.remote.MAC),
-			Source: w.local.Addr, MTU: 1500, Generation: 1}, nil
-	case silent:
+	if dst == silent {
 		return xdp.Hop{}, packet.ErrResolving
 	}
-	return xdp.Hop{}, packet.ErrUnreachable
+	return w.Static.Lookup(dst)
 }
 
 // serveDevice owns the device until nobody needs it.
@@ -161,8 +145,8 @@ func (c *child) serveDevice() error {
 		return err
 	}
 	s, err := device.NewServer(context.Background(), device.Config{
-		Interface: c.end(0).Name, NoObject: true,
-		Resolver: wireWays{c.end(0), c.end(1)}, Allow: []device.Allow{{ID: 0},
+		Interface: c.Ends[0].Name, NoObject: true,
+		Resolver: wireWays{c.Ends.Ways(0)}, Allow: []device.Allow{{ID: 0},
 			{ID: appUser, First: 5000, Last: 5099}, {ID: app2User, First: 5100, Last: 5199}}})
 	if err != nil {
 		return err
@@ -266,12 +250,7 @@ func sumDevice(s *supervisor, r *role, to *RoleReport) {
 	to.Counts["native_mode"] = s.ledger.region(r.name)[wordNative].Load() & 1
 }
 
-// The wire's port, and the most that a datagram carries here.
-const (
-	wirePort    = 6000
-	wirePayload = 1200
-	wireHead    = 16 // number of the datagram, checksum of the rest
-)
+const wirePort = 6000
 
 // wireRole is the other end of the device: it answers every datagram, and sends some of its own.
 // The kernel's stack is between, so what it loses is nobody's fault.
@@ -280,50 +259,27 @@ func wireRole() *role {
 		with: []string{"device"}, run: (*child).answer}
 }
 
-// stamp numbers a datagram and closes it with a checksum.
-func stamp(b []byte, number uint64) {
-	binary.LittleEndian.PutUint64(b, number)
-	binary.LittleEndian.PutUint64(b[8:], number^sumOf(b[wireHead:]))
-}
-
-// stamped returns the number of a datagram that is whole.
-func stamped(b []byte) (number uint64, ok bool) {
-	if len(b) < wireHead {
-		return 0, false
-	}
-	number = binary.LittleEndian.Uint64(b)
-	return number, binary.LittleEndian.Uint64(b[8:]) == number^sumOf(b[wireHead:])
-}
-
-func sumOf(b []byte) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write(b)
-	return h.Sum64()
-}
-
-// answer sends what comes back under a number that nobody had before, and floods now and then.
+// answer answers what comes with a datagram that nobody had before, and floods now and then.
 func (c *child) answer() error {
 	if err := c.enter(1); err != nil {
 		return err
 	}
-	local, device := c.end(1), c.end(0)
-	u, err := net.ListenUDP("udp4", &net.UDPAddr{IP: local.Addr.AsSlice(), Port: wirePort})
+	u, err := net.ListenUDP("udp4", &net.UDPAddr{IP: c.Ends[1].Addr.AsSlice(), Port: wirePort})
 	if err != nil {
 		return err
 	}
 	defer u.Close()
 	number := uint64(os.Getpid()) << 32
-	in, out := make([]byte, 2048), make([]byte, wireHead+2048)
+	in, out := make([]byte, 2048), make([]byte, wire.PayloadMaxBytes)
 	for c.ledger.phase() < phaseDrain {
 		_ = u.SetReadDeadline(time.Now().Add(time.Millisecond))
 		n, from, err := u.ReadFromUDPAddrPort(in)
 		if err == nil {
-			if _, ok := stamped(in[:n]); !ok {
+			if _, ok := wire.Check(in[:n]); !ok {
 				c.tell(kindUnpublished, "%d bytes from %v that nobody sent", n, from)
 			}
 			number++
-			stamp(out[:wireHead+copy(out[wireHead:], in[:n])], number)
-			_, _ = u.WriteToUDPAddrPort(out[:wireHead+n], from)
+			_, _ = u.WriteToUDPAddrPort(out[:wire.Put(out, number)], from)
 			continue
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -331,10 +287,9 @@ func (c *child) answer() error {
 		}
 		for range c.rnd.IntN(64) { // nobody asked for these
 			number++
-			n := wireHead + c.rnd.IntN(wirePayload)
-			stamp(out[:n], number)
 			port := 5000 + uint16(c.rnd.IntN(2))*100 + uint16(c.rnd.IntN(apps))
-			_, _ = u.WriteToUDPAddrPort(out[:n], netip.AddrPortFrom(device.Addr, port))
+			_, _ = u.WriteToUDPAddrPort(out[:wire.Put(out, number)],
+				netip.AddrPortFrom(c.Ends[0].Addr, port))
 		}
 	}
 	return nil

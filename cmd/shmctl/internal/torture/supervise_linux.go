@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/spin"
@@ -43,6 +44,7 @@ type supervisor struct {
 	ledger  *ledger
 	base    string
 	share   map[string]string // what roles tell their processes
+	ends    wire.Ends
 	rnd     *rand.Rand
 	procs   []*proc
 	died    chan struct{} // of size 1: somebody died
@@ -351,7 +353,8 @@ func (s *supervisor) start(p *proc) error {
 	}
 	s.started++
 	c := config{Index: p.index, Place: p.place, Base: s.base,
-		Seed: s.o.Seed ^ s.started<<32, Trust: s.o.Trust, Spoil: s.o.spoil, Share: s.share}
+		Seed: s.o.Seed ^ s.started<<32, Trust: s.o.Trust, Spoil: s.o.spoil, Share: s.share,
+		Ends: s.ends}
 	p.shot, p.step, p.empty, p.buried = false, crash.None, false, false
 	nth, aimed := 0, s.o.Steps && s.rnd.IntN(s.sent()) > 0
 	if aimed {
