@@ -115,8 +115,8 @@ func putSlot(r *shm.Region, slot, sequence uint64) (off uint64, n int) {
 // exchange makes memory for so many payloads, passes it to the other process, and maps, read-only,
 // what comes from there.
 func exchange(slots uint64) (ours, theirs *shm.Region, err error) {
-	obj, err := shm.CreateMemfd(shm.Spec{Kind: shm.KindRegion, Name: "payloads", Sections: []shm.Section{
-		{Kind: sectionPayload, Length: slots * wire.PayloadMaxBytes}}}, nil)
+	obj, err := shm.CreateMemfd(shm.Spec{Kind: shm.KindRegion, Name: "payloads",
+		Sections: []shm.Section{{Kind: sectionPayload, Length: slots * wire.PayloadMaxBytes}}}, nil)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -205,7 +205,7 @@ func survives(pid int) bool {
 	return true
 }
 
-// lives tells whether there is a process of that number, and no more than what is left of a dead one.
+// lives tells whether there is a process of that number, more than what is left of a dead one.
 func lives(pid int) bool {
 	state, _ := stat(pid)
 	return state != "" && !strings.Contains("ZX", state)
