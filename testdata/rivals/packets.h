@@ -160,25 +160,32 @@ static uint64_t drop(uint64_t count, unsigned batch)
 	return now_ns() - began;
 }
 
-/* Times the reads of packets that were queued before. */
-static uint64_t drain(uint64_t count, unsigned batch, uint64_t *sum)
+/* Queues n packets from number s on, and times the reads of them. */
+static uint64_t drain_block(uint64_t s, uint64_t n, unsigned batch, uint64_t *sum)
 {
-	uint64_t took = 0, s = 0;
+	uint64_t since = 0;
 
-	while (s < count) {
-		uint64_t block = count - s < DRAIN_BLOCK ? count - s : DRAIN_BLOCK, since = 0;
-		put_all(mine, s, block, MAX_BATCH);
-		settle_tx(mine);
-		uint64_t began = now_ns();
-		for (uint64_t got = 0; got < block;) {
-			unsigned k = get(other, batch, sum);
-			got += k;
-			if (k == 0)
-				lost(&since);
-		}
-		took += now_ns() - began;
-		s += block;
+	put_all(mine, s, n, MAX_BATCH);
+	settle_tx(mine);
+	uint64_t began = now_ns();
+	for (uint64_t got = 0; got < n;) {
+		unsigned k = get(other, batch, sum);
+		got += k;
+		if (k == 0)
+			lost(&since);
 	}
+	return now_ns() - began;
+}
+
+/* Times the reads of packets that were queued before; steady: once a block of them has been read. */
+static uint64_t drain(uint64_t count, unsigned batch, int steady, uint64_t *sum)
+{
+	uint64_t took = 0, ignored = 0;
+
+	if (steady)
+		drain_block(0, DRAIN_BLOCK, batch, &ignored);
+	for (uint64_t s = 0; s < count; s += DRAIN_BLOCK)
+		took += drain_block(s, count - s < DRAIN_BLOCK ? count - s : DRAIN_BLOCK, batch, sum);
 	return took;
 }
 
@@ -232,7 +239,8 @@ static struct answer run(const struct command *c)
 				usleep(100); /* leaves its processor, which may share a core */
 			return a;
 		}
-		a.ns = dropped ? drop(c->count, batch) : drain(c->count, batch, &sum);
+		a.ns = dropped ? drop(c->count, batch)
+			       : drain(c->count, batch, strncmp(c->name, "drain-steady", 12) == 0, &sum);
 		atomic_store(at(WORD_0), 1);
 		if (dropped)
 			sum = want;

@@ -204,6 +204,8 @@ const (
 
 const (
 	genericSuffix = "+generic"
+	// steadyDrain is a drain whose reader has read before: what it needs is in the cache.
+	steadyDrain = "drain-steady"
 	// drainShare: sending takes a hundred times as long as reading from a ring, and from a socket
 	// of the kernel's stack a few times.
 	drainShare       = 64
@@ -241,7 +243,7 @@ func wireCase(name string, batch int) benchCase {
 	switch verb {
 	case "drop":
 		c.perSecond, c.solo, c.drop = true, true, mode
-	case "drain":
+	case "drain", steadyDrain:
 		c.solo, c.share = true, drainShare
 	case "echo":
 		c.perSecond, c.packets = true, 2
@@ -271,8 +273,10 @@ func xdpCases(o Options) []benchCase {
 			}
 		}
 	}
-	for _, batch := range o.Batches { // the program is not part of it
-		cases = append(cases, wireCase("drain", batch))
+	for _, verb := range []string{"drain", steadyDrain} { // the program is not part of it
+		for _, batch := range o.Batches {
+			cases = append(cases, wireCase(verb, batch))
+		}
 	}
 	for _, verb := range []string{"trip", "trip-block"} {
 		for _, mode := range []string{"", genericSuffix} {
@@ -292,7 +296,7 @@ func endpointCases(o Options) []benchCase {
 		c.name, c.ours = endpointPrefix+verb, endpointPrefix+verb
 		cases = append(cases, c)
 	}
-	for _, verb := range []string{"drop", "echo", "drain"} {
+	for _, verb := range []string{"drop", "echo", "drain", steadyDrain} {
 		for _, batch := range o.Batches {
 			if batch == o.Batches[0] || batch == o.Batches[len(o.Batches)-1] || batch == socketBatch {
 				add(verb, batch)

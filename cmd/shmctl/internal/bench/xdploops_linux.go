@@ -65,7 +65,11 @@ func isWire(command string) bool {
 }
 
 // alone reports whether role 0 does it alone, but for a device process.
-func alone(verb string) bool { return verb == "drop" || verb == "drain" || verb == "reflect" }
+func alone(verb string) bool { return verb == "drop" || drains(verb) || verb == "reflect" }
+
+// drains reports whether packets are queued, and then read. That is timed from the first packet on,
+// or once as many have been read as a block has.
+func drains(verb string) bool { return verb == "drain" || verb == steadyDrain }
 
 func (p *party) openPorts(c command) (err error) {
 	if p.ports != nil && p.ports.command == c.name {
@@ -82,9 +86,9 @@ func (p *party) openPorts(c command) (err error) {
 		}
 		return err
 	}
-	sends := verb == "drop" || verb == "drain"
+	sends := verb == "drop" || drains(verb)
 	o := portOptions{which: p.role, mode: mode, echoes: p.role == 1, sends: sends}
-	if p.ports.mine, err = open(o); err != nil || verb != "drain" {
+	if p.ports.mine, err = open(o); err != nil || !drains(verb) {
 		return err
 	}
 	o.which, o.sends = 1, false
@@ -124,8 +128,13 @@ func (p *party) wireRunner(c command) (func() (uint64, bool, error), error) {
 	switch verb {
 	case "drop":
 		work = func() error { return w.drop(c) }
-	case "drain":
+	case "drain", steadyDrain:
 		work = func() (err error) {
+			if verb == steadyDrain {
+				if _, _, err = w.drainBlock(0, drainBlock, c.batch); err != nil {
+					return err
+				}
+			}
 			p.took, err = w.drain(c)
 			return err
 		}
@@ -170,33 +179,35 @@ func (w *wirePorts) drop(c command) error {
 // drain times the reads of packets that were queued before, and nothing else.
 func (w *wirePorts) drain(c command) (took time.Duration, err error) {
 	var sum uint64
-	for s := uint64(0); s < c.count; {
-		block := min(c.count-s, drainBlock)
-		if err := putAll(w.mine, s, int(block), maxBatch); err != nil {
+	for s := uint64(0); s < c.count; s += drainBlock {
+		t, part, err := w.drainBlock(s, min(c.count-s, drainBlock), c.batch)
+		if err != nil {
 			return 0, err
 		}
-		if err := w.mine.settle(); err != nil {
-			return 0, err
-		}
-		var patience lost
-		began := time.Now()
-		for got := uint64(0); got < block; {
-			k, part, err := w.other.get(c.batch)
-			if err != nil {
-				return 0, err
-			}
-			sum += part
-			got += uint64(k)
-			if k == 0 {
-				if err := patience.wait(); err != nil {
-					return 0, err
-				}
-			}
-		}
-		took += time.Since(began)
-		s += block
+		took += t
+		sum += part
 	}
 	return took, c.verify(sum)
+}
+
+// drainBlock queues n packets from number s on, and times the reads of them.
+func (w *wirePorts) drainBlock(s, n uint64, batch int) (took time.Duration, sum uint64, err error) {
+	if err = putAll(w.mine, s, int(n), maxBatch); err == nil {
+		err = w.mine.settle()
+	}
+	var patience lost
+	began := time.Now()
+	for got := uint64(0); got < n && err == nil; {
+		var k int
+		var part uint64
+		k, part, err = w.other.get(batch)
+		sum += part
+		got += uint64(k)
+		if k == 0 && err == nil {
+			err = patience.wait()
+		}
+	}
+	return time.Since(began), sum, err
 }
 
 // echo keeps up to window packets under way, which role 1 sends back.

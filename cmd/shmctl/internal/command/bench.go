@@ -35,15 +35,16 @@ processes, also against a bare cache line; and what options cost, against oursel
 over pairs of veth interfaces in namespaces that it makes, which needs root; AF_XDP sockets against
 a C program on the bare kernel interface, sendmmsg, AF_PACKET and net.UDPConn. Without a name, all.
 
-drop sends to a peer that drops, drain is the time of reading a packet that is queued, echo counts
-packets that came back, trip is a round trip of two processes that look all the time, trip-block of
-two that sleep. endpoint- rows have a whole endpoint, whose sends complete in a queue and whose
-payloads have checksums, against the same C program, which has neither; device- rows have a device
-process in the middle, against the endpoint linked in; reflect is a round trip to a program at the
-other end. Programs run in native mode, or generic. Packets received a second are not measured: on
-veth the sender's path through the kernel is the bound, so they rank nobody. CPU/PKT is nanoseconds
-of processor time for a packet, ours and the rival's, PKT/CALL packets for a system call, counted
-by the kernel.
+drop sends to a peer that drops, drain is the time of reading a packet that is queued, by a process
+whose memory the other side's round has driven out of the caches, drain-steady the same once it has
+read a block, echo counts packets that came back, trip is a round trip of two processes that look
+all the time, trip-block of two that sleep. endpoint- rows have a whole endpoint, whose sends
+complete in a queue and whose payloads have checksums, against the same C program, which has
+neither; device- rows have a device process in the middle, against the endpoint linked in; reflect
+is a round trip to a program at the other end. Programs run in native mode, or generic. Packets
+received a second are not measured: on veth the sender's path through the kernel is the bound, so
+they rank nobody. CPU/PKT is nanoseconds of processor time for a packet, ours and the rival's,
+PKT/CALL packets for a system call, counted by the kernel.
 
 Both sides run in turn, in many short rounds, on the same two processors. RATIO is the median of
 ours divided by the rival's of the same moment, INTERVAL holds it with 95% confidence: for Mops/s
