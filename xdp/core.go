@@ -66,9 +66,10 @@ type core struct {
 	stats     RingStats
 }
 
-// Fill gives the kernel up to limit free frames to receive into and returns how many. One store
-// publishes them all.
+// Fill gives the kernel up to limit free frames to receive into, and those that Return left for it,
+// and returns how many these are. One store publishes them all.
 func (c *core) Fill(limit int) int {
+	returned := c.fill.unpublished()
 	want := min(int(c.fill.room(uint32(max(0, limit)))), limit)
 	t, n := c.frames, 0
 	stack := t.rxFree
@@ -83,17 +84,17 @@ func (c *core) Fill(limit int) int {
 		n++
 	}
 	t.rxFree = stack
-	c.filled(FrameFree, n)
-	return n
+	t.moved(FrameFree, FrameFill, n)
+	return c.publishFill(returned + n)
 }
 
-// filled publishes what was put into the fill ring.
-func (c *core) filled(from FrameState, n int) {
+// publishFill shows the kernel the n frames that were put into the fill ring since it last did.
+func (c *core) publishFill(n int) int {
 	if n > 0 {
-		c.frames.moved(from, FrameFill, n)
 		c.fill.publish()
 		c.stats.Filled += uint64(n)
 	}
+	return n
 }
 
 // Recycle gives up received packets and gives their frames to the kernel to receive into at once,
@@ -101,6 +102,7 @@ func (c *core) filled(from FrameState, n int) {
 // the fill ring has no room for, and those whose home is with the senders, are free then. It
 // returns how many of the frames were received ones.
 func (c *core) Recycle(packets []Received) int {
+	returned := c.fill.unpublished()
 	room := c.fill.room(uint32(len(packets)))
 	t, shift := c.frames, c.shift&63
 	state, first, home := t.state, t.first, t.rxFrames
@@ -126,7 +128,8 @@ func (c *core) Recycle(packets []Received) int {
 		}
 	}
 	c.fill.next = next
-	c.filled(FrameReceived, n)
+	t.moved(FrameReceived, FrameFill, n)
+	c.publishFill(returned + n)
 	return n + freed
 }
 
@@ -222,11 +225,24 @@ func (c *core) Loan(frame, generation uint32) bool { return c.frames.loan(frame,
 // Drop gives up a received packet, or the part of it that lies in this frame.
 func (c *core) Drop(frame uint32) bool { return c.frames.own(frame, FrameReceived, FrameFree) }
 
-// Return takes a loaned frame back; off is any address in it. The arguments come from another
-// process: if they name no frame that this socket loaned under this generation, nothing changes but
-// a counter.
+// Return takes a loaned frame back; off is any address in it. The next Fill shows it to the kernel,
+// if there was room in the fill ring, and if the frame is not at home with the senders; else it is
+// free. The arguments come from another process: if they name no frame that this socket loaned
+// under this generation, nothing changes but a counter.
 func (c *core) Return(off uint64, generation uint32) bool {
-	return c.frames.giveBack(c.frameOf(off), generation, c.id)
+	t, id := c.frames, c.frameOf(off)
+	i, ok := t.lent(id, generation, c.id)
+	if !ok {
+		return false
+	}
+	if i >= t.rxFrames || c.fill.room(1) == 0 {
+		t.set(i, FrameLoaned, FrameFree)
+		return true
+	}
+	t.state[i] = FrameFill
+	t.moved(FrameLoaned, FrameFill, 1)
+	c.fill.put(c.base(id))
+	return true
 }
 
 // Reclaim takes back every frame that this socket loaned under a generation before this one, as the

@@ -9,7 +9,7 @@ type FrameState uint8
 const (
 	// FrameFree frames belong to the process of the socket and hold nothing.
 	FrameFree FrameState = iota
-	// FrameFill frames were given to the kernel to receive into.
+	// FrameFill frames were given to the kernel to receive into, or wait for the Fill that does so.
 	FrameFill
 	// FrameReceived frames came back with a packet and were not handed on yet.
 	FrameReceived
@@ -41,7 +41,7 @@ func (s FrameState) String() string {
 var legalFrom = [frameStates]uint8{
 	FrameFree: 1<<FrameFill | 1<<FrameReceived | 1<<FrameLoaned |
 		1<<FrameBuild | 1<<FrameSend,
-	FrameFill:     1<<FrameFree | 1<<FrameReceived,
+	FrameFill:     1<<FrameFree | 1<<FrameReceived | 1<<FrameLoaned,
 	FrameReceived: 1 << FrameFill,
 	FrameLoaned:   1 << FrameReceived,
 	FrameBuild:    1 << FrameFree,
@@ -210,21 +210,25 @@ func (t *frameTable) own(id uint32, held, to FrameState) bool {
 
 // loan hands a received frame out under a generation.
 func (t *frameTable) loan(id, generation uint32, holder uint16) bool {
-	if !t.move(id, FrameLoaned) {
+	i := id - t.first
+	if uint64(i) >= uint64(len(t.state)) || t.state[i] != FrameReceived {
+		t.illegal++
 		return false
 	}
-	t.loans[id-t.first] = loanMark{generation, holder}
+	t.state[i] = FrameLoaned
+	t.moved(FrameReceived, FrameLoaned, 1)
+	t.loans[i] = loanMark{generation, holder}
 	return true
 }
 
-// giveBack takes a loaned frame back if holder and generation are those that it was handed out
-// under. The caller is another process: a wrong return is counted and changes nothing.
-func (t *frameTable) giveBack(id, generation uint32, holder uint16) bool {
+// lent returns the place of a loaned frame if holder and generation are those that it was handed
+// out under. The caller is another process: a wrong return is counted and changes nothing.
+func (t *frameTable) lent(id, generation uint32, holder uint16) (i uint32, ok bool) {
 	if !t.is(id, FrameLoaned) || t.loans[id-t.first] != (loanMark{generation, holder}) {
 		t.stale++
-		return false
+		return 0, false
 	}
-	return t.move(id, FrameFree)
+	return id - t.first, true
 }
 
 // reclaim takes back every loan of a holder that was made before the one of this generation.

@@ -26,7 +26,7 @@ func TestReclaimTakesTheOlder(t *testing.T) {
 	if n := f.reclaim(9, 1); n != 2 || f.counts[FrameLoaned] != 1 || f.counts[FrameFree] != 3 {
 		t.Errorf("%d reclaimed, %v", n, f.stats())
 	}
-	if !f.giveBack(2, 9, 1) {
+	if _, ok := f.lent(2, 9, 1); !ok {
 		t.Error("the loan of the living reader is gone")
 	}
 	f = lent(t, 1, 2, 1)

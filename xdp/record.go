@@ -59,10 +59,8 @@ type Record struct {
 
 // Put writes the record into b, which has room for RecordBytes.
 func (r *Record) Put(b []byte) {
-	_ = b[RecordBytes-1]
+	r.patch(b)
 	le := binary.LittleEndian
-	le.PutUint64(b[recSequence:], r.Sequence)
-	le.PutUint64(b[recRxTime:], r.RxNs)
 	src, dst := r.Src.Addr().As16(), r.Dst.Addr().As16()
 	copy(b[recSrcIP:], src[:])
 	copy(b[recDstIP:], dst[:])
@@ -70,6 +68,20 @@ func (r *Record) Put(b []byte) {
 	le.PutUint16(b[recDstPort:], r.Dst.Port())
 	le.PutUint16(b[recQueue:], r.Queue)
 	le.PutUint16(b[recVLAN:], r.VLAN)
+}
+
+// PutLike is Put of a record that has addresses, queue and tag in common with the one that a holds.
+func (r *Record) PutLike(b, a []byte) {
+	copy(b[:RecordBytes], a[:RecordBytes])
+	r.patch(b)
+}
+
+// patch writes what differs between packets of one flow.
+func (r *Record) patch(b []byte) {
+	_ = b[RecordBytes-1]
+	le := binary.LittleEndian
+	le.PutUint64(b[recSequence:], r.Sequence)
+	le.PutUint64(b[recRxTime:], r.RxNs)
 	le.PutUint16(b[recPayloadOff:], r.PayloadOff)
 	le.PutUint16(b[recPayloadLen:], r.PayloadLen)
 	le.PutUint16(b[recFrameLen:], r.FrameLen)

@@ -70,6 +70,9 @@ func (p *producer[E]) publish() bool {
 	return true
 }
 
+// unpublished returns how many entries were put since the last publish.
+func (p *producer[E]) unpublished() int { return int(p.next - p.prod.Load()) }
+
 // pending returns how many published entries the kernel has not taken yet.
 func (p *producer[E]) pending() uint32 {
 	if p.slots == nil {

@@ -106,7 +106,12 @@ func VerifyUDP(frame []byte, d *Datagram) Checksum {
 	if v4 {
 		from, to = d.IPOff+12, d.IPOff+IPv4Bytes
 	}
-	pseudo := sum(word(protoUDP)+word(uint16(len(udp))), frame[from:to])
+	return verdict(sum(word(protoUDP)+word(uint16(len(udp))), frame[from:to]), udp, have)
+}
+
+// verdict compares the sum that a datagram has, which is not 0, with those over the pseudo header
+// and over all of it.
+func verdict(pseudo uint64, udp []byte, have uint16) Checksum {
 	if fold(sum(pseudo, udp)) == 0xffff {
 		return ChecksumOK
 	}

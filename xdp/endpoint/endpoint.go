@@ -53,7 +53,13 @@ type Endpoint struct {
 	done     []xdp.Sent
 
 	packets  []xdp.Received
-	datagram packet.Datagram
+	frames   []byte // of the UMEM
+	geometry xdp.Geometry
+	touched  byte // nobody reads it
+	flow     packet.Flow
+	record   xdp.Record // of the frame that was lent last
+	recorded bool       // and that one's packet was of the flow that the last one is of
+	image    [xdp.RecordBytes]byte
 	source   sourceCache
 	buffers  bufferQueue
 	staged   staged
@@ -94,7 +100,8 @@ func Open(c Config) (*Endpoint, error) {
 	e := &Endpoint{cfg: c, socket: s, queue: uint16(s.Info().Queue), umem: s.UMEM().Region().ID(),
 		direct: map[directKey]*peer{}, groups: map[groupKey]*membership{},
 		ops: make([]sendOp, s.UMEM().Geometry().Frames), done: make([]xdp.Sent, 64),
-		packets: make([]xdp.Received, c.RxBatch), round: 1}
+		packets: make([]xdp.Received, c.RxBatch), round: 1,
+		frames: s.UMEM().Region().Bytes(), geometry: s.UMEM().Geometry()}
 	e.cfg.Spin = spin.Budget(c.Spin)
 	if e.chains = s.Info().Granted.MultiBuffer; e.chains && c.RxBatch < xdp.MaxChain {
 		e.packets = make([]xdp.Received, xdp.MaxChain)

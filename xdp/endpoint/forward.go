@@ -79,7 +79,7 @@ func (e *Endpoint) buildLoan(c *cq.Entry, n int, m *Msg, op cq.Flags) error {
 	if err != nil {
 		return ErrTooBig
 	}
-	frame := uint32(off / uint64(e.chunkMask()+1))
+	frame := uint32(off / uint64(e.geometry.ChunkBytes))
 	err = e.socket.ForwardLoan(off-uint64(front), total, generation, uint64(frame))
 	if err != nil {
 		return short(err)

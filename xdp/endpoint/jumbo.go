@@ -82,18 +82,16 @@ func (e *Endpoint) whole(parts []xdp.Received) []byte {
 
 // rest makes the completions of the frames behind the first, which lend the rest of a payload: left
 // bytes of it. Those behind its end are padding and not lent.
-func (l *loans) rest(parts []xdp.Received, p span, src cq.Addr, left int) {
-	for _, r := range parts {
-		p.off, p.n = 0, min(left, int(r.Len))
+func (l *loans) rest(parts []xdp.Received, p *span, src cq.Addr, left int) {
+	for i := range parts {
+		p.off, p.n = 0, min(left, int(parts[i].Len))
 		if left -= p.n; left == 0 {
 			p.flags &^= cq.FlagMore
 		}
 		if p.n == 0 {
-			l.e.socket.Drop(r.Frame)
+			l.e.socket.Drop(parts[i].Frame)
 			continue
 		}
-		c := l.e.lend(r, p, l.first+uint64(l.k), l.now)
-		c.Src = cq.From(src)
-		l.put(c)
+		l.put(&parts[i], p, src)
 	}
 }

@@ -4,7 +4,7 @@ import "github.com/shmring/shmring/cq"
 
 // placeMulti puts a payload behind those that a multi-receive buffer holds, and releases the buffer
 // when too little is left of it. It reports false if there is no room to report that.
-func (e *Endpoint) placeMulti(b *buffer, payload []byte, p span) bool {
+func (e *Endpoint) placeMulti(b *buffer, payload []byte, p *span) bool {
 	left := b.room - b.used
 	if len(payload) > left && b.used > 0 {
 		e.release(b)
@@ -46,7 +46,7 @@ func (e *Endpoint) placeMulti(b *buffer, payload []byte, p span) bool {
 }
 
 // placeNext goes on with the buffer behind one that was too full.
-func (e *Endpoint) placeNext(payload []byte, p span) bool {
+func (e *Endpoint) placeNext(payload []byte, p *span) bool {
 	b := e.buffers.at(0)
 	if b.flags&cq.FlagMultiRecv != 0 {
 		return e.placeMulti(b, payload, p)

@@ -161,7 +161,8 @@ func (e *Endpoint) receivePosted() (int, error) {
 	done := 0
 	for done < len(q.held) && q.n > 0 {
 		parts := q.held[done : done+chain(q.held[done:])]
-		if p, ok := e.parse(parts); ok && !e.place(parts, p) {
+		var p span
+		if e.parse(parts, &p) && !e.place(parts, &p) {
 			break
 		}
 		e.drop(parts)
@@ -181,7 +182,7 @@ func (e *Endpoint) receivePosted() (int, error) {
 
 // place puts a payload into the oldest buffer. It reports false if there is no room to report that,
 // and nothing has happened then.
-func (e *Endpoint) place(parts []xdp.Received, p span) bool {
+func (e *Endpoint) place(parts []xdp.Received, p *span) bool {
 	payload := e.whole(parts)[p.off : p.off+p.n]
 	b := e.buffers.at(0)
 	if b.flags&cq.FlagMultiRecv != 0 {
@@ -191,7 +192,7 @@ func (e *Endpoint) place(parts []xdp.Received, p span) bool {
 }
 
 // placeSingle ends a receive of one datagram.
-func (e *Endpoint) placeSingle(b *buffer, payload []byte, p span) bool {
+func (e *Endpoint) placeSingle(b *buffer, payload []byte, p *span) bool {
 	c, known := e.completion(b, payload, p)
 	n := b.put(payload)
 	switch {
@@ -207,8 +208,8 @@ func (e *Endpoint) placeSingle(b *buffer, payload []byte, p span) bool {
 }
 
 // completion is what a datagram in a buffer leaves.
-func (e *Endpoint) completion(b *buffer, payload []byte, p span) (c cq.Entry, known bool) {
-	src, known := e.resolve(e.datagram.Src)
+func (e *Endpoint) completion(b *buffer, payload []byte, p *span) (c cq.Entry, known bool) {
+	src, known := e.resolve(e.flow.Datagram.Src)
 	return cq.Entry{Context: b.context, Flags: recvKind | p.flags, Len: uint64(len(payload)),
 		Buf: b.base + shm.Ref(b.used), Data: p.data, Src: cq.From(src)}, known || !e.cfg.SourceErr
 }

@@ -33,6 +33,7 @@ func (e *Endpoint) receive(now int64) (int, error) {
 		return e.noRoom(n, err)
 	}
 	got := e.packets[:e.socket.Receive(e.packets[:len(a)+len(b)])]
+	e.touch(got)
 	l := loans{e: e, a: a, b: b, first: e.cfg.Receive.Next(), now: uint64(now)}
 	for i := 0; i < len(got); {
 		parts := got[i : i+chain(got[i:])]
@@ -46,6 +47,17 @@ func (e *Endpoint) receive(now int64) (int, error) {
 		err = e2
 	}
 	return len(got), err
+}
+
+// touch loads a byte of each packet, and of its record. What is not in the cache comes for all of
+// them at once then, and not for one after the other.
+func (e *Endpoint) touch(got []xdp.Received) {
+	t := byte(0)
+	for i := range got {
+		at := got[i].Off
+		t += e.frames[at] + e.frames[e.geometry.Chunk(at)]
+	}
+	e.touched = t
 }
 
 // noRoom is a lane that takes nothing now, or nothing any more.
@@ -80,12 +92,14 @@ type loans struct {
 	first    uint64 // index of the first
 	now      uint64
 	bytes    uint64
+	span     span // of the packet at hand
 }
 
 // add makes a completion of a packet, or drops it. Every frame has a slot.
 func (l *loans) add(parts []xdp.Received) error {
 	e := l.e
-	p, ok := e.parse(parts)
+	p := &l.span
+	ok := e.parse(parts, p)
 	first := min(p.n, int(parts[0].Len)-p.off) // of the payload, in the first frame
 	if ok && first < 0 {
 		e.stats.Malformed++ // not even the headers lie in one
@@ -95,21 +109,19 @@ func (l *loans) add(parts []xdp.Received) error {
 		e.drop(parts)
 		return nil
 	}
-	src, known := e.resolve(e.datagram.Src)
+	src, known := e.resolve(e.flow.Datagram.Src)
 	left := p.n - first
 	p.n = first
 	if len(parts) > 1 {
 		p.flags |= cq.FlagMore
 	}
 	if !known && e.cfg.SourceErr {
-		if err := l.unknown(parts[0], p); err != nil {
+		if err := l.unknown(&parts[0], p); err != nil {
 			e.drop(parts[1:])
 			return err
 		}
 	} else {
-		c := e.lend(parts[0], p, l.first+uint64(l.k), l.now)
-		c.Src = cq.From(src)
-		l.put(c)
+		l.put(&parts[0], p, src)
 		l.messages++
 	}
 	if len(parts) > 1 {
@@ -119,19 +131,19 @@ func (l *loans) add(parts []xdp.Received) error {
 }
 
 // put fills the next slot.
-func (l *loans) put(c cq.Entry) {
-	if l.k < len(l.a) {
-		l.a[l.k] = c
-	} else {
-		l.b[l.k-len(l.a)] = c
+func (l *loans) put(r *xdp.Received, p *span, src cq.Addr) {
+	slots, at := l.a, l.k
+	if at >= len(slots) {
+		slots, at = l.b, at-len(slots)
 	}
+	l.e.lend(&slots[at], r, p, cq.From(src), l.first+uint64(l.k), l.now)
 	l.k++
-	l.bytes += c.Len
+	l.bytes += uint64(p.n)
 }
 
 // unknown makes an error entry of a packet from somebody who is not in the address vector. There is
 // room: a slot was reserved for the packet.
-func (l *loans) unknown(r xdp.Received, p span) error {
+func (l *loans) unknown(r *xdp.Received, p *span) error {
 	e, w := l.e, l.e.cfg.Receive
 	if err := l.commit(); err != nil {
 		e.socket.Drop(r.Frame)
@@ -140,7 +152,8 @@ func (l *loans) unknown(r xdp.Received, p span) error {
 	rest := len(l.a) + len(l.b) - l.k - 1
 	l.a, l.b, l.k, l.messages, l.bytes = nil, nil, 0, 0, 0
 	index := w.Next()
-	c := e.lend(r, p, index, l.now)
+	var c cq.Entry
+	e.lend(&c, r, p, cq.Source{}, index, l.now)
 	err := w.PostError(e.unknownSource(&c))
 	if err != nil {
 		e.socket.Return(r.Off, uint32(index))
@@ -188,24 +201,28 @@ type span struct {
 	off, n int
 	data   uint64 // remote CQ data
 	flags  cq.Flags
-	sum    uint16 // flag of the record
+	record uint16 // flags of the record
 }
 
-// parse finds the payload of a packet. Headers are left in e.datagram.
-func (e *Endpoint) parse(parts []xdp.Received) (p span, ok bool) {
-	d := &e.datagram
+// parse finds the payload of a packet. Headers are left in e.flow.
+func (e *Endpoint) parse(parts []xdp.Received, p *span) bool {
+	d := &e.flow.Datagram
 	frame := e.whole(parts)
-	if packet.Parse(frame, d) != nil {
+	sum, same, err := e.flow.Read(frame)
+	e.recorded = e.recorded && same
+	if err != nil {
 		e.stats.Malformed++
-		return p, false
+		return false
 	}
-	sum := packet.VerifyUDP(frame, d)
 	if sum == packet.ChecksumWrong && !e.cfg.WrongChecksums {
 		e.stats.BadChecksum++
-		return p, false
+		return false
 	}
-	p = span{off: d.PayloadOff, n: d.PayloadLen,
-		sum: sum.Flag(xdp.RecordChecksumOK, xdp.RecordChecksumWrong)}
+	p.off, p.n, p.data, p.flags = d.PayloadOff, d.PayloadLen, 0, 0
+	p.record = sum.Flag(xdp.RecordChecksumOK, xdp.RecordChecksumWrong)
+	if d.Tags > 0 {
+		p.record |= xdp.RecordVLAN
+	}
 	if d.Dst.Addr().IsMulticast() {
 		p.flags = cq.FlagMulticast
 	}
@@ -213,29 +230,37 @@ func (e *Endpoint) parse(parts []xdp.Received) (p span, ok bool) {
 		data, has, ok := readShim(frame[p.off : p.off+p.n])
 		if !ok {
 			e.stats.NoShim++
-			return p, false
+			return false
 		}
 		if p.off, p.n = p.off+ShimBytes, p.n-ShimBytes; has {
 			p.data, p.flags = data, p.flags|cq.FlagRemoteCQData
 		}
 	}
-	return p, true
+	return true
 }
 
-// lend hands a frame to whoever reads the completion with this index, and returns the completion.
-func (e *Endpoint) lend(r xdp.Received, p span, index, now uint64) cq.Entry {
-	d := &e.datagram
-	in := uint16(r.Off & uint64(e.chunkMask()))
-	rec := xdp.Record{Sequence: index, RxNs: now, Src: d.Src, Dst: d.Dst, Queue: e.queue,
-		VLAN: d.VLAN, PayloadOff: in + uint16(p.off), PayloadLen: uint16(p.n),
-		FrameLen: uint16(r.Len), Flags: p.sum}
-	if d.Tags > 0 {
-		rec.Flags |= xdp.RecordVLAN
+// lend hands a frame to whoever reads the completion with this index, which c becomes.
+func (e *Endpoint) lend(c *cq.Entry, r *xdp.Received, p *span, src cq.Source,
+	index, now uint64,
+) {
+	chunk := e.geometry.Chunk(r.Off)
+	in := uint16(r.Off - chunk)
+	rec, to := &e.record, e.frames[chunk:][:xdp.RecordBytes]
+	rec.Sequence, rec.RxNs = index, now
+	rec.PayloadOff, rec.PayloadLen = in+uint16(p.off), uint16(p.n)
+	rec.FrameLen, rec.Flags = uint16(r.Len), p.record
+	if e.recorded {
+		rec.PutLike(to, e.image[:])
+	} else {
+		d := &e.flow.Datagram
+		rec.Src, rec.Dst, rec.Queue, rec.VLAN = d.Src, d.Dst, e.queue, d.VLAN
+		rec.Put(to)
+		copy(e.image[:], to)
+		e.recorded = true
 	}
-	rec.Put(e.socket.Headroom(r.Frame))
 	e.socket.Loan(r.Frame, uint32(index))
-	return cq.Entry{Flags: recvKind | cq.FlagFrame | p.flags, Len: uint64(p.n), Data: p.data,
-		Buf: shm.MakeRef(e.umem, r.Off+uint64(p.off)), Meta: cq.MetaNoContext}
+	// Each by itself: c is in the queue's memory, and a composite would be made elsewhere first.
+	c.Context, c.Flags = 0, recvKind|cq.FlagFrame|p.flags
+	c.Len, c.Buf = uint64(p.n), shm.MakeRef(e.umem, r.Off+uint64(p.off))
+	c.Data, c.Tag, c.Src, c.Meta = p.data, 0, src, cq.MetaNoContext
 }
-
-func (e *Endpoint) chunkMask() uint32 { return e.socket.UMEM().Geometry().ChunkBytes - 1 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -53,6 +55,77 @@ func TestSources(t *testing.T) {
 	if err != nil || r.Src != stranger || r.Dst != addrA || r.PayloadLen != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
+}
+
+// TestRecords: the record of a frame is that of its own packet, whatever came before it in the same
+// batch: of the same flow or of another one, tagged, or damaged and dropped.
+func TestRecords(t *testing.T) {
+	for name, umem := range map[string]xdp.UMEMOptions{"aligned": {Frames: 64},
+		"unaligned": {Frames: 64, ChunkBytes: 3000, Unaligned: true}} {
+		t.Run(name, func(t *testing.T) {
+			s := alone(t, func(o *options) { o.umem = umem })
+			r := rand.New(rand.NewPCG(5, 6))
+			for range 300 {
+				s.recordsOf(t, r)
+			}
+		})
+	}
+}
+
+// recordsOf delivers a batch and looks at its records.
+func (s *side) recordsOf(t *testing.T, r *rand.Rand) {
+	t.Helper()
+	var sent []xdp.Record
+	for range 1 + r.IntN(12) {
+		want := xdp.Record{Src: addrB, Dst: addrA, Flags: xdp.RecordChecksumOK}
+		switch r.IntN(8) {
+		case 0:
+			want.Src = stranger
+		case 1:
+			want.Src = netip.AddrPortFrom(addrB.Addr(), 5)
+		case 2:
+			want.Dst = netip.AddrPortFrom(addrA.Addr(), 6)
+		}
+		path := packet.Path{LocalMAC: macB, NextMAC: macA, Src: want.Src, Dst: want.Dst}
+		if r.IntN(6) == 0 {
+			want.VLAN, want.Flags = 9, want.Flags|xdp.RecordVLAN
+			path.Tags = []packet.Tag{{TCI: want.VLAN}}
+		}
+		tm, err := path.Template()
+		must(t, err)
+		var buf [256]byte
+		want.PayloadLen = uint16(r.IntN(60))
+		n, err := tm.Build(buf[:], bytes.Repeat([]byte{byte(want.PayloadLen)}, int(want.PayloadLen)))
+		must(t, err)
+		if r.IntN(6) == 0 {
+			buf[tm.HeaderLen()-1] ^= 1 // the checksum
+		} else {
+			want.FrameLen = uint16(n)
+			sent = append(sent, want)
+		}
+		s.kernel.Deliver(buf[:n])
+	}
+	s.drive(t)
+	es := s.read(t)
+	if len(es) != len(sent) {
+		t.Fatalf("%d completions, want %d", len(es), len(sent))
+	}
+	for i := range es {
+		got, err := s.Record(es[i].Buf)
+		must(t, err)
+		want := sent[i]
+		chunk := s.Socket().UMEM().Geometry().Chunk(es[i].Buf.Offset())
+		if chunk+uint64(got.PayloadOff) != es[i].Buf.Offset() || got.RxNs == 0 ||
+			uint32(got.Sequence) != es[i].Meta.Seq() || es[i].Len != uint64(want.PayloadLen) {
+			t.Fatalf("%+v of %+v", got, es[i])
+		}
+		want.PayloadOff, want.RxNs, want.Sequence = got.PayloadOff, got.RxNs, got.Sequence
+		if text := s.text(t, &es[i]); got != want ||
+			strings.Count(text, string(rune(want.PayloadLen))) != len(text) {
+			t.Fatalf("%+v, want %+v, of %q", got, want, text)
+		}
+	}
+	must(t, s.ReleaseBatch(es))
 }
 
 // TestSourceErr: an unknown source makes an error entry that brings the data and the address, in

@@ -19,6 +19,7 @@ func (e *Endpoint) Release(c *cq.Entry) error { return e.endLoan(c.Buf, c.Meta.S
 func (e *Endpoint) ReleaseBatch(cs []cq.Entry) (err error) {
 	e.lock()
 	defer e.unlock()
+	starved := e.fillLeft() == 0
 	for i := range cs {
 		if cs[i].Flags&cq.FlagFrame == 0 {
 			continue
@@ -27,7 +28,7 @@ func (e *Endpoint) ReleaseBatch(cs []cq.Entry) (err error) {
 			err = ErrFrame
 		}
 	}
-	e.refill()
+	e.refill(starved)
 	return err
 }
 
@@ -44,8 +45,9 @@ func (e *Endpoint) ReleaseError(c *cq.ErrorEntry) error {
 func (e *Endpoint) endLoan(ref shm.Ref, generation uint32) error {
 	e.lock()
 	defer e.unlock()
+	starved := e.fillLeft() == 0
 	ok := e.takeBack(ref, generation)
-	e.refill()
+	e.refill(starved)
 	if !ok {
 		return ErrFrame
 	}
@@ -65,10 +67,10 @@ func (e *Endpoint) takeBack(ref shm.Ref, generation uint32) bool {
 	return true
 }
 
-// refill hands frames on as soon as there are any, if the kernel has run out of them: nobody else
+// refill hands frames on as soon as there are any, if the kernel had run out of them: nobody else
 // may look for a while.
-func (e *Endpoint) refill() {
-	if e.over || e.fillLeft() > 0 {
+func (e *Endpoint) refill(starved bool) {
+	if e.over || !starved {
 		return
 	}
 	if e.socket.Fill(2*len(e.packets)) > 0 {
@@ -81,9 +83,10 @@ func (e *Endpoint) refill() {
 func (e *Endpoint) Reclaim(before uint32) int {
 	e.lock()
 	defer e.unlock()
+	starved := e.fillLeft() == 0
 	n := e.socket.Reclaim(before)
 	e.stats.Reclaimed += uint64(n)
-	e.refill()
+	e.refill(starved)
 	return n
 }
 
