@@ -144,11 +144,35 @@ func conformOnce(t *testing.T, name string, f func(t *testing.T)) {
 func newRig(t *testing.T, at site, p *peer, o cq.Options) *rig {
 	t.Helper()
 	p = p.at(t, at)
-	if at.memfd {
-		return &rig{site: at, d: openDir(t), q: anonymous(t, at.queue(o)), p: p}
+	return &rig{site: at, d: openDir(t), q: at.create(t, o), p: p}
+}
+
+// create makes a queue for the site.
+func (p site) create(t testing.TB, o cq.Options) *cq.Queue {
+	t.Helper()
+	if p.memfd {
+		return anonymous(t, p.queue(o))
 	}
-	d, q := create(t, o)
-	return &rig{site: at, d: d, q: q, p: p}
+	_, q := create(t, o)
+	return q
+}
+
+// tryAttach attaches a writer of this process.
+func (p site) tryAttach(t testing.TB, q *cq.Queue) (*cq.Writer, error) {
+	t.Helper()
+	if p.memfd {
+		return tryJoin(t, q)
+	}
+	return cq.Attach(t.Context(), cq.Named(openDir(t), q.Name()), cq.WriterOptions{})
+}
+
+// attach is tryAttach of a writer that is closed when the test ends.
+func (p site) attach(t testing.TB, q *cq.Queue) *cq.Writer {
+	t.Helper()
+	w, err := p.tryAttach(t, q)
+	must(t, err)
+	t.Cleanup(func() { must(t, w.Close()) })
+	return w
 }
 
 // queue returns options with the kind of trust of the site.
@@ -174,27 +198,15 @@ func (p site) writer() (o cq.WriterOptions) {
 	return o
 }
 
-func joinAt(t testing.TB, at site, q *cq.Queue) *cq.Writer {
-	t.Helper()
-	if at.others {
-		return joinOthers(t, q)
-	}
-	return join(t, q)
-}
-
 // attach returns another writer at the rig's site.
 func (r *rig) attach(t *testing.T) sink {
 	t.Helper()
 	w := new(nearWriter)
-	switch {
-	case r.far:
+	if r.far {
 		defer r.hand(t)()
 		return r.p.attach(t, r.address())
-	case r.memfd:
-		w.Writer = joinAt(t, r.site, r.q)
-	default:
-		w.Writer = attach(t, r.d, r.q.Name())
 	}
+	w.Writer = r.site.attach(t, r.q)
 	t.Cleanup(func() { must(t, w.Unbind()) })
 	return w
 }

@@ -1,7 +1,6 @@
 package cq_test
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -18,93 +17,175 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// mortal starts a writer that posts once and waits, here or in a PID namespace of its own, where
-// its death gives no notice.
-func mortal(t *testing.T, queue string, elsewhere bool) *child {
-	t.Helper()
-	cmd := shmtest.Child(t, "writer", envQueue+"="+queue, envCount+"=1")
-	if elsewhere {
-		if os.Geteuid() != 0 {
-			shmtest.Require(t, "pidns", errors.New("a PID namespace needs root"))
-		}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
-	}
-	c := start(t, cmd)
-	if got := c.line(t); got != "lane 1" {
-		t.Fatal(got)
-	}
-	return c
+// mortals are where a writer may die, and whether that gives no notice.
+var mortals = map[string]struct {
+	at        site
+	elsewhere bool
+}{
+	"named":                        {namedSite, false},
+	"named, other PID namespace":   {namedSite, true},
+	"without a name":               {memfdSite, false},
+	"no name, other PID namespace": {memfdSite, true},
+	"other user":                   {othersSite, false},
 }
 
-// publishFor does what the writer would have done just before it died: publish, and not ring.
-func publishFor(t *testing.T, d *shm.Dir, queue string) {
-	t.Helper()
-	lane := scribble(t, d, queue, "lane-0001")
-	slot := lane.section(t, cq.SectSlots, 1)[cq.SlotBytes:]
-	poke(slot, 0, 77)
-	poke(slot, 56, 1|1<<32)
-	poke(lane.section(t, cq.SectLane, 1), 0, 2)
-}
+// ways are how one waits for a queue.
+var ways = map[string]cq.Options{"read": {}, "read beside a descriptor": {Wait: cq.WaitFD},
+	"shared": {Shared: true}, "descriptor": {Wait: cq.WaitFD}, "set": {}, "set's descriptor": {},
+	"channel": {}}
 
-// TestDeathWakes: a writer that died between publishing and ringing leaves nobody asleep, neither
-// in a blocking read nor on a descriptor.
+// TestDeathWakes: a writer that died between publishing and ringing leaves nobody asleep, wherever
+// it was and in whatever way one waits, and its lane goes to the next.
 func TestDeathWakes(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
-	for name, elsewhere := range map[string]bool{"here": false, "in another PID namespace": true} {
-		t.Run(name, func(t *testing.T) {
-			d, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD, Spin: -1})
-			c := mortal(t, q.Name(), elsewhere)
-			for got := 0; got < 1; {
-				got += len(drain(t, q))
-			}
-			asleep := make(chan struct{})
-			go func() {
-				defer close(asleep)
-				for q.Stats().Sleeps == 0 {
-					time.Sleep(time.Millisecond)
+	for where, m := range mortals {
+		for way, o := range ways {
+			t.Run(where+", "+way, func(t *testing.T) {
+				t.Parallel()
+				var attr *syscall.SysProcAttr
+				if m.elsewhere {
+					attr = ownPIDs(t)
 				}
-				publishFor(t, d, q.Name())
-				time.Sleep(5 * time.Millisecond)
-				c.kill()
-			}()
-			dst := make([]cq.Context, 2)
-			if n, err := sread(q, dst, time.Minute); n != 1 || dst[0].Context != 77 {
-				t.Errorf("%d, %v, %v", n, err, dst)
-			}
-			<-asleep
-			// The lane is free for the next, wherever its writer was.
-			w := attach(t, d, q.Name())
-			if w.Lane() != 1 || w.Next() != 2 {
-				t.Errorf("lane %d at %d", w.Lane(), w.Next())
-			}
-		})
-		t.Run("descriptor "+name, func(t *testing.T) {
-			d, q := create(t, cq.Options{Size: 8, Wait: cq.WaitFD})
-			c := mortal(t, q.Name(), elsewhere)
-			for got := 0; got < 1; {
-				got += len(drain(t, q))
-			}
-			ep := newEpoll(t, unix.EPOLLIN, q)
-			for q.TryWait() != nil {
-				_ = drain(t, q)
-			}
-			publishFor(t, d, q.Name())
-			if !elsewhere && ep.wait(20) != nil {
-				t.Fatal("readable before its death")
-			}
-			c.kill()
-			for {
-				if ep.wait(60_000) == nil {
-					t.Fatal("its death is not seen")
+				o.Size, o.Spin = 8, -1
+				q := m.at.create(t, o)
+				w := startWriter(t, m.at, q, attr)
+				w.post(t, 0, 1)
+				eventually(t, "the first entry", func() bool { return len(drain(t, q)) == 1 })
+				fd, wait := sleeper(t, way, q)
+				var got []uint64
+				done := make(chan error, 1)
+				go func() {
+					var err error
+					got, err = wait()
+					done <- err
+				}()
+				time.Sleep(short) // long enough to be asleep, mostly
+				w.publish(t, 1, 77)
+				if fd >= 0 && !m.elsewhere && readable(t, fd, 20) {
+					t.Error("readable before its death")
 				}
-				if q.TryWait() != nil { // the notice of a slice may have been an earlier one
-					break
+				w.kill()
+				must(t, <-done)
+				eventually(t, "the entry, and what was its memory is gone", func() bool {
+					got = append(got, drain(t, q)...)
+					return len(got) > 0 && (!m.at.others || q.Stats().Retired == 1)
+				})
+				wantContexts(t, "read", got, 77)
+				if w := m.at.attach(t, q); w.Lane() != 1 || w.Next() != 2 {
+					t.Errorf("the next one goes on in lane %d at %d", w.Lane(), w.Next())
+				}
+			})
+		}
+	}
+}
+
+// sleeper returns a wait that ends when an entry may be there, with what it reads if it is a read,
+// and the descriptor that it polls, or -1.
+func sleeper(t *testing.T, way string, q *cq.Queue) (fd int, wait func() ([]uint64, error)) {
+	t.Helper()
+	polls := func(o interface {
+		TryWait() error
+		GetWait() (cq.Native, error)
+	}) (int, func() ([]uint64, error)) {
+		eventually(t, "there is nothing", func() bool { drain(t, q); return o.TryWait() == nil })
+		fd := waitFD(o)
+		return fd, func() ([]uint64, error) {
+			for once := true; once || o.TryWait() == nil; once = false {
+				if !readable(t, fd, 60_000) {
+					return nil, cq.ErrTimedOut
 				}
 			}
-			if got := drain(t, q); len(got) != 1 || got[0] != 77 {
-				t.Error(got)
+			return nil, nil
+		}
+	}
+	ctx := soon(t)
+	switch way {
+	case "descriptor":
+		return polls(q)
+	case "set's descriptor":
+		s := waitSet(t, openDir(t), cq.WaitSetOptions{Wait: cq.WaitFD})
+		addTo(t, s, q)
+		return polls(s)
+	case "set":
+		s := waitSet(t, openDir(t), cq.WaitSetOptions{})
+		addTo(t, s, q)
+		return -1, func() ([]uint64, error) {
+			_, err := s.Wait(ctx, make([]cq.Waitable, 1), cq.WaitOptions{})
+			return nil, err
+		}
+	case "channel":
+		c := channel(t, openDir(t))
+		attachTo(t, c, q)
+		must(t, c.RequestNotify(q, cq.NotifyAny))
+		return -1, func() ([]uint64, error) {
+			_, err := c.GetEvent(ctx, cq.WaitOptions{})
+			return nil, errors.Join(err, c.Ack(q, 1))
+		}
+	}
+	return -1, func() ([]uint64, error) {
+		es := make([]cq.Context, 2)
+		n, err := cq.ReadContext(ctx, q, es, cq.ReadOptions{})
+		return contexts(es[:n]), err
+	}
+}
+
+// noRoom checks that no writer can attach to a queue with one lane.
+func noRoom(t *testing.T, what string, at site, q *cq.Queue) {
+	t.Helper()
+	_, err := at.tryAttach(t, q)
+	wantErr(t, what, err, cq.ErrLanes)
+}
+
+// TestKilledWriter: what it published is read, and the next one goes on in its lane, also in front
+// of what nobody has read yet; one that is stopped has its lane. The lane of another user is
+// unmapped as soon as it was read, and the next one brings memory of its own; while nobody has
+// proved the death there is no room.
+func TestKilledWriter(t *testing.T) {
+	t.Parallel()
+	shmtest.Conforms(t)
+	for where, m := range mortals {
+		t.Run(where, func(t *testing.T) {
+			var attr *syscall.SysProcAttr
+			if m.elsewhere {
+				attr = ownPIDs(t)
 			}
+			q := m.at.create(t, cq.Options{Size: 16, MaxLanes: 1, Spin: -1})
+			var fds, maps int
+			var got []uint64
+			for i := range uint64(4) {
+				w := startWriter(t, m.at, q, attr)
+				if w.next != 4*i || w.lane != 1 {
+					t.Errorf("writer %d begins at %d in lane %d", i, w.next, w.lane)
+				}
+				w.post(t, 4*i, 4*i+4)
+				noRoom(t, "with a living writer", m.at, q)
+				must(t, w.Process.Signal(syscall.SIGSTOP))
+				time.Sleep(short)
+				noRoom(t, "with a stopped writer", m.at, q)
+				w.kill()
+				if !m.at.others {
+					continue
+				}
+				eventually(t, "its memory is gone", func() bool { // a sleep ends, or a look finds it
+					dst := make([]cq.Context, 2)
+					n, err := sread(q, dst, time.Millisecond)
+					if err != nil && !errors.Is(err, cq.ErrTimedOut) {
+						t.Fatal(err)
+					}
+					got = append(got, contexts(dst[:n])...)
+					return q.Stats().Retired == i+1
+				})
+				if i == 0 {
+					fds, maps = held(t)
+				} else {
+					eventually(t, "nothing more is held than after the first", func() bool {
+						f, m := held(t) // who watches a peer lets go of it in a goroutine
+						return f <= fds+1 && m <= maps
+					})
+				}
+			}
+			wantContexts(t, "read", append(got, drain(t, q)...), upTo(0, 16)...)
 		})
 	}
 }
@@ -137,93 +218,28 @@ func TestDestroyedHalfway(t *testing.T) {
 // watched as the first one was.
 func TestDeathOfSuccessor(t *testing.T) {
 	t.Parallel()
-	d, q := create(t, cq.Options{Size: 8, Spin: -1})
-	first := startChild(t, "writer", envQueue+"="+q.Name(), envCount+"=1")
-	_ = first.line(t)
+	_, q := create(t, cq.Options{Size: 8, Spin: -1})
+	first := startWriter(t, namedSite, q, nil)
+	first.post(t, 0, 1)
 	for got := 0; got < 1; { // from here on the lane is hot
 		got += len(drain(t, q))
 	}
 	first.kill()
-	second := startChild(t, "writer", envQueue+"="+q.Name(), envCount+"=1")
-	if got := second.line(t); got != "lane 1" {
-		t.Fatal(got)
+	second := startWriter(t, namedSite, q, nil)
+	if second.lane != 1 {
+		t.Fatal(second.lane)
 	}
 	_ = drain(t, q)
 	for range 2 { // what woke up for the two is looked at
 		_, _ = sread(q, make([]cq.Msg, 1), 20*time.Millisecond)
 	}
-	sleeps := q.Stats().Sleeps
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for q.Stats().Sleeps == sleeps {
-			time.Sleep(time.Millisecond)
-		}
-		publishFor(t, d, q.Name())
-		time.Sleep(5 * time.Millisecond)
+	defer whenAsleep(t, q, func() {
+		second.publish(t, 1, 77)
 		second.kill()
-	}()
+	})()
 	dst := make([]cq.Context, 2)
 	if n, err := sread(q, dst, time.Minute); n != 1 || dst[0].Context != 77 {
 		t.Errorf("%d, %v, %v", n, err, dst)
-	}
-	<-done
-}
-
-// TestDeathWakesSets: a writer that died between publishing and ringing leaves nobody asleep, on a
-// set, its descriptor, or a channel.
-func TestDeathWakesSets(t *testing.T) {
-	t.Parallel()
-	for name, elsewhere := range map[string]bool{"here": false, "in another PID namespace": true} {
-		t.Run(name, func(t *testing.T) {
-			d := openDir(t)
-			s := waitSet(t, d, cq.WaitSetOptions{})
-			byFD := waitSet(t, d, cq.WaitSetOptions{Wait: cq.WaitFD})
-			c := channel(t, d)
-			q, err := cq.Create(cq.Named(d, queueName(t)), cq.Options{Size: 8, Shared: true})
-			must(t, err)
-			t.Cleanup(func() { closeQueue(t, q) })
-			must(t, c.Attach(q))
-			t.Cleanup(func() { must(t, c.Detach(context.Background(), q)) })
-			for _, set := range []*cq.WaitSet{s, byFD} {
-				must(t, set.Add(q))
-				t.Cleanup(func() { must(t, set.Remove(q)) })
-			}
-			writer := mortal(t, q.Name(), elsewhere)
-			for got := 0; got < 1; {
-				got += len(drain(t, q))
-			}
-			must(t, c.RequestNotify(q, cq.NotifyAny))
-			for byFD.TryWait() != nil {
-				drain(t, q)
-			}
-			woken := make(chan error, 2)
-			go func() {
-				_, err := setWait(s, nil, time.Minute)
-				woken <- err
-			}()
-			go func() {
-				ev, err := getEvent(c, time.Minute)
-				if err == nil {
-					err = c.Ack(ev.Queue, 1)
-				}
-				woken <- err
-			}()
-			time.Sleep(20 * time.Millisecond) // long enough to be asleep, mostly
-			publishFor(t, d, q.Name())
-			writer.kill()
-			for range 2 {
-				if err := <-woken; err != nil {
-					t.Error(err)
-				}
-			}
-			if !readable(t, waitFD(byFD), 60_000) {
-				t.Error("never readable")
-			}
-			if got := drain(t, q); len(got) != 1 || got[0] != 77 {
-				t.Error(got)
-			}
-		})
 	}
 }
 

@@ -55,9 +55,9 @@ func TestExecInheritsNothing(t *testing.T) {
 	_ = named.line(t)
 	_ = drain(t, q) // its death is watched
 	anon := anonymous(t, cq.Options{Size: 8, Wait: cq.WaitFD})
-	_ = startJoiner(t, anon)
+	_ = startWriter(t, memfdSite, anon, nil)
 	other := anonymousOthers(t, cq.Options{Size: 8, Wait: cq.WaitFD})
-	_ = startWriterOther(t, other)
+	_ = startWriter(t, othersSite, other, nil)
 	r := startOther(t, "other reader")
 	w, err := cq.Attach(soon(t), cq.Over(r.conn),
 		cq.WriterOptions{Trust: cq.CrossUser, Allow: bothUsers()})

@@ -58,7 +58,7 @@ func TestOriginOthers(t *testing.T) {
 		for _, shared := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				q := anonymousOthers(t, cq.Options{Size: 8, Shared: shared})
-				near, far := joinOthers(t, q), startWriterOther(t, q)
+				near, far := join(t, q), startWriter(t, othersSite, q, nil)
 				post(t, near, 5, 7)
 				far.post(t, 5, 7) // the same contexts: it cannot be told by them
 				seen := map[cq.Lane][]uint64{}
@@ -96,7 +96,7 @@ func TestOriginLeft(t *testing.T) {
 	q := anonymousOthers(t, cq.Options{Size: 8, MaxLanes: 1})
 	var before cq.Lane
 	for i := range uint64(3) {
-		w := joinOthers(t, q)
+		w := join(t, q)
 		post(t, w, i, i+1)
 		must(t, w.Close())
 		dst, from := make([]cq.Context, 8), cq.Lane{}
@@ -133,7 +133,7 @@ func TestOriginGenerations(t *testing.T) {
 // TestOriginFailures: failures say whose they are, and events, only to those who ask.
 func TestOriginFailures(t *testing.T) {
 	q := anonymousOthers(t, cq.Options{Size: 8})
-	w := joinOthers(t, q)
+	w := join(t, q)
 	d, e := createEvents(t, cq.EventOptions{Size: 8, Write: true})
 	ew := attachEvents(t, d, e.Name())
 	for name, c := range map[string]struct {

@@ -36,122 +36,6 @@ func childOtherReader() {
 	_, _ = fmt.Scanln(&line)
 }
 
-// noRoom checks that no writer can attach to a queue with one lane.
-func noRoom(t *testing.T, what string, q *cq.Queue) {
-	t.Helper()
-	a, b := connect(t, unix.SOCK_STREAM)
-	done := accept(soon(t), q, a)
-	_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{Trust: cq.CrossUser})
-	wantErr(t, what, errors.Join(err, <-done), cq.ErrLanes)
-	must(t, errors.Join(a.Close(), b.Close()))
-}
-
-// TestOthersKilledWriter: what it published is read, its lane is unmapped then, and the next one
-// goes on in its row with memory of its own. While nobody has proved the death there is no room.
-func TestOthersKilledWriter(t *testing.T) {
-	t.Parallel()
-	shmtest.Conforms(t)
-	q := anonymousOthers(t, cq.Options{Size: 16, MaxLanes: 1, Spin: -1})
-	dst := make([]cq.Context, 2)
-	var fds, maps int
-	for i := range uint64(4) {
-		w := startWriterOther(t, q)
-		if w.next != 4*i || w.lane != 1 {
-			t.Errorf("writer %d begins at %d in lane %d", i, w.next, w.lane)
-		}
-		w.post(t, 4*i, 4*i+4)
-		noRoom(t, "with a living writer", q)
-		must(t, w.Process.Signal(syscall.SIGSTOP))
-		time.Sleep(short)
-		noRoom(t, "with a stopped writer", q)
-		w.kill()
-		for got := uint64(0); got < 4; got += 2 {
-			if n, err := cq.ReadContext(soon(t), q, dst, cq.ReadOptions{}); n != 2 || err != nil ||
-				dst[0].Context != 4*i+got {
-				t.Fatalf("%d, %v, %v", n, err, dst)
-			}
-		}
-		for q.Stats().Retired != i+1 { // the notice ends a sleep, or is found by a look
-			if _, err := sread(q, dst, time.Millisecond); !errors.Is(err, cq.ErrTimedOut) {
-				t.Fatal(err)
-			}
-		}
-		if i == 0 {
-			fds, maps = held(t)
-		} else {
-			eventually(t, "nothing more is held than after the first", func() bool {
-				f, m := held(t) // who watches a peer lets go of it in a goroutine
-				return f <= fds+1 && m <= maps
-			})
-		}
-	}
-}
-
-// TestOthersDeathWakes: whoever sleeps learns of a death, and so of what was published without a
-// ring, in every way of waiting. The writer is killed between the two.
-func TestOthersDeathWakes(t *testing.T) {
-	t.Parallel()
-	shmtest.Conforms(t)
-	for name, o := range map[string]cq.Options{"sread": {}, "shared": {Shared: true},
-		"descriptor": {Wait: cq.WaitFD}, "set": {}, "channel": {}} {
-		t.Run(name, func(t *testing.T) {
-			o.Size, o.Spin = 8, -1
-			q := anonymousOthers(t, o)
-			h := startHostile(t, q)
-			wait := sleeper(t, name, q)
-			done := make(chan error, 1)
-			go func() { done <- wait() }()
-			time.Sleep(short)
-			h.do(t, "slot 56", 1) // an entry, and its tail, without a ring
-			h.do(t, "lane 0", 1)
-			h.kill()
-			must(t, <-done)
-			eventually(t, "the entry", func() bool { return q.Release(1) == nil || holds(q) })
-		})
-	}
-}
-
-// holds reads an entry.
-func holds(q *cq.Queue) bool {
-	n, err := cq.Read(q, make([]cq.Context, 1))
-	return n == 1 && err == nil
-}
-
-// sleeper returns a wait that ends when an entry may be there.
-func sleeper(t *testing.T, how string, q *cq.Queue) func() error {
-	t.Helper()
-	ctx := soon(t)
-	switch how {
-	case "descriptor":
-		return func() error {
-			for q.TryWait() == nil {
-				p := []unix.PollFd{{Fd: int32(waitFD(q)), Events: unix.POLLIN}}
-				if n, err := unix.Poll(p, 60_000); n == 0 {
-					return errors.Join(err, cq.ErrTimedOut)
-				}
-			}
-			return nil
-		}
-	case "set":
-		s := waitSet(t, openDir(t), cq.WaitSetOptions{})
-		addTo(t, s, q)
-		return func() error {
-			_, err := s.Wait(ctx, make([]cq.Waitable, 1),
-				cq.WaitOptions{})
-			return err
-		}
-	case "channel":
-		c := channel(t, openDir(t))
-		attachTo(t, c, q)
-		must(t, c.RequestNotify(q, cq.NotifyAny))
-		return func() error {
-			_, err := c.GetEvent(ctx, cq.WaitOptions{})
-			return errors.Join(err, c.Ack(q, 1))
-		}
-	}
-	return func() error { _, err := q.PeekContext(ctx, 1); return err } // it stays handed out
-}
-
 // TestOthersReaderDies: its writers are told by their posts, once it is proved.
 func TestOthersReaderDies(t *testing.T) {
 	shmtest.Conforms(t)
@@ -206,7 +90,7 @@ func TestOthersNotAllowed(t *testing.T) {
 	q, err := cq.Create(cq.Unnamed("q"), cq.Options{Trust: cq.CrossUser})
 	must(t, err)
 	t.Cleanup(func() { must(t, q.Close()) })
-	c := startOther(t, "other user")
+	c := startOther(t, "told writer")
 	before := len(openFiles())
 	wantErr(t, "accept", q.Accept(soon(t), c.conn), shm.ErrOwner, syscall.EPERM)
 	noMoreFiles(t, before)
@@ -321,7 +205,7 @@ func childSplittingWriter() {
 	need(err)
 	split(os.Getenv(envKind)).makes(conn)
 	need(conn.Close())
-	postsAsTold(w)
+	obeys(w)
 }
 
 func childSplittingReader() {
@@ -365,21 +249,19 @@ func TestOthersWriterSplits(t *testing.T) {
 				must(t, q.Accept(soon(t), o.conn))
 				must(t, o.conn.Close())
 				end := o.heir(t)
-				j := &joiner{child: o.child}
-				if _, err := fmt.Sscanf(j.line(t), "lane %d at %d", &j.lane, &j.next); err != nil {
-					t.Fatal(err)
-				}
+				j := &toldWriter{child: o.child}
+				j.begin(t)
 				j.post(t, begin, begin+2)
 				if childFirst {
 					end()
 					noNews(t, e)
-					noRoom(t, "beside one whose child has ended", q)
+					noRoom(t, "beside one whose child has ended", othersSite, q)
 				}
 				j.post(t, begin+2, begin+3)
 				o.kill()
 				if !childFirst && s.inherits() {
 					noNews(t, e)
-					noRoom(t, "while a child has the connection", q)
+					noRoom(t, "while a child has the connection", othersSite, q)
 					end()
 				}
 				wantDeath(t, e, q.FID(), cq.PeerWriter, o.Process.Pid)
@@ -389,7 +271,7 @@ func TestOthersWriterSplits(t *testing.T) {
 				begin += 3
 				end()
 			}
-			must(t, joinOthers(t, q).Post(&cq.Entry{Context: begin}))
+			must(t, join(t, q).Post(&cq.Entry{Context: begin}))
 			if got := drain(t, q); !slices.Equal(got, upTo(begin, begin+1)) {
 				t.Errorf("read %v of the next one", got)
 			}

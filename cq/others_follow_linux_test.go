@@ -140,7 +140,7 @@ func TestFollowPoisoned(t *testing.T) {
 		"living": func(*cq.Queue) error { return nil }, "left": (*cq.Queue).Detach} {
 		t.Run(name, func(t *testing.T) {
 			q := anonymousOthers(t, cq.Options{Size: 8})
-			w := joinOthers(t, q)
+			w := join(t, q)
 			w.StoreTail(100)
 			w.Announce()
 			_, err := cq.Read(q, make([]cq.Context, 1))
@@ -163,8 +163,8 @@ func TestFollowPoisoned(t *testing.T) {
 func TestFollowDetached(t *testing.T) {
 	shmtest.Conforms(t)
 	former, next := anonymousOthers(t, cq.Options{Size: 8}), anonymousOthers(t, cq.Options{Size: 8})
-	w := joinOthers(t, former)
-	idle := joinOthers(t, former)
+	w := join(t, former)
+	idle := join(t, former)
 	post(t, idle, 100, 101)
 	post(t, w, 0, 5)
 	if got := read(t, former, 1); len(got) != 1 {
@@ -425,7 +425,7 @@ func TestFollowClosedMeanwhile(t *testing.T) {
 	told := 0
 	for i := range 40 {
 		former := anonymousOthers(t, cq.Options{Size: 8})
-		w := joinOthers(t, former)
+		w := join(t, former)
 		post(t, w, 0, 3)
 		must(t, former.Detach())
 		<-w.ReaderGone()

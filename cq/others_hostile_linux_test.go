@@ -2,7 +2,6 @@ package cq_test
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -18,133 +17,25 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-func init() { roles["hostile"] = childHostile }
-
-// hostile is a writer of another user that writes to its own lane what it is told to.
-type hostile struct{ *child }
-
-func startHostile(t *testing.T, q *cq.Queue) *hostile {
-	t.Helper()
-	c := startOther(t, "hostile")
-	must(t, q.Accept(soon(t), c.conn))
-	must(t, c.conn.Close())
-	if got := c.line(t); got != "attached" {
-		t.Fatal(got)
-	}
-	return &hostile{c.child}
-}
-
-// do has it carry out a command: "lane OFFSET", "slot OFFSET" and "detail OFFSET" store the value
-// there, "post" posts an entry with that context, "ring" and "flood" ring so many times.
-func (h *hostile) do(t testing.TB, what string, value uint64) {
-	t.Helper()
-	_, err := fmt.Fprintln(h.in, what, value)
-	must(t, err)
-	if got := h.line(t); got != "done" {
-		t.Fatal(got)
-	}
-}
-
-func childHostile() {
-	w, err := cq.Attach(context.Background(), cq.Over(dialParent()),
-		cq.WriterOptions{Trust: cq.CrossUser, Allow: &shm.AllowList{UIDs: []int{0}}})
-	need(err)
-	mem := openOwnLane()
-	say("attached")
-	for {
-		var what string
-		var at, value uint64
-		if _, err := fmt.Scan(&what); err != nil {
-			return
-		}
-		switch what {
-		case "lane", "slot", "detail":
-			_, err = fmt.Scan(&at, &value)
-			need(err)
-			mem.store(what, at, value)
-		default:
-			_, err = fmt.Scan(&value)
-			need(err)
-		}
-		switch what {
-		case "post":
-			need(w.Post(&cq.Entry{Context: value}))
-		case "ring", "flood":
-			for range value {
-				cq.RingLane(w)
-			}
-		case "swing": // of the tail, with time to fall asleep again
-			for i := range value {
-				mem.store("lane", 0, 1<<40+i%2)
-				cq.RingLane(w)
-				time.Sleep(time.Millisecond)
-			}
-		case "pipe":
-			for range value {
-				cq.WritePipe(w)
-			}
-		}
-		say("done")
-	}
-}
-
-// ownLane is the lane of this process, which it writes to behind the library's back.
-type ownLane struct {
-	mem  *os.File
-	base int64
-	at   map[string]uint64
-}
-
-func openOwnLane() *ownLane {
-	text, err := os.ReadFile("/proc/self/maps")
-	need(err)
-	var end int64
-	l := &ownLane{at: map[string]uint64{}}
-	for line := range strings.Lines(string(text)) {
-		if strings.Contains(line, "memfd:shmring:lane") && strings.Contains(line, " rw") {
-			_, err = fmt.Sscanf(line, "%x-%x", &l.base, &end)
-			need(err)
-		}
-	}
-	l.mem, err = os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
-	need(err)
-	page := make([]byte, 4096)
-	_, err = l.mem.ReadAt(page, l.base)
-	need(err)
-	h, err := shm.DecodeHeader(page, uint64(end-l.base))
-	need(err)
-	for _, s := range h.Sections {
-		l.at[map[shm.SectionKind]string{cq.SectLane: "lane", cq.SectSlots: "slot",
-			cq.SectErrors: "detail"}[s.Kind]] = s.Offset
-	}
-	return l
-}
-
-func (l *ownLane) store(section string, at, value uint64) {
-	_, err := l.mem.WriteAt(binary.LittleEndian.AppendUint64(nil, value),
-		l.base+int64(l.at[section]+at))
-	need(err)
-}
-
 // TestOthersHostile: whatever another user's writer writes to its lane, it costs that writer its
 // lane, with one typed error that names it, and nobody else anything. When the process is gone the
 // row is free for another.
 func TestOthersHostile(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
-	for name, spoil := range map[string]func(t *testing.T, h *hostile){
-		"tail far ahead":  func(t *testing.T, h *hostile) { h.do(t, "lane 0", 1<<40) },
-		"tail a bit more": func(t *testing.T, h *hostile) { h.do(t, "lane 0", 9) },
-		"tail back":       func(t *testing.T, h *hostile) { h.do(t, "lane 0", 1<<64-1) },
-		"no entry": func(t *testing.T, h *hostile) {
+	for name, spoil := range map[string]func(t *testing.T, h *toldWriter){
+		"tail far ahead":  func(t *testing.T, h *toldWriter) { h.do(t, "lane 0", 1<<40) },
+		"tail a bit more": func(t *testing.T, h *toldWriter) { h.do(t, "lane 0", 9) },
+		"tail back":       func(t *testing.T, h *toldWriter) { h.do(t, "lane 0", 1<<64-1) },
+		"no entry": func(t *testing.T, h *toldWriter) {
 			h.do(t, "slot 56", 0xff)
 			h.do(t, "lane 0", 1)
 		},
-		"overrun": func(t *testing.T, h *hostile) { h.do(t, "lane 264", 1) },
+		"overrun": func(t *testing.T, h *toldWriter) { h.do(t, "lane 264", 1) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := anonymousOthers(t, cq.Options{Size: 8, MaxLanes: 2, Spin: -1})
-			h, good := startHostile(t, q), startWriterOther(t, q)
+			h, good := startWriter(t, othersSite, q, nil), startWriter(t, othersSite, q, nil)
 			spoil(t, h)
 			h.do(t, "ring", 1)
 			dst := make([]cq.Context, 4)
@@ -171,7 +62,7 @@ func TestOthersHostile(t *testing.T) {
 				_, _ = cq.Read(q, dst)
 				return q.Stats().Retired == 1
 			})
-			w := startWriterOther(t, q)
+			w := startWriter(t, othersSite, q, nil)
 			w.post(t, 77, 78)
 			if n, err := cq.ReadContext(soon(t), q, dst, cq.ReadOptions{}); n != 1 || err != nil ||
 				dst[0].Context != 77 {
@@ -184,7 +75,7 @@ func TestOthersHostile(t *testing.T) {
 // TestOthersHostileDetail: the detail of an error entry is bounded, whatever length it claims.
 func TestOthersHostileDetail(t *testing.T) {
 	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1})
-	h := startHostile(t, q)
+	h := startWriter(t, othersSite, q, nil)
 	h.do(t, "slot 56", 2) // an error entry
 	h.do(t, "detail 16", 1<<50)
 	h.do(t, "lane 8", 1<<60) // sol
@@ -212,7 +103,7 @@ func TestOthersFlood(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o.Size, o.Spin = 8, -1
 			q := anonymousOthers(t, o)
-			h := startHostile(t, q)
+			h := startWriter(t, othersSite, q, nil)
 			looks, wait := 0, flooded(t, name, q)
 			stop := time.Now().Add(400 * time.Millisecond)
 			flood := make(chan struct{})
@@ -452,7 +343,7 @@ func TestOthersForbidden(t *testing.T) {
 func TestOthersForbiddenToOwner(t *testing.T) {
 	shmtest.Conforms(t)
 	q := anonymousOthers(t, cq.Options{Size: 8})
-	_ = joinOthers(t, q)
+	_ = join(t, q)
 	names, err := os.ReadDir("/proc/self/fd")
 	must(t, err)
 	tried := 0

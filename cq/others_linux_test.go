@@ -3,7 +3,6 @@ package cq_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -18,8 +17,6 @@ import (
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
-
-func init() { roles["other user"] = childOtherUser }
 
 // nobody is the user of the other process; its group is the same number.
 const nobody = 65534
@@ -41,18 +38,6 @@ func anonymousOthers(t testing.TB, o cq.Options) *cq.Queue {
 	t.Helper()
 	o.Trust, o.Allow = cq.CrossUser, bothUsers()
 	return anonymous(t, o)
-}
-
-// joinOthers attaches a writer of this process to a queue for other users.
-func joinOthers(t testing.TB, q *cq.Queue) *cq.Writer {
-	t.Helper()
-	a, b := connect(t, unix.SOCK_STREAM)
-	done := accept(soon(t), q, a)
-	w, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{Trust: cq.CrossUser})
-	must(t, errors.Join(err, <-done))
-	must(t, errors.Join(a.Close(), b.Close()))
-	t.Cleanup(func() { must(t, w.Close()) })
-	return w
 }
 
 // openTempDir is a directory that every user may enter.
@@ -96,41 +81,6 @@ func dialParent() *net.UnixConn {
 	return c
 }
 
-// childOtherUser attaches a writer and posts what it is told to.
-func childOtherUser() {
-	w, err := cq.Attach(context.Background(), cq.Over(dialParent()),
-		cq.WriterOptions{Trust: cq.CrossUser, Allow: &shm.AllowList{UIDs: []int{0}}})
-	need(err)
-	postsAsTold(w)
-}
-
-func postsAsTold(w *cq.Writer) {
-	say("lane %d at %d", w.Lane(), w.Next())
-	for {
-		var from, to uint64
-		if _, err := fmt.Scanln(&from, &to); err != nil {
-			break
-		}
-		for ; from < to; from++ {
-			need(w.Post(&cq.Entry{Context: from}))
-		}
-		say("posted")
-	}
-	need(w.Close())
-}
-
-func startWriterOther(t *testing.T, q *cq.Queue) *joiner {
-	t.Helper()
-	c := startOther(t, "other user")
-	must(t, q.Accept(soon(t), c.conn))
-	j := &joiner{child: c.child}
-	if _, err := fmt.Sscanf(c.line(t), "lane %d at %d", &j.lane, &j.next); err != nil {
-		t.Fatal(err)
-	}
-	must(t, c.conn.Close())
-	return j
-}
-
 // TestOthersOneProcess: reader and writer of one process, with nothing that both may write.
 func TestOthersOneProcess(t *testing.T) {
 	t.Parallel()
@@ -138,7 +88,7 @@ func TestOthersOneProcess(t *testing.T) {
 	if q.Options().Trust != cq.CrossUser || !q.Options().WritersPay {
 		t.Errorf("trust %v, options %+v", q.Options().Trust, q.Options())
 	}
-	w := joinOthers(t, q)
+	w := join(t, q)
 	buf := make([]cq.Context, 4)
 	for i := range uint64(50) {
 		post(t, w, i, i+1)
@@ -158,7 +108,7 @@ func TestOthersOneProcess(t *testing.T) {
 // TestOthersProcess: the writer is another user's.
 func TestOthersProcess(t *testing.T) {
 	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1})
-	ws := []*joiner{startWriterOther(t, q), startWriterOther(t, q)}
+	ws := []*toldWriter{startWriter(t, othersSite, q, nil), startWriter(t, othersSite, q, nil)}
 	buf := make([]cq.Context, 4)
 	for i := range uint64(50) {
 		for k, w := range ws {
@@ -254,7 +204,7 @@ func TestOthersHostileMeeting(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { tt.meet(t, q) })
 	}
-	next := joinOthers(t, q) // the row is not lost
+	next := join(t, q) // the row is not lost
 	post(t, next, 0, 8)
 	if got := drain(t, q); len(got) != 8 {
 		t.Error(got)
@@ -310,7 +260,7 @@ func TestOthersGivenUpIsMute(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o.Size, o.Spin = 8, -1
 			q := anonymousOthers(t, o)
-			h := startHostile(t, q)
+			h := startWriter(t, othersSite, q, nil)
 			h.do(t, "lane 0", 1<<40)
 			h.do(t, "ring", 1)
 			var bad *cq.LaneError
@@ -350,7 +300,7 @@ func TestOthersGivenUpIsMute(t *testing.T) {
 func TestOthersGivenUpHasNoPipe(t *testing.T) {
 	const bytes, most = 20, 4
 	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1, Wait: cq.WaitFD})
-	h := startHostile(t, q)
+	h := startWriter(t, othersSite, q, nil)
 	h.do(t, "lane 0", 1<<40)
 	h.do(t, "ring", 1)
 	eventually(t, "it is given up", func() bool {
@@ -404,7 +354,7 @@ func TestFollowForbids(t *testing.T) {
 			t.Errorf("read: %v", err)
 		}
 	}
-	w := joinOthers(t, q)
+	w := join(t, q)
 	post(t, w, 0, 3)
 	if got := drain(t, q); !slices.Equal(got, upTo(0, 3)) {
 		t.Error(got)

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -63,73 +64,38 @@ func noNews(t testing.TB, e *cq.EventQueue) {
 	}
 }
 
-// writerOf starts a process that has posted contexts 0 to n-1 in a queue of either kind, and
-// returns its number as it knows it.
-func writerOf(t *testing.T, q *cq.Queue, kind string, n uint64) (c *child, pid int) {
-	t.Helper()
-	var j *joiner
-	switch kind {
-	case "without a name":
-		j = startJoiner(t, q)
-	case "other user":
-		j = startWriterOther(t, q)
-	case "other PID namespace":
-		if n != 1 {
-			t.Fatal("it posts one")
-		}
-		return mortal(t, q.Name(), true), 1
-	default:
-		t.Fatal(kind)
-	}
-	j.post(t, 0, n)
-	return j.child, j.Process.Pid
-}
-
 // TestWriterDeathIsAnEvent: the reader's event queue gets one event for each writer that died,
 // whatever the reader does meanwhile, and what the writer had published can be read then. One that
 // detaches is none.
 func TestWriterDeathIsAnEvent(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
-	for _, kind := range []string{"named", "without a name", "other user", "other PID namespace"} {
-		t.Run(kind, func(t *testing.T) {
-			o := cq.Options{Size: 8}
-			var q *cq.Queue
-			switch kind {
-			case "without a name":
-				q = anonymous(t, o)
-			case "other user":
-				q = anonymousOthers(t, o)
-			default:
-				_, q = create(t, o)
+	for where, m := range mortals {
+		t.Run(where, func(t *testing.T) {
+			var attr *syscall.SysProcAttr
+			if m.elsewhere {
+				attr = ownPIDs(t)
 			}
+			q := m.at.create(t, cq.Options{Size: 8})
 			e := eventsFor(t, q, cq.EventOptions{Size: 4})
-			begin := uint64(0)
-			for range 2 {
-				var c *child
-				var pid int
-				if kind == "named" {
-					c, pid = namedWriter(t, q, begin+1), 0
-					pid = c.Process.Pid
-				} else {
-					c, pid = writerOf(t, q, kind, 1)
-				}
+			for begin := range uint64(2) {
+				w := startWriter(t, m.at, q, attr)
+				w.post(t, begin, begin+1)
 				if begin == 0 {
 					noNews(t, e) // it lives, and nobody reads
 				}
-				c.kill()
+				w.kill()
+				pid := w.Process.Pid
+				if m.elsewhere {
+					pid = 1
+				}
 				p := wantDeath(t, e, q.FID(), cq.PeerWriter, pid)
 				if p.Lane != 1 || p.End != p.First+1 || p.First != begin {
 					t.Errorf("%+v, want one entry from %d on", p, begin)
 				}
-				if got := drain(t, q); len(got) != 1 {
-					t.Errorf("read %v after the event", got)
-				}
-				for begin = p.End; q.Stats().Retired < begin && kind == "other user"; {
+				wantContexts(t, "after the event", drain(t, q), begin)
+				for m.at.others && q.Stats().Retired <= begin {
 					_ = drain(t, q)
-				}
-				if kind == "other PID namespace" {
-					break // its second writer would begin at 1, and post nothing
 				}
 			}
 			noNews(t, e)
@@ -499,7 +465,7 @@ func childDeathReader() {
 func killOther(t *testing.T, q *cq.Queue) (pid int) {
 	t.Helper()
 	before := q.Stats().Retired
-	w := startWriterOther(t, q)
+	w := startWriter(t, othersSite, q, nil)
 	w.post(t, 0, 1)
 	w.kill()
 	eventually(t, "its lane is retired", func() bool {

@@ -72,7 +72,7 @@ var roomSides = map[string]func(t *testing.T) *roomSide{
 	},
 	"others": func(t *testing.T) *roomSide {
 		q := anonymousOthers(t, cq.Options{Size: 2})
-		return roomOf(q, joinOthers(t, q))
+		return roomOf(q, join(t, q))
 	},
 	"own lane": func(t *testing.T) *roomSide {
 		_, q := create(t, cq.Options{Size: 2})

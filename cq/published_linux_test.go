@@ -27,7 +27,7 @@ func TestPublished(t *testing.T) {
 	w2, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
 	must(t, errors.Join(err, <-done, a.Close(), b.Close()))
 	others := anonymousOthers(t, cq.Options{})
-	w3 := joinOthers(t, others)
+	w3 := join(t, others)
 	for _, c := range []struct {
 		q *cq.Queue
 		w *cq.Writer
@@ -80,7 +80,7 @@ func publishedInOneRow(t *testing.T) {
 		}
 	}
 	for i := range 3 {
-		w := joinOthers(t, q)
+		w := join(t, q)
 		lane, err := q.Lane(1)
 		must(t, err)
 		lanes = append(lanes, lane.Object)

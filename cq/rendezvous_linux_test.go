@@ -89,13 +89,19 @@ func soon(t testing.TB) context.Context {
 // join attaches a writer over a new connection and closes it when the test ends.
 func join(t testing.TB, q *cq.Queue) *cq.Writer {
 	t.Helper()
-	a, b := connect(t, unix.SOCK_STREAM)
-	done := accept(soon(t), q, a)
-	w, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
-	must(t, errors.Join(err, <-done))
-	must(t, errors.Join(a.Close(), b.Close()))
+	w, err := tryJoin(t, q)
+	must(t, err)
 	t.Cleanup(func() { must(t, w.Close()) })
 	return w
+}
+
+// tryJoin attaches one and joins what either side is told.
+func tryJoin(t testing.TB, q *cq.Queue) (*cq.Writer, error) {
+	t.Helper()
+	a, b := connect(t, unix.SOCK_STREAM)
+	done := accept(soon(t), q, a)
+	w, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{Trust: q.Options().Trust})
+	return w, errors.Join(err, <-done, a.Close(), b.Close())
 }
 
 func TestAnonymousQueue(t *testing.T) {

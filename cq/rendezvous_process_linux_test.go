@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,74 +20,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
 func init() {
 	roles["anonymous reader"], roles["poor meeting"] = childAnonymousReader, childPoorMeeting
-	roles["joiner"] = childJoiner
-}
-
-// joiner is a process with a writer of a queue without a name.
-type joiner struct {
-	*child
-	lane int
-	next uint64 // where its writer began
-}
-
-func startJoiner(t *testing.T, q *cq.Queue) *joiner {
-	t.Helper()
-	return startJoinerIn(t, q, nil)
-}
-
-func startJoinerIn(t *testing.T, q *cq.Queue, attr *syscall.SysProcAttr) *joiner {
-	t.Helper()
-	c, conn := startIn(t, "joiner", attr)
-	must(t, q.Accept(soon(t), conn))
-	j := &joiner{child: c}
-	if _, err := fmt.Sscanf(c.line(t), "lane %d at %d", &j.lane, &j.next); err != nil {
-		t.Fatal(err)
-	}
-	return j
-}
-
-// post has it post contexts from one number to before another.
-func (j *joiner) post(t *testing.T, from, to uint64) {
-	t.Helper()
-	_, err := fmt.Fprintln(j.in, from, to)
-	must(t, err)
-	if got := j.line(t); got != "posted" {
-		t.Fatal(got)
-	}
-}
-
-// childJoiner posts what it is told to.
-func childJoiner() {
-	c, err := socket(3)
-	need(err)
-	w, err := cq.Attach(context.Background(), cq.Over(c), cq.WriterOptions{})
-	need(err)
-	say("lane %d at %d", w.Lane(), w.Next())
-	for {
-		var from, to uint64
-		if _, err := fmt.Scanln(&from, &to); err != nil {
-			break
-		}
-		for ; from < to; from++ {
-			need(w.Post(&cq.Entry{Context: from}))
-		}
-		say("posted")
-	}
-	need(w.Close())
 }
 
 // TestAnonymousProcesses: three processes post to a queue without a name.
 func TestAnonymousProcesses(t *testing.T) {
 	q := anonymous(t, cq.Options{Size: 8, Spin: -1})
-	var ws []*joiner
+	var ws []*toldWriter
 	for i := range 3 {
-		ws = append(ws, startJoiner(t, q))
+		ws = append(ws, startWriter(t, memfdSite, q, nil))
 		if ws[i].lane != i+1 {
 			t.Errorf("lane %d of writer %d", ws[i].lane, i)
 		}
@@ -113,28 +57,6 @@ func TestAnonymousProcesses(t *testing.T) {
 	}
 }
 
-// TestAnonymousKilledWriter: what it published is read, and the next one goes on in its lane.
-func TestAnonymousKilledWriter(t *testing.T) {
-	q := anonymous(t, cq.Options{Size: 16, MaxLanes: 1})
-	for i := range uint64(3) {
-		w := startJoiner(t, q)
-		if w.next != 4*i || w.lane != 1 {
-			t.Errorf("writer %d begins at %d in lane %d", i, w.next, w.lane)
-		}
-		w.post(t, 4*i, 4*i+4)
-		a, b := connect(t, unix.SOCK_STREAM)
-		done := accept(soon(t), q, a)
-		_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
-		wantErr(t, "with a living writer", errors.Join(err, <-done), cq.ErrLanes)
-		w.kill()
-	}
-	w := join(t, q)
-	post(t, w, w.Next(), 14)
-	if got := drain(t, q); !slices.Equal(got, upTo(0, 14)) {
-		t.Errorf("got %v", got)
-	}
-}
-
 // TestAnonymousSpoiledLane: a lane that its last writer scribbled over goes to nobody, and does not
 // keep others from attaching.
 func TestAnonymousSpoiledLane(t *testing.T) {
@@ -145,7 +67,7 @@ func TestAnonymousSpoiledLane(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := anonymous(t, cq.Options{Size: 8, MaxLanes: 2})
-			w := startJoiner(t, q)
+			w := startWriter(t, memfdSite, q, nil)
 			spoil(laneObject(t, 1))
 			w.kill()
 			for range 2 {
@@ -229,63 +151,6 @@ func laneObject(t testing.TB, row int) scribbler {
 	}
 	t.Fatal("no such lane")
 	return scribbler{}
-}
-
-// TestAnonymousDeathWakes: a writer that died between publishing and ringing leaves nobody asleep.
-func TestAnonymousDeathWakes(t *testing.T) {
-	publish := func(t *testing.T) {
-		lane := laneObject(t, 1)
-		slot := lane.section(t, cq.SectSlots, 1)[cq.SlotBytes:]
-		poke(slot, 0, 77)
-		poke(slot, 56, 1|1<<32)
-		poke(lane.section(t, cq.SectLane, 1), 0, 2)
-	}
-	begin := func(t *testing.T, attr *syscall.SysProcAttr) (*cq.Queue, *joiner) {
-		q := anonymous(t, cq.Options{Size: 8, Wait: cq.WaitFD, Spin: -1})
-		w := startJoinerIn(t, q, attr)
-		w.post(t, 1, 2)
-		if n, err := cq.ReadContext(soon(t), q, make([]cq.Context, 1), cq.ReadOptions{}); n != 1 {
-			t.Fatal(n, err)
-		}
-		return q, w
-	}
-	read := func(t *testing.T, attr *syscall.SysProcAttr) {
-		q, w := begin(t, attr)
-		defer later(func() {
-			publish(t)
-			time.Sleep(short)
-			w.kill()
-		})()
-		dst := make([]cq.Context, 2)
-		if n, err := cq.ReadContext(soon(t), q, dst, cq.ReadOptions{}); n != 1 || dst[0].Context != 77 {
-			t.Errorf("%d, %v, %v", n, err, dst)
-		}
-	}
-	t.Run("read", func(t *testing.T) { read(t, nil) })
-	t.Run("read, another PID namespace", func(t *testing.T) {
-		if os.Geteuid() != 0 {
-			shmtest.Require(t, "pidns", errors.New("a PID namespace needs root"))
-		}
-		read(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID})
-	})
-	t.Run("descriptor", func(t *testing.T) {
-		q, w := begin(t, nil)
-		ep := newEpoll(t, unix.EPOLLIN, q)
-		for q.TryWait() != nil {
-			_ = drain(t, q)
-		}
-		publish(t)
-		if ep.wait(20) != nil {
-			t.Fatal("readable before its death")
-		}
-		w.kill()
-		if ep.wait(60_000) == nil {
-			t.Fatal("its death is not seen")
-		}
-		if got := drain(t, q); !slices.Equal(got, upTo(77, 78)) {
-			t.Error(got)
-		}
-	})
 }
 
 // childAnonymousReader makes a queue and hands it to one writer.
@@ -397,10 +262,7 @@ func init() { roles["fast joiner"] = childFastJoiner }
 
 // childFastJoiner posts without end. Every entry says its index.
 func childFastJoiner() {
-	c, err := socket(3)
-	need(err)
-	w, err := cq.Attach(context.Background(), cq.Over(c), cq.WriterOptions{})
-	need(err)
+	w := attachToParent()
 	for round := 0; ; round++ {
 		at := w.Next()
 		switch err := w.Post(&cq.Entry{Context: at, Data: ^at}); err {
@@ -444,8 +306,7 @@ func TestAnonymousWritersDie(t *testing.T) {
 		}
 	}()
 	for range rounds {
-		c, conn := startWithSocket(t, "fast joiner")
-		must(t, q.Accept(soon(t), conn))
+		c := startAt(t, "fast joiner", memfdSite, q, nil)
 		from := next.Load()
 		eventually(t, "entries come", func() bool { return next.Load() > from+100 })
 		time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)

@@ -12,7 +12,7 @@ func init() {
 	createUnnamed = func(t testing.TB, o cq.Options) *cq.Queue {
 		return anonymous(t, siteOf(t).queue(o))
 	}
-	attachUnnamed = func(t testing.TB, q *cq.Queue) *cq.Writer { return joinAt(t, siteOf(t), q) }
+	attachUnnamed = join
 }
 
 // siteOf says which kind of queue without a name a repeated test makes.

@@ -158,7 +158,7 @@ func TestUserLanes(t *testing.T) {
 	must(t, err)
 	_, err = attach()
 	wantErr(t, "third", err, cq.ErrLanes, syscall.ECONNREFUSED)
-	nobodys := startWriterOther(t, q)
+	nobodys := startWriter(t, othersSite, q, nil)
 	post(t, first, 0, 1)
 	nobodys.post(t, 1, 2)
 	if got := drain(t, q); len(got) != 2 {
@@ -218,7 +218,7 @@ func TestFollowSolicited(t *testing.T) {
 	next := anonymousOthers(t, cq.Options{Size: 8})
 	must(t, c.Attach(next))
 	t.Cleanup(func() { must(t, c.Detach(soon(t), next)) })
-	w := joinOthers(t, former)
+	w := join(t, former)
 	must(t, w.Post(&cq.Entry{Meta: cq.MetaSolicited}))
 	post(t, w, 1, 4)
 	_ = read(t, former, 2)

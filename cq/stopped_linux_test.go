@@ -44,32 +44,15 @@ func goOn(t *testing.T, c *child) {
 	must(t, c.Process.Signal(syscall.SIGCONT))
 }
 
-// runner starts a writer of a queue of some kind, in lane 1, and returns how another one attaches.
-func runner(t *testing.T, kind string) (q *cq.Queue, c *child, another func() *cq.Writer) {
+// runner starts a writer of a queue, in lane 1.
+func runner(t *testing.T, at site) (q *cq.Queue, c *child) {
 	t.Helper()
-	o := cq.Options{Size: 64, Wait: cq.WaitFD, Spin: -1}
-	switch kind {
-	case "other user":
-		q = anonymousOthers(t, o)
-		r := startOther(t, "runner", envKind+"="+kind)
-		must(t, q.Accept(soon(t), r.conn))
-		c, another = r.child, func() *cq.Writer { return joinOthers(t, q) }
-	case "without a name":
-		q = anonymous(t, o)
-		t.Setenv(envKind, kind)
-		r, conn := startIn(t, "runner", nil)
-		must(t, q.Accept(soon(t), conn))
-		c, another = r, func() *cq.Writer { return join(t, q) }
-	default:
-		d, created := create(t, o)
-		q = created
-		c = startChild(t, "runner", envQueue+"="+q.Name())
-		another = func() *cq.Writer { return attach(t, d, q.Name()) }
-	}
+	q = at.create(t, cq.Options{Size: 64, Wait: cq.WaitFD, Spin: -1})
+	c = startAt(t, "runner", at, q, nil)
 	if got := c.line(t); got != "lane 1" {
 		t.Fatal(got)
 	}
-	return q, c, another
+	return q, c
 }
 
 // sequence reads a runner's entries, which follow each other.
@@ -105,9 +88,9 @@ const strangers = 1 << 60 // context of entries that are no runner's
 func TestStoppedWriter(t *testing.T) {
 	shmtest.Conforms(t)
 	shmtest.Long(t)
-	for _, kind := range []string{"named", "without a name", "other user"} {
-		t.Run(kind, func(t *testing.T) {
-			q, c, another := runner(t, kind)
+	for _, at := range []site{namedSite, memfdSite, othersSite} {
+		t.Run(at.String(), func(t *testing.T) {
+			q, c := runner(t, at)
 			e := eventsFor(t, q, cq.EventOptions{})
 			s := sequence{q: q}
 			for round := range uint64(2) {
@@ -122,7 +105,7 @@ func TestStoppedWriter(t *testing.T) {
 					t.Errorf("%d entries of a stopped writer", n)
 				}
 				noNews(t, e)
-				w := another()
+				w := at.attach(t, q)
 				if w.Lane() == 1 {
 					t.Error("the lane of a stopped writer was given away")
 				}
@@ -247,7 +230,7 @@ func TestStoppedEventOwner(t *testing.T) {
 // stopped one again when it goes on.
 func TestStoppedInSet(t *testing.T) {
 	shmtest.Conforms(t)
-	q, c, _ := runner(t, "named")
+	q, c := runner(t, namedSite)
 	d := openDir(t)
 	other, err := cq.Create(cq.Named(d, "other"), cq.Options{Size: 8})
 	must(t, err)
@@ -331,23 +314,7 @@ const envKind = "SHMRING_TEST_KIND"
 
 // childRunner posts at full speed until it is told to stop.
 func childRunner() {
-	var w *cq.Writer
-	var err error
-	ctx := context.Background()
-	switch os.Getenv(envKind) {
-	case "other user":
-		w, err = cq.Attach(ctx, cq.Over(dialParent()),
-			cq.WriterOptions{Trust: cq.CrossUser, Allow: &shm.AllowList{UIDs: []int{0}}})
-	case "without a name":
-		conn, e := socket(3)
-		need(e)
-		w, err = cq.Attach(ctx, cq.Over(conn), cq.WriterOptions{})
-	default:
-		d, e := shm.OpenDir("")
-		need(e)
-		w, err = cq.Attach(ctx, cq.Named(d, os.Getenv(envQueue)), cq.WriterOptions{})
-	}
-	need(err)
+	w := attachToParent()
 	stop := toldToStop()
 	say("lane %d", w.Lane())
 	for !stop.Load() {
