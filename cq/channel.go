@@ -3,7 +3,6 @@ package cq
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -42,7 +41,7 @@ type ChannelEvent struct {
 	Context any // the queue's UserContext
 	// Solicited says that a solicited or failed completion is among those that made the event.
 	Solicited bool
-	// Dummy marks an event that Channel.Inject made.
+	// Dummy marks an event that Inject, or Drain with a budget, made.
 	Dummy bool
 }
 
@@ -58,7 +57,6 @@ type ChannelEvent struct {
 // one of them. Queues that are read by another goroutine than the one that arms them, or of which
 // several goroutines get events, must be Shared.
 type Channel struct {
-	fid  FID
 	bell *doorbell.Domain
 	ch   *doorbell.Channel
 	gate guard
@@ -70,7 +68,6 @@ type Channel struct {
 
 	signal    atomic.Bool
 	described atomic.Bool // somebody may wait on the descriptor
-	broadcast atomic.Uint64
 }
 
 // attached is a queue's account with its channel.
@@ -88,14 +85,11 @@ func NewChannel(d *shm.Dir) (*Channel, error) {
 	if err != nil {
 		return nil, failed("open", "channel", err)
 	}
-	c := &Channel{fid: FID{Kind: FIDChannel, ID: rand.Uint64()}, bell: bell, ch: bell.NewChannel(),
-		byBit: map[int]*attached{}, byFID: map[FID]*attached{}}
+	c := &Channel{bell: bell, ch: bell.NewChannel(), byBit: map[int]*attached{},
+		byFID: map[FID]*attached{}}
 	c.gate.shared = true
 	return c, nil
 }
-
-// FID returns the channel's identifier.
-func (c *Channel) FID() FID { return c.fid }
 
 // Attach makes the channel that of q, which stays unarmed (the channel argument of ibv_create_cq).
 // fs.ErrExist if q is attached to it already, ErrBusy if to another one.
@@ -198,17 +192,10 @@ func (c *Channel) RequestNotify(q *Queue, n Notify) error {
 }
 
 // Inject makes an event for q although nothing was completed: for a handler that stopped before the
-// queue was empty and wants its turn again behind the others, or to wake somebody. Errors are
-// fs.ErrNotExist if q is not attached, and ErrClosed.
+// queue was empty and is to be called again after the others, or for news of the program's own.
+// Errors are fs.ErrNotExist if q is not attached, and ErrClosed.
 func (c *Channel) Inject(q *Queue) error {
 	return c.with(q, "inject", func(a *attached) error { c.ch.Inject(a.bit); return nil })
-}
-
-// Pending reports whether an event of q waits to be got.
-func (c *Channel) Pending(q *Queue) bool {
-	pending := false
-	_ = c.with(q, "pending", func(a *attached) error { pending = c.ch.Pending(a.bit); return nil })
-	return pending
 }
 
 // with finds q's account and uses it while neither q nor the channel can go.
@@ -258,7 +245,7 @@ func (c *Channel) Ack(q *Queue, n int) error {
 }
 
 // Close closes the channel (ibv_destroy_comp_channel). ErrBusy while queues are attached. Calls of
-// Get that wait return ErrClosed; closing twice is harmless.
+// GetEvent that wait return ErrClosed; closing twice is harmless.
 func (c *Channel) Close() error {
 	c.mu.Lock()
 	n := len(c.byFID)
@@ -320,10 +307,8 @@ func (c *Channel) GetEvent(ctx context.Context, o WaitOptions) (ChannelEvent, er
 	w := doorbell.Wait{DeadlineNs: deadline(o.Timeout)}
 	stop := stopOn(ctx, &c.gate, c.bell)
 	defer stop()
-	broadcast := c.broadcast.Load()
 	w.Stop = func() bool {
-		return c.signal.Load() || c.broadcast.Load() != broadcast || c.gate.isClosed() ||
-			ctx.Err() != nil
+		return c.signal.Load() || c.gate.isClosed() || ctx.Err() != nil
 	}
 	for {
 		turn := w
@@ -349,7 +334,7 @@ func (c *Channel) GetEvent(ctx context.Context, o WaitOptions) (ChannelEvent, er
 			return ChannelEvent{}, ended(ctx)
 		case w.DeadlineNs != 0 && spin.Now() >= w.DeadlineNs:
 			return ChannelEvent{}, errReadTimedOut
-		case c.signal.Swap(false), c.broadcast.Load() != broadcast:
+		case c.signal.Swap(false):
 			return ChannelEvent{}, ErrSignaled
 		}
 	}

@@ -290,15 +290,3 @@ func (c *Channel) Signal() error {
 	c.ch.Alert()
 	return nil
 }
-
-// SignalAll ends every Get that is waiting now, and leaves nothing for later ones. After Close it
-// is ErrClosed.
-func (c *Channel) SignalAll() error {
-	if !c.gate.enter() {
-		return ErrClosed
-	}
-	defer c.gate.leave()
-	c.broadcast.Add(1)
-	c.bell.Kick()
-	return nil
-}

@@ -3,6 +3,7 @@ package cq_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -44,8 +45,8 @@ func TestAdoptIntoSet(t *testing.T) {
 	e, err := cq.CreateEvents(cq.Named(d, "e"), cq.EventOptions{Wait: cq.WaitInSet, WaitSet: s})
 	must(t, err)
 	must(t, e.Detach())
-	if n := s.Len(); n != 0 {
-		t.Fatalf("%d members left", n)
+	for _, m := range []cq.Waitable{q, e} {
+		wantErr(t, "no member any more", s.Remove(m), fs.ErrNotExist)
 	}
 	q, err = cq.Open(cq.Named(d, "q"), cq.Options{Existing: true, WaitSet: s})
 	must(t, err)
@@ -53,8 +54,8 @@ func TestAdoptIntoSet(t *testing.T) {
 	e, err = cq.OpenEvents(cq.Named(d, "e"), cq.EventOptions{Existing: true, WaitSet: s})
 	must(t, err)
 	t.Cleanup(func() { must(t, e.Close()) })
-	if n := s.Len(); n != 2 {
-		t.Fatalf("%d members, want both", n)
+	for _, m := range []cq.Waitable{q, e} {
+		wantErr(t, "a member again", s.Add(m), fs.ErrExist)
 	}
 	dst := make([]cq.Waitable, 2)
 	_, _ = setWait(s, dst, 0)

@@ -99,9 +99,6 @@ func (s *WaitSet) Add(m Waitable) error {
 // Remove takes a member out (fs.ErrNotExist if it is none).
 func (s *WaitSet) Remove(m Waitable) error { return s.list.remove(&s.gate, s.set, m) }
 
-// Len returns the number of members.
-func (s *WaitSet) Len() int { return s.list.len() }
-
 // Wait waits until at least one member is ready and returns how many of them it put into dst
 // (fi_wait, which does not say which). With an empty dst it only waits. Those that do not fit come
 // first the next time. A queue is ready while a read would return something, a counter when one of
@@ -236,7 +233,6 @@ func (s *WaitSet) Close() error {
 // One goroutine at a time polls; that counts as using
 // the members. Add, Remove and Close may be called from anywhere.
 type PollSet struct {
-	fid  FID
 	bell *doorbell.Domain
 	set  *doorbell.Set
 	gate guard
@@ -265,13 +261,10 @@ func NewPollSet(d *shm.Dir, flags Flags) (*PollSet, error) {
 	if err != nil {
 		return nil, failed("open", "poll set", err)
 	}
-	s := &PollSet{fid: FID{Kind: FIDPollSet, ID: rand.Uint64()}, bell: bell, set: bell.NewSet()}
+	s := &PollSet{bell: bell, set: bell.NewSet()}
 	s.gate.shared = true
 	return s, nil
 }
-
-// FID returns the set's identifier.
-func (s *PollSet) FID() FID { return s.fid }
 
 // Add makes m a member (fi_poll_add), whatever its wait object. fs.ErrExist if it is one already.
 func (s *PollSet) Add(m Waitable) error {
@@ -321,13 +314,6 @@ func (s *PollSet) Remove(m Waitable) error {
 
 func (s *PollSet) find(c *Counter) int {
 	return slices.IndexFunc(s.counters, func(p *polledCounter) bool { return p.c == c })
-}
-
-// Len returns the number of members.
-func (s *PollSet) Len() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.list.len() + len(s.counters)
 }
 
 // Poll drives the progress of all members and puts those into dst that may have something
