@@ -20,7 +20,7 @@
 //	Peek, Release           in place; removed when you say so        -
 //	Queue.Entries           in place, one by one                     ibv_start_poll, ibv_next_poll
 //	ReadErr                 the error entry that stopped a read      fi_cq_readerr
-//	ReadLane, PeekedLane    say whose the entries are, see [Lane]    -
+//	Queue.PeekedLane        whose the entries are, see [Lane]        -
 //	TryWait, GetWait        for your own poll or epoll               fi_trywait, FI_GETWAIT
 //	PostContext             waits for room, and ends with the reader -
 //	Signal, SignalAll       end a blocking read                      fi_cq_signal

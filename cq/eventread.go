@@ -75,14 +75,15 @@ func (e *EventQueue) Read(ev *Event, flags Flags) (int, error) {
 // that matches ctx.Err() and its cause. The context is not looked at while an event is there.
 // Besides Read's, its results are ErrTimedOut (EAGAIN as fi_eq(3) and ETIMEDOUT as kfi_eq(3) say);
 // ErrSignaled; ErrClosed when the queue is closed while it waits; ErrNoWait for a queue that cannot
-// block, whatever is there. Threshold and Source are for completions.
+// block, whatever is there. Threshold, Source and From are for completions;
+// whose an event is says [Event].From.
 func (e *EventQueue) ReadContext(ctx context.Context, ev *Event, o ReadOptions) (int, error) {
 	switch {
 	case e.handler != nil:
 		return 0, ErrHandled
-	case o.Threshold > 1 || o.Source != nil:
-		return 0, kind.Refuse("sread", e.name, "Threshold and Source", o.Threshold, "none for events",
-			ErrInvalid)
+	case o.Threshold > 1 || o.Source != nil || o.From != nil:
+		return 0, kind.Refuse("sread", e.name, "Threshold, Source and From", o.Threshold,
+			"none for events", ErrInvalid)
 	case !e.options.Wait.blocks():
 		return 0, e.errNoWait()
 	}

@@ -176,7 +176,7 @@ func (m *writerDeaths) lookForOverrun() {
 
 // overran reports whether the lane of a row has lost an entry.
 func (m *writerDeaths) overran(bit int) (is bool) {
-	look := func(obj *shm.Object, _ formerLane) error {
+	look := func(obj *shm.Object, _ Lane) error {
 		if obj == nil {
 			return nil
 		}
@@ -188,7 +188,7 @@ func (m *writerDeaths) overran(bit int) (is bool) {
 	case bit == 0 || m.q.opt.others():
 		_ = m.q.withLane(bit, look)
 	case m.lanes[bit] != nil:
-		_ = look(m.lanes[bit].obj, formerLane{})
+		_ = look(m.lanes[bit].obj, Lane{})
 	}
 	return is
 }

@@ -32,20 +32,36 @@ type Lane struct {
 	Published  uint64   // how many entries all of them have published
 }
 
-// Lane returns who has a row now, or had it last. It is fs.ErrNotExist if nobody has had it, or if
-// its writer was of another user and has left. What a read returned may have come from a former
-// one: [ReadLane], [Queue.PeekedLane] and the From of failures and events say which. It may be
-// called from anywhere.
-func (q *Queue) Lane(row int) (l Lane, err error) {
-	err = q.withLane(row, func(obj *shm.Object, _ formerLane) error {
-		if obj == nil {
+// Lane returns who has a row. With the zero object that is the one who has it now, or had it last:
+// fs.ErrNotExist if nobody has had it, or if its writer was of another user and has left. What a
+// read returned may be a former one's: [ReadOptions].From, [Queue.PeekedLane] and the From of
+// failures and events say whose.
+//
+// With the object of a lane it is about that one. Whoever knows under which index a writer that
+// died was about to publish, see [Writer.Next], learns from Published whether that came about. A
+// row of writers of other users has a new object for each writer, and the last one that left is
+// still known; of those before the error is [shm.ErrStale].
+//
+// Other errors are ErrInvalid for a row that there is not, and ErrClosed. Lane may be called from
+// anywhere.
+func (q *Queue) Lane(row int, object shm.UUID) (l Lane, err error) {
+	err = q.withLane(row, func(obj *shm.Object, former Lane) error {
+		var peer *place.Peer
+		switch whoever := object == (shm.UUID{}); {
+		case obj != nil && (whoever || obj.Header().UUID == object):
+		case whoever:
 			return fs.ErrNotExist
+		case former.Object == object:
+			l = former
+			return nil
+		default:
+			return &Error{Pkg: kind.Pkg, Op: "look at lane of", Name: q.name, Field: "lane", Got: row,
+				Want: object, Err: shm.ErrStale, Hint: "ask for its row again: it has another writer"}
 		}
 		words, err := kind.WordsOf[kind.LaneWords](obj, kind.SectLane, uint32(row))
 		if err != nil {
 			return err
 		}
-		var peer *place.Peer
 		if h, ok := q.home.(*memfdHome); ok && row > 0 && h.lanes[row].att != nil {
 			peer = h.lanes[row].att.peer
 		}
@@ -56,10 +72,8 @@ func (q *Queue) Lane(row int) (l Lane, err error) {
 	return l, err
 }
 
-// ReadLane is [Read] that takes the entries of one writer only, and says in from whose they are, if
-// it returns any. There may be more, of this one and of others. It does not wait: PeekContext with
-// [Queue.PeekedLane] does.
-func ReadLane[T Readable](q *Queue, dst []T, from *Lane) (n int, err error) {
+// readLane is readFrom that takes the entries of one writer only, and says in from whose they are.
+func readLane[T Readable](q *Queue, dst []T, src []Addr, from *Lane) (n int, err error) {
 	if q.driven() {
 		q.progress()
 	}
@@ -67,7 +81,7 @@ func ReadLane[T Readable](q *Queue, dst []T, from *Lane) (n int, err error) {
 		return 0, q.guard.refusal()
 	}
 	q.from = from
-	n, err = drain(q, dst, nil)
+	n, err = drain(q, dst, src)
 	q.from = nil
 	q.leave()
 	return n, err
@@ -151,39 +165,9 @@ func laneFrom(row int, obj *shm.Object, peer *place.Peer, generation uint64) Lan
 	return l
 }
 
-// PublishedBy returns how many entries were ever published through a lane object of a row, see
-// [Lane]: the index after the last one. Whoever knows under which index a writer that died was
-// about to publish, see [Writer.Next], learns from it whether that came about. A row whose writer
-// was of another user gets a new object with each writer: [shm.ErrStale] says that it has had
-// others since, but for the last one before, of which it is still known. Nothing of it is checked:
-// a writer may have written anything. It may be called from anywhere.
-func (q *Queue) PublishedBy(row int, object shm.UUID) (n uint64, err error) {
-	err = q.withLane(row, func(obj *shm.Object, former formerLane) error {
-		switch {
-		case obj != nil && obj.Header().UUID == object:
-			words, err := kind.WordsOf[kind.LaneWords](obj, kind.SectLane, uint32(row))
-			if err == nil {
-				n = words.Tail.Load()
-			}
-			return err
-		case former.object == object && object != (shm.UUID{}):
-			n = former.end
-			return nil
-		}
-		return &Error{Pkg: kind.Pkg, Op: "look at lane of", Name: q.name, Field: "lane", Got: row,
-			Want: object, Err: shm.ErrStale, Hint: "ask for its row again: it has another writer"}
-	})
-	return n, err
-}
-
-// formerLane is the last lane of a row that was retired, and the index after its last entry.
-type formerLane struct {
-	object shm.UUID
-	end    uint64
-}
-
-// withLane lends the object of a row, or nil if there is none.
-func (q *core) withLane(lane int, do func(obj *shm.Object, former formerLane) error) error {
+// withLane lends the object of a row, or nil if there is none, and says which lane of the row was
+// retired last.
+func (q *core) withLane(lane int, do func(obj *shm.Object, former Lane) error) error {
 	if lane < 0 || lane >= q.opt.rows() {
 		return kind.Refuse("look at lane of", q.name, "lane", lane, q.opt.MaxLanes, ErrInvalid)
 	}
@@ -192,7 +176,7 @@ func (q *core) withLane(lane int, do func(obj *shm.Object, former formerLane) er
 	}
 	defer q.guard.leaveAny()
 	if lane == 0 {
-		return do(q.obj, formerLane{})
+		return do(q.obj, Lane{})
 	}
 	if h, ok := q.home.(*memfdHome); ok {
 		h.mu.Lock() // the object is not unmapped meanwhile
@@ -210,5 +194,5 @@ func (q *core) withLane(lane int, do func(obj *shm.Object, former formerLane) er
 	if err != nil {
 		return failed("look at lane of", q.name, err)
 	}
-	return do(obj, formerLane{})
+	return do(obj, Lane{})
 }

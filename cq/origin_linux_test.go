@@ -1,6 +1,7 @@
 package cq_test
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -8,13 +9,14 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
 )
 
 // origins are the ways in which a queue says whose an entry is. Each takes what comes next.
 var origins = map[string]func(t *testing.T, q *cq.Queue) (contexts []uint64, from cq.Lane){
-	"ReadLane": func(t *testing.T, q *cq.Queue) (out []uint64, from cq.Lane) {
+	"ReadContext": func(t *testing.T, q *cq.Queue) (out []uint64, from cq.Lane) {
 		dst := make([]cq.Context, 8)
-		n, err := cq.ReadLane(q, dst, &from)
+		n, err := readLane(q, dst, &from)
 		must(t, err)
 		return contexts(dst[:n]), from
 	},
@@ -37,6 +39,11 @@ var origins = map[string]func(t *testing.T, q *cq.Queue) (contexts []uint64, fro
 		}
 		return out, from
 	},
+}
+
+// readLane reads the entries of one writer, and says whose they are.
+func readLane[T cq.Readable](q *cq.Queue, dst []T, from *cq.Lane) (int, error) {
+	return cq.ReadContext(context.Background(), q, dst, cq.ReadOptions{From: from, Timeout: -1})
 }
 
 // peeked releases what was handed out, and says whose it was.
@@ -75,7 +82,7 @@ func TestOriginOthers(t *testing.T) {
 				for _, want := range []cq.Lane{
 					{Row: near.Lane(), PID: os.Getpid(), UID: os.Geteuid()},
 					{Row: far.lane, PID: far.Process.Pid, UID: nobody}} {
-					is, err := q.Lane(want.Row)
+					is, err := q.Lane(want.Row, shm.UUID{})
 					must(t, err)
 					is.Published = 0
 					want.Object, want.Generation = is.Object, is.Generation
@@ -100,12 +107,12 @@ func TestOriginLeft(t *testing.T) {
 		post(t, w, i, i+1)
 		must(t, w.Close())
 		dst, from := make([]cq.Context, 8), cq.Lane{}
-		n, err := cq.ReadLane(q, dst, &from)
+		n, err := readLane(q, dst, &from)
 		if n != 1 || err != nil || from.Object == before.Object || from.UID != os.Geteuid() {
 			t.Errorf("%d: %d, %v, %+v after %+v", i, n, err, from, before)
 		}
 		before = from
-		if _, err := q.Lane(1); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if _, err := q.Lane(1, shm.UUID{}); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Error(err)
 		}
 	}
@@ -122,7 +129,7 @@ func TestOriginGenerations(t *testing.T) {
 	}
 	for i := range uint64(3) {
 		dst, from := make([]cq.Context, 8), cq.Lane{}
-		n, err := cq.ReadLane(q, dst, &from)
+		n, err := readLane(q, dst, &from)
 		if err != nil || !slices.Equal(contexts(dst[:n]), upTo(2*i, 2*i+2)) ||
 			from.Generation != i+1 || from.Row != 1 || from.UID != os.Geteuid() {
 			t.Errorf("%d: %v, %v, %+v", i, dst[:n], err, from)

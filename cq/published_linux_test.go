@@ -3,6 +3,7 @@ package cq_test
 import (
 	"errors"
 	"io/fs"
+	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -32,12 +33,12 @@ func TestPublished(t *testing.T) {
 		q *cq.Queue
 		w *cq.Writer
 	}{{named, w1}, {own, w2}, {others, w3}} {
-		lane, err := c.q.Lane(c.w.Lane())
+		lane, err := c.q.Lane(c.w.Lane(), shm.UUID{})
 		must(t, err)
 		check := func(want uint64) {
 			t.Helper()
-			if n, err := c.q.PublishedBy(lane.Row, lane.Object); err != nil || n != want {
-				t.Errorf("%s: %d, %v, want %d", c.q.Name(), n, err, want)
+			if l, err := c.q.Lane(lane.Row, lane.Object); err != nil || l.Published != want {
+				t.Errorf("%s: %+v, %v, want %d", c.q.Name(), l, err, want)
 			}
 		}
 		check(0)
@@ -53,13 +54,13 @@ func TestPublished(t *testing.T) {
 		}
 		_, _ = cq.Read(c.q, es[:]) // may retire the lane
 		check(5)
-		if _, err := c.q.PublishedBy(1<<20, lane.Object); !errors.Is(err, cq.ErrInvalid) {
+		if _, err := c.q.Lane(1<<20, lane.Object); !errors.Is(err, cq.ErrInvalid) {
 			t.Errorf("lane that there is not: %v", err)
 		}
 	}
 	publishedInOneRow(t)
 	must(t, named.Close())
-	if _, err := named.PublishedBy(1, shm.UUID{1}); !errors.Is(err, cq.ErrClosed) {
+	if _, err := named.Lane(1, shm.UUID{1}); !errors.Is(err, cq.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }
@@ -73,15 +74,16 @@ func publishedInOneRow(t *testing.T) {
 	total := uint64(0)
 	want := func(which int, n uint64, stale bool) {
 		t.Helper()
-		got, err := q.PublishedBy(1, lanes[which])
-		if errors.Is(err, shm.ErrStale) != stale || !stale && (err != nil || got != n) {
-			t.Errorf("writer %d of %d: %d, %v, want %d, stale %v", which, len(lanes), got, err, n,
+		got, err := q.Lane(1, lanes[which])
+		if errors.Is(err, shm.ErrStale) != stale || !stale && (err != nil || got.Published != n ||
+			got.Row != 1 || got.Object != lanes[which] || got.UID != os.Geteuid()) {
+			t.Errorf("writer %d of %d: %+v, %v, want %d, stale %v", which, len(lanes), got, err, n,
 				stale)
 		}
 	}
 	for i := range 3 {
 		w := join(t, q)
-		lane, err := q.Lane(1)
+		lane, err := q.Lane(1, shm.UUID{})
 		must(t, err)
 		lanes = append(lanes, lane.Object)
 		want(i, total, false)
@@ -103,10 +105,10 @@ func publishedInOneRow(t *testing.T) {
 		}
 		want(i, total, false)
 	}
-	if _, err := q.PublishedBy(1, shm.UUID{}); !errors.Is(err, shm.ErrStale) {
-		t.Errorf("by no object: %v", err)
+	if _, err := q.Lane(1, shm.UUID{1}); !errors.Is(err, shm.ErrStale) {
+		t.Errorf("by another object: %v", err)
 	}
-	if _, err := q.Lane(1); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := q.Lane(1, shm.UUID{}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("object of a row without a writer: %v", err)
 	}
 }

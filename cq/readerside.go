@@ -197,7 +197,7 @@ type memfdLane struct {
 	user int         // of whom, or whose writer has the lane, with CrossUser
 	att  *attachment // of a writer of another user
 	// former is the last one that was retired.
-	former formerLane
+	former Lane
 }
 
 func newMemfdHome(rows int) *memfdHome {
@@ -381,7 +381,9 @@ func (h *memfdHome) retire(bit int) {
 	a := h.lanes[bit].att
 	h.noteDead(bit, a)
 	if a != nil {
-		h.lanes[bit].former = formerLane{a.obj.Header().UUID, a.words.Tail.Load()}
+		was := laneFrom(bit, a.obj, a.peer, a.obj.Owner().Generation)
+		was.Published = a.words.Tail.Load()
+		h.lanes[bit].former = was
 	}
 	h.lanes[bit].obj, h.lanes[bit].att = nil, nil
 	h.mu.Unlock()

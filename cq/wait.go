@@ -34,6 +34,9 @@ type ReadOptions struct {
 	// Source gets the source of each entry, AddrNotAvail where it is not known (fi_cq_sreadfrom). It
 	// is as long as dst, or nil.
 	Source []Addr
+	// From, if it is not nil, has the read take the entries of one writer only, and gets whose they
+	// are if it returns any. There may be more, of this writer and of others.
+	From *Lane
 	// Flags are for event queues: FlagPeek leaves the event where it is (FI_PEEK).
 	Flags Flags
 }
@@ -56,7 +59,7 @@ func ReadContext[T Readable](ctx context.Context, q *Queue, dst []T, o ReadOptio
 		return 0, q.errNoWait()
 	}
 	if o.Threshold <= 1 { // the fast path touches neither clock nor context
-		if n, err := readFrom(q, dst, o.Source); n > 0 || err != ErrWouldBlock {
+		if n, err := readOnce(q, dst, &o); n > 0 || err != ErrWouldBlock {
 			return n, err
 		}
 	}
@@ -67,7 +70,7 @@ func ReadContext[T Readable](ctx context.Context, q *Queue, dst []T, o ReadOptio
 		ended = w.threshold(uint64(o.Threshold))
 	}
 	for {
-		n, err := readFrom(q, dst, o.Source)
+		n, err := readOnce(q, dst, &o)
 		if n > 0 || err != ErrWouldBlock {
 			return n, err
 		}
@@ -78,6 +81,14 @@ func ReadContext[T Readable](ctx context.Context, q *Queue, dst []T, o ReadOptio
 			return 0, ended
 		}
 	}
+}
+
+// readOnce is a read under these conditions that does not wait.
+func readOnce[T Readable](q *Queue, dst []T, o *ReadOptions) (int, error) {
+	if o.From != nil {
+		return readLane(q, dst, o.Source, o.From)
+	}
+	return readFrom(q, dst, o.Source)
 }
 
 // PeekContext is Peek that waits until the context ends. It does not wait while entries are handed

@@ -401,14 +401,16 @@ func (w *Writer) Free() int {
 
 // WriterStats are counts of a writer.
 type WriterStats struct {
-	Size      int    // entries that the lane holds
-	Bytes     uint64 // of memory that it takes and this process made; 0 for the reader's own lane
-	Unread    int    // entries that the reader has not released, and leaves when it dies
-	Reader    uint64 // generation of the reader: with CrossUser a later queue has a higher one
-	Posted    uint64 // entries published by this lane, all its writers together
-	Publishes uint64 // batches
-	Wakes     uint64 // batches that made a system call to wake the reader
-	Refused   uint64 // posts for which there was no room
+	Queue     string   // the name of the queue
+	QueueID   shm.UUID // which one of that name, as its object says; zero for the reader's own writer
+	Size      int      // entries that the lane holds
+	Bytes     uint64   // of memory that it takes and this process made; 0 for the reader's own lane
+	Unread    int      // entries that the reader has not released, and leaves when it dies
+	Reader    uint64   // generation of the reader: with CrossUser a later queue has a higher one
+	Posted    uint64   // entries published by this lane, all its writers together
+	Publishes uint64   // batches
+	Wakes     uint64   // batches that made a system call to wake the reader
+	Refused   uint64   // posts for which there was no room
 }
 
 // Stats returns counters. It may be called from anywhere while the writer is open.
@@ -420,8 +422,12 @@ func (w *laneWriter) Stats() WriterStats {
 	t, size := w.words.Traffic(), w.prod.Cap()
 	tail := w.words.Tail.Load()
 	unread := min(tail-w.row.Head.Load(), uint64(size))
-	s := WriterStats{Size: size, Unread: int(unread), Reader: w.reader.Generation(), Posted: tail,
-		Publishes: t.Publishes, Wakes: t.Wakes, Refused: t.Refused}
+	s := WriterStats{Queue: w.name, Size: size, Unread: int(unread),
+		Reader: w.reader.Generation(), Posted: tail, Publishes: t.Publishes, Wakes: t.Wakes,
+		Refused: t.Refused}
+	if w.reader != nil {
+		s.QueueID = w.reader.Header().UUID
+	}
 	if w.obj != nil {
 		s.Bytes = uint64(len(w.obj.Bytes()))
 	}
@@ -431,15 +437,6 @@ func (w *laneWriter) Stats() WriterStats {
 // plainCount adds to a counter that only this goroutine writes and inspectors read. No order is
 // needed, so it costs no XCHG; a 64-bit aligned store does not tear.
 func plainCount(p *atomic.Uint64, n uint64) { countStore(p, countLoad(p)+n) }
-
-// Queue returns the name of the queue that the writer posts to, and which one of that name it is.
-// It is for those who show what is bound to what, while the writer is open.
-func (w *Writer) Queue() (name string, id shm.UUID) {
-	if w.reader == nil {
-		return w.name, shm.UUID{}
-	}
-	return w.name, w.reader.Header().UUID
-}
 
 // halted says why a writer cannot go on.
 func halted(h uint32) error {

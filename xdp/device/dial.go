@@ -204,7 +204,7 @@ func dial(ctx context.Context, path string, h hello, q *cq.Queue, allow *shm.All
 	s.txLane = int(ready.txLane)
 	// A server that has died since may have no lane any more. Then nothing could tell later what it
 	// sent: whatever stands in its row is another one's by then.
-	lane, err := q.Lane(s.txLane)
+	lane, err := q.Lane(s.txLane, shm.UUID{})
 	if err != nil {
 		return s, fmt.Errorf("%w: %w", ErrServerGone, err)
 	}

@@ -72,7 +72,7 @@
 // there is a server at the path again, with new memory of a higher generation. Frames of the former
 // one stay readable, and are only counted when they are released. Each send has exactly one
 // completion in all this: for each send slot the server stores under which index it is about to
-// publish the completion of the last send, and cq.Queue.PublishedBy says which were, so what is
+// publish the completion of the last send, and cq.Queue.Lane says which were, so what is
 // missing is completed by the endpoint itself, with ECANCELED. Whether such a datagram was sent is
 // not known.
 //

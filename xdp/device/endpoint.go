@@ -241,9 +241,8 @@ func (e *Endpoint) ended(s *session, i int) bool {
 	if done&doneSilent != 0 || done-1 < s.published {
 		return true
 	}
-	n, err := e.q.PublishedBy(s.txLane, s.txObject)
-	if err == nil {
-		s.published = n
+	if lane, err := e.q.Lane(s.txLane, s.txObject); err == nil {
+		s.published = lane.Published
 	}
 	return done-1 < s.published
 }

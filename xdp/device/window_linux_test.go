@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/shm"
 )
 
 // TestWindow: between the word that says how a send ended and the completion itself the server can
@@ -41,7 +42,7 @@ func TestWindow(t *testing.T) {
 	defer func() { check(errors.Join(w.Close(), q.Close(), page.close())) }()
 
 	e := &Endpoint{q: q, slots: make([]sendSlot, 2)}
-	lane, err := q.Lane(w.Lane())
+	lane, err := q.Lane(w.Lane(), shm.UUID{})
 	check(err)
 	s := &session{page: page, txLane: w.Lane(), txObject: lane.Object}
 	for range 3 {

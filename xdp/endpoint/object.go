@@ -18,7 +18,8 @@ func (e *Endpoint) openObject() {
 		if w == nil {
 			return "", shm.UUID{}
 		}
-		return w.Queue()
+		s := w.Stats()
+		return s.Queue, s.QueueID
 	}
 	i.Receive, i.ReceiveID = name(e.cfg.Receive)
 	i.Transmit, i.TransmitID = name(e.cfg.Transmit)
