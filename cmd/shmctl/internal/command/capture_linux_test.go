@@ -256,7 +256,7 @@ func TestCapturable(t *testing.T) {
 	w, err := cq.Attach(t.Context(), cq.Named(d, "named"), cq.WriterOptions{})
 	must(t, err)
 	defer w.Close()
-	_, id := w.Queue()
+	id := w.Stats().QueueID
 	for i, info := range []xstatus.Info{{Receive: "eth0/0", ReceiveID: shm.NewUUID()},
 		{Receive: "named", ReceiveID: shm.NewUUID()}, {Transmit: "named", TransmitID: id}} {
 		info.Queue, info.Interface = uint32(i), "dev0"
