@@ -102,7 +102,8 @@ type Config struct {
 
 	// Directory is where the endpoint's object stands, by which tools look at it and capture its
 	// packets (packages status and capture): the default directory if nil. An endpoint that cannot
-	// have one, or has NoObject, works all the same.
+	// have one, or has NoObject, works all the same. Counters are there as of the last round that
+	// found nothing to do and followed no post, or of 100 µs before the last round.
 	Directory *shm.Dir
 	NoObject  bool
 

@@ -73,8 +73,11 @@ type Endpoint struct {
 	statsAt   int64
 	kernAt    int64
 	starvedAt int64
-	checkAt   int64 // when the device is to be asked whether it is there
-	dirty     bool
+	checkAt   int64             // when the device is to be asked whether it is there
+	dirty     bool              // stats have changed since they were published
+	unseen    bool              // and what was published since tools were shown it
+	shownAt   int64             // when that was
+	accepted  uint64            // sends, at the end of the last round
 	object    *capture.Follower // what tools see, or nil
 	statsMu   sync.Mutex
 	shown     Stats
@@ -117,6 +120,7 @@ func Open(c Config) (*Endpoint, error) {
 	}
 	e.openObject()
 	e.publish(spin.Now())
+	e.show(e.statsAt)
 	return e, nil
 }
 
@@ -276,6 +280,7 @@ func (e *Endpoint) end(why error) error {
 	e.cancelSends()
 	e.cancelBuffers()
 	e.publish(spin.Now())
+	e.show(e.statsAt)
 	e.closeObject()
 	e.unbind()
 	return err

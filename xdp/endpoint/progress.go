@@ -40,6 +40,11 @@ func (e *Endpoint) turn(now int64) (work int, err error) {
 	if e.dirty && work == 0 || now-e.statsAt >= 1e6 {
 		e.publish(now)
 	}
+	calm := work == 0 && e.stats.Accepted == e.accepted // nothing was posted since the last round
+	e.accepted = e.stats.Accepted
+	if e.unseen && (calm || now-e.shownAt >= showEveryNs) {
+		e.show(now)
+	}
 	return work, err
 }
 

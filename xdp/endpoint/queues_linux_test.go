@@ -15,7 +15,10 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/drive"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/shm"
@@ -352,4 +355,51 @@ func TestVethDownUp(t *testing.T) {
 		})
 		must(t, c.SetReadDeadline(time.Now().Add(patience)))
 	}
+}
+
+// TestToolsSeeWhatWasSent: what tools see is as old as showEveryNs at most while sends go on. It is
+// what there is after a round that found nothing and followed no send, and once Run sleeps.
+func TestToolsSeeWhatWasSent(t *testing.T) {
+	s := alone(t, nil)
+	now := spin.Now() + 1e9
+	round := func() { // at that time
+		_, err := s.Driver().Round(now)
+		must(t, err)
+	}
+	sent := uint64(0)
+	for name, then := range map[string]func(){
+		"later":      func() { now += 100e3; round() },
+		"calm":       round,
+		"rest":       func() { must(t, s.Driver().Rest(now, new(drive.Sleep))) },
+		"later rest": func() { now += 1e6; must(t, s.Driver().Rest(now, new(drive.Sleep))) },
+	} {
+		round()
+		for range 3 {
+			now++
+			must(t, s.Inject(nil, s.peer))
+			round()
+			sent++
+		}
+		if st := s.Stats(); st.Accepted != sent {
+			t.Errorf("%s: %d of %d sends are counted", name, st.Accepted, sent)
+		}
+		if n := s.shown(t); n != sent-3 {
+			t.Errorf("%s: tools see %d sends at once, which has its price: want %d", name, n, sent-3)
+		}
+		then()
+		if n := s.shown(t); n != sent {
+			t.Errorf("%s: tools see %d sends, want %d", name, n, sent)
+		}
+	}
+}
+
+// shown is how many sends tools see.
+func (s *side) shown(t testing.TB) uint64 {
+	t.Helper()
+	all, err := status.List(s.dir)
+	must(t, err)
+	if len(all) != 1 {
+		t.Fatalf("%d endpoints", len(all))
+	}
+	return all[0].Counters.Traffic.Accepted
 }

@@ -37,6 +37,7 @@ func (e *Endpoint) Run(ctx context.Context) error {
 	}
 	e.lock()
 	e.publish(spin.Now())
+	e.show(e.statsAt)
 	e.unlock()
 	return fault("run", err, "")
 }

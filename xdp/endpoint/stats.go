@@ -46,14 +46,23 @@ func (e *Endpoint) publish(now int64) {
 		e.askKernel()
 		e.kernAt = now
 	}
-	e.statsAt, e.dirty = now, false
+	e.statsAt, e.dirty, e.unseen = now, false, true
+	e.statsMu.Lock()
+	e.shown = e.stats
+	e.statsMu.Unlock()
+}
+
+// showEveryNs is how old what tools see may be while the endpoint is in use. It is the price of
+// every send otherwise, since each ends in a round that finds nothing to do.
+const showEveryNs = 100e3
+
+// show makes what was published visible to tools.
+func (e *Endpoint) show(now int64) {
+	e.shownAt, e.unseen = now, false
 	if e.object != nil {
 		traffic := e.stats.traffic()
 		e.object.Update(now, &e.stats.Kernel, &traffic)
 	}
-	e.statsMu.Lock()
-	e.shown = e.stats
-	e.statsMu.Unlock()
 }
 
 func (e *Endpoint) askKernel() {
