@@ -7,10 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/internal/eventfd"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/ring"
-	"golang.org/x/sys/unix"
 )
 
 // newFace returns a face over an eventfd, and a FIFO if it is given one.
@@ -394,5 +395,31 @@ func TestFaceWithoutStandardInput(t *testing.T) {
 	out, err := shmtest.Child(t, "without standard input").Output()
 	if want := "readable: 1 <nil>\n"; string(out) != want || err != nil {
 		t.Errorf("%q, %v; want %q", out, err, want)
+	}
+}
+
+// TestNoDescriptorMutesNobody: a producer that cannot reach the user's descriptor must not mark the
+// arming as rung, or those who can would stay silent and the user asleep.
+func TestNoDescriptorMutesNobody(t *testing.T) {
+	face := newFace(t, -1)
+	q := heapQueue(t, 2)
+	r := newReader(q, readerOptions{face: face})
+	without := q.writer(0, ring.SeqCst, func(c *RingerConfig) {
+		c.Face = func(uint16) int { return -1 }
+	})
+	with := q.writer(1, ring.SeqCst, dup(face.EventFD()))
+	defer with.Close()
+	ep := userEpoll(t, face, 0)
+	idle(t, r)
+	without.put(1)
+	if wakes(t, ep, 0) {
+		t.Fatal("rung without a descriptor")
+	}
+	with.put(1)
+	if !wakes(t, ep, 5000) {
+		t.Fatal("muted by a producer that could not ring")
+	}
+	if n := r.read(laneSlots); n != 2 {
+		t.Errorf("read %d entries of 2", n)
 	}
 }

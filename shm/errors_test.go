@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"syscall"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestErrorText(t *testing.T) {
@@ -54,5 +57,72 @@ func TestErrorsMatchErrnos(t *testing.T) {
 	}
 	if !errors.Is(ErrOwner, fs.ErrPermission) || errors.Is(ErrStale, fs.ErrPermission) {
 		t.Error("fs.ErrPermission means ErrOwner")
+	}
+}
+
+func TestCgroupLimits(t *testing.T) {
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  []room
+	}{
+		"v2": {map[string]string{
+			"/proc/self/cgroup":                 "0::/a/b\n",
+			"/sys/fs/cgroup/a/b/memory.max":     "max\n",
+			"/sys/fs/cgroup/a/b/memory.current": "5\n",
+			"/sys/fs/cgroup/a/memory.max":       "1000\n",
+			"/sys/fs/cgroup/a/memory.current":   "900\n",
+			"/sys/fs/cgroup/a/memory.stat":      "anon 3\ninactive_file 200\n",
+			"/sys/fs/cgroup/memory.max":         "100\n",
+			"/sys/fs/cgroup/memory.current":     "200\n",
+		}, []room{{"memory cgroup /a", 300 - 1000/16}, {"memory cgroup /", 0}}},
+		"v1": {map[string]string{
+			"/proc/self/cgroup":                             "4:cpu,memory:/a\n0::/\nrubbish\n",
+			"/sys/fs/cgroup/memory/a/memory.limit_in_bytes": "10\n",
+			"/sys/fs/cgroup/memory/a/memory.usage_in_bytes": "4\n",
+		}, []room{{"memory cgroup /a", 6}}},
+		"large": {map[string]string{
+			"/proc/self/cgroup":             "0::/\n",
+			"/sys/fs/cgroup/memory.max":     "1073741824\n",
+			"/sys/fs/cgroup/memory.current": "1048576\n",
+		}, []room{{"memory cgroup /", 1<<30 - 1<<20 - 1<<20}}},
+		"root only": {map[string]string{
+			"/proc/self/cgroup":             "0::/\n",
+			"/sys/fs/cgroup/memory.max":     "7\n",
+			"/sys/fs/cgroup/memory.current": "0\n",
+		}, []room{{"memory cgroup /", 7}}},
+		"none": {nil, nil},
+	} {
+		got := cgroupLimits(func(path string) []byte { return []byte(c.files[path]) })
+		if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(room{})); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+func TestNoRoomSaysHowMuch(t *testing.T) {
+	err := named("create", "x", roomError(tightest([]room{{"a", 9}, {"b", 5}, {"c", 7}}), 6))
+	var no *NoSpaceError
+	if !errors.Is(err, ErrNoSpace) || !errors.Is(err, syscall.ENOSPC) || !errors.As(err, &no) {
+		t.Fatal(err)
+	}
+	if *no != (NoSpaceError{Needed: 6, Available: 5, Where: "b"}) {
+		t.Error(*no)
+	}
+	if got := tightest(nil); got.available != math.MaxUint64 {
+		t.Error(got)
+	}
+}
+
+// TestRefusedBeyondWhatIsSeen: where the kernel says no and every limit that can be read says yes,
+// the error does not claim that there was room.
+func TestRefusedBeyondWhatIsSeen(t *testing.T) {
+	const needed = 1 << 12
+	for _, refusal := range []error{syscall.ENOMEM, syscall.ENOSPC} {
+		err := (&builder{}).noSpace(refusal, needed)
+		var no *NoSpaceError
+		if !errors.Is(err, ErrNoSpace) || !errors.As(err, &no) || no.Needed != needed ||
+			no.Available >= needed {
+			t.Errorf("%v: %v", refusal, err)
+		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestCreateLeavesNothing(t *testing.T) {
@@ -377,5 +379,130 @@ func TestOpenFDRefuses(t *testing.T) {
 	}
 	if _, err := OpenFD(-1, "none", ReadOnly); !errors.Is(err, syscall.EBADF) {
 		t.Errorf("none: %v", err)
+	}
+}
+
+// TestAllocateInterrupted: allocating ends although signals undo each step of more than a quarter
+// of a megabyte, leaves nothing out, and passes other errors on.
+func TestAllocateInterrupted(t *testing.T) {
+	const total, most = 200<<20 + 4096, 256 << 10
+	calls, done := 0, uint64(0)
+	err := inSteps(total, func(at, n uint64) error {
+		calls++
+		switch {
+		case at != done || n == 0 || at+n > total:
+			t.Fatalf("%d bytes at %d after %d", n, at, done)
+		case n > most:
+			return unix.EINTR
+		}
+		done += n
+		return nil
+	})
+	if err != nil || done != total {
+		t.Errorf("%d bytes of %d, %v", done, total, err)
+	}
+	if calls > 3*total/most {
+		t.Errorf("%d calls", calls)
+	}
+	calls = 0
+	if err := inSteps(total, func(uint64, uint64) error { calls++; return nil }); err != nil ||
+		calls != 4 {
+		t.Errorf("%d calls without signals, %v", calls, err)
+	}
+	err = inSteps(total, func(uint64, uint64) error { return unix.ENOSPC })
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Error(err)
+	}
+}
+
+// TestOpenWithoutDescriptors: a name that is not there is not there, though the system has no
+// descriptor to look with; one that is there cannot be opened.
+func TestOpenWithoutDescriptors(t *testing.T) {
+	d := openTestDir(t)
+	o, err := d.Create("there", specFor(""), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(o.Unlink(), o.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	var had unix.Rlimit
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &had); err != nil {
+		t.Fatal(err)
+	}
+	none := unix.Rlimit{Cur: 0, Max: had.Max}
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &none, nil); err != nil {
+		t.Fatal(err)
+	}
+	_, missing := d.Open("missing", ReadOnly)
+	_, there := d.Open("there", ReadOnly)
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &had, nil); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(missing, fs.ErrNotExist) || !errors.Is(there, syscall.EMFILE) {
+		t.Errorf("missing: %v, there: %v", missing, there)
+	}
+}
+
+// TestLinkTo gives an object a second name in another directory, finds it there, and takes both
+// names away; only the owner may do so, and only while the name means the object.
+func TestLinkTo(t *testing.T) {
+	d := openTestDir(t)
+	other, err := d.Sub("other", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	spec := Spec{Kind: KindBell, Sections: []Section{{Kind: 1, Length: 64}}}
+	o, err := d.Create("bell-1", spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	if err := o.LinkTo(other, "bell-1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.LinkTo(other, "bell-1"); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a second time: %v", err)
+	}
+	if err := o.LinkTo(other, "a/b"); !errors.Is(err, ErrName) {
+		t.Errorf("a path: %v", err)
+	}
+	again, err := other.Open("bell-1", ReadWrite)
+	if err != nil || again.Header().UUID != o.Header().UUID {
+		t.Fatalf("by its second name: %v", err)
+	}
+	defer again.Close()
+	if err := again.LinkTo(d, "bell-2"); !errors.Is(err, syscall.ENOLCK) {
+		t.Errorf("not the owner: %v", err)
+	}
+	if err := again.UnlinkFrom(d, "bell-1"); !errors.Is(err, syscall.ENOLCK) {
+		t.Errorf("not the owner: %v", err)
+	}
+	if err := errors.Join(o.UnlinkFrom(other, "bell-1"), o.Unlink()); err != nil {
+		t.Error(err)
+	}
+	if err := o.UnlinkFrom(other, "bell-1"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("gone: %v", err)
+	}
+	foreign, err := other.Create("bell-1", spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.UnlinkFrom(other, "bell-1"); !errors.Is(err, ErrStale) {
+		t.Errorf("a foreign object: %v", err)
+	}
+	if err := errors.Join(foreign.Unlink(), foreign.Close(), d.RemoveSub("other")); err != nil {
+		t.Error(err)
+	}
+	memfd, err := CreateMemfd(spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer memfd.Close()
+	if err := memfd.LinkTo(d, "bell-3"); !errors.Is(err, syscall.EXDEV) {
+		t.Errorf("a memfd: %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -215,4 +216,294 @@ func TestSocketCollectedOnlyDead(t *testing.T) {
 		}
 	}
 	t.Logf("%d removed while 300 came", removed.Load())
+}
+
+// socketPair returns two connected sockets of this type.
+func socketPair(t *testing.T, kind int) (a, b *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := func(fd int) *net.UnixConn {
+		f := os.NewFile(uintptr(fd), "socket")
+		defer f.Close()
+		c, err := net.FileConn(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c.(*net.UnixConn)
+	}
+	return conn(fds[0]), conn(fds[1])
+}
+
+func TestSendAndReceiveFDs(t *testing.T) {
+	for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_SEQPACKET} {
+		a, b := socketPair(t, kind)
+		o, err := CreateMemfd(specFor("sent"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer o.Close()
+		if err := SendFDs(a, []byte("two"), o.FD(), o.FD()); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 16)
+		n, fds, err := RecvFDs(b, buf, 2)
+		if err != nil || string(buf[:n]) != "two" || len(fds) != 2 {
+			t.Fatal(n, fds, err)
+		}
+		p, err := OpenFD(fds[0], "sent", ReadOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantLife(t, p, Alive)
+		if p.Header().UUID != o.Header().UUID {
+			t.Error("another object")
+		}
+		for _, fd := range fds {
+			if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil ||
+				flags&unix.FD_CLOEXEC == 0 {
+				t.Errorf("descriptor %d is not close-on-exec, %v", fd, err)
+			}
+			sysClose(fd)
+		}
+		p.Close()
+
+		// What does not fit is an error, and the leak gate sees that nothing stays open.
+		for _, sent := range [][]int{{o.FD(), o.FD()}, {o.FD(), o.FD(), o.FD(), o.FD()}} {
+			if err := SendFDs(a, []byte("x"), sent...); err != nil {
+				t.Fatal(err)
+			}
+			if _, fds, err := RecvFDs(b, buf, 1); !errors.Is(err, ErrTruncated) || fds != nil {
+				t.Errorf("%d descriptors where 1 was agreed: %v, %v", len(sent), fds, err)
+			}
+		}
+		if err := SendFDs(a, []byte("plain")); err != nil {
+			t.Fatal(err)
+		}
+		if n, fds, err := RecvFDs(b, buf, 0); err != nil || n != 5 || len(fds) != 0 {
+			t.Error(n, fds, err)
+		}
+	}
+	a, b := socketPair(t, unix.SOCK_SEQPACKET)
+	if err := SendFDs(a, make([]byte, 32)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := RecvFDs(b, make([]byte, 8), 0); !errors.Is(err, ErrTruncated) {
+		t.Errorf("long message: %v", err)
+	}
+	if err := SendFDs(a, nil, 0); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("empty message: %v", err)
+	}
+	if err := SendFDs(a, []byte("x"), make([]int, 254)...); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("254 descriptors: %v", err)
+	}
+	if _, _, err := RecvFDs(b, nil, -1); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("-1 descriptors: %v", err)
+	}
+}
+
+// identify returns the identity of a child.
+func identify(t *testing.T, c *child) Owner {
+	t.Helper()
+	st, ok := readStat("/proc/" + strconv.Itoa(c.Process.Pid) + "/stat")
+	if !ok {
+		t.Fatal("the child has no stat")
+	}
+	w := Self()
+	w.PID, w.StartTicks = c.Process.Pid, st.startTicks
+	return w
+}
+
+// openFDs counts the descriptors of this process.
+func openFDs(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}
+
+// TestFollowOwner: whoever follows a process is told of its death once, however many do so, by one
+// descriptor.
+func TestFollowOwner(t *testing.T) {
+	c := startChild(t, "sleeper")
+	w := identify(t, c)
+	var calls, stopped atomic.Int32
+	died := make(chan struct{})
+	stop, err := FollowOwner(w, func() {
+		if calls.Add(1) == 1 {
+			close(died)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := openFDs(t)
+	stop2, err := FollowOwner(w, func() { stopped.Add(1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := openFDs(t); n != before {
+		t.Errorf("%d descriptors for one process more", n-before)
+	}
+	stop2()
+	stop2()
+	select {
+	case <-died:
+		t.Fatal("a living process is reported dead")
+	case <-time.After(20 * time.Millisecond):
+	}
+	c.kill()
+	<-died
+	stop()
+	stop()
+	if n := openFDs(t); n >= before {
+		t.Errorf("%d descriptors after the process, %d while it was followed", n, before)
+	}
+	if calls.Load() != 1 || stopped.Load() != 0 {
+		t.Errorf("%d notices, %d after stop", calls.Load(), stopped.Load())
+	}
+
+	again := make(chan struct{})
+	stop, err = FollowOwner(w, func() { close(again) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-again
+	stop()
+
+	w = Self()
+	w.StartTicks++ // another process had our number
+	once := make(chan struct{})
+	stop, err = FollowOwner(w, func() { close(once) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-once
+	stop()
+
+	w = Self()
+	w.PIDNS++
+	if _, err := FollowOwner(w, func() {}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("another namespace: %v", err)
+	}
+}
+
+func TestPidfdGetfd(t *testing.T) {
+	c := startChild(t, "sleeper")
+	w := identify(t, c)
+	fd, err := PidfdGetfd(w, 0)
+	if err != nil {
+		t.Fatal(err) // our own child: the default rules of ptrace allow it
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	if err != nil || flags&unix.FD_CLOEXEC == 0 {
+		t.Errorf("flags %#x, %v", flags, err)
+	}
+	sysClose(fd)
+	if _, err := PidfdGetfd(w, 9999); !errors.Is(err, syscall.EBADF) {
+		t.Errorf("no such descriptor: %v", err)
+	}
+	c.kill()
+	if _, err := PidfdGetfd(w, 0); !errors.Is(err, ErrStale) {
+		t.Errorf("dead process: %v", err)
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAllowList(t *testing.T) {
+	me := os.Geteuid()
+	for _, tt := range []struct {
+		list   *AllowList
+		uid    int
+		gid    int
+		groups []int
+		want   bool
+	}{
+		{nil, me, 5, nil, true},
+		{nil, me + 1, 5, nil, false},
+		{&AllowList{}, me, 5, nil, true},
+		{&AllowList{}, me + 1, 0, nil, false},
+		{&AllowList{UIDs: []int{7}}, 7, 0, nil, true},
+		{&AllowList{UIDs: []int{7}}, me, 7, []int{7}, false},
+		{&AllowList{GIDs: []int{7}}, 7, 6, []int{8}, false},
+		{&AllowList{GIDs: []int{7}}, 1, 7, nil, true},
+		{&AllowList{GIDs: []int{7}}, 1, 6, []int{8, 7}, true},
+	} {
+		if got := tt.list.Allows(tt.uid, tt.gid, tt.groups); got != tt.want {
+			t.Errorf("%+v allows %d %d %v: %v", tt.list, tt.uid, tt.gid, tt.groups, got)
+		}
+	}
+}
+
+// TestOpenPassed refuses whatever is not a memfd with just the right seals and all its memory.
+func TestOpenPassed(t *testing.T) {
+	spec := Spec{Kind: KindRegion, Sections: []Section{{Kind: 1, Length: 1 << 20}}}
+	size, err := Plan(spec)
+	check(t, err)
+	object := func(seals Seals) *Object {
+		o, err := CreateMemfd(spec, nil)
+		check(t, err)
+		t.Cleanup(func() { o.Close() })
+		if seals != 0 {
+			check(t, o.Seal(seals))
+		}
+		return o
+	}
+	good := object(SealOthers)
+	fd, err := good.ShareFD()
+	check(t, err)
+	o, err := OpenPassed(fd, "good", size)
+	check(t, err)
+	if o.Header().UUID != good.Header().UUID {
+		t.Error("another object")
+	}
+	if _, err := o.MapWritable(1, 0); err == nil {
+		t.Error("a section was mapped for writing")
+	}
+	check(t, o.Close())
+	_, err = OpenPassed(fd, "large", size-1)
+	if !errors.Is(err, ErrNoSpace) {
+		t.Error("too large:", err)
+	}
+	CloseFDs([]int{fd})
+	for name, seals := range map[string]Seals{"none": 0, "all but one": SealShrink |
+		SealGrow | SealSeal, "not final": SealOthers &^ SealSeal,
+		"can shrink": SealOthers &^ SealShrink} {
+		if _, err := OpenPassed(object(seals).FD(), name, size); !errors.Is(err, ErrOwner) {
+			t.Errorf("seals: %s: %v", name, err)
+		}
+	}
+	sparse, err := unix.MemfdCreate("sparse", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	check(t, err)
+	defer unix.Close(sparse)
+	_, err = unix.Pwrite(sparse, good.Bytes()[:8192], 0)
+	check(t, err)
+	check(t, unix.Ftruncate(sparse, int64(size)))
+	_, err = unix.FcntlInt(uintptr(sparse), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|
+		unix.F_SEAL_GROW|unix.F_SEAL_FUTURE_WRITE)
+	check(t, err)
+	if _, err = OpenPassed(sparse, "sparse", size); !errors.Is(err, ErrTruncated) {
+		t.Error("sparse:", err)
+	}
+	r, w, err := os.Pipe()
+	check(t, err)
+	defer r.Close()
+	defer w.Close()
+	if _, err = OpenPassed(int(r.Fd()), "pipe", size); !errors.Is(err, ErrOwner) {
+		t.Error("pipe:", err)
+	}
+	if _, err = OpenPassed(-1, "none", size); !errors.Is(err, syscall.EBADF) {
+		t.Error("none:", err)
+	}
 }

@@ -4,11 +4,18 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // TestCreateInBesideRemovers: whoever removes empty directories, as those who tidy up do, does not
@@ -248,4 +255,190 @@ func TestHollowFile(t *testing.T) {
 			t.Errorf("access %d: %v, %v", acc, o, err)
 		}
 	}
+}
+
+// TestHugePagesRefused: an object of huge pages needs them reserved, and has no name.
+func TestHugePagesRefused(t *testing.T) {
+	spec := Spec{Kind: KindRegion, Sections: []Section{{Kind: 1, Length: 4096}}}
+	spec.HugePageBytes = 3 << 20
+	if _, err := CreateMemfd(spec, nil); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("3 MiB: %v", err)
+	}
+	spec.HugePageBytes = 2 << 20
+	if n, err := Plan(spec); err != nil || n != 4<<20 {
+		t.Errorf("planned %d, %v", n, err)
+	}
+	d, err := OpenDir(t.TempDir())
+	if err == nil {
+		defer d.Close()
+		if _, err := d.Create("huge", spec, nil); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("with a name: %v", err)
+		}
+	}
+	spec.Sections[0].Length = 1 << 40 // more than there can be
+	if _, err := CreateMemfd(spec, nil); err == nil {
+		t.Error("a TiB of huge pages")
+	} else {
+		t.Log(err)
+	}
+}
+
+// childTinyFS mounts a file system of 1 MiB that only it sees.
+func childTinyFS() {
+	path := os.Getenv(EnvDir)
+	must(syscall.Mount("tmpfs", path, "tmpfs", 0, "size=1m,mode=0700"))
+	d := childDir()
+	spec := specFor("")
+	spec.Sections[0].Length = 2 << 20
+	_, err := d.Create("big", spec, nil)
+	var no *NoSpaceError
+	say("%v %v", errors.Is(err, ErrNoSpace) && errors.Is(err, syscall.ENOSPC), errors.As(err, &no))
+	if no == nil {
+		must(err)
+	}
+	say("needed %v available %v", no.Needed > 2<<20, no.Available == 1<<20)
+
+	// The file system filled up after it was asked: the kernel's refusal gets the same face.
+	b := builder{name: "big", spec: spec, dir: d.ref}
+	fd, err := sysTmpfile(d.ref.fd)
+	must(err)
+	err = b.noSpace(sysAllocate(fd, 2<<20), 2<<20)
+	sysClose(fd)
+	say("%v", errors.Is(err, ErrNoSpace))
+
+	left, err := d.List()
+	must(err)
+	o, err := d.Create("small", specFor(""), nil)
+	say("left %d, then %v", len(left), err)
+	must(errors.Join(o.Unlink(), o.Close(), d.Close(), syscall.Unmount(path, 0)))
+	say("unmounted")
+}
+
+func TestTinyFileSystem(t *testing.T) {
+	cmd := shmtest.Child(t, "tinyfs")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	c := start(t, cmd, "mount")
+	for _, want := range []string{"true true", "needed true available true", "true",
+		"left 0, then <nil>", "unmounted"} {
+		if got := c.line(t); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func init() { forkRoles["commit"] = childCommit }
+
+// childCommit maps a file of 256 MiB while it may have only 128 MiB more of private memory that can
+// be written to. That is what the kernel adds up as promised, with vm.overcommit_memory=2 for the
+// whole machine.
+func childCommit() {
+	const length = 256 << 20
+	fd, err := sysMemfd("commit", 0)
+	must(err)
+	must(unix.Ftruncate(fd, length))
+	limit := privateBytes() + length/2
+	must(unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: limit, Max: limit}))
+	all, err := unix.Mmap(-1, 0, length, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err == nil {
+		_ = unix.Munmap(all)
+	}
+	say("private %v", errors.Is(err, unix.ENOMEM))
+	mem, err := sysMap(fd, 0, length, true)
+	say("mapped %v", err)
+	if err == nil {
+		mem[length-1] = 1
+		must(sysUnmap(mem))
+	}
+	sysClose(fd)
+}
+
+// privateBytes is what RLIMIT_DATA counts of this process.
+func privateBytes() uint64 {
+	text, err := os.ReadFile("/proc/self/status")
+	must(err)
+	_, rest, _ := strings.Cut(string(text), "VmData:")
+	kb, err := strconv.ParseUint(strings.Fields(rest)[0], 10, 64)
+	must(err)
+	return kb << 10
+}
+
+// TestMappingCommitsNothing: the pages around a mapping are promised to nobody, not even while it
+// is made.
+func TestMappingCommitsNothing(t *testing.T) {
+	c := start(t, shmtest.Child(t, "commit"), "children")
+	if got := c.line(t); got != "private true" {
+		shmtest.Require(t, "children", errors.New("RLIMIT_DATA is not kept here: "+got))
+	}
+	if got := c.line(t); got != "mapped <nil>" {
+		t.Error(got)
+	}
+}
+
+func TestWindowIsShared(t *testing.T) {
+	d := openTestDir(t)
+	o := makeObject(t, d, "a")
+	look := openObject(t, d, "a", ReadOnly)
+	w, err := look.Window(secData, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem, _, err := o.Section(secData, 0)
+	if err != nil || len(w.Bytes()) != len(mem) {
+		t.Fatal(err, len(w.Bytes()))
+	}
+	look.Close() // the window goes on
+	word(w.Bytes(), 8).Store(7)
+	if got := word(mem, 8).Load(); got != 7 {
+		t.Errorf("the owner sees %d", got)
+	}
+	for range 2 {
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	word(w.Bytes(), 8).Add(1)
+	if got := word(w.Bytes(), 8).Load(); got != 1 {
+		t.Errorf("after Close the word is %d, want a page of zeros, and one", got)
+	}
+	if got := word(mem, 8).Load(); got != 7 {
+		t.Errorf("a write after Close arrived: %d", got)
+	}
+	if _, err := look.Window(secData, 0); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("of a closed object: %v", err)
+	}
+	if _, err := o.Window(secData, 1); !errors.Is(err, ErrKind) {
+		t.Errorf("of no section: %v", err)
+	}
+	look = openObject(t, d, "a", Inspect)
+	if _, err := look.Window(secData, 0); !errors.Is(err, syscall.EACCES) {
+		t.Errorf("for an inspector: %v", err)
+	}
+}
+
+// TestWindowClosedInUse: an access beside Close meets the section or zeros, and never a hole. A
+// hole would end the test process.
+func TestWindowClosedInUse(t *testing.T) {
+	o := makeObject(t, openTestDir(t), "a")
+	var users sync.WaitGroup
+	for range 200 {
+		w, err := o.Window(secData, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := make(chan struct{})
+		users.Go(func() {
+			at := word(w.Bytes(), 0)
+			close(begun)
+			for range 2000 {
+				at.Add(1)
+			}
+			runtime.KeepAlive(w)
+		})
+		<-begun
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	users.Wait()
 }
