@@ -283,7 +283,7 @@ func (q *core) ownWriter() (*Writer, error) {
 }
 
 // Close ends the writer. What it posted stays for the reader; its lane goes to the next writer. It
-// waits for calls in other goroutines to end. It fails with ErrBusy while a [Binding] is bound to
+// waits for calls in other goroutines to end. It fails with ErrBusy while an endpoint is bound to
 // it. Closing twice is harmless. Other errors are the operating system's; the writer is gone all
 // the same.
 func (w *Writer) Close() error {
@@ -297,7 +297,7 @@ func (w *Writer) Close() error {
 func (w *laneWriter) refuseHolders() error {
 	if err := w.holders.close(); err != nil && !w.guard.isOver() {
 		return &Error{Pkg: kind.Pkg, Op: "close writer", Name: w.name, Err: err,
-			Hint: "close its bindings and what reports by it first, or bind that to another event queue"}
+			Hint: "close the endpoints that post with it and what reports by it, or bind that elsewhere"}
 	}
 	return nil
 }

@@ -105,16 +105,14 @@ func TestCounterNoAllocation(t *testing.T) {
 		ctx := t.Context()
 		must(t, c.Set(1)) // what Wait waits for
 		for name, call := range map[string]func(){
-			"Read":          func() { _, _ = c.Read() },
-			"ReadErr":       func() { _, _ = c.ReadErr() },
-			"Add":           func() { _ = c.Add(1) },
-			"AddErr":        func() { _ = c.AddErr(1) },
-			"Set":           func() { _ = c.Set(1) },
-			"SetErr":        func() { _ = c.SetErr(1) },
-			"AddCompletion": func() { _ = c.AddCompletion(64) },
-			"AddError":      func() { _ = c.AddError() },
-			"Wait":          func() { _ = c.Wait(ctx, 1, cq.WaitOptions{}) },
-			"Wait in time":  func() { _ = c.Wait(ctx, 1, cq.WaitOptions{Timeout: time.Hour}) },
+			"Read":         func() { _, _ = c.Read() },
+			"ReadErr":      func() { _, _ = c.ReadErr() },
+			"Add":          func() { _ = c.Add(1) },
+			"AddErr":       func() { _ = c.AddErr(1) },
+			"Set":          func() { _ = c.Set(1) },
+			"SetErr":       func() { _ = c.SetErr(1) },
+			"Wait":         func() { _ = c.Wait(ctx, 1, cq.WaitOptions{}) },
+			"Wait in time": func() { _ = c.Wait(ctx, 1, cq.WaitOptions{Timeout: time.Hour}) },
 		} {
 			if n := testing.AllocsPerRun(200, call); n != 0 {
 				t.Errorf("%v: %s: %v allocations", wait, name, n)

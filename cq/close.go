@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"reflect"
 	"slices"
 	"syscall"
 	"time"
@@ -253,7 +252,7 @@ func CloseAll(objects ...io.Closer) error {
 // closingOrder returns the objects that there are, each before what it can be bound to.
 func closingOrder(objects []io.Closer) (out []io.Closer) {
 	for _, o := range slices.Backward(objects) {
-		if v := reflect.ValueOf(o); o != nil && (v.Kind() != reflect.Pointer || !v.IsNil()) {
+		if !absent(o) {
 			out = append(out, o)
 		}
 	}
@@ -265,32 +264,30 @@ func closingOrder(objects []io.Closer) (out []io.Closer) {
 // go, but for those that were opened in a set, which close before it.
 func closingRank(o io.Closer) int {
 	switch o.(type) {
-	case *Binding: // to writers, counters and vectors
-		return 1
 	case *Writer: // report to event queues
-		return 2
+		return 1
 	case *MemoryRegion: // to counters, in an object
-		return 3
+		return 2
 	case *Queue: // report to event queues
-		return 4
+		return 3
 	case *Counter:
-		return 5
+		return 4
 	case *AddressVector:
-		return 6
+		return 5
 	case *EventWriter:
-		return 7
+		return 6
 	case *EventQueue:
-		return 8
+		return 7
 	case *Channel:
-		return 9
+		return 8
 	case *PollSet:
-		return 10
+		return 9
 	case *WaitSet:
-		return 11
+		return 10
 	case *shm.Object:
-		return 12
+		return 11
 	case *shm.Dir:
-		return 13
+		return 12
 	}
 	return 0 // of somebody who uses what is here
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -97,8 +98,8 @@ func openEverything(t *testing.T) *everything {
 	region, err := cq.RegisterMemory(obj, cq.MemoryOptions{Events: events, Length: 64,
 		Offset: obj.Header().Sections[0].Offset, Access: cq.FlagRemoteRead})
 	put("memory region", region, err)
-	b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: cq.FlagTransmit, Addresses: peers,
-		Counters: []cq.CounterBinding{{Counter: count, Flags: cq.FlagSend}}})
+	b, err := feed.Bind(feed.Options{Queue: w, Flags: cq.FlagTransmit, Addresses: peers,
+		Counters: map[*cq.Counter]cq.Flags{count: cq.FlagSend}})
 	put("binding", b, err)
 	must(t, errors.Join(b.Begin(0), region.BindCounter(count, cq.FlagRemoteRead),
 		e.q.BindEvents(reporter), inSet.BindEvents(events), w.BindEvents(events),

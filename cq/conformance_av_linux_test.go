@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -369,8 +370,7 @@ func TestConformanceAVClose(t *testing.T) {
 		v := newVector(t, site{}, cq.AddressOptions{})
 		own, err := r.q.Writer()
 		must(t, err)
-		b, err := cq.NewBinding(cq.BindingOptions{Queue: own, Flags: cq.FlagRecv, Addresses: v,
-			Source: cq.SourceAddr})
+		b, err := feed.Bind(feed.Options{Queue: own, Flags: cq.FlagRecv, Addresses: v})
 		must(t, err)
 		wantErr(t, "close", v.Close(), cq.ErrBusy, syscall.EBUSY)
 		must(t, b.Close())

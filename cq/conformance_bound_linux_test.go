@@ -116,43 +116,6 @@ func TestConformanceCQBound(t *testing.T) {
 	})
 }
 
-// TestConformanceBoundCounter is a counter bound to an endpoint: each operation that ends counts
-// once, as what became of it.
-func TestConformanceBoundCounter(t *testing.T) {
-	kinds := []cq.Flags{cq.FlagSend, cq.FlagRecv, cq.FlagRead, cq.FlagWrite, cq.FlagRemoteRead,
-		cq.FlagRemoteWrite}
-	conformOnce(t, "success-and-failure", func(t *testing.T) {
-		q, w := pair(t, cq.Options{Size: 16})
-		for _, of := range kinds {
-			c, err := cq.CreateCounter(cq.Unnamed("count"), cq.CounterOptions{})
-			must(t, err)
-			b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: cq.FlagTransmit | cq.FlagRecv,
-				Counters: []cq.CounterBinding{{Counter: c, Flags: of}}})
-			must(t, err)
-			for _, kind := range kinds {
-				for range 2 {
-					must(t, b.Begin(0))
-					must(t, b.Fail(&cq.ErrorEntry{Flags: kind, Len: 5, Err: cq.EOther}, 0))
-				}
-				must(t, b.Begin(0))
-				must(t, b.Complete(&cq.Entry{Flags: kind, Len: 5}, 0))
-				must(t, b.Begin(0))
-				b.Drop(0)
-				_ = takeAll(t, q)
-			}
-			value, err := c.Read()
-			must(t, err)
-			errs, err := c.ReadErr()
-			must(t, err)
-			if value != 1 || errs != 2 {
-				t.Errorf("%v: %d and %d, want one success and two failures", of, value, errs)
-			}
-			must(t, b.Close())
-			must(t, c.Close())
-		}
-	})
-}
-
 // TestConformanceCQControl is fi_control of a queue.
 func TestConformanceCQControl(t *testing.T) {
 	t.Parallel()

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -23,7 +24,6 @@ type adder interface {
 	AddErr(n uint64) error
 	Set(v uint64) error
 	SetErr(v uint64) error
-	AddCompletion(lenBytes uint64) error
 	Read() (uint64, error)
 	ReadErr() (uint64, error)
 	Close() error
@@ -137,7 +137,7 @@ func (p *Peer) Count(a CountArgs, reply *CountReply) (err error) {
 	case "seterr":
 		err = c.SetErr(a.N)
 	case "completion":
-		err = c.AddCompletion(a.N)
+		err = completed(c, a.N)
 	case "read":
 		reply.N, err = c.Read()
 	case "readerr":
@@ -169,14 +169,26 @@ func (c *farCounter) just(how string, n uint64) error {
 	return err
 }
 
-func (c *farCounter) Add(n uint64) error           { return c.just("add", n) }
-func (c *farCounter) AddErr(n uint64) error        { return c.just("adderr", n) }
-func (c *farCounter) Set(v uint64) error           { return c.just("set", v) }
-func (c *farCounter) SetErr(v uint64) error        { return c.just("seterr", v) }
-func (c *farCounter) AddCompletion(n uint64) error { return c.just("completion", n) }
-func (c *farCounter) Read() (uint64, error)        { return c.do("read", 0) }
-func (c *farCounter) ReadErr() (uint64, error)     { return c.do("readerr", 0) }
-func (c *farCounter) Close() error                 { return c.just("close", 0) }
+func (c *farCounter) Add(n uint64) error       { return c.just("add", n) }
+func (c *farCounter) AddErr(n uint64) error    { return c.just("adderr", n) }
+func (c *farCounter) Set(v uint64) error       { return c.just("set", v) }
+func (c *farCounter) SetErr(v uint64) error    { return c.just("seterr", v) }
+func (c *farCounter) Read() (uint64, error)    { return c.do("read", 0) }
+func (c *farCounter) ReadErr() (uint64, error) { return c.do("readerr", 0) }
+func (c *farCounter) Close() error             { return c.just("close", 0) }
+
+// completed has an operation of so many bytes complete that is counted.
+func completed(a adder, lenBytes uint64) error {
+	if far, ok := a.(*farCounter); ok {
+		return far.just("completion", lenBytes)
+	}
+	b, err := feed.Bind(feed.Options{Flags: cq.FlagTransmit,
+		Counters: map[*cq.Counter]cq.Flags{a.(*cq.Counter): cq.FlagSend}})
+	if err != nil {
+		return err
+	}
+	return errors.Join(b.Complete(&cq.Entry{Flags: cq.FlagSend, Len: lenBytes}, 0), b.Close())
+}
 
 // wantValues checks both numbers through both handles.
 func wantValues(t *testing.T, r *countRig, what string, value, errs uint64) {
@@ -239,15 +251,15 @@ func TestConformanceCounter(t *testing.T) {
 	}
 	bytes := cq.CounterOptions{Events: cq.BytesCounter}
 	conformCounter(t, "bytes", bytes, func(t *testing.T, r *countRig) {
-		must(t, r.w.AddCompletion(1000))
-		must(t, r.c.AddCompletion(24))
+		must(t, completed(r.w, 1000))
+		must(t, completed(r.c, 24))
 		wantValues(t, r, "bytes", 1024, 0)
-		must(t, r.c.AddError())
+		must(t, r.c.AddErr(1))
 		wantValues(t, r, "a failure counts one", 1024, 1)
 	})
 	conformCounter(t, "completions", cq.CounterOptions{}, func(t *testing.T, r *countRig) {
-		must(t, r.w.AddCompletion(1000))
-		must(t, r.c.AddCompletion(0))
+		must(t, completed(r.w, 1000))
+		must(t, completed(r.c, 0))
 		wantValues(t, r, "completions", 2, 0)
 	})
 	conformCounter(t, "max-values", cq.CounterOptions{}, func(t *testing.T, r *countRig) {
@@ -513,7 +525,7 @@ func TestConformanceWaitCounters(t *testing.T) {
 			func() error { return r.c.Add(1) },
 			func() error { return r.w.Set(0) },
 			func() error { return r.w.SetErr(77) },
-			func() error { return r.c.AddError() },
+			func() error { return r.c.AddErr(1) },
 		} {
 			for range 2 { // arming again changes nothing
 				armed(t, take, r.c)

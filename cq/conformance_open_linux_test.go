@@ -277,7 +277,7 @@ func TestConformanceCQReadFrom(t *testing.T) {
 		v := newVector(t, site{}, cq.AddressOptions{UserID: true})
 		_, err := v.InsertIDs(sockaddrs(0, 1), []cq.Addr{4711})
 		must(t, err)
-		must(t, r.w.PostFrom(&cq.Entry{Context: 1}, sockaddr(0), v, cq.SourceAddr))
+		must(t, r.w.PostFrom(&cq.Entry{Context: 1}, sockaddr(0), v, false))
 		src := []cq.Addr{99}
 		if n, err := cq.ReadFrom(r.q, make([]cq.Context, 1), src); n != 1 || err != nil ||
 			src[0] != 4711 {
@@ -287,7 +287,7 @@ func TestConformanceCQReadFrom(t *testing.T) {
 	conformSource(t, "unknown-peer", o, func(t *testing.T, r *rig) {
 		v := newVector(t, site{}, cq.AddressOptions{})
 		_ = insert(t, v, sockaddr(0))
-		must(t, r.w.PostFrom(&cq.Entry{Context: 1}, sockaddr(5), v, cq.SourceAddr))
+		must(t, r.w.PostFrom(&cq.Entry{Context: 1}, sockaddr(5), v, false))
 		src := []cq.Addr{99}
 		if n, err := cq.ReadFrom(r.q, make([]cq.Context, 1), src); n != 1 || err != nil ||
 			src[0] != cq.AddrNotAvail {
@@ -296,8 +296,8 @@ func TestConformanceCQReadFrom(t *testing.T) {
 	})
 	conformSource(t, "nothing-inserted", o, func(t *testing.T, r *rig) {
 		v := newVector(t, site{}, cq.AddressOptions{})
-		for _, mode := range []cq.SourceMode{cq.SourceNone, cq.SourceAddr, cq.SourceErr} {
-			must(t, r.w.PostFrom(&cq.Entry{Context: 1}, sockaddr(5), v, mode))
+		for _, sourceErr := range []bool{false, true} {
+			must(t, r.w.PostFrom(&cq.Entry{Context: 1}, sockaddr(5), v, sourceErr))
 		}
 		_ = takeAll(t, r.q)
 		if n := v.Len(); n != 0 {
@@ -321,22 +321,19 @@ func conformSource(t *testing.T, name string, o cq.Options, f func(t *testing.T,
 func cqReadFromSourceInAddressVector(t *testing.T, r *rig) {
 	v := newVector(t, site{}, cq.AddressOptions{})
 	got := insert(t, v, sockaddrs(0, 3)...)
-	for _, mode := range []cq.SourceMode{cq.SourceAddr, cq.SourceErr} {
-		must(t, r.w.PostFrom(&cq.Entry{Context: 1}, sockaddr(2), v, mode))
+	for _, sourceErr := range []bool{false, true} {
+		must(t, r.w.PostFrom(&cq.Entry{Context: 1}, sockaddr(2), v, sourceErr))
 		src := []cq.Addr{99}
 		if n, err := cq.ReadFrom(r.q, make([]cq.Context, 1), src); n != 1 || err != nil ||
 			src[0] != got[2] {
-			t.Errorf("%v: %d, %v, %v; want %d", mode, n, err, src, got[2])
+			t.Errorf("%v: %d, %v, %v; want %d", sourceErr, n, err, src, got[2])
 		}
 	}
 }
 
-// nobodySaid: what was posted without a source has none, however it was posted and is read. The
-// first address of a vector is another thing.
+// nobodySaid: what was posted without a source has none, however it was posted and is read.
 func nobodySaid(t *testing.T, r *rig) {
-	v := newVector(t, site{}, cq.AddressOptions{})
-	_ = insert(t, v, sockaddr(0))
-	must(t, r.w.Bind(cq.FlagTransmit|cq.FlagRecv)) // with SourceNone
+	must(t, r.w.Bind(cq.FlagTransmit|cq.FlagRecv))
 	e := &cq.Entry{Flags: cq.FlagSend}
 	postAll := func() {
 		must(t, r.w.Post(e))
@@ -346,13 +343,8 @@ func nobodySaid(t *testing.T, r *rig) {
 		must(t, r.w.PostCredited(e))
 		must(t, r.w.Begin(cq.FlagSend))
 		must(t, r.w.Complete(e, cq.FlagSend))
-		if r.others { // who cannot open the vector
-			must(t, r.w.Post(e))
-			return
-		}
-		must(t, r.w.PostFrom(e, sockaddr(0), v, cq.SourceNone))
 	}
-	const posts = 6
+	const posts = 5
 	ctx, dst, src := soon(t), make([]cq.Entry, 2*posts), make([]cq.Addr, 2*posts)
 	for name, read := range map[string]func() (int, error){
 		"readfrom": func() (int, error) { return cq.ReadFrom(r.q, dst, src) },
@@ -413,7 +405,7 @@ func sourceErr(t *testing.T, r *rig) {
 	got := cq.ErrorEntry{ErrData: make([]byte, cq.ErrDataMaxBytes)}
 	for i := range 2 { // of both families
 		raw := sockaddr(i)
-		must(t, r.w.PostFrom(&e, raw, v, cq.SourceErr))
+		must(t, r.w.PostFrom(&e, raw, v, true))
 		_, err := cq.ReadFrom(r.q, make([]cq.Context, 1), make([]cq.Addr, 1))
 		wantErr(t, "readfrom", err, cq.ErrAvail)
 		must(t, r.q.ReadErr(&got))
@@ -426,7 +418,7 @@ func sourceErr(t *testing.T, r *rig) {
 			t.Errorf("raw address %x, want %x", got.ErrData, raw)
 		}
 		at := insert(t, v, got.ErrData)
-		must(t, r.w.PostFrom(&e, raw, v, cq.SourceErr))
+		must(t, r.w.PostFrom(&e, raw, v, true))
 		src := []cq.Addr{99}
 		if n, err := cq.ReadFrom(r.q, make([]cq.Context, 1), src); n != 1 || err != nil ||
 			src[0] != at[0] {

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -69,7 +70,7 @@ type sink interface {
 	Credit(n int) error
 	PostCredited(e *cq.Entry) error
 	PostErrorCredited(e *cq.ErrorEntry) error
-	PostFrom(e *cq.Entry, raw []byte, v *cq.AddressVector, mode cq.SourceMode) error
+	PostFrom(e *cq.Entry, raw []byte, v *cq.AddressVector, sourceErr bool) error
 	Bind(flags cq.Flags) error // an endpoint, to which the rest belongs
 	Begin(op cq.Flags) error
 	Complete(e *cq.Entry, op cq.Flags) error
@@ -81,7 +82,7 @@ type sink interface {
 // nearWriter is a writer with an endpoint, in the process that calls it.
 type nearWriter struct {
 	*cq.Writer
-	b *cq.Binding
+	b *feed.Binding
 }
 
 func (w *nearWriter) Credit(n int) error             { return w.Credits().Add(n) }
@@ -90,8 +91,12 @@ func (w *nearWriter) PostErrorCredited(e *cq.ErrorEntry) error {
 	return w.Credits().PostError(e)
 }
 
+func (w *nearWriter) PostFrom(e *cq.Entry, raw []byte, v *cq.AddressVector, sourceErr bool) error {
+	return postFrom(w.Writer, e, raw, v, sourceErr)
+}
+
 func (w *nearWriter) Bind(flags cq.Flags) (err error) {
-	w.b, err = cq.NewBinding(cq.BindingOptions{Queue: w.Writer, Flags: flags})
+	w.b, err = feed.Bind(feed.Options{Queue: w.Writer, Flags: flags})
 	return err
 }
 
@@ -418,9 +423,9 @@ func (w *farWriter) Credit(n int) error {
 }
 
 func (w *farWriter) PostFrom(e *cq.Entry, raw []byte, v *cq.AddressVector,
-	mode cq.SourceMode) error {
+	sourceErr bool) error {
 	w.t.Helper()
-	a := PostArgs{How: "from", Entries: []cq.Entry{*e}, Raw: raw, Mode: mode}
+	a := PostArgs{How: "from", Entries: []cq.Entry{*e}, Raw: raw, SourceErr: sourceErr}
 	w.p.call(w.t, "OpenVector", VectorArgs{Name: v.Name(), FD: -1}, &a.N)
 	_, err := w.do(a)
 	w.p.call(w.t, "CloseVector", a.N, new(int))
@@ -485,7 +490,7 @@ type PostArgs struct {
 	Entries   []cq.Entry
 	Error     cq.ErrorEntry
 	Raw       []byte
-	Mode      cq.SourceMode
+	SourceErr bool
 	Flags     cq.Flags
 }
 
@@ -560,7 +565,7 @@ func (p *Peer) Post(a PostArgs, reply *PostReply) error {
 	case "credit":
 		err = w.Credits().Add(a.N)
 	case "from":
-		err = w.PostFrom(&a.Entries[0], a.Raw, p.vectors[a.N], a.Mode)
+		err = w.PostFrom(&a.Entries[0], a.Raw, p.vectors[a.N], a.SourceErr)
 	case "bind":
 		err = w.Bind(a.Flags)
 	case "begin":

@@ -131,8 +131,9 @@ func (c *Counter) ReadErr() (uint64, error) {
 	return v, nil
 }
 
-// Add adds to the value (fi_cntr_add). ErrClosed means that it may not have counted, because
-// another goroutine closed the counter.
+// Add adds to the value (fi_cntr_add). Whoever carries out operations adds 1 for each that went
+// well, or its bytes to a BytesCounter (fi_peer: inc of struct fi_ops_cntr_owner). ErrClosed means
+// that it may not have counted, because another goroutine closed the counter.
 func (c *Counter) Add(n uint64) error {
 	c.edge.release()
 	v := c.words.Value.Add(n)
@@ -145,7 +146,8 @@ func (c *Counter) Add(n uint64) error {
 	return c.ring(v)
 }
 
-// AddErr adds to the error value (fi_cntr_adderr), as Add.
+// AddErr adds to the error value (fi_cntr_adderr), as Add: 1 for each operation that failed
+// (fi_peer: incerr).
 func (c *Counter) AddErr(n uint64) error {
 	c.edge.release()
 	c.words.Errs.Add(n)
@@ -185,18 +187,6 @@ func (c *Counter) ring(v uint64) error {
 	}
 	return c.open()
 }
-
-// AddCompletion counts an operation of so many bytes that completed: them or one, as the counter
-// was created (fi_peer: inc of struct fi_ops_cntr_owner). Errors are those of Add.
-func (c *Counter) AddCompletion(lenBytes uint64) error {
-	if c.opt.Events == BytesCounter {
-		return c.Add(lenBytes)
-	}
-	return c.Add(1)
-}
-
-// AddError counts an operation that failed (fi_peer: incerr). Errors are those of Add.
-func (c *Counter) AddError() error { return c.AddErr(1) }
 
 func (c *Counter) open() error {
 	if c.guard.isClosed() {

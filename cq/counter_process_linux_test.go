@@ -328,7 +328,6 @@ func TestCounterSyscalls(t *testing.T) {
 		work := func() {
 			_ = c.Add(1)
 			_ = c.AddErr(1)
-			_ = c.AddCompletion(64)
 			_, _ = c.Read()
 			_, _ = c.ReadErr()
 			_ = c.Wait(t.Context(), 1, cq.WaitOptions{})

@@ -27,16 +27,16 @@
 //	Close, Detach           destroy the queue, or leave it           fi_close, -
 //	CloseAll                all that a program has open, in order    -
 //	Credits                 room for what must not be refused        FI_RM_ENABLED
-//	PostFrom                names the source of a completion         FI_SOURCE, FI_SOURCE_ERR
 //
 //	EventQueue              what is no data transfer: connections,   fi_eq, kfi_eq
 //	                        registrations, overruns, user events
 //	Counter                 values to add to and to wait for         fi_cntr
 //	WaitSet, PollSet        many of these at once                    fi_wait, fi_poll
 //	Channel                 one event per arming of a queue          ibv_comp_channel
-//	AddressVector           addresses under small numbers            fi_av
+//	AddressVector           addresses under small numbers, and       fi_av, FI_SOURCE
+//	                        which of them a completion came from
 //	MemoryRegion            memory under keys                        fi_mr
-//	Binding                 which operations complete where          fi_ep_bind
+//	Hold, Feeder            an endpoint that is bound to these       fi_ep_bind
 //
 // The same three verbs make, take over and join every kind of object. Where that is says a [Place]:
 // [Named] in a directory, [Unnamed], and then [Over] a socket whose other end calls [Queue.Accept],
@@ -62,8 +62,8 @@
 // # Closing
 //
 // What something is bound to cannot be closed (EBUSY, [ErrBusy]): an event queue that a queue
-// reports to, a queue in a set, a writer that a [Binding] posts with. So what is bound is closed
-// first: bindings, writers, queues, counters and vectors, event queues, sets and channels, the
+// reports to, a queue in a set, a writer that an endpoint posts with. So what is bound is closed
+// first: endpoints, writers, queues, counters and vectors, event queues, sets and channels, the
 // directory. Deferred calls run backwards, which is that order if the objects are opened in the
 // opposite one; an event queue that is opened after the queue that reports to it is closed before
 // that, in vain. [CloseAll] takes them as they come.

@@ -199,7 +199,7 @@ const ErrDataMaxBytes = 40
 type Flags uint64
 
 // Flags of libfabric that occur in completions, or in what is asked of an operation (FI_COMPLETION,
-// FI_INJECT, FI_MORE and what a completion is to wait for): [Binding] takes those.
+// FI_INJECT, FI_MORE and what a completion is to wait for).
 const (
 	FlagMsg              Flags = 1 << 1
 	FlagRMA              Flags = 1 << 2

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/shmring/shmring/cq"
@@ -254,37 +255,45 @@ func ExampleCounter() {
 	// Output: 1000 are done
 }
 
-// With selective completion operations complete that ask for it. One that fails always says so.
-func ExampleNewBinding() {
-	q := open("selective")
+// An endpoint of one's own accepts what has room to complete, counts what ends, and keeps open what
+// it reports to.
+func ExampleHold() {
+	q := open("endpoint")
 	defer q.Close()
 	w, err := q.Writer()
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer w.Close()
-	b, err := cq.NewBinding(cq.BindingOptions{Queue: w,
-		Flags: cq.FlagTransmit | cq.FlagSelectiveCompletion})
+	sent, err := cq.CreateCounter(cq.Unnamed("sent"), cq.CounterOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer b.Close()
-	send := func(context uint64, op cq.Flags, failed cq.Errno) {
-		if err := b.Begin(op); err != nil {
-			log.Fatal(err) // cq.ErrFull: accept the operation later
-		}
-		if failed != 0 {
-			err = b.Fail(&cq.ErrorEntry{Context: context, Flags: cq.FlagSend, Err: failed}, op)
-		} else {
-			err = b.Complete(&cq.Entry{Context: context, Flags: cq.FlagSend}, op)
+	defer sent.Close()
+	release, err := cq.Hold(w, sent)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer release()
+	fmt.Println("busy:", errors.Is(sent.Close(), cq.ErrBusy))
+
+	send := func(context uint64, failed cq.Errno) {
+		err := w.Credits().Add(1) // before the operation is accepted: cq.ErrFull says not now
+		switch {
+		case err != nil:
+		case failed == 0:
+			err = errors.Join(w.Credits().Post(&cq.Entry{Context: context, Flags: cq.FlagSend}),
+				sent.Add(1))
+		default:
+			err = errors.Join(w.Credits().PostError(&cq.ErrorEntry{Context: context,
+				Flags: cq.FlagSend, Err: failed}), sent.AddErr(1))
 		}
 		if err != nil {
 			log.Fatal(err)
 		}
 	}
-	send(1, 0, 0)
-	send(2, cq.FlagCompletion, 0)
-	send(3, 0, cq.ETrunc)
+	send(1, 0)
+	send(2, cq.ETrunc)
 
 	buf := make([]cq.Context, 8)
 	n, err := cq.Read(q, buf)
@@ -294,14 +303,15 @@ func ExampleNewBinding() {
 	var failed cq.ErrorEntry
 	fmt.Println(q.ReadErr(&failed), failed.Context, failed.Err)
 	// Output:
-	// [{2}] <nil>
+	// busy: true
+	// [{1}] <nil>
 	// true
-	// <nil> 3 truncation
+	// <nil> 2 truncation
 }
 
 // Data from somebody who is not in the address vector comes as an error entry, which brings what is
 // needed to make its source known.
-func ExampleWriter_PostFrom() {
+func ExampleAddressVector_Resolve() {
 	q := open("sources")
 	defer q.Close()
 	peers, err := cq.CreateAddresses(cq.Unnamed("peers"), cq.AddressOptions{})
@@ -316,8 +326,13 @@ func ExampleWriter_PostFrom() {
 	defer w.Close()
 	from := cq.Sockaddr(netip.MustParseAddrPort("10.0.0.9:53"))
 	for context := range uint64(2) {
-		err := w.PostFrom(&cq.Entry{Context: context, Flags: cq.FlagRecv, Len: 100}, from, peers,
-			cq.SourceErr)
+		if source, known := peers.Resolve(from); known {
+			err = w.Post(&cq.Entry{Context: context, Flags: cq.FlagRecv, Len: 100,
+				Src: cq.From(source)})
+		} else {
+			err = w.PostError(&cq.ErrorEntry{Context: context, Flags: cq.FlagRecv, Len: 100,
+				Err: cq.Errno(syscall.EADDRNOTAVAIL), ErrData: from})
+		}
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -1,6 +1,8 @@
 package cq
 
 import (
+	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"sync"
@@ -142,7 +144,7 @@ func (g *guard) isClosed() bool { return g.closed.Load() }
 func (g *guard) isOver() bool { return g.over.Load() }
 
 // holders counts who relies on an object of this process: sets and channels that it is a member of,
-// bindings, feeders, and objects that report to it. While there is one the object cannot be closed
+// endpoints, feeders, and objects that report to it. While there is one the object cannot be closed
 // (EBUSY).
 type holders struct {
 	mu     sync.Mutex
@@ -170,10 +172,62 @@ func countBound(queue shm.UUID, add int) int {
 	return n
 }
 
-// holder is what a binding keeps open.
+// Hold binds an endpoint of one's own to what it reports to and needs (fi_ep_bind): until release
+// is called their Close is ErrBusy (EBUSY), as is that of a Writer's queue if this process reads
+// it. Each is a [*Writer], a [*Counter], an [*AddressVector], an [*EventQueue] or an
+// [*EventWriter]; all of them are held or none is. ErrClosed says that one is closed, ErrInvalid
+// that one is nil or something else. Calling release again is harmless. Hold and release may be
+// called from anywhere.
+//
+// The rest of an endpoint's duties is done like this. The endpoint begins an operation with
+// [Credits.Add], which is EAGAIN if there is no room for its completion, and ends it with
+// [Credits.Post], [Credits.PostError] or [Credits.Return]; where many end together, it fills slots
+// of [Writer.Reserve]. It counts an operation that ends with [Counter.Add] or [Counter.AddErr]. It
+// finds the source of data with [AddressVector.Resolve] (FI_SOURCE); if that is not in the vector,
+// it can post an error entry with EADDRNOTAVAIL and the address as ErrData (FI_SOURCE_ERR). The
+// queue tells it of an overrun, and drives it, if [Queue.Bind] said so.
+func Hold(objects ...io.Closer) (release func(), err error) {
+	var held []holder
+	release = sync.OnceFunc(func() {
+		for _, h := range held {
+			h.unbind()
+		}
+	})
+	for _, o := range objects {
+		h := holderOf(o)
+		if h == nil {
+			err = kind.Refuse("hold", "", "objects", fmt.Sprintf("%T", o),
+				"writers, counters, address vectors, event queues", ErrInvalid)
+		} else if err = h.bind(); err == nil {
+			held = append(held, h)
+		}
+		if err != nil {
+			release()
+			return nil, err
+		}
+	}
+	return release, nil
+}
+
+// holder is an object that can be kept open.
 type holder interface {
 	bind() error
 	unbind()
+}
+
+func holderOf(o io.Closer) holder {
+	if absent(o) {
+		return nil
+	}
+	switch o := o.(type) {
+	case *Counter:
+		return &o.holders
+	case *AddressVector:
+		return &o.holders
+	case holder: // of entries or events
+		return o
+	}
+	return nil
 }
 
 // bind keeps the writer open, and its queue if that is read by this process, until unbind.

@@ -20,7 +20,7 @@ func (foreign) Close() error { return nil }
 // TestClosingOrder: one of each kind, in every order, is closed in one and the same order.
 func TestClosingOrder(t *testing.T) {
 	t.Parallel()
-	want := []io.Closer{foreign{}, &Binding{}, &Writer{}, &MemoryRegion{}, &Queue{}, &Counter{},
+	want := []io.Closer{foreign{}, &Writer{}, &MemoryRegion{}, &Queue{}, &Counter{},
 		&AddressVector{}, &EventQueue{}, &Channel{}, &WaitSet{}}
 	given := append([]io.Closer{nil, (*Queue)(nil)}, want...)
 	some := given[3:] // the order of what is foreign is its own

@@ -61,8 +61,14 @@ type MemoryRegion struct {
 
 	holders  holders // counters
 	mu       sync.Mutex
-	counters []CounterBinding
+	counters []boundCounter
 	over     bool
+}
+
+// boundCounter is a counter with the kinds of operations that it counts.
+type boundCounter struct {
+	*Counter
+	flags Flags
 }
 
 // registered are the regions of this process by key.
@@ -215,7 +221,7 @@ func (r *MemoryRegion) BindCounter(c *Counter, flags Flags) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.counters = append(r.counters, CounterBinding{Counter: c, Flags: flags})
+	r.counters = append(r.counters, boundCounter{c, flags})
 	return nil
 }
 
@@ -242,8 +248,12 @@ func (r *MemoryRegion) Count(kind Flags, lenBytes uint64) error {
 	defer r.mu.Unlock()
 	var err error
 	for _, b := range r.counters {
-		if b.Flags&kind != 0 {
-			err = errors.Join(err, b.Counter.AddCompletion(lenBytes))
+		switch {
+		case b.flags&kind == 0:
+		case b.opt.Events == BytesCounter:
+			err = errors.Join(err, b.Add(lenBytes))
+		default:
+			err = errors.Join(err, b.Add(1))
 		}
 	}
 	return err

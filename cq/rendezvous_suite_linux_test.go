@@ -44,7 +44,7 @@ func TestForOthers(t *testing.T) {
 
 func repeated() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
-		"allocations":      TestBindingAllocates,
+		"allocations":      TestCreditsAllocate,
 		"awake":            TestAwake,
 		"batch":            TestPostBatch,
 		"close":            TestQueueCloses,

@@ -28,19 +28,14 @@ func childDevice() {
 	need(err)
 	w, err := cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{})
 	need(err)
-	b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: cq.FlagRecv, Addresses: v,
-		Source: cq.SourceErr})
-	need(err)
 	for i := uint64(0); !stop.Load(); {
-		if b.Begin(0) == cq.ErrFull {
-			continue
-		}
 		from := int(i % deviceSources)
 		e := cq.Entry{Context: i, Flags: cq.FlagRecv | cq.FlagMsg, Data: uint64(from)}
-		need(b.CompleteFrom(&e, 0, sockaddr(from)))
-		i++
+		if err := postFrom(w, &e, sockaddr(from), v, true); err != cq.ErrFull {
+			need(err)
+			i++
+		}
 	}
-	need(b.Close())
 	need(w.Close())
 	need(v.Close())
 }

@@ -3,6 +3,7 @@ package cq
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"sync"
 	"syscall"
 	"time"
@@ -30,19 +31,8 @@ type Waitable interface {
 
 // absent says that there is no object behind m, which is a mistake of the caller's.
 func absent(m any) bool {
-	switch m := m.(type) {
-	case nil:
-		return true
-	case *Queue:
-		return m == nil
-	case *EventQueue:
-		return m == nil
-	case *Counter:
-		return m == nil
-	case *WaitSet:
-		return m == nil
-	}
-	return false
+	v := reflect.ValueOf(m)
+	return m == nil || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 func errAbsent(op string) error {

@@ -35,7 +35,7 @@ type laneWriter struct {
 	guard  guard
 	own    bool // on lane 0: the queue owns the memory
 
-	holders holders  // bindings, and objects that report by it
+	holders holders  // endpoints, and objects that report by it
 	queue   shm.UUID // that these hold as well, zero if it is not this process's
 
 	policy   Overrun
@@ -406,6 +406,7 @@ type WriterStats struct {
 	Size      int      // entries that the lane holds
 	Bytes     uint64   // of memory that it takes and this process made; 0 for the reader's own lane
 	Unread    int      // entries that the reader has not released, and leaves when it dies
+	Overrun   Overrun  // what becomes of a post for which there is no room
 	Reader    uint64   // generation of the reader: with CrossUser a later queue has a higher one
 	Posted    uint64   // entries published by this lane, all its writers together
 	Publishes uint64   // batches
@@ -422,7 +423,7 @@ func (w *laneWriter) Stats() WriterStats {
 	t, size := w.words.Traffic(), w.prod.Cap()
 	tail := w.words.Tail.Load()
 	unread := min(tail-w.row.Head.Load(), uint64(size))
-	s := WriterStats{Queue: w.name, Size: size, Unread: int(unread),
+	s := WriterStats{Queue: w.name, Size: size, Unread: int(unread), Overrun: w.policy,
 		Reader: w.reader.Generation(), Posted: tail, Publishes: t.Publishes, Wakes: t.Wakes,
 		Refused: t.Refused}
 	if w.reader != nil {

@@ -45,8 +45,8 @@ type Config struct {
 	Selective cq.Flags
 	// TransmitFlags go with the calls that take no flags (tx_attr op_flags).
 	TransmitFlags cq.Flags
-	// Counters count sends (FlagSend) and receives (FlagRecv) that end.
-	Counters []cq.CounterBinding
+	// Counters count sends (FlagSend), receives (FlagRecv) or both that end.
+	Counters map[*cq.Counter]cq.Flags
 	// Events learns of a lack of frames (cq.EventStarved) and of a device that is gone, which is
 	// an error event with ENXIO; with Watch also of everything else that happens to the interface.
 	Events Events
@@ -168,9 +168,9 @@ func (c *Config) resolve() error {
 	case c.Posted && c.Receive == nil:
 		return bad("Posted without Receive", "")
 	}
-	for _, k := range c.Counters {
-		if k.Flags&^sides != 0 {
-			return bad(fmt.Sprintf("a counter is to count %v", k.Flags&^sides),
+	for _, flags := range c.Counters {
+		if flags&^sides != 0 {
+			return bad(fmt.Sprintf("a counter is to count %v", flags&^sides),
 				"datagrams are sent and received")
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/capture"
 	"github.com/shmring/shmring/internal/drive"
+	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/xdp"
@@ -21,8 +22,8 @@ import (
 type Endpoint struct {
 	cfg    Config
 	socket *xdp.Socket
-	rx     *cq.Binding // nil if it does not receive
-	tx     *cq.Binding // nil if sends report nowhere
+	rx     *feed.Binding // nil if it does not receive
+	tx     *feed.Binding // nil if sends report nowhere
 	queue  uint16
 	umem   uint16 // the region that received frames are references into
 
@@ -126,29 +127,27 @@ func Open(c Config) (*Endpoint, error) {
 
 func (e *Endpoint) bind() (err error) {
 	c := &e.cfg
-	count := func(side cq.Flags) (out []cq.CounterBinding) {
-		for _, k := range c.Counters {
-			if k.Flags &= side; k.Flags != 0 {
-				out = append(out, k)
+	count := func(side cq.Flags) map[*cq.Counter]cq.Flags {
+		out := map[*cq.Counter]cq.Flags{}
+		for counter, flags := range c.Counters {
+			if flags&side != 0 {
+				out[counter] = flags & side
 			}
 		}
 		return out
 	}
-	join := func(w *cq.Writer, side cq.Flags) (*cq.Binding, error) {
-		o := cq.BindingOptions{Queue: w, Flags: side, Counters: count(side)}
+	join := func(w *cq.Writer, side cq.Flags) (*feed.Binding, error) {
+		o := feed.Options{Queue: w, Flags: side, Counters: count(side)}
 		if w == nil && len(o.Counters) == 0 {
 			return nil, nil
 		}
 		if c.Selective&side != 0 {
 			o.Flags |= cq.FlagSelectiveCompletion
 		}
-		if side == cq.FlagRecv && c.Addresses != nil {
-			o.Addresses, o.Source = c.Addresses, cq.SourceAddr
-			if c.SourceErr {
-				o.Source = cq.SourceErr
-			}
+		if side == cq.FlagRecv {
+			o.Addresses = c.Addresses
 		}
-		return cq.NewBinding(o)
+		return feed.Bind(o)
 	}
 	if e.tx, err = join(c.Transmit, cq.FlagTransmit); err != nil {
 		return fault("open", err, "")
@@ -172,7 +171,7 @@ func (e *Endpoint) unbind() {
 		undo()
 	}
 	e.feeds = nil
-	for _, b := range []*cq.Binding{e.tx, e.rx} {
+	for _, b := range []*feed.Binding{e.tx, e.rx} {
 		if b != nil {
 			_ = b.Close()
 		}

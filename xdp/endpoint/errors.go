@@ -45,10 +45,9 @@ var (
 
 // Numbers of error entries.
 const (
-	errCanceled     = cq.Errno(syscall.ECANCELED)
-	errUnreachable  = cq.Errno(syscall.EHOSTUNREACH)
-	errRefused      = cq.Errno(syscall.EIO)
-	errAddrNotAvail = cq.Errno(syscall.EADDRNOTAVAIL)
+	errCanceled    = cq.Errno(syscall.ECANCELED)
+	errUnreachable = cq.Errno(syscall.EHOSTUNREACH)
+	errRefused     = cq.Errno(syscall.EIO)
 )
 
 const pkg = "endpoint" // of errors

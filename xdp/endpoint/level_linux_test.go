@@ -129,8 +129,8 @@ func TestSelective(t *testing.T) {
 	must(t, err)
 	s := alone(t, configured(func(c *endpoint.Config) {
 		c.Selective = cq.FlagTransmit
-		c.Counters = []cq.CounterBinding{{Counter: n, Flags: cq.FlagSend},
-			{Counter: bytes, Flags: cq.FlagSend | cq.FlagRecv}}
+		c.Counters = map[*cq.Counter]cq.Flags{n: cq.FlagSend,
+			bytes: cq.FlagSend | cq.FlagRecv}
 	}))
 	t.Cleanup(func() { must(t, s.Close()); must(t, n.Close()); must(t, bytes.Close()) })
 	if err := n.Close(); !errors.Is(err, syscall.EBUSY) {

@@ -241,10 +241,10 @@ func TestConfigRefused(t *testing.T) {
 		"source err":      func(c *endpoint.Config) { c.Addresses, c.SourceErr = nil, true },
 		"posted, no lane": func(c *endpoint.Config) { c.Posted, c.Receive = true, nil },
 		"counter": func(c *endpoint.Config) {
-			c.Counters = []cq.CounterBinding{{Flags: cq.FlagRead}}
+			c.Counters = map[*cq.Counter]cq.Flags{nil: cq.FlagRead}
 		},
 		"no counter": func(c *endpoint.Config) {
-			c.Counters = []cq.CounterBinding{{Flags: cq.FlagSend}}
+			c.Counters = map[*cq.Counter]cq.Flags{nil: cq.FlagSend}
 		},
 	} {
 		c := endpoint.Config{Socket: s.Socket(), Receive: s.rx, Transmit: s.tx}

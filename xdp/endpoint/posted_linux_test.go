@@ -330,7 +330,7 @@ func TestPostedSelective(t *testing.T) {
 	must(t, err)
 	a, b := newPosted(t, func(c *endpoint.Config) {
 		c.Selective = cq.FlagRecv
-		c.Counters = []cq.CounterBinding{{Counter: counter, Flags: cq.FlagRecv}}
+		c.Counters = map[*cq.Counter]cq.Flags{counter: cq.FlagRecv}
 	})
 	t.Cleanup(func() { must(t, b.Close()); must(t, counter.Close()) })
 	buf := make([]byte, 4)

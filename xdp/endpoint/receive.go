@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
@@ -154,7 +155,8 @@ func (l *loans) unknown(r *xdp.Received, p *span) error {
 	index := w.Next()
 	var c cq.Entry
 	e.lend(&c, r, p, cq.Source{}, index, l.now)
-	err := w.PostError(e.unknownSource(&c))
+	e.failure = feed.UnknownSource(&c, e.sender())
+	err := w.PostError(&e.failure)
 	if err != nil {
 		e.socket.Return(r.Off, uint32(index))
 		return err

@@ -138,7 +138,7 @@ func TestSourceErr(t *testing.T) {
 			must(t, err)
 			s := alone(t, configured(func(c *endpoint.Config) {
 				c.SourceErr, c.Posted = true, posted
-				c.Counters = []cq.CounterBinding{{Counter: n, Flags: cq.FlagRecv}}
+				c.Counters = map[*cq.Counter]cq.Flags{n: cq.FlagRecv}
 			}))
 			t.Cleanup(func() { must(t, s.Close()); must(t, n.Close()) })
 			bufs := make([][]byte, 5)

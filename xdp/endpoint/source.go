@@ -36,13 +36,8 @@ func (e *Endpoint) resolve(from netip.AddrPort) (cq.Addr, bool) {
 	return s.addr, s.known
 }
 
-// unknownSource is a completion as the error entry that says where it came from.
-func (e *Endpoint) unknownSource(c *cq.Entry) *cq.ErrorEntry {
+// sender is the address of the sender found last.
+func (e *Endpoint) sender() []byte {
 	e.source.raw = cq.AppendSockaddr(e.source.raw[:0], e.source.from)
-	e.failure = cq.ErrorEntry{Context: c.Context, Flags: c.Flags, Len: c.Len, Buf: c.Buf,
-		Data: c.Data, Err: errAddrNotAvail, ErrData: e.source.raw}
-	if c.Meta&cq.MetaNoContext != 0 {
-		e.failure.Flags |= cq.FlagNoContext
-	}
-	return &e.failure
+	return e.source.raw
 }

@@ -56,8 +56,7 @@ func (e *Endpoint) stageUnknown(c *cq.Entry, op cq.Flags) {
 	_ = e.commitStaged()
 	e.stats.UnknownSource++
 	e.stats.Received++
-	e.source.raw = cq.AppendSockaddr(e.source.raw[:0], e.source.from)
-	if e.rx.CompleteFrom(c, op, e.source.raw) != nil {
+	if e.rx.CompleteUnknown(c, op, e.sender()) != nil {
 		e.stats.Abandoned++
 	}
 }

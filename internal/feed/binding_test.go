@@ -1,18 +1,72 @@
-package cq_test
+package feed_test
 
 import (
 	"errors"
 	"fmt"
-	"io"
-	"runtime"
+	"reflect"
 	"slices"
 	"syscall"
 	"testing"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/shmtest"
-	"github.com/shmring/shmring/shm"
 )
+
+func TestMain(m *testing.M) { shmtest.Main(m) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantErr(t testing.TB, what string, err error, targets ...error) {
+	t.Helper()
+	for _, target := range targets {
+		if !errors.Is(err, target) {
+			t.Errorf("%s: %v, want %v", what, err, target)
+		}
+	}
+}
+
+// first is the error of a read.
+func first(_ int, err error) error { return err }
+
+// pair makes a queue and a writer of it.
+func pair(t testing.TB, o cq.Options) (*cq.Queue, *cq.Writer) {
+	t.Helper()
+	q, err := cq.Create(cq.Unnamed("feed"), o)
+	must(t, err)
+	w, err := q.Writer()
+	must(t, err)
+	t.Cleanup(func() { must(t, errors.Join(w.Close(), q.Close())) })
+	return q, w
+}
+
+// takeAll reads what is there, as contexts; those of errors behind an E.
+func takeAll(t *testing.T, q *cq.Queue) (out []string) {
+	t.Helper()
+	dst := make([]cq.Context, 3)
+	for {
+		n, err := cq.Read(q, dst)
+		for _, e := range dst[:n] {
+			out = append(out, fmt.Sprint(e.Context))
+		}
+		switch err {
+		case nil:
+		case cq.ErrAvail:
+			var failed cq.ErrorEntry
+			must(t, q.ReadErr(&failed))
+			out = append(out, fmt.Sprintf("E%d", failed.Context))
+		case cq.ErrWouldBlock:
+			return out
+		default:
+			t.Fatal(err)
+		}
+	}
+}
 
 // tally makes a counter without a name.
 func tally(t testing.TB, o cq.CounterOptions) *cq.Counter {
@@ -31,6 +85,34 @@ func wantCounter(t testing.TB, c *cq.Counter, value, errs uint64) {
 	must(t, err)
 	if v != value || e != errs {
 		t.Errorf("counted %d and %d failures, want %d and %d", v, e, value, errs)
+	}
+}
+
+// TestBoundCounter is a counter bound to an endpoint: each operation that ends counts once, as what
+// became of it.
+func TestBoundCounter(t *testing.T) {
+	shmtest.Conforms(t)
+	kinds := []cq.Flags{cq.FlagSend, cq.FlagRecv, cq.FlagRead, cq.FlagWrite, cq.FlagRemoteRead,
+		cq.FlagRemoteWrite}
+	q, w := pair(t, cq.Options{Size: 16})
+	for _, of := range kinds {
+		c := tally(t, cq.CounterOptions{})
+		b, err := feed.Bind(feed.Options{Queue: w, Flags: cq.FlagTransmit | cq.FlagRecv,
+			Counters: map[*cq.Counter]cq.Flags{c: of}})
+		must(t, err)
+		for _, kind := range kinds {
+			for range 2 {
+				must(t, b.Begin(0))
+				must(t, b.Fail(&cq.ErrorEntry{Flags: kind, Len: 5, Err: cq.EOther}, 0))
+			}
+			must(t, b.Begin(0))
+			must(t, b.Complete(&cq.Entry{Flags: kind, Len: 5}, 0))
+			must(t, b.Begin(0))
+			b.Drop(0)
+			_ = takeAll(t, q)
+		}
+		wantCounter(t, c, 1, 2)
+		must(t, b.Close())
 	}
 }
 
@@ -65,9 +147,8 @@ func TestCompletionTable(t *testing.T) {
 					expect := op&cq.FlagInjectCall == 0 &&
 						(selective == 0 || op&^cq.FlagInject != 0)
 					row := fmt.Sprintf("bound %v %v, kind %v, op %v", side, selective, kind, op)
-					b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: selective | side,
-						Counters: []cq.CounterBinding{{Counter: count, Flags: kind & counted},
-							{Counter: other, Flags: cq.FlagRemoteRead}}})
+					b, err := feed.Bind(feed.Options{Queue: w, Flags: selective | side,
+						Counters: map[*cq.Counter]cq.Flags{count: kind & counted, other: cq.FlagRemoteRead}})
 					must(t, err)
 					must(t, errors.Join(count.Set(0), count.SetErr(0)))
 					if bound {
@@ -88,8 +169,8 @@ func TestCompletionTable(t *testing.T) {
 
 const counted = cq.FlagSend | cq.FlagRecv | cq.FlagRead | cq.FlagWrite
 
-func tableRow(t *testing.T, row string, q *cq.Queue, w *cq.Writer, b *cq.Binding, kind, op cq.Flags,
-	expect bool) {
+func tableRow(t *testing.T, row string, q *cq.Queue, w *cq.Writer, b *feed.Binding,
+	kind, op cq.Flags, expect bool) {
 	t.Helper()
 	must(t, b.Begin(op))
 	if held := w.Credits().Len() == 1; held != expect || b.Wants(op) != expect {
@@ -118,24 +199,26 @@ func tableRow(t *testing.T, row string, q *cq.Queue, w *cq.Writer, b *cq.Binding
 func TestBindingOptions(t *testing.T) {
 	_, w := pair(t, cq.Options{Size: 4})
 	c := tally(t, cq.CounterOptions{})
-	for field, options := range map[string][]cq.BindingOptions{
+	for field, options := range map[string][]feed.Options{
 		"Flags": {
 			{Queue: w},
 			{Queue: w, Flags: cq.FlagSelectiveCompletion},
 			{Queue: w, Flags: cq.FlagTransmit | cq.FlagRead},
 		},
-		"Source": {{Queue: w, Flags: cq.FlagRecv, Source: 7}},
-		"Queue":  {{Flags: cq.FlagRecv}},
+		"Queue": {{Flags: cq.FlagRecv}},
 		"Counters": {
-			{Flags: cq.FlagRecv, Counters: []cq.CounterBinding{{Flags: cq.FlagRecv}}},
-			{Flags: cq.FlagRecv, Counters: []cq.CounterBinding{{Counter: c}}},
-			{Flags: cq.FlagRecv, Counters: []cq.CounterBinding{{Counter: c, Flags: cq.FlagMsg}}},
+			{Flags: cq.FlagRecv, Counters: map[*cq.Counter]cq.Flags{nil: cq.FlagRecv}},
+			{Flags: cq.FlagRecv, Counters: map[*cq.Counter]cq.Flags{c: 0}},
+			{Flags: cq.FlagRecv, Counters: map[*cq.Counter]cq.Flags{c: cq.FlagMsg}},
 		},
 	} {
 		for _, o := range options {
-			_, err := cq.NewBinding(o)
+			_, err := feed.Bind(o)
 			wantErr(t, field, err, cq.ErrInvalid, syscall.EINVAL)
-			wantField(t, err, field)
+			var e *cq.Error
+			if !errors.As(err, &e) || e.Field != field {
+				t.Errorf("%v: want one about %s", err, field)
+			}
 		}
 	}
 }
@@ -144,7 +227,7 @@ func TestBindingOptions(t *testing.T) {
 // accepted always finds it.
 func TestBindingRoom(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 4})
-	b, err := cq.NewBinding(cq.BindingOptions{Queue: w,
+	b, err := feed.Bind(feed.Options{Queue: w,
 		Flags: cq.FlagTransmit | cq.FlagSelectiveCompletion})
 	must(t, err)
 	send := cq.FlagSend | cq.FlagMsg
@@ -176,27 +259,27 @@ func TestBindingRoom(t *testing.T) {
 	}
 	for _, err := range []error{b.Begin(0), b.Complete(&cq.Entry{Flags: send}, 0),
 		b.Fail(&cq.ErrorEntry{Flags: send}, 0), b.CompleteTarget(&cq.Entry{Flags: send}),
-		b.CompleteFrom(&cq.Entry{Flags: send}, 0, nil)} {
+		b.CompleteUnknown(&cq.Entry{Flags: send}, 0, nil)} {
 		wantErr(t, "closed", err, cq.ErrClosed)
 	}
 }
 
 // TestBindingOverrun: a queue that is made to overrun refuses no operation, and does.
 func TestBindingOverrun(t *testing.T) {
-	for name, end := range map[string]func(*cq.Binding) error{
-		"completion": func(b *cq.Binding) error {
+	for name, end := range map[string]func(*feed.Binding) error{
+		"completion": func(b *feed.Binding) error {
 			return b.Complete(&cq.Entry{Flags: cq.FlagSend}, cq.FlagCompletion)
 		},
-		"error": func(b *cq.Binding) error {
+		"error": func(b *feed.Binding) error {
 			return b.Fail(&cq.ErrorEntry{Flags: cq.FlagSend, Err: cq.EOther}, 0)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			q, w := pair(t, cq.Options{Size: 2, Overrun: cq.OverrunQueue})
 			count := tally(t, cq.CounterOptions{})
-			b, err := cq.NewBinding(cq.BindingOptions{Queue: w,
+			b, err := feed.Bind(feed.Options{Queue: w,
 				Flags:    cq.FlagTransmit | cq.FlagSelectiveCompletion,
-				Counters: []cq.CounterBinding{{Counter: count, Flags: cq.FlagSend}}})
+				Counters: map[*cq.Counter]cq.Flags{count: cq.FlagSend}})
 			must(t, err)
 			defer b.Close()
 			for range 4 {
@@ -247,8 +330,8 @@ func TestMultiRecvRelease(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			q, w := pair(t, cq.Options{Size: 4})
 			count := tally(t, cq.CounterOptions{})
-			b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: cq.FlagRecv | tt.selective,
-				Counters: []cq.CounterBinding{{Counter: count, Flags: cq.FlagRecv}}})
+			b, err := feed.Bind(feed.Options{Queue: w, Flags: cq.FlagRecv | tt.selective,
+				Counters: map[*cq.Counter]cq.Flags{count: cq.FlagRecv}})
 			must(t, err)
 			defer b.Close()
 			op := tt.op | cq.FlagMultiRecv
@@ -274,9 +357,8 @@ func TestMultiRecvRelease(t *testing.T) {
 func TestTargetCompletions(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 4})
 	reads, writes := tally(t, cq.CounterOptions{}), tally(t, cq.CounterOptions{})
-	b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: cq.FlagRecv,
-		Counters: []cq.CounterBinding{{Counter: reads, Flags: cq.FlagRemoteRead},
-			{Counter: writes, Flags: cq.FlagRemoteWrite}}})
+	b, err := feed.Bind(feed.Options{Queue: w, Flags: cq.FlagRecv,
+		Counters: map[*cq.Counter]cq.Flags{reads: cq.FlagRemoteRead, writes: cq.FlagRemoteWrite}})
 	must(t, err)
 	defer b.Close()
 	write := cq.FlagRMA | cq.FlagRemoteWrite
@@ -294,35 +376,46 @@ func TestTargetCompletions(t *testing.T) {
 	wantErr(t, "the other side", b.CompleteTarget(&cq.Entry{Flags: cq.FlagSend}), cq.ErrInvalid)
 }
 
-// TestBindingSources: a binding keeps its address vector open, and asks it.
-func TestBindingSources(t *testing.T) {
+// TestUnknownSource: data from nobody known is an error entry where a completion would be, and
+// counts as one. The address vector stays open.
+func TestUnknownSource(t *testing.T) {
 	v, err := cq.CreateAddresses(cq.Unnamed("bound"), cq.AddressOptions{})
 	must(t, err)
-	insert(t, v, sockaddrs(0, 2)...)
 	q, w := pair(t, cq.Options{Size: 8})
 	count := tally(t, cq.CounterOptions{})
-	b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Addresses: v, Source: cq.SourceErr,
-		Flags:    cq.FlagRecv | cq.FlagSelectiveCompletion,
-		Counters: []cq.CounterBinding{{Counter: count, Flags: cq.FlagRecv}}})
+	o := feed.Options{Queue: w, Addresses: v, Flags: cq.FlagRecv | cq.FlagSelectiveCompletion,
+		Counters: map[*cq.Counter]cq.Flags{count: cq.FlagRecv}}
+	b, err := feed.Bind(o)
 	must(t, err)
 	wantErr(t, "close", v.Close(), cq.ErrBusy, syscall.EBUSY)
 	wantErr(t, "detach", v.Detach(), cq.ErrBusy)
-	for i, op := range []cq.Flags{cq.FlagCompletion, cq.FlagCompletion, 0, cq.FlagCompletion} {
+	e := cq.Entry{Context: 1, Flags: cq.FlagRecv | cq.FlagTagged | cq.FlagRemoteCQData, Len: 2, Buf: 3,
+		Data: 4, Tag: 5, Src: cq.From(6)}
+	from := []byte("an address")
+	for _, op := range []cq.Flags{cq.FlagCompletion, 0} {
 		must(t, b.Begin(op))
-		must(t, b.CompleteFrom(arrived(uint64(i)), op, sockaddr(1+i%2*8)))
+		must(t, b.CompleteUnknown(&e, op, from))
 	}
-	dst, src := make([]cq.Context, 4), make([]cq.Addr, 4)
-	if n, err := cq.ReadFrom(q, dst, src); n != 1 || err != nil || src[0] != 1 {
-		t.Error(n, err, src)
+	wantErr(t, "read", first(cq.Read(q, make([]cq.Context, 4))), cq.ErrAvail)
+	got := cq.ErrorEntry{ErrData: make([]byte, cq.ErrDataMaxBytes)}
+	must(t, q.ReadErr(&got))
+	want := cq.ErrorEntry{Context: 1, Flags: e.Flags, Len: 2, Buf: 3, Data: 4, Tag: 5,
+		Err: cq.Errno(syscall.EADDRNOTAVAIL), ErrData: from, ErrDataBytes: len(from)}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
-	if got := takeAll(t, q); !slices.Equal(got, []string{"E1", "E3"}) {
-		t.Error(got)
+	if e.Meta = cq.MetaNoContext; feed.UnknownSource(&e, nil).Flags != e.Flags|cq.FlagNoContext {
+		t.Error("the mark of an entry without a context is lost")
 	}
-	wantCounter(t, count, 4, 0) // the data has arrived
+	if got := takeAll(t, q); got != nil || w.Credits().Len() != 0 {
+		t.Error(got, w.Credits().Len())
+	}
+	wantCounter(t, count, 2, 0) // the data has arrived
 	must(t, b.Close())
 	must(t, v.Close())
-	_, err = cq.NewBinding(cq.BindingOptions{Queue: w, Addresses: v, Flags: cq.FlagRecv})
+	_, err = feed.Bind(o)
 	wantErr(t, "a closed vector", err, cq.ErrClosed)
+	must(t, w.Close()) // nothing holds what was not bound
 }
 
 // TestCountersOnly: an endpoint may have counters and no queue. While it does they stay open.
@@ -331,8 +424,9 @@ func TestCountersOnly(t *testing.T) {
 	size, err := cq.CreateCounter(cq.Unnamed("bytes"), cq.CounterOptions{Events: cq.BytesCounter})
 	must(t, err)
 	kinds := cq.FlagSend | cq.FlagWrite
-	b, err := cq.NewBinding(cq.BindingOptions{Flags: cq.FlagTransmit, Counters: []cq.CounterBinding{
-		{Counter: count, Flags: kinds}, {Counter: size, Flags: kinds}}})
+	o := feed.Options{Flags: cq.FlagTransmit,
+		Counters: map[*cq.Counter]cq.Flags{count: kinds, size: kinds}}
+	b, err := feed.Bind(o)
 	must(t, err)
 	wantErr(t, "close", size.Close(), cq.ErrBusy, syscall.EBUSY)
 	must(t, b.Begin(cq.FlagCompletion))
@@ -344,8 +438,7 @@ func TestCountersOnly(t *testing.T) {
 	wantCounter(t, size, 100, 1)
 	must(t, b.Close())
 	must(t, size.Close())
-	_, err = cq.NewBinding(cq.BindingOptions{Flags: cq.FlagTransmit, Counters: []cq.CounterBinding{
-		{Counter: count, Flags: kinds}, {Counter: size, Flags: kinds}}})
+	_, err = feed.Bind(o)
 	wantErr(t, "a closed counter", err, cq.ErrClosed)
 }
 
@@ -353,8 +446,8 @@ func TestCountersOnly(t *testing.T) {
 func TestBindingAllocates(t *testing.T) {
 	q, w := pair(t, cq.Options{Size: 8})
 	count := tally(t, cq.CounterOptions{})
-	b, err := cq.NewBinding(cq.BindingOptions{Queue: w, Flags: cq.FlagTransmit,
-		Counters: []cq.CounterBinding{{Counter: count, Flags: cq.FlagSend}}})
+	b, err := feed.Bind(feed.Options{Queue: w, Flags: cq.FlagTransmit,
+		Counters: map[*cq.Counter]cq.Flags{count: cq.FlagSend}})
 	must(t, err)
 	defer b.Close()
 	e, dst := cq.Entry{Flags: cq.FlagSend}, make([]cq.Msg, 1)
@@ -366,151 +459,4 @@ func TestBindingAllocates(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-}
-
-// boundParts are one object of each kind that others can be bound to.
-type boundParts struct {
-	d     *shm.Dir
-	q     *cq.Queue
-	w     *cq.Writer // of q
-	e     *cq.EventQueue
-	ew    *cq.EventWriter // of e
-	count *cq.Counter
-	peers *cq.AddressVector
-}
-
-func newBoundParts(t *testing.T) (p *boundParts) {
-	t.Helper()
-	p = new(boundParts)
-	p.d, p.e = createEvents(t, cq.EventOptions{Size: 64})
-	var err error
-	open := func(c io.Closer) {
-		must(t, err)
-		t.Cleanup(func() { must(t, c.Close()) })
-	}
-	p.q, err = cq.Create(cq.Named(p.d, "q"), cq.Options{Size: 8})
-	open(p.q)
-	p.w, err = cq.Attach(t.Context(), cq.Named(p.d, "q"), cq.WriterOptions{})
-	open(p.w)
-	p.ew = attachEvents(t, p.d, p.e.Name())
-	p.count = tally(t, cq.CounterOptions{})
-	p.peers, err = cq.CreateAddresses(cq.Unnamed("peers"), cq.AddressOptions{})
-	open(p.peers)
-	return p
-}
-
-func toEvents(p *boundParts) cq.EventSink { return p.e }
-
-// binding binds a writer, with the counter and the addresses.
-func (p *boundParts) binding(w *cq.Writer) (*cq.Binding, error) {
-	return cq.NewBinding(cq.BindingOptions{Queue: w, Flags: cq.FlagTransmit, Addresses: p.peers,
-		Counters: []cq.CounterBinding{{Counter: p.count, Flags: cq.FlagSend}}})
-}
-
-// TestBoundHolds: what something is bound to cannot be closed or detached before it is unbound, and
-// works as ever.
-func TestBoundHolds(t *testing.T) {
-	endpoint := func(p *boundParts) (func() error, error) {
-		b, err := p.binding(p.w)
-		if err != nil {
-			return nil, err
-		}
-		must(t, b.Begin(cq.FlagCompletion))
-		return func() error {
-			err := b.Complete(&cq.Entry{Context: 7, Flags: cq.FlagSend}, cq.FlagCompletion)
-			if n, e := cq.Read(p.q, make([]cq.Msg, 1)); n != 1 || e != nil {
-				err = errors.Join(err, e, errors.New("the completion is lost"))
-			}
-			return errors.Join(err, b.Close())
-		}, nil
-	}
-	reports := func(by func(*boundParts) interface{ BindEvents(cq.EventSink) error },
-		to func(*boundParts) cq.EventSink) func(*boundParts) (func() error, error) {
-		return func(p *boundParts) (func() error, error) {
-			return func() error { return by(p).BindEvents(nil) }, by(p).BindEvents(to(p))
-		}
-	}
-	type reporter = interface{ BindEvents(cq.EventSink) error }
-	queue := func(p *boundParts) reporter { return p.q }
-	writer := func(p *boundParts) reporter { return p.w }
-	counter := func(p *boundParts) reporter { return p.count }
-	eventWriter := func(p *boundParts) cq.EventSink { return p.ew }
-	for _, row := range []struct {
-		name string
-		bind func(*boundParts) (unbind func() error, err error)
-		held func(*boundParts) []io.Closer
-	}{
-		{"a binding of a writer", endpoint,
-			func(p *boundParts) []io.Closer { return []io.Closer{p.w, p.q, p.count, p.peers} }},
-		{"a binding of the queue's own writer",
-			func(p *boundParts) (unbind func() error, err error) {
-				if p.w, err = p.q.Writer(); err != nil {
-					return nil, err
-				}
-				return endpoint(p)
-			},
-			func(p *boundParts) []io.Closer { return []io.Closer{p.w, p.q, p.count, p.peers} }},
-		{"a queue reports", reports(queue, toEvents),
-			func(p *boundParts) []io.Closer { return []io.Closer{p.e} }},
-		{"a writer reports", reports(writer, toEvents),
-			func(p *boundParts) []io.Closer { return []io.Closer{p.e} }},
-		{"a counter reports", reports(counter, toEvents),
-			func(p *boundParts) []io.Closer { return []io.Closer{p.e} }},
-		{"a queue reports by a writer of events", reports(queue, eventWriter),
-			func(p *boundParts) []io.Closer { return []io.Closer{p.ew, p.e} }},
-		{"a writer reports by a writer of events", reports(writer, eventWriter),
-			func(p *boundParts) []io.Closer { return []io.Closer{p.ew, p.e} }},
-		{"a counter reports by a writer of events", reports(counter, eventWriter),
-			func(p *boundParts) []io.Closer { return []io.Closer{p.ew, p.e} }},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			p := newBoundParts(t)
-			unbind, err := row.bind(p)
-			must(t, err)
-			for range 2 {
-				for _, c := range row.held(p) {
-					wantErr(t, "close", c.Close(), cq.ErrBusy, syscall.EBUSY)
-				}
-			}
-			must(t, unbind())
-			for _, c := range row.held(p) {
-				must(t, c.Close())
-				must(t, c.Close())
-			}
-			if _, err := row.bind(p); !errors.Is(err, cq.ErrClosed) {
-				t.Errorf("bound to what is closed: %v", err)
-			}
-		})
-	}
-}
-
-// TestBindEventsBesideClose: a queue is bound to a writer of events, again and again, that somebody
-// closes at the same time, whose memory goes with that.
-func TestBindEventsBesideClose(t *testing.T) {
-	shmtest.Long(t)
-	d, e := createEvents(t, cq.EventOptions{Size: 1 << 6})
-	q, err := cq.Create(cq.Unnamed(queueName(t)), cq.Options{Size: 4})
-	must(t, err)
-	for range 30 {
-		w, err := cq.AttachEvents(t.Context(), cq.Named(d, e.Name()), cq.WriterOptions{})
-		must(t, err)
-		bound, refused := make(chan struct{}), make(chan error)
-		go func() {
-			err := q.BindEvents(w)
-			close(bound)
-			for err == nil {
-				err = errors.Join(q.BindEvents(nil), q.BindEvents(w))
-			}
-			refused <- err
-		}()
-		<-bound
-		for err = w.Close(); errors.Is(err, cq.ErrBusy); err = w.Close() {
-			runtime.Gosched()
-		}
-		must(t, err)
-		if err := <-refused; !errors.Is(err, cq.ErrClosed) {
-			t.Fatal(err)
-		}
-	}
-	must(t, q.Close())
 }
