@@ -227,8 +227,9 @@ func TestCutNameComesFree(t *testing.T) {
 // another of its kind only. What waits for a successor keeps it.
 func TestNameComesFreeForAnyKind(t *testing.T) {
 	for _, size := range []int64{notCut, 0, 100} {
-		for shift := 0; shift < len(cutKinds()); shift++ {
-			t.Run(fmt.Sprintf("%d bytes, %d on", size, shift), func(t *testing.T) {
+		for row := range 2 * len(cutKinds()) {
+			shift, verb := row/2, []string{"create", "open"}[row%2]
+			t.Run(fmt.Sprintf("%s, %d bytes, %d on", verb, size, shift), func(t *testing.T) {
 				d := openDir(t)
 				c := startChild(t, "cut owner")
 				_ = c.line(t)
@@ -239,10 +240,12 @@ func TestNameComesFreeForAnyKind(t *testing.T) {
 							must(t, os.Truncate(filepath.Join(d.Path(), k.file), size))
 						}
 						name, other := cutName(k.file), cutKinds()[(i+shift)%len(cutKinds())]
-						kept := alive || size == notCut && k.name == "events" // which is persistent
+						// One is persistent: it is kept for who opens it.
+						adopts := verb == "open" && other.name == k.name
+						kept := alive || size == notCut && k.name == "events" && !adopts
 						make := other.create
-						if other.isDir() && shift == 2 { // either way
-							make = other.again["open"]
+						if verb == "open" && other.creates(verb) {
+							make = other.again[verb]
 						}
 						q, err := make(cq.Named(d, name), other.base)
 						if err == nil {

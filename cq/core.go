@@ -166,7 +166,7 @@ func openEither[Q any](p Place, existing bool, adopt, create func() (*Q, error))
 		if existing {
 			return q, err
 		}
-		another := errors.Is(err, shm.ErrTruncated) || errors.Is(err, shm.ErrOwner)
+		another := errors.Is(err, shm.ErrTruncated) || errors.Is(err, shm.ErrKind)
 		if another && collect.RemoveFormer(p.dir, p.name) == nil {
 			err = fs.ErrNotExist // it was cut or of another kind, and nobody had what was left
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -277,9 +276,6 @@ func CreateCounter(p Place, o CounterOptions) (*Counter, error) {
 	const op = "create counter"
 	if err := errors.Join(p.only(op, placeNamed|placeUnnamed), o.check(op, p.name)); err != nil {
 		return nil, err
-	}
-	if p.form == placeNamed && strings.HasPrefix(p.name, shm.BellPrefix) {
-		return nil, kind.Refuse(op, p.name, "name", p.name, "one that is not a bell's", shm.ErrName)
 	}
 	for range openTries {
 		c, err := createCounter(p, o)

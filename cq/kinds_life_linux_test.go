@@ -1,10 +1,13 @@
 package cq_test
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"maps"
+	"net"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"syscall"
@@ -51,9 +54,14 @@ func TestNames(t *testing.T) {
 			}
 			wantErr(t, "remove", cq.Remove(cq.Named(d, name)), shm.ErrName, syscall.EINVAL)
 		}
-		if k.name != "addresses" { // which can be called so, and is no bell for it
-			_, err := k.create(cq.Named(d, "bell-x"), k.zero())
-			wantErr(t, "the name of a bell", err, shm.ErrName)
+		for _, name := range []string{"bell-x", "new-" + shm.NewUUID().String(), "x~collected",
+			"x.lock"} {
+			for what, call := range k.calls() {
+				if what == "create" || k.creates(what) {
+					_, err := call(cq.Named(d, name), k.zero())
+					wantErr(t, what+" "+name+", which is reserved", err, shm.ErrName, syscall.EINVAL)
+				}
+			}
 		}
 	})
 }
@@ -115,39 +123,76 @@ func TestOtherKind(t *testing.T) {
 	eachKind(t, func(t *testing.T, d *shm.Dir, k objectKind) {
 		q, err := k.create(cq.Named(d, "other"), k.base)
 		must(t, err)
-		region, err := d.Create("region", shm.Spec{Kind: shm.KindRegion}, nil)
-		must(t, err)
-		wantErr(t, "removal of a region", cq.Remove(cq.Named(d, "region")), shm.ErrKind)
 		for _, other := range objectKinds() {
 			for what, call := range other.calls() {
-				_, err := call(cq.Named(d, "region"), other.zero())
-				wantOther(t, what+" a region as "+other.name, what, err, !other.isDir())
 				if other.name != k.name {
 					_, err = call(cq.Named(d, "other"), other.zero())
-					wantOther(t, what+" as "+other.name, what, err, other.isDir() == k.isDir())
+					wantOther(t, what+" as "+other.name, what, err)
 				}
 			}
 		}
-		must(t, errors.Join(region.Unlink(), region.Close(), q.close()))
+		must(t, q.close())
 		if k.name == "counter" {
 			must(t, cq.Remove(cq.Named(d, "other")))
 		}
 	})
 }
 
-// wantOther checks that a call is refused for what stands there: an object of another kind, or a
-// file where a directory should be, or the other way round.
-func wantOther(t *testing.T, what, verb string, err error, alike bool) {
+// wantOther checks that a call is refused for what stands there: its name is taken, or it is of
+// another kind.
+func wantOther(t *testing.T, what, verb string, err error) {
 	t.Helper()
-	switch {
-	case verb == "create" && errors.Is(err, fs.ErrExist):
-	case !alike:
-		if bad := (*shm.Error)(nil); !errors.As(err, &bad) || bad.Want == nil {
-			t.Errorf("%s: %v does not say what it wants", what, err)
-		}
-	default:
-		wantErr(t, what, err, shm.ErrKind, syscall.EINVAL)
+	if verb == "create" {
+		wantErr(t, what, err, fs.ErrExist, syscall.EEXIST)
+		return
 	}
+	wantErr(t, what, err, shm.ErrKind, syscall.EINVAL)
+}
+
+// TestWrongThing: what is no object of a kind at all is refused like one of another kind.
+func TestWrongThing(t *testing.T) {
+	eachKind(t, func(t *testing.T, d *shm.Dir, k objectKind) {
+		at := filepath.Join(d.Path(), "wrong")
+		for name, put := range map[string]func() error{
+			"file":      func() error { return os.WriteFile(at, bytes.Repeat([]byte("text"), 2048), 0o600) },
+			"directory": func() error { return os.MkdirAll(at+"/foreign", 0o700) },
+			"FIFO":      func() error { return syscall.Mkfifo(at, 0o600) },
+			"link":      func() error { return os.Symlink(at, at) },
+			"dangling":  func() error { return os.Symlink("nothing", at) },
+			"socket": func() error {
+				l, err := net.ListenUnix("unix", &net.UnixAddr{Name: at, Net: "unix"})
+				if err == nil {
+					l.SetUnlinkOnClose(false)
+					err = l.Close()
+				}
+				return err
+			},
+			"region": func() error {
+				region, err := d.Create("wrong", shm.Spec{Kind: shm.KindRegion}, nil)
+				if err == nil {
+					err = region.Close()
+				}
+				return err
+			},
+		} {
+			if name == "directory" && k.isDir() {
+				continue // in which there may be a queue beside other things
+			}
+			must(t, put())
+			for what, call := range k.calls() {
+				_, err := call(cq.Named(d, "wrong"), k.zero())
+				if name == "file" && !k.isDir() && what != "create" {
+					wantErr(t, what+" of a file", err, shm.ErrCorrupt) // as a damaged object is
+					continue
+				}
+				wantOther(t, what+" of a "+name, what, err)
+			}
+			if name == "region" {
+				wantErr(t, "removal of a region", cq.Remove(cq.Named(d, "wrong")), shm.ErrKind)
+			}
+			must(t, os.RemoveAll(at))
+		}
+	})
 }
 
 // TestInvalidOptions: whoever gives options that make no sense is told the field by every call.

@@ -54,7 +54,10 @@ func (f placeForm) String() string {
 }
 
 // Named is a name in a directory, where processes of the directory's user find the object. All
-// kinds of objects share the names of a directory.
+// kinds of objects share the names of a directory: who creates is refused with fs.ErrExist while
+// something of any kind has the name, who opens or attaches with [shm.ErrKind] for another kind. A
+// name has 1 to 64 bytes, printable and without a slash, and no dot in front. Nobody can create
+// "bell-..." or "new-<uuid>", nor what ends in ".lock" or "~collected". All else is [shm.ErrName].
 func Named(d *shm.Dir, name string) Place {
 	if d == nil {
 		return Place{name: name}

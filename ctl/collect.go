@@ -79,7 +79,7 @@ const lookAgain = 4
 func collectOne(d *shm.Dir, name string, o collect.Options, remove bool) (r Remains, there bool) {
 	for range lookAgain {
 		s, err := collect.Assess(d, name, o)
-		if errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENXIO) {
+		if errors.Is(err, fs.ErrNotExist) {
 			return r, false
 		}
 		r = remains(d, name, &s, err)
@@ -142,7 +142,7 @@ func fateOfError(err error) (fate, reason string) {
 	switch {
 	case errors.Is(err, shm.ErrVersion):
 		return FateVersion, "made by another version of the library, which knows what it is"
-	case isShm && e.Field == "type", errors.Is(err, syscall.ENXIO), errors.Is(err, shm.ErrName),
+	case isShm && e.Field == "type", errors.Is(err, shm.ErrName),
 		!isObject(err) && !errors.Is(err, shm.ErrOwner):
 		return FateForeign, "no object of this library"
 	case errors.Is(err, shm.ErrOwner):

@@ -328,7 +328,7 @@ func look(fd int, info fileInfo, name, what string) (*Object, error) {
 }
 
 func openAny(path string) (fd int, info fileInfo, err error) {
-	if fd, err = sysOpen(noDir, path, false); err != nil {
+	if fd, err = openFile(noDir, path, false); err != nil {
 		return -1, info, err
 	}
 	if info, err = statRegular(fd); err != nil {
@@ -341,7 +341,7 @@ func openAny(path string) (fd int, info fileInfo, err error) {
 func statRegular(fd int) (fileInfo, error) {
 	info, err := sysStat(fd)
 	if err == nil && !info.regular() {
-		err = notAnObject()
+		err = notAnObject(ErrKind)
 	}
 	return info, err
 }

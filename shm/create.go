@@ -17,7 +17,7 @@ import (
 // *NoSpaceError; what init returned. After an error nothing is left.
 func (d *Dir) Create(name string, spec Spec, init func(*Object) error) (*Object, error) {
 	const op = "create"
-	if err := checkName(op, name); err != nil {
+	if err := checkNew(op, name, spec.Kind); err != nil {
 		return nil, err
 	}
 	ref, err := d.use()
@@ -32,14 +32,15 @@ func (d *Dir) Create(name string, spec Spec, init func(*Object) error) (*Object,
 // CreateIn makes an object in the directory sub of this one, and makes sub if it is not there. A
 // collector may remove an empty directory at any moment, so CreateIn makes the object first, and
 // then the directory, as often as it takes until the object has its name there. Errors are those of
-// [Dir.Create] and [Dir.Sub].
+// [Dir.Create] and [Dir.Sub]; fs.ErrExist also if sub is the name of something else.
 func (d *Dir) CreateIn(sub, name string, spec Spec, init func(*Object) error) (*Object, *Dir,
 	error) {
 	const op = "create"
-	if err := errors.Join(checkSubName(op, sub), checkName(op, name)); err != nil {
+	if err := errors.Join(checkNew(op, sub, spec.Kind), checkName(op, name)); err != nil {
 		return nil, nil, err
 	}
 	in, err := d.Sub(sub, false)
+	err = taken(err)
 	if err == nil { // what is wrong with it is found out before memory is taken
 		err = in.lacks(name)
 		_ = in.Close()
@@ -54,10 +55,18 @@ func (d *Dir) CreateIn(sub, name string, spec Spec, init func(*Object) error) (*
 	var made *Dir
 	b := builder{name: name, spec: spec, dir: ref, link: func(o *Object) (err error) {
 		made, err = d.linkIn(o, sub, name)
-		return err
+		return taken(err)
 	}}
 	o, err := b.build(init)
 	return o, made, named(op, name, err)
+}
+
+// taken says of a name that leads to no directory what it means to who makes one.
+func taken(err error) error {
+	if errors.Is(err, ErrKind) {
+		return syscall.EEXIST
+	}
+	return err
 }
 
 // lacks refuses a name that is taken.

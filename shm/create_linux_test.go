@@ -2,6 +2,7 @@ package shm
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -207,7 +208,7 @@ func TestCreateInRefuses(t *testing.T) {
 		"bad directory":  {"a/b", "reader", nil, ErrName},
 		"bell":           {"bell-x", "reader", nil, ErrName},
 		"open to others": {"open", "reader", nil, ErrOwner},
-		"a file":         {"file", "reader", nil, ErrOwner},
+		"a file":         {"file", "reader", nil, fs.ErrExist},
 		"init":           {"other", "reader", func(*Object) error { return initFails }, initFails},
 	} {
 		if o, in, err := d.CreateIn(c.sub, c.name, spec, c.init); !errors.Is(err, c.want) ||

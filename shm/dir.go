@@ -96,8 +96,12 @@ func openDirAt(dirfd int, name, path string, create bool) (*Dir, error) {
 	fd, err := sysOpenDir(dirfd, name)
 	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENOTDIR) {
 		if info, serr := sysStatAt(dirfd, name); serr == nil && !info.directory() {
-			return nil, &Error{Field: "type", Got: "a link or file", Want: "a directory",
-				Err: ErrOwner, Hint: "remove what stands there"}
+			e := &Error{Field: "type", Got: "a link or file", Want: "a directory", Err: ErrKind,
+				Hint: "remove what stands there"}
+			if dirfd == noDir {
+				e.Err = ErrOwner // others may be able to make names there
+			}
+			return nil, e
 		}
 	}
 	if err != nil {
@@ -205,7 +209,7 @@ func (d *Dir) Close() error {
 }
 
 // Sub opens the directory of one queue, and makes it first if create is set. Errors: [ErrName],
-// fs.ErrNotExist, and those of [OpenDir].
+// fs.ErrNotExist, [ErrKind] for what is no directory, and those of [OpenDir].
 func (d *Dir) Sub(name string, create bool) (*Dir, error) {
 	const op = "open directory"
 	if err := checkSubName(op, name); err != nil {

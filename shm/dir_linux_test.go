@@ -28,8 +28,19 @@ func TestNames(t *testing.T) {
 	if _, err := d.Sub("bell-1", true); !errors.Is(err, ErrName) {
 		t.Errorf("a queue called like a bell: %v", err)
 	}
-	for _, name := range []string{"x", "bell-" + NewUUID().String(), "Größe 3", "a..b",
-		strings.Repeat("x", 64)} {
+	for _, name := range []string{"bell-x", "new-" + NewUUID().String(), "x~collected", "x.lock"} {
+		_, err := d.Create(name, specFor(""), nil)
+		_, _, err2 := d.CreateIn(name, "x", specFor(""), nil)
+		if !errors.Is(err, ErrName) || !errors.Is(err2, ErrName) {
+			t.Errorf("%s, which is reserved: %v, %v", name, err, err2)
+		}
+	}
+	bell := specFor("")
+	bell.Kind = KindBell
+	o, err := d.Create("bell-"+NewUUID().String(), bell, nil)
+	noErr(t, err)
+	noErr(t, errors.Join(o.Unlink(), o.Close()))
+	for _, name := range []string{"x", "new-x", "lock", "Größe 3", "a..b", strings.Repeat("x", 64)} {
 		o := makeObject(t, d, name)
 		if o.Header().Name != name {
 			t.Errorf("header says %q for %q", o.Header().Name, name)

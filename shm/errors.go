@@ -29,13 +29,15 @@ func Sentinel(text string, errno syscall.Errno) error { return &condition{text, 
 // meanings wraps it, so errors.Is(err, shm.ErrCorrupt) is the way to ask; the error number in
 // brackets is found too.
 var (
-	// ErrName: a name that cannot be used, for example because it has a slash (EINVAL).
+	// ErrName: a name that cannot be used, for example because it has a slash or is reserved
+	// (EINVAL).
 	ErrName error = &condition{"name not allowed", syscall.EINVAL}
 	// ErrCorrupt: not an object of this library, half written or scribbled over (EBADMSG).
 	ErrCorrupt error = &condition{"damaged object", syscall.EBADMSG}
 	// ErrVersion: another version, byte order, or a feature unknown here (EPROTONOSUPPORT).
 	ErrVersion error = &condition{"object of another version", syscall.EPROTONOSUPPORT}
-	// ErrKind: an object or a section of another kind than the caller wants (EINVAL).
+	// ErrKind: an object or a section of another kind than the caller wants, or a file, directory
+	// or link in its place (EINVAL).
 	ErrKind error = &condition{"object of another kind", syscall.EINVAL}
 	// ErrTruncated: the file is shorter than its header says, or became so (ENODATA).
 	ErrTruncated error = &condition{"truncated object", errNoData}

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"unicode"
@@ -49,6 +50,25 @@ func checkName(op, name string) error {
 		why = "leave out the slash: a name is not a path"
 	case !utf8.ValidString(name) || strings.ContainsFunc(name, notPrintable):
 		why = "use printable characters only"
+	default:
+		return nil
+	}
+	return &Error{Op: op, Name: name, Err: ErrName, Hint: why}
+}
+
+// checkNew refuses names that only this library gives, and nobody to an object of another kind.
+func checkNew(op, name string, k Kind) error {
+	if err := checkName(op, name); err != nil {
+		return err
+	}
+	why := ""
+	switch {
+	case strings.HasPrefix(name, BellPrefix) && k != KindBell:
+		why = `names that begin with "bell-" belong to bells`
+	case IsAside(name):
+		why = `"new-" and a UUID name what is not finished`
+	case strings.HasSuffix(name, asideSuffix), strings.HasSuffix(name, LockSuffix):
+		why = fmt.Sprintf("names that end in %q and %q belong to sockets", asideSuffix, LockSuffix)
 	default:
 		return nil
 	}

@@ -9,7 +9,8 @@ import (
 // Open maps an object by name. Its size comes from the file, its header is copied and checked
 // once, and geometry is never read from shared memory again.
 //
-// Errors: [ErrName], fs.ErrNotExist, [ErrOwner], [ErrTruncated], [ErrCorrupt], [ErrVersion].
+// Errors: [ErrName], fs.ErrNotExist, [ErrKind] for a directory, a link and anything else that is no
+// regular file, [ErrOwner], [ErrTruncated], [ErrCorrupt], [ErrVersion].
 func (d *Dir) Open(name string, acc Access) (*Object, error) {
 	const op = "open"
 	if err := checkName(op, name); err != nil {
@@ -19,14 +20,7 @@ func (d *Dir) Open(name string, acc Access) (*Object, error) {
 	if err != nil {
 		return nil, named(op, name, err)
 	}
-	fd, err := sysOpen(ref.fd, name, acc == ReadWrite)
-	if errors.Is(err, syscall.ELOOP) {
-		err = &Error{Field: "type", Got: "a symbolic link", Want: "an object", Err: ErrOwner,
-			Hint: "remove the link"}
-	}
-	if errors.Is(err, syscall.EISDIR) {
-		err = notAnObject()
-	}
+	fd, err := openFile(ref.fd, name, acc == ReadWrite)
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 		// The system finds no descriptor before it looks for the name.
 		if _, e := sysStatAt(ref.fd, name); errors.Is(e, fs.ErrNotExist) {
@@ -41,11 +35,12 @@ func (d *Dir) Open(name string, acc Access) (*Object, error) {
 }
 
 // OpenFD maps the object behind a descriptor that a peer sent. It makes a description of its own
-// and leaves fd to the caller. Errors are those of Open.
+// and leaves fd to the caller. Errors are those of Open; what is no regular file is [ErrCorrupt],
+// as the peer's fault.
 func OpenFD(fd int, name string, acc Access) (*Object, error) {
 	info, err := sysStat(fd)
 	if err == nil && !info.regular() { // opening a pipe or device again could block or do things
-		err = notAnObject()
+		err = notAnObject(ErrCorrupt)
 	}
 	if err != nil {
 		return nil, named("open", name, err)
@@ -73,7 +68,7 @@ func (o *Object) check() error {
 		return err
 	}
 	if !info.regular() {
-		return notAnObject()
+		return notAnObject(ErrKind)
 	}
 	if err := checkPrivate(info); err != nil {
 		return err
@@ -109,7 +104,18 @@ func (o *Object) mapChecked(info fileInfo) error {
 	return sysPrepare(o.mem, write)
 }
 
-func notAnObject() error {
-	return &Error{Field: "type", Got: "not a regular file", Want: "an object", Err: ErrCorrupt,
+// openFile opens what may be an object by its name. The error is ErrKind for what cannot be opened
+// because it is no file.
+func openFile(dirfd int, name string, write bool) (int, error) {
+	fd, err := sysOpen(dirfd, name, write)
+	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.EISDIR) ||
+		errors.Is(err, syscall.ENXIO) { // a link, a directory, a socket
+		err = notAnObject(ErrKind)
+	}
+	return fd, err
+}
+
+func notAnObject(err error) error {
+	return &Error{Field: "type", Got: "not a regular file", Want: "an object", Err: err,
 		Hint: "remove it"}
 }

@@ -104,9 +104,9 @@ func TestOpenRefuses(t *testing.T) {
 		"version":     {write(changed(func(b []byte) { b[offABIMajor] = 9 }), 0o600), ErrVersion},
 		"loose":       {write(image, 0o604), ErrOwner},
 		"loose group": {write(image, 0o620), ErrOwner},
-		"directory":   {func() error { return os.Mkdir(path, 0o700) }, ErrCorrupt},
-		"fifo":        {func() error { return syscall.Mkfifo(path, 0o600) }, ErrCorrupt},
-		"link":        {func() error { return os.Symlink("/etc/passwd", path) }, ErrOwner},
+		"directory":   {func() error { return os.Mkdir(path, 0o700) }, ErrKind},
+		"fifo":        {func() error { return syscall.Mkfifo(path, 0o600) }, ErrKind},
+		"link":        {func() error { return os.Symlink("/etc/passwd", path) }, ErrKind},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := c.put(); err != nil {

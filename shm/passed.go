@@ -61,7 +61,7 @@ func (o *Object) checkPassed(maxBytes uint64) error {
 	}
 	size := uint64(max(info.size, 0))
 	if !info.regular() {
-		return notAnObject()
+		return notAnObject(ErrCorrupt)
 	}
 	if size > maxBytes {
 		return &Error{Field: "size", Got: size, Want: maxBytes,

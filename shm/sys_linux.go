@@ -129,7 +129,7 @@ func sysDup(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_DUPF
 // pages, which are not counted like that.
 func sysUnsparse(fd int, size uint64) error {
 	if ok, magic, err := sysMemoryFS(fd); err != nil || !ok || magic != unix.TMPFS_MAGIC {
-		return cmp.Or(err, notAnObject())
+		return cmp.Or(err, notAnObject(ErrCorrupt))
 	}
 	return sysDense(fd, size)
 }

@@ -3,7 +3,6 @@ package shm
 import (
 	"errors"
 	"strings"
-	"syscall"
 )
 
 // Whoever may write to a file may truncate it, and with it the record of its owner. Two things
@@ -37,11 +36,7 @@ func (d *Dir) RemoveAbandoned(name string) error {
 }
 
 func takeTruncated(dirfd int, name string, remove bool) (bytes uint64, err error) {
-	fd, err := sysOpen(dirfd, name, true)
-	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.EISDIR) ||
-		errors.Is(err, syscall.ENXIO) {
-		err = notTruncated()
-	}
+	fd, err := openFile(dirfd, name, true)
 	if err != nil {
 		return 0, err
 	}

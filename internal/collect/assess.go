@@ -3,7 +3,6 @@ package collect
 import (
 	"errors"
 	"io/fs"
-	"syscall"
 
 	"github.com/shmring/shmring/internal/counterbell"
 	"github.com/shmring/shmring/internal/kind"
@@ -81,7 +80,7 @@ func (t *target) assess() (r Remains, err error) {
 	case cut:
 		return Remains{Fate: Garbage, Truncated: true, SizeBytes: n}, nil
 	}
-	if errors.Is(err, syscall.ENXIO) || errors.Is(err, shm.ErrName) { // as it is of sockets
+	if errors.Is(err, shm.ErrKind) || errors.Is(err, shm.ErrName) { // as it is of sockets
 		return t.socket(err)
 	}
 	if err != nil {

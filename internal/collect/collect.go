@@ -94,9 +94,8 @@ func find(d *shm.Dir, name string, o Options) (*target, error) {
 // isNoDirectory reports whether an error of opening a directory says that something else stands
 // there, or stood there when it was opened; or that its name is that of a bell.
 func isNoDirectory(err error) bool {
-	var e *shm.Error
 	return errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) ||
-		errors.Is(err, shm.ErrName) || errors.As(err, &e) && e.Field == "type"
+		errors.Is(err, shm.ErrName) || errors.Is(err, shm.ErrKind)
 }
 
 func (t *target) isQueue() bool { return t.dir != nil }

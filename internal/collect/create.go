@@ -14,7 +14,7 @@ import (
 func Create(d *shm.Dir, name string, s shm.Spec, init func(*shm.Object) error) (*shm.Object,
 	error) {
 	obj, err := d.Create(name, s, init)
-	if isTaken(err) && RemoveFormer(d, name) == nil {
+	if errors.Is(err, fs.ErrExist) && RemoveFormer(d, name) == nil {
 		_ = d.RemoveSub(name) // that of a queue
 		obj, err = d.Create(name, s, init)
 	}
@@ -25,14 +25,11 @@ func Create(d *shm.Dir, name string, s shm.Spec, init func(*shm.Object) error) (
 func CreateIn(d *shm.Dir, sub, name string, s shm.Spec, init func(*shm.Object) error) (*shm.Object,
 	*shm.Dir, error) {
 	obj, dir, err := d.CreateIn(sub, name, s, init)
-	if isTaken(err) && RemoveFormer(d, sub) == nil {
+	if errors.Is(err, fs.ErrExist) && RemoveFormer(d, sub) == nil {
 		obj, dir, err = d.CreateIn(sub, name, s, init)
 	}
 	return obj, dir, err
 }
-
-// isTaken reports that the error of making something is that its name is taken, by whatever.
-func isTaken(err error) bool { return errors.Is(err, fs.ErrExist) || errors.Is(err, shm.ErrOwner) }
 
 // RemoveFormer makes room for what is created where something dead stands, of whatever kind. It
 // removes nothing that waits for a successor, not even what is aside, and no socket, and leaves the

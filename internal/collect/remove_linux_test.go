@@ -167,19 +167,22 @@ func attachWhileRemoved(t *testing.T, d, dir *shm.Dir) {
 	noError(t, <-attached)
 }
 
+// leaveQueue leaves a persistent queue under a name, which may be one that nobody else gives.
+func leaveQueue(t *testing.T, d *shm.Dir, name string) {
+	t.Helper()
+	q, err := cq.Create(cq.Named(d, "made"), cq.Options{Size: 4, Lifetime: cq.Persistent})
+	noError(t, err)
+	noError(t, q.Detach())
+	noError(t, os.Rename(filepath.Join(d.Path(), "made"), filepath.Join(d.Path(), name)))
+}
+
 // TestRemovesWhatWasAside: a persistent queue whose maker died before it had its own name waits for
 // nobody.
 func TestRemovesWhatWasAside(t *testing.T) {
 	d := openDir(t)
 	for name, want := range map[string]collect.Fate{"q": collect.Left, "new-queue": collect.Left,
 		"new-" + shm.NewUUID().String(): collect.Garbage} {
-		q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 4, Lifetime: cq.Persistent})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := q.Detach(); err != nil {
-			t.Fatal(err)
-		}
+		leaveQueue(t, d, name)
 		if r, err := collect.Assess(d, name, collect.Options{}); err != nil || r.Fate != want {
 			t.Errorf("%s: %v, %v; want %v", name, r.Fate, err, want)
 		}
@@ -194,9 +197,7 @@ func TestRemovesWhatWasAside(t *testing.T) {
 func TestRemoveSeesWhatMoved(t *testing.T) {
 	d := openDir(t)
 	aside := "new-" + shm.NewUUID().String()
-	q, err := cq.Create(cq.Named(d, aside), cq.Options{Size: 4, Lifetime: cq.Persistent})
-	noError(t, err)
-	noError(t, q.Detach())
+	leaveQueue(t, d, aside)
 	fate, remove := collect.Found(t, d, aside)
 	if fate != collect.Garbage {
 		t.Fatalf("aside it is %v", fate)
@@ -212,7 +213,7 @@ func TestRemoveSeesWhatMoved(t *testing.T) {
 		t.Errorf("under its own name: %v, %v", r.Fate, err)
 	}
 	noError(t, collect.Remove(d, aside, collect.Options{}))
-	q, err = cq.Open(cq.Named(d, "q"), cq.Options{Existing: true})
+	q, err := cq.Open(cq.Named(d, "q"), cq.Options{Existing: true})
 	noError(t, err)
 	noError(t, q.Close())
 }

@@ -85,7 +85,7 @@ func (o *target) failed(name string, err error) error {
 
 // kindBeside is the kind of an object that stands where a queue was meant.
 func (o *target) kindBeside(name string, err error) string {
-	if !errors.Is(err, shm.ErrOwner) && !errors.Is(err, shm.ErrName) {
+	if !errors.Is(err, shm.ErrKind) && !errors.Is(err, shm.ErrName) {
 		return ""
 	}
 	d, err := shm.FindDir(o.dir)
