@@ -10,7 +10,7 @@ import (
 
 // played returns a report of so many rounds, in which each step killed so often.
 func played(rounds, deaths uint64) *Report {
-	r := &Report{Rounds: rounds, Steps: map[string]uint64{}}
+	r := &Report{Rounds: rounds, Outcome: torture.NewOutcome(0, 0, crash.Labels())}
 	for _, l := range crash.Labels() {
 		r.Steps[l.String()] = deaths
 	}

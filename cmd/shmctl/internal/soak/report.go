@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/hostile"
@@ -73,30 +74,17 @@ func (r *Report) enough() bool {
 	return r.UntilSteps > 0 && r.Rounds > 0 && len(r.Below) == 0
 }
 
-// Report of a run, in which all rounds are added up.
+// Report of a run, in which all rounds are added up. Below is of UntilSteps, or of 100.
 type Report struct {
-	Seed       uint64 `json:"seed"`
-	DurationNs int64  `json:"duration_ns"`
-	Rounds     uint64 `json:"rounds"`
-	Operations uint64 `json:"operations"` // entries published and read, and calls of attacked sides
-	Kills      uint64 `json:"kills"`
-	Stops      uint64 `json:"stops"`
-	Checked    uint64 `json:"checked"` // objects, after deaths at steps
-	Faults     Faults `json:"faults"`
-	// Steps is how often each labelled step killed; null without steps.
-	Steps      map[string]uint64 `json:"steps"`
-	UntilSteps uint64            `json:"until_steps"` // 0 if nobody asked for it
-	// Below is which steps killed less often than UntilSteps, or 100 times.
-	Below     []string `json:"below"`
-	Played    []Round  `json:"played"`    // the rounds
-	Mutations uint64   `json:"mutations"` // hostile stores and messages
-	torture.Tally
-	Hostile hostile.Violations `json:"hostile"`
-	torture.Noticed
+	torture.Outcome
+	Rounds     uint64             `json:"rounds"`
+	Operations uint64             `json:"operations"` // entries published and read, calls attacked
+	Faults     Faults             `json:"faults"`
+	Played     []Round            `json:"played"`    // the rounds
+	Mutations  uint64             `json:"mutations"` // hostile stores and messages
+	Hostile    hostile.Violations `json:"hostile"`
 	// Skipped is what this machine does not have, with the reason.
-	Skipped    []string        `json:"skipped"`
-	Violations []string        `json:"violations"` // the first of them in words
-	Machine    torture.Machine `json:"machine"`
+	Skipped []string `json:"skipped"`
 }
 
 // ErrViolation says that a run found something; the report has what.
@@ -119,26 +107,16 @@ func (r *Report) note(seed uint64, texts ...string) {
 }
 
 func (r *Report) skip(text string) {
-	for _, s := range r.Skipped {
-		if s == text {
-			return
-		}
+	if !slices.Contains(r.Skipped, text) {
+		r.Skipped = append(r.Skipped, text)
 	}
-	r.Skipped = append(r.Skipped, text)
 }
 
 // addTorture adds one round's part.
 func (r *Report) addTorture(t *torture.Report, roles []string) {
 	r.Played = append(r.Played, Round{t.Seed, append([]string{}, roles...), t.Kills})
-	r.Kills += t.Kills
-	r.Stops += t.Stops
-	r.Checked += t.Checked
 	r.Operations += t.Published + t.Read
-	for step, n := range t.Steps {
-		r.Steps[step] += n
-	}
-	r.Tally.Add(&t.Tally)
-	r.Noticed.Add(&t.Noticed)
+	r.Outcome.Add(&t.Outcome)
 	r.note(t.Seed, t.Violations...)
 }
 
@@ -186,20 +164,16 @@ func (r *Report) sheet() *stage.Sheet {
 	s.Text("Seed %d for the first round, the next one for each; %v in %d rounds on %v.", r.Seed,
 		time.Duration(r.DurationNs).Round(time.Second), r.Rounds, r.Machine)
 	s.Row("operations", r.Operations)
-	s.Row("kills", r.Kills)
-	s.Row("stops (SIGSTOP, SIGCONT)", r.Stops)
 	s.Row("freezes by a control group", r.Faults.Freezes)
 	s.Row("signals", r.Faults.Signals)
 	s.Row("times without processors", r.Faults.Starves)
 	s.Row("hostile stores and messages", r.Mutations)
-	s.Row("checked after deaths at steps", r.Checked)
-	r.Tally.Sheet(s)
-	r.Noticed.Sheet(s)
+	r.Outcome.Sheet(s)
 	r.Hostile.Sheet(s)
 	s.Each("skipped", r.Skipped)
 	s.Each("found", r.Violations)
 	if len(r.Steps) > 0 {
-		torture.SheetSteps(s, r.Steps, r.Below, r.wanted())
+		r.SheetSteps(s, r.wanted())
 	}
 	return s
 }

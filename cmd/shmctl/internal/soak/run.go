@@ -32,16 +32,12 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Round == 0 {
 		o.Round = defaultRound
 	}
-	r := &Report{Seed: o.Seed, Skipped: []string{}, Violations: []string{}, Played: []Round{},
-		Below: []string{}, UntilSteps: o.UntilSteps,
-		Noticed: torture.Noticed{Notices: map[string]torture.Notice{},
-			Duties: map[string]torture.Duties{}}}
+	var steps []crash.Label
 	if o.Steps {
-		r.Steps = map[string]uint64{}
-		for _, l := range crash.Labels() {
-			r.Steps[l.String()] = 0
-		}
+		steps = crash.Labels()
 	}
+	r := &Report{Outcome: torture.NewOutcome(o.Seed, o.UntilSteps, steps), Skipped: []string{},
+		Played: []Round{}}
 	begin := time.Now()
 	told := func() {
 		if o.Progress != nil {

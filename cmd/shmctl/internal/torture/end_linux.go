@@ -17,20 +17,18 @@ import (
 
 // newReport begins the report of a run.
 func newReport(o Options, roles []*role) *Report {
-	r := &Report{Seed: o.Seed, Violations: []string{},
-		Noticed: Noticed{Notices: map[string]Notice{}, Duties: map[string]Duties{}},
-		Roles:   map[string]*RoleReport{}, UntilSteps: o.UntilSteps, Below: []string{}}
+	r := &Report{Roles: map[string]*RoleReport{}}
+	var steps []crash.Label
 	if o.Steps {
-		r.Steps = map[string]uint64{}
+		steps = []crash.Label{}
 	}
 	for _, role := range roles {
 		r.Roles[role.name] = &RoleReport{Places: role.places, Counts: map[string]uint64{}}
-		for _, l := range role.steps {
-			if o.Steps {
-				r.Steps[l.String()] = 0
-			}
+		if o.Steps {
+			steps = append(steps, role.steps...)
 		}
 	}
+	r.Outcome = NewOutcome(o.Seed, o.UntilSteps, steps)
 	return r
 }
 

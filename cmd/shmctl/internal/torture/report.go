@@ -144,24 +144,78 @@ type RoleReport struct {
 	Counts map[string]uint64 `json:"counts"`
 }
 
-// Report of a run.
-type Report struct {
+// Outcome is what a run of any length went through, and what it found.
+type Outcome struct {
 	Seed       uint64 `json:"seed"`
 	DurationNs int64  `json:"duration_ns"`
-	// Interrupted says that the run ended before its time. Then all its processes were killed in
-	// the middle, and what may be left at the end was not looked for.
-	Interrupted bool   `json:"interrupted"`
-	Kills       uint64 `json:"kills"`
-	Stops       uint64 `json:"stops"`
-	Checked     uint64 `json:"checked"` // objects, after deaths at steps
+	Kills      uint64 `json:"kills"`
+	Stops      uint64 `json:"stops"`
+	Checked    uint64 `json:"checked"` // objects, after deaths at steps
 	Tally
 	Noticed
-	Roles      map[string]*RoleReport `json:"roles"`
-	Steps      map[string]uint64      `json:"steps"` // kills by step; null without steps
-	UntilSteps uint64                 `json:"until_steps"`
-	Below      []string               `json:"below"` // steps that killed less often than UntilSteps
-	Violations []string               `json:"violations"`
-	Machine    Machine                `json:"machine"`
+	Steps      map[string]uint64 `json:"steps"`       // kills by step; null without steps
+	UntilSteps uint64            `json:"until_steps"` // 0 if nobody asked for it
+	Below      []string          `json:"below"`       // steps that killed less often than that
+	Violations []string          `json:"violations"`  // the first of them in words
+	Machine    Machine           `json:"machine"`
+}
+
+// NewOutcome begins that of a run, in which steps kill if steps is not nil.
+func NewOutcome(seed, untilSteps uint64, steps []crash.Label) Outcome {
+	o := Outcome{Seed: seed, UntilSteps: untilSteps, Below: []string{}, Violations: []string{},
+		Noticed: Noticed{Notices: map[string]Notice{}, Duties: map[string]Duties{}}}
+	if steps != nil {
+		o.Steps = map[string]uint64{}
+	}
+	for _, l := range steps {
+		o.Steps[l.String()] = 0
+	}
+	return o
+}
+
+// Add adds what another run did; what it found in words is not added.
+func (o *Outcome) Add(other *Outcome) {
+	o.Kills += other.Kills
+	o.Stops += other.Stops
+	o.Checked += other.Checked
+	for step, n := range other.Steps {
+		o.Steps[step] += n
+	}
+	o.Tally.Add(&other.Tally)
+	o.Noticed.Add(&other.Noticed)
+}
+
+// Sheet adds what was done and what was found.
+func (o *Outcome) Sheet(s *stage.Sheet) {
+	s.Row("kills", o.Kills)
+	s.Row("stops (SIGSTOP, SIGCONT)", o.Stops)
+	s.Row("checked after deaths at steps", o.Checked)
+	o.Tally.sheet(s)
+	o.Noticed.sheet(s)
+}
+
+// SheetSteps adds how often each step killed, if there are steps, and which were to kill more.
+func (o *Outcome) SheetSteps(s *stage.Sheet, wanted uint64) {
+	if wanted > 0 {
+		s.Text("%d steps killed less than %d times: %s", len(o.Below), wanted,
+			strings.Join(o.Below, ", "))
+	}
+	if len(o.Steps) == 0 {
+		return
+	}
+	s.Table("step", "deaths")
+	for _, name := range slices.Sorted(maps.Keys(o.Steps)) {
+		s.Row(name, o.Steps[name])
+	}
+}
+
+// Report of a run.
+type Report struct {
+	Outcome
+	// Interrupted says that the run ended before its time. Then all its processes were killed in
+	// the middle, and what may be left at the end was not looked for.
+	Interrupted bool                   `json:"interrupted"`
+	Roles       map[string]*RoleReport `json:"roles"`
 }
 
 // ErrViolation says that a run found something; the report has what.
@@ -329,11 +383,7 @@ func (r *Report) sheet() *stage.Sheet {
 	if r.Interrupted {
 		s.Row("interrupted", "before its time: nothing was looked for at the end")
 	}
-	s.Row("kills", r.Kills)
-	s.Row("stops (SIGSTOP, SIGCONT)", r.Stops)
-	s.Row("checked after deaths at steps", r.Checked)
-	r.Tally.Sheet(s)
-	r.Noticed.Sheet(s)
+	r.Outcome.Sheet(s)
 	s.Each("found", r.Violations)
 	s.Table("role", "places", "starts", "kills", "stops", "published", "read", "counts")
 	for _, name := range slices.Sorted(maps.Keys(r.Roles)) {
@@ -341,12 +391,11 @@ func (r *Report) sheet() *stage.Sheet {
 		s.Row(name, role.Places, role.Starts, role.Kills, role.Stops, role.Published, role.Read,
 			counted(role.Counts))
 	}
-	SheetSteps(s, r.Steps, r.Below, r.UntilSteps)
+	r.SheetSteps(s, r.UntilSteps)
 	return s
 }
 
-// Sheet adds what was counted.
-func (t *Tally) Sheet(s *stage.Sheet) {
+func (t *Tally) sheet(s *stage.Sheet) {
 	s.Row("published", t.Published)
 	s.Row("in doubt at a kill", t.InDoubt)
 	s.Row("read", t.Read)
@@ -357,8 +406,8 @@ func (t *Tally) Sheet(s *stage.Sheet) {
 	}
 }
 
-// Sheet adds how long it took to notice deaths, and of how many that was demanded.
-func (n *Noticed) Sheet(s *stage.Sheet) {
+// sheet adds how long it took to notice deaths, and of how many that was demanded.
+func (n *Noticed) sheet(s *stage.Sheet) {
 	s.Row("noticed", n.NoticeNs)
 	for _, kind := range slices.Sorted(maps.Keys(n.Notices)) {
 		s.Row("noticed: "+kind, n.Notices[kind])
@@ -366,20 +415,6 @@ func (n *Noticed) Sheet(s *stage.Sheet) {
 	s.Row("survivors", n.AllDuties())
 	for _, kind := range slices.Sorted(maps.Keys(n.Duties)) {
 		s.Row("survivors: "+kind, n.Duties[kind])
-	}
-}
-
-// SheetSteps adds how often each step killed, if there are steps, and which were to kill more.
-func SheetSteps(s *stage.Sheet, steps map[string]uint64, below []string, wanted uint64) {
-	if wanted > 0 {
-		s.Text("%d steps killed less than %d times: %s", len(below), wanted, strings.Join(below, ", "))
-	}
-	if len(steps) == 0 {
-		return
-	}
-	s.Table("step", "deaths")
-	for _, name := range slices.Sorted(maps.Keys(steps)) {
-		s.Row(name, steps[name])
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 
 func aiming(seed uint64, o Options) *supervisor {
 	return &supervisor{o: o, rnd: rand.New(rand.NewPCG(seed, 0)),
-		report: &Report{Steps: map[string]uint64{}}}
+		report: &Report{Outcome: NewOutcome(0, 0, []crash.Label{})}}
 }
 
 // TestAim: only at steps that lack, more often at those that lack more, and as the seed says.
