@@ -115,15 +115,12 @@ func settleTorture(cmd *cobra.Command, opt *torture.Options) error {
 }
 
 // rolesHere returns the roles that can take part on this machine, and says of the others why not.
-func rolesHere(stderr io.Writer, lacks func(name string) error) (names []string) {
-	for _, name := range torture.Roles() {
-		if err := lacks(name); err != nil {
-			fmt.Fprintf(stderr, "shmctl: torture without %s: %v\n", name, err)
-			continue
-		}
-		names = append(names, name)
+func rolesHere(stderr io.Writer, lacks func(name string) error) []string {
+	able, missing := torture.Able(torture.Roles(), lacks)
+	for _, text := range missing {
+		fmt.Fprintf(stderr, "shmctl: torture without %s\n", text)
 	}
-	return names
+	return able
 }
 
 // listed joins names to lines of so many columns.

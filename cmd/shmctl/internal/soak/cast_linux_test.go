@@ -20,7 +20,7 @@ func played(rounds, deaths uint64) *Report {
 // TestWhatLacksIsPlayed: the one step that is not done is gone for, until it is.
 func TestWhatLacksIsPlayed(t *testing.T) {
 	for _, l := range crash.Labels() {
-		if _, ok := smallest(playable(), l); !ok && lacking("device") == nil {
+		if _, ok := smallest(playable(), l); !ok && torture.Lacks("device") == nil {
 			t.Errorf("nobody plays at %v", l)
 		} else if !ok {
 			continue // it takes a device, or another user
@@ -65,7 +65,7 @@ func TestEveryRoleIsPlayed(t *testing.T) {
 			t.Errorf("round %d has %v", rounds, roles)
 		}
 	}
-	if lacking("device") == nil && !slices.Equal(all[len(all)-1].roles, torture.Roles()) {
+	if torture.Lacks("device") == nil && !slices.Equal(all[len(all)-1].roles, torture.Roles()) {
 		t.Errorf("the last cast is %v", all[len(all)-1].roles)
 	}
 }

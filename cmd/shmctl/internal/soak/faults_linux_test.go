@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/torture"
 	"github.com/shmring/shmring/internal/shmtest"
 )
 
@@ -67,7 +68,7 @@ func TestLeftOut(t *testing.T) {
 		}
 		return nil
 	}
-	said := without([]string{"reader", "device", "app", "others-writer"}, lacks)
+	_, said := torture.Able([]string{"reader", "device", "app", "others-writer"}, lacks)
 	want := []string{"device, app: no device", "others-writer: not root"}
 	if !slices.Equal(said, want) {
 		t.Errorf("said %q, want %q", said, want)

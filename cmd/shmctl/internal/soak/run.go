@@ -3,10 +3,10 @@ package soak
 import (
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -47,7 +47,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if os.Geteuid() != 0 {
 		r.skip("hostile peers: only root can start processes of other users")
 	}
-	for _, text := range without(torture.Roles(), lacking) {
+	_, missing := torture.Able(torture.Roles(), torture.Lacks)
+	for _, text := range missing {
 		r.skip("torture: " + text)
 	}
 	for seed := o.Seed; time.Since(begin) < o.Duration && !r.enough(); seed++ {
@@ -160,7 +161,7 @@ type company struct {
 
 // playable returns the casts that can play here; the last is the one with all that can.
 var playable = sync.OnceValue(func() (all []company) {
-	for _, roles := range able(casts, lacking) {
+	for _, roles := range able(casts, torture.Lacks) {
 		all = append(all, company{roles, torture.Steps(roles)})
 	}
 	return all
@@ -182,18 +183,14 @@ func (r *Report) cast(seed uint64) (roles []string, chosen bool) {
 	case r.Rounds < castFirst:
 		return all[int(r.Rounds)%len(all)].roles, false
 	}
-	rare, sum := crash.None, uint64(0)
 	rnd := rand.New(rand.NewPCG(seed, 2))
-	for _, l := range crash.Labels() {
+	rare := torture.Draw(rnd, crash.Labels(), r.aim(), func(l crash.Label) uint64 {
 		killed, ok := r.Steps[l.String()]
-		if _, played := smallest(all, l); !ok || !played || killed >= r.aim() {
-			continue
+		if _, played := smallest(all, l); !ok || !played {
+			return math.MaxUint64
 		}
-		weight := (r.aim() - killed) * (r.aim() - killed)
-		if sum += weight; rnd.Uint64N(sum) < weight {
-			rare = l
-		}
-	}
+		return killed
+	})
 	if roles, chosen = smallest(all, rare); !chosen {
 		roles = all[rnd.IntN(len(all))].roles
 	}
@@ -211,43 +208,13 @@ func smallest(all []company, at crash.Label) (best []string, ok bool) {
 	return best, ok
 }
 
-// lacking tells why a role cannot take part here; it is found out once.
-var lacking = func() func(string) error {
-	all := sync.OnceValue(func() map[string]error {
-		lacks := map[string]error{}
-		for _, name := range torture.Roles() {
-			lacks[name] = torture.Lacks(name)
-		}
-		return lacks
-	})
-	return func(name string) error { return all()[name] }
-}()
-
 // able leaves those roles out of casts that cannot take part, and casts of nobody else.
 func able(casts [][]string, lacks func(string) error) (all [][]string) {
 	for _, c := range casts {
-		can := slices.DeleteFunc(slices.Clone(c), func(name string) bool { return lacks(name) != nil })
+		can, _ := torture.Able(c, lacks)
 		if len(can) > 0 || len(c) == 0 {
 			all = append(all, can)
 		}
 	}
 	return all
-}
-
-// without says which roles cannot take part, a text for each reason.
-func without(roles []string, lacks func(string) error) (texts []string) {
-	names := map[string][]string{}
-	var reasons []string
-	for _, name := range roles {
-		if err := lacks(name); err != nil {
-			if len(names[err.Error()]) == 0 {
-				reasons = append(reasons, err.Error())
-			}
-			names[err.Error()] = append(names[err.Error()], name)
-		}
-	}
-	for _, why := range reasons {
-		texts = append(texts, strings.Join(names[why], ", ")+": "+why)
-	}
-	return texts
 }

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -82,7 +83,7 @@ func prepareDevice(s *supervisor) (undo func(), err error) {
 }
 
 // lacksDevice tries what a device process does, on a pair of its own.
-func lacksDevice() error {
+var lacksDevice = sync.OnceValue(func() error {
 	pair, err := veth.Open(veth.Config{})
 	if err != nil {
 		return absent(fmt.Errorf("a pair of interfaces in network namespaces: %w", err))
@@ -101,7 +102,7 @@ func lacksDevice() error {
 	})
 	_ = pair.Close()
 	return err
-}
+})
 
 // absent returns an error if it says that the machine does not have, or not permit, what was tried.
 // Another one, as of a machine that is short of something for a moment, is no reason to leave roles

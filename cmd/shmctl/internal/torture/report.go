@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"runtime"
 	"slices"
@@ -220,6 +221,44 @@ type Report struct {
 
 // ErrViolation says that a run found something; the report has what.
 var ErrViolation = errors.New("torture: a promise was broken")
+
+// Able returns which of some roles can take part on this machine, and says of the others why they
+// cannot, a text for each reason. lacks tells why a role cannot, as [Lacks] does.
+func Able(roles []string, lacks func(name string) error) (able, missing []string) {
+	names := map[string][]string{}
+	var reasons []string
+	for _, name := range roles {
+		err := lacks(name)
+		if err == nil {
+			able = append(able, name)
+			continue
+		}
+		if names[err.Error()] == nil {
+			reasons = append(reasons, err.Error())
+		}
+		names[err.Error()] = append(names[err.Error()], name)
+	}
+	for _, why := range reasons {
+		missing = append(missing, strings.Join(names[why], ", ")+": "+why)
+	}
+	return able, missing
+}
+
+// Draw draws one of the steps of a run that lag behind want, the more likely the further they do;
+// [crash.None] if there is none. killed tells how often a step has killed.
+func Draw(rnd *rand.Rand, steps []crash.Label, want uint64,
+	killed func(crash.Label) uint64) (chosen crash.Label) {
+	sum := uint64(0)
+	for _, l := range steps {
+		if n := killed(l); n < want {
+			weight := (want - n) * (want - n)
+			if sum += weight; rnd.Uint64N(sum) < weight {
+				chosen = l
+			}
+		}
+	}
+	return chosen
+}
 
 // Good reports whether nothing was found.
 func (r *Report) Good() bool { return r.Found.sum() == 0 && len(r.Violations) == 0 }

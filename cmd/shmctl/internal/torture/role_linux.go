@@ -147,8 +147,8 @@ func Steps(names []string) []crash.Label {
 	return slices.Compact(all)
 }
 
-// Lacks tells why a role, or one that it needs, cannot take part on this machine; nil if it can. It
-// tries what those need, so ask once.
+// Lacks tells why a role, or one that it needs, cannot take part on this machine; nil if it can.
+// What those need is tried once.
 func Lacks(name string) error {
 	roles, err := choose([]string{name})
 	for _, r := range roles {
@@ -206,15 +206,7 @@ func (s *supervisor) aim(r *role) (crash.Label, int) {
 			want = max(want, s.killed(l)+1)
 		}
 	}
-	chosen, sum := crash.None, uint64(0)
-	for _, l := range r.steps {
-		if n := s.killed(l); n < want {
-			weight := (want - n) * (want - n)
-			if sum += weight; s.rnd.Uint64N(sum) < weight {
-				chosen = l
-			}
-		}
-	}
+	chosen := Draw(s.rnd, r.steps, want, s.killed)
 	switch {
 	case chosen == crash.None:
 		return chosen, 0
