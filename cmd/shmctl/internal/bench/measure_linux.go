@@ -30,10 +30,10 @@ type bencher struct {
 	tools  *toolchain
 	why    error // why there are no rivals
 	shared *shared
-	epoch  uint64   // grows by steps each round, so that no barrier can see an old round
-	area   int      // of the next round
-	start  uint64   // index at which the rings of the next round begin
-	wire   [2]*wire // of ours and of the rival, made when a case is about packets
+	epoch  uint64    // grows by steps each round, so that no barrier can see an old round
+	area   int       // of the next round
+	start  uint64    // index at which the rings of the next round begin
+	wire   [2]*cable // of ours and of the rival, made when a case is about packets
 }
 
 func measure(ctx context.Context, o Options, cases []benchCase) (rows []Row, err error) {

@@ -327,16 +327,14 @@ func (s *queues) rate(role int, c command) error {
 func (s *queues) trip(role int, c command) error {
 	out, in := make([]cq.Entry, c.batch), make([]cq.Tagged, c.batch)
 	for range c.count {
-		if role == 0 {
-			if err := s.send(out, c.batch, c.pauses); err != nil {
-				return err
+		for turn := range 2 {
+			var err error
+			if turn == role {
+				err = s.send(out, c.batch, c.pauses)
+			} else {
+				err = s.receive(in, c.batch, c.pauses)
 			}
-		}
-		if err := s.receive(in, c.batch, c.pauses); err != nil {
-			return err
-		}
-		if role == 1 {
-			if err := s.send(out, c.batch, c.pauses); err != nil {
+			if err != nil {
 				return err
 			}
 		}
@@ -348,22 +346,16 @@ func (s *queues) trip(role int, c command) error {
 func (s *queues) blocked(role int, c command) error {
 	out, in := make([]cq.Entry, 1), make([]cq.Tagged, 1)
 	for range c.count {
-		if role == 0 {
-			spinFor(thinkNs)
-			if err := s.send(out, 1, 0); err != nil {
-				return err
+		for turn := range 2 {
+			var k int
+			var err error
+			if turn == role {
+				spinFor(thinkNs)
+				err = s.send(out, 1, 0)
+			} else if k, err = s.await(in); err == nil {
+				err = s.check(in[:k])
 			}
-		}
-		k, err := s.await(in)
-		if err != nil {
-			return err
-		}
-		if err := s.check(in[:k]); err != nil {
-			return err
-		}
-		if role == 1 {
-			spinFor(thinkNs)
-			if err := s.send(out, 1, 0); err != nil {
+			if err != nil {
 				return err
 			}
 		}

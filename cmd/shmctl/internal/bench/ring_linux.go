@@ -174,17 +174,16 @@ func (p *party) runner(c command) (func() (uint64, bool, error), error) {
 		return nil, err
 	}
 	n := int(c.count)
-	produce, consume := out.produce, in.consume
 	switch {
-	case c.name == "spsc-nobell":
-		produce, consume = out.produceBare, in.consumeBare
-		fallthrough
-	case c.name == "spsc" || c.name == "spsc-xchg":
+	case strings.HasPrefix(c.name, "spsc"):
+		if c.name == "spsc-nobell" {
+			out.bell, in.await = nil, (*inlet).spin
+		}
 		return func() (uint64, bool, error) {
 			if p.role == 0 {
-				return 0, false, produce(c.batch, n)
+				return 0, false, out.produce(c.batch, n)
 			}
-			sum, err := consume(c.batch, n)
+			sum, err := in.consume(c.batch, n)
 			return sum, true, err
 		}, nil
 	case c.name == "oneway" || c.sleeps():
@@ -201,30 +200,22 @@ func (p *party) runner(c command) (func() (uint64, bool, error), error) {
 }
 
 func (p *party) pingpong(out *outlet, in *inlet, n int, think func()) (sum uint64, err error) {
-	if p.role == 1 {
-		got, err := in.consume(1, 1)
-		if err != nil {
-			return sum, err
-		}
-		sum += got
-		n--
-	}
 	for range n {
-		think()
-		if err := out.produce(1, 1); err != nil {
-			return sum, err
+		for turn := range 2 {
+			if turn == p.role {
+				think()
+				err = out.produce(1, 1)
+			} else {
+				var got uint64
+				got, err = in.consume(1, 1)
+				sum += got
+			}
+			if err != nil {
+				return sum, err
+			}
 		}
-		got, err := in.consume(1, 1)
-		if err != nil {
-			return sum, err
-		}
-		sum += got
 	}
-	if p.role == 1 {
-		think()
-		err = out.produce(1, 1)
-	}
-	return sum, err
+	return sum, nil
 }
 
 // swapFaces makes this process's descriptor and gives its eventfd to the other.
@@ -256,7 +247,7 @@ func (p *party) swapFaces() (err error) {
 
 var _ doorbell.Source = (*inlet)(nil)
 
-// produce sends n messages and looks at the bell after every commit.
+// produce sends n messages and looks at the bell, if there is one, after every commit.
 func (o *outlet) produce(batch, n int) error {
 	for n > 0 {
 		want := min(batch, n)
@@ -271,7 +262,9 @@ func (o *outlet) produce(batch, n int) error {
 		fill(a, s)
 		fill(b, s+uint64(len(a)))
 		o.ring.Commit(want)
-		o.bell.Published(o.ring.Tail(), 0)
+		if o.bell != nil {
+			o.bell.Published(o.ring.Tail(), 0)
+		}
 		n -= want
 	}
 	return nil
@@ -295,43 +288,13 @@ func (in *inlet) consume(batch, n int) (total uint64, err error) {
 	return total, nil
 }
 
-// produceBare is produce without a bell.
-func (o *outlet) produceBare(batch, n int) error {
-	for n > 0 {
-		want := min(batch, n)
-		a, b := o.ring.Reserve(want)
-		if len(a)+len(b) < want {
-			if err := o.ring.Err(); err != nil {
-				return err
-			}
-			continue
-		}
-		s := o.ring.Tail()
-		fill(a, s)
-		fill(b, s+uint64(len(a)))
-		o.ring.Commit(want)
-		n -= want
+// spin looks again after a moment, for ever: there is no bell.
+func (in *inlet) spin() error {
+	if err := in.ring.Err(); err != nil {
+		return err
 	}
+	spin.Pause(in.pauses)
 	return nil
-}
-
-// consumeBare is consume without a bell: it spins for ever.
-func (in *inlet) consumeBare(batch, n int) (total uint64, err error) {
-	for n > 0 {
-		a, b := in.ring.Peek(min(batch, n))
-		got := len(a) + len(b)
-		if got == 0 {
-			if err := in.ring.Err(); err != nil {
-				return total, err
-			}
-			spin.Pause(in.pauses)
-			continue
-		}
-		total += sum(a) + sum(b)
-		in.ring.Release(got)
-		n -= got
-	}
-	return total, nil
 }
 
 // spinThenSleep is a blocking read that looks for the default budget before it sleeps.

@@ -17,7 +17,7 @@ import (
 func needWire(t *testing.T) {
 	t.Helper()
 	needTwo(t)
-	w, err := openWire()
+	w, err := openCable()
 	shmtest.Require(t, "netns", err)
 	defer w.close()
 	shmtest.Require(t, "xdp", w.refuse(xdp.AttachNative))

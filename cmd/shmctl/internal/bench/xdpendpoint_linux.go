@@ -5,12 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net"
 	"path/filepath"
-	"syscall"
 	"time"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
@@ -211,10 +209,7 @@ func servePath() string { return filepath.Join(shm.DefaultPath(), "device") }
 // calls of a port.
 type servedPort struct {
 	port
-	server *device.Server
-	listen *net.UnixListener
-	stop   context.CancelFunc
-	served chan struct{}
+	server *wire.Served
 }
 
 func openServer(mode xdp.AttachMode) (port, error) {
@@ -227,34 +222,17 @@ func openServer(mode xdp.AttachMode) (port, error) {
 	}
 	hop := xdp.Hop{LocalMAC: [6]byte(frame[6:12]), NextMAC: [6]byte(frame[:6]),
 		Source: endAddrs[0].Addr(), MTU: 1500}
-	p := &servedPort{served: make(chan struct{})}
-	p.server, err = device.NewServer(context.Background(), device.Config{
+	s, err := wire.Serve(servePath(), device.Config{
 		Interface: endNames[0], Attach: mode,
 		Socket:   xdp.Options{Mode: xdp.BindCopy},
 		Resolver: endpoint.Static{endAddrs[1].Addr(): hop}})
 	if err != nil {
 		return nil, err
 	}
-	p.listen, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: servePath(), Net: "unixpacket"})
-	if err != nil {
-		_ = p.server.Close()
-		return nil, err
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	p.stop = stop
-	go func() {
-		defer close(p.served)
-		_ = p.server.Serve(ctx, p.listen)
-	}()
-	return p, nil
+	return &servedPort{server: s}, nil
 }
 
-func (p *servedPort) close() {
-	p.stop()
-	_ = p.listen.Close()
-	<-p.served
-	_ = p.server.Close()
-}
+func (p *servedPort) close() { _ = p.server.Close() }
 
 // devicePort is an application's end of that process: role 0's port.
 type devicePort struct {
@@ -266,18 +244,12 @@ type devicePort struct {
 func openDevicePort(portOptions) (port, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	for {
-		e, err := device.Dial(ctx, servePath(), device.Request{Name: "bench",
-			Ports: []uint16{endAddrs[0].Port()}})
-		if err == nil {
-			return &devicePort{e: e}, nil
-		}
-		// The other process makes it just now.
-		if ctx.Err() != nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) {
-			return nil, err
-		}
-		time.Sleep(time.Millisecond)
+	e, err := wire.Dial(ctx, servePath(), device.Request{Name: "bench",
+		Ports: []uint16{endAddrs[0].Port()}})
+	if err != nil {
+		return nil, err
 	}
+	return &devicePort{e: e}, nil
 }
 
 func (p *devicePort) close() { _ = p.e.Close() }

@@ -14,32 +14,32 @@ import (
 	"github.com/shmring/shmring/xdp"
 )
 
-// wire is a pair of interfaces for the two processes of one side.
-type wire struct {
+// cable is a pair of interfaces for the two processes of one side.
+type cable struct {
 	pair *veth.Pair
 	drop link.Link // attached to end B, or nil
 }
 
-func openWire() (*wire, error) {
+func openCable() (*cable, error) {
 	p, err := veth.Open(veth.Config{NameA: endNames[0], NameB: endNames[1]})
 	if err != nil {
 		return nil, fmt.Errorf("%w, which needs root or its capabilities: %w", ErrNoWire, err)
 	}
-	return &wire{pair: p}, nil
+	return &cable{pair: p}, nil
 }
 
-func (w *wire) close() {
+func (w *cable) close() {
 	w.pass()
 	_ = w.pair.Close()
 }
 
 // refuse makes end B drop all packets as early as can be, where they cost the sender least.
-func (w *wire) refuse(mode xdp.AttachMode) error {
+func (w *cable) refuse(mode xdp.AttachMode) error {
 	return w.put(mode, asm.Instructions{asm.Mov.Imm(asm.R0, 1 /* XDP_DROP */), asm.Return()})
 }
 
 // reflect makes end B send every datagram back at once.
-func (w *wire) reflect() error {
+func (w *cable) reflect() error {
 	code := asm.Instructions{
 		asm.LoadMem(asm.R6, asm.R1, 0, asm.Word), // data, and its end
 		asm.LoadMem(asm.R7, asm.R1, 4, asm.Word),
@@ -60,7 +60,7 @@ func (w *wire) reflect() error {
 }
 
 // put attaches a program to end B.
-func (w *wire) put(mode xdp.AttachMode, code asm.Instructions) error {
+func (w *cable) put(mode xdp.AttachMode, code asm.Instructions) error {
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Dual MIT/GPL",
 		Instructions: code})
 	if err != nil {
@@ -82,7 +82,7 @@ func (w *wire) put(mode xdp.AttachMode, code asm.Instructions) error {
 	return nil
 }
 
-func (w *wire) pass() {
+func (w *cable) pass() {
 	if w.drop != nil {
 		_ = w.drop.Close()
 		w.drop = nil
@@ -90,7 +90,7 @@ func (w *wire) pass() {
 }
 
 // files are what the children of a side get beside what all share.
-func (w *wire) files() []*os.File { return []*os.File{w.pair.A.NetNS(), w.pair.B.NetNS()} }
+func (w *cable) files() []*os.File { return []*os.File{w.pair.A.NetNS(), w.pair.B.NetNS()} }
 
 // wires makes a pair for each side, once.
 func (b *bencher) wires() error {
@@ -98,7 +98,7 @@ func (b *bencher) wires() error {
 		if b.wire[i] != nil {
 			continue
 		}
-		w, err := openWire()
+		w, err := openCable()
 		if err != nil {
 			return err
 		}

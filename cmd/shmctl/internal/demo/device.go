@@ -2,11 +2,7 @@ package demo
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"net/netip"
-	"syscall"
-	"time"
 
 	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/cq"
@@ -26,19 +22,9 @@ func throughDevice(ctx context.Context, c config) (way, error) {
 	r := device.Request{Name: "demo", Ports: []uint16{devicePort}, Frames: lentFrames,
 		Sends: sendSlots, InPlace: true, NoReconnect: true,
 		QueueOptions: cq.Options{Size: queueSlots}}
-	for {
-		var err error
-		t.e, err = device.Dial(ctx, c.Socket, r)
-		if err == nil {
-			return t, nil
-		}
-		// The device process may not have come so far.
-		if ctx.Err() != nil ||
-			!errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) {
-			return nil, err
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	var err error
+	t.e, err = wire.Dial(ctx, c.Socket, r)
+	return t, err
 }
 
 func (t *through) queue() *cq.Queue                   { return t.e.Queue() }

@@ -21,43 +21,26 @@ const deviceQueue = 0
 // privilege.
 func runDevice(l *line, c config) (err error) {
 	defer os.RemoveAll(filepath.Dir(c.Socket))
-	server, err := openServer(l.ctx, c)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, server.Close()) }()
-	at, err := device.Listen(c.Socket)
-	if err != nil {
-		return err
-	}
-	defer at.Close()
-	ctx, cancel := context.WithCancelCause(l.ctx)
-	defer cancel(nil)
-	reported := make(chan error, 1)
-	go func() {
-		err := l.phases(func(string) (uint64, error) { return 0, nil }, // it serves
-			func() *result { return reportOf(server) })
-		if err == nil {
-			<-l.ctx.Done()
-		}
-		cancel(nil)
-		reported <- err
-	}()
-	if err := server.Serve(ctx, at.UnixListener); ctx.Err() == nil {
-		return err
-	}
-	return <-reported
-}
-
-// openServer makes a device process. The peer is the only one that there is, and known.
-func openServer(ctx context.Context, c config) (*device.Server, error) {
 	mode := xdp.AttachAuto
 	if c.Generic {
 		mode = xdp.AttachGeneric
 	}
-	return device.NewServer(ctx, device.Config{Interface: c.Ends[0].Name,
+	s, err := wire.Serve(c.Socket, device.Config{Interface: c.Ends[0].Name,
 		Queues: []uint32{deviceQueue}, Attach: mode, Resolver: c.Ends.Ways(0),
 		NoObject: true}) // a run leaves nothing behind, killed or not
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	var cancel context.CancelCauseFunc
+	l.ctx, cancel = context.WithCancelCause(l.ctx)
+	go func() { cancel(s.Wait()) }()
+	err = l.phases(func(string) (uint64, error) { return 0, nil }, // it serves
+		func() *result { return reportOf(s.Server) })
+	if err == nil {
+		<-l.ctx.Done()
+	}
+	return err
 }
 
 // reportOf sums up what the device process did.

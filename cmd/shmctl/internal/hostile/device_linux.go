@@ -60,10 +60,10 @@ func prepareDevice(sc *scene) (done func(), skip error) {
 }
 
 // openServer makes a server for one end.
-func (c *child) openServer(i int) (*device.Server, *device.Listener, error) {
+func (c *child) openServer(i int) (*wire.Served, error) {
 	runtime.LockOSThread()
 	if err := veth.Enter(3 + i); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	var allow []device.Allow
 	for _, text := range []string{fmt.Sprintf("uid:%d,ports=%d-%d", honestUID, honestPort, honestPort),
@@ -72,33 +72,21 @@ func (c *child) openServer(i int) (*device.Server, *device.Listener, error) {
 			hostilePort+99)} {
 		a, err := device.ParseAllow(text)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		allow = append(allow, a)
 	}
-	s, err := device.NewServer(context.Background(), device.Config{
+	return wire.Serve(c.path(fmt.Sprintf(deviceSocket, i)), device.Config{
 		Interface: c.Ends[i].Name, Allow: allow, Resolver: c.Ends.Ways(i),
 		NoObject: true, Frames: 2048, Spin: -1, Report: func(err error) { c.refusedBy("serve", err) }})
-	if err != nil {
-		return nil, nil, err
-	}
-	l, err := device.Listen(c.path(fmt.Sprintf(deviceSocket, i)))
-	if err == nil {
-		err = os.Chmod(c.path(fmt.Sprintf(deviceSocket, i)), 0o666)
-	}
-	return s, l, err
 }
 
 // victimServer is a device process.
 func victimServer(c *child) error {
-	s, l, err := c.openServer(0)
+	s, err := c.openServer(0)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(ctx, l.UnixListener) }()
 	time.Sleep(5 * time.Millisecond)
 	before := held()
 	c.ready()
@@ -141,14 +129,13 @@ func victimServer(c *child) error {
 	if st := s.Stats(); len(st.Apps) != 0 || st.Admitted != st.Evicted {
 		c.broken(leaked, "%d applications are still there", len(st.Apps))
 	}
-	cancel()
 	over := c.watch("the end of Serve")
-	if err := <-served; !errors.Is(err, context.Canceled) {
-		return fmt.Errorf("serve: %w", err)
+	if err := s.Stop(); err != nil {
+		return err
 	}
 	over()
 	defer c.watch("close of the server")()
-	return errors.Join(s.Close(), l.Close())
+	return s.Close()
 }
 
 // honestApp sends datagrams that come back, and has each send completed once.
@@ -328,12 +315,10 @@ func (c *child) useHostile(e *device.Endpoint, to netip.AddrPort) {
 
 // attackApp is a device process that scribbles over all that it shares with applications.
 func attackApp(c *child) error {
-	s, l, err := c.openServer(c.Index)
+	s, err := c.openServer(c.Index)
 	if err != nil {
 		return err
 	}
-	_ = os.Chmod(c.path(fmt.Sprintf(deviceSocket, c.Index)), 0o666)
-	go func() { _ = s.Serve(context.Background(), l.UnixListener) }()
 	c.ready()
 	came := uint64(0)
 	for c.ctx.Err() == nil && s.Err() == nil && c.rnd.IntN(400) > 0 {

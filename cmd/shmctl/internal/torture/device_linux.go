@@ -1,7 +1,6 @@
 package torture
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -145,25 +144,17 @@ func (c *child) serveDevice() error {
 	if err := c.enter(0); err != nil {
 		return err
 	}
-	s, err := device.NewServer(context.Background(), device.Config{
+	s, err := wire.Serve(c.Share[shareSocket], device.Config{
 		Interface: c.Ends[0].Name, NoObject: true,
 		Resolver: wireWays{c.Ends.Ways(0)}, Allow: []device.Allow{{ID: 0},
 			{ID: appUser, First: 5000, Last: 5099}, {ID: app2User, First: 5100, Last: 5199}}})
 	if err != nil {
 		return err
 	}
-	l, err := device.Listen(c.Share[shareSocket])
-	if err != nil {
-		return errors.Join(err, s.Close())
-	}
 	c.words[wordServer].Store(uint64(os.Getpid()))
 	_, _, mode, _ := s.Interface()
 	c.words[wordNative].Store(map[bool]uint64{true: 1, false: 2}[mode == xdp.AttachNative])
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(ctx, l.UnixListener) }()
-	w := &deviceWatch{child: c, s: s}
+	w := &deviceWatch{child: c, s: s.Server}
 	for c.ledger.phase() < phaseDrain && err == nil {
 		nap(2 * time.Millisecond)
 		err = w.look()
@@ -171,11 +162,7 @@ func (c *child) serveDevice() error {
 	if err == nil {
 		err = w.last()
 	}
-	cancel()
-	if e := <-served; !errors.Is(e, context.Canceled) {
-		err = errors.Join(err, e)
-	}
-	err = errors.Join(err, s.Close(), l.Close())
+	err = errors.Join(err, s.Close())
 	if st := s.Stats(); st.Admitted != st.Evicted || len(st.Apps) > 0 {
 		c.tell(kindLeaked, "%d applications admitted, %d gone", st.Admitted, st.Evicted)
 	}

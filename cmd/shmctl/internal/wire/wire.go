@@ -3,8 +3,15 @@
 package wire
 
 import (
+	"context"
+	"errors"
+	"io/fs"
+	"syscall"
+	"time"
+
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/device"
 	"github.com/shmring/shmring/xdp/endpoint"
 )
 
@@ -17,4 +24,16 @@ func (e Ends) Ways(at int) endpoint.Static {
 	local, remote := e[at], e[1-at]
 	return endpoint.Static{remote.Addr: xdp.Hop{LocalMAC: [6]byte(local.MAC),
 		NextMAC: [6]byte(remote.MAC), Source: local.Addr, MTU: 1500, Generation: 1}}
+}
+
+// Dial connects to a device process at a path, as soon as there is one.
+func Dial(ctx context.Context, path string, r device.Request) (*device.Endpoint, error) {
+	for {
+		e, err := device.Dial(ctx, path, r)
+		if err == nil || ctx.Err() != nil ||
+			!errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) {
+			return e, err
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
