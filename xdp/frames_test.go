@@ -2,7 +2,14 @@ package xdp
 
 import (
 	"errors"
+	"math/rand/v2"
+	"net/netip"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/shmring/shmring/internal/shmtest"
 )
 
 // lent returns a table of four frames, of which holders have the first three under the generations
@@ -82,5 +89,143 @@ func TestFramesAreGivenOnce(t *testing.T) {
 	}
 	if _, _, err := u.take(1); !errors.Is(err, ErrUMEMUsed) {
 		t.Errorf("one more: %v", err)
+	}
+}
+
+// fakeKernel plays the kernel for a core that has no socket around it, over memory of the Go heap,
+// where the race detector sees the packets too.
+type fakeKernel struct {
+	*Kernel
+	mem []byte
+}
+
+// fakeConfig sizes a fake device. Zero values give 32 frames of 2048 bytes, half of them to send,
+// and rings of 16.
+type fakeConfig struct {
+	frames, rxFrames, entries int
+	start                     uint32 // of all indices
+	chains                    bool
+}
+
+func newFake(c fakeConfig) (*core, *fakeKernel) {
+	if c.frames == 0 {
+		c.frames = 32
+	}
+	if c.rxFrames == 0 {
+		c.rxFrames = c.frames / 2
+	}
+	if c.entries == 0 {
+		c.entries = 16
+	}
+	n := uint32(c.entries)
+	o := Options{RxEntries: n, TxEntries: n, FillEntries: n, CompEntries: n}
+	g := Geometry{Frames: uint32(c.frames), ChunkBytes: 2048, HeadroomBytes: RecordBytes}
+	mem := make([]byte, g.bytes())
+	q := newSimQueue(o, c.start)
+	p := newPool(mem, g, 0, g.Frames, g.Frames-uint32(c.rxFrames))
+	p.fill = newProducer(q.fill.words(), q.fill.slots)
+	p.comp = newConsumer(q.comp.words(), q.comp.slots)
+	k := newFakeMember(p, q, o, c)
+	return p.members[0], k
+}
+
+// newFakeMember adds a core to a pool.
+func newFakeMember(p *pool, q *simQueue, o Options, c fakeConfig) *fakeKernel {
+	e := &core{maxPacket: 1518, mtu: 1500, chains: c.chains}
+	if c.chains {
+		e.maxPacket, e.mtu = 1728, 9000
+	}
+	p.join(e)
+	k := newKernel(e, q, o, c.start)
+	k.HoldCompletions(true)
+	return &fakeKernel{Kernel: k, mem: p.mem}
+}
+
+func (k *fakeKernel) deliver(packet []byte) bool { return k.Deliver(packet) }
+
+// begin takes one packet to be sent.
+func (k *fakeKernel) begin() bool { return k.Transmit(1) == 1 }
+
+// finish completes one of the packets begun, any of them.
+func (k *fakeKernel) finish(pick int) bool {
+	n := k.Sending()
+	return n > 0 && k.CompleteAt(pick%n)
+}
+
+// lie says something that a kernel must not.
+func (k *fakeKernel) lie(r *rand.Rand) {
+	addr := r.Uint64N(uint64(len(k.mem)) + 4096)
+	if r.IntN(8) == 0 {
+		addr = r.Uint64()
+	}
+	switch r.IntN(3) {
+	case 0:
+		k.ForgeReceive(Desc{Addr: addr, Len: r.Uint32N(4096), Options: r.Uint32N(2)})
+	case 1:
+		k.ForgeCompletion(addr)
+	case 2:
+		k.ForgeReceive(Desc{Addr: addr &^ 2047, Len: r.Uint32()})
+	}
+}
+
+// TestRingUnits: each of the four rings, alone, against its other end: no more can be taken than
+// there is, nothing comes that was not put, and every address comes back as it was.
+func TestRingUnits(t *testing.T) {
+	t.Parallel()
+	shmtest.Conforms(t)
+	for _, start := range []uint32{0, ^uint32(5)} {
+		r := newSimRing[uint64](8, start)
+		p := newProducer(r.words(), r.slots)
+		c := newConsumer(r.words(), r.slots)
+		if c.available(8) != 0 || p.room(100) != 8 || p.pending() != 0 || p.publish() {
+			t.Fatal("a new ring is not empty")
+		}
+		next, want := uint64(0), uint64(0)
+		for round := range uint64(50) {
+			n := p.room(8)
+			for range min(uint64(n), round%9) {
+				p.put(next << 11)
+				next++
+			}
+			if c.available(8) != uint32(next-want) && p.publish() && c.available(8) != uint32(next-want) {
+				t.Fatalf("round %d: %d can be taken of %d", round, c.available(8), next-want)
+			}
+			for range min(c.available(3), 3) {
+				if e := c.take(); e != want<<11 {
+					t.Fatalf("%d came, want %d", e, want<<11)
+				}
+				want++
+			}
+			before := p.pending()
+			c.release()
+			if now := p.pending(); now != uint32(next-want) || now > before {
+				t.Fatalf("round %d: %d pending, want %d", round, now, next-want)
+			}
+			if p.faults+c.faults != 0 {
+				t.Fatal("faults of an honest ring")
+			}
+		}
+		if want < 50 {
+			t.Fatalf("only %d entries passed", want)
+		}
+	}
+}
+
+func TestRecordRoundTrip(t *testing.T) {
+	for _, a := range []string{"192.0.2.1:4000", "[2001:db8::1]:65535"} {
+		want := Record{
+			Sequence: 1<<40 + 7, RxNs: 123456789, Src: netip.MustParseAddrPort(a),
+			Dst: netip.MustParseAddrPort("192.0.2.2:9"), Queue: 3, VLAN: 100, PayloadOff: 46,
+			PayloadLen: 1400, FrameLen: 1446, Flags: RecordVLAN | RecordChecksumOK,
+		}
+		b := make([]byte, RecordBytes)
+		want.Put(b)
+		diff := cmp.Diff(want, ReadRecord(b), cmpopts.EquateComparable(netip.AddrPort{}))
+		if diff != "" {
+			t.Error(diff)
+		}
+		if n := testing.AllocsPerRun(100, func() { want.Put(b); want = ReadRecord(b) }); n != 0 {
+			t.Errorf("%v allocations", n)
+		}
 	}
 }

@@ -2,13 +2,16 @@ package xdp_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/xdp"
 )
@@ -180,5 +183,299 @@ func TestSimConnect(t *testing.T) {
 			!bytes.Equal(pair[1].Packet(got[0]), numbered(i, 99)) {
 			t.Errorf("way %d: %d packets", i, n)
 		}
+	}
+}
+
+// poolModel makes random moves with several sockets on one simulated queue, with packets in one
+// frame or several, and keeps its own account of all packets. Sockets come and go.
+type poolModel struct {
+	r       *rand.Rand
+	members []*poolMember
+	started int
+	honest  bool
+	got     [40]xdp.Received
+	done    [16]xdp.Sent
+}
+
+type poolMember struct {
+	s       *xdp.Socket
+	k       *xdp.Kernel
+	sent    uint64 // number of the next packet from the wire
+	seen    uint64 // and of the next one to come out
+	loans   []poolLoan
+	held    []xdp.Received // received and kept by the owner of the socket
+	open    map[uint64]bool
+	context uint64
+	built   []xdp.Part
+}
+
+type poolLoan struct {
+	r   xdp.Received
+	gen uint32
+}
+
+const poolMembers = 4
+
+func newPoolModel(t *testing.T, seed uint64, start uint32, honest bool) *poolModel {
+	o := xdp.SimOptions{MTU: 9000, StartIndex: start, Options: xdp.Options{MultiBuffer: true,
+		RxEntries: 32, TxEntries: 32, CompEntries: 32, FillEntries: 64}}
+	s, k := newSim(t, xdp.UMEMOptions{Frames: 128}, o)
+	m := &poolModel{r: rand.New(rand.NewPCG(seed, 7)), honest: honest, started: 1}
+	m.add(s, k)
+	for range poolMembers - 1 {
+		m.start(t)
+	}
+	return m
+}
+
+func (m *poolModel) add(s *xdp.Socket, k *xdp.Kernel) {
+	k.HoldCompletions(true)
+	k.OnSend(func([]byte) {})
+	m.members = append(m.members, &poolMember{s: s, k: k, open: map[uint64]bool{}})
+}
+
+func (m *poolModel) start(t *testing.T) {
+	s, k := simShared(t, m.members[0].s, xdp.Options{RxEntries: 32, TxEntries: 32})
+	m.started++
+	m.add(s, k)
+}
+
+func (m *poolModel) step(t *testing.T) {
+	i := m.r.IntN(len(m.members))
+	p := m.members[i]
+	switch m.r.IntN(12) {
+	case 0, 1:
+		p.s.Fill(m.r.IntN(20))
+	case 2, 3:
+		m.arrive(p)
+	case 4:
+		m.receive(t, p)
+	case 5, 6:
+		m.settle(t, p)
+	case 7, 8:
+		m.send(t, p)
+	case 9:
+		p.s.Flush()
+		p.k.Transmit(m.r.IntN(12))
+		p.k.CompleteAt(m.r.IntN(1 + p.k.Sending()))
+		p.k.CompleteAt(0)
+	case 10:
+		m.reap(t, p)
+	case 11:
+		m.rare(t, i)
+	}
+}
+
+func (m *poolModel) arrive(p *poolMember) {
+	b := make([]byte, 60+m.r.IntN(1+m.r.IntN(8000)))
+	binary.LittleEndian.PutUint64(b[14:], p.sent)
+	if p.k.Deliver(b) {
+		p.sent++
+	}
+}
+
+// receive gets whole packets, each with the number that the wire gave it.
+func (m *poolModel) receive(t *testing.T, p *poolMember) {
+	first := true
+	for _, r := range m.got[:p.s.Receive(m.got[:xdp.MaxChain+m.r.IntN(22)])] {
+		if first && m.honest {
+			if n := binary.LittleEndian.Uint64(p.s.Packet(r)[14:]); n != p.seen {
+				t.Fatalf("packet %d came out, want %d", n, p.seen)
+			}
+			p.seen++
+		}
+		first = !r.More
+		p.held = append(p.held, r)
+	}
+	if !first {
+		t.Fatal("a packet without its end")
+	}
+}
+
+// settle does something with a frame that was received, or takes a loan back.
+func (m *poolModel) settle(t *testing.T, p *poolMember) {
+	if n := len(p.held); n > 0 {
+		i := m.r.IntN(n)
+		r := p.held[i]
+		p.held = append(p.held[:i], p.held[i+1:]...)
+		gen := m.r.Uint32()
+		switch m.r.IntN(3) {
+		case 0:
+			m.must(t, "drop", p.s.Drop(r.Frame))
+		case 1:
+			if p.context++; p.s.Forward(r, p.context) {
+				p.open[p.context] = true
+			} else {
+				m.must(t, "drop", p.s.Drop(r.Frame)) // a part, or no room
+			}
+		case 2:
+			if p.s.Loan(r.Frame, gen) {
+				p.loans = append(p.loans, poolLoan{r, gen})
+			}
+		}
+	}
+	if n := len(p.loans); n > 0 && m.r.IntN(2) == 0 {
+		l := p.loans[n-1]
+		p.loans = p.loans[:n-1]
+		other := m.members[m.r.IntN(len(m.members))]
+		if other != p && other.s.Return(l.r.Off, l.gen) {
+			t.Fatal("a socket took the loan of another one back")
+		}
+		m.must(t, "return", p.s.Return(l.r.Off, l.gen))
+		if p.s.Return(l.r.Off, l.gen) {
+			t.Fatal("a loan was taken back twice")
+		}
+	}
+}
+
+func (m *poolModel) must(t *testing.T, what string, ok bool) {
+	t.Helper()
+	if m.honest && !ok {
+		t.Fatalf("%s was refused", what)
+	}
+}
+
+// send acquires frames, and posts or abandons them.
+func (m *poolModel) send(t *testing.T, p *poolMember) {
+	for range 1 + m.r.IntN(4) {
+		if f, buf, ok := p.s.Acquire(); ok {
+			p.built = append(p.built, xdp.Part{Frame: f, Len: 14 + m.r.IntN(len(buf)-13)})
+		}
+	}
+	if len(p.built) == 0 {
+		return
+	}
+	if m.r.IntN(4) == 0 {
+		for _, b := range p.built {
+			m.must(t, "abandon", p.s.Abandon(b.Frame))
+		}
+		p.built = p.built[:0]
+		return
+	}
+	n := 1 + m.r.IntN(min(5, len(p.built)))
+	p.context++
+	if err := p.s.PostChain(p.built[:n], p.context); err == nil {
+		p.open[p.context] = true
+		p.built = append(p.built[:0], p.built[n:]...)
+	}
+}
+
+func (m *poolModel) reap(t *testing.T, p *poolMember) {
+	for _, d := range m.done[:p.s.Reap(m.done[:1+m.r.IntN(16)])] {
+		if m.honest && !p.open[d.Context] {
+			t.Fatalf("completion of %d, which this socket does not wait for", d.Context)
+		}
+		delete(p.open, d.Context)
+	}
+}
+
+// rare is what happens once in a while: a reader dies, a socket is closed, another one opened, and
+// the kernel lies if it does.
+func (m *poolModel) rare(t *testing.T, i int) {
+	p := m.members[i]
+	switch m.r.IntN(40) {
+	case 0: // the reader of this socket is killed, and its successor knows of no loan
+		p.s.Reclaim(0)
+		p.s.Reclaim(1 << 31)
+		for _, l := range p.loans {
+			p.s.Return(l.r.Off, l.gen)
+		}
+		p.loans = nil
+	case 1:
+		if len(m.members) > 1 && m.started < 200 {
+			m.close(t, i)
+			m.start(t)
+		}
+	case 2, 3, 4:
+		if !m.honest {
+			addr := m.r.Uint64N(129 * 2048)
+			p.k.ForgeReceive(xdp.Desc{Addr: addr, Len: m.r.Uint32N(4096), Options: m.r.Uint32N(4)})
+			p.k.ForgeCompletion(addr &^ 2047)
+			p.k.ForgeCompletion(m.r.Uint64())
+		}
+	}
+	p.s.Return(m.r.Uint64N(1<<20), m.r.Uint32()) // a hostile application
+}
+
+// close ends one socket. All that it was sending is answered, once.
+func (m *poolModel) close(t *testing.T, i int) {
+	p := m.members[i]
+	m.members = append(m.members[:i], m.members[i+1:]...)
+	for _, r := range p.held {
+		p.s.Drop(r.Frame)
+	}
+	for _, l := range p.loans {
+		p.s.Return(l.r.Off, l.gen)
+	}
+	must(t, p.s.Close())
+	for n := 1; n > 0; {
+		n = p.s.Reap(m.done[:])
+		for _, d := range m.done[:n] {
+			delete(p.open, d.Context)
+		}
+	}
+	p.s.Forfeit(func(c uint64) {
+		if m.honest && !p.open[c] {
+			t.Fatalf("send %d was given up, which was answered before", c)
+		}
+		delete(p.open, c)
+	})
+	if m.honest && len(p.open) != 0 {
+		t.Fatalf("%d sends of a closed socket were never answered", len(p.open))
+	}
+	for p.k.Complete(1) > 0 { // the kernel comes to an end with the rest, too late for anybody
+	}
+}
+
+// check compares the pool with the model's account.
+func (m *poolModel) check(t *testing.T) {
+	t.Helper()
+	m.members[0].s.Fill(0) // shows the kernel what Return left for it
+	f := m.members[0].s.FrameStats()
+	if f.Sum() != f.Frames || f.Frames != 128 {
+		t.Fatalf("%d frames in all states: %+v", f.Sum(), f)
+	}
+	if !m.honest {
+		return
+	}
+	var loans, held, built int
+	waiting := m.members[0].k.Filled() // with the kernel: to receive into, and in receive rings
+	for _, p := range m.members {
+		waiting += p.s.Pending(1000)
+		loans += len(p.loans)
+		held += len(p.held)
+		built += len(p.built)
+		if n := p.s.Sending(); n != len(p.open) {
+			t.Fatalf("%d packets under way, want %d", n, len(p.open))
+		}
+	}
+	if f.States[xdp.FrameLoaned] != uint64(loans) || f.States[xdp.FrameReceived] != uint64(held) ||
+		f.States[xdp.FrameBuild] != uint64(built) || f.States[xdp.FrameQuarantine] != 0 ||
+		f.States[xdp.FrameFill] != uint64(waiting) {
+		t.Fatalf("%d loans, %d held, %d built, %d with the kernel: %+v", loans, held, built,
+			waiting, f)
+	}
+}
+
+// TestPoolProperty: 100,000 random moves of the sockets of a queue, their kernel and applications;
+// the sum of all states is the number of frames after each.
+func TestPoolProperty(t *testing.T) {
+	t.Parallel()
+	shmtest.Conforms(t)
+	shmtest.Long(t)
+	for name, honest := range map[string]bool{"honest kernel": true, "lying kernel": false} {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(10) {
+				start := uint32(0)
+				if seed%2 == 1 {
+					start = ^uint32(300)
+				}
+				m := newPoolModel(t, seed, start, honest)
+				for range 10_000 {
+					m.step(t)
+					m.check(t)
+				}
+			}
+		})
 	}
 }

@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
@@ -329,4 +332,67 @@ func TestReopen(t *testing.T) {
 		}
 		must(t, u.Close(t.Context()))
 	}
+}
+
+// TestBusyAndClosed: a socket that waits for a queue which another socket on its UMEM has does not
+// keep that one from being closed, and gets the queue then.
+func TestBusyAndClosed(t *testing.T) {
+	t.Parallel()
+	shmtest.Conforms(t)
+	pair := xdptest.NewPair(t, veth.Config{Queues: 2})
+	umem, err := xdp.NewUMEM(xdp.UMEMOptions{Frames: 64})
+	must(t, err)
+	defer func() { must(t, umem.Close(t.Context())) }()
+	open := func(queue uint32) (s *xdp.Socket, err error) {
+		err = pair.B.Do(func() (err error) {
+			s, err = xdp.Open(context.Background(), pair.B.Name, queue, umem,
+				xdp.Options{Frames: 16, SendFrames: 8, BusyTimeout: patience})
+			return err
+		})
+		return s, err
+	}
+	first, err := open(1)
+	shmtest.Require(t, "xdp", err)
+	defer func() { must(t, first.Close()) }()
+	before, err := open(0)
+	must(t, err)
+	type opened struct {
+		s   *xdp.Socket
+		err error
+	}
+	waiting := make(chan opened)
+	go func() {
+		s, err := open(0)
+		waiting <- opened{s, err}
+	}()
+	time.Sleep(50 * time.Millisecond) // it has tried in vain
+	must(t, before.Close())
+	o := <-waiting
+	must(t, o.err) // had it kept the other one from closing until it gave up, it would be busy
+	must(t, o.s.Close())
+}
+
+func addrOf(e *veth.End, port int) *net.UDPAddr {
+	return &net.UDPAddr{IP: e.Addr.AsSlice(), Port: port}
+}
+
+// dup returns a descriptor that is the caller's.
+func dup(t testing.TB, fd int) uintptr {
+	t.Helper()
+	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	must(t, err)
+	return uintptr(n)
+}
+
+var (
+	sixA = netip.MustParseAddr("fd00::a")
+	sixB = netip.MustParseAddr("fd00::b")
+)
+
+// forget removes what an end knows of a neighbour.
+func forget(t testing.TB, e *veth.End, addr netip.Addr) {
+	t.Helper()
+	xdptest.Do(t, e, func() error {
+		return netlink.NeighDel(&netlink.Neigh{LinkIndex: e.Index, IP: addr.AsSlice()})
+	})
 }

@@ -1,6 +1,8 @@
 package xdp_test
 
 import (
+	"encoding/binary"
+	"fmt"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -211,4 +213,191 @@ func TestXskQueues(t *testing.T) {
 			}
 		})
 	}
+}
+
+// eachProgram runs a case with a program in both modes.
+func eachProgram(t *testing.T, c xskConfig, run func(t *testing.T, x *xsk)) {
+	for _, mode := range []xdp.AttachMode{xdp.AttachNative, xdp.AttachGeneric} {
+		t.Run(mode.String(), func(t *testing.T) { run(t, newXsk(t, mode, c)) })
+	}
+}
+
+// TestXskDropHalf (XDP_DROP_HALF): exactly the packets arrive that the program lets through.
+func TestXskDropHalf(t *testing.T) {
+	t.Parallel()
+	shmtest.Conforms(t)
+	eachProgram(t, xskConfig{program: dropHalf}, func(t *testing.T, x *xsk) {
+		const packets = 500
+		for n := range packets {
+			x.post(t, x.tx, n/2+n%2*0x8000, 64, 0) // those that are dropped have other numbers
+			x.kick(t, x.tx)
+			x.take(t, x.rx, always(64))
+		}
+		await(t, "half of them", func() bool {
+			x.kick(t, x.tx)
+			x.take(t, x.rx, always(64))
+			return x.seen == packets/2 && x.done == packets
+		})
+		x.finish(t)
+	})
+}
+
+// TestXskMetadata (XDP_METADATA_COPY): what the program writes in front of a packet lies in front
+// of it in the frame.
+func TestXskMetadata(t *testing.T) {
+	t.Parallel()
+	shmtest.Conforms(t)
+	eachProgram(t, xskConfig{program: withMetadata}, func(t *testing.T, x *xsk) {
+		for n := range 300 {
+			x.post(t, x.tx, n, 64, 0)
+			x.kick(t, x.tx)
+			await(t, "a packet", func() bool { return x.rx.Receive(x.got[:1]) == 1 })
+			x.checkMetadata(t, x.got[0], n)
+			isPacket(t, x.rx.Packet(x.got[0]), n)
+			x.rx.Drop(x.got[0].Frame)
+			x.rx.Fill(1)
+		}
+		x.finish(t)
+	})
+}
+
+func (x *xsk) checkMetadata(t testing.TB, r xdp.Received, n int) {
+	t.Helper()
+	mem := x.rx.UMEM().Region().Bytes()
+	if m := binary.LittleEndian.Uint64(mem[r.Off-8:]); m != uint64(n) {
+		t.Fatalf("packet %d has metadata %d", n, m)
+	}
+}
+
+// TestXskAdjustTail (XDP_ADJUST_TAIL_SHRINK, XDP_ADJUST_TAIL_GROW): the program makes packets
+// longer and shorter; what the socket sees has that length.
+func TestXskAdjustTail(t *testing.T) {
+	t.Parallel()
+	for name, by := range map[string]int32{"shrink": -4, "grow": 4} {
+		t.Run(name, func(t *testing.T) {
+			shmtest.Conforms(t)
+			eachProgram(t, xskConfig{program: adjustTail(by)}, func(t *testing.T, x *xsk) {
+				// Behind packets of other lengths veth in native mode has no room to grow into: it
+				// rounds up to cache lines, with 256 bytes in front.
+				const size = 60
+				for n := range 300 {
+					x.post(t, x.tx, n, size, 0)
+					x.kick(t, x.tx)
+					await(t, "a packet", func() bool { return x.rx.Receive(x.got[:1]) == 1 })
+					b := x.rx.Packet(x.got[0])
+					if len(b) != size+int(by) {
+						t.Fatalf("packet %d has %d bytes", n, len(b))
+					}
+					isPacket(t, b[:min(size, len(b))], n)
+					x.rx.Drop(x.got[0].Frame)
+					x.rx.Fill(1)
+				}
+				x.finish(t)
+			})
+		})
+	}
+}
+
+// jumbo is a case of packets in several frames.
+func jumbo(program body) xskConfig {
+	o := xdp.Options{MultiBuffer: true}
+	return xskConfig{pair: veth.Config{MTU: 9000}, tx: o, rx: o, frags: true, program: program}
+}
+
+// TestKickGating is the truth table of the system call that sends: made if there is something to
+// send, unless the driver is awake and says so.
+func TestKickGating(t *testing.T) {
+	t.Parallel()
+	shmtest.Conforms(t)
+	for _, zeroCopy := range []bool{false, true} {
+		for _, noWakeup := range []bool{false, true} {
+			for _, asks := range []bool{false, true} {
+				for _, pending := range []bool{false, true} {
+					name := fmt.Sprintf("zeroCopy=%v noWakeup=%v asks=%v pending=%v", zeroCopy, noWakeup,
+						asks, pending)
+					o := xdp.Options{NoNeedWakeup: noWakeup}
+					if zeroCopy {
+						o.Mode = xdp.BindZeroCopy
+					}
+					s, k := newSim(t, xdp.UMEMOptions{Frames: 16}, xdp.SimOptions{Options: o})
+					k.NeedWakeup(asks, asks)
+					if pending {
+						post(t, s, numbered(0, 60), 0)
+						s.Flush()
+					}
+					_, err := s.Kick()
+					must(t, err)
+					must(t, s.WakeFill())
+					var want xdp.SyscallStats
+					switch {
+					case pending && (asks || noWakeup):
+						want.Send = 1
+					case pending:
+						want.Suppressed = 1
+					}
+					if asks && !noWakeup {
+						want.Receive = 1
+					}
+					if got := s.SyscallStats(); got != want {
+						t.Errorf("%s: %+v, want %+v", name, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestKickCounters: in copy mode every batch needs its call and none is suppressed; and looking for
+// packets, filling and reaping make no call at all.
+func TestKickCounters(t *testing.T) {
+	t.Parallel()
+	shmtest.Conforms(t)
+	eachXsk(t, xskConfig{}, func(t *testing.T, x *xsk) {
+		const batches = 50
+		for b := range batches {
+			for i := range 8 {
+				x.post(t, x.tx, b*8+i, 64, 0)
+			}
+			x.kick(t, x.tx)
+			await(t, "a batch", func() bool { x.take(t, x.rx, always(64)); return x.seen == 8*(b+1) })
+		}
+		if s := x.tx.SyscallStats(); s.Send != batches || s.Suppressed != 0 || s.Receive != 0 {
+			t.Errorf("sender: %+v", s)
+		}
+		must(t, x.rx.WakeFill())
+		if s := x.rx.SyscallStats(); s.Send+s.Receive != 0 {
+			t.Errorf("receiver: %+v", s)
+		}
+		x.finish(t)
+	})
+}
+
+// TestBusyPollOptions: what is asked for is asked of the kernel and read back. That it has an
+// effect cannot be shown on veth, which has no queue to poll.
+func TestBusyPollOptions(t *testing.T) {
+	t.Parallel()
+	shmtest.Conforms(t)
+	b := xdp.BusyPoll{Prefer: true, TimeoutUs: 20, BudgetCount: 64}
+	x := newXsk(t, xdp.AttachNative, xskConfig{rx: xdp.Options{BusyPoll: b}})
+	if g := x.rx.Info().Granted; g.BusyPoll != b || g.BusyPollErr != nil || g.Mode != xdp.BindCopy ||
+		!g.NeedWakeup || g.MultiBuffer || g.SendBufferBytes < 4<<20 {
+		t.Errorf("%+v", g)
+	}
+	n, err := unix.GetsockoptInt(x.rx.FD(), unix.SOL_SOCKET, unix.SO_INCOMING_NAPI_ID)
+	if err != nil || n != 0 {
+		t.Errorf("NAPI id %d, %v: veth can be polled, so test that", n, err)
+	}
+	x.stream(t, x.tx, x.rx, 500, always(64))
+	x.finish(t)
+}
+
+// TestNoNeedWakeup: without the flag every batch is kicked.
+func TestNoNeedWakeup(t *testing.T) {
+	t.Parallel()
+	x := newXsk(t, xdp.AttachNative, xskConfig{tx: xdp.Options{NoNeedWakeup: true}})
+	if x.tx.Info().Granted.NeedWakeup {
+		t.Error("granted though not wanted")
+	}
+	x.stream(t, x.tx, x.rx, 500, always(64))
+	x.finish(t)
 }

@@ -2,10 +2,12 @@ package device_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -13,6 +15,9 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/shmtest/flip"
+	"github.com/shmring/shmring/shm"
+	"github.com/shmring/shmring/testdata"
 	"github.com/shmring/shmring/xdp/device"
 )
 
@@ -204,5 +209,115 @@ func TestIsolation(t *testing.T) {
 	entry := next(t, b)
 	if got := text(t, b, &entry); got != "again" {
 		t.Errorf("got %q", got)
+	}
+}
+
+// stopped is longer than either side waits before it looks again, or an answer may lie unread.
+const stopped = 1300 * time.Millisecond
+
+// TestServerStopped: a server that is stopped is not dead: no send is cancelled, and all are done
+// when it goes on.
+func TestServerStopped(t *testing.T) {
+	t.Parallel()
+	shmtest.Conforms(t)
+	shmtest.Long(t)
+	r := newRemote(t)
+	to := r.echo(6000)
+	server := r.serve()
+	e, err := device.Dial(t.Context(), r.path, device.Request{Ports: []uint16{5000},
+		Notify: func(ev device.Event) { t.Errorf("%+v", ev) }})
+	must(t, err)
+	l := newLedger(t, e, to)
+	for range 2 {
+		before := l.echoes
+		await(t, "traffic", func() bool { _ = l.post(8); l.drain(); return l.echoes > before+50 })
+		must(t, server.cmd.Process.Signal(syscall.SIGSTOP))
+		for until := time.Now().Add(stopped); time.Now().Before(until); time.Sleep(time.Millisecond) {
+			_ = l.post(1) // until there is no slot
+			l.drain()
+		}
+		must(t, server.cmd.Process.Signal(syscall.SIGCONT))
+		l.settle()
+	}
+	if l.lost != 0 || e.Stats().Reconnects != 0 {
+		t.Errorf("%d sends were lost, %+v", l.lost, e.Stats())
+	}
+	must(t, e.Close())
+	server.end()
+}
+
+// TestAppStopped: an application that is stopped keeps its port, its frames and its place; packets
+// that it does not take are dropped and counted, and nobody else notices.
+func TestAppStopped(t *testing.T) {
+	t.Parallel()
+	shmtest.Conforms(t)
+	r := newRig(t, device.Config{Allow: bothUsers()})
+	l := bystander(r)
+	p := r.app(5001)
+	peer := r.peer(6001)
+	count := func() (a device.AppStats) {
+		for _, a = range r.server.Stats().Apps {
+			if a.Name == "echo" {
+				return a
+			}
+		}
+		t.Fatal("the application is gone")
+		return a
+	}
+	must(t, p.cmd.Process.Signal(syscall.SIGSTOP))
+	flood := func() {
+		for range 16 {
+			_, _ = peer.WriteToUDPAddrPort([]byte("flood"), r.target(5001))
+		}
+	}
+	for until := time.Now().Add(stopped); time.Now().Before(until); time.Sleep(time.Millisecond) {
+		flood()
+		_ = l.post(4)
+		l.drain()
+	}
+	l.settle()
+	await(t, "all of its frames", func() bool {
+		flood()
+		a := count()
+		return a.Loaned == a.Frames && a.NoFrame > 0 && len(a.Ports) == 1
+	})
+	l.goesOn()
+	must(t, p.cmd.Process.Signal(syscall.SIGCONT))
+	await(t, "the frames", func() bool { a := count(); return a.Loaned == 0 && a.UnderWay == 0 })
+	before := count().Received
+	await(t, "a packet", func() bool { flood(); return count().Received > before })
+	if s := r.server.Stats(); s.Evicted != 0 || l.lost != 0 {
+		t.Errorf("%+v, %d sends of the other one lost", s, l.lost)
+	}
+	must(t, p.in.Close())
+	must(t, p.cmd.Wait())
+}
+
+const envScene = "SHMRING_TEST_SCENE"
+
+func init() {
+	roles["flip"] = func() { flip.Play(device.FlipScenes()[os.Getenv(envScene)]) }
+}
+
+// TestFlip changes every word of a command between any two loads that the device process makes of
+// it, as cq.TestFlip does with entries.
+func TestFlip(t *testing.T) {
+	names := slices.Sorted(maps.Keys(device.FlipScenes()))
+	if err := testdata.CheckFrozen(testdata.FrozenDeviceFlip, names); err != nil {
+		t.Error(err)
+	}
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			shmtest.Require(t, "children", flip.Possible())
+			dir, err := os.MkdirTemp(os.Getenv(shm.EnvDir), "flip") // the child is killed in the end
+			must(t, err)
+			t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+			s := flip.Attack(t, shmtest.Child(t, "flip", envScene+"="+name, shm.EnvDir+"="+dir,
+				"GORACE=atexit_sleep_ms=0"), flip.Options{})
+			t.Log(&s)
+			if s.Loaded == 0 && !t.Failed() {
+				t.Error("the call looks at none of the words")
+			}
+		})
 	}
 }

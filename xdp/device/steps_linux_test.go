@@ -6,14 +6,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
@@ -258,4 +263,235 @@ func TestOrphanStep(t *testing.T) {
 		must(t, next.cmd.Wait())
 		server.end()
 	}
+}
+
+func init() {
+	roles["device-halting-server"] = func() { child("server", haltingServerChild) }
+	roles["device-halting-app"] = func() { child("application", haltingAppChild) }
+}
+
+const (
+	envHalt = "SHMRING_TEST_HALT"
+	// shortHello is how long a hello may take in which somebody is stopped for as long as halted.
+	shortHello = 500 * time.Millisecond
+	halted     = 2 * shortHello
+)
+
+// haltAt stops this process at the step that it was given, once. The signal is for the thread that
+// passes, so that it does not pass before the process has it.
+func haltAt(first func()) error {
+	l, ok := crash.Parse(os.Getenv(envHalt))
+	if !ok {
+		return fmt.Errorf("no step %q", os.Getenv(envHalt))
+	}
+	crash.Passing(l, 1, func() {
+		first()
+		runtime.LockOSThread()
+		_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGSTOP)
+		runtime.UnlockOSThread()
+	})
+	return nil
+}
+
+// haltingServerChild is in a hurry until it has been stopped.
+func haltingServerChild() (err error) {
+	made = func(s *device.Server) {
+		s.SetHelloTimeout(shortHello)
+		err = haltAt(func() { s.SetHelloTimeout(time.Minute) })
+	}
+	return errors.Join(serverChild(), err)
+}
+
+func haltingAppChild() error {
+	if err := haltAt(func() {}); err != nil {
+		return err
+	}
+	return appChild()
+}
+
+func (r *remote) serveHalting(step string) *process {
+	r.t.Helper()
+	cmd := shmtest.Child(r.t, "device-halting-server", append(world(r.pair, r.path),
+		"ALLOW="+r.allow, envHalt+"="+step)...)
+	cmd.ExtraFiles = []*os.File{r.pair.B.NetNS()}
+	return start(r.t, cmd)
+}
+
+// stops waits until all threads of the process are stopped.
+func (p *process) stops() {
+	p.t.Helper()
+	await(p.t, "the stop", p.isStopped)
+}
+
+func (p *process) isStopped() bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+	for _, path := range threads {
+		if b, _ := os.ReadFile(path); !strings.Contains(string(b), ") T ") {
+			return false
+		}
+	}
+	return err == nil && len(threads) > 0
+}
+
+func (p *process) goOn() {
+	p.t.Helper()
+	if !p.isStopped() {
+		p.t.Error("it went on by itself")
+	}
+	must(p.t, p.cmd.Process.Signal(syscall.SIGCONT))
+}
+
+// small wants so little that there is room for those too who gave up, and whom the server has not
+// seen go yet.
+func small(port uint16) device.Request {
+	return device.Request{Ports: []uint16{port}, Frames: 32, Sends: 16}
+}
+
+// TestServerStoppedAtStep: a server that is stopped in the middle of a hello, for longer than it
+// or an application waits, is not dead for anybody: nobody takes its place, who has no time is told
+// that it took too long, and whoever waits is served when it goes on.
+func TestServerStoppedAtStep(t *testing.T) {
+	t.Parallel()
+	r := newRemote(t)
+	to := r.echo(6000)
+	for _, step := range []crash.Label{crash.DevBooked, crash.DevGranted, crash.DevJoined,
+		crash.DevAttached} {
+		t.Run(step.String(), func(t *testing.T) {
+			server := r.serveHalting(step.String())
+			defer server.kill() // or the next one finds the interface taken
+			type dialed struct {
+				e   *device.Endpoint
+				err error
+			}
+			done := make(chan dialed, 1)
+			go func() {
+				e, err := device.Dial(t.Context(), r.path, small(5000))
+				done <- dialed{e, err}
+			}()
+			server.stops()
+			ctx, cancel := context.WithTimeout(t.Context(), halted)
+			_, err := device.Dial(ctx, r.path, small(5001))
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("with a server that is stopped: %v", err)
+			}
+			if _, err := device.Listen(r.path); !errors.Is(err, device.ErrServing) {
+				t.Errorf("in its place: %v", err)
+			}
+			server.goOn()
+			got := <-done
+			must(t, got.err)
+			l := newLedger(t, got.e, to)
+			l.goesOn()
+			if got.e.Stats().Reconnects != 0 {
+				t.Errorf("%+v", got.e.Stats())
+			}
+			other, err := device.Dial(t.Context(), r.path, small(5002))
+			must(t, err)
+			must(t, errors.Join(other.Close(), got.e.Close()))
+			server.end()
+		})
+	}
+}
+
+// TestNextServerStoppedAtStep: likewise where an application that has lost its server meets the
+// next one: its calls say that there is none, and each send ends once.
+func TestNextServerStoppedAtStep(t *testing.T) {
+	defer device.SetHelloWait(halted)()
+	r := newRemote(t)
+	to := r.echo(6000)
+	server := r.serve()
+	events := make(chan device.Event, 100)
+	request := small(5000)
+	request.Notify = func(ev device.Event) { events <- ev }
+	e, err := device.Dial(t.Context(), r.path, request)
+	must(t, err)
+	defer func() { must(t, e.Close()) }()
+	l := newLedger(t, e, to)
+	for _, step := range []crash.Label{crash.DevGranted, crash.DevAttached} {
+		l.goesOn()
+		server.kill()
+		l.hears(events, device.EventGone)
+		server = r.serveHalting(step.String())
+		server.stops()
+		until := time.Now().Add(halted + shortHello)
+		for ; time.Now().Before(until); time.Sleep(time.Millisecond) {
+			_ = l.post(1) // while it has been granted nothing, ErrServerGone
+			l.drain()
+		}
+		if len(events) != 0 {
+			t.Errorf("%v: while it is stopped: %+v", step, <-events)
+		}
+		server.goOn()
+		l.hears(events, device.EventBack)
+		l.settle()
+		l.lost = 0 // what the dead one had
+	}
+	if len(events) != 0 {
+		t.Errorf("more events: %+v", <-events)
+	}
+	server.end()
+}
+
+// TestAppStoppedAtStep: an application that is stopped in the middle of its hello keeps nobody
+// from being served. It loses what was booked for it, but not its place if it has one already, and
+// goes on by itself.
+func TestAppStoppedAtStep(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, device.Config{Allow: bothUsers()})
+	l := bystander(r)
+	l.goesOn()
+	lanes := r.server.LaneBytes()
+	peer := r.peer(6001)
+	for _, step := range []crash.Label{crash.AppHello, crash.AppMemory, crash.AppStarting,
+		crash.AppStarted} {
+		r.server.SetHelloTimeout(shortHello)
+		p := launch(t, appCommand(t, "device-halting-app", r.path, 5001,
+			envHalt+"="+step.String()))
+		p.stops()
+		// Who has said the last word is served, if that was in time.
+		said := step == crash.AppStarting || step == crash.AppStarted
+		if said {
+			time.Sleep(halted)
+		} else {
+			var e *device.Endpoint
+			await(t, step.String()+": its port", func() bool {
+				var err error
+				if e, err = device.Dial(t.Context(), r.path, small(5001)); err == nil {
+					return true
+				}
+				if !errors.Is(err, device.ErrPortTaken) {
+					t.Fatal(err)
+				}
+				return false
+			})
+			must(t, e.Close())
+			await(t, step.String()+": what was booked", func() bool {
+				return r.server.Places() == 1 && r.server.LaneBytes() == lanes
+			})
+		}
+		l.goesOn()
+		r.server.SetHelloTimeout(time.Minute)
+		if n := len(r.server.Stats().Apps); n == 2 && !said || n == 1 && step == crash.AppStarted {
+			t.Errorf("%v: %d applications", step, n)
+		}
+		p.goOn()
+		p.line("ready")
+		await(t, "an answer", func() bool { return answers(peer, r) })
+		must(t, p.in.Close())
+		must(t, p.cmd.Wait())
+		await(t, "its end", func() bool { return r.server.LaneBytes() == lanes })
+	}
+	l.goesOn()
+	if l.e.Stats().Reconnects != 0 {
+		t.Errorf("%+v", l.e.Stats())
+	}
+}
+
+// answers asks once.
+func answers(peer *net.UDPConn, r *rig) bool {
+	_, _ = peer.WriteToUDPAddrPort([]byte("question"), r.target(5001))
+	_ = peer.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	n, _, err := peer.ReadFromUDPAddrPort(make([]byte, 64))
+	return err == nil && n == len("question")
 }
