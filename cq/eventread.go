@@ -38,8 +38,7 @@ func (e *EventQueue) Read(ev *Event, flags Flags) (int, error) {
 		return e.readOnce(ev, false)
 	}
 	bit := q.only()
-	if bit < doorbell.Nobody || e.pinned != nil || e.purge.count > 0 || e.purge.due.Load() ||
-		ev.From != nil {
+	if bit < doorbell.Nobody || !e.isUsual(ev) {
 		q.guard.leaveAlone()
 		return e.readOnce(ev, false)
 	}
@@ -48,27 +47,21 @@ func (e *EventQueue) Read(ev *Event, flags Flags) (int, error) {
 		return 0, ErrWouldBlock
 	}
 	l := q.lanes[bit]
-	if !l.waits() {
-		if !l.moved() && !l.overran() {
-			q.guard.leaveAlone()
-			return 0, ErrWouldBlock
-		}
-		l.look()
-	}
-	if s := l.front(); s != nil && loadMeta(s)&kindMask == kindEntry && ev.loadWhole(s, l) {
-		if crash.On {
-			crash.At(crash.EventCopied)
-		}
-		l.note()
-		l.free(1)
-		if crash.On {
-			crash.At(crash.EventReleased)
-		}
+	if !l.waits() && !l.moved() && !l.overran() {
 		q.guard.leaveAlone()
-		return EventHeaderBytes + len(ev.Payload), nil
+		return 0, ErrWouldBlock
 	}
+	taken := ev.takeWhole(l)
 	q.guard.leaveAlone()
-	return e.readOnce(ev, false)
+	if !taken {
+		return e.readOnce(ev, false)
+	}
+	return EventHeaderBytes + len(ev.Payload), nil
+}
+
+// isUsual reports that a read has nothing to think of beside what the lanes have.
+func (e *EventQueue) isUsual(ev *Event) bool {
+	return e.pinned == nil && e.purge.count <= 0 && !e.purge.due.Load() && ev.From == nil
 }
 
 // ReadContext is Read that waits until the context ends (fi_eq_sread); then it returns an error
@@ -119,6 +112,10 @@ func (e *EventQueue) readOnce(ev *Event, peek bool) (int, error) {
 	if !q.enter() {
 		return 0, q.guard.refusal()
 	}
+	if bit := q.only(); bit >= 0 && !peek && e.isUsual(ev) && ev.takeWhole(q.lanes[bit]) {
+		q.unlock()
+		return EventHeaderBytes + len(ev.Payload), nil
+	}
 	l, err := e.take(ev)
 	switch {
 	case err != nil:
@@ -142,8 +139,16 @@ func (e *EventQueue) readOnce(ev *Event, peek bool) (int, error) {
 // front returns the next entry, as far as the reader has looked.
 func (l *lane) front() *Entry { return l.cons.Front() }
 
-// loadWhole fills ev from the next slot of a lane that no reader before had, if the payload fits.
-func (ev *Event) loadWhole(s *Entry, l *lane) bool {
+// takeWhole takes the next event of the one lane that can have any, which no reader before had, if
+// the payload fits.
+func (ev *Event) takeWhole(l *lane) bool {
+	if !l.waits() {
+		l.look()
+	}
+	s := l.front()
+	if s == nil || loadMeta(s)&kindMask != kindEntry {
+		return false
+	}
 	n := s.Len
 	if n > 0 {
 		data := l.detail.Data(l.cons.Head())
@@ -154,6 +159,14 @@ func (ev *Event) loadWhole(s *Entry, l *lane) bool {
 	}
 	ev.load(s)
 	ev.Payload, ev.Redelivered = ev.Payload[:n], false
+	if crash.On {
+		crash.At(crash.EventCopied)
+	}
+	l.note()
+	l.free(1)
+	if crash.On {
+		crash.At(crash.EventReleased)
+	}
 	return true
 }
 

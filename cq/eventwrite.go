@@ -67,11 +67,9 @@ func (l *eventLane) shut() bool {
 
 func (l *eventLane) reopen() { l.state.Store(laneFree) }
 
-// write publishes an event for the one goroutine whose lane this is, or under the lock.
+// write publishes an event for the one goroutine whose lane this is, after writeQuick did not, or
+// under the lock.
 func (l *eventLane) write(ev *Event) (int, error) {
-	if n := l.writeQuick(ev, true); n > 0 {
-		return n, nil
-	}
 	if !l.alone.enterAlone() {
 		return l.writeLocked(ev, false)
 	}
@@ -233,7 +231,7 @@ func newEventWriter(w *Writer) *EventWriter {
 //
 // The event of an operation that was given no context has that of the object it is about; to put
 // it there is the caller's part.
-func (w *EventWriter) Write(ev *Event) (int, error) { return w.write(ev) }
+func (w *EventWriter) Write(ev *Event) (int, error) { return w.writeLocked(ev, false) }
 
 // WriteErr publishes an error event, which the reader takes with ReadErr, in order with the events
 // of this writer. It returns EventErrorBytes; errors are those of Write.
