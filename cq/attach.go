@@ -91,13 +91,13 @@ func attach(d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
 	if err != nil {
 		return nil, failed("attach", name, err)
 	}
-	w := &Writer{laneWriter{name: name, door: homeIn(d, name, dir)}}
+	w := &Writer{laneWriter{name: name, side: newNamedSide(d, name, dir)}}
 	if err := w.open(o); err != nil {
 		w.unmap()
 		if errors.Is(err, ErrClosed) {
-			w.door.vacate() // the reader may have left it because of our lane
+			w.side.vacate() // the reader may have left it because of our lane
 		}
-		_ = w.door.close()
+		_ = w.side.close()
 		return nil, failed("attach", name, err)
 	}
 	return w, nil
@@ -105,7 +105,7 @@ func attach(d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
 
 // open maps the queue, claims a lane and tells the reader.
 func (w *laneWriter) open(o WriterOptions) (err error) {
-	if w.reader, err = w.door.openReader(); err != nil {
+	if w.reader, err = w.side.openReader(); err != nil {
 		return err
 	}
 	h := w.reader.Header()
@@ -139,16 +139,16 @@ func (w *laneWriter) open(o WriterOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	if w.obj, w.bit, err = w.door.claimLane(w.reader, rows, opt); err != nil {
+	if w.obj, w.bit, err = w.side.claimLane(w.reader, rows, opt); err != nil {
 		return err
 	}
 	crash.At(crash.AttachClaimed)
 	// The queue may have been destroyed between the look at its state and the claim. Entries that
 	// it was brought are its own then all the same.
-	if d, ok := w.door.(*memfdDoor); ok && d.handover != nil {
+	if d, ok := w.side.(*unnamedWriter); ok && d.handover != nil {
 		return w.start(w.obj, &rows[w.bit], words, hints, opt)
 	}
-	gone, err := w.door.gone(w.reader)
+	gone, err := w.side.gone(w.reader)
 	switch {
 	case gone:
 		err = ErrClosed
@@ -168,12 +168,12 @@ func (w *laneWriter) open(o WriterOptions) (err error) {
 // queue any more. The queue's state does not say that: who removes it can take that back, and a
 // reader that adopts it meanwhile has this lane open, perhaps with entries that it has not read.
 func (w *laneWriter) giveBack(row *kind.RowWords) {
-	last, _ := w.door.leave(w.obj, func() bool {
-		gone, err := w.door.gone(w.reader)
+	last, _ := w.side.leave(w.obj, func() bool {
+		gone, err := w.side.gone(w.reader)
 		return err == nil && gone || row.Bell.Parked.Load()&kind.RowClosed != 0
 	})
 	if last {
-		w.door.vacate()
+		w.side.vacate()
 	}
 }
 
@@ -219,8 +219,8 @@ func (w *laneWriter) start(obj *shm.Object, row *kind.RowWords, words *kind.Queu
 	cfg := doorbell.RingerConfig{Row: &row.Bell, Arm: &words.Arm, Hints: hints, Bit: w.bit,
 		Face: func(gen uint16) int { return w.openFace(words, gen) }, Domain: w.bell.ring}
 	w.bell = bellHold{words: &words.Bell, owner: w.reader.Owner, fd: -1, own: w.own}
-	if w.door != nil {
-		w.bell.home, w.bell.fd = w.door.beside(), w.door.bell()
+	if w.side != nil {
+		w.bell.dir, w.bell.fd = w.side.beside(), w.side.bell()
 	}
 	if order == ring.Release {
 		cfg.Fence = w.prod.Republish
@@ -239,7 +239,7 @@ func (w *laneWriter) start(obj *shm.Object, row *kind.RowWords, words *kind.Queu
 // openFace returns a descriptor that wakes the reader's user, or -1.
 func (w *laneWriter) openFace(words *kind.QueueWords, generation uint16) int {
 	if !w.own {
-		return w.door.openFace(w.reader, words, generation)
+		return w.side.openFace(w.reader, words, generation)
 	}
 	if w.face == nil {
 		return -1
@@ -315,7 +315,7 @@ func (w *laneWriter) end() error {
 	}
 	w.deaths.unbind()
 	crash.At(crash.WriterClosing)
-	last, err := w.door.leave(w.obj, func() bool { return w.ringer.Flags()&kind.RowClosed != 0 })
+	last, err := w.side.leave(w.obj, func() bool { return w.ringer.Flags()&kind.RowClosed != 0 })
 	crash.At(crash.WriterReleased)
 	if w.trust == CrossUser {
 		w.ringer.Attach() // the reader retires the lane
@@ -326,9 +326,9 @@ func (w *laneWriter) end() error {
 	w.unmap()
 	if last {
 		// The reader left the directory to the last writer.
-		w.door.vacate()
+		w.side.vacate()
 	}
-	_ = w.door.close()
+	_ = w.side.close()
 	if err != nil && !removed(err) {
 		return fmt.Errorf("cq: close writer of %q: %w", w.name, err)
 	}

@@ -16,22 +16,22 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// meddler is a door at which others are faster: they come once after a lane was claimed, and once
-// before it is given back.
+// meddler is a writer side at which others are faster: they come once after a lane was claimed, and
+// once before it is given back.
 type meddler struct {
-	*dirHome
+	*namedSide
 	claimed, leaving func()
 }
 
 func (m *meddler) claimLane(reader *shm.Object, rows []kind.RowWords, opt shape) (*shm.Object, int,
 	error) {
 	defer m.claimed()
-	return m.dirHome.claimLane(reader, rows, opt)
+	return m.namedSide.claimLane(reader, rows, opt)
 }
 
 func (m *meddler) leave(lane *shm.Object, closed func() bool) (bool, error) {
 	m.leaving()
-	return m.dirHome.leave(lane, closed)
+	return m.namedSide.leave(lane, closed)
 }
 
 // attachLate attaches to a queue that somebody begins to remove when the lane is claimed, and
@@ -41,12 +41,12 @@ func attachLate(t *testing.T, d *shm.Dir, name string, state uint64, leaving fun
 	dir, err := d.Sub(name, false)
 	noError(t, err)
 	w := &Writer{laneWriter{name: name}}
-	w.door = &meddler{homeIn(d, name, dir), func() {
+	w.side = &meddler{newNamedSide(d, name, dir), func() {
 		setState(t, dir, state)
 	}, leaving}
 	err = w.open(WriterOptions{})
 	w.unmap()
-	_ = w.door.close()
+	_ = w.side.close()
 	return err
 }
 

@@ -61,7 +61,7 @@ const (
 
 // findable says why no successor could find the queue.
 func (q *core) findable() error {
-	if _, ok := q.home.(*memfdHome); ok && !q.opt.others() {
+	if _, ok := q.side.(*unnamedReader); ok && !q.opt.others() {
 		return &Error{Pkg: kind.Pkg, Op: opDetach, Name: q.name, Err: syscall.EOPNOTSUPP,
 			Hint: "nobody could find a queue without a name: close it"}
 	}
@@ -70,7 +70,7 @@ func (q *core) findable() error {
 
 // wake ends what blocks in the queue.
 func (q *core) wake() {
-	q.home.interrupt()
+	q.side.interrupt()
 	q.bell.Kick()
 }
 
@@ -99,16 +99,16 @@ func (q *core) end(op string) error {
 	}
 	if err = q.drop(last); op == opClose {
 		// Writers that are still attached keep the directory; the last of them removes it.
-		q.home.vacate()
+		q.side.vacate()
 		crash.At(crash.CloseVacated)
 	}
-	if err = errors.Join(err, q.home.close()); err != nil {
+	if err = errors.Join(err, q.side.close()); err != nil {
 		return fmt.Errorf("cq: %s %q: %w", op, q.name, err)
 	}
 	return nil
 }
 
-// drop gives everything back that the queue holds in this process, but for its home, calling last
+// drop gives everything back that the queue holds in this process, but for its side, calling last
 // before its memory goes. Nobody is inside any more.
 func (q *core) drop(last func() error) error {
 	if q.holders.hasOwn() {
@@ -124,7 +124,7 @@ func (q *core) drop(last func() error) error {
 		}
 	}
 	q.watches.Unlock()
-	q.home.partAll()
+	q.side.detachAll()
 	q.keeper.close()
 	q.silence()
 	err := q.leaveSeat()
@@ -164,7 +164,7 @@ func (q *core) leaveSeat() error {
 func (q *core) destroy() error {
 	kind.Condemn(q.words, q.rows)
 	crash.At(crash.CloseCondemned)
-	err := q.home.destroy(q.obj, q.opt.rows())
+	err := q.side.destroy(q.obj, q.opt.rows())
 	crash.At(crash.CloseUnlinked)
 	return err
 }

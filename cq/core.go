@@ -23,7 +23,7 @@ type core struct {
 	name  string
 	fid   FID
 	opt   shape
-	home  home
+	side  readerSide
 	obj   *shm.Object
 	words *kind.QueueWords
 	rows  []kind.RowWords
@@ -53,7 +53,7 @@ type core struct {
 	redelivered bool          // of what the last Read or Peek returned
 	sliced      atomic.Bool   // a death or a mark would not be noticed: wake up now and then
 	noBarrier   atomic.Bool   // the kernel refuses membarrier since the queue was opened
-	changes     uint64        // of the home, at the last full look
+	changes     uint64        // of the reader side, at the last full look
 
 	holders   holders // sets, channels and feeders of this process
 	feeders   feeders
@@ -112,7 +112,7 @@ func (q *core) createOnce(d *shm.Dir, name string, o shape) error {
 	if err != nil {
 		return err
 	}
-	return q.init(homeIn(d, name, dir), obj, name, o, true)
+	return q.init(newNamedSide(d, name, dir), obj, name, o, true)
 }
 
 // adopt becomes the reader of a queue that has none.
@@ -153,7 +153,7 @@ func (q *core) adoptIn(d, dir *shm.Dir, name string, want shape) error {
 	}
 	crash.At(crash.AdoptClaimed)
 	o.Options = want.fixed(o.Options)
-	return q.init(homeIn(d, name, dir), obj, name, o, false)
+	return q.init(newNamedSide(d, name, dir), obj, name, o, false)
 }
 
 // openEither adopts or creates, whichever is possible, though others do the same at once.
@@ -185,8 +185,8 @@ func openEither[Q any](p Place, existing bool, adopt, create func() (*Q, error))
 
 // init maps the words of an object that this process owns. If that fails, one that was just made
 // goes again.
-func (q *core) init(h home, obj *shm.Object, name string, o shape, made bool) error {
-	*q = core{whole: q.whole, name: name, opt: o, home: h, obj: obj, bit: -1,
+func (q *core) init(h readerSide, obj *shm.Object, name string, o shape, made bool) error {
+	*q = core{whole: q.whole, name: name, opt: o, side: h, obj: obj, bit: -1,
 		spin: spin.Budget(o.Spin), lanes: make([]*lane, o.rows()), gone: make(chan struct{})}
 	q.guard.shared, q.widest = o.Shared, o.Format.bytes()
 	if o.Shared {
@@ -232,7 +232,7 @@ func (q *core) start() (err error) {
 		return err
 	}
 	if q.opt.Wait.hasFD() {
-		if q.face, err = q.home.newFace(); err != nil {
+		if q.face, err = q.side.newFace(); err != nil {
 			return err
 		}
 		q.words.Face.Store(uint64(q.face.EventFD()) + 1)

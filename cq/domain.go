@@ -22,7 +22,7 @@ type domain struct {
 	users int
 	obj   *shm.Object
 	bell  *doorbell.Domain
-	homes []*shm.Dir // directories in which the bell has a name
+	dirs  []*shm.Dir // directories in which the bell has a name
 	taken [kind.DomainBits / 64]uint64
 }
 
@@ -47,9 +47,9 @@ func (p *domain) create(d *shm.Dir) (err error) {
 	spec := kind.BellSpec()
 	spec.UUID = shm.NewUUID()
 	if d == nil {
-		if home, e := shm.OpenDir(""); e == nil {
-			d = home
-			defer home.Close()
+		if dir, e := shm.OpenDir(""); e == nil {
+			d = dir
+			defer dir.Close()
 		}
 	}
 	if d == nil {
@@ -62,7 +62,7 @@ func (p *domain) create(d *shm.Dir) (err error) {
 		return err
 	}
 	if d != nil {
-		p.homes = append(p.homes, d.Dup())
+		p.dirs = append(p.dirs, d.Dup())
 	}
 	arm, hints, err := kind.BellMemory(p.obj, false)
 	if err != nil {
@@ -85,7 +85,7 @@ func (p *domain) release() error {
 
 func (p *domain) destroy() error {
 	var err error
-	for _, d := range p.homes { // this takes no descriptor, which there may not be
+	for _, d := range p.dirs { // this takes no descriptor, which there may not be
 		e := p.obj.UnlinkFrom(d, kind.BellName(p.obj.Header().UUID))
 		if !errors.Is(e, fs.ErrNotExist) {
 			err = errors.Join(err, e)
@@ -93,13 +93,13 @@ func (p *domain) destroy() error {
 		_ = d.Close()
 	}
 	err = errors.Join(err, p.obj.Close())
-	p.obj, p.bell, p.homes = nil, nil, nil
+	p.obj, p.bell, p.dirs = nil, nil, nil
 	return err
 }
 
-// enroll gives a queue its bit, and tells its producers in words. home is the directory where they
+// enroll gives a queue its bit, and tells its producers in words. dir is the directory where they
 // look for the bell, nil for a queue without a name.
-func (p *domain) enroll(home *shm.Dir, words *kind.BellWords, generation uint64) (bit int,
+func (p *domain) enroll(dir *shm.Dir, words *kind.BellWords, generation uint64) (bit int,
 	err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,7 +113,7 @@ func (p *domain) enroll(home *shm.Dir, words *kind.BellWords, generation uint64)
 			}
 		}()
 	}
-	if err := p.nameIn(home); err != nil {
+	if err := p.nameIn(dir); err != nil {
 		return -1, err
 	}
 	if bit = p.takeBit(); bit < 0 {
@@ -164,20 +164,20 @@ func (p *domain) reopen(uuid shm.UUID) (*shm.Object, error) {
 }
 
 // nameIn gives the bell a name beside the queue, where its producers look for it.
-func (p *domain) nameIn(home *shm.Dir) error {
-	if home == nil || slices.ContainsFunc(p.homes, home.Is) {
+func (p *domain) nameIn(dir *shm.Dir) error {
+	if dir == nil || slices.ContainsFunc(p.dirs, dir.Is) {
 		return nil
 	}
-	removeDeadBells(home)
-	if err := p.obj.LinkTo(home, kind.BellName(p.obj.Header().UUID)); err != nil {
+	removeDeadBells(dir)
+	if err := p.obj.LinkTo(dir, kind.BellName(p.obj.Header().UUID)); err != nil {
 		if errors.Is(err, syscall.EXDEV) {
-			err = &Error{Pkg: kind.Pkg, Op: "add", Field: "directory", Got: home.Path(), Err: err,
+			err = &Error{Pkg: kind.Pkg, Op: "add", Field: "directory", Got: dir.Path(), Err: err,
 				Want: "one in the file system of the process's other queues",
 				Hint: "open its first set with it"}
 		}
 		return err
 	}
-	p.homes = append(p.homes, home.Dup())
+	p.dirs = append(p.dirs, dir.Dup())
 	return nil
 }
 
@@ -235,7 +235,7 @@ var peerBells = struct {
 // bellHold is what one producer holds of its reader's bell.
 type bellHold struct {
 	words *kind.BellWords // of the queue
-	home  *shm.Dir        // directory to look in, which is the door's, or nil
+	dir   *shm.Dir        // directory to look in, which is the writer side's, or nil
 	fd    int             // descriptor of the bell that came by rendezvous, or -1
 	owner func() shm.Owner
 	own   bool // the reader is this process
@@ -309,7 +309,7 @@ func (h *bellHold) open(uuid shm.UUID, fd uint64) (*shm.Object, error) {
 	if h.own {
 		return processDomain.reopen(uuid)
 	}
-	obj, err := openBellFile(uuid, h.home)
+	obj, err := openBellFile(uuid, h.dir)
 	if err != nil && h.fd >= 0 {
 		obj, err = openBellFD(uuid, h.fd)
 	}
@@ -330,11 +330,11 @@ func openBellFD(uuid shm.UUID, fd int) (*shm.Object, error) {
 	return checkBell(obj, uuid)
 }
 
-func openBellFile(uuid shm.UUID, home *shm.Dir) (*shm.Object, error) {
-	if home == nil {
+func openBellFile(uuid shm.UUID, dir *shm.Dir) (*shm.Object, error) {
+	if dir == nil {
 		return nil, ErrNoWait
 	}
-	obj, err := home.Open(kind.BellName(uuid), shm.ReadOnly)
+	obj, err := dir.Open(kind.BellName(uuid), shm.ReadOnly)
 	if err != nil {
 		return nil, err
 	}

@@ -95,7 +95,7 @@ func RingLane(w *Writer) { w.ringer.Attach() }
 
 // WritePipe writes to the pipe of the reader's descriptor, as a hostile writer can.
 func WritePipe(w *Writer) {
-	if d, ok := w.door.(*memfdDoor); ok && d.fds[fdEvent] >= 0 {
+	if d, ok := w.side.(*unnamedWriter); ok && d.fds[fdEvent] >= 0 {
 		_ = eventfd.Write(d.fds[fdEvent])
 	}
 }
@@ -255,7 +255,7 @@ func (w *Writer) StoreTail(at uint64) { w.words.Tail.Store(at) }
 
 // Relays reports whether a keeper was to pass on the rings of a row's writer.
 func Relays(q *Queue, bit int) bool {
-	h := q.home.(*memfdHome)
+	h := q.side.(*unnamedReader)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.lanes[bit].att.silence != nil
@@ -313,7 +313,7 @@ func Serving(q *Queue) int { return 2 * q.opt.rows() }
 
 // RowsOffered is how many rows have been offered to peers that have not brought a lane.
 func RowsOffered(q *Queue) (n int) {
-	h := q.home.(*memfdHome)
+	h := q.side.(*unnamedReader)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i := range h.lanes {

@@ -209,9 +209,9 @@ func SignalQueue(p Place) error {
 	if err != nil {
 		return failed("signal", name, err)
 	}
-	door := homeIn(p.dir, name, dir)
-	defer door.close()
-	obj, err := door.openReader()
+	side := newNamedSide(p.dir, name, dir)
+	defer side.close()
+	obj, err := side.openReader()
 	if err != nil {
 		return failed("signal", name, err)
 	}
@@ -225,7 +225,7 @@ func SignalQueue(p Place) error {
 		// Whoever owns the file may truncate it meanwhile, and we are perhaps only a tool.
 		fault := shm.Guard(func() {
 			if err = hasReader(obj, name); err == nil {
-				err = signalFrom(door, obj, o)
+				err = signalFrom(side, obj, o)
 			}
 		})
 		err = errors.Join(fault, err)
@@ -252,7 +252,7 @@ func hasReader(obj *shm.Object, name string) error {
 
 // signalFrom does to the reader what Bell.Signal does inside its process. Of the reader's object
 // only the hints are mapped for writing, as for a writer.
-func signalFrom(door door, obj *shm.Object, o shape) error {
+func signalFrom(side writerSide, obj *shm.Object, o shape) error {
 	words, err := kind.WordsOf[kind.QueueWords](obj, kind.SectQueue, 0)
 	if err != nil {
 		return err
@@ -268,11 +268,11 @@ func signalFrom(door door, obj *shm.Object, o shape) error {
 	if err != nil {
 		return err
 	}
-	hold := bellHold{words: &words.Bell, home: door.beside(), owner: obj.Owner, fd: -1}
+	hold := bellHold{words: &words.Bell, dir: side.beside(), owner: obj.Owner, fd: -1}
 	defer hold.drop()
 	fd := -1
 	doorbell.Signal(&words.Arm, hints, func(generation uint16) int {
-		fd = door.openFace(obj, words, generation)
+		fd = side.openFace(obj, words, generation)
 		return fd
 	}, hold.ring)
 	eventfd.Close(fd)

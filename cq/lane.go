@@ -124,7 +124,7 @@ func (q *core) refuseLane(bit int, err error) {
 	}
 	if kind.Damaged(err) {
 		q.given.Add(1)
-		q.lanes[bit] = &lane{bit: bit, att: q.home.attached(bit)}
+		q.lanes[bit] = &lane{bit: bit, att: q.side.attached(bit)}
 		q.mute(q.lanes[bit].att)
 		q.rows[bit].Bell.Parked.Store(kind.RowPoisoned | doorbell.Parked)
 	}
@@ -151,7 +151,7 @@ func (q *core) openLaneFile(bit int) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.obj, l.att = obj, q.home.attached(bit); l.att != nil {
+	if l.obj, l.att = obj, q.side.attached(bit); l.att != nil {
 		l.inherit()
 	}
 	return l, nil
@@ -217,7 +217,7 @@ func (q *core) barrierRefused() {
 
 // findLanes makes every lane that exists a candidate: ready bits are hints.
 func (q *core) findLanes(always bool) error {
-	changes, err := q.home.changes()
+	changes, err := q.side.changes()
 	if err != nil {
 		return err
 	}
@@ -320,9 +320,9 @@ type attachment struct {
 	words   *kind.LaneWords
 	peer    *place.Peer
 	pipe    int    // reading end of the one that raises the queue's descriptor, or -1
-	silence func() // ends passing its rings on; nil while nobody does; under memfdHome.mu
-	noted   bool   // its death was noted; under memfdHome.mu
-	muted   bool   // it was given up: nobody listens any more; under memfdHome.mu
+	silence func() // ends passing its rings on; nil while nobody does; under unnamedReader.mu
+	noted   bool   // its death was noted; under unnamedReader.mu
+	muted   bool   // it was given up: nobody listens any more; under unnamedReader.mu
 }
 
 // ended reports that the writer does not post any more: it has left the lane, or is proved dead.
@@ -342,7 +342,7 @@ func (a *attachment) listen(bell *doorbell.Bell, bit int) {
 // nothing any more, so nothing in them could tell false alarms from others. Its end is still
 // noticed by its peer's connection. The bell is locked.
 func (q *core) mute(a *attachment) {
-	h, ok := q.home.(*memfdHome)
+	h, ok := q.side.(*unnamedReader)
 	if a == nil || !ok {
 		return
 	}
@@ -413,7 +413,7 @@ func (q *core) retire(l *lane) {
 	row.Bell.Index.Store(0)
 	row.Bell.Parked.Store(doorbell.Parked | q.rowFlags())
 	q.lanes[l.bit] = nil
-	q.home.retire(l.bit)
+	q.side.retire(l.bit)
 }
 
 // rowFlags are what a row says beside parked because of the queue's state.

@@ -14,17 +14,17 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// starvedHome is a queue's directory in a process that has no descriptor left.
-type starvedHome struct {
-	home
+// starvedSide is a queue's directory in a process that has no descriptor left.
+type starvedSide struct {
+	readerSide
 	starved bool
 }
 
-func (h *starvedHome) openLane(bit int) (*shm.Object, error) {
+func (h *starvedSide) openLane(bit int) (*shm.Object, error) {
 	if h.starved {
 		return nil, syscall.EMFILE
 	}
-	return h.home.openLane(bit)
+	return h.readerSide.openLane(bit)
 }
 
 // TestDeathsStarved: lanes that could not be opened for want of descriptors are looked at as soon
@@ -41,8 +41,8 @@ func TestDeathsStarved(t *testing.T) {
 	must(err)
 	w, err := Attach(t.Context(), Named(d, "q"), WriterOptions{})
 	must(err)
-	h := &starvedHome{home: q.home, starved: true}
-	q.home = h
+	h := &starvedSide{readerSide: q.side, starved: true}
+	q.side = h
 	early := newWriterDeaths(&q.core, 1) // nothing is seen
 	h.starved = false
 	late := newWriterDeaths(&q.core, 2)
@@ -150,7 +150,7 @@ func TestSeatOfClosedIsNobodys(t *testing.T) {
 func TestTurnIsNoDelay(t *testing.T) {
 	q, err := Create(Unnamed(t.Name()), Options{Size: 4, MaxLanes: 2, Spin: -1, Trust: CrossUser})
 	noError(t, err)
-	h := q.home.(*memfdHome)
+	h := q.side.(*unnamedReader)
 	done, err := h.turns.take(t.Context(), os.Geteuid())
 	noError(t, err)
 	at := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"}

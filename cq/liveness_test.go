@@ -186,7 +186,7 @@ func TestDeathsBetweenSinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h := q.home.(*memfdHome)
+	h := q.side.(*unnamedReader)
 	kept := func(what string, want int) {
 		t.Helper()
 		h.mu.Lock()

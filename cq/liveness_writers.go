@@ -38,7 +38,7 @@ func newWriterDeaths(q *core, to uint64) *writerDeaths {
 		m.find(true)
 		return m
 	}
-	if h, ok := q.home.(*memfdHome); ok {
+	if h, ok := q.side.(*unnamedReader); ok {
 		h.keepDeaths(true)
 	}
 	return m
@@ -46,7 +46,7 @@ func newWriterDeaths(q *core, to uint64) *writerDeaths {
 
 // find looks for lanes that are new.
 func (m *writerDeaths) find(first bool) {
-	changes, err := m.q.home.changes()
+	changes, err := m.q.side.changes()
 	if err == nil && m.seen && changes == m.changes {
 		return
 	}
@@ -136,7 +136,7 @@ func (m *writerDeaths) turnTo(to uint64) {
 
 func (m *writerDeaths) look() (out []peerNews) {
 	m.lookForOverrun()
-	if h, ok := m.q.home.(*memfdHome); ok && m.q.opt.others() {
+	if h, ok := m.q.side.(*unnamedReader); ok && m.q.opt.others() {
 		for _, p := range h.takeDead() {
 			m.q.bell.Mark(p.Lane)
 			out = append(out, peerNews{EventPeerDeath, p})
@@ -248,7 +248,7 @@ func (m *writerDeaths) close(untold []peerNews) {
 			w.rest()
 		}
 	}
-	if h, ok := m.q.home.(*memfdHome); ok && m.q.opt.others() {
+	if h, ok := m.q.side.(*unnamedReader); ok && m.q.opt.others() {
 		h.rest(untold)
 		return
 	}
@@ -263,7 +263,7 @@ type laneObjects struct {
 }
 
 // laneObject opens the object of a row's writer, if it is this queue's. Errors are those of
-// home.openLane. It may be called from anywhere while the queue is open.
+// readerSide.openLane. It may be called from anywhere while the queue is open.
 func (q *core) laneObject(bit int) (*shm.Object, error) {
 	q.objects.mu.Lock()
 	defer q.objects.mu.Unlock()
@@ -273,11 +273,11 @@ func (q *core) laneObject(bit int) (*shm.Object, error) {
 	if obj := q.objects.of[bit]; obj != nil {
 		return obj, nil
 	}
-	obj, err := q.home.openLane(bit)
+	obj, err := q.side.openLane(bit)
 	if err != nil {
 		return nil, err
 	}
-	other := q.home.attached(bit) != nil // it goes when its lane is retired
+	other := q.side.attached(bit) != nil // it goes when its lane is retired
 	if err = q.opt.attrs().LaneBelongs(obj, bit, q.obj.Header().UUID); err != nil {
 		if !other {
 			_ = obj.Close()
@@ -304,7 +304,7 @@ func (o *laneObjects) close() (err error) {
 
 // keepDeaths has every death of other users' writers kept for takeDead. When it is ended, what
 // comes after is kept only until its row has another writer: that is bounded by the number of rows.
-func (h *memfdHome) keepDeaths(on bool) {
+func (h *unnamedReader) keepDeaths(on bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.keeping = on
@@ -312,7 +312,7 @@ func (h *memfdHome) keepDeaths(on bool) {
 
 // rest takes back what nobody was told of: it is news to whoever is bound next. Between this sink
 // and that one every death is kept.
-func (h *memfdHome) rest(untold []peerNews) {
+func (h *unnamedReader) rest(untold []peerNews) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	back := make([]PeerEntry, 0, len(untold)+len(h.dead))
@@ -323,7 +323,7 @@ func (h *memfdHome) rest(untold []peerNews) {
 }
 
 // succeeded is called for a row that has another writer. The lock is held.
-func (h *memfdHome) succeeded(bit int) {
+func (h *unnamedReader) succeeded(bit int) {
 	if !h.keeping {
 		h.dead = slices.DeleteFunc(h.dead, func(p PeerEntry) bool { return p.Lane == bit })
 	}
@@ -331,7 +331,7 @@ func (h *memfdHome) succeeded(bit int) {
 
 // takeDead returns the writers of other users that have died since the last call. Those whose lanes
 // are retired already were noted by then.
-func (h *memfdHome) takeDead() []PeerEntry {
+func (h *unnamedReader) takeDead() []PeerEntry {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for bit := range h.lanes {
@@ -343,7 +343,7 @@ func (h *memfdHome) takeDead() []PeerEntry {
 }
 
 // noteDead keeps the death of a row's writer, if it is proved, once. The lock is held.
-func (h *memfdHome) noteDead(bit int, a *attachment) {
+func (h *unnamedReader) noteDead(bit int, a *attachment) {
 	if a == nil || a.noted || !a.peer.Gone() {
 		return
 	}

@@ -62,7 +62,7 @@ func (q *Queue) Lane(row int, object shm.UUID) (l Lane, err error) {
 		if err != nil {
 			return err
 		}
-		if h, ok := q.home.(*memfdHome); ok && row > 0 && h.lanes[row].att != nil {
+		if h, ok := q.side.(*unnamedReader); ok && row > 0 && h.lanes[row].att != nil {
 			peer = h.lanes[row].att.peer
 		}
 		l = laneFrom(row, obj, peer, obj.Owner().Generation)
@@ -178,12 +178,12 @@ func (q *core) withLane(lane int, do func(obj *shm.Object, former Lane) error) e
 	if lane == 0 {
 		return do(q.obj, Lane{})
 	}
-	if h, ok := q.home.(*memfdHome); ok {
+	if h, ok := q.side.(*unnamedReader); ok {
 		h.mu.Lock() // the object is not unmapped meanwhile
 		defer h.mu.Unlock()
 		return do(h.lanes[lane].obj, h.lanes[lane].former)
 	}
-	obj, err := q.home.openLane(lane)
+	obj, err := q.side.openLane(lane)
 	if err == nil {
 		defer obj.Close()
 		if err = q.opt.attrs().LaneBelongs(obj, lane, q.obj.Header().UUID); errors.Is(err,

@@ -105,7 +105,7 @@ func (q *core) bindDeaths(events EventSink) error {
 			m = newWriterDeaths(q, events.sinkID())
 		}
 		q.deaths.report = startReport(q.fid, events, m)
-	} else if h, ok := q.home.(*memfdHome); ok {
+	} else if h, ok := q.side.(*unnamedReader); ok {
 		h.keepDeaths(false)
 	}
 	return nil

@@ -13,9 +13,9 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// home is where the objects of a queue live, as its reader needs it: a directory of its own, or
-// nothing but descriptors.
-type home interface {
+// readerSide is where the objects of a queue live, as its reader needs it: a directory of its own,
+// or nothing but descriptors.
+type readerSide interface {
 	// openLane opens the object of a row's writer for reading. It is fs.ErrNotExist if there is
 	// none, and kind.ErrOtherQueue if what stands there is not this queue's.
 	openLane(bit int) (*shm.Object, error)
@@ -29,7 +29,7 @@ type home interface {
 	// still ours.
 	destroy(reader *shm.Object, rows int) error
 	// beside returns the directory where the bell of the reader's process is found, or nil. It
-	// stays the home's.
+	// stays the side's.
 	beside() *shm.Dir
 	// vacate removes what is left of a queue that was destroyed, unless others still use it. It
 	// comes before close.
@@ -38,17 +38,17 @@ type home interface {
 	attached(bit int) *attachment
 	// retire forgets a row's lane, of another user, and closes it.
 	retire(bit int)
-	// partAll stops whatever of other users' lanes looks at the queue from other goroutines, before
+	// detachAll stops whatever of other users' lanes looks at the queue from other goroutines, before
 	// its memory goes.
-	partAll()
+	detachAll()
 	// relay has rings of other users' lanes passed on to sets, channels, and goroutines that share
 	// the queue, from now on.
 	relay(bell *doorbell.Bell)
 	close() error
 }
 
-// door is a writer's way to the objects of a queue.
-type door interface {
+// writerSide is a writer's way to the objects of a queue.
+type writerSide interface {
 	openReader() (*shm.Object, error)
 	// claimLane returns a lane object that this process owns, and its row.
 	claimLane(reader *shm.Object, rows []kind.RowWords, opt shape) (*shm.Object, int, error)
@@ -60,35 +60,37 @@ type door interface {
 	// last then reports.
 	leave(lane *shm.Object, closed func() bool) (last bool, err error)
 	// beside returns the directory of the bell of the reader's process, and bell a descriptor of
-	// it, which stay the door's; nil and -1 if there is no such way to it.
+	// it, which stay the side's; nil and -1 if there is no such way to it.
 	beside() *shm.Dir
 	bell() int
 	vacate()
 	close() error
 }
 
-// dirHome is the directory of a queue that has a name.
-type dirHome struct {
+// namedSide is the directory of a queue that has a name, for its reader and its writers.
+type namedSide struct {
 	at   *shm.Dir // where the queue's directory has its name
 	name string
 	dir  *shm.Dir // the queue's own
 }
 
-// homeIn takes over dir. The caller's own handle on the directory above may be closed before the
-// home is.
-func homeIn(d *shm.Dir, name string, dir *shm.Dir) *dirHome { return &dirHome{d.Dup(), name, dir} }
+// newNamedSide takes over dir. The caller's own handle on the directory above may be closed before
+// the side is.
+func newNamedSide(d *shm.Dir, name string, dir *shm.Dir) *namedSide {
+	return &namedSide{d.Dup(), name, dir}
+}
 
-func (h *dirHome) openLane(bit int) (*shm.Object, error) {
+func (h *namedSide) openLane(bit int) (*shm.Object, error) {
 	return h.dir.Open(kind.LaneFile(bit), shm.ReadOnly)
 }
 
-func (h *dirHome) beside() *shm.Dir { return h.at }
+func (h *namedSide) beside() *shm.Dir { return h.at }
 
-func (h *dirHome) bell() int { return -1 }
+func (h *namedSide) bell() int { return -1 }
 
-func (h *dirHome) changes() (uint64, error) { return h.dir.Stamp() }
+func (h *namedSide) changes() (uint64, error) { return h.dir.Stamp() }
 
-func (h *dirHome) newFace() (*doorbell.Face, error) {
+func (h *namedSide) newFace() (*doorbell.Face, error) {
 	if err := h.dir.MakeFIFO(kind.FifoFile); err != nil {
 		return nil, err
 	}
@@ -99,43 +101,43 @@ func (h *dirHome) newFace() (*doorbell.Face, error) {
 	return doorbell.NewFace(fifo)
 }
 
-func (h *dirHome) interrupt() {}
+func (h *namedSide) interrupt() {}
 
 // Those of a queue with a name belong to its user.
-func (h *dirHome) attached(int) *attachment { return nil }
-func (h *dirHome) retire(int)               {}
-func (h *dirHome) partAll()                 {}
-func (h *dirHome) relay(*doorbell.Bell)     {}
+func (h *namedSide) attached(int) *attachment { return nil }
+func (h *namedSide) retire(int)               {}
+func (h *namedSide) detachAll()               {}
+func (h *namedSide) relay(*doorbell.Bell)     {}
 
-func (h *dirHome) destroy(reader *shm.Object, rows int) error {
+func (h *namedSide) destroy(reader *shm.Object, rows int) error {
 	return collect.Destroy(h.dir, reader, rows)
 }
 
 // vacate removes the queue's directory if it is empty. That takes no descriptor.
-func (h *dirHome) vacate() { _ = h.at.RemoveSub(h.name) }
+func (h *namedSide) vacate() { _ = h.at.RemoveSub(h.name) }
 
-func (h *dirHome) close() error { return errors.Join(h.dir.Close(), h.at.Close()) }
+func (h *namedSide) close() error { return errors.Join(h.dir.Close(), h.at.Close()) }
 
-func (h *dirHome) openReader() (*shm.Object, error) {
+func (h *namedSide) openReader() (*shm.Object, error) {
 	return h.dir.Open(kind.ReaderFile, shm.ReadOnly)
 }
 
-func (h *dirHome) claimLane(reader *shm.Object, rows []kind.RowWords, opt shape) (*shm.Object, int,
-	error) {
+func (h *namedSide) claimLane(reader *shm.Object, rows []kind.RowWords,
+	opt shape) (*shm.Object, int, error) {
 	c := place.Claim{Dir: h.dir, Name: h.name, Queue: opt.attrs(), Reader: reader, Rows: rows}
 	return c.Lane()
 }
 
 // gone: whoever destroys a queue closes it first and unlinks then, and does not see a lane that
 // came later.
-func (h *dirHome) gone(reader *shm.Object) (bool, error) {
+func (h *namedSide) gone(reader *shm.Object) (bool, error) {
 	linked, err := reader.Linked()
 	return !linked, err
 }
 
 // openFace gets the reader's own eventfd, or the queue's FIFO where the kernel does not let us
 // have it.
-func (h *dirHome) openFace(reader *shm.Object, words *kind.QueueWords, _ uint16) int {
+func (h *namedSide) openFace(reader *shm.Object, words *kind.QueueWords, _ uint16) int {
 	if fd := takeEvent(reader, words); fd >= 0 {
 		return fd
 	}
@@ -165,7 +167,7 @@ func takeEvent(reader *shm.Object, words *kind.QueueWords) int {
 	return fd
 }
 
-func (h *dirHome) leave(lane *shm.Object, closed func() bool) (last bool, err error) {
+func (h *namedSide) leave(lane *shm.Object, closed func() bool) (last bool, err error) {
 	if closed() {
 		return true, lane.Unlink()
 	}
@@ -177,9 +179,9 @@ func (h *dirHome) leave(lane *shm.Object, closed func() bool) (last bool, err er
 	return false, err
 }
 
-// memfdHome is what holds the objects of a queue without a name: descriptors in its reader's
+// unnamedReader is what holds the objects of a queue without a name: descriptors in its reader's
 // process. Lanes come by rendezvous, in any goroutine; the reader maps one when it sees its mark.
-type memfdHome struct {
+type unnamedReader struct {
 	mu       sync.Mutex
 	lanes    []memfdLane // by row
 	came     uint64
@@ -200,12 +202,12 @@ type memfdLane struct {
 	former Lane
 }
 
-func newMemfdHome(rows int) *memfdHome {
-	return &memfdHome{lanes: make([]memfdLane, rows), meetings: map[*meeting]struct{}{},
+func newUnnamedReader(rows int) *unnamedReader {
+	return &unnamedReader{lanes: make([]memfdLane, rows), meetings: map[*meeting]struct{}{},
 		turns: newTurns(rows - 1)}
 }
 
-func (h *memfdHome) openLane(bit int) (*shm.Object, error) {
+func (h *unnamedReader) openLane(bit int) (*shm.Object, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if obj := h.lanes[bit].obj; obj != nil {
@@ -214,37 +216,37 @@ func (h *memfdHome) openLane(bit int) (*shm.Object, error) {
 	return nil, fs.ErrNotExist
 }
 
-func (h *memfdHome) changes() (uint64, error) {
+func (h *unnamedReader) changes() (uint64, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.came, nil
 }
 
-func (h *memfdHome) newFace() (face *doorbell.Face, err error) {
+func (h *unnamedReader) newFace() (face *doorbell.Face, err error) {
 	h.face, err = doorbell.NewFace(-1)
 	return h.face, err
 }
 
 // destroy: there are no names, and the memory goes with the last mapping.
-func (h *memfdHome) destroy(*shm.Object, int) error { return nil }
-func (h *memfdHome) vacate()                        {}
-func (h *memfdHome) beside() *shm.Dir               { return nil }
+func (h *unnamedReader) destroy(*shm.Object, int) error { return nil }
+func (h *unnamedReader) vacate()                        {}
+func (h *unnamedReader) beside() *shm.Dir               { return nil }
 
 // enter notes a rendezvous, so that Close can end it.
-func (h *memfdHome) enter(m *meeting) {
+func (h *unnamedReader) enter(m *meeting) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.meetings[m] = struct{}{}
 }
 
-func (h *memfdHome) leave(m *meeting) {
+func (h *unnamedReader) leave(m *meeting) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.meetings, m)
 }
 
 // interrupt ends every rendezvous that is under way.
-func (h *memfdHome) interrupt() {
+func (h *unnamedReader) interrupt() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for m := range h.meetings {
@@ -252,7 +254,7 @@ func (h *memfdHome) interrupt() {
 	}
 }
 
-func (h *memfdHome) close() error {
+func (h *unnamedReader) close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var err error
@@ -269,7 +271,7 @@ func (h *memfdHome) close() error {
 
 // allot returns a row that no living writer has, with its former lane if there was one, and keeps
 // it from others until release. The user is that of the peer, with CrossUser.
-func (h *memfdHome) allot(name string, opt shape, rows []kind.RowWords, user int) (bit int,
+func (h *unnamedReader) allot(name string, opt shape, rows []kind.RowWords, user int) (bit int,
 	former *shm.Object, err error) {
 	limit := 0
 	if opt.others() {
@@ -298,7 +300,7 @@ func (h *memfdHome) allot(name string, opt shape, rows []kind.RowWords, user int
 
 // reserve keeps a row from others if it is nobody's. limit is how many rows the user may have, 0
 // for any number; most says that these are all taken.
-func (h *memfdHome) reserve(bit, user, limit int) (obj *shm.Object, mine, most bool) {
+func (h *unnamedReader) reserve(bit, user, limit int) (obj *shm.Object, mine, most bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := &h.lanes[bit]
@@ -316,7 +318,7 @@ func (h *memfdHome) reserve(bit, user, limit int) (obj *shm.Object, mine, most b
 }
 
 // ofUser counts the rows that a user has, or is about to get.
-func (h *memfdHome) ofUser(user int) (n int) {
+func (h *unnamedReader) ofUser(user int) (n int) {
 	for i := range h.lanes {
 		if l := &h.lanes[i]; (l.busy || l.obj != nil) && l.user == user {
 			n++
@@ -343,14 +345,14 @@ func vacant(obj *shm.Object, bit int, opt shape, row *kind.RowWords) bool {
 		opt.attrs().LanePossible(fresh, bit, row) == nil
 }
 
-func (h *memfdHome) release(bit int) {
+func (h *unnamedReader) release(bit int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lanes[bit].busy = false
 }
 
 // bring keeps a lane that a writer brought for a row.
-func (h *memfdHome) bring(bit int, obj *shm.Object) {
+func (h *unnamedReader) bring(bit int, obj *shm.Object) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lanes[bit].obj = obj
@@ -358,7 +360,7 @@ func (h *memfdHome) bring(bit int, obj *shm.Object) {
 }
 
 // attach keeps the lane that a writer of another user brought.
-func (h *memfdHome) attach(bit int, a *attachment) {
+func (h *unnamedReader) attach(bit int, a *attachment) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := &h.lanes[bit]
@@ -370,13 +372,13 @@ func (h *memfdHome) attach(bit int, a *attachment) {
 	}
 }
 
-func (h *memfdHome) attached(bit int) *attachment {
+func (h *unnamedReader) attached(bit int) *attachment {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.lanes[bit].att
 }
 
-func (h *memfdHome) retire(bit int) {
+func (h *unnamedReader) retire(bit int) {
 	h.mu.Lock()
 	a := h.lanes[bit].att
 	h.noteDead(bit, a)
@@ -393,7 +395,7 @@ func (h *memfdHome) retire(bit int) {
 	}
 }
 
-func (h *memfdHome) partAll() {
+func (h *unnamedReader) detachAll() {
 	h.mu.Lock()
 	var all []*attachment
 	for i := range h.lanes {
@@ -408,7 +410,7 @@ func (h *memfdHome) partAll() {
 	}
 }
 
-func (h *memfdHome) relay(bell *doorbell.Bell) {
+func (h *unnamedReader) relay(bell *doorbell.Bell) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.bell = bell

@@ -34,7 +34,7 @@ func (q *core) createMemfds(name string, o shape) error {
 	if err != nil {
 		return err
 	}
-	return q.init(newMemfdHome(o.rows()), obj, name, o, true)
+	return q.init(newUnnamedReader(o.rows()), obj, name, o, true)
 }
 
 // Accept lets the process at the other end of a connected socket, a stream or a seqpacket, attach
@@ -96,7 +96,7 @@ func refuseConn(ctx context.Context, conn *net.UnixConn, err error) {
 // has to begin in time.
 func (q *core) acceptFrom(ctx context.Context, conn *net.UnixConn, peer *place.Peer,
 	limited bool) (bit int, err error) {
-	h, ok := q.home.(*memfdHome)
+	h, ok := q.side.(*unnamedReader)
 	if !ok {
 		return 0, &Error{Pkg: kind.Pkg, Op: "accept", Name: q.name, Err: syscall.EOPNOTSUPP,
 			Hint: "writers find this queue by its name: use Attach"}
@@ -128,7 +128,7 @@ func (q *core) acceptFrom(ctx context.Context, conn *net.UnixConn, peer *place.P
 }
 
 // acceptOwn goes on with a writer of the same user.
-func (q *core) acceptOwn(m *meeting, h *memfdHome) (bit int, err error) {
+func (q *core) acceptOwn(m *meeting, h *unnamedReader) (bit int, err error) {
 	bit, former, err := h.allot(q.name, q.opt, q.rows, 0)
 	if err != nil {
 		return 0, err
@@ -222,15 +222,15 @@ func attachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions, l *han
 		o.MaxBytes = defaultPeerBytes
 	}
 	w := &Writer{}
-	d := &memfdDoor{m: meet(ctx, conn, stepAsk), w: &w.laneWriter, opt: o, fds: noFDs, handover: l}
-	w.door = d
+	d := &unnamedWriter{m: meet(ctx, conn, stepAsk), w: &w.laneWriter, opt: o, fds: noFDs, handover: l}
+	w.side = d
 	err := w.open(o)
 	d.m.end(err)
 	d.settle()
 	if err != nil {
 		w.peer.Close()
 		w.unmap()
-		_ = w.door.close()
+		_ = w.side.close()
 		return nil, failed("attach", w.name, err)
 	}
 	if o.Trust == CrossUser {
@@ -245,7 +245,7 @@ const defaultPeerBytes = 64 << 20
 
 // acceptOther goes on with a writer of another user, who has asked for a lane. Nobody's descriptor
 // gives the other one a way to write: what is sent was opened for reading, and is sealed.
-func (q *core) acceptOther(m *meeting, h *memfdHome, peer *place.Peer) (bit int, err error) {
+func (q *core) acceptOther(m *meeting, h *unnamedReader, peer *place.Peer) (bit int, err error) {
 	a := &attachment{peer: peer, pipe: -1}
 	kept := false
 	defer func() {

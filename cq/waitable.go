@@ -144,14 +144,14 @@ func (q *core) enroll() (bit, bellFD int, err error) {
 	if q.bit >= 0 {
 		return q.bit, processDomain.obj.FD(), nil
 	}
-	bit, err = processDomain.enroll(q.home.beside(), &q.words.Bell, q.words.FaceGen.Load())
+	bit, err = processDomain.enroll(q.side.beside(), &q.words.Bell, q.words.FaceGen.Load())
 	if err != nil {
 		return -1, -1, err
 	}
 	q.bit = bit
 	q.bell.SetDomain(processDomain.bell, bit)
 	q.seated.Store(true)
-	q.home.relay(q.bell)
+	q.side.relay(q.bell)
 	if q.sliced.Load() { // else whoever finds that out sees that the queue has a seat
 		q.ticking.Do(q.tick)
 	}

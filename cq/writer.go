@@ -24,7 +24,7 @@ type laneWriter struct {
 	bit    int
 	obj    *shm.Object    // the lane, nil for the reader's own
 	reader *shm.Object    // the queue's reader object
-	door   door           // nil for the reader's own
+	side   writerSide     // nil for the reader's own
 	face   *doorbell.Face // of the reader's own process, on its own lane
 	prod   *ring.Producer[Entry]
 	detail kind.Details

@@ -10,8 +10,8 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// memfdDoor is a writer's side of a rendezvous, and what it got there.
-type memfdDoor struct {
+// unnamedWriter is a writer's side of a rendezvous, and what it got there.
+type unnamedWriter struct {
 	m     *meeting // nil when the rendezvous is over
 	w     *laneWriter
 	opt   WriterOptions
@@ -22,7 +22,7 @@ type memfdDoor struct {
 	handover *handover
 }
 
-func (d *memfdDoor) openReader() (*shm.Object, error) {
+func (d *unnamedWriter) openReader() (*shm.Object, error) {
 	if err := d.checkPeer(); err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func (d *memfdDoor) openReader() (*shm.Object, error) {
 }
 
 // checkPeer refuses a reader of a user that was not allowed.
-func (d *memfdDoor) checkPeer() (err error) {
+func (d *unnamedWriter) checkPeer() (err error) {
 	if d.opt.Trust != CrossUser {
 		return place.CheckPeer(d.m.Conn)
 	}
@@ -83,9 +83,8 @@ func sealed(spec shm.Spec, seals shm.Seals, init func(*shm.Object) error) (*shm.
 
 // claimLane takes the lane that was offered, or makes one and tells the reader, and returns when
 // the reader knows it.
-func (d *memfdDoor) claimLane(reader *shm.Object, rows []kind.RowWords, opt shape) (*shm.Object,
-	int,
-	error) {
+func (d *unnamedWriter) claimLane(reader *shm.Object, rows []kind.RowWords,
+	opt shape) (*shm.Object, int, error) {
 	d.name = reader.Header().Name
 	queue, bit := reader.Header().UUID, int(d.offer.row)
 	switch {
@@ -122,7 +121,7 @@ func (d *memfdDoor) claimLane(reader *shm.Object, rows []kind.RowWords, opt shap
 }
 
 // sendLane gives the reader a lane that it does not know.
-func (d *memfdDoor) sendLane(obj *shm.Object, opt shape, queue shm.UUID) (err error) {
+func (d *unnamedWriter) sendLane(obj *shm.Object, opt shape, queue shm.UUID) (err error) {
 	fds := noFDs
 	switch {
 	case opt.others():
@@ -137,8 +136,8 @@ func (d *memfdDoor) sendLane(obj *shm.Object, opt shape, queue shm.UUID) (err er
 }
 
 // newLane makes a lane as large as the reader says, within bounds if that is another user.
-func (d *memfdDoor) newLane(bit int, opt shape, queue shm.UUID, row *kind.RowWords) (*shm.Object,
-	error) {
+func (d *unnamedWriter) newLane(bit int, opt shape, queue shm.UUID,
+	row *kind.RowWords) (*shm.Object, error) {
 	spec := opt.attrs().LaneSpec(kind.LaneFile(bit), bit, queue)
 	seals := kind.LaneSeals
 	if opt.others() {
@@ -165,8 +164,8 @@ func (d *memfdDoor) newLane(bit int, opt shape, queue shm.UUID, row *kind.RowWor
 	return obj, err
 }
 
-func (d *memfdDoor) lane(bit int, opt shape, queue shm.UUID, row *kind.RowWords) (*shm.Object,
-	error) {
+func (d *unnamedWriter) lane(bit int, opt shape, queue shm.UUID,
+	row *kind.RowWords) (*shm.Object, error) {
 	name := kind.LaneFile(bit)
 	if d.fds[fdLane] < 0 {
 		return d.newLane(bit, opt, queue, row)
@@ -188,32 +187,32 @@ func (d *memfdDoor) lane(bit int, opt shape, queue shm.UUID, row *kind.RowWords)
 	return obj, nil
 }
 
-func (d *memfdDoor) gone(*shm.Object) (bool, error) { return false, nil }
+func (d *unnamedWriter) gone(*shm.Object) (bool, error) { return false, nil }
 
 // openFace returns the eventfd that came with the offer, as long as the reader is that one.
-func (d *memfdDoor) openFace(_ *shm.Object, _ *kind.QueueWords, generation uint16) int {
+func (d *unnamedWriter) openFace(_ *shm.Object, _ *kind.QueueWords, generation uint16) int {
 	if generation != uint16(d.offer.generation) || d.fds[fdEvent] < 0 {
 		return -1
 	}
 	return eventfd.Dup(d.fds[fdEvent])
 }
 
-func (d *memfdDoor) leave(lane *shm.Object, _ func() bool) (last bool, err error) {
+func (d *unnamedWriter) leave(lane *shm.Object, _ func() bool) (last bool, err error) {
 	return false, lane.Release()
 }
 
 // settle closes what is not needed any more when the rendezvous is over.
-func (d *memfdDoor) settle() {
+func (d *unnamedWriter) settle() {
 	d.m = nil
 	shm.CloseFDs(d.fds[:fdEvent])
 	d.fds[fdReader], d.fds[fdLane] = -1, -1
 }
 
-func (d *memfdDoor) vacate()          {}
-func (d *memfdDoor) bell() int        { return d.fds[fdBell] }
-func (d *memfdDoor) beside() *shm.Dir { return nil }
+func (d *unnamedWriter) vacate()          {}
+func (d *unnamedWriter) bell() int        { return d.fds[fdBell] }
+func (d *unnamedWriter) beside() *shm.Dir { return nil }
 
-func (d *memfdDoor) close() error {
+func (d *unnamedWriter) close() error {
 	d.fds.close()
 	return nil
 }
