@@ -36,7 +36,7 @@ type AddressOptions struct {
 	// Check refuses addresses beyond what the format says: its error is that of the address. It is
 	// this process's own.
 	Check func(raw []byte) error
-	// UserID allows SetUserID and InsertIDs (FI_AV_USER_ID).
+	// UserID allows SetUserID and InsertOptions.IDs (FI_AV_USER_ID).
 	UserID   bool
 	Lifetime Lifetime
 	// Existing keeps OpenAddresses from making a vector.
@@ -231,9 +231,6 @@ func (v *AddressVector) end(op string, last func() error) error {
 	return nil
 }
 
-// Name returns the vector's name.
-func (v *AddressVector) Name() string { return v.name }
-
 // FID returns the vector's identifier, by which events mean it.
 func (v *AddressVector) FID() FID { return v.fid }
 
@@ -365,11 +362,8 @@ func (f AddressFormat) check(raw []byte) error {
 	return bad("family", binary.LittleEndian.Uint16(raw), "that of the format", ErrInvalid)
 }
 
-// Sockaddr returns the address as a sockaddr_in or sockaddr_in6, as Insert takes it. A zone is
-// kept if it is the number of an interface. The zero AddrPort gives nil.
-func Sockaddr(a netip.AddrPort) []byte { return AppendSockaddr(nil, a) }
-
-// AppendSockaddr is Sockaddr into the caller's memory.
+// AppendSockaddr appends the address to b as a sockaddr_in or sockaddr_in6, as Insert takes it. A
+// zone is kept if it is the number of an interface. The zero AddrPort appends nothing.
 func AppendSockaddr(b []byte, a netip.AddrPort) []byte {
 	ip := a.Addr()
 	switch {

@@ -19,8 +19,8 @@ type asyncInsert struct {
 }
 
 // BindEvents binds an event queue. The owner's, which must be one of this process, gets what
-// InsertAsync reports (fi_av_bind); it cannot be closed before the vector is, and ErrBusy says that
-// one is bound already.
+// insertions with Async report (fi_av_bind); it cannot be closed before the vector is, and ErrBusy
+// says that one is bound already.
 //
 // In a process that only looks things up it gets the deaths of owners: an EventPeerDeath with the
 // vector's FID for each that is proved dead, after which the vector stays as it is until it has a
@@ -66,16 +66,8 @@ func (v *AddressVector) BindEvents(events EventSink) error {
 	return nil
 }
 
-// InsertAsync adds addresses in the background (fi_av_insert on a vector opened with FI_EVENT).
-// Nothing of addrs is kept. For each address that fails there is an error event with the context,
-// Data its position in addrs, and Err why; then, after all of them, one EventAVComplete with Data
-// how many went in. Indices are those that Insert would have given; Lookup and Resolve find them.
-// Insertions end in the order in which they began.
-//
-// Errors are ErrNoEQ without BindEvents, ErrFull if the event queue has no room for as many events
-// as there may be, ErrInvalid if it never has, and ErrClosed. Close ends insertions that are under
-// way: what was not inserted has error events with ECANCELED.
-func (v *AddressVector) InsertAsync(addrs [][]byte, context uint64) error {
+// insertLater begins an insertion whose end is an event.
+func (v *AddressVector) insertLater(addrs [][]byte, context uint64) error {
 	const op = "insert"
 	if err := v.enterOwner(op); err != nil {
 		return err

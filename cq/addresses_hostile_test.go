@@ -75,7 +75,7 @@ func TestHostileAddresses(t *testing.T) {
 			for _, v := range []*cq.AddressVector{r, v} {
 				lookAround(t, v)
 			}
-			_, _ = v.Insert(sockaddrs(5, 15))
+			_, _ = v.Insert(sockaddrs(5, 15), cq.InsertOptions{})
 			_ = v.Remove(3, 5)
 			_ = v.Remove(2)
 			must(t, v.Detach())
@@ -166,7 +166,7 @@ func wantWhole(t *testing.T, v *cq.AddressVector) {
 			continue
 		}
 		n++
-		again, err := v.Insert([][]byte{buf[:k]})
+		again, err := v.Insert([][]byte{buf[:k]}, cq.InsertOptions{})
 		if err != nil || again[0] != a {
 			t.Errorf("address %d, % x: index %v, %v", a, buf[:k], again, err)
 		}
@@ -219,7 +219,7 @@ func FuzzAddresses(f *testing.F) {
 		copy(inIndex, index)
 		lookAround(t, r)
 		lookAround(t, v)
-		_, _ = v.Insert(sockaddrs(0, 3))
+		_, _ = v.Insert(sockaddrs(0, 3), cq.InsertOptions{})
 		_ = v.Remove(1)
 		binary.LittleEndian.PutUint64(inWords, 1) // or it says that it was closed
 		must(t, v.Detach())
@@ -328,7 +328,7 @@ func TestAddressesClosedInUse(t *testing.T) {
 			all.Go(func() {
 				buf := make([]byte, 32)
 				for n := i; ; n += 4 {
-					at, err := v.Insert([][]byte{sockaddr(n % 64)})
+					at, err := v.Insert([][]byte{sockaddr(n % 64)}, cq.InsertOptions{})
 					calls.Add(1)
 					if err != nil {
 						wantErr(t, "insert", err, cq.ErrClosed)

@@ -43,53 +43,70 @@ var errVectorFull error = kind.NewSentinel(
 	"address vector is full: remove addresses, or create it larger",
 	Errno(syscall.ENOMEM), nil)
 
+// InsertOptions of AddressVector.Insert. The zero value inserts at once and allocates the indices.
+type InsertOptions struct {
+	// Into gets the indices, in place of memory that Insert allocates. It is as long as addrs, or
+	// nil.
+	Into []Addr
+	// IDs are the user ids of the addresses (FI_AV_USER_ID), for a vector with UserID: no completion
+	// names the index in between. They are as many as addrs, or nil.
+	IDs []Addr
+	// Async inserts in the background, and reports to the event queue that is bound with Context.
+	// Into and IDs are nil then.
+	Async   bool
+	Context uint64
+}
+
 // Insert adds addresses and returns their indices (fi_av_insert): the lowest that are free, from 0
 // on. An index stays until the address is removed. One that is in the vector already keeps its
 // index, which is returned again (the page leaves that undefined); one Remove takes it out.
 //
-// Where some fail the others are inserted all the same: a failed one has the index AddrNotAvail and
-// its reason in the *[InsertError] that is returned. Reasons are ErrInvalid for bytes that are no
-// address of the format, EADDRNOTAVAIL for an address without port or host, ENOMEM when the vector
-// is full, and what AddressOptions.Check says. Other errors, with nothing inserted, are ErrClosed
-// and ErrReadOnly.
-func (v *AddressVector) Insert(addrs [][]byte) ([]Addr, error) {
-	out := make([]Addr, len(addrs))
-	_, err := v.insert(out, addrs, nil)
-	return out, err
+// If some fail, the others are inserted all the same: a failed one has the index AddrNotAvail and
+// its reason in the *[InsertError] that is returned, which also says how many went in. Reasons are
+// ErrInvalid for bytes that are no address of the format, EADDRNOTAVAIL for an address without port
+// or host, ENOMEM when the vector is full, and what AddressOptions.Check says. Other errors, with
+// nothing inserted, are ErrClosed, ErrReadOnly, and ErrInvalid for options without sense.
+//
+// With Async (a vector opened with FI_EVENT) it returns at once, without indices, and keeps nothing
+// of addrs. For each address that fails there is an error event with the context, Data its position
+// in addrs, and Err why; then, after all of them, one EventAVComplete with Data how many went in.
+// Indices are those that Insert would have returned; Lookup and Resolve find them. Insertions end
+// in the order in which they began. The errors of such a call are also ErrNoEQ without BindEvents,
+// ErrFull if the event queue has no room for as many events as there may be, and ErrInvalid if it
+// never has. Close ends insertions that are under way: what was not inserted has error events with
+// ECANCELED.
+func (v *AddressVector) Insert(addrs [][]byte, o InsertOptions) ([]Addr, error) {
+	const op = "insert"
+	switch n := len(addrs); {
+	case o.Async && (o.Into != nil || o.IDs != nil):
+		return nil, kind.Refuse(op, v.name, "Async", true, "neither Into nor IDs", ErrInvalid)
+	case o.Async:
+		return nil, v.insertLater(addrs, o.Context)
+	case o.Into != nil && len(o.Into) != n:
+		return nil, kind.Refuse(op, v.name, "len(Into)", len(o.Into), n, ErrInvalid)
+	case o.IDs != nil && len(o.IDs) != n:
+		return nil, kind.Refuse(op, v.name, "len(IDs)", len(o.IDs), n, ErrInvalid)
+	}
+	if o.IDs != nil {
+		if err := v.wantsIDs(op); err != nil {
+			return nil, err
+		}
+	}
+	if o.Into == nil {
+		o.Into = make([]Addr, len(addrs))
+	}
+	return o.Into, v.insert(o.Into, addrs, o.IDs)
 }
 
-// InsertTo is Insert into the caller's memory, which may be nil if the indices are not wanted. It
-// returns how many addresses were inserted, as fi_av_insert does.
-func (v *AddressVector) InsertTo(dst []Addr, addrs [][]byte) (int, error) {
-	if dst != nil && len(dst) != len(addrs) {
-		return 0, kind.Refuse("insert", v.name, "len(dst)", len(dst), len(addrs), ErrInvalid)
-	}
-	return v.insert(dst, addrs, nil)
-}
-
-// InsertIDs is Insert with the user id of each address (FI_AV_USER_ID): no completion names the
-// index in between.
-func (v *AddressVector) InsertIDs(addrs [][]byte, ids []Addr) ([]Addr, error) {
-	if len(ids) != len(addrs) {
-		return nil, kind.Refuse("insert", v.name, "len(ids)", len(ids), len(addrs), ErrInvalid)
-	}
-	if err := v.wantsIDs("insert"); err != nil {
-		return nil, err
-	}
-	out := make([]Addr, len(addrs))
-	_, err := v.insert(out, addrs, ids)
-	return out, err
-}
-
-func (v *AddressVector) insert(dst []Addr, addrs [][]byte, ids []Addr) (n int, err error) {
+func (v *AddressVector) insert(dst []Addr, addrs [][]byte, ids []Addr) error {
 	for i := range dst {
 		dst[i] = AddrNotAvail
 	}
 	if err := v.enterOwner("insert"); err != nil {
-		return 0, err
+		return err
 	}
 	defer v.guard.leaveAny()
-	var failed *InsertError
+	n, failed := 0, (*InsertError)(nil)
 	for i, raw := range addrs {
 		var id *Addr
 		if ids != nil {
@@ -104,15 +121,13 @@ func (v *AddressVector) insert(dst []Addr, addrs [][]byte, ids []Addr) (n int, e
 			continue
 		}
 		n++
-		if dst != nil {
-			dst[i] = at
-		}
+		dst[i] = at
 	}
 	if failed != nil {
 		failed.Inserted = n
-		return n, failed
+		return failed
 	}
-	return n, nil
+	return nil
 }
 
 // insertOne adds one address.

@@ -58,7 +58,7 @@ func childAddressOwner() {
 	v, err := cq.OpenAddresses(cq.Named(d, name), churning)
 	need(err)
 	for i := range steadyAddresses {
-		_, err := v.Insert([][]byte{stripes(i, 0)})
+		_, err := v.Insert([][]byte{stripes(i, 0)}, cq.InsertOptions{})
 		need(err)
 	}
 	// What a predecessor left goes first.
@@ -78,7 +78,8 @@ func childAddressOwner() {
 			continue
 		}
 		id := steadyAddresses + cq.Addr(round) // is no index of a steady one
-		got, err := v.InsertIDs([][]byte{stripes(rand.IntN(1000)+100, round)}, []cq.Addr{id})
+		got, err := v.Insert([][]byte{stripes(rand.IntN(1000)+100, round)},
+			cq.InsertOptions{IDs: []cq.Addr{id}})
 		need(err)
 		held = append(held, got...)
 	}
@@ -308,7 +309,7 @@ func TestAddressOwnerDeathIsAnEvent(t *testing.T) {
 	d, name := openDir(t), queueName(t)
 	own, err := cq.CreateAddresses(cq.Named(d, name), cq.AddressOptions{Lifetime: cq.Persistent})
 	must(t, err)
-	_, err = own.Insert(sockaddrs(0, 1))
+	_, err = own.Insert(sockaddrs(0, 1), cq.InsertOptions{})
 	must(t, err)
 	var es []*cq.EventQueue
 	for _, events := range []string{"one", "two"} {

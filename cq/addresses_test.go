@@ -18,10 +18,10 @@ import (
 func sockaddr(i int) []byte {
 	if i%2 == 0 {
 		ip := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
-		return cq.Sockaddr(netip.AddrPortFrom(ip, 4711))
+		return cq.AppendSockaddr(nil, netip.AddrPortFrom(ip, 4711))
 	}
 	ip := netip.AddrFrom16([16]byte{0: 0xfd, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)})
-	return cq.Sockaddr(netip.AddrPortFrom(ip, 4711))
+	return cq.AppendSockaddr(nil, netip.AddrPortFrom(ip, 4711))
 }
 
 func sockaddrs(from, to int) (out [][]byte) {
@@ -50,9 +50,15 @@ func vectors(t *testing.T, o cq.AddressOptions, test func(*testing.T, *cq.Addres
 	}
 }
 
+// insertAsync begins an insertion that events report.
+func insertAsync(v *cq.AddressVector, addrs [][]byte, context uint64) error {
+	_, err := v.Insert(addrs, cq.InsertOptions{Async: true, Context: context})
+	return err
+}
+
 func insert(t testing.TB, v *cq.AddressVector, addrs ...[]byte) []cq.Addr {
 	t.Helper()
-	got, err := v.Insert(addrs)
+	got, err := v.Insert(addrs, cq.InsertOptions{})
 	must(t, err)
 	return got
 }
@@ -85,26 +91,28 @@ func TestInsertBad(t *testing.T) {
 			raw  []byte
 			want error
 		}{
-			"nil":        {nil, cq.ErrInvalid},
-			"empty":      {[]byte{}, cq.ErrInvalid},
-			"short":      {v6[:27], cq.ErrInvalid},
-			"long":       {append(bytes.Clone(v6), 0), cq.ErrInvalid},
-			"too long":   {make([]byte, 33), cq.ErrInvalid},
-			"family":     {make([]byte, 16), cq.ErrInvalid},
-			"v4 in 28":   {append(sockaddr(0), make([]byte, 12)...), cq.ErrInvalid},
-			"no port":    {cq.Sockaddr(netip.MustParseAddrPort("10.0.0.1:0")), syscall.EADDRNOTAVAIL},
-			"no host":    {cq.Sockaddr(netip.MustParseAddrPort("0.0.0.0:5")), syscall.EADDRNOTAVAIL},
-			"no host v6": {cq.Sockaddr(netip.MustParseAddrPort("[::]:5")), syscall.EADDRNOTAVAIL},
+			"nil":      {nil, cq.ErrInvalid},
+			"empty":    {[]byte{}, cq.ErrInvalid},
+			"short":    {v6[:27], cq.ErrInvalid},
+			"long":     {append(bytes.Clone(v6), 0), cq.ErrInvalid},
+			"too long": {make([]byte, 33), cq.ErrInvalid},
+			"family":   {make([]byte, 16), cq.ErrInvalid},
+			"v4 in 28": {append(sockaddr(0), make([]byte, 12)...), cq.ErrInvalid},
+			"no port": {cq.AppendSockaddr(nil, netip.MustParseAddrPort("10.0.0.1:0")),
+				syscall.EADDRNOTAVAIL},
+			"no host": {cq.AppendSockaddr(nil, netip.MustParseAddrPort("0.0.0.0:5")),
+				syscall.EADDRNOTAVAIL},
+			"no host v6": {cq.AppendSockaddr(nil, netip.MustParseAddrPort("[::]:5")), syscall.EADDRNOTAVAIL},
 			"refused":    {sockaddr(99), refused},
 		} {
-			got, err := v.Insert([][]byte{tt.raw})
+			got, err := v.Insert([][]byte{tt.raw}, cq.InsertOptions{})
 			wantErr(t, name, err, tt.want)
 			if len(got) != 1 || got[0] != cq.AddrNotAvail || v.Len() != 0 {
 				t.Errorf("%s: %v, %d in the vector", name, got, v.Len())
 			}
 		}
 		got, err := v.Insert([][]byte{sockaddr(0), nil, sockaddr(2), sockaddr(3), sockaddr(4),
-			sockaddr(5)})
+			sockaddr(5)}, cq.InsertOptions{})
 		var e *cq.InsertError
 		if !errors.As(err, &e) || e.Inserted != 4 || e.Errs[0] != nil || e.Errs[1] == nil ||
 			e.Errs[4] != nil || e.Errs[5] == nil || e.Error() == "" {
@@ -152,11 +160,11 @@ func TestAddressFormats(t *testing.T) {
 	four, six := sockaddr(0), sockaddr(1)
 	v := make(cq.AddrSockaddrIn, 16)
 	insert(t, v, four)
-	_, err := v.Insert([][]byte{six})
+	_, err := v.Insert([][]byte{six}, cq.InsertOptions{})
 	wantErr(t, "IPv6", err, cq.ErrInvalid)
 	v = make(cq.AddrSockaddrIn6, 0)
 	insert(t, v, six)
-	_, err = v.Insert([][]byte{four})
+	_, err = v.Insert([][]byte{four}, cq.InsertOptions{})
 	wantErr(t, "IPv4", err, cq.ErrInvalid)
 
 	v = make(cq.AddrOpaque, 100)
@@ -174,7 +182,7 @@ func TestAddressFormats(t *testing.T) {
 			t.Errorf("% x: %d, %v", all[i], got, ok)
 		}
 	}
-	_, err = v.Insert([][]byte{bytes.Repeat([]byte{1}, 105), {}})
+	_, err = v.Insert([][]byte{bytes.Repeat([]byte{1}, 105), {}}, cq.InsertOptions{})
 	wantErr(t, "length", err, cq.ErrInvalid)
 	if _, ok := v.Resolve(bytes.Repeat([]byte{1}, 105)); ok {
 		t.Error("too long, and found")
@@ -190,7 +198,7 @@ func TestSockaddr(t *testing.T) {
 	defer v.Close()
 	for _, s := range []string{"10.1.2.3:80", "[fe80::1%2]:65535", "[2001:db8::7]:1",
 		"[::ffff:1.2.3.4]:9"} {
-		raw := cq.Sockaddr(netip.MustParseAddrPort(s))
+		raw := cq.AppendSockaddr(nil, netip.MustParseAddrPort(s))
 		a, ok := cq.ParseSockaddr(raw)
 		if !ok || a.String() != s || v.StrAddr(raw) != s {
 			t.Errorf("%s: %v, %v, %q", s, a, ok, v.StrAddr(raw))
@@ -201,7 +209,7 @@ func TestSockaddr(t *testing.T) {
 			}
 		}
 	}
-	if cq.Sockaddr(netip.AddrPort{}) != nil {
+	if cq.AppendSockaddr(nil, netip.AddrPort{}) != nil {
 		t.Error("no address has bytes")
 	}
 	if got := v.StrAddr([]byte{9}); got != "not a sockaddr: 09" {
@@ -227,7 +235,7 @@ func TestAddressNames(t *testing.T) {
 	must(t, err)
 	for _, r := range []*cq.AddressVector{r, byFD} {
 		wantLookup(t, r, 2, sockaddr(2))
-		_, err = r.Insert(sockaddrs(5, 6))
+		_, err = r.Insert(sockaddrs(5, 6), cq.InsertOptions{})
 		wantErr(t, "insert", err, cq.ErrReadOnly, syscall.EACCES, fs.ErrPermission)
 		wantErr(t, "remove", r.Remove(0), cq.ErrReadOnly)
 		if r.Len() != 3 || r.Options().Count != 8 || r.FID() != v.FID() {
@@ -257,7 +265,7 @@ func TestAddressNames(t *testing.T) {
 	must(t, r.Close())
 	must(t, byFD.Close())
 	for what, call := range map[string]func() error{
-		"Insert": func() error { _, err := next.Insert(sockaddrs(0, 1)); return err },
+		"Insert": func() error { _, err := next.Insert(sockaddrs(0, 1), cq.InsertOptions{}); return err },
 		"Remove": func() error { return next.Remove(0) },
 		"Lookup": func() error { _, err := next.Lookup(0, nil); return err },
 	} {
@@ -330,25 +338,25 @@ func wantEvents(t testing.TB, eq *cq.EventQueue, about cq.FID, want ...string) {
 // TestInsertAsync: an error event an address that fails, then exactly one that counts the rest.
 func TestInsertAsync(t *testing.T) {
 	vectors(t, cq.AddressOptions{Count: 4}, func(t *testing.T, v *cq.AddressVector) {
-		wantErr(t, "without a queue", v.InsertAsync(sockaddrs(0, 1), 1), cq.ErrNoEQ, cq.ENoEQ)
+		wantErr(t, "without a queue", insertAsync(v, sockaddrs(0, 1), 1), cq.ErrNoEQ, cq.ENoEQ)
 		eq := events(t, cq.EventOptions{Size: 8})
 		wantErr(t, "none", v.BindEvents(nil), cq.ErrInvalid)
 		must(t, v.BindEvents(eq))
 		wantErr(t, "two", v.BindEvents(eq), cq.ErrBusy, syscall.EBUSY)
 		wantErr(t, "close of the queue", eq.Close(), cq.ErrBusy, syscall.EBUSY)
-		must(t, v.InsertAsync(sockaddrs(0, 2), 7))
+		must(t, insertAsync(v, sockaddrs(0, 2), 7))
 		wantEvents(t, eq, v.FID(), "addresses inserted 7 2")
-		must(t, v.InsertAsync([][]byte{nil, sockaddr(2), sockaddr(0), sockaddr(3), sockaddr(4)}, 8))
-		must(t, v.InsertAsync(nil, 9))
+		must(t, insertAsync(v, [][]byte{nil, sockaddr(2), sockaddr(0), sockaddr(3), sockaddr(4)}, 8))
+		must(t, insertAsync(v, nil, 9))
 		wantEvents(t, eq, v.FID(), "invalid argument 8 0", "cannot allocate memory 8 4",
 			"addresses inserted 8 3", "addresses inserted 9 0")
 		for i := range 4 {
 			wantLookup(t, v, cq.Addr(i), sockaddr(i))
 		}
-		err := v.InsertAsync(sockaddrs(0, 8), 1)
+		err := insertAsync(v, sockaddrs(0, 8), 1)
 		wantErr(t, "more than the queue can report", err, cq.ErrInvalid)
-		must(t, v.InsertAsync(sockaddrs(0, 7), 1))
-		wantErr(t, "no room for two", v.InsertAsync(sockaddrs(0, 7), 2), cq.ErrFull)
+		must(t, insertAsync(v, sockaddrs(0, 7), 1))
+		wantErr(t, "no room for two", insertAsync(v, sockaddrs(0, 7), 2), cq.ErrFull)
 		wantEvents(t, eq, v.FID(), "cannot allocate memory 1 4", "cannot allocate memory 1 5",
 			"cannot allocate memory 1 6", "addresses inserted 1 4")
 		must(t, v.Close())
@@ -368,7 +376,7 @@ func TestInsertAsyncRefused(t *testing.T) {
 		must(t, err)
 		eq := events(t, cq.EventOptions{Size: 8, Lifetime: cq.Ephemeral})
 		must(t, v.BindEvents(eq))
-		must(t, v.InsertAsync(sockaddrs(0, 1), 1))
+		must(t, insertAsync(v, sockaddrs(0, 1), 1))
 		wantEvents(t, eq, v.FID(), want, "addresses inserted 1 0")
 		must(t, v.Close())
 		must(t, eq.Close())
@@ -387,13 +395,13 @@ func TestInsertAsyncCanceled(t *testing.T) {
 	must(t, err)
 	eq := events(t, cq.EventOptions{Size: 16})
 	must(t, v.BindEvents(eq))
-	must(t, v.InsertAsync(sockaddrs(0, 3), 1))
-	must(t, v.InsertAsync(sockaddrs(3, 5), 2))
+	must(t, insertAsync(v, sockaddrs(0, 3), 1))
+	must(t, insertAsync(v, sockaddrs(3, 5), 2))
 	<-began
 	closed := make(chan error)
 	go func() { closed <- v.Close() }()
 	eventually(t, "the close has begun", func() bool {
-		return errors.Is(v.InsertAsync(sockaddrs(0, 100), 3), cq.ErrClosed) // else too many
+		return errors.Is(insertAsync(v, sockaddrs(0, 100), 3), cq.ErrClosed) // else too many
 	})
 	close(leave)
 	must(t, <-closed)

@@ -24,17 +24,6 @@ const (
 	NotifyAny Notify = Notify(doorbell.NotifyAny)
 )
 
-// String returns the lower-case name.
-func (n Notify) String() string {
-	switch n {
-	case NotifySolicited:
-		return "solicited"
-	case NotifyAny:
-		return "any"
-	}
-	return fmt.Sprintf("notify %d", int(n))
-}
-
 // ChannelEvent says that a queue got a completion of the kind that it was armed for.
 type ChannelEvent struct {
 	Queue   *Queue

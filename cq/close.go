@@ -315,7 +315,7 @@ func (r *MemoryRegion) dismiss() {
 	all := slices.Clone(r.counters)
 	r.mu.Unlock()
 	for _, b := range all {
-		_ = r.UnbindCounter(b.Counter)
+		_ = r.unbindCounter(b.Counter)
 	}
 }
 

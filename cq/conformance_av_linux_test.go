@@ -208,46 +208,45 @@ func TestConformanceAVInsert(t *testing.T) {
 	o := cq.AddressOptions{Count: 8, UserID: true}
 	conformAV(t, "one", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
 		dst := []cq.Addr{99}
-		n, err := v.InsertTo(dst, sockaddrs(0, 1))
-		if n != 1 || err != nil || dst[0] == cq.AddrNotAvail {
-			t.Errorf("%d, %v, %v", n, err, dst)
+		got, err := v.Insert(sockaddrs(0, 1), cq.InsertOptions{Into: dst})
+		if err != nil || dst[0] == cq.AddrNotAvail || &got[0] != &dst[0] {
+			t.Errorf("%v, %v, %v", got, err, dst)
 		}
 		finds(t, look, dst[0], sockaddr(0))
 	})
 	conformAV(t, "no-output", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
-		if n, err := v.InsertTo(nil, sockaddrs(0, 1)); n != 1 || err != nil {
-			t.Errorf("%d, %v", n, err)
-		}
+		wantAddrs(t, insert(t, v, sockaddrs(0, 1)...), 0)
 		finds(t, look, 0, sockaddr(0))
-		if n, err := v.InsertTo(nil, nil); n != 0 || err != nil {
-			t.Errorf("nothing: %d, %v", n, err)
+		wantAddrs(t, insert(t, v))
+		one := make([]cq.Addr, 1)
+		for name, o := range map[string]cq.InsertOptions{"indices": {Into: one}, "ids": {IDs: one},
+			"async with indices": {Async: true, Into: one}, "async with ids": {Async: true, IDs: one}} {
+			_, err := v.Insert(sockaddrs(0, 2), o)
+			wantErr(t, name, err, cq.ErrInvalid)
 		}
-		_, err := v.InsertTo(make([]cq.Addr, 1), sockaddrs(0, 2))
-		wantErr(t, "slices that differ", err, cq.ErrInvalid)
 	})
 	conformAV(t, "stages", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
 		for i := 0; i < 4; i += 2 {
-			if n, err := v.InsertTo(make([]cq.Addr, 2), sockaddrs(i, i+2)); n != 2 || err != nil {
-				t.Errorf("%d, %v", n, err)
-			}
+			_, err := v.Insert(sockaddrs(i, i+2), cq.InsertOptions{Into: make([]cq.Addr, 2)})
+			must(t, err)
 			finds(t, look, cq.Addr(i+1), sockaddr(i+1))
 		}
 		finds(t, look, 0, sockaddr(0))
 	})
 	conformAV(t, "bad", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
 		dst := []cq.Addr{99}
-		n, err := v.InsertTo(dst, [][]byte{{1, 2, 3}})
-		if n != 0 || dst[0] != cq.AddrNotAvail {
-			t.Errorf("%d, %v", n, dst)
+		_, err := v.Insert([][]byte{{1, 2, 3}}, cq.InsertOptions{Into: dst})
+		if dst[0] != cq.AddrNotAvail {
+			t.Error(dst)
 		}
 		wantErr(t, "insert", err, cq.ErrInvalid, syscall.EINVAL)
 		findsNot(t, look, 0)
 	})
 	conformAV(t, "good-and-bad", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
 		dst := []cq.Addr{99, 99}
-		n, err := v.InsertTo(dst, [][]byte{sockaddr(0), {9}})
-		if n != 1 || dst[0] != 0 || dst[1] != cq.AddrNotAvail {
-			t.Errorf("%d, %v", n, dst)
+		_, err := v.Insert([][]byte{sockaddr(0), {9}}, cq.InsertOptions{Into: dst})
+		if dst[0] != 0 || dst[1] != cq.AddrNotAvail {
+			t.Error(dst)
 		}
 		var each *cq.InsertError
 		if !errors.As(err, &each) || each.Inserted != 1 || each.Errs[0] != nil || each.Errs[1] == nil {
@@ -263,16 +262,17 @@ func TestConformanceAVInsert(t *testing.T) {
 		finds(t, look, 1, sockaddr(5))
 		finds(t, look, 4, sockaddr(4))
 		wantAddrs(t, insert(t, v, sockaddrs(8, 10)...), 6, 7)
-		_, err := v.Insert(sockaddrs(10, 11))
+		_, err := v.Insert(sockaddrs(10, 11), cq.InsertOptions{})
 		wantErr(t, "one too many", err, syscall.ENOMEM)
 		if v.Len() != 8 {
 			t.Errorf("%d are in", v.Len())
 		}
 	})
 	conformAV(t, "user-id", o, func(t *testing.T, v *cq.AddressVector, look lookup) {
-		got, err := v.InsertIDs(sockaddrs(0, 2), []cq.Addr{699, 701})
+		got, err := v.Insert(sockaddrs(0, 2), cq.InsertOptions{IDs: []cq.Addr{699, 701}})
 		must(t, err)
-		_, err = v.InsertIDs(sockaddrs(0, 1), []cq.Addr{700}) // it is there, and gets this one
+		_, err = v.Insert(sockaddrs(0, 1),
+			cq.InsertOptions{IDs: []cq.Addr{700}}) // it is there, and gets this one
 		must(t, err)
 		must(t, v.SetUserID(got[1], 800))
 		for i, want := range []cq.Addr{700, 800} {
@@ -289,14 +289,14 @@ func TestConformanceAVInsert(t *testing.T) {
 			t.Errorf("an id goes with its address: %d, %v", src, ok)
 		}
 		wantErr(t, "of none", v.SetUserID(5, 1), cq.ErrInvalid)
-		_, err = v.InsertIDs(sockaddrs(0, 2), make([]cq.Addr, 1))
+		_, err = v.Insert(sockaddrs(0, 2), cq.InsertOptions{IDs: make([]cq.Addr, 1)})
 		wantErr(t, "lengths", err, cq.ErrInvalid)
 	})
 	conformAV(t, "no-user-id", cq.AddressOptions{}, func(t *testing.T, v *cq.AddressVector,
 		_ lookup) {
 		_ = insert(t, v, sockaddr(0))
 		wantErr(t, "set", v.SetUserID(0, 1), cq.ErrInvalid)
-		_, err := v.InsertIDs(sockaddrs(0, 1), make([]cq.Addr, 1))
+		_, err := v.Insert(sockaddrs(0, 1), cq.InsertOptions{IDs: make([]cq.Addr, 1)})
 		wantErr(t, "insert", err, cq.ErrInvalid)
 	})
 }
@@ -375,7 +375,7 @@ func TestConformanceAVClose(t *testing.T) {
 		wantErr(t, "close", v.Close(), cq.ErrBusy, syscall.EBUSY)
 		must(t, b.Close())
 		must(t, v.Close())
-		_, err = v.Insert(sockaddrs(0, 1))
+		_, err = v.Insert(sockaddrs(0, 1), cq.InsertOptions{})
 		wantErr(t, "insert", err, cq.ErrClosed)
 		must(t, own.Close())
 	})

@@ -293,9 +293,9 @@ func TestConformanceMRComplete(t *testing.T) {
 func TestConformanceAVAsync(t *testing.T) {
 	withEvents(t, "complete", func(t *testing.T, e *cq.EventQueue) {
 		v := newVector(t, site{}, cq.AddressOptions{})
-		wantErr(t, "without events", v.InsertAsync(sockaddrs(0, 1), 1), cq.ErrNoEQ, cq.ENoEQ)
+		wantErr(t, "without events", insertAsync(v, sockaddrs(0, 1), 1), cq.ErrNoEQ, cq.ENoEQ)
 		must(t, v.BindEvents(e))
-		must(t, v.InsertAsync([][]byte{sockaddr(0), {1, 2}, sockaddr(1)}, 7))
+		must(t, insertAsync(v, [][]byte{sockaddr(0), {1, 2}, sockaddr(1)}, 7))
 		_, err := eqSread(e, &cq.Event{}, tooLong)
 		wantErr(t, "the bad one comes first", err, cq.ErrAvail)
 		var bad cq.EventError

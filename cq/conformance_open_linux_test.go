@@ -275,7 +275,7 @@ func TestConformanceCQReadFrom(t *testing.T) {
 	conformSource(t, "source-in-address-vector", o, cqReadFromSourceInAddressVector)
 	conformSource(t, "user-id", o, func(t *testing.T, r *rig) {
 		v := newVector(t, site{}, cq.AddressOptions{UserID: true})
-		_, err := v.InsertIDs(sockaddrs(0, 1), []cq.Addr{4711})
+		_, err := v.Insert(sockaddrs(0, 1), cq.InsertOptions{IDs: []cq.Addr{4711}})
 		must(t, err)
 		must(t, r.w.PostFrom(&cq.Entry{Context: 1}, sockaddr(0), v, false))
 		src := []cq.Addr{99}

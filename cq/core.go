@@ -270,9 +270,6 @@ func (q *core) start() (err error) {
 	return err
 }
 
-// Name returns the queue's name.
-func (q *core) Name() string { return q.name }
-
 // UserContext returns the UserContext of its options.
 func (q *core) UserContext() any { return q.opt.UserContext }
 

@@ -194,9 +194,6 @@ func (c *Counter) open() error {
 	return nil
 }
 
-// Name returns the counter's name.
-func (c *Counter) Name() string { return c.name }
-
 // Options returns how the counter was created, and what is this handle's own.
 func (c *Counter) Options() CounterOptions { return c.opt }
 

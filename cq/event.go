@@ -367,8 +367,8 @@ const (
 	peerAgain      = 1 << 0
 )
 
-// AppendTo appends the entry to b as a payload.
-func (p *PeerEntry) AppendTo(b []byte) []byte {
+// appendTo appends the entry to b as a payload.
+func (p *PeerEntry) appendTo(b []byte) []byte {
 	le := binary.LittleEndian
 	flags := uint64(0)
 	if p.Again {

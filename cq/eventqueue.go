@@ -186,7 +186,7 @@ func (e *EventQueue) credit(n int) error { return e.own.credit(n) }
 
 func (e *EventQueue) returnCredits(n int) { e.own.returnCredits(n) }
 
-func (e *EventQueue) forget(fid FID) { _ = e.Purge(fid) }
+func (e *EventQueue) forget(fid FID) { _ = e.drop(fid) }
 
 func (e *EventQueue) sinkID() uint64 { return sinkID(e.obj) }
 

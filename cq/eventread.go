@@ -331,12 +331,12 @@ type purge struct {
 // maxPurges bounds how many closed objects are remembered until the next read.
 const maxPurges = 1 << 16
 
-// Purge drops every event and error event about an object that is in the queue now: no later read
-// returns one, not even an event that was peeked at. Queues and memory regions of this process
-// purge theirs when they are closed; an address vector leaves what tells of its operations. It may
-// be called from anywhere; what is written about the object between the call and the next read may
-// be dropped too. It fails with ErrFull if 65536 objects were purged since the last read.
-func (e *EventQueue) Purge(id FID) error {
+// drop removes every event and error event about an object that is in the queue now: no later read
+// returns one, not even an event that was peeked at. It is for objects that are closed: queues and
+// memory regions of this process; an address vector leaves what tells of its operations. It may be
+// called from anywhere; what is written about the object between the call and the next read may be
+// removed too. It fails with ErrFull if 65536 objects were purged since the last read.
+func (e *EventQueue) drop(id FID) error {
 	p := &e.purge
 	p.mu.Lock()
 	defer p.mu.Unlock()

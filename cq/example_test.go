@@ -186,10 +186,10 @@ func ExampleCreateAddresses() {
 	}
 	defer peers.Close()
 	at, err := peers.Insert([][]byte{
-		cq.Sockaddr(netip.MustParseAddrPort("10.0.0.1:4711")),
-		cq.Sockaddr(netip.MustParseAddrPort("[2001:db8::1]:4711")),
+		cq.AppendSockaddr(nil, netip.MustParseAddrPort("10.0.0.1:4711")),
+		cq.AppendSockaddr(nil, netip.MustParseAddrPort("[2001:db8::1]:4711")),
 		{1, 2, 3},
-	})
+	}, cq.InsertOptions{})
 	var failed *cq.InsertError
 	if errors.As(err, &failed) {
 		fmt.Println(failed.Inserted, "inserted, the third is refused:", failed.Errs[2] != nil)
@@ -324,7 +324,7 @@ func ExampleAddressVector_Resolve() {
 		log.Fatal(err)
 	}
 	defer w.Close()
-	from := cq.Sockaddr(netip.MustParseAddrPort("10.0.0.9:53"))
+	from := cq.AppendSockaddr(nil, netip.MustParseAddrPort("10.0.0.9:53"))
 	for context := range uint64(2) {
 		if source, known := peers.Resolve(from); known {
 			err = w.Post(&cq.Entry{Context: context, Flags: cq.FlagRecv, Len: 100,
@@ -343,7 +343,7 @@ func ExampleAddressVector_Resolve() {
 			if err := q.ReadErr(&e); err != nil {
 				log.Fatal(err)
 			}
-			at, err := peers.Insert([][]byte{e.ErrData})
+			at, err := peers.Insert([][]byte{e.ErrData}, cq.InsertOptions{})
 			fmt.Println(e.Len, "bytes from", peers.StrAddr(e.ErrData), "inserted as", at, err)
 		case err == nil:
 			fmt.Println(dst[0].Len, "bytes from index", src[0])

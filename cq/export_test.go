@@ -54,6 +54,18 @@ func MarkLane(q *Queue, bit int) { q.bell.Mark(bit) }
 // Announce marks the writer's lane, as its next publish would.
 func (w *Writer) Announce() { w.ringer.Attach() }
 
+// Name is what the queue, the counter or the vector was opened by.
+func (q *core) Name() string { return q.name }
+
+// Name is the counter's.
+func (c *Counter) Name() string { return c.name }
+
+// Name is the vector's.
+func (v *AddressVector) Name() string { return v.name }
+
+// Purge is what an object does that is closed.
+func (e *EventQueue) Purge(id FID) error { return e.drop(id) }
+
 // PostEvent is what an object of the library does.
 func PostEvent(e *EventQueue, ev *Event) error { return e.post(ev, false) }
 

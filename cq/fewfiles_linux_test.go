@@ -190,7 +190,10 @@ func poorAddresses(s *scarce) {
 		peer, err = cq.AttachAddresses(cq.Named(s.d, "v"))
 		return err
 	})
-	s.free("insert", func() error { _, err := v.Insert([][]byte{{7}}); return err })
+	s.free("insert", func() error {
+		_, err := v.Insert([][]byte{{7}}, cq.InsertOptions{})
+		return err
+	})
 	s.free("resolve", func() error {
 		if at, ok := peer.Resolve([]byte{7}); !ok || at != 0 {
 			return fmt.Errorf("resolves to %d, %v", at, ok)

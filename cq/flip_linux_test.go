@@ -208,7 +208,7 @@ func init() {
 		"address count":   func(s *flipAddresses) { s.n = s.v.Len() },
 	} {
 		flipScenes[name] = func() (flip.Scene, error) {
-			s := &flipAddresses{raw: cq.Sockaddr(netip.MustParseAddrPort("10.0.0.2:7"))}
+			s := &flipAddresses{raw: cq.AppendSockaddr(nil, netip.MustParseAddrPort("10.0.0.2:7"))}
 			return flip.Scene{Prepare: s.prepare, Call: func() { call(s) }, Result: s.result}, nil
 		}
 	}
@@ -253,7 +253,8 @@ func (s *flipAddresses) prepare() []flip.Word {
 		s.obj, err = flip.AddedWith(d.Path(), cq.SectAddrRows, func() (id int, err error) {
 			s.owner, err = cq.CreateAddresses(cq.Named(d, "flip"), cq.AddressOptions{Count: 4})
 			need(err)
-			_, err = s.owner.Insert([][]byte{cq.Sockaddr(netip.MustParseAddrPort("10.0.0.1:7")), s.raw})
+			_, err = s.owner.Insert([][]byte{
+				cq.AppendSockaddr(nil, netip.MustParseAddrPort("10.0.0.1:7")), s.raw}, cq.InsertOptions{})
 			need(err)
 			s.v, err = cq.AttachAddresses(cq.Named(d, "flip"))
 			return 0, err

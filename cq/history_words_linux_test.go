@@ -151,7 +151,7 @@ func childHistoryOwner() {
 		if r.rnd.IntN(2) == 0 {
 			n := 1 + r.rnd.IntN(vectorRows+2)
 			r.do(histOp{Op: "insert", Values: []uint64{uint64(n)}}, func(o *histOp) {
-				at, err := v.Insert([][]byte{sockaddr(n)})
+				at, err := v.Insert([][]byte{sockaddr(n)}, cq.InsertOptions{})
 				var failed *cq.InsertError
 				if o.OK = err == nil; o.OK {
 					o.N = int(at[0])

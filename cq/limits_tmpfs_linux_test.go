@@ -97,7 +97,7 @@ var limitedUses = []limitedUse{
 		return makes(func() (*cq.AddressVector, error) {
 			return cq.CreateAddresses(cq.Named(d, "limited"), cq.AddressOptions{Format: cq.AddrOpaque})
 		}, func(v *cq.AddressVector) error {
-			_, err := v.Insert([][]byte{{1}})
+			_, err := v.Insert([][]byte{{1}}, cq.InsertOptions{})
 			return err
 		})
 	}},

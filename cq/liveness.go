@@ -405,7 +405,7 @@ func (r *deathReport) write(n *peerNews) error {
 		crash.At(crash.DeathProven)
 	}
 	r.who.telling(n)
-	r.buf = n.AppendTo(r.buf[:0])
+	r.buf = n.appendTo(r.buf[:0])
 	ev := Event{Event: n.kind, FID: r.fid, Data: uint64(n.Lane), Payload: r.buf}
 	if n.kind == EventPeerDeath {
 		crash.At(crash.DeathTelling)

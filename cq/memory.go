@@ -199,16 +199,20 @@ func (r *MemoryRegion) Close() error {
 	if r.opt.Events == nil {
 		return nil
 	}
-	err := r.opt.Events.Purge(r.fid)
+	err := r.opt.Events.drop(r.fid)
 	r.opt.Events.unbind()
 	return err
 }
 
 // BindCounter counts what peers do to the region (fi_mr_bind): flags are FlagRemoteRead,
-// FlagRemoteWrite or both. Neither can be closed before UnbindCounter. Errors are
-// ErrInvalid for other flags or no counter, and ErrClosed if either is closed.
+// FlagRemoteWrite or both. Neither can be closed while it is bound; 0 unbinds the counter.
+// Errors are ErrInvalid for other flags, for no counter and for one to unbind that is not bound,
+// and ErrClosed if either is closed.
 func (r *MemoryRegion) BindCounter(c *Counter, flags Flags) error {
-	if c == nil || flags == 0 || flags&^(FlagRemoteRead|FlagRemoteWrite) != 0 {
+	if c != nil && flags == 0 {
+		return r.unbindCounter(c)
+	}
+	if c == nil || flags&^(FlagRemoteRead|FlagRemoteWrite) != 0 {
 		return kind.Refuse("bind", r.obj.Name(), "Flags", flags, "FlagRemoteRead or FlagRemoteWrite",
 			ErrInvalid)
 	}
@@ -225,8 +229,7 @@ func (r *MemoryRegion) BindCounter(c *Counter, flags Flags) error {
 	return nil
 }
 
-// UnbindCounter takes a counter away that BindCounter added; another one is ErrInvalid.
-func (r *MemoryRegion) UnbindCounter(c *Counter) error {
+func (r *MemoryRegion) unbindCounter(c *Counter) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, b := range r.counters {

@@ -219,10 +219,10 @@ func TestMemoryCounters(t *testing.T) {
 	wantCounter(t, both, 18, 0)
 	wantErr(t, "close of a counter", both.Close(), cq.ErrBusy)
 	wantErr(t, "close", r.Close(), cq.ErrBusy, syscall.EBUSY)
-	must(t, r.UnbindCounter(writes))
+	must(t, r.BindCounter(writes, 0))
 	wantErr(t, "close", r.Close(), cq.ErrBusy)
-	wantErr(t, "not bound", r.UnbindCounter(writes), cq.ErrInvalid)
-	must(t, r.UnbindCounter(both))
+	wantErr(t, "not bound", r.BindCounter(writes, 0), cq.ErrInvalid)
+	must(t, r.BindCounter(both, 0))
 	must(t, r.Close())
 	wantErr(t, "closed", r.BindCounter(both, allRemote), cq.ErrClosed)
 }

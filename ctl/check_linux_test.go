@@ -54,7 +54,7 @@ func specimens(t testing.TB, d *shm.Dir) map[string][]byte {
 		cq.AddressOptions{Count: 8, Format: cq.AddrOpaque})
 	must(t, err)
 	for _, a := range []string{"one", "two", "three"} {
-		_, err := v.Insert([][]byte{[]byte(a)})
+		_, err := v.Insert([][]byte{[]byte(a)}, cq.InsertOptions{})
 		must(t, err)
 	}
 	out := images(t, d.Path())

@@ -107,7 +107,8 @@ func countBusily(e *cq.EventQueue, c *cq.Counter) {
 // insertBusily changes a vector of addresses.
 func insertBusily(v *cq.AddressVector) {
 	for i := 0; ; i++ {
-		at, err := v.Insert([][]byte{[]byte(strconv.Itoa(i % 100)), []byte(strconv.Itoa(i % 37))})
+		at, err := v.Insert([][]byte{[]byte(strconv.Itoa(i % 100)), []byte(strconv.Itoa(i % 37))},
+			cq.InsertOptions{})
 		need(err)
 		for k, a := range at {
 			if k == 0 || at[0] != a {

@@ -69,7 +69,7 @@ func newRig(t testing.TB, config func(*endpoint.Config)) *rig {
 	}
 	av, err := cq.CreateAddresses(cq.Unnamed("av"), cq.AddressOptions{Count: 8})
 	must(t, err)
-	peers, err := av.Insert([][]byte{cq.Sockaddr(remote)})
+	peers, err := av.Insert([][]byte{cq.AppendSockaddr(nil, remote)}, cq.InsertOptions{})
 	must(t, err)
 	r.peer = peers[0]
 	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 256})

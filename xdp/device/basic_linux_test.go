@@ -88,7 +88,7 @@ func TestAddressVector(t *testing.T) {
 	must(t, err)
 	defer func() { must(t, v.Close()) }()
 	e := r.dial(device.Request{Ports: []uint16{5000}, Addresses: v})
-	index, err := v.Insert([][]byte{cq.Sockaddr(addrOf(peer))})
+	index, err := v.Insert([][]byte{cq.AppendSockaddr(nil, addrOf(peer))}, cq.InsertOptions{})
 	must(t, err)
 	to := index[0]
 	must(t, e.Send([]byte("by index"), to, 9))

@@ -101,7 +101,7 @@ func exampleEnd(dir *shm.Dir, name string, self, other netip.AddrPort,
 	check(err)
 	peers, err := cq.CreateAddresses(cq.Unnamed(name+"-peers"), cq.AddressOptions{})
 	check(err)
-	as, err := peers.Insert([][]byte{cq.Sockaddr(other)})
+	as, err := peers.Insert([][]byte{cq.AppendSockaddr(nil, other)}, cq.InsertOptions{})
 	check(err)
 	c := endpoint.Config{Socket: socket, Receive: rx, Transmit: tx, Addresses: peers, Local: self,
 		Resolver: endpoint.Static{other.Addr(): xdp.Hop{LocalMAC: macA, NextMAC: macB}}}

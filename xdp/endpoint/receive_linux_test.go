@@ -44,7 +44,7 @@ func TestSources(t *testing.T) {
 	if e := s.one(t); e.Src.Addr() != cq.AddrNotAvail {
 		t.Errorf("%+v", e)
 	}
-	as, err := s.av.Insert([][]byte{cq.Sockaddr(stranger)})
+	as, err := s.av.Insert([][]byte{cq.AppendSockaddr(nil, stranger)}, cq.InsertOptions{})
 	must(t, err)
 	s.arrive(t, stranger, addrA, "x")
 	e := s.one(t)
@@ -170,7 +170,7 @@ func TestSourceErr(t *testing.T) {
 				}
 				e := s.readErr(t)
 				if !errors.Is(&e, syscall.EADDRNOTAVAIL) || e.Len != 1 ||
-					!bytes.Equal(e.ErrData, cq.Sockaddr(stranger)) || e.Src.Addr() != cq.AddrNotAvail {
+					!bytes.Equal(e.ErrData, cq.AppendSockaddr(nil, stranger)) || e.Src.Addr() != cq.AddrNotAvail {
 					t.Errorf("%+v", e)
 				}
 				if posted {

@@ -74,7 +74,7 @@ func newSide(t testing.TB, name string, o options) *side {
 	}
 	s.av, err = cq.CreateAddresses(cq.Unnamed(name+"-av"), cq.AddressOptions{Count: 8})
 	must(t, err)
-	as, err := s.av.Insert([][]byte{cq.Sockaddr(o.peer)})
+	as, err := s.av.Insert([][]byte{cq.AppendSockaddr(nil, o.peer)}, cq.InsertOptions{})
 	must(t, err)
 	s.peer = as[0]
 	umem := xdptest.NewUMEM(t, o.umem)

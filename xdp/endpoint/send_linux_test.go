@@ -185,7 +185,8 @@ func TestAddressChanges(t *testing.T) {
 	var d packet.Datagram
 	for _, to := range []string{"192.0.2.2:4791", "192.0.2.7:7"} {
 		must(t, s.av.Remove(s.peer))
-		as, err := s.av.Insert([][]byte{cq.Sockaddr(netip.MustParseAddrPort(to))})
+		as, err := s.av.Insert([][]byte{cq.AppendSockaddr(nil, netip.MustParseAddrPort(to))},
+			cq.InsertOptions{})
 		must(t, err)
 		if as[0] != s.peer {
 			t.Fatal("another index")

@@ -104,7 +104,8 @@ func (w *wired) kernelSocket(t testing.TB) (*net.UDPConn, cq.Addr) {
 	})
 	t.Cleanup(func() { c.Close() })
 	must(t, c.SetDeadline(time.Now().Add(patience)))
-	as, err := w.av.Insert([][]byte{cq.Sockaddr(c.LocalAddr().(*net.UDPAddr).AddrPort())})
+	as, err := w.av.Insert([][]byte{cq.AppendSockaddr(nil, c.LocalAddr().(*net.UDPAddr).AddrPort())},
+		cq.InsertOptions{})
 	must(t, err)
 	return c, as[0]
 }
@@ -447,7 +448,8 @@ func (w *wired) talk6(t *testing.T, local string) {
 	defer c.Close()
 	must(t, c.SetDeadline(time.Now().Add(patience)))
 	port := c.LocalAddr().(*net.UDPAddr).AddrPort().Port()
-	as, err := w.av.Insert([][]byte{cq.Sockaddr(netip.AddrPortFrom(seen, port))})
+	as, err := w.av.Insert([][]byte{cq.AppendSockaddr(nil, netip.AddrPortFrom(seen, port))},
+		cq.InsertOptions{})
 	must(t, err)
 	var es []cq.Entry
 	w.await(t, "the arrival", func() bool { es = w.read(t); return len(es) > 0 })

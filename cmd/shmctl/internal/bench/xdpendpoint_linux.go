@@ -67,7 +67,7 @@ func (p *endpointPort) open(which int) (err error) {
 	if p.av, err = cq.CreateAddresses(cq.Unnamed(name), cq.AddressOptions{Count: 8}); err != nil {
 		return err
 	}
-	peers, err := p.av.Insert([][]byte{cq.Sockaddr(endAddrs[1-which])})
+	peers, err := p.av.Insert([][]byte{cq.AppendSockaddr(nil, endAddrs[1-which])}, cq.InsertOptions{})
 	if err != nil {
 		return err
 	}

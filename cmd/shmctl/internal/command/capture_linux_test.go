@@ -58,7 +58,7 @@ func newDevice(t *testing.T) *driven {
 	}
 	av, err := cq.CreateAddresses(cq.Unnamed("av"), cq.AddressOptions{Count: 8})
 	must(t, err)
-	peers, err := av.Insert([][]byte{cq.Sockaddr(remote)})
+	peers, err := av.Insert([][]byte{cq.AppendSockaddr(nil, remote)}, cq.InsertOptions{})
 	must(t, err)
 	hop := xdp.Hop{LocalMAC: [6]byte(pair.A.MAC), NextMAC: [6]byte(pair.B.MAC),
 		Source: pair.A.Addr, MTU: 1500}

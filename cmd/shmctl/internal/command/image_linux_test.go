@@ -88,7 +88,7 @@ func makeKinds() {
 		cq.AddressOptions{Count: 8, Format: cq.AddrOpaque,
 			UserID: true, Lifetime: cq.Persistent})
 	need(err)
-	_, err = v.Insert([][]byte{[]byte("one"), []byte("two"), []byte("three")})
+	_, err = v.Insert([][]byte{[]byte("one"), []byte("two"), []byte("three")}, cq.InsertOptions{})
 	need(err)
 	need(errors.Join(v.Remove(1), v.SetUserID(2, 90)))
 	makeDeviceKinds(d)

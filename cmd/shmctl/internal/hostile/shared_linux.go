@@ -151,7 +151,7 @@ func (c *child) lookAtVector(d *shm.Dir, rnd *rand.Rand, i int) {
 		c.counts[calls].Add(1)
 		switch rnd.IntN(4) {
 		case 0:
-			at, ok := v.Resolve(cq.Sockaddr(address(rnd.IntN(1 << 10))))
+			at, ok := v.Resolve(cq.AppendSockaddr(nil, address(rnd.IntN(1<<10))))
 			if ok && uint64(at) >= uint64(v.Options().Count) && at>>32 == 0 {
 				c.counts[foreign].Add(1) // an index of its owner's making
 			}
@@ -195,7 +195,8 @@ func attackVector(c *child) error {
 		for range 1 + c.rnd.IntN(4) {
 			c.raid(func(stop <-chan struct{}) {
 				for !stopped(stop) {
-					at, err := v.Insert([][]byte{cq.Sockaddr(address(c.rnd.IntN(1 << 10)))})
+					at, err := v.Insert([][]byte{cq.AppendSockaddr(nil, address(c.rnd.IntN(1<<10)))},
+						cq.InsertOptions{})
 					if err == nil && c.rnd.IntN(2) == 0 {
 						_ = v.Remove(at...)
 					}

@@ -58,7 +58,7 @@ func addressOf(id int) []byte {
 	var ip [16]byte
 	binary.BigEndian.PutUint64(ip[:], 0x20010db8<<32|uint64(id))
 	binary.BigEndian.PutUint64(ip[8:], mix(uint64(id), 7))
-	return cq.Sockaddr(netip.AddrPortFrom(netip.AddrFrom16(ip), uint16(1000+id)))
+	return cq.AppendSockaddr(nil, netip.AddrPortFrom(netip.AddrFrom16(ip), uint16(1000+id)))
 }
 
 // idOf returns whose an address is, or -1 if it is nobody's.
@@ -165,7 +165,7 @@ func (o *owning) one(id int) error {
 		return nil
 	}
 	o.set(id, addrInserting, 0)
-	at, err := o.v.Insert([][]byte{raw})
+	at, err := o.v.Insert([][]byte{raw}, cq.InsertOptions{})
 	if errors.Is(err, syscall.ENOMEM) {
 		if n := o.v.Len(); n != vectorCount {
 			o.tell(kindLost, "the vector is full with %d of %d", n, vectorCount)
