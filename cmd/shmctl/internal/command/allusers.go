@@ -57,14 +57,14 @@ func dirsOfUsers(parent string) ([]userDir, error) {
 		if err != nil {
 			continue // it went meanwhile
 		}
-		d.judge(info)
+		d.assess(info)
 		out = append(out, d)
 	}
 	slices.SortFunc(out, func(a, b userDir) int { return a.uid - b.uid })
 	return out, nil
 }
 
-func (d *userDir) judge(info fs.FileInfo) {
+func (d *userDir) assess(info fs.FileInfo) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	wrong := func(field string, got, want any) {
 		d.err = &shm.Error{Pkg: "shmctl", Op: "look at", Name: d.path, Field: field, Got: got, Want: want,

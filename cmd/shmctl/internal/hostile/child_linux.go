@@ -200,7 +200,7 @@ func (c *child) spoilt(n uint64) {
 	case spoilHang:
 		<-make(chan int)
 	case spoilError:
-		c.judge("spoil", errors.New("something is wrong"))
+		c.assess("spoil", errors.New("something is wrong"))
 	case spoilLeak:
 		for range 2 {
 			_, _, _ = eventfd.NewPipe()
@@ -235,8 +235,8 @@ var typedErrors = []error{cq.ErrCorrupt, cq.ErrClosed, cq.ErrWouldBlock, cq.ErrF
 	device.ErrNoSlot, syscall.ECONNREFUSED, context.Canceled, context.DeadlineExceeded,
 	os.ErrDeadlineExceeded, io.EOF, net.ErrClosed, os.ErrClosed}
 
-// judge counts what an error says that came from a peer's doing.
-func (c *child) judge(what string, err error) {
+// assess counts what an error says that came from a peer's doing.
+func (c *child) assess(what string, err error) {
 	if err == nil {
 		return
 	}
@@ -391,7 +391,7 @@ func (c *child) watch(what string) (over func()) {
 // is time of a processor that the thread had, which others who compute do not change.
 var cpuBound = 2 * time.Second
 
-// costs judges the time that a call computed for. What began when stallNs was stalled is not
+// costs assesses the time that a call computed for. What began when stallNs was stalled is not
 // blamed for what the machine stood still: a kernel can count that as anybody's time.
 func (c *child) costs(what string, cost time.Duration, stalled int64) {
 	if c.most(cpuMostNs, uint64(cost)); cost <= cpuBound {

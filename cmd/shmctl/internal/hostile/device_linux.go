@@ -361,7 +361,7 @@ func (c *child) useServer(rnd *rand.Rand, i int) {
 			err := e.SendTo(make([]byte, rnd.IntN(1400)), to, rnd.Uint64())
 			over()
 			c.counts[calls].Add(1)
-			if c.judge("send", err); err != nil {
+			if c.assess("send", err); err != nil {
 				time.Sleep(50 * time.Microsecond)
 			}
 			e.Stats()
@@ -372,7 +372,7 @@ func (c *child) useServer(rnd *rand.Rand, i int) {
 	}
 	busy.Wait()
 	defer c.watch("close of an endpoint")()
-	c.judge("close", e.Close())
+	c.assess("close", e.Close())
 }
 
 func (c *child) receiveHostile(e *device.Endpoint) {
@@ -388,7 +388,7 @@ func (c *child) receiveHostile(e *device.Endpoint) {
 	if errors.Is(err, cq.ErrAvail) {
 		err = q.ReadErr(&cq.ErrorEntry{ErrData: make([]byte, 64)})
 	}
-	c.judge("read an endpoint", err)
+	c.assess("read an endpoint", err)
 	for i := range es[:n] {
 		entry := &es[i]
 		if entry.Flags&cq.FlagFrame == 0 {
@@ -396,9 +396,9 @@ func (c *child) receiveHostile(e *device.Endpoint) {
 		}
 		c.counts[foreign].Add(1)
 		_, err := e.Record(entry)
-		c.judge("record of a frame", err)
+		c.assess("record of a frame", err)
 		loan, err := e.View(entry)
-		c.judge("view of a frame", err)
+		c.assess("view of a frame", err)
 		if err == nil {
 			sum := byte(0)
 			for _, b := range loan.Bytes() {
@@ -407,6 +407,6 @@ func (c *child) receiveHostile(e *device.Endpoint) {
 			runtime.KeepAlive(sum)
 			loan.Release()
 		}
-		c.judge("release of a frame", e.Release(entry))
+		c.assess("release of a frame", e.Release(entry))
 	}
 }

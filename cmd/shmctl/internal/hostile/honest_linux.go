@@ -81,16 +81,16 @@ func honestEntry(key, who, n uint64) cq.Entry {
 		Src: cq.From(cq.Addr(s >> 1))}
 }
 
-// witness checks what honest writers wrote. One goroutine has it.
-type witness struct {
+// verifier checks what honest writers wrote. One goroutine has it.
+type verifier struct {
 	c    *child
 	next map[uint64]uint64
 }
 
-func (c *child) witness() *witness { return &witness{c: c, next: map[uint64]uint64{}} }
+func (c *child) verifier() *verifier { return &verifier{c: c, next: map[uint64]uint64{}} }
 
 // take looks at a private copy of an entry.
-func (w *witness) take(e *cq.Entry) {
+func (w *verifier) take(e *cq.Entry) {
 	who, n := e.Context, e.Tag
 	if w.c.Spoil != "" {
 		w.c.spoilt(w.c.counts[seen].Load())
@@ -104,7 +104,7 @@ func (w *witness) take(e *cq.Entry) {
 	w.number(who, n)
 }
 
-func (w *witness) number(who, n uint64) {
+func (w *verifier) number(who, n uint64) {
 	if w.c.Spoil == spoilLose && n == 1000 {
 		return
 	}

@@ -349,7 +349,7 @@ func victimDialer(c *child) error {
 			c.refusedBy("dial", err)
 			return
 		}
-		c.judge("close", e.Close())
+		c.assess("close", e.Close())
 	}))
 }
 

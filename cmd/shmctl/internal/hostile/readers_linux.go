@@ -119,9 +119,9 @@ func (s *served) close() error {
 	return err
 }
 
-// judge counts an error of a look, which may be that of a lane that was given up.
-func (s *served) judge(what string, err error) {
-	s.c.judge(what, err)
+// assess counts an error of a look, which may be that of a lane that was given up.
+func (s *served) assess(what string, err error) {
+	s.c.assess(what, err)
 	if errors.As(err, new(*cq.LaneError)) {
 		s.told++
 	}
@@ -130,13 +130,13 @@ func (s *served) judge(what string, err error) {
 // completionReader reads a queue in one of the ways there are.
 type completionReader struct {
 	*served
-	k       int
-	q       *cq.Queue
-	set     *cq.WaitSet // of the second queue
-	rnd     *rand.Rand
-	witness *witness
-	dst     [64]cq.Entry
-	errData []byte
+	k        int
+	q        *cq.Queue
+	set      *cq.WaitSet // of the second queue
+	rnd      *rand.Rand
+	verifier *verifier
+	dst      [64]cq.Entry
+	errData  []byte
 }
 
 // serving lets whoever connects attach.
@@ -144,7 +144,7 @@ type serving func(*net.UnixListener, func(error)) error
 
 func readCompletions(s *served, k int) (serving, error) {
 	c := s.c
-	r := &completionReader{served: s, k: k, rnd: c.split(), witness: c.witness(),
+	r := &completionReader{served: s, k: k, rnd: c.split(), verifier: c.verifier(),
 		errData: make([]byte, 0, 1<<10)}
 	o := cq.Options{Size: 64 << (2 * k), MaxLanes: queueLanes, Trust: c.trust(), Spin: -1}
 	if o.Trust == cq.CrossUser {
@@ -189,7 +189,7 @@ func listen(path string) (*net.UnixListener, error) {
 // refusedBy counts meetings that came to nothing.
 func (c *child) refusedBy(what string, err error) {
 	if err != nil {
-		c.judge(what, err)
+		c.assess(what, err)
 		c.counts[refused].Add(1)
 	}
 }
@@ -210,7 +210,7 @@ func (s *completionReader) look() {
 		}
 		s.c.counts[foreign].Add(1)
 	}
-	s.judge(what, err)
+	s.assess(what, err)
 	if s.rnd.IntN(64) == 0 {
 		runtime.Gosched()
 	}
@@ -250,7 +250,7 @@ func (s *completionReader) call() (what string, bound uint64, err error) {
 		n = 0
 	}
 	for i := range dst[:n] {
-		s.witness.take(&dst[i])
+		s.verifier.take(&dst[i])
 	}
 	return what, bound, err
 }
@@ -262,7 +262,7 @@ func (s *completionReader) peek(most int) error {
 	}
 	for i := range es {
 		e := es[i] // it can change while it is looked at
-		s.witness.take(&e)
+		s.verifier.take(&e)
 	}
 	return s.q.Release(len(es))
 }
@@ -274,7 +274,7 @@ func (s *completionReader) iterate(most int) (err error) {
 			return e
 		}
 		private := *p
-		s.witness.take(&private)
+		s.verifier.take(&private)
 		if n++; n > most {
 			s.c.broken(unbounded, "iterated over more than %d", most)
 		}
@@ -337,13 +337,13 @@ func readEvents(s *served, _ int) (serving, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, rnd := s.c.witness(), s.c.split()
+	w, rnd := s.c.verifier(), s.c.split()
 	s.look, s.end = func() { s.lookAtEvents(q, rnd, w) }, q.Close
 	s.stats = func() (int, uint64) { st := q.Stats(); return st.Lanes, st.GivenUp }
 	return q.Serve, nil
 }
 
-func (s *served) lookAtEvents(q *cq.EventQueue, rnd *rand.Rand, w *witness) {
+func (s *served) lookAtEvents(q *cq.EventQueue, rnd *rand.Rand, w *verifier) {
 	c := s.c
 	defer c.watch("a look at an event queue")()
 	before := q.Stats()
@@ -377,7 +377,7 @@ func (s *served) lookAtEvents(q *cq.EventQueue, rnd *rand.Rand, w *witness) {
 		}
 		c.counts[foreign].Add(1)
 	}
-	s.judge(what, err)
+	s.assess(what, err)
 	if n > 0 {
 		w.event(&ev)
 	}
@@ -389,7 +389,7 @@ func honestEvent(key, who, n uint64) cq.Event {
 		Payload: binary.LittleEndian.AppendUint64(nil, s)}
 }
 
-func (w *witness) event(ev *cq.Event) {
+func (w *verifier) event(ev *cq.Event) {
 	want := honestEvent(w.c.Key, ev.Context, ev.Data)
 	if ev.Event != want.Event || ev.FID != want.FID || string(ev.Payload) != string(want.Payload) {
 		w.c.counts[foreign].Add(1)

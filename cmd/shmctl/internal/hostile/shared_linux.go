@@ -49,7 +49,7 @@ func victimCounter(c *child) error {
 		busy.Wait()
 	})
 	defer c.watch("close of a counter")()
-	c.judge("close", errors.Join(n.Close(), other.Close()))
+	c.assess("close", errors.Join(n.Close(), other.Close()))
 	return err
 }
 
@@ -85,7 +85,7 @@ func (c *child) lookAtCounter(rnd *rand.Rand, n *cq.Counter) {
 	}
 	after := n.Stats()
 	c.steps(what, after.Sleeps-before.Sleeps, bound)
-	c.judge(what, err)
+	c.assess(what, err)
 }
 
 func attackCounter(c *child) error {
@@ -165,10 +165,10 @@ func (c *child) lookAtVector(d *shm.Dir, rnd *rand.Rand, i int) {
 				at = cq.Addr(rnd.IntN(1 << 10))
 			}
 			_, err := v.Lookup(at, buf[:rnd.IntN(len(buf))])
-			c.judge("look an address up", err)
+			c.assess("look an address up", err)
 		}
 	}
-	c.judge("close a vector", v.Close())
+	c.assess("close a vector", v.Close())
 }
 
 // attackVector owns a vector and scribbles over it.

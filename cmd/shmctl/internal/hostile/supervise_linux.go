@@ -306,7 +306,7 @@ func (sc *scene) end() {
 	}
 }
 
-// finish tells a child to end and judges how it does.
+// finish tells a child to end and assesses how it does.
 func (sc *scene) finish(p *proc) {
 	p.Dismiss()
 	if !p.Wait(3 * patience) {

@@ -203,7 +203,7 @@ func (c *child) postOnce(k *kind, rnd *rand.Rand, i int) {
 		if lane := new(cq.LaneError); errors.As(err, &lane) {
 			c.counts[givenUp].Add(1)
 		}
-		c.judge(what, err)
+		c.assess(what, err)
 		if full(err) {
 			time.Sleep(20 * time.Microsecond)
 		} else if err != nil && rnd.IntN(8) == 0 { // most callers stop; some try again and again
@@ -211,7 +211,7 @@ func (c *child) postOnce(k *kind, rnd *rand.Rand, i int) {
 		}
 	}
 	defer c.watch("close of a writer")()
-	c.judge("close", w.Close())
+	c.assess("close", w.Close())
 }
 
 const attackerSocket = "attacker-%d"

@@ -119,7 +119,7 @@ func setFrozen(dir string, on bool) error {
 // in. It may be killed meanwhile, and dies when it thaws.
 func (f *faults) freeze(pid int) {
 	own := []byte(strconv.Itoa(pid))
-	home, err := groupOf(pid, filepath.Dir(f.freezer))
+	group, err := groupOf(pid, filepath.Dir(f.freezer))
 	if err != nil || os.WriteFile(f.freezer+"/cgroup.procs", own, 0) != nil {
 		return // it is gone
 	}
@@ -128,7 +128,7 @@ func (f *faults) freeze(pid int) {
 		time.Sleep(time.Duration(f.rnd.Int64N(int64(freezeMost))))
 	}
 	_ = setFrozen(f.freezer, false)
-	_ = os.WriteFile(home+"/cgroup.procs", own, 0)
+	_ = os.WriteFile(group+"/cgroup.procs", own, 0)
 }
 
 // groupOf returns the directory of the control group that a process is in, of the hierarchy that is

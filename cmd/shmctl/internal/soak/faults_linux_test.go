@@ -51,9 +51,9 @@ func TestFreezeGivesBack(t *testing.T) {
 	}
 	f := &faults{rnd: rand.New(rand.NewPCG(1, 1)), freezer: freezer}
 	f.freeze(pid)
-	home, err := groupOf(pid, filepath.Dir(freezer))
-	if home != own || err != nil || f.done.Freezes != 1 {
-		t.Errorf("in %s, was in %s: %v; %d freezes", home, own, err, f.done.Freezes)
+	group, err := groupOf(pid, filepath.Dir(freezer))
+	if group != own || err != nil || f.done.Freezes != 1 {
+		t.Errorf("in %s, was in %s: %v; %d freezes", group, own, err, f.done.Freezes)
 	}
 }
 

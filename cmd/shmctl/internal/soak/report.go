@@ -120,21 +120,21 @@ func (r *Report) addTorture(t *torture.Report, roles []string) {
 	r.note(t.Seed, t.Violations...)
 }
 
-// noticeMost is what survivors promise in 99 of 100 deaths, judged when there were so many that one
+// noticeMost is what survivors promise in 99 of 100 deaths, asked when there were so many that one
 // moment in which the machine stood still does not decide.
 const (
 	noticeMost    = time.Second
-	noticesJudged = 1000
+	noticesEnough = 1000
 )
 
-// judgeNotices finds out whether survivors knew of deaths in time, after the last round. That
+// assessNotices finds out whether survivors knew of deaths in time, after the last round. That
 // nobody was told in five seconds is found by each round, of what it demanded: so there must be
 // some.
-func (r *Report) judgeNotices() {
-	if all := r.AllDuties(); r.NoticeNs.Count >= noticesJudged && all.Told == 0 {
+func (r *Report) assessNotices() {
+	if all := r.AllDuties(); r.NoticeNs.Count >= noticesEnough && all.Told == 0 {
 		r.note(r.Seed, fmt.Sprintf("of %d notices none was demanded of a survivor", r.NoticeNs.Count))
 	}
-	if n := r.NoticeNs; n.Count >= noticesJudged && *n.P99 >= int64(noticeMost) {
+	if n := r.NoticeNs; n.Count >= noticesEnough && *n.P99 >= int64(noticeMost) {
 		r.note(r.Seed, fmt.Sprintf("the 99th percentile of notices is %v, want less than %v",
 			time.Duration(*n.P99), noticeMost))
 	}

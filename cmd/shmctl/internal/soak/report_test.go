@@ -7,9 +7,9 @@ import (
 	"github.com/shmring/shmring/cmd/shmctl/internal/torture"
 )
 
-// TestNoticesJudged: two late notices of a hundred are too many, one is not, and a short run has
+// TestNoticesAssessed: two late notices of a hundred are too many, one is not, and a short run has
 // too few to say; of many some must have been demanded.
-func TestNoticesJudged(t *testing.T) {
+func TestNoticesAssessed(t *testing.T) {
 	for _, c := range []struct {
 		notices, late int
 		told          uint64
@@ -25,7 +25,7 @@ func TestNoticesJudged(t *testing.T) {
 		var r Report
 		r.Noticed.Add(&torture.Noticed{AllNs: map[string][]int64{"writer-death": ns},
 			Duties: map[string]torture.Duties{"writer-death": {Demanded: c.told, Told: c.told}}})
-		if r.judgeNotices(); r.Good() != c.good {
+		if r.assessNotices(); r.Good() != c.good {
 			t.Errorf("%d late of %d: %v", c.late, c.notices, r.Violations)
 		}
 	}

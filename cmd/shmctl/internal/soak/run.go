@@ -71,7 +71,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	r.DurationNs = int64(time.Since(begin))
 	r.Machine = torture.Here()
-	r.judgeNotices()
+	r.assessNotices()
 	if !r.Good() {
 		return r, ErrViolation
 	}

@@ -67,8 +67,8 @@ func (child *child) churn() error {
 			err = c.scratch(name)
 		case collectScratch:
 			err = c.collect(name)
-		case buryOwn:
-			err = c.bury()
+		case collectOwn:
+			err = c.makeOwn()
 		case meetPeer:
 			err = c.meet()
 		case useCrowded:
@@ -82,7 +82,7 @@ func (child *child) churn() error {
 const (
 	useScratch = iota
 	collectScratch
-	buryOwn
+	collectOwn
 	meetPeer
 	useCrowded
 	churns
@@ -93,7 +93,7 @@ func (c *churner) next() int {
 	leads := useScratch
 	switch {
 	case strings.HasPrefix(c.Step, "collect"):
-		leads = buryOwn
+		leads = collectOwn
 	case strings.HasPrefix(c.Step, "meet"), strings.HasPrefix(c.Step, "others"),
 		c.Step == crash.AcceptTold.String():
 		leads = meetPeer
@@ -305,15 +305,15 @@ func (c *churner) collect(name string) error {
 	return err
 }
 
-// graveNames are of the queue and the counter that one churner makes for itself to collect. Its
+// ownNames are of the queue and the counter that one churner makes for itself to collect. Its
 // predecessor may have left them.
-func graveNames(i int) (queue, counter string) {
-	return fmt.Sprintf("grave-%d", i), fmt.Sprintf("grave-%d-count", i)
+func ownNames(i int) (queue, counter string) {
+	return fmt.Sprintf("own-%d", i), fmt.Sprintf("own-%d-count", i)
 }
 
-// exhume removes what the dead left under those names.
-func exhume(d *shm.Dir, i int) (left []string) {
-	queue, counter := graveNames(i)
+// removeOwn removes what the dead left under those names.
+func removeOwn(d *shm.Dir, i int) (left []string) {
+	queue, counter := ownNames(i)
 	left = collect(d, queue)
 	if err := cq.Remove(cq.Named(d, counter)); err != nil && !contended(err) {
 		left = append(left, fmt.Sprintf("%s cannot be removed: %v", counter, err))
@@ -321,14 +321,14 @@ func exhume(d *shm.Dir, i int) (left []string) {
 	return left
 }
 
-// bury makes a queue and a counter that wait for a successor, and collects them: past every step of
-// a collector, without anybody's death before.
-func (c *churner) bury() error {
-	queue, counter := graveNames(c.Index)
-	left := exhume(c.dir, c.Index)
+// makeOwn makes a queue and a counter that wait for a successor, and collects them: past every step
+// of a collector, without anybody's death before.
+func (c *churner) makeOwn() error {
+	queue, counter := ownNames(c.Index)
+	left := removeOwn(c.dir, c.Index)
 	for since := lifetime(); len(left) > 0 && lifetime()-since < patience; {
 		nap(time.Millisecond) // others may be at it
-		left = exhume(c.dir, c.Index)
+		left = removeOwn(c.dir, c.Index)
 	}
 	for _, problem := range left {
 		c.tell("", "%s", problem)

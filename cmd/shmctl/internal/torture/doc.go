@@ -45,7 +45,7 @@
 //	c.tell     kindLost, kindHung and the like: what it found, each of which fails the run
 //	c.notice   the number of a process whose death it was told of, and how it was told
 //
-// How a writer posts (poster) and how a reader waits and judges (reading) is the same in all roles.
+// How a writer posts (poster) and how a reader waits and checks (reading) is the same in all roles.
 // Trust is a parameter of theirs: role.between, the place at which processes meet those of another
 // user, has its writers go from reader to reader; without one, whoever has a name is the next.
 //

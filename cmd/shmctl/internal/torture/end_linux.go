@@ -129,7 +129,7 @@ func (s *supervisor) finish(p *proc) {
 
 // succeed counts the end of a process, and starts the next if others wait for it.
 func (s *supervisor) succeed(p *proc) bool {
-	if s.buried(p); !p.role.drains || p.step == crash.None {
+	if s.ended(p); !p.role.drains || p.step == crash.None {
 		return false
 	}
 	s.o.Steps = false // those that end the run are to reach the end
@@ -281,7 +281,7 @@ func scratchLeft(s *supervisor) (left []string) {
 	}
 	defer d.Close()
 	for i := range churners {
-		left = append(left, exhume(d, i)...)
+		left = append(left, removeOwn(d, i)...)
 		left = append(left, collect(d, crowdedName(i))...)
 	}
 	return left

@@ -75,21 +75,21 @@ func (c *child) writeEvent(w *cq.EventWriter, name, number uint64, buf []byte) (
 
 // eventTaker takes events from an event queue, and looks at them before.
 type eventTaker struct {
-	*judge
+	*checker
 	ev        cq.Event
 	bad       cq.EventError
 	text, buf []byte
 	ended     chan error // has what ended the work of a handler; nil without one
 }
 
-func newEventTaker(j *judge) *eventTaker {
-	return &eventTaker{judge: j, text: make([]byte, 0, eventPayload),
+func newEventTaker(j *checker) *eventTaker {
+	return &eventTaker{checker: j, text: make([]byte, 0, eventPayload),
 		buf: make([]byte, 0, 2*eventPayload)}
 }
 
 func (c *child) readEvents() error {
-	j := c.judges("event-writer", heldAgain)
-	r := &reading{judge: j, taker: newEventTaker(j), way: way{"read", (*reading).byRead}}
+	j := c.checks("event-writer", heldAgain)
+	r := &reading{checker: j, taker: newEventTaker(j), way: way{"read", (*reading).byRead}}
 	return c.hold(func(make bool) (held, error) {
 		e, err := cq.OpenEvents(cq.Named(c.dir, eventQueue), cq.EventOptions{Existing: !make,
 			Size: eventSize, MaxLanes: maxLanes, Lifetime: cq.Persistent, DataMaxBytes: eventPayload})
@@ -168,7 +168,7 @@ func (r *eventTaker) take(e *cq.EventQueue, err error) error {
 	return err
 }
 
-// whole judges one that is what its writer made it, and keeps it now and then for a moment, so that
+// whole checks one that is what its writer made it, and keeps it now and then for a moment, so that
 // kills find the reader with it.
 func (r *eventTaker) whole(name, number uint64, marked bool) {
 	r.number(name, number, marked)
@@ -177,7 +177,7 @@ func (r *eventTaker) whole(name, number uint64, marked bool) {
 	}
 }
 
-// lookEvent judges an event.
+// lookEvent checks an event.
 func (r *eventTaker) lookEvent(ev *cq.Event) {
 	if r.skips() {
 		return
@@ -191,7 +191,7 @@ func (r *eventTaker) lookEvent(ev *cq.Event) {
 	r.whole(name, number, ev.Redelivered)
 }
 
-// lookErr judges an error event.
+// lookErr checks an error event.
 func (r *eventTaker) lookErr(bad *cq.EventError) {
 	name, number := bad.Context, bad.Data
 	if !failedEvent(number) || bad.FID != aboutEvent(name, number) ||
@@ -203,7 +203,7 @@ func (r *eventTaker) lookErr(bad *cq.EventError) {
 	r.whole(name, number, bad.Redelivered)
 }
 
-// event judges the event that was peeked at and takes it.
+// event checks the event that was peeked at and takes it.
 func (r *eventTaker) event(e *cq.EventQueue) error {
 	r.lookEvent(&r.ev)
 	name, number := r.ev.Context, r.ev.Data

@@ -21,7 +21,7 @@ const (
 	// The process of a place: for how many nanoseconds it could run; 0 if it has not begun.
 	wordLived = wordDeath + maxPlaces
 	// The process of a place: since when it is surely told of the deaths that its role has to
-	// tell, and has surely what others mourn; 0 while it is not, or has not.
+	// tell, and has surely what others follow; 0 while it is not, or has not.
 	wordBound = wordLived + maxPlaces
 	// The supervisor: the process of a place, as [process.word] has it, while it owes notices.
 	wordOwes   = wordBound + maxPlaces
@@ -79,9 +79,9 @@ func (l *ledger) word(i int) *atomic.Uint64 { return &l.words[i] }
 
 func (l *ledger) phase() uint64 { return l.words[wordPhase].Load() }
 
-// session is what is known of one time of a writer with a lane. home is, between users, the reader
+// session is what is known of one time of a writer with a lane. reader is, between users, the one
 // that has the lane, as far as the writer came to say so.
-type session struct{ intent, published, seen, home *atomic.Uint64 }
+type session struct{ intent, published, seen, reader *atomic.Uint64 }
 
 const sessionWords = 4
 
@@ -131,7 +131,7 @@ func (ss sessions) gone(e session) bool {
 		return false
 	}
 	holder := ss.holder.Load()
-	return holder != 0 && e.home.Load() != holder
+	return holder != 0 && e.reader.Load() != holder
 }
 
 // count is how many sessions a writer had; the writer stores it.
@@ -211,15 +211,15 @@ var afterPublish = map[crash.Label]bool{crash.PublishStored: true, crash.Publish
 var beforePublish = map[crash.Label]bool{crash.Filled: true, crash.Stamped: true,
 	crash.EventFilled: true}
 
-// bequest is what a writer that died has left to be read: its successor's lane would be looked at
+// unread is what a writer that died has left to be read: its successor's lane would be looked at
 // for that one's sake.
-type bequest struct {
+type unread struct {
 	want  uint64 // 0 is nothing
 	of    session
 	since time.Duration // as lifetime has it
 }
 
-func (b *bequest) seen() bool { return b.want == 0 || b.of.seen.Load() >= b.want }
+func (b *unread) seen() bool { return b.want == 0 || b.of.seen.Load() >= b.want }
 
 // died notes what is left to be read. At a step it is known exactly whether the entries that the
 // writer was posting are published.
@@ -229,7 +229,7 @@ func (ss sessions) died(s *supervisor, p *proc) {
 		return
 	}
 	of := ss.at(p.index, n)
-	p.left = bequest{of.published.Load(), of, lifetime()}
+	p.left = unread{of.published.Load(), of, lifetime()}
 	// Between users a writer stores tails for a successor, too, of what is published already.
 	if p.shot || ss.holder != nil {
 		return
@@ -269,7 +269,7 @@ func sumSessions(s *supervisor, r *role, to *RoleReport) { s.ledger.sessions(r.n
 
 func checkSessions(s *supervisor, r *role) { s.ledger.sessions(r.name).check(s) }
 
-// A promise about seconds is judged by the time that those could run who are to keep it: on a
+// A promise about seconds is measured by the time that those could run who are to keep it: on a
 // machine that stands still, or is short of time, nobody is late who had none.
 const (
 	livedEvery = 20 * time.Millisecond

@@ -183,7 +183,7 @@ const noticeUsual = noticeLatest / 50
 // in turns, looks that are closer would see now the one stand still, now the other.
 const lookEvery = 5 * livedEvery
 
-// wasBound tells whether one that died had surely what its role makes others mourn.
+// wasBound tells whether one that died had surely what its role makes others follow.
 func (s *supervisor) wasBound(p *proc) bool { return s.ledger.word(wordBound+p.place).Load() != 0 }
 
 // expectAll demands of each process of a role that it tells a death, if it was bound by then and as

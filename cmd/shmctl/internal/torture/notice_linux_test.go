@@ -47,15 +47,15 @@ func TestStartTicks(t *testing.T) {
 	}
 }
 
-// mourning is a supervisor of processes that are only said to be there: two that survive and one
+// survivors is a supervisor of processes that are only said to be there: two that survive and one
 // that died at 10.
-type mourning struct {
+type survivors struct {
 	*supervisor
 	first, second, dead *proc
 	end                 map[*proc]func()
 }
 
-func newMourning(t *testing.T) mourning {
+func newSurvivors(t *testing.T) survivors {
 	l := ledgerOf(t)
 	roles := []*role{{name: "reader"}, {name: "writer"}}
 	end := map[*proc]func(){}
@@ -66,7 +66,7 @@ func newMourning(t *testing.T) mourning {
 	}
 	s := &supervisor{roles: roles, report: newReport(Options{}, roles), ledger: l,
 		found: map[string]Found{}, notes: newNotices()}
-	m := mourning{s, place(roles[0], 0), place(roles[0], 1), place(roles[1], 2), end}
+	m := survivors{s, place(roles[0], 0), place(roles[0], 1), place(roles[1], 2), end}
 	for _, p := range []*proc{m.first, m.second, m.dead} {
 		s.procs = append(s.procs, p)
 		s.notes.born(p.process(), p.role.name)
@@ -77,14 +77,14 @@ func newMourning(t *testing.T) mourning {
 }
 
 // at looks when this process and the survivors have lived so long, and returns who was late so far.
-func (m mourning) at(own, first, second time.Duration) uint64 {
+func (m survivors) at(own, first, second time.Duration) uint64 {
 	m.ledger.word(wordLived).Store(uint64(first))
 	m.ledger.word(wordLived + 1).Store(uint64(second))
 	m.overdue(own)
 	return m.found["writer"].Unnoticed
 }
 
-func (m mourning) told(by *proc, atNs int64) {
+func (m survivors) told(by *proc, atNs int64) {
 	m.notes.came(by.process(), event{Role: by.role.name, Pid: m.dead.PID(), Start: m.dead.start,
 		What: noticeWriter, AtNs: atNs})
 }
@@ -94,7 +94,7 @@ const long = 2 * noticeLatest
 // TestUnnoticed: a death that is not told is found when the one that was to tell it could run for
 // as long as that may take, however long it could not.
 func TestUnnoticed(t *testing.T) {
-	m := newMourning(t)
+	m := newSurvivors(t)
 	m.expect(m.dead, m.first, noticeWriter, nil)
 	for _, c := range []struct{ own, first, second time.Duration }{
 		{1, 1, 1},                             // the death is due from here
@@ -114,7 +114,7 @@ func TestUnnoticed(t *testing.T) {
 
 // TestUnnoticedOften: how often it is looked does not matter, though lives go on in steps.
 func TestUnnoticedOften(t *testing.T) {
-	m := newMourning(t)
+	m := newSurvivors(t)
 	m.expect(m.dead, m.first, noticeWriter, nil)
 	var own, first time.Duration
 	for own < 2*noticeLatest && m.at(own, first, 0) == 0 {
@@ -130,7 +130,7 @@ func TestUnnoticedOften(t *testing.T) {
 
 // TestEverySurvivor: that one knows of a death does not help another one, and both are timed.
 func TestEverySurvivor(t *testing.T) {
-	m := newMourning(t)
+	m := newSurvivors(t)
 	m.expect(m.dead, m.first, noticeWriter, nil)
 	m.expect(m.dead, m.second, noticeWriter, nil)
 	m.at(1, 1, 1)
@@ -161,14 +161,14 @@ func TestEverySurvivor(t *testing.T) {
 // TestOwesNothing: a survivor that dies, has a successor, or is not bound any more need not tell.
 func TestOwesNothing(t *testing.T) {
 	bound := true
-	for name, quit := range map[string]func(m mourning){
-		"dead":      func(m mourning) { m.end[m.second]() },
-		"empty":     func(m mourning) { m.second.empty = true },
-		"successor": func(m mourning) { m.second.start++ },
-		"unbound":   func(m mourning) { bound = false },
+	for name, quit := range map[string]func(m survivors){
+		"dead":      func(m survivors) { m.end[m.second]() },
+		"empty":     func(m survivors) { m.second.empty = true },
+		"successor": func(m survivors) { m.second.start++ },
+		"unbound":   func(m survivors) { bound = false },
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := newMourning(t)
+			m := newSurvivors(t)
 			bound = true
 			m.expect(m.dead, m.second, noticeWriter, func() bool { return bound })
 			if m.at(1, 1, 1); len(m.notes.due) != 1 {
@@ -180,7 +180,7 @@ func TestOwesNothing(t *testing.T) {
 			}
 		})
 	}
-	m := newMourning(t)
+	m := newSurvivors(t)
 	m.end[m.second]()
 	if m.expect(m.dead, m.second, noticeWriter, nil); len(m.notes.due) != 0 {
 		t.Error("the dead is to tell")
@@ -189,7 +189,7 @@ func TestOwesNothing(t *testing.T) {
 
 // TestNoticesApart: those of survivors that were stopped, or came later, are not mixed with others.
 func TestNoticesApart(t *testing.T) {
-	m := newMourning(t)
+	m := newSurvivors(t)
 	resumed := m.notes.stopped(m.second.process(), 8)
 	m.told(m.first, 15)
 	resumed(20)
@@ -216,7 +216,7 @@ func TestNoticesApart(t *testing.T) {
 func TestWhoOwes(t *testing.T) {
 	for name, c := range map[string]struct {
 		bound uint64 // of the survivor; the death is at 10
-		then  func(m mourning)
+		then  func(m survivors)
 		due   int
 		want  Duties
 	}{
@@ -224,28 +224,28 @@ func TestWhoOwes(t *testing.T) {
 		"bound after":     {11, nil, 0, Duties{}},
 		"bound meanwhile": {10, nil, 0, Duties{}},
 		"bound before":    {9, nil, 1, Duties{Demanded: 1}},
-		"killed as well":  {9, func(m mourning) { m.end[m.first]() }, 0, Duties{}},
-		"nobody there":    {9, func(m mourning) { m.first.empty = true }, 0, Duties{}},
-		"has told it": {9, func(m mourning) { m.told(m.first, 20) }, 0,
+		"killed as well":  {9, func(m survivors) { m.end[m.first]() }, 0, Duties{}},
+		"nobody there":    {9, func(m survivors) { m.first.empty = true }, 0, Duties{}},
+		"has told it": {9, func(m survivors) { m.told(m.first, 20) }, 0,
 			Duties{Demanded: 1, Told: 1}},
-		"told to another": {9, func(m mourning) { m.told(m.second, 20) }, 1,
+		"told to another": {9, func(m survivors) { m.told(m.second, 20) }, 1,
 			Duties{Demanded: 1}},
-		"told as a number": {9, func(m mourning) {
+		"told as a number": {9, func(m survivors) {
 			m.notes.came(m.first.process(), event{Pid: 1, Start: 1, What: noticeWriter, AtNs: 10, More: 1})
 		}, 0, Duties{Demanded: 1, Excused: 1}},
-		"a number before it": {9, func(m mourning) {
+		"a number before it": {9, func(m survivors) {
 			m.notes.came(m.first.process(), event{Pid: 1, Start: 1, What: noticeWriter, AtNs: 9, More: 1})
 		}, 1, Duties{Demanded: 1}},
-		"a number of others": {9, func(m mourning) {
+		"a number of others": {9, func(m survivors) {
 			m.notes.came(m.first.process(), event{Pid: 1, Start: 1, What: noticeReader, AtNs: 10, More: 1})
 		}, 1, Duties{Demanded: 1}},
-		"a number by another": {9, func(m mourning) {
+		"a number by another": {9, func(m survivors) {
 			m.notes.came(m.second.process(), event{Pid: 1, Start: 1, What: noticeWriter, AtNs: 10, More: 1})
 		}, 1, Duties{Demanded: 1}},
-		"not killed": {9, func(m mourning) { delete(m.notes.deaths, m.dead.process()) }, 0, Duties{}},
+		"not killed": {9, func(m survivors) { delete(m.notes.deaths, m.dead.process()) }, 0, Duties{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := newMourning(t)
+			m := newSurvivors(t)
 			m.ledger.word(wordBound).Store(c.bound)
 			m.ledger.word(wordDeath + m.dead.place).Store(10)
 			if c.then != nil {
@@ -263,14 +263,14 @@ func TestWhoOwes(t *testing.T) {
 // TestDiedFirst: one that is killed when it was dead already died when it did, so nobody owes it
 // who came in between.
 func TestDiedFirst(t *testing.T) {
-	m := newMourning(t)
-	m.dooms(m.dead)
+	m := newSurvivors(t)
+	m.noteDeath(m.dead)
 	if at := m.diedAt(m.dead); at == 0 {
 		t.Error("not noted")
 	}
 	m.ledger.word(wordDeath + m.dead.place).Store(10)
 	m.ledger.word(wordBound).Store(11)
-	m.dooms(m.dead)
+	m.noteDeath(m.dead)
 	if m.expectAll(m.dead, "reader", noticeWriter); m.diedAt(m.dead) != 10 || len(m.notes.due) != 0 {
 		t.Errorf("died at %d, %d are due", m.diedAt(m.dead), len(m.notes.due))
 	}
@@ -279,7 +279,7 @@ func TestDiedFirst(t *testing.T) {
 // TestHasty: who is told dead before it died lived when that was said, though it died later.
 func TestHasty(t *testing.T) {
 	for at, want := range map[int64]uint64{9: 1, 10: 0, 11: 0} {
-		m := newMourning(t)
+		m := newSurvivors(t)
 		m.told(m.first, at)
 		if m.unfounded(); m.found["reader"].Usurped != want {
 			t.Errorf("told at %d, it died at 10: %d found", at, m.found["reader"].Usurped)
@@ -287,16 +287,16 @@ func TestHasty(t *testing.T) {
 	}
 }
 
-// TestBuriedOnce: what is done about a death may wait for processes that die, which may make
+// TestEndCountedOnce: what is done about a death may wait for processes that die, which may make
 // somebody wait for the first one's role: its end is not counted again, and its place not filled
 // twice, or the first of the two would live on unseen.
-func TestBuriedOnce(t *testing.T) {
-	m := newMourning(t)
-	buried := map[*proc]int{}
+func TestEndCountedOnce(t *testing.T) {
+	m := newSurvivors(t)
+	counted := map[*proc]int{}
 	for _, r := range m.roles {
 		r.died = func(s *supervisor, p *proc) error {
-			if buried[p]++; buried[p] > 1 {
-				return errors.New("buried twice")
+			if counted[p]++; counted[p] > 1 {
+				return errors.New("counted twice")
 			}
 			return s.reviveBut(p.role.name)
 		}
@@ -310,43 +310,43 @@ func TestBuriedOnce(t *testing.T) {
 		}
 		p.Wait(time.Minute)
 	}
-	if err := m.reviveAll(); err != nil || len(buried) != len(m.procs) {
-		t.Errorf("%d of %d are buried, %v", len(buried), len(m.procs), err)
+	if err := m.reviveAll(); err != nil || len(counted) != len(m.procs) {
+		t.Errorf("%d of %d are counted, %v", len(counted), len(m.procs), err)
 	}
 }
 
 // TestOwesUntil: a duty ends as it should, is counted so, and only what is left of it is found.
 func TestOwesUntil(t *testing.T) {
 	for name, c := range map[string]struct {
-		then func(m mourning)
+		then func(m survivors)
 		late uint64
 		want Duties
 	}{
-		"never told": {func(mourning) {}, 1, Duties{Demanded: 1}},
-		"told":       {func(m mourning) { m.told(m.first, 20) }, 0, Duties{Demanded: 1, Told: 1}},
-		"told again": {func(m mourning) { m.told(m.first, 20); m.told(m.first, 21) }, 0,
+		"never told": {func(survivors) {}, 1, Duties{Demanded: 1}},
+		"told":       {func(m survivors) { m.told(m.first, 20) }, 0, Duties{Demanded: 1, Told: 1}},
+		"told again": {func(m survivors) { m.told(m.first, 20); m.told(m.first, 21) }, 0,
 			Duties{Demanded: 1, Told: 1}},
-		"told by another": {func(m mourning) { m.told(m.second, 20) }, 1, Duties{Demanded: 1}},
-		"told in another way": {func(m mourning) {
+		"told by another": {func(m survivors) { m.told(m.second, 20) }, 1, Duties{Demanded: 1}},
+		"told in another way": {func(m survivors) {
 			m.notes.came(m.first.process(), event{Pid: m.dead.PID(), Start: m.dead.start,
 				What: noticeReader, AtNs: 20})
 		}, 1, Duties{Demanded: 1}},
-		"told of one that had the number": {func(m mourning) {
+		"told of one that had the number": {func(m survivors) {
 			m.notes.came(m.first.process(), event{Pid: m.dead.PID(), Start: m.dead.start - 1,
 				What: noticeWriter, AtNs: 20})
 		}, 1, Duties{Demanded: 1}},
-		"told as a number": {func(m mourning) {
+		"told as a number": {func(m survivors) {
 			m.notes.came(m.first.process(), event{Pid: 1, Start: 1, What: noticeWriter, AtNs: 10, More: 1})
 		}, 0, Duties{Demanded: 1, Excused: 1}},
-		"unbound": {func(m mourning) { m.ledger.word(wordBound).Store(0) }, 0,
+		"unbound": {func(m survivors) { m.ledger.word(wordBound).Store(0) }, 0,
 			Duties{Demanded: 1, Excused: 1}},
-		"bound again": {func(m mourning) { m.ledger.word(wordBound).Store(30) }, 0,
+		"bound again": {func(m survivors) { m.ledger.word(wordBound).Store(30) }, 0,
 			Duties{Demanded: 1, Excused: 1}},
-		"dead":      {func(m mourning) { m.end[m.first]() }, 0, Duties{Demanded: 1, Excused: 1}},
-		"succeeded": {func(m mourning) { m.first.start++ }, 0, Duties{Demanded: 1, Excused: 1}},
+		"dead":      {func(m survivors) { m.end[m.first]() }, 0, Duties{Demanded: 1, Excused: 1}},
+		"succeeded": {func(m survivors) { m.first.start++ }, 0, Duties{Demanded: 1, Excused: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := newMourning(t)
+			m := newSurvivors(t)
 			m.ledger.word(wordBound).Store(9)
 			m.ledger.word(wordDeath + m.dead.place).Store(10)
 			m.expectAll(m.dead, "reader", noticeWriter)
@@ -363,7 +363,7 @@ func TestOwesUntil(t *testing.T) {
 
 // TestDutiesAddUp: those of several runs, and what is open at the end of one.
 func TestDutiesAddUp(t *testing.T) {
-	m := newMourning(t)
+	m := newSurvivors(t)
 	m.expect(m.dead, m.first, noticeWriter, nil)
 	m.expect(m.dead, m.second, noticeWriter, nil)
 	m.told(m.first, 20)

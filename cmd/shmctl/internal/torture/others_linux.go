@@ -349,7 +349,7 @@ func (b *between) unseen(s *supervisor, now *standing) (missing string) {
 		if seen >= published {
 			continue
 		}
-		waits := e.home.Load() == now.holder // else it is on its way to the reader
+		waits := e.reader.Load() == now.holder // else it is on its way to the reader
 		if waits || missing == "" {
 			missing = fmt.Sprintf("%d of %d of writer %d are seen", seen, published, i)
 		}

@@ -97,7 +97,7 @@ func calmPlace(t *testing.T, b *between) (*supervisor, *proc, session, func()) {
 	ss.count(1).Store(4)
 	b.shared(l)[othersWith+1].Store(9)
 	e := ss.at(1, 4)
-	e.home.Store(9)
+	e.reader.Store(9)
 	e.published.Store(5)
 	e.seen.Store(2)
 	return s, p, e, end
@@ -122,11 +122,11 @@ func TestVigil(t *testing.T) {
 		{func() {}, 19 * second, 10 * second, 2 * second}, // it could not run
 		{func() { e.seen.Store(3) }, 20 * second, 11 * second, 0},
 		{func() {}, 21 * second, 12 * second, second},
-		{func() { e.home.Store(8) }, 22 * second, 13 * second, 0}, // on its way to the reader
+		{func() { e.reader.Store(8) }, 22 * second, 13 * second, 0}, // on its way to the reader
 		{func() {}, 23 * second, 14 * second, 0},
-		{func() { e.home.Store(9) }, 24 * second, 15 * second, 0},
+		{func() { e.reader.Store(9) }, 24 * second, 15 * second, 0},
 		{func() {}, 25 * second, 16 * second, second},
-		{func() { readers[othersHolder].Store(10); e.home.Store(10) }, 26 * second, 17 * second, 0},
+		{func() { readers[othersHolder].Store(10); e.reader.Store(10) }, 26 * second, 17 * second, 0},
 		{func() {}, 27 * second, 18 * second, second},
 		{func() { readers[othersPid].Store(0) }, 28 * second, 19 * second, 0}, // it leaves
 		{func() {}, 29 * second, 20 * second, 0},

@@ -103,7 +103,7 @@ func (c *child) othersHave(open othersOpen) error {
 		return err
 	}
 	defer l.Close()
-	deaths, end, err := c.mourning(func(p cq.PeerEntry) { c.notice(b.noticeWriter, p) })
+	deaths, end, err := c.followDeaths(func(p cq.PeerEntry) { c.notice(b.noticeWriter, p) })
 	if err != nil {
 		return err
 	}
@@ -152,13 +152,13 @@ func (c *child) othersQueue(at int) (*reading, othersHeld, error) {
 		o.Wait = cq.WaitFD
 	}
 	q, err := cq.Create(cq.Unnamed("others"), o)
-	j := c.judges(c.role.between.writer, othersRedelivered)
-	return &reading{judge: j, taker: queueTaker{j}, of: []cq.Waitable{q}}, q, err
+	j := c.checks(c.role.between.writer, othersRedelivered)
+	return &reading{checker: j, taker: queueTaker{j}, of: []cq.Waitable{q}}, q, err
 }
 
 // othersEvents makes an event queue.
 func (c *child) othersEvents(at int) (*reading, othersHeld, error) {
-	j := c.judges(c.role.between.writer, othersRedelivered)
+	j := c.checks(c.role.between.writer, othersRedelivered)
 	events := newEventTaker(j)
 	o := cq.EventOptions{Size: eventSize, Trust: cq.CrossUser, MaxLanes: 16, Spin: -1,
 		Allow: &shm.AllowList{UIDs: []int{othersWriterUID}}, DataMaxBytes: eventPayload,
@@ -170,7 +170,7 @@ func (c *child) othersEvents(at int) (*reading, othersHeld, error) {
 		events.ended, o.Handler = make(chan error, 1), events.handle
 	}
 	e, err := cq.CreateEvents(cq.Unnamed("others"), o)
-	return &reading{judge: j, taker: events, of: []cq.Waitable{e}}, e, err
+	return &reading{checker: j, taker: events, of: []cq.Waitable{e}}, e, err
 }
 
 // link is a writer, with one reader after the other where they are of another user.
@@ -273,7 +273,7 @@ func (c *child) othersWrite(follow func(*child, context.Context) (lane, error)) 
 		}
 		p := c.poster(l, name, s)
 		// At once, and not only when the next one is there.
-		deaths, end, err := c.mourning(func(d cq.PeerEntry) { c.notice(p.b.noticeReader, d) })
+		deaths, end, err := c.followDeaths(func(d cq.PeerEntry) { c.notice(p.b.noticeReader, d) })
 		if err != nil {
 			return errors.Join(err, l.Close())
 		}
@@ -291,13 +291,13 @@ func (c *child) othersWrite(follow func(*child, context.Context) (lane, error)) 
 
 // at notes with what reader the lane is now.
 func (p *poster) at(generation uint64) {
-	p.s.home.Store(generation)
+	p.s.reader.Store(generation)
 	p.b.shared(p.ledger)[othersWith+p.Index].Store(generation)
 }
 
 // renew goes on with the next reader.
 func (p *poster) renew() error {
-	former := p.s.home.Load()
+	former := p.s.reader.Load()
 	shared := p.b.shared(p.ledger)
 	shared[othersFormer+p.Index].Store(former)
 	shared[othersWith+p.Index].Store(0)

@@ -74,7 +74,7 @@ func (c *child) attach(queue string) (*cq.Writer, error) {
 	return w, c.attached(err)
 }
 
-// attached judges the error of an attachment.
+// attached looks at the error of an attachment.
 func (c *child) attached(err error) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):

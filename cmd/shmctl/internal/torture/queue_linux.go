@@ -278,7 +278,7 @@ func (s *supervisor) unseen(ss sessions) string {
 }
 
 // queueTaker takes the entries of queues.
-type queueTaker struct{ *judge }
+type queueTaker struct{ *checker }
 
 func (c queueTaker) next(ctx context.Context, of cq.Waitable) error {
 	q := of.(*cq.Queue)
@@ -329,13 +329,13 @@ func (c queueTaker) take(q *cq.Queue, es []cq.Entry) error {
 
 // read opens the queue when nobody else has it, and reads until it is done.
 func (c *child) read() (err error) {
-	eq, end, err := c.mourning(c.pass)
+	eq, end, err := c.followDeaths(c.pass)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	j := c.judges("writer", heldAgain)
-	r := &reading{judge: j, taker: queueTaker{j}, way: way{"read", (*reading).byRead}}
+	j := c.checks("writer", heldAgain)
+	r := &reading{checker: j, taker: queueTaker{j}, way: way{"read", (*reading).byRead}}
 	var q *cq.Queue
 	return c.hold(func(make bool) (_ held, err error) {
 		q, err = cq.Open(cq.Named(c.dir, queueName), cq.Options{Existing: !make, Size: queueSize,
@@ -354,7 +354,7 @@ func (c *child) read() (err error) {
 
 // write attaches and posts, session after session. In some nobody tells it of its reader's death.
 func (c *child) write() (err error) {
-	eq, end, err := c.mourning(c.pass)
+	eq, end, err := c.followDeaths(c.pass)
 	if err != nil {
 		return err
 	}
@@ -429,8 +429,8 @@ const (
 )
 
 func (c *child) readSets() error {
-	j := c.judges("set-writer", heldAgain)
-	r := &reading{judge: j, taker: queueTaker{j}}
+	j := c.checks("set-writer", heldAgain)
+	r := &reading{checker: j, taker: queueTaker{j}}
 	return c.hold(func(make bool) (held, error) {
 		qs, err := c.openSet(make)
 		r.of = nil

@@ -20,8 +20,8 @@ const (
 	spoilSkip = "release without a look"
 )
 
-// judge compares what a reader gets with the ledger.
-type judge struct {
+// checker compares what a reader gets with the ledger.
+type checker struct {
 	*child
 	of    sessions
 	again *atomic.Uint64 // what came again, marked
@@ -29,20 +29,20 @@ type judge struct {
 	plays *atomic.Uint64 // how often something was read in the reader's way; nil when it is counted
 }
 
-// judges returns that of a reader: writers is the role whose entries it gets, and again the word of
-// its own role for what comes again.
-func (c *child) judges(writers string, again int) *judge {
-	return &judge{child: c, of: c.ledger.sessions(writers), again: &c.words[again]}
+// checks returns the checker of a reader: writers is the role whose entries it gets, and again the
+// word of its own role for what comes again.
+func (c *child) checks(writers string, again int) *checker {
+	return &checker{child: c, of: c.ledger.sessions(writers), again: &c.words[again]}
 }
 
 // drained tells whether a look at nothing that took until its deadline was the last one: a process
 // that could not run looked at little, and what the dead left may still have to be found. since is
 // when nobody wrote any more, of lifetime.
-func (j *judge) drained(since time.Duration) bool {
+func (j *checker) drained(since time.Duration) bool {
 	for i := range j.of.writers {
 		for n := uint64(1); n <= j.of.last(i); n++ {
 			s := j.of.at(i, n)
-			if (j.mine == 0 || s.home.Load() == j.mine) && s.seen.Load() < s.published.Load() {
+			if (j.mine == 0 || s.reader.Load() == j.mine) && s.seen.Load() < s.published.Load() {
 				return lifetime()-since > patience/4
 			}
 		}
@@ -50,8 +50,8 @@ func (j *judge) drained(since time.Duration) bool {
 	return true
 }
 
-// number judges one entry, which is whole.
-func (j *judge) number(name, number uint64, marked bool) {
+// number checks one entry, which is whole.
+func (j *checker) number(name, number uint64, marked bool) {
 	if j.plays != nil {
 		j.plays.Add(1)
 		j.plays = nil
@@ -79,10 +79,10 @@ func (j *judge) number(name, number uint64, marked bool) {
 }
 
 // skips tells whether one is not looked at, to see that found.
-func (j *judge) skips() bool { return j.Spoil == spoilSkip && j.rnd.IntN(1000) == 0 }
+func (j *checker) skips() bool { return j.Spoil == spoilSkip && j.rnd.IntN(1000) == 0 }
 
-// entry judges an entry of a poster.
-func (j *judge) entry(e *cq.Entry) {
+// entry checks an entry of a poster.
+func (j *checker) entry(e *cq.Entry) {
 	if e.Tag != mix(e.Data, e.Context) || e.Len != e.Context&0xffff {
 		j.tell(kindUnpublished, "nobody posts %+v", *e)
 		return
@@ -91,7 +91,7 @@ func (j *judge) entry(e *cq.Entry) {
 }
 
 // look compares entries with the ledger, and returns how many there are.
-func (j *judge) look(es []cq.Entry) int {
+func (j *checker) look(es []cq.Entry) int {
 	for i := range es {
 		if !j.skips() {
 			j.entry(&es[i])
@@ -125,7 +125,7 @@ func countWays(first int, ways ...way) map[string]int {
 
 // reading is a reader's time with what it reads.
 type reading struct {
-	*judge
+	*checker
 	taker
 	of  []cq.Waitable
 	way way

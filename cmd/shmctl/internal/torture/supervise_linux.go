@@ -37,7 +37,7 @@ const (
 	stopLongest = 1500 * time.Millisecond
 )
 
-// supervisor starts, kills and judges. What is not guarded belongs to the goroutine of Run.
+// supervisor starts, kills and decides. What is not guarded belongs to the goroutine of Run.
 type supervisor struct {
 	o       Options
 	roles   []*role // that take part
@@ -333,18 +333,18 @@ type proc struct {
 	since time.Time   // of the start
 	step  crash.Label // at which it dies by itself
 	// spared is how long it is not killed from outside.
-	spared time.Duration
-	shot   bool    // by us
-	buried bool    // it is gone, and its end is counted
-	empty  bool    // nobody is there: what the dead one left is not settled
-	left   bequest // of the one that died last
+	spared  time.Duration
+	shot    bool   // by us
+	counted bool   // it is gone, and its end is counted
+	empty   bool   // nobody is there: what the dead one left is not settled
+	left    unread // of the one that died last
 }
 
 func (p *proc) process() process { return process{p.PID(), p.start} }
 
 // fell tells whether it is gone and nobody has seen to that. Who sees to one death may come across
 // the same one again, when it waits for others meanwhile.
-func (p *proc) fell() bool { return !p.empty && !p.buried && p.Over() }
+func (p *proc) fell() bool { return !p.empty && !p.counted && p.Over() }
 
 // start starts the process of a place, perhaps one that dies at a step.
 func (s *supervisor) start(p *proc) error {
@@ -355,7 +355,7 @@ func (s *supervisor) start(p *proc) error {
 	c := config{Index: p.index, Place: p.place, Base: s.base,
 		Seed: s.o.Seed ^ s.started<<32, Trust: s.o.Trust, Spoil: s.o.spoil, Share: s.share,
 		Ends: s.ends}
-	p.shot, p.step, p.empty, p.buried = false, crash.None, false, false
+	p.shot, p.step, p.empty, p.counted = false, crash.None, false, false
 	nth, aimed := 0, s.o.Steps && s.rnd.IntN(s.sent()) > 0
 	if aimed {
 		p.step, nth = s.aim(p.role)
@@ -444,14 +444,14 @@ func (s *supervisor) kill(p *proc) error {
 		p.role.dying(s, p)
 	}
 	p.shot = true
-	s.dooms(p)
+	s.noteDeath(p)
 	p.Kill()
 	return s.revive(p)
 }
 
-// dooms notes when a process is killed. It may be dead by then, at its step, and others may have
+// noteDeath notes when a process is killed. It may be dead by then, at its step; others may have
 // come since, who owe nothing for it.
-func (s *supervisor) dooms(p *proc) {
+func (s *supervisor) noteDeath(p *proc) {
 	s.ledger.word(wordDeath+p.place).CompareAndSwap(0, uint64(spin.Now()))
 }
 
@@ -462,7 +462,7 @@ func (s *supervisor) diedAt(p *proc) int64 {
 
 // revive counts a death and starts the next process in its place.
 func (s *supervisor) revive(p *proc) error {
-	s.buried(p)
+	s.ended(p)
 	s.examine(p)
 	if p.role.died != nil {
 		if err := p.role.died(s, p); err != nil {
@@ -472,9 +472,9 @@ func (s *supervisor) revive(p *proc) error {
 	return s.next(p)
 }
 
-// buried counts the end of a process.
-func (s *supervisor) buried(p *proc) {
-	p.buried = true
+// ended counts the end of a process.
+func (s *supervisor) ended(p *proc) {
+	p.counted = true
 	if p.Killed() {
 		s.mu.Lock()
 		s.report.Kills++

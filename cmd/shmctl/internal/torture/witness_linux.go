@@ -108,7 +108,7 @@ func (c *child) beMortal() error {
 
 // witness reads the watched queue, and tells what it is told.
 func (c *child) witness() (err error) {
-	eq, end, err := c.mourning(c.pass)
+	eq, end, err := c.followDeaths(c.pass)
 	if err != nil {
 		return err
 	}
@@ -149,8 +149,8 @@ func (c *child) watch(running context.Context, q *cq.Queue, eq *cq.EventQueue) (
 	}
 }
 
-// mourn calls told with what an event queue says of deaths, until the context ends.
-func (c *child) mourn(ctx context.Context, eq *cq.EventQueue, told func(cq.PeerEntry)) error {
+// readDeaths calls told with what an event queue says of deaths, until the context ends.
+func (c *child) readDeaths(ctx context.Context, eq *cq.EventQueue, told func(cq.PeerEntry)) error {
 	ev := cq.Event{Payload: make([]byte, 0, 256)}
 	for {
 		_, err := eq.ReadContext(ctx, &ev, cq.ReadOptions{})
@@ -176,14 +176,14 @@ func (c *child) pass(p cq.PeerEntry) { c.notice(noticeOf[p.Role], p) }
 var noticeOf = map[cq.PeerRole]string{cq.PeerReader: noticeReader, cq.PeerWriter: noticeWriter,
 	cq.PeerUser: noticeUser, cq.PeerOwner: noticeOwner}
 
-// mourning makes an event queue, and calls tell with each death that it tells until end closes it.
-func (c *child) mourning(tell func(cq.PeerEntry)) (eq *cq.EventQueue, end func() error, err error) {
+// followDeaths makes an event queue, and calls tell with each death that it tells, until end.
+func (c *child) followDeaths(tell func(cq.PeerEntry)) (eq *cq.EventQueue, end func() error, err error) {
 	if eq, err = cq.CreateEvents(cq.Unnamed("deaths"), cq.EventOptions{Size: 1024}); err != nil {
 		return nil, nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	told := make(chan error, 1)
-	go func() { told <- c.mourn(ctx, eq, tell) }()
+	go func() { told <- c.readDeaths(ctx, eq, tell) }()
 	return eq, func() error {
 		stop()
 		return errors.Join(<-told, eq.Close())
