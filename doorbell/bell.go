@@ -108,7 +108,7 @@ func NewBell(c Config) *Bell {
 		gen:  uint64(c.Generation) << armGenShift, seq: uint32(c.Arm.Word.Load()),
 	}
 	if b.face != nil {
-		b.face.judgeBy(b.tailOf)
+		b.face.tailBy(b.tailOf)
 	}
 	b.store(0)
 	return b

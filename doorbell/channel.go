@@ -216,7 +216,7 @@ func (c *Channel) TryGet() (ChannelEvent, bool, error) {
 	return e, ok, nil
 }
 
-// get is C2: the queue leaves the list before it is judged, and goes back as long as events of it
+// get is C2: the queue leaves the list before it is decided on, and goes back as long as events of it
 // wait.
 func (c *Channel) get() (ChannelEvent, bool) {
 	for {
@@ -237,7 +237,7 @@ func (c *Channel) get() (ChannelEvent, bool) {
 		}
 		c.d.mu.Unlock()
 		if !ok {
-			e, ok = c.judge(bit, m.bell)
+			e, ok = c.decide(bit, m.bell)
 		}
 		if ok {
 			return e, true
@@ -245,9 +245,9 @@ func (c *Channel) get() (ChannelEvent, bool) {
 	}
 }
 
-// judge decides under the queue's lock, so once per arming and for one getter. A queue that was
+// decide is called under the queue's lock, so once per arming and for one getter. A queue that was
 // taken off the channel since it was picked is not looked at: its words may be gone.
-func (c *Channel) judge(bit int, b *Bell) (ChannelEvent, bool) {
+func (c *Channel) decide(bit int, b *Bell) (ChannelEvent, bool) {
 	b.Lock()
 	defer b.Unlock()
 	if b.notes == nil {

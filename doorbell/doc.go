@@ -22,7 +22,7 @@
 //
 //	reader, arming a channel                 reader, getting an event of a channel
 //	N1 take the ready bits, park             C1 take the domain's bits, hand them on
-//	N2 the event of the arming before        C2 judge each queue that was marked
+//	N2 the event of the arming before        C2 decide on each queue that was marked
 //	N3 arm                                   C3 is S3 to S7
 //	N4 note the indices
 //
@@ -63,7 +63,7 @@
 // futex word. A wait set ([Set]) is a mask over the bits and a list of members to look at;
 // waiting costs what the marked members cost, however many there are. A completion channel
 // ([Channel]) is the same with one-shot armings: its mask is what it is armed for, and an event is
-// judged against the indices at the arming, under the queue's lock, so that each has one taker.
+// measured against the indices at the arming, under the queue's lock, so that each has one taker.
 // While a channel is armed for a queue its lanes stay parked, since the channel needs their marks.
 //
 // A queue may be in sets, on a channel, and read directly at the same time. Whoever takes shared

@@ -25,7 +25,7 @@ func (*Face) Listen(int, int) {}
 // Forget does nothing.
 func (*Face) Forget(int) {}
 
-func (*Face) judgeBy(func(int) uint64) {}
+func (*Face) tailBy(func(int) uint64) {}
 
 func (*Face) Set()         {}
 func (*Face) Reset() error { return errors.ErrUnsupported }

@@ -51,7 +51,7 @@ func (f *forwarder) pass() {
 		return
 	}
 	f.heard = v
-	f.judge(f.level())
+	f.note(f.level())
 	crash.At(crash.RelayHeard)
 	f.ring() // K2
 }

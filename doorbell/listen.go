@@ -18,8 +18,8 @@ type listened struct {
 	alarms
 }
 
-// alarms judge a producer that rings though it has published nothing: soon nobody listens to it for
-// a while, so that it cannot keep the reader busy. Its own entries are what comes late then.
+// alarms find out a producer that rings though it has published nothing: soon nobody listens to it
+// for a while, so that it cannot keep the reader busy. Its own entries are what comes late then.
 type alarms struct {
 	tail     uint64 // as far as it had come at a ring
 	mistaken int    // rings in a row that stood for nothing
@@ -34,9 +34,9 @@ const (
 	maxQuietness = 7 // doublings: 128 ms
 )
 
-// judge notes a ring that found the lane's tail there. A tail never goes back: one that swings
+// note notes a ring that found the lane's tail there. A tail never goes back: one that swings
 // between two places says no more than one that stands.
-func (a *alarms) judge(tail uint64) {
+func (a *alarms) note(tail uint64) {
 	a.quietNs = 0
 	if int64(tail-a.tail) > 0 {
 		a.tail, a.mistaken = tail, 0
@@ -82,7 +82,7 @@ func (b *Bell) hear() {
 		}
 		l.heard = v
 		_, tail := b.lanes[l.bit].Source.Level()
-		l.judge(tail)
+		l.note(tail)
 		crash.At(crash.OthersHeard)
 		mark(b.hints.ready, l.bit)
 	}

@@ -85,7 +85,7 @@ func (f *Face) drained(p *facePipe, buf []byte) {
 	}
 	crash.At(crash.PipeEmptied)
 	if f.tail != nil {
-		p.judge(f.tail(p.bit))
+		p.note(f.tail(p.bit))
 	}
 	if p.quietNs == 0 {
 		f.watchAgain(p)
@@ -106,5 +106,5 @@ func (f *Face) watchAgain(p *facePipe) {
 	_ = unix.EpollCtl(f.epoll, unix.EPOLL_CTL_MOD, p.fd, &ev)
 }
 
-// judgeBy tells the face how far a lane has come.
-func (f *Face) judgeBy(tail func(bit int) uint64) { f.tail = tail }
+// tailBy tells the face how far a lane has come.
+func (f *Face) tailBy(tail func(bit int) uint64) { f.tail = tail }

@@ -314,7 +314,7 @@ func TestAlarms(t *testing.T) {
 	} {
 		a := alarms{tail: tt.tail(0)}
 		for i := range uint64(3 * falseAlarms) {
-			a.judge(tt.tail(i + 1))
+			a.note(tt.tail(i + 1))
 		}
 		if got := a.quietNs != 0; got != tt.quiet {
 			t.Errorf("%s: a pause %v", name, got)
