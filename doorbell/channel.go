@@ -216,8 +216,8 @@ func (c *Channel) TryGet() (ChannelEvent, bool, error) {
 	return e, ok, nil
 }
 
-// get is C2: the queue leaves the list before it is decided on, and goes back as long as events of it
-// wait.
+// get is C2: the queue leaves the list before it is decided on, and goes back as long as
+// events of it wait.
 func (c *Channel) get() (ChannelEvent, bool) {
 	for {
 		c.d.mu.Lock()

@@ -177,7 +177,8 @@ var noticeOf = map[cq.PeerRole]string{cq.PeerReader: noticeReader, cq.PeerWriter
 	cq.PeerUser: noticeUser, cq.PeerOwner: noticeOwner}
 
 // followDeaths makes an event queue, and calls tell with each death that it tells, until end.
-func (c *child) followDeaths(tell func(cq.PeerEntry)) (eq *cq.EventQueue, end func() error, err error) {
+func (c *child) followDeaths(tell func(cq.PeerEntry)) (eq *cq.EventQueue, end func() error,
+	err error) {
 	if eq, err = cq.CreateEvents(cq.Unnamed("deaths"), cq.EventOptions{Size: 1024}); err != nil {
 		return nil, nil, err
 	}
