@@ -27,12 +27,13 @@ type Conn struct {
 	ended           chan struct{} // closed when Close has ended
 	failed          chan struct{} // closed when the device is gone
 
-	mu      sync.Mutex // after a shard's
-	inbox   inbox
-	limit   int // of the inbox, datagrams
-	waiting int // readers
-	closed  bool
-	err     error // why failed is closed
+	mu       sync.Mutex // after a shard's
+	inbox    inbox
+	limit    int // of the inbox, datagrams
+	waiting  int // readers
+	patience patience
+	closed   bool
+	err      error // why failed is closed
 
 	received, dropped, truncated atomic.Uint64
 	sent, refused                atomic.Uint64
@@ -155,7 +156,7 @@ func (c *Conn) receive(b []byte) (r result, err error) {
 		case isClosed(c.failed):
 			return r, c.err
 		}
-		if c.stack.look(c) {
+		if c.stack.look(c) || c.stack.linger(c) {
 			continue
 		}
 		c.park(over)

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shmring/shmring/internal/spin"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -62,6 +63,7 @@ type Stack struct {
 	onClose []func() error
 	watcher func() error // ends what watches the interface; nil if nothing does
 	pending
+	budget time.Duration // of a look before a sleep; 0 with one CPU
 
 	mu     sync.Mutex // of whoever changes the table
 	unbind map[*Conn]func() error
@@ -93,7 +95,7 @@ func newStack(o StackOptions, backends ...backend) (*Stack, error) {
 		return nil, &shm.Error{Pkg: pkg, Op: "make stack", Err: ErrOptions, Hint: "give it a backend"}
 	}
 	s := &Stack{o: o.resolve(), seed: maphash.MakeSeed(), done: make(chan struct{}),
-		unbind: map[*Conn]func() error{}}
+		unbind: map[*Conn]func() error{}, budget: spin.Budget(lookFor)}
 	s.table.Store(&table{})
 	for _, b := range backends {
 		s.shards = append(s.shards, &shard{stack: s, b: b})
@@ -229,8 +231,8 @@ func (s *Stack) shardFor(to netip.AddrPort) *shard {
 // connection has something now.
 func (s *Stack) look(c *Conn) bool {
 	for _, sh := range s.shards {
-		if !sh.mu.TryLock() {
-			continue // whoever has it does the same, or wakes us
+		if sh.writers.Load() > 0 || !sh.mu.TryLock() {
+			continue // who waits does not hold up who sends; others who have it do the same as we
 		}
 		if _, err := sh.progress(); err != nil {
 			sh.gone(err)
