@@ -78,7 +78,7 @@ type Packets struct {
 var (
 	ErrNoCompiler = errors.New("bench: no C compiler, rivals not measured")
 	// ErrNoWire is why rows about packets are not measured at all.
-	ErrNoWire    = errors.New("bench: no network namespaces with interfaces of our own")
+	ErrNoWire    = errors.New("bench: no network namespace can be made")
 	ErrNoLibrary = errors.New("bench: libfabric is not installed (libfabric-dev), rival not measured")
 )
 

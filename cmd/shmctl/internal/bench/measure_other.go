@@ -11,7 +11,7 @@ import (
 )
 
 func measure(context.Context, Options, []benchCase) ([]Row, error) {
-	return nil, fmt.Errorf("bench: pinning processes needs Linux: %w", errors.ErrUnsupported)
+	return nil, fmt.Errorf("bench: it needs Linux, to pin processes: %w", errors.ErrUnsupported)
 }
 
 // Tool has no processes here.

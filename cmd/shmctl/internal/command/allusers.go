@@ -68,7 +68,7 @@ func (d *userDir) assess(info fs.FileInfo) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	wrong := func(field string, got, want any) {
 		d.err = &shm.Error{Pkg: "shmctl", Op: "look at", Name: d.path, Field: field, Got: got, Want: want,
-			Err: shm.ErrOwner, Hint: "it is skipped; whoever made it is not whom its name says"}
+			Err: shm.ErrOwner, Hint: "it is skipped: another user may have made it"}
 	}
 	switch {
 	case !info.IsDir():
@@ -103,8 +103,8 @@ const allUsers = "all-users"
 // forAllUsers lets a verb do its work in the directory of each user. It is done by a process of
 // that user, without privilege: whatever stands there can deceive and harm nobody else.
 func forAllUsers(cmd *cobra.Command) *cobra.Command {
-	all := cmd.Flags().Bool(allUsers, false, "the directories of all users, each by a process of "+
-		"that user: as root")
+	all := cmd.Flags().Bool(allUsers, false, "work in the directories of all users, as a process "+
+		"of each; needs root")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !*all {

@@ -74,13 +74,13 @@ func newBench() *cobra.Command {
 			if len(cpus) == 2 {
 				opt.CPUs = [2]int(cpus)
 			} else if len(cpus) != 0 {
-				return wrong("--cpus wants two, got %d", len(cpus))
+				return wrong("--cpus takes two processors, not %d", len(cpus))
 			}
 			if _, err := path.Match(opt.Cases, ""); err != nil {
 				return wrong("--case %q: %w", opt.Cases, err)
 			}
 			if opt.Pairs < 0 || opt.RoundTime < 0 {
-				return wrong("--pairs and --round are not negative")
+				return wrong("--pairs and --round must not be negative")
 			}
 			if quick {
 				opt.Pairs, opt.Batches = cmp.Or(opt.Pairs, quickPairs), []int{1, 32}
@@ -258,7 +258,7 @@ func newBenchCompare() *cobra.Command {
 		Example: "  shmctl bench compare old1.json new1.json old2.json new2.json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || len(args)%2 != 0 {
-				return wrong("wants pairs of files")
+				return wrong("give two files of each round: OLD NEW")
 			}
 			return nil
 		},

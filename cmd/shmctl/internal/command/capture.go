@@ -69,8 +69,8 @@ before it. It ends with --count, --duration, an interrupt, or when the last endp
 	f.Uint64VarP(&c.count, "count", "c", 0, "end after that many packets (`n`)")
 	f.DurationVar(&c.duration, "duration", 0, "end after that long (`time`)")
 	f.IntVar(&c.snap, "snap", 2048, "`bytes` of each packet that are kept")
-	f.IntVar(&c.slots, "slots", 0, "packets that there is room for, 0 is 8 MiB of them (`n`)")
-	f.DurationVar(&c.wait, "wait", 5*time.Second, "how long endpoints may take to join (`time`)")
+	f.IntVar(&c.slots, "slots", 0, "room for `n` packets; 0 is 8 MiB")
+	f.DurationVar(&c.wait, "wait", 5*time.Second, "wait so long for endpoints to join (`time`)")
 	return cmd
 }
 
@@ -79,8 +79,8 @@ func (c *captureRun) run(cmd *cobra.Command, name string) error {
 		return wrong("--write FILE is missing; - is standard output")
 	}
 	if c.duration < 0 || c.snap < 1 || c.snap > capture.MaxSnapBytes || c.slots < 0 {
-		return wrong("--duration and --slots are not "+
-			"negative, --snap is 1 to %d", capture.MaxSnapBytes)
+		return wrong("--duration and --slots must not be negative, and --snap must be 1 to %d",
+			capture.MaxSnapBytes)
 	}
 	d, err := c.open(name)
 	if err != nil {

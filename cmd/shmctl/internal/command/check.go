@@ -84,11 +84,11 @@ func checkArguments(all bool, pids []int, args []string) error {
 	case all && len(args) > 0:
 		return errors.New("--all and names exclude each other")
 	case len(pids) > 0 && (all || len(args) > 0):
-		return errors.New("--pid stands alone")
+		return errors.New("--pid excludes names and --all")
 	}
 	for _, pid := range pids {
 		if pid < 1 {
-			return fmt.Errorf("--pid: %d is no process", pid)
+			return fmt.Errorf("--pid must be above 0, not %d", pid)
 		}
 	}
 	return nil

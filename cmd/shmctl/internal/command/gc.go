@@ -61,7 +61,7 @@ func newGC() *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVarP(&opt.Remove, "remove", "r", false, "remove what is garbage")
 	f.StringArrayVar(&opt.Waiting, "persistent-too", nil,
-		"also `name`, which waits for a successor; may be given again")
+		"remove `name` too, which waits for a successor; may be repeated")
 	names := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return queueNames(one.dir), cobra.ShellCompDirectiveNoFileComp
 	}
@@ -118,7 +118,7 @@ func addTo(sum, known *uint64) {
 // gcFailed is what keeps the exit code from being 0.
 func gcFailed(r *gcResult, waiting []string) error {
 	if r.Failed > 0 {
-		return opFailed("", fmt.Errorf("%d could not be removed, for what their lines say",
+		return opFailed("", fmt.Errorf("%d could not be removed: their lines say why",
 			r.Failed))
 	}
 	for _, name := range waiting {

@@ -212,7 +212,7 @@ func (l *look) flags(cmd *cobra.Command) {
 
 func (l *look) run(cmd *cobra.Command, args []string) error {
 	if l.every < 0 || cmd.Flags().Changed("watch") && l.every == 0 {
-		return wrong("interval %v is not above 0", l.every)
+		return wrong("the interval must be above 0, not %v", l.every)
 	}
 	for _, pattern := range args {
 		if _, err := path.Match(pattern, ""); err != nil {

@@ -67,14 +67,15 @@ queue is closed or overrun; what was posted before stays.`,
 	p.output.flags(cmd)
 	p.one.flags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&p.context, "context", "", "token of the operation (`n`)")
+	f.StringVar(&p.context, "context", "", "context of the operation (`n`)")
 	f.StringVar(&p.flags, "flags", "", "what completed: `names` or numbers")
 	f.StringVar(&p.length, "len", "0", "bytes received (`n`)")
 	f.StringVar(&p.buf, "buf", "", "where they are (`region+offset`)")
 	f.StringVar(&p.data, "data", "0", "remote data, with REMOTE_CQ_DATA (`n`)")
 	f.StringVar(&p.tag, "tag", "0", "tag (`n`)")
 	f.StringVar(&p.src, "src", "", "sender, by its index in the address vector (`n`)")
-	f.BoolVar(&p.solicited, "solicited", false, "ask for an event at a channel that wants these only")
+	f.BoolVar(&p.solicited, "solicited", false,
+		"wake a channel that waits for solicited completions only")
 	f.StringVar(&p.fault, "error", "", "the operation failed: `errno`")
 	f.Int32Var(&p.provErrno, "prov-errno", 0, "the poster's own error number (`n`)")
 	f.Uint64Var(&p.overrun, "overrun-bytes", 0, "bytes that did not fit (`n`)")
@@ -82,8 +83,8 @@ queue is closed or overrun; what was posted before stays.`,
 	f.StringVar(&p.event, "event", "", "it is an event, of this `kind`")
 	f.StringVar(&p.fid, "fid", "", "object that the event is about (`kind:id:generation`)")
 	f.StringVar(&p.payload, "payload", "", "what comes with the event, in `hex`")
-	f.IntVarP(&p.count, "count", "c", 1, "how many of it (`n`)")
-	f.DurationVar(&p.wait, "wait", 0, "wait so long for the queue to be created, and for room")
+	f.IntVarP(&p.count, "count", "c", 1, "post it so many times (`n`)")
+	f.DurationVar(&p.wait, "wait", 0, "wait so long for the queue and for room (`time`)")
 	_ = cmd.RegisterFlagCompletionFunc("flags",
 		cobra.FixedCompletions(inspect.FlagNames(math.MaxUint64), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -148,7 +149,7 @@ func (p *post) parse() (e cq.ErrorEntry, err error) {
 		return e, err
 	}
 	if p.count < 1 || p.wait < 0 {
-		return e, errors.New("--count is above 0, and --wait not below")
+		return e, errors.New("--count must be at least 1, and --wait must not be negative")
 	}
 	return e, p.parseFault(&e)
 }

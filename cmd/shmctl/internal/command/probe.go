@@ -75,7 +75,7 @@ func probe(cmd *cobra.Command, o *output, name string) error {
 		return probeLines(&out, o, p)
 	})
 	if err == nil && !out.Usable {
-		err = opFailed(name, fmt.Errorf("no endpoint works here, for what the lines with ! say"))
+		err = opFailed(name, fmt.Errorf("no endpoint works here: the lines with ! say why"))
 	}
 	return err
 }

@@ -83,14 +83,14 @@ func (s *serve) run(cmd *cobra.Command, _ []string) error {
 // configure turns the flags into a configuration.
 func (s *serve) configure() error {
 	if s.dev == "" {
-		return errors.New("--dev is missing: which interface?")
+		return errors.New("--dev is missing: name the interface")
 	}
 	c := s.config
 	c.Interface, c.Frames = s.dev, s.frames
 	if s.queue != "all" {
 		n, err := strconv.ParseUint(s.queue, 10, 16)
 		if err != nil {
-			return fmt.Errorf("queue %q is neither a number nor all", s.queue)
+			return fmt.Errorf("--queue must be a number or all, not %q", s.queue)
 		}
 		c.Queues = []uint32{uint32(n)}
 	}
@@ -102,7 +102,7 @@ func (s *serve) configure() error {
 		c.Allow = append(c.Allow, a)
 	}
 	if s.frames == 0 || s.every <= 0 {
-		return fmt.Errorf("%d frames, looks every %v: both must be above 0", s.frames, s.every)
+		return errors.New("--frames and --interval must be above 0")
 	}
 	if s.socket == "" {
 		s.socket = device.DefaultPath(s.dev)

@@ -52,17 +52,17 @@ again under its name is followed too. Entries that were overwritten between two 
 	f := cmd.Flags()
 	f.BoolVarP(&t.noHeader, "no-header", "H", false, "leave the heading out")
 	f.IntVarP(&t.n, "count", "c", 10, "entries of each lane (`n`)")
-	f.BoolVarP(&t.follow, "follow", "f", false, "go on with what comes")
+	f.BoolVarP(&t.follow, "follow", "f", false, "show what comes, until interrupted")
 	f.DurationVar(&t.every, "interval", 100*time.Millisecond, "time between two looks with -f")
 	return cmd
 }
 
 func (t *tail) run(cmd *cobra.Command, args []string) error {
 	if t.n < 0 {
-		return wrong("--count %d is less than none", t.n)
+		return wrong("--count is %d, and must not be negative", t.n)
 	}
 	if t.every <= 0 {
-		return wrong("interval %v is not above 0", t.every)
+		return wrong("--interval must be above 0, not %v", t.every)
 	}
 	d, err := t.one.open(args[0])
 	if err != nil {

@@ -21,19 +21,19 @@ import (
 
 const tortureLong = `Kill processes at any moment and prove that nothing is lost.
 
-It starts writers, readers with successors, processes that make, destroy and collect queues, and as
-root a device process with its applications and processes of other users, in a directory of their
-own. It kills one after the other with SIGKILL and starts it again, and stops
-one for longer than the library waits for anything, now and then. Each process keeps account of what
-it does in a file that is no part of the library, and by that it is checked that
+It starts writers, readers with successors, and processes that make, destroy and collect queues, in
+a directory of their own; as root also a device process with its applications, and processes of
+other users. It kills one after the other with SIGKILL and starts it again. Now and then it stops
+one for longer than the library waits for anything. Each process notes what it does in a file that
+is no part of the library. By that file it is checked that
 
   - everything published is read once, or again and then marked redelivered,
   - nothing is read that was not published, and the order of each lane is kept,
   - nobody hangs, and a stopped process is never taken for dead,
   - at the end no file is left, and nothing is open or mapped in a process that survived.
 
-Notice is how long after a death a survivor knew of it: through its event queue, or as it got the
-queue of a dead reader.
+"Noticed" says how long after a death a survivor knew of it: through its event queue, or because it
+got the queue of a dead reader.
 
 Built with -tags shmring_steps it also has processes die at chosen steps of the protocols: --steps.
 
@@ -69,19 +69,19 @@ func newTorture() *cobra.Command {
 	cmd.AddCommand(newTortureReport())
 	o.flags(cmd)
 	f := cmd.Flags()
-	f.DurationVar(&opt.Duration, "duration", 30*time.Second, "how `long`")
-	f.Uint64Var(&opt.Kills, "kills", 0, "end after `n` kills, whatever comes first")
+	f.DurationVar(&opt.Duration, "duration", 30*time.Second, "run for this `time`")
+	f.Uint64Var(&opt.Kills, "kills", 0, "end after `n` kills, or at --duration")
 	f.Uint64Var(&opt.Seed, "seed", 0, seedUsage)
 	f.BoolVar(&opt.Steps, "steps", false, "kill at labelled steps too")
-	f.Uint64Var(&opt.UntilSteps, "until-steps", 0, "end when each step killed `n` times, and after "+
-		"--kills, or at --duration")
-	f.StringSliceVar(&opt.Roles, "roles", nil, "only `these`, and those that they need (default: all "+
-		"that can play here)")
+	f.Uint64Var(&opt.UntilSteps, "until-steps", 0, "end when each step killed `n` times and there "+
+		"were --kills, or at --duration")
+	f.StringSliceVar(&opt.Roles, "roles", nil, "run only `these`, and those that they need "+
+		"(default: all that can run here)")
 	_ = cmd.RegisterFlagCompletionFunc("roles", cobra.FixedCompletions(torture.Roles(),
 		cobra.ShellCompDirectiveNoFileComp))
-	oneOf(cmd, &opt.Trust, "trust", "", "`kind` of the queues met over sockets: both, user, others",
+	oneOf(cmd, &opt.Trust, "trust", "", "`trust` of queues over sockets: both, user or others",
 		torture.TrustBoth, torture.SameUser, torture.CrossUser)
-	f.StringVar(&opt.Dir, "dir", "", "`directory` in which that of the run is made")
+	f.StringVar(&opt.Dir, "dir", "", "make the directory of the run in this `directory`")
 	cmd.AddCommand(newHostile(), newSoak())
 	return cmd
 }
@@ -92,7 +92,7 @@ const seedUsage = "`number` that replays the choices, not the schedule (default:
 func settleTorture(cmd *cobra.Command, opt *torture.Options) error {
 	f := cmd.Flags()
 	if opt.Duration < 0 || f.Changed("duration") && opt.Duration == 0 {
-		return wrong("duration %v is not positive", opt.Duration)
+		return wrong("--duration must be above 0, not %v", opt.Duration)
 	}
 	if (opt.Kills > 0 || opt.UntilSteps > 0) && !f.Changed("duration") {
 		opt.Duration = 0
@@ -201,15 +201,15 @@ library; and they send broken, half and too many messages over sockets. Whoever 
   - never ended by it, by a panic or an access outside of a mapping, which all have pages on both
     sides that nobody may touch,
   - never held up, nor made to work without bound in one call,
-  - told what is wrong, by errors that a program can ask for,
+  - told what is wrong, by errors that a program can test with errors.Is,
   - and as it was when the attackers are gone.
 
 Entries of bystanders carry a seal that attackers cannot make: all are read, once and in order.
-At borders between users newcomers of one more user come, post and leave all the while; who is
-kept out is counted.
+Between users, newcomers of one more user come, post and leave all the while; those that are kept
+out are counted.
 
-It needs root, as only root can start processes of other users. Surfaces that need a network are
-left out where there is none, and the result says so.
+It needs root, because only root can start processes of other users. Surfaces that need a network
+are left out if the machine has none, and the result says so.
 
 The seed replays the choices of each process, not the schedule of all of them: a run that found
 something need not find it again.
@@ -231,7 +231,7 @@ func newHostile() *cobra.Command {
 		Args: takesNone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if opt.Mutations == 0 {
-				return wrong("0 mutations prove nothing")
+				return wrong("--mutations must be above 0")
 			}
 			for _, name := range opt.Surfaces {
 				if !slices.Contains(hostile.Names(), name) {
@@ -247,9 +247,10 @@ func newHostile() *cobra.Command {
 	}
 	o.flags(cmd)
 	f := cmd.Flags()
-	f.Uint64Var(&opt.Mutations, "mutations", 1_000_000, "hostile stores and messages, `n` at least")
+	f.Uint64Var(&opt.Mutations, "mutations", 1_000_000,
+		"make at least `n` hostile stores and messages")
 	f.Uint64Var(&opt.Seed, "seed", 0, seedUsage)
-	f.StringSliceVar(&opt.Surfaces, "surfaces", nil, "only `these` (default: all)")
+	f.StringSliceVar(&opt.Surfaces, "surfaces", nil, "attack only `these` surfaces (default: all)")
 	_ = cmd.RegisterFlagCompletionFunc("surfaces", cobra.FixedCompletions(hostile.Names(),
 		cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -273,9 +274,9 @@ func runHostile(cmd *cobra.Command, o *output, opt hostile.Options) error {
 
 const soakLong = `Torture, attack and disturb for long, and prove that nothing is lost.
 
-It runs torture and torture hostile in turns, a minute a round. While processes are killed, single
-ones are also frozen by a control group, or get signals as fast as they can be sent, or everybody
-has to do without processors for half a second.
+It runs torture and torture hostile in turns, a minute a round. While torture kills processes, it
+also freezes single ones by a control group, sends them signals without a pause, or takes all
+processors for half a second.
 
 The result adds up all rounds: operations, kills, faults, mutations, and what was lost, which is to
 be 0. Each violation stands there in words with the seed of its round, for torture --seed.
@@ -300,8 +301,7 @@ func newSoak() *cobra.Command {
 		Args: takesNone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if opt.Duration <= 0 || opt.Round <= 0 {
-				return wrong(
-					"duration %v and round %v have to be positive", opt.Duration, opt.Round)
+				return wrong("--duration and --round must be above 0")
 			}
 			if opt.UntilSteps > 0 && !crash.On {
 				return wrong("this shmctl has no steps: " +
@@ -316,13 +316,13 @@ func newSoak() *cobra.Command {
 	}
 	o.flags(cmd)
 	f := cmd.Flags()
-	f.DurationVar(&opt.Duration, "duration", 30*time.Minute, "how `long`")
-	f.DurationVar(&opt.Round, "round", time.Minute, "how `long` a round is")
+	f.DurationVar(&opt.Duration, "duration", 30*time.Minute, "run for this `time`")
+	f.DurationVar(&opt.Round, "round", time.Minute, "length of a round (`time`)")
 	f.Uint64Var(&opt.UntilSteps, "until-steps", 0, "end when each step killed `n` times, or at "+
 		"--duration")
 	f.Uint64Var(&opt.Seed, "seed", 0, "`number` of the first round, each has the next one "+
 		"(default: a random one)")
-	f.StringVar(&opt.Dir, "dir", "", "`directory` in which those of the rounds are made")
+	f.StringVar(&opt.Dir, "dir", "", "make the directories of the rounds in this `directory`")
 	return cmd
 }
 

@@ -133,14 +133,14 @@ type breach struct {
 func (v *Violations) breaches() []breach {
 	return []breach{
 		{"processes ended by a peer", &v.Panics},
-		{fmt.Sprintf("calls of more than %v", patience), &v.Hangs},
+		{fmt.Sprintf("calls that took more than %v", patience), &v.Hangs},
 		{"accesses outside of a mapping", &v.Wild},
 		{"bystanders' entries lost", &v.BystanderLost},
 		{"errors without a type", &v.Untyped},
-		{"calls that did too much", &v.Unbounded},
-		{"things kept of attackers", &v.Leaked},
+		{"calls that did unbounded work", &v.Unbounded},
+		{"resources of attackers not given back", &v.Leaked},
 		{fmt.Sprintf("newcomers kept out for %v", keptBound), &v.KeptOut},
-		{"processes that ended otherwise", &v.Failed},
+		{"processes that failed", &v.Failed},
 		{"attacks that provoked nothing", &v.Toothless},
 	}
 }

@@ -199,7 +199,7 @@ func (sc *scene) attack(ctx context.Context, quota uint64) (err error) {
 		late := time.Since(begin) > longest
 		if late && !enough {
 			sc.result.Hangs++
-			sc.note("%s: %d mutations and %d calls in %v", sc.s.name, n, looked, longest)
+			sc.note("%s: only %d mutations and %d calls in %v", sc.s.name, n, looked, longest)
 		}
 		if late && !visited {
 			sc.result.KeptOut++
@@ -283,7 +283,7 @@ func (sc *scene) await(p *proc) bool {
 	case <-sc.victim.Done():
 	case <-time.After(patience):
 		sc.result.Hangs++
-		sc.note("%s: the %s does not begin", sc.s.name, p.role)
+		sc.note("%s: the %s was not ready in %v", sc.s.name, p.role, patience)
 	}
 	return false
 }

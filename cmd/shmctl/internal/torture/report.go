@@ -438,8 +438,8 @@ func (t *Tally) sheet(s *stage.Sheet) {
 	s.Row("published", t.Published)
 	s.Row("in doubt at a kill", t.InDoubt)
 	s.Row("read", t.Read)
-	s.Row("again, and marked", t.Redelivered)
-	s.Row("gone with writer and reader", t.Gone)
+	s.Row("read again, marked as redelivered", t.Redelivered)
+	s.Row("gone with a dead writer and reader", t.Gone)
 	for i, n := range t.Found.all() {
 		s.Row(kinds[i], *n)
 	}
