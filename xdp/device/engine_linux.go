@@ -290,12 +290,10 @@ func (en *engine) Rest(now int64, s *drive.Sleep) error {
 	return nil
 }
 
-// publish shows counters to other goroutines.
+// publish shows counters to other goroutines, and to the applications after those: who sees what it
+// did counted finds it in Stats of the server too.
 func (en *engine) publish() {
 	en.dirty, en.publishAt = false, en.now+publishEveryNs
-	for _, a := range en.apps {
-		a.publish()
-	}
 	s := en.stats
 	s.SendsInUse = len(en.sends.rows) - len(en.sends.free)
 	for _, a := range en.apps {
@@ -310,6 +308,9 @@ func (en *engine) publish() {
 		s.Syscalls = append(s.Syscalls, q.sock.SyscallStats())
 	}
 	en.shown.Store(&s)
+	for _, a := range en.apps {
+		a.publish()
+	}
 }
 
 // attach makes an application known. It runs in the engine.
