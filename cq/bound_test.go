@@ -2,10 +2,13 @@ package cq_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
@@ -188,4 +191,303 @@ func TestBindEventsBesideClose(t *testing.T) {
 		}
 	}
 	must(t, q.Close())
+}
+
+// feeder posts a completion every few times that it is driven.
+type feeder struct {
+	w      *cq.Writer
+	every  int
+	calls  atomic.Int64
+	overun atomic.Pointer[cq.Queue]
+	again  time.Duration
+}
+
+func (f *feeder) Progress() time.Duration {
+	if n := f.calls.Add(1); f.w != nil && n%int64(f.every) == 0 {
+		_ = f.w.Post(&cq.Entry{Context: uint64(n)})
+	}
+	return f.again
+}
+
+func (f *feeder) Overrun(q *cq.Queue) { f.overun.Store(q) }
+
+// TestBindKeepsOpen: what is bound to a queue keeps it from being closed.
+func TestBindKeepsOpen(t *testing.T) {
+	d := openDir(t)
+	q, err := cq.Create(cq.Named(d, queueName(t)), cq.Options{})
+	must(t, err)
+	f := &feeder{}
+	unbind, err := q.Bind(f, false)
+	must(t, err)
+	wantErr(t, "bound", q.Close(), cq.ErrBusy)
+	wantErr(t, "bound", q.Detach(), cq.ErrBusy)
+	if _, err := cq.Read(q, make([]cq.Msg, 1)); err != cq.ErrWouldBlock || f.calls.Load() != 0 {
+		t.Errorf("%v; a feeder that drives itself was driven %d times", err, f.calls.Load())
+	}
+	unbind()
+	unbind()
+	must(t, q.Close())
+	_, err = q.Bind(f, false)
+	wantErr(t, "closed", err, cq.ErrClosed)
+}
+
+// TestOverrunNotice: an overrun is told to the bound event queue and to feeders, once, and the
+// queue's valid entries are still read.
+func TestOverrunNotice(t *testing.T) {
+	d := openDir(t)
+	q, w := member(t, d, "q", cq.Options{Size: 4, Overrun: cq.OverrunQueue})
+	events, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 16, Write: true})
+	must(t, err)
+	t.Cleanup(func() { must(t, q.BindEvents(nil)); must(t, events.Close()) })
+	must(t, q.BindEvents(events))
+	wantErr(t, "close of a bound event queue", events.Close(), cq.ErrBusy)
+	f := &feeder{}
+	unbind, err := q.Bind(f, false)
+	must(t, err)
+	t.Cleanup(unbind)
+	for range 15 { // full but for what was promised
+		_, err := events.Write(&cq.Event{Event: cq.EventUser})
+		must(t, err)
+	}
+	_, err = events.Write(&cq.Event{})
+	wantErr(t, "the promised room", err, cq.ErrFull)
+	post(t, w, 0, 4)
+	if got := read(t, q, 1); len(got) != 1 { // the reader is awake
+		t.Errorf("read %v", got)
+	}
+	post(t, w, 4, 5)
+	wantErr(t, "one too many", w.Post(&cq.Entry{}), cq.ErrOverrun)
+	var e cq.EventError
+	if got := read(t, q, 2); len(got) != 2 {
+		t.Errorf("read %v", got)
+	}
+	if f.overun.Load() != q {
+		t.Error("the feeder was not told before the queue was drained")
+	}
+	for _, err := events.Read(&cq.Event{}, 0); err == nil; {
+		_, err = events.Read(&cq.Event{}, 0)
+	}
+	if _, err := events.ReadErr(&e, 0); err != nil || e.FID != q.FID() || !errors.Is(&e, cq.EOverrun) {
+		t.Errorf("event %v, %v", &e, err)
+	}
+	if got := read(t, q, 8); len(got) != 2 {
+		t.Errorf("read %v", got)
+	}
+	for range 2 {
+		_, err = cq.Read(q, make([]cq.Msg, 8))
+		wantErr(t, "drained", err, cq.ErrOverrun, cq.EOverrun)
+	}
+	if _, err := events.ReadErr(&e, 0); err != cq.ErrWouldBlock {
+		t.Errorf("a second event: %v", err)
+	}
+	// There is nothing more to promise room for.
+	for range 20 {
+		must(t, q.BindEvents(nil))
+		must(t, q.BindEvents(events))
+	}
+	for range 16 {
+		_, err := events.Write(&cq.Event{Event: cq.EventUser})
+		must(t, err)
+	}
+}
+
+// TestOverrunPurged: what a queue reported goes with it, and so does the promise of room.
+func TestOverrunPurged(t *testing.T) {
+	d := openDir(t)
+	events, err := cq.CreateEvents(cq.Named(d, "events"), cq.EventOptions{Size: 1, Write: true})
+	must(t, err)
+	t.Cleanup(func() { must(t, events.Close()) })
+	for _, overrun := range []bool{true, false} {
+		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 1, Overrun: cq.OverrunQueue})
+		must(t, err)
+		must(t, q.BindEvents(events))
+		other, err := cq.Create(cq.Named(d, "other"), cq.Options{})
+		must(t, err)
+		wantErr(t, "no room to promise", other.BindEvents(events), cq.ErrFull)
+		must(t, other.Close())
+		w, err := cq.Attach(t.Context(), cq.Named(d, "q"), cq.WriterOptions{})
+		must(t, err)
+		if post(t, w, 0, 1); overrun {
+			wantErr(t, "overrun", w.Post(&cq.Entry{}), cq.ErrOverrun)
+		}
+		readOut(q)
+		must(t, errors.Join(q.Close(), w.Close()))
+		if _, err := events.ReadErr(&cq.EventError{}, 0); err != cq.ErrWouldBlock {
+			t.Errorf("an event of a closed queue: %v", err)
+		}
+		_, err = events.Read(&cq.Event{}, 0)
+		wantErr(t, "nothing", err, cq.ErrWouldBlock)
+	}
+	_, err = events.Write(&cq.Event{})
+	must(t, err)
+	_, err = events.Read(&cq.Event{}, 0)
+	must(t, err)
+}
+
+// readOut reads until an error comes.
+func readOut(q *cq.Queue) {
+	for dst := make([]cq.Msg, 4); ; {
+		if _, err := cq.Read(q, dst); err != nil {
+			return
+		}
+	}
+}
+
+// TestEventsInSets waits for completions and events with one set, and with an event queue that was
+// opened for it.
+func TestEventsInSets(t *testing.T) {
+	t.Parallel()
+	d := openDir(t)
+	s := waitSet(t, d, cq.WaitSetOptions{})
+	q, w := member(t, d, "q", cq.Options{}, s)
+	events, err := cq.CreateEvents(cq.Named(d, "events"),
+		cq.EventOptions{Write: true, Wait: cq.WaitInSet, WaitSet: s})
+	must(t, err)
+	t.Cleanup(func() { must(t, events.Close()) })
+	_, err = eqSread(events, &cq.Event{}, 0)
+	wantErr(t, "sread", err, cq.ErrNoWait)
+	dst := make([]cq.Waitable, 2)
+	for range 10 {
+		wait := later(func() {
+			_, err := events.Write(&cq.Event{Event: cq.EventUser})
+			must(t, err)
+		})
+		if n, err := s.Wait(t.Context(), dst, cq.WaitOptions{}); n != 1 || err != nil ||
+			dst[0] != cq.Waitable(events) {
+			t.Fatal(n, err)
+		}
+		wait()
+		if _, err := events.Read(&cq.Event{}, 0); err != nil {
+			t.Fatal(err)
+		}
+		wait = later(func() { post(t, w, 0, 1) })
+		if n, err := s.Wait(t.Context(), dst, cq.WaitOptions{}); n != 1 || err != nil ||
+			dst[0] != cq.Waitable(q) {
+			t.Fatal(n, err)
+		}
+		wait()
+		drain(t, q)
+	}
+	handled, err := cq.CreateEvents(cq.Named(d, "handled"),
+		cq.EventOptions{Handler: func(*cq.Event, error) {}})
+	must(t, err)
+	wantErr(t, "one with a handler", s.Add(handled), cq.ErrHandled)
+	must(t, handled.Close())
+}
+
+// TestManualProgress: a feeder that does not drive itself moves on while somebody reads, polls or
+// waits, and not otherwise.
+func TestManualProgress(t *testing.T) {
+	t.Parallel()
+	for i, o := range []cq.Options{{}, {Shared: true}, {Spin: -1}, {Wait: cq.WaitYield},
+		{Wait: cq.WaitFD}} {
+		d := openDir(t)
+		q, w := member(t, d, fmt.Sprint("driven", i), o)
+		f := &feeder{w: w, every: 5, again: time.Millisecond}
+		unbind, err := q.Bind(f, true)
+		must(t, err)
+		dst := make([]cq.Context, 4)
+		// Count 0 is progress only.
+		for range 4 {
+			n, err := cq.Read(q, dst[:0])
+			wantErr(t, "nothing there", err, cq.ErrWouldBlock)
+			if n != 0 {
+				t.Error(n)
+			}
+		}
+		if n, err := cq.Read(q, dst[:0]); n != 0 || err != nil {
+			t.Errorf("something there: %d, %v", n, err)
+		}
+		if f.calls.Load() != 5 {
+			t.Errorf("driven %d times, want 5", f.calls.Load())
+		}
+		if n, err := cq.Read(q, dst); n != 1 || err != nil {
+			t.Errorf("read %d, %v", n, err)
+		}
+		for range 3 {
+			if n, err := sread(q, dst, time.Minute); n < 1 || err != nil {
+				t.Errorf("sread %d, %v", n, err)
+			}
+		}
+		if o.Wait == cq.WaitFD {
+			for q.TryWait() == nil { // which drives it
+			}
+			if n, err := cq.Read(q, dst); n < 1 || err != nil {
+				t.Errorf("after trywait %d, %v", n, err)
+			}
+		}
+		s, err := cq.NewPollSet(d, 0)
+		must(t, err)
+		must(t, s.Add(q))
+		ready := make([]cq.Waitable, 1)
+		eventually(t, "poll drives it", func() bool {
+			n, err := s.Poll(ready)
+			must(t, err)
+			return n == 1
+		})
+		drain(t, q)
+		must(t, errors.Join(s.Remove(q), s.Close()))
+		ws := waitSet(t, d, cq.WaitSetOptions{})
+		must(t, ws.Add(q))
+		if n, err := setWait(ws, ready, time.Minute); n != 1 || err != nil {
+			t.Errorf("wait drives it: %d, %v", n, err)
+		}
+		drain(t, q)
+		must(t, ws.Remove(q))
+		unbind()
+		before := f.calls.Load()
+		_, _ = cq.Read(q, dst)
+		if f.calls.Load() != before {
+			t.Error("driven after it was unbound")
+		}
+	}
+}
+
+// TestCountZero: a read of nothing says whether there is anything, an error included, and leaves
+// it.
+func TestCountZero(t *testing.T) {
+	q, w := pair(t, cq.Options{})
+	look := func() error {
+		n, err := cq.Read(q, []cq.Msg(nil))
+		if n != 0 {
+			t.Error(n)
+		}
+		return err
+	}
+	wantErr(t, "empty", look(), cq.ErrWouldBlock)
+	post(t, w, 0, 1)
+	must(t, look())
+	drain(t, q)
+	wantErr(t, "drained", look(), cq.ErrWouldBlock)
+	postError(t, w, 1)
+	must(t, look())
+	_, err := cq.Read(q, make([]cq.Msg, 1))
+	wantErr(t, "an error", err, cq.ErrAvail)
+	must(t, look())
+	must(t, q.ReadErr(&cq.ErrorEntry{}))
+	wantErr(t, "taken", look(), cq.ErrWouldBlock)
+}
+
+// TestNotifyFlagsOnly: only the flags that are guaranteed, in completions.
+func TestNotifyFlagsOnly(t *testing.T) {
+	q, w := pair(t, cq.Options{NotifyFlagsOnly: true})
+	all := cq.FlagRecv | cq.FlagMsg | cq.FlagRMA | cq.FlagMore
+	kept := cq.FlagRemoteRead | cq.FlagRemoteWrite | cq.FlagRemoteCQData | cq.FlagMultiRecv
+	for range 3 {
+		must(t, w.Post(&cq.Entry{Context: 1, Flags: all | kept, Data: 9, Len: 8}))
+		must(t, w.Post(&cq.Entry{Flags: all, Meta: cq.MetaNoContext}))
+		dst := make([]cq.Data, 4)
+		n, err := cq.Read(q, dst)
+		if n != 2 || err != nil || dst[0].Flags != kept || dst[1].Flags != cq.FlagNoContext {
+			t.Errorf("%d, %v, %v", n, err, dst[:n])
+		}
+		if dst[0].Context != 1 || dst[0].Data != 9 || dst[0].Len != 8 {
+			t.Errorf("%+v", dst[0])
+		}
+	}
+	must(t, w.PostError(&cq.ErrorEntry{Flags: all, Err: cq.ETrunc}))
+	var e cq.ErrorEntry
+	if err := q.ReadErr(&e); err != nil || e.Flags != all {
+		t.Errorf("%v, %v", err, e.Flags)
+	}
 }

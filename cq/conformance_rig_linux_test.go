@@ -24,36 +24,6 @@ import (
 // and across two, on named objects and on memfds; what is about queues also on memfds that no two
 // parties can write to, and then the second process is another user's.
 
-// site says where the two ends of a queue are.
-type site struct {
-	memfd bool // the queue has no name, its writers get its memory over a socket
-	far   bool // the writers are another process
-	// others says that neither side can write to the other's memory. A far writer is another
-	// user's.
-	others bool
-}
-
-func (p site) String() string {
-	s := "named"
-	if p.memfd {
-		s = "memfd"
-	}
-	if p.others {
-		s = "others"
-	}
-	if p.far {
-		return s + " two-processes"
-	}
-	return s + " one-process"
-}
-
-// sites are where every case runs, and queueSites where those of queues do.
-var (
-	sites      = []site{{}, {far: true}, {memfd: true}, {memfd: true, far: true}}
-	queueSites = append(sites[:4:4], site{memfd: true, others: true},
-		site{memfd: true, far: true, others: true})
-)
-
 // sampled are the sites where the cases run, with -short one of each kind.
 func sampled(all []site) []site {
 	if testing.Short() {
@@ -150,57 +120,6 @@ func newRig(t *testing.T, at site, p *peer, o cq.Options) *rig {
 	t.Helper()
 	p = p.at(t, at)
 	return &rig{site: at, d: openDir(t), q: at.create(t, o), p: p}
-}
-
-// create makes a queue for the site.
-func (p site) create(t testing.TB, o cq.Options) *cq.Queue {
-	t.Helper()
-	if p.memfd {
-		return anonymous(t, p.queue(o))
-	}
-	_, q := create(t, o)
-	return q
-}
-
-// tryAttach attaches a writer of this process.
-func (p site) tryAttach(t testing.TB, q *cq.Queue) (*cq.Writer, error) {
-	t.Helper()
-	if p.memfd {
-		return tryJoin(t, q)
-	}
-	return cq.Attach(t.Context(), cq.Named(openDir(t), q.Name()), cq.WriterOptions{})
-}
-
-// attach is tryAttach of a writer that is closed when the test ends.
-func (p site) attach(t testing.TB, q *cq.Queue) *cq.Writer {
-	t.Helper()
-	w, err := p.tryAttach(t, q)
-	must(t, err)
-	t.Cleanup(func() { must(t, w.Close()) })
-	return w
-}
-
-// queue returns options with the kind of trust of the site.
-func (p site) queue(o cq.Options) cq.Options {
-	if p.others {
-		o.Trust, o.Allow = cq.CrossUser, bothUsers()
-	}
-	return o
-}
-
-func (p site) events(o cq.EventOptions) cq.EventOptions {
-	if p.others {
-		o.Trust, o.Allow = cq.CrossUser, bothUsers()
-	}
-	return o
-}
-
-// writer returns the options of a writer in this process.
-func (p site) writer() (o cq.WriterOptions) {
-	if p.others {
-		o.Trust = cq.CrossUser
-	}
-	return o
 }
 
 // attach returns another writer at the rig's site.

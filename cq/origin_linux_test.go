@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/shm"
@@ -220,5 +223,180 @@ func TestOriginHandler(t *testing.T) {
 				t.Errorf("failure %v of lane %d: %+v", failed, c.row, from)
 			}
 		}
+	}
+}
+
+func init() {
+	maps.Copy(roles, map[string]func(){"device": childDevice})
+}
+
+const deviceSources = 50
+
+// childDevice posts what comes from many sources to an application, whose address vector it only
+// reads.
+func childDevice() {
+	d, err := shm.OpenDir("")
+	need(err)
+	stop := toldToStop()
+	name := os.Getenv(envQueue)
+	v, err := cq.AttachAddresses(cq.Named(d, "av."+name))
+	need(err)
+	w, err := cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{})
+	need(err)
+	for i := uint64(0); !stop.Load(); {
+		from := int(i % deviceSources)
+		e := cq.Entry{Context: i, Flags: cq.FlagRecv | cq.FlagMsg, Data: uint64(from)}
+		if err := postFrom(w, &e, sockaddr(from), v, true); err != cq.ErrFull {
+			need(err)
+			i++
+		}
+	}
+	need(w.Close())
+	need(v.Close())
+}
+
+// TestDeviceProcess: another process resolves sources in the application's vector while that
+// inserts those it is told of, some of them twice, since more came from there meanwhile. Every
+// source is right or unknown, and in the end all are known.
+func TestDeviceProcess(t *testing.T) {
+	t.Parallel()
+	d, q := create(t, cq.Options{Size: 64})
+	v, err := cq.CreateAddresses(cq.Named(d, "av."+q.Name()),
+		cq.AddressOptions{Count: 2 * deviceSources})
+	must(t, err)
+	device := startChild(t, "device", envQueue+"="+q.Name())
+	dst, src := make([]cq.Data, 16), make([]cq.Addr, 16)
+	next, unknown, inRow := uint64(0), 0, 0
+	of := map[cq.Addr]uint64{} // who has an index
+	for inRow < 20*deviceSources {
+		n, err := cq.ReadContext(t.Context(), q, dst, cq.ReadOptions{Source: src})
+		for i, e := range dst[:n] {
+			if from, ok := of[src[i]]; e.Context != next || !ok || from != e.Data {
+				t.Fatalf("entry %d from %d: index %d of %v, %v", e.Context, e.Data, src[i], from, ok)
+			}
+			next++
+			inRow++
+		}
+		if errors.Is(err, cq.ErrAvail) {
+			e := cq.ErrorEntry{ErrData: make([]byte, cq.ErrDataMaxBytes)}
+			must(t, q.ReadErr(&e))
+			if e.Context != next {
+				t.Fatalf("error %d, want %d", e.Context, next)
+			}
+			next++
+			unknown++
+			inRow = 0
+			for _, a := range insert(t, v, e.ErrData) {
+				of[a] = e.Data
+			}
+		} else {
+			must(t, err)
+		}
+	}
+	if unknown < deviceSources || v.Len() != deviceSources {
+		t.Errorf("%d were unknown, %d are known", unknown, v.Len())
+	}
+	_ = device.stop(t)
+	must(t, v.Close())
+}
+
+// TestPublished: how much a writer published is known while it is there and when it is gone, read
+// or not, whatever kind of queue it is.
+func TestPublished(t *testing.T) {
+	d, err := shm.OpenDir("")
+	must(t, err)
+	defer d.Close()
+	named, err := cq.Create(cq.Named(d, "published"), cq.Options{})
+	must(t, err)
+	w1, err := cq.Attach(t.Context(), cq.Named(d, "published"), cq.WriterOptions{})
+	must(t, err)
+	own := anonymous(t, cq.Options{})
+	a, b := connect(t, unix.SOCK_STREAM)
+	done := accept(soon(t), own, a)
+	w2, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
+	must(t, errors.Join(err, <-done, a.Close(), b.Close()))
+	others := anonymousOthers(t, cq.Options{})
+	w3 := join(t, others)
+	for _, c := range []struct {
+		q *cq.Queue
+		w *cq.Writer
+	}{{named, w1}, {own, w2}, {others, w3}} {
+		lane, err := c.q.Lane(c.w.Lane(), shm.UUID{})
+		must(t, err)
+		check := func(want uint64) {
+			t.Helper()
+			if l, err := c.q.Lane(lane.Row, lane.Object); err != nil || l.Published != want {
+				t.Errorf("%s: %+v, %v, want %d", c.q.Name(), l, err, want)
+			}
+		}
+		check(0)
+		for i := range uint64(5) {
+			must(t, c.w.Post(&cq.Entry{Context: i}))
+			check(c.w.Next())
+		}
+		must(t, c.w.Close())
+		check(5)
+		var es [8]cq.Msg
+		if n, err := cq.Read(c.q, es[:]); n != 5 {
+			t.Errorf("read %d, %v", n, err)
+		}
+		_, _ = cq.Read(c.q, es[:]) // may retire the lane
+		check(5)
+		if _, err := c.q.Lane(1<<20, lane.Object); !errors.Is(err, cq.ErrInvalid) {
+			t.Errorf("lane that there is not: %v", err)
+		}
+	}
+	publishedInOneRow(t)
+	must(t, named.Close())
+	if _, err := named.Lane(1, shm.UUID{1}); !errors.Is(err, cq.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+// publishedInOneRow: of writers of other users who had a row one after the other each is asked for
+// by its own lane.
+func publishedInOneRow(t *testing.T) {
+	t.Helper()
+	q := anonymousOthers(t, cq.Options{Size: 8, MaxLanes: 1})
+	var lanes []shm.UUID
+	total := uint64(0)
+	want := func(which int, n uint64, stale bool) {
+		t.Helper()
+		got, err := q.Lane(1, lanes[which])
+		if errors.Is(err, shm.ErrStale) != stale || !stale && (err != nil || got.Published != n ||
+			got.Row != 1 || got.Object != lanes[which] || got.UID != os.Geteuid()) {
+			t.Errorf("writer %d of %d: %+v, %v, want %d, stale %v", which, len(lanes), got, err, n,
+				stale)
+		}
+	}
+	for i := range 3 {
+		w := join(t, q)
+		lane, err := q.Lane(1, shm.UUID{})
+		must(t, err)
+		lanes = append(lanes, lane.Object)
+		want(i, total, false)
+		if i > 0 {
+			want(i-1, total, false)
+		}
+		post(t, w, 0, 2)
+		total += 2
+		want(i, total, false)
+		if i > 0 {
+			want(i-1, total-2, false) // not the entries of the next one
+		}
+		if i > 1 {
+			want(i-2, 0, true)
+		}
+		must(t, w.Close())
+		for retired := uint64(i) + 1; q.Stats().Retired < retired; {
+			_ = drain(t, q)
+		}
+		want(i, total, false)
+	}
+	if _, err := q.Lane(1, shm.UUID{1}); !errors.Is(err, shm.ErrStale) {
+		t.Errorf("by another object: %v", err)
+	}
+	if _, err := q.Lane(1, shm.UUID{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("object of a row without a writer: %v", err)
 	}
 }

@@ -1,10 +1,15 @@
 package cq_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"math"
 	"os"
 	"runtime"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
@@ -178,3 +184,173 @@ func childSpinner() {
 }
 
 func init() { roles["spinner"] = childSpinner }
+
+func init() { roles["late filter"] = childLateFilter }
+
+// lateWaiter waits until something is there, by one of the ways that park lanes, and takes it.
+type lateWaiter struct {
+	name string
+	take func() error
+}
+
+func lateWaiters(d *shm.Dir, q *cq.Queue, e *cq.EventQueue) (ways []lateWaiter, end func() error) {
+	dst, ready, ev := make([]cq.Context, 8), make([]cq.Waitable, 2), &cq.Event{}
+	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{Wait: cq.WaitFD})
+	need(err)
+	need(set.Add(q))
+	c, err := cq.NewChannel(d)
+	need(err)
+	need(c.Attach(q))
+	just := func(want, n int, err error) error {
+		if err == nil && n != want {
+			err = fmt.Errorf("%d in place of %d", n, want)
+		}
+		return err
+	}
+	one := func(n int, err error) error { return just(1, n, err) }
+	read := func() error { return one(cq.Read(q, dst)) }
+	end = func() error {
+		for c.Ack(q, 1) == nil {
+		}
+		return errors.Join(set.Remove(q), set.Close(), c.Detach(context.Background(), q), c.Close())
+	}
+	return []lateWaiter{
+		{"read", func() error { return one(sread(q, dst, tooLong)) }},
+		{"threshold", func() error {
+			n, err := sread(q, dst, tooLong, 2)
+			return just(2, n, err)
+		}},
+		{"set", func() error {
+			if err := one(setWait(set, ready, tooLong)); err != nil {
+				return err
+			}
+			return read()
+		}},
+		{"descriptor", func() error { return lateDescriptor(q.TryWait, waitFD(q), read) }},
+		{"descriptor of a set", func() error { return lateDescriptor(set.TryWait, waitFD(set), read) }},
+		{"channel", func() error {
+			if err := c.RequestNotify(q, cq.NotifyAny); err != nil {
+				return err
+			}
+			err := read() // what came before the arming
+			for err == cq.ErrWouldBlock {
+				// It may be the event of an earlier round, whose entry was read without it.
+				if _, err = getEvent(c, tooLong); err == nil {
+					err = c.RequestNotify(q, cq.NotifyAny)
+				}
+				if err == nil {
+					err = read()
+				}
+			}
+			return err
+		}},
+		{"event queue", func() error { _, err := eqSread(e, ev, tooLong); return err }},
+	}, end
+}
+
+// lateDescriptor is trywait, poll and read.
+func lateDescriptor(tryWait func() error, fd int, read func() error) error {
+	for {
+		err := tryWait()
+		if err == nil {
+			_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20_000)
+		}
+		if err != nil && !errors.Is(err, cq.ErrWouldBlock) && err != unix.EINTR {
+			return err
+		}
+		if err = read(); err != cq.ErrWouldBlock {
+			return err
+		}
+	}
+}
+
+// childLateFilter has membarrier forbidden after it has opened all, and says how each way of
+// waiting goes on.
+func childLateFilter() {
+	d, err := shm.OpenDir("")
+	need(err)
+	name := os.Getenv(envQueue)
+	q, err := cq.Create(cq.Named(d, name), cq.Options{Size: 8, Spin: -1, Wait: cq.WaitFD})
+	need(err)
+	w, err := cq.Attach(context.Background(), cq.Named(d, name), cq.WriterOptions{})
+	need(err)
+	e, err := cq.CreateEvents(cq.Named(d, name+"-events"),
+		cq.EventOptions{Size: 8, Spin: -1, Write: true})
+	need(err)
+	next, err := cq.Create(cq.Named(d, name+"-next"), cq.Options{Size: 8, Spin: -1})
+	need(err)
+	nw, err := cq.Attach(context.Background(), cq.Named(d, name+"-next"), cq.WriterOptions{})
+	need(errors.Join(err, nw.Post(&cq.Entry{})))
+	_, err = cq.Read(next, make([]cq.Context, 1))
+	need(err)
+	waiters, end := lateWaiters(d, q, e)
+	runtime.LockOSThread() // the thread that may filter all others
+	need(forbid(unix.SYS_MEMBARRIER))
+	runtime.UnlockOSThread()
+	_, _ = sread(next, make([]cq.Context, 1), time.Millisecond)
+	if !next.Stats().NoBarrier {
+		say("the queue to be left knows nothing")
+	}
+	need(errors.Join(nw.Close(), next.Detach()))
+	for _, way := range waiters {
+		for i := range 20 {
+			var posting sync.WaitGroup
+			posting.Go(func() {
+				time.Sleep(time.Duration(i%4) * 500 * time.Microsecond)
+				_, err := e.Write(&cq.Event{Event: cq.EventNotify, FID: e.FID()})
+				need(err)
+				if way.name != "event queue" {
+					need(w.Post(&cq.Entry{}))
+				}
+				if way.name == "threshold" {
+					need(w.Post(&cq.Entry{}))
+				}
+			})
+			err = way.take()
+			if err == nil && way.name != "event queue" {
+				_, err = eqSread(e, &cq.Event{}, tooLong)
+			}
+			posting.Wait() // a writer is one goroutine's at a time
+			if err != nil {
+				say("%s, %d: %v", way.name, i, err)
+				break
+			}
+		}
+	}
+	before := q.Stats()
+	_, err = sread(q, make([]cq.Context, 1), 350*time.Millisecond)
+	after := q.Stats()
+	say("idle: timed out %v, slices %v, barriers %d, refused %v, events %v, shown %v, %v, %v",
+		errors.Is(err, cq.ErrTimedOut), after.Sleeps-before.Sleeps >= 2,
+		after.Barriers-before.Barriers, after.NoBarrier, e.Stats().NoBarrier,
+		shownNoBarrier(d, name), shownNoBarrier(d, name+"-events"), shownNoBarrier(d, name+"-next"))
+	need(errors.Join(end(), w.Close(), q.Close(), e.Close()))
+	say("end")
+}
+
+// shownNoBarrier is what tools say.
+func shownNoBarrier(d *shm.Dir, name string) bool {
+	q, err := ctl.Show(d, name)
+	need(err)
+	return *q.NoBarrier
+}
+
+// TestLateFilter: a seccomp filter that takes membarrier away from a process whose queues are open
+// ends no wait with an error and loses no wake: sleeps are cut into slices. Stats says so, and so
+// do tools, until somebody else reads.
+func TestLateFilter(t *testing.T) {
+	t.Parallel()
+	d, name := openDir(t), queueName(t)
+	got := startChild(t, "late filter", envQueue+"="+name).stop(t)
+	want := "idle: timed out true, slices true, barriers 0, refused true, events true, " +
+		"shown true, true, true\nend"
+	if strings.TrimSpace(got) != want {
+		t.Errorf("the child says:\n%s", got)
+	}
+	q, err := cq.Open(cq.Named(d, name+"-next"), cq.Options{Existing: true})
+	must(t, err)
+	if shownNoBarrier(d, name+"-next") {
+		t.Error("a reader that was refused nothing has what was said of the one before")
+	}
+	must(t, q.Close())
+}
