@@ -253,7 +253,8 @@ var litmusSpare = time.Minute
 
 // seen runs a test until it has shown enough. Where other programs keep the two sides from running
 // at once, it runs again, in a hurry if that is allowed, and with the time that is spare.
-func (test *litmus) seen(t *testing.T, index int, u until, enough func(*litmusRig) bool) *litmusRig {
+func (test *litmus) seen(t *testing.T, index int, u until,
+	enough func(*litmusRig) bool) *litmusRig {
 	t.Helper()
 	u.deadline = u.limit
 	if l := test.run(t, index, u, *litmusLong); enough(l) {
