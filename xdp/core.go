@@ -1,20 +1,13 @@
 package xdp
 
-// The kernel leaves this many bytes in front of a packet for programs to grow it into.
-const kernelHeadroomBytes = 256
+import "github.com/shmring/shmring/internal/xskernel"
 
-// minPacketBytes is an Ethernet header. The kernel takes less and drops it without a trace.
-const minPacketBytes = 14
-
-// tagBytes is a VLAN tag, which the MTU does not count.
-const tagBytes = 4
+// frameOverhead is what a frame may have beside what the MTU counts.
+const frameOverhead = xskernel.MinPacketBytes + xskernel.TagBytes
 
 // MaxChain is how many frames one packet may lie in: what the kernel's own buffers hold
 // (MAX_SKB_FRAGS + 1). A longer packet to be sent is refused, a longer one that arrives dropped.
-const MaxChain = 18
-
-// Bits of Desc.Options.
-const packetContinues = 1 << 0 // XDP_PKT_CONTD: the next descriptor is of the same packet
+const MaxChain = xskernel.MaxChain
 
 // Received is a packet that came out of the receive ring, or a part of one.
 type Received struct {
@@ -56,8 +49,8 @@ type core struct {
 	skipping  bool   // what comes is the rest of a packet that was given up
 	maxPacket uint32 // bytes that may be sent in one frame
 	mtu       uint32 // of the interface
-	rx        consumer[Desc]
-	tx        producer[Desc]
+	rx        consumer[xskernel.Desc]
+	tx        producer[xskernel.Desc]
 	built     uint32   // frames acquired and not posted
 	inflight  uint32   // packets posted that Reap has not returned
 	routed    []Sent   // completions that another member of the pool came upon
@@ -190,7 +183,7 @@ func (c *core) Pending(limit int) int {
 	return int(c.rx.available(uint32(max(0, limit))))
 }
 
-func (c *core) accept(d Desc) (Received, bool) {
+func (c *core) accept(d xskernel.Desc) (Received, bool) {
 	addr := c.place(d.Addr)
 	id := c.frameOf(addr)
 	if !c.frames.fromKernel(id, FrameFill, FrameReceived) {
@@ -204,7 +197,7 @@ func (c *core) accept(d Desc) (Received, bool) {
 		c.stats.BadDescriptors++
 		return Received{}, false
 	}
-	if d.Options != 0 && (!c.chains || d.Options != packetContinues) {
+	if d.Options != 0 && (!c.chains || d.Options != xskernel.PacketContinues) {
 		// A part of a longer packet, though multi-buffer was not asked for at bind.
 		c.frames.move(id, FrameFree)
 		c.stats.BadDescriptors++
@@ -257,8 +250,8 @@ func (c *core) MTU() int { return int(c.mtu) }
 // still bounds how long a packet can be.
 func (c *core) SetMTU(mtu int) {
 	c.mtu = uint32(max(0, mtu))
-	fits := uint32(c.chunk - c.headroom - kernelHeadroomBytes)
-	c.maxPacket = min(fits, c.mtu+minPacketBytes+tagBytes)
+	fits := uint32(c.chunk - c.headroom - xskernel.HeadroomBytes)
+	c.maxPacket = min(fits, c.mtu+frameOverhead)
 }
 
 // PacketBytes is the longest packet, with its Ethernet header, that Post takes.
@@ -270,7 +263,7 @@ func (c *core) ChainBytes() int {
 	if !c.chains {
 		return int(c.maxPacket)
 	}
-	return int(min(uint64(c.mtu)+minPacketBytes+tagBytes, MaxChain*uint64(c.maxPacket)))
+	return int(min(uint64(c.mtu)+frameOverhead, MaxChain*uint64(c.maxPacket)))
 }
 
 // RingStats counts what passed the rings. Faults of rings that several sockets share count at each.

@@ -1,5 +1,7 @@
 package xdp
 
+import "github.com/shmring/shmring/internal/xskernel"
+
 // receiveChains is Receive for packets in one frame or several. A packet whose end the kernel has
 // not published, or that has no room in dst, stays in the ring, so that nobody ever holds a part of
 // one.
@@ -34,7 +36,7 @@ func (c *core) receiveChains(dst []Received) int {
 // end.
 func (c *core) nextChain(avail uint32) (length int, whole bool) {
 	for i := range avail {
-		if c.rx.peek(i).Options&packetContinues == 0 {
+		if c.rx.peek(i).Options&xskernel.PacketContinues == 0 {
 			return int(i) + 1, true
 		}
 	}

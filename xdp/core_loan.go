@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -38,13 +39,13 @@ func (c *core) ForwardLoan(off uint64, n int, generation uint32, context uint64)
 	if _, err := c.Loaned(off, 0, n, generation); err != nil {
 		return err
 	}
-	if n < minPacketBytes || uint64(n) > uint64(c.mtu)+minPacketBytes+tagBytes {
+	if n < xskernel.MinPacketBytes || uint64(n) > uint64(c.mtu)+frameOverhead {
 		return fmt.Errorf("xdp: send %d bytes of a loaned frame: %w", n, ErrTooBig)
 	}
 	if c.tx.room(c.built+1) <= c.built {
 		return ErrRingFull
 	}
-	c.put(c.frameOf(off), Desc{Addr: off, Len: uint32(n)}, context)
+	c.put(c.frameOf(off), xskernel.Desc{Addr: off, Len: uint32(n)}, context)
 	c.inflight++
 	c.stats.Posted++
 	return nil

@@ -1,6 +1,10 @@
 package xdp
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/shmring/shmring/internal/xskernel"
+)
 
 // Part is one frame of a packet to be sent.
 type Part struct {
@@ -37,13 +41,13 @@ func (c *core) Acquire() (frame uint32, buf []byte, ok bool) {
 
 // sendRoom is how many bytes of a frame can be sent as one packet, or part of one.
 func (c *core) sendRoom() uint64 {
-	return min(uint64(c.maxPacket), c.chunk-c.headroom-kernelHeadroomBytes)
+	return min(uint64(c.maxPacket), c.chunk-c.headroom-xskernel.HeadroomBytes)
 }
 
 // sendOff is where packets to be sent begin: where received ones do, so that a frame has the same
 // room either way.
 func (c *core) sendOff(frame uint32) uint64 {
-	return c.base(frame) + c.headroom + kernelHeadroomBytes
+	return c.base(frame) + c.headroom + xskernel.HeadroomBytes
 }
 
 // acquired reports whether this socket acquired a frame and still has it.
@@ -68,13 +72,13 @@ func (c *core) Post(frame uint32, n int, context uint64) error {
 	i, ok := t.at(frame)
 	// What is too long the kernel would count as invalid, or complete and drop.
 	if !ok || t.state[i] != FrameBuild || c.sends[i].owner != c.id ||
-		n < minPacketBytes || uint64(n) > c.sendRoom() {
+		n < xskernel.MinPacketBytes || uint64(n) > c.sendRoom() {
 		return c.refusePost(frame, n)
 	}
 	t.state[i] = FrameSend
 	t.moved(FrameBuild, FrameSend, 1)
 	c.sends[i] = sending{context: context, owner: c.id}
-	c.tx.put(Desc{Addr: c.sendOff(frame), Len: uint32(n)})
+	c.tx.put(xskernel.Desc{Addr: c.sendOff(frame), Len: uint32(n)})
 	c.built--
 	c.inflight++
 	c.stats.Posted++
@@ -86,14 +90,14 @@ func (c *core) refusePost(frame uint32, n int) error {
 		c.frames.illegal++
 		return fmt.Errorf("xdp: post frame %d: %w", frame, ErrFrame)
 	}
-	return fmt.Errorf("xdp: post %d bytes, possible are %d to %d: %w", n, minPacketBytes,
+	return fmt.Errorf("xdp: post %d bytes, possible are %d to %d: %w", n, xskernel.MinPacketBytes,
 		c.sendRoom(), ErrTooBig)
 }
 
 // put hands one frame to the transmit ring. There is room, and the frame is in a state for it.
-func (c *core) put(frame uint32, d Desc, context uint64) {
+func (c *core) put(frame uint32, d xskernel.Desc, context uint64) {
 	c.frames.move(frame, FrameSend)
-	c.sends[frame-c.frames.first] = sending{context, c.id, d.Options&packetContinues != 0}
+	c.sends[frame-c.frames.first] = sending{context, c.id, d.Options&xskernel.PacketContinues != 0}
 	c.tx.put(d)
 }
 
@@ -101,8 +105,8 @@ func (c *core) put(frame uint32, d Desc, context uint64) {
 // it. It reports false, and the frame stays received, if the transmit ring has no room beside the
 // frames that are acquired, or if the frame holds no packet or a part of one only.
 func (c *core) Forward(r Received, context uint64) bool {
-	if c.tx.room(c.built+1) <= c.built || r.More || r.Len < minPacketBytes ||
-		r.Len > c.mtu+minPacketBytes+tagBytes {
+	if c.tx.room(c.built+1) <= c.built || r.More || r.Len < xskernel.MinPacketBytes ||
+		r.Len > c.mtu+frameOverhead {
 		return false
 	}
 	at := r.Off - c.base(r.Frame) // wraps if the offset is not of this frame
@@ -111,7 +115,7 @@ func (c *core) Forward(r Received, context uint64) bool {
 		c.frames.illegal++
 		return false
 	}
-	c.put(r.Frame, Desc{Addr: r.Off, Len: r.Len}, context)
+	c.put(r.Frame, xskernel.Desc{Addr: r.Off, Len: r.Len}, context)
 	c.inflight++
 	c.stats.Posted++
 	return true
@@ -140,15 +144,15 @@ func (c *core) PostChain(parts []Part, context uint64) error {
 		}
 		total += p.Len
 	}
-	if total < minPacketBytes || total > c.ChainBytes() {
-		return fmt.Errorf("xdp: post %d bytes, possible are %d to %d: %w", total, minPacketBytes,
+	if total < xskernel.MinPacketBytes || total > c.ChainBytes() {
+		return fmt.Errorf("xdp: post %d bytes, possible are %d to %d: %w", total, xskernel.MinPacketBytes,
 			c.ChainBytes(), ErrTooBig)
 	}
 	last := len(parts) - 1
 	for i, p := range parts {
-		d := Desc{Addr: c.sendOff(p.Frame), Len: uint32(p.Len)}
+		d := xskernel.Desc{Addr: c.sendOff(p.Frame), Len: uint32(p.Len)}
 		if i < last {
-			d.Options = packetContinues
+			d.Options = xskernel.PacketContinues
 		}
 		c.put(p.Frame, d, context)
 	}

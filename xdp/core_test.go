@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/shmring/shmring/internal/xskernel"
 )
 
 // world runs a core against a fake kernel and keeps its own account of every packet.
@@ -216,10 +218,10 @@ func TestFramesProperty(t *testing.T) {
 func TestRingFaultIsFullNotWild(t *testing.T) {
 	t.Parallel()
 	c, k := newFake(fakeConfig{})
-	k.ForgeIndex(SimFill, 5) // taken more than was ever given
-	k.ForgeIndex(SimTransmit, 1<<31)
-	k.ForgeIndex(SimReceive, 1<<20)
-	k.ForgeIndex(SimCompletion, ^uint32(0))
+	k.ForgeIndex(xskernel.FillRing, 5) // taken more than was ever given
+	k.ForgeIndex(xskernel.TransmitRing, 1<<31)
+	k.ForgeIndex(xskernel.ReceiveRing, 1<<20)
+	k.ForgeIndex(xskernel.CompletionRing, ^uint32(0))
 	if n := c.Fill(20); n != 0 {
 		t.Errorf("filled %d", n)
 	}
@@ -381,13 +383,13 @@ func BenchmarkReceiveLoanReturn(b *testing.B) {
 func chainOf(t *testing.T, c *core, k *fakeKernel, n int, whole bool) {
 	t.Helper()
 	for i := range n {
-		addr, ok := k.fill.pop()
+		addr, ok := k.Fill.Pop()
 		if !ok {
 			t.Fatal("no frame")
 		}
-		d := Desc{Addr: addr + c.headroom + kernelHeadroomBytes, Len: 100}
+		d := xskernel.Desc{Addr: addr + c.headroom + xskernel.HeadroomBytes, Len: 100}
 		if i < n-1 || !whole {
-			d.Options = packetContinues
+			d.Options = xskernel.PacketContinues
 		}
 		if !k.ForgeReceive(d) {
 			t.Fatal("no room")
@@ -469,7 +471,7 @@ func TestReceiveChainsSpoiled(t *testing.T) {
 	var buf [MaxChain]Received
 	c.Fill(64)
 	chainOf(t, c, k, 2, false)
-	k.ForgeReceive(Desc{Addr: 1 << 40, Len: 100, Options: packetContinues})
+	k.ForgeReceive(xskernel.Desc{Addr: 1 << 40, Len: 100, Options: xskernel.PacketContinues})
 	chainOf(t, c, k, 3, true)
 	chainOf(t, c, k, 2, true)
 	if n := c.Receive(buf[:]); n != 2 || !buf[0].More || buf[1].More || buf[0].Len != 100 {
@@ -486,7 +488,7 @@ func TestReceiveChainsSpoiled(t *testing.T) {
 func TestForeignFrames(t *testing.T) {
 	t.Parallel()
 	c, k := newFake(fakeConfig{chains: true, frames: 64})
-	newFakeMember(c.pool, k.simQueue, Options{RxEntries: 16, TxEntries: 16}, fakeConfig{chains: true})
+	newFakeMember(c.pool, k.Queue, Options{RxEntries: 16, TxEntries: 16}, fakeConfig{chains: true})
 	other := c.members[1]
 	f, _, _ := c.Acquire()
 	g, _, _ := other.Acquire()
@@ -516,27 +518,27 @@ func newBenchCore() (*core, *fakeKernel) {
 
 // loop gives every frame of the fill ring back with a packet.
 func (k *fakeKernel) loop() {
-	fill, rx := k.Kernel.fill, k.Kernel.rx
-	cons, prod := fill.consWord.Load(), rx.prodWord.Load()
-	for end := fill.prodWord.Load(); cons != end && prod-rx.consWord.Load() <= rx.mask(); cons++ {
-		addr := fill.slots[cons&fill.mask()]
-		rx.slots[prod&rx.mask()] = Desc{Addr: addr + 320, Len: 64}
+	fill, rx := k.Kernel.Fill, k.Kernel.Rx
+	cons, prod := fill.Cons.Load(), rx.Prod.Load()
+	for end := fill.Prod.Load(); cons != end && prod-rx.Cons.Load() <= rx.Mask(); cons++ {
+		addr := fill.Slots[cons&fill.Mask()]
+		rx.Slots[prod&rx.Mask()] = xskernel.Desc{Addr: addr + 320, Len: 64}
 		prod++
 	}
-	fill.consWord.Store(cons)
-	rx.prodWord.Store(prod)
+	fill.Cons.Store(cons)
+	rx.Prod.Store(prod)
 }
 
 // done completes all that is in the transmit ring.
 func (k *fakeKernel) done() {
-	tx, comp := k.Kernel.tx, k.Kernel.comp
-	cons, prod := tx.consWord.Load(), comp.prodWord.Load()
-	for end := tx.prodWord.Load(); cons != end; cons++ {
-		comp.slots[prod&comp.mask()] = tx.slots[cons&tx.mask()].Addr
+	tx, comp := k.Kernel.Tx, k.Kernel.Comp
+	cons, prod := tx.Cons.Load(), comp.Prod.Load()
+	for end := tx.Prod.Load(); cons != end; cons++ {
+		comp.Slots[prod&comp.Mask()] = tx.Slots[cons&tx.Mask()].Addr
 		prod++
 	}
-	tx.consWord.Store(cons)
-	comp.prodWord.Store(prod)
+	tx.Cons.Store(cons)
+	comp.Prod.Store(prod)
 }
 
 func BenchmarkReceiveRecycle(b *testing.B) {

@@ -59,9 +59,9 @@
 //
 // # Without a device
 //
-// [Simulate] makes a socket over ordinary memory, and its [Kernel], by which the program says what
-// arrives, what is completed and what goes wrong. It needs no privilege, and the race detector sees
-// all of the rings. Two of them are joined by [Connect].
+// [Simulate] makes a socket over ordinary memory, and a kernel for it that does what a test says:
+// what arrives, what is completed and what goes wrong. It needs no privilege, and the race detector
+// sees all of the rings. That kernel is internal to this module.
 //
 // # What completed means
 //
@@ -115,5 +115,5 @@
 //	ring, pool, order, maprings       the rings that the kernel shares
 //	socket, kick, busy, netdev        system calls: a socket, its queue, its device
 //	program, rule, attached, bpf/     steering: rules, and the program in C
-//	probe, sim, tap                   what a device can do; a kernel for tests; a copy of packets
+//	probe, sim, tap                   what a device can do; sockets for tests; a copy of packets
 package xdp

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -13,7 +14,7 @@ func init() { busyBound = time.Minute }
 
 // ForgePost puts any descriptor into the transmit ring, as this package never does. If it names a
 // frame that was acquired, the frame counts as posted.
-func ForgePost(s *Socket, d Desc, context uint64) bool {
+func ForgePost(s *Socket, d xskernel.Desc, context uint64) bool {
 	if s.tx.room(s.built+1) <= s.built {
 		return false
 	}
@@ -43,7 +44,7 @@ func SendOnce(s *Socket) error {
 
 // SimulateShared is for simulated sockets what [OpenShared] is for real ones. Of the options those
 // count that count there, and StartIndex.
-func SimulateShared(first *Socket, so SimOptions) (*Socket, *Kernel, error) {
+func SimulateShared(first *Socket, so SimOptions) (*Socket, *xskernel.Kernel, error) {
 	if first.sim == nil || first.closed {
 		return nil, nil, first.error(simOp, ErrOptions, "share an open simulated socket")
 	}
@@ -52,7 +53,7 @@ func SimulateShared(first *Socket, so SimOptions) (*Socket, *Kernel, error) {
 		return nil, nil, first.error(simOp, err, "")
 	}
 	o.NoNeedWakeup, o.Mode = !first.granted.NeedWakeup, first.granted.Mode
-	if err := s.plug(first.sim.simQueue, o, so.StartIndex); err != nil {
+	if err := s.plug(first.sim.Queue, o, so.StartIndex); err != nil {
 		_ = s.release()
 		return nil, nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/xskernel"
 )
 
 // lent returns a table of four frames, of which holders have the first three under the generations
@@ -95,7 +96,7 @@ func TestFramesAreGivenOnce(t *testing.T) {
 // fakeKernel plays the kernel for a core that has no socket around it, over memory of the Go heap,
 // where the race detector sees the packets too.
 type fakeKernel struct {
-	*Kernel
+	*xskernel.Kernel
 	mem []byte
 }
 
@@ -121,22 +122,22 @@ func newFake(c fakeConfig) (*core, *fakeKernel) {
 	o := Options{RxEntries: n, TxEntries: n, FillEntries: n, CompEntries: n}
 	g := Geometry{Frames: uint32(c.frames), ChunkBytes: 2048, HeadroomBytes: RecordBytes}
 	mem := make([]byte, g.bytes())
-	q := newSimQueue(o, c.start)
+	q := xskernel.NewQueue(n, n, c.start)
 	p := newPool(mem, g, 0, g.Frames, g.Frames-uint32(c.rxFrames))
-	p.fill = newProducer(q.fill.words(), q.fill.slots)
-	p.comp = newConsumer(q.comp.words(), q.comp.slots)
+	p.fill = newProducer(wordsOf(q.Fill), q.Fill.Slots)
+	p.comp = newConsumer(wordsOf(q.Comp), q.Comp.Slots)
 	k := newFakeMember(p, q, o, c)
 	return p.members[0], k
 }
 
 // newFakeMember adds a core to a pool.
-func newFakeMember(p *pool, q *simQueue, o Options, c fakeConfig) *fakeKernel {
+func newFakeMember(p *pool, q *xskernel.Queue, o Options, c fakeConfig) *fakeKernel {
 	e := &core{maxPacket: 1518, mtu: 1500, chains: c.chains}
 	if c.chains {
 		e.maxPacket, e.mtu = 1728, 9000
 	}
 	p.join(e)
-	k := newKernel(e, q, o, c.start)
+	k := simKernel(e, q, o, c.start, func() {})
 	k.HoldCompletions(true)
 	return &fakeKernel{Kernel: k, mem: p.mem}
 }
@@ -160,11 +161,11 @@ func (k *fakeKernel) lie(r *rand.Rand) {
 	}
 	switch r.IntN(3) {
 	case 0:
-		k.ForgeReceive(Desc{Addr: addr, Len: r.Uint32N(4096), Options: r.Uint32N(2)})
+		k.ForgeReceive(xskernel.Desc{Addr: addr, Len: r.Uint32N(4096), Options: r.Uint32N(2)})
 	case 1:
 		k.ForgeCompletion(addr)
 	case 2:
-		k.ForgeReceive(Desc{Addr: addr &^ 2047, Len: r.Uint32()})
+		k.ForgeReceive(xskernel.Desc{Addr: addr &^ 2047, Len: r.Uint32()})
 	}
 }
 
@@ -174,9 +175,9 @@ func TestRingUnits(t *testing.T) {
 	t.Parallel()
 	shmtest.Conforms(t)
 	for _, start := range []uint32{0, ^uint32(5)} {
-		r := newSimRing[uint64](8, start)
-		p := newProducer(r.words(), r.slots)
-		c := newConsumer(r.words(), r.slots)
+		r := xskernel.NewRing[uint64](8, start)
+		p := newProducer(wordsOf(r), r.Slots)
+		c := newConsumer(wordsOf(r), r.Slots)
 		if c.available(8) != 0 || p.room(100) != 8 || p.pending() != 0 || p.publish() {
 			t.Fatal("a new ring is not empty")
 		}

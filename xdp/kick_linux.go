@@ -67,7 +67,7 @@ const rawKick = 8
 func (s *Socket) sendto(unsent uint32) unix.Errno {
 	s.sys.Send++
 	if s.sim != nil {
-		return s.sim.sendto()
+		return s.sim.SendTo()
 	}
 	if unsent <= rawKick {
 		_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
@@ -105,7 +105,7 @@ func (s *Socket) Check() error {
 
 func (s *Socket) recvfrom() unix.Errno {
 	if s.sim != nil {
-		return s.sim.state()
+		return s.sim.State()
 	}
 	_, _, e := unix.Syscall6(unix.SYS_RECVFROM, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
 	return e

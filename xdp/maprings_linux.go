@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/xskernel"
 )
 
 // The offsets of four rings, with those of their flags. Kernels before 5.4 write less.
@@ -53,11 +55,11 @@ func (s *Socket) mapOwnRings(o Options) error {
 	if err != nil {
 		return err
 	}
-	rx, rxSlots, err := mapRing[Desc](s, &s.maps, unix.XDP_PGOFF_RX_RING, off.Rx, o.RxEntries)
+	rx, rxSlots, err := mapRing[xskernel.Desc](s, &s.maps, unix.XDP_PGOFF_RX_RING, off.Rx, o.RxEntries)
 	if err != nil {
 		return err
 	}
-	tx, txSlots, err := mapRing[Desc](s, &s.maps, unix.XDP_PGOFF_TX_RING, off.Tx, o.TxEntries)
+	tx, txSlots, err := mapRing[xskernel.Desc](s, &s.maps, unix.XDP_PGOFF_TX_RING, off.Tx, o.TxEntries)
 	if err != nil {
 		return err
 	}
@@ -86,7 +88,8 @@ func (s *Socket) ringOffsets() (off unix.XDPMmapOffsets, err error) {
 }
 
 // mapRing maps one ring and keeps the mapping in maps.
-func mapRing[E uint64 | Desc](s *Socket, maps *[][]byte, pgoff int64, off unix.XDPRingOffset,
+func mapRing[E uint64 | xskernel.Desc](s *Socket, maps *[][]byte, pgoff int64,
+	off unix.XDPRingOffset,
 	entries uint32) (ringWords, []E, error) {
 	const saneBytes = 1 << 20 // of what precedes the entries
 	if off.Desc > saneBytes {

@@ -1,6 +1,10 @@
 package xdp
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/shmring/shmring/internal/xskernel"
+)
 
 // pool is what the sockets on one queue of a device have in common: some frames of a UMEM, the fill
 // ring and the completion ring. One goroutine uses all sockets of a pool, since both rings have one
@@ -85,14 +89,12 @@ func (p *pool) frameOf(addr uint64) uint32 {
 	return uint32(addr >> (p.shift & 63))
 }
 
-// Addresses in a receive ring of unaligned chunks are where the chunk begins, as it was given to
-// the kernel, and how far from there the packet lies in the bits from this one on.
-const offsetShift = 48
-
-// place returns where in the UMEM the address of a received packet is.
+// place returns where in the UMEM the address of a received packet is. With unaligned chunks that
+// is where the chunk begins, as it was given to the kernel, and how far from there the packet lies
+// in the bits from OffsetShift on.
 func (p *pool) place(addr uint64) uint64 {
 	if p.odd {
-		return addr&(1<<offsetShift-1) + addr>>offsetShift
+		return addr&(1<<xskernel.OffsetShift-1) + addr>>xskernel.OffsetShift
 	}
 	return addr
 }

@@ -1,13 +1,10 @@
 package xdp
 
-import "sync/atomic"
+import (
+	"sync/atomic"
 
-// Desc is one entry of a receive or transmit ring, as the kernel defines it (struct xdp_desc).
-type Desc struct {
-	Addr    uint64 // offset of the first byte within the UMEM
-	Len     uint32 // bytes
-	Options uint32
-}
+	"github.com/shmring/shmring/internal/xskernel"
+)
 
 // ringWords are the shared words of one ring. Indices run freely and wrap at 2^32, so they are
 // never widened: the difference of two of them is only right in 32 bits.
@@ -17,11 +14,8 @@ type ringWords struct {
 	flags *atomic.Uint32 // stored by the kernel
 }
 
-// needWakeup is bit 0 of the flags word: the kernel sleeps and wants a system call.
-const needWakeup = 1
-
 // producer is this process's end of a fill or a transmit ring.
-type producer[E uint64 | Desc] struct {
+type producer[E uint64 | xskernel.Desc] struct {
 	ringWords
 	slots []E
 	mask  uint32
@@ -31,7 +25,7 @@ type producer[E uint64 | Desc] struct {
 	faults uint64
 }
 
-func newProducer[E uint64 | Desc](w ringWords, slots []E) producer[E] {
+func newProducer[E uint64 | xskernel.Desc](w ringWords, slots []E) producer[E] {
 	p := producer[E]{ringWords: w, slots: slots, mask: uint32(len(slots)) - 1}
 	p.next, p.seen = w.prod.Load(), w.cons.Load()
 	return p
@@ -109,15 +103,15 @@ func (p *producer[E]) revoke() E {
 // and then looks at the ring once more, so the index must be visible before the flag is believed to
 // be clear: the addition is a full barrier. In copy mode the flag is always set.
 func (p *producer[E]) wantsWakeup() bool {
-	if p.flags.Load()&needWakeup != 0 {
+	if p.flags.Load()&xskernel.NeedWakeup != 0 {
 		return true
 	}
 	p.prod.Add(0)
-	return p.flags.Load()&needWakeup != 0
+	return p.flags.Load()&xskernel.NeedWakeup != 0
 }
 
 // consumer is this process's end of a receive or a completion ring.
-type consumer[E uint64 | Desc] struct {
+type consumer[E uint64 | xskernel.Desc] struct {
 	ringWords
 	slots  []E
 	mask   uint32
@@ -126,7 +120,7 @@ type consumer[E uint64 | Desc] struct {
 	faults uint64
 }
 
-func newConsumer[E uint64 | Desc](w ringWords, slots []E) consumer[E] {
+func newConsumer[E uint64 | xskernel.Desc](w ringWords, slots []E) consumer[E] {
 	c := consumer[E]{ringWords: w, slots: slots, mask: uint32(len(slots)) - 1}
 	c.next, c.seen = w.cons.Load(), w.prod.Load()
 	return c
@@ -168,7 +162,7 @@ func (c *consumer[E]) release() {
 }
 
 // deadProducer stands in for a ring that was unmapped: it is full for ever.
-func deadProducer[E uint64 | Desc]() producer[E] {
+func deadProducer[E uint64 | xskernel.Desc]() producer[E] {
 	w := ringWords{prod: new(atomic.Uint32), cons: new(atomic.Uint32), flags: new(atomic.Uint32)}
 	w.prod.Store(1)
 	p := newProducer(w, make([]E, 1))
@@ -177,7 +171,7 @@ func deadProducer[E uint64 | Desc]() producer[E] {
 }
 
 // deadConsumer stands in for a ring that was unmapped: it is empty for ever.
-func deadConsumer[E uint64 | Desc]() consumer[E] {
+func deadConsumer[E uint64 | xskernel.Desc]() consumer[E] {
 	w := ringWords{prod: new(atomic.Uint32), cons: new(atomic.Uint32), flags: new(atomic.Uint32)}
 	return newConsumer(w, make([]E, 1))
 }

@@ -6,17 +6,19 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/xskernel"
 )
 
 // The kernel writes entries of exactly these sizes.
 var (
-	_ [16]struct{} = [unsafe.Sizeof(Desc{})]struct{}{}
+	_ [16]struct{} = [unsafe.Sizeof(xskernel.Desc{})]struct{}{}
 	_ [32]struct{} = [unsafe.Sizeof(unix.XDPUmemReg{})]struct{}{}
 )
 
 // ringOverlay lays words and slots over a mapped ring. The offsets come from the kernel and are
 // bounded all the same: a kernel with another layout must give an error, not a wild access.
-func ringOverlay[E uint64 | Desc](mem []byte, off unix.XDPRingOffset, entries uint32) (
+func ringOverlay[E uint64 | xskernel.Desc](mem []byte, off unix.XDPRingOffset, entries uint32) (
 	ringWords, []E, error) {
 	var e E
 	size := uint64(len(mem))
@@ -38,7 +40,7 @@ func ringOverlay[E uint64 | Desc](mem []byte, off unix.XDPRingOffset, entries ui
 }
 
 // entryBytes is what one slot of a ring takes.
-func entryBytes[E uint64 | Desc]() int {
+func entryBytes[E uint64 | xskernel.Desc]() int {
 	var e E
 	return int(unsafe.Sizeof(e))
 }

@@ -4,15 +4,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/eventfd"
+	"github.com/shmring/shmring/internal/xskernel"
 )
 
 // Simulate makes a socket whose kernel is played by the program, over ordinary memory: no
-// interface, no privilege, no traffic but that of [Kernel.Deliver]. Packages that live on sockets
-// are tested with it, under the race detector too. Its descriptor can be polled for packets; it
-// becomes quiet when Receive or Pending find nothing.
+// interface, no privilege, no traffic but that of Kernel.Deliver. The packages of this module that
+// live on sockets are tested with it, under the race detector too. Its descriptor can be polled for
+// packets; it becomes quiet when Receive or Pending find nothing.
 //
 // Errors: [ErrOptions], [ErrUMEMUsed], and those of making an eventfd.
-func Simulate(umem *UMEM, o SimOptions) (*Socket, *Kernel, error) {
+func Simulate(umem *UMEM, o SimOptions) (*Socket, *xskernel.Kernel, error) {
 	if o.Name == "" {
 		o.Name = "sim0"
 	}
@@ -36,9 +37,9 @@ func (s *Socket) simulate(so SimOptions) error {
 		return err
 	}
 	s.initCore(so.MTU, o)
-	q := newSimQueue(o, so.StartIndex)
-	s.fill = newProducer(q.fill.words(), q.fill.slots)
-	s.comp = newConsumer(q.comp.words(), q.comp.slots)
+	q := xskernel.NewQueue(o.FillEntries, o.CompEntries, so.StartIndex)
+	s.fill = newProducer(wordsOf(q.Fill), q.Fill.Slots)
+	s.comp = newConsumer(wordsOf(q.Comp), q.Comp.Slots)
 	if err := s.plug(q, o, so.StartIndex); err != nil {
 		return err
 	}
@@ -49,13 +50,12 @@ func (s *Socket) simulate(so SimOptions) error {
 const simOp = "simulate socket"
 
 // plug gives the socket its kernel's side and a descriptor.
-func (s *Socket) plug(q *simQueue, o Options, start uint32) (err error) {
+func (s *Socket) plug(q *xskernel.Queue, o Options, start uint32) (err error) {
 	if s.fd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return s.error(simOp, err, "")
 	}
-	s.sim = newKernel(&s.core, q, o, start)
 	fd := s.fd
-	s.sim.signal = func() { _ = eventfd.Write(fd) }
+	s.sim = simKernel(&s.core, q, o, start, func() { _ = eventfd.Write(fd) })
 	s.granted = Granted{Mode: BindCopy, NeedWakeup: !o.NoNeedWakeup, MultiBuffer: s.chains,
 		TxBudget: defaultTxBudget, SendBufferBytes: o.SendBufferBytes}
 	if o.Mode == BindZeroCopy {
@@ -65,17 +65,6 @@ func (s *Socket) plug(q *simQueue, o Options, start uint32) (err error) {
 	return nil
 }
 
-// unplug keeps the kernel's side from using the descriptor, which is about to be closed,
-// and the frames, which may be unmapped then.
-func (k *Kernel) unplug() {
-	k.txMu.Lock()
-	defer k.txMu.Unlock()
-	k.rxMu.Lock()
-	defer k.rxMu.Unlock()
-	k.gone.Store(true)
-	k.signal = func() {}
-}
-
 // quiet makes the descriptor unreadable if nothing waits, as poll finds it with a real socket.
 func (s *Socket) quiet() {
 	if s.closed {
@@ -83,8 +72,8 @@ func (s *Socket) quiet() {
 	}
 	var b [8]byte
 	_, _ = unix.Read(s.fd, b[:]) // EAGAIN if nothing was signalled
-	if s.sim.rx.used() > 0 {
-		s.sim.signal() // it came in between
+	if s.sim.Rx.Used() > 0 {
+		_ = eventfd.Write(s.fd) // it came in between
 	}
 }
 

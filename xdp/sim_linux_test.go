@@ -13,11 +13,12 @@ import (
 
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/xdptest"
+	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/xdp"
 )
 
 // newSim returns a simulated socket that is closed when the test ends.
-func newSim(t testing.TB, u xdp.UMEMOptions, o xdp.SimOptions) (*xdp.Socket, *xdp.Kernel) {
+func newSim(t testing.TB, u xdp.UMEMOptions, o xdp.SimOptions) (*xdp.Socket, *xskernel.Kernel) {
 	t.Helper()
 	umem := xdptest.NewUMEM(t, u)
 	s, k, err := xdp.Simulate(umem, o)
@@ -172,7 +173,7 @@ func TestSimConnect(t *testing.T) {
 	t.Parallel()
 	a, ka := newSim(t, xdp.UMEMOptions{Frames: 64}, xdp.SimOptions{})
 	b, kb := newSim(t, xdp.UMEMOptions{Frames: 64}, xdp.SimOptions{})
-	xdp.Connect(ka, kb)
+	xskernel.Connect(ka, kb)
 	var got [8]xdp.Received
 	for i, pair := range [][2]*xdp.Socket{{a, b}, {b, a}} {
 		post(t, pair[0], numbered(i, 99), 0)
@@ -199,7 +200,7 @@ type poolModel struct {
 
 type poolMember struct {
 	s       *xdp.Socket
-	k       *xdp.Kernel
+	k       *xskernel.Kernel
 	sent    uint64 // number of the next packet from the wire
 	seen    uint64 // and of the next one to come out
 	loans   []poolLoan
@@ -228,7 +229,7 @@ func newPoolModel(t *testing.T, seed uint64, start uint32, honest bool) *poolMod
 	return m
 }
 
-func (m *poolModel) add(s *xdp.Socket, k *xdp.Kernel) {
+func (m *poolModel) add(s *xdp.Socket, k *xskernel.Kernel) {
 	k.HoldCompletions(true)
 	k.OnSend(func([]byte) {})
 	m.members = append(m.members, &poolMember{s: s, k: k, open: map[uint64]bool{}})
@@ -389,7 +390,7 @@ func (m *poolModel) rare(t *testing.T, i int) {
 	case 2, 3, 4:
 		if !m.honest {
 			addr := m.r.Uint64N(129 * 2048)
-			p.k.ForgeReceive(xdp.Desc{Addr: addr, Len: m.r.Uint32N(4096), Options: m.r.Uint32N(4)})
+			p.k.ForgeReceive(xskernel.Desc{Addr: addr, Len: m.r.Uint32N(4096), Options: m.r.Uint32N(4)})
 			p.k.ForgeCompletion(addr &^ 2047)
 			p.k.ForgeCompletion(m.r.Uint64())
 		}

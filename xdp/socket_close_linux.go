@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shmring/shmring/internal/xskernel"
 )
 
 // membarrierGlobal waits until every thread, and every softirq, has been through a barrier
@@ -42,7 +44,7 @@ func (s *Socket) release() error {
 	if !last {
 		s.takeBack()
 	}
-	s.rx, s.tx = deadConsumer[Desc](), deadProducer[Desc]()
+	s.rx, s.tx = deadConsumer[xskernel.Desc](), deadProducer[xskernel.Desc]()
 	maps := s.maps
 	s.maps = nil
 	if last && s.pool != nil {
@@ -57,7 +59,7 @@ func (s *Socket) release() error {
 		}
 	}
 	if s.sim != nil {
-		s.sim.unplug()
+		s.sim.Unplug()
 	}
 	if s.holds {
 		s.holds = false

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"sync/atomic"
 
+	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/shm"
 	"golang.org/x/sys/unix"
 )
@@ -32,7 +33,7 @@ type Socket struct {
 	slots      []programSlot
 	program    atomic.Pointer[Program] // of the last slot
 	sys        SyscallStats
-	sim        *Kernel // plays the kernel; nil for a real socket
+	sim        *xskernel.Kernel // plays the kernel; nil for a real socket
 	closed     bool
 }
 
@@ -136,10 +137,10 @@ func (s *Socket) newPool(o Options) error {
 
 // initCore sets what does not depend on rings.
 func (s *Socket) initCore(mtu int, o Options) {
-	s.maxPacket = min(s.umem.geo.PacketBytes(), uint32(max(0, mtu))+minPacketBytes+tagBytes)
+	s.maxPacket = min(s.umem.geo.PacketBytes(), uint32(max(0, mtu))+frameOverhead)
 	s.mtu = uint32(max(0, mtu))
 	s.chains = o.MultiBuffer
-	s.rx, s.tx = deadConsumer[Desc](), deadProducer[Desc]()
+	s.rx, s.tx = deadConsumer[xskernel.Desc](), deadProducer[xskernel.Desc]()
 }
 
 // OpenShared makes another socket on the queue of one that is open, with which it shares the
@@ -264,7 +265,7 @@ func (s *Socket) KernelStats() (KernelStats, error) {
 		return KernelStats{}, s.error("read statistics", os.ErrClosed, "")
 	}
 	if s.sim != nil {
-		return s.sim.Stats(), nil
+		return KernelStats(s.sim.Stats()), nil
 	}
 	var k unix.XDPStatistics
 	if _, err := getXDPOption(s.fd, unix.XDP_STATISTICS, &k); err != nil {

@@ -1,5 +1,7 @@
 package xdp
 
+import "github.com/shmring/shmring/internal/xskernel"
+
 // Tap sees a copy of what a socket receives and sends. It is called by whoever drives the socket,
 // and must neither block nor keep the bytes.
 type Tap interface {
@@ -28,7 +30,7 @@ func (c *core) tapSent() {
 	at := c.tx.prod.Load()
 	for ; at != c.tx.next; at++ {
 		d := &c.tx.slots[at&c.tx.mask]
-		c.tap.Packet(true, c.mem[d.Addr:d.Addr+uint64(d.Len)], d.Options&packetContinues != 0)
+		c.tap.Packet(true, c.mem[d.Addr:d.Addr+uint64(d.Len)], d.Options&xskernel.PacketContinues != 0)
 	}
 	c.tap.Flush()
 }

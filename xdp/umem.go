@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/shmring/shmring/internal/kind"
+	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -42,7 +43,7 @@ type Geometry struct {
 
 // PacketBytes is the longest packet that fits a frame.
 func (g Geometry) PacketBytes() uint32 {
-	return g.ChunkBytes - g.HeadroomBytes - kernelHeadroomBytes
+	return g.ChunkBytes - g.HeadroomBytes - xskernel.HeadroomBytes
 }
 
 // bytes is the size of all frames.

@@ -12,6 +12,7 @@ import (
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/internal/xdptest"
+	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -224,12 +225,12 @@ func TestXskInvalidJumbo(t *testing.T) {
 // invalidChains posts packets that are bad in some way, and a good one behind each. size is that of
 // the memory.
 func (x *xsk) invalidChains(t *testing.T, size uint64) {
-	for name, bad := range map[string]func(d *xdp.Desc){
-		"no length":         func(d *xdp.Desc) { d.Len = 0 },
-		"over the chunk":    func(d *xdp.Desc) { d.Len = 4096 },
-		"outside":           func(d *xdp.Desc) { d.Addr = 1 << 40 },
-		"unknown option":    func(d *xdp.Desc) { d.Options |= 1 << 9 },
-		"end of the memory": func(d *xdp.Desc) { d.Addr = size - 8 },
+	for name, bad := range map[string]func(d *xskernel.Desc){
+		"no length":         func(d *xskernel.Desc) { d.Len = 0 },
+		"over the chunk":    func(d *xskernel.Desc) { d.Len = 4096 },
+		"outside":           func(d *xskernel.Desc) { d.Addr = 1 << 40 },
+		"unknown option":    func(d *xskernel.Desc) { d.Options |= 1 << 9 },
+		"end of the memory": func(d *xskernel.Desc) { d.Addr = size - 8 },
 	} {
 		before := stats(t, x.tx).TxInvalid
 		for i := range 3 {
@@ -238,7 +239,7 @@ func (x *xsk) invalidChains(t *testing.T, size uint64) {
 				t.Fatal("no frame")
 			}
 			xskPacket(buf[:1000], 0xdead, 0)
-			d := xdp.Desc{Addr: xdp.SendOffset(x.tx, f), Len: 1000}
+			d := xskernel.Desc{Addr: xdp.SendOffset(x.tx, f), Len: 1000}
 			if i < 2 {
 				d.Options = 1
 			}
@@ -397,7 +398,7 @@ func (x *xsk) invalidUnaligned(t *testing.T, bytes uint32) {
 		} else {
 			bad++
 		}
-		xdp.ForgePost(x.tx, xdp.Desc{Addr: e.addr, Len: e.len}, 0)
+		xdp.ForgePost(x.tx, xskernel.Desc{Addr: e.addr, Len: e.len}, 0)
 		x.kick(t, x.tx)
 	}
 	await(t, "the valid ones", func() bool {

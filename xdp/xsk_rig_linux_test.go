@@ -12,6 +12,7 @@ import (
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/internal/xdptest"
+	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -35,10 +36,10 @@ type xsk struct {
 	pair   *veth.Pair  // nil if simulated
 	prog   *xskProgram // nil if simulated
 	tx, rx *xdp.Socket
-	wire   [2]*xdp.Kernel // of tx and rx, if simulated
-	next   int            // number of the next packet to be sent
-	seen   int            // and of the next one to be received
-	done   int            // completions
+	wire   [2]*xskernel.Kernel // of tx and rx, if simulated
+	next   int                 // number of the next packet to be sent
+	seen   int                 // and of the next one to be received
+	done   int                 // completions
 	got    [64]xdp.Received
 	sent   [64]xdp.Sent
 }
@@ -72,7 +73,7 @@ func simulatedXsk(t *testing.T, c xskConfig) *xsk {
 	x := &xsk{mode: "simulated"}
 	x.tx, x.wire[0] = newSim(t, c.txUMEM, xdp.SimOptions{Options: c.tx, MTU: mtu, StartIndex: c.start})
 	x.rx, x.wire[1] = newSim(t, c.rxUMEM, xdp.SimOptions{Options: c.rx, MTU: mtu, StartIndex: c.start})
-	xdp.Connect(x.wire[0], x.wire[1])
+	xskernel.Connect(x.wire[0], x.wire[1])
 	return x
 }
 

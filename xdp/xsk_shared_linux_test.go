@@ -11,6 +11,7 @@ import (
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/internal/xdptest"
+	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -22,7 +23,7 @@ func (x *xsk) share(t *testing.T, n int, o xdp.Options) (tx, rx []*xdp.Socket) {
 		if x.pair == nil {
 			a, ka := simShared(t, x.tx, o)
 			b, kb := simShared(t, x.rx, o)
-			xdp.Connect(ka, kb)
+			xskernel.Connect(ka, kb)
 			tx, rx = append(tx, a), append(rx, b)
 			continue
 		}
@@ -45,7 +46,7 @@ func openShared(t testing.TB, e *veth.End, first *xdp.Socket, o xdp.Options) *xd
 	return s
 }
 
-func simShared(t testing.TB, first *xdp.Socket, o xdp.Options) (*xdp.Socket, *xdp.Kernel) {
+func simShared(t testing.TB, first *xdp.Socket, o xdp.Options) (*xdp.Socket, *xskernel.Kernel) {
 	t.Helper()
 	s, k, err := xdp.SimulateShared(first, xdp.SimOptions{Options: o})
 	must(t, err)

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -50,7 +51,7 @@ func TestXskTransmitInvalid(t *testing.T) {
 				continue
 			}
 			f, _, _ := x.tx.Acquire()
-			xdp.ForgePost(x.tx, xdp.Desc{Addr: xdp.SendOffset(x.tx, f), Len: 2048}, uint64(n))
+			xdp.ForgePost(x.tx, xskernel.Desc{Addr: xdp.SendOffset(x.tx, f), Len: 2048}, uint64(n))
 			x.kick(t, x.tx)
 		}
 		await(t, "the valid half", func() bool {
@@ -122,7 +123,7 @@ func TestXskInvalidDescriptors(t *testing.T) {
 				if !got {
 					t.Fatal("no frame")
 				}
-				d := xdp.Desc{Addr: uint64(f)*uint64(chunk) + at, Len: n}
+				d := xskernel.Desc{Addr: uint64(f)*uint64(chunk) + at, Len: n}
 				if far != 0 {
 					x.tx.Abandon(f)
 					d.Addr = far
@@ -244,7 +245,7 @@ func TestXskRefused(t *testing.T) {
 		for n := range 10 {
 			if n%3 == 1 {
 				f, _, _ := x.tx.Acquire()
-				xdp.ForgePost(x.tx, xdp.Desc{Addr: xdp.SendOffset(x.tx, f), Len: 5 + 1595*uint32(n%2)}, 0)
+				xdp.ForgePost(x.tx, xskernel.Desc{Addr: xdp.SendOffset(x.tx, f), Len: 5 + 1595*uint32(n%2)}, 0)
 			}
 			x.post(t, x.tx, n, 64, 0)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/status"
 	"github.com/shmring/shmring/internal/xdptest"
+	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
@@ -48,7 +49,7 @@ var local, remote = netip.MustParseAddrPort("192.0.2.1:4791"),
 // rig is an endpoint on a simulated socket.
 type rig struct {
 	*endpoint.Endpoint
-	kernel *xdp.Kernel
+	kernel *xskernel.Kernel
 	dir    *shm.Dir
 	q      *cq.Queue
 	peer   cq.Addr

@@ -12,6 +12,7 @@ import (
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/place"
 	"github.com/shmring/shmring/internal/xdptest"
+	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
@@ -51,7 +52,7 @@ func (fuzzWays) Lookup(dst netip.Addr) (xdp.Hop, error) {
 // its own memory, or in place. The test turns the crank.
 type fuzzRig struct {
 	en    *engine
-	wire  *xdp.Kernel
+	wire  *xskernel.Kernel
 	in    []byte    // a packet that is the application's
 	lent  *cq.Entry // the frame that is out in place
 	a     *app

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
@@ -22,7 +23,7 @@ func ExampleOpen() {
 	a, b := exampleEnd(dir, "left", left, right), exampleEnd(dir, "right", right, left)
 	defer a.close()
 	defer b.close()
-	xdp.Connect(a.kernel, b.kernel)
+	xskernel.Connect(a.kernel, b.kernel)
 
 	check(a.e.Send([]byte("hello"), a.peer, 42))
 	_, err = b.e.Progress()
@@ -52,7 +53,7 @@ func ExampleEndpoint_RecvMsg() {
 	a, b := exampleEnd(dir, "left", left, right), exampleEnd(dir, "right", right, left, posted)
 	defer a.close()
 	defer b.close()
-	xdp.Connect(a.kernel, b.kernel)
+	xskernel.Connect(a.kernel, b.kernel)
 
 	buf := make([]byte, 80)
 	check(b.e.RecvMsg(&endpoint.Msg{Buf: buf, Context: 5, Flags: cq.FlagMultiRecv}))
@@ -81,7 +82,7 @@ func posted(c *endpoint.Config) { c.Posted = true }
 // end is one of the two ends of an example.
 type end struct {
 	e      *endpoint.Endpoint
-	kernel *xdp.Kernel
+	kernel *xskernel.Kernel
 	q      *cq.Queue
 	peer   cq.Addr
 	close  func()

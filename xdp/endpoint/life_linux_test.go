@@ -13,6 +13,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
@@ -209,7 +210,7 @@ func TestManualProgress(t *testing.T) {
 	o.config = func(c *endpoint.Config) { c.Progress, c.Shared = []*cq.Queue{q}, true }
 	o.opened = func(s *side) { q = s.q }
 	b := newSide(t, "b", o)
-	xdp.Connect(a.kernel, b.kernel)
+	xskernel.Connect(a.kernel, b.kernel)
 	for i := range uint64(10) {
 		must(t, a.Inject([]byte("ping"), a.peer))
 		var es [4]cq.Entry

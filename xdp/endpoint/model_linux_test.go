@@ -16,6 +16,7 @@ import (
 	"github.com/shmring/shmring/ctl"
 	"github.com/shmring/shmring/internal/packet"
 	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
@@ -107,7 +108,7 @@ func (m *model) lie() {
 	if m.r.IntN(2) == 0 {
 		m.kernel.ForgeCompletion(addr)
 	} else {
-		m.kernel.ForgeReceive(xdp.Desc{Addr: addr, Len: m.r.Uint32N(4096), Options: m.r.Uint32N(2)})
+		m.kernel.ForgeReceive(xskernel.Desc{Addr: addr, Len: m.r.Uint32N(4096), Options: m.r.Uint32N(2)})
 	}
 }
 

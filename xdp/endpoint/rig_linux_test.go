@@ -7,6 +7,7 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/xdptest"
+	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
@@ -29,7 +30,7 @@ var (
 // side is an endpoint on a simulated socket, with its queue in this process.
 type side struct {
 	*endpoint.Endpoint
-	kernel *xdp.Kernel
+	kernel *xskernel.Kernel
 	dir    *shm.Dir
 	name   string
 	q      *cq.Queue
@@ -123,7 +124,7 @@ func newPair(t testing.TB, change func(o *options)) (a, b *side) {
 		change(&ob)
 	}
 	a, b = newSide(t, "a", oa), newSide(t, "b", ob)
-	xdp.Connect(a.kernel, b.kernel)
+	xskernel.Connect(a.kernel, b.kernel)
 	return a, b
 }
 

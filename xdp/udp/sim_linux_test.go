@@ -7,6 +7,7 @@ import (
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/xdptest"
+	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/xdp"
 	"github.com/shmring/shmring/xdp/endpoint"
 	"github.com/shmring/shmring/xdp/udp"
@@ -18,7 +19,7 @@ var (
 )
 
 // onSim returns an endpoint on a simulated socket as a backend.
-func onSim(t testing.TB, name string, way endpoint.Static) (udp.Backend, *xdp.Kernel,
+func onSim(t testing.TB, name string, way endpoint.Static) (udp.Backend, *xskernel.Kernel,
 	*endpoint.Endpoint) {
 	t.Helper()
 	umem := xdptest.NewUMEM(t, xdp.UMEMOptions{Frames: 1024})
@@ -47,7 +48,7 @@ func newSims(t testing.TB, o udp.StackOptions) (s stacks, es [2]*endpoint.Endpoi
 	}
 	ba, ka, ea := onSim(t, "a", endpoint.Static{addrB: hop(macA, macB, addrA)})
 	bb, kb, eb := onSim(t, "b", endpoint.Static{addrA: hop(macB, macA, addrB)})
-	xdp.Connect(ka, kb)
+	xskernel.Connect(ka, kb)
 	for i, b := range []udp.Backend{ba, bb} {
 		st, err := udp.NewStack(o, b)
 		must(t, err)

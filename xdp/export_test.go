@@ -1,0 +1,4 @@
+package xdp
+
+// ReadRecord decodes a record.
+var ReadRecord = readRecord
