@@ -34,13 +34,10 @@ func (v *AddressVector) BindEvents(events EventSink) error {
 	const op = "bind"
 	if !v.owner {
 		if !v.guard.enterAny() {
-			return &Error{Pkg: kind.Pkg, Op: op, Name: v.name, Err: ErrClosed}
+			return bindError(v.name, ErrClosed)
 		}
 		defer v.guard.leaveAny()
-		if err := v.bindOwner(events); err != nil {
-			return &Error{Pkg: kind.Pkg, Op: op, Name: v.name, Err: err}
-		}
-		return nil
+		return v.bindOwner(events)
 	}
 	if err := v.enterOwner(op); err != nil {
 		return err

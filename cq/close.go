@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"syscall"
-	"time"
 
 	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
@@ -116,8 +115,10 @@ func (q *core) drop(last func() error) error {
 	}
 	q.unbindEvents()
 	close(q.gone)
-	q.ticker.Wait()
+	q.asker.Wait()
+	processWatch.remove(unwatchedLanes{q})
 	q.watches.Lock()
+	q.unwatched = nil // of a look that has begun
 	for _, l := range q.lanes {
 		if l != nil {
 			l.notice.rest()
@@ -174,35 +175,6 @@ func (q *core) destroy() error {
 func (q *core) leaveRows() {
 	for i := range q.rows {
 		q.rows[i].Bell.Parked.Or(kind.RowLeft)
-	}
-}
-
-// tick marks lanes whose writer's death gives no notice, now and then, for whoever waits on
-// a descriptor, a set or a channel.
-func (q *core) tick() {
-	q.ticker.Go(func() {
-		t := time.NewTicker(time.Duration(sliceNs))
-		defer t.Stop()
-		for {
-			select {
-			case <-q.gone:
-				return
-			case <-t.C:
-				q.markUnwatched()
-			}
-		}
-	})
-}
-
-func (q *core) markUnwatched() {
-	if !q.guard.enterAny() {
-		return
-	}
-	defer q.guard.leaveAny()
-	q.watches.Lock()
-	defer q.watches.Unlock()
-	for _, bit := range q.unwatched {
-		q.bell.Mark(bit)
 	}
 }
 

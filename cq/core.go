@@ -72,8 +72,7 @@ type core struct {
 	watches   sync.Mutex    // guards lane.stop and unwatched
 	unwatched []int         // lanes that had a writer whose death gives no notice
 	gone      chan struct{} // closed when the queue is
-	ticker    sync.WaitGroup
-	ticking   sync.Once
+	asker     sync.WaitGroup
 
 	whole whole // that it is embedded in
 }
@@ -189,6 +188,9 @@ func (q *core) init(h readerSide, obj *shm.Object, name string, o shape, made bo
 	*q = core{whole: q.whole, name: name, opt: o, side: h, obj: obj, bit: -1,
 		spin: spin.Budget(o.Spin), lanes: make([]*lane, o.rows()), gone: make(chan struct{})}
 	q.guard.shared, q.widest = o.Shared, o.Format.bytes()
+	if side, ok := h.(*unnamedReader); ok {
+		q.deaths.over = func() { side.keepDeaths(false) }
+	}
 	if o.Shared {
 		q.vacant = &glance{words: new(kind.LaneWords)}
 		obj.Outlast()

@@ -197,7 +197,18 @@ func (q *core) unwatch(bit int) {
 		q.unwatched = append(q.unwatched, bit)
 	}
 	if q.face != nil || q.seated.Load() {
-		q.ticking.Do(q.tick)
+		processWatch.add(unwatchedLanes{q})
+	}
+}
+
+// unwatchedLanes are marked now and then, for whoever waits on a descriptor, a set or a channel.
+type unwatchedLanes struct{ q *core }
+
+func (u unwatchedLanes) report() {
+	u.q.watches.Lock()
+	defer u.q.watches.Unlock()
+	for _, bit := range u.q.unwatched {
+		u.q.bell.Mark(bit)
 	}
 }
 
@@ -284,7 +295,7 @@ func (q *core) askAgain(bit int) (news bool) {
 	q.starved = append(q.starved, bit)
 	if !q.asking {
 		q.asking = true
-		q.ticker.Go(q.ask)
+		q.asker.Go(q.ask)
 	}
 	return len(q.starved) == 1
 }

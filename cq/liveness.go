@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shmring/shmring/internal/crash"
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -186,10 +187,13 @@ func (w *ownerWatch) rest() {
 // other.
 type succession struct {
 	ownerWatch
+	unnoted
 	known uint64 // generation of the owner that this process knows of
 }
 
 func (s *succession) begin(obj *shm.Object) { s.known = s.ownerWatch.begin(obj).Generation }
+
+func (s *succession) close([]peerNews) { s.rest() }
 
 func (s *succession) look(entry func(shm.Owner) PeerEntry) (out []peerNews) {
 	out = s.news(entry)
@@ -212,17 +216,20 @@ func ownerEntry(role PeerRole, obj *shm.Object, o shm.Owner) PeerEntry {
 func sinkID(obj *shm.Object) uint64 { return max(1, objectID(obj)&math.MaxInt64) }
 
 // deathWatch is the one goroutine of this process that finds out who has died, for all its queues
-// and writers that are bound to event queues. The kernel's notices wake it; besides it looks every
-// now and then for what no notice tells: those who came while nobody read, and those in other PID
-// namespaces. It runs while anything is bound.
+// and writers that are bound to event queues, and for those who wait for lanes. The kernel's
+// notices wake it; besides it looks every now and then for what no notice tells: those who came
+// while nobody read, and those in other PID namespaces. It runs while anything is bound.
 type deathWatch struct {
 	mu      sync.Mutex
-	bound   map[*deathReport]struct{}
+	bound   map[watched]struct{}
 	running bool
 	awake   chan struct{}
 }
 
-var processWatch = deathWatch{bound: map[*deathReport]struct{}{}, awake: make(chan struct{}, 1)}
+// watched is told to look: a *deathReport, or unwatchedLanes.
+type watched interface{ report() }
+
+var processWatch = deathWatch{bound: map[watched]struct{}{}, awake: make(chan struct{}, 1)}
 
 // nudge makes the goroutine look now. It never blocks.
 func (w *deathWatch) nudge() {
@@ -232,7 +239,7 @@ func (w *deathWatch) nudge() {
 	}
 }
 
-func (w *deathWatch) add(r *deathReport) {
+func (w *deathWatch) add(r watched) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.bound[r] = struct{}{}
@@ -242,7 +249,7 @@ func (w *deathWatch) add(r *deathReport) {
 	}
 }
 
-func (w *deathWatch) remove(r *deathReport) {
+func (w *deathWatch) remove(r watched) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.bound, r)
@@ -252,7 +259,7 @@ func (w *deathWatch) remove(r *deathReport) {
 func (w *deathWatch) run() {
 	t := time.NewTicker(time.Duration(sliceNs))
 	defer t.Stop()
-	var all []*deathReport
+	var all []watched
 	for {
 		all = all[:0]
 		w.mu.Lock()
@@ -287,6 +294,12 @@ type deathFinder interface {
 	close(untold []peerNews)
 }
 
+// unnoted is of finders that leave no note for others of what was told.
+type unnoted struct{}
+
+func (unnoted) telling(*peerNews) {}
+func (unnoted) told(*peerNews)    {}
+
 // peerNews is an event that is due.
 type peerNews struct {
 	kind EventKind
@@ -300,6 +313,7 @@ const newsKept = 1 << 12
 type deathBinding struct {
 	mu     sync.Mutex
 	report *deathReport
+	over   func() // called when nothing is bound any more, unless it is nil
 }
 
 // end unbinds, and returns who found what was reported, or nil. The lock is held.
@@ -315,20 +329,27 @@ func (b *deathBinding) end() (former deathFinder) {
 
 // bind has what who finds reported from now on, or nothing any more. who is given the finder whose
 // report this one replaces, or nil.
-func (b *deathBinding) bind(fid FID, events EventSink,
+func (b *deathBinding) bind(name string, fid FID, events EventSink,
 	who func(former deathFinder) deathFinder) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if events != nil {
 		if err := events.bind(); err != nil {
-			return err
+			return bindError(name, err)
 		}
 	}
 	former := b.end()
 	if events != nil {
 		b.report = startReport(fid, events, who(former))
+	} else if b.over != nil {
+		b.over()
 	}
 	return nil
+}
+
+// bindError says which object could not be bound to events.
+func bindError(name string, err error) error {
+	return &Error{Pkg: kind.Pkg, Op: "bind events", Name: name, Err: err}
 }
 
 // unbind is the end of what was bound, which nobody can bind any more.

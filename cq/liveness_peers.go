@@ -53,10 +53,6 @@ func (m *readerChanges) entry(o shm.Owner) PeerEntry {
 	return p
 }
 
-func (m *readerChanges) telling(*peerNews) {}
-func (m *readerChanges) told(*peerNews)    {}
-func (m *readerChanges) close([]peerNews)  { m.rest() }
-
 // BindEvents makes the writer report to an event queue what becomes of the queue's reader: an
 // EventPeerDeath with the queue's FID for each reader that is proved dead, after which posts of a
 // queue with CrossUser are ErrPeerGone, and others go on until the lane is full; and an
@@ -76,20 +72,15 @@ func (w *laneWriter) BindEvents(events EventSink) error {
 			ErrInvalid)
 	}
 	if !w.guard.enterAny() {
-		return &Error{Pkg: kind.Pkg, Op: "bind events", Name: w.name, Err: ErrClosed}
+		return bindError(w.name, ErrClosed)
 	}
 	defer w.guard.leaveAny()
 	of := FIDQueue
 	if w.reader.Header().Kind == shm.KindEvents {
 		of = FIDEvents
 	}
-	err := w.deaths.bind(objectFID(of, w.reader), events, func(deathFinder) deathFinder {
-		return newReaderChanges(w)
-	})
-	if err != nil {
-		return &Error{Pkg: kind.Pkg, Op: "bind events", Name: w.name, Err: err}
-	}
-	return nil
+	return w.deaths.bind(w.name, objectFID(of, w.reader), events,
+		func(deathFinder) deathFinder { return newReaderChanges(w) })
 }
 
 // bindSuccessor has the writer that goes on in this one's place report where this one does. The end
@@ -125,6 +116,7 @@ func (ownSink) forget(FID)  {}
 // is, and takes that back before he leaves: so a record of somebody who is gone means that he died
 // with it.
 type userDeaths struct {
+	unnoted
 	c     *Counter
 	seats [counterbell.Seats]ownerWatch
 	kept  []peerNews // for the next event queue
@@ -158,9 +150,6 @@ func (m *userDeaths) look() (out []peerNews) {
 	return out
 }
 
-func (m *userDeaths) telling(*peerNews) {}
-func (m *userDeaths) told(*peerNews)    {}
-
 func (m *userDeaths) close(untold []peerNews) {
 	m.kept = append(untold, m.kept...) // nobody need have looked since it was bound
 	for i := range m.seats {
@@ -184,19 +173,15 @@ func (m *userDeaths) close(untold []peerNews) {
 // called from anywhere. The error is ErrClosed.
 func (c *Counter) BindEvents(events EventSink) error {
 	if !c.guard.enterAny() {
-		return &Error{Pkg: kind.Pkg, Op: "bind events", Name: c.name, Err: ErrClosed}
+		return bindError(c.name, ErrClosed)
 	}
 	defer c.guard.leaveAny()
-	err := c.deaths.bind(c.fid, events, func(former deathFinder) deathFinder {
+	return c.deaths.bind(c.name, c.fid, events, func(former deathFinder) deathFinder {
 		if m, ok := former.(*userDeaths); ok {
 			return m
 		}
 		return newUserDeaths(c)
 	})
-	if err != nil {
-		return &Error{Pkg: kind.Pkg, Op: "bind events", Name: c.name, Err: err}
-	}
-	return nil
 }
 
 // vectorOwners tells who looks things up in an address vector of its owners.
@@ -209,13 +194,9 @@ func (m *vectorOwners) look() []peerNews {
 	return m.succession.look(func(o shm.Owner) PeerEntry { return ownerEntry(PeerOwner, m.v.obj, o) })
 }
 
-func (m *vectorOwners) telling(*peerNews) {}
-func (m *vectorOwners) told(*peerNews)    {}
-func (m *vectorOwners) close([]peerNews)  { m.rest() }
-
 // bindOwner has the owner's death reported to a process that only looks things up.
 func (v *AddressVector) bindOwner(events EventSink) error {
-	return v.deaths.bind(v.fid, events, func(deathFinder) deathFinder {
+	return v.deaths.bind(v.name, v.fid, events, func(deathFinder) deathFinder {
 		m := &vectorOwners{v: v}
 		m.begin(v.obj)
 		return m

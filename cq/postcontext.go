@@ -38,12 +38,7 @@ func (w *Writer) PostContext(ctx context.Context, e *Entry) error {
 		return err
 	}
 	wait := roomWait{w: &w.laneWriter, ctx: ctx, full: w.stillFull}
-	for err == ErrFull {
-		if err = wait.once(); err == nil {
-			err = w.Post(e)
-		}
-	}
-	return err
+	return wait.until(func() error { return w.Post(e) })
 }
 
 // WriteContext is Write that waits for room, as [Writer.PostContext] does. Other goroutines may
@@ -54,11 +49,10 @@ func (w *EventWriter) WriteContext(ctx context.Context, ev *Event) (int, error) 
 		return n, err
 	}
 	wait := roomWait{w: w.laneWriter, ctx: ctx, full: w.stillFull}
-	for err == ErrFull {
-		if err = wait.once(); err == nil {
-			n, err = w.Write(ev)
-		}
-	}
+	err = wait.until(func() (err error) {
+		n, err = w.Write(ev)
+		return err
+	})
 	return n, err
 }
 
@@ -71,6 +65,17 @@ type roomWait struct {
 	pause  time.Duration
 	looked time.Time // when the reader was looked for last
 	alone  bool      // it was not there then
+}
+
+// until posts again whenever that is worth while.
+func (r *roomWait) until(post func() error) error {
+	err := ErrFull
+	for err == ErrFull {
+		if err = r.once(); err == nil {
+			err = post()
+		}
+	}
+	return err
 }
 
 // once returns nil when another post is worth while, and else why there will be none.

@@ -82,33 +82,20 @@ func (q *Queue) BindEvents(events EventSink) error {
 
 // bindDeaths has deaths of writers reported.
 func (q *core) bindDeaths(events EventSink) error {
-	fail := func(err error) error {
-		return &Error{Pkg: kind.Pkg, Op: "bind events", Name: q.name, Err: err}
-	}
 	if events != nil {
 		if !q.guard.enterAny() {
-			return fail(ErrClosed)
+			return bindError(q.name, ErrClosed)
 		}
 		defer q.guard.leaveAny()
-		if err := events.bind(); err != nil {
-			return fail(err)
-		}
 	}
-	q.deaths.mu.Lock()
-	defer q.deaths.mu.Unlock()
-	former := q.deaths.end()
-	if events != nil {
+	return q.deaths.bind(q.name, q.fid, events, func(former deathFinder) deathFinder {
 		m, ok := former.(*writerDeaths)
 		if ok {
 			m.turnTo(events.sinkID())
-		} else {
-			m = newWriterDeaths(q, events.sinkID())
+			return m
 		}
-		q.deaths.report = startReport(q.fid, events, m)
-	} else if h, ok := q.side.(*unnamedReader); ok {
-		h.keepDeaths(false)
-	}
-	return nil
+		return newWriterDeaths(q, events.sinkID())
+	})
 }
 
 // bindOverrun has the overrun reported. giveBack unbinds the event queue that it was reported to
@@ -116,11 +103,11 @@ func (q *core) bindDeaths(events EventSink) error {
 func (q *core) bindOverrun(events EventSink) (giveBack func(), err error) {
 	if events != nil {
 		if err := events.bind(); err != nil {
-			return func() {}, &Error{Pkg: kind.Pkg, Op: "bind events", Name: q.name, Err: err}
+			return func() {}, bindError(q.name, err)
 		}
 		if err := events.credit(1); err != nil {
 			events.unbind()
-			return func() {}, &Error{Pkg: kind.Pkg, Op: "bind events", Name: q.name, Err: err}
+			return func() {}, bindError(q.name, err)
 		}
 	}
 	q.feeders.mu.Lock()

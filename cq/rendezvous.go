@@ -145,20 +145,14 @@ func (q *core) acceptOwn(m *meeting, h *unnamedReader) (bit int, err error) {
 	if q.face != nil {
 		fds[fdEvent] = q.face.EventFD()
 	}
-	queue := q.obj.Header().UUID
-	err = m.send(message{step: stepOffer, row: uint32(bit), queue: queue,
-		generation: q.fid.Generation}, fds)
-	if err != nil {
+	if err = m.send(q.says(stepOffer, bit), fds); err != nil {
 		return 0, err
 	}
-	reply, fds, err := m.receive(stepLane)
+	fds, err = q.awaitLane(m, bit)
 	if err != nil {
 		return 0, err
 	}
 	defer fds.close()
-	if reply.row != uint32(bit) || reply.queue != queue {
-		return 0, kind.Refuse(opMeet, q.name, "row", reply.row, bit, ErrCorrupt)
-	}
 	if former == nil {
 		lane, err := q.newLane(fds[fdLane], bit)
 		if err != nil {
@@ -170,25 +164,31 @@ func (q *core) acceptOwn(m *meeting, h *unnamedReader) (bit int, err error) {
 	} else if err = claimed(former); err != nil {
 		return 0, err
 	}
-	if err = m.send(message{step: stepDone, row: uint32(bit), queue: queue}, noFDs); err != nil {
-		return 0, err
-	}
-	return bit, nil
+	return bit, m.send(q.says(stepDone, bit), noFDs)
 }
 
-// newLane maps what a writer brought, of which nothing is trusted.
-func (q *core) newLane(fd, bit int) (*shm.Object, error) {
+// newLane maps what a writer brought, of which nothing is trusted. That of another user is as large
+// as this queue's options say and no larger.
+func (q *core) newLane(fd, bit int) (obj *shm.Object, err error) {
 	if fd < 0 {
 		return nil, kind.Refuse(opMeet, q.name, "descriptors", "no lane", "one", ErrCorrupt)
 	}
-	obj, err := openPassed(fd, kind.LaneFile(bit), shm.ReadOnly)
-	if err != nil {
+	if q.opt.others() {
+		most, err := laneBytesOf(q.opt)
+		if err != nil {
+			return nil, err
+		}
+		obj, err = shm.OpenPassed(fd, kind.LaneFile(bit), most)
+		if err != nil {
+			return nil, err
+		}
+	} else if obj, err = openPassed(fd, kind.LaneFile(bit), shm.ReadOnly); err != nil {
 		return nil, err
 	}
 	if err = q.opt.attrs().LaneBelongs(obj, bit, q.obj.Header().UUID); err == nil {
 		err = q.opt.attrs().LanePossible(obj, bit, &q.rows[bit])
 	}
-	if err == nil {
+	if err == nil && !q.opt.others() {
 		err = claimed(obj)
 	}
 	if errors.Is(err, kind.ErrOtherQueue) {
@@ -268,16 +268,12 @@ func (q *core) acceptOther(m *meeting, h *unnamedReader, peer *place.Peer) (bit 
 	if err = q.offer(m, a, bit); err != nil {
 		return 0, err
 	}
-	reply, fds, err := m.receive(stepLane)
+	fds, err := q.awaitLane(m, bit)
 	if err != nil {
 		return 0, err
 	}
 	defer fds.close()
-	queue := q.obj.Header().UUID
-	if reply.row != uint32(bit) || reply.queue != queue || reply.trust != q.opt.Trust {
-		return 0, kind.Refuse(opMeet, q.name, "row", reply.row, bit, ErrCorrupt)
-	}
-	if a.obj, err = q.newOthersLane(fds[fdLane], bit); err != nil {
+	if a.obj, err = q.newLane(fds[fdLane], bit); err != nil {
 		return 0, err
 	}
 	if a.words, err = kind.WordsOf[kind.LaneWords](a.obj, kind.SectLane, uint32(bit)); err != nil {
@@ -287,8 +283,7 @@ func (q *core) acceptOther(m *meeting, h *unnamedReader, peer *place.Peer) (bit 
 	// The writer is told first. What it brought may have entries in it, which it gives to somebody
 	// else unless it hears that we took them: after a message that could not be sent they must not
 	// be read here, and after one that was sent nothing can go wrong any more.
-	err = m.send(message{step: stepDone, row: uint32(bit), queue: queue, trust: q.opt.Trust}, noFDs)
-	if err != nil {
+	if err = m.send(q.says(stepDone, bit), noFDs); err != nil {
 		_ = a.obj.Close()
 		return 0, err
 	}
@@ -320,36 +315,24 @@ func (q *core) offer(m *meeting, a *attachment, bit int) (err error) {
 			return err
 		}
 	}
-	return m.send(message{step: stepOffer, row: uint32(bit), queue: q.obj.Header().UUID,
-		generation: q.fid.Generation, trust: q.opt.Trust}, fds)
+	return m.send(q.says(stepOffer, bit), fds)
 }
 
-// newOthersLane maps what a writer of another user brought. It is as large as this queue's options
-// say and no larger, and begins where the row stands.
-func (q *core) newOthersLane(fd, bit int) (*shm.Object, error) {
-	if fd < 0 {
-		return nil, kind.Refuse(opMeet, q.name, "descriptors", "no lane", "one", ErrCorrupt)
+// says is a message about a row.
+func (q *core) says(step uint16, bit int) message {
+	return message{step: step, row: uint32(bit), queue: q.obj.Header().UUID,
+		generation: q.fid.Generation, trust: q.opt.Trust}
+}
+
+// awaitLane returns the descriptors of what a writer brings for a row, which the caller closes.
+func (q *core) awaitLane(m *meeting, bit int) (passed, error) {
+	reply, fds, err := m.receive(stepLane)
+	if err == nil && (reply.row != uint32(bit) || reply.queue != q.obj.Header().UUID ||
+		reply.trust != q.opt.Trust) {
+		fds.close()
+		err = kind.Refuse(opMeet, q.name, "row", reply.row, bit, ErrCorrupt)
 	}
-	most, err := laneBytesOf(q.opt)
-	if err != nil {
-		return nil, err
-	}
-	obj, err := shm.OpenPassed(fd, kind.LaneFile(bit), most)
-	if err != nil {
-		return nil, err
-	}
-	err = q.opt.attrs().LaneBelongs(obj, bit, q.obj.Header().UUID)
-	if err == kind.ErrOtherQueue {
-		err = kind.Refuse(opMeet, q.name, "lane", "of another queue", "of this one", ErrCorrupt)
-	}
-	if err == nil {
-		err = q.opt.attrs().LanePossible(obj, bit, &q.rows[bit])
-	}
-	if err != nil {
-		_ = obj.Close()
-		return nil, err
-	}
-	return obj, nil
+	return fds, err
 }
 
 // watchReader has posts fail once the reader of another user is proved dead.

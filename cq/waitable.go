@@ -153,7 +153,7 @@ func (q *core) enroll() (bit, bellFD int, err error) {
 	q.seated.Store(true)
 	q.side.relay(q.bell)
 	if q.sliced.Load() { // else whoever finds that out sees that the queue has a seat
-		q.ticking.Do(q.tick)
+		processWatch.add(unwatchedLanes{q})
 	}
 	return bit, processDomain.obj.FD(), nil
 }
