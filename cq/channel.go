@@ -262,7 +262,7 @@ func (c *Channel) TryGetEvent() (ChannelEvent, error) {
 	defer c.gate.leave()
 	c.progress()
 	for {
-		e, got, err := c.ch.TryGet()
+		e, got, err := c.ch.Get(lookOnce)
 		if err != nil {
 			return ChannelEvent{}, failed("get event", "channel", err)
 		}

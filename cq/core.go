@@ -327,9 +327,8 @@ func (q *core) Stats() Stats {
 		return Stats{}
 	}
 	defer q.guard.leaveAny()
-	s := Stats{Sleeps: q.bell.Sleeps(), Barriers: q.bell.Barriers(),
-		Resets: q.face.Calls(), NoBarrier: q.noBarrier.Load()}
-	s.GivenUp = q.given.Load()
+	s := Stats{GivenUp: q.given.Load(), NoBarrier: q.noBarrier.Load()}
+	s.Sleeps, s.Barriers, s.Resets = q.bell.Counts()
 	for i := range q.rows {
 		s.Retired += q.rows[i].Retired.Load()
 		if n := q.rows[i].Head.Load(); n > 0 {

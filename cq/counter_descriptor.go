@@ -174,9 +174,9 @@ func (f *counterMember) claim() bool { return true }
 
 // Look implements doorbell.Member: a counter is ready while it stands elsewhere than when the set
 // last reported it. One that does not is waited for.
-func (f *counterMember) Look() (bool, error) {
+func (f *counterMember) Look() (more, signaled bool, err error) {
 	if !f.c.guard.enterAny() {
-		return false, nil
+		return false, false, nil
 	}
 	defer f.c.guard.leaveAny()
 	now, changed, err := f.c.news(f.last)
@@ -184,7 +184,7 @@ func (f *counterMember) Look() (bool, error) {
 		now, changed, err = f.c.news(f.last)
 	}
 	f.now = now
-	return changed, err
+	return changed, false, err
 }
 
 // Join implements doorbell.Member. Nobody but the keeper rings.

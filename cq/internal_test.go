@@ -206,12 +206,12 @@ func (l *lateQueue) join(signals bool) (int, face, error) {
 	return bit, &lateFace{f, l}, err
 }
 
-func (f *lateFace) Look() (bool, error) {
-	ready, err := f.face.Look()
+func (f *lateFace) Look() (more, signaled bool, err error) {
+	more, signaled, err = f.face.Look()
 	if f.q.looks++; f.q.looks == 1 {
 		err = errors.Join(err, f.q.Signal())
 	}
-	return ready, err
+	return more, signaled, err
 }
 
 // TestSignalBetweenLooks: a set takes a signal that comes between its look at the members and the

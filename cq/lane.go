@@ -172,7 +172,9 @@ func (q *core) laneMarked(bit int) {
 		return
 	}
 	q.watch(l)
-	q.bell.Reconfigure(bit, l.config(uint64(q.opt.Size)))
+	if q.bell.Knows(bit) {
+		q.bell.Add(bit, l.config(uint64(q.opt.Size)))
+	}
 }
 
 // watch arranges that the death of a lane's writer makes the reader look at the lane: whoever
@@ -357,7 +359,7 @@ func (q *core) mute(a *attachment) {
 	if a == nil || !ok {
 		return
 	}
-	q.face.Forget(a.bit)
+	q.face.Listen(a.bit, -1)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	a.muted = true
@@ -417,7 +419,7 @@ func (q *core) reap() {
 func (q *core) retire(l *lane) {
 	q.leavers.remove(l.bit)
 	q.bell.Drop(l.bit)
-	q.face.Forget(l.bit)
+	q.face.Listen(l.bit, -1)
 	row := &q.rows[l.bit]
 	row.Peeked.Store(row.Head.Load()) // nothing of the next lane was handed out
 	row.Retired.Add(1)

@@ -14,6 +14,9 @@ import (
 // sliceNs is how long a reader sleeps at most while some writer's death would not be noticed.
 const sliceNs = int64(100 * time.Millisecond)
 
+// lookOnce has a set or channel look and not wait.
+var lookOnce = doorbell.Wait{DeadlineNs: -1}
+
 // WaitOptions bounds a call that waits. The zero value waits until its context ends.
 type WaitOptions struct {
 	// Timeout ends the wait with ErrTimedOut, and costs less than a context made for each call. 0
@@ -287,8 +290,7 @@ func (w *wait) threshold(least uint64) error {
 func (w *wait) thresholdOnce(least uint64) (err error, done bool) {
 	q := w.q
 	q.bell.Lock()
-	q.bell.Take()
-	takes := q.bell.Takes()
+	takes := q.bell.Take()
 	_, err = q.bell.Park()
 	sum, end := q.waiting()
 	q.bell.Unlock()

@@ -61,16 +61,16 @@ type queueFace struct {
 
 // Look implements doorbell.Member: a queue is ready while a read would return anything but
 // ErrWouldBlock, or a signal is pending.
-func (f *queueFace) Look() (bool, error) {
+func (f *queueFace) Look() (more, signaled bool, err error) {
 	f.signaled = false
 	if !f.q.guard.enterAny() {
-		return false, nil
+		return false, false, nil
 	}
 	defer f.q.guard.leaveAny()
 	if due, err := f.q.due(); due || err != nil {
-		return due, err
+		return due, false, err
 	}
-	more, signaled, err := f.q.bell.Search()
+	more, signaled, err = f.q.bell.Look()
 	if !more && err == nil { // it was marked just now, and cannot be opened
 		f.q.bell.Lock()
 		f.q.reap()
@@ -78,7 +78,7 @@ func (f *queueFace) Look() (bool, error) {
 		f.q.bell.Unlock()
 	}
 	f.signaled = f.signals && signaled && !more
-	return more || f.signaled, err
+	return more, f.signaled, err
 }
 
 // Join implements doorbell.Member.

@@ -182,7 +182,7 @@ func (s *WaitSet) TryWait() error {
 	// What comes between the look and the arming is looked at again: it may be a signal, which only
 	// the look takes. Left there it would end another wait too.
 	for range armTries {
-		bits, err := s.set.Poll(roomFor(&s.bits, 1))
+		bits, err := s.set.Wait(roomFor(&s.bits, 1), lookOnce)
 		if err != nil {
 			return failed("trywait", "wait set", err)
 		}
@@ -341,7 +341,7 @@ func (s *PollSet) Poll(dst []Waitable) (n int, err error) {
 		n = s.pollCounters(dst)
 	}
 	if room := dst[n:]; len(room) > 0 {
-		bits, e := s.set.Poll(roomFor(&s.bits, len(room)))
+		bits, e := s.set.Wait(roomFor(&s.bits, len(room)), lookOnce)
 		found, _ := s.list.report(bits, room)
 		n, err = n+found, e
 	}

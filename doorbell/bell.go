@@ -131,11 +131,18 @@ func (b *Bell) Unlock() {
 	}
 }
 
-// Add makes a lane known and a candidate: a reader that takes over looks at every lane.
+// Add makes a lane known and a candidate: a reader that takes over looks at every lane. Of one that
+// is known already it replaces what is known, and its state stays.
 func (b *Bell) Add(bit int, c LaneConfig) {
-	if !b.Knows(bit) {
-		b.known++
+	if b.Knows(bit) {
+		begins := c.ReaderPays && !b.lanes[bit].ReaderPays
+		b.lanes[bit] = c
+		if begins {
+			b.payLate(bit)
+		}
+		return
 	}
+	b.known++
 	b.lanes[bit] = c
 	b.seen[bit] = 0
 	b.enlist(bit)
@@ -146,6 +153,19 @@ func (b *Bell) Add(bit int, c LaneConfig) {
 	}
 	b.storeRow(bit)
 	b.listen(bit, c.Rung)
+}
+
+// payLate is for a lane whose new writer leaves it to the reader to pay. It may have published
+// before that was known, and the lane may have been parked since without a barrier. What that makes
+// visible has no mark of its own, so those who rely on marks are told.
+func (b *Bell) payLate(bit int) {
+	if b.pay() != nil {
+		b.owed = true // the next Park tries again, and tells
+		return
+	}
+	if head, tail := b.lanes[bit].Source.Level(); head != tail && b.member() {
+		b.tellDomain()
+	}
 }
 
 // Knows reports whether the lane is known.
@@ -182,8 +202,9 @@ func (b *Bell) storeRow(bit int) {
 	b.lanes[bit].Row.Parked.Store(w)
 }
 
-// Take is R1: it takes the ready bits and makes their lanes candidates.
-func (b *Bell) Take() {
+// Take is R1: it takes the ready bits and makes their lanes candidates. It returns how often the
+// readers of the queue have taken marks or un-parked lanes, for [Wait].Takes.
+func (b *Bell) Take() (takes uint64) {
 	if len(b.listened) > 0 {
 		b.hear()
 	}
@@ -198,6 +219,7 @@ func (b *Bell) Take() {
 			b.candidate(i*64 + lowest(x))
 		}
 	}
+	return b.takes
 }
 
 func (b *Bell) candidate(bit int) {
@@ -424,8 +446,8 @@ func (b *Bell) TakeSignal() bool {
 	return b.hints.latch.Load() != 0 && b.hints.latch.Swap(0) != 0
 }
 
-// Sleeps returns how often a reader went to sleep. It may be called from anywhere.
-func (b *Bell) Sleeps() uint64 { return b.sleeps.Load() }
-
-// Barriers returns how often the reader paid for order. It may be called from anywhere.
-func (b *Bell) Barriers() uint64 { return b.barriers.Load() }
+// Counts returns how often a reader went to sleep, how often it paid for order, and how many system
+// calls it made to reset the descriptor. It may be called from anywhere.
+func (b *Bell) Counts() (sleeps, barriers, resets uint64) {
+	return b.sleeps.Load(), b.barriers.Load(), b.face.resets()
+}

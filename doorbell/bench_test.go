@@ -143,7 +143,7 @@ func benchmarkSet(b *testing.B, call func(s *Set, dst []int) ([]int, error)) {
 				s.Add(bit, d.r[bit].Bell)
 			}
 			dst := make([]int, 0, 16)
-			if got, err := s.Poll(dst); len(got) > 0 || err != nil {
+			if got, err := s.Wait(dst, noWait); len(got) > 0 || err != nil {
 				b.Fatal(got, err)
 			}
 			// A few queues get all the entries: going round all of them would measure the caches.
@@ -171,7 +171,7 @@ func BenchmarkSetWait(b *testing.B) {
 }
 
 func BenchmarkSetPoll(b *testing.B) {
-	benchmarkSet(b, func(s *Set, dst []int) ([]int, error) { return s.Poll(dst) })
+	benchmarkSet(b, func(s *Set, dst []int) ([]int, error) { return s.Wait(dst, noWait) })
 }
 
 // What an arming, its event and the drain cost a channel's user who is awake.
@@ -189,7 +189,7 @@ func BenchmarkChannelEvent(b *testing.B) {
 		a[0] = i
 		p.prod.Commit(1)
 		p.Published(p.prod.Tail(), 0)
-		if _, ok, err := c.TryGet(); !ok || err != nil {
+		if _, ok, err := c.Get(noWait); !ok || err != nil {
 			b.Fatal(err)
 		}
 		p.cons.Peek(1)

@@ -168,30 +168,13 @@ func (c *Channel) Inject(bit int) {
 	}
 }
 
-// Pending reports whether an event of the queue waits for a getter.
-func (c *Channel) Pending(bit int) bool {
-	m := c.member(bit)
-	if m == nil {
-		return false
-	}
-	m.bell.Lock()
-	due := false
-	if m.bell.notes != nil { // else it was taken off meanwhile, and its words may be gone
-		m.bell.Take()
-		_, due = m.bell.due()
-	}
-	m.bell.Unlock()
-	c.d.mu.Lock()
-	defer c.d.mu.Unlock()
-	return due || m.waits()
-}
-
-// Get waits for an event and returns it; none at the deadline, or when Stop says so. Queues take
-// turns. os.ErrClosed says that the channel was closed.
+// Get waits for an event and returns it; none at the deadline, or when Stop says so. With a
+// negative deadline it looks once. Queues take turns. os.ErrClosed says that the channel was
+// closed.
 func (c *Channel) Get(w Wait) (ChannelEvent, bool, error) {
 	p := patience{w: w}
 	for {
-		e, ok, err := c.TryGet()
+		e, ok, err := c.tryGet()
 		if ok || err != nil || p.over() {
 			return e, ok, err
 		}
@@ -199,8 +182,8 @@ func (c *Channel) Get(w Wait) (ChannelEvent, bool, error) {
 	}
 }
 
-// TryGet is Get that does not wait.
-func (c *Channel) TryGet() (ChannelEvent, bool, error) {
+// tryGet is one look.
+func (c *Channel) tryGet() (ChannelEvent, bool, error) {
 	passAll()
 	c.d.mu.Lock()
 	c.d.takeLocked() // C1

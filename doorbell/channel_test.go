@@ -36,11 +36,11 @@ func (r *reader) readAllOf() (n int) {
 func one(t *testing.T, c *Channel, want ...ChannelEvent) {
 	t.Helper()
 	for _, w := range want {
-		if e, ok, err := c.TryGet(); !ok || err != nil || e != w {
+		if e, ok, err := c.Get(noWait); !ok || err != nil || e != w {
 			t.Errorf("got %+v %v %v, want %+v", e, ok, err, w)
 		}
 	}
-	if e, ok, err := c.TryGet(); ok || err != nil {
+	if e, ok, err := c.Get(noWait); ok || err != nil {
 		t.Errorf("one event too many: %+v, %v", e, err)
 	}
 }
@@ -93,13 +93,8 @@ func armedForAny(t *testing.T, a *arming) {
 	if n := r.readAllOf(); n != 2 {
 		t.Errorf("read %d", n)
 	}
-	if !a.c.Pending(0) {
-		t.Error("nothing is pending")
-	}
 	one(t, a.c, anyEvent) // although the entries were read before
-	if a.c.Pending(0) {
-		t.Error("it is still pending")
-	}
+	one(t, a.c)
 	a.w.put(1)
 	a.d.Consider(0)
 	if !a.c.todo.empty() {
@@ -157,7 +152,7 @@ func armedAndGone(t *testing.T, a *arming) {
 		t.Errorf("a queue that left can be armed: %v", err)
 	}
 	a.c.Close()
-	if _, _, err := a.c.TryGet(); !errors.Is(err, os.ErrClosed) {
+	if _, _, err := a.c.Get(noWait); !errors.Is(err, os.ErrClosed) {
 		t.Error(err)
 	}
 	if a.d.r[0].armed() != 0 || a.d.r[1].armed() != 0 {
@@ -254,7 +249,7 @@ func armingsLeft(t *testing.T, d *domainQueues, c *Channel) (left int64) {
 		c.Inject(bit)
 	}
 	for {
-		e, ok, err := c.TryGet()
+		e, ok, err := c.Get(noWait)
 		if err != nil || !ok {
 			break
 		}
@@ -343,8 +338,7 @@ func TestGetterGivesUp(t *testing.T) {
 // alone, for their memory may be gone.
 func TestChannelLateJudge(t *testing.T) {
 	for name, call := range map[string]func(c *Channel){
-		"get":     func(c *Channel) { _, _, _ = c.TryGet() },
-		"pending": func(c *Channel) { c.Pending(0) },
+		"get": func(c *Channel) { _, _, _ = c.Get(noWait) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			late := 0

@@ -88,7 +88,7 @@
 //
 //	words                 the words in shared memory
 //	ringer                the producer's half
-//	bell, reconfigure     the reader's half: which lanes can have something
+//	bell                  the reader's half: which lanes can have something
 //	sleep                 how a reader sleeps
 //	domain, set, channel  many queues at once; keeper: their descriptors
 //	eventfd, pipe         descriptors to wait on

@@ -235,7 +235,10 @@ type patience struct {
 }
 
 func (p *patience) over() bool {
-	return p.w.Stop != nil && p.w.Stop() || p.w.DeadlineNs > 0 && spin.Now() >= p.w.DeadlineNs
+	if p.w.DeadlineNs < 0 || p.w.Stop != nil && p.w.Stop() {
+		return true
+	}
+	return p.w.DeadlineNs > 0 && spin.Now() >= p.w.DeadlineNs
 }
 
 func (p *patience) sleep(x *watcher) {

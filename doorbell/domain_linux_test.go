@@ -53,7 +53,7 @@ func TestSetDescriptor(t *testing.T) {
 				},
 				"taken by another set": func() {
 					w.put(1)
-					if _, err := other.Poll(nil); err != nil {
+					if _, err := other.Wait(nil, noWait); err != nil {
 						t.Error(err)
 					}
 				},
@@ -142,7 +142,7 @@ func TestEventLoopOfASet(t *testing.T) {
 					if !ready && !wakes(t, ep, 30_000) {
 						t.Fatal("nothing for half a minute: ", d)
 					}
-					got, err := s.Poll(nil)
+					got, err := s.Wait(nil, noWait)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -180,7 +180,7 @@ func channelDescriptor(t *testing.T, trigger uint32) {
 	ep := userEpoll(t, must(c.Face()), trigger)
 	get := func(want bool) {
 		t.Helper()
-		if _, ok, err := c.TryGet(); ok != want || err != nil {
+		if _, ok, err := c.Get(noWait); ok != want || err != nil {
 			t.Error(ok, err)
 		}
 	}
@@ -309,7 +309,7 @@ func allWays(t *testing.T, o ring.Order, trigger uint32, each uint64) {
 				t.Error("nothing for half a minute: ", d)
 				return ChannelEvent{}, false, os.ErrDeadlineExceeded
 			}
-			return c.TryGet()
+			return c.Get(noWait)
 		}, handle)
 		finish()
 	})
@@ -343,7 +343,7 @@ func allWays(t *testing.T, o ring.Order, trigger uint32, each uint64) {
 	if d.count() != total || d.r[0].broken != nil || d.r[1].broken != nil {
 		t.Errorf("%d entries of %d; %v %v", d.count(), total, d.r[0].broken, d.r[1].broken)
 	}
-	if _, _, err := c.TryGet(); err == nil || errors.Is(err, ErrWaiting) {
+	if _, _, err := c.Get(noWait); err == nil || errors.Is(err, ErrWaiting) {
 		t.Error("a closed channel has events: ", err)
 	}
 }
@@ -351,8 +351,8 @@ func allWays(t *testing.T, o ring.Order, trigger uint32, each uint64) {
 // hook is a member that does something while it is looked at.
 type hook struct{ look func() }
 
-func (h *hook) Look() (bool, error) { h.look(); return false, nil }
-func (h *hook) Join(bool)           {}
+func (h *hook) Look() (more, signaled bool, err error) { h.look(); return false, false, nil }
+func (h *hook) Join(bool)                              {}
 
 // What comes for a member that was looked at already is found by trywait's second look.
 func TestTryWaitLooksAgain(t *testing.T) {
@@ -389,7 +389,7 @@ func TestChannelLooksAgain(t *testing.T) {
 	c.lowers.Lock() // the get takes its event, and comes as far as the reset
 	done := make(chan error)
 	go func() {
-		_, _, err := c.TryGet()
+		_, _, err := c.Get(noWait)
 		done <- err
 	}()
 	time.Sleep(settle)
@@ -413,7 +413,7 @@ func TestDomainsSecondLook(t *testing.T) {
 	}
 	s.Add(0, ms[0])
 	for _, x := range []*Set{s, plain} {
-		if got, err := x.Poll(nil); len(got) > 0 || err != nil {
+		if got, err := x.Wait(nil, noWait); len(got) > 0 || err != nil {
 			t.Fatal(got, err)
 		}
 	}
@@ -431,7 +431,7 @@ func TestDomainsSecondLook(t *testing.T) {
 		}
 		d.take()
 		for _, x := range []*Set{s, plain} {
-			if _, err := x.Poll(nil); err != nil {
+			if _, err := x.Wait(nil, noWait); err != nil {
 				t.Error(err)
 			}
 		}
@@ -439,10 +439,10 @@ func TestDomainsSecondLook(t *testing.T) {
 		if !d.busy(&plain.watcher) {
 			t.Errorf("bit %d: a set's second look overlooks its list", bit)
 		}
-		if _, err := plain.Poll(nil); err != nil {
+		if _, err := plain.Wait(nil, noWait); err != nil {
 			t.Error(err)
 		}
-		if _, err := s.Poll(nil); err != nil {
+		if _, err := s.Wait(nil, noWait); err != nil {
 			t.Error(err)
 		}
 	}

@@ -98,9 +98,9 @@ func (f *Face) Reset() error {
 	return nil
 }
 
-// Calls returns how many system calls the reader made to reset the descriptor. It may be called
+// resets returns how many system calls the reader made to reset the descriptor. It may be called
 // from anywhere, and on nil.
-func (f *Face) Calls() uint64 {
+func (f *Face) resets() uint64 {
 	if f == nil {
 		return 0
 	}
@@ -113,7 +113,7 @@ func (f *Face) Close() {
 		return
 	}
 	for len(f.pipes) > 0 {
-		f.Forget(f.pipes[0].bit)
+		f.forget(f.pipes[0].bit)
 	}
 	for _, fd := range []*int{&f.epoll, &f.eventfd, &f.fifo} {
 		if *fd >= 0 {

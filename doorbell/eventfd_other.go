@@ -16,14 +16,10 @@ func (*Face) FD() int { return -1 }
 // EventFD returns -1.
 func (*Face) EventFD() int { return -1 }
 
-// Calls returns 0.
-func (*Face) Calls() uint64 { return 0 }
+func (*Face) resets() uint64 { return 0 }
 
 // Listen does nothing.
 func (*Face) Listen(int, int) {}
-
-// Forget does nothing.
-func (*Face) Forget(int) {}
 
 func (*Face) tailBy(func(int) uint64) {}
 

@@ -6,9 +6,10 @@ package doorbell
 // call finds it gone.
 type Member interface {
 	// Look is S2 for one member: under the member's own lock it takes what is marked, parks what
-	// is hot and looks again. ready says that a read would return something. An error puts the
-	// member back on the list and ends the wait.
-	Look() (ready bool, err error)
+	// is hot and looks again. more says that a read would return something, signaled that a signal
+	// is there: either makes the member ready. An error puts the member back on the list and ends
+	// the wait.
+	Look() (more, signaled bool, err error)
 	// Join sets or clears the flag that makes the member's producers ring the domain. Whatever
 	// else changes the member at that time must not undo it.
 	Join(on bool)
@@ -26,15 +27,9 @@ func (b *Bell) SetDomain(d *Domain, bit int) {
 	b.seat.Store(&seat{d: d, ringer: DomainRinger{Arm: d.arm, Hints: d.hints, Bit: bit}})
 }
 
-// Look implements [Member]. It takes the lock. A signal that nobody took makes the queue ready and
-// stays: whoever ends a wait for it takes it with TakeSignal.
-func (b *Bell) Look() (ready bool, err error) {
-	more, signaled, err := b.Search()
-	return more || signaled, err
-}
-
-// Search is Look that tells entries from a signal.
-func (b *Bell) Search() (more, signaled bool, err error) {
+// Look implements [Member]. It takes the lock. A signal stays: whoever ends a wait for it takes it
+// with TakeSignal.
+func (b *Bell) Look() (more, signaled bool, err error) {
 	b.Lock()
 	defer b.Unlock()
 	b.Take()

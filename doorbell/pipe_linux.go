@@ -35,21 +35,22 @@ type facePipe struct {
 	gone bool // under Face.mu
 }
 
-// Listen puts the reading end of a lane's pipe, which stays the caller's until Forget, behind the
-// descriptor. The face's bell must be locked. It is harmless on nil, and for no pipe.
+// Listen puts the reading end of a lane's pipe behind the descriptor, in place of another one of
+// that lane; it stays the caller's until then. -1 only takes the other one away. The face's bell
+// must be locked. It is harmless on nil.
 func (f *Face) Listen(bit, fd int) {
+	f.forget(bit)
 	if f == nil || fd < 0 {
 		return
 	}
-	f.Forget(bit)
 	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(fd)}
 	if unix.EpollCtl(f.epoll, unix.EPOLL_CTL_ADD, fd, &ev) == nil {
 		f.pipes = append(f.pipes, &facePipe{bit: bit, fd: fd})
 	}
 }
 
-// Forget takes a lane's pipe away. It is harmless on nil, and for a lane that has none.
-func (f *Face) Forget(bit int) {
+// forget takes a lane's pipe away.
+func (f *Face) forget(bit int) {
 	if f == nil {
 		return
 	}
@@ -80,7 +81,7 @@ func (f *Face) pipe(fd int) *facePipe {
 func (f *Face) drained(p *facePipe, buf []byte) {
 	n, err := unix.Read(p.fd, buf)
 	if n == 0 && err == nil {
-		f.Forget(p.bit)
+		f.forget(p.bit)
 		return
 	}
 	crash.At(crash.PipeEmptied)

@@ -159,7 +159,7 @@ func (r *reader) waiting(want uint64, w Wait) uint64 {
 	for {
 		r.Lock()
 		r.Take()
-		w.Takes = r.Takes()
+		w.Takes = r.takes
 		if _, err := r.Park(); err != nil {
 			r.broken = err
 		}
@@ -249,12 +249,12 @@ func directRead(t *testing.T, o ring.Order, lanes, readers int, each uint64) {
 		t.Fatalf("%v; %d entries of %d, %d lanes of %d", r.broken, r.count.Load(), total, r.Known(),
 			lanes)
 	}
-	if o == ring.SeqCst && r.Barriers() != 0 {
-		t.Errorf("the reader paid %d times although producers do", r.Barriers())
+	if o == ring.SeqCst && r.barriers.Load() != 0 {
+		t.Errorf("the reader paid %d times although producers do", r.barriers.Load())
 	}
 	// A reader that goes to sleep again before anybody has marked a lane owes nothing.
-	if o == ring.Release && r.Barriers() < r.cooled {
-		t.Errorf("the reader parked hot lanes %d times and paid %d times", r.cooled, r.Barriers())
+	if o == ring.Release && r.barriers.Load() < r.cooled {
+		t.Errorf("the reader parked hot lanes %d times and paid %d times", r.cooled, r.barriers.Load())
 	}
 }
 
@@ -336,7 +336,7 @@ func TestLeavingDoesNotMuteTheOthers(t *testing.T) {
 		n, _ := r.sread(1, Wait{})
 		done <- n
 	}()
-	for r.Sleeps() == 0 {
+	for r.sleeps.Load() == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	if n, why := r.sread(1, Wait{DeadlineNs: spin.Now() + 1e6}); n != 0 || why != gotNothing {
@@ -362,7 +362,7 @@ func TestSecondLookSeesWhatOthersTook(t *testing.T) {
 	r.Take()
 	r.Unlock()
 	r.Sleep(Wait{})
-	if r.Sleeps() != 0 {
+	if r.sleeps.Load() != 0 {
 		t.Fatal("it slept")
 	}
 }

@@ -99,10 +99,11 @@ func (s *Set) drop(bit int) {
 }
 
 // Wait appends the bits of the members that have something to dst and returns it; none at the
-// deadline, or when Stop says so. A member stays ready until it was found empty. If dst has room,
-// at most so many are appended as fit, and those that did not fit come first the next time;
-// else dst grows. ErrWaiting says that another goroutine is inside, os.ErrClosed that the set was
-// closed. An error of a member is returned when no other one is ready.
+// deadline, or when Stop says so. With a negative deadline it looks once. A member stays ready
+// until it was found empty. If dst has room, at most so many are appended as fit, and those that
+// did not fit come first the next time; else dst grows. ErrWaiting says that another goroutine is
+// inside, os.ErrClosed that the set was closed. An error of a member is returned when no other one
+// is ready.
 func (s *Set) Wait(dst []int, w Wait) ([]int, error) {
 	if !s.turn.TryLock() {
 		return dst, ErrWaiting
@@ -116,15 +117,6 @@ func (s *Set) Wait(dst []int, w Wait) ([]int, error) {
 		}
 		p.sleep(&s.watcher)
 	}
-}
-
-// Poll is Wait that does not wait.
-func (s *Set) Poll(dst []int) ([]int, error) {
-	if !s.turn.TryLock() {
-		return dst, ErrWaiting
-	}
-	defer s.turn.Unlock()
-	return s.poll(dst)
 }
 
 // poll is S1 and S2.
@@ -171,7 +163,8 @@ func (s *Set) look(dst []int, limit, from, to int) ([]int, error) {
 		if bit < 0 {
 			break
 		}
-		ready, err := m.Look()
+		more, signaled, err := m.Look()
+		ready := more || signaled
 		if ready || err != nil {
 			s.d.mu.Lock()
 			s.put(bit/64, s.mask[bit/64]&(1<<(bit%64)))

@@ -13,6 +13,9 @@ import (
 	"github.com/shmring/shmring/ring"
 )
 
+// noWait has a set or channel look once.
+var noWait = Wait{DeadlineNs: -1}
+
 // tally is a member that is no queue: a count, a checkpoint, and a flag that its adders look at.
 type tally struct {
 	n, seen atomic.Int64
@@ -22,9 +25,9 @@ type tally struct {
 	ring    DomainRinger
 }
 
-func (m *tally) Look() (bool, error) {
+func (m *tally) Look() (more, signaled bool, err error) {
 	m.looks.Add(1)
-	return m.n.Load() != m.seen.Load(), m.err
+	return m.n.Load() != m.seen.Load(), false, m.err
 }
 
 func (m *tally) Join(on bool) { m.joined.Store(on) }
@@ -68,36 +71,36 @@ func TestPollTakesTurns(t *testing.T) {
 		t.Errorf("%d members", s.Len())
 	}
 	two := make([]int, 0, 2)
-	got, err := s.Poll(two)
+	got, err := s.Wait(two, noWait)
 	wantReady(t, got, err)
 	for _, bit := range []int{3, 64, 65, 130, 199} {
 		ms[bit].add()
 	}
 	for _, want := range [][]int{{3, 64}, {65, 130}, {199, 3}, {64, 65}, {130, 199}} {
-		got, err = s.Poll(two)
+		got, err = s.Wait(two, noWait)
 		wantReady(t, got, err, want...)
 	}
 	ms[64].read()
 	ms[3].read()
 	got, err = s.Wait(two, Wait{})
 	wantReady(t, got, err, 65, 130)
-	got, err = s.Poll(nil)
+	got, err = s.Wait(nil, noWait)
 	wantReady(t, got, err, 199, 65, 130)
-	got, err = s.Poll([]int{7})
+	got, err = s.Wait([]int{7}, noWait)
 	wantReady(t, got, err, 7, 199, 65, 130)
 	for _, m := range ms {
 		m.read()
 	}
-	got, err = s.Poll(two)
+	got, err = s.Wait(two, noWait)
 	wantReady(t, got, err)
 	before := ms[5].looks.Load()
-	got, err = s.Poll(two)
+	got, err = s.Wait(two, noWait)
 	wantReady(t, got, err)
 	if ms[5].looks.Load() != before {
 		t.Error("a member that nobody marked is looked at")
 	}
 	s.ConsiderAll()
-	if got, err = s.Poll(two); ms[5].looks.Load() != before+1 {
+	if got, err = s.Wait(two, noWait); ms[5].looks.Load() != before+1 {
 		t.Error("a full look leaves a member out")
 	}
 	wantReady(t, got, err)
@@ -113,16 +116,16 @@ func TestMemberErrors(t *testing.T) {
 	broken := errors.New("broken")
 	ms[1].err = broken
 	ms[0].add()
-	got, err := s.Poll(nil)
+	got, err := s.Wait(nil, noWait)
 	wantReady(t, got, err, 0)
-	if got, err = s.Poll(nil); !errors.Is(err, broken) || len(got) > 0 {
+	if got, err = s.Wait(nil, noWait); !errors.Is(err, broken) || len(got) > 0 {
 		t.Error(got, err)
 	}
-	got, err = s.Poll(nil)
+	got, err = s.Wait(nil, noWait)
 	wantReady(t, got, err, 0)
 	ms[1].err = nil
 	ms[0].read()
-	got, err = s.Poll(nil)
+	got, err = s.Wait(nil, noWait)
 	wantReady(t, got, err)
 }
 
@@ -138,7 +141,7 @@ func TestSharedMembers(t *testing.T) {
 	a.Add(1, ms[1])
 	ms[0].add()
 	for _, s := range []*Set{a, b} {
-		got, err := s.Poll(nil)
+		got, err := s.Wait(nil, noWait)
 		wantReady(t, got, err, 0)
 	}
 	b.Delete(0)
@@ -153,7 +156,8 @@ func TestSharedMembers(t *testing.T) {
 		t.Error("a closed set keeps its members ringing")
 	}
 	a.Add(0, ms[0])
-	if _, err := a.Poll(nil); !errors.Is(err, os.ErrClosed) || ms[0].joined.Load() || a.Len() != 0 {
+	if _, err := a.Wait(nil, noWait); !errors.Is(err, os.ErrClosed) || ms[0].joined.Load() ||
+		a.Len() != 0 {
 		t.Error("a closed set is used:", err)
 	}
 	if _, err := a.Face(); !errors.Is(err, os.ErrClosed) {
@@ -230,11 +234,11 @@ func TestWhatWakesASet(t *testing.T) {
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
-			got, err := s.Poll(nil) // a signal stays for the read that follows
+			got, err := s.Wait(nil, noWait) // a signal stays for the read that follows
 			wantReady(t, got, err, 1)
 			d.r[1].TakeSignal()
 			d.r[1].read(laneSlots)
-			got, err = s.Poll(nil)
+			got, err = s.Wait(nil, noWait)
 			wantReady(t, got, err)
 		})
 	}
@@ -273,7 +277,7 @@ func TestSlicesLookEverywhere(t *testing.T) {
 	for bit, m := range ms {
 		s.Add(bit, m)
 	}
-	if got, err := s.Poll(nil); len(got) > 0 || err != nil {
+	if got, err := s.Wait(nil, noWait); len(got) > 0 || err != nil {
 		t.Fatal(got, err)
 	}
 	ms[69].n.Add(1)
@@ -314,11 +318,11 @@ func TestDomainIsAskedFor(t *testing.T) {
 		t.Helper()
 		d.r[0].read(laneSlots)
 		s.ConsiderAll() // where producers cannot reach the domain, only that helps
-		if got, err := s.Poll(nil); len(got) > 0 || err != nil {
+		if got, err := s.Wait(nil, noWait); len(got) > 0 || err != nil {
 			t.Error(got, err)
 		}
 		w.put(1)
-		if got, err := s.Poll(nil); ready != (len(got) == 1) || err != nil {
+		if got, err := s.Wait(nil, noWait); ready != (len(got) == 1) || err != nil {
 			t.Error(got, err)
 		}
 		if !slices.Equal(asked, want) {
@@ -362,7 +366,7 @@ func TestNoAllocationsOfSetsAndChannels(t *testing.T) {
 			}
 			d.r[0].readAllOf()
 		},
-		"poll":     func() { _, _ = s.Poll(buf) },
+		"poll":     func() { _, _ = s.Wait(buf, noWait) },
 		"deadline": func() { _, _ = s.Wait(buf, Wait{DeadlineNs: spin.Now() + 1000, SliceNs: 500}) },
 		"event": func() {
 			_ = c.Arm(0, NotifyAny)
@@ -371,9 +375,9 @@ func TestNoAllocationsOfSetsAndChannels(t *testing.T) {
 			if _, ok, _ := c.Get(Wait{}); !ok {
 				t.Error("no event")
 			}
-			_, _, _ = c.TryGet()
+			_, _, _ = c.Get(noWait)
 			c.Inject(0)
-			_, _, _ = c.TryGet()
+			_, _, _ = c.Get(noWait)
 		},
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 {

@@ -146,7 +146,7 @@ func TestKickAndStop(t *testing.T) {
 			}
 		})
 	}
-	for r.Sleeps() < 3 {
+	for r.sleeps.Load() < 3 {
 		time.Sleep(time.Millisecond)
 	}
 	stop.Store(true)
@@ -205,9 +205,9 @@ func TestDeadlines(t *testing.T) {
 	if got := (Wait{DeadlineNs: 7}).until(); got != 7 {
 		t.Error(got)
 	}
-	sleeps := r.Sleeps()
+	sleeps := r.sleeps.Load()
 	r.Sleep(Wait{DeadlineNs: spin.Now() + 1e12, SliceNs: 1e6})
-	if r.Sleeps() != sleeps+1 {
+	if r.sleeps.Load() != sleeps+1 {
 		t.Error("a slice is no sleep")
 	}
 }
@@ -227,12 +227,12 @@ func TestSecondLook(t *testing.T) {
 			q := heapQueue(t, 1)
 			r := newReader(q, readerOptions{shared: true})
 			r.Take()
-			w := Wait{DeadlineNs: spin.Now() + 2e9, Missing: missing, Takes: r.Takes()}
+			w := Wait{DeadlineNs: spin.Now() + 2e9, Missing: missing, Takes: r.takes}
 			if more, err := r.Park(); more || err != nil {
 				t.Fatal(more, err)
 			}
 			happens(q, r)
-			if r.Sleep(w); r.Sleeps() != 0 {
+			if r.Sleep(w); r.sleeps.Load() != 0 {
 				t.Errorf("%s, %d entries missing: slept on it", name, missing)
 			}
 		}
@@ -246,7 +246,7 @@ func TestStopIsAsked(t *testing.T) {
 		t.Fatal(more, err)
 	}
 	r.Sleep(Wait{DeadlineNs: spin.Now() + 2e9, Stop: func() bool { return true }})
-	if r.Sleeps() != 0 {
+	if r.sleeps.Load() != 0 {
 		t.Error("slept although it was stopped")
 	}
 }
@@ -259,13 +259,13 @@ func TestTakenForAllSets(t *testing.T) {
 		s.Add(0, d.r[0].Bell)
 	}
 	for _, s := range sets {
-		if ready, err := s.Poll(nil); len(ready) != 0 || err != nil {
+		if ready, err := s.Wait(nil, noWait); len(ready) != 0 || err != nil {
 			t.Fatal(ready, err)
 		}
 	}
 	d.q[0].writer(0, ring.SeqCst, d.ringer(0)).put(1)
 	for i, s := range sets {
-		if ready, err := s.Poll(nil); len(ready) != 1 || err != nil {
+		if ready, err := s.Wait(nil, noWait); len(ready) != 1 || err != nil {
 			t.Errorf("set %d: %v, %v", i, ready, err)
 		}
 	}

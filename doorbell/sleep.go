@@ -12,7 +12,9 @@ func lowest(x uint64) int { return bits.TrailingZeros64(x) }
 
 // Wait says how long [Bell.Sleep] may sleep.
 type Wait struct {
-	DeadlineNs int64 // of the monotonic clock (see Now); 0 is none
+	// DeadlineNs is of the monotonic clock; 0 is none. A negative one is for calls of sets and
+	// channels: they look once.
+	DeadlineNs int64
 	// SliceNs bounds one sleep where a producer's death would not be noticed otherwise; 0 is none.
 	SliceNs int64
 	// Stop is asked after the epoch was loaded, so that whoever makes it true and then calls
@@ -21,12 +23,9 @@ type Wait struct {
 	// Missing is how many entries the caller still waits for, beyond those that it counted and
 	// left in their lanes; 0 means any entry, with all lanes found empty.
 	Missing uint64
-	// Takes is Bell.Takes as it was when the caller began to look; for Missing > 0 only.
+	// Takes is what Bell.Take returned when the caller began to look; for Missing > 0 only.
 	Takes uint64
 }
-
-// Takes tells whether another goroutine took marks or un-parked lanes between two looks.
-func (b *Bell) Takes() uint64 { return b.takes }
 
 // Sleep is R5 to R9, to be called without the lock after Park reported that nothing is there. It
 // returns when a look is worth while, at the deadline, the end of a slice, or for no reason.

@@ -243,7 +243,7 @@ func TestNoWakeBelowTheIndex(t *testing.T) {
 		return true
 	})
 	r.Take()
-	wait := Wait{DeadlineNs: soon(), Stop: stop, Missing: 4, Takes: r.Takes()}
+	wait := Wait{DeadlineNs: soon(), Stop: stop, Missing: 4, Takes: r.takes}
 	if more, err := r.Park(); more || err != nil {
 		t.Fatal(more, err)
 	}
@@ -258,7 +258,7 @@ type buffered struct {
 }
 
 func (l *buffered) Level() (head, tail uint64) {
-	if l.b != nil && l.b.Barriers() > l.paid {
+	if l.b != nil && l.b.barriers.Load() > l.paid {
 		return 0, 1
 	}
 	return 0, 0
@@ -278,7 +278,7 @@ func passedOn(t *testing.T) (*Bell, *queue) {
 	b := NewBell(Config{Arm: q.arm, Hints: q.hints, Lanes: 1})
 	b.marked = func(bit int) {
 		c.ReaderPays = true
-		b.Reconfigure(bit, c)
+		b.Add(bit, c)
 	}
 	b.Add(0, c)
 	q.writer(0, ring.Release).Attach()
@@ -288,13 +288,13 @@ func passedOn(t *testing.T) (*Bell, *queue) {
 
 func TestSuccessorDoesNotPay(t *testing.T) {
 	b, _ := passedOn(t)
-	if more, err := b.Park(); more || err != nil || b.Barriers() != 0 {
-		t.Fatalf("parked as the first writer's: %v, %v, %d barriers", more, err, b.Barriers())
+	if more, err := b.Park(); more || err != nil || b.barriers.Load() != 0 {
+		t.Fatalf("parked as the first writer's: %v, %v, %d barriers", more, err, b.barriers.Load())
 	}
 	b.Take()
 	b.Heat()
 	if more, err := b.Park(); !more || err != nil {
-		t.Errorf("the reader would sleep on an entry: %v, %v, %d barriers", more, err, b.Barriers())
+		t.Errorf("the reader would sleep on an entry: %v, %v, %d barriers", more, err, b.barriers.Load())
 	}
 }
 
@@ -311,7 +311,7 @@ func TestSuccessorDoesNotPaySet(t *testing.T) {
 	s.todo.clear(0) // it has found the member empty
 	d.mu.Unlock()
 	b.Take()
-	if ready, err := s.Poll(nil); !slices.Equal(ready, []int{0}) || err != nil {
+	if ready, err := s.Wait(nil, noWait); !slices.Equal(ready, []int{0}) || err != nil {
 		t.Errorf("ready are %v, %v; want the member whose lane has an entry", ready, err)
 	}
 }

@@ -53,9 +53,10 @@ type Row struct {
 // next wake of any kind; it can do worse to a process of its user by other means.
 // In memory the first three stand 128 bytes apart, the bits follow.
 type Hints struct {
-	epoch   *atomic.Uint32  // futex word; grows with every wake
-	rung    *atomic.Uint64  // sequence number of the arming that was rung last
-	latch   *atomic.Uint32  // 1: a signal that nobody took yet
+	epoch   *atomic.Uint32 // futex word; grows with every wake
+	rung    *atomic.Uint64 // sequence number of the arming that was rung last
+	latch   *atomic.Uint32 // 1: a signal that nobody took yet
+	lanes   int
 	ready   []atomic.Uint64 // a bit per lane (queue): look at it
 	summary []atomic.Uint64 // a domain only: a bit per word of ready, set after the bit
 }
@@ -87,6 +88,10 @@ type View struct {
 	Epoch  uint32
 	Signal bool // a signal is pending
 	Ready  int  // lanes marked and not looked at
+	// Latch and Stray are for checks: no honest producer makes the latch more than 1, or marks what
+	// is no lane.
+	Latch uint32
+	Stray uint64 // of the last word of ready bits, those that stand for no lane
 }
 
 // MapHints lays the hints of a queue with so many lanes over mem.
@@ -99,7 +104,8 @@ func MapHints(mem []byte, lanes int) (*Hints, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Hints{epoch: &f.epoch, rung: &f.rung, latch: &f.latch, ready: ready}, nil
+	return &Hints{epoch: &f.epoch, rung: &f.rung, latch: &f.latch, lanes: lanes,
+		ready: ready}, nil
 }
 
 // MapDomain lays the hints of a domain with so many queues over mem.
@@ -124,15 +130,6 @@ func mark(words []atomic.Uint64, i int) {
 // waits for somebody to take it.
 const HintsLatchOffset = 256
 
-// Beyond returns the latch, and those of the ready bits that stand for no lane. It is for checks:
-// no honest producer sets one.
-func (h *Hints) Beyond(lanes int) (latch uint32, bits uint64) {
-	if lanes%64 != 0 {
-		bits = h.ready[lanes/64].Load() >> (lanes % 64) << (lanes % 64)
-	}
-	return h.latch.Load(), bits
-}
-
 // Inspect reads a queue's bell without changing it.
 func Inspect(armed uint64, h *Hints) View {
 	v := View{
@@ -144,7 +141,11 @@ func Inspect(armed uint64, h *Hints) View {
 		Seq:    uint32(armed),
 		Rung:   uint32(h.rung.Load()),
 		Epoch:  h.epoch.Load(),
-		Signal: h.latch.Load() != 0,
+		Latch:  h.latch.Load(),
+	}
+	v.Signal = v.Latch != 0
+	if h.lanes%64 != 0 {
+		v.Stray = h.ready[h.lanes/64].Load() >> (h.lanes % 64) << (h.lanes % 64)
 	}
 	for i := range h.ready {
 		v.Ready += bits.OnesCount64(h.ready[i].Load())

@@ -186,13 +186,13 @@ func (k *queueCheck) hints(c *checker) {
 	if err != nil {
 		return
 	}
-	latch, beyond := hints.Beyond(k.opt.Rows)
-	if latch > 1 {
-		c.bad("hints.latch", kind.SectHints, doorbell.HintsLatchOffset, latch, "0 or 1")
+	bell := doorbell.Inspect(0, hints)
+	if bell.Latch > 1 {
+		c.bad("hints.latch", kind.SectHints, doorbell.HintsLatchOffset, bell.Latch, "0 or 1")
 	}
-	if beyond != 0 {
+	if bell.Stray != 0 {
 		c.bad("hints.ready", kind.SectHints, doorbell.HintsFixedBytes+uint64(k.opt.Rows/64)*8,
-			fmt.Sprintf("%#x", beyond), fmt.Sprintf("bits below %d", k.opt.Rows))
+			fmt.Sprintf("%#x", bell.Stray), fmt.Sprintf("bits below %d", k.opt.Rows))
 	}
 }
 
