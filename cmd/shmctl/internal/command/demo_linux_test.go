@@ -80,6 +80,10 @@ func TestDemoProgress(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, p.text())
 	}
+	// It is read from the terminal meanwhile.
+	eventually(t, "the last line is cleared", func() bool {
+		return strings.HasSuffix(p.text(), "\r"+escToLineEnd)
+	})
 	for _, phase := range []string{"rx [", "tx ["} {
 		if !strings.Contains(p.text(), "\r"+phase) {
 			t.Errorf("%q is missing in %q", phase, p.text())
