@@ -95,10 +95,7 @@ func checkArguments(all bool, pids []int, args []string) error {
 }
 
 func verify(cmd *cobra.Command, o *output, one *target, args []string) error {
-	dir := one.dir
-	if dir == "" {
-		dir = shm.DefaultPath()
-	}
+	dir := pathOf(one.dir)
 	paths := []string{dir}
 	if len(args) > 0 {
 		paths = nil

@@ -337,11 +337,7 @@ func (l *look) print(cmd *cobra.Command, all found) error {
 		return printFound(w, all)
 	}
 	if all.empty() && terminalOf(cmd.ErrOrStderr()).on {
-		where := l.dir
-		if where == "" {
-			where = shm.DefaultPath()
-		}
-		fmt.Fprintln(cmd.ErrOrStderr(), "no queues in", printable(where)+othersHave(l.dir))
+		fmt.Fprintln(cmd.ErrOrStderr(), "no queues in", printable(pathOf(l.dir))+othersHave(l.dir))
 	}
 	return printLines(w, l.render(all, &l.output, terminalOf(w).page()))
 }

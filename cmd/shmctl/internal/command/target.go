@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
@@ -71,11 +72,7 @@ func (o *target) failed(name string, err error) error {
 	case errors.Is(err, syscall.ENOENT) || errors.Is(err, fs.ErrNotExist) && p.Hint == nil:
 		p.Hint = new(listHint(o.dir))
 		if errors.Is(err, syscall.ENOENT) {
-			path := o.dir
-			if path == "" {
-				path = shm.DefaultPath()
-			}
-			p.Message = "no queue of that name in " + path
+			p.Message = "no queue of that name in " + pathOf(o.dir)
 		}
 	case p.Hint == nil:
 		p.Hint = remedy(err, name)
@@ -130,6 +127,9 @@ func remedy(err error, name string) *string {
 	return nil
 }
 
+// pathOf is the directory that --dir means.
+func pathOf(dir string) string { return cmp.Or(dir, shm.DefaultPath()) }
+
 // source is the directory that is looked at. While somebody watches it can go and come back.
 type source struct {
 	path    string // as the user gave it; empty is the default
@@ -140,10 +140,7 @@ type source struct {
 
 // refresh opens what stands at the path now, unless that is open already.
 func (s *source) refresh() error {
-	path := s.path
-	if path == "" {
-		path = shm.DefaultPath()
-	}
+	path := pathOf(s.path)
 	info, err := os.Lstat(path)
 	if s.monitor != nil && err == nil && os.SameFile(info, s.opened) {
 		return nil

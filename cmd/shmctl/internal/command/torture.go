@@ -63,7 +63,19 @@ func newTorture() *cobra.Command {
 			if len(opt.Roles) == 0 {
 				opt.Roles = rolesHere(cmd.ErrOrStderr(), torture.Lacks)
 			}
-			return runTorture(cmd, &o, opt)
+			return played(cmd, &o, "torture", func(p *progress) (*torture.Report, error) {
+				if p.term.on {
+					opt.Progress = func(done time.Duration, r *torture.Report) {
+						p.line("%v: %d kills, %d read, %d again, %d lost, %d duplicate",
+							done.Round(time.Second), r.Kills, r.Read, r.Redelivered, r.Lost, r.Duplicate)
+					}
+				}
+				report, err := torture.Run(cmd.Context(), opt)
+				if report != nil && err != nil {
+					err = fmt.Errorf("%w (seed %d)", err, opt.Seed)
+				}
+				return report, err
+			})
 		},
 	}
 	cmd.AddCommand(newTortureReport())
@@ -100,16 +112,24 @@ func settleTorture(cmd *cobra.Command, opt *torture.Options) error {
 	if opt.UntilSteps > 0 {
 		opt.Steps = true
 	}
-	for _, name := range opt.Roles {
-		if !slices.Contains(torture.Roles(), name) {
-			return wrong("no role %q: there are %s", name, strings.Join(torture.Roles(), ", "))
-		}
+	if err := known("role", opt.Roles, torture.Roles()); err != nil {
+		return err
 	}
 	if opt.Steps && !crash.On {
 		return wrong("this shmctl has no steps: build it with -tags shmring_steps")
 	}
 	if !f.Changed("seed") {
 		opt.Seed = rand.Uint64()
+	}
+	return nil
+}
+
+// known refuses names that are none of those there are.
+func known(what string, names, all []string) error {
+	for _, name := range names {
+		if !slices.Contains(all, name) {
+			return wrong("no %s %q: there are %s", what, name, strings.Join(all, ", "))
+		}
 	}
 	return nil
 }
@@ -175,22 +195,6 @@ func newTortureReport() *cobra.Command {
 	}
 }
 
-func runTorture(cmd *cobra.Command, o *output, opt torture.Options) error {
-	return played(cmd, o, "torture", func(p *progress) (*torture.Report, error) {
-		if p.term.on {
-			opt.Progress = func(done time.Duration, r *torture.Report) {
-				p.line("%v: %d kills, %d read, %d again, %d lost, %d duplicate", done.Round(time.Second),
-					r.Kills, r.Read, r.Redelivered, r.Lost, r.Duplicate)
-			}
-		}
-		report, err := torture.Run(cmd.Context(), opt)
-		if report != nil && err != nil {
-			err = fmt.Errorf("%w (seed %d)", err, report.Seed)
-		}
-		return report, err
-	})
-}
-
 const hostileLong = `Have peers write anything and prove that it harms nobody else.
 
 It starts real processes of different users: attackers, who may attach, those that they attack, and
@@ -233,16 +237,25 @@ func newHostile() *cobra.Command {
 			if opt.Mutations == 0 {
 				return wrong("--mutations must be above 0")
 			}
-			for _, name := range opt.Surfaces {
-				if !slices.Contains(hostile.Names(), name) {
-					return wrong("no surface %q: there are %s", name,
-						strings.Join(hostile.Names(), ", "))
-				}
+			if err := known("surface", opt.Surfaces, hostile.Names()); err != nil {
+				return err
 			}
 			if !cmd.Flags().Changed("seed") {
 				opt.Seed = rand.Uint64()
 			}
-			return runHostile(cmd, &o, opt)
+			return played(cmd, &o, "hostile", func(p *progress) (*hostile.Report, error) {
+				if p.term.on {
+					opt.Progress = func(r *hostile.Report) {
+						p.line("%d surfaces: %d mutations, %d poisoned, %d refused", len(r.Surfaces),
+							r.Mutations, r.Poisoned, r.Refused)
+					}
+				}
+				report, err := hostile.Run(cmd.Context(), opt)
+				if report != nil && err != nil {
+					err = fmt.Errorf("%w (seed %d)", err, opt.Seed)
+				}
+				return report, err
+			})
 		},
 	}
 	o.flags(cmd)
@@ -254,22 +267,6 @@ func newHostile() *cobra.Command {
 	_ = cmd.RegisterFlagCompletionFunc("surfaces", cobra.FixedCompletions(hostile.Names(),
 		cobra.ShellCompDirectiveNoFileComp))
 	return cmd
-}
-
-func runHostile(cmd *cobra.Command, o *output, opt hostile.Options) error {
-	return played(cmd, o, "hostile", func(p *progress) (*hostile.Report, error) {
-		if p.term.on {
-			opt.Progress = func(r *hostile.Report) {
-				p.line("%d surfaces: %d mutations, %d poisoned, %d refused", len(r.Surfaces), r.Mutations,
-					r.Poisoned, r.Refused)
-			}
-		}
-		report, err := hostile.Run(cmd.Context(), opt)
-		if report != nil && err != nil {
-			err = fmt.Errorf("%w (seed %d)", err, report.Seed)
-		}
-		return report, err
-	})
 }
 
 const soakLong = `Torture, attack and disturb for long, and prove that nothing is lost.
@@ -311,7 +308,16 @@ func newSoak() *cobra.Command {
 			if !cmd.Flags().Changed("seed") {
 				opt.Seed = rand.Uint64()
 			}
-			return runSoak(cmd, &o, opt)
+			return played(cmd, &o, "soak", func(p *progress) (*soak.Report, error) {
+				if p.term.on {
+					opt.Progress = func(done time.Duration, r *soak.Report) {
+						p.line("%v: %d rounds, %d operations, %d kills, %d mutations, %d lost, %d found",
+							done.Round(time.Second), r.Rounds, r.Operations, r.Kills, r.Mutations, r.Lost,
+							len(r.Violations))
+					}
+				}
+				return soak.Run(cmd.Context(), opt)
+			})
 		},
 	}
 	o.flags(cmd)
@@ -324,17 +330,4 @@ func newSoak() *cobra.Command {
 		"(default: a random one)")
 	f.StringVar(&opt.Dir, "dir", "", "make the directories of the rounds in this `directory`")
 	return cmd
-}
-
-func runSoak(cmd *cobra.Command, o *output, opt soak.Options) error {
-	return played(cmd, o, "soak", func(p *progress) (*soak.Report, error) {
-		if p.term.on {
-			opt.Progress = func(done time.Duration, r *soak.Report) {
-				p.line("%v: %d rounds, %d operations, %d kills, %d mutations, %d lost, %d found",
-					done.Round(time.Second), r.Rounds, r.Operations, r.Kills, r.Mutations, r.Lost,
-					len(r.Violations))
-			}
-		}
-		return soak.Run(cmd.Context(), opt)
-	})
 }

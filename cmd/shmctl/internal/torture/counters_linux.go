@@ -9,7 +9,6 @@ import (
 
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/crash"
-	"github.com/shmring/shmring/shm"
 )
 
 // A counter that every process of the role adds to and waits for. Each notes what it is going to
@@ -81,12 +80,7 @@ func (t tally) intended() uint64 { return t.total(countIntent) }
 
 // prepareCounter makes the counter. The supervisor has it open all the time, only to look.
 func prepareCounter(s *supervisor) (undo func(), err error) {
-	d, err := shm.OpenDir(s.base + "/" + queuesDir)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	s.counter, err = cq.CreateCounter(cq.Named(d, counterName), cq.CounterOptions{})
+	s.counter, err = cq.CreateCounter(cq.Named(s.dir, counterName), cq.CounterOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -246,12 +246,7 @@ func (s *supervisor) examine(p *proc) {
 
 // leftovers collects what the dead left, and returns what is there beside.
 func (s *supervisor) leftovers() (left []string) {
-	d, err := shm.OpenDir(s.base + "/" + queuesDir)
-	if err != nil {
-		return []string{err.Error()}
-	}
-	defer d.Close()
-	all, err := ctl.Collect(d, ctl.CollectOptions{Remove: true})
+	all, err := ctl.Collect(s.dir, ctl.CollectOptions{Remove: true})
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -260,7 +255,7 @@ func (s *supervisor) leftovers() (left []string) {
 			left = append(left, fmt.Sprintf("%s, which is %s: %s", r.Name, r.Fate, r.Reason))
 		}
 	}
-	entries, err := os.ReadDir(d.Path())
+	entries, err := os.ReadDir(s.dir.Path())
 	if err != nil {
 		return append(left, err.Error())
 	}
@@ -273,28 +268,13 @@ func (s *supervisor) leftovers() (left []string) {
 // scratchLeft collects what churners made.
 func scratchLeft(s *supervisor) (left []string) {
 	for i := range scratchNames {
-		left = append(left, s.collectAll(scratchName(i))...)
+		left = append(left, collect(s.dir, scratchName(i))...)
 	}
-	d, err := shm.OpenDir(s.base + "/" + queuesDir)
-	if err != nil {
-		return append(left, err.Error())
-	}
-	defer d.Close()
 	for i := range churners {
-		left = append(left, removeOwn(d, i)...)
-		left = append(left, collect(d, crowdedName(i))...)
+		left = append(left, removeOwn(s.dir, i)...)
+		left = append(left, collect(s.dir, crowdedName(i))...)
 	}
 	return left
-}
-
-// collectAll removes a queue that the dead left, if there is one.
-func (s *supervisor) collectAll(name string) []string {
-	d, err := shm.OpenDir(s.base + "/" + queuesDir)
-	if err != nil {
-		return []string{err.Error()}
-	}
-	defer d.Close()
-	return collect(d, name)
 }
 
 // collect removes a queue that the dead left. One that was persistent, or left to a successor, has

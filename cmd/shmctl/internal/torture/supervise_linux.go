@@ -43,6 +43,7 @@ type supervisor struct {
 	roles   []*role // that take part
 	ledger  *ledger
 	base    string
+	dir     *shm.Dir          // of objects with names
 	share   map[string]string // what roles tell their processes
 	ends    wire.Ends
 	rnd     *rand.Rand
@@ -100,6 +101,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	defer os.RemoveAll(s.base)
 	defer s.ledger.close()
+	defer s.dir.Close()
 	return s.whole(ctx)
 }
 
@@ -109,7 +111,7 @@ func (s *supervisor) settle(path string) (err error) {
 	if s.base, err = os.MkdirTemp(path, runPrefix); err != nil {
 		return err
 	}
-	if err = os.Mkdir(s.base+"/"+queuesDir, 0o700); err != nil {
+	if s.dir, err = shm.OpenDir(s.base + "/" + queuesDir); err != nil {
 		return err
 	}
 	// By the lock others see whether this run lives. Where there is no ledger they do not ask, so
@@ -124,6 +126,7 @@ func (s *supervisor) settle(path string) (err error) {
 	}
 	if err != nil {
 		s.ledger.close()
+		_ = s.dir.Close()
 	}
 	return err
 }

@@ -37,7 +37,7 @@ const (
 func witnessRole() *role {
 	return &role{name: "witness", places: 1, safe: true,
 		run: (*child).witness, with: []string{"mortal", "reader"},
-		leftovers: func(s *supervisor) []string { return s.collectAll(watchedQueue) }}
+		leftovers: func(s *supervisor) []string { return collect(s.dir, watchedQueue) }}
 }
 
 func mortalRole() *role {
