@@ -92,15 +92,21 @@ func attach(d *shm.Dir, name string, o WriterOptions) (*Writer, error) {
 		return nil, failed("attach", name, err)
 	}
 	w := &Writer{laneWriter{name: name, side: newNamedSide(d, name, dir)}}
-	if err := w.open(o); err != nil {
-		w.unmap()
-		if errors.Is(err, ErrClosed) {
-			w.side.vacate() // the reader may have left it because of our lane
-		}
-		_ = w.side.close()
-		return nil, failed("attach", name, err)
+	return given(w, w.opened(w.open(o)))
+}
+
+// opened gives back what open took if that failed.
+func (w *laneWriter) opened(err error) error {
+	if err == nil {
+		return nil
 	}
-	return w, nil
+	w.peer.Close()
+	w.unmap()
+	if errors.Is(err, ErrClosed) {
+		w.side.vacate() // the reader may have left it because of our lane
+	}
+	_ = w.side.close()
+	return failed("attach", w.name, err)
 }
 
 // open maps the queue, claims a lane and tells the reader.
@@ -182,7 +188,15 @@ func (w *laneWriter) mapHints(opt shape) (*doorbell.Hints, error) {
 	if opt.others() {
 		return nil, nil
 	}
-	mem, err := w.reader.MapWritable(kind.SectHints, 0)
+	return hintsOf(w.reader, false, opt)
+}
+
+// hintsOf maps the hints of a reader's object, which is this process's own or not.
+func hintsOf(reader *shm.Object, own bool, opt shape) (*doorbell.Hints, error) {
+	mem, _, err := reader.Section(kind.SectHints, 0)
+	if !own {
+		mem, err = reader.MapWritable(kind.SectHints, 0)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -270,11 +284,7 @@ func (q *Queue) Writer() (*Writer, error) {
 }
 
 func (q *core) ownWriter() (*Writer, error) {
-	mem, _, err := q.obj.Section(kind.SectHints, 0)
-	if err != nil {
-		return nil, err
-	}
-	hints, err := doorbell.MapHints(mem, q.opt.rows())
+	hints, err := hintsOf(q.obj, true, q.opt)
 	if err != nil {
 		return nil, err
 	}

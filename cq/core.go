@@ -225,11 +225,7 @@ func (q *core) start() (err error) {
 	if q.rows, err = kind.RowsOf(q.obj, q.opt.rows()); err != nil {
 		return err
 	}
-	mem, _, err := q.obj.Section(kind.SectHints, 0)
-	if err != nil {
-		return err
-	}
-	hints, err := doorbell.MapHints(mem, q.opt.rows())
+	hints, err := hintsOf(q.obj, true, q.opt)
 	if err != nil {
 		return err
 	}

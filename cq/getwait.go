@@ -260,11 +260,7 @@ func signalFrom(side writerSide, obj *shm.Object, o shape) error {
 	if words.State.Load() == kind.StateClosed {
 		return ErrClosed
 	}
-	mem, err := obj.MapWritable(kind.SectHints, 0)
-	if err != nil {
-		return err
-	}
-	hints, err := doorbell.MapHints(mem, o.rows())
+	hints, err := hintsOf(obj, false, o)
 	if err != nil {
 		return err
 	}

@@ -227,11 +227,8 @@ func attachConn(ctx context.Context, conn *net.UnixConn, o WriterOptions, l *han
 	err := w.open(o)
 	d.m.end(err)
 	d.settle()
-	if err != nil {
-		w.peer.Close()
-		w.unmap()
-		_ = w.side.close()
-		return nil, failed("attach", w.name, err)
+	if err = w.opened(err); err != nil {
+		return nil, err
 	}
 	if o.Trust == CrossUser {
 		w.opt = o
