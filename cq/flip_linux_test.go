@@ -158,7 +158,7 @@ func (s *flipOpen) prepare() []flip.Word {
 		s.obj, err = flip.AddedWith("memfd:shmring:", cq.SectSlots, func() (id int, err error) {
 			s.peer, err = shm.CreateMemfd(cq.LaneSpec(1, flipSize, shm.UUID{1}), nil)
 			need(err)
-			need(s.peer.SealForOthers())
+			need(s.peer.Seal(shm.SealOthers))
 			s.fd, err = s.peer.ShareFD()
 			return 1, err
 		})

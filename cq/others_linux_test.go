@@ -179,7 +179,7 @@ func TestOthersHostileMeeting(t *testing.T) {
 	t.Cleanup(func() { shm.CloseFDs(p[:]) })
 	ahead := lane(t, q, 1, size, 0)
 	poke(scribbler{ahead}.section(t, cq.SectLane, 1), 0, size+1)
-	must(t, ahead.SealForOthers())
+	must(t, ahead.Seal(shm.SealOthers))
 	made := func(row, capacity int, seals shm.Seals) []int {
 		return []int{lane(t, q, row, capacity, seals).FD()}
 	}
@@ -341,7 +341,7 @@ func TestFollowForbids(t *testing.T) {
 	for range 3 {
 		full := lane(t, q, 1, size, 0)
 		poke(scribbler{full}.section(t, cq.SectLane, 1), 0, size)
-		must(t, full.SealForOthers())
+		must(t, full.Seal(shm.SealOthers))
 		reader, writer := connect(t, unix.SOCK_STREAM)
 		done := accept(soon(t), q, reader)
 		must(t, shm.SendFDs(writer, othersMessage(cq.StepAsk, 0, 0, shm.UUID{})))

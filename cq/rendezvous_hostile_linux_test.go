@@ -270,7 +270,7 @@ func fuzzMeeting(f *testing.F, trust cq.Trust) {
 		q := anonymous(t, o)
 		mine := lane(t, q, 1, 8, 0)
 		if trust == cq.CrossUser {
-			must(t, mine.SealForOthers())
+			must(t, mine.Seal(shm.SealOthers))
 		} else {
 			must(t, mine.Seal(shm.SealShrink|shm.SealGrow|shm.SealSeal))
 		}

@@ -203,6 +203,3 @@ func lost(s *collect.Remains) string {
 	}
 	return fmt.Sprintf(", with %d entries that nobody read", s.Unread)
 }
-
-// IsGarbage reports whether a collection would remove it, or should have.
-func (r *Remains) IsGarbage() bool { return r.Fate == FateGarbage || r.Fate == FateFailed }

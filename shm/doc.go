@@ -63,6 +63,6 @@
 //	create, createin, open, passed       an object is made, or mapped
 //	header, spec, layout, decode, check  page 0, as pure functions
 //	claim, owner, deaths, execve, seat   who owns it, and whether that process lives
-//	region, window, guard, fds, allow    what users of it share: memory, descriptors, permission
+//	region, window, guard, fds           what users of it share: memory, descriptors, permission
 //	sys, map, identity, space             system calls; who a process is; room for memory
 package shm

@@ -82,3 +82,10 @@ func rights(oob []byte) []int {
 	}
 	return fds
 }
+
+// AllowList says which users may be at the other end of a connection: those of UIDs, and whoever
+// was in one of GIDs, as main or supplementary group, when it connected. A nil list, and an empty
+// one, allow the effective user of this process only. It must not change while it is in use.
+type AllowList struct {
+	UIDs, GIDs []int
+}

@@ -49,15 +49,6 @@ type Header struct {
 	Owner         Owner
 }
 
-// CheckKind returns an error that is [ErrKind] unless the object is of the kind that is wanted.
-func (h Header) CheckKind(want Kind) error {
-	if h.Kind == want {
-		return nil
-	}
-	return &Error{Op: "open", Name: h.Name, Field: "kind", Got: h.Kind, Want: want, Err: ErrKind,
-		Hint: "take another name, or remove what stands there"}
-}
-
 // CheckFeatures refuses feature bits 32 to 63 that the package of this kind does not know:
 // incompatible ones always, read-only-compatible ones unless the caller only inspects.
 func (h Header) CheckFeatures(roCompat, incompat uint64, acc Access) error {

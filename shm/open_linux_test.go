@@ -178,12 +178,6 @@ func TestKindAndSections(t *testing.T) {
 	d := openTestDir(t)
 	o := makeObject(t, d, "a")
 	h := o.Header()
-	if err := h.CheckKind(KindLane); err != nil {
-		t.Error(err)
-	}
-	if err := h.CheckKind(KindBell); !errors.Is(err, ErrKind) {
-		t.Error(err)
-	}
 	if _, _, err := o.Section(secHint, 0); !errors.Is(err, ErrKind) {
 		t.Error(err)
 	}

@@ -8,10 +8,6 @@ import "syscall"
 // creator has mapped before stays writable.
 const SealOthers = SealShrink | SealGrow | SealSeal | SealFutureWrite
 
-// SealForOthers gives a memfd its [SealOthers]. From then on not even its owner can map it for
-// writing a second time, so that nobody can take it over.
-func (o *Object) SealForOthers() error { return o.Seal(SealOthers) }
-
 // ShareFD returns a new descriptor of the object, for reading, that may be sent to a peer of
 // another user. The caller closes it, with [CloseFDs].
 func (o *Object) ShareFD() (int, error) {

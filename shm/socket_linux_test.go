@@ -421,31 +421,6 @@ func check(t testing.TB, err error) {
 	}
 }
 
-func TestAllowList(t *testing.T) {
-	me := os.Geteuid()
-	for _, tt := range []struct {
-		list   *AllowList
-		uid    int
-		gid    int
-		groups []int
-		want   bool
-	}{
-		{nil, me, 5, nil, true},
-		{nil, me + 1, 5, nil, false},
-		{&AllowList{}, me, 5, nil, true},
-		{&AllowList{}, me + 1, 0, nil, false},
-		{&AllowList{UIDs: []int{7}}, 7, 0, nil, true},
-		{&AllowList{UIDs: []int{7}}, me, 7, []int{7}, false},
-		{&AllowList{GIDs: []int{7}}, 7, 6, []int{8}, false},
-		{&AllowList{GIDs: []int{7}}, 1, 7, nil, true},
-		{&AllowList{GIDs: []int{7}}, 1, 6, []int{8, 7}, true},
-	} {
-		if got := tt.list.Allows(tt.uid, tt.gid, tt.groups); got != tt.want {
-			t.Errorf("%+v allows %d %d %v: %v", tt.list, tt.uid, tt.gid, tt.groups, got)
-		}
-	}
-}
-
 // TestOpenPassed refuses whatever is not a memfd with just the right seals and all its memory.
 func TestOpenPassed(t *testing.T) {
 	spec := Spec{Kind: KindRegion, Sections: []Section{{Kind: 1, Length: 1 << 20}}}

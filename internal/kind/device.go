@@ -72,7 +72,7 @@ func takeUMEM(h shm.Header) (UMEM, error) {
 // bytes.
 func StoredUMEM(obj *shm.Object) (u UMEM, err error) {
 	h := obj.Header()
-	if err := h.CheckKind(shm.KindUMEM); err != nil {
+	if err := CheckKind(h, shm.KindUMEM); err != nil {
 		return u, err
 	}
 	if err := h.CheckFeatures(0, 0, shm.ReadOnly); err != nil {
@@ -122,7 +122,7 @@ func (c Capture) Put(s *shm.Spec) { captureCodec.put(s, c) }
 
 // StoredCapture returns them, bounded.
 func StoredCapture(name string, h shm.Header) (c Capture, err error) {
-	if err = h.CheckKind(shm.KindCapture); err != nil {
+	if err = CheckKind(h, shm.KindCapture); err != nil {
 		return c, err
 	}
 	if c, err = captureCodec.take(h); err != nil {

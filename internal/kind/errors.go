@@ -58,6 +58,15 @@ func Refuse(op, name, field string, got, want any, err error) error {
 	return &shm.Error{Pkg: Pkg, Op: op, Name: name, Field: field, Got: got, Want: want, Err: err}
 }
 
+// CheckKind returns an error that is [shm.ErrKind] unless an object is of the kind that is wanted.
+func CheckKind(h shm.Header, want shm.Kind) error {
+	if h.Kind == want {
+		return nil
+	}
+	return &shm.Error{Op: "open", Name: h.Name, Field: "kind", Got: h.Kind, Want: want,
+		Err: shm.ErrKind, Hint: "take another name, or remove what stands there"}
+}
+
 // Failed says which call failed on which object, unless err says so itself.
 func Failed(op, name string, err error) error {
 	var e *shm.Error

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"reflect"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/veth"
@@ -152,6 +154,18 @@ func TestConnLost(t *testing.T) {
 		}
 		if err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// TestRequestHeaders: each header that requests are made of has as many bytes as its memory, which
+// the netlink library reads through a pointer.
+func TestRequestHeaders(t *testing.T) {
+	for _, h := range []nl.NetlinkRequestData{&nl.IfInfomsg{}, &nl.IfAddrmsg{}, &nl.RtMsg{},
+		&netlink.Ndmsg{}} {
+		memory := int(reflect.TypeOf(h).Elem().Size())
+		if len(h.Serialize()) != memory || h.Len() != memory {
+			t.Errorf("%T: %d bytes of %d", h, len(h.Serialize()), memory)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -46,7 +47,7 @@ func MeetPeer(c *net.UnixConn, allow *shm.AllowList) (*Peer, error) {
 	if cerr := raw.Control(func(fd uintptr) { err = p.identify(int(fd)) }); cerr != nil {
 		err = cerr
 	}
-	if err == nil && !allow.Allows(p.UID, p.GID, p.Groups) {
+	if err == nil && !Allows(allow, p.UID, p.GID, p.Groups) {
 		err = &shm.Error{Field: "user", Got: p.UID, Want: allowed(allow), Err: shm.ErrOwner,
 			Hint: "add its uid or a group of it to the list of those who are allowed"}
 	}
@@ -57,8 +58,19 @@ func MeetPeer(c *net.UnixConn, allow *shm.AllowList) (*Peer, error) {
 	return p, nil
 }
 
+// Allows reports whether a process with these credentials is on the list, which may be nil.
+func Allows(a *shm.AllowList, uid, gid int, groups []int) bool {
+	if isEmpty(a) {
+		return uid == os.Geteuid()
+	}
+	return slices.Contains(a.UIDs, uid) || slices.Contains(a.GIDs, gid) ||
+		slices.ContainsFunc(groups, func(g int) bool { return slices.Contains(a.GIDs, g) })
+}
+
+func isEmpty(a *shm.AllowList) bool { return a == nil || len(a.UIDs) == 0 && len(a.GIDs) == 0 }
+
 func allowed(a *shm.AllowList) any {
-	if a == nil || len(a.UIDs) == 0 && len(a.GIDs) == 0 {
+	if isEmpty(a) {
 		return os.Geteuid()
 	}
 	return *a

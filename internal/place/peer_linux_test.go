@@ -153,3 +153,29 @@ func TestPeerBytes(t *testing.T) {
 	p.Close()
 	p.Close()
 }
+
+// TestAllowList: who is on a list, and that nobody but this user is on none.
+func TestAllowList(t *testing.T) {
+	me := os.Geteuid()
+	for _, tt := range []struct {
+		list   *shm.AllowList
+		uid    int
+		gid    int
+		groups []int
+		want   bool
+	}{
+		{nil, me, 5, nil, true},
+		{nil, me + 1, 5, nil, false},
+		{&shm.AllowList{}, me, 5, nil, true},
+		{&shm.AllowList{}, me + 1, 0, nil, false},
+		{&shm.AllowList{UIDs: []int{7}}, 7, 0, nil, true},
+		{&shm.AllowList{UIDs: []int{7}}, me, 7, []int{7}, false},
+		{&shm.AllowList{GIDs: []int{7}}, 7, 6, []int{8}, false},
+		{&shm.AllowList{GIDs: []int{7}}, 1, 7, nil, true},
+		{&shm.AllowList{GIDs: []int{7}}, 1, 6, []int{8, 7}, true},
+	} {
+		if got := Allows(tt.list, tt.uid, tt.gid, tt.groups); got != tt.want {
+			t.Errorf("%+v allows %d %d %v: %v", tt.list, tt.uid, tt.gid, tt.groups, got)
+		}
+	}
+}

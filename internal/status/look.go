@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -33,7 +34,7 @@ func Look(d *shm.Dir, name string) (Snapshot, error) {
 	}
 	defer obj.Close()
 	h := obj.Header()
-	if err := h.CheckKind(shm.KindEndpoint); err != nil {
+	if err := kind.CheckKind(h, shm.KindEndpoint); err != nil {
 		return Snapshot{}, err
 	}
 	s := Snapshot{Name: name, Path: filepath.Join(d.Path(), name), UUID: h.UUID, BootID: h.BootID,
@@ -116,7 +117,7 @@ func SetWish(d *shm.Dir, name string, old, id shm.UUID) (done bool, err error) {
 		return false, err
 	}
 	defer obj.Close()
-	if err := obj.Header().CheckKind(shm.KindEndpoint); err != nil {
+	if err := kind.CheckKind(obj.Header(), shm.KindEndpoint); err != nil {
 		return false, err
 	}
 	mem, err := obj.MapWritable(sectWish, 0)

@@ -33,7 +33,7 @@ func newPage(frames, sends int, generation uint64) (*statusPage, error) {
 	}
 	p, err := mapPage(obj, sends)
 	if err == nil {
-		err = obj.SealForOthers()
+		err = obj.Seal(shm.SealOthers)
 	}
 	if err != nil {
 		_ = obj.Close()
@@ -61,7 +61,7 @@ func openPage(fd, sends int) (*statusPage, error) {
 }
 
 func mapPage(obj *shm.Object, sends int) (*statusPage, error) {
-	if err := obj.Header().CheckKind(shm.KindRegion); err != nil {
+	if err := kind.CheckKind(obj.Header(), shm.KindRegion); err != nil {
 		return nil, err
 	}
 	done, _, err := obj.Section(kind.SectDone, 0)
@@ -102,7 +102,7 @@ func newPayload(slots, slotBytes int) (*shm.Region, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = obj.SealForOthers() // what is mapped already stays writable
+	err = obj.Seal(shm.SealOthers) // what is mapped already stays writable
 	var r *shm.Region
 	if err == nil {
 		r, err = shm.NewRegion(obj, sectionPayload)
@@ -124,7 +124,7 @@ func openPayload(fd, slots, slotBytes int) (*shm.Region, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = obj.Header().CheckKind(shm.KindRegion)
+	err = kind.CheckKind(obj.Header(), shm.KindRegion)
 	var r *shm.Region
 	if err == nil {
 		r, err = shm.NewRegion(obj, sectionPayload)

@@ -154,7 +154,7 @@ func (s *Server) seat(a *app) error {
 	defer s.mu.Unlock()
 	i := slices.IndexFunc(s.accounts, func(c *account) bool {
 		one := c.list()
-		return one.Allows(a.peer.UID, a.peer.GID, a.peer.Groups)
+		return place.Allows(&one, a.peer.UID, a.peer.GID, a.peer.Groups)
 	})
 	switch {
 	case s.closed:
