@@ -48,9 +48,9 @@ type AddressOptions struct {
 
 // AddressVector maps indices to addresses (fid_av of type FI_AV_TABLE), and addresses back to
 // indices, which is how the source of a completion is named. It lies in shared memory: the process
-// that created or adopted it changes it, any number of others open it by name or descriptor and
-// look things up while it changes. Names of hosts are for package net to resolve: fi_av_insertsvc
-// and fi_av_insertsym have no counterpart.
+// that created it or took it over changes it, any number of others open it by name or descriptor
+// and look things up while it changes. Names of hosts are for package net to resolve:
+// fi_av_insertsvc and fi_av_insertsym have no counterpart.
 //
 // All methods may be called from anywhere at any time. Resolve and Lookup take no lock.
 type AddressVector struct {

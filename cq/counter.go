@@ -101,11 +101,10 @@ type Counter struct {
 type counterSeen struct{ value, errs atomic.Uint64 }
 
 // Read returns the value (fi_cntr_read), or ErrClosed.
-//
-// The words are looked at without a lock against Close. They lie in a [shm.Window], whose memory
-// stays while c can be reached, so the look is always at memory; and whether c was closed is asked
-// afterwards, so what is returned was the value and not the zeros that follow it.
 func (c *Counter) Read() (uint64, error) {
+	// No lock keeps Close away. The words lie in a shm.Window, whose memory stays while c can be
+	// reached; and whether c was closed is asked afterwards, so what is returned was the value and
+	// not the zeros that follow it.
 	v := c.words.Value.Load()
 	c.edge.acquire()
 	if c.face != nil {

@@ -337,7 +337,7 @@ func (r PeerRole) String() string {
 type PeerEntry struct {
 	Role PeerRole
 	// Lane is that of the writer that died, or the one of the writer that is told of its reader; of
-	// a counter it is the seat.
+	// a counter it is the number of the handle among those that are open.
 	Lane int
 	// PID, PIDNS and StartTicks are the process as it gave itself when it came, in its own PID
 	// namespace; 0 is not known. With CrossUser PID is what our kernel says, and the others are 0.

@@ -158,14 +158,14 @@ func (m *userDeaths) close(untold []peerNews) {
 }
 
 // BindEvents makes this handle report to an event queue the deaths of other processes that have the
-// counter open: an EventPeerDeath with the counter's FID, the seat as Data and a [PeerEntry] as
-// payload, one for each handle that a process had open when it was killed or ended without closing
-// it. What it had added is in the value by then. Each handle that is bound reports by itself, each
-// death once. What happened before BindEvents is not reported. When events come, and what is no
-// death, is as with [Queue.BindEvents]: a process that is stopped is not dead, nor is a handle that
-// was closed.
+// counter open: an EventPeerDeath with the counter's FID, the handle's number as Data and a
+// [PeerEntry] as payload, one for each handle that a process had open when it was killed or ended
+// without closing it. What it had added is in the value by then. Each handle that is bound reports
+// by itself, each death once. What happened before BindEvents is not reported. When events come,
+// and what is no death, is as with [Queue.BindEvents]: a process that is stopped is not dead, nor
+// is a handle that was closed.
 //
-// Handles beyond the first 64 that are open at a time have no seat, and nobody is told of their
+// Handles beyond the first 64 that are open at a time have no number, and nobody is told of their
 // deaths; they can be told of others'.
 //
 // An event queue of this process cannot be closed while it is bound (EBUSY). Another sink replaces

@@ -436,7 +436,7 @@ const (
 	// from that:
 	//
 	//   - Only queues without a name can be so, see [Unnamed], and they end with their
-	//     reader: nobody can adopt them, since nobody can map their memory for writing again. A
+	//     reader: nobody can take them over, since nobody can map their memory for writing again. A
 	//     successor makes a queue of its own, to which each writer brings what the former reader
 	//     left: see [Writer.Follow].
 	//   - A lane is never used twice. When its writer has closed it, or is proved dead, it is read

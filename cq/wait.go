@@ -19,8 +19,8 @@ var lookOnce = doorbell.Wait{DeadlineNs: -1}
 
 // WaitOptions bounds a call that waits. The zero value waits until its context ends.
 type WaitOptions struct {
-	// Timeout ends the wait with ErrTimedOut, and costs less than a context made for each call. 0
-	// is none; a negative one is over already, so that the call looks once.
+	// Timeout ends the wait with ErrTimedOut; 0 is no timeout. With a negative one the call looks
+	// once and does not wait. It costs less than a context that is made for each call.
 	Timeout time.Duration
 }
 
@@ -29,10 +29,10 @@ type WaitOptions struct {
 type ReadOptions struct {
 	// Timeout is as in [WaitOptions].
 	Timeout time.Duration
-	// Threshold is how many entries to wait for (FI_CQ_COND_THRESHOLD), a hint in libfabric. Here a
-	// read returns when so many are waiting, a lane is full, which comes first if the threshold is
-	// more than the queue holds, or an error entry is waiting, and with what is there at the
-	// deadline, at a signal, or when the context ends. 0 is one.
+	// Threshold is how many entries to wait for (FI_CQ_COND_THRESHOLD), a hint in libfabric; 0 is
+	// one. A read returns when so many are there, when a lane is full, which can come first if the
+	// threshold is more than a lane holds, or when an error entry is there. At the deadline, at a
+	// signal and at the end of the context it returns what there is.
 	Threshold int
 	// Source gets the source of each entry, AddrNotAvail where it is not known (fi_cq_sreadfrom). It
 	// is as long as dst, or nil.

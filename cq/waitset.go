@@ -230,8 +230,8 @@ func (s *WaitSet) Close() error {
 }
 
 // PollSet finds out which of many queues and counters have something, without waiting (fid_poll).
-// One goroutine at a time polls; that counts as using
-// the members. Add, Remove and Close may be called from anywhere.
+// One goroutine at a time polls; that counts as using the members. Add, Remove and Close may be
+// called from anywhere.
 type PollSet struct {
 	bell *doorbell.Domain
 	set  *doorbell.Set

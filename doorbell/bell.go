@@ -249,8 +249,8 @@ func (b *Bell) enlist(bit int) {
 	}
 }
 
-// Consider makes a lane a candidate, as if it had been marked. If it has entries, the sets and
-// channels that have the queue learn of it: they rely on marks, and there was none.
+// Consider makes a lane a candidate, as if it had been marked. If it has entries, it tells the sets
+// and channels that have the queue, which otherwise look only at what was marked.
 func (b *Bell) Consider(bit int) {
 	b.takes++
 	b.answer(Several) // the lane may be one that cannot be opened, which is news too
