@@ -49,7 +49,8 @@ type app struct {
 	blocked  bool       // what is pending has to wait
 	command  cq.Entry   // private copy of the command in work
 	failure  cq.ErrorEntry
-	silent   uint64 // sends that ended without a completion
+	silent   uint64    // sends that ended without a completion
+	ended    []sendRow // sends without a completion yet, during a reap
 	batch    []int32
 	routes   map[target]*route
 	last     target
@@ -318,8 +319,9 @@ func (a *app) markDone(slot, how uint64) {
 	}
 }
 
-// completed ends a send that the kernel is done with. A credit is held.
-func (a *app) completed(r sendRow) {
+// completed ends a send that the kernel is done with. A credit is held. It reports whether the
+// send is the first of those that complete together.
+func (a *app) completed(r sendRow) (first bool) {
 	a.underWay--
 	a.sent++
 	a.dirty = true
@@ -327,13 +329,45 @@ func (a *app) completed(r sendRow) {
 		a.silent++
 		a.markDone(uint64(r.slot), doneSilent|a.silent)
 		a.tx.Credits().Return(1)
-		return
+		return false
 	}
-	a.markDone(uint64(r.slot), a.tx.Next()+1)
+	a.ended = append(a.ended, r)
+	return len(a.ended) == 1
+}
+
+// complete publishes the completions of sends that have ended, with one store: the application
+// reads on another processor meanwhile.
+func (a *app) complete() {
+	left := a.ended
+	a.ended = a.ended[:0]
+	next := a.tx.Next()
+	for i := range left {
+		a.markDone(uint64(left[i].slot), next+uint64(i)+1)
+	}
 	crash.At(crash.DevMarked)
-	e := cq.Entry{Context: r.context, Flags: sendFlags}
-	if err := a.tx.Credits().Post(&e); err != nil && a.dead == nil {
-		a.dead = err
+	a.tx.Credits().Return(len(left)) // their room is what is reserved now: nobody else posts here
+	for len(left) > 0 {
+		s, more, err := a.tx.Reserve(len(left))
+		n := 0
+		for err == nil && n < len(s)+len(more) {
+			e := cq.Entry{Context: left[n].context, Flags: sendFlags}
+			if n < len(s) {
+				s[n] = e
+			} else {
+				more[n-len(s)] = e
+			}
+			n++
+		}
+		if err == nil {
+			err = a.tx.Commit(n)
+		}
+		if err != nil {
+			if a.dead == nil {
+				a.dead = err
+			}
+			break
+		}
+		left = left[n:]
 	}
 	crash.At(crash.DevCompleted)
 }

@@ -131,11 +131,18 @@ func (en *engine) reap(q *queue) int {
 	}
 	for i := range q.done[:n] {
 		if r, mine := en.sends.end(q.done[i].Context); mine {
-			r.app.completed(r)
+			if r.app.completed(r) {
+				q.touched = append(q.touched, r.app)
+			}
 		} else {
 			en.stats.Orphans++
 		}
 	}
+	for i, a := range q.touched {
+		a.complete()
+		q.touched[i] = nil
+	}
+	q.touched = q.touched[:0]
 	return n
 }
 
