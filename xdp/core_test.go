@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"runtime"
+	"strconv"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -542,18 +543,22 @@ func (k *fakeKernel) done() {
 }
 
 func BenchmarkReceiveRecycle(b *testing.B) {
-	c, k := newBenchCore()
-	c.Fill(1024)
-	var got [benchBatch]Received
-	for i := 0; i < b.N; {
-		k.loop()
-		for n := 1; n > 0; i += n {
-			n = c.Receive(got[:])
-			for _, r := range got[:n] {
-				_ = c.Packet(r)[0]
+	for _, batch := range []int{1, benchBatch} {
+		b.Run(strconv.Itoa(batch), func(b *testing.B) {
+			c, k := newBenchCore()
+			c.Fill(1024)
+			got := make([]Received, batch)
+			for i := 0; i < b.N; {
+				k.loop()
+				for n := 1; n > 0; i += n {
+					n = c.Receive(got)
+					for _, r := range got[:n] {
+						_ = c.Packet(r)[0]
+					}
+					c.Recycle(got[:n])
+				}
 			}
-			c.Recycle(got[:n])
-		}
+		})
 	}
 }
 
