@@ -38,7 +38,7 @@ type CheckReport struct {
 	Findings  []Finding `json:"findings"`
 }
 
-// CheckOptions of a check.
+// CheckOptions say what a check looks at.
 type CheckOptions struct {
 	// More checks what is in an object of a kind that package cq does not know, while it is mapped
 	// for reading. nil: such an object is checked for what every object has.

@@ -6,6 +6,8 @@
 // What cannot be known is nil, which JSON prints as null; no key is ever left out. Times are
 // nanoseconds, sizes bytes.
 //
+// All functions may be called from any goroutine; a [Monitor] is for one at a time.
+//
 // # Files
 //
 //	describe, object, entries, state   the structs, and what one word says of each

@@ -10,8 +10,8 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
-// States: one word for what is to be known first of a queue, a lane or another object. Of several
-// that apply the one that comes first in [States] is given.
+// States of a queue, a lane or another object, in one word. If several apply, it is the one that
+// comes first in [States].
 const (
 	StateVersion  = "version"   // made by another version of the library
 	StateDenied   = "denied"    // of another user, or open to others
@@ -179,8 +179,8 @@ type Lane struct {
 	SizeBytes *uint64 `json:"size_bytes"`
 }
 
-// Levels say how far a lane has come, by indices that count its entries, and what its writers
-// count.
+// Levels say how far a lane has come, as indices that count its entries, and what its writers have
+// counted.
 type Levels struct {
 	Head            *uint64 `json:"head"`       // first entry not given back by the reader
 	Peeked          *uint64 `json:"peeked"`     // first entry not handed to the application
@@ -241,7 +241,7 @@ type Bell struct {
 	ReadyLanes    int     `json:"ready_lanes"` // marked and not looked at
 }
 
-// Rates are differences between two looks, a second.
+// Rates are how much counters grew between two looks, per second.
 type Rates struct {
 	Posted          float64 `json:"posted"`
 	Read            float64 `json:"read"`

@@ -37,12 +37,12 @@
 // when the process dies, however it dies; nothing is ever taken over because time has passed. See
 // [Object.Life] and [Object.Claim].
 //
-// A process that becomes another program (execve) loses the lock and the memory, and lives. Whoever
-// can look at it, as it can itself, finds that and may claim what it owned.
+// A process that becomes another program (execve) loses the lock and the memory, and lives. A
+// process that may read its entries in /proc finds that, and may claim what it owned.
 //
 // An object that many processes write has no owner while they have it open. Each has a [Seat]
 // instead, a lock on one byte with a record of its own, and nobody can claim the object, to remove
-// it, beside them. Of an object and of a seat the same is asked: Owner, Life, OwnerDied, Deaths.
+// it, beside them. Objects and seats answer the same questions: Owner, Life, OwnerDied, Deaths.
 //
 // # Trust
 //

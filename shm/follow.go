@@ -47,11 +47,11 @@ func (s *subscriber) tell() {
 	}
 }
 
-// FollowOwner calls notify once, from another goroutine, when the process of w has died; at once if
-// it is dead already. Of this process there is no notice: it dies with whoever follows. It blocks
-// no thread, and all who follow one process share a descriptor. notify must not block, since others
-// are told after it. stop ends the subscription: when it returns notify does not run and will not,
-// so do not call it from notify. It may be called again.
+// FollowOwner calls notify once, from another goroutine, when the process of w has died; at once
+// if it is dead already. There is no notice of the death of this process, since who follows dies
+// with it. It blocks no thread, and all who follow one process share a descriptor. notify must not
+// block, since others are told after it. stop ends the subscription: when it returns notify does
+// not run and will not, so do not call it from notify. It may be called again.
 //
 // An error means that there will be no notice, and that the caller must look now and then:
 // errors.ErrUnsupported for a process in another PID namespace.

@@ -55,7 +55,8 @@ func (o *Object) Seats(records []byte) Seats { return Seats{o, records} }
 
 func (s Seats) n() int { return len(s.records) / SeatBytes }
 
-// Seat is one of them: taken by this process, or looked at, whoever has it.
+// Seat is one of the Seats of an object: one that this process took, or one to look at, which
+// another process may have.
 type Seat struct {
 	o       *Object
 	index   int

@@ -5,7 +5,7 @@ import "github.com/shmring/shmring/internal/xskernel"
 // frameOverhead is what a frame may have beside what the MTU counts.
 const frameOverhead = xskernel.MinPacketBytes + xskernel.TagBytes
 
-// MaxChain is how many frames one packet may lie in: what the kernel's own buffers hold
+// MaxChain is how many frames one packet may lie in, 18: what the kernel's own buffers hold
 // (MAX_SKB_FRAGS + 1). A longer packet to be sent is refused, a longer one that arrives dropped.
 const MaxChain = xskernel.MaxChain
 

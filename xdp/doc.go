@@ -39,8 +39,8 @@
 // is closed, what lay in its rings goes back to the others.
 //
 // Sockets on other queues, or on other interfaces, may take parts of one UMEM (Options.Frames),
-// each with frames and rings of its own: they have nothing to wait for each other for, so each may
-// have its goroutine. A frame does not go from one part to another.
+// each with frames and rings of its own: they share nothing that one of them could make another
+// wait for, so each may have a goroutine of its own. A frame does not go from one part to another.
 //
 // # Packets in several frames
 //

@@ -30,6 +30,7 @@ var frameStateNames = [frameStates]string{
 	"free", "fill", "received", "loaned", "build", "send", "quarantine",
 }
 
+// String returns the state in a word, or its number.
 func (s FrameState) String() string {
 	if s < frameStates {
 		return frameStateNames[s]

@@ -19,6 +19,7 @@ const (
 	BindZeroCopy
 )
 
+// String returns the mode in a word, or its number.
 func (m BindMode) String() string {
 	switch m {
 	case BindAuto:

@@ -15,6 +15,7 @@ const (
 	AttachGeneric
 )
 
+// String returns the mode in a word, or its number.
 func (m AttachMode) String() string {
 	switch m {
 	case AttachAuto:
@@ -37,6 +38,7 @@ type ProgramInfo struct {
 	Refused error
 }
 
+// String returns number, name and mode, as in `7 "steer" (native)`.
 func (i ProgramInfo) String() string {
 	s := fmt.Sprintf("%d", i.ID)
 	if i.Name != "" {

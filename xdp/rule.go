@@ -173,6 +173,7 @@ const (
 	Drop
 )
 
+// String returns the action in a word, or its number.
 func (a Action) String() string {
 	if a > Drop {
 		return fmt.Sprintf("action(%d)", uint8(a))

@@ -71,6 +71,7 @@ const (
 	EventBack
 )
 
+// String returns the event in words, or its number.
 func (k EventKind) String() string {
 	switch k {
 	case EventGone:

@@ -29,19 +29,19 @@
 //
 // An application gets packets to the UDP ports that it took, and sends from these ports only. What
 // it may take is said by the allow-list ([Allow]), by user or group as the kernel names it: ports,
-// frames, sends under way, rules, connections, memory of queues. All processes of one line share
-// its budget. The ways to the destinations that they sent to last are remembered: a line that sends
-// everywhere has its own forgotten, and nobody else's.
+// frames, sends under way, rules, connections, memory of queues. All processes that one line names
+// share its budget. The ways to the destinations that they sent to last are remembered: a line
+// that sends everywhere has its own forgotten, and nobody else's.
 //
-// Of the packets to its ports it gets what is for the interface itself: untagged, to an address of
+// It gets those packets to its ports that are for the interface itself: untagged, to an address of
 // the interface and its hardware address, or to a group that somebody has joined on the interface
-// and the hardware address of that. The steering program leaves all else to the kernel: what is for
-// other hosts, and forwarded perhaps, broadcast, and other VLANs. So an address or a group that is
-// not the interface's own is not taken even if the kernel would accept it there; and fragments are
-// the kernel's always. Addresses are followed as they come and go, groups with up to a second of
-// delay. A line of the allow-list with "to=any" takes packets to its ports whatever they are
-// addressed to. A tag that the device takes out of the frame is not seen: switch that off where
-// VLANs are to be told apart ("ethtool -K IFACE rxvlan off").
+// and the hardware address of that group. The steering program leaves all else to the kernel: what
+// is for other hosts, and forwarded perhaps, broadcast, and other VLANs. So an address or a group
+// that is not the interface's own is not taken even if the kernel would accept it there; and
+// fragments are the kernel's always. Addresses are followed as they come and go, groups with up to
+// a second of delay. A line of the allow-list with "to=any" takes packets to its ports whatever
+// they are addressed to. A tag that the device takes out of the frame is not seen: switch that off
+// where VLANs are to be told apart ("ethtool -K IFACE rxvlan off").
 //
 // Packets with a wrong checksum are dropped and counted, as the kernel does; those with a wrong UDP
 // checksum, or none over IPv6, only if the application did not ask for them
@@ -55,12 +55,12 @@
 //
 // # One application and the others
 //
-// One goroutine moves everything. Applications get turns of Config.TxBatch commands, beginning with
-// another one each round; frames that come back do not count, so that who gives all back
-// gets as many packets. A send that waits for a hardware address waits beside the queue, not in
-// it. A packet whose application has all of its frames, or leaves its queue full, is dropped and
-// counted for it: nobody waits for an application. One that breaks its queue, or whose memory
-// cannot be read, is hung up on.
+// One goroutine moves everything. In each round every application has up to Config.TxBatch
+// commands carried out; which one is first changes from round to round. Frames that come back do
+// not count, so that returning them costs an application no sends. A send that waits for a
+// hardware address waits beside the queue, not in it. A packet whose application has all of its
+// frames, or leaves its queue full, is dropped and counted for it: nobody waits for an
+// application. One that breaks its queue, or whose memory cannot be read, is hung up on.
 //
 // A killed application is noticed by the end of its connection and of its process, whichever comes
 // first. Ports, frames, budget and memory are back after that at once; packets of it that are with
@@ -102,8 +102,8 @@
 //	take or drop a port          ----->
 //	                             <-----  done, or a no
 //
-// A peer that takes more than five seconds to start is hung up on. One user can begin a few
-// connections at a time only; Dial comes again when it is told so.
+// A peer that takes more than five seconds to start is hung up on. One user can begin only a few
+// connections at a time; if there are more, the server says so and Dial tries again.
 //
 // # What there is not
 //

@@ -268,8 +268,8 @@ func (e *Endpoint) posted(err error) error {
 	return ErrServerGone
 }
 
-// View shows the payload of a received datagram, which e is the completion of, in place. Release
-// the loan before the frame. Errors: shm.ErrStale for a frame that is none of this endpoint's.
+// View shows the payload of a received datagram, whose completion is entry, in place. Release the
+// loan before the frame. Errors: shm.ErrStale for a frame that is none of this endpoint's.
 func (e *Endpoint) View(entry *cq.Entry) (shm.Loan, error) {
 	f, err := e.framesOf(entry)
 	if err != nil {

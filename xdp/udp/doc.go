@@ -54,13 +54,13 @@
 // # Who does the work
 //
 // Whoever writes gives the packet to the kernel himself, with one system call for all writers that
-// come at the same time. Whoever reads looks for packets himself before he waits, for a few dozen
-// microseconds as long as that finds any; not with one CPU, nor when as many readers of the
-// process as it has CPUs look already. For those that wait one goroutine per queue hands out what
-// arrives; it sleeps in the runtime's poller, so that a connection on which nothing happens costs
-// neither CPU nor a thread. Once a second the device is asked whether it still exists, since no
-// poll ever tells. When it is gone reads fail with xdp.ErrDeviceGone, after what had come; the
-// stack is of no more use than to be closed.
+// come at the same time. Whoever reads looks for packets himself before he waits. He does so for a
+// few dozen microseconds, as long as that finds any; he does not with one CPU, nor when as many
+// readers of the process as it has CPUs look already. For those that wait one goroutine per queue
+// hands out what arrives; it sleeps in the runtime's poller, so that a connection on which nothing
+// happens costs neither CPU nor a thread. Once a second the device is asked whether it still
+// exists, since no poll ever tells. When it is gone reads fail with xdp.ErrDeviceGone, after what
+// had come; the stack is of no more use than to be closed.
 //
 // # Files
 //

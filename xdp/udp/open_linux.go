@@ -35,8 +35,9 @@ type opener struct {
 // program, opens a socket and an endpoint on each queue, and follows the kernel's routes. Nothing
 // but the ports of connections is taken from the kernel.
 //
-// It needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF. Errors are those of [xdp.Attach], [xdp.NewUMEM],
-// [xdp.Open] and netif.OpenTable. After an error nothing is left. The context bounds Open alone.
+// It needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF. Errors are those of [xdp.Attach], [xdp.NewUMEM]
+// and [xdp.Open], and those of reading the kernel's routes and neighbours. After an error nothing
+// is left. The context bounds Open alone.
 func Open(ctx context.Context, ifname string, o Options) (*Stack, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

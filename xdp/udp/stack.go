@@ -21,7 +21,7 @@ const (
 	minBacklog    = 8
 )
 
-// StackOptions of a stack. Zero values stand for the defaults.
+// StackOptions say how a stack queues and binds. Zero values stand for the defaults.
 type StackOptions struct {
 	// Backlog is how many datagrams wait for the readers of one connection; 256 by default.
 	// Conn.SetReadBuffer changes it for one.
