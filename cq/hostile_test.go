@@ -338,3 +338,33 @@ func TestHostileHintsOfRefusedLane(t *testing.T) {
 		})
 	}
 }
+
+// TestHostileHintsBeforeAnError: a reader that sleeps for more than a lane holds, because the mark
+// of an error there was wiped away, hears of it from a writer that is refused.
+func TestHostileHintsBeforeAnError(t *testing.T) {
+	t.Parallel()
+	d, q := create(t, cq.Options{Size: 8, Spin: -1})
+	w := attach(t, d, q.Name())
+	dst := make([]cq.Msg, 8)
+	if _, err := sread(q, dst, time.Millisecond, 8); !errors.Is(err, cq.ErrTimedOut) {
+		t.Fatal(err) // the reader knows the lane, and has parked it
+	}
+	post(t, w, 0, 2)
+	postError(t, w, 2)
+	clear(scribble(t, d, q.Name(), cq.ReaderFile).section(t, cq.SectHints, 0))
+	woken := make(chan struct{})
+	before := q.Stats().Sleeps
+	go func() {
+		defer close(woken)
+		_, _ = sread(q, dst, -1, 8)
+	}()
+	asleep(t, q, before)
+	wantErr(t, "credit", w.Credits().Add(6), cq.ErrFull)
+	select {
+	case <-woken:
+	case <-time.After(tooLong):
+		t.Error("nobody told the reader of the error")
+		must(t, q.Signal())
+		<-woken
+	}
+}
