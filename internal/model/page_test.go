@@ -93,7 +93,8 @@ xdp/frames.go and xdp/endpoint/release.go; W of
 lanes without room cq/writer.go; those of many, a set and the latch as of queues, with the
 count in cq/wait.go; F and A of readers that follow one another cq/handover.go, writerside.go and
 rendezvous.go, G peek.go; R, V and G of a look without the lock cq/read.go and
-bell.go. Those of two endpoints have no code yet: the protocol is explored before it is written.
+bell.go. Those of two endpoints, and of waits on what endpoints feed, have no
+code yet: the protocol is explored before it is written.
 
 Of gn a larger form, with two entries in one of the lanes, was explored once and lost nothing in
 23675871 states (21185712 where the producer pays), and takes minutes; with two in both it had not
@@ -125,16 +126,17 @@ func page() string {
 			}
 			fmt.Fprintf(&b, "| %s | %s |\n", name, strings.ReplaceAll(row, "\t", " | "))
 		}
-		fell := func(what string, ms []mutant) {
+		fell := func(does string, ms []mutant) {
 			if len(ms) > 0 {
-				fmt.Fprintf(&b, "\n| | deviation that loses %s |\n|---|---|\n", what)
+				fmt.Fprintf(&b, "\n| | deviation that %s |\n|---|---|\n", does)
 			}
 			for _, m := range ms {
 				fmt.Fprintf(&b, "| %s | %s |\n", m.base, m.text)
 			}
 		}
-		fell("something", f.mutants)
-		fell("nothing, in the sizes explored", f.spare)
+		fell("loses something", f.mutants)
+		fell("goes round for ever", f.traps)
+		fell("loses nothing, in the sizes explored", f.spare)
 	}
 	return b.String()
 }

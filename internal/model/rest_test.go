@@ -65,6 +65,22 @@ func TestComesToRest(t *testing.T) {
 	}
 }
 
+// TestTraps: somebody goes round for ever.
+func TestTraps(t *testing.T) {
+	for _, f := range families {
+		for _, m := range f.traps {
+			for _, v := range f.bases(t, m) {
+				t.Run(f.id(v)+"/"+m.text, func(t *testing.T) {
+					t.Parallel()
+					if v.trapped(m.bug) == 0 {
+						t.Error("whatever happens it can come to rest")
+					}
+				})
+			}
+		}
+	}
+}
+
 // chase goes round between two states, from which there is a way out or none.
 type chase struct{ forever bool }
 

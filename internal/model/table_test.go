@@ -10,13 +10,14 @@ import (
 
 // families are all that is explored, in the order of the page.
 var families = []family{queues, others, counters, frames, follows, glances, many, rooms, rings,
-	wraps, ends}
+	wraps, ends, feeders}
 
 // family is the variants of one model, and rules that are left out of them.
 type family struct {
 	title    string // of its section of the page
 	variants []variant
 	mutants  []mutant // these must lose something
+	traps    []mutant // from somewhere these lead to no rest
 	spare    []mutant // these lose nothing: the rule is not required
 }
 
