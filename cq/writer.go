@@ -402,7 +402,7 @@ func (w *Writer) Free() int {
 // WriterStats are counts of a writer.
 type WriterStats struct {
 	Queue     string   // the name of the queue
-	QueueID   shm.UUID // which one of that name, as its object says; zero for the reader's own writer
+	QueueID   shm.UUID // which one of that name, as its object says
 	Size      int      // entries that the lane holds
 	Bytes     uint64   // of memory that it takes and this process made; 0 for the reader's own lane
 	Unread    int      // entries that the reader has not released, and leaves when it dies
@@ -423,12 +423,9 @@ func (w *laneWriter) Stats() WriterStats {
 	t, size := w.words.Traffic(), w.prod.Cap()
 	tail := w.words.Tail.Load()
 	unread := min(tail-w.row.Head.Load(), uint64(size))
-	s := WriterStats{Queue: w.name, Size: size, Unread: int(unread), Overrun: w.policy,
-		Reader: w.reader.Generation(), Posted: tail, Publishes: t.Publishes, Wakes: t.Wakes,
-		Refused: t.Refused}
-	if w.reader != nil {
-		s.QueueID = w.reader.Header().UUID
-	}
+	s := WriterStats{Queue: w.name, QueueID: w.reader.Header().UUID, Size: size,
+		Unread: int(unread), Overrun: w.policy, Reader: w.reader.Generation(), Posted: tail,
+		Publishes: t.Publishes, Wakes: t.Wakes, Refused: t.Refused}
 	if w.obj != nil {
 		s.Bytes = uint64(len(w.obj.Bytes()))
 	}
