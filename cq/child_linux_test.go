@@ -220,7 +220,11 @@ func childCreator() {
 	need(q.Close())
 }
 
-func init() { roles["told writer"] = childToldWriter }
+func init() {
+	for _, p := range []site{namedSite, memfdSite, othersSite} {
+		roles[p.writerRole()] = childToldWriter
+	}
+}
 
 // site says where the two ends of a queue are.
 type site struct {
@@ -258,6 +262,18 @@ var (
 	memfdSite  = site{far: true, memfd: true}
 	othersSite = site{far: true, memfd: true, others: true}
 )
+
+// writerRole is the role of a writer that is told what to do. The binaries of former commits know
+// these names, and posts, as post asks for them.
+func (p site) writerRole() string {
+	switch {
+	case p.others:
+		return "other user"
+	case p.memfd:
+		return "joiner"
+	}
+	return "told writer"
+}
 
 // queue returns options with the kind of trust of the site.
 func (p site) queue(o cq.Options) cq.Options {
@@ -350,7 +366,7 @@ func startAt(t testing.TB, role string, at site, q *cq.Queue, attr *syscall.SysP
 // startWriter starts one that is told.
 func startWriter(t testing.TB, at site, q *cq.Queue, attr *syscall.SysProcAttr) *toldWriter {
 	t.Helper()
-	w := &toldWriter{child: startAt(t, "told writer", at, q, attr)}
+	w := &toldWriter{child: startAt(t, at.writerRole(), at, q, attr)}
 	w.begin(t)
 	return w
 }
@@ -367,9 +383,14 @@ func (w *toldWriter) begin(t testing.TB) {
 // there, "ring", "flood", "swing" and "pipe" ring so many times.
 func (w *toldWriter) do(t testing.TB, what string, value uint64) {
 	t.Helper()
-	_, err := fmt.Fprintln(w.in, what, value)
+	w.tell(t, fmt.Sprint(what, " ", value), "done")
+}
+
+func (w *toldWriter) tell(t testing.TB, what, answer string) {
+	t.Helper()
+	_, err := fmt.Fprintln(w.in, what)
 	must(t, err)
-	if got := w.line(t); got != "done" {
+	if got := w.line(t); got != answer {
 		t.Fatal(got)
 	}
 }
@@ -377,7 +398,7 @@ func (w *toldWriter) do(t testing.TB, what string, value uint64) {
 // post has it post contexts from one number to before another.
 func (w *toldWriter) post(t testing.TB, from, to uint64) {
 	t.Helper()
-	w.do(t, fmt.Sprint("post ", from), to)
+	w.tell(t, fmt.Sprint(from, " ", to), "posted")
 }
 
 // publish has it do what a writer does last that dies then: store an entry at an index and its
@@ -421,9 +442,16 @@ func childToldWriter() {
 func obeys(w *cq.Writer) {
 	say("lane %d at %d", w.Lane(), w.Next())
 	var mem *ownLane
-	for in := bufio.NewScanner(os.Stdin); in.Scan(); say("done") {
-		what, rest, _ := strings.Cut(in.Text(), " ")
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		var at, value uint64
+		if n, _ := fmt.Sscan(in.Text(), &at, &value); n == 2 {
+			for ; at < value; at++ {
+				need(w.Post(&cq.Entry{Context: at}))
+			}
+			say("posted")
+			continue
+		}
+		what, rest, _ := strings.Cut(in.Text(), " ")
 		n, _ := fmt.Sscan(rest, &at, &value)
 		if n == 1 {
 			value = at
@@ -434,10 +462,6 @@ func obeys(w *cq.Writer) {
 				mem = openOwnLane()
 			}
 			mem.store(what, at, value)
-		case "post":
-			for ; at < value; at++ {
-				need(w.Post(&cq.Entry{Context: at}))
-			}
 		case "ring", "flood":
 			for range value {
 				cq.RingLane(w)
@@ -453,6 +477,7 @@ func obeys(w *cq.Writer) {
 				cq.WritePipe(w)
 			}
 		}
+		say("done")
 	}
 	need(w.Close())
 }

@@ -90,7 +90,7 @@ func TestOthersNotAllowed(t *testing.T) {
 	q, err := cq.Create(cq.Unnamed("q"), cq.Options{Trust: cq.CrossUser})
 	must(t, err)
 	t.Cleanup(func() { must(t, q.Close()) })
-	c := startOther(t, "told writer")
+	c := startOther(t, othersSite.writerRole())
 	before := len(openFiles())
 	wantErr(t, "accept", q.Accept(soon(t), c.conn), shm.ErrOwner, syscall.EPERM)
 	noMoreFiles(t, before)
