@@ -10,9 +10,9 @@
 //
 // # Files
 //
-//	describe, object, entries, state   the structs, and what one word says of each
-//	monitor                            queues, again and again
-//	check, held                        what is broken: by path, or in a process
-//	collect                            what is garbage
-//	problem                            errors as they are printed
+//	describe, object, entries   the structs
+//	state                       what one word says of each; errors as they are printed
+//	monitor                     queues, again and again
+//	check, held                 what is broken: by path, or in a process
+//	collect                     what is garbage
 package ctl

@@ -86,11 +86,10 @@
 //
 // # Files
 //
-//	words                 the words in shared memory
+//	words                 the words in shared memory, and sets of bits
 //	ringer                the producer's half
 //	bell                  the reader's half: which lanes can have something
-//	sleep                 how a reader sleeps
-//	domain, set, channel  many queues at once; keeper: their descriptors
-//	eventfd, pipe         descriptors to wait on
-//	listen, forward       producers of other users
+//	sleep                 how a reader sleeps, and listens to producers of other users
+//	domain, set, channel  many queues at once
+//	face                  descriptors to wait on; threads that pass rings on
 package doorbell

@@ -1,9 +1,15 @@
 package shm
 
 import (
+	"bufio"
+	"bytes"
 	"errors"
 	"io/fs"
+	"math"
 	"math/rand/v2"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/shmring/shmring/internal/crash"
@@ -271,4 +277,234 @@ func (o *Object) discard() {
 	}
 	o.dir.drop()
 	o.mem, o.fd, o.lockFD, o.dir, o.closed = nil, -1, -1, nil, true
+}
+
+// A directory may vanish between our making it and our using it, which takes some microseconds.
+const (
+	// plainTries is how often it is made in its place. Others who tidy up in a row, whom the kernel
+	// lets in one after the other, can win each time.
+	plainTries = 16
+	// moveTries bounds how often it may be there when we want to move ours, and gone when we want
+	// to use it, and how often ours may be gone before there is anything in it. Each time means
+	// that somebody else did something meanwhile.
+	moveTries = 1000
+)
+
+// linkIn gives a new object its name in a directory that may come and go, and hands the object over
+// to that.
+func (d *Dir) linkIn(o *Object, sub, name string) (in *Dir, err error) {
+	for range plainTries {
+		in, err = d.linkInPlace(o, sub, name)
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		in, err = d.linkAndMove(o, sub, name)
+	}
+	if err == nil {
+		return in, o.handOver(in)
+	}
+	if !errors.Is(err, fs.ErrExist) {
+		_ = d.RemoveSub(sub) // unless others use it
+	}
+	return nil, err
+}
+
+// linkInPlace makes the directory if it is not there, and links the object into it.
+func (d *Dir) linkInPlace(o *Object, sub, name string) (in *Dir, err error) {
+	in, err = d.Sub(sub, true)
+	if err != nil {
+		return nil, err
+	}
+	if err := sysLink(o.lockFD, in.ref.fd, name); err != nil {
+		_ = in.Close()
+		return nil, err
+	}
+	return in, nil
+}
+
+// moveInPlace is linkInPlace of an object that has a name in another directory, which it loses.
+func (d *Dir) moveInPlace(aside *Dir, sub, name string) (in *Dir, err error) {
+	in, err = d.Sub(sub, true)
+	if err != nil {
+		return nil, err
+	}
+	if err := sysMoveNew(aside.ref.fd, in.ref.fd, name); err != nil {
+		_ = in.Close()
+		return nil, err
+	}
+	return in, nil
+}
+
+// linkAndMove makes the directory under a name that nobody else knows and moves it, object and all,
+// to its own: it is never seen empty. Where there is one already that is not empty, the object is
+// moved into that: nobody removes it then, while there is something in it. It never has two names:
+// whoever finds the one aside tells by it what becomes of the object.
+func (d *Dir) linkAndMove(o *Object, sub, name string) (in *Dir, err error) {
+	ref, err := d.use()
+	if err != nil {
+		return nil, err
+	}
+	defer ref.drop()
+	var aside *Dir
+	var odd string
+	for range moveTries {
+		odd = asidePrefix + NewUUID().String()
+		if aside, err = d.linkInPlace(o, odd, name); !errors.Is(err, fs.ErrNotExist) {
+			break // else one who lists the directory tidied this up too, while it was empty
+		}
+	}
+	if err != nil {
+		_ = sysRmdir(ref.fd, odd)
+		return nil, err
+	}
+	crash.At(crash.CreateAside)
+	for range moveTries {
+		if err = sysRename(ref.fd, odd, sub); err == nil {
+			aside.path = filepath.Join(d.path, sub)
+			return aside, nil
+		}
+		if !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, syscall.EEXIST) {
+			break // the page allows either
+		}
+		if in, err = d.moveInPlace(aside, sub, name); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	_ = sysUnlink(aside.ref.fd, name)
+	_ = aside.Close()
+	_ = sysRmdir(ref.fd, odd)
+	return in, err
+}
+
+// handOver makes the directory the one that has the object's name.
+func (o *Object) handOver(in *Dir) error {
+	ref, err := in.use()
+	if err != nil {
+		return err
+	}
+	o.dir.drop()
+	o.dir = ref
+	return nil
+}
+
+// room is one limit that a new object meets.
+type room struct {
+	where     string
+	available uint64 // bytes
+}
+
+// checkRoom refuses, with numbers, what cannot fit. It must come before the allocation: in a memory
+// cgroup the kernel would rather kill the process than say no.
+func checkRoom(dirfd int, needed uint64) error {
+	r := tightest(sysRoom(dirfd))
+	if r.available >= needed {
+		return nil
+	}
+	return roomError(r, needed)
+}
+
+func roomError(r room, needed uint64) error {
+	return &Error{Err: &NoSpaceError{Needed: needed, Available: r.available, Where: r.where},
+		Hint: "make it smaller, remove old objects, or raise the limit"}
+}
+
+func tightest(rooms []room) room {
+	least := room{where: "the machine", available: math.MaxUint64}
+	for _, r := range rooms {
+		if r.available < least.available {
+			least = r
+		}
+	}
+	return least
+}
+
+// cgroupLimits returns what each memory cgroup from this process's own to the root still
+// allows. read returns the content of a file, or nothing; it takes absolute paths.
+func cgroupLimits(read func(path string) []byte) []room {
+	var out []room
+	lines := strings.Lines(string(read("/proc/self/cgroup")))
+	for line := range lines {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		switch {
+		case parts[1] == "": // version 2
+			out = append(out, walkCgroup(read, "/sys/fs/cgroup", parts[2], cgroupV2)...)
+		case hasField(parts[1], "memory"):
+			out = append(out, walkCgroup(read, "/sys/fs/cgroup/memory", parts[2], cgroupV1)...)
+		}
+	}
+	return out
+}
+
+func hasField(list, want string) bool {
+	for f := range strings.SplitSeq(list, ",") {
+		if f == want {
+			return true
+		}
+	}
+	return false
+}
+
+// cgroupFiles are the names of one version's files.
+type cgroupFiles struct{ limit, usage, reclaimable string }
+
+var (
+	cgroupV2 = cgroupFiles{"memory.max", "memory.current", "inactive_file"}
+	cgroupV1 = cgroupFiles{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"}
+)
+
+const maxCgroupDepth = 64
+
+// Of a memory cgroup a part is left for what a process needs beside its objects: page tables, and
+// what it allocates when it is told that there is no room. Else the kernel kills it for the next
+// page of its own.
+const (
+	cgroupReserveShare = 16
+	cgroupReserveBytes = 1 << 20 // at most
+)
+
+func walkCgroup(read func(string) []byte, root, path string, names cgroupFiles) []room {
+	var out []room
+	for range maxCgroupDepth {
+		dir := root + strings.TrimSuffix(path, "/")
+		limit, ok1 := parseBytes(read(dir + "/" + names.limit))
+		usage, ok2 := parseBytes(read(dir + "/" + names.usage))
+		if ok1 && ok2 {
+			// File pages that nobody uses count as usage, but go when memory is wanted.
+			used := usage - min(usage, statField(read(dir+"/memory.stat"), names.reclaimable))
+			used += min(limit/cgroupReserveShare, cgroupReserveBytes)
+			out = append(out, room{"memory cgroup " + path, limit - min(limit, used)})
+		}
+		cut := strings.LastIndexByte(strings.TrimSuffix(path, "/"), '/')
+		if cut < 0 {
+			break
+		}
+		path = path[:max(cut, 1)]
+		if cut == 0 && dir == root {
+			break
+		}
+	}
+	return out
+}
+
+func parseBytes(b []byte) (uint64, bool) {
+	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	return n, err == nil // "max" is no limit
+}
+
+// statField finds "name value" or "name: value" on a line of its own, value in the file's unit.
+func statField(b []byte, name string) uint64 {
+	lines := bufio.NewScanner(bytes.NewReader(b))
+	for lines.Scan() {
+		f := strings.Fields(lines.Text())
+		if len(f) >= 2 && strings.TrimSuffix(f[0], ":") == name {
+			n, _ := strconv.ParseUint(f[1], 10, 64)
+			return n
+		}
+	}
+	return 0
 }

@@ -8,9 +8,12 @@ import (
 	"path/filepath"
 	"sort"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Dir is a directory of objects that is private to this user. Its methods are safe from any
@@ -325,4 +328,169 @@ func (d *Dir) Stamp() (uint64, error) {
 		h ^= h >> 32
 	}
 	return h, nil
+}
+
+// MakeFIFO makes a FIFO of that name for this user, unless the name is taken. Errors: [ErrName],
+// [ErrNoSpace], and what the system refuses.
+func (d *Dir) MakeFIFO(name string) error {
+	return d.at("make FIFO", name, func(dirfd int) error {
+		err := sysMakeFIFO(dirfd, name)
+		switch {
+		case errors.Is(err, syscall.EEXIST):
+			return nil
+		case errors.Is(err, syscall.ENOSPC):
+			return fmt.Errorf("%w: %w", ErrNoSpace, err)
+		}
+		return err
+	})
+}
+
+// OpenFIFO opens a FIFO to write to it, or both ends of it, so that it has a writer as long as the
+// reader lives and no end of file is ever read. It never blocks. Errors: [ErrName], [ErrKind] for
+// what is no FIFO, fs.ErrNotExist, ENXIO if nobody reads, and what the system refuses.
+func (d *Dir) OpenFIFO(name string, both bool) (fd int, err error) {
+	fd = -1
+	err = d.at("open FIFO", name, func(dirfd int) error {
+		if fd, err = sysOpenFIFO(dirfd, name, both); err != nil {
+			return err
+		}
+		info, err := sysStat(fd)
+		if err == nil && !info.fifo() {
+			err = &Error{Field: "type", Got: fmt.Sprintf("%#o", info.mode), Want: "a FIFO", Err: ErrKind,
+				Hint: "remove it"}
+		}
+		if err != nil {
+			sysClose(fd)
+			fd = -1
+		}
+		return err
+	})
+	return fd, err
+}
+
+// Remove removes a name that is not a directory's, and checks nothing: use [Object.Unlink] for an
+// object. Errors: [ErrName], fs.ErrNotExist, and what the system refuses.
+func (d *Dir) Remove(name string) error {
+	return d.at("remove", name, func(dirfd int) error { return sysUnlink(dirfd, name) })
+}
+
+// Links returns how many names the file called name has. Errors are those of [Dir.Remove].
+func (d *Dir) Links(name string) (n uint64, err error) {
+	err = d.at("look at", name, func(dirfd int) error {
+		info, err := sysStatAt(dirfd, name)
+		n = info.nlink
+		return err
+	})
+	return n, err
+}
+
+// at does something to a name by the directory's descriptor.
+func (d *Dir) at(op, name string, do func(dirfd int) error) error {
+	if err := checkName(op, name); err != nil {
+		return err
+	}
+	ref, err := d.use()
+	if err != nil {
+		return named(op, name, err)
+	}
+	defer ref.drop()
+	return named(op, name, do(ref.fd))
+}
+
+// maxNameBytes is what a header can hold; a file name could be longer.
+const maxNameBytes = 64
+
+// Names that mean something.
+const (
+	// UserPrefix is what [DefaultPath] has before the number of the user.
+	UserPrefix = "shmring-"
+	// BellPrefix marks bells, which stand beside the queues: a queue called like one would hide it.
+	BellPrefix = "bell-"
+	// LockSuffix is that of the file whose lock a listener holds who replaces dead sockets by
+	// himself, as a device process does: whoever has it is the only one to bind or remove the name.
+	LockSuffix = ".lock"
+
+	// asidePrefix and a UUID name a directory on its way to its own name.
+	asidePrefix = "new-"
+	// asideSuffix marks a socket that a collector has moved aside. Only who has locked the directory
+	// gives or takes such a name, so that nothing can come to stand there while it is looked at.
+	asideSuffix = "~collected"
+)
+
+// IsAside reports whether sub is the name of a queue's directory that has not got its own name yet.
+// If the owner of such a queue is dead, nobody will ever look for it.
+func IsAside(sub string) bool {
+	id, ok := strings.CutPrefix(sub, asidePrefix)
+	_, isUUID := parseUUID(id)
+	return ok && isUUID
+}
+
+// checkName accepts names that are one visible path component and fit a header.
+func checkName(op, name string) error {
+	why := ""
+	switch {
+	case name == "":
+		why = "give it at least one character"
+	case len(name) > maxNameBytes:
+		why = "use at most 64 bytes"
+	case name[0] == '.':
+		why = "let it not begin with a dot"
+	case strings.ContainsRune(name, '/'):
+		why = "leave out the slash: a name is not a path"
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, notPrintable):
+		why = "use printable characters only"
+	default:
+		return nil
+	}
+	return &Error{Op: op, Name: name, Err: ErrName, Hint: why}
+}
+
+// checkNew refuses names that only this library gives, and nobody to an object of another kind.
+func checkNew(op, name string, k Kind) error {
+	if err := checkName(op, name); err != nil {
+		return err
+	}
+	why := ""
+	switch {
+	case strings.HasPrefix(name, BellPrefix) && k != KindBell:
+		why = `names that begin with "bell-" belong to bells`
+	case IsAside(name):
+		why = `"new-" and a UUID name what is not finished`
+	case strings.HasSuffix(name, asideSuffix), strings.HasSuffix(name, LockSuffix):
+		why = fmt.Sprintf("names that end in %q and %q belong to sockets", asideSuffix, LockSuffix)
+	default:
+		return nil
+	}
+	return &Error{Op: op, Name: name, Err: ErrName, Hint: why}
+}
+
+// checkSubName also keeps the names of bells free.
+func checkSubName(op, name string) error {
+	if err := checkName(op, name); err != nil {
+		return err
+	}
+	if strings.HasPrefix(name, BellPrefix) {
+		const why = `names that begin with "bell-" belong to bells`
+		return &Error{Op: op, Name: name, Err: ErrName, Hint: why}
+	}
+	return nil
+}
+
+func notPrintable(r rune) bool { return !unicode.IsPrint(r) }
+
+// Printable returns the text with everything escaped that a terminal or a log should not be given:
+// control characters, and what is no UTF-8. It is for what others wrote or named.
+func Printable(text string) string {
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, notPrintable) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsPrint(r) && r != utf8.RuneError {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		}
+	}
+	return b.String()
 }

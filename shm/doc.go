@@ -59,10 +59,10 @@
 //
 // # Files
 //
-//	dir, names, fifo, socket             names in a directory
-//	create, createin, open, passed       an object is made, or mapped
-//	header, spec, layout, decode, check  page 0, as pure functions
-//	claim, owner, deaths, execve, seat   who owns it, and whether that process lives
-//	region, window, guard, fds           what users of it share: memory, descriptors, permission
-//	sys, map, identity, space             system calls; who a process is; room for memory
+//	dir, leftover            names in a directory; sockets and truncated files that nobody has
+//	create, open             an object is made, or mapped; descriptors that are sent
+//	header, spec, check      page 0, as pure functions
+//	claim, owner, seat       who owns it, and whether that process lives
+//	object, region           what users of it share: memory, windows, loans
+//	sys, process             system calls; who a process is, and its death
 package shm

@@ -19,3 +19,12 @@ func mapOver(mem []byte, fd int, offset int64, prot int) error {
 		prot, unix.MAP_SHARED|unix.MAP_FIXED)
 	return err
 }
+
+// sysBlank replaces a mapping by zero pages at the same addresses. The kernel does both under one
+// lock, which an access that faults meanwhile waits for.
+func sysBlank(mem []byte) error {
+	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED
+	_, err := unix.MmapPtr(-1, 0, unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)),
+		unix.PROT_READ|unix.PROT_WRITE, flags)
+	return err
+}

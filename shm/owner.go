@@ -1,7 +1,11 @@
 package shm
 
 import (
+	"bytes"
 	"fmt"
+	"strconv"
+	"strings"
+	"sync"
 	"sync/atomic"
 )
 
@@ -134,4 +138,152 @@ func decodeOwner(page []byte) Owner {
 		return Owner{}
 	}
 	return o
+}
+
+var self = sync.OnceValue(readSelf)
+
+// Self returns the identity of this process; State, ClaimedNs and Generation are zero. It is read
+// once and kept.
+func Self() Owner { return self() }
+
+// isSelf reports whether w is this very process. It is false where that cannot be told.
+func (w Owner) isSelf() bool {
+	me := Self()
+	return w.PID == me.PID && w.PIDNS == me.PIDNS && w.PIDNS != 0 && w.StartTicks == me.StartTicks
+}
+
+// ProcessAlive reports whether the process of w can still run user code. known is false when
+// nothing can be said, because it lives in another PID namespace or is hidden from us. A stopped
+// process is alive; one that is exiting, or a zombie, is not.
+func ProcessAlive(w Owner) (alive, known bool) { return processAlive(w) }
+
+// PidfdGetfd duplicates descriptor fd of the process of w into this one, close-on-exec. It needs
+// the right to trace that process. [ErrStale] if it has died.
+func PidfdGetfd(w Owner, fd int) (int, error) {
+	got, err := pidfdGetfd(w, fd)
+	return got, named("take descriptor of", "process "+strconv.Itoa(w.PID), err)
+}
+
+// procStat is what we need of /proc/PID/stat.
+type procStat struct {
+	flags      uint64 // PF_* of the kernel
+	startTicks uint64
+}
+
+// exiting is PF_EXITING: the thread will not run user code again. The kernel sets it before it
+// drops the locks of a process, which become free a little earlier than the process is a zombie.
+func (p procStat) exiting() bool { return p.flags&0x4 != 0 }
+
+// parseStat reads the text of /proc/PID/stat, whose second field may hold anything.
+func parseStat(b []byte) (p procStat, ok bool) {
+	end := bytes.LastIndexByte(b, ')')
+	if end < 0 {
+		return procStat{}, false
+	}
+	f := strings.Fields(string(b[end+1:])) // f[0] is field 3, the state
+	if len(f) < 20 {
+		return procStat{}, false
+	}
+	flags, err1 := strconv.ParseUint(f[9-3], 10, 64)
+	start, err2 := strconv.ParseUint(f[22-3], 10, 64)
+	return procStat{flags: flags, startTicks: start}, err1 == nil && err2 == nil
+}
+
+// followed are the processes whose death somebody in this one wants to hear of: one descriptor and
+// one goroutine a process, however many objects it owns that are looked at here.
+var followed = struct {
+	sync.Mutex
+	of map[process]*following
+}{of: map[process]*following{}}
+
+// process is what tells one process from all others.
+type process struct {
+	pid       int
+	ns, start uint64
+	boot      UUID // zero: this one, or it was not noted
+}
+
+func processOf(w Owner) process {
+	if w.BootID == Self().BootID {
+		w.BootID = UUID{}
+	}
+	return process{w.PID, w.PIDNS, w.StartTicks, w.BootID}
+}
+
+type following struct {
+	who process
+	end func()               // ends the watch, whose descriptor is closed when it returns
+	all map[*subscriber]bool // nil when the process has died; under followed
+}
+
+// subscriber is one who is told. The lock is held while he is.
+type subscriber struct {
+	mu     sync.Mutex
+	notify func() // nil when he has stopped, or was told
+}
+
+func (s *subscriber) tell() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.notify != nil {
+		s.notify()
+		s.notify = nil
+	}
+}
+
+// FollowOwner calls notify once, from another goroutine, when the process of w has died; at once
+// if it is dead already. There is no notice of the death of this process, since who follows dies
+// with it. It blocks no thread, and all who follow one process share a descriptor. notify must not
+// block, since others are told after it. stop ends the subscription: when it returns notify does
+// not run and will not, so do not call it from notify. It may be called again.
+//
+// An error means that there will be no notice, and that the caller must look now and then:
+// errors.ErrUnsupported for a process in another PID namespace.
+func FollowOwner(w Owner, notify func()) (stop func(), err error) {
+	if w.isSelf() {
+		return func() {}, nil
+	}
+	s := &subscriber{notify: notify}
+	who := processOf(w)
+	followed.Lock()
+	defer followed.Unlock()
+	f := followed.of[who]
+	if f == nil {
+		f = &following{who: who, all: map[*subscriber]bool{}}
+		if f.end, err = watchDeath(w, f.died); err != nil {
+			return nil, named("watch", "process "+strconv.Itoa(w.PID), err)
+		}
+		followed.of[who] = f
+	}
+	f.all[s] = true
+	return func() { f.leave(s) }, nil
+}
+
+// died tells all, each under his own lock: one who stops meanwhile waits for nobody else's notice.
+func (f *following) died() {
+	followed.Lock()
+	all := f.all
+	f.all = nil
+	delete(followed.of, f.who) // who comes now finds it dead
+	followed.Unlock()
+	for s := range all {
+		s.tell()
+	}
+}
+
+// leave ends one subscription, and with the last one the watch.
+func (f *following) leave(s *subscriber) {
+	s.mu.Lock()
+	s.notify = nil
+	s.mu.Unlock()
+	followed.Lock()
+	last := f.all[s] && len(f.all) == 1
+	delete(f.all, s)
+	if last {
+		delete(followed.of, f.who)
+	}
+	followed.Unlock()
+	if last {
+		f.end()
+	}
 }

@@ -3,10 +3,14 @@ package shm
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"math/bits"
 	"os"
 	"strconv"
+	"sync"
+	"syscall"
 
+	"github.com/edsrzf/mmap-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -328,3 +332,218 @@ func sysClock(id int32) int64 {
 
 func monoNs() int64 { return sysClock(unix.CLOCK_MONOTONIC) }
 func realNs() int64 { return sysClock(unix.CLOCK_REALTIME) }
+
+// Every mapping of an object stands between pages that nobody may touch. An index that a peer made
+// up and that was not bounded then ends the process instead of reading what lies beside the object,
+// and no other mapping can come to lie there. That costs a system call or two for each mapping, and
+// no memory.
+
+// reservations are the address ranges that mappings stand in, by the first byte of the mapping.
+var (
+	reservationsMu sync.Mutex
+	reservations   = map[*byte]mmap.MMap{}
+)
+
+// sysMap maps a part of the file behind fd. The descriptor is needed only during the call.
+func sysMap(fd int, offset, length uint64, write bool) ([]byte, error) {
+	unit, err := mapUnit(fd)
+	if err != nil {
+		return nil, err
+	}
+	page := pageBytes()
+	room := alignUp(length, unit) + 2*page
+	if unit > page {
+		room += unit
+	}
+	all, err := reserve(int(room))
+	if err != nil {
+		return nil, err
+	}
+	at := page + padding(all[page:], unit)
+	b := all[at : at+length : at+length]
+	prot := unix.PROT_READ
+	if write {
+		prot |= unix.PROT_WRITE
+	}
+	if err = mapOver(b, fd, int64(offset), prot); err != nil {
+		_ = all.Unmap()
+		return nil, err
+	}
+	reservationsMu.Lock()
+	defer reservationsMu.Unlock()
+	reservations[firstByte(b)] = all
+	return b, nil
+}
+
+// reserve takes a range of addresses that nobody may touch. It is born like that: one that could be
+// written to for a moment would count as promised memory for that moment, and be refused where none
+// is left (vm.overcommit_memory=2, RLIMIT_DATA). mmap-go has no such protection, so it only unmaps.
+func reserve(length int) (mmap.MMap, error) {
+	return unix.Mmap(-1, 0, length, unix.PROT_NONE,
+		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+}
+
+// mapUnit returns what the address of a mapping must be a multiple of: the size of a huge page, if
+// the file is made of those.
+func mapUnit(fd int) (uint64, error) {
+	var st unix.Statfs_t
+	if err := again(func() error { return unix.Fstatfs(fd, &st) }); err != nil {
+		return 0, err
+	}
+	if st.Type == unix.HUGETLBFS_MAGIC {
+		return uint64(st.Bsize), nil
+	}
+	return pageBytes(), nil
+}
+
+// sysUnmap ends a mapping of sysMap, with what stands around it.
+func sysUnmap(b []byte) error {
+	first := firstByte(b)
+	reservationsMu.Lock()
+	all, ok := reservations[first]
+	delete(reservations, first)
+	reservationsMu.Unlock()
+	if !ok {
+		return unix.EINVAL
+	}
+	return all.Unmap()
+}
+
+func lockByte(kind int16, at int64) unix.Flock_t {
+	return unix.Flock_t{Type: kind, Whence: unix.SEEK_SET, Start: at, Len: 1}
+}
+
+// sysLockByte locks one byte for the description behind fd; EAGAIN when others have it.
+func sysLockByte(fd int, at int64, exclusive bool) error {
+	kind := int16(unix.F_RDLCK)
+	if exclusive {
+		kind = unix.F_WRLCK
+	}
+	l := lockByte(kind, at)
+	return again(func() error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &l) })
+}
+
+func sysUnlockByte(fd int, at int64) {
+	l := lockByte(unix.F_UNLCK, at)
+	_ = unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &l)
+}
+
+// sysByteLocked asks for a read lock, with which only a write lock conflicts, so that a reader of
+// the file cannot fake a seat; or for a write lock, where shared ones are looked for.
+func sysByteLocked(fd int, at int64, shared bool) (bool, error) {
+	kind := int16(unix.F_RDLCK)
+	if shared {
+		kind = unix.F_WRLCK
+	}
+	l := lockByte(kind, at)
+	err := again(func() error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &l) })
+	return err == nil && l.Type != unix.F_UNLCK, err
+}
+
+// sysBound reports whether some process has the socket that stands at a name. It asks as a socket
+// of a kind that waits for nobody: the kernel looks for the owner of the file before anything else,
+// so without one that is ECONNREFUSED, and with one of another kind EPROTOTYPE, whether it listens
+// or not. A connection of its own kind would be ECONNREFUSED too before listen(2), and after it
+// would trouble whoever accepts.
+func sysBound(dirfd int, name string) (bool, error) {
+	file, err := openFD(dirfd, name, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return false, err
+	}
+	defer sysClose(file)
+	info, err := sysStat(file)
+	if err != nil {
+		return false, err
+	}
+	if info.mode&unix.S_IFMT != unix.S_IFSOCK {
+		return false, &Error{Field: "type", Got: fmt.Sprintf("%#o", info.mode&unix.S_IFMT),
+			Want: "a socket", Err: ErrKind}
+	}
+	if uid := os.Geteuid(); int(info.uid) != uid {
+		return false, &Error{Field: "owner", Got: info.uid, Want: uid, Err: ErrOwner}
+	}
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return false, err
+	}
+	defer sysClose(s)
+	// By the descriptor: the name may mean another file by now, and may be longer than an address.
+	at := &unix.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(file)}
+	err = again(func() error { return unix.Connect(s, at) })
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED):
+		return false, nil
+	case err == nil, errors.Is(err, unix.EPROTOTYPE), errors.Is(err, unix.EPERM):
+		return true, nil // EPERM: a datagram socket that talks to another one only
+	case errors.Is(err, unix.ENOENT): // which would say that the socket is gone
+		return false, noProc()
+	}
+	return false, err
+}
+
+// sysLockDir opens a directory and locks that description, in a way of which nothing else in this
+// package knows; EAGAIN when another one has it.
+func sysLockDir(dirfd int) (int, error) {
+	fd, err := sysOpenDir(dirfd, ".")
+	if err != nil {
+		return -1, err
+	}
+	err = again(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+	if err != nil {
+		sysClose(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// giveUpDir is giveUp of such a lock.
+func giveUpDir(fd int) {
+	_ = unix.Flock(fd, unix.LOCK_UN)
+	sysClose(fd)
+}
+
+// sysRenameNew renames what no other name is lost by.
+func sysRenameNew(dirfd int, from, to string) error {
+	return again(func() error {
+		return unix.Renameat2(dirfd, from, dirfd, to, unix.RENAME_NOREPLACE)
+	})
+}
+
+// sysMoveNew moves a name to another directory, where no other name is lost by it.
+func sysMoveNew(from, to int, name string) error {
+	return again(func() error {
+		return unix.Renameat2(from, name, to, name, unix.RENAME_NOREPLACE)
+	})
+}
+
+// sysRoom asks everything that can limit a new object; dirfd is noDir for a memfd, which no file
+// system limits.
+func sysRoom(dirfd int) []room {
+	rooms := cgroupLimits(readOrNothing)
+	info := readOrNothing("/proc/meminfo")
+	if free := statField(info, "MemAvailable"); free != 0 {
+		free += statField(info, "SwapFree")
+		rooms = append(rooms, room{"the machine", free << 10})
+	}
+	var st unix.Statfs_t
+	if dirfd == noDir || again(func() error { return unix.Fstatfs(dirfd, &st) }) != nil {
+		return rooms
+	}
+	if st.Blocks != 0 { // 0: mounted without a limit
+		rooms = append(rooms, room{"the file system", st.Bavail * uint64(st.Bsize)})
+	}
+	if st.Files != 0 && st.Ffree == 0 {
+		rooms = append(rooms, room{"the file system (it has no inode left)", 0})
+	}
+	return rooms
+}
+
+func readOrNothing(path string) []byte {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+const errNoData = syscall.ENODATA

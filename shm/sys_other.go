@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"syscall"
 	"time"
 )
 
@@ -73,3 +74,18 @@ func sysProcesses() ([]int, error)               { return nil, errSystem }
 
 func watchDeath(Owner, func()) (func(), error) { return nil, errSystem }
 func pidfdGetfd(Owner, int) (int, error)       { return -1, errSystem }
+
+func sysLockByte(int, int64, bool) error           { return errSystem }
+func sysUnlockByte(int, int64)                     {}
+func sysByteLocked(int, int64, bool) (bool, error) { return false, errSystem }
+
+func sysBound(int, string) (bool, error)     { return false, errSystem }
+func sysLockDir(int) (int, error)            { return -1, errSystem }
+func sysRenameNew(int, string, string) error { return errSystem }
+func sysMoveNew(int, int, string) error      { return errSystem }
+
+func giveUpDir(int) {}
+
+func sysBlank([]byte) error { return errSystem }
+
+const errNoData = syscall.EIO

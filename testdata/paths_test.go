@@ -28,10 +28,10 @@ var byPath = map[string]string{
 
 // mayByPath are the functions that may do so, and why.
 var mayByPath = map[string]string{
-	"shm/space_linux.go readOrNothing":                    "what the kernel says below /proc and /sys",
-	"shm/identity_linux.go sysStatFollow":                 "below /proc",
-	"shm/identity_linux.go processAlive":                  "below /proc",
-	"shm/socket_linux.go sysBound":                        "below /proc/self/fd, for connect",
+	"shm/sys_linux.go readOrNothing":                      "what the kernel says below /proc and /sys",
+	"shm/process_linux.go sysStatFollow":                  "below /proc",
+	"shm/process_linux.go processAlive":                   "below /proc",
+	"shm/sys_linux.go sysBound":                           "below /proc/self/fd, for connect",
 	"ctl/check.go path":                                   "it is the user's, and only read",
 	"ctl/check.go entry":                                  "as above",
 	"internal/inspect/queue.go CheckQueue":                "the user's, and only read",

@@ -3,11 +3,9 @@
 //
 // # Files
 //
-//	collect   what may be asked for: Assess and Remove
+//	collect   what may be asked for: Assess, Remove, Create in the place of something dead, Destroy
 //	assess    a look from outside, by read-only mappings and without locks
 //	remove    the proof: every lock, and a last look while they are held
-//	create    room for what is created, and patience with others who remove the same
-//	destroy   the end of a queue by its living owner
 package collect
 
 import (
@@ -15,7 +13,9 @@ import (
 	"io/fs"
 	"slices"
 	"syscall"
+	"time"
 
+	"github.com/shmring/shmring/internal/crash"
 	"github.com/shmring/shmring/internal/kind"
 	"github.com/shmring/shmring/shm"
 )
@@ -181,3 +181,137 @@ func Remove(d *shm.Dir, name string, o Options) error {
 
 // staleTries bounds how often others may remove what we have opened.
 const staleTries = 8
+
+// Create is [shm.Dir.Create] in the place of something dead.
+func Create(d *shm.Dir, name string, s shm.Spec, init func(*shm.Object) error) (*shm.Object,
+	error) {
+	obj, err := d.Create(name, s, init)
+	if errors.Is(err, fs.ErrExist) && RemoveFormer(d, name) == nil {
+		_ = d.RemoveSub(name) // that of a queue
+		obj, err = d.Create(name, s, init)
+	}
+	return obj, err
+}
+
+// CreateIn is [shm.Dir.CreateIn] in the place of something dead.
+func CreateIn(d *shm.Dir, sub, name string, s shm.Spec, init func(*shm.Object) error) (*shm.Object,
+	*shm.Dir, error) {
+	obj, dir, err := d.CreateIn(sub, name, s, init)
+	if errors.Is(err, fs.ErrExist) && RemoveFormer(d, sub) == nil {
+		obj, dir, err = d.CreateIn(sub, name, s, init)
+	}
+	return obj, dir, err
+}
+
+// RemoveFormer makes room for what is created where something dead stands, of whatever kind. It
+// removes nothing that waits for a successor, not even what is aside, and no socket, and leaves the
+// directory of a queue. It waits for others who remove the same, as long as a [Contest] lasts.
+func RemoveFormer(d *shm.Dir, name string) error {
+	var met Contest
+	for {
+		err := removeOnce(d, name, Options{forNew: true})
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // a collector was faster
+		}
+		if errors.Is(err, shm.ErrStale) {
+			err = ErrContested // or is about to be
+		}
+		pause, again := met.Wait(err, time.Now())
+		if !again {
+			return err
+		}
+		time.Sleep(pause)
+	}
+}
+
+// ErrContested: who attaches or creates met somebody who removes the same.
+var ErrContested error = kind.NewSentinel("somebody removes it, or died over that", syscall.EBUSY,
+	[]error{kind.ErrBusy})
+
+// ContestMost bounds how long a contest lasts. It is variable for tests of who does not wait in
+// vain: how long that takes is not theirs to say.
+var ContestMost = time.Second
+
+// Pauses between two tries: each looks at every lane.
+const (
+	contestFirst = 5 * time.Millisecond
+	contestPause = 80 * time.Millisecond
+)
+
+// Contest is the patience with others who have what one wants, for as long as they do without a
+// break.
+type Contest struct {
+	since time.Time // zero: none
+	pause time.Duration
+}
+
+// Wait says whether to try again after an error, and in how long.
+func (c *Contest) Wait(err error, now time.Time) (pause time.Duration, again bool) {
+	switch {
+	case !errors.Is(err, ErrContested):
+		c.since = time.Time{}
+		return 0, false
+	case c.since.IsZero():
+		c.since, c.pause = now, contestFirst
+	default:
+		c.pause = min(2*c.pause, contestPause)
+	}
+	return c.pause, now.Sub(c.since) < ContestMost
+}
+
+// Outcome is the error for good: whoever has what nobody is known to remove keeps it.
+func (c *Contest) Outcome(err error) error {
+	if taken := new(TakenError); errors.As(err, &taken) {
+		return taken.Err
+	}
+	return err
+}
+
+// TakenError is an error for want of something that somebody may give back in a moment.
+type TakenError struct{ Err error }
+
+// Error is that of the want.
+func (e *TakenError) Error() string { return e.Err.Error() }
+
+// Unwrap also says that it is worth while to try again.
+func (e *TakenError) Unwrap() []error { return []error{e.Err, ErrContested} }
+
+// Destroy removes the objects of a queue in its directory whose reader is this process, and has
+// condemned it: lanes that nobody owns, the FIFO, and last the reader object, so that nothing of a
+// new queue of this name is there yet. A lane of a living writer stays; that one removes it when it
+// closes.
+func Destroy(dir *shm.Dir, reader *shm.Object, rows int) error {
+	var left error
+	for row := 1; row < rows; row++ {
+		if err := destroyLane(dir, kind.LaneFile(row)); left == nil {
+			left = err // others are left for the same reason
+		}
+	}
+	crash.At(crash.CloseLanes)
+	return errors.Join(left, removeFIFO(dir), reader.Unlink())
+}
+
+// destroyLane removes a lane whose writer released it or is provably dead. It fails if this process
+// cannot look at one that is there.
+func destroyLane(dir *shm.Dir, name string) error {
+	obj, err := dir.Open(name, shm.ReadWrite)
+	if err == nil {
+		if err = obj.Claim(nil); err == nil {
+			_ = obj.Unlink()
+		}
+		_ = obj.Close()
+	}
+	if !kind.Starved(err) {
+		return nil
+	}
+	return &shm.Error{Pkg: kind.Pkg, Op: "remove lane", Name: name, Err: err,
+		Hint: "it may stay until there is a new queue of this name, or for shmctl gc"}
+}
+
+func removeFIFO(dir *shm.Dir) error {
+	err := dir.Remove(kind.FifoFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

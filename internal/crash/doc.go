@@ -23,7 +23,7 @@ type Label uint8
 const (
 	None Label = iota
 
-	// An object is made (shm, create.go and createin.go).
+	// An object is made (shm, create.go).
 	CreateAllocated // memory is there, nothing written
 	CreateFilled    // header and sections are written, the lock is not taken
 	CreateLocked    // the lock is taken, there is no name
@@ -59,8 +59,7 @@ const (
 	OthersAgain   // the ring is counted once more, who sleeps on it is not woken (Q6)
 	OthersWoken   // all are woken, the ring is not noted (Q7)
 
-	// A reader listens to writers of other users (doorbell, listen.go, forward_linux.go and
-	// pipe_linux.go).
+	// A reader listens to writers of other users (doorbell, sleep.go and face_linux.go).
 	OthersHeard // a ring was heard and will not be again, the lane is not marked (H1)
 	PipeEmptied // a lane's pipe is empty, and not watched again
 	RelayHeard  // a relay has heard a ring and will not again, it is not passed on (K1)
@@ -113,7 +112,7 @@ const (
 	CountSleep   // nothing was there: the next instruction sleeps (W5)
 	CountLeaving // the record says that we left, the seat is still ours
 
-	// The owner of an address vector (cq, addresses_table.go and addresses_insert.go).
+	// The owner of an address vector (internal/kind, addresses.go; cq, addresses_insert.go).
 	AddressFilling   // the row of a new address is being written
 	AddressFilled    // the row is whole, no search finds it
 	AddressPlaced    // searches find it, it is not counted

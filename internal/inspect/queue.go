@@ -13,6 +13,193 @@ import (
 	"github.com/shmring/shmring/shm"
 )
 
+// View is one queue, of either kind, mapped to look at: for reading only, so that no byte, lock or
+// time of change is touched and no party notices. It is one goroutine's at a time.
+type View struct {
+	parent *shm.Dir
+	name   string
+	dir    *shm.Dir
+	reader *shm.Object
+	opt    kind.Queue
+	lanes  map[int]*shm.Object
+}
+
+// Open maps a queue. The directory must stay open as long as the View is used. Errors are
+// fs.ErrNotExist and those of opening shared memory.
+func Open(d *shm.Dir, name string) (*View, error) {
+	v := &View{parent: d, name: name, lanes: map[int]*shm.Object{}}
+	if err := v.open(); err != nil {
+		_ = v.Close()
+		return nil, v.failed(err)
+	}
+	return v, nil
+}
+
+func (v *View) failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: inspect %q: %w", kind.Pkg, v.name, err)
+}
+
+func (v *View) open() (err error) {
+	if v.dir, err = v.parent.Sub(v.name, false); err != nil {
+		return err
+	}
+	if v.reader, err = v.dir.Open(kind.ReaderFile, shm.Inspect); err != nil {
+		return err
+	}
+	v.opt, err = kind.StoredQueue("inspect", v.name, v.reader.Header())
+	return err
+}
+
+// Close unmaps everything. It may be called again, and Look maps it again.
+func (v *View) Close() error {
+	var err error
+	for row, obj := range v.lanes {
+		err = errors.Join(err, obj.Close())
+		delete(v.lanes, row)
+	}
+	if v.reader != nil {
+		err = errors.Join(err, v.reader.Close())
+		v.reader = nil
+	}
+	if v.dir != nil {
+		err = errors.Join(err, v.dir.Close())
+		v.dir = nil
+	}
+	return err
+}
+
+// Queue is the memory of a queue for one look. Its peers may write to it all the time, and truncate
+// the files: a word is loaded once, and what is loaded is bounded.
+type Queue struct {
+	Options kind.Queue
+	Path    string // of its directory
+	Reader  *shm.Object
+	Words   *kind.QueueWords
+	Hints   *doorbell.Hints
+	Rows    []kind.RowWords
+	Lanes   map[int]Lane // those that are there, by row
+}
+
+// Lane is the object of a lane, which for row 0 is the reader's, or why it cannot be mapped.
+type Lane struct {
+	obj *shm.Object
+	err error
+}
+
+// Read calls f with the object. A fault in its memory is the error [shm.ErrTruncated] of this lane
+// only.
+func (l Lane) Read(f func(*shm.Object) error) error {
+	if l.err != nil {
+		return l.err
+	}
+	return guarded(func() error { return f(l.obj) })
+}
+
+// guarded calls f and makes an error of a fault in memory that it reads.
+func guarded(f func() error) (err error) {
+	fault := shm.Guard(func() { err = f() })
+	return errors.Join(fault, err)
+}
+
+// Look calls f with the queue that has the name by now, and with the lanes that it has by now. f
+// may use them until it returns. A queue that was destroyed is fs.ErrNotExist; a reader's object
+// that is damaged or truncated is an error as for [Open], a lane's object that is costs that lane.
+func (v *View) Look(f func(*Queue) error) error {
+	if err := v.refresh(); err != nil {
+		return v.failed(err)
+	}
+	lanes, err := v.findLanes()
+	if err != nil {
+		return v.failed(err)
+	}
+	q := &Queue{Options: v.opt, Path: v.dir.Path(), Reader: v.reader, Lanes: lanes}
+	return v.failed(guarded(func() error {
+		if err := q.lay(); err != nil {
+			return err
+		}
+		return f(q)
+	}))
+}
+
+// lay lays the words over the reader's object.
+func (q *Queue) lay() (err error) {
+	if q.Words, err = kind.WordsOf[kind.QueueWords](q.Reader, kind.SectQueue, 0); err != nil {
+		return err
+	}
+	if q.Rows, err = kind.RowsOf(q.Reader, q.Options.Rows); err != nil {
+		return err
+	}
+	mem, _, err := q.Reader.Section(kind.SectHints, 0)
+	if err != nil {
+		return err
+	}
+	q.Hints, err = doorbell.MapHints(mem, q.Options.Rows)
+	return err
+}
+
+// refresh goes from a queue that was destroyed to the one that has its name now.
+func (v *View) refresh() error {
+	if v.reader != nil {
+		if linked, err := v.reader.Linked(); err != nil || linked {
+			return err
+		}
+	}
+	if err := v.Close(); err != nil {
+		return err
+	}
+	return v.open()
+}
+
+// findLanes maps the lanes that there are now and lets go of those that are not any more.
+func (v *View) findLanes() (map[int]Lane, error) {
+	names, err := v.dir.List()
+	if err != nil {
+		return nil, err
+	}
+	found := map[int]Lane{0: {obj: v.reader}}
+	for _, n := range names {
+		row, ok := kind.LaneRow(n.Name)
+		if !ok || row >= v.opt.Rows {
+			continue
+		}
+		obj, err := v.findLane(row, n.Name)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, kind.ErrOtherQueue) {
+			continue
+		}
+		found[row] = Lane{obj: obj, err: err}
+	}
+	for row, obj := range v.lanes {
+		if found[row].obj != obj {
+			_ = obj.Close()
+			delete(v.lanes, row)
+		}
+	}
+	return found, nil
+}
+
+func (v *View) findLane(row int, file string) (*shm.Object, error) {
+	if obj := v.lanes[row]; obj != nil {
+		if linked, err := obj.Linked(); err == nil && linked {
+			return obj, nil
+		}
+		_ = obj.Close()
+		delete(v.lanes, row)
+	}
+	obj, err := v.dir.Open(file, shm.Inspect)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.opt.LaneBelongs(obj, row, v.reader.Header().UUID); err != nil {
+		_ = obj.Close()
+		return nil, err
+	}
+	v.lanes[row] = obj
+	return obj, nil
+}
+
 // CheckQueue checks all objects of a queue, of either kind, by read-only mappings: no lock is taken
 // and nobody notices. path is its directory. What it finds in a queue that is used may be of a
 // moment in between: only what is found again and again holds. A queue that is not there, or goes
@@ -235,5 +422,131 @@ func (k *queueCheck) laneOf(c *checker, file string, row int) {
 		kind.Exactly(uint64(k.opt.Capacity)))) &&
 		c.sections(k.opt.LaneSpec("", row, k.uuid)) {
 		k.indices(c, row)
+	}
+}
+
+// indices checks the words of a lane against its row, and the entries in between. c is of the
+// object that has the lane, which for lane 0 is the reader's.
+//
+// Each pair of words is loaded in the order in which what must hold between them does, for words
+// that only grow: what may not be beyond the other one first.
+func (k *queueCheck) indices(c *checker, row int) {
+	m, err := kind.LaneOf[kind.Slot](c.obj, row, k.opt)
+	if err != nil {
+		return
+	}
+	r, w, size := &k.rows[row], m.Words, uint64(k.opt.Capacity)
+	if k.alone {
+		epochs := k.epochs(w)
+		k.own(c, w, epochs, w.Tail.Load())
+		return
+	}
+	peeked, sol, failed, overrun := r.Peeked.Load(), w.Sol.Load(), w.Err.Load(), w.Overrun.Load()
+	epochs := k.epochs(w)
+	head, tail, still := uint64(0), uint64(0), false
+	for range kind.LevelTries {
+		head, tail = r.Head.Load(), w.Tail.Load()
+		if still = r.Head.Load() == head; still {
+			break
+		}
+	}
+	inRow := uint64(row)*kind.RowBytes + kind.RowOffIndex
+	switch {
+	case !still:
+		c.busy = true
+		return
+	case head > tail:
+		k.hdr.bad("row.head", kind.SectRows, inRow, head, fmt.Sprintf("at most the tail, %d", tail))
+		return
+	case tail-head > size:
+		c.bad("lane.tail", kind.SectLane, 0, tail, fmt.Sprintf("%d to %d", head, head+size))
+		return
+	case peeked > tail:
+		k.hdr.bad("row.peeked", kind.SectRows, inRow+8, peeked, fmt.Sprintf("at most %d", tail))
+	}
+	if sol > head+size {
+		c.bad("lane.solicited", kind.SectLane, 8, sol, fmt.Sprintf("at most %d", head+size))
+	}
+	if failed > head+size {
+		c.bad("lane.error", kind.SectLane, 16, failed, fmt.Sprintf("at most %d", head+size))
+	}
+	if overrun > tail+1 || overrun != 0 && k.opt.Overrun != kind.MayOverrun {
+		c.bad("lane.overrun", kind.SectLane, 264, overrun, "0, or where a queue that may overrun did")
+	}
+	k.own(c, w, epochs, tail)
+	k.entries(c, &m, r, head, tail)
+}
+
+// own checks words of a lane that are held against others of it only. The tail was loaded last.
+func (k *queueCheck) own(c *checker, w *kind.LaneWords, epochs [kind.LaneEpochs]epochView,
+	tail uint64) {
+	if o := w.Order.Load(); o > kind.OrderRelease {
+		c.bad("lane.order", kind.SectLane, 256, o, "0 or 1")
+	}
+	now := c.obj.Generation()
+	for i, e := range epochs {
+		at := 384 + 16*uint64(i)
+		if e.generation > now || e.generation != 0 && e.generation%kind.LaneEpochs != uint64(i) {
+			c.bad("lane.epoch", kind.SectLane, at, e.generation,
+				fmt.Sprintf("at most %d, in its place", now))
+		} else if e.generation != 0 && e.start > tail {
+			c.bad("lane.epoch", kind.SectLane, at+8, e.start, fmt.Sprintf("at most %d", tail))
+		}
+	}
+}
+
+type epochView struct{ generation, start uint64 }
+
+// epochs are those that a writer is not just writing.
+func (k *queueCheck) epochs(w *kind.LaneWords) (out [kind.LaneEpochs]epochView) {
+	for i := range w.Epochs {
+		e := &w.Epochs[i]
+		g := e.Generation.Load()
+		s := e.Start.Load()
+		if e.Generation.Load() == g {
+			out[i] = epochView{g, s}
+		}
+	}
+	return out
+}
+
+// entries checks those that are published and not given back. A writer uses a place again only when
+// that happened: so what is wrong counts if the head is still not past it.
+func (k *queueCheck) entries(c *checker, m *kind.Lane[kind.Slot], r *kind.RowWords, head,
+	tail uint64) {
+	for at := head; at < tail; at++ {
+		i := at & uint64(k.opt.Capacity-1)
+		before := len(c.found)
+		k.entry(c, m, at, i)
+		if r.Head.Load() > at {
+			c.found = c.found[:before]
+		}
+	}
+}
+
+func (k *queueCheck) entry(c *checker, m *kind.Lane[kind.Slot], at, i uint64) {
+	e := kind.LoadLine(&m.Slots[i])
+	off := i*kind.SlotBytes + 56
+	if e.Seq() != uint32(at) {
+		c.bad("slot.sequence", kind.SectSlots, off, e.Seq(), uint32(at))
+		return
+	}
+	what := e.Meta & kind.SlotKindMask
+	if what != kind.SlotEntry && what != kind.SlotError {
+		c.bad("slot.kind", kind.SectSlots, off, what, "1 or 2")
+		return
+	}
+	if marks := e.Meta &^ (kind.SlotKindMask | kind.SlotMarks | 0xffffffff<<32); marks != 0 {
+		c.bad("slot.marks", kind.SectSlots, off, fmt.Sprintf("%#x", marks), 0)
+	}
+	room := m.Detail.Stride - kind.DetailHeaderBytes
+	if what == kind.SlotError {
+		d := kind.LoadLine(m.Detail.Record(at))
+		if d.DataBytes > room {
+			c.bad("detail.data", kind.SectErrors, i*m.Detail.Stride+16, d.DataBytes,
+				fmt.Sprintf("at most %d", room))
+		}
+	} else if k.opt.Events && e.Len > room {
+		c.bad("slot.payload", kind.SectSlots, i*kind.SlotBytes+16, e.Len, fmt.Sprintf("at most %d", room))
 	}
 }

@@ -156,3 +156,85 @@ var Objects = []struct {
 	{"capture", shm.KindCapture, captureCodec.attributes()},
 	{"status page of a device", shm.KindRegion, PageAttributes},
 }
+
+// WordsOf lays a T over a section, whose length a header may have wrong: everything in a header
+// that was made by hand can pass its checksum.
+func WordsOf[T any](obj *shm.Object, kind shm.SectionKind, id uint32) (*T, error) {
+	mem, _, err := obj.Section(kind, id)
+	if err != nil {
+		return nil, err
+	}
+	t := Overlay[T](mem)
+	if t == nil {
+		return nil, Refuse("map", obj.Name(), "section length", len(mem), "room for its words",
+			ErrCorrupt)
+	}
+	return t, nil
+}
+
+// RowsOf returns the rows of a reader object that has at least n of them.
+func RowsOf(obj *shm.Object, n int) ([]RowWords, error) {
+	mem, _, err := obj.Section(SectRows, 0)
+	if err != nil {
+		return nil, err
+	}
+	rows := Overlays[RowWords](mem)
+	if len(rows) < n {
+		return nil, Refuse("map", obj.Name(), "rows", len(rows), n, ErrCorrupt)
+	}
+	return rows, nil
+}
+
+// HasSections checks that an object has the sections that were asked for, of just that size: the
+// structures laid over them are bounded here and nowhere else.
+func HasSections(op, name string, h shm.Header, want shm.Spec) error {
+	for _, w := range want.Sections {
+		var got shm.Section
+		for _, s := range h.Sections {
+			if s.Kind == w.Kind && s.ID == w.ID {
+				got = s
+			}
+		}
+		got.Offset, got.Align = 0, 0
+		if got != w {
+			e := &shm.Error{Pkg: Pkg, Op: op, Name: name, Field: fmt.Sprintf("section %#x", uint32(w.Kind)),
+				Got: got, Want: w, Err: ErrCorrupt}
+			if got.LayoutHash = w.LayoutHash; got == w { // its words mean something else
+				e.Err, e.Hint = shm.ErrVersion, "let all processes use one version of the library"
+			}
+			return e
+		}
+	}
+	return nil
+}
+
+// Files in the directory of a queue, beside its lanes.
+const (
+	ReaderFile = "reader"
+	FifoFile   = "wake"
+)
+
+const (
+	lanePrefix = "lane-"
+	laneFormat = lanePrefix + "%04d"
+)
+
+// LaneFile is the name of the lane that a row has.
+func LaneFile(row int) string { return fmt.Sprintf(laneFormat, row) }
+
+// IsLane reports whether a file counts as a lane, though no row may have one of that name.
+func IsLane(file string) bool { return strings.HasPrefix(file, lanePrefix) }
+
+// IsQueueObject reports whether a file counts as an object of a queue.
+func IsQueueObject(file string) bool { return file == ReaderFile || IsLane(file) }
+
+// LaneRow returns the row of a lane by the name of its file.
+func LaneRow(file string) (row int, ok bool) {
+	if _, err := fmt.Sscanf(file, laneFormat, &row); err != nil || row < 1 {
+		return 0, false
+	}
+	return row, LaneFile(row) == file
+}
+
+// BellName is the name of a bell beside the queues.
+func BellName(u shm.UUID) string { return shm.BellPrefix + u.String() }

@@ -4,13 +4,9 @@
 //
 // # Files
 //
-//	queue, counter, addresses, bell, device
-//	                                  a kind each: attributes, bounds, sections
-//	layout, slot, details             words and slots
-//	attributes                        what a header says of a kind, checked by one walk
-//	addresses_table                   what is kept in a vector, and in which order it is stored
-//	level, sections                   how they are read and mapped
-//	life                              how they begin and end
-//	names                             what files are called
-//	errors, sockaddr                  what the others need
+//	queue, addresses, device, counter   a kind each: attributes, bounds, words, how it begins and
+//	                                    ends; counter has the bell too
+//	attributes                          what a header says of a kind, checked by one walk; sections
+//	                                    and names of files
+//	errors                              what the others need
 package kind

@@ -2,6 +2,8 @@ package kind
 
 import (
 	"errors"
+	"fmt"
+	"math"
 
 	"github.com/shmring/shmring/doorbell"
 	"github.com/shmring/shmring/ring"
@@ -190,3 +192,333 @@ var SectionNames = map[shm.SectionKind]string{SectQueue: "queue", SectRows: "row
 	SectBellArm: "arm", SectBellHints: "hints", SectCounter: "counter", SectAddrWords: "words",
 	SectAddrRows: "rows", SectAddrIndex: "index", SectFrames: "frames", SectDone: "done",
 	SectCounts: "counts"}
+
+// Sections of a queue's objects. The reader object has all of them, with lane 0; a lane object has
+// the lane's three.
+const (
+	SectQueue  shm.SectionKind = 0x100 + iota // reader-written words of the queue
+	SectRows                                  // reader-written, a row a lane
+	SectHints                                 // producer-written: see package doorbell
+	SectLane                                  // writer-written words of a lane
+	SectSlots                                 // entries
+	SectErrors                                // detail records, parallel to the entries
+)
+
+// Attributes of a lane object.
+const (
+	AttrLaneRow = iota
+	AttrLaneCapacity
+	AttrLaneQueueHigh // uuid of the queue it belongs to
+	AttrLaneQueueLow
+)
+
+// LaneAttributes describes them.
+var LaneAttributes = Attributes{
+	AttrLaneRow:       {"row", Bound{Least: 1, Most: MaxLanes}, "its row in the reader's object"},
+	AttrLaneCapacity:  {"capacity", Bound{Least: 1, Most: MaxCapacity, PowerOf2: true}, "entries"},
+	AttrLaneQueueHigh: {"queue, high half", Bound{Most: anyWord}, "uuid of the queue it belongs to"},
+	AttrLaneQueueLow:  {"queue, low half", Bound{Most: anyWord}, "the rest of it"},
+}
+
+// The queue's page: reader-written, read-only for everybody else.
+//
+//	0    armed word (doorbell.Arm)
+//	128  state: open, closed, overrun, being removed
+//	256  face: number of the eventfd in the reader's process + 1, 0 if there is none
+//	264  generation of the reader that wrote it
+//	272  generation of the reader that the kernel refused a barrier, 0 if there was none
+//	384  the reader's bell: uuid (two words), bit, descriptor + 1, generation; see BellWords
+const (
+	OffArm       = 0
+	OffState     = 128
+	OffFace      = 256
+	OffBell      = 384
+	QueueBytes   = 4096
+	StateOpen    = 1
+	StateClosed  = 2
+	StateOverrun = 3
+	// StateRemoving: somebody is removing the queue, and may not get to the end of it. Writers that
+	// attach wait for that for a while, and get ErrBusy then; a reader that adopts it opens it again.
+	StateRemoving = 4
+)
+
+// A row: reader-written, one a lane, two lines that different sides poll.
+//
+//	0    parked, with the queue's state in its upper bits; wake index (doorbell.Row)
+//	128  head: released, and so how many were ever read; peeked: handed out; high-water mark;
+//	     how many lanes of other users this row has had before, with CrossUser; which writers'
+//	     deaths were reported: event queue, generation, generation that was being reported
+const (
+	RowBytes    = 256
+	RowOffIndex = 128
+)
+
+// What stands beside doorbell.Parked in a row word, to send a writer down its slow path.
+const (
+	RowClosed   = 1 << 1
+	RowOverrun  = 1 << 2
+	RowPoisoned = 1 << 3
+	RowLeft     = 1 << 4 // a reader of another user left the queue to a successor
+)
+
+// The lane's page: writer-written.
+//
+//	0    tail; sol: index after the last solicited entry; err: after the last error entry; both
+//	     stored before the tail that publishes the entry
+//	128  counters: publishes, wakes, refused posts
+//	256  order of publishes; index + 1 at which the lane overran, 0 if it did not; again: index
+//	     below which a former reader, of another user, may have handed entries out
+//	384  who wrote what: the last four {generation, first index}
+//	512  rung: with CrossUser the bell of this lane, which its reader sleeps on
+const (
+	LaneBytes  = 4096
+	LaneEpochs = 4
+	SlotBytes  = 64
+	ErrorBytes = 64
+	// A detail record begins with a header; what follows is data, this much in the smallest one.
+	ErrorDataBytes    = 40
+	DetailHeaderBytes = ErrorBytes - ErrorDataBytes
+	OrderSeqCst       = 0
+	OrderRelease      = 1
+	LayoutVersion     = 1 // in every section's layout hash, but for
+	SlotsVersion      = 2 // that of a completion queue's slots: a source is an address + 1
+)
+
+// UuidWords returns a uuid as two words of shared memory, UuidOf makes one of them.
+func UuidWords(u shm.UUID) (high, low uint64) {
+	for i := range 8 {
+		high = high<<8 | uint64(u[i])
+		low = low<<8 | uint64(u[8+i])
+	}
+	return high, low
+}
+
+// UuidOf returns the uuid that two words are.
+func UuidOf(high, low uint64) (u shm.UUID) {
+	for i := range 8 {
+		u[i] = byte(high >> (56 - 8*i))
+		u[8+i] = byte(low >> (56 - 8*i))
+	}
+	return u
+}
+
+// LaneSeals are those of all objects that are passed from process to process.
+const LaneSeals = shm.SealShrink | shm.SealGrow | shm.SealSeal
+
+// Level says where a lane stands. Indices count entries since the queue was made:
+// Head <= Peeked <= Tail, and Tail - Head is at most the capacity.
+type Level struct {
+	Head      uint64 // first entry that was not given back to the writer
+	Peeked    uint64 // first entry that was not handed to the application
+	Tail      uint64 // next entry that will be published
+	HighWater uint64 // most entries that were ever waiting, as far as the reader noticed
+	Read      uint64 // entries handed to the application for good
+}
+
+// Depth returns how many entries occupy room.
+func (l Level) Depth() uint64 { return l.Tail - l.Head }
+
+// Unreleased returns how many of them the application has and did not give back.
+func (l Level) Unreleased() uint64 { return l.Peeked - l.Head }
+
+// Add sums up, but for the high-water mark, which is the highest one.
+func (l *Level) Add(m Level) {
+	l.Head += m.Head
+	l.Peeked += m.Peeked
+	l.Tail += m.Tail
+	l.Read += m.Read
+	l.HighWater = max(l.HighWater, m.HighWater)
+}
+
+// LevelTries bounds the wait for indices that stand still: a busy lane's never do.
+const LevelTries = 64
+
+// ReadLevel reads the indices of a lane that may be in use. Indices that moved all the time are
+// set to what they were, or must have been, at the moment when head was loaded.
+func ReadLevel(r *RowWords, words *LaneWords, capacity uint64, name string) (Level, error) {
+	var l Level
+	still := false
+	for range LevelTries {
+		l.Head, l.Peeked, l.Tail = r.Head.Load(), r.Peeked.Load(), words.Tail.Load()
+		if still = r.Head.Load() == l.Head && words.Tail.Load() == l.Tail; still {
+			break
+		}
+	}
+	if l.Depth() > capacity {
+		if still || l.Depth() > math.MaxInt64 {
+			return Level{}, Refuse("inspect", name, "distance of tail from head", l.Depth(),
+				fmt.Sprintf("at most %d", capacity), ErrCorrupt)
+		}
+		l.Tail = l.Head + capacity
+	}
+	switch out := int64(l.Peeked - l.Head); {
+	case out < 0: // reading without Peek leaves it behind
+		l.Peeked = l.Head
+	case uint64(out) > l.Depth():
+		l.Peeked = l.Tail
+	}
+	l.HighWater = max(min(r.HighWater.Load(), capacity), l.Depth())
+	l.Read = l.Head // every row begins at 0
+	return l, nil
+}
+
+// Traffic is what the writers of a lane count.
+type Traffic struct {
+	Publishes       uint64 // batches
+	Wakes           uint64 // batches that made system calls to wake the reader
+	WakesSuppressed uint64 // batches that needed none
+	Refused         uint64 // posts for which there was no room
+}
+
+// Add sums up.
+func (t *Traffic) Add(u Traffic) {
+	t.Publishes += u.Publishes
+	t.Wakes += u.Wakes
+	t.WakesSuppressed += u.WakesSuppressed
+	t.Refused += u.Refused
+}
+
+// Traffic reads what the lane's writers counted. A batch is counted before its wake, and the wakes
+// are loaded first, so that there are never more of them; a writer can store what it likes.
+func (w *LaneWords) Traffic() Traffic {
+	wakes, publishes := w.Wakes.Load(), w.Publishes.Load()
+	wakes = min(wakes, publishes)
+	return Traffic{Publishes: publishes, Wakes: wakes, WakesSuppressed: publishes - wakes,
+		Refused: w.Refused.Load()}
+}
+
+// Closed reports whether an address vector, or the reader's object of a queue, was destroyed by its
+// owner.
+func Closed(obj *shm.Object) (bool, error) {
+	if obj.Header().Kind == shm.KindAddresses {
+		words, err := WordsOf[AddrWords](obj, SectAddrWords, 0)
+		return err == nil && words.State.Load() == StateClosed, err
+	}
+	words, err := WordsOf[QueueWords](obj, SectQueue, 0)
+	return err == nil && words.State.Load() == StateClosed, err
+}
+
+// RefuseClosed is an error that matches [ErrClosed] if an object is [Closed].
+func RefuseClosed(op, name string, obj *shm.Object) error {
+	closed, err := Closed(obj)
+	if closed {
+		err = &shm.Error{Pkg: Pkg, Op: op, Name: name, Err: ErrClosed,
+			Hint: "its owner destroyed it; create it again"}
+	}
+	return err
+}
+
+// InitReader writes what must be in a reader's object before anybody can see it: every row is born
+// parked, with wake index 0, so that the first publish in it rings.
+func InitReader(obj *shm.Object) error {
+	rows, err := RowsOf(obj, 1)
+	if err != nil {
+		return err
+	}
+	for i := range rows {
+		rows[i].Bell.Parked.Store(doorbell.Parked)
+	}
+	words, err := WordsOf[QueueWords](obj, SectQueue, 0)
+	if err != nil {
+		return err
+	}
+	words.State.Store(StateOpen)
+	return nil
+}
+
+// Condemn tells those who come that the queue is closed, and writers at their next post. words is
+// nil if they could not be mapped.
+func Condemn(words *QueueWords, rows []RowWords) {
+	if words != nil {
+		words.State.Store(StateClosed)
+	}
+	for i := range rows {
+		rows[i].Bell.Parked.Store(RowClosed | doorbell.Parked)
+	}
+}
+
+// InitLane starts a new lane where its row stands, which is 0 unless an earlier lane of this row
+// was removed.
+func InitLane(obj *shm.Object, row int, r *RowWords) error {
+	words, err := WordsOf[LaneWords](obj, SectLane, uint32(row))
+	if err != nil {
+		return err
+	}
+	words.Tail.Store(r.Head.Load())
+	return nil
+}
+
+// LanePossible refuses a lane that no writer can go on in: its last one, or the reader, left an
+// index there that cannot be.
+func (q Queue) LanePossible(obj *shm.Object, row int, r *RowWords) error {
+	words, err := WordsOf[LaneWords](obj, SectLane, uint32(row))
+	if err != nil {
+		return err
+	}
+	head, tail := r.Head.Load(), words.Tail.Load()
+	if capacity := uint64(q.Capacity); tail-head > capacity {
+		return Refuse("open lane", obj.Name(), "tail", tail, [2]uint64{head, head + capacity},
+			ErrCorrupt)
+	}
+	return nil
+}
+
+// Slot is an entry as eight words.
+type Slot struct{ Context, Flags, Len, Buf, Data, Tag, Src, Meta uint64 }
+
+// The last word of a slot: the index of its entry in the upper half, and below that what it is and
+// the marks of its writer.
+const (
+	SlotKindMask = 0xff
+	SlotEntry    = 1
+	SlotError    = 2
+	SlotMarks    = 3 << 8
+)
+
+// Seq returns the sequence number of an entry.
+func (s *Slot) Seq() uint32 { return uint32(s.Meta >> 32) }
+
+// Details is the array parallel to a lane's slots: a record a slot, at the same index, that begins
+// with an Record, whose data goes on to the record's end.
+type Details struct {
+	Mem    []byte
+	Stride uint64
+	Mask   uint64
+}
+
+// DetailsOf lays records over the section of a lane. Their size comes from the queue's options,
+// which were bounded.
+func DetailsOf(obj *shm.Object, bit int, q Queue) (Details, error) {
+	mem, _, err := obj.Section(SectErrors, uint32(bit))
+	if err != nil {
+		return Details{}, err
+	}
+	d := Details{Mem: mem, Stride: uint64(q.DetailBytes), Mask: uint64(q.Capacity) - 1}
+	if want := d.Stride * uint64(q.Capacity); uint64(len(mem)) != want {
+		return d, Refuse("map lane", obj.Name(), "detail bytes", len(mem), want, ErrCorrupt)
+	}
+	return d, nil
+}
+
+// Record returns the header of a record, with the first bytes of its data.
+func (d *Details) Record(index uint64) *Record {
+	return Overlay[Record](d.Mem[(index&d.Mask)*d.Stride:])
+}
+
+// Data returns the whole data of a record.
+func (d *Details) Data(index uint64) []byte {
+	at := (index & d.Mask) * d.Stride
+	return d.Mem[at+DetailHeaderBytes : at+d.Stride : at+d.Stride]
+}
+
+// Room returns how much data a record can hold.
+func (d *Details) Room() int { return int(d.Stride) - DetailHeaderBytes }
+
+// CopyData copies a record's error data to the memory of buf as far as that goes, and says how much
+// there was. The record's header is a private copy, whose length is bounded here.
+func (d *Record) CopyData(buf, data []byte) (out []byte, dataBytes int) {
+	n := min(d.DataBytes, uint64(len(data)))
+	out = buf[:min(n, uint64(cap(buf)))]
+	copy(out, data)
+	return out, int(n)
+}

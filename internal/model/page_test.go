@@ -85,9 +85,9 @@ explored with -model.full only. The numbers are of runs on a virtual machine wit
 others used at the same time; the seconds say no more than which are large.
 
 Where the steps stand in the code: P doorbell/ringer.go; R1 to R4 bell.go, R5 to R9 and T sleep.go;
-S set.go and domain.go; N and C channel.go and notify.go; F set.go and channel.go; L cq/attach.go
+S set.go and domain.go; N and C channel.go; F set.go and channel.go; L cq/attach.go
 and reconfigure.go; K cq/core.go and cq/lane.go; U sleep.go (Mark) and domain.go (Consider); Q and
-H ringer.go and listen.go, K forward_linux.go and internal/futex/sleepers_linux.go; C and W of
+H ringer.go and sleep.go, K face_linux.go and internal/futex/sleepers_linux.go; C and W of
 counters internal/counterbell/counterbell.go and cq/counter_wait.go; D, G and H of frames
 xdp/frames.go and xdp/endpoint/release.go; W of
 lanes without room cq/writer.go; those of many, a set and the latch as of queues, with the

@@ -2,7 +2,10 @@
 
 package doorbell
 
-import "errors"
+import (
+	"errors"
+	"sync/atomic"
+)
 
 // Face is the descriptor side of a bell; this system has none.
 type Face struct{}
@@ -28,3 +31,11 @@ func (*Face) Reset() error { return errors.ErrUnsupported }
 
 // Close does nothing.
 func (*Face) Close() {}
+
+// writeByte reports that the system is not supported.
+func writeByte(int) error { return errors.ErrUnsupported }
+
+func passAll() {}
+
+// Forward passes nothing on: this system has no producers of other users.
+func (*Bell) Forward(int, *atomic.Uint32, func() uint64) (stop func()) { return func() {} }

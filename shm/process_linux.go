@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -137,4 +138,88 @@ func pidfdGetfd(w Owner, fd int) (int, error) {
 	}
 	defer sysClose(pidfd)
 	return unix.PidfdGetfd(pidfd, fd, 0)
+}
+
+// watchDeath calls died once, with nothing open, from a goroutine when the process of w is gone.
+func watchDeath(w Owner, died func()) (end func(), err error) {
+	done := make(chan struct{})
+	fd, err := openPidfd(w)
+	if errors.Is(err, ErrStale) {
+		go func() {
+			defer close(done)
+			died()
+		}()
+		return func() { <-done }, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	// Non-blocking, so that the runtime's poller takes it: waiting costs a goroutine, no thread.
+	f := os.NewFile(uintptr(fd), "pidfd")
+	raw, err := f.SyscallConn()
+	if err == nil {
+		err = f.SetReadDeadline(time.Time{}) // fails when the poller did not take it
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	go func() {
+		defer close(done)
+		err := raw.Read(exited)
+		f.Close()
+		if err == nil {
+			died()
+		}
+	}()
+	return func() {
+		// A deadline ends the wait but, unlike Close, does not race with the goroutine's own.
+		_ = f.SetReadDeadline(time.Unix(1, 0))
+		<-done
+	}, nil
+}
+
+// exited reports whether a pidfd says that its process is gone.
+func exited(fd uintptr) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0
+}
+
+// sysMaps reports whether a process has a file mapped. known is false if it cannot be looked at.
+// What is mapped all the time that the list is read is in it (proc(5)), and mappings of this
+// package never move.
+func sysMaps(pid int, file fileInfo) (mapped, known bool) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/maps")
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
+		return false, gone(pid)
+	}
+	if err != nil {
+		return false, false
+	}
+	want := fmt.Sprintf(" %02x:%02x %d ", unix.Major(file.dev), unix.Minor(file.dev), file.ino)
+	for line := range strings.Lines(string(text)) {
+		// address perms offset dev inode path
+		if strings.Contains(strings.TrimRight(line, "\n")+" ", want) {
+			return true, true
+		}
+	}
+	return false, true
+}
+
+// sysProcesses lists the processes that are seen from here.
+func sysProcesses() (pids []int, err error) {
+	entries, err := os.ReadDir("/proc/")
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	if len(pids) == 0 {
+		return nil, noProc()
+	}
+	return pids, nil
 }

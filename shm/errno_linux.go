@@ -1,5 +1,0 @@
-package shm
-
-import "syscall"
-
-const errNoData = syscall.ENODATA

@@ -1,7 +1,0 @@
-//go:build !linux
-
-package shm
-
-import "syscall"
-
-const errNoData = syscall.EIO

@@ -1,5 +1,0 @@
-//go:build !linux
-
-package shm
-
-func sysBlank([]byte) error { return errSystem }
