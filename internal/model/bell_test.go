@@ -102,7 +102,7 @@ type bell struct {
 	mixed     bool  // only those who take lane 0 over publish plainly
 	attaches  uint8 // lanes that come while the reader is at work
 	paidOnly  bool  // explored with the reader paying only
-	bug       bug
+	bug       string
 }
 
 type (
@@ -117,7 +117,7 @@ var secondQueue = [laneCount]uint8{0, 0, 1}
 // with makes a variant of one of its own.
 func (v bell) with(plain bool) explored {
 	v.plain = plain
-	return of(func(b bug) protocol[bellState] { w := v; w.bug = b; return &w })
+	return of(func(b string) protocol[bellState] { w := v; w.bug = b; return &w })
 }
 
 // task is a goroutine of the reader's process. Its fields other than at and asleep are private to
@@ -294,4 +294,255 @@ func (v *bell) next(s *bellState, x *search[bellState]) {
 		v.produce(s, n, l)
 		x.emit(n)
 	}
+}
+
+// step is a point of the protocol. The names are those of the protocol's description and of the
+// code; a letter behind the number is a part of that step that other processes can tell apart.
+type step uint8
+
+const (
+	app     step = iota // the application runs; it may call again or leave for good
+	gone                // left
+	expire              // deadline
+	visible             // tail becomes visible
+
+	L0  // a writer dies, and another one has its lane
+	L1  // the lane of a writer that comes gets its name
+	L2  // the successor says who pays for order
+	P1  // store tail
+	P1t // the same, of a solicited entry: P1 was the store of its index
+	P2  // load parked; 0: done
+	P2f // a parked lane was seen and P1 was a plain store: full fence
+	P3  // set the lane in ready, unless it is set
+	P4  // load armed once
+	P5i // threshold: load the wake index, after armed
+	P5  // armed and not rung for this arming yet?
+	P5e // epoch++
+	P5w // futex wake all
+	P5d // write the eventfd
+	P5r // rung = seq
+	P6  // set the queue in the domain's ready word, unless it is set
+	P6s // set the word in the domain's summary, unless it is set
+	P7  // load the domain's armed
+	P7c // not rung for this arming yet?
+	P7e // domain epoch++
+	P7w // futex wake all
+	P7r // domain rung = seq
+
+	R1  // lock; swap ready into cand
+	R1h // mutant: hand the bits on in a step of their own
+	R2  // un-park what is in cand
+	R2e // a counted lane got hot without a mark: epoch++
+	R2w // futex wake all
+	R3  // drain
+	R4  // park cand
+	R4b // barrier: every producer's store buffer drains, one after the other
+	R4t // read the tails of cand again; consume the latch
+	R5  // load epoch
+	R5i // threshold: store the lanes' wake indices
+	R6  // arm with a new sequence number
+	R7  // second look
+	R8  // futex wait
+	R9  // disarm
+
+	T4 // trywait: reset the eventfd
+	T8 // the user's epoll_wait
+
+	N1  // arm a channel for a queue: lock; swap ready into cand
+	N1p // park cand
+	N1b // barrier
+	N1t // read the tails of cand again
+	N2  // the event of the arming before is due: it waits for a getter
+	N3  // arm
+	N4  // bases
+	N5e // an event of N2: domain epoch++
+	N5w // futex wake all
+	N6  // unlock
+
+	C1s // take the domain's summary
+	C1  // take the domain's bits, hand them on
+	C2  // next queue off the list, or an event that waits
+	C2l // lock; swap ready into cand
+	C2j // judge, disarm, unlock
+	C2d // mutant: disarm in a step of its own
+	C4  // return the event
+
+	F1  // the channel's descriptor: is anything left?
+	F2  // reset it
+	F3s // take the domain's summary
+	F3  // look again: set it, or leave it to whoever lists something
+	F4  // a set's descriptor: reset it
+	F5  // second look, lower it
+	F8  // the user's epoll_wait
+
+	A1  // add: the queue's flag
+	A2  // mask and list
+	A2e // domain epoch++
+	A2w // futex wake all
+	A3  // delete: mask and list
+	A4  // the queue's flag
+	U1  // a producer dies; its notice marks the lane
+	U2e // epoch++
+	U2w // futex wake all, write the eventfd
+	U3  // the queue goes on every list
+	U3e // domain epoch++
+	U3w // futex wake all
+
+	K1 // another process takes the queue over: its words, all lanes in hand
+	K2 // barrier: the predecessor may have parked a lane and died before it paid
+	K3 // it names its domain's bell
+	K4 // the queue's flag
+	K5 // mask and list
+
+	S1s // take the domain's summary
+	S1  // take the domain's bits, hand them to every set
+	S1h // mutant: hand them on in a step of their own
+	S2  // next queue off the list
+	S2l // lock; swap ready into cand
+	S2h // mutant: hand the bits on in a step of their own
+	S2p // park cand
+	S2b // barrier
+	S2t // read the tails of cand again; unlock
+	S2r // a queue that is not empty goes back on the list
+	S3  // load the domain's epoch
+	S4  // arm the domain with a new sequence number
+	S5  // second look
+	S6  // futex wait
+	S7  // disarm the domain when the last waiter leaves
+	S8  // return the ready queues
+)
+
+// judge never needs a flag for "stopped for ever": a producer that stops is one that is not
+// scheduled again, so every state in which all of the reader's process sleeps is final for the
+// steps that are still missing. A store buffer, in contrast, always drains.
+func (v *bell) judge(s *bellState) verdict {
+	if s.owes > 200 || s.owed[0] > 200 || s.owed[1] > 200 || s.owed[2] > 200 {
+		return twice
+	}
+	for l := range laneCount {
+		if s.buffered[l] > 0 {
+			return moving
+		}
+	}
+	bad, sleeper := false, false
+	unread := v.finishedUnread(s)
+	signaled := s.latch && s.left[signaller] == 0 && s.at[signaller] == P1
+	for i, r := range v.roles {
+		t := &s.task[i]
+		if r == absent || t.at == gone || t.at == K1 {
+			continue
+		}
+		if !v.blocked(s, t) {
+			return moving
+		}
+		sleeper = sleeper || r != keeper
+		switch r {
+		case direct, poller:
+			bad = bad || unread&1 != 0 || signaled
+		case setter, setPoller:
+			bad = bad || unread&s.mask[i] != 0 || signaled && s.mask[i]&1 != 0
+		case getter, eventPoller:
+			bad = bad || v.eventMissing(s, i)
+		}
+	}
+	switch {
+	case bad && v.halfWay(s):
+		return muted
+	case bad:
+		return lost
+	case sleeper:
+		return resting
+	}
+	return over
+}
+
+func (v *bell) blocked(s *bellState, t *task) bool {
+	readable := s.face
+	if v.edges {
+		readable = s.edge
+	}
+	return t.asleep || t.at == T8 && !s.eventfd || t.at == F8 && !readable
+}
+
+// running tells whether producer l is inside a publish, or a signaller inside a signal.
+func (s *bellState) running(l int) bool { return s.at[l] != P1 && (l != 0 || !s.dead) }
+
+func (v *bell) halfWay(s *bellState) bool {
+	for l := range s.at {
+		if s.running(l) {
+			return true
+		}
+	}
+	return false
+}
+
+// finished is the lane's tail without an entry whose publish is not finished.
+func (v *bell) finished(s *bellState, l int) uint8 {
+	t := v.tail(s, l)
+	if s.begun>>l&1 != 0 { // nothing of its own is published yet
+		if l == 0 && s.cutOff {
+			t--
+		}
+	} else if s.running(l) && s.at[l] != P1t {
+		t-- // the buffers are empty here
+	}
+	return t
+}
+
+func (v *bell) tail(s *bellState, l int) uint8 {
+	return v.publishes[l] - s.left[l] - s.buffered[l]
+}
+
+func (v *bell) head(s *bellState, l int) uint8 { return v.tail(s, l) - s.unread[l] }
+
+// finishedUnread returns the queues with entries whose publishes are finished, as bits.
+func (v *bell) finishedUnread(s *bellState) (queues uint8) {
+	for l := range laneCount {
+		if v.finished(s, l) > v.head(s, l) {
+			queues |= 1 << v.queueOf[l]
+		}
+	}
+	return queues
+}
+
+// eventMissing: with all getters asleep no event may wait, no arming may be gone without its event,
+// and while one stands its user has read what was there at its end, and is owed an event for what
+// came since, read or not.
+func (v *bell) eventMissing(s *bellState, i int) bool {
+	mine := func(q uint8) bool { return !v.apart || int(q) == i }
+	for q := range uint8(3) {
+		if !mine(q) {
+			continue
+		}
+		if s.pending[q] > 0 || s.owed[q] != min(1, s.notify[q]) {
+			return true
+		}
+	}
+	for l := range laneCount {
+		if !mine(v.queueOf[l]) {
+			continue
+		}
+		from := min(v.head(s, l), s.since[l])
+		switch s.notify[v.queueOf[l]] {
+		case forAny:
+			if v.finished(s, l) > from {
+				return true
+			}
+		case forSolicited:
+			if v.lastSolicited(s, l) > from {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// lastSolicited returns the index after the last entry that is solicited and finished.
+func (v *bell) lastSolicited(s *bellState, l int) (last uint8) {
+	for k := range v.finished(s, l) {
+		if v.solicited[l]>>k&1 != 0 {
+			last = k + 1
+		}
+	}
+	return last
 }

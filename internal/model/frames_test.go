@@ -341,9 +341,6 @@ var frames = family{
 	},
 	mutants: slices.Concat(
 		on("copied", fAnyGeneration, fReclaimAt, fReclaimLate, fNoReclaim),
-		on("in place", fReclaimPeeked, fReleaseFirst),
-		on("numbered anew", fAnyRegion),
-		[]mutant{
-			{base: "in place", bug: fAnyGeneration, text: "a return names no sequence, in place"},
-		}),
+		on("in place", fReclaimPeeked, fReleaseFirst, fAnyGeneration),
+		on("numbered anew", fAnyRegion)),
 }

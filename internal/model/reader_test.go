@@ -152,7 +152,7 @@ func (s *bellState) filled() (lanes uint8) {
 }
 
 // pays tells whether the reader runs the barrier at the place where the bug would omit it.
-func (v *bell) pays(omitted bug) bool {
+func (v *bell) pays(omitted string) bool {
 	return v.plain && v.bug != omitted && v.bug != noBarrier
 }
 
@@ -240,4 +240,291 @@ func (v *bell) tailsAgain(s, n *bellState, i int, x *search[bellState]) {
 		}
 	}
 	x.emit(n)
+}
+
+// sleep is R5 to R9 of a direct read and what trywait has in their place.
+func (v *bell) sleep(s, n *bellState, i int, x *search[bellState]) {
+	t := &n.task[i]
+	switch t.at {
+	case R5:
+		t.fresh, t.at = true, R6
+	case R6:
+		v.arm(s, n, t)
+	case R7:
+		v.secondLook(s, n, i, x)
+		return
+	case R8:
+		t.asleep, t.fresh, t.at = t.fresh, false, R9
+	case R9:
+		n.waiters--
+		if n.waiters == 0 || v.bug == eachDisarms {
+			n.armBits &^= armDirect
+			if v.bug == disarmTakesFD {
+				n.armBits = 0
+			}
+			if n.armBits == 0 {
+				n.armed = 0
+			}
+		}
+		*t = task{at: app}
+	case T4:
+		n.eventfd = false
+		t.at = R6
+		switch v.bug {
+		case resetAfterArm:
+			t.at = R7
+		case resetAfterLook:
+			*t = task{at: T8}
+		}
+	case T8: // readable, or the user's own deadline
+		*t = task{at: app}
+	}
+	x.emit(n)
+}
+
+// arm is R6. The direct bit goes with the last sleeper; the descriptor's bit stays.
+func (v *bell) arm(s, n *bellState, t *task) {
+	bit := uint8(armDirect)
+	if t.call == trywait {
+		bit = armFD
+	} else {
+		n.waiters++
+	}
+	if v.bug == sameSeq && s.armBits != 0 || v.bug == heirCountsAnew && s.armed != 0 {
+		n.armed = s.armed
+	} else {
+		n.armed = newSeq
+	}
+	n.armBits |= bit
+	if v.bug == armForgetsFD {
+		n.armBits = bit
+	}
+	t.at = R7
+	if t.call == trywait && v.bug == resetAfterArm {
+		t.at = T4
+	}
+}
+
+// secondLook is R7, under q.mu.
+func (v *bell) secondLook(s, n *bellState, i int, x *search[bellState]) {
+	t := &n.task[i]
+	if s.lock[0] != 0 && v.bug != lookUnlocked {
+		return
+	}
+	lanes := v.lanesOf(0)
+	some := s.ready&lanes != 0
+	if v.bug != lookSharedOnly {
+		some = some || s.cand&lanes != 0
+	}
+	if v.bug != lookIgnoresLatch {
+		some = some || s.latch
+	}
+	if v.bug == noSecondLook {
+		some = false
+	}
+	switch {
+	case t.call == sread && some:
+		t.fresh, t.at = false, R9
+	case t.call == sread:
+		t.at = R8
+	case some:
+		*t = task{at: app}
+	case v.bug == resetAfterLook:
+		t.at = T4
+	default:
+		*t = task{at: T8}
+	}
+	x.emit(n)
+}
+
+// inherit is a process that takes the queue over: at any step of its predecessor, also half way
+// through a take-over, and as often as it likes. The predecessor's goroutines die with all that was
+// private to them. What is shared of the queue stays; its domain is another one. The goroutines of
+// the variant then begin anew, in the new process.
+func (v *bell) inherit(s, n *bellState, i int, x *search[bellState]) {
+	t := &n.task[i]
+	if t.at != K1 { // it dies half way, and the next one comes
+		again := x.fork(n)
+		v.succeed(s, again, i)
+		x.emit(again)
+	}
+	switch t.at {
+	case K1:
+		v.succeed(s, n, i)
+	case K2:
+		if v.barrier(n, t) {
+			*t = task{at: v.afterBarrier()}
+		}
+	case K3:
+		n.named, t.at = true, K4
+		if v.bug == heirNamesLate {
+			t.at = K1
+		}
+	case K4:
+		n.dom, t.at = v.start().dom, K5
+	case K5:
+		n.mask, n.todo, n.heirReady = v.masks, v.masks, true
+		if v.bug == heirListsNone {
+			n.todo = [taskCount]uint8{}
+		}
+		t.at = K1
+		if v.bug == heirNamesLate {
+			t.at = K3
+		}
+	}
+	x.emit(n)
+}
+
+func (v *bell) afterBarrier() step {
+	if v.bug == heirNamesLate {
+		return K4
+	}
+	return K3
+}
+
+// succeed is K1: the armed word gets the new generation and no flags, everything private is made
+// anew. A producer that is about to ring the domain of before changes nothing in the new one.
+func (v *bell) succeed(s, n *bellState, i int) {
+	begin := v.start()
+	*n = bellState{unread: s.unread, left: s.left, buffered: s.buffered, parked: s.parked,
+		ready: s.ready, cand: begin.cand, rung: s.rung, latch: s.latch, owes: s.owes, at: s.at, w: s.w,
+		wBits: s.wBits, wDom: s.wDom, sol: s.sol, old: s.old, stale: s.holds | s.stale, task: begin.task,
+		linked: s.linked, begun: s.begun, cutOff: s.cutOff, order: s.order}
+	v.findLanes(s, n)
+	switch v.bug {
+	case heirTakesMarks:
+		n.cand = 0
+	case heirCountsAnew:
+		n.armed = s.armed
+	}
+	for l, at := range s.at {
+		switch {
+		case at >= P6 && at <= P7r:
+			n.finish(l)
+			v.attached(n, l)
+		case at > P4 && at < P6:
+			n.old |= 1 << l
+		}
+	}
+	n.task[i] = task{at: v.afterBarrier()}
+	if v.pays(heirParks) {
+		n.task[i].at = K2
+	}
+}
+
+// reaches tells whether producer l finds the bell of the reader's process: it asks for that of the
+// generation that it saw in the armed word.
+func (v *bell) reaches(s, n *bellState, l int) bool {
+	bit := uint8(1) << l
+	found := s.named && s.old&bit == 0
+	if v.bug == keepsBell && s.stale&bit != 0 {
+		return false
+	}
+	if v.bug == keepsBell && found {
+		n.holds |= bit
+	}
+	return found
+}
+
+// fromOutside is what other goroutines of the reader's process do to a set: its members change, and
+// the notice of a producer's death comes.
+func (v *bell) fromOutside(s, n *bellState, i int, x *search[bellState]) {
+	switch t := &n.task[i]; {
+	case t.at < U1:
+		v.change(s, n, t)
+	default:
+		v.bury(s, n, t)
+	}
+	x.emit(n)
+}
+
+// change adds queue 0 to the set of task 1, deletes it and adds it for good. The flag needs no
+// lock.
+func (v *bell) change(s, n *bellState, t *task) {
+	const set, q0 = 1, 1
+	switch t.at {
+	case A1:
+		n.dom |= q0
+		t.at = A2
+		if v.bug == listBeforeFlag {
+			v.added(s, t, t.hand)
+		}
+	case A2:
+		n.mask[set] |= q0
+		v.put(n, set, q0)
+		if v.bug == listBeforeFlag {
+			t.hand, t.at = min(1, s.nw), A1
+			break
+		}
+		v.added(s, t, min(1, s.nw))
+	case A2e:
+		v.stale(n)
+		t.at = A2w
+	case A2w:
+		v.wakeDomain(n)
+		v.added(s, t, 0)
+	case A3:
+		n.mask[set] &^= q0
+		n.todo[set] &^= q0
+		t.at = A4
+	case A4:
+		n.dom &^= q0
+		t.at = A1
+		if v.bug == listBeforeFlag {
+			t.at = A2
+		}
+	}
+}
+
+// added ends an addition, or goes on to wake those who were waiting.
+func (v *bell) added(s *bellState, t *task, waiting uint8) {
+	t.hand = 0
+	switch {
+	case waiting != 0 && v.bug != addWakesNobody:
+		t.at = A2e
+	case t.found == 0:
+		t.found, t.at = 1, A3
+	default:
+		*t = task{at: gone}
+	}
+}
+
+// bury kills producer 0 at any step and does what its notice does.
+func (v *bell) bury(s, n *bellState, t *task) {
+	switch t.at {
+	case U1:
+		n.flush(0)
+		n.dead, t.at = true, U2e
+		if v.bug != noticeUnmarked {
+			n.ready |= 1
+		}
+	case U2e:
+		v.forRole(direct, func(i int) { n.task[i].fresh = false })
+		t.at = U2w
+	case U2w:
+		v.forRole(direct, func(i int) { n.task[i].asleep = false })
+		n.eventfd = true
+		t.at = U3
+		switch v.bug {
+		case noticeQueueOnly:
+			t.at = gone
+		case noticeWakesFirst:
+			t.at = U3e
+		}
+	case U3: // under d.mu
+		v.handOn(n, 1)
+		t.at = U3e
+		if s.nw == 0 || v.bug == noticeListsOnly || v.bug == noticeWakesFirst {
+			t.at = gone
+		}
+	case U3e:
+		v.stale(n)
+		t.at = U3w
+	case U3w:
+		v.wakeDomain(n)
+		t.at = gone
+		if v.bug == noticeWakesFirst {
+			t.at = U3
+		}
+	}
 }

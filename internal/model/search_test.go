@@ -2,6 +2,13 @@ package model
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"hash/maphash"
+	"path/filepath"
+	"strings"
+	"sync"
 	"time"
 )
 
@@ -132,10 +139,57 @@ func explore[S comparable](p protocol[S], firstLoss bool) (o outcome) {
 			return o
 		}
 		if x.expand(&s); x.moves == 0 && v == moving {
-			o.stuck++
+			if o.stuck++; firstLoss {
+				o.cut = true
+				return o
+			}
 		}
 	}
 	return o
+}
+
+// trapped counts the states from which nothing that may happen leads to rest any more.
+func trapped[S comparable](p protocol[S]) (n int) {
+	index := map[S]int32{p.start(): 0}
+	states := []S{p.start()}
+	var before [][]int32 // of each state, those that it may follow
+	var free []int32     // can come to rest, and those before them have not been told
+	x := newSearch(p)
+	var i int32
+	x.found = func(s *S) {
+		to, known := index[*s]
+		if !known {
+			to = int32(len(states))
+			index[*s] = to
+			states = append(states, *s)
+		}
+		for int(to) >= len(before) {
+			before = append(before, nil)
+		}
+		before[to] = append(before[to], i)
+	}
+	for ; int(i) < len(states); i++ {
+		s := states[i]
+		if v := p.judge(&s); v == resting || v == over {
+			free = append(free, i)
+		}
+		x.expand(&s)
+	}
+	rests := make([]bool, len(states))
+	for len(free) > 0 {
+		last := free[len(free)-1]
+		free = free[:len(free)-1]
+		if !rests[last] {
+			rests[last] = true
+			free = append(free, before[last]...)
+		}
+	}
+	for _, r := range rests {
+		if !r {
+			n++
+		}
+	}
+	return n
 }
 
 // moves says whether anything can follow s.
@@ -144,4 +198,185 @@ func moves[S comparable](p protocol[S], s *S) bool {
 	x.found = func(*S) {}
 	x.expand(s)
 	return x.moves > 0
+}
+
+// stateSet remembers states by two independently seeded 64-bit hashes: 16 bytes a state, and with
+// 20 million states the odds of one wrongly taken as known are below 10^-23.
+type stateSet[S comparable] struct {
+	a, b  maphash.Seed
+	table [][2]uint64
+	used  int
+}
+
+// tables are those of sets that are done with, empty, by the logarithm of their lengths: fresh
+// memory costs more than the states that are written to it.
+var tables struct {
+	sync.Mutex
+	free [64][][][2]uint64
+}
+
+// tableBits is the logarithm of the length of a first table, and of the last that is kept.
+const (
+	tableBits = 12
+	keptBits  = 22
+)
+
+func newTable(bits int) [][2]uint64 {
+	tables.Lock()
+	defer tables.Unlock()
+	if free := tables.free[bits]; len(free) > 0 {
+		tables.free[bits] = free[:len(free)-1]
+		return free[len(free)-1]
+	}
+	return make([][2]uint64, 1<<bits)
+}
+
+func freeTable(t [][2]uint64) {
+	bits := tableBits
+	for len(t) > 1<<bits {
+		bits++
+	}
+	if bits <= keptBits {
+		clear(t)
+		tables.Lock()
+		tables.free[bits] = append(tables.free[bits], t)
+		tables.Unlock()
+	}
+}
+
+func newStateSet[S comparable]() *stateSet[S] {
+	return &stateSet[S]{a: maphash.MakeSeed(), b: maphash.MakeSeed(), table: newTable(tableBits)}
+}
+
+func (t *stateSet[S]) done() { freeTable(t.table) }
+
+func (t *stateSet[S]) add(s *S) bool {
+	if t.used*3 > len(t.table)*2 {
+		old, bits := t.table, tableBits
+		for len(old) >= 1<<bits {
+			bits++
+		}
+		t.table, t.used = newTable(bits), 0
+		for _, k := range old {
+			if k[0] != 0 {
+				t.insert(k)
+			}
+		}
+		freeTable(old)
+	}
+	// Zero marks a free slot, hence the low bit.
+	return t.insert([2]uint64{maphash.Comparable(t.a, *s) | 1, maphash.Comparable(t.b, *s)})
+}
+
+func (t *stateSet[S]) insert(k [2]uint64) bool {
+	mask := uint64(len(t.table) - 1)
+	for i := (k[0] >> 1) & mask; ; i = (i + 1) & mask {
+		switch t.table[i] {
+		case k:
+			return false
+		case [2]uint64{}:
+			t.table[i] = k
+			t.used++
+			return true
+		}
+	}
+}
+
+// newSeq is a sequence number that nobody has seen yet; relabel makes it small.
+const newSeq = 15
+
+// relabel gives the sequence numbers of one bell canonical names. Protocol steps only compare
+// them for equality, so runs that differ in how often a bell was armed before become one state,
+// and armings need no cap. A rung value that equals no number still held can never match again.
+func relabel(armed, rung *uint8, held ...*uint8) {
+	var name [newSeq + 1]uint8
+	last := uint8(0)
+	if *armed != 0 {
+		last++
+		name[*armed] = last
+		*armed = last
+	}
+	for _, h := range held {
+		if *h == 0 {
+			continue
+		}
+		if name[*h] == 0 {
+			last++
+			name[*h] = last
+		}
+		*h = name[*h]
+	}
+	*rung = name[*rung]
+}
+
+// interleaving searches breadth first, so what it returns is a shortest run to a loss.
+func interleaving[S comparable](p protocol[S]) string {
+	type origin struct {
+		from int
+		who  uint8
+		at   step
+	}
+	seen := newStateSet[S]()
+	defer seen.done()
+	states, origins := []S{p.start()}, []origin{{from: -1}}
+	seen.add(&states[0])
+	x := newSearch(p)
+	i := 0
+	x.found = func(n *S) {
+		if seen.add(n) {
+			states, origins = append(states, *n), append(origins, origin{i, x.who, x.at})
+		}
+	}
+	for ; i < len(states); i++ {
+		s := states[i]
+		v := p.judge(&s)
+		if v < lost {
+			if x.expand(&s); x.moves > 0 || v != moving {
+				continue
+			}
+		}
+		var run []string
+		name := stepNames(p.steps())
+		for j := i; origins[j].from >= 0; j = origins[j].from {
+			run = append(run, p.actor(origins[j].who)+" "+name(origins[j].at))
+		}
+		var b strings.Builder
+		for j := len(run) - 1; j >= 0; j-- {
+			fmt.Fprintf(&b, "\n  %2d  %s", len(run)-j, run[j])
+		}
+		fmt.Fprintf(&b, "\n  %+v", s)
+		return b.String()
+	}
+	return " none"
+}
+
+// stepNames says what steps are called: their constants, which stand in one declaration that begins
+// with first, and the comments behind these.
+func stepNames(first string) func(step) string {
+	files, err := filepath.Glob("*_test.go")
+	var names []string
+	for _, file := range files {
+		f, bad := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+		if bad != nil {
+			err = bad
+			continue
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			d, ok := n.(*ast.GenDecl)
+			if !ok || d.Tok != token.CONST || d.Specs[0].(*ast.ValueSpec).Names[0].Name != first {
+				return !ok
+			}
+			for _, s := range d.Specs {
+				v := s.(*ast.ValueSpec)
+				names = append(names, strings.TrimSpace(v.Names[0].Name+" "+v.Comment.Text()))
+			}
+			return false
+		})
+	}
+	return func(at step) string {
+		if int(at) < len(names) {
+			return names[at]
+		}
+		return fmt.Sprint("step ", uint8(at), " ", err)
+	}
 }

@@ -12,12 +12,12 @@ type threshold struct {
 	face      bool // another goroutine has trywait arm the descriptor, and blocks on it
 	heirs     bool // the reader's process may die anywhere, and another takes over
 	plain     bool
-	bug       bug
+	bug       string
 }
 
 func (v threshold) with(plain bool) explored {
 	v.plain = plain
-	return of(func(b bug) protocol[thresholdState] { w := v; w.bug = b; return &w })
+	return of(func(b string) protocol[thresholdState] { w := v; w.bug = b; return &w })
 }
 
 // The actors of the reader's process.
@@ -173,6 +173,15 @@ func (n *thresholdState) flush(l int) {
 	n.tail[l], n.buffered[l] = n.tail[l]+n.buffered[l], 0
 }
 
+// barrier reaches the next producer, and goes on with end after the last.
+func (n *thresholdState) barrier(at *step, end step) {
+	n.flush(int(n.lane))
+	if n.lane == 1 {
+		*at = end
+	}
+	n.lane = 1 - n.lane
+}
+
 // read is the other goroutine: R1 to R3 under q.mu, again and again, and away at any time.
 func (v *threshold) read(s *thresholdState, x *search[thresholdState]) {
 	n := x.fork(s)
@@ -206,11 +215,7 @@ func (v *threshold) read(s *thresholdState, x *search[thresholdState]) {
 		}
 		n.parked |= s.cand
 	case S2b:
-		n.flush(int(s.lane))
-		n.lane = 1 - s.lane
-		if s.lane == 1 {
-			n.other = S2t
-		}
+		n.barrier(&n.other, S2t)
 	case S2t:
 		n.lock, n.other = 0, app
 		for l := range s.head {
@@ -291,4 +296,225 @@ func (v *threshold) judge(s *thresholdState) verdict {
 		return muted
 	}
 	return lost
+}
+
+// take is R1. A lane that is not known yet is found by its mark.
+func (n *thresholdState) take(s *thresholdState) {
+	n.unknown = s.unknown && s.ready&2 == 0
+	n.cand |= s.ready
+	n.ready = 0
+}
+
+func (s *thresholdState) known() int {
+	if s.unknown {
+		return 1
+	}
+	return 2
+}
+
+// wait performs the waiter's next step. It returns false while the lock is taken.
+func (v *threshold) wait(s, n *thresholdState) bool {
+	switch s.at {
+	case R1, R5i, R6: // R1 to R4t hold q.mu, and so do R5i to R7
+		if s.lock != 0 && s.lock != waiter {
+			return false
+		}
+		n.lock = waiter
+	}
+	switch s.at {
+	case K2:
+		n.barrier(&n.at, R1)
+	case R1:
+		n.take(s)
+		n.taken, n.at = false, R4
+	case R4:
+		n.at = R4t
+		if v.plain && v.bug != noBarrierR4 && s.cand&^s.parked != 0 {
+			n.at = R4b
+		}
+		n.parked |= s.cand
+	case R4b:
+		n.barrier(&n.at, R4t)
+	case R4t:
+		v.count(s, n)
+	case R5:
+		n.fresh, n.at = true, R5i
+		if v.bug == indexAfterLook {
+			n.at = R6
+		}
+	case R5i:
+		v.storeIndices(s, n)
+	case R6:
+		n.armed, n.bits, n.at = newSeq, s.bits&armFD|armDirect, R7
+		if s.bits&armFD == 0 || v.bug == thresholdGatesFD {
+			n.bits |= armThr
+		}
+	case R7:
+		v.look(s, n)
+	case R8:
+		n.asleep, n.fresh, n.at = s.fresh, false, R9
+	case R9:
+		n.bits &= armFD
+		if n.bits == 0 {
+			n.armed = 0
+		}
+		n.fresh, n.at = false, R1
+	}
+	return true
+}
+
+// count sums what waits; enough of it, or a full lane, ends the wait.
+func (v *threshold) count(s, n *thresholdState) {
+	sum, full := uint8(0), false
+	for l := range s.known() {
+		waiting := s.tail[l] - s.head[l]
+		n.seen[l] = s.tail[l]
+		sum += waiting
+		full = full || waiting >= v.capacity
+		if waiting == 0 {
+			n.cand &^= 1 << l
+		}
+	}
+	n.lock, n.at = 0, R5
+	if sum >= v.want || full && v.bug != fullIgnored {
+		n.at, n.seen = gone, [2]uint8{}
+		return
+	}
+	n.missing = v.want - sum
+}
+
+// storeIndices spreads what is missing: when enough is there, some lane reached its share, counted
+// from the tails that went into the sum.
+func (v *threshold) storeIndices(s, n *thresholdState) {
+	lanes := uint8(s.known())
+	if v.bug == heirIndices && s.idx != [2]uint8{} {
+		n.missing, n.seen, n.at = 0, [2]uint8{}, R6
+		return
+	}
+	share := (s.missing + lanes - 1) / lanes
+	if v.bug == wholeIndex {
+		share = s.missing
+	}
+	for l := range lanes {
+		from := s.seen[l]
+		if v.bug == indexFromNow {
+			from = s.tail[l]
+		}
+		n.idx[l] = from + max(1, share)
+		if v.bug != indexUnclamped {
+			n.idx[l] = min(n.idx[l], s.head[l]+v.capacity)
+		}
+	}
+	n.missing, n.seen, n.at = 0, [2]uint8{}, R6
+	if v.bug == indexAfterLook {
+		n.lock, n.at = 0, R8
+	}
+}
+
+// look is R7: marks, marks that another goroutine took, and lanes that it un-parked.
+func (v *threshold) look(s, n *thresholdState) {
+	n.at = R8
+	switch {
+	case s.ready != 0 && v.bug != noSecondLook,
+		s.taken && v.bug != takesIgnored:
+		n.at, n.lock = R9, 0
+	case v.bug == indexAfterLook:
+		n.at = R5i
+	default:
+		n.lock = 0
+	}
+	n.taken = false
+}
+
+// succeed is K1 for a reader that waits for many: of its own it has nothing, and it knows all
+// lanes. The rows stay as they are, wake indices too.
+func (v *threshold) succeed(n *thresholdState) {
+	n.missing, n.seen, n.armed, n.bits = 0, [2]uint8{}, 0, 0
+	n.cand, n.unknown, n.lock, n.taken, n.lane = 3, false, 0, false, 0
+	n.fresh, n.asleep, n.eventfd = false, false, false
+	if v.bug == heirTakesMarks {
+		n.cand = 0
+	}
+	n.at, n.other = R1, v.start().other
+	if v.plain && v.bug != heirParks {
+		n.at = K2
+	}
+}
+
+// tryWait is the goroutine with the descriptor: R1, R4 and the arming under q.mu, then epoll_wait.
+// It reads whenever it is told that there is something, or does not.
+func (v *threshold) tryWait(s, n *thresholdState, x *search[thresholdState]) {
+	switch s.other {
+	case app:
+		leaves := x.fork(n)
+		leaves.other = gone
+		x.emit(leaves)
+		n.other = R1
+	case R1:
+		if s.lock != 0 {
+			return
+		}
+		n.lock = other
+		n.take(s)
+		n.taken = n.taken || s.ready != 0
+		n.other = R4
+	case R4:
+		n.other = R4t
+		if v.plain && v.bug != noBarrierR4 && s.cand&^s.parked != 0 {
+			n.other = R4b
+		}
+		n.parked |= s.cand
+	case R4b:
+		n.barrier(&n.other, R4t)
+	case R4t:
+		some := false
+		for l := range s.head {
+			if s.tail[l] == s.head[l] {
+				n.cand &^= 1 << l
+			} else {
+				some = some || s.cand&(1<<l) != 0
+			}
+		}
+		n.other = T4
+		if some {
+			n.lock, n.other = 0, app
+			n.readLanes(n, x)
+			return
+		}
+	case T4:
+		n.eventfd, n.other = false, R6
+	case R6:
+		n.armed, n.bits, n.other = newSeq, s.bits&armDirect|armFD, R7
+		if v.bug == trywaitKeepsThr {
+			n.bits = s.bits | armFD
+		}
+	case R7:
+		n.lock, n.other = 0, T8
+		if s.ready != 0 || s.cand != 0 {
+			n.other = app
+		}
+	case T8: // readable, or the user's own deadline
+		n.other = app
+	}
+	x.emit(n)
+}
+
+// deaf judges a user who is blocked on the descriptor: no finished publish may wait.
+func (v *threshold) deaf(s *thresholdState) verdict {
+	half, some := false, false
+	for l := range s.writer {
+		waiting := s.tail[l] - s.head[l]
+		if s.writer[l] != P1 {
+			half = true
+			waiting -= min(waiting, 1)
+		}
+		some = some || waiting > 0
+	}
+	switch {
+	case some && half:
+		return muted
+	case some:
+		return lost
+	}
+	return resting
 }
