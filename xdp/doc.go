@@ -111,9 +111,9 @@
 //
 // # Files
 //
-//	umem, frames, record, core        memory, and who owns which frame of it
-//	ring, pool, order, maprings       the rings that the kernel shares
-//	socket, kick, busy, netdev        system calls: a socket, its queue, its device
-//	program, rule, attached, bpf/     steering: rules, and the program in C
-//	probe, sim, tap                   what a device can do; sockets for tests; a copy of packets
+//	umem, frames, core, core_send     memory, and who owns which frame of it
+//	ring, order                       the rings that the kernel shares
+//	socket, bind                      system calls: a socket, its rings and its queue
+//	rule, program, bpf/               steering: rules, and the program in C
+//	probe, sim                        what a device can do; sockets for tests
 package xdp

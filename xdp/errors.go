@@ -38,13 +38,22 @@ var (
 	// ErrUMEMUsed: sockets have had the frames of the UMEM. The kernel may write to them for a while
 	// after a socket is closed, so a frame serves one socket only (EBUSY).
 	ErrUMEMUsed = shm.Sentinel("UMEM already used by a socket", syscall.EBUSY)
+	// ErrRingFull: the transmit ring has no room beside the frames that are acquired (EAGAIN).
+	ErrRingFull = shm.Sentinel("transmit ring is full", syscall.EAGAIN)
+	// ErrProgramAttached: the interface has an XDP program that is not ours (EBUSY). The error is a
+	// *[ProgramAttachedError].
+	ErrProgramAttached = shm.Sentinel("interface has an XDP program", syscall.EBUSY)
+	// ErrRule: no frame can match the rule, or it matches what must not be taken (EINVAL).
+	ErrRule = shm.Sentinel("bad rule", syscall.EINVAL)
+	// ErrRuleExists: another rule matches exactly the same frames (EEXIST).
+	ErrRuleExists = shm.Sentinel("rule exists", syscall.EEXIST)
+	// ErrNoRule: no rule has this number (ENOENT).
+	ErrNoRule = shm.Sentinel("no such rule", syscall.ENOENT)
+	// ErrRulesFull: the program has no room for the rule (E2BIG).
+	ErrRulesFull = shm.Sentinel("too many rules", syscall.E2BIG)
 )
 
 const pkg = "xdp" // of errors
-
-// ErrProgramAttached: the interface has an XDP program that is not ours (EBUSY). The error is a
-// *[ProgramAttachedError].
-var ErrProgramAttached = shm.Sentinel("interface has an XDP program", syscall.EBUSY)
 
 // ProgramAttachedError says which program an interface has. It was left alone. errors.Is finds
 // [ErrProgramAttached] and EBUSY.

@@ -221,12 +221,15 @@ func TestRecordRoundTrip(t *testing.T) {
 		}
 		b := make([]byte, RecordBytes)
 		want.Put(b)
-		diff := cmp.Diff(want, ReadRecord(b), cmpopts.EquateComparable(netip.AddrPort{}))
+		diff := cmp.Diff(want, readRecord(b), cmpopts.EquateComparable(netip.AddrPort{}))
 		if diff != "" {
 			t.Error(diff)
 		}
-		if n := testing.AllocsPerRun(100, func() { want.Put(b); want = ReadRecord(b) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { want.Put(b); want = readRecord(b) }); n != 0 {
 			t.Errorf("%v allocations", n)
 		}
 	}
 }
+
+// ReadRecord decodes a record.
+var ReadRecord = readRecord

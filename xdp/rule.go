@@ -3,22 +3,87 @@ package xdp
 import (
 	"fmt"
 	"net/netip"
-	"syscall"
-
-	"github.com/shmring/shmring/shm"
 )
 
-// What can be wrong with rules.
-var (
-	// ErrRule: no frame can match the rule, or it matches what must not be taken (EINVAL).
-	ErrRule = shm.Sentinel("bad rule", syscall.EINVAL)
-	// ErrRuleExists: another rule matches exactly the same frames (EEXIST).
-	ErrRuleExists = shm.Sentinel("rule exists", syscall.EEXIST)
-	// ErrNoRule: no rule has this number (ENOENT).
-	ErrNoRule = shm.Sentinel("no such rule", syscall.ENOENT)
-	// ErrRulesFull: the program has no room for the rule (E2BIG).
-	ErrRulesFull = shm.Sentinel("too many rules", syscall.E2BIG)
+// AttachMode says where in the kernel the steering program runs.
+type AttachMode uint8
+
+const (
+	// AttachAuto tries native mode and takes generic mode if the driver refuses. As the mode of a
+	// program that is attached it stands for one that this package does not know.
+	AttachAuto AttachMode = iota
+	// AttachNative runs in the driver.
+	AttachNative
+	// AttachGeneric runs in the stack, with any driver.
+	AttachGeneric
 )
+
+// String returns the mode in a word, or its number.
+func (m AttachMode) String() string {
+	switch m {
+	case AttachAuto:
+		return "auto"
+	case AttachNative:
+		return "native"
+	case AttachGeneric:
+		return "generic"
+	}
+	return fmt.Sprintf("mode(%d)", uint8(m))
+}
+
+// ProgramInfo is an XDP program that is attached to an interface.
+type ProgramInfo struct {
+	ID   uint32 // as "bpftool prog" and "ip link" show it; 0 if the kernel does not say
+	Name string // as its maker called it, cut to 15 bytes; empty when this process may not ask
+	Mode AttachMode
+	// Refused says of a [Program] why native mode was not granted; nil if it was, or was not asked
+	// for.
+	Refused error
+}
+
+// String returns number, name and mode, as in `7 "steer" (native)`.
+func (i ProgramInfo) String() string {
+	s := fmt.Sprintf("%d", i.ID)
+	if i.Name != "" {
+		s += fmt.Sprintf(" %q", i.Name)
+	}
+	return s + fmt.Sprintf(" (%v)", i.Mode)
+}
+
+// ProgramOptions say how to attach the steering program. The zero value is useful.
+type ProgramOptions struct {
+	Mode AttachMode
+	// Sockets is the number of slots for sockets: one for each queue and group of rules. Zero
+	// stands for 64.
+	Sockets uint32
+	// Rules is the number of rules that there may be at a time. Zero stands for 1024.
+	Rules uint32
+	// MultiBuffer says that frames may take several buffers (BPF_F_XDP_HAS_FRAGS), which drivers
+	// ask for beyond some MTU. Sockets without multi-buffer support drop such frames.
+	MultiBuffer bool
+	// SteerSSH lets rules take TCP to port 22, which is the kernel's otherwise, so that a rule that
+	// is too wide locks nobody out.
+	SteerSSH bool
+}
+
+// Counters says what the steering program did with the frames that it saw.
+type Counters struct {
+	Redirected uint64 // given to a socket
+	NoSocket   uint64 // for a socket by rule, but the queue had none: passed to the kernel
+	OtherPort  uint64 // UDP that no rule matched: passed
+	Fragment   uint64 // fragment of a datagram: passed
+	Short      uint64 // ends inside a header: passed
+	Other      uint64 // anything else that no rule matched: passed
+	Kept       uint64 // ARP and whatever else [Rule] says the kernel needs: passed
+	RulePassed uint64 // passed by a rule
+	Dropped    uint64 // dropped by a rule
+}
+
+// counterOrder lists the fields in the order of the program's counts.
+func (c *Counters) counterOrder() []*uint64 {
+	return []*uint64{&c.Redirected, &c.NoSocket, &c.OtherPort, &c.Fragment, &c.Short, &c.Other,
+		&c.Kept, &c.RulePassed, &c.Dropped}
+}
 
 // Rule says which frames it is about: those that agree with all fields that are not zero. A rule
 // without any field is about every frame, and must say so with All.
@@ -203,4 +268,136 @@ type RuleStatus struct {
 	Frames   uint64
 	Bytes    uint64 // of these frames, from the Ethernet header on
 	NoSocket uint64 // of these frames: the queue had no socket, so they went to the kernel
+}
+
+// The maps of the program find a rule by exact keys, one look for each combination of fields that
+// any rule names. A destination becomes the number of a net first: that of the longest prefix that
+// any rule names. Since the frame may be for a rule with a shorter prefix, and other fields, each
+// net has entries for the rules of all prefixes that contain it too.
+
+// ruleKey is a key of the map rules.
+type ruleKey struct {
+	Net       uint32
+	Port      [2]byte // as in a packet
+	EtherType [2]byte
+	VLAN      uint16
+	Fields    uint16
+}
+
+// ruleValue is a value of the map rules.
+type ruleValue struct{ Rule, Action, Base, Queues uint32 }
+
+// netKey is a key of the map nets.
+type netKey struct {
+	PrefixLen uint32 // with the bits of the family
+	Family    uint32
+	Addr      [16]byte
+}
+
+// hit is a value of the map hits.
+type hit struct{ Frames, Bytes, NoSocket uint64 }
+
+// ruleTable is what the maps hold.
+type ruleTable struct {
+	entries map[ruleKey]ruleValue
+	nets    map[netip.Prefix]uint32
+	kinds   uint32 // a bit for each combination of fields
+}
+
+func newRuleTable() ruleTable {
+	return ruleTable{entries: map[ruleKey]ruleValue{}, nets: map[netip.Prefix]uint32{}}
+}
+
+// installed is a rule and where its parts are in the maps.
+type installed struct {
+	id     RuleID
+	rule   Rule // normal
+	target Target
+	index  uint32 // in hits
+	first  uint32 // of its slots, if the target has some
+}
+
+func (r *installed) value() ruleValue {
+	v := ruleValue{Rule: r.index, Action: uint32(r.target.Action), Base: r.target.Base}
+	if r.target.Slots != nil {
+		v.Base, v.Queues = r.first, uint32(len(r.target.Slots))
+	}
+	return v
+}
+
+func (r Rule) key(net uint32) ruleKey {
+	return ruleKey{Net: net, Port: portKey(r.UDPPort), EtherType: portKey(r.EtherType),
+		VLAN: r.VLAN, Fields: uint16(r.fields())}
+}
+
+// compile makes the table of a set of rules. A net keeps the number that it has in old, and a new
+// one gets the next; numbers are not used twice, since a frame on its way may still carry one.
+func compile(rules []*installed, old map[netip.Prefix]uint32, next *uint32) ruleTable {
+	t := newRuleTable()
+	byPrefix := map[netip.Prefix][]*installed{}
+	var lengths [129]bool
+	for _, r := range rules {
+		t.kinds |= 1 << r.rule.fields()
+		if !r.rule.Dst.IsValid() {
+			t.entries[r.rule.key(0)] = r.value()
+			continue
+		}
+		lengths[r.rule.Dst.Bits()] = true
+		byPrefix[r.rule.Dst] = append(byPrefix[r.rule.Dst], r)
+	}
+	for prefix := range byPrefix {
+		id, known := old[prefix]
+		if !known {
+			*next++
+			id = *next
+		}
+		t.nets[prefix] = id
+		for bits := prefix.Bits(); bits >= 0; bits-- {
+			if !lengths[bits] {
+				continue
+			}
+			for _, r := range byPrefix[netip.PrefixFrom(prefix.Addr(), bits).Masked()] {
+				if _, taken := t.entries[r.rule.key(id)]; !taken {
+					t.entries[r.rule.key(id)] = r.value()
+				}
+			}
+		}
+	}
+	return t
+}
+
+// portKey is a port or type as it stands in a packet.
+func portKey(n uint16) [2]byte { return [2]byte{byte(n >> 8), byte(n)} }
+
+func keyOf(p netip.Prefix) netKey {
+	k := netKey{PrefixLen: 32 + uint32(p.Bits()), Family: 6}
+	if p.Addr().Is4() {
+		k.Family = 4
+		a := p.Addr().As4()
+		copy(k.Addr[:], a[:])
+		return k
+	}
+	k.Addr = p.Addr().As16()
+	return k
+}
+
+// freeRange finds room for n slots beside those of the rules, or says that there is none.
+func freeRange(rules []*installed, n, size uint32) (first uint32, ok bool) {
+	taken := make([]bool, size)
+	for _, r := range rules {
+		for i := range r.target.Slots {
+			taken[r.first+uint32(i)] = true
+		}
+	}
+	for run := uint32(0); first+n <= size; {
+		if run == n {
+			return first, true
+		}
+		if taken[first+run] {
+			first, run = first+run+1, 0
+		} else {
+			run++
+		}
+	}
+	return 0, false
 }

@@ -2,16 +2,19 @@ package xdp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"runtime"
 	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/xskernel"
 	"github.com/shmring/shmring/shm"
-	"golang.org/x/sys/unix"
 )
 
 // Socket is an AF_XDP socket on one queue of an interface. One goroutine uses it, Close and the
@@ -276,4 +279,203 @@ func (s *Socket) KernelStats() (KernelStats, error) {
 		RxFillRingEmpty: k.Rx_fill_ring_empty_descs, TxInvalid: k.Tx_invalid_descs,
 		TxRingEmpty: k.Tx_ring_empty_descs,
 	}, nil
+}
+
+// Kick makes the kernel send what was flushed, if it needs to be told, and returns how many packets
+// it has not begun with. That is not zero while the completion ring or the socket's buffer is full:
+// Reap and kick again.
+//
+// Errors: [ErrLinkDown], after which the packets wait for the link; [ErrDeviceGone].
+func (s *Socket) Kick() (unsent int, err error) {
+	if s.closed {
+		return 0, s.error("kick", os.ErrClosed, "")
+	}
+	left := s.tx.pending()
+	if left == 0 {
+		return 0, nil
+	}
+	if s.granted.NeedWakeup && !s.tx.wantsWakeup() {
+		s.sys.Suppressed++ // the driver is at it
+		return int(left), nil
+	}
+	// Every round sends or drops at least one packet, or is the last one. The number of rounds is
+	// bounded all the same, in case a kernel says otherwise for ever.
+	for rounds := left; left > 0 && rounds > 0; rounds-- {
+		e := s.sendto(left)
+		now := s.tx.pending()
+		progress := now < left
+		left = now
+		switch e {
+		case 0:
+			if s.granted.Mode == BindZeroCopy {
+				return int(left), nil // the driver was woken and goes on by itself
+			}
+		case unix.EAGAIN:
+			s.sys.Again++
+		case unix.EBUSY:
+			// One packet was dropped by the device and completes all the same; the kernel stopped
+			// there. It counts as progress even if the index is not published yet.
+			s.sys.SendDropped++
+			progress = true
+		case unix.EINTR:
+			progress = true
+		case unix.ENOBUFS:
+			return int(left), nil // no memory just now
+		default:
+			return int(left), s.deviceError(e)
+		}
+		if !progress {
+			break
+		}
+	}
+	return int(left), nil
+}
+
+// rawKick is up to how many packets a kick is not announced to the Go scheduler, which takes a
+// tenth of the time of sending one packet in copy mode, some microsecond. Nothing else of this
+// thread can run meanwhile, a garbage collection that is to stop it included, so it must not last:
+// with MSG_DONTWAIT the kernel waits for nothing there but the socket's mutex, which a poll of the
+// same socket holds for as long as it sends. Larger kicks do not gain: 64 measured as 8.
+const rawKick = 8
+
+func (s *Socket) sendto(unsent uint32) unix.Errno {
+	s.sys.Send++
+	if s.sim != nil {
+		return s.sim.SendTo()
+	}
+	if unsent <= rawKick {
+		_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
+		return e
+	}
+	_, _, e := unix.Syscall6(unix.SYS_SENDTO, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
+	return e
+}
+
+// WakeFill wakes the driver if it sleeps for want of frames to receive into. Call it after Fill. In
+// copy mode the kernel never asks for it.
+func (s *Socket) WakeFill() error {
+	if s.closed || !s.granted.NeedWakeup || !s.fill.wantsWakeup() {
+		return nil
+	}
+	return s.Check()
+}
+
+// Check asks the kernel whether the link is up and the device still there, which poll never tells:
+// a socket whose interface is removed just stays silent. The cost is a system call.
+//
+// Errors: [ErrLinkDown], [ErrDeviceGone].
+func (s *Socket) Check() error {
+	if s.closed {
+		return s.error("check", os.ErrClosed, "")
+	}
+	s.sys.Receive++
+	switch e := s.recvfrom(); e {
+	case 0, unix.EAGAIN, unix.EBUSY, unix.EINTR, unix.ENOBUFS:
+		return nil
+	default:
+		return s.deviceError(e)
+	}
+}
+
+func (s *Socket) recvfrom() unix.Errno {
+	if s.sim != nil {
+		return s.sim.State()
+	}
+	_, _, e := unix.Syscall6(unix.SYS_RECVFROM, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
+	return e
+}
+
+func (s *Socket) deviceError(e error) error {
+	switch {
+	case errors.Is(e, unix.ENETDOWN):
+		return s.error("use socket on", refine(ErrLinkDown, e), "packets wait until it is up again")
+	case errors.Is(e, unix.ENXIO):
+		return s.error("use socket on", refine(ErrDeviceGone, e), "close the socket")
+	}
+	return s.error("use socket on", e, "")
+}
+
+// membarrierGlobal waits until every thread, and every softirq, has been through a barrier
+// (MEMBARRIER_CMD_GLOBAL).
+const membarrierGlobal = 1
+
+// sectionGrace is far longer than a driver is in one section that reads the program.
+const sectionGrace = 20 * time.Millisecond
+
+// Close takes the socket out of the steering program and gives the queue back, unless other sockets
+// share it. The frames that the kernel had stay with this UMEM; nothing is received or sent any
+// more, and calls do nothing, except that Reap may return what other sockets came upon, and Forfeit
+// the rest.
+func (s *Socket) Close() error {
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	var first error
+	for _, e := range s.slots {
+		if err := e.program.remove(e.slot, s); err != nil && first == nil {
+			first = err
+		}
+	}
+	s.slots = nil
+	s.program.Store(nil)
+	if err := s.release(); err != nil && first == nil {
+		first = s.error("close socket", err, "")
+	}
+	return first
+}
+
+// release unmaps the rings first: each mapping holds the socket, and with it the queue, for ever.
+func (s *Socket) release() error {
+	last := s.pool == nil || s.pool.leave()
+	if !last {
+		s.takeBack()
+	}
+	s.rx, s.tx = deadConsumer[xskernel.Desc](), deadProducer[xskernel.Desc]()
+	maps := s.maps
+	s.maps = nil
+	if last && s.pool != nil {
+		s.fill, s.comp = deadProducer[uint64](), deadConsumer[uint64]()
+		maps = append(maps, s.pool.maps...)
+		s.pool.maps = nil
+	}
+	var first error
+	for _, m := range maps {
+		if err := unix.Munmap(m); err != nil && first == nil {
+			first = err
+		}
+	}
+	if s.sim != nil {
+		s.sim.Unplug()
+	}
+	if s.holds {
+		s.holds = false
+		s.umem.drop(s)
+	}
+	if s.fd >= 0 {
+		if err := unix.Close(s.fd); err != nil && first == nil {
+			first = err
+		}
+		s.fd = -1
+	}
+	return first
+}
+
+// takeBack gives the others of the pool the frames that lie in the rings of this socket, which are
+// never looked at again. It is out of the steering program by now.
+func (s *Socket) takeBack() {
+	if s.sim == nil {
+		// A driver that saw the socket in the program may be about to write to its ring. It does so
+		// within one section of what this call waits for (synchronize_rcu).
+		_, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0)
+		if errno != 0 { // a filter of system calls refuses it: let the section end
+			time.Sleep(sectionGrace)
+		}
+	}
+	s.discard(int(s.rx.available(s.rx.mask + 1)))
+	s.rx.release()
+	s.abandonAll()
+	if s.granted.Mode != BindZeroCopy {
+		s.withdraw() // a driver takes what was flushed, and completes it
+	}
 }

@@ -346,3 +346,16 @@ func adjustTail(by int32) body {
 		}, p.redirect(), drop)
 	}
 }
+
+func TestMain(m *testing.M) {
+	shmtest.Main(m, map[string]func(){
+		"hold-queue":    holdQueue,
+		"hold-only":     func() { holdAfter(0) },
+		"send-and-hold": func() { holdAfter(3) },
+		"memlock":       memlockChild,
+		"read-umem":     readUMEMChild,
+		"probe":         probeChild,
+		"no-bpffs":      noBPFFSChild,
+		"passed-socket": passedChild,
+	})
+}

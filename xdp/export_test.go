@@ -1,4 +1,0 @@
-package xdp
-
-// ReadRecord decodes a record.
-var ReadRecord = readRecord
