@@ -1,7 +1,7 @@
 /*
  * What every rival shares with the Go side of the bench: the layout of the memory that two pinned
  * processes map, the barrier, the placement probe and the command loop. The offsets are those of
- * cmd/shmctl/internal/bench/layout.go; a test compares them.
+ * cmd/shmctl/internal/bench/child_linux.go; a test compares them.
  *
  * argv: ROLE CPU. Descriptor 3 is the memory, 4 and 5 are eventfds towards role 0 and role 1.
  * A command is one line "NAME BATCH PAUSES COUNT START EPOCH AREA"; the answer is one line

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -346,7 +347,7 @@ func TestHeaderRepeatsLayout(t *testing.T) {
 	} {
 		m := regexp.MustCompile(`(?m)^#define ` + name + ` (\d+)\b`).FindSubmatch(text)
 		if m == nil || string(m[1]) != fmt.Sprint(want) {
-			t.Errorf("%s: bench.h has %q, layout.go %d", name, m, want)
+			t.Errorf("%s: bench.h has %q, child_linux.go %d", name, m, want)
 		}
 	}
 }
@@ -357,4 +358,16 @@ func names(rows []Row) string {
 		s = append(s, r.Case)
 	}
 	return strings.Join(s, " ")
+}
+
+func TestChecksum(t *testing.T) {
+	for _, start := range []uint64{0, 7, 1<<32 - 2, math.MaxUint64 - 3} {
+		for count := range uint64(9) {
+			span := make([]slot, count)
+			fill(span, start)
+			if got, want := sum(span), checksum(start, count); got != want {
+				t.Errorf("%d messages from %d: %d, formula %d", count, start, got, want)
+			}
+		}
+	}
 }

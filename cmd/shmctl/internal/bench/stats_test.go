@@ -131,18 +131,6 @@ func TestReportSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestChecksum(t *testing.T) {
-	for _, start := range []uint64{0, 7, 1<<32 - 2, math.MaxUint64 - 3} {
-		for count := range uint64(9) {
-			span := make([]slot, count)
-			fill(span, start)
-			if got, want := sum(span), checksum(start, count); got != want {
-				t.Errorf("%d messages from %d: %d, formula %d", count, start, got, want)
-			}
-		}
-	}
-}
-
 func TestValue(t *testing.T) {
 	if got := (benchCase{perSecond: true}).value(1000, 50); got != 50 {
 		t.Errorf("50 messages in 1000 ns: %v Mops/s", got)

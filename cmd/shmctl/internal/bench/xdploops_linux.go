@@ -1,14 +1,21 @@
 package bench
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/internal/veth"
+	"github.com/shmring/shmring/xdp"
 )
 
 // What the processes do with packets, word for word that of testdata/rivals/packets.h.
@@ -275,4 +282,288 @@ func (l *lost) wait() error {
 		return errLost
 	}
 	return nil
+}
+
+// cable is a pair of interfaces for the two processes of one side.
+type cable struct {
+	pair *veth.Pair
+	drop link.Link // attached to end B, or nil
+}
+
+func openCable() (*cable, error) {
+	p, err := veth.Open(veth.Config{NameA: endNames[0], NameB: endNames[1]})
+	if err != nil {
+		return nil, fmt.Errorf("%w, which needs root or its capabilities: %w", ErrNoWire, err)
+	}
+	return &cable{pair: p}, nil
+}
+
+func (w *cable) close() {
+	w.pass()
+	_ = w.pair.Close()
+}
+
+// refuse makes end B drop all packets as early as can be, where they cost the sender least.
+func (w *cable) refuse(mode xdp.AttachMode) error {
+	return w.put(mode, asm.Instructions{asm.Mov.Imm(asm.R0, 1 /* XDP_DROP */), asm.Return()})
+}
+
+// reflect makes end B send every datagram back at once.
+func (w *cable) reflect() error {
+	code := asm.Instructions{
+		asm.LoadMem(asm.R6, asm.R1, 0, asm.Word), // data, and its end
+		asm.LoadMem(asm.R7, asm.R1, 4, asm.Word),
+		asm.Mov.Imm(asm.R0, 2 /* XDP_PASS */),
+		asm.Mov.Reg(asm.R2, asm.R6), asm.Add.Imm(asm.R2, payloadOff),
+		asm.JGT.Reg(asm.R2, asm.R7, "exit"),
+	}
+	swap := func(a, b int16, size asm.Size) {
+		code = append(code, asm.LoadMem(asm.R1, asm.R6, a, size), asm.LoadMem(asm.R2, asm.R6, b, size),
+			asm.StoreMem(asm.R6, a, asm.R2, size), asm.StoreMem(asm.R6, b, asm.R1, size))
+	}
+	swap(0, 6, asm.Word) // hardware addresses
+	swap(4, 10, asm.Half)
+	swap(26, 30, asm.Word) // addresses
+	swap(34, 36, asm.Half) // ports
+	code = append(code, asm.Mov.Imm(asm.R0, 3 /* XDP_TX */), asm.Return().WithSymbol("exit"))
+	return w.put(xdp.AttachNative, code)
+}
+
+// put attaches a program to end B.
+func (w *cable) put(mode xdp.AttachMode, code asm.Instructions) error {
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Dual MIT/GPL",
+		Instructions: code})
+	if err != nil {
+		return fmt.Errorf("bench: load the program of the other end: %w", err)
+	}
+	defer prog.Close()
+	flags := link.XDPDriverMode
+	if mode == xdp.AttachGeneric {
+		flags = link.XDPGenericMode
+	}
+	err = w.pair.B.Do(func() (err error) {
+		w.drop, err = link.AttachXDP(link.XDPOptions{Program: prog, Interface: w.pair.B.Index,
+			Flags: flags})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("bench: attach the program of the other end: %w", err)
+	}
+	return nil
+}
+
+func (w *cable) pass() {
+	if w.drop != nil {
+		_ = w.drop.Close()
+		w.drop = nil
+	}
+}
+
+// files are what the children of a side get beside what all share.
+func (w *cable) files() []*os.File { return []*os.File{w.pair.A.NetNS(), w.pair.B.NetNS()} }
+
+// wires makes a pair for each side, once.
+func (b *bencher) wires() error {
+	for i := range b.wire {
+		if b.wire[i] != nil {
+			continue
+		}
+		w, err := openCable()
+		if err != nil {
+			return err
+		}
+		b.wire[i] = w
+	}
+	return nil
+}
+
+func (b *bencher) closeWires() {
+	for _, w := range b.wire {
+		if w != nil {
+			w.close()
+		}
+	}
+}
+
+// prepareWires gives both sides of a case what is between their ends.
+func (b *bencher) prepareWires(c benchCase) error {
+	if !c.wire {
+		return nil
+	}
+	if err := b.wires(); err != nil {
+		return err
+	}
+	for _, w := range b.wire {
+		w.pass()
+		var err error
+		switch {
+		case c.reflect:
+			err = w.reflect()
+		case c.drop != xdp.AttachAuto:
+			err = w.refuse(c.drop)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sharedWith is what the children of side i of a case inherit.
+func (b *bencher) sharedWith(c benchCase, i int) *shared {
+	if !c.wire {
+		return b.shared
+	}
+	s := *b.shared
+	s.files = append(s.files[:len(s.files):len(s.files)], b.wire[i].files()...)
+	return &s
+}
+
+// syscallCounter counts the system calls of processes from outside.
+type syscallCounter struct {
+	calls *ebpf.Map // by process
+	link  link.Link
+}
+
+// countSyscalls counts for the processes of some sides from now on. Two calls are left out: the
+// sleep of the Go runtime's own monitor, and the return from the signal by which it preempts.
+func countSyscalls(sides ...*side) (*syscallCounter, error) {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 8, MaxEntries: 8})
+	if err != nil {
+		return nil, err
+	}
+	c := &syscallCounter{calls: m}
+	for _, s := range sides {
+		if s == nil {
+			continue
+		}
+		for _, p := range s.duo.procs {
+			if err := m.Put(uint32(p.PID()), uint64(0)); err != nil {
+				c.close()
+				return nil, err
+			}
+		}
+	}
+	if err := c.attach(); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// attach loads the program. Processes are looked up by their number in our namespace.
+func (c *syscallCounter) attach() error {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
+		return err
+	}
+	// The kernel's own encoding of a device number: 12 bits of major, 20 of minor.
+	dev := unix.Major(st.Dev)<<20 | unix.Minor(st.Dev)
+	var code asm.Instructions
+	code = append(code,
+		asm.LoadMem(asm.R6, asm.R1, 8, asm.DWord)) // the number of the call
+	for _, number := range []int32{unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP,
+		unix.SYS_RT_SIGRETURN} {
+		code = append(code, asm.JEq.Imm(asm.R6, number, "exit"))
+	}
+	code = append(code,
+		asm.LoadImm(asm.R1, int64(dev), asm.DWord),
+		asm.LoadImm(asm.R2, int64(st.Ino), asm.DWord),
+		asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, -8),
+		asm.Mov.Imm(asm.R4, 8),
+		asm.FnGetNsCurrentPidTgid.Call(), // {thread, process}
+		asm.JNE.Imm(asm.R0, 0, "exit"),
+		asm.LoadMapPtr(asm.R1, c.calls.FD()),
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -4),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "exit"),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+		asm.Mov.Imm(asm.R0, 0).WithSymbol("exit"),
+		asm.Return())
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.RawTracepoint, License: "GPL",
+		Instructions: code})
+	if err != nil {
+		return err
+	}
+	defer prog.Close()
+	c.link, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sys_enter",
+		Program: prog})
+	return err
+}
+
+// of returns how many calls both processes of a side have made, or role 0 if it works alone.
+func (c *syscallCounter) of(s *side, solo bool) (total uint64, err error) {
+	for role, p := range s.duo.procs {
+		if solo && role > 0 {
+			break
+		}
+		var n uint64
+		if err := c.calls.Lookup(uint32(p.PID()), &n); err != nil {
+			return 0, err
+		}
+		total += n
+	}
+	return total, nil
+}
+
+func (c *syscallCounter) close() {
+	if c.link != nil {
+		_ = c.link.Close()
+	}
+	_ = c.calls.Close()
+}
+
+// reportWire fills what only rows about packets have.
+func (b *bencher) reportWire(ctx context.Context, c benchCase, r *Row, pairs []pair, count uint64,
+	ours, rival *side,
+) error {
+	if !c.wire {
+		return nil
+	}
+	perPacket := func(f func(pair) float64) *float64 {
+		return ptr(quantile(column(pairs, f), 0.5) / float64(c.packets))
+	}
+	p := &Packets{OursCPU: perPacket(func(p pair) float64 { return p.ours.cpu }),
+		OursAllocs: perPacket(func(p pair) float64 { return p.ours.allocs })}
+	if rival != nil {
+		p.RivalCPU = perPacket(func(p pair) float64 { return p.rival.cpu })
+	}
+	r.Packets = p
+	counter, err := countSyscalls(ours, rival)
+	if err != nil {
+		p.CountingError = err.Error()
+		return nil
+	}
+	defer counter.close()
+	if p.OursPerCall, err = b.perCall(ctx, c, counter, ours, count); err == nil && rival != nil {
+		p.RivalPerCall, err = b.perCall(ctx, c, counter, rival, count)
+	}
+	return err
+}
+
+// perCall returns packets per system call. What a process calls for each round, rather than for
+// each packet, is the same in a long round and a short one.
+func (b *bencher) perCall(ctx context.Context, c benchCase, counter *syscallCounter, s *side,
+	count uint64,
+) (*float64, error) {
+	var calls [2]uint64
+	for i, n := range [2]uint64{count, 3 * count} {
+		before, err := counter.of(s, c.solo)
+		if err != nil {
+			return nil, err
+		}
+		if _, _, err := b.round(ctx, c, s, n); err != nil {
+			return nil, err
+		}
+		after, err := counter.of(s, c.solo)
+		if err != nil {
+			return nil, err
+		}
+		calls[i] = after - before
+	}
+	if calls[1] <= calls[0] {
+		return nil, nil
+	}
+	return ptr(float64(2*count) * float64(c.packets) / float64(calls[1]-calls[0])), nil
 }

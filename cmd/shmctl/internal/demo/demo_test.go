@@ -9,13 +9,17 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/shmring/shmring/cmd/shmctl/internal/wire"
 	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/stage"
+	"github.com/shmring/shmring/xdp"
+	"github.com/shmring/shmring/xdp/device"
 )
 
 func TestMain(m *testing.M) {
@@ -237,5 +241,70 @@ func TestBadOptions(t *testing.T) {
 		if r, err := Run(t.Context(), o); err == nil {
 			t.Errorf("%+v: report %+v", o, r)
 		}
+	}
+}
+
+// TestFormerRunIsRemoved kills every process of a run at once, so that nobody is left to clean up;
+// the next run does, and leaves alone what is alive.
+func TestFormerRunIsRemoved(t *testing.T) {
+	cmd, pids := start(t, PathShm)
+	other, _ := start(t, PathShm)
+	defer func(cmd *exec.Cmd) {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+		leftNothing(t)
+	}(other)
+	_ = cmd.Process.Signal(syscall.SIGSTOP) // it must not see its children die first
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	var entries []os.DirEntry
+	for range 50 { // until the kernel is done with the dead
+		if _, err := Run(t.Context(), Options{Path: PathShm, Count: 1000}); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if entries, err = os.ReadDir(os.Getenv("SHMRING_DIR")); err != nil {
+			t.Fatal(err)
+		}
+		if len(entries) == 2 {
+			return
+		}
+	}
+	t.Errorf("%d queues, of which the run that goes on has two: %v", len(entries), entries)
+}
+
+func TestDrops(t *testing.T) {
+	const table = `Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo
+    lo:       0       0    0    0    0     0          0         0        0       0    0    0    0
+ veth0: 1048576    2048    0   12    0     0          0         0   262144    2048    0    3    0
+`
+	want := []string{"packets dropped by veth0 on receipt: 12",
+		"packets dropped by veth0 when sending: 3"}
+	if got := dropsIn(table); !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
+	}
+	lost := device.Stats{Dropped: 1, Kernel: []xdp.KernelStats{{RxQueueFull: 2, TxRingEmpty: 7}}}
+	got := dropsOf(&lost)
+	want = []string{"packets dropped for want of a frame or of room: 1",
+		"packets dropped for a full receive ring: 2"}
+	if len(got) < 2 || !slices.Equal(got[:2], want) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestTally(t *testing.T) {
+	b := make([]byte, wire.PayloadMaxBytes)
+	tl := newTally(10)
+	for _, seq := range []uint64{0, 9, 3, 3, 10} {
+		tl.add(b[:wire.Put(b, seq)])
+	}
+	b[20] ^= 1
+	tl.add(b[:64])
+	if tl.Arrived != 3 || tl.Duplicate != 1 || tl.Unexpected != 1 || tl.Corrupt != 1 {
+		t.Errorf("%+v", tl)
 	}
 }

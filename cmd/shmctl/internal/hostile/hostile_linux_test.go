@@ -3,6 +3,7 @@ package hostile
 import (
 	"errors"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -85,5 +86,26 @@ func TestHostilePeers(t *testing.T) {
 	}
 	if r.Mutations < o.Mutations {
 		t.Errorf("only %d mutations", r.Mutations)
+	}
+}
+
+// TestBreaches: the tables and the sum have every kind of violation.
+func TestBreaches(t *testing.T) {
+	var v Violations
+	fields := reflect.ValueOf(&v).Elem()
+	for i := range fields.NumField() {
+		fields.Field(i).SetUint(1 << i)
+	}
+	want := uint64(1)<<fields.NumField() - 1
+	var listed uint64
+	for _, b := range v.breaches() {
+		listed |= *b.n
+	}
+	if listed != want || v.sum() != want {
+		t.Errorf("listed %b, added up %b, want %b", listed, v.sum(), want)
+	}
+	var added Violations
+	if added.Add(&v); added != v {
+		t.Errorf("added %+v", added)
 	}
 }

@@ -1,0 +1,282 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shmring/shmring/cmd/shmctl/internal/bench"
+	"github.com/shmring/shmring/cmd/shmctl/internal/demo"
+	"github.com/shmring/shmring/cmd/shmctl/internal/hostile"
+	"github.com/shmring/shmring/cmd/shmctl/internal/soak"
+	"github.com/shmring/shmring/cmd/shmctl/internal/torture"
+	"github.com/shmring/shmring/ctl"
+	"github.com/shmring/shmring/internal/shmtest"
+	"github.com/shmring/shmring/testdata"
+)
+
+func TestTorture(t *testing.T) {
+	shmtest.Long(t)
+	newDir(t)
+	const usual = "reader,writer,churner,event-writer,counter" // all at once are for longer runs
+	text := ok(t, "torture", "--kills", "20", "--seed", "3", "--roles", usual, "-o", "json")
+	r := parsed[torture.Report](t, "torture", text)
+	if r.Seed != 3 || r.Kills < 20 || r.Read == 0 || !r.Good() {
+		t.Errorf("%s", text)
+	}
+	text = ok(t, "torture", "--duration", "300ms", "--roles", usual)
+	if !says(text, "lost", "0") {
+		t.Errorf("%s", text)
+	}
+}
+
+// TestTortureRoles: without a choice everybody takes part who can, and it is said who cannot.
+func TestTortureRoles(t *testing.T) {
+	var said strings.Builder
+	all := rolesHere(&said, func(name string) error {
+		if name == "device" {
+			return errors.New("no interface")
+		}
+		return nil
+	})
+	if len(all) != len(torture.Roles())-1 || slices.Contains(all, "device") ||
+		!slices.Contains(all, "others-writer") ||
+		said.String() != "shmctl: torture without device: no interface\n" {
+		t.Errorf("%v, %q", all, said.String())
+	}
+}
+
+func TestHostile(t *testing.T) {
+	if os.Geteuid() != 0 {
+		shmtest.Require(t, "root", errors.New("only root starts processes of other users"))
+	}
+	newDir(t)
+	text := ok(t, "torture", "hostile", "--mutations", "1000", "--seed", "3", "--surfaces",
+		"event-lane", "-o", "json")
+	r := parsed[hostile.Report](t, "hostile", text)
+	if r.Seed != 3 || r.Mutations < 1000 || len(r.Surfaces) != 1 || !r.Good() {
+		t.Errorf("%s", text)
+	}
+	file := filepath.Join(t.TempDir(), "hostile.json")
+	must(t, os.WriteFile(file, []byte(text), 0o600))
+	text = ok(t, "torture", "report", file)
+	has(t, text, "\n| attacks that provoked nothing | 0 |\n",
+		"\n| event-lane | users |")
+	text = ok(t, "torture", "hostile", "--mutations", "1000", "--surfaces", "event-lane")
+	if !says(text, "processes ended by a peer", "0") {
+		t.Errorf("%s", text)
+	}
+}
+
+func TestSoak(t *testing.T) {
+	shmtest.Long(t)
+	newDir(t)
+	var text string
+	var r soak.Report
+	// The first round has the roles that begin slowest, and nobody dies before it has begun: on a
+	// machine that is short of time that is more than a round.
+	for d := 4 * time.Second; ; d *= 2 {
+		text = ok(t, "torture", "soak", "--duration", d.String(), "--round", "3s", "--seed", "3",
+			"-o", "json")
+		r = parsed[soak.Report](t, "soak", text)
+		if r.Seed != 3 || r.Rounds == 0 || !r.Good() {
+			t.Fatalf("%s", text)
+		}
+		if r.Kills > 0 && r.Operations > 0 {
+			break
+		}
+		if d > 2*time.Minute {
+			t.Fatalf("nobody died, or did anything: %s", text)
+		}
+	}
+	var b strings.Builder
+	r.Print(&b)
+	if !says(b.String(), "lost", "0") {
+		t.Error(b.String())
+	}
+	file := filepath.Join(t.TempDir(), "soak.json")
+	must(t, os.WriteFile(file, []byte(text), 0o600))
+	has(t, ok(t, "torture", "report", file), "\n| lost | 0 |\n")
+	for _, text := range r.Skipped { // a soak without its device half is half of one
+		if strings.HasPrefix(text, "torture: ") && strings.Contains(text, "device") {
+			shmtest.Require(t, "xdp", errors.New(text))
+		}
+	}
+}
+
+// TestDemo runs it as far as it goes without privilege.
+func TestDemo(t *testing.T) {
+	newDir(t)
+	args := []string{"demo", "--path", "shm", "-c", "2000"}
+	text := ok(t, append(args, "-j")...)
+	d := parsed[demo.Report](t, "demo", text)
+	if d.Path != "shm" || d.Mode != nil || d.Reason == nil || d.RX.Completed != 2000 ||
+		!strings.Contains(text, `"mode":null`) {
+		t.Errorf("%s", text)
+	}
+	text = ok(t, args...)
+	if !strings.Contains(text, "device path not taken") ||
+		strings.Count(text, "2000 sent, 2000 completed, 0 lost, 0 corrupt, 0 duplicate") != 2 {
+		t.Errorf("%s", text)
+	}
+}
+
+// TestDemoKeys: what is demanded of every demo is printed, and what is printed is described.
+func TestDemoKeys(t *testing.T) {
+	text, err := json.Marshal(demo.Report{})
+	must(t, err)
+	printed := map[string]json.RawMessage{}
+	must(t, json.Unmarshal(text, &printed))
+	direction := map[string]json.RawMessage{}
+	must(t, json.Unmarshal(printed["rx"], &direction))
+	latency := map[string]json.RawMessage{}
+	must(t, json.Unmarshal(direction["latency_ns"], &latency))
+	var doc struct {
+		Defs map[string]struct {
+			Required   []string
+			Properties map[string]any
+		} `json:"$defs"`
+	}
+	must(t, json.Unmarshal(testdata.Schema, &doc))
+	for def, got := range map[string]map[string]json.RawMessage{"demo": printed,
+		"direction": direction, "latency": latency} {
+		d := doc.Defs[def]
+		if len(d.Required) == 0 {
+			t.Errorf("%s: nothing is demanded", def)
+		}
+		for _, key := range d.Required {
+			if got[key] == nil {
+				t.Errorf("%s: %q is demanded and not printed", def, key)
+			}
+		}
+		for key := range got {
+			if d.Properties[key] == nil {
+				t.Errorf("%s: %q is printed and not described", def, key)
+			}
+		}
+	}
+	for _, key := range []string{"path", "mode", "kernel", "pids", "rx", "tx", "wakes",
+		"wakes_suppressed", "library_syscalls_per_1000"} {
+		if !slices.Contains(doc.Defs["demo"].Required, key) {
+			t.Errorf("%q is not demanded", key)
+		}
+	}
+}
+
+// TestDemoProgress: a terminal sees how far it is, and nothing of that stays.
+func TestDemoProgress(t *testing.T) {
+	newDir(t)
+	p := newPTY(t, 100, 24)
+	var stdout bytes.Buffer
+	code := Main(t.Context(), []string{"demo", "--path", "shm", "-c", "20000"},
+		strings.NewReader(""), &stdout, p.tty)
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, p.text())
+	}
+	// It is read from the terminal meanwhile.
+	eventually(t, "the last line is cleared", func() bool {
+		return strings.HasSuffix(p.text(), "\r"+escToLineEnd)
+	})
+	for _, phase := range []string{"rx [", "tx ["} {
+		if !strings.Contains(p.text(), "\r"+phase) {
+			t.Errorf("%q is missing in %q", phase, p.text())
+		}
+	}
+	if strings.Contains(p.text(), "\n") || strings.Contains(stdout.String(), "\x1b") {
+		t.Errorf("progress stays: %q, %q", p.text(), stdout.String())
+	}
+}
+
+// TestPhasesAreShown: a direction that is over before it is time to show anything is shown once.
+func TestPhasesAreShown(t *testing.T) {
+	var b bytes.Buffer
+	p := &progress{w: &b, term: terminal{on: true, columns: 80}}
+	for _, phase := range []string{"rx", "rx", "tx"} {
+		p.phase(phase, 1, 2)
+	}
+	has(t, b.String(), "\rrx [", "\rtx [")
+}
+
+func TestVerdict(t *testing.T) {
+	row := func(unit string, low, high float64) *bench.Row {
+		return &bench.Row{Unit: unit, RatioLow: &low, RatioHigh: &high, RivalName: "c"}
+	}
+	for _, c := range []struct {
+		row  *bench.Row
+		want string
+	}{
+		{row("Mops/s", 1.2, 1.3), "faster than c"}, {row("ns", 0.7, 0.8), "faster than c"},
+		{row("Mops/s", 0.96, 1.3), "as fast as c"}, {row("ns", 0.7, 1.04), "as fast as c"},
+		{row("Mops/s", 0.5, 0.9), "slower than c"}, {row("ns", 1.1, 1.4), "slower than c"},
+		{row("Mops/s", 0.9, 1.1), "not decided: measure longer"},
+		{row("ns", 0.9, 1.2), "not decided: measure longer"},
+		{&bench.Row{Note: "no compiler"}, "no compiler"}, {&bench.Row{}, "not measured"},
+	} {
+		if got := verdict(c.row, margin); got != c.want {
+			t.Errorf("%s %v: %q, want %q", c.row.Unit, c.row.RatioLow, got, c.want)
+		}
+	}
+}
+
+// TestBench measures for a moment, to see that the figures come through.
+func TestBench(t *testing.T) {
+	shmtest.Long(t)
+	if runtime.NumCPU() < 2 {
+		shmtest.Require(t, "cpus", errors.New("two processors"))
+	}
+	if runtime.GOOS != "linux" {
+		t.Skip("pinning processes needs Linux")
+	}
+	args := []string{"bench", "wake", "--pairs", "3", "--round", "1ms", "--cc", "none"}
+	text := ok(t, args...)
+	if !strings.HasPrefix(text, "BENCH") || !strings.Contains(text, "no C compiler") {
+		t.Errorf("table:\n%s", text)
+	}
+	text = ok(t, append(args, "-j")...)
+	all := parsed[map[string][]bench.Row](t, "bench", text)
+	rows := all["wake"]
+	if len(all) != 1 || len(rows) != 2 || rows[0].Ours == nil || rows[0].Rival != nil {
+		t.Errorf("%s", text)
+	}
+}
+
+// TestBenchCompare: two programs are compared round by round, and a slower one fails.
+func TestBenchCompare(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, ns string) string {
+		path := filepath.Join(dir, name)
+		text := `{"schema":"shmctl/1","bench":{"wake":[{"case":"futex","batch":1,"unit":"ns",` +
+			`"ours":` + ns + `,"rival_name":"c"}]}}`
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	old, same, slow := file("old", "100"), file("same", "102"), file("slow", "104")
+	none := filepath.Join(dir, "none") // there is none
+	rounds := func(n int, pair ...string) []string {
+		return append([]string{"bench", "compare"}, slices.Repeat(pair, n)...)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{rounds(6, old, same), 0, "1.020 to 1.020       6  as fast as before\n"},
+		{rounds(6, slow, old), 0, "faster than before\n"},
+		{rounds(6, old, slow), ctl.CodeFailure, "slower than before\n"},
+		{rounds(2, old, slow), 0, "too few rounds for an interval\n"},
+		{rounds(1, old, none), ctl.CodeNotFound, ""},
+		{rounds(1, old), ctl.CodeUsage, ""},
+		{rounds(0), ctl.CodeUsage, ""},
+	} {
+		if r := run(t, c.args...); r.code != c.code || !strings.Contains(r.stdout, c.says) {
+			t.Errorf("%q: exit %d, %s%s", c.args, r.code, r.stdout, r.stderr)
+		}
+	}
+}
