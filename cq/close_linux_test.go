@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/cq"
-	"github.com/shmring/shmring/internal/collect"
 	"github.com/shmring/shmring/internal/feed"
 	"github.com/shmring/shmring/internal/inspect"
 	"github.com/shmring/shmring/internal/kind"
@@ -244,19 +243,6 @@ func TestLaneOfFormerQueue(t *testing.T) {
 	if w := attach(t, d, "again"); w.Lane() != 1 {
 		t.Error("lane", w.Lane())
 	}
-}
-
-// TestRemoveBesideWriter: an attempt to remove a queue that cannot be removed yet does not change
-// whether it can be removed later, and a writer that comes too late learns that it did.
-func TestRemoveBesideWriter(t *testing.T) {
-	d := openDir(t)
-	killedCreator(t, "beside", "0")
-	w, err := cq.Attach(t.Context(), cq.Named(d, "beside"), cq.WriterOptions{})
-	must(t, err)
-	wantErr(t, "remove beside a writer", collect.Remove(d, "beside", collect.Options{}), cq.ErrBusy)
-	must(t, w.Close())
-	must(t, collect.Remove(d, "beside", collect.Options{}))
-	nothingLeft(t, d)
 }
 
 // TestWakesAddUp: what a lane's writers counted is kept when the next one takes it over.

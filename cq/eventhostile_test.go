@@ -2,10 +2,8 @@ package cq_test
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"slices"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -77,73 +75,6 @@ func TestEventHostileLane(t *testing.T) {
 				t.Errorf("then %v", got)
 			}
 		})
-	}
-}
-
-// TestEventHostileDetail: lengths in a detail record are bounded by the record, whatever they say.
-func TestEventHostileDetail(t *testing.T) {
-	for _, n := range []uint64{0, 1, 104, 105, 1 << 20, 1 << 63, ^uint64(0)} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			d, e := createEvents(t, cq.EventOptions{Size: 4, DataMaxBytes: 104})
-			w := attachEvents(t, d, e.Name())
-			_, err := w.WriteErr(&cq.EventError{Err: cq.ETrunc, ErrData: make([]byte, 50)})
-			must(t, err)
-			poke(scribble(t, d, e.Name(), "lane-0001").section(t, cq.SectErrors, 1), 16, n)
-			_, err = e.Read(&cq.Event{}, 0)
-			wantErr(t, "read", err, cq.ErrAvail)
-			bad := cq.EventError{ErrData: make([]byte, 0, 1000)}
-			for range 2 {
-				_, err = e.ReadErr(&bad, cq.FlagPeek)
-				must(t, err)
-			}
-			if want := int(min(n, 104)); len(bad.ErrData) != want || bad.ErrDataBytes != want {
-				t.Errorf("%d of %d bytes", len(bad.ErrData), bad.ErrDataBytes)
-			}
-			_, err = e.ReadErr(&bad, 0)
-			must(t, err)
-		})
-	}
-}
-
-// TestEventHostileAlways scribbles on the lengths all the time while events are read.
-func TestEventHostileAlways(t *testing.T) {
-	d, e := createEvents(t, cq.EventOptions{Size: 8, DataMaxBytes: 40})
-	w := attachEvents(t, d, e.Name())
-	s := scribble(t, d, e.Name(), "lane-0001")
-	slots, details := s.section(t, cq.SectSlots, 1), s.section(t, cq.SectErrors, 1)
-	var stop atomic.Bool
-	defer stop.Store(true)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		lengths := []uint64{0, 7, 40, 1 << 40, 41, ^uint64(0)}
-		for i := 0; !stop.Load(); i++ {
-			for at := range 8 {
-				poke(slots, at*cq.SlotBytes+16, lengths[(i+at)%len(lengths)])
-				poke(details, at*64+16, lengths[(i+at)%len(lengths)])
-			}
-		}
-	}()
-	defer func() { stop.Store(true); <-done }()
-	ev := cq.Event{Payload: make([]byte, 0, 40)}
-	bad := cq.EventError{ErrData: make([]byte, 0, 40)}
-	end := time.Now().Add(50 * time.Millisecond)
-	for i := uint64(0); time.Now().Before(end); i++ {
-		_, err := w.Write(&cq.Event{Context: i})
-		if i%3 == 0 {
-			_, err = w.WriteErr(&cq.EventError{Context: i})
-		}
-		if err != nil && err != cq.ErrFull {
-			wantErr(t, "write", err, cq.ErrCorrupt)
-			return // it was given up, as it should be
-		}
-		switch _, err = e.Read(&ev, 0); {
-		case err == cq.ErrAvail:
-			_, err = e.ReadErr(&bad, 0)
-			must(t, err)
-		case err != nil && err != cq.ErrWouldBlock:
-			wantErr(t, "read", err, cq.ErrCorrupt)
-		}
 	}
 }
 
@@ -260,30 +191,4 @@ func fuzzEventStep(t *testing.T, e *cq.EventQueue, step byte) (uint64, error) {
 		t.Fatal(err)
 	}
 	return ev.Context, err
-}
-
-// TestEventHostileAlone has one writer that the reader keeps up with: reads go a short way then.
-func TestEventHostileAlone(t *testing.T) {
-	for _, n := range []uint64{41, 1000, 1 << 63, ^uint64(0)} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			d, e := createEvents(t, cq.EventOptions{Size: 8, DataMaxBytes: 40})
-			w := attachEvents(t, d, e.Name())
-			slots := scribble(t, d, e.Name(), "lane-0001").section(t, cq.SectSlots, 1)
-			ev := cq.Event{Payload: make([]byte, 0, 2000)}
-			for i := range uint64(20) {
-				writeEvents(t, w, i, i+1)
-				if i == 19 {
-					poke(slots, int(i%8)*cq.SlotBytes+16, n)
-				}
-				_, err := e.Read(&ev, 0)
-				var lane *cq.LaneError
-				if i < 19 && (err != nil || ev.Context != i) {
-					t.Fatal(err, ev)
-				}
-				if i == 19 && (!errors.As(err, &lane) || lane.Field != "payload length") {
-					t.Fatal(err, len(ev.Payload))
-				}
-			}
-		})
-	}
 }

@@ -95,36 +95,6 @@ func TestCreateReplacesDead(t *testing.T) {
 	})
 }
 
-func TestAdopt(t *testing.T) {
-	d, q := create(t, cq.Options{Size: 4, Lifetime: cq.Persistent})
-	must(t, q.Detach())
-	for _, want := range []cq.Options{{Size: 3}, {Format: cq.FormatTagged}, {MaxLanes: 64},
-		{Lifetime: cq.Persistent}, {Spin: time.Second, Shared: true, UserContext: 5}} {
-		want.Existing = true
-		q, err := cq.Open(cq.Named(d, q.Name()), want)
-		if err != nil {
-			t.Fatalf("%+v: %v", want, err)
-		}
-		o := q.Options()
-		if o.Size != 4 || o.Lifetime != cq.Persistent || o.Shared != want.Shared ||
-			q.UserContext() != want.UserContext {
-			t.Errorf("%+v became %+v", want, o)
-		}
-		must(t, q.Detach())
-	}
-	q, err := cq.Open(cq.Named(d, q.Name()), cq.Options{Existing: true})
-	must(t, err)
-	must(t, q.Close())
-
-	_, small := create(t, cq.Options{Size: 4, Format: cq.FormatMsg})
-	must(t, small.Detach())
-	_, err = cq.Open(cq.Named(d, small.Name()), cq.Options{Existing: true, Format: cq.FormatTagged})
-	wantErr(t, "a smaller format", err, cq.ErrFormat)
-	small, err = cq.Open(cq.Named(d, small.Name()), cq.Options{Existing: true})
-	must(t, err)
-	must(t, small.Close())
-}
-
 // TestRedelivered: what a reader had in its hands comes again, marked, apart from the rest, and in
 // every way to read.
 func TestRedelivered(t *testing.T) {
@@ -315,7 +285,7 @@ func init() { roles["restarted"] = childRestarted }
 type restartCase struct {
 	restartField
 	kind  objectKind
-	asks  string // same, zero or other
+	asks  string // same, zero, rounded (up to what it is) or other
 	made  any
 	asked any
 }
@@ -333,6 +303,9 @@ func restartCases() (out []restartCase) {
 			if f.name != "Trust" && f.refused == nil {
 				out = append(out, restartCase{f, k, "same", f.value, f.value},
 					restartCase{f, k, "zero", f.value, zero})
+			}
+			if f.name == "Size" || f.name == "Count" {
+				out = append(out, restartCase{f, k, "rounded", f.value, f.value.(int) - 1})
 			}
 			for _, made := range f.contrary {
 				if f.name == "WritersPay" && barrier.All() != nil {

@@ -123,33 +123,37 @@ func TestOthersTrustFits(t *testing.T) {
 	wantErr(t, "lifetime", err, cq.ErrInvalid)
 }
 
-// TestOthersOneConnection: several rendezvous follow one another on one connection, whose bytes
-// nobody else takes while the earlier ones watch it.
-func TestOthersOneConnection(t *testing.T) {
+// TestOneConnection: several rendezvous follow one another on one connection of either kind, whose
+// bytes nobody else takes while the earlier ones watch it.
+func TestOneConnection(t *testing.T) {
 	shmtest.Conforms(t)
-	q := anonymousOthers(t, cq.Options{Size: 8})
-	back := anonymousOthers(t, cq.Options{Size: 8})
-	a, b := connect(t, unix.SOCK_STREAM)
-	var ws []*cq.Writer
-	for i := range 6 {
-		from, conns := q, [2]*net.UnixConn{a, b}
-		if i%3 == 2 {
-			from, conns = back, [2]*net.UnixConn{b, a} // the other way round
+	for _, at := range []site{memfdSite, othersSite} {
+		for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_SEQPACKET} {
+			t.Run(fmt.Sprint(at, kind), func(t *testing.T) {
+				q, back := at.create(t, cq.Options{Size: 8}), at.create(t, cq.Options{Size: 8})
+				a, b := connect(t, kind)
+				var ws []*cq.Writer
+				for i := range 6 {
+					from, conns := q, [2]*net.UnixConn{a, b}
+					if i%3 == 2 {
+						from, conns = back, [2]*net.UnixConn{b, a} // the other way round
+					}
+					w, err := meet(t, from, conns[0], conns[1])
+					must(t, err)
+					ws = append(ws, w)
+				}
+				must(t, errors.Join(a.Close(), b.Close()))
+				for i, w := range ws {
+					post(t, w, uint64(i), uint64(i)+1)
+					must(t, w.Close())
+				}
+				got := append(drain(t, q), drain(t, back)...)
+				slices.Sort(got)
+				if !slices.Equal(got, upTo(0, 6)) {
+					t.Error(got)
+				}
+			})
 		}
-		done := accept(soon(t), from, conns[0])
-		w, err := cq.Attach(soon(t), cq.Over(conns[1]), cq.WriterOptions{Trust: cq.CrossUser})
-		must(t, errors.Join(err, <-done))
-		ws = append(ws, w)
-	}
-	must(t, errors.Join(a.Close(), b.Close()))
-	for i, w := range ws {
-		post(t, w, uint64(i), uint64(i)+1)
-		must(t, w.Close())
-	}
-	got := append(drain(t, q), drain(t, back)...)
-	slices.Sort(got)
-	if !slices.Equal(got, upTo(0, 6)) {
-		t.Error(got)
 	}
 }
 

@@ -82,46 +82,6 @@ func dialParent() *net.UnixConn {
 	return c
 }
 
-// TestOthersOneProcess: reader and writer of one process, with nothing that both may write.
-func TestOthersOneProcess(t *testing.T) {
-	t.Parallel()
-	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1})
-	if q.Options().Trust != cq.CrossUser || !q.Options().WritersPay {
-		t.Errorf("trust %v, options %+v", q.Options().Trust, q.Options())
-	}
-	w := join(t, q)
-	buf := make([]cq.Context, 4)
-	for i := range uint64(50) {
-		post(t, w, i, i+1)
-		if n, err := cq.ReadContext(soon(t), q, buf, cq.ReadOptions{}); n != 1 || err != nil ||
-			buf[0].Context != i {
-			t.Fatal(i, n, err, buf)
-		}
-		done := later(func() { post(t, w, 1000+i, 1001+i) })
-		if n, err := cq.ReadContext(soon(t), q, buf, cq.ReadOptions{}); n != 1 || err != nil ||
-			buf[0].Context != 1000+i {
-			t.Fatal(i, n, err, buf)
-		}
-		done()
-	}
-}
-
-// TestOthersProcess: the writer is another user's.
-func TestOthersProcess(t *testing.T) {
-	q := anonymousOthers(t, cq.Options{Size: 8, Spin: -1})
-	ws := []*toldWriter{startWriter(t, othersSite, q, nil), startWriter(t, othersSite, q, nil)}
-	buf := make([]cq.Context, 4)
-	for i := range uint64(50) {
-		for k, w := range ws {
-			w.post(t, uint64(k)*1000+i, uint64(k)*1000+i+1)
-			n, err := cq.ReadContext(soon(t), q, buf, cq.ReadOptions{})
-			if n != 1 || err != nil || buf[0].Context != uint64(k)*1000+i {
-				t.Fatal(i, n, err, buf)
-			}
-		}
-	}
-}
-
 // othersMessage is a message of a rendezvous between users.
 func othersMessage(step uint16, fds, row uint32, queue shm.UUID) []byte {
 	b := cq.RendezvousMessage(step, 0, fds, row, queue)

@@ -2,7 +2,6 @@ package cq_test
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -117,62 +116,35 @@ func TestWriterKilled(t *testing.T) {
 	}
 }
 
-// TestWriterClosed: a lane that was given back goes to the next writer, also in this process.
+// TestWriterClosed: a lane that was given back goes to the next writer, also in this process and
+// with what nobody has read yet.
 func TestWriterClosed(t *testing.T) {
-	d, q := create(t, cq.Options{Size: 8, MaxLanes: 2})
-	a, b := attach(t, d, q.Name()), attach(t, d, q.Name())
-	_, err := cq.Attach(t.Context(), cq.Named(d, q.Name()), cq.WriterOptions{})
-	wantErr(t, "a third of two", err, cq.ErrLanes, syscall.ENOSPC)
-	post(t, a, 0, 3)
-	_, _, err = a.Reserve(2) // never published
-	must(t, err)
-	must(t, a.Close())
-	a = attach(t, d, q.Name())
-	if a.Lane() != 1 || a.Next() != 3 || a.Free() != 5 {
-		t.Errorf("lane %d, next %d, free %d", a.Lane(), a.Next(), a.Free())
+	for _, at := range []site{{}, {memfd: true}} {
+		t.Run(at.String(), func(t *testing.T) {
+			q := at.create(t, cq.Options{Size: 8, MaxLanes: 2})
+			a, b := at.attach(t, q), at.attach(t, q)
+			_, err := at.tryAttach(t, q)
+			wantErr(t, "a third of two", err, cq.ErrLanes, syscall.ENOSPC)
+			post(t, a, 0, 3)
+			_, _, err = a.Reserve(2) // never published
+			must(t, err)
+			must(t, a.Close())
+			a = at.attach(t, q)
+			if a.Lane() != 1 || a.Next() != 3 || a.Free() != 5 {
+				t.Errorf("lane %d, next %d, free %d", a.Lane(), a.Next(), a.Free())
+			}
+			post(t, a, 3, 5)
+			post(t, b, 100, 101)
+			got := drain(t, q)
+			slices.Sort(got)
+			if want := []uint64{0, 1, 2, 3, 4, 100}; !slices.Equal(got, want) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+			if s := a.Stats(); s.Posted != 5 {
+				t.Errorf("%+v", s)
+			}
+		})
 	}
-	post(t, a, 3, 5)
-	post(t, b, 100, 101)
-	got := drain(t, q)
-	slices.Sort(got)
-	if want := []uint64{0, 1, 2, 3, 4, 100}; !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	if s := a.Stats(); s.Posted != 5 {
-		t.Errorf("%+v", s)
-	}
-}
-
-// TestStoppedIsNotDead: a reader that was stopped keeps its queue.
-func TestStoppedIsNotDead(t *testing.T) {
-	d := openDir(t)
-	name := queueName(t)
-	c := startChild(t, "creator", envQueue+"="+name)
-	_ = c.line(t)
-	must(t, c.Process.Signal(syscall.SIGSTOP))
-	w := attach(t, d, name)
-	post(t, w, 0, 8)
-	for range 3 {
-		_, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
-		var busy *shm.BusyError
-		if !errors.As(err, &busy) || busy.PID != c.Process.Pid {
-			t.Fatalf("adopt: %v, want a BusyError of %d", err, c.Process.Pid)
-		}
-		wantErr(t, "adopt", err, syscall.EBUSY)
-		wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrFull)
-		time.Sleep(10 * time.Millisecond)
-	}
-	_, err := cq.Create(cq.Named(d, name), cq.Options{})
-	wantErr(t, "create", err, syscall.EEXIST)
-	must(t, c.Process.Signal(syscall.SIGCONT))
-	c.kill()
-	q, err := cq.Open(cq.Named(d, name), cq.Options{Existing: true})
-	must(t, err)
-	if got := drain(t, q); !slices.Equal(got, upTo(0, 8)) {
-		t.Error(got)
-	}
-	post(t, w, 8, 9)
-	must(t, q.Close())
 }
 
 // TestBlockedReaderDies: a successor finds what came while the queue had no reader, and sleeps and

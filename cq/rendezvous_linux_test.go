@@ -99,78 +99,16 @@ func join(t testing.TB, q *cq.Queue) *cq.Writer {
 func tryJoin(t testing.TB, q *cq.Queue) (*cq.Writer, error) {
 	t.Helper()
 	a, b := connect(t, unix.SOCK_STREAM)
+	w, err := meet(t, q, a, b)
+	return w, errors.Join(err, a.Close(), b.Close())
+}
+
+// meet has the reader and a new writer meet at the ends of a connection.
+func meet(t testing.TB, q *cq.Queue, a, b *net.UnixConn) (*cq.Writer, error) {
+	t.Helper()
 	done := accept(soon(t), q, a)
 	w, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{Trust: q.Options().Trust})
-	return w, errors.Join(err, <-done, a.Close(), b.Close())
-}
-
-func TestAnonymousQueue(t *testing.T) {
-	for name, kind := range map[string]int{"stream": unix.SOCK_STREAM,
-		"seqpacket": unix.SOCK_SEQPACKET} {
-		t.Run(name, func(t *testing.T) {
-			q := anonymous(t, cq.Options{Size: 8})
-			a, b := connect(t, kind)
-			var ws []*cq.Writer
-			for range 3 { // several on one connection
-				done := accept(soon(t), q, a)
-				w, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{Format: cq.FormatTagged})
-				must(t, errors.Join(err, <-done))
-				ws = append(ws, w)
-			}
-			for i, w := range ws {
-				if w.Lane() != i+1 {
-					t.Errorf("lane %d, want %d", w.Lane(), i+1)
-				}
-				post(t, w, uint64(10*i), uint64(10*i+8))
-				wantErr(t, "full", w.Post(&cq.Entry{}), cq.ErrFull)
-			}
-			got := drain(t, q)
-			slices.Sort(got)
-			want := slices.Concat(upTo(0, 8), upTo(10, 18), upTo(20, 28))
-			if !slices.Equal(got, want) {
-				t.Errorf("got %v, want %v", got, want)
-			}
-			for _, w := range ws {
-				must(t, w.Close())
-			}
-		})
-	}
-}
-
-// TestAnonymousLaneGoesOn: the next writer of a row continues the lane, also one that has entries.
-func TestAnonymousLaneGoesOn(t *testing.T) {
-	q := anonymous(t, cq.Options{Size: 16, MaxLanes: 1})
-	for i := range uint64(5) {
-		w := join(t, q)
-		if w.Next() != i*3 || w.Lane() != 1 {
-			t.Errorf("writer %d begins at %d in lane %d", i, w.Next(), w.Lane())
-		}
-		post(t, w, i*3, i*3+3)
-		if i == 2 {
-			if got := drain(t, q); !slices.Equal(got, upTo(0, 9)) {
-				t.Errorf("got %v", got)
-			}
-		}
-		must(t, w.Close())
-	}
-	if got := drain(t, q); !slices.Equal(got, upTo(9, 15)) {
-		t.Errorf("got %v", got)
-	}
-}
-
-func TestAnonymousFull(t *testing.T) {
-	q := anonymous(t, cq.Options{Size: 8, MaxLanes: 2})
-	join(t, q)
-	w := join(t, q)
-	a, b := connect(t, unix.SOCK_STREAM)
-	done := accept(soon(t), q, a)
-	_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
-	wantErr(t, "attach", err, cq.ErrLanes, syscall.ENOSPC)
-	wantErr(t, "accept", <-done, cq.ErrLanes)
-	must(t, w.Close())
-	if again := join(t, q); again.Lane() != 2 {
-		t.Error("lane ", again.Lane())
-	}
+	return w, errors.Join(err, <-done)
 }
 
 // TestAnonymousRefusals: each side learns why the other one refused.
@@ -192,29 +130,6 @@ func TestAnonymousRefusals(t *testing.T) {
 	if _, err := cq.Create(cq.Unnamed(""), cq.Options{Size: -1}); !errors.Is(err, cq.ErrInvalid) {
 		t.Error(err)
 	}
-}
-
-// TestAnonymousClose: writers learn of it at their next post, and all memory is free when they
-// have closed too.
-func TestAnonymousClose(t *testing.T) {
-	q := anonymous(t, cq.Options{Size: 8})
-	v, w := join(t, q), join(t, q)
-	post(t, w, 0, 2)
-	must(t, q.Close())
-	for range 2 {
-		wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrClosed)
-		_, err := w.PostBatch(make([]cq.Entry, 2))
-		wantErr(t, "batch", err, cq.ErrClosed)
-		wantErr(t, "credit", v.Credits().Add(1), cq.ErrClosed)
-	}
-	a, b := connect(t, unix.SOCK_STREAM)
-	done := accept(soon(t), q, a)
-	_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
-	wantErr(t, "attach", err, cq.ErrClosed)
-	wantErr(t, "accept", <-done, cq.ErrClosed)
-	must(t, errors.Join(v.Close(), w.Close(), w.Close(), q.Close()))
-	wantErr(t, "post", w.Post(&cq.Entry{}), cq.ErrClosed)
-	noMemfds(t)
 }
 
 func memfds(t testing.TB) []string {
@@ -299,48 +214,6 @@ func TestPeerHangsUp(t *testing.T) {
 	must(t, a.Close())
 	_, err := cq.Attach(soon(t), cq.Over(b), cq.WriterOptions{})
 	wantErr(t, "attach", err, cq.ErrPeerGone)
-}
-
-// TestAnonymousWaitFD: a writer that came over a socket makes the reader's descriptor readable.
-func TestAnonymousWaitFD(t *testing.T) {
-	q := anonymous(t, cq.Options{Size: 8, Wait: cq.WaitFD})
-	w := join(t, q)
-	own, err := q.Writer()
-	must(t, err)
-	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	must(t, err)
-	defer unix.Close(ep)
-	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: 1}
-	must(t, unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, waitFD(q), &ev))
-	readable := func(ms int) bool {
-		for {
-			var evs [1]unix.EpollEvent
-			n, err := unix.EpollWait(ep, evs[:], ms)
-			if err != unix.EINTR {
-				return n == 1
-			}
-		}
-	}
-	for i := range uint64(6) {
-		for q.TryWait() != nil {
-			drain(t, q)
-		}
-		if readable(0) {
-			t.Fatal("readable with nothing there")
-		}
-		if i%2 == 0 {
-			post(t, w, i, i+1)
-		} else {
-			post(t, own, i, i+1)
-		}
-		if !readable(60_000) {
-			t.Fatal("not readable after a post")
-		}
-		if got := drain(t, q); !slices.Equal(got, upTo(i, i+1)) {
-			t.Fatal(got)
-		}
-	}
-	must(t, own.Close())
 }
 
 // TestServeWithoutDescriptors: a process that has no descriptor left for a connection goes on when

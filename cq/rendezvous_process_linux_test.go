@@ -27,12 +27,21 @@ func init() {
 	roles["anonymous reader"], roles["poor meeting"] = childAnonymousReader, childPoorMeeting
 }
 
-// TestAnonymousProcesses: three processes post to a queue without a name.
-func TestAnonymousProcesses(t *testing.T) {
-	q := anonymous(t, cq.Options{Size: 8, Spin: -1})
+// TestProcesses: three processes post to a queue without a name. TestManyProcesses has one with.
+func TestProcesses(t *testing.T) {
+	for _, at := range []site{memfdSite, othersSite} {
+		t.Run(at.String(), func(t *testing.T) { processes(t, at) })
+	}
+}
+
+func processes(t *testing.T, at site) {
+	q := at.create(t, cq.Options{Size: 8, Spin: -1})
+	if o := q.Options(); at.others && (o.Trust != cq.CrossUser || !o.WritersPay) {
+		t.Errorf("%+v", o)
+	}
 	var ws []*toldWriter
 	for i := range 3 {
-		ws = append(ws, startWriter(t, memfdSite, q, nil))
+		ws = append(ws, startWriter(t, at, q, nil))
 		if ws[i].lane != i+1 {
 			t.Errorf("lane %d of writer %d", ws[i].lane, i)
 		}

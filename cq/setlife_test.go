@@ -255,19 +255,6 @@ func TestFeederFarFuture(t *testing.T) {
 	}
 }
 
-// TestYieldDrivesFeeder: a wait for several completions that never sleeps drives what makes them.
-func TestYieldDrivesFeeder(t *testing.T) {
-	d := openDir(t)
-	q, w := member(t, d, "q", cq.Options{Wait: cq.WaitYield})
-	unbind, err := q.Bind(&feeder{w: w, every: 3}, true)
-	must(t, err)
-	t.Cleanup(unbind)
-	n, err := sread(q, make([]cq.Msg, 8), time.Minute, 3)
-	if n < 3 || err != nil {
-		t.Errorf("%d, %v", n, err)
-	}
-}
-
 // TestPeekDrivesFeeder: so does looking in place.
 func TestPeekDrivesFeeder(t *testing.T) {
 	d := openDir(t)
