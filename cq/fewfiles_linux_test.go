@@ -13,20 +13,19 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shmring/shmring/cq"
 	"github.com/shmring/shmring/internal/collect"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/shm"
 )
 
-func init() { roles["poor beside"] = childPoorBeside }
+func init() { roles["poor"], roles["poor reader"] = childPoor, childPoorReader }
 
-// TestFewDescriptorsBeside: as with queues, each call on what stands beside them may find no
-// descriptor anywhere: it says so, leaves nothing behind, and works when there is one.
-func TestFewDescriptorsBeside(t *testing.T) {
+// TestFewDescriptors lets each call fail at each place where it wants a descriptor: it says so,
+// leaves nothing behind, in the process and on disk, and works when there is one.
+func TestFewDescriptors(t *testing.T) {
 	t.Parallel()
-	poorChild(t, "poor beside")
+	poorChild(t, "poor")
 }
 
 // scarce makes calls for which descriptors are scarce.
@@ -80,14 +79,14 @@ func (s *scarce) calls(what string, f func() error) int {
 	return n
 }
 
-func childPoorBeside() {
+func childPoor() {
 	d, err := shm.OpenDir("")
 	need(err)
 	time.Sleep(time.Millisecond) // the runtime gets the descriptors that it cannot do without
 	s := &scarce{d: d, root: d.Path()}
 	empty := objects(s.root)
-	for _, f := range []func(*scarce){poorEvents, poorCounter, poorAddresses, poorWaitSet, poorPollSet,
-		poorChannel, poorChannelWaits, poorFollow} {
+	for _, f := range []func(*scarce){poorQueue, poorEvents, poorCounter, poorAddresses,
+		poorWaitSet, poorPollSet, poorChannel, poorChannelWaits, poorMeeting} {
 		f(s)
 		if left := objects(s.root); left != empty {
 			say("at the end there is %s", left)
@@ -99,6 +98,44 @@ func childPoorBeside() {
 	need(d.Close())
 	need(os.RemoveAll(s.root))
 	say("done")
+}
+
+// poorQueue is opened and adopted with each way to wait. One that cannot be leaves nobody behind
+// who looks for its lanes later, in memory that is gone.
+func poorQueue(s *scarce) {
+	set, err := cq.NewWaitSet(s.d, cq.WaitSetOptions{})
+	need(err)
+	var q *cq.Queue
+	var w *cq.Writer
+	for _, o := range []cq.Options{
+		{Wait: cq.WaitMutexCond}, {Wait: cq.WaitFD}, {Wait: cq.WaitInSet, WaitSet: set},
+	} {
+		o.Size, o.Lifetime = 4, cq.Persistent
+		s.makes("create with "+o.Wait.String(), func() (err error) {
+			q, err = cq.Create(cq.Named(s.d, "q"), o)
+			return err
+		})
+		s.makes("attach", func() (err error) {
+			w, err = cq.Attach(context.Background(), cq.Named(s.d, "q"), cq.WriterOptions{})
+			return err
+		})
+		if w.Lane() != 1 || w.Post(&cq.Entry{Context: 5}) != nil {
+			say("attach: lane %d", w.Lane())
+		}
+		need(q.Detach()) // whoever adopts it has a lane to open
+		o.Existing = true
+		s.makes("adopt with "+o.Wait.String(), func() (err error) {
+			q, err = cq.Open(cq.Named(s.d, "q"), o)
+			return err
+		})
+		dst := make([]cq.Msg, 2)
+		if n, err := cq.Read(q, dst); n != 1 || dst[0].Context != 5 {
+			say("adopt: read %d, %v", n, err)
+		}
+		need(errors.Join(w.Close(), q.Close()))
+	}
+	time.Sleep(200 * time.Millisecond) // whoever was left behind comes now
+	need(set.Close())
 }
 
 func poorEvents(s *scarce) {
@@ -334,64 +371,209 @@ func poorChannelWaits(s *scarce) {
 	end()
 }
 
-// poorFollow: a writer goes on with the next reader when both have the descriptors, and until then
-// keeps what the former one left.
-func poorFollow(s *scarce) {
+// poorMeeting: a writer and its reader meet when both have the descriptors, and so it does with the
+// next reader; until then it keeps what the former one left.
+func poorMeeting(s *scarce) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	o := cq.Options{Size: 4, Trust: cq.CrossUser, Allow: bothUsers()}
-	readers := [2]*cq.Queue{}
-	for i := range readers {
-		var err error
-		readers[i], err = cq.Create(cq.Unnamed("reader"), o)
-		need(err)
-	}
-	var w *cq.Writer
-	meet := func(q *cq.Queue, attach func(conn *net.UnixConn) (*cq.Writer, error)) error {
-		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		a, err := socket(fds[0])
-		if err != nil {
-			return errors.Join(err, unix.Close(fds[1]))
-		}
-		defer a.Close()
-		b, err := socket(fds[1])
-		if err != nil {
-			return err
-		}
-		defer b.Close()
-		accepted := make(chan error, 1)
-		go func() { accepted <- q.Accept(ctx, a) }()
-		next, err := attach(b)
-		if err == nil {
-			w = next
-		}
-		if other := <-accepted; (other == nil) != (err == nil) {
-			say("the reader says %v, the writer %v", other, err)
-		}
-		if errors.Is(err, shm.ErrTruncated) { // so the kernel says that no descriptor was free
-			err = syscall.EMFILE
-		}
+	var set *cq.WaitSet // whose bell stays as long as that
+	s.makes("create a wait set without a name", func() (err error) {
+		set, err = cq.NewWaitSet(nil, cq.WaitSetOptions{})
 		return err
+	})
+	for _, trust := range []cq.Trust{cq.SameUser, cq.CrossUser} {
+		o := cq.Options{Size: 4, Trust: trust, Wait: cq.WaitFD}
+		if trust == cq.CrossUser {
+			o.Allow = bothUsers()
+		}
+		readers := [2]*cq.Queue{}
+		for i := range readers {
+			s.makes("create without a name", func() (err error) {
+				readers[i], err = cq.Create(cq.Unnamed("reader"), o)
+				return err
+			})
+			need(errors.Join(set.Add(readers[i]), set.Remove(readers[i])))
+		}
+		var w *cq.Writer
+		s.makes("attach over a socket", func() error {
+			return poorlyMet(readers[0], func(conn *net.UnixConn) (err error) {
+				next, err := cq.Attach(ctx, cq.Over(conn), cq.WriterOptions{Trust: trust, Allow: o.Allow})
+				if err == nil {
+					w = next
+				}
+				return err
+			})
+		})
+		need(w.Post(&cq.Entry{Context: 8}))
+		if trust == cq.SameUser {
+			wantRead(readers[0], 8)
+			need(errors.Join(w.Close(), readers[0].Close(), readers[1].Close()))
+			continue
+		}
+		need(readers[0].Detach())
+		s.makes("follow", func() error {
+			return poorlyMet(readers[1], func(conn *net.UnixConn) (err error) {
+				next, err := w.Follow(ctx, conn)
+				if err == nil {
+					w = next
+				}
+				return err
+			})
+		})
+		need(w.Post(&cq.Entry{Context: 9}))
+		wantRead(readers[1], 8, 9)
+		need(errors.Join(w.Close(), readers[1].Close()))
 	}
-	s.makes("attach for others", func() error {
-		return meet(readers[0], func(conn *net.UnixConn) (*cq.Writer, error) {
-			return cq.Attach(ctx, cq.Over(conn), cq.WriterOptions{Trust: cq.CrossUser, Allow: o.Allow})
-		})
+	need(set.Close())
+}
+
+// poorlyMet is selfMeet whose sides agree on how it ends.
+func poorlyMet(q *cq.Queue, attach func(*net.UnixConn) error) error {
+	var accepted, attached error
+	err := selfMeet(func(ctx context.Context, c *net.UnixConn) error {
+		accepted = q.Accept(ctx, c)
+		return accepted
+	}, func(c *net.UnixConn) error {
+		attached = attach(c)
+		return attached
 	})
-	need(w.Post(&cq.Entry{Context: 8}))
-	need(readers[0].Detach())
-	s.makes("follow", func() error {
-		return meet(readers[1], func(conn *net.UnixConn) (*cq.Writer, error) {
-			return w.Follow(ctx, conn)
-		})
-	})
-	need(w.Post(&cq.Entry{Context: 9}))
+	if (accepted == nil) != (attached == nil) {
+		say("the reader says %v, the writer %v", accepted, attached)
+	}
+	if errors.Is(err, shm.ErrTruncated) { // so the kernel says that no descriptor was free
+		err = syscall.EMFILE
+	}
+	return err
+}
+
+// wantRead says what is wrong with what a queue has.
+func wantRead(q *cq.Queue, want ...uint64) {
 	dst := make([]cq.Context, 3)
-	if n, err := cq.Read(readers[1], dst); n != 2 || dst[0].Context != 8 || dst[1].Context != 9 {
-		say("the next reader reads %d, %v, %v", n, dst, err)
+	if n, err := cq.Read(q, dst); !slices.Equal(contexts(dst[:n]), want) {
+		say("the reader reads %v, %v, want %v", contexts(dst[:n]), err, want)
 	}
-	need(errors.Join(w.Close(), readers[1].Close()))
+}
+
+// needs finds out how many descriptors f needs. Each failure says that it is for want of one.
+func needs(what string, f func() error, after func()) int {
+	fillGaps()
+	for more := range 100 {
+		before := openFiles()
+		limit(uint64(slices.Max(before) + 1 + more))
+		err := f()
+		limit(4096)
+		if err == nil {
+			return more
+		}
+		if !errors.Is(err, syscall.EMFILE) || errors.Is(err, cq.ErrCorrupt) {
+			say("%s with %d descriptors: %v", what, more, err)
+		}
+		if now := openFiles(); !slices.Equal(now, before) {
+			say("%s with %d descriptors leaves open %v, before %v", what, more, now, before)
+		}
+		after()
+	}
+	say("%s never succeeds", what)
+	return 100
+}
+
+func limit(n uint64) {
+	need(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: 4096}))
+}
+
+// fillGaps makes the number of open descriptors what the limit counts. So what a sweep makes has
+// higher numbers than all before it.
+func fillGaps() {
+	top := slices.Max(openFiles())
+	for {
+		fd, err := syscall.Open("/dev/null", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+		need(err)
+		if fd > top {
+			need(syscall.Close(fd))
+			return
+		}
+	}
+}
+
+// openFiles lists this process's descriptors, without asking for one while there are none.
+func openFiles() (fds []int) {
+	for fd := range 1024 {
+		_, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_GETFD, 0)
+		if errno == 0 {
+			fds = append(fds, fd)
+		}
+	}
+	return fds
+}
+
+// TestLaneWithoutDescriptors: a reader that can open no file for the lane of a writer says so, and
+// gets what is in it when it can, though nobody rings any more.
+func TestLaneWithoutDescriptors(t *testing.T) {
+	shmtest.Long(t)
+	poorChild(t, "poor reader")
+}
+
+// poorChild reports what a child complains of that lacks descriptors, in a directory of its own.
+func poorChild(t *testing.T, role string) {
+	t.Helper()
+	c := startChild(t, role, "SHMRING_DIR="+openDir(t).Path()+"/poor")
+	complaints(t, c)
+	_ = c.stop(t)
+}
+
+func childPoorReader() {
+	d, err := shm.OpenDir("")
+	need(err)
+	set, err := cq.NewWaitSet(d, cq.WaitSetOptions{})
+	need(err)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for i, read := range []func(q *cq.Queue, dst []cq.Context) (int, error){
+		func(q *cq.Queue, dst []cq.Context) (int, error) {
+			return cq.ReadContext(ctx, q, dst,
+				cq.ReadOptions{})
+		},
+		func(q *cq.Queue, dst []cq.Context) (int, error) {
+			_, err := set.Wait(ctx, make([]cq.Waitable, 1), cq.WaitOptions{})
+			need(err)
+			return cq.Read(q, dst)
+		},
+		func(q *cq.Queue, dst []cq.Context) (n int, err error) {
+			for {
+				n, err = cq.Read(q, dst)
+				if !errors.Is(err, cq.ErrWouldBlock) || ctx.Err() != nil {
+					return n, err
+				}
+				time.Sleep(time.Millisecond)
+			}
+		},
+	} {
+		q, err := cq.Create(cq.Named(d, "q"), cq.Options{Size: 8})
+		need(err)
+		w, err := cq.Attach(ctx, cq.Named(d, "q"), cq.WriterOptions{})
+		need(err)
+		need(set.Add(q))
+		need(w.Post(&cq.Entry{Context: 7}))
+		dst := make([]cq.Context, 2)
+		for range 3 { // it says so again and again
+			fillGaps()
+			limit(0)
+			n, err := read(q, dst)
+			limit(4096)
+			if n != 0 || !errors.Is(err, syscall.EMFILE) || errors.Is(err, cq.ErrCorrupt) ||
+				!errors.As(err, new(*cq.LaneError)) {
+				say("way %d: without descriptors it read %d, %v", i, n, err)
+			}
+		}
+		if n, err := read(q, dst); n != 1 || err != nil || dst[0].Context != 7 {
+			say("way %d: with descriptors it read %d, %v", i, n, err)
+		}
+		if st := q.Stats(); st.GivenUp != 0 {
+			say("way %d: %d lanes are given up", i, st.GivenUp)
+		}
+		need(errors.Join(set.Remove(q), w.Close(), q.Close()))
+	}
+	need(errors.Join(set.Close(), d.Close()))
+	need(os.RemoveAll(d.Path()))
+	say("done")
 }

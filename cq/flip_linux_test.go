@@ -86,10 +86,14 @@ func selfMeet(accept func(context.Context, *net.UnixConn) error,
 		return err
 	}
 	a, err := socket(fds[0])
-	need(err)
+	if err != nil {
+		return errors.Join(err, unix.Close(fds[1]))
+	}
 	defer a.Close()
 	b, err := socket(fds[1])
-	need(err)
+	if err != nil {
+		return err
+	}
 	defer b.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

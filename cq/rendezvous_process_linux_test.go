@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -24,7 +23,7 @@ import (
 )
 
 func init() {
-	roles["anonymous reader"], roles["poor meeting"] = childAnonymousReader, childPoorMeeting
+	roles["anonymous reader"] = childAnonymousReader
 }
 
 // TestProcesses: three processes post to a queue without a name. TestManyProcesses has one with.
@@ -201,70 +200,6 @@ func TestAnonymousKilledReader(t *testing.T) {
 			noMemfds(t)
 		})
 	}
-}
-
-// TestFewDescriptorsToMeet lets a rendezvous fail at each place where one side wants a descriptor.
-func TestFewDescriptorsToMeet(t *testing.T) {
-	t.Parallel()
-	c := startChild(t, "poor meeting")
-	for {
-		line := c.line(t)
-		if line == "done" {
-			break
-		}
-		t.Error(line)
-	}
-	_ = c.stop(t)
-}
-
-func childPoorMeeting() {
-	time.Sleep(time.Millisecond) // the runtime gets the descriptors that it cannot do without
-	var q *cq.Queue
-	sweep("create", func() (err error) {
-		q, err = cq.Create(cq.Unnamed("poor"), cq.Options{Size: 4, Wait: cq.WaitFD})
-		return err
-	}, func() {})
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	need(err)
-	a, err := socket(fds[0])
-	need(err)
-	b, err := socket(fds[1])
-	need(err)
-	// The bell that a queue once has stays, also when the rendezvous that asked for it fails.
-	sweep("bell", func() error {
-		set, err := cq.NewWaitSet(nil, cq.WaitSetOptions{})
-		if err != nil {
-			return err
-		}
-		err = set.Add(q)
-		if err == nil {
-			err = set.Remove(q)
-		}
-		return errors.Join(err, set.Close())
-	}, func() {})
-	var w *cq.Writer
-	sweep("meet", func() (err error) {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		accepted := make(chan error)
-		go func() { accepted <- q.Accept(ctx, a) }()
-		w, err = cq.Attach(ctx, cq.Over(b), cq.WriterOptions{})
-		err = errors.Join(err, <-accepted)
-		if err != nil && w != nil {
-			err = errors.Join(err, w.Close())
-		}
-		if errors.Is(err, shm.ErrTruncated) { // so the kernel says that no descriptor was free
-			err = syscall.EMFILE
-		}
-		return err
-	}, func() {})
-	need(w.Post(&cq.Entry{Context: 5}))
-	dst := make([]cq.Msg, 2)
-	if n, err := cq.Read(q, dst); n != 1 || dst[0].Context != 5 {
-		say("read %d, %v", n, err)
-	}
-	need(errors.Join(w.Close(), q.Close(), a.Close(), b.Close()))
-	say("done")
 }
 
 func init() { roles["fast joiner"] = childFastJoiner }
