@@ -1,10 +1,12 @@
 package capture
 
 import (
+	"encoding/binary"
 	"errors"
 	"path/filepath"
 	"testing"
 
+	"github.com/shmring/shmring/ring"
 	"github.com/shmring/shmring/shm"
 )
 
@@ -67,4 +69,78 @@ func TestCheck(t *testing.T) {
 	if err := errors.Join(other.Unlink(), other.Close()); err != nil {
 		t.Error(err)
 	}
+}
+
+// FuzzRecords: whatever an endpoint writes to a capture, its reader sees packets within bounds, as
+// many as there is room for at most, or an error that stays.
+func FuzzRecords(f *testing.F) {
+	const slots, snap = minSlots, 100
+	d, err := shm.OpenDir("")
+	if err != nil {
+		f.Fatal(err)
+	}
+	id := shm.NewUUID()
+	obj, err := d.Create(Prefix+id.String(), spec(id, slots, snap), nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() {
+		if err := errors.Join(obj.Unlink(), obj.Close(), d.Close()); err != nil {
+			f.Error(err)
+		}
+	})
+	m, err := lay(obj)
+	if err != nil {
+		f.Fatal(err)
+	}
+	records, _, err := obj.Section(sectRecord, 0)
+	if err != nil {
+		f.Fatal(err)
+	}
+	one := make([]byte, recordBytes)
+	le := binary.LittleEndian
+	le.PutUint64(one, 5e9)
+	le.PutUint32(one[8:], 1500)
+	le.PutUint32(one[12:], snap)
+	le.PutUint32(one[16:], flagSent)
+	le.PutUint64(one[24:], 3)
+	f.Add(uint64(1), uint64(2), uint64(0), one)
+	f.Add(uint64(slots), uint64(0), uint64(stateLeft), append(one, one...))
+	f.Add(uint64(slots+1), uint64(1)<<63, uint64(9), []byte{})
+	f.Add(uint64(2), ^uint64(0), uint64(1), one[:20])
+	f.Fuzz(func(t *testing.T, tail, later, state uint64, b []byte) {
+		clear(records)
+		copy(records, b)
+		m.head.Store(0)
+		m.tail.Store(tail)
+		m.state.Store(state)
+		s := &Session{obj: obj, m: m, in: ring.NewConsumer(m.tail, m.head, m.records, 0)}
+		var failure error
+		for round := range 3 {
+			seen := 0
+			n, err := s.Read(slots+1, func(p *Packet) error {
+				seen++
+				if len(p.Bytes) > snap || int(p.Len) < len(p.Bytes) {
+					t.Fatalf("%d bytes of %d", len(p.Bytes), p.Len)
+				}
+				return nil
+			})
+			if n != seen || n > slots || failure != nil && (n > 0 || err == nil) {
+				t.Fatalf("round %d: %d packets, %d seen, %v after %v", round, n, seen, err, failure)
+			}
+			if failure = err; tail > slots && err == nil {
+				t.Fatalf("a tail of %d is taken", tail)
+			}
+			m.tail.Store(tail + later)
+		}
+		if head := m.head.Load(); head > tail+later && failure == nil {
+			t.Fatalf("read to %d", head)
+		}
+		_ = s.Counts()
+		for _, v := range Check(obj) {
+			if v.Invariant == "capture.layout" {
+				t.Fatalf("%+v", v)
+			}
+		}
+	})
 }

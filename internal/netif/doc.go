@@ -3,9 +3,9 @@
 // whether it is there at all. A [Table] answers how packets get from it to an address: the next hop
 // and its hardware address, the source address, and how long a packet may be.
 //
-//	watcher, event, groups         table, ask, answer
-//	                     loop
-//	               message      conn, system, channels
+//	watcher         table, ask
+//	         loop
+//	   message      conn, channels
 //
 // Both stand on one loop: a socket in the network namespace, on which the kernel tells of changes
 // and answers requests, in one order. Whoever asks on the socket that the changes come on needs no

@@ -13,10 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shmring/shmring/internal/packet"
+	"github.com/shmring/shmring/internal/shmtest"
 	"github.com/shmring/shmring/internal/veth"
 	"github.com/shmring/shmring/internal/xdptest"
 	"github.com/shmring/shmring/xdp"
 )
+
+func TestMain(m *testing.M) {
+	shmtest.Main(m, map[string]func(){"unprivileged": unprivilegedChild})
+}
 
 // hang is how long something may take that happens at once if all is well.
 const hang = time.Minute

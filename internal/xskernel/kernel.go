@@ -1,3 +1,6 @@
+// Package xskernel is what an AF_XDP socket and its kernel have in common, and a kernel that a
+// program plays: packages that live on sockets are tested with it, without an interface or
+// privilege.
 package xskernel
 
 import (
@@ -5,6 +8,35 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+)
+
+// Desc is one entry of a receive or transmit ring, as the kernel defines it (struct xdp_desc).
+type Desc struct {
+	Addr    uint64 // offset of the first byte within the UMEM
+	Len     uint32 // bytes
+	Options uint32
+}
+
+// PacketContinues is a bit of Desc.Options (XDP_PKT_CONTD): the next descriptor is of the same
+// packet.
+const PacketContinues = 1 << 0
+
+// NeedWakeup is bit 0 of the flags word of a ring: the kernel sleeps and wants a system call.
+const NeedWakeup = 1
+
+const (
+	// HeadroomBytes are what the kernel leaves in front of a packet for programs to grow it into.
+	HeadroomBytes = 256
+	// MinPacketBytes is an Ethernet header. The kernel takes less and drops it without a trace.
+	MinPacketBytes = 14
+	// TagBytes is a VLAN tag, which the MTU does not count.
+	TagBytes = 4
+	// MaxChain is how many frames one packet may lie in: what the kernel's own buffers hold
+	// (MAX_SKB_FRAGS + 1).
+	MaxChain = 18
+	// OffsetShift is where, in the address of a packet received in an unaligned chunk, the distance
+	// from the beginning of the chunk stands.
+	OffsetShift = 48
 )
 
 // Queue is what the kernel's sides of sockets on one queue have in common.
@@ -365,4 +397,122 @@ func (k *Kernel) Unplug() {
 	defer k.rxMu.Unlock()
 	k.gone.Store(true)
 	k.signal = func() {}
+}
+
+// Ring is the memory of one ring, with the kernel's end of it.
+type Ring[E uint64 | Desc] struct {
+	Prod, Cons, Flags atomic.Uint32
+	Slots             []E
+}
+
+// NewRing makes an empty ring of a power of two of entries, whose indices begin at start.
+func NewRing[E uint64 | Desc](entries, start uint32) *Ring[E] {
+	r := &Ring[E]{Slots: make([]E, entries)}
+	r.Prod.Store(start)
+	r.Cons.Store(start)
+	return r
+}
+
+// Mask is what an index is taken modulo by.
+func (r *Ring[E]) Mask() uint32 { return uint32(len(r.Slots)) - 1 }
+
+// Used counts the entries between the indices.
+func (r *Ring[E]) Used() uint32 { return r.Prod.Load() - r.Cons.Load() }
+
+func (r *Ring[E]) room() int { return len(r.Slots) - int(r.Used()) }
+
+func (r *Ring[E]) peek() (e E, ok bool) {
+	if r.Used() == 0 {
+		return e, false
+	}
+	return r.Slots[r.Cons.Load()&r.Mask()], true
+}
+
+// Pop takes the oldest entry.
+func (r *Ring[E]) Pop() (e E, ok bool) {
+	if e, ok = r.peek(); ok {
+		r.Cons.Add(1)
+	}
+	return e, ok
+}
+
+// Push makes an entry visible, if there is room.
+func (r *Ring[E]) Push(e E) bool {
+	prod := r.Prod.Load()
+	if prod-r.Cons.Load() > r.Mask() {
+		return false
+	}
+	r.Slots[prod&r.Mask()] = e
+	r.Prod.Store(prod + 1)
+	return true
+}
+
+func (r *Ring[E]) wakeup(on bool) {
+	if on {
+		r.Flags.Or(NeedWakeup)
+		return
+	}
+	r.Flags.And(^uint32(NeedWakeup))
+}
+
+// ForgeReceive puts any descriptor into the receive ring, as no kernel does. It reports whether
+// there was room.
+func (k *Kernel) ForgeReceive(d Desc) bool {
+	k.rxMu.Lock()
+	defer k.rxMu.Unlock()
+	ok := k.Rx.Push(d)
+	k.signal()
+	return ok
+}
+
+// ForgeCompletion puts any address into the completion ring. It reports whether there was room.
+func (k *Kernel) ForgeCompletion(addr uint64) bool {
+	k.txMu.Lock()
+	defer k.txMu.Unlock()
+	return k.Comp.Push(addr)
+}
+
+// Filled returns how many frames lie in the fill ring.
+func (k *Kernel) Filled() int { return int(k.Fill.Used()) }
+
+// Unsent returns how many descriptors lie in the transmit ring.
+func (k *Kernel) Unsent() int { return int(k.Tx.Used()) }
+
+// FailKicks has the next system calls that send fail with these errors, and do nothing else.
+func (k *Kernel) FailKicks(errs ...syscall.Errno) {
+	k.txMu.Lock()
+	defer k.txMu.Unlock()
+	k.failures = append(k.failures, errs...)
+}
+
+// NeedWakeup sets what the driver says about being woken: to send, and to take frames to receive
+// into. At first it is what copy mode says for ever: true and false.
+func (k *Kernel) NeedWakeup(tx, fill bool) {
+	k.Tx.wakeup(tx)
+	k.Fill.wakeup(fill)
+}
+
+// RingOf names a ring whose indices are to be forged.
+type RingOf uint8
+
+// The rings of a socket.
+const (
+	FillRing RingOf = iota
+	ReceiveRing
+	TransmitRing
+	CompletionRing
+)
+
+// ForgeIndex adds to the index that the kernel keeps in a ring, as if it had gone mad.
+func (k *Kernel) ForgeIndex(r RingOf, add uint32) {
+	switch r {
+	case FillRing:
+		k.Fill.Cons.Add(add)
+	case ReceiveRing:
+		k.Rx.Prod.Add(add)
+	case TransmitRing:
+		k.Tx.Cons.Add(add)
+	case CompletionRing:
+		k.Comp.Prod.Add(add)
+	}
 }

@@ -279,3 +279,151 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 	}
 	return nil
 }
+
+// deadline is a moment that may be moved while others wait for it.
+type deadline struct {
+	mu    sync.Mutex
+	timer *time.Timer
+	over  chan struct{} // closed when the moment has come
+}
+
+// wait returns a channel that is closed when the moment comes. It stays right when the moment is
+// moved before that, so it is to be asked for anew only after it was closed.
+func (d *deadline) wait() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.channel()
+}
+
+func (d *deadline) channel() chan struct{} {
+	if d.over == nil {
+		d.over = make(chan struct{})
+	}
+	return d.over
+}
+
+// set moves the moment; the zero time means never. A moment that is past ends all waits.
+func (d *deadline) set(t time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.timer != nil && !d.timer.Stop() {
+		<-d.over // the timer has fired and needs no lock to close this
+	}
+	d.timer = nil
+	over := isClosed(d.channel())
+	left := time.Until(t)
+	switch {
+	case t.IsZero():
+		if over {
+			d.over = make(chan struct{})
+		}
+	case left > 0:
+		if over {
+			d.over = make(chan struct{})
+		}
+		ch := d.over
+		d.timer = time.AfterFunc(left, func() { close(ch) })
+	case !over:
+		close(d.over)
+	}
+}
+
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// inbox is the datagrams that wait for a reader of one connection. It grows as needed, up to what
+// its owner allows.
+type inbox struct {
+	items []item // a power of two
+	head  int
+	n     int
+}
+
+// item is a loan and the shard that it is to be given back to.
+type item struct {
+	d     datagram
+	shard *shard
+}
+
+func (b *inbox) push(d *datagram, s *shard) {
+	if b.n == len(b.items) {
+		grown := make([]item, max(16, 2*len(b.items)))
+		for i := range b.n {
+			grown[i] = *b.at(i)
+		}
+		b.items, b.head = grown, 0
+	}
+	it := b.at(b.n)
+	it.d, it.shard = *d, s
+	b.n++
+}
+
+func (b *inbox) at(i int) *item { return &b.items[(b.head+i)&(len(b.items)-1)] }
+
+// first is the oldest; the pointer is good until pop or push.
+func (b *inbox) first() *item { return b.at(0) }
+
+func (b *inbox) pop() {
+	b.head = (b.head + 1) & (len(b.items) - 1)
+	b.n--
+}
+
+// Read copies one datagram to b, of a connected socket one of its peer. What does not fit is lost.
+func (c *Conn) Read(b []byte) (int, error) {
+	if len(b) == 0 && !isClosed(c.done) {
+		return 0, nil // as package net has it
+	}
+	r, err := c.receive(b)
+	return r.n, c.readError("read", err)
+}
+
+// ReadFrom copies one datagram to b and returns its sender, a *[net.UDPAddr]. What does not fit is
+// lost.
+func (c *Conn) ReadFrom(b []byte) (int, net.Addr, error) {
+	r, err := c.receive(b)
+	if err != nil {
+		return 0, nil, c.readError("recvfrom", err)
+	}
+	return r.n, net.UDPAddrFromAddrPort(r.from), nil
+}
+
+// ReadFromUDP is ReadFrom with the type of the address.
+func (c *Conn) ReadFromUDP(b []byte) (int, *net.UDPAddr, error) {
+	r, err := c.receive(b)
+	if err != nil {
+		return 0, nil, c.readError("recvfrom", err)
+	}
+	return r.n, net.UDPAddrFromAddrPort(r.from), nil
+}
+
+// ReadFromUDPAddrPort is ReadFrom without an allocation. IPv4 addresses are not mapped to IPv6.
+func (c *Conn) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {
+	r, err := c.receive(b)
+	return r.n, r.from, c.readError("recvfrom", err)
+}
+
+// ReadMsgUDP is ReadFrom that also says, by the flag MSG_TRUNC, if the datagram did not fit. There
+// is never control data.
+func (c *Conn) ReadMsgUDP(b, oob []byte) (n, oobn, flags int, addr *net.UDPAddr, err error) {
+	n, oobn, flags, from, err := c.ReadMsgUDPAddrPort(b, oob)
+	if from.IsValid() {
+		addr = net.UDPAddrFromAddrPort(from)
+	}
+	return n, oobn, flags, addr, err
+}
+
+// ReadMsgUDPAddrPort is ReadMsgUDP without an allocation.
+func (c *Conn) ReadMsgUDPAddrPort(b, _ []byte) (n, oobn, flags int, addr netip.AddrPort,
+	err error) {
+	r, err := c.receive(b)
+	if r.truncated {
+		flags = syscall.MSG_TRUNC
+	}
+	return r.n, 0, flags, r.from, c.readError("recvmsg", err)
+}

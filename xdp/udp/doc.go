@@ -64,9 +64,8 @@
 //
 // # Files
 //
-//	conn, read, write, deadline, errors   what net.PacketConn has
-//	stack, bind, claim                    connections by address
-//	inbox, pending, shard, look           datagrams that wait, and who waits for them
-//	backend, endpoint, device, queues     what carries them
-//	open, poll, options                   how all that is opened and driven
+//	conn, write       what net.PacketConn has, and datagrams that wait to be read or for a next hop
+//	stack             connections by address
+//	shard, backend    who looks for datagrams, and what carries them
+//	open, options     how all that is opened
 package udp

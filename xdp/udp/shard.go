@@ -4,10 +4,15 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
+	"github.com/shmring/shmring/cq"
+	"github.com/shmring/shmring/internal/spin"
+	"github.com/shmring/shmring/shm"
 	"github.com/shmring/shmring/xdp"
 )
 
@@ -155,4 +160,122 @@ func (s *shard) close() error {
 	s.closed = true
 	s.mu.Unlock()
 	return s.b.Close()
+}
+
+// backend carries the datagrams of a [Stack]: an endpoint on a queue of the interface, or what
+// stands for one. The stack calls its methods one at a time, but for Wait, which one goroutine of
+// the stack is in nearly always, and Close, which comes last and ends Wait.
+type backend interface {
+	// Receive moves what can be moved without waiting, and lends up to len(dst) datagrams.
+	Receive(dst []datagram) (int, error)
+	// Frames is how many datagrams may be lent at a time while enough is left to receive into.
+	Frames() int
+	// Release gives loans back, in any order.
+	Release(loans []datagram) error
+	// MaxPayload is the longest payload that may go to an address, in bytes, as far as that is known
+	// before the way is.
+	MaxPayload(to netip.Addr) int
+	// Send takes a copy of one datagram; Flush sees to it that it leaves. The source is chosen by
+	// route if from has no address. Errors that the stack deals with, and no program gets to see:
+	// EAGAIN when there is no room at the moment, and [ErrResolving] while the next hop's address
+	// is being asked for.
+	Send(payload []byte, from, to netip.AddrPort) error
+	// Flush shows what was sent to the device.
+	Flush() error
+	// Arm makes Wait look again for what comes from now on. It reports whether something has come
+	// since the last Receive.
+	Arm() (ready bool, err error)
+	// Wait calls look at once, and again whenever something may have come since, until look
+	// returns true or the backend is closed.
+	Wait(look func() (done bool)) error
+	// Check reports a device that is gone, of which Wait need not learn. It is called once a
+	// second.
+	Check() error
+	Close() error
+}
+
+// datagram is a datagram that a backend received and lends until Release.
+type datagram struct {
+	Payload  []byte // nobody writes to it
+	From, To netip.AddrPort
+	Entry    cq.Entry // this and View are the backend's own
+	View     shm.Loan
+}
+
+const (
+	// lookFor is how long a reader looks before it sleeps: about as long as it takes to be woken.
+	lookFor = 30 * time.Microsecond
+	// restMin and restMax are how many waits begin without a look once looks have found nothing.
+	restMin, restMax = 16, 256
+	// trial is how many looks in a row are tried after that, and trust what a run of looks that
+	// find something adds up to at most.
+	trial, trust = 4, 16
+)
+
+// looking is how many goroutines of this process look at devices instead of sleeping. More of them
+// than processors keep each other, and those that they wait for, from running.
+var looking atomic.Int32
+
+func maxLooking() int32 { return int32(min(runtime.NumCPU(), runtime.GOMAXPROCS(0))) }
+
+// patience is what the readers of a connection have learned from looks. As long as most of them
+// find something, each wait begins with one. After that many waits go by without, and then some
+// looks in a row are tried: two ends that look find each other so, and one whose peer sleeps
+// between any two datagrams is the slower for it in few waits only.
+type patience struct{ score, rest, left int }
+
+// grant reports whether a wait is to begin with a look.
+func (p *patience) grant() bool {
+	if p.left > 0 {
+		p.left--
+		return false
+	}
+	return true
+}
+
+// learn takes what a look has found, and whether it was interrupted for long: then others want the
+// processors.
+func (p *patience) learn(found, interrupted bool) {
+	switch {
+	case interrupted:
+		p.score = 0
+	case found:
+		if p.score = min(p.score+1, trust); p.score == trust {
+			p.rest = 0
+		}
+	default:
+		p.score -= 2
+	}
+	if p.score <= 0 {
+		p.rest = min(max(restMin, 2*p.rest), restMax)
+		p.left, p.score = p.rest, trial
+	}
+}
+
+// linger looks at the devices for a reader that would have to sleep, if that has been of use. It
+// reports whether the connection has something now.
+func (s *Stack) linger(c *Conn) bool {
+	if s.budget <= 0 || !c.grant() {
+		return false
+	}
+	defer looking.Add(-1)
+	if looking.Add(1) > maxLooking() {
+		return false
+	}
+	began := spin.Now()
+	found := spin.Until(s.budget, func() bool { return s.look(c) })
+	c.learn(found, time.Duration(spin.Now()-began) > 8*s.budget)
+	return found
+}
+
+func (c *Conn) grant() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.patience.grant()
+}
+
+func (c *Conn) learn(found, interrupted bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.patience.learn(found, interrupted)
 }
