@@ -1,0 +1,368 @@
+package model
+
+import "slices"
+
+// Messages between the endpoints of three processes, explored: what is sent at once and what by its
+// header alone, what is stored, which receive gets what, and what is cancelled. Each process runs a
+// program, and makes progress only while it is in one of its calls. The programs are legal; most
+// of them hang a design that is more simple than this one. A lane has two slots, a control ring
+// two, and a pool two chunks.
+//
+//	M1 send: at once if the grant and the pool allow it, else the header in the same place
+//	M2 examine: match, or store; never wait
+//	M3 match: what came at once ends here, and its credit and chunk go back; else clear is owed
+//	M4 clear (CTS) in the control ring, when there is room    M5 data, through the lane's own chunk
+//	M6 place data, then the word of its end    M7 the sender reads the word
+//	M8 cancel a send: a record in the control ring; whoever examines decides
+//
+// A message is one record, and data one segment; transfers_test.go has several of them, and deaths.
+// Not in the model: sleeping (ends, feeders), multi-receive, counters, fences, truncation.
+
+type flowModel struct {
+	sends    []flowSend
+	receives []flowReceive
+	// A call is a verb and the number of a send or receive: s send, r receive, S R wait until it has
+	// ended, c cancel a receive, C a send, p peek a message, t take what was peeked with the last
+	// receive, d discard it. At a stop it calls in for ever, at a slash until it likes to leave.
+	programs [3]string
+	anyOrder uint8 // so many receives that B posts first are posted in any order
+	room     uint8 // of each queue of receives; 0 is enough
+	raises   bool  // a receiver raises grants whenever it likes
+	bug      string
+}
+
+type flowSend struct {
+	from, to, tag uint8
+	kind          byte // inline, k a chunk, long
+}
+
+type flowReceive struct{ at, from, tag uint8 }
+
+// The processes, and any source or tag.
+const (
+	flowA uint8 = iota
+	flowB
+	flowC
+	flowAny
+)
+
+// Deviations.
+const (
+	flowStorage     = "a message stays in its slot until it is matched"
+	flowNoGrants    = "whoever has a slot sends at once"
+	flowStops       = "a lane stops while the store is full"
+	flowEarlyCredit = "a grant advances when a message is examined"
+	flowNoHeaders   = "who has no grant waits in place of sending the header"
+	flowAcksInLane  = "a message is acknowledged through the lane"
+	flowNoReserve   = "chunks for matched data are taken from those for unmatched messages"
+	flowPoolReserve = "a pool has one reserved chunk for matched data, not each lane"
+	flowCloseEarly  = "close does not wait for sends by header"
+	flowDropsClear  = "a clear that does not fit is dropped"
+	flowClearWaits  = "examining a header waits for room in the control ring"
+	flowQueueStalls = "a receive reserves no completion, and a lane stalls for room in the queue"
+	flowQueueStores = "without room in the queue a message is stored, and matched at a read"
+	flowControl     = "headers go through the control ring"
+	flowWildFirst   = "wildcards are tried by themselves, without a post number"
+	flowNewest      = "the store is searched from its end"
+	flowCancelsAll  = "the cancel of a matched receive succeeds"
+	flowEndsAlone   = "a sender ends a published send by itself"
+	flowForgets     = "a cancel that overtakes its header is forgotten"
+	flowPeeksStore  = "a peek looks at the store only"
+	flowUnmarked    = "a message that was peeked to be taken is matched by another receive"
+)
+
+// fault is what must not happen in a model of messages.
+type fault uint8
+
+const (
+	fine         fault = iota
+	messageOrder       // a later message of the same sender is matched first
+	receiveOrder       // a receive that was posted later is matched first
+	endedTwice         // an operation ends twice
+	overBudget         // more is stored than was promised
+	unseenByPeek       // a peek misses a message that was sent before
+	lateData           // data is placed after the receive ended
+	takenByOther       // a message that was peeked to be taken is matched by another
+)
+
+const (
+	flowSlots  = 2 // of a lane, and of a control ring
+	flowChunks = 2
+	flowBudget = 3 // of an endpoint
+)
+
+// pair is a ring with two places; no record is 0.
+type pair [flowSlots]uint8
+
+func (r *pair) push(v uint8) bool {
+	i := slices.Index(r[:], 0)
+	if i >= 0 {
+		r[i] = v
+	}
+	return i >= 0
+}
+
+func (r *pair) pop() uint8 {
+	v := r[0]
+	r[0], r[1] = r[1], 0
+	return v
+}
+
+// list has numbers in the order in which they came, one more than they are.
+type list [8]uint8
+
+func (l *list) add(k uint8) { l[slices.Index(l[:], 0)] = k + 1 }
+
+func (l *list) remove(k uint8) {
+	if i := slices.Index(l[:], k+1); i >= 0 {
+		copy(l[i:], l[i+1:])
+		l[len(l)-1] = 0
+	}
+}
+
+// What a record is, above the number of its send.
+const (
+	flowNow    = (1 + iota) << 4 // the message
+	flowHeader                   // its header alone
+	flowData
+	flowAck // only in a mutant
+	flowClear
+	flowCancel
+	flowKind = 7 << 4
+)
+
+// States of a send, of its message at the receiver, and of a receive.
+const (
+	published = 1 + iota
+	opened    // by header
+	cleared
+	flying
+	ended
+)
+
+const (
+	stored = 1 + iota
+	matched
+	delivered
+	discarded
+	withdrawn // by a cancel
+	forewarned
+	peeked
+)
+
+const (
+	posted = 1 + iota
+	taken
+	received
+	canceled
+)
+
+type flowState struct {
+	call          [3]uint8
+	lane, control [3][3]pair // from, to
+	send, message [8]uint8
+	by, word      [8]uint8 // its receive, one more; how it ended, for the sender to read
+	header        [8]bool
+	clear, cancel [8]bool // owed by the receiver, by the sender
+	receive       [8]uint8
+	posted, store list
+	sent, granted [3][3]uint8
+	matched       [3][3]uint8
+	out, bounce   [3][3]uint8 // chunks
+	fault         fault
+}
+
+const (
+	flowSends    step = iota // M1 send
+	flowReceives             // post a receive
+	flowSent                 // its send has ended
+	flowReceived             // its receive has ended
+	flowUnpost               // cancel a receive
+	flowUnsend               // M8 cancel a send
+	flowPeek                 // peek
+	flowTake                 // take what was peeked
+	flowDiscard              // discard it
+	flowLeaves               // stops calling in
+	flowExamines             // M2 examine a lane
+	flowControls             // examine a control ring
+	flowClears               // M4 clear
+	flowTellsOff             // M8 the record of a cancel
+	flowSegment              // M5 data
+	flowWord                 // M7 read the word
+	flowRaises               // raise a grant
+)
+
+const flowVerbs = "srSRcCptd/"
+
+func (m flowModel) actor(who uint8) string { return string('A' + rune(who)) }
+
+func (m flowModel) steps() string { return "flowSends" }
+
+func (m flowModel) start() (s flowState) {
+	for from := range s.granted {
+		for to := range s.granted {
+			switch g := &s.granted[from][to]; {
+			case m.bug == flowNoGrants:
+				*g = 100
+			case m.raises && from == to:
+			case m.raises || m.bug != flowStops && (from == to || from == int(flowC)):
+				*g = 1
+			default:
+				*g = 2
+			}
+		}
+	}
+	return s
+}
+
+// judge: all programs have come to their ends, and nobody went wrong.
+func (m flowModel) judge(s *flowState) verdict {
+	if s.fault != fine {
+		return lost
+	}
+	for p := range uint8(3) {
+		if verb, _ := m.calls(s, p); verb != 0 && verb != '.' {
+			return moving
+		}
+	}
+	return resting
+}
+
+func (m flowModel) with(bug string) protocol[flowState] {
+	m.bug = bug
+	return m
+}
+
+var (
+	flowThree = []flowReceive{{flowB, flowA, 1}, {flowB, flowA, 1}, {flowB, flowA, 1}}
+	flowBoth  = []flowSend{{flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'i'}, {flowA, flowB, 2, 'l'},
+		{flowB, flowA, 1, 'i'}, {flowB, flowA, 1, 'i'}, {flowB, flowA, 2, 'l'}}
+	flowCrowd = []flowSend{{flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'i'}, {flowC, flowB, 1, 'i'},
+		{flowC, flowB, 1, 'i'}, {flowC, flowB, 2, 'i'}}
+	flowCrowded = []flowReceive{{flowB, flowC, 2}, {flowB, flowAny, 1}, {flowB, flowAny, 1},
+		{flowB, flowAny, 1}, {flowB, flowAny, 1}}
+	flowCrowding = [3]string{"s0 s1 S0 S1 .0", "r0 R0 r1 r2 r3 r4 R1 R2 R3 R4 .0",
+		"s2 s3 s4 S2 S3 S4 .0"}
+)
+
+var flows = family{
+	title: "Messages",
+	variants: []variant{
+		form("five of tag 1 before the one that is wanted", flowModel{
+			sends: []flowSend{{flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'k'},
+				{flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'k'}, {flowA, flowB, 2, 'i'}},
+			receives: []flowReceive{{flowB, flowA, 2}, {flowB, flowA, 1}, {flowB, flowAny, 1},
+				{flowB, flowA, 1}, {flowB, flowAny, flowAny}, {flowB, flowA, 1}},
+			programs: [3]string{"s0 s1 s2 s3 s4 s5 S0 S1 S2 S3 S4 S5 .0",
+				"r0 R0 r1 r2 r3 r4 r5 R1 R2 R3 R4 R5 .0"}}.with),
+		form("both send four before they receive", flowModel{
+			sends: []flowSend{{flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'k'}, {flowA, flowB, 1, 'k'},
+				{flowA, flowB, 2, 'i'}, {flowB, flowA, 1, 'i'}, {flowB, flowA, 1, 'k'},
+				{flowB, flowA, 1, 'k'}, {flowB, flowA, 2, 'i'}},
+			receives: []flowReceive{{flowA, flowAny, 2}, {flowA, flowB, 1}, {flowB, flowAny, 2},
+				{flowB, flowA, 1}},
+			programs: [3]string{"s0 s1 s2 s3 r0 R0 r1 R1 .0", "s4 s5 s6 s7 r2 R2 r3 R3 .0"}}.with),
+		form("to itself, before it receives", flowModel{
+			sends: []flowSend{{flowA, flowA, 1, 'i'}, {flowA, flowA, 1, 'k'}, {flowA, flowA, 1, 'k'},
+				{flowA, flowA, 1, 'l'}, {flowA, flowA, 2, 'i'}},
+			receives: []flowReceive{{flowA, flowA, 2}, {flowA, flowAny, 1}, {flowA, flowA, 1},
+				{flowA, flowA, flowAny}, {flowA, flowA, 1}},
+			programs: [3]string{
+				"s0 s1 s2 s3 s4 r0 R0 r1 r2 r3 r4 R1 R2 R3 R4 S0 S1 S2 S3 S4 .0"}}.with),
+		form("a long one, while others keep chunks", flowModel{
+			sends:    []flowSend{{flowA, flowC, 1, 'k'}, {flowA, flowA, 1, 'k'}, {flowA, flowB, 1, 'l'}},
+			receives: []flowReceive{{flowB, flowA, 1}, {flowA, flowA, 1}},
+			programs: [3]string{"s0 s1 s2 S2 r1 R1 .0", "r0 R0"}}.with),
+		form("a long one, while another stopped in its own", flowModel{
+			sends:    []flowSend{{flowA, flowC, 1, 'l'}, {flowA, flowA, 1, 'k'}, {flowA, flowB, 1, 'l'}},
+			receives: []flowReceive{{flowC, flowA, 1}, {flowB, flowA, 1}, {flowA, flowA, 1}},
+			programs: [3]string{"s0 s1 s2 S2 r2 R2 .0", "r1 R1 .0", "r0 /0"}}.with),
+		form("close after three", flowModel{
+			sends:    []flowSend{{flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'i'}},
+			receives: flowThree,
+			programs: [3]string{"s0 s1 s2 S0 S1 S2", "r0 R0 r1 R1 r2 R2 .0"}}.with),
+		form("three long ones of one that stopped", flowModel{
+			sends: []flowSend{{flowA, flowB, 1, 'l'}, {flowA, flowB, 1, 'l'}, {flowA, flowB, 1, 'l'},
+				{flowA, flowB, 2, 'i'}},
+			receives: append(slices.Clone(flowThree), flowReceive{flowB, flowA, 2}),
+			programs: [3]string{"s0 s1 s2 s3", "r0 r1 r2 r3 R3 .0"}}.with),
+		form("queues of three, both wait for a send", flowModel{room: 3, sends: flowBoth,
+			receives: []flowReceive{{flowB, flowA, 1}, {flowB, flowA, 1}, {flowB, flowA, 2},
+				{flowA, flowB, 1}, {flowA, flowB, 1}, {flowA, flowB, 2}},
+			programs: [3]string{"r3 r4 r5 s0 s1 s2 S2 R3 R4 R5 .0",
+				"r0 r1 r2 s3 s4 s5 S5 R0 R1 R2 .0"}}.with),
+		form("two that fill the third", flowModel{sends: flowCrowd, receives: flowCrowded,
+			programs: flowCrowding}.with),
+		form("two that fill the third, who raises grants", flowModel{raises: true,
+			sends:    flowCrowd[1:],
+			receives: flowCrowded[:4],
+			programs: [3]string{"s0 S0 .0", "r0 R0 r1 r2 r3 R1 R2 R3 .0",
+				"s1 s2 s3 S1 S2 S3 .0"}}.with),
+		form("two that fill the third, a long one open", flowModel{
+			sends: []flowSend{{flowA, flowB, 2, 'l'}, {flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'i'},
+				{flowC, flowB, 1, 'i'}, {flowC, flowB, 1, 'i'}},
+			receives: append([]flowReceive{{flowB, flowA, 2}}, flowCrowded[1:]...),
+			programs: [3]string{"s0 s1 s2 S0 S1 S2 .0", "r0 R0 r1 r2 r3 r4 R1 R2 R3 R4 .0",
+				"s3 s4 S3 S4 .0"}}.with),
+		form("three long ones each way", flowModel{
+			sends: []flowSend{{flowA, flowB, 1, 'l'}, {flowA, flowB, 1, 'l'}, {flowA, flowB, 1, 'l'},
+				{flowB, flowA, 1, 'l'}, {flowB, flowA, 1, 'l'}, {flowB, flowA, 1, 'l'}},
+			receives: append(slices.Clone(flowThree), []flowReceive{{flowA, flowB, 1},
+				{flowA, flowB, 1}, {flowA, flowB, 1}}...),
+			programs: [3]string{"r3 r4 r5 s0 s1 s2 S0 S1 S2 R3 R4 R5 .0",
+				"r0 r1 r2 s3 s4 s5 S3 S4 S5 R0 R1 R2 .0"}}.with),
+		form("three receives in any order", flowModel{anyOrder: 3,
+			sends: []flowSend{{flowA, flowB, 1, 'l'}, {flowA, flowB, 2, 'i'}, {flowA, flowB, 1, 'i'},
+				{flowC, flowB, 1, 'k'}},
+			receives: []flowReceive{{flowB, flowA, 1}, {flowB, flowAny, 1}, {flowB, flowA, flowAny}},
+			programs: [3]string{"s0 s1 s2 .0", "r0 r1 r2 R1 .0", "s3 .0"}}.with),
+		form("three receives in any order, one by header", flowModel{anyOrder: 3,
+			sends: []flowSend{{flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'l'},
+				{flowC, flowB, 2, 'i'}},
+			receives: []flowReceive{{flowB, flowA, 1}, {flowB, flowAny, flowAny},
+				{flowB, flowA, flowAny}},
+			programs: [3]string{"s0 s1 s2 S0 .0", "r0 r1 r2 R0 R2 .0", "s3 S3 .0"}}.with),
+		form("a receive is cancelled", flowModel{anyOrder: 2,
+			sends:    []flowSend{{flowA, flowB, 1, 'l'}, {flowA, flowB, 1, 'i'}, {flowA, flowB, 1, 'i'}},
+			receives: []flowReceive{{flowB, flowA, 1}, {flowB, flowAny, 1}, {flowB, flowA, flowAny}},
+			programs: [3]string{"s0 s1 s2 S0 S1 .0", "r0 r1 c0 r2 R0 R1 R2 .0"}}.with),
+		form("a send is cancelled", flowModel{
+			sends:    []flowSend{{flowA, flowB, 1, 'l'}, {flowA, flowB, 1, 'i'}},
+			receives: flowThree[:1],
+			programs: [3]string{"s0 C0 s1 S0 S1 .0", "r0 R0 .0"}}.with),
+		form("a send that nobody wants is cancelled", flowModel{
+			sends:    []flowSend{{flowA, flowB, 1, 'l'}, {flowA, flowB, 2, 'i'}, {flowA, flowB, 2, 'i'}},
+			receives: []flowReceive{{flowB, flowA, 2}, {flowB, flowA, 2}},
+			programs: [3]string{"s0 s1 C0 S0 s2 S1 .0", "r0 R0 r1 R1 .0"}}.with),
+		form("a peek after hearsay, and taken", flowModel{
+			sends: []flowSend{{flowA, flowB, 1, 'k'}, {flowA, flowC, 2, 'i'}, {flowC, flowB, 2, 'i'},
+				{flowA, flowB, 1, 'l'}},
+			receives: []flowReceive{{flowB, flowC, 2}, {flowC, flowA, 2}, {flowB, flowA, 1},
+				{flowB, flowA, 1}},
+			programs: [3]string{"s0 s1 S0 s3 S3 .0", "r0 R0 p0 r2 t0 R2 R3 .0",
+				"r1 R1 s2 S2 .0"}}.with),
+		form("a peek after hearsay, and discarded", flowModel{
+			sends: []flowSend{{flowA, flowB, 1, 'l'}, {flowA, flowC, 2, 'i'}, {flowC, flowB, 2, 'i'},
+				{flowA, flowB, 1, 'l'}},
+			receives: []flowReceive{{flowB, flowC, 2}, {flowC, flowA, 2}, {flowB, flowA, 1}},
+			programs: [3]string{"s0 s1 S0 s3 S3 .0", "r0 R0 p0 r2 d0 R2 .0", "r1 R1 s2 S2 .0"}}.with),
+	},
+	mutants: slices.Concat(
+		on("five of tag 1 before the one that is wanted", flowStorage, flowNoGrants, flowEarlyCredit,
+			flowNoHeaders),
+		on("both send four before they receive", flowStorage, flowNoHeaders, flowAcksInLane),
+		on("to itself, before it receives", flowStorage),
+		on("a long one, while others keep chunks", flowNoReserve),
+		on("a long one, while another stopped in its own", flowPoolReserve),
+		on("close after three", flowCloseEarly),
+		on("three long ones of one that stopped", flowClearWaits),
+		on("queues of three, both wait for a send", flowQueueStalls, flowQueueStores),
+		on("two that fill the third", flowStops),
+		on("two that fill the third, a long one open", flowStops),
+		on("three long ones each way", flowDropsClear),
+		on("three receives in any order, one by header", flowControl, flowWildFirst, flowNewest),
+		on("a receive is cancelled", flowCancelsAll),
+		on("a send is cancelled", flowEndsAlone),
+		on("a send that nobody wants is cancelled", flowForgets),
+		on("a peek after hearsay, and taken", flowPeeksStore, flowUnmarked)),
+}
